@@ -1,0 +1,2 @@
+//! urxe command
+fn main() {}
