@@ -1,3 +1,57 @@
 #![no_std]
 #![forbid(unsafe_code)]
-//! placeholder
+//! RoCE v2 packets: what is in a UDP 4791 datagram, byte for byte.
+//!
+//! One header a file. Every header is a plain struct that can only hold what is legal, with
+//! `parse` from and `emit` to a slice of exactly `LEN` bytes; [`Packet`] is the checked view of a whole
+//! datagram. The [opcode table](opcode) says which headers an opcode carries, how long its payload may be,
+//! and what it does to the receive queue; parser, emitter, requester and responder read the same row.
+//!
+//! Nothing here does I/O, allocates, or panics on any input.
+//!
+//! Sources: InfiniBand Architecture Specification volume 1, chapter 9 (transport layer) and annex A17
+//! (RoCE v2); `include/rdma/ib_pack.h` for the opcode numbers.
+
+#[cfg(test)]
+extern crate std;
+
+pub mod aeth;
+pub mod atomic_ack_eth;
+pub mod atomic_eth;
+pub mod bth;
+pub mod deth;
+pub mod feth;
+pub mod icrc;
+pub mod id;
+pub mod ieth;
+pub mod imm_dt;
+pub mod mtu;
+pub mod opcode;
+pub mod packet;
+pub mod psn;
+pub mod reth;
+pub mod syndrome;
+pub mod xrceth;
+
+pub use aeth::Aeth;
+pub use atomic_ack_eth::AtomicAckEth;
+pub use atomic_eth::AtomicEth;
+pub use bth::Bth;
+pub use deth::Deth;
+pub use feth::Feth;
+pub use id::{Msn, PKey, QKey, Qpn, RKey};
+pub use ieth::Ieth;
+pub use imm_dt::ImmDt;
+pub use mtu::Mtu;
+pub use opcode::{Opcode, OpcodeInfo, Operation, Transport};
+pub use packet::{Ext, Header, Malformed, Packet};
+pub use psn::Psn;
+pub use reth::Reth;
+pub use syndrome::{Credits, NakCode, RnrTimer, Syndrome};
+pub use xrceth::XrcEth;
+
+/// The UDP destination port of RoCE v2 (IANA; IBA annex A17.3.1.2).
+pub const ROCE_PORT: u16 = 4791;
+
+/// Bytes of the invariant CRC at the end of every packet.
+pub const ICRC_LEN: usize = 4;

@@ -1,0 +1,192 @@
+//! The invariant CRC, and what a UDP socket can know of it.
+//!
+//! The ICRC is the CRC-32 of Ethernet over eight bytes of ones (in place of a local route header), the IP and
+//! UDP headers and the packet from the BTH to the pad bytes, where fields that routers may change count as
+//! ones: IPv4 TOS, TTL and header checksum; IPv6 traffic class, flow label and hop limit; the UDP checksum; the
+//! byte of the BTH that holds FECN and BECN. It goes on the wire in little-endian order.
+//! Sources: IBA 7.8.1, annex A17.3.3; `drivers/infiniband/sw/rxe/rxe_icrc.c`.
+//!
+//! It covers the **IPv4 identification**, which a UDP socket neither sets nor sees. Sending, the kernel's habit
+//! helps: an unconnected socket with DF numbers the segments of a send 0, 1, 2… Receiving, algebra does: a CRC
+//! is linear, so the difference between the ICRC received and the ICRC computed for identification 0 is the
+//! difference of the identifications, shifted by the bytes that follow. [`verify`] undoes the shift; if what
+//! comes out fits into the 16 bits of an identification, the packet is whole (16 bits of strength rather than
+//! 32), and the identification is known.
+
+use core::net::SocketAddr;
+
+use crc32fast::Hasher;
+
+use crate::{Bth, ICRC_LEN};
+
+const ONES: usize = 8;
+const UDP_LEN: usize = 8;
+const IPV4_LEN: usize = 20;
+const IPV6_LEN: usize = 40;
+const LONGEST: usize = ONES + IPV6_LEN + UDP_LEN;
+const DONT_FRAGMENT: u8 = 0x40;
+
+/// The masked headers below the BTH of all packets that go one way between two UDP endpoints.
+#[derive(Clone, Debug)]
+pub struct Flow {
+    headers: [u8; LONGEST],
+    len: usize,
+}
+
+impl Flow {
+    /// The flow from `src` to `dst`. Both must be of one address family: an IPv4 source with an IPv6
+    /// destination is taken as IPv4-mapped.
+    #[must_use]
+    pub fn new(src: SocketAddr, dst: SocketAddr) -> Self {
+        let mut headers = [0xFF; LONGEST];
+        let ip = &mut headers[ONES..];
+        let ip_len = match (src.ip(), dst.ip()) {
+            (core::net::IpAddr::V4(src), core::net::IpAddr::V4(dst)) => {
+                // Version and header length, TOS, total length, identification, flags, TTL, protocol, checksum.
+                ip[..12].copy_from_slice(&[0x45, 0xFF, 0, 0, 0, 0, DONT_FRAGMENT, 0, 0xFF, 17, 0xFF, 0xFF]);
+                ip[12..16].copy_from_slice(&src.octets());
+                ip[16..20].copy_from_slice(&dst.octets());
+                IPV4_LEN
+            }
+            (src, dst) => {
+                let octets = |ip: core::net::IpAddr| match ip {
+                    core::net::IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+                    core::net::IpAddr::V6(ip) => ip.octets(),
+                };
+                // Version, traffic class and flow label, payload length, next header, hop limit.
+                ip[..8].copy_from_slice(&[0x6F, 0xFF, 0xFF, 0xFF, 0, 0, 17, 0xFF]);
+                ip[8..24].copy_from_slice(&octets(src));
+                ip[24..40].copy_from_slice(&octets(dst));
+                IPV6_LEN
+            }
+        };
+        let udp = &mut ip[ip_len..];
+        udp[0..2].copy_from_slice(&src.port().to_be_bytes());
+        udp[2..4].copy_from_slice(&dst.port().to_be_bytes());
+        Self { headers, len: ONES + ip_len + UDP_LEN }
+    }
+
+    const fn is_ipv4(&self) -> bool {
+        self.len == ONES + IPV4_LEN + UDP_LEN
+    }
+}
+
+/// Whether a packet's ICRC is right.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Check {
+    /// It is, with the identification that was expected.
+    Exact,
+    /// It is, for an IPv4 header with this identification and DF bit.
+    Recovered {
+        /// The identification the sender used.
+        id: u16,
+        /// Whether "don't fragment" was set.
+        df: bool,
+    },
+    /// It is not: the packet was damaged, or forged without care.
+    Bad,
+}
+
+/// The ICRC of `packet`, the bytes from the BTH to the padding, as sent on `flow` with DF set and this IPv4
+/// identification (IPv6 has none). Goes behind the packet in little-endian order.
+///
+/// Lengths are computed modulo 2^16, as they would be on the wire.
+#[must_use]
+pub fn compute(flow: &Flow, ip_id: u16, packet: &[u8]) -> u32 {
+    let mut head = [0; LONGEST + Bth::LEN];
+    head[..flow.len].copy_from_slice(&flow.headers[..flow.len]);
+    let udp_len = packet.len() + ICRC_LEN + UDP_LEN;
+    let ip = &mut head[ONES..];
+    if flow.is_ipv4() {
+        ip[2..4].copy_from_slice(&low16(IPV4_LEN + udp_len));
+        ip[4..6].copy_from_slice(&ip_id.to_be_bytes());
+        ip[IPV4_LEN + 4..IPV4_LEN + 6].copy_from_slice(&low16(udp_len));
+    } else {
+        ip[4..6].copy_from_slice(&low16(udp_len));
+        ip[IPV6_LEN + 4..IPV6_LEN + 6].copy_from_slice(&low16(udp_len));
+    }
+    let (bth, rest) = packet.split_at(packet.len().min(Bth::LEN));
+    head[flow.len..flow.len + bth.len()].copy_from_slice(bth);
+    head[flow.len + 4] = 0xFF;
+    let mut crc = Hasher::new();
+    crc.update(&head[..flow.len + bth.len()]);
+    crc.update(rest);
+    crc.finalize()
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "header fields are 16 bits wide")]
+const fn low16(len: usize) -> [u8; 2] {
+    (len as u16).to_be_bytes()
+}
+
+/// Checks the ICRC at the end of `datagram` (BTH to ICRC) received on `flow`.
+///
+/// `expected_id` is the IPv4 identification to try first: 0, or the segment's index in a coalesced run.
+#[must_use]
+pub fn verify(flow: &Flow, expected_id: u16, datagram: &[u8]) -> Check {
+    let Some((packet, icrc)) = datagram.split_last_chunk::<ICRC_LEN>() else { return Check::Bad };
+    if packet.len() < Bth::LEN {
+        return Check::Bad;
+    }
+    let syndrome = compute(flow, expected_id, packet) ^ u32::from_le_bytes(*icrc);
+    if syndrome == 0 {
+        return Check::Exact;
+    }
+    if !flow.is_ipv4() {
+        return Check::Bad;
+    }
+    // From the identification to the end of what the CRC covers.
+    let [first, second, flags, zero] = unshift(syndrome, IPV4_LEN - 4 + UDP_LEN + packet.len()).to_le_bytes();
+    let df = match (flags, zero) {
+        (0, 0) => true,
+        (DONT_FRAGMENT, 0) => false,
+        _ => return Check::Bad,
+    };
+    Check::Recovered { id: expected_id ^ u16::from_be_bytes([first, second]), df }
+}
+
+/// The CRC-32 polynomial, bits reversed: bit 31 is the constant term.
+const POLYNOMIAL: u32 = 0xEDB8_8320;
+
+/// Undoes the effect of `bytes` bytes passing through the CRC register: divides by x^(8 · bytes).
+fn unshift(mut register: u32, bytes: usize) -> u32 {
+    for (bit, &power) in INVERSE_POWERS.iter().enumerate() {
+        if bytes >> bit & 1 != 0 {
+            register = multiply(register, power);
+        }
+    }
+    register
+}
+
+/// x^(-8 · 2^k) for each k.
+const INVERSE_POWERS: [u32; 17] = {
+    let mut powers = [0; 17];
+    let mut power: u32 = 1 << 31;
+    let mut step = 0;
+    while step < 8 {
+        // Divide by x: the reverse of "shift right, and add the polynomial if a bit fell out".
+        power = if power & 1 << 31 != 0 { (power ^ POLYNOMIAL) << 1 | 1 } else { power << 1 };
+        step += 1;
+    }
+    let mut at = 0;
+    while at < powers.len() {
+        powers[at] = power;
+        power = multiply(power, power);
+        at += 1;
+    }
+    powers
+};
+
+/// The product of two polynomials modulo the CRC-32 polynomial, all with bits reversed.
+const fn multiply(a: u32, mut b: u32) -> u32 {
+    let mut product = 0;
+    let mut mask = 1 << 31;
+    while mask != 0 {
+        if a & mask != 0 {
+            product ^= b;
+        }
+        b = if b & 1 != 0 { b >> 1 ^ POLYNOMIAL } else { b >> 1 };
+        mask >>= 1;
+    }
+    product
+}

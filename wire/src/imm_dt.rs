@@ -1,0 +1,22 @@
+//! Immediate data.
+
+/// Immediate data (IBA 9.3.6): four bytes for the receiver's completion, in network order as the
+/// application gave them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ImmDt(pub [u8; 4]);
+
+impl ImmDt {
+    /// Bytes on the wire.
+    pub const LEN: usize = 4;
+
+    /// Reads the header.
+    #[must_use]
+    pub const fn parse(b: &[u8; Self::LEN]) -> Self {
+        Self(*b)
+    }
+
+    /// Writes the header.
+    pub fn emit(&self, b: &mut [u8; Self::LEN]) {
+        *b = self.0;
+    }
+}

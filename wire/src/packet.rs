@@ -1,0 +1,284 @@
+//! A whole RoCE v2 packet: the checked view for receiving, and the legal-only header for sending.
+
+use core::fmt;
+
+use crate::opcode::HeaderSet;
+use crate::{
+    Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Feth, ICRC_LEN, Ieth, ImmDt, Reth, Transport, XrcEth, opcode::Role,
+};
+
+/// Why bytes are not a RoCE v2 packet. Such packets are dropped without an answer (IBA 9.6).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Malformed {
+    /// Shorter than its headers, its pad bytes and the ICRC.
+    TooShort,
+    /// Not a multiple of four bytes long.
+    Unaligned,
+    /// The opcode byte is not in the table.
+    Opcode(u8),
+    /// TVer is not 0.
+    TransportVersion,
+    /// PadCnt is larger than the payload.
+    PadCount,
+    /// The AETH syndrome is reserved.
+    Syndrome(u8),
+    /// The FETH selectivity level is reserved.
+    FlushLevel,
+    /// AckReq on a transport that never acknowledges (IBA 9.8.3, 9.8.4: UC, UD).
+    AckReq,
+}
+
+impl fmt::Display for Malformed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooShort => f.write_str("shorter than its headers"),
+            Self::Unaligned => f.write_str("length is not a multiple of four"),
+            Self::Opcode(byte) => write!(f, "unknown opcode {byte:#04x}"),
+            Self::TransportVersion => f.write_str("transport header version is not 0"),
+            Self::PadCount => f.write_str("more padding than payload"),
+            Self::Syndrome(byte) => write!(f, "reserved AETH syndrome {byte:#04x}"),
+            Self::FlushLevel => f.write_str("reserved FLUSH selectivity level"),
+            Self::AckReq => f.write_str("AckReq on an unreliable transport"),
+        }
+    }
+}
+
+impl core::error::Error for Malformed {}
+
+/// The extended headers of a packet: one variant for each combination that exists.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[expect(missing_docs, reason = "named after the headers they hold")]
+pub enum Ext {
+    None,
+    Reth(Reth),
+    RethImmDt(Reth, ImmDt),
+    ImmDt(ImmDt),
+    Ieth(Ieth),
+    AtomicEth(AtomicEth),
+    Aeth(Aeth),
+    AethAtomicAckEth(Aeth, AtomicAckEth),
+    FethReth(Feth, Reth),
+    CnpReserved,
+}
+
+impl Ext {
+    const fn set(&self) -> HeaderSet {
+        match self {
+            Self::None => HeaderSet::None,
+            Self::Reth(_) => HeaderSet::Reth,
+            Self::RethImmDt(..) => HeaderSet::RethImmDt,
+            Self::ImmDt(_) => HeaderSet::ImmDt,
+            Self::Ieth(_) => HeaderSet::Ieth,
+            Self::AtomicEth(_) => HeaderSet::AtomicEth,
+            Self::Aeth(_) => HeaderSet::Aeth,
+            Self::AethAtomicAckEth(..) => HeaderSet::AethAtomicAckEth,
+            Self::FethReth(..) => HeaderSet::FethReth,
+            Self::CnpReserved => HeaderSet::CnpReserved,
+        }
+    }
+}
+
+/// Bytes of a CNP's reserved field.
+const CNP_RESERVED_LEN: usize = 16;
+
+impl HeaderSet {
+    /// Bytes on the wire.
+    #[must_use]
+    pub const fn len(self) -> usize {
+        match self {
+            Self::None => 0,
+            Self::Reth => Reth::LEN,
+            Self::RethImmDt => Reth::LEN + ImmDt::LEN,
+            Self::ImmDt => ImmDt::LEN,
+            Self::Ieth => Ieth::LEN,
+            Self::AtomicEth => AtomicEth::LEN,
+            Self::Aeth => Aeth::LEN,
+            Self::AethAtomicAckEth => Aeth::LEN + AtomicAckEth::LEN,
+            Self::FethReth => Feth::LEN + Reth::LEN,
+            Self::CnpReserved => CNP_RESERVED_LEN,
+        }
+    }
+
+    /// Whether no header follows the BTH.
+    #[must_use]
+    pub const fn is_empty(self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// What stands between the BTH and the operation's own headers, by transport.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Service {
+    /// RC and UC, XRC responses, CNP: nothing.
+    Connected,
+    /// UD: a DETH.
+    Datagram(Deth),
+    /// XRC requests: an XRCETH.
+    Xrc(XrcEth),
+}
+
+impl Service {
+    const fn len(&self) -> usize {
+        match self {
+            Self::Connected => 0,
+            Self::Datagram(_) => Deth::LEN,
+            Self::Xrc(_) => XrcEth::LEN,
+        }
+    }
+}
+
+/// All headers of a packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Header {
+    /// Base transport header.
+    pub bth: Bth,
+    /// DETH or XRCETH.
+    pub service: Service,
+    /// The operation's extended headers. Must be those of the opcode's row.
+    pub ext: Ext,
+}
+
+impl Header {
+    /// A connected-service header.
+    #[must_use]
+    pub const fn new(bth: Bth, ext: Ext) -> Self {
+        Self { bth, service: Service::Connected, ext }
+    }
+
+    /// Bytes on the wire.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        Bth::LEN + self.service.len() + self.ext.set().len()
+    }
+
+    /// Never: a header has at least a BTH.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// Writes the headers to the start of `bytes` and returns how many bytes they took.
+    ///
+    /// # Panics
+    /// If `bytes` is shorter than [`Header::len`]; in debug builds also if `ext` does not fit the opcode.
+    pub fn emit(&self, bytes: &mut [u8]) -> usize {
+        debug_assert_eq!(self.ext.set(), self.bth.opcode.info().headers, "{:?}", self.bth.opcode);
+        let mut rest = bytes;
+        self.bth.emit(take(&mut rest));
+        match &self.service {
+            Service::Connected => {}
+            Service::Datagram(deth) => deth.emit(take(&mut rest)),
+            Service::Xrc(xrceth) => xrceth.emit(take(&mut rest)),
+        }
+        match &self.ext {
+            Ext::None => {}
+            Ext::Reth(reth) => reth.emit(take(&mut rest)),
+            Ext::RethImmDt(reth, imm_dt) => {
+                reth.emit(take(&mut rest));
+                imm_dt.emit(take(&mut rest));
+            }
+            Ext::ImmDt(imm_dt) => imm_dt.emit(take(&mut rest)),
+            Ext::Ieth(ieth) => ieth.emit(take(&mut rest)),
+            Ext::AtomicEth(atomic) => atomic.emit(take(&mut rest)),
+            Ext::Aeth(aeth) => aeth.emit(take(&mut rest)),
+            Ext::AethAtomicAckEth(aeth, ack) => {
+                aeth.emit(take(&mut rest));
+                ack.emit(take(&mut rest));
+            }
+            Ext::FethReth(feth, reth) => {
+                feth.emit(take(&mut rest));
+                reth.emit(take(&mut rest));
+            }
+            Ext::CnpReserved => *take::<CNP_RESERVED_LEN>(&mut rest) = [0; CNP_RESERVED_LEN],
+        }
+        self.len()
+    }
+}
+
+/// Cuts `N` bytes off the front.
+fn take<'a, const N: usize>(rest: &mut &'a mut [u8]) -> &'a mut [u8; N] {
+    let (head, tail) = core::mem::take(rest).split_first_chunk_mut().expect("the buffer holds Header::len bytes");
+    *rest = tail;
+    head
+}
+
+/// Cuts `N` bytes off the front of a received packet.
+fn read<'a, const N: usize>(rest: &mut &'a [u8]) -> Result<&'a [u8; N], Malformed> {
+    let (head, tail) = rest.split_first_chunk().ok_or(Malformed::TooShort)?;
+    *rest = tail;
+    Ok(head)
+}
+
+/// A received packet, taken apart: every field is there and legal in itself.
+///
+/// Whether the ICRC is right ([`crate::icrc`]), and whether the packet fits the queue pair it names, is not
+/// this type's to say.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Packet<'a> {
+    /// The headers.
+    pub header: Header,
+    /// The payload without pad bytes.
+    pub payload: &'a [u8],
+}
+
+impl<'a> Packet<'a> {
+    /// Takes the payload of a UDP 4791 datagram apart, from the BTH to the ICRC.
+    ///
+    /// # Errors
+    /// Says what is wrong; never panics, whatever the bytes.
+    pub fn parse(datagram: &'a [u8]) -> Result<Self, Malformed> {
+        let (mut rest, _icrc) = datagram.split_last_chunk::<ICRC_LEN>().ok_or(Malformed::TooShort)?;
+        let bth = Bth::parse(read(&mut rest)?)?;
+        let info = bth.opcode.info();
+        let transport = bth.opcode.transport();
+        let service = match transport {
+            Transport::Ud => Service::Datagram(Deth::parse(read(&mut rest)?)),
+            Transport::Xrc if info.role == Role::Request => Service::Xrc(XrcEth::parse(read(&mut rest)?)),
+            Transport::Rc | Transport::Uc | Transport::Xrc | Transport::Cnp => Service::Connected,
+        };
+        if bth.ack_req && matches!(transport, Transport::Uc) {
+            return Err(Malformed::AckReq);
+        }
+        let ext = match info.headers {
+            HeaderSet::None => Ext::None,
+            HeaderSet::Reth => Ext::Reth(Reth::parse(read(&mut rest)?)),
+            HeaderSet::RethImmDt => Ext::RethImmDt(Reth::parse(read(&mut rest)?), ImmDt::parse(read(&mut rest)?)),
+            HeaderSet::ImmDt => Ext::ImmDt(ImmDt::parse(read(&mut rest)?)),
+            HeaderSet::Ieth => Ext::Ieth(Ieth::parse(read(&mut rest)?)),
+            HeaderSet::AtomicEth => Ext::AtomicEth(AtomicEth::parse(read(&mut rest)?)),
+            HeaderSet::Aeth => Ext::Aeth(Aeth::parse(read(&mut rest)?)?),
+            HeaderSet::AethAtomicAckEth => {
+                Ext::AethAtomicAckEth(Aeth::parse(read(&mut rest)?)?, AtomicAckEth::parse(read(&mut rest)?))
+            }
+            HeaderSet::FethReth => Ext::FethReth(Feth::parse(read(&mut rest)?)?, Reth::parse(read(&mut rest)?)),
+            HeaderSet::CnpReserved => {
+                read::<CNP_RESERVED_LEN>(&mut rest)?;
+                Ext::CnpReserved
+            }
+        };
+        if rest.len() % 4 != 0 {
+            return Err(Malformed::Unaligned);
+        }
+        let payload_len = rest.len().checked_sub(usize::from(bth.pad_count)).ok_or(Malformed::PadCount)?;
+        let payload = rest.get(..payload_len).ok_or(Malformed::PadCount)?;
+        Ok(Self { header: Header { bth, service, ext }, payload })
+    }
+
+    /// The base transport header.
+    #[must_use]
+    pub const fn bth(&self) -> &Bth {
+        &self.header.bth
+    }
+
+    /// The extended headers.
+    #[must_use]
+    pub const fn ext(&self) -> &Ext {
+        &self.header.ext
+    }
+}
+
+/// How many pad bytes a payload of `len` bytes needs (IBA 9.2.3 "PadCnt").
+#[must_use]
+pub const fn pad_count(len: usize) -> u8 {
+    (len.wrapping_neg() & 3) as u8
+}
