@@ -1,2 +1,54 @@
-//! urxe command
-fn main() {}
+//! `urxe`: puts the urxe provider where the stock libibverbs finds it, and takes it away again.
+//!
+//! One file a subcommand (`install`, `uninstall`, `env`). [`layout`] knows every path, [`sysfs`] what the fake sysfs
+//! tree holds, [`plan`] how files are created and removed without touching anybody else's.
+
+mod devices;
+mod env;
+mod host;
+mod install;
+mod interface;
+mod layout;
+mod libibverbs;
+mod library;
+mod manifest;
+mod plan;
+mod sysfs;
+mod uninstall;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// RDMA without an RDMA card: a RoCE v2 provider that the stock libibverbs loads.
+#[derive(Parser)]
+#[command(version, about, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Install the provider, for the whole machine (needs root) or below a folder of your own
+    Install(install::Args),
+    /// Remove what `urxe install` created
+    Uninstall(uninstall::Args),
+    /// Print the variables that programs need, as shell `export` lines: eval "$(urxe env)"
+    Env(env::Args),
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Install(args) => install::run(args),
+        Command::Uninstall(args) => uninstall::run(args),
+        Command::Env(args) => env::run(args),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("urxe: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! `urxe install`.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail};
+
+use crate::layout::{Layout, PROVIDER_ABIS, SLOTS, library_name};
+use crate::plan::Plan;
+use crate::sysfs::Netdev;
+use crate::{devices, host, library, sysfs};
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Install below this folder instead of for the whole machine; needs no root
+    #[arg(long, value_name = "DIR")]
+    prefix: Option<PathBuf>,
+
+    /// Interfaces of urxe0, urxe1, …, for the GIDs that the sysfs tree shows
+    #[arg(long = "netdev", env = "URXE_NETDEV", value_name = "LIST")]
+    netdev: Option<String>,
+}
+
+pub(crate) fn run(args: Args) -> Result<()> {
+    let Args { prefix, netdev } = args;
+    let layout = Layout::new(prefix.as_deref())?;
+    require_root(&layout, "install")?;
+    let library = library::beside_this_command()?;
+    let interfaces = devices::interfaces(netdev.as_deref())?;
+    let netdevs: Vec<Netdev<'_>> = interfaces
+        .iter()
+        .map(|interface| Netdev { name: interface.name(), guid: interface.guid(), gids: interface.gids() })
+        .collect();
+
+    let mut plan = Plan::default();
+    add_library(&mut plan, &layout.provider_dir()?, &library);
+    sysfs::add_tree(&mut plan, &layout.sysfs(), &netdevs);
+    if let Some(path) = layout.driver_file() {
+        plan.text(path, "driver urxe\n");
+    }
+    if let Some(dir) = layout.dev_dir() {
+        for slot in 0..SLOTS {
+            plan.link(dir.join(format!("uverbs{slot}")), "/dev/null");
+        }
+    }
+    if let (Some(path), Some(dir)) = (layout.tmpfiles(), layout.dev_dir()) {
+        plan.text(path, tmpfiles(&dir));
+    }
+    plan.apply(&layout.manifest())?;
+
+    let env = match &prefix {
+        Some(prefix) => format!("urxe env --prefix '{}'", prefix.display()),
+        None => "urxe env".to_owned(),
+    };
+    println!("installed; to use it in this shell: eval \"$({env})\"");
+    for line in host::obstacles() {
+        eprintln!("urxe: warning: {line}");
+    }
+    Ok(())
+}
+
+/// Refuses to touch the machine's own folders without the right to.
+pub(crate) fn require_root(layout: &Layout, subcommand: &str) -> Result<()> {
+    // SAFETY: `geteuid` has no preconditions.
+    let root = unsafe { libc::geteuid() } == 0;
+    if *layout == Layout::Machine && !root {
+        bail!("needs root for the whole machine: run it with sudo, or `urxe {subcommand} --prefix DIR` as yourself");
+    }
+    Ok(())
+}
+
+/// One file, and a link to it for every other ABI number.
+fn add_library(plan: &mut Plan, dir: &Path, library: &Path) {
+    let [first, others @ ..] = PROVIDER_ABIS.map(library_name);
+    for other in others {
+        plan.link(dir.join(other), &first);
+    }
+    plan.copy(dir.join(first), library);
+}
+
+/// The `uverbsN` links in the words of tmpfiles.d(5).
+fn tmpfiles(dev_dir: &Path) -> String {
+    let dir = dev_dir.display();
+    let links = (0..SLOTS).map(|slot| format!("L {dir}/uverbs{slot} - - - - /dev/null\n"));
+    format!("d {dir} 0755 root root -\n") + &links.collect::<String>()
+}

@@ -1,0 +1,20 @@
+//! The provider library that belongs to this command.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
+
+/// File name of the library as `cargo build` leaves it.
+const NAME: &str = "liburxe.so";
+
+/// `liburxe.so` beside this executable: the two files travel together.
+pub(crate) fn beside_this_command() -> Result<PathBuf> {
+    let command = std::env::current_exe().context("finding this executable")?;
+    let library = command.with_file_name(NAME);
+    ensure!(
+        library.is_file(),
+        "{} is missing: keep {NAME} in the same folder as `urxe` (`make build` puts both into target/release)",
+        library.display()
+    );
+    Ok(library)
+}

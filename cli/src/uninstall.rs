@@ -1,0 +1,28 @@
+//! `urxe uninstall`.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+
+use crate::install::require_root;
+use crate::layout::Layout;
+use crate::plan;
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The folder that was given to `urxe install`
+    #[arg(long, value_name = "DIR")]
+    prefix: Option<PathBuf>,
+}
+
+pub(crate) fn run(args: Args) -> Result<()> {
+    let Args { prefix } = args;
+    let layout = Layout::new(prefix.as_deref())?;
+    require_root(&layout, "uninstall")?;
+    if plan::remove(&layout.manifest())? {
+        println!("uninstalled");
+    } else {
+        println!("nothing to do: {} does not exist", layout.manifest().display());
+    }
+    Ok(())
+}
