@@ -21,7 +21,9 @@ pub struct Bth {
     pub becn: bool,
     /// The QP the packet is for.
     pub dest_qp: Qpn,
-    /// AckReq: the responder should acknowledge soon.
+    /// AckReq: the responder should acknowledge soon. Means nothing where nothing is acknowledged, and is no
+    /// reason to drop a packet there: the kernel's rxe sets it in CM datagrams to this day, and set it on UC and
+    /// UD until 2024.
     pub ack_req: bool,
     /// The packet's place in its direction's sequence.
     pub psn: Psn,
@@ -91,5 +93,80 @@ impl Bth {
             p1,
             p2,
         ];
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Operation, Transport};
+
+    const BYTES: [u8; Bth::LEN] = [0x04, 0xB0, 0x7F, 0xFF, 0x40, 0x12, 0x34, 0x56, 0x80, 0xAB, 0xCD, 0xE0];
+    const HEADER: Bth = Bth {
+        opcode: Opcode::new(Transport::Rc, Operation::SendOnly).unwrap(),
+        solicited_event: true,
+        mig_req: false,
+        pad_count: 3,
+        p_key: PKey(0x7FFF),
+        fecn: false,
+        becn: true,
+        dest_qp: Qpn::new(0x12_3456),
+        ack_req: true,
+        psn: Psn::new(0xAB_CDE0),
+    };
+
+    #[test]
+    fn parses() {
+        assert_eq!(Bth::parse(&BYTES).unwrap(), HEADER);
+    }
+
+    #[test]
+    fn emits() {
+        let mut bytes = [0xA5; Bth::LEN];
+        HEADER.emit(&mut bytes);
+        assert_eq!(bytes, BYTES);
+    }
+
+    #[test]
+    fn each_flag_is_where_it_belongs() {
+        let plain = Bth::new(HEADER.opcode, Qpn::new(0), Psn::new(0));
+        let bytes = |bth: Bth| {
+            let mut bytes = [0xA5; Bth::LEN];
+            bth.emit(&mut bytes);
+            assert_eq!(Bth::parse(&bytes), Ok(bth));
+            bytes
+        };
+        assert_eq!(bytes(plain), [0x04, 0, 0xFF, 0xFF, 0, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(bytes(Bth { solicited_event: true, ..plain })[1], 0x80);
+        assert_eq!(bytes(Bth { mig_req: true, ..plain })[1], 0x40);
+        assert_eq!(bytes(Bth { pad_count: 1, ..plain })[1], 0x10);
+        assert_eq!(bytes(Bth { pad_count: 2, ..plain })[1], 0x20);
+        assert_eq!(bytes(Bth { fecn: true, ..plain })[4], 0x80);
+        assert_eq!(bytes(Bth { becn: true, ..plain })[4], 0x40);
+        assert_eq!(bytes(Bth { ack_req: true, ..plain })[8], 0x80);
+    }
+
+    #[test]
+    fn reserved_bits_are_ignored() {
+        let mut bytes = BYTES;
+        bytes[4] |= 0x3F;
+        bytes[8] |= 0x7F;
+        assert_eq!(Bth::parse(&bytes), Ok(HEADER));
+    }
+
+    #[test]
+    fn other_versions_are_malformed() {
+        for bit in [0x01, 0x02, 0x04, 0x08] {
+            let mut bytes = BYTES;
+            bytes[1] |= bit;
+            assert_eq!(Bth::parse(&bytes), Err(Malformed::TransportVersion));
+        }
+    }
+
+    #[test]
+    fn unknown_opcodes_are_malformed() {
+        let mut bytes = BYTES;
+        bytes[0] = 0x15;
+        assert_eq!(Bth::parse(&bytes), Err(Malformed::Opcode(0x15)));
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::Malformed;
 
-/// FLUSH extended transport header (IBA annex A19): how durable, and how much.
+/// FLUSH extended transport header (IBA annex A19, `struct rxe_feth`): how durable, and how much.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Feth {
     /// Placement type: make earlier writes globally visible.
@@ -48,5 +48,41 @@ impl Feth {
         };
         let word = u32::from(self.global_visibility) | u32::from(self.persistence) << 1 | level << 4;
         *b = word.to_be_bytes();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BYTES: [u8; Feth::LEN] = [0, 0, 0, 0x12];
+    const HEADER: Feth = Feth { global_visibility: false, persistence: true, level: FlushLevel::Region };
+
+    #[test]
+    fn parses() {
+        assert_eq!(Feth::parse(&BYTES).unwrap(), HEADER);
+    }
+
+    #[test]
+    fn emits() {
+        let mut bytes = [0xA5; Feth::LEN];
+        HEADER.emit(&mut bytes);
+        assert_eq!(bytes, BYTES);
+    }
+
+    #[test]
+    fn each_bit_is_where_it_belongs() {
+        let range = Feth { global_visibility: true, persistence: false, level: FlushLevel::Range };
+        let mut bytes = [0xA5; Feth::LEN];
+        range.emit(&mut bytes);
+        assert_eq!(bytes, [0, 0, 0, 0x01]);
+        assert_eq!(Feth::parse(&bytes), Ok(range));
+    }
+
+    #[test]
+    fn reserved_bits_are_ignored_and_reserved_levels_are_not() {
+        assert_eq!(Feth::parse(&[0xFF, 0xFF, 0xFF, 0xDE]), Ok(HEADER));
+        assert_eq!(Feth::parse(&[0, 0, 0, 0x20]), Err(Malformed::FlushLevel));
+        assert_eq!(Feth::parse(&[0, 0, 0, 0x30]), Err(Malformed::FlushLevel));
     }
 }

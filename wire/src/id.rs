@@ -37,7 +37,7 @@ macro_rules! number24 {
 }
 
 number24! {
-    /// A queue pair number (IBA 9.2.2): 0 and 1 are the management QPs, [`Qpn::MULTICAST`] is multicast.
+    /// A queue pair number (IBA 9.2 "DestQP"): 0 and 1 are the management QPs, [`Qpn::MULTICAST`] is multicast.
     Qpn
 }
 
@@ -82,12 +82,12 @@ impl fmt::Debug for RKey {
     }
 }
 
-/// A queue key: lets a datagram into a QP (IBA 9.2.5.1, 10.2.5).
+/// A queue key: lets a datagram into a QP (IBA 10.2).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct QKey(pub u32);
 
 impl QKey {
-    /// The well-known Q_Key of QP1 (IBA 9.2.5.1).
+    /// The well-known Q_Key of QP1 (`IB_QP1_QKEY` in `include/rdma/ib_mad.h`).
     pub const GSI: Self = Self(0x8001_0000);
 }
 

@@ -33,6 +33,9 @@ pub mod reth;
 pub mod syndrome;
 pub mod xrceth;
 
+#[cfg(test)]
+mod testing;
+
 pub use aeth::Aeth;
 pub use atomic_ack_eth::AtomicAckEth;
 pub use atomic_eth::AtomicEth;

@@ -2,10 +2,8 @@
 
 use core::fmt;
 
-use crate::opcode::HeaderSet;
-use crate::{
-    Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Feth, ICRC_LEN, Ieth, ImmDt, Reth, Transport, XrcEth, opcode::Role,
-};
+use crate::opcode::{HeaderSet, Role};
+use crate::{Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Feth, ICRC_LEN, Ieth, ImmDt, Opcode, Reth, Transport, XrcEth};
 
 /// Why bytes are not a RoCE v2 packet. Such packets are dropped without an answer (IBA 9.6).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,8 +22,6 @@ pub enum Malformed {
     Syndrome(u8),
     /// The FETH selectivity level is reserved.
     FlushLevel,
-    /// AckReq on a transport that never acknowledges (IBA 9.8.3, 9.8.4: UC, UD).
-    AckReq,
 }
 
 impl fmt::Display for Malformed {
@@ -38,7 +34,6 @@ impl fmt::Display for Malformed {
             Self::PadCount => f.write_str("more padding than payload"),
             Self::Syndrome(byte) => write!(f, "reserved AETH syndrome {byte:#04x}"),
             Self::FlushLevel => f.write_str("reserved FLUSH selectivity level"),
-            Self::AckReq => f.write_str("AckReq on an unreliable transport"),
         }
     }
 }
@@ -117,12 +112,40 @@ pub enum Service {
     Xrc(XrcEth),
 }
 
-impl Service {
-    const fn len(&self) -> usize {
+/// [`Service`] without its contents.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum ServiceKind {
+    Connected,
+    Datagram,
+    Xrc,
+}
+
+impl ServiceKind {
+    /// What packets with this opcode have.
+    const fn of(opcode: Opcode) -> Self {
+        match (opcode.transport(), opcode.info().role) {
+            (Transport::Ud, _) => Self::Datagram,
+            (Transport::Xrc, Role::Request) => Self::Xrc,
+            (Transport::Rc | Transport::Uc | Transport::Cnp, _)
+            | (Transport::Xrc, Role::Response | Role::Notification) => Self::Connected,
+        }
+    }
+
+    const fn len(self) -> usize {
         match self {
             Self::Connected => 0,
-            Self::Datagram(_) => Deth::LEN,
-            Self::Xrc(_) => XrcEth::LEN,
+            Self::Datagram => Deth::LEN,
+            Self::Xrc => XrcEth::LEN,
+        }
+    }
+}
+
+impl Service {
+    const fn kind(&self) -> ServiceKind {
+        match self {
+            Self::Connected => ServiceKind::Connected,
+            Self::Datagram(_) => ServiceKind::Datagram,
+            Self::Xrc(_) => ServiceKind::Xrc,
         }
     }
 }
@@ -148,7 +171,7 @@ impl Header {
     /// Bytes on the wire.
     #[must_use]
     pub const fn len(&self) -> usize {
-        Bth::LEN + self.service.len() + self.ext.set().len()
+        Bth::LEN + self.service.kind().len() + self.ext.set().len()
     }
 
     /// Never: a header has at least a BTH.
@@ -160,9 +183,11 @@ impl Header {
     /// Writes the headers to the start of `bytes` and returns how many bytes they took.
     ///
     /// # Panics
-    /// If `bytes` is shorter than [`Header::len`]; in debug builds also if `ext` does not fit the opcode.
+    /// If `bytes` is shorter than [`Header::len`]; in debug builds also if `service` or `ext` does not fit the
+    /// opcode.
     pub fn emit(&self, bytes: &mut [u8]) -> usize {
         debug_assert_eq!(self.ext.set(), self.bth.opcode.info().headers, "{:?}", self.bth.opcode);
+        debug_assert_eq!(self.service.kind(), ServiceKind::of(self.bth.opcode), "{:?}", self.bth.opcode);
         let mut rest = bytes;
         self.bth.emit(take(&mut rest));
         match &self.service {
@@ -229,17 +254,12 @@ impl<'a> Packet<'a> {
     pub fn parse(datagram: &'a [u8]) -> Result<Self, Malformed> {
         let (mut rest, _icrc) = datagram.split_last_chunk::<ICRC_LEN>().ok_or(Malformed::TooShort)?;
         let bth = Bth::parse(read(&mut rest)?)?;
-        let info = bth.opcode.info();
-        let transport = bth.opcode.transport();
-        let service = match transport {
-            Transport::Ud => Service::Datagram(Deth::parse(read(&mut rest)?)),
-            Transport::Xrc if info.role == Role::Request => Service::Xrc(XrcEth::parse(read(&mut rest)?)),
-            Transport::Rc | Transport::Uc | Transport::Xrc | Transport::Cnp => Service::Connected,
+        let service = match ServiceKind::of(bth.opcode) {
+            ServiceKind::Datagram => Service::Datagram(Deth::parse(read(&mut rest)?)),
+            ServiceKind::Xrc => Service::Xrc(XrcEth::parse(read(&mut rest)?)),
+            ServiceKind::Connected => Service::Connected,
         };
-        if bth.ack_req && matches!(transport, Transport::Uc) {
-            return Err(Malformed::AckReq);
-        }
-        let ext = match info.headers {
+        let ext = match bth.opcode.info().headers {
             HeaderSet::None => Ext::None,
             HeaderSet::Reth => Ext::Reth(Reth::parse(read(&mut rest)?)),
             HeaderSet::RethImmDt => Ext::RethImmDt(Reth::parse(read(&mut rest)?), ImmDt::parse(read(&mut rest)?)),
@@ -277,8 +297,11 @@ impl<'a> Packet<'a> {
     }
 }
 
-/// How many pad bytes a payload of `len` bytes needs (IBA 9.2.3 "PadCnt").
+/// How many pad bytes a payload of `len` bytes needs (IBA 9.2 "PadCnt").
 #[must_use]
 pub const fn pad_count(len: usize) -> u8 {
     (len.wrapping_neg() & 3) as u8
 }
+
+#[cfg(test)]
+mod tests;

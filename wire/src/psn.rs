@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-/// A packet sequence number: 24 bits, wrapping (IBA 9.2.3 "PSN").
+/// A packet sequence number: 24 bits, wrapping (IBA 9.2 "PSN").
 ///
 /// There is no greatest PSN, so the type has no `Ord`: which of two comes first depends on a point of
 /// view, and [`Psn::distance_from`] takes it as a parameter.

@@ -2,7 +2,7 @@
 
 use crate::RKey;
 
-/// RDMA extended transport header (IBA 9.3.3): the remote memory an RDMA operation is about.
+/// RDMA extended transport header (IBA 9.3): the remote memory an RDMA operation is about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reth {
     /// Address in the responder's region, in bytes.
@@ -33,5 +33,25 @@ impl Reth {
         b[0..8].copy_from_slice(&self.va.to_be_bytes());
         b[8..12].copy_from_slice(&self.r_key.0.to_be_bytes());
         b[12..16].copy_from_slice(&self.dma_len.to_be_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BYTES: [u8; Reth::LEN] = [0, 0, 0x7F, 0x12, 0x34, 0x56, 0x78, 0x9A, 0xDE, 0xAD, 0xBE, 0xEF, 0x80, 0, 0, 1];
+    const HEADER: Reth = Reth { va: 0x7F12_3456_789A, r_key: RKey(0xDEAD_BEEF), dma_len: 0x8000_0001 };
+
+    #[test]
+    fn parses() {
+        assert_eq!(Reth::parse(&BYTES), HEADER);
+    }
+
+    #[test]
+    fn emits() {
+        let mut bytes = [0xA5; Reth::LEN];
+        HEADER.emit(&mut bytes);
+        assert_eq!(bytes, BYTES);
     }
 }

@@ -24,3 +24,28 @@ impl XrcEth {
         *b = self.xrc_srq.get().to_be_bytes();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BYTES: [u8; XrcEth::LEN] = [0, 0xAB, 0xCD, 0xEF];
+    const HEADER: XrcEth = XrcEth { xrc_srq: Qpn::new(0xAB_CDEF) };
+
+    #[test]
+    fn parses() {
+        assert_eq!(XrcEth::parse(&BYTES), HEADER);
+    }
+
+    #[test]
+    fn emits() {
+        let mut bytes = [0xA5; XrcEth::LEN];
+        HEADER.emit(&mut bytes);
+        assert_eq!(bytes, BYTES);
+    }
+
+    #[test]
+    fn reserved_byte_is_ignored() {
+        assert_eq!(XrcEth::parse(&[0xFF, 0xAB, 0xCD, 0xEF]), HEADER);
+    }
+}
