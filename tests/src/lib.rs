@@ -1,1 +1,54 @@
-//! placeholder
+//! End-to-end tests: stock programs against the built provider.
+//!
+//! Every test has a machine of its own, a [`World`]: private `/dev`, `/etc/libibverbs.d`, provider folder, `/var/lib`
+//! and network. `urxe install` runs in there as it does on a real machine, whatever is or is not installed outside;
+//! nothing on the machine changes, tests run in parallel, and what a world holds goes away with it, also when the test
+//! is killed. Worlds need root or user namespaces.
+//!
+//! # Stock programs
+//! ```no_run
+//! # fn main() -> anyhow::Result<()> {
+//! use urxe_tests::{PingPong, World};
+//! let world = World::new()?; //                                urxe is installed, `lo` is up
+//! let host = world.host();
+//! host.run("ibv_devinfo", &["-d", "urxe0"])?; //               fails when the program does, with its output
+//! PingPong { size: 1, ..PingPong::default() }.run(host, host)?;
+//! let other = world.add_host()?; //                            another network namespace, same machine otherwise
+//! world.link(host, &other, 1500)?; //                          a veth pair; urxe0 now sits on it on both hosts
+//! PingPong::default().run(host, &other)?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Tests that call libibverbs themselves
+//! [`in_world`] runs the test's body in a process of its own inside a fresh world, with `SYSFS_PATH` set from the start,
+//! so that linking libibverbs and `dlopen`ing it both work, and a crash fails this test only:
+//! ```no_run
+//! #[test]
+//! fn the_device_opens() {
+//!     urxe_tests::in_world(|| {
+//!         // ibv_get_device_list(), ibv_open_device(), ...; /dev/infiniband and urxe0 (on lo) are there
+//!         Ok(())
+//!     });
+//! }
+//! ```
+//!
+//! # Which library is tested
+//! The release build. `make test` builds it and passes its folder in `URXE_BIN_DIR`; without that variable the harness
+//! asks `cargo build --release` for it, which rebuilds what is older than its sources ([`artifacts`]).
+
+pub mod artifacts;
+mod capture;
+mod inside;
+mod pingpong;
+mod process;
+mod procfs;
+pub mod sandbox;
+mod world;
+
+pub use capture::{Capture, Fields};
+pub use inside::{in_world, in_world_with};
+pub use pingpong::{GID_DEFAULT, GID_IPV4, GID_IPV6, Pair, PingPong};
+pub use process::{Finished, Process, TIMEOUT};
+pub use procfs::{Leftovers, port_owners};
+pub use world::{Host, World, wait_until};

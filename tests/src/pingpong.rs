@@ -1,0 +1,121 @@
+//! `ibv_rc_pingpong`: both ends.
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::process::{Finished, Process, TIMEOUT};
+use crate::procfs;
+use crate::world::{Host, wait_until};
+
+/// GID index of the default GID.
+pub const GID_DEFAULT: u32 = 0;
+/// GID index of the interface's first IPv4 address.
+pub const GID_IPV4: u32 = 1;
+/// GID index of the first IPv6 address where there is one IPv4 address, as on every host of a world.
+pub const GID_IPV6: u32 = 2;
+
+/// Options of a run.
+#[derive(Debug, Clone)]
+pub struct PingPong {
+    /// Bytes of a message.
+    pub size: u64,
+    /// Path MTU.
+    pub mtu: u32,
+    /// Exchanges.
+    pub iters: u32,
+    /// `-e`: sleep on completion events instead of polling.
+    pub events: bool,
+    /// `-c`: the server compares the buffer.
+    pub validate: bool,
+    /// GID index at both ends.
+    pub gid: u32,
+}
+
+impl Default for PingPong {
+    fn default() -> Self {
+        Self { size: 4096, mtu: 1024, iters: 1000, events: false, validate: false, gid: GID_IPV4 }
+    }
+}
+
+/// A server and its client, running.
+#[derive(Debug)]
+pub struct Pair {
+    /// Options.
+    pub options: PingPong,
+    /// The end that was started first, and receives first.
+    pub server: Process,
+    /// The end that sends first.
+    pub client: Process,
+}
+
+impl PingPong {
+    /// Runs both ends to their successful end and checks what they print.
+    pub fn run(&self, server: &Host, client: &Host) -> Result<()> {
+        self.start(server, client)?.finish()
+    }
+
+    /// Starts both ends.
+    pub fn start(&self, server: &Host, client: &Host) -> Result<Pair> {
+        let port = server.next_port();
+        let process = server.start(self.command(server, port))?;
+        let process = wait_for_listener(server, process, port)?;
+        let mut command = self.command(client, port);
+        command.arg(server.address());
+        Ok(Pair { options: self.clone(), server: process, client: client.start(command)? })
+    }
+
+    fn command(&self, host: &Host, port: u16) -> std::process::Command {
+        let Self { size, mtu, iters, events, validate, gid } = self;
+        let mut command = host.command("ibv_rc_pingpong");
+        command.args(["-d", "urxe0", "-p", &port.to_string(), "-g", &gid.to_string()]);
+        command.args(["-s", &size.to_string(), "-m", &mtu.to_string(), "-n", &iters.to_string()]);
+        command.args(events.then_some("-e")).args(validate.then_some("-c"));
+        command
+    }
+}
+
+impl Pair {
+    /// Waits for both ends, which must succeed and have exchanged everything.
+    pub fn finish(self) -> Result<()> {
+        let Self { options, server, client } = self;
+        // Both before judging one: the error of the end that failed first is often the other's.
+        let (client, server) = (client.finish(TIMEOUT), server.finish(TIMEOUT));
+        let result = match (&client, &server) {
+            (Ok(client), Ok(server)) => options.check(client).and_then(|()| options.check(server)),
+            _ => bail!("{}\n{}", describe(&client), describe(&server)),
+        };
+        result.with_context(|| format!("{}\n{}", describe(&client), describe(&server)))
+    }
+}
+
+impl PingPong {
+    fn check(&self, end: &Finished) -> Result<()> {
+        ensure!(end.status.success(), "an end failed");
+        let bytes = self.size * u64::from(self.iters) * 2;
+        ensure!(end.stdout.contains(&format!("{bytes} bytes in ")), "an end did not exchange {bytes} bytes");
+        ensure!(end.stdout.contains(&format!("{} iters in ", self.iters)), "an end did not print its figures");
+        ensure!(!end.stdout.contains("invalid data"), "an end received wrong data");
+        ensure!(end.stderr.is_empty(), "an end complained");
+        Ok(())
+    }
+}
+
+fn describe(result: &Result<Finished>) -> String {
+    match result {
+        Ok(finished) => finished.to_string(),
+        Err(error) => format!("{error:#}"),
+    }
+}
+
+/// Waits until `process` accepts TCP connections; its early end is an error with all that it printed.
+pub(crate) fn wait_for_listener(host: &Host, process: Process, port: u16) -> Result<Process> {
+    let mut process = process;
+    let mut ended = false;
+    wait_until("the server listens", || {
+        ended = !process.is_running()?;
+        Ok(ended || procfs::is_listening(host, port)?)
+    })?;
+    if ended {
+        bail!("the server ended instead of listening: {}", process.finish(TIMEOUT)?);
+    }
+    Ok(process)
+}

@@ -1,0 +1,184 @@
+//! Programs under test: output captured, killed when dropped, waited for with a deadline.
+
+use std::fmt;
+use std::io::{BufReader, Read};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{JoinHandle, sleep};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+/// How long a program may take before a test gives up: far more than any needs on a slow machine.
+pub const TIMEOUT: Duration = Duration::from_secs(120);
+
+/// How often a condition is looked at while waiting for it.
+pub(crate) const TICK: Duration = Duration::from_millis(5);
+
+/// A running program. Dropping it kills it.
+#[derive(Debug)]
+pub struct Process {
+    name: String,
+    child: Child,
+    stdout: Output,
+    stderr: Output,
+}
+
+/// What a program printed and how it ended.
+#[derive(Debug, Clone)]
+pub struct Finished {
+    /// The command line.
+    pub name: String,
+    /// Exit status.
+    pub status: ExitStatus,
+    /// All of its standard output.
+    pub stdout: String,
+    /// All of its standard error.
+    pub stderr: String,
+}
+
+impl Process {
+    /// Starts `command` with nothing on its standard input.
+    pub(crate) fn spawn(mut command: Command) -> Result<Self> {
+        let name = display(&command);
+        // SAFETY: `prctl(PR_SET_PDEATHSIG)` is a plain system call and may run between fork and exec.
+        unsafe {
+            command.pre_exec(|| {
+                // The program dies with the test thread that started it, also when the test is killed.
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                Ok(())
+            });
+        }
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("starting {name} (missing? make setup)"))?;
+        let stdout = Output::collect(child.stdout.take().context("no stdout pipe")?);
+        let stderr = Output::collect(child.stderr.take().context("no stderr pipe")?);
+        Ok(Self { name, child, stdout, stderr })
+    }
+
+    /// Process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Whether it has not ended yet.
+    pub fn is_running(&mut self) -> Result<bool> {
+        Ok(self.child.try_wait()?.is_none())
+    }
+
+    /// What it has printed on standard error so far.
+    pub fn stderr_so_far(&self) -> String {
+        self.stderr.text()
+    }
+
+    /// Sends a signal.
+    pub fn signal(&self, signal: libc::c_int) -> Result<()> {
+        let pid = libc::pid_t::try_from(self.child.id())?;
+        // SAFETY: `kill` takes no pointers; the child has not been reaped, so the id is still its own.
+        let result = unsafe { libc::kill(pid, signal) };
+        (result == 0).then_some(()).with_context(|| format!("kill {pid}: {}", std::io::Error::last_os_error()))
+    }
+
+    /// Waits for the end; an error after `timeout`, which holds what it printed until then.
+    pub fn finish(mut self, timeout: Duration) -> Result<Finished> {
+        let deadline = Instant::now() + timeout;
+        while self.child.try_wait()?.is_none() {
+            if Instant::now() > deadline {
+                self.child.kill()?;
+                let finished = self.collect()?;
+                bail!("still running after {timeout:?}, killed: {finished}");
+            }
+            sleep(TICK);
+        }
+        self.collect()
+    }
+
+    fn collect(mut self) -> Result<Finished> {
+        let status = self.child.wait()?;
+        Ok(Finished {
+            name: std::mem::take(&mut self.name),
+            status,
+            stdout: self.stdout.finish(),
+            stderr: self.stderr.finish(),
+        })
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Both fail only when it has ended and was reaped already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Finished {
+    /// The same, if the program succeeded; else an error with all that it printed.
+    pub fn success(self) -> Result<Self> {
+        if self.status.success() { Ok(self) } else { bail!("failed: {self}") }
+    }
+
+    /// The same, if the program ended by itself with an error; a success or a signal is an error here.
+    pub fn failure(self) -> Result<Self> {
+        if self.status.code().is_some_and(|code| code != 0) { Ok(self) } else { bail!("expected a failure: {self}") }
+    }
+}
+
+impl fmt::Display for Finished {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, status, stdout, stderr } = self;
+        let end = match status.signal() {
+            Some(signal) => format!("killed by signal {signal}"),
+            None => status.to_string(),
+        };
+        write!(f, "{name}: {end}\n--- stdout\n{stdout}--- stderr\n{stderr}---")
+    }
+}
+
+/// The command line of `command`, for messages.
+fn display(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    words.map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
+}
+
+/// A pipe being read by a thread, so that a talkative program never blocks.
+#[derive(Debug)]
+struct Output {
+    bytes: Arc<Mutex<Vec<u8>>>,
+    reader: Option<JoinHandle<()>>,
+}
+
+impl Output {
+    fn collect(pipe: impl Read + Send + 'static) -> Self {
+        let bytes = Arc::new(Mutex::new(Vec::new()));
+        let sink = Arc::clone(&bytes);
+        let reader = std::thread::spawn(move || {
+            let mut pipe = BufReader::new(pipe);
+            let mut chunk = [0; 4096];
+            while let Ok(len @ 1..) = pipe.read(&mut chunk) {
+                sink.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(&chunk[..len]);
+            }
+        });
+        Self { bytes, reader: Some(reader) }
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.bytes.lock().unwrap_or_else(PoisonError::into_inner)).into_owned()
+    }
+
+    /// Everything, once the pipe is closed. A program's own children may hold it open, so this waits only briefly.
+    fn finish(&mut self) -> String {
+        if let Some(reader) = self.reader.take() {
+            let deadline = Instant::now() + Duration::from_secs(2);
+            while !reader.is_finished() && Instant::now() < deadline {
+                sleep(TICK);
+            }
+        }
+        self.text()
+    }
+}

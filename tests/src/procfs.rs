@@ -1,0 +1,118 @@
+//! What the kernel says about a host: listening ports, abstract names, sockets on 4791.
+
+use std::fmt;
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+
+use crate::world::Host;
+
+/// UDP port of RoCE v2, as /proc/net/udp prints it.
+const ROCE_V2_PORT_HEX: &str = "12B7";
+
+/// State `TCP_LISTEN` in /proc/net/tcp.
+const TCP_LISTEN: &str = "0A";
+
+/// What urxe holds on a host. Nothing of it may be left once the programs have ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Leftovers {
+    /// Abstract unix names that start with `urxe/`.
+    pub names: Vec<String>,
+    /// Local addresses of UDP sockets on 4791, in the kernel's hexadecimal.
+    pub sockets: Vec<String>,
+    /// Files in `/dev/shm` and `TMPDIR`.
+    pub files: Vec<PathBuf>,
+}
+
+impl Leftovers {
+    /// What is there now.
+    pub fn on(host: &Host) -> Result<Self> {
+        let mut sockets = local_addresses(host, "udp")?;
+        sockets.extend(local_addresses(host, "udp6")?);
+        sockets.retain(|(address, _)| address.ends_with(&format!(":{ROCE_V2_PORT_HEX}")));
+        let mut files = Vec::new();
+        for dir in [host.root().join("dev/shm"), host.tmp_dir().to_path_buf()] {
+            for entry in fs::read_dir(&dir).with_context(|| format!("reading {}", dir.display()))? {
+                files.push(entry?.path());
+            }
+        }
+        Ok(Self {
+            names: abstract_names(host)?.into_iter().map(|(name, _)| name).collect(),
+            sockets: sockets.into_iter().map(|(address, _)| address).collect(),
+            files,
+        })
+    }
+
+    /// Whether urxe holds nothing.
+    pub fn is_empty(&self) -> bool {
+        self.names.is_empty() && self.sockets.is_empty() && self.files.is_empty()
+    }
+}
+
+impl fmt::Display for Leftovers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "abstract names {:?}, sockets on 4791 {:?}, files {:?}", self.names, self.sockets, self.files)
+    }
+}
+
+/// The port owners on a host: the processes that hold a name of the form `urxe/…/owner/…` (one for each address).
+pub fn port_owners(host: &Host) -> Result<Vec<(String, u32)>> {
+    let owners = abstract_names(host)?.into_iter().filter(|(name, _)| name.contains("/owner/"));
+    owners
+        .map(|(name, inode)| {
+            let pid = holder_of(inode)?.with_context(|| format!("no process holds {name}"))?;
+            Ok((name, pid))
+        })
+        .collect()
+}
+
+/// Whether a program of the host listens on TCP `port`.
+pub(crate) fn is_listening(host: &Host, port: u16) -> Result<bool> {
+    let mut sockets = local_addresses(host, "tcp")?;
+    sockets.extend(local_addresses(host, "tcp6")?);
+    let port = format!(":{port:04X}");
+    Ok(sockets.iter().any(|(address, state)| address.ends_with(&port) && state == TCP_LISTEN))
+}
+
+/// Whether a program of the host captures packets.
+pub(crate) fn is_capturing(host: &Host) -> Result<bool> {
+    // sk RefCnt Type Proto Iface R Rmem User Inode: R is 1 when the socket is bound and receives.
+    Ok(host.net_file("packet")?.lines().skip(1).any(|line| line.split_whitespace().nth(5) == Some("1")))
+}
+
+/// Abstract names of urxe with their socket's inode.
+fn abstract_names(host: &Host) -> Result<Vec<(String, u64)>> {
+    // Num RefCount Protocol Flags Type St Inode Path; an abstract name is shown with a leading @.
+    let row = |line: &str| {
+        let mut fields = line.split_whitespace().skip(6);
+        let (inode, path) = (fields.next()?.parse().ok()?, fields.next()?);
+        path.strip_prefix('@').filter(|name| name.starts_with("urxe/")).map(|name| (name.to_owned(), inode))
+    };
+    Ok(host.net_file("unix")?.lines().skip(1).filter_map(row).collect())
+}
+
+/// Local address and state of every socket in /proc/net/`table`.
+fn local_addresses(host: &Host, table: &str) -> Result<Vec<(String, String)>> {
+    // sl local_address rem_address st …
+    let row = |line: &str| {
+        let mut fields = line.split_whitespace().skip(1);
+        Some((fields.next()?.to_owned(), fields.nth(1)?.to_owned()))
+    };
+    Ok(host.net_file(table)?.lines().skip(1).filter_map(row).collect())
+}
+
+/// A process that has the socket `inode` open.
+fn holder_of(inode: u64) -> Result<Option<u32>> {
+    let wanted = PathBuf::from(format!("socket:[{inode}]"));
+    for process in fs::read_dir("/proc")? {
+        let process = process?;
+        let Some(pid) = process.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        // Processes of other users, and those that end meanwhile, cannot be read.
+        let Ok(fds) = fs::read_dir(process.path().join("fd")) else { continue };
+        if fds.flatten().any(|fd| fs::read_link(fd.path()).is_ok_and(|target| target == wanted)) {
+            return Ok(Some(pid));
+        }
+    }
+    Ok(None)
+}

@@ -1,0 +1,258 @@
+//! Worlds and their hosts.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::os::fd::AsRawFd;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::artifacts;
+use crate::process::{Finished, Process, TICK, TIMEOUT};
+
+/// Variables that must not leak from the machine into a world.
+const FOREIGN_VARIABLES: [&str; 8] = [
+    "IBV_CONFIG_DIR",
+    "IBV_DRIVERS",
+    "IBV_FORK_SAFE",
+    "IBV_SHOW_WARNINGS",
+    "LD_PRELOAD",
+    "RDMAV_DRIVERS",
+    "SYSFS_PATH",
+    "URXE_NETDEV",
+];
+
+/// A machine of one's own; see the [crate's documentation](crate). Everything ends when this is dropped.
+#[derive(Debug)]
+pub struct World {
+    host: Host,
+    dir: tempfile::TempDir,
+}
+
+/// A network of a [`World`], and the way to run programs there.
+#[derive(Debug)]
+pub struct Host {
+    holder: Holder,
+    tmp_dir: PathBuf,
+    /// Variables for every program: `SYSFS_PATH`, later `URXE_NETDEV`.
+    env: Mutex<Vec<(String, String)>>,
+    /// IPv4 address that the other hosts reach this one at.
+    address: Mutex<String>,
+    next_port: AtomicU16,
+}
+
+/// The process that holds the namespaces, and descriptors of them.
+#[derive(Debug)]
+struct Holder {
+    child: Child,
+    namespaces: Vec<File>,
+}
+
+impl World {
+    /// A machine with urxe installed by `urxe install`, and `lo` up.
+    pub fn new() -> Result<Self> {
+        let world = Self::bare()?;
+        let installed = world.host.run(artifacts::urxe()?, &["install"])?;
+        ensure!(installed.stderr.is_empty(), "urxe cannot work here: {}", installed.stderr);
+        let env = world.host.run(artifacts::urxe()?, &["env"])?;
+        for line in env.stdout.lines() {
+            let export = line.strip_prefix("export ").and_then(|line| line.split_once('='));
+            let (name, value) = export.with_context(|| format!("urxe env printed {line:?}"))?;
+            world.host.set_env(name, value);
+        }
+        Ok(world)
+    }
+
+    /// A machine without urxe: no `/dev/infiniband`, no driver file.
+    pub fn bare() -> Result<Self> {
+        artifacts::bin_dir()?;
+        let dir = tempfile::Builder::new().prefix("world-").tempdir()?;
+        let holder = Holder::start(Command::new(artifacts::sandbox()?).arg("machine"))
+            .context("making a mount and a network namespace; without root, user namespaces must be allowed")?;
+        let host = Host::new(holder, dir.path(), "a", &[])?;
+        Ok(Self { host, dir })
+    }
+
+    /// The first host.
+    pub fn host(&self) -> &Host {
+        &self.host
+    }
+
+    /// A folder for this world's files; not visible as anything special inside.
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Another host: its own network with `lo`, the same installation and files.
+    pub fn add_host(&self) -> Result<Host> {
+        let mut command = self.host.command(artifacts::sandbox()?);
+        command.arg("host");
+        Host::new(Holder::start(&mut command)?, self.dir.path(), "b", &self.host.env())
+    }
+
+    /// Connects two hosts by a veth pair, `veth0` at both ends, with addresses 10.77.0.1 and fd77::1 (`a`), 10.77.0.2
+    /// and fd77::2 (`b`). Puts urxe0 on it (`URXE_NETDEV`) for programs started from now on.
+    pub fn link(&self, a: &Host, b: &Host, mtu: u32) -> Result<()> {
+        let (peer, mtu) = (b.holder.child.id().to_string(), mtu.to_string());
+        let ends = ["link", "add", "veth0", "mtu", &mtu, "type", "veth", "peer", "name", "veth0", "mtu", &mtu];
+        a.run("ip", &[&ends[..], &["netns", &peer]].concat())?;
+        for (host, last) in [(a, 1), (b, 2)] {
+            host.run("ip", &["link", "set", "veth0", "up"])?;
+            host.run("ip", &["address", "add", &format!("10.77.0.{last}/24"), "dev", "veth0"])?;
+            host.run("ip", &["address", "add", &format!("fd77::{last}/64"), "dev", "veth0", "nodad"])?;
+            host.set_env("URXE_NETDEV", "veth0");
+            *host.address.lock().unwrap_or_else(PoisonError::into_inner) = format!("10.77.0.{last}");
+        }
+        // The link-local addresses, which duplicate address detection holds back for a second or two.
+        for host in [a, b] {
+            wait_until("veth0 has its addresses", || {
+                Ok(!host.run("ip", &["-6", "address", "show", "dev", "veth0", "tentative"])?.stdout.contains("inet6"))
+            })?;
+        }
+        Ok(())
+    }
+}
+
+impl Host {
+    fn new(holder: Holder, world_dir: &Path, name: &str, env: &[(String, String)]) -> Result<Self> {
+        let tmp_dir = world_dir.join(format!("tmp-{name}"));
+        fs::create_dir(&tmp_dir)?;
+        Ok(Self {
+            holder,
+            tmp_dir,
+            env: Mutex::new(env.to_vec()),
+            address: Mutex::new("127.0.0.1".to_owned()),
+            next_port: AtomicU16::new(18515),
+        })
+    }
+
+    /// Sets a variable for programs started here from now on.
+    pub fn set_env(&self, name: &str, value: &str) {
+        let mut env = self.env.lock().unwrap_or_else(PoisonError::into_inner);
+        env.retain(|(known, _)| known != name);
+        env.push((name.to_owned(), value.to_owned()));
+    }
+
+    fn env(&self) -> Vec<(String, String)> {
+        self.env.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// IPv4 address for the TCP side of programs: 127.0.0.1, or veth0's after [`World::link`].
+    pub fn address(&self) -> String {
+        self.address.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// A TCP port nobody here has used yet.
+    pub fn next_port(&self) -> u16 {
+        self.next_port.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// `TMPDIR` of programs here.
+    pub fn tmp_dir(&self) -> &Path {
+        &self.tmp_dir
+    }
+
+    /// The root folder as programs here see it.
+    pub fn root(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/root", self.holder.child.id()))
+    }
+
+    /// A command that will run here. Its working directory is `/`.
+    pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = Command::new(program);
+        for name in FOREIGN_VARIABLES {
+            command.env_remove(name);
+        }
+        command.env("TMPDIR", &self.tmp_dir).envs(self.env());
+        let namespaces: Vec<_> = self.holder.namespaces.iter().map(AsRawFd::as_raw_fd).collect();
+        // SAFETY: `setns` is a plain system call and may run between fork and exec. The descriptors are inherited by
+        // the fork, and stay open until the command has been started: commands do not outlive the host.
+        unsafe {
+            command.pre_exec(move || {
+                for &namespace in &namespaces {
+                    if libc::setns(namespace, 0) < 0 {
+                        return Err(std::io::Error::last_os_error());
+                    }
+                }
+                Ok(())
+            });
+        }
+        command
+    }
+
+    /// Starts a program here.
+    pub fn spawn(&self, program: impl AsRef<OsStr>, args: &[&str]) -> Result<Process> {
+        let mut command = self.command(program);
+        command.args(args);
+        self.start(command)
+    }
+
+    /// Starts a command that [`Host::command`] made.
+    pub fn start(&self, command: Command) -> Result<Process> {
+        Process::spawn(command)
+    }
+
+    /// Runs a program here to its successful end; an error holds what it printed.
+    pub fn run(&self, program: impl AsRef<OsStr>, args: &[&str]) -> Result<Finished> {
+        self.try_run(program, args)?.success()
+    }
+
+    /// Runs a program here to its end, whatever that is.
+    pub fn try_run(&self, program: impl AsRef<OsStr>, args: &[&str]) -> Result<Finished> {
+        self.spawn(program, args)?.finish(TIMEOUT)
+    }
+
+    /// /proc/net/`name` of this host.
+    pub(crate) fn net_file(&self, name: &str) -> Result<String> {
+        let path = format!("/proc/{}/net/{name}", self.holder.child.id());
+        fs::read_to_string(&path).with_context(|| format!("reading {path}"))
+    }
+}
+
+impl Holder {
+    fn start(command: &mut Command) -> Result<Self> {
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .context("starting urxe-sandbox")?;
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().context("no stdout pipe")?).read_line(&mut line)?;
+        if line != "ready\n" {
+            let output = child.wait_with_output()?;
+            bail!("{}", String::from_utf8_lossy(&output.stderr).trim());
+        }
+        // SAFETY: `geteuid` has no preconditions.
+        let root = unsafe { libc::geteuid() } == 0;
+        let names: &[&str] = if root { &["mnt", "net"] } else { &["user", "mnt", "net"] };
+        let open = |name: &&str| File::open(format!("/proc/{}/ns/{name}", child.id()));
+        let namespaces = names.iter().map(open).collect::<Result<_, _>>()?;
+        Ok(Self { child, namespaces })
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        // The end of its input ends it.
+        drop(self.child.stdin.take());
+        let _ = self.child.wait();
+    }
+}
+
+/// Waits for `condition`, looking at it every few milliseconds.
+pub fn wait_until(what: &str, mut condition: impl FnMut() -> Result<bool>) -> Result<()> {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !condition()? {
+        ensure!(Instant::now() < deadline, "waited in vain: {what}");
+        sleep(TICK);
+    }
+    Ok(())
+}

@@ -1,0 +1,173 @@
+//! `urxe install`, `env` and `uninstall`, on whole machines and below a prefix.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use urxe_tests::{Host, World, artifacts};
+
+/// Every file below `root`, with its kind, mode, size, modification time or link target. Does not leave its file system
+/// and does not follow links.
+fn snapshot(root: &Path) -> Result<BTreeMap<PathBuf, String>> {
+    let mut files = BTreeMap::new();
+    let mut pending = vec![root.to_path_buf()];
+    while let Some(dir) = pending.pop() {
+        for entry in fs::read_dir(&dir).with_context(|| format!("reading {}", dir.display()))? {
+            let path = entry?.path();
+            let metadata = path.symlink_metadata()?;
+            let what = if metadata.is_symlink() {
+                fs::read_link(&path)?.display().to_string()
+            } else if metadata.is_dir() {
+                pending.push(path.clone());
+                // A folder's time changes when something comes and goes.
+                String::new()
+            } else {
+                format!("{} bytes, {}.{}", metadata.size(), metadata.mtime(), metadata.mtime_nsec())
+            };
+            files.insert(path, format!("{:o} {what}", metadata.mode()));
+        }
+    }
+    Ok(files)
+}
+
+/// The folders of a machine that an installation could write to.
+fn machine_snapshot(host: &Host) -> Result<BTreeMap<PathBuf, String>> {
+    let mut files = BTreeMap::new();
+    for dir in ["etc", "usr/lib", "usr/local", "usr/bin", "dev", "var/lib"] {
+        files.extend(snapshot(&host.root().join(dir))?);
+    }
+    Ok(files)
+}
+
+fn difference(before: &BTreeMap<PathBuf, String>, after: &BTreeMap<PathBuf, String>) -> Vec<String> {
+    let gone = before.iter().filter(|(path, what)| after.get(*path) != Some(*what));
+    let new = after.iter().filter(|(path, what)| before.get(*path) != Some(*what));
+    gone.map(|(path, what)| format!("- {} {what}", path.display()))
+        .chain(new.map(|(path, what)| format!("+ {} {what}", path.display())))
+        .collect()
+}
+
+#[test]
+fn the_machine_is_as_before_after_uninstall() -> Result<()> {
+    let world = World::bare()?;
+    let (host, urxe) = (world.host(), artifacts::urxe()?);
+    let before = machine_snapshot(host)?;
+
+    host.run(&urxe, &["install"])?;
+    let installed = difference(&before, &machine_snapshot(host)?);
+    for path in ["/etc/libibverbs.d/urxe.driver", "liburxe-rdmav34.so", "liburxe-rdmav65.so", "/dev/infiniband/uverbs0"]
+    {
+        ensure!(installed.iter().any(|line| line.contains(path)), "{path} is not there: {installed:#?}");
+    }
+    // Over an older installation, as an upgrade does.
+    host.run(&urxe, &["install"])?;
+    host.run(&urxe, &["uninstall"])?;
+
+    let left = difference(&before, &machine_snapshot(host)?);
+    ensure!(left.is_empty(), "uninstall left traces: {left:#?}");
+    Ok(())
+}
+
+#[test]
+fn a_prefix_is_as_before_after_uninstall() -> Result<()> {
+    let world = World::bare()?;
+    let (host, urxe) = (world.host(), artifacts::urxe()?);
+    let prefix = world.dir().join("new/prefix with space");
+    let prefix_arg = prefix.to_str().context("a path that is not UTF-8")?;
+    let before = (machine_snapshot(host)?, snapshot(world.dir())?);
+
+    host.run(&urxe, &["install", "--prefix", prefix_arg])?;
+    ensure!(prefix.join("lib/urxe/liburxe-rdmav34.so").is_file(), "no library below the prefix");
+    let outside = difference(&before.0, &machine_snapshot(host)?);
+    ensure!(outside.is_empty(), "a prefix installation wrote elsewhere: {outside:#?}");
+    host.run(&urxe, &["uninstall", "--prefix", prefix_arg])?;
+
+    let left = difference(&before.1, &snapshot(world.dir())?);
+    ensure!(left.is_empty(), "uninstall left traces: {left:#?}");
+    Ok(())
+}
+
+#[test]
+fn env_prints_exports_and_nothing_else() -> Result<()> {
+    let world = World::bare()?;
+    let (host, urxe) = (world.host(), artifacts::urxe()?);
+    let missing = host.try_run(&urxe, &["env"])?.failure()?;
+    ensure!(missing.stdout.is_empty() && missing.stderr.contains("urxe install"), "{missing}");
+
+    host.run(&urxe, &["install"])?;
+    let env = host.run(&urxe, &["env"])?;
+    ensure!(env.stdout == "export SYSFS_PATH=/var/lib/urxe/sysfs\n", "{env}");
+    ensure!(env.stderr.is_empty(), "{env}");
+    Ok(())
+}
+
+#[test]
+fn a_prefix_installation_says_what_is_missing_outside() -> Result<()> {
+    let world = World::bare()?;
+    let (host, urxe) = (world.host(), artifacts::urxe()?);
+    let prefix = world.dir().join("p");
+    let prefix = prefix.to_str().context("a path that is not UTF-8")?;
+    let install = host.run(&urxe, &["install", "--prefix", prefix])?;
+    ensure!(install.stderr.contains("/dev/infiniband/uverbs0 is missing"), "{install}");
+    let env = host.run(&urxe, &["env", "--prefix", prefix])?;
+    ensure!(env.stdout.contains(&format!("export IBV_DRIVERS={prefix}/lib/urxe/liburxe\n")), "{env}");
+    ensure!(env.stderr.contains("/dev/infiniband/uverbs0 is missing"), "{env}");
+    Ok(())
+}
+
+#[test]
+fn foreign_files_are_named_and_kept() -> Result<()> {
+    let world = World::bare()?;
+    let (host, urxe) = (world.host(), artifacts::urxe()?);
+    host.run("mkdir", &["/dev/infiniband"])?;
+    host.run("ln", &["-s", "/dev/zero", "/dev/infiniband/uverbs0"])?;
+    let before = machine_snapshot(host)?;
+
+    let refused = host.try_run(&urxe, &["install"])?.failure()?;
+
+    ensure!(refused.stderr.contains("/dev/infiniband/uverbs0 exists and urxe did not create it"), "{refused}");
+    ensure!(refused.stderr.lines().count() == 1, "not one line: {refused}");
+    let changed = difference(&before, &machine_snapshot(host)?);
+    ensure!(changed.is_empty(), "a refused installation changed something: {changed:#?}");
+    Ok(())
+}
+
+#[test]
+fn the_two_files_work_from_any_folder() -> Result<()> {
+    let world = World::bare()?;
+    let host = world.host();
+    let elsewhere = world.dir().join("elsewhere");
+    fs::create_dir(&elsewhere)?;
+    let urxe = elsewhere.join("urxe");
+    fs::copy(artifacts::urxe()?, &urxe)?;
+
+    let alone = host.try_run(&urxe, &["install"])?.failure()?;
+    ensure!(alone.stderr.contains(&format!("{} is missing", elsewhere.join("liburxe.so").display())), "{alone}");
+    ensure!(alone.stderr.lines().count() == 1, "not one line: {alone}");
+
+    fs::copy(artifacts::bin_dir()?.join("liburxe.so"), elsewhere.join("liburxe.so"))?;
+    host.run(&urxe, &["install"])?;
+    host.set_env("SYSFS_PATH", "/var/lib/urxe/sysfs");
+    let devices = host.run("ibv_devices", &[])?;
+    ensure!(devices.stdout.contains("urxe0"), "{devices}");
+    Ok(())
+}
+
+#[test]
+fn without_root_one_line_says_what_to_do() -> Result<()> {
+    let world = World::bare()?;
+    // The repository and the target folder may be closed to others.
+    let dir = tempfile::Builder::new().prefix("urxe-unprivileged-").tempdir_in("/tmp")?;
+    fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
+    let urxe = dir.path().join("urxe");
+    fs::copy(artifacts::urxe()?, &urxe)?;
+    fs::copy(artifacts::bin_dir()?.join("liburxe.so"), dir.path().join("liburxe.so"))?;
+    let urxe = urxe.to_str().context("a path that is not UTF-8")?;
+    let refused = world.host().try_run("setpriv", &["--reuid=1", "--regid=1", "--clear-groups", urxe, "install"])?;
+    let refused = refused.failure()?;
+    ensure!(refused.stderr.contains("sudo") && refused.stderr.contains("--prefix"), "{refused}");
+    ensure!(refused.stderr.lines().count() == 1, "not one line: {refused}");
+    Ok(())
+}
