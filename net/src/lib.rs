@@ -1,1 +1,55 @@
-//! placeholder
+//! UDP port 4791 for any number of processes: the only room of urxe that has sockets.
+//!
+//! A [`Port`] is the presence of one device on the network in this process. It
+//!
+//! * receives RoCE v2 packets addressed to the QPNs it owns ([`Port::receive`]),
+//! * sends packets that a [`TxBatch`] collects into GSO runs along a [`Route`],
+//! * hands out QPNs nobody else on this host has ([`Port::alloc_qpn`]).
+//!
+//! # One address, many processes
+//!
+//! Every process of a network namespace shares `address:4791`. The *port owner* holds the unconnected socket. Each
+//! sender uses one source port for each destination process, so a packet that reaches the owner for another process
+//! is forwarded once (a unix datagram to the *mailbox* of the QPN's block), and the receiver then opens a *flow
+//! socket*: bound to the same `address:4791`, connected to the sender, and therefore preferred by the kernel. When the
+//! owner goes, another process takes its name and its socket. Names are abstract unix addresses: they belong to the
+//! network namespace, are unique, need no privilege, and vanish with the process.
+//!
+//! # Threads
+//!
+//! This crate starts none and decides nothing about who polls. [`Port`] is `Sync`; what only one thread may touch at a
+//! time is in [`Receiver`] (receive side) and [`TxBatch`] (send side).
+
+pub mod batch;
+pub mod counters;
+pub mod error;
+pub mod interface;
+pub mod port;
+pub mod receiver;
+pub mod registry;
+pub mod route;
+
+mod fd;
+mod flow;
+mod forward;
+mod owner;
+mod random;
+mod sys;
+mod udp;
+
+pub use batch::TxBatch;
+pub use counters::Counters;
+pub use error::{PortError, RouteError};
+pub use interface::{Gid, Interface, gid_of};
+pub use port::Port;
+pub use receiver::{Datagram, Receiver};
+pub use route::{Destination, Route};
+
+/// The UDP destination port of RoCE v2 (IBA annex A17, IANA "roce").
+pub const ROCE_V2_PORT: u16 = 4791;
+
+/// Bytes of the ICRC, which ends every packet (IBA 7.8.1).
+pub(crate) const ICRC_LEN: usize = 4;
+
+/// The shortest packet: a BTH and its ICRC.
+pub(crate) const MIN_PACKET: usize = 12 + ICRC_LEN;

@@ -1,0 +1,285 @@
+//! Collects packets into GSO runs and sends them.
+
+use core::mem::{size_of, zeroed};
+use core::ptr;
+use std::io;
+use std::sync::Arc;
+
+use urxe_wire::icrc;
+
+use crate::ICRC_LEN;
+use crate::counters::add;
+use crate::port::Port;
+use crate::route::Route;
+use crate::sys::{Control, wait_writable};
+
+/// Bytes a batch holds: two full runs.
+const CAPACITY: usize = 128 << 10;
+/// Runs a batch holds.
+const MAX_RUNS: usize = 32;
+/// Segments of a run (UDP_MAX_SEGMENTS; newer kernels take 128).
+const MAX_SEGMENTS: usize = 64;
+/// Runs one sendmmsg call takes.
+const MAX_CALL: usize = 16;
+/// How often a full socket buffer is waited for, a millisecond each, before the run is dropped. On loopback and veth the
+/// send buffer is never charged beyond the call; on a NIC it drains at line rate, so a longer wait means a dead link.
+const MAX_WAITS: u32 = 4;
+
+/// The longest packet a batch takes, ICRC excluded.
+pub const MAX_PACKET: usize = 65535 - 40 - 8 - ICRC_LEN;
+
+/// Packets on their way to the kernel, in order.
+///
+/// Consecutive packets of equal length on one path make a *run*, which the kernel takes in one piece (UDP GSO); the
+/// last of a run may be shorter. The ICRC of an IPv4 packet covers the identification field, which the kernel sets to
+/// the packet's index in its run.
+#[derive(Debug)]
+pub struct TxBatch {
+    buffer: Box<[u8]>,
+    /// End of the committed packets.
+    end: usize,
+    runs: Vec<Run>,
+    pending: Option<Pending>,
+}
+
+/// Equal packets to one destination, adjacent in the buffer.
+#[derive(Debug)]
+struct Run {
+    route: Arc<Route>,
+    start: usize,
+    len: usize,
+    /// Length of each packet, ICRC included; the last may be shorter, and then nothing follows.
+    segment: usize,
+    packets: usize,
+    closed: bool,
+}
+
+/// A packet handed out, not yet committed.
+#[derive(Debug)]
+struct Pending {
+    /// Its length, ICRC included.
+    len: usize,
+    /// `None`: it extends the last run.
+    opens: Option<Arc<Route>>,
+}
+
+impl Run {
+    fn takes(&self, route: &Arc<Route>, len: usize) -> bool {
+        !self.closed
+            && len <= self.segment
+            && self.len + len <= route.max_run()
+            && (Arc::ptr_eq(&self.route, route) || self.route.same_path(route))
+    }
+}
+
+impl Default for TxBatch {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl TxBatch {
+    /// An empty batch; allocates now and never again.
+    pub fn new() -> Self {
+        Self {
+            buffer: vec![0; CAPACITY].into_boxed_slice(),
+            end: 0,
+            runs: Vec::with_capacity(MAX_RUNS),
+            pending: None,
+        }
+    }
+
+    /// Room for one packet of `len` bytes (BTH to pad bytes, ICRC excluded) on `route`. The caller writes all of it:
+    /// it holds old bytes. What was committed before is sent if the room is needed; a packet handed out and not
+    /// committed is forgotten.
+    ///
+    /// # Panics
+    /// When `len` exceeds [`MAX_PACKET`].
+    pub fn packet(&mut self, port: &Port, route: &Arc<Route>, len: usize) -> &mut [u8] {
+        assert!(len <= MAX_PACKET, "a packet of {len} bytes does not fit a UDP datagram");
+        let len = len + ICRC_LEN;
+        let fits = self.end + len <= self.buffer.len();
+        let extends = fits && self.runs.last().is_some_and(|run| run.takes(route, len));
+        if !extends && (!fits || self.runs.len() == MAX_RUNS) {
+            self.flush(port);
+        }
+        self.pending = Some(Pending { len, opens: (!extends).then(|| Arc::clone(route)) });
+        &mut self.buffer[self.end..self.end + len - ICRC_LEN]
+    }
+
+    /// Seals the packet last handed out: writes its ICRC and queues it. Without such a packet, nothing happens.
+    pub fn commit(&mut self) {
+        let Some(Pending { len, opens }) = self.pending.take() else { return };
+        if let Some(route) = opens {
+            // Without GSO each packet is a run of its own, and each then has identification 0.
+            let closed = !route.has_gso();
+            self.runs.push(Run { route, start: self.end, len: 0, segment: len, packets: 0, closed });
+        }
+        let Some(run) = self.runs.last_mut() else { return };
+        let packet = &mut self.buffer[self.end..self.end + len];
+        // At most MAX_SEGMENTS.
+        seal(&run.route, run.packets as u16, packet);
+        run.packets += 1;
+        run.len += len;
+        run.closed |= len < run.segment || run.packets == MAX_SEGMENTS;
+        self.end += len;
+    }
+
+    /// Whether nothing waits to be sent.
+    pub fn is_empty(&self) -> bool {
+        self.runs.is_empty()
+    }
+
+    /// Sends every committed packet, in order. What the kernel refuses is lost and counted; for the transport above
+    /// that is no different from a loss in the network.
+    pub fn flush(&mut self, port: &Port) {
+        self.pending = None;
+        if self.runs.is_empty() {
+            return;
+        }
+        let mut at = 0;
+        let mut waits = 0;
+        while let Some(first) = self.runs.get(at) {
+            let rest = &self.runs[at..];
+            let same = rest.iter().take(MAX_CALL).take_while(|run| run.route.same_socket(&first.route)).count();
+            match send(&self.buffer, &rest[..same]) {
+                Ok(sent) => {
+                    at += sent.max(1);
+                    waits = 0;
+                }
+                Err(error) => match error.raw_os_error() {
+                    Some(libc::EINTR) => {}
+                    Some(libc::EAGAIN) if waits < MAX_WAITS => {
+                        waits += 1;
+                        wait_writable(first.route.raw_fd(), 1);
+                    }
+                    // GSO refused: EIO by a device without checksum offload, EINVAL by a segment longer than the MTU.
+                    Some(libc::EIO | libc::EINVAL) if first.packets > 1 => {
+                        add(&port.counters().tx_gso_refused, 1);
+                        send_one_by_one(port, &mut self.buffer, first);
+                        at += 1;
+                    }
+                    _ => {
+                        count_loss(port, &error, first.packets);
+                        at += 1;
+                        waits = 0;
+                    }
+                },
+            }
+        }
+        let counters = port.counters();
+        add(&counters.tx_runs, self.runs.len());
+        add(&counters.tx_packets, self.runs.iter().map(|run| run.packets).sum());
+        add(&counters.tx_bytes, self.end);
+        self.runs.clear();
+        self.end = 0;
+    }
+}
+
+/// Writes the ICRC that `packet` (BTH to ICRC) has as segment `index` of its run.
+fn seal(route: &Route, index: u16, packet: &mut [u8]) {
+    if let Some((body, trailer)) = packet.split_last_chunk_mut::<ICRC_LEN>() {
+        *trailer = icrc::compute(route.flow(), index, body).to_le_bytes();
+    }
+}
+
+/// Sends the packets of a run that cannot go as a run. Those that pass show that the fault was with segmentation, which
+/// is then no longer tried on this socket.
+fn send_one_by_one(port: &Port, buffer: &mut [u8], run: &Run) {
+    let mut passed = 0;
+    let mut start = run.start;
+    for _ in 0..run.packets {
+        let end = (start + run.segment).min(run.start + run.len);
+        seal(&run.route, 0, &mut buffer[start..end]);
+        let lone = Run {
+            route: Arc::clone(&run.route),
+            start,
+            len: end - start,
+            segment: end - start,
+            packets: 1,
+            closed: true,
+        };
+        match send(buffer, core::slice::from_ref(&lone)) {
+            Ok(_) => passed += 1,
+            Err(error) => count_loss(port, &error, 1),
+        }
+        start = end;
+    }
+    if passed > 0 {
+        run.route.give_up_gso();
+    }
+}
+
+fn count_loss(port: &Port, error: &io::Error, packets: usize) {
+    let counters = port.counters();
+    let counter = match error.raw_os_error() {
+        Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) => &counters.tx_no_buffer,
+        Some(libc::EPERM | libc::EACCES) => &counters.tx_not_permitted,
+        Some(libc::ENETUNREACH | libc::EHOSTUNREACH | libc::ENETDOWN | libc::EHOSTDOWN | libc::EADDRNOTAVAIL) => {
+            &counters.tx_unreachable
+        }
+        Some(libc::EMSGSIZE) => &counters.tx_too_long,
+        _ => &counters.tx_other,
+    };
+    add(counter, packets);
+}
+
+/// Room for one UDP_SEGMENT control message.
+const SEGMENT_CONTROL: usize = 24;
+const _: () = assert!(size_of::<libc::cmsghdr>() + size_of::<u64>() <= SEGMENT_CONTROL);
+
+/// Hands runs, all of one socket, to the kernel; returns how many it took. An error is the first run's.
+fn send(buffer: &[u8], runs: &[Run]) -> io::Result<usize> {
+    match runs {
+        [run] => send_messages::<1>(buffer, core::slice::from_ref(run)),
+        runs => send_messages::<MAX_CALL>(buffer, runs),
+    }
+}
+
+fn send_messages<const N: usize>(buffer: &[u8], runs: &[Run]) -> io::Result<usize> {
+    let Some(first) = runs.first() else { return Ok(0) };
+    let mut controls = [Control([0u8; SEGMENT_CONTROL]); N];
+    let mut iovs = [libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 }; N];
+    // SAFETY: all-zero bytes are valid message headers (null pointers, zero lengths).
+    let mut messages: [libc::mmsghdr; N] = unsafe { zeroed() };
+    let mut count = 0;
+    for (((run, control), iov), message) in runs.iter().zip(&mut controls).zip(&mut iovs).zip(&mut messages) {
+        let bytes = &buffer[run.start..run.start + run.len];
+        *iov = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+        let (name, name_len) = run.route.name();
+        let header = &mut message.msg_hdr;
+        header.msg_name = name.cast_mut().cast();
+        header.msg_namelen = name_len;
+        header.msg_iov = iov;
+        header.msg_iovlen = 1;
+        if run.packets > 1 {
+            header.msg_control = control.0.as_mut_ptr().cast();
+            header.msg_controllen = SEGMENT_CONTROL as _;
+            // SAFETY: the control buffer is aligned (`Control`) and, as asserted above, large enough for one header
+            // with a u16; CMSG_FIRSTHDR therefore returns its start.
+            unsafe {
+                let cmsg = libc::CMSG_FIRSTHDR(header);
+                (*cmsg).cmsg_level = libc::SOL_UDP;
+                (*cmsg).cmsg_type = libc::UDP_SEGMENT;
+                (*cmsg).cmsg_len = libc::CMSG_LEN(size_of::<u16>() as u32) as _;
+                // A run of several packets is shorter than 64 KiB, so its segments are.
+                libc::CMSG_DATA(cmsg).cast::<u16>().write_unaligned(run.segment as u16);
+            }
+        }
+        count += 1;
+    }
+    let fd = first.route.raw_fd();
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    let sent = if count == 1 {
+        // SAFETY: name, iovec and control memory outlive the call, and the kernel only reads them.
+        let n = unsafe { libc::sendmsg(fd, &raw const messages[0].msg_hdr, flags) };
+        if n < 0 { -1 } else { 1 }
+    } else {
+        // SAFETY: as above; `count` messages are filled in, and the kernel writes their `msg_len`.
+        unsafe { libc::sendmmsg(fd, messages.as_mut_ptr(), count, flags) }
+    };
+    usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+}
+
+#[cfg(test)]
+mod tests;

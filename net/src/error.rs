@@ -1,0 +1,173 @@
+//! What can go wrong, by who is at fault; each message is one line that says what to do.
+
+use core::fmt;
+use std::io;
+use std::net::SocketAddr;
+
+/// Why a device cannot be present on its interface, or cannot have another QPN.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum PortError {
+    /// No network interface has this name.
+    NoSuchInterface {
+        /// The name asked for.
+        name: String,
+    },
+    /// The interface is administratively down.
+    InterfaceDown {
+        /// Its name.
+        name: String,
+    },
+    /// The interface has neither an IPv4 nor an IPv6 address.
+    NoAddress {
+        /// Its name.
+        name: String,
+    },
+    /// A program that is not urxe (or the kernel's rxe) holds UDP port 4791 of this address.
+    PortTaken {
+        /// Address and port that could not be bound.
+        address: SocketAddr,
+    },
+    /// The kernel or a security policy refused what needs no privilege normally.
+    NotPermitted {
+        /// What was attempted.
+        what: &'static str,
+    },
+    /// The process (EMFILE) or the system (ENFILE) has no file descriptor left.
+    TooManyFiles {
+        /// What was attempted.
+        what: &'static str,
+    },
+    /// This process has used up its share of QPN blocks, or the host has none left.
+    QpnsExhausted,
+    /// Any other refusal of the operating system.
+    Os {
+        /// What was attempted.
+        what: &'static str,
+        /// The error it returned.
+        source: io::Error,
+    },
+}
+
+impl PortError {
+    /// Sorts an operating system error; `what` completes "cannot …".
+    pub(crate) fn os(what: &'static str, source: io::Error) -> Self {
+        match source.raw_os_error() {
+            Some(libc::EMFILE | libc::ENFILE) => Self::TooManyFiles { what },
+            Some(libc::EPERM | libc::EACCES) => Self::NotPermitted { what },
+            _ => Self::Os { what, source },
+        }
+    }
+}
+
+impl fmt::Display for PortError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoSuchInterface { name } => {
+                write!(f, "there is no network interface '{name}': `ip link` lists them, URXE_NETDEV chooses one")
+            }
+            Self::InterfaceDown { name } => {
+                write!(f, "network interface '{name}' is down: run `ip link set {name} up`")
+            }
+            Self::NoAddress { name } => write!(
+                f,
+                "network interface '{name}' has no IP address: add one with `ip address add ADDRESS/LEN dev {name}`"
+            ),
+            Self::PortTaken { address } => write!(
+                f,
+                "UDP {address} is held by another program (`ss -ulpn 'sport = :{}'` shows it; without a process it is \
+                 the kernel's rxe): stop it, or choose another interface with URXE_NETDEV",
+                address.port()
+            ),
+            Self::NotPermitted { what } => write!(
+                f,
+                "cannot {what}: permission denied by the system (seccomp, LSM or container policy): allow UDP and unix \
+                 sockets here"
+            ),
+            Self::TooManyFiles { what } => {
+                write!(f, "cannot {what}: no file descriptor left: raise the limit with `ulimit -n`")
+            }
+            Self::QpnsExhausted => {
+                write!(f, "no queue pair number left for this process: destroy queue pairs, or use fewer")
+            }
+            Self::Os { what, source } => write!(f, "cannot {what}: {source}"),
+        }
+    }
+}
+
+impl std::error::Error for PortError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Os { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}
+
+/// Why there is no way from a local GID to a remote one.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum RouteError {
+    /// The local GID is not in the interface's GID table.
+    LocalGidUnknown,
+    /// The remote GID is no address a packet can be sent to.
+    RemoteGidUnusable,
+    /// One GID stands for an IPv4 address, the other for an IPv6 one.
+    FamilyMismatch,
+    /// The operating system refused a socket.
+    Os(PortError),
+}
+
+impl fmt::Display for RouteError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::LocalGidUnknown => write!(f, "the source GID is not in the port's GID table"),
+            Self::RemoteGidUnusable => write!(f, "the destination GID is not a unicast or multicast address"),
+            Self::FamilyMismatch => {
+                write!(f, "source and destination GID are of different IP versions: choose another source GID index")
+            }
+            Self::Os(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for RouteError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Os(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_message_is_one_line() {
+        let name = || "lo".to_owned();
+        let all = [
+            PortError::NoSuchInterface { name: name() },
+            PortError::InterfaceDown { name: name() },
+            PortError::NoAddress { name: name() },
+            PortError::PortTaken { address: ([127, 0, 0, 1], 4791).into() },
+            PortError::NotPermitted { what: "open a UDP socket" },
+            PortError::TooManyFiles { what: "open a UDP socket" },
+            PortError::QpnsExhausted,
+            PortError::os("open a UDP socket", io::Error::from_raw_os_error(libc::ENOBUFS)),
+        ];
+        for error in all {
+            let text = error.to_string();
+            assert!(!text.contains('\n') && !text.contains("  "), "{text}");
+        }
+    }
+
+    #[test]
+    fn os_errors_are_sorted() {
+        let sorted = |errno| PortError::os("x", io::Error::from_raw_os_error(errno));
+        assert!(matches!(sorted(libc::EMFILE), PortError::TooManyFiles { .. }));
+        assert!(matches!(sorted(libc::EACCES), PortError::NotPermitted { .. }));
+        assert!(matches!(sorted(libc::ENOBUFS), PortError::Os { .. }));
+    }
+}

@@ -1,0 +1,239 @@
+//! What is known of senders: flow sockets opened for them, and their ICRC pseudo headers.
+
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use urxe_wire::icrc;
+
+use crate::fd::{Fd, FdSet};
+use crate::udp::connect_flow;
+
+/// How long a flow must have been silent before a new one may take its place.
+const IDLE: Duration = Duration::from_secs(1);
+
+/// Datagrams for other processes, one after the other, after which a flow is given up: its sender's port serves another
+/// process now.
+const MAX_MISDIRECTED: u32 = 16;
+
+/// A socket for what one sender sends to one local address.
+#[derive(Debug)]
+pub(crate) struct FlowSocket {
+    fd: Fd,
+    /// Index of the local address.
+    pub(crate) local: usize,
+    pub(crate) peer: SocketAddr,
+    /// Has received since the last look at idle flows.
+    active: bool,
+    misdirected: u32,
+}
+
+/// The flow sockets of a port, by slot.
+#[derive(Debug)]
+pub(crate) struct FlowTable {
+    slots: Vec<Option<FlowSocket>>,
+    limit: usize,
+    looked: Option<Instant>,
+}
+
+impl FlowTable {
+    pub(crate) fn new(limit: usize) -> Self {
+        Self { slots: Vec::new(), limit, looked: None }
+    }
+
+    pub(crate) fn get(&self, slot: usize) -> Option<&FlowSocket> {
+        self.slots.get(slot)?.as_ref()
+    }
+
+    /// Opens a flow socket unless there is one, or all are busy. Returns its slot and descriptor when it is new, and
+    /// how many idle ones were closed for it.
+    pub(crate) fn learn(
+        &mut self,
+        fds: &Arc<FdSet>,
+        index: usize,
+        local: SocketAddr,
+        peer: SocketAddr,
+    ) -> (Option<(usize, RawFd)>, usize) {
+        if self.slots.iter().flatten().any(|flow| flow.local == index && flow.peer == peer) {
+            return (None, 0);
+        }
+        let free = self.slots.iter().position(Option::is_none);
+        let (slot, closed) = match free {
+            Some(slot) => (slot, 0),
+            None if self.slots.len() < self.limit => {
+                self.slots.push(None);
+                (self.slots.len() - 1, 0)
+            }
+            None => {
+                let closed = self.close_idle();
+                match self.slots.iter().position(Option::is_none) {
+                    Some(slot) => (slot, closed),
+                    None => return (None, closed),
+                }
+            }
+        };
+        // Without a descriptor or memory, forwarding goes on.
+        let Ok(fd) = connect_flow(fds, local, peer) else { return (None, closed) };
+        let raw = fd.as_raw_fd();
+        if let Some(place) = self.slots.get_mut(slot) {
+            *place = Some(FlowSocket { fd, local: index, peer, active: true, misdirected: 0 });
+        }
+        (Some((slot, raw)), closed)
+    }
+
+    /// Closes the flows that were silent since the last call, which was at least [`IDLE`] ago.
+    fn close_idle(&mut self) -> usize {
+        let now = Instant::now();
+        let before = self.looked.replace(now);
+        if before.is_some_and(|before| now.duration_since(before) < IDLE) {
+            self.looked = before;
+            return 0;
+        }
+        let mut closed = 0;
+        for place in &mut self.slots {
+            match place {
+                Some(flow) if !flow.active && before.is_some() => {
+                    *place = None;
+                    closed += 1;
+                }
+                Some(flow) => flow.active = false,
+                None => {}
+            }
+        }
+        closed
+    }
+
+    /// Closes the flow in a slot.
+    pub(crate) fn close(&mut self, slot: usize) {
+        if let Some(place) = self.slots.get_mut(slot) {
+            *place = None;
+        }
+    }
+
+    /// Notes that a datagram came through a flow, and whether it was for this process. `true`: the flow was closed
+    /// because others' datagrams keep coming.
+    pub(crate) fn note(&mut self, slot: usize, ours: bool) -> bool {
+        let Some(place) = self.slots.get_mut(slot) else { return false };
+        let Some(flow) = place else { return false };
+        flow.active = true;
+        flow.misdirected = if ours { 0 } else { flow.misdirected + 1 };
+        if flow.misdirected < MAX_MISDIRECTED {
+            return false;
+        }
+        *place = None;
+        true
+    }
+}
+
+impl FlowSocket {
+    pub(crate) fn raw_fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+}
+
+/// Entries of a [`PeerCache`]; a power of two.
+const CACHED: usize = 64;
+
+/// The ICRC pseudo headers of recent senders, direct-mapped: bounded whatever a stranger sends.
+#[derive(Debug)]
+pub(crate) struct PeerCache {
+    entries: Box<[Option<Entry>]>,
+}
+
+#[derive(Clone, Debug)]
+struct Entry {
+    local: usize,
+    peer: SocketAddr,
+    flow: icrc::Flow,
+}
+
+impl PeerCache {
+    pub(crate) fn new() -> Self {
+        Self { entries: vec![None; CACHED].into_boxed_slice() }
+    }
+
+    /// The flow from `peer` to the local address `local`, which has this index.
+    pub(crate) fn flow(&mut self, index: usize, local: SocketAddr, peer: SocketAddr) -> &icrc::Flow {
+        let host = match peer {
+            SocketAddr::V4(a) => a.ip().to_bits(),
+            SocketAddr::V6(a) => (a.ip().to_bits() ^ (a.ip().to_bits() >> 64)) as u32,
+        };
+        let mixed = (host ^ u32::from(peer.port())).wrapping_mul(0x9E37_79B1).wrapping_add(index as u32);
+        let slot = (mixed >> 26) as usize % CACHED;
+        let entry = &mut self.entries[slot];
+        let fresh = !matches!(entry, Some(e) if e.local == index && e.peer == peer);
+        if fresh {
+            *entry = None;
+        }
+        &entry.get_or_insert_with(|| Entry { local: index, peer, flow: icrc::Flow::new(peer, local) }).flow
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn local() -> SocketAddr {
+        "127.0.0.1:4791".parse().unwrap()
+    }
+
+    fn peer(port: u16) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], port))
+    }
+
+    #[test]
+    fn a_flow_is_opened_once() {
+        let (fds, mut table) = (FdSet::new().unwrap(), FlowTable::new(4));
+        let (new, _) = table.learn(&fds, 0, local(), peer(50000));
+        let (slot, raw) = new.unwrap();
+        assert_eq!(table.get(slot).unwrap().raw_fd(), raw);
+        assert!(table.learn(&fds, 0, local(), peer(50000)).0.is_none());
+        assert!(table.learn(&fds, 0, local(), peer(50001)).0.is_some());
+    }
+
+    #[test]
+    fn busy_flows_keep_their_place_and_idle_ones_make_room() {
+        let (fds, mut table) = (FdSet::new().unwrap(), FlowTable::new(2));
+        let (kept, _) = table.learn(&fds, 0, local(), peer(50010));
+        let (kept, _) = kept.unwrap();
+        table.learn(&fds, 0, local(), peer(50011));
+        // The first look only marks; the second, too soon, does nothing.
+        assert_eq!(table.learn(&fds, 0, local(), peer(50012)), (None, 0));
+        assert_eq!(table.learn(&fds, 0, local(), peer(50012)), (None, 0));
+        table.note(kept, true);
+        table.looked = Instant::now().checked_sub(IDLE);
+        let (new, closed) = table.learn(&fds, 0, local(), peer(50012));
+        assert!(new.is_some());
+        assert_eq!(closed, 1);
+        assert_eq!(table.get(kept).unwrap().peer, peer(50010));
+    }
+
+    #[test]
+    fn a_flow_that_serves_others_is_given_up() {
+        let (fds, mut table) = (FdSet::new().unwrap(), FlowTable::new(2));
+        let (slot, _) = table.learn(&fds, 0, local(), peer(50020)).0.unwrap();
+        for _ in 0..MAX_MISDIRECTED - 1 {
+            assert!(!table.note(slot, false));
+        }
+        assert!(!table.note(slot, true), "one of ours starts the count again");
+        for _ in 0..MAX_MISDIRECTED - 1 {
+            assert!(!table.note(slot, false));
+        }
+        assert!(table.note(slot, false));
+        assert!(table.get(slot).is_none());
+    }
+
+    #[test]
+    fn cached_flows_are_those_of_their_peer() {
+        let mut cache = PeerCache::new();
+        let packet = [7u8; 32];
+        for round in 0..2 {
+            for port in 49152..49152 + 4 * CACHED as u16 {
+                let expected = icrc::compute(&icrc::Flow::new(peer(port), local()), 0, &packet);
+                let flow = cache.flow(0, local(), peer(port));
+                assert_eq!(icrc::compute(flow, 0, &packet), expected, "round {round}, port {port}");
+            }
+        }
+    }
+}

@@ -1,0 +1,320 @@
+//! A network interface as RoCE sees it: addresses, GID table, path MTU.
+
+use core::ffi::CStr;
+use core::mem::zeroed;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::AsRawFd;
+
+use socket2::{Domain, Socket, Type};
+
+use crate::ROCE_V2_PORT;
+use crate::error::PortError;
+use crate::sys::{scope_id, socket_address};
+
+/// A GID in network byte order.
+pub type Gid = [u8; 16];
+
+/// The longest headers a payload of path MTU size may travel with: IPv6 40, UDP 8, BTH 12, RETH 16, ICRC 4. The
+/// kernel's rxe subtracts this sum (RXE_MAX_HDR_LENGTH in rxe_param.h) whatever the IP version.
+const MAX_HEADERS: u32 = 40 + 8 + 12 + 16 + 4;
+
+/// A network interface as it was when it was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interface {
+    name: String,
+    index: u32,
+    mac: [u8; 6],
+    mtu: u32,
+    addresses: Vec<SocketAddr>,
+    gids: Vec<Gid>,
+}
+
+impl Interface {
+    /// Reads the interface called `name` of this network namespace.
+    ///
+    /// # Errors
+    /// [`PortError::NoSuchInterface`], [`PortError::InterfaceDown`], [`PortError::NoAddress`]; the others when the
+    /// system will not even tell.
+    pub fn by_name(name: &str) -> Result<Self, PortError> {
+        let mut found = read_entries(name).map_err(|e| PortError::os("list the network interfaces", e))?;
+        let missing = || PortError::NoSuchInterface { name: name.to_owned() };
+        let (index, flags) = found.link.ok_or_else(missing)?;
+        if flags & libc::IFF_UP.cast_unsigned() == 0 {
+            return Err(PortError::InterfaceDown { name: name.to_owned() });
+        }
+        if found.addresses.is_empty() {
+            return Err(PortError::NoAddress { name: name.to_owned() });
+        }
+        // Stable: the kernel's order within each IP version is the order of its GID table.
+        found.addresses.sort_by_key(SocketAddr::is_ipv6);
+        let mtu = read_mtu(name).map_err(|e| PortError::os("read the interface's MTU", e))?;
+        Ok(Self::new(name.to_owned(), index, found.mac, mtu, found.addresses))
+    }
+
+    fn new(name: String, index: u32, mac: [u8; 6], mtu: u32, addresses: Vec<SocketAddr>) -> Self {
+        let mut gids = vec![gid_of(IpAddr::V6(link_local(mac)))];
+        for address in &addresses {
+            let gid = gid_of(address.ip());
+            if !gids.contains(&gid) {
+                gids.push(gid);
+            }
+        }
+        Self { name, index, mac, mtu, addresses, gids }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its index in this network namespace.
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// Its hardware address; zero where there is none, as on `lo`.
+    pub fn mac(&self) -> [u8; 6] {
+        self.mac
+    }
+
+    /// The EUI-64 of the hardware address, network byte order: node GUID, and the lower half of the default GID.
+    pub fn guid(&self) -> [u8; 8] {
+        eui64(self.mac)
+    }
+
+    /// MTU of the interface in bytes.
+    pub fn mtu(&self) -> u32 {
+        self.mtu
+    }
+
+    /// RoCE path MTU in bytes: 256, 512, 1024, 2048 or 4096, as the kernel's rxe derives it.
+    pub fn path_mtu(&self) -> u16 {
+        path_mtu(self.mtu)
+    }
+
+    /// Its addresses at UDP port 4791: IPv4 first, then IPv6. Never empty.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// The GID table by GID index: 0 is the default GID (link-local, from the hardware address, whether it is assigned
+    /// or not), then the IPv4 addresses, then the IPv6 ones; no GID twice.
+    pub fn gids(&self) -> &[Gid] {
+        &self.gids
+    }
+
+    /// The address, at UDP port 4791, that a GID stands for: this interface's or a peer's.
+    ///
+    /// The own default GID, when no such address is assigned (on `lo`, or with privacy addresses), stands for the first
+    /// address, so that it works between the processes of this host. `None`: not an address to send to.
+    pub fn resolve(&self, gid: &Gid) -> Option<SocketAddr> {
+        let v6 = Ipv6Addr::from(*gid);
+        if let Some(v4) = v6.to_ipv4_mapped() {
+            return (!v4.is_unspecified()).then(|| socket_address(IpAddr::V4(v4), ROCE_V2_PORT, 0));
+        }
+        if v6.is_unspecified() {
+            return None;
+        }
+        if let Some(own) = self.addresses.iter().find(|a| a.ip() == IpAddr::V6(v6)) {
+            return Some(*own);
+        }
+        if self.is_placeholder(gid) {
+            return self.addresses.first().copied();
+        }
+        let scope = if needs_scope(v6) { self.index } else { 0 };
+        Some(socket_address(IpAddr::V6(v6), ROCE_V2_PORT, scope))
+    }
+
+    /// Whether this is the default GID, and not an address of the interface.
+    pub(crate) fn is_placeholder(&self, gid: &Gid) -> bool {
+        self.gids.first() == Some(gid) && !self.addresses.iter().any(|a| gid_of(a.ip()) == *gid)
+    }
+}
+
+/// The GID of an address: itself, or the IPv4-mapped form (IBA annex A17.4.5.1).
+pub fn gid_of(ip: IpAddr) -> Gid {
+    match ip {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+        IpAddr::V6(ip) => ip.octets(),
+    }
+}
+
+/// Whether an IPv6 address means something on one link only (RFC 4007), so that the kernel wants the interface with it.
+fn needs_scope(ip: Ipv6Addr) -> bool {
+    let [high, low, ..] = ip.octets();
+    (high == 0xFE && low & 0xC0 == 0x80) || (high == 0xFF && matches!(low & 0x0F, 1 | 2))
+}
+
+/// Modified EUI-64 (RFC 4291 appendix A): FF FE in the middle, universal/local bit inverted.
+fn eui64(mac: [u8; 6]) -> [u8; 8] {
+    let [a, b, c, d, e, f] = mac;
+    [a ^ 2, b, c, 0xFF, 0xFE, d, e, f]
+}
+
+fn link_local(mac: [u8; 6]) -> Ipv6Addr {
+    let mut octets = [0; 16];
+    let (prefix, id) = octets.split_at_mut(8);
+    prefix.copy_from_slice(&[0xFE, 0x80, 0, 0, 0, 0, 0, 0]);
+    id.copy_from_slice(&eui64(mac));
+    Ipv6Addr::from(octets)
+}
+
+fn path_mtu(mtu: u32) -> u16 {
+    let room = mtu.saturating_sub(MAX_HEADERS);
+    // An interface too narrow even for 256 gets 256, as in rxe_set_mtu.
+    [4096, 2048, 1024, 512].into_iter().find(|&size| u32::from(size) <= room).unwrap_or(256)
+}
+
+#[derive(Default)]
+struct Entries {
+    link: Option<(u32, u32)>,
+    mac: [u8; 6],
+    addresses: Vec<SocketAddr>,
+}
+
+/// Collects what getifaddrs(3) says about one interface.
+fn read_entries(name: &str) -> io::Result<Entries> {
+    let mut list: *mut libc::ifaddrs = core::ptr::null_mut();
+    // SAFETY: `list` is writable.
+    if unsafe { libc::getifaddrs(&raw mut list) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let mut entries = Entries::default();
+    let mut next = list;
+    while !next.is_null() {
+        // SAFETY: a non-null `ifa_next` (or the list's head) is a valid entry until freeifaddrs.
+        let entry = unsafe { &*next };
+        next = entry.ifa_next;
+        // SAFETY: `ifa_name` is a NUL-terminated string that lives as long as the list.
+        let label = unsafe { CStr::from_ptr(entry.ifa_name) }.to_str().unwrap_or("");
+        // An IPv4 address carries its label, which may be `eth0:something`.
+        let of_interface = label.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with(':'));
+        if !of_interface || entry.ifa_addr.is_null() {
+            continue;
+        }
+        // SAFETY: `ifa_addr` is non-null, and every address starts with its family.
+        match i32::from(unsafe { (*entry.ifa_addr).sa_family }) {
+            libc::AF_PACKET => {
+                // SAFETY: the family says that this is a sockaddr_ll.
+                let link = unsafe { entry.ifa_addr.cast::<libc::sockaddr_ll>().read_unaligned() };
+                entries.link = Some((link.sll_ifindex.cast_unsigned(), entry.ifa_flags));
+                let [a, b, c, d, e, f, ..] = link.sll_addr;
+                if link.sll_halen == 6 {
+                    entries.mac = [a, b, c, d, e, f];
+                }
+            }
+            libc::AF_INET => {
+                // SAFETY: the family says that this is a sockaddr_in.
+                let v4 = unsafe { entry.ifa_addr.cast::<libc::sockaddr_in>().read_unaligned() };
+                let ip = Ipv4Addr::from(v4.sin_addr.s_addr.to_ne_bytes());
+                entries.addresses.push(socket_address(IpAddr::V4(ip), ROCE_V2_PORT, 0));
+            }
+            libc::AF_INET6 => {
+                // SAFETY: the family says that this is a sockaddr_in6.
+                let v6 = unsafe { entry.ifa_addr.cast::<libc::sockaddr_in6>().read_unaligned() };
+                let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
+                let scope = if needs_scope(ip) { v6.sin6_scope_id } else { 0 };
+                entries.addresses.push(socket_address(IpAddr::V6(ip), ROCE_V2_PORT, scope));
+            }
+            _ => {}
+        }
+    }
+    // SAFETY: `list` came from getifaddrs, and nothing borrowed from it is left.
+    unsafe { libc::freeifaddrs(list) };
+    Ok(entries)
+}
+
+/// SIOCGIFMTU, netdevice(7).
+fn read_mtu(name: &str) -> io::Result<u32> {
+    let socket = Socket::new(Domain::IPV4, Type::DGRAM, None)?;
+    // SAFETY: all-zero bytes are a valid ifreq.
+    let mut request: libc::ifreq = unsafe { zeroed() };
+    let (_, room) = request.ifr_name.split_last_mut().ok_or(io::ErrorKind::InvalidInput)?;
+    for (to, from) in room.iter_mut().zip(name.bytes()) {
+        *to = from.cast_signed() as libc::c_char;
+    }
+    // SAFETY: `request` is a writable ifreq with a NUL-terminated name.
+    if unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFMTU as _, &raw mut request) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: SIOCGIFMTU fills in this member.
+    let mtu = unsafe { request.ifr_ifru.ifru_mtu };
+    Ok(u32::try_from(mtu).unwrap_or(0))
+}
+
+/// A local address by its index in [`Interface::addresses`], scope included.
+pub(crate) fn find_local(addresses: &[SocketAddr], ip: IpAddr, scope: u32) -> Option<usize> {
+    addresses.iter().position(|a| a.ip() == ip && scope_id(*a) == scope)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn eth(mac: [u8; 6], addresses: &[&str]) -> Interface {
+        let addresses = addresses.iter().map(|a| a.parse().unwrap()).collect();
+        Interface::new("eth0".into(), 7, mac, 1500, addresses)
+    }
+
+    #[test]
+    fn path_mtu_is_the_largest_that_fits_with_all_headers() {
+        for (mtu, path) in
+            [(65536, 4096), (4176, 4096), (4175, 2048), (9000, 4096), (1500, 1024), (592, 512), (591, 256), (68, 256)]
+        {
+            assert_eq!(path_mtu(mtu), path, "netdev MTU {mtu}");
+        }
+    }
+
+    #[test]
+    fn default_gid_is_the_modified_eui64() {
+        // RFC 4291 appendix A's inversion, on the address of the kernel's capture VM.
+        let interface = eth([0x52, 0x54, 0, 0x12, 0x34, 0x56], &["10.0.0.1:4791"]);
+        assert_eq!(Ipv6Addr::from(interface.gids()[0]), "fe80::5054:ff:fe12:3456".parse::<Ipv6Addr>().unwrap());
+        assert_eq!(interface.guid(), [0x50, 0x54, 0, 0xFF, 0xFE, 0x12, 0x34, 0x56]);
+    }
+
+    #[test]
+    fn gid_table_has_ipv4_at_index_1_and_no_gid_twice() {
+        let own = "[fe80::5054:ff:fe12:3456%7]:4791";
+        let interface = eth([0x52, 0x54, 0, 0x12, 0x34, 0x56], &["10.0.0.1:4791", own, "[2001:db8::1]:4791"]);
+        let table: Vec<Ipv6Addr> = interface.gids().iter().map(|g| Ipv6Addr::from(*g)).collect();
+        let expected: [Ipv6Addr; 3] =
+            ["fe80::5054:ff:fe12:3456", "::ffff:10.0.0.1", "2001:db8::1"].map(|a| a.parse().unwrap());
+        assert_eq!(table, expected);
+        assert_eq!(interface.resolve(&interface.gids()[0]), Some(own.parse().unwrap()));
+    }
+
+    #[test]
+    fn unassigned_default_gid_stands_for_the_first_address() {
+        let interface = eth([0; 6], &["127.0.0.1:4791", "[::1]:4791"]);
+        for (index, address) in [(0, "127.0.0.1:4791"), (1, "127.0.0.1:4791"), (2, "[::1]:4791")] {
+            assert_eq!(interface.resolve(&interface.gids()[index]), Some(address.parse().unwrap()), "GID {index}");
+        }
+    }
+
+    #[test]
+    fn link_local_peers_get_the_interface_as_scope() {
+        let interface = eth([0; 6], &["10.0.0.1:4791"]);
+        let resolve = |text: &str| interface.resolve(&gid_of(text.parse().unwrap())).map(|a| a.to_string());
+        assert_eq!(resolve("fe80::2").as_deref(), Some("[fe80::2%7]:4791"));
+        assert_eq!(resolve("2001:db8::2").as_deref(), Some("[2001:db8::2]:4791"));
+        assert_eq!(resolve("ff02::1").as_deref(), Some("[ff02::1%7]:4791"));
+        assert_eq!(resolve("10.0.0.2").as_deref(), Some("10.0.0.2:4791"));
+        assert_eq!(resolve("::"), None);
+        assert_eq!(resolve("0.0.0.0"), None);
+    }
+
+    #[test]
+    fn the_loopback_interface_is_read() {
+        let lo = Interface::by_name("lo").unwrap();
+        assert_eq!(lo.addresses()[0], "127.0.0.1:4791".parse().unwrap());
+        assert_eq!(lo.path_mtu(), path_mtu(lo.mtu()));
+        assert!(lo.index() > 0);
+    }
+
+    #[test]
+    fn no_such_interface() {
+        assert!(matches!(Interface::by_name("nonesuch0"), Err(PortError::NoSuchInterface { name }) if name == "nonesuch0"));
+    }
+}

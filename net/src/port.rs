@@ -1,0 +1,174 @@
+//! A device's presence on the network in this process.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::RawFd;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use urxe_wire::Qpn;
+
+use crate::counters::Counters;
+use crate::error::{PortError, RouteError};
+use crate::fd::FdSet;
+use crate::interface::{Gid, Interface};
+use crate::receiver::{Datagram, Receiver, mailbox_token};
+use crate::registry::{Registry, block_of};
+use crate::route::{Destination, Route, TxPool};
+use crate::udp::{bind_owner, receive_buffer};
+
+/// The presence of one device on the network in this process: see the [crate documentation](crate).
+///
+/// Everything here takes `&self` and may be called by any thread. Nothing blocks, except [`Port::open`] for moments
+/// while another process takes over an address.
+#[derive(Debug)]
+pub struct Port {
+    interface: Interface,
+    fds: Arc<FdSet>,
+    registry: Registry,
+    routes: Mutex<TxPool>,
+    counters: Counters,
+    receive_buffer: usize,
+}
+
+impl Port {
+    /// Opens the port on all addresses of `interface`, together with the state of its receive side, of which there is
+    /// one. Its names and sockets are given up when both are dropped.
+    ///
+    /// # Errors
+    /// [`PortError::PortTaken`] when a program that is not urxe holds UDP port 4791 of an address; otherwise what the
+    /// system refused.
+    pub fn open(interface: Interface) -> Result<(Self, Receiver), PortError> {
+        let fds = FdSet::new().map_err(|e| PortError::os("create an epoll instance", e))?;
+        let receiver = Receiver::open(&fds, interface.addresses())?;
+        let limit = descriptor_share();
+        let port = Self {
+            receive_buffer: granted_receive_buffer(&fds, interface.addresses())?,
+            interface,
+            registry: Registry::new(limit),
+            routes: Mutex::new(TxPool::new(limit)),
+            counters: Counters::default(),
+            fds,
+        };
+        Ok((port, receiver))
+    }
+
+    /// The interface as it was when the port was opened.
+    pub fn interface(&self) -> &Interface {
+        &self.interface
+    }
+
+    /// A descriptor that is readable (level-triggered) while [`Port::receive`] has something to do. To be waited on
+    /// only while nobody polls; then say [`Receiver::woken`].
+    pub fn epoll_fd(&self) -> RawFd {
+        self.fds.epoll()
+    }
+
+    /// Receives without blocking: about `budget` datagrams at most (a GRO run counts once), handing each RoCE packet
+    /// for this process to `deliver`. Returns how many packets that were; 0 says that nothing was found now.
+    ///
+    /// It looks first where packets came from last, at all sockets every few calls, and may return before all are
+    /// empty, so that a reply is not held back by looking for more: whoever wants everything calls until 0.
+    pub fn receive(&self, receiver: &mut Receiver, budget: usize, deliver: &mut dyn FnMut(Datagram<'_>)) -> usize {
+        receiver.receive(self, budget, deliver)
+    }
+
+    /// A way to `to`, for as many packets as one likes. Looks for a socket to share or opens one.
+    ///
+    /// # Errors
+    /// When the GIDs do not fit this port or each other, or the system refuses the first socket of an address.
+    pub fn route(&self, to: &Destination) -> Result<Arc<Route>, RouteError> {
+        let (local, remote) = self.resolve_pair(&to.local, &to.remote)?;
+        let mut routes = self.routes.lock().unwrap_or_else(PoisonError::into_inner);
+        let route = routes.route(&self.fds, local, remote, to);
+        route.map(Arc::new).map_err(|e| RouteError::Os(PortError::os("open a UDP socket to send from", e)))
+    }
+
+    /// The addresses of a source and a destination GID. A default GID that is not assigned stands for any address of
+    /// the interface, so it takes the IP version of the other.
+    fn resolve_pair(&self, local: &Gid, remote: &Gid) -> Result<(SocketAddr, SocketAddr), RouteError> {
+        if !self.interface.gids().contains(local) {
+            return Err(RouteError::LocalGidUnknown);
+        }
+        let from = self.interface.resolve(local).ok_or(RouteError::LocalGidUnknown)?;
+        let to = self.interface.resolve(remote).ok_or(RouteError::RemoteGidUnusable)?;
+        if from.is_ipv4() == to.is_ipv4() {
+            return Ok((from, to));
+        }
+        let like = |other: SocketAddr| {
+            self.interface.addresses().iter().copied().find(|a| a.is_ipv4() == other.is_ipv4())
+        };
+        let pair = if self.interface.is_placeholder(local) {
+            like(to).map(|from| (from, to))
+        } else if self.interface.is_placeholder(remote) {
+            like(from).map(|to| (from, to))
+        } else {
+            None
+        };
+        pair.ok_or(RouteError::FamilyMismatch)
+    }
+
+    /// A QPN that nobody else on this host has. Numbers come in no guessable order, and one that was freed rests while
+    /// others are used.
+    ///
+    /// # Errors
+    /// [`PortError::QpnsExhausted`], or what the system refused.
+    pub fn alloc_qpn(&self) -> Result<Qpn, PortError> {
+        self.registry.alloc(&self.fds, mailbox_token)
+    }
+
+    /// Gives back a QPN from [`Port::alloc_qpn`].
+    pub fn free_qpn(&self, qpn: Qpn) {
+        self.registry.free(qpn);
+    }
+
+    /// Whether packets to `qpn` are for this process: its block is ours. Takes no lock.
+    pub fn owns_qpn(&self, qpn: Qpn) -> bool {
+        self.registry.owns(block_of(qpn))
+    }
+
+    /// What the port has done.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Bytes that each receive socket may hold, in the kernel's accounting: a full GSO run of 64 KiB takes somewhat
+    /// more than its payload, a small packet at least some 800 bytes.
+    pub fn receive_buffer(&self) -> usize {
+        self.receive_buffer
+    }
+
+    /// For the child of a fork: closes the child's copies of all descriptors, so that names and sockets go when the
+    /// parent does. Takes no lock and allocates nothing. The port is dead in the child; dropping it and its receiver
+    /// there is harmless.
+    pub fn close_in_child(&self) {
+        self.fds.abandon();
+    }
+
+    pub(crate) fn fds(&self) -> &Arc<FdSet> {
+        &self.fds
+    }
+
+    /// Whether a packet to `qpn` is delivered here. Packets of the GSI and of multicast are for whoever gets them.
+    pub(crate) fn accepts(&self, qpn: Qpn) -> bool {
+        self.owns_qpn(qpn) || qpn == Qpn::GSI || qpn == Qpn::MULTICAST
+    }
+}
+
+/// How many descriptors each of the growing kinds (transmit sockets, flow sockets, mailboxes) may take: the process
+/// belongs to somebody else.
+pub(crate) fn descriptor_share() -> usize {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is writable.
+    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } != 0 {
+        return 64;
+    }
+    usize::try_from(limit.rlim_cur / 8).unwrap_or(usize::MAX).clamp(8, 256)
+}
+
+/// What the system grants a receive socket; found out with one on a port of no meaning.
+fn granted_receive_buffer(fds: &Arc<FdSet>, addresses: &[SocketAddr]) -> Result<usize, PortError> {
+    let granted = |address: &SocketAddr| -> io::Result<usize> {
+        Ok(receive_buffer(&bind_owner(fds, crate::sys::with_port(*address, 0))?))
+    };
+    addresses.first().map_or(Ok(0), granted).map_err(|e| PortError::os("open a UDP socket", e))
+}

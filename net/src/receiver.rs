@@ -1,0 +1,556 @@
+//! The receive side of a port: which sockets to look at, and whose a packet is.
+
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
+
+use urxe_wire::{Qpn, icrc};
+
+use crate::counters::add;
+use crate::error::PortError;
+use crate::fd::{Fd, FdSet};
+use crate::flow::{FlowTable, PeerCache};
+use crate::forward::{Forwarded, Forwarder, HEADER_LEN, Header};
+use crate::interface::{Gid, find_local, gid_of};
+use crate::owner::Seat;
+use crate::port::{Port, descriptor_share};
+use crate::registry::block_of;
+use crate::sys::{recv_parts, recv_udp, scope_id, timer_arm, timer_create};
+use crate::MIN_PACKET;
+
+/// One RoCE packet for this process.
+#[derive(Clone, Copy, Debug)]
+pub struct Datagram<'a> {
+    /// Own address it was sent to, UDP port 4791.
+    pub local: SocketAddr,
+    /// Address and UDP source port it came from.
+    pub peer: SocketAddr,
+    /// IPv4 TOS or IPv6 traffic class; the low two bits are ECN.
+    pub tclass: u8,
+    /// IPv4 TTL or IPv6 hop limit on arrival.
+    pub hop_limit: u8,
+    /// The IPv4 identification it most likely had: its index in the run it came in.
+    pub expected_id: u16,
+    /// The headers below the BTH, for the ICRC.
+    pub flow: &'a icrc::Flow,
+    /// BTH to ICRC, at least 16 bytes.
+    pub payload: &'a [u8],
+}
+
+impl Datagram<'_> {
+    /// Checks the ICRC.
+    pub fn verify(&self) -> icrc::Check {
+        icrc::verify(self.flow, self.expected_id, self.payload)
+    }
+
+    /// The destination QPN of the BTH.
+    pub fn dest_qpn(&self) -> Qpn {
+        dest_qpn(self.payload).unwrap_or_default()
+    }
+
+    /// The GID it was sent to.
+    pub fn local_gid(&self) -> Gid {
+        gid_of(self.local.ip())
+    }
+
+    /// The GID it came from.
+    pub fn peer_gid(&self) -> Gid {
+        gid_of(self.peer.ip())
+    }
+}
+
+/// Bytes 5 to 7 of the BTH (IBA 9.2); `None`: no whole BTH and ICRC.
+fn dest_qpn(packet: &[u8]) -> Option<Qpn> {
+    match packet {
+        [_, _, _, _, _, a, b, c, rest @ ..] if rest.len() >= MIN_PACKET - 8 => {
+            Some(Qpn::new(u32::from_be_bytes([0, *a, *b, *c])))
+        }
+        _ => None,
+    }
+}
+
+/// A datagram longer than any the kernel delivers.
+const BUFFER: usize = 1 << 16;
+
+/// Fruitless looks at the hot sockets before all are looked at: a poller pays for epoll_wait in one call of so many,
+/// and a packet on a quiet socket waits for so many calls.
+const MISSES: u32 = 4;
+/// Fruitful looks at the hot sockets before all are looked at.
+const HITS: u32 = 32;
+/// Calls that go straight to epoll after it found more ready sockets than there are hot ones.
+const SCATTERED: u32 = 64;
+/// While single datagrams come, the look for a second one is made only once in so many.
+const PROBE: u32 = 8;
+/// Sockets one epoll_wait names.
+const EVENTS: usize = 32;
+
+/// Until the next attempt at a vacant seat, milliseconds: somebody is just taking it.
+const RACE: u16 = 2;
+/// The same after an error, such as a foreign program that has the port now.
+const TROUBLE: u16 = 500;
+
+/// The state of a port's receive side. One thread at a time has it.
+#[derive(Debug)]
+pub struct Receiver {
+    fds: Arc<FdSet>,
+    /// By index of the local address.
+    seats: Vec<Seat>,
+    flows: FlowTable,
+    peers: PeerCache,
+    forwarder: Forwarder,
+    timer: Fd,
+    buffer: Box<[u8]>,
+    /// Tokens of the sockets that delivered last, the latest first.
+    hot: [Option<Token>; 2],
+    hits: u32,
+    misses: u32,
+    scattered: u32,
+    /// Several datagrams were found at once lately.
+    eager: bool,
+    probe: u32,
+}
+
+/// What epoll says of a descriptor: its kind in the high byte, below it what identifies it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Token {
+    /// The unconnected socket of this seat.
+    Owner(usize),
+    /// The flow socket in this slot.
+    Flow(usize),
+    /// The mailbox with this descriptor.
+    Mailbox(RawFd),
+    /// This seat's listening socket.
+    Listener(usize),
+    /// This seat's connection to the owner.
+    Leader(usize),
+    /// A connection from another process to this seat.
+    Follower(usize, RawFd),
+    /// The timer.
+    Timer,
+}
+
+impl Token {
+    fn pack(self) -> u64 {
+        let (kind, index, fd) = match self {
+            Self::Owner(seat) => (1, seat, 0),
+            Self::Flow(slot) => (2, slot, 0),
+            Self::Mailbox(fd) => (3, 0, fd),
+            Self::Listener(seat) => (4, seat, 0),
+            Self::Leader(seat) => (5, seat, 0),
+            Self::Follower(seat, fd) => (6, seat, fd),
+            Self::Timer => (7, 0, 0),
+        };
+        // Seats and slots are below 2^24, being descriptors.
+        kind << 56 | (index as u64) << 32 | u64::from(fd.cast_unsigned())
+    }
+
+    fn unpack(packed: u64) -> Option<Self> {
+        let index = (packed >> 32 & 0xFF_FFFF) as usize;
+        let fd = ((packed & u64::from(u32::MAX)) as u32).cast_signed();
+        match packed >> 56 {
+            1 => Some(Self::Owner(index)),
+            2 => Some(Self::Flow(index)),
+            3 => Some(Self::Mailbox(fd)),
+            4 => Some(Self::Listener(index)),
+            5 => Some(Self::Leader(index)),
+            6 => Some(Self::Follower(index, fd)),
+            7 => Some(Self::Timer),
+            _ => None,
+        }
+    }
+}
+
+/// Under which token a mailbox is watched.
+pub(crate) fn mailbox_token(fd: RawFd) -> u64 {
+    Token::Mailbox(fd).pack()
+}
+
+/// What one call of `receive` may still do and has done.
+struct Call<'a> {
+    port: &'a Port,
+    left: usize,
+    delivered: usize,
+    deliver: &'a mut dyn FnMut(Datagram<'_>),
+}
+
+/// What is known of a datagram besides its bytes.
+#[derive(Clone, Copy)]
+struct Meta {
+    /// Index of the local address.
+    index: usize,
+    local: SocketAddr,
+    peer: SocketAddr,
+    tclass: u8,
+    hop_limit: u8,
+    segment: usize,
+    first: u16,
+}
+
+/// What to do with a packet for another process.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stray {
+    /// Forward it. `learn`: it came through the unconnected socket.
+    Forward { learn: bool },
+    /// Drop it: it was forwarded before.
+    Drop,
+}
+
+impl Receiver {
+    pub(crate) fn open(fds: &Arc<FdSet>, addresses: &[SocketAddr]) -> Result<Self, PortError> {
+        let timer = timer_create().and_then(|timer| {
+            let timer = fds.adopt(timer)?;
+            fds.watch(timer.as_raw_fd(), Token::Timer.pack())?;
+            Ok(timer)
+        });
+        let mut receiver = Self {
+            fds: Arc::clone(fds),
+            seats: Vec::with_capacity(addresses.len()),
+            flows: FlowTable::new(descriptor_share()),
+            peers: PeerCache::new(),
+            forwarder: Forwarder::new(),
+            timer: timer.map_err(|e| PortError::os("create a timer", e))?,
+            buffer: vec![0; BUFFER].into_boxed_slice(),
+            hot: [None; 2],
+            hits: 0,
+            misses: 0,
+            scattered: 0,
+            eager: false,
+            probe: 0,
+        };
+        for (index, address) in addresses.iter().enumerate() {
+            let seat = Seat::take_patiently(fds, *address)?;
+            watch_seat(fds, index, &seat).map_err(|e| PortError::os("watch a socket", e))?;
+            receiver.seats.push(seat);
+        }
+        Ok(receiver)
+    }
+
+    /// To be called after [`Port::epoll_fd`] was found readable: the next `receive` looks at all sockets.
+    pub fn woken(&mut self) {
+        self.misses = MISSES;
+    }
+
+    pub(crate) fn receive(&mut self, port: &Port, budget: usize, deliver: &mut dyn FnMut(Datagram<'_>)) -> usize {
+        let mut call = Call { port, left: budget, delivered: 0, deliver };
+        if self.hits < HITS && self.misses < MISSES && self.scattered == 0 {
+            for at in 0..self.hot.len() {
+                let Some(token) = self.hot[at] else { break };
+                self.drain(token, &mut call);
+                if call.delivered > 0 {
+                    self.hot.swap(0, at);
+                    self.hits += 1;
+                    self.misses = 0;
+                    return call.delivered;
+                }
+            }
+            self.misses += 1;
+            if self.misses < MISSES {
+                return 0;
+            }
+        }
+        self.look_at_all(&mut call);
+        call.delivered
+    }
+
+    fn look_at_all(&mut self, call: &mut Call<'_>) {
+        self.hits = 0;
+        self.misses = 0;
+        self.scattered = self.scattered.saturating_sub(1);
+        let mut fruitful = 0;
+        let mut tokens = [0; EVENTS];
+        let ready = self.fds.ready(&mut tokens);
+        for token in tokens.iter().take(ready).copied().filter_map(Token::unpack) {
+            match token {
+                Token::Owner(_) | Token::Flow(_) | Token::Mailbox(_) => {
+                    let before = call.delivered;
+                    self.drain(token, call);
+                    if call.delivered > before {
+                        fruitful += 1;
+                        if self.hot[0] != Some(token) {
+                            self.hot = [Some(token), self.hot[0]];
+                        }
+                    }
+                }
+                Token::Listener(seat) => self.accept(seat),
+                Token::Follower(seat, fd) => self.dismiss(seat, fd),
+                Token::Leader(seat) => {
+                    self.vacate(seat);
+                    self.take_seat(seat, call.port);
+                }
+                Token::Timer => {
+                    timer_arm(self.timer.as_raw_fd(), 0);
+                    for seat in 0..self.seats.len() {
+                        if matches!(self.seats.get(seat), Some(Seat::Vacant)) {
+                            self.take_seat(seat, call.port);
+                        }
+                    }
+                }
+            }
+        }
+        if fruitful > self.hot.len() {
+            self.scattered = SCATTERED;
+        }
+    }
+
+    /// Receives from one socket: one datagram, and more if more are likely to be there.
+    fn drain(&mut self, token: Token, call: &mut Call<'_>) {
+        let mut found = 0;
+        while call.left > 0 {
+            let several = match token {
+                Token::Owner(seat) => self.receive_owner(seat, call),
+                Token::Flow(slot) => self.receive_flow(slot, call),
+                Token::Mailbox(fd) => self.receive_mailbox(fd, call),
+                _ => None,
+            };
+            let Some(several) = several else { break };
+            call.left -= 1;
+            found += 1;
+            self.probe = self.probe.wrapping_add(1);
+            if !(self.eager || several || self.probe.is_multiple_of(PROBE)) {
+                return;
+            }
+        }
+        self.eager = found > 1;
+    }
+
+    /// `None`: nothing there. `Some(true)`: it was a run of packets.
+    fn receive_owner(&mut self, seat: usize, call: &mut Call<'_>) -> Option<bool> {
+        let Some(Seat::Owner { udp, .. }) = self.seats.get(seat) else { return None };
+        let (several, _) = self.receive_udp(udp.as_raw_fd(), seat, true, call)?;
+        Some(several)
+    }
+
+    fn receive_flow(&mut self, slot: usize, call: &mut Call<'_>) -> Option<bool> {
+        let flow = self.flows.get(slot)?;
+        let (several, ours) = self.receive_udp(flow.raw_fd(), flow.local, false, call)?;
+        if self.flows.note(slot, ours) {
+            add(&call.port.counters().flows_closed, 1);
+        }
+        Some(several)
+    }
+
+    /// Returns whether it was a run of packets, and whether it was for this process.
+    fn receive_udp(&mut self, fd: RawFd, index: usize, learn: bool, call: &mut Call<'_>) -> Option<(bool, bool)> {
+        let local = *call.port.interface().addresses().get(index)?;
+        // An error is that of an earlier packet and cleared by having been told: nothing was received.
+        let received = recv_udp(fd, &mut self.buffer).ok().flatten()?;
+        add(&call.port.counters().rx_datagrams, 1);
+        let meta = Meta {
+            index,
+            local,
+            peer: received.peer,
+            tclass: received.tclass,
+            hop_limit: received.hop_limit,
+            segment: received.segment,
+            first: 0,
+        };
+        let ours = self.sort(meta, received.len, Stray::Forward { learn }, call);
+        Some((received.len > received.segment, ours))
+    }
+
+    fn receive_mailbox(&mut self, fd: RawFd, call: &mut Call<'_>) -> Option<bool> {
+        let mut header = [0; HEADER_LEN];
+        let len = recv_parts(fd, [header.as_mut_slice(), &mut self.buffer]).ok().flatten()?;
+        let counters = call.port.counters();
+        let addresses = call.port.interface().addresses();
+        let Some((header, len, index)) = len.checked_sub(HEADER_LEN).and_then(|len| {
+            let header = Header::parse(&header)?;
+            Some((header, len, find_local(addresses, header.local.0, header.local.1)?))
+        }) else {
+            add(&counters.drop_mailbox_bad, 1);
+            return Some(false);
+        };
+        add(&counters.rx_datagrams, 1);
+        add(&counters.forwarded_in, 1);
+        let local = addresses[index];
+        let meta = Meta {
+            index,
+            local,
+            peer: header.peer,
+            tclass: header.tclass,
+            hop_limit: header.hop_limit,
+            segment: header.segment.into(),
+            first: header.first,
+        };
+        let ours = self.sort(meta, len, Stray::Drop, call);
+        if ours && header.learn {
+            self.learn(index, local, header.peer, call.port);
+        }
+        Some(len > usize::from(header.segment))
+    }
+
+    /// Opens a flow socket, so that the next datagrams come directly.
+    fn learn(&mut self, index: usize, local: SocketAddr, peer: SocketAddr, port: &Port) {
+        // The owner gets everything that no flow socket takes; a forwarded datagram is from before it became the owner.
+        if matches!(self.seats.get(index), Some(Seat::Owner { .. })) {
+            return;
+        }
+        let (new, closed) = self.flows.learn(&self.fds, index, local, peer);
+        add(&port.counters().flows_closed, closed);
+        if let Some((slot, fd)) = new {
+            add(&port.counters().flows_opened, 1);
+            if self.fds.watch(fd, Token::Flow(slot).pack()).is_err() {
+                // Unwatched it might never be read; without it, forwarding goes on.
+                self.flows.close(slot);
+            }
+        }
+    }
+
+    /// Delivers, forwards or drops each packet of the datagram in the buffer. Returns whether any was ours.
+    fn sort(&mut self, meta: Meta, len: usize, stray: Stray, call: &mut Call<'_>) -> bool {
+        let Some(payload) = self.buffer.get(..len) else { return false };
+        let flow = self.peers.flow(meta.index, meta.local, meta.peer);
+        let counters = call.port.counters();
+        let (mut packets, mut bytes, mut at) = (0, 0, 0);
+        // The kernel's runs have at most 128 packets, a mailbox's datagram at most 65 536 bytes.
+        let mut index = meta.first;
+        while let Some(packet) = payload.get(at..len.min(at + meta.segment)).filter(|packet| !packet.is_empty()) {
+            match dest_qpn(packet) {
+                Some(qpn) if call.port.accepts(qpn) => {
+                    (call.deliver)(Datagram {
+                        local: meta.local,
+                        peer: meta.peer,
+                        tclass: meta.tclass,
+                        hop_limit: meta.hop_limit,
+                        expected_id: index,
+                        flow,
+                        payload: packet,
+                    });
+                    packets += 1;
+                    bytes += packet.len();
+                    at += packet.len();
+                    index = index.wrapping_add(1);
+                }
+                Some(qpn) => {
+                    let block = block_of(qpn);
+                    let rest = payload.get(at..).unwrap_or_default();
+                    let (group, count) = group_of(rest, meta.segment, block);
+                    match stray {
+                        Stray::Forward { learn } => {
+                            let outcome = forward(&mut self.forwarder, call.port, meta, index, learn, block, group);
+                            let counter = match outcome {
+                                Forwarded::Sent => &counters.forwarded_out,
+                                Forwarded::Unknown => &counters.drop_unknown_qpn,
+                                Forwarded::Full => &counters.drop_forward_full,
+                                Forwarded::Refused => &counters.drop_forward_refused,
+                            };
+                            let packets = if outcome == Forwarded::Unknown { usize::from(count) } else { 1 };
+                            add(counter, packets);
+                        }
+                        Stray::Drop => add(&counters.drop_mailbox_bad, 1),
+                    }
+                    at += group.len();
+                    index = index.wrapping_add(count);
+                }
+                None => {
+                    add(&counters.drop_short, 1);
+                    at += packet.len();
+                    index = index.wrapping_add(1);
+                }
+            }
+        }
+        if len == 0 {
+            add(&counters.drop_short, 1);
+        }
+        if packets > 0 {
+            add(&counters.rx_packets, packets);
+            add(&counters.rx_bytes, bytes);
+            call.delivered += packets;
+        }
+        packets > 0
+    }
+
+    fn accept(&mut self, index: usize) {
+        let Some(seat) = self.seats.get_mut(index) else { return };
+        if seat.accept(&self.fds, |fd| Token::Follower(index, fd).pack()).is_err()
+            && let Seat::Owner { listener, .. } = seat
+        {
+            // No descriptor left: who waits in the backlog stays connected and learns all the same when this process
+            // goes. Looked at again when a follower has gone.
+            self.fds.unwatch(listener.as_raw_fd());
+        }
+    }
+
+    fn dismiss(&mut self, index: usize, fd: RawFd) {
+        let Some(seat) = self.seats.get_mut(index) else { return };
+        seat.dismiss(fd);
+        if let Seat::Owner { listener, .. } = seat {
+            // Fails when it is watched already, which is the usual case.
+            let _ = self.fds.watch(listener.as_raw_fd(), Token::Listener(index).pack());
+        }
+    }
+
+    fn vacate(&mut self, index: usize) {
+        if let Some(seat) = self.seats.get_mut(index) {
+            *seat = Seat::Vacant;
+        }
+    }
+
+    /// Tries to fill a vacant seat, or to try again later.
+    fn take_seat(&mut self, index: usize, port: &Port) {
+        let Some(address) = port.interface().addresses().get(index) else { return };
+        let Some(place) = self.seats.get_mut(index) else { return };
+        let retry = match Seat::take(&self.fds, *address) {
+            Ok(Seat::Vacant) => RACE,
+            Ok(seat) => {
+                if watch_seat(&self.fds, index, &seat).is_ok() {
+                    if matches!(seat, Seat::Owner { .. }) {
+                        add(&port.counters().takeovers, 1);
+                    }
+                    *place = seat;
+                    return;
+                }
+                TROUBLE
+            }
+            Err(_) => TROUBLE,
+        };
+        timer_arm(self.timer.as_raw_fd(), retry);
+    }
+}
+
+fn watch_seat(fds: &FdSet, index: usize, seat: &Seat) -> std::io::Result<()> {
+    match seat {
+        Seat::Vacant => Ok(()),
+        Seat::Follower { owner } => fds.watch(owner.as_raw_fd(), Token::Leader(index).pack()),
+        Seat::Owner { listener, udp, .. } => {
+            fds.watch(listener.as_raw_fd(), Token::Listener(index).pack())?;
+            fds.watch(udp.as_raw_fd(), Token::Owner(index).pack())
+        }
+    }
+}
+
+/// The leading packets of a run that are for this block: their bytes and number, at least one.
+fn group_of(run: &[u8], segment: usize, block: u16) -> (&[u8], u16) {
+    let (mut len, mut count) = (0, 0u16);
+    for packet in run.chunks(segment) {
+        if dest_qpn(packet).map(block_of) != Some(block) {
+            break;
+        }
+        len += packet.len();
+        count += 1;
+    }
+    (run.get(..len).unwrap_or_default(), count)
+}
+
+fn forward(
+    forwarder: &mut Forwarder,
+    port: &Port,
+    meta: Meta,
+    first: u16,
+    learn: bool,
+    block: u16,
+    packets: &[u8],
+) -> Forwarded {
+    // QP0 does not exist on RoCE, and a block 0 mailbox neither.
+    if block == 0 {
+        return Forwarded::Unknown;
+    }
+    let local: (IpAddr, u32) = (meta.local.ip(), scope_id(meta.local));
+    let segment = u16::try_from(meta.segment).unwrap_or(u16::MAX);
+    let header =
+        Header { local, peer: meta.peer, tclass: meta.tclass, hop_limit: meta.hop_limit, segment, first, learn };
+    forwarder.forward(port.fds(), block, &header, packets)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,336 @@
+//! The few system calls that neither std nor socket2 wraps as this crate needs them: batched messages with control
+//! data, and epoll.
+
+use core::fmt;
+use core::mem::{MaybeUninit, size_of, zeroed};
+use core::ptr;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+
+/// A socket address as the kernel reads and writes it: `sockaddr_in` or `sockaddr_in6`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) union RawAddr {
+    family: libc::sa_family_t,
+    v4: libc::sockaddr_in,
+    v6: libc::sockaddr_in6,
+}
+
+impl RawAddr {
+    pub(crate) const SIZE: libc::socklen_t = size_of::<Self>() as libc::socklen_t;
+
+    pub(crate) fn unspecified() -> Self {
+        // SAFETY: all members are plain integers, for which all-zero bytes are valid.
+        unsafe { zeroed() }
+    }
+
+    /// The address and the length the kernel wants with it.
+    pub(crate) fn new(address: SocketAddr) -> (Self, libc::socklen_t) {
+        let mut raw = Self::unspecified();
+        match address {
+            SocketAddr::V4(a) => {
+                raw.v4 = libc::sockaddr_in {
+                    sin_family: libc::AF_INET as libc::sa_family_t,
+                    sin_port: a.port().to_be(),
+                    sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(a.ip().octets()) },
+                    sin_zero: [0; 8],
+                };
+                (raw, size_of::<libc::sockaddr_in>() as libc::socklen_t)
+            }
+            SocketAddr::V6(a) => {
+                raw.v6 = libc::sockaddr_in6 {
+                    sin6_family: libc::AF_INET6 as libc::sa_family_t,
+                    sin6_port: a.port().to_be(),
+                    sin6_flowinfo: 0,
+                    sin6_addr: libc::in6_addr { s6_addr: a.ip().octets() },
+                    sin6_scope_id: a.scope_id(),
+                };
+                (raw, size_of::<libc::sockaddr_in6>() as libc::socklen_t)
+            }
+        }
+    }
+
+    /// What the kernel wrote, if it is an IP address.
+    pub(crate) fn get(&self) -> Option<SocketAddr> {
+        // SAFETY: the union was zeroed before the kernel wrote to it, so every byte is initialised, and `family` lies
+        // at offset 0 of both structures.
+        match i32::from(unsafe { self.family }) {
+            libc::AF_INET => {
+                // SAFETY: as above; any bytes are a valid sockaddr_in.
+                let a = unsafe { self.v4 };
+                let ip = Ipv4Addr::from(a.sin_addr.s_addr.to_ne_bytes());
+                Some(SocketAddr::V4(SocketAddrV4::new(ip, u16::from_be(a.sin_port))))
+            }
+            libc::AF_INET6 => {
+                // SAFETY: as above; any bytes are a valid sockaddr_in6.
+                let a = unsafe { self.v6 };
+                let ip = Ipv6Addr::from(a.sin6_addr.s6_addr);
+                Some(SocketAddr::V6(SocketAddrV6::new(ip, u16::from_be(a.sin6_port), 0, a.sin6_scope_id)))
+            }
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Debug for RawAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.get().fmt(f)
+    }
+}
+
+/// The address with another port.
+pub(crate) fn with_port(mut address: SocketAddr, port: u16) -> SocketAddr {
+    address.set_port(port);
+    address
+}
+
+/// The scope of an IPv6 address, 0 for IPv4.
+pub(crate) fn scope_id(address: SocketAddr) -> u32 {
+    match address {
+        SocketAddr::V4(_) => 0,
+        SocketAddr::V6(a) => a.scope_id(),
+    }
+}
+
+/// An address at `port` with a scope (which IPv4 ignores).
+pub(crate) fn socket_address(ip: IpAddr, port: u16, scope: u32) -> SocketAddr {
+    match ip {
+        IpAddr::V4(ip) => SocketAddr::V4(SocketAddrV4::new(ip, port)),
+        IpAddr::V6(ip) => SocketAddr::V6(SocketAddrV6::new(ip, port, 0, scope)),
+    }
+}
+
+/// Sets an integer socket option.
+pub(crate) fn set_option(fd: RawFd, level: libc::c_int, name: libc::c_int, value: libc::c_int) -> io::Result<()> {
+    // SAFETY: the option value is a readable int of the length given.
+    let rc = unsafe {
+        libc::setsockopt(fd, level, name, (&raw const value).cast(), size_of::<libc::c_int>() as libc::socklen_t)
+    };
+    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Makes a socket throw away whatever arrives, before it takes buffer space: for sockets that only send.
+pub(crate) fn discard_input(fd: RawFd) -> io::Result<()> {
+    let mut code = [libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: 0 }];
+    let program = libc::sock_fprog { len: 1, filter: code.as_mut_ptr() };
+    // SAFETY: `program` names one instruction, readable during the call, which copies it.
+    let rc = unsafe {
+        libc::setsockopt(
+            fd,
+            libc::SOL_SOCKET,
+            libc::SO_ATTACH_FILTER,
+            (&raw const program).cast(),
+            size_of::<libc::sock_fprog>() as libc::socklen_t,
+        )
+    };
+    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Room for control messages, aligned as the kernel wants them.
+#[repr(C, align(8))]
+#[derive(Clone, Copy)]
+pub(crate) struct Control<const N: usize>(pub(crate) [u8; N]);
+
+/// Room for what a receive socket asks for: segment size, traffic class, hop limit (24 bytes each).
+const RECV_CONTROL: usize = 96;
+
+/// What came with a datagram.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Received {
+    /// Bytes of payload.
+    pub(crate) len: usize,
+    /// Bytes of each GRO segment but the last; the payload's length when there is but one.
+    pub(crate) segment: usize,
+    pub(crate) peer: SocketAddr,
+    pub(crate) tclass: u8,
+    pub(crate) hop_limit: u8,
+}
+
+/// Receives one datagram without blocking. `Ok(None)`: nothing there.
+pub(crate) fn recv_udp(fd: RawFd, buffer: &mut [u8]) -> io::Result<Option<Received>> {
+    let mut name = RawAddr::unspecified();
+    let mut control = MaybeUninit::<Control<RECV_CONTROL>>::uninit();
+    let mut iov = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+    // SAFETY: all-zero bytes are a valid msghdr (null pointers, zero lengths).
+    let mut message: libc::msghdr = unsafe { zeroed() };
+    message.msg_name = (&raw mut name).cast();
+    message.msg_namelen = RawAddr::SIZE;
+    message.msg_iov = &raw mut iov;
+    message.msg_iovlen = 1;
+    message.msg_control = control.as_mut_ptr().cast();
+    message.msg_controllen = RECV_CONTROL as _;
+    // SAFETY: every pointer in `message` is to live, writable memory of the length beside it.
+    let n = unsafe { libc::recvmsg(fd, &raw mut message, libc::MSG_DONTWAIT) };
+    let Ok(len) = usize::try_from(n) else {
+        let error = io::Error::last_os_error();
+        return match error.raw_os_error() {
+            Some(libc::EAGAIN | libc::EINTR) => Ok(None),
+            _ => Err(error),
+        };
+    };
+    let Some(peer) = name.get() else {
+        return Err(io::Error::from(io::ErrorKind::InvalidData));
+    };
+    let mut received = Received { len, segment: len, peer, tclass: 0, hop_limit: 0 };
+    read_control(&message, &mut received);
+    Ok(Some(received))
+}
+
+fn read_control(message: &libc::msghdr, received: &mut Received) {
+    // SAFETY: `message` was filled in by recvmsg, and its control buffer is alive in the caller.
+    let mut next = unsafe { libc::CMSG_FIRSTHDR(message) };
+    while !next.is_null() {
+        // SAFETY: CMSG_FIRSTHDR and CMSG_NXTHDR return null or a header that lies wholly in the control buffer.
+        let header = unsafe { next.read_unaligned() };
+        // SAFETY: `next` is a valid header, see above.
+        let data = unsafe { libc::CMSG_DATA(next) };
+        // The kernel writes IP_TOS as one byte and all else asked for as int (ip(7), ipv6(7), udp(7)).
+        // SAFETY: each read takes what the kernel wrote for that type of message.
+        match (header.cmsg_level, header.cmsg_type) {
+            (libc::SOL_UDP, libc::UDP_GRO) => {
+                let size = unsafe { data.cast::<libc::c_int>().read_unaligned() };
+                if let Ok(size @ 1..) = usize::try_from(size) {
+                    received.segment = size;
+                }
+            }
+            (libc::IPPROTO_IP, libc::IP_TOS) => received.tclass = unsafe { data.read() },
+            (libc::IPPROTO_IP, libc::IP_TTL) | (libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT) => {
+                received.hop_limit = unsafe { data.cast::<libc::c_int>().read_unaligned() } as u8;
+            }
+            (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
+                received.tclass = unsafe { data.cast::<libc::c_int>().read_unaligned() } as u8;
+            }
+            _ => {}
+        }
+        // SAFETY: as for CMSG_FIRSTHDR.
+        next = unsafe { libc::CMSG_NXTHDR(message, next) };
+    }
+}
+
+/// Sends `parts` as one datagram on a connected socket, without blocking.
+pub(crate) fn send_parts<const N: usize>(fd: RawFd, parts: [&[u8]; N]) -> io::Result<usize> {
+    let iov = parts.map(|part| libc::iovec { iov_base: part.as_ptr().cast_mut().cast(), iov_len: part.len() });
+    // SAFETY: all-zero bytes are a valid msghdr.
+    let mut message: libc::msghdr = unsafe { zeroed() };
+    message.msg_iov = iov.as_ptr().cast_mut();
+    message.msg_iovlen = N as _;
+    // SAFETY: the kernel only reads through the iovec, whose parts outlive the call.
+    let n = unsafe { libc::sendmsg(fd, &raw const message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
+    usize::try_from(n).map_err(|_| io::Error::last_os_error())
+}
+
+/// Receives one datagram into `parts`, one after the other, without blocking. `Ok(None)`: nothing there.
+pub(crate) fn recv_parts<const N: usize>(fd: RawFd, parts: [&mut [u8]; N]) -> io::Result<Option<usize>> {
+    let mut iov = parts.map(|part| libc::iovec { iov_base: part.as_mut_ptr().cast(), iov_len: part.len() });
+    // SAFETY: all-zero bytes are a valid msghdr.
+    let mut message: libc::msghdr = unsafe { zeroed() };
+    message.msg_iov = iov.as_mut_ptr();
+    message.msg_iovlen = N as _;
+    // SAFETY: the iovec's parts are writable and outlive the call.
+    let n = unsafe { libc::recvmsg(fd, &raw mut message, libc::MSG_DONTWAIT) };
+    match usize::try_from(n) {
+        Ok(n) => Ok(Some(n)),
+        Err(_) => match io::Error::last_os_error() {
+            e if matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EINTR)) => Ok(None),
+            e => Err(e),
+        },
+    }
+}
+
+/// Waits at most `milliseconds` until `fd` can be written to.
+pub(crate) fn wait_writable(fd: RawFd, milliseconds: i32) {
+    let mut poll = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
+    // SAFETY: one pollfd, writable. Timeout and interruption are all the same to the caller, who tries again.
+    unsafe { libc::poll(&raw mut poll, 1, milliseconds) };
+}
+
+/// A new epoll instance.
+pub(crate) fn epoll_create() -> io::Result<OwnedFd> {
+    // SAFETY: no pointer involved.
+    let raw = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+    if raw < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the call succeeded, so `raw` is open and nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(raw) })
+}
+
+/// Watches `fd` (level-triggered) for `events` under `token`.
+pub(crate) fn epoll_add(epoll: RawFd, fd: RawFd, events: libc::c_int, token: u64) -> io::Result<()> {
+    let mut event = libc::epoll_event { events: events.cast_unsigned(), u64: token };
+    // SAFETY: `event` is readable during the call.
+    let rc = unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, fd, &raw mut event) };
+    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Stops watching `fd`.
+pub(crate) fn epoll_remove(epoll: RawFd, fd: RawFd) {
+    // SAFETY: EPOLL_CTL_DEL reads no event. Failure means that `fd` is not watched, which is what the caller wants.
+    unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_DEL, fd, ptr::null_mut()) };
+}
+
+/// What is ready now, without waiting: the tokens of up to `N` descriptors.
+pub(crate) fn epoll_ready<const N: usize>(epoll: RawFd, tokens: &mut [u64; N]) -> usize {
+    let mut events = [libc::epoll_event { events: 0, u64: 0 }; N];
+    let room = i32::try_from(N).unwrap_or(i32::MAX);
+    // SAFETY: `events` has room for `room` entries.
+    let n = unsafe { libc::epoll_wait(epoll, events.as_mut_ptr(), room, 0) };
+    let n = usize::try_from(n).unwrap_or(0);
+    for (token, event) in tokens.iter_mut().zip(events.iter().take(n)) {
+        *token = event.u64;
+    }
+    n
+}
+
+/// A timer descriptor, disarmed.
+pub(crate) fn timer_create() -> io::Result<OwnedFd> {
+    // SAFETY: no pointer involved.
+    let raw = unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_CLOEXEC | libc::TFD_NONBLOCK) };
+    if raw < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the call succeeded, so `raw` is open and nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(raw) })
+}
+
+/// Makes a timer descriptor readable once, after `milliseconds` (0: never); clears an earlier expiry.
+pub(crate) fn timer_arm(fd: RawFd, milliseconds: u16) {
+    let millis = i64::from(milliseconds);
+    let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let value = libc::timespec { tv_sec: (millis / 1000) as _, tv_nsec: (millis % 1000 * 1_000_000) as _ };
+    let spec = libc::itimerspec { it_interval: zero, it_value: value };
+    // SAFETY: `spec` is readable; no old value is asked for.
+    unsafe { libc::timerfd_settime(fd, 0, &raw const spec, ptr::null_mut()) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_survive_the_kernel_form() {
+        for text in ["127.0.0.1:4791", "[::1]:49152", "[fe80::1%7]:4791", "255.255.255.255:65535"] {
+            let address: SocketAddr = text.parse().unwrap();
+            assert_eq!(RawAddr::new(address).0.get(), Some(address));
+        }
+        assert_eq!(RawAddr::unspecified().get(), None);
+    }
+
+    #[test]
+    fn timer_becomes_readable_and_is_cleared_by_rearming() {
+        use std::os::fd::AsRawFd;
+        let epoll = epoll_create().unwrap();
+        let timer = timer_create().unwrap();
+        epoll_add(epoll.as_raw_fd(), timer.as_raw_fd(), libc::EPOLLIN, 42).unwrap();
+        let mut tokens = [0; 4];
+        assert_eq!(epoll_ready(epoll.as_raw_fd(), &mut tokens), 0);
+        timer_arm(timer.as_raw_fd(), 1);
+        while epoll_ready(epoll.as_raw_fd(), &mut tokens) == 0 {
+            std::thread::yield_now();
+        }
+        assert_eq!(tokens[0], 42);
+        timer_arm(timer.as_raw_fd(), 0);
+        assert_eq!(epoll_ready(epoll.as_raw_fd(), &mut tokens), 0);
+    }
+}
