@@ -1,7 +1,7 @@
 //! The network interfaces that the devices sit on, as they are at installation time.
 
-use crate::interface::Interface;
 use anyhow::{Result, ensure};
+use urxe_net::Interface;
 
 use crate::layout::SLOTS;
 
@@ -11,7 +11,7 @@ const DEFAULT_NETDEV: &str = "lo";
 /// The interfaces that a value of `URXE_NETDEV` lists, in order: the first is `urxe0`'s.
 pub(crate) fn interfaces(netdev: Option<&str>) -> Result<Vec<Interface>> {
     let names = names(netdev.unwrap_or(DEFAULT_NETDEV))?;
-    names.into_iter().map(Interface::by_name).collect()
+    Ok(names.into_iter().map(Interface::by_name).collect::<Result<_, _>>()?)
 }
 
 fn names(list: &str) -> Result<Vec<&str>> {

@@ -7,7 +7,6 @@ mod devices;
 mod env;
 mod host;
 mod install;
-mod interface;
 mod layout;
 mod libibverbs;
 mod library;

@@ -56,7 +56,7 @@ fn build() -> Result<PathBuf> {
     ensure!(output.status.success(), "cargo build --release failed: {}", output.status);
     let stdout = String::from_utf8(output.stdout)?;
     let built = stdout.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
-    let command = built.filter_map(|message| message["executable"].as_str().map(PathBuf::from));
-    let command = command.last().context("cargo build named no executable")?;
+    let mut command = built.filter_map(|message| message["executable"].as_str().map(PathBuf::from));
+    let command = command.next_back().context("cargo build named no executable")?;
     Ok(command.parent().context("an executable without a folder")?.to_path_buf())
 }

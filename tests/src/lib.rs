@@ -50,5 +50,5 @@ pub use capture::{Capture, Fields};
 pub use inside::{in_world, in_world_with};
 pub use pingpong::{GID_DEFAULT, GID_IPV4, GID_IPV6, Pair, PingPong};
 pub use process::{Finished, Process, TIMEOUT};
-pub use procfs::{Leftovers, port_owners};
+pub use procfs::{Leftovers, port_owner};
 pub use world::{Host, World, wait_until};

@@ -11,6 +11,9 @@ use crate::world::Host;
 /// UDP port of RoCE v2, as /proc/net/udp prints it.
 const ROCE_V2_PORT_HEX: &str = "12B7";
 
+/// Flag `__SO_ACCEPTCON` in /proc/net/unix (linux/net.h): the socket listens. Accepted sockets carry the same name.
+const SO_ACCEPTCON: u32 = 0x1_0000;
+
 /// State `TCP_LISTEN` in /proc/net/tcp.
 const TCP_LISTEN: &str = "0A";
 
@@ -38,7 +41,7 @@ impl Leftovers {
             }
         }
         Ok(Self {
-            names: abstract_names(host)?.into_iter().map(|(name, _)| name).collect(),
+            names: abstract_names(host)?.into_iter().map(|socket| socket.name).collect(),
             sockets: sockets.into_iter().map(|(address, _)| address).collect(),
             files,
         })
@@ -56,15 +59,13 @@ impl fmt::Display for Leftovers {
     }
 }
 
-/// The port owners on a host: the processes that hold a name of the form `urxe/…/owner/…` (one for each address).
-pub fn port_owners(host: &Host) -> Result<Vec<(String, u32)>> {
-    let owners = abstract_names(host)?.into_iter().filter(|(name, _)| name.contains("/owner/"));
-    owners
-        .map(|(name, inode)| {
-            let pid = holder_of(inode)?.with_context(|| format!("no process holds {name}"))?;
-            Ok((name, pid))
-        })
-        .collect()
+/// The port owner of address `ip` on a host: the process that listens on the name `urxe/…/owner/<ip>`.
+pub fn port_owner(host: &Host, ip: &str) -> Result<u32> {
+    let suffix = format!("/owner/{ip}");
+    let names = abstract_names(host)?;
+    let owner = names.iter().find(|socket| socket.listens && socket.name.ends_with(&suffix));
+    let owner = owner.with_context(|| format!("nobody owns the port of {ip}: {names:?}"))?;
+    holder_of(owner.inode)?.with_context(|| format!("no process holds {}", owner.name))
 }
 
 /// Whether a program of the host listens on TCP `port`.
@@ -81,13 +82,22 @@ pub(crate) fn is_capturing(host: &Host) -> Result<bool> {
     Ok(host.net_file("packet")?.lines().skip(1).any(|line| line.split_whitespace().nth(5) == Some("1")))
 }
 
-/// Abstract names of urxe with their socket's inode.
-fn abstract_names(host: &Host) -> Result<Vec<(String, u64)>> {
-    // Num RefCount Protocol Flags Type St Inode Path; an abstract name is shown with a leading @.
+/// A socket with an abstract name of urxe.
+#[derive(Debug)]
+struct NamedSocket {
+    name: String,
+    inode: u64,
+    listens: bool,
+}
+
+fn abstract_names(host: &Host) -> Result<Vec<NamedSocket>> {
     let row = |line: &str| {
-        let mut fields = line.split_whitespace().skip(6);
-        let (inode, path) = (fields.next()?.parse().ok()?, fields.next()?);
-        path.strip_prefix('@').filter(|name| name.starts_with("urxe/")).map(|name| (name.to_owned(), inode))
+        // Num RefCount Protocol Flags Type St Inode Path; an abstract name is shown with a leading @.
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let &[_num, _refs, _protocol, flags, _type, _state, inode, path] = fields.as_slice() else { return None };
+        let name = path.strip_prefix('@').filter(|name| name.starts_with("urxe/"))?;
+        let flags = u32::from_str_radix(flags, 16).ok()?;
+        Some(NamedSocket { name: name.to_owned(), inode: inode.parse().ok()?, listens: flags & SO_ACCEPTCON != 0 })
     };
     Ok(host.net_file("unix")?.lines().skip(1).filter_map(row).collect())
 }

@@ -209,6 +209,11 @@ impl Host {
         self.spawn(program, args)?.finish(TIMEOUT)
     }
 
+    /// Whether a program here listens on TCP `port`.
+    pub fn is_listening(&self, port: u16) -> Result<bool> {
+        crate::procfs::is_listening(self, port)
+    }
+
     /// /proc/net/`name` of this host.
     pub(crate) fn net_file(&self, name: &str) -> Result<String> {
         let path = format!("/proc/{}/net/{name}", self.holder.child.id());

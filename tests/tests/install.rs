@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
@@ -159,14 +159,19 @@ fn the_two_files_work_from_any_folder() -> Result<()> {
 fn without_root_one_line_says_what_to_do() -> Result<()> {
     let world = World::bare()?;
     // The repository and the target folder may be closed to others.
-    let dir = tempfile::Builder::new().prefix("urxe-unprivileged-").tempdir_in("/tmp")?;
-    fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
+    let dir = tempfile::Builder::new().prefix("unprivileged-").tempdir_in("/tmp")?;
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755))?;
     let urxe = dir.path().join("urxe");
     fs::copy(artifacts::urxe()?, &urxe)?;
     fs::copy(artifacts::bin_dir()?.join("liburxe.so"), dir.path().join("liburxe.so"))?;
     let urxe = urxe.to_str().context("a path that is not UTF-8")?;
-    let refused = world.host().try_run("setpriv", &["--reuid=1", "--regid=1", "--clear-groups", urxe, "install"])?;
-    let refused = refused.failure()?;
+    // SAFETY: `geteuid` has no preconditions.
+    let root = unsafe { libc::geteuid() } == 0;
+    // In a user namespace with root alone mapped there is no other user to become, but nobody.
+    let as_other: &[&str] =
+        if root { &["setpriv", "--reuid=1", "--regid=1", "--clear-groups"] } else { &["unshare", "-U"] };
+    let args = [&as_other[1..], &[urxe, "install"]].concat();
+    let refused = world.host().try_run(as_other[0], &args)?.failure()?;
     ensure!(refused.stderr.contains("sudo") && refused.stderr.contains("--prefix"), "{refused}");
     ensure!(refused.stderr.lines().count() == 1, "not one line: {refused}");
     Ok(())

@@ -1,0 +1,69 @@
+//! Many processes on one address, and the death of the one that owns the port.
+
+use anyhow::{Context, Result, ensure};
+use urxe_tests::{Leftovers, Pair, PingPong, World, port_owner, wait_until};
+
+const PAIRS: usize = 16;
+
+fn start_pairs(world: &World, options: &PingPong) -> Result<Vec<Pair>> {
+    (0..PAIRS).map(|_| options.start(world.host(), world.host())).collect()
+}
+
+#[test]
+fn sixteen_pairs_on_one_address_finish() -> Result<()> {
+    let world = World::new()?;
+    let options = PingPong { iters: 2000, events: true, ..PingPong::default() };
+    for (index, pair) in start_pairs(&world, &options)?.into_iter().enumerate() {
+        pair.finish().with_context(|| format!("pair {index}"))?;
+    }
+    wait_until("nothing is left behind", || Ok(Leftovers::on(world.host())?.is_empty()))
+}
+
+#[test]
+fn polling_pairs_on_one_address_finish() -> Result<()> {
+    let world = World::new()?;
+    let options = PingPong { iters: 50, ..PingPong::default() };
+    for (index, pair) in start_pairs(&world, &options)?.into_iter().enumerate() {
+        pair.finish().with_context(|| format!("pair {index}"))?;
+    }
+    Ok(())
+}
+
+#[test]
+fn the_others_finish_when_the_port_owner_is_killed() -> Result<()> {
+    let world = World::new()?;
+    // Enough exchanges that nobody is through when the owner is killed; checked below.
+    let options = PingPong { iters: 20_000, events: true, ..PingPong::default() };
+    let mut pairs = start_pairs(&world, &options)?;
+
+    let owner = port_owner(world.host(), "127.0.0.1")?;
+    let is_owner = |pair: &Pair| [pair.server.pid(), pair.client.pid()].contains(&owner);
+    let index = pairs.iter().position(is_owner).with_context(|| format!("the owner, {owner}, is none of ours"))?;
+    let victims = pairs.swap_remove(index);
+    for pair in &mut pairs {
+        ensure!(pair.server.is_running()? && pair.client.is_running()?, "too few exchanges: a pair is through already");
+    }
+    let end = if victims.server.pid() == owner { &victims.server } else { &victims.client };
+    end.signal(libc::SIGKILL)?;
+
+    for (index, pair) in pairs.into_iter().enumerate() {
+        pair.finish().with_context(|| format!("pair {index} of those that should go on"))?;
+    }
+    Ok(())
+}
+
+#[test]
+fn the_port_has_an_owner_again() -> Result<()> {
+    let world = World::new()?;
+    let options = PingPong { iters: u32::MAX >> 1, events: true, ..PingPong::default() };
+    let first = options.start(world.host(), world.host())?;
+    let second = options.start(world.host(), world.host())?;
+    let owner = port_owner(world.host(), "127.0.0.1")?;
+    let ends = [&first.server, &first.client, &second.server, &second.client];
+    let end = ends.into_iter().find(|end| end.pid() == owner).context("the owner is none of ours")?;
+    end.signal(libc::SIGKILL)?;
+    wait_until("another process owns the port", || {
+        // While the name changes hands there may be no owner.
+        Ok(port_owner(world.host(), "127.0.0.1").is_ok_and(|new| new != owner))
+    })
+}

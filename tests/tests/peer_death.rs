@@ -1,0 +1,100 @@
+//! One end vanishes: the other learns it from its queue pair, and nothing is left behind.
+
+use anyhow::{Result, ensure};
+use urxe_tests::{Finished, Host, Leftovers, PingPong, Process, TIMEOUT, World, wait_until};
+
+/// Exchanges without end, for practical purposes.
+const ENDLESS: u32 = u32::MAX >> 1;
+
+/// `IBV_WC_RETRY_EXC_ERR` in the words of ibv_wc_status_str.
+const RETRY_EXCEEDED: &str = "transport retry counter exceeded (12)";
+
+/// Starts `ib_write_bw` for minutes. Its client always has requests outstanding, so it is bound to notice.
+fn write_bw(host: &Host) -> Result<(Process, Process)> {
+    let port = host.next_port();
+    let port_arg = port.to_string();
+    let args = ["-d", "urxe0", "-x", "1", "-F", "-s", "65536", "-D", "300", "-p", &port_arg];
+    let mut server = host.spawn("ib_write_bw", &args)?;
+    wait_until("ib_write_bw listens", || {
+        ensure!(server.is_running()?, "the server ended: {}", server.stderr_so_far());
+        host.is_listening(port)
+    })?;
+    let client = host.spawn("ib_write_bw", &[&args[..], &["127.0.0.1"]].concat())?;
+    Ok((server, client))
+}
+
+/// Waits until `bytes` have gone out of `lo`.
+fn traffic(host: &Host, bytes: u64) -> Result<()> {
+    let sent = || -> Result<u64> {
+        let table = host.run("cat", &["/proc/net/dev"])?.stdout;
+        let lo = table.lines().find_map(|line| line.trim().strip_prefix("lo:")).unwrap_or_default();
+        Ok(lo.split_whitespace().next().unwrap_or("0").parse()?)
+    };
+    let start = sent()?;
+    wait_until("traffic flows", || Ok(sent()? > start + bytes))
+}
+
+fn nothing_left(host: &Host) -> Result<()> {
+    let mut left = Leftovers::on(host)?;
+    let waited = wait_until("nothing is left behind", || {
+        left = Leftovers::on(host)?;
+        Ok(left.is_empty())
+    });
+    waited.map_err(|error| error.context(left.to_string()))
+}
+
+#[test]
+fn the_requester_sees_retry_exceeded() -> Result<()> {
+    let world = World::new()?;
+    let (server, client) = write_bw(world.host())?;
+    traffic(world.host(), 10 << 20)?;
+    server.signal(libc::SIGKILL)?;
+    let client = client.finish(TIMEOUT)?;
+    ensure!(!client.status.success(), "the client did not notice: {client}");
+    // perftest prints the number of the status.
+    let text = format!("{}{}", client.stdout, client.stderr);
+    ensure!(text.contains("Failed status 12"), "another status than 12 (IBV_WC_RETRY_EXC_ERR): {client}");
+    drop(server);
+    nothing_left(world.host())
+}
+
+#[test]
+fn a_cut_cable_is_noticed() -> Result<()> {
+    let world = World::new()?;
+    let other = world.add_host()?;
+    world.link(world.host(), &other, 1500)?;
+    let pair = PingPong { iters: ENDLESS, ..PingPong::default() }.start(world.host(), &other)?;
+    wait_until("packets flow", || {
+        let count = other.run("cat", &["/sys/class/net/veth0/statistics/tx_packets"])?.stdout;
+        Ok(count.trim().parse::<u64>()? > 1000)
+    })?;
+    // Not "down": then the addresses and routes would go too.
+    other.run("ip", &["link", "set", "veth0", "carrier", "off"])?;
+    // At any moment one end or the other has a message outstanding. The other may be waiting for one, for ever.
+    let (mut server, mut client) = (pair.server, pair.client);
+    wait_until("an end gives up", || Ok(!server.is_running()? || !client.is_running()?))?;
+    let ended: Vec<Finished> = [server, client]
+        .into_iter()
+        .filter_map(|mut end| match end.is_running() {
+            Ok(true) => None,
+            _ => Some(end.finish(TIMEOUT)),
+        })
+        .collect::<Result<_>>()?;
+    for end in &ended {
+        ensure!(end.stderr.contains(RETRY_EXCEEDED), "ended otherwise than by {RETRY_EXCEEDED}: {end}");
+    }
+    nothing_left(world.host())?;
+    nothing_left(&other)
+}
+
+#[test]
+fn sigkill_of_both_ends_leaves_nothing() -> Result<()> {
+    let world = World::new()?;
+    let pair = PingPong { iters: ENDLESS, events: true, ..PingPong::default() }.start(world.host(), world.host())?;
+    traffic(world.host(), 1 << 20)?;
+    ensure!(!Leftovers::on(world.host())?.names.is_empty(), "no names to begin with: this test looks at nothing");
+    pair.server.signal(libc::SIGKILL)?;
+    pair.client.signal(libc::SIGKILL)?;
+    drop(pair);
+    nothing_left(world.host())
+}
