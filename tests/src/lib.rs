@@ -48,7 +48,7 @@ mod world;
 
 pub use capture::{Capture, Fields};
 pub use inside::{in_world, in_world_with};
-pub use pingpong::{GID_DEFAULT, GID_IPV4, GID_IPV6, Pair, PingPong};
+pub use pingpong::{GID_DEFAULT, GID_IPV4, GID_IPV6, Pair, PingPong, run_pair, wait_for_listener};
 pub use process::{Finished, Process, TIMEOUT};
 pub use procfs::{Leftovers, port_owner};
 pub use world::{Host, World, wait_until};

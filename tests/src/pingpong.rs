@@ -87,6 +87,25 @@ impl Pair {
     }
 }
 
+/// Runs `program` as a server with `server_args` on one host, waits until it listens on TCP `port`, runs it as a client
+/// with `client_args` on another, and waits for the success of both.
+pub fn run_pair(
+    server: &Host,
+    port: u16,
+    program: &str,
+    server_args: &[&str],
+    client: &Host,
+    client_args: &[&str],
+) -> Result<()> {
+    let process = wait_for_listener(server, server.spawn(program, server_args)?, port)?;
+    let client = client.spawn(program, client_args)?.finish(TIMEOUT);
+    let server = process.finish(TIMEOUT);
+    match (&client, &server) {
+        (Ok(client), Ok(server)) if client.status.success() && server.status.success() => Ok(()),
+        _ => bail!("{}\n{}", describe(&client), describe(&server)),
+    }
+}
+
 impl PingPong {
     fn check(&self, end: &Finished) -> Result<()> {
         ensure!(end.status.success(), "an end failed");
@@ -107,7 +126,7 @@ fn describe(result: &Result<Finished>) -> String {
 }
 
 /// Waits until `process` accepts TCP connections; its early end is an error with all that it printed.
-pub(crate) fn wait_for_listener(host: &Host, process: Process, port: u16) -> Result<Process> {
+pub fn wait_for_listener(host: &Host, process: Process, port: u16) -> Result<Process> {
     let mut process = process;
     let mut ended = false;
     wait_until("the server listens", || {

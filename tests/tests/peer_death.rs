@@ -1,7 +1,7 @@
 //! One end vanishes: the other learns it from its queue pair, and nothing is left behind.
 
 use anyhow::{Result, ensure};
-use urxe_tests::{Finished, Host, Leftovers, PingPong, Process, TIMEOUT, World, wait_until};
+use urxe_tests::{Finished, Host, Leftovers, PingPong, Process, TIMEOUT, World, wait_for_listener, wait_until};
 
 /// Exchanges without end, for practical purposes.
 const ENDLESS: u32 = u32::MAX >> 1;
@@ -14,11 +14,7 @@ fn write_bw(host: &Host) -> Result<(Process, Process)> {
     let port = host.next_port();
     let port_arg = port.to_string();
     let args = ["-d", "urxe0", "-x", "1", "-F", "-s", "65536", "-D", "300", "-p", &port_arg];
-    let mut server = host.spawn("ib_write_bw", &args)?;
-    wait_until("ib_write_bw listens", || {
-        ensure!(server.is_running()?, "the server ended: {}", server.stderr_so_far());
-        host.is_listening(port)
-    })?;
+    let server = wait_for_listener(host, host.spawn("ib_write_bw", &args)?, port)?;
     let client = host.spawn("ib_write_bw", &[&args[..], &["127.0.0.1"]].concat())?;
     Ok((server, client))
 }

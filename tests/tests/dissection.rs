@@ -1,0 +1,185 @@
+//! What others see on the wire: Wireshark's dissector, and scapy's independent ICRC.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use urxe_tests::{Capture, Fields, GID_IPV4, GID_IPV6, Host, Pair, PingPong, TIMEOUT, World, run_pair};
+
+/// Wireshark's names of what every packet has, then of what some have.
+const FIELDS: [&str; 13] = [
+    "frame.protocols",
+    "_ws.malformed",
+    "infiniband.bth.opcode",
+    "infiniband.bth.destqp",
+    "infiniband.bth.psn",
+    "infiniband.bth.p_key",
+    "infiniband.invariant.crc",
+    "infiniband.reth.va",
+    "infiniband.reth.r_key",
+    "infiniband.reth.dmalen",
+    "infiniband.aeth.syndrome",
+    "infiniband.aeth.msn",
+    "infiniband.atomiceth.swapdt",
+];
+
+/// RC opcodes (IBA 9.2), in Wireshark's decimal.
+const SEND_FIRST: &str = "0";
+const SEND_MIDDLE: &str = "1";
+const SEND_LAST: &str = "2";
+const WRITE_FIRST: &str = "6";
+const READ_REQUEST: &str = "12";
+const READ_RESPONSE_FIRST: &str = "13";
+const ACKNOWLEDGE: &str = "17";
+const ATOMIC_ACKNOWLEDGE: &str = "18";
+const FETCH_ADD: &str = "20";
+
+/// One field of every packet whose opcode is `opcode`.
+fn field<'a>(packets: &'a Fields, opcode: &str, name: &str) -> Result<Vec<&'a str>> {
+    let column = FIELDS.iter().position(|field| *field == name).with_context(|| format!("{name} is not captured"))?;
+    let rows: Vec<&str> = packets.iter().filter(|row| row[2] == opcode).map(|row| row[column].as_str()).collect();
+    ensure!(!rows.is_empty(), "no packet with opcode {opcode}");
+    Ok(rows)
+}
+
+fn all_filled(packets: &Fields, opcode: &str, names: &[&str]) -> Result<()> {
+    for name in names {
+        let values = field(packets, opcode, name)?;
+        ensure!(values.iter().all(|value| !value.is_empty()), "opcode {opcode} without {name}: {values:?}");
+    }
+    Ok(())
+}
+
+/// Every packet is dissected down to its ICRC.
+fn all_dissected(packets: &Fields) -> Result<()> {
+    ensure!(!packets.is_empty(), "nothing was captured");
+    for (index, packet) in packets.iter().enumerate() {
+        ensure!(packet[0].contains(":udp:infiniband"), "packet {index} is not RoCE v2: {packet:?}");
+        ensure!(packet[1].is_empty(), "packet {index} is malformed: {packet:?}");
+        ensure!(packet[2..7].iter().all(|field| !field.is_empty()), "packet {index} lacks a field: {packet:?}");
+        ensure!(packet[5] == "65535" || packet[5] == "0xffff", "packet {index}: not the default P_Key: {packet:?}");
+    }
+    Ok(())
+}
+
+/// QPN and PSN that an end of ibv_rc_pingpong printed as its own.
+fn local_address(stdout: &str) -> Result<(u32, u32)> {
+    let line = stdout.lines().find(|line| line.contains("local address:")).context("no local address")?;
+    let number = |name: &str| -> Result<u32> {
+        let text = line.split_once(name).with_context(|| format!("no {name} in {line:?}"))?.1;
+        Ok(u32::from_str_radix(text.get(..6).unwrap_or(text), 16)?)
+    };
+    Ok((number("QPN 0x")?, number("PSN 0x")?))
+}
+
+fn parse_number(text: &str) -> Result<u32> {
+    let parsed = match text.strip_prefix("0x") {
+        Some(hex) => u32::from_str_radix(hex, 16),
+        None => text.parse(),
+    };
+    parsed.with_context(|| format!("not a number: {text:?}"))
+}
+
+/// Runs a perftest program, both ends, with small counts.
+fn perftest(host: &Host, program: &str, args: &[&str]) -> Result<()> {
+    let port = host.next_port();
+    let port_arg = port.to_string();
+    let common = [&["-d", "urxe0", "-x", "1", "-F", "-n", "5", "-p", &port_arg], args].concat();
+    run_pair(host, port, program, &common, host, &[&common[..], &["127.0.0.1"]].concat())
+}
+
+fn capture_file(world: &World) -> PathBuf {
+    world.dir().join("capture.pcapng")
+}
+
+#[test]
+fn wireshark_dissects_what_pingpong_sends() -> Result<()> {
+    let world = World::new()?;
+    let host = world.host();
+    let capture = Capture::start(host, "lo", &capture_file(&world))?;
+    let Pair { server, client, .. } = PingPong { size: 3000, iters: 5, ..PingPong::default() }.start(host, host)?;
+    let (client, server) = (client.finish(TIMEOUT)?.success()?, server.finish(TIMEOUT)?.success()?);
+    let packets = capture.finish(&FIELDS)?;
+
+    all_dissected(&packets)?;
+    // 3000 bytes at path MTU 1024 are a First, a Middle and a Last; five each way.
+    for opcode in [SEND_FIRST, SEND_MIDDLE, SEND_LAST] {
+        let count = field(&packets, opcode, "infiniband.bth.psn")?.len();
+        ensure!(count == 10, "{count} packets with opcode {opcode}, not 10");
+    }
+    all_filled(&packets, ACKNOWLEDGE, &["infiniband.aeth.syndrome", "infiniband.aeth.msn"])?;
+
+    let ends = [local_address(&client.stdout)?, local_address(&server.stdout)?];
+    let qpns: BTreeSet<u32> = packets.iter().map(|packet| parse_number(&packet[3])).collect::<Result<_>>()?;
+    ensure!(qpns == ends.iter().map(|(qpn, _)| *qpn).collect(), "QPNs {qpns:06x?} on the wire, {ends:06x?} printed");
+    // Each end starts at the PSN that it printed; the packets go to the other's QPN.
+    for ((_, psn), (peer, _)) in [(ends[0], ends[1]), (ends[1], ends[0])] {
+        let first =
+            packets.iter().find(|packet| packet[2] == SEND_FIRST && parse_number(&packet[3]).ok() == Some(peer));
+        let first = first.with_context(|| format!("no First to {peer:06x}"))?;
+        ensure!(parse_number(&first[4])? == psn, "first PSN {} on the wire, {psn} printed", first[4]);
+    }
+    Ok(())
+}
+
+#[test]
+fn wireshark_dissects_write_read_and_atomic() -> Result<()> {
+    let world = World::new()?;
+    let capture = Capture::start(world.host(), "lo", &capture_file(&world))?;
+    perftest(world.host(), "ib_write_bw", &["-s", "5000", "-m", "1024"])?;
+    perftest(world.host(), "ib_read_bw", &["-s", "5000", "-m", "1024"])?;
+    perftest(world.host(), "ib_atomic_bw", &["-A", "FETCH_AND_ADD"])?;
+    let packets = capture.finish(&FIELDS)?;
+
+    all_dissected(&packets)?;
+    let reth = ["infiniband.reth.va", "infiniband.reth.r_key", "infiniband.reth.dmalen"];
+    for opcode in [WRITE_FIRST, READ_REQUEST] {
+        all_filled(&packets, opcode, &reth)?;
+        let lengths = field(&packets, opcode, "infiniband.reth.dmalen")?;
+        ensure!(lengths.iter().all(|length| *length == "5000"), "opcode {opcode}: DMA length {lengths:?}");
+    }
+    let aeth = ["infiniband.aeth.syndrome", "infiniband.aeth.msn"];
+    for opcode in [ACKNOWLEDGE, READ_RESPONSE_FIRST, ATOMIC_ACKNOWLEDGE] {
+        all_filled(&packets, opcode, &aeth)?;
+    }
+    all_filled(&packets, FETCH_ADD, &["infiniband.atomiceth.swapdt"])
+}
+
+/// The Python of the virtual environment that `make setup` puts scapy into.
+fn python() -> Result<PathBuf> {
+    let venv = std::env::var_os("URXE_VENV").map(PathBuf::from);
+    let venv = venv.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/venv"));
+    let python = venv.join("bin/python");
+    ensure!(python.exists(), "{} is missing: make setup", python.display());
+    Ok(python)
+}
+
+/// Has scapy recompute the ICRC of what `gid` and `netdev` carry between two hosts.
+fn scapy_agrees(world: &World, server: &Host, client: &Host, netdev: &str, gid: u32) -> Result<()> {
+    let file = capture_file(world);
+    let capture = Capture::start(client, netdev, &file)?;
+    // All pad counts, one packet and several, both directions.
+    for size in [1, 2, 3, 4, 1023, 5001] {
+        PingPong { size, gid, iters: 3, ..PingPong::default() }.run(server, client)?;
+    }
+    let packets = capture.finish(&FIELDS)?;
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/icrc.py");
+    let (script, file) = (script.to_str().context("a path that is not UTF-8")?, file.to_str().context("same")?);
+    let verdict = client.run(python()?, &[script, file])?;
+    ensure!(verdict.stdout.contains(&format!("{} packets, 0 wrong", packets.len())), "not all checked: {verdict}");
+    Ok(())
+}
+
+#[test]
+fn scapy_computes_the_same_icrc_ipv4() -> Result<()> {
+    let world = World::new()?;
+    scapy_agrees(&world, world.host(), world.host(), "lo", GID_IPV4)
+}
+
+#[test]
+fn scapy_computes_the_same_icrc_ipv6() -> Result<()> {
+    let world = World::new()?;
+    let other = world.add_host()?;
+    world.link(world.host(), &other, 1500)?;
+    scapy_agrees(&world, world.host(), &other, "veth0", GID_IPV6)
+}

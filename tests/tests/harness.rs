@@ -1,0 +1,79 @@
+//! The harness itself: a check that cannot fail would hide what it looks for.
+
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
+
+use anyhow::{Result, ensure};
+use urxe_tests::{Leftovers, World, in_world, port_owner, wait_until};
+
+/// Holds what a urxe process holds, for as long as it runs.
+const HOLDER: &str = "import socket, os, time\n\
+    u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); u.bind(('127.0.0.1', 4791))\n\
+    v = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM); v.bind(('::1', 4791))\n\
+    n = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM); n.bind('\\0urxe/1/owner/127.0.0.1'); n.listen()\n\
+    open(os.environ['TMPDIR'] + '/left', 'w'); open('/dev/shm/left', 'w')\n\
+    time.sleep(600)";
+
+#[test]
+fn leftovers_and_owners_are_found() -> Result<()> {
+    let world = World::bare()?;
+    let host = world.host();
+    ensure!(Leftovers::on(host)?.is_empty(), "not empty to begin with: {}", Leftovers::on(host)?);
+    let holder = host.spawn("python3", &["-c", HOLDER])?;
+    wait_until("all is held", || {
+        let left = Leftovers::on(host)?;
+        Ok(left.names.len() == 1 && left.sockets.len() == 2 && left.files.len() == 2)
+    })?;
+    ensure!(port_owner(host, "127.0.0.1")? == holder.pid());
+    drop(holder);
+    let left = Leftovers::on(host)?;
+    ensure!(left.names.is_empty() && left.sockets.is_empty() && left.files.len() == 2, "after its death: {left}");
+    Ok(())
+}
+
+#[test]
+fn hosts_reach_each_other_and_nobody_else() -> Result<()> {
+    let world = World::new()?;
+    let (a, b) = (world.host(), &world.add_host()?);
+    ensure!(
+        a.try_run("ping", &["-c", "1", "-W", "1", "10.77.0.2"])?.failure().is_ok(),
+        "reachable before it is linked"
+    );
+    world.link(a, b, 1500)?;
+    for address in ["10.77.0.2", "fd77::2"] {
+        a.run("ping", &["-c", "1", "-W", "5", address])?;
+    }
+    let routes = a.run("ip", &["route", "show", "default"])?;
+    ensure!(routes.stdout.is_empty(), "a way out of the world: {routes}");
+    Ok(())
+}
+
+#[test]
+fn a_world_ends_with_its_programs() -> Result<()> {
+    let world = World::bare()?;
+    let sleeper = world.host().spawn("sleep", &["600"])?;
+    let proc = format!("/proc/{}", sleeper.pid());
+    ensure!(std::fs::exists(&proc)?);
+    drop((sleeper, world));
+    ensure!(!std::fs::exists(&proc)?, "{proc} outlived its world");
+    Ok(())
+}
+
+#[test]
+fn a_test_inside_has_the_world_around_it() {
+    in_world(|| {
+        // Twice the same name would fail on the machine's own network, or while another test has it.
+        let _name = UnixListener::bind_addr(&SocketAddr::from_abstract_name("urxe/harness-test")?)?;
+        ensure!(std::env::var("SYSFS_PATH")? == "/var/lib/urxe/sysfs");
+        ensure!(std::fs::exists("/dev/infiniband/uverbs0")?);
+        let links = std::fs::read_dir("/sys/class/net")?.count();
+        ensure!(links == 1, "{links} interfaces, not only lo");
+        Ok(())
+    });
+}
+
+#[test]
+#[should_panic(expected = "deliberate")]
+fn a_failure_inside_is_a_failure_outside() {
+    in_world(|| anyhow::bail!("deliberate"));
+}
