@@ -2,12 +2,20 @@
 #![forbid(unsafe_code)]
 //! RoCE v2 packets: what is in a UDP 4791 datagram, byte for byte.
 //!
-//! One header a file. Every header is a plain struct that can only hold what is legal, with
-//! `parse` from and `emit` to a slice of exactly `LEN` bytes; [`Packet`] is the checked view of a whole
-//! datagram. The [opcode table](opcode) says which headers an opcode carries, how long its payload may be,
+//! One header a file. Every header is a plain struct that can only hold what is legal, with `parse` from and
+//! `emit` to an array of `LEN` bytes; [`Packet`] is the checked view of a whole datagram. The [opcode table](opcode) says which headers an opcode carries, how long its payload may be,
 //! and what it does to the receive queue; parser, emitter, requester and responder read the same row.
 //!
-//! Nothing here does I/O, allocates, or panics on any input.
+//! Packets print as one line, in Wireshark's words:
+//!
+//! ```
+//! use urxe_wire::Packet;
+//! let datagram = [0x11, 0, 0xFF, 0xFF, 0, 0, 0, 0x12, 0, 0x12, 0x34, 0x56, 0x1F, 0, 0, 7, 0, 0, 0, 0];
+//! let packet = Packet::parse(&datagram).unwrap();
+//! assert_eq!(packet.to_string(), "RC Acknowledge QP=0x000012 PSN=1193046 Ack Credits=31 MSN=7");
+//! ```
+//!
+//! Nothing here does I/O or allocates, and nothing that is received makes it panic.
 //!
 //! Sources: InfiniBand Architecture Specification volume 1, chapter 9 (transport layer) and annex A17
 //! (RoCE v2); `include/rdma/ib_pack.h` for the opcode numbers.
@@ -28,6 +36,7 @@ pub mod imm_dt;
 pub mod mtu;
 pub mod opcode;
 pub mod packet;
+mod pretty;
 pub mod psn;
 pub mod reth;
 pub mod syndrome;

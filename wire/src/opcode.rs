@@ -372,7 +372,10 @@ impl Opcode {
 
 impl fmt::Debug for Opcode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.transport.name(), self.info().name)
+        match self.transport {
+            Transport::Cnp => f.write_str(self.info().name),
+            transport => write!(f, "{} {}", transport.name(), self.info().name),
+        }
     }
 }
 

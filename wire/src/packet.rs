@@ -300,7 +300,12 @@ impl<'a> Packet<'a> {
 /// How many pad bytes a payload of `len` bytes needs (IBA 9.2 "PadCnt").
 #[must_use]
 pub const fn pad_count(len: usize) -> u8 {
-    (len.wrapping_neg() & 3) as u8
+    match len % 4 {
+        0 => 0,
+        1 => 3,
+        2 => 2,
+        _ => 1,
+    }
 }
 
 #[cfg(test)]

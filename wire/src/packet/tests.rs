@@ -5,7 +5,7 @@ use proptest::strategy::ValueTree;
 
 use super::*;
 use crate::testing::{bytes, datagram, opcodes, packet, packet_of};
-use crate::{Msn, Operation, PKey, Psn, QKey, Qpn, RKey, Syndrome, syndrome::Credits};
+use crate::{Msn, Operation, Psn, QKey, Qpn, RKey, Syndrome, syndrome::Credits};
 
 fn opcode(transport: Transport, operation: Operation) -> Opcode {
     Opcode::new(transport, operation).unwrap()
@@ -81,13 +81,11 @@ fn xrc_requests_have_an_xrceth_and_responses_have_none() {
     assert_eq!(bytes(&response, &[]), [0xB1, 0, 0xFF, 0xFF, 0, 0, 0, 1, 0, 0, 0, 2, 0x1F, 0, 0, 3]);
 }
 
+/// The example that Mellanox published ("RoCEv2 CNP Packet Format Example").
 #[test]
 fn a_cnp_has_sixteen_reserved_bytes() {
-    let cnp = Header::new(
-        Bth { becn: true, p_key: PKey(0xFFFF), ..Bth::new(Opcode::CNP, Qpn::new(0x12_3456), Psn::new(0)) },
-        Ext::CnpReserved,
-    );
-    let mut expected = std::vec![0x81, 0, 0xFF, 0xFF, 0x40, 0x12, 0x34, 0x56, 0, 0, 0, 0];
+    let cnp = Header::new(Bth { becn: true, ..Bth::new(Opcode::CNP, Qpn::new(0xD2), Psn::new(0)) }, Ext::CnpReserved);
+    let mut expected = std::vec![0x81, 0, 0xFF, 0xFF, 0x40, 0, 0, 0xD2, 0, 0, 0, 0];
     expected.extend_from_slice(&[0; 16]);
     assert_eq!(bytes(&cnp, &[]), expected);
 }
