@@ -1,0 +1,180 @@
+//! Completion queues.
+
+use alloc::collections::VecDeque;
+
+use urxe_wire::{ImmDt, Qpn};
+
+/// How a work request ended (`enum ibv_wc_status`, IBA 11.6.2); the numbers are libibverbs'.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+#[expect(missing_docs, reason = "the names are the specification's")]
+pub enum WcStatus {
+    Success = 0,
+    LocalLengthError = 1,
+    LocalQpOperationError = 2,
+    LocalProtectionError = 4,
+    WrFlushError = 5,
+    MwBindError = 6,
+    BadResponseError = 7,
+    LocalAccessError = 8,
+    RemoteInvalidRequestError = 9,
+    RemoteAccessError = 10,
+    RemoteOperationError = 11,
+    RetryExceededError = 12,
+    RnrRetryExceededError = 13,
+    RemoteAbortedError = 16,
+    FatalError = 19,
+}
+
+/// What kind of work request ended (`enum ibv_wc_opcode`); the numbers are libibverbs'.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+#[expect(missing_docs, reason = "the names are the specification's")]
+pub enum WcOpcode {
+    Send = 0,
+    RdmaWrite = 1,
+    RdmaRead = 2,
+    CompSwap = 3,
+    FetchAdd = 4,
+    Recv = 128,
+    RecvRdmaWithImm = 129,
+}
+
+/// A completion queue element.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Cqe {
+    /// The consumer's number for the work request.
+    pub wr_id: u64,
+    /// How it ended. If not well, only `wr_id`, `status` and `qpn` mean anything.
+    pub status: WcStatus,
+    /// What it was.
+    pub opcode: WcOpcode,
+    /// The QP it was posted to.
+    pub qpn: Qpn,
+    /// Bytes received, or read.
+    pub byte_len: u32,
+    /// Immediate data that came with a message.
+    pub imm: Option<ImmDt>,
+    /// The QP that sent the message: on UD; elsewhere the connected peer.
+    pub src_qp: Qpn,
+    /// The message asked for a solicited event.
+    pub solicited: bool,
+}
+
+/// What makes a CQ raise a completion event (IBA 11.4.2.2).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Arm {
+    /// Nothing.
+    Disarmed,
+    /// Receive completions of solicited messages, and errors.
+    Solicited,
+    /// Any completion.
+    Next,
+}
+
+/// What adding a completion did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Pushed {
+    /// It was added.
+    Quietly,
+    /// It was added, and the consumer asked to be told: raise a completion event.
+    RaiseEvent,
+    /// The queue was full, or had overrun before: the completion is lost and the CQ is in error (IBA 11.6.3.2 "CQ error"): raise `IBV_EVENT_CQ_ERR` the first time.
+    Overrun {
+        /// This is the overrun, not one after it.
+        first: bool,
+    },
+}
+
+/// A completion queue: bounded, first in first out.
+#[derive(Debug)]
+pub struct CompletionQueue {
+    queue: VecDeque<Cqe>,
+    capacity: usize,
+    arm: Arm,
+    overrun: bool,
+}
+
+impl CompletionQueue {
+    /// A queue of `capacity` elements.
+    #[must_use]
+    pub fn new(capacity: usize) -> Self {
+        Self { queue: VecDeque::with_capacity(capacity.min(4096)), capacity, arm: Arm::Disarmed, overrun: false }
+    }
+
+    /// Adds a completion.
+    pub fn push(&mut self, cqe: Cqe) -> Pushed {
+        if self.overrun || self.queue.len() >= self.capacity {
+            let first = !self.overrun;
+            self.overrun = true;
+            return Pushed::Overrun { first };
+        }
+        self.queue.push_back(cqe);
+        let raise = match self.arm {
+            Arm::Disarmed => false,
+            Arm::Solicited => cqe.solicited || cqe.status != WcStatus::Success,
+            Arm::Next => true,
+        };
+        if raise {
+            self.arm = Arm::Disarmed;
+            Pushed::RaiseEvent
+        } else {
+            Pushed::Quietly
+        }
+    }
+
+    /// Takes the oldest completion.
+    pub fn poll(&mut self) -> Option<Cqe> {
+        self.queue.pop_front()
+    }
+
+    /// Asks for one event. Asking for all overrides asking for solicited ones, not the other way round
+    /// (`ibv_req_notify_cq(3)`, IBA 11.4.2.2).
+    pub const fn arm(&mut self, solicited_only: bool) {
+        self.arm = match (self.arm, solicited_only) {
+            (Arm::Next, _) | (_, false) => Arm::Next,
+            (_, true) => Arm::Solicited,
+        };
+    }
+
+    /// Elements it can hold.
+    #[must_use]
+    pub const fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Elements it holds.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Whether there is nothing to poll.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// Whether a completion was lost.
+    #[must_use]
+    pub const fn has_overrun(&self) -> bool {
+        self.overrun
+    }
+
+    /// Changes the capacity.
+    ///
+    /// # Errors
+    /// The number of elements it holds, if that is more (`ibv_resize_cq(3)`: EINVAL).
+    pub fn resize(&mut self, capacity: usize) -> Result<(), usize> {
+        if self.queue.len() > capacity {
+            return Err(self.queue.len());
+        }
+        self.capacity = capacity;
+        Ok(())
+    }
+
+    /// Removes the completions of a QP that is being destroyed or reset (IBA 10.2.4.4).
+    pub fn forget(&mut self, qpn: Qpn) {
+        self.queue.retain(|cqe| cqe.qpn != qpn);
+    }
+}

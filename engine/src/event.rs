@@ -1,0 +1,121 @@
+//! What happened, and why: for counters, traces, tests, and people.
+
+use urxe_wire::{NakCode, Opcode, Psn, RnrTimer};
+
+use crate::fault::ResponderFault;
+use crate::qp::state::QpState;
+
+/// An affiliated asynchronous event of a queue pair (IBA 11.6.3; `ibv_get_async_event(3)`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[expect(missing_docs, reason = "the names are the specification's")]
+pub enum AsyncEvent {
+    QpFatal,
+    QpRequestError,
+    QpAccessError,
+    CommunicationEstablished,
+    SqDrained,
+    LastWqeReached,
+}
+
+/// Why a packet was thrown away without an answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DropReason {
+    /// The QP's state does not receive (IBA 10.3.1).
+    State(QpState),
+    /// The opcode's transport is not the QP's (IBA 9.6.1.1).
+    Transport,
+    /// The P_Key is of another partition (IBA 9.6.1.1.3).
+    PKey,
+    /// It came from another address than the connected peer's.
+    Stranger,
+    /// A request behind a gap; the gap has been reported already (IBA 9.7.5.2.8).
+    OutOfSequence,
+    /// A duplicate whose answer is not kept any more (IBA 9.7.5.1.5).
+    StaleDuplicate,
+    /// An acknowledgement of something not outstanding, a "ghost" (IBA 9.7.5.1.4).
+    GhostAck,
+    /// A READ or ATOMIC response out of turn.
+    UnexpectedResponse,
+    /// Congestion notifications are counted, not obeyed.
+    CongestionNotification,
+}
+
+/// Why requests are sent again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RetryReason {
+    /// Nothing came back in time (IBA 9.7.6.1.3).
+    AckTimeout,
+    /// The peer misses a request.
+    SequenceNak,
+    /// A later acknowledgement shows that a response was lost (IBA 9.7.5.1.2).
+    ImpliedNak,
+    /// The peer had no receive WQE.
+    Rnr,
+}
+
+/// A NAK, sent or received.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Nak {
+    /// Receiver not ready.
+    Rnr(RnrTimer),
+    /// Any other.
+    Code(NakCode),
+}
+
+/// Something happened in a queue pair.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// The state changed.
+    State {
+        /// Before.
+        from: QpState,
+        /// After.
+        to: QpState,
+    },
+    /// A packet was thrown away.
+    Dropped {
+        /// What it was.
+        opcode: Opcode,
+        /// Its PSN.
+        psn: Psn,
+        /// Why.
+        reason: DropReason,
+    },
+    /// A duplicate request was answered again.
+    Duplicate {
+        /// What it was.
+        opcode: Opcode,
+        /// Its PSN.
+        psn: Psn,
+    },
+    /// The responder refused a request.
+    SentNak {
+        /// How.
+        nak: Nak,
+        /// The PSN it names.
+        psn: Psn,
+    },
+    /// The responder met an error.
+    ResponderFault {
+        /// Which.
+        fault: ResponderFault,
+        /// The request's PSN.
+        psn: Psn,
+    },
+    /// The peer refused a request.
+    ReceivedNak {
+        /// How.
+        nak: Nak,
+        /// The PSN it names.
+        psn: Psn,
+    },
+    /// The requester goes back.
+    Retry {
+        /// Why.
+        reason: RetryReason,
+        /// To where.
+        psn: Psn,
+        /// How many tries are left; `None` if they are not counted.
+        left: Option<u8>,
+    },
+}

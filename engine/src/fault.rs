@@ -1,0 +1,76 @@
+//! What a responder does about an error: one row an error.
+//!
+//! Source: IBA 9.9.3 "Responder side error behavior", tables of fault classes, C9-222 ff. Where the kernel's rxe
+//! differs, the row says so.
+
+use urxe_wire::NakCode;
+
+use crate::cq::WcStatus;
+use crate::event::AsyncEvent;
+use crate::memory::Refusal;
+
+/// What is wrong with a request, or with carrying it out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ResponderFault {
+    /// First, Middle, Last and Only packets came in an impossible order.
+    OpcodeSequence,
+    /// The operation is not one this QP carries out.
+    Unsupported,
+    /// The payload's length is not what the position demands, or disagrees with the RETH.
+    Length,
+    /// The QP's access flags do not allow the operation.
+    QpAccess,
+    /// An atomic's address is not a multiple of eight.
+    Misaligned,
+    /// More READs and atomics at once than responder resources.
+    TooManyReads,
+    /// The R_Key does not give the access.
+    RemoteAccess(Refusal),
+    /// The message is longer than the receive WQE's buffers.
+    RecvTooShort,
+    /// An L_Key of the receive WQE does not give the access.
+    RecvProtection(Refusal),
+}
+
+/// The consequences of a fault: for RC, the QP goes to ERR in any case.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Consequence {
+    /// What the peer is told.
+    pub nak: NakCode,
+    /// How the receive WQE completes, if the message had one.
+    pub recv: WcStatus,
+    /// The event raised when no receive WQE can carry the news.
+    pub event: AsyncEvent,
+}
+
+impl ResponderFault {
+    /// The fault's row.
+    #[must_use]
+    pub const fn consequence(self) -> Consequence {
+        match self {
+            // Class C: invalid request (C9-222.1.1).
+            Self::OpcodeSequence | Self::Unsupported | Self::Length | Self::Misaligned | Self::TooManyReads => {
+                row(NakCode::InvalidRequest, WcStatus::RemoteInvalidRequestError, AsyncEvent::QpRequestError)
+            }
+            // An operation that the QP does not enable counts as unsupported, as on the kernel's rxe.
+            Self::QpAccess => {
+                row(NakCode::InvalidRequest, WcStatus::RemoteInvalidRequestError, AsyncEvent::QpRequestError)
+            }
+            Self::RemoteAccess(Refusal::Unmapped) => {
+                row(NakCode::RemoteOperationalError, WcStatus::LocalAccessError, AsyncEvent::QpAccessError)
+            }
+            Self::RemoteAccess(_) => {
+                row(NakCode::RemoteAccessError, WcStatus::LocalAccessError, AsyncEvent::QpAccessError)
+            }
+            // Class D for the WQE, C on the wire. The kernel's rxe says remote operational error.
+            Self::RecvTooShort => row(NakCode::InvalidRequest, WcStatus::LocalLengthError, AsyncEvent::QpFatal),
+            Self::RecvProtection(_) => {
+                row(NakCode::RemoteOperationalError, WcStatus::LocalProtectionError, AsyncEvent::QpFatal)
+            }
+        }
+    }
+}
+
+const fn row(nak: NakCode, recv: WcStatus, event: AsyncEvent) -> Consequence {
+    Consequence { nak, recv, event }
+}

@@ -1,0 +1,69 @@
+//! What the engine asks of its surroundings.
+
+use crate::cq::Cqe;
+use crate::event::{AsyncEvent, Event};
+use crate::memory::Memory;
+use crate::time::Instant;
+use crate::work::RecvWr;
+use urxe_wire::Qpn;
+
+/// The surroundings' types, under one name.
+pub trait Host {
+    /// Registered memory.
+    type Memory: Memory;
+    /// Where packets go.
+    type Network: Network;
+    /// Where completions and events go.
+    type Consumer: Consumer;
+}
+
+/// Takes packets.
+pub trait Network {
+    /// A way to a peer: addresses, UDP source port, traffic class.
+    type Route;
+    /// Where a packet came from.
+    type Origin;
+
+    /// Whether packets of `origin` may claim to come from the peer behind `route` (the same addresses).
+    fn is_from(route: &Self::Route, origin: &Self::Origin) -> bool;
+
+    /// Room for one packet of `len` bytes, from the BTH to the padding; the ICRC is the network's to add.
+    /// The engine writes every byte of it. `None` if there is no room now.
+    fn packet(&mut self, route: &Self::Route, len: usize) -> Option<&mut [u8]>;
+
+    /// Sends the packet last handed out. One that is never committed is forgotten.
+    fn commit(&mut self);
+}
+
+/// The verbs consumer's side: who posted the work requests.
+pub trait Consumer {
+    /// A completion queue.
+    type Cq;
+    /// A shared receive queue.
+    type Srq;
+
+    /// Adds a completion to a queue.
+    fn complete(&mut self, cq: &Self::Cq, cqe: Cqe);
+
+    /// Takes a receive WQE from a shared receive queue.
+    fn take_recv(&mut self, srq: &Self::Srq) -> Option<RecvWr>;
+
+    /// Raises an affiliated asynchronous event.
+    fn async_event(&mut self, qpn: Qpn, event: AsyncEvent);
+
+    /// Something happened that a person debugging would want to know. Costs nothing unless it is used.
+    fn trace(&mut self, _qpn: Qpn, _event: Event) {}
+}
+
+/// Everything a call may need from outside.
+#[derive(Debug)]
+pub struct Io<'a, H: Host> {
+    /// The time of this call.
+    pub now: Instant,
+    /// Registered memory.
+    pub memory: &'a H::Memory,
+    /// Where packets go.
+    pub network: &'a mut H::Network,
+    /// Where completions and events go.
+    pub consumer: &'a mut H::Consumer,
+}

@@ -1,0 +1,274 @@
+//! Registered memory: regions, keys, and the one door to the application's bytes.
+
+use core::ops::Deref;
+
+use alloc::vec::Vec;
+
+use crate::access::Access;
+use crate::rng::Rng;
+
+/// A protection domain, by number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub struct Pd(pub u32);
+
+/// A local key or a remote key: eight random low bits and the index of a table entry.
+///
+/// Regions have one number for both (`ibv_mr.lkey`, `.rkey`), as on the kernel's rxe.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub struct Key(pub u32);
+
+/// The memory is not there, or not writable: the application unmapped it after registering it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Fault;
+
+/// A registered memory region, or a bound memory window (IBA 10.6).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Region {
+    /// Its key.
+    pub key: Key,
+    /// The protection domain it belongs to.
+    pub pd: Pd,
+    /// What may be done with it.
+    pub access: Access,
+    /// The first address by which work requests and peers name it.
+    pub iova: u64,
+    /// Bytes.
+    pub length: u64,
+    /// Where the byte at `iova` is in the application's address space.
+    pub host: u64,
+}
+
+/// Why an access is refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Refusal {
+    /// No region has the key.
+    NoSuchKey,
+    /// The region belongs to another protection domain.
+    OtherPd,
+    /// The region does not allow it.
+    Access,
+    /// Part of it lies outside the region.
+    OutOfBounds,
+    /// The memory is gone.
+    Unmapped,
+}
+
+impl Region {
+    /// The host address of `[va, va + length)`, if `pd` may do `access` to all of it (IBA 10.6.3.1, C10-57 f.).
+    ///
+    /// # Errors
+    /// The first rule broken, in the order of [`Refusal`].
+    pub fn check(&self, pd: Pd, access: Access, va: u64, length: u64) -> Result<u64, Refusal> {
+        if self.pd != pd {
+            return Err(Refusal::OtherPd);
+        }
+        if !self.access.contains(access) {
+            return Err(Refusal::Access);
+        }
+        let offset = va.checked_sub(self.iova).ok_or(Refusal::OutOfBounds)?;
+        let end = offset.checked_add(length).ok_or(Refusal::OutOfBounds)?;
+        if end > self.length {
+            return Err(Refusal::OutOfBounds);
+        }
+        self.host.checked_add(offset).ok_or(Refusal::OutOfBounds)
+    }
+}
+
+/// The application's memory, as the engine may touch it: by host addresses that [`Region::check`] gave.
+///
+/// The memory is shared with the application's threads and with peers, so there are only copies, never
+/// references. An implementation must turn memory that is gone into [`Fault`].
+pub trait Memory {
+    /// Keeps a region registered while it is held: deregistration waits for the last one.
+    type Region: Deref<Target = Region>;
+
+    /// The region or window that has `key`.
+    fn region(&self, key: Key) -> Option<Self::Region>;
+
+    /// Copies from the application's memory.
+    ///
+    /// # Errors
+    /// [`Fault`] if part of it is not mapped; `to` may have been written in part.
+    fn read(&self, from: u64, to: &mut [u8]) -> Result<(), Fault>;
+
+    /// Copies to the application's memory. The last byte becomes visible last: programs spin on it.
+    ///
+    /// # Errors
+    /// [`Fault`] if part of it is not mapped or not writable; a part may have been written.
+    fn write(&self, to: u64, from: &[u8]) -> Result<(), Fault>;
+
+    /// Atomically replaces the eight bytes at `at` by `swap` if they equal `compare`; returns what was there.
+    /// Numbers are in the host's byte order. `at` is a multiple of eight.
+    ///
+    /// # Errors
+    /// [`Fault`] if it is not mapped or not writable.
+    fn compare_swap(&self, at: u64, compare: u64, swap: u64) -> Result<u64, Fault>;
+
+    /// Atomically adds to the eight bytes at `at`, wrapping; returns what was there.
+    ///
+    /// # Errors
+    /// [`Fault`] if it is not mapped or not writable.
+    fn fetch_add(&self, at: u64, add: u64) -> Result<u64, Fault>;
+}
+
+/// Looks `key` up, checks the access, and hands the region (held) and the host address to `then`.
+///
+/// # Errors
+/// The [`Refusal`]; a [`Fault`] of `then` becomes [`Refusal::Unmapped`].
+pub(crate) fn access<M: Memory, T>(
+    memory: &M,
+    pd: Pd,
+    key: Key,
+    access: Access,
+    va: u64,
+    length: usize,
+    then: impl FnOnce(u64) -> Result<T, Fault>,
+) -> Result<T, Refusal> {
+    let region = memory.region(key).ok_or(Refusal::NoSuchKey)?;
+    let at = region.check(pd, access, va, length as u64)?;
+    then(at).map_err(|Fault| Refusal::Unmapped)
+}
+
+/// Entries found by key in constant time. Keys cannot be guessed from one another, and a key that was
+/// removed does not come back soon (the random low bits change with every use of an entry).
+#[derive(Debug)]
+pub struct KeyTable<T> {
+    entries: Vec<Entry<T>>,
+    free: Vec<u32>,
+    rng: Rng,
+    most: usize,
+}
+
+#[derive(Debug)]
+struct Entry<T> {
+    tag: u8,
+    value: Option<T>,
+}
+
+/// The table is full.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Full;
+
+impl<T> KeyTable<T> {
+    /// A table of up to `most` entries (at most 2^24 - 1); `seed` decides the low bits of keys.
+    #[must_use]
+    pub fn new(most: usize, seed: u64) -> Self {
+        Self { entries: Vec::new(), free: Vec::new(), rng: Rng::new(seed), most: most.min((1 << 24) - 1) }
+    }
+
+    /// Adds what `make` returns for its key.
+    ///
+    /// # Errors
+    /// [`Full`]; `make` is not called then.
+    pub fn insert(&mut self, make: impl FnOnce(Key) -> T) -> Result<Key, Full> {
+        let index = match self.free.pop() {
+            Some(index) => index,
+            None if self.entries.len() < self.most => {
+                self.entries.push(Entry { tag: self.rng.next_u8(), value: None });
+                u32::try_from(self.entries.len() - 1).map_err(|_| Full)?
+            }
+            None => return Err(Full),
+        };
+        let step = 1 + self.rng.next_u8() % 254;
+        let entry = self.entries.get_mut(index as usize).ok_or(Full)?;
+        entry.tag = entry.tag.wrapping_add(step);
+        // Index 0 would make small, plausible-looking keys; keys start at entry 1.
+        let key = Key((index + 1) << 8 | u32::from(entry.tag));
+        entry.value = Some(make(key));
+        Ok(key)
+    }
+
+    /// The entry with `key`.
+    #[must_use]
+    pub fn get(&self, key: Key) -> Option<&T> {
+        let entry = self.entries.get(Self::index(key)?)?;
+        if entry.tag == Self::tag(key) { entry.value.as_ref() } else { None }
+    }
+
+    /// The entry with `key`, to be changed.
+    #[must_use]
+    pub fn get_mut(&mut self, key: Key) -> Option<&mut T> {
+        let entry = self.entries.get_mut(Self::index(key)?)?;
+        if entry.tag == Self::tag(key) { entry.value.as_mut() } else { None }
+    }
+
+    /// Takes the entry with `key` out.
+    pub fn remove(&mut self, key: Key) -> Option<T> {
+        let index = Self::index(key)?;
+        let entry = self.entries.get_mut(index)?;
+        if entry.tag != Self::tag(key) {
+            return None;
+        }
+        let value = entry.value.take()?;
+        self.free.push(u32::try_from(index).ok()?);
+        Some(value)
+    }
+
+    /// How many entries there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.entries.len() - self.free.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn index(key: Key) -> Option<usize> {
+        (key.0 >> 8).checked_sub(1).map(|index| index as usize)
+    }
+
+    const fn tag(key: Key) -> u8 {
+        key.0.to_le_bytes()[0]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn region() -> Region {
+        Region {
+            key: Key(0x1ff),
+            pd: Pd(1),
+            access: Access::LOCAL_WRITE | Access::REMOTE_READ,
+            iova: 0x1000,
+            length: 0x100,
+            host: 0x7000_0000,
+        }
+    }
+
+    #[test]
+    fn bounds_cannot_be_tricked_by_overflow() {
+        let check = |va, length| region().check(Pd(1), Access::REMOTE_READ, va, length);
+        assert_eq!(check(0x1000, 0x100), Ok(0x7000_0000));
+        assert_eq!(check(0x10ff, 1), Ok(0x7000_00ff));
+        assert_eq!(check(0x1100, 0), Ok(0x7000_0100));
+        for (va, length) in [(0xfff, 1), (0x1000, 0x101), (0x10ff, 2), (0x1001, u64::MAX), (u64::MAX, 2), (0, u64::MAX)]
+        {
+            assert_eq!(check(va, length), Err(Refusal::OutOfBounds), "{va:#x}+{length:#x}");
+        }
+    }
+
+    #[test]
+    fn rights_and_domain() {
+        assert_eq!(region().check(Pd(2), Access::NONE, 0x1000, 1), Err(Refusal::OtherPd));
+        assert_eq!(region().check(Pd(1), Access::REMOTE_WRITE, 0x1000, 1), Err(Refusal::Access));
+        assert_eq!(region().check(Pd(1), Access::NONE, 0x1000, 1), Ok(0x7000_0000));
+    }
+
+    #[test]
+    fn keys_do_not_come_back_at_once() {
+        let mut table = KeyTable::new(1, 7);
+        let first = table.insert(|key| key).unwrap();
+        assert_eq!(table.insert(|key| key), Err(Full));
+        assert_eq!(table.get(first), Some(&first));
+        assert_eq!(table.remove(first), Some(first));
+        assert_eq!(table.remove(first), None);
+        let second = table.insert(|key| key).unwrap();
+        assert_ne!(first, second);
+        assert_eq!((table.get(first), table.get(Key(0)), table.get(Key(u32::MAX))), (None, None, None));
+    }
+}

@@ -1,0 +1,187 @@
+//! The completer: what responses mean for the requests outstanding (IBA 9.7.5, 9.7.6, 9.7.7).
+
+use urxe_wire::opcode::{Kind, Position};
+use urxe_wire::{Aeth, Credits, Ext, NakCode, Packet, Psn, Syndrome};
+
+use super::QpConfig;
+use super::attr::QpAttr;
+use super::requester::{Requester, scatter};
+use crate::cq::WcStatus;
+use crate::event::{DropReason, Event, Nak, RetryReason};
+use crate::host::{Consumer, Host, Io};
+use crate::work::{Data, SendOp};
+
+/// A response that is not simply taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Failure {
+    /// It is thrown away.
+    Dropped(DropReason),
+    /// The oldest WQE completes with this status, and the QP goes to ERR.
+    Front(WcStatus),
+}
+
+impl From<WcStatus> for Failure {
+    fn from(status: WcStatus) -> Self {
+        Self::Front(status)
+    }
+}
+
+impl Requester {
+    /// Takes a response.
+    pub(super) fn handle_response<H: Host>(
+        &mut self,
+        config: &QpConfig<H>,
+        attr: &QpAttr,
+        io: &mut Io<'_, H>,
+        packet: &Packet<'_>,
+    ) -> Result<(), Failure> {
+        let psn = packet.bth().psn;
+        match (packet.bth().opcode.info().kind, packet.ext()) {
+            (Kind::Acknowledge, Ext::Aeth(aeth)) => self.handle_acknowledge(config, attr, io, psn, aeth),
+            (Kind::AtomicAcknowledge, Ext::AethAtomicAckEth(aeth, ack)) => {
+                self.reach_response(config, attr, io, psn)?;
+                self.take_response(config, attr, io, psn, &ack.original.to_ne_bytes(), Position::Only)?;
+                self.take_credits(aeth);
+                Ok(())
+            }
+            (Kind::ReadResponse, ext) => {
+                self.reach_response(config, attr, io, psn)?;
+                self.take_response(config, attr, io, psn, packet.payload, packet.bth().opcode.info().position)?;
+                if let Ext::Aeth(aeth) = ext {
+                    self.take_credits(aeth);
+                }
+                Ok(())
+            }
+            _ => Err(Failure::Dropped(DropReason::UnexpectedResponse)),
+        }
+    }
+
+    fn handle_acknowledge<H: Host>(
+        &mut self,
+        config: &QpConfig<H>,
+        attr: &QpAttr,
+        io: &mut Io<'_, H>,
+        psn: Psn,
+        aeth: &Aeth,
+    ) -> Result<(), Failure> {
+        // An ACK names the last packet taken, a NAK the first one not taken.
+        let before = match aeth.syndrome {
+            Syndrome::Ack(_) => psn.next(),
+            Syndrome::RnrNak(_) | Syndrome::Nak(_) => psn,
+        };
+        if before.distance_from(self.una) < 0 || before.distance_from(self.frontier()) > 0 {
+            return Err(Failure::Dropped(DropReason::GhostAck));
+        }
+        self.trace_nak(config, io, psn, aeth);
+        // Responses still missing mean that they were lost, however much is acknowledged.
+        let missing = self
+            .reads
+            .front()
+            .map(|chunk| if chunk.first.distance_from(self.una) < 0 { self.una } else { chunk.first });
+        let implied_nak = missing.filter(|missing| missing.distance_from(before) < 0);
+        self.acknowledged_before(config, attr, io, implied_nak.unwrap_or(before));
+        if let Some(at) = implied_nak {
+            return self.imply_nak(config, attr, io, at);
+        }
+        match aeth.syndrome {
+            Syndrome::Ack(_) => {
+                self.take_credits(aeth);
+                Ok(())
+            }
+            // Nothing is outstanding that could be refused.
+            _ if self.una == self.frontier() => Err(Failure::Dropped(DropReason::GhostAck)),
+            Syndrome::RnrNak(timer) => Ok(self.wait_for_receiver(config, attr, io, timer.duration())?),
+            Syndrome::Nak(NakCode::PsnSequenceError) => Ok(self.retry(config, attr, io, RetryReason::SequenceNak)?),
+            Syndrome::Nak(NakCode::RemoteAccessError) => Err(Failure::Front(WcStatus::RemoteAccessError)),
+            Syndrome::Nak(NakCode::RemoteOperationalError) => Err(Failure::Front(WcStatus::RemoteOperationError)),
+            Syndrome::Nak(NakCode::InvalidRequest | NakCode::InvalidRdRequest) => {
+                Err(Failure::Front(WcStatus::RemoteInvalidRequestError))
+            }
+        }
+    }
+
+    /// A response at `psn` acknowledges all before it (IBA 9.7.5.1.2). Goes on only if it is the next one due.
+    fn reach_response<H: Host>(
+        &mut self,
+        config: &QpConfig<H>,
+        attr: &QpAttr,
+        io: &mut Io<'_, H>,
+        psn: Psn,
+    ) -> Result<(), Failure> {
+        if psn.distance_from(self.una) < 0 || psn.distance_from(self.frontier()) >= 0 {
+            return Err(Failure::Dropped(DropReason::GhostAck));
+        }
+        let Some(chunk) = self.reads.front() else {
+            return Err(Failure::Dropped(DropReason::UnexpectedResponse));
+        };
+        let due = if chunk.first.distance_from(self.una) < 0 { self.una } else { chunk.first };
+        if psn.distance_from(due) < 0 {
+            // Within a SEND or WRITE: no response has this PSN.
+            return Err(Failure::Dropped(DropReason::UnexpectedResponse));
+        }
+        self.acknowledged_before(config, attr, io, due);
+        if psn == due { Ok(()) } else { self.imply_nak(config, attr, io, due) }
+    }
+
+    /// A response before this one is missing: ask again, once.
+    fn imply_nak<H: Host>(
+        &mut self,
+        config: &QpConfig<H>,
+        attr: &QpAttr,
+        io: &mut Io<'_, H>,
+        at: Psn,
+    ) -> Result<(), Failure> {
+        if self.implied_nak_at != Some(at) {
+            self.retry(config, attr, io, RetryReason::ImpliedNak)?;
+            self.implied_nak_at = Some(at);
+        }
+        Err(Failure::Dropped(DropReason::OutOfSequence))
+    }
+
+    /// Stores a response's payload; `psn` is `una`.
+    fn take_response<H: Host>(
+        &mut self,
+        config: &QpConfig<H>,
+        attr: &QpAttr,
+        io: &mut Io<'_, H>,
+        psn: Psn,
+        payload: &[u8],
+        position: Position,
+    ) -> Result<(), Failure> {
+        let bad = Failure::Front(WcStatus::BadResponseError);
+        let wqe = self.queue.front().ok_or(bad)?;
+        let span = wqe.sent.ok_or(bad)?;
+        let mtu = attr.path_mtu.bytes();
+        let offset = psn.advance_from(span.first) as usize * mtu;
+        // Chunks end at multiples of the MTU, so what a response must hold follows from its PSN alone; its
+        // position may be that of an earlier request for the same bytes.
+        let expected = match wqe.wr.op {
+            SendOp::Read(_) => (wqe.length as usize).checked_sub(offset).ok_or(bad)?.min(mtu),
+            SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } if position == Position::Only => 8,
+            _ => return Err(bad),
+        };
+        if payload.len() != expected {
+            return Err(bad);
+        }
+        let Data::Gather(list) = &wqe.wr.data else { return Err(bad) };
+        scatter(io.memory, config.pd, list, offset, payload)
+            .map_err(|_| Failure::Front(WcStatus::LocalProtectionError))?;
+        self.acknowledged_before(config, attr, io, psn.next());
+        Ok(())
+    }
+
+    fn take_credits(&mut self, aeth: &Aeth) {
+        if let Syndrome::Ack(credits) = aeth.syndrome {
+            self.credits(Credits::wqes(credits));
+        }
+    }
+
+    fn trace_nak<H: Host>(&self, config: &QpConfig<H>, io: &mut Io<'_, H>, psn: Psn, aeth: &Aeth) {
+        let nak = match aeth.syndrome {
+            Syndrome::Ack(_) => return,
+            Syndrome::RnrNak(timer) => Nak::Rnr(timer),
+            Syndrome::Nak(code) => Nak::Code(code),
+        };
+        io.consumer.trace(config.qpn, Event::ReceivedNak { nak, psn });
+    }
+}

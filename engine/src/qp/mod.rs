@@ -1,0 +1,448 @@
+//! The queue pair.
+
+pub mod attr;
+mod completer;
+mod requester;
+mod responder;
+pub mod state;
+mod window;
+
+use alloc::collections::VecDeque;
+
+use urxe_wire::opcode::Role;
+use urxe_wire::{Opcode, Operation, PKey, Packet, Qpn, Transport};
+
+use crate::cq::{Cqe, WcOpcode, WcStatus};
+use crate::event::{AsyncEvent, DropReason, Event};
+use crate::host::{Consumer, Host, Io, Network};
+use crate::memory::Pd;
+use crate::time::Instant;
+use crate::work::{Data, RecvWr, SendWr};
+use attr::{AttrMask, ModifyError, QpAttr};
+use requester::Requester;
+use responder::Responder;
+use state::QpState;
+
+type Cq<H> = <<H as Host>::Consumer as Consumer>::Cq;
+type Srq<H> = <<H as Host>::Consumer as Consumer>::Srq;
+type Route<H> = <<H as Host>::Network as Network>::Route;
+type Origin<H> = <<H as Host>::Network as Network>::Origin;
+
+/// The service a queue pair gives (`enum ibv_qp_type`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[expect(missing_docs, reason = "the names are libibverbs'")]
+pub enum QpType {
+    Rc,
+    Uc,
+    Ud,
+    XrcSend,
+    XrcRecv,
+}
+
+impl QpType {
+    /// The transport of its packets.
+    #[must_use]
+    pub const fn transport(self) -> Transport {
+        match self {
+            Self::Rc => Transport::Rc,
+            Self::Uc => Transport::Uc,
+            Self::Ud => Transport::Ud,
+            Self::XrcSend | Self::XrcRecv => Transport::Xrc,
+        }
+    }
+}
+
+/// Sizes of a queue pair (`struct ibv_qp_cap`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[expect(missing_docs, reason = "the names are libibverbs'")]
+pub struct QpCap {
+    pub max_send_wr: u32,
+    pub max_recv_wr: u32,
+    pub max_send_sge: u32,
+    pub max_recv_sge: u32,
+    pub max_inline_data: u32,
+}
+
+/// What a queue pair is made of; fixed for its life.
+pub struct QpConfig<H: Host> {
+    /// Its number.
+    pub qpn: Qpn,
+    /// Its service.
+    pub qp_type: QpType,
+    /// Its protection domain.
+    pub pd: Pd,
+    /// Its sizes.
+    pub cap: QpCap,
+    /// Every send request gives a completion.
+    pub sq_sig_all: bool,
+    /// Where sends complete.
+    pub send_cq: Cq<H>,
+    /// Where receives complete.
+    pub recv_cq: Cq<H>,
+    /// Where receives come from, if not from its own queue.
+    pub srq: Option<Srq<H>>,
+    /// Packets a receiver's buffer is thought to hold: the bound of the in-flight window.
+    pub window: u32,
+}
+
+/// Why a post is refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PostError {
+    /// The QP's state does not take it (EINVAL).
+    State(QpState),
+    /// The queue is full (ENOMEM).
+    QueueFull,
+    /// More scatter/gather elements than the QP was made for (EINVAL).
+    TooManySge,
+    /// More inline data than the QP was made for (EINVAL).
+    InlineTooLong,
+    /// Longer than 2^31 bytes, or an atomic that is not eight bytes (EINVAL).
+    Length,
+    /// The QP has an SRQ (EINVAL).
+    HasSrq,
+    /// The QP's service does not have the operation (EINVAL).
+    Operation,
+}
+
+/// Whether `transmit` could send everything.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Progress {
+    /// Nothing to send now.
+    Idle,
+    /// It has more to send than one call may: call again soon.
+    More,
+    /// The network had no room: call again when it has.
+    Blocked,
+}
+
+/// Packets of READ responses in one `transmit`: so that a long READ does not keep its thread from receiving.
+const RESPONSE_BURST: u32 = 64;
+
+/// A queue pair: see the [crate documentation](crate) for how to drive it.
+pub struct QueuePair<H: Host> {
+    config: QpConfig<H>,
+    state: QpState,
+    attr: QpAttr,
+    route: Option<Route<H>>,
+    rq: VecDeque<RecvWr>,
+    requester: Requester,
+    responder: Responder,
+    /// `SQ_DRAINED` is owed.
+    drain_pending: bool,
+}
+
+impl<H: Host> QueuePair<H> {
+    /// A queue pair in RESET.
+    #[must_use]
+    pub fn new(config: QpConfig<H>) -> Self {
+        let requester = Requester::new(config.window);
+        Self {
+            config,
+            state: QpState::Reset,
+            attr: QpAttr::default(),
+            route: None,
+            rq: VecDeque::new(),
+            requester,
+            responder: Responder::default(),
+            drain_pending: false,
+        }
+    }
+
+    /// What it is made of.
+    pub const fn config(&self) -> &QpConfig<H> {
+        &self.config
+    }
+
+    /// Its state.
+    pub const fn state(&self) -> QpState {
+        self.state
+    }
+
+    /// Its attributes. PSNs are those that would be sent and expected next.
+    pub fn attr(&self) -> QpAttr {
+        QpAttr { rq_psn: self.responder.expected_psn(), sq_psn: self.requester.frontier(), ..self.attr }
+    }
+
+    /// Whether a modify to SQD has let everything outstanding complete (`ibv_query_qp(3)`, `sq_draining`).
+    pub const fn is_draining(&self) -> bool {
+        self.drain_pending
+    }
+
+    /// Changes state and attributes (`ibv_modify_qp(3)`, IBA 11.2.5.2). `route` must be given with
+    /// [`AttrMask::AV`]. To change attributes only, `to` is the present state.
+    ///
+    /// # Errors
+    /// Says what is wrong; nothing is changed then.
+    pub fn modify(
+        &mut self,
+        io: &mut Io<'_, H>,
+        to: QpState,
+        mask: AttrMask,
+        given: &QpAttr,
+        route: Option<Route<H>>,
+    ) -> Result<(), ModifyError> {
+        let from = self.state;
+        attr::check(self.config.qp_type, from, to, mask)?;
+        for (bit, bad) in [
+            (AttrMask::TIMEOUT, given.timeout > 31),
+            (AttrMask::RETRY_CNT, given.retry_cnt > 7),
+            (AttrMask::RNR_RETRY, given.rnr_retry > 7),
+            (AttrMask::AV, route.is_none()),
+        ] {
+            if mask.contains(bit) && bad {
+                return Err(ModifyError::Value(bit));
+            }
+        }
+        self.attr = self.attr.overlaid(given, mask);
+        if mask.contains(AttrMask::AV) {
+            self.route = route;
+        }
+        match to {
+            QpState::Reset => self.reset(),
+            QpState::Err => {
+                self.responder.clear_output();
+                self.enter_error(io);
+            }
+            QpState::Rtr => self.responder.start(self.attr.rq_psn),
+            QpState::Rts if from == QpState::Rtr => self.requester.start(&self.attr),
+            QpState::Sqd => self.drain_pending = true,
+            QpState::Init | QpState::Rts | QpState::Sqe => {}
+        }
+        self.set_state(io, to);
+        self.requester.attributes_changed(&self.attr);
+        self.check_drained(io);
+        Ok(())
+    }
+
+    /// Puts the QP into ERR because its surroundings failed, such as a CQ that overran (IBA 10.3.1.7).
+    pub fn fail(&mut self, io: &mut Io<'_, H>) {
+        if self.state != QpState::Reset {
+            self.enter_error(io);
+        }
+    }
+
+    /// Posts a send request (`ibv_post_send(3)`). It leaves in the next [`transmit`](Self::transmit).
+    ///
+    /// # Errors
+    /// Says what is wrong; the request is not queued then.
+    pub fn post_send(&mut self, io: &mut Io<'_, H>, wr: SendWr) -> Result<(), PostError> {
+        match self.state {
+            QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Err => {}
+            QpState::Reset | QpState::Init | QpState::Rtr => return Err(PostError::State(self.state)),
+        }
+        if self.requester.len() >= self.config.cap.max_send_wr as usize {
+            return Err(PostError::QueueFull);
+        }
+        match &wr.data {
+            Data::Gather(list) if list.as_slice().len() > self.config.cap.max_send_sge as usize => {
+                return Err(PostError::TooManySge);
+            }
+            Data::Inline(bytes) if bytes.len() > self.config.cap.max_inline_data as usize => {
+                return Err(PostError::InlineTooLong);
+            }
+            Data::Gather(_) | Data::Inline(_) => {}
+        }
+        let length = u32::try_from(wr.data.length()).ok().filter(|&length| length <= 1 << 31);
+        let length = length.ok_or(PostError::Length)?;
+        if wr.op.is_atomic() && length != 8 {
+            return Err(PostError::Length);
+        }
+        self.requester.push(wr, length, self.config.sq_sig_all);
+        if matches!(self.state, QpState::Err | QpState::Sqe) {
+            self.requester.flush(&self.config, io);
+        }
+        Ok(())
+    }
+
+    /// Posts a receive request (`ibv_post_recv(3)`).
+    ///
+    /// # Errors
+    /// Says what is wrong; the request is not queued then.
+    pub fn post_recv(&mut self, io: &mut Io<'_, H>, wr: RecvWr) -> Result<(), PostError> {
+        if self.config.srq.is_some() {
+            return Err(PostError::HasSrq);
+        }
+        if self.state == QpState::Reset {
+            return Err(PostError::State(self.state));
+        }
+        if self.rq.len() >= self.config.cap.max_recv_wr as usize {
+            return Err(PostError::QueueFull);
+        }
+        if wr.buffers.as_slice().len() > self.config.cap.max_recv_sge as usize {
+            return Err(PostError::TooManySge);
+        }
+        self.rq.push_back(wr);
+        if self.state == QpState::Err {
+            self.flush_recv(io);
+        } else if self.state.receives() {
+            self.responder.receive_posted(self.rq.len());
+        }
+        Ok(())
+    }
+
+    /// Takes a packet whose ICRC was found right and whose destination is this QP (IBA 9.6, 9.7).
+    pub fn handle_packet(&mut self, io: &mut Io<'_, H>, packet: &Packet<'_>, origin: &Origin<H>) {
+        if let Err(reason) = self.admit(packet, origin) {
+            self.drop_packet(io, packet, reason);
+            return;
+        }
+        match packet.bth().opcode.info().role {
+            Role::Request => self.handle_request(io, packet),
+            Role::Response => self.handle_response(io, packet),
+            Role::Notification => self.drop_packet(io, packet, DropReason::CongestionNotification),
+        }
+    }
+
+    /// Does what is due at `io.now`: ACK timeouts, ends of RNR waits.
+    pub fn handle_timeout(&mut self, io: &mut Io<'_, H>) {
+        if !self.state.sends() {
+            return;
+        }
+        if let Err(status) = self.requester.handle_timeout(&self.config, &self.attr, io) {
+            self.fail_send(io, status);
+        }
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) wants to be called.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        if self.state.sends() { self.requester.deadline() } else { None }
+    }
+
+    /// Sends what is to be sent: answers first, then requests as far as the window, the peer's credits, and its
+    /// responder resources allow.
+    pub fn transmit(&mut self, io: &mut Io<'_, H>) -> Progress {
+        let Some(route) = &self.route else { return Progress::Idle };
+        if self.responder.has_output() {
+            match self.responder.transmit(&self.config, &self.attr, self.rq.len(), route, io, RESPONSE_BURST) {
+                Ok(Progress::Idle) => {}
+                Ok(unfinished) => return unfinished,
+                Err(fault) => {
+                    self.responder_fault(io, fault, None, self.responder.expected_psn());
+                    return Progress::More;
+                }
+            }
+        }
+        let Some(route) = &self.route else { return Progress::Idle };
+        if !self.state.sends() {
+            return Progress::Idle;
+        }
+        let may_start = self.state == QpState::Rts;
+        let progress = self.requester.transmit(&self.config, &self.attr, route, io, may_start);
+        if let Some(status) = self.requester.failed_front() {
+            self.fail_send(io, status);
+        }
+        progress
+    }
+
+    /// Whether a call of [`transmit`](Self::transmit) could send something.
+    pub fn has_output(&self) -> bool {
+        self.responder.has_output() || (self.state.sends() && self.requester.has_output())
+    }
+
+    /// The checks that come before requester and responder (IBA 9.6.1).
+    fn admit(&self, packet: &Packet<'_>, origin: &Origin<H>) -> Result<(), DropReason> {
+        let bth = packet.bth();
+        if !self.state.receives() {
+            return Err(DropReason::State(self.state));
+        }
+        let transport = bth.opcode.transport();
+        if transport != self.config.qp_type.transport() && transport != Transport::Cnp {
+            return Err(DropReason::Transport);
+        }
+        if !bth.p_key.matches(PKey::DEFAULT) {
+            return Err(DropReason::PKey);
+        }
+        match &self.route {
+            Some(route) if !H::Network::is_from(route, origin) => Err(DropReason::Stranger),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    fn drop_packet(&self, io: &mut Io<'_, H>, packet: &Packet<'_>, reason: DropReason) {
+        let (opcode, psn) = (packet.bth().opcode, packet.bth().psn);
+        io.consumer.trace(self.config.qpn, Event::Dropped { opcode, psn, reason });
+    }
+
+    fn handle_response(&mut self, io: &mut Io<'_, H>, packet: &Packet<'_>) {
+        if !self.state.sends() {
+            self.drop_packet(io, packet, DropReason::State(self.state));
+            return;
+        }
+        match self.requester.handle_response(&self.config, &self.attr, io, packet) {
+            Ok(()) => {
+                if let Some(status) = self.requester.failed_front() {
+                    self.fail_send(io, status);
+                }
+                self.check_drained(io);
+            }
+            Err(completer::Failure::Dropped(reason)) => self.drop_packet(io, packet, reason),
+            Err(completer::Failure::Front(status)) => self.fail_send(io, status),
+        }
+    }
+
+    /// The oldest send request failed: it completes with `status`, and everything behind it is flushed.
+    fn fail_send(&mut self, io: &mut Io<'_, H>, status: WcStatus) {
+        self.requester.fail_front(&self.config, io, status);
+        self.enter_error(io);
+    }
+
+    /// To ERR: everything queued completes as flushed, sends first (IBA 10.3.1.7, 10.8.3.1).
+    fn enter_error(&mut self, io: &mut Io<'_, H>) {
+        self.set_state(io, QpState::Err);
+        self.requester.flush(&self.config, io);
+        self.flush_recv(io);
+        self.drain_pending = false;
+    }
+
+    fn flush_recv(&mut self, io: &mut Io<'_, H>) {
+        let unfinished = self.responder.take_inbound_recv();
+        for wr in unfinished.into_iter().chain(self.rq.drain(..)) {
+            let cqe = Cqe {
+                wr_id: wr.wr_id,
+                status: WcStatus::WrFlushError,
+                opcode: WcOpcode::Recv,
+                qpn: self.config.qpn,
+                byte_len: 0,
+                imm: None,
+                src_qp: Qpn::default(),
+                solicited: false,
+            };
+            io.consumer.complete(&self.config.recv_cq, cqe);
+        }
+    }
+
+    /// To RESET: everything is forgotten, without completions (IBA 10.3.1.1).
+    fn reset(&mut self) {
+        self.requester = Requester::new(self.config.window);
+        self.responder = Responder::default();
+        self.rq.clear();
+        self.attr = QpAttr::default();
+        self.route = None;
+        self.drain_pending = false;
+    }
+
+    fn set_state(&mut self, io: &mut Io<'_, H>, to: QpState) {
+        let from = core::mem::replace(&mut self.state, to);
+        if from != to {
+            io.consumer.trace(self.config.qpn, Event::State { from, to });
+        }
+    }
+
+    /// In SQD, tells the consumer once nothing is outstanding (IBA 10.3.1.5).
+    fn check_drained(&mut self, io: &mut Io<'_, H>) {
+        if self.state == QpState::Sqd && self.drain_pending && self.requester.is_drained() {
+            self.drain_pending = false;
+            if self.attr.sqd_notify {
+                io.consumer.async_event(self.config.qpn, AsyncEvent::SqDrained);
+            }
+        }
+    }
+}
+
+/// The opcode of `operation` in packets of a QP of this type.
+///
+/// # Panics
+/// If its transport does not have the operation, which `post_send` refuses.
+fn opcode(qp_type: QpType, operation: Operation) -> Opcode {
+    Opcode::new(qp_type.transport(), operation).expect("post_send let only operations of the transport in")
+}

@@ -1,0 +1,683 @@
+//! The requester: cuts send requests into packets, and sends them again when they were lost (IBA 9.7.2, 9.7.3).
+//!
+//! Send WQEs stand in a queue, oldest first. Three positions, all PSNs, move along it:
+//! `una` (oldest unacknowledged) ≤ `cursor` (sent next) ≤ `frontier` (never sent before). Going back is setting
+//! the cursor to `una`.
+//!
+//! A long READ is asked for in *chunks*, each a READ request of its own, so that responses in flight count
+//! against the window like requests do and no receive buffer is flooded. A responder cannot tell this from several
+//! READs; PSNs are those of one long READ. A chunk that is asked for again keeps its end, because a responder
+//! must find a duplicate READ within the request it repeats (IBA 9.7.5.1.5).
+
+use alloc::collections::VecDeque;
+use core::time::Duration;
+
+use urxe_wire::{AtomicEth, Bth, Ext, Header, Mtu, Operation, Psn, Qpn, Reth, packet::pad_count};
+
+use super::attr::QpAttr;
+use super::window::Window;
+use super::{Progress, QpConfig, Route, opcode};
+use crate::access::Access;
+use crate::cq::{Cqe, WcOpcode, WcStatus};
+use crate::event::{Event, RetryReason};
+use crate::host::{Consumer, Host, Io, Network};
+use crate::memory::{self, Memory, Pd, Refusal};
+use crate::time::Instant;
+use crate::work::{Data, SendOp, SendWr, SgeList};
+
+/// A send WQE.
+#[derive(Debug)]
+pub(super) struct SendWqe {
+    pub(super) wr: SendWr,
+    /// Bytes of the message.
+    pub(super) length: u32,
+    pub(super) signaled: bool,
+    /// Set when the first packet is cut.
+    pub(super) sent: Option<Span>,
+    /// It cannot be carried out; completes so when it is the oldest.
+    failed: Option<WcStatus>,
+}
+
+/// The PSNs of a WQE's packets; for a READ, of the responses.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Span {
+    pub(super) first: Psn,
+    pub(super) last: Psn,
+}
+
+impl Span {
+    fn contains(self, psn: Psn) -> bool {
+        psn.advance_from(self.first) <= self.last.advance_from(self.first)
+    }
+}
+
+/// The requester of one queue pair.
+#[derive(Debug)]
+pub(super) struct Requester {
+    pub(super) queue: VecDeque<SendWqe>,
+    /// Which WQE is cut next: an index into `queue`.
+    cursor: usize,
+    /// Which of its packets.
+    cursor_packet: u32,
+    pub(super) una: Psn,
+    frontier: Psn,
+    /// READ chunks and atomics not answered yet, oldest first.
+    pub(super) reads: VecDeque<Span>,
+    window: Window,
+    /// Packets since the last one with AckReq.
+    unasked: u32,
+    /// The next packet asks for an ACK: it is the first after going back.
+    ask: bool,
+    ack_deadline: Option<Instant>,
+    rnr_deadline: Option<Instant>,
+    retries_left: u8,
+    rnr_retries_left: u8,
+    credit: Credit,
+    /// Going back to this PSN because of an implied NAK has been done; once is enough.
+    pub(super) implied_nak_at: Option<Psn>,
+}
+
+/// End-to-end flow control (IBA 9.7.7.2): how many messages the peer has receive WQEs for.
+///
+/// Counted in messages that consume a receive WQE, not in SSNs as the specification does: that is what the
+/// limit is about, and it does not change when READs are asked for in chunks.
+#[derive(Debug, Default)]
+struct Credit {
+    /// Such messages begun.
+    begun: u32,
+    /// Such messages acknowledged.
+    acknowledged: u32,
+    /// `begun` may grow up to here; `None` is without limit.
+    limit: Option<u32>,
+}
+
+impl Requester {
+    pub(super) fn new(window: u32) -> Self {
+        Self {
+            queue: VecDeque::new(),
+            cursor: 0,
+            cursor_packet: 0,
+            una: Psn::default(),
+            frontier: Psn::default(),
+            reads: VecDeque::new(),
+            window: Window::new(window),
+            unasked: 0,
+            ask: false,
+            ack_deadline: None,
+            rnr_deadline: None,
+            retries_left: 0,
+            rnr_retries_left: 0,
+            credit: Credit::default(),
+            implied_nak_at: None,
+        }
+    }
+
+    /// RTR → RTS.
+    pub(super) fn start(&mut self, attr: &QpAttr) {
+        self.una = attr.sq_psn;
+        self.frontier = attr.sq_psn;
+    }
+
+    pub(super) fn attributes_changed(&mut self, attr: &QpAttr) {
+        self.retries_left = attr.retry_cnt;
+        self.rnr_retries_left = attr.rnr_retry;
+    }
+
+    pub(super) fn push(&mut self, wr: SendWr, length: u32, sq_sig_all: bool) {
+        let signaled = wr.flags.signaled || sq_sig_all;
+        self.queue.push_back(SendWqe { wr, length, signaled, sent: None, failed: None });
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// The PSN of the next packet never sent before.
+    pub(super) const fn frontier(&self) -> Psn {
+        self.frontier
+    }
+
+    /// Whether every request begun has completed.
+    pub(super) fn is_drained(&self) -> bool {
+        self.una == self.frontier && self.queue.front().is_none_or(|wqe| wqe.sent.is_none())
+    }
+
+    /// Whether there may be something to send.
+    pub(super) fn has_output(&self) -> bool {
+        self.rnr_deadline.is_none() && self.cursor < self.queue.len()
+    }
+
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.rnr_deadline.or(self.ack_deadline)
+    }
+
+    /// The status of the oldest WQE, if it is one that failed here.
+    pub(super) fn failed_front(&self) -> Option<WcStatus> {
+        self.queue.front().and_then(|wqe| wqe.failed)
+    }
+
+    // --- sending -------------------------------------------------------------------------------------------
+
+    /// Sends what may be sent. New WQEs are begun only if `may_start` (not in SQD).
+    pub(super) fn transmit<H: Host>(
+        &mut self,
+        config: &QpConfig<H>,
+        attr: &QpAttr,
+        route: &Route<H>,
+        io: &mut Io<'_, H>,
+        may_start: bool,
+    ) -> Progress {
+        while self.rnr_deadline.is_none() {
+            let in_flight = self.cursor_psn().advance_from(self.una);
+            if in_flight >= self.window.packets() {
+                break;
+            }
+            let Some(span) = self.begin(attr.path_mtu, may_start) else { break };
+            let Some(wqe) = self.queue.get(self.cursor) else { break };
+            let psn = span.first.add(self.cursor_packet);
+            let sent = match wqe.wr.op {
+                SendOp::Read(_) => {
+                    let Some(last) = self.chunk(span, psn, in_flight, attr) else { break };
+                    self.send_read(config, attr, route, io, psn, last).map(|()| last)
+                }
+                SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => {
+                    if !self.is_asked(psn) && self.reads.len() >= usize::from(attr.max_rd_atomic) {
+                        break;
+                    }
+                    self.send_atomic(config, attr, route, io, psn).map(|()| psn)
+                }
+                SendOp::Send | SendOp::SendWithImmediate(_) | SendOp::Write(_) | SendOp::WriteWithImmediate(..) => {
+                    self.send_data(config, attr, route, io, psn, in_flight).map(|()| psn)
+                }
+            };
+            match sent {
+                Ok(last) => self.advance(span, last, attr, io.now),
+                Err(Unsent::NoRoom) => return Progress::Blocked,
+                Err(Unsent::Refused(status)) => {
+                    // The WQEs before it complete first.
+                    if let Some(wqe) = self.queue.get_mut(self.cursor) {
+                        wqe.failed = Some(status);
+                    }
+                    break;
+                }
+            }
+        }
+        Progress::Idle
+    }
+
+    /// The PSNs of the WQE at the cursor; gives it its PSNs if it has none. `None` if it must wait.
+    fn begin(&mut self, mtu: Mtu, may_start: bool) -> Option<Span> {
+        let idle = self.una == self.frontier;
+        let reading = !self.reads.is_empty();
+        let frontier = self.frontier;
+        let wqe = self.queue.get_mut(self.cursor)?;
+        if wqe.failed.is_some() {
+            return None;
+        }
+        if let Some(span) = wqe.sent {
+            return Some(span);
+        }
+        if !may_start || (wqe.wr.flags.fence && reading) {
+            return None;
+        }
+        if wqe.wr.op.consumes_recv() {
+            // Beyond the limit, one message may go ahead to find out (IBA 9.7.7.2.5).
+            let next = self.credit.begun.wrapping_add(1);
+            let beyond = |limit: u32| limit.wrapping_sub(next).cast_signed() < 0;
+            if self.credit.limit.is_some_and(beyond) && !idle {
+                return None;
+            }
+            self.credit.begun = next;
+        }
+        let span = Span { first: frontier, last: frontier.add(mtu.packets(wqe.length) - 1) };
+        wqe.sent = Some(span);
+        Some(span)
+    }
+
+    /// Moves the cursor behind `last`, which was just sent.
+    fn advance(&mut self, span: Span, last: Psn, attr: &QpAttr, now: Instant) {
+        let next = last.next();
+        if next.distance_from(self.frontier) > 0 {
+            self.frontier = next;
+        }
+        if last == span.last {
+            self.cursor += 1;
+            self.cursor_packet = 0;
+        } else {
+            self.cursor_packet = next.advance_from(span.first);
+        }
+        if self.ack_deadline.is_none() {
+            self.ack_deadline = attr.ack_timeout().map(|timeout| now + timeout);
+        }
+    }
+
+    /// The PSN at the cursor.
+    fn cursor_psn(&self) -> Psn {
+        match self.queue.get(self.cursor).and_then(|wqe| wqe.sent) {
+            Some(span) => span.first.add(self.cursor_packet),
+            None => self.frontier,
+        }
+    }
+
+    /// Sends one packet of a SEND or WRITE.
+    fn send_data<H: Host>(
+        &mut self,
+        config: &QpConfig<H>,
+        attr: &QpAttr,
+        route: &Route<H>,
+        io: &mut Io<'_, H>,
+        psn: Psn,
+        in_flight: u32,
+    ) -> Result<(), Unsent> {
+        let wqe = self.queue.get(self.cursor).ok_or(Unsent::NoRoom)?;
+        let mtu = attr.path_mtu.bytes();
+        let length = wqe.length as usize;
+        let offset = self.cursor_packet as usize * mtu;
+        let payload_len = (length - offset.min(length)).min(mtu);
+        let (first, last) = (self.cursor_packet == 0, offset + payload_len >= length);
+        let (operation, ext) = data_packet(&wqe.wr.op, wqe.length, first, last);
+
+        let mut bth = Bth::new(opcode(config.qp_type, operation), attr.dest_qpn, psn);
+        bth.pad_count = pad_count(payload_len);
+        bth.solicited_event = last && wqe.wr.flags.solicited && wqe.wr.op.consumes_recv();
+        // Ask at the end of a message, before waiting for the window, and now and then to keep it moving.
+        bth.ack_req = last
+            || self.ask
+            || in_flight + 1 >= self.window.packets()
+            || self.unasked + 1 >= (self.window.packets() / 4).max(1);
+
+        let header = Header::new(bth, ext);
+        let header_len = header.len();
+        let packet_len = header_len + payload_len + usize::from(bth.pad_count);
+        let packet = io.network.packet(route, packet_len).ok_or(Unsent::NoRoom)?;
+        header.emit(packet);
+        let (payload, pad) = packet.get_mut(header_len..).unwrap_or_default().split_at_mut(payload_len);
+        pad.fill(0);
+        match &wqe.wr.data {
+            Data::Inline(bytes) => {
+                payload.copy_from_slice(bytes.get(offset..offset + payload_len).ok_or(REFUSED)?);
+            }
+            Data::Gather(list) => gather(io.memory, config.pd, list, offset, payload).map_err(|_| REFUSED)?,
+        }
+        io.network.commit();
+        self.ask = false;
+        self.unasked = if bth.ack_req { 0 } else { self.unasked + 1 };
+        Ok(())
+    }
+
+    /// The last PSN of the READ request to send at `psn`, and notes it as asked for. `None` if it must wait.
+    fn chunk(&mut self, span: Span, psn: Psn, in_flight: u32, attr: &QpAttr) -> Option<Psn> {
+        if let Some(asked) = self.reads.iter().find(|chunk| chunk.contains(psn)) {
+            return Some(asked.last);
+        }
+        if self.reads.len() >= usize::from(attr.max_rd_atomic) {
+            return None;
+        }
+        let remaining = span.last.advance_from(psn) + 1;
+        let window = self.window.packets();
+        // Several chunks at once keep the responder busy while the next is asked for; small ones would not pay.
+        let wanted = (window / u32::from(attr.max_rd_atomic.clamp(1, 4))).max(1).min(remaining);
+        if window - in_flight < wanted {
+            return None;
+        }
+        Some(psn.add(wanted - 1))
+    }
+
+    fn is_asked(&self, psn: Psn) -> bool {
+        self.reads.iter().any(|chunk| chunk.contains(psn))
+    }
+
+    fn send_read<H: Host>(
+        &mut self,
+        config: &QpConfig<H>,
+        attr: &QpAttr,
+        route: &Route<H>,
+        io: &mut Io<'_, H>,
+        psn: Psn,
+        last: Psn,
+    ) -> Result<(), Unsent> {
+        let wqe = self.queue.get(self.cursor).ok_or(Unsent::NoRoom)?;
+        let SendOp::Read(remote) = wqe.wr.op else { return Err(REFUSED) };
+        let offset = u64::from(self.cursor_packet) * attr.path_mtu.bytes() as u64;
+        let packets = last.advance_from(psn) + 1;
+        let rest = u64::from(wqe.length) - offset;
+        let dma_len = rest.min(u64::from(packets) * attr.path_mtu.bytes() as u64);
+        let reth = Reth {
+            va: remote.addr.wrapping_add(offset),
+            r_key: remote.r_key,
+            dma_len: u32::try_from(dma_len).map_err(|_| REFUSED)?,
+        };
+        send_request(config, attr, route, io, Operation::ReadRequest, psn, Ext::Reth(reth))?;
+        if !self.is_asked(psn) {
+            self.reads.push_back(Span { first: psn, last });
+        }
+        self.ask = false;
+        Ok(())
+    }
+
+    fn send_atomic<H: Host>(
+        &mut self,
+        config: &QpConfig<H>,
+        attr: &QpAttr,
+        route: &Route<H>,
+        io: &mut Io<'_, H>,
+        psn: Psn,
+    ) -> Result<(), Unsent> {
+        let wqe = self.queue.get(self.cursor).ok_or(Unsent::NoRoom)?;
+        let (operation, remote, swap_add, compare) = match wqe.wr.op {
+            SendOp::CompareSwap { remote, compare, swap } => (Operation::CompareSwap, remote, swap, compare),
+            SendOp::FetchAdd { remote, add } => (Operation::FetchAdd, remote, add, 0),
+            _ => return Err(REFUSED),
+        };
+        let ext = Ext::AtomicEth(AtomicEth { va: remote.addr, r_key: remote.r_key, swap_add, compare });
+        send_request(config, attr, route, io, operation, psn, ext)?;
+        if !self.is_asked(psn) {
+            self.reads.push_back(Span { first: psn, last: psn });
+        }
+        self.ask = false;
+        Ok(())
+    }
+
+    // --- what the completer finds out ----------------------------------------------------------------------
+
+    /// Everything before `una` is acknowledged: WQEs complete, the window opens, the timer starts anew.
+    /// The caller has seen that `una` is not before the present one nor behind the frontier.
+    pub(super) fn acknowledged_before<H: Host>(
+        &mut self,
+        config: &QpConfig<H>,
+        attr: &QpAttr,
+        io: &mut Io<'_, H>,
+        una: Psn,
+    ) {
+        let count = una.advance_from(self.una);
+        if count == 0 {
+            return;
+        }
+        let cursor_was = self.cursor_psn();
+        self.una = una;
+        while let Some(span) = self.queue.front().and_then(|wqe| wqe.sent)
+            && span.last.distance_from(una) < 0
+        {
+            self.retire(config, io);
+        }
+        while self.reads.front().is_some_and(|chunk| chunk.last.distance_from(una) < 0) {
+            self.reads.pop_front();
+        }
+        if cursor_was.distance_from(una) < 0 {
+            // What was about to be sent again has arrived after all.
+            self.set_cursor_to_una();
+        }
+        self.window.on_acknowledged(count, una);
+        self.retries_left = attr.retry_cnt;
+        self.rnr_retries_left = attr.rnr_retry;
+        self.implied_nak_at = None;
+        self.rnr_deadline = None;
+        self.restart_timer(attr, io.now);
+    }
+
+    /// The peer has receive WQEs for `wqes` messages beyond those before `una`. If any, there is no need to wait
+    /// for the end of an RNR timer.
+    pub(super) fn credits(&mut self, wqes: Option<u32>) {
+        // A SEND acknowledged in part has its WQE already.
+        let partial = self.queue.front().is_some_and(|wqe| {
+            wqe.sent.is_some_and(|span| span.first != self.una && span.contains(self.una))
+                && matches!(wqe.wr.op, SendOp::Send | SendOp::SendWithImmediate(_))
+        });
+        let base = self.credit.acknowledged.wrapping_add(u32::from(partial));
+        self.credit.limit = wqes.map(|wqes| base.wrapping_add(wqes));
+        if wqes.is_some_and(|wqes| wqes > 0) {
+            self.rnr_deadline = None;
+        }
+    }
+
+    /// Goes back to `una` to send everything again, for a reason that counts as a try.
+    ///
+    /// # Errors
+    /// The status of the oldest WQE when no tries are left.
+    pub(super) fn retry<H: Host>(
+        &mut self,
+        config: &QpConfig<H>,
+        attr: &QpAttr,
+        io: &mut Io<'_, H>,
+        reason: RetryReason,
+    ) -> Result<(), WcStatus> {
+        let Some(left) = self.retries_left.checked_sub(1) else { return Err(WcStatus::RetryExceededError) };
+        self.retries_left = left;
+        match reason {
+            RetryReason::AckTimeout => self.window.on_timeout(),
+            RetryReason::SequenceNak | RetryReason::ImpliedNak => self.window.on_loss(self.frontier),
+            RetryReason::Rnr => {}
+        }
+        self.go_back(config, io, reason, Some(left));
+        self.restart_timer(attr, io.now);
+        Ok(())
+    }
+
+    /// Waits for `delay`, then sends everything from `una` on again.
+    ///
+    /// # Errors
+    /// The status of the oldest WQE when no tries are left.
+    pub(super) fn wait_for_receiver<H: Host>(
+        &mut self,
+        config: &QpConfig<H>,
+        attr: &QpAttr,
+        io: &mut Io<'_, H>,
+        delay: Duration,
+    ) -> Result<(), WcStatus> {
+        const FOR_EVER: u8 = 7;
+        let left = if attr.rnr_retry == FOR_EVER {
+            None
+        } else {
+            let left = self.rnr_retries_left.checked_sub(1).ok_or(WcStatus::RnrRetryExceededError)?;
+            self.rnr_retries_left = left;
+            Some(left)
+        };
+        self.go_back(config, io, RetryReason::Rnr, left);
+        self.rnr_deadline = Some(io.now + delay);
+        self.ack_deadline = None;
+        Ok(())
+    }
+
+    /// Does what is due.
+    ///
+    /// # Errors
+    /// The status of the oldest WQE when no tries are left.
+    pub(super) fn handle_timeout<H: Host>(
+        &mut self,
+        config: &QpConfig<H>,
+        attr: &QpAttr,
+        io: &mut Io<'_, H>,
+    ) -> Result<(), WcStatus> {
+        if let Some(deadline) = self.rnr_deadline {
+            if deadline <= io.now {
+                self.rnr_deadline = None;
+            }
+            return Ok(());
+        }
+        if self.ack_deadline.is_some_and(|deadline| deadline <= io.now) {
+            self.ack_deadline = None;
+            self.implied_nak_at = None;
+            self.retry(config, attr, io, RetryReason::AckTimeout)?;
+        }
+        Ok(())
+    }
+
+    /// Completes the oldest WQE with an error.
+    pub(super) fn fail_front<H: Host>(&mut self, config: &QpConfig<H>, io: &mut Io<'_, H>, status: WcStatus) {
+        if let Some(wqe) = self.queue.pop_front() {
+            complete(config, io, &wqe, status);
+        }
+    }
+
+    /// Completes all WQEs as flushed and forgets what was in flight.
+    pub(super) fn flush<H: Host>(&mut self, config: &QpConfig<H>, io: &mut Io<'_, H>) {
+        for wqe in self.queue.drain(..) {
+            complete(config, io, &wqe, WcStatus::WrFlushError);
+        }
+        self.cursor = 0;
+        self.cursor_packet = 0;
+        self.reads.clear();
+        self.una = self.frontier;
+        self.ack_deadline = None;
+        self.rnr_deadline = None;
+    }
+
+    fn retire<H: Host>(&mut self, config: &QpConfig<H>, io: &mut Io<'_, H>) {
+        let Some(wqe) = self.queue.pop_front() else { return };
+        if self.cursor > 0 {
+            self.cursor -= 1;
+        } else {
+            self.cursor_packet = 0;
+        }
+        if wqe.wr.op.consumes_recv() {
+            self.credit.acknowledged = self.credit.acknowledged.wrapping_add(1);
+        }
+        if wqe.signaled {
+            complete(config, io, &wqe, WcStatus::Success);
+        }
+    }
+
+    fn go_back<H: Host>(&mut self, config: &QpConfig<H>, io: &mut Io<'_, H>, reason: RetryReason, left: Option<u8>) {
+        io.consumer.trace(config.qpn, Event::Retry { reason, psn: self.una, left });
+        self.ask = true;
+        self.set_cursor_to_una();
+    }
+
+    fn set_cursor_to_una(&mut self) {
+        self.cursor = 0;
+        self.cursor_packet = match self.queue.front().and_then(|wqe| wqe.sent) {
+            Some(span) => self.una.advance_from(span.first),
+            None => 0,
+        };
+    }
+
+    fn restart_timer(&mut self, attr: &QpAttr, now: Instant) {
+        let outstanding = self.una != self.frontier;
+        self.ack_deadline = attr.ack_timeout().filter(|_| outstanding).map(|timeout| now + timeout);
+    }
+}
+
+/// Why a packet was not sent.
+#[derive(Clone, Copy, Debug)]
+enum Unsent {
+    NoRoom,
+    Refused(WcStatus),
+}
+
+/// A local buffer is not what the L_Key says (IBA 11.6.2 "local protection error").
+const REFUSED: Unsent = Unsent::Refused(WcStatus::LocalProtectionError);
+
+/// The operation and extended headers of one packet of a SEND or WRITE.
+fn data_packet(op: &SendOp, length: u32, first: bool, last: bool) -> (Operation, Ext) {
+    use Operation as O;
+    let reth = |remote: &crate::work::Remote| Reth { va: remote.addr, r_key: remote.r_key, dma_len: length };
+    match (op, first, last) {
+        (SendOp::SendWithImmediate(imm), true, true) => (O::SendOnlyWithImmediate, Ext::ImmDt(*imm)),
+        (SendOp::SendWithImmediate(imm), false, true) => (O::SendLastWithImmediate, Ext::ImmDt(*imm)),
+        (SendOp::Write(remote), true, true) => (O::WriteOnly, Ext::Reth(reth(remote))),
+        (SendOp::WriteWithImmediate(remote, imm), true, true) => {
+            (O::WriteOnlyWithImmediate, Ext::RethImmDt(reth(remote), *imm))
+        }
+        (SendOp::Write(remote) | SendOp::WriteWithImmediate(remote, _), true, false) => {
+            (O::WriteFirst, Ext::Reth(reth(remote)))
+        }
+        (SendOp::Write(_) | SendOp::WriteWithImmediate(..), false, false) => (O::WriteMiddle, Ext::None),
+        (SendOp::Write(_), false, true) => (O::WriteLast, Ext::None),
+        (SendOp::WriteWithImmediate(_, imm), false, true) => (O::WriteLastWithImmediate, Ext::ImmDt(*imm)),
+        (_, true, true) => (O::SendOnly, Ext::None),
+        (_, true, false) => (O::SendFirst, Ext::None),
+        (_, false, false) => (O::SendMiddle, Ext::None),
+        (_, false, true) => (O::SendLast, Ext::None),
+    }
+}
+
+/// Sends a request without payload; these always ask for an answer.
+fn send_request<H: Host>(
+    config: &QpConfig<H>,
+    attr: &QpAttr,
+    route: &Route<H>,
+    io: &mut Io<'_, H>,
+    operation: Operation,
+    psn: Psn,
+    ext: Ext,
+) -> Result<(), Unsent> {
+    let mut bth = Bth::new(opcode(config.qp_type, operation), attr.dest_qpn, psn);
+    bth.ack_req = true;
+    let header = Header::new(bth, ext);
+    header.emit(io.network.packet(route, header.len()).ok_or(Unsent::NoRoom)?);
+    io.network.commit();
+    Ok(())
+}
+
+/// Copies the bytes from `offset` on of what `list` describes to `to`.
+pub(super) fn gather<M: Memory>(
+    memory: &M,
+    pd: Pd,
+    list: &SgeList,
+    offset: usize,
+    to: &mut [u8],
+) -> Result<(), Refusal> {
+    let (mut skip, mut to) = (offset, to);
+    for sge in list.as_slice() {
+        let length = sge.length as usize;
+        if skip >= length {
+            skip -= length;
+            continue;
+        }
+        if to.is_empty() {
+            break;
+        }
+        let (part, rest) = to.split_at_mut((length - skip).min(to.len()));
+        let va = sge.addr.checked_add(skip as u64).ok_or(Refusal::OutOfBounds)?;
+        memory::access(memory, pd, sge.key(), Access::NONE, va, part.len(), |at| memory.read(at, part))?;
+        (skip, to) = (0, rest);
+    }
+    if to.is_empty() { Ok(()) } else { Err(Refusal::OutOfBounds) }
+}
+
+/// Copies `from` to the bytes from `offset` on of what `list` describes.
+pub(super) fn scatter<M: Memory>(
+    memory: &M,
+    pd: Pd,
+    list: &SgeList,
+    offset: usize,
+    from: &[u8],
+) -> Result<(), Refusal> {
+    let (mut skip, mut from) = (offset, from);
+    for sge in list.as_slice() {
+        let length = sge.length as usize;
+        if skip >= length {
+            skip -= length;
+            continue;
+        }
+        if from.is_empty() {
+            break;
+        }
+        let (part, rest) = from.split_at((length - skip).min(from.len()));
+        let va = sge.addr.checked_add(skip as u64).ok_or(Refusal::OutOfBounds)?;
+        memory::access(memory, pd, sge.key(), Access::LOCAL_WRITE, va, part.len(), |at| memory.write(at, part))?;
+        (skip, from) = (0, rest);
+    }
+    if from.is_empty() { Ok(()) } else { Err(Refusal::OutOfBounds) }
+}
+
+fn complete<H: Host>(config: &QpConfig<H>, io: &mut Io<'_, H>, wqe: &SendWqe, status: WcStatus) {
+    let (opcode, byte_len) = match wqe.wr.op {
+        SendOp::Send | SendOp::SendWithImmediate(_) => (WcOpcode::Send, 0),
+        SendOp::Write(_) | SendOp::WriteWithImmediate(..) => (WcOpcode::RdmaWrite, 0),
+        SendOp::Read(_) => (WcOpcode::RdmaRead, wqe.length),
+        SendOp::CompareSwap { .. } => (WcOpcode::CompSwap, 8),
+        SendOp::FetchAdd { .. } => (WcOpcode::FetchAdd, 8),
+    };
+    let cqe = Cqe {
+        wr_id: wqe.wr.wr_id,
+        status,
+        opcode,
+        qpn: config.qpn,
+        byte_len,
+        imm: None,
+        src_qp: Qpn::default(),
+        solicited: false,
+    };
+    io.consumer.complete(&config.send_cq, cqe);
+}

@@ -1,0 +1,615 @@
+//! The responder: takes requests, in order and once each, and answers them (IBA 9.7.4, 9.7.5).
+//!
+//! A request is checked in the specification's order: PSN, opcode sequence, operation and access of the QP,
+//! receive WQE, length, R_Key; then it is executed. Answers wait in `out` until the next `transmit`, so that
+//! one ACK answers a burst of requests.
+
+use alloc::collections::VecDeque;
+
+use urxe_wire::opcode::Kind;
+use urxe_wire::packet::pad_count;
+use urxe_wire::{
+    Aeth, AtomicAckEth, AtomicEth, Bth, Credits, Ext, Header, ImmDt, Msn, NakCode, Operation, Packet, Psn, Reth,
+    Syndrome,
+};
+
+use super::attr::QpAttr;
+use super::requester::scatter;
+use super::state::QpState;
+use super::{Progress, QpConfig, QueuePair, Route, opcode};
+use crate::access::Access;
+use crate::cq::{Cqe, WcOpcode, WcStatus};
+use crate::event::{AsyncEvent, DropReason, Event, Nak};
+use crate::fault::ResponderFault;
+use crate::host::{Consumer, Host, Io, Network};
+use crate::memory::{self, Key, Memory, Refusal};
+use crate::work::RecvWr;
+
+/// The responder of one queue pair.
+#[derive(Debug, Default)]
+pub(super) struct Responder {
+    /// ePSN.
+    expected: Psn,
+    /// Requests completed.
+    msn: Msn,
+    /// A NAK for `expected` is out: say no more until that packet comes (IBA 9.7.5.2.8).
+    nak_sent: bool,
+    /// The message being received.
+    inbound: Option<Inbound>,
+    /// Answers to READs and atomics, kept for duplicates; oldest first.
+    replays: VecDeque<Replay>,
+    out: VecDeque<Answer>,
+    /// The last ACK said that there is no receive WQE.
+    advertised_none: bool,
+    /// The consumer knows that the connection works.
+    established: bool,
+}
+
+/// A message of several packets, under way.
+#[derive(Debug)]
+enum Inbound {
+    Send { wr: RecvWr, received: u32 },
+    Write { reth: Reth, received: u32 },
+}
+
+/// What a duplicate READ or atomic is answered from.
+#[derive(Clone, Copy, Debug)]
+enum Replay {
+    Read { first: Psn, last: Psn },
+    Atomic { psn: Psn, original: u64 },
+}
+
+/// An answer to be sent.
+#[derive(Clone, Copy, Debug)]
+enum Answer {
+    Acknowledge { psn: Psn, syndrome: Option<Syndrome>, msn: Msn },
+    Atomic { psn: Psn, original: u64, msn: Msn },
+    Read(ReadAnswer),
+}
+
+/// A READ response being sent.
+#[derive(Clone, Copy, Debug)]
+struct ReadAnswer {
+    first: Psn,
+    next: Psn,
+    last: Psn,
+    reth: Reth,
+    msn: Msn,
+    /// It answers a duplicate, and takes no responder resource.
+    replayed: bool,
+}
+
+/// What became of a request.
+enum Verdict {
+    /// Done.
+    Accepted,
+    /// No receive WQE: RNR NAK.
+    NotReady,
+}
+
+impl Responder {
+    /// INIT → RTR.
+    pub(super) fn start(&mut self, rq_psn: Psn) {
+        self.expected = rq_psn;
+    }
+
+    pub(super) const fn expected_psn(&self) -> Psn {
+        self.expected
+    }
+
+    pub(super) fn has_output(&self) -> bool {
+        !self.out.is_empty()
+    }
+
+    pub(super) fn clear_output(&mut self) {
+        self.out.clear();
+    }
+
+    /// The receive WQE of a message that will not be finished.
+    pub(super) fn take_inbound_recv(&mut self) -> Option<RecvWr> {
+        match self.inbound.take()? {
+            Inbound::Send { wr, .. } => Some(wr),
+            Inbound::Write { .. } => None,
+        }
+    }
+
+    /// There are `posted` receive WQEs now: tell a peer that was told there are none (IBA 9.7.7.2.3, unsolicited
+    /// acknowledge).
+    pub(super) fn receive_posted(&mut self, posted: usize) {
+        if self.advertised_none && posted > 0 {
+            self.advertised_none = false;
+            self.acknowledge();
+        }
+    }
+
+    /// Acknowledges everything before `expected`, together with an ACK still waiting to be sent.
+    fn acknowledge(&mut self) {
+        let ack = Answer::Acknowledge { psn: self.expected.sub(1), syndrome: None, msn: self.msn };
+        match self.out.back_mut() {
+            Some(last @ Answer::Acknowledge { syndrome: None, .. }) => *last = ack,
+            _ => self.out.push_back(ack),
+        }
+    }
+
+    /// Queues the answer to a READ or atomic, which acknowledges what came before it as well.
+    fn answer(&mut self, answer: Answer) {
+        if matches!(self.out.back(), Some(Answer::Acknowledge { syndrome: None, .. })) {
+            self.out.pop_back();
+        }
+        self.out.push_back(answer);
+    }
+
+    fn refuse(&mut self, syndrome: Syndrome) {
+        self.nak_sent = true;
+        self.out.push_back(Answer::Acknowledge { psn: self.expected, syndrome: Some(syndrome), msn: self.msn });
+    }
+
+    fn remember(&mut self, replay: Replay, most: u8) {
+        while self.replays.len() >= usize::from(most) {
+            self.replays.pop_front();
+        }
+        self.replays.push_back(replay);
+    }
+
+    /// Responder resources in use: READs and atomics not answered yet.
+    fn unanswered(&self) -> usize {
+        let in_use = |answer: &&Answer| match answer {
+            Answer::Acknowledge { .. } => false,
+            Answer::Atomic { .. } => true,
+            Answer::Read(read) => !read.replayed,
+        };
+        self.out.iter().filter(in_use).count()
+    }
+
+    // --- sending -------------------------------------------------------------------------------------------
+
+    /// Sends answers; of READ responses up to `burst` packets. `posted` receive WQEs are there for credits.
+    ///
+    /// # Errors
+    /// The memory of a READ is gone since the request was checked.
+    pub(super) fn transmit<H: Host>(
+        &mut self,
+        config: &QpConfig<H>,
+        attr: &QpAttr,
+        posted: usize,
+        route: &Route<H>,
+        io: &mut Io<'_, H>,
+        mut burst: u32,
+    ) -> Result<Progress, ResponderFault> {
+        let credits = match config.srq {
+            Some(_) => Credits::INVALID,
+            None => Credits::from_wqes(u32::try_from(posted).unwrap_or(u32::MAX)),
+        };
+        while let Some(answer) = self.out.front_mut() {
+            let (operation, psn, ext) = match answer {
+                Answer::Acknowledge { psn, syndrome, msn } => {
+                    let syndrome = syndrome.unwrap_or(Syndrome::Ack(credits));
+                    (Operation::Acknowledge, *psn, Ext::Aeth(Aeth { syndrome, msn: *msn }))
+                }
+                Answer::Atomic { psn, original, msn } => {
+                    let aeth = Aeth { syndrome: Syndrome::Ack(credits), msn: *msn };
+                    let ack = AtomicAckEth { original: *original };
+                    (Operation::AtomicAcknowledge, *psn, Ext::AethAtomicAckEth(aeth, ack))
+                }
+                Answer::Read(read) => {
+                    if burst == 0 {
+                        return Ok(Progress::More);
+                    }
+                    burst -= 1;
+                    match send_read_response(config, attr, route, io, read, credits) {
+                        Ok(()) => {}
+                        Err(Stopped::NoRoom) => return Ok(Progress::Blocked),
+                        Err(Stopped::Refused(refusal)) => {
+                            self.out.clear();
+                            return Err(ResponderFault::RemoteAccess(refusal));
+                        }
+                    }
+                    if read.next == read.last.next() {
+                        self.out.pop_front();
+                    }
+                    continue;
+                }
+            };
+            let bth = Bth::new(opcode(config.qp_type, operation), attr.dest_qpn, psn);
+            let header = Header::new(bth, ext);
+            let Some(packet) = io.network.packet(route, header.len()) else { return Ok(Progress::Blocked) };
+            header.emit(packet);
+            io.network.commit();
+            self.advertised_none = credits.wqes() == Some(0);
+            self.out.pop_front();
+        }
+        Ok(Progress::Idle)
+    }
+}
+
+enum Stopped {
+    NoRoom,
+    Refused(Refusal),
+}
+
+/// Sends the next packet of a READ response.
+fn send_read_response<H: Host>(
+    config: &QpConfig<H>,
+    attr: &QpAttr,
+    route: &Route<H>,
+    io: &mut Io<'_, H>,
+    read: &mut ReadAnswer,
+    credits: Credits,
+) -> Result<(), Stopped> {
+    let mtu = attr.path_mtu.bytes();
+    let offset = read.next.advance_from(read.first) as usize * mtu;
+    let len = (read.reth.dma_len as usize).saturating_sub(offset).min(mtu);
+    let aeth = Ext::Aeth(Aeth { syndrome: Syndrome::Ack(credits), msn: read.msn });
+    let (operation, ext) = match (read.next == read.first, read.next == read.last) {
+        (true, true) => (Operation::ReadResponseOnly, aeth),
+        (true, false) => (Operation::ReadResponseFirst, aeth),
+        (false, false) => (Operation::ReadResponseMiddle, Ext::None),
+        (false, true) => (Operation::ReadResponseLast, aeth),
+    };
+    let mut bth = Bth::new(opcode(config.qp_type, operation), attr.dest_qpn, read.next);
+    bth.pad_count = pad_count(len);
+    let header = Header::new(bth, ext);
+    let header_len = header.len();
+    let packet_len = header_len + len + usize::from(bth.pad_count);
+    let packet = io.network.packet(route, packet_len).ok_or(Stopped::NoRoom)?;
+    header.emit(packet);
+    let (payload, pad) = packet.get_mut(header_len..).unwrap_or_default().split_at_mut(len);
+    pad.fill(0);
+    if len > 0 {
+        let va = read.reth.va.wrapping_add(offset as u64);
+        let key = Key(read.reth.r_key.0);
+        memory::access(io.memory, config.pd, key, Access::REMOTE_READ, va, len, |at| io.memory.read(at, payload))
+            .map_err(Stopped::Refused)?;
+    }
+    io.network.commit();
+    read.next = read.next.next();
+    Ok(())
+}
+
+impl<H: Host> QueuePair<H> {
+    /// Takes a request.
+    pub(super) fn handle_request(&mut self, io: &mut Io<'_, H>, packet: &Packet<'_>) {
+        let psn = packet.bth().psn;
+        let distance = psn.distance_from(self.responder.expected);
+        if distance > 0 {
+            if self.responder.nak_sent {
+                self.drop_packet(io, packet, DropReason::OutOfSequence);
+            } else {
+                self.send_nak(io, Nak::Code(NakCode::PsnSequenceError));
+            }
+            return;
+        }
+        if distance < 0 {
+            self.handle_duplicate(io, packet);
+            return;
+        }
+        if self.state == QpState::Rtr && !self.responder.established {
+            self.responder.established = true;
+            io.consumer.async_event(self.config.qpn, AsyncEvent::CommunicationEstablished);
+        }
+        match self.execute(io, packet) {
+            Ok(Verdict::Accepted) => self.responder.nak_sent = false,
+            Ok(Verdict::NotReady) => self.send_nak(io, Nak::Rnr(self.attr.min_rnr_timer)),
+            Err((fault, wr)) => self.responder_fault(io, fault, wr, psn),
+        }
+    }
+
+    fn send_nak(&mut self, io: &mut Io<'_, H>, nak: Nak) {
+        let psn = self.responder.expected;
+        io.consumer.trace(self.config.qpn, Event::SentNak { nak, psn });
+        self.responder.refuse(match nak {
+            Nak::Rnr(timer) => Syndrome::RnrNak(timer),
+            Nak::Code(code) => Syndrome::Nak(code),
+        });
+    }
+
+    /// Tells peer and consumer of a fault, and goes to ERR (IBA 9.9.3.1 for RC).
+    pub(super) fn responder_fault(&mut self, io: &mut Io<'_, H>, fault: ResponderFault, wr: Option<RecvWr>, psn: Psn) {
+        let consequence = fault.consequence();
+        io.consumer.trace(self.config.qpn, Event::ResponderFault { fault, psn });
+        self.send_nak(io, Nak::Code(consequence.nak));
+        match wr.or_else(|| self.responder.take_inbound_recv()) {
+            Some(wr) => {
+                let cqe = self.recv_completion(&wr, WcOpcode::Recv, 0, None, false);
+                io.consumer.complete(&self.config.recv_cq, Cqe { status: consequence.recv, ..cqe });
+            }
+            None => io.consumer.async_event(self.config.qpn, consequence.event),
+        }
+        self.enter_error(io);
+    }
+
+    /// Checks and carries out the request that is expected. A fault comes with the receive WQE it fails.
+    fn execute(
+        &mut self,
+        io: &mut Io<'_, H>,
+        packet: &Packet<'_>,
+    ) -> Result<Verdict, (ResponderFault, Option<RecvWr>)> {
+        let info = packet.bth().opcode.info();
+        // What may come next: within a message, its own Middle or Last; else a First or Only (IBA 9.7.4.1.2).
+        let in_order = match (&self.responder.inbound, info.kind) {
+            (None, _) => info.position.starts(),
+            (Some(Inbound::Send { .. }), Kind::Send) | (Some(Inbound::Write { .. }), Kind::Write) => {
+                !info.position.starts()
+            }
+            (Some(_), _) => false,
+        };
+        if !in_order {
+            return Err((ResponderFault::OpcodeSequence, None));
+        }
+        if !info.payload.allows(packet.payload.len(), self.attr.path_mtu) {
+            return Err((ResponderFault::Length, None));
+        }
+        match (info.kind, packet.ext()) {
+            (Kind::Send, ext) => self.execute_send(io, packet, ext),
+            (Kind::Write, ext) => self.execute_write(io, packet, ext),
+            (Kind::Read, Ext::Reth(reth)) => self.execute_read(io, *reth).map_err(|fault| (fault, None)),
+            (Kind::CompareSwap | Kind::FetchAdd, Ext::AtomicEth(atomic)) => {
+                self.execute_atomic(io, info.kind, atomic).map_err(|fault| (fault, None))
+            }
+            _ => Err((ResponderFault::Unsupported, None)),
+        }
+    }
+
+    fn execute_send(
+        &mut self,
+        io: &mut Io<'_, H>,
+        packet: &Packet<'_>,
+        ext: &Ext,
+    ) -> Result<Verdict, (ResponderFault, Option<RecvWr>)> {
+        let info = packet.bth().opcode.info();
+        if matches!(ext, Ext::Ieth(_)) {
+            return Err((ResponderFault::Unsupported, None));
+        }
+        let (wr, received) = if info.position.starts() {
+            match self.take_recv(io) {
+                Some(wr) => (wr, 0),
+                None => return Ok(Verdict::NotReady),
+            }
+        } else {
+            match self.responder.inbound.take() {
+                Some(Inbound::Send { wr, received }) => (wr, received),
+                _ => return Err((ResponderFault::OpcodeSequence, None)),
+            }
+        };
+        let payload = packet.payload;
+        if u64::from(received) + payload.len() as u64 > wr.buffers.length().min(1 << 31) {
+            return Err((ResponderFault::RecvTooShort, Some(wr)));
+        }
+        if let Err(refusal) = scatter(io.memory, self.config.pd, &wr.buffers, received as usize, payload) {
+            return Err((ResponderFault::RecvProtection(refusal), Some(wr)));
+        }
+        let received = received + length32(payload);
+        if info.position.ends() {
+            let imm = if let Ext::ImmDt(imm) = ext { Some(*imm) } else { None };
+            let cqe = self.recv_completion(&wr, WcOpcode::Recv, received, imm, packet.bth().solicited_event);
+            io.consumer.complete(&self.config.recv_cq, cqe);
+        } else {
+            self.responder.inbound = Some(Inbound::Send { wr, received });
+        }
+        self.accept(packet);
+        Ok(Verdict::Accepted)
+    }
+
+    fn execute_write(
+        &mut self,
+        io: &mut Io<'_, H>,
+        packet: &Packet<'_>,
+        ext: &Ext,
+    ) -> Result<Verdict, (ResponderFault, Option<RecvWr>)> {
+        let info = packet.bth().opcode.info();
+        if !self.attr.access.contains(Access::REMOTE_WRITE) {
+            return Err((ResponderFault::QpAccess, None));
+        }
+        let (reth, received) = match (ext, &self.responder.inbound) {
+            (Ext::Reth(reth) | Ext::RethImmDt(reth, _), _) => (*reth, 0),
+            (_, Some(Inbound::Write { reth, received })) => (*reth, *received),
+            _ => return Err((ResponderFault::OpcodeSequence, None)),
+        };
+        let payload = packet.payload;
+        let total = received.saturating_add(length32(payload));
+        let fits = if info.position.ends() { total == reth.dma_len } else { total < reth.dma_len };
+        if !fits || reth.dma_len > 1 << 31 {
+            return Err((ResponderFault::Length, None));
+        }
+        let recv = if info.consumes_recv {
+            match self.take_recv(io) {
+                Some(wr) => Some(wr),
+                None => return Ok(Verdict::NotReady),
+            }
+        } else {
+            None
+        };
+        if let Err(refusal) = self.write_remote(io, &reth, received, payload) {
+            return Err((ResponderFault::RemoteAccess(refusal), recv));
+        }
+        if let Some(wr) = recv {
+            let imm = match ext {
+                Ext::ImmDt(imm) | Ext::RethImmDt(_, imm) => Some(*imm),
+                _ => None,
+            };
+            let solicited = packet.bth().solicited_event;
+            let cqe = self.recv_completion(&wr, WcOpcode::RecvRdmaWithImm, reth.dma_len, imm, solicited);
+            io.consumer.complete(&self.config.recv_cq, cqe);
+        }
+        self.responder.inbound =
+            if info.position.ends() { None } else { Some(Inbound::Write { reth, received: total }) };
+        self.accept(packet);
+        Ok(Verdict::Accepted)
+    }
+
+    /// Stores a WRITE's payload. At the start of the message all of its memory is checked (IBA C9-88: none is, if
+    /// it has no bytes).
+    fn write_remote(&self, io: &Io<'_, H>, reth: &Reth, received: u32, payload: &[u8]) -> Result<(), Refusal> {
+        if reth.dma_len == 0 {
+            return Ok(());
+        }
+        let key = Key(reth.r_key.0);
+        if received == 0 {
+            let whole = reth.dma_len as usize;
+            memory::access(io.memory, self.config.pd, key, Access::REMOTE_WRITE, reth.va, whole, |_| Ok(()))?;
+        }
+        let va = reth.va.checked_add(u64::from(received)).ok_or(Refusal::OutOfBounds)?;
+        memory::access(io.memory, self.config.pd, key, Access::REMOTE_WRITE, va, payload.len(), |at| {
+            io.memory.write(at, payload)
+        })
+    }
+
+    fn execute_read(&mut self, io: &Io<'_, H>, reth: Reth) -> Result<Verdict, ResponderFault> {
+        self.check_read(io, &reth)?;
+        if self.responder.unanswered() >= usize::from(self.attr.max_dest_rd_atomic) {
+            return Err(ResponderFault::TooManyReads);
+        }
+        let first = self.responder.expected;
+        let last = first.add(self.attr.path_mtu.packets(reth.dma_len) - 1);
+        self.responder.expected = last.next();
+        self.responder.msn = self.responder.msn.next();
+        self.responder.remember(Replay::Read { first, last }, self.attr.max_dest_rd_atomic);
+        let msn = self.responder.msn;
+        self.responder.answer(Answer::Read(ReadAnswer { first, next: first, last, reth, msn, replayed: false }));
+        Ok(Verdict::Accepted)
+    }
+
+    fn check_read(&self, io: &Io<'_, H>, reth: &Reth) -> Result<(), ResponderFault> {
+        if !self.attr.access.contains(Access::REMOTE_READ) {
+            return Err(ResponderFault::QpAccess);
+        }
+        if reth.dma_len > 1 << 31 {
+            return Err(ResponderFault::Length);
+        }
+        if reth.dma_len == 0 {
+            return Ok(());
+        }
+        let (key, length) = (Key(reth.r_key.0), reth.dma_len as usize);
+        memory::access(io.memory, self.config.pd, key, Access::REMOTE_READ, reth.va, length, |_| Ok(()))
+            .map_err(ResponderFault::RemoteAccess)
+    }
+
+    fn execute_atomic(&mut self, io: &Io<'_, H>, kind: Kind, atomic: &AtomicEth) -> Result<Verdict, ResponderFault> {
+        if !self.attr.access.contains(Access::REMOTE_ATOMIC) {
+            return Err(ResponderFault::QpAccess);
+        }
+        if !atomic.va.is_multiple_of(8) {
+            return Err(ResponderFault::Misaligned);
+        }
+        if self.responder.unanswered() >= usize::from(self.attr.max_dest_rd_atomic) {
+            return Err(ResponderFault::TooManyReads);
+        }
+        let key = Key(atomic.r_key.0);
+        let original =
+            memory::access(io.memory, self.config.pd, key, Access::REMOTE_ATOMIC, atomic.va, 8, |at| match kind {
+                // A region that begins askew has no eight-byte words.
+                _ if !at.is_multiple_of(8) => Ok(None),
+                Kind::CompareSwap => io.memory.compare_swap(at, atomic.compare, atomic.swap_add).map(Some),
+                _ => io.memory.fetch_add(at, atomic.swap_add).map(Some),
+            })
+            .map_err(ResponderFault::RemoteAccess)?
+            .ok_or(ResponderFault::Misaligned)?;
+        let psn = self.responder.expected;
+        self.responder.expected = psn.next();
+        self.responder.msn = self.responder.msn.next();
+        self.responder.remember(Replay::Atomic { psn, original }, self.attr.max_dest_rd_atomic);
+        let msn = self.responder.msn;
+        self.responder.answer(Answer::Atomic { psn, original, msn });
+        Ok(Verdict::Accepted)
+    }
+
+    /// A SEND or WRITE packet was carried out.
+    fn accept(&mut self, packet: &Packet<'_>) {
+        let responder = &mut self.responder;
+        responder.expected = responder.expected.next();
+        if packet.bth().opcode.info().position.ends() {
+            responder.msn = responder.msn.next();
+        }
+        if packet.bth().ack_req {
+            responder.acknowledge();
+        }
+    }
+
+    /// A request seen before (IBA 9.7.5.1.5): SEND and WRITE are acknowledged again, a READ is read again, an
+    /// atomic answered from memory of its result. None is executed twice.
+    fn handle_duplicate(&mut self, io: &mut Io<'_, H>, packet: &Packet<'_>) {
+        let (opcode, psn) = (packet.bth().opcode, packet.bth().psn);
+        let answered = match packet.ext() {
+            Ext::AtomicEth(_) => self.replay_atomic(psn),
+            Ext::Reth(reth) if opcode.info().kind == Kind::Read => self.replay_read(io, psn, *reth),
+            _ => {
+                self.responder.acknowledge();
+                true
+            }
+        };
+        if answered {
+            io.consumer.trace(self.config.qpn, Event::Duplicate { opcode, psn });
+        } else {
+            self.drop_packet(io, packet, DropReason::StaleDuplicate);
+        }
+    }
+
+    fn replay_atomic(&mut self, psn: Psn) -> bool {
+        let found = self.responder.replays.iter().find_map(|replay| match *replay {
+            Replay::Atomic { psn: at, original } if at == psn => Some(original),
+            _ => None,
+        });
+        let Some(original) = found else { return false };
+        let waiting = |answer: &Answer| matches!(answer, Answer::Atomic { psn: at, .. } if *at == psn);
+        if !self.responder.out.iter().any(waiting) {
+            let msn = self.responder.msn;
+            self.responder.answer(Answer::Atomic { psn, original, msn });
+        }
+        true
+    }
+
+    fn replay_read(&mut self, io: &Io<'_, H>, psn: Psn, reth: Reth) -> bool {
+        let last = psn.add(self.attr.path_mtu.packets(reth.dma_len) - 1);
+        let within = |replay: &Replay| match *replay {
+            Replay::Read { first, last: end } => {
+                psn.distance_from(first) >= 0 && last.distance_from(end) <= 0 && last.distance_from(psn) >= 0
+            }
+            Replay::Atomic { .. } => false,
+        };
+        if !self.responder.replays.iter().any(within) || self.check_read(io, &reth).is_err() {
+            return false;
+        }
+        // The first answer may still be on its way out.
+        let coming = |answer: &Answer| {
+            matches!(answer, Answer::Read(read)
+                if psn.distance_from(read.next) >= 0 && last.distance_from(read.last) <= 0)
+        };
+        if !self.responder.out.iter().any(coming) {
+            let msn = self.responder.msn;
+            self.responder.answer(Answer::Read(ReadAnswer { first: psn, next: psn, last, reth, msn, replayed: true }));
+        }
+        true
+    }
+
+    fn take_recv(&mut self, io: &mut Io<'_, H>) -> Option<RecvWr> {
+        match &self.config.srq {
+            Some(srq) => io.consumer.take_recv(srq),
+            None => self.rq.pop_front(),
+        }
+    }
+
+    fn recv_completion(
+        &self,
+        wr: &RecvWr,
+        opcode: WcOpcode,
+        byte_len: u32,
+        imm: Option<ImmDt>,
+        solicited: bool,
+    ) -> Cqe {
+        Cqe {
+            wr_id: wr.wr_id,
+            status: WcStatus::Success,
+            opcode,
+            qpn: self.config.qpn,
+            byte_len,
+            imm,
+            src_qp: self.attr.dest_qpn,
+            solicited,
+        }
+    }
+}
+
+/// The length of a packet's payload, which is at most 64 KiB.
+fn length32(payload: &[u8]) -> u32 {
+    u32::try_from(payload.len()).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,36 @@
+//! The caller's clock.
+
+use core::ops::Add;
+use core::time::Duration;
+
+/// A point on a monotonic clock that the caller owns: the engine never reads one, it is told.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub struct Instant(u64);
+
+impl Instant {
+    /// `nanoseconds` after the clock's origin.
+    #[must_use]
+    pub const fn from_nanos(nanoseconds: u64) -> Self {
+        Self(nanoseconds)
+    }
+
+    /// Nanoseconds since the clock's origin.
+    #[must_use]
+    pub const fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// The time from `earlier` until now; zero if it is later.
+    #[must_use]
+    pub const fn since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl Add<Duration> for Instant {
+    type Output = Self;
+
+    fn add(self, duration: Duration) -> Self {
+        Self(self.0.saturating_add(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)))
+    }
+}

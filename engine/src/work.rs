@@ -1,0 +1,159 @@
+//! Work requests as consumers post them, and the work queue elements they become.
+
+use alloc::boxed::Box;
+
+use urxe_wire::{ImmDt, RKey};
+
+use crate::memory::Key;
+
+/// A scatter/gather element.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Sge {
+    /// First address, in terms of the region.
+    pub addr: u64,
+    /// Bytes.
+    pub length: u32,
+    /// L_Key of the region.
+    pub l_key: u32,
+}
+
+impl Sge {
+    /// The key, typed.
+    #[must_use]
+    pub const fn key(&self) -> Key {
+        Key(self.l_key)
+    }
+}
+
+/// A scatter/gather list. One or two elements are held in place, more on the heap.
+#[derive(Clone, Debug)]
+pub struct SgeList(Store);
+
+#[derive(Clone, Debug)]
+enum Store {
+    Few { count: u8, elements: [Sge; 2] },
+    Many(Box<[Sge]>),
+}
+
+impl SgeList {
+    /// Of the given elements.
+    #[must_use]
+    pub fn new(elements: &[Sge]) -> Self {
+        Self(match *elements {
+            [] => Store::Few { count: 0, elements: [Sge::default(); 2] },
+            [one] => Store::Few { count: 1, elements: [one, Sge::default()] },
+            [one, two] => Store::Few { count: 2, elements: [one, two] },
+            ref many => Store::Many(many.into()),
+        })
+    }
+
+    /// The elements.
+    #[must_use]
+    pub fn as_slice(&self) -> &[Sge] {
+        match &self.0 {
+            Store::Few { count, elements } => elements.get(..usize::from(*count)).unwrap_or(elements),
+            Store::Many(elements) => elements,
+        }
+    }
+
+    /// Bytes of all elements together.
+    #[must_use]
+    pub fn length(&self) -> u64 {
+        self.as_slice().iter().map(|sge| u64::from(sge.length)).sum()
+    }
+}
+
+/// Where a send request's bytes are.
+#[derive(Clone, Debug)]
+pub enum Data {
+    /// In registered memory.
+    Gather(SgeList),
+    /// Copied when posted (`IBV_SEND_INLINE`): the caller's buffers are its own again.
+    Inline(Box<[u8]>),
+}
+
+impl Data {
+    /// Bytes.
+    #[must_use]
+    pub fn length(&self) -> u64 {
+        match self {
+            Self::Gather(list) => list.length(),
+            Self::Inline(bytes) => bytes.len() as u64,
+        }
+    }
+}
+
+/// Remote memory that an RDMA or atomic operation is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Remote {
+    /// Address, in terms of the peer's region.
+    pub addr: u64,
+    /// The peer's key.
+    pub r_key: RKey,
+}
+
+/// What a send request asks for (IBA 11.4.1.1).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[expect(missing_docs, reason = "the names are the specification's")]
+pub enum SendOp {
+    Send,
+    SendWithImmediate(ImmDt),
+    Write(Remote),
+    WriteWithImmediate(Remote, ImmDt),
+    Read(Remote),
+    CompareSwap { remote: Remote, compare: u64, swap: u64 },
+    FetchAdd { remote: Remote, add: u64 },
+}
+
+impl SendOp {
+    /// Whether the operation writes into the local buffers: READ and atomics.
+    #[must_use]
+    pub const fn is_response_bearing(&self) -> bool {
+        matches!(self, Self::Read(_) | Self::CompareSwap { .. } | Self::FetchAdd { .. })
+    }
+
+    /// Whether it is one of the atomics.
+    #[must_use]
+    pub const fn is_atomic(&self) -> bool {
+        matches!(self, Self::CompareSwap { .. } | Self::FetchAdd { .. })
+    }
+
+    /// Whether it consumes a receive WQE of the peer.
+    #[must_use]
+    pub const fn consumes_recv(&self) -> bool {
+        matches!(self, Self::Send | Self::SendWithImmediate(_) | Self::WriteWithImmediate(..))
+    }
+}
+
+/// `ibv_send_flags` that matter to the engine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SendFlags {
+    /// Wait for all READs and atomics before (IBA 10.8.3.3).
+    pub fence: bool,
+    /// Give a completion also when it succeeds.
+    pub signaled: bool,
+    /// Set SE in the last packet.
+    pub solicited: bool,
+}
+
+/// A send work request.
+#[derive(Clone, Debug)]
+pub struct SendWr {
+    /// The consumer's number for it.
+    pub wr_id: u64,
+    /// What to do.
+    pub op: SendOp,
+    /// With which local bytes.
+    pub data: Data,
+    /// How.
+    pub flags: SendFlags,
+}
+
+/// A receive work request; as it is, also the queue element.
+#[derive(Clone, Debug)]
+pub struct RecvWr {
+    /// The consumer's number for it.
+    pub wr_id: u64,
+    /// Where the message goes.
+    pub buffers: SgeList,
+}
