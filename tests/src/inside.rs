@@ -24,13 +24,15 @@ pub fn in_world<F: FnOnce() -> Result<()>>(body: F) {
 /// # Panics
 /// When either fails; see [`in_world`].
 pub fn in_world_with<F: FnOnce() -> Result<()>>(prepare: impl FnOnce(&World) -> Result<()>, body: F) {
-    let result = match std::env::var_os(INSIDE) {
-        Some(_) => body(),
-        None => run_inside(&test_name::<F>(), prepare),
-    };
+    let result = if is_inside() { body() } else { run_inside(&test_name::<F>(), prepare) };
     if let Err(error) = result {
         panic!("{error:#}");
     }
+}
+
+/// Whether this process is the one that [`in_world`] started, with the world around it.
+pub fn is_inside() -> bool {
+    std::env::var_os(INSIDE).is_some()
 }
 
 fn run_inside(test: &str, prepare: impl FnOnce(&World) -> Result<()>) -> Result<()> {

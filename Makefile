@@ -1,0 +1,85 @@
+# make demo    stock ibv_rc_pingpong through urxe, on this machine
+# make test    every test; changes nothing on the machine but missing packages
+# make help    the other targets
+
+CARGO      ?= cargo
+TARGET_DIR := $(abspath $(or $(CARGO_TARGET_DIR),target))
+BIN_DIR    := $(TARGET_DIR)/release
+VENV       := $(TARGET_DIR)/venv
+SCAPY      := scapy==2.6.1
+SUDO       := $(shell [ "$$(id -u)" -eq 0 ] || echo sudo)
+
+# A linker for Rust, libibverbs, and the programs that the demo shows.
+DEMO_PACKAGES  := gcc libc6-dev libibverbs1 ibverbs-providers ibverbs-utils
+# Programs that the tests run; headers and libclang to compare the bindings with.
+TEST_PACKAGES  := $(DEMO_PACKAGES) perftest iproute2 ethtool tshark python3 python3-venv util-linux \
+                  libibverbs-dev linux-libc-dev libclang-dev pkg-config
+BENCH_PACKAGES := $(DEMO_PACKAGES) iperf3
+
+# What the tests find the build and scapy by.
+export URXE_BIN_DIR := $(BIN_DIR)
+export URXE_VENV    := $(VENV)
+
+.PHONY: help
+help:
+	@sed -n 's/^\([a-z]*\):.*## /make \1\t/p' Makefile | expand -t 16
+
+.PHONY: build
+build: ## target/release/urxe and target/release/liburxe.so
+	$(CARGO) build --release -p urxe-cli -p urxe-provider
+
+.PHONY: demo
+demo: ## installs urxe and shows ibv_rc_pingpong
+	@scripts/install-packages $(DEMO_PACKAGES)
+	$(MAKE) build
+	@scripts/demo $(BIN_DIR)
+
+.PHONY: setup
+setup: packages $(VENV)/.$(SCAPY) ## installs what the tests need
+
+.PHONY: packages
+packages:
+	@scripts/install-packages $(TEST_PACKAGES)
+
+$(VENV)/.$(SCAPY): | packages
+	python3 -m venv $(VENV)
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check $(SCAPY)
+	@touch '$@'
+
+.PHONY: test
+test: setup build ## every test
+	$(CARGO) test --workspace --no-fail-fast
+
+.PHONY: matrix
+matrix: setup build ## ibv_rc_pingpong with every combination of options; minutes
+	$(CARGO) test -p urxe-tests --test pingpong -- --ignored --nocapture
+
+.PHONY: bench
+bench: build ## latency and bandwidth beside plain UDP and iperf3
+	@scripts/install-packages $(BENCH_PACKAGES)
+	$(CARGO) bench -p urxe-benches
+
+.PHONY: fmt
+fmt: ## formats the sources
+	$(CARGO) fmt --all
+
+.PHONY: lint
+lint: ## what must be clean before a commit
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+
+.PHONY: doc
+doc: ## the rooms' documentation
+	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps
+
+.PHONY: install
+install: build ## for every program of this machine
+	$(SUDO) $(BIN_DIR)/urxe install
+
+.PHONY: uninstall
+uninstall: build ## removes it again
+	$(SUDO) $(BIN_DIR)/urxe uninstall
+
+.PHONY: clean
+clean: ## removes target/
+	$(CARGO) clean
