@@ -1,0 +1,28 @@
+//! errno, as a value.
+
+use std::fmt;
+
+/// One of `libc::E*`: how a system call says why it failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Errno(pub i32);
+
+impl Errno {
+    /// What the last failed libc call of this thread left.
+    pub fn last() -> Self {
+        Self(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))
+    }
+
+    /// Leaves it for the C caller to find.
+    pub fn set(self) {
+        // SAFETY: the address of this thread's errno.
+        unsafe { *libc::__errno_location() = self.0 };
+    }
+}
+
+impl fmt::Display for Errno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        std::io::Error::from_raw_os_error(self.0).fmt(f)
+    }
+}
+
+impl std::error::Error for Errno {}

@@ -1,0 +1,157 @@
+//! What stands in libibverbs' slots for `write`, `ioctl` and `close`, and the descriptors that it is about.
+//!
+//! A hook answers for a descriptor that is [attached](attach) to a device; every other call goes on to where it went
+//! before, and finds errno as it was.
+
+use std::ffi::{c_int, c_ulong, c_void};
+use std::os::fd::RawFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use super::Errno;
+use super::memory::OwnMemory;
+use super::plt::{Object, PltError};
+use super::uverbs::{self, Device};
+
+type Write = unsafe extern "C" fn(fd: c_int, buf: *const c_void, count: usize) -> isize;
+type Ioctl = unsafe extern "C" fn(fd: c_int, request: c_ulong, ...) -> c_int;
+type Close = unsafe extern "C" fn(fd: c_int) -> c_int;
+
+/// Open uverbs files. A handful at most: one for each open context.
+static ATTACHED: RwLock<Vec<(RawFd, Arc<dyn Device>)>> = RwLock::new(Vec::new());
+
+/// Where the calls went before; 0 until it is known.
+static WRITE: AtomicUsize = AtomicUsize::new(0);
+static IOCTL: AtomicUsize = AtomicUsize::new(0);
+static CLOSE: AtomicUsize = AtomicUsize::new(0);
+
+/// Makes the device answer for the uverbs file `fd`, from now on.
+pub fn attach(fd: RawFd, device: Arc<dyn Device>) {
+    let mut attached = ATTACHED.write().unwrap_or_else(PoisonError::into_inner);
+    attached.retain(|&(other, _)| other != fd);
+    attached.push((fd, device));
+}
+
+/// Ends it. The number may belong to something else as soon as the file is closed, so: before that. (libibverbs' own
+/// `close` of it does so too.)
+pub fn detach(fd: RawFd) {
+    ATTACHED.write().unwrap_or_else(PoisonError::into_inner).retain(|&(other, _)| other != fd);
+}
+
+fn device_of(fd: RawFd) -> Option<Arc<dyn Device>> {
+    let attached = ATTACHED.read().unwrap_or_else(PoisonError::into_inner);
+    attached.iter().find(|&&(other, _)| other == fd).map(|(_, device)| Arc::clone(device))
+}
+
+/// Diverts the calls of the object that `address` belongs to: libibverbs. Again does no harm.
+///
+/// Which of `write` and `ioctl` a libibverbs uses depends on how it was built; one of them is enough.
+pub fn install(address: *const c_void) -> Result<(), PltError> {
+    let object = Object::containing(address)?;
+    let write = divert(&object, c"write", &WRITE, libc::write as *const () as usize, write_hook as *const () as usize);
+    let ioctl = divert(&object, c"ioctl", &IOCTL, libc::ioctl as *const () as usize, ioctl_hook as *const () as usize);
+    match (write, ioctl) {
+        (Err(PltError::NoSlot(_)), Err(PltError::NoSlot(_))) => return Err(PltError::NoSlot(c"write")),
+        (Err(PltError::NoSlot(_)), other) | (other, Err(PltError::NoSlot(_))) => other?,
+        (write, ioctl) => write.and(ioctl)?,
+    }
+    divert(&object, c"close", &CLOSE, libc::close as *const () as usize, close_hook as *const () as usize)
+}
+
+fn divert(
+    object: &Object,
+    name: &'static std::ffi::CStr,
+    original: &AtomicUsize,
+    libc: usize,
+    hook: usize,
+) -> Result<(), PltError> {
+    let slot = object.slot(name)?;
+    let target = slot.target().unwrap_or(libc);
+    if target == hook {
+        return Ok(());
+    }
+    // Before the hook can be called. Several objects share it: they all go to the same libc.
+    let _ = original.compare_exchange(0, target, Ordering::AcqRel, Ordering::Acquire);
+    // SAFETY: the hooks have the signatures of what they replace (ioctl's third argument is a pointer wherever it is
+    // used here, and passed like a named one on the machines that `plt` knows), and are never unloaded: libibverbs does
+    // not dlclose providers.
+    unsafe { slot.replace(hook) }
+}
+
+/// Runs something of ours on the way to a call that is not: errno is afterwards what it was.
+fn aside<T>(work: impl FnOnce() -> T) -> T {
+    let errno = Errno::last();
+    let result = work();
+    errno.set();
+    result
+}
+
+/// Runs a handler as a system call: never unwinds into C, and reports by errno.
+fn answer<T>(failure: T, handler: impl FnOnce() -> Result<T, Errno>) -> T {
+    let result = catch_unwind(AssertUnwindSafe(handler)).unwrap_or(Err(Errno(libc::EIO)));
+    result.unwrap_or_else(|errno| {
+        errno.set();
+        failure
+    })
+}
+
+unsafe extern "C" fn write_hook(fd: c_int, buf: *const c_void, count: usize) -> isize {
+    let Some(device) = aside(|| device_of(fd)) else {
+        // SAFETY: the address that was in the slot, or libc's: of this type.
+        let write = unsafe { std::mem::transmute::<usize, Write>(WRITE.load(Ordering::Acquire)) };
+        // SAFETY: the caller's own call.
+        return unsafe { write(fd, buf, count) };
+    };
+    answer(-1, || {
+        if buf.is_null() {
+            return Err(Errno(libc::EFAULT));
+        }
+        // SAFETY: libibverbs passes a command of this length, on its stack.
+        let command = unsafe { std::slice::from_raw_parts(buf.cast::<u8>(), count) }.to_vec();
+        // SAFETY: the command is libibverbs'.
+        let memory = unsafe { OwnMemory::new() };
+        let taken = uverbs::handle_write(&*device, &memory, &command)?;
+        isize::try_from(taken).map_err(|_| Errno(libc::EINVAL))
+    })
+}
+
+unsafe extern "C" fn ioctl_hook(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
+    let Some(device) = aside(|| device_of(fd)) else {
+        // SAFETY: the address that was in the slot, or libc's: of this type.
+        let ioctl = unsafe { std::mem::transmute::<usize, Ioctl>(IOCTL.load(Ordering::Acquire)) };
+        // SAFETY: the caller's own call.
+        return unsafe { ioctl(fd, request, argument) };
+    };
+    answer(-1, || {
+        // SAFETY: the command is libibverbs'.
+        let memory = unsafe { OwnMemory::new() };
+        uverbs::handle_ioctl(&*device, &memory, request, argument as u64).map(|()| 0)
+    })
+}
+
+unsafe extern "C" fn close_hook(fd: c_int) -> c_int {
+    aside(|| {
+        // A panic in there has nobody to go to: the descriptor is closed all the same.
+        let _ = catch_unwind(AssertUnwindSafe(|| tell_before_close(fd)));
+    });
+    // SAFETY: the address that was in the slot, or libc's: of this type.
+    let close = unsafe { std::mem::transmute::<usize, Close>(CLOSE.load(Ordering::Acquire)) };
+    // SAFETY: the caller's own call.
+    unsafe { close(fd) }
+}
+
+fn tell_before_close(fd: RawFd) {
+    // A copy, because the devices are asked without the lock: they may open or close contexts.
+    let all = ATTACHED.read().unwrap_or_else(PoisonError::into_inner).clone();
+    for (file, device) in all {
+        if file == fd {
+            detach(fd);
+        } else {
+            device.before_close(fd);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,24 @@
+//! Being a kernel for libibverbs.
+//!
+//! Some verbs never reach a provider: libibverbs turns them into uverbs commands and hands these to the kernel, by
+//! write(2) and ioctl(2) on the file that it opened under `/dev/infiniband`. There is no such kernel here, and the file
+//! is a symlink to `/dev/null`. So libibverbs' own calls of these functions are diverted:
+//!
+//! ```text
+//! libibverbs ──write/ioctl/close──▶ hook ──▶ is the descriptor attached to a device of ours?
+//!                                              yes ▶ uverbs::{write, ioctl} ──▶ trait Device (the provider)
+//!                                              no  ▶ libc, as if we were not there
+//! ```
+//!
+//! - [`plt`] finds and replaces the slots through which one loaded object calls libc: nobody else's calls change;
+//! - [`hook`] is what stands in the slots, and knows which descriptor is whose;
+//! - [`uverbs`] is the kernel's side of the uverbs ABI, on byte buffers;
+//! - [`memory`] is how it reaches the caller's memory.
+
+pub mod errno;
+pub mod hook;
+pub mod memory;
+pub mod plt;
+pub mod uverbs;
+
+pub use errno::Errno;
