@@ -8,10 +8,20 @@ use crate::process::{Process, TIMEOUT};
 use crate::procfs;
 use crate::world::{Host, wait_until};
 
+const END_MARK: &[u8] = b"end of capture";
+
+/// Sends one datagram out of an interface, which marks the end of a capture. Not to 4791: it is no RoCE packet.
+const SEND_MARK: &str = "import socket, sys\n\
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n\
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)\n\
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, sys.argv[1].encode())\n\
+    s.sendto(b'end of capture', ('255.255.255.255', 4790))";
+
 /// A capture of a host's RoCE v2 traffic on one interface, running.
 #[derive(Debug)]
 pub struct Capture<'a> {
     host: &'a Host,
+    netdev: String,
     process: Process,
     file: PathBuf,
 }
@@ -25,8 +35,9 @@ impl<'a> Capture<'a> {
     pub fn start(host: &'a Host, netdev: &str, file: &Path) -> Result<Self> {
         host.run("ethtool", &["-K", netdev, "tx-udp-segmentation", "off"])?;
         let path = file.to_str().context("a path that is not UTF-8")?;
-        let process = host.spawn("tshark", &["-q", "-i", netdev, "-f", "udp port 4791", "-w", path])?;
-        let mut capture = Self { host, process, file: file.to_path_buf() };
+        let process =
+            host.spawn("tshark", &["-q", "-i", netdev, "-f", "udp port 4790 or udp port 4791", "-w", path])?;
+        let mut capture = Self { host, netdev: netdev.to_owned(), process, file: file.to_path_buf() };
         wait_until("tshark captures", || {
             ensure!(capture.process.is_running()?, "tshark ended: {}", capture.process.stderr_so_far());
             Ok(procfs::is_capturing(host)? && capture.file.exists())
@@ -37,8 +48,13 @@ impl<'a> Capture<'a> {
     /// Ends the capture and returns `fields` of every packet; a field that is not in a packet is empty, one that occurs
     /// more than once is joined with commas.
     pub fn finish(self, fields: &[&str]) -> Result<Fields> {
-        let Self { host, process, file } = self;
-        // tshark writes what it has buffered before it ends.
+        let Self { host, netdev, process, file } = self;
+        // tshark forgets what it has not read when it is told to end, and packets are written in order.
+        host.run("python3", &["-c", SEND_MARK, &netdev])?;
+        wait_until("tshark has written every packet", || {
+            let written = std::fs::read(&file)?;
+            Ok(written.windows(END_MARK.len()).any(|bytes| bytes == END_MARK))
+        })?;
         process.signal(libc::SIGINT)?;
         process.finish(TIMEOUT)?.success()?;
         dissect(host, &file, fields)
@@ -48,7 +64,7 @@ impl<'a> Capture<'a> {
 /// `fields` of every packet in `file`, by tshark.
 fn dissect(host: &Host, file: &Path, fields: &[&str]) -> Result<Fields> {
     let path = file.to_str().context("a path that is not UTF-8")?;
-    let mut args = vec!["-r", path, "-T", "fields"];
+    let mut args = vec!["-r", path, "-Y", "udp.dstport == 4791", "-T", "fields"];
     args.extend(fields.iter().flat_map(|field| ["-e", field]));
     let output = host.run("tshark", &args)?;
     Ok(output.stdout.lines().map(|line| line.split('\t').map(str::to_owned).collect()).collect())

@@ -154,6 +154,11 @@ fn python() -> Result<PathBuf> {
     Ok(python)
 }
 
+fn icrc_script() -> Result<String> {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/icrc.py");
+    Ok(script.to_str().context("a path that is not UTF-8")?.to_owned())
+}
+
 /// Has scapy recompute the ICRC of what `gid` and `netdev` carry between two hosts.
 fn scapy_agrees(world: &World, server: &Host, client: &Host, netdev: &str, gid: u32) -> Result<()> {
     let file = capture_file(world);
@@ -163,9 +168,8 @@ fn scapy_agrees(world: &World, server: &Host, client: &Host, netdev: &str, gid: 
         PingPong { size, gid, iters: 3, ..PingPong::default() }.run(server, client)?;
     }
     let packets = capture.finish(&FIELDS)?;
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/icrc.py");
-    let (script, file) = (script.to_str().context("a path that is not UTF-8")?, file.to_str().context("same")?);
-    let verdict = client.run(python()?, &[script, file])?;
+    let file = file.to_str().context("a path that is not UTF-8")?;
+    let verdict = client.run(python()?, &[&icrc_script()?, file])?;
     ensure!(verdict.stdout.contains(&format!("{} packets, 0 wrong", packets.len())), "not all checked: {verdict}");
     Ok(())
 }
@@ -182,4 +186,38 @@ fn scapy_computes_the_same_icrc_ipv6() -> Result<()> {
     let other = world.add_host()?;
     world.link(world.host(), &other, 1500)?;
     scapy_agrees(&world, world.host(), &other, "veth0", GID_IPV6)
+}
+
+/// Writes a right packet and one with a flipped payload bit to the file that it is given.
+const ONE_WRONG: &str = "import sys\n\
+    from scapy.all import Ether, IP, UDP, Raw, raw, wrpcap\n\
+    from scapy.contrib.roce import BTH\n\
+    good = Ether() / IP(src='127.0.0.1', dst='127.0.0.1') / UDP(sport=50000, dport=4791) / BTH(opcode=4, dqpn=17) / Raw(b'abcd')\n\
+    good = Ether(raw(good))\n\
+    bad = Ether(raw(good).replace(b'abcd', b'abce'))\n\
+    wrpcap(sys.argv[1], [good, bad])";
+
+#[test]
+fn a_wrong_icrc_would_be_found() -> Result<()> {
+    let world = World::bare()?;
+    let file = capture_file(&world);
+    let file = file.to_str().context("a path that is not UTF-8")?;
+    world.host().run(python()?, &["-c", ONE_WRONG, file])?;
+    let verdict = world.host().try_run(python()?, &[&icrc_script()?, file])?.failure()?;
+    ensure!(verdict.stdout.contains("2 packets, 1 wrong"), "{verdict}");
+    Ok(())
+}
+
+#[test]
+fn a_capture_has_every_packet() -> Result<()> {
+    let world = World::bare()?;
+    let capture = Capture::start(world.host(), "lo", &capture_file(&world))?;
+    let script = "import socket\n\
+                  s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n\
+                  for psn in range(100): s.sendto(bytes([4, 0, 255, 255, 0, 0, 0, 17, 0, 0, 0, psn]) + bytes(4), ('127.0.0.1', 4791))";
+    world.host().run("python3", &["-c", script])?;
+    let packets = capture.finish(&FIELDS)?;
+    let psns: Vec<u32> = packets.iter().map(|packet| parse_number(&packet[4])).collect::<Result<_>>()?;
+    ensure!(psns == (0..100).collect::<Vec<_>>(), "PSNs {psns:?}");
+    Ok(())
 }
