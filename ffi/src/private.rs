@@ -2,7 +2,7 @@
 //!
 //! Everything is looked up at run time, in the library that is loading us: by name, because the names carry the
 //! version, and without linking, because one provider file serves several versions. That the op table has the shape we
-//! think is not believed but tried (see [`probe`]): it once grew without a new number, and handing over a table of the
+//! think is not believed but tried (see `private/probe.rs`): it once grew without a new number, and handing over a table of the
 //! wrong shape would make libibverbs jump anywhere.
 
 use core::ffi::{CStr, c_char, c_int, c_void};

@@ -101,7 +101,8 @@ pub struct verbs_device_ops {
     pub match_min_abi_version: u32,
     /// Highest `abi_ver` served.
     pub match_max_abi_version: u32,
-    /// Ends with a sentinel; may be null when there is `match_device`.
+    /// Ends with a sentinel, which may be all there is when there is `match_device`. Never null: where the kernel told a
+    /// driver id, `match_driver_id` (`init.c`) walks it without asking.
     pub match_table: *const verbs_match_ent,
     /// For static linking.
     pub static_providers: *mut *const Self,

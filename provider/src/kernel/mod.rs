@@ -13,9 +13,11 @@
 //! - [`plt`] finds and replaces the slots through which one loaded object calls libc: nobody else's calls change;
 //! - [`hook`] is what stands in the slots, and knows which descriptor is whose;
 //! - [`uverbs`] is the kernel's side of the uverbs ABI, on byte buffers;
+//! - [`event_file`] is what libibverbs reads events from;
 //! - [`memory`] is how it reaches the caller's memory.
 
 pub mod errno;
+pub mod event_file;
 pub mod hook;
 pub mod memory;
 pub mod plt;

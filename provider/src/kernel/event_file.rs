@@ -1,0 +1,155 @@
+//! Files from which libibverbs reads events: completion channels, and a context's asynchronous events.
+//!
+//! `ibv_get_cq_event` and `ibv_get_async_event` are a read(2) of one record; an application may poll(2) the file, make
+//! it non-blocking, and count on `ibv_destroy_*` to wait for every event that it has *been given* and to take back
+//! those that it has not. So the records lie in a socket pair of which we keep both ends: what is in there has not been
+//! read, what was sent and is not in there has. (A pipe cannot be emptied from our side without blocking when the
+//! application reads at the same moment; a socket can, call by call.)
+//!
+//! A kernel's event queue has no bound, a socket has: what does not fit waits in a backlog, and follows when there is
+//! room again, which the `cq_event` and `async_event` ops tell ([`EventFile::refill`]): libibverbs calls them after each
+//! read.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::{Mutex, PoisonError};
+
+use urxe_ffi::uapi;
+use urxe_ffi::verbs::ibv_event_type;
+
+use super::Errno;
+use super::memory::Fields;
+
+/// What there is to tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// `ib_uverbs_comp_event_desc`: a completion queue that was armed has a completion. The application's `ibv_cq *`.
+    Completion {
+        /// Address of the `ibv_cq`.
+        cq: u64,
+    },
+    /// `ib_uverbs_async_event_desc`.
+    Async {
+        /// Address of the `ibv_qp`, `ibv_cq` or `ibv_srq`, or the port's number, depending on the type.
+        element: u64,
+        /// `IBV_EVENT_*`.
+        event_type: ibv_event_type,
+    },
+}
+
+impl Event {
+    /// As libibverbs reads it.
+    fn to_bytes(self) -> Vec<u8> {
+        match self {
+            Self::Completion { cq } => cq.to_ne_bytes().to_vec(),
+            Self::Async { element, event_type } => {
+                let mut bytes = element.to_ne_bytes().to_vec();
+                bytes.extend(event_type.to_ne_bytes());
+                bytes.resize(ASYNC, 0);
+                bytes
+            }
+        }
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let mut fields = Fields(bytes);
+        let element = fields.u64()?;
+        Some(match fields.u32() {
+            None => Self::Completion { cq: element },
+            Some(event_type) => Self::Async { element, event_type },
+        })
+    }
+
+    const fn element(self) -> u64 {
+        match self {
+            Self::Completion { cq } => cq,
+            Self::Async { element, .. } => element,
+        }
+    }
+}
+
+/// Size of `ib_uverbs_async_event_desc`, the larger record.
+const ASYNC: usize = size_of::<uapi::ib_uverbs_async_event_desc>();
+
+/// Our side of such a file.
+#[derive(Debug)]
+pub struct EventFile {
+    /// Events after those in the socket. Locked while the socket changes, except by the application's reads.
+    backlog: Mutex<VecDeque<Event>>,
+    sender: OwnedFd,
+    /// The application's end as well, to look at what it has not read.
+    receiver: OwnedFd,
+}
+
+impl EventFile {
+    /// A file without events, and the end that the application is given.
+    pub fn new() -> Result<(Self, OwnedFd), Errno> {
+        let mut pair = [-1; 2];
+        let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
+        // SAFETY: room for two descriptors.
+        if unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, pair.as_mut_ptr()) } != 0 {
+            return Err(Errno::last());
+        }
+        // SAFETY: two descriptors that are new and nobody else's.
+        let (receiver, sender) = unsafe { (OwnedFd::from_raw_fd(pair[0]), OwnedFd::from_raw_fd(pair[1])) };
+        let application = receiver.try_clone().map_err(|_| Errno::last())?;
+        Ok((Self { backlog: Mutex::default(), sender, receiver }, application))
+    }
+
+    /// Adds an event. Never blocks, never loses one.
+    pub fn push(&self, event: Event) {
+        let mut backlog = self.backlog.lock().unwrap_or_else(PoisonError::into_inner);
+        backlog.push_back(event);
+        self.send(&mut backlog);
+    }
+
+    /// The application has read: there may be room.
+    pub fn refill(&self) {
+        let mut backlog = self.backlog.lock().unwrap_or_else(PoisonError::into_inner);
+        self.send(&mut backlog);
+    }
+
+    /// Takes back every event about `element` that has not been read, and says how many. The others keep their order.
+    ///
+    /// Whoever destroys the object then waits for the application to acknowledge all that were pushed, less these.
+    pub fn discard(&self, element: u64) -> usize {
+        let mut backlog = self.backlog.lock().unwrap_or_else(PoisonError::into_inner);
+        let unread: Vec<Event> = std::iter::from_fn(|| self.receive()).collect();
+        for event in unread.into_iter().rev() {
+            backlog.push_front(event);
+        }
+        let before = backlog.len();
+        backlog.retain(|event| event.element() != element);
+        let discarded = before - backlog.len();
+        self.send(&mut backlog);
+        discarded
+    }
+
+    /// Moves as much of the backlog into the socket as fits.
+    fn send(&self, backlog: &mut VecDeque<Event>) {
+        while let Some(event) = backlog.front() {
+            let bytes = event.to_bytes();
+            let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+            // SAFETY: a descriptor of ours and a buffer of this length.
+            let sent = unsafe { libc::send(self.sender.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags) };
+            if sent < 0 {
+                // Full, for now. There is no other way to fail: we hold the receiving end.
+                return;
+            }
+            backlog.pop_front();
+        }
+    }
+
+    /// The first unread event in the socket, taken out.
+    fn receive(&self) -> Option<Event> {
+        let mut bytes = [0; ASYNC];
+        // SAFETY: a descriptor of ours and a buffer of this length.
+        let received = unsafe {
+            libc::recv(self.receiver.as_raw_fd(), bytes.as_mut_ptr().cast(), bytes.len(), libc::MSG_DONTWAIT)
+        };
+        Event::from_bytes(bytes.get(..usize::try_from(received).ok()?)?)
+    }
+}
+
+#[cfg(test)]
+mod tests;
