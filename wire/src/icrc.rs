@@ -25,6 +25,10 @@
 //! another identification as well. A single one does so in two places of a packet of 4096 bytes, and both times
 //! looks like a sender without DF; so whoever knows that a peer sets DF, as Linux does, should take
 //! `Recovered { df: false, .. }` for damage.
+//!
+//! The same algebra keeps the headers out of the way: a [`Flow`] is the CRC of all that stays the same from packet
+//! to packet, and what does not (lengths, identification, FECN and BECN) is added to it before the packet is
+//! read, once and in place.
 
 use core::net::{IpAddr, SocketAddr};
 
@@ -36,14 +40,14 @@ const ONES: usize = 8;
 const UDP_LEN: usize = 8;
 const IPV4_LEN: usize = 20;
 const IPV6_LEN: usize = 40;
-const LONGEST: usize = ONES + IPV6_LEN + UDP_LEN;
 const DONT_FRAGMENT: u8 = 0x40;
 
 /// The masked headers below the BTH of all packets that go one way between two UDP endpoints.
 #[derive(Clone, Debug)]
 pub struct Flow {
-    headers: [u8; LONGEST],
-    len: usize,
+    /// Their CRC, with lengths and identification 0.
+    crc: u32,
+    is_ipv4: bool,
 }
 
 impl Flow {
@@ -51,15 +55,15 @@ impl Flow {
     /// dual-stack socket has them, are IPv4 ones on the wire.
     #[must_use]
     pub fn new(src: SocketAddr, dst: SocketAddr) -> Self {
-        let mut headers = [0xFF; LONGEST];
-        let ip = &mut headers[ONES..];
-        let ip_len = match (src.ip().to_canonical(), dst.ip().to_canonical()) {
+        let mut crc = Hasher::new();
+        crc.update(&[0xFF; ONES]);
+        let is_ipv4 = match (src.ip().to_canonical(), dst.ip().to_canonical()) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => {
                 // Version and header length, TOS, total length, identification, flags, TTL, protocol, checksum.
-                ip[..12].copy_from_slice(&[0x45, 0xFF, 0, 0, 0, 0, DONT_FRAGMENT, 0, 0xFF, 17, 0xFF, 0xFF]);
-                ip[12..16].copy_from_slice(&src.octets());
-                ip[16..20].copy_from_slice(&dst.octets());
-                IPV4_LEN
+                crc.update(&[0x45, 0xFF, 0, 0, 0, 0, DONT_FRAGMENT, 0, 0xFF, 17, 0xFF, 0xFF]);
+                crc.update(&src.octets());
+                crc.update(&dst.octets());
+                true
             }
             (src, dst) => {
                 let octets = |ip: IpAddr| match ip {
@@ -67,20 +71,17 @@ impl Flow {
                     IpAddr::V6(ip) => ip.octets(),
                 };
                 // Version, traffic class and flow label, payload length, next header, hop limit.
-                ip[..8].copy_from_slice(&[0x6F, 0xFF, 0xFF, 0xFF, 0, 0, 17, 0xFF]);
-                ip[8..24].copy_from_slice(&octets(src));
-                ip[24..40].copy_from_slice(&octets(dst));
-                IPV6_LEN
+                crc.update(&[0x6F, 0xFF, 0xFF, 0xFF, 0, 0, 17, 0xFF]);
+                crc.update(&octets(src));
+                crc.update(&octets(dst));
+                false
             }
         };
-        let udp = &mut ip[ip_len..];
-        udp[0..2].copy_from_slice(&src.port().to_be_bytes());
-        udp[2..4].copy_from_slice(&dst.port().to_be_bytes());
-        Self { headers, len: ONES + ip_len + UDP_LEN }
-    }
-
-    const fn is_ipv4(&self) -> bool {
-        self.len == ONES + IPV4_LEN + UDP_LEN
+        crc.update(&src.port().to_be_bytes());
+        crc.update(&dst.port().to_be_bytes());
+        // Length and checksum.
+        crc.update(&[0, 0, 0xFF, 0xFF]);
+        Self { crc: crc.finalize(), is_ipv4 }
     }
 }
 
@@ -106,30 +107,22 @@ pub enum Check {
 /// Lengths are computed modulo 2^16, as they would be on the wire.
 #[must_use]
 pub fn compute(flow: &Flow, ip_id: u16, packet: &[u8]) -> u32 {
-    let mut head = [0; LONGEST + Bth::LEN];
-    head[..flow.len].copy_from_slice(&flow.headers[..flow.len]);
-    let udp_len = packet.len() + ICRC_LEN + UDP_LEN;
-    let ip = &mut head[ONES..];
-    if flow.is_ipv4() {
-        ip[2..4].copy_from_slice(&low16(IPV4_LEN + udp_len));
-        ip[4..6].copy_from_slice(&ip_id.to_be_bytes());
-        ip[IPV4_LEN + 4..IPV4_LEN + 6].copy_from_slice(&low16(udp_len));
+    let udp_len = UDP_LEN + packet.len() + ICRC_LEN;
+    let headers = if flow.is_ipv4 {
+        IPV4_TOTAL_LENGTH.crc(low16(IPV4_LEN + udp_len)) ^ IPV4_IDENTIFICATION.crc(ip_id)
     } else {
-        ip[4..6].copy_from_slice(&low16(udp_len));
-        ip[IPV6_LEN + 4..IPV6_LEN + 6].copy_from_slice(&low16(udp_len));
-    }
-    let (bth, rest) = packet.split_at(packet.len().min(Bth::LEN));
-    head[flow.len..flow.len + bth.len()].copy_from_slice(bth);
-    head[flow.len + 4] = 0xFF;
-    let mut crc = Hasher::new();
-    crc.update(&head[..flow.len + bth.len()]);
-    crc.update(rest);
+        IPV6_PAYLOAD_LENGTH.crc(low16(udp_len))
+    };
+    // Ones in place of FECN, BECN and the bits beside them.
+    let congestion = packet.get(CONGESTION_AT).map_or(0, |byte| CONGESTION[usize::from(!byte)]);
+    let mut crc = Hasher::new_with_initial(flow.crc ^ headers ^ UDP_LENGTH.crc(low16(udp_len)) ^ congestion);
+    crc.update(packet);
     crc.finalize()
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "header fields are 16 bits wide")]
-const fn low16(len: usize) -> [u8; 2] {
-    (len as u16).to_be_bytes()
+const fn low16(len: usize) -> u16 {
+    len as u16
 }
 
 /// Checks the ICRC at the end of `datagram` (BTH to ICRC) received on `flow`.
@@ -145,7 +138,7 @@ pub fn verify(flow: &Flow, expected_id: u16, datagram: &[u8]) -> Check {
     if syndrome == 0 {
         return Check::Exact;
     }
-    if !flow.is_ipv4() {
+    if !flow.is_ipv4 {
         return Check::Bad;
     }
     // From the identification to the end of what the CRC covers.
@@ -158,8 +151,55 @@ pub fn verify(flow: &Flow, expected_id: u16, datagram: &[u8]) -> Check {
     Check::Recovered { id: expected_id ^ u16::from_be_bytes([first, second]), df }
 }
 
+/// What each value of a 16-bit header field adds to the CRC up to the BTH.
+struct Field {
+    high: [u32; 256],
+    low: [u32; 256],
+}
+
+impl Field {
+    /// The field that ends this many bytes before the BTH.
+    const fn before_bth(bytes: usize) -> Self {
+        Self { high: shifted_bytes(BYTE, bytes + 2), low: shifted_bytes(BYTE, bytes + 1) }
+    }
+
+    fn crc(&self, value: u16) -> u32 {
+        let [high, low] = value.to_be_bytes();
+        self.high[usize::from(high)] ^ self.low[usize::from(low)]
+    }
+}
+
+static IPV4_TOTAL_LENGTH: Field = Field::before_bth(IPV4_LEN - 4 + UDP_LEN);
+static IPV4_IDENTIFICATION: Field = Field::before_bth(IPV4_LEN - 6 + UDP_LEN);
+static IPV6_PAYLOAD_LENGTH: Field = Field::before_bth(IPV6_LEN - 6 + UDP_LEN);
+static UDP_LENGTH: Field = Field::before_bth(UDP_LEN - 6);
+
+/// Where FECN and BECN are in the BTH.
+const CONGESTION_AT: usize = 4;
+
+/// What must be added to the CRC before the BTH, so that this is added to the byte of FECN and BECN.
+static CONGESTION: [u32; 256] = shifted_bytes(INVERSE_BYTE, CONGESTION_AT);
+
 /// The CRC-32 polynomial, bits reversed: bit 31 is the constant term.
 const POLYNOMIAL: u32 = 0xEDB8_8320;
+
+/// The polynomial 1.
+const ONE: u32 = 1 << 31;
+
+/// x^8: a byte passes through the CRC register.
+const BYTE: u32 = ONE >> 8;
+
+/// x^-8.
+const INVERSE_BYTE: u32 = {
+    let mut power = ONE;
+    let mut step = 0;
+    while step < 8 {
+        // Divide by x: the reverse of "shift right, and add the polynomial if a bit fell out".
+        power = if power & 1 << 31 != 0 { (power ^ POLYNOMIAL) << 1 | 1 } else { power << 1 };
+        step += 1;
+    }
+    power
+};
 
 /// Undoes the effect of `bytes` zero bytes, fewer than 2^16, passing through the CRC register: divides by
 /// x^(8 · bytes).
@@ -175,18 +215,6 @@ static INVERSE_POWERS: [u32; 256] = powers(INVERSE_BYTE);
 /// x^(-8 · 256 · n).
 static INVERSE_POWERS_OF_256: [u32; 256] = powers(multiply(powers(INVERSE_BYTE)[255], INVERSE_BYTE));
 
-/// x^-8.
-const INVERSE_BYTE: u32 = {
-    let mut power = ONE;
-    let mut step = 0;
-    while step < 8 {
-        // Divide by x: the reverse of "shift right, and add the polynomial if a bit fell out".
-        power = if power & 1 << 31 != 0 { (power ^ POLYNOMIAL) << 1 | 1 } else { power << 1 };
-        step += 1;
-    }
-    power
-};
-
 /// `base` to the powers of 0 to 255.
 const fn powers(base: u32) -> [u32; 256] {
     let mut powers = [ONE; 256];
@@ -198,8 +226,18 @@ const fn powers(base: u32) -> [u32; 256] {
     powers
 }
 
-/// The polynomial 1.
-const ONE: u32 = 1 << 31;
+/// Each byte, times `base` to the power of `times`.
+const fn shifted_bytes(base: u32, times: usize) -> [u32; 256] {
+    let power = powers(base)[times];
+    let mut shifted = [0; 256];
+    let (mut at, mut byte) = (0, 0);
+    while at < shifted.len() {
+        // A byte enters the register at its low end.
+        shifted[at] = multiply(byte, power);
+        (at, byte) = (at + 1, byte + 1);
+    }
+    shifted
+}
 
 /// The product of two polynomials modulo the CRC-32 polynomial, all with bits reversed.
 const fn multiply(a: u32, mut b: u32) -> u32 {
