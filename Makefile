@@ -43,8 +43,8 @@ packages:
 
 $(VENV)/.$(SCAPY): | packages
 	python3 -m venv $(VENV)
-	$(VENV)/bin/pip install --quiet --disable-pip-version-check $(SCAPY)
-	@touch '$@'
+	@# Without scapy its own tests fail and say so; the others can still run.
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check $(SCAPY) && touch '$@' || echo 'no scapy' >&2
 
 .PHONY: test
 test: setup build ## every test
