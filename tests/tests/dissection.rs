@@ -84,7 +84,7 @@ fn parse_number(text: &str) -> Result<u32> {
 fn perftest(host: &Host, program: &str, args: &[&str]) -> Result<()> {
     let port = host.next_port();
     let port_arg = port.to_string();
-    let common = [&["-d", "urxe0", "-x", "1", "-F", "-n", "5", "-p", &port_arg], args].concat();
+    let common = [&["-d", "urxe0", "-x", "1", "-F", "--use_old_post_send", "-n", "5", "-p", &port_arg], args].concat();
     run_pair(host, port, program, &common, host, &[&common[..], &["127.0.0.1"]].concat())
 }
 
