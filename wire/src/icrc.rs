@@ -127,7 +127,10 @@ const fn low16(len: usize) -> u16 {
 
 /// Checks the ICRC at the end of `datagram` (BTH to ICRC) received on `flow`.
 ///
-/// `expected_id` is the IPv4 identification to try first: 0, or the segment's index in a coalesced run.
+/// `expected_id` is the IPv4 identification to try first. From an unconnected socket with DF it is 0, or the
+/// segment's index in a coalesced run; a peer whose identifications have to be recovered mostly counts up
+/// (`ip_select_ident` of Linux does, for each pair of addresses), so that one more than last time is a good guess,
+/// and makes the check an exact one.
 #[must_use]
 pub fn verify(flow: &Flow, expected_id: u16, datagram: &[u8]) -> Check {
     let Some((packet, icrc)) = datagram.split_last_chunk::<ICRC_LEN>() else { return Check::Bad };

@@ -1,0 +1,44 @@
+//! Writes every captured RoCE packet, from the BTH to the ICRC, into the fuzzer's corpus.
+
+use std::error::Error;
+use std::fs;
+use std::path::Path;
+
+use pcap_file::pcapng::{Block, PcapNgReader};
+use urxe_wire::ROCE_PORT;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let corpus = here.join("corpus/packet");
+    fs::create_dir_all(&corpus)?;
+    for entry in fs::read_dir(here.join("../conformance/captures"))? {
+        let path = entry?.path();
+        if path.extension().is_none_or(|extension| extension != "pcapng") {
+            continue;
+        }
+        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let mut reader = PcapNgReader::new(fs::File::open(&path)?)?;
+        let mut frame = 0;
+        while let Some(block) = reader.next_block() {
+            let Block::EnhancedPacket(block) = block? else { continue };
+            frame += 1;
+            if let Some(datagram) = roce(&block.data) {
+                fs::write(corpus.join(format!("{name}-{frame}")), datagram)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What a UDP datagram to the RoCE port carries, in an Ethernet frame.
+fn roce(ethernet: &[u8]) -> Option<&[u8]> {
+    let (header, ip) = ethernet.split_at_checked(14)?;
+    let (protocol, udp) = match header[12..] {
+        [0x08, 0x00] => (ip.get(9)?, ip.get(usize::from(ip.first()? & 0x0F) * 4..)?),
+        [0x86, 0xDD] => (ip.get(6)?, ip.get(40..)?),
+        _ => return None,
+    };
+    let (&[_, _, port0, port1, len0, len1, ..], _) = udp.split_first_chunk::<8>()?;
+    let to_us = *protocol == 17 && u16::from_be_bytes([port0, port1]) == ROCE_PORT;
+    udp.get(8..usize::from(u16::from_be_bytes([len0, len1]))).filter(|_| to_us)
+}
