@@ -1,0 +1,311 @@
+//! A host: an address space, completion queues, a network interface, queue pairs.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use urxe_engine::attr::{AttrMask, ModifyError, QpAttr};
+use urxe_engine::rng::Rng;
+use urxe_engine::{
+    Cqe, Host, Instant, Io, Pd, PostError, Progress, QpCap, QpConfig, QpState, QpType, QueuePair, RecvWr, SendWr,
+};
+use urxe_wire::{Packet, Qpn};
+
+use crate::memory::{AddressSpace, DEFAULT_PD};
+use crate::network::{Datagram, Nic, Origin, Route};
+use crate::verbs::{CqId, SrqId, Verbs};
+
+/// Which node of a fabric.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct NodeId(pub(crate) usize);
+
+/// The engine's surroundings in a simulation.
+#[derive(Debug)]
+pub enum SimHost {}
+
+impl Host for SimHost {
+    type Memory = AddressSpace;
+    type Network = Nic;
+    type Consumer = Verbs;
+}
+
+/// What a node is like.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NodeConfig {
+    /// Its address; the fabric chooses one if there is none.
+    pub address: Option<IpAddr>,
+    /// Decides keys and QP numbers.
+    pub seed: u64,
+    /// Packets that its receive buffer holds; more are lost.
+    pub receive_buffer: usize,
+    /// How long packets lie there before the node looks.
+    pub service_delay: Duration,
+    /// Packets it can send before it must wait for `service_delay`.
+    pub send_room: usize,
+}
+
+impl Default for NodeConfig {
+    fn default() -> Self {
+        Self {
+            address: None,
+            seed: 1,
+            receive_buffer: 256,
+            service_delay: Duration::from_micros(2),
+            send_room: 1024,
+        }
+    }
+}
+
+/// How a packet that arrived was taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Received {
+    /// A queue pair has it.
+    Delivered(Qpn),
+    /// Its ICRC is wrong.
+    BadIcrc,
+    /// It is not a packet, although its ICRC is right.
+    Malformed,
+    /// No queue pair has this number.
+    NoSuchQp,
+}
+
+/// A host.
+pub struct Node {
+    config: NodeConfig,
+    memory: AddressSpace,
+    nic: Nic,
+    verbs: Verbs,
+    qps: BTreeMap<Qpn, QueuePair<SimHost>>,
+    rng: Rng,
+    pub(crate) inbox: VecDeque<Datagram>,
+    /// When the node looks at its receive buffer.
+    pub(crate) wakes_at: Option<Instant>,
+}
+
+macro_rules! io {
+    ($node:expr, $now:expr) => {
+        &mut Io { now: $now, memory: &$node.memory, network: &mut $node.nic, consumer: &mut $node.verbs }
+    };
+}
+
+impl Node {
+    /// A node with this address.
+    #[must_use]
+    pub fn new(address: IpAddr, config: NodeConfig) -> Self {
+        Self {
+            config,
+            memory: AddressSpace::new(config.seed),
+            nic: Nic::new(address),
+            verbs: Verbs::default(),
+            qps: BTreeMap::new(),
+            rng: Rng::new(config.seed ^ 0x51CE_D0DE),
+            inbox: VecDeque::new(),
+            wakes_at: None,
+        }
+    }
+
+    /// What it is like.
+    #[must_use]
+    pub const fn config(&self) -> &NodeConfig {
+        &self.config
+    }
+
+    /// Its address.
+    #[must_use]
+    pub const fn address(&self) -> IpAddr {
+        self.nic.address()
+    }
+
+    /// Its memory.
+    #[must_use]
+    pub const fn memory(&self) -> &AddressSpace {
+        &self.memory
+    }
+
+    /// Its memory, to map, register and poke.
+    pub const fn memory_mut(&mut self) -> &mut AddressSpace {
+        &mut self.memory
+    }
+
+    /// Its network interface.
+    pub const fn nic(&mut self) -> &mut Nic {
+        &mut self.nic
+    }
+
+    /// Its completion queues and log.
+    pub const fn verbs(&mut self) -> &mut Verbs {
+        &mut self.verbs
+    }
+
+    /// Makes a queue pair of the default protection domain, with a number nobody guesses.
+    pub fn create_qp(&mut self, qp: QpSetup) -> Qpn {
+        let qpn = loop {
+            let qpn = Qpn::new(u32::try_from(2 + self.rng.below(0xFF_FFF0)).unwrap_or(2));
+            if !self.qps.contains_key(&qpn) {
+                break qpn;
+            }
+        };
+        let QpSetup { qp_type, pd, cap, sq_sig_all, send_cq, recv_cq, srq, window } = qp;
+        let config = QpConfig { qpn, qp_type, pd, cap, sq_sig_all, send_cq, recv_cq, srq, window };
+        self.qps.insert(qpn, QueuePair::new(config));
+        qpn
+    }
+
+    /// Destroys a queue pair; packets for it find nobody.
+    pub fn destroy_qp(&mut self, qpn: Qpn) {
+        self.qps.remove(&qpn);
+    }
+
+    /// A queue pair.
+    ///
+    /// # Panics
+    /// If there is none with this number.
+    #[must_use]
+    pub fn qp(&self, qpn: Qpn) -> &QueuePair<SimHost> {
+        &self.qps[&qpn]
+    }
+
+    /// The numbers of its queue pairs.
+    pub fn qpns(&self) -> impl Iterator<Item = Qpn> + '_ {
+        self.qps.keys().copied()
+    }
+
+    /// Where a queue pair's sends complete.
+    #[must_use]
+    pub fn send_cq(&self, qpn: Qpn) -> CqId {
+        self.qp(qpn).config().send_cq
+    }
+
+    /// Where a queue pair's receives complete.
+    #[must_use]
+    pub fn recv_cq(&self, qpn: Qpn) -> CqId {
+        self.qp(qpn).config().recv_cq
+    }
+
+    /// `ibv_poll_cq(3)` for one completion.
+    pub fn poll(&mut self, cq: CqId) -> Option<Cqe> {
+        self.verbs.cq(cq).poll()
+    }
+
+    /// `ibv_modify_qp(3)`. A `route` sets [`AttrMask::AV`].
+    ///
+    /// # Errors
+    /// As [`QueuePair::modify`].
+    pub fn modify(
+        &mut self,
+        now: Instant,
+        qpn: Qpn,
+        to: QpState,
+        mask: AttrMask,
+        attr: &QpAttr,
+        route: Option<Route>,
+    ) -> Result<(), ModifyError> {
+        let mask = if route.is_some() { mask.with(AttrMask::AV) } else { mask };
+        let qp = self.qps.get_mut(&qpn).expect("the QP exists");
+        qp.modify(io!(self, now), to, mask, attr, route)
+    }
+
+    /// Puts a queue pair into ERR as if its surroundings had failed.
+    pub fn fail(&mut self, now: Instant, qpn: Qpn) {
+        self.qps.get_mut(&qpn).expect("the QP exists").fail(io!(self, now));
+    }
+
+    /// `ibv_post_send(3)`; nothing is sent yet.
+    ///
+    /// # Errors
+    /// As [`QueuePair::post_send`].
+    pub fn post_send(&mut self, now: Instant, qpn: Qpn, wr: SendWr) -> Result<(), PostError> {
+        self.qps.get_mut(&qpn).expect("the QP exists").post_send(io!(self, now), wr)
+    }
+
+    /// `ibv_post_recv(3)`.
+    ///
+    /// # Errors
+    /// As [`QueuePair::post_recv`].
+    pub fn post_recv(&mut self, now: Instant, qpn: Qpn, wr: RecvWr) -> Result<(), PostError> {
+        self.qps.get_mut(&qpn).expect("the QP exists").post_recv(io!(self, now), wr)
+    }
+
+    /// Checks a datagram and gives it to its queue pair.
+    pub fn receive(&mut self, now: Instant, datagram: &Datagram) -> Received {
+        if !datagram.is_whole() {
+            return Received::BadIcrc;
+        }
+        let Ok(packet) = Packet::parse(&datagram.bytes) else { return Received::Malformed };
+        let qpn = packet.bth().dest_qp;
+        let Some(qp) = self.qps.get_mut(&qpn) else { return Received::NoSuchQp };
+        qp.handle_packet(io!(self, now), &packet, &Origin(datagram.from.ip()));
+        Received::Delivered(qpn)
+    }
+
+    /// Does what is due.
+    pub fn handle_timeouts(&mut self, now: Instant) {
+        for qp in self.qps.values_mut() {
+            if qp.poll_timeout().is_some_and(|at| at <= now) {
+                qp.handle_timeout(io!(self, now));
+            }
+        }
+    }
+
+    /// The earliest time at which a queue pair wants to be called.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.qps.values().filter_map(QueuePair::poll_timeout).min()
+    }
+
+    /// Lets all queue pairs send what they have; `false` if the network had no room for everything.
+    pub fn transmit(&mut self, now: Instant) -> bool {
+        let mut all = true;
+        for qp in self.qps.values_mut() {
+            loop {
+                match qp.transmit(io!(self, now)) {
+                    Progress::Idle => break,
+                    Progress::More => {}
+                    Progress::Blocked => {
+                        all = false;
+                        break;
+                    }
+                }
+            }
+        }
+        all
+    }
+}
+
+/// What a queue pair is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct QpSetup {
+    /// Its service.
+    pub qp_type: QpType,
+    /// Its protection domain.
+    pub pd: Pd,
+    /// Its sizes.
+    pub cap: QpCap,
+    /// Every send completes with a CQE.
+    pub sq_sig_all: bool,
+    /// Where sends complete.
+    pub send_cq: CqId,
+    /// Where receives complete.
+    pub recv_cq: CqId,
+    /// Where receives come from, if not from its own queue.
+    pub srq: Option<SrqId>,
+    /// Most packets in flight.
+    pub window: u32,
+}
+
+impl QpSetup {
+    /// An RC queue pair of moderate size.
+    #[must_use]
+    pub const fn rc(send_cq: CqId, recv_cq: CqId) -> Self {
+        Self {
+            qp_type: QpType::Rc,
+            pd: DEFAULT_PD,
+            cap: QpCap { max_send_wr: 64, max_recv_wr: 64, max_send_sge: 4, max_recv_sge: 4, max_inline_data: 256 },
+            sq_sig_all: false,
+            send_cq,
+            recv_cq,
+            srq: None,
+            window: 128,
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! What happens to packets on their way: composable rules, seeded where they are random.
+
+use std::time::Duration;
+
+use urxe_engine::Instant;
+use urxe_engine::rng::Rng;
+use urxe_wire::Packet;
+
+use crate::node::NodeId;
+
+/// A packet about to cross the network.
+#[derive(Clone, Copy, Debug)]
+pub struct Flight<'a> {
+    /// Counts all packets sent in the fabric, from 0.
+    pub number: u64,
+    /// When it was sent.
+    pub now: Instant,
+    /// Who sent it.
+    pub from: NodeId,
+    /// Who is to get it.
+    pub to: NodeId,
+    /// What it is.
+    pub packet: Packet<'a>,
+    /// From the BTH to the ICRC.
+    pub bytes: &'a [u8],
+}
+
+/// What a rule does to a packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// Nothing.
+    Pass,
+    /// It is lost.
+    Drop,
+    /// It arrives, and once more so much later.
+    Duplicate(Duration),
+    /// It arrives so much later, perhaps behind packets sent after it.
+    Delay(Duration),
+    /// It arrives with this bit flipped, counted from the first of the BTH, modulo the packet's length.
+    Corrupt(usize),
+}
+
+/// Decides about each packet. Rules of a fabric are asked in the order they were added until one says
+/// [`Verdict::Drop`]; delays and damage add up.
+pub trait Rule {
+    /// What happens to this packet.
+    fn on_packet(&mut self, flight: &Flight<'_>) -> Verdict;
+}
+
+impl<F: FnMut(&Flight<'_>) -> Verdict> Rule for F {
+    fn on_packet(&mut self, flight: &Flight<'_>) -> Verdict {
+        self(flight)
+    }
+}
+
+/// How likely something is, in millionths.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Chance(u32);
+
+impl Chance {
+    /// Never.
+    pub const NEVER: Self = Self(0);
+
+    /// In hundredths.
+    #[must_use]
+    pub const fn percent(percent: u32) -> Self {
+        Self(percent * 10_000)
+    }
+
+    /// In thousandths.
+    #[must_use]
+    pub const fn per_mille(per_mille: u32) -> Self {
+        Self(per_mille * 1000)
+    }
+
+    /// Throws the dice.
+    pub const fn happens(self, rng: &mut Rng) -> bool {
+        rng.below(1_000_000) < self.0 as u64
+    }
+}
+
+macro_rules! random_rule {
+    ($(#[$doc:meta])* $name:ident($($field:ident: $ty:ty)?) |$rng:ident| $verdict:expr) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug)]
+        pub struct $name {
+            rng: Rng,
+            chance: Chance,
+            $($field: $ty,)?
+        }
+
+        impl $name {
+            /// With its own random numbers.
+            #[must_use]
+            pub const fn new(seed: u64, chance: Chance $(, $field: $ty)?) -> Self {
+                Self { rng: Rng::new(seed), chance $(, $field)? }
+            }
+        }
+
+        impl Rule for $name {
+            fn on_packet(&mut self, _: &Flight<'_>) -> Verdict {
+                if !self.chance.happens(&mut self.rng) {
+                    return Verdict::Pass;
+                }
+                $(let $field = self.$field;)?
+                let $rng = &mut self.rng;
+                $verdict
+            }
+        }
+    };
+}
+
+random_rule! {
+    /// Loses packets.
+    Drops() |_rng| Verdict::Drop
+}
+random_rule! {
+    /// Delivers packets twice, the second time up to `longest` later.
+    Duplicates(longest: Duration) |rng| Verdict::Duplicate(up_to(rng, longest))
+}
+random_rule! {
+    /// Delays packets by up to `longest`, so that later ones overtake them.
+    Delays(longest: Duration) |rng| Verdict::Delay(up_to(rng, longest))
+}
+random_rule! {
+    /// Flips one bit.
+    Corrupts() |rng| Verdict::Corrupt(usize::try_from(rng.next_u64() >> 32).unwrap_or(0))
+}
+
+fn up_to(rng: &mut Rng, longest: Duration) -> Duration {
+    Duration::from_nanos(1 + rng.below(u64::try_from(longest.as_nanos()).unwrap_or(u64::MAX)))
+}

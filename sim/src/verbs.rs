@@ -1,0 +1,98 @@
+//! A node's verbs consumer: completion queues, shared receive queues, and a log of everything that happens.
+
+use std::collections::VecDeque;
+
+use urxe_engine::{AsyncEvent, CompletionQueue, Consumer, Cqe, Event, Pushed, RecvWr};
+use urxe_wire::Qpn;
+
+/// A completion queue of a node.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct CqId(pub(crate) usize);
+
+/// A shared receive queue of a node.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct SrqId(pub(crate) usize);
+
+/// Something a node's consumer saw.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Happening {
+    /// A trace event of a QP.
+    Trace(Qpn, Event),
+    /// An affiliated asynchronous event.
+    Async(Qpn, AsyncEvent),
+    /// A completion was added to a CQ.
+    Completed(CqId, Cqe),
+    /// A CQ raised a completion event.
+    CompletionEvent(CqId),
+    /// A CQ overran.
+    CqError(CqId),
+}
+
+/// The consumer of one node.
+#[derive(Debug, Default)]
+pub struct Verbs {
+    cqs: Vec<CompletionQueue>,
+    srqs: Vec<VecDeque<RecvWr>>,
+    log: Vec<Happening>,
+}
+
+impl Verbs {
+    /// Makes a completion queue.
+    pub fn create_cq(&mut self, capacity: usize) -> CqId {
+        self.cqs.push(CompletionQueue::new(capacity));
+        CqId(self.cqs.len() - 1)
+    }
+
+    /// Makes a shared receive queue.
+    pub fn create_srq(&mut self) -> SrqId {
+        self.srqs.push(VecDeque::new());
+        SrqId(self.srqs.len() - 1)
+    }
+
+    /// A completion queue.
+    pub fn cq(&mut self, cq: CqId) -> &mut CompletionQueue {
+        &mut self.cqs[cq.0]
+    }
+
+    /// A shared receive queue.
+    pub fn srq(&mut self, srq: SrqId) -> &mut VecDeque<RecvWr> {
+        &mut self.srqs[srq.0]
+    }
+
+    /// What happened since the last [`take_log`](Self::take_log), oldest first.
+    #[must_use]
+    pub fn log(&self) -> &[Happening] {
+        &self.log
+    }
+
+    /// Takes the log.
+    pub fn take_log(&mut self) -> Vec<Happening> {
+        std::mem::take(&mut self.log)
+    }
+}
+
+impl Consumer for Verbs {
+    type Cq = CqId;
+    type Srq = SrqId;
+
+    fn complete(&mut self, cq: &CqId, cqe: Cqe) {
+        self.log.push(Happening::Completed(*cq, cqe));
+        match self.cqs[cq.0].push(cqe) {
+            Pushed::Quietly | Pushed::Overrun { first: false } => {}
+            Pushed::RaiseEvent => self.log.push(Happening::CompletionEvent(*cq)),
+            Pushed::Overrun { first: true } => self.log.push(Happening::CqError(*cq)),
+        }
+    }
+
+    fn take_recv(&mut self, srq: &SrqId) -> Option<RecvWr> {
+        self.srqs[srq.0].pop_front()
+    }
+
+    fn async_event(&mut self, qpn: Qpn, event: AsyncEvent) {
+        self.log.push(Happening::Async(qpn, event));
+    }
+
+    fn trace(&mut self, qpn: Qpn, event: Event) {
+        self.log.push(Happening::Trace(qpn, event));
+    }
+}
