@@ -51,7 +51,7 @@ pub enum PortError {
 
 impl PortError {
     /// Sorts an operating system error; `what` completes "cannot …".
-    pub(crate) fn os(what: &'static str, source: io::Error) -> Self {
+    pub fn os(what: &'static str, source: io::Error) -> Self {
         match source.raw_os_error() {
             Some(libc::EMFILE | libc::ENFILE) => Self::TooManyFiles { what },
             Some(libc::EPERM | libc::EACCES) => Self::NotPermitted { what },

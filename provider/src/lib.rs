@@ -1,2 +1,19 @@
-//! placeholder
+//! The provider library that the stock libibverbs loads.
+//!
+//! ```text
+//! libibverbs ─▶ edge/      extern "C", pointers, errno          ─▶ verbs/    what each call means, in safe code
+//!            ─▶ kernel/    what libibverbs asks a kernel for       runtime/  threads, locks, clock around the engine
+//!                                                                  memory/   the application's memory
+//! ```
+//!
+//! The engine (`urxe-engine`) is the transport, `urxe-net` the sockets, `urxe-ffi` the ABI. `unsafe` is in `edge/`,
+//! `kernel/`, `memory/` and, for a few system calls, in `runtime/`.
+
+mod counters;
+mod device;
+mod edge;
 pub mod kernel;
+mod limits;
+mod memory;
+mod runtime;
+mod verbs;

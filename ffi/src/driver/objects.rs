@@ -118,6 +118,13 @@ impl verbs_qp {
         true
     }
 
+    /// What the application sees.
+    pub fn public_mut(&mut self) -> &mut ibv_qp {
+        let this: *mut Self = self;
+        // SAFETY: `ibv_qp` is the prefix of `ibv_qp_ex` (the header's `qp_base`), which is the prefix of this.
+        unsafe { &mut *this.cast() }
+    }
+
     /// The queue pair of an `ibv_qp` that is the start of one.
     pub const fn from_qp(qp: *mut ibv_qp) -> *mut Self {
         qp.cast()

@@ -1,0 +1,173 @@
+//! Opening, closing and asking a device.
+
+use std::ffi::{CStr, c_int, c_void};
+use std::os::fd::IntoRawFd;
+use std::sync::Arc;
+
+use urxe_ffi::driver::ContextOps;
+use urxe_ffi::private::Libibverbs;
+use urxe_ffi::verbs as v;
+
+use super::{ah, cq, mr, number, pointer, post, qp, register};
+use crate::kernel::{Errno, hook};
+use crate::verbs::context::{Context, OpenError};
+use crate::verbs::query;
+use crate::{device, limits};
+
+/// What stands behind the `ibv_context`.
+type Extra = *const Context;
+
+const OPS: ContextOps = ContextOps {
+    alloc_pd: Some(mr::alloc_pd),
+    dealloc_pd: Some(mr::dealloc_pd),
+    reg_mr: Some(mr::reg_mr),
+    dereg_mr: Some(mr::dereg_mr),
+    create_cq: Some(cq::create_cq),
+    poll_cq: Some(cq::poll_cq),
+    req_notify_cq: Some(cq::req_notify_cq),
+    resize_cq: Some(cq::resize_cq),
+    destroy_cq: Some(cq::destroy_cq),
+    cq_event: Some(cq::cq_event),
+    async_event: Some(async_event),
+    create_qp: Some(qp::create_qp),
+    modify_qp: Some(qp::modify_qp),
+    query_qp: Some(qp::query_qp),
+    destroy_qp: Some(qp::destroy_qp),
+    post_send: Some(post::post_send),
+    post_recv: Some(post::post_recv),
+    create_ah: Some(ah::create_ah),
+    destroy_ah: Some(ah::destroy_ah),
+    query_device_ex: Some(query_device_ex),
+    query_port: Some(query_port),
+    free_context: Some(free_context),
+    ..ContextOps::NONE
+};
+
+/// The open device behind an `ibv_context` of ours.
+///
+/// # Safety
+/// `context` came from [`alloc_context`] and has not been freed.
+pub(super) unsafe fn shared<'a>(context: *mut v::ibv_context) -> &'a Context {
+    // SAFETY: `alloc_context` left the pointer right behind the context, and holds the reference until
+    // `free_context`.
+    unsafe { &**context.add(1).cast::<Extra>() }
+}
+
+pub(super) unsafe extern "C" fn alloc_context(
+    device: *mut v::ibv_device,
+    cmd_fd: c_int,
+    _private_data: *mut c_void,
+) -> *mut v::verbs_context {
+    pointer(|| {
+        let opened = register::library().ok_or(Errno(libc::ENOSYS)).and_then(|library| {
+            // SAFETY: a device that libibverbs has named.
+            let name = unsafe { CStr::from_ptr((&raw const (*device).name).cast()) };
+            let name = name.to_str().map_err(|_| Errno(libc::ENODEV))?;
+            let netdev = device::netdev_of(name).ok_or(Errno(libc::ENODEV))?;
+            let (context, async_fd) = Context::open(name, &netdev).map_err(|error| refuse(name, &error))?;
+            Ok((library, context, async_fd))
+        });
+        let (library, context, async_fd) = opened.inspect_err(|_| {
+            // SAFETY: ours since the call.
+            unsafe { libc::close(cmd_fd) };
+        })?;
+        hook::attach(cmd_fd, Arc::clone(&context) as _);
+        // SAFETY: the arguments of this call.
+        let verbs = unsafe { library.init_and_alloc_context(device, cmd_fd, size_of::<Extra>(), 0) };
+        if verbs.is_null() {
+            hook::detach(cmd_fd);
+            return Err(Errno(libc::ENOMEM));
+        }
+        // SAFETY: a context of this library's version with `Extra` behind it; nobody else knows it yet.
+        unsafe {
+            let public = library.public(verbs);
+            public.add(1).cast::<Extra>().write(Arc::into_raw(context));
+            (*public).async_fd = async_fd.into_raw_fd();
+            (*public).num_comp_vectors = limits::COMP_VECTORS;
+            library.set_ops(verbs, &OPS);
+        }
+        Ok(verbs)
+    })
+}
+
+/// Tells the person in front of the program why there is no device.
+fn refuse(name: &str, error: &OpenError) -> Errno {
+    match error {
+        OpenError::Port(error) => {
+            register::complain(error);
+            Errno(libc::ENODEV)
+        }
+        OpenError::System(errno) => {
+            register::complain(&format_args!("cannot open {name}: {errno}"));
+            *errno
+        }
+    }
+}
+
+unsafe extern "C" fn free_context(context: *mut v::ibv_context) {
+    let _ = number(|| {
+        let library: &Libibverbs = register::library().ok_or(Errno(libc::ENOSYS))?;
+        // SAFETY: the last call for this context.
+        unsafe {
+            hook::detach((*context).cmd_fd);
+            let extra = context.add(1).cast::<Extra>().read();
+            let verbs = library.context(context);
+            library.uninit_context(verbs);
+            libc::free(verbs.cast());
+            drop(Arc::from_raw(extra));
+        }
+        Ok(())
+    });
+}
+
+unsafe extern "C" fn query_device_ex(
+    context: *mut v::ibv_context,
+    input: *const v::ibv_query_device_ex_input,
+    attr: *mut v::ibv_device_attr_ex,
+    attr_size: usize,
+) -> c_int {
+    number(|| {
+        // SAFETY: the caller's context; input may be null.
+        let (context, input) = unsafe { (shared(context), input.as_ref()) };
+        context.check_alive()?;
+        if input.is_some_and(|input| input.comp_mask != 0) || attr_size < size_of::<v::ibv_device_attr>() {
+            return Err(Errno(libc::EINVAL));
+        }
+        // SAFETY: all-zero says "not supported" of every extended capability.
+        let mut answer = unsafe { std::mem::zeroed::<v::ibv_device_attr_ex>() };
+        answer.orig_attr = query::device(context);
+        answer.device_cap_flags_ex = u64::from(answer.orig_attr.device_cap_flags);
+        answer.phys_port_cnt_ex = 1;
+        let length = attr_size.min(size_of_val(&answer));
+        // SAFETY: the caller has room for attr_size bytes.
+        unsafe {
+            attr.cast::<u8>().write_bytes(0, attr_size);
+            attr.cast::<u8>().copy_from_nonoverlapping((&raw const answer).cast(), length);
+        }
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn query_port(context: *mut v::ibv_context, port_num: u8, attr: *mut v::ibv_port_attr) -> c_int {
+    number(|| {
+        // SAFETY: the caller's context and structure, which libibverbs has cleared.
+        let (context, attr) = unsafe { (shared(context), &mut *attr) };
+        context.check_alive()?;
+        if port_num != 1 {
+            return Err(Errno(libc::EINVAL));
+        }
+        query::port(context.interface(), attr);
+        Ok(())
+    })
+}
+
+/// libibverbs has read an asynchronous event.
+unsafe extern "C" fn async_event(context: *mut v::ibv_context, _event: *mut v::ibv_async_event) {
+    let _ = number(|| {
+        // SAFETY: the caller's context.
+        let context = unsafe { shared(context) };
+        context.check_alive()?;
+        context.async_file().refill();
+        Ok(())
+    });
+}

@@ -1,0 +1,188 @@
+//! Completion queues.
+
+use std::ffi::c_int;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use urxe_engine::{Cqe, WcStatus};
+use urxe_ffi::verbs as v;
+
+use super::context::shared;
+use super::{count, number, pointer, wait};
+use crate::kernel::Errno;
+use crate::limits;
+use crate::runtime::cq::Cq;
+
+/// An `ibv_cq` of ours.
+#[repr(C)]
+pub(super) struct CqObject {
+    ibv: v::ibv_cq,
+    pub(super) cq: Arc<Cq>,
+    /// Queue pairs that complete here.
+    pub(super) users: AtomicUsize,
+}
+
+/// What is behind an `ibv_cq`.
+///
+/// # Safety
+/// `cq` came from [`create_cq`] and has not been destroyed.
+pub(super) unsafe fn object<'a>(cq: *mut v::ibv_cq) -> &'a CqObject {
+    // SAFETY: an `ibv_cq` of ours is the start of a CqObject.
+    unsafe { &*cq.cast::<CqObject>() }
+}
+
+pub(super) unsafe extern "C" fn create_cq(
+    context: *mut v::ibv_context,
+    cqe: c_int,
+    channel: *mut v::ibv_comp_channel,
+    comp_vector: c_int,
+) -> *mut v::ibv_cq {
+    pointer(|| {
+        // SAFETY: the caller's context; the channel may be null.
+        let (context, channel) = unsafe { (shared(context), channel.as_ref()) };
+        context.check_alive()?;
+        let capacity = u32::try_from(cqe).ok().filter(|cqe| (1..=limits::MAX_CQE).contains(cqe));
+        let capacity = capacity.ok_or(Errno(libc::EINVAL))?;
+        if !(0..limits::COMP_VECTORS).contains(&comp_vector) {
+            return Err(Errno(libc::EINVAL));
+        }
+        let events = match channel {
+            Some(channel) => Some(context.channel(channel.fd).ok_or(Errno(libc::EINVAL))?),
+            None => None,
+        };
+        let cq = Arc::new(Cq::new(capacity as usize, events, Arc::clone(context.async_file())));
+        // SAFETY: all-zero is an `ibv_cq` that libibverbs then fills in.
+        let mut ibv = unsafe { std::mem::zeroed::<v::ibv_cq>() };
+        ibv.cqe = cqe;
+        let object = Box::into_raw(Box::new(CqObject { ibv, cq: Arc::clone(&cq), users: AtomicUsize::new(0) }));
+        cq.set_handle(object as u64);
+        Ok(object.cast())
+    })
+}
+
+pub(super) unsafe extern "C" fn destroy_cq(cq: *mut v::ibv_cq) -> c_int {
+    number(|| {
+        // SAFETY: the caller's queue.
+        let (context, object) = unsafe { (shared((*cq).context), object(cq)) };
+        context.check_alive()?;
+        if object.users.load(Ordering::Acquire) > 0 {
+            return Err(Errno(libc::EBUSY));
+        }
+        let (events, async_events) = object.cq.retire();
+        // SAFETY: the queue's own, which libibverbs initialised.
+        unsafe {
+            let (mutex, cond) = ((&raw mut (*cq).mutex).cast(), (&raw mut (*cq).cond).cast());
+            wait::acknowledged(mutex, cond, &raw const (*cq).comp_events_completed, events);
+            wait::acknowledged(mutex, cond, &raw const (*cq).async_events_completed, async_events);
+            drop(Box::from_raw(cq.cast::<CqObject>()));
+        }
+        Ok(())
+    })
+}
+
+pub(super) unsafe extern "C" fn resize_cq(cq: *mut v::ibv_cq, cqe: c_int) -> c_int {
+    number(|| {
+        // SAFETY: the caller's queue.
+        let (context, object) = unsafe { (shared((*cq).context), object(cq)) };
+        context.check_alive()?;
+        let capacity = u32::try_from(cqe).ok().filter(|cqe| (1..=limits::MAX_CQE).contains(cqe));
+        let capacity = capacity.ok_or(Errno(libc::EINVAL))?;
+        object.cq.resize(capacity as usize).map_err(|_| Errno(libc::EINVAL))?;
+        // SAFETY: as above.
+        unsafe { (*cq).cqe = cqe };
+        Ok(())
+    })
+}
+
+pub(super) unsafe extern "C" fn poll_cq(cq: *mut v::ibv_cq, num_entries: c_int, wc: *mut v::ibv_wc) -> c_int {
+    count(|| {
+        // SAFETY: the caller's queue.
+        let (context, object) = unsafe { (shared((*cq).context), object(cq)) };
+        context.check_alive()?;
+        let most = usize::try_from(num_entries).map_err(|_| Errno(libc::EINVAL))?;
+        let mut at = wc;
+        let mut each = |cqe| {
+            // SAFETY: the caller has room for `num_entries`, and `poll` gives no more.
+            unsafe {
+                at.write(work_completion(&cqe));
+                at = at.add(1);
+            }
+        };
+        let taken = object.cq.poll(most, &mut each);
+        if taken > 0 || most == 0 {
+            return Ok(taken);
+        }
+        if object.cq.has_overrun() {
+            return Err(Errno(libc::EIO));
+        }
+        context.port().polled(object.cq.is_armed());
+        Ok(object.cq.poll(most, &mut each))
+    })
+}
+
+pub(super) unsafe extern "C" fn req_notify_cq(cq: *mut v::ibv_cq, solicited_only: c_int) -> c_int {
+    number(|| {
+        // SAFETY: the caller's queue.
+        let (context, object) = unsafe { (shared((*cq).context), object(cq)) };
+        context.check_alive()?;
+        object.cq.arm(solicited_only != 0);
+        context.port().stopped_polling();
+        Ok(())
+    })
+}
+
+/// libibverbs has read a completion event.
+pub(super) unsafe extern "C" fn cq_event(cq: *mut v::ibv_cq) {
+    let _ = number(|| {
+        // SAFETY: the caller's queue.
+        let (context, object) = unsafe { (shared((*cq).context), object(cq)) };
+        context.check_alive()?;
+        object.cq.event_read();
+        Ok(())
+    });
+}
+
+/// A completion as `ibv_poll_cq` gives it.
+fn work_completion(cqe: &Cqe) -> v::ibv_wc {
+    // SAFETY: all-zero is a value of this plain C struct.
+    let mut wc = unsafe { std::mem::zeroed::<v::ibv_wc>() };
+    wc.wr_id = cqe.wr_id;
+    wc.status = cqe.status as u32;
+    wc.qp_num = cqe.qpn.get();
+    wc.opcode = cqe.opcode as u32;
+    if cqe.status == WcStatus::Success {
+        wc.byte_len = cqe.byte_len;
+        wc.src_qp = cqe.src_qp.get();
+        if let Some(imm) = cqe.imm {
+            wc.wc_flags = v::IBV_WC_WITH_IMM;
+            wc.__bindgen_anon_1.imm_data = u32::from_ne_bytes(imm.0);
+        }
+    }
+    wc
+}
+
+/// Counts a queue pair's use of its completion queues.
+pub(super) struct Use([*const AtomicUsize; 2]);
+
+impl Use {
+    /// # Safety
+    /// Both are queues of ours, and are not destroyed as long as this lives (`destroy_cq` sees to that).
+    pub(super) unsafe fn new(send_cq: *mut v::ibv_cq, recv_cq: *mut v::ibv_cq) -> Self {
+        // SAFETY: the caller's promise.
+        let users = [send_cq, recv_cq].map(|cq| unsafe { &raw const object(cq).users });
+        for users in users {
+            // SAFETY: as above.
+            unsafe { (*users).fetch_add(1, Ordering::AcqRel) };
+        }
+        Self(users)
+    }
+}
+
+impl Drop for Use {
+    fn drop(&mut self) {
+        for users in self.0 {
+            // SAFETY: the promise given to `new`.
+            unsafe { (*users).fetch_sub(1, Ordering::AcqRel) };
+        }
+    }
+}

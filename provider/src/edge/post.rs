@@ -1,0 +1,152 @@
+//! Posting work requests.
+
+use std::ffi::c_int;
+
+use urxe_engine::{Data, PostError, RecvWr, Remote, SendFlags, SendOp, SendWr, Sge, SgeList};
+use urxe_ffi::verbs as v;
+use urxe_wire::{ImmDt, RKey};
+
+use super::context::shared;
+use super::{number, qp};
+use crate::kernel::Errno;
+use crate::limits;
+use crate::memory::guard;
+use crate::verbs::objects::post_errno;
+
+pub(super) unsafe extern "C" fn post_send(
+    qp: *mut v::ibv_qp,
+    first: *mut v::ibv_send_wr,
+    bad_wr: *mut *mut v::ibv_send_wr,
+) -> c_int {
+    number(|| {
+        // SAFETY: the caller's queue pair.
+        let (context, object) = unsafe { (shared((*qp).context), qp::object(qp)) };
+        context.check_alive()?;
+        let max_inline = object.qp.inspect(|engine| engine.config().cap.max_inline_data);
+        let post = |engine: &mut urxe_engine::QueuePair<_>, io: &mut urxe_engine::Io<'_, _>| {
+            let mut at = first;
+            // SAFETY: a list of requests, ended by null.
+            while let Some(wr) = unsafe { at.as_ref() } {
+                // SAFETY: a request with the fields that its opcode and flags say.
+                let posted = unsafe { send_request(wr, max_inline) }
+                    .and_then(|request| engine.post_send(io, request).map_err(post_errno));
+                if let Err(errno) = posted {
+                    return Err((at, errno));
+                }
+                at = wr.next;
+            }
+            Ok(())
+        };
+        let posted = object.qp.port().with_work(|work| object.qp.drive(work, post));
+        posted.map_err(|(bad, errno)| {
+            // SAFETY: the caller's pointer.
+            unsafe { bad_wr.write(bad) };
+            errno
+        })
+    })
+}
+
+pub(super) unsafe extern "C" fn post_recv(
+    qp: *mut v::ibv_qp,
+    first: *mut v::ibv_recv_wr,
+    bad_wr: *mut *mut v::ibv_recv_wr,
+) -> c_int {
+    number(|| {
+        // SAFETY: the caller's queue pair.
+        let (context, object) = unsafe { (shared((*qp).context), qp::object(qp)) };
+        context.check_alive()?;
+        let post = |engine: &mut urxe_engine::QueuePair<_>, io: &mut urxe_engine::Io<'_, _>| {
+            let mut at = first;
+            // SAFETY: a list of requests, ended by null.
+            while let Some(wr) = unsafe { at.as_ref() } {
+                // SAFETY: a request with that many elements.
+                let posted = unsafe { buffers(wr.sg_list, wr.num_sge) }
+                    .and_then(|buffers| engine.post_recv(io, RecvWr { wr_id: wr.wr_id, buffers }).map_err(post_errno));
+                if let Err(errno) = posted {
+                    return Err((at, errno));
+                }
+                at = wr.next;
+            }
+            Ok(())
+        };
+        let posted = object.qp.port().with_work(|work| object.qp.drive(work, post));
+        posted.map_err(|(bad, errno)| {
+            // SAFETY: the caller's pointer.
+            unsafe { bad_wr.write(bad) };
+            errno
+        })
+    })
+}
+
+/// A scatter/gather list, copied.
+///
+/// # Safety
+/// `list` has `count` elements.
+unsafe fn buffers(list: *const v::ibv_sge, count: c_int) -> Result<SgeList, Errno> {
+    let count = u32::try_from(count).ok().filter(|count| *count <= limits::MAX_SGE).ok_or(Errno(libc::EINVAL))?;
+    let mut elements = [Sge::default(); limits::MAX_SGE as usize];
+    for (index, element) in elements.iter_mut().take(count as usize).enumerate() {
+        // SAFETY: within the list.
+        let sge = unsafe { list.add(index).read() };
+        *element = Sge { addr: sge.addr, length: sge.length, l_key: sge.lkey };
+    }
+    Ok(SgeList::new(elements.get(..count as usize).unwrap_or_default()))
+}
+
+/// The bytes of an inline request: the application's buffers are its own again afterwards, and need no L_Key.
+fn inline(list: &SgeList, max_inline: u32) -> Result<Data, Errno> {
+    let length = list.length();
+    if length > u64::from(max_inline) {
+        return Err(post_errno(PostError::InlineTooLong));
+    }
+    let mut bytes = vec![0; usize::try_from(length).map_err(|_| Errno(libc::EINVAL))?].into_boxed_slice();
+    let mut rest = &mut *bytes;
+    for sge in list.as_slice() {
+        let (part, behind) = rest.split_at_mut((sge.length as usize).min(rest.len()));
+        guard::install();
+        guard::load(sge.addr, part).map_err(|_| Errno(libc::EFAULT))?;
+        rest = behind;
+    }
+    Ok(Data::Inline(bytes))
+}
+
+/// A send request as the engine takes it.
+///
+/// # Safety
+/// The members of its unions are those that its opcode says.
+unsafe fn send_request(wr: &v::ibv_send_wr, max_inline: u32) -> Result<SendWr, Errno> {
+    // SAFETY: a list of that length.
+    let list = unsafe { buffers(wr.sg_list, wr.num_sge) }?;
+    // SAFETY: plain numbers, whichever member was written last.
+    let (rdma, atomic, imm) = unsafe { (wr.wr.rdma, wr.wr.atomic, wr.__bindgen_anon_1.imm_data) };
+    let imm = ImmDt(imm.to_ne_bytes());
+    let remote = Remote { addr: rdma.remote_addr, r_key: RKey(rdma.rkey) };
+    let atomic_remote = Remote { addr: atomic.remote_addr, r_key: RKey(atomic.rkey) };
+    let op = match wr.opcode {
+        v::IBV_WR_SEND => SendOp::Send,
+        v::IBV_WR_SEND_WITH_IMM => SendOp::SendWithImmediate(imm),
+        v::IBV_WR_RDMA_WRITE => SendOp::Write(remote),
+        v::IBV_WR_RDMA_WRITE_WITH_IMM => SendOp::WriteWithImmediate(remote, imm),
+        v::IBV_WR_RDMA_READ => SendOp::Read(remote),
+        v::IBV_WR_ATOMIC_CMP_AND_SWP => {
+            SendOp::CompareSwap { remote: atomic_remote, compare: atomic.compare_add, swap: atomic.swap }
+        }
+        v::IBV_WR_ATOMIC_FETCH_AND_ADD => SendOp::FetchAdd { remote: atomic_remote, add: atomic.compare_add },
+        _ => return Err(post_errno(PostError::Operation)),
+    };
+    let flag = |flag| wr.send_flags & flag != 0;
+    let data = if flag(v::IBV_SEND_INLINE) {
+        if op.is_response_bearing() {
+            return Err(post_errno(PostError::Operation));
+        }
+        inline(&list, max_inline)?
+    } else {
+        Data::Gather(list)
+    };
+    let flags = SendFlags {
+        fence: flag(v::IBV_SEND_FENCE),
+        signaled: flag(v::IBV_SEND_SIGNALED),
+        solicited: flag(v::IBV_SEND_SOLICITED),
+    };
+    Ok(SendWr { wr_id: wr.wr_id, op, data, flags })
+}

@@ -1,0 +1,34 @@
+//! What the device promises, and holds applications to.
+
+/// Queue pairs in a process.
+pub(crate) const MAX_QP: u32 = 65536;
+/// Work requests in a queue.
+pub(crate) const MAX_QP_WR: u32 = 32768;
+/// Scatter/gather elements of a work request, as on the kernel's rxe.
+pub(crate) const MAX_SGE: u32 = 32;
+/// Bytes of inline data.
+pub(crate) const MAX_INLINE: u32 = 1024;
+/// Completion queues in a process.
+pub(crate) const MAX_CQ: u32 = 65536;
+/// Elements of a completion queue.
+pub(crate) const MAX_CQE: u32 = 1 << 22;
+/// Memory regions in a process.
+pub(crate) const MAX_MR: usize = (1 << 24) - 1;
+/// Protection domains in a process.
+pub(crate) const MAX_PD: u32 = 1 << 20;
+/// Address handles in a process.
+pub(crate) const MAX_AH: u32 = 1 << 20;
+/// READs and atomics outstanding, either way; as on the kernel's rxe.
+pub(crate) const MAX_RD_ATOM: u8 = 128;
+/// Bytes of a message (IBA 9.4.1).
+pub(crate) const MAX_MSG: u32 = 1 << 31;
+/// Rows of the GID table.
+pub(crate) const GID_TABLE: u32 = 256;
+/// Completion vectors: there is one source of events.
+pub(crate) const COMP_VECTORS: i32 = 1;
+
+/// IEEE OUI of locally assigned addresses (the U/L bit set): nobody's. Programs give 0 and 0xFFFFFF meanings of their
+/// own (SPDK: "Soft-RoCE").
+pub(crate) const VENDOR_ID: u32 = 0x02_75_72;
+/// "xe".
+pub(crate) const VENDOR_PART_ID: u32 = 0x7865;

@@ -1,0 +1,144 @@
+//! A completion queue that several threads may use.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use urxe_engine::{CompletionQueue, Cqe, Pushed};
+use urxe_wire::Qpn;
+
+use super::lock;
+use crate::kernel::event_file::{Event, EventFile};
+
+/// A completion queue.
+#[derive(Debug)]
+pub(crate) struct Cq {
+    queue: Mutex<CompletionQueue>,
+    channel: Option<Arc<EventFile>>,
+    /// Where the context's asynchronous events go.
+    async_file: Arc<EventFile>,
+    /// The `ibv_cq` by which the application knows it; 0 until it has been told, and again when it is destroyed.
+    handle: AtomicU64,
+    /// Completion events raised and not taken back.
+    reported: AtomicU32,
+    /// Asynchronous events, likewise.
+    async_reported: AtomicU32,
+    /// The application has asked for an event and not got it: it is going to sleep rather than to poll.
+    armed: AtomicBool,
+}
+
+impl Cq {
+    /// A queue of `capacity` elements.
+    pub(crate) fn new(capacity: usize, channel: Option<Arc<EventFile>>, async_file: Arc<EventFile>) -> Self {
+        Self {
+            queue: Mutex::new(CompletionQueue::new(capacity)),
+            channel,
+            async_file,
+            handle: AtomicU64::new(0),
+            reported: AtomicU32::new(0),
+            async_reported: AtomicU32::new(0),
+            armed: AtomicBool::new(false),
+        }
+    }
+
+    /// Says under which address the application knows it.
+    pub(crate) fn set_handle(&self, handle: u64) {
+        self.handle.store(handle, Ordering::Release);
+    }
+
+    /// The address, or 0.
+    pub(crate) fn handle(&self) -> u64 {
+        self.handle.load(Ordering::Acquire)
+    }
+
+    /// Adds a completion. True if the queue just overran.
+    #[must_use]
+    pub(crate) fn push(&self, cqe: Cqe) -> bool {
+        let mut queue = lock(&self.queue);
+        match queue.push(cqe) {
+            Pushed::Quietly => false,
+            Pushed::RaiseEvent => {
+                self.armed.store(false, Ordering::Relaxed);
+                if let Some(channel) = &self.channel {
+                    let handle = self.handle();
+                    if handle != 0 {
+                        self.reported.fetch_add(1, Ordering::Relaxed);
+                        channel.push(Event::Completion { cq: handle });
+                    }
+                }
+                false
+            }
+            Pushed::Overrun { first } => first,
+        }
+    }
+
+    /// Takes completions, oldest first, and hands them to `each` until it has had `most`. Returns how many.
+    pub(crate) fn poll(&self, most: usize, mut each: impl FnMut(Cqe)) -> usize {
+        let mut queue = lock(&self.queue);
+        let mut taken = 0;
+        while taken < most {
+            let Some(cqe) = queue.poll() else { break };
+            each(cqe);
+            taken += 1;
+        }
+        taken
+    }
+
+    /// Asks for an event.
+    pub(crate) fn arm(&self, solicited_only: bool) {
+        lock(&self.queue).arm(solicited_only);
+        self.armed.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether an event is asked for and due.
+    pub(crate) fn is_armed(&self) -> bool {
+        self.armed.load(Ordering::Relaxed)
+    }
+
+    /// Whether a completion was lost.
+    pub(crate) fn has_overrun(&self) -> bool {
+        lock(&self.queue).has_overrun()
+    }
+
+    /// Changes the capacity, unless it holds more.
+    pub(crate) fn resize(&self, capacity: usize) -> Result<(), usize> {
+        lock(&self.queue).resize(capacity)
+    }
+
+    /// Removes a queue pair's completions.
+    pub(crate) fn forget(&self, qpn: Qpn) {
+        lock(&self.queue).forget(qpn);
+    }
+
+    /// The application has read an event of the channel.
+    pub(crate) fn event_read(&self) {
+        if let Some(channel) = &self.channel {
+            channel.refill();
+        }
+    }
+
+    /// Tells the application that a completion was lost.
+    pub(super) fn raise_error(&self) {
+        let queue = lock(&self.queue);
+        let handle = self.handle();
+        if handle != 0 {
+            self.async_reported.fetch_add(1, Ordering::Relaxed);
+            self.async_file.push(Event::Async { element: handle, event_type: urxe_ffi::verbs::IBV_EVENT_CQ_ERR });
+        }
+        drop(queue);
+    }
+
+    /// No more events; those not read yet are taken back. Returns how many completion and asynchronous events the
+    /// application has read, each of which it must acknowledge.
+    pub(crate) fn retire(&self) -> (u32, u32) {
+        // Under the lock, so that none is raised meanwhile.
+        let queue = lock(&self.queue);
+        let handle = self.handle.swap(0, Ordering::AcqRel);
+        let unread = self.channel.as_ref().map_or(0, |channel| channel.discard(handle));
+        let async_unread = self.async_file.discard(handle);
+        drop(queue);
+        let read = |reported: &AtomicU32, unread: usize| {
+            reported.load(Ordering::Relaxed).wrapping_sub(u32::try_from(unread).unwrap_or(u32::MAX))
+        };
+        (read(&self.reported, unread), read(&self.async_reported, async_unread))
+    }
+}

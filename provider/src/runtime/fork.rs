@@ -1,0 +1,67 @@
+//! A child of fork(2) has no device.
+//!
+//! Only the forking thread lives on in the child; locks may be held there for ever, and the sockets belong to the
+//! parent. So the child closes its copies (names and ports must vanish with the parent) and every verbs call on what
+//! it inherited fails with EIO. It may open the device anew.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
+
+use super::port::NetPort;
+
+/// How many forks away from the process that loaded us: what was made at another generation is dead.
+static GENERATION: AtomicU32 = AtomicU32::new(0);
+
+/// Ports open in this process. Held over a fork, so that the child finds it whole.
+static PORTS: Mutex<Vec<Arc<NetPort>>> = Mutex::new(Vec::new());
+
+/// The process, as far as forks are concerned.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Generation(u32);
+
+impl Generation {
+    /// The present one.
+    pub(crate) fn now() -> Self {
+        Self(GENERATION.load(Ordering::Relaxed))
+    }
+}
+
+/// Remembers a port, to be closed in children.
+pub(crate) fn remember(port: &Arc<NetPort>) {
+    static REGISTERED: Once = Once::new();
+    REGISTERED.call_once(|| {
+        // SAFETY: three functions of the right type that stay loaded. It fails only without memory; then children
+        // keep the parent's sockets open.
+        unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
+    });
+    PORTS.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(port));
+}
+
+/// Forgets it.
+pub(crate) fn forget(port: &Arc<NetPort>) {
+    PORTS.lock().unwrap_or_else(PoisonError::into_inner).retain(|other| !Arc::ptr_eq(other, port));
+}
+
+thread_local! {
+    static HELD: std::cell::Cell<Option<MutexGuard<'static, Vec<Arc<NetPort>>>>> =
+        const { std::cell::Cell::new(None) };
+}
+
+extern "C" fn prepare() {
+    HELD.set(Some(PORTS.lock().unwrap_or_else(PoisonError::into_inner)));
+}
+
+extern "C" fn parent() {
+    HELD.set(None);
+}
+
+extern "C" fn child() {
+    GENERATION.fetch_add(1, Ordering::Relaxed);
+    if let Some(mut ports) = HELD.take() {
+        for port in ports.drain(..) {
+            port.close_in_child();
+            // Its locks may be held by threads that are not here: never to be touched again, not even by a drop.
+            std::mem::forget(port);
+        }
+    }
+}

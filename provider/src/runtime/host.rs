@@ -1,0 +1,113 @@
+//! The engine's surroundings: sockets below, the application above.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use urxe_engine::{AsyncEvent, Consumer, Cqe, Event, Host, Network, RecvWr};
+use urxe_net::{Datagram, Port, Route, TxBatch};
+use urxe_wire::Qpn;
+
+use super::cq::Cq;
+use crate::counters::Counters;
+use crate::memory::regions::Regions;
+
+/// The engine's [`Host`].
+#[derive(Debug)]
+pub(crate) struct Surroundings;
+
+impl Host for Surroundings {
+    type Memory = Regions;
+    type Network = Sender;
+    type Consumer = Upcalls;
+}
+
+/// Packets on their way out.
+#[derive(Debug)]
+pub(crate) struct Sender {
+    port: Arc<Port>,
+    batch: TxBatch,
+}
+
+impl Sender {
+    pub(crate) fn new(port: Arc<Port>) -> Self {
+        Self { port, batch: TxBatch::new() }
+    }
+
+    /// Sends what has been committed.
+    pub(crate) fn flush(&mut self) {
+        self.batch.flush(&self.port);
+    }
+}
+
+/// Between which addresses a packet travelled.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Origin {
+    local: IpAddr,
+    peer: IpAddr,
+}
+
+impl From<&Datagram<'_>> for Origin {
+    fn from(datagram: &Datagram<'_>) -> Self {
+        Self { local: datagram.local.ip(), peer: datagram.peer.ip() }
+    }
+}
+
+impl Network for Sender {
+    type Route = Arc<Route>;
+    type Origin = Origin;
+
+    fn is_from(route: &Arc<Route>, origin: &Origin) -> bool {
+        route.remote().ip() == origin.peer && route.local().ip() == origin.local
+    }
+
+    fn packet(&mut self, route: &Arc<Route>, len: usize) -> Option<&mut [u8]> {
+        Some(self.batch.packet(&self.port, route, len))
+    }
+
+    fn commit(&mut self) {
+        self.batch.commit();
+    }
+}
+
+/// What the application is to hear of, after the engine has been let go of.
+#[derive(Debug)]
+pub(crate) struct Upcalls {
+    /// Asynchronous events of queue pairs.
+    pub(crate) events: Vec<(Qpn, AsyncEvent)>,
+    /// Completion queues that have just overrun.
+    pub(crate) overruns: Vec<Arc<Cq>>,
+    counters: Arc<Counters>,
+}
+
+impl Upcalls {
+    pub(crate) const fn new(counters: Arc<Counters>) -> Self {
+        Self { events: Vec::new(), overruns: Vec::new(), counters }
+    }
+}
+
+/// No shared receive queues yet: nothing can be made that takes this.
+#[derive(Debug)]
+pub(crate) enum NoSrq {}
+
+impl Consumer for Upcalls {
+    type Cq = Arc<Cq>;
+    type Srq = NoSrq;
+
+    fn complete(&mut self, cq: &Arc<Cq>, cqe: Cqe) {
+        if cq.push(cqe) {
+            self.overruns.push(Arc::clone(cq));
+        }
+    }
+
+    fn take_recv(&mut self, srq: &NoSrq) -> Option<RecvWr> {
+        match *srq {}
+    }
+
+    fn async_event(&mut self, qpn: Qpn, event: AsyncEvent) {
+        self.events.push((qpn, event));
+    }
+
+    fn trace(&mut self, _qpn: Qpn, event: Event) {
+        self.counters.count(event);
+    }
+}

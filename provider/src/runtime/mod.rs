@@ -1,0 +1,29 @@
+//! Threads, locks and the clock around the engine.
+//!
+//! - [`port`]: what a device is in this process: sockets, queue pairs, regions, timers; receiving and answering;
+//! - [`progress`]: who does it: whoever polls, else the background thread;
+//! - [`qp`], [`cq`]: queue pairs and completion queues that several threads may use;
+//! - [`host`]: the engine's [`urxe_engine::Host`], made of the above;
+//! - [`fork`]: a child has no device; [`clock`].
+//!
+//! # Locks
+//!
+//! In the order in which they may be taken: receive token ([`port::NetPort`]) → a queue pair's engine → the table of
+//! regions, a shared queue, a completion queue → an event file. No lock is held while calling the application's or
+//! libibverbs' code; only the receive token and an engine's lock are held across system calls.
+
+pub(crate) mod clock;
+pub(crate) mod cq;
+pub(crate) mod fork;
+pub(crate) mod host;
+pub(crate) mod port;
+pub(crate) mod progress;
+pub(crate) mod qp;
+mod timers;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Locks, whatever a panicking thread left behind: a panic has made the device fatal already.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,288 @@
+//! What a device is in this process: its sockets, queue pairs, regions and timers.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use urxe_engine::Instant;
+use urxe_net::{Interface, Port, PortError, Receiver};
+use urxe_wire::icrc::Check;
+use urxe_wire::{Packet, Qpn};
+
+use super::cq::Cq;
+use super::host::{Origin, Sender, Upcalls};
+use super::qp::Qp;
+use super::timers::Timers;
+use super::{clock, lock};
+use crate::counters::{Counters, bump};
+use crate::limits;
+use crate::memory::regions::Regions;
+
+/// Datagrams (GRO runs) taken before answering: a run can be 15 packets of 4096 bytes, and a peer waits for the
+/// answer to keep its window moving.
+const BUDGET: usize = 4;
+
+/// A device in this process.
+pub(crate) struct NetPort {
+    port: Arc<Port>,
+    /// The receive token: who holds it receives for everybody.
+    token: Mutex<Token>,
+    qps: RwLock<HashMap<Qpn, Arc<Qp>>>,
+    regions: Regions,
+    timers: Timers,
+    /// Queue pairs with more to send than one turn allows.
+    unfinished: Mutex<Vec<Qpn>>,
+    has_unfinished: AtomicBool,
+    spare: Mutex<Vec<Work>>,
+    counters: Arc<Counters>,
+    /// Wakes the background thread (eventfd).
+    kick: OwnedFd,
+    /// Until when the background thread sleeps, in nanoseconds; 0 while it is awake.
+    pub(super) sleeps_until: AtomicU64,
+    /// When the application last polled in vain, in nanoseconds.
+    pub(super) polled_at: AtomicU64,
+    pub(super) stop: AtomicBool,
+}
+
+/// What sending and completing need besides a queue pair.
+#[derive(Debug)]
+pub(crate) struct Work {
+    pub(super) sender: Sender,
+    pub(super) upcalls: Upcalls,
+}
+
+/// The receive side's state.
+pub(super) struct Token {
+    receiver: Receiver,
+    work: Option<Work>,
+    touched: Vec<Arc<Qp>>,
+}
+
+impl NetPort {
+    /// Opens the device's sockets.
+    pub(crate) fn open(interface: Interface, seed: u64) -> Result<Self, PortError> {
+        let (port, receiver) = Port::open(interface)?;
+        let port = Arc::new(port);
+        let kick = eventfd().map_err(|source| PortError::os("make an eventfd", source))?;
+        let counters = Arc::new(Counters::default());
+        let new = Self {
+            token: Mutex::new(Token { receiver, work: None, touched: Vec::new() }),
+            port,
+            qps: RwLock::new(HashMap::new()),
+            regions: Regions::new(limits::MAX_MR, seed),
+            timers: Timers::new(),
+            unfinished: Mutex::new(Vec::new()),
+            has_unfinished: AtomicBool::new(false),
+            spare: Mutex::new(Vec::new()),
+            counters,
+            kick,
+            sleeps_until: AtomicU64::new(0),
+            polled_at: AtomicU64::new(0),
+            stop: AtomicBool::new(false),
+        };
+        lock(&new.token).work = Some(new.new_work());
+        Ok(new)
+    }
+
+    fn new_work(&self) -> Work {
+        Work { sender: Sender::new(Arc::clone(&self.port)), upcalls: Upcalls::new(Arc::clone(&self.counters)) }
+    }
+
+    /// Packets a peer may be thought to hold in its receive buffer, from what ours holds: the bound of windows.
+    pub(crate) fn window(&self) -> u32 {
+        // Half of it, at what a packet of 4096 bytes costs the kernel in a run.
+        u32::try_from(self.port.receive_buffer() / 2 / 4608).unwrap_or(u32::MAX).clamp(16, 256)
+    }
+
+    /// Sockets, addresses, queue pair numbers.
+    pub(crate) fn net(&self) -> &Port {
+        &self.port
+    }
+
+    /// Registered memory.
+    pub(crate) const fn regions(&self) -> &Regions {
+        &self.regions
+    }
+
+    pub(super) fn kick_fd(&self) -> RawFd {
+        self.kick.as_raw_fd()
+    }
+
+    /// Lends what sending needs.
+    pub(crate) fn with_work<T>(&self, then: impl FnOnce(&mut Work) -> T) -> T {
+        let spare = lock(&self.spare).pop();
+        let mut work = spare.unwrap_or_else(|| self.new_work());
+        let result = then(&mut work);
+        lock(&self.spare).push(work);
+        result
+    }
+
+    // --- queue pairs -----------------------------------------------------------------------------------------
+
+    pub(super) fn add_qp(&self, qp: Arc<Qp>) {
+        self.qps.write().unwrap_or_else(PoisonError::into_inner).insert(qp.qpn(), qp);
+    }
+
+    pub(super) fn remove_qp(&self, qpn: Qpn) {
+        self.qps.write().unwrap_or_else(PoisonError::into_inner).remove(&qpn);
+        self.port.free_qpn(qpn);
+    }
+
+    fn qp(&self, qpn: Qpn) -> Option<Arc<Qp>> {
+        self.qps.read().unwrap_or_else(PoisonError::into_inner).get(&qpn).cloned()
+    }
+
+    // --- receiving -------------------------------------------------------------------------------------------
+
+    /// Receives and answers, unless somebody else is at it.
+    pub(crate) fn progress(&self) {
+        if let Ok(mut token) = self.token.try_lock() {
+            self.drain(&mut token);
+        }
+    }
+
+    /// Receives and answers until nothing is there. For the background thread, when the sockets are readable.
+    pub(super) fn drain_all(&self) {
+        let mut token = lock(&self.token);
+        token.receiver.woken();
+        while self.drain(&mut token) > 0 && !self.stop.load(Ordering::Relaxed) {}
+    }
+
+    /// Receives some packets and answers them. Returns how many.
+    fn drain(&self, token: &mut Token) -> usize {
+        let Token { receiver, work, touched } = token;
+        let Some(work) = work else { return 0 };
+        let now = clock::now();
+        let mut last: Option<Arc<Qp>> = None;
+        let received = self.port.receive(receiver, BUDGET, &mut |datagram| {
+            if datagram.verify() == Check::Bad {
+                bump(&self.counters.icrc_err);
+                return;
+            }
+            let packet = match Packet::parse(datagram.payload) {
+                Ok(packet) => packet,
+                Err(_) => {
+                    bump(&self.counters.malformed);
+                    return;
+                }
+            };
+            let qpn = packet.bth().dest_qp;
+            if last.as_ref().is_none_or(|qp| qp.qpn() != qpn) {
+                last = self.qp(qpn);
+            }
+            let Some(qp) = &last else {
+                bump(&self.counters.unknown_qp);
+                return;
+            };
+            qp.receive(work, now, &packet, &Origin::from(&datagram));
+            if !qp.touched.swap(true, Ordering::Relaxed) {
+                touched.push(Arc::clone(qp));
+            }
+        });
+        for qp in touched.drain(..) {
+            qp.untouch();
+            qp.drive(work, |_, _| ());
+        }
+        if self.has_unfinished.swap(false, Ordering::Relaxed) {
+            let unfinished = std::mem::take(&mut *lock(&self.unfinished));
+            for qpn in unfinished {
+                if let Some(qp) = self.qp(qpn) {
+                    qp.drive(work, |_, _| ());
+                }
+            }
+        }
+        received
+    }
+
+    /// The queue pair has more to send.
+    pub(super) fn finish_later(&self, qpn: Qpn) {
+        lock(&self.unfinished).push(qpn);
+        self.has_unfinished.store(true, Ordering::Relaxed);
+        self.wake();
+    }
+
+    pub(super) fn has_unfinished(&self) -> bool {
+        self.has_unfinished.load(Ordering::Relaxed)
+    }
+
+    // --- timers ----------------------------------------------------------------------------------------------
+
+    pub(super) fn set_timer(&self, qp: &Qp, at: Instant) {
+        if self.timers.set(&qp.timer, qp.qpn(), at) && self.sleeps_until.load(Ordering::SeqCst) > at.as_nanos() {
+            self.wake();
+        }
+    }
+
+    pub(super) fn next_timer(&self) -> Option<Instant> {
+        self.timers.next()
+    }
+
+    /// Does what is due.
+    pub(super) fn run_timers(&self, now: Instant) {
+        while let Some(qpn) = self.timers.expired(now) {
+            let Some(qp) = self.qp(qpn) else { continue };
+            qp.timer.clear();
+            self.with_work(|work| qp.drive(work, |engine, io| engine.handle_timeout(io)));
+        }
+    }
+
+    /// Wakes the background thread.
+    pub(super) fn wake(&self) {
+        let one = 1_u64.to_ne_bytes();
+        // SAFETY: eight bytes to our eventfd. It can only fail by being full, and then it is readable already.
+        unsafe { libc::write(self.kick.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+    }
+
+    /// Ends the background thread.
+    pub(crate) fn request_stop(&self) {
+        self.stop.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    // --- events ----------------------------------------------------------------------------------------------
+
+    /// Tells the application what the engine left to be told. No lock but the receive token is held.
+    pub(super) fn deliver_upcalls(&self, work: &mut Work) {
+        while let Some(cq) = work.upcalls.overruns.pop() {
+            self.overrun(&cq, work);
+        }
+        for (qpn, event) in work.upcalls.events.drain(..) {
+            if let Some(qp) = self.qp(qpn) {
+                qp.raise(event);
+            }
+        }
+    }
+
+    /// A completion was lost: the queue is of no use any more, and neither are the queue pairs that complete there
+    /// (IBA 11.6.3.2, 11.6.3.3).
+    fn overrun(&self, cq: &Arc<Cq>, work: &mut Work) {
+        cq.raise_error();
+        let users: Vec<_> = {
+            let qps = self.qps.read().unwrap_or_else(PoisonError::into_inner);
+            qps.values().cloned().collect()
+        };
+        for qp in users.into_iter().filter(|qp| qp.uses(cq)) {
+            qp.drive(work, |engine, io| engine.fail(io));
+            qp.raise(urxe_engine::AsyncEvent::QpFatal);
+        }
+    }
+
+    /// For a forked child: closes the child's copies of the sockets. Takes no lock, allocates nothing.
+    pub(super) fn close_in_child(&self) {
+        self.port.close_in_child();
+        // SAFETY: this process will not use it: the device is dead here, and this structure is never dropped.
+        unsafe { libc::close(self.kick.as_raw_fd()) };
+    }
+}
+
+fn eventfd() -> io::Result<OwnedFd> {
+    // SAFETY: no pointers.
+    let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: new, and ours.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}

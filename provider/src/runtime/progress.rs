@@ -1,0 +1,122 @@
+//! Who makes progress: a polling application by itself, or else the background thread.
+//!
+//! While an application polls, a thread that woke for every packet would only take its processor away. So a poll
+//! that finds nothing leaves the time behind ([`NetPort::polled`]), and the thread, when it wakes for a packet and
+//! finds such a time fresh, keeps away from the sockets and looks again every [`TICK`]. When polling has stopped, it
+//! goes back to waiting for packets. An application that asks for an event is about to sleep: it ends this at once.
+//!
+//! When nothing happens, nothing wakes up: the thread waits for packets and timers without end.
+
+use std::mem::MaybeUninit;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use urxe_engine::Instant;
+
+use super::clock;
+use super::port::NetPort;
+use crate::memory::guard;
+
+/// A poll this old says that somebody is polling still.
+const FRESH: Duration = Duration::from_micros(250);
+/// How often the thread looks whether somebody still polls.
+const TICK: Duration = Duration::from_millis(1);
+
+impl NetPort {
+    /// The application found its completion queue empty: makes progress in its thread.
+    pub(crate) fn polled(&self, going_to_sleep: bool) {
+        self.progress();
+        let now = clock::now();
+        if !going_to_sleep {
+            self.polled_at.store(now.as_nanos(), Ordering::Relaxed);
+        }
+        if self.next_timer().is_some_and(|at| at <= now) {
+            self.run_timers(now);
+        }
+    }
+
+    /// The application will wait for an event instead of polling.
+    pub(crate) fn stopped_polling(&self) {
+        let polled_at = self.polled_at.swap(0, Ordering::Relaxed);
+        let fresh = clock::now().since(Instant::from_nanos(polled_at)) < FRESH + TICK;
+        if polled_at != 0 && fresh {
+            self.wake();
+        }
+    }
+
+    fn is_polled(&self) -> bool {
+        clock::now().since(Instant::from_nanos(self.polled_at.load(Ordering::Relaxed))) < FRESH
+    }
+}
+
+/// Starts the background thread of a port.
+pub(crate) fn start(port: Arc<NetPort>) -> std::io::Result<JoinHandle<()>> {
+    // A thread inherits the signal mask: none of the application's signals may be handled by ours.
+    let mut all = MaybeUninit::uninit();
+    let mut before = MaybeUninit::uninit();
+    // SAFETY: local signal sets.
+    unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
+    }
+    let thread = thread::Builder::new().name("urxe".into()).spawn(move || {
+        guard::unblock();
+        run(&port);
+    });
+    // SAFETY: the set that the call above filled in.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
+    thread
+}
+
+fn run(port: &NetPort) {
+    let sockets = port.net().epoll_fd();
+    while !port.stop.load(Ordering::Acquire) {
+        port.run_timers(clock::now());
+        if port.has_unfinished() {
+            port.progress();
+            continue;
+        }
+        if wait(port, &[port.kick_fd(), sockets], None) {
+            if port.is_polled() {
+                while port.is_polled() && !port.stop.load(Ordering::Acquire) {
+                    wait(port, &[port.kick_fd()], Some(TICK));
+                    port.run_timers(clock::now());
+                }
+            } else {
+                port.drain_all();
+            }
+        }
+    }
+}
+
+/// Sleeps until one of the descriptors is readable, a timer is due, or `most` is over. The first is the one that only
+/// wakes; true if another is readable.
+fn wait(port: &NetPort, fds: &[RawFd], most: Option<Duration>) -> bool {
+    let mut polled = [libc::pollfd { fd: -1, events: libc::POLLIN, revents: 0 }; 2];
+    for (entry, fd) in polled.iter_mut().zip(fds) {
+        entry.fd = *fd;
+    }
+    let now = clock::now();
+    let limit = most.map(|most| now + most);
+    // Say how long before looking at the timers, so that one set meanwhile either is seen or kicks.
+    port.sleeps_until.store(limit.map_or(u64::MAX, Instant::as_nanos), Ordering::SeqCst);
+    let until = [port.next_timer(), limit].into_iter().flatten().min();
+    let timeout = until.map(|until| {
+        let left = until.since(now);
+        libc::timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: i64::from(left.subsec_nanos()) }
+    });
+    let timeout = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: an array of that many entries; a null timeout waits without end.
+    unsafe { libc::ppoll(polled.as_mut_ptr(), 2, timeout, std::ptr::null()) };
+    port.sleeps_until.store(0, Ordering::SeqCst);
+    let [kick, sockets] = polled;
+    if kick.revents != 0 {
+        let mut count = [0_u8; 8];
+        // SAFETY: eight bytes from our eventfd, which does not block.
+        unsafe { libc::read(kick.fd, count.as_mut_ptr().cast(), count.len()) };
+    }
+    sockets.revents != 0
+}

@@ -1,0 +1,173 @@
+//! A queue pair that several threads may use.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use urxe_engine::{AsyncEvent, Io, Progress, QpConfig, QueuePair};
+use urxe_wire::Qpn;
+
+use super::cq::Cq;
+use super::host::Surroundings;
+use super::port::{NetPort, Work};
+use super::timers::TimerSlot;
+use super::{clock, lock};
+use crate::kernel::event_file::{Event, EventFile};
+
+/// How many rounds of READ responses are sent before others get a turn.
+const ROUNDS: usize = 8;
+
+/// A queue pair.
+pub(crate) struct Qp {
+    qpn: Qpn,
+    engine: Mutex<QueuePair<Surroundings>>,
+    port: Arc<NetPort>,
+    pub(super) timer: TimerSlot,
+    /// It is in the receiving thread's list of those to be answered.
+    pub(super) touched: AtomicBool,
+    events: Mutex<EventState>,
+    /// Where the context's asynchronous events go.
+    async_file: Arc<EventFile>,
+}
+
+/// What the application has been told.
+#[derive(Debug, Default)]
+struct EventState {
+    /// The `ibv_qp`; 0 when there is none any more.
+    handle: u64,
+    reported: u32,
+}
+
+impl Qp {
+    /// Makes a queue pair and lets packets reach it. `handle` is the `ibv_qp`.
+    pub(crate) fn new(
+        port: &Arc<NetPort>,
+        config: QpConfig<Surroundings>,
+        async_file: Arc<EventFile>,
+        handle: u64,
+    ) -> Arc<Self> {
+        let qp = Arc::new(Self {
+            qpn: config.qpn,
+            engine: Mutex::new(QueuePair::new(config)),
+            port: Arc::clone(port),
+            timer: TimerSlot::default(),
+            touched: AtomicBool::new(false),
+            events: Mutex::new(EventState { handle, reported: 0 }),
+            async_file,
+        });
+        port.add_qp(Arc::clone(&qp));
+        qp
+    }
+
+    /// Its number.
+    pub(crate) const fn qpn(&self) -> Qpn {
+        self.qpn
+    }
+
+    /// The device it is on.
+    pub(crate) const fn port(&self) -> &Arc<NetPort> {
+        &self.port
+    }
+
+    /// Looks at the engine without driving it.
+    pub(crate) fn inspect<T>(&self, look: impl FnOnce(&QueuePair<Surroundings>) -> T) -> T {
+        look(&lock(&self.engine))
+    }
+
+    /// Lets `act` at the engine, sends what comes of it, and sees to timers and events.
+    pub(crate) fn drive<T>(
+        &self,
+        work: &mut Work,
+        act: impl FnOnce(&mut QueuePair<Surroundings>, &mut Io<'_, Surroundings>) -> T,
+    ) -> T {
+        let mut engine = lock(&self.engine);
+        let mut io = Io {
+            now: clock::now(),
+            memory: self.port.regions(),
+            network: &mut work.sender,
+            consumer: &mut work.upcalls,
+        };
+        let result = act(&mut engine, &mut io);
+        let mut progress = Progress::More;
+        for _ in 0..ROUNDS {
+            progress = engine.transmit(&mut io);
+            if progress != Progress::More {
+                break;
+            }
+        }
+        // Before anybody else may send for this queue pair: packets must not overtake one another.
+        work.sender.flush();
+        let deadline = engine.poll_timeout();
+        drop(engine);
+        if let Some(at) = deadline {
+            self.port.set_timer(self, at);
+        }
+        if progress != Progress::Idle {
+            self.port.finish_later(self.qpn);
+        }
+        self.port.deliver_upcalls(work);
+        result
+    }
+
+    /// Gives the engine a packet. What comes of it is sent by a later [`drive`](Self::drive).
+    pub(super) fn receive(
+        &self,
+        work: &mut Work,
+        now: urxe_engine::Instant,
+        packet: &urxe_wire::Packet<'_>,
+        origin: &super::host::Origin,
+    ) {
+        let mut io = Io { now, memory: self.port.regions(), network: &mut work.sender, consumer: &mut work.upcalls };
+        lock(&self.engine).handle_packet(&mut io, packet, origin);
+    }
+
+    /// Tells the application.
+    pub(super) fn raise(&self, event: AsyncEvent) {
+        use urxe_ffi::verbs as v;
+        let event_type = match event {
+            AsyncEvent::QpFatal => v::IBV_EVENT_QP_FATAL,
+            AsyncEvent::QpRequestError => v::IBV_EVENT_QP_REQ_ERR,
+            AsyncEvent::QpAccessError => v::IBV_EVENT_QP_ACCESS_ERR,
+            AsyncEvent::CommunicationEstablished => v::IBV_EVENT_COMM_EST,
+            AsyncEvent::SqDrained => v::IBV_EVENT_SQ_DRAINED,
+            AsyncEvent::LastWqeReached => v::IBV_EVENT_QP_LAST_WQE_REACHED,
+        };
+        let mut events = lock(&self.events);
+        if events.handle != 0 {
+            events.reported = events.reported.wrapping_add(1);
+            self.async_file.push(Event::Async { element: events.handle, event_type });
+        }
+    }
+
+    /// Whether its completions go to `cq`.
+    pub(super) fn uses(&self, cq: &Arc<Cq>) -> bool {
+        self.inspect(|engine| {
+            let config = engine.config();
+            Arc::ptr_eq(&config.send_cq, cq) || Arc::ptr_eq(&config.recv_cq, cq)
+        })
+    }
+
+    /// Ends it: no packet reaches it, nothing is outstanding, its completions are gone, as are its events that the
+    /// application has not read. Returns how many it has read, each of which it must acknowledge.
+    pub(crate) fn retire(&self) -> u32 {
+        self.port.remove_qp(self.qpn);
+        self.port.with_work(|work| {
+            let reset = urxe_engine::QpState::Reset;
+            self.drive(work, |engine, io| {
+                let attr = urxe_engine::attr::QpAttr::default();
+                // To RESET there is always a way.
+                let _ = engine.modify(io, reset, urxe_engine::attr::AttrMask::STATE, &attr, None);
+            });
+        });
+        self.inspect(|engine| {
+            engine.config().send_cq.forget(self.qpn);
+            engine.config().recv_cq.forget(self.qpn);
+        });
+        let mut events = lock(&self.events);
+        let unread = self.async_file.discard(std::mem::take(&mut events.handle));
+        events.reported.wrapping_sub(u32::try_from(unread).unwrap_or(u32::MAX))
+    }
+
+    pub(super) fn untouch(&self) {
+        self.touched.store(false, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,168 @@
+//! An open device.
+
+use std::collections::HashMap;
+use std::io::Read;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use urxe_net::{Gid, Interface, PortError};
+
+use crate::kernel::Errno;
+use crate::kernel::event_file::EventFile;
+use crate::kernel::uverbs::{self, GidEntry, GidType};
+use crate::limits;
+use crate::runtime::fork::{self, Generation};
+use crate::runtime::port::NetPort;
+use crate::runtime::{lock, progress};
+
+/// An open device: what `ibv_open_device` gives.
+pub(crate) struct Context {
+    shared: Arc<SharedPort>,
+    async_file: Arc<EventFile>,
+    channels: Mutex<HashMap<RawFd, Arc<EventFile>>>,
+    generation: Generation,
+}
+
+/// A port and its thread; contexts of one device in one process share it.
+struct SharedPort {
+    name: String,
+    generation: Generation,
+    port: Arc<NetPort>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Drop for SharedPort {
+    fn drop(&mut self) {
+        if self.generation != Generation::now() {
+            // In a child: the thread is not here, and the port's locks may be held for ever.
+            return;
+        }
+        fork::forget(&self.port);
+        self.port.request_stop();
+        if let Some(thread) = lock(&self.thread).take() {
+            // A thread that panicked has nothing left to end.
+            let _ = thread.join();
+        }
+    }
+}
+
+static OPEN: Mutex<Vec<std::sync::Weak<SharedPort>>> = Mutex::new(Vec::new());
+
+/// Why a device cannot be opened.
+#[derive(Debug)]
+pub(crate) enum OpenError {
+    /// The sockets cannot be had.
+    Port(PortError),
+    /// The system refuses something else.
+    System(Errno),
+}
+
+impl SharedPort {
+    fn open(name: &str, netdev: &str) -> Result<Arc<Self>, OpenError> {
+        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        let generation = Generation::now();
+        open.retain(|port| port.strong_count() > 0);
+        let mine = |port: &Arc<Self>| port.name == name && port.generation == generation;
+        if let Some(port) = open.iter().filter_map(std::sync::Weak::upgrade).find(mine) {
+            return Ok(port);
+        }
+        let interface = Interface::by_name(netdev).map_err(OpenError::Port)?;
+        let port = Arc::new(NetPort::open(interface, random_seed()?).map_err(OpenError::Port)?);
+        fork::remember(&port);
+        let thread = progress::start(Arc::clone(&port));
+        let thread = thread.map_err(|e| OpenError::System(Errno(e.raw_os_error().unwrap_or(libc::EAGAIN))))?;
+        let shared = Arc::new(Self { name: name.to_owned(), generation, port, thread: Mutex::new(Some(thread)) });
+        open.push(Arc::downgrade(&shared));
+        Ok(shared)
+    }
+}
+
+/// Eight bytes that a peer cannot guess.
+fn random_seed() -> Result<u64, OpenError> {
+    let mut seed = [0; 8];
+    let mut file = std::fs::File::open("/dev/urandom").map_err(|_| OpenError::System(Errno::last()))?;
+    file.read_exact(&mut seed).map_err(|_| OpenError::System(Errno(libc::EIO)))?;
+    Ok(u64::from_ne_bytes(seed))
+}
+
+impl Context {
+    /// Opens the device `name` on `netdev`. Also returns the file of asynchronous events for libibverbs.
+    pub(crate) fn open(name: &str, netdev: &str) -> Result<(Arc<Self>, OwnedFd), OpenError> {
+        let shared = SharedPort::open(name, netdev)?;
+        let (async_file, fd) = EventFile::new().map_err(OpenError::System)?;
+        let context = Arc::new(Self {
+            shared,
+            async_file: Arc::new(async_file),
+            channels: Mutex::new(HashMap::new()),
+            generation: Generation::now(),
+        });
+        Ok((context, fd))
+    }
+
+    /// The device's port.
+    pub(crate) fn port(&self) -> &Arc<NetPort> {
+        &self.shared.port
+    }
+
+    /// The interface it sits on.
+    pub(crate) fn interface(&self) -> &Interface {
+        self.port().net().interface()
+    }
+
+    /// Where its asynchronous events go.
+    pub(crate) const fn async_file(&self) -> &Arc<EventFile> {
+        &self.async_file
+    }
+
+    /// The completion channel that the application knows by `fd`.
+    pub(crate) fn channel(&self, fd: RawFd) -> Option<Arc<EventFile>> {
+        lock(&self.channels).get(&fd).cloned()
+    }
+
+    /// EIO in a child that inherited it.
+    pub(crate) fn check_alive(&self) -> Result<(), Errno> {
+        if self.generation == Generation::now() { Ok(()) } else { Err(Errno(libc::EIO)) }
+    }
+
+    /// A row of the GID table.
+    pub(crate) fn gid_row(&self, index: u32) -> Result<Gid, Errno> {
+        if index >= limits::GID_TABLE {
+            return Err(Errno(libc::EINVAL));
+        }
+        self.interface().gids().get(index as usize).copied().ok_or(Errno(libc::ENODATA))
+    }
+
+    fn entry(&self, index: u32, gid: Gid) -> GidEntry {
+        GidEntry { gid, index, port: 1, gid_type: GidType::RoceV2, netdev_ifindex: self.interface().index() }
+    }
+}
+
+impl uverbs::Device for Context {
+    fn create_comp_channel(&self) -> Result<OwnedFd, Errno> {
+        self.check_alive()?;
+        let (file, fd) = EventFile::new()?;
+        lock(&self.channels).insert(fd.as_raw_fd(), Arc::new(file));
+        Ok(fd)
+    }
+
+    fn alloc_async_fd(&self) -> Result<OwnedFd, Errno> {
+        // `async_fd` is set when the device is opened; nobody needs another.
+        Err(Errno(libc::EOPNOTSUPP))
+    }
+
+    fn gid(&self, port: u32, index: u32) -> Result<GidEntry, Errno> {
+        if port != 1 {
+            return Err(Errno(libc::EINVAL));
+        }
+        self.gid_row(index).map(|gid| self.entry(index, gid))
+    }
+
+    fn gid_table(&self) -> Vec<GidEntry> {
+        (0..).zip(self.interface().gids()).map(|(index, gid)| self.entry(index, *gid)).collect()
+    }
+
+    fn before_close(&self, fd: RawFd) {
+        lock(&self.channels).remove(&fd);
+    }
+}

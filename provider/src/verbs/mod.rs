@@ -1,0 +1,5 @@
+//! What the verbs mean: in safe code, on our own types.
+
+pub(crate) mod context;
+pub(crate) mod objects;
+pub(crate) mod query;

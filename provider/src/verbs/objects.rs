@@ -1,0 +1,216 @@
+//! Protection domains, memory regions, and how attributes and requests look to the engine.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use urxe_engine::attr::{AttrMask, QpAttr};
+use urxe_engine::{Access, Key, Pd, PostError, QpCap, QpState, Region};
+use urxe_ffi::verbs as v;
+use urxe_net::{Destination, Gid, Route};
+use urxe_wire::{Mtu, Psn, QKey, Qpn, RnrTimer};
+
+use super::context::Context;
+use crate::kernel::Errno;
+use crate::limits;
+use crate::memory::maps;
+
+const EINVAL: Errno = Errno(libc::EINVAL);
+
+/// A protection domain. It can be freed when nobody else holds it.
+#[derive(Debug)]
+pub(crate) struct ProtectionDomain(Pd);
+
+impl ProtectionDomain {
+    /// A new one. Numbers are unique in the process: all contexts of a device share a table of regions.
+    pub(crate) fn new() -> Arc<Self> {
+        static NEXT: AtomicU32 = AtomicU32::new(1);
+        Arc::new(Self(Pd(NEXT.fetch_add(1, Ordering::Relaxed))))
+    }
+
+    /// Its number.
+    pub(crate) const fn id(&self) -> Pd {
+        self.0
+    }
+}
+
+/// What `ibv_reg_mr_iova` asks for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Registration {
+    /// Where the memory is.
+    pub(crate) address: u64,
+    /// Bytes.
+    pub(crate) length: u64,
+    /// The address that work requests give for it.
+    pub(crate) iova: u64,
+    /// `ibv_access_flags`.
+    pub(crate) access: u32,
+}
+
+/// Rights that a region may be given. Optional ones (`IBV_ACCESS_OPTIONAL_RANGE`: relaxed ordering) change nothing.
+const REGION_ACCESS: u32 = v::IBV_ACCESS_LOCAL_WRITE
+    | v::IBV_ACCESS_REMOTE_WRITE
+    | v::IBV_ACCESS_REMOTE_READ
+    | v::IBV_ACCESS_REMOTE_ATOMIC
+    | v::IBV_ACCESS_MW_BIND
+    | v::IBV_ACCESS_ZERO_BASED
+    | v::IBV_ACCESS_HUGETLB;
+
+/// Optional rights: bits 20 to 29 (`ibv_reg_mr(3)`).
+const OPTIONAL_ACCESS: u32 = 0x3ff0_0000;
+
+impl Registration {
+    /// Registers the memory.
+    ///
+    /// # Errors
+    /// As the kernel's: EINVAL for no length, a length that wraps around, unknown rights, or a remote right to change
+    /// what may not be changed locally (`ib_check_mr_access`); EFAULT for memory that is not there, or read-only where
+    /// writing is asked for; EOPNOTSUPP for on-demand paging; ENOMEM.
+    pub(crate) fn register(self, context: &Context, pd: Pd) -> Result<Key, Errno> {
+        let access = self.access & !OPTIONAL_ACCESS;
+        if access & v::IBV_ACCESS_ON_DEMAND != 0 {
+            return Err(Errno(libc::EOPNOTSUPP));
+        }
+        let changes_remotely = access & (v::IBV_ACCESS_REMOTE_WRITE | v::IBV_ACCESS_REMOTE_ATOMIC) != 0;
+        if access & !REGION_ACCESS != 0
+            || (changes_remotely && access & v::IBV_ACCESS_LOCAL_WRITE == 0)
+            || self.length == 0
+            || self.address.checked_add(self.length).is_none()
+        {
+            return Err(EINVAL);
+        }
+        let access = Access::from_bits(access);
+        let iova = if access.contains(Access::ZERO_BASED) { 0 } else { self.iova };
+        if iova.checked_add(self.length - 1).is_none() {
+            return Err(EINVAL);
+        }
+        maps::check(self.address, self.length, access.intersects(Access::ANY_WRITE))
+            .map_err(|_| Errno(libc::EFAULT))?;
+        let make = |key| Region { key, pd, access, iova, length: self.length, host: self.address };
+        context.port().regions().insert(make).map_err(|_| Errno(libc::ENOMEM))
+    }
+}
+
+/// The sizes of a new queue pair, rounded up.
+///
+/// # Errors
+/// EINVAL for more than the device has.
+pub(crate) fn queue_sizes(cap: &v::ibv_qp_cap) -> Result<QpCap, Errno> {
+    let within = cap.max_send_wr <= limits::MAX_QP_WR
+        && cap.max_recv_wr <= limits::MAX_QP_WR
+        && cap.max_send_sge <= limits::MAX_SGE
+        && cap.max_recv_sge <= limits::MAX_SGE
+        && cap.max_inline_data <= limits::MAX_INLINE;
+    if !within {
+        return Err(EINVAL);
+    }
+    Ok(QpCap {
+        max_send_wr: cap.max_send_wr.max(1),
+        max_recv_wr: cap.max_recv_wr.max(1),
+        max_send_sge: cap.max_send_sge.max(1),
+        max_recv_sge: cap.max_recv_sge.max(1),
+        max_inline_data: cap.max_inline_data,
+    })
+}
+
+/// The engine's view of `struct ibv_qp_attr`.
+///
+/// # Errors
+/// EINVAL for a value out of range.
+pub(crate) fn engine_attr(attr: &v::ibv_qp_attr, mask: AttrMask) -> Result<QpAttr, Errno> {
+    let given = |bit| mask.contains(bit);
+    let mtu = u8::try_from(attr.path_mtu).ok().and_then(Mtu::from_code);
+    if (given(AttrMask::PATH_MTU) && mtu.is_none())
+        || (given(AttrMask::PORT) && attr.port_num != 1)
+        || (given(AttrMask::PKEY_INDEX) && attr.pkey_index != 0)
+        || (given(AttrMask::MAX_QP_RD_ATOMIC) && attr.max_rd_atomic > limits::MAX_RD_ATOM)
+        || (given(AttrMask::MAX_DEST_RD_ATOMIC) && attr.max_dest_rd_atomic > limits::MAX_RD_ATOM)
+        || (given(AttrMask::MIN_RNR_TIMER) && attr.min_rnr_timer > 31)
+    {
+        return Err(EINVAL);
+    }
+    Ok(QpAttr {
+        access: Access::from_bits(attr.qp_access_flags),
+        path_mtu: mtu.unwrap_or(Mtu::Mtu1024),
+        dest_qpn: Qpn::new(attr.dest_qp_num),
+        rq_psn: Psn::new(attr.rq_psn),
+        sq_psn: Psn::new(attr.sq_psn),
+        timeout: attr.timeout,
+        retry_cnt: attr.retry_cnt,
+        rnr_retry: attr.rnr_retry,
+        min_rnr_timer: RnrTimer::new(attr.min_rnr_timer),
+        max_rd_atomic: attr.max_rd_atomic,
+        max_dest_rd_atomic: attr.max_dest_rd_atomic,
+        q_key: QKey(attr.qkey),
+        sqd_notify: attr.en_sqd_async_notify != 0,
+    })
+}
+
+/// Puts what the engine knows into an answer to `ibv_query_qp`.
+pub(crate) fn answer_attr(answer: &mut v::ibv_qp_attr, state: QpState, attr: &QpAttr) {
+    answer.qp_state = state as u32;
+    answer.cur_qp_state = state as u32;
+    answer.path_mtu = u32::from(attr.path_mtu.code());
+    answer.qkey = attr.q_key.0;
+    answer.rq_psn = attr.rq_psn.get();
+    answer.sq_psn = attr.sq_psn.get();
+    answer.dest_qp_num = attr.dest_qpn.get();
+    answer.qp_access_flags = attr.access.bits();
+    answer.timeout = attr.timeout;
+    answer.retry_cnt = attr.retry_cnt;
+    answer.rnr_retry = attr.rnr_retry;
+    answer.min_rnr_timer = attr.min_rnr_timer.code();
+    answer.max_rd_atomic = attr.max_rd_atomic;
+    answer.max_dest_rd_atomic = attr.max_dest_rd_atomic;
+    answer.en_sqd_async_notify = u8::from(attr.sqd_notify);
+    answer.port_num = 1;
+}
+
+/// Where an address vector leads (`struct ibv_ah_attr`), as far as it needs no pointers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AddressVector {
+    /// The peer's GID.
+    pub(crate) dgid: Gid,
+    /// Index of our own.
+    pub(crate) sgid_index: u32,
+    /// Decides the UDP source port.
+    pub(crate) flow_label: u32,
+    /// TOS or traffic class.
+    pub(crate) traffic_class: u8,
+    /// TTL or hop limit.
+    pub(crate) hop_limit: u8,
+    /// There is a GRH: RoCE needs one.
+    pub(crate) is_global: bool,
+}
+
+/// The way to a queue pair of the peer.
+///
+/// # Errors
+/// EINVAL without a GRH, or if the GIDs are not of use; else what the system says.
+pub(crate) fn route(context: &Context, av: &AddressVector, dest_qpn: u32) -> Result<Arc<Route>, Errno> {
+    if !av.is_global {
+        return Err(EINVAL);
+    }
+    let local = context.gid_row(av.sgid_index).map_err(|_| EINVAL)?;
+    let to = Destination {
+        local,
+        remote: av.dgid,
+        dest_qpn: Qpn::new(dest_qpn),
+        flow_label: av.flow_label,
+        tclass: av.traffic_class,
+        hop_limit: av.hop_limit,
+    };
+    context.port().net().route(&to).map_err(|_| EINVAL)
+}
+
+/// The errno of a refused post (`ibv_post_send(3)`, `ibv_post_recv(3)`).
+pub(crate) const fn post_errno(error: PostError) -> Errno {
+    match error {
+        PostError::QueueFull => Errno(libc::ENOMEM),
+        PostError::State(_)
+        | PostError::TooManySge
+        | PostError::InlineTooLong
+        | PostError::Length
+        | PostError::HasSrq
+        | PostError::Operation => EINVAL,
+    }
+}

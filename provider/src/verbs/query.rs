@@ -1,0 +1,83 @@
+//! What the device says of itself.
+
+use urxe_ffi::verbs as v;
+use urxe_net::Interface;
+use urxe_wire::Mtu;
+
+use super::context::Context;
+use crate::limits;
+
+/// `ibv_query_device`. Every capability named here is there.
+pub(crate) fn device(context: &Context) -> v::ibv_device_attr {
+    let guid = u64::from_ne_bytes(context.interface().guid());
+    let count = |number: u32| i32::try_from(number).unwrap_or(i32::MAX);
+    let mut fw_ver = [0; 64];
+    for (to, from) in fw_ver.iter_mut().zip(env!("CARGO_PKG_VERSION").bytes()) {
+        *to = from.cast_signed();
+    }
+    v::ibv_device_attr {
+        fw_ver,
+        node_guid: guid,
+        sys_image_guid: guid,
+        max_mr_size: u64::MAX,
+        page_size_cap: 0xffff_f000,
+        vendor_id: limits::VENDOR_ID,
+        vendor_part_id: limits::VENDOR_PART_ID,
+        hw_ver: 0,
+        max_qp: count(limits::MAX_QP),
+        max_qp_wr: count(limits::MAX_QP_WR),
+        device_cap_flags: v::IBV_DEVICE_RC_RNR_NAK_GEN | v::IBV_DEVICE_SYS_IMAGE_GUID,
+        max_sge: count(limits::MAX_SGE),
+        max_sge_rd: count(limits::MAX_SGE),
+        max_cq: count(limits::MAX_CQ),
+        max_cqe: count(limits::MAX_CQE),
+        max_mr: i32::try_from(limits::MAX_MR).unwrap_or(i32::MAX),
+        max_pd: count(limits::MAX_PD),
+        max_qp_rd_atom: i32::from(limits::MAX_RD_ATOM),
+        max_ee_rd_atom: 0,
+        max_res_rd_atom: count(limits::MAX_QP * u32::from(limits::MAX_RD_ATOM)),
+        max_qp_init_rd_atom: i32::from(limits::MAX_RD_ATOM),
+        max_ee_init_rd_atom: 0,
+        // Atomics are the processor's own, so they are atomic to everybody.
+        atomic_cap: v::IBV_ATOMIC_GLOB,
+        max_ee: 0,
+        max_rdd: 0,
+        max_mw: 0,
+        max_raw_ipv6_qp: 0,
+        max_raw_ethy_qp: 0,
+        max_mcast_grp: 0,
+        max_mcast_qp_attach: 0,
+        max_total_mcast_qp_attach: 0,
+        max_ah: count(limits::MAX_AH),
+        max_fmr: 0,
+        max_map_per_fmr: 0,
+        max_srq: 0,
+        max_srq_wr: 0,
+        max_srq_sge: 0,
+        max_pkeys: 1,
+        local_ca_ack_delay: 15,
+        phys_port_cnt: 1,
+    }
+}
+
+/// Port capability: IP-based GIDs (`IBV_PORT_IP_BASED_GIDS`), as on the kernel's rxe.
+const IP_BASED_GIDS: u32 = 1 << 26;
+
+/// `ibv_query_port`; the fields the library has cleared stay so.
+pub(crate) fn port(interface: &Interface, attr: &mut v::ibv_port_attr) {
+    let mtu = Mtu::ALL.into_iter().rev().find(|mtu| mtu.bytes() <= usize::from(interface.path_mtu()));
+    attr.state = v::IBV_PORT_ACTIVE;
+    attr.max_mtu = v::IBV_MTU_4096;
+    attr.active_mtu = u32::from(mtu.unwrap_or(Mtu::Mtu256).code());
+    attr.gid_tbl_len = i32::try_from(limits::GID_TABLE).unwrap_or(i32::MAX);
+    attr.port_cap_flags = IP_BASED_GIDS;
+    attr.max_msg_sz = limits::MAX_MSG;
+    attr.pkey_tbl_len = 1;
+    attr.max_vl_num = 1;
+    // 1X and 10 Gbit/s, as on the kernel's rxe over a NIC of that speed: what is behind an interface varies.
+    attr.active_width = 1;
+    attr.active_speed = 8;
+    // LinkUp.
+    attr.phys_state = 5;
+    attr.link_layer = u8::try_from(v::IBV_LINK_LAYER_ETHERNET).unwrap_or_default();
+}
