@@ -13,7 +13,7 @@ use crate::port::Port;
 use crate::route::Route;
 use crate::sys::{Control, wait_writable};
 
-/// Bytes a batch holds: two full runs.
+/// Bytes a batch holds: a full run, and room to begin another.
 const CAPACITY: usize = 128 << 10;
 /// Runs a batch holds.
 const MAX_RUNS: usize = 32;
@@ -25,8 +25,9 @@ const MAX_CALL: usize = 16;
 /// send buffer is never charged beyond the call; on a NIC it drains at line rate, so a longer wait means a dead link.
 const MAX_WAITS: u32 = 4;
 
-/// The longest packet a batch takes, ICRC excluded.
+/// The longest packet a batch takes, ICRC excluded: what fits UDP over either IP version.
 pub const MAX_PACKET: usize = 65535 - 40 - 8 - ICRC_LEN;
+const _: () = assert!(CAPACITY >= 2 * (MAX_PACKET + ICRC_LEN));
 
 /// Packets on their way to the kernel, in order.
 ///
@@ -81,12 +82,7 @@ impl Default for TxBatch {
 impl TxBatch {
     /// An empty batch; allocates now and never again.
     pub fn new() -> Self {
-        Self {
-            buffer: vec![0; CAPACITY].into_boxed_slice(),
-            end: 0,
-            runs: Vec::with_capacity(MAX_RUNS),
-            pending: None,
-        }
+        Self { buffer: vec![0; CAPACITY].into_boxed_slice(), end: 0, runs: Vec::with_capacity(MAX_RUNS), pending: None }
     }
 
     /// Room for one packet of `len` bytes (BTH to pad bytes, ICRC excluded) on `route`. The caller writes all of it:
@@ -98,9 +94,9 @@ impl TxBatch {
     pub fn packet(&mut self, port: &Port, route: &Arc<Route>, len: usize) -> &mut [u8] {
         assert!(len <= MAX_PACKET, "a packet of {len} bytes does not fit a UDP datagram");
         let len = len + ICRC_LEN;
-        let fits = self.end + len <= self.buffer.len();
-        let extends = fits && self.runs.last().is_some_and(|run| run.takes(route, len));
-        if !extends && (!fits || self.runs.len() == MAX_RUNS) {
+        let extends = self.runs.last().is_some_and(|run| run.takes(route, len));
+        // A run is begun only where a full one fits, so that none is cut short by the end of the buffer.
+        if !extends && (self.end + route.max_run() > self.buffer.len() || self.runs.len() == MAX_RUNS) {
             self.flush(port);
         }
         self.pending = Some(Pending { len, opens: (!extends).then(|| Arc::clone(route)) });
@@ -280,6 +276,3 @@ fn send_messages<const N: usize>(buffer: &[u8], runs: &[Run]) -> io::Result<usiz
     };
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }
-
-#[cfg(test)]
-mod tests;

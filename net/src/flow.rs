@@ -174,8 +174,9 @@ impl PeerCache {
 mod tests {
     use super::*;
 
+    /// An address of these tests' own, so that they meet nobody.
     fn local() -> SocketAddr {
-        "127.0.0.1:4791".parse().unwrap()
+        "127.99.2.1:4791".parse().unwrap()
     }
 
     fn peer(port: u16) -> SocketAddr {

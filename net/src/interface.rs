@@ -315,6 +315,8 @@ mod tests {
 
     #[test]
     fn no_such_interface() {
-        assert!(matches!(Interface::by_name("nonesuch0"), Err(PortError::NoSuchInterface { name }) if name == "nonesuch0"));
+        assert!(
+            matches!(Interface::by_name("nonesuch0"), Err(PortError::NoSuchInterface { name }) if name == "nonesuch0")
+        );
     }
 }

@@ -94,9 +94,8 @@ impl Port {
         if from.is_ipv4() == to.is_ipv4() {
             return Ok((from, to));
         }
-        let like = |other: SocketAddr| {
-            self.interface.addresses().iter().copied().find(|a| a.is_ipv4() == other.is_ipv4())
-        };
+        let like =
+            |other: SocketAddr| self.interface.addresses().iter().copied().find(|a| a.is_ipv4() == other.is_ipv4());
         let pair = if self.interface.is_placeholder(local) {
             like(to).map(|from| (from, to))
         } else if self.interface.is_placeholder(remote) {

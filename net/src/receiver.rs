@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use urxe_wire::{Qpn, icrc};
 
+use crate::MIN_PACKET;
 use crate::counters::add;
 use crate::error::PortError;
 use crate::fd::{Fd, FdSet};
@@ -16,7 +17,6 @@ use crate::owner::Seat;
 use crate::port::{Port, descriptor_share};
 use crate::registry::block_of;
 use crate::sys::{recv_parts, recv_udp, scope_id, timer_arm, timer_create};
-use crate::MIN_PACKET;
 
 /// One RoCE packet for this process.
 #[derive(Clone, Copy, Debug)]
@@ -100,8 +100,10 @@ pub struct Receiver {
     forwarder: Forwarder,
     timer: Fd,
     buffer: Box<[u8]>,
-    /// Tokens of the sockets that delivered last, the latest first.
+    /// The UDP sockets that delivered last, the latest first.
     hot: [Option<Token>; 2],
+    /// The second of them has delivered since all sockets were looked at.
+    second: bool,
     hits: u32,
     misses: u32,
     scattered: u32,
@@ -211,6 +213,7 @@ impl Receiver {
             timer: timer.map_err(|e| PortError::os("create a timer", e))?,
             buffer: vec![0; BUFFER].into_boxed_slice(),
             hot: [None; 2],
+            second: false,
             hits: 0,
             misses: 0,
             scattered: 0,
@@ -238,6 +241,7 @@ impl Receiver {
                 self.drain(token, &mut call);
                 if call.delivered > 0 {
                     self.hot.swap(0, at);
+                    self.second |= at > 0;
                     self.hits += 1;
                     self.misses = 0;
                     return call.delivered;
@@ -253,6 +257,9 @@ impl Receiver {
     }
 
     fn look_at_all(&mut self, call: &mut Call<'_>) {
+        if self.hits >= HITS && !core::mem::take(&mut self.second) {
+            self.hot[1] = None;
+        }
         self.hits = 0;
         self.misses = 0;
         self.scattered = self.scattered.saturating_sub(1);
@@ -266,7 +273,8 @@ impl Receiver {
                     self.drain(token, call);
                     if call.delivered > before {
                         fruitful += 1;
-                        if self.hot[0] != Some(token) {
+                        // What comes through a mailbox comes directly soon.
+                        if self.hot[0] != Some(token) && !matches!(token, Token::Mailbox(_)) {
                             self.hot = [Some(token), self.hot[0]];
                         }
                     }
@@ -551,6 +559,3 @@ fn forward(
         Header { local, peer: meta.peer, tclass: meta.tclass, hop_limit: meta.hop_limit, segment, first, learn };
     forwarder.forward(port.fds(), block, &header, packets)
 }
-
-#[cfg(test)]
-mod tests;

@@ -58,11 +58,7 @@ struct Pool {
 impl Registry {
     /// A registry of at most `limit` blocks, none yet.
     pub(crate) fn new(limit: usize) -> Self {
-        Self {
-            owned: (0..BLOCKS / 64).map(|_| AtomicU64::new(0)).collect(),
-            pool: Mutex::new(Pool::default()),
-            limit,
-        }
+        Self { owned: (0..BLOCKS / 64).map(|_| AtomicU64::new(0)).collect(), pool: Mutex::new(Pool::default()), limit }
     }
 
     /// Whether the block is this port's.

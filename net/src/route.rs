@@ -169,7 +169,14 @@ mod tests {
     use super::*;
 
     fn to(dest_qpn: u32) -> Destination {
-        Destination { local: [0; 16], remote: [0; 16], dest_qpn: Qpn::new(dest_qpn), flow_label: 0, tclass: 0, hop_limit: 0 }
+        Destination {
+            local: [0; 16],
+            remote: [0; 16],
+            dest_qpn: Qpn::new(dest_qpn),
+            flow_label: 0,
+            tclass: 0,
+            hop_limit: 0,
+        }
     }
 
     fn lo() -> SocketAddr {

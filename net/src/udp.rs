@@ -161,13 +161,7 @@ pub(crate) fn receive_buffer(fd: &Fd) -> usize {
     let mut len = size_of::<libc::c_int>() as libc::socklen_t;
     // SAFETY: `value` is a writable int and `len` its size.
     unsafe {
-        libc::getsockopt(
-            fd.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_RCVBUF,
-            (&raw mut value).cast(),
-            &raw mut len,
-        )
+        libc::getsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF, (&raw mut value).cast(), &raw mut len)
     };
     usize::try_from(value).unwrap_or(0)
 }
@@ -180,7 +174,8 @@ mod tests {
 
     #[test]
     fn flow_labels_fold_into_the_port_range() {
-        for (label, port) in [(0, 0xC000), (1, 0xC001), (0x3FFF, 0xFFFF), (0x4000, 0xC001), (0xFFFFF, 0xC000 | 0x3FC0)] {
+        for (label, port) in [(0, 0xC000), (1, 0xC001), (0x3FFF, 0xFFFF), (0x4000, 0xC001), (0xFFFFF, 0xC000 | 0x3FC0)]
+        {
             assert_eq!(source_port_of_flow_label(label), port, "label {label:#x}");
         }
     }

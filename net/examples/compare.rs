@@ -1,0 +1,169 @@
+//! The same work by bare UDP and through two ports, alternating in one run: what this crate costs.
+//!
+//! `cargo run --release -p urxe-net --example compare [-- REPETITIONS]`
+
+#![allow(clippy::cast_possible_truncation, clippy::cast_precision_loss)]
+
+mod bare;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use bare::{MESSAGE, PACKET, PAYLOAD, RUN, SMALL};
+use urxe_net::{Destination, Interface, Port, Receiver, Route, TxBatch};
+use urxe_wire::Qpn;
+use urxe_wire::icrc::Check;
+
+struct End {
+    port: Port,
+    rx: Receiver,
+    tx: TxBatch,
+    qpn: Qpn,
+}
+
+impl End {
+    fn open() -> Self {
+        let lo = Interface::by_name("lo").expect("lo");
+        let (port, rx) = Port::open(lo).expect("a port on lo");
+        let qpn = port.alloc_qpn().expect("a QPN");
+        Self { port, rx, tx: TxBatch::new(), qpn }
+    }
+
+    fn route(&self, to: Qpn) -> Arc<Route> {
+        let gid = self.port.interface().gids()[1];
+        let to = Destination { local: gid, remote: gid, dest_qpn: to, flow_label: 0, tclass: 0, hop_limit: 0 };
+        self.port.route(&to).expect("a route to lo")
+    }
+
+    /// Queues a packet of `len` bytes, ICRC included.
+    fn queue(&mut self, route: &Arc<Route>, to: Qpn, len: usize, payload: &[u8]) {
+        let packet = self.tx.packet(&self.port, route, len - 4);
+        packet[..12].fill(0);
+        packet[5..8].copy_from_slice(&to.get().to_be_bytes()[1..]);
+        let end = packet.len();
+        packet[end - payload.len()..].copy_from_slice(payload);
+        self.tx.commit();
+    }
+
+    fn flush(&mut self) {
+        self.tx.flush(&self.port);
+    }
+
+    /// Receives once; each packet is verified and copied to `memory`. Returns the bytes received.
+    fn receive(&mut self, memory: &mut [u8], at: &mut usize) -> usize {
+        let mut bytes = 0;
+        self.port.receive(&mut self.rx, 16, &mut |datagram| {
+            if std::env::var_os("NOV").is_none() {
+                assert_eq!(datagram.verify(), Check::Exact);
+            }
+            let body = &datagram.payload[12..datagram.payload.len() - 4];
+            memory[*at..*at + body.len()].copy_from_slice(body);
+            *at = (*at + body.len()) % (memory.len() - PAYLOAD);
+            bytes += datagram.payload.len();
+        });
+        bytes
+    }
+}
+
+fn ping_pong(rounds: usize) -> Vec<u64> {
+    let (mut ping, mut pong) = (End::open(), End::open());
+    let (there, back) = (ping.route(pong.qpn), pong.route(ping.qpn));
+    let (ping_qpn, pong_qpn) = (ping.qpn, pong.qpn);
+    let payload = [7u8; 8];
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut memory = vec![0; 2 * PAYLOAD];
+            for _ in 0..rounds {
+                while pong.receive(&mut memory, &mut 0) == 0 {
+                    std::hint::spin_loop();
+                }
+                pong.queue(&back, ping_qpn, SMALL, &payload);
+                pong.flush();
+            }
+        });
+        let mut memory = vec![0; 2 * PAYLOAD];
+        let mut times: Vec<u64> = (0..rounds)
+            .map(|_| {
+                let start = Instant::now();
+                ping.queue(&there, pong_qpn, SMALL, &payload);
+                ping.flush();
+                while ping.receive(&mut memory, &mut 0) == 0 {
+                    std::hint::spin_loop();
+                }
+                start.elapsed().as_nanos() as u64 / 2
+            })
+            .collect();
+        times.sort_unstable();
+        times
+    })
+}
+
+fn stream(run: Duration) -> f64 {
+    let (mut sender, mut receiver) = (End::open(), End::open());
+    let route = sender.route(receiver.qpn);
+    let to = receiver.qpn;
+    let window = receiver.port.receive_buffer() / 3;
+    let (received, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let (received, stop) = (&received, &stop);
+        scope.spawn(move || {
+            let mut memory = vec![0u8; MESSAGE + PAYLOAD];
+            let mut at = 0;
+            while !stop.load(Ordering::Relaxed) {
+                let bytes = receiver.receive(&mut memory, &mut at);
+                if bytes > 0 {
+                    received.fetch_add(bytes, Ordering::Relaxed);
+                }
+            }
+            let lost: Vec<_> = receiver.port.counters().named().filter(|(n, v)| n.contains("drop") && *v > 0).collect();
+            assert!(lost.is_empty(), "{lost:?}");
+        });
+        let source = vec![0x5Au8; MESSAGE];
+        let (mut sent, mut at) = (0, 0);
+        // The first packets go through the owner; begin when the flow is learnt.
+        sender.queue(&route, to, PACKET, &source[..PAYLOAD]);
+        sender.flush();
+        let begin = Instant::now();
+        let mut receive_own = || {
+            sender.port.receive(&mut sender.rx, 16, &mut |_| ());
+        };
+        while received.load(Ordering::Relaxed) == 0 {
+            receive_own();
+            assert!(begin.elapsed() < Duration::from_secs(5), "the first packet got lost");
+        }
+        received.store(0, Ordering::Relaxed);
+        let start = Instant::now();
+        while start.elapsed() < run {
+            while sent - received.load(Ordering::Relaxed) > window && start.elapsed() < run + Duration::from_secs(1) {
+                std::hint::spin_loop();
+            }
+            for _ in 0..RUN {
+                sender.queue(&route, to, PACKET, &source[at..at + PAYLOAD]);
+                at = (at + PAYLOAD) % MESSAGE;
+            }
+            sender.flush();
+            sent += RUN * PACKET;
+        }
+        let seconds = start.elapsed().as_secs_f64();
+        let goodput = received.load(Ordering::Relaxed) as f64 * PAYLOAD as f64 / PACKET as f64;
+        stop.store(true, Ordering::Relaxed);
+        goodput * 8.0 / seconds / 1e9
+    })
+}
+
+fn main() {
+    let repetitions = std::env::args().nth(1).and_then(|n| n.parse().ok()).unwrap_or(5);
+    let run = Duration::from_millis(500);
+    let (mut bare_gbps, mut port_gbps, mut bare_us, mut port_us) = (vec![], vec![], vec![], vec![]);
+    for _ in 0..repetitions {
+        bare_gbps.push(bare::stream(run));
+        port_gbps.push(stream(run));
+        bare_us.push(bare::percentile(&bare::ping_pong(50_000), 0.5) / 1000.0);
+        port_us.push(bare::percentile(&ping_pong(50_000), 0.5) / 1000.0);
+    }
+    let (bare_gbps, port_gbps) = (bare::median(bare_gbps), bare::median(port_gbps));
+    let (bare_us, port_us) = (bare::median(bare_us), bare::median(port_us));
+    println!("stream: bare {bare_gbps:.2} Gbit/s, ports {port_gbps:.2} Gbit/s, ratio {:.2}", port_gbps / bare_gbps);
+    println!("ping-pong: bare {bare_us:.3} us, ports {port_us:.3} us, ratio {:.2}", port_us / bare_us);
+}

@@ -1,0 +1,8 @@
+//! Ports against each other and against the kernel, in network namespaces of the tests' own (this needs root).
+
+mod end;
+mod loopback;
+mod namespace;
+mod processes;
+mod trouble;
+mod veth;

@@ -1,0 +1,33 @@
+//! Network namespaces that live as long as the thread or process in them.
+
+use std::io;
+use std::process::Command;
+
+/// Runs `f` in a thread of its own that is alone in a new network namespace, with `lo` up. Processes it starts are in
+/// there too. The namespace goes with the last of them.
+pub(crate) fn alone<T: Send>(f: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            enter_new();
+            ip("link set lo up");
+            f()
+        });
+        match thread.join() {
+            Ok(value) => value,
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    })
+}
+
+/// Moves the calling thread to a new network namespace.
+pub(crate) fn enter_new() {
+    // SAFETY: no pointer involved; only the calling thread changes its namespace.
+    let rc = unsafe { libc::unshare(libc::CLONE_NEWNET) };
+    assert_eq!(rc, 0, "a network namespace: {} (these tests need root)", io::Error::last_os_error());
+}
+
+/// `ip` of iproute2, in the calling thread's namespace.
+pub(crate) fn ip(arguments: &str) {
+    let output = Command::new("ip").args(arguments.split(' ')).output().expect("iproute2 is installed");
+    assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
+}

@@ -1,0 +1,160 @@
+//! Many processes on one address, one of which is killed.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use urxe_wire::Qpn;
+
+use crate::end::{End, PATIENCE};
+use crate::namespace::alone;
+
+/// A request goes again when no answer came for so long.
+const RETRY: Duration = Duration::from_millis(20);
+/// A line that a child says begins so; the test harness talks too.
+const SAYS: &str = "child says ";
+
+/// A process with a port on `lo`.
+struct Process {
+    child: Child,
+    output: BufReader<ChildStdout>,
+    qpn: u32,
+}
+
+impl Process {
+    /// Starts one, and waits until its port is open.
+    fn start() -> Self {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["processes::child", "--exact", "--ignored", "--nocapture"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        let mut process = Self { child, output, qpn: 0 };
+        process.qpn = process.listen().parse().unwrap();
+        process
+    }
+
+    fn tell(&mut self, line: &str) {
+        writeln!(self.child.stdin.as_mut().unwrap(), "{line}").unwrap();
+    }
+
+    fn listen(&mut self) -> String {
+        loop {
+            let mut line = String::new();
+            let n = self.output.read_line(&mut line).unwrap();
+            assert!(n > 0, "a child ended early");
+            // The harness prints the test's name without a line end.
+            if let Some((_, said)) = line.trim_end().split_once(SAYS) {
+                return said.to_owned();
+            }
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Gone already is fine.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What a child does: answers every request, and makes `rounds` requests of its peer, one after the other.
+#[test]
+#[ignore = "the other tests of this file start it as a process of its own"]
+fn child() {
+    let mut end = End::on("lo");
+    println!("{SAYS}{}", end.qpn.get());
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).unwrap();
+    let numbers: Vec<u32> = line.split_whitespace().map(|word| word.parse().unwrap()).collect();
+    let [gid, peer, rounds] = numbers[..] else { panic!("{line}") };
+    let peer = Qpn::new(peer);
+    let route = end.route(gid as usize, peer);
+    // The rest of stdin says when to end.
+    let ending = std::thread::spawn(|| std::io::stdin().read_line(&mut String::new()));
+    const ANSWER: u32 = 1 << 31;
+    let (mut round, mut sent, mut told) = (0, None::<Instant>, false);
+    while !ending.is_finished() {
+        if round < rounds && sent.is_none_or(|at| at.elapsed() > RETRY) {
+            end.send(&route, peer, round, 200);
+            sent = Some(Instant::now());
+        }
+        let arrivals = end.receive();
+        if arrivals.is_empty() {
+            std::thread::yield_now();
+        }
+        for arrival in arrivals {
+            if arrival.number & ANSWER == 0 {
+                end.send(&route, peer, arrival.number | ANSWER, 200);
+            } else if arrival.number == round | ANSWER {
+                round += 1;
+                sent = None;
+            }
+        }
+        if round == rounds && !told {
+            println!("{SAYS}done {} {}", end.count("takeovers"), end.count("flows_opened"));
+            told = true;
+        } else if round == rounds / 2 && sent.is_none() {
+            println!("{SAYS}half");
+        }
+    }
+}
+
+/// Pairs of processes exchange; the first process, which owns the address, is killed midway.
+fn exchange(gid: usize, pairs: usize, kill: bool) {
+    const ROUNDS: u32 = 300;
+    alone(|| {
+        let mut processes: Vec<Process> = (0..2 * pairs).map(|_| Process::start()).collect();
+        let qpns: Vec<u32> = processes.iter().map(|p| p.qpn).collect();
+        for (at, process) in processes.iter_mut().enumerate() {
+            // Both of a pair make requests.
+            process.tell(&format!("{gid} {} {ROUNDS}", qpns[at ^ 1]));
+        }
+        let mut rest = if kill {
+            for process in &mut processes[2..] {
+                assert_eq!(process.listen(), "half");
+            }
+            processes[0].child.kill().unwrap();
+            processes.split_off(2)
+        } else {
+            processes.split_off(0)
+        };
+        let start = Instant::now();
+        let (mut takeovers, mut flows) = (0, 0);
+        for process in &mut rest {
+            let report = loop {
+                match process.listen().strip_prefix("done ") {
+                    Some(report) => break report.to_owned(),
+                    None => assert!(start.elapsed() < 6 * PATIENCE, "it took {:?}", start.elapsed()),
+                }
+            };
+            let (t, f) = report.split_once(' ').unwrap();
+            takeovers += t.parse::<u32>().unwrap();
+            flows += f.parse::<u32>().unwrap();
+        }
+        for process in &mut rest {
+            process.tell("");
+        }
+        // Of two addresses; the other of the killed pair, who says nothing, may have taken them.
+        assert!(takeovers <= if kill { 2 } else { 0 }, "{takeovers} takeovers");
+        assert!(flows > 0, "nothing ever came directly");
+    });
+}
+
+#[test]
+fn sixteen_processes_share_one_ipv4_address() {
+    exchange(1, 8, false);
+}
+
+#[test]
+fn the_owner_is_killed_and_fifteen_others_go_on_over_ipv4() {
+    exchange(1, 8, true);
+}
+
+#[test]
+fn the_owner_is_killed_and_the_others_go_on_over_ipv6() {
+    exchange(2, 3, true);
+}
