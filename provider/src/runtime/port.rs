@@ -143,11 +143,19 @@ impl NetPort {
         }
     }
 
-    /// Receives and answers until nothing is there. For the background thread, when the sockets are readable.
-    pub(super) fn drain_all(&self) {
+    /// Receives and answers until nothing is there; returns how many packets that were. For the background thread,
+    /// when the sockets are readable.
+    pub(super) fn drain_all(&self) -> usize {
         let mut token = lock(&self.token);
         token.receiver.woken();
-        while self.drain(&mut token) > 0 && !self.stop.load(Ordering::Relaxed) {}
+        let mut total = 0;
+        loop {
+            let received = self.drain(&mut token);
+            total += received;
+            if received == 0 || self.stop.load(Ordering::Relaxed) {
+                return total;
+            }
+        }
     }
 
     /// Receives some packets and answers them. Returns how many.

@@ -5,6 +5,10 @@
 //! finds such a time fresh, keeps away from the sockets and looks again every [`TICK`]. When polling has stopped, it
 //! goes back to waiting for packets. An application that asks for an event is about to sleep: it ends this at once.
 //!
+//! Some applications poll now and then but spin on their memory in between, waiting for an RDMA WRITE. When a tick
+//! finds packets that nobody has taken, the thread stops believing in polls and serves every packet, until it has
+//! woken [`WASTED`] times in a row for packets that a poll had taken already.
+//!
 //! When nothing happens, nothing wakes up: the thread waits for packets and timers without end.
 
 use std::mem::MaybeUninit;
@@ -24,6 +28,10 @@ use crate::memory::guard;
 const FRESH: Duration = Duration::from_micros(250);
 /// How often the thread looks whether somebody still polls.
 const TICK: Duration = Duration::from_millis(1);
+/// A packet that has waited this long for a poll has waited too long.
+const OVERDUE: Duration = Duration::from_micros(20);
+/// Wake-ups in vain after which polls are believed in again.
+const WASTED: u32 = 32;
 
 impl NetPort {
     /// The application found its completion queue empty: makes progress in its thread.
@@ -47,8 +55,9 @@ impl NetPort {
         }
     }
 
-    fn is_polled(&self) -> bool {
-        clock::now().since(Instant::from_nanos(self.polled_at.load(Ordering::Relaxed))) < FRESH
+    /// Whether the application polled in vain less than `age` ago.
+    fn polled_within(&self, age: Duration) -> bool {
+        clock::now().since(Instant::from_nanos(self.polled_at.load(Ordering::Relaxed))) < age
     }
 }
 
@@ -73,23 +82,45 @@ pub(crate) fn start(port: Arc<NetPort>) -> std::io::Result<JoinHandle<()>> {
 
 fn run(port: &NetPort) {
     let sockets = port.net().epoll_fd();
+    // How many more wake-ups in vain it takes to leave packets to polls.
+    let mut distrust = 0;
     while !port.stop.load(Ordering::Acquire) {
         port.run_timers(clock::now());
         if port.has_unfinished() {
             port.progress();
             continue;
         }
-        if wait(port, &[port.kick_fd(), sockets], None) {
-            if port.is_polled() {
-                while port.is_polled() && !port.stop.load(Ordering::Acquire) {
-                    wait(port, &[port.kick_fd()], Some(TICK));
-                    port.run_timers(clock::now());
-                }
-            } else {
-                port.drain_all();
+        if !wait(port, &[port.kick_fd(), sockets], None) {
+            continue;
+        }
+        if distrust == 0 && port.polled_within(FRESH) {
+            if !stand_by(port, sockets) {
+                distrust = WASTED;
             }
+        } else if port.drain_all() > 0 {
+            distrust = if distrust > 0 { WASTED } else { 0 };
+        } else {
+            distrust = distrust.saturating_sub(1);
         }
     }
+}
+
+/// Leaves packets to an application that polls, until it stops. False if it left some lying.
+fn stand_by(port: &NetPort, sockets: RawFd) -> bool {
+    while port.polled_within(FRESH) && !port.stop.load(Ordering::Acquire) {
+        wait(port, &[port.kick_fd()], Some(TICK));
+        port.run_timers(clock::now());
+        if is_readable(sockets) && !port.polled_within(OVERDUE) && is_readable(sockets) {
+            return false;
+        }
+    }
+    true
+}
+
+fn is_readable(fd: RawFd) -> bool {
+    let mut polled = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one entry; does not wait.
+    unsafe { libc::poll(&raw mut polled, 1, 0) > 0 }
 }
 
 /// Sleeps until one of the descriptors is readable, a timer is due, or `most` is over. The first is the one that only
