@@ -44,6 +44,7 @@ mod pingpong;
 mod process;
 mod procfs;
 pub mod sandbox;
+pub mod verbs;
 mod world;
 
 pub use capture::{Capture, Fields};

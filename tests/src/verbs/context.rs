@@ -1,0 +1,248 @@
+//! Devices: opening them, and what they say about themselves.
+
+use std::ffi::{CStr, c_int};
+use std::mem::MaybeUninit;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+
+use urxe_ffi::functions as f;
+use urxe_ffi::verbs as v;
+
+use super::handle::{Errno, Handle};
+use super::is_readable;
+
+/// The device of a world.
+pub const DEVICE: &CStr = c"urxe0";
+
+/// An open device.
+pub struct Context {
+    handle: Handle<v::ibv_context>,
+}
+
+// SAFETY: verbs may be called from any thread (ibv_context is shared freely in C).
+unsafe impl Send for Context {}
+// SAFETY: as above.
+unsafe impl Sync for Context {}
+
+/// The names of all devices, in libibverbs' order.
+pub fn device_names() -> Result<Vec<String>, Errno> {
+    let list = DeviceList::new()?;
+    // SAFETY: names are strings as long as the list lives.
+    let name = |device: &*mut v::ibv_device| unsafe { CStr::from_ptr(f::ibv_get_device_name(*device)) };
+    Ok(list.as_slice().iter().map(|device| name(device).to_string_lossy().into_owned()).collect())
+}
+
+impl Context {
+    /// Opens `urxe0`.
+    pub fn open() -> Result<Arc<Self>, Errno> {
+        let list = DeviceList::new()?;
+        for &device in list.as_slice() {
+            // SAFETY: a device of the list, which lives meanwhile; libibverbs keeps a reference for the context.
+            unsafe {
+                if CStr::from_ptr(f::ibv_get_device_name(device)) == DEVICE {
+                    return Ok(Arc::new(Self {
+                        handle: Handle::new(f::ibv_open_device(device), f::ibv_close_device)?,
+                    }));
+                }
+            }
+        }
+        Err(Errno(libc::ENODEV))
+    }
+
+    /// For verbs that have no method here.
+    pub fn raw(&self) -> *mut v::ibv_context {
+        self.handle.raw()
+    }
+
+    /// Closes it now.
+    pub fn close(&self) -> Result<(), Errno> {
+        self.handle.destroy()
+    }
+
+    /// `ibv_query_device(3)`.
+    pub fn query_device(&self) -> Result<v::ibv_device_attr, Errno> {
+        let mut attr = MaybeUninit::zeroed();
+        // SAFETY: room for the attributes, which are plain numbers.
+        unsafe {
+            Errno::check(f::ibv_query_device(self.raw(), attr.as_mut_ptr()))?;
+            Ok(attr.assume_init())
+        }
+    }
+
+    /// `ibv_query_device_ex(3)`.
+    pub fn query_device_ex(&self) -> Result<v::ibv_device_attr_ex, Errno> {
+        let mut attr = MaybeUninit::<v::ibv_device_attr_ex>::zeroed();
+        // SAFETY: as the inline function of verbs.h does: providers of this libibverbs have extended contexts, and
+        // the operation is never null in them. The attributes are plain numbers.
+        unsafe {
+            let query = (*self.extended()).query_device_ex.expect("libibverbs always has it");
+            Errno::check(query(self.raw(), std::ptr::null(), attr.as_mut_ptr(), size_of_val(&attr)))?;
+            Ok(attr.assume_init())
+        }
+    }
+
+    /// `ibv_query_port(3)`.
+    pub fn query_port(&self, port: u8) -> Result<v::ibv_port_attr, Errno> {
+        let mut attr = MaybeUninit::<v::ibv_port_attr>::zeroed();
+        // SAFETY: as for `query_device_ex`.
+        unsafe {
+            let query = (*self.extended()).query_port.expect("libibverbs always has it");
+            Errno::check(query(self.raw(), port, attr.as_mut_ptr(), size_of_val(&attr)))?;
+            Ok(attr.assume_init())
+        }
+    }
+
+    /// `ibv_query_gid(3)`.
+    pub fn query_gid(&self, port: u8, index: c_int) -> Result<[u8; 16], Errno> {
+        let mut gid = v::ibv_gid { raw: [0; 16] };
+        // SAFETY: room for a GID.
+        let returned = unsafe { f::ibv_query_gid(self.raw(), port, index, &raw mut gid) };
+        if returned != 0 {
+            return Err(Errno::last());
+        }
+        // SAFETY: a GID is 16 bytes, whatever they are.
+        Ok(unsafe { gid.raw })
+    }
+
+    /// `ibv_query_gid_ex(3)`.
+    pub fn query_gid_ex(&self, port: u32, index: u32) -> Result<v::ibv_gid_entry, Errno> {
+        let mut entry = MaybeUninit::<v::ibv_gid_entry>::zeroed();
+        let size = size_of_val(&entry);
+        // SAFETY: room for the entry, which is plain numbers.
+        unsafe {
+            Errno::check(f::_ibv_query_gid_ex(self.raw(), port, index, entry.as_mut_ptr(), 0, size))?;
+            Ok(entry.assume_init())
+        }
+    }
+
+    /// `ibv_query_gid_table(3)`: the entries that are not empty, up to `most`.
+    pub fn query_gid_table(&self, most: usize) -> Result<Vec<v::ibv_gid_entry>, Errno> {
+        let mut entries = Vec::<v::ibv_gid_entry>::with_capacity(most);
+        let size = size_of::<v::ibv_gid_entry>();
+        // SAFETY: room for `most` entries; as many as it says are filled in.
+        unsafe {
+            let count = f::_ibv_query_gid_table(self.raw(), entries.as_mut_ptr(), most, 0, size);
+            let count = usize::try_from(count).map_err(|_| Errno(c_int::try_from(-count).unwrap_or(0)))?;
+            entries.set_len(count);
+        }
+        Ok(entries)
+    }
+
+    /// `ibv_query_pkey(3)`, in the host's byte order.
+    pub fn query_pkey(&self, port: u8, index: c_int) -> Result<u16, Errno> {
+        let mut pkey = 0;
+        // SAFETY: room for a P_Key.
+        let returned = unsafe { f::ibv_query_pkey(self.raw(), port, index, &raw mut pkey) };
+        if returned == 0 { Ok(u16::from_be(pkey)) } else { Err(Errno::last()) }
+    }
+
+    /// The descriptor of asynchronous events.
+    pub fn async_fd(&self) -> RawFd {
+        // SAFETY: a field of a live context.
+        unsafe { (*self.raw()).async_fd }
+    }
+
+    /// The next asynchronous event; `None` if there is none within `patience`.
+    pub fn async_event(&self, patience: std::time::Duration) -> Result<Option<AsyncEvent>, Errno> {
+        if !is_readable(self.async_fd(), patience) {
+            return Ok(None);
+        }
+        let mut event = MaybeUninit::uninit();
+        // SAFETY: room for an event, which is filled in on success.
+        unsafe {
+            if f::ibv_get_async_event(self.raw(), event.as_mut_ptr()) != 0 {
+                return Err(Errno::last());
+            }
+            Ok(Some(AsyncEvent { event: event.assume_init() }))
+        }
+    }
+
+    /// `verbs_get_ctx` of verbs.h.
+    fn extended(&self) -> *mut v::verbs_context {
+        let context = self.raw();
+        context.wrapping_byte_sub(std::mem::offset_of!(v::verbs_context, context)).cast()
+    }
+}
+
+/// An asynchronous event; dropping it acknowledges it.
+pub struct AsyncEvent {
+    event: v::ibv_async_event,
+}
+
+impl AsyncEvent {
+    /// Which event.
+    pub fn kind(&self) -> v::ibv_event_type {
+        self.event.event_type
+    }
+
+    /// The event's name, for messages.
+    pub fn name(&self) -> String {
+        event_name(self.kind())
+    }
+
+    /// The address of the object it is about.
+    pub fn element(&self) -> usize {
+        // SAFETY: the events of these tests are about QPs and CQs, whose addresses are at the same place.
+        unsafe { self.event.element.qp as usize }
+    }
+
+    /// Does not acknowledge it.
+    pub fn keep_unacknowledged(self) -> Unacknowledged {
+        let event = self.event;
+        std::mem::forget(self);
+        Unacknowledged(event)
+    }
+}
+
+impl Drop for AsyncEvent {
+    fn drop(&mut self) {
+        // SAFETY: an event that was got and not acknowledged.
+        unsafe { f::ibv_ack_async_event(&raw mut self.event) };
+    }
+}
+
+/// An event that somebody still has to acknowledge.
+pub struct Unacknowledged(v::ibv_async_event);
+
+// SAFETY: an event is acknowledged from any thread.
+unsafe impl Send for Unacknowledged {}
+
+impl Unacknowledged {
+    /// Acknowledges it.
+    pub fn acknowledge(self) {
+        drop(AsyncEvent { event: self.0 });
+    }
+}
+
+/// `ibv_event_type_str(3)`.
+pub fn event_name(kind: v::ibv_event_type) -> String {
+    // SAFETY: any number gives a static string.
+    unsafe { CStr::from_ptr(f::ibv_event_type_str(kind)) }.to_string_lossy().into_owned()
+}
+
+/// What `ibv_get_device_list` returned.
+struct DeviceList {
+    raw: *mut *mut v::ibv_device,
+    len: usize,
+}
+
+impl DeviceList {
+    fn new() -> Result<Self, Errno> {
+        let mut len = 0;
+        // SAFETY: room for a number.
+        let raw = unsafe { f::ibv_get_device_list(&raw mut len) };
+        if raw.is_null() { Err(Errno::last()) } else { Ok(Self { raw, len: usize::try_from(len).unwrap_or(0) }) }
+    }
+
+    fn as_slice(&self) -> &[*mut v::ibv_device] {
+        // SAFETY: the list has that many entries.
+        unsafe { std::slice::from_raw_parts(self.raw, self.len) }
+    }
+}
+
+impl Drop for DeviceList {
+    fn drop(&mut self) {
+        // SAFETY: a list from `ibv_get_device_list`.
+        unsafe { f::ibv_free_device_list(self.raw) };
+    }
+}

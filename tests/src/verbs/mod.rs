@@ -1,0 +1,51 @@
+//! libibverbs for tests: the C API with owners, `Result`s and readable values, and nothing decided for the caller.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`context`] | devices, their attributes, asynchronous events |
+//! | [`memory`] | pages that may be unmapped under a region; PDs and MRs |
+//! | [`cq`] | completion queues and channels |
+//! | [`wr`] | work requests |
+//! | [`qp`] | queue pairs: states and posting |
+//! | [`pair`] | two connected queue pairs of one process |
+//! | [`mistake`] | wrong use and its consequences, as tables |
+//!
+//! Every object is destroyed by its owner's drop, which panics when libibverbs refuses: a test that leaves something
+//! busy fails. Objects hold what they were made from, so the order of drops is right by itself.
+//!
+//! Safe enough for tests, not for programs: a work request may name any address, as it may in C.
+
+pub mod context;
+pub mod cq;
+mod handle;
+pub mod memory;
+pub mod mistake;
+pub mod pair;
+pub mod qp;
+pub mod wr;
+
+pub use context::{AsyncEvent, Context};
+pub use cq::{Channel, Cq, Status, Wc};
+pub use handle::{Errno, Handle};
+pub use memory::{Mr, Pages, Pd};
+pub use pair::{End, Options, Pair};
+pub use qp::{Change, PostError, Qp};
+pub use wr::{Op, RecvWr, Remote, SendWr};
+
+use std::os::fd::RawFd;
+use std::time::Duration;
+
+// `urxe_ffi::functions` declares what is in here.
+#[link(name = "ibverbs")]
+unsafe extern "C" {}
+
+/// Longer than anything that is going to happen takes.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Whether `fd` becomes readable within `timeout`.
+pub fn is_readable(fd: RawFd, timeout: Duration) -> bool {
+    let mut polled = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    let timeout = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX);
+    // SAFETY: one entry.
+    unsafe { libc::poll(&raw mut polled, 1, timeout) == 1 && polled.revents & libc::POLLIN != 0 }
+}

@@ -1,0 +1,221 @@
+//! Queue pairs.
+
+use std::fmt;
+use std::mem::MaybeUninit;
+use std::sync::Arc;
+
+use urxe_ffi::functions as f;
+use urxe_ffi::verbs as v;
+
+use super::cq::Cq;
+use super::handle::{Errno, Handle};
+use super::memory::Pd;
+use super::wr::{RecvWr, SendWr};
+
+/// A queue pair.
+pub struct Qp {
+    handle: Handle<v::ibv_qp>,
+    cap: v::ibv_qp_cap,
+    pd: Arc<Pd>,
+    _cqs: [Arc<Cq>; 2],
+}
+
+// SAFETY: verbs may be called from any thread.
+unsafe impl Send for Qp {}
+// SAFETY: as above.
+unsafe impl Sync for Qp {}
+
+/// What an RC queue pair is made of.
+#[derive(Clone)]
+pub struct Init {
+    /// Sizes.
+    pub cap: v::ibv_qp_cap,
+    /// Every send gives a completion.
+    pub sq_sig_all: bool,
+    /// Service (`IBV_QPT_…`).
+    pub qp_type: v::ibv_qp_type,
+}
+
+/// Sizes that most tests are happy with.
+pub const CAP: v::ibv_qp_cap =
+    v::ibv_qp_cap { max_send_wr: 64, max_recv_wr: 64, max_send_sge: 4, max_recv_sge: 4, max_inline_data: 64 };
+
+impl Default for Init {
+    fn default() -> Self {
+        Self { cap: CAP, sq_sig_all: false, qp_type: v::IBV_QPT_RC }
+    }
+}
+
+/// Attributes to change and which of them (`ibv_modify_qp(3)`).
+#[derive(Clone, Copy)]
+pub struct Change {
+    /// The attributes.
+    pub attr: v::ibv_qp_attr,
+    /// `IBV_QP_…`.
+    pub mask: v::ibv_qp_attr_mask,
+}
+
+/// Why posting failed, and where in the list.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PostError {
+    /// What the verb returned.
+    pub errno: Errno,
+    /// The request that `*bad_wr` points to: its index in the list, or `None` if it is none of them.
+    pub bad: Option<usize>,
+}
+
+impl fmt::Display for PostError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} at request {:?}", self.errno, self.bad)
+    }
+}
+
+impl std::error::Error for PostError {}
+
+impl Change {
+    /// Only the state.
+    pub fn to(state: v::ibv_qp_state) -> Self {
+        // SAFETY: a plain C struct of numbers.
+        let mut attr: v::ibv_qp_attr = unsafe { MaybeUninit::zeroed().assume_init() };
+        attr.qp_state = state;
+        Self { attr, mask: v::IBV_QP_STATE }
+    }
+
+    /// RESET → INIT.
+    pub fn init(access: u32) -> Self {
+        let mut change = Self::to(v::IBV_QPS_INIT);
+        change.attr.port_num = 1;
+        change.attr.qp_access_flags = access;
+        change.mask |= v::IBV_QP_PKEY_INDEX | v::IBV_QP_PORT | v::IBV_QP_ACCESS_FLAGS;
+        change
+    }
+
+    /// Also this attribute, which `set` sets.
+    pub fn with(mut self, mask: v::ibv_qp_attr_mask, set: impl FnOnce(&mut v::ibv_qp_attr)) -> Self {
+        set(&mut self.attr);
+        self.mask |= mask;
+        self
+    }
+
+    /// Without this attribute.
+    pub fn without(mut self, mask: v::ibv_qp_attr_mask) -> Self {
+        self.mask &= !mask;
+        self
+    }
+}
+
+impl Qp {
+    /// `ibv_create_qp(3)`.
+    pub fn new(pd: &Arc<Pd>, send_cq: &Arc<Cq>, recv_cq: &Arc<Cq>, init: &Init) -> Result<Self, Errno> {
+        let mut raw_init = v::ibv_qp_init_attr {
+            qp_context: std::ptr::null_mut(),
+            send_cq: send_cq.raw(),
+            recv_cq: recv_cq.raw(),
+            srq: std::ptr::null_mut(),
+            cap: init.cap,
+            qp_type: init.qp_type,
+            sq_sig_all: init.sq_sig_all.into(),
+        };
+        // SAFETY: live objects.
+        let raw = unsafe { f::ibv_create_qp(pd.raw(), &raw mut raw_init) };
+        // SAFETY: just made.
+        let handle = unsafe { Handle::new(raw, f::ibv_destroy_qp)? };
+        let cqs = [Arc::clone(send_cq), Arc::clone(recv_cq)];
+        Ok(Self { handle, cap: raw_init.cap, pd: Arc::clone(pd), _cqs: cqs })
+    }
+
+    /// For verbs that have no method here.
+    pub fn raw(&self) -> *mut v::ibv_qp {
+        self.handle.raw()
+    }
+
+    /// As events name it.
+    pub fn address(&self) -> usize {
+        self.raw() as usize
+    }
+
+    /// Its number.
+    pub fn number(&self) -> u32 {
+        // SAFETY: a field of a live QP.
+        unsafe { (*self.raw()).qp_num }
+    }
+
+    /// The sizes that `ibv_create_qp` returned.
+    pub fn cap(&self) -> v::ibv_qp_cap {
+        self.cap
+    }
+
+    /// `ibv_modify_qp(3)`.
+    pub fn modify(&self, change: &Change) -> Result<(), Errno> {
+        let mut attr = change.attr;
+        let mask = i32::try_from(change.mask).map_err(|_| Errno(libc::EINVAL))?;
+        // SAFETY: a live QP.
+        Errno::check(unsafe { f::ibv_modify_qp(self.raw(), &raw mut attr, mask) })
+    }
+
+    /// `ibv_query_qp(3)` of everything.
+    pub fn query(&self) -> Result<(v::ibv_qp_attr, v::ibv_qp_init_attr), Errno> {
+        let (mut attr, mut init) = (MaybeUninit::zeroed(), MaybeUninit::zeroed());
+        // SAFETY: room for both, which are plain numbers and pointers.
+        unsafe {
+            Errno::check(f::ibv_query_qp(self.raw(), attr.as_mut_ptr(), 0x01ff_ffff, init.as_mut_ptr()))?;
+            Ok((attr.assume_init(), init.assume_init()))
+        }
+    }
+
+    /// The state that `ibv_query_qp` tells.
+    pub fn state(&self) -> Result<v::ibv_qp_state, Errno> {
+        Ok(self.query()?.0.qp_state)
+    }
+
+    /// `ibv_post_send(3)` of a list.
+    pub fn post_sends(&self, list: &[SendWr]) -> Result<(), PostError> {
+        let mut raw: Vec<v::ibv_send_wr> = list.iter().map(SendWr::raw).collect();
+        let base = raw.as_mut_ptr();
+        for index in 1..raw.len() {
+            // SAFETY: both are within the list, which does not move any more.
+            unsafe { (*base.add(index - 1)).next = base.add(index) };
+        }
+        let mut bad = std::ptr::null_mut();
+        // SAFETY: as the inline function of verbs.h does; lists and elements live until it returns.
+        let returned = unsafe {
+            let post = (*self.pd.context().raw()).ops.post_send.expect("every provider has it");
+            post(self.raw(), base, &raw mut bad)
+        };
+        let bad = (0..raw.len()).find(|&index| base.wrapping_add(index) == bad);
+        Errno::check(returned).map_err(|errno| PostError { errno, bad })
+    }
+
+    /// `ibv_post_send(3)` of one.
+    pub fn post_send(&self, wr: &SendWr) -> Result<(), PostError> {
+        self.post_sends(std::slice::from_ref(wr))
+    }
+
+    /// `ibv_post_recv(3)` of a list.
+    pub fn post_recvs(&self, list: &[RecvWr]) -> Result<(), PostError> {
+        let mut raw: Vec<v::ibv_recv_wr> = list.iter().map(RecvWr::raw).collect();
+        let base = raw.as_mut_ptr();
+        for index in 1..raw.len() {
+            // SAFETY: as for `post_sends`.
+            unsafe { (*base.add(index - 1)).next = base.add(index) };
+        }
+        let mut bad = std::ptr::null_mut();
+        // SAFETY: as for `post_sends`.
+        let returned = unsafe {
+            let post = (*self.pd.context().raw()).ops.post_recv.expect("every provider has it");
+            post(self.raw(), base, &raw mut bad)
+        };
+        let bad = (0..raw.len()).find(|&index| base.wrapping_add(index) == bad);
+        Errno::check(returned).map_err(|errno| PostError { errno, bad })
+    }
+
+    /// `ibv_post_recv(3)` of one.
+    pub fn post_recv(&self, wr: &RecvWr) -> Result<(), PostError> {
+        self.post_recvs(std::slice::from_ref(wr))
+    }
+
+    /// Destroys it now.
+    pub fn destroy(&self) -> Result<(), Errno> {
+        self.handle.destroy()
+    }
+}
