@@ -2,7 +2,7 @@
 //!
 //! `cargo run --release -p urxe-net --example ceiling [-- REPETITIONS]`
 
-#![allow(clippy::cast_possible_truncation, clippy::cast_precision_loss)]
+#![expect(clippy::cast_possible_truncation, reason = "measurements fit")]
 
 mod bare;
 

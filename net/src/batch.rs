@@ -18,7 +18,7 @@ const CAPACITY: usize = 128 << 10;
 /// Runs a batch holds.
 const MAX_RUNS: usize = 32;
 /// Segments of a run (UDP_MAX_SEGMENTS; newer kernels take 128).
-const MAX_SEGMENTS: usize = 64;
+const MAX_SEGMENTS: u16 = 64;
 /// Runs one sendmmsg call takes.
 const MAX_CALL: usize = 16;
 /// How often a full socket buffer is waited for, a millisecond each, before the run is dropped. On loopback and veth the
@@ -51,7 +51,7 @@ struct Run {
     len: usize,
     /// Length of each packet, ICRC included; the last may be shorter, and then nothing follows.
     segment: usize,
-    packets: usize,
+    packets: u16,
     closed: bool,
 }
 
@@ -113,8 +113,7 @@ impl TxBatch {
         }
         let Some(run) = self.runs.last_mut() else { return };
         let packet = &mut self.buffer[self.end..self.end + len];
-        // At most MAX_SEGMENTS.
-        seal(&run.route, run.packets as u16, packet);
+        seal(&run.route, run.packets, packet);
         run.packets += 1;
         run.len += len;
         run.closed |= len < run.segment || run.packets == MAX_SEGMENTS;
@@ -156,7 +155,7 @@ impl TxBatch {
                         at += 1;
                     }
                     _ => {
-                        count_loss(port, &error, first.packets);
+                        count_loss(port, &error, first.packets.into());
                         at += 1;
                         waits = 0;
                     }
@@ -165,7 +164,7 @@ impl TxBatch {
         }
         let counters = port.counters();
         add(&counters.tx_runs, self.runs.len());
-        add(&counters.tx_packets, self.runs.iter().map(|run| run.packets).sum());
+        add(&counters.tx_packets, self.runs.iter().map(|run| usize::from(run.packets)).sum());
         add(&counters.tx_bytes, self.end);
         self.runs.clear();
         self.end = 0;
@@ -257,9 +256,9 @@ fn send_messages<const N: usize>(buffer: &[u8], runs: &[Run]) -> io::Result<usiz
                 let cmsg = libc::CMSG_FIRSTHDR(header);
                 (*cmsg).cmsg_level = libc::SOL_UDP;
                 (*cmsg).cmsg_type = libc::UDP_SEGMENT;
-                (*cmsg).cmsg_len = libc::CMSG_LEN(size_of::<u16>() as u32) as _;
+                (*cmsg).cmsg_len = libc::CMSG_LEN(u16::BITS / 8) as _;
                 // A run of several packets is shorter than 64 KiB, so its segments are.
-                libc::CMSG_DATA(cmsg).cast::<u16>().write_unaligned(run.segment as u16);
+                libc::CMSG_DATA(cmsg).cast::<u16>().write_unaligned(u16::try_from(run.segment).unwrap_or(u16::MAX));
             }
         }
         count += 1;

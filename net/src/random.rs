@@ -17,6 +17,12 @@ pub(crate) fn random_u32() -> u32 {
     }
 }
 
+/// A random 16-bit number from the kernel.
+pub(crate) fn random_u16() -> u16 {
+    let [a, b, ..] = random_u32().to_ne_bytes();
+    u16::from_ne_bytes([a, b])
+}
+
 /// A random number below `bound`, which is not 0.
 pub(crate) fn random_below(bound: u32) -> u32 {
     // The bias is below bound / 2^32, and nothing here needs less.
@@ -27,7 +33,7 @@ pub(crate) fn random_below(bound: u32) -> u32 {
 fn fallback() -> u32 {
     use std::hash::{BuildHasher, Hasher, RandomState};
     let hash = RandomState::new().build_hasher().finish();
-    (hash ^ (hash >> 32)) as u32
+    (hash >> 32) as u32
 }
 
 #[cfg(test)]

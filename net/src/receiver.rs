@@ -147,9 +147,10 @@ impl Token {
     }
 
     fn unpack(packed: u64) -> Option<Self> {
-        let index = (packed >> 32 & 0xFF_FFFF) as usize;
-        let fd = ((packed & u64::from(u32::MAX)) as u32).cast_signed();
-        match packed >> 56 {
+        let [kind, a, b, c, fd @ ..] = packed.to_be_bytes();
+        let index = u32::from_be_bytes([0, a, b, c]) as usize;
+        let fd = RawFd::from_be_bytes(fd);
+        match kind {
             1 => Some(Self::Owner(index)),
             2 => Some(Self::Flow(index)),
             3 => Some(Self::Mailbox(fd)),

@@ -17,12 +17,12 @@ use urxe_wire::Qpn;
 
 use crate::error::PortError;
 use crate::fd::{Fd, FdSet};
-use crate::random::random_below;
+use crate::random::{random_below, random_u16};
 
 /// Numbers in a block.
-const BLOCK_SIZE: usize = 256;
+const BLOCK_SIZE: u32 = 256;
 /// Blocks in all; the first holds QP0 and QP1, the last the multicast QPN, and neither is given out.
-const BLOCKS: usize = (1 << 24) / BLOCK_SIZE;
+const BLOCKS: usize = 1 << 16;
 /// Numbers that must be free for one to be given out: a number rests while this many others are used before it.
 const RESERVE: usize = 128;
 
@@ -31,7 +31,8 @@ pub(crate) const NAME_PREFIX: &str = "urxe/1";
 
 /// The block a QPN lies in.
 pub(crate) fn block_of(qpn: Qpn) -> u16 {
-    (qpn.get() >> 8) as u16
+    let [_, high, middle, _] = qpn.get().to_be_bytes();
+    u16::from_be_bytes([high, middle])
 }
 
 /// The mailbox of a block.
@@ -96,8 +97,10 @@ impl Registry {
         }
         // With 16 000 blocks of the host taken, each attempt fails one time in four.
         for _ in 0..256 {
-            // 1 ..= BLOCKS - 2.
-            let block = (1 + random_below(BLOCKS as u32 - 2)) as u16;
+            let block = random_u16();
+            if block == 0 || block == u16::MAX {
+                continue;
+            }
             let name = mailbox_name(block).map_err(|e| PortError::os(WHAT, e))?;
             let socket = match UnixDatagram::bind_addr(&name) {
                 Ok(socket) => socket,
@@ -112,9 +115,9 @@ impl Registry {
                 word.fetch_or(1 << (block % 64), Ordering::Release);
             }
             let first = u32::from(block) << 8;
-            let mut numbers: Vec<Qpn> = (0..BLOCK_SIZE as u32).map(|low| Qpn::new(first | low)).collect();
-            for i in (1..numbers.len()).rev() {
-                numbers.swap(i, random_below(i as u32 + 1) as usize);
+            let mut numbers: Vec<Qpn> = (0..BLOCK_SIZE).map(|low| Qpn::new(first | low)).collect();
+            for i in (1..BLOCK_SIZE).rev() {
+                numbers.swap(i as usize, random_below(i + 1) as usize);
             }
             // Fresh numbers go before those that were used.
             for number in numbers {
@@ -170,7 +173,7 @@ mod tests {
     fn two_registries_have_different_blocks_and_the_limit_holds() {
         let (a, b, fds) = (Registry::new(1), Registry::new(1), FdSet::new().unwrap());
         let mine: HashSet<Qpn> = (0..BLOCK_SIZE).map(|_| alloc(&a, &fds)).collect();
-        assert_eq!(mine.len(), BLOCK_SIZE);
+        assert_eq!(mine.len(), BLOCK_SIZE as usize);
         assert!(matches!(a.alloc(&fds, |_| 0), Err(PortError::QpnsExhausted)));
         assert!(!mine.contains(&alloc(&b, &fds)));
     }

@@ -8,6 +8,17 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 
+/// The size of a structure as the socket calls want it.
+#[expect(clippy::cast_possible_truncation, reason = "structures of some dozen bytes")]
+pub(crate) const fn socklen<T>() -> libc::socklen_t {
+    size_of::<T>() as libc::socklen_t
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "AF_INET is 2, AF_INET6 is 10")]
+const fn family(constant: libc::c_int) -> libc::sa_family_t {
+    constant as libc::sa_family_t
+}
+
 /// A socket address as the kernel reads and writes it: `sockaddr_in` or `sockaddr_in6`.
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -18,7 +29,7 @@ pub(crate) union RawAddr {
 }
 
 impl RawAddr {
-    pub(crate) const SIZE: libc::socklen_t = size_of::<Self>() as libc::socklen_t;
+    pub(crate) const SIZE: libc::socklen_t = socklen::<Self>();
 
     pub(crate) fn unspecified() -> Self {
         // SAFETY: all members are plain integers, for which all-zero bytes are valid.
@@ -31,22 +42,22 @@ impl RawAddr {
         match address {
             SocketAddr::V4(a) => {
                 raw.v4 = libc::sockaddr_in {
-                    sin_family: libc::AF_INET as libc::sa_family_t,
+                    sin_family: family(libc::AF_INET),
                     sin_port: a.port().to_be(),
                     sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(a.ip().octets()) },
                     sin_zero: [0; 8],
                 };
-                (raw, size_of::<libc::sockaddr_in>() as libc::socklen_t)
+                (raw, socklen::<libc::sockaddr_in>())
             }
             SocketAddr::V6(a) => {
                 raw.v6 = libc::sockaddr_in6 {
-                    sin6_family: libc::AF_INET6 as libc::sa_family_t,
+                    sin6_family: family(libc::AF_INET6),
                     sin6_port: a.port().to_be(),
                     sin6_flowinfo: 0,
                     sin6_addr: libc::in6_addr { s6_addr: a.ip().octets() },
                     sin6_scope_id: a.scope_id(),
                 };
-                (raw, size_of::<libc::sockaddr_in6>() as libc::socklen_t)
+                (raw, socklen::<libc::sockaddr_in6>())
             }
         }
     }
@@ -104,15 +115,14 @@ pub(crate) fn socket_address(ip: IpAddr, port: u16, scope: u32) -> SocketAddr {
 /// Sets an integer socket option.
 pub(crate) fn set_option(fd: RawFd, level: libc::c_int, name: libc::c_int, value: libc::c_int) -> io::Result<()> {
     // SAFETY: the option value is a readable int of the length given.
-    let rc = unsafe {
-        libc::setsockopt(fd, level, name, (&raw const value).cast(), size_of::<libc::c_int>() as libc::socklen_t)
-    };
+    let rc = unsafe { libc::setsockopt(fd, level, name, (&raw const value).cast(), socklen::<libc::c_int>()) };
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Makes a socket throw away whatever arrives, before it takes buffer space: for sockets that only send.
 pub(crate) fn discard_input(fd: RawFd) -> io::Result<()> {
-    let mut code = [libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: 0 }];
+    // BPF_RET | BPF_K with 0: accept no byte.
+    let mut code = [libc::sock_filter { code: 0x06, jt: 0, jf: 0, k: 0 }];
     let program = libc::sock_fprog { len: 1, filter: code.as_mut_ptr() };
     // SAFETY: `program` names one instruction, readable during the call, which copies it.
     let rc = unsafe {
@@ -121,7 +131,7 @@ pub(crate) fn discard_input(fd: RawFd) -> io::Result<()> {
             libc::SOL_SOCKET,
             libc::SO_ATTACH_FILTER,
             (&raw const program).cast(),
-            size_of::<libc::sock_fprog>() as libc::socklen_t,
+            socklen::<libc::sock_fprog>(),
         )
     };
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
@@ -183,23 +193,27 @@ fn read_control(message: &libc::msghdr, received: &mut Received) {
     while !next.is_null() {
         // SAFETY: CMSG_FIRSTHDR and CMSG_NXTHDR return null or a header that lies wholly in the control buffer.
         let header = unsafe { next.read_unaligned() };
-        // SAFETY: `next` is a valid header, see above.
-        let data = unsafe { libc::CMSG_DATA(next) };
-        // The kernel writes IP_TOS as one byte and all else asked for as int (ip(7), ipv6(7), udp(7)).
-        // SAFETY: each read takes what the kernel wrote for that type of message.
+        // The kernel writes IP_TOS as one byte and all else that is asked for as int (ip(7), ipv6(7), udp(7)).
+        let value = match (header.cmsg_level, header.cmsg_type) {
+            (libc::IPPROTO_IP, libc::IP_TOS) => {
+                // SAFETY: `next` is a valid header, and this message carries one byte.
+                libc::c_int::from(unsafe { libc::CMSG_DATA(next).read() })
+            }
+            // SAFETY: `next` is a valid header; these messages carry an int, and of any other as many bytes are
+            // readable, because data is padded to 8 bytes.
+            _ => unsafe { libc::CMSG_DATA(next).cast::<libc::c_int>().read_unaligned() },
+        };
         match (header.cmsg_level, header.cmsg_type) {
             (libc::SOL_UDP, libc::UDP_GRO) => {
-                let size = unsafe { data.cast::<libc::c_int>().read_unaligned() };
-                if let Ok(size @ 1..) = usize::try_from(size) {
+                if let Ok(size @ 1..) = usize::try_from(value) {
                     received.segment = size;
                 }
             }
-            (libc::IPPROTO_IP, libc::IP_TOS) => received.tclass = unsafe { data.read() },
-            (libc::IPPROTO_IP, libc::IP_TTL) | (libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT) => {
-                received.hop_limit = unsafe { data.cast::<libc::c_int>().read_unaligned() } as u8;
+            (libc::IPPROTO_IP, libc::IP_TOS) | (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
+                received.tclass = u8::try_from(value).unwrap_or(0);
             }
-            (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
-                received.tclass = unsafe { data.cast::<libc::c_int>().read_unaligned() } as u8;
+            (libc::IPPROTO_IP, libc::IP_TTL) | (libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT) => {
+                received.hop_limit = u8::try_from(value).unwrap_or(0);
             }
             _ => {}
         }
@@ -296,9 +310,11 @@ pub(crate) fn timer_create() -> io::Result<OwnedFd> {
 
 /// Makes a timer descriptor readable once, after `milliseconds` (0: never); clears an earlier expiry.
 pub(crate) fn timer_arm(fd: RawFd, milliseconds: u16) {
-    let millis = i64::from(milliseconds);
     let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    let value = libc::timespec { tv_sec: (millis / 1000) as _, tv_nsec: (millis % 1000 * 1_000_000) as _ };
+    let value = libc::timespec {
+        tv_sec: (milliseconds / 1000).into(),
+        tv_nsec: libc::c_long::from(milliseconds % 1000) * 1_000_000,
+    };
     let spec = libc::itimerspec { it_interval: zero, it_value: value };
     // SAFETY: `spec` is readable; no old value is asked for.
     unsafe { libc::timerfd_settime(fd, 0, &raw const spec, ptr::null_mut()) };

@@ -9,15 +9,15 @@
 //! socket counts from a random start).
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use crate::fd::{Fd, FdSet};
-use crate::random::random_below;
-use crate::sys::{discard_input, scope_id, set_option, socket_address};
+use crate::random::random_u16;
+use crate::sys::{discard_input, scope_id, set_option, socket_address, socklen};
 
 /// Receive buffer wanted, bytes; the kernel grants less where `net.core.rmem_max` says so and the process has no
 /// CAP_NET_ADMIN. It is a limit, not a reservation.
@@ -115,7 +115,7 @@ fn bind_source_port(socket: &Socket, local: SocketAddr, flow_label: u32) -> io::
             Err(e) => return Err(e),
         }
     }
-    let start = random_below(SOURCE_PORTS.into()) as u16;
+    let start = random_u16();
     for step in 0..SOURCE_PORTS {
         let address = at(FIRST_SOURCE_PORT + start.wrapping_add(step) % SOURCE_PORTS);
         match socket.bind(&SockAddr::from(address)) {
@@ -134,13 +134,14 @@ fn bind_source_port(socket: &Socket, local: SocketAddr, flow_label: u32) -> io::
 /// The source port of a flow label, as the kernel's rdma_flow_label_to_udp_sport (`rdma/ib_verbs.h`): 20 bits folded
 /// into 14.
 fn source_port_of_flow_label(label: u32) -> u16 {
-    let folded = (label & 0x3FFF) ^ ((label >> 14) & 0x3F);
-    FIRST_SOURCE_PORT | (folded & 0x3FFF) as u16
+    let folded = (label ^ ((label >> 14) & 0x3F)) & 0x3FFF;
+    let [_, _, high, low] = folded.to_be_bytes();
+    FIRST_SOURCE_PORT | u16::from_be_bytes([high, low])
 }
 
 fn new_socket(local: SocketAddr) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(local), Type::DGRAM.nonblocking(), Some(Protocol::UDP))?;
-    if let IpAddr::V6(_) = local.ip() {
+    if local.is_ipv6() {
         socket.set_only_v6(true)?;
         // A fresh IPv6 address is tentative for a second or two (duplicate address detection); without this, binding
         // to it fails until then.
@@ -158,7 +159,7 @@ pub(crate) fn has_gso(fd: &Fd) -> bool {
 /// payload).
 pub(crate) fn receive_buffer(fd: &Fd) -> usize {
     let mut value: libc::c_int = 0;
-    let mut len = size_of::<libc::c_int>() as libc::socklen_t;
+    let mut len = socklen::<libc::c_int>();
     // SAFETY: `value` is a writable int and `len` its size.
     unsafe {
         libc::getsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF, (&raw mut value).cast(), &raw mut len)

@@ -10,15 +10,15 @@ use std::time::{Duration, Instant};
 use urxe_wire::icrc;
 
 /// Payload of a packet: the largest path MTU.
-pub const PAYLOAD: usize = 4096;
+pub(crate) const PAYLOAD: usize = 4096;
 /// A packet with BTH and ICRC around it.
-pub const PACKET: usize = 12 + PAYLOAD + 4;
+pub(crate) const PACKET: usize = 12 + PAYLOAD + 4;
 /// Packets of a GSO run.
-pub const RUN: usize = 15;
+pub(crate) const RUN: usize = 15;
 /// A WRITE of 8 bytes: BTH, RETH, payload, ICRC.
-pub const SMALL: usize = 12 + 16 + 8 + 4;
+pub(crate) const SMALL: usize = 12 + 16 + 8 + 4;
 /// Memory that is sent from and received to, as a bandwidth test's message.
-pub const MESSAGE: usize = 1 << 20;
+pub(crate) const MESSAGE: usize = 1 << 20;
 
 /// A socket as the receiving end of a stream has it.
 fn socket() -> UdpSocket {
@@ -66,7 +66,7 @@ fn send_run(socket: &UdpSocket, to: &socket2::SockAddr, bytes: &[u8], segment: u
 }
 
 /// A stream of GSO runs, CRC at both ends, a copy at both ends: goodput in Gbit/s.
-pub fn stream(run: Duration) -> f64 {
+pub(crate) fn stream(run: Duration) -> f64 {
     let (sender, receiver) = (socket(), socket());
     let (from, to) = (sender.local_addr().expect("bound"), receiver.local_addr().expect("bound"));
     let flow = icrc::Flow::new(from, to);
@@ -127,7 +127,7 @@ fn granted(socket: &UdpSocket) -> usize {
 }
 
 /// Small packets, 64 a GSO run, no CRC: millions a second.
-pub fn small_rate(run: Duration) -> f64 {
+pub(crate) fn small_rate(run: Duration) -> f64 {
     let (sender, receiver) = (socket(), socket());
     let to = receiver.local_addr().expect("bound");
     let (received, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
@@ -158,7 +158,7 @@ pub fn small_rate(run: Duration) -> f64 {
 }
 
 /// Half round trips in nanoseconds, sorted, of a ping-pong where both ends poll.
-pub fn ping_pong(rounds: usize) -> Vec<u64> {
+pub(crate) fn ping_pong(rounds: usize) -> Vec<u64> {
     let (ping, pong) = (socket(), socket());
     let addresses: [SocketAddr; 2] = [ping.local_addr().expect("bound"), pong.local_addr().expect("bound")];
     std::thread::scope(|scope| {
@@ -190,12 +190,12 @@ fn poll(socket: &UdpSocket, buffer: &mut [u8]) {
 }
 
 /// The value at a fraction of a sorted list.
-pub fn percentile(sorted: &[u64], fraction: f64) -> f64 {
+pub(crate) fn percentile(sorted: &[u64], fraction: f64) -> f64 {
     sorted[((sorted.len() - 1) as f64 * fraction) as usize] as f64
 }
 
 /// The middle of some measurements.
-pub fn median(mut values: Vec<f64>) -> f64 {
+pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]
 }

@@ -50,7 +50,8 @@ impl Arrival {
 }
 
 fn pattern(number: u32, at: usize) -> u8 {
-    (number as usize).wrapping_mul(31).wrapping_add(at) as u8
+    let [.., low] = (number as usize).wrapping_mul(31).wrapping_add(at).to_be_bytes();
+    low
 }
 
 /// The bytes of packet `number` (BTH to payload) for `qpn`.

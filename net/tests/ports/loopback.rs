@@ -82,8 +82,8 @@ fn shapes(gid: usize, lens: &[usize], runs: u64) {
         let (mut from, mut to) = (owner, other);
         for route in [there, back] {
             let before = from.count("tx_runs");
-            for (number, len) in lens.iter().enumerate() {
-                from.queue(&route, to.qpn, number as u32, *len);
+            for (number, len) in (0..).zip(lens) {
+                from.queue(&route, to.qpn, number, *len);
             }
             assert!(!from.tx.is_empty());
             from.tx.flush(&from.port);
@@ -91,7 +91,7 @@ fn shapes(gid: usize, lens: &[usize], runs: u64) {
             assert_eq!(from.count("tx_runs") - before, runs, "runs of {lens:?}");
             let arrivals = to.expect(lens.len());
             let arrived: Vec<_> = arrivals.iter().map(|a| (a.number, a.len, a.check)).collect();
-            let sent: Vec<_> = lens.iter().enumerate().map(|(n, len)| (n as u32, *len, Check::Exact)).collect();
+            let sent: Vec<_> = (0..).zip(lens).map(|(n, len)| (n, *len, Check::Exact)).collect();
             assert_eq!(arrived, sent);
             assert!(to.receive().is_empty());
             assert_eq!(from.count("tx_gso_refused"), 0);
@@ -184,8 +184,8 @@ fn several_qps_of_one_run_are_sorted_by_process() {
         // Like packets of a foreign sender whose source port serves two processes here.
         let route = owner.route(1, other.qpn);
         let to = [owner.qpn, owner.qpn, other.qpn, other.qpn, owner.qpn, other.qpn];
-        for (number, qpn) in to.iter().enumerate() {
-            owner.queue(&route, *qpn, number as u32, 60);
+        for (number, qpn) in (0..).zip(&to) {
+            owner.queue(&route, *qpn, number, 60);
         }
         owner.tx.flush(&owner.port);
         let own = owner.expect(3);
