@@ -1,11 +1,12 @@
 //! The completer: what responses mean for the requests outstanding (IBA 9.7.5, 9.7.6, 9.7.7).
 
-use urxe_wire::opcode::{Kind, Position};
+use urxe_wire::opcode::Kind;
 use urxe_wire::{Aeth, Credits, Ext, NakCode, Packet, Psn, Syndrome};
 
 use super::QpConfig;
 use super::attr::QpAttr;
-use super::requester::{Requester, scatter};
+use super::requester::Requester;
+use super::sge::scatter;
 use crate::cq::WcStatus;
 use crate::event::{DropReason, Event, Nak, RetryReason};
 use crate::host::{Consumer, Host, Io};
@@ -38,19 +39,14 @@ impl Requester {
         let psn = packet.bth().psn;
         match (packet.bth().opcode.info().kind, packet.ext()) {
             (Kind::Acknowledge, Ext::Aeth(aeth)) => self.handle_acknowledge(config, attr, io, psn, aeth),
-            (Kind::AtomicAcknowledge, Ext::AethAtomicAckEth(aeth, ack)) => {
+            (kind @ Kind::AtomicAcknowledge, Ext::AethAtomicAckEth(aeth, ack)) => {
                 self.reach_response(config, attr, io, psn)?;
-                self.take_response(config, attr, io, psn, &ack.original.to_ne_bytes(), Position::Only)?;
-                self.take_credits(aeth);
-                Ok(())
+                self.take_response(config, attr, io, psn, kind, Some(aeth), &ack.original.to_ne_bytes())
             }
-            (Kind::ReadResponse, ext) => {
+            (kind @ Kind::ReadResponse, ext) => {
+                let aeth = if let Ext::Aeth(aeth) = ext { Some(aeth) } else { None };
                 self.reach_response(config, attr, io, psn)?;
-                self.take_response(config, attr, io, psn, packet.payload, packet.bth().opcode.info().position)?;
-                if let Ext::Aeth(aeth) = ext {
-                    self.take_credits(aeth);
-                }
-                Ok(())
+                self.take_response(config, attr, io, psn, kind, aeth, packet.payload)
             }
             _ => Err(Failure::Dropped(DropReason::UnexpectedResponse)),
         }
@@ -139,25 +135,31 @@ impl Requester {
     }
 
     /// Stores a response's payload; `psn` is `una`.
+    #[expect(clippy::too_many_arguments, reason = "a response's parts, and the surroundings")]
     fn take_response<H: Host>(
         &mut self,
         config: &QpConfig<H>,
         attr: &QpAttr,
         io: &mut Io<'_, H>,
         psn: Psn,
+        kind: Kind,
+        aeth: Option<&Aeth>,
         payload: &[u8],
-        position: Position,
     ) -> Result<(), Failure> {
         let bad = Failure::Front(WcStatus::BadResponseError);
+        // A refusal has no data: an Acknowledge packet of its own carries it.
+        if aeth.is_some_and(|aeth| !matches!(aeth.syndrome, Syndrome::Ack(_))) {
+            return Err(bad);
+        }
         let wqe = self.queue.front().ok_or(bad)?;
         let span = wqe.sent.ok_or(bad)?;
         let mtu = attr.path_mtu.bytes();
         let offset = psn.advance_from(span.first) as usize * mtu;
         // Chunks end at multiples of the MTU, so what a response must hold follows from its PSN alone; its
         // position may be that of an earlier request for the same bytes.
-        let expected = match wqe.wr.op {
-            SendOp::Read(_) => (wqe.length as usize).checked_sub(offset).ok_or(bad)?.min(mtu),
-            SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } if position == Position::Only => 8,
+        let expected = match (&wqe.wr.op, kind) {
+            (SendOp::Read(_), Kind::ReadResponse) => (wqe.length as usize).checked_sub(offset).ok_or(bad)?.min(mtu),
+            (SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. }, Kind::AtomicAcknowledge) => 8,
             _ => return Err(bad),
         };
         if payload.len() != expected {
@@ -167,6 +169,9 @@ impl Requester {
         scatter(io.memory, config.pd, list, offset, payload)
             .map_err(|_| Failure::Front(WcStatus::LocalProtectionError))?;
         self.acknowledged_before(config, attr, io, psn.next());
+        if let Some(aeth) = aeth {
+            self.take_credits(aeth);
+        }
         Ok(())
     }
 

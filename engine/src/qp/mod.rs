@@ -1,9 +1,12 @@
 //! The queue pair.
 
+mod answers;
 pub mod attr;
 mod completer;
 mod requester;
 mod responder;
+mod segment;
+mod sge;
 pub mod state;
 mod window;
 
@@ -14,10 +17,11 @@ use urxe_wire::{Opcode, Operation, PKey, Packet, Qpn, Transport};
 
 use crate::cq::{Cqe, WcOpcode, WcStatus};
 use crate::event::{AsyncEvent, DropReason, Event};
+use crate::fault::ResponderFault;
 use crate::host::{Consumer, Host, Io, Network};
 use crate::memory::Pd;
 use crate::time::Instant;
-use crate::work::{Data, RecvWr, SendWr};
+use crate::work::{Data, RecvWr, SendOp, SendWr};
 use attr::{AttrMask, ModifyError, QpAttr};
 use requester::Requester;
 use responder::Responder;
@@ -48,6 +52,16 @@ impl QpType {
             Self::Uc => Transport::Uc,
             Self::Ud => Transport::Ud,
             Self::XrcSend | Self::XrcRecv => Transport::Xrc,
+        }
+    }
+
+    /// Whether its send queue takes the operation (IBA 9.8 table "services and operations").
+    const fn carries(self, op: &SendOp) -> bool {
+        match self {
+            Self::Rc | Self::XrcSend => true,
+            Self::Uc => !op.is_response_bearing(),
+            Self::Ud => matches!(op, SendOp::Send | SendOp::SendWithImmediate(_)),
+            Self::XrcRecv => false,
         }
     }
 }
@@ -100,7 +114,7 @@ pub enum PostError {
     Length,
     /// The QP has an SRQ (EINVAL).
     HasSrq,
-    /// The QP's service does not have the operation (EINVAL).
+    /// The QP's service does not have the operation, or not with inline data (EINVAL).
     Operation,
 }
 
@@ -200,13 +214,13 @@ impl<H: Host> QueuePair<H> {
         match to {
             QpState::Reset => self.reset(),
             QpState::Err => {
-                self.responder.clear_output();
+                self.responder.answers.clear();
                 self.enter_error(io);
             }
             QpState::Rtr => self.responder.start(self.attr.rq_psn),
             QpState::Rts if from == QpState::Rtr => self.requester.start(&self.attr),
-            QpState::Sqd => self.drain_pending = true,
-            QpState::Init | QpState::Rts | QpState::Sqe => {}
+            QpState::Sqd if from != QpState::Sqd => self.drain_pending = true,
+            QpState::Sqd | QpState::Init | QpState::Rts | QpState::Sqe => {}
         }
         self.set_state(io, to);
         self.requester.attributes_changed(&self.attr);
@@ -217,6 +231,7 @@ impl<H: Host> QueuePair<H> {
     /// Puts the QP into ERR because its surroundings failed, such as a CQ that overran (IBA 10.3.1.7).
     pub fn fail(&mut self, io: &mut Io<'_, H>) {
         if self.state != QpState::Reset {
+            self.responder.answers.clear();
             self.enter_error(io);
         }
     }
@@ -246,6 +261,11 @@ impl<H: Host> QueuePair<H> {
         let length = length.ok_or(PostError::Length)?;
         if wr.op.is_atomic() && length != 8 {
             return Err(PostError::Length);
+        }
+        // There is no place inline for what comes back (`ibv_post_send(3)`).
+        let nowhere = wr.op.is_response_bearing() && matches!(wr.data, Data::Inline(_));
+        if nowhere || !self.config.qp_type.carries(&wr.op) {
+            return Err(PostError::Operation);
         }
         self.requester.push(wr, length, self.config.sq_sig_all);
         if matches!(self.state, QpState::Err | QpState::Sqe) {
@@ -312,31 +332,32 @@ impl<H: Host> QueuePair<H> {
     /// responder resources allow.
     pub fn transmit(&mut self, io: &mut Io<'_, H>) -> Progress {
         let Some(route) = &self.route else { return Progress::Idle };
-        if self.responder.has_output() {
-            match self.responder.transmit(&self.config, &self.attr, self.rq.len(), route, io, RESPONSE_BURST) {
-                Ok(Progress::Idle) => {}
-                Ok(unfinished) => return unfinished,
-                Err(fault) => {
-                    self.responder_fault(io, fault, None, self.responder.expected_psn());
-                    return Progress::More;
-                }
+        let posted = self.rq.len();
+        let answered = self.responder.answers.transmit(&self.config, &self.attr, posted, route, io, RESPONSE_BURST);
+        let answered = match answered {
+            Ok(Progress::Blocked) => return Progress::Blocked,
+            Ok(progress) => progress,
+            // In ERR nobody needs to be told any more.
+            Err(_) if self.state == QpState::Err => return Progress::Idle,
+            Err(gone) => {
+                self.responder_fault(io, ResponderFault::RemoteAccess(gone.refusal), None, gone.psn);
+                return Progress::More;
             }
-        }
-        let Some(route) = &self.route else { return Progress::Idle };
+        };
         if !self.state.sends() {
-            return Progress::Idle;
+            return answered;
         }
         let may_start = self.state == QpState::Rts;
-        let progress = self.requester.transmit(&self.config, &self.attr, route, io, may_start);
+        let requested = self.requester.transmit(&self.config, &self.attr, route, io, may_start);
         if let Some(status) = self.requester.failed_front() {
             self.fail_send(io, status);
         }
-        progress
+        if requested == Progress::Idle { answered } else { requested }
     }
 
     /// Whether a call of [`transmit`](Self::transmit) could send something.
     pub fn has_output(&self) -> bool {
-        self.responder.has_output() || (self.state.sends() && self.requester.has_output())
+        !self.responder.answers.is_empty() || (self.state.sends() && self.requester.has_output())
     }
 
     /// The checks that come before requester and responder (IBA 9.6.1).
@@ -382,16 +403,22 @@ impl<H: Host> QueuePair<H> {
 
     /// The oldest send request failed: it completes with `status`, and everything behind it is flushed.
     fn fail_send(&mut self, io: &mut Io<'_, H>, status: WcStatus) {
+        self.responder.answers.clear();
         self.requester.fail_front(&self.config, io, status);
         self.enter_error(io);
     }
 
     /// To ERR: everything queued completes as flushed, sends first (IBA 10.3.1.7, 10.8.3.1).
     fn enter_error(&mut self, io: &mut Io<'_, H>) {
+        let was_in_error = self.state == QpState::Err;
         self.set_state(io, QpState::Err);
         self.requester.flush(&self.config, io);
         self.flush_recv(io);
         self.drain_pending = false;
+        // It takes nothing from the SRQ any more (IBA 11.6.3.1 "Last WQE Reached").
+        if self.config.srq.is_some() && !was_in_error {
+            io.consumer.async_event(self.config.qpn, AsyncEvent::LastWqeReached);
+        }
     }
 
     fn flush_recv(&mut self, io: &mut Io<'_, H>) {

@@ -15,15 +15,15 @@ use core::time::Duration;
 use urxe_wire::{AtomicEth, Bth, Ext, Header, Mtu, Operation, Psn, Qpn, Reth, packet::pad_count};
 
 use super::attr::QpAttr;
+use super::segment::data_packet;
+use super::sge::gather;
 use super::window::Window;
 use super::{Progress, QpConfig, Route, opcode};
-use crate::access::Access;
 use crate::cq::{Cqe, WcOpcode, WcStatus};
 use crate::event::{Event, RetryReason};
 use crate::host::{Consumer, Host, Io, Network};
-use crate::memory::{self, Memory, Pd, Refusal};
 use crate::time::Instant;
-use crate::work::{Data, SendOp, SendWr, SgeList};
+use crate::work::{Data, SendOp, SendWr};
 
 /// A send WQE.
 #[derive(Debug)]
@@ -176,6 +176,10 @@ impl Requester {
             let Some(wqe) = self.queue.get(self.cursor) else { break };
             let psn = span.first.add(self.cursor_packet);
             let sent = match wqe.wr.op {
+                // It would wait for ever.
+                _ if wqe.wr.op.is_response_bearing() && attr.max_rd_atomic == 0 => {
+                    Err(Unsent::Refused(WcStatus::LocalQpOperationError))
+                }
                 SendOp::Read(_) => {
                     let Some(last) = self.chunk(span, psn, in_flight, attr) else { break };
                     self.send_read(config, attr, route, io, psn, last).map(|()| last)
@@ -430,7 +434,13 @@ impl Requester {
         }
     }
 
-    /// Goes back to `una` to send everything again, for a reason that counts as a try.
+    /// Whether it has gone back, and sent nothing since.
+    fn is_back(&self) -> bool {
+        self.una != self.frontier && self.cursor_psn() == self.una
+    }
+
+    /// Goes back to `una` to send everything again, for a reason that counts as a try. News of the same loss
+    /// before anything was sent again, such as a duplicate of a NAK, do not count.
     ///
     /// # Errors
     /// The status of the oldest WQE when no tries are left.
@@ -441,6 +451,9 @@ impl Requester {
         io: &mut Io<'_, H>,
         reason: RetryReason,
     ) -> Result<(), WcStatus> {
+        if reason != RetryReason::AckTimeout && self.is_back() {
+            return Ok(());
+        }
         let Some(left) = self.retries_left.checked_sub(1) else { return Err(WcStatus::RetryExceededError) };
         self.retries_left = left;
         match reason {
@@ -465,6 +478,10 @@ impl Requester {
         delay: Duration,
     ) -> Result<(), WcStatus> {
         const FOR_EVER: u8 = 7;
+        if self.rnr_deadline.is_some() {
+            // Nothing was sent since the last one: it refuses the same packets once more.
+            return Ok(());
+        }
         let left = if attr.rnr_retry == FOR_EVER {
             None
         } else {
@@ -567,30 +584,6 @@ enum Unsent {
 /// A local buffer is not what the L_Key says (IBA 11.6.2 "local protection error").
 const REFUSED: Unsent = Unsent::Refused(WcStatus::LocalProtectionError);
 
-/// The operation and extended headers of one packet of a SEND or WRITE.
-fn data_packet(op: &SendOp, length: u32, first: bool, last: bool) -> (Operation, Ext) {
-    use Operation as O;
-    let reth = |remote: &crate::work::Remote| Reth { va: remote.addr, r_key: remote.r_key, dma_len: length };
-    match (op, first, last) {
-        (SendOp::SendWithImmediate(imm), true, true) => (O::SendOnlyWithImmediate, Ext::ImmDt(*imm)),
-        (SendOp::SendWithImmediate(imm), false, true) => (O::SendLastWithImmediate, Ext::ImmDt(*imm)),
-        (SendOp::Write(remote), true, true) => (O::WriteOnly, Ext::Reth(reth(remote))),
-        (SendOp::WriteWithImmediate(remote, imm), true, true) => {
-            (O::WriteOnlyWithImmediate, Ext::RethImmDt(reth(remote), *imm))
-        }
-        (SendOp::Write(remote) | SendOp::WriteWithImmediate(remote, _), true, false) => {
-            (O::WriteFirst, Ext::Reth(reth(remote)))
-        }
-        (SendOp::Write(_) | SendOp::WriteWithImmediate(..), false, false) => (O::WriteMiddle, Ext::None),
-        (SendOp::Write(_), false, true) => (O::WriteLast, Ext::None),
-        (SendOp::WriteWithImmediate(_, imm), false, true) => (O::WriteLastWithImmediate, Ext::ImmDt(*imm)),
-        (_, true, true) => (O::SendOnly, Ext::None),
-        (_, true, false) => (O::SendFirst, Ext::None),
-        (_, false, false) => (O::SendMiddle, Ext::None),
-        (_, false, true) => (O::SendLast, Ext::None),
-    }
-}
-
 /// Sends a request without payload; these always ask for an answer.
 fn send_request<H: Host>(
     config: &QpConfig<H>,
@@ -607,58 +600,6 @@ fn send_request<H: Host>(
     header.emit(io.network.packet(route, header.len()).ok_or(Unsent::NoRoom)?);
     io.network.commit();
     Ok(())
-}
-
-/// Copies the bytes from `offset` on of what `list` describes to `to`.
-pub(super) fn gather<M: Memory>(
-    memory: &M,
-    pd: Pd,
-    list: &SgeList,
-    offset: usize,
-    to: &mut [u8],
-) -> Result<(), Refusal> {
-    let (mut skip, mut to) = (offset, to);
-    for sge in list.as_slice() {
-        let length = sge.length as usize;
-        if skip >= length {
-            skip -= length;
-            continue;
-        }
-        if to.is_empty() {
-            break;
-        }
-        let (part, rest) = to.split_at_mut((length - skip).min(to.len()));
-        let va = sge.addr.checked_add(skip as u64).ok_or(Refusal::OutOfBounds)?;
-        memory::access(memory, pd, sge.key(), Access::NONE, va, part.len(), |at| memory.read(at, part))?;
-        (skip, to) = (0, rest);
-    }
-    if to.is_empty() { Ok(()) } else { Err(Refusal::OutOfBounds) }
-}
-
-/// Copies `from` to the bytes from `offset` on of what `list` describes.
-pub(super) fn scatter<M: Memory>(
-    memory: &M,
-    pd: Pd,
-    list: &SgeList,
-    offset: usize,
-    from: &[u8],
-) -> Result<(), Refusal> {
-    let (mut skip, mut from) = (offset, from);
-    for sge in list.as_slice() {
-        let length = sge.length as usize;
-        if skip >= length {
-            skip -= length;
-            continue;
-        }
-        if from.is_empty() {
-            break;
-        }
-        let (part, rest) = from.split_at((length - skip).min(from.len()));
-        let va = sge.addr.checked_add(skip as u64).ok_or(Refusal::OutOfBounds)?;
-        memory::access(memory, pd, sge.key(), Access::LOCAL_WRITE, va, part.len(), |at| memory.write(at, part))?;
-        (skip, from) = (0, rest);
-    }
-    if from.is_empty() { Ok(()) } else { Err(Refusal::OutOfBounds) }
 }
 
 fn complete<H: Host>(config: &QpConfig<H>, io: &mut Io<'_, H>, wqe: &SendWqe, status: WcStatus) {

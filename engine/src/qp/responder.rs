@@ -1,27 +1,23 @@
 //! The responder: takes requests, in order and once each, and answers them (IBA 9.7.4, 9.7.5).
 //!
 //! A request is checked in the specification's order: PSN, opcode sequence, operation and access of the QP,
-//! receive WQE, length, R_Key; then it is executed. Answers wait in `out` until the next `transmit`, so that
-//! one ACK answers a burst of requests.
+//! receive WQE, length, R_Key; then it is executed. Answers wait until the next `transmit`, so that one ACK
+//! answers a burst of requests.
 
 use alloc::collections::VecDeque;
 
 use urxe_wire::opcode::Kind;
-use urxe_wire::packet::pad_count;
-use urxe_wire::{
-    Aeth, AtomicAckEth, AtomicEth, Bth, Credits, Ext, Header, ImmDt, Msn, NakCode, Operation, Packet, Psn, Reth,
-    Syndrome,
-};
+use urxe_wire::{AtomicEth, Ext, ImmDt, Msn, NakCode, Packet, Psn, Reth, Syndrome};
 
-use super::attr::QpAttr;
-use super::requester::scatter;
+use super::QueuePair;
+use super::answers::{Answers, ReadResponse, Response};
+use super::sge::scatter;
 use super::state::QpState;
-use super::{Progress, QpConfig, QueuePair, Route, opcode};
 use crate::access::Access;
 use crate::cq::{Cqe, WcOpcode, WcStatus};
 use crate::event::{AsyncEvent, DropReason, Event, Nak};
 use crate::fault::ResponderFault;
-use crate::host::{Consumer, Host, Io, Network};
+use crate::host::{Consumer, Host, Io};
 use crate::memory::{self, Key, Memory, Refusal};
 use crate::work::RecvWr;
 
@@ -38,9 +34,7 @@ pub(super) struct Responder {
     inbound: Option<Inbound>,
     /// Answers to READs and atomics, kept for duplicates; oldest first.
     replays: VecDeque<Replay>,
-    out: VecDeque<Answer>,
-    /// The last ACK said that there is no receive WQE.
-    advertised_none: bool,
+    pub(super) answers: Answers,
     /// The consumer knows that the connection works.
     established: bool,
 }
@@ -57,26 +51,6 @@ enum Inbound {
 enum Replay {
     Read { first: Psn, last: Psn },
     Atomic { psn: Psn, original: u64 },
-}
-
-/// An answer to be sent.
-#[derive(Clone, Copy, Debug)]
-enum Answer {
-    Acknowledge { psn: Psn, syndrome: Option<Syndrome>, msn: Msn },
-    Atomic { psn: Psn, original: u64, msn: Msn },
-    Read(ReadAnswer),
-}
-
-/// A READ response being sent.
-#[derive(Clone, Copy, Debug)]
-struct ReadAnswer {
-    first: Psn,
-    next: Psn,
-    last: Psn,
-    reth: Reth,
-    msn: Msn,
-    /// It answers a duplicate, and takes no responder resource.
-    replayed: bool,
 }
 
 /// What became of a request.
@@ -97,14 +71,6 @@ impl Responder {
         self.expected
     }
 
-    pub(super) fn has_output(&self) -> bool {
-        !self.out.is_empty()
-    }
-
-    pub(super) fn clear_output(&mut self) {
-        self.out.clear();
-    }
-
     /// The receive WQE of a message that will not be finished.
     pub(super) fn take_inbound_recv(&mut self) -> Option<RecvWr> {
         match self.inbound.take()? {
@@ -116,32 +82,13 @@ impl Responder {
     /// There are `posted` receive WQEs now: tell a peer that was told there are none (IBA 9.7.7.2.3, unsolicited
     /// acknowledge).
     pub(super) fn receive_posted(&mut self, posted: usize) {
-        if self.advertised_none && posted > 0 {
-            self.advertised_none = false;
+        if posted > 0 && self.answers.take_advertised_none() {
             self.acknowledge();
         }
     }
 
-    /// Acknowledges everything before `expected`, together with an ACK still waiting to be sent.
     fn acknowledge(&mut self) {
-        let ack = Answer::Acknowledge { psn: self.expected.sub(1), syndrome: None, msn: self.msn };
-        match self.out.back_mut() {
-            Some(last @ Answer::Acknowledge { syndrome: None, .. }) => *last = ack,
-            _ => self.out.push_back(ack),
-        }
-    }
-
-    /// Queues the answer to a READ or atomic, which acknowledges what came before it as well.
-    fn answer(&mut self, answer: Answer) {
-        if matches!(self.out.back(), Some(Answer::Acknowledge { syndrome: None, .. })) {
-            self.out.pop_back();
-        }
-        self.out.push_back(answer);
-    }
-
-    fn refuse(&mut self, syndrome: Syndrome) {
-        self.nak_sent = true;
-        self.out.push_back(Answer::Acknowledge { psn: self.expected, syndrome: Some(syndrome), msn: self.msn });
+        self.answers.acknowledge(self.expected, self.msn);
     }
 
     fn remember(&mut self, replay: Replay, most: u8) {
@@ -150,120 +97,6 @@ impl Responder {
         }
         self.replays.push_back(replay);
     }
-
-    /// Responder resources in use: READs and atomics not answered yet.
-    fn unanswered(&self) -> usize {
-        let in_use = |answer: &&Answer| match answer {
-            Answer::Acknowledge { .. } => false,
-            Answer::Atomic { .. } => true,
-            Answer::Read(read) => !read.replayed,
-        };
-        self.out.iter().filter(in_use).count()
-    }
-
-    // --- sending -------------------------------------------------------------------------------------------
-
-    /// Sends answers; of READ responses up to `burst` packets. `posted` receive WQEs are there for credits.
-    ///
-    /// # Errors
-    /// The memory of a READ is gone since the request was checked.
-    pub(super) fn transmit<H: Host>(
-        &mut self,
-        config: &QpConfig<H>,
-        attr: &QpAttr,
-        posted: usize,
-        route: &Route<H>,
-        io: &mut Io<'_, H>,
-        mut burst: u32,
-    ) -> Result<Progress, ResponderFault> {
-        let credits = match config.srq {
-            Some(_) => Credits::INVALID,
-            None => Credits::from_wqes(u32::try_from(posted).unwrap_or(u32::MAX)),
-        };
-        while let Some(answer) = self.out.front_mut() {
-            let (operation, psn, ext) = match answer {
-                Answer::Acknowledge { psn, syndrome, msn } => {
-                    let syndrome = syndrome.unwrap_or(Syndrome::Ack(credits));
-                    (Operation::Acknowledge, *psn, Ext::Aeth(Aeth { syndrome, msn: *msn }))
-                }
-                Answer::Atomic { psn, original, msn } => {
-                    let aeth = Aeth { syndrome: Syndrome::Ack(credits), msn: *msn };
-                    let ack = AtomicAckEth { original: *original };
-                    (Operation::AtomicAcknowledge, *psn, Ext::AethAtomicAckEth(aeth, ack))
-                }
-                Answer::Read(read) => {
-                    if burst == 0 {
-                        return Ok(Progress::More);
-                    }
-                    burst -= 1;
-                    match send_read_response(config, attr, route, io, read, credits) {
-                        Ok(()) => {}
-                        Err(Stopped::NoRoom) => return Ok(Progress::Blocked),
-                        Err(Stopped::Refused(refusal)) => {
-                            self.out.clear();
-                            return Err(ResponderFault::RemoteAccess(refusal));
-                        }
-                    }
-                    if read.next == read.last.next() {
-                        self.out.pop_front();
-                    }
-                    continue;
-                }
-            };
-            let bth = Bth::new(opcode(config.qp_type, operation), attr.dest_qpn, psn);
-            let header = Header::new(bth, ext);
-            let Some(packet) = io.network.packet(route, header.len()) else { return Ok(Progress::Blocked) };
-            header.emit(packet);
-            io.network.commit();
-            self.advertised_none = credits.wqes() == Some(0);
-            self.out.pop_front();
-        }
-        Ok(Progress::Idle)
-    }
-}
-
-enum Stopped {
-    NoRoom,
-    Refused(Refusal),
-}
-
-/// Sends the next packet of a READ response.
-fn send_read_response<H: Host>(
-    config: &QpConfig<H>,
-    attr: &QpAttr,
-    route: &Route<H>,
-    io: &mut Io<'_, H>,
-    read: &mut ReadAnswer,
-    credits: Credits,
-) -> Result<(), Stopped> {
-    let mtu = attr.path_mtu.bytes();
-    let offset = read.next.advance_from(read.first) as usize * mtu;
-    let len = (read.reth.dma_len as usize).saturating_sub(offset).min(mtu);
-    let aeth = Ext::Aeth(Aeth { syndrome: Syndrome::Ack(credits), msn: read.msn });
-    let (operation, ext) = match (read.next == read.first, read.next == read.last) {
-        (true, true) => (Operation::ReadResponseOnly, aeth),
-        (true, false) => (Operation::ReadResponseFirst, aeth),
-        (false, false) => (Operation::ReadResponseMiddle, Ext::None),
-        (false, true) => (Operation::ReadResponseLast, aeth),
-    };
-    let mut bth = Bth::new(opcode(config.qp_type, operation), attr.dest_qpn, read.next);
-    bth.pad_count = pad_count(len);
-    let header = Header::new(bth, ext);
-    let header_len = header.len();
-    let packet_len = header_len + len + usize::from(bth.pad_count);
-    let packet = io.network.packet(route, packet_len).ok_or(Stopped::NoRoom)?;
-    header.emit(packet);
-    let (payload, pad) = packet.get_mut(header_len..).unwrap_or_default().split_at_mut(len);
-    pad.fill(0);
-    if len > 0 {
-        let va = read.reth.va.wrapping_add(offset as u64);
-        let key = Key(read.reth.r_key.0);
-        memory::access(io.memory, config.pd, key, Access::REMOTE_READ, va, len, |at| io.memory.read(at, payload))
-            .map_err(Stopped::Refused)?;
-    }
-    io.network.commit();
-    read.next = read.next.next();
-    Ok(())
 }
 
 impl<H: Host> QueuePair<H> {
@@ -275,7 +108,7 @@ impl<H: Host> QueuePair<H> {
             if self.responder.nak_sent {
                 self.drop_packet(io, packet, DropReason::OutOfSequence);
             } else {
-                self.send_nak(io, Nak::Code(NakCode::PsnSequenceError));
+                self.send_nak(io, Nak::Code(NakCode::PsnSequenceError), self.responder.expected);
             }
             return;
         }
@@ -289,25 +122,26 @@ impl<H: Host> QueuePair<H> {
         }
         match self.execute(io, packet) {
             Ok(Verdict::Accepted) => self.responder.nak_sent = false,
-            Ok(Verdict::NotReady) => self.send_nak(io, Nak::Rnr(self.attr.min_rnr_timer)),
+            Ok(Verdict::NotReady) => self.send_nak(io, Nak::Rnr(self.attr.min_rnr_timer), psn),
             Err((fault, wr)) => self.responder_fault(io, fault, wr, psn),
         }
     }
 
-    fn send_nak(&mut self, io: &mut Io<'_, H>, nak: Nak) {
-        let psn = self.responder.expected;
+    fn send_nak(&mut self, io: &mut Io<'_, H>, nak: Nak, psn: Psn) {
         io.consumer.trace(self.config.qpn, Event::SentNak { nak, psn });
-        self.responder.refuse(match nak {
+        self.responder.nak_sent = true;
+        let syndrome = match nak {
             Nak::Rnr(timer) => Syndrome::RnrNak(timer),
             Nak::Code(code) => Syndrome::Nak(code),
-        });
+        };
+        self.responder.answers.refuse(psn, syndrome, self.responder.msn);
     }
 
-    /// Tells peer and consumer of a fault, and goes to ERR (IBA 9.9.3.1 for RC).
+    /// Tells peer and consumer of a fault in answering `psn`, and goes to ERR (IBA 9.9.3.1 for RC).
     pub(super) fn responder_fault(&mut self, io: &mut Io<'_, H>, fault: ResponderFault, wr: Option<RecvWr>, psn: Psn) {
         let consequence = fault.consequence();
         io.consumer.trace(self.config.qpn, Event::ResponderFault { fault, psn });
-        self.send_nak(io, Nak::Code(consequence.nak));
+        self.send_nak(io, Nak::Code(consequence.nak), psn);
         match wr.or_else(|| self.responder.take_inbound_recv()) {
             Some(wr) => {
                 let cqe = self.recv_completion(&wr, WcOpcode::Recv, 0, None, false);
@@ -456,7 +290,7 @@ impl<H: Host> QueuePair<H> {
 
     fn execute_read(&mut self, io: &Io<'_, H>, reth: Reth) -> Result<Verdict, ResponderFault> {
         self.check_read(io, &reth)?;
-        if self.responder.unanswered() >= usize::from(self.attr.max_dest_rd_atomic) {
+        if self.responder.answers.unanswered() >= usize::from(self.attr.max_dest_rd_atomic) {
             return Err(ResponderFault::TooManyReads);
         }
         let first = self.responder.expected;
@@ -465,7 +299,8 @@ impl<H: Host> QueuePair<H> {
         self.responder.msn = self.responder.msn.next();
         self.responder.remember(Replay::Read { first, last }, self.attr.max_dest_rd_atomic);
         let msn = self.responder.msn;
-        self.responder.answer(Answer::Read(ReadAnswer { first, next: first, last, reth, msn, replayed: false }));
+        let read = ReadResponse { first, next: first, last, reth, msn, replayed: false };
+        self.responder.answers.respond(Response::Read(read));
         Ok(Verdict::Accepted)
     }
 
@@ -491,7 +326,7 @@ impl<H: Host> QueuePair<H> {
         if !atomic.va.is_multiple_of(8) {
             return Err(ResponderFault::Misaligned);
         }
-        if self.responder.unanswered() >= usize::from(self.attr.max_dest_rd_atomic) {
+        if self.responder.answers.unanswered() >= usize::from(self.attr.max_dest_rd_atomic) {
             return Err(ResponderFault::TooManyReads);
         }
         let key = Key(atomic.r_key.0);
@@ -509,7 +344,7 @@ impl<H: Host> QueuePair<H> {
         self.responder.msn = self.responder.msn.next();
         self.responder.remember(Replay::Atomic { psn, original }, self.attr.max_dest_rd_atomic);
         let msn = self.responder.msn;
-        self.responder.answer(Answer::Atomic { psn, original, msn });
+        self.responder.answers.respond(Response::Atomic { psn, original, msn, replayed: false });
         Ok(Verdict::Accepted)
     }
 
@@ -550,12 +385,12 @@ impl<H: Host> QueuePair<H> {
             _ => None,
         });
         let Some(original) = found else { return false };
-        let waiting = |answer: &Answer| matches!(answer, Answer::Atomic { psn: at, .. } if *at == psn);
-        if !self.responder.out.iter().any(waiting) {
-            let msn = self.responder.msn;
-            self.responder.answer(Answer::Atomic { psn, original, msn });
+        let coming = |response: &Response| matches!(response, Response::Atomic { psn: at, .. } if *at == psn);
+        if self.responder.answers.is_coming(coming) {
+            return true;
         }
-        true
+        let response = Response::Atomic { psn, original, msn: self.responder.msn, replayed: true };
+        self.responder.answers.replay(response, self.attr.max_dest_rd_atomic)
     }
 
     fn replay_read(&mut self, io: &Io<'_, H>, psn: Psn, reth: Reth) -> bool {
@@ -570,15 +405,15 @@ impl<H: Host> QueuePair<H> {
             return false;
         }
         // The first answer may still be on its way out.
-        let coming = |answer: &Answer| {
-            matches!(answer, Answer::Read(read)
+        let coming = |response: &Response| {
+            matches!(response, Response::Read(read)
                 if psn.distance_from(read.next) >= 0 && last.distance_from(read.last) <= 0)
         };
-        if !self.responder.out.iter().any(coming) {
-            let msn = self.responder.msn;
-            self.responder.answer(Answer::Read(ReadAnswer { first: psn, next: psn, last, reth, msn, replayed: true }));
+        if self.responder.answers.is_coming(coming) {
+            return true;
         }
-        true
+        let read = ReadResponse { first: psn, next: psn, last, reth, msn: self.responder.msn, replayed: true };
+        self.responder.answers.replay(Response::Read(read), self.attr.max_dest_rd_atomic)
     }
 
     fn take_recv(&mut self, io: &mut Io<'_, H>) -> Option<RecvWr> {

@@ -1,0 +1,247 @@
+//! Answers of the responder on their way out: acknowledgements, READ responses, atomic results.
+//!
+//! They leave in the order of their PSNs. At most one acknowledgement waits, behind everything else, because a
+//! later one says all that an earlier one did, and so does a response (IBA 9.7.5.1.2). READs and atomics
+//! are bounded by the responder resources, and so is everything.
+
+use alloc::collections::VecDeque;
+
+use urxe_wire::packet::pad_count;
+use urxe_wire::{Aeth, AtomicAckEth, Bth, Credits, Ext, Header, Msn, Operation, Psn, Reth, Syndrome};
+
+use super::attr::QpAttr;
+use super::{Progress, QpConfig, Route, opcode};
+use crate::access::Access;
+use crate::host::{Host, Io, Network};
+use crate::memory::{self, Key, Memory, Refusal};
+
+/// The answers waiting.
+#[derive(Debug, Default)]
+pub(super) struct Answers {
+    responses: VecDeque<Response>,
+    /// Leaves when the responses have.
+    acknowledgement: Option<Acknowledgement>,
+    /// The last packet sent said that there is no receive WQE.
+    advertised_none: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Acknowledgement {
+    psn: Psn,
+    /// `None` is an ACK, with the credits there are when it leaves.
+    refusal: Option<Syndrome>,
+    msn: Msn,
+}
+
+/// The answer to a READ or atomic.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Response {
+    Atomic { psn: Psn, original: u64, msn: Msn, replayed: bool },
+    Read(ReadResponse),
+}
+
+/// A READ response being sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ReadResponse {
+    pub(super) first: Psn,
+    pub(super) next: Psn,
+    pub(super) last: Psn,
+    pub(super) reth: Reth,
+    pub(super) msn: Msn,
+    /// It answers a duplicate, and takes no responder resource.
+    pub(super) replayed: bool,
+}
+
+impl Response {
+    const fn is_replayed(&self) -> bool {
+        match self {
+            Self::Atomic { replayed, .. } => *replayed,
+            Self::Read(read) => read.replayed,
+        }
+    }
+}
+
+/// The memory of a READ is gone since the request was checked.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Gone {
+    /// The packet that could not be made.
+    pub(super) psn: Psn,
+    pub(super) refusal: Refusal,
+}
+
+impl Answers {
+    pub(super) fn is_empty(&self) -> bool {
+        self.responses.is_empty() && self.acknowledgement.is_none()
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.responses.clear();
+        self.acknowledgement = None;
+    }
+
+    /// Acknowledges everything before `expected`.
+    pub(super) fn acknowledge(&mut self, expected: Psn, msn: Msn) {
+        let stands = |waiting: &Acknowledgement| waiting.refusal.is_some() && waiting.psn == expected;
+        if !self.acknowledgement.as_ref().is_some_and(stands) {
+            self.acknowledgement = Some(Acknowledgement { psn: expected.sub(1), refusal: None, msn });
+        }
+    }
+
+    /// Refuses the request at `psn`, which acknowledges everything before it.
+    pub(super) fn refuse(&mut self, psn: Psn, syndrome: Syndrome, msn: Msn) {
+        self.acknowledgement = Some(Acknowledgement { psn, refusal: Some(syndrome), msn });
+    }
+
+    /// Answers a request that was just carried out, and thereby acknowledges all before it.
+    pub(super) fn respond(&mut self, response: Response) {
+        self.acknowledgement = None;
+        self.responses.push_back(response);
+    }
+
+    /// Answers a duplicate again, before what is acknowledged behind it. `false` if `most` duplicates wait
+    /// already: the requester will ask again.
+    pub(super) fn replay(&mut self, response: Response, most: u8) -> bool {
+        let waiting = self.responses.iter().filter(|response| response.is_replayed()).count();
+        if waiting >= usize::from(most) {
+            return false;
+        }
+        self.responses.push_back(response);
+        true
+    }
+
+    /// Whether one of the responses waiting is so.
+    pub(super) fn is_coming(&self, wanted: impl Fn(&Response) -> bool) -> bool {
+        self.responses.iter().any(wanted)
+    }
+
+    /// Responder resources in use: READs and atomics not answered yet.
+    pub(super) fn unanswered(&self) -> usize {
+        self.responses.iter().filter(|response| !response.is_replayed()).count()
+    }
+
+    /// Whether the peer was told that there is no receive WQE; forgets it.
+    pub(super) const fn take_advertised_none(&mut self) -> bool {
+        core::mem::replace(&mut self.advertised_none, false)
+    }
+
+    /// Sends answers; of READ responses up to `burst` packets. `posted` receive WQEs are there for credits.
+    ///
+    /// # Errors
+    /// [`Gone`]; the answers are forgotten then.
+    pub(super) fn transmit<H: Host>(
+        &mut self,
+        config: &QpConfig<H>,
+        attr: &QpAttr,
+        posted: usize,
+        route: &Route<H>,
+        io: &mut Io<'_, H>,
+        mut burst: u32,
+    ) -> Result<Progress, Gone> {
+        let credits = match config.srq {
+            Some(_) => Credits::INVALID,
+            None => Credits::from_wqes(u32::try_from(posted).unwrap_or(u32::MAX)),
+        };
+        let ack = Syndrome::Ack(credits);
+        let none = credits.wqes() == Some(0);
+        while let Some(response) = self.responses.front_mut() {
+            let answered = match response {
+                Response::Atomic { psn, original, msn, .. } => {
+                    let ack = Aeth { syndrome: ack, msn: *msn };
+                    let ext = Ext::AethAtomicAckEth(ack, AtomicAckEth { original: *original });
+                    if !send(config, attr, route, io, Operation::AtomicAcknowledge, *psn, ext) {
+                        return Ok(Progress::Blocked);
+                    }
+                    true
+                }
+                Response::Read(_) if burst == 0 => return Ok(Progress::More),
+                Response::Read(read) => {
+                    burst -= 1;
+                    match send_read_response(config, attr, route, io, read, ack) {
+                        Ok(()) => {}
+                        Err(Stopped::NoRoom) => return Ok(Progress::Blocked),
+                        Err(Stopped::Refused(refusal)) => {
+                            let psn = read.next;
+                            self.clear();
+                            return Err(Gone { psn, refusal });
+                        }
+                    }
+                    read.next == read.last.next()
+                }
+            };
+            self.advertised_none = none;
+            if answered {
+                self.responses.pop_front();
+            }
+        }
+        if let Some(Acknowledgement { psn, refusal, msn }) = self.acknowledgement {
+            let ext = Ext::Aeth(Aeth { syndrome: refusal.unwrap_or(ack), msn });
+            if !send(config, attr, route, io, Operation::Acknowledge, psn, ext) {
+                return Ok(Progress::Blocked);
+            }
+            self.advertised_none = none;
+            self.acknowledgement = None;
+        }
+        Ok(Progress::Idle)
+    }
+}
+
+/// Sends a packet without payload; `false` if there is no room.
+fn send<H: Host>(
+    config: &QpConfig<H>,
+    attr: &QpAttr,
+    route: &Route<H>,
+    io: &mut Io<'_, H>,
+    operation: Operation,
+    psn: Psn,
+    ext: Ext,
+) -> bool {
+    let header = Header::new(Bth::new(opcode(config.qp_type, operation), attr.dest_qpn, psn), ext);
+    let Some(packet) = io.network.packet(route, header.len()) else { return false };
+    header.emit(packet);
+    io.network.commit();
+    true
+}
+
+enum Stopped {
+    NoRoom,
+    Refused(Refusal),
+}
+
+/// Sends the next packet of a READ response.
+fn send_read_response<H: Host>(
+    config: &QpConfig<H>,
+    attr: &QpAttr,
+    route: &Route<H>,
+    io: &mut Io<'_, H>,
+    read: &mut ReadResponse,
+    ack: Syndrome,
+) -> Result<(), Stopped> {
+    let mtu = attr.path_mtu.bytes();
+    let offset = read.next.advance_from(read.first) as usize * mtu;
+    let len = (read.reth.dma_len as usize).saturating_sub(offset).min(mtu);
+    let aeth = Ext::Aeth(Aeth { syndrome: ack, msn: read.msn });
+    let (operation, ext) = match (read.next == read.first, read.next == read.last) {
+        (true, true) => (Operation::ReadResponseOnly, aeth),
+        (true, false) => (Operation::ReadResponseFirst, aeth),
+        (false, false) => (Operation::ReadResponseMiddle, Ext::None),
+        (false, true) => (Operation::ReadResponseLast, aeth),
+    };
+    let mut bth = Bth::new(opcode(config.qp_type, operation), attr.dest_qpn, read.next);
+    bth.pad_count = pad_count(len);
+    let header = Header::new(bth, ext);
+    let header_len = header.len();
+    let packet_len = header_len + len + usize::from(bth.pad_count);
+    let packet = io.network.packet(route, packet_len).ok_or(Stopped::NoRoom)?;
+    header.emit(packet);
+    let (payload, pad) = packet.get_mut(header_len..).unwrap_or_default().split_at_mut(len);
+    pad.fill(0);
+    if len > 0 {
+        let va = read.reth.va.wrapping_add(offset as u64);
+        let key = Key(read.reth.r_key.0);
+        memory::access(io.memory, config.pd, key, Access::REMOTE_READ, va, len, |at| io.memory.read(at, payload))
+            .map_err(Stopped::Refused)?;
+    }
+    io.network.commit();
+    read.next = read.next.next();
+    Ok(())
+}

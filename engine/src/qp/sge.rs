@@ -1,0 +1,57 @@
+//! Copies between packets and what scatter/gather lists describe.
+
+use crate::access::Access;
+use crate::memory::{self, Memory, Pd, Refusal};
+use crate::work::SgeList;
+
+/// Copies the bytes from `offset` on of what `list` describes to `to`.
+pub(super) fn gather<M: Memory>(
+    memory: &M,
+    pd: Pd,
+    list: &SgeList,
+    offset: usize,
+    to: &mut [u8],
+) -> Result<(), Refusal> {
+    let (mut skip, mut to) = (offset, to);
+    for sge in list.as_slice() {
+        let length = sge.length as usize;
+        if skip >= length {
+            skip -= length;
+            continue;
+        }
+        if to.is_empty() {
+            break;
+        }
+        let (part, rest) = to.split_at_mut((length - skip).min(to.len()));
+        let va = sge.addr.checked_add(skip as u64).ok_or(Refusal::OutOfBounds)?;
+        memory::access(memory, pd, sge.key(), Access::NONE, va, part.len(), |at| memory.read(at, part))?;
+        (skip, to) = (0, rest);
+    }
+    if to.is_empty() { Ok(()) } else { Err(Refusal::OutOfBounds) }
+}
+
+/// Copies `from` to the bytes from `offset` on of what `list` describes.
+pub(super) fn scatter<M: Memory>(
+    memory: &M,
+    pd: Pd,
+    list: &SgeList,
+    offset: usize,
+    from: &[u8],
+) -> Result<(), Refusal> {
+    let (mut skip, mut from) = (offset, from);
+    for sge in list.as_slice() {
+        let length = sge.length as usize;
+        if skip >= length {
+            skip -= length;
+            continue;
+        }
+        if from.is_empty() {
+            break;
+        }
+        let (part, rest) = from.split_at((length - skip).min(from.len()));
+        let va = sge.addr.checked_add(skip as u64).ok_or(Refusal::OutOfBounds)?;
+        memory::access(memory, pd, sge.key(), Access::LOCAL_WRITE, va, part.len(), |at| memory.write(at, part))?;
+        (skip, from) = (0, rest);
+    }
+    if from.is_empty() { Ok(()) } else { Err(Refusal::OutOfBounds) }
+}
