@@ -36,11 +36,8 @@ impl Capture {
     /// # Errors
     /// What the writer says.
     pub fn write_pcap(&self, to: impl Write) -> Result<(), PcapError> {
-        let header = PcapHeader {
-            datalink: DataLink::RAW,
-            ts_resolution: TsResolution::NanoSecond,
-            ..PcapHeader::default()
-        };
+        let header =
+            PcapHeader { datalink: DataLink::RAW, ts_resolution: TsResolution::NanoSecond, ..PcapHeader::default() };
         let mut writer = PcapWriter::with_header(to, header)?;
         for (at, datagram) in &self.0 {
             let packet = ip_packet(datagram);
@@ -99,7 +96,8 @@ mod tests {
     #[test]
     fn a_capture_reads_back() {
         let endpoints = |v4: &str, port| std::net::SocketAddr::new(v4.parse().unwrap(), port);
-        let datagram = Datagram { from: endpoints("10.0.0.1", 49152), to: endpoints("10.0.0.2", 4791), bytes: vec![1; 20] };
+        let datagram =
+            Datagram { from: endpoints("10.0.0.1", 49152), to: endpoints("10.0.0.2", 4791), bytes: vec![1; 20] };
         let mut capture = Capture::default();
         capture.push(Instant::from_nanos(1_000_000_007), datagram);
         let mut file = Vec::new();

@@ -264,16 +264,23 @@ impl Fabric {
     }
 
     #[expect(clippy::too_many_arguments, reason = "both ends of a connection, three values each")]
-    fn establish(&mut self, id: NodeId, qpn: Qpn, psn: Psn, peer: NodeId, peer_qpn: Qpn, peer_psn: Psn, c: &Connection) {
+    fn establish(
+        &mut self,
+        id: NodeId,
+        qpn: Qpn,
+        psn: Psn,
+        peer: NodeId,
+        peer_qpn: Qpn,
+        peer_psn: Psn,
+        c: &Connection,
+    ) {
         let attr = QpAttr { dest_qpn: peer_qpn, rq_psn: peer_psn, sq_psn: psn, ..c.attr };
         let source_port = 0xC000 | u16::try_from(qpn.get() & 0x3FFF).unwrap_or(0);
         let route = Route { to: self.nodes[peer.0].address(), source_port };
         let now = self.now;
-        for (to, mask, route) in [
-            (QpState::Init, TO_INIT, None),
-            (QpState::Rtr, TO_RTR, Some(route)),
-            (QpState::Rts, TO_RTS, None),
-        ] {
+        for (to, mask, route) in
+            [(QpState::Init, TO_INIT, None), (QpState::Rtr, TO_RTR, Some(route)), (QpState::Rts, TO_RTS, None)]
+        {
             self.nodes[id.0].modify(now, qpn, to, mask, &attr, route).expect("the attributes are all there");
         }
         self.collect(id);
@@ -284,14 +291,16 @@ impl Fabric {
         self.schedule(at, Scheduled::Alarm(token));
     }
 
+    /// Whether something will still happen.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        !self.schedule.is_empty() || self.nodes.iter().any(|node| node.poll_timeout().is_some())
+    }
+
     /// Takes the next thing that happens; `None` when nothing will ever happen any more.
     pub fn step(&mut self) -> Option<Step> {
-        let timeout = self
-            .nodes
-            .iter()
-            .enumerate()
-            .filter_map(|(at, node)| Some((node.poll_timeout()?, NodeId(at))))
-            .min();
+        let timeout =
+            self.nodes.iter().enumerate().filter_map(|(at, node)| Some((node.poll_timeout()?, NodeId(at)))).min();
         let next = self.schedule.peek().map(|Reverse(entry)| entry.at);
         if let Some((at, id)) = timeout
             && next.is_none_or(|next| at < next)

@@ -45,7 +45,7 @@ mod fabric;
 pub mod memory;
 mod network;
 mod node;
-//ORACLE
+pub mod oracle;
 pub mod rule;
 //SOLO
 mod verbs;

@@ -46,13 +46,7 @@ pub struct NodeConfig {
 
 impl Default for NodeConfig {
     fn default() -> Self {
-        Self {
-            address: None,
-            seed: 1,
-            receive_buffer: 256,
-            service_delay: Duration::from_micros(2),
-            send_room: 1024,
-        }
+        Self { address: None, seed: 1, receive_buffer: 256, service_delay: Duration::from_micros(2), send_room: 1024 }
     }
 }
 

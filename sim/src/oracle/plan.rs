@@ -1,0 +1,385 @@
+//! What one end of a connection is going to post, and what must come of it.
+//!
+//! A reliable connection carries requests out in order and once each, so everything can be predicted when
+//! the plan is made: each request has bytes of its own in every buffer it touches.
+
+use urxe_engine::rng::Rng;
+use urxe_engine::{SendFlags, WcOpcode};
+use urxe_wire::{ImmDt, Mtu};
+
+/// Some bytes of a buffer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Piece {
+    /// Where they begin.
+    pub offset: usize,
+    /// How many.
+    pub len: usize,
+}
+
+/// What a request does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verb {
+    /// SEND.
+    Send,
+    /// RDMA WRITE.
+    Write,
+    /// RDMA READ.
+    Read,
+    /// CMP_SWP of the stream's own word.
+    CompareSwap {
+        /// Value to find.
+        compare: u64,
+        /// Value to put.
+        swap: u64,
+    },
+    /// FETCH_ADD to the stream's own word.
+    FetchAdd {
+        /// Value to add.
+        add: u64,
+    },
+    /// FETCH_ADD of 1 to the word that all streams to this node share.
+    Count,
+}
+
+impl Verb {
+    /// The opcode of its completion.
+    #[must_use]
+    pub const fn wc_opcode(self) -> WcOpcode {
+        match self {
+            Self::Send => WcOpcode::Send,
+            Self::Write => WcOpcode::RdmaWrite,
+            Self::Read => WcOpcode::RdmaRead,
+            Self::CompareSwap { .. } => WcOpcode::CompSwap,
+            Self::FetchAdd { .. } | Self::Count => WcOpcode::FetchAdd,
+        }
+    }
+
+    /// Whether it writes into the requester's buffers.
+    #[must_use]
+    pub const fn is_response_bearing(self) -> bool {
+        !matches!(self, Self::Send | Self::Write)
+    }
+}
+
+/// What is wrong with a request, on purpose.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Poison {
+    /// An R_Key that no region has.
+    RKey,
+    /// One byte beyond the remote region.
+    OutOfBounds,
+    /// An L_Key that no region has.
+    LKey,
+    /// The peer's receive buffer is one byte too short.
+    RecvTooShort,
+    /// An L_Key of the peer's receive WQE that no region has.
+    RecvLKey,
+    /// An atomic at an odd address.
+    Misaligned,
+    /// There never is a receive WQE.
+    NoRecv,
+}
+
+impl Poison {
+    /// All of them.
+    pub const ALL: [Self; 7] =
+        [Self::RKey, Self::OutOfBounds, Self::LKey, Self::RecvTooShort, Self::RecvLKey, Self::Misaligned, Self::NoRecv];
+
+    /// The kind of request that can have it.
+    const fn verb(self) -> Verb {
+        match self {
+            Self::RKey | Self::OutOfBounds => Verb::Write,
+            Self::LKey | Self::RecvTooShort | Self::RecvLKey | Self::NoRecv => Verb::Send,
+            Self::Misaligned => Verb::FetchAdd { add: 1 },
+        }
+    }
+}
+
+/// A send request to post.
+#[derive(Clone, Debug)]
+pub struct Planned {
+    /// What it does.
+    pub verb: Verb,
+    /// Immediate data.
+    pub imm: Option<ImmDt>,
+    /// The message; of a READ or atomic, what must come back (empty if that is not known beforehand).
+    pub data: Vec<u8>,
+    /// Where in the local buffer.
+    pub local: Vec<Piece>,
+    /// The data are copied when posted.
+    pub inline: bool,
+    /// Where in the remote buffer.
+    pub remote: usize,
+    /// Fence, signaled, solicited.
+    pub flags: SendFlags,
+    /// Which of the peer's receive requests it consumes.
+    pub recv: Option<usize>,
+    /// What is wrong with it.
+    pub poison: Option<Poison>,
+}
+
+/// A receive request to post.
+#[derive(Clone, Debug)]
+pub struct PlannedRecv {
+    /// Where in the receive buffer.
+    pub pieces: Vec<Piece>,
+    /// Which of the sender's requests it is for.
+    pub op: usize,
+}
+
+/// Everything that one end posts, and what the other end needs to receive it.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Send requests in order.
+    pub ops: Vec<Planned>,
+    /// The peer's receive requests in order.
+    pub recvs: Vec<PlannedRecv>,
+    /// What the local buffer holds in the beginning.
+    pub local: Vec<u8>,
+    /// What the peer's buffer for RDMA holds in the beginning.
+    pub remote: Vec<u8>,
+    /// What the peer's receive buffer holds in the beginning.
+    pub recv: Vec<u8>,
+    /// The values that the stream's own word, the first eight bytes of `remote`, goes through.
+    pub word: Vec<u64>,
+}
+
+/// What plans are like.
+#[derive(Clone, Copy, Debug)]
+pub struct Style {
+    /// How many requests.
+    pub ops: usize,
+    /// The path MTU, around which lengths are chosen.
+    pub mtu: Mtu,
+    /// Most scatter/gather elements.
+    pub max_sge: usize,
+    /// Most inline data.
+    pub max_inline: usize,
+    /// The kinds of requests are chosen among these only.
+    pub verbs: &'static [Verb],
+    /// One request in the middle has this wrong with it.
+    pub poison: Option<Poison>,
+}
+
+/// Every kind of request; SEND and WRITE twice because they are what is used most.
+pub const ALL_VERBS: &[Verb] = &[
+    Verb::Send,
+    Verb::Send,
+    Verb::Write,
+    Verb::Write,
+    Verb::Read,
+    Verb::Read,
+    Verb::CompareSwap { compare: 0, swap: 0 },
+    Verb::FetchAdd { add: 0 },
+    Verb::Count,
+];
+
+/// Bytes handed out from the front, with a few unused ones between.
+struct Space {
+    bytes: Vec<u8>,
+}
+
+impl Space {
+    fn take(&mut self, rng: &mut Rng, len: usize) -> Piece {
+        let gap = small(rng, 24);
+        self.extend(rng, gap);
+        let offset = self.bytes.len();
+        self.extend(rng, len);
+        Piece { offset, len }
+    }
+
+    fn extend(&mut self, rng: &mut Rng, len: usize) {
+        self.bytes.extend(random_bytes(rng, len));
+    }
+
+    /// As up to `most` pieces; none at all for no bytes, or an empty one.
+    fn scatter(&mut self, rng: &mut Rng, len: usize, most: usize) -> Vec<Piece> {
+        let mut pieces = Vec::new();
+        let mut rest = len;
+        for left in (1..=small(rng, most + 1)).rev() {
+            let part = if left == 1 { rest } else { small(rng, rest + 1) };
+            pieces.push(self.take(rng, part));
+            rest -= part;
+        }
+        if rest > 0 {
+            pieces.push(self.take(rng, rest));
+        }
+        pieces
+    }
+}
+
+/// A number below `bound`.
+pub(super) fn small(rng: &mut Rng, bound: usize) -> usize {
+    usize::try_from(rng.below(bound as u64)).unwrap_or(0)
+}
+
+fn random_bytes(rng: &mut Rng, len: usize) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(len + 8);
+    while bytes.len() < len {
+        bytes.extend_from_slice(&rng.next_u64().to_ne_bytes());
+    }
+    bytes.truncate(len);
+    bytes
+}
+
+/// Lengths that matter: nothing, little, around multiples of the MTU, and now and then a lot.
+fn length(rng: &mut Rng, mtu: usize) -> usize {
+    match rng.below(32) {
+        0..=2 => 0,
+        3..=10 => 1 + small(rng, 64),
+        11..=16 => (1 + small(rng, 4)) * mtu + small(rng, 3) - 1,
+        17..=26 => small(rng, 3 * mtu),
+        27..=30 => small(rng, 8 * mtu),
+        _ if rng.below(4) == 0 => 100 * 1024 + small(rng, 1024),
+        _ => small(rng, 16 * mtu),
+    }
+}
+
+impl Plan {
+    /// A plan from random numbers.
+    #[must_use]
+    pub fn random(rng: &mut Rng, style: &Style) -> Self {
+        let mut draft = Draft {
+            local: Space { bytes: Vec::new() },
+            remote: Space { bytes: random_bytes(rng, 8) },
+            recv: Space { bytes: Vec::new() },
+            ops: Vec::new(),
+            recvs: Vec::new(),
+            word: Vec::new(),
+        };
+        draft.word.push(u64::from_ne_bytes(draft.remote.bytes[..8].try_into().expect("eight bytes")));
+        let poisoned = style.ops / 2;
+        for at in 0..style.ops {
+            let poison = style.poison.filter(|_| at == poisoned);
+            let verb = match poison {
+                Some(poison) => poison.verb(),
+                None => style.verbs[small(rng, style.verbs.len())],
+            };
+            draft.add(rng, style, verb, poison);
+        }
+        if let Some(last) = draft.ops.last_mut() {
+            last.flags.signaled = true;
+        }
+        let Draft { local, remote, recv, ops, recvs, word } = draft;
+        Self { ops, recvs, local: local.bytes, remote: remote.bytes, recv: recv.bytes, word }
+    }
+
+    /// Packets in both directions if nothing is lost and every request packet is acknowledged.
+    #[must_use]
+    pub fn packets(&self, mtu: Mtu) -> u64 {
+        let of = |op: &Planned| 2 * u64::from(mtu.packets(u32::try_from(op.data.len()).unwrap_or(u32::MAX)));
+        self.ops.iter().map(of).sum()
+    }
+}
+
+struct Draft {
+    local: Space,
+    remote: Space,
+    recv: Space,
+    ops: Vec<Planned>,
+    recvs: Vec<PlannedRecv>,
+    word: Vec<u64>,
+}
+
+impl Draft {
+    fn add(&mut self, rng: &mut Rng, style: &Style, verb: Verb, poison: Option<Poison>) {
+        let flags = SendFlags { fence: rng.below(6) == 0, signaled: rng.below(3) > 0, solicited: rng.below(4) == 0 };
+        let mut op = Planned {
+            verb,
+            imm: None,
+            data: Vec::new(),
+            local: Vec::new(),
+            inline: false,
+            remote: 0,
+            flags,
+            recv: None,
+            poison,
+        };
+        match verb {
+            Verb::Send | Verb::Write => self.add_data(rng, style, &mut op),
+            Verb::Read => self.add_read(rng, style, &mut op),
+            Verb::CompareSwap { .. } | Verb::FetchAdd { .. } | Verb::Count => self.add_atomic(rng, &mut op),
+        }
+        self.ops.push(op);
+    }
+
+    fn add_data(&mut self, rng: &mut Rng, style: &Style, op: &mut Planned) {
+        let reads: Vec<usize> = (0..self.ops.len())
+            .filter(|&at| self.ops[at].verb == Verb::Read && !self.ops[at].data.is_empty())
+            .collect();
+        if !reads.is_empty() && op.poison.is_none() && rng.below(6) == 0 {
+            // What a READ brought, sent on: only the fence makes sure that it is there.
+            let read = &self.ops[reads[small(rng, reads.len())]];
+            (op.local, op.data, op.flags.fence) = (read.local.clone(), read.data.clone(), true);
+        } else {
+            let len = match op.poison {
+                // An empty message breaks no rule.
+                Some(_) => 1 + small(rng, 3 * style.mtu.bytes()),
+                None => length(rng, style.mtu.bytes()),
+            };
+            op.local = self.local.scatter(rng, len, style.max_sge);
+            op.data = op.local.iter().flat_map(|piece| self.local.bytes[piece.range()].iter().copied()).collect();
+            op.inline = op.poison.is_none() && len <= style.max_inline && rng.below(3) == 0;
+        }
+        if op.poison.is_none() && rng.below(3) == 0 {
+            op.imm = Some(ImmDt(random_bytes(rng, 4).try_into().expect("four bytes")));
+        }
+        if op.verb == Verb::Write {
+            op.remote = self.remote.take(rng, op.data.len()).offset;
+        }
+        if op.verb == Verb::Send || op.imm.is_some() {
+            op.recv = Some(self.recvs.len());
+            let len = match (op.verb, op.poison) {
+                (Verb::Send, Some(Poison::RecvTooShort)) => op.data.len() - 1,
+                (Verb::Send, _) => op.data.len() + small(rng, 2) * small(rng, 100),
+                // A WRITE with immediate takes a receive WQE, but not its buffers.
+                _ => small(rng, 100),
+            };
+            let pieces = self.recv.scatter(rng, len, style.max_sge);
+            self.recvs.push(PlannedRecv { pieces, op: self.ops.len() });
+        }
+    }
+
+    fn add_read(&mut self, rng: &mut Rng, style: &Style, op: &mut Planned) {
+        let writes: Vec<usize> = (0..self.ops.len()).filter(|&at| self.ops[at].verb == Verb::Write).collect();
+        if !writes.is_empty() && rng.below(2) == 0 {
+            // What was written before must be read.
+            let write = &self.ops[writes[small(rng, writes.len())]];
+            (op.remote, op.data) = (write.remote, write.data.clone());
+        } else {
+            let len = length(rng, style.mtu.bytes());
+            let piece = self.remote.take(rng, len);
+            (op.remote, op.data) = (piece.offset, self.remote.bytes[piece.range()].to_vec());
+        }
+        op.local = self.local.scatter(rng, op.data.len(), style.max_sge);
+    }
+
+    fn add_atomic(&mut self, rng: &mut Rng, op: &mut Planned) {
+        op.local = vec![self.local.take(rng, 8)];
+        let word = *self.word.last().expect("there is an initial value");
+        let new = match &mut op.verb {
+            Verb::CompareSwap { compare, swap } => {
+                *swap = rng.next_u64();
+                *compare = if rng.below(2) == 0 { word } else { rng.next_u64() };
+                if *compare == word { *swap } else { word }
+            }
+            Verb::FetchAdd { add } => {
+                *add = rng.next_u64();
+                word.wrapping_add(*add)
+            }
+            _ => return,
+        };
+        op.data = word.to_ne_bytes().to_vec();
+        if op.poison.is_none() {
+            self.word.push(new);
+        }
+    }
+}
+
+impl Piece {
+    /// As a range of the buffer.
+    #[must_use]
+    pub const fn range(&self) -> std::ops::Range<usize> {
+        self.offset..self.offset + self.len
+    }
+}

@@ -1,0 +1,100 @@
+//! Thousands of simulated schedules: whatever the network does, the oracle finds nothing to complain about.
+//!
+//! `URXE_SIM_SEEDS` sets how many, `URXE_SIM_SEED` runs a single one. A schedule that fails is run again with a
+//! packet capture, whose path is printed.
+
+use std::fs::File;
+use std::path::PathBuf;
+
+use urxe_sim::Fabric;
+use urxe_sim::oracle::{Profile, Report, Scenario};
+
+/// Runs a scenario; if it fails, says how to see it again.
+fn check(scenario: &Scenario) -> Report {
+    let complaint = match scenario.run(&mut Fabric::new()) {
+        Ok(report) => return report,
+        Err(complaint) => complaint,
+    };
+    let mut fabric = Fabric::new();
+    fabric.start_capture();
+    let again = scenario.run(&mut fabric).err();
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("seed-{}.pcap", scenario.seed));
+    fabric.capture().unwrap().write_pcap(File::create(&path).unwrap()).unwrap();
+    assert_eq!(again.as_ref(), Some(&complaint), "the same seed gives the same run");
+    panic!(
+        "seed {} ({:?}): {}\nrun it alone with URXE_SIM_SEED={} cargo test -p urxe-sim --test schedules\npackets: {}",
+        scenario.seed,
+        scenario.profile,
+        complaint.0,
+        scenario.seed,
+        path.display()
+    );
+}
+
+fn number(variable: &str) -> Option<u64> {
+    let text = std::env::var(variable).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{variable} is not a number: {text}")))
+}
+
+/// Every fourth schedule, so that test threads share the work.
+fn quarter(offset: u64) {
+    if let Some(seed) = number("URXE_SIM_SEED") {
+        if seed % 4 == offset {
+            check(&Scenario::from_seed(seed));
+        }
+        return;
+    }
+    let seeds = number("URXE_SIM_SEEDS").unwrap_or(3000);
+    for seed in (offset..seeds).step_by(4) {
+        check(&Scenario::from_seed(seed));
+    }
+}
+
+#[test]
+fn schedules_first_quarter() {
+    quarter(0);
+}
+
+#[test]
+fn schedules_second_quarter() {
+    quarter(1);
+}
+
+#[test]
+fn schedules_third_quarter() {
+    quarter(2);
+}
+
+#[test]
+fn schedules_last_quarter() {
+    quarter(3);
+}
+
+#[test]
+fn same_seed_same_bytes() {
+    for (seed, profile) in (1_000_000..).zip(Profile::ALL) {
+        let scenario = Scenario::new(seed, profile);
+        let (first, second) = (check(&scenario), check(&scenario));
+        assert_eq!((first.digest, first.counts), (second.digest, second.counts), "{profile:?}");
+        assert_ne!(first.digest, check(&Scenario::new(seed + 1000, profile)).digest, "{profile:?}");
+    }
+}
+
+/// The profiles do what their names say: a simulation that never loses a packet tests nothing.
+#[test]
+fn profiles_bite() {
+    let total = |profile| {
+        let reports = (2_000_000..2_000_020).map(|seed| check(&Scenario::new(seed, profile)));
+        reports.fold((0, 0, 0), |(impaired, retries, failed), report| {
+            (impaired + report.counts.impaired(), retries + report.retries, failed + report.failed)
+        })
+    };
+    for profile in Profile::ALL {
+        let (impaired, retries, failed) = total(profile);
+        println!("{profile:?}: {impaired} packets impaired, {retries} retries, {failed} directions failed");
+        let lossless = matches!(profile, Profile::Clean | Profile::NotReady | Profile::Poisoned);
+        assert_eq!(impaired == 0, lossless, "{profile:?}");
+        assert_eq!(retries == 0, profile == Profile::Clean, "{profile:?}");
+        assert_eq!(failed == 0, profile.must_succeed(), "{profile:?}");
+    }
+}
