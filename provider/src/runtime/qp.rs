@@ -151,6 +151,9 @@ impl Qp {
     pub(crate) fn retire(&self) -> u32 {
         self.port.remove_qp(self.qpn);
         self.port.with_work(|work| {
+            // A completion is seen before its ACK is sent when another thread receives. An application that then
+            // destroys the queue pair owes its peer that ACK.
+            self.drive(work, |_, _| ());
             let reset = urxe_engine::QpState::Reset;
             self.drive(work, |engine, io| {
                 let attr = urxe_engine::attr::QpAttr::default();
