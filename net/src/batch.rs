@@ -226,9 +226,21 @@ const _: () = assert!(size_of::<libc::cmsghdr>() + size_of::<u64>() <= SEGMENT_C
 /// Hands runs, all of one socket, to the kernel; returns how many it took. An error is the first run's.
 fn send(buffer: &[u8], runs: &[Run]) -> io::Result<usize> {
     match runs {
+        [run] if run.packets == 1 => send_packet(buffer, run),
         [run] => send_messages::<1>(buffer, core::slice::from_ref(run)),
         runs => send_messages::<MAX_CALL>(buffer, runs),
     }
+}
+
+/// One packet goes without the message header, whose fetching costs the kernel a few percent of a small packet.
+fn send_packet(buffer: &[u8], run: &Run) -> io::Result<usize> {
+    let bytes = &buffer[run.start..run.start + run.len];
+    let (name, name_len) = run.route.name();
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: bytes and name are readable for the lengths given.
+    let n =
+        unsafe { libc::sendto(run.route.raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags, name.cast(), name_len) };
+    if n < 0 { Err(io::Error::last_os_error()) } else { Ok(1) }
 }
 
 fn send_messages<const N: usize>(buffer: &[u8], runs: &[Run]) -> io::Result<usize> {

@@ -42,6 +42,10 @@ impl FlowTable {
         Self { slots: Vec::new(), limit, looked: None }
     }
 
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &FlowSocket> {
+        self.slots.iter().flatten()
+    }
+
     pub(crate) fn get(&self, slot: usize) -> Option<&FlowSocket> {
         self.slots.get(slot)?.as_ref()
     }

@@ -1,5 +1,6 @@
 //! A device's presence on the network in this process.
 
+use core::sync::atomic::{AtomicBool, Ordering};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
@@ -28,6 +29,7 @@ pub struct Port {
     routes: Mutex<TxPool>,
     counters: Counters,
     receive_buffer: usize,
+    headers: AtomicBool,
 }
 
 impl Port {
@@ -47,6 +49,7 @@ impl Port {
             registry: Registry::new(limit),
             routes: Mutex::new(TxPool::new(limit)),
             counters: Counters::default(),
+            headers: AtomicBool::new(false),
             fds,
         };
         Ok((port, receiver))
@@ -134,6 +137,17 @@ impl Port {
     /// more than its payload, a small packet at least some 800 bytes.
     pub fn receive_buffer(&self) -> usize {
         self.receive_buffer
+    }
+
+    /// From the next look at all sockets on, datagrams carry their traffic class and hop limit: for the GRH of UD, or
+    /// to see congestion marks. Before that both are 0, because telling them costs a tenth of a small packet's time.
+    pub fn report_headers(&self) {
+        self.headers.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether [`Port::report_headers`] was called.
+    pub(crate) fn reports_headers(&self) -> bool {
+        self.headers.load(Ordering::Relaxed)
     }
 
     /// For the child of a fork: closes the child's copies of all descriptors, so that names and sockets go when the

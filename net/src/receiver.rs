@@ -7,7 +7,7 @@ use std::sync::Arc;
 use urxe_wire::{Qpn, icrc};
 
 use crate::MIN_PACKET;
-use crate::counters::add;
+use crate::counters::add_alone;
 use crate::error::PortError;
 use crate::fd::{Fd, FdSet};
 use crate::flow::{FlowTable, PeerCache};
@@ -17,6 +17,7 @@ use crate::owner::Seat;
 use crate::port::{Port, descriptor_share};
 use crate::registry::block_of;
 use crate::sys::{recv_parts, recv_udp, scope_id, timer_arm, timer_create};
+use crate::udp::report_headers;
 
 /// One RoCE packet for this process.
 #[derive(Clone, Copy, Debug)]
@@ -25,9 +26,9 @@ pub struct Datagram<'a> {
     pub local: SocketAddr,
     /// Address and UDP source port it came from.
     pub peer: SocketAddr,
-    /// IPv4 TOS or IPv6 traffic class; the low two bits are ECN.
+    /// IPv4 TOS or IPv6 traffic class, if [asked for](Port::report_headers); the low two bits are ECN.
     pub tclass: u8,
-    /// IPv4 TTL or IPv6 hop limit on arrival.
+    /// IPv4 TTL or IPv6 hop limit on arrival, if [asked for](Port::report_headers).
     pub hop_limit: u8,
     /// The IPv4 identification it most likely had: its index in the run it came in.
     pub expected_id: u16,
@@ -74,7 +75,7 @@ const BUFFER: usize = 1 << 16;
 
 /// Fruitless looks at the hot sockets before all are looked at: a poller pays for epoll_wait in one call of so many,
 /// and a packet on a quiet socket waits for so many calls.
-const MISSES: u32 = 4;
+const MISSES: u32 = 8;
 /// Fruitful looks at the hot sockets before all are looked at.
 const HITS: u32 = 32;
 /// Calls that go straight to epoll after it found more ready sockets than there are hot ones.
@@ -110,6 +111,8 @@ pub struct Receiver {
     /// Several datagrams were found at once lately.
     eager: bool,
     probe: u32,
+    /// The sockets say class and hop limit.
+    headers: bool,
 }
 
 /// What epoll says of a descriptor: its kind in the high byte, below it what identifies it.
@@ -220,6 +223,7 @@ impl Receiver {
             scattered: 0,
             eager: false,
             probe: 0,
+            headers: false,
         };
         for (index, address) in addresses.iter().enumerate() {
             let seat = Seat::take_patiently(fds, *address)?;
@@ -258,6 +262,10 @@ impl Receiver {
     }
 
     fn look_at_all(&mut self, call: &mut Call<'_>) {
+        if call.port.reports_headers() && !self.headers {
+            self.headers = true;
+            self.report_headers(call.port);
+        }
         if self.hits >= HITS && !core::mem::take(&mut self.second) {
             self.hot[1] = None;
         }
@@ -301,6 +309,19 @@ impl Receiver {
         }
     }
 
+    /// Asks the sockets there are; later ones are asked when they are opened.
+    fn report_headers(&self, port: &Port) {
+        let addresses = port.interface().addresses();
+        let owners = self.seats.iter().zip(addresses).filter_map(|(seat, address)| match seat {
+            Seat::Owner { udp, .. } => Some((udp.as_raw_fd(), address)),
+            _ => None,
+        });
+        let flows = self.flows.iter().filter_map(|flow| Some((flow.raw_fd(), addresses.get(flow.local)?)));
+        for (fd, address) in owners.chain(flows) {
+            report_headers(fd, *address);
+        }
+    }
+
     /// Receives from one socket: one datagram, and more if more are likely to be there.
     fn drain(&mut self, token: Token, call: &mut Call<'_>) {
         let mut found = 0;
@@ -333,7 +354,7 @@ impl Receiver {
         let flow = self.flows.get(slot)?;
         let (several, ours) = self.receive_udp(flow.raw_fd(), flow.local, false, call)?;
         if self.flows.note(slot, ours) {
-            add(&call.port.counters().flows_closed, 1);
+            add_alone(&call.port.counters().flows_closed, 1);
         }
         Some(several)
     }
@@ -343,7 +364,7 @@ impl Receiver {
         let local = *call.port.interface().addresses().get(index)?;
         // An error is that of an earlier packet and cleared by having been told: nothing was received.
         let received = recv_udp(fd, &mut self.buffer).ok().flatten()?;
-        add(&call.port.counters().rx_datagrams, 1);
+        add_alone(&call.port.counters().rx_datagrams, 1);
         let meta = Meta {
             index,
             local,
@@ -366,11 +387,11 @@ impl Receiver {
             let header = Header::parse(&header)?;
             Some((header, len, find_local(addresses, header.local.0, header.local.1)?))
         }) else {
-            add(&counters.drop_mailbox_bad, 1);
+            add_alone(&counters.drop_mailbox_bad, 1);
             return Some(false);
         };
-        add(&counters.rx_datagrams, 1);
-        add(&counters.forwarded_in, 1);
+        add_alone(&counters.rx_datagrams, 1);
+        add_alone(&counters.forwarded_in, 1);
         let local = addresses[index];
         let meta = Meta {
             index,
@@ -395,9 +416,12 @@ impl Receiver {
             return;
         }
         let (new, closed) = self.flows.learn(&self.fds, index, local, peer);
-        add(&port.counters().flows_closed, closed);
+        add_alone(&port.counters().flows_closed, closed);
         if let Some((slot, fd)) = new {
-            add(&port.counters().flows_opened, 1);
+            add_alone(&port.counters().flows_opened, 1);
+            if self.headers {
+                report_headers(fd, local);
+            }
             if self.fds.watch(fd, Token::Flow(slot).pack()).is_err() {
                 // Unwatched it might never be read; without it, forwarding goes on.
                 self.flows.close(slot);
@@ -444,26 +468,26 @@ impl Receiver {
                                 Forwarded::Refused => &counters.drop_forward_refused,
                             };
                             let packets = if outcome == Forwarded::Unknown { usize::from(count) } else { 1 };
-                            add(counter, packets);
+                            add_alone(counter, packets);
                         }
-                        Stray::Drop => add(&counters.drop_mailbox_bad, 1),
+                        Stray::Drop => add_alone(&counters.drop_mailbox_bad, 1),
                     }
                     at += group.len();
                     index = index.wrapping_add(count);
                 }
                 None => {
-                    add(&counters.drop_short, 1);
+                    add_alone(&counters.drop_short, 1);
                     at += packet.len();
                     index = index.wrapping_add(1);
                 }
             }
         }
         if len == 0 {
-            add(&counters.drop_short, 1);
+            add_alone(&counters.drop_short, 1);
         }
         if packets > 0 {
-            add(&counters.rx_packets, packets);
-            add(&counters.rx_bytes, bytes);
+            add_alone(&counters.rx_packets, packets);
+            add_alone(&counters.rx_bytes, bytes);
             call.delivered += packets;
         }
         packets > 0
@@ -503,8 +527,11 @@ impl Receiver {
             Ok(Seat::Vacant) => RACE,
             Ok(seat) => {
                 if watch_seat(&self.fds, index, &seat).is_ok() {
-                    if matches!(seat, Seat::Owner { .. }) {
-                        add(&port.counters().takeovers, 1);
+                    if let Seat::Owner { udp, .. } = &seat {
+                        add_alone(&port.counters().takeovers, 1);
+                        if self.headers {
+                            report_headers(udp.as_raw_fd(), *address);
+                        }
                     }
                     *place = seat;
                     return;

@@ -10,7 +10,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
@@ -56,19 +56,26 @@ fn receive_socket(local: SocketAddr) -> io::Result<Socket> {
     if set_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, RECEIVE_BUFFER).is_err() {
         set_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, RECEIVE_BUFFER)?;
     }
-    // Each of these is an improvement that the port works without: GRO is an optimisation, checksum 0 over IPv6 comes
-    // from rxe peers only, and class and hop limit serve the GRH of UD and congestion marks.
+    // The port works without these: GRO is an optimisation, checksum 0 over IPv6 comes from rxe peers only.
     let _ = set_option(fd, libc::SOL_UDP, libc::UDP_GRO, 1);
-    if local.is_ipv4() {
-        let _ = set_option(fd, libc::IPPROTO_IP, libc::IP_RECVTOS, 1);
-        let _ = set_option(fd, libc::IPPROTO_IP, libc::IP_RECVTTL, 1);
-    } else {
+    if local.is_ipv6() {
         let _ = set_option(fd, libc::SOL_UDP, libc::UDP_NO_CHECK6_RX, 1);
-        let _ = set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1);
-        let _ = set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT, 1);
     }
     socket.bind(&SockAddr::from(local))?;
     Ok(socket)
+}
+
+/// Makes a receive socket say the traffic class and hop limit of each datagram. A socket that will not says nothing,
+/// which its reader takes as 0.
+pub(crate) fn report_headers(fd: RawFd, local: SocketAddr) {
+    let (level, options) = if local.is_ipv4() {
+        (libc::IPPROTO_IP, [libc::IP_RECVTOS, libc::IP_RECVTTL])
+    } else {
+        (libc::IPPROTO_IPV6, [libc::IPV6_RECVTCLASS, libc::IPV6_RECVHOPLIMIT])
+    };
+    for option in options {
+        let _ = set_option(fd, level, option, 1);
+    }
 }
 
 /// What distinguishes one transmit socket's packets from another's, besides the addresses.

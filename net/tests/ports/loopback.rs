@@ -52,7 +52,7 @@ fn the_owner_receives_without_detour() {
                         check: Check::Exact,
                         source_port: route.local().port(),
                         tclass: 0,
-                        hop_limit: 64,
+                        hop_limit: 0,
                     }
                 );
             }
@@ -168,6 +168,7 @@ fn traffic_class_hop_limit_and_flow_label_reach_the_peer() {
             let to =
                 Destination { tclass: 0xB9, hop_limit: 3, flow_label: 0x12345, ..destination(gid, gid, owner.qpn) };
             let route = other.port.route(&to).unwrap();
+            owner.port.report_headers();
             other.send(&route, owner.qpn, 1, 50);
             let arrival = owner.expect(1).remove(0);
             // 0x12345 folded into 14 bits: 0x2345 ^ 0x4 (rdma_flow_label_to_udp_sport).
