@@ -22,6 +22,7 @@
 
 pub mod batch;
 pub mod counters;
+pub mod datagram;
 pub mod error;
 pub mod interface;
 pub mod port;
@@ -35,14 +36,16 @@ mod forward;
 mod owner;
 mod random;
 mod sys;
+mod token;
 mod udp;
 
 pub use batch::TxBatch;
 pub use counters::Counters;
+pub use datagram::Datagram;
 pub use error::{PortError, RouteError};
 pub use interface::{Gid, Interface, gid_of};
 pub use port::Port;
-pub use receiver::{Datagram, Receiver};
+pub use receiver::Receiver;
 pub use route::{Destination, Route};
 
 /// The UDP destination port of RoCE v2 (IBA annex A17, IANA "roce").

@@ -78,10 +78,13 @@ impl Seat {
     }
 
     /// Accepts who waits, and watches each connection under the token that `token` makes of its descriptor, to learn
-    /// when it ends. `Err` when there is no descriptor left.
-    pub(crate) fn accept(&mut self, fds: &Arc<FdSet>, token: impl Fn(RawFd) -> u64) -> io::Result<()> {
+    /// when it ends. `Err` when there are `limit` of them or no descriptor is left.
+    pub(crate) fn accept(&mut self, fds: &Arc<FdSet>, limit: usize, token: impl Fn(RawFd) -> u64) -> io::Result<()> {
         let Self::Owner { listener, followers, .. } = self else { return Ok(()) };
         loop {
+            if followers.len() >= limit {
+                return Err(io::Error::from_raw_os_error(libc::EMFILE));
+            }
             // SAFETY: the peer's address is not asked for.
             let raw = unsafe {
                 libc::accept4(
@@ -169,7 +172,7 @@ mod tests {
         let mut owner = Seat::take(&fds, local(2)).unwrap();
         let _a = Seat::take(&fds, local(2)).unwrap();
         let _b = Seat::take(&fds, local(2)).unwrap();
-        owner.accept(&fds, |_| 0).unwrap();
+        owner.accept(&fds, 8, |_| 0).unwrap();
         let Seat::Owner { followers, .. } = &owner else { panic!("{owner:?}") };
         assert_eq!(followers.len(), 2);
         let gone = followers[0].as_raw_fd();

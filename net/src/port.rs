@@ -9,12 +9,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use urxe_wire::Qpn;
 
 use crate::counters::Counters;
+use crate::datagram::Datagram;
 use crate::error::{PortError, RouteError};
 use crate::fd::FdSet;
 use crate::interface::{Gid, Interface};
-use crate::receiver::{Datagram, Receiver, mailbox_token};
+use crate::receiver::Receiver;
 use crate::registry::{Registry, block_of};
 use crate::route::{Destination, Route, TxPool};
+use crate::token::Token;
 use crate::udp::{bind_owner, receive_buffer};
 
 /// The presence of one device on the network in this process: see the [crate documentation](crate).
@@ -115,7 +117,7 @@ impl Port {
     /// # Errors
     /// [`PortError::QpnsExhausted`], or what the system refused.
     pub fn alloc_qpn(&self) -> Result<Qpn, PortError> {
-        self.registry.alloc(&self.fds, mailbox_token)
+        self.registry.alloc(&self.fds, |fd| Token::Mailbox(fd).pack())
     }
 
     /// Gives back a QPN from [`Port::alloc_qpn`].

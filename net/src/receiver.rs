@@ -4,71 +4,19 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 
-use urxe_wire::{Qpn, icrc};
-
-use crate::MIN_PACKET;
 use crate::counters::add_alone;
+use crate::datagram::{Datagram, dest_qpn, group_of};
 use crate::error::PortError;
 use crate::fd::{Fd, FdSet};
 use crate::flow::{FlowTable, PeerCache};
 use crate::forward::{Forwarded, Forwarder, HEADER_LEN, Header};
-use crate::interface::{Gid, find_local, gid_of};
+use crate::interface::find_local;
 use crate::owner::Seat;
 use crate::port::{Port, descriptor_share};
 use crate::registry::block_of;
 use crate::sys::{recv_parts, recv_udp, scope_id, timer_arm, timer_create};
+use crate::token::Token;
 use crate::udp::report_headers;
-
-/// One RoCE packet for this process.
-#[derive(Clone, Copy, Debug)]
-pub struct Datagram<'a> {
-    /// Own address it was sent to, UDP port 4791.
-    pub local: SocketAddr,
-    /// Address and UDP source port it came from.
-    pub peer: SocketAddr,
-    /// IPv4 TOS or IPv6 traffic class, if [asked for](Port::report_headers); the low two bits are ECN.
-    pub tclass: u8,
-    /// IPv4 TTL or IPv6 hop limit on arrival, if [asked for](Port::report_headers).
-    pub hop_limit: u8,
-    /// The IPv4 identification it most likely had: its index in the run it came in.
-    pub expected_id: u16,
-    /// The headers below the BTH, for the ICRC.
-    pub flow: &'a icrc::Flow,
-    /// BTH to ICRC, at least 16 bytes.
-    pub payload: &'a [u8],
-}
-
-impl Datagram<'_> {
-    /// Checks the ICRC.
-    pub fn verify(&self) -> icrc::Check {
-        icrc::verify(self.flow, self.expected_id, self.payload)
-    }
-
-    /// The destination QPN of the BTH.
-    pub fn dest_qpn(&self) -> Qpn {
-        dest_qpn(self.payload).unwrap_or_default()
-    }
-
-    /// The GID it was sent to.
-    pub fn local_gid(&self) -> Gid {
-        gid_of(self.local.ip())
-    }
-
-    /// The GID it came from.
-    pub fn peer_gid(&self) -> Gid {
-        gid_of(self.peer.ip())
-    }
-}
-
-/// Bytes 5 to 7 of the BTH (IBA 9.2); `None`: no whole BTH and ICRC.
-fn dest_qpn(packet: &[u8]) -> Option<Qpn> {
-    match packet {
-        [_, _, _, _, _, a, b, c, rest @ ..] if rest.len() >= MIN_PACKET - 8 => {
-            Some(Qpn::new(u32::from_be_bytes([0, *a, *b, *c])))
-        }
-        _ => None,
-    }
-}
 
 /// A datagram longer than any the kernel delivers.
 const BUFFER: usize = 1 << 16;
@@ -113,62 +61,6 @@ pub struct Receiver {
     probe: u32,
     /// The sockets say class and hop limit.
     headers: bool,
-}
-
-/// What epoll says of a descriptor: its kind in the high byte, below it what identifies it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Token {
-    /// The unconnected socket of this seat.
-    Owner(usize),
-    /// The flow socket in this slot.
-    Flow(usize),
-    /// The mailbox with this descriptor.
-    Mailbox(RawFd),
-    /// This seat's listening socket.
-    Listener(usize),
-    /// This seat's connection to the owner.
-    Leader(usize),
-    /// A connection from another process to this seat.
-    Follower(usize, RawFd),
-    /// The timer.
-    Timer,
-}
-
-impl Token {
-    fn pack(self) -> u64 {
-        let (kind, index, fd) = match self {
-            Self::Owner(seat) => (1, seat, 0),
-            Self::Flow(slot) => (2, slot, 0),
-            Self::Mailbox(fd) => (3, 0, fd),
-            Self::Listener(seat) => (4, seat, 0),
-            Self::Leader(seat) => (5, seat, 0),
-            Self::Follower(seat, fd) => (6, seat, fd),
-            Self::Timer => (7, 0, 0),
-        };
-        // Seats and slots are below 2^24, being descriptors.
-        kind << 56 | (index as u64) << 32 | u64::from(fd.cast_unsigned())
-    }
-
-    fn unpack(packed: u64) -> Option<Self> {
-        let [kind, a, b, c, fd @ ..] = packed.to_be_bytes();
-        let index = u32::from_be_bytes([0, a, b, c]) as usize;
-        let fd = RawFd::from_be_bytes(fd);
-        match kind {
-            1 => Some(Self::Owner(index)),
-            2 => Some(Self::Flow(index)),
-            3 => Some(Self::Mailbox(fd)),
-            4 => Some(Self::Listener(index)),
-            5 => Some(Self::Leader(index)),
-            6 => Some(Self::Follower(index, fd)),
-            7 => Some(Self::Timer),
-            _ => None,
-        }
-    }
-}
-
-/// Under which token a mailbox is watched.
-pub(crate) fn mailbox_token(fd: RawFd) -> u64 {
-    Token::Mailbox(fd).pack()
 }
 
 /// What one call of `receive` may still do and has done.
@@ -495,10 +387,11 @@ impl Receiver {
 
     fn accept(&mut self, index: usize) {
         let Some(seat) = self.seats.get_mut(index) else { return };
-        if seat.accept(&self.fds, |fd| Token::Follower(index, fd).pack()).is_err()
+        let token = |fd| Token::Follower(index, fd).pack();
+        if seat.accept(&self.fds, descriptor_share(), token).is_err()
             && let Seat::Owner { listener, .. } = seat
         {
-            // No descriptor left: who waits in the backlog stays connected and learns all the same when this process
+            // No descriptor to spare: who waits in the backlog stays connected and learns all the same when this process
             // goes. Looked at again when a follower has gone.
             self.fds.unwatch(listener.as_raw_fd());
         }
@@ -553,19 +446,6 @@ fn watch_seat(fds: &FdSet, index: usize, seat: &Seat) -> std::io::Result<()> {
             fds.watch(udp.as_raw_fd(), Token::Owner(index).pack())
         }
     }
-}
-
-/// The leading packets of a run that are for this block: their bytes and number, at least one.
-fn group_of(run: &[u8], segment: usize, block: u16) -> (&[u8], u16) {
-    let (mut len, mut count) = (0, 0u16);
-    for packet in run.chunks(segment) {
-        if dest_qpn(packet).map(block_of) != Some(block) {
-            break;
-        }
-        len += packet.len();
-        count += 1;
-    }
-    (run.get(..len).unwrap_or_default(), count)
 }
 
 fn forward(

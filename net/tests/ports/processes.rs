@@ -14,6 +14,9 @@ const RETRY: Duration = Duration::from_millis(20);
 /// A line that a child says begins so; the test harness talks too.
 const SAYS: &str = "child says ";
 
+/// Names the user id that a child takes on.
+const USER: &str = "URXE_TEST_USER";
+
 /// A process with a port on `lo`.
 struct Process {
     child: Child,
@@ -22,10 +25,11 @@ struct Process {
 }
 
 impl Process {
-    /// Starts one, and waits until its port is open.
-    fn start() -> Self {
+    /// Starts one as this user, and waits until its port is open.
+    fn start(user: u32) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["processes::child", "--exact", "--ignored", "--nocapture"])
+            .env(USER, user.to_string())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -65,6 +69,9 @@ impl Drop for Process {
 #[test]
 #[ignore = "the other tests of this file start it as a process of its own"]
 fn child() {
+    let user = std::env::var(USER).unwrap().parse().unwrap();
+    // SAFETY: no pointer involved.
+    assert_eq!(unsafe { libc::setresuid(user, user, user) }, 0, "{}", std::io::Error::last_os_error());
     let mut end = End::on("lo");
     println!("{SAYS}{}", end.qpn.get());
     let mut line = String::new();
@@ -104,10 +111,10 @@ fn child() {
 }
 
 /// Pairs of processes exchange; the first process, which owns the address, is killed midway.
-fn exchange(gid: usize, pairs: usize, kill: bool) {
+fn exchange(gid: usize, pairs: usize, kill: bool, user: fn(usize) -> u32) {
     const ROUNDS: u32 = 300;
     alone(|| {
-        let mut processes: Vec<Process> = (0..2 * pairs).map(|_| Process::start()).collect();
+        let mut processes: Vec<Process> = (0..2 * pairs).map(|at| Process::start(user(at))).collect();
         let qpns: Vec<u32> = processes.iter().map(|p| p.qpn).collect();
         for (at, process) in processes.iter_mut().enumerate() {
             // Both of a pair make requests.
@@ -146,15 +153,22 @@ fn exchange(gid: usize, pairs: usize, kill: bool) {
 
 #[test]
 fn sixteen_processes_share_one_ipv4_address() {
-    exchange(1, 8, false);
+    exchange(1, 8, false, |_| 0);
 }
 
 #[test]
 fn the_owner_is_killed_and_fifteen_others_go_on_over_ipv4() {
-    exchange(1, 8, true);
+    exchange(1, 8, true, |_| 0);
 }
 
 #[test]
 fn the_owner_is_killed_and_the_others_go_on_over_ipv6() {
-    exchange(2, 3, true);
+    exchange(2, 3, true, |_| 0);
+}
+
+#[test]
+fn different_users_without_privileges_share_an_address() {
+    for gid in [1, 2] {
+        exchange(gid, 2, true, |at| if at == 0 { 0 } else { 65_530 + u32::try_from(at % 3).unwrap_or(0) });
+    }
 }

@@ -1,0 +1,103 @@
+//! One packet as it is delivered, and what must be read of it to know for whom it is.
+
+use std::net::SocketAddr;
+
+use urxe_wire::{Qpn, icrc};
+
+use crate::MIN_PACKET;
+use crate::interface::{Gid, gid_of};
+use crate::registry::block_of;
+
+/// One RoCE packet for this process.
+#[derive(Clone, Copy, Debug)]
+pub struct Datagram<'a> {
+    /// Own address it was sent to, UDP port 4791.
+    pub local: SocketAddr,
+    /// Address and UDP source port it came from.
+    pub peer: SocketAddr,
+    /// IPv4 TOS or IPv6 traffic class, if [asked for](crate::Port::report_headers); the low two bits are ECN.
+    pub tclass: u8,
+    /// IPv4 TTL or IPv6 hop limit on arrival, if [asked for](crate::Port::report_headers).
+    pub hop_limit: u8,
+    /// The IPv4 identification it most likely had: its index in the run it came in.
+    pub expected_id: u16,
+    /// The headers below the BTH, for the ICRC.
+    pub flow: &'a icrc::Flow,
+    /// BTH to ICRC, at least 16 bytes.
+    pub payload: &'a [u8],
+}
+
+impl Datagram<'_> {
+    /// Checks the ICRC.
+    pub fn verify(&self) -> icrc::Check {
+        icrc::verify(self.flow, self.expected_id, self.payload)
+    }
+
+    /// The destination QPN of the BTH.
+    pub fn dest_qpn(&self) -> Qpn {
+        dest_qpn(self.payload).unwrap_or_default()
+    }
+
+    /// The GID it was sent to.
+    pub fn local_gid(&self) -> Gid {
+        gid_of(self.local.ip())
+    }
+
+    /// The GID it came from.
+    pub fn peer_gid(&self) -> Gid {
+        gid_of(self.peer.ip())
+    }
+}
+
+/// Bytes 5 to 7 of the BTH (IBA 9.2); `None`: no whole BTH and ICRC.
+pub(crate) fn dest_qpn(packet: &[u8]) -> Option<Qpn> {
+    match packet {
+        [_, _, _, _, _, a, b, c, rest @ ..] if rest.len() >= MIN_PACKET - 8 => {
+            Some(Qpn::new(u32::from_be_bytes([0, *a, *b, *c])))
+        }
+        _ => None,
+    }
+}
+
+/// The leading packets of a run that are for this block: their bytes and number, at least one.
+pub(crate) fn group_of(run: &[u8], segment: usize, block: u16) -> (&[u8], u16) {
+    let (mut len, mut count) = (0, 0u16);
+    for packet in run.chunks(segment) {
+        if dest_qpn(packet).map(block_of) != Some(block) {
+            break;
+        }
+        len += packet.len();
+        count += 1;
+    }
+    (run.get(..len).unwrap_or_default(), count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn packet(qpn: u32, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        bytes[4..8].copy_from_slice(&qpn.to_be_bytes());
+        bytes
+    }
+
+    #[test]
+    fn the_qpn_is_read_where_bth_and_icrc_are_whole() {
+        assert_eq!(dest_qpn(&packet(0xAB12_3456, 16)), Some(Qpn::new(0x12_3456)));
+        for len in 8..16 {
+            assert_eq!(dest_qpn(&packet(1, len)), None, "{len} bytes");
+        }
+        assert_eq!(dest_qpn(&[]), None);
+    }
+
+    #[test]
+    fn a_group_ends_where_the_block_does() {
+        let run: Vec<u8> = [0x100, 0x1FF, 0x200, 0x101].iter().flat_map(|qpn| packet(*qpn, 20)).collect();
+        assert_eq!(group_of(&run, 20, 1), (&run[..40], 2));
+        assert_eq!(group_of(&run[40..], 20, 2), (&run[40..60], 1));
+        // A last packet too short to say is in no group.
+        let torn = [packet(0x100, 20), packet(0x100, 20)[..10].to_vec()].concat();
+        assert_eq!(group_of(&torn, 20, 1), (&torn[..20], 1));
+    }
+}

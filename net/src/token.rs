@@ -1,0 +1,75 @@
+//! What epoll is told of each descriptor, and tells in turn.
+
+use std::os::fd::RawFd;
+
+/// What epoll says of a descriptor: its kind in the high byte, below it what identifies it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Token {
+    /// The unconnected socket of this seat.
+    Owner(usize),
+    /// The flow socket in this slot.
+    Flow(usize),
+    /// The mailbox with this descriptor.
+    Mailbox(RawFd),
+    /// This seat's listening socket.
+    Listener(usize),
+    /// This seat's connection to the owner.
+    Leader(usize),
+    /// A connection from another process to this seat.
+    Follower(usize, RawFd),
+    /// The timer.
+    Timer,
+}
+
+impl Token {
+    pub(crate) fn pack(self) -> u64 {
+        let (kind, index, fd) = match self {
+            Self::Owner(seat) => (1, seat, 0),
+            Self::Flow(slot) => (2, slot, 0),
+            Self::Mailbox(fd) => (3, 0, fd),
+            Self::Listener(seat) => (4, seat, 0),
+            Self::Leader(seat) => (5, seat, 0),
+            Self::Follower(seat, fd) => (6, seat, fd),
+            Self::Timer => (7, 0, 0),
+        };
+        // Seats and slots are below 2^24, being descriptors.
+        kind << 56 | (index as u64) << 32 | u64::from(fd.cast_unsigned())
+    }
+
+    pub(crate) fn unpack(packed: u64) -> Option<Self> {
+        let [kind, a, b, c, fd @ ..] = packed.to_be_bytes();
+        let index = u32::from_be_bytes([0, a, b, c]) as usize;
+        let fd = RawFd::from_be_bytes(fd);
+        match kind {
+            1 => Some(Self::Owner(index)),
+            2 => Some(Self::Flow(index)),
+            3 => Some(Self::Mailbox(fd)),
+            4 => Some(Self::Listener(index)),
+            5 => Some(Self::Leader(index)),
+            6 => Some(Self::Follower(index, fd)),
+            7 => Some(Self::Timer),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_survive_epoll() {
+        for token in [
+            Token::Owner(0),
+            Token::Flow(0xFF_FFFF),
+            Token::Mailbox(RawFd::MAX),
+            Token::Listener(1),
+            Token::Leader(2),
+            Token::Follower(3, 1023),
+            Token::Timer,
+        ] {
+            assert_eq!(Token::unpack(token.pack()), Some(token));
+        }
+        assert_eq!(Token::unpack(0), None);
+    }
+}
