@@ -47,7 +47,7 @@ mod network;
 mod node;
 pub mod oracle;
 pub mod rule;
-//SOLO
+pub mod solo;
 mod verbs;
 
 pub use fabric::{Connection, Counts, Fabric, Link, Step};
