@@ -179,15 +179,25 @@ impl Mr {
         Ok(Self { pages: Some(Arc::clone(pages)), ..mr })
     }
 
+    /// Registers the first `len` bytes, to be known by addresses from `iova` on.
+    pub fn of_iova(pd: &Arc<Pd>, pages: &Arc<Pages>, len: usize, iova: u64, access: u32) -> Result<Self, Errno> {
+        let mr = Self::register(pd, pages.addr(), len, iova, access)?;
+        Ok(Self { pages: Some(Arc::clone(pages)), ..mr })
+    }
+
     /// Registers an address range, whatever is there.
     pub fn of_address(pd: &Arc<Pd>, addr: u64, len: usize, access: u32) -> Result<Self, Errno> {
+        Self::register(pd, addr, len, addr, access)
+    }
+
+    fn register(pd: &Arc<Pd>, addr: u64, len: usize, iova: u64, access: u32) -> Result<Self, Errno> {
         let at = std::ptr::with_exposed_provenance_mut(usize::try_from(addr).map_err(|_| Errno(libc::EINVAL))?);
         // The inline function of verbs.h takes `ibv_reg_mr_iova2` when flags are not known at compile time.
         // SAFETY: a live PD. What is at the address is for the verb to find out.
-        let raw = unsafe { f::ibv_reg_mr_iova2(pd.raw(), at, len, addr, access) };
+        let raw = unsafe { f::ibv_reg_mr_iova2(pd.raw(), at, len, iova, access) };
         // SAFETY: just made.
         let handle = unsafe { Handle::new(raw, f::ibv_dereg_mr)? };
-        Ok(Self { handle, pages: None, addr, _pd: Arc::clone(pd) })
+        Ok(Self { handle, pages: None, addr: iova, _pd: Arc::clone(pd) })
     }
 
     /// Deregisters it now.
