@@ -71,6 +71,8 @@ pub struct Node {
     verbs: Verbs,
     qps: BTreeMap<Qpn, QueuePair<SimHost>>,
     rng: Rng,
+    /// Counts calls of `transmit`, so that each QP is the first to send in its turn.
+    turn: usize,
     pub(crate) inbox: VecDeque<Datagram>,
     /// When the node looks at its receive buffer.
     pub(crate) wakes_at: Option<Instant>,
@@ -93,6 +95,7 @@ impl Node {
             verbs: Verbs::default(),
             qps: BTreeMap::new(),
             rng: Rng::new(config.seed ^ 0x51CE_D0DE),
+            turn: 0,
             inbox: VecDeque::new(),
             wakes_at: None,
         }
@@ -250,7 +253,12 @@ impl Node {
     /// Lets all queue pairs send what they have; `false` if the network had no room for everything.
     pub fn transmit(&mut self, now: Instant) -> bool {
         let mut all = true;
-        for qp in self.qps.values_mut() {
+        let mut qpns: Vec<_> = self.qps.keys().copied().collect();
+        self.turn += 1;
+        let first = self.turn % qpns.len().max(1);
+        qpns.rotate_left(first);
+        for qpn in qpns {
+            let Some(qp) = self.qps.get_mut(&qpn) else { continue };
             loop {
                 match qp.transmit(io!(self, now)) {
                     Progress::Idle => break,
