@@ -71,6 +71,7 @@ pub fn transition(qp_type: QpType, from: QpState, to: QpState) -> Option<Transit
 
     let row = |required, optional| Some(Transition { required, optional });
     match (from, to) {
+        (Reset, Err) => None,
         (_, Reset | Err) => row(NONE, NONE),
         (Reset, Init) => match qp_type {
             Rc | Uc | XrcSend | XrcRecv => row(PORT.with(ACCESS), NONE),

@@ -135,6 +135,9 @@ pub(super) unsafe extern "C" fn modify_qp(qp: *mut v::ibv_qp, attr: *mut v::ibv_
         let port = object.qp.port();
         port.with_work(|work| object.qp.drive(work, |engine, io| engine.modify(io, to, mask, &given, way)))
             .map_err(|_| EINVAL)?;
+        if to == QpState::Reset {
+            object.qp.forget_completions();
+        }
         if mask.contains(AttrMask::AV) {
             // SAFETY: the man page leaves modifying one queue pair from two threads to the application.
             unsafe { (*qp.cast::<QpObject>()).ah_attr = attr.ah_attr };

@@ -161,13 +161,18 @@ impl Qp {
                 let _ = engine.modify(io, reset, urxe_engine::attr::AttrMask::STATE, &attr, None);
             });
         });
+        self.forget_completions();
+        let mut events = lock(&self.events);
+        let unread = self.async_file.discard(std::mem::take(&mut events.handle));
+        events.reported.wrapping_sub(u32::try_from(unread).unwrap_or(u32::MAX))
+    }
+
+    /// Removes its completions from the queues: those of a queue pair that is no more, or is as good as new.
+    pub(crate) fn forget_completions(&self) {
         self.inspect(|engine| {
             engine.config().send_cq.forget(self.qpn);
             engine.config().recv_cq.forget(self.qpn);
         });
-        let mut events = lock(&self.events);
-        let unread = self.async_file.discard(std::mem::take(&mut events.handle));
-        events.reported.wrapping_sub(u32::try_from(unread).unwrap_or(u32::MAX))
     }
 
     pub(super) fn untouch(&self) {

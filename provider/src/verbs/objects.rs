@@ -121,6 +121,9 @@ pub(crate) fn engine_attr(attr: &v::ibv_qp_attr, mask: AttrMask) -> Result<QpAtt
     let mtu = u8::try_from(attr.path_mtu).ok().and_then(Mtu::from_code);
     if (given(AttrMask::PATH_MTU) && mtu.is_none())
         || (given(AttrMask::PORT) && attr.port_num != 1)
+        || (given(AttrMask::AV) && attr.ah_attr.port_num != 1)
+        // RoCE has none (the kernel's `_ib_modify_qp`).
+        || given(AttrMask::ALT_PATH)
         || (given(AttrMask::PKEY_INDEX) && attr.pkey_index != 0)
         || (given(AttrMask::MAX_QP_RD_ATOMIC) && attr.max_rd_atomic > limits::MAX_RD_ATOM)
         || (given(AttrMask::MAX_DEST_RD_ATOMIC) && attr.max_dest_rd_atomic > limits::MAX_RD_ATOM)

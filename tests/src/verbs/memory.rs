@@ -87,9 +87,14 @@ impl Pages {
 
     /// Changes the protection (`PROT_READ`, …).
     pub fn protect(&self, protection: libc::c_int) {
-        // SAFETY: our mapping.
-        let returned =
-            unsafe { libc::mprotect(std::ptr::with_exposed_provenance_mut(self.addr), self.len, protection) };
+        self.protect_from(0, protection);
+    }
+
+    /// Changes the protection of what is at `offset`, a multiple of [`PAGE`], and behind it.
+    pub fn protect_from(&self, offset: usize, protection: libc::c_int) {
+        let tail = std::ptr::with_exposed_provenance_mut(self.addr + offset);
+        // SAFETY: a part of our mapping.
+        let returned = unsafe { libc::mprotect(tail, self.len - offset, protection) };
         assert_eq!(returned, 0, "mprotect: {}", Errno::last());
     }
 
