@@ -65,10 +65,7 @@ fn read_is_read_again() {
     qp.node.memory_mut().poke(qp.remote.addr, &[1; 3 * MTU]);
     qp.gets(O::ReadRequest, 100, part(&qp, 0, 700), &[]);
     let first = qp.sent();
-    assert_eq!(
-        first,
-        ["RDMA READ response First 100", "RDMA READ response Middle 101", "RDMA READ response Last 102"]
-    );
+    assert_eq!(first, ["RDMA READ response First 100", "RDMA READ response Middle 101", "RDMA READ response Last 102"]);
     assert_eq!(first.iter().map(|sent| sent.payload.len()).collect::<Vec<_>>(), [256, 256, 188]);
     qp.node.memory_mut().poke(qp.remote.addr, &[2; 3 * MTU]);
     qp.gets(O::ReadRequest, 100, part(&qp, 0, 700), &[]);

@@ -1,9 +1,7 @@
 //! The responder, packet by packet: messages, order, readiness, credits.
 
 use urxe_engine::attr::AttrMask;
-use urxe_engine::{
-    Access, AsyncEvent, DropReason, Event, QpState, RecvWr, SendOp, SgeList, WcOpcode, WcStatus,
-};
+use urxe_engine::{Access, AsyncEvent, DropReason, Event, QpState, RecvWr, SendOp, SgeList, WcOpcode, WcStatus};
 use urxe_sim::Happening;
 use urxe_sim::solo::{MTU, PEER_QPN, RQ_PSN, Sent, Solo};
 use urxe_wire::{Aeth, Ext, ImmDt, Operation as O, Psn, RKey, Reth, Syndrome};

@@ -1,0 +1,290 @@
+//! READs and atomics as the requester sees them: chunks, responses, lost responses, fence, limits.
+
+use urxe_engine::{
+    Access, Data, DropReason, Pd, QpState, Remote, SendFlags, SendOp, SendWr, Sge, SgeList, WcOpcode, WcStatus,
+};
+use urxe_sim::solo::{MTU, Sent, Solo};
+use urxe_wire::{Aeth, AtomicAckEth, Credits, Ext, Msn, NakCode, Operation as O, RKey, Reth, RnrTimer, Syndrome};
+
+const REMOTE: Remote = Remote { addr: 0x1234_5678_9A00, r_key: RKey(0x77) };
+const OK: WcStatus = WcStatus::Success;
+const ACK: Aeth = Aeth { syndrome: Syndrome::Ack(Credits::INVALID), msn: Msn::new(0) };
+
+fn reth(sent: &Sent) -> (u64, u32) {
+    match sent.header.ext {
+        Ext::Reth(Reth { va, r_key, dma_len }) => {
+            assert_eq!(r_key, REMOTE.r_key);
+            (va - REMOTE.addr, dma_len)
+        }
+        ext => panic!("no RETH: {ext:?}"),
+    }
+}
+
+/// A response of 256 bytes in the middle of a READ.
+fn middle(qp: &mut Solo, psn: u32) {
+    qp.gets(O::ReadResponseMiddle, psn, Ext::None, &[psn.to_le_bytes()[0]; MTU]);
+}
+
+fn atomic_ack(qp: &mut Solo, psn: u32, original: u64) {
+    qp.gets(O::AtomicAcknowledge, psn, Ext::AethAtomicAckEth(ACK, AtomicAckEth { original }), &[]);
+}
+
+#[test]
+fn responses_go_where_the_elements_say() {
+    let mut qp = Solo::rts();
+    let sge = |offset, length| Sge { addr: qp.local.addr + offset, length, l_key: qp.local.key.0 };
+    let data = Data::Gather(SgeList::new(&[sge(1000, 250), sge(0, 20), sge(2000, 30)]));
+    let flags = SendFlags { signaled: true, ..SendFlags::default() };
+    qp.post_wr(SendWr { wr_id: 1, op: SendOp::Read(REMOTE), data, flags }).unwrap();
+    let sent = qp.sent();
+    assert_eq!(sent, ["RDMA READ Request 200 ?"]);
+    assert_eq!(reth(&sent[0]), (0, 300));
+    qp.gets(O::ReadResponseFirst, 200, Ext::Aeth(ACK), &[1; MTU]);
+    qp.gets(O::ReadResponseLast, 201, Ext::Aeth(ACK), &[2; 44]);
+    let [cqe] = qp.cqes().try_into().unwrap();
+    assert_eq!((cqe.wr_id, cqe.status, cqe.opcode, cqe.byte_len), (1, OK, WcOpcode::RdmaRead, 300));
+    let peek = |offset, len| qp.node.memory().peek(qp.local.addr + offset, len);
+    assert_eq!(peek(999, 252), [&[0][..], &[1; 250], &[0]].concat());
+    assert_eq!(peek(0, 21), [&[1; 6][..], &[2; 14], &[0]].concat());
+    assert_eq!(peek(2000, 31), [&[2; 30][..], &[0]].concat());
+}
+
+#[test]
+fn atomics_bring_back_what_was_there() {
+    let mut qp = Solo::rts();
+    qp.post(1, SendOp::CompareSwap { remote: REMOTE, compare: 1, swap: 2 }, 8);
+    qp.post(2, SendOp::FetchAdd { remote: REMOTE, add: 3 }, 8);
+    let sent = qp.sent();
+    assert_eq!(sent, ["CmpSwap 200 ?", "FetchAdd 201 ?"]);
+    let Ext::AtomicEth(cmp_swap) = sent[0].header.ext else { panic!("no AtomicETH") };
+    assert_eq!((cmp_swap.va, cmp_swap.r_key, cmp_swap.compare, cmp_swap.swap_add), (REMOTE.addr, REMOTE.r_key, 1, 2));
+    let Ext::AtomicEth(fetch_add) = sent[1].header.ext else { panic!("no AtomicETH") };
+    assert_eq!((fetch_add.swap_add, fetch_add.compare), (3, 0));
+    atomic_ack(&mut qp, 200, 0x0102_0304_0506_0708);
+    let bytes = qp.node.memory().peek(qp.local.addr, 8);
+    assert_eq!(bytes, 0x0102_0304_0506_0708_u64.to_ne_bytes());
+    atomic_ack(&mut qp, 201, 1);
+    let cqes = qp.cqes();
+    assert_eq!(
+        cqes.iter().map(|cqe| (cqe.wr_id, cqe.opcode, cqe.byte_len)).collect::<Vec<_>>(),
+        [(1, WcOpcode::CompSwap, 8), (2, WcOpcode::FetchAdd, 8)]
+    );
+}
+
+#[test]
+fn nothing_is_read_without_a_key() {
+    let mut qp = Solo::rts();
+    let flags = SendFlags { signaled: true, ..SendFlags::default() };
+    let data = Data::Gather(SgeList::new(&[]));
+    qp.post_wr(SendWr { wr_id: 1, op: SendOp::Read(REMOTE), data, flags }).unwrap();
+    assert_eq!(reth(&qp.sent()[0]), (0, 0));
+    qp.gets(O::ReadResponseOnly, 200, Ext::Aeth(ACK), &[]);
+    assert_eq!(qp.completed(), [(1, OK)]);
+}
+
+// --- chunks and limits -------------------------------------------------------------------------------------
+
+#[test]
+fn a_long_read_is_asked_for_in_chunks() {
+    let mut qp = Solo::rts();
+    qp.post(1, SendOp::Read(REMOTE), 60 * 256 + 1);
+    // A window of 32 packets in four chunks of 8.
+    let sent = qp.sent();
+    assert_eq!(sent.iter().map(|sent| sent.header.bth.psn.get()).collect::<Vec<_>>(), [200, 208, 216, 224]);
+    assert_eq!(sent.iter().map(reth).collect::<Vec<_>>(), [(0, 2048), (2048, 2048), (4096, 2048), (6144, 2048)]);
+    for psn in 200..207 {
+        middle(&mut qp, psn);
+    }
+    assert_eq!(qp.sent(), [""; 0], "the first chunk is not complete");
+    middle(&mut qp, 207);
+    let sent = qp.sent();
+    assert_eq!(sent, ["RDMA READ Request 232 ?"]);
+    let (offset, len) = reth(&sent[0]);
+    assert!(offset == 8192 && len >= 2048, "{offset} {len}");
+    for psn in 208..260 {
+        middle(&mut qp, psn);
+        qp.sent();
+    }
+    assert_eq!(qp.completed(), []);
+    qp.gets(O::ReadResponseLast, 260, Ext::Aeth(ACK), &[9]);
+    assert_eq!(qp.completed(), [(1, OK)]);
+    assert_eq!(qp.node.memory().peek(qp.local.addr + 60 * 256 - 1, 3), [3, 9, 0], "259 is 0x103");
+}
+
+#[test]
+fn no_more_reads_and_atomics_than_the_responder_takes() {
+    let mut qp = Solo::with(|attr| attr.max_rd_atomic = 2);
+    for wr_id in 1..=3 {
+        qp.post(wr_id, SendOp::FetchAdd { remote: REMOTE, add: 1 }, 8);
+    }
+    qp.post(4, SendOp::Send, 4);
+    assert_eq!(qp.sent(), ["FetchAdd 200 ?", "FetchAdd 201 ?"], "and nothing overtakes");
+    atomic_ack(&mut qp, 200, 0);
+    assert_eq!(qp.sent(), ["FetchAdd 202 ?", "SEND Only 203 ?"]);
+}
+
+#[test]
+fn reads_and_atomics_that_can_never_be_sent_fail() {
+    for op in [SendOp::Read(REMOTE), SendOp::FetchAdd { remote: REMOTE, add: 1 }] {
+        let mut qp = Solo::with(|attr| attr.max_rd_atomic = 0);
+        qp.post(1, SendOp::Write(REMOTE), 4);
+        qp.post(2, op, 8);
+        assert_eq!(qp.sent(), ["RDMA WRITE Only 200 ?"]);
+        qp.gets_ack(200);
+        assert_eq!(qp.completed(), [(1, OK), (2, WcStatus::LocalQpOperationError)]);
+    }
+}
+
+#[test]
+fn a_fence_waits_for_reads_and_atomics_only() {
+    let mut qp = Solo::rts();
+    let fenced = |wr_id, qp: &Solo| SendWr {
+        wr_id,
+        op: SendOp::Send,
+        data: Data::Gather(qp.sges(4)),
+        flags: SendFlags { fence: true, signaled: true, solicited: false },
+    };
+    qp.post(1, SendOp::Write(REMOTE), 4);
+    qp.post_wr(fenced(2, &qp)).unwrap();
+    assert_eq!(qp.sent(), ["RDMA WRITE Only 200 ?", "SEND Only 201 ?"]);
+    qp.post(3, SendOp::Read(REMOTE), 4);
+    qp.post_wr(fenced(4, &qp)).unwrap();
+    assert_eq!(qp.sent(), ["RDMA READ Request 202 ?"]);
+    qp.gets_ack(201);
+    assert_eq!(qp.sent(), [""; 0]);
+    qp.gets(O::ReadResponseOnly, 202, Ext::Aeth(ACK), b"read");
+    let sent = qp.sent();
+    assert_eq!(sent, ["SEND Only 203 ?"]);
+    assert_eq!(sent[0].payload, b"read");
+}
+
+// --- lost responses ----------------------------------------------------------------------------------------
+
+#[test]
+fn a_lost_response_is_asked_for_again() {
+    let mut qp = Solo::rts();
+    qp.post(1, SendOp::Read(REMOTE), 1000);
+    qp.sent();
+    qp.gets(O::ReadResponseFirst, 200, Ext::Aeth(ACK), &[1; MTU]);
+    middle(&mut qp, 202);
+    let sent = qp.sent();
+    assert_eq!(sent, ["RDMA READ Request 201 ?"]);
+    assert_eq!(reth(&sent[0]), (256, 744), "only what is missing");
+    assert_eq!(qp.drops(), [DropReason::OutOfSequence]);
+    // The rest of the old answer, still under way.
+    qp.gets(O::ReadResponseLast, 203, Ext::Aeth(ACK), &[1; 232]);
+    assert_eq!(qp.sent(), [""; 0], "it has been asked for again already");
+    qp.gets(O::ReadResponseFirst, 201, Ext::Aeth(ACK), &[7; MTU]);
+    qp.gets(O::ReadResponseMiddle, 202, Ext::None, &[8; MTU]);
+    qp.gets(O::ReadResponseLast, 203, Ext::Aeth(ACK), &[9; 232]);
+    assert_eq!(qp.completed(), [(1, OK)]);
+    let bytes = qp.node.memory().peek(qp.local.addr, 1000);
+    assert_eq!((bytes[255], bytes[256], bytes[512], bytes[768], bytes[999]), (1, 7, 8, 9, 9));
+}
+
+#[test]
+fn an_ack_of_later_requests_implies_that_a_response_was_lost() {
+    for op in [SendOp::Read(REMOTE), SendOp::FetchAdd { remote: REMOTE, add: 1 }] {
+        let mut qp = Solo::rts();
+        qp.post(1, SendOp::Send, 4);
+        qp.post(2, op, 8);
+        qp.post(3, SendOp::Send, 4);
+        let sent = qp.sent();
+        qp.gets_ack(202);
+        assert_eq!(qp.completed(), [(1, OK)], "what is before the lost response is acknowledged");
+        assert_eq!(qp.sent(), sent[1..]);
+        qp.gets_ack(202);
+        assert_eq!(qp.sent(), [""; 0], "once");
+    }
+}
+
+#[test]
+fn a_refusal_behind_a_lost_response_waits() {
+    let mut qp = Solo::rts();
+    qp.post(1, SendOp::Read(REMOTE), 4);
+    qp.post(2, SendOp::Write(REMOTE), 4);
+    qp.sent();
+    qp.gets_aeth(201, Syndrome::Nak(NakCode::RemoteAccessError));
+    assert_eq!((qp.completed(), qp.sent().len()), (vec![], 2));
+    qp.gets(O::ReadResponseOnly, 200, Ext::Aeth(ACK), b"read");
+    qp.gets_aeth(201, Syndrome::Nak(NakCode::RemoteAccessError));
+    assert_eq!(qp.completed(), [(1, OK), (2, WcStatus::RemoteAccessError)]);
+}
+
+#[test]
+fn a_read_may_be_refused_midway() {
+    let mut qp = Solo::rts();
+    qp.post(1, SendOp::Read(REMOTE), 600);
+    qp.sent();
+    qp.gets(O::ReadResponseFirst, 200, Ext::Aeth(ACK), &[1; MTU]);
+    qp.gets_aeth(201, Syndrome::Nak(NakCode::RemoteOperationalError));
+    assert_eq!(qp.completed(), [(1, WcStatus::RemoteOperationError)]);
+}
+
+#[test]
+fn duplicate_responses_change_nothing() {
+    let mut qp = Solo::rts();
+    qp.post(1, SendOp::FetchAdd { remote: REMOTE, add: 1 }, 8);
+    qp.sent();
+    atomic_ack(&mut qp, 200, 5);
+    qp.log();
+    atomic_ack(&mut qp, 200, 6);
+    assert_eq!(qp.drops(), [DropReason::GhostAck]);
+    assert_eq!(qp.node.memory().peek(qp.local.addr, 8), 5_u64.to_ne_bytes());
+}
+
+// --- responses that cannot be ------------------------------------------------------------------------------
+
+#[test]
+fn responses_of_the_wrong_kind_or_length() {
+    let bad = |op: SendOp, len, respond: &dyn Fn(&mut Solo)| {
+        let mut qp = Solo::rts();
+        qp.post(1, op, len);
+        qp.post(2, SendOp::Send, 4);
+        qp.sent();
+        respond(&mut qp);
+        assert_eq!(qp.completed(), [(1, WcStatus::BadResponseError), (2, WcStatus::WrFlushError)]);
+        assert_eq!(qp.node.memory().peek(qp.local.addr, 600), [0; 600], "nothing is stored");
+    };
+    let read = SendOp::Read(REMOTE);
+    for len in [0, 4, 252] {
+        bad(read, 600, &|qp| qp.gets(O::ReadResponseFirst, 200, Ext::Aeth(ACK), &vec![1; len]));
+    }
+    bad(read, 4, &|qp| qp.gets(O::ReadResponseOnly, 200, Ext::Aeth(ACK), &[1; 8]));
+    bad(read, 8, &|qp| atomic_ack(qp, 200, 1));
+    bad(SendOp::FetchAdd { remote: REMOTE, add: 1 }, 8, &|qp| {
+        qp.gets(O::ReadResponseOnly, 200, Ext::Aeth(ACK), &[1; 8])
+    });
+    for syndrome in [Syndrome::RnrNak(RnrTimer::new(1)), Syndrome::Nak(NakCode::RemoteAccessError)] {
+        let refusal = Aeth { syndrome, ..ACK };
+        bad(read, 8, &|qp| qp.gets(O::ReadResponseOnly, 200, Ext::Aeth(refusal), &[1; 8]));
+    }
+}
+
+#[test]
+fn responses_to_what_was_never_asked_for() {
+    let mut qp = Solo::rts();
+    qp.post(1, SendOp::Read(REMOTE), 60 * 256);
+    qp.sent();
+    // Asked for are 200 to 231.
+    for psn in [199, 232, 259, 260, 0] {
+        middle(&mut qp, psn);
+    }
+    assert_eq!(qp.drops(), [DropReason::GhostAck; 5]);
+    assert_eq!(qp.state(), QpState::Rts);
+}
+
+#[test]
+fn buffers_that_may_not_be_written() {
+    for (pd, access) in [(Pd(1), Access::NONE), (Pd(2), Access::LOCAL_WRITE)] {
+        let mut qp = Solo::rts();
+        let key = qp.node.memory_mut().register(pd, access, qp.local.addr, 64);
+        let data = Data::Gather(SgeList::new(&[Sge { addr: qp.local.addr, length: 8, l_key: key.0 }]));
+        let flags = SendFlags::default();
+        qp.post_wr(SendWr { wr_id: 1, op: SendOp::Read(REMOTE), data, flags }).unwrap();
+        qp.sent();
+        qp.gets(O::ReadResponseOnly, 200, Ext::Aeth(ACK), &[1; 8]);
+        assert_eq!(qp.completed(), [(1, WcStatus::LocalProtectionError)]);
+        assert_eq!(qp.node.memory().peek(qp.local.addr, 8), [0; 8]);
+    }
+}
