@@ -15,7 +15,7 @@ impl Errno {
     }
 
     /// The result of a verb that returns 0 or an errno value.
-    pub(super) fn check(returned: c_int) -> Result<(), Self> {
+    pub fn check(returned: c_int) -> Result<(), Self> {
         if returned == 0 { Ok(()) } else { Err(Self(returned)) }
     }
 }

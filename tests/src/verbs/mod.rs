@@ -8,6 +8,7 @@
 //! | [`wr`] | work requests |
 //! | [`qp`] | queue pairs: states and posting |
 //! | [`pair`] | two connected queue pairs of one process |
+//! | [`child`] | forked processes |
 //! | [`mistake`] | wrong use and its consequences, as tables |
 //!
 //! Every object is destroyed by its owner's drop, which panics when libibverbs refuses: a test that leaves something
@@ -15,6 +16,7 @@
 //!
 //! Safe enough for tests, not for programs: a work request may name any address, as it may in C.
 
+pub mod child;
 pub mod context;
 pub mod cq;
 mod handle;

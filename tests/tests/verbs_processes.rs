@@ -1,0 +1,377 @@
+//! Processes and threads: forks, sleepers, several threads at one queue pair, and what is left behind.
+
+use std::collections::HashMap;
+use std::fs;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use urxe_ffi::functions as f;
+use urxe_ffi::verbs as v;
+use urxe_tests::in_world;
+use urxe_tests::verbs::child::{Child, Parent, does_not_hang};
+use urxe_tests::verbs::memory::pattern;
+use urxe_tests::verbs::{
+    Channel, Context, Cq, End, Errno, Op, Options, PATIENCE, Pair, RecvWr, Remote, SendWr, Status, is_readable,
+};
+
+fn works(pair: &Pair) -> Result<()> {
+    let Pair { near, far } = pair;
+    let (local, remote) = (near.region(5000)?, far.region(5000)?);
+    local.pages().write(0, &pattern(1, 5000));
+    far.qp.post_recv(&RecvWr::new(0, &[remote.sge(0, 5000)]))?;
+    let wc = near.complete(&SendWr::new(Op::Send, &[local.sge(0, 5000)]))?;
+    ensure!(wc.status == Status::SUCCESS, "{wc:?}");
+    ensure!(far.recv_cq.next()?.byte_len == 5000 && remote.pages().read(0, 5000) == pattern(1, 5000));
+    Ok(())
+}
+
+/// Tells the other process where this queue pair and its memory are.
+fn introduction(end: &End, memory: Remote) -> [u64; 3] {
+    [u64::from(end.qp.number()), memory.addr, u64::from(memory.rkey)]
+}
+
+fn connect(end: &End, [number, addr, rkey]: [u64; 3], options: &Options) -> Result<Remote> {
+    end.connect(u32::try_from(number)?, end.gid(options)?, options)?;
+    Ok(Remote { addr, rkey: u32::try_from(rkey)? })
+}
+
+/// fork(2): what the child inherits is dead, and says so; the parent goes on; the child may open the device itself.
+#[test]
+fn the_child_of_a_fork_has_no_device() {
+    in_world(|| {
+        let pair = Pair::new(&Options { events: true, ..Options::default() })?;
+        works(&pair)?;
+        let near = &pair.near;
+        let mr = near.region(4096)?;
+        Child::fork(|_| {
+            let post = near.qp.post_send(&SendWr::new(Op::Send, &[mr.sge(0, 8)]));
+            ensure!(post.is_err(), "a post of the child went through");
+            ensure!(near.qp.post_recv(&RecvWr::new(0, &[])).is_err(), "a receive of the child went through");
+            ensure!(near.send_cq.poll(1).is_err(), "the child polled");
+            ensure!(near.send_cq.arm(false).is_err(), "the child armed");
+            ensure!(near.context.query_port(1).is_err(), "the child queried the port");
+            ensure!(near.region(4096).is_err(), "the child registered memory");
+            ensure!(Cq::new(&near.context, 4, None).is_err(), "the child made a CQ");
+            ensure!(Channel::new(&near.context).is_err(), "the child made a channel");
+            ensure!(near.qp.state().is_err(), "the child queried its QP");
+            ensure!(mr.dereg().is_err() && near.qp.destroy().is_err(), "the child destroyed the parent's objects");
+            works(&Pair::new(&Options::default())?).context("the child's own device")
+        })?
+        .finish()?;
+        works(&pair).context("the parent, afterwards")
+    });
+}
+
+/// ibv_fork_init(3) before the device is opened: the parent's memory stays what the device reads and writes.
+#[test]
+fn fork_init() {
+    in_world(|| {
+        // SAFETY: no region is registered yet.
+        Errno::check(unsafe { f::ibv_fork_init() })?;
+        let pair = Pair::new(&Options::default())?;
+        let Pair { near, far } = &pair;
+        let (local, remote) = (near.region(100_000)?, far.region(100_000)?);
+        let mut child = Child::fork(|parent| parent.receive::<1>().map(|_| ()))?;
+        // Written after the fork, while the child lives: copy-on-write must not take it away.
+        local.pages().write(0, &pattern(5, 100_000));
+        let wc = near.complete(&SendWr::new(Op::Write(remote.at(0)), &[local.sge(0, 100_000)]))?;
+        ensure!(wc.status == Status::SUCCESS && remote.pages().read(0, 100_000) == pattern(5, 100_000), "{wc:?}");
+        child.send(&[0])?;
+        child.finish()?;
+        works(&pair)
+    });
+}
+
+/// Forks at any moment: no lock that a thread of ours holds may stop the child.
+#[test]
+fn forks_amid_traffic() {
+    in_world(|| {
+        let pair = Pair::new(&Options::default())?;
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let traffic = scope.spawn(|| -> Result<()> {
+                while !stop.load(Ordering::Relaxed) {
+                    works(&pair)?;
+                }
+                Ok(())
+            });
+            let forks = (0..20).try_for_each(|_| {
+                let child = Child::fork(|_| {
+                    ensure!(pair.near.context.query_port(1).is_err(), "the child queried the port");
+                    works(&Pair::new(&Options::default())?).context("the child's own device")
+                })?;
+                child.finish()
+            });
+            stop.store(true, Ordering::Relaxed);
+            traffic.join().expect("the traffic's thread").context("the traffic")?;
+            forks
+        })
+    });
+}
+
+/// The target of one-sided operations: makes memory, and sleeps until it is told what it should find there.
+fn asleep(parent: &mut Parent, options: &Options) -> Result<()> {
+    let end = End::new(&Context::open()?, options)?;
+    let memory = end.region(1 << 20)?;
+    memory.pages().write(0, &pattern(1, 1 << 20));
+    parent.send(&introduction(&end, memory.at(0)))?;
+    connect(&end, parent.receive()?, options)?;
+    parent.send(&[0])?;
+    // From here on no call into libibverbs.
+    let [counter] = parent.receive()?;
+    ensure!(memory.pages().read_u64(0) == counter, "the counter is {}", memory.pages().read_u64(0));
+    ensure!(memory.pages().read(8, 500_000) == pattern(2, 500_000), "the WRITE did not arrive");
+    Ok(())
+}
+
+/// One-sided operations need nothing of the target's program (trap of software RDMA: no progress without polling).
+#[test]
+fn the_target_sleeps() {
+    in_world(|| {
+        let options = Options::default();
+        let mut target = Child::fork(|parent| asleep(parent, &Options::default()))?;
+        let near = End::new(&Context::open()?, &options)?;
+        let local = near.region(1 << 20)?;
+        let remote = connect(&near, target.receive()?, &options)?;
+        target.send(&introduction(&near, local.at(0)))?;
+        target.receive::<1>()?;
+        let at = |offset| Remote { addr: remote.addr + offset, ..remote };
+        let complete = |op, offset, len| -> Result<()> {
+            let wc = near.complete(&SendWr::new(op, &[local.sge(offset, len)]))?;
+            ensure!(wc.status == Status::SUCCESS, "{op:?}: {wc:?}");
+            Ok(())
+        };
+        complete(Op::Read(at(0)), 0, 1 << 20)?;
+        ensure!(local.pages().read(0, 1 << 20) == pattern(1, 1 << 20), "READ");
+        let first = local.pages().read_u64(0);
+        complete(Op::CmpSwp { remote: at(0), compare: first, swap: 40 }, 16, 8)?;
+        ensure!(local.pages().read_u64(16) == first);
+        for count in 0..100 {
+            complete(Op::FetchAdd { remote: at(0), add: 1 }, 16, 8)?;
+            ensure!(local.pages().read_u64(16) == 40 + count);
+        }
+        local.pages().write(0, &pattern(2, 500_000));
+        complete(Op::Write(at(8)), 0, 500_000)?;
+        target.send(&[140])?;
+        target.finish()
+    });
+}
+
+/// A receiver that sleeps in ibv_get_cq_event is woken by a message of another process.
+#[test]
+fn the_receiver_sleeps() {
+    in_world(|| {
+        let options = || Options { events: true, ..Options::default() };
+        let mut receiver = Child::fork(|parent| {
+            let end = End::new(&Context::open()?, &options())?;
+            let memory = end.region(4096)?;
+            end.qp.modify(&urxe_tests::verbs::Change::init(options().access))?;
+            end.qp.post_recvs(&vec![RecvWr::new(0, &[memory.sge(0, 4096)]); 10])?;
+            end.recv_cq.arm(false)?;
+            parent.send(&introduction(&end, memory.at(0)))?;
+            let [number, ..] = parent.receive::<3>()?;
+            end.ready_to_receive(u32::try_from(number)?, end.gid(&options())?, &options())?;
+            parent.send(&[0])?;
+            for round in 0..10_u64 {
+                let channel = end.channel.as_ref().context("no channel")?;
+                ensure!(is_readable(channel.fd(), PATIENCE) && channel.event()? == end.recv_cq.address());
+                end.recv_cq.acknowledge_events(1);
+                ensure!(end.recv_cq.next()?.byte_len == 8 && memory.pages().read_u64(0) == round);
+                end.recv_cq.arm(false)?;
+                parent.send(&[round])?;
+            }
+            Ok(())
+        })?;
+        let near = End::new(&Context::open()?, &options())?;
+        let local = near.region(4096)?;
+        connect(&near, receiver.receive()?, &options())?;
+        receiver.send(&introduction(&near, local.at(0)))?;
+        receiver.receive::<1>()?;
+        for round in 0..10_u64 {
+            // Time to fall asleep.
+            std::thread::sleep(Duration::from_millis(10));
+            local.pages().write(0, &round.to_ne_bytes());
+            ensure!(near.complete(&SendWr::new(Op::Send, &[local.sge(0, 8)]))?.status == Status::SUCCESS);
+            ensure!(receiver.receive()? == [round]);
+        }
+        receiver.finish()
+    });
+}
+
+/// Verbs are thread-safe (ibv_post_send(3) and all others): two threads at the same queue pair and the same CQs.
+#[test]
+fn two_threads_at_one_queue_pair() {
+    const EACH: u64 = 2000;
+    in_world(|| {
+        let pair = Pair::new(&Options::default())?;
+        let Pair { near, far } = &pair;
+        let (local, remote) = (near.region(1 << 20)?, far.region(1 << 20)?);
+        let left = AtomicUsize::new(2 * usize::try_from(EACH)?);
+        let work = |thread: u64| -> Result<Vec<u64>> {
+            let mut seen = Vec::new();
+            let mut next = 0;
+            while left.load(Ordering::Relaxed) > 0 {
+                if next < EACH {
+                    let id = thread * EACH + next;
+                    let offset = usize::try_from(id)? * 8;
+                    local.pages().write(offset, &id.to_ne_bytes());
+                    let wr = SendWr::new(Op::Write(remote.at(offset)), &[local.sge(offset, 8)]).id(id);
+                    match near.qp.post_send(&wr) {
+                        Ok(()) => next += 1,
+                        Err(error) => ensure!(error.errno.0 == libc::ENOMEM, "{error:?}"),
+                    }
+                }
+                let wcs = near.send_cq.poll(3)?;
+                ensure!(wcs.iter().all(|wc| wc.status == Status::SUCCESS), "{wcs:?}");
+                left.fetch_sub(wcs.len(), Ordering::Relaxed);
+                seen.extend(wcs.iter().map(|wc| wc.wr_id));
+            }
+            Ok(seen)
+        };
+        let mut seen = std::thread::scope(|scope| -> Result<Vec<u64>> {
+            let threads = [0, 1].map(|thread| scope.spawn(move || work(thread)));
+            let mut all = Vec::new();
+            for thread in threads {
+                all.extend(thread.join().expect("a working thread")?);
+            }
+            Ok(all)
+        })?;
+        seen.sort_unstable();
+        ensure!(seen == (0..2 * EACH).collect::<Vec<_>>(), "{} completions of {}", seen.len(), 2 * EACH);
+        for id in 0..2 * EACH {
+            ensure!(remote.pages().read_u64(usize::try_from(id)? * 8) == id, "WRITE {id} did not arrive");
+        }
+        Ok(())
+    });
+}
+
+/// Two threads, a queue pair each, one device: neither waits for the other.
+#[test]
+fn two_threads_at_two_queue_pairs() {
+    in_world(|| {
+        let context = Context::open()?;
+        std::thread::scope(|scope| {
+            let run = || -> Result<()> {
+                let pair = Pair::on(&context, &Options::default())?;
+                (0..100).try_for_each(|_| works(&pair))
+            };
+            let threads = [scope.spawn(run), scope.spawn(run)];
+            threads.into_iter().try_for_each(|thread| thread.join().expect("a working thread"))
+        })
+    });
+}
+
+/// Two contexts of one device are strangers with a wire between them.
+#[test]
+fn two_contexts() {
+    in_world(|| {
+        let (one, other) = (Context::open()?, Context::open()?);
+        let options = Options::default();
+        let pair = Pair { near: End::new(&one, &options)?, far: End::new(&other, &options)? };
+        pair.connect(&options)?;
+        works(&pair)?;
+        // Protection domains are not shared either.
+        let foreign = pair.far.region(4096)?;
+        let wc = pair.near.complete(&SendWr::new(Op::Send, &[foreign.sge(0, 8)]))?;
+        ensure!(wc.status == Status::LOC_PROT_ERR, "{wc:?}");
+        Ok(())
+    });
+}
+
+fn descriptors() -> Result<HashMap<String, String>> {
+    let mut found = HashMap::new();
+    for entry in fs::read_dir("/proc/self/fd")? {
+        let entry = entry?;
+        // The one that reads the folder is gone by now.
+        if let Ok(target) = fs::read_link(entry.path()) {
+            found.insert(entry.file_name().to_string_lossy().into_owned(), target.to_string_lossy().into_owned());
+        }
+    }
+    Ok(found)
+}
+
+fn threads() -> Result<usize> {
+    Ok(fs::read_dir("/proc/self/task")?.count())
+}
+
+/// Closing a device gives everything back.
+#[test]
+fn opening_and_closing_leaks_nothing() {
+    in_world(|| {
+        // What the first use of a library leaves for the next.
+        works(&Pair::new(&Options::default())?)?;
+        let (before, threads_before) = (descriptors()?, threads()?);
+        for round in 0..200 {
+            if round % 10 == 0 {
+                works(&Pair::new(&Options { events: true, ..Options::default() })?)?;
+            } else {
+                drop(Context::open()?);
+            }
+        }
+        urxe_tests::wait_until("the threads are gone", || Ok(threads()? <= threads_before))?;
+        let mut after = descriptors()?;
+        after.retain(|fd, _| !before.contains_key(fd));
+        ensure!(after.len() <= 1, "left open: {after:?}");
+        Ok(())
+    });
+}
+
+/// Voluntary context switches of our thread so far (proc_pid_status(5)): how often it went to sleep.
+fn sleeps() -> Result<u64> {
+    for entry in fs::read_dir("/proc/self/task")? {
+        let task = entry?.path();
+        if fs::read_to_string(task.join("comm"))? == "urxe\n" {
+            let status = fs::read_to_string(task.join("status"))?;
+            let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+            return Ok(line.context("no such line")?.trim().parse()?);
+        }
+    }
+    anyhow::bail!("no thread named urxe")
+}
+
+/// When nothing happens, nothing wakes up.
+#[test]
+fn an_idle_device_sleeps() {
+    in_world(|| {
+        let pair = Pair::new(&Options { events: true, ..Options::default() })?;
+        works(&pair)?;
+        for cq in [&pair.near.send_cq, &pair.far.recv_cq] {
+            cq.arm(false)?;
+        }
+        // Until the thread has noticed that nobody polls, and timers of what has been answered are over.
+        std::thread::sleep(Duration::from_millis(500));
+        let before = sleeps()?;
+        std::thread::sleep(Duration::from_secs(3));
+        let after = sleeps()?;
+        ensure!(after == before, "woke {} times in 3 s of nothing", after - before);
+        works(&pair)?;
+        Ok(())
+    });
+}
+
+/// Exiting without closing anything is not an error, and does not hang.
+#[test]
+fn exit_without_closing() {
+    in_world(|| {
+        Child::fork(|_| {
+            let pair = Pair::new(&Options::default())?;
+            works(&pair)?;
+            std::mem::forget(pair);
+            Ok(())
+        })?
+        .finish()
+    });
+}
+
+/// Nothing hangs when a queue pair that has failed goes away.
+#[test]
+fn a_failed_queue_pair_can_be_destroyed() {
+    in_world(|| {
+        let pair = Pair::new(&Options { rnr_retry: 0, ..Options::default() })?;
+        let wc = pair.near.complete(&SendWr::new(Op::Send, &[]))?;
+        ensure!(wc.status == Status::RNR_RETRY_EXC_ERR, "{wc:?}");
+        ensure!(pair.near.qp.state()? == v::IBV_QPS_ERR);
+        does_not_hang("destroying it", move || drop(pair))
+    });
+}
