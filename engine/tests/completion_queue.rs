@@ -1,0 +1,102 @@
+//! Completion queues: order, overrun, who is told (IBA 11.4.2; `ibv_req_notify_cq(3)`, `ibv_resize_cq(3)`).
+
+use urxe_engine::{CompletionQueue, Cqe, Pushed, WcOpcode, WcStatus};
+use urxe_wire::Qpn;
+
+fn cqe(wr_id: u64) -> Cqe {
+    Cqe {
+        wr_id,
+        status: WcStatus::Success,
+        opcode: WcOpcode::Send,
+        qpn: Qpn::new(1),
+        byte_len: 0,
+        imm: None,
+        src_qp: Qpn::default(),
+        solicited: false,
+    }
+}
+
+fn polled(cq: &mut CompletionQueue) -> Vec<u64> {
+    std::iter::from_fn(|| cq.poll()).map(|cqe| cqe.wr_id).collect()
+}
+
+#[test]
+fn first_in_first_out() {
+    let mut cq = CompletionQueue::new(3);
+    for round in 0..10 {
+        for wr_id in 0..3 {
+            assert_eq!(cq.push(cqe(round * 3 + wr_id)), Pushed::Quietly);
+        }
+        assert_eq!(cq.len(), 3);
+        assert_eq!(polled(&mut cq), [round * 3, round * 3 + 1, round * 3 + 2]);
+        assert!(cq.is_empty());
+    }
+}
+
+#[test]
+fn an_overrun_is_told_once_and_lasts() {
+    let mut cq = CompletionQueue::new(1);
+    assert_eq!(cq.push(cqe(1)), Pushed::Quietly);
+    assert!(!cq.has_overrun());
+    assert_eq!(cq.push(cqe(2)), Pushed::Overrun { first: true });
+    assert_eq!(cq.push(cqe(3)), Pushed::Overrun { first: false });
+    assert!(cq.has_overrun());
+    assert_eq!(polled(&mut cq), [1], "what was there before can still be had");
+    assert_eq!(cq.push(cqe(4)), Pushed::Overrun { first: false }, "a CQ in error takes nothing more");
+}
+
+#[test]
+fn one_event_for_one_request() {
+    let mut cq = CompletionQueue::new(10);
+    assert_eq!(cq.push(cqe(1)), Pushed::Quietly, "nobody asked");
+    cq.arm(false);
+    assert_eq!(cq.push(cqe(2)), Pushed::RaiseEvent);
+    assert_eq!(cq.push(cqe(3)), Pushed::Quietly);
+    cq.arm(false);
+    cq.arm(false);
+    assert_eq!(cq.push(cqe(4)), Pushed::RaiseEvent);
+    assert_eq!(cq.push(cqe(5)), Pushed::Quietly, "asking twice is asking once");
+}
+
+#[test]
+fn solicited_events_are_for_solicited_messages_and_errors() {
+    let mut cq = CompletionQueue::new(10);
+    cq.arm(true);
+    assert_eq!(cq.push(cqe(1)), Pushed::Quietly);
+    assert_eq!(cq.push(Cqe { solicited: true, ..cqe(2) }), Pushed::RaiseEvent);
+    cq.arm(true);
+    assert_eq!(cq.push(Cqe { status: WcStatus::WrFlushError, ..cqe(3) }), Pushed::RaiseEvent);
+    assert_eq!(cq.push(Cqe { solicited: true, ..cqe(4) }), Pushed::Quietly);
+}
+
+#[test]
+fn asking_for_any_outweighs_asking_for_solicited() {
+    for order in [[false, true], [true, false]] {
+        let mut cq = CompletionQueue::new(10);
+        order.into_iter().for_each(|solicited_only| cq.arm(solicited_only));
+        assert_eq!(cq.push(cqe(1)), Pushed::RaiseEvent, "{order:?}");
+    }
+}
+
+#[test]
+fn resizing_loses_nothing() {
+    let mut cq = CompletionQueue::new(4);
+    for wr_id in 0..3 {
+        cq.push(cqe(wr_id));
+    }
+    assert_eq!(cq.resize(2), Err(3));
+    assert_eq!(cq.capacity(), 4);
+    assert_eq!(cq.resize(3), Ok(()));
+    assert_eq!(cq.push(cqe(9)), Pushed::Overrun { first: true });
+    assert_eq!(polled(&mut cq), [0, 1, 2]);
+}
+
+#[test]
+fn a_qp_that_is_gone_leaves_nothing() {
+    let mut cq = CompletionQueue::new(10);
+    for (wr_id, qpn) in [(1, 1), (2, 2), (3, 1), (4, 2)] {
+        cq.push(Cqe { qpn: Qpn::new(qpn), ..cqe(wr_id) });
+    }
+    cq.forget(Qpn::new(1));
+    assert_eq!(polled(&mut cq), [2, 4]);
+}

@@ -1,0 +1,419 @@
+//! States of a queue pair: what each takes, SQD and its event, the order of flushing, what RESET forgets.
+
+use std::net::IpAddr;
+
+use urxe_engine::attr::{AttrMask, ModifyError, QpAttr};
+use urxe_engine::{
+    AsyncEvent, Data, DropReason, Event, PostError, QpState, QpType, RecvWr, Remote, SendFlags, SendOp, SendWr, Sge,
+    SgeList, WcStatus,
+};
+use urxe_sim::Happening;
+use urxe_sim::solo::{PEER_QPN, RQ_PSN, SQ_PSN, Solo};
+use urxe_wire::{
+    Aeth, Bth, Credits, Ext, Header, ImmDt, Msn, Opcode, Operation as O, PKey, Psn, RKey, Reth, Syndrome, Transport,
+};
+
+const REMOTE: Remote = Remote { addr: 0, r_key: RKey(1) };
+const OK: WcStatus = WcStatus::Success;
+const FLUSHED: WcStatus = WcStatus::WrFlushError;
+
+fn in_state(state: QpState) -> Solo {
+    let mut qp = Solo::reset(|_, _| {});
+    match state {
+        QpState::Reset => {}
+        QpState::Init | QpState::Rtr | QpState::Rts => qp.go_to(state, &Solo::attr()),
+        QpState::Sqd | QpState::Err => {
+            qp.go_to(QpState::Rts, &Solo::attr());
+            qp.modify(state, AttrMask::NONE, &Solo::attr()).unwrap();
+            qp.log();
+        }
+        QpState::Sqe => unreachable!("an RC QP has no SQE"),
+    }
+    assert_eq!(qp.state(), state);
+    qp
+}
+
+fn send(qp: &Solo) -> SendWr {
+    SendWr { wr_id: 1, op: SendOp::Send, data: Data::Gather(qp.sges(4)), flags: SendFlags::default() }
+}
+
+fn recv(qp: &Solo) -> RecvWr {
+    RecvWr { wr_id: 2, buffers: qp.sges(4) }
+}
+
+// --- posting -----------------------------------------------------------------------------------------------
+
+#[test]
+fn where_work_requests_may_be_posted() {
+    for (state, sends, recvs) in [
+        (QpState::Reset, false, false),
+        (QpState::Init, false, true),
+        (QpState::Rtr, false, true),
+        (QpState::Rts, true, true),
+        (QpState::Sqd, true, true),
+        (QpState::Err, true, true),
+    ] {
+        let mut qp = in_state(state);
+        let refused = Err(PostError::State(state));
+        let (send, recv) = (send(&qp), recv(&qp));
+        assert_eq!(qp.post_wr(send), if sends { Ok(()) } else { refused }, "{state:?}");
+        assert_eq!(qp.recv_wr(recv), if recvs { Ok(()) } else { refused }, "{state:?}");
+        let flushed = if state == QpState::Err { vec![(1, FLUSHED), (2, FLUSHED)] } else { vec![] };
+        assert_eq!(qp.completed(), flushed, "{state:?}");
+    }
+}
+
+#[test]
+fn what_may_not_be_posted() {
+    let mut qp = Solo::rts();
+    let good = send(&qp);
+    let with = |op, data| SendWr { op, data, ..good.clone() };
+    let gather = |count: usize, length| Data::Gather(SgeList::new(&vec![Sge { addr: 0, length, l_key: 0 }; count]));
+    let inline = |len| Data::Inline(vec![0; len].into());
+    let fetch_add = SendOp::FetchAdd { remote: REMOTE, add: 1 };
+    for (op, data, expected) in [
+        (SendOp::Send, gather(4, 1), Ok(())),
+        (SendOp::Send, gather(5, 1), Err(PostError::TooManySge)),
+        (SendOp::Send, inline(256), Ok(())),
+        (SendOp::Send, inline(257), Err(PostError::InlineTooLong)),
+        (SendOp::Send, gather(1, 1 << 31), Ok(())),
+        (SendOp::Send, gather(1, (1 << 31) + 1), Err(PostError::Length)),
+        (SendOp::Write(REMOTE), gather(4, 1 << 30), Err(PostError::Length)),
+        (SendOp::Read(REMOTE), gather(4, u32::MAX), Err(PostError::Length)),
+        (SendOp::Read(REMOTE), inline(8), Err(PostError::Operation)),
+        (fetch_add, inline(8), Err(PostError::Operation)),
+        (fetch_add, gather(1, 8), Ok(())),
+        (fetch_add, gather(2, 4), Ok(())),
+        (fetch_add, gather(1, 4), Err(PostError::Length)),
+        (fetch_add, gather(0, 0), Err(PostError::Length)),
+    ] {
+        assert_eq!(qp.post_wr(with(op, data.clone())), expected, "{op:?} of {data:?}");
+    }
+    let five = SgeList::new(&[Sge::default(); 5]);
+    assert_eq!(qp.recv_wr(RecvWr { wr_id: 1, buffers: five }), Err(PostError::TooManySge));
+}
+
+#[test]
+fn queues_are_as_long_as_asked_for() {
+    let mut qp = Solo::reset(|setup, _| (setup.cap.max_send_wr, setup.cap.max_recv_wr) = (3, 2));
+    qp.go_to(QpState::Rts, &Solo::attr());
+    for _ in 0..3 {
+        qp.post(1, SendOp::Send, 4);
+    }
+    let (send, recv) = (send(&qp), recv(&qp));
+    assert_eq!(qp.post_wr(send.clone()), Err(PostError::QueueFull));
+    qp.sent();
+    assert_eq!(qp.post_wr(send.clone()), Err(PostError::QueueFull), "sent is not done");
+    qp.gets_ack(SQ_PSN);
+    assert_eq!(qp.post_wr(send), Ok(()));
+
+    assert_eq!(qp.recv_wr(recv.clone()), Ok(()));
+    assert_eq!(qp.recv_wr(recv.clone()), Ok(()));
+    assert_eq!(qp.recv_wr(recv), Err(PostError::QueueFull));
+}
+
+#[test]
+fn services_take_only_their_operations() {
+    let imm = ImmDt([0; 4]);
+    let all = [
+        SendOp::Send,
+        SendOp::SendWithImmediate(imm),
+        SendOp::Write(REMOTE),
+        SendOp::WriteWithImmediate(REMOTE, imm),
+        SendOp::Read(REMOTE),
+        SendOp::CompareSwap { remote: REMOTE, compare: 0, swap: 0 },
+        SendOp::FetchAdd { remote: REMOTE, add: 0 },
+    ];
+    for (qp_type, taken) in
+        [(QpType::Rc, 7), (QpType::XrcSend, 7), (QpType::Uc, 4), (QpType::Ud, 2), (QpType::XrcRecv, 0)]
+    {
+        let mut qp = Solo::reset(|setup, _| setup.qp_type = qp_type);
+        let own = if qp_type == QpType::Ud { AttrMask::QKEY } else { AttrMask::ACCESS_FLAGS };
+        let init = AttrMask::PKEY_INDEX.with(AttrMask::PORT).with(own);
+        qp.modify(QpState::Init, init, &Solo::attr()).unwrap();
+        qp.modify(QpState::Err, AttrMask::NONE, &Solo::attr()).unwrap();
+        for (at, op) in all.into_iter().enumerate() {
+            let expected = if at < taken { Ok(()) } else { Err(PostError::Operation) };
+            let wr = SendWr { wr_id: 1, op, data: Data::Gather(qp.sges(8)), flags: SendFlags::default() };
+            assert_eq!(qp.post_wr(wr), expected, "{qp_type:?} {op:?}");
+        }
+    }
+}
+
+#[test]
+fn no_receive_of_its_own_with_an_srq() {
+    let mut qp = Solo::reset(|setup, node| setup.srq = Some(node.verbs().create_srq()));
+    qp.go_to(QpState::Init, &Solo::attr());
+    let wr = recv(&qp);
+    assert_eq!(qp.recv_wr(wr), Err(PostError::HasSrq));
+}
+
+// --- packets -----------------------------------------------------------------------------------------------
+
+#[test]
+fn states_that_receive_nothing() {
+    for state in [QpState::Reset, QpState::Init, QpState::Err] {
+        let mut qp = in_state(state);
+        qp.gets(O::SendOnly, RQ_PSN, Ext::None, &[]);
+        qp.gets_ack(SQ_PSN);
+        assert_eq!(qp.drops(), [DropReason::State(state); 2]);
+        assert_eq!(qp.sent(), [""; 0]);
+    }
+}
+
+#[test]
+fn rtr_answers_but_does_not_ask() {
+    let mut qp = in_state(QpState::Rtr);
+    qp.recv(1, 64);
+    qp.gets(O::SendOnly, RQ_PSN, Ext::None, b"first");
+    qp.gets(O::WriteOnly, RQ_PSN + 1, Ext::Reth(Reth { va: 0, r_key: RKey(0), dma_len: 0 }), &[]);
+    assert_eq!(qp.sent(), ["ACK 101"]);
+    assert_eq!(qp.async_events(), [AsyncEvent::CommunicationEstablished], "once");
+    qp.gets_ack(SQ_PSN);
+    assert_eq!(qp.drops(), [DropReason::State(QpState::Rtr)]);
+}
+
+#[test]
+fn packets_that_are_not_for_this_connection() {
+    let mut qp = Solo::rts();
+    qp.recv(1, 64);
+    let bth = |transport, operation| Bth::new(Opcode::new(transport, operation).unwrap(), qp.qpn, Psn::new(RQ_PSN));
+    let rc = Header::new(bth(Transport::Rc, O::SendOnly), Ext::None);
+    let uc = Header::new(bth(Transport::Uc, O::SendOnly), Ext::None);
+    let cnp = Header::new(Bth::new(Opcode::CNP, qp.qpn, Psn::new(0)), Ext::CnpReserved);
+    let peer: IpAddr = "10.0.0.2".parse().unwrap();
+
+    qp.gets_from("10.0.0.3".parse().unwrap(), &rc, b"x");
+    qp.gets_from(peer, &uc, b"x");
+    qp.gets_changed(O::SendOnly, RQ_PSN, Ext::None, b"x", |bth| bth.p_key = PKey(0x8001));
+    qp.gets_from(peer, &cnp, &[]);
+    assert_eq!(
+        qp.drops(),
+        [DropReason::Stranger, DropReason::Transport, DropReason::PKey, DropReason::CongestionNotification]
+    );
+    assert_eq!(qp.sent(), [""; 0]);
+    qp.gets_changed(O::SendOnly, RQ_PSN, Ext::None, b"x", |bth| bth.p_key = PKey(0x7FFF));
+    assert_eq!(qp.completed(), [(1, OK)], "a limited member of the default partition may send");
+}
+
+// --- SQD ---------------------------------------------------------------------------------------------------
+
+fn drain(qp: &mut Solo) {
+    let attr = QpAttr { sqd_notify: true, ..Solo::attr() };
+    qp.modify(QpState::Sqd, AttrMask::EN_SQD_ASYNC_NOTIFY, &attr).unwrap();
+}
+
+#[test]
+fn draining_lets_what_has_begun_complete_and_tells() {
+    let mut qp = Solo::rts();
+    qp.post(1, SendOp::Send, 10_000);
+    qp.sent();
+    drain(&mut qp);
+    qp.post(2, SendOp::Send, 4);
+    assert!(qp.node.qp(qp.qpn).is_draining());
+    for psn in (SQ_PSN + 3..SQ_PSN + 39).step_by(4) {
+        qp.gets_ack(psn);
+        qp.sent();
+    }
+    assert_eq!(qp.async_events(), []);
+    qp.gets_ack(SQ_PSN + 39);
+    let log = qp.log();
+    let events = log.iter().filter(|happening| matches!(happening, Happening::Async(_, AsyncEvent::SqDrained)));
+    assert_eq!(events.count(), 1);
+    assert!(!qp.node.qp(qp.qpn).is_draining());
+    assert_eq!(qp.sent(), [""; 0], "what had not begun waits");
+    // Attributes may be changed now, and that is no other drain.
+    qp.modify(QpState::Sqd, AttrMask::RETRY_CNT, &QpAttr { retry_cnt: 1, ..Solo::attr() }).unwrap();
+    assert_eq!(qp.async_events(), []);
+    qp.modify(QpState::Rts, AttrMask::NONE, &Solo::attr()).unwrap();
+    assert_eq!(qp.sent(), ["SEND Only 240 ?"]);
+}
+
+#[test]
+fn draining_an_idle_queue_tells_at_once() {
+    let mut qp = Solo::rts();
+    drain(&mut qp);
+    assert_eq!(qp.async_events(), [AsyncEvent::SqDrained]);
+}
+
+#[test]
+fn draining_does_not_tell_unless_asked() {
+    let mut qp = Solo::rts();
+    qp.modify(QpState::Sqd, AttrMask::NONE, &Solo::attr()).unwrap();
+    assert_eq!(qp.async_events(), []);
+}
+
+#[test]
+fn a_draining_queue_still_answers_and_tries_again() {
+    let mut qp = Solo::rts();
+    qp.post(1, SendOp::Send, 4);
+    qp.sent();
+    drain(&mut qp);
+    qp.recv(2, 4);
+    qp.gets(O::SendOnly, RQ_PSN, Ext::None, b"x");
+    qp.elapse(qp.timeout().unwrap());
+    assert_eq!(qp.sent(), ["ACK 100", "SEND Only 200 ?"]);
+}
+
+// --- ERR and RESET -----------------------------------------------------------------------------------------
+
+#[test]
+fn everything_is_flushed_in_order() {
+    let mut qp = Solo::rts();
+    for wr_id in 1..=3 {
+        let wr = SendWr { wr_id, ..send(&qp) };
+        qp.post_wr(wr).unwrap();
+    }
+    qp.sent();
+    for wr_id in 11..=13 {
+        qp.recv(wr_id, 1024);
+    }
+    // The first receive has a message begun, and an answer is due.
+    qp.gets(O::SendFirst, RQ_PSN, Ext::None, &[0; 256]);
+    qp.modify(QpState::Err, AttrMask::NONE, &Solo::attr()).unwrap();
+    assert_eq!(qp.completed(), [1, 2, 3, 11, 12, 13].map(|wr_id| (wr_id, FLUSHED)), "unsignaled ones too");
+    assert_eq!((qp.sent().len(), qp.timeout()), (0, None));
+    qp.gets_ack(SQ_PSN + 2);
+    qp.gets(O::SendLast, RQ_PSN + 1, Ext::None, &[0]);
+    qp.modify(QpState::Err, AttrMask::NONE, &Solo::attr()).unwrap();
+    assert_eq!((qp.completed(), qp.sent().len()), (vec![], 0));
+}
+
+#[test]
+fn reset_forgets_everything_without_completions() {
+    let mut qp = Solo::rts();
+    qp.post(1, SendOp::Read(REMOTE), 400);
+    qp.recv(2, 1024);
+    qp.sent();
+    qp.gets(O::SendFirst, RQ_PSN, Ext::None, &[0; 256]);
+    qp.modify(QpState::Reset, AttrMask::NONE, &Solo::attr()).unwrap();
+    assert_eq!(qp.completed(), []);
+    assert_eq!((qp.timeout(), qp.sent().len()), (None, 0));
+
+    // And it works again, from PSNs of its own.
+    let attr = QpAttr { rq_psn: Psn::new(1000), sq_psn: Psn::new(2000), ..Solo::attr() };
+    qp.go_to(QpState::Rts, &attr);
+    qp.gets_ack(SQ_PSN + 1);
+    qp.gets(O::SendLast, RQ_PSN + 1, Ext::None, &[0]);
+    assert_eq!(qp.sent(), ["ACK 999"], "a packet of the old connection is a duplicate at most");
+    qp.recv(3, 4);
+    qp.post(4, SendOp::Send, 4);
+    qp.gets(O::SendOnly, 1000, Ext::None, &[0]);
+    assert_eq!(qp.sent(), ["ACK 1000", "SEND Only 2000 ?"]);
+    qp.gets_ack(2000);
+    assert_eq!(qp.completed(), [(3, OK), (4, OK)]);
+}
+
+#[test]
+fn surroundings_that_fail() {
+    let mut qp = Solo::rts();
+    qp.post(1, SendOp::Send, 4);
+    qp.node.fail(qp.now, qp.qpn);
+    assert_eq!((qp.state(), qp.completed()), (QpState::Err, vec![(1, FLUSHED)]));
+    let mut qp = Solo::reset(|_, _| {});
+    qp.node.fail(qp.now, qp.qpn);
+    assert_eq!(qp.state(), QpState::Reset);
+}
+
+#[test]
+fn timers_do_not_outlive_their_state() {
+    for rnr in [false, true] {
+        let mut qp = Solo::rts();
+        qp.post(1, SendOp::Send, 4);
+        qp.sent();
+        if rnr {
+            qp.gets_aeth(SQ_PSN, Syndrome::RnrNak(urxe_wire::RnrTimer::new(1)));
+        }
+        let wait = qp.timeout().unwrap();
+        qp.modify(QpState::Err, AttrMask::NONE, &Solo::attr()).unwrap();
+        qp.log();
+        qp.elapse(wait);
+        assert_eq!((qp.timeout(), qp.completed(), qp.sent().len()), (None, vec![], 0));
+    }
+}
+
+#[test]
+fn changes_of_state_are_traced() {
+    let mut qp = Solo::rts();
+    qp.gets(O::SendMiddle, RQ_PSN, Ext::None, &[0; 256]);
+    let state = |happening: &Happening| match happening {
+        Happening::Trace(_, Event::State { from, to }) => Some((*from, *to)),
+        _ => None,
+    };
+    assert_eq!(qp.log().iter().filter_map(state).collect::<Vec<_>>(), [(QpState::Rts, QpState::Err)]);
+}
+
+// --- attributes --------------------------------------------------------------------------------------------
+
+#[test]
+fn queried_psns_are_the_next_ones() {
+    let mut qp = Solo::rts();
+    qp.recv(1, 64);
+    qp.gets(O::SendOnly, RQ_PSN, Ext::None, &[]);
+    qp.post(2, SendOp::Send, 600);
+    qp.sent();
+    let attr = qp.node.qp(qp.qpn).attr();
+    assert_eq!((attr.rq_psn.get(), attr.sq_psn.get(), attr.dest_qpn), (101, 203, PEER_QPN));
+}
+
+#[test]
+fn a_refused_modify_changes_nothing() {
+    let mut qp = in_state(QpState::Init);
+    let before = qp.node.qp(qp.qpn).attr();
+    let attr = QpAttr { min_rnr_timer: urxe_wire::RnrTimer::new(5), ..Solo::attr() };
+    let refused = qp.modify(QpState::Rtr, AttrMask::MIN_RNR_TIMER, &attr);
+    let missing = AttrMask::AV
+        .with(AttrMask::PATH_MTU)
+        .with(AttrMask::DEST_QPN)
+        .with(AttrMask::RQ_PSN)
+        .with(AttrMask::MAX_DEST_RD_ATOMIC);
+    assert_eq!(refused, Err(ModifyError::Missing(missing)));
+    assert_eq!((qp.state(), qp.node.qp(qp.qpn).attr()), (QpState::Init, before));
+}
+
+#[test]
+fn values_out_of_range() {
+    let rts = AttrMask::SQ_PSN
+        .with(AttrMask::TIMEOUT)
+        .with(AttrMask::RETRY_CNT)
+        .with(AttrMask::RNR_RETRY)
+        .with(AttrMask::MAX_QP_RD_ATOMIC);
+    for (attr, bad) in [
+        (QpAttr { timeout: 32, ..Solo::attr() }, AttrMask::TIMEOUT),
+        (QpAttr { retry_cnt: 8, ..Solo::attr() }, AttrMask::RETRY_CNT),
+        (QpAttr { rnr_retry: 8, ..Solo::attr() }, AttrMask::RNR_RETRY),
+    ] {
+        let mut qp = in_state(QpState::Rtr);
+        assert_eq!(qp.modify(QpState::Rts, rts, &attr), Err(ModifyError::Value(bad)));
+        assert_eq!(qp.state(), QpState::Rtr);
+    }
+    let mut qp = in_state(QpState::Init);
+    let all = rts.with(AttrMask::AV);
+    assert_eq!(qp.modify(QpState::Err, all, &Solo::attr()), Err(ModifyError::Unexpected(all)));
+}
+
+#[test]
+fn transitions_that_are_not_there() {
+    for (from, to) in [
+        (QpState::Reset, QpState::Rtr),
+        (QpState::Init, QpState::Rts),
+        (QpState::Rtr, QpState::Init),
+        (QpState::Rts, QpState::Rtr),
+        (QpState::Err, QpState::Rts),
+    ] {
+        let refused = in_state(from).modify(to, AttrMask::NONE, &Solo::attr());
+        assert_eq!(refused, Err(ModifyError::NoTransition { from, to }));
+    }
+}
+
+#[test]
+fn an_ack_that_comes_with_the_last_response_is_not_needed() {
+    // A drain ends with a READ response as well as with an ACK.
+    let mut qp = Solo::rts();
+    qp.post(1, SendOp::Read(REMOTE), 4);
+    qp.sent();
+    drain(&mut qp);
+    let aeth = Aeth { syndrome: Syndrome::Ack(Credits::INVALID), msn: Msn::default() };
+    qp.gets(O::ReadResponseOnly, SQ_PSN, Ext::Aeth(aeth), b"read");
+    assert_eq!(qp.async_events(), [AsyncEvent::SqDrained]);
+}
