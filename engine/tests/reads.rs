@@ -253,7 +253,7 @@ fn responses_of_the_wrong_kind_or_length() {
     bad(read, 4, &|qp| qp.gets(O::ReadResponseOnly, 200, Ext::Aeth(ACK), &[1; 8]));
     bad(read, 8, &|qp| atomic_ack(qp, 200, 1));
     bad(SendOp::FetchAdd { remote: REMOTE, add: 1 }, 8, &|qp| {
-        qp.gets(O::ReadResponseOnly, 200, Ext::Aeth(ACK), &[1; 8])
+        qp.gets(O::ReadResponseOnly, 200, Ext::Aeth(ACK), &[1; 8]);
     });
     for syndrome in [Syndrome::RnrNak(RnrTimer::new(1)), Syndrome::Nak(NakCode::RemoteAccessError)] {
         let refusal = Aeth { syndrome, ..ACK };

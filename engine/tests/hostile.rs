@@ -1,0 +1,166 @@
+//! A peer that sends anything: the queue pair does not panic, touches no memory that it may not, completes each
+//! work request at most once and in order, and does not answer more than it was asked.
+
+use urxe_engine::attr::{AttrMask, QpAttr};
+use urxe_engine::rng::Rng;
+use urxe_engine::{QpState, Remote, SendOp, WcOpcode};
+use urxe_sim::solo::{MTU, Solo};
+use urxe_wire::opcode::HeaderSet;
+use urxe_wire::{
+    Aeth, AtomicAckEth, AtomicEth, Ext, Feth, Ieth, ImmDt, Msn, Opcode, Operation, Psn, RKey, Reth, Syndrome, Transport,
+};
+
+const REMOTE: Remote = Remote { addr: 0x1000, r_key: RKey(0x77) };
+
+fn small(rng: &mut Rng, bound: u32) -> u32 {
+    u32::try_from(rng.below(u64::from(bound))).unwrap()
+}
+
+fn one_of<T: Copy>(rng: &mut Rng, choices: &[T]) -> T {
+    choices[usize::try_from(rng.below(choices.len() as u64)).unwrap()]
+}
+
+fn rc_operations() -> Vec<Operation> {
+    (0..=u8::MAX)
+        .filter_map(Opcode::from_u8)
+        .filter(|opcode| opcode.transport() == Transport::Rc)
+        .map(Opcode::operation)
+        .collect()
+}
+
+struct Peer {
+    rng: Rng,
+    operations: Vec<Operation>,
+}
+
+impl Peer {
+    fn reth(&mut self, qp: &Solo, payload: usize) -> Reth {
+        let rng = &mut self.rng;
+        let offset = one_of(rng, &[0, 8, 100, qp.remote.length - 256, qp.remote.length, u64::MAX - qp.remote.addr]);
+        let payload = u32::try_from(payload).unwrap();
+        let some = small(rng, 3000);
+        Reth {
+            va: qp.remote.addr.wrapping_add(offset),
+            r_key: RKey(one_of(rng, &[qp.remote.key.0, qp.remote.key.0, qp.remote.key.0, qp.local.key.0, 0])),
+            dma_len: one_of(rng, &[payload, payload, some, 0, 1 << 31, u32::MAX]),
+        }
+    }
+
+    fn aeth(&mut self) -> Aeth {
+        let byte =
+            one_of(&mut self.rng, &[0x1F, 0x1F, 0x00, 0x03, 0x0A, 0x1E, 0x21, 0x3F, 0x60, 0x61, 0x62, 0x63, 0x64]);
+        Aeth { syndrome: Syndrome::from_u8(byte).unwrap(), msn: Msn::new(small(&mut self.rng, 1 << 24)) }
+    }
+
+    fn attack(&mut self, qp: &mut Solo) {
+        let operation = one_of(&mut self.rng, &self.operations);
+        let info = operation.info();
+        let len = one_of(&mut self.rng, &[0, 1, 8, MTU - 1, MTU, MTU, MTU, MTU + 4]);
+        let ext = match info.headers {
+            HeaderSet::None => Ext::None,
+            HeaderSet::Reth => Ext::Reth(self.reth(qp, len)),
+            HeaderSet::RethImmDt => Ext::RethImmDt(self.reth(qp, len), ImmDt([1; 4])),
+            HeaderSet::ImmDt => Ext::ImmDt(ImmDt([2; 4])),
+            HeaderSet::Ieth => Ext::Ieth(Ieth { r_key: RKey(3) }),
+            HeaderSet::AtomicEth => {
+                let Reth { va, r_key, .. } = self.reth(qp, 8);
+                Ext::AtomicEth(AtomicEth { va, r_key, swap_add: 1, compare: 0 })
+            }
+            HeaderSet::Aeth => Ext::Aeth(self.aeth()),
+            HeaderSet::AethAtomicAckEth => Ext::AethAtomicAckEth(self.aeth(), AtomicAckEth { original: 5 }),
+            HeaderSet::FethReth => Ext::FethReth(Feth::parse(&[0; 4]).unwrap(), self.reth(qp, len)),
+            HeaderSet::CnpReserved => unreachable!("RC has no CNP"),
+        };
+        let attr = qp.node.qp(qp.qpn).attr();
+        let near = if info.role == urxe_wire::opcode::Role::Request {
+            attr.rq_psn
+        } else {
+            attr.sq_psn.sub(small(&mut self.rng, 12))
+        };
+        let psn = match self.rng.below(8) {
+            0..=4 => near,
+            5 => near.sub(small(&mut self.rng, 8)),
+            6 => near.add(small(&mut self.rng, 8)),
+            _ => Psn::new(small(&mut self.rng, 1 << 24)),
+        };
+        qp.gets(operation, psn.get(), ext, &vec![0xEE; len]);
+    }
+}
+
+/// Work requests of each queue complete in the order they were posted in, each at most once.
+struct Order {
+    next: [u64; 2],
+}
+
+impl Order {
+    fn check(&mut self, qp: &mut Solo) {
+        for cqe in qp.cqes() {
+            // Of a failure the opcode says no more than which queue it was (and not even that is promised).
+            let queue = usize::from(cqe.wr_id >= 1 << 32);
+            if cqe.opcode == WcOpcode::Recv || cqe.opcode == WcOpcode::RecvRdmaWithImm {
+                assert_eq!(queue, 1);
+            }
+            assert!(cqe.wr_id >= self.next[queue], "{cqe:?} completed twice, or out of order");
+            self.next[queue] = cqe.wr_id + 1;
+        }
+    }
+}
+
+fn siege(seed: u64) {
+    let mut peer = Peer { rng: Rng::new(seed), operations: rc_operations() };
+    let attr = QpAttr { retry_cnt: 7, rnr_retry: 7, ..Solo::attr() };
+    let mut qp = Solo::with(|given| *given = attr);
+    let mut order = Order { next: [0, 1 << 32] };
+    let outside = qp.node.memory_mut().map(4096);
+    let [mut sends, mut recvs] = [0, 1 << 32];
+    for _ in 0..200 {
+        match peer.rng.below(16) {
+            0 => {
+                let op = one_of(
+                    &mut peer.rng,
+                    &[
+                        SendOp::Send,
+                        SendOp::Write(REMOTE),
+                        SendOp::Read(REMOTE),
+                        SendOp::FetchAdd { remote: REMOTE, add: 1 },
+                    ],
+                );
+                let len = if op.is_atomic() { 8 } else { small(&mut peer.rng, 4000) };
+                if sends < 40 {
+                    qp.post(sends, op, len);
+                    sends += 1;
+                }
+            }
+            1 if recvs < (1 << 32) + 40 => {
+                qp.recv(recvs, small(&mut peer.rng, 1000));
+                recvs += 1;
+            }
+            2 => {
+                if let Some(wait) = qp.timeout() {
+                    qp.elapse(wait);
+                }
+            }
+            _ => peer.attack(&mut qp),
+        }
+        if peer.rng.below(3) == 0 {
+            qp.node.nic().set_room(100_000);
+            let sent = qp.sent().len();
+            // A READ of all 16 KiB is 64 packets; there are four resources and four replays; and a window of requests.
+            assert!(sent <= 8 * 64 + 128 + 1, "seed {seed}: {sent} packets at once");
+        }
+        order.check(&mut qp);
+        if qp.state() == QpState::Err {
+            qp.modify(QpState::Reset, AttrMask::NONE, &Solo::attr()).unwrap();
+            qp.go_to(QpState::Rts, &attr);
+        }
+    }
+    assert_eq!(qp.node.memory().violations(), [], "seed {seed}");
+    assert!(qp.node.memory().holds(outside, &[0; 4096]));
+}
+
+#[test]
+fn sieges() {
+    for seed in 0..4_000 {
+        siege(seed);
+    }
+}
