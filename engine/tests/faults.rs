@@ -198,10 +198,10 @@ fn operations_that_the_qp_does_not_allow() {
     };
     let nak = "NAK InvalidRequest 100";
     fault_of(&mut without(Access::REMOTE_WRITE), nak, REQUEST_ERROR, |qp| {
-        qp.gets(O::WriteOnly, 100, reth(qp, 4), &[1; 4])
+        qp.gets(O::WriteOnly, 100, reth(qp, 4), &[1; 4]);
     });
     fault_of(&mut without(Access::REMOTE_READ), nak, REQUEST_ERROR, |qp| {
-        qp.gets(O::ReadRequest, 100, reth(qp, 4), &[])
+        qp.gets(O::ReadRequest, 100, reth(qp, 4), &[]);
     });
     fault_of(&mut without(Access::REMOTE_ATOMIC), nak, REQUEST_ERROR, |qp| {
         qp.gets(O::FetchAdd, 100, atomic(qp.remote.key, qp.remote.addr), &[]);

@@ -3,12 +3,14 @@
 mod answers;
 pub mod attr;
 mod completer;
+mod credit;
 mod requester;
 mod responder;
 mod segment;
 mod sge;
 pub mod state;
 mod window;
+mod wqe;
 
 use alloc::collections::VecDeque;
 

@@ -12,44 +12,20 @@
 use alloc::collections::VecDeque;
 use core::time::Duration;
 
-use urxe_wire::{AtomicEth, Bth, Ext, Header, Mtu, Operation, Psn, Qpn, Reth, packet::pad_count};
+use urxe_wire::{AtomicEth, Bth, Ext, Header, Mtu, Operation, Psn, Reth, packet::pad_count};
 
 use super::attr::QpAttr;
+use super::credit::Credit;
 use super::segment::data_packet;
 use super::sge::gather;
 use super::window::Window;
+use super::wqe::{SendWqe, Span, complete};
 use super::{Progress, QpConfig, Route, opcode};
-use crate::cq::{Cqe, WcOpcode, WcStatus};
+use crate::cq::WcStatus;
 use crate::event::{Event, RetryReason};
 use crate::host::{Consumer, Host, Io, Network};
 use crate::time::Instant;
 use crate::work::{Data, SendOp, SendWr};
-
-/// A send WQE.
-#[derive(Debug)]
-pub(super) struct SendWqe {
-    pub(super) wr: SendWr,
-    /// Bytes of the message.
-    pub(super) length: u32,
-    pub(super) signaled: bool,
-    /// Set when the first packet is cut.
-    pub(super) sent: Option<Span>,
-    /// It cannot be carried out; completes so when it is the oldest.
-    failed: Option<WcStatus>,
-}
-
-/// The PSNs of a WQE's packets; for a READ, of the responses.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Span {
-    pub(super) first: Psn,
-    pub(super) last: Psn,
-}
-
-impl Span {
-    fn contains(self, psn: Psn) -> bool {
-        psn.advance_from(self.first) <= self.last.advance_from(self.first)
-    }
-}
 
 /// The requester of one queue pair.
 #[derive(Debug)]
@@ -75,20 +51,6 @@ pub(super) struct Requester {
     credit: Credit,
     /// Going back to this PSN because of an implied NAK has been done; once is enough.
     pub(super) implied_nak_at: Option<Psn>,
-}
-
-/// End-to-end flow control (IBA 9.7.7.2): how many messages the peer has receive WQEs for.
-///
-/// Counted in messages that consume a receive WQE, not in SSNs as the specification does: that is what the
-/// limit is about, and it does not change when READs are asked for in chunks.
-#[derive(Debug, Default)]
-struct Credit {
-    /// Such messages begun.
-    begun: u32,
-    /// Such messages acknowledged.
-    acknowledged: u32,
-    /// `begun` may grow up to here; `None` is without limit.
-    limit: Option<u32>,
 }
 
 impl Requester {
@@ -224,14 +186,8 @@ impl Requester {
         if !may_start || (wqe.wr.flags.fence && reading) {
             return None;
         }
-        if wqe.wr.op.consumes_recv() {
-            // Beyond the limit, one message may go ahead to find out (IBA 9.7.7.2.5).
-            let next = self.credit.begun.wrapping_add(1);
-            let beyond = |limit: u32| limit.wrapping_sub(next).cast_signed() < 0;
-            if self.credit.limit.is_some_and(beyond) && !idle {
-                return None;
-            }
-            self.credit.begun = next;
+        if wqe.wr.op.consumes_recv() && !self.credit.take(idle) {
+            return None;
         }
         let span = Span { first: frontier, last: frontier.add(mtu.packets(wqe.length) - 1) };
         wqe.sent = Some(span);
@@ -427,8 +383,7 @@ impl Requester {
             wqe.sent.is_some_and(|span| span.first != self.una && span.contains(self.una))
                 && matches!(wqe.wr.op, SendOp::Send | SendOp::SendWithImmediate(_))
         });
-        let base = self.credit.acknowledged.wrapping_add(u32::from(partial));
-        self.credit.limit = wqes.map(|wqes| base.wrapping_add(wqes));
+        self.credit.promise(wqes, partial);
         if wqes.is_some_and(|wqes| wqes > 0) {
             self.rnr_deadline = None;
         }
@@ -547,7 +502,7 @@ impl Requester {
             self.cursor_packet = 0;
         }
         if wqe.wr.op.consumes_recv() {
-            self.credit.acknowledged = self.credit.acknowledged.wrapping_add(1);
+            self.credit.acknowledge();
         }
         if wqe.signaled {
             complete(config, io, &wqe, WcStatus::Success);
@@ -600,25 +555,4 @@ fn send_request<H: Host>(
     header.emit(io.network.packet(route, header.len()).ok_or(Unsent::NoRoom)?);
     io.network.commit();
     Ok(())
-}
-
-fn complete<H: Host>(config: &QpConfig<H>, io: &mut Io<'_, H>, wqe: &SendWqe, status: WcStatus) {
-    let (opcode, byte_len) = match wqe.wr.op {
-        SendOp::Send | SendOp::SendWithImmediate(_) => (WcOpcode::Send, 0),
-        SendOp::Write(_) | SendOp::WriteWithImmediate(..) => (WcOpcode::RdmaWrite, 0),
-        SendOp::Read(_) => (WcOpcode::RdmaRead, wqe.length),
-        SendOp::CompareSwap { .. } => (WcOpcode::CompSwap, 8),
-        SendOp::FetchAdd { .. } => (WcOpcode::FetchAdd, 8),
-    };
-    let cqe = Cqe {
-        wr_id: wqe.wr.wr_id,
-        status,
-        opcode,
-        qpn: config.qpn,
-        byte_len,
-        imm: None,
-        src_qp: Qpn::default(),
-        solicited: false,
-    };
-    io.consumer.complete(&config.send_cq, cqe);
 }

@@ -1,0 +1,56 @@
+//! Send work queue elements.
+
+use urxe_wire::{Psn, Qpn};
+
+use super::QpConfig;
+use crate::cq::{Cqe, WcOpcode, WcStatus};
+use crate::host::{Consumer, Host, Io};
+use crate::work::{SendOp, SendWr};
+
+/// A send WQE.
+#[derive(Debug)]
+pub(super) struct SendWqe {
+    pub(super) wr: SendWr,
+    /// Bytes of the message.
+    pub(super) length: u32,
+    pub(super) signaled: bool,
+    /// Set when the first packet is cut.
+    pub(super) sent: Option<Span>,
+    /// It cannot be carried out; completes so when it is the oldest.
+    pub(super) failed: Option<WcStatus>,
+}
+
+/// The PSNs of a WQE's packets; for a READ, of the responses.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Span {
+    pub(super) first: Psn,
+    pub(super) last: Psn,
+}
+
+impl Span {
+    pub(super) fn contains(self, psn: Psn) -> bool {
+        psn.advance_from(self.first) <= self.last.advance_from(self.first)
+    }
+}
+
+/// Tells the consumer how a WQE ended.
+pub(super) fn complete<H: Host>(config: &QpConfig<H>, io: &mut Io<'_, H>, wqe: &SendWqe, status: WcStatus) {
+    let (opcode, byte_len) = match wqe.wr.op {
+        SendOp::Send | SendOp::SendWithImmediate(_) => (WcOpcode::Send, 0),
+        SendOp::Write(_) | SendOp::WriteWithImmediate(..) => (WcOpcode::RdmaWrite, 0),
+        SendOp::Read(_) => (WcOpcode::RdmaRead, wqe.length),
+        SendOp::CompareSwap { .. } => (WcOpcode::CompSwap, 8),
+        SendOp::FetchAdd { .. } => (WcOpcode::FetchAdd, 8),
+    };
+    let cqe = Cqe {
+        wr_id: wqe.wr.wr_id,
+        status,
+        opcode,
+        qpn: config.qpn,
+        byte_len,
+        imm: None,
+        src_qp: Qpn::default(),
+        solicited: false,
+    };
+    io.consumer.complete(&config.send_cq, cqe);
+}
