@@ -1,5 +1,6 @@
 //! Two nodes, a network, traffic: chosen from a seed, carried out, checked.
 
+use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
 use urxe_engine::attr::{AttrMask, QpAttr};
@@ -36,6 +37,8 @@ pub enum Profile {
     TinyBuffers,
     /// Receive requests are posted late.
     NotReady,
+    /// Send queues are drained and go on, again and again, and a few packets are lost.
+    Draining,
     /// At some time nothing arrives any more.
     Silence,
     /// A request is wrong.
@@ -46,7 +49,7 @@ pub enum Profile {
 
 impl Profile {
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Clean,
         Self::Loss,
         Self::HeavyLoss,
@@ -56,6 +59,7 @@ impl Profile {
         Self::Mixed,
         Self::TinyBuffers,
         Self::NotReady,
+        Self::Draining,
         Self::Silence,
         Self::Poisoned,
         Self::PoisonedLoss,
@@ -77,6 +81,8 @@ pub struct Scenario {
     pub profile: Profile,
     /// What both nodes are like.
     pub node: NodeConfig,
+    /// They have IPv6 addresses.
+    pub ipv6: bool,
     /// What each connection is like.
     pub connections: Vec<Connection>,
     /// What each connection carries: from the first node to the second, and back.
@@ -89,6 +95,11 @@ pub struct Scenario {
     pub recv_batch: usize,
 }
 
+/// Alarms.
+const RECEIVES: u64 = 0;
+const DRAIN: u64 = 1;
+/// Time between two drains of all send queues.
+const DRAIN_INTERVAL: Duration = Duration::from_micros(150);
 /// Time between batches of receives.
 const RECV_INTERVAL: Duration = Duration::from_micros(700);
 /// Steps after which a scenario counts as endless.
@@ -139,7 +150,7 @@ impl Scenario {
             Profile::Clean | Profile::TinyBuffers | Profile::NotReady | Profile::Silence | Profile::Poisoned => {
                 [never; 4]
             }
-            Profile::Loss | Profile::PoisonedLoss => [few, never, never, never],
+            Profile::Loss | Profile::Draining | Profile::PoisonedLoss => [few, never, never, never],
             Profile::HeavyLoss => [Chance::percent(30), never, never, never],
             Profile::Reorder => [never, never, few, never],
             Profile::Duplicate => [never, few, never, never],
@@ -156,7 +167,7 @@ impl Scenario {
         };
         let recv_batch = if profile == Profile::NotReady { 1 + small(rng, 4) } else { usize::MAX };
         let silence_after = (profile == Profile::Silence).then(|| rng.below(200));
-        Self { seed, profile, node, connections, plans, chances, silence_after, recv_batch }
+        Self { seed, profile, node, ipv6: seed.is_multiple_of(5), connections, plans, chances, silence_after, recv_batch }
     }
 
     /// Carries it out and checks everything. With `capture`, `fabric` keeps all packets.
@@ -259,7 +270,10 @@ struct Run<'a> {
 
 impl<'a> Run<'a> {
     fn new(scenario: &'a Scenario, fabric: &mut Fabric) -> Result<Self, Complaint> {
-        let nodes = [1, 2].map(|nth| fabric.add_node(NodeConfig { seed: scenario.seed ^ nth, ..scenario.node }));
+        let nodes = [1, 2].map(|nth| {
+            let address = scenario.ipv6.then(|| IpAddr::V6(Ipv6Addr::new(0xFD00, 0, 0, 0, 0, 0, 0, nth)));
+            fabric.add_node(NodeConfig { seed: scenario.seed ^ u64::from(nth), address, ..scenario.node })
+        });
         let counters = nodes
             .map(|id| fabric.node_mut(id).memory_mut().register_new(8, Access::LOCAL_WRITE | Access::REMOTE_ATOMIC));
         let [drop, duplicate, delay, corrupt] = scenario.chances;
@@ -290,29 +304,46 @@ impl<'a> Run<'a> {
         for stream in &mut self.streams {
             stream.post_sends(fabric)?;
         }
-        fabric.alarm(fabric.now() + RECV_INTERVAL, 0);
+        fabric.alarm(fabric.now() + RECV_INTERVAL, RECEIVES);
+        if self.scenario.profile == Profile::Draining {
+            fabric.alarm(fabric.now() + DRAIN_INTERVAL, DRAIN);
+        }
         let mut steps = 0;
         while let Some(step) = fabric.step() {
             steps += 1;
             ensure!(steps < MOST_STEPS, "still going on after {steps} steps at {:?}", fabric.now());
             match step {
                 Step::Arrived(_) => {}
+                Step::Alarm(DRAIN) => {
+                    for stream in &mut self.streams {
+                        stream.drain(fabric)?;
+                        stream.go_on(fabric)?;
+                    }
+                    if fabric.is_busy() {
+                        fabric.alarm(fabric.now() + DRAIN_INTERVAL, DRAIN);
+                    }
+                }
                 Step::Alarm(_) => {
                     for stream in &mut self.streams {
                         stream.post_recvs(fabric, self.scenario.recv_batch)?;
                     }
                     // A direction that has failed never takes the rest.
                     if self.streams.iter().any(Stream::wants_recvs) && fabric.is_busy() {
-                        fabric.alarm(fabric.now() + RECV_INTERVAL, 0);
+                        fabric.alarm(fabric.now() + RECV_INTERVAL, RECEIVES);
                     }
                 }
                 Step::Served(_) => {
                     self.poll(fabric)?;
                     for stream in &mut self.streams {
                         stream.post_sends(fabric)?;
+                        stream.go_on(fabric)?;
                     }
                 }
             }
+        }
+        for stream in &mut self.streams {
+            stream.go_on(fabric)?;
+            stream.check_drains(fabric)?;
         }
         self.poll(fabric)
     }

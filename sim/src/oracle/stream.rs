@@ -2,11 +2,15 @@
 
 use std::collections::BTreeSet;
 
-use urxe_engine::{Access, Cqe, Data, PostError, RecvWr, Remote, SendOp, SendWr, Sge, SgeList, WcOpcode, WcStatus};
+use urxe_engine::attr::{AttrMask, QpAttr};
+use urxe_engine::{
+    Access, AsyncEvent, Cqe, Data, PostError, QpState, RecvWr, Remote, SendOp, SendWr, Sge, SgeList, WcOpcode, WcStatus,
+};
 use urxe_wire::{Qpn, RKey};
 
 use super::plan::{Piece, Plan, Planned, Poison, Verb};
 use crate::memory::Buffer;
+use crate::verbs::Happening;
 use crate::{Fabric, NodeId};
 
 /// Something that must not be.
@@ -136,6 +140,8 @@ pub(super) struct Stream {
     pub(super) counted: BTreeSet<u64>,
     /// Receives at the poisoned request and behind are never posted.
     recv_end: usize,
+    /// How often the send queue was drained.
+    drains: usize,
 }
 
 impl Stream {
@@ -175,6 +181,7 @@ impl Stream {
             recv_error: None,
             counted: BTreeSet::new(),
             recv_end,
+            drains: 0,
         }
     }
 
@@ -206,6 +213,40 @@ impl Stream {
                 Err(error) => return Err(Complaint(format!("post_recv of {}: {error:?}", self.recv_posted))),
             }
         }
+        Ok(())
+    }
+
+    /// Stops the send queue, to be told when nothing is outstanding.
+    pub(super) fn drain(&mut self, fabric: &mut Fabric) -> Result<(), Complaint> {
+        if fabric.node(self.from).qp(self.qp).state() != QpState::Rts {
+            return Ok(());
+        }
+        let attr = QpAttr { sqd_notify: true, ..QpAttr::default() };
+        self.drains += 1;
+        self.modify(fabric, QpState::Sqd, AttrMask::EN_SQD_ASYNC_NOTIFY, &attr)
+    }
+
+    /// Lets the send queue go on when it is drained.
+    pub(super) fn go_on(&self, fabric: &mut Fabric) -> Result<(), Complaint> {
+        let qp = fabric.node(self.from).qp(self.qp);
+        if qp.state() != QpState::Sqd || qp.is_draining() {
+            return Ok(());
+        }
+        self.modify(fabric, QpState::Rts, AttrMask::NONE, &QpAttr::default())
+    }
+
+    fn modify(&self, fabric: &mut Fabric, to: QpState, mask: AttrMask, attr: &QpAttr) -> Result<(), Complaint> {
+        let modified = fabric.modify(self.from, self.qp, to, mask, attr);
+        modified.map_err(|error| Complaint(format!("modify to {to:?}: {error:?}")))
+    }
+
+    /// Every drain was told of, once.
+    pub(super) fn check_drains(&self, fabric: &Fabric) -> Result<(), Complaint> {
+        let told = |(_, node, happening): &&(_, NodeId, Happening)| {
+            *node == self.from && *happening == Happening::Async(self.qp, AsyncEvent::SqDrained)
+        };
+        let told = fabric.journal().iter().filter(told).count();
+        ensure!(told == self.drains, "drained {} times, but told {told} times", self.drains);
         Ok(())
     }
 
