@@ -9,7 +9,7 @@ use urxe_ffi::verbs as v;
 use urxe_tests::in_world;
 use urxe_tests::verbs::memory::{ALL_ACCESS, PAGE, pattern};
 use urxe_tests::verbs::mistake::{Far, LEN, Mistake, Scene, make_all};
-use urxe_tests::verbs::{Mr, Op, Options, Pair, Pd, RecvWr, Remote, SendWr, Status};
+use urxe_tests::verbs::{Mr, Op, Options, Pages, Pair, Pd, RecvWr, Remote, SendWr, Status};
 
 const REMOTE_RIGHTS: u32 = v::IBV_ACCESS_REMOTE_WRITE | v::IBV_ACCESS_REMOTE_READ | v::IBV_ACCESS_REMOTE_ATOMIC;
 
@@ -307,6 +307,69 @@ fn memory_that_is_gone() {
                 Ok(SendWr::new(Op::CmpSwp { remote, compare: 0, swap: 1 }, &[s.local.sge(0, 8)]))
             }),
         ])
+    });
+}
+
+/// Memory of a file that was cut off: SIGBUS instead of SIGSEGV.
+#[test]
+fn a_file_that_is_gone() {
+    fn cut(pd: &std::sync::Arc<Pd>) -> Result<Mr> {
+        let (pages, file) = Pages::of_file(LEN);
+        let mr = Mr::of(pd, &pages, 0, LEN, ALL_ACCESS)?;
+        file.set_len(0)?;
+        Ok(mr)
+    }
+    fn remote(s: &Scene) -> Result<Remote> {
+        Ok(s.keep(cut(&s.pair.far.pd)?, |mr| mr.at(0)))
+    }
+    const GONE: Far = Far::Event(v::IBV_EVENT_QP_ACCESS_ERR);
+    in_world(|| {
+        make_all(&[
+            Mistake::new("SEND from it", Status::LOC_PROT_ERR, Far::Nothing, |s| {
+                Ok(SendWr::new(Op::Send, &[s.keep(cut(&s.pair.near.pd)?, |mr| mr.sge(0, LEN))]))
+            }),
+            Mistake::new("READ into it", Status::LOC_PROT_ERR, Far::Nothing, |s| {
+                let into = s.keep(cut(&s.pair.near.pd)?, |mr| mr.sge(0, LEN));
+                Ok(SendWr::new(Op::Read(s.remote.at(0)), &[into]))
+            }),
+            Mistake::new("WRITE to it", Status::REM_OP_ERR, GONE, |s| {
+                Ok(SendWr::new(Op::Write(remote(s)?), &[s.local.sge(0, LEN)]))
+            }),
+            Mistake::new("READ from it", Status::REM_OP_ERR, GONE, |s| {
+                Ok(SendWr::new(Op::Read(remote(s)?), &[s.local.sge(0, LEN)]))
+            }),
+            Mistake::new("FETCH_ADD on it", Status::REM_OP_ERR, GONE, |s| {
+                Ok(SendWr::new(atomic(remote(s)?), &[s.local.sge(0, 8)]))
+            }),
+        ])
+    });
+}
+
+/// Worker threads of servers often block every signal; a fault in such a thread would end the process.
+#[test]
+fn memory_that_is_gone_in_a_thread_that_blocks_signals() {
+    in_world(|| {
+        let thread = std::thread::spawn(|| {
+            // SAFETY: a local signal set.
+            unsafe {
+                let mut all = std::mem::zeroed();
+                libc::sigfillset(&raw mut all);
+                libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, std::ptr::null_mut());
+            }
+            make_all(&[
+                Mistake::new("SEND from it", Status::LOC_PROT_ERR, Far::Nothing, |s| {
+                    let mr = s.near_region(ALL_ACCESS)?;
+                    mr.pages().unmap();
+                    Ok(SendWr::new(Op::Send, &[s.keep(mr, |mr| mr.sge(0, LEN))]))
+                }),
+                Mistake::new("WRITE to it", Status::REM_OP_ERR, Far::Event(v::IBV_EVENT_QP_ACCESS_ERR), |s| {
+                    let mr = s.far_region(ALL_ACCESS)?;
+                    mr.pages().unmap();
+                    Ok(SendWr::new(Op::Write(s.keep(mr, |mr| mr.at(0))), &[s.local.sge(0, LEN)]))
+                }),
+            ])
+        });
+        thread.join().expect("the thread")
     });
 }
 

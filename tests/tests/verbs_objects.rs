@@ -29,7 +29,8 @@ fn registrations() {
         HalfReadOnly,
     }
     use Memory::{HalfReadOnly, HalfUnmapped, Inaccessible, ReadOnly, Unmapped, Writable};
-    const CASES: [(&str, Memory, usize, u32, Result<(), i32>); 22] = [
+    type Case = (&'static str, Memory, usize, u32, Result<(), i32>);
+    const CASES: [Case; 22] = [
         ("all of it", Writable, 2 * PAGE, ALL_ACCESS, Ok(())),
         ("one byte", Writable, 1, ALL_ACCESS, Ok(())),
         ("no access", Writable, PAGE, 0, Ok(())),

@@ -3,16 +3,19 @@
 use std::collections::HashMap;
 use std::fs;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use urxe_ffi::functions as f;
 use urxe_ffi::verbs as v;
 use urxe_tests::in_world;
 use urxe_tests::verbs::child::{Child, Parent, does_not_hang};
-use urxe_tests::verbs::memory::pattern;
+use urxe_tests::verbs::memory::{ALL_ACCESS, pattern};
+use urxe_tests::verbs::pair::{rtr, rts};
+use urxe_tests::verbs::qp::Init;
 use urxe_tests::verbs::{
-    Channel, Context, Cq, End, Errno, Op, Options, PATIENCE, Pair, RecvWr, Remote, SendWr, Status, is_readable,
+    Change, Channel, Context, Cq, End, Errno, Mr, Op, Options, PATIENCE, Pair, Pd, Qp, RecvWr, Remote, SendWr, Status,
+    is_readable,
 };
 
 fn works(pair: &Pair) -> Result<()> {
@@ -110,13 +113,18 @@ fn forks_amid_traffic() {
     });
 }
 
-/// The target of one-sided operations: makes memory, and sleeps until it is told what it should find there.
-fn asleep(parent: &mut Parent, options: &Options) -> Result<()> {
+/// The target of one-sided operations: makes memory, and sleeps until it is told what it should find there. Before that
+/// it may have polled, so that nobody else thought that it had to.
+fn asleep(parent: &mut Parent, options: &Options, polls_first: bool) -> Result<()> {
     let end = End::new(&Context::open()?, options)?;
     let memory = end.region(1 << 20)?;
     memory.pages().write(0, &pattern(1, 1 << 20));
     parent.send(&introduction(&end, memory.at(0)))?;
     connect(&end, parent.receive()?, options)?;
+    let until = Instant::now() + if polls_first { Duration::from_millis(50) } else { Duration::ZERO };
+    while Instant::now() < until {
+        ensure!(end.recv_cq.poll(1)?.is_empty());
+    }
     parent.send(&[0])?;
     // From here on no call into libibverbs.
     let [counter] = parent.receive()?;
@@ -125,35 +133,121 @@ fn asleep(parent: &mut Parent, options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// One-sided operations need nothing of the target's program (trap of software RDMA: no progress without polling).
+/// One-sided operations need nothing of the target's program.
 #[test]
 fn the_target_sleeps() {
+    in_world(|| one_sided(false));
+}
+
+#[test]
+fn the_target_sleeps_after_polling() {
+    in_world(|| one_sided(true));
+}
+
+fn one_sided(polls_first: bool) -> Result<()> {
+    let options = Options::default();
+    let mut target = Child::fork(|parent| asleep(parent, &Options::default(), polls_first))?;
+    let near = End::new(&Context::open()?, &options)?;
+    let local = near.region(1 << 20)?;
+    let remote = connect(&near, target.receive()?, &options)?;
+    target.send(&introduction(&near, local.at(0)))?;
+    target.receive::<1>()?;
+    let at = |offset| Remote { addr: remote.addr + offset, ..remote };
+    let complete = |op, offset, len| -> Result<()> {
+        let wc = near.complete(&SendWr::new(op, &[local.sge(offset, len)]))?;
+        ensure!(wc.status == Status::SUCCESS, "{op:?}: {wc:?}");
+        Ok(())
+    };
+    complete(Op::Read(at(0)), 0, 1 << 20)?;
+    ensure!(local.pages().read(0, 1 << 20) == pattern(1, 1 << 20), "READ");
+    let first = local.pages().read_u64(0);
+    complete(Op::CmpSwp { remote: at(0), compare: first, swap: 40 }, 16, 8)?;
+    ensure!(local.pages().read_u64(16) == first);
+    for count in 0..100 {
+        complete(Op::FetchAdd { remote: at(0), add: 1 }, 16, 8)?;
+        ensure!(local.pages().read_u64(16) == 40 + count);
+    }
+    local.pages().write(0, &pattern(2, 500_000));
+    complete(Op::Write(at(8)), 0, 500_000)?;
+    target.send(&[140])?;
+    target.finish()
+}
+
+/// Timers need nobody who polls: the end of an RNR wait, and the last of the retries, wake a sleeper.
+#[test]
+fn timers_while_everybody_sleeps() {
     in_world(|| {
-        let options = Options::default();
-        let mut target = Child::fork(|parent| asleep(parent, &Options::default()))?;
+        // 0.96 ms.
+        let patient = Options { events: true, min_rnr_timer: 15, ..Options::default() };
+        let Pair { near, far } = &Pair::new(&patient)?;
+        near.send_cq.arm(false)?;
+        near.qp.post_send(&SendWr::new(Op::Send, &[]))?;
+        let channel = near.channel.as_ref().context("no channel")?;
+        ensure!(!is_readable(channel.fd(), Duration::from_millis(50)), "completed without a receive");
+        far.qp.post_recv(&RecvWr::new(0, &[]))?;
+        ensure!(is_readable(channel.fd(), PATIENCE), "nobody tried again");
+        ensure!(channel.event()? == near.send_cq.address() && near.send_cq.next()?.status == Status::SUCCESS);
+        near.send_cq.acknowledge_events(1);
+
+        let impatient = Options { events: true, timeout: 10, retry_cnt: 3, ..Options::default() };
+        let Pair { near, far } = &Pair::new(&impatient)?;
+        far.qp.destroy()?;
+        near.send_cq.arm(true)?;
+        near.qp.post_send(&SendWr::new(Op::Send, &[]))?;
+        let channel = near.channel.as_ref().context("no channel")?;
+        ensure!(is_readable(channel.fd(), PATIENCE), "nobody gave up");
+        ensure!(channel.event()? == near.send_cq.address() && near.send_cq.next()?.status == Status::RETRY_EXC_ERR);
+        near.send_cq.acknowledge_events(1);
+        Ok(())
+    });
+}
+
+/// Much in both directions at once between two processes, the target asleep.
+#[test]
+fn streams_between_processes() {
+    const LEN: usize = 4 << 20;
+    in_world(|| {
+        let options = Options { rd_atomic: 8, mtu: v::IBV_MTU_4096, ..Options::default() };
+        let target = |parent: &mut Parent| {
+            let options = Options { rd_atomic: 8, mtu: v::IBV_MTU_4096, ..Options::default() };
+            let end = End::new(&Context::open()?, &options)?;
+            let memory = end.region(2 * LEN)?;
+            memory.pages().write(0, &pattern(1, LEN));
+            parent.send(&introduction(&end, memory.at(0)))?;
+            connect(&end, parent.receive()?, &options)?;
+            parent.send(&[0])?;
+            parent.receive::<1>()?;
+            ensure!(memory.pages().read(LEN, LEN) == pattern(2, LEN), "the WRITEs did not arrive");
+            Ok(())
+        };
+        let mut target = Child::fork(target)?;
         let near = End::new(&Context::open()?, &options)?;
-        let local = near.region(1 << 20)?;
+        let local = near.region(2 * LEN)?;
         let remote = connect(&near, target.receive()?, &options)?;
         target.send(&introduction(&near, local.at(0)))?;
         target.receive::<1>()?;
-        let at = |offset| Remote { addr: remote.addr + offset, ..remote };
-        let complete = |op, offset, len| -> Result<()> {
-            let wc = near.complete(&SendWr::new(op, &[local.sge(offset, len)]))?;
-            ensure!(wc.status == Status::SUCCESS, "{op:?}: {wc:?}");
-            Ok(())
-        };
-        complete(Op::Read(at(0)), 0, 1 << 20)?;
-        ensure!(local.pages().read(0, 1 << 20) == pattern(1, 1 << 20), "READ");
-        let first = local.pages().read_u64(0);
-        complete(Op::CmpSwp { remote: at(0), compare: first, swap: 40 }, 16, 8)?;
-        ensure!(local.pages().read_u64(16) == first);
-        for count in 0..100 {
-            complete(Op::FetchAdd { remote: at(0), add: 1 }, 16, 8)?;
-            ensure!(local.pages().read_u64(16) == 40 + count);
+        local.pages().write(LEN, &pattern(2, LEN));
+        // In pieces of odd sizes, READs and WRITEs by turns.
+        let (mut offset, mut posted) = (0, 0);
+        while offset < LEN {
+            let len = (100_003 + 17 * (offset % 1000)).min(LEN - offset);
+            let at = |offset: usize| Remote { addr: remote.addr + offset as u64, ..remote };
+            near.qp.post_sends(&[
+                SendWr::new(Op::Read(at(offset)), &[local.sge(offset, len)]),
+                SendWr::new(Op::Write(at(LEN + offset)), &[local.sge(LEN + offset, len)]),
+            ])?;
+            offset += len;
+            posted += 2;
+            if posted > 50 {
+                posted -= 1;
+                ensure!(near.send_cq.next()?.status == Status::SUCCESS);
+            }
         }
-        local.pages().write(0, &pattern(2, 500_000));
-        complete(Op::Write(at(8)), 0, 500_000)?;
-        target.send(&[140])?;
+        for wc in near.send_cq.take(posted)? {
+            ensure!(wc.status == Status::SUCCESS, "{wc:?}");
+        }
+        ensure!(local.pages().read(0, LEN) == pattern(1, LEN), "READ");
+        target.send(&[0])?;
         target.finish()
     });
 }
@@ -166,7 +260,7 @@ fn the_receiver_sleeps() {
         let mut receiver = Child::fork(|parent| {
             let end = End::new(&Context::open()?, &options())?;
             let memory = end.region(4096)?;
-            end.qp.modify(&urxe_tests::verbs::Change::init(options().access))?;
+            end.qp.modify(&Change::init(options().access))?;
             end.qp.post_recvs(&vec![RecvWr::new(0, &[memory.sge(0, 4096)]); 10])?;
             end.recv_cq.arm(false)?;
             parent.send(&introduction(&end, memory.at(0)))?;
@@ -262,6 +356,55 @@ fn two_threads_at_two_queue_pairs() {
     });
 }
 
+/// Queue pairs cost no descriptors, and share CQs and a PD.
+#[test]
+fn many_queue_pairs() {
+    in_world(|| {
+        let (context, options) = (Context::open()?, Options::default());
+        let pd = Pd::new(&context)?;
+        let cq = Cq::new(&context, 1000, None)?;
+        let mr = Mr::alloc(&pd, 4096, ALL_ACCESS)?;
+        let gid = context.query_gid(1, i32::try_from(options.gid)?)?;
+        let qps = (0..300).map(|_| Qp::new(&pd, &cq, &cq, &Init::default())).collect::<Result<Vec<_>, _>>()?;
+        let before = descriptors()?.len();
+        // Each sends to the next.
+        for (index, qp) in qps.iter().enumerate() {
+            let peer = qps[if index % 2 == 0 { index + 1 } else { index - 1 }].number();
+            qp.modify(&Change::init(options.access))?;
+            qp.modify(&rtr(peer, gid, &options))?;
+            qp.modify(&rts(&options))?;
+            qp.post_recv(&RecvWr::new(1, &[mr.sge(0, 8)]))?;
+        }
+        for qp in &qps {
+            qp.post_send(&SendWr::new(Op::Send, &[mr.sge(8, 8)]))?;
+        }
+        let mut completions = HashMap::new();
+        for wc in cq.take(2 * qps.len())? {
+            ensure!(wc.status == Status::SUCCESS, "{wc:?}");
+            *completions.entry((wc.qp_num, wc.opcode)).or_insert(0) += 1;
+        }
+        for qp in &qps {
+            let of = |opcode| completions.get(&(qp.number(), opcode)) == Some(&1);
+            ensure!(of(v::IBV_WC_SEND) && of(v::IBV_WC_RECV), "QP {:#x}", qp.number());
+        }
+        let after = descriptors()?.len();
+        ensure!(after <= before + 4, "{before} descriptors became {after}");
+        Ok(())
+    });
+}
+
+/// Closing one context leaves the other alone.
+#[test]
+fn one_of_two_contexts_is_closed() {
+    in_world(|| {
+        let one = Pair::new(&Options::default())?;
+        let other = Pair::new(&Options::default())?;
+        works(&one)?;
+        drop(one);
+        works(&other)
+    });
+}
+
 /// Two contexts of one device are strangers with a wire between them.
 #[test]
 fn two_contexts() {
@@ -350,15 +493,14 @@ fn an_idle_device_sleeps() {
     });
 }
 
-/// Exiting without closing anything is not an error, and does not hang.
+/// exit(3) without closing anything is not an error, and does not hang.
 #[test]
 fn exit_without_closing() {
     in_world(|| {
         Child::fork(|_| {
             let pair = Pair::new(&Options::default())?;
             works(&pair)?;
-            std::mem::forget(pair);
-            Ok(())
+            std::process::exit(0);
         })?
         .finish()
     });

@@ -125,6 +125,33 @@ fn unknown_operations() {
     });
 }
 
+/// Lists that are empty, or cannot be, and flags that do not go together.
+#[test]
+fn malformed_requests() {
+    in_world(|| {
+        let Pair { near, .. } = &Pair::new(&Options::default())?;
+        near.qp.post_sends(&[])?;
+        near.qp.post_recvs(&[])?;
+        let mr = near.region(4096)?;
+        let read_inline = SendWr::new(Op::Read(mr.at(0)), &[mr.sge(0, 8)]).with(v::IBV_SEND_INLINE);
+        refused(near.qp.post_send(&read_inline), libc::EINVAL, 0)?;
+        // SAFETY: a plain C struct of numbers and null pointers.
+        let mut wr: v::ibv_recv_wr = unsafe { std::mem::zeroed() };
+        for num_sge in [-1, i32::MIN] {
+            wr.num_sge = num_sge;
+            let mut bad = std::ptr::null_mut();
+            // SAFETY: one request, whose list is not looked at.
+            let returned = unsafe {
+                let post = (*near.context.raw()).ops.post_recv.context("no post_recv")?;
+                post(near.qp.raw(), &raw mut wr, &raw mut bad)
+            };
+            ensure!(returned == libc::EINVAL && bad == &raw mut wr, "{num_sge} elements: {returned}");
+        }
+        ensure!(near.send_cq.poll(0)?.is_empty());
+        Ok(())
+    });
+}
+
 /// A CQ that overruns is in error, and so are its QPs (IBA 10.2.4.3, 11.6.3.2; ibv_get_async_event(3)).
 #[test]
 fn a_completion_queue_overruns() {

@@ -7,6 +7,7 @@
 //!
 //! The alternative that needs no handler, process_vm_readv(2) on oneself, costs a system call a packet.
 
+use std::cell::Cell;
 use std::mem::MaybeUninit;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -181,6 +182,7 @@ fn check(faulted: u32) -> Result<(), Fault> {
 
 /// Copies from application memory at `from`.
 pub(crate) fn load(from: u64, to: &mut [u8]) -> Result<(), Fault> {
+    admit_handler();
     // SAFETY: `to` is ours; `from` may be anything, since the handler is installed before any region exists.
     check(unsafe { urxe_guard_load(to.as_mut_ptr(), from, to.len()) })
 }
@@ -190,6 +192,7 @@ pub(crate) fn load(from: u64, to: &mut [u8]) -> Result<(), Fault> {
 /// # Safety
 /// `[to, to + from.len())` is memory that the application registered for writing.
 pub(crate) unsafe fn store(to: u64, from: &[u8]) -> Result<(), Fault> {
+    admit_handler();
     // SAFETY: `from` is ours; the caller answers for `to` being the application's to write, the handler for its being
     // there.
     check(unsafe { urxe_guard_store(to, from.as_ptr(), from.len()) })
@@ -200,6 +203,7 @@ pub(crate) unsafe fn store(to: u64, from: &[u8]) -> Result<(), Fault> {
 /// # Safety
 /// As for [`store`].
 pub(crate) unsafe fn compare_swap(at: u64, compare: u64, swap: u64) -> Result<u64, Fault> {
+    admit_handler();
     let mut original = 0;
     // SAFETY: as for `store`.
     check(unsafe { urxe_guard_swap(at, compare, swap, &raw mut original) }).map(|()| original)
@@ -210,6 +214,7 @@ pub(crate) unsafe fn compare_swap(at: u64, compare: u64, swap: u64) -> Result<u6
 /// # Safety
 /// As for [`store`].
 pub(crate) unsafe fn fetch_add(at: u64, add: u64) -> Result<u64, Fault> {
+    admit_handler();
     let mut original = 0;
     // SAFETY: as for `store`.
     check(unsafe { urxe_guard_add(at, add, &raw mut original) }).map(|()| original)
@@ -243,8 +248,21 @@ pub(crate) fn install() {
     }
 }
 
-/// Unblocks the handler's signals in the calling thread, which has all of them blocked.
-pub(crate) fn unblock() {
+thread_local! {
+    static ADMITTED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Sees that a fault of this thread reaches the handler. The kernel kills a process whose thread blocks the signal of
+/// its own fault (signal(7)), and threads of servers often block all signals; those sent by kill(2), for which alone
+/// blocking is of use, go to another thread or the handler's predecessor then.
+fn admit_handler() {
+    if !ADMITTED.replace(true) {
+        unblock();
+    }
+}
+
+/// Unblocks the handler's signals in the calling thread.
+fn unblock() {
     // SAFETY: a local signal set.
     unsafe {
         let mut set = MaybeUninit::uninit();

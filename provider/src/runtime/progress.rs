@@ -22,7 +22,6 @@ use urxe_engine::Instant;
 
 use super::clock;
 use super::port::NetPort;
-use crate::memory::guard;
 
 /// A poll this old says that somebody is polling still.
 const FRESH: Duration = Duration::from_micros(250);
@@ -71,10 +70,7 @@ pub(crate) fn start(port: Arc<NetPort>) -> std::io::Result<JoinHandle<()>> {
         libc::sigfillset(all.as_mut_ptr());
         libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
     }
-    let thread = thread::Builder::new().name("urxe".into()).spawn(move || {
-        guard::unblock();
-        run(&port);
-    });
+    let thread = thread::Builder::new().name("urxe".into()).spawn(move || run(&port));
     // SAFETY: the set that the call above filled in.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
     thread

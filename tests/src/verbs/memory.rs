@@ -1,5 +1,7 @@
 //! Memory, protection domains and memory regions.
 
+use std::fs::File;
+use std::os::fd::{FromRawFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -32,12 +34,27 @@ static NEXT: AtomicUsize = AtomicUsize::new(0x1000_0000_0000);
 impl Pages {
     /// Zeroed memory for `len` bytes, from the start of a page.
     pub fn new(len: usize) -> Arc<Self> {
+        Self::map(len, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1)
+    }
+
+    /// The same, of a file without a name, which may be cut off.
+    pub fn of_file(len: usize) -> (Arc<Self>, File) {
+        // SAFETY: a string.
+        let fd = unsafe { libc::memfd_create(c"pages".as_ptr(), libc::MFD_CLOEXEC) };
+        assert!(fd >= 0, "memfd_create: {}", Errno::last());
+        // SAFETY: new, and ours.
+        let file = unsafe { File::from_raw_fd(fd) };
+        file.set_len(len.next_multiple_of(PAGE) as u64).expect("a file in memory");
+        (Self::map(len, libc::MAP_SHARED, fd), file)
+    }
+
+    fn map(len: usize, flags: libc::c_int, fd: RawFd) -> Arc<Self> {
         let len = len.max(1).next_multiple_of(PAGE);
         let addr = NEXT.fetch_add(len + PAGE, Ordering::Relaxed);
         let wanted = std::ptr::with_exposed_provenance_mut(addr);
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, flags | libc::MAP_FIXED_NOREPLACE);
         // SAFETY: replaces no mapping.
-        let got = unsafe { libc::mmap(wanted, len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
+        let got = unsafe { libc::mmap(wanted, len, protection, flags, fd, 0) };
         assert_eq!(got.expose_provenance(), addr, "mmap: {}", Errno::last());
         Arc::new(Self { addr, len, mapped: AtomicBool::new(true) })
     }

@@ -171,7 +171,7 @@ impl Qp {
     /// `ibv_post_send(3)` of a list.
     pub fn post_sends(&self, list: &[SendWr]) -> Result<(), PostError> {
         let mut raw: Vec<v::ibv_send_wr> = list.iter().map(SendWr::raw).collect();
-        let base = raw.as_mut_ptr();
+        let base = if raw.is_empty() { std::ptr::null_mut() } else { raw.as_mut_ptr() };
         for index in 1..raw.len() {
             // SAFETY: both are within the list, which does not move any more.
             unsafe { (*base.add(index - 1)).next = base.add(index) };
@@ -194,7 +194,7 @@ impl Qp {
     /// `ibv_post_recv(3)` of a list.
     pub fn post_recvs(&self, list: &[RecvWr]) -> Result<(), PostError> {
         let mut raw: Vec<v::ibv_recv_wr> = list.iter().map(RecvWr::raw).collect();
-        let base = raw.as_mut_ptr();
+        let base = if raw.is_empty() { std::ptr::null_mut() } else { raw.as_mut_ptr() };
         for index in 1..raw.len() {
             // SAFETY: as for `post_sends`.
             unsafe { (*base.add(index - 1)).next = base.add(index) };
