@@ -122,7 +122,9 @@ fn opcodes_out_of_order_within_a_write() {
 fn operations_it_does_not_carry_out() {
     let nak = "NAK InvalidRequest 100";
     fault(nak, REQUEST_ERROR, |qp| qp.gets(O::SendOnlyWithInvalidate, 100, Ext::Ieth(Ieth { r_key: RKey(1) }), &[]));
-    fault(nak, REQUEST_ERROR, |qp| qp.gets(O::AtomicWrite, 100, reth(qp, 8), &[0; 8]));
+    for len in [0, 8] {
+        fault(nak, REQUEST_ERROR, |qp| qp.gets(O::AtomicWrite, 100, reth(qp, 8), &vec![0; len]));
+    }
     fault(nak, REQUEST_ERROR, |qp| {
         let Ext::Reth(reth) = reth(qp, 8) else { unreachable!() };
         let feth = Feth::parse(&[0, 0, 0, 0x12]).unwrap();

@@ -426,6 +426,27 @@ fn credits_limit_what_consumes_receives() {
 }
 
 #[test]
+fn a_message_acknowledged_in_part_has_its_receive_already() {
+    let mut qp = Solo::rts();
+    qp.post(1, SendOp::Send, 600);
+    qp.sent();
+    qp.gets_aeth(200, Syndrome::Ack(Credits::from_wqes(1)));
+    qp.post(2, SendOp::Send, 10);
+    qp.post(3, SendOp::Send, 10);
+    assert_eq!(qp.sent(), ["SEND Only 203 ?"]);
+}
+
+#[test]
+fn a_write_with_immediate_acknowledged_in_part_has_none_yet() {
+    let mut qp = Solo::rts();
+    qp.post(1, SendOp::WriteWithImmediate(REMOTE, ImmDt([0; 4])), 600);
+    qp.sent();
+    qp.gets_aeth(200, Syndrome::Ack(Credits::from_wqes(1)));
+    qp.post(2, SendOp::Send, 10);
+    assert_eq!(qp.sent(), [""; 0]);
+}
+
+#[test]
 fn without_credits_one_message_finds_out() {
     let mut qp = Solo::rts();
     qp.post(1, SendOp::Send, 10);

@@ -167,7 +167,17 @@ impl Scenario {
         };
         let recv_batch = if profile == Profile::NotReady { 1 + small(rng, 4) } else { usize::MAX };
         let silence_after = (profile == Profile::Silence).then(|| rng.below(200));
-        Self { seed, profile, node, ipv6: seed.is_multiple_of(5), connections, plans, chances, silence_after, recv_batch }
+        Self {
+            seed,
+            profile,
+            node,
+            ipv6: seed.is_multiple_of(5),
+            connections,
+            plans,
+            chances,
+            silence_after,
+            recv_batch,
+        }
     }
 
     /// Carries it out and checks everything. With `capture`, `fabric` keeps all packets.
