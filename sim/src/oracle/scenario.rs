@@ -39,6 +39,8 @@ pub enum Profile {
     NotReady,
     /// Send queues are drained and go on, again and again, and a few packets are lost.
     Draining,
+    /// At some time a buffer is deregistered.
+    Deregister,
     /// At some time nothing arrives any more.
     Silence,
     /// A request is wrong.
@@ -49,7 +51,7 @@ pub enum Profile {
 
 impl Profile {
     /// All of them.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Clean,
         Self::Loss,
         Self::HeavyLoss,
@@ -60,6 +62,7 @@ impl Profile {
         Self::TinyBuffers,
         Self::NotReady,
         Self::Draining,
+        Self::Deregister,
         Self::Silence,
         Self::Poisoned,
         Self::PoisonedLoss,
@@ -68,7 +71,7 @@ impl Profile {
     /// Whether every request must succeed.
     #[must_use]
     pub const fn must_succeed(self) -> bool {
-        !matches!(self, Self::HeavyLoss | Self::Silence | Self::Poisoned | Self::PoisonedLoss)
+        !matches!(self, Self::HeavyLoss | Self::Deregister | Self::Silence | Self::Poisoned | Self::PoisonedLoss)
     }
 }
 
@@ -91,6 +94,8 @@ pub struct Scenario {
     pub chances: [Chance; 4],
     /// From this packet on all are lost.
     pub silence_after: Option<u64>,
+    /// When each connection loses one of its buffers.
+    pub deregister_after: Option<Duration>,
     /// Receives posted in the beginning, and then every [`RECV_INTERVAL`].
     pub recv_batch: usize,
 }
@@ -98,6 +103,7 @@ pub struct Scenario {
 /// Alarms.
 const RECEIVES: u64 = 0;
 const DRAIN: u64 = 1;
+const DEREGISTER: u64 = 2;
 /// Time between two drains of all send queues.
 const DRAIN_INTERVAL: Duration = Duration::from_micros(150);
 /// Time between batches of receives.
@@ -147,9 +153,12 @@ impl Scenario {
             .collect();
         let [never, few] = [Chance::NEVER, Chance::per_mille(5 + u32::try_from(rng.below(45)).unwrap_or(0))];
         let chances = match profile {
-            Profile::Clean | Profile::TinyBuffers | Profile::NotReady | Profile::Silence | Profile::Poisoned => {
-                [never; 4]
-            }
+            Profile::Clean
+            | Profile::TinyBuffers
+            | Profile::NotReady
+            | Profile::Deregister
+            | Profile::Silence
+            | Profile::Poisoned => [never; 4],
             Profile::Loss | Profile::Draining | Profile::PoisonedLoss => [few, never, never, never],
             Profile::HeavyLoss => [Chance::percent(30), never, never, never],
             Profile::Reorder => [never, never, few, never],
@@ -166,6 +175,7 @@ impl Scenario {
             ..NodeConfig::default()
         };
         let recv_batch = if profile == Profile::NotReady { 1 + small(rng, 4) } else { usize::MAX };
+        let deregister_after = (profile == Profile::Deregister).then(|| Duration::from_nanos(rng.below(200_000)));
         let silence_after = (profile == Profile::Silence).then(|| rng.below(200));
         Self {
             seed,
@@ -176,6 +186,7 @@ impl Scenario {
             plans,
             chances,
             silence_after,
+            deregister_after,
             recv_batch,
         }
     }
@@ -318,6 +329,9 @@ impl<'a> Run<'a> {
         if self.scenario.profile == Profile::Draining {
             fabric.alarm(fabric.now() + DRAIN_INTERVAL, DRAIN);
         }
+        if let Some(after) = self.scenario.deregister_after {
+            fabric.alarm(fabric.now() + after, DEREGISTER);
+        }
         let mut steps = 0;
         while let Some(step) = fabric.step() {
             steps += 1;
@@ -331,6 +345,11 @@ impl<'a> Run<'a> {
                     }
                     if fabric.is_busy() {
                         fabric.alarm(fabric.now() + DRAIN_INTERVAL, DRAIN);
+                    }
+                }
+                Step::Alarm(DEREGISTER) => {
+                    for (stream, nth) in self.streams.iter().zip(self.scenario.seed % 3..) {
+                        stream.deregister(fabric, nth % 3);
                     }
                 }
                 Step::Alarm(_) => {
@@ -398,7 +417,13 @@ impl<'a> Run<'a> {
                     return Err(Complaint(format!("stream {at} did not fail by {poison:?} at {op}")));
                 }
                 (None, Some((failed, status))) => {
-                    let fits = matches!(status, WcStatus::RetryExceededError | WcStatus::WrFlushError);
+                    let fits = match status {
+                        WcStatus::RetryExceededError | WcStatus::WrFlushError => true,
+                        WcStatus::LocalProtectionError
+                        | WcStatus::RemoteAccessError
+                        | WcStatus::RemoteOperationError => self.scenario.profile == Profile::Deregister,
+                        _ => false,
+                    };
                     ensure!(fits, "stream {at} failed with {status:?} at {failed}");
                 }
                 (None, None) => {}

@@ -216,6 +216,12 @@ impl Stream {
         Ok(())
     }
 
+    /// Deregisters one of its three buffers, whoever uses it.
+    pub(super) fn deregister(&self, fabric: &mut Fabric, nth: u64) {
+        let area = [&self.local, &self.remote, &self.recv][usize::from(nth > 0) + usize::from(nth > 1)];
+        fabric.node_mut(area.node).memory_mut().deregister(area.buffer.key);
+    }
+
     /// Stops the send queue, to be told when nothing is outstanding.
     pub(super) fn drain(&mut self, fabric: &mut Fabric) -> Result<(), Complaint> {
         if fabric.node(self.from).qp(self.qp).state() != QpState::Rts {
