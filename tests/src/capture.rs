@@ -29,11 +29,17 @@ pub struct Capture<'a> {
 /// Rows of dissected fields, one a packet.
 pub type Fields = Vec<Vec<String>>;
 
+/// Makes a host send single packets on `netdev`, which for a pair of veth are what the other end captures.
+pub fn without_segmentation_offload(host: &Host, netdev: &str) -> Result<()> {
+    host.run("ethtool", &["-K", netdev, "tx-udp-segmentation", "off"]).map(drop)
+}
+
 impl<'a> Capture<'a> {
     /// Starts to capture on `netdev` into `file` (pcapng). Turns UDP segmentation offload off there: with it, one captured
-    /// frame holds many packets, and only the last of them shows its ICRC.
+    /// frame holds many packets, and only the last of them shows its ICRC. Of what another host sends, that host decides:
+    /// see [`without_segmentation_offload`].
     pub fn start(host: &'a Host, netdev: &str, file: &Path) -> Result<Self> {
-        host.run("ethtool", &["-K", netdev, "tx-udp-segmentation", "off"])?;
+        without_segmentation_offload(host, netdev)?;
         let path = file.to_str().context("a path that is not UTF-8")?;
         let process =
             host.spawn("tshark", &["-q", "-i", netdev, "-f", "udp port 4790 or udp port 4791", "-w", path])?;

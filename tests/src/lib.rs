@@ -47,7 +47,7 @@ pub mod sandbox;
 pub mod verbs;
 mod world;
 
-pub use capture::{Capture, Fields};
+pub use capture::{Capture, Fields, without_segmentation_offload};
 pub use inside::{in_world, in_world_with, is_inside};
 pub use pingpong::{GID_DEFAULT, GID_IPV4, GID_IPV6, Pair, PingPong, run_pair, wait_for_listener};
 pub use process::{Finished, Process, TIMEOUT};
