@@ -23,7 +23,8 @@
 //! # Rooms
 //!
 //! [`qp`] holds the queue pair: [`qp::state`] and [`qp::attr`] the rules of `modify`; `requester` cuts work
-//! requests into packets, `completer` takes responses, `responder` takes requests, as in IBA chapter 9.
+//! requests into packets, `completer` takes responses, `responder` takes requests, as in IBA chapter 9, and
+//! `answers` keeps what it says to them until that is sent.
 //! [`memory`] is regions and keys, [`cq`] completion queues, [`work`] work requests, [`fault`] the table of what a
 //! responder does about each kind of error, [`event`] what a caller may want to know of it all.
 

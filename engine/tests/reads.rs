@@ -212,6 +212,61 @@ fn a_refusal_behind_a_lost_response_waits() {
 }
 
 #[test]
+fn an_rnr_nak_behind_a_lost_response_waits_too() {
+    let mut qp = Solo::rts();
+    qp.post(1, SendOp::Read(REMOTE), 4);
+    qp.post(2, SendOp::Send, 4);
+    let sent = qp.sent();
+    let not_ready = Syndrome::RnrNak(RnrTimer::new(1));
+    qp.gets_aeth(201, not_ready);
+    assert_eq!(qp.sent(), sent, "the response first, at once");
+    qp.gets(O::ReadResponseOnly, 200, Ext::Aeth(ACK), b"read");
+    qp.gets_aeth(201, not_ready);
+    assert_eq!(qp.sent(), [""; 0]);
+    qp.elapse(qp.timeout().unwrap());
+    assert_eq!(qp.sent(), ["SEND Only 201 ?"]);
+    qp.gets_ack(201);
+    assert_eq!(qp.completed(), [(1, OK), (2, OK)]);
+}
+
+#[test]
+fn a_read_request_that_was_lost() {
+    let mut qp = Solo::rts();
+    qp.post(1, SendOp::Read(REMOTE), 1000);
+    qp.post(2, SendOp::Send, 4);
+    let sent = qp.sent();
+    qp.gets_aeth(200, Syndrome::Nak(NakCode::PsnSequenceError));
+    assert_eq!(qp.sent(), sent);
+    // The peer is in the middle of answering, and misses the SEND.
+    qp.gets(O::ReadResponseFirst, 200, Ext::Aeth(ACK), &[1; MTU]);
+    qp.gets_aeth(204, Syndrome::Nak(NakCode::PsnSequenceError));
+    let sent = qp.sent();
+    assert_eq!(sent, ["RDMA READ Request 201 ?", "SEND Only 204 ?"]);
+    assert_eq!(reth(&sent[0]), (256, 744));
+}
+
+#[test]
+fn a_read_whose_responses_stop_coming() {
+    let mut qp = Solo::rts();
+    qp.post(1, SendOp::Read(REMOTE), 1000);
+    qp.sent();
+    qp.gets(O::ReadResponseFirst, 200, Ext::Aeth(ACK), &[1; MTU]);
+    let wait = qp.timeout().unwrap();
+    for _ in 0..3 {
+        qp.elapse(wait);
+        assert_eq!(qp.sent(), ["RDMA READ Request 201 ?"]);
+    }
+    middle(&mut qp, 201);
+    qp.elapse(wait);
+    assert_eq!(qp.sent(), ["RDMA READ Request 202 ?"], "each response is progress");
+    for _ in 0..3 {
+        qp.elapse(wait);
+        qp.sent();
+    }
+    assert_eq!(qp.completed(), [(1, WcStatus::RetryExceededError)]);
+}
+
+#[test]
 fn a_read_may_be_refused_midway() {
     let mut qp = Solo::rts();
     qp.post(1, SendOp::Read(REMOTE), 600);
