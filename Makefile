@@ -14,7 +14,7 @@ DEMO_PACKAGES  := gcc libc6-dev libibverbs1 ibverbs-providers ibverbs-utils
 # Programs that the tests run; headers and libclang to compare the bindings with.
 TEST_PACKAGES  := $(DEMO_PACKAGES) perftest iproute2 ethtool tshark python3 python3-venv util-linux \
                   libibverbs-dev linux-libc-dev libclang-dev pkg-config
-BENCH_PACKAGES := $(DEMO_PACKAGES) iperf3
+BENCH_PACKAGES := $(DEMO_PACKAGES) perftest iperf3
 
 # What the tests find the build and scapy by.
 export URXE_BIN_DIR := $(BIN_DIR)
@@ -55,9 +55,14 @@ matrix: setup build ## ibv_rc_pingpong with every combination of options; minute
 	$(CARGO) test -p urxe-tests --test pingpong -- --ignored --nocapture
 
 .PHONY: bench
-bench: build ## latency and bandwidth beside plain UDP and iperf3
+bench: build ## latency and bandwidth beside plain UDP and TCP; BENCH_ARGS='--rounds 9'
 	@scripts/install-packages $(BENCH_PACKAGES)
-	$(CARGO) bench -p urxe-benches
+	$(CARGO) build --release -p urxe-tests -p urxe-benches --bins
+	@$(BIN_DIR)/side-by-side --out $(TARGET_DIR)/bench $(BENCH_ARGS)
+
+.PHONY: microbench
+microbench: ## criterion: what a packet costs in wire
+	$(CARGO) bench -p urxe-benches --bench wire
 
 .PHONY: fmt
 fmt: ## formats the sources

@@ -1,0 +1,228 @@
+//! What is measured, and which figures are compared with which.
+//!
+//! A new alternative is a [`Program`] and a line in [`PROBES`]; a new question is a line in [`COMPARISONS`].
+
+use std::fmt;
+
+use crate::programs::{Perftest, Program};
+
+/// Something a program measures.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Figure {
+    /// What did what, as a row of the table names it.
+    pub name: &'static str,
+    /// Of its values.
+    pub unit: Unit,
+}
+
+/// Unit of a [`Figure`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unit {
+    /// Microseconds in one direction: half a round trip.
+    Microseconds,
+    /// 10^9 bits of payload a second.
+    Gigabits,
+    /// 10^6 messages a second.
+    Megamessages,
+}
+
+/// A program to run in every round, and the figures it reports, in its order.
+#[derive(Debug)]
+pub struct Probe {
+    /// What runs.
+    pub program: Program,
+    /// What it reports.
+    pub figures: &'static [Figure],
+}
+
+/// A ratio of two figures of one round.
+#[derive(Debug)]
+pub struct Comparison {
+    /// Numerator: the subject.
+    pub of: Figure,
+    /// Denominator: what it is held against.
+    pub to: Figure,
+    /// What the ratio should be.
+    pub goals: Goals,
+}
+
+/// What a ratio should be: to start with, and in the end.
+#[derive(Debug, Clone, Copy)]
+pub struct Goals {
+    /// The first version's.
+    pub start: Option<Goal>,
+    /// Close to what the machine can do.
+    pub target: Option<Goal>,
+}
+
+/// A bound of a ratio.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Goal {
+    /// Times are below it.
+    AtMost(f64),
+    /// Rates are above it.
+    AtLeast(f64),
+}
+
+impl Goals {
+    /// The ratio is only shown.
+    pub const NONE: Self = Self { start: None, target: None };
+}
+
+impl Goal {
+    /// Whether a ratio reaches it.
+    pub fn is_met(self, ratio: f64) -> bool {
+        match self {
+            Self::AtMost(bound) => ratio <= bound,
+            Self::AtLeast(bound) => ratio >= bound,
+        }
+    }
+}
+
+impl fmt::Display for Goal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AtMost(bound) => write!(f, "≤ {bound:.1}"),
+            Self::AtLeast(bound) => write!(f, "≥ {bound:.1}"),
+        }
+    }
+}
+
+impl fmt::Display for Unit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Microseconds => "µs",
+            Self::Gigabits => "Gbit/s",
+            Self::Megamessages => "M/s",
+        })
+    }
+}
+
+const fn micros(name: &'static str) -> Figure {
+    Figure { name, unit: Unit::Microseconds }
+}
+
+const fn gigabits(name: &'static str) -> Figure {
+    Figure { name, unit: Unit::Gigabits }
+}
+
+const fn megamessages(name: &'static str) -> Figure {
+    Figure { name, unit: Unit::Megamessages }
+}
+
+/// Bare UDP ping-pong, both ends polling: median.
+pub const UDP_LATENCY: Figure = micros("UDP ping-pong");
+/// The same: 99th percentile.
+pub const UDP_LATENCY_P99: Figure = micros("UDP ping-pong p99");
+/// Bare UDP with GSO, GRO, and a CRC and a copy at both ends.
+pub const UDP_STREAM: Figure = gigabits("UDP stream");
+/// Bare UDP, 64 small packets a GSO run.
+pub const UDP_SMALL: Figure = megamessages("UDP small packets");
+/// iperf3.
+pub const TCP: Figure = gigabits("TCP stream (iperf3)");
+
+const WRITE_LATENCY: Figure = micros("ib_write_lat 8 B");
+const WRITE_LATENCY_P99: Figure = micros("ib_write_lat 8 B p99");
+const SEND_LATENCY: Figure = micros("ib_send_lat 8 B");
+const SEND_LATENCY_P99: Figure = micros("ib_send_lat 8 B p99");
+const PINGPONG: Figure = micros("ibv_rc_pingpong 8 B");
+const WRITE_1M: Figure = gigabits("ib_write_bw 1 MiB");
+const SEND_1M: Figure = gigabits("ib_send_bw 1 MiB");
+const READ_1M: Figure = gigabits("ib_read_bw 1 MiB");
+const WRITE_64K: Figure = gigabits("ib_write_bw 64 KiB");
+const WRITE_RATE: Figure = megamessages("ib_write_bw 8 B");
+
+/// A round, in this order; every other round runs backwards.
+pub const PROBES: &[Probe] = &[
+    Probe { program: Program::BareUdp { what: "ping-pong" }, figures: &[UDP_LATENCY, UDP_LATENCY_P99] },
+    Probe {
+        program: Program::Perftest(Perftest::latency("ib_write_lat", "-s 8 -n 10000")),
+        figures: &[WRITE_LATENCY, WRITE_LATENCY_P99],
+    },
+    Probe {
+        program: Program::Perftest(Perftest::latency("ib_send_lat", "-s 8 -n 10000")),
+        figures: &[SEND_LATENCY, SEND_LATENCY_P99],
+    },
+    Probe { program: Program::PingPong { size: 8, iters: 10_000 }, figures: &[PINGPONG] },
+    Probe { program: Program::BareUdp { what: "stream" }, figures: &[UDP_STREAM] },
+    Probe {
+        program: Program::Perftest(Perftest::bandwidth("ib_write_bw", "-s 1048576 -n 1000")),
+        figures: &[WRITE_1M],
+    },
+    Probe { program: Program::Iperf3, figures: &[TCP] },
+    Probe { program: Program::Perftest(Perftest::bandwidth("ib_send_bw", "-s 1048576 -n 1000")), figures: &[SEND_1M] },
+    Probe { program: Program::Perftest(Perftest::bandwidth("ib_read_bw", "-s 1048576 -n 1000")), figures: &[READ_1M] },
+    Probe {
+        program: Program::Perftest(Perftest::bandwidth("ib_write_bw", "-s 65536 -n 15000")),
+        figures: &[WRITE_64K],
+    },
+    Probe { program: Program::BareUdp { what: "small" }, figures: &[UDP_SMALL] },
+    Probe { program: Program::Perftest(Perftest::rate("ib_write_bw", "-s 8 -l 64 -n 512000")), figures: &[WRITE_RATE] },
+];
+
+/// The questions.
+pub const COMPARISONS: &[Comparison] = &[
+    at_most(WRITE_LATENCY, UDP_LATENCY, Some(2.0), Some(1.3)),
+    at_most(WRITE_LATENCY_P99, WRITE_LATENCY, None, Some(2.0)),
+    at_most(SEND_LATENCY, UDP_LATENCY, Some(2.0), Some(1.4)),
+    at_most(SEND_LATENCY_P99, SEND_LATENCY, None, Some(2.0)),
+    at_most(PINGPONG, UDP_LATENCY, Some(2.0), None),
+    at_least(WRITE_1M, TCP, Some(0.5), Some(1.0)),
+    at_least(WRITE_1M, UDP_STREAM, None, Some(0.8)),
+    at_least(SEND_1M, TCP, Some(0.5), None),
+    at_least(SEND_1M, WRITE_1M, None, Some(0.9)),
+    at_least(READ_1M, TCP, Some(0.5), None),
+    at_least(READ_1M, WRITE_1M, None, Some(0.9)),
+    at_least(WRITE_64K, WRITE_1M, None, Some(0.8)),
+    at_least(WRITE_RATE, UDP_SMALL, None, Some(0.7)),
+];
+
+const fn at_most(of: Figure, to: Figure, start: Option<f64>, target: Option<f64>) -> Comparison {
+    Comparison { of, to, goals: Goals { start: times(start), target: times(target) } }
+}
+
+const fn at_least(of: Figure, to: Figure, start: Option<f64>, target: Option<f64>) -> Comparison {
+    Comparison { of, to, goals: Goals { start: rates(start), target: rates(target) } }
+}
+
+const fn times(bound: Option<f64>) -> Option<Goal> {
+    match bound {
+        Some(bound) => Some(Goal::AtMost(bound)),
+        None => None,
+    }
+}
+
+const fn rates(bound: Option<f64>) -> Option<Goal> {
+    match bound {
+        Some(bound) => Some(Goal::AtLeast(bound)),
+        None => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_have_different_names() {
+        let mut names: Vec<_> = PROBES.iter().flat_map(|probe| probe.figures).map(|figure| figure.name).collect();
+        names.sort_unstable();
+        assert!(names.is_sorted_by(|a, b| a < b), "{names:?}");
+    }
+
+    #[test]
+    fn what_is_compared_is_measured_in_one_unit() {
+        for Comparison { of, to, .. } in COMPARISONS {
+            for figure in [of, to] {
+                assert!(PROBES.iter().any(|probe| probe.figures.contains(figure)), "nothing measures {figure:?}");
+            }
+            assert_eq!(of.unit, to.unit, "{} against {}", of.name, to.name);
+        }
+    }
+
+    #[test]
+    fn goals_include_their_bound() {
+        assert!(Goal::AtMost(2.0).is_met(2.0) && !Goal::AtMost(2.0).is_met(2.1));
+        assert!(Goal::AtLeast(0.5).is_met(0.5) && !Goal::AtLeast(0.5).is_met(0.4));
+    }
+}
