@@ -173,6 +173,51 @@ fn a_channel_that_does_not_block() {
     });
 }
 
+/// A thread that blocks in ibv_get_cq_event is woken by the event.
+#[test]
+fn a_blocked_reader_is_woken() {
+    in_world(|| {
+        let Pair { near, far } = &Pair::new(&events())?;
+        let channel = channel(far)?;
+        far.qp.post_recvs(&vec![RecvWr::new(0, &[]); 20])?;
+        for _ in 0..20 {
+            far.recv_cq.arm(false)?;
+            std::thread::scope(|scope| {
+                let reader = scope.spawn(|| channel.event());
+                std::thread::sleep(Duration::from_millis(2));
+                near.qp.post_send(&send())?;
+                ensure!(reader.join().expect("the reader")? == far.recv_cq.address());
+                Ok(())
+            })?;
+        }
+        far.recv_cq.acknowledge_events(20);
+        Ok(())
+    });
+}
+
+/// The kernel keeps any number of events until they are read.
+#[test]
+fn thousands_of_unread_events() {
+    const COUNT: u32 = 3000;
+    in_world(|| {
+        let Pair { near, far } = &Pair::new(&events())?;
+        let channel = channel(far)?;
+        for _ in 0..COUNT {
+            far.qp.post_recv(&RecvWr::new(0, &[]))?;
+            far.recv_cq.arm(false)?;
+            ensure!(near.complete(&send())?.status == Status::SUCCESS);
+            far.recv_cq.next()?;
+        }
+        for index in 0..COUNT {
+            ensure!(is_readable(channel.fd(), PATIENCE), "{index} events of {COUNT}");
+            ensure!(channel.event()? == far.recv_cq.address());
+        }
+        nothing_to_read(channel)?;
+        far.recv_cq.acknowledge_events(COUNT);
+        Ok(())
+    });
+}
+
 /// ibv_destroy_cq(3) does not know of events that the application has not read: they must not name a CQ that is gone.
 #[test]
 fn unread_events_vanish_with_their_queue() {
@@ -342,6 +387,25 @@ fn unread_asynchronous_events_vanish_with_their_queue_pair() {
         ensure!(is_readable(near.context.async_fd(), PATIENCE), "no event");
         near.qp.destroy()?;
         ensure!(!is_readable(near.context.async_fd(), A_WHILE), "the event is still there");
+        Ok(())
+    });
+}
+
+/// ibv_get_async_event(3): this descriptor too may be made non-blocking.
+#[test]
+fn asynchronous_events_without_blocking() {
+    in_world(|| {
+        let Pair { near, .. } = &Pair::new(&Options::default())?;
+        // SAFETY: plain flags on a descriptor that is open.
+        let returned = unsafe { libc::fcntl(near.context.async_fd(), libc::F_SETFL, libc::O_NONBLOCK) };
+        ensure!(returned == 0, "F_SETFL: {}", std::io::Error::last_os_error());
+        // SAFETY: room for an event, which is not filled in.
+        let returned = unsafe {
+            let mut event = std::mem::zeroed();
+            urxe_ffi::functions::ibv_get_async_event(near.context.raw(), &raw mut event)
+        };
+        let error = std::io::Error::last_os_error();
+        ensure!(returned == -1 && error.raw_os_error() == Some(libc::EAGAIN), "{returned}: {error}");
         Ok(())
     });
 }

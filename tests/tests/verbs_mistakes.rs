@@ -9,7 +9,7 @@ use urxe_ffi::verbs as v;
 use urxe_tests::in_world;
 use urxe_tests::verbs::memory::{ALL_ACCESS, PAGE, pattern};
 use urxe_tests::verbs::mistake::{Far, LEN, Mistake, Scene, make_all};
-use urxe_tests::verbs::{Mr, Op, Options, Pages, Pair, Pd, RecvWr, Remote, SendWr, Status};
+use urxe_tests::verbs::{Change, Mr, Op, Options, Pages, Pair, Pd, RecvWr, Remote, SendWr, Status};
 
 const REMOTE_RIGHTS: u32 = v::IBV_ACCESS_REMOTE_WRITE | v::IBV_ACCESS_REMOTE_READ | v::IBV_ACCESS_REMOTE_ATOMIC;
 
@@ -482,6 +482,44 @@ fn no_receive_and_all_patience() {
         let wc = far.recv_cq.next()?;
         ensure!(wc.wr_id == 6 && wc.opcode == v::IBV_WC_RECV_RDMA_WITH_IMM && wc.imm == 9, "{wc:?}");
         ensure!(near.send_cq.next()?.status == Status::SUCCESS);
+        Ok(())
+    });
+}
+
+/// Access flags of the far QP count from the moment that they are changed.
+#[test]
+fn rights_that_are_taken_away() {
+    in_world(|| {
+        let Pair { near, far } = &Pair::new(&Options::default())?;
+        let (local, remote) = (near.region(LEN)?, far.region(LEN)?);
+        let write = SendWr::new(Op::Write(remote.at(0)), &[local.sge(0, 8)]);
+        let read = SendWr::new(Op::Read(remote.at(0)), &[local.sge(0, 8)]);
+        ensure!(near.complete(&write)?.status == Status::SUCCESS);
+        let read_only = |attr: &mut v::ibv_qp_attr| attr.qp_access_flags = v::IBV_ACCESS_REMOTE_READ;
+        far.qp.modify(&Change::to(v::IBV_QPS_RTS).with(v::IBV_QP_ACCESS_FLAGS, read_only))?;
+        ensure!(near.complete(&read)?.status == Status::SUCCESS);
+        ensure!(near.complete(&write)?.status == Status::REM_INV_REQ_ERR);
+        Ok(())
+    });
+}
+
+/// A QP that does not receive answers nothing (IBA 10.3.1): the peer runs out of tries.
+#[test]
+fn a_peer_in_another_state() {
+    in_world(|| {
+        for state in [v::IBV_QPS_RESET, v::IBV_QPS_INIT, v::IBV_QPS_ERR] {
+            let Pair { near, far } = &Pair::new(&Options { timeout: 8, retry_cnt: 2, ..Options::default() })?;
+            let remote = far.region(LEN)?;
+            if state == v::IBV_QPS_INIT {
+                far.qp.modify(&Change::to(v::IBV_QPS_RESET))?;
+                far.qp.modify(&Change::init(ALL_ACCESS))?;
+            } else {
+                far.qp.modify(&Change::to(state))?;
+            }
+            let wc = near.complete(&SendWr::new(Op::Write(remote.at(0)), &[]))?;
+            ensure!(wc.status == Status::RETRY_EXC_ERR, "far QP in state {state}: {wc:?}");
+            ensure!(far.qp.state()? == state, "state {state} became {}", far.qp.state()?);
+        }
         Ok(())
     });
 }

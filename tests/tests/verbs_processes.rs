@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -457,6 +458,43 @@ fn opening_and_closing_leaks_nothing() {
         after.retain(|fd, _| !before.contains_key(fd));
         ensure!(after.len() <= 1, "left open: {after:?}");
         Ok(())
+    });
+}
+
+/// Opened and closed in two threads at once: the last one out may meet the next one in.
+#[test]
+fn opening_and_closing_in_two_threads() {
+    in_world(|| {
+        std::thread::scope(|scope| {
+            let run = || (0..60).try_for_each(|_| works(&Pair::new(&Options::default())?));
+            let threads = [scope.spawn(run), scope.spawn(run)];
+            threads.into_iter().try_for_each(|thread| thread.join().expect("a thread"))
+        })
+    });
+}
+
+/// What exec(2) starts inherits none of our descriptors.
+#[test]
+fn programs_inherit_nothing() {
+    fn inherited() -> Result<Vec<String>> {
+        let output = Command::new("ls").args(["-l", "/proc/self/fd"]).output()?;
+        let listing = String::from_utf8(output.stdout)?;
+        // rights, links, owner, group, size, month, day, time, descriptor -> file
+        let file = |line: &str| line.split_once(" -> ").map(|(_, file)| file.to_owned());
+        let mut files: Vec<_> = listing.lines().filter_map(file).collect();
+        ensure!(output.status.success() && files.len() > 3, "ls: {listing}");
+        // Pipes and the folder that is listed have numbers of their own every time.
+        files.retain(|file| !file.starts_with("pipe:") && !file.starts_with("/proc/"));
+        files.sort_unstable();
+        Ok(files)
+    }
+    in_world(|| {
+        let before = inherited()?;
+        let pair = Pair::new(&Options { events: true, ..Options::default() })?;
+        works(&pair)?;
+        let after = inherited()?;
+        ensure!(after == before, "{before:?} became {after:?}");
+        works(&pair)
     });
 }
 
