@@ -23,9 +23,9 @@ const BUFFER: usize = 1 << 16;
 
 /// Fruitless looks at the hot sockets before all are looked at: a poller pays for epoll_wait in one call of so many,
 /// and a packet on a quiet socket waits for so many calls.
-const MISSES: u32 = 8;
+const MISSES: u32 = 32;
 /// Fruitful looks at the hot sockets before all are looked at.
-const HITS: u32 = 32;
+const HITS: u32 = 128;
 /// Calls that go straight to epoll after it found more ready sockets than there are hot ones.
 const SCATTERED: u32 = 64;
 /// While single datagrams come, the look for a second one is made only once in so many.
