@@ -68,12 +68,13 @@ fn a_message_is_gathered_from_its_elements() {
 }
 
 #[test]
-fn inline_data_are_taken_when_posted() {
+fn inline_data_are_cut_like_any() {
     let mut qp = Solo::rts();
-    let mut bytes = *b"inline";
+    let bytes: Vec<u8> = (0..600).map(|at: u32| at.to_le_bytes()[0]).collect();
     qp.post_wr(send_wr(1, Data::Inline(bytes.as_slice().into()), SendFlags::default())).unwrap();
-    bytes.fill(0);
-    assert_eq!(qp.sent()[0].payload, b"inline");
+    let sent = qp.sent();
+    assert_eq!(sent, ["SEND First 200", "SEND Middle 201", "SEND Last 202 ?"]);
+    assert_eq!(sent.iter().flat_map(|sent| sent.payload.clone()).collect::<Vec<_>>(), bytes);
 }
 
 #[test]

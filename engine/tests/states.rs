@@ -74,8 +74,8 @@ fn what_may_not_be_posted() {
     for (op, data, expected) in [
         (SendOp::Send, gather(4, 1), Ok(())),
         (SendOp::Send, gather(5, 1), Err(PostError::TooManySge)),
-        (SendOp::Send, inline(256), Ok(())),
-        (SendOp::Send, inline(257), Err(PostError::InlineTooLong)),
+        (SendOp::Send, inline(1024), Ok(())),
+        (SendOp::Send, inline(1025), Err(PostError::InlineTooLong)),
         (SendOp::Send, gather(1, 1 << 31), Ok(())),
         (SendOp::Send, gather(1, (1 << 31) + 1), Err(PostError::Length)),
         (SendOp::Write(REMOTE), gather(4, 1 << 30), Err(PostError::Length)),

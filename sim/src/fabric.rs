@@ -509,7 +509,7 @@ impl Default for Connection {
                 ..QpAttr::default()
             },
             psns: [Psn::new(0xFF_FFF0), Psn::new(0x12_3456)],
-            cap: QpCap { max_send_wr: 64, max_recv_wr: 64, max_send_sge: 4, max_recv_sge: 4, max_inline_data: 256 },
+            cap: QpCap { max_send_wr: 64, max_recv_wr: 64, max_send_sge: 4, max_recv_sge: 4, max_inline_data: 1024 },
             sq_sig_all: false,
             window: 128,
             cq_capacity: 1024,

@@ -302,7 +302,7 @@ impl QpSetup {
         Self {
             qp_type: QpType::Rc,
             pd: DEFAULT_PD,
-            cap: QpCap { max_send_wr: 64, max_recv_wr: 64, max_send_sge: 4, max_recv_sge: 4, max_inline_data: 256 },
+            cap: QpCap { max_send_wr: 64, max_recv_wr: 64, max_send_sge: 4, max_recv_sge: 4, max_inline_data: 1024 },
             sq_sig_all: false,
             send_cq,
             recv_cq,

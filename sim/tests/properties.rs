@@ -55,7 +55,7 @@ prop_compose! {
         connection.attr.path_mtu = mtu;
         let mut rng = Rng::new(seed);
         let mut plan = |ops| {
-            Plan::random(&mut rng, &Style { ops, mtu, max_sge, max_inline: 256, verbs: mixture, poison: None })
+            Plan::random(&mut rng, &Style { ops, mtu, max_sge, max_inline: 1024, verbs: mixture, poison: None })
         };
         scenario.plans = vec![ops.map(&mut plan)];
         scenario.connections = vec![connection];

@@ -142,7 +142,8 @@ impl Scenario {
         let poison = matches!(profile, Profile::Poisoned | Profile::PoisonedLoss)
             .then(|| Poison::ALL[small(rng, Poison::ALL.len())]);
         let count = if poison.is_some() { 1 } else { 1 + small(rng, 3) };
-        let style = Style { ops: 4 + small(rng, 28), mtu, max_sge: 4, max_inline: 256, verbs: ALL_VERBS, poison: None };
+        let style =
+            Style { ops: 4 + small(rng, 28), mtu, max_sge: 4, max_inline: 1024, verbs: ALL_VERBS, poison: None };
         let connections = (0..count).map(|_| connection(rng, profile, mtu)).collect();
         let plans = (0..count)
             .map(|_| {
