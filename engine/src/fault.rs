@@ -18,6 +18,8 @@ pub enum ResponderFault {
     Unsupported,
     /// The payload's length is not what the position demands, or disagrees with the RETH.
     Length,
+    /// The XRC domain has no such SRQ.
+    NoSuchSrq,
     /// The QP's access flags do not allow the operation.
     QpAccess,
     /// An atomic's address is not a multiple of eight.
@@ -49,7 +51,12 @@ impl ResponderFault {
     pub const fn consequence(self) -> Consequence {
         match self {
             // Class C: invalid request (C9-222.1.1).
-            Self::OpcodeSequence | Self::Unsupported | Self::Length | Self::Misaligned | Self::TooManyReads => {
+            Self::OpcodeSequence
+            | Self::Unsupported
+            | Self::Length
+            | Self::Misaligned
+            | Self::TooManyReads
+            | Self::NoSuchSrq => {
                 row(NakCode::InvalidRequest, WcStatus::RemoteInvalidRequestError, AsyncEvent::QpRequestError)
             }
             // An operation that the QP does not enable counts as unsupported, as on the kernel's rxe.

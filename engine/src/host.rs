@@ -2,7 +2,8 @@
 
 use crate::cq::Cqe;
 use crate::event::{AsyncEvent, Event};
-use crate::memory::Memory;
+use crate::memory::{Memory, Pd};
+use crate::srq::XrcDomain;
 use crate::time::Instant;
 use crate::work::RecvWr;
 use urxe_wire::Qpn;
@@ -47,6 +48,15 @@ pub trait Consumer {
 
     /// Takes a receive WQE from a shared receive queue.
     fn take_recv(&mut self, srq: &Self::Srq) -> Option<RecvWr>;
+
+    /// The protection domain of a shared receive queue.
+    fn srq_pd(&self, srq: &Self::Srq) -> Pd;
+
+    /// The XRC SRQ of `domain` that has this number.
+    fn xrc_srq(&self, domain: XrcDomain, number: Qpn) -> Option<Self::Srq>;
+
+    /// Adds a completion to the queue that belongs to an XRC SRQ.
+    fn complete_xrc(&mut self, srq: &Self::Srq, cqe: Cqe);
 
     /// Raises an affiliated asynchronous event.
     fn async_event(&mut self, qpn: Qpn, event: AsyncEvent);

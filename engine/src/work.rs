@@ -2,7 +2,7 @@
 
 use alloc::boxed::Box;
 
-use urxe_wire::{ImmDt, RKey};
+use urxe_wire::{ImmDt, Qpn, RKey};
 
 use crate::memory::Key;
 
@@ -136,6 +136,15 @@ pub struct SendFlags {
     pub solicited: bool,
 }
 
+/// Whom a send request is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Recipient {
+    /// The QP's peer.
+    Peer,
+    /// An XRC SRQ behind the QP's peer (XRC).
+    XrcSrq(Qpn),
+}
+
 /// A send work request.
 #[derive(Clone, Debug)]
 pub struct SendWr {
@@ -147,6 +156,8 @@ pub struct SendWr {
     pub data: Data,
     /// How.
     pub flags: SendFlags,
+    /// For whom.
+    pub to: Recipient,
 }
 
 /// A receive work request; as it is, also the queue element.

@@ -1,7 +1,8 @@
 //! READs and atomics as the requester sees them: chunks, responses, lost responses, fence, limits.
 
 use urxe_engine::{
-    Access, Data, DropReason, Pd, QpState, Remote, SendFlags, SendOp, SendWr, Sge, SgeList, WcOpcode, WcStatus,
+    Access, Data, DropReason, Pd, QpState, Recipient, Remote, SendFlags, SendOp, SendWr, Sge, SgeList, WcOpcode,
+    WcStatus,
 };
 use urxe_sim::solo::{MTU, Sent, Solo};
 use urxe_wire::{Aeth, AtomicAckEth, Credits, Ext, Msn, NakCode, Operation as O, RKey, Reth, RnrTimer, Syndrome};
@@ -35,7 +36,7 @@ fn responses_go_where_the_elements_say() {
     let sge = |offset, length| Sge { addr: qp.local.addr + offset, length, l_key: qp.local.key.0 };
     let data = Data::Gather(SgeList::new(&[sge(1000, 250), sge(0, 20), sge(2000, 30)]));
     let flags = SendFlags { signaled: true, ..SendFlags::default() };
-    qp.post_wr(SendWr { wr_id: 1, op: SendOp::Read(REMOTE), data, flags }).unwrap();
+    qp.post_wr(SendWr { wr_id: 1, op: SendOp::Read(REMOTE), data, flags, to: Recipient::Peer }).unwrap();
     let sent = qp.sent();
     assert_eq!(sent, ["RDMA READ Request 200 ?"]);
     assert_eq!(reth(&sent[0]), (0, 300));
@@ -76,7 +77,7 @@ fn nothing_is_read_without_a_key() {
     let mut qp = Solo::rts();
     let flags = SendFlags { signaled: true, ..SendFlags::default() };
     let data = Data::Gather(SgeList::new(&[]));
-    qp.post_wr(SendWr { wr_id: 1, op: SendOp::Read(REMOTE), data, flags }).unwrap();
+    qp.post_wr(SendWr { wr_id: 1, op: SendOp::Read(REMOTE), data, flags, to: Recipient::Peer }).unwrap();
     assert_eq!(reth(&qp.sent()[0]), (0, 0));
     qp.gets(O::ReadResponseOnly, 200, Ext::Aeth(ACK), &[]);
     assert_eq!(qp.completed(), [(1, OK)]);
@@ -143,6 +144,7 @@ fn a_fence_waits_for_reads_and_atomics_only() {
         op: SendOp::Send,
         data: Data::Gather(qp.sges(4)),
         flags: SendFlags { fence: true, signaled: true, solicited: false },
+        to: Recipient::Peer,
     };
     qp.post(1, SendOp::Write(REMOTE), 4);
     qp.post_wr(fenced(2, &qp)).unwrap();
@@ -336,7 +338,7 @@ fn buffers_that_may_not_be_written() {
         let key = qp.node.memory_mut().register(pd, access, qp.local.addr, 64);
         let data = Data::Gather(SgeList::new(&[Sge { addr: qp.local.addr, length: 8, l_key: key.0 }]));
         let flags = SendFlags::default();
-        qp.post_wr(SendWr { wr_id: 1, op: SendOp::Read(REMOTE), data, flags }).unwrap();
+        qp.post_wr(SendWr { wr_id: 1, op: SendOp::Read(REMOTE), data, flags, to: Recipient::Peer }).unwrap();
         qp.sent();
         qp.gets(O::ReadResponseOnly, 200, Ext::Aeth(ACK), &[1; 8]);
         assert_eq!(qp.completed(), [(1, WcStatus::LocalProtectionError)]);

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use urxe_engine::{Data, DropReason, QpState, Remote, SendFlags, SendOp, SendWr, Sge, SgeList, WcOpcode, WcStatus};
+use urxe_engine::{
+    Data, DropReason, QpState, Recipient, Remote, SendFlags, SendOp, SendWr, Sge, SgeList, WcOpcode, WcStatus,
+};
 use urxe_sim::solo::{MTU, Solo};
 use urxe_wire::{Aeth, Credits, Ext, ImmDt, Msn, NakCode, Operation as O, RKey, Reth, RnrTimer, Syndrome};
 
@@ -17,7 +19,7 @@ fn nak(code: NakCode) -> Syndrome {
 }
 
 fn send_wr(wr_id: u64, data: Data, flags: SendFlags) -> SendWr {
-    SendWr { wr_id, op: SendOp::Send, data, flags }
+    SendWr { wr_id, op: SendOp::Send, data, flags, to: Recipient::Peer }
 }
 
 // --- segments ----------------------------------------------------------------------------------------------
@@ -82,8 +84,8 @@ fn only_the_end_of_what_consumes_a_receive_is_solicited() {
     let mut qp = Solo::rts();
     let flags = SendFlags { solicited: true, ..SendFlags::default() };
     let data = Data::Gather(qp.sges(300));
-    qp.post_wr(SendWr { wr_id: 1, op: SendOp::Send, data: data.clone(), flags }).unwrap();
-    qp.post_wr(SendWr { wr_id: 2, op: SendOp::Write(REMOTE), data, flags }).unwrap();
+    qp.post_wr(SendWr { wr_id: 1, op: SendOp::Send, data: data.clone(), flags, to: Recipient::Peer }).unwrap();
+    qp.post_wr(SendWr { wr_id: 2, op: SendOp::Write(REMOTE), data, flags, to: Recipient::Peer }).unwrap();
     let solicited: Vec<_> = qp.sent().iter().map(|sent| sent.header.bth.solicited_event).collect();
     assert_eq!(solicited, [false, true, false, false]);
 }

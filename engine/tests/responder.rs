@@ -3,6 +3,8 @@
 use urxe_engine::attr::AttrMask;
 use urxe_engine::{Access, AsyncEvent, DropReason, Event, QpState, RecvWr, SendOp, SgeList, WcOpcode, WcStatus};
 use urxe_sim::Happening;
+use urxe_sim::memory::DEFAULT_PD;
+
 use urxe_sim::solo::{MTU, PEER_QPN, RQ_PSN, Sent, Solo};
 use urxe_wire::{Aeth, Ext, ImmDt, Operation as O, Psn, RKey, Reth, Syndrome};
 
@@ -244,14 +246,14 @@ fn credits_count_receives() {
 fn receives_from_an_srq() {
     let mut srq = None;
     let mut qp = Solo::reset(|setup, node| {
-        srq = Some(node.verbs().create_srq());
+        srq = Some(node.verbs().create_srq(DEFAULT_PD, 64));
         setup.srq = srq;
     });
     qp.go_to(QpState::Rts, &Solo::attr());
     qp.gets(O::SendOnly, 100, Ext::None, b"x");
     assert_eq!(qp.sent(), ["RNR NAK 100"]);
     let buffers = qp.sges(4);
-    qp.node.verbs().srq(srq.unwrap()).push_back(RecvWr { wr_id: 5, buffers });
+    qp.node.verbs().srq(srq.unwrap()).post(RecvWr { wr_id: 5, buffers }).unwrap();
     qp.gets(O::SendOnly, 100, Ext::None, b"x");
     assert_eq!(credits(&qp.sent()[0]), None, "receives of an SRQ are promised to nobody");
     assert_eq!(qp.completed(), [(5, WcStatus::Success)]);

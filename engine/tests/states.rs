@@ -4,13 +4,15 @@ use std::net::IpAddr;
 
 use urxe_engine::attr::{AttrMask, ModifyError, QpAttr};
 use urxe_engine::{
-    AsyncEvent, Data, DropReason, Event, PostError, QpState, QpType, RecvWr, Remote, SendFlags, SendOp, SendWr, Sge,
-    SgeList, WcStatus,
+    AsyncEvent, Data, DropReason, Event, PostError, QpState, QpType, Recipient, RecvWr, Remote, SendFlags, SendOp,
+    SendWr, Sge, SgeList, WcStatus,
 };
 use urxe_sim::Happening;
+use urxe_sim::memory::DEFAULT_PD;
 use urxe_sim::solo::{PEER_QPN, RQ_PSN, SQ_PSN, Solo};
 use urxe_wire::{
-    Aeth, Bth, Credits, Ext, Header, ImmDt, Msn, Opcode, Operation as O, PKey, Psn, RKey, Reth, Syndrome, Transport,
+    Aeth, Bth, Credits, Ext, Header, ImmDt, Msn, Opcode, Operation as O, PKey, Psn, Qpn, RKey, Reth, Syndrome,
+    Transport,
 };
 
 const REMOTE: Remote = Remote { addr: 0, r_key: RKey(1) };
@@ -34,7 +36,13 @@ fn in_state(state: QpState) -> Solo {
 }
 
 fn send(qp: &Solo) -> SendWr {
-    SendWr { wr_id: 1, op: SendOp::Send, data: Data::Gather(qp.sges(4)), flags: SendFlags::default() }
+    SendWr {
+        wr_id: 1,
+        op: SendOp::Send,
+        data: Data::Gather(qp.sges(4)),
+        flags: SendFlags::default(),
+        to: Recipient::Peer,
+    }
 }
 
 fn recv(qp: &Solo) -> RecvWr {
@@ -134,7 +142,12 @@ fn services_take_only_their_operations() {
         qp.modify(QpState::Err, AttrMask::NONE, &Solo::attr()).unwrap();
         for (at, op) in all.into_iter().enumerate() {
             let expected = if at < taken { Ok(()) } else { Err(PostError::Operation) };
-            let wr = SendWr { wr_id: 1, op, data: Data::Gather(qp.sges(8)), flags: SendFlags::default() };
+            let (to, astray) = match qp_type {
+                QpType::XrcSend => (Recipient::XrcSrq(Qpn::new(7)), Recipient::Peer),
+                _ => (Recipient::Peer, Recipient::XrcSrq(Qpn::new(7))),
+            };
+            let wr = SendWr { wr_id: 1, op, data: Data::Gather(qp.sges(8)), flags: SendFlags::default(), to };
+            assert_eq!(qp.post_wr(SendWr { to: astray, ..wr.clone() }), Err(PostError::Operation), "{qp_type:?}");
             assert_eq!(qp.post_wr(wr), expected, "{qp_type:?} {op:?}");
         }
     }
@@ -142,10 +155,10 @@ fn services_take_only_their_operations() {
 
 #[test]
 fn no_receive_of_its_own_with_an_srq() {
-    let mut qp = Solo::reset(|setup, node| setup.srq = Some(node.verbs().create_srq()));
+    let mut qp = Solo::reset(|setup, node| setup.srq = Some(node.verbs().create_srq(DEFAULT_PD, 4)));
     qp.go_to(QpState::Init, &Solo::attr());
     let wr = recv(&qp);
-    assert_eq!(qp.recv_wr(wr), Err(PostError::HasSrq));
+    assert_eq!(qp.recv_wr(wr), Err(PostError::NoRecvQueue));
 }
 
 // --- packets -----------------------------------------------------------------------------------------------

@@ -8,6 +8,10 @@ pub(crate) const MAX_QP_WR: u32 = 32768;
 pub(crate) const MAX_SGE: u32 = 32;
 /// Bytes of inline data.
 pub(crate) const MAX_INLINE: u32 = 1024;
+/// Shared receive queues in a process.
+pub(crate) const MAX_SRQ: u32 = 65536;
+/// Work requests in a shared receive queue.
+pub(crate) const MAX_SRQ_WR: u32 = 32768;
 /// Completion queues in a process.
 pub(crate) const MAX_CQ: u32 = 65536;
 /// Elements of a completion queue.

@@ -10,7 +10,7 @@
 //! [`Fabric::digest`] of two runs is equal.
 //!
 //! ```
-//! use urxe_engine::{Access, Data, SendFlags, SendOp, SendWr, Sge, SgeList, WcStatus};
+//! use urxe_engine::{Access, Data, Recipient, SendFlags, SendOp, SendWr, Sge, SgeList, WcStatus};
 //! use urxe_sim::rule::{Chance, Drops};
 //! use urxe_sim::{Connection, Fabric, NodeConfig};
 //!
@@ -29,6 +29,7 @@
 //!         op: SendOp::Write(to.remote()),
 //!         data: Data::Gather(SgeList::new(&[sge])),
 //!         flags: SendFlags { signaled: true, ..SendFlags::default() },
+//!         to: Recipient::Peer,
 //!     })
 //!     .unwrap();
 //! fabric.run();

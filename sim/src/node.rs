@@ -8,6 +8,7 @@ use urxe_engine::attr::{AttrMask, ModifyError, QpAttr};
 use urxe_engine::rng::Rng;
 use urxe_engine::{
     Cqe, Host, Instant, Io, Pd, PostError, Progress, QpCap, QpConfig, QpState, QpType, QueuePair, RecvWr, SendWr,
+    XrcDomain,
 };
 use urxe_wire::{Packet, Qpn};
 
@@ -142,8 +143,9 @@ impl Node {
                 break qpn;
             }
         };
-        let QpSetup { qp_type, pd, cap, sq_sig_all, send_cq, recv_cq, srq, window } = qp;
-        let config = QpConfig { qpn, qp_type, pd, cap, sq_sig_all, send_cq, recv_cq, srq, window };
+        let QpSetup { qp_type, pd, cap, sq_sig_all, send_cq, recv_cq, srq, xrcd, window } = qp;
+        let (send_cq, recv_cq) = (Some(send_cq), Some(recv_cq));
+        let config = QpConfig { qpn, qp_type, pd, cap, sq_sig_all, send_cq, recv_cq, srq, xrcd, window };
         self.qps.insert(qpn, QueuePair::new(config));
         qpn
     }
@@ -170,13 +172,13 @@ impl Node {
     /// Where a queue pair's sends complete.
     #[must_use]
     pub fn send_cq(&self, qpn: Qpn) -> CqId {
-        self.qp(qpn).config().send_cq
+        self.qp(qpn).config().send_cq.expect("given to every QP")
     }
 
     /// Where a queue pair's receives complete.
     #[must_use]
     pub fn recv_cq(&self, qpn: Qpn) -> CqId {
-        self.qp(qpn).config().recv_cq
+        self.qp(qpn).config().recv_cq.expect("given to every QP")
     }
 
     /// `ibv_poll_cq(3)` for one completion.
@@ -291,6 +293,8 @@ pub struct QpSetup {
     pub recv_cq: CqId,
     /// Where receives come from, if not from its own queue.
     pub srq: Option<SrqId>,
+    /// The domain of an XRC target.
+    pub xrcd: Option<XrcDomain>,
     /// Most packets in flight.
     pub window: u32,
 }
@@ -307,6 +311,7 @@ impl QpSetup {
             send_cq,
             recv_cq,
             srq: None,
+            xrcd: None,
             window: 128,
         }
     }

@@ -16,8 +16,8 @@ use std::time::Duration;
 
 use urxe_engine::attr::{AttrMask, ModifyError, QpAttr};
 use urxe_engine::{
-    Access, AsyncEvent, Cqe, Data, DropReason, Event, Instant, PostError, QpState, RecvWr, SendFlags, SendOp, SendWr,
-    Sge, SgeList, WcStatus,
+    Access, AsyncEvent, Cqe, Data, DropReason, Event, Instant, PostError, QpState, Recipient, RecvWr, SendFlags,
+    SendOp, SendWr, Sge, SgeList, WcStatus,
 };
 use urxe_wire::{
     Aeth, Bth, Credits, Ext, Header, Msn, Mtu, Opcode, Operation, Packet, Psn, Qpn, ROCE_PORT, RnrTimer, Syndrome,
@@ -198,7 +198,7 @@ impl Solo {
     pub fn post(&mut self, wr_id: u64, op: SendOp, len: u32) {
         let flags = SendFlags { signaled: true, ..SendFlags::default() };
         let data = Data::Gather(self.sges(len));
-        self.post_wr(SendWr { wr_id, op, data, flags }).expect("it is posted");
+        self.post_wr(SendWr { wr_id, op, data, flags, to: Recipient::Peer }).expect("it is posted");
     }
 
     /// Posts a send request.

@@ -1,8 +1,10 @@
 //! A node's verbs consumer: completion queues, shared receive queues, and a log of everything that happens.
 
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 
-use urxe_engine::{AsyncEvent, CompletionQueue, Consumer, Cqe, Event, Pushed, RecvWr};
+use urxe_engine::{
+    AsyncEvent, CompletionQueue, Consumer, Cqe, Event, Pd, Pushed, RecvWr, SharedReceiveQueue, XrcDomain,
+};
 use urxe_wire::Qpn;
 
 /// A completion queue of a node.
@@ -26,13 +28,24 @@ pub enum Happening {
     CompletionEvent(CqId),
     /// A CQ overran.
     CqError(CqId),
+    /// An SRQ went below its limit.
+    SrqLimit(SrqId),
+}
+
+#[derive(Debug)]
+struct Srq {
+    queue: SharedReceiveQueue,
+    pd: Pd,
+    /// Of an XRC SRQ.
+    cq: Option<CqId>,
 }
 
 /// The consumer of one node.
 #[derive(Debug, Default)]
 pub struct Verbs {
     cqs: Vec<CompletionQueue>,
-    srqs: Vec<VecDeque<RecvWr>>,
+    srqs: Vec<Srq>,
+    xrc: BTreeMap<(u32, u32), SrqId>,
     log: Vec<Happening>,
 }
 
@@ -43,10 +56,18 @@ impl Verbs {
         CqId(self.cqs.len() - 1)
     }
 
-    /// Makes a shared receive queue.
-    pub fn create_srq(&mut self) -> SrqId {
-        self.srqs.push(VecDeque::new());
+    /// Makes a shared receive queue of `max_wr` WQEs.
+    pub fn create_srq(&mut self, pd: Pd, max_wr: u32) -> SrqId {
+        self.srqs.push(Srq { queue: SharedReceiveQueue::new(max_wr, 4), pd, cq: None });
         SrqId(self.srqs.len() - 1)
+    }
+
+    /// Makes an XRC SRQ with a number that requests name.
+    pub fn create_xrc_srq(&mut self, pd: Pd, max_wr: u32, cq: CqId, domain: XrcDomain, number: Qpn) -> SrqId {
+        let id = self.create_srq(pd, max_wr);
+        self.srqs[id.0].cq = Some(cq);
+        self.xrc.insert((domain.0, number.get()), id);
+        id
     }
 
     /// A completion queue.
@@ -55,8 +76,8 @@ impl Verbs {
     }
 
     /// A shared receive queue.
-    pub fn srq(&mut self, srq: SrqId) -> &mut VecDeque<RecvWr> {
-        &mut self.srqs[srq.0]
+    pub fn srq(&mut self, srq: SrqId) -> &mut SharedReceiveQueue {
+        &mut self.srqs[srq.0].queue
     }
 
     /// What happened since the last [`take_log`](Self::take_log), oldest first.
@@ -85,7 +106,25 @@ impl Consumer for Verbs {
     }
 
     fn take_recv(&mut self, srq: &SrqId) -> Option<RecvWr> {
-        self.srqs[srq.0].pop_front()
+        let taken = self.srqs[srq.0].queue.take()?;
+        if taken.limit_reached {
+            self.log.push(Happening::SrqLimit(*srq));
+        }
+        Some(taken.wr)
+    }
+
+    fn srq_pd(&self, srq: &SrqId) -> Pd {
+        self.srqs[srq.0].pd
+    }
+
+    fn xrc_srq(&self, domain: XrcDomain, number: Qpn) -> Option<SrqId> {
+        self.xrc.get(&(domain.0, number.get())).copied()
+    }
+
+    fn complete_xrc(&mut self, srq: &SrqId, cqe: Cqe) {
+        if let Some(cq) = self.srqs[srq.0].cq {
+            self.complete(&cq, cqe);
+        }
     }
 
     fn async_event(&mut self, qpn: Qpn, event: AsyncEvent) {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use urxe_engine::{Access, Data, SendFlags, SendOp, SendWr, Sge, SgeList, WcStatus};
+use urxe_engine::{Access, Data, Recipient, SendFlags, SendOp, SendWr, Sge, SgeList, WcStatus};
 use urxe_sim::rule::{Chance, Drops};
 use urxe_sim::{Connection, Fabric, NodeConfig};
 
@@ -26,7 +26,13 @@ fn stream(read: bool, loss: Chance, receive_buffer: usize) -> (u64, u64) {
         let sge = Sge { addr: local.addr, length: LENGTH, l_key: local.key.0 };
         let op = if read { SendOp::Read(remote.remote()) } else { SendOp::Write(remote.remote()) };
         let flags = SendFlags { signaled: true, ..SendFlags::default() };
-        fabric.post_send(a, qp, SendWr { wr_id, op, data: Data::Gather(SgeList::new(&[sge])), flags }).unwrap();
+        fabric
+            .post_send(
+                a,
+                qp,
+                SendWr { wr_id, op, data: Data::Gather(SgeList::new(&[sge])), flags, to: Recipient::Peer },
+            )
+            .unwrap();
     }
     let cq = fabric.node(a).send_cq(qp);
     let (mut done, mut at) = (0, 0);

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use urxe_engine::{Access, Data, Event, RecvWr, SendFlags, SendOp, SendWr, Sge, SgeList, WcOpcode, WcStatus};
+use urxe_engine::{
+    Access, Data, Event, Recipient, RecvWr, SendFlags, SendOp, SendWr, Sge, SgeList, WcOpcode, WcStatus,
+};
 use urxe_sim::rule::{Chance, Delays, Drops, Duplicates};
 use urxe_sim::{Connection, Fabric, Happening, NodeConfig, NodeId, Verdict};
 use urxe_wire::Qpn;
@@ -52,8 +54,10 @@ fn everybody_counts_and_sends_to_everybody() {
         let flags = SendFlags { signaled: true, ..SendFlags::default() };
         for round in 0..ROUNDS {
             let count = SendOp::FetchAdd { remote: counters[*peer].remote(), add: 1 };
-            fabric.post_send(*node, *qp, SendWr { wr_id: 2 * round, op: count, data: sge(8), flags }).unwrap();
-            let send = SendWr { wr_id: 2 * round + 1, op: SendOp::Send, data: sge(3000), flags };
+            fabric
+                .post_send(*node, *qp, SendWr { wr_id: 2 * round, op: count, data: sge(8), flags, to: Recipient::Peer })
+                .unwrap();
+            let send = SendWr { wr_id: 2 * round + 1, op: SendOp::Send, data: sge(3000), flags, to: Recipient::Peer };
             fabric.post_send(*node, *qp, send).unwrap();
             let Data::Gather(buffers) = sge(4000) else { unreachable!() };
             fabric.post_recv(*node, *qp, RecvWr { wr_id: round, buffers }).unwrap();
@@ -93,7 +97,13 @@ fn the_death_of_a_queue_pair_is_noticed_in_time() {
     fabric.node_mut(b).destroy_qp(qp_b);
     for wr_id in 0..3 {
         let data = Data::Inline([7].into());
-        fabric.post_send(a, qp_a, SendWr { wr_id, op: SendOp::Send, data, flags: SendFlags::default() }).unwrap();
+        fabric
+            .post_send(
+                a,
+                qp_a,
+                SendWr { wr_id, op: SendOp::Send, data, flags: SendFlags::default(), to: Recipient::Peer },
+            )
+            .unwrap();
     }
     fabric.run();
     assert_eq!(fabric.now().as_nanos(), 4 * 67_108_864);
@@ -116,7 +126,7 @@ fn any_closure_is_a_rule() {
     let data = Data::Gather(SgeList::new(&[]));
     let write = SendOp::Write(urxe_engine::Remote { addr: 0, r_key: urxe_wire::RKey(0) });
     let flags = SendFlags { signaled: true, ..SendFlags::default() };
-    fabric.post_send(a, qp, SendWr { wr_id: 1, op: write, data, flags }).unwrap();
+    fabric.post_send(a, qp, SendWr { wr_id: 1, op: write, data, flags, to: Recipient::Peer }).unwrap();
     fabric.run();
     let counts = fabric.counts();
     assert_eq!((counts.sent, counts.dropped, counts.bad_icrc, counts.delivered), (4, 1, 1, 2));

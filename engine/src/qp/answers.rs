@@ -13,7 +13,7 @@ use super::attr::QpAttr;
 use super::{Progress, QpConfig, Route, opcode};
 use crate::access::Access;
 use crate::host::{Host, Io, Network};
-use crate::memory::{self, Key, Memory, Refusal};
+use crate::memory::{self, Key, Memory, Pd, Refusal};
 
 /// The answers waiting.
 #[derive(Debug, Default)]
@@ -48,6 +48,8 @@ pub(super) struct ReadResponse {
     pub(super) last: Psn,
     pub(super) reth: Reth,
     pub(super) msn: Msn,
+    /// Whose memory it is.
+    pub(super) pd: Pd,
     /// It answers a duplicate, and takes no responder resource.
     pub(super) replayed: bool,
 }
@@ -137,9 +139,9 @@ impl Answers {
         io: &mut Io<'_, H>,
         mut burst: u32,
     ) -> Result<Progress, Gone> {
-        let credits = match config.srq {
-            Some(_) => Credits::INVALID,
-            None => Credits::from_wqes(u32::try_from(posted).unwrap_or(u32::MAX)),
+        let credits = match config.has_recv_queue() {
+            false => Credits::INVALID,
+            true => Credits::from_wqes(u32::try_from(posted).unwrap_or(u32::MAX)),
         };
         let ack = Syndrome::Ack(credits);
         let none = credits.wqes() == Some(0);
@@ -238,7 +240,7 @@ fn send_read_response<H: Host>(
     if len > 0 {
         let va = read.reth.va.wrapping_add(offset as u64);
         let key = Key(read.reth.r_key.0);
-        memory::access(io.memory, config.pd, key, Access::REMOTE_READ, va, len, |at| io.memory.read(at, payload))
+        memory::access(io.memory, read.pd, key, Access::REMOTE_READ, va, len, |at| io.memory.read(at, payload))
             .map_err(Stopped::Refused)?;
     }
     io.network.commit();

@@ -22,8 +22,9 @@ use crate::event::{AsyncEvent, DropReason, Event};
 use crate::fault::ResponderFault;
 use crate::host::{Consumer, Host, Io, Network};
 use crate::memory::Pd;
+use crate::srq::XrcDomain;
 use crate::time::Instant;
-use crate::work::{Data, RecvWr, SendOp, SendWr};
+use crate::work::{Data, Recipient, RecvWr, SendOp, SendWr};
 use attr::{AttrMask, ModifyError, QpAttr};
 use requester::Requester;
 use responder::Responder;
@@ -91,14 +92,23 @@ pub struct QpConfig<H: Host> {
     pub cap: QpCap,
     /// Every send request gives a completion.
     pub sq_sig_all: bool,
-    /// Where sends complete.
-    pub send_cq: Cq<H>,
-    /// Where receives complete.
-    pub recv_cq: Cq<H>,
+    /// Where sends complete; an XRC target has none.
+    pub send_cq: Option<Cq<H>>,
+    /// Where receives complete; XRC QPs have none.
+    pub recv_cq: Option<Cq<H>>,
     /// Where receives come from, if not from its own queue.
     pub srq: Option<Srq<H>>,
+    /// An XRC target's domain: receives come from the SRQs in there.
+    pub xrcd: Option<XrcDomain>,
     /// Packets a receiver's buffer is thought to hold: the bound of the in-flight window.
     pub window: u32,
+}
+
+impl<H: Host> QpConfig<H> {
+    /// Whether it has a receive queue of its own.
+    const fn has_recv_queue(&self) -> bool {
+        self.srq.is_none() && matches!(self.qp_type, QpType::Rc | QpType::Uc | QpType::Ud)
+    }
 }
 
 /// Why a post is refused.
@@ -114,9 +124,9 @@ pub enum PostError {
     InlineTooLong,
     /// Longer than 2^31 bytes, or an atomic that is not eight bytes (EINVAL).
     Length,
-    /// The QP has an SRQ (EINVAL).
-    HasSrq,
-    /// The QP's service does not have the operation, or not with inline data (EINVAL).
+    /// The QP has no receive queue: it has an SRQ, or is of XRC (EINVAL).
+    NoRecvQueue,
+    /// The QP's service does not have the operation, or not with inline data, or not for this recipient (EINVAL).
     Operation,
 }
 
@@ -141,6 +151,8 @@ pub struct QueuePair<H: Host> {
     attr: QpAttr,
     route: Option<Route<H>>,
     rq: VecDeque<RecvWr>,
+    /// The SRQ of the XRC request being carried out, or the last one.
+    xrc_srq: Option<Srq<H>>,
     requester: Requester,
     responder: Responder,
     /// `SQ_DRAINED` is owed.
@@ -158,6 +170,7 @@ impl<H: Host> QueuePair<H> {
             attr: QpAttr::default(),
             route: None,
             rq: VecDeque::new(),
+            xrc_srq: None,
             requester,
             responder: Responder::default(),
             drain_pending: false,
@@ -266,7 +279,8 @@ impl<H: Host> QueuePair<H> {
         }
         // There is no place inline for what comes back (`ibv_post_send(3)`).
         let nowhere = wr.op.is_response_bearing() && matches!(wr.data, Data::Inline(_));
-        if nowhere || !self.config.qp_type.carries(&wr.op) {
+        let astray = matches!(wr.to, Recipient::XrcSrq(_)) != (self.config.qp_type == QpType::XrcSend);
+        if nowhere || astray || !self.config.qp_type.carries(&wr.op) {
             return Err(PostError::Operation);
         }
         self.requester.push(wr, length, self.config.sq_sig_all);
@@ -281,8 +295,8 @@ impl<H: Host> QueuePair<H> {
     /// # Errors
     /// Says what is wrong; the request is not queued then.
     pub fn post_recv(&mut self, io: &mut Io<'_, H>, wr: RecvWr) -> Result<(), PostError> {
-        if self.config.srq.is_some() {
-            return Err(PostError::HasSrq);
+        if !self.config.has_recv_queue() {
+            return Err(PostError::NoRecvQueue);
         }
         if self.state == QpState::Reset {
             return Err(PostError::State(self.state));
@@ -369,7 +383,9 @@ impl<H: Host> QueuePair<H> {
             return Err(DropReason::State(self.state));
         }
         let transport = bth.opcode.transport();
-        if transport != self.config.qp_type.transport() && transport != Transport::Cnp {
+        // XRC is one way: the initiator takes only responses.
+        let backwards = self.config.qp_type == QpType::XrcSend && bth.opcode.info().role == Role::Request;
+        if backwards || (transport != self.config.qp_type.transport() && transport != Transport::Cnp) {
             return Err(DropReason::Transport);
         }
         if !bth.p_key.matches(PKey::DEFAULT) {
@@ -425,7 +441,8 @@ impl<H: Host> QueuePair<H> {
 
     fn flush_recv(&mut self, io: &mut Io<'_, H>) {
         let unfinished = self.responder.take_inbound_recv();
-        for wr in unfinished.into_iter().chain(self.rq.drain(..)) {
+        let queued = core::mem::take(&mut self.rq);
+        for wr in unfinished.into_iter().chain(queued) {
             let cqe = Cqe {
                 wr_id: wr.wr_id,
                 status: WcStatus::WrFlushError,
@@ -436,7 +453,7 @@ impl<H: Host> QueuePair<H> {
                 src_qp: Qpn::default(),
                 solicited: false,
             };
-            io.consumer.complete(&self.config.recv_cq, cqe);
+            self.complete_recv(io, cqe);
         }
     }
 
@@ -445,6 +462,7 @@ impl<H: Host> QueuePair<H> {
         self.requester = Requester::new(self.config.window);
         self.responder = Responder::default();
         self.rq.clear();
+        self.xrc_srq = None;
         self.attr = QpAttr::default();
         self.route = None;
         self.drain_pending = false;

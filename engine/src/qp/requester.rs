@@ -12,7 +12,8 @@
 use alloc::collections::VecDeque;
 use core::time::Duration;
 
-use urxe_wire::{AtomicEth, Bth, Ext, Header, Mtu, Operation, Psn, Reth, packet::pad_count};
+use urxe_wire::packet::Service;
+use urxe_wire::{AtomicEth, Bth, Ext, Header, Mtu, Operation, Psn, Reth, XrcEth, packet::pad_count};
 
 use super::attr::QpAttr;
 use super::credit::Credit;
@@ -25,7 +26,7 @@ use crate::cq::WcStatus;
 use crate::event::{Event, RetryReason};
 use crate::host::{Consumer, Host, Io, Network};
 use crate::time::Instant;
-use crate::work::{Data, SendOp, SendWr};
+use crate::work::{Data, Recipient, SendOp, SendWr};
 
 /// The requester of one queue pair.
 #[derive(Debug)]
@@ -246,7 +247,7 @@ impl Requester {
             || in_flight + 1 >= self.window.packets()
             || self.unasked + 1 >= (self.window.packets() / 4).max(1);
 
-        let header = Header::new(bth, ext);
+        let header = Header { bth, service: service(wqe.wr.to), ext };
         let header_len = header.len();
         let packet_len = header_len + payload_len + usize::from(bth.pad_count);
         let packet = io.network.packet(route, packet_len).ok_or(Unsent::NoRoom)?;
@@ -307,7 +308,7 @@ impl Requester {
             r_key: remote.r_key,
             dma_len: u32::try_from(dma_len).map_err(|_| REFUSED)?,
         };
-        send_request(config, attr, route, io, Operation::ReadRequest, psn, Ext::Reth(reth))?;
+        send_request(config, attr, route, io, &wqe.wr, Operation::ReadRequest, psn, Ext::Reth(reth))?;
         if !self.is_asked(psn) {
             self.reads.push_back(Span { first: psn, last });
         }
@@ -330,7 +331,7 @@ impl Requester {
             _ => return Err(REFUSED),
         };
         let ext = Ext::AtomicEth(AtomicEth { va: remote.addr, r_key: remote.r_key, swap_add, compare });
-        send_request(config, attr, route, io, operation, psn, ext)?;
+        send_request(config, attr, route, io, &wqe.wr, operation, psn, ext)?;
         if !self.is_asked(psn) {
             self.reads.push_back(Span { first: psn, last: psn });
         }
@@ -539,19 +540,29 @@ enum Unsent {
 /// A local buffer is not what the L_Key says (IBA 11.6.2 "local protection error").
 const REFUSED: Unsent = Unsent::Refused(WcStatus::LocalProtectionError);
 
+/// The headers that say for whom a request is.
+const fn service(to: Recipient) -> Service {
+    match to {
+        Recipient::Peer => Service::Connected,
+        Recipient::XrcSrq(xrc_srq) => Service::Xrc(XrcEth { xrc_srq }),
+    }
+}
+
 /// Sends a request without payload; these always ask for an answer.
+#[expect(clippy::too_many_arguments, reason = "a request's parts, and the surroundings")]
 fn send_request<H: Host>(
     config: &QpConfig<H>,
     attr: &QpAttr,
     route: &Route<H>,
     io: &mut Io<'_, H>,
+    wr: &SendWr,
     operation: Operation,
     psn: Psn,
     ext: Ext,
 ) -> Result<(), Unsent> {
     let mut bth = Bth::new(opcode(config.qp_type, operation), attr.dest_qpn, psn);
     bth.ack_req = true;
-    let header = Header::new(bth, ext);
+    let header = Header { bth, service: service(wr.to), ext };
     header.emit(io.network.packet(route, header.len()).ok_or(Unsent::NoRoom)?);
     io.network.commit();
     Ok(())

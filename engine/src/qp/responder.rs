@@ -7,18 +7,20 @@
 use alloc::collections::VecDeque;
 
 use urxe_wire::opcode::Kind;
+use urxe_wire::packet::Service;
 use urxe_wire::{AtomicEth, Ext, ImmDt, Msn, NakCode, Packet, Psn, Reth, Syndrome};
 
-use super::QueuePair;
 use super::answers::{Answers, ReadResponse, Response};
 use super::sge::scatter;
 use super::state::QpState;
+use super::{QueuePair, Srq};
 use crate::access::Access;
 use crate::cq::{Cqe, WcOpcode, WcStatus};
 use crate::event::{AsyncEvent, DropReason, Event, Nak};
 use crate::fault::ResponderFault;
 use crate::host::{Consumer, Host, Io};
-use crate::memory::{self, Key, Memory, Refusal};
+use crate::memory::{self, Key, Memory, Pd, Refusal};
+use crate::srq::XrcDomain;
 use crate::work::RecvWr;
 
 /// The responder of one queue pair.
@@ -145,7 +147,7 @@ impl<H: Host> QueuePair<H> {
         match wr.or_else(|| self.responder.take_inbound_recv()) {
             Some(wr) => {
                 let cqe = self.recv_completion(&wr, WcOpcode::Recv, 0, None, false);
-                io.consumer.complete(&self.config.recv_cq, Cqe { status: consequence.recv, ..cqe });
+                self.complete_recv(io, Cqe { status: consequence.recv, ..cqe });
             }
             None => io.consumer.async_event(self.config.qpn, consequence.event),
         }
@@ -172,6 +174,11 @@ impl<H: Host> QueuePair<H> {
         }
         if !info.payload.allows(packet.payload.len(), self.attr.path_mtu) {
             return Err((ResponderFault::Length, None));
+        }
+        if info.position.starts()
+            && let Some(domain) = self.config.xrcd
+        {
+            self.xrc_srq = Some(find_srq(io, domain, packet).map_err(|fault| (fault, None))?);
         }
         match (info.kind, packet.ext()) {
             (Kind::Send, ext) => self.execute_send(io, packet, ext),
@@ -209,14 +216,14 @@ impl<H: Host> QueuePair<H> {
         if u64::from(received) + payload.len() as u64 > wr.buffers.length().min(1 << 31) {
             return Err((ResponderFault::RecvTooShort, Some(wr)));
         }
-        if let Err(refusal) = scatter(io.memory, self.config.pd, &wr.buffers, received as usize, payload) {
+        if let Err(refusal) = scatter(io.memory, self.recv_pd(io), &wr.buffers, received as usize, payload) {
             return Err((ResponderFault::RecvProtection(refusal), Some(wr)));
         }
         let received = received + length32(payload);
         if info.position.ends() {
             let imm = if let Ext::ImmDt(imm) = ext { Some(*imm) } else { None };
             let cqe = self.recv_completion(&wr, WcOpcode::Recv, received, imm, packet.bth().solicited_event);
-            io.consumer.complete(&self.config.recv_cq, cqe);
+            self.complete_recv(io, cqe);
         } else {
             self.responder.inbound = Some(Inbound::Send { wr, received });
         }
@@ -263,7 +270,7 @@ impl<H: Host> QueuePair<H> {
             };
             let solicited = packet.bth().solicited_event;
             let cqe = self.recv_completion(&wr, WcOpcode::RecvRdmaWithImm, reth.dma_len, imm, solicited);
-            io.consumer.complete(&self.config.recv_cq, cqe);
+            self.complete_recv(io, cqe);
         }
         self.responder.inbound =
             if info.position.ends() { None } else { Some(Inbound::Write { reth, received: total }) };
@@ -280,16 +287,17 @@ impl<H: Host> QueuePair<H> {
         let key = Key(reth.r_key.0);
         if received == 0 {
             let whole = reth.dma_len as usize;
-            memory::access(io.memory, self.config.pd, key, Access::REMOTE_WRITE, reth.va, whole, |_| Ok(()))?;
+            memory::access(io.memory, self.remote_pd(io), key, Access::REMOTE_WRITE, reth.va, whole, |_| Ok(()))?;
         }
         let va = reth.va.checked_add(u64::from(received)).ok_or(Refusal::OutOfBounds)?;
-        memory::access(io.memory, self.config.pd, key, Access::REMOTE_WRITE, va, payload.len(), |at| {
+        memory::access(io.memory, self.remote_pd(io), key, Access::REMOTE_WRITE, va, payload.len(), |at| {
             io.memory.write(at, payload)
         })
     }
 
     fn execute_read(&mut self, io: &Io<'_, H>, reth: Reth) -> Result<Verdict, ResponderFault> {
-        self.check_read(io, &reth)?;
+        let pd = self.remote_pd(io);
+        self.check_read(io, pd, &reth)?;
         if self.responder.answers.unanswered() >= usize::from(self.attr.max_dest_rd_atomic) {
             return Err(ResponderFault::TooManyReads);
         }
@@ -299,12 +307,12 @@ impl<H: Host> QueuePair<H> {
         self.responder.msn = self.responder.msn.next();
         self.responder.remember(Replay::Read { first, last }, self.attr.max_dest_rd_atomic);
         let msn = self.responder.msn;
-        let read = ReadResponse { first, next: first, last, reth, msn, replayed: false };
+        let read = ReadResponse { first, next: first, last, reth, msn, pd, replayed: false };
         self.responder.answers.respond(Response::Read(read));
         Ok(Verdict::Accepted)
     }
 
-    fn check_read(&self, io: &Io<'_, H>, reth: &Reth) -> Result<(), ResponderFault> {
+    fn check_read(&self, io: &Io<'_, H>, pd: Pd, reth: &Reth) -> Result<(), ResponderFault> {
         if !self.attr.access.contains(Access::REMOTE_READ) {
             return Err(ResponderFault::QpAccess);
         }
@@ -315,7 +323,7 @@ impl<H: Host> QueuePair<H> {
             return Ok(());
         }
         let (key, length) = (Key(reth.r_key.0), reth.dma_len as usize);
-        memory::access(io.memory, self.config.pd, key, Access::REMOTE_READ, reth.va, length, |_| Ok(()))
+        memory::access(io.memory, pd, key, Access::REMOTE_READ, reth.va, length, |_| Ok(()))
             .map_err(ResponderFault::RemoteAccess)
     }
 
@@ -331,7 +339,7 @@ impl<H: Host> QueuePair<H> {
         }
         let key = Key(atomic.r_key.0);
         let original =
-            memory::access(io.memory, self.config.pd, key, Access::REMOTE_ATOMIC, atomic.va, 8, |at| match kind {
+            memory::access(io.memory, self.remote_pd(io), key, Access::REMOTE_ATOMIC, atomic.va, 8, |at| match kind {
                 // A region that begins askew has no eight-byte words.
                 _ if !at.is_multiple_of(8) => Ok(None),
                 Kind::CompareSwap => io.memory.compare_swap(at, atomic.compare, atomic.swap_add).map(Some),
@@ -366,7 +374,7 @@ impl<H: Host> QueuePair<H> {
         let (opcode, psn) = (packet.bth().opcode, packet.bth().psn);
         let answered = match packet.ext() {
             Ext::AtomicEth(_) => self.replay_atomic(psn),
-            Ext::Reth(reth) if opcode.info().kind == Kind::Read => self.replay_read(io, psn, *reth),
+            Ext::Reth(reth) if opcode.info().kind == Kind::Read => self.replay_read(io, packet, *reth),
             _ => {
                 self.responder.acknowledge();
                 true
@@ -393,7 +401,8 @@ impl<H: Host> QueuePair<H> {
         self.responder.answers.replay(response, self.attr.max_dest_rd_atomic)
     }
 
-    fn replay_read(&mut self, io: &Io<'_, H>, psn: Psn, reth: Reth) -> bool {
+    fn replay_read(&mut self, io: &Io<'_, H>, packet: &Packet<'_>, reth: Reth) -> bool {
+        let psn = packet.bth().psn;
         let last = psn.add(self.attr.path_mtu.packets(reth.dma_len) - 1);
         let within = |replay: &Replay| match *replay {
             Replay::Read { first, last: end } => {
@@ -401,7 +410,14 @@ impl<H: Host> QueuePair<H> {
             }
             Replay::Atomic { .. } => false,
         };
-        if !self.responder.replays.iter().any(within) || self.check_read(io, &reth).is_err() {
+        // Not the SRQ of the message under way, if there is one: that of this request.
+        let srq = self.config.xrcd.map(|domain| find_srq(io, domain, packet));
+        let pd = match srq {
+            None => self.config.pd,
+            Some(Ok(srq)) => io.consumer.srq_pd(&srq),
+            Some(Err(_)) => return false,
+        };
+        if !self.responder.replays.iter().any(within) || self.check_read(io, pd, &reth).is_err() {
             return false;
         }
         // The first answer may still be on its way out.
@@ -412,14 +428,42 @@ impl<H: Host> QueuePair<H> {
         if self.responder.answers.is_coming(coming) {
             return true;
         }
-        let read = ReadResponse { first: psn, next: psn, last, reth, msn: self.responder.msn, replayed: true };
+        let msn = self.responder.msn;
+        let read = ReadResponse { first: psn, next: psn, last, reth, msn, pd, replayed: true };
         self.responder.answers.replay(Response::Read(read), self.attr.max_dest_rd_atomic)
     }
 
+    /// The protection domain of the memory that peers name.
+    fn remote_pd(&self, io: &Io<'_, H>) -> Pd {
+        self.xrc_srq.as_ref().map_or(self.config.pd, |srq| io.consumer.srq_pd(srq))
+    }
+
+    /// The protection domain of receive buffers: the SRQ's, if they are of one (IBA 10.2.9.3).
+    fn recv_pd(&self, io: &Io<'_, H>) -> Pd {
+        self.srq().map_or(self.config.pd, |srq| io.consumer.srq_pd(srq))
+    }
+
+    const fn srq(&self) -> Option<&Srq<H>> {
+        match &self.xrc_srq {
+            Some(srq) => Some(srq),
+            None => self.config.srq.as_ref(),
+        }
+    }
+
     fn take_recv(&mut self, io: &mut Io<'_, H>) -> Option<RecvWr> {
-        match &self.config.srq {
+        match self.srq() {
             Some(srq) => io.consumer.take_recv(srq),
             None => self.rq.pop_front(),
+        }
+    }
+
+    /// Completes a receive WQE.
+    pub(super) fn complete_recv(&self, io: &mut Io<'_, H>, cqe: Cqe) {
+        match (&self.xrc_srq, &self.config.recv_cq) {
+            (Some(srq), _) => io.consumer.complete_xrc(srq, cqe),
+            (None, Some(cq)) => io.consumer.complete(cq, cqe),
+            // Has no receive WQEs.
+            (None, None) => {}
         }
     }
 
@@ -442,6 +486,13 @@ impl<H: Host> QueuePair<H> {
             solicited,
         }
     }
+}
+
+/// The XRC SRQ that a request names: its message goes there, and its memory is of that SRQ's protection domain (IBA
+/// annex A14).
+fn find_srq<H: Host>(io: &Io<'_, H>, domain: XrcDomain, packet: &Packet<'_>) -> Result<Srq<H>, ResponderFault> {
+    let Service::Xrc(xrceth) = packet.header.service else { return Err(ResponderFault::Unsupported) };
+    io.consumer.xrc_srq(domain, xrceth.xrc_srq).ok_or(ResponderFault::NoSuchSrq)
 }
 
 /// The length of a packet's payload, which is at most 64 KiB.

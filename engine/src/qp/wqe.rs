@@ -52,5 +52,7 @@ pub(super) fn complete<H: Host>(config: &QpConfig<H>, io: &mut Io<'_, H>, wqe: &
         src_qp: Qpn::default(),
         solicited: false,
     };
-    io.consumer.complete(&config.send_cq, cqe);
+    if let Some(cq) = &config.send_cq {
+        io.consumer.complete(cq, cqe);
+    }
 }

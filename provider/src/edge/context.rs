@@ -8,7 +8,7 @@ use urxe_ffi::driver::ContextOps;
 use urxe_ffi::private::Libibverbs;
 use urxe_ffi::verbs as v;
 
-use super::{ah, cq, mr, number, pointer, post, qp, register};
+use super::{ah, cq, mr, number, pointer, post, qp, register, srq, xrcd};
 use crate::kernel::{Errno, hook};
 use crate::verbs::context::{Context, OpenError};
 use crate::verbs::query;
@@ -35,6 +35,17 @@ const OPS: ContextOps = ContextOps {
     destroy_qp: Some(qp::destroy_qp),
     post_send: Some(post::post_send),
     post_recv: Some(post::post_recv),
+    create_qp_ex: Some(qp::create_qp_ex),
+    open_qp: Some(qp::open_qp),
+    create_srq: Some(srq::create_srq),
+    create_srq_ex: Some(srq::create_srq_ex),
+    modify_srq: Some(srq::modify_srq),
+    query_srq: Some(srq::query_srq),
+    get_srq_num: Some(srq::get_srq_num),
+    destroy_srq: Some(srq::destroy_srq),
+    post_srq_recv: Some(srq::post_srq_recv),
+    open_xrcd: Some(xrcd::open_xrcd),
+    close_xrcd: Some(xrcd::close_xrcd),
     create_ah: Some(ah::create_ah),
     destroy_ah: Some(ah::destroy_ah),
     query_device_ex: Some(query_device_ex),

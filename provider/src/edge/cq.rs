@@ -2,12 +2,12 @@
 
 use std::ffi::c_int;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use urxe_engine::{Cqe, WcStatus};
 use urxe_ffi::verbs as v;
 
 use super::context::shared;
+use super::users::Users;
 use super::{count, number, pointer, wait};
 use crate::kernel::Errno;
 use crate::limits;
@@ -18,8 +18,8 @@ use crate::runtime::cq::Cq;
 pub(super) struct CqObject {
     ibv: v::ibv_cq,
     pub(super) cq: Arc<Cq>,
-    /// Queue pairs that complete here.
-    pub(super) users: AtomicUsize,
+    /// What completes here: queue pairs, XRC SRQs.
+    pub(super) users: Users,
 }
 
 /// What is behind an `ibv_cq`.
@@ -54,7 +54,7 @@ pub(super) unsafe extern "C" fn create_cq(
         // SAFETY: all-zero is an `ibv_cq` that libibverbs then fills in.
         let mut ibv = unsafe { std::mem::zeroed::<v::ibv_cq>() };
         ibv.cqe = cqe;
-        let object = Box::into_raw(Box::new(CqObject { ibv, cq: Arc::clone(&cq), users: AtomicUsize::new(0) }));
+        let object = Box::into_raw(Box::new(CqObject { ibv, cq: Arc::clone(&cq), users: Users::default() }));
         cq.set_handle(object as u64);
         Ok(object.cast())
     })
@@ -65,7 +65,7 @@ pub(super) unsafe extern "C" fn destroy_cq(cq: *mut v::ibv_cq) -> c_int {
         // SAFETY: the caller's queue.
         let (context, object) = unsafe { (shared((*cq).context), object(cq)) };
         context.check_alive()?;
-        if object.users.load(Ordering::Acquire) > 0 {
+        if object.users.any() {
             return Err(Errno(libc::EBUSY));
         }
         let (events, async_events) = object.cq.retire();
@@ -159,30 +159,4 @@ fn work_completion(cqe: &Cqe) -> v::ibv_wc {
         }
     }
     wc
-}
-
-/// Counts a queue pair's use of its completion queues.
-pub(super) struct Use([*const AtomicUsize; 2]);
-
-impl Use {
-    /// # Safety
-    /// Both are queues of ours, and are not destroyed as long as this lives (`destroy_cq` sees to that).
-    pub(super) unsafe fn new(send_cq: *mut v::ibv_cq, recv_cq: *mut v::ibv_cq) -> Self {
-        // SAFETY: the caller's promise.
-        let users = [send_cq, recv_cq].map(|cq| unsafe { &raw const object(cq).users });
-        for users in users {
-            // SAFETY: as above.
-            unsafe { (*users).fetch_add(1, Ordering::AcqRel) };
-        }
-        Self(users)
-    }
-}
-
-impl Drop for Use {
-    fn drop(&mut self) {
-        for users in self.0 {
-            // SAFETY: the promise given to `new`.
-            unsafe { (*users).fetch_sub(1, Ordering::AcqRel) };
-        }
-    }
 }

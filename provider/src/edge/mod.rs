@@ -10,7 +10,10 @@ pub(crate) mod mr;
 pub(crate) mod post;
 pub(crate) mod qp;
 pub(crate) mod register;
+pub(crate) mod srq;
+mod users;
 mod wait;
+pub(crate) mod xrcd;
 
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};

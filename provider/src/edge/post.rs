@@ -2,9 +2,9 @@
 
 use std::ffi::c_int;
 
-use urxe_engine::{Data, PostError, RecvWr, Remote, SendFlags, SendOp, SendWr, Sge, SgeList};
+use urxe_engine::{Data, PostError, QpType, Recipient, RecvWr, Remote, SendFlags, SendOp, SendWr, Sge, SgeList};
 use urxe_ffi::verbs as v;
-use urxe_wire::{ImmDt, RKey};
+use urxe_wire::{ImmDt, Qpn, RKey};
 
 use super::context::shared;
 use super::{number, qp};
@@ -22,13 +22,14 @@ pub(super) unsafe extern "C" fn post_send(
         // SAFETY: the caller's queue pair.
         let (context, object) = unsafe { (shared((*qp).context), qp::object(qp)) };
         context.check_alive()?;
-        let max_inline = object.qp.inspect(|engine| engine.config().cap.max_inline_data);
+        let (qp_type, max_inline) =
+            object.qp.inspect(|engine| (engine.config().qp_type, engine.config().cap.max_inline_data));
         let post = |engine: &mut urxe_engine::QueuePair<_>, io: &mut urxe_engine::Io<'_, _>| {
             let mut at = first;
             // SAFETY: a list of requests, ended by null.
             while let Some(wr) = unsafe { at.as_ref() } {
                 // SAFETY: a request with the fields that its opcode and flags say.
-                let posted = unsafe { send_request(wr, max_inline) }
+                let posted = unsafe { send_request(wr, qp_type, max_inline) }
                     .and_then(|request| engine.post_send(io, request).map_err(post_errno));
                 if let Err(errno) = posted {
                     return Err((at, errno));
@@ -82,7 +83,7 @@ pub(super) unsafe extern "C" fn post_recv(
 ///
 /// # Safety
 /// `list` has `count` elements.
-unsafe fn buffers(list: *const v::ibv_sge, count: c_int) -> Result<SgeList, Errno> {
+pub(super) unsafe fn buffers(list: *const v::ibv_sge, count: c_int) -> Result<SgeList, Errno> {
     let count = u32::try_from(count).ok().filter(|count| *count <= limits::MAX_SGE).ok_or(Errno(libc::EINVAL))?;
     let mut elements = [Sge::default(); limits::MAX_SGE as usize];
     for (index, element) in elements.iter_mut().take(count as usize).enumerate() {
@@ -113,8 +114,8 @@ fn inline(list: &SgeList, max_inline: u32) -> Result<Data, Errno> {
 /// A send request as the engine takes it.
 ///
 /// # Safety
-/// The members of its unions are those that its opcode says.
-unsafe fn send_request(wr: &v::ibv_send_wr, max_inline: u32) -> Result<SendWr, Errno> {
+/// The members of its unions are those that its opcode and the queue pair's type say.
+unsafe fn send_request(wr: &v::ibv_send_wr, qp_type: QpType, max_inline: u32) -> Result<SendWr, Errno> {
     // SAFETY: a list of that length.
     let list = unsafe { buffers(wr.sg_list, wr.num_sge) }?;
     // SAFETY: plain numbers, whichever member was written last.
@@ -148,5 +149,10 @@ unsafe fn send_request(wr: &v::ibv_send_wr, max_inline: u32) -> Result<SendWr, E
         signaled: flag(v::IBV_SEND_SIGNALED),
         solicited: flag(v::IBV_SEND_SOLICITED),
     };
-    Ok(SendWr { wr_id: wr.wr_id, op, data, flags })
+    let to = match qp_type {
+        // SAFETY: a plain number, whatever was written.
+        QpType::XrcSend => Recipient::XrcSrq(Qpn::new(unsafe { wr.qp_type.xrc.remote_srqn })),
+        QpType::Rc | QpType::Uc | QpType::Ud | QpType::XrcRecv => Recipient::Peer,
+    };
+    Ok(SendWr { wr_id: wr.wr_id, op, data, flags, to })
 }

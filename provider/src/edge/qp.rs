@@ -1,17 +1,20 @@
 //! Queue pairs.
 
 use std::ffi::c_int;
+use std::ptr;
 use std::sync::Arc;
 
 use urxe_engine::attr::AttrMask;
-use urxe_engine::{QpConfig, QpState, QpType};
+use urxe_engine::{Pd, QpCap, QpConfig, QpState, QpType};
 use urxe_ffi::driver::objects::verbs_qp;
 use urxe_ffi::verbs as v;
+use urxe_wire::Qpn;
 
 use super::context::shared;
-use super::cq::{self, Use};
-use super::{ah, mr, number, pointer, wait};
+use super::users::{Use, Users};
+use super::{ah, cq, mr, number, pointer, srq, wait, xrcd};
 use crate::kernel::Errno;
+use crate::runtime::async_events::AsyncEvents;
 use crate::runtime::qp::Qp;
 use crate::verbs::objects::{ProtectionDomain, answer_attr, engine_attr, queue_sizes, route};
 
@@ -25,15 +28,15 @@ pub(super) struct QpObject {
     /// The address vector last given, for `ibv_query_qp`.
     ah_attr: v::ibv_ah_attr,
     sq_sig_all: bool,
-    /// Keep domain and completion queues from being destroyed.
-    domain: Arc<ProtectionDomain>,
-    cqs: Use,
+    /// Keep what it uses from being destroyed.
+    domain: Option<Arc<ProtectionDomain>>,
+    used: Use,
 }
 
 /// What is behind an `ibv_qp`.
 ///
 /// # Safety
-/// `qp` came from [`create_qp`] and has not been destroyed.
+/// `qp` came from [`create_qp`] or its kin and has not been destroyed.
 pub(super) unsafe fn object<'a>(qp: *mut v::ibv_qp) -> &'a QpObject {
     // SAFETY: an `ibv_qp` of ours is the start of a QpObject.
     unsafe { &*qp.cast::<QpObject>() }
@@ -41,65 +44,184 @@ pub(super) unsafe fn object<'a>(qp: *mut v::ibv_qp) -> &'a QpObject {
 
 pub(super) unsafe extern "C" fn create_qp(pd: *mut v::ibv_pd, attr: *mut v::ibv_qp_init_attr) -> *mut v::ibv_qp {
     pointer(|| {
-        // SAFETY: the caller's domain and attributes.
-        let (ibv_context, domain, attr) = unsafe { ((*pd).context, mr::domain(pd), &mut *attr) };
-        // SAFETY: as above.
-        let context = unsafe { shared(ibv_context) };
+        // SAFETY: the caller's attributes; all-zero is a value of the extended ones, which begin with the same.
+        let (attr, mut extended) = unsafe { (&mut *attr, std::mem::zeroed::<v::ibv_qp_init_attr_ex>()) };
+        extended.qp_context = attr.qp_context;
+        extended.send_cq = attr.send_cq;
+        extended.recv_cq = attr.recv_cq;
+        extended.srq = attr.srq;
+        extended.cap = attr.cap;
+        extended.qp_type = attr.qp_type;
+        extended.sq_sig_all = attr.sq_sig_all;
+        extended.comp_mask = v::IBV_QP_INIT_ATTR_PD;
+        extended.pd = pd;
+        // SAFETY: the caller's domain and queues.
+        let qp = unsafe { create((*pd).context, &mut extended) }?;
+        attr.cap = extended.cap;
+        Ok(qp)
+    })
+}
+
+pub(super) unsafe extern "C" fn create_qp_ex(
+    context: *mut v::ibv_context,
+    attr: *mut v::ibv_qp_init_attr_ex,
+) -> *mut v::ibv_qp {
+    // SAFETY: the caller's context, attributes, domains and queues.
+    pointer(|| unsafe { create(context, &mut *attr) })
+}
+
+/// # Safety
+/// The objects that the attributes name are ours and live, those that a queue pair of this type does not use may be
+/// anything.
+unsafe fn create(ibv_context: *mut v::ibv_context, attr: &mut v::ibv_qp_init_attr_ex) -> Result<*mut v::ibv_qp, Errno> {
+    // SAFETY: the caller's context.
+    let context = unsafe { shared(ibv_context) };
+    context.check_alive()?;
+    if attr.comp_mask & !(v::IBV_QP_INIT_ATTR_PD | v::IBV_QP_INIT_ATTR_XRCD) != 0 {
+        return Err(Errno(libc::EOPNOTSUPP));
+    }
+    let qp_type = match attr.qp_type {
+        v::IBV_QPT_RC => QpType::Rc,
+        v::IBV_QPT_XRC_SEND => QpType::XrcSend,
+        v::IBV_QPT_XRC_RECV => QpType::XrcRecv,
+        _ => return Err(Errno(libc::EOPNOTSUPP)),
+    };
+    // What a type has no use for is not looked at, as in the kernel's `create_qp` (uverbs_cmd.c).
+    let (sends, receives) = (qp_type != QpType::XrcRecv, !matches!(qp_type, QpType::XrcSend | QpType::XrcRecv));
+    if !sends {
+        (attr.pd, attr.send_cq, attr.cap) = (ptr::null_mut(), ptr::null_mut(), NO_QUEUES);
+    }
+    if !receives {
+        (attr.recv_cq, attr.srq) = (ptr::null_mut(), ptr::null_mut());
+    }
+    let xrcd = if sends { ptr::null_mut() } else { attr.xrcd };
+    let given = |field| attr.comp_mask & field != 0;
+    if (sends && (!given(v::IBV_QP_INIT_ATTR_PD) || attr.pd.is_null() || attr.send_cq.is_null()))
+        || (receives && attr.recv_cq.is_null())
+        || (!sends && (!given(v::IBV_QP_INIT_ATTR_XRCD) || xrcd.is_null()))
+    {
+        return Err(EINVAL);
+    }
+    let cap = if sends { queue_sizes(&attr.cap, receives && attr.srq.is_null())? } else { NO_CAP };
+    // SAFETY: the caller's objects.
+    let cq_of = |cq: *mut v::ibv_cq| (!cq.is_null()).then(|| unsafe { cq::object(cq) });
+    let (send_cq, recv_cq) = (cq_of(attr.send_cq), cq_of(attr.recv_cq));
+    // SAFETY: as above.
+    let (domain, srq, xrcd) = unsafe {
+        (
+            (!attr.pd.is_null()).then(|| Arc::clone(mr::domain(attr.pd))),
+            (!attr.srq.is_null()).then(|| srq::object(attr.srq)),
+            (!xrcd.is_null()).then(|| xrcd::object(xrcd)),
+        )
+    };
+    // A queue of XRC belongs to no queue pair.
+    if srq.is_some_and(|srq| srq.srq.xrc().is_some()) {
+        return Err(EINVAL);
+    }
+    let port = context.port();
+    let qpn = port.net().alloc_qpn().map_err(|_| Errno(libc::ENOMEM))?;
+    let config = QpConfig {
+        qpn,
+        qp_type,
+        pd: domain.as_ref().map_or(NO_PD, |domain| domain.id()),
+        cap,
+        sq_sig_all: attr.sq_sig_all != 0,
+        send_cq: send_cq.map(|cq| Arc::clone(&cq.cq)),
+        recv_cq: recv_cq.map(|cq| Arc::clone(&cq.cq)),
+        srq: srq.map(|srq| Arc::clone(&srq.srq)),
+        xrcd: xrcd.map(|xrcd| xrcd.xrcd.id()),
+        window: port.window(),
+    };
+    // The address is known before what is there: events name it.
+    let place = Box::<QpObject>::new_uninit();
+    let events = AsyncEvents::new(Arc::clone(context.async_file()), place.as_ptr() as u64);
+    let qp = Qp::new(port, config, events);
+    let mut verbs = verbs_qp::zeroed();
+    let ibv = verbs.public_mut();
+    ibv.context = ibv_context;
+    ibv.qp_context = attr.qp_context;
+    ibv.pd = attr.pd;
+    ibv.send_cq = attr.send_cq;
+    ibv.recv_cq = attr.recv_cq;
+    ibv.srq = attr.srq;
+    ibv.handle = qpn.get();
+    ibv.qp_num = qpn.get();
+    ibv.state = v::IBV_QPS_RESET;
+    ibv.qp_type = attr.qp_type;
+    attr.cap = public_cap(&cap);
+    let cqs = send_cq.iter().chain(&recv_cq).map(|cq| &cq.users);
+    let used: Vec<&Users> = cqs.chain(srq.map(|srq| &srq.users)).chain(xrcd.map(|xrcd| &xrcd.users)).collect();
+    let object = QpObject {
+        verbs,
+        qp,
+        // SAFETY: all-zero is a value of this plain C struct.
+        ah_attr: unsafe { std::mem::zeroed() },
+        sq_sig_all: attr.sq_sig_all != 0,
+        domain,
+        // SAFETY: their `destroy` refuses as long as this lives.
+        used: unsafe { Use::of(&used) },
+    };
+    Ok(Box::into_raw(Box::write(place, object)).cast())
+}
+
+/// Of an XRC target: nothing is posted to it.
+const NO_QUEUES: v::ibv_qp_cap =
+    v::ibv_qp_cap { max_send_wr: 0, max_recv_wr: 0, max_send_sge: 0, max_recv_sge: 0, max_inline_data: 0 };
+const NO_CAP: QpCap = QpCap { max_send_wr: 0, max_recv_wr: 0, max_send_sge: 0, max_recv_sge: 0, max_inline_data: 0 };
+/// Of an XRC target: memory is of the SRQs' domains. No domain has this number.
+const NO_PD: Pd = Pd(0);
+
+/// Another handle of an XRC target of this process (`ibv_open_qp(3)`).
+pub(super) unsafe extern "C" fn open_qp(
+    ibv_context: *mut v::ibv_context,
+    attr: *mut v::ibv_qp_open_attr,
+) -> *mut v::ibv_qp {
+    pointer(|| {
+        const NEEDED: u32 = v::IBV_QP_OPEN_ATTR_NUM | v::IBV_QP_OPEN_ATTR_XRCD | v::IBV_QP_OPEN_ATTR_TYPE;
+        // SAFETY: the caller's context and attributes.
+        let (context, attr) = unsafe { (shared(ibv_context), &*attr) };
         context.check_alive()?;
-        let qp_type = match attr.qp_type {
-            v::IBV_QPT_RC => QpType::Rc,
-            _ => return Err(Errno(libc::EOPNOTSUPP)),
-        };
-        if attr.send_cq.is_null() || attr.recv_cq.is_null() || !attr.srq.is_null() {
+        // As libibverbs' ibv_cmd_open_qp.
+        if attr.comp_mask >= v::IBV_QP_OPEN_ATTR_RESERVED {
+            return Err(Errno(libc::EOPNOTSUPP));
+        }
+        if attr.comp_mask & NEEDED != NEEDED || attr.qp_type != v::IBV_QPT_XRC_RECV {
             return Err(EINVAL);
         }
-        let cap = queue_sizes(&attr.cap)?;
-        // SAFETY: the caller's completion queues.
-        let (send_cq, recv_cq) = unsafe { (cq::object(attr.send_cq), cq::object(attr.recv_cq)) };
-        let port = context.port();
-        let qpn = port.net().alloc_qpn().map_err(|_| Errno(libc::ENOMEM))?;
-        let config = QpConfig {
-            qpn,
-            qp_type,
-            pd: domain.id(),
-            cap,
-            sq_sig_all: attr.sq_sig_all != 0,
-            send_cq: Arc::clone(&send_cq.cq),
-            recv_cq: Arc::clone(&recv_cq.cq),
-            srq: None,
-            window: port.window(),
-        };
-        // The address is known before what is there: events name it.
+        // SAFETY: the caller's domain.
+        let xrcd = unsafe { xrcd::object(attr.xrcd) };
+        let qp = context.port().qp(Qpn::new(attr.qp_num)).ok_or(EINVAL)?;
+        let (mine, state) = qp.inspect(|engine| (engine.config().xrcd == Some(xrcd.xrcd.id()), engine.state()));
         let place = Box::<QpObject>::new_uninit();
-        let handle = place.as_ptr() as u64;
-        let qp = Qp::new(port, config, Arc::clone(context.async_file()), handle);
+        let events = AsyncEvents::new(Arc::clone(context.async_file()), place.as_ptr() as u64);
+        if !mine || !qp.open(events) {
+            return Err(EINVAL);
+        }
         let mut verbs = verbs_qp::zeroed();
         let ibv = verbs.public_mut();
         ibv.context = ibv_context;
-        ibv.qp_context = attr.qp_context;
-        ibv.pd = pd;
-        ibv.send_cq = attr.send_cq;
-        ibv.recv_cq = attr.recv_cq;
-        ibv.handle = qpn.get();
-        ibv.qp_num = qpn.get();
-        ibv.state = v::IBV_QPS_RESET;
+        if attr.comp_mask & v::IBV_QP_OPEN_ATTR_CONTEXT != 0 {
+            ibv.qp_context = attr.qp_context;
+        }
+        ibv.handle = attr.qp_num;
+        ibv.qp_num = attr.qp_num;
+        ibv.state = state as u32;
         ibv.qp_type = attr.qp_type;
-        attr.cap = public_cap(&cap);
         let object = QpObject {
             verbs,
             qp,
             // SAFETY: all-zero is a value of this plain C struct.
             ah_attr: unsafe { std::mem::zeroed() },
-            sq_sig_all: attr.sq_sig_all != 0,
-            domain: Arc::clone(domain),
-            // SAFETY: `destroy_cq` refuses as long as this lives.
-            cqs: unsafe { Use::new(attr.send_cq, attr.recv_cq) },
+            sq_sig_all: false,
+            domain: None,
+            // SAFETY: `close_xrcd` refuses as long as this lives.
+            used: unsafe { Use::of(&[&xrcd.users]) },
         };
         Ok(Box::into_raw(Box::write(place, object)).cast())
     })
 }
 
-fn public_cap(cap: &urxe_engine::QpCap) -> v::ibv_qp_cap {
+fn public_cap(cap: &QpCap) -> v::ibv_qp_cap {
     v::ibv_qp_cap {
         max_send_wr: cap.max_send_wr,
         max_recv_wr: cap.max_recv_wr,
@@ -186,14 +308,14 @@ pub(super) unsafe extern "C" fn destroy_qp(qp: *mut v::ibv_qp) -> c_int {
         // SAFETY: the caller's queue pair.
         let (context, object) = unsafe { (shared((*qp).context), object(qp)) };
         context.check_alive()?;
-        let events = object.qp.retire();
+        let events = object.qp.close(qp as u64);
         // SAFETY: the queue pair's own, initialised by being zero; not used any more afterwards.
         let object = unsafe {
             let (mutex, cond) = ((&raw mut (*qp).mutex).cast(), (&raw mut (*qp).cond).cast());
             wait::acknowledged(mutex, cond, &raw const (*qp).events_completed, events);
             Box::from_raw(qp.cast::<QpObject>())
         };
-        drop(object.cqs);
+        drop(object.used);
         drop(object.domain);
         Ok(())
     })

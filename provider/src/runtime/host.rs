@@ -3,11 +3,12 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use urxe_engine::{AsyncEvent, Consumer, Cqe, Event, Host, Network, RecvWr};
+use urxe_engine::{AsyncEvent, Consumer, Cqe, Event, Host, Network, Pd, RecvWr, XrcDomain};
 use urxe_net::{Datagram, Port, Route, TxBatch};
 use urxe_wire::Qpn;
 
 use super::cq::Cq;
+use super::srq::{Srq, XrcSrqs};
 use crate::counters::Counters;
 use crate::memory::regions::Regions;
 
@@ -77,21 +78,18 @@ pub(crate) struct Upcalls {
     /// Completion queues that have just overrun.
     pub(crate) overruns: Vec<Arc<Cq>>,
     counters: Arc<Counters>,
+    xrc_srqs: Arc<XrcSrqs>,
 }
 
 impl Upcalls {
-    pub(crate) const fn new(counters: Arc<Counters>) -> Self {
-        Self { events: Vec::new(), overruns: Vec::new(), counters }
+    pub(crate) const fn new(counters: Arc<Counters>, xrc_srqs: Arc<XrcSrqs>) -> Self {
+        Self { events: Vec::new(), overruns: Vec::new(), counters, xrc_srqs }
     }
 }
 
-/// No shared receive queues yet: nothing can be made that takes this.
-#[derive(Debug)]
-pub(crate) enum NoSrq {}
-
 impl Consumer for Upcalls {
     type Cq = Arc<Cq>;
-    type Srq = NoSrq;
+    type Srq = Arc<Srq>;
 
     fn complete(&mut self, cq: &Arc<Cq>, cqe: Cqe) {
         if cq.push(cqe) {
@@ -99,8 +97,22 @@ impl Consumer for Upcalls {
         }
     }
 
-    fn take_recv(&mut self, srq: &NoSrq) -> Option<RecvWr> {
-        match *srq {}
+    fn take_recv(&mut self, srq: &Arc<Srq>) -> Option<RecvWr> {
+        srq.take()
+    }
+
+    fn srq_pd(&self, srq: &Arc<Srq>) -> Pd {
+        srq.pd()
+    }
+
+    fn xrc_srq(&self, domain: XrcDomain, number: Qpn) -> Option<Arc<Srq>> {
+        self.xrc_srqs.find(domain, number)
+    }
+
+    fn complete_xrc(&mut self, srq: &Arc<Srq>, cqe: Cqe) {
+        if let Some(xrc) = srq.xrc() {
+            self.complete(&xrc.cq, cqe);
+        }
     }
 
     fn async_event(&mut self, qpn: Qpn, event: AsyncEvent) {

@@ -2,7 +2,8 @@
 //!
 //! - [`port`]: what a device is in this process: sockets, queue pairs, regions, timers; receiving and answering;
 //! - [`progress`]: who does it: whoever polls, else the background thread;
-//! - [`qp`], [`cq`]: queue pairs and completion queues that several threads may use;
+//! - [`qp`], [`cq`], [`srq`]: queue pairs, completion queues and shared receive queues that several threads may use;
+//! - [`async_events`]: what the application is told of them besides completions;
 //! - [`host`]: the engine's [`urxe_engine::Host`], made of the above;
 //! - [`fork`]: a child has no device; [`clock`].
 //!
@@ -12,6 +13,7 @@
 //! regions, a shared queue, a completion queue → an event file. No lock is held while calling the application's or
 //! libibverbs' code; only the receive token and an engine's lock are held across system calls.
 
+pub(crate) mod async_events;
 pub(crate) mod clock;
 pub(crate) mod cq;
 pub(crate) mod fork;
@@ -19,6 +21,7 @@ pub(crate) mod host;
 pub(crate) mod port;
 pub(crate) mod progress;
 pub(crate) mod qp;
+pub(crate) mod srq;
 mod timers;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -14,6 +14,7 @@ use urxe_wire::{Packet, Qpn};
 use super::cq::Cq;
 use super::host::{Origin, Sender, Upcalls};
 use super::qp::Qp;
+use super::srq::{Srq, XrcSrqs};
 use super::timers::Timers;
 use super::{clock, lock};
 use crate::counters::{Counters, bump};
@@ -37,6 +38,7 @@ pub(crate) struct NetPort {
     has_unfinished: AtomicBool,
     spare: Mutex<Vec<Work>>,
     counters: Arc<Counters>,
+    xrc_srqs: Arc<XrcSrqs>,
     /// Wakes the background thread (eventfd).
     kick: OwnedFd,
     /// Until when the background thread sleeps, in nanoseconds; 0 while it is awake.
@@ -77,6 +79,7 @@ impl NetPort {
             has_unfinished: AtomicBool::new(false),
             spare: Mutex::new(Vec::new()),
             counters,
+            xrc_srqs: Arc::default(),
             kick,
             sleeps_until: AtomicU64::new(0),
             polled_at: AtomicU64::new(0),
@@ -87,7 +90,8 @@ impl NetPort {
     }
 
     fn new_work(&self) -> Work {
-        Work { sender: Sender::new(Arc::clone(&self.port)), upcalls: Upcalls::new(Arc::clone(&self.counters)) }
+        let upcalls = Upcalls::new(Arc::clone(&self.counters), Arc::clone(&self.xrc_srqs));
+        Work { sender: Sender::new(Arc::clone(&self.port)), upcalls }
     }
 
     /// Packets a peer may be thought to hold in its receive buffer, from what ours holds: the bound of windows.
@@ -130,8 +134,22 @@ impl NetPort {
         self.port.free_qpn(qpn);
     }
 
-    fn qp(&self, qpn: Qpn) -> Option<Arc<Qp>> {
+    /// The queue pair of this number.
+    pub(crate) fn qp(&self, qpn: Qpn) -> Option<Arc<Qp>> {
         self.qps.read().unwrap_or_else(PoisonError::into_inner).get(&qpn).cloned()
+    }
+
+    /// Lets messages reach an XRC SRQ.
+    pub(crate) fn add_srq(&self, srq: &Arc<Srq>) {
+        self.xrc_srqs.add(srq);
+    }
+
+    /// Ends that, and gives its number back.
+    pub(crate) fn remove_srq(&self, srq: &Srq) {
+        if let Some(xrc) = srq.xrc() {
+            self.xrc_srqs.remove(xrc);
+            self.port.free_qpn(xrc.number);
+        }
     }
 
     // --- receiving -------------------------------------------------------------------------------------------

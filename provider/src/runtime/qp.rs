@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex};
 use urxe_engine::{AsyncEvent, Io, Progress, QpConfig, QueuePair};
 use urxe_wire::Qpn;
 
+use super::async_events::AsyncEvents;
 use super::cq::Cq;
 use super::host::Surroundings;
 use super::port::{NetPort, Work};
 use super::timers::TimerSlot;
 use super::{clock, lock};
-use crate::kernel::event_file::{Event, EventFile};
 
 /// How many rounds of READ responses are sent before others get a turn.
 const ROUNDS: usize = 8;
@@ -24,35 +24,20 @@ pub(crate) struct Qp {
     pub(super) timer: TimerSlot,
     /// It is in the receiving thread's list of those to be answered.
     pub(super) touched: AtomicBool,
-    events: Mutex<EventState>,
-    /// Where the context's asynchronous events go.
-    async_file: Arc<EventFile>,
-}
-
-/// What the application has been told.
-#[derive(Debug, Default)]
-struct EventState {
-    /// The `ibv_qp`; 0 when there is none any more.
-    handle: u64,
-    reported: u32,
+    /// Events of each `ibv_qp` by which the application knows it: one, or several of an XRC target (`ibv_open_qp(3)`).
+    listeners: Mutex<Vec<Arc<AsyncEvents>>>,
 }
 
 impl Qp {
-    /// Makes a queue pair and lets packets reach it. `handle` is the `ibv_qp`.
-    pub(crate) fn new(
-        port: &Arc<NetPort>,
-        config: QpConfig<Surroundings>,
-        async_file: Arc<EventFile>,
-        handle: u64,
-    ) -> Arc<Self> {
+    /// Makes a queue pair and lets packets reach it. `events` are those of its `ibv_qp`.
+    pub(crate) fn new(port: &Arc<NetPort>, config: QpConfig<Surroundings>, events: AsyncEvents) -> Arc<Self> {
         let qp = Arc::new(Self {
             qpn: config.qpn,
             engine: Mutex::new(QueuePair::new(config)),
             port: Arc::clone(port),
             timer: TimerSlot::default(),
             touched: AtomicBool::new(false),
-            events: Mutex::new(EventState { handle, reported: 0 }),
-            async_file,
+            listeners: Mutex::new(vec![Arc::new(events)]),
         });
         port.add_qp(Arc::clone(&qp));
         qp
@@ -131,24 +116,46 @@ impl Qp {
             AsyncEvent::SqDrained => v::IBV_EVENT_SQ_DRAINED,
             AsyncEvent::LastWqeReached => v::IBV_EVENT_QP_LAST_WQE_REACHED,
         };
-        let mut events = lock(&self.events);
-        if events.handle != 0 {
-            events.reported = events.reported.wrapping_add(1);
-            self.async_file.push(Event::Async { element: events.handle, event_type });
+        for events in &*lock(&self.listeners) {
+            events.raise(event_type);
         }
+    }
+
+    /// Opens it once more, under another `ibv_qp`. False if it is being destroyed.
+    pub(crate) fn open(&self, events: AsyncEvents) -> bool {
+        let mut listeners = lock(&self.listeners);
+        let alive = !listeners.is_empty();
+        if alive {
+            listeners.push(Arc::new(events));
+        }
+        alive
+    }
+
+    /// Closes the `ibv_qp` at `handle`, and ends the queue pair with the last one. Returns how many events the
+    /// application must acknowledge.
+    pub(crate) fn close(&self, handle: u64) -> u32 {
+        let (closed, last) = {
+            let mut listeners = lock(&self.listeners);
+            let at = listeners.iter().position(|events| events.is_of(handle));
+            let closed = at.map(|at| listeners.swap_remove(at));
+            (closed, listeners.is_empty())
+        };
+        if last {
+            self.retire();
+        }
+        closed.map_or(0, |events| events.retire())
     }
 
     /// Whether its completions go to `cq`.
     pub(super) fn uses(&self, cq: &Arc<Cq>) -> bool {
         self.inspect(|engine| {
             let config = engine.config();
-            Arc::ptr_eq(&config.send_cq, cq) || Arc::ptr_eq(&config.recv_cq, cq)
+            [&config.send_cq, &config.recv_cq].into_iter().flatten().any(|mine| Arc::ptr_eq(mine, cq))
         })
     }
 
-    /// Ends it: no packet reaches it, nothing is outstanding, its completions are gone, as are its events that the
-    /// application has not read. Returns how many it has read, each of which it must acknowledge.
-    pub(crate) fn retire(&self) -> u32 {
+    /// Ends it: no packet reaches it, nothing is outstanding, its completions are gone.
+    fn retire(&self) {
         self.port.remove_qp(self.qpn);
         self.port.with_work(|work| {
             // A completion is seen before its ACK is sent when another thread receives. An application that then
@@ -162,16 +169,14 @@ impl Qp {
             });
         });
         self.forget_completions();
-        let mut events = lock(&self.events);
-        let unread = self.async_file.discard(std::mem::take(&mut events.handle));
-        events.reported.wrapping_sub(u32::try_from(unread).unwrap_or(u32::MAX))
     }
 
     /// Removes its completions from the queues: those of a queue pair that is no more, or is as good as new.
     pub(crate) fn forget_completions(&self) {
         self.inspect(|engine| {
-            engine.config().send_cq.forget(self.qpn);
-            engine.config().recv_cq.forget(self.qpn);
+            for cq in [&engine.config().send_cq, &engine.config().recv_cq].into_iter().flatten() {
+                cq.forget(self.qpn);
+            }
         });
     }
 

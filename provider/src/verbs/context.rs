@@ -15,6 +15,7 @@ use crate::limits;
 use crate::runtime::fork::{self, Generation};
 use crate::runtime::port::NetPort;
 use crate::runtime::{lock, progress};
+use crate::verbs::xrcd::XrcDomains;
 
 /// An open device: what `ibv_open_device` gives.
 pub(crate) struct Context {
@@ -30,6 +31,7 @@ struct SharedPort {
     generation: Generation,
     port: Arc<NetPort>,
     thread: Mutex<Option<JoinHandle<()>>>,
+    xrc_domains: XrcDomains,
 }
 
 impl Drop for SharedPort {
@@ -72,7 +74,13 @@ impl SharedPort {
         fork::remember(&port);
         let thread = progress::start(Arc::clone(&port));
         let thread = thread.map_err(|e| OpenError::System(Errno(e.raw_os_error().unwrap_or(libc::EAGAIN))))?;
-        let shared = Arc::new(Self { name: name.to_owned(), generation, port, thread: Mutex::new(Some(thread)) });
+        let shared = Arc::new(Self {
+            name: name.to_owned(),
+            generation,
+            port,
+            thread: Mutex::new(Some(thread)),
+            xrc_domains: XrcDomains::default(),
+        });
         open.push(Arc::downgrade(&shared));
         Ok(shared)
     }
@@ -103,6 +111,11 @@ impl Context {
     /// The device's port.
     pub(crate) fn port(&self) -> &Arc<NetPort> {
         &self.shared.port
+    }
+
+    /// The device's XRC domains.
+    pub(crate) fn xrc_domains(&self) -> &XrcDomains {
+        &self.shared.xrc_domains
     }
 
     /// The interface it sits on.

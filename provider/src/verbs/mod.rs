@@ -3,3 +3,4 @@
 pub(crate) mod context;
 pub(crate) mod objects;
 pub(crate) mod query;
+pub(crate) mod xrcd;

@@ -90,11 +90,11 @@ impl Registration {
     }
 }
 
-/// The sizes of a new queue pair, rounded up.
+/// The sizes of a new queue pair, rounded up; there may be no receive queue.
 ///
 /// # Errors
 /// EINVAL for more than the device has.
-pub(crate) fn queue_sizes(cap: &v::ibv_qp_cap) -> Result<QpCap, Errno> {
+pub(crate) fn queue_sizes(cap: &v::ibv_qp_cap, has_recv_queue: bool) -> Result<QpCap, Errno> {
     let within = cap.max_send_wr <= limits::MAX_QP_WR
         && cap.max_recv_wr <= limits::MAX_QP_WR
         && cap.max_send_sge <= limits::MAX_SGE
@@ -105,9 +105,9 @@ pub(crate) fn queue_sizes(cap: &v::ibv_qp_cap) -> Result<QpCap, Errno> {
     }
     Ok(QpCap {
         max_send_wr: cap.max_send_wr.max(1),
-        max_recv_wr: cap.max_recv_wr.max(1),
+        max_recv_wr: if has_recv_queue { cap.max_recv_wr.max(1) } else { 0 },
         max_send_sge: cap.max_send_sge.max(1),
-        max_recv_sge: cap.max_recv_sge.max(1),
+        max_recv_sge: if has_recv_queue { cap.max_recv_sge.max(1) } else { 0 },
         max_inline_data: cap.max_inline_data,
     })
 }
@@ -213,7 +213,7 @@ pub(crate) const fn post_errno(error: PostError) -> Errno {
         | PostError::TooManySge
         | PostError::InlineTooLong
         | PostError::Length
-        | PostError::HasSrq
+        | PostError::NoRecvQueue
         | PostError::Operation => EINVAL,
     }
 }

@@ -26,7 +26,10 @@ pub(crate) fn device(context: &Context) -> v::ibv_device_attr {
         hw_ver: 0,
         max_qp: count(limits::MAX_QP),
         max_qp_wr: count(limits::MAX_QP_WR),
-        device_cap_flags: v::IBV_DEVICE_RC_RNR_NAK_GEN | v::IBV_DEVICE_SYS_IMAGE_GUID,
+        device_cap_flags: v::IBV_DEVICE_RC_RNR_NAK_GEN
+            | v::IBV_DEVICE_SYS_IMAGE_GUID
+            | v::IBV_DEVICE_SRQ_RESIZE
+            | v::IBV_DEVICE_XRC,
         max_sge: count(limits::MAX_SGE),
         max_sge_rd: count(limits::MAX_SGE),
         max_cq: count(limits::MAX_CQ),
@@ -51,9 +54,9 @@ pub(crate) fn device(context: &Context) -> v::ibv_device_attr {
         max_ah: count(limits::MAX_AH),
         max_fmr: 0,
         max_map_per_fmr: 0,
-        max_srq: 0,
-        max_srq_wr: 0,
-        max_srq_sge: 0,
+        max_srq: count(limits::MAX_SRQ),
+        max_srq_wr: count(limits::MAX_SRQ_WR),
+        max_srq_sge: count(limits::MAX_SGE),
         max_pkeys: 1,
         local_ca_ack_delay: 15,
         phys_port_cnt: 1,

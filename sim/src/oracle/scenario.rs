@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use urxe_engine::attr::{AttrMask, QpAttr};
 use urxe_engine::rng::Rng;
-use urxe_engine::{Access, Event, QpState, RecvWr, SendFlags, SendOp, SendWr, SgeList, WcStatus};
+use urxe_engine::{Access, Event, QpState, Recipient, RecvWr, SendFlags, SendOp, SendWr, SgeList, WcStatus};
 use urxe_engine::{Data, event::RetryReason};
 use urxe_wire::{Mtu, Psn, RnrTimer};
 
@@ -451,6 +451,7 @@ impl<'a> Run<'a> {
                 op: SendOp::Send,
                 data: Data::Gather(SgeList::new(&[])),
                 flags: SendFlags::default(),
+                to: Recipient::Peer,
             };
             let recv = RecvWr { wr_id: 1 << 33, buffers: SgeList::new(&[]) };
             let posted = (fabric.post_send(stream.from, stream.qp, wr), fabric.post_recv(stream.from, stream.qp, recv));

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use urxe_engine::attr::{AttrMask, QpAttr};
 use urxe_engine::{
-    Access, AsyncEvent, Cqe, Data, PostError, QpState, RecvWr, Remote, SendOp, SendWr, Sge, SgeList, WcOpcode, WcStatus,
+    Access, AsyncEvent, Cqe, Data, PostError, QpState, Recipient, RecvWr, Remote, SendOp, SendWr, Sge, SgeList,
+    WcOpcode, WcStatus,
 };
 use urxe_wire::{Qpn, RKey};
 
@@ -296,7 +297,7 @@ impl Stream {
             (Verb::FetchAdd { add }, _) => SendOp::FetchAdd { remote: word, add },
             (Verb::Count, _) => SendOp::FetchAdd { remote: self.counter, add: 1 },
         };
-        SendWr { wr_id: self.posted as u64, op: op_kind, data, flags: op.flags }
+        SendWr { wr_id: self.posted as u64, op: op_kind, data, flags: op.flags, to: Recipient::Peer }
     }
 
     // --- completions ---------------------------------------------------------------------------------------

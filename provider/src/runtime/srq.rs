@@ -1,0 +1,92 @@
+//! A shared receive queue that several threads and queue pairs may use.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use urxe_engine::{Pd, RecvWr, SharedReceiveQueue, XrcDomain};
+use urxe_ffi::verbs as v;
+use urxe_wire::Qpn;
+
+use super::async_events::AsyncEvents;
+use super::cq::Cq;
+use super::lock;
+
+/// A shared receive queue.
+#[derive(Debug)]
+pub(crate) struct Srq {
+    queue: Mutex<SharedReceiveQueue>,
+    pd: Pd,
+    xrc: Option<Xrc>,
+    events: AsyncEvents,
+}
+
+/// What an XRC SRQ has besides.
+#[derive(Clone, Debug)]
+pub(crate) struct Xrc {
+    /// Queue pairs of this domain deliver to it.
+    pub(crate) domain: XrcDomain,
+    /// By this number.
+    pub(crate) number: Qpn,
+    /// Where its messages complete.
+    pub(crate) cq: Arc<Cq>,
+}
+
+impl Srq {
+    /// A queue in `pd`.
+    pub(crate) const fn new(queue: SharedReceiveQueue, pd: Pd, xrc: Option<Xrc>, events: AsyncEvents) -> Self {
+        Self { queue: Mutex::new(queue), pd, xrc, events }
+    }
+
+    /// Its protection domain.
+    pub(crate) const fn pd(&self) -> Pd {
+        self.pd
+    }
+
+    /// What it is, if it is an XRC SRQ.
+    pub(crate) const fn xrc(&self) -> Option<&Xrc> {
+        self.xrc.as_ref()
+    }
+
+    /// Lets `act` at the queue.
+    pub(crate) fn with<T>(&self, act: impl FnOnce(&mut SharedReceiveQueue) -> T) -> T {
+        act(&mut lock(&self.queue))
+    }
+
+    /// Takes the oldest WQE, and tells the application when there are too few.
+    pub(super) fn take(&self) -> Option<RecvWr> {
+        let taken = lock(&self.queue).take()?;
+        if taken.limit_reached {
+            self.events.raise(v::IBV_EVENT_SRQ_LIMIT_REACHED);
+        }
+        Some(taken.wr)
+    }
+
+    /// No more events. Returns how many the application must acknowledge.
+    pub(crate) fn retire(&self) -> u32 {
+        self.events.retire()
+    }
+}
+
+/// The XRC SRQs of a device in this process.
+#[derive(Debug, Default)]
+pub(crate) struct XrcSrqs(RwLock<HashMap<(XrcDomain, Qpn), Arc<Srq>>>);
+
+impl XrcSrqs {
+    /// Lets queue pairs of its domain deliver to it.
+    pub(super) fn add(&self, srq: &Arc<Srq>) {
+        if let Some(xrc) = srq.xrc() {
+            let mut all = self.0.write().unwrap_or_else(PoisonError::into_inner);
+            all.insert((xrc.domain, xrc.number), Arc::clone(srq));
+        }
+    }
+
+    /// Ends that.
+    pub(super) fn remove(&self, xrc: &Xrc) {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).remove(&(xrc.domain, xrc.number));
+    }
+
+    /// The SRQ of that number in `domain`.
+    pub(super) fn find(&self, domain: XrcDomain, number: Qpn) -> Option<Arc<Srq>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).get(&(domain, number)).cloned()
+    }
+}
