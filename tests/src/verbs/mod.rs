@@ -9,6 +9,7 @@
 //! | [`qp`] | queue pairs: states and posting |
 //! | [`pair`] | two connected queue pairs of one process |
 //! | [`child`] | forked processes |
+//! | [`loss`] | a network that loses packets |
 //! | [`mistake`] | wrong use and its consequences, as tables |
 //!
 //! Every object is destroyed by its owner's drop, which panics when libibverbs refuses: a test that leaves something
@@ -20,6 +21,7 @@ pub mod child;
 pub mod context;
 pub mod cq;
 mod handle;
+pub mod loss;
 pub mod memory;
 pub mod mistake;
 pub mod pair;
