@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use urxe_engine::Instant;
@@ -45,6 +45,8 @@ pub(crate) struct NetPort {
     pub(super) sleeps_until: AtomicU64,
     /// When the application last polled in vain, in nanoseconds.
     pub(super) polled_at: AtomicU64,
+    /// Polls that found nothing since one did.
+    pub(super) vain_polls: AtomicU32,
     pub(super) stop: AtomicBool,
 }
 
@@ -83,6 +85,7 @@ impl NetPort {
             kick,
             sleeps_until: AtomicU64::new(0),
             polled_at: AtomicU64::new(0),
+            vain_polls: AtomicU32::new(0),
             stop: AtomicBool::new(false),
         };
         lock(&new.token).work = Some(new.new_work());
@@ -154,11 +157,9 @@ impl NetPort {
 
     // --- receiving -------------------------------------------------------------------------------------------
 
-    /// Receives and answers, unless somebody else is at it.
-    pub(crate) fn progress(&self) {
-        if let Ok(mut token) = self.token.try_lock() {
-            self.drain(&mut token);
-        }
+    /// Receives and answers, unless somebody else is at it. Returns how many packets that were.
+    pub(crate) fn progress(&self) -> usize {
+        self.token.try_lock().map_or(0, |mut token| self.drain(&mut token))
     }
 
     /// Receives and answers until nothing is there; returns how many packets that were. For the background thread,

@@ -35,7 +35,11 @@ const WASTED: u32 = 32;
 impl NetPort {
     /// The application found its completion queue empty: makes progress in its thread.
     pub(crate) fn polled(&self, going_to_sleep: bool) {
-        self.progress();
+        if self.progress() > 0 {
+            self.vain_polls.store(0, Ordering::Relaxed);
+        } else if self.vain_polls.fetch_add(1, Ordering::Relaxed) % PATIENCE == PATIENCE - 1 {
+            thread::yield_now();
+        }
         let now = clock::now();
         if !going_to_sleep {
             self.polled_at.store(now.as_nanos(), Ordering::Relaxed);
@@ -59,6 +63,10 @@ impl NetPort {
         clock::now().since(Instant::from_nanos(self.polled_at.load(Ordering::Relaxed))) < age
     }
 }
+
+/// Polls in vain after which the processor is offered to others: on a machine with fewer processors than programs
+/// that poll, the peer may be waiting for this very one. Alone, it costs a system call.
+const PATIENCE: u32 = 16;
 
 /// Starts the background thread of a port.
 pub(crate) fn start(port: Arc<NetPort>) -> std::io::Result<JoinHandle<()>> {
