@@ -2,7 +2,9 @@
 
 use alloc::collections::VecDeque;
 
-use urxe_wire::{ImmDt, Qpn};
+use urxe_wire::{ImmDt, Qpn, RKey};
+
+use crate::time::Instant;
 
 /// How a work request ended (`enum ibv_wc_status`, IBA 11.6.2); the numbers are libibverbs'.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,6 +38,10 @@ pub enum WcOpcode {
     RdmaRead = 2,
     CompSwap = 3,
     FetchAdd = 4,
+    BindMw = 5,
+    LocalInv = 6,
+    Flush = 8,
+    AtomicWrite = 9,
     Recv = 128,
     RecvRdmaWithImm = 129,
 }
@@ -55,6 +61,10 @@ pub struct Cqe {
     pub byte_len: u32,
     /// Immediate data that came with a message.
     pub imm: Option<ImmDt>,
+    /// The key that the message has invalidated.
+    pub invalidated: Option<RKey>,
+    /// When it was made.
+    pub at: Instant,
     /// The QP that sent the message: on UD; elsewhere the connected peer.
     pub src_qp: Qpn,
     /// The message asked for a solicited event.

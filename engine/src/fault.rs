@@ -32,6 +32,8 @@ pub enum ResponderFault {
     RecvTooShort,
     /// An L_Key of the receive WQE does not give the access.
     RecvProtection(Refusal),
+    /// The key of a SEND with invalidate is not one that may be invalidated.
+    Invalidate(Refusal),
 }
 
 /// The consequences of a fault: for RC, the QP goes to ERR in any case.
@@ -71,6 +73,10 @@ impl ResponderFault {
             }
             // Class D for the WQE, C on the wire. The kernel's rxe says remote operational error.
             Self::RecvTooShort => row(NakCode::InvalidRequest, WcStatus::LocalLengthError, AsyncEvent::QpFatal),
+            // Class J: the kernel's rxe says nothing to the peer, which then waits in vain.
+            Self::Invalidate(_) => {
+                row(NakCode::RemoteAccessError, WcStatus::RemoteInvalidRequestError, AsyncEvent::QpAccessError)
+            }
             Self::RecvProtection(_) => {
                 row(NakCode::RemoteOperationalError, WcStatus::LocalProtectionError, AsyncEvent::QpFatal)
             }

@@ -25,8 +25,9 @@
 //! [`qp`] holds the queue pair: [`qp::state`] and [`qp::attr`] the rules of `modify`; `requester` cuts work
 //! requests into packets, `completer` takes responses, `responder` takes requests, as in IBA chapter 9, and
 //! `answers` keeps what it says to them until that is sent.
-//! [`memory`] is regions and keys, [`cq`] completion queues, [`srq`] shared receive queues, [`work`] work requests,
-//! [`fault`] the table of what a responder does about each kind of error, [`event`] what a caller may want to know of it all.
+//! [`memory`] is regions and keys, [`mw`] memory windows, [`cq`] completion queues, [`srq`] shared receive queues,
+//! [`work`] work requests, [`fault`] the table of what a responder does about each kind of error, [`event`] what a
+//! caller may want to know of it all.
 
 extern crate alloc;
 #[cfg(test)]
@@ -38,6 +39,7 @@ pub mod event;
 pub mod fault;
 pub mod host;
 pub mod memory;
+pub mod mw;
 pub mod qp;
 pub mod rng;
 pub mod srq;
@@ -48,7 +50,8 @@ pub use access::Access;
 pub use cq::{CompletionQueue, Cqe, Pushed, WcOpcode, WcStatus};
 pub use event::{AsyncEvent, DropReason, Event};
 pub use host::{Consumer, Host, Io, Network};
-pub use memory::{Fault, Key, KeyTable, Memory, Pd, Refusal, Region};
+pub use memory::{Accessor, Fault, Key, KeyTable, Memory, Pd, Refusal, Region, RegionKind};
+pub use mw::{Bind, BindError, RegionTable, WindowType};
 pub use qp::{PostError, Progress, QpCap, QpConfig, QpType, QueuePair, attr, state::QpState};
 pub use srq::{SharedReceiveQueue, XrcDomain};
 pub use time::Instant;

@@ -4,7 +4,10 @@ use core::ops::Deref;
 
 use alloc::vec::Vec;
 
+use urxe_wire::Qpn;
+
 use crate::access::Access;
+use crate::mw::{Bind, BindError};
 use crate::rng::Rng;
 
 /// A protection domain, by number.
@@ -36,6 +39,28 @@ pub struct Region {
     pub length: u64,
     /// Where the byte at `iova` is in the application's address space.
     pub host: u64,
+    /// What made it.
+    pub kind: RegionKind,
+}
+
+/// What made a region, which decides who may use it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RegionKind {
+    /// Registration.
+    Memory,
+    /// A null region: local reads give zeros, local writes go nowhere (`ibv_alloc_null_mr(3)`).
+    Null,
+    /// A memory window, for peers only; of type 2B for the peer of one queue pair (IBA 10.6.7.2.4).
+    Window(Option<Qpn>),
+}
+
+/// Who asks for an access.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Accessor {
+    /// A work request, by an L_Key.
+    Local(Pd),
+    /// A peer, by an R_Key, through a queue pair.
+    Remote(Pd, Qpn),
 }
 
 /// Why an access is refused.
@@ -54,12 +79,22 @@ pub enum Refusal {
 }
 
 impl Region {
-    /// The host address of `[va, va + length)`, if `pd` may do `access` to all of it (IBA 10.6.3.1, C10-57 f.).
+    /// The host address of `[va, va + length)`, if `by` may do `access` to all of it (IBA 10.6.3.1, C10-57 f.). Of a
+    /// null region, it means nothing.
     ///
     /// # Errors
     /// The first rule broken, in the order of [`Refusal`].
-    pub fn check(&self, pd: Pd, access: Access, va: u64, length: u64) -> Result<u64, Refusal> {
-        if self.pd != pd {
+    pub fn check(&self, by: Accessor, access: Access, va: u64, length: u64) -> Result<u64, Refusal> {
+        let belongs = match (self.kind, by) {
+            (RegionKind::Memory, Accessor::Local(pd) | Accessor::Remote(pd, _))
+            | (RegionKind::Null, Accessor::Local(pd))
+            | (RegionKind::Window(None), Accessor::Remote(pd, _)) => self.pd == pd,
+            (RegionKind::Window(Some(bound)), Accessor::Remote(_, qpn)) => bound == qpn,
+            (RegionKind::Null, Accessor::Remote(..)) | (RegionKind::Window(_), Accessor::Local(_)) => {
+                return Err(Refusal::NoSuchKey);
+            }
+        };
+        if !belongs {
             return Err(Refusal::OtherPd);
         }
         if !self.access.contains(access) {
@@ -109,24 +144,44 @@ pub trait Memory {
     /// # Errors
     /// [`Fault`] if it is not mapped or not writable.
     fn fetch_add(&self, at: u64, add: u64) -> Result<u64, Fault>;
+
+    /// Makes what was written to `[at, at + length)` visible to every thread and device of the machine, or, if
+    /// `persistent`, safe from the machine's end.
+    ///
+    /// # Errors
+    /// [`Fault`] if that cannot be done there.
+    fn flush(&self, at: u64, length: u64, persistent: bool) -> Result<(), Fault>;
+
+    /// Binds a memory window for the queue pair `qpn` of `pd`, by the rules of [`Window::bind`](crate::mw::Window).
+    ///
+    /// # Errors
+    /// The rule broken; nothing is changed then.
+    fn bind(&self, pd: Pd, qpn: Qpn, bind: &Bind) -> Result<(), BindError>;
+
+    /// Unbinds the memory window with `key`. When it returns, nobody copies from or to it any more.
+    ///
+    /// # Errors
+    /// `key` is none that may be invalidated through the queue pair `qpn` of `pd`.
+    fn invalidate(&self, pd: Pd, qpn: Qpn, key: Key) -> Result<(), Refusal>;
 }
 
-/// Looks `key` up, checks the access, and hands the region (held) and the host address to `then`.
+/// Looks `key` up, checks the access, and hands the host address to `then` while the region is held; `None` is a null
+/// region's.
 ///
 /// # Errors
 /// The [`Refusal`]; a [`Fault`] of `then` becomes [`Refusal::Unmapped`].
 pub(crate) fn access<M: Memory, T>(
     memory: &M,
-    pd: Pd,
+    by: Accessor,
     key: Key,
     access: Access,
     va: u64,
     length: usize,
-    then: impl FnOnce(u64) -> Result<T, Fault>,
+    then: impl FnOnce(Option<u64>) -> Result<T, Fault>,
 ) -> Result<T, Refusal> {
     let region = memory.region(key).ok_or(Refusal::NoSuchKey)?;
-    let at = region.check(pd, access, va, length as u64)?;
-    then(at).map_err(|Fault| Refusal::Unmapped)
+    let at = region.check(by, access, va, length as u64)?;
+    then((region.kind != RegionKind::Null).then_some(at)).map_err(|Fault| Refusal::Unmapped)
 }
 
 /// Entries found by key in constant time. Keys cannot be guessed from one another, and a key that was
@@ -192,6 +247,26 @@ impl<T> KeyTable<T> {
         if entry.tag == Self::tag(key) { entry.value.as_mut() } else { None }
     }
 
+    /// Gives the entry with `key` the low bits of `new`, which is its key then. `false` if that is not a key of the
+    /// same entry.
+    pub(crate) fn rekey(&mut self, key: Key, new: Key) -> bool {
+        let same = Self::index(key) == Self::index(new);
+        let entry = Self::index(key).and_then(|index| self.entries.get_mut(index));
+        match entry.filter(|entry| same && entry.tag == Self::tag(key) && entry.value.is_some()) {
+            Some(entry) => {
+                entry.tag = Self::tag(new);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// The key that the entry of `key` has now, whatever low bits `key` has.
+    pub(crate) fn present(&self, key: Key) -> Option<Key> {
+        let entry = self.entries.get(Self::index(key)?)?;
+        entry.value.is_some().then_some(Key((key.0 & !0xff) | u32::from(entry.tag)))
+    }
+
     /// Takes the entry with `key` out.
     pub fn remove(&mut self, key: Key) -> Option<T> {
         let index = Self::index(key)?;
@@ -237,12 +312,13 @@ mod tests {
             iova: 0x1000,
             length: 0x100,
             host: 0x7000_0000,
+            kind: RegionKind::Memory,
         }
     }
 
     #[test]
     fn bounds_cannot_be_tricked_by_overflow() {
-        let check = |va, length| region().check(Pd(1), Access::REMOTE_READ, va, length);
+        let check = |va, length| region().check(Accessor::Local(Pd(1)), Access::REMOTE_READ, va, length);
         assert_eq!(check(0x1000, 0x100), Ok(0x7000_0000));
         assert_eq!(check(0x10ff, 1), Ok(0x7000_00ff));
         assert_eq!(check(0x1100, 0), Ok(0x7000_0100));
@@ -254,9 +330,9 @@ mod tests {
 
     #[test]
     fn rights_and_domain() {
-        assert_eq!(region().check(Pd(2), Access::NONE, 0x1000, 1), Err(Refusal::OtherPd));
-        assert_eq!(region().check(Pd(1), Access::REMOTE_WRITE, 0x1000, 1), Err(Refusal::Access));
-        assert_eq!(region().check(Pd(1), Access::NONE, 0x1000, 1), Ok(0x7000_0000));
+        assert_eq!(region().check(Accessor::Local(Pd(2)), Access::NONE, 0x1000, 1), Err(Refusal::OtherPd));
+        assert_eq!(region().check(Accessor::Local(Pd(1)), Access::REMOTE_WRITE, 0x1000, 1), Err(Refusal::Access));
+        assert_eq!(region().check(Accessor::Local(Pd(1)), Access::NONE, 0x1000, 1), Ok(0x7000_0000));
     }
 
     #[test]

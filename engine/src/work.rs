@@ -2,9 +2,10 @@
 
 use alloc::boxed::Box;
 
-use urxe_wire::{ImmDt, Qpn, RKey};
+use urxe_wire::{Feth, ImmDt, Qpn, RKey};
 
 use crate::memory::Key;
+use crate::mw::Bind;
 
 /// A scatter/gather element.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -98,11 +99,31 @@ pub struct Remote {
 pub enum SendOp {
     Send,
     SendWithImmediate(ImmDt),
+    SendWithInvalidate(RKey),
     Write(Remote),
     WriteWithImmediate(Remote, ImmDt),
     Read(Remote),
-    CompareSwap { remote: Remote, compare: u64, swap: u64 },
-    FetchAdd { remote: Remote, add: u64 },
+    CompareSwap {
+        remote: Remote,
+        compare: u64,
+        swap: u64,
+    },
+    FetchAdd {
+        remote: Remote,
+        add: u64,
+    },
+    /// Eight bytes, all at once (IBA annex A19).
+    AtomicWrite(Remote),
+    /// Of `length` bytes (IBA annex A19).
+    Flush {
+        remote: Remote,
+        length: u32,
+        how: Feth,
+    },
+    /// Done here, without the peer (IBA 10.6.7.2.6).
+    LocalInvalidate(Key),
+    /// Done here, without the peer (IBA 10.6.7.2.4).
+    BindWindow(Bind),
 }
 
 impl SendOp {
@@ -112,16 +133,40 @@ impl SendOp {
         matches!(self, Self::Read(_) | Self::CompareSwap { .. } | Self::FetchAdd { .. })
     }
 
+    /// Whether it takes one of the responder's resources: what is answered by more than an acknowledgement.
+    #[must_use]
+    pub const fn takes_responder_resource(&self) -> bool {
+        self.is_response_bearing() || matches!(self, Self::AtomicWrite(_) | Self::Flush { .. })
+    }
+
+    /// Whether it sends nothing.
+    #[must_use]
+    pub const fn is_local(&self) -> bool {
+        matches!(self, Self::LocalInvalidate(_) | Self::BindWindow(_))
+    }
+
+    /// Whether it is about eight bytes, no more and no less.
+    #[must_use]
+    pub const fn is_eight_bytes(&self) -> bool {
+        self.is_atomic() || matches!(self, Self::AtomicWrite(_))
+    }
+
     /// Whether it is one of the atomics.
     #[must_use]
     pub const fn is_atomic(&self) -> bool {
         matches!(self, Self::CompareSwap { .. } | Self::FetchAdd { .. })
     }
 
+    /// Whether it is one of the SENDs.
+    #[must_use]
+    pub const fn is_send(&self) -> bool {
+        matches!(self, Self::Send | Self::SendWithImmediate(_) | Self::SendWithInvalidate(_))
+    }
+
     /// Whether it consumes a receive WQE of the peer.
     #[must_use]
     pub const fn consumes_recv(&self) -> bool {
-        matches!(self, Self::Send | Self::SendWithImmediate(_) | Self::WriteWithImmediate(..))
+        self.is_send() || matches!(self, Self::WriteWithImmediate(..))
     }
 }
 

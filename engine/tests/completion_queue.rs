@@ -11,6 +11,8 @@ fn cqe(wr_id: u64) -> Cqe {
         qpn: Qpn::new(1),
         byte_len: 0,
         imm: None,
+        invalidated: None,
+        at: urxe_engine::Instant::from_nanos(0),
         src_qp: Qpn::default(),
         solicited: false,
     }

@@ -119,16 +119,33 @@ fn opcodes_out_of_order_within_a_write() {
 }
 
 #[test]
-fn operations_it_does_not_carry_out() {
-    let nak = "NAK InvalidRequest 100";
-    fault(nak, REQUEST_ERROR, |qp| qp.gets(O::SendOnlyWithInvalidate, 100, Ext::Ieth(Ieth { r_key: RKey(1) }), &[]));
-    for len in [0, 8] {
-        fault(nak, REQUEST_ERROR, |qp| qp.gets(O::AtomicWrite, 100, reth(qp, 8), &vec![0; len]));
-    }
-    fault(nak, REQUEST_ERROR, |qp| {
+fn a_flush_that_the_queue_pair_does_not_enable() {
+    fault("NAK InvalidRequest 100", REQUEST_ERROR, |qp| {
         let Ext::Reth(reth) = reth(qp, 8) else { unreachable!() };
         let feth = Feth::parse(&[0, 0, 0, 0x12]).unwrap();
         qp.gets(O::Flush, 100, Ext::FethReth(feth, reth), &[]);
+    });
+}
+
+#[test]
+fn a_key_that_cannot_be_invalidated() {
+    let news = News::Recv(WcStatus::RemoteInvalidRequestError);
+    for key in [|_: &Solo| RKey(1), |qp: &Solo| RKey(qp.remote.key.0)] {
+        fault("NAK RemoteAccessError 100", news, |qp| {
+            qp.gets(O::SendOnlyWithInvalidate, 100, Ext::Ieth(Ieth { r_key: key(qp) }), &[]);
+        });
+    }
+}
+
+#[test]
+fn an_atomic_write_that_is_not_eight_aligned_bytes() {
+    fault("NAK InvalidRequest 100", REQUEST_ERROR, |qp| qp.gets(O::AtomicWrite, 100, reth(qp, 16), &[0; 8]));
+    fault("NAK InvalidRequest 100", REQUEST_ERROR, |qp| qp.gets(O::AtomicWrite, 100, reth(qp, 8), &[0; 4]));
+    fault("NAK InvalidRequest 100", REQUEST_ERROR, |qp| {
+        qp.gets(O::AtomicWrite, 100, reth_of(qp.remote.key, qp.remote.addr + 4, 8), &[0; 8]);
+    });
+    fault("NAK RemoteAccessError 100", ACCESS_ERROR, |qp| {
+        qp.gets(O::AtomicWrite, 100, reth_of(Key(1), qp.remote.addr, 8), &[0; 8]);
     });
 }
 

@@ -2,10 +2,12 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::rc::Rc;
+use std::sync::Arc;
 
-use urxe_engine::{Access, Fault, Key, KeyTable, Memory, Pd, Region, Remote};
-use urxe_wire::RKey;
+use urxe_engine::{
+    Access, Bind, BindError, Fault, Key, Memory, Pd, Refusal, Region, RegionKind, RegionTable, Remote, WindowType,
+};
+use urxe_wire::{Qpn, RKey};
 
 /// Unmapped bytes between two mappings.
 const GUARD: u64 = 0x1_0000;
@@ -55,9 +57,9 @@ pub struct Violation {
 #[derive(Debug)]
 pub struct AddressSpace {
     next: u64,
-    keys: KeyTable<Rc<Region>>,
+    keys: RefCell<RegionTable>,
     /// What is registered, to find violations; the table of keys cannot be gone through.
-    registered: Vec<Rc<Region>>,
+    registered: Vec<Arc<Region>>,
     inner: RefCell<Inner>,
 }
 
@@ -77,7 +79,12 @@ impl AddressSpace {
     /// An empty one; `seed` decides the keys.
     #[must_use]
     pub fn new(seed: u64) -> Self {
-        Self { next: BASE, keys: KeyTable::new(1 << 16, seed), registered: Vec::new(), inner: RefCell::default() }
+        Self {
+            next: BASE,
+            keys: RefCell::new(RegionTable::new(1 << 16, seed)),
+            registered: Vec::new(),
+            inner: RefCell::default(),
+        }
     }
 
     /// Maps `length` zero bytes and returns the first address, a multiple of 64 KiB.
@@ -114,9 +121,10 @@ impl AddressSpace {
     /// # Panics
     /// If there are 65536 regions.
     pub fn register_at(&mut self, pd: Pd, access: Access, addr: u64, length: u64, iova: u64) -> Key {
-        let region = |key| Rc::new(Region { key, pd, access, iova, length, host: addr });
-        let key = self.keys.insert(region).expect("fewer than 65536 regions");
-        self.registered.extend(self.keys.get(key).cloned());
+        let region = |key| Region { key, pd, access, iova, length, host: addr, kind: RegionKind::Memory };
+        let keys = self.keys.get_mut();
+        let key = keys.insert(region).expect("fewer than 65536 regions");
+        self.registered.extend(keys.get(key).cloned());
         key
     }
 
@@ -126,9 +134,20 @@ impl AddressSpace {
         Buffer { addr, length: length as u64, key: self.register(DEFAULT_PD, access, addr, length as u64) }
     }
 
+    /// Makes a memory window.
+    ///
+    /// # Panics
+    /// If there are 65536 regions and windows.
+    pub fn alloc_window(&mut self, pd: Pd, kind: WindowType) -> Key {
+        self.keys.get_mut().insert_window(pd, kind).expect("fewer than 65536 windows")
+    }
+
     /// Deregisters the region.
+    ///
+    /// # Panics
+    /// If it is none, or a window is bound to it.
     pub fn deregister(&mut self, key: Key) {
-        self.keys.remove(key);
+        self.keys.get_mut().remove(key).expect("a region that no window is bound to");
         self.registered.retain(|region| region.key != key);
     }
 
@@ -176,7 +195,8 @@ impl AddressSpace {
     ) -> Result<T, Fault> {
         let mut inner = self.inner.borrow_mut();
         let end = addr.checked_add(length as u64);
-        let inside = |region: &Rc<Region>| region.host <= addr && end.is_some_and(|e| e <= region.host + region.length);
+        let inside =
+            |region: &Arc<Region>| region.host <= addr && end.is_some_and(|e| e <= region.host + region.length);
         if !self.registered.iter().any(inside) {
             inner.violations.push(Violation { addr, length, write });
         }
@@ -196,10 +216,10 @@ impl Inner {
 }
 
 impl Memory for AddressSpace {
-    type Region = Rc<Region>;
+    type Region = Arc<Region>;
 
-    fn region(&self, key: Key) -> Option<Rc<Region>> {
-        self.keys.get(key).cloned()
+    fn region(&self, key: Key) -> Option<Arc<Region>> {
+        self.keys.borrow().get(key).cloned()
     }
 
     fn read(&self, from: u64, to: &mut [u8]) -> Result<(), Fault> {
@@ -216,6 +236,19 @@ impl Memory for AddressSpace {
 
     fn fetch_add(&self, at: u64, add: u64) -> Result<u64, Fault> {
         self.update(at, |old| old.wrapping_add(add))
+    }
+
+    fn flush(&self, at: u64, length: u64, _persistent: bool) -> Result<(), Fault> {
+        let length = usize::try_from(length).map_err(|_| Fault)?;
+        self.engine_access(at, length, false, |_| ())
+    }
+
+    fn bind(&self, pd: Pd, qpn: Qpn, bind: &Bind) -> Result<(), BindError> {
+        self.keys.borrow_mut().bind(pd, qpn, bind).map(drop)
+    }
+
+    fn invalidate(&self, pd: Pd, qpn: Qpn, key: Key) -> Result<(), Refusal> {
+        self.keys.borrow_mut().invalidate(pd, qpn, key).map(drop)
     }
 }
 

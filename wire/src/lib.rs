@@ -50,7 +50,7 @@ pub use atomic_ack_eth::AtomicAckEth;
 pub use atomic_eth::AtomicEth;
 pub use bth::Bth;
 pub use deth::Deth;
-pub use feth::Feth;
+pub use feth::{Feth, FlushLevel};
 pub use id::{Msn, PKey, QKey, Qpn, RKey};
 pub use ieth::Ieth;
 pub use imm_dt::ImmDt;

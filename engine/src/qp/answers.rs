@@ -13,7 +13,7 @@ use super::attr::QpAttr;
 use super::{Progress, QpConfig, Route, opcode};
 use crate::access::Access;
 use crate::host::{Host, Io, Network};
-use crate::memory::{self, Key, Memory, Pd, Refusal};
+use crate::memory::{self, Fault, Key, Memory, Pd, Refusal};
 
 /// The answers waiting.
 #[derive(Debug, Default)]
@@ -240,8 +240,11 @@ fn send_read_response<H: Host>(
     if len > 0 {
         let va = read.reth.va.wrapping_add(offset as u64);
         let key = Key(read.reth.r_key.0);
-        memory::access(io.memory, read.pd, key, Access::REMOTE_READ, va, len, |at| io.memory.read(at, payload))
-            .map_err(Stopped::Refused)?;
+        let peer = config.peer_in(read.pd);
+        memory::access(io.memory, peer, key, Access::REMOTE_READ, va, len, |at| {
+            io.memory.read(at.ok_or(Fault)?, payload)
+        })
+        .map_err(Stopped::Refused)?;
     }
     io.network.commit();
     read.next = read.next.next();

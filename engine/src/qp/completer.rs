@@ -159,15 +159,20 @@ impl Requester {
         // position may be that of an earlier request for the same bytes.
         let expected = match (&wqe.wr.op, kind) {
             (SendOp::Read(_), Kind::ReadResponse) => (wqe.length as usize).checked_sub(offset).ok_or(bad)?.min(mtu),
+            // A READ response without data (IBA annex A19).
+            (SendOp::AtomicWrite(_) | SendOp::Flush { .. }, Kind::ReadResponse) => 0,
             (SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. }, Kind::AtomicAcknowledge) => 8,
             _ => return Err(bad),
         };
         if payload.len() != expected {
             return Err(bad);
         }
-        let Data::Gather(list) = &wqe.wr.data else { return Err(bad) };
-        scatter(io.memory, config.pd, list, offset, payload)
-            .map_err(|_| Failure::Front(WcStatus::LocalProtectionError))?;
+        match &wqe.wr.data {
+            Data::Gather(list) => scatter(io.memory, config.pd, list, offset, payload)
+                .map_err(|_| Failure::Front(WcStatus::LocalProtectionError))?,
+            Data::Inline(_) if payload.is_empty() => {}
+            Data::Inline(_) => return Err(bad),
+        }
         self.acknowledged_before(config, attr, io, psn.next());
         if let Some(aeth) = aeth {
             self.take_credits(aeth);

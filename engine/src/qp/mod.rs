@@ -13,6 +13,7 @@ mod window;
 mod wqe;
 
 use alloc::collections::VecDeque;
+use alloc::vec::Vec;
 
 use urxe_wire::opcode::Role;
 use urxe_wire::{Opcode, Operation, PKey, Packet, Qpn, Transport};
@@ -21,7 +22,7 @@ use crate::cq::{Cqe, WcOpcode, WcStatus};
 use crate::event::{AsyncEvent, DropReason, Event};
 use crate::fault::ResponderFault;
 use crate::host::{Consumer, Host, Io, Network};
-use crate::memory::Pd;
+use crate::memory::{Accessor, Pd};
 use crate::srq::XrcDomain;
 use crate::time::Instant;
 use crate::work::{Data, Recipient, RecvWr, SendOp, SendWr};
@@ -62,7 +63,7 @@ impl QpType {
     const fn carries(self, op: &SendOp) -> bool {
         match self {
             Self::Rc | Self::XrcSend => true,
-            Self::Uc => !op.is_response_bearing(),
+            Self::Uc => !op.takes_responder_resource() && !matches!(op, SendOp::SendWithInvalidate(_)),
             Self::Ud => matches!(op, SendOp::Send | SendOp::SendWithImmediate(_)),
             Self::XrcRecv => false,
         }
@@ -108,6 +109,11 @@ impl<H: Host> QpConfig<H> {
     /// Whether it has a receive queue of its own.
     const fn has_recv_queue(&self) -> bool {
         self.srq.is_none() && matches!(self.qp_type, QpType::Rc | QpType::Uc | QpType::Ud)
+    }
+
+    /// The peer, as one who asks for access to the memory of `pd`.
+    const fn peer_in(&self, pd: Pd) -> Accessor {
+        Accessor::Remote(pd, self.qpn)
     }
 }
 
@@ -256,25 +262,57 @@ impl<H: Host> QueuePair<H> {
     /// # Errors
     /// Says what is wrong; the request is not queued then.
     pub fn post_send(&mut self, io: &mut Io<'_, H>, wr: SendWr) -> Result<(), PostError> {
+        let length = self.check_send(&wr, 1)?;
+        self.push_send(io, wr, length);
+        Ok(())
+    }
+
+    /// Posts several send requests, or none (`ibv_wr_complete(3)`). `wrs` is empty afterwards.
+    ///
+    /// # Errors
+    /// What is wrong with the first that cannot be posted; none is queued then.
+    pub fn post_send_all(&mut self, io: &mut Io<'_, H>, wrs: &mut Vec<SendWr>) -> Result<(), PostError> {
+        let checked = wrs.iter().zip(1..).try_for_each(|(wr, count)| self.check_send(wr, count).map(drop));
+        for wr in wrs.drain(..) {
+            if checked.is_ok() {
+                let length = u32::try_from(wr.data.length()).map_err(|_| PostError::Length)?;
+                self.push_send(io, wr, length);
+            }
+        }
+        checked
+    }
+
+    fn push_send(&mut self, io: &mut Io<'_, H>, wr: SendWr, length: u32) {
+        self.requester.push(wr, length, self.config.sq_sig_all);
+        if matches!(self.state, QpState::Err | QpState::Sqe) {
+            self.requester.flush(&self.config, io);
+        }
+    }
+
+    /// Whether `wr` could be posted as the `count`th from now; its length.
+    fn check_send(&self, wr: &SendWr, count: usize) -> Result<u32, PostError> {
         match self.state {
             QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Err => {}
             QpState::Reset | QpState::Init | QpState::Rtr => return Err(PostError::State(self.state)),
         }
-        if self.requester.len() >= self.config.cap.max_send_wr as usize {
+        if self.requester.len() + count > self.config.cap.max_send_wr as usize {
             return Err(PostError::QueueFull);
         }
         match &wr.data {
             Data::Gather(list) if list.as_slice().len() > self.config.cap.max_send_sge as usize => {
                 return Err(PostError::TooManySge);
             }
-            Data::Inline(bytes) if bytes.len() > self.config.cap.max_inline_data as usize => {
+            // The eight bytes of an ATOMIC WRITE are always inline in `ibv_wr_atomic_write`.
+            Data::Inline(bytes)
+                if bytes.len() > self.config.cap.max_inline_data as usize && !wr.op.is_eight_bytes() =>
+            {
                 return Err(PostError::InlineTooLong);
             }
             Data::Gather(_) | Data::Inline(_) => {}
         }
         let length = u32::try_from(wr.data.length()).ok().filter(|&length| length <= 1 << 31);
         let length = length.ok_or(PostError::Length)?;
-        if wr.op.is_atomic() && length != 8 {
+        if wr.op.is_eight_bytes() && length != 8 {
             return Err(PostError::Length);
         }
         // There is no place inline for what comes back (`ibv_post_send(3)`).
@@ -283,11 +321,7 @@ impl<H: Host> QueuePair<H> {
         if nowhere || astray || !self.config.qp_type.carries(&wr.op) {
             return Err(PostError::Operation);
         }
-        self.requester.push(wr, length, self.config.sq_sig_all);
-        if matches!(self.state, QpState::Err | QpState::Sqe) {
-            self.requester.flush(&self.config, io);
-        }
-        Ok(())
+        Ok(length)
     }
 
     /// Posts a receive request (`ibv_post_recv(3)`).
@@ -450,6 +484,8 @@ impl<H: Host> QueuePair<H> {
                 qpn: self.config.qpn,
                 byte_len: 0,
                 imm: None,
+                invalidated: None,
+                at: io.now,
                 src_qp: Qpn::default(),
                 solicited: false,
             };

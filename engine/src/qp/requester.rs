@@ -25,6 +25,7 @@ use super::{Progress, QpConfig, Route, opcode};
 use crate::cq::WcStatus;
 use crate::event::{Event, RetryReason};
 use crate::host::{Consumer, Host, Io, Network};
+use crate::memory::Memory;
 use crate::time::Instant;
 use crate::work::{Data, Recipient, SendOp, SendWr};
 
@@ -88,7 +89,7 @@ impl Requester {
 
     pub(super) fn push(&mut self, wr: SendWr, length: u32, sq_sig_all: bool) {
         let signaled = wr.flags.signaled || sq_sig_all;
-        self.queue.push_back(SendWqe { wr, length, signaled, sent: None, failed: None });
+        self.queue.push_back(SendWqe { wr, length, signaled, sent: None, done: false, failed: None });
     }
 
     pub(super) fn len(&self) -> usize {
@@ -140,7 +141,7 @@ impl Requester {
             let psn = span.first.add(self.cursor_packet);
             let sent = match wqe.wr.op {
                 // It would wait for ever.
-                _ if wqe.wr.op.is_response_bearing() && attr.max_rd_atomic == 0 => {
+                _ if wqe.wr.op.takes_responder_resource() && attr.max_rd_atomic == 0 => {
                     Err(Unsent::Refused(WcStatus::LocalQpOperationError))
                 }
                 SendOp::Read(_) => {
@@ -153,7 +154,26 @@ impl Requester {
                     }
                     self.send_atomic(config, attr, route, io, psn).map(|()| psn)
                 }
-                SendOp::Send | SendOp::SendWithImmediate(_) | SendOp::Write(_) | SendOp::WriteWithImmediate(..) => {
+                SendOp::AtomicWrite(_) | SendOp::Flush { .. } => {
+                    if !self.is_asked(psn) && self.reads.len() >= usize::from(attr.max_rd_atomic) {
+                        break;
+                    }
+                    self.send_placement(config, attr, route, io, psn).map(|()| psn)
+                }
+                SendOp::LocalInvalidate(_) | SendOp::BindWindow(_) => {
+                    if let Err(status) = self.execute_local(config, io) {
+                        Err(Unsent::Refused(status))
+                    } else {
+                        self.cursor += 1;
+                        self.retire_acknowledged(config, io);
+                        continue;
+                    }
+                }
+                SendOp::Send
+                | SendOp::SendWithImmediate(_)
+                | SendOp::SendWithInvalidate(_)
+                | SendOp::Write(_)
+                | SendOp::WriteWithImmediate(..) => {
                     self.send_data(config, attr, route, io, psn, in_flight).map(|()| psn)
                 }
             };
@@ -190,7 +210,8 @@ impl Requester {
         if wqe.wr.op.consumes_recv() && !self.credit.take(idle) {
             return None;
         }
-        let span = Span { first: frontier, last: frontier.add(mtu.packets(wqe.length) - 1) };
+        let packets = if wqe.wr.op.is_local() { 0 } else { mtu.packets(wqe.length) };
+        let span = Span { first: frontier, last: frontier.add(packets).sub(1) };
         wqe.sent = Some(span);
         Some(span)
     }
@@ -308,7 +329,7 @@ impl Requester {
             r_key: remote.r_key,
             dma_len: u32::try_from(dma_len).map_err(|_| REFUSED)?,
         };
-        send_request(config, attr, route, io, &wqe.wr, Operation::ReadRequest, psn, Ext::Reth(reth))?;
+        send_request(config, attr, route, io, &wqe.wr, Operation::ReadRequest, psn, Ext::Reth(reth), &[])?;
         if !self.is_asked(psn) {
             self.reads.push_back(Span { first: psn, last });
         }
@@ -331,11 +352,62 @@ impl Requester {
             _ => return Err(REFUSED),
         };
         let ext = Ext::AtomicEth(AtomicEth { va: remote.addr, r_key: remote.r_key, swap_add, compare });
-        send_request(config, attr, route, io, &wqe.wr, operation, psn, ext)?;
+        send_request(config, attr, route, io, &wqe.wr, operation, psn, ext, &[])?;
         if !self.is_asked(psn) {
             self.reads.push_back(Span { first: psn, last: psn });
         }
         self.ask = false;
+        Ok(())
+    }
+
+    /// Sends an ATOMIC WRITE or a FLUSH.
+    fn send_placement<H: Host>(
+        &mut self,
+        config: &QpConfig<H>,
+        attr: &QpAttr,
+        route: &Route<H>,
+        io: &mut Io<'_, H>,
+        psn: Psn,
+    ) -> Result<(), Unsent> {
+        let wqe = self.queue.get(self.cursor).ok_or(Unsent::NoRoom)?;
+        match wqe.wr.op {
+            SendOp::AtomicWrite(remote) => {
+                let mut bytes = [0; 8];
+                match &wqe.wr.data {
+                    Data::Inline(inline) => bytes.copy_from_slice(inline.get(..8).ok_or(REFUSED)?),
+                    Data::Gather(list) => {
+                        gather(io.memory, config.pd, list, 0, &mut bytes).map_err(|_| REFUSED)?;
+                    }
+                }
+                let reth = Reth { va: remote.addr, r_key: remote.r_key, dma_len: 8 };
+                send_request(config, attr, route, io, &wqe.wr, Operation::AtomicWrite, psn, Ext::Reth(reth), &bytes)?;
+            }
+            SendOp::Flush { remote, length, how } => {
+                let reth = Reth { va: remote.addr, r_key: remote.r_key, dma_len: length };
+                send_request(config, attr, route, io, &wqe.wr, Operation::Flush, psn, Ext::FethReth(how, reth), &[])?;
+            }
+            _ => return Err(REFUSED),
+        }
+        if !self.is_asked(psn) {
+            self.reads.push_back(Span { first: psn, last: psn });
+        }
+        self.ask = false;
+        Ok(())
+    }
+
+    /// Carries out the local operation at the cursor, unless that was done before going back.
+    fn execute_local<H: Host>(&mut self, config: &QpConfig<H>, io: &Io<'_, H>) -> Result<(), WcStatus> {
+        let Some(wqe) = self.queue.get_mut(self.cursor).filter(|wqe| !wqe.done) else { return Ok(()) };
+        match &wqe.wr.op {
+            SendOp::LocalInvalidate(key) => {
+                io.memory.invalidate(config.pd, config.qpn, *key).map_err(|_| WcStatus::LocalQpOperationError)?
+            }
+            SendOp::BindWindow(bind) => {
+                io.memory.bind(config.pd, config.qpn, bind).map_err(|_| WcStatus::MwBindError)?;
+            }
+            _ => {}
+        }
+        wqe.done = true;
         Ok(())
     }
 
@@ -356,11 +428,7 @@ impl Requester {
         }
         let cursor_was = self.cursor_psn();
         self.una = una;
-        while let Some(span) = self.queue.front().and_then(|wqe| wqe.sent)
-            && span.last.distance_from(una) < 0
-        {
-            self.retire(config, io);
-        }
+        self.retire_acknowledged(config, io);
         while self.reads.front().is_some_and(|chunk| chunk.last.distance_from(una) < 0) {
             self.reads.pop_front();
         }
@@ -381,8 +449,7 @@ impl Requester {
     pub(super) fn credits(&mut self, wqes: Option<u32>) {
         // A SEND acknowledged in part has its WQE already.
         let partial = self.queue.front().is_some_and(|wqe| {
-            wqe.sent.is_some_and(|span| span.first != self.una && span.contains(self.una))
-                && matches!(wqe.wr.op, SendOp::Send | SendOp::SendWithImmediate(_))
+            wqe.sent.is_some_and(|span| span.first != self.una && span.contains(self.una)) && wqe.wr.op.is_send()
         });
         self.credit.promise(wqes, partial);
         if wqes.is_some_and(|wqes| wqes > 0) {
@@ -495,6 +562,16 @@ impl Requester {
         self.rnr_deadline = None;
     }
 
+    /// Completes what is acknowledged; a local operation is, when everything before it is.
+    fn retire_acknowledged<H: Host>(&mut self, config: &QpConfig<H>, io: &mut Io<'_, H>) {
+        while let Some(wqe) = self.queue.front()
+            && (!wqe.wr.op.is_local() || wqe.done)
+            && wqe.sent.is_some_and(|span| span.last.distance_from(self.una) < 0)
+        {
+            self.retire(config, io);
+        }
+    }
+
     fn retire<H: Host>(&mut self, config: &QpConfig<H>, io: &mut Io<'_, H>) {
         let Some(wqe) = self.queue.pop_front() else { return };
         if self.cursor > 0 {
@@ -548,7 +625,7 @@ const fn service(to: Recipient) -> Service {
     }
 }
 
-/// Sends a request without payload; these always ask for an answer.
+/// Sends a request that is one packet; these always ask for an answer. `payload` needs no padding.
 #[expect(clippy::too_many_arguments, reason = "a request's parts, and the surroundings")]
 fn send_request<H: Host>(
     config: &QpConfig<H>,
@@ -559,11 +636,14 @@ fn send_request<H: Host>(
     operation: Operation,
     psn: Psn,
     ext: Ext,
+    payload: &[u8],
 ) -> Result<(), Unsent> {
     let mut bth = Bth::new(opcode(config.qp_type, operation), attr.dest_qpn, psn);
     bth.ack_req = true;
     let header = Header { bth, service: service(wr.to), ext };
-    header.emit(io.network.packet(route, header.len()).ok_or(Unsent::NoRoom)?);
+    let packet = io.network.packet(route, header.len() + payload.len()).ok_or(Unsent::NoRoom)?;
+    header.emit(packet);
+    packet.get_mut(header.len()..).unwrap_or_default().copy_from_slice(payload);
     io.network.commit();
     Ok(())
 }

@@ -8,7 +8,7 @@ use alloc::collections::VecDeque;
 
 use urxe_wire::opcode::Kind;
 use urxe_wire::packet::Service;
-use urxe_wire::{AtomicEth, Ext, ImmDt, Msn, NakCode, Packet, Psn, Reth, Syndrome};
+use urxe_wire::{AtomicEth, Ext, Feth, FlushLevel, ImmDt, Msn, NakCode, Packet, Psn, Reth, Syndrome};
 
 use super::answers::{Answers, ReadResponse, Response};
 use super::sge::scatter;
@@ -19,7 +19,7 @@ use crate::cq::{Cqe, WcOpcode, WcStatus};
 use crate::event::{AsyncEvent, DropReason, Event, Nak};
 use crate::fault::ResponderFault;
 use crate::host::{Consumer, Host, Io};
-use crate::memory::{self, Key, Memory, Pd, Refusal};
+use crate::memory::{self, Accessor, Fault, Key, Memory, Pd, Refusal};
 use crate::srq::XrcDomain;
 use crate::work::RecvWr;
 
@@ -51,8 +51,18 @@ enum Inbound {
 /// What a duplicate READ or atomic is answered from.
 #[derive(Clone, Copy, Debug)]
 enum Replay {
-    Read { first: Psn, last: Psn },
-    Atomic { psn: Psn, original: u64 },
+    Read {
+        first: Psn,
+        last: Psn,
+    },
+    Atomic {
+        psn: Psn,
+        original: u64,
+    },
+    /// An ATOMIC WRITE or FLUSH: the answer has no data.
+    Placement {
+        psn: Psn,
+    },
 }
 
 /// What became of a request.
@@ -146,7 +156,7 @@ impl<H: Host> QueuePair<H> {
         self.send_nak(io, Nak::Code(consequence.nak), psn);
         match wr.or_else(|| self.responder.take_inbound_recv()) {
             Some(wr) => {
-                let cqe = self.recv_completion(&wr, WcOpcode::Recv, 0, None, false);
+                let cqe = self.recv_completion(io, &wr, WcOpcode::Recv, 0, None, false);
                 self.complete_recv(io, Cqe { status: consequence.recv, ..cqe });
             }
             None => io.consumer.async_event(self.config.qpn, consequence.event),
@@ -187,6 +197,12 @@ impl<H: Host> QueuePair<H> {
             (Kind::CompareSwap | Kind::FetchAdd, Ext::AtomicEth(atomic)) => {
                 self.execute_atomic(io, info.kind, atomic).map_err(|fault| (fault, None))
             }
+            (Kind::AtomicWrite, Ext::Reth(reth)) => {
+                self.execute_atomic_write(io, reth, packet.payload).map_err(|fault| (fault, None))
+            }
+            (Kind::Flush, Ext::FethReth(feth, reth)) => {
+                self.execute_flush(io, *feth, reth).map_err(|fault| (fault, None))
+            }
             _ => Err((ResponderFault::Unsupported, None)),
         }
     }
@@ -198,9 +214,6 @@ impl<H: Host> QueuePair<H> {
         ext: &Ext,
     ) -> Result<Verdict, (ResponderFault, Option<RecvWr>)> {
         let info = packet.bth().opcode.info();
-        if matches!(ext, Ext::Ieth(_)) {
-            return Err((ResponderFault::Unsupported, None));
-        }
         let (wr, received) = if info.position.starts() {
             match self.take_recv(io) {
                 Some(wr) => (wr, 0),
@@ -222,7 +235,14 @@ impl<H: Host> QueuePair<H> {
         let received = received + length32(payload);
         if info.position.ends() {
             let imm = if let Ext::ImmDt(imm) = ext { Some(*imm) } else { None };
-            let cqe = self.recv_completion(&wr, WcOpcode::Recv, received, imm, packet.bth().solicited_event);
+            let invalidated = if let Ext::Ieth(ieth) = ext { Some(ieth.r_key) } else { None };
+            if let Some(r_key) = invalidated
+                && let Err(refusal) = io.memory.invalidate(self.remote_pd(io), self.config.qpn, Key(r_key.0))
+            {
+                return Err((ResponderFault::Invalidate(refusal), Some(wr)));
+            }
+            let cqe = self.recv_completion(io, &wr, WcOpcode::Recv, received, imm, packet.bth().solicited_event);
+            let cqe = Cqe { invalidated, ..cqe };
             self.complete_recv(io, cqe);
         } else {
             self.responder.inbound = Some(Inbound::Send { wr, received });
@@ -269,7 +289,7 @@ impl<H: Host> QueuePair<H> {
                 _ => None,
             };
             let solicited = packet.bth().solicited_event;
-            let cqe = self.recv_completion(&wr, WcOpcode::RecvRdmaWithImm, reth.dma_len, imm, solicited);
+            let cqe = self.recv_completion(io, &wr, WcOpcode::RecvRdmaWithImm, reth.dma_len, imm, solicited);
             self.complete_recv(io, cqe);
         }
         self.responder.inbound =
@@ -284,14 +304,14 @@ impl<H: Host> QueuePair<H> {
         if reth.dma_len == 0 {
             return Ok(());
         }
-        let key = Key(reth.r_key.0);
+        let (peer, key) = (self.peer(io), Key(reth.r_key.0));
         if received == 0 {
             let whole = reth.dma_len as usize;
-            memory::access(io.memory, self.remote_pd(io), key, Access::REMOTE_WRITE, reth.va, whole, |_| Ok(()))?;
+            memory::access(io.memory, peer, key, Access::REMOTE_WRITE, reth.va, whole, |_| Ok(()))?;
         }
         let va = reth.va.checked_add(u64::from(received)).ok_or(Refusal::OutOfBounds)?;
-        memory::access(io.memory, self.remote_pd(io), key, Access::REMOTE_WRITE, va, payload.len(), |at| {
-            io.memory.write(at, payload)
+        memory::access(io.memory, peer, key, Access::REMOTE_WRITE, va, payload.len(), |at| {
+            io.memory.write(at.ok_or(Fault)?, payload)
         })
     }
 
@@ -323,7 +343,7 @@ impl<H: Host> QueuePair<H> {
             return Ok(());
         }
         let (key, length) = (Key(reth.r_key.0), reth.dma_len as usize);
-        memory::access(io.memory, pd, key, Access::REMOTE_READ, reth.va, length, |_| Ok(()))
+        memory::access(io.memory, self.config.peer_in(pd), key, Access::REMOTE_READ, reth.va, length, |_| Ok(()))
             .map_err(ResponderFault::RemoteAccess)
     }
 
@@ -338,15 +358,17 @@ impl<H: Host> QueuePair<H> {
             return Err(ResponderFault::TooManyReads);
         }
         let key = Key(atomic.r_key.0);
-        let original =
-            memory::access(io.memory, self.remote_pd(io), key, Access::REMOTE_ATOMIC, atomic.va, 8, |at| match kind {
+        let original = memory::access(io.memory, self.peer(io), key, Access::REMOTE_ATOMIC, atomic.va, 8, |at| {
+            let at = at.ok_or(Fault)?;
+            match kind {
                 // A region that begins askew has no eight-byte words.
                 _ if !at.is_multiple_of(8) => Ok(None),
                 Kind::CompareSwap => io.memory.compare_swap(at, atomic.compare, atomic.swap_add).map(Some),
                 _ => io.memory.fetch_add(at, atomic.swap_add).map(Some),
-            })
-            .map_err(ResponderFault::RemoteAccess)?
-            .ok_or(ResponderFault::Misaligned)?;
+            }
+        })
+        .map_err(ResponderFault::RemoteAccess)?
+        .ok_or(ResponderFault::Misaligned)?;
         let psn = self.responder.expected;
         self.responder.expected = psn.next();
         self.responder.msn = self.responder.msn.next();
@@ -354,6 +376,84 @@ impl<H: Host> QueuePair<H> {
         let msn = self.responder.msn;
         self.responder.answers.respond(Response::Atomic { psn, original, msn, replayed: false });
         Ok(Verdict::Accepted)
+    }
+
+    /// Eight bytes, stored at once (IBA annex A19). The R_Key needs the right to write, as on the kernel's rxe.
+    fn execute_atomic_write(&mut self, io: &Io<'_, H>, reth: &Reth, payload: &[u8]) -> Result<Verdict, ResponderFault> {
+        if !self.attr.access.contains(Access::REMOTE_WRITE) {
+            return Err(ResponderFault::QpAccess);
+        }
+        if !reth.va.is_multiple_of(8) {
+            return Err(ResponderFault::Misaligned);
+        }
+        if reth.dma_len != 8 {
+            return Err(ResponderFault::Length);
+        }
+        self.check_resources()?;
+        let key = Key(reth.r_key.0);
+        let aligned = memory::access(io.memory, self.peer(io), key, Access::REMOTE_WRITE, reth.va, 8, |at| {
+            let at = at.ok_or(Fault)?;
+            if at.is_multiple_of(8) { io.memory.write(at, payload).map(|()| true) } else { Ok(false) }
+        })
+        .map_err(ResponderFault::RemoteAccess)?;
+        if !aligned {
+            return Err(ResponderFault::Misaligned);
+        }
+        Ok(self.respond_placement(reth))
+    }
+
+    /// What was written before becomes visible, or persistent (IBA annex A19).
+    fn execute_flush(&mut self, io: &Io<'_, H>, feth: Feth, reth: &Reth) -> Result<Verdict, ResponderFault> {
+        let mut needed = Access::NONE;
+        if feth.global_visibility {
+            needed = needed | Access::FLUSH_GLOBAL;
+        }
+        if feth.persistence {
+            needed = needed | Access::FLUSH_PERSISTENT;
+        }
+        if needed == Access::NONE || !self.attr.access.contains(needed) {
+            return Err(ResponderFault::QpAccess);
+        }
+        self.check_resources()?;
+        let key = Key(reth.r_key.0);
+        let (va, length) = match feth.level {
+            FlushLevel::Range => (reth.va, u64::from(reth.dma_len)),
+            FlushLevel::Region => io
+                .memory
+                .region(key)
+                .map(|region| (region.iova, region.length))
+                .ok_or(ResponderFault::RemoteAccess(Refusal::NoSuchKey))?,
+        };
+        let bytes = usize::try_from(length).map_err(|_| ResponderFault::Length)?;
+        memory::access(io.memory, self.peer(io), key, needed, va, bytes, |at| {
+            io.memory.flush(at.ok_or(Fault)?, length, feth.persistence)
+        })
+        .map_err(ResponderFault::RemoteAccess)?;
+        Ok(self.respond_placement(reth))
+    }
+
+    fn check_resources(&self) -> Result<(), ResponderFault> {
+        if self.responder.answers.unanswered() >= usize::from(self.attr.max_dest_rd_atomic) {
+            return Err(ResponderFault::TooManyReads);
+        }
+        Ok(())
+    }
+
+    /// Answers an ATOMIC WRITE or FLUSH that was carried out: by a READ response without data (IBA annex A19).
+    fn respond_placement(&mut self, reth: &Reth) -> Verdict {
+        let psn = self.responder.expected;
+        self.responder.expected = psn.next();
+        self.responder.msn = self.responder.msn.next();
+        self.responder.remember(Replay::Placement { psn }, self.attr.max_dest_rd_atomic);
+        let read = self.placement_response(psn, reth, false);
+        self.responder.answers.respond(Response::Read(read));
+        Verdict::Accepted
+    }
+
+    fn placement_response(&self, psn: Psn, reth: &Reth, replayed: bool) -> ReadResponse {
+        let reth = Reth { dma_len: 0, ..*reth };
+        let (msn, pd) = (self.responder.msn, self.config.pd);
+        ReadResponse { first: psn, next: psn, last: psn, reth, msn, pd, replayed }
     }
 
     /// A SEND or WRITE packet was carried out.
@@ -375,6 +475,8 @@ impl<H: Host> QueuePair<H> {
         let answered = match packet.ext() {
             Ext::AtomicEth(_) => self.replay_atomic(psn),
             Ext::Reth(reth) if opcode.info().kind == Kind::Read => self.replay_read(io, packet, *reth),
+            Ext::Reth(reth) if opcode.info().kind == Kind::AtomicWrite => self.replay_placement(psn, reth),
+            Ext::FethReth(_, reth) => self.replay_placement(psn, reth),
             _ => {
                 self.responder.acknowledge();
                 true
@@ -401,6 +503,19 @@ impl<H: Host> QueuePair<H> {
         self.responder.answers.replay(response, self.attr.max_dest_rd_atomic)
     }
 
+    fn replay_placement(&mut self, psn: Psn, reth: &Reth) -> bool {
+        let known = |replay: &Replay| matches!(*replay, Replay::Placement { psn: at } if at == psn);
+        if !self.responder.replays.iter().any(known) {
+            return false;
+        }
+        let coming = |response: &Response| matches!(response, Response::Read(read) if read.first == psn);
+        if self.responder.answers.is_coming(coming) {
+            return true;
+        }
+        let read = self.placement_response(psn, reth, true);
+        self.responder.answers.replay(Response::Read(read), self.attr.max_dest_rd_atomic)
+    }
+
     fn replay_read(&mut self, io: &Io<'_, H>, packet: &Packet<'_>, reth: Reth) -> bool {
         let psn = packet.bth().psn;
         let last = psn.add(self.attr.path_mtu.packets(reth.dma_len) - 1);
@@ -408,7 +523,7 @@ impl<H: Host> QueuePair<H> {
             Replay::Read { first, last: end } => {
                 psn.distance_from(first) >= 0 && last.distance_from(end) <= 0 && last.distance_from(psn) >= 0
             }
-            Replay::Atomic { .. } => false,
+            Replay::Atomic { .. } | Replay::Placement { .. } => false,
         };
         // Not the SRQ of the message under way, if there is one: that of this request.
         let srq = self.config.xrcd.map(|domain| find_srq(io, domain, packet));
@@ -431,6 +546,11 @@ impl<H: Host> QueuePair<H> {
         let msn = self.responder.msn;
         let read = ReadResponse { first: psn, next: psn, last, reth, msn, pd, replayed: true };
         self.responder.answers.replay(Response::Read(read), self.attr.max_dest_rd_atomic)
+    }
+
+    /// The peer, as one who asks for access.
+    fn peer(&self, io: &Io<'_, H>) -> Accessor {
+        self.config.peer_in(self.remote_pd(io))
     }
 
     /// The protection domain of the memory that peers name.
@@ -469,6 +589,7 @@ impl<H: Host> QueuePair<H> {
 
     fn recv_completion(
         &self,
+        io: &Io<'_, H>,
         wr: &RecvWr,
         opcode: WcOpcode,
         byte_len: u32,
@@ -482,6 +603,8 @@ impl<H: Host> QueuePair<H> {
             qpn: self.config.qpn,
             byte_len,
             imm,
+            invalidated: None,
+            at: io.now,
             src_qp: self.attr.dest_qpn,
             solicited,
         }

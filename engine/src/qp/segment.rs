@@ -1,6 +1,6 @@
 //! Which headers the packets of a message have.
 
-use urxe_wire::{Ext, Operation, Reth};
+use urxe_wire::{Ext, Ieth, Operation, Reth};
 
 use crate::work::{Remote, SendOp};
 
@@ -11,6 +11,12 @@ pub(super) fn data_packet(op: &SendOp, length: u32, first: bool, last: bool) -> 
     match (op, first, last) {
         (SendOp::SendWithImmediate(imm), true, true) => (O::SendOnlyWithImmediate, Ext::ImmDt(*imm)),
         (SendOp::SendWithImmediate(imm), false, true) => (O::SendLastWithImmediate, Ext::ImmDt(*imm)),
+        (SendOp::SendWithInvalidate(r_key), true, true) => {
+            (O::SendOnlyWithInvalidate, Ext::Ieth(Ieth { r_key: *r_key }))
+        }
+        (SendOp::SendWithInvalidate(r_key), false, true) => {
+            (O::SendLastWithInvalidate, Ext::Ieth(Ieth { r_key: *r_key }))
+        }
         (SendOp::Write(remote), true, true) => (O::WriteOnly, Ext::Reth(reth(remote))),
         (SendOp::WriteWithImmediate(remote, imm), true, true) => {
             (O::WriteOnlyWithImmediate, Ext::RethImmDt(reth(remote), *imm))

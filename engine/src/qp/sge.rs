@@ -1,7 +1,7 @@
 //! Copies between packets and what scatter/gather lists describe.
 
 use crate::access::Access;
-use crate::memory::{self, Memory, Pd, Refusal};
+use crate::memory::{self, Accessor, Memory, Pd, Refusal};
 use crate::work::SgeList;
 
 /// Copies the bytes from `offset` on of what `list` describes to `to`.
@@ -24,7 +24,13 @@ pub(super) fn gather<M: Memory>(
         }
         let (part, rest) = to.split_at_mut((length - skip).min(to.len()));
         let va = sge.addr.checked_add(skip as u64).ok_or(Refusal::OutOfBounds)?;
-        memory::access(memory, pd, sge.key(), Access::NONE, va, part.len(), |at| memory.read(at, part))?;
+        memory::access(memory, Accessor::Local(pd), sge.key(), Access::NONE, va, part.len(), |at| match at {
+            Some(at) => memory.read(at, part),
+            None => {
+                part.fill(0);
+                Ok(())
+            }
+        })?;
         (skip, to) = (0, rest);
     }
     if to.is_empty() { Ok(()) } else { Err(Refusal::OutOfBounds) }
@@ -50,7 +56,10 @@ pub(super) fn scatter<M: Memory>(
         }
         let (part, rest) = from.split_at((length - skip).min(from.len()));
         let va = sge.addr.checked_add(skip as u64).ok_or(Refusal::OutOfBounds)?;
-        memory::access(memory, pd, sge.key(), Access::LOCAL_WRITE, va, part.len(), |at| memory.write(at, part))?;
+        memory::access(memory, Accessor::Local(pd), sge.key(), Access::LOCAL_WRITE, va, part.len(), |at| match at {
+            Some(at) => memory.write(at, part),
+            None => Ok(()),
+        })?;
         (skip, from) = (0, rest);
     }
     if from.is_empty() { Ok(()) } else { Err(Refusal::OutOfBounds) }

@@ -16,6 +16,8 @@ pub(super) struct SendWqe {
     pub(super) signaled: bool,
     /// Set when the first packet is cut.
     pub(super) sent: Option<Span>,
+    /// A local operation that is done: not to be done again after going back.
+    pub(super) done: bool,
     /// It cannot be carried out; completes so when it is the oldest.
     pub(super) failed: Option<WcStatus>,
 }
@@ -36,11 +38,15 @@ impl Span {
 /// Tells the consumer how a WQE ended.
 pub(super) fn complete<H: Host>(config: &QpConfig<H>, io: &mut Io<'_, H>, wqe: &SendWqe, status: WcStatus) {
     let (opcode, byte_len) = match wqe.wr.op {
-        SendOp::Send | SendOp::SendWithImmediate(_) => (WcOpcode::Send, 0),
+        SendOp::Send | SendOp::SendWithImmediate(_) | SendOp::SendWithInvalidate(_) => (WcOpcode::Send, 0),
         SendOp::Write(_) | SendOp::WriteWithImmediate(..) => (WcOpcode::RdmaWrite, 0),
         SendOp::Read(_) => (WcOpcode::RdmaRead, wqe.length),
         SendOp::CompareSwap { .. } => (WcOpcode::CompSwap, 8),
         SendOp::FetchAdd { .. } => (WcOpcode::FetchAdd, 8),
+        SendOp::AtomicWrite(_) => (WcOpcode::AtomicWrite, 0),
+        SendOp::Flush { .. } => (WcOpcode::Flush, 0),
+        SendOp::LocalInvalidate(_) => (WcOpcode::LocalInv, 0),
+        SendOp::BindWindow(_) => (WcOpcode::BindMw, 0),
     };
     let cqe = Cqe {
         wr_id: wqe.wr.wr_id,
@@ -49,6 +55,8 @@ pub(super) fn complete<H: Host>(config: &QpConfig<H>, io: &mut Io<'_, H>, wqe: &
         qpn: config.qpn,
         byte_len,
         imm: None,
+        invalidated: None,
+        at: io.now,
         src_qp: Qpn::default(),
         solicited: false,
     };

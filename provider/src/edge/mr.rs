@@ -93,9 +93,12 @@ pub(super) unsafe extern "C" fn dereg_mr(mr: *mut verbs_mr) -> c_int {
         // SAFETY: the caller's region, made by `reg_mr`.
         let context = unsafe { shared((*mr).ibv_mr.context) };
         context.check_alive()?;
+        // SAFETY: as above.
+        let key = unsafe { (*mr.cast::<MrObject>()).key };
+        // A memory window may be bound to it (`ibv_dereg_mr(3)`).
+        context.port().regions().remove(key).map_err(|_| Errno(libc::EBUSY))?;
         // SAFETY: as above, and not used any more.
         let object = unsafe { Box::from_raw(mr.cast::<MrObject>()) };
-        context.port().regions().remove(object.key);
         drop(object.domain);
         Ok(())
     })

@@ -1,15 +1,19 @@
 //! The regions of one device in this process, and how the engine reaches their bytes.
 
 use std::ops::Deref;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::atomic::{Ordering, fence};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use urxe_engine::{Fault, Key, KeyTable, Memory, Region, memory::Full};
+use urxe_engine::memory::Full;
+use urxe_engine::mw::TableError;
+use urxe_engine::{Bind, BindError, Fault, Key, Memory, Pd, Refusal, Region, RegionTable, WindowType};
+use urxe_wire::Qpn;
 
 use super::guard;
 
-/// All regions of a device. Read by every packet, changed by registration.
+/// All regions and memory windows of a device. Read by every packet, changed by registration.
 #[derive(Debug)]
-pub(crate) struct Regions(RwLock<KeyTable<Arc<Region>>>);
+pub(crate) struct Regions(RwLock<RegionTable>);
 
 /// A region in use: it cannot be deregistered as long as this lives.
 #[derive(Debug)]
@@ -23,27 +27,60 @@ impl Deref for Held {
     }
 }
 
+/// Waits until nobody copies from or to what was taken out of the table.
+fn settle(mut region: Arc<Region>) {
+    // Held for the time of one packet's copy at most.
+    while Arc::get_mut(&mut region).is_none() {
+        std::thread::yield_now();
+    }
+}
+
 impl Regions {
     /// No regions, at most `most`; `seed` makes the keys hard to guess.
     pub(crate) fn new(most: usize, seed: u64) -> Self {
-        Self(RwLock::new(KeyTable::new(most, seed)))
+        Self(RwLock::new(RegionTable::new(most, seed)))
+    }
+
+    fn table(&self) -> RwLockReadGuard<'_, RegionTable> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn table_mut(&self) -> RwLockWriteGuard<'_, RegionTable> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds the region that `make` makes for its key.
     pub(crate) fn insert(&self, make: impl FnOnce(Key) -> Region) -> Result<Key, Full> {
         guard::install();
-        self.0.write().unwrap_or_else(PoisonError::into_inner).insert(|key| Arc::new(make(key)))
+        self.table_mut().insert(make)
     }
 
-    /// Removes a region and waits until nobody copies from or to it any more: when this returns, the memory is the
-    /// application's own again.
-    pub(crate) fn remove(&self, key: Key) {
-        let removed = self.0.write().unwrap_or_else(PoisonError::into_inner).remove(key);
-        let Some(mut region) = removed else { return };
-        // Held for the time of one packet's copy at most.
-        while Arc::get_mut(&mut region).is_none() {
-            std::thread::yield_now();
-        }
+    /// Puts another region into the place of the one with its key. When this returns, nobody uses the old one any
+    /// more.
+    pub(crate) fn replace(&self, region: Region) -> Result<(), TableError> {
+        let old = self.table_mut().replace(region)?;
+        settle(old);
+        Ok(())
+    }
+
+    /// Removes a region. When this returns, nobody copies from or to it any more: the memory is the application's own
+    /// again.
+    pub(crate) fn remove(&self, key: Key) -> Result<(), TableError> {
+        let old = self.table_mut().remove(key)?;
+        settle(old);
+        Ok(())
+    }
+
+    /// Adds a memory window.
+    pub(crate) fn insert_window(&self, pd: Pd, kind: WindowType) -> Result<Key, Full> {
+        self.table_mut().insert_window(pd, kind)
+    }
+
+    /// Removes a memory window; `key` is any that it has had.
+    pub(crate) fn remove_window(&self, key: Key) -> Result<(), TableError> {
+        let old = self.table_mut().remove_window(key)?;
+        old.map(settle);
+        Ok(())
     }
 }
 
@@ -51,7 +88,7 @@ impl Memory for Regions {
     type Region = Held;
 
     fn region(&self, key: Key) -> Option<Held> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).get(key).map(|region| Held(Arc::clone(region)))
+        self.table().get(key).map(|region| Held(Arc::clone(region)))
     }
 
     fn read(&self, from: u64, to: &mut [u8]) -> Result<(), Fault> {
@@ -72,5 +109,27 @@ impl Memory for Regions {
     fn fetch_add(&self, at: u64, add: u64) -> Result<u64, Fault> {
         // SAFETY: as above.
         unsafe { guard::fetch_add(at, add) }
+    }
+
+    fn flush(&self, _at: u64, _length: u64, persistent: bool) -> Result<(), Fault> {
+        // No region is registered for persistence.
+        if persistent {
+            return Err(Fault);
+        }
+        // Processors keep their caches coherent: what is stored in order is seen in order.
+        fence(Ordering::SeqCst);
+        Ok(())
+    }
+
+    fn bind(&self, pd: Pd, qpn: Qpn, bind: &Bind) -> Result<(), BindError> {
+        let old = self.table_mut().bind(pd, qpn, bind)?;
+        old.map(settle);
+        Ok(())
+    }
+
+    fn invalidate(&self, pd: Pd, qpn: Qpn, key: Key) -> Result<(), Refusal> {
+        let old = self.table_mut().invalidate(pd, qpn, key)?;
+        settle(old);
+        Ok(())
     }
 }

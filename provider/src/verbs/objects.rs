@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use urxe_engine::attr::{AttrMask, QpAttr};
-use urxe_engine::{Access, Key, Pd, PostError, QpCap, QpState, Region};
+use urxe_engine::{Access, Key, Pd, PostError, QpCap, QpState, Region, RegionKind};
 use urxe_ffi::verbs as v;
 use urxe_net::{Destination, Gid, Route};
 use urxe_wire::{Mtu, Psn, QKey, Qpn, RnrTimer};
@@ -85,7 +85,8 @@ impl Registration {
         }
         maps::check(self.address, self.length, access.intersects(Access::ANY_WRITE))
             .map_err(|_| Errno(libc::EFAULT))?;
-        let make = |key| Region { key, pd, access, iova, length: self.length, host: self.address };
+        let make =
+            |key| Region { key, pd, access, iova, length: self.length, host: self.address, kind: RegionKind::Memory };
         context.port().regions().insert(make).map_err(|_| Errno(libc::ENOMEM))
     }
 }
