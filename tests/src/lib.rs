@@ -33,6 +33,8 @@
 //! }
 //! ```
 //!
+//! [`verbs`] is libibverbs with owners and `Result`s, for such tests.
+//!
 //! # Which library is tested
 //! The release build. `make test` builds it and passes its folder in `URXE_BIN_DIR`; without that variable the harness
 //! asks `cargo build --release` for it, which rebuilds what is older than its sources ([`artifacts`]).

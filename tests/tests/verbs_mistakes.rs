@@ -223,6 +223,12 @@ fn receives_that_do_not_fit() {
                 let mr = s.far_region(v::IBV_ACCESS_REMOTE_READ)?;
                 Ok(RecvWr::new(0, &[s.keep(mr, |mr| mr.sge(0, 8))]))
             }),
+            bad("receive into a deregistered MR", |s| {
+                let mr = s.far_region(ALL_ACCESS)?;
+                let sge = mr.sge(0, 8);
+                mr.dereg()?;
+                Ok(RecvWr::new(0, &[sge]))
+            }),
             bad("receive beyond the end", |s| Ok(RecvWr::new(0, &[s.remote.sge(LEN - 7, 8)]))),
             // "a protection error occurred on a local data buffer during the processing of a RDMA Write with
             // Immediate": ibv_poll_cq(3) of IBV_WC_LOC_ACCESS_ERR.

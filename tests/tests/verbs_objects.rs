@@ -179,6 +179,36 @@ fn deregistering_memory_that_is_being_read() {
     });
 }
 
+/// The same the other way: not a byte changes after ibv_dereg_mr has returned.
+#[test]
+fn deregistering_memory_that_is_being_written() {
+    in_world(|| {
+        let len = 1 << 20;
+        let mut refused = 0;
+        for round in 0..30 {
+            let Pair { near, far } = &Pair::new(&Options::default())?;
+            let (local, remote) = (near.region(len)?, far.region(len)?);
+            local.pages().write(0, &pattern(round, len));
+            near.qp.post_send(&SendWr::new(Op::Write(remote.at(0)), &[local.sge(0, len)]))?;
+            for _ in 0..round {
+                near.send_cq.poll(0)?;
+                std::thread::yield_now();
+            }
+            remote.dereg()?;
+            let then = remote.pages().read(0, len);
+            let wc = near.send_cq.next()?;
+            match wc.status {
+                Status::SUCCESS => {}
+                Status::REM_ACCESS_ERR => refused += 1,
+                other => bail!("round {round}: {other:?}"),
+            }
+            ensure!(remote.pages().read(0, len) == then, "round {round}: written after it was deregistered");
+        }
+        ensure!(refused > 0, "every WRITE was through before its region was deregistered");
+        Ok(())
+    });
+}
+
 /// A QP may be destroyed with work outstanding (ibv_destroy_qp(3)); its completions go with it.
 #[test]
 fn destroying_a_queue_pair_at_work() {

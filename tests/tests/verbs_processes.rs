@@ -67,6 +67,23 @@ fn the_child_of_a_fork_has_no_device() {
     });
 }
 
+/// A child that tidies up closes its copy only.
+#[test]
+fn the_child_of_a_fork_closes_its_copy() {
+    in_world(|| {
+        let pair = Pair::new(&Options::default())?;
+        works(&pair)?;
+        let child = Child::fork(|_| {
+            // Whether that is a success is nobody's concern: nothing may crash, hang, or reach the parent.
+            let _ = pair.near.context.close();
+            works(&Pair::new(&Options::default())?).context("the child's own device")?;
+            std::process::exit(0);
+        })?;
+        child.finish()?;
+        works(&pair).context("the parent, afterwards")
+    });
+}
+
 /// ibv_fork_init(3) before the device is opened: the parent's memory stays what the device reads and writes.
 #[test]
 fn fork_init() {
