@@ -2,6 +2,7 @@
 
 use core::ops::Deref;
 
+use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use urxe_wire::Qpn;
@@ -189,7 +190,8 @@ pub(crate) fn access<M: Memory, T>(
 #[derive(Debug)]
 pub struct KeyTable<T> {
     entries: Vec<Entry<T>>,
-    free: Vec<u32>,
+    /// Longest free first: what was freed rests while others are used.
+    free: VecDeque<u32>,
     rng: Rng,
     most: usize,
 }
@@ -208,7 +210,7 @@ impl<T> KeyTable<T> {
     /// A table of up to `most` entries (at most 2^24 - 1); `seed` decides the low bits of keys.
     #[must_use]
     pub fn new(most: usize, seed: u64) -> Self {
-        Self { entries: Vec::new(), free: Vec::new(), rng: Rng::new(seed), most: most.min((1 << 24) - 1) }
+        Self { entries: Vec::new(), free: VecDeque::new(), rng: Rng::new(seed), most: most.min((1 << 24) - 1) }
     }
 
     /// Adds what `make` returns for its key.
@@ -216,7 +218,7 @@ impl<T> KeyTable<T> {
     /// # Errors
     /// [`Full`]; `make` is not called then.
     pub fn insert(&mut self, make: impl FnOnce(Key) -> T) -> Result<Key, Full> {
-        let index = match self.free.pop() {
+        let index = match self.free.pop_front() {
             Some(index) => index,
             None if self.entries.len() < self.most => {
                 self.entries.push(Entry { tag: self.rng.next_u8(), value: None });
@@ -275,7 +277,7 @@ impl<T> KeyTable<T> {
             return None;
         }
         let value = entry.value.take()?;
-        self.free.push(u32::try_from(index).ok()?);
+        self.free.push_back(u32::try_from(index).ok()?);
         Some(value)
     }
 
