@@ -231,12 +231,23 @@ fn public_cap(cap: &QpCap) -> v::ibv_qp_cap {
     }
 }
 
+/// Attributes of the other side, which programs give to both ends of XRC as to an RC queue pair; as in the kernel's
+/// `modify_qp_mask` (uverbs_cmd.c).
+const fn unused_attributes(qp_type: QpType) -> AttrMask {
+    match qp_type {
+        QpType::XrcSend => AttrMask::MAX_DEST_RD_ATOMIC.with(AttrMask::MIN_RNR_TIMER),
+        QpType::XrcRecv => AttrMask::MAX_QP_RD_ATOMIC.with(AttrMask::RETRY_CNT).with(AttrMask::RNR_RETRY),
+        QpType::Rc | QpType::Uc | QpType::Ud => AttrMask::NONE,
+    }
+}
+
 pub(super) unsafe extern "C" fn modify_qp(qp: *mut v::ibv_qp, attr: *mut v::ibv_qp_attr, attr_mask: c_int) -> c_int {
     number(|| {
         // SAFETY: the caller's queue pair and attributes.
         let (context, object, attr) = unsafe { (shared((*qp).context), object(qp), &*attr) };
         context.check_alive()?;
-        let mask = AttrMask::from_bits(attr_mask.cast_unsigned());
+        let qp_type = object.qp.inspect(|engine| engine.config().qp_type);
+        let mask = AttrMask::from_bits(attr_mask.cast_unsigned()).without(unused_attributes(qp_type));
         let given = engine_attr(attr, mask)?;
         let current = object.qp.inspect(|engine| engine.state());
         let state = |number| QpState::from_u32(number).ok_or(EINVAL);
