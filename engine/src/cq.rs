@@ -69,6 +69,8 @@ pub struct Cqe {
     pub src_qp: Qpn,
     /// The message asked for a solicited event.
     pub solicited: bool,
+    /// The receive buffer starts with a network header: on UD.
+    pub grh: bool,
 }
 
 /// What makes a CQ raise a completion event (IBA 11.4.2.2).

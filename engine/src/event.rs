@@ -26,6 +26,12 @@ pub enum DropReason {
     Transport,
     /// The P_Key is of another partition (IBA 9.6.1.1.3).
     PKey,
+    /// The Q_Key is not the QP's (IBA 9.6.1.3.1).
+    QKey,
+    /// There is no receive WQE, and no way to say so (UC, UD).
+    NoReceive,
+    /// The message cannot be carried out, and there is no way to say so (UC, UD); a fault event says why.
+    Refused,
     /// It came from another address than the connected peer's.
     Stranger,
     /// A request behind a gap; the gap has been reported already (IBA 9.7.5.2.8).

@@ -48,6 +48,13 @@ pub struct Consequence {
 }
 
 impl ResponderFault {
+    /// Whether the consumer's own receive WQE is at fault: only that ends a UC or UD queue pair, which drops all else
+    /// (IBA 9.9.3.2).
+    #[must_use]
+    pub const fn is_local(self) -> bool {
+        matches!(self, Self::RecvProtection(_))
+    }
+
     /// The fault's row.
     #[must_use]
     pub const fn consequence(self) -> Consequence {

@@ -28,6 +28,10 @@ pub trait Network {
     /// Whether packets of `origin` may claim to come from the peer behind `route` (the same addresses).
     fn is_from(route: &Self::Route, origin: &Self::Origin) -> bool;
 
+    /// What stands before the payload in the receive buffer of a UD QP, when the packet from `origin` has `len` bytes
+    /// from the BTH to the padding: the IPv6 header, or 20 unused bytes and the IPv4 header (IBA annex A17.4.5.3).
+    fn network_header(origin: &Self::Origin, len: usize) -> [u8; 40];
+
     /// Room for one packet of `len` bytes, from the BTH to the padding; the ICRC is the network's to add.
     /// The engine writes every byte of it. `None` if there is no room now.
     fn packet(&mut self, route: &Self::Route, len: usize) -> Option<&mut [u8]>;

@@ -55,4 +55,4 @@ pub use mw::{Bind, BindError, RegionTable, WindowType};
 pub use qp::{PostError, Progress, QpCap, QpConfig, QpType, QueuePair, attr, state::QpState};
 pub use srq::{SharedReceiveQueue, XrcDomain};
 pub use time::Instant;
-pub use work::{Data, Recipient, RecvWr, Remote, SendFlags, SendOp, SendWr, Sge, SgeList};
+pub use work::{Data, Recipient, RecvWr, Remote, SendFlags, SendOp, SendWr, Sge, SgeList, UdRecipient};

@@ -2,7 +2,7 @@
 
 use alloc::boxed::Box;
 
-use urxe_wire::{Feth, ImmDt, Qpn, RKey};
+use urxe_wire::{Feth, ImmDt, QKey, Qpn, RKey};
 
 use crate::memory::Key;
 use crate::mw::Bind;
@@ -203,6 +203,17 @@ pub struct SendWr {
     pub flags: SendFlags,
     /// For whom.
     pub to: Recipient,
+}
+
+/// To whom a UD request goes (`ibv_send_wr.wr.ud`).
+#[derive(Clone, Debug)]
+pub struct UdRecipient<R> {
+    /// What the address handle leads to.
+    pub route: R,
+    /// The QP there.
+    pub qpn: Qpn,
+    /// Its Q_Key; with the high bit set, that of the sending QP is meant.
+    pub q_key: QKey,
 }
 
 /// A receive work request; as it is, also the queue element.

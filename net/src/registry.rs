@@ -30,7 +30,7 @@ const RESERVE: usize = 128;
 pub(crate) const NAME_PREFIX: &str = "urxe/1";
 
 /// The block a QPN lies in.
-pub(crate) fn block_of(qpn: Qpn) -> u16 {
+pub fn block_of(qpn: Qpn) -> u16 {
     let [_, high, middle, _] = qpn.get().to_be_bytes();
     u16::from_be_bytes([high, middle])
 }

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use urxe_engine::Network;
-use urxe_wire::{ROCE_PORT, icrc};
+use urxe_wire::{ROCE_PORT, grh, icrc};
 
 /// The way to a peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -14,9 +14,9 @@ pub struct Route {
     pub source_port: u16,
 }
 
-/// Where a packet came from.
+/// Where a packet came from, and to which address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Origin(pub IpAddr);
+pub struct Origin(pub IpAddr, pub IpAddr);
 
 /// A UDP datagram on its way.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -84,6 +84,11 @@ impl Network for Nic {
 
     fn is_from(route: &Route, origin: &Origin) -> bool {
         route.to == origin.0
+    }
+
+    fn network_header(origin: &Origin, len: usize) -> [u8; 40] {
+        let fields = grh::Fields { tclass: 0, hop_limit: 64 };
+        grh::network_header(origin.0, origin.1, fields, len)
     }
 
     fn packet(&mut self, route: &Route, len: usize) -> Option<&mut [u8]> {

@@ -8,13 +8,16 @@ use urxe_engine::attr::{AttrMask, ModifyError, QpAttr};
 use urxe_engine::rng::Rng;
 use urxe_engine::{
     Cqe, Host, Instant, Io, Pd, PostError, Progress, QpCap, QpConfig, QpState, QpType, QueuePair, RecvWr, SendWr,
-    XrcDomain,
+    UdRecipient, XrcDomain,
 };
-use urxe_wire::{Packet, Qpn};
+use urxe_wire::{Mtu, Packet, Qpn};
 
 use crate::memory::{AddressSpace, DEFAULT_PD};
 use crate::network::{Datagram, Nic, Origin, Route};
 use crate::verbs::{CqId, SrqId, Verbs};
+
+/// Bytes of payload in the largest datagram of UD.
+pub(crate) const PORT_MTU: Mtu = Mtu::Mtu1024;
 
 /// Which node of a fabric.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -145,7 +148,8 @@ impl Node {
         };
         let QpSetup { qp_type, pd, cap, sq_sig_all, send_cq, recv_cq, srq, xrcd, window } = qp;
         let (send_cq, recv_cq) = (Some(send_cq), Some(recv_cq));
-        let config = QpConfig { qpn, qp_type, pd, cap, sq_sig_all, send_cq, recv_cq, srq, xrcd, window };
+        let port_mtu = PORT_MTU;
+        let config = QpConfig { qpn, qp_type, pd, cap, sq_sig_all, send_cq, recv_cq, srq, xrcd, window, port_mtu };
         self.qps.insert(qpn, QueuePair::new(config));
         qpn
     }
@@ -217,6 +221,14 @@ impl Node {
         self.qps.get_mut(&qpn).expect("the QP exists").post_send(io!(self, now), wr)
     }
 
+    /// `ibv_post_send(3)` on UD.
+    ///
+    /// # Errors
+    /// As [`QueuePair::post_datagram`].
+    pub fn post_datagram(&mut self, now: Instant, qpn: Qpn, wr: SendWr, to: UdRecipient<Route>) -> Result<(), PostError> {
+        self.qps.get_mut(&qpn).expect("the QP exists").post_datagram(io!(self, now), wr, to)
+    }
+
     /// `ibv_post_recv(3)`.
     ///
     /// # Errors
@@ -233,7 +245,7 @@ impl Node {
         let Ok(packet) = Packet::parse(&datagram.bytes) else { return Received::Malformed };
         let qpn = packet.bth().dest_qp;
         let Some(qp) = self.qps.get_mut(&qpn) else { return Received::NoSuchQp };
-        qp.handle_packet(io!(self, now), &packet, &Origin(datagram.from.ip()));
+        qp.handle_packet(io!(self, now), &packet, &Origin(datagram.from.ip(), datagram.to.ip()));
         Received::Delivered(qpn)
     }
 

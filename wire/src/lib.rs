@@ -29,6 +29,7 @@ pub mod atomic_eth;
 pub mod bth;
 pub mod deth;
 pub mod feth;
+pub mod grh;
 pub mod icrc;
 pub mod id;
 pub mod ieth;

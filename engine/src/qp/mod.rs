@@ -9,6 +9,7 @@ mod responder;
 mod segment;
 mod sge;
 pub mod state;
+mod unreliable;
 mod window;
 mod wqe;
 
@@ -16,7 +17,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use urxe_wire::opcode::Role;
-use urxe_wire::{Opcode, Operation, PKey, Packet, Qpn, Transport};
+use urxe_wire::{Mtu, Opcode, Operation, PKey, Packet, Qpn, Transport};
 
 use crate::cq::{Cqe, WcOpcode, WcStatus};
 use crate::event::{AsyncEvent, DropReason, Event};
@@ -25,11 +26,12 @@ use crate::host::{Consumer, Host, Io, Network};
 use crate::memory::{Accessor, Pd};
 use crate::srq::XrcDomain;
 use crate::time::Instant;
-use crate::work::{Data, Recipient, RecvWr, SendOp, SendWr};
+use crate::work::{Data, Recipient, RecvWr, SendOp, SendWr, UdRecipient};
 use attr::{AttrMask, ModifyError, QpAttr};
 use requester::Requester;
 use responder::Responder;
 use state::QpState;
+use unreliable::Unreliable;
 
 type Cq<H> = <<H as Host>::Consumer as Consumer>::Cq;
 type Srq<H> = <<H as Host>::Consumer as Consumer>::Srq;
@@ -57,6 +59,12 @@ impl QpType {
             Self::Ud => Transport::Ud,
             Self::XrcSend | Self::XrcRecv => Transport::Xrc,
         }
+    }
+
+    /// Whether requests are acknowledged, and sent again when they are lost.
+    #[must_use]
+    pub const fn is_reliable(self) -> bool {
+        !matches!(self, Self::Uc | Self::Ud)
     }
 
     /// Whether its send queue takes the operation (IBA 9.8 table "services and operations").
@@ -103,6 +111,8 @@ pub struct QpConfig<H: Host> {
     pub xrcd: Option<XrcDomain>,
     /// Packets a receiver's buffer is thought to hold: the bound of the in-flight window.
     pub window: u32,
+    /// The largest payload of a UD packet.
+    pub port_mtu: Mtu,
 }
 
 impl<H: Host> QpConfig<H> {
@@ -132,7 +142,8 @@ pub enum PostError {
     Length,
     /// The QP has no receive queue: it has an SRQ, or is of XRC (EINVAL).
     NoRecvQueue,
-    /// The QP's service does not have the operation, or not with inline data, or not for this recipient (EINVAL).
+    /// The QP's service does not have the operation, or not with inline data, or not for this recipient; on UD, none is
+    /// given (EINVAL).
     Operation,
 }
 
@@ -161,6 +172,8 @@ pub struct QueuePair<H: Host> {
     xrc_srq: Option<Srq<H>>,
     requester: Requester,
     responder: Responder,
+    /// Takes the requester's place on UC and UD.
+    unreliable: Option<Unreliable<H>>,
     /// `SQ_DRAINED` is owed.
     drain_pending: bool,
 }
@@ -171,9 +184,10 @@ impl<H: Host> QueuePair<H> {
     pub fn new(config: QpConfig<H>) -> Self {
         let requester = Requester::new(config.window);
         Self {
-            config,
+            unreliable: Unreliable::new(&config),
             state: QpState::Reset,
-            attr: QpAttr::default(),
+            attr: initial_attr(&config),
+            config,
             route: None,
             rq: VecDeque::new(),
             xrc_srq: None,
@@ -195,7 +209,11 @@ impl<H: Host> QueuePair<H> {
 
     /// Its attributes. PSNs are those that would be sent and expected next.
     pub fn attr(&self) -> QpAttr {
-        QpAttr { rq_psn: self.responder.expected_psn(), sq_psn: self.requester.frontier(), ..self.attr }
+        let sq_psn = match &self.unreliable {
+            Some(unreliable) => unreliable.requester.psn(),
+            None => self.requester.frontier(),
+        };
+        QpAttr { rq_psn: self.responder.expected_psn(), sq_psn, ..self.attr }
     }
 
     /// Whether a modify to SQD has let everything outstanding complete (`ibv_query_qp(3)`, `sq_draining`).
@@ -239,7 +257,10 @@ impl<H: Host> QueuePair<H> {
                 self.enter_error(io);
             }
             QpState::Rtr => self.responder.start(self.attr.rq_psn),
-            QpState::Rts if from == QpState::Rtr => self.requester.start(&self.attr),
+            QpState::Rts if from == QpState::Rtr => match &mut self.unreliable {
+                Some(unreliable) => unreliable.requester.start(&self.attr),
+                None => self.requester.start(&self.attr),
+            },
             QpState::Sqd if from != QpState::Sqd => self.drain_pending = true,
             QpState::Sqd | QpState::Init | QpState::Rts | QpState::Sqe => {}
         }
@@ -257,13 +278,23 @@ impl<H: Host> QueuePair<H> {
         }
     }
 
-    /// Posts a send request (`ibv_post_send(3)`). It leaves in the next [`transmit`](Self::transmit).
+    /// Posts a send request (`ibv_post_send(3)`) on any QP but UD. It leaves in the next [`transmit`](Self::transmit).
     ///
     /// # Errors
     /// Says what is wrong; the request is not queued then.
     pub fn post_send(&mut self, io: &mut Io<'_, H>, wr: SendWr) -> Result<(), PostError> {
-        let length = self.check_send(&wr, 1)?;
-        self.push_send(io, wr, length);
+        let length = self.check_send(&wr, 1, false)?;
+        self.push_send(io, wr, length, None);
+        Ok(())
+    }
+
+    /// Posts a send request on a UD QP, likewise.
+    ///
+    /// # Errors
+    /// Says what is wrong; the request is not queued then.
+    pub fn post_datagram(&mut self, io: &mut Io<'_, H>, wr: SendWr, to: UdRecipient<Route<H>>) -> Result<(), PostError> {
+        let length = self.check_send(&wr, 1, true)?;
+        self.push_send(io, wr, length, Some(to));
         Ok(())
     }
 
@@ -272,30 +303,34 @@ impl<H: Host> QueuePair<H> {
     /// # Errors
     /// What is wrong with the first that cannot be posted; none is queued then.
     pub fn post_send_all(&mut self, io: &mut Io<'_, H>, wrs: &mut Vec<SendWr>) -> Result<(), PostError> {
-        let checked = wrs.iter().zip(1..).try_for_each(|(wr, count)| self.check_send(wr, count).map(drop));
+        let checked = wrs.iter().zip(1..).try_for_each(|(wr, count)| self.check_send(wr, count, false).map(drop));
         for wr in wrs.drain(..) {
             if checked.is_ok() {
                 let length = u32::try_from(wr.data.length()).map_err(|_| PostError::Length)?;
-                self.push_send(io, wr, length);
+                self.push_send(io, wr, length, None);
             }
         }
         checked
     }
 
-    fn push_send(&mut self, io: &mut Io<'_, H>, wr: SendWr, length: u32) {
-        self.requester.push(wr, length, self.config.sq_sig_all);
+    fn push_send(&mut self, io: &mut Io<'_, H>, wr: SendWr, length: u32, to: Option<UdRecipient<Route<H>>>) {
+        match &mut self.unreliable {
+            Some(unreliable) => unreliable.requester.push(wr, length, self.config.sq_sig_all, to),
+            None => self.requester.push(wr, length, self.config.sq_sig_all),
+        }
         if matches!(self.state, QpState::Err | QpState::Sqe) {
-            self.requester.flush(&self.config, io);
+            self.flush_send(io);
         }
     }
 
-    /// Whether `wr` could be posted as the `count`th from now; its length.
-    fn check_send(&self, wr: &SendWr, count: usize) -> Result<u32, PostError> {
+    /// Whether `wr` could be posted as the `count`th from now, addressed as UD wants it or not; its length.
+    fn check_send(&self, wr: &SendWr, count: usize, addressed: bool) -> Result<u32, PostError> {
         match self.state {
             QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Err => {}
             QpState::Reset | QpState::Init | QpState::Rtr => return Err(PostError::State(self.state)),
         }
-        if self.requester.len() + count > self.config.cap.max_send_wr as usize {
+        let queued = self.unreliable.as_ref().map_or(self.requester.len(), |unreliable| unreliable.requester.len());
+        if queued + count > self.config.cap.max_send_wr as usize {
             return Err(PostError::QueueFull);
         }
         match &wr.data {
@@ -318,6 +353,7 @@ impl<H: Host> QueuePair<H> {
         // There is no place inline for what comes back (`ibv_post_send(3)`).
         let nowhere = wr.op.is_response_bearing() && matches!(wr.data, Data::Inline(_));
         let astray = matches!(wr.to, Recipient::XrcSrq(_)) != (self.config.qp_type == QpType::XrcSend);
+        let astray = astray || addressed != (self.config.qp_type == QpType::Ud);
         if nowhere || astray || !self.config.qp_type.carries(&wr.op) {
             return Err(PostError::Operation);
         }
@@ -357,7 +393,11 @@ impl<H: Host> QueuePair<H> {
             return;
         }
         match packet.bth().opcode.info().role {
-            Role::Request => self.handle_request(io, packet),
+            Role::Request => match self.config.qp_type {
+                QpType::Uc => self.handle_unacknowledged(io, packet),
+                QpType::Ud => self.handle_datagram(io, packet, origin),
+                QpType::Rc | QpType::XrcSend | QpType::XrcRecv => self.handle_request(io, packet),
+            },
             Role::Response => self.handle_response(io, packet),
             Role::Notification => self.drop_packet(io, packet, DropReason::CongestionNotification),
         }
@@ -368,6 +408,10 @@ impl<H: Host> QueuePair<H> {
         if !self.state.sends() {
             return;
         }
+        if let Some(unreliable) = &mut self.unreliable {
+            unreliable.requester.handle_timeout(io.now);
+            return;
+        }
         if let Err(status) = self.requester.handle_timeout(&self.config, &self.attr, io) {
             self.fail_send(io, status);
         }
@@ -375,12 +419,19 @@ impl<H: Host> QueuePair<H> {
 
     /// When [`handle_timeout`](Self::handle_timeout) wants to be called.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        if self.state.sends() { self.requester.deadline() } else { None }
+        match &self.unreliable {
+            _ if !self.state.sends() => None,
+            Some(unreliable) => unreliable.requester.deadline(),
+            None => self.requester.deadline(),
+        }
     }
 
     /// Sends what is to be sent: answers first, then requests as far as the window, the peer's credits, and its
     /// responder resources allow.
     pub fn transmit(&mut self, io: &mut Io<'_, H>) -> Progress {
+        if self.unreliable.is_some() {
+            return self.transmit_unreliable(io);
+        }
         let Some(route) = &self.route else { return Progress::Idle };
         let posted = self.rq.len();
         let answered = self.responder.answers.transmit(&self.config, &self.attr, posted, route, io, RESPONSE_BURST);
@@ -407,7 +458,10 @@ impl<H: Host> QueuePair<H> {
 
     /// Whether a call of [`transmit`](Self::transmit) could send something.
     pub fn has_output(&self) -> bool {
-        !self.responder.answers.is_empty() || (self.state.sends() && self.requester.has_output())
+        match &self.unreliable {
+            Some(unreliable) => self.state.sends() && unreliable.requester.has_output(),
+            None => !self.responder.answers.is_empty() || (self.state.sends() && self.requester.has_output()),
+        }
     }
 
     /// The checks that come before requester and responder (IBA 9.6.1).
@@ -464,12 +518,19 @@ impl<H: Host> QueuePair<H> {
     fn enter_error(&mut self, io: &mut Io<'_, H>) {
         let was_in_error = self.state == QpState::Err;
         self.set_state(io, QpState::Err);
-        self.requester.flush(&self.config, io);
+        self.flush_send(io);
         self.flush_recv(io);
         self.drain_pending = false;
         // It takes nothing from the SRQ any more (IBA 11.6.3.1 "Last WQE Reached").
         if self.config.srq.is_some() && !was_in_error {
             io.consumer.async_event(self.config.qpn, AsyncEvent::LastWqeReached);
+        }
+    }
+
+    fn flush_send(&mut self, io: &mut Io<'_, H>) {
+        match &mut self.unreliable {
+            Some(unreliable) => unreliable.requester.flush(&self.config, io),
+            None => self.requester.flush(&self.config, io),
         }
     }
 
@@ -488,6 +549,7 @@ impl<H: Host> QueuePair<H> {
                 at: io.now,
                 src_qp: Qpn::default(),
                 solicited: false,
+                grh: false,
             };
             self.complete_recv(io, cqe);
         }
@@ -497,9 +559,10 @@ impl<H: Host> QueuePair<H> {
     fn reset(&mut self) {
         self.requester = Requester::new(self.config.window);
         self.responder = Responder::default();
+        self.unreliable = Unreliable::new(&self.config);
         self.rq.clear();
         self.xrc_srq = None;
-        self.attr = QpAttr::default();
+        self.attr = initial_attr(&self.config);
         self.route = None;
         self.drain_pending = false;
     }
@@ -513,12 +576,24 @@ impl<H: Host> QueuePair<H> {
 
     /// In SQD, tells the consumer once nothing is outstanding (IBA 10.3.1.5).
     fn check_drained(&mut self, io: &mut Io<'_, H>) {
-        if self.state == QpState::Sqd && self.drain_pending && self.requester.is_drained() {
+        let drained = match &self.unreliable {
+            Some(unreliable) => unreliable.requester.is_drained(),
+            None => self.requester.is_drained(),
+        };
+        if self.state == QpState::Sqd && self.drain_pending && drained {
             self.drain_pending = false;
             if self.attr.sqd_notify {
                 io.consumer.async_event(self.config.qpn, AsyncEvent::SqDrained);
             }
         }
+    }
+}
+
+/// Attributes before any is set. UD has no path MTU of its own: the port's is its limit.
+fn initial_attr<H: Host>(config: &QpConfig<H>) -> QpAttr {
+    match config.qp_type {
+        QpType::Ud => QpAttr { path_mtu: config.port_mtu, ..QpAttr::default() },
+        _ => QpAttr::default(),
     }
 }
 

@@ -18,7 +18,7 @@ use urxe_wire::{AtomicEth, Bth, Ext, Header, Mtu, Operation, Psn, Reth, XrcEth, 
 use super::attr::QpAttr;
 use super::credit::Credit;
 use super::segment::data_packet;
-use super::sge::gather;
+use super::sge::copy_payload;
 use super::window::Window;
 use super::wqe::{SendWqe, Span, complete};
 use super::{Progress, QpConfig, Route, opcode};
@@ -27,7 +27,7 @@ use crate::event::{Event, RetryReason};
 use crate::host::{Consumer, Host, Io, Network};
 use crate::memory::Memory;
 use crate::time::Instant;
-use crate::work::{Data, Recipient, SendOp, SendWr};
+use crate::work::{Recipient, SendOp, SendWr};
 
 /// The requester of one queue pair.
 #[derive(Debug)]
@@ -89,7 +89,7 @@ impl Requester {
 
     pub(super) fn push(&mut self, wr: SendWr, length: u32, sq_sig_all: bool) {
         let signaled = wr.flags.signaled || sq_sig_all;
-        self.queue.push_back(SendWqe { wr, length, signaled, sent: None, done: false, failed: None });
+        self.queue.push_back(SendWqe::new(wr, length, signaled));
     }
 
     pub(super) fn len(&self) -> usize {
@@ -275,12 +275,7 @@ impl Requester {
         header.emit(packet);
         let (payload, pad) = packet.get_mut(header_len..).unwrap_or_default().split_at_mut(payload_len);
         pad.fill(0);
-        match &wqe.wr.data {
-            Data::Inline(bytes) => {
-                payload.copy_from_slice(bytes.get(offset..offset + payload_len).ok_or(REFUSED)?);
-            }
-            Data::Gather(list) => gather(io.memory, config.pd, list, offset, payload).map_err(|_| REFUSED)?,
-        }
+        copy_payload(io.memory, config.pd, &wqe.wr.data, offset, payload).map_err(|_| REFUSED)?;
         io.network.commit();
         self.ask = false;
         self.unasked = if bth.ack_req { 0 } else { self.unasked + 1 };
@@ -373,12 +368,7 @@ impl Requester {
         match wqe.wr.op {
             SendOp::AtomicWrite(remote) => {
                 let mut bytes = [0; 8];
-                match &wqe.wr.data {
-                    Data::Inline(inline) => bytes.copy_from_slice(inline.get(..8).ok_or(REFUSED)?),
-                    Data::Gather(list) => {
-                        gather(io.memory, config.pd, list, 0, &mut bytes).map_err(|_| REFUSED)?;
-                    }
-                }
+                copy_payload(io.memory, config.pd, &wqe.wr.data, 0, &mut bytes).map_err(|_| REFUSED)?;
                 let reth = Reth { va: remote.addr, r_key: remote.r_key, dma_len: 8 };
                 send_request(config, attr, route, io, &wqe.wr, Operation::AtomicWrite, psn, Ext::Reth(reth), &bytes)?;
             }
@@ -398,15 +388,7 @@ impl Requester {
     /// Carries out the local operation at the cursor, unless that was done before going back.
     fn execute_local<H: Host>(&mut self, config: &QpConfig<H>, io: &Io<'_, H>) -> Result<(), WcStatus> {
         let Some(wqe) = self.queue.get_mut(self.cursor).filter(|wqe| !wqe.done) else { return Ok(()) };
-        match &wqe.wr.op {
-            SendOp::LocalInvalidate(key) => {
-                io.memory.invalidate(config.pd, config.qpn, *key).map_err(|_| WcStatus::LocalQpOperationError)?
-            }
-            SendOp::BindWindow(bind) => {
-                io.memory.bind(config.pd, config.qpn, bind).map_err(|_| WcStatus::MwBindError)?;
-            }
-            _ => {}
-        }
+        execute_local(config, io, &wqe.wr.op)?;
         wqe.done = true;
         Ok(())
     }
@@ -604,6 +586,17 @@ impl Requester {
     fn restart_timer(&mut self, attr: &QpAttr, now: Instant) {
         let outstanding = self.una != self.frontier;
         self.ack_deadline = attr.ack_timeout().filter(|_| outstanding).map(|timeout| now + timeout);
+    }
+}
+
+/// Carries out an operation that needs no packet.
+pub(super) fn execute_local<H: Host>(config: &QpConfig<H>, io: &Io<'_, H>, op: &SendOp) -> Result<(), WcStatus> {
+    match op {
+        SendOp::LocalInvalidate(key) => {
+            io.memory.invalidate(config.pd, config.qpn, *key).map_err(|_| WcStatus::LocalQpOperationError)
+        }
+        SendOp::BindWindow(bind) => io.memory.bind(config.pd, config.qpn, bind).map_err(|_| WcStatus::MwBindError),
+        _ => Ok(()),
     }
 }
 

@@ -66,7 +66,7 @@ enum Replay {
 }
 
 /// What became of a request.
-enum Verdict {
+pub(super) enum Verdict {
     /// Done.
     Accepted,
     /// No receive WQE: RNR NAK.
@@ -77,6 +77,16 @@ impl Responder {
     /// INIT → RTR.
     pub(super) fn start(&mut self, rq_psn: Psn) {
         self.expected = rq_psn;
+    }
+
+    /// Whether a message of several packets is under way.
+    pub(super) const fn is_in_message(&self) -> bool {
+        self.inbound.is_some()
+    }
+
+    /// Whether this is the first request: the consumer is to know that the connection works.
+    pub(super) const fn establish(&mut self) -> bool {
+        !core::mem::replace(&mut self.established, true)
     }
 
     pub(super) const fn expected_psn(&self) -> Psn {
@@ -128,8 +138,7 @@ impl<H: Host> QueuePair<H> {
             self.handle_duplicate(io, packet);
             return;
         }
-        if self.state == QpState::Rtr && !self.responder.established {
-            self.responder.established = true;
+        if self.state == QpState::Rtr && self.responder.establish() {
             io.consumer.async_event(self.config.qpn, AsyncEvent::CommunicationEstablished);
         }
         match self.execute(io, packet) {
@@ -165,7 +174,7 @@ impl<H: Host> QueuePair<H> {
     }
 
     /// Checks and carries out the request that is expected. A fault comes with the receive WQE it fails.
-    fn execute(
+    pub(super) fn execute(
         &mut self,
         io: &mut Io<'_, H>,
         packet: &Packet<'_>,
@@ -463,7 +472,7 @@ impl<H: Host> QueuePair<H> {
         if packet.bth().opcode.info().position.ends() {
             responder.msn = responder.msn.next();
         }
-        if packet.bth().ack_req {
+        if packet.bth().ack_req && self.config.qp_type.is_reliable() {
             responder.acknowledge();
         }
     }
@@ -559,7 +568,7 @@ impl<H: Host> QueuePair<H> {
     }
 
     /// The protection domain of receive buffers: the SRQ's, if they are of one (IBA 10.2.9.3).
-    fn recv_pd(&self, io: &Io<'_, H>) -> Pd {
+    pub(super) fn recv_pd(&self, io: &Io<'_, H>) -> Pd {
         self.srq().map_or(self.config.pd, |srq| io.consumer.srq_pd(srq))
     }
 
@@ -570,10 +579,12 @@ impl<H: Host> QueuePair<H> {
         }
     }
 
-    fn take_recv(&mut self, io: &mut Io<'_, H>) -> Option<RecvWr> {
-        match self.srq() {
-            Some(srq) => io.consumer.take_recv(srq),
-            None => self.rq.pop_front(),
+    pub(super) fn take_recv(&mut self, io: &mut Io<'_, H>) -> Option<RecvWr> {
+        match (self.rq.pop_front(), self.srq()) {
+            // With an SRQ, one that was given back.
+            (Some(wr), _) => Some(wr),
+            (None, Some(srq)) => io.consumer.take_recv(srq),
+            (None, None) => None,
         }
     }
 
@@ -587,7 +598,7 @@ impl<H: Host> QueuePair<H> {
         }
     }
 
-    fn recv_completion(
+    pub(super) fn recv_completion(
         &self,
         io: &Io<'_, H>,
         wr: &RecvWr,
@@ -607,6 +618,7 @@ impl<H: Host> QueuePair<H> {
             at: io.now,
             src_qp: self.attr.dest_qpn,
             solicited,
+            grh: false,
         }
     }
 }

@@ -2,16 +2,28 @@
 
 use crate::access::Access;
 use crate::memory::{self, Accessor, Memory, Pd, Refusal};
-use crate::work::SgeList;
+use crate::work::{Data, SgeList};
 
-/// Copies the bytes from `offset` on of what `list` describes to `to`.
-pub(super) fn gather<M: Memory>(
+/// Copies the bytes from `offset` on of what `data` describes to `to`.
+pub(super) fn copy_payload<M: Memory>(
     memory: &M,
     pd: Pd,
-    list: &SgeList,
+    data: &Data,
     offset: usize,
     to: &mut [u8],
 ) -> Result<(), Refusal> {
+    match data {
+        Data::Inline(bytes) => {
+            let from = bytes.get(offset..).and_then(|rest| rest.get(..to.len()));
+            to.copy_from_slice(from.ok_or(Refusal::OutOfBounds)?);
+            Ok(())
+        }
+        Data::Gather(list) => gather(memory, pd, list, offset, to),
+    }
+}
+
+/// Copies the bytes from `offset` on of what `list` describes to `to`.
+fn gather<M: Memory>(memory: &M, pd: Pd, list: &SgeList, offset: usize, to: &mut [u8]) -> Result<(), Refusal> {
     let (mut skip, mut to) = (offset, to);
     for sge in list.as_slice() {
         let length = sge.length as usize;

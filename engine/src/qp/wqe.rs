@@ -22,6 +22,13 @@ pub(super) struct SendWqe {
     pub(super) failed: Option<WcStatus>,
 }
 
+impl SendWqe {
+    /// One of which nothing is sent yet.
+    pub(super) const fn new(wr: SendWr, length: u32, signaled: bool) -> Self {
+        Self { wr, length, signaled, sent: None, done: false, failed: None }
+    }
+}
+
 /// The PSNs of a WQE's packets; for a READ, of the responses.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Span {
@@ -59,6 +66,7 @@ pub(super) fn complete<H: Host>(config: &QpConfig<H>, io: &mut Io<'_, H>, wqe: &
         at: io.now,
         src_qp: Qpn::default(),
         solicited: false,
+        grh: false,
     };
     if let Some(cq) = &config.send_cq {
         io.consumer.complete(cq, cqe);

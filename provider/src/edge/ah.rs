@@ -3,18 +3,41 @@
 use std::ffi::c_int;
 use std::sync::Arc;
 
+use urxe_engine::UdRecipient;
 use urxe_ffi::verbs as v;
+use urxe_net::Route;
+use urxe_wire::{QKey, Qpn};
 
 use super::context::shared;
 use super::{mr, number, pointer};
-use crate::verbs::objects::{AddressVector, ProtectionDomain, route};
+use crate::kernel::Errno;
+use crate::verbs::ah::AddressHandle;
+use crate::verbs::context::Context;
+use crate::verbs::objects::{AddressVector, ProtectionDomain};
 
 /// An `ibv_ah` of ours.
 #[repr(C)]
 struct AhObject {
     ibv: v::ibv_ah,
+    handle: AddressHandle,
     /// Keeps the domain from being freed.
     domain: Arc<ProtectionDomain>,
+}
+
+/// To whom a request goes that names this address handle, queue pair and Q_Key.
+///
+/// # Safety
+/// `ah` is null (which is refused), or came from [`create_ah`] and has not been destroyed.
+pub(super) unsafe fn recipient(
+    context: &Context,
+    ah: *mut v::ibv_ah,
+    qpn: u32,
+    q_key: u32,
+) -> Result<UdRecipient<Arc<Route>>, Errno> {
+    // SAFETY: the caller's promise.
+    let object = unsafe { ah.cast::<AhObject>().as_ref() }.ok_or(Errno(libc::EINVAL))?;
+    let qpn = Qpn::new(qpn);
+    Ok(UdRecipient { route: object.handle.route(context, qpn)?, qpn, q_key: QKey(q_key) })
 }
 
 /// What an `ibv_ah_attr` says.
@@ -35,11 +58,13 @@ pub(super) unsafe extern "C" fn create_ah(pd: *mut v::ibv_pd, attr: *mut v::ibv_
         // SAFETY: the caller's domain and attributes.
         let (context, domain, attr) = unsafe { (shared((*pd).context), mr::domain(pd), &*attr) };
         context.check_alive()?;
-        // Whether there is a way is found out now, as the man page says; to which QP will be said by each request.
-        route(context, &address_vector(attr), 0)?;
+        if attr.port_num != 1 {
+            return Err(Errno(libc::EINVAL));
+        }
+        let handle = AddressHandle::new(context, address_vector(attr))?;
         // SAFETY: as above.
         let ibv = v::ibv_ah { context: unsafe { (*pd).context }, pd, handle: 0 };
-        Ok(Box::into_raw(Box::new(AhObject { ibv, domain: Arc::clone(domain) })).cast())
+        Ok(Box::into_raw(Box::new(AhObject { ibv, handle, domain: Arc::clone(domain) })).cast())
     })
 }
 
@@ -47,7 +72,7 @@ pub(super) unsafe extern "C" fn destroy_ah(ah: *mut v::ibv_ah) -> c_int {
     number(|| {
         // SAFETY: made by `create_ah`, and not used any more.
         let object = unsafe { Box::from_raw(ah.cast::<AhObject>()) };
-        drop(object.domain);
+        drop(object);
         Ok(())
     })
 }

@@ -153,8 +153,11 @@ fn work_completion(cqe: &Cqe) -> v::ibv_wc {
     if cqe.status == WcStatus::Success {
         wc.byte_len = cqe.byte_len;
         wc.src_qp = cqe.src_qp.get();
+        if cqe.grh {
+            wc.wc_flags |= v::IBV_WC_GRH;
+        }
         if let Some(imm) = cqe.imm {
-            wc.wc_flags = v::IBV_WC_WITH_IMM;
+            wc.wc_flags |= v::IBV_WC_WITH_IMM;
             wc.__bindgen_anon_1.imm_data = u32::from_ne_bytes(imm.0);
         }
     }

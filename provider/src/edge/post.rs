@@ -1,16 +1,19 @@
 //! Posting work requests.
 
 use std::ffi::c_int;
+use std::sync::Arc;
 
-use urxe_engine::{Data, PostError, QpType, Recipient, RecvWr, Remote, SendFlags, SendOp, SendWr, Sge, SgeList};
+use urxe_engine::{Data, PostError, QpType, Recipient, RecvWr, Remote, SendFlags, SendOp, SendWr, Sge, SgeList, UdRecipient};
 use urxe_ffi::verbs as v;
+use urxe_net::Route;
 use urxe_wire::{ImmDt, Qpn, RKey};
 
 use super::context::shared;
-use super::{number, qp};
+use super::{ah, number, qp};
 use crate::kernel::Errno;
 use crate::limits;
 use crate::memory::guard;
+use crate::verbs::context::Context;
 use crate::verbs::objects::post_errno;
 
 pub(super) unsafe extern "C" fn post_send(
@@ -29,8 +32,14 @@ pub(super) unsafe extern "C" fn post_send(
             // SAFETY: a list of requests, ended by null.
             while let Some(wr) = unsafe { at.as_ref() } {
                 // SAFETY: a request with the fields that its opcode and flags say.
-                let posted = unsafe { send_request(wr, qp_type, max_inline) }
-                    .and_then(|request| engine.post_send(io, request).map_err(post_errno));
+                let posted = unsafe { send_request(wr, qp_type, max_inline) }.and_then(|request| {
+                    if qp_type != QpType::Ud {
+                        return engine.post_send(io, request).map_err(post_errno);
+                    }
+                    // SAFETY: requests on UD say where to.
+                    let to = unsafe { recipient(context, wr) }?;
+                    engine.post_datagram(io, request, to).map_err(post_errno)
+                });
                 if let Err(errno) = posted {
                     return Err((at, errno));
                 }
@@ -77,6 +86,17 @@ pub(super) unsafe extern "C" fn post_recv(
             errno
         })
     })
+}
+
+/// To whom a request on UD goes.
+///
+/// # Safety
+/// `wr.wr.ud` is what the caller filled in.
+unsafe fn recipient(context: &Context, wr: &v::ibv_send_wr) -> Result<UdRecipient<Arc<Route>>, Errno> {
+    // SAFETY: the caller's promise.
+    let ud = unsafe { wr.wr.ud };
+    // SAFETY: null, or an address handle that is not destroyed.
+    unsafe { ah::recipient(context, ud.ah, ud.remote_qpn, ud.remote_qkey) }
 }
 
 /// A scatter/gather list, copied.

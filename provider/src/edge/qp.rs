@@ -17,6 +17,7 @@ use crate::kernel::Errno;
 use crate::runtime::async_events::AsyncEvents;
 use crate::runtime::qp::Qp;
 use crate::verbs::objects::{ProtectionDomain, answer_attr, engine_attr, queue_sizes, route};
+use crate::verbs::query;
 
 const EINVAL: Errno = Errno(libc::EINVAL);
 
@@ -82,6 +83,8 @@ unsafe fn create(ibv_context: *mut v::ibv_context, attr: &mut v::ibv_qp_init_att
     }
     let qp_type = match attr.qp_type {
         v::IBV_QPT_RC => QpType::Rc,
+        v::IBV_QPT_UC => QpType::Uc,
+        v::IBV_QPT_UD => QpType::Ud,
         v::IBV_QPT_XRC_SEND => QpType::XrcSend,
         v::IBV_QPT_XRC_RECV => QpType::XrcRecv,
         _ => return Err(Errno(libc::EOPNOTSUPP)),
@@ -131,6 +134,7 @@ unsafe fn create(ibv_context: *mut v::ibv_context, attr: &mut v::ibv_qp_init_att
         srq: srq.map(|srq| Arc::clone(&srq.srq)),
         xrcd: xrcd.map(|xrcd| xrcd.xrcd.id()),
         window: port.window(),
+        port_mtu: query::active_mtu(context.interface()),
     };
     // The address is known before what is there: events name it.
     let place = Box::<QpObject>::new_uninit();

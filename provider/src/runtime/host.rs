@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use urxe_engine::{AsyncEvent, Consumer, Cqe, Event, Host, Network, Pd, RecvWr, XrcDomain};
 use urxe_net::{Datagram, Port, Route, TxBatch};
-use urxe_wire::Qpn;
+use urxe_wire::{Qpn, grh};
 
 use super::cq::Cq;
 use super::srq::{Srq, XrcSrqs};
@@ -43,13 +43,15 @@ impl Sender {
 /// Between which addresses a packet travelled.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Origin {
-    local: IpAddr,
-    peer: IpAddr,
+    pub(super) local: IpAddr,
+    pub(super) peer: IpAddr,
+    fields: grh::Fields,
 }
 
 impl From<&Datagram<'_>> for Origin {
     fn from(datagram: &Datagram<'_>) -> Self {
-        Self { local: datagram.local.ip(), peer: datagram.peer.ip() }
+        let fields = grh::Fields { tclass: datagram.tclass, hop_limit: datagram.hop_limit };
+        Self { local: datagram.local.ip(), peer: datagram.peer.ip(), fields }
     }
 }
 
@@ -59,6 +61,10 @@ impl Network for Sender {
 
     fn is_from(route: &Arc<Route>, origin: &Origin) -> bool {
         route.remote().ip() == origin.peer && route.local().ip() == origin.local
+    }
+
+    fn network_header(origin: &Origin, len: usize) -> [u8; grh::LEN] {
+        grh::network_header(origin.peer, origin.local, origin.fields, len)
     }
 
     fn packet(&mut self, route: &Arc<Route>, len: usize) -> Option<&mut [u8]> {

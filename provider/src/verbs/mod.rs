@@ -1,5 +1,6 @@
 //! What the verbs mean: in safe code, on our own types.
 
+pub(crate) mod ah;
 pub(crate) mod context;
 pub(crate) mod objects;
 pub(crate) mod query;

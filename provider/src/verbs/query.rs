@@ -66,12 +66,17 @@ pub(crate) fn device(context: &Context) -> v::ibv_device_attr {
 /// Port capability: IP-based GIDs (`IBV_PORT_IP_BASED_GIDS`), as on the kernel's rxe.
 const IP_BASED_GIDS: u32 = 1 << 26;
 
+/// The largest payload of a packet on the interface: the limit of UD messages.
+pub(crate) fn active_mtu(interface: &Interface) -> Mtu {
+    let fits = |mtu: &Mtu| mtu.bytes() <= usize::from(interface.path_mtu());
+    Mtu::ALL.into_iter().rev().find(fits).unwrap_or(Mtu::Mtu256)
+}
+
 /// `ibv_query_port`; the fields the library has cleared stay so.
 pub(crate) fn port(interface: &Interface, attr: &mut v::ibv_port_attr) {
-    let mtu = Mtu::ALL.into_iter().rev().find(|mtu| mtu.bytes() <= usize::from(interface.path_mtu()));
     attr.state = v::IBV_PORT_ACTIVE;
     attr.max_mtu = v::IBV_MTU_4096;
-    attr.active_mtu = u32::from(mtu.unwrap_or(Mtu::Mtu256).code());
+    attr.active_mtu = u32::from(active_mtu(interface).code());
     attr.gid_tbl_len = i32::try_from(limits::GID_TABLE).unwrap_or(i32::MAX);
     attr.port_cap_flags = IP_BASED_GIDS;
     attr.max_msg_sz = limits::MAX_MSG;

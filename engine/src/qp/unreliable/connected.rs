@@ -1,0 +1,57 @@
+//! The responder of UC (IBA 9.8.2.2): carries out what arrives whole, and drops the rest without a word.
+
+use urxe_wire::Packet;
+
+use crate::event::{AsyncEvent, DropReason, Event};
+use crate::host::{Consumer, Host, Io};
+use crate::qp::QueuePair;
+use crate::qp::responder::Verdict;
+use crate::qp::state::QpState;
+
+impl<H: Host> QueuePair<H> {
+    /// Takes a request on UC. A gap ends the message under way; the next First or Only begins anew, whatever its PSN
+    /// (IBA 9.8.2.2.1, 9.8.2.2.2).
+    pub(in crate::qp) fn handle_unacknowledged(&mut self, io: &mut Io<'_, H>, packet: &Packet<'_>) {
+        let Some(unreliable) = &mut self.unreliable else { return };
+        let psn = packet.bth().psn;
+        if packet.bth().opcode.info().position.starts() {
+            unreliable.dropping = false;
+            self.abandon_inbound();
+        } else if unreliable.dropping || psn != self.responder.expected_psn() || !self.responder.is_in_message() {
+            unreliable.dropping = true;
+            self.abandon_inbound();
+            self.responder.start(psn.next());
+            self.drop_packet(io, packet, DropReason::OutOfSequence);
+            return;
+        }
+        self.responder.start(psn);
+        if self.state == QpState::Rtr && self.responder.establish() {
+            io.consumer.async_event(self.config.qpn, AsyncEvent::CommunicationEstablished);
+        }
+        let reason = match self.execute(io, packet) {
+            Ok(Verdict::Accepted) => return,
+            Ok(Verdict::NotReady) => DropReason::NoReceive,
+            Err((fault, wr)) if fault.is_local() => {
+                self.local_fault(io, fault, wr, psn);
+                return;
+            }
+            Err((fault, wr)) => {
+                io.consumer.trace(self.config.qpn, Event::ResponderFault { fault, psn });
+                self.give_back(wr);
+                DropReason::Refused
+            }
+        };
+        self.abandon_inbound();
+        self.responder.start(psn.next());
+        if let Some(unreliable) = &mut self.unreliable {
+            unreliable.dropping = true;
+        }
+        self.drop_packet(io, packet, reason);
+    }
+
+    /// The message under way will not be finished; its receive WQE serves the next one.
+    fn abandon_inbound(&mut self) {
+        let wr = self.responder.take_inbound_recv();
+        self.give_back(wr);
+    }
+}

@@ -1,0 +1,78 @@
+//! The responder of UD (IBA 9.8.3): each packet is a message.
+
+use urxe_wire::packet::Service;
+use urxe_wire::{Ext, Packet};
+
+use crate::cq::{Cqe, WcOpcode, WcStatus};
+use crate::event::{DropReason, Event};
+use crate::fault::ResponderFault;
+use crate::host::{Consumer, Host, Io, Network};
+use crate::qp::sge::scatter;
+use crate::qp::{Origin, QueuePair};
+
+/// Bytes at the start of a receive buffer that the network header gets (IBA 11.4.1.2, `ibv_post_recv(3)`).
+const GRH_LEN: usize = 40;
+
+impl<H: Host> QueuePair<H> {
+    /// Takes a datagram. What is wrong with it costs nobody anything but itself: it is dropped (IBA 9.8.3.2, table of
+    /// responder error behaviour, class D), also when the receive buffer is too short, as on the kernel's rxe.
+    pub(in crate::qp) fn handle_datagram(&mut self, io: &mut Io<'_, H>, packet: &Packet<'_>, origin: &Origin<H>) {
+        if let Err(reason) = self.receive_datagram(io, packet, origin) {
+            self.drop_packet(io, packet, reason);
+        }
+    }
+
+    fn receive_datagram(
+        &mut self,
+        io: &mut Io<'_, H>,
+        packet: &Packet<'_>,
+        origin: &Origin<H>,
+    ) -> Result<(), DropReason> {
+        let Service::Datagram(deth) = packet.header.service else { return Err(DropReason::Transport) };
+        // IBA 9.6.1.3.1 f.: also for multicast.
+        if deth.q_key != self.attr.q_key {
+            return Err(DropReason::QKey);
+        }
+        let (info, psn) = (packet.bth().opcode.info(), packet.bth().psn);
+        let qpn = self.config.qpn;
+        let refuse = |io: &mut Io<'_, H>, fault| {
+            io.consumer.trace(qpn, Event::ResponderFault { fault, psn });
+            DropReason::Refused
+        };
+        if !info.payload.allows(packet.payload.len(), self.attr.path_mtu) {
+            return Err(refuse(io, ResponderFault::Length));
+        }
+        let wr = self.take_recv(io).ok_or(DropReason::NoReceive)?;
+        let length = GRH_LEN + packet.payload.len();
+        if wr.buffers.length() < length as u64 {
+            self.give_back(Some(wr));
+            return Err(refuse(io, ResponderFault::RecvTooShort));
+        }
+        let grh = H::Network::network_header(
+            origin,
+            packet.header.len() + packet.payload.len() + usize::from(packet.bth().pad_count),
+        );
+        let pd = self.recv_pd(io);
+        let stored = scatter(io.memory, pd, &wr.buffers, 0, &grh)
+            .and_then(|()| scatter(io.memory, pd, &wr.buffers, GRH_LEN, packet.payload));
+        if let Err(refusal) = stored {
+            self.local_fault(io, ResponderFault::RecvProtection(refusal), Some(wr), psn);
+            return Ok(());
+        }
+        let cqe = Cqe {
+            wr_id: wr.wr_id,
+            status: WcStatus::Success,
+            opcode: WcOpcode::Recv,
+            qpn: self.config.qpn,
+            byte_len: u32::try_from(length).unwrap_or(u32::MAX),
+            imm: if let Ext::ImmDt(imm) = packet.ext() { Some(*imm) } else { None },
+            invalidated: None,
+            at: io.now,
+            src_qp: deth.src_qp,
+            solicited: packet.bth().solicited_event,
+            grh: true,
+        };
+        self.complete_recv(io, cqe);
+        Ok(())
+    }
+}

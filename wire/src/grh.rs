@@ -1,0 +1,95 @@
+//! The network header in front of a datagram, as receive buffers of UD queue pairs hold it.
+//!
+//! On InfiniBand it is the GRH; on RoCE v2 the IPv6 header, or 20 unused bytes and the IPv4 header (IBA annex
+//! A17.4.5.3; the kernel's `union rdma_network_hdr`). libibverbs tells the two apart by the version and the IPv4
+//! header's checksum (`ibv_init_ah_from_wc`), so the checksum must be right.
+
+use core::net::IpAddr;
+
+use crate::ICRC_LEN;
+
+/// Bytes it takes in the buffer.
+pub const LEN: usize = 40;
+
+const UDP_LEN: usize = 8;
+const IPV4_LEN: usize = 20;
+/// IPv4 and IPv6 "next protocol" of UDP.
+const UDP: u8 = 17;
+
+/// What was in the header besides the addresses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Fields {
+    /// IPv4 TOS or IPv6 traffic class.
+    pub tclass: u8,
+    /// IPv4 TTL or IPv6 hop limit.
+    pub hop_limit: u8,
+}
+
+/// The header of a packet of `len` bytes from the BTH to the padding. IPv4 identification and IPv6 flow label, which a
+/// UDP socket does not tell, are 0. Addresses of different versions make an IPv6 header with mapped addresses.
+#[must_use]
+pub fn network_header(from: IpAddr, to: IpAddr, fields: Fields, len: usize) -> [u8; LEN] {
+    let udp_len = UDP_LEN + len + ICRC_LEN;
+    let mut bytes = [0; LEN];
+    if let (IpAddr::V4(from), IpAddr::V4(to)) = (from, to) {
+        let header = &mut bytes[LEN - IPV4_LEN..];
+        let total = u16::try_from(IPV4_LEN + udp_len).unwrap_or(u16::MAX);
+        header[0] = 0x45;
+        header[1] = fields.tclass;
+        header[2..4].copy_from_slice(&total.to_be_bytes());
+        // Don't Fragment.
+        header[6] = 0x40;
+        header[8] = fields.hop_limit;
+        header[9] = UDP;
+        header[12..16].copy_from_slice(&from.octets());
+        header[16..20].copy_from_slice(&to.octets());
+        let sum = checksum(header);
+        header[10..12].copy_from_slice(&sum.to_be_bytes());
+    } else {
+        let mapped = |ip: IpAddr| match ip {
+            IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+            IpAddr::V6(ip) => ip,
+        };
+        bytes[0..4].copy_from_slice(&(6 << 28 | u32::from(fields.tclass) << 20).to_be_bytes());
+        bytes[4..6].copy_from_slice(&u16::try_from(udp_len).unwrap_or(u16::MAX).to_be_bytes());
+        bytes[6] = UDP;
+        bytes[7] = fields.hop_limit;
+        bytes[8..24].copy_from_slice(&mapped(from).octets());
+        bytes[24..40].copy_from_slice(&mapped(to).octets());
+    }
+    bytes
+}
+
+/// The Internet checksum (RFC 1071).
+fn checksum(header: &[u8]) -> u16 {
+    let sum: u32 = header.chunks_exact(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1])).sum();
+    // Ten words carry at most once more.
+    let folded = (sum & 0xFFFF) + (sum >> 16);
+    let [.., high, low] = (folded + (folded >> 16)).to_be_bytes();
+    !u16::from_be_bytes([high, low])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ipv4_stands_at_the_end_with_a_right_checksum() {
+        let fields = Fields { tclass: 0x20, hop_limit: 64 };
+        let header = network_header([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), fields, 24);
+        assert_eq!(header[..20], [0; 20]);
+        assert_eq!(header[20..30], [0x45, 0x20, 0, 56, 0, 0, 0x40, 0, 64, 17]);
+        assert_eq!(header[32..], [10, 0, 0, 1, 10, 0, 0, 2]);
+        // A header with its checksum sums up to all ones.
+        assert_eq!(checksum(&header[20..]), 0);
+    }
+
+    #[test]
+    fn ipv6_fills_it() {
+        let fields = Fields { tclass: 0x20, hop_limit: 64 };
+        let [from, to] = ["fe80::1", "fe80::2"].map(|text| text.parse().unwrap());
+        let header = network_header(from, to, fields, 24);
+        assert_eq!(header[..8], [0x62, 0, 0, 0, 0, 36, 17, 64]);
+        assert_eq!((header[23], header[39]), (1, 2));
+    }
+}
