@@ -15,6 +15,7 @@ fn cqe(wr_id: u64) -> Cqe {
         at: urxe_engine::Instant::from_nanos(0),
         src_qp: Qpn::default(),
         solicited: false,
+        grh: false,
     }
 }
 

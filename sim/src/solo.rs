@@ -16,12 +16,12 @@ use std::time::Duration;
 
 use urxe_engine::attr::{AttrMask, ModifyError, QpAttr};
 use urxe_engine::{
-    Access, AsyncEvent, Cqe, Data, DropReason, Event, Instant, PostError, QpState, Recipient, RecvWr, SendFlags,
-    SendOp, SendWr, Sge, SgeList, WcStatus,
+    Access, AsyncEvent, Cqe, Data, DropReason, Event, Instant, PostError, QpState, QpType, Recipient, RecvWr,
+    SendFlags, SendOp, SendWr, Sge, SgeList, UdRecipient, WcStatus,
 };
 use urxe_wire::{
-    Aeth, Bth, Credits, Ext, Header, Msn, Mtu, Opcode, Operation, Packet, Psn, Qpn, ROCE_PORT, RnrTimer, Syndrome,
-    packet::pad_count,
+    Aeth, Bth, Credits, Deth, Ext, Header, Msn, Mtu, Opcode, Operation, Packet, Psn, QKey, Qpn, ROCE_PORT, RnrTimer,
+    Syndrome, packet::Service, packet::pad_count,
 };
 
 use crate::memory::Buffer;
@@ -38,6 +38,9 @@ pub const MTU: usize = 256;
 /// The peer's number.
 pub const PEER_QPN: Qpn = Qpn::new(0x00_BEEF);
 
+/// The Q_Key of both ends.
+pub const Q_KEY: QKey = QKey(0x1111_1111);
+
 const PEER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
 const SOURCE_PORT: u16 = 0xC001;
 
@@ -53,6 +56,25 @@ pub struct Solo {
     pub local: Buffer,
     /// A buffer that peers may do everything to, 16 KiB.
     pub remote: Buffer,
+}
+
+/// What `modify` wants to INIT, RTR and RTS, besides the address vector.
+fn steps(qp_type: QpType) -> (AttrMask, AttrMask, AttrMask) {
+    let port = AttrMask::PKEY_INDEX.with(AttrMask::PORT);
+    if qp_type == QpType::Ud {
+        return (port.with(AttrMask::QKEY), AttrMask::NONE, AttrMask::SQ_PSN);
+    }
+    let init = port.with(AttrMask::ACCESS_FLAGS);
+    let peer = AttrMask::PATH_MTU.with(AttrMask::DEST_QPN).with(AttrMask::RQ_PSN);
+    if qp_type == QpType::Uc {
+        return (init, peer, AttrMask::SQ_PSN);
+    }
+    let rts = AttrMask::SQ_PSN
+        .with(AttrMask::TIMEOUT)
+        .with(AttrMask::RETRY_CNT)
+        .with(AttrMask::RNR_RETRY)
+        .with(AttrMask::MAX_QP_RD_ATOMIC);
+    (init, peer.with(AttrMask::MAX_DEST_RD_ATOMIC).with(AttrMask::MIN_RNR_TIMER), rts)
 }
 
 /// A packet that the queue pair sent.
@@ -105,6 +127,7 @@ impl Solo {
             min_rnr_timer: RnrTimer::new(12),
             max_rd_atomic: 4,
             max_dest_rd_atomic: 4,
+            q_key: Q_KEY,
             ..QpAttr::default()
         }
     }
@@ -123,6 +146,20 @@ impl Solo {
         let remote = node.memory_mut().register_new(1 << 14, access);
         node.nic().set_room(usize::MAX);
         Self { node, qpn, now: Instant::default(), local, remote }
+    }
+
+    /// One of another service in RTS.
+    #[must_use]
+    pub fn of(qp_type: QpType) -> Self {
+        let mut solo = Self::reset(|setup, _| setup.qp_type = qp_type);
+        solo.go_to(QpState::Rts, &Self::attr());
+        solo
+    }
+
+    /// Its service.
+    #[must_use]
+    pub fn qp_type(&self) -> QpType {
+        self.node.qp(self.qpn).config().qp_type
     }
 
     /// One in RTS.
@@ -146,21 +183,9 @@ impl Solo {
     /// # Panics
     /// If a step is refused.
     pub fn go_to(&mut self, state: QpState, attr: &QpAttr) {
-        let init = AttrMask::PKEY_INDEX.with(AttrMask::PORT).with(AttrMask::ACCESS_FLAGS);
-        let rtr = AttrMask::PATH_MTU
-            .with(AttrMask::DEST_QPN)
-            .with(AttrMask::RQ_PSN)
-            .with(AttrMask::MAX_DEST_RD_ATOMIC)
-            .with(AttrMask::MIN_RNR_TIMER);
-        let rts = AttrMask::SQ_PSN
-            .with(AttrMask::TIMEOUT)
-            .with(AttrMask::RETRY_CNT)
-            .with(AttrMask::RNR_RETRY)
-            .with(AttrMask::MAX_QP_RD_ATOMIC);
-        let route = Route { to: PEER, source_port: SOURCE_PORT };
-        for (to, mask, route) in
-            [(QpState::Init, init, None), (QpState::Rtr, rtr, Some(route)), (QpState::Rts, rts, None)]
-        {
+        let (init, rtr, rts) = steps(self.qp_type());
+        let route = (self.qp_type() != QpType::Ud).then_some(Route { to: PEER, source_port: SOURCE_PORT });
+        for (to, mask, route) in [(QpState::Init, init, None), (QpState::Rtr, rtr, route), (QpState::Rts, rts, None)] {
             self.node.modify(self.now, self.qpn, to, mask, attr, route).expect("everything is given");
             if to == state {
                 break;
@@ -206,7 +231,19 @@ impl Solo {
     /// # Errors
     /// As [`urxe_engine::QueuePair::post_send`].
     pub fn post_wr(&mut self, wr: SendWr) -> Result<(), PostError> {
+        if self.qp_type() == QpType::Ud {
+            return self.post_to(wr, PEER_QPN, Q_KEY);
+        }
         self.node.post_send(self.now, self.qpn, wr)
+    }
+
+    /// Posts a send request on UD to a queue pair of the peer's host.
+    ///
+    /// # Errors
+    /// As [`urxe_engine::QueuePair::post_datagram`].
+    pub fn post_to(&mut self, wr: SendWr, qpn: Qpn, q_key: QKey) -> Result<(), PostError> {
+        let route = Route { to: PEER, source_port: SOURCE_PORT };
+        self.node.post_datagram(self.now, self.qpn, wr, UdRecipient { route, qpn, q_key })
     }
 
     /// Posts a receive of the first `len` bytes of [`local`](Self::local).
@@ -228,15 +265,15 @@ impl Solo {
 
     // --- packets -------------------------------------------------------------------------------------------
 
-    /// An RC packet of the peer arrives; requests ask for an ACK.
+    /// A packet of the peer arrives; requests on RC ask for an ACK.
     pub fn gets(&mut self, operation: Operation, psn: u32, ext: Ext, payload: &[u8]) {
         self.gets_changed(operation, psn, ext, payload, |_| {});
     }
 
-    /// An RC packet of the peer arrives, after `change` to its BTH.
+    /// A packet of the peer arrives, after `change` to its BTH.
     ///
     /// # Panics
-    /// If RC does not have the operation.
+    /// If the service does not have the operation.
     pub fn gets_changed(
         &mut self,
         operation: Operation,
@@ -245,12 +282,17 @@ impl Solo {
         payload: &[u8],
         change: impl FnOnce(&mut Bth),
     ) {
-        let opcode = Opcode::new(urxe_wire::Transport::Rc, operation).expect("RC has the operation");
+        let transport = self.qp_type().transport();
+        let opcode = Opcode::new(transport, operation).expect("the service has the operation");
         let mut bth = Bth::new(opcode, self.qpn, Psn::new(psn));
         bth.pad_count = pad_count(payload.len());
-        bth.ack_req = opcode.info().role == urxe_wire::opcode::Role::Request;
+        bth.ack_req = self.qp_type().is_reliable() && opcode.info().role == urxe_wire::opcode::Role::Request;
         change(&mut bth);
-        self.gets_from(PEER, &Header::new(bth, ext), payload);
+        let service = match transport {
+            urxe_wire::Transport::Ud => Service::Datagram(Deth { q_key: Q_KEY, src_qp: PEER_QPN }),
+            _ => Service::Connected,
+        };
+        self.gets_from(PEER, &Header { bth, service, ext }, payload);
     }
 
     /// A packet arrives from `address`.
