@@ -1,9 +1,10 @@
 //! Many processes on one address, one of which is killed.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use socket2::{Domain, SockAddr, Socket, Type};
 use urxe_wire::Qpn;
 
 use crate::end::{End, PATIENCE};
@@ -110,6 +111,24 @@ fn child() {
     }
 }
 
+/// Waits until some process owns the address, by trying to take its name.
+fn wait_for_owner(gid: usize) {
+    let address = ["127.0.0.1", "::1%0"][gid - 1];
+    let name = SockAddr::unix(format!("\0urxe/1/owner/{address}")).unwrap();
+    let start = Instant::now();
+    loop {
+        let socket = Socket::new(Domain::UNIX, Type::SEQPACKET, None).unwrap();
+        match socket.bind(&name) {
+            Err(e) if e.kind() == ErrorKind::AddrInUse => return,
+            other => other.unwrap(),
+        }
+        drop(socket);
+        assert!(start.elapsed() < PATIENCE, "nobody took {address} over");
+        // Whoever lost the race against this function tries again in a moment.
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 /// Pairs of processes exchange; the first process, which owns the address, is killed midway.
 fn exchange(gid: usize, pairs: usize, kill: bool, user: fn(usize) -> u32) {
     const ROUNDS: u32 = 300;
@@ -125,6 +144,8 @@ fn exchange(gid: usize, pairs: usize, kill: bool, user: fn(usize) -> u32) {
                 assert_eq!(process.listen(), "half");
             }
             processes[0].child.kill().unwrap();
+            processes[0].child.wait().unwrap();
+            wait_for_owner(gid);
             processes.split_off(2)
         } else {
             processes.split_off(0)
