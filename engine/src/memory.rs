@@ -90,7 +90,8 @@ impl Region {
             (RegionKind::Memory, Accessor::Local(pd) | Accessor::Remote(pd, _))
             | (RegionKind::Null, Accessor::Local(pd))
             | (RegionKind::Window(None), Accessor::Remote(pd, _)) => self.pd == pd,
-            (RegionKind::Window(Some(bound)), Accessor::Remote(_, qpn)) => bound == qpn,
+            // The domain too: a number comes back with another queue pair some day.
+            (RegionKind::Window(Some(bound)), Accessor::Remote(pd, qpn)) => bound == qpn && self.pd == pd,
             (RegionKind::Null, Accessor::Remote(..)) | (RegionKind::Window(_), Accessor::Local(_)) => {
                 return Err(Refusal::NoSuchKey);
             }
@@ -328,6 +329,16 @@ mod tests {
         {
             assert_eq!(check(va, length), Err(Refusal::OutOfBounds), "{va:#x}+{length:#x}");
         }
+    }
+
+    #[test]
+    fn a_type_2_window_is_for_one_queue_pair_of_its_domain() {
+        let window = Region { kind: RegionKind::Window(Some(Qpn::new(7))), ..region() };
+        let check = |by| window.check(by, Access::REMOTE_READ, 0x1000, 1).map(drop);
+        assert_eq!(check(Accessor::Remote(Pd(1), Qpn::new(7))), Ok(()));
+        assert_eq!(check(Accessor::Remote(Pd(1), Qpn::new(8))), Err(Refusal::OtherPd));
+        assert_eq!(check(Accessor::Remote(Pd(2), Qpn::new(7))), Err(Refusal::OtherPd));
+        assert_eq!(check(Accessor::Local(Pd(1))), Err(Refusal::NoSuchKey));
     }
 
     #[test]

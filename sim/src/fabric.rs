@@ -498,7 +498,11 @@ impl Default for Connection {
     fn default() -> Self {
         Self {
             attr: QpAttr {
-                access: Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC,
+                access: Access::LOCAL_WRITE
+                    | Access::REMOTE_READ
+                    | Access::REMOTE_WRITE
+                    | Access::REMOTE_ATOMIC
+                    | Access::FLUSH_GLOBAL,
                 path_mtu: Mtu::Mtu1024,
                 timeout: 12,
                 retry_cnt: 7,

@@ -225,7 +225,13 @@ impl Node {
     ///
     /// # Errors
     /// As [`QueuePair::post_datagram`].
-    pub fn post_datagram(&mut self, now: Instant, qpn: Qpn, wr: SendWr, to: UdRecipient<Route>) -> Result<(), PostError> {
+    pub fn post_datagram(
+        &mut self,
+        now: Instant,
+        qpn: Qpn,
+        wr: SendWr,
+        to: UdRecipient<Route>,
+    ) -> Result<(), PostError> {
         self.qps.get_mut(&qpn).expect("the QP exists").post_datagram(io!(self, now), wr, to)
     }
 

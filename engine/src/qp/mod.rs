@@ -292,7 +292,12 @@ impl<H: Host> QueuePair<H> {
     ///
     /// # Errors
     /// Says what is wrong; the request is not queued then.
-    pub fn post_datagram(&mut self, io: &mut Io<'_, H>, wr: SendWr, to: UdRecipient<Route<H>>) -> Result<(), PostError> {
+    pub fn post_datagram(
+        &mut self,
+        io: &mut Io<'_, H>,
+        wr: SendWr,
+        to: UdRecipient<Route<H>>,
+    ) -> Result<(), PostError> {
         let length = self.check_send(&wr, 1, true)?;
         self.push_send(io, wr, length, Some(to));
         Ok(())

@@ -39,6 +39,10 @@ pub enum Verb {
     },
     /// FETCH_ADD of 1 to the word that all streams to this node share.
     Count,
+    /// ATOMIC WRITE of eight bytes.
+    AtomicWrite,
+    /// FLUSH of what the stream wrote last.
+    Flush,
 }
 
 impl Verb {
@@ -51,13 +55,15 @@ impl Verb {
             Self::Read => WcOpcode::RdmaRead,
             Self::CompareSwap { .. } => WcOpcode::CompSwap,
             Self::FetchAdd { .. } | Self::Count => WcOpcode::FetchAdd,
+            Self::AtomicWrite => WcOpcode::AtomicWrite,
+            Self::Flush => WcOpcode::Flush,
         }
     }
 
     /// Whether it writes into the requester's buffers.
     #[must_use]
     pub const fn is_response_bearing(self) -> bool {
-        !matches!(self, Self::Send | Self::Write)
+        !matches!(self, Self::Send | Self::Write | Self::AtomicWrite | Self::Flush)
     }
 }
 
@@ -172,6 +178,8 @@ pub const ALL_VERBS: &[Verb] = &[
     Verb::CompareSwap { compare: 0, swap: 0 },
     Verb::FetchAdd { add: 0 },
     Verb::Count,
+    Verb::AtomicWrite,
+    Verb::Flush,
 ];
 
 /// Bytes handed out from the front, with a few unused ones between.
@@ -186,6 +194,13 @@ impl Space {
         let offset = self.bytes.len();
         self.extend(rng, len);
         Piece { offset, len }
+    }
+
+    /// Eight bytes at a multiple of eight.
+    fn take_aligned(&mut self, rng: &mut Rng) -> usize {
+        let gap = self.bytes.len().next_multiple_of(8) - self.bytes.len();
+        self.extend(rng, gap + 8);
+        self.bytes.len() - 8
     }
 
     fn extend(&mut self, rng: &mut Rng, len: usize) {
@@ -299,6 +314,13 @@ impl Draft {
             Verb::Send | Verb::Write => self.add_data(rng, style, &mut op),
             Verb::Read => self.add_read(rng, style, &mut op),
             Verb::CompareSwap { .. } | Verb::FetchAdd { .. } | Verb::Count => self.add_atomic(rng, &mut op),
+            Verb::AtomicWrite => {
+                op.local = self.local.scatter(rng, 8, style.max_sge);
+                op.data = op.local.iter().flat_map(|piece| self.local.bytes[piece.range()].iter().copied()).collect();
+                op.inline = rng.below(2) == 0;
+                op.remote = self.remote.take_aligned(rng);
+            }
+            Verb::Flush => op.remote = self.ops.iter().rfind(|op| op.verb == Verb::Write).map_or(0, |op| op.remote),
         }
         self.ops.push(op);
     }
@@ -341,7 +363,8 @@ impl Draft {
     }
 
     fn add_read(&mut self, rng: &mut Rng, style: &Style, op: &mut Planned) {
-        let writes: Vec<usize> = (0..self.ops.len()).filter(|&at| self.ops[at].verb == Verb::Write).collect();
+        let writes: Vec<usize> =
+            (0..self.ops.len()).filter(|&at| matches!(self.ops[at].verb, Verb::Write | Verb::AtomicWrite)).collect();
         if !writes.is_empty() && rng.below(2) == 0 {
             // What was written before must be read.
             let write = &self.ops[writes[small(rng, writes.len())]];

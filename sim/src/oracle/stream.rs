@@ -7,7 +7,7 @@ use urxe_engine::{
     Access, AsyncEvent, Cqe, Data, PostError, QpState, Recipient, RecvWr, Remote, SendOp, SendWr, Sge, SgeList,
     WcOpcode, WcStatus,
 };
-use urxe_wire::{Qpn, RKey};
+use urxe_wire::{Feth, FlushLevel, Qpn, RKey};
 
 use super::plan::{Piece, Plan, Planned, Poison, Verb};
 use crate::memory::Buffer;
@@ -157,7 +157,8 @@ impl Stream {
             Access::LOCAL_WRITE.bits()
                 | Access::REMOTE_WRITE.bits()
                 | Access::REMOTE_READ.bits()
-                | Access::REMOTE_ATOMIC.bits(),
+                | Access::REMOTE_ATOMIC.bits()
+                | Access::FLUSH_GLOBAL.bits(),
         );
         let local = Area::new(fabric, from, &plan.local, Access::LOCAL_WRITE);
         let remote = Area::new(fabric, to, &plan.remote, REMOTE);
@@ -295,6 +296,12 @@ impl Stream {
             (Verb::Read, _) => SendOp::Read(remote),
             (Verb::CompareSwap { compare, swap }, _) => SendOp::CompareSwap { remote: word, compare, swap },
             (Verb::FetchAdd { add }, _) => SendOp::FetchAdd { remote: word, add },
+            (Verb::AtomicWrite, _) => SendOp::AtomicWrite(remote),
+            (Verb::Flush, _) => SendOp::Flush {
+                remote: self.remote.buffer.remote_at(op.remote as u64),
+                length: 8.min(u32::try_from(self.remote.initial.len() - op.remote).unwrap_or(8)),
+                how: Feth { global_visibility: true, persistence: false, level: FlushLevel::Range },
+            },
             (Verb::Count, _) => SendOp::FetchAdd { remote: self.counter, add: 1 },
         };
         SendWr { wr_id: self.posted as u64, op: op_kind, data, flags: op.flags, to: Recipient::Peer }
@@ -387,8 +394,8 @@ impl Stream {
         let op = &self.plan.ops[at];
         ensure!(op.poison.is_none(), "{at} succeeded with {:?}", op.poison);
         match op.verb {
-            Verb::Send => {}
-            Verb::Write => {
+            Verb::Send | Verb::Flush => {}
+            Verb::Write | Verb::AtomicWrite => {
                 ensure!(self.remote.holds(fabric, &[op.remote_piece()], &op.data), "{at}: not written");
             }
             Verb::Read | Verb::CompareSwap { .. } | Verb::FetchAdd { .. } => {
@@ -433,8 +440,15 @@ impl Stream {
                     words.end += 1;
                     words.start += usize::from(certain);
                 }
-                Verb::Write if op.poison.is_none() => remote.put(&[op.remote_piece()], &op.data, certain),
-                Verb::Send | Verb::Write | Verb::CompareSwap { .. } | Verb::FetchAdd { .. } => {}
+                Verb::Write | Verb::AtomicWrite if op.poison.is_none() => {
+                    remote.put(&[op.remote_piece()], &op.data, certain);
+                }
+                Verb::Send
+                | Verb::Write
+                | Verb::AtomicWrite
+                | Verb::Flush
+                | Verb::CompareSwap { .. }
+                | Verb::FetchAdd { .. } => {}
             }
             if let Some(at) = op.recv
                 && op.verb == Verb::Send
