@@ -13,6 +13,7 @@ use crate::datagram::Datagram;
 use crate::error::{PortError, RouteError};
 use crate::fd::FdSet;
 use crate::interface::{Gid, Interface};
+use crate::multicast::{Groups, Membership};
 use crate::receiver::Receiver;
 use crate::registry::{Registry, block_of};
 use crate::route::{Destination, Route, TxPool};
@@ -29,6 +30,7 @@ pub struct Port {
     fds: Arc<FdSet>,
     registry: Registry,
     routes: Mutex<TxPool>,
+    groups: Groups,
     counters: Counters,
     receive_buffer: usize,
     headers: AtomicBool,
@@ -47,9 +49,10 @@ impl Port {
         let limit = descriptor_share();
         let port = Self {
             receive_buffer: granted_receive_buffer(&fds, interface.addresses())?,
-            interface,
             registry: Registry::new(limit),
-            routes: Mutex::new(TxPool::new(limit)),
+            routes: Mutex::new(TxPool::new(limit, interface.index())),
+            groups: Groups::default(),
+            interface,
             counters: Counters::default(),
             headers: AtomicBool::new(false),
             fds,
@@ -86,6 +89,23 @@ impl Port {
         let mut routes = self.routes.lock().unwrap_or_else(PoisonError::into_inner);
         let route = routes.route(&self.fds, local, remote, to);
         route.map(Arc::new).map_err(|e| RouteError::Os(PortError::os("open a UDP socket to send from", e)))
+    }
+
+    /// Joins a multicast group: until the result is dropped, [`Port::receive`] delivers what is sent to it, whose
+    /// [`Datagram::local`] is the group. An IPv4 group's GID is its mapped address.
+    ///
+    /// # Errors
+    /// [`RouteError::RemoteGidUnusable`] if the GID is no multicast address; otherwise what the system refuses, such as
+    /// an IPv6 group on an interface that has no route to any.
+    pub fn join_multicast(&self, group: &Gid) -> Result<Arc<Membership>, RouteError> {
+        let group = self.interface.resolve(group).filter(|group| group.ip().is_multicast());
+        let group = group.ok_or(RouteError::RemoteGidUnusable)?;
+        let joined = self.groups.join(&self.fds, group, self.interface.index());
+        joined.map_err(|e| RouteError::Os(PortError::os("join a multicast group", e)))
+    }
+
+    pub(crate) fn groups(&self) -> &Groups {
+        &self.groups
     }
 
     /// The addresses of a source and a destination GID. A default GID that is not assigned stands for any address of

@@ -4,6 +4,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 
+use urxe_wire::{Qpn, icrc};
+
 use crate::counters::add_alone;
 use crate::datagram::{Datagram, dest_qpn, group_of};
 use crate::error::PortError;
@@ -170,7 +172,7 @@ impl Receiver {
         let ready = self.fds.ready(&mut tokens);
         for token in tokens.iter().take(ready).copied().filter_map(Token::unpack) {
             match token {
-                Token::Owner(_) | Token::Flow(_) | Token::Mailbox(_) => {
+                Token::Owner(_) | Token::Flow(_) | Token::Mailbox(_) | Token::Group(_) => {
                     let before = call.delivered;
                     self.drain(token, call);
                     if call.delivered > before {
@@ -223,6 +225,7 @@ impl Receiver {
                 Token::Owner(seat) => self.receive_owner(seat, call),
                 Token::Flow(slot) => self.receive_flow(slot, call),
                 Token::Mailbox(fd) => self.receive_mailbox(fd, call),
+                Token::Group(slot) => self.receive_group(slot, call),
                 _ => None,
             };
             let Some(several) = several else { break };
@@ -300,6 +303,35 @@ impl Receiver {
             self.learn(index, local, header.peer, call.port);
         }
         Some(len > usize::from(header.segment))
+    }
+
+    /// What came to a multicast group.
+    fn receive_group(&mut self, slot: usize, call: &mut Call<'_>) -> Option<bool> {
+        let membership = call.port.groups().get(slot)?;
+        let received = recv_udp(membership.raw_fd(), &mut self.buffer).ok().flatten()?;
+        let counters = call.port.counters();
+        add_alone(&counters.rx_datagrams, 1);
+        let flow = icrc::Flow::new(received.peer, membership.group());
+        let payload = self.buffer.get(..received.len).unwrap_or_default();
+        for (index, packet) in (0..).zip(payload.chunks(received.segment.max(1))) {
+            if dest_qpn(packet) != Some(Qpn::MULTICAST) {
+                add_alone(&counters.drop_unknown_qpn, 1);
+                continue;
+            }
+            (call.deliver)(Datagram {
+                local: membership.group(),
+                peer: received.peer,
+                tclass: received.tclass,
+                hop_limit: received.hop_limit,
+                expected_id: index,
+                flow: &flow,
+                payload: packet,
+            });
+            add_alone(&counters.rx_packets, 1);
+            add_alone(&counters.rx_bytes, packet.len());
+            call.delivered += 1;
+        }
+        Some(received.len > received.segment)
     }
 
     /// Opens a flow socket, so that the next datagrams come directly.

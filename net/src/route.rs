@@ -12,7 +12,7 @@ use crate::fd::{Fd, FdSet};
 use crate::interface::Gid;
 use crate::registry::block_of;
 use crate::sys::RawAddr;
-use crate::udp::{TxOptions, bind_tx, has_gso};
+use crate::udp::{TxOptions, bind_tx, has_gso, send_multicast_through};
 
 /// Where a queue pair or address handle sends to, in verbs terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,11 +117,13 @@ struct TxSocket {
 pub(crate) struct TxPool {
     sockets: Vec<Arc<TxSocket>>,
     limit: usize,
+    /// Index of the interface, through which multicast leaves.
+    interface: u32,
 }
 
 impl TxPool {
-    pub(crate) fn new(limit: usize) -> Self {
-        Self { sockets: Vec::new(), limit }
+    pub(crate) fn new(limit: usize, interface: u32) -> Self {
+        Self { sockets: Vec::new(), limit, interface }
     }
 
     /// A route from `local` to `remote` (both port 4791, the same IP version). It shares a socket with equal
@@ -145,6 +147,9 @@ impl TxPool {
         if self.sockets.len() < self.limit {
             match bind_tx(fds, local, options) {
                 Ok((fd, bound)) => {
+                    if remote.ip().is_multicast() {
+                        send_multicast_through(fd.as_raw_fd(), remote, self.interface, to.hop_limit)?;
+                    }
                     let gso = AtomicBool::new(has_gso(&fd));
                     let socket = Arc::new(TxSocket { fd, local: bound, key, gso });
                     self.sockets.push(Arc::clone(&socket));
@@ -185,7 +190,7 @@ mod tests {
 
     #[test]
     fn one_source_port_for_each_destination_block() {
-        let (fds, mut pool) = (FdSet::new().unwrap(), TxPool::new(8));
+        let (fds, mut pool) = (FdSet::new().unwrap(), TxPool::new(8, 1));
         let mut port = |qpn| pool.route(&fds, lo(), lo(), &to(qpn)).unwrap().local().port();
         let first = port(0x0100);
         assert_eq!(port(0x01FF), first);
@@ -194,7 +199,7 @@ mod tests {
 
     #[test]
     fn a_full_pool_drops_idle_sockets_and_then_shares() {
-        let (fds, mut pool) = (FdSet::new().unwrap(), TxPool::new(2));
+        let (fds, mut pool) = (FdSet::new().unwrap(), TxPool::new(2, 1));
         let kept = pool.route(&fds, lo(), lo(), &to(0x0100)).unwrap();
         drop(pool.route(&fds, lo(), lo(), &to(0x0200)).unwrap());
         let third = pool.route(&fds, lo(), lo(), &to(0x0300)).unwrap();

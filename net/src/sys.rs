@@ -114,8 +114,13 @@ pub(crate) fn socket_address(ip: IpAddr, port: u16, scope: u32) -> SocketAddr {
 
 /// Sets an integer socket option.
 pub(crate) fn set_option(fd: RawFd, level: libc::c_int, name: libc::c_int, value: libc::c_int) -> io::Result<()> {
-    // SAFETY: the option value is a readable int of the length given.
-    let rc = unsafe { libc::setsockopt(fd, level, name, (&raw const value).cast(), socklen::<libc::c_int>()) };
+    set_struct(fd, level, name, &value)
+}
+
+/// Sets a socket option whose value is a plain structure.
+pub(crate) fn set_struct<T: Copy>(fd: RawFd, level: libc::c_int, name: libc::c_int, value: &T) -> io::Result<()> {
+    // SAFETY: the option value is readable, of the length given.
+    let rc = unsafe { libc::setsockopt(fd, level, name, ptr::from_ref(value).cast(), socklen::<T>()) };
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 

@@ -19,6 +19,8 @@ pub(crate) enum Token {
     Follower(usize, RawFd),
     /// The timer.
     Timer,
+    /// The multicast group in this slot.
+    Group(usize),
 }
 
 impl Token {
@@ -31,6 +33,7 @@ impl Token {
             Self::Leader(seat) => (5, seat, 0),
             Self::Follower(seat, fd) => (6, seat, fd),
             Self::Timer => (7, 0, 0),
+            Self::Group(slot) => (8, slot, 0),
         };
         // Seats and slots are below 2^24, being descriptors.
         kind << 56 | (index as u64) << 32 | u64::from(fd.cast_unsigned())
@@ -48,6 +51,7 @@ impl Token {
             5 => Some(Self::Leader(index)),
             6 => Some(Self::Follower(index, fd)),
             7 => Some(Self::Timer),
+            8 => Some(Self::Group(index)),
             _ => None,
         }
     }
@@ -67,6 +71,7 @@ mod tests {
             Token::Leader(2),
             Token::Follower(3, 1023),
             Token::Timer,
+            Token::Group(4),
         ] {
             assert_eq!(Token::unpack(token.pack()), Some(token));
         }

@@ -17,7 +17,7 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use crate::fd::{Fd, FdSet};
 use crate::random::random_u16;
-use crate::sys::{discard_input, scope_id, set_option, socket_address, socklen};
+use crate::sys::{discard_input, scope_id, set_option, set_struct, socket_address, socklen};
 
 /// Receive buffer wanted, bytes; the kernel grants less where `net.core.rmem_max` says so and the process has no
 /// CAP_NET_ADMIN. It is a limit, not a reservation.
@@ -47,7 +47,7 @@ pub(crate) fn connect_flow(fds: &Arc<FdSet>, local: SocketAddr, peer: SocketAddr
     fds.adopt(socket)
 }
 
-fn receive_socket(local: SocketAddr) -> io::Result<Socket> {
+pub(crate) fn receive_socket(local: SocketAddr) -> io::Result<Socket> {
     let socket = new_socket(local)?;
     let fd = socket.as_raw_fd();
     // REUSEADDR lets processes of different users share the port, REUSEPORT those of one user (udp_lib_lport_inuse).
@@ -87,6 +87,24 @@ pub(crate) struct TxOptions {
     pub(crate) tclass: u8,
     /// IPv4 TTL or IPv6 hop limit; 0 for the default.
     pub(crate) hop_limit: u8,
+}
+
+/// Says through which interface multicast to `group` leaves, and how far it goes (0: the default).
+pub(crate) fn send_multicast_through(fd: RawFd, group: SocketAddr, interface: u32, hops: u8) -> io::Result<()> {
+    let hops = if hops == 0 { DEFAULT_HOP_LIMIT } else { hops };
+    let interface = interface.cast_signed();
+    if group.is_ipv4() {
+        let request = libc::ip_mreqn {
+            imr_multiaddr: libc::in_addr { s_addr: 0 },
+            imr_address: libc::in_addr { s_addr: 0 },
+            imr_ifindex: interface,
+        };
+        set_struct(fd, libc::IPPROTO_IP, libc::IP_MULTICAST_IF, &request)?;
+        set_option(fd, libc::IPPROTO_IP, libc::IP_MULTICAST_TTL, hops.into())
+    } else {
+        set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_IF, interface)?;
+        set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_HOPS, hops.into())
+    }
 }
 
 /// A transmit socket at `local`'s address, and the source port it got.

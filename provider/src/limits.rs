@@ -22,6 +22,10 @@ pub(crate) const MAX_MR: usize = (1 << 24) - 1;
 pub(crate) const MAX_PD: u32 = 1 << 20;
 /// Address handles in a process.
 pub(crate) const MAX_AH: u32 = 1 << 20;
+/// Multicast groups in a process: each takes a socket.
+pub(crate) const MAX_MCAST_GRP: u32 = 256;
+/// Queue pairs in a process that may be attached to one group.
+pub(crate) const MAX_MCAST_QP_ATTACH: u32 = 256;
 /// READs and atomics outstanding, either way; as on the kernel's rxe.
 pub(crate) const MAX_RD_ATOM: u8 = 128;
 /// Bytes of a message (IBA 9.4.1).

@@ -8,7 +8,7 @@ use urxe_ffi::driver::ContextOps;
 use urxe_ffi::private::Libibverbs;
 use urxe_ffi::verbs as v;
 
-use super::{ah, cq, mr, number, pointer, post, qp, register, srq, xrcd};
+use super::{ah, cq, mcast, mr, number, pointer, post, qp, register, srq, xrcd};
 use crate::kernel::{Errno, hook};
 use crate::verbs::context::{Context, OpenError};
 use crate::verbs::query;
@@ -46,6 +46,8 @@ const OPS: ContextOps = ContextOps {
     post_srq_recv: Some(srq::post_srq_recv),
     open_xrcd: Some(xrcd::open_xrcd),
     close_xrcd: Some(xrcd::close_xrcd),
+    attach_mcast: Some(mcast::attach_mcast),
+    detach_mcast: Some(mcast::detach_mcast),
     create_ah: Some(ah::create_ah),
     destroy_ah: Some(ah::destroy_ah),
     query_device_ex: Some(query_device_ex),

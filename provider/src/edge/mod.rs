@@ -6,6 +6,7 @@
 pub(crate) mod ah;
 pub(crate) mod context;
 pub(crate) mod cq;
+pub(crate) mod mcast;
 pub(crate) mod mr;
 pub(crate) mod post;
 pub(crate) mod qp;

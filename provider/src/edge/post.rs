@@ -3,7 +3,9 @@
 use std::ffi::c_int;
 use std::sync::Arc;
 
-use urxe_engine::{Data, PostError, QpType, Recipient, RecvWr, Remote, SendFlags, SendOp, SendWr, Sge, SgeList, UdRecipient};
+use urxe_engine::{
+    Data, PostError, QpType, Recipient, RecvWr, Remote, SendFlags, SendOp, SendWr, Sge, SgeList, UdRecipient,
+};
 use urxe_ffi::verbs as v;
 use urxe_net::Route;
 use urxe_wire::{ImmDt, Qpn, RKey};

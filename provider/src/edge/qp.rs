@@ -122,6 +122,9 @@ unsafe fn create(ibv_context: *mut v::ibv_context, attr: &mut v::ibv_qp_init_att
         return Err(EINVAL);
     }
     let port = context.port();
+    if qp_type == QpType::Ud {
+        port.net().report_headers();
+    }
     let qpn = port.net().alloc_qpn().map_err(|_| Errno(libc::ENOMEM))?;
     let config = QpConfig {
         qpn,
@@ -323,6 +326,10 @@ pub(super) unsafe extern "C" fn destroy_qp(qp: *mut v::ibv_qp) -> c_int {
         // SAFETY: the caller's queue pair.
         let (context, object) = unsafe { (shared((*qp).context), object(qp)) };
         context.check_alive()?;
+        // As the kernel's `uverbs_free_qp`: what was attached must be detached first.
+        if context.port().groups().holds(object.qp.qpn()) {
+            return Err(Errno(libc::EBUSY));
+        }
         let events = object.qp.close(qp as u64);
         // SAFETY: the queue pair's own, initialised by being zero; not used any more afterwards.
         let object = unsafe {

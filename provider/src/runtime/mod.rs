@@ -5,6 +5,7 @@
 //! - [`qp`], [`cq`], [`srq`]: queue pairs, completion queues and shared receive queues that several threads may use;
 //! - [`async_events`]: what the application is told of them besides completions;
 //! - [`host`]: the engine's [`urxe_engine::Host`], made of the above;
+//! - [`groups`]: multicast;
 //! - [`fork`]: a child has no device; [`clock`].
 //!
 //! # Locks
@@ -17,6 +18,7 @@ pub(crate) mod async_events;
 pub(crate) mod clock;
 pub(crate) mod cq;
 pub(crate) mod fork;
+pub(crate) mod groups;
 pub(crate) mod host;
 pub(crate) mod port;
 pub(crate) mod progress;

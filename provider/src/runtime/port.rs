@@ -7,11 +7,12 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use urxe_engine::Instant;
-use urxe_net::{Interface, Port, PortError, Receiver};
+use urxe_net::{Datagram, Interface, Port, PortError, Receiver};
 use urxe_wire::icrc::Check;
 use urxe_wire::{Packet, Qpn};
 
 use super::cq::Cq;
+use super::groups::Groups;
 use super::host::{Origin, Sender, Upcalls};
 use super::qp::Qp;
 use super::srq::{Srq, XrcSrqs};
@@ -32,6 +33,7 @@ pub(crate) struct NetPort {
     token: Mutex<Token>,
     qps: RwLock<HashMap<Qpn, Arc<Qp>>>,
     regions: Regions,
+    groups: Groups,
     timers: Timers,
     /// Queue pairs with more to send than one turn allows.
     unfinished: Mutex<Vec<Qpn>>,
@@ -76,6 +78,7 @@ impl NetPort {
             port,
             qps: RwLock::new(HashMap::new()),
             regions: Regions::new(limits::MAX_MR, seed),
+            groups: Groups::default(),
             timers: Timers::new(),
             unfinished: Mutex::new(Vec::new()),
             has_unfinished: AtomicBool::new(false),
@@ -106,6 +109,11 @@ impl NetPort {
     /// Sockets, addresses, queue pair numbers.
     pub(crate) fn net(&self) -> &Port {
         &self.port
+    }
+
+    /// Multicast groups.
+    pub(crate) const fn groups(&self) -> &Groups {
+        &self.groups
     }
 
     /// Registered memory.
@@ -177,6 +185,11 @@ impl NetPort {
         }
     }
 
+    /// The queue pairs that a multicast datagram is for.
+    fn attached(&self, datagram: &Datagram<'_>) -> Vec<Arc<Qp>> {
+        self.groups.attached(datagram.local.ip()).into_iter().filter_map(|qpn| self.qp(qpn)).collect()
+    }
+
     /// Receives some packets and answers them. Returns how many.
     fn drain(&self, token: &mut Token) -> usize {
         let Token { receiver, work, touched } = token;
@@ -196,6 +209,15 @@ impl NetPort {
                 }
             };
             let qpn = packet.bth().dest_qp;
+            if qpn == Qpn::MULTICAST {
+                for qp in self.attached(&datagram) {
+                    qp.receive(work, now, &packet, &Origin::from(&datagram));
+                    if !qp.touched.swap(true, Ordering::Relaxed) {
+                        touched.push(qp);
+                    }
+                }
+                return;
+            }
             if last.as_ref().is_none_or(|qp| qp.qpn() != qpn) {
                 last = self.qp(qpn);
             }

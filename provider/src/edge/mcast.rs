@@ -1,0 +1,51 @@
+//! Multicast groups of UD queue pairs.
+
+use std::ffi::c_int;
+
+use urxe_engine::QpType;
+use urxe_ffi::verbs as v;
+use urxe_net::{Gid, RouteError};
+use urxe_wire::Qpn;
+
+use super::context::shared;
+use super::{number, qp};
+use crate::kernel::Errno;
+use crate::runtime::groups::AttachError;
+use crate::verbs::context::Context;
+
+const EINVAL: Errno = Errno(libc::EINVAL);
+
+/// EINVAL for other services than UD and for what is no multicast address, as in the kernel's `ib_attach_mcast`.
+/// The LID means nothing on RoCE.
+pub(super) unsafe extern "C" fn attach_mcast(qp: *mut v::ibv_qp, gid: *const v::ibv_gid, _lid: u16) -> c_int {
+    number(|| {
+        // SAFETY: the caller's queue pair and GID.
+        let (context, qpn, gid) = unsafe { arguments(qp, gid) }?;
+        let port = context.port();
+        port.groups().attach(port.net(), gid, qpn).map_err(|error| match error {
+            AttachError::Full => Errno(libc::ENOMEM),
+            AttachError::Group(RouteError::Os(_)) => Errno(libc::ENETUNREACH),
+            AttachError::Group(_) => EINVAL,
+        })
+    })
+}
+
+pub(super) unsafe extern "C" fn detach_mcast(qp: *mut v::ibv_qp, gid: *const v::ibv_gid, _lid: u16) -> c_int {
+    number(|| {
+        // SAFETY: the caller's queue pair and GID.
+        let (context, qpn, gid) = unsafe { arguments(qp, gid) }?;
+        if context.port().groups().detach(gid, qpn) { Ok(()) } else { Err(EINVAL) }
+    })
+}
+
+/// # Safety
+/// A queue pair of ours, and a GID.
+unsafe fn arguments<'a>(qp: *mut v::ibv_qp, gid: *const v::ibv_gid) -> Result<(&'a Context, Qpn, Gid), Errno> {
+    // SAFETY: the caller's promise; every bit pattern is sixteen bytes.
+    let (context, object, gid) = unsafe { (shared((*qp).context), qp::object(qp), (*gid).raw) };
+    context.check_alive()?;
+    if object.qp.inspect(|engine| engine.config().qp_type) != QpType::Ud {
+        return Err(EINVAL);
+    }
+    Ok((context, object.qp.qpn(), gid))
+}
