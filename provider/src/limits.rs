@@ -18,6 +18,12 @@ pub(crate) const MAX_CQ: u32 = 65536;
 pub(crate) const MAX_CQE: u32 = 1 << 22;
 /// Memory regions in a process.
 pub(crate) const MAX_MR: usize = (1 << 24) - 1;
+/// Memory windows in a process.
+pub(crate) const MAX_MW: u32 = (1 << 24) - 1;
+/// Bytes of device memory in a process.
+pub(crate) const MAX_DM: u64 = 1 << 20;
+/// Bytes of a page, as the kernel maps it.
+pub(crate) const PAGE: u64 = 4096;
 /// Protection domains in a process.
 pub(crate) const MAX_PD: u32 = 1 << 20;
 /// Address handles in a process.

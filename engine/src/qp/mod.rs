@@ -303,16 +303,22 @@ impl<H: Host> QueuePair<H> {
         Ok(())
     }
 
-    /// Posts several send requests, or none (`ibv_wr_complete(3)`). `wrs` is empty afterwards.
+    /// Posts several send requests, or none (`ibv_wr_complete(3)`); those on UD with a recipient. `wrs` is empty
+    /// afterwards.
     ///
     /// # Errors
     /// What is wrong with the first that cannot be posted; none is queued then.
-    pub fn post_send_all(&mut self, io: &mut Io<'_, H>, wrs: &mut Vec<SendWr>) -> Result<(), PostError> {
-        let checked = wrs.iter().zip(1..).try_for_each(|(wr, count)| self.check_send(wr, count, false).map(drop));
-        for wr in wrs.drain(..) {
+    pub fn post_send_all(
+        &mut self,
+        io: &mut Io<'_, H>,
+        wrs: &mut Vec<(SendWr, Option<UdRecipient<Route<H>>>)>,
+    ) -> Result<(), PostError> {
+        let checked =
+            wrs.iter().zip(1..).try_for_each(|((wr, to), count)| self.check_send(wr, count, to.is_some()).map(drop));
+        for (wr, to) in wrs.drain(..) {
             if checked.is_ok() {
                 let length = u32::try_from(wr.data.length()).map_err(|_| PostError::Length)?;
-                self.push_send(io, wr, length, None);
+                self.push_send(io, wr, length, to);
             }
         }
         checked
@@ -358,6 +364,7 @@ impl<H: Host> QueuePair<H> {
         // There is no place inline for what comes back (`ibv_post_send(3)`).
         let nowhere = wr.op.is_response_bearing() && matches!(wr.data, Data::Inline(_));
         let astray = matches!(wr.to, Recipient::XrcSrq(_)) != (self.config.qp_type == QpType::XrcSend);
+        let astray = astray && !wr.op.is_local();
         let astray = astray || addressed != (self.config.qp_type == QpType::Ud);
         if nowhere || astray || !self.config.qp_type.carries(&wr.op) {
             return Err(PostError::Operation);

@@ -8,7 +8,7 @@ use urxe_ffi::driver::ContextOps;
 use urxe_ffi::private::Libibverbs;
 use urxe_ffi::verbs as v;
 
-use super::{ah, cq, mcast, mr, number, pointer, post, qp, register, srq, xrcd};
+use super::{ah, cq, cq_ex, dm, dmabuf, domain, mcast, misc, mr, mw, number, pointer, post, qp, register, srq, xrcd};
 use crate::kernel::{Errno, hook};
 use crate::verbs::context::{Context, OpenError};
 use crate::verbs::query;
@@ -22,7 +22,25 @@ const OPS: ContextOps = ContextOps {
     dealloc_pd: Some(mr::dealloc_pd),
     reg_mr: Some(mr::reg_mr),
     dereg_mr: Some(mr::dereg_mr),
+    rereg_mr: Some(mr::rereg_mr),
+    advise_mr: Some(mr::advise_mr),
+    alloc_null_mr: Some(mr::alloc_null_mr),
+    alloc_dm: Some(dm::alloc_dm),
+    free_dm: Some(dm::free_dm),
+    reg_dm_mr: Some(dm::reg_dm_mr),
+    reg_dmabuf_mr: Some(dmabuf::reg_dmabuf_mr),
+    alloc_mw: Some(mw::alloc_mw),
+    bind_mw: Some(mw::bind_mw),
+    dealloc_mw: Some(mw::dealloc_mw),
+    alloc_td: Some(domain::alloc_td),
+    dealloc_td: Some(domain::dealloc_td),
+    alloc_parent_domain: Some(domain::alloc_parent_domain),
+    query_rt_values: Some(misc::query_rt_values),
+    query_qp_data_in_order: Some(misc::query_qp_data_in_order),
+    query_ece: Some(misc::query_ece),
+    set_ece: Some(misc::set_ece),
     create_cq: Some(cq::create_cq),
+    create_cq_ex: Some(cq_ex::create_cq_ex),
     poll_cq: Some(cq::poll_cq),
     req_notify_cq: Some(cq::req_notify_cq),
     resize_cq: Some(cq::resize_cq),
@@ -149,8 +167,7 @@ unsafe extern "C" fn query_device_ex(
         // SAFETY: all-zero says "not supported" of every extended capability.
         let mut answer = unsafe { std::mem::zeroed::<v::ibv_device_attr_ex>() };
         answer.orig_attr = query::device(context);
-        answer.device_cap_flags_ex = u64::from(answer.orig_attr.device_cap_flags);
-        answer.phys_port_cnt_ex = 1;
+        query::extended(&mut answer);
         let length = attr_size.min(size_of_val(&answer));
         // SAFETY: the caller has room for attr_size bytes.
         unsafe {

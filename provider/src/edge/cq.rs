@@ -7,19 +7,25 @@ use urxe_engine::{Cqe, WcStatus};
 use urxe_ffi::verbs as v;
 
 use super::context::shared;
+use super::cq_ex::Poll;
 use super::users::Users;
-use super::{count, number, pointer, wait};
+use super::{count, mr, number, pointer, wait};
 use crate::kernel::Errno;
 use crate::limits;
 use crate::runtime::cq::Cq;
+use crate::verbs::objects::ProtectionDomain;
 
 /// An `ibv_cq` of ours.
 #[repr(C)]
 pub(super) struct CqObject {
-    ibv: v::ibv_cq,
+    /// `ibv_cq` is a prefix.
+    ibv: v::ibv_cq_ex,
     pub(super) cq: Arc<Cq>,
     /// What completes here: queue pairs, XRC SRQs.
     pub(super) users: Users,
+    pub(super) poll: Poll,
+    /// The parent domain it was made with, kept from being freed.
+    parent_domain: Option<Arc<ProtectionDomain>>,
 }
 
 /// What is behind an `ibv_cq`.
@@ -37,27 +43,42 @@ pub(super) unsafe extern "C" fn create_cq(
     channel: *mut v::ibv_comp_channel,
     comp_vector: c_int,
 ) -> *mut v::ibv_cq {
-    pointer(|| {
-        // SAFETY: the caller's context; the channel may be null.
-        let (context, channel) = unsafe { (shared(context), channel.as_ref()) };
-        context.check_alive()?;
-        let capacity = u32::try_from(cqe).ok().filter(|cqe| (1..=limits::MAX_CQE).contains(cqe));
-        let capacity = capacity.ok_or(Errno(libc::EINVAL))?;
-        if !(0..limits::COMP_VECTORS).contains(&comp_vector) {
-            return Err(Errno(libc::EINVAL));
-        }
-        let events = match channel {
-            Some(channel) => Some(context.channel(channel.fd).ok_or(Errno(libc::EINVAL))?),
-            None => None,
-        };
-        let cq = Arc::new(Cq::new(capacity as usize, events, Arc::clone(context.async_file())));
-        // SAFETY: all-zero is an `ibv_cq` that libibverbs then fills in.
-        let mut ibv = unsafe { std::mem::zeroed::<v::ibv_cq>() };
-        ibv.cqe = cqe;
-        let object = Box::into_raw(Box::new(CqObject { ibv, cq: Arc::clone(&cq), users: Users::default() }));
-        cq.set_handle(object as u64);
-        Ok(object.cast())
-    })
+    // SAFETY: the caller's context and channel.
+    pointer(|| unsafe { create(context, cqe, channel, comp_vector, std::ptr::null_mut(), Poll::new(false)) })
+}
+
+/// # Safety
+/// The context is ours and open, the channel and the domain are null or ours.
+pub(super) unsafe fn create(
+    context: *mut v::ibv_context,
+    cqe: c_int,
+    channel: *mut v::ibv_comp_channel,
+    comp_vector: c_int,
+    parent_domain: *mut v::ibv_pd,
+    poll: Poll,
+) -> Result<*mut v::ibv_cq, Errno> {
+    // SAFETY: the caller's promise.
+    let (context, channel) = unsafe { (shared(context), channel.as_ref()) };
+    context.check_alive()?;
+    let capacity = u32::try_from(cqe).ok().filter(|cqe| (1..=limits::MAX_CQE).contains(cqe));
+    let capacity = capacity.ok_or(Errno(libc::EINVAL))?;
+    if !(0..limits::COMP_VECTORS).contains(&comp_vector) {
+        return Err(Errno(libc::EINVAL));
+    }
+    let events = match channel {
+        Some(channel) => Some(context.channel(channel.fd).ok_or(Errno(libc::EINVAL))?),
+        None => None,
+    };
+    // SAFETY: as above.
+    let parent_domain = (!parent_domain.is_null()).then(|| unsafe { Arc::clone(mr::domain(parent_domain)) });
+    let cq = Arc::new(Cq::new(capacity as usize, events, Arc::clone(context.async_file())));
+    // SAFETY: all-zero is a queue that libibverbs then fills in.
+    let mut ibv = unsafe { std::mem::zeroed::<v::ibv_cq_ex>() };
+    ibv.cqe = cqe;
+    let object = CqObject { ibv, cq: Arc::clone(&cq), users: Users::default(), poll, parent_domain };
+    let object = Box::into_raw(Box::new(object));
+    cq.set_handle(object as u64);
+    Ok(object.cast())
 }
 
 pub(super) unsafe extern "C" fn destroy_cq(cq: *mut v::ibv_cq) -> c_int {
@@ -74,7 +95,7 @@ pub(super) unsafe extern "C" fn destroy_cq(cq: *mut v::ibv_cq) -> c_int {
             let (mutex, cond) = ((&raw mut (*cq).mutex).cast(), (&raw mut (*cq).cond).cast());
             wait::acknowledged(mutex, cond, &raw const (*cq).comp_events_completed, events);
             wait::acknowledged(mutex, cond, &raw const (*cq).async_events_completed, async_events);
-            drop(Box::from_raw(cq.cast::<CqObject>()));
+            drop(Box::from_raw(cq.cast::<CqObject>()).parent_domain);
         }
         Ok(())
     })
@@ -143,7 +164,7 @@ pub(super) unsafe extern "C" fn cq_event(cq: *mut v::ibv_cq) {
 }
 
 /// A completion as `ibv_poll_cq` gives it.
-fn work_completion(cqe: &Cqe) -> v::ibv_wc {
+pub(super) fn work_completion(cqe: &Cqe) -> v::ibv_wc {
     // SAFETY: all-zero is a value of this plain C struct.
     let mut wc = unsafe { std::mem::zeroed::<v::ibv_wc>() };
     wc.wr_id = cqe.wr_id;
@@ -159,6 +180,10 @@ fn work_completion(cqe: &Cqe) -> v::ibv_wc {
         if let Some(imm) = cqe.imm {
             wc.wc_flags |= v::IBV_WC_WITH_IMM;
             wc.__bindgen_anon_1.imm_data = u32::from_ne_bytes(imm.0);
+        }
+        if let Some(r_key) = cqe.invalidated {
+            wc.wc_flags |= v::IBV_WC_WITH_INV;
+            wc.__bindgen_anon_1.invalidated_rkey = r_key.0;
         }
     }
     wc

@@ -4,10 +4,18 @@
 //! page says, and an object inherited over a fork is refused.
 
 pub(crate) mod ah;
+mod builder;
 pub(crate) mod context;
 pub(crate) mod cq;
+mod cq_ex;
+mod dm;
+mod dmabuf;
+mod domain;
+mod gate;
 pub(crate) mod mcast;
+mod misc;
 pub(crate) mod mr;
+mod mw;
 pub(crate) mod post;
 pub(crate) mod qp;
 pub(crate) mod register;

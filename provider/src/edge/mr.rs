@@ -3,14 +3,22 @@
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
-use urxe_engine::Key;
-use urxe_ffi::driver::objects::{IBV_MR_TYPE_MR, verbs_mr};
+use urxe_engine::{Access, Accessor, Key, Memory, Refusal, Region, RegionKind};
+use urxe_ffi::driver::objects::{IBV_MR_TYPE_MR, IBV_MR_TYPE_NULL_MR, ibv_mr_type, verbs_mr};
+use urxe_ffi::driver::ops::ibv_advise_mr_advice;
 use urxe_ffi::verbs as v;
 
 use super::context::shared;
 use super::{number, pointer};
 use crate::kernel::Errno;
+use crate::memory::mapping::{self, Mapping};
 use crate::verbs::objects::{ProtectionDomain, Registration};
+
+/// `enum ib_uverbs_advise_mr_advice`, `enum ib_uverbs_advise_mr_flag`; the header makes them macros.
+const PREFETCH: ibv_advise_mr_advice = 0;
+const PREFETCH_WRITE: ibv_advise_mr_advice = 1;
+const PREFETCH_NO_FAULT: ibv_advise_mr_advice = 2;
+const FLAG_FLUSH: u32 = 1;
 
 /// An `ibv_pd` of ours.
 #[repr(C)]
@@ -24,8 +32,12 @@ struct PdObject {
 struct MrObject {
     verbs: verbs_mr,
     key: Key,
+    /// What was asked for, for `ibv_rereg_mr`.
+    asked: Registration,
     /// Keeps the domain from being freed.
     domain: Arc<ProtectionDomain>,
+    /// Memory that is ours.
+    backing: Option<Arc<Mapping>>,
 }
 
 /// The domain behind an `ibv_pd`.
@@ -41,10 +53,14 @@ pub(super) unsafe extern "C" fn alloc_pd(context: *mut v::ibv_context) -> *mut v
     pointer(|| {
         // SAFETY: the caller's context.
         unsafe { shared(context) }.check_alive()?;
-        let domain = ProtectionDomain::new();
-        let ibv = v::ibv_pd { context, handle: domain.id().0 };
-        Ok(Box::into_raw(Box::new(PdObject { ibv, domain })).cast())
+        Ok(new_pd(context, ProtectionDomain::new()))
     })
+}
+
+/// An `ibv_pd` for a domain.
+pub(super) fn new_pd(context: *mut v::ibv_context, domain: Arc<ProtectionDomain>) -> *mut v::ibv_pd {
+    let ibv = v::ibv_pd { context, handle: domain.id().0 };
+    Box::into_raw(Box::new(PdObject { ibv, domain })).cast()
 }
 
 pub(super) unsafe extern "C" fn dealloc_pd(pd: *mut v::ibv_pd) -> c_int {
@@ -67,24 +83,145 @@ pub(super) unsafe extern "C" fn reg_mr(
     access: c_int,
 ) -> *mut v::ibv_mr {
     pointer(|| {
+        let address = addr as u64;
+        let asked = Registration { address, length: length as u64, iova: hca_va, access: access.cast_unsigned() };
+        // SAFETY: the caller's domain.
+        unsafe { register(pd, &asked, addr, IBV_MR_TYPE_MR, None) }
+    })
+}
+
+/// Registers memory; `addr` is what the application sees.
+///
+/// # Safety
+/// `pd` is ours and live.
+pub(super) unsafe fn register(
+    pd: *mut v::ibv_pd,
+    asked: &Registration,
+    addr: *mut c_void,
+    mr_type: ibv_mr_type,
+    backing: Option<Arc<Mapping>>,
+) -> Result<*mut v::ibv_mr, Errno> {
+    // SAFETY: the caller's promise.
+    let (ibv_context, domain) = unsafe { ((*pd).context, domain(pd)) };
+    // SAFETY: as above.
+    let context = unsafe { shared(ibv_context) };
+    context.check_alive()?;
+    let key = asked.register(context, domain.id())?;
+    let length = usize::try_from(asked.length).unwrap_or(usize::MAX);
+    let ibv_mr = v::ibv_mr { context: ibv_context, pd, addr, length, handle: key.0, lkey: key.0, rkey: key.0 };
+    let verbs = verbs_mr { ibv_mr, mr_type, access: asked.access.cast_signed() };
+    let object = MrObject { verbs, key, asked: *asked, domain: Arc::clone(domain), backing };
+    Ok(Box::into_raw(Box::new(object)).cast())
+}
+
+/// A region that reads as zeros and swallows what is written (`ibv_alloc_null_mr(3)`); peers cannot use it.
+pub(super) unsafe extern "C" fn alloc_null_mr(pd: *mut v::ibv_pd) -> *mut v::ibv_mr {
+    pointer(|| {
+        // SAFETY: the caller's domain.
+        let (ibv_context, domain) = unsafe { ((*pd).context, domain(pd)) };
+        // SAFETY: as above.
+        let context = unsafe { shared(ibv_context) };
+        context.check_alive()?;
+        let (pd_id, access) = (domain.id(), Access::LOCAL_WRITE);
+        let make = |key| Region { key, pd: pd_id, access, iova: 0, length: u64::MAX, host: 0, kind: RegionKind::Null };
+        let key = context.port().regions().insert(make).map_err(|_| Errno(libc::ENOMEM))?;
+        let ibv_mr = v::ibv_mr {
+            context: ibv_context,
+            pd,
+            addr: std::ptr::null_mut(),
+            length: usize::MAX,
+            handle: key.0,
+            lkey: key.0,
+            rkey: 0,
+        };
+        let verbs = verbs_mr { ibv_mr, mr_type: IBV_MR_TYPE_NULL_MR, access: access.bits().cast_signed() };
+        let asked = Registration { address: 0, length: u64::MAX, iova: 0, access: access.bits() };
+        let object = MrObject { verbs, key, asked, domain: Arc::clone(domain), backing: None };
+        Ok(Box::into_raw(Box::new(object)).cast())
+    })
+}
+
+/// Changes a region under its key (`ibv_rereg_mr(3)`). libibverbs has checked the flags, and changes the public
+/// fields afterwards.
+pub(super) unsafe extern "C" fn rereg_mr(
+    vmr: *mut verbs_mr,
+    flags: c_int,
+    pd: *mut v::ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    access: c_int,
+) -> c_int {
+    number(|| {
+        // SAFETY: the caller's region, which nobody else may be changing.
+        let (context, object) = unsafe { (shared((*vmr).ibv_mr.context), &mut *vmr.cast::<MrObject>()) };
+        context.check_alive()?;
+        // Of memory that is ours, the mapping would have to change.
+        if object.backing.is_some() {
+            return Err(Errno(libc::EOPNOTSUPP));
+        }
+        let changes = |flag: u32| flags.cast_unsigned() & flag != 0;
+        let mut asked = object.asked;
+        if changes(v::IBV_REREG_MR_CHANGE_TRANSLATION) {
+            (asked.address, asked.iova, asked.length) = (addr as u64, addr as u64, length as u64);
+        }
+        if changes(v::IBV_REREG_MR_CHANGE_ACCESS) {
+            asked.access = access.cast_unsigned();
+        }
+        let new_domain = if changes(v::IBV_REREG_MR_CHANGE_PD) {
+            if pd.is_null() {
+                return Err(Errno(libc::EINVAL));
+            }
+            // SAFETY: the caller's domain.
+            Arc::clone(unsafe { domain(pd) })
+        } else {
+            Arc::clone(&object.domain)
+        };
+        let region = Region { key: object.key, ..asked.region(new_domain.id())? };
+        context.port().regions().replace(region).map_err(|_| Errno(libc::EBUSY))?;
+        object.asked = asked;
+        object.domain = new_domain;
+        object.verbs.access = asked.access.cast_signed();
+        Ok(())
+    })
+}
+
+/// Prefetches pages of on-demand regions (`ibv_advise_mr(3)`). Pages come by themselves when they are accessed, so
+/// only the caller who wants to wait for them (`IBV_ADVISE_MR_FLAG_FLUSH`) needs anything done.
+pub(super) unsafe extern "C" fn advise_mr(
+    pd: *mut v::ibv_pd,
+    advice: ibv_advise_mr_advice,
+    flags: u32,
+    sg_list: *mut v::ibv_sge,
+    num_sges: u32,
+) -> c_int {
+    number(|| {
         // SAFETY: the caller's domain.
         let (context, domain) = unsafe { (shared((*pd).context), domain(pd)) };
         context.check_alive()?;
-        let address = addr as u64;
-        let asked = Registration { address, length: length as u64, iova: hca_va, access: access.cast_unsigned() };
-        let key = asked.register(context, domain.id())?;
-        let ibv_mr = v::ibv_mr {
-            // SAFETY: as above.
-            context: unsafe { (*pd).context },
-            pd,
-            addr,
-            length,
-            handle: key.0,
-            lkey: key.0,
-            rkey: key.0,
+        let (populate, needed) = match advice {
+            PREFETCH => (Some(libc::MADV_POPULATE_READ), Access::NONE),
+            PREFETCH_WRITE => (Some(libc::MADV_POPULATE_WRITE), Access::LOCAL_WRITE),
+            PREFETCH_NO_FAULT => (None, Access::NONE),
+            _ => return Err(Errno(libc::EOPNOTSUPP)),
         };
-        let verbs = verbs_mr { ibv_mr, mr_type: IBV_MR_TYPE_MR, access };
-        Ok(Box::into_raw(Box::new(MrObject { verbs, key, domain: Arc::clone(domain) })).cast())
+        if flags & !FLAG_FLUSH != 0 || num_sges == 0 {
+            return Err(Errno(libc::EINVAL));
+        }
+        for index in 0..num_sges as usize {
+            // SAFETY: the caller's list has that many elements.
+            let sge = unsafe { sg_list.add(index).read() };
+            let region = context.port().regions().region(Key(sge.lkey)).ok_or(Errno(libc::ENOENT))?;
+            let by = Accessor::Local(domain.id());
+            let at = region.check(by, needed, sge.addr, u64::from(sge.length)).map_err(|refusal| match refusal {
+                Refusal::NoSuchKey => Errno(libc::ENOENT),
+                Refusal::OtherPd | Refusal::Access => Errno(libc::EPERM),
+                Refusal::OutOfBounds | Refusal::Unmapped => Errno(libc::EFAULT),
+            })?;
+            if let (Some(populate), true) = (populate, flags & FLAG_FLUSH != 0) {
+                mapping::populate(at, u64::from(sge.length), populate).map_err(|_| Errno(libc::EFAULT))?;
+            }
+        }
+        Ok(())
     })
 }
 
@@ -99,7 +236,7 @@ pub(super) unsafe extern "C" fn dereg_mr(mr: *mut verbs_mr) -> c_int {
         context.port().regions().remove(key).map_err(|_| Errno(libc::EBUSY))?;
         // SAFETY: as above, and not used any more.
         let object = unsafe { Box::from_raw(mr.cast::<MrObject>()) };
-        drop(object.domain);
+        drop((object.domain, object.backing));
         Ok(())
     })
 }

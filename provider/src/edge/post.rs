@@ -4,14 +4,14 @@ use std::ffi::c_int;
 use std::sync::Arc;
 
 use urxe_engine::{
-    Data, PostError, QpType, Recipient, RecvWr, Remote, SendFlags, SendOp, SendWr, Sge, SgeList, UdRecipient,
+    Data, Key, PostError, QpType, Recipient, RecvWr, Remote, SendFlags, SendOp, SendWr, Sge, SgeList, UdRecipient,
 };
 use urxe_ffi::verbs as v;
 use urxe_net::Route;
 use urxe_wire::{ImmDt, Qpn, RKey};
 
 use super::context::shared;
-use super::{ah, number, qp};
+use super::{ah, builder, number, qp};
 use crate::kernel::Errno;
 use crate::limits;
 use crate::memory::guard;
@@ -122,15 +122,24 @@ fn inline(list: &SgeList, max_inline: u32) -> Result<Data, Errno> {
     if length > u64::from(max_inline) {
         return Err(post_errno(PostError::InlineTooLong));
     }
-    let mut bytes = vec![0; usize::try_from(length).map_err(|_| Errno(libc::EINVAL))?].into_boxed_slice();
+    let mut parts = [(0, 0); limits::MAX_SGE as usize];
+    for (part, sge) in parts.iter_mut().zip(list.as_slice()) {
+        *part = (sge.addr, sge.length as usize);
+    }
+    copy(&parts).map(Data::Inline)
+}
+
+/// The application's bytes at some addresses, one after the other.
+pub(super) fn copy(parts: &[(u64, usize)]) -> Result<Box<[u8]>, Errno> {
+    guard::install();
+    let mut bytes = vec![0; parts.iter().map(|&(_, length)| length).sum()].into_boxed_slice();
     let mut rest = &mut *bytes;
-    for sge in list.as_slice() {
-        let (part, behind) = rest.split_at_mut((sge.length as usize).min(rest.len()));
-        guard::install();
-        guard::load(sge.addr, part).map_err(|_| Errno(libc::EFAULT))?;
+    for &(addr, length) in parts {
+        let (part, behind) = rest.split_at_mut(length);
+        guard::load(addr, part).map_err(|_| Errno(libc::EFAULT))?;
         rest = behind;
     }
-    Ok(Data::Inline(bytes))
+    Ok(bytes)
 }
 
 /// A send request as the engine takes it.
@@ -155,6 +164,17 @@ unsafe fn send_request(wr: &v::ibv_send_wr, qp_type: QpType, max_inline: u32) ->
             SendOp::CompareSwap { remote: atomic_remote, compare: atomic.compare_add, swap: atomic.swap }
         }
         v::IBV_WR_ATOMIC_FETCH_AND_ADD => SendOp::FetchAdd { remote: atomic_remote, add: atomic.compare_add },
+        v::IBV_WR_ATOMIC_WRITE => SendOp::AtomicWrite(remote),
+        // SAFETY: a plain number, whichever member was written last.
+        v::IBV_WR_SEND_WITH_INV => SendOp::SendWithInvalidate(RKey(unsafe { wr.__bindgen_anon_1.invalidate_rkey })),
+        // SAFETY: as above.
+        v::IBV_WR_LOCAL_INV => SendOp::LocalInvalidate(Key(unsafe { wr.__bindgen_anon_1.invalidate_rkey })),
+        v::IBV_WR_BIND_MW => {
+            // SAFETY: the member of this opcode.
+            let asked = unsafe { wr.__bindgen_anon_2.bind_mw };
+            // SAFETY: the caller's window and region.
+            SendOp::BindWindow(unsafe { builder::bind(asked.mw, asked.rkey, &asked.bind_info) })
+        }
         _ => return Err(post_errno(PostError::Operation)),
     };
     let flag = |flag| wr.send_flags & flag != 0;

@@ -10,9 +10,10 @@ use urxe_ffi::driver::objects::verbs_qp;
 use urxe_ffi::verbs as v;
 use urxe_wire::Qpn;
 
+use super::builder::{self, Builder};
 use super::context::shared;
 use super::users::{Use, Users};
-use super::{ah, cq, mr, number, pointer, srq, wait, xrcd};
+use super::{ah, cq, mr, number, pointer, register, srq, wait, xrcd};
 use crate::kernel::Errno;
 use crate::runtime::async_events::AsyncEvents;
 use crate::runtime::qp::Qp;
@@ -20,6 +21,12 @@ use crate::verbs::objects::{ProtectionDomain, answer_attr, engine_attr, queue_si
 use crate::verbs::query;
 
 const EINVAL: Errno = Errno(libc::EINVAL);
+
+/// Attributes of `ibv_create_qp_ex` that are known; flags to create by are known as far as there are none.
+const INIT_ATTRS: u32 = v::IBV_QP_INIT_ATTR_PD
+    | v::IBV_QP_INIT_ATTR_XRCD
+    | v::IBV_QP_INIT_ATTR_CREATE_FLAGS
+    | v::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
 
 /// An `ibv_qp` of ours.
 #[repr(C)]
@@ -29,6 +36,8 @@ pub(super) struct QpObject {
     /// The address vector last given, for `ibv_query_qp`.
     ah_attr: v::ibv_ah_attr,
     sq_sig_all: bool,
+    pub(super) builder: Builder,
+    pub(super) max_inline: u32,
     /// Keep what it uses from being destroyed.
     domain: Option<Arc<ProtectionDomain>>,
     used: Use,
@@ -78,7 +87,9 @@ unsafe fn create(ibv_context: *mut v::ibv_context, attr: &mut v::ibv_qp_init_att
     // SAFETY: the caller's context.
     let context = unsafe { shared(ibv_context) };
     context.check_alive()?;
-    if attr.comp_mask & !(v::IBV_QP_INIT_ATTR_PD | v::IBV_QP_INIT_ATTR_XRCD) != 0 {
+    if attr.comp_mask & !INIT_ATTRS != 0
+        || (attr.comp_mask & v::IBV_QP_INIT_ATTR_CREATE_FLAGS != 0 && attr.create_flags != 0)
+    {
         return Err(Errno(libc::EOPNOTSUPP));
     }
     let qp_type = match attr.qp_type {
@@ -89,6 +100,10 @@ unsafe fn create(ibv_context: *mut v::ibv_context, attr: &mut v::ibv_qp_init_att
         v::IBV_QPT_XRC_RECV => QpType::XrcRecv,
         _ => return Err(Errno(libc::EOPNOTSUPP)),
     };
+    let operations = (attr.comp_mask & v::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0).then_some(attr.send_ops_flags);
+    if operations.is_some_and(|asked| asked & !builder::operations(qp_type) != 0) {
+        return Err(Errno(libc::EOPNOTSUPP));
+    }
     // What a type has no use for is not looked at, as in the kernel's `create_qp` (uverbs_cmd.c).
     let (sends, receives) = (qp_type != QpType::XrcRecv, !matches!(qp_type, QpType::XrcSend | QpType::XrcRecv));
     if !sends {
@@ -156,6 +171,10 @@ unsafe fn create(ibv_context: *mut v::ibv_context, attr: &mut v::ibv_qp_init_att
     ibv.state = v::IBV_QPS_RESET;
     ibv.qp_type = attr.qp_type;
     attr.cap = public_cap(&cap);
+    if let Some(operations) = operations {
+        let library = register::library().ok_or(Errno(libc::ENOSYS))?;
+        builder::install(&mut verbs, library.qp_layout(), qp_type, operations);
+    }
     let cqs = send_cq.iter().chain(&recv_cq).map(|cq| &cq.users);
     let used: Vec<&Users> = cqs.chain(srq.map(|srq| &srq.users)).chain(xrcd.map(|xrcd| &xrcd.users)).collect();
     let object = QpObject {
@@ -164,6 +183,8 @@ unsafe fn create(ibv_context: *mut v::ibv_context, attr: &mut v::ibv_qp_init_att
         // SAFETY: all-zero is a value of this plain C struct.
         ah_attr: unsafe { std::mem::zeroed() },
         sq_sig_all: attr.sq_sig_all != 0,
+        builder: Builder::default(),
+        max_inline: cap.max_inline_data,
         domain,
         // SAFETY: their `destroy` refuses as long as this lives.
         used: unsafe { Use::of(&used) },
@@ -220,6 +241,8 @@ pub(super) unsafe extern "C" fn open_qp(
             // SAFETY: all-zero is a value of this plain C struct.
             ah_attr: unsafe { std::mem::zeroed() },
             sq_sig_all: false,
+            builder: Builder::default(),
+            max_inline: 0,
             domain: None,
             // SAFETY: `close_xrcd` refuses as long as this lives.
             used: unsafe { Use::of(&[&xrcd.users]) },

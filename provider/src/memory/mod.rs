@@ -1,9 +1,11 @@
 //! The application's memory: registered, checked, and touched without trusting it to be there.
 //!
 //! - [`guard`] copies from and to application memory; memory that is gone is an error, not a signal;
+//! - [`mapping`] is memory of our own: device memory, dma-bufs;
 //! - [`maps`] tells what is mapped, when memory is registered;
 //! - [`regions`] is the table of regions, and the engine's door to all of this.
 
 pub(crate) mod guard;
+pub(crate) mod mapping;
 pub(crate) mod maps;
 pub(crate) mod regions;

@@ -14,3 +14,10 @@ pub(crate) fn now() -> Instant {
     };
     Instant::from_nanos(time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned())
 }
+
+/// What CLOCK_REALTIME was at `at`, in nanoseconds since 1970, by the clocks of now.
+pub(crate) fn wall_clock(at: Instant) -> u64 {
+    let since_1970 = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let ago = now().as_nanos().saturating_sub(at.as_nanos());
+    u64::try_from(since_1970.as_nanos()).unwrap_or(u64::MAX).saturating_sub(ago)
+}

@@ -18,18 +18,31 @@ const EINVAL: Errno = Errno(libc::EINVAL);
 
 /// A protection domain. It can be freed when nobody else holds it.
 #[derive(Debug)]
-pub(crate) struct ProtectionDomain(Pd);
+pub(crate) struct ProtectionDomain {
+    id: Pd,
+    /// Of a parent domain: what it stands for, kept from being freed.
+    _within: Option<(Arc<Self>, Option<Arc<ThreadDomain>>)>,
+}
+
+/// A thread domain. It can be freed when nobody else holds it.
+#[derive(Debug)]
+pub(crate) struct ThreadDomain;
 
 impl ProtectionDomain {
     /// A new one. Numbers are unique in the process: all contexts of a device share a table of regions.
     pub(crate) fn new() -> Arc<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(1);
-        Arc::new(Self(Pd(NEXT.fetch_add(1, Ordering::Relaxed))))
+        Arc::new(Self { id: Pd(NEXT.fetch_add(1, Ordering::Relaxed)), _within: None })
+    }
+
+    /// A parent domain: to the engine, the same domain.
+    pub(crate) fn within(parent: Arc<Self>, thread: Option<Arc<ThreadDomain>>) -> Arc<Self> {
+        Arc::new(Self { id: parent.id, _within: Some((parent, thread)) })
     }
 
     /// Its number.
     pub(crate) const fn id(&self) -> Pd {
-        self.0
+        self.id
     }
 }
 
@@ -53,7 +66,9 @@ const REGION_ACCESS: u32 = v::IBV_ACCESS_LOCAL_WRITE
     | v::IBV_ACCESS_REMOTE_ATOMIC
     | v::IBV_ACCESS_MW_BIND
     | v::IBV_ACCESS_ZERO_BASED
-    | v::IBV_ACCESS_HUGETLB;
+    | v::IBV_ACCESS_HUGETLB
+    | v::IBV_ACCESS_ON_DEMAND
+    | Access::FLUSH_GLOBAL.bits();
 
 /// Optional rights: bits 20 to 29 (`ibv_reg_mr(3)`).
 const OPTIONAL_ACCESS: u32 = 0x3ff0_0000;
@@ -62,14 +77,21 @@ impl Registration {
     /// Registers the memory.
     ///
     /// # Errors
+    /// As for [`region`](Self::region); ENOMEM.
+    pub(crate) fn register(&self, context: &Context, pd: Pd) -> Result<Key, Errno> {
+        let region = self.region(pd)?;
+        let make = |key| Region { key, ..region };
+        context.port().regions().insert(make).map_err(|_| Errno(libc::ENOMEM))
+    }
+
+    /// The region it would be, without its key.
+    ///
+    /// # Errors
     /// As the kernel's: EINVAL for no length, a length that wraps around, unknown rights, or a remote right to change
     /// what may not be changed locally (`ib_check_mr_access`); EFAULT for memory that is not there, or read-only where
-    /// writing is asked for; EOPNOTSUPP for on-demand paging; ENOMEM.
-    pub(crate) fn register(self, context: &Context, pd: Pd) -> Result<Key, Errno> {
+    /// writing is asked for, unless its pages are to be looked for on demand only.
+    pub(crate) fn region(&self, pd: Pd) -> Result<Region, Errno> {
         let access = self.access & !OPTIONAL_ACCESS;
-        if access & v::IBV_ACCESS_ON_DEMAND != 0 {
-            return Err(Errno(libc::EOPNOTSUPP));
-        }
         let changes_remotely = access & (v::IBV_ACCESS_REMOTE_WRITE | v::IBV_ACCESS_REMOTE_ATOMIC) != 0;
         if access & !REGION_ACCESS != 0
             || (changes_remotely && access & v::IBV_ACCESS_LOCAL_WRITE == 0)
@@ -83,11 +105,12 @@ impl Registration {
         if iova.checked_add(self.length - 1).is_none() {
             return Err(EINVAL);
         }
-        maps::check(self.address, self.length, access.intersects(Access::ANY_WRITE))
-            .map_err(|_| Errno(libc::EFAULT))?;
-        let make =
-            |key| Region { key, pd, access, iova, length: self.length, host: self.address, kind: RegionKind::Memory };
-        context.port().regions().insert(make).map_err(|_| Errno(libc::ENOMEM))
+        if !access.contains(Access::ON_DEMAND) {
+            maps::check(self.address, self.length, access.intersects(Access::ANY_WRITE))
+                .map_err(|_| Errno(libc::EFAULT))?;
+        }
+        let (length, host) = (self.length, self.address);
+        Ok(Region { key: Key(0), pd, access, iova, length, host, kind: RegionKind::Memory })
     }
 }
 

@@ -45,7 +45,7 @@ pub(crate) fn device(context: &Context) -> v::ibv_device_attr {
         atomic_cap: v::IBV_ATOMIC_GLOB,
         max_ee: 0,
         max_rdd: 0,
-        max_mw: 0,
+        max_mw: count(limits::MAX_MW),
         max_raw_ipv6_qp: 0,
         max_raw_ethy_qp: 0,
         max_mcast_grp: count(limits::MAX_MCAST_GRP),
@@ -61,6 +61,30 @@ pub(crate) fn device(context: &Context) -> v::ibv_device_attr {
         local_ca_ack_delay: 15,
         phys_port_cnt: 1,
     }
+}
+
+/// Capabilities that the headers of rdma-core 44 have no names for (`ib_user_verbs.h`, 6.2).
+const FLUSH_GLOBAL: u64 = 1 << 38;
+const ATOMIC_WRITE: u64 = 1 << 40;
+
+/// What `ibv_query_device_ex` says besides; the fields not named here stay 0, which is "not supported".
+pub(crate) fn extended(answer: &mut v::ibv_device_attr_ex) {
+    answer.device_cap_flags_ex = u64::from(answer.orig_attr.device_cap_flags) | FLUSH_GLOBAL | ATOMIC_WRITE;
+    answer.phys_port_cnt_ex = 1;
+    // Memory is accessed where it is, when it is: every region could be on demand.
+    let odp = &mut answer.odp_caps;
+    odp.general_caps = u64::from(v::IBV_ODP_SUPPORT | v::IBV_ODP_SUPPORT_IMPLICIT);
+    let two_sided = v::IBV_ODP_SUPPORT_SEND | v::IBV_ODP_SUPPORT_RECV | v::IBV_ODP_SUPPORT_SRQ_RECV;
+    let unreliable = two_sided | v::IBV_ODP_SUPPORT_WRITE;
+    let reliable = unreliable | v::IBV_ODP_SUPPORT_READ | v::IBV_ODP_SUPPORT_ATOMIC;
+    odp.per_transport_caps.rc_odp_caps = reliable;
+    odp.per_transport_caps.uc_odp_caps = unreliable;
+    odp.per_transport_caps.ud_odp_caps = two_sided;
+    answer.xrc_odp_caps = reliable;
+    // Timestamps count nanoseconds; the clock's rate is in kHz.
+    answer.completion_timestamp_mask = u64::MAX;
+    answer.hca_core_clock = 1_000_000;
+    answer.max_dm_size = limits::MAX_DM;
 }
 
 /// Port capability: IP-based GIDs (`IBV_PORT_IP_BASED_GIDS`), as on the kernel's rxe.

@@ -1,0 +1,378 @@
+//! Posting send requests by `ibv_wr_*`: `wr_start`, one builder a request and one setter for its data, `wr_complete`
+//! (`ibv_wr_post(3)`).
+//!
+//! What is wrong with a request is not said until `wr_complete`, which then posts none of them.
+
+use std::cell::UnsafeCell;
+use std::ffi::{c_int, c_void};
+use std::sync::Arc;
+
+use urxe_engine::{
+    Access, Bind, Data, Key, PostError, QpType, Recipient, Remote, SendFlags, SendOp, SendWr, SgeList, UdRecipient,
+};
+use urxe_ffi::driver::QpLayout;
+use urxe_ffi::driver::objects::verbs_qp;
+use urxe_ffi::verbs as v;
+use urxe_net::Route;
+use urxe_wire::{Feth, FlushLevel, ImmDt, Qpn, RKey};
+
+use super::context::shared;
+use super::gate::Gate;
+use super::{ah, guarded, number, post, qp};
+use crate::kernel::Errno;
+use crate::verbs::objects::post_errno;
+
+/// `IBV_QP_EX_WITH_FLUSH`, which the headers of rdma-core 44 do not have yet.
+const WITH_FLUSH: u32 = 1 << 11;
+
+/// Operations that peers see no difference in, by service.
+const SENDS: u32 = v::IBV_QP_EX_WITH_SEND | v::IBV_QP_EX_WITH_SEND_WITH_IMM;
+const WRITES: u32 = v::IBV_QP_EX_WITH_RDMA_WRITE | v::IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM;
+const LOCAL: u32 = v::IBV_QP_EX_WITH_LOCAL_INV | v::IBV_QP_EX_WITH_BIND_MW;
+const RELIABLE: u32 = v::IBV_QP_EX_WITH_RDMA_READ
+    | v::IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
+    | v::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD
+    | v::IBV_QP_EX_WITH_SEND_WITH_INV
+    | v::IBV_QP_EX_WITH_ATOMIC_WRITE
+    | WITH_FLUSH;
+
+/// Which of `enum ibv_qp_create_send_ops_flags` a service has (IBA 9.8).
+pub(super) const fn operations(qp_type: QpType) -> u64 {
+    (match qp_type {
+        QpType::Rc | QpType::XrcSend => SENDS | WRITES | LOCAL | RELIABLE,
+        QpType::Uc => SENDS | WRITES | LOCAL,
+        QpType::Ud => SENDS,
+        QpType::XrcRecv => 0,
+    }) as u64
+}
+
+/// Requests between `wr_start` and `wr_complete`.
+#[derive(Debug, Default)]
+pub(super) struct Builder {
+    /// Held from `wr_start` to `wr_complete` or `wr_abort`.
+    gate: Gate,
+    batch: UnsafeCell<Batch>,
+}
+
+#[derive(Debug, Default)]
+struct Batch {
+    /// On UD, with whom each is for.
+    requests: Vec<(SendWr, Option<UdRecipient<Arc<Route>>>)>,
+    /// The first thing that was wrong.
+    error: Option<Errno>,
+    max_inline: u32,
+}
+
+/// Fills in the builders that `operations` asks for.
+pub(super) fn install(verbs: &mut verbs_qp, layout: QpLayout, qp_type: QpType, operations: u64) {
+    let wants = |operation: u32| operations & u64::from(operation) != 0;
+    let qp = &mut verbs.qp_ex;
+    macro_rules! builders {
+        ($($operation:ident $name:ident;)*) => {
+            $(if wants(v::$operation) { qp.$name = Some($name); })*
+        };
+    }
+    builders! {
+        IBV_QP_EX_WITH_SEND wr_send;
+        IBV_QP_EX_WITH_SEND_WITH_IMM wr_send_imm;
+        IBV_QP_EX_WITH_SEND_WITH_INV wr_send_inv;
+        IBV_QP_EX_WITH_RDMA_WRITE wr_rdma_write;
+        IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM wr_rdma_write_imm;
+        IBV_QP_EX_WITH_RDMA_READ wr_rdma_read;
+        IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP wr_atomic_cmp_swp;
+        IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD wr_atomic_fetch_add;
+        IBV_QP_EX_WITH_LOCAL_INV wr_local_inv;
+        IBV_QP_EX_WITH_BIND_MW wr_bind_mw;
+    }
+    qp.wr_start = Some(wr_start);
+    qp.wr_complete = Some(wr_complete);
+    qp.wr_abort = Some(wr_abort);
+    qp.wr_set_sge = Some(wr_set_sge);
+    qp.wr_set_sge_list = Some(wr_set_sge_list);
+    qp.wr_set_inline_data = Some(wr_set_inline_data);
+    qp.wr_set_inline_data_list = Some(wr_set_inline_data_list);
+    if qp_type == QpType::Ud {
+        qp.wr_set_ud_addr = Some(wr_set_ud_addr);
+    }
+    if qp_type == QpType::XrcSend {
+        qp.wr_set_xrc_srqn = Some(wr_set_xrc_srqn);
+    }
+    // Before rdma-core 44 the word of `wr_atomic_write` is the flag's.
+    if wants(v::IBV_QP_EX_WITH_ATOMIC_WRITE) && layout >= QpLayout::V44 {
+        verbs.qp_ex.wr_atomic_write = Some(wr_atomic_write);
+    }
+    if wants(WITH_FLUSH) {
+        // Where the library has no such builder, nobody can call it.
+        let _ = verbs.set_wr_flush(layout, wr_flush);
+    }
+    verbs.mark_ex(layout);
+}
+
+/// Lets `act` at the requests being built.
+///
+/// # Safety
+/// `qp` is ours and was made by `ibv_create_qp_ex`; `wr_start` was called.
+unsafe fn build(qp: *mut v::ibv_qp_ex, act: impl FnOnce(&mut Batch)) {
+    let _ = guarded(|| {
+        // SAFETY: between `wr_start` and `wr_complete` the gate keeps other threads out.
+        act(unsafe { &mut *qp::object(qp.cast()).builder.batch.get() });
+        Ok(())
+    });
+}
+
+/// Begins a request: `wr_id` and `wr_flags` are those of the queue pair now.
+///
+/// # Safety
+/// As for [`build`].
+unsafe fn begin(qp: *mut v::ibv_qp_ex, op: SendOp) {
+    // SAFETY: the caller's queue pair.
+    let (wr_id, flags) = unsafe { ((*qp).wr_id, (*qp).wr_flags) };
+    let flag = |flag| flags & flag != 0;
+    let flags = SendFlags {
+        fence: flag(v::IBV_SEND_FENCE),
+        signaled: flag(v::IBV_SEND_SIGNALED),
+        solicited: flag(v::IBV_SEND_SOLICITED),
+    };
+    let data = Data::Gather(SgeList::new(&[]));
+    // SAFETY: the caller's promise.
+    unsafe { build(qp, |batch| batch.requests.push((SendWr { wr_id, op, data, flags, to: Recipient::Peer }, None))) };
+}
+
+impl Batch {
+    fn set(&mut self, change: impl FnOnce(&mut SendWr)) {
+        match self.requests.last_mut() {
+            Some((request, _)) => change(request),
+            None => self.fail(Errno(libc::EINVAL)),
+        }
+    }
+
+    fn set_data(&mut self, data: Result<Data, Errno>) {
+        match data {
+            Ok(data) => self.set(|request| request.data = data),
+            Err(errno) => self.fail(errno),
+        }
+    }
+
+    fn fail(&mut self, errno: Errno) {
+        self.error.get_or_insert(errno);
+    }
+}
+
+unsafe extern "C" fn wr_start(qp: *mut v::ibv_qp_ex) {
+    let _ = guarded(|| {
+        // SAFETY: the caller's queue pair.
+        let object = unsafe { qp::object(qp.cast()) };
+        object.builder.gate.enter();
+        // SAFETY: through the gate.
+        let batch = unsafe { &mut *object.builder.batch.get() };
+        batch.requests.clear();
+        batch.error = None;
+        batch.max_inline = object.max_inline;
+        Ok(())
+    });
+}
+
+unsafe extern "C" fn wr_complete(qp: *mut v::ibv_qp_ex) -> c_int {
+    // SAFETY: the caller's queue pair, between `wr_start` and this.
+    let object = unsafe { qp::object(qp.cast()) };
+    let result = number(|| {
+        // SAFETY: the caller's queue pair.
+        unsafe { shared((*qp).qp_base.context) }.check_alive()?;
+        // SAFETY: through the gate.
+        let batch = unsafe { &mut *object.builder.batch.get() };
+        if let Some(errno) = batch.error {
+            return Err(errno);
+        }
+        let post = |engine: &mut urxe_engine::QueuePair<_>, io: &mut urxe_engine::Io<'_, _>| {
+            engine.post_send_all(io, &mut batch.requests)
+        };
+        object.qp.port().with_work(|work| object.qp.drive(work, post)).map_err(post_errno)
+    });
+    object.builder.gate.leave();
+    result
+}
+
+unsafe extern "C" fn wr_abort(qp: *mut v::ibv_qp_ex) {
+    let _ = guarded(|| {
+        // SAFETY: the caller's queue pair, between `wr_start` and this.
+        unsafe { qp::object(qp.cast()) }.builder.gate.leave();
+        Ok(())
+    });
+}
+
+// --- builders ----------------------------------------------------------------------------------------------
+
+const fn remote(addr: u64, r_key: u32) -> Remote {
+    Remote { addr, r_key: RKey(r_key) }
+}
+
+/// Big-endian in memory.
+const fn immediate(imm_data: u32) -> ImmDt {
+    ImmDt(imm_data.to_ne_bytes())
+}
+
+unsafe extern "C" fn wr_send(qp: *mut v::ibv_qp_ex) {
+    // SAFETY: the caller's queue pair.
+    unsafe { begin(qp, SendOp::Send) };
+}
+
+unsafe extern "C" fn wr_send_imm(qp: *mut v::ibv_qp_ex, imm_data: u32) {
+    // SAFETY: the caller's queue pair.
+    unsafe { begin(qp, SendOp::SendWithImmediate(immediate(imm_data))) };
+}
+
+unsafe extern "C" fn wr_send_inv(qp: *mut v::ibv_qp_ex, invalidate_rkey: u32) {
+    // SAFETY: the caller's queue pair.
+    unsafe { begin(qp, SendOp::SendWithInvalidate(RKey(invalidate_rkey))) };
+}
+
+unsafe extern "C" fn wr_rdma_write(qp: *mut v::ibv_qp_ex, rkey: u32, remote_addr: u64) {
+    // SAFETY: the caller's queue pair.
+    unsafe { begin(qp, SendOp::Write(remote(remote_addr, rkey))) };
+}
+
+unsafe extern "C" fn wr_rdma_write_imm(qp: *mut v::ibv_qp_ex, rkey: u32, remote_addr: u64, imm_data: u32) {
+    // SAFETY: the caller's queue pair.
+    unsafe { begin(qp, SendOp::WriteWithImmediate(remote(remote_addr, rkey), immediate(imm_data))) };
+}
+
+unsafe extern "C" fn wr_rdma_read(qp: *mut v::ibv_qp_ex, rkey: u32, remote_addr: u64) {
+    // SAFETY: the caller's queue pair.
+    unsafe { begin(qp, SendOp::Read(remote(remote_addr, rkey))) };
+}
+
+unsafe extern "C" fn wr_atomic_cmp_swp(qp: *mut v::ibv_qp_ex, rkey: u32, remote_addr: u64, compare: u64, swap: u64) {
+    // SAFETY: the caller's queue pair.
+    unsafe { begin(qp, SendOp::CompareSwap { remote: remote(remote_addr, rkey), compare, swap }) };
+}
+
+unsafe extern "C" fn wr_atomic_fetch_add(qp: *mut v::ibv_qp_ex, rkey: u32, remote_addr: u64, add: u64) {
+    // SAFETY: the caller's queue pair.
+    unsafe { begin(qp, SendOp::FetchAdd { remote: remote(remote_addr, rkey), add }) };
+}
+
+/// The eight bytes are read here, as `IBV_SEND_INLINE` would.
+unsafe extern "C" fn wr_atomic_write(qp: *mut v::ibv_qp_ex, rkey: u32, remote_addr: u64, atomic_wr: *const c_void) {
+    // SAFETY: the caller's queue pair.
+    unsafe { begin(qp, SendOp::AtomicWrite(remote(remote_addr, rkey))) };
+    let bytes = post::copy(&[(atomic_wr as u64, 8)]);
+    // SAFETY: as above.
+    unsafe { build(qp, |batch| batch.set_data(bytes.map(Data::Inline))) };
+}
+
+/// `type_` is of `enum ibv_placement_type`, `level` of `enum ibv_selectivity_level`.
+unsafe extern "C" fn wr_flush(qp: *mut v::ibv_qp_ex, rkey: u32, remote_addr: u64, len: usize, type_: u8, level: u8) {
+    let level_known = match level {
+        0 => Some(FlushLevel::Range),
+        1 => Some(FlushLevel::Region),
+        _ => None,
+    };
+    let valid = type_ & !3 == 0 && type_ != 0;
+    let (Some(level), Ok(length), true) = (level_known, u32::try_from(len), valid) else {
+        // SAFETY: the caller's queue pair.
+        unsafe { build(qp, |batch| batch.fail(Errno(libc::EINVAL))) };
+        return;
+    };
+    let how = Feth { global_visibility: type_ & 1 != 0, persistence: type_ & 2 != 0, level };
+    // SAFETY: as above.
+    unsafe { begin(qp, SendOp::Flush { remote: remote(remote_addr, rkey), length, how }) };
+}
+
+unsafe extern "C" fn wr_local_inv(qp: *mut v::ibv_qp_ex, invalidate_rkey: u32) {
+    // SAFETY: the caller's queue pair.
+    unsafe { begin(qp, SendOp::LocalInvalidate(Key(invalidate_rkey))) };
+}
+
+unsafe extern "C" fn wr_bind_mw(
+    qp: *mut v::ibv_qp_ex,
+    mw: *mut v::ibv_mw,
+    rkey: u32,
+    bind_info: *const v::ibv_mw_bind_info,
+) {
+    // SAFETY: the caller's window and description.
+    let bind = unsafe { bind(mw, rkey, &*bind_info) };
+    // SAFETY: the caller's queue pair.
+    unsafe { begin(qp, SendOp::BindWindow(bind)) };
+}
+
+/// What a bind asks for.
+///
+/// # Safety
+/// The window and the region are ours and live; the region may be null.
+pub(super) unsafe fn bind(mw: *mut v::ibv_mw, rkey: u32, info: &v::ibv_mw_bind_info) -> Bind {
+    Bind {
+        // SAFETY: the caller's promise.
+        window: Key(unsafe { (*mw).rkey }),
+        new_key: Key(rkey),
+        // SAFETY: as above.
+        region: Key(if info.mr.is_null() { 0 } else { unsafe { (*info.mr).lkey } }),
+        access: Access::from_bits(info.mw_access_flags),
+        addr: info.addr,
+        length: info.length,
+    }
+}
+
+// --- setters -----------------------------------------------------------------------------------------------
+
+unsafe extern "C" fn wr_set_sge(qp: *mut v::ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
+    let sge = urxe_engine::Sge { addr, length, l_key: lkey };
+    // SAFETY: the caller's queue pair.
+    unsafe { build(qp, |batch| batch.set_data(Ok(Data::Gather(SgeList::new(&[sge]))))) };
+}
+
+unsafe extern "C" fn wr_set_sge_list(qp: *mut v::ibv_qp_ex, num_sge: usize, sg_list: *const v::ibv_sge) {
+    let count = c_int::try_from(num_sge).unwrap_or(c_int::MAX);
+    // SAFETY: the caller's list has that many elements.
+    let list = unsafe { post::buffers(sg_list, count) };
+    // SAFETY: the caller's queue pair.
+    unsafe { build(qp, |batch| batch.set_data(list.map(Data::Gather))) };
+}
+
+unsafe extern "C" fn wr_set_inline_data(qp: *mut v::ibv_qp_ex, addr: *mut c_void, length: usize) {
+    // SAFETY: the caller's queue pair.
+    unsafe { build(qp, |batch| batch.set_inline(&[(addr as u64, length)])) };
+}
+
+unsafe extern "C" fn wr_set_inline_data_list(qp: *mut v::ibv_qp_ex, num_buf: usize, buf_list: *const v::ibv_data_buf) {
+    let parts: Vec<_> = (0..num_buf)
+        .map(|index| {
+            // SAFETY: the caller's list has that many elements.
+            let part = unsafe { buf_list.add(index).read() };
+            (part.addr as u64, part.length)
+        })
+        .collect();
+    // SAFETY: the caller's queue pair.
+    unsafe { build(qp, |batch| batch.set_inline(&parts)) };
+}
+
+unsafe extern "C" fn wr_set_ud_addr(qp: *mut v::ibv_qp_ex, ah: *mut v::ibv_ah, remote_qpn: u32, remote_qkey: u32) {
+    // SAFETY: the caller's queue pair and address handle.
+    let recipient = unsafe { ah::recipient(shared((*qp).qp_base.context), ah, remote_qpn, remote_qkey) };
+    let set = |batch: &mut Batch| match (recipient, batch.requests.last_mut()) {
+        (Ok(recipient), Some((_, to))) => *to = Some(recipient),
+        (Ok(_), None) => batch.fail(Errno(libc::EINVAL)),
+        (Err(errno), _) => batch.fail(errno),
+    };
+    // SAFETY: as above.
+    unsafe { build(qp, set) };
+}
+
+unsafe extern "C" fn wr_set_xrc_srqn(qp: *mut v::ibv_qp_ex, remote_srqn: u32) {
+    // SAFETY: the caller's queue pair.
+    unsafe { build(qp, |batch| batch.set(|request| request.to = Recipient::XrcSrq(Qpn::new(remote_srqn)))) };
+}
+
+impl Batch {
+    fn set_inline(&mut self, parts: &[(u64, usize)]) {
+        let length = parts.iter().map(|&(_, length)| length as u64).sum::<u64>();
+        let takes = self.requests.last().is_none_or(|(request, _)| !request.op.is_response_bearing());
+        let data = if !takes {
+            Err(post_errno(PostError::Operation))
+        } else if length > u64::from(self.max_inline) {
+            Err(post_errno(PostError::InlineTooLong))
+        } else {
+            post::copy(parts).map(Data::Inline)
+        };
+        self.set_data(data);
+    }
+}

@@ -1,0 +1,46 @@
+//! Regions of dma-bufs (`ibv_reg_mr(3)`): any that mmap(2) takes, such as udmabuf's.
+
+use std::ffi::c_int;
+use std::sync::Arc;
+
+use urxe_engine::Access;
+use urxe_ffi::driver::objects::IBV_MR_TYPE_DMABUF_MR;
+use urxe_ffi::verbs as v;
+
+use super::{mr, pointer};
+use crate::kernel::Errno;
+use crate::limits;
+use crate::memory::mapping::Mapping;
+use crate::verbs::objects::Registration;
+
+const EINVAL: Errno = Errno(libc::EINVAL);
+
+pub(super) unsafe extern "C" fn reg_dmabuf_mr(
+    pd: *mut v::ibv_pd,
+    offset: u64,
+    length: usize,
+    iova: u64,
+    fd: c_int,
+    access: c_int,
+) -> *mut v::ibv_mr {
+    pointer(|| {
+        // The offsets within a page agree, as the kernel demands of dma-bufs.
+        if length == 0 || !(offset ^ iova).is_multiple_of(limits::PAGE) {
+            return Err(EINVAL);
+        }
+        let access = access.cast_unsigned();
+        let within = offset % limits::PAGE;
+        let start = i64::try_from(offset - within).map_err(|_| EINVAL)?;
+        let whole = usize::try_from(within).ok().and_then(|within| within.checked_add(length)).ok_or(EINVAL)?;
+        let write = Access::from_bits(access).intersects(Access::ANY_WRITE);
+        let mapping = Mapping::shared(fd, start, whole, write).map_err(|error| match error.raw_os_error() {
+            // What is not a dma-buf, or one that cannot be mapped.
+            Some(libc::ENODEV) => EINVAL,
+            errno => Errno(errno.unwrap_or(libc::EINVAL)),
+        })?;
+        let asked = Registration { address: mapping.address() + within, length: length as u64, iova, access };
+        let addr = std::ptr::with_exposed_provenance_mut(usize::try_from(offset).map_err(|_| EINVAL)?);
+        // SAFETY: the caller's domain.
+        unsafe { mr::register(pd, &asked, addr, IBV_MR_TYPE_DMABUF_MR, Some(Arc::new(mapping))) }
+    })
+}

@@ -1,0 +1,29 @@
+//! A lock that is taken in one call of the application and left in another.
+
+use std::sync::{Condvar, Mutex};
+
+use crate::runtime::lock;
+
+/// One thread is inside at a time.
+#[derive(Debug, Default)]
+pub(super) struct Gate {
+    occupied: Mutex<bool>,
+    left: Condvar,
+}
+
+impl Gate {
+    /// Waits until nobody is inside, and enters.
+    pub(super) fn enter(&self) {
+        let mut occupied = lock(&self.occupied);
+        while *occupied {
+            occupied = self.left.wait(occupied).unwrap_or_else(std::sync::PoisonError::into_inner);
+        }
+        *occupied = true;
+    }
+
+    /// Lets the next one in.
+    pub(super) fn leave(&self) {
+        *lock(&self.occupied) = false;
+        self.left.notify_one();
+    }
+}

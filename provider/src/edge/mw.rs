@@ -1,0 +1,77 @@
+//! Memory windows.
+
+use std::ffi::c_int;
+use std::sync::Arc;
+
+use urxe_engine::{Data, Key, Recipient, SendFlags, SendOp, SendWr, SgeList, WindowType};
+use urxe_ffi::verbs as v;
+
+use super::context::shared;
+use super::{builder, mr, number, pointer, qp};
+use crate::kernel::Errno;
+use crate::verbs::objects::{ProtectionDomain, post_errno};
+
+/// An `ibv_mw` of ours.
+#[repr(C)]
+struct MwObject {
+    ibv: v::ibv_mw,
+    /// Keeps the domain from being freed.
+    domain: Arc<ProtectionDomain>,
+}
+
+pub(super) unsafe extern "C" fn alloc_mw(pd: *mut v::ibv_pd, type_: v::ibv_mw_type) -> *mut v::ibv_mw {
+    pointer(|| {
+        // SAFETY: the caller's domain.
+        let (context, domain) = unsafe { (shared((*pd).context), mr::domain(pd)) };
+        context.check_alive()?;
+        let kind = match type_ {
+            v::IBV_MW_TYPE_1 => WindowType::One,
+            v::IBV_MW_TYPE_2 => WindowType::Two,
+            _ => return Err(Errno(libc::EINVAL)),
+        };
+        let key = context.port().regions().insert_window(domain.id(), kind).map_err(|_| Errno(libc::ENOMEM))?;
+        // SAFETY: as above.
+        let ibv = v::ibv_mw { context: unsafe { (*pd).context }, pd, rkey: key.0, handle: key.0, type_ };
+        Ok(Box::into_raw(Box::new(MwObject { ibv, domain: Arc::clone(domain) })).cast())
+    })
+}
+
+pub(super) unsafe extern "C" fn dealloc_mw(mw: *mut v::ibv_mw) -> c_int {
+    number(|| {
+        // SAFETY: the caller's window.
+        let (context, handle) = unsafe { (shared((*mw).context), (*mw).handle) };
+        context.check_alive()?;
+        context.port().regions().remove_window(Key(handle)).map_err(|_| Errno(libc::EINVAL))?;
+        // SAFETY: made by `alloc_mw`, and not used any more.
+        drop(unsafe { Box::from_raw(mw.cast::<MwObject>()) }.domain);
+        Ok(())
+    })
+}
+
+/// Binds a type 1 window by a send request with a key of our choice, which the window has as soon as it is posted
+/// (`ibv_bind_mw(3)`). libibverbs has seen to type and domain.
+pub(super) unsafe extern "C" fn bind_mw(qp: *mut v::ibv_qp, mw: *mut v::ibv_mw, mw_bind: *mut v::ibv_mw_bind) -> c_int {
+    number(|| {
+        // SAFETY: the caller's queue pair, window and description.
+        let (context, object, asked) = unsafe { (shared((*qp).context), qp::object(qp), &*mw_bind) };
+        context.check_alive()?;
+        // SAFETY: as above.
+        let rkey = unsafe { (*mw).rkey };
+        let next = (rkey & !0xff) | (rkey.wrapping_add(1) & 0xff);
+        // SAFETY: as above.
+        let bind = unsafe { builder::bind(mw, next, &asked.bind_info) };
+        let flag = |flag| asked.send_flags & flag != 0;
+        let wr = SendWr {
+            wr_id: asked.wr_id,
+            op: SendOp::BindWindow(bind),
+            data: Data::Gather(SgeList::new(&[])),
+            flags: SendFlags { fence: flag(v::IBV_SEND_FENCE), signaled: flag(v::IBV_SEND_SIGNALED), solicited: false },
+            to: Recipient::Peer,
+        };
+        let port = object.qp.port();
+        port.with_work(|work| object.qp.drive(work, |engine, io| engine.post_send(io, wr))).map_err(post_errno)?;
+        // SAFETY: as above.
+        unsafe { (*mw).rkey = next };
+        Ok(())
+    })
+}

@@ -1,0 +1,59 @@
+//! Memory that we map ourselves: device memory, dma-bufs.
+
+use std::io;
+use std::os::fd::RawFd;
+
+use crate::limits;
+
+/// A mapping, undone when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    address: u64,
+    length: usize,
+}
+
+impl Mapping {
+    /// Zeros.
+    pub(crate) fn anonymous(length: usize) -> io::Result<Self> {
+        Self::map(length, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)
+    }
+
+    /// Of what `fd` stands for, from `offset` on, which is a multiple of the page size.
+    pub(crate) fn shared(fd: RawFd, offset: i64, length: usize, write: bool) -> io::Result<Self> {
+        let protection = if write { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
+        Self::map(length, protection, libc::MAP_SHARED, fd, offset)
+    }
+
+    fn map(length: usize, protection: i32, flags: i32, fd: RawFd, offset: i64) -> io::Result<Self> {
+        // SAFETY: a new mapping, where the kernel finds room for it.
+        let address = unsafe { libc::mmap(std::ptr::null_mut(), length, protection, flags, fd, offset) };
+        if address == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Self { address: address as u64, length })
+    }
+
+    /// Its first address.
+    pub(crate) const fn address(&self) -> u64 {
+        self.address
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: our mapping; who used it as memory of a region has removed the region.
+        unsafe { libc::munmap(self.address as *mut libc::c_void, self.length) };
+    }
+}
+
+/// Faults pages in (`MADV_POPULATE_READ` or `_WRITE`). Kernels before 5.14 cannot: then they come when they are used.
+pub(crate) fn populate(address: u64, length: u64, advice: i32) -> io::Result<()> {
+    let start = address - address % limits::PAGE;
+    let length = usize::try_from(address - start + length).map_err(|_| io::ErrorKind::InvalidInput)?;
+    // SAFETY: it reads or writes nothing, and what is not mapped is an error.
+    if unsafe { libc::madvise(start as *mut libc::c_void, length, advice) } == 0 {
+        return Ok(());
+    }
+    let error = io::Error::last_os_error();
+    if error.raw_os_error() == Some(libc::EINVAL) { Ok(()) } else { Err(error) }
+}
