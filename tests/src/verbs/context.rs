@@ -158,7 +158,7 @@ impl Context {
     }
 
     /// `verbs_get_ctx` of verbs.h.
-    fn extended(&self) -> *mut v::verbs_context {
+    pub(super) fn extended(&self) -> *mut v::verbs_context {
         let context = self.raw();
         context.wrapping_byte_sub(std::mem::offset_of!(v::verbs_context, context)).cast()
     }

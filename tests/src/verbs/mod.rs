@@ -5,6 +5,7 @@
 //! | [`context`] | devices, their attributes, asynchronous events |
 //! | [`memory`] | pages that may be unmapped under a region; PDs and MRs |
 //! | [`cq`] | completion queues and channels |
+//! | [`srq`] | shared receive queues, XRC domains |
 //! | [`wr`] | work requests |
 //! | [`qp`] | queue pairs: states and posting |
 //! | [`pair`] | two connected queue pairs of one process |
@@ -26,6 +27,7 @@ pub mod memory;
 pub mod mistake;
 pub mod pair;
 pub mod qp;
+pub mod srq;
 pub mod wr;
 
 pub use context::{AsyncEvent, Context};
@@ -34,6 +36,7 @@ pub use handle::{Errno, Handle};
 pub use memory::{Mr, Pages, Pd};
 pub use pair::{End, Options, Pair};
 pub use qp::{Change, PostError, Qp};
+pub use srq::{Srq, Xrcd};
 pub use wr::{Op, RecvWr, Remote, SendWr};
 
 use std::os::fd::RawFd;

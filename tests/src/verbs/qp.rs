@@ -10,6 +10,7 @@ use urxe_ffi::verbs as v;
 use super::cq::Cq;
 use super::handle::{Errno, Handle};
 use super::memory::Pd;
+use super::srq::{Srq, Xrcd};
 use super::wr::{RecvWr, SendWr};
 
 /// A queue pair.
@@ -17,7 +18,9 @@ pub struct Qp {
     handle: Handle<v::ibv_qp>,
     cap: v::ibv_qp_cap,
     pd: Arc<Pd>,
-    _cqs: [Arc<Cq>; 2],
+    _cqs: Vec<Arc<Cq>>,
+    _srq: Option<Arc<Srq>>,
+    _xrcd: Option<Arc<Xrcd>>,
 }
 
 // SAFETY: verbs may be called from any thread.
@@ -107,11 +110,26 @@ impl Change {
 impl Qp {
     /// `ibv_create_qp(3)`.
     pub fn new(pd: &Arc<Pd>, send_cq: &Arc<Cq>, recv_cq: &Arc<Cq>, init: &Init) -> Result<Self, Errno> {
+        Self::create(pd, send_cq, recv_cq, None, init)
+    }
+
+    /// The same, with a shared receive queue.
+    pub fn with_srq(pd: &Arc<Pd>, cq: &Arc<Cq>, srq: &Arc<Srq>, init: &Init) -> Result<Self, Errno> {
+        Self::create(pd, cq, cq, Some(srq), init)
+    }
+
+    fn create(
+        pd: &Arc<Pd>,
+        send_cq: &Arc<Cq>,
+        recv_cq: &Arc<Cq>,
+        srq: Option<&Arc<Srq>>,
+        init: &Init,
+    ) -> Result<Self, Errno> {
         let mut raw_init = v::ibv_qp_init_attr {
             qp_context: std::ptr::null_mut(),
             send_cq: send_cq.raw(),
             recv_cq: recv_cq.raw(),
-            srq: std::ptr::null_mut(),
+            srq: srq.map_or(std::ptr::null_mut(), |srq| srq.raw()),
             cap: init.cap,
             qp_type: init.qp_type,
             sq_sig_all: init.sq_sig_all.into(),
@@ -120,8 +138,65 @@ impl Qp {
         let raw = unsafe { f::ibv_create_qp(pd.raw(), &raw mut raw_init) };
         // SAFETY: just made.
         let handle = unsafe { Handle::new(raw, f::ibv_destroy_qp)? };
-        let cqs = [Arc::clone(send_cq), Arc::clone(recv_cq)];
-        Ok(Self { handle, cap: raw_init.cap, pd: Arc::clone(pd), _cqs: cqs })
+        let cqs = vec![Arc::clone(send_cq), Arc::clone(recv_cq)];
+        Ok(Self { handle, cap: raw_init.cap, pd: Arc::clone(pd), _cqs: cqs, _srq: srq.cloned(), _xrcd: None })
+    }
+
+    /// An XRC initiator.
+    pub fn xrc_initiator(pd: &Arc<Pd>, send_cq: &Arc<Cq>, init: &Init) -> Result<Self, Errno> {
+        // SAFETY: plain C structs of numbers and pointers.
+        let mut raw_init: v::ibv_qp_init_attr = unsafe { MaybeUninit::zeroed().assume_init() };
+        raw_init.send_cq = send_cq.raw();
+        raw_init.cap = init.cap;
+        raw_init.qp_type = v::IBV_QPT_XRC_SEND;
+        raw_init.sq_sig_all = init.sq_sig_all.into();
+        // SAFETY: live objects.
+        let raw = unsafe { f::ibv_create_qp(pd.raw(), &raw mut raw_init) };
+        // SAFETY: just made.
+        let handle = unsafe { Handle::new(raw, f::ibv_destroy_qp)? };
+        let cqs = vec![Arc::clone(send_cq)];
+        Ok(Self { handle, cap: raw_init.cap, pd: Arc::clone(pd), _cqs: cqs, _srq: None, _xrcd: None })
+    }
+
+    /// An XRC target. (It has no protection domain; `pd` says on which context it is.)
+    pub fn xrc_target(pd: &Arc<Pd>, xrcd: &Arc<Xrcd>) -> Result<Self, Errno> {
+        // SAFETY: a plain C struct of numbers and pointers.
+        let mut init: v::ibv_qp_init_attr_ex = unsafe { MaybeUninit::zeroed().assume_init() };
+        init.qp_type = v::IBV_QPT_XRC_RECV;
+        init.comp_mask = v::IBV_QP_INIT_ATTR_XRCD;
+        init.xrcd = xrcd.raw();
+        let context = pd.context();
+        // SAFETY: as the inline function of verbs.h does.
+        let raw = unsafe {
+            let create = (*context.extended()).create_qp_ex.expect("libibverbs always has it");
+            create(context.raw(), &raw mut init)
+        };
+        Self::of_domain(raw, pd, xrcd)
+    }
+
+    /// `ibv_open_qp(3)`.
+    pub fn open(pd: &Arc<Pd>, xrcd: &Arc<Xrcd>, number: u32) -> Result<Self, Errno> {
+        let mut attr = v::ibv_qp_open_attr {
+            comp_mask: v::IBV_QP_OPEN_ATTR_NUM | v::IBV_QP_OPEN_ATTR_XRCD | v::IBV_QP_OPEN_ATTR_TYPE,
+            qp_num: number,
+            xrcd: xrcd.raw(),
+            qp_context: std::ptr::null_mut(),
+            qp_type: v::IBV_QPT_XRC_RECV,
+        };
+        let context = pd.context();
+        // SAFETY: as the inline function of verbs.h does.
+        let raw = unsafe {
+            let open = (*context.extended()).open_qp.expect("libibverbs always has it");
+            open(context.raw(), &raw mut attr)
+        };
+        Self::of_domain(raw, pd, xrcd)
+    }
+
+    fn of_domain(raw: *mut v::ibv_qp, pd: &Arc<Pd>, xrcd: &Arc<Xrcd>) -> Result<Self, Errno> {
+        // SAFETY: just made.
+        let handle = unsafe { Handle::new(raw, f::ibv_destroy_qp)? };
+        let cap = v::ibv_qp_cap { max_send_wr: 0, max_recv_wr: 0, ..CAP };
+        Ok(Self { handle, cap, pd: Arc::clone(pd), _cqs: Vec::new(), _srq: None, _xrcd: Some(Arc::clone(xrcd)) })
     }
 
     /// For verbs that have no method here.

@@ -38,17 +38,24 @@ pub struct SendWr {
     pub sges: Vec<v::ibv_sge>,
     /// `IBV_SEND_…`.
     pub flags: c_uint,
+    /// The peer's SRQ, on XRC.
+    pub xrc_srq: u32,
 }
 
 impl SendWr {
     /// A signaled request.
     pub fn new(op: Op, sges: &[v::ibv_sge]) -> Self {
-        Self { wr_id: 0, op, sges: sges.to_vec(), flags: v::IBV_SEND_SIGNALED }
+        Self { wr_id: 0, op, sges: sges.to_vec(), flags: v::IBV_SEND_SIGNALED, xrc_srq: 0 }
     }
 
     /// With this number.
     pub fn id(self, wr_id: u64) -> Self {
         Self { wr_id, ..self }
+    }
+
+    /// For this SRQ of the peer.
+    pub fn to_srq(self, xrc_srq: u32) -> Self {
+        Self { xrc_srq, ..self }
     }
 
     /// With these flags too.
@@ -68,6 +75,7 @@ impl SendWr {
         wr.sg_list = self.sges.as_ptr().cast_mut();
         wr.num_sge = i32::try_from(self.sges.len()).expect("a list of a test");
         wr.send_flags = self.flags;
+        wr.qp_type.xrc = v::ibv_send_wr__bindgen_ty_3__bindgen_ty_1 { remote_srqn: self.xrc_srq };
         let rdma =
             |remote: Remote| v::ibv_send_wr__bindgen_ty_2__bindgen_ty_1 { remote_addr: remote.addr, rkey: remote.rkey };
         let atomic = |remote: Remote, compare_add, swap| v::ibv_send_wr__bindgen_ty_2__bindgen_ty_2 {
