@@ -340,6 +340,10 @@ impl<H: Host> QueuePair<H> {
             QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Err => {}
             QpState::Reset | QpState::Init | QpState::Rtr => return Err(PostError::State(self.state)),
         }
+        // It has no send queue that could be full.
+        if self.config.qp_type == QpType::XrcRecv {
+            return Err(PostError::Operation);
+        }
         let queued = self.unreliable.as_ref().map_or(self.requester.len(), |unreliable| unreliable.requester.len());
         if queued + count > self.config.cap.max_send_wr as usize {
             return Err(PostError::QueueFull);
