@@ -151,6 +151,7 @@ unsafe extern "C" fn free_context(context: *mut v::ibv_context) {
     });
 }
 
+/// What a device can do is known to children of fork(2) too.
 unsafe extern "C" fn query_device_ex(
     context: *mut v::ibv_context,
     input: *const v::ibv_query_device_ex_input,
@@ -160,7 +161,6 @@ unsafe extern "C" fn query_device_ex(
     number(|| {
         // SAFETY: the caller's context; input may be null.
         let (context, input) = unsafe { (shared(context), input.as_ref()) };
-        context.check_alive()?;
         if input.is_some_and(|input| input.comp_mask != 0) || attr_size < size_of::<v::ibv_device_attr>() {
             return Err(Errno(libc::EINVAL));
         }

@@ -31,7 +31,7 @@ impl Share {
         let taken = IN_USE.fetch_update(Ordering::AcqRel, Ordering::Acquire, |used| {
             used.checked_add(length).filter(|used| *used <= limits::MAX_DM)
         });
-        taken.is_ok().then_some(Self(length))
+        taken.is_ok().then(|| Self(length))
     }
 }
 

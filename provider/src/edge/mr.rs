@@ -83,6 +83,9 @@ pub(super) unsafe extern "C" fn reg_mr(
     access: c_int,
 ) -> *mut v::ibv_mr {
     pointer(|| {
+        if length == 0 {
+            return Err(Errno(libc::EINVAL));
+        }
         let address = addr as u64;
         let asked = Registration { address, length: length as u64, iova: hca_va, access: access.cast_unsigned() };
         // SAFETY: the caller's domain.

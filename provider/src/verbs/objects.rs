@@ -87,7 +87,7 @@ impl Registration {
     /// The region it would be, without its key.
     ///
     /// # Errors
-    /// As the kernel's: EINVAL for no length, a length that wraps around, unknown rights, or a remote right to change
+    /// As the kernel's: EINVAL for a length that wraps around, unknown rights, or a remote right to change
     /// what may not be changed locally (`ib_check_mr_access`); EFAULT for memory that is not there, or read-only where
     /// writing is asked for, unless its pages are to be looked for on demand only.
     pub(crate) fn region(&self, pd: Pd) -> Result<Region, Errno> {
@@ -95,14 +95,13 @@ impl Registration {
         let changes_remotely = access & (v::IBV_ACCESS_REMOTE_WRITE | v::IBV_ACCESS_REMOTE_ATOMIC) != 0;
         if access & !REGION_ACCESS != 0
             || (changes_remotely && access & v::IBV_ACCESS_LOCAL_WRITE == 0)
-            || self.length == 0
             || self.address.checked_add(self.length).is_none()
         {
             return Err(EINVAL);
         }
         let access = Access::from_bits(access);
         let iova = if access.contains(Access::ZERO_BASED) { 0 } else { self.iova };
-        if iova.checked_add(self.length - 1).is_none() {
+        if iova.checked_add(self.length.saturating_sub(1)).is_none() {
             return Err(EINVAL);
         }
         if !access.contains(Access::ON_DEMAND) {
