@@ -83,13 +83,27 @@ pub(crate) struct Upcalls {
     pub(crate) events: Vec<(Qpn, AsyncEvent)>,
     /// Completion queues that have just overrun.
     pub(crate) overruns: Vec<Arc<Cq>>,
+    /// Completions of the XRC target at work, held back until its answers are out.
+    held: Vec<(Arc<Srq>, Cqe)>,
     counters: Arc<Counters>,
     xrc_srqs: Arc<XrcSrqs>,
 }
 
 impl Upcalls {
     pub(crate) const fn new(counters: Arc<Counters>, xrc_srqs: Arc<XrcSrqs>) -> Self {
-        Self { events: Vec::new(), overruns: Vec::new(), counters, xrc_srqs }
+        Self { events: Vec::new(), overruns: Vec::new(), held: Vec::new(), counters, xrc_srqs }
+    }
+
+    /// Adds the completions held back to their queues.
+    ///
+    /// An application that answers a message does so by another queue pair, on XRC. Its peer expects the ACK first, as
+    /// a card sends it: perftest takes a completion event that comes before that of its own SEND for the latter.
+    pub(super) fn release(&mut self) {
+        for (srq, cqe) in std::mem::take(&mut self.held) {
+            if let Some(xrc) = srq.xrc() {
+                self.complete(&xrc.cq, cqe);
+            }
+        }
     }
 }
 
@@ -116,9 +130,7 @@ impl Consumer for Upcalls {
     }
 
     fn complete_xrc(&mut self, srq: &Arc<Srq>, cqe: Cqe) {
-        if let Some(xrc) = srq.xrc() {
-            self.complete(&xrc.cq, cqe);
-        }
+        self.held.push((Arc::clone(srq), cqe));
     }
 
     fn async_event(&mut self, qpn: Qpn, event: AsyncEvent) {

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use urxe_engine::{AsyncEvent, Io, Progress, QpConfig, QueuePair};
+use urxe_engine::{AsyncEvent, Io, Progress, QpConfig, QpType, QueuePair};
 use urxe_wire::Qpn;
 
 use super::async_events::AsyncEvents;
@@ -24,6 +24,7 @@ pub(crate) struct Qp {
     pub(super) timer: TimerSlot,
     /// It is in the receiving thread's list of those to be answered.
     pub(super) touched: AtomicBool,
+    is_xrc_target: bool,
     /// Events of each `ibv_qp` by which the application knows it: one, or several of an XRC target (`ibv_open_qp(3)`).
     listeners: Mutex<Vec<Arc<AsyncEvents>>>,
 }
@@ -31,12 +32,14 @@ pub(crate) struct Qp {
 impl Qp {
     /// Makes a queue pair and lets packets reach it. `events` are those of its `ibv_qp`.
     pub(crate) fn new(port: &Arc<NetPort>, config: QpConfig<Surroundings>, events: AsyncEvents) -> Arc<Self> {
+        let is_xrc_target = config.qp_type == QpType::XrcRecv;
         let qp = Arc::new(Self {
             qpn: config.qpn,
             engine: Mutex::new(QueuePair::new(config)),
             port: Arc::clone(port),
             timer: TimerSlot::default(),
             touched: AtomicBool::new(false),
+            is_xrc_target,
             listeners: Mutex::new(vec![Arc::new(events)]),
         });
         port.add_qp(Arc::clone(&qp));
@@ -81,6 +84,7 @@ impl Qp {
         }
         // Before anybody else may send for this queue pair: packets must not overtake one another.
         work.sender.flush();
+        work.upcalls.release();
         let deadline = engine.poll_timeout();
         drop(engine);
         if let Some(at) = deadline {
@@ -101,6 +105,10 @@ impl Qp {
         packet: &urxe_wire::Packet<'_>,
         origin: &super::host::Origin,
     ) {
+        if self.is_xrc_target {
+            // Its completions are held back until it has answered.
+            return self.drive(work, |engine, io| engine.handle_packet(io, packet, origin));
+        }
         let mut io = Io { now, memory: self.port.regions(), network: &mut work.sender, consumer: &mut work.upcalls };
         lock(&self.engine).handle_packet(&mut io, packet, origin);
     }
