@@ -56,6 +56,8 @@ pub struct Wc {
     pub imm: u32,
     /// The QP it was posted to.
     pub qp_num: u32,
+    /// The QP that sent the message.
+    pub src_qp: u32,
     /// `IBV_WC_…` flags.
     pub flags: c_uint,
 }
@@ -220,6 +222,7 @@ impl From<&v::ibv_wc> for Wc {
             // SAFETY: both members are numbers of the same size.
             imm: u32::from_be(unsafe { wc.__bindgen_anon_1.imm_data }),
             qp_num: wc.qp_num,
+            src_qp: wc.src_qp,
             flags: wc.wc_flags,
         }
     }

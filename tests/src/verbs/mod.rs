@@ -9,6 +9,7 @@
 //! | [`wr`] | work requests |
 //! | [`qp`] | queue pairs: states and posting |
 //! | [`pair`] | two connected queue pairs of one process |
+//! | [`datagram`] | UD queue pairs, address handles |
 //! | [`child`] | forked processes |
 //! | [`loss`] | a network that loses packets |
 //! | [`mistake`] | wrong use and its consequences, as tables |
@@ -21,6 +22,7 @@
 pub mod child;
 pub mod context;
 pub mod cq;
+pub mod datagram;
 mod handle;
 pub mod loss;
 pub mod memory;
