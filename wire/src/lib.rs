@@ -17,6 +17,8 @@
 //!
 //! Nothing here does I/O or allocates, and nothing that is received makes it panic.
 //!
+//! [`cm`] are the messages that connect queue pairs: the payload of datagrams to QP1.
+//!
 //! Sources: InfiniBand Architecture Specification volume 1, chapter 9 (transport layer) and annex A17
 //! (RoCE v2); `include/rdma/ib_pack.h` for the opcode numbers.
 
@@ -27,6 +29,7 @@ pub mod aeth;
 pub mod atomic_ack_eth;
 pub mod atomic_eth;
 pub mod bth;
+pub mod cm;
 pub mod deth;
 pub mod feth;
 pub mod grh;
@@ -34,6 +37,7 @@ pub mod icrc;
 pub mod id;
 pub mod ieth;
 pub mod imm_dt;
+pub mod mad;
 pub mod mtu;
 pub mod opcode;
 pub mod packet;

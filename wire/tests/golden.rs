@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use pcap_file::pcapng::{Block, PcapNgReader};
 use proptest::prelude::*;
+use urxe_wire::cm::{CmMad, IpHeader, Message, ServiceId};
 use urxe_wire::icrc::{self, Check, Flow};
 use urxe_wire::packet::{Service, pad_count};
 use urxe_wire::{Bth, Ext, ICRC_LEN, Packet, ROCE_PORT};
@@ -16,6 +17,10 @@ use urxe_wire::{Bth, Ext, ICRC_LEN, Packet, ROCE_PORT};
 const PACKETS: usize = 1687;
 /// Of these, sent over IPv6.
 const IPV6_PACKETS: usize = 123;
+
+/// Messages of communication management in them, by attribute id.
+const CM_MESSAGES: [(u16, usize); 8] =
+    [(0x10, 8), (0x12, 1), (0x13, 7), (0x14, 7), (0x15, 10), (0x16, 10), (0x17, 1), (0x18, 1)];
 
 struct Captured {
     /// The capture's name.
@@ -263,4 +268,30 @@ proptest! {
 
 fn is_same_but_for_ecn(one: &[u8], other: &[u8]) -> bool {
     one.len() == other.len() && one.iter().zip(other).enumerate().all(|(at, (a, b))| at == 4 || a == b)
+}
+
+/// Every message of communication management is written as it was.
+#[test]
+fn cm_messages_are_written_as_they_were() {
+    let mut counts = BTreeMap::new();
+    for captured in packets() {
+        let packet = captured.parse();
+        if packet.bth().dest_qp != urxe_wire::Qpn::GSI {
+            continue;
+        }
+        let mad = CmMad::parse(packet.payload).unwrap_or_else(|error| panic!("{}: {error:?}", captured.name()));
+        assert_eq!(mad.to_bytes().as_slice(), packet.payload, "{}", captured.name());
+        *counts.entry(mad.message.attribute_id()).or_insert(0usize) += 1;
+        let (service_id, private_data) = match &mad.message {
+            Message::Req(req) => (req.service_id, &req.private_data[..]),
+            Message::SidrReq(req) => (req.service_id, &req.private_data[..]),
+            _ => continue,
+        };
+        assert!(ServiceId(service_id).parts().is_some(), "{}", captured.name());
+        let header = private_data.first_chunk().unwrap();
+        let mut again = [0xA5; IpHeader::LEN];
+        IpHeader::parse(header).unwrap().emit(&mut again);
+        assert_eq!(&again, header, "{}", captured.name());
+    }
+    assert_eq!(counts, BTreeMap::from(CM_MESSAGES));
 }
