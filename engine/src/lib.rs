@@ -27,13 +27,14 @@
 //! `answers` keeps what it says to them until that is sent.
 //! [`memory`] is regions and keys, [`mw`] memory windows, [`cq`] completion queues, [`srq`] shared receive queues,
 //! [`work`] work requests, [`fault`] the table of what a responder does about each kind of error, [`event`] what a
-//! caller may want to know of it all.
+//! caller may want to know of it all. [`cm`] connects queue pairs.
 
 extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
 pub mod access;
+pub mod cm;
 pub mod cq;
 pub mod event;
 pub mod fault;

@@ -10,7 +10,7 @@ use std::os::unix::net::UnixDatagram;
 use std::sync::Arc;
 
 use crate::fd::{Fd, FdSet};
-use crate::registry::mailbox_name;
+use crate::service::Mailbox;
 use crate::sys::{scope_id, send_parts, set_option, socket_address};
 
 /// Bytes of a [`Header`] before the payload.
@@ -117,7 +117,7 @@ pub(crate) enum Forwarded {
 #[derive(Debug)]
 pub(crate) struct Forwarder {
     /// Most recently connected last.
-    connected: Vec<(u16, Fd)>,
+    connected: Vec<(Mailbox, Fd)>,
     /// A socket that has not found its mailbox, for the next attempt: packets to unknown QPNs cost no socket each.
     spare: Option<UnixDatagram>,
 }
@@ -127,12 +127,12 @@ impl Forwarder {
         Self { connected: Vec::new(), spare: None }
     }
 
-    /// Puts a datagram into the mailbox of `block`.
-    pub(crate) fn forward(&mut self, fds: &Arc<FdSet>, block: u16, header: &Header, payload: &[u8]) -> Forwarded {
-        let known = self.connected.iter().position(|(b, _)| *b == block);
+    /// Puts a datagram into a mailbox.
+    pub(crate) fn forward(&mut self, fds: &Arc<FdSet>, to: Mailbox, header: &Header, payload: &[u8]) -> Forwarded {
+        let known = self.connected.iter().position(|(name, _)| *name == to);
         let at = match known {
             Some(at) => at,
-            None => match self.connect(fds, block) {
+            None => match self.connect(fds, to) {
                 Ok(at) => at,
                 Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => return Forwarded::Unknown,
                 Err(_) => return Forwarded::Refused,
@@ -153,7 +153,7 @@ impl Forwarder {
         }
     }
 
-    fn connect(&mut self, fds: &Arc<FdSet>, block: u16) -> io::Result<usize> {
+    fn connect(&mut self, fds: &Arc<FdSet>, to: Mailbox) -> io::Result<usize> {
         let socket = match self.spare.take() {
             Some(socket) => socket,
             None => {
@@ -165,14 +165,14 @@ impl Forwarder {
                 socket
             }
         };
-        if let Err(error) = socket.connect_addr(&mailbox_name(block)?) {
+        if let Err(error) = socket.connect_addr(&to.name()?) {
             self.spare = Some(socket);
             return Err(error);
         }
         if self.connected.len() >= CONNECTED {
             self.connected.remove(0);
         }
-        self.connected.push((block, fds.adopt(socket)?));
+        self.connected.push((to, fds.adopt(socket)?));
         Ok(self.connected.len() - 1)
     }
 }
@@ -229,7 +229,7 @@ mod tests {
         let (fds, mut forwarder) = (FdSet::new().unwrap(), Forwarder::new());
         for _ in 0..3 {
             // Block 0 is never given out.
-            assert_eq!(forwarder.forward(&fds, 0, &header(), b"payload"), Forwarded::Unknown);
+            assert_eq!(forwarder.forward(&fds, Mailbox::Block(0), &header(), b"payload"), Forwarded::Unknown);
         }
         assert!(forwarder.spare.is_some() && forwarder.connected.is_empty());
     }
@@ -238,13 +238,14 @@ mod tests {
     fn a_full_mailbox_does_not_block_and_a_gone_one_is_forgotten() {
         let (fds, mut forwarder) = (FdSet::new().unwrap(), Forwarder::new());
         // Block 0xFFFF is never given out either, so this test may have it.
-        let mailbox = UnixDatagram::bind_addr(&mailbox_name(0xFFFF).unwrap()).unwrap();
+        let mailbox = UnixDatagram::bind_addr(&Mailbox::Block(0xFFFF).name().unwrap()).unwrap();
         let payload = vec![0; 60000];
-        let results: Vec<_> = (0..1000).map(|_| forwarder.forward(&fds, 0xFFFF, &header(), &payload)).collect();
+        let results: Vec<_> =
+            (0..1000).map(|_| forwarder.forward(&fds, Mailbox::Block(0xFFFF), &header(), &payload)).collect();
         assert_eq!(results[0], Forwarded::Sent);
         assert_eq!(results[999], Forwarded::Full);
         drop(mailbox);
-        assert_eq!(forwarder.forward(&fds, 0xFFFF, &header(), &payload), Forwarded::Unknown);
+        assert_eq!(forwarder.forward(&fds, Mailbox::Block(0xFFFF), &header(), &payload), Forwarded::Unknown);
         assert!(forwarder.connected.is_empty());
     }
 }

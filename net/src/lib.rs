@@ -30,6 +30,7 @@ pub mod port;
 pub mod receiver;
 pub mod registry;
 pub mod route;
+pub mod service;
 
 mod fd;
 mod flow;
@@ -49,6 +50,7 @@ pub use multicast::Membership;
 pub use port::Port;
 pub use receiver::Receiver;
 pub use route::{Destination, Route};
+pub use service::Service;
 
 /// The UDP destination port of RoCE v2 (IBA annex A17, IANA "roce").
 pub const ROCE_V2_PORT: u16 = 4791;

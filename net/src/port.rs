@@ -17,6 +17,7 @@ use crate::multicast::{Groups, Membership};
 use crate::receiver::Receiver;
 use crate::registry::{Registry, block_of};
 use crate::route::{Destination, Route, TxPool};
+use crate::service::Mailbox;
 use crate::token::Token;
 use crate::udp::{bind_owner, receive_buffer};
 
@@ -181,6 +182,12 @@ impl Port {
 
     pub(crate) fn fds(&self) -> &Arc<FdSet> {
         &self.fds
+    }
+
+    /// Whether a datagram to QP1 for this mailbox is for this process. What a service's own mailbox is for comes back
+    /// through it, which nobody need know.
+    pub(crate) fn owns_mailbox(&self, mailbox: Mailbox) -> bool {
+        matches!(mailbox, Mailbox::Block(block) if self.registry.owns(block))
     }
 
     /// Whether a packet to `qpn` is delivered here. Packets of the GSI and of multicast are for whoever gets them.

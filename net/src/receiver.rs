@@ -12,10 +12,11 @@ use crate::error::PortError;
 use crate::fd::{Fd, FdSet};
 use crate::flow::{FlowTable, PeerCache};
 use crate::forward::{Forwarded, Forwarder, HEADER_LEN, Header};
-use crate::interface::find_local;
+use crate::interface::{find_local, gid_of};
 use crate::owner::Seat;
 use crate::port::{Port, descriptor_share};
 use crate::registry::block_of;
+use crate::service::Mailbox;
 use crate::sys::{recv_parts, recv_udp, scope_id, timer_arm, timer_create};
 use crate::token::Token;
 use crate::udp::report_headers;
@@ -363,6 +364,17 @@ impl Receiver {
         // The kernel's runs have at most 128 packets, a mailbox's datagram at most 65 536 bytes.
         let mut index = meta.first;
         while let Some(packet) = payload.get(at..len.min(at + meta.segment)).filter(|packet| !packet.is_empty()) {
+            if stray != Stray::Drop
+                && dest_qpn(packet) == Some(Qpn::GSI)
+                && let Some(mailbox) = Mailbox::of_gsi(packet, gid_of(meta.local.ip()))
+                && !call.port.owns_mailbox(mailbox)
+                && forward(&mut self.forwarder, call.port, meta, index, false, mailbox, packet) == Forwarded::Sent
+            {
+                add_alone(&counters.forwarded_out, 1);
+                at += packet.len();
+                index = index.wrapping_add(1);
+                continue;
+            }
             match dest_qpn(packet) {
                 Some(qpn) if call.port.accepts(qpn) => {
                     (call.deliver)(Datagram {
@@ -385,7 +397,15 @@ impl Receiver {
                     let (group, count) = group_of(rest, meta.segment, block);
                     match stray {
                         Stray::Forward { learn } => {
-                            let outcome = forward(&mut self.forwarder, call.port, meta, index, learn, block, group);
+                            let outcome = forward(
+                                &mut self.forwarder,
+                                call.port,
+                                meta,
+                                index,
+                                learn,
+                                Mailbox::Block(block),
+                                group,
+                            );
                             let counter = match outcome {
                                 Forwarded::Sent => &counters.forwarded_out,
                                 Forwarded::Unknown => &counters.drop_unknown_qpn,
@@ -487,16 +507,16 @@ fn forward(
     meta: Meta,
     first: u16,
     learn: bool,
-    block: u16,
+    to: Mailbox,
     packets: &[u8],
 ) -> Forwarded {
     // QP0 does not exist on RoCE, and a block 0 mailbox neither.
-    if block == 0 {
+    if to == Mailbox::Block(0) {
         return Forwarded::Unknown;
     }
     let local: (IpAddr, u32) = (meta.local.ip(), scope_id(meta.local));
     let segment = u16::try_from(meta.segment).unwrap_or(u16::MAX);
     let header =
         Header { local, peer: meta.peer, tclass: meta.tclass, hop_limit: meta.hop_limit, segment, first, learn };
-    forwarder.forward(port.fds(), block, &header, packets)
+    forwarder.forward(port.fds(), to, &header, packets)
 }

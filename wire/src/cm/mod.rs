@@ -43,7 +43,6 @@ pub struct Plain {
 
 /// A message (IBA 12.6.4: its attribute id says which).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[expect(clippy::large_enum_variant, reason = "all are about the size of the message, and none is stored in numbers")]
 pub enum Message {
     /// Request for communication.
     Req(Req),
@@ -99,6 +98,23 @@ impl Message {
             Self::Lap(_) => 0x19,
             Self::Apr(_) => 0x1A,
         }
+    }
+
+    /// The name under which its receiver knows what it is about; `None` for a request that begins something.
+    #[must_use]
+    pub const fn receiver_id(&self) -> Option<CommId> {
+        let ids = match self {
+            Self::Req(_) | Self::SidrReq(_) => return None,
+            Self::SidrRep(rep) => return Some(rep.request_id),
+            Self::Mra(mra) => mra.ids,
+            Self::Rej(rej) => rej.ids,
+            Self::Rep(rep) => rep.ids,
+            Self::Rtu(plain) | Self::Drep(plain) => plain.ids,
+            Self::Dreq(dreq) => dreq.ids,
+            Self::Lap(lap) => lap.ids,
+            Self::Apr(apr) => apr.ids,
+        };
+        Some(ids.remote)
     }
 
     /// Reads the message of an attribute.

@@ -1,0 +1,255 @@
+//! One connection (IBA 12.9.7, the state machines).
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use urxe_wire::Qpn;
+use urxe_wire::cm::{CmMad, CommId, Ids, Message, Plain, Rejected};
+use urxe_wire::mad::MAD_LEN;
+
+use super::{Disconnect, Ends, Event, FIRST_TRY, MAX_RETRIES, SLOWEST, TIME_WAIT, WrongState, answer_to_unknown, mra};
+use crate::time::Instant;
+
+/// The states of the specification's machines; MRA only prolongs waiting here.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum State {
+    /// Rejected, timed out, or done with.
+    Idle,
+    ReqSent,
+    ReqRcvd,
+    RepSent,
+    RepRcvd,
+    Established,
+    DreqSent,
+    DreqRcvd,
+    TimeWait,
+    SidrReqSent,
+    SidrReqRcvd,
+    /// Kept for requests that come again.
+    SidrAnswered,
+}
+
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) ends: Ends,
+    /// The peer's name for it; zero until it is known.
+    pub(super) peer_id: CommId,
+    pub(super) state: State,
+    transaction_id: u64,
+    /// The peer's QP, once it is known.
+    pub(super) peer_qpn: Option<Qpn>,
+    pub(super) service_id: u64,
+    pub(super) attribute_modifier: u32,
+    /// Nobody wants to hear of it any more.
+    pub(super) released: bool,
+    pub(super) deadline: Option<Instant>,
+    interval: Duration,
+    tries_left: u8,
+    /// The last REP, RTU or SIDR_REP or whatever is being repeated.
+    last: Option<Box<[u8; MAD_LEN]>>,
+    pub(super) outbox: Vec<[u8; MAD_LEN]>,
+    pub(super) news: Vec<Event>,
+}
+
+impl Connection {
+    pub(super) fn new(ends: Ends, peer_id: CommId, state: State, transaction_id: u64) -> Self {
+        Self {
+            ends,
+            peer_id,
+            state,
+            transaction_id,
+            peer_qpn: None,
+            service_id: 0,
+            attribute_modifier: 0,
+            released: false,
+            deadline: None,
+            interval: FIRST_TRY,
+            tries_left: 0,
+            last: None,
+            outbox: Vec::new(),
+            news: Vec::new(),
+        }
+    }
+
+    pub(super) fn expect(&self, state: State) -> Result<(), WrongState> {
+        if self.state == state { Ok(()) } else { Err(WrongState) }
+    }
+
+    /// Whether a message comes from the peer of this connection. A REP or REJ may be the first to tell the peer's
+    /// name, and comes from an address that the request went to.
+    pub(super) fn is_with(&self, ends: Ends, message: &Message) -> bool {
+        let sender = match message {
+            Message::Rep(rep) => rep.ids.local,
+            Message::Mra(mra) => mra.ids.local,
+            Message::Rej(rej) => rej.ids.local,
+            Message::Rtu(plain) | Message::Drep(plain) => plain.ids.local,
+            Message::Dreq(dreq) => dreq.ids.local,
+            Message::Lap(lap) => lap.ids.local,
+            Message::Apr(apr) => apr.ids.local,
+            Message::Req(_) | Message::SidrReq(_) | Message::SidrRep(_) => CommId(0),
+        };
+        self.ends == ends && (self.peer_id == CommId(0) || sender == CommId(0) || sender == self.peer_id)
+    }
+
+    pub(super) fn tell(&mut self, event: Event) {
+        self.news.push(event);
+    }
+
+    fn encode(&self, message: Message, attribute_modifier: u32) -> [u8; MAD_LEN] {
+        CmMad { transaction_id: self.transaction_id, attribute_modifier, message }.to_bytes()
+    }
+
+    /// Sends a message and remembers it.
+    pub(super) fn say(&mut self, message: Message) {
+        let bytes = self.encode(message, 0);
+        self.outbox.push(bytes);
+        self.last = Some(Box::new(bytes));
+    }
+
+    /// Sends a message, and again until there is an answer or no hope.
+    pub(super) fn send_until_answered(&mut self, now: Instant, message: Message, attribute_modifier: u32) {
+        let bytes = self.encode(message, attribute_modifier);
+        self.outbox.push(bytes);
+        self.last = Some(Box::new(bytes));
+        self.interval = FIRST_TRY;
+        self.tries_left = MAX_RETRIES;
+        self.deadline = Some(now + self.interval);
+    }
+
+    pub(super) fn stop_sending(&mut self) {
+        self.deadline = None;
+    }
+
+    /// Enters TIME WAIT.
+    pub(super) fn wait(&mut self, now: Instant) {
+        self.state = State::TimeWait;
+        self.deadline = Some(now + TIME_WAIT);
+    }
+
+    fn repeat(&mut self) {
+        if let Some(last) = &self.last {
+            self.outbox.push(**last);
+        }
+    }
+
+    pub(super) fn handle_timeout(&mut self, now: Instant) {
+        match self.state {
+            State::ReqSent | State::RepSent | State::DreqSent | State::SidrReqSent if self.tries_left > 0 => {
+                self.tries_left -= 1;
+                self.repeat();
+                self.interval = (self.interval * 2).min(SLOWEST);
+                self.deadline = Some(now + self.interval);
+            }
+            State::ReqSent | State::RepSent | State::SidrReqSent => {
+                self.deadline = None;
+                self.state = State::Idle;
+                self.tell(Event::Unreachable);
+            }
+            State::DreqSent => {
+                self.tell(Event::Disconnected(Disconnect::Unanswered, Box::new([0; 224])));
+                self.wait(now);
+            }
+            State::TimeWait => {
+                self.deadline = None;
+                self.state = State::Idle;
+                self.tell(Event::TimeWaitExit);
+            }
+            State::SidrAnswered | State::SidrReqRcvd => {
+                self.deadline = None;
+                self.state = State::Idle;
+            }
+            State::Idle | State::ReqRcvd | State::RepRcvd | State::Established | State::DreqRcvd => {
+                self.deadline = None;
+            }
+        }
+    }
+
+    /// A request that has come before: the answer is not there yet, or was lost (IBA 12.9.8.3).
+    pub(super) fn handle_duplicate(&mut self, ids: Ids, message: &Message) {
+        match self.state {
+            State::ReqRcvd => {
+                let message = mra(ids, Rejected::Req);
+                self.outbox.push(self.encode(message, 0));
+            }
+            State::RepSent | State::SidrAnswered => self.repeat(),
+            // A rejection was lost: its last message says so again.
+            State::Idle if matches!(message, Message::Req(_)) => self.repeat(),
+            _ => {}
+        }
+    }
+
+    pub(super) fn handle(&mut self, now: Instant, ids: Ids, message: &Message) {
+        match (message, self.state) {
+            (Message::Rep(rep), State::ReqSent) => {
+                self.stop_sending();
+                self.peer_id = rep.ids.local;
+                self.peer_qpn = Some(rep.qpn);
+                self.state = State::RepRcvd;
+                self.tell(Event::Reply(Box::new(*rep)));
+            }
+            (Message::Rep(_), State::RepRcvd) => {
+                let message = mra(ids, Rejected::Rep);
+                self.outbox.push(self.encode(message, 0));
+            }
+            // Our RTU was lost.
+            (Message::Rep(_), State::Established) => {
+                let rtu = Message::Rtu(Plain { ids, private_data: [0; 224] });
+                self.outbox.push(self.encode(rtu, 0));
+            }
+            (Message::Rtu(rtu), State::RepSent) => {
+                self.stop_sending();
+                self.state = State::Established;
+                self.tell(Event::Established(Box::new(rtu.private_data)));
+            }
+            (Message::Mra(mra), State::ReqSent | State::RepSent) => {
+                let patience = Duration::from_nanos(4096 << (mra.service_timeout & 31));
+                self.deadline = Some(now + patience.max(SLOWEST));
+            }
+            (Message::Rej(rej), State::ReqSent | State::RepSent | State::RepRcvd | State::ReqRcvd) => {
+                self.stop_sending();
+                self.state = State::Idle;
+                self.last = None;
+                self.tell(Event::Rejected(Box::new(*rej)));
+            }
+            // The RTU was lost, and the peer has ended the connection already.
+            (Message::Dreq(dreq), State::RepSent | State::Established) => {
+                self.stop_sending();
+                self.state = State::DreqRcvd;
+                self.tell(Event::Disconnected(Disconnect::Asked, widen(&dreq.private_data)));
+            }
+            // Both want to.
+            (Message::Dreq(dreq), State::DreqSent) => {
+                self.say(Message::Drep(Plain { ids, private_data: [0; 224] }));
+                self.tell(Event::Disconnected(Disconnect::Asked, widen(&dreq.private_data)));
+                self.wait(now);
+            }
+            (Message::Dreq(_), State::TimeWait) => {
+                let drep = Message::Drep(Plain { ids, private_data: [0; 224] });
+                self.outbox.push(self.encode(drep, 0));
+            }
+            (Message::Drep(drep), State::DreqSent) => {
+                self.tell(Event::Disconnected(Disconnect::Agreed, Box::new(drep.private_data)));
+                self.wait(now);
+            }
+            (Message::SidrRep(rep), State::SidrReqSent) => {
+                self.stop_sending();
+                self.state = State::Idle;
+                self.tell(Event::ServiceReply(Box::new(*rep)));
+            }
+            (Message::Lap(_), State::Established) => {
+                let refusal = answer_to_unknown(&CmMad { transaction_id: 0, attribute_modifier: 0, message: *message });
+                if let Some(refusal) = refusal {
+                    self.outbox.push(self.encode(refusal.message, 0));
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+fn widen(private_data: &[u8; 220]) -> Box<[u8; 224]> {
+    let mut wide = Box::new([0; 224]);
+    wide[..220].copy_from_slice(private_data);
+    wide
+}

@@ -1,0 +1,378 @@
+//! Two communication managers on a virtual network in virtual time.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use urxe_engine::Instant;
+use urxe_engine::cm::{Cm, Disconnect, Ends, Event, Verdict};
+use urxe_engine::rng::Rng;
+use urxe_wire::cm::{
+    CmMad, CommId, Ids, Message, Path, RejReason, Rep, Req, ServiceId, SidrReq, SidrStatus, TransportService,
+};
+use urxe_wire::{Mtu, PKey, Psn, QKey, Qpn};
+
+const A: usize = 0;
+const B: usize = 1;
+const GIDS: [[u8; 16]; 2] = [[0xA; 16], [0xB; 16]];
+const SERVICE: u64 = ServiceId::new(ServiceId::TCP, 7471).0;
+
+/// What the network does to each datagram.
+#[derive(Clone, Copy, Default)]
+struct Weather {
+    /// Percent that are lost.
+    loss: u64,
+    /// Percent that come twice.
+    dup: u64,
+    /// Delays are up to so many milliseconds.
+    delay: u64,
+}
+
+struct Pair {
+    now: Instant,
+    ends: [Cm; 2],
+    under_way: BTreeMap<(Instant, u64), (usize, Ends, [u8; 256])>,
+    sent: u64,
+    rng: Rng,
+    weather: Weather,
+    verdict: Option<Verdict>,
+    next_id: u32,
+    events: [Vec<(CommId, Event)>; 2],
+}
+
+impl Pair {
+    fn new(seed: u64, weather: Weather) -> Self {
+        Self {
+            now: Instant::from_nanos(0),
+            ends: [Cm::new(), Cm::new()],
+            under_way: BTreeMap::new(),
+            sent: 0,
+            rng: Rng::new(seed),
+            weather,
+            verdict: None,
+            next_id: 100,
+            events: [Vec::new(), Vec::new()],
+        }
+    }
+
+    fn ends(of: usize) -> Ends {
+        Ends { local: GIDS[of], remote: GIDS[1 - of] }
+    }
+
+    fn collect(&mut self) {
+        for of in [A, B] {
+            while let Some(transmit) = self.ends[of].poll_transmit() {
+                assert_eq!(transmit.ends, Self::ends(of));
+                let copies = if self.rng.below(100) < self.weather.dup { 2 } else { 1 };
+                for _ in 0..copies {
+                    self.sent += 1;
+                    if self.rng.below(100) >= self.weather.loss {
+                        let delay = Duration::from_micros(10 + self.rng.below(1000 * self.weather.delay + 1));
+                        self.under_way
+                            .insert((self.now + delay, self.sent), (1 - of, Self::ends(1 - of), transmit.payload));
+                    }
+                }
+            }
+            while let Some(event) = self.ends[of].poll_event() {
+                self.events[of].push(event);
+            }
+        }
+    }
+
+    /// One step: the next datagram arrives or the next timer expires. False if nothing is left to happen.
+    fn step(&mut self) -> bool {
+        self.collect();
+        let arrival = self.under_way.first_key_value().map(|((at, _), _)| *at);
+        let timer = self.ends.iter().filter_map(Cm::poll_timeout).min();
+        let Some(next) = arrival.into_iter().chain(timer).min() else { return false };
+        self.now = self.now.max(next);
+        if arrival == Some(next) {
+            let (_, (to, ends, payload)) = self.under_way.pop_first().unwrap();
+            let mad = CmMad::parse(&payload).unwrap();
+            let (verdict, next_id) = (self.verdict, &mut self.next_id);
+            self.ends[to].handle(self.now, ends, &mad, &mut |_| {
+                verdict.unwrap_or_else(|| {
+                    *next_id += 1;
+                    Verdict::Take(CommId(*next_id))
+                })
+            });
+        } else {
+            for end in &mut self.ends {
+                end.handle_timeout(self.now);
+            }
+        }
+        self.collect();
+        true
+    }
+
+    /// Until `of` has an event.
+    fn wait(&mut self, of: usize) -> (CommId, Event) {
+        loop {
+            self.collect();
+            if !self.events[of].is_empty() {
+                return self.events[of].remove(0);
+            }
+            assert!(self.step(), "nothing happens any more");
+        }
+    }
+
+    fn run_dry(&mut self) {
+        for _ in 0..10_000 {
+            if !self.step() {
+                return;
+            }
+        }
+        panic!("it never ends");
+    }
+
+    fn connect(&mut self, id: u32) {
+        self.ends[A].connect(self.now, Self::ends(A), &req(id), 0).unwrap();
+    }
+
+    /// Up to the request at B.
+    fn request(&mut self) -> CommId {
+        self.connect(1);
+        let (id, event) = self.wait(B);
+        assert!(matches!(event, Event::Request(_)), "{event:?}");
+        id
+    }
+
+    /// A connection: its names at A and B.
+    fn established(&mut self) -> (CommId, CommId) {
+        let b = self.request();
+        self.ends[B].accept(self.now, b, &rep(), 0).unwrap();
+        let (a, event) = self.wait(A);
+        assert!(matches!(event, Event::Reply(_)), "{event:?}");
+        self.ends[A].establish(a).unwrap();
+        let (id, event) = self.wait(B);
+        assert!(matches!(event, Event::Established(_)), "{event:?}");
+        assert_eq!(id, b);
+        (a, b)
+    }
+}
+
+fn req(id: u32) -> Req {
+    Req {
+        local_id: CommId(id),
+        vendor_id: 0,
+        service_id: SERVICE,
+        ca_guid: 1,
+        q_key: QKey(0),
+        qpn: Qpn::new(0x11),
+        responder_resources: 1,
+        initiator_depth: 2,
+        eecn: 0,
+        remote_eecn: 0,
+        remote_response_timeout: 20,
+        service: TransportService::Rc,
+        flow_control: false,
+        starting_psn: Psn::new(3),
+        local_response_timeout: 20,
+        retry_count: 7,
+        p_key: PKey::DEFAULT,
+        path_mtu: Mtu::Mtu1024,
+        rdc_exists: false,
+        rnr_retry_count: 7,
+        max_cm_retries: 15,
+        srq: false,
+        primary: Path::default(),
+        alternate: Path::default(),
+        private_data: [7; 92],
+    }
+}
+
+fn rep() -> Rep {
+    Rep {
+        ids: Ids::default(),
+        q_key: QKey(0),
+        qpn: Qpn::new(0x22),
+        eecn: 0,
+        starting_psn: Psn::new(4),
+        vendor_id: 0,
+        responder_resources: 1,
+        initiator_depth: 1,
+        target_ack_delay: 0,
+        failover_accepted: 0,
+        flow_control: false,
+        rnr_retry_count: 7,
+        srq: false,
+        ca_guid: 2,
+        private_data: [8; 196],
+    }
+}
+
+#[test]
+fn connecting_and_disconnecting_takes_five_messages() {
+    let mut pair = Pair::new(1, Weather::default());
+    let (a, b) = pair.established();
+    assert_eq!(pair.sent, 3);
+    pair.ends[A].disconnect(pair.now, a).unwrap();
+    assert!(matches!(pair.wait(B), (id, Event::Disconnected(Disconnect::Asked, _)) if id == b));
+    pair.ends[B].disconnect(pair.now, b).unwrap();
+    assert!(matches!(pair.wait(A), (id, Event::Disconnected(Disconnect::Agreed, _)) if id == a));
+    assert_eq!(pair.wait(B), (b, Event::TimeWaitExit));
+    assert_eq!(pair.wait(A), (a, Event::TimeWaitExit));
+    assert_eq!(pair.sent, 5);
+    for (of, id) in [(A, a), (B, b)] {
+        pair.ends[of].release(pair.now, id);
+        assert_eq!(pair.wait(of), (id, Event::Gone));
+    }
+    assert!(!pair.step());
+}
+
+#[test]
+fn both_disconnect_at_once() {
+    let mut pair = Pair::new(1, Weather::default());
+    let (a, b) = pair.established();
+    pair.ends[A].disconnect(pair.now, a).unwrap();
+    pair.ends[B].disconnect(pair.now, b).unwrap();
+    for of in [A, B] {
+        assert!(matches!(pair.wait(of).1, Event::Disconnected(Disconnect::Asked, _)));
+        assert_eq!(pair.wait(of).1, Event::TimeWaitExit);
+    }
+    pair.run_dry();
+    assert_eq!(pair.events, [vec![], vec![]]);
+}
+
+#[test]
+fn a_rejection_brings_reason_and_private_data() {
+    let mut pair = Pair::new(1, Weather::default());
+    let b = pair.request();
+    pair.ends[B].reject(b, RejReason::CONSUMER_DEFINED, &[], &[9; 148]).unwrap();
+    let (_, Event::Rejected(rej)) = pair.wait(A) else { panic!() };
+    assert_eq!((rej.reason, rej.private_data), (RejReason::CONSUMER_DEFINED, [9; 148]));
+    assert!(pair.ends[B].accept(pair.now, b, &rep(), 0).is_err(), "not after that");
+}
+
+#[test]
+fn nobody_listens() {
+    let mut pair = Pair::new(1, Weather::default());
+    pair.verdict = Some(Verdict::Refuse);
+    pair.connect(1);
+    let (_, Event::Rejected(rej)) = pair.wait(A) else { panic!() };
+    assert_eq!(rej.reason, RejReason::INVALID_SERVICE_ID);
+}
+
+#[test]
+fn nobody_is_there() {
+    let mut pair = Pair::new(1, Weather { loss: 100, ..Weather::default() });
+    pair.connect(1);
+    assert_eq!(pair.wait(A), (CommId(1), Event::Unreachable));
+    assert_eq!(pair.sent, 16, "one and fifteen retries");
+    assert!(pair.now.since(Instant::from_nanos(0)) > Duration::from_secs(30));
+}
+
+#[test]
+fn a_busy_listener_is_asked_again() {
+    let mut pair = Pair::new(1, Weather::default());
+    pair.verdict = Some(Verdict::Ignore);
+    pair.connect(1);
+    for _ in 0..6 {
+        pair.step();
+    }
+    assert_eq!(pair.events, [vec![], vec![]]);
+    pair.verdict = None;
+    assert!(matches!(pair.wait(B).1, Event::Request(_)));
+}
+
+#[test]
+fn a_slow_listener_asks_for_patience() {
+    let mut pair = Pair::new(1, Weather::default());
+    let b = pair.request();
+    // The request comes again, a MRA goes back, and then nothing for longer than all retries would take.
+    for _ in 0..3 {
+        pair.step();
+    }
+    assert_eq!(pair.sent, 3, "REQ, REQ, MRA");
+    assert!(pair.ends[A].poll_timeout().unwrap().since(pair.now) > Duration::from_secs(60));
+    pair.ends[B].accept(pair.now, b, &rep(), 0).unwrap();
+    assert!(matches!(pair.wait(A).1, Event::Reply(_)));
+}
+
+#[test]
+fn who_is_gone_is_told() {
+    let mut pair = Pair::new(1, Weather::default());
+    let (a, b) = pair.established();
+    pair.ends[A].release(pair.now, a);
+    assert!(matches!(pair.wait(B), (id, Event::Disconnected(Disconnect::Asked, _)) if id == b));
+    pair.ends[B].release(pair.now, b);
+    pair.run_dry();
+    assert_eq!(pair.events, [vec![(a, Event::Gone)], vec![(b, Event::Gone)]]);
+}
+
+#[test]
+fn an_unknown_connection_is_released_at_once() {
+    let mut pair = Pair::new(1, Weather::default());
+    let (_, b) = pair.established();
+    pair.ends[A] = Cm::new();
+    pair.ends[B].disconnect(pair.now, b).unwrap();
+    assert!(matches!(pair.wait(B).1, Event::Disconnected(Disconnect::Agreed, _)));
+}
+
+#[test]
+fn a_service_is_looked_up() {
+    let mut pair = Pair::new(1, Weather { loss: 30, dup: 30, delay: 0 });
+    let request = SidrReq { request_id: CommId(5), p_key: PKey::DEFAULT, service_id: SERVICE, private_data: [1; 216] };
+    pair.ends[A].resolve_service(pair.now, Pair::ends(A), &request).unwrap();
+    let (b, Event::ServiceRequest(_)) = pair.wait(B) else { panic!() };
+    pair.ends[B].answer_service(b, SidrStatus::SUCCESS, Qpn::new(0x77), QKey(5), &[2; 136]).unwrap();
+    let (a, Event::ServiceReply(reply)) = pair.wait(A) else { panic!() };
+    assert_eq!((a, reply.qpn, reply.q_key, reply.service_id), (CommId(5), Qpn::new(0x77), QKey(5), SERVICE));
+}
+
+#[test]
+fn strangers_are_not_listened_to() {
+    let mut pair = Pair::new(1, Weather::default());
+    let (a, _) = pair.established();
+    let spoofed = CmMad {
+        transaction_id: 1,
+        attribute_modifier: 0,
+        message: Message::Dreq(urxe_wire::cm::Dreq {
+            ids: Ids { local: CommId(101), remote: a },
+            remote_qpn: Qpn::new(0),
+            private_data: [0; 220],
+        }),
+    };
+    let stranger = Ends { local: GIDS[A], remote: [0xC; 16] };
+    pair.ends[A].handle(pair.now, stranger, &spoofed, &mut |_| Verdict::Refuse);
+    assert_eq!(pair.ends[A].poll_event(), None);
+}
+
+proptest! {
+    /// Whatever is lost, doubled or reordered: a connection comes about, ends, and leaves nothing behind.
+    #[test]
+    fn in_bad_weather(seed: u64, loss in 0_u64..40, dup in 0_u64..40, delay in 0_u64..600) {
+        let mut pair = Pair::new(seed, Weather { loss, dup, delay });
+        let (a, b) = pair.established();
+        pair.ends[A].disconnect(pair.now, a).unwrap();
+        prop_assert!(matches!(pair.wait(B).1, Event::Disconnected(..)));
+        // The peer may have waited in vain by now.
+        let _ = pair.ends[B].disconnect(pair.now, b);
+        pair.ends[A].release(pair.now, a);
+        pair.ends[B].release(pair.now, b);
+        pair.run_dry();
+        for of in [A, B] {
+            prop_assert!(matches!(pair.events[of].last(), Some((_, Event::Gone))));
+        }
+    }
+
+    /// No message in no state makes it panic.
+    #[test]
+    fn any_message(attribute in 0x10_u16..0x1B, ids: (u8, u8), fill: u8, established: bool) {
+        let mut pair = Pair::new(1, Weather::default());
+        if established {
+            pair.established();
+        } else {
+            pair.request();
+        }
+        let mut bytes = [fill; 232];
+        bytes[..8].copy_from_slice(&[0, 0, 0, ids.0 % 110, 0, 0, 0, ids.1 % 110]);
+        if let Ok(message) = Message::parse(attribute, &bytes) {
+            let mad = CmMad { transaction_id: 0, attribute_modifier: 0, message };
+            for of in [A, B] {
+                pair.ends[of].handle(pair.now, Pair::ends(of), &mad, &mut |_| Verdict::Ignore);
+            }
+        }
+        pair.run_dry();
+    }
+}
