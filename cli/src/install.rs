@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 
-use crate::layout::{Layout, PROVIDER_ABIS, SLOTS, library_name};
+use crate::layout::{Layout, PROVIDER_ABIS, RDMA_CM, SLOTS, library_name};
 use crate::plan::Plan;
 use crate::sysfs::Netdev;
 use crate::{devices, host, library, sysfs};
@@ -41,6 +41,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         for slot in 0..SLOTS {
             plan.link(dir.join(format!("uverbs{slot}")), "/dev/null");
         }
+        plan.link(dir.join(RDMA_CM), "/dev/null");
     }
     if let (Some(path), Some(dir)) = (layout.tmpfiles(), layout.dev_dir()) {
         plan.text(path, tmpfiles(&dir));
@@ -80,6 +81,7 @@ fn add_library(plan: &mut Plan, dir: &Path, library: &Path) {
 /// The `uverbsN` links in the words of tmpfiles.d(5).
 fn tmpfiles(dev_dir: &Path) -> String {
     let dir = dev_dir.display();
-    let links = (0..SLOTS).map(|slot| format!("L {dir}/uverbs{slot} - - - - /dev/null\n"));
+    let names = (0..SLOTS).map(|slot| format!("uverbs{slot}")).chain([RDMA_CM.to_owned()]);
+    let links = names.map(|name| format!("L {dir}/{name} - - - - /dev/null\n"));
     format!("d {dir} 0755 root root -\n") + &links.collect::<String>()
 }

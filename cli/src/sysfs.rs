@@ -13,6 +13,9 @@ use crate::plan::Plan;
 /// `class/infiniband_verbs/abi_version`: `IB_USER_VERBS_ABI_VERSION` of rdma/ib_user_verbs.h.
 const UVERBS_ABI: u32 = 6;
 
+/// `class/misc/rdma_cm/abi_version`: `RDMA_USER_CM_ABI_VERSION` of rdma/rdma_user_cm.h.
+const RDMA_CM_ABI: u32 = 4;
+
 /// `uverbsN/abi_version`: the version of the private ABI between provider and kernel driver. There is no kernel driver;
 /// the provider only has to accept this number.
 const DRIVER_ABI: u32 = 1;
@@ -34,6 +37,8 @@ pub(crate) struct Netdev<'a> {
 /// Adds the tree at `root` to `plan`, with `netdevs` as the interfaces of `urxe0`, `urxe1`, ….
 pub(crate) fn add_tree(plan: &mut Plan, root: &Path, netdevs: &[Netdev<'_>]) {
     plan.text(root.join("class/infiniband_verbs/abi_version"), format!("{UVERBS_ABI}\n"));
+    plan.text(root.join("class/misc/rdma_cm/abi_version"), format!("{RDMA_CM_ABI}\n"));
+    plan.text(root.join("class/misc/rdma_cm/dev"), format!("{DEV_NULL}\n"));
     for slot in 0..SLOTS {
         let uverbs = root.join(format!("class/infiniband_verbs/uverbs{slot}"));
         plan.text(uverbs.join("ibdev"), format!("urxe{slot}\n"));
@@ -129,6 +134,7 @@ mod tests {
         assert_eq!(read(&tree, "infiniband/urxe0/ports/1/gid_attrs/ndevs/1"), "eth0\n");
         assert_eq!(read(&tree, "infiniband/urxe0/ports/1/state"), "4: ACTIVE\n");
         assert_eq!(read(&tree, "infiniband_verbs/abi_version"), "6\n");
+        assert_eq!(read(&tree, "misc/rdma_cm/abi_version"), "4\n");
     }
 
     #[test]

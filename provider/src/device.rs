@@ -1,6 +1,8 @@
 //! Which devices there are.
 
 use std::env;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 /// The start of the names of our devices.
 pub(crate) const NAME: &str = "urxe";
@@ -20,6 +22,26 @@ fn parse(list: &str) -> Vec<String> {
 pub(crate) fn netdev_of(name: &str) -> Option<String> {
     let index: usize = name.strip_prefix(NAME)?.parse().ok()?;
     netdevs().into_iter().nth(index)
+}
+
+/// GUIDs of the devices, by name, as libibverbs reads them from sysfs.
+static GUIDS: Mutex<Vec<(String, u64)>> = Mutex::new(Vec::new());
+
+/// Remembers what libibverbs takes for the GUID of a device whose files are in `dir`: by it librdmacm finds the device.
+pub(crate) fn remember_guid(name: &str, dir: &Path) {
+    let Ok(text) = std::fs::read_to_string(dir.join("node_guid")) else { return };
+    let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
+    if let Ok(guid) = u64::from_str_radix(&digits, 16) {
+        let mut guids = GUIDS.lock().unwrap_or_else(PoisonError::into_inner);
+        guids.retain(|(known, _)| known != name);
+        guids.push((name.to_owned(), guid.to_be()));
+    }
+}
+
+/// The GUID, in network byte order.
+pub(crate) fn guid(name: &str) -> Option<u64> {
+    let guids = GUIDS.lock().unwrap_or_else(PoisonError::into_inner);
+    guids.iter().find(|(known, _)| known == name).map(|(_, guid)| *guid)
 }
 
 #[cfg(test)]

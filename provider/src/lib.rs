@@ -9,6 +9,7 @@
 //! The engine (`urxe-engine`) is the transport, `urxe-net` the sockets, `urxe-ffi` the ABI. `unsafe` is in `edge/`,
 //! `kernel/`, `memory/` and, for a few system calls, in `runtime/`.
 
+mod cm;
 mod counters;
 mod device;
 mod edge;

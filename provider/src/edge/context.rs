@@ -12,7 +12,7 @@ use super::{ah, cq, cq_ex, dm, dmabuf, domain, mcast, misc, mr, mw, number, poin
 use crate::kernel::{Errno, hook};
 use crate::verbs::context::{Context, OpenError};
 use crate::verbs::query;
-use crate::{device, limits};
+use crate::{device, kernel, limits};
 
 /// What stands behind the `ibv_context`.
 type Extra = *const Context;
@@ -90,6 +90,8 @@ pub(super) unsafe extern "C" fn alloc_context(
     _private_data: *mut c_void,
 ) -> *mut v::verbs_context {
     pointer(|| {
+        // It may have been loaded after us.
+        kernel::ucma::hook::install_if_loaded();
         let opened = register::library().ok_or(Errno(libc::ENOSYS)).and_then(|library| {
             // SAFETY: a device that libibverbs has named.
             let name = unsafe { CStr::from_ptr((&raw const (*device).name).cast()) };

@@ -2,6 +2,7 @@
 
 use std::ffi::{CStr, c_char};
 use std::io::Write;
+use std::path::Path;
 use std::ptr;
 use std::sync::OnceLock;
 
@@ -68,6 +69,7 @@ extern "C" fn construct() {
             complain(&format_args!("cannot divert libibverbs' system calls: {error}"));
             return Ok(());
         }
+        kernel::ucma::hook::install_if_loaded();
         if LIBRARY.set(library).is_ok() {
             // SAFETY: the ops are static, made for every version, and libibverbs never unloads a provider.
             unsafe { library.register_driver(&OPS) };
@@ -89,6 +91,12 @@ unsafe extern "C" fn match_device(sysfs_dev: *mut verbs_sysfs_dev) -> bool {
     guarded(|| {
         // SAFETY: libibverbs passes a device it has filled in.
         let name = unsafe { name((&raw const (*sysfs_dev).ibdev_name).cast()) };
+        // SAFETY: as above.
+        let dir = unsafe { self::name((&raw const (*sysfs_dev).ibdev_path).cast()) };
+        if let (Some(name), Some(dir)) = (&name, &dir) {
+            device::remember_guid(name, Path::new(dir));
+        }
+        kernel::ucma::hook::install_if_loaded();
         Ok(name.is_some_and(|name| device::netdev_of(&name).is_some()))
     })
     .unwrap_or(false)

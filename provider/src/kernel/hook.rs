@@ -59,7 +59,7 @@ pub fn install(address: *const c_void) -> Result<(), PltError> {
     divert(&object, c"close", &CLOSE, libc::close as *const () as usize, close_hook as *const () as usize)
 }
 
-fn divert(
+pub(super) fn divert(
     object: &Object,
     name: &'static std::ffi::CStr,
     original: &AtomicUsize,
@@ -79,8 +79,30 @@ fn divert(
     unsafe { slot.replace(hook) }
 }
 
+/// Calls what stood in a slot for `write`.
+///
+/// # Safety
+/// `original` was filled in by [`divert`]; the rest is write(2)'s.
+pub(super) unsafe fn call_write(original: &AtomicUsize, fd: c_int, buf: *const c_void, count: usize) -> isize {
+    // SAFETY: the address that was in the slot, or libc's: of this type.
+    let write = unsafe { std::mem::transmute::<usize, Write>(original.load(Ordering::Acquire)) };
+    // SAFETY: the caller's own call.
+    unsafe { write(fd, buf, count) }
+}
+
+/// Calls what stood in a slot for `close`.
+///
+/// # Safety
+/// `original` was filled in by [`divert`]; the rest is close(2)'s.
+pub(super) unsafe fn call_close(original: &AtomicUsize, fd: c_int) -> c_int {
+    // SAFETY: the address that was in the slot, or libc's: of this type.
+    let close = unsafe { std::mem::transmute::<usize, Close>(original.load(Ordering::Acquire)) };
+    // SAFETY: the caller's own call.
+    unsafe { close(fd) }
+}
+
 /// Runs something of ours on the way to a call that is not: errno is afterwards what it was.
-fn aside<T>(work: impl FnOnce() -> T) -> T {
+pub(super) fn aside<T>(work: impl FnOnce() -> T) -> T {
     let errno = Errno::last();
     let result = work();
     errno.set();
@@ -88,7 +110,7 @@ fn aside<T>(work: impl FnOnce() -> T) -> T {
 }
 
 /// Runs a handler as a system call: never unwinds into C, and reports by errno.
-fn answer<T>(failure: T, handler: impl FnOnce() -> Result<T, Errno>) -> T {
+pub(super) fn answer<T>(failure: T, handler: impl FnOnce() -> Result<T, Errno>) -> T {
     let result = catch_unwind(AssertUnwindSafe(handler)).unwrap_or(Err(Errno(libc::EIO)));
     result.unwrap_or_else(|errno| {
         errno.set();

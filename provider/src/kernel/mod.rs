@@ -21,6 +21,7 @@ pub mod event_file;
 pub mod hook;
 pub mod memory;
 pub mod plt;
+pub mod ucma;
 pub mod uverbs;
 
 pub use errno::Errno;

@@ -6,6 +6,7 @@
 //! - [`async_events`]: what the application is told of them besides completions;
 //! - [`host`]: the engine's [`urxe_engine::Host`], made of the above;
 //! - [`groups`]: multicast;
+//! - [`gsi`]: datagrams to QP1;
 //! - [`fork`]: a child has no device; [`clock`].
 //!
 //! # Locks
@@ -19,6 +20,7 @@ pub(crate) mod clock;
 pub(crate) mod cq;
 pub(crate) mod fork;
 pub(crate) mod groups;
+pub(crate) mod gsi;
 pub(crate) mod host;
 pub(crate) mod port;
 pub(crate) mod progress;

@@ -9,10 +9,11 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use urxe_engine::Instant;
 use urxe_net::{Datagram, Interface, Port, PortError, Receiver};
 use urxe_wire::icrc::Check;
-use urxe_wire::{Packet, Qpn};
+use urxe_wire::{Packet, Psn, Qpn};
 
 use super::cq::Cq;
 use super::groups::Groups;
+use super::gsi::{self, Gsi};
 use super::host::{Origin, Sender, Upcalls};
 use super::qp::Qp;
 use super::srq::{Srq, XrcSrqs};
@@ -41,6 +42,10 @@ pub(crate) struct NetPort {
     spare: Mutex<Vec<Work>>,
     counters: Arc<Counters>,
     xrc_srqs: Arc<XrcSrqs>,
+    /// Who takes datagrams to QP1.
+    pub(super) gsi: RwLock<Option<Arc<dyn Gsi>>>,
+    /// When it wants to be woken, in nanoseconds; `u64::MAX` for never.
+    gsi_timer: AtomicU64,
     /// Wakes the background thread (eventfd).
     kick: OwnedFd,
     /// Until when the background thread sleeps, in nanoseconds; 0 while it is awake.
@@ -85,6 +90,8 @@ impl NetPort {
             spare: Mutex::new(Vec::new()),
             counters,
             xrc_srqs: Arc::default(),
+            gsi: RwLock::new(None),
+            gsi_timer: AtomicU64::new(u64::MAX),
             kick,
             sleeps_until: AtomicU64::new(0),
             polled_at: AtomicU64::new(0),
@@ -218,6 +225,10 @@ impl NetPort {
                 }
                 return;
             }
+            if qpn == Qpn::GSI {
+                self.receive_gsi(work, now, &datagram, &packet);
+                return;
+            }
             if last.as_ref().is_none_or(|qp| qp.qpn() != qpn) {
                 last = self.qp(qpn);
             }
@@ -265,11 +276,37 @@ impl NetPort {
     }
 
     pub(super) fn next_timer(&self) -> Option<Instant> {
-        self.timers.next()
+        let gsi = self.gsi_timer.load(Ordering::Acquire);
+        let gsi = (gsi != u64::MAX).then(|| Instant::from_nanos(gsi));
+        self.timers.next().into_iter().chain(gsi).min()
+    }
+
+    /// When QP1 wants to be woken.
+    pub(crate) fn set_gsi_timer(&self, at: Option<Instant>) {
+        let at = at.map_or(u64::MAX, Instant::as_nanos);
+        self.gsi_timer.store(at, Ordering::SeqCst);
+        if at != u64::MAX && self.sleeps_until.load(Ordering::SeqCst) > at {
+            self.wake();
+        }
+    }
+
+    fn receive_gsi(&self, work: &mut Work, now: Instant, datagram: &Datagram<'_>, packet: &Packet<'_>) {
+        let Some(mad) = gsi::message(packet) else { return };
+        let (local, peer) = (gsi::gid(datagram.local.ip()), gsi::gid(datagram.peer.ip()));
+        if let Some(gsi) = self.gsi() {
+            gsi.receive(work, now, local, peer, &mad);
+        } else if let Some(answer) = urxe_engine::cm::answer_to_unknown(&mad) {
+            gsi::send(work, &self.port, Psn::default(), local, peer, &answer.to_bytes());
+        }
     }
 
     /// Does what is due.
     pub(super) fn run_timers(&self, now: Instant) {
+        if self.gsi_timer.load(Ordering::Acquire) <= now.as_nanos()
+            && let Some(gsi) = self.gsi()
+        {
+            gsi.handle_timeout(now);
+        }
         while let Some(qpn) = self.timers.expired(now) {
             let Some(qp) = self.qp(qpn) else { continue };
             qp.timer.clear();

@@ -26,7 +26,7 @@ pub(crate) struct Context {
 }
 
 /// A port and its thread; contexts of one device in one process share it.
-struct SharedPort {
+pub(crate) struct SharedPort {
     name: String,
     generation: Generation,
     port: Arc<NetPort>,
@@ -61,7 +61,8 @@ pub(crate) enum OpenError {
 }
 
 impl SharedPort {
-    fn open(name: &str, netdev: &str) -> Result<Arc<Self>, OpenError> {
+    /// Opens the device, or shares it.
+    pub(crate) fn open(name: &str, netdev: &str) -> Result<Arc<Self>, OpenError> {
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
         let generation = Generation::now();
         open.retain(|port| port.strong_count() > 0);
@@ -83,6 +84,11 @@ impl SharedPort {
         });
         open.push(Arc::downgrade(&shared));
         Ok(shared)
+    }
+
+    /// The port.
+    pub(crate) const fn port(&self) -> &Arc<NetPort> {
+        &self.port
     }
 }
 

@@ -1,0 +1,85 @@
+//! Which device an address is on, and who has which port.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+
+use urxe_net::{Service, gid_of};
+use urxe_wire::cm::ServiceId;
+
+use super::id::PortSpace;
+use super::{Device, State};
+use crate::kernel::Errno;
+
+/// The range that port 0 chooses from (`net.ipv4.ip_local_port_range`).
+const EPHEMERAL: std::ops::Range<u16> = 32768..60999;
+
+/// The address from which `dst` is reached, as the system's routes have it.
+pub(super) fn source_towards(dst: SocketAddr, from: Option<IpAddr>) -> Option<IpAddr> {
+    let any: IpAddr = if dst.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let scope = match dst {
+        SocketAddr::V6(dst) => dst.scope_id(),
+        SocketAddr::V4(_) => 0,
+    };
+    let bind = match from.unwrap_or(any) {
+        IpAddr::V6(ip) => SocketAddr::V6(std::net::SocketAddrV6::new(ip, 0, 0, scope)),
+        ip @ IpAddr::V4(_) => SocketAddr::new(ip, 0),
+    };
+    let socket = UdpSocket::bind(bind).ok()?;
+    // Nothing is sent: any port will do.
+    let mut to = dst;
+    to.set_port(9);
+    socket.connect(to).ok()?;
+    Some(socket.local_addr().ok()?.ip())
+}
+
+impl State {
+    /// The device that has an address.
+    pub(super) fn device_of(&self, ip: IpAddr) -> Option<usize> {
+        let has = |device: &Device| device.interface().addresses().iter().any(|address| address.ip() == ip);
+        self.devices.iter().position(has)
+    }
+
+    /// Takes a port on an address, or on all that the wildcard stands for. Port 0 takes any that is free.
+    pub(super) fn claim(
+        &mut self,
+        space: PortSpace,
+        address: SocketAddr,
+        v6_only: bool,
+    ) -> Result<(u16, Vec<Service>), Errno> {
+        if address.port() != 0 {
+            return Ok((address.port(), self.claim_port(space, address, v6_only)?));
+        }
+        for _ in 0..256 {
+            let port = self.ephemeral_port();
+            match self.claim_port(space, SocketAddr::new(address.ip(), port), v6_only) {
+                Err(Errno(libc::EADDRINUSE)) => {}
+                claimed => return Ok((port, claimed?)),
+            }
+        }
+        Err(Errno(libc::EADDRNOTAVAIL))
+    }
+
+    pub(super) fn ephemeral_port(&mut self) -> u16 {
+        let offset = self.random() % u64::from(EPHEMERAL.end - EPHEMERAL.start);
+        EPHEMERAL.start + u16::try_from(offset).unwrap_or_default()
+    }
+
+    fn claim_port(&self, space: PortSpace, address: SocketAddr, v6_only: bool) -> Result<Vec<Service>, Errno> {
+        let service_id = ServiceId::new(space.number(), address.port()).0;
+        let wanted = |ip: IpAddr| match address.ip() {
+            IpAddr::V4(any) if any.is_unspecified() => ip.is_ipv4(),
+            IpAddr::V6(any) if any.is_unspecified() => ip.is_ipv6() || !v6_only,
+            one => ip == one,
+        };
+        let mut claims = Vec::new();
+        for device in &self.devices {
+            for own in device.interface().addresses().iter().filter(|own| wanted(own.ip())) {
+                let claimed = device.shared.port().net().serve(service_id, gid_of(own.ip()));
+                claims.push(claimed.map_err(|error| match error.kind() {
+                    std::io::ErrorKind::AddrInUse => Errno(libc::EADDRINUSE),
+                    _ => Errno(error.raw_os_error().unwrap_or(libc::ENOMEM)),
+                })?);
+            }
+        }
+        Ok(claims)
+    }
+}

@@ -1,0 +1,530 @@
+//! What librdmacm asks for. The states and errnos are those of the kernel's `cma.c` and `ucma.c`.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+
+use urxe_engine::cm::{Ends, MAX_RETRIES, RESPONSE_TIMEOUT};
+use urxe_wire::cm::{
+    Ids, IpHeader, IpPair, Path, RejReason, Rep, Req, ServiceId, SidrReq, SidrStatus, TransportService,
+};
+use urxe_wire::{Mtu, PKey, Psn, QKey, Qpn};
+
+use super::address::source_towards;
+use super::channel::Channel;
+use super::event::{Address, ConnParam, Event, Kind, Param, UdParam};
+use super::id::{
+    Group, IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND, Id, PortSpace, State as Phase,
+};
+use super::{EINVAL, Manager, State};
+use crate::kernel::Errno;
+use crate::runtime::clock;
+
+/// `RDMA_UDP_QKEY` of `rdma/rdma_cma.h`.
+pub(super) const UDP_QKEY: u32 = 0x0123_4567;
+/// Requests that may wait when the application says no number, or a larger one (`max_backlog` of ucma.c).
+const MAX_BACKLOG: u32 = 1024;
+/// Exponent of the ACK timeout of connections: 4.096 µs · 2^16, a quarter of a second.
+const ACK_TIMEOUT: u8 = 16;
+
+/// What `rdma_connect` and `rdma_accept` give.
+pub(crate) struct Offer {
+    pub(crate) param: ConnParam,
+    pub(crate) qkey: u32,
+    pub(crate) private_data: Vec<u8>,
+    pub(crate) ece: (u32, u32),
+}
+
+impl Manager {
+    pub(crate) fn create_id(&self, channel: &Arc<Channel>, uid: u64, space: u16, qp_type: u8) -> Result<u32, Errno> {
+        let space = PortSpace::from_number(space).ok_or(EINVAL)?;
+        let qp_type = match space {
+            PortSpace::Tcp => match qp_type {
+                IBV_QPT_UC | IBV_QPT_XRC_SEND | IBV_QPT_XRC_RECV => qp_type,
+                _ => IBV_QPT_RC,
+            },
+            PortSpace::Udp | PortSpace::Ipoib => IBV_QPT_UD,
+            PortSpace::Ib => qp_type,
+        };
+        let mut state = self.state();
+        let handle = state.new_handle();
+        state.ids.insert(handle, Id::new(Arc::clone(channel), uid, space, qp_type));
+        Ok(handle)
+    }
+
+    /// Destroys an id; answers how many of its events the application has got.
+    pub(crate) fn destroy_id(&self, handle: u32) -> Result<u32, Errno> {
+        let mut state = self.state();
+        let id = state.ids.remove(&handle).ok_or(Errno(libc::ENOENT))?;
+        let events = id.channel.extract(|event| event.handle == handle || event.counted_by == handle);
+        if let (Some(device), Some(comm)) = (id.device, id.comm) {
+            if let Some(device) = state.devices.get_mut(device) {
+                device.cm.release(clock::now(), comm);
+            }
+            state.pump_now(device);
+        }
+        let children: Vec<u32> = events
+            .iter()
+            .filter(|event| event.kind == Kind::ConnectRequest && event.handle != handle)
+            .map(|event| event.handle)
+            .collect();
+        let reported = id.events_reported;
+        // Its names close sockets, nothing more.
+        drop(id);
+        drop(state);
+        for child in children {
+            let _ = self.destroy_id(child);
+        }
+        Ok(reported)
+    }
+
+    pub(crate) fn bind(&self, handle: u32, address: SocketAddr) -> Result<(), Errno> {
+        self.open_devices();
+        self.state().bind(handle, address)
+    }
+
+    pub(crate) fn listen(&self, handle: u32, backlog: i32) -> Result<(), Errno> {
+        self.open_devices();
+        let mut state = self.state();
+        if state.id(handle)?.state == Phase::Idle {
+            state.bind(handle, SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0))?;
+        }
+        let id = state.id(handle)?;
+        if id.state != Phase::AddrBound {
+            return Err(EINVAL);
+        }
+        let wanted = u32::try_from(backlog).unwrap_or_default();
+        id.backlog = if wanted == 0 || wanted > MAX_BACKLOG { MAX_BACKLOG } else { wanted };
+        let (space, src, v6_only, unclaimed) = (id.space, id.src.ok_or(EINVAL)?, id.v6_only, id.claims.is_empty());
+        if unclaimed {
+            let (_, claims) = state.claim(space, src, v6_only)?;
+            state.id(handle)?.claims = claims;
+        }
+        state.id(handle)?.state = Phase::Listen;
+        Ok(())
+    }
+
+    pub(crate) fn resolve_addr(&self, handle: u32, src: Option<SocketAddr>, dst: SocketAddr) -> Result<(), Errno> {
+        self.open_devices();
+        let mut state = self.state();
+        if state.id(handle)?.state == Phase::Idle
+            && let Some(src) = src
+        {
+            state.bind(handle, src)?;
+        }
+        let id = state.id(handle)?;
+        if !matches!(id.state, Phase::Idle | Phase::AddrBound) {
+            return Err(EINVAL);
+        }
+        let bound = id.src;
+        if bound.is_some_and(|bound| bound.is_ipv4() != dst.is_ipv4() && !bound.ip().is_unspecified()) {
+            return Err(EINVAL);
+        }
+        // The wildcard as a destination is this host (`cma_resolve_loopback`).
+        let dst = if dst.ip().is_unspecified() {
+            let local: IpAddr = if dst.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() };
+            SocketAddr::new(local, dst.port())
+        } else {
+            dst
+        };
+        let from = bound.map(|bound| bound.ip()).filter(|ip| !ip.is_unspecified());
+        let source = source_towards(dst, from);
+        let device = source.and_then(|ip| state.device_of(ip));
+        let port = match bound.map(|bound| bound.port()) {
+            Some(port) if port != 0 => port,
+            _ => state.ephemeral_port(),
+        };
+        let id = state.id(handle)?;
+        let (kind, status) = match (source, device) {
+            (Some(ip), Some(device)) => {
+                id.src = Some(with_scope_of(ip, port, dst));
+                id.dst = Some(dst);
+                id.device = Some(device);
+                id.state = Phase::AddrResolved;
+                (Kind::AddrResolved, 0)
+            }
+            (None, _) => (Kind::AddrError, -libc::ENETUNREACH),
+            (_, None) => (Kind::AddrError, -libc::ENODEV),
+        };
+        if status != 0 {
+            id.state = Phase::AddrBound;
+            id.src = id.src.or(Some(SocketAddr::new(unspecified_like(dst), port)));
+        }
+        state.tell(handle, kind, status, None, Vec::new());
+        Ok(())
+    }
+
+    pub(crate) fn resolve_route(&self, handle: u32) -> Result<(), Errno> {
+        let mut state = self.state();
+        let id = state.id(handle)?;
+        if id.state != Phase::AddrResolved {
+            return Err(EINVAL);
+        }
+        id.state = Phase::RouteResolved;
+        state.tell(handle, Kind::RouteResolved, 0, None, Vec::new());
+        Ok(())
+    }
+
+    pub(crate) fn connect(&self, handle: u32, offer: &Offer) -> Result<(), Errno> {
+        let mut state = self.state();
+        let (our_psn, random) = (Psn::new(low(state.random())), state.random());
+        let id = state.id(handle)?;
+        if id.state != Phase::RouteResolved {
+            return Err(EINVAL);
+        }
+        let (src, dst, index) = (id.src.ok_or(EINVAL)?, id.dst.ok_or(EINVAL)?, id.device.ok_or(EINVAL)?);
+        let ends = Ends { local: id.local_gid(), remote: id.remote_gid() };
+        let service_id = ServiceId::new(id.space.number(), dst.port()).0;
+        let (qp_type, is_datagram, tos) = (id.qp_type, id.is_datagram(), id.tos);
+        let ack_timeout = id.ack_timeout.unwrap_or(ACK_TIMEOUT);
+        let header = IpHeader { src_port: src.port(), addresses: IpPair::new(src.ip(), dst.ip()).ok_or(EINVAL)? };
+        let device = state.devices.get_mut(index).ok_or(Errno(libc::ENODEV))?;
+        let mtu = mtu_of(device.interface().path_mtu());
+        let (request, sidr_request) = if is_datagram {
+            (None, Some(behind_header(&header, &offer.private_data).ok_or(EINVAL)?))
+        } else {
+            (Some(behind_header(&header, &offer.private_data).ok_or(EINVAL)?), None)
+        };
+        let comm = device.new_comm_id(random)?;
+        let now = clock::now();
+        let begun = if let Some(private_data) = request {
+            let req = Req {
+                local_id: comm,
+                vendor_id: offer.ece.0,
+                service_id,
+                ca_guid: u64::from_be(device.guid),
+                q_key: QKey(0),
+                qpn: Qpn::new(offer.param.qp_num),
+                responder_resources: offer.param.responder_resources,
+                initiator_depth: offer.param.initiator_depth,
+                eecn: 0,
+                remote_eecn: 0,
+                remote_response_timeout: RESPONSE_TIMEOUT,
+                service: match qp_type {
+                    IBV_QPT_UC => TransportService::Uc,
+                    IBV_QPT_XRC_SEND | IBV_QPT_XRC_RECV => TransportService::Xrc,
+                    _ => TransportService::Rc,
+                },
+                flow_control: offer.param.flow_control,
+                starting_psn: our_psn,
+                local_response_timeout: RESPONSE_TIMEOUT,
+                retry_count: offer.param.retry_count.min(7),
+                p_key: PKey::DEFAULT,
+                path_mtu: mtu,
+                rdc_exists: false,
+                rnr_retry_count: offer.param.rnr_retry_count.min(7),
+                max_cm_retries: MAX_RETRIES,
+                srq: offer.param.srq,
+                primary: Path {
+                    local_lid: 0xFFFF,
+                    remote_lid: 0xFFFF,
+                    local_gid: ends.local,
+                    remote_gid: ends.remote,
+                    flow_label: 0,
+                    // IB_RATE_10_GBPS.
+                    packet_rate: 3,
+                    traffic_class: tos,
+                    hop_limit: 64,
+                    sl: 0,
+                    subnet_local: false,
+                    ack_timeout,
+                },
+                alternate: Path::default(),
+                private_data,
+            };
+            device.cm.connect(now, ends, &req, offer.ece.1)
+        } else {
+            let req = SidrReq {
+                request_id: comm,
+                p_key: PKey::DEFAULT,
+                service_id,
+                private_data: sidr_request.unwrap_or([0; 216]),
+            };
+            device.cm.resolve_service(now, ends, &req)
+        };
+        begun.map_err(|_| EINVAL)?;
+        device.names.insert(comm, handle);
+        let id = state.id(handle)?;
+        id.comm = Some(comm);
+        id.state = Phase::Connect;
+        id.connection.our_psn = our_psn.get();
+        id.connection.param = offer.param;
+        id.connection.path_mtu = mtu.code();
+        id.connection.ack_timeout = ack_timeout;
+        state.pump_now(index);
+        Ok(())
+    }
+
+    /// Accepts a request, or (without an offer) a reply.
+    pub(crate) fn accept(&self, handle: u32, uid: u64, offer: Option<&Offer>) -> Result<(), Errno> {
+        let mut state = self.state();
+        let id = state.id(handle)?;
+        if id.state != Phase::Connect {
+            return Err(EINVAL);
+        }
+        let our_psn = Psn::new(id.connection.our_psn);
+        let (index, comm, is_datagram) = (id.device.ok_or(EINVAL)?, id.comm.ok_or(EINVAL)?, id.is_datagram());
+        let device = state.devices.get_mut(index).ok_or(Errno(libc::ENODEV))?;
+        let now = clock::now();
+        let Some(offer) = offer else {
+            device.cm.establish(comm).map_err(|_| EINVAL)?;
+            state.pump_now(index);
+            return Ok(());
+        };
+        if is_datagram {
+            let private_data = padded(&offer.private_data).ok_or(EINVAL)?;
+            let q_key = QKey(if offer.qkey == 0 { UDP_QKEY } else { offer.qkey });
+            let answer =
+                device.cm.answer_service(comm, SidrStatus::SUCCESS, Qpn::new(offer.param.qp_num), q_key, &private_data);
+            answer.map_err(|_| EINVAL)?;
+        } else {
+            let rep = Rep {
+                ids: Ids::default(),
+                q_key: QKey(0),
+                qpn: Qpn::new(offer.param.qp_num),
+                eecn: 0,
+                // The queue pair that answers was made ready with it before this call.
+                starting_psn: our_psn,
+                vendor_id: offer.ece.0,
+                responder_resources: offer.param.responder_resources,
+                initiator_depth: offer.param.initiator_depth,
+                // `local_ca_ack_delay` of the device.
+                target_ack_delay: 15,
+                failover_accepted: 0,
+                flow_control: offer.param.flow_control,
+                rnr_retry_count: offer.param.rnr_retry_count.min(7),
+                srq: offer.param.srq,
+                ca_guid: u64::from_be(device.guid),
+                private_data: padded(&offer.private_data).ok_or(EINVAL)?,
+            };
+            device.cm.accept(now, comm, &rep, offer.ece.1).map_err(|_| EINVAL)?;
+            let connection = &mut state.id(handle)?.connection;
+            connection.param.responder_resources = offer.param.responder_resources;
+            connection.param.initiator_depth = offer.param.initiator_depth;
+        }
+        state.id(handle)?.uid = uid;
+        state.pump_now(index);
+        Ok(())
+    }
+
+    pub(crate) fn reject(&self, handle: u32, reason: u8, private_data: &[u8]) -> Result<(), Errno> {
+        let mut state = self.state();
+        let id = state.id(handle)?;
+        let (index, comm, is_datagram) = (id.device.ok_or(EINVAL)?, id.comm.ok_or(EINVAL)?, id.is_datagram());
+        let device = state.devices.get_mut(index).ok_or(Errno(libc::ENODEV))?;
+        let done = if is_datagram {
+            let private_data = padded(private_data).ok_or(EINVAL)?;
+            device.cm.answer_service(comm, SidrStatus::REJECT, Qpn::default(), QKey(0), &private_data)
+        } else {
+            let private_data = padded(private_data).ok_or(EINVAL)?;
+            let reason = if reason == 0 { RejReason::CONSUMER_DEFINED } else { RejReason(reason.into()) };
+            device.cm.reject(comm, reason, &[], &private_data)
+        };
+        done.map_err(|_| EINVAL)?;
+        state.pump_now(index);
+        Ok(())
+    }
+
+    pub(crate) fn disconnect(&self, handle: u32) -> Result<(), Errno> {
+        let mut state = self.state();
+        let id = state.id(handle)?;
+        let (Some(index), Some(comm)) = (id.device, id.comm) else { return Err(EINVAL) };
+        let device = state.devices.get_mut(index).ok_or(Errno(libc::ENODEV))?;
+        // It may have been ended by the peer, or never have begun: the kernel says nothing either.
+        let _ = device.cm.disconnect(clock::now(), comm);
+        state.pump_now(index);
+        Ok(())
+    }
+
+    /// `IBV_EVENT_COMM_EST`, which the application has had from its queue pair.
+    pub(crate) fn notify(&self, handle: u32, event: u32) -> Result<(), Errno> {
+        let mut state = self.state();
+        let id = state.id(handle)?;
+        let (Some(index), Some(comm)) = (id.device, id.comm) else { return Err(EINVAL) };
+        let device = state.devices.get_mut(index).ok_or(Errno(libc::ENODEV))?;
+        if event != urxe_ffi::verbs::IBV_EVENT_COMM_EST {
+            return Err(EINVAL);
+        }
+        device.cm.notice_communication(comm).map_err(|_| EINVAL)?;
+        state.pump_now(index);
+        Ok(())
+    }
+
+    /// Moves an id, with its events, to another channel; answers how many of its events the application has got.
+    pub(crate) fn migrate(&self, handle: u32, to: &Arc<Channel>) -> Result<u32, Errno> {
+        let mut state = self.state();
+        let id = state.id(handle)?;
+        let from = std::mem::replace(&mut id.channel, Arc::clone(to));
+        let reported = id.events_reported;
+        for event in from.extract(|event| event.counted_by == handle) {
+            to.push(event);
+        }
+        Ok(reported)
+    }
+
+    pub(crate) fn set_option(&self, handle: u32, level: u32, name: u32, value: &[u8]) -> Result<(), Errno> {
+        let mut state = self.state();
+        let id = state.id(handle)?;
+        let byte = || if let [byte] = value { Ok(*byte) } else { Err(EINVAL) };
+        let flag = || value.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes) != 0).ok_or(EINVAL);
+        let before_bind = matches!(id.state, Phase::Idle | Phase::AddrBound);
+        match (level, name) {
+            // RDMA_OPTION_ID_TOS
+            (0, 0) => id.tos = byte()?,
+            // RDMA_OPTION_ID_REUSEADDR, _AFONLY
+            (0, 1) if before_bind => id.reuse = flag()?,
+            (0, 2) if before_bind => id.v6_only = flag()?,
+            // RDMA_OPTION_ID_ACK_TIMEOUT
+            (0, 3) => id.ack_timeout = Some(byte()?.min(31)),
+            // RDMA_OPTION_IB_PATH: the route is given instead of resolved.
+            (1, 1) if id.state == Phase::AddrResolved => {
+                id.state = Phase::RouteResolved;
+                state.tell(handle, Kind::RouteResolved, 0, None, Vec::new());
+            }
+            (0, 1 | 2) | (1, 1) => return Err(EINVAL),
+            _ => return Err(Errno(libc::ENOSYS)),
+        }
+        Ok(())
+    }
+
+    /// Joins a group, which on RoCE is a matter of names only: who receives, attaches its queue pair.
+    pub(crate) fn join(&self, handle: u32, uid: u64, group: SocketAddr) -> Result<u32, Errno> {
+        let mut state = self.state();
+        let new = state.new_handle();
+        let id = state.id(handle)?;
+        let index = id.device.ok_or(EINVAL)?;
+        if !matches!(id.state, Phase::AddrBound | Phase::AddrResolved) || !id.is_datagram() {
+            return Err(EINVAL);
+        }
+        id.groups.push(Group { handle: new, events_reported: 0 });
+        let (channel, local, tos) = (Arc::clone(&id.channel), id.local_gid(), id.tos);
+        let device = state.devices.get(index).ok_or(Errno(libc::ENODEV))?;
+        let address = Address { dgid: urxe_net::gid_of(group.ip()), sgid_index: device.gid_index(&local), tclass: tos };
+        channel.push(Event {
+            handle,
+            counted_by: new,
+            uid,
+            kind: Kind::MulticastJoin,
+            status: 0,
+            param: Param::Ud(UdParam { qp_num: 0x00FF_FFFF, qkey: UDP_QKEY, address }),
+            private_data: Vec::new(),
+            ece: (0, 0),
+        });
+        Ok(new)
+    }
+
+    /// Leaves a group; answers how many of its events the application has got.
+    pub(crate) fn leave(&self, group: u32) -> Result<u32, Errno> {
+        let mut state = self.state();
+        for id in state.ids.values_mut() {
+            if let Some(at) = id.groups.iter().position(|joined| joined.handle == group) {
+                let left = id.groups.swap_remove(at);
+                id.channel.extract(|event| event.counted_by == group);
+                return Ok(left.events_reported);
+            }
+        }
+        Err(Errno(libc::ENOENT))
+    }
+
+    /// The next event of the channel, waiting for it unless the file is non-blocking.
+    pub(crate) fn next_event(&self, channel: &Channel) -> Result<Event, Errno> {
+        loop {
+            channel.wait()?;
+            let mut state = self.state();
+            let Some(event) = channel.pop() else { continue };
+            if event.kind == Kind::ConnectRequest
+                && let Ok(listener) = state.id(event.counted_by)
+            {
+                listener.backlog += 1;
+            }
+            if let Some(id) = state.ids.get_mut(&event.counted_by) {
+                id.events_reported += 1;
+            } else if let Some(id) = state.ids.get_mut(&event.handle) {
+                id.events_reported += 1;
+                let group = id.groups.iter_mut().find(|group| group.handle == event.counted_by);
+                if let Some(group) = group {
+                    group.events_reported += 1;
+                }
+            }
+            return Ok(event);
+        }
+    }
+}
+
+impl State {
+    fn bind(&mut self, handle: u32, address: SocketAddr) -> Result<(), Errno> {
+        let id = self.id(handle)?;
+        if id.state != Phase::Idle {
+            return Err(EINVAL);
+        }
+        let (space, v6_only, reuse) = (id.space, id.v6_only, id.reuse);
+        let device = if address.ip().is_unspecified() {
+            None
+        } else {
+            Some(self.device_of(address.ip()).ok_or(Errno(libc::ENODEV))?)
+        };
+        let (port, claims) = match (reuse, address.port()) {
+            // Whoever listens takes it.
+            (true, port) if port != 0 => (port, Vec::new()),
+            _ => self.claim(space, address, v6_only)?,
+        };
+        let mut address = address;
+        address.set_port(port);
+        let id = self.id(handle)?;
+        (id.src, id.device, id.claims, id.state) = (Some(address), device, claims, Phase::AddrBound);
+        Ok(())
+    }
+
+    /// Puts an event into the id's channel, unless the application does not know the id yet.
+    pub(super) fn tell(&mut self, handle: u32, kind: Kind, status: i32, param: Option<Param>, private_data: Vec<u8>) {
+        let Ok(id) = self.id(handle) else { return };
+        if id.uid == 0 {
+            return;
+        }
+        let event = Event {
+            handle,
+            counted_by: handle,
+            uid: id.uid,
+            kind,
+            status,
+            param: param.unwrap_or(Param::Conn(ConnParam::default())),
+            private_data,
+            ece: id.connection.ece,
+        };
+        id.channel.push(event);
+    }
+}
+
+pub(super) fn mtu_of(bytes: u16) -> Mtu {
+    Mtu::ALL.into_iter().rev().find(|mtu| mtu.bytes() <= usize::from(bytes)).unwrap_or(Mtu::Mtu256)
+}
+
+pub(super) fn low(random: u64) -> u32 {
+    let [a, b, c, d, ..] = random.to_ne_bytes();
+    u32::from_ne_bytes([a, b, c, d])
+}
+
+fn unspecified_like(address: SocketAddr) -> IpAddr {
+    if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() }
+}
+
+fn with_scope_of(ip: IpAddr, port: u16, other: SocketAddr) -> SocketAddr {
+    match (ip, other) {
+        (IpAddr::V6(ip), SocketAddr::V6(other)) => std::net::SocketAddrV6::new(ip, port, 0, other.scope_id()).into(),
+        _ => SocketAddr::new(ip, port),
+    }
+}
+
+/// Private data with zeroes behind it; `None` if it is too long.
+fn padded<const N: usize>(data: &[u8]) -> Option<[u8; N]> {
+    let mut padded = [0; N];
+    padded.get_mut(..data.len())?.copy_from_slice(data);
+    Some(padded)
+}
+
+/// The IP header, the consumer's private data, and zeroes behind it; `None` if that is too long.
+fn behind_header<const N: usize>(header: &IpHeader, data: &[u8]) -> Option<[u8; N]> {
+    let mut room = [0; N];
+    header.emit(room.first_chunk_mut()?);
+    room.get_mut(IpHeader::LEN..IpHeader::LEN + data.len())?.copy_from_slice(data);
+    Some(room)
+}

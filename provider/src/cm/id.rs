@@ -1,0 +1,138 @@
+//! An `rdma_cm_id`, as the kernel sees it.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use urxe_net::{Gid, Service};
+use urxe_wire::cm::{CommId, ServiceId};
+
+use super::channel::Channel;
+use super::event::ConnParam;
+
+/// `enum rdma_ucm_port_space`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum PortSpace {
+    Ipoib,
+    Tcp,
+    Udp,
+    Ib,
+}
+
+impl PortSpace {
+    pub(crate) const fn from_number(number: u16) -> Option<Self> {
+        Some(match number {
+            0x0002 => Self::Ipoib,
+            ServiceId::TCP => Self::Tcp,
+            ServiceId::UDP => Self::Udp,
+            0x013F => Self::Ib,
+            _ => return None,
+        })
+    }
+
+    pub(crate) const fn number(self) -> u16 {
+        match self {
+            Self::Ipoib => 0x0002,
+            Self::Tcp => ServiceId::TCP,
+            Self::Udp => ServiceId::UDP,
+            Self::Ib => 0x013F,
+        }
+    }
+}
+
+/// `enum rdma_cm_state` of the kernel, as far as it lasts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum State {
+    Idle,
+    AddrBound,
+    AddrResolved,
+    RouteResolved,
+    Listen,
+    /// From a request on, either way, until it ends.
+    Connect,
+    Disconnect,
+}
+
+/// What both ends have told each other.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Connection {
+    pub(crate) our_psn: u32,
+    pub(crate) peer_psn: u32,
+    pub(crate) param: ConnParam,
+    pub(crate) path_mtu: u8,
+    pub(crate) ack_timeout: u8,
+    pub(crate) ece: (u32, u32),
+}
+
+pub(crate) struct Id {
+    pub(crate) channel: Arc<Channel>,
+    /// The application's name for it; 0 until a connection is accepted.
+    pub(crate) uid: u64,
+    pub(crate) space: PortSpace,
+    pub(crate) qp_type: u8,
+    pub(crate) state: State,
+    pub(crate) src: Option<SocketAddr>,
+    pub(crate) dst: Option<SocketAddr>,
+    /// Which device.
+    pub(crate) device: Option<usize>,
+    /// Names that keep others from the port.
+    pub(crate) claims: Vec<Service>,
+    pub(crate) reuse: bool,
+    pub(crate) v6_only: bool,
+    pub(crate) tos: u8,
+    pub(crate) ack_timeout: Option<u8>,
+    /// Of a listener: how many more requests may wait.
+    pub(crate) backlog: u32,
+    pub(crate) comm: Option<CommId>,
+    pub(crate) connection: Connection,
+    pub(crate) events_reported: u32,
+    /// Groups joined: handle, application's name, events reported.
+    pub(crate) groups: Vec<Group>,
+}
+
+pub(crate) struct Group {
+    pub(crate) handle: u32,
+    pub(crate) events_reported: u32,
+}
+
+impl Id {
+    pub(crate) fn new(channel: Arc<Channel>, uid: u64, space: PortSpace, qp_type: u8) -> Self {
+        Self {
+            channel,
+            uid,
+            space,
+            qp_type,
+            state: State::Idle,
+            src: None,
+            dst: None,
+            device: None,
+            claims: Vec::new(),
+            reuse: false,
+            v6_only: false,
+            tos: 0,
+            ack_timeout: None,
+            backlog: 0,
+            comm: None,
+            connection: Connection::default(),
+            events_reported: 0,
+            groups: Vec::new(),
+        }
+    }
+
+    pub(crate) const fn is_datagram(&self) -> bool {
+        self.qp_type == IBV_QPT_UD
+    }
+
+    pub(crate) fn local_gid(&self) -> Gid {
+        self.src.map_or([0; 16], |address| urxe_net::gid_of(address.ip()))
+    }
+
+    pub(crate) fn remote_gid(&self) -> Gid {
+        self.dst.map_or([0; 16], |address| urxe_net::gid_of(address.ip()))
+    }
+}
+
+pub(crate) const IBV_QPT_RC: u8 = 2;
+pub(crate) const IBV_QPT_UC: u8 = 3;
+pub(crate) const IBV_QPT_UD: u8 = 4;
+pub(crate) const IBV_QPT_XRC_SEND: u8 = 9;
+pub(crate) const IBV_QPT_XRC_RECV: u8 = 10;

@@ -1,0 +1,228 @@
+//! What peers say, turned into the application's events (the kernel's `cma_ib_handler` and `cma_sidr_rep_handler`).
+
+use std::net::SocketAddr;
+
+use urxe_engine::Instant;
+use urxe_engine::cm::{Ends, Event as CmEvent, Verdict};
+use urxe_net::Gid;
+use urxe_wire::cm::{CmMad, CommId, IpHeader, Message, Rep, Req, ServiceId, SidrRep, SidrStatus, TransportService};
+
+use super::commands::{low, mtu_of};
+use super::event::{Address, ConnParam, Event, Kind, Param, UdParam};
+use super::id::{IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_RECV, Id, State as Phase};
+use super::{Device, State};
+
+impl State {
+    /// A message has come.
+    pub(super) fn handle_message(&mut self, index: usize, now: Instant, local: Gid, peer: Gid, mad: &CmMad) {
+        let random = self.random();
+        let Self { devices, ids, .. } = self;
+        let Some(device) = devices.get_mut(index) else { return };
+        let Device { cm, shared, names, .. } = device;
+        let mut decide = |message: &Message| {
+            let Some((listener, _, _)) = listener_for(ids, message, local) else { return Verdict::Refuse };
+            let Some(id) = ids.get_mut(&listener).filter(|id| id.backlog > 0) else { return Verdict::Ignore };
+            let Ok(qpn) = shared.port().net().alloc_qpn() else { return Verdict::Ignore };
+            id.backlog -= 1;
+            let [high, ..] = random.to_ne_bytes();
+            let comm = CommId(u32::from(high) << 24 | qpn.get());
+            // Until its own id is made, the connection has its listener's.
+            names.insert(comm, listener);
+            Verdict::Take(comm)
+        };
+        cm.handle(now, Ends { local, remote: peer }, mad, &mut decide);
+    }
+
+    /// Something has happened to a connection.
+    pub(super) fn handle_event(&mut self, index: usize, comm: CommId, event: CmEvent) {
+        if event == CmEvent::Gone {
+            self.forget_name(index, comm);
+            return;
+        }
+        let Some(handle) = self.devices.get(index).and_then(|device| device.names.get(&comm).copied()) else { return };
+        match event {
+            CmEvent::Request(req) => self.on_request(index, comm, handle, &req),
+            CmEvent::ServiceRequest(req) => {
+                let source = IpHeader::parse(req.private_data.first_chunk().unwrap_or(&[0; IpHeader::LEN]));
+                let Some(header) = source else { return };
+                let data = req.private_data.get(IpHeader::LEN..).unwrap_or_default().to_vec();
+                let child = self.new_child(index, comm, handle, &header, req.service_id, IBV_QPT_UD);
+                let param = UdParam { qp_num: 0, qkey: 0, address: self.address_of(index, child) };
+                self.announce(handle, child, Param::Ud(param), data);
+            }
+            CmEvent::Reply(rep) => self.on_reply(handle, &rep),
+            CmEvent::Established(private_data) => {
+                self.tell(handle, Kind::Established, 0, None, private_data.to_vec());
+            }
+            CmEvent::ServiceReply(rep) => self.on_service_reply(index, handle, &rep),
+            CmEvent::Rejected(rej) => {
+                if let Ok(id) = self.id(handle) {
+                    id.state = Phase::Disconnect;
+                }
+                self.tell(handle, Kind::Rejected, i32::from(rej.reason.0), None, rej.private_data.to_vec());
+            }
+            CmEvent::Unreachable => {
+                if let Ok(id) = self.id(handle) {
+                    id.state = Phase::Disconnect;
+                }
+                self.tell(handle, Kind::Unreachable, -libc::ETIMEDOUT, None, Vec::new());
+            }
+            CmEvent::Disconnected(how, private_data) => {
+                if let Ok(id) = self.id(handle) {
+                    id.state = Phase::Disconnect;
+                }
+                let status = if how == urxe_engine::cm::Disconnect::Unanswered { -libc::ETIMEDOUT } else { 0 };
+                self.tell(handle, Kind::Disconnected, status, None, private_data.to_vec());
+            }
+            CmEvent::TimeWaitExit => self.tell(handle, Kind::TimewaitExit, 0, None, Vec::new()),
+            CmEvent::Gone => {}
+        }
+    }
+
+    fn on_request(&mut self, index: usize, comm: CommId, listener: u32, req: &Req) {
+        let Some(header) = req.private_data.first_chunk().and_then(IpHeader::parse) else { return };
+        let qp_type = match req.service {
+            TransportService::Uc => IBV_QPT_UC,
+            TransportService::Xrc => IBV_QPT_XRC_RECV,
+            TransportService::Rc | TransportService::Rd => IBV_QPT_RC,
+        };
+        let child = self.new_child(index, comm, listener, &header, req.service_id, qp_type);
+        let our_psn = low(self.random()) & 0x00FF_FFFF;
+        let (mtu, options) = self.devices.get(index).map_or((1, 0), |device| {
+            let mtu = mtu_of(device.interface().path_mtu()).min(req.path_mtu);
+            (mtu.code(), device.cm.attribute_modifier(comm))
+        });
+        // Each end's resources are the other's depth.
+        let param = ConnParam {
+            qp_num: req.qpn.get(),
+            srq: req.srq,
+            responder_resources: req.initiator_depth,
+            initiator_depth: req.responder_resources,
+            flow_control: req.flow_control,
+            retry_count: req.retry_count,
+            rnr_retry_count: req.rnr_retry_count,
+        };
+        if let Ok(id) = self.id(child) {
+            id.connection.our_psn = our_psn;
+            id.connection.peer_psn = req.starting_psn.get();
+            id.connection.param = param;
+            id.connection.path_mtu = mtu;
+            id.connection.ack_timeout = req.primary.ack_timeout;
+            id.connection.ece = (req.vendor_id, options);
+            id.tos = req.primary.traffic_class;
+        }
+        let data = req.private_data.get(IpHeader::LEN..).unwrap_or_default().to_vec();
+        self.announce(listener, child, Param::Conn(param), data);
+    }
+
+    fn new_child(
+        &mut self,
+        index: usize,
+        comm: CommId,
+        listener: u32,
+        header: &IpHeader,
+        service_id: u64,
+        qp_type: u8,
+    ) -> u32 {
+        let child = self.new_handle();
+        let port = ServiceId(service_id).parts().map_or(0, |(_, port)| port);
+        if let Some(parent) = self.ids.get(&listener) {
+            let mut id = Id::new(std::sync::Arc::clone(&parent.channel), 0, parent.space, qp_type);
+            id.state = Phase::Connect;
+            id.src = Some(SocketAddr::new(header.addresses.dst(), port));
+            id.dst = Some(SocketAddr::new(header.addresses.src(), header.src_port));
+            id.device = Some(index);
+            id.comm = Some(comm);
+            id.tos = parent.tos;
+            self.ids.insert(child, id);
+        }
+        if let Some(device) = self.devices.get_mut(index) {
+            device.names.insert(comm, child);
+        }
+        child
+    }
+
+    fn announce(&mut self, listener: u32, child: u32, param: Param, private_data: Vec<u8>) {
+        let ece = self.ids.get(&child).map_or((0, 0), |id| id.connection.ece);
+        let Some(parent) = self.ids.get(&listener) else { return };
+        parent.channel.push(Event {
+            handle: child,
+            counted_by: listener,
+            uid: parent.uid,
+            kind: Kind::ConnectRequest,
+            status: 0,
+            param,
+            private_data,
+            ece,
+        });
+    }
+
+    fn on_reply(&mut self, handle: u32, rep: &Rep) {
+        let Ok(id) = self.id(handle) else { return };
+        let param = ConnParam {
+            qp_num: rep.qpn.get(),
+            srq: rep.srq,
+            responder_resources: rep.initiator_depth,
+            initiator_depth: rep.responder_resources,
+            flow_control: rep.flow_control,
+            retry_count: id.connection.param.retry_count,
+            rnr_retry_count: rep.rnr_retry_count,
+        };
+        id.connection.peer_psn = rep.starting_psn.get();
+        id.connection.param = param;
+        id.connection.ece.0 = rep.vendor_id;
+        self.tell(handle, Kind::ConnectResponse, 0, Some(Param::Conn(param)), rep.private_data.to_vec());
+    }
+
+    fn on_service_reply(&mut self, index: usize, handle: u32, rep: &SidrRep) {
+        let address = self.address_of(index, handle);
+        let param = UdParam { qp_num: rep.qpn.get(), qkey: rep.q_key.0, address };
+        let data = rep.private_data.to_vec();
+        if rep.status == SidrStatus::SUCCESS {
+            self.tell(handle, Kind::Established, 0, Some(Param::Ud(param)), data);
+        } else {
+            if let Ok(id) = self.id(handle) {
+                id.state = Phase::Disconnect;
+            }
+            self.tell(handle, Kind::Unreachable, i32::from(rep.status.0), Some(Param::Ud(param)), data);
+        }
+    }
+
+    fn address_of(&self, index: usize, handle: u32) -> Address {
+        let (Some(device), Some(id)) = (self.devices.get(index), self.ids.get(&handle)) else {
+            return Address::default();
+        };
+        Address { dgid: id.remote_gid(), sgid_index: device.gid_index(&id.local_gid()), tclass: id.tos }
+    }
+}
+
+/// Who listens for a request that came to `local`: its handle, the request's header and service.
+fn listener_for(
+    ids: &std::collections::HashMap<u32, Id>,
+    message: &Message,
+    local: Gid,
+) -> Option<(u32, IpHeader, u64)> {
+    let (service_id, private_data) = match message {
+        Message::Req(req) => (req.service_id, &req.private_data[..]),
+        Message::SidrReq(req) => (req.service_id, &req.private_data[..]),
+        _ => return None,
+    };
+    let header = IpHeader::parse(private_data.first_chunk()?)?;
+    let (space, port) = ServiceId(service_id).parts()?;
+    // The addresses in there must be those that it travelled between, as the kernel's `validate_net_dev` has it.
+    if urxe_net::gid_of(header.addresses.dst()) != local {
+        return None;
+    }
+    let fits = |id: &Id| {
+        let Some(src) = id.src else { return false };
+        id.state == Phase::Listen
+            && id.space.number() == space
+            && src.port() == port
+            && match src.ip() {
+                ip if !ip.is_unspecified() => ip == header.addresses.dst(),
+                ip if ip.is_ipv4() => header.addresses.dst().is_ipv4(),
+                _ => header.addresses.dst().is_ipv6() || !id.v6_only,
+            }
+    };
+    ids.iter().find(|(_, id)| fits(id)).map(|(handle, _)| (*handle, header, service_id))
+}

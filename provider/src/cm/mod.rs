@@ -1,0 +1,263 @@
+//! rdma_cm ids: what the kernel's `rdma_cm` and `rdma_ucm` modules keep for librdmacm.
+//!
+//! ```text
+//! kernel/ucma  commands ─▶ Manager ─▶ urxe_engine::cm (a Cm for each device) ─▶ runtime/gsi  datagrams to QP1
+//!              events  ◀─ Channel ◀─
+//! ```
+//!
+//! One lock holds all ids and connections of the process: it is taken inside the receive token, and nothing that ends
+//! a port's thread may happen under it.
+
+mod address;
+pub(crate) mod channel;
+pub(crate) mod commands;
+pub(crate) mod event;
+pub(crate) mod id;
+mod messages;
+pub(crate) mod query;
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use urxe_engine::Instant;
+use urxe_engine::cm::Cm;
+use urxe_net::{Gid, Interface};
+use urxe_wire::cm::{CmMad, CommId};
+use urxe_wire::{Psn, Qpn};
+
+use crate::device;
+use crate::kernel::Errno;
+use crate::runtime::fork::Generation;
+use crate::runtime::gsi::{self, Gsi};
+use crate::runtime::port::Work;
+use crate::runtime::{clock, lock};
+use crate::verbs::context::SharedPort;
+use channel::Channel;
+use id::Id;
+
+const EINVAL: Errno = Errno(libc::EINVAL);
+
+/// The ids of this process.
+pub(crate) struct Manager {
+    generation: Generation,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    devices: Vec<Device>,
+    ids: HashMap<u32, Id>,
+    last_handle: u32,
+    /// Open channels: without any, no device is needed.
+    channels: usize,
+    random: u64,
+}
+
+/// A device, and the connections on it.
+struct Device {
+    shared: Arc<SharedPort>,
+    guid: u64,
+    cm: Cm,
+    names: HashMap<CommId, u32>,
+    psn: Psn,
+}
+
+impl Device {
+    fn interface(&self) -> &Interface {
+        self.shared.port().net().interface()
+    }
+
+    fn gid_index(&self, gid: &Gid) -> u8 {
+        let index = self.interface().gids().iter().position(|row| row == gid);
+        index.and_then(|index| u8::try_from(index).ok()).unwrap_or_default()
+    }
+
+    /// A name for a connection that nobody on this host has: a QPN of ours, and eight bits that differ each time.
+    fn new_comm_id(&self, random: u64) -> Result<CommId, Errno> {
+        let qpn = self.shared.port().net().alloc_qpn().map_err(|_| Errno(libc::ENOMEM))?;
+        let [high, ..] = random.to_ne_bytes();
+        Ok(CommId(u32::from(high) << 24 | qpn.get()))
+    }
+}
+
+impl State {
+    fn new_handle(&mut self) -> u32 {
+        // Small numbers, as the kernel's are: librdmacm indexes a table by them.
+        let mut handle = self.last_handle;
+        loop {
+            handle = (handle + 1) & 0xFFFF;
+            let taken = |id: &Id| id.groups.iter().any(|group| group.handle == handle);
+            if handle != 0 && !self.ids.contains_key(&handle) && !self.ids.values().any(taken) {
+                break;
+            }
+        }
+        self.last_handle = handle;
+        handle
+    }
+
+    fn id(&mut self, handle: u32) -> Result<&mut Id, Errno> {
+        self.ids.get_mut(&handle).ok_or(Errno(libc::ENOENT))
+    }
+
+    /// SplitMix64, seeded by the clock: PSNs and names need only differ.
+    fn random(&mut self) -> u64 {
+        let mut rng = urxe_engine::rng::Rng::new(self.random ^ clock::now().as_nanos());
+        self.random = rng.next_u64();
+        self.random
+    }
+
+    /// Sends what the device's connections have to send, and tells what they have to tell.
+    fn pump(&mut self, index: usize, work: &mut Work) {
+        loop {
+            let Some(device) = self.devices.get_mut(index) else { return };
+            while let Some(transmit) = device.cm.poll_transmit() {
+                let psn = device.psn;
+                device.psn = psn.next();
+                let ends = transmit.ends;
+                gsi::send(work, device.shared.port().net(), psn, ends.local, ends.remote, &transmit.payload);
+            }
+            let Some((comm, event)) = device.cm.poll_event() else { break };
+            self.handle_event(index, comm, event);
+        }
+        if let Some(device) = self.devices.get(index) {
+            device.shared.port().set_gsi_timer(device.cm.poll_timeout());
+        }
+    }
+
+    fn pump_now(&mut self, index: usize) {
+        let Some(port) = self.devices.get(index).map(|device| Arc::clone(device.shared.port())) else { return };
+        port.with_work(|work| self.pump(index, work));
+    }
+
+    fn forget_name(&mut self, index: usize, comm: CommId) {
+        if let Some(device) = self.devices.get_mut(index) {
+            device.names.remove(&comm);
+            device.shared.port().net().free_qpn(Qpn::new(comm.0));
+        }
+    }
+}
+
+static MANAGER: AtomicPtr<Manager> = AtomicPtr::new(std::ptr::null_mut());
+
+/// The manager of this process. A child of a fork gets a new one; the parent's is left alone there, for its lock may
+/// be held for ever.
+pub(crate) fn manager() -> &'static Manager {
+    let current = MANAGER.load(Ordering::Acquire);
+    // SAFETY: made by the box below, and never freed.
+    if let Some(manager) = unsafe { current.as_ref() }
+        && manager.generation == Generation::now()
+    {
+        return manager;
+    }
+    let new = Box::into_raw(Box::new(Manager { generation: Generation::now(), state: Mutex::default() }));
+    match MANAGER.compare_exchange(current, new, Ordering::AcqRel, Ordering::Acquire) {
+        // SAFETY: just made, and never freed from now on.
+        Ok(_) => unsafe { &*new },
+        Err(winner) => {
+            // SAFETY: made above and seen by nobody; the winner's is never freed.
+            unsafe {
+                drop(Box::from_raw(new));
+                &*winner
+            }
+        }
+    }
+}
+
+impl Manager {
+    fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    /// A new event channel, and the application's end of it.
+    pub(crate) fn open_channel(&self) -> Result<(Arc<Channel>, std::os::fd::OwnedFd), Errno> {
+        let (channel, fd) = Channel::new()?;
+        self.state().channels += 1;
+        Ok((Arc::new(channel), fd))
+    }
+
+    /// The channel is closed: its ids go.
+    pub(crate) fn close_channel(&self, channel: &Arc<Channel>) {
+        let handles: Vec<u32> = {
+            let state = self.state();
+            let here = |id: &Id| Arc::ptr_eq(&id.channel, channel);
+            state.ids.iter().filter(|(_, id)| here(id)).map(|(handle, _)| *handle).collect()
+        };
+        for handle in handles {
+            // It may have gone with another.
+            let _ = self.destroy_id(handle);
+        }
+        let unused = {
+            let mut state = self.state();
+            state.channels -= 1;
+            if state.channels == 0 { std::mem::take(&mut state.devices) } else { Vec::new() }
+        };
+        // Dropping a device ends its thread, which may wait for our lock: only now.
+        for device in &unused {
+            device.shared.port().set_gsi(None);
+            device.shared.port().set_gsi_timer(None);
+        }
+        drop(unused);
+    }
+
+    /// Opens every device that there is. One that cannot be opened is as good as none.
+    fn open_devices(&self) {
+        if !self.state().devices.is_empty() {
+            return;
+        }
+        let mut devices = Vec::new();
+        for (index, netdev) in device::netdevs().iter().enumerate() {
+            let name = format!("{}{index}", device::NAME);
+            if let Ok(shared) = SharedPort::open(&name, netdev) {
+                let guid =
+                    device::guid(&name).unwrap_or_else(|| u64::from_ne_bytes(shared.port().net().interface().guid()));
+                devices.push(Device { shared, guid, cm: Cm::new(), names: HashMap::new(), psn: Psn::default() });
+            }
+        }
+        let surplus = {
+            let mut state = self.state();
+            if state.devices.is_empty() {
+                for (index, device) in devices.iter().enumerate() {
+                    device.shared.port().set_gsi(Some(Arc::new(PortGsi { manager: self, index })));
+                }
+                std::mem::swap(&mut state.devices, &mut devices);
+            }
+            devices
+        };
+        drop(surplus);
+    }
+}
+
+/// What a port gives its datagrams to.
+struct PortGsi {
+    manager: *const Manager,
+    index: usize,
+}
+
+// SAFETY: managers are never freed, and `Sync`.
+unsafe impl Send for PortGsi {}
+// SAFETY: as above.
+unsafe impl Sync for PortGsi {}
+
+impl PortGsi {
+    fn manager(&self) -> &Manager {
+        // SAFETY: managers are never freed.
+        unsafe { &*self.manager }
+    }
+}
+
+impl Gsi for PortGsi {
+    fn receive(&self, work: &mut Work, now: Instant, local: Gid, peer: Gid, mad: &CmMad) {
+        let mut state = self.manager().state();
+        state.handle_message(self.index, now, local, peer, mad);
+        state.pump(self.index, work);
+    }
+
+    fn handle_timeout(&self, now: Instant) {
+        let mut state = self.manager().state();
+        if let Some(device) = state.devices.get_mut(self.index) {
+            device.cm.handle_timeout(now);
+            state.pump_now(self.index);
+        }
+    }
+}

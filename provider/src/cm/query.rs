@@ -1,0 +1,110 @@
+//! What an id knows.
+
+use std::net::SocketAddr;
+
+use urxe_net::Gid;
+
+use super::commands::{UDP_QKEY, mtu_of};
+use super::event::Address;
+use super::id::{Connection, IBV_QPT_UC, Id, State as Phase};
+use super::{EINVAL, Manager};
+use crate::kernel::Errno;
+
+/// Addresses, device and route of an id.
+pub(crate) struct Route {
+    /// Network byte order; 0 without a device.
+    pub(crate) node_guid: u64,
+    pub(crate) src: Option<SocketAddr>,
+    pub(crate) dst: Option<SocketAddr>,
+    pub(crate) sgid: Gid,
+    pub(crate) dgid: Gid,
+    /// The route is known.
+    pub(crate) has_path: bool,
+    /// `enum ibv_mtu`.
+    pub(crate) mtu: u8,
+    pub(crate) tclass: u8,
+    pub(crate) packet_life_time: u8,
+}
+
+/// What `ibv_modify_qp` needs for the next state.
+pub(crate) struct QpAttr {
+    pub(crate) mask: u32,
+    pub(crate) access: u32,
+    pub(crate) qkey: u32,
+    pub(crate) connection: Connection,
+    pub(crate) address: Address,
+}
+
+mod mask {
+    use urxe_ffi::verbs as v;
+
+    pub(super) const INIT: u32 = v::IBV_QP_STATE | v::IBV_QP_PKEY_INDEX | v::IBV_QP_PORT;
+    pub(super) const INIT_UD: u32 = INIT | v::IBV_QP_QKEY;
+    pub(super) const INIT_CONNECTED: u32 = INIT | v::IBV_QP_ACCESS_FLAGS;
+    pub(super) const RTR: u32 =
+        v::IBV_QP_STATE | v::IBV_QP_AV | v::IBV_QP_PATH_MTU | v::IBV_QP_DEST_QPN | v::IBV_QP_RQ_PSN;
+    pub(super) const RTR_RELIABLE: u32 = v::IBV_QP_MAX_DEST_RD_ATOMIC | v::IBV_QP_MIN_RNR_TIMER;
+    pub(super) const RTS: u32 = v::IBV_QP_STATE | v::IBV_QP_SQ_PSN;
+    pub(super) const RTS_RELIABLE: u32 =
+        v::IBV_QP_TIMEOUT | v::IBV_QP_RETRY_CNT | v::IBV_QP_RNR_RETRY | v::IBV_QP_MAX_QP_RD_ATOMIC;
+}
+
+impl Manager {
+    pub(crate) fn query(&self, handle: u32) -> Result<Route, Errno> {
+        let mut state = self.state();
+        let id = state.id(handle)?;
+        let (src, dst, index, tclass) = (id.src, id.dst, id.device, id.tos);
+        let (sgid, dgid) = (id.local_gid(), id.remote_gid());
+        let has_path = matches!(id.state, Phase::RouteResolved | Phase::Connect | Phase::Disconnect);
+        let device = index.and_then(|index| state.devices.get(index));
+        Ok(Route {
+            node_guid: device.map_or(0, |device| device.guid),
+            src,
+            dst,
+            sgid,
+            dgid,
+            has_path,
+            mtu: device.map_or(0, |device| mtu_of(device.interface().path_mtu()).code()),
+            tclass,
+            packet_life_time: 16,
+        })
+    }
+
+    /// What the queue pair needs to get to `qp_state` (`enum ibv_qp_state`).
+    pub(crate) fn qp_attr(&self, handle: u32, qp_state: u32) -> Result<QpAttr, Errno> {
+        use urxe_ffi::verbs as v;
+        let mut state = self.state();
+        let id = state.id(handle)?;
+        let index = id.device.ok_or(EINVAL)?;
+        let (is_datagram, reliable) = (id.is_datagram(), id.qp_type != IBV_QPT_UC);
+        let mask = match (qp_state, is_datagram) {
+            (v::IBV_QPS_INIT, true) => mask::INIT_UD,
+            (v::IBV_QPS_INIT, false) => mask::INIT_CONNECTED,
+            (v::IBV_QPS_RTR, true) => v::IBV_QP_STATE,
+            (v::IBV_QPS_RTS, true) => mask::RTS,
+            (v::IBV_QPS_RTR, false) if id.state == Phase::Connect => {
+                mask::RTR | if reliable { mask::RTR_RELIABLE } else { 0 }
+            }
+            (v::IBV_QPS_RTS, false) if id.state == Phase::Connect => {
+                mask::RTS | if reliable { mask::RTS_RELIABLE } else { 0 }
+            }
+            _ => return Err(EINVAL),
+        };
+        let connection = id.connection;
+        let mut access = v::IBV_ACCESS_REMOTE_WRITE;
+        if connection.param.responder_resources > 0 {
+            access |= v::IBV_ACCESS_REMOTE_READ | v::IBV_ACCESS_REMOTE_ATOMIC;
+        }
+        let address = Address { dgid: id.remote_gid(), sgid_index: 0, tclass: id.tos };
+        let local = Id::local_gid(id);
+        let sgid_index = state.devices.get(index).map_or(0, |device| device.gid_index(&local));
+        Ok(QpAttr {
+            mask,
+            // Before there is a connection, nobody may do anything.
+            access: if connection.path_mtu == 0 { 0 } else { access },
+            qkey: if is_datagram { UDP_QKEY } else { 0 },
+            connection,
+            address: Address { sgid_index, ..address },
+        })
+    }
+}

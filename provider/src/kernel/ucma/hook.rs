@@ -1,0 +1,127 @@
+//! What stands in librdmacm's slots for `write` and `close`.
+//!
+//! librdmacm opens `/dev/infiniband/rdma_cm`, which is a link to `/dev/null` here. On the first command the descriptor is
+//! replaced by an event channel's, so that it can be polled. librdmacm writes to sockets of its own as well: those pass.
+
+use std::ffi::{c_int, c_void};
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use super::Command;
+use crate::cm::channel::Channel;
+use crate::cm::manager;
+use crate::kernel::Errno;
+use crate::kernel::hook::{answer, aside, call_close, call_write, divert};
+use crate::kernel::memory::OwnMemory;
+use crate::kernel::plt::Object;
+use crate::runtime::fork::Generation;
+
+static WRITE: AtomicUsize = AtomicUsize::new(0);
+static CLOSE: AtomicUsize = AtomicUsize::new(0);
+
+/// An event channel of librdmacm's.
+#[derive(Clone)]
+struct Open {
+    fd: RawFd,
+    generation: Generation,
+    channel: Arc<Channel>,
+}
+
+static OPEN: RwLock<Vec<Open>> = RwLock::new(Vec::new());
+
+/// Diverts librdmacm's calls, if it is loaded. Again does no harm.
+pub(crate) fn install_if_loaded() {
+    // SAFETY: a name; nothing is loaded that is not loaded already.
+    let library = unsafe { libc::dlopen(c"librdmacm.so.1".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+    if library.is_null() {
+        return;
+    }
+    // SAFETY: a library that is loaded, and a name.
+    let address = unsafe { libc::dlsym(library, c"rdma_create_event_channel".as_ptr()) };
+    // The reference is kept: our hooks are in there for good.
+    if let Ok(object) = Object::containing(address) {
+        // Without `write` it could not talk to a kernel either.
+        let _ = divert(&object, c"write", &WRITE, libc::write as *const () as usize, write_hook as *const () as usize);
+        let _ = divert(&object, c"close", &CLOSE, libc::close as *const () as usize, close_hook as *const () as usize);
+    }
+}
+
+fn find(fd: RawFd) -> Option<Open> {
+    OPEN.read().unwrap_or_else(PoisonError::into_inner).iter().find(|open| open.fd == fd).cloned()
+}
+
+/// Whether the descriptor is `/dev/null`, which is what librdmacm has opened.
+fn is_null_device(fd: RawFd) -> bool {
+    let mut stat = std::mem::MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: room for the answer, which is there if the call succeeds.
+    unsafe {
+        libc::fstat(fd, stat.as_mut_ptr()) == 0 && {
+            let stat = stat.assume_init();
+            stat.st_mode & libc::S_IFMT == libc::S_IFCHR && stat.st_rdev == libc::makedev(1, 3)
+        }
+    }
+}
+
+/// Puts an event channel in the place of `/dev/null`.
+fn open(fd: RawFd) -> Result<Arc<Channel>, Errno> {
+    let (channel, application) = manager().open_channel()?;
+    // SAFETY: descriptors that are open. The flags are the application's.
+    unsafe {
+        let flags = libc::fcntl(fd, libc::F_GETFL);
+        libc::fcntl(application.as_raw_fd(), libc::F_SETFL, flags & libc::O_NONBLOCK);
+        if libc::dup3(application.as_raw_fd(), fd, libc::O_CLOEXEC) < 0 {
+            return Err(Errno::last());
+        }
+    }
+    let open = Open { fd, generation: Generation::now(), channel: Arc::clone(&channel) };
+    let mut all = OPEN.write().unwrap_or_else(PoisonError::into_inner);
+    all.retain(|other| other.fd != fd);
+    all.push(open);
+    Ok(channel)
+}
+
+unsafe extern "C" fn write_hook(fd: c_int, buf: *const c_void, count: usize) -> isize {
+    let bytes = if buf.is_null() {
+        &[][..]
+    } else {
+        // SAFETY: the caller's buffer.
+        unsafe { std::slice::from_raw_parts(buf.cast::<u8>(), count) }
+    };
+    let known = aside(|| find(fd));
+    let ours = known.is_some() || (Command::parse(bytes).is_some() && aside(|| is_null_device(fd)));
+    if !ours {
+        // SAFETY: the caller's own call.
+        return unsafe { call_write(&WRITE, fd, buf, count) };
+    }
+    answer(-1, || {
+        let channel = match known {
+            Some(known) if known.generation == Generation::now() => known.channel,
+            // Inherited over a fork.
+            Some(_) => return Err(Errno(libc::EIO)),
+            None => open(fd)?,
+        };
+        let command = Command::parse(bytes).ok_or(Errno(libc::EINVAL))?;
+        // SAFETY: the command is librdmacm's.
+        let memory = unsafe { OwnMemory::new() };
+        command.run(&channel, &memory)?;
+        isize::try_from(count).map_err(|_| Errno(libc::EINVAL))
+    })
+}
+
+unsafe extern "C" fn close_hook(fd: c_int) -> c_int {
+    aside(|| {
+        let _ = std::panic::catch_unwind(|| {
+            let gone = {
+                let mut all = OPEN.write().unwrap_or_else(PoisonError::into_inner);
+                let at = all.iter().position(|open| open.fd == fd);
+                at.map(|at| all.swap_remove(at))
+            };
+            if let Some(gone) = gone.filter(|gone| gone.generation == Generation::now()) {
+                manager().close_channel(&gone.channel);
+            }
+        });
+    });
+    // SAFETY: the caller's own call.
+    unsafe { call_close(&CLOSE, fd) }
+}

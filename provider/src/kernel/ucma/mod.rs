@@ -1,0 +1,174 @@
+//! The kernel's side of the rdma_cm ABI (`rdma/rdma_user_cm.h`, version 4): commands that librdmacm writes to
+//! `/dev/infiniband/rdma_cm`.
+//!
+//! A command is `rdma_ucm_cmd_hdr` and a structure; answers go to the address in it. A structure may be shorter than
+//! ours, for fields were added at the end: what is missing is zero. [`hook`] brings the commands here.
+
+mod abi;
+pub mod hook;
+
+use std::sync::Arc;
+
+use urxe_ffi::{uapi, ucma};
+
+use super::Errno;
+use super::memory::UserMemory;
+use crate::cm::channel::Channel;
+use crate::cm::manager;
+
+const EINVAL: Errno = Errno(libc::EINVAL);
+
+/// Size of `rdma_ucm_cmd_hdr`.
+const HEADER: usize = size_of::<ucma::rdma_ucm_cmd_hdr>();
+
+/// A command: its number, its structure, and how long an answer may be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Command<'a> {
+    pub(crate) number: u32,
+    body: &'a [u8],
+    room: usize,
+}
+
+impl<'a> Command<'a> {
+    /// What was written, if it has the shape of a command (`ucma_write` of the kernel's ucma.c).
+    pub(crate) fn parse(bytes: &'a [u8]) -> Option<Self> {
+        let header: ucma::rdma_ucm_cmd_hdr = abi::decode(bytes.get(..HEADER)?);
+        let body = bytes.get(HEADER..)?;
+        if header.cmd > ucma::RDMA_USER_CM_CMD_JOIN_MCAST || usize::from(header.in_) > body.len() {
+            return None;
+        }
+        Some(Self { number: header.cmd, body, room: header.out.into() })
+    }
+
+    fn answer<T: abi::Abi>(&self, memory: &dyn UserMemory, address: u64, answer: &T) -> Result<(), Errno> {
+        let bytes = abi::encode(answer);
+        memory.write(address, bytes.get(..self.room.min(bytes.len())).unwrap_or_default())
+    }
+
+    /// Does it.
+    pub(crate) fn run(&self, channel: &Arc<Channel>, memory: &dyn UserMemory) -> Result<(), Errno> {
+        let manager = manager();
+        match self.number {
+            ucma::RDMA_USER_CM_CMD_CREATE_ID => {
+                let cmd: ucma::rdma_ucm_create_id = abi::decode(self.body);
+                let id = manager.create_id(channel, cmd.uid, cmd.ps, cmd.qp_type)?;
+                self.answer(memory, cmd.response, &ucma::rdma_ucm_create_id_resp { id })
+            }
+            ucma::RDMA_USER_CM_CMD_DESTROY_ID => {
+                let cmd: ucma::rdma_ucm_destroy_id = abi::decode(self.body);
+                let events_reported = manager.destroy_id(cmd.id)?;
+                self.answer(memory, cmd.response, &ucma::rdma_ucm_destroy_id_resp { events_reported })
+            }
+            ucma::RDMA_USER_CM_CMD_BIND_IP => {
+                let cmd: ucma::rdma_ucm_bind_ip = abi::decode(self.body);
+                manager.bind(cmd.id, abi::ip_address(&cmd.addr)?.ok_or(Errno(libc::EAFNOSUPPORT))?)
+            }
+            ucma::RDMA_USER_CM_CMD_BIND => {
+                let cmd: ucma::rdma_ucm_bind = abi::decode(self.body);
+                manager.bind(cmd.id, abi::storage_address(&cmd.addr)?.ok_or(Errno(libc::EAFNOSUPPORT))?)
+            }
+            ucma::RDMA_USER_CM_CMD_RESOLVE_IP => {
+                let cmd: ucma::rdma_ucm_resolve_ip = abi::decode(self.body);
+                let dst = abi::ip_address(&cmd.dst_addr)?.ok_or(EINVAL)?;
+                manager.resolve_addr(cmd.id, abi::ip_address(&cmd.src_addr)?, dst)
+            }
+            ucma::RDMA_USER_CM_CMD_RESOLVE_ADDR => {
+                let cmd: ucma::rdma_ucm_resolve_addr = abi::decode(self.body);
+                let dst = abi::storage_address(&cmd.dst_addr)?.ok_or(EINVAL)?;
+                let src = if cmd.src_size == 0 { None } else { abi::storage_address(&cmd.src_addr)? };
+                manager.resolve_addr(cmd.id, src, dst)
+            }
+            ucma::RDMA_USER_CM_CMD_RESOLVE_ROUTE => {
+                let cmd: ucma::rdma_ucm_resolve_route = abi::decode(self.body);
+                manager.resolve_route(cmd.id)
+            }
+            ucma::RDMA_USER_CM_CMD_QUERY_ROUTE => {
+                let cmd: ucma::rdma_ucm_query = abi::decode(self.body);
+                self.answer(memory, cmd.response, &abi::route(&manager.query(cmd.id)?))
+            }
+            ucma::RDMA_USER_CM_CMD_QUERY => self.query(memory),
+            ucma::RDMA_USER_CM_CMD_CONNECT => {
+                let cmd: ucma::rdma_ucm_connect = abi::decode(self.body);
+                if cmd.conn_param.valid == 0 {
+                    return Err(EINVAL);
+                }
+                manager.connect(cmd.id, &abi::offer(&cmd.conn_param, &cmd.ece))
+            }
+            ucma::RDMA_USER_CM_CMD_LISTEN => {
+                let cmd: ucma::rdma_ucm_listen = abi::decode(self.body);
+                manager.listen(cmd.id, cmd.backlog.cast_signed())
+            }
+            ucma::RDMA_USER_CM_CMD_ACCEPT => {
+                let cmd: ucma::rdma_ucm_accept = abi::decode(self.body);
+                let offer = (cmd.conn_param.valid != 0).then(|| abi::offer(&cmd.conn_param, &cmd.ece));
+                manager.accept(cmd.id, cmd.uid, offer.as_ref())
+            }
+            ucma::RDMA_USER_CM_CMD_REJECT => {
+                let cmd: ucma::rdma_ucm_reject = abi::decode(self.body);
+                let data = cmd.private_data.get(..cmd.private_data_len.into()).ok_or(EINVAL)?;
+                manager.reject(cmd.id, cmd.reason, data)
+            }
+            ucma::RDMA_USER_CM_CMD_DISCONNECT => {
+                let cmd: ucma::rdma_ucm_disconnect = abi::decode(self.body);
+                manager.disconnect(cmd.id)
+            }
+            ucma::RDMA_USER_CM_CMD_INIT_QP_ATTR => {
+                let cmd: ucma::rdma_ucm_init_qp_attr = abi::decode(self.body);
+                let attr = manager.qp_attr(cmd.id, cmd.qp_state)?;
+                self.answer(memory, cmd.response, &abi::qp_attr(cmd.qp_state, &attr))
+            }
+            ucma::RDMA_USER_CM_CMD_GET_EVENT => {
+                let cmd: ucma::rdma_ucm_get_event = abi::decode(self.body);
+                let event = manager.next_event(channel)?;
+                self.answer(memory, cmd.response, &abi::event(&event))
+            }
+            ucma::RDMA_USER_CM_CMD_SET_OPTION => {
+                let cmd: ucma::rdma_ucm_set_option = abi::decode(self.body);
+                let mut value = vec![0; usize::try_from(cmd.optlen).ok().filter(|len| *len <= 4096).ok_or(EINVAL)?];
+                memory.read(cmd.optval, &mut value)?;
+                manager.set_option(cmd.id, cmd.level, cmd.optname, &value)
+            }
+            ucma::RDMA_USER_CM_CMD_NOTIFY => {
+                let cmd: ucma::rdma_ucm_notify = abi::decode(self.body);
+                manager.notify(cmd.id, cmd.event)
+            }
+            ucma::RDMA_USER_CM_CMD_MIGRATE_ID => {
+                let cmd: ucma::rdma_ucm_migrate_id = abi::decode(self.body);
+                let events_reported = manager.migrate(cmd.id, channel)?;
+                self.answer(memory, cmd.response, &ucma::rdma_ucm_migrate_resp { events_reported })
+            }
+            ucma::RDMA_USER_CM_CMD_JOIN_IP_MCAST => {
+                let cmd: ucma::rdma_ucm_join_ip_mcast = abi::decode(self.body);
+                let group = abi::ip_address(&cmd.addr)?.ok_or(EINVAL)?;
+                let id = manager.join(cmd.id, cmd.uid, group)?;
+                self.answer(memory, cmd.response, &ucma::rdma_ucm_create_id_resp { id })
+            }
+            ucma::RDMA_USER_CM_CMD_JOIN_MCAST => {
+                let cmd: ucma::rdma_ucm_join_mcast = abi::decode(self.body);
+                let group = abi::storage_address(&cmd.addr)?.ok_or(EINVAL)?;
+                let id = manager.join(cmd.id, cmd.uid, group)?;
+                self.answer(memory, cmd.response, &ucma::rdma_ucm_create_id_resp { id })
+            }
+            ucma::RDMA_USER_CM_CMD_LEAVE_MCAST => {
+                let cmd: ucma::rdma_ucm_destroy_id = abi::decode(self.body);
+                let events_reported = manager.leave(cmd.id)?;
+                self.answer(memory, cmd.response, &ucma::rdma_ucm_destroy_id_resp { events_reported })
+            }
+            // GET_OPTION has never been there.
+            _ => Err(Errno(libc::ENOSYS)),
+        }
+    }
+
+    fn query(&self, memory: &dyn UserMemory) -> Result<(), Errno> {
+        let cmd: ucma::rdma_ucm_query = abi::decode(self.body);
+        let route = manager().query(cmd.id)?;
+        match cmd.option {
+            ucma::RDMA_USER_CM_QUERY_ADDR => self.answer(memory, cmd.response, &abi::addresses(&route)),
+            // GIDs as `sockaddr_ib`, and paths in the SA's format: asked for only by who has found AF_IB to work.
+            _ => Err(Errno(libc::ENOSYS)),
+        }
+    }
+}
+
+/// Sizes the kernel and librdmacm agree on.
+const _: () = assert!(size_of::<uapi::ib_uverbs_cmd_hdr>() == HEADER);
