@@ -368,12 +368,22 @@ impl Receiver {
                 && dest_qpn(packet) == Some(Qpn::GSI)
                 && let Some(mailbox) = Mailbox::of_gsi(packet, gid_of(meta.local.ip()))
                 && !call.port.owns_mailbox(mailbox)
-                && forward(&mut self.forwarder, call.port, meta, index, false, mailbox, packet) == Forwarded::Sent
             {
-                add_alone(&counters.forwarded_out, 1);
-                at += packet.len();
-                index = index.wrapping_add(1);
-                continue;
+                let outcome = forward(&mut self.forwarder, call.port, meta, index, false, mailbox, packet);
+                let counter = match outcome {
+                    Forwarded::Sent => Some(&counters.forwarded_out),
+                    // It is told so from here.
+                    Forwarded::Unknown => None,
+                    // The sender will try again.
+                    Forwarded::Full => Some(&counters.drop_forward_full),
+                    Forwarded::Refused => Some(&counters.drop_forward_refused),
+                };
+                if let Some(counter) = counter {
+                    add_alone(counter, 1);
+                    at += packet.len();
+                    index = index.wrapping_add(1);
+                    continue;
+                }
             }
             match dest_qpn(packet) {
                 Some(qpn) if call.port.accepts(qpn) => {

@@ -29,7 +29,7 @@ use connection::{Connection, State};
 /// After the last packet of a connection may have arrived, its names may be used again (IBA 12.9.8.4).
 const TIME_WAIT: Duration = Duration::from_secs(1);
 /// The first wait for an answer. It doubles until [`SLOWEST`]: a peer on the same host answers at once or never.
-const FIRST_TRY: Duration = Duration::from_millis(250);
+const FIRST_TRY: Duration = Duration::from_millis(100);
 /// What the kernel waits each time: 4.096 µs · 2^20 (`CMA_CM_RESPONSE_TIMEOUT`).
 const SLOWEST: Duration = Duration::from_nanos(4096 << 20);
 /// The exponent of it, as messages carry it.

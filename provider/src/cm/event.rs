@@ -4,7 +4,6 @@ use urxe_net::Gid;
 
 /// `enum rdma_cm_event_type` (`rdma/rdma_cma.h`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[expect(clippy::enum_variant_names, reason = "the names are rdma_cma.h's")]
 pub(crate) enum Kind {
     AddrResolved = 0,
     AddrError = 1,
