@@ -92,7 +92,8 @@ fn rdma_client_and_server() -> Result<()> {
 }
 
 fn ucmatose(server: &Host, client: &Host, more: &[&str]) -> Result<()> {
-    let client_args = [&["-s", &server.address()], more].concat();
+    let address = server.address();
+    let client_args = [&["-s", &address], more].concat();
     run(server, 7471, ["ucmatose"; 2], more, client, &client_args)?;
     Ok(())
 }
@@ -130,7 +131,8 @@ fn ports_are_owned() -> Result<()> {
     let second = host.try_run("rping", &["-s", "-p", "7600", "-a", "127.0.0.1", "-C", "1"])?;
     let said = format!("{}{}", second.stdout, second.stderr);
     ensure!(said.contains("Address already in use"), "{second}");
-    first.kill()?;
+    first.signal(libc::SIGKILL)?;
+    first.finish(TIMEOUT)?;
     let third = listen(host, 7600, "rping", &["-s", "-p", "7600", "-a", "127.0.0.1", "-C", "1"])?;
     let client = host.try_run("rping", &["-c", "-p", "7600", "-a", "127.0.0.1", "-C", "1"])?;
     ensure!(client.status.success(), "{client}");
