@@ -49,9 +49,8 @@ enum Report {
     Rate,
 }
 
-/// Options of all perftest programs: urxe0, GID of the IPv4 address, no advice about the processor's frequency, and
-/// `ibv_post_send` instead of the work request calls of extended queue pairs, which urxe does not have yet.
-const PERFTEST_OPTIONS: &str = "-d urxe0 -x 1 -F --use_old_post_send";
+/// Options of all perftest programs: urxe0, GID of the IPv4 address, no advice about the processor's frequency.
+const PERFTEST_OPTIONS: &str = "-d urxe0 -x 1 -F";
 
 impl Perftest {
     /// A latency test: its median and 99th percentile, in µs.
