@@ -10,7 +10,8 @@ use urxe_engine::{
 use urxe_sim::solo::{MTU, RQ_PSN, SQ_PSN, Solo};
 use urxe_wire::{Ext, ImmDt, Operation, RKey, Reth};
 
-const LONG: u32 = 3 * MTU as u32;
+/// Three full packets.
+const LONG: u32 = 768;
 
 fn uc() -> Solo {
     Solo::of(QpType::Uc)
@@ -179,7 +180,7 @@ fn a_long_message_leaves_in_bursts() {
     let mut qp = uc();
     let packets = 16;
     for wr_id in 0..48 {
-        qp.post(wr_id, SendOp::Write(Remote { addr: 0, r_key: RKey(1) }), packets * MTU as u32);
+        qp.post(wr_id, SendOp::Write(Remote { addr: 0, r_key: RKey(1) }), packets * 256);
     }
     let mut sent = qp.sent().len();
     assert!(sent < 48 * packets as usize, "all at once");
