@@ -50,6 +50,10 @@ counters! {
     malformed,
     /// Packets to queue pairs that are not there.
     unknown_qp,
+    /// Packets with another partition's P_Key.
+    bad_pkey,
+    /// Datagrams with another Q_Key than the queue pair's.
+    bad_qkey,
     /// Packets thrown away by a queue pair.
     dropped,
 }
@@ -60,6 +64,8 @@ impl Counters {
         let counter = match event {
             Event::Duplicate { .. } => &self.duplicate_request,
             Event::Dropped { reason: DropReason::OutOfSequence, .. } => &self.out_of_seq_request,
+            Event::Dropped { reason: DropReason::PKey, .. } => &self.bad_pkey,
+            Event::Dropped { reason: DropReason::QKey, .. } => &self.bad_qkey,
             Event::Dropped { .. } => &self.dropped,
             Event::ReceivedNak { nak: Nak::Rnr(_), .. } => &self.rcvd_rnr_err,
             Event::ReceivedNak { nak: Nak::Code(NakCode::PsnSequenceError), .. } => &self.rcvd_seq_err,

@@ -3,6 +3,7 @@
 use std::ffi::{CStr, c_int, c_void};
 use std::os::fd::IntoRawFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use urxe_ffi::driver::ContextOps;
 use urxe_ffi::private::Libibverbs;
@@ -189,6 +190,9 @@ unsafe extern "C" fn query_port(context: *mut v::ibv_context, port_num: u8, attr
             return Err(Errno(libc::EINVAL));
         }
         query::port(context.interface(), attr);
+        let counters = context.port().counters();
+        let read = |counter: &AtomicU64| u32::try_from(counter.load(Ordering::Relaxed)).unwrap_or(u32::MAX);
+        (attr.bad_pkey_cntr, attr.qkey_viol_cntr) = (read(&counters.bad_pkey), read(&counters.bad_qkey));
         Ok(())
     })
 }

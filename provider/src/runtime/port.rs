@@ -123,6 +123,11 @@ impl NetPort {
         &self.groups
     }
 
+    /// What went wrong, and how often.
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
     /// Registered memory.
     pub(crate) const fn regions(&self) -> &Regions {
         &self.regions

@@ -28,6 +28,10 @@ pub(crate) fn device(context: &Context) -> v::ibv_device_attr {
         max_qp_wr: count(limits::MAX_QP_WR),
         device_cap_flags: v::IBV_DEVICE_RC_RNR_NAK_GEN
             | v::IBV_DEVICE_SYS_IMAGE_GUID
+            | v::IBV_DEVICE_BAD_PKEY_CNTR
+            | v::IBV_DEVICE_BAD_QKEY_CNTR
+            // An address handle has a port, and there is but one.
+            | v::IBV_DEVICE_UD_AV_PORT_ENFORCE
             | v::IBV_DEVICE_SRQ_RESIZE
             | v::IBV_DEVICE_XRC,
         max_sge: count(limits::MAX_SGE),
