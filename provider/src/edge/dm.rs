@@ -79,8 +79,7 @@ pub(super) unsafe extern "C" fn alloc_dm(
     pointer(|| {
         // SAFETY: the caller's attributes.
         let attr = unsafe { &*attr };
-        let page = u32::try_from(limits::PAGE.trailing_zeros()).unwrap_or_default();
-        if attr.comp_mask != 0 || attr.length == 0 || attr.log_align_req > page {
+        if attr.comp_mask != 0 || attr.length == 0 || attr.log_align_req > limits::PAGE.trailing_zeros() {
             return Err(EINVAL);
         }
         let length = attr.length as u64;

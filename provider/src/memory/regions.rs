@@ -79,7 +79,9 @@ impl Regions {
     /// Removes a memory window; `key` is any that it has had.
     pub(crate) fn remove_window(&self, key: Key) -> Result<(), TableError> {
         let old = self.table_mut().remove_window(key)?;
-        old.map(settle);
+        if let Some(old) = old {
+            settle(old);
+        }
         Ok(())
     }
 }
@@ -123,7 +125,9 @@ impl Memory for Regions {
 
     fn bind(&self, pd: Pd, qpn: Qpn, bind: &Bind) -> Result<(), BindError> {
         let old = self.table_mut().bind(pd, qpn, bind)?;
-        old.map(settle);
+        if let Some(old) = old {
+            settle(old);
+        }
         Ok(())
     }
 
