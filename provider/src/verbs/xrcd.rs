@@ -1,4 +1,8 @@
 //! XRC domains (`ibv_open_xrcd(3)`).
+//!
+//! All contexts of a process that open the same file share its domain. Other processes may open the file too, but then
+//! have a domain of their own: a message that names an SRQ of another process is refused as for one that is not there
+//! (NAK invalid request), and `ibv_open_qp` finds no target of another process (EINVAL).
 
 use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
