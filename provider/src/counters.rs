@@ -14,14 +14,6 @@ macro_rules! counters {
         pub(crate) struct Counters {
             $($(#[$doc])* pub(crate) $name: AtomicU64,)*
         }
-
-        impl Counters {
-            /// Names and values.
-            #[cfg(test)]
-            pub(crate) fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
-                [$((stringify!($name), self.$name.load(Ordering::Relaxed)),)*].into_iter()
-            }
-        }
     };
 }
 

@@ -85,7 +85,7 @@ fn many_queue_pairs_share_one_queue() {
             let list: Vec<_> = (0..8).map(|id| RecvWr::new(round * 8 + id, &[mr.sge(0, 64)])).collect();
             srq.post_recvs(&list)?;
             for id in 0..8 {
-                let (near, far) = &pairs[(id as usize * 3 + round as usize) % pairs.len()];
+                let (near, far) = &pairs[usize::try_from(id * 3 + round)? % pairs.len()];
                 near.post_send(&SendWr::new(Op::Send, &[mr.sge(64, 8)]).unsignaled())?;
                 let wc = device.cq.next()?;
                 ensure!(wc.status == Status::SUCCESS && wc.wr_id == round * 8 + id, "{wc:?}");

@@ -5,7 +5,7 @@
 //! - [`qp`], [`cq`], [`srq`]: queue pairs, completion queues and shared receive queues that several threads may use;
 //! - [`async_events`]: what the application is told of them besides completions;
 //! - [`host`]: the engine's [`urxe_engine::Host`], made of the above;
-//! - [`groups`]: multicast;
+//! - [`groups`], for multicast;
 //! - [`gsi`]: datagrams to QP1;
 //! - [`fork`]: a child has no device; [`clock`].
 //!
