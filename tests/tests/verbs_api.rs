@@ -237,3 +237,49 @@ fn the_clock_of_timestamps_goes_on() {
         Ok(())
     });
 }
+
+#[test]
+fn builders_say_at_the_end_what_was_wrong_and_leave_the_queue_pair_usable() {
+    in_world(|| {
+        let context = Context::open()?;
+        let pd = Pd::new(&context)?;
+        let cq = Cq::new(&context, 16, None)?;
+        // SAFETY: all-zero is a value of this plain C struct.
+        let mut attr = unsafe { std::mem::zeroed::<v::ibv_qp_init_attr_ex>() };
+        (attr.pd, attr.send_cq, attr.recv_cq) = (pd.raw(), cq.raw(), cq.raw());
+        (attr.cap.max_send_wr, attr.cap.max_send_sge, attr.cap.max_inline_data) = (4, 1, 16);
+        attr.qp_type = v::IBV_QPT_RC;
+        attr.comp_mask = v::IBV_QP_INIT_ATTR_PD | v::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+        attr.send_ops_flags = u64::from(v::IBV_QP_EX_WITH_SEND);
+        let qp = op!(&context, create_qp_ex(context.raw(), &raw mut attr));
+        ensure!(!qp.is_null());
+        // SAFETY: it has builders, and `ibv_qp` is the prefix of what has them.
+        let builders = unsafe { &mut *qp.cast::<v::ibv_qp_ex>() };
+        ensure!(builders.wr_send.is_some() && builders.wr_rdma_read.is_none(), "those asked for");
+        let (start, complete) = (builders.wr_start.context("start")?, builders.wr_complete.context("complete")?);
+        let (abort, send) = (builders.wr_abort.context("abort")?, builders.wr_send.context("send")?);
+        let inline = builders.wr_set_inline_data.context("inline")?;
+        let mut bytes = [0_u8; 17];
+        let ex = std::ptr::from_mut(builders);
+        // SAFETY: a live queue pair, in the order that the man page asks for; each start waits for the end before.
+        unsafe {
+            start(ex);
+            send(ex);
+            abort(ex);
+            start(ex);
+            ensure!(complete(ex) == 0, "nothing was left from before");
+            start(ex);
+            send(ex);
+            ensure!(complete(ex) == libc::EINVAL, "in RESET");
+            start(ex);
+            inline(ex, bytes.as_mut_ptr().cast(), 16);
+            ensure!(complete(ex) == libc::EINVAL, "data of no request");
+            start(ex);
+            send(ex);
+            inline(ex, bytes.as_mut_ptr().cast(), usize::try_from(attr.cap.max_inline_data)? + 1);
+            ensure!(complete(ex) == libc::EINVAL, "too long");
+            ensure!(f::ibv_destroy_qp(qp) == 0);
+        }
+        Ok(())
+    });
+}
