@@ -13,8 +13,28 @@ use urxe_wire::{Ext, ImmDt, Operation, RKey, Reth};
 /// Three full packets.
 const LONG: u32 = 768;
 
+/// One that its peer knows already.
 fn uc() -> Solo {
-    Solo::of(QpType::Uc)
+    let mut qp = Solo::of(QpType::Uc);
+    qp.post(0, SendOp::Send, 0);
+    assert_eq!(qp.sent(), ["SEND Only 200"]);
+    assert_eq!(qp.completed(), [(0, WcStatus::Success)]);
+    qp.elapse(Duration::from_millis(4));
+    qp
+}
+
+/// A peer that opens a socket for a new flow may see what follows before what came first.
+#[test]
+fn the_first_long_message_pauses_behind_its_first_packet() {
+    let mut qp = Solo::of(QpType::Uc);
+    qp.post(1, SendOp::Send, LONG);
+    assert_eq!(qp.sent(), ["SEND First 200"]);
+    assert!(qp.completed().is_empty());
+    let pause = qp.timeout().unwrap();
+    qp.elapse(pause);
+    assert_eq!(qp.sent(), ["SEND Middle 201", "SEND Last 202"]);
+    qp.post(2, SendOp::Send, LONG);
+    assert_eq!(qp.sent().len(), 3, "once is enough");
 }
 
 fn full() -> [u8; MTU] {
@@ -26,10 +46,10 @@ fn a_request_completes_when_its_last_packet_is_sent() {
     let mut qp = uc();
     qp.post(1, SendOp::Send, LONG);
     let sent = qp.sent();
-    assert_eq!(sent, ["SEND First 200", "SEND Middle 201", "SEND Last 202"], "without AckReq");
+    assert_eq!(sent, ["SEND First 201", "SEND Middle 202", "SEND Last 203"], "without AckReq");
     assert_eq!(qp.completed(), [(1, WcStatus::Success)]);
     assert_eq!(qp.timeout(), None, "there is nothing to wait for");
-    assert_eq!(qp.node.qp(qp.qpn).attr().sq_psn.get(), SQ_PSN + 3);
+    assert_eq!(qp.node.qp(qp.qpn).attr().sq_psn.get(), SQ_PSN + 4);
 }
 
 #[test]
@@ -143,7 +163,7 @@ fn a_send_that_fails_stops_sending_but_not_receiving() {
     let bad = bad_send(&qp, 2);
     qp.post_wr(bad).unwrap();
     qp.post(3, SendOp::Send, 8);
-    assert_eq!(qp.sent(), ["SEND Only 200"]);
+    assert_eq!(qp.sent(), ["SEND Only 201"]);
     let expected = [(1, WcStatus::Success), (2, WcStatus::LocalProtectionError), (3, WcStatus::WrFlushError)];
     assert_eq!(qp.completed(), expected);
     assert_eq!(qp.state(), QpState::Sqe);
@@ -155,7 +175,7 @@ fn a_send_that_fails_stops_sending_but_not_receiving() {
 
     qp.modify(QpState::Rts, AttrMask::NONE, &QpAttr::default()).unwrap();
     qp.post(5, SendOp::Send, 8);
-    assert_eq!(qp.sent(), ["SEND Only 201"]);
+    assert_eq!(qp.sent(), ["SEND Only 202"]);
 }
 
 #[test]
@@ -164,15 +184,15 @@ fn sqd_finishes_the_message_begun_and_starts_no_other() {
     qp.node.nic().set_room(1);
     qp.post(1, SendOp::Send, LONG);
     qp.post(2, SendOp::Send, 8);
-    assert_eq!(qp.sent(), ["SEND First 200"]);
+    assert_eq!(qp.sent(), ["SEND First 201"]);
     let notify = QpAttr { sqd_notify: true, ..Solo::attr() };
     qp.modify(QpState::Sqd, AttrMask::EN_SQD_ASYNC_NOTIFY, &notify).unwrap();
     assert!(qp.async_events().is_empty());
     qp.node.nic().set_room(usize::MAX);
-    assert_eq!(qp.sent(), ["SEND Middle 201", "SEND Last 202"]);
+    assert_eq!(qp.sent(), ["SEND Middle 202", "SEND Last 203"]);
     assert_eq!(qp.async_events(), [AsyncEvent::SqDrained]);
     qp.modify(QpState::Rts, AttrMask::NONE, &QpAttr::default()).unwrap();
-    assert_eq!(qp.sent(), ["SEND Only 203"]);
+    assert_eq!(qp.sent(), ["SEND Only 204"]);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The requester of UC and UD: a request is complete when its last packet is sent (IBA 9.8.2, 9.8.3).
 
 use alloc::collections::VecDeque;
+use core::time::Duration;
 
 use urxe_wire::packet::Service;
 use urxe_wire::{Bth, Deth, Header, Psn, packet::pad_count};
@@ -17,6 +18,11 @@ use crate::qp::{Progress, QpConfig, QpType, Route, opcode};
 use crate::time::Instant;
 use crate::work::{SendWr, UdRecipient};
 
+/// A peer of our own kind answers the first packet of a flow by opening a socket for it, and what comes on that socket
+/// may overtake what came before. Datagrams do not mind, but a message of several packets would be lost. So the first
+/// such message, once in a queue pair's life, pauses behind its first packet.
+const INTRODUCTION: Duration = Duration::from_millis(4);
+
 /// A send WQE.
 struct Wqe<H: Host> {
     request: SendWqe,
@@ -31,6 +37,8 @@ pub(in crate::qp) struct Requester<H: Host> {
     sent: u32,
     psn: Psn,
     pace: Pace,
+    /// When the first packet was sent.
+    began: Option<Instant>,
     waits_until: Option<Instant>,
 }
 
@@ -42,7 +50,14 @@ enum Unsent {
 
 impl<H: Host> Requester<H> {
     pub(super) fn new(window: u32) -> Self {
-        Self { queue: VecDeque::new(), sent: 0, psn: Psn::default(), pace: Pace::new(window), waits_until: None }
+        Self {
+            queue: VecDeque::new(),
+            sent: 0,
+            psn: Psn::default(),
+            pace: Pace::new(window),
+            began: None,
+            waits_until: None,
+        }
     }
 
     /// RTR → RTS.
@@ -102,12 +117,15 @@ impl<H: Host> Requester<H> {
             if wqe.request.wr.op.is_local() {
                 execute_local(config, io, &wqe.request.wr.op)?;
             } else if !unsendable {
-                self.waits_until = self.pace.wait(io.now);
+                self.waits_until = self.pace.wait(io.now).max(self.introduction(io.now));
                 if self.waits_until.is_some() {
                     break;
                 }
                 match send_packet(config, attr, route, io, wqe, self.sent, self.psn) {
-                    Ok(length) => self.pace.sent(io.now, length),
+                    Ok(length) => {
+                        self.pace.sent(io.now, length);
+                        self.began.get_or_insert(io.now);
+                    }
                     Err(Unsent::NoRoom) => return Ok(Progress::Blocked),
                     Err(Unsent::Failed(status)) => return Err(status),
                 }
@@ -125,6 +143,12 @@ impl<H: Host> Requester<H> {
             }
         }
         Ok(Progress::Idle)
+    }
+
+    /// Until when the second packet of a message waits for what the very first one sets off at the peer.
+    fn introduction(&self, now: Instant) -> Option<Instant> {
+        let until = self.began.filter(|_| self.sent > 0)? + INTRODUCTION;
+        (until > now).then_some(until)
     }
 
     /// Completes the oldest WQE with an error.
