@@ -1,8 +1,9 @@
 //! A child of fork(2) has no device.
 //!
 //! Only the forking thread lives on in the child; locks may be held there for ever, and the sockets belong to the
-//! parent. So the child closes its copies (names and ports must vanish with the parent) and every verbs call on what
-//! it inherited fails with EIO. It may open the device anew.
+//! parent. So the child closes its copies (names and ports must vanish with the parent) and verbs calls on what
+//! it inherited fail with EIO, but for those that need nothing of it (`ibv_query_device_ex`, device memory). It may
+//! open the device anew.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
