@@ -5,6 +5,8 @@ use urxe_tests::{Host, Process, TIMEOUT, World, wait_until};
 
 /// `RDMA_PS_TCP` of `rdma/rdma_user_cm.h`: the upper half of a service id.
 const PS_TCP: u32 = 0x0106;
+/// `RDMA_PS_UDP`.
+const PS_UDP: u32 = 0x0111;
 
 /// Starts `program` and waits until it listens at `port`.
 fn listen(host: &Host, port: u16, program: &str, args: &[&str]) -> Result<Process> {
@@ -148,5 +150,19 @@ fn perftest_connects() -> Result<()> {
     let port_arg = port.to_string();
     let args = ["-R", "--use_old_post_send", "-n", "1000", "-p", &port_arg];
     run(world.host(), port, ["ib_write_lat"; 2], &args, &other, &[&args[..], &["10.77.0.1"]].concat())?;
+    Ok(())
+}
+
+#[test]
+fn udaddy_looks_services_up() -> Result<()> {
+    let (world, other) = linked()?;
+    for client in [&other, world.host()] {
+        let server = world.host().spawn("udaddy", &[])?;
+        let name = format!("@urxe/1/service/{:016x}/", PS_UDP << 16 | 7174);
+        wait_until("the server listens", || Ok(world.host().run("cat", &["/proc/net/unix"])?.stdout.contains(&name)))?;
+        let client = client.spawn("udaddy", &["-s", "10.77.0.1"])?.finish(TIMEOUT)?;
+        let server = server.finish(TIMEOUT)?;
+        ensure!(client.status.success() && server.status.success(), "{client}\n{server}");
+    }
     Ok(())
 }

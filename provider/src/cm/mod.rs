@@ -18,7 +18,7 @@ pub(crate) mod query;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Once};
 
 use urxe_engine::Instant;
 use urxe_engine::cm::Cm;
@@ -200,6 +200,18 @@ impl Manager {
         drop(unused);
     }
 
+    /// The program ends: its peers are told.
+    fn release_all(&self) {
+        let Ok(mut state) = self.state.try_lock() else { return };
+        let connections: Vec<_> = state.ids.values().filter_map(|id| Some((id.device?, id.comm?))).collect();
+        for (index, comm) in connections {
+            if let Some(device) = state.devices.get_mut(index) {
+                device.cm.release(clock::now(), comm);
+            }
+            state.pump_now(index);
+        }
+    }
+
     /// Opens every device that there is. One that cannot be opened is as good as none.
     fn open_devices(&self) {
         if !self.state().devices.is_empty() {
@@ -215,6 +227,11 @@ impl Manager {
             }
         }
         let surplus = {
+            static REGISTERED: Once = Once::new();
+            // SAFETY: a function that stays loaded. It fails only without memory; then peers find out by themselves.
+            REGISTERED.call_once(|| unsafe {
+                libc::atexit(at_exit);
+            });
             let mut state = self.state();
             if state.devices.is_empty() {
                 for (index, device) in devices.iter().enumerate() {
@@ -226,6 +243,16 @@ impl Manager {
         };
         drop(surplus);
     }
+}
+
+extern "C" fn at_exit() {
+    let _ = std::panic::catch_unwind(|| {
+        // SAFETY: managers are never freed.
+        let manager = unsafe { MANAGER.load(Ordering::Acquire).as_ref() };
+        if let Some(manager) = manager.filter(|manager| manager.generation == Generation::now()) {
+            manager.release_all();
+        }
+    });
 }
 
 /// What a port gives its datagrams to.

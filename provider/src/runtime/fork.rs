@@ -34,6 +34,8 @@ pub(crate) fn remember(port: &Arc<NetPort>) {
         // SAFETY: three functions of the right type that stay loaded. It fails only without memory; then children
         // keep the parent's sockets open.
         unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
+        // SAFETY: a function that stays loaded. It fails only without memory.
+        unsafe { libc::atexit(at_exit) };
     });
     PORTS.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(port));
 }
@@ -46,6 +48,14 @@ pub(crate) fn forget(port: &Arc<NetPort>) {
 thread_local! {
     static HELD: std::cell::Cell<Option<MutexGuard<'static, Vec<Arc<NetPort>>>>> =
         const { std::cell::Cell::new(None) };
+}
+
+/// The program ends: what has come for other processes is theirs still.
+extern "C" fn at_exit() {
+    let ports: Vec<Arc<NetPort>> = PORTS.try_lock().map(|ports| ports.clone()).unwrap_or_default();
+    for port in &ports {
+        port.pass_on();
+    }
 }
 
 extern "C" fn prepare() {
