@@ -14,6 +14,7 @@ DEMO_PACKAGES  := gcc libc6-dev libibverbs1 ibverbs-providers ibverbs-utils
 # Programs that the tests run; headers and libclang to compare the bindings with.
 TEST_PACKAGES  := $(DEMO_PACKAGES) perftest iproute2 ethtool tshark python3 python3-venv util-linux \
                   libibverbs-dev linux-libc-dev libclang-dev pkg-config
+PYVERBS_PACKAGES := $(DEMO_PACKAGES) python3 python3-pyverbs iproute2 util-linux
 BENCH_PACKAGES := $(DEMO_PACKAGES) perftest iperf3
 
 # What the tests find the build and scapy by.
@@ -53,6 +54,17 @@ test: setup build ## every test
 .PHONY: matrix
 matrix: setup build ## ibv_rc_pingpong with every combination of options; minutes
 	$(CARGO) test -p urxe-tests --test pingpong -- --ignored --nocapture
+
+.PHONY: pyverbs
+pyverbs: build ## rdma-core's own tests, from its source package; PYVERBS_TESTS=.../tests takes a copy you have
+	@scripts/install-packages $(PYVERBS_PACKAGES)
+	tests=$$(conformance/pyverbs/fetch-tests $(TARGET_DIR)/conformance/rdma-core) && \
+	    conformance/machine $(BIN_DIR) conformance/pyverbs/run --tests "$$tests" --out $(TARGET_DIR)/conformance/pyverbs.tsv
+
+.PHONY: perftest
+perftest: build ## every perftest program with many options
+	@scripts/install-packages $(DEMO_PACKAGES) perftest python3 iproute2 util-linux
+	conformance/machine $(BIN_DIR) conformance/perftest/run --out $(TARGET_DIR)/conformance/perftest.tsv
 
 .PHONY: bench
 bench: build ## latency and bandwidth beside plain UDP and TCP; BENCH_ARGS='--rounds 9'
