@@ -1,13 +1,13 @@
 //! Who makes progress: a polling application by itself, or else the background thread.
 //!
 //! While an application polls, a thread that woke for every packet would only take its processor away. So a poll
-//! that finds nothing leaves the time behind ([`NetPort::polled`]), and the thread, when it wakes for a packet and
-//! finds such a time fresh, keeps away from the sockets and looks again every [`TICK`]. When polling has stopped, it
-//! goes back to waiting for packets. An application that asks for an event is about to sleep: it ends this at once.
+//! that finds nothing leaves the time behind ([`NetPort::polled`]). The thread, when it wakes for a packet just after
+//! such a time, keeps away from the sockets and only looks now and then, ever less often, whether polling goes on;
+//! when it has stopped, the thread goes back to waiting for packets. An application that asks for an event is about to
+//! sleep: it ends this at once.
 //!
-//! Some applications poll now and then but spin on their memory in between, waiting for an RDMA WRITE. When a tick
-//! finds packets that nobody has taken, the thread stops believing in polls and serves every packet, until it has
-//! woken [`WASTED`] times in a row for packets that a poll had taken already.
+//! Some applications poll for a moment and then spin on their memory, waiting for an RDMA WRITE. A packet that is
+//! still there at a look, [`OVERDUE`] after the last poll, is for the thread to take.
 //!
 //! When nothing happens, nothing wakes up: the thread waits for packets and timers without end.
 
@@ -25,12 +25,15 @@ use super::port::NetPort;
 
 /// A poll this old says that somebody is polling still.
 const FRESH: Duration = Duration::from_micros(250);
-/// How often the thread looks whether somebody still polls.
-const TICK: Duration = Duration::from_millis(1);
-/// A packet that has waited this long for a poll has waited too long.
-const OVERDUE: Duration = Duration::from_micros(20);
-/// Wake-ups in vain after which polls are believed in again.
-const WASTED: u32 = 32;
+/// How soon the thread looks whether somebody still polls, and how seldom in the end.
+const FIRST_LOOK: Duration = Duration::from_micros(10);
+const LAST_LOOK: Duration = Duration::from_millis(1);
+/// Who polls does so more often than this, unless the processor was taken away: a packet that has waited so long for a
+/// poll has waited too long.
+const OVERDUE: Duration = Duration::from_micros(5);
+/// The share of a processor that the thread asks for at a time: short, so that it gets one at once when it wakes, from
+/// a program that spins as well.
+const SLICE: Duration = Duration::from_micros(100);
 
 impl NetPort {
     /// The application found its completion queue empty: makes progress in its thread.
@@ -52,7 +55,7 @@ impl NetPort {
     /// The application will wait for an event instead of polling.
     pub(crate) fn stopped_polling(&self) {
         let polled_at = self.polled_at.swap(0, Ordering::Relaxed);
-        let fresh = clock::now().since(Instant::from_nanos(polled_at)) < FRESH + TICK;
+        let fresh = clock::now().since(Instant::from_nanos(polled_at)) < FRESH + LAST_LOOK;
         if polled_at != 0 && fresh {
             self.wake();
         }
@@ -85,40 +88,67 @@ pub(crate) fn start(port: Arc<NetPort>) -> std::io::Result<JoinHandle<()>> {
 }
 
 fn run(port: &NetPort) {
+    ask_for_promptness();
     let sockets = port.net().epoll_fd();
-    // How many more wake-ups in vain it takes to leave packets to polls.
-    let mut distrust = 0;
     while !port.stop.load(Ordering::Acquire) {
         port.run_timers(clock::now());
         if port.has_unfinished() {
             port.progress();
-            continue;
-        }
-        if !wait(port, &[port.kick_fd(), sockets], None) {
-            continue;
-        }
-        if distrust == 0 && port.polled_within(FRESH) {
-            if !stand_by(port, sockets) {
-                distrust = WASTED;
-            }
-        } else if port.drain_all() > 0 {
-            distrust = if distrust > 0 { WASTED } else { 0 };
-        } else {
-            distrust = distrust.saturating_sub(1);
+        } else if wait(port, &[port.kick_fd(), sockets], None)
+            && !(port.polled_within(OVERDUE) && stand_by(port, sockets))
+        {
+            port.drain_all();
         }
     }
 }
 
 /// Leaves packets to an application that polls, until it stops. False if it left some lying.
 fn stand_by(port: &NetPort, sockets: RawFd) -> bool {
+    let mut look = FIRST_LOOK;
     while port.polled_within(FRESH) && !port.stop.load(Ordering::Acquire) {
-        wait(port, &[port.kick_fd()], Some(TICK));
+        wait(port, &[port.kick_fd()], Some(look));
         port.run_timers(clock::now());
         if is_readable(sockets) && !port.polled_within(OVERDUE) && is_readable(sockets) {
             return false;
         }
+        look = (look * 2).min(LAST_LOOK);
     }
     true
+}
+
+/// Asks the kernel to let the calling thread run soon after it wakes, and to wake it on time.
+fn ask_for_promptness() {
+    /// `struct sched_attr` (sched_setattr(2)) as of Linux 4.14.
+    #[repr(C)]
+    #[derive(Default)]
+    struct SchedAttr {
+        size: u32,
+        policy: u32,
+        flags: u64,
+        nice: i32,
+        priority: u32,
+        runtime: u64,
+        deadline: u64,
+        period: u64,
+        util_min: u32,
+        util_max: u32,
+    }
+    // SAFETY: asks only, and needs no memory of ours.
+    let nice = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
+    let attr = SchedAttr {
+        size: u32::try_from(size_of::<SchedAttr>()).unwrap_or_default(),
+        policy: libc::SCHED_OTHER.cast_unsigned(),
+        nice,
+        // Linux 6.12 and later take it as the slice; earlier ones ignore it.
+        runtime: u64::try_from(SLICE.as_nanos()).unwrap_or_default(),
+        ..SchedAttr::default()
+    };
+    // Both are wishes: nothing depends on whether they are granted.
+    // SAFETY: a structure of the size it says; the other call takes plain numbers.
+    unsafe {
+        libc::syscall(libc::SYS_sched_setattr, 0, &raw const attr, 0);
+        libc::prctl(libc::PR_SET_TIMERSLACK, 1);
+    }
 }
 
 fn is_readable(fd: RawFd) -> bool {
