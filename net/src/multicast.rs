@@ -5,7 +5,7 @@
 //! is forwarded, and no flow is learnt.
 //!
 //! On `lo`, IPv4 groups work although the interface lacks the MULTICAST flag; IPv6 ones do not, because it has no
-//! route for them. [`Membership::join`] finds that out before anybody waits for a message that cannot come.
+//! route for them. `Membership::join` finds that out before anybody waits for a message that cannot come.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
