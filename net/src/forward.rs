@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use crate::fd::{Fd, FdSet};
 use crate::service::Mailbox;
-use crate::sys::{scope_id, send_parts, set_option, socket_address};
+use crate::sys::{scope_id, send_parts, set_option, socket_address, wait_writable};
 
 /// Bytes of a [`Header`] before the payload.
 pub(crate) const HEADER_LEN: usize = 64;
@@ -117,10 +117,25 @@ pub(crate) enum Forwarded {
 #[derive(Debug)]
 pub(crate) struct Forwarder {
     /// Most recently connected last.
-    connected: Vec<(Mailbox, Fd)>,
+    connected: Vec<Connection>,
     /// A socket that has not found its mailbox, for the next attempt: packets to unknown QPNs cost no socket each.
     spare: Option<UnixDatagram>,
 }
+
+/// A socket connected to a mailbox.
+#[derive(Debug)]
+struct Connection {
+    to: Mailbox,
+    fd: Fd,
+    /// Datagrams for which a full mailbox is not waited for: its process has not read in time.
+    hasty: u32,
+}
+
+/// How long a full mailbox is waited for, in milliseconds. It holds few datagrams (`net.unix.max_dgram_qlen`, 10 by
+/// default), and a flow that is new comes in bursts; a process that lives reads them within this.
+const WAIT: i32 = 2;
+/// After a wait in vain, so many datagrams are not waited for: who does not read must not hold up the others.
+const HASTY: u32 = 256;
 
 impl Forwarder {
     pub(crate) fn new() -> Self {
@@ -129,7 +144,7 @@ impl Forwarder {
 
     /// Puts a datagram into a mailbox.
     pub(crate) fn forward(&mut self, fds: &Arc<FdSet>, to: Mailbox, header: &Header, payload: &[u8]) -> Forwarded {
-        let known = self.connected.iter().position(|(name, _)| *name == to);
+        let known = self.connected.iter().position(|connection| connection.to == to);
         let at = match known {
             Some(at) => at,
             None => match self.connect(fds, to) {
@@ -138,8 +153,8 @@ impl Forwarder {
                 Err(_) => return Forwarded::Refused,
             },
         };
-        let Some((_, fd)) = self.connected.get(at) else { return Forwarded::Refused };
-        match send_parts(fd.as_raw_fd(), [&header.emit(), payload]) {
+        let Some(connection) = self.connected.get_mut(at) else { return Forwarded::Refused };
+        match connection.send([&header.emit(), payload]) {
             Ok(_) => Forwarded::Sent,
             Err(e) => match e.raw_os_error() {
                 Some(libc::EAGAIN) => Forwarded::Full,
@@ -172,8 +187,28 @@ impl Forwarder {
         if self.connected.len() >= CONNECTED {
             self.connected.remove(0);
         }
-        self.connected.push((to, fds.adopt(socket)?));
+        self.connected.push(Connection { to, fd: fds.adopt(socket)?, hasty: 0 });
         Ok(self.connected.len() - 1)
+    }
+}
+
+impl Connection {
+    fn send(&mut self, parts: [&[u8]; 2]) -> io::Result<usize> {
+        let fd = self.fd.as_raw_fd();
+        match send_parts(fd, parts) {
+            Err(e) if e.raw_os_error() == Some(libc::EAGAIN) => {}
+            done => return done,
+        }
+        if self.hasty > 0 {
+            self.hasty -= 1;
+            return Err(io::Error::from_raw_os_error(libc::EAGAIN));
+        }
+        wait_writable(fd, WAIT);
+        let sent = send_parts(fd, parts);
+        if sent.as_ref().is_err_and(|e| e.raw_os_error() == Some(libc::EAGAIN)) {
+            self.hasty = HASTY;
+        }
+        sent
     }
 }
 
@@ -235,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_mailbox_does_not_block_and_a_gone_one_is_forgotten() {
+    fn a_full_mailbox_is_not_waited_for_long_and_a_gone_one_is_forgotten() {
         let (fds, mut forwarder) = (FdSet::new().unwrap(), Forwarder::new());
         // Block 0xFFFF is never given out either, so this test may have it.
         let mailbox = UnixDatagram::bind_addr(&Mailbox::Block(0xFFFF).name().unwrap()).unwrap();
