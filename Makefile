@@ -51,6 +51,10 @@ $(VENV)/.$(SCAPY): | packages
 test: setup build ## every test
 	$(CARGO) test --workspace --no-fail-fast
 
+.PHONY: requirements
+requirements: ## the rules of spec/, where each is kept and which tests show it
+	@$(CARGO) test --quiet -p urxe-tests --test requirements -- --nocapture
+
 .PHONY: matrix
 matrix: setup build ## ibv_rc_pingpong with every combination of options; minutes
 	$(CARGO) test -p urxe-tests --test pingpong -- --ignored --nocapture

@@ -116,6 +116,8 @@ impl CompletionQueue {
 
     /// Adds a completion.
     pub fn push(&mut self, cqe: Cqe) -> Pushed {
+        //= spec/completions.md#cq-002
+        //# An overrun MUST be told once as IBV_EVENT_CQ_ERR, and no completion be taken after it.
         if self.overrun || self.queue.len() >= self.capacity {
             let first = !self.overrun;
             self.overrun = true;
@@ -124,9 +126,13 @@ impl CompletionQueue {
         self.queue.push_back(cqe);
         let raise = match self.arm {
             Arm::Disarmed => false,
+            //= spec/completions.md#cq-004
+            //# A request for solicited completions MUST be answered by those and by errors only.
             Arm::Solicited => cqe.solicited || cqe.status != WcStatus::Success,
             Arm::Next => true,
         };
+        //= spec/completions.md#cq-003
+        //# One request for notification MUST give one event.
         if raise {
             self.arm = Arm::Disarmed;
             Pushed::RaiseEvent
@@ -136,6 +142,8 @@ impl CompletionQueue {
     }
 
     /// Takes the oldest completion.
+    //= spec/completions.md#cq-001
+    //# Completions MUST be polled in the order in which they were added.
     pub fn poll(&mut self) -> Option<Cqe> {
         self.queue.pop_front()
     }
@@ -177,6 +185,8 @@ impl CompletionQueue {
     ///
     /// # Errors
     /// The number of elements it holds, if that is more (`ibv_resize_cq(3)`: EINVAL).
+    //= spec/completions.md#cq-005
+    //# Resizing MUST lose no completion, and be refused where one would have no place.
     pub fn resize(&mut self, capacity: usize) -> Result<(), usize> {
         if self.queue.len() > capacity {
             return Err(self.queue.len());
@@ -186,6 +196,8 @@ impl CompletionQueue {
     }
 
     /// Removes the completions of a QP that is being destroyed or reset (IBA 10.2.4.4).
+    //= spec/completions.md#cq-006
+    //# The completions of a queue pair that is destroyed or reset MUST vanish with it.
     pub fn forget(&mut self, qpn: Qpn) {
         self.queue.retain(|cqe| cqe.qpn != qpn);
     }

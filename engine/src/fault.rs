@@ -69,18 +69,30 @@ impl ResponderFault {
                 row(NakCode::InvalidRequest, WcStatus::RemoteInvalidRequestError, AsyncEvent::QpRequestError)
             }
             // An operation that the QP does not enable counts as unsupported, as on the kernel's rxe.
+            //= spec/responder.md#rsp-008
+            //# An operation that the queue pair's access flags do not allow MUST be refused as an invalid request.
             Self::QpAccess => {
                 row(NakCode::InvalidRequest, WcStatus::RemoteInvalidRequestError, AsyncEvent::QpRequestError)
             }
+            //= spec/responder.md#rsp-024
+            //# Memory that is gone MUST be refused as a remote operational error.
             Self::RemoteAccess(Refusal::Unmapped) => {
                 row(NakCode::RemoteOperationalError, WcStatus::LocalAccessError, AsyncEvent::QpAccessError)
             }
+            //= spec/responder.md#rsp-016
+            //# An R_Key that does not give the access MUST be refused as a remote access error, with an affiliated
+            //# asynchronous event.
             Self::RemoteAccess(_) => {
                 row(NakCode::RemoteAccessError, WcStatus::LocalAccessError, AsyncEvent::QpAccessError)
             }
             // Class D for the WQE, C on the wire. The kernel's rxe says remote operational error.
+            //= spec/responder.md#rsp-017
+            //# A message longer than the receive WQE MUST fail both: locally with a length error, at the peer as an
+            //# invalid request.
             Self::RecvTooShort => row(NakCode::InvalidRequest, WcStatus::LocalLengthError, AsyncEvent::QpFatal),
             // Class J: the kernel's rxe says nothing to the peer, which then waits in vain.
+            //= spec/responder.md#rsp-022
+            //# A SEND with invalidate MUST invalidate a type 2 window of this queue pair only.
             Self::Invalidate(_) => {
                 row(NakCode::RemoteAccessError, WcStatus::RemoteInvalidRequestError, AsyncEvent::QpAccessError)
             }

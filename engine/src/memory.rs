@@ -91,18 +91,26 @@ impl Region {
             | (RegionKind::Null, Accessor::Local(pd))
             | (RegionKind::Window(None), Accessor::Remote(pd, _)) => self.pd == pd,
             // The domain too: a number comes back with another queue pair some day.
+            //= spec/memory.md#mem-005
+            //# A type 2 window MUST serve the queue pair that it is bound to, and no other.
             (RegionKind::Window(Some(bound)), Accessor::Remote(pd, qpn)) => bound == qpn && self.pd == pd,
             (RegionKind::Null, Accessor::Remote(..)) | (RegionKind::Window(_), Accessor::Local(_)) => {
                 return Err(Refusal::NoSuchKey);
             }
         };
         if !belongs {
+            //= spec/memory.md#mem-002
+            //# A key MUST NOT give access through another protection domain.
             return Err(Refusal::OtherPd);
         }
         if !self.access.contains(access) {
+            //= spec/memory.md#mem-003
+            //# An access MUST be one that the region was registered for.
             return Err(Refusal::Access);
         }
         let offset = va.checked_sub(self.iova).ok_or(Refusal::OutOfBounds)?;
+        //= spec/memory.md#mem-001
+        //# An access that leaves its region, also by overflow of an address, MUST be refused.
         let end = offset.checked_add(length).ok_or(Refusal::OutOfBounds)?;
         if end > self.length {
             return Err(Refusal::OutOfBounds);
@@ -229,6 +237,8 @@ impl<T> KeyTable<T> {
         };
         let step = 1 + self.rng.next_u8() % 254;
         let entry = self.entries.get_mut(index as usize).ok_or(Full)?;
+        //= spec/memory.md#mem-006
+        //# The key of memory that was deregistered MUST NOT be the next one given.
         entry.tag = entry.tag.wrapping_add(step);
         // Index 0 would make small, plausible-looking keys; keys start at entry 1.
         let key = Key((index + 1) << 8 | u32::from(entry.tag));
@@ -319,6 +329,9 @@ mod tests {
         }
     }
 
+    //= spec/memory.md#mem-001
+    //= type=test
+    //# An access that leaves its region, also by overflow of an address, MUST be refused.
     #[test]
     fn bounds_cannot_be_tricked_by_overflow() {
         let check = |va, length| region().check(Accessor::Local(Pd(1)), Access::REMOTE_READ, va, length);
@@ -331,6 +344,9 @@ mod tests {
         }
     }
 
+    //= spec/memory.md#mem-005
+    //= type=test
+    //# A type 2 window MUST serve the queue pair that it is bound to, and no other.
     #[test]
     fn a_type_2_window_is_for_one_queue_pair_of_its_domain() {
         let window = Region { kind: RegionKind::Window(Some(Qpn::new(7))), ..region() };
@@ -341,6 +357,12 @@ mod tests {
         assert_eq!(check(Accessor::Local(Pd(1))), Err(Refusal::NoSuchKey));
     }
 
+    //= spec/memory.md#mem-003
+    //= type=test
+    //# An access MUST be one that the region was registered for.
+    //= spec/memory.md#mem-002
+    //= type=test
+    //# A key MUST NOT give access through another protection domain.
     #[test]
     fn rights_and_domain() {
         assert_eq!(region().check(Accessor::Local(Pd(2)), Access::NONE, 0x1000, 1), Err(Refusal::OtherPd));
@@ -348,6 +370,9 @@ mod tests {
         assert_eq!(region().check(Accessor::Local(Pd(1)), Access::NONE, 0x1000, 1), Ok(0x7000_0000));
     }
 
+    //= spec/memory.md#mem-006
+    //= type=test
+    //# The key of memory that was deregistered MUST NOT be the next one given.
     #[test]
     fn keys_do_not_come_back_at_once() {
         let mut table = KeyTable::new(1, 7);

@@ -85,6 +85,8 @@ impl Window {
             return Ok(None);
         }
         let region = region.ok_or(BindError::NoSuchRegion)?;
+        //= spec/memory.md#mem-004
+        //# A window MUST be bound only within the protection domain of window, region and queue pair.
         if region.pd != pd {
             return Err(BindError::OtherPd);
         }

@@ -192,6 +192,9 @@ pub enum Recipient {
 
 /// A send work request.
 #[derive(Clone, Debug)]
+//= spec/requester.md#req-019
+//= type=implication
+//# A work request MUST be copied when it is posted, and never be read from the application's memory again.
 pub struct SendWr {
     /// The consumer's number for it.
     pub wr_id: u64,

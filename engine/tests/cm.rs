@@ -220,6 +220,9 @@ fn connecting_and_disconnecting_takes_five_messages() {
     assert!(!pair.step());
 }
 
+//= spec/connections.md#cm-006
+//= type=test
+//# When both sides disconnect at once, each MUST answer the other and end.
 #[test]
 fn both_disconnect_at_once() {
     let mut pair = Pair::new(1, Weather::default());
@@ -234,6 +237,9 @@ fn both_disconnect_at_once() {
     assert_eq!(pair.events, [vec![], vec![]]);
 }
 
+//= spec/connections.md#cm-007
+//= type=test
+//# A rejection MUST bring the reason and private data that were given.
 #[test]
 fn a_rejection_brings_reason_and_private_data() {
     let mut pair = Pair::new(1, Weather::default());
@@ -244,6 +250,9 @@ fn a_rejection_brings_reason_and_private_data() {
     assert!(pair.ends[B].accept(pair.now, b, &rep(), 0).is_err(), "not after that");
 }
 
+//= spec/connections.md#cm-004
+//= type=test
+//# A request for a service that nobody serves MUST be rejected as an invalid service id.
 #[test]
 fn nobody_listens() {
     let mut pair = Pair::new(1, Weather::default());
@@ -253,6 +262,9 @@ fn nobody_listens() {
     assert_eq!(rej.reason, RejReason::INVALID_SERVICE_ID);
 }
 
+//= spec/connections.md#cm-003
+//= type=test
+//# A message without an answer MUST be sent again 15 times, and the connection then be given up.
 #[test]
 fn nobody_is_there() {
     let mut pair = Pair::new(1, Weather { loss: 100, ..Weather::default() });
@@ -275,6 +287,9 @@ fn a_busy_listener_is_asked_again() {
     assert!(matches!(pair.wait(B).1, Event::Request(_)));
 }
 
+//= spec/connections.md#cm-002
+//= type=test
+//# A request that comes again MUST be answered as before, and not be told twice.
 #[test]
 fn a_slow_listener_asks_for_patience() {
     let mut pair = Pair::new(1, Weather::default());
@@ -289,6 +304,9 @@ fn a_slow_listener_asks_for_patience() {
     assert!(matches!(pair.wait(A).1, Event::Reply(_)));
 }
 
+//= spec/connections.md#cm-003
+//= type=test
+//# A message without an answer MUST be sent again 15 times, and the connection then be given up.
 #[test]
 fn who_is_gone_is_told() {
     let mut pair = Pair::new(1, Weather::default());
@@ -300,6 +318,9 @@ fn who_is_gone_is_told() {
     assert_eq!(pair.events, [vec![(a, Event::Gone)], vec![(b, Event::Gone)]]);
 }
 
+//= spec/connections.md#cm-005
+//= type=test
+//# A disconnect of an unknown connection MUST be agreed to.
 #[test]
 fn an_unknown_connection_is_released_at_once() {
     let mut pair = Pair::new(1, Weather::default());
@@ -320,6 +341,9 @@ fn a_service_is_looked_up() {
     assert_eq!((a, reply.qpn, reply.q_key, reply.service_id), (CommId(5), Qpn::new(0x77), QKey(5), SERVICE));
 }
 
+//= spec/connections.md#cm-008
+//= type=test
+//# A message about a connection MUST come from its peer, or be ignored.
 #[test]
 fn strangers_are_not_listened_to() {
     let mut pair = Pair::new(1, Weather::default());
@@ -340,6 +364,9 @@ fn strangers_are_not_listened_to() {
 
 proptest! {
     /// Whatever is lost, doubled or reordered: a connection comes about, ends, and leaves nothing behind.
+    //= spec/connections.md#cm-002
+    //= type=test
+    //# A request that comes again MUST be answered as before, and not be told twice.
     #[test]
     fn in_bad_weather(seed: u64, loss in 0_u64..40, dup in 0_u64..40, delay in 0_u64..600) {
         let mut pair = Pair::new(seed, Weather { loss, dup, delay });
@@ -357,6 +384,9 @@ proptest! {
     }
 
     /// No message in no state makes it panic.
+    //= spec/connections.md#cm-001
+    //= type=test
+    //# Any bytes MUST be taken for a management datagram or refused.
     #[test]
     fn any_message(attribute in 0x10_u16..0x1B, ids: (u8, u8), fill: u8, established: bool) {
         let mut pair = Pair::new(1, Weather::default());

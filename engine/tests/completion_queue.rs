@@ -23,6 +23,9 @@ fn polled(cq: &mut CompletionQueue) -> Vec<u64> {
     std::iter::from_fn(|| cq.poll()).map(|cqe| cqe.wr_id).collect()
 }
 
+//= spec/completions.md#cq-001
+//= type=test
+//# Completions MUST be polled in the order in which they were added.
 #[test]
 fn first_in_first_out() {
     let mut cq = CompletionQueue::new(3);
@@ -36,6 +39,9 @@ fn first_in_first_out() {
     }
 }
 
+//= spec/completions.md#cq-002
+//= type=test
+//# An overrun MUST be told once as IBV_EVENT_CQ_ERR, and no completion be taken after it.
 #[test]
 fn an_overrun_is_told_once_and_lasts() {
     let mut cq = CompletionQueue::new(1);
@@ -48,6 +54,9 @@ fn an_overrun_is_told_once_and_lasts() {
     assert_eq!(cq.push(cqe(4)), Pushed::Overrun { first: false }, "a CQ in error takes nothing more");
 }
 
+//= spec/completions.md#cq-003
+//= type=test
+//# One request for notification MUST give one event.
 #[test]
 fn one_event_for_one_request() {
     let mut cq = CompletionQueue::new(10);
@@ -61,6 +70,9 @@ fn one_event_for_one_request() {
     assert_eq!(cq.push(cqe(5)), Pushed::Quietly, "asking twice is asking once");
 }
 
+//= spec/completions.md#cq-004
+//= type=test
+//# A request for solicited completions MUST be answered by those and by errors only.
 #[test]
 fn solicited_events_are_for_solicited_messages_and_errors() {
     let mut cq = CompletionQueue::new(10);
@@ -81,6 +93,9 @@ fn asking_for_any_outweighs_asking_for_solicited() {
     }
 }
 
+//= spec/completions.md#cq-005
+//= type=test
+//# Resizing MUST lose no completion, and be refused where one would have no place.
 #[test]
 fn resizing_loses_nothing() {
     let mut cq = CompletionQueue::new(4);
@@ -94,6 +109,9 @@ fn resizing_loses_nothing() {
     assert_eq!(polled(&mut cq), [0, 1, 2]);
 }
 
+//= spec/completions.md#cq-006
+//= type=test
+//# The completions of a queue pair that is destroyed or reset MUST vanish with it.
 #[test]
 fn a_qp_that_is_gone_leaves_nothing() {
     let mut cq = CompletionQueue::new(10);

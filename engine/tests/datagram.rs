@@ -32,6 +32,9 @@ fn gets_with(qp: &mut Solo, q_key: QKey, payload: &[u8]) {
     qp.gets_from(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 77)), &Header { bth, service, ext: Ext::None }, payload);
 }
 
+//= spec/unreliable.md#unr-006
+//= type=test
+//# A request on UC or UD MUST complete when its last packet is sent, and no acknowledgement be asked for.
 #[test]
 fn each_request_is_one_packet_and_done_when_sent() {
     let mut qp = ud();
@@ -47,6 +50,9 @@ fn each_request_is_one_packet_and_done_when_sent() {
 }
 
 /// IBA 10.2.5: a controlled Q_Key, with the high bit set, cannot be given by a request.
+//= spec/unreliable.md#unr-004
+//= type=test
+//# A Q_Key with the high bit set MUST stand for the queue pair's own.
 #[test]
 fn a_q_key_with_the_high_bit_stands_for_the_queue_pairs_own() {
     let mut qp = ud();
@@ -57,6 +63,9 @@ fn a_q_key_with_the_high_bit_stands_for_the_queue_pairs_own() {
     }
 }
 
+//= spec/unreliable.md#unr-005
+//= type=test
+//# The receive buffer of a datagram MUST begin with 40 bytes of network header.
 #[test]
 fn the_network_header_stands_before_the_message() {
     let mut qp = ud();
@@ -74,6 +83,9 @@ fn the_network_header_stands_before_the_message() {
     assert_eq!(stored[GRH..], *b"hello");
 }
 
+//= spec/unreliable.md#unr-003
+//= type=test
+//# A datagram whose Q_Key is not the queue pair's MUST be dropped.
 #[test]
 fn anybody_may_write_who_knows_the_q_key() {
     let mut qp = ud();
@@ -84,6 +96,9 @@ fn anybody_may_write_who_knows_the_q_key() {
     assert_eq!(qp.completed(), [(1, WcStatus::Success)]);
 }
 
+//= spec/unreliable.md#unr-007
+//= type=test
+//# On UC and UD nothing that a peer sends MUST stop the queue pair.
 #[test]
 fn a_receive_that_is_too_short_keeps_waiting() {
     let mut qp = ud();
@@ -112,6 +127,9 @@ fn an_empty_message_needs_room_for_the_header() {
 }
 
 /// C10-93.1.1.
+//= spec/unreliable.md#unr-008
+//= type=test
+//# A datagram longer than the port's MTU MUST NOT be sent.
 #[test]
 fn a_message_longer_than_the_ports_mtu_is_not_sent_and_no_error() {
     let mut qp = ud();

@@ -23,6 +23,9 @@ fn original(sent: &Sent) -> u64 {
     }
 }
 
+//= spec/responder.md#rsp-002
+//= type=test
+//# A duplicate SEND or WRITE MUST be acknowledged again and MUST NOT be executed.
 #[test]
 fn send_is_acknowledged_and_not_received_again() {
     let mut qp = Solo::rts();
@@ -37,6 +40,9 @@ fn send_is_acknowledged_and_not_received_again() {
     assert_eq!(qp.completed(), [(1, WcStatus::Success)]);
 }
 
+//= spec/responder.md#rsp-002
+//= type=test
+//# A duplicate SEND or WRITE MUST be acknowledged again and MUST NOT be executed.
 #[test]
 fn write_does_not_write() {
     let mut qp = Solo::rts();
@@ -59,6 +65,9 @@ fn a_message_under_way_is_not_disturbed() {
     assert_eq!(qp.cqes()[0].byte_len, 260);
 }
 
+//= spec/responder.md#rsp-003
+//= type=test
+//# A duplicate READ MUST be answered from memory as it is, if it lies within the request it repeats.
 #[test]
 fn read_is_read_again() {
     let mut qp = Solo::rts();
@@ -76,6 +85,9 @@ fn read_is_read_again() {
     assert_eq!(qp.sent(), ["ACK 103"]);
 }
 
+//= spec/responder.md#rsp-003
+//= type=test
+//# A duplicate READ MUST be answered from memory as it is, if it lies within the request it repeats.
 #[test]
 fn read_may_ask_for_the_rest_only() {
     let mut qp = Solo::rts();
@@ -123,6 +135,9 @@ fn read_of_memory_that_has_been_deregistered_is_dropped() {
     assert_eq!(qp.state(), QpState::Rts, "an old request is no reason to fail");
 }
 
+//= spec/responder.md#rsp-004
+//= type=test
+//# A duplicate atomic MUST be answered with the first result and MUST NOT be executed.
 #[test]
 fn atomic_is_answered_from_memory_of_its_result() {
     let mut qp = Solo::rts();
@@ -135,6 +150,9 @@ fn atomic_is_answered_from_memory_of_its_result() {
     assert_eq!((original(&sent[0]), word(&qp)), (10, 110));
 }
 
+//= spec/responder.md#rsp-005
+//= type=test
+//# The answers kept for duplicates MUST be as many as responder resources.
 #[test]
 fn results_are_kept_as_long_as_responder_resources_last() {
     let mut qp = Solo::with(|attr| attr.max_dest_rd_atomic = 2);
@@ -163,6 +181,9 @@ fn duplicates_take_no_responder_resources() {
     assert_eq!((qp.state(), word(&qp)), (QpState::Rts, 2));
 }
 
+//= spec/responder.md#rsp-023
+//= type=test
+//# A flood of duplicates MUST NOT make anything grow.
 #[test]
 fn a_flood_makes_nothing_grow() {
     let mut qp = Solo::with(|attr| attr.max_dest_rd_atomic = 4);

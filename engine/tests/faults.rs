@@ -84,6 +84,9 @@ fn atomic(key: Key, va: u64) -> Ext {
 
 // --- invalid request ---------------------------------------------------------------------------------------
 
+//= spec/responder.md#rsp-006
+//= type=test
+//# First, Middle, Last and Only packets in an impossible order MUST be refused as an invalid request.
 #[test]
 fn opcodes_out_of_order_between_messages() {
     for operation in [O::SendMiddle, O::SendLast, O::WriteMiddle, O::WriteLast] {
@@ -91,6 +94,9 @@ fn opcodes_out_of_order_between_messages() {
     }
 }
 
+//= spec/responder.md#rsp-006
+//= type=test
+//# First, Middle, Last and Only packets in an impossible order MUST be refused as an invalid request.
 #[test]
 fn opcodes_out_of_order_within_a_send() {
     fn after_first(next: impl FnOnce(&mut Solo)) {
@@ -108,6 +114,9 @@ fn opcodes_out_of_order_within_a_send() {
     after_first(|qp| qp.gets(O::FetchAdd, 101, atomic(qp.remote.key, qp.remote.addr), &[]));
 }
 
+//= spec/responder.md#rsp-006
+//= type=test
+//# First, Middle, Last and Only packets in an impossible order MUST be refused as an invalid request.
 #[test]
 fn opcodes_out_of_order_within_a_write() {
     for operation in [O::SendFirst, O::SendMiddle, O::SendLast] {
@@ -118,6 +127,9 @@ fn opcodes_out_of_order_within_a_write() {
     }
 }
 
+//= spec/responder.md#rsp-025
+//= type=test
+//# A FLUSH of a type that the queue pair does not enable MUST be refused as an invalid request.
 #[test]
 fn a_flush_that_the_queue_pair_does_not_enable() {
     fault("NAK InvalidRequest 100", REQUEST_ERROR, |qp| {
@@ -127,6 +139,9 @@ fn a_flush_that_the_queue_pair_does_not_enable() {
     });
 }
 
+//= spec/responder.md#rsp-022
+//= type=test
+//# A SEND with invalidate MUST invalidate a type 2 window of this queue pair only.
 #[test]
 fn a_key_that_cannot_be_invalidated() {
     let news = News::Recv(WcStatus::RemoteInvalidRequestError);
@@ -137,6 +152,9 @@ fn a_key_that_cannot_be_invalidated() {
     }
 }
 
+//= spec/responder.md#rsp-013
+//= type=test
+//# An ATOMIC WRITE MUST carry exactly eight bytes for an address that is a multiple of eight.
 #[test]
 fn an_atomic_write_that_is_not_eight_aligned_bytes() {
     fault("NAK InvalidRequest 100", REQUEST_ERROR, |qp| qp.gets(O::AtomicWrite, 100, reth(qp, 16), &[0; 8]));
@@ -149,6 +167,9 @@ fn an_atomic_write_that_is_not_eight_aligned_bytes() {
     });
 }
 
+//= spec/packets.md#pkt-012
+//= type=test
+//# First and Middle packets MUST have a payload of one path MTU, a Last one between 1 byte and that.
 #[test]
 fn payload_of_the_wrong_length_for_its_place() {
     for (operation, len) in [(O::SendFirst, MTU - 4), (O::SendFirst, MTU + 4), (O::SendOnly, MTU + 1)] {
@@ -162,6 +183,9 @@ fn payload_of_the_wrong_length_for_its_place() {
     }
 }
 
+//= spec/responder.md#rsp-014
+//= type=test
+//# The payload of a WRITE MUST be as long as its RETH says.
 #[test]
 fn reth_that_disagrees_with_the_payload() {
     for (dma_len, len) in [(5, 4), (3, 4), (0, 4), (4, 0), (257, 256)] {
@@ -183,6 +207,9 @@ fn reth_that_disagrees_with_the_payload() {
     });
 }
 
+//= spec/responder.md#rsp-015
+//= type=test
+//# A message of more than 2^31 bytes MUST be refused as an invalid request.
 #[test]
 fn messages_longer_than_two_gigabytes() {
     for dma_len in [(1 << 31) + 1, u32::MAX] {
@@ -195,6 +222,9 @@ fn messages_longer_than_two_gigabytes() {
     fault("NAK RemoteAccessError 100", ACCESS_ERROR, |qp| qp.gets(O::ReadRequest, 100, reth(qp, 1 << 31), &[]));
 }
 
+//= spec/responder.md#rsp-011
+//= type=test
+//# More READs and atomics at once than responder resources MUST be refused as an invalid request.
 #[test]
 fn more_reads_and_atomics_than_responder_resources() {
     let mut qp = Solo::with(|attr| attr.max_dest_rd_atomic = 2);
@@ -209,6 +239,9 @@ fn more_reads_and_atomics_than_responder_resources() {
     });
 }
 
+//= spec/responder.md#rsp-008
+//= type=test
+//# An operation that the queue pair's access flags do not allow MUST be refused as an invalid request.
 #[test]
 fn operations_that_the_qp_does_not_allow() {
     let without = |right: Access| {
@@ -227,6 +260,9 @@ fn operations_that_the_qp_does_not_allow() {
     });
 }
 
+//= spec/responder.md#rsp-012
+//= type=test
+//# An atomic on an address that is no multiple of eight MUST be refused as an invalid request.
 #[test]
 fn misaligned_atomics() {
     for operation in [O::FetchAdd, O::CompareSwap] {
@@ -262,6 +298,10 @@ fn no_access(region: impl Fn(&mut Solo) -> (Key, u64)) {
     }
 }
 
+//= spec/responder.md#rsp-016
+//= type=test
+//# An R_Key that does not give the access MUST be refused as a remote access error, with an affiliated asynchronous
+//# event.
 #[test]
 fn r_keys_that_do_not_give_access() {
     no_access(|qp| (Key(0), qp.remote.addr));
@@ -277,6 +317,10 @@ fn r_keys_that_do_not_give_access() {
     });
 }
 
+//= spec/responder.md#rsp-016
+//= type=test
+//# An R_Key that does not give the access MUST be refused as a remote access error, with an affiliated asynchronous
+//# event.
 #[test]
 fn addresses_out_of_bounds() {
     no_access(|qp| (qp.remote.key, qp.remote.addr + qp.remote.length));
@@ -291,6 +335,9 @@ fn addresses_out_of_bounds() {
     });
 }
 
+//= spec/responder.md#rsp-009
+//= type=test
+//# All of the memory that a WRITE names MUST be checked before its first byte is stored.
 #[test]
 fn a_write_is_checked_as_a_whole_before_its_first_byte() {
     fault("NAK RemoteAccessError 100", ACCESS_ERROR, |qp| {
@@ -319,6 +366,9 @@ fn write_with_immediate_fails_its_receive() {
 
 // --- memory that is gone -----------------------------------------------------------------------------------
 
+//= spec/responder.md#rsp-024
+//= type=test
+//# Memory that is gone MUST be refused as a remote operational error.
 #[test]
 fn unmapped_memory_is_an_operational_error() {
     let nak = "NAK RemoteOperationalError 100";
@@ -353,6 +403,10 @@ fn a_read_that_can_only_be_answered_in_part() {
 
 // --- the receive's own fault -------------------------------------------------------------------------------
 
+//= spec/responder.md#rsp-017
+//= type=test
+//# A message longer than the receive WQE MUST fail both: locally with a length error, at the peer as an invalid
+//# request.
 #[test]
 fn receive_too_short() {
     fault("NAK InvalidRequest 102", News::Recv(WcStatus::LocalLengthError), |qp| {

@@ -158,6 +158,9 @@ fn siege(seed: u64) {
     assert!(qp.node.memory().holds(outside, &[0; 4096]));
 }
 
+//= spec/responder.md#rsp-023
+//= type=test
+//# A flood of duplicates MUST NOT make anything grow.
 #[test]
 fn sieges() {
     for seed in 0..4_000 {

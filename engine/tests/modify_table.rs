@@ -55,6 +55,9 @@ fn reset_and_err_can_always_be_reached() {
 }
 
 /// The transitions of `qp_state_table` in `drivers/infiniband/core/verbs.c`, besides those to RESET and ERR.
+//= spec/states.md#qps-001
+//= type=test
+//# A queue pair MUST change its state only along the table's transitions.
 #[test]
 fn transitions_are_those_of_the_kernel() {
     let mut there = Vec::new();

@@ -85,6 +85,9 @@ fn nothing_is_read_without_a_key() {
 
 // --- chunks and limits -------------------------------------------------------------------------------------
 
+//= spec/requester.md#req-001
+//= type=test
+//# Each request packet MUST have the next PSN of 24 bits; a READ takes one for each packet of its response.
 #[test]
 fn a_long_read_is_asked_for_in_chunks() {
     let mut qp = Solo::rts();
@@ -112,6 +115,9 @@ fn a_long_read_is_asked_for_in_chunks() {
     assert_eq!(qp.node.memory().peek(qp.local.addr + 60 * 256 - 1, 3), [3, 9, 0], "259 is 0x103");
 }
 
+//= spec/requester.md#req-005
+//= type=test
+//# READs and atomics outstanding MUST NOT be more than max_rd_atomic.
 #[test]
 fn no_more_reads_and_atomics_than_the_responder_takes() {
     let mut qp = Solo::with(|attr| attr.max_rd_atomic = 2);
@@ -136,6 +142,9 @@ fn reads_and_atomics_that_can_never_be_sent_fail() {
     }
 }
 
+//= spec/requester.md#req-006
+//= type=test
+//# A fenced request MUST wait until all READs and atomics before it have completed.
 #[test]
 fn a_fence_waits_for_reads_and_atomics_only() {
     let mut qp = Solo::rts();
@@ -162,6 +171,9 @@ fn a_fence_waits_for_reads_and_atomics_only() {
 
 // --- lost responses ----------------------------------------------------------------------------------------
 
+//= spec/requester.md#req-016
+//= type=test
+//# A READ that is asked for again MUST stay within the PSNs of the request that it repeats.
 #[test]
 fn a_lost_response_is_asked_for_again() {
     let mut qp = Solo::rts();
@@ -184,6 +196,9 @@ fn a_lost_response_is_asked_for_again() {
     assert_eq!((bytes[255], bytes[256], bytes[512], bytes[768], bytes[999]), (1, 7, 8, 9, 9));
 }
 
+//= spec/completer.md#cmp-003
+//= type=test
+//# An acknowledgement behind an unanswered READ or atomic MUST be taken as news that the response was lost.
 #[test]
 fn an_ack_of_later_requests_implies_that_a_response_was_lost() {
     for op in [SendOp::Read(REMOTE), SendOp::FetchAdd { remote: REMOTE, add: 1 }] {
@@ -278,6 +293,9 @@ fn a_read_may_be_refused_midway() {
     assert_eq!(qp.completed(), [(1, WcStatus::RemoteOperationError)]);
 }
 
+//= spec/completer.md#cmp-007
+//= type=test
+//# A duplicate of a response MUST change nothing.
 #[test]
 fn duplicate_responses_change_nothing() {
     let mut qp = Solo::rts();
@@ -292,6 +310,9 @@ fn duplicate_responses_change_nothing() {
 
 // --- responses that cannot be ------------------------------------------------------------------------------
 
+//= spec/completer.md#cmp-006
+//= type=test
+//# A response whose kind or length is not what its PSN demands MUST fail the request with IBV_WC_BAD_RESP_ERR.
 #[test]
 fn responses_of_the_wrong_kind_or_length() {
     let bad = |op: SendOp, len, respond: &dyn Fn(&mut Solo)| {
@@ -318,6 +339,9 @@ fn responses_of_the_wrong_kind_or_length() {
     }
 }
 
+//= spec/completer.md#cmp-008
+//= type=test
+//# A response to what was never asked for MUST be dropped.
 #[test]
 fn responses_to_what_was_never_asked_for() {
     let mut qp = Solo::rts();
@@ -331,6 +355,9 @@ fn responses_to_what_was_never_asked_for() {
     assert_eq!(qp.state(), QpState::Rts);
 }
 
+//= spec/completer.md#cmp-009
+//= type=test
+//# A response MUST be stored only where an L_Key allows local writing.
 #[test]
 fn buffers_that_may_not_be_written() {
     for (pd, access) in [(Pd(1), Access::NONE), (Pd(2), Access::LOCAL_WRITE)] {

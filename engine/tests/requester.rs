@@ -24,6 +24,9 @@ fn send_wr(wr_id: u64, data: Data, flags: SendFlags) -> SendWr {
 
 // --- segments ----------------------------------------------------------------------------------------------
 
+//= spec/requester.md#req-002
+//= type=test
+//# A message MUST be cut into packets of one path MTU, all full but the last.
 #[test]
 fn a_message_is_cut_at_the_mtu() {
     let mut qp = Solo::rts();
@@ -79,6 +82,9 @@ fn inline_data_are_cut_like_any() {
     assert_eq!(sent.iter().flat_map(|sent| sent.payload.clone()).collect::<Vec<_>>(), bytes);
 }
 
+//= spec/requester.md#req-003
+//= type=test
+//# Only the last packet of a message that consumes a receive WQE MAY ask for a solicited event.
 #[test]
 fn only_the_end_of_what_consumes_a_receive_is_solicited() {
     let mut qp = Solo::rts();
@@ -90,6 +96,9 @@ fn only_the_end_of_what_consumes_a_receive_is_solicited() {
     assert_eq!(solicited, [false, true, false, false]);
 }
 
+//= spec/requester.md#req-001
+//= type=test
+//# Each request packet MUST have the next PSN of 24 bits; a READ takes one for each packet of its response.
 #[test]
 fn psns_wrap() {
     let mut qp = Solo::with(|attr| attr.sq_psn = urxe_wire::Psn::new(0xFF_FFFF));
@@ -117,6 +126,12 @@ fn a_request_completes_when_its_last_packet_is_acknowledged() {
     assert_eq!(qp.timeout(), None, "nothing is outstanding");
 }
 
+//= spec/completer.md#cmp-002
+//= type=test
+//# An acknowledgement MUST complete every request up to its PSN.
+//= spec/requester.md#req-007
+//= type=test
+//# Requests MUST complete in the order in which they were posted.
 #[test]
 fn one_ack_completes_everything_before() {
     let mut qp = Solo::rts();
@@ -132,6 +147,9 @@ fn one_ack_completes_everything_before() {
     assert_eq!(qp.completed(), [(4, OK)]);
 }
 
+//= spec/completer.md#cmp-001
+//= type=test
+//# An acknowledgement of what is not outstanding MUST change nothing.
 #[test]
 fn ghost_acks_change_nothing() {
     let mut qp = Solo::rts();
@@ -154,6 +172,9 @@ fn ghost_acks_change_nothing() {
     assert_eq!(qp.state(), QpState::Rts);
 }
 
+//= spec/completer.md#cmp-005
+//= type=test
+//# A NAK of an error MUST fail the request it names with the status of its code.
 #[test]
 fn refusals_fail_the_request_they_name() {
     for (code, status) in [
@@ -177,6 +198,9 @@ fn refusals_fail_the_request_they_name() {
     }
 }
 
+//= spec/requester.md#req-017
+//= type=test
+//# A request whose local buffers no L_Key gives MUST fail in its turn with IBV_WC_LOC_PROT_ERR.
 #[test]
 fn bad_local_memory_fails_the_request_in_its_turn() {
     let elements: [fn(&Solo) -> Sge; 3] = [
@@ -210,6 +234,9 @@ fn local_memory_that_is_gone_fails_the_request() {
 
 // --- trying again ------------------------------------------------------------------------------------------
 
+//= spec/completer.md#cmp-004
+//= type=test
+//# After a PSN sequence error NAK everything from the PSN it names on MUST be sent again.
 #[test]
 fn a_sequence_nak_goes_back_to_the_gap() {
     let mut qp = Solo::rts();
@@ -231,6 +258,9 @@ fn an_ack_while_going_back_skips_what_arrived() {
     assert_eq!(qp.sent(), ["SEND Last 203 ?"]);
 }
 
+//= spec/requester.md#req-014
+//= type=test
+//# Duplicates of a NAK, before anything was sent again, MUST count as one try.
 #[test]
 fn duplicates_of_a_nak_are_one_try() {
     let mut qp = Solo::rts();
@@ -260,6 +290,9 @@ fn tries_after_sequence_naks_are_counted() {
     }
 }
 
+//= spec/requester.md#req-010
+//= type=test
+//# When retry_cnt tries in a row brought nothing, the oldest request MUST fail with IBV_WC_RETRY_EXC_ERR.
 #[test]
 fn tries_after_timeouts_are_counted() {
     for retry_cnt in [0, 1, 3, 7] {
@@ -311,6 +344,9 @@ fn every_acknowledgement_restarts_the_timer() {
     assert_eq!(qp.timeout(), Some(ACK_TIMEOUT / 2), "but not one that says nothing new");
 }
 
+//= spec/requester.md#req-011
+//= type=test
+//# Without an answer for 4.096 us times 2^timeout (and 2 ms at least) everything unacknowledged MUST be sent again.
 #[test]
 fn ack_timeouts() {
     let millis = Duration::from_millis;
@@ -332,6 +368,9 @@ fn ack_timeouts() {
 
 // --- receiver not ready ------------------------------------------------------------------------------------
 
+//= spec/requester.md#req-012
+//= type=test
+//# After an RNR NAK the requester MUST wait as long as it says before it sends the request again.
 #[test]
 fn an_rnr_nak_is_waited_for() {
     let mut qp = Solo::rts();
@@ -353,6 +392,9 @@ fn an_rnr_nak_is_waited_for() {
     assert_eq!(qp.completed(), [(1, OK)]);
 }
 
+//= spec/requester.md#req-013
+//= type=test
+//# An rnr_retry of 7 MUST be without end; fewer MUST be counted and end in IBV_WC_RNR_RETRY_EXC_ERR.
 #[test]
 fn tries_after_rnr_naks_are_counted() {
     for rnr_retry in 0..=6 {
@@ -371,6 +413,9 @@ fn tries_after_rnr_naks_are_counted() {
     }
 }
 
+//= spec/requester.md#req-013
+//= type=test
+//# An rnr_retry of 7 MUST be without end; fewer MUST be counted and end in IBV_WC_RNR_RETRY_EXC_ERR.
 #[test]
 fn seven_tries_after_rnr_naks_are_without_end() {
     let mut qp = Solo::with(|attr| attr.rnr_retry = 7);
@@ -385,6 +430,9 @@ fn seven_tries_after_rnr_naks_are_without_end() {
     assert_eq!(qp.completed(), [(1, OK)]);
 }
 
+//= spec/requester.md#req-014
+//= type=test
+//# Duplicates of a NAK, before anything was sent again, MUST count as one try.
 #[test]
 fn duplicates_of_an_rnr_nak_are_one_try() {
     let mut qp = Solo::with(|attr| attr.rnr_retry = 1);
@@ -412,6 +460,9 @@ fn an_ack_with_credits_ends_the_wait() {
 
 // --- credits -----------------------------------------------------------------------------------------------
 
+//= spec/requester.md#req-015
+//= type=test
+//# Messages that consume receive WQEs MUST NOT exceed the credits, but for one that finds out.
 #[test]
 fn credits_limit_what_consumes_receives() {
     let mut qp = Solo::rts();
@@ -449,6 +500,9 @@ fn a_write_with_immediate_acknowledged_in_part_has_none_yet() {
     assert_eq!(qp.sent(), [""; 0]);
 }
 
+//= spec/requester.md#req-015
+//= type=test
+//# Messages that consume receive WQEs MUST NOT exceed the credits, but for one that finds out.
 #[test]
 fn without_credits_one_message_finds_out() {
     let mut qp = Solo::rts();
@@ -475,6 +529,9 @@ fn credits_do_not_limit_writes() {
 
 // --- window ------------------------------------------------------------------------------------------------
 
+//= spec/requester.md#req-004
+//= type=test
+//# The last packet of a message, and the last that the window lets out, MUST ask for an acknowledgement.
 #[test]
 fn a_window_is_in_flight_and_its_end_asks_for_an_ack() {
     let mut qp = Solo::rts();

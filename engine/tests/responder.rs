@@ -29,6 +29,9 @@ fn credits(sent: &Sent) -> Option<u32> {
 
 // --- messages ----------------------------------------------------------------------------------------------
 
+//= spec/responder.md#rsp-018
+//= type=test
+//# A request that asks for an acknowledgement MUST get one; one MAY answer all before it.
 #[test]
 fn one_ack_for_a_burst_of_requests() {
     let mut qp = Solo::rts();
@@ -42,6 +45,9 @@ fn one_ack_for_a_burst_of_requests() {
     assert_eq!(qp.completed(), [0, 1, 2].map(|wr_id| (wr_id, WcStatus::Success)));
 }
 
+//= spec/responder.md#rsp-018
+//= type=test
+//# A request that asks for an acknowledgement MUST get one; one MAY answer all before it.
 #[test]
 fn no_ack_unless_asked_for() {
     let mut qp = Solo::rts();
@@ -67,6 +73,9 @@ fn a_receive_completion_tells_everything() {
     assert_eq!((bytes[255], bytes[256], bytes[512], bytes[516], bytes[517]), (1, 2, 3, 3, 0));
 }
 
+//= spec/responder.md#rsp-020
+//= type=test
+//# A WRITE with immediate MUST take its receive WQE at its last packet.
 #[test]
 fn write_with_immediate_takes_a_receive_but_not_its_buffers() {
     let mut qp = Solo::rts();
@@ -90,6 +99,9 @@ fn a_response_acknowledges_what_came_before() {
     assert_eq!((sent[0].payload.as_slice(), aeth(&sent[0]).msn.get()), (&b"data"[..], 2));
 }
 
+//= spec/responder.md#rsp-010
+//= type=test
+//# A WRITE or READ of no bytes MUST succeed whatever its R_Key and address are.
 #[test]
 fn zero_bytes_need_no_key_and_no_buffer() {
     let mut qp = Solo::rts();
@@ -119,6 +131,9 @@ fn a_long_read_does_not_keep_requests_from_leaving() {
 
 // --- order -------------------------------------------------------------------------------------------------
 
+//= spec/responder.md#rsp-001
+//= type=test
+//# A request behind a gap MUST be refused with a PSN sequence error NAK once, and then dropped until the gap is filled.
 #[test]
 fn a_gap_is_reported_once() {
     let mut qp = Solo::rts();
@@ -178,6 +193,9 @@ fn refusals_are_traced() {
 
 // --- readiness and credits ---------------------------------------------------------------------------------
 
+//= spec/responder.md#rsp-007
+//= type=test
+//# A message for which there is no receive WQE MUST be put off with an RNR NAK of min_rnr_timer.
 #[test]
 fn without_a_receive_the_request_is_put_off() {
     let mut qp = Solo::rts();
@@ -206,6 +224,9 @@ fn an_rnr_nak_may_be_repeated_when_it_was_lost() {
     }
 }
 
+//= spec/responder.md#rsp-020
+//= type=test
+//# A WRITE with immediate MUST take its receive WQE at its last packet.
 #[test]
 fn write_with_immediate_waits_at_its_last_packet() {
     let mut qp = Solo::rts();
@@ -232,6 +253,9 @@ fn writes_and_reads_need_no_receive() {
     assert_eq!(qp.sent(), [""; 0], "more of them are told with the next ACK");
 }
 
+//= spec/responder.md#rsp-019
+//= type=test
+//# An acknowledgement MUST tell how many receive WQEs are posted, or that they are not counted.
 #[test]
 fn credits_count_receives() {
     let mut qp = Solo::rts();

@@ -51,6 +51,9 @@ fn recv(qp: &Solo) -> RecvWr {
 
 // --- posting -----------------------------------------------------------------------------------------------
 
+//= spec/states.md#qps-007
+//= type=test
+//# Send requests MUST be refused with EINVAL in RESET, INIT and RTR; receive requests in RESET.
 #[test]
 fn where_work_requests_may_be_posted() {
     for (state, sends, recvs) in [
@@ -71,6 +74,9 @@ fn where_work_requests_may_be_posted() {
     }
 }
 
+//= spec/requester.md#req-020
+//= type=test
+//# A work request with more elements or inline data than the queue pair was made for MUST be refused when posted.
 #[test]
 fn what_may_not_be_posted() {
     let mut qp = Solo::rts();
@@ -163,6 +169,9 @@ fn no_receive_of_its_own_with_an_srq() {
 
 // --- packets -----------------------------------------------------------------------------------------------
 
+//= spec/states.md#qps-008
+//= type=test
+//# Packets MUST be dropped in the states that do not receive.
 #[test]
 fn states_that_receive_nothing() {
     for state in [QpState::Reset, QpState::Init, QpState::Err] {
@@ -186,6 +195,9 @@ fn rtr_answers_but_does_not_ask() {
     assert_eq!(qp.drops(), [DropReason::State(QpState::Rtr)]);
 }
 
+//= spec/packets.md#pkt-013
+//= type=test
+//# A packet of another transport, partition or peer than the queue pair's MUST be dropped without an answer.
 #[test]
 fn packets_that_are_not_for_this_connection() {
     let mut qp = Solo::rts();
@@ -216,6 +228,9 @@ fn drain(qp: &mut Solo) {
     qp.modify(QpState::Sqd, AttrMask::EN_SQD_ASYNC_NOTIFY, &attr).unwrap();
 }
 
+//= spec/states.md#qps-006
+//= type=test
+//# In SQD no new request MUST be begun, and SQ_DRAINED be raised when asked for and all begun have completed.
 #[test]
 fn draining_lets_what_has_begun_complete_and_tells() {
     let mut qp = Solo::rts();
@@ -270,6 +285,12 @@ fn a_draining_queue_still_answers_and_tries_again() {
 
 // --- ERR and RESET -----------------------------------------------------------------------------------------
 
+//= spec/states.md#qps-004
+//= type=test
+//# In ERR every work request, posted before or then, MUST complete as flushed, in order.
+//= spec/requester.md#req-009
+//= type=test
+//# After a request has failed, those behind it MUST be flushed in order and MUST NOT be executed.
 #[test]
 fn everything_is_flushed_in_order() {
     let mut qp = Solo::rts();
@@ -292,6 +313,9 @@ fn everything_is_flushed_in_order() {
     assert_eq!((qp.completed(), qp.sent().len()), (vec![], 0));
 }
 
+//= spec/states.md#qps-005
+//= type=test
+//# RESET MUST forget everything without completions.
 #[test]
 fn reset_forgets_everything_without_completions() {
     let mut qp = Solo::rts();
@@ -328,6 +352,9 @@ fn surroundings_that_fail() {
     assert_eq!(qp.state(), QpState::Reset);
 }
 
+//= spec/states.md#qps-009
+//= type=test
+//# A timer MUST NOT outlive the state that it was set in.
 #[test]
 fn timers_do_not_outlive_their_state() {
     for rnr in [false, true] {
@@ -369,6 +396,10 @@ fn queried_psns_are_the_next_ones() {
     assert_eq!((attr.rq_psn.get(), attr.sq_psn.get(), attr.dest_qpn), (101, 203, PEER_QPN));
 }
 
+//= spec/states.md#qps-002
+//= type=test
+//# A modify without a required attribute, or with one that does not belong there, MUST be refused with EINVAL and
+//# change nothing.
 #[test]
 fn a_refused_modify_changes_nothing() {
     let mut qp = in_state(QpState::Init);
@@ -384,6 +415,9 @@ fn a_refused_modify_changes_nothing() {
     assert_eq!((qp.state(), qp.node.qp(qp.qpn).attr()), (QpState::Init, before));
 }
 
+//= spec/states.md#qps-003
+//= type=test
+//# An attribute whose value is out of range MUST be refused with EINVAL.
 #[test]
 fn values_out_of_range() {
     let rts = AttrMask::SQ_PSN

@@ -41,6 +41,9 @@ fn full() -> [u8; MTU] {
     [7; MTU]
 }
 
+//= spec/unreliable.md#unr-006
+//= type=test
+//# A request on UC or UD MUST complete when its last packet is sent, and no acknowledgement be asked for.
 #[test]
 fn a_request_completes_when_its_last_packet_is_sent() {
     let mut qp = uc();
@@ -66,6 +69,9 @@ fn a_write_with_immediate_arrives() {
     assert!(qp.sent().is_empty(), "nobody is told");
 }
 
+//= spec/unreliable.md#unr-001
+//= type=test
+//# On UC a gap MUST drop the message under way, and its receive WQE serve the next one.
 #[test]
 fn a_gap_drops_the_message_and_the_next_one_uses_its_receive() {
     let mut qp = uc();
@@ -92,6 +98,9 @@ fn after_a_gap_the_rest_is_dropped_even_if_in_sequence() {
     assert!(qp.completed().is_empty());
 }
 
+//= spec/unreliable.md#unr-002
+//= type=test
+//# On UC a new message MUST be taken at any PSN.
 #[test]
 fn a_new_message_begins_at_any_psn() {
     let mut qp = uc();
@@ -122,6 +131,9 @@ fn no_receive_is_a_loss() {
     assert_eq!(qp.state(), QpState::Rts);
 }
 
+//= spec/unreliable.md#unr-007
+//= type=test
+//# On UC and UD nothing that a peer sends MUST stop the queue pair.
 #[test]
 fn what_the_peer_does_wrong_harms_nobody() {
     let mut qp = uc();

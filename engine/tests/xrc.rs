@@ -83,6 +83,9 @@ impl Target {
     }
 }
 
+//= spec/responder.md#rsp-026
+//= type=test
+//# An XRC request MUST be received and protected by the SRQ that it names, in the target's domain.
 #[test]
 fn messages_go_to_the_srq_they_name_and_complete_on_its_cq() {
     let mut target = Target::new();
@@ -113,6 +116,9 @@ fn an_empty_srq_is_not_ready_though_another_is() {
     assert_eq!(target.completed(0), None);
 }
 
+//= spec/responder.md#rsp-026
+//= type=test
+//# An XRC request MUST be received and protected by the SRQ that it names, in the target's domain.
 #[test]
 fn an_srq_of_another_domain_is_none() {
     for number in [STRANGE, Qpn::new(0x99)] {
@@ -125,6 +131,9 @@ fn an_srq_of_another_domain_is_none() {
 }
 
 /// The memory is that of the SRQ's protection domain, receive buffers and remote memory alike.
+//= spec/responder.md#rsp-026
+//= type=test
+//# An XRC request MUST be received and protected by the SRQ that it names, in the target's domain.
 #[test]
 fn protection_is_the_srqs() {
     let reth = |target: &Target| {

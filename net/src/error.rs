@@ -7,6 +7,8 @@ use std::net::SocketAddr;
 /// Why a device cannot be present on its interface, or cannot have another QPN.
 #[derive(Debug)]
 #[non_exhaustive]
+//= spec/hosts.md#net-003
+//# A port that another program holds MUST be an error that says so.
 pub enum PortError {
     /// No network interface has this name.
     NoSuchInterface {

@@ -275,6 +275,8 @@ impl Receiver {
         Some((received.len > received.segment, ours))
     }
 
+    //= spec/hosts.md#net-005
+    //# A forwarded packet MUST NOT be forwarded again.
     fn receive_mailbox(&mut self, fd: RawFd, call: &mut Call<'_>) -> Option<bool> {
         let mut header = [0; HEADER_LEN];
         let len = recv_parts(fd, [header.as_mut_slice(), &mut self.buffer]).ok().flatten()?;
@@ -336,6 +338,8 @@ impl Receiver {
     }
 
     /// Opens a flow socket, so that the next datagrams come directly.
+    //= spec/hosts.md#net-001
+    //# Processes of one host MUST share UDP 4791 of an address without privileges.
     fn learn(&mut self, index: usize, local: SocketAddr, peer: SocketAddr, port: &Port) {
         // The owner gets everything that no flow socket takes; a forwarded datagram is from before it became the owner.
         if matches!(self.seats.get(index), Some(Seat::Owner { .. })) {
@@ -356,6 +360,8 @@ impl Receiver {
     }
 
     /// Delivers, forwards or drops each packet of the datagram in the buffer. Returns whether any was ours.
+    //= spec/packets.md#pkt-014
+    //# Datagrams that are no RoCE v2 packets MUST do no harm.
     fn sort(&mut self, meta: Meta, len: usize, stray: Stray, call: &mut Call<'_>) -> bool {
         let Some(payload) = self.buffer.get(..len) else { return false };
         let flow = self.peers.flow(meta.index, meta.local, meta.peer);
@@ -476,6 +482,8 @@ impl Receiver {
     }
 
     /// Tries to fill a vacant seat, or to try again later.
+    //= spec/hosts.md#net-002
+    //# When the owner of the port ends, however it ends, another process MUST take over and the others go on.
     fn take_seat(&mut self, index: usize, port: &Port) {
         let Some(address) = port.interface().addresses().get(index) else { return };
         let Some(place) = self.seats.get_mut(index) else { return };

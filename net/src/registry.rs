@@ -36,6 +36,8 @@ pub fn block_of(qpn: Qpn) -> u16 {
 }
 
 /// The mailbox of a block.
+//= spec/hosts.md#net-006
+//# Nothing MUST be left behind by a process that ends, even by SIGKILL.
 pub(crate) fn mailbox_name(block: u16) -> io::Result<UnixAddr> {
     UnixAddr::from_abstract_name(format!("{NAME_PREFIX}/qpn/{block:04x}"))
 }
@@ -70,6 +72,8 @@ impl Registry {
 
     /// A number nobody on this host has. A new block is taken when too few numbers have rested; its mailbox is watched
     /// under the token that `token` makes of its descriptor.
+    //= spec/hosts.md#net-004
+    //# Queue pair numbers MUST be unique on a host and 0 and 1 never be given.
     pub(crate) fn alloc(&self, fds: &Arc<FdSet>, token: fn(RawFd) -> u64) -> Result<Qpn, PortError> {
         let mut pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
         if pool.free.len() <= RESERVE {
@@ -138,6 +142,9 @@ mod tests {
         registry.alloc(fds, |_| 0).unwrap()
     }
 
+    //= spec/hosts.md#net-004
+    //= type=test
+    //# Queue pair numbers MUST be unique on a host and 0 and 1 never be given.
     #[test]
     fn numbers_are_unique_owned_and_never_special() {
         let (registry, fds) = (Registry::new(8), FdSet::new().unwrap());
@@ -169,6 +176,9 @@ mod tests {
         }
     }
 
+    //= spec/hosts.md#net-004
+    //= type=test
+    //# Queue pair numbers MUST be unique on a host and 0 and 1 never be given.
     #[test]
     fn two_registries_have_different_blocks_and_the_limit_holds() {
         let (a, b, fds) = (Registry::new(1), Registry::new(1), FdSet::new().unwrap());
@@ -178,6 +188,9 @@ mod tests {
         assert!(!mine.contains(&alloc(&b, &fds)));
     }
 
+    //= spec/hosts.md#net-006
+    //= type=test
+    //# Nothing MUST be left behind by a process that ends, even by SIGKILL.
     #[test]
     fn a_name_lives_as_long_as_its_socket() {
         let fds = FdSet::new().unwrap();

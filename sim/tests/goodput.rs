@@ -47,6 +47,9 @@ fn stream(read: bool, loss: Chance, receive_buffer: usize) -> (u64, u64) {
     (fabric.counts().sent, at)
 }
 
+//= spec/requester.md#req-018
+//= type=test
+//# The packets in flight SHOULD be halved in number by a loss and grow again slowly.
 #[test]
 fn packets_for_a_stream() {
     for read in [false, true] {

@@ -70,6 +70,12 @@ prop_compose! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
 
+    //= spec/requester.md#req-008
+    //= type=test
+    //# Every signaled request MUST complete exactly once, whatever the network does.
+    //= spec/requester.md#req-007
+    //= type=test
+    //# Requests MUST complete in the order in which they were posted.
     #[test]
     fn reliable_whatever_the_network_does(scenario in scenarios()) {
         let outcome = scenario.run(&mut Fabric::new());

@@ -81,6 +81,9 @@ fn same_seed_same_bytes() {
 }
 
 /// The profiles do what their names say: a simulation that never loses a packet tests nothing.
+//= spec/packets.md#pkt-010
+//= type=test
+//# A packet whose ICRC is wrong MUST be counted and dropped without an answer.
 #[test]
 fn profiles_bite() {
     let total = |profile| {

@@ -45,6 +45,7 @@ mod inside;
 mod pingpong;
 mod process;
 mod procfs;
+pub mod requirements;
 pub mod sandbox;
 pub mod verbs;
 mod world;

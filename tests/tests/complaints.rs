@@ -15,6 +15,9 @@ fn devinfo(world: &World) -> Result<Finished> {
     world.host().try_run("ibv_devinfo", &[])
 }
 
+//= spec/hosts.md#net-003
+//= type=test
+//# A port that another program holds MUST be an error that says so.
 #[test]
 fn port_4791_taken_by_another_program() -> Result<()> {
     let world = World::new()?;

@@ -29,6 +29,9 @@ fn polling_pairs_on_one_address_finish() -> Result<()> {
     Ok(())
 }
 
+//= spec/hosts.md#net-002
+//= type=test
+//# When the owner of the port ends, however it ends, another process MUST take over and the others go on.
 #[test]
 fn the_others_finish_when_the_port_owner_is_killed() -> Result<()> {
     let world = World::new()?;

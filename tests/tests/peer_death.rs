@@ -39,6 +39,9 @@ fn nothing_left(host: &Host) -> Result<()> {
     waited.map_err(|error| error.context(left.to_string()))
 }
 
+//= spec/requester.md#req-010
+//= type=test
+//# When retry_cnt tries in a row brought nothing, the oldest request MUST fail with IBV_WC_RETRY_EXC_ERR.
 #[test]
 fn the_requester_sees_retry_exceeded() -> Result<()> {
     let world = World::new()?;
@@ -86,6 +89,9 @@ fn a_cut_cable_is_noticed() -> Result<()> {
     nothing_left(&other)
 }
 
+//= spec/hosts.md#net-006
+//= type=test
+//# Nothing MUST be left behind by a process that ends, even by SIGKILL.
 #[test]
 fn sigkill_of_both_ends_leaves_nothing() -> Result<()> {
     let world = World::new()?;

@@ -113,6 +113,9 @@ fn ucmatose_migrates_its_ids() -> Result<()> {
     ucmatose(world.host(), world.host(), &["-c", "10", "-m"])
 }
 
+//= spec/connections.md#cm-004
+//= type=test
+//# A request for a service that nobody serves MUST be rejected as an invalid service id.
 #[test]
 fn nobody_listens() -> Result<()> {
     let world = World::new()?;

@@ -34,6 +34,9 @@ fn send() -> SendWr {
 }
 
 /// ibv_req_notify_cq(3), ibv_get_cq_event(3): one event for one request, about the completions after it.
+//= spec/completions.md#cq-003
+//= type=test
+//# One request for notification MUST give one event.
 #[test]
 fn an_event_for_the_next_completion() {
     in_world(|| {
@@ -89,6 +92,9 @@ fn sleeping_at_both_ends() {
 }
 
 /// `solicited_only`: only receives of messages that were sent with IBV_SEND_SOLICITED, and errors (IBA 11.4.2.2).
+//= spec/completions.md#cq-004
+//= type=test
+//# A request for solicited completions MUST be answered by those and by errors only.
 #[test]
 fn solicited_events_only() {
     in_world(|| {
@@ -288,6 +294,9 @@ fn no_event(context: &Context) -> Result<()> {
 }
 
 /// The first message in RTR (IBA 11.6.3.1 "Communication Established"), once.
+//= spec/responder.md#rsp-021
+//= type=test
+//# The first request that arrives in RTR MUST raise the event COMM_EST.
 #[test]
 fn communication_established() {
     in_world(|| {
@@ -318,6 +327,9 @@ fn no_event_in_rts() {
 }
 
 /// RTS → SQD lets what is outstanding complete, then tells (IBA 10.3.1.5, ibv_modify_qp(3) `en_sqd_async_notify`).
+//= spec/states.md#qps-006
+//= type=test
+//# In SQD no new request MUST be begun, and SQ_DRAINED be raised when asked for and all begun have completed.
 #[test]
 fn send_queue_drained() {
     in_world(|| {

@@ -52,6 +52,9 @@ fn messages(gid: u32) -> Result<()> {
     Ok(())
 }
 
+//= spec/requester.md#req-008
+//= type=test
+//# Every signaled request MUST complete exactly once, whatever the network does.
 #[test]
 fn messages_arrive_once_and_in_order_over_ipv4() {
     in_world(|| messages(GID_IPV4));
@@ -63,6 +66,12 @@ fn messages_arrive_once_and_in_order_over_ipv6() {
 }
 
 /// An atomic whose answer was lost is not carried out again (IBA 9.4.5, 9.7.5.1.5).
+//= spec/responder.md#rsp-004
+//= type=test
+//# A duplicate atomic MUST be answered with the first result and MUST NOT be executed.
+//= spec/completer.md#cmp-003
+//= type=test
+//# An acknowledgement behind an unanswered READ or atomic MUST be taken as news that the response was lost.
 #[test]
 fn atomics_are_carried_out_once() {
     const COUNT: u64 = 1500;

@@ -40,6 +40,9 @@ fn read_only_local(scene: &Scene, len: usize) -> Result<v::ibv_sge> {
 }
 
 /// Local protection errors (IBA 11.6.2 "Local Protection Error"): the peer hears nothing of them.
+//= spec/requester.md#req-017
+//= type=test
+//# A request whose local buffers no L_Key gives MUST fail in its turn with IBV_WC_LOC_PROT_ERR.
 #[test]
 fn local_memory_that_is_not_allowed() {
     const fn local(name: &'static str, wr: fn(&Scene) -> Result<SendWr>) -> Mistake {
@@ -94,6 +97,12 @@ fn local_memory_that_is_not_allowed() {
 }
 
 /// Remote access errors (IBA 9.7.4.1.5, 11.6.2 "Remote Access Error"): R_Key, PD, bounds, rights of the region.
+//= spec/memory.md#mem-003
+//= type=test
+//# An access MUST be one that the region was registered for.
+//= spec/memory.md#mem-002
+//= type=test
+//# A key MUST NOT give access through another protection domain.
 #[test]
 fn remote_memory_that_is_not_allowed() {
     const fn remote(name: &'static str, wr: fn(&Scene) -> Result<SendWr>) -> Mistake {
@@ -158,6 +167,9 @@ fn remote_memory_that_is_not_allowed() {
 
 /// Requests that the far QP does not take (IBA 9.7.4.1.1, C9-222 class C; on the kernel's rxe `check_op_valid` and
 /// `RESPST_ERR_MISALIGNED_ATOMIC`): invalid request.
+//= spec/responder.md#rsp-008
+//= type=test
+//# An operation that the queue pair's access flags do not allow MUST be refused as an invalid request.
 #[test]
 fn requests_that_the_far_qp_refuses() {
     const fn refused(name: &'static str, missing: u32, wr: fn(&Scene) -> Result<SendWr>) -> Mistake {
@@ -192,6 +204,10 @@ fn requests_that_the_far_qp_refuses() {
 
 /// The far end's receive is at fault, and completes so. "Local Length Error" and "Remote Invalid Request Error":
 /// ibv_poll_cq(3), IBA 11.6.2. A bad receive buffer is the responder's own fault: "Remote Operation Error".
+//= spec/responder.md#rsp-017
+//= type=test
+//# A message longer than the receive WQE MUST fail both: locally with a length error, at the peer as an invalid
+//# request.
 #[test]
 fn receives_that_do_not_fit() {
     fn send(s: &Scene, len: usize) -> Result<SendWr> {
@@ -244,6 +260,12 @@ fn receives_that_do_not_fit() {
 
 /// Memory that the application takes away after registering it: a card has it pinned, and a program that does so is
 /// wrong, but neither end may crash or hang.
+//= spec/memory.md#mem-008
+//= type=test
+//# Memory that was unmapped while registered MUST fail the work request, not the process.
+//= spec/responder.md#rsp-024
+//= type=test
+//# Memory that is gone MUST be refused as a remote operational error.
 #[test]
 fn memory_that_is_gone() {
     const GONE: Far = Far::Event(v::IBV_EVENT_QP_ACCESS_ERR);
@@ -395,6 +417,9 @@ fn inline_data_that_is_gone() {
 }
 
 /// IBA C9-88: a request without bytes needs no key.
+//= spec/responder.md#rsp-010
+//= type=test
+//# A WRITE or READ of no bytes MUST succeed whatever its R_Key and address are.
 #[test]
 fn requests_without_bytes_need_no_keys() {
     in_world(|| {

@@ -16,6 +16,9 @@ const BUSY: Result<(), Errno> = Err(Errno(libc::EBUSY));
 
 /// ibv_reg_mr(3), and the kernel's `ib_umem_get`: EFAULT for memory that is not there or not writable, EINVAL for what
 /// makes no sense (`ib_access_writable`, `ib_check_mr_access`).
+//= spec/memory.md#mem-010
+//= type=test
+//# A region MUST NOT be registered over memory that is not mapped, or for writing where it is read only.
 #[test]
 fn registrations() {
     /// Memory of two pages: writable, read-only, unmapped, or the second unmapped.
@@ -152,6 +155,9 @@ fn objects_in_use() {
 }
 
 /// Deregistering takes the memory back at once: when it returns, nobody copies any more. What is under way fails.
+//= spec/memory.md#mem-007
+//= type=test
+//# When deregistration returns, nobody MUST copy from or to the memory any more.
 #[test]
 fn deregistering_memory_that_is_being_read() {
     in_world(|| {
@@ -180,6 +186,9 @@ fn deregistering_memory_that_is_being_read() {
 }
 
 /// The same the other way: not a byte changes after ibv_dereg_mr has returned.
+//= spec/memory.md#mem-007
+//= type=test
+//# When deregistration returns, nobody MUST copy from or to the memory any more.
 #[test]
 fn deregistering_memory_that_is_being_written() {
     in_world(|| {
@@ -210,6 +219,9 @@ fn deregistering_memory_that_is_being_written() {
 }
 
 /// A QP may be destroyed with work outstanding (ibv_destroy_qp(3)); its completions go with it.
+//= spec/states.md#qps-010
+//= type=test
+//# Destroying or modifying a queue pair at work MUST be safe, whatever is arriving for it.
 #[test]
 fn destroying_a_queue_pair_at_work() {
     in_world(|| {

@@ -158,6 +158,9 @@ fn a_queue_pair_connected_to_itself() {
     });
 }
 
+//= spec/memory.md#mem-009
+//= type=test
+//# CMP_SWP and FETCH_ADD MUST be atomic to the processor's own atomics.
 #[test]
 fn atomics() {
     in_world(|| {

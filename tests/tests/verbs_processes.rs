@@ -41,6 +41,9 @@ fn connect(end: &End, [number, addr, rkey]: [u64; 3], options: &Options) -> Resu
 }
 
 /// fork(2): what the child inherits is dead, and says so; the parent goes on; the child may open the device itself.
+//= spec/hosts.md#net-007
+//= type=test
+//# The child of a fork MUST have no part in its parent's device.
 #[test]
 fn the_child_of_a_fork_has_no_device() {
     in_world(|| {
@@ -529,6 +532,9 @@ fn sleeps() -> Result<u64> {
 }
 
 /// When nothing happens, nothing wakes up.
+//= spec/hosts.md#net-008
+//= type=test
+//# A device on which nothing happens MUST NOT wake anything.
 #[test]
 fn an_idle_device_sleeps() {
     in_world(|| {

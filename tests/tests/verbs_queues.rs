@@ -73,6 +73,9 @@ fn a_send_queue_goes_round() {
 }
 
 /// ibv_post_send(3), ibv_post_recv(3): EINVAL "Invalid value provided in wr". What came before it is posted.
+//= spec/requester.md#req-020
+//= type=test
+//# A work request with more elements or inline data than the queue pair was made for MUST be refused when posted.
 #[test]
 fn too_many_elements() {
     in_world(|| {
@@ -89,6 +92,9 @@ fn too_many_elements() {
     });
 }
 
+//= spec/requester.md#req-020
+//= type=test
+//# A work request with more elements or inline data than the queue pair was made for MUST be refused when posted.
 #[test]
 fn too_much_inline_data() {
     in_world(|| {
@@ -153,6 +159,9 @@ fn malformed_requests() {
 }
 
 /// A CQ that overruns is in error, and so are its QPs (IBA 10.2.4.3, 11.6.3.2; ibv_get_async_event(3)).
+//= spec/completions.md#cq-002
+//= type=test
+//# An overrun MUST be told once as IBV_EVENT_CQ_ERR, and no completion be taken after it.
 #[test]
 fn a_completion_queue_overruns() {
     in_world(|| {
@@ -194,6 +203,9 @@ fn sizes_of_completion_queues() {
     });
 }
 
+//= spec/completions.md#cq-005
+//= type=test
+//# Resizing MUST lose no completion, and be refused where one would have no place.
 #[test]
 fn resized_completion_queues_keep_their_completions() {
     in_world(|| {

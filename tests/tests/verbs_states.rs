@@ -133,6 +133,9 @@ fn transition(context: &std::sync::Arc<Context>, from: v::ibv_qp_state, to: v::i
     Ok(())
 }
 
+//= spec/states.md#qps-001
+//= type=test
+//# A queue pair MUST change its state only along the table's transitions.
 #[test]
 fn every_transition() {
     in_world(|| {
@@ -150,6 +153,10 @@ fn every_transition() {
 }
 
 /// Attributes without a state are for the state it is in (ibv_modify_qp(3)); nothing at all changes nothing.
+//= spec/states.md#qps-002
+//= type=test
+//# A modify without a required attribute, or with one that does not belong there, MUST be refused with EINVAL and
+//# change nothing.
 #[test]
 fn attributes_without_a_state() {
     in_world(|| {
@@ -164,6 +171,9 @@ fn attributes_without_a_state() {
 }
 
 /// Values out of range (ibv_modify_qp(3): EINVAL).
+//= spec/states.md#qps-003
+//= type=test
+//# An attribute whose value is out of range MUST be refused with EINVAL.
 #[test]
 fn values_out_of_range() {
     type Set = fn(&mut v::ibv_qp_attr);
@@ -241,6 +251,9 @@ fn wrong_current_state() {
 }
 
 /// IBA 10.3.1: which work requests each state takes. ibv_post_send(3), ibv_post_recv(3): EINVAL and `*bad_wr`.
+//= spec/states.md#qps-007
+//= type=test
+//# Send requests MUST be refused with EINVAL in RESET, INIT and RTR; receive requests in RESET.
 #[test]
 fn posting_in_every_state() {
     #[derive(Clone, Copy, PartialEq)]
@@ -289,6 +302,9 @@ fn posting_in_every_state() {
 
 /// Going to ERR flushes what is queued, in order (IBA 10.3.1.7); going to RESET forgets it, and its completions
 /// (IBA 10.3.1.1, 10.2.4.4).
+//= spec/requester.md#req-009
+//= type=test
+//# After a request has failed, those behind it MUST be flushed in order and MUST NOT be executed.
 #[test]
 fn flushing_and_forgetting() {
     in_world(|| {

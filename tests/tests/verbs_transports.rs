@@ -16,6 +16,9 @@ fn own_gid(context: &Context, index: u32) -> Result<[u8; 16]> {
     Ok(context.query_gid(1, i32::try_from(index)?)?)
 }
 
+//= spec/unreliable.md#unr-005
+//= type=test
+//# The receive buffer of a datagram MUST begin with 40 bytes of network header.
 #[test]
 fn datagrams_come_with_their_header_and_can_be_answered() {
     in_world(|| {

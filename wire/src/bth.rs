@@ -56,10 +56,14 @@ impl Bth {
     /// [`Malformed::Opcode`] for one the table does not have, [`Malformed::TransportVersion`] unless TVer is 0.
     pub fn parse(bytes: &[u8; Self::LEN]) -> Result<Self, Malformed> {
         let [opcode, flags, pk0, pk1, congestion, q0, q1, q2, ack, p0, p1, p2] = *bytes;
+        //= spec/packets.md#pkt-003
+        //# A packet of another transport header version than 0 MUST be dropped.
         if flags & 0x0F != 0 {
             return Err(Malformed::TransportVersion);
         }
         Ok(Self {
+            //= spec/packets.md#pkt-002
+            //# An opcode that the table does not name MUST be refused before anything behind the BTH is read.
             opcode: Opcode::from_u8(opcode).ok_or(Malformed::Opcode(opcode))?,
             solicited_event: flags & 0x80 != 0,
             mig_req: flags & 0x40 != 0,

@@ -35,6 +35,8 @@ impl Feth {
         let level = match (word >> 4) & 3 {
             0 => FlushLevel::Range,
             1 => FlushLevel::Region,
+            //= spec/packets.md#pkt-008
+            //# A reserved selectivity level of a FLUSH MUST be refused.
             _ => return Err(Malformed::FlushLevel),
         };
         Ok(Self { global_visibility: word & 1 != 0, persistence: word & 2 != 0, level })

@@ -106,6 +106,8 @@ pub enum Check {
 ///
 /// Lengths are computed modulo 2^16, as they would be on the wire.
 #[must_use]
+//= spec/packets.md#pkt-009
+//# The ICRC MUST cover all of the packet but what routers change, for which ones are put in.
 pub fn compute(flow: &Flow, ip_id: u16, packet: &[u8]) -> u32 {
     let udp_len = UDP_LEN + packet.len() + ICRC_LEN;
     let headers = if flow.is_ipv4 {

@@ -185,6 +185,8 @@ impl Header {
     /// # Panics
     /// If `bytes` is shorter than [`Header::len`]; in debug builds also if `service` or `ext` does not fit the
     /// opcode.
+    //= spec/packets.md#pkt-011
+    //# What is emitted MUST be what would be parsed, byte for byte.
     pub fn emit(&self, bytes: &mut [u8]) -> usize {
         debug_assert_eq!(self.ext.set(), self.bth.opcode.info().headers, "{:?}", self.bth.opcode);
         debug_assert_eq!(self.service.kind(), ServiceKind::of(self.bth.opcode), "{:?}", self.bth.opcode);
@@ -228,6 +230,8 @@ fn take<'a, const N: usize>(rest: &mut &'a mut [u8]) -> &'a mut [u8; N] {
 }
 
 /// Cuts `N` bytes off the front of a received packet.
+//= spec/packets.md#pkt-005
+//# A packet that is shorter than the headers of its opcode and the ICRC MUST be refused.
 fn read<'a, const N: usize>(rest: &mut &'a [u8]) -> Result<&'a [u8; N], Malformed> {
     let (head, tail) = rest.split_first_chunk().ok_or(Malformed::TooShort)?;
     *rest = tail;
@@ -251,6 +255,8 @@ impl<'a> Packet<'a> {
     ///
     /// # Errors
     /// Says what is wrong; never panics, whatever the bytes.
+    //= spec/packets.md#pkt-001
+    //# Any bytes MUST be taken for a packet or refused with a reason, and nothing else may happen.
     pub fn parse(datagram: &'a [u8]) -> Result<Self, Malformed> {
         let (mut rest, _icrc) = datagram.split_last_chunk::<ICRC_LEN>().ok_or(Malformed::TooShort)?;
         let bth = Bth::parse(read(&mut rest)?)?;
@@ -266,6 +272,8 @@ impl<'a> Packet<'a> {
             HeaderSet::ImmDt => Ext::ImmDt(ImmDt::parse(read(&mut rest)?)),
             HeaderSet::Ieth => Ext::Ieth(Ieth::parse(read(&mut rest)?)),
             HeaderSet::AtomicEth => Ext::AtomicEth(AtomicEth::parse(read(&mut rest)?)),
+            //= spec/packets.md#pkt-007
+            //# A reserved AETH syndrome MUST NOT be taken for an acknowledgement of any kind.
             HeaderSet::Aeth => Ext::Aeth(Aeth::parse(read(&mut rest)?)?),
             HeaderSet::AethAtomicAckEth => {
                 Ext::AethAtomicAckEth(Aeth::parse(read(&mut rest)?)?, AtomicAckEth::parse(read(&mut rest)?))
@@ -277,8 +285,12 @@ impl<'a> Packet<'a> {
             }
         };
         if rest.len() % 4 != 0 {
+            //= spec/packets.md#pkt-006
+            //# Payload and pad bytes together MUST be a multiple of four bytes long.
             return Err(Malformed::Unaligned);
         }
+        //= spec/packets.md#pkt-004
+        //# A packet MUST NOT have more pad bytes than payload.
         let payload_len = rest.len().checked_sub(usize::from(bth.pad_count)).ok_or(Malformed::PadCount)?;
         let payload = rest.get(..payload_len).ok_or(Malformed::PadCount)?;
         Ok(Self { header: Header { bth, service, ext }, payload })

@@ -114,6 +114,9 @@ fn all_packets_are_here() {
     assert_eq!(packets.iter().filter(|packet| packet.ipv4.is_none()).count(), IPV6_PACKETS);
 }
 
+//= spec/packets.md#pkt-009
+//= type=test
+//# The ICRC MUST cover all of the packet but what routers change, for which ones are put in.
 #[test]
 fn icrc_is_right_and_gives_the_identification_away() {
     for packet in packets() {
@@ -126,6 +129,9 @@ fn icrc_is_right_and_gives_the_identification_away() {
     }
 }
 
+//= spec/packets.md#pkt-011
+//= type=test
+//# What is emitted MUST be what would be parsed, byte for byte.
 #[test]
 fn packets_are_written_as_they_were() {
     for captured in packets() {

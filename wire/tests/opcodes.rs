@@ -145,6 +145,9 @@ fn rows_agree_with_themselves() {
     }
 }
 
+//= spec/packets.md#pkt-012
+//= type=test
+//# First and Middle packets MUST have a payload of one path MTU, a Last one between 1 byte and that.
 #[test]
 fn payload_rules() {
     let mtu = Mtu::Mtu1024;

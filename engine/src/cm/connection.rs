@@ -78,6 +78,8 @@ impl Connection {
 
     /// Whether a message comes from the peer of this connection. A REP or REJ may be the first to tell the peer's
     /// name, and comes from an address that the request went to.
+    //= spec/connections.md#cm-008
+    //# A message about a connection MUST come from its peer, or be ignored.
     pub(super) fn is_with(&self, ends: Ends, message: &Message) -> bool {
         let sender = match message {
             Message::Rep(rep) => rep.ids.local,
@@ -166,6 +168,8 @@ impl Connection {
     }
 
     /// A request that has come before: the answer is not there yet, or was lost (IBA 12.9.8.3).
+    //= spec/connections.md#cm-002
+    //# A request that comes again MUST be answered as before, and not be told twice.
     pub(super) fn handle_duplicate(&mut self, ids: Ids, message: &Message) {
         match self.state {
             State::ReqRcvd => {
@@ -219,6 +223,8 @@ impl Connection {
                 self.tell(Event::Disconnected(Disconnect::Asked, widen(&dreq.private_data)));
             }
             // Both want to.
+            //= spec/connections.md#cm-006
+            //# When both sides disconnect at once, each MUST answer the other and end.
             (Message::Dreq(dreq), State::DreqSent) => {
                 self.say(Message::Drep(Plain { ids, private_data: [0; 224] }));
                 self.tell(Event::Disconnected(Disconnect::Asked, widen(&dreq.private_data)));

@@ -35,6 +35,8 @@ const SLOWEST: Duration = Duration::from_nanos(4096 << 20);
 /// The exponent of it, as messages carry it.
 pub const RESPONSE_TIMEOUT: u8 = 20;
 /// How often a message is sent again (`CMA_MAX_CM_RETRIES`).
+//= spec/connections.md#cm-003
+//# A message without an answer MUST be sent again 15 times, and the connection then be given up.
 pub const MAX_RETRIES: u8 = 15;
 /// Exponent of the time that a MRA asks for (`CMA_CM_MRA_SETTING`).
 const MRA_TIMEOUT: u8 = 24;
@@ -222,6 +224,8 @@ impl Cm {
                 _ => return Err(WrongState),
             };
             let mut rej = plain_rej(ids, message, reason);
+            //= spec/connections.md#cm-007
+            //# A rejection MUST bring the reason and private data that were given.
             rej.private_data = *private_data;
             let len = info.len().min(rej.info.len());
             rej.info[..len].copy_from_slice(&info[..len]);
@@ -474,11 +478,15 @@ pub fn answer_to_unknown(mad: &CmMad) -> Option<CmMad> {
     let message = match &mad.message {
         Message::Req(req) => {
             let ids = Ids { local: CommId(0), remote: req.local_id };
+            //= spec/connections.md#cm-004
+            //# A request for a service that nobody serves MUST be rejected as an invalid service id.
             Message::Rej(plain_rej(ids, Rejected::Req, RejReason::INVALID_SERVICE_ID))
         }
         Message::SidrReq(req) => {
             Message::SidrRep(plain_sidr_rep(req.request_id, req.service_id, SidrStatus::UNSUPPORTED))
         }
+        //= spec/connections.md#cm-005
+        //# A disconnect of an unknown connection MUST be agreed to.
         Message::Dreq(dreq) => {
             let ids = Ids { local: dreq.ids.remote, remote: dreq.ids.local };
             Message::Drep(Plain { ids, private_data: [0; 224] })

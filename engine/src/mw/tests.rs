@@ -62,6 +62,9 @@ fn a_window_shows_its_part_of_the_region_to_peers_only() {
     assert_eq!(check(Accessor::Remote(PD, OTHER_QPN), Access::REMOTE_WRITE, 0x1010, 1), Ok(0x9010));
 }
 
+//= spec/memory.md#mem-005
+//= type=test
+//# A type 2 window MUST serve the queue pair that it is bound to, and no other.
 #[test]
 fn a_type_2_window_serves_one_queue_pair() {
     let mut bench = bench();
@@ -73,6 +76,9 @@ fn a_type_2_window_serves_one_queue_pair() {
     assert_eq!(visible.check(Accessor::Remote(PD, OTHER_QPN), Access::REMOTE_READ, 0, 1), Err(Refusal::OtherPd));
 }
 
+//= spec/memory.md#mem-004
+//= type=test
+//# A window MUST be bound only within the protection domain of window, region and queue pair.
 #[test]
 fn rules_of_binding() {
     let mut bench = bench();

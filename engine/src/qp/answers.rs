@@ -104,6 +104,8 @@ impl Answers {
     /// already: the requester will ask again.
     pub(super) fn replay(&mut self, response: Response, most: u8) -> bool {
         let waiting = self.responses.iter().filter(|response| response.is_replayed()).count();
+        //= spec/responder.md#rsp-023
+        //# A flood of duplicates MUST NOT make anything grow.
         if waiting >= usize::from(most) {
             return false;
         }
@@ -139,6 +141,8 @@ impl Answers {
         io: &mut Io<'_, H>,
         mut burst: u32,
     ) -> Result<Progress, Gone> {
+        //= spec/responder.md#rsp-019
+        //# An acknowledgement MUST tell how many receive WQEs are posted, or that they are not counted.
         let credits = match config.has_recv_queue() {
             false => Credits::INVALID,
             true => Credits::from_wqes(u32::try_from(posted).unwrap_or(u32::MAX)),

@@ -211,6 +211,8 @@ impl QpAttr {
     /// specification allows up to four times the nominal time, and the kernel's rxe rounds up to a tick of its
     /// timer, 4 ms at 250 Hz.
     #[must_use]
+    //= spec/requester.md#req-011
+    //# Without an answer for 4.096 us times 2^timeout (and 2 ms at least) everything unacknowledged MUST be sent again.
     pub fn ack_timeout(&self) -> Option<Duration> {
         (self.timeout != 0).then(|| Duration::from_nanos(4096 << (self.timeout & 31)).max(Duration::from_millis(2)))
     }
@@ -241,6 +243,9 @@ pub enum ModifyError {
 ///
 /// # Errors
 /// The first rule broken.
+//= spec/states.md#qps-002
+//# A modify without a required attribute, or with one that does not belong there, MUST be refused with EINVAL and
+//# change nothing.
 pub fn check(qp_type: QpType, from: QpState, to: QpState, mask: AttrMask) -> Result<(), ModifyError> {
     let row = transition(qp_type, from, to).ok_or(ModifyError::NoTransition { from, to })?;
     let given = mask.without(AttrMask::STATE);

@@ -65,6 +65,8 @@ impl Requester {
             Syndrome::Ack(_) => psn.next(),
             Syndrome::RnrNak(_) | Syndrome::Nak(_) => psn,
         };
+        //= spec/completer.md#cmp-001
+        //# An acknowledgement of what is not outstanding MUST change nothing.
         if before.distance_from(self.una) < 0 || before.distance_from(self.frontier()) > 0 {
             return Err(Failure::Dropped(DropReason::GhostAck));
         }
@@ -76,6 +78,8 @@ impl Requester {
             .map(|chunk| if chunk.first.distance_from(self.una) < 0 { self.una } else { chunk.first });
         let implied_nak = missing.filter(|missing| missing.distance_from(before) < 0);
         self.acknowledged_before(config, attr, io, implied_nak.unwrap_or(before));
+        //= spec/completer.md#cmp-003
+        //# An acknowledgement behind an unanswered READ or atomic MUST be taken as news that the response was lost.
         if let Some(at) = implied_nak {
             return self.imply_nak(config, attr, io, at);
         }
@@ -87,7 +91,11 @@ impl Requester {
             // Nothing is outstanding that could be refused.
             _ if self.una == self.frontier() => Err(Failure::Dropped(DropReason::GhostAck)),
             Syndrome::RnrNak(timer) => Ok(self.wait_for_receiver(config, attr, io, timer.duration())?),
+            //= spec/completer.md#cmp-004
+            //# After a PSN sequence error NAK everything from the PSN it names on MUST be sent again.
             Syndrome::Nak(NakCode::PsnSequenceError) => Ok(self.retry(config, attr, io, RetryReason::SequenceNak)?),
+            //= spec/completer.md#cmp-005
+            //# A NAK of an error MUST fail the request it names with the status of its code.
             Syndrome::Nak(NakCode::RemoteAccessError) => Err(Failure::Front(WcStatus::RemoteAccessError)),
             Syndrome::Nak(NakCode::RemoteOperationalError) => Err(Failure::Front(WcStatus::RemoteOperationError)),
             Syndrome::Nak(NakCode::InvalidRequest | NakCode::InvalidRdRequest) => {
@@ -104,9 +112,13 @@ impl Requester {
         io: &mut Io<'_, H>,
         psn: Psn,
     ) -> Result<(), Failure> {
+        //= spec/completer.md#cmp-007
+        //# A duplicate of a response MUST change nothing.
         if psn.distance_from(self.una) < 0 || psn.distance_from(self.frontier()) >= 0 {
             return Err(Failure::Dropped(DropReason::GhostAck));
         }
+        //= spec/completer.md#cmp-008
+        //# A response to what was never asked for MUST be dropped.
         let Some(chunk) = self.reads.front() else {
             return Err(Failure::Dropped(DropReason::UnexpectedResponse));
         };
@@ -164,10 +176,14 @@ impl Requester {
             (SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. }, Kind::AtomicAcknowledge) => 8,
             _ => return Err(bad),
         };
+        //= spec/completer.md#cmp-006
+        //# A response whose kind or length is not what its PSN demands MUST fail the request with IBV_WC_BAD_RESP_ERR.
         if payload.len() != expected {
             return Err(bad);
         }
         match &wqe.wr.data {
+            //= spec/completer.md#cmp-009
+            //# A response MUST be stored only where an L_Key allows local writing.
             Data::Gather(list) => scatter(io.memory, config.pd, list, offset, payload)
                 .map_err(|_| Failure::Front(WcStatus::LocalProtectionError))?,
             Data::Inline(_) if payload.is_empty() => {}

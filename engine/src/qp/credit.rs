@@ -17,6 +17,8 @@ pub(super) struct Credit {
 impl Credit {
     /// Takes what one more message needs, if there is any. Beyond the limit one may go ahead to find out, when
     /// nothing is outstanding (IBA 9.7.7.2.5).
+    //= spec/requester.md#req-015
+    //# Messages that consume receive WQEs MUST NOT exceed the credits, but for one that finds out.
     pub(super) fn take(&mut self, idle: bool) -> bool {
         let next = self.begun.wrapping_add(1);
         let beyond = |limit: u32| limit.wrapping_sub(next).cast_signed() < 0;

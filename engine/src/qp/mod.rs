@@ -226,6 +226,8 @@ impl<H: Host> QueuePair<H> {
     ///
     /// # Errors
     /// Says what is wrong; nothing is changed then.
+    //= spec/states.md#qps-010
+    //# Destroying or modifying a queue pair at work MUST be safe, whatever is arriving for it.
     pub fn modify(
         &mut self,
         io: &mut Io<'_, H>,
@@ -243,6 +245,8 @@ impl<H: Host> QueuePair<H> {
             (AttrMask::AV, route.is_none()),
         ] {
             if mask.contains(bit) && bad {
+                //= spec/states.md#qps-003
+                //# An attribute whose value is out of range MUST be refused with EINVAL.
                 return Err(ModifyError::Value(bit));
             }
         }
@@ -338,6 +342,8 @@ impl<H: Host> QueuePair<H> {
     fn check_send(&self, wr: &SendWr, count: usize, addressed: bool) -> Result<u32, PostError> {
         match self.state {
             QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Err => {}
+            //= spec/states.md#qps-007
+            //# Send requests MUST be refused with EINVAL in RESET, INIT and RTR; receive requests in RESET.
             QpState::Reset | QpState::Init | QpState::Rtr => return Err(PostError::State(self.state)),
         }
         // It has no send queue that could be full.
@@ -356,6 +362,9 @@ impl<H: Host> QueuePair<H> {
             Data::Inline(bytes)
                 if bytes.len() > self.config.cap.max_inline_data as usize && !wr.op.is_eight_bytes() =>
             {
+                //= spec/requester.md#req-020
+                //# A work request with more elements or inline data than the queue pair was made for MUST be refused
+                //# when posted.
                 return Err(PostError::InlineTooLong);
             }
             Data::Gather(_) | Data::Inline(_) => {}
@@ -481,8 +490,12 @@ impl<H: Host> QueuePair<H> {
     }
 
     /// The checks that come before requester and responder (IBA 9.6.1).
+    //= spec/packets.md#pkt-013
+    //# A packet of another transport, partition or peer than the queue pair's MUST be dropped without an answer.
     fn admit(&self, packet: &Packet<'_>, origin: &Origin<H>) -> Result<(), DropReason> {
         let bth = packet.bth();
+        //= spec/states.md#qps-008
+        //# Packets MUST be dropped in the states that do not receive.
         if !self.state.receives() {
             return Err(DropReason::State(self.state));
         }
@@ -531,6 +544,8 @@ impl<H: Host> QueuePair<H> {
     }
 
     /// To ERR: everything queued completes as flushed, sends first (IBA 10.3.1.7, 10.8.3.1).
+    //= spec/states.md#qps-004
+    //# In ERR every work request, posted before or then, MUST complete as flushed, in order.
     fn enter_error(&mut self, io: &mut Io<'_, H>) {
         let was_in_error = self.state == QpState::Err;
         self.set_state(io, QpState::Err);
@@ -572,6 +587,8 @@ impl<H: Host> QueuePair<H> {
     }
 
     /// To RESET: everything is forgotten, without completions (IBA 10.3.1.1).
+    //= spec/states.md#qps-005
+    //# RESET MUST forget everything without completions.
     fn reset(&mut self) {
         self.requester = Requester::new(self.config.window);
         self.responder = Responder::default();
@@ -591,6 +608,8 @@ impl<H: Host> QueuePair<H> {
     }
 
     /// In SQD, tells the consumer once nothing is outstanding (IBA 10.3.1.5).
+    //= spec/states.md#qps-006
+    //# In SQD no new request MUST be begun, and SQ_DRAINED be raised when asked for and all begun have completed.
     fn check_drained(&mut self, io: &mut Io<'_, H>) {
         let drained = match &self.unreliable {
             Some(unreliable) => unreliable.requester.is_drained(),

@@ -111,6 +111,8 @@ impl Requester {
         self.rnr_deadline.is_none() && self.cursor < self.queue.len()
     }
 
+    //= spec/states.md#qps-009
+    //# A timer MUST NOT outlive the state that it was set in.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.rnr_deadline.or(self.ack_deadline)
     }
@@ -193,6 +195,8 @@ impl Requester {
     }
 
     /// The PSNs of the WQE at the cursor; gives it its PSNs if it has none. `None` if it must wait.
+    //= spec/requester.md#req-001
+    //# Each request packet MUST have the next PSN of 24 bits; a READ takes one for each packet of its response.
     fn begin(&mut self, mtu: Mtu, may_start: bool) -> Option<Span> {
         let idle = self.una == self.frontier;
         let reading = !self.reads.is_empty();
@@ -204,6 +208,8 @@ impl Requester {
         if let Some(span) = wqe.sent {
             return Some(span);
         }
+        //= spec/requester.md#req-006
+        //# A fenced request MUST wait until all READs and atomics before it have completed.
         if !may_start || (wqe.wr.flags.fence && reading) {
             return None;
         }
@@ -242,6 +248,8 @@ impl Requester {
     }
 
     /// Sends one packet of a SEND or WRITE.
+    //= spec/requester.md#req-002
+    //# A message MUST be cut into packets of one path MTU, all full but the last.
     fn send_data<H: Host>(
         &mut self,
         config: &QpConfig<H>,
@@ -261,8 +269,12 @@ impl Requester {
 
         let mut bth = Bth::new(opcode(config.qp_type, operation), attr.dest_qpn, psn);
         bth.pad_count = pad_count(payload_len);
+        //= spec/requester.md#req-003
+        //# Only the last packet of a message that consumes a receive WQE MAY ask for a solicited event.
         bth.solicited_event = last && wqe.wr.flags.solicited && wqe.wr.op.consumes_recv();
         // Ask at the end of a message, before waiting for the window, and now and then to keep it moving.
+        //= spec/requester.md#req-004
+        //# The last packet of a message, and the last that the window lets out, MUST ask for an acknowledgement.
         bth.ack_req = last
             || self.ask
             || in_flight + 1 >= self.window.packets()
@@ -285,8 +297,12 @@ impl Requester {
     /// The last PSN of the READ request to send at `psn`, and notes it as asked for. `None` if it must wait.
     fn chunk(&mut self, span: Span, psn: Psn, in_flight: u32, attr: &QpAttr) -> Option<Psn> {
         if let Some(asked) = self.reads.iter().find(|chunk| chunk.contains(psn)) {
+            //= spec/requester.md#req-016
+            //# A READ that is asked for again MUST stay within the PSNs of the request that it repeats.
             return Some(asked.last);
         }
+        //= spec/requester.md#req-005
+        //# READs and atomics outstanding MUST NOT be more than max_rd_atomic.
         if self.reads.len() >= usize::from(attr.max_rd_atomic) {
             return None;
         }
@@ -397,6 +413,8 @@ impl Requester {
 
     /// Everything before `una` is acknowledged: WQEs complete, the window opens, the timer starts anew.
     /// The caller has seen that `una` is not before the present one nor behind the frontier.
+    //= spec/completer.md#cmp-002
+    //# An acknowledgement MUST complete every request up to its PSN.
     pub(super) fn acknowledged_before<H: Host>(
         &mut self,
         config: &QpConfig<H>,
@@ -456,9 +474,13 @@ impl Requester {
         io: &mut Io<'_, H>,
         reason: RetryReason,
     ) -> Result<(), WcStatus> {
+        //= spec/requester.md#req-014
+        //# Duplicates of a NAK, before anything was sent again, MUST count as one try.
         if reason != RetryReason::AckTimeout && self.is_back() {
             return Ok(());
         }
+        //= spec/requester.md#req-010
+        //# When retry_cnt tries in a row brought nothing, the oldest request MUST fail with IBV_WC_RETRY_EXC_ERR.
         let Some(left) = self.retries_left.checked_sub(1) else { return Err(WcStatus::RetryExceededError) };
         self.retries_left = left;
         match reason {
@@ -487,6 +509,8 @@ impl Requester {
             // Nothing was sent since the last one: it refuses the same packets once more.
             return Ok(());
         }
+        //= spec/requester.md#req-013
+        //# An rnr_retry of 7 MUST be without end; fewer MUST be counted and end in IBV_WC_RNR_RETRY_EXC_ERR.
         let left = if attr.rnr_retry == FOR_EVER {
             None
         } else {
@@ -495,6 +519,8 @@ impl Requester {
             Some(left)
         };
         self.go_back(config, io, RetryReason::Rnr, left);
+        //= spec/requester.md#req-012
+        //# After an RNR NAK the requester MUST wait as long as it says before it sends the request again.
         self.rnr_deadline = Some(io.now + delay);
         self.ack_deadline = None;
         Ok(())
@@ -532,6 +558,8 @@ impl Requester {
     }
 
     /// Completes all WQEs as flushed and forgets what was in flight.
+    //= spec/requester.md#req-009
+    //# After a request has failed, those behind it MUST be flushed in order and MUST NOT be executed.
     pub(super) fn flush<H: Host>(&mut self, config: &QpConfig<H>, io: &mut Io<'_, H>) {
         for wqe in self.queue.drain(..) {
             complete(config, io, &wqe, WcStatus::WrFlushError);
@@ -545,6 +573,8 @@ impl Requester {
     }
 
     /// Completes what is acknowledged; a local operation is, when everything before it is.
+    //= spec/requester.md#req-007
+    //# Requests MUST complete in the order in which they were posted.
     fn retire_acknowledged<H: Host>(&mut self, config: &QpConfig<H>, io: &mut Io<'_, H>) {
         while let Some(wqe) = self.queue.front()
             && (!wqe.wr.op.is_local() || wqe.done)
@@ -554,6 +584,8 @@ impl Requester {
         }
     }
 
+    //= spec/requester.md#req-008
+    //# Every signaled request MUST complete exactly once, whatever the network does.
     fn retire<H: Host>(&mut self, config: &QpConfig<H>, io: &mut Io<'_, H>) {
         let Some(wqe) = self.queue.pop_front() else { return };
         if self.cursor > 0 {
@@ -608,6 +640,8 @@ enum Unsent {
 }
 
 /// A local buffer is not what the L_Key says (IBA 11.6.2 "local protection error").
+//= spec/requester.md#req-017
+//# A request whose local buffers no L_Key gives MUST fail in its turn with IBV_WC_LOC_PROT_ERR.
 const REFUSED: Unsent = Unsent::Refused(WcStatus::LocalProtectionError);
 
 /// The headers that say for whom a request is.

@@ -113,6 +113,8 @@ impl Responder {
         self.answers.acknowledge(self.expected, self.msn);
     }
 
+    //= spec/responder.md#rsp-005
+    //# The answers kept for duplicates MUST be as many as responder resources.
     fn remember(&mut self, replay: Replay, most: u8) {
         while self.replays.len() >= usize::from(most) {
             self.replays.pop_front();
@@ -127,6 +129,9 @@ impl<H: Host> QueuePair<H> {
         let psn = packet.bth().psn;
         let distance = psn.distance_from(self.responder.expected);
         if distance > 0 {
+            //= spec/responder.md#rsp-001
+            //# A request behind a gap MUST be refused with a PSN sequence error NAK once, and then dropped until the
+            //# gap is filled.
             if self.responder.nak_sent {
                 self.drop_packet(io, packet, DropReason::OutOfSequence);
             } else {
@@ -138,11 +143,15 @@ impl<H: Host> QueuePair<H> {
             self.handle_duplicate(io, packet);
             return;
         }
+        //= spec/responder.md#rsp-021
+        //# The first request that arrives in RTR MUST raise the event COMM_EST.
         if self.state == QpState::Rtr && self.responder.establish() {
             io.consumer.async_event(self.config.qpn, AsyncEvent::CommunicationEstablished);
         }
         match self.execute(io, packet) {
             Ok(Verdict::Accepted) => self.responder.nak_sent = false,
+            //= spec/responder.md#rsp-007
+            //# A message for which there is no receive WQE MUST be put off with an RNR NAK of min_rnr_timer.
             Ok(Verdict::NotReady) => self.send_nak(io, Nak::Rnr(self.attr.min_rnr_timer), psn),
             Err((fault, wr)) => self.responder_fault(io, fault, wr, psn),
         }
@@ -188,9 +197,13 @@ impl<H: Host> QueuePair<H> {
             }
             (Some(_), _) => false,
         };
+        //= spec/responder.md#rsp-006
+        //# First, Middle, Last and Only packets in an impossible order MUST be refused as an invalid request.
         if !in_order {
             return Err((ResponderFault::OpcodeSequence, None));
         }
+        //= spec/packets.md#pkt-012
+        //# First and Middle packets MUST have a payload of one path MTU, a Last one between 1 byte and that.
         if !info.payload.allows(packet.payload.len(), self.attr.path_mtu) {
             return Err((ResponderFault::Length, None));
         }
@@ -277,10 +290,16 @@ impl<H: Host> QueuePair<H> {
         };
         let payload = packet.payload;
         let total = received.saturating_add(length32(payload));
+        //= spec/responder.md#rsp-014
+        //# The payload of a WRITE MUST be as long as its RETH says.
         let fits = if info.position.ends() { total == reth.dma_len } else { total < reth.dma_len };
+        //= spec/responder.md#rsp-015
+        //# A message of more than 2^31 bytes MUST be refused as an invalid request.
         if !fits || reth.dma_len > 1 << 31 {
             return Err((ResponderFault::Length, None));
         }
+        //= spec/responder.md#rsp-020
+        //# A WRITE with immediate MUST take its receive WQE at its last packet.
         let recv = if info.consumes_recv {
             match self.take_recv(io) {
                 Some(wr) => Some(wr),
@@ -309,11 +328,15 @@ impl<H: Host> QueuePair<H> {
 
     /// Stores a WRITE's payload. At the start of the message all of its memory is checked (IBA C9-88: none is, if
     /// it has no bytes).
+    //= spec/responder.md#rsp-010
+    //# A WRITE or READ of no bytes MUST succeed whatever its R_Key and address are.
     fn write_remote(&self, io: &Io<'_, H>, reth: &Reth, received: u32, payload: &[u8]) -> Result<(), Refusal> {
         if reth.dma_len == 0 {
             return Ok(());
         }
         let (peer, key) = (self.peer(io), Key(reth.r_key.0));
+        //= spec/responder.md#rsp-009
+        //# All of the memory that a WRITE names MUST be checked before its first byte is stored.
         if received == 0 {
             let whole = reth.dma_len as usize;
             memory::access(io.memory, peer, key, Access::REMOTE_WRITE, reth.va, whole, |_| Ok(()))?;
@@ -360,6 +383,8 @@ impl<H: Host> QueuePair<H> {
         if !self.attr.access.contains(Access::REMOTE_ATOMIC) {
             return Err(ResponderFault::QpAccess);
         }
+        //= spec/responder.md#rsp-012
+        //# An atomic on an address that is no multiple of eight MUST be refused as an invalid request.
         if !atomic.va.is_multiple_of(8) {
             return Err(ResponderFault::Misaligned);
         }
@@ -395,6 +420,8 @@ impl<H: Host> QueuePair<H> {
         if !reth.va.is_multiple_of(8) {
             return Err(ResponderFault::Misaligned);
         }
+        //= spec/responder.md#rsp-013
+        //# An ATOMIC WRITE MUST carry exactly eight bytes for an address that is a multiple of eight.
         if reth.dma_len != 8 {
             return Err(ResponderFault::Length);
         }
@@ -420,6 +447,8 @@ impl<H: Host> QueuePair<H> {
         if feth.persistence {
             needed = needed | Access::FLUSH_PERSISTENT;
         }
+        //= spec/responder.md#rsp-025
+        //# A FLUSH of a type that the queue pair does not enable MUST be refused as an invalid request.
         if needed == Access::NONE || !self.attr.access.contains(needed) {
             return Err(ResponderFault::QpAccess);
         }
@@ -441,6 +470,8 @@ impl<H: Host> QueuePair<H> {
         Ok(self.respond_placement(reth))
     }
 
+    //= spec/responder.md#rsp-011
+    //# More READs and atomics at once than responder resources MUST be refused as an invalid request.
     fn check_resources(&self) -> Result<(), ResponderFault> {
         if self.responder.answers.unanswered() >= usize::from(self.attr.max_dest_rd_atomic) {
             return Err(ResponderFault::TooManyReads);
@@ -472,6 +503,8 @@ impl<H: Host> QueuePair<H> {
         if packet.bth().opcode.info().position.ends() {
             responder.msn = responder.msn.next();
         }
+        //= spec/responder.md#rsp-018
+        //# A request that asks for an acknowledgement MUST get one; one MAY answer all before it.
         if packet.bth().ack_req && self.config.qp_type.is_reliable() {
             responder.acknowledge();
         }
@@ -479,6 +512,8 @@ impl<H: Host> QueuePair<H> {
 
     /// A request seen before (IBA 9.7.5.1.5): SEND and WRITE are acknowledged again, a READ is read again, an
     /// atomic answered from memory of its result. None is executed twice.
+    //= spec/responder.md#rsp-002
+    //# A duplicate SEND or WRITE MUST be acknowledged again and MUST NOT be executed.
     fn handle_duplicate(&mut self, io: &mut Io<'_, H>, packet: &Packet<'_>) {
         let (opcode, psn) = (packet.bth().opcode, packet.bth().psn);
         let answered = match packet.ext() {
@@ -498,6 +533,8 @@ impl<H: Host> QueuePair<H> {
         }
     }
 
+    //= spec/responder.md#rsp-004
+    //# A duplicate atomic MUST be answered with the first result and MUST NOT be executed.
     fn replay_atomic(&mut self, psn: Psn) -> bool {
         let found = self.responder.replays.iter().find_map(|replay| match *replay {
             Replay::Atomic { psn: at, original } if at == psn => Some(original),
@@ -525,6 +562,8 @@ impl<H: Host> QueuePair<H> {
         self.responder.answers.replay(Response::Read(read), self.attr.max_dest_rd_atomic)
     }
 
+    //= spec/responder.md#rsp-003
+    //# A duplicate READ MUST be answered from memory as it is, if it lies within the request it repeats.
     fn replay_read(&mut self, io: &Io<'_, H>, packet: &Packet<'_>, reth: Reth) -> bool {
         let psn = packet.bth().psn;
         let last = psn.add(self.attr.path_mtu.packets(reth.dma_len) - 1);
@@ -625,6 +664,8 @@ impl<H: Host> QueuePair<H> {
 
 /// The XRC SRQ that a request names: its message goes there, and its memory is of that SRQ's protection domain (IBA
 /// annex A14).
+//= spec/responder.md#rsp-026
+//# An XRC request MUST be received and protected by the SRQ that it names, in the target's domain.
 fn find_srq<H: Host>(io: &Io<'_, H>, domain: XrcDomain, packet: &Packet<'_>) -> Result<Srq<H>, ResponderFault> {
     let Service::Xrc(xrceth) = packet.header.service else { return Err(ResponderFault::Unsupported) };
     io.consumer.xrc_srq(domain, xrceth.xrc_srq).ok_or(ResponderFault::NoSuchSrq)

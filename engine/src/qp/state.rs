@@ -54,6 +54,8 @@ pub struct Transition {
 
 /// The row of the table for `from` → `to`; `None` if there is no such transition.
 #[must_use]
+//= spec/states.md#qps-001
+//# A queue pair MUST change its state only along the table's transitions.
 pub fn transition(qp_type: QpType, from: QpState, to: QpState) -> Option<Transition> {
     use QpState::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
     use QpType::{Rc, Uc, Ud, XrcRecv, XrcSend};

@@ -56,6 +56,8 @@ impl Window {
     }
 
     /// A packet was lost; everything before `frontier` was in flight at that time.
+    //= spec/requester.md#req-018
+    //# The packets in flight SHOULD be halved in number by a loss and grow again slowly.
     pub(super) fn on_loss(&mut self, frontier: Psn) {
         if self.recovered_at.is_none() {
             self.packets = (self.packets / 2).max(LEAST);
@@ -78,6 +80,9 @@ impl Window {
 mod tests {
     use super::*;
 
+    //= spec/requester.md#req-018
+    //= type=test
+    //# The packets in flight SHOULD be halved in number by a loss and grow again slowly.
     #[test]
     fn doubles_then_halves_then_creeps() {
         let mut window = Window::new(256);

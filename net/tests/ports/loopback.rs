@@ -251,6 +251,9 @@ fn a_quiet_socket_is_served_while_another_is_busy() {
     });
 }
 
+//= spec/hosts.md#net-002
+//= type=test
+//# When the owner of the port ends, however it ends, another process MUST take over and the others go on.
 #[test]
 fn a_vanished_owner_is_succeeded() {
     for gid in [1, 2] {
@@ -275,6 +278,9 @@ fn a_vanished_owner_is_succeeded() {
     }
 }
 
+//= spec/hosts.md#net-007
+//= type=test
+//# The child of a fork MUST have no part in its parent's device.
 #[test]
 fn a_forked_child_lets_go_of_everything() {
     alone(|| {

@@ -172,6 +172,9 @@ fn exchange(gid: usize, pairs: usize, kill: bool, user: fn(usize) -> u32) {
     });
 }
 
+//= spec/hosts.md#net-001
+//= type=test
+//# Processes of one host MUST share UDP 4791 of an address without privileges.
 #[test]
 fn sixteen_processes_share_one_ipv4_address() {
     exchange(1, 8, false, |_| 0);
@@ -187,6 +190,9 @@ fn the_owner_is_killed_and_the_others_go_on_over_ipv6() {
     exchange(2, 3, true, |_| 0);
 }
 
+//= spec/hosts.md#net-001
+//= type=test
+//# Processes of one host MUST share UDP 4791 of an address without privileges.
 #[test]
 fn different_users_without_privileges_share_an_address() {
     for gid in [1, 2] {

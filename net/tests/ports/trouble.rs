@@ -10,6 +10,9 @@ use urxe_wire::Qpn;
 use crate::end::{End, introduce};
 use crate::namespace::{alone, ip};
 
+//= spec/hosts.md#net-003
+//= type=test
+//# A port that another program holds MUST be an error that says so.
 #[test]
 fn a_foreign_holder_of_port_4791_is_an_error_that_names_the_address() {
     for (holder, address) in
@@ -62,6 +65,9 @@ fn noise(seed: &mut u64, len: usize) -> Vec<u8> {
         .collect()
 }
 
+//= spec/packets.md#pkt-014
+//= type=test
+//# Datagrams that are no RoCE v2 packets MUST do no harm.
 #[test]
 fn garbage_does_no_harm() {
     alone(|| {
@@ -96,6 +102,9 @@ fn garbage_does_no_harm() {
     });
 }
 
+//= spec/hosts.md#net-005
+//= type=test
+//# A forwarded packet MUST NOT be forwarded again.
 #[test]
 fn a_mailbox_does_not_forward_again() {
     alone(|| {

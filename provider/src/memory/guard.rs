@@ -181,6 +181,8 @@ fn check(faulted: u32) -> Result<(), Fault> {
 }
 
 /// Copies from application memory at `from`.
+//= spec/memory.md#mem-008
+//# Memory that was unmapped while registered MUST fail the work request, not the process.
 pub(crate) fn load(from: u64, to: &mut [u8]) -> Result<(), Fault> {
     admit_handler();
     // SAFETY: `to` is ours; `from` may be anything, since the handler is installed before any region exists.
@@ -202,6 +204,8 @@ pub(crate) unsafe fn store(to: u64, from: &[u8]) -> Result<(), Fault> {
 ///
 /// # Safety
 /// As for [`store`].
+//= spec/memory.md#mem-009
+//# CMP_SWP and FETCH_ADD MUST be atomic to the processor's own atomics.
 pub(crate) unsafe fn compare_swap(at: u64, compare: u64, swap: u64) -> Result<u64, Fault> {
     admit_handler();
     let mut original = 0;
@@ -375,6 +379,9 @@ mod tests {
         }
     }
 
+    //= spec/memory.md#mem-008
+    //= type=test
+    //# Memory that was unmapped while registered MUST fail the work request, not the process.
     #[test]
     fn memory_that_is_not_there_is_a_fault() {
         install();
@@ -408,6 +415,9 @@ mod tests {
         assert_eq!(load(page.address(), &mut [0; 16]), Ok(()));
     }
 
+    //= spec/memory.md#mem-009
+    //= type=test
+    //# CMP_SWP and FETCH_ADD MUST be atomic to the processor's own atomics.
     #[test]
     fn atomics() {
         install();

@@ -15,6 +15,8 @@ pub(crate) enum NotUsable {
 /// Checks that all of `[start, start + length)` is mapped readable, and writable if `write`.
 ///
 /// Reads `/proc/self/maps`; where that cannot be read, everything passes, and what is wrong shows when it is used.
+//= spec/memory.md#mem-010
+//# A region MUST NOT be registered over memory that is not mapped, or for writing where it is read only.
 pub(crate) fn check(start: u64, length: u64, write: bool) -> Result<(), NotUsable> {
     let Ok(file) = File::open("/proc/self/maps") else { return Ok(()) };
     check_in(BufReader::new(file), start, length, write)

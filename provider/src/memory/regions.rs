@@ -28,6 +28,8 @@ impl Deref for Held {
 }
 
 /// Waits until nobody copies from or to what was taken out of the table.
+//= spec/memory.md#mem-007
+//# When deregistration returns, nobody MUST copy from or to the memory any more.
 fn settle(mut region: Arc<Region>) {
     // Held for the time of one packet's copy at most.
     while Arc::get_mut(&mut region).is_none() {

@@ -66,6 +66,8 @@ extern "C" fn parent() {
     HELD.set(None);
 }
 
+//= spec/hosts.md#net-007
+//# The child of a fork MUST have no part in its parent's device.
 extern "C" fn child() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
     if let Some(mut ports) = HELD.take() {

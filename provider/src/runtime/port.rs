@@ -220,6 +220,8 @@ impl NetPort {
         let now = clock::now();
         let mut last: Option<Arc<Qp>> = None;
         let received = self.port.receive(receiver, BUDGET, &mut |datagram| {
+            //= spec/packets.md#pkt-010
+            //# A packet whose ICRC is wrong MUST be counted and dropped without an answer.
             if datagram.verify() == Check::Bad {
                 bump(&self.counters.icrc_err);
                 return;

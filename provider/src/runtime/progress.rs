@@ -159,6 +159,8 @@ fn is_readable(fd: RawFd) -> bool {
 
 /// Sleeps until one of the descriptors is readable, a timer is due, or `most` is over. The first is the one that only
 /// wakes; true if another is readable.
+//= spec/hosts.md#net-008
+//# A device on which nothing happens MUST NOT wake anything.
 fn wait(port: &NetPort, fds: &[RawFd], most: Option<Duration>) -> bool {
     let mut polled = [libc::pollfd { fd: -1, events: libc::POLLIN, revents: 0 }; 2];
     for (entry, fd) in polled.iter_mut().zip(fds) {

@@ -172,6 +172,8 @@ impl CmMad {
     ///
     /// # Errors
     /// Why it is not a message of communication management.
+    //= spec/connections.md#cm-001
+    //# Any bytes MUST be taken for a management datagram or refused.
     pub fn parse(payload: &[u8]) -> Result<Self, MalformedCm> {
         let payload: &[u8; MAD_LEN] = payload.try_into().map_err(|_| MalformedCm::Length)?;
         let (header, rest) = payload.split_first_chunk::<{ Mad::LEN }>().ok_or(MalformedCm::Length)?;

@@ -14,6 +14,9 @@ fn reads_the_same_again(attribute_id: u16, bytes: &[u8; MESSAGE_LEN]) -> Result<
 }
 
 proptest! {
+    //= spec/connections.md#cm-001
+    //= type=test
+    //# Any bytes MUST be taken for a management datagram or refused.
     #[test]
     fn any_bytes_are_a_message_or_refused(attribute_id in 0_u16..0x20, bytes: [[u8; 8]; MESSAGE_LEN / 8]) {
         let bytes: [u8; MESSAGE_LEN] = core::array::from_fn(|i| bytes[i / 8][i % 8]);

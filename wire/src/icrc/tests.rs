@@ -130,6 +130,9 @@ fn bitwise_crc_is_the_crc_of_ethernet() {
 }
 
 proptest! {
+    //= spec/packets.md#pkt-009
+    //= type=test
+    //# The ICRC MUST cover all of the packet but what routers change, for which ones are put in.
     #[test]
     fn compute_is_the_definition_over_ipv4((src, dst) in v4_endpoints(), fields in ip_fields(), packet in packet()) {
         let fields = IpFields { df: true, ..fields };
@@ -139,6 +142,9 @@ proptest! {
         prop_assert_eq!(icrc, Crc::<u32>::new(&CRC_32_ISO_HDLC).checksum(&covered));
     }
 
+    //= spec/packets.md#pkt-009
+    //= type=test
+    //# The ICRC MUST cover all of the packet but what routers change, for which ones are put in.
     #[test]
     fn compute_is_the_definition_over_ipv6((src, dst) in v6_endpoints(), fields in ip_fields(), packet in packet()) {
         let covered = covered(ip_and_udp(src, dst, fields, &packet), &packet);
@@ -184,6 +190,9 @@ proptest! {
     }
 
     /// CRC-32 finds any three flipped bits in less than 91 607; RoCE packets have 33 000.
+    //= spec/packets.md#pkt-010
+    //= type=test
+    //# A packet whose ICRC is wrong MUST be counted and dropped without an answer.
     #[test]
     fn over_ipv6_flipped_bits_are_found(
         (src, dst) in v6_endpoints(),

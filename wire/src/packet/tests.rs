@@ -101,6 +101,9 @@ fn with<const N: usize>(mut datagram: [u8; N], at: usize, mask: u8) -> [u8; N] {
     datagram
 }
 
+//= spec/packets.md#pkt-005
+//= type=test
+//# A packet that is shorter than the headers of its opcode and the ICRC MUST be refused.
 #[test]
 fn malformed_too_short() {
     assert_eq!(Packet::parse(&[]), Err(Malformed::TooShort));
@@ -116,6 +119,9 @@ fn malformed_too_short() {
     }
 }
 
+//= spec/packets.md#pkt-006
+//= type=test
+//# Payload and pad bytes together MUST be a multiple of four bytes long.
 #[test]
 fn malformed_unaligned() {
     for missing in [1, 2, 3, 5, 6, 7] {
@@ -126,6 +132,9 @@ fn malformed_unaligned() {
     }
 }
 
+//= spec/packets.md#pkt-004
+//= type=test
+//# A packet MUST NOT have more pad bytes than payload.
 #[test]
 fn malformed_pad_count() {
     // Pad bytes, and nothing to pad.
@@ -135,12 +144,18 @@ fn malformed_pad_count() {
     assert_eq!(Packet::parse(&WRITE[..WRITE.len() - 4]).map(|packet| packet.payload.len()), Ok(1));
 }
 
+//= spec/packets.md#pkt-003
+//= type=test
+//# A packet of another transport header version than 0 MUST be dropped.
 #[test]
 fn malformed_version() {
     assert_eq!(Packet::parse(&with(ACK, 1, 0x01)), Err(Malformed::TransportVersion));
     assert_eq!(Packet::parse(&with(ACK, 1, 0x08)), Err(Malformed::TransportVersion));
 }
 
+//= spec/packets.md#pkt-002
+//= type=test
+//# An opcode that the table does not name MUST be refused before anything behind the BTH is read.
 #[test]
 fn malformed_opcode() {
     // Reserved on RC, nothing of RD, READ on UC, First on UD, CNP's neighbour, manufacturer specific.
@@ -151,6 +166,9 @@ fn malformed_opcode() {
     }
 }
 
+//= spec/packets.md#pkt-007
+//= type=test
+//# A reserved AETH syndrome MUST NOT be taken for an acknowledgement of any kind.
 #[test]
 fn malformed_syndrome() {
     for syndrome in [0x40, 0x65, 0x80] {
@@ -160,6 +178,9 @@ fn malformed_syndrome() {
     }
 }
 
+//= spec/packets.md#pkt-008
+//= type=test
+//# A reserved selectivity level of a FLUSH MUST be refused.
 #[test]
 fn malformed_flush_level() {
     let flush = Header::new(
@@ -222,6 +243,9 @@ fn header_lengths() {
 }
 
 proptest! {
+    //= spec/packets.md#pkt-011
+    //= type=test
+    //# What is emitted MUST be what would be parsed, byte for byte.
     #[test]
     fn parse_undoes_emit((header, payload) in packet()) {
         let datagram = datagram(&header, &payload);
@@ -229,12 +253,18 @@ proptest! {
         prop_assert_eq!(parsed, Ok(Packet { header, payload: &payload }));
     }
 
+    //= spec/packets.md#pkt-001
+    //= type=test
+    //# Any bytes MUST be taken for a packet or refused with a reason, and nothing else may happen.
     #[test]
     fn any_bytes_are_a_packet_or_not(datagram in prop::collection::vec(any::<u8>(), 0..128)) {
         canonical(&datagram)?;
     }
 
     /// Random bytes seldom have a known opcode: give them one.
+    //= spec/packets.md#pkt-001
+    //= type=test
+    //# Any bytes MUST be taken for a packet or refused with a reason, and nothing else may happen.
     #[test]
     fn any_bytes_behind_a_legal_start(
         opcode in prop::sample::select(opcodes()),

@@ -11,9 +11,13 @@ use crate::qp::state::QpState;
 impl<H: Host> QueuePair<H> {
     /// Takes a request on UC. A gap ends the message under way; the next First or Only begins anew, whatever its PSN
     /// (IBA 9.8.2.2.1, 9.8.2.2.2).
+    //= spec/unreliable.md#unr-007
+    //# On UC and UD nothing that a peer sends MUST stop the queue pair.
     pub(in crate::qp) fn handle_unacknowledged(&mut self, io: &mut Io<'_, H>, packet: &Packet<'_>) {
         let Some(unreliable) = &mut self.unreliable else { return };
         let psn = packet.bth().psn;
+        //= spec/unreliable.md#unr-002
+        //# On UC a new message MUST be taken at any PSN.
         if packet.bth().opcode.info().position.starts() {
             unreliable.dropping = false;
             self.abandon_inbound();
@@ -50,6 +54,8 @@ impl<H: Host> QueuePair<H> {
     }
 
     /// The message under way will not be finished; its receive WQE serves the next one.
+    //= spec/unreliable.md#unr-001
+    //# On UC a gap MUST drop the message under way, and its receive WQE serve the next one.
     fn abandon_inbound(&mut self) {
         let wr = self.responder.take_inbound_recv();
         self.give_back(wr);

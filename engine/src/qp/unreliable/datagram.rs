@@ -11,6 +11,8 @@ use crate::qp::sge::scatter;
 use crate::qp::{Origin, QueuePair};
 
 /// Bytes at the start of a receive buffer that the network header gets (IBA 11.4.1.2, `ibv_post_recv(3)`).
+//= spec/unreliable.md#unr-005
+//# The receive buffer of a datagram MUST begin with 40 bytes of network header.
 const GRH_LEN: usize = 40;
 
 impl<H: Host> QueuePair<H> {
@@ -30,6 +32,8 @@ impl<H: Host> QueuePair<H> {
     ) -> Result<(), DropReason> {
         let Service::Datagram(deth) = packet.header.service else { return Err(DropReason::Transport) };
         // IBA 9.6.1.3.1 f.: also for multicast.
+        //= spec/unreliable.md#unr-003
+        //# A datagram whose Q_Key is not the queue pair's MUST be dropped.
         if deth.q_key != self.attr.q_key {
             return Err(DropReason::QKey);
         }

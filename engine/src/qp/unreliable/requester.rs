@@ -112,6 +112,8 @@ impl<H: Host> Requester<H> {
             if self.sent == 0 && !may_start {
                 break;
             }
+            //= spec/unreliable.md#unr-008
+            //# A datagram longer than the port's MTU MUST NOT be sent.
             // C10-93.1.1: a UD message longer than the port's MTU emits nothing, and is no error either.
             let unsendable = config.qp_type == QpType::Ud && wqe.request.length as usize > attr.path_mtu.bytes();
             if wqe.request.wr.op.is_local() {
@@ -190,6 +192,8 @@ fn send_packet<H: Host>(
         // A connected queue pair has had its route since RTR.
         None => (route.ok_or(Unsent::NoRoom)?, attr.dest_qpn, Service::Connected),
     };
+    //= spec/unreliable.md#unr-006
+    //# A request on UC or UD MUST complete when its last packet is sent, and no acknowledgement be asked for.
     // AckReq stays clear: there is nobody to acknowledge (IBA 9.8.2, 9.8.3).
     let mut bth = Bth::new(opcode(config.qp_type, operation), dest_qpn, psn);
     bth.pad_count = pad_count(payload_len);
@@ -208,6 +212,8 @@ fn send_packet<H: Host>(
 }
 
 /// The Q_Key of a request; one with the high bit set stands for the queue pair's own (IBA 10.2.5, C10-15).
+//= spec/unreliable.md#unr-004
+//# A Q_Key with the high bit set MUST stand for the queue pair's own.
 const fn q_key<R>(to: &UdRecipient<R>, attr: &QpAttr) -> urxe_wire::QKey {
     if to.q_key.0 >> 31 == 1 { attr.q_key } else { to.q_key }
 }
