@@ -10,8 +10,9 @@ use pcap_file::pcapng::{Block, PcapNgReader};
 use proptest::prelude::*;
 use urxe_wire::cm::{CmMad, IpHeader, Message, ServiceId};
 use urxe_wire::icrc::{self, Check, Flow};
+use urxe_wire::opcode::Role;
 use urxe_wire::packet::{Service, pad_count};
-use urxe_wire::{Bth, Ext, ICRC_LEN, Packet, ROCE_PORT};
+use urxe_wire::{Bth, Ext, ICRC_LEN, Packet, Psn, Qpn, ROCE_PORT};
 
 /// RoCE packets in all captures, as an independent program counted them.
 const PACKETS: usize = 1687;
@@ -21,6 +22,9 @@ const IPV6_PACKETS: usize = 123;
 /// Messages of communication management in them, by attribute id.
 const CM_MESSAGES: [(u16, usize); 8] =
     [(0x10, 8), (0x12, 1), (0x13, 7), (0x14, 7), (0x15, 10), (0x16, 10), (0x17, 1), (0x18, 1)];
+
+/// Connections of these over which anything was sent, counted once for each direction.
+const CONNECTION_STARTS: usize = 10;
 
 struct Captured {
     /// The capture's name.
@@ -282,7 +286,7 @@ fn cm_messages_are_written_as_they_were() {
     let mut counts = BTreeMap::new();
     for captured in packets() {
         let packet = captured.parse();
-        if packet.bth().dest_qp != urxe_wire::Qpn::GSI {
+        if packet.bth().dest_qp != Qpn::GSI {
             continue;
         }
         let mad = CmMad::parse(packet.payload).unwrap_or_else(|error| panic!("{}: {error:?}", captured.name()));
@@ -300,4 +304,33 @@ fn cm_messages_are_written_as_they_were() {
         assert_eq!(&again, header, "{}", captured.name());
     }
     assert_eq!(counts, BTreeMap::from(CM_MESSAGES));
+}
+
+/// Whoever receives a starting PSN begins with it: that is what the kernel's connections do.
+//= spec/connections.md#cm-009
+//= type=test
+//# Each end MUST begin with the PSN that the other named in its request or reply.
+#[test]
+fn connections_begin_with_the_psn_that_the_other_end_named() {
+    // QP of who named it, to the PSN; then what is sent to that QP first.
+    let mut named: BTreeMap<(String, Qpn), Psn> = BTreeMap::new();
+    let mut begun = 0;
+    for captured in packets() {
+        let packet = captured.parse();
+        let bth = packet.bth();
+        if bth.dest_qp == Qpn::GSI {
+            let (qpn, psn) = match CmMad::parse(packet.payload).unwrap().message {
+                Message::Req(req) => (req.qpn, req.starting_psn),
+                Message::Rep(rep) => (rep.qpn, rep.starting_psn),
+                _ => continue,
+            };
+            named.insert((captured.file, qpn), psn);
+        } else if bth.opcode.info().role == Role::Request
+            && let Some(psn) = named.remove(&(captured.file.clone(), bth.dest_qp))
+        {
+            assert_eq!(bth.psn, psn, "{}", captured.name());
+            begun += 1;
+        }
+    }
+    assert_eq!(begun, CONNECTION_STARTS);
 }

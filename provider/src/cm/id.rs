@@ -55,7 +55,9 @@ pub(crate) enum State {
 /// What both ends have told each other.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Connection {
+    /// Named by this end: the peer's first PSN.
     pub(crate) our_psn: u32,
+    /// Named by the peer: this end's first PSN.
     pub(crate) peer_psn: u32,
     pub(crate) param: ConnParam,
     pub(crate) path_mtu: u8,

@@ -124,7 +124,7 @@ pub struct Req {
     pub service: TransportService,
     /// The sender's receive queue gives credits.
     pub flow_control: bool,
-    /// The first PSN it will send.
+    /// The PSN with which the receiver of this message is to begin.
     pub starting_psn: Psn,
     /// Exponent of the time within which it will answer.
     pub local_response_timeout: u8,
@@ -217,7 +217,7 @@ pub struct Rep {
     pub qpn: Qpn,
     /// End-to-end context (RD).
     pub eecn: u32,
-    /// The first PSN it will send.
+    /// The PSN with which the receiver of this message is to begin.
     pub starting_psn: Psn,
     /// ECE: whose options the MAD header's modifier holds (24 bits); 0 for none.
     pub vendor_id: u32,

@@ -316,8 +316,10 @@ pub(super) fn qp_attr(qp_state: u32, attr: &QpAttr) -> UverbsQpAttr {
     resp.qp_state = qp_state;
     resp.path_mtu = connection.path_mtu.into();
     resp.qkey = attr.qkey;
-    resp.rq_psn = connection.peer_psn;
-    resp.sq_psn = connection.our_psn;
+    //= spec/connections.md#cm-009
+    //# Each end MUST begin with the PSN that the other named in its request or reply.
+    resp.rq_psn = connection.our_psn;
+    resp.sq_psn = connection.peer_psn;
     resp.dest_qp_num = param.qp_num;
     resp.qp_access_flags = attr.access;
     resp.ah_attr = ah_attr(&attr.address);
