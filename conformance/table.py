@@ -10,11 +10,15 @@ REASON_LENGTH = 300
 class Table:
     """Rows of (name, pass/skip/fail, reason), written to a file as they come."""
 
-    def __init__(self, path, policy, selected=None):
-        """`policy`: a TOML file with a table `[skip]` of glob = reason. `selected`: whether only some cases run, and
-        entries that match nothing are no fault."""
+    def __init__(self, path, policy, selected=None, lacking=()):
+        """`policy`: a TOML file with a table `[skip]` of glob = reason, and tables `[lacking.NAME]` that count where the
+        machine lacks what is so named. `selected`: whether only some cases run, and entries that match nothing are no
+        fault."""
         with open(policy, "rb") as file:
-            self.expected = tomllib.load(file)["skip"]
+            tables = tomllib.load(file)
+        self.expected = dict(tables["skip"])
+        for name in lacking:
+            self.expected |= tables["lacking"][name]
         self.selected = selected
         self.used = set()
         self.counts = {"pass": 0, "fail": 0, "skip": 0}

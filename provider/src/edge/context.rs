@@ -1,7 +1,7 @@
 //! Opening, closing and asking a device.
 
 use std::ffi::{CStr, c_int, c_void};
-use std::os::fd::IntoRawFd;
+use std::os::fd::{IntoRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,7 +9,8 @@ use urxe_ffi::driver::ContextOps;
 use urxe_ffi::private::Libibverbs;
 use urxe_ffi::verbs as v;
 
-use super::{ah, cq, cq_ex, dm, dmabuf, domain, mcast, misc, mr, mw, number, pointer, post, qp, register, srq, xrcd};
+use super::{ah, cq, cq_ex, dm, dmabuf, domain, import, mcast, misc, mr, mw, post, qp, register, srq, xrcd};
+use super::{number, pointer};
 use crate::kernel::{Errno, hook};
 use crate::verbs::context::{Context, OpenError};
 use crate::verbs::query;
@@ -24,6 +25,12 @@ const OPS: ContextOps = ContextOps {
     reg_mr: Some(mr::reg_mr),
     dereg_mr: Some(mr::dereg_mr),
     rereg_mr: Some(mr::rereg_mr),
+    import_pd: Some(mr::import_pd),
+    unimport_pd: Some(mr::unimport_pd),
+    import_mr: Some(mr::import_mr),
+    unimport_mr: Some(mr::unimport_mr),
+    import_dm: Some(dm::import_dm),
+    unimport_dm: Some(dm::unimport_dm),
     advise_mr: Some(mr::advise_mr),
     alloc_null_mr: Some(mr::alloc_null_mr),
     alloc_dm: Some(dm::alloc_dm),
@@ -105,23 +112,41 @@ pub(super) unsafe extern "C" fn alloc_context(
             // SAFETY: ours since the call.
             unsafe { libc::close(cmd_fd) };
         })?;
-        hook::attach(cmd_fd, Arc::clone(&context) as _);
         // SAFETY: the arguments of this call.
-        let verbs = unsafe { library.init_and_alloc_context(device, cmd_fd, size_of::<Extra>(), 0) };
-        if verbs.is_null() {
-            hook::detach(cmd_fd);
-            return Err(Errno(libc::ENOMEM));
-        }
-        // SAFETY: a context of this library's version with `Extra` behind it; nobody else knows it yet.
-        unsafe {
-            let public = library.public(verbs);
-            public.add(1).cast::<Extra>().write(Arc::into_raw(context));
-            (*public).async_fd = async_fd.into_raw_fd();
-            (*public).num_comp_vectors = limits::COMP_VECTORS;
-            library.set_ops(verbs, &OPS);
-        }
-        Ok(verbs)
+        unsafe { introduce(library, device, cmd_fd, context, Some(async_fd)) }
     })
+}
+
+/// Makes the `verbs_context` of an open device. `cmd_fd` belongs to it, and is closed in case of failure.
+///
+/// # Safety
+/// `device` is libibverbs', `cmd_fd` open and the caller's.
+pub(super) unsafe fn introduce(
+    library: &Libibverbs,
+    device: *mut v::ibv_device,
+    cmd_fd: c_int,
+    context: Arc<Context>,
+    async_fd: Option<OwnedFd>,
+) -> Result<*mut v::verbs_context, Errno> {
+    hook::attach(cmd_fd, Arc::clone(&context) as _);
+    // SAFETY: the caller's promise.
+    let verbs = unsafe { library.init_and_alloc_context(device, cmd_fd, size_of::<Extra>(), 0) };
+    if verbs.is_null() {
+        hook::detach(cmd_fd);
+        return Err(Errno(libc::ENOMEM));
+    }
+    import::remember(cmd_fd, &context, device);
+    // SAFETY: a context of this library's version with `Extra` behind it; nobody else knows it yet.
+    unsafe {
+        let public = library.public(verbs);
+        public.add(1).cast::<Extra>().write(Arc::into_raw(context));
+        if let Some(async_fd) = async_fd {
+            (*public).async_fd = async_fd.into_raw_fd();
+        }
+        (*public).num_comp_vectors = limits::COMP_VECTORS;
+        library.set_ops(verbs, &OPS);
+    }
+    Ok(verbs)
 }
 
 /// Tells the person in front of the program why there is no device.
@@ -143,6 +168,7 @@ unsafe extern "C" fn free_context(context: *mut v::ibv_context) {
         let library: &Libibverbs = register::library().ok_or(Errno(libc::ENOSYS))?;
         // SAFETY: the last call for this context.
         unsafe {
+            import::forget((*context).cmd_fd);
             hook::detach((*context).cmd_fd);
             let extra = context.add(1).cast::<Extra>().read();
             let verbs = library.context(context);

@@ -1,54 +1,29 @@
-//! Device memory (`ibv_alloc_dm(3)`): the device being the process, plain memory of it.
+//! Device memory (`ibv_alloc_dm(3)`).
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use urxe_ffi::driver::objects::{IBV_MR_TYPE_MR, verbs_dm};
 use urxe_ffi::verbs as v;
 
+use super::context::shared;
 use super::mr;
 use super::{number, pointer};
 use crate::kernel::Errno;
 use crate::limits;
 use crate::memory::guard;
-use crate::memory::mapping::Mapping;
+use crate::verbs::dm::DeviceMemory;
 use crate::verbs::objects::Registration;
 
 const EINVAL: Errno = Errno(libc::EINVAL);
 /// What offsets and lengths are multiples of, as on the devices that have such memory.
 const GRANULE: u64 = 4;
 
-/// Bytes in use in this process.
-static IN_USE: AtomicU64 = AtomicU64::new(0);
-
-/// Counts against what there is.
-#[derive(Debug)]
-struct Share(u64);
-
-impl Share {
-    fn take(length: u64) -> Option<Self> {
-        let taken = IN_USE.fetch_update(Ordering::AcqRel, Ordering::Acquire, |used| {
-            used.checked_add(length).filter(|used| *used <= limits::MAX_DM)
-        });
-        taken.is_ok().then(|| Self(length))
-    }
-}
-
-impl Drop for Share {
-    fn drop(&mut self) {
-        IN_USE.fetch_sub(self.0, Ordering::AcqRel);
-    }
-}
-
 /// An `ibv_dm` of ours.
 #[repr(C)]
 struct DmObject {
     verbs: verbs_dm,
-    length: u64,
-    /// Regions keep it mapped, too.
-    mapping: Arc<Mapping>,
-    share: Share,
+    memory: Arc<DeviceMemory>,
 }
 
 /// What is behind an `ibv_dm`.
@@ -60,15 +35,16 @@ unsafe fn object<'a>(dm: *mut v::ibv_dm) -> &'a DmObject {
     unsafe { &*dm.cast::<DmObject>() }
 }
 
-impl DmObject {
-    /// The address of `[offset, offset + length)`.
-    fn part(&self, offset: u64, length: u64) -> Result<u64, Errno> {
-        let end = offset.checked_add(length).ok_or(EINVAL)?;
-        if end > self.length {
-            return Err(EINVAL);
-        }
-        Ok(self.mapping.address() + offset)
-    }
+/// An `ibv_dm` for device memory.
+fn new_dm(context: *mut v::ibv_context, handle: u32, memory: Arc<DeviceMemory>) -> *mut v::ibv_dm {
+    let dm = v::ibv_dm {
+        context,
+        memcpy_to_dm: Some(memcpy_to_dm),
+        memcpy_from_dm: Some(memcpy_from_dm),
+        comp_mask: 0,
+        handle,
+    };
+    Box::into_raw(Box::new(DmObject { verbs: verbs_dm { dm, handle }, memory })).cast()
 }
 
 /// Needs nothing of the device, so it works on a context inherited over a fork.
@@ -82,31 +58,46 @@ pub(super) unsafe extern "C" fn alloc_dm(
         if attr.comp_mask != 0 || attr.length == 0 || attr.log_align_req > limits::PAGE.trailing_zeros() {
             return Err(EINVAL);
         }
-        let length = attr.length as u64;
-        let share = Share::take(length).ok_or(Errno(libc::ENOMEM))?;
-        let mapping = Mapping::anonymous(attr.length).map_err(|_| Errno(libc::ENOMEM))?;
+        let memory = DeviceMemory::new(attr.length)?;
         guard::install();
-        let dm = v::ibv_dm {
-            context,
-            memcpy_to_dm: Some(memcpy_to_dm),
-            memcpy_from_dm: Some(memcpy_from_dm),
-            comp_mask: 0,
-            handle: 0,
-        };
-        let verbs = verbs_dm { dm, handle: 0 };
-        Ok(Box::into_raw(Box::new(DmObject { verbs, length, mapping: Arc::new(mapping), share })).cast())
+        // SAFETY: the caller's context.
+        let device = unsafe { shared(context) };
+        // In a child of fork(2) nobody can import it, and a lock might be held for ever.
+        let handle = if device.check_alive().is_ok() { device.handles().add_memory(&memory) } else { 0 };
+        Ok(new_dm(context, handle, memory))
     })
+}
+
+pub(super) unsafe extern "C" fn import_dm(context: *mut v::ibv_context, dm_handle: u32) -> *mut v::ibv_dm {
+    pointer(|| {
+        // SAFETY: the caller's context.
+        let device = unsafe { shared(context) };
+        device.check_alive()?;
+        Ok(new_dm(context, dm_handle, device.handles().memory(dm_handle)?))
+    })
+}
+
+/// The memory stays as long as another `ibv_dm` stands for it.
+pub(super) unsafe extern "C" fn unimport_dm(dm: *mut v::ibv_dm) {
+    let _ = number(|| {
+        // SAFETY: made by `import_dm`, and not used any more.
+        drop(unsafe { Box::from_raw(dm.cast::<DmObject>()) });
+        Ok(())
+    });
 }
 
 pub(super) unsafe extern "C" fn free_dm(dm: *mut v::ibv_dm) -> c_int {
     number(|| {
         // SAFETY: the caller's memory.
-        if Arc::strong_count(unsafe { &object(dm).mapping }) > 1 {
+        let (context, object) = unsafe { (shared((*dm).context), object(dm)) };
+        if object.memory.is_registered() {
             return Err(Errno(libc::EBUSY));
         }
+        if context.check_alive().is_ok() {
+            context.handles().remove_memory(object.verbs.handle);
+        }
         // SAFETY: made by `alloc_dm`, and nothing refers to it.
-        let object = unsafe { Box::from_raw(dm.cast::<DmObject>()) };
-        drop((object.verbs, object.share));
+        drop(unsafe { Box::from_raw(dm.cast::<DmObject>()) });
         Ok(())
     })
 }
@@ -139,7 +130,7 @@ unsafe extern "C" fn memcpy_to_dm(
     number(|| {
         aligned(dm_offset, length)?;
         // SAFETY: the caller's memory.
-        let to = unsafe { object(dm) }.part(dm_offset, length as u64)?;
+        let to = unsafe { object(dm) }.memory.part(dm_offset, length as u64)?;
         copy(host_addr as u64, to, length)
     })
 }
@@ -153,7 +144,7 @@ unsafe extern "C" fn memcpy_from_dm(
     number(|| {
         aligned(dm_offset, length)?;
         // SAFETY: the caller's memory.
-        let from = unsafe { object(dm) }.part(dm_offset, length as u64)?;
+        let from = unsafe { object(dm) }.memory.part(dm_offset, length as u64)?;
         copy(from, host_addr as u64, length)
     })
 }
@@ -169,12 +160,12 @@ pub(super) unsafe extern "C" fn reg_dm_mr(
     pointer(|| {
         // SAFETY: the caller's memory.
         let object = unsafe { object(dm) };
-        let address = object.part(dm_offset, length as u64)?;
+        let address = object.memory.part(dm_offset, length as u64)?;
         if access & v::IBV_ACCESS_ZERO_BASED == 0 {
             return Err(EINVAL);
         }
         let asked = Registration { address, length: length as u64, iova: 0, access };
-        let backing = Some(Arc::clone(&object.mapping));
+        let backing = Some(Arc::clone(object.memory.mapping()));
         // SAFETY: the caller's domain.
         unsafe { mr::register(pd, &asked, std::ptr::null_mut(), IBV_MR_TYPE_MR, backing) }
     })

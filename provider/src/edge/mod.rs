@@ -12,6 +12,7 @@ mod dm;
 mod dmabuf;
 mod domain;
 mod gate;
+mod import;
 pub(crate) mod mcast;
 mod misc;
 pub(crate) mod mr;

@@ -3,8 +3,10 @@
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
+use urxe_engine::mw::TableError;
 use urxe_engine::{Access, Accessor, Key, Memory, Refusal, Region, RegionKind};
-use urxe_ffi::driver::objects::{IBV_MR_TYPE_MR, IBV_MR_TYPE_NULL_MR, ibv_mr_type, verbs_mr};
+use urxe_ffi::driver::objects::{IBV_MR_TYPE_IMPORTED_MR, IBV_MR_TYPE_MR, IBV_MR_TYPE_NULL_MR};
+use urxe_ffi::driver::objects::{ibv_mr_type, verbs_mr};
 use urxe_ffi::driver::ops::ibv_advise_mr_advice;
 use urxe_ffi::verbs as v;
 
@@ -12,6 +14,7 @@ use super::context::shared;
 use super::{number, pointer};
 use crate::kernel::Errno;
 use crate::memory::mapping::{self, Mapping};
+use crate::verbs::handles::Registered;
 use crate::verbs::objects::{ProtectionDomain, Registration};
 
 /// `enum ib_uverbs_advise_mr_advice`, `enum ib_uverbs_advise_mr_flag`; the header makes them macros.
@@ -31,13 +34,8 @@ struct PdObject {
 #[repr(C)]
 struct MrObject {
     verbs: verbs_mr,
+    /// What the context's table of handles has it by.
     key: Key,
-    /// What was asked for, for `ibv_rereg_mr`.
-    asked: Registration,
-    /// Keeps the domain from being freed.
-    domain: Arc<ProtectionDomain>,
-    /// Memory that is ours.
-    backing: Option<Arc<Mapping>>,
 }
 
 /// The domain behind an `ibv_pd`.
@@ -52,27 +50,62 @@ pub(super) unsafe fn domain<'a>(pd: *mut v::ibv_pd) -> &'a Arc<ProtectionDomain>
 pub(super) unsafe extern "C" fn alloc_pd(context: *mut v::ibv_context) -> *mut v::ibv_pd {
     pointer(|| {
         // SAFETY: the caller's context.
-        unsafe { shared(context) }.check_alive()?;
-        Ok(new_pd(context, ProtectionDomain::new()))
+        let device = unsafe { shared(context) };
+        device.check_alive()?;
+        let domain = ProtectionDomain::new();
+        device.handles().add_domain(&domain);
+        Ok(new_pd(context, domain))
     })
 }
 
 /// An `ibv_pd` for a domain.
 pub(super) fn new_pd(context: *mut v::ibv_context, domain: Arc<ProtectionDomain>) -> *mut v::ibv_pd {
     let ibv = v::ibv_pd { context, handle: domain.id().0 };
+    domain.named();
     Box::into_raw(Box::new(PdObject { ibv, domain })).cast()
 }
 
 pub(super) unsafe extern "C" fn dealloc_pd(pd: *mut v::ibv_pd) -> c_int {
     number(|| {
         // SAFETY: the caller's domain.
-        if Arc::strong_count(unsafe { domain(pd) }) > 1 {
+        let (context, domain) = unsafe { (shared((*pd).context), domain(pd)) };
+        if domain.is_used() {
             return Err(Errno(libc::EBUSY));
         }
-        // SAFETY: made by `alloc_pd`, and nothing refers to it.
-        drop(unsafe { Box::from_raw(pd.cast::<PdObject>()) });
+        // In a child of fork(2) nobody can import it, and a lock might be held for ever.
+        if !domain.is_parent() && context.check_alive().is_ok() {
+            context.handles().remove_domain(domain.id().0);
+        }
+        // SAFETY: made by `new_pd`, and nothing refers to it.
+        unsafe { forget_pd(pd) };
         Ok(())
     })
+}
+
+pub(super) unsafe extern "C" fn import_pd(context: *mut v::ibv_context, pd_handle: u32) -> *mut v::ibv_pd {
+    pointer(|| {
+        // SAFETY: the caller's context.
+        let device = unsafe { shared(context) };
+        device.check_alive()?;
+        Ok(new_pd(context, device.handles().domain(pd_handle)?))
+    })
+}
+
+/// The domain stays; what was made by this name of it keeps it from being freed by another.
+pub(super) unsafe extern "C" fn unimport_pd(pd: *mut v::ibv_pd) {
+    let _ = number(|| {
+        // SAFETY: made by `import_pd`, and not used any more.
+        unsafe { forget_pd(pd) };
+        Ok(())
+    });
+}
+
+/// # Safety
+/// `pd` came from [`new_pd`], and is not used any more.
+unsafe fn forget_pd(pd: *mut v::ibv_pd) {
+    // SAFETY: the caller's promise.
+    let object = unsafe { Box::from_raw(pd.cast::<PdObject>()) };
+    object.domain.unnamed();
 }
 
 pub(super) unsafe extern "C" fn reg_mr(
@@ -113,8 +146,9 @@ pub(super) unsafe fn register(
     let length = usize::try_from(asked.length).unwrap_or(usize::MAX);
     let ibv_mr = v::ibv_mr { context: ibv_context, pd, addr, length, handle: key.0, lkey: key.0, rkey: key.0 };
     let verbs = verbs_mr { ibv_mr, mr_type, access: asked.access.cast_signed() };
-    let object = MrObject { verbs, key, asked: *asked, domain: Arc::clone(domain), backing };
-    Ok(Box::into_raw(Box::new(object)).cast())
+    let registered = Registered { asked: *asked, domain: Arc::clone(domain), backing, r_key: key.0 };
+    context.handles().set_region(key, registered);
+    Ok(Box::into_raw(Box::new(MrObject { verbs, key })).cast())
 }
 
 /// A region that reads as zeros and swallows what is written (`ibv_alloc_null_mr(3)`); peers cannot use it.
@@ -139,8 +173,9 @@ pub(super) unsafe extern "C" fn alloc_null_mr(pd: *mut v::ibv_pd) -> *mut v::ibv
         };
         let verbs = verbs_mr { ibv_mr, mr_type: IBV_MR_TYPE_NULL_MR, access: access.bits().cast_signed() };
         let asked = Registration { address: 0, length: u64::MAX, iova: 0, access: access.bits() };
-        let object = MrObject { verbs, key, asked, domain: Arc::clone(domain), backing: None };
-        Ok(Box::into_raw(Box::new(object)).cast())
+        let registered = Registered { asked, domain: Arc::clone(domain), backing: None, r_key: 0 };
+        context.handles().set_region(key, registered);
+        Ok(Box::into_raw(Box::new(MrObject { verbs, key })).cast())
     })
 }
 
@@ -158,32 +193,30 @@ pub(super) unsafe extern "C" fn rereg_mr(
         // SAFETY: the caller's region, which nobody else may be changing.
         let (context, object) = unsafe { (shared((*vmr).ibv_mr.context), &mut *vmr.cast::<MrObject>()) };
         context.check_alive()?;
+        let mut registered = context.handles().region(object.key.0)?;
         // Of memory that is ours, the mapping would have to change.
-        if object.backing.is_some() {
+        if registered.backing.is_some() {
             return Err(Errno(libc::EOPNOTSUPP));
         }
         let changes = |flag: u32| flags.cast_unsigned() & flag != 0;
-        let mut asked = object.asked;
+        let asked = &mut registered.asked;
         if changes(v::IBV_REREG_MR_CHANGE_TRANSLATION) {
             (asked.address, asked.iova, asked.length) = (addr as u64, addr as u64, length as u64);
         }
         if changes(v::IBV_REREG_MR_CHANGE_ACCESS) {
             asked.access = access.cast_unsigned();
         }
-        let new_domain = if changes(v::IBV_REREG_MR_CHANGE_PD) {
+        if changes(v::IBV_REREG_MR_CHANGE_PD) {
             if pd.is_null() {
                 return Err(Errno(libc::EINVAL));
             }
             // SAFETY: the caller's domain.
-            Arc::clone(unsafe { domain(pd) })
-        } else {
-            Arc::clone(&object.domain)
-        };
-        let region = Region { key: object.key, ..asked.region(new_domain.id())? };
+            registered.domain = Arc::clone(unsafe { domain(pd) });
+        }
+        let region = Region { key: object.key, ..registered.asked.region(registered.domain.id())? };
         context.port().regions().replace(region).map_err(|_| Errno(libc::EBUSY))?;
-        object.asked = asked;
-        object.domain = new_domain;
-        object.verbs.access = asked.access.cast_signed();
+        object.verbs.access = registered.asked.access.cast_signed();
+        context.handles().set_region(object.key, registered);
         Ok(())
     })
 }
@@ -236,10 +269,48 @@ pub(super) unsafe extern "C" fn dereg_mr(mr: *mut verbs_mr) -> c_int {
         // SAFETY: as above.
         let key = unsafe { (*mr.cast::<MrObject>()).key };
         // A memory window may be bound to it (`ibv_dereg_mr(3)`).
-        context.port().regions().remove(key).map_err(|_| Errno(libc::EBUSY))?;
+        context.port().regions().remove(key).map_err(|error| match error {
+            TableError::Bound => Errno(libc::EBUSY),
+            TableError::NoSuchKey => Errno(libc::EINVAL),
+        })?;
+        context.handles().remove_region(key);
         // SAFETY: as above, and not used any more.
-        let object = unsafe { Box::from_raw(mr.cast::<MrObject>()) };
-        drop((object.domain, object.backing));
+        drop(unsafe { Box::from_raw(mr.cast::<MrObject>()) });
         Ok(())
     })
+}
+
+/// The same region once more; where its memory is, only the original tells.
+pub(super) unsafe extern "C" fn import_mr(pd: *mut v::ibv_pd, mr_handle: u32) -> *mut v::ibv_mr {
+    pointer(|| {
+        // SAFETY: the caller's domain.
+        let (ibv_context, domain) = unsafe { ((*pd).context, domain(pd)) };
+        // SAFETY: as above.
+        let context = unsafe { shared(ibv_context) };
+        context.check_alive()?;
+        let region = context.handles().region(mr_handle)?;
+        if region.domain.id() != domain.id() {
+            return Err(Errno(libc::EINVAL));
+        }
+        let ibv_mr = v::ibv_mr {
+            context: ibv_context,
+            pd,
+            addr: std::ptr::null_mut(),
+            length: usize::try_from(region.asked.length).unwrap_or(usize::MAX),
+            handle: mr_handle,
+            lkey: mr_handle,
+            rkey: region.r_key,
+        };
+        let verbs = verbs_mr { ibv_mr, mr_type: IBV_MR_TYPE_IMPORTED_MR, access: region.asked.access.cast_signed() };
+        Ok(Box::into_raw(Box::new(MrObject { verbs, key: Key(mr_handle) })).cast())
+    })
+}
+
+/// The region stays.
+pub(super) unsafe extern "C" fn unimport_mr(mr: *mut v::ibv_mr) {
+    let _ = number(|| {
+        // SAFETY: made by `import_mr`, and not used any more.
+        drop(unsafe { Box::from_raw(mr.cast::<MrObject>()) });
+        Ok(())
+    });
 }

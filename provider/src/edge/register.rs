@@ -10,7 +10,7 @@ use urxe_ffi::driver::device::{VERBS_MATCH_SENTINEL, verbs_device, verbs_device_
 use urxe_ffi::driver::device::{verbs_match_value, verbs_sysfs_dev};
 use urxe_ffi::private::Libibverbs;
 
-use super::{context, guarded};
+use super::{context, guarded, import};
 use crate::{device, kernel};
 
 /// The library that loaded us.
@@ -35,7 +35,7 @@ static OPS: verbs_device_ops = verbs_device_ops {
     static_providers: ptr::null_mut(),
     match_device: Some(match_device),
     alloc_context: Some(context::alloc_context),
-    import_context: None,
+    import_context: Some(import::import_context),
     alloc_device: Some(alloc_device),
     uninit_device: Some(uninit_device),
 };

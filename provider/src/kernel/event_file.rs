@@ -96,6 +96,11 @@ impl EventFile {
         Ok((Self { backlog: Mutex::default(), sender, receiver }, application))
     }
 
+    /// The application's end once more.
+    pub fn another_end(&self) -> Result<OwnedFd, Errno> {
+        self.receiver.try_clone().map_err(|_| Errno::last())
+    }
+
     /// Adds an event. Never blocks, never loses one.
     pub fn push(&self, event: Event) {
         let mut backlog = self.backlog.lock().unwrap_or_else(PoisonError::into_inner);

@@ -15,6 +15,7 @@ use crate::limits;
 use crate::runtime::fork::{self, Generation};
 use crate::runtime::port::NetPort;
 use crate::runtime::{lock, progress};
+use crate::verbs::handles::Handles;
 use crate::verbs::xrcd::XrcDomains;
 
 /// An open device: what `ibv_open_device` gives.
@@ -22,6 +23,7 @@ pub(crate) struct Context {
     shared: Arc<SharedPort>,
     async_file: Arc<EventFile>,
     channels: Mutex<HashMap<RawFd, Arc<EventFile>>>,
+    handles: Arc<Handles>,
     generation: Generation,
 }
 
@@ -105,13 +107,33 @@ impl Context {
     pub(crate) fn open(name: &str, netdev: &str) -> Result<(Arc<Self>, OwnedFd), OpenError> {
         let shared = SharedPort::open(name, netdev)?;
         let (async_file, fd) = EventFile::new().map_err(OpenError::System)?;
-        let context = Arc::new(Self {
+        Ok((Self::new(shared, async_file, Arc::default()), fd))
+    }
+
+    /// Opens the device once more, with the objects of this context to import from. libibverbs asks for the file of
+    /// asynchronous events by itself ([`uverbs::Device::alloc_async_fd`]).
+    ///
+    /// # Errors
+    /// EIO in a child that inherited it.
+    pub(crate) fn import(&self) -> Result<Arc<Self>, Errno> {
+        self.check_alive()?;
+        let (async_file, _) = EventFile::new()?;
+        Ok(Self::new(Arc::clone(&self.shared), async_file, Arc::clone(&self.handles)))
+    }
+
+    fn new(shared: Arc<SharedPort>, async_file: EventFile, handles: Arc<Handles>) -> Arc<Self> {
+        Arc::new(Self {
             shared,
             async_file: Arc::new(async_file),
             channels: Mutex::new(HashMap::new()),
+            handles,
             generation: Generation::now(),
-        });
-        Ok((context, fd))
+        })
+    }
+
+    /// What can be imported.
+    pub(crate) fn handles(&self) -> &Handles {
+        &self.handles
     }
 
     /// The device's port.
@@ -166,8 +188,8 @@ impl uverbs::Device for Context {
     }
 
     fn alloc_async_fd(&self) -> Result<OwnedFd, Errno> {
-        // `async_fd` is set when the device is opened; nobody needs another.
-        Err(Errno(libc::EOPNOTSUPP))
+        self.check_alive()?;
+        self.async_file.another_end()
     }
 
     fn gid(&self, port: u32, index: u32) -> Result<GidEntry, Errno> {

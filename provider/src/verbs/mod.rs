@@ -2,6 +2,8 @@
 
 pub(crate) mod ah;
 pub(crate) mod context;
+pub(crate) mod dm;
+pub(crate) mod handles;
 pub(crate) mod objects;
 pub(crate) mod query;
 pub(crate) mod xrcd;

@@ -1,7 +1,7 @@
 //! Protection domains, memory regions, and how attributes and requests look to the engine.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use urxe_engine::attr::{AttrMask, QpAttr};
 use urxe_engine::{Access, Key, Pd, PostError, QpCap, QpState, Region, RegionKind};
@@ -20,8 +20,10 @@ const EINVAL: Errno = Errno(libc::EINVAL);
 #[derive(Debug)]
 pub(crate) struct ProtectionDomain {
     id: Pd,
+    /// How many `ibv_pd` stand for it: more than one after `ibv_import_pd`.
+    names: AtomicUsize,
     /// Of a parent domain: what it stands for, kept from being freed.
-    _within: Option<(Arc<Self>, Option<Arc<ThreadDomain>>)>,
+    within: Option<(Arc<Self>, Option<Arc<ThreadDomain>>)>,
 }
 
 /// A thread domain. It can be freed when nobody else holds it.
@@ -32,17 +34,38 @@ impl ProtectionDomain {
     /// A new one. Numbers are unique in the process: all contexts of a device share a table of regions.
     pub(crate) fn new() -> Arc<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(1);
-        Arc::new(Self { id: Pd(NEXT.fetch_add(1, Ordering::Relaxed)), _within: None })
+        let id = Pd(NEXT.fetch_add(1, Ordering::Relaxed));
+        Arc::new(Self { id, names: AtomicUsize::new(0), within: None })
     }
 
     /// A parent domain: to the engine, the same domain.
     pub(crate) fn within(parent: Arc<Self>, thread: Option<Arc<ThreadDomain>>) -> Arc<Self> {
-        Arc::new(Self { id: parent.id, _within: Some((parent, thread)) })
+        Arc::new(Self { id: parent.id, names: AtomicUsize::new(0), within: Some((parent, thread)) })
     }
 
     /// Its number.
     pub(crate) const fn id(&self) -> Pd {
         self.id
+    }
+
+    /// Whether it stands for another.
+    pub(crate) const fn is_parent(&self) -> bool {
+        self.within.is_some()
+    }
+
+    /// One more `ibv_pd` stands for it.
+    pub(crate) fn named(&self) {
+        self.names.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// One less.
+    pub(crate) fn unnamed(&self) {
+        self.names.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Whether anything but `ibv_pd`s holds it.
+    pub(crate) fn is_used(self: &Arc<Self>) -> bool {
+        Arc::strong_count(self) > self.names.load(Ordering::Acquire)
     }
 }
 
