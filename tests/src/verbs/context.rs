@@ -49,6 +49,18 @@ impl Context {
         Err(Errno(libc::ENODEV))
     }
 
+    /// `ibv_import_device(3)` of a duplicate of this one's file.
+    pub fn import(&self) -> Result<Arc<Self>, Errno> {
+        // SAFETY: a field of a live context; the duplicate is the new context's.
+        let handle = unsafe {
+            let duplicate = libc::dup((*self.raw()).cmd_fd);
+            Handle::new(f::ibv_import_device(duplicate), f::ibv_close_device).inspect_err(|_| {
+                libc::close(duplicate);
+            })?
+        };
+        Ok(Arc::new(Self { handle }))
+    }
+
     /// For verbs that have no method here.
     pub fn raw(&self) -> *mut v::ibv_context {
         self.handle.raw()

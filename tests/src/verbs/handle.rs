@@ -10,7 +10,7 @@ pub struct Errno(pub c_int);
 
 impl Errno {
     /// What the calling thread's `errno` says.
-    pub(super) fn last() -> Self {
+    pub fn last() -> Self {
         Self(std::io::Error::last_os_error().raw_os_error().unwrap_or(0))
     }
 

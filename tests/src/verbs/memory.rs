@@ -160,6 +160,24 @@ impl Pd {
         Ok(Arc::new(Self { handle, context: Arc::clone(context) }))
     }
 
+    /// `ibv_import_pd(3)`.
+    pub fn import(context: &Arc<Context>, number: u32) -> Result<Arc<Self>, Errno> {
+        unsafe extern "C" fn unimport(pd: *mut v::ibv_pd) -> libc::c_int {
+            // SAFETY: the owner's last use of it.
+            unsafe { f::ibv_unimport_pd(pd) };
+            0
+        }
+        // SAFETY: a live context.
+        let handle = unsafe { Handle::new(f::ibv_import_pd(context.raw(), number), unimport)? };
+        Ok(Arc::new(Self { handle, context: Arc::clone(context) }))
+    }
+
+    /// The number to import it by.
+    pub fn number(&self) -> u32 {
+        // SAFETY: a field of a live domain.
+        unsafe { (*self.raw()).handle }
+    }
+
     /// For verbs that have no method here.
     pub fn raw(&self) -> *mut v::ibv_pd {
         self.handle.raw()
@@ -220,6 +238,24 @@ impl Mr {
         // SAFETY: just made.
         let handle = unsafe { Handle::new(raw, f::ibv_dereg_mr)? };
         Ok(Self { handle, pages: None, addr: iova, _pd: Arc::clone(pd) })
+    }
+
+    /// `ibv_import_mr(3)` of a region that starts at `addr`.
+    pub fn import(pd: &Arc<Pd>, number: u32, addr: u64) -> Result<Self, Errno> {
+        unsafe extern "C" fn unimport(mr: *mut v::ibv_mr) -> libc::c_int {
+            // SAFETY: the owner's last use of it.
+            unsafe { f::ibv_unimport_mr(mr) };
+            0
+        }
+        // SAFETY: a live PD.
+        let handle = unsafe { Handle::new(f::ibv_import_mr(pd.raw(), number), unimport)? };
+        Ok(Self { handle, pages: None, addr, _pd: Arc::clone(pd) })
+    }
+
+    /// The number to import it by.
+    pub fn number(&self) -> u32 {
+        // SAFETY: a field of a live region.
+        unsafe { (*self.handle.raw()).handle }
     }
 
     /// Deregisters it now.
