@@ -1,6 +1,7 @@
 //! Completion queues.
 
 use alloc::collections::VecDeque;
+use core::time::Duration;
 
 use urxe_wire::{ImmDt, Qpn, RKey};
 
@@ -91,11 +92,23 @@ pub enum Pushed {
     Quietly,
     /// It was added, and the consumer asked to be told: raise a completion event.
     RaiseEvent,
+    /// It was added, and is the first that the consumer is to be told of, by [`CompletionQueue::handle_timeout`] at this
+    /// time at the latest.
+    EventBy(Instant),
     /// The queue was full, or had overrun before: the completion is lost and the CQ is in error (IBA 11.6.3.2 "CQ error"): raise `IBV_EVENT_CQ_ERR` the first time.
     Overrun {
         /// This is the overrun, not one after it.
         first: bool,
     },
+}
+
+/// One event for several completions (`ibv_modify_cq(3)`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Moderation {
+    /// The event is raised with this many completions,
+    pub count: u16,
+    /// or so long after the first of them.
+    pub period: Duration,
 }
 
 /// A completion queue: bounded, first in first out.
@@ -105,13 +118,17 @@ pub struct CompletionQueue {
     capacity: usize,
     arm: Arm,
     overrun: bool,
+    moderation: Option<Moderation>,
+    /// Completions since it was armed that the consumer is still to be told of, and until when.
+    untold: Option<(u16, Instant)>,
 }
 
 impl CompletionQueue {
     /// A queue of `capacity` elements.
     #[must_use]
     pub fn new(capacity: usize) -> Self {
-        Self { queue: VecDeque::with_capacity(capacity.min(4096)), capacity, arm: Arm::Disarmed, overrun: false }
+        let queue = VecDeque::with_capacity(capacity.min(4096));
+        Self { queue, capacity, arm: Arm::Disarmed, overrun: false, moderation: None, untold: None }
     }
 
     /// Adds a completion.
@@ -131,14 +148,46 @@ impl CompletionQueue {
             Arm::Solicited => cqe.solicited || cqe.status != WcStatus::Success,
             Arm::Next => true,
         };
-        //= spec/completions.md#cq-003
-        //# One request for notification MUST give one event.
-        if raise {
-            self.arm = Arm::Disarmed;
-            Pushed::RaiseEvent
-        } else {
-            Pushed::Quietly
+        if !raise {
+            return Pushed::Quietly;
         }
+        //= spec/completions.md#cq-007
+        //# A moderated event MUST come with the completion that makes the count full, or when the period is over.
+        let first = self.untold.is_none();
+        if let Some(moderation) = self.moderation {
+            let (count, by) = self.untold.unwrap_or((0, cqe.at + moderation.period));
+            if count + 1 < moderation.count && cqe.at < by {
+                self.untold = Some((count + 1, by));
+                return if first { Pushed::EventBy(by) } else { Pushed::Quietly };
+            }
+        }
+        self.told();
+        Pushed::RaiseEvent
+    }
+
+    /// The time that [`Pushed::EventBy`] named has come. True if there still is an event to raise.
+    pub fn handle_timeout(&mut self, now: Instant) -> bool {
+        let due = self.untold.is_some_and(|(_, by)| by <= now);
+        if due {
+            self.told();
+        }
+        due
+    }
+
+    //= spec/completions.md#cq-003
+    //# One request for notification MUST give one event.
+    const fn told(&mut self) {
+        (self.arm, self.untold) = (Arm::Disarmed, None);
+    }
+
+    /// Raises fewer events, or with `None` one for each request again. One that is being put off is due at once: true.
+    pub const fn moderate(&mut self, moderation: Option<Moderation>) -> bool {
+        self.moderation = moderation;
+        let due = self.untold.is_some();
+        if due {
+            self.told();
+        }
+        due
     }
 
     /// Takes the oldest completion.

@@ -48,7 +48,7 @@ pub mod time;
 pub mod work;
 
 pub use access::Access;
-pub use cq::{CompletionQueue, Cqe, Pushed, WcOpcode, WcStatus};
+pub use cq::{CompletionQueue, Cqe, Moderation, Pushed, WcOpcode, WcStatus};
 pub use event::{AsyncEvent, DropReason, Event};
 pub use host::{Consumer, Host, Io, Network};
 pub use memory::{Accessor, Fault, Key, KeyTable, Memory, Pd, Refusal, Region, RegionKind};

@@ -1,6 +1,8 @@
 //! Completion queues: order, overrun, who is told (IBA 11.4.2; `ibv_req_notify_cq(3)`, `ibv_resize_cq(3)`).
 
-use urxe_engine::{CompletionQueue, Cqe, Pushed, WcOpcode, WcStatus};
+use std::time::Duration;
+
+use urxe_engine::{CompletionQueue, Cqe, Instant, Moderation, Pushed, WcOpcode, WcStatus};
 use urxe_wire::Qpn;
 
 fn cqe(wr_id: u64) -> Cqe {
@@ -12,7 +14,7 @@ fn cqe(wr_id: u64) -> Cqe {
         byte_len: 0,
         imm: None,
         invalidated: None,
-        at: urxe_engine::Instant::from_nanos(0),
+        at: Instant::from_nanos(0),
         src_qp: Qpn::default(),
         solicited: false,
         grh: false,
@@ -82,6 +84,59 @@ fn solicited_events_are_for_solicited_messages_and_errors() {
     cq.arm(true);
     assert_eq!(cq.push(Cqe { status: WcStatus::WrFlushError, ..cqe(3) }), Pushed::RaiseEvent);
     assert_eq!(cq.push(Cqe { solicited: true, ..cqe(4) }), Pushed::Quietly);
+}
+
+const MODERATION: Moderation = Moderation { count: 3, period: Duration::from_micros(10) };
+
+fn moderated() -> CompletionQueue {
+    let mut cq = CompletionQueue::new(20);
+    assert!(!cq.moderate(Some(MODERATION)));
+    cq.arm(false);
+    cq
+}
+
+//= spec/completions.md#cq-007
+//= type=test
+//# A moderated event MUST come with the completion that makes the count full, or when the period is over.
+/// `ibv_modify_cq(3)`: an event with so many completions, or so long after the first.
+#[test]
+fn moderated_events_come_with_a_number_of_completions() {
+    let mut cq = moderated();
+    let by = Instant::from_nanos(10_000);
+    for _ in 0..2 {
+        assert_eq!(cq.push(cqe(1)), Pushed::EventBy(by));
+        assert_eq!(cq.push(cqe(2)), Pushed::Quietly);
+        assert_eq!(cq.push(cqe(3)), Pushed::RaiseEvent);
+        assert_eq!(cq.push(cqe(4)), Pushed::Quietly, "not armed");
+        assert!(!cq.handle_timeout(by), "the event has been raised");
+        cq.arm(false);
+    }
+}
+
+//= spec/completions.md#cq-007
+//= type=test
+//# A moderated event MUST come with the completion that makes the count full, or when the period is over.
+#[test]
+fn moderated_events_come_after_a_period() {
+    let mut cq = moderated();
+    assert_eq!(cq.push(Cqe { at: Instant::from_nanos(500), ..cqe(1) }), Pushed::EventBy(Instant::from_nanos(10_500)));
+    assert!(!cq.handle_timeout(Instant::from_nanos(10_499)));
+    assert!(cq.handle_timeout(Instant::from_nanos(10_500)));
+    assert!(!cq.handle_timeout(Instant::from_nanos(99_999)), "once");
+    assert_eq!(cq.push(cqe(2)), Pushed::Quietly, "not armed");
+    // A completion that comes late raises what a timer has not.
+    cq.arm(false);
+    cq.push(cqe(3));
+    assert_eq!(cq.push(Cqe { at: Instant::from_nanos(10_000), ..cqe(4) }), Pushed::RaiseEvent);
+}
+
+#[test]
+fn what_is_put_off_is_due_when_moderation_changes() {
+    let mut cq = moderated();
+    cq.push(cqe(1));
+    assert!(cq.moderate(None));
+    cq.arm(false);
+    assert_eq!(cq.push(cqe(2)), Pushed::RaiseEvent);
 }
 
 #[test]

@@ -99,7 +99,7 @@ impl Consumer for Verbs {
     fn complete(&mut self, cq: &CqId, cqe: Cqe) {
         self.log.push(Happening::Completed(*cq, cqe));
         match self.cqs[cq.0].push(cqe) {
-            Pushed::Quietly | Pushed::Overrun { first: false } => {}
+            Pushed::Quietly | Pushed::EventBy(_) | Pushed::Overrun { first: false } => {}
             Pushed::RaiseEvent => self.log.push(Happening::CompletionEvent(*cq)),
             Pushed::Overrun { first: true } => self.log.push(Happening::CqError(*cq)),
         }

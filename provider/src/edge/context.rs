@@ -52,6 +52,7 @@ const OPS: ContextOps = ContextOps {
     poll_cq: Some(cq::poll_cq),
     req_notify_cq: Some(cq::req_notify_cq),
     resize_cq: Some(cq::resize_cq),
+    modify_cq: Some(cq::modify_cq),
     destroy_cq: Some(cq::destroy_cq),
     cq_event: Some(cq::cq_event),
     async_event: Some(async_event),

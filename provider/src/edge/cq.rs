@@ -2,8 +2,9 @@
 
 use std::ffi::c_int;
 use std::sync::Arc;
+use std::time::Duration;
 
-use urxe_engine::{Cqe, WcStatus};
+use urxe_engine::{Cqe, Moderation, WcStatus};
 use urxe_ffi::verbs as v;
 
 use super::context::shared;
@@ -111,6 +112,25 @@ pub(super) unsafe extern "C" fn resize_cq(cq: *mut v::ibv_cq, cqe: c_int) -> c_i
         object.cq.resize(capacity as usize).map_err(|_| Errno(libc::EINVAL))?;
         // SAFETY: as above.
         unsafe { (*cq).cqe = cqe };
+        Ok(())
+    })
+}
+
+/// Neither a count without a period nor the reverse moderates anything: who gets too few completions, or none, would
+/// wait for ever.
+pub(super) unsafe extern "C" fn modify_cq(cq: *mut v::ibv_cq, attr: *mut v::ibv_modify_cq_attr) -> c_int {
+    number(|| {
+        // SAFETY: the caller's queue and attributes.
+        let (context, object, attr) = unsafe { (shared((*cq).context), object(cq), &*attr) };
+        context.check_alive()?;
+        if attr.attr_mask & !v::IBV_CQ_ATTR_MODERATE != 0 {
+            return Err(Errno(libc::EINVAL));
+        }
+        if attr.attr_mask & v::IBV_CQ_ATTR_MODERATE != 0 {
+            let v::ibv_moderate_cq { cq_count: count, cq_period } = attr.moderate;
+            let period = Duration::from_micros(cq_period.into());
+            object.cq.moderate((count > 1 && cq_period > 0).then_some(Moderation { count, period }));
+        }
         Ok(())
     })
 }

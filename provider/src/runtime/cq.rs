@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use urxe_engine::{CompletionQueue, Cqe, Pushed};
+use urxe_engine::{CompletionQueue, Cqe, Instant, Moderation, Pushed};
 use urxe_wire::Qpn;
 
 use super::lock;
@@ -24,6 +24,17 @@ pub(crate) struct Cq {
     async_reported: AtomicU32,
     /// The application has asked for an event and not got it: it is going to sleep rather than to poll.
     armed: AtomicBool,
+}
+
+/// What is left to do when a completion has been added.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Added {
+    /// Nothing.
+    Done,
+    /// To look at the queue at this time ([`Cq::handle_timeout`]).
+    EventBy(Instant),
+    /// To report that the queue just overran.
+    Overrun,
 }
 
 impl Cq {
@@ -50,24 +61,44 @@ impl Cq {
         self.handle.load(Ordering::Acquire)
     }
 
-    /// Adds a completion. True if the queue just overran.
+    /// Adds a completion.
     #[must_use]
-    pub(crate) fn push(&self, cqe: Cqe) -> bool {
+    pub(crate) fn push(&self, cqe: Cqe) -> Added {
         let mut queue = lock(&self.queue);
         match queue.push(cqe) {
-            Pushed::Quietly => false,
+            Pushed::Quietly | Pushed::Overrun { first: false } => Added::Done,
             Pushed::RaiseEvent => {
-                self.armed.store(false, Ordering::Relaxed);
-                if let Some(channel) = &self.channel {
-                    let handle = self.handle();
-                    if handle != 0 {
-                        self.reported.fetch_add(1, Ordering::Relaxed);
-                        channel.push(Event::Completion { cq: handle });
-                    }
-                }
-                false
+                self.raise_event();
+                Added::Done
             }
-            Pushed::Overrun { first } => first,
+            Pushed::EventBy(at) => Added::EventBy(at),
+            Pushed::Overrun { first: true } => Added::Overrun,
+        }
+    }
+
+    /// Tells the application, which has asked for it. The queue is locked.
+    fn raise_event(&self) {
+        self.armed.store(false, Ordering::Relaxed);
+        let handle = self.handle();
+        if let (Some(channel), 1..) = (&self.channel, handle) {
+            self.reported.fetch_add(1, Ordering::Relaxed);
+            channel.push(Event::Completion { cq: handle });
+        }
+    }
+
+    /// Raises fewer events, or with `None` one for each request again.
+    pub(crate) fn moderate(&self, moderation: Option<Moderation>) {
+        let mut queue = lock(&self.queue);
+        if queue.moderate(moderation) {
+            self.raise_event();
+        }
+    }
+
+    /// The time of an event put off has come.
+    pub(super) fn handle_timeout(&self, now: Instant) {
+        let mut queue = lock(&self.queue);
+        if queue.handle_timeout(now) {
+            self.raise_event();
         }
     }
 

@@ -3,11 +3,11 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use urxe_engine::{AsyncEvent, Consumer, Cqe, Event, Host, Network, Pd, RecvWr, XrcDomain};
+use urxe_engine::{AsyncEvent, Consumer, Cqe, Event, Host, Instant, Network, Pd, RecvWr, XrcDomain};
 use urxe_net::{Datagram, Port, Route, TxBatch};
 use urxe_wire::{Qpn, grh};
 
-use super::cq::Cq;
+use super::cq::{Added, Cq};
 use super::srq::{Srq, XrcSrqs};
 use crate::counters::Counters;
 use crate::memory::regions::Regions;
@@ -83,6 +83,8 @@ pub(crate) struct Upcalls {
     pub(crate) events: Vec<(Qpn, AsyncEvent)>,
     /// Completion queues that have just overrun.
     pub(crate) overruns: Vec<Arc<Cq>>,
+    /// Completion queues that are to be looked at later.
+    pub(super) moderated: Vec<(Instant, Arc<Cq>)>,
     /// Completions of the XRC target at work, held back until its answers are out.
     held: Vec<(Arc<Srq>, Cqe)>,
     counters: Arc<Counters>,
@@ -91,7 +93,7 @@ pub(crate) struct Upcalls {
 
 impl Upcalls {
     pub(crate) const fn new(counters: Arc<Counters>, xrc_srqs: Arc<XrcSrqs>) -> Self {
-        Self { events: Vec::new(), overruns: Vec::new(), held: Vec::new(), counters, xrc_srqs }
+        Self { events: Vec::new(), overruns: Vec::new(), moderated: Vec::new(), held: Vec::new(), counters, xrc_srqs }
     }
 
     /// Adds the completions held back to their queues.
@@ -112,8 +114,10 @@ impl Consumer for Upcalls {
     type Srq = Arc<Srq>;
 
     fn complete(&mut self, cq: &Arc<Cq>, cqe: Cqe) {
-        if cq.push(cqe) {
-            self.overruns.push(Arc::clone(cq));
+        match cq.push(cqe) {
+            Added::Done => {}
+            Added::EventBy(at) => self.moderated.push((at, Arc::clone(cq))),
+            Added::Overrun => self.overruns.push(Arc::clone(cq)),
         }
     }
 

@@ -3,6 +3,7 @@
 //! - [`port`]: what a device is in this process: sockets, queue pairs, regions, timers; receiving and answering;
 //! - [`progress`]: who does it: whoever polls, else the background thread;
 //! - [`qp`], [`cq`], [`srq`]: queue pairs, completion queues and shared receive queues that several threads may use;
+//! - `moderation`: completion events that are put off;
 //! - [`async_events`]: what the application is told of them besides completions;
 //! - [`host`]: the engine's [`urxe_engine::Host`], made of the above;
 //! - [`groups`], for multicast;
@@ -22,6 +23,7 @@ pub(crate) mod fork;
 pub(crate) mod groups;
 pub(crate) mod gsi;
 pub(crate) mod host;
+mod moderation;
 pub(crate) mod port;
 pub(crate) mod progress;
 pub(crate) mod qp;

@@ -15,6 +15,7 @@ use super::cq::Cq;
 use super::groups::Groups;
 use super::gsi::{self, Gsi};
 use super::host::{Origin, Sender, Upcalls};
+use super::moderation::Moderated;
 use super::qp::Qp;
 use super::srq::{Srq, XrcSrqs};
 use super::timers::Timers;
@@ -36,6 +37,7 @@ pub(crate) struct NetPort {
     regions: Regions,
     groups: Groups,
     timers: Timers,
+    moderated: Moderated,
     /// Queue pairs with more to send than one turn allows.
     unfinished: Mutex<Vec<Qpn>>,
     has_unfinished: AtomicBool,
@@ -85,6 +87,7 @@ impl NetPort {
             regions: Regions::new(limits::MAX_MR, seed),
             groups: Groups::default(),
             timers: Timers::new(),
+            moderated: Moderated::new(),
             unfinished: Mutex::new(Vec::new()),
             has_unfinished: AtomicBool::new(false),
             spare: Mutex::new(Vec::new()),
@@ -296,7 +299,7 @@ impl NetPort {
     pub(super) fn next_timer(&self) -> Option<Instant> {
         let gsi = self.gsi_timer.load(Ordering::Acquire);
         let gsi = (gsi != u64::MAX).then(|| Instant::from_nanos(gsi));
-        self.timers.next().into_iter().chain(gsi).min()
+        self.timers.next().into_iter().chain(self.moderated.next()).chain(gsi).min()
     }
 
     /// When QP1 wants to be woken.
@@ -320,6 +323,7 @@ impl NetPort {
 
     /// Does what is due.
     pub(super) fn run_timers(&self, now: Instant) {
+        self.moderated.expire(now);
         if self.gsi_timer.load(Ordering::Acquire) <= now.as_nanos()
             && let Some(gsi) = self.gsi()
         {
@@ -349,6 +353,12 @@ impl NetPort {
 
     /// Tells the application what the engine left to be told. No lock but the receive token is held.
     pub(super) fn deliver_upcalls(&self, work: &mut Work) {
+        for (at, cq) in work.upcalls.moderated.drain(..) {
+            self.moderated.add(at, &cq);
+            if self.sleeps_until.load(Ordering::SeqCst) > at.as_nanos() {
+                self.wake();
+            }
+        }
         while let Some(cq) = work.upcalls.overruns.pop() {
             self.overrun(&cq, work);
         }

@@ -89,6 +89,7 @@ pub(crate) fn extended(answer: &mut v::ibv_device_attr_ex) {
     answer.completion_timestamp_mask = u64::MAX;
     answer.hca_core_clock = 1_000_000;
     answer.max_dm_size = limits::MAX_DM;
+    (answer.cq_mod_caps.max_cq_count, answer.cq_mod_caps.max_cq_period) = (u16::MAX, u16::MAX);
 }
 
 /// Port capability: IP-based GIDs (`IBV_PORT_IP_BASED_GIDS`), as on the kernel's rxe.

@@ -194,6 +194,22 @@ impl Cq {
         }
     }
 
+    /// `ibv_modify_cq(3)`: an event for so many completions, or so many microseconds after the first.
+    pub fn moderate(&self, count: u16, period: u16) -> Result<(), Errno> {
+        let moderate = v::ibv_moderate_cq { cq_count: count, cq_period: period };
+        let mut attr = v::ibv_modify_cq_attr { attr_mask: v::IBV_CQ_ATTR_MODERATE, moderate };
+        self.modify(&mut attr)
+    }
+
+    /// `ibv_modify_cq(3)`.
+    pub fn modify(&self, attr: &mut v::ibv_modify_cq_attr) -> Result<(), Errno> {
+        // SAFETY: as the inline function of verbs.h does.
+        Errno::check(unsafe {
+            let modify = (*self.context.extended()).modify_cq.expect("libibverbs always has it");
+            modify(self.raw(), attr)
+        })
+    }
+
     /// `ibv_ack_cq_events(3)`.
     pub fn acknowledge_events(&self, count: c_uint) {
         // SAFETY: a live CQ; as many events were got.
