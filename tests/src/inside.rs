@@ -19,11 +19,12 @@ pub fn in_world<F: FnOnce() -> Result<()>>(body: F) {
     in_world_with(|_| Ok(()), body);
 }
 
-/// As [`in_world`]; `prepare` changes the world first (adds hosts, variables, …). The body runs on its first host.
+/// As [`in_world`]; `prepare` changes the world first (adds hosts, variables, …), and what it returns is kept until the
+/// body has run: a host that is dropped takes its end of a link away. The body runs on the world's first host.
 ///
 /// # Panics
 /// When either fails; see [`in_world`].
-pub fn in_world_with<F: FnOnce() -> Result<()>>(prepare: impl FnOnce(&World) -> Result<()>, body: F) {
+pub fn in_world_with<T, F: FnOnce() -> Result<()>>(prepare: impl FnOnce(&World) -> Result<T>, body: F) {
     let result = if is_inside() { body() } else { run_inside(&test_name::<F>(), prepare) };
     if let Err(error) = result {
         panic!("{error:#}");
@@ -35,9 +36,9 @@ pub fn is_inside() -> bool {
     std::env::var_os(INSIDE).is_some()
 }
 
-fn run_inside(test: &str, prepare: impl FnOnce(&World) -> Result<()>) -> Result<()> {
+fn run_inside<T>(test: &str, prepare: impl FnOnce(&World) -> Result<T>) -> Result<()> {
     let world = World::new()?;
-    prepare(&world)?;
+    let _kept = prepare(&world)?;
     let mut command = world.host().command(std::env::current_exe().context("finding this executable")?);
     // Ignored tests come here only when asked for.
     command.env(INSIDE, "1").args([test, "--exact", "--nocapture", "--include-ignored", "--test-threads=1"]);

@@ -240,7 +240,7 @@ fn ipv6_multicast_on_an_interface_that_has_it() {
         |world| {
             let other = world.add_host()?;
             world.link(world.host(), &other, 1500)?;
-            Ok(())
+            Ok(other)
         },
         || {
             let context = Context::open()?;
