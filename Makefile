@@ -7,13 +7,15 @@ TARGET_DIR := $(abspath $(or $(CARGO_TARGET_DIR),target))
 BIN_DIR    := $(TARGET_DIR)/release
 VENV       := $(TARGET_DIR)/venv
 SCAPY      := scapy==2.6.1
+FUZZ_SECONDS ?= 30
+SOAK_SEEDS   ?= 1000000
 SUDO       := $(shell [ "$$(id -u)" -eq 0 ] || echo sudo)
 
 # A linker for Rust, libibverbs, and the programs that the demo shows.
 DEMO_PACKAGES  := gcc libc6-dev libibverbs1 ibverbs-providers ibverbs-utils
 # Programs that the tests run; headers and libclang to compare the bindings with.
 TEST_PACKAGES  := $(DEMO_PACKAGES) perftest iproute2 ethtool tshark python3 python3-venv util-linux \
-                  libibverbs-dev linux-libc-dev libclang-dev pkg-config
+                  libibverbs-dev linux-libc-dev libclang-dev pkg-config g++
 PYVERBS_PACKAGES := $(DEMO_PACKAGES) python3 python3-pyverbs iproute2 util-linux
 BENCH_PACKAGES := $(DEMO_PACKAGES) perftest iperf3
 
@@ -50,6 +52,15 @@ $(VENV)/.$(SCAPY): | packages
 .PHONY: test
 test: setup build ## every test
 	$(CARGO) test --workspace --no-fail-fast
+	scripts/fuzz $(FUZZ_SECONDS)
+
+.PHONY: soak
+soak: ## SOAK_SEEDS (a million) simulated schedules
+	URXE_SIM_SEEDS=$(SOAK_SEEDS) $(CARGO) test --release -p urxe-sim --test schedules -- --nocapture schedules
+
+.PHONY: fuzz
+fuzz: setup ## every fuzz target for FUZZ_SECONDS (30)
+	scripts/fuzz $(FUZZ_SECONDS)
 
 .PHONY: requirements
 requirements: ## the rules of spec/, where each is kept and which tests show it

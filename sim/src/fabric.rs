@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use urxe_engine::attr::{AttrMask, ModifyError, QpAttr};
 use urxe_engine::{Access, Instant, PostError, QpCap, QpState, RecvWr, SendWr};
-use urxe_wire::{Mtu, Packet, Psn, Qpn, RnrTimer};
+use urxe_wire::{ICRC_LEN, Mtu, Packet, Psn, Qpn, RnrTimer};
 
 use crate::capture::Capture;
 use crate::network::{Datagram, Route};
@@ -46,10 +46,14 @@ pub struct Counts {
     pub delayed: u64,
     /// Damaged by a rule.
     pub corrupted: u64,
+    /// Changed by a rule, with a right ICRC.
+    pub forged: u64,
     /// Lost because a receive buffer was full.
     pub overflowed: u64,
     /// Thrown away because the ICRC was wrong.
     pub bad_icrc: u64,
+    /// Thrown away because it was no packet, after a forgery.
+    pub malformed: u64,
     /// For an address or a queue pair that does not exist.
     pub unreachable: u64,
 }
@@ -58,7 +62,13 @@ impl Counts {
     /// Packets that something untoward happened to.
     #[must_use]
     pub const fn impaired(&self) -> u64 {
-        self.dropped + self.duplicated + self.delayed + self.corrupted + self.overflowed + self.unreachable
+        self.dropped
+            + self.duplicated
+            + self.delayed
+            + self.corrupted
+            + self.forged
+            + self.overflowed
+            + self.unreachable
     }
 }
 
@@ -369,6 +379,8 @@ impl Fabric {
                 Received::Delivered(_) => self.counts.delivered += 1,
                 Received::BadIcrc => self.counts.bad_icrc += 1,
                 Received::NoSuchQp => self.counts.unreachable += 1,
+                // Forgers write what they like, and the engine sends only packets.
+                Received::Malformed if self.counts.forged > 0 => self.counts.malformed += 1,
                 Received::Malformed => panic!("a packet with a good ICRC is malformed: {:02x?}", datagram.bytes),
             }
         }
@@ -415,7 +427,7 @@ impl Fabric {
         };
         let packet = Packet::parse(&datagram.bytes).expect("the engine sends what can be parsed");
         let flight = Flight { number, now: self.now, from, to, packet, bytes: &datagram.bytes };
-        let (mut delay, mut copies, mut flips) = (Duration::ZERO, Vec::new(), Vec::new());
+        let (mut delay, mut copies, mut flips, mut forgeries) = (Duration::ZERO, Vec::new(), Vec::new(), Vec::new());
         for rule in &mut self.rules {
             match rule.on_packet(&flight) {
                 Verdict::Pass => {}
@@ -435,9 +447,13 @@ impl Fabric {
                     self.counts.corrupted += 1;
                     flips.push(bit);
                 }
+                Verdict::Forge(at, with) => {
+                    self.counts.forged += 1;
+                    forgeries.push((at, with));
+                }
             }
         }
-        let mut damaged = datagram;
+        let mut damaged = forged(datagram, &forgeries);
         for bit in flips {
             let bit = bit % (damaged.bytes.len() * 8);
             damaged.bytes[bit / 8] ^= 0x80 >> (bit % 8);
@@ -450,6 +466,20 @@ impl Fabric {
         }
         self.schedule(arrives, Scheduled::Arrive(to, damaged));
     }
+}
+
+/// `datagram` with bytes changed, and the ICRC that belongs to them.
+fn forged(datagram: Datagram, changes: &[(usize, u8)]) -> Datagram {
+    let Datagram { from, to, mut bytes } = datagram;
+    if changes.is_empty() {
+        return Datagram { from, to, bytes };
+    }
+    bytes.truncate(bytes.len() - ICRC_LEN);
+    for &(at, with) in changes {
+        let at = at % bytes.len();
+        bytes[at] ^= with;
+    }
+    Datagram::sealed(from, to, bytes)
 }
 
 /// The engine's events have no `Hash`; their debug output says everything that is in them.

@@ -38,6 +38,9 @@ pub enum Verdict {
     Delay(Duration),
     /// It arrives with this bit flipped, counted from the first of the BTH, modulo the packet's length.
     Corrupt(usize),
+    /// It arrives with this byte, counted likewise, changed by exclusive or, and the ICRC is right again: somebody on
+    /// the way did it on purpose.
+    Forge(usize, u8),
 }
 
 /// Decides about each packet. Rules of a fabric are asked in the order they were added until one says

@@ -44,7 +44,7 @@ fn quarter(offset: u64) {
         }
         return;
     }
-    let seeds = number("URXE_SIM_SEEDS").unwrap_or(4000);
+    let seeds = number("URXE_SIM_SEEDS").unwrap_or(10_000);
     for seed in (offset..seeds).step_by(4) {
         check(&Scenario::from_seed(seed));
     }

@@ -1,16 +1,18 @@
-//! Writes every captured RoCE packet, from the BTH to the ICRC, into the fuzzer's corpus.
+//! Writes what was captured into the fuzzers' corpora: every RoCE packet, from the BTH to the ICRC, for `packet`; every
+//! management datagram for `cm`.
 
 use std::error::Error;
 use std::fs;
 use std::path::Path;
 
 use pcap_file::pcapng::{Block, PcapNgReader};
-use urxe_wire::ROCE_PORT;
+use urxe_wire::{Packet, Qpn, ROCE_PORT};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let corpus = here.join("corpus/packet");
-    fs::create_dir_all(&corpus)?;
+    let [packets, mads] = ["packet", "cm"].map(|target| here.join("corpus").join(target));
+    fs::create_dir_all(&packets)?;
+    fs::create_dir_all(&mads)?;
     for entry in fs::read_dir(here.join("../conformance/captures"))? {
         let path = entry?.path();
         if path.extension().is_none_or(|extension| extension != "pcapng") {
@@ -22,8 +24,13 @@ fn main() -> Result<(), Box<dyn Error>> {
         while let Some(block) = reader.next_block() {
             let Block::EnhancedPacket(block) = block? else { continue };
             frame += 1;
-            if let Some(datagram) = roce(&block.data) {
-                fs::write(corpus.join(format!("{name}-{frame}")), datagram)?;
+            let Some(datagram) = roce(&block.data) else { continue };
+            fs::write(packets.join(format!("{name}-{frame}")), datagram)?;
+            if let Ok(packet) = Packet::parse(datagram)
+                && packet.bth().dest_qp == Qpn::GSI
+            {
+                // As `cm` reads it: for the first name, take this datagram.
+                fs::write(mads.join(format!("{name}-{frame}")), [&[0, 0], packet.payload, &[2]].concat())?;
             }
         }
     }

@@ -1,0 +1,10 @@
+#![no_main]
+//! A requester and its completer under arbitrary responses.
+
+use libfuzzer_sys::arbitrary::Unstructured;
+use libfuzzer_sys::fuzz_target;
+use urxe_fuzz::{Siege, Target};
+
+fuzz_target!(|bytes: &[u8]| {
+    let _ = Siege::new(Target::Completer).run(&mut Unstructured::new(bytes));
+});

@@ -1,0 +1,217 @@
+//! What the targets share: one queue pair, and a peer whose every choice is the fuzzer's.
+
+use std::time::Duration;
+
+use libfuzzer_sys::arbitrary::{Result, Unstructured};
+use urxe_engine::attr::{AttrMask, QpAttr};
+use urxe_engine::{QpState, Remote, SendOp, WcOpcode};
+use urxe_sim::solo::{MTU, Solo};
+use urxe_wire::opcode::{HeaderSet, Role};
+use urxe_wire::{
+    Aeth, AtomicAckEth, AtomicEth, Ext, Feth, Ieth, ImmDt, Msn, Opcode, Operation, RKey, Reth, Syndrome, Transport,
+};
+
+/// Receive requests are numbered from here on, send requests from 0.
+const RECVS: u64 = 1 << 32;
+/// A queue pair's queues, at most.
+const QUEUE: u64 = 40;
+/// Packets that one `transmit` may send: four READs of 16 KiB and four replays, and a window of requests.
+const MOST_SENT: usize = 8 * 64 + 128 + 1;
+
+/// Which half of the queue pair is attacked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Target {
+    /// Requests come in.
+    Responder,
+    /// Responses come in, to requests of its own.
+    Completer,
+}
+
+/// A queue pair under attack, and what must stay true.
+pub struct Siege {
+    qp: Solo,
+    target: Target,
+    /// Memory that no work request and no key names.
+    outside: u64,
+    /// The next number of each queue that may complete.
+    next: [u64; 2],
+    posted: [u64; 2],
+}
+
+impl Siege {
+    /// A queue pair in RTS.
+    #[must_use]
+    pub fn new(target: Target) -> Self {
+        let mut qp = Solo::with(|attr| *attr = Self::attr());
+        let outside = qp.node.memory_mut().map(4096);
+        Self { qp, target, outside, next: [0, RECVS], posted: [0, RECVS] }
+    }
+
+    fn attr() -> QpAttr {
+        QpAttr { retry_cnt: 7, rnr_retry: 7, ..Solo::attr() }
+    }
+
+    /// Does what the bytes say until there are none left.
+    ///
+    /// # Errors
+    /// The bytes are at their end.
+    ///
+    /// # Panics
+    /// If something is not as it must be.
+    pub fn run(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
+        while !u.is_empty() {
+            self.step(u)?;
+            self.check();
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
+        match u.int_in_range(0..=15)? {
+            0..=1 => self.post_send(u)?,
+            2 => self.post_recv(u)?,
+            3 => {
+                let wait = self.qp.timeout().unwrap_or(Duration::from_millis(1));
+                self.qp.elapse(wait);
+            }
+            4 => {
+                self.qp.node.nic().set_room(u.int_in_range(0..=100)?);
+                assert!(self.qp.sent().len() <= MOST_SENT);
+                self.qp.node.nic().set_room(usize::MAX);
+            }
+            5 if u.ratio(1, 4)? => {
+                let to = *u.choose(&[QpState::Err, QpState::Sqd, QpState::Reset])?;
+                // A transition that is not there is refused.
+                let _ = self.qp.modify(to, AttrMask::NONE, &Self::attr());
+            }
+            _ => self.attack(u)?,
+        }
+        if matches!(self.qp.state(), QpState::Err | QpState::Reset) {
+            self.check();
+            self.qp.modify(QpState::Reset, AttrMask::NONE, &Self::attr()).expect("RESET can always be reached");
+            self.qp.go_to(QpState::Rts, &Self::attr());
+        } else if self.qp.state() == QpState::Sqd {
+            self.qp.modify(QpState::Rts, AttrMask::NONE, &Self::attr()).expect("SQD can be left");
+        }
+        Ok(())
+    }
+
+    fn post_send(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
+        let remote = Remote { addr: 0x1000, r_key: RKey(0x77) };
+        let ops = [
+            SendOp::Send,
+            SendOp::Write(remote),
+            SendOp::Read(remote),
+            SendOp::FetchAdd { remote, add: 1 },
+            SendOp::CompareSwap { remote, compare: 1, swap: 2 },
+            SendOp::AtomicWrite(remote),
+        ];
+        let op = u.choose(&ops)?;
+        let length = if op.is_atomic() || matches!(op, SendOp::AtomicWrite(_)) { 8 } else { u.int_in_range(0..=4000)? };
+        if self.posted[0] < self.next[0] + QUEUE {
+            // A full queue refuses it.
+            let data = urxe_engine::Data::Gather(self.qp.sges(length));
+            let flags = urxe_engine::SendFlags { signaled: true, ..urxe_engine::SendFlags::default() };
+            let to = urxe_engine::Recipient::Peer;
+            let wr = urxe_engine::SendWr { wr_id: self.posted[0], op: op.clone(), data, flags, to };
+            if self.qp.post_wr(wr).is_ok() {
+                self.posted[0] += 1;
+            }
+        }
+        Ok(())
+    }
+
+    fn post_recv(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
+        let buffers = self.qp.sges(u.int_in_range(0..=1000)?);
+        if self.qp.recv_wr(urxe_engine::RecvWr { wr_id: self.posted[1], buffers }).is_ok() {
+            self.posted[1] += 1;
+        }
+        Ok(())
+    }
+
+    /// A packet of the peer: legal in itself, and otherwise whatever the fuzzer wants.
+    fn attack(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
+        let role = if self.target == Target::Responder { Role::Request } else { Role::Response };
+        let wanted = |byte: &u8| {
+            Opcode::from_u8(*byte)
+                .is_some_and(|opcode| opcode.transport() == Transport::Rc && opcode.info().role == role)
+        };
+        let bytes: Vec<u8> = (0..=u8::MAX).filter(wanted).collect();
+        let Some(operation) = Opcode::from_u8(*u.choose(&bytes)?).map(Opcode::operation) else { return Ok(()) };
+        let length = match u.int_in_range(0..=3)? {
+            0 => u.int_in_range(0..=2 * MTU)?,
+            1 => 0,
+            _ => MTU,
+        };
+        let ext = self.ext(u, operation, length)?;
+        let attr = self.qp.node.qp(self.qp.qpn).attr();
+        let near = if role == Role::Request { attr.rq_psn } else { attr.sq_psn.sub(1) };
+        let psn = match u.int_in_range(0..=7)? {
+            0..=4 => near,
+            5 => near.sub(u.int_in_range(0..=140)?),
+            6 => near.add(u.int_in_range(0..=8)?),
+            _ => near.add(u.int_in_range(0..=0xFF_FFFF)?),
+        };
+        self.qp.gets(operation, psn.get(), ext, &vec![0xEE; length]);
+        Ok(())
+    }
+
+    fn ext(&self, u: &mut Unstructured<'_>, operation: Operation, length: usize) -> Result<Ext> {
+        Ok(match operation.info().headers {
+            HeaderSet::None | HeaderSet::CnpReserved => Ext::None,
+            HeaderSet::Reth => Ext::Reth(self.reth(u, length)?),
+            HeaderSet::RethImmDt => Ext::RethImmDt(self.reth(u, length)?, ImmDt(u.arbitrary()?)),
+            HeaderSet::ImmDt => Ext::ImmDt(ImmDt(u.arbitrary()?)),
+            HeaderSet::Ieth => Ext::Ieth(Ieth { r_key: RKey(u.arbitrary()?) }),
+            HeaderSet::AtomicEth => {
+                let Reth { va, r_key, .. } = self.reth(u, 8)?;
+                Ext::AtomicEth(AtomicEth { va, r_key, swap_add: u.arbitrary()?, compare: u.arbitrary()? })
+            }
+            HeaderSet::Aeth => Ext::Aeth(aeth(u)?),
+            HeaderSet::AethAtomicAckEth => Ext::AethAtomicAckEth(aeth(u)?, AtomicAckEth { original: u.arbitrary()? }),
+            HeaderSet::FethReth => {
+                let feth = Feth::parse(&[0, 0, 0, u.int_in_range(0..=0x1F)?]).expect("levels 0 and 1 exist");
+                Ext::FethReth(feth, self.reth(u, length)?)
+            }
+        })
+    }
+
+    fn reth(&self, u: &mut Unstructured<'_>, length: usize) -> Result<Reth> {
+        let remote = &self.qp.remote;
+        let offset = match u.int_in_range(0..=3)? {
+            0 => u.arbitrary()?,
+            1 => remote.length.wrapping_add(u.int_in_range(0..=16)?).wrapping_sub(8),
+            _ => u64::from(u.arbitrary::<u16>()?),
+        };
+        let r_key = match u.int_in_range(0..=7)? {
+            0 => u.arbitrary()?,
+            1 => self.qp.local.key.0,
+            _ => remote.key.0,
+        };
+        let dma_len = match u.int_in_range(0..=3)? {
+            0 => u.arbitrary()?,
+            1 => u.int_in_range(0..=3000)?,
+            _ => u32::try_from(length).unwrap_or(u32::MAX),
+        };
+        Ok(Reth { va: remote.addr.wrapping_add(offset), r_key: RKey(r_key), dma_len })
+    }
+
+    /// Requests complete in order and at most once, and nobody touched what is not theirs.
+    fn check(&mut self) {
+        for cqe in self.qp.cqes() {
+            let queue = usize::from(cqe.wr_id >= RECVS);
+            if matches!(cqe.opcode, WcOpcode::Recv | WcOpcode::RecvRdmaWithImm) {
+                assert_eq!(queue, 1);
+            }
+            assert!((self.next[queue]..self.posted[queue]).contains(&cqe.wr_id), "{cqe:?} again, or out of order");
+            self.next[queue] = cqe.wr_id + 1;
+        }
+        assert_eq!(self.qp.node.memory().violations(), []);
+        assert!(self.qp.node.memory().holds(self.outside, &[0; 4096]));
+    }
+}
+
+fn aeth(u: &mut Unstructured<'_>) -> Result<Aeth> {
+    let syndrome = Syndrome::from_u8(u.arbitrary()?).unwrap_or(Syndrome::Ack(urxe_wire::Credits::INVALID));
+    Ok(Aeth { syndrome, msn: Msn::new(u.int_in_range(0..=0xFF_FFFF)?) })
+}
