@@ -6,6 +6,7 @@ CARGO      ?= cargo
 TARGET_DIR := $(abspath $(or $(CARGO_TARGET_DIR),target))
 BIN_DIR    := $(TARGET_DIR)/release
 VENV       := $(TARGET_DIR)/venv
+PACKAGES   := $(TARGET_DIR)/packages
 SCAPY      := scapy==2.6.1
 FUZZ_SECONDS ?= 30
 SOAK_SEEDS   ?= 1000000
@@ -17,6 +18,8 @@ DEMO_PACKAGES  := gcc libc6-dev libibverbs1 ibverbs-providers ibverbs-utils
 TEST_PACKAGES  := $(DEMO_PACKAGES) perftest iproute2 ethtool tshark python3 python3-venv util-linux \
                   libibverbs-dev linux-libc-dev libclang-dev pkg-config g++
 PYVERBS_PACKAGES := $(DEMO_PACKAGES) python3 python3-pyverbs iproute2 util-linux
+DISTRIBUTION_PACKAGES := debootstrap git iproute2 python3 util-linux
+PACKAGING_PACKAGES := binutils
 BENCH_PACKAGES := $(DEMO_PACKAGES) perftest iperf3
 
 # What the tests find the build and scapy by.
@@ -81,6 +84,13 @@ perftest: build ## every perftest program with many options
 	@scripts/install-packages $(DEMO_PACKAGES) perftest python3 iproute2 util-linux
 	conformance/machine $(BIN_DIR) conformance/perftest/run --out $(TARGET_DIR)/conformance/perftest.tsv
 
+.PHONY: distributions
+distributions: deb ## the library inside other distributions and releases of rdma-core; downloads them. TREES='debian-*'
+	@scripts/install-packages $(DISTRIBUTION_PACKAGES)
+	$(SUDO) conformance/distributions/prepare --trees $(TARGET_DIR)/distributions $(TREES)
+	$(SUDO) conformance/distributions/run --trees $(TARGET_DIR)/distributions --package "$$(ls -t $(PACKAGES)/*.deb | head -n 1)" \
+	    --bin $(BIN_DIR) --out $(TARGET_DIR)/conformance/distributions.tsv $(TREES)
+
 .PHONY: bench
 bench: build ## latency and bandwidth beside plain UDP and TCP; BENCH_ARGS='--rounds 9'
 	@scripts/install-packages $(BENCH_PACKAGES)
@@ -111,6 +121,16 @@ install: build ## for every program of this machine
 .PHONY: uninstall
 uninstall: build ## removes it again
 	$(SUDO) $(BIN_DIR)/urxe uninstall
+
+.PHONY: deb
+deb: build ## a Debian package, in target/packages
+	@scripts/install-packages $(PACKAGING_PACKAGES)
+	packaging/deb $(BIN_DIR) $(PACKAGES)
+
+.PHONY: tarball
+tarball: build ## urxe and liburxe.so for any folder of any distribution, in target/packages
+	@scripts/install-packages $(PACKAGING_PACKAGES)
+	packaging/tarball $(BIN_DIR) $(PACKAGES)
 
 .PHONY: clean
 clean: ## removes target/
