@@ -1602,6 +1602,7 @@ pub struct verbs_ex_private {
 pub const IBV_ACCESS_OPTIONAL_FIRST: u32 = 1048576;
 pub const IBV_DEVICE_RAW_SCATTER_FCS: u64 = 17179869184;
 pub const IBV_DEVICE_PCI_WRITE_END_PADDING: u64 = 68719476736;
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -1617,6 +1618,7 @@ const _: () = {
         "Offset of field: __atomic_wide_counter__bindgen_ty_1::__high",
     ][::core::mem::offset_of!(__atomic_wide_counter__bindgen_ty_1, __high) - 4usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -1635,6 +1637,7 @@ const _: () = {
 pub const IB_UVERBS_FLOW_ACTION_ESP_KEYMAT_AES_GCM: ib_uverbs_flow_action_esp_keymat = 0;
 pub const IB_UVERBS_FLOW_ACTION_ESP_REPLAY_NONE: ib_uverbs_flow_action_esp_replay = 0;
 pub const IB_UVERBS_FLOW_ACTION_ESP_REPLAY_BMP: ib_uverbs_flow_action_esp_replay = 1;
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -1653,6 +1656,7 @@ const _: () = {
         ib_uverbs_flow_action_esp_encap__bindgen_ty_1, val_ptr_data_u64
     ) - 0usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -1671,6 +1675,7 @@ const _: () = {
         ib_uverbs_flow_action_esp_encap__bindgen_ty_2, next_ptr_data_u64
     ) - 0usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -1686,6 +1691,7 @@ const _: () = {
         "Offset of field: ib_uverbs_flow_action_esp_encap::type_",
     ][::core::mem::offset_of!(ib_uverbs_flow_action_esp_encap, type_) - 18usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -1713,6 +1719,7 @@ const _: () = {
 pub const IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH: ib_uverbs_advise_mr_advice = 0;
 pub const IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_WRITE: ib_uverbs_advise_mr_advice = 1;
 pub const IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT: ib_uverbs_advise_mr_advice = 2;
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -1728,6 +1735,7 @@ const _: () = {
         "Offset of field: ibv_gid__bindgen_ty_1::interface_id",
     ][::core::mem::offset_of!(ibv_gid__bindgen_ty_1, interface_id) - 8usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_gid"][::core::mem::size_of::<ibv_gid>() - 16usize];
@@ -1740,6 +1748,7 @@ const _: () = {
 pub const IBV_GID_TYPE_IB: ibv_gid_type = 0;
 pub const IBV_GID_TYPE_ROCE_V1: ibv_gid_type = 1;
 pub const IBV_GID_TYPE_ROCE_V2: ibv_gid_type = 2;
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_gid_entry"][::core::mem::size_of::<ibv_gid_entry>() - 32usize];
@@ -1804,6 +1813,7 @@ pub const IBV_FORK_UNNEEDED: ibv_fork_status = 2;
 pub const IBV_ATOMIC_NONE: ibv_atomic_cap = 0;
 pub const IBV_ATOMIC_HCA: ibv_atomic_cap = 1;
 pub const IBV_ATOMIC_GLOB: ibv_atomic_cap = 2;
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_alloc_dm_attr"][::core::mem::size_of::<ibv_alloc_dm_attr>() - 16usize];
@@ -1821,6 +1831,7 @@ const _: () = {
     ][::core::mem::offset_of!(ibv_alloc_dm_attr, comp_mask) - 12usize];
 };
 pub const IBV_DM_MASK_HANDLE: ibv_dm_mask = 1;
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_dm"][::core::mem::size_of::<ibv_dm>() - 32usize];
@@ -1841,6 +1852,7 @@ const _: () = {
         "Offset of field: ibv_dm::handle",
     ][::core::mem::offset_of!(ibv_dm, handle) - 28usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_device_attr"][::core::mem::size_of::<ibv_device_attr>() - 232usize];
@@ -1968,6 +1980,7 @@ const _: () = {
         "Offset of field: ibv_device_attr::phys_port_cnt",
     ][::core::mem::offset_of!(ibv_device_attr, phys_port_cnt) - 227usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -1986,6 +1999,7 @@ pub const IBV_ODP_SUPPORT_WRITE: ibv_odp_transport_cap_bits = 4;
 pub const IBV_ODP_SUPPORT_READ: ibv_odp_transport_cap_bits = 8;
 pub const IBV_ODP_SUPPORT_ATOMIC: ibv_odp_transport_cap_bits = 16;
 pub const IBV_ODP_SUPPORT_SRQ_RECV: ibv_odp_transport_cap_bits = 32;
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -2004,6 +2018,7 @@ const _: () = {
         "Offset of field: ibv_odp_caps__bindgen_ty_1::ud_odp_caps",
     ][::core::mem::offset_of!(ibv_odp_caps__bindgen_ty_1, ud_odp_caps) - 8usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_odp_caps"][::core::mem::size_of::<ibv_odp_caps>() - 24usize];
@@ -2017,6 +2032,7 @@ const _: () = {
 };
 pub const IBV_ODP_SUPPORT: ibv_odp_general_caps = 1;
 pub const IBV_ODP_SUPPORT_IMPLICIT: ibv_odp_general_caps = 2;
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_tso_caps"][::core::mem::size_of::<ibv_tso_caps>() - 8usize];
@@ -2039,6 +2055,7 @@ pub const IBV_RX_HASH_SRC_PORT_UDP: ibv_rx_hash_fields = 64;
 pub const IBV_RX_HASH_DST_PORT_UDP: ibv_rx_hash_fields = 128;
 pub const IBV_RX_HASH_IPSEC_SPI: ibv_rx_hash_fields = 256;
 pub const IBV_RX_HASH_INNER: ibv_rx_hash_fields = 2147483648;
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_rss_caps"][::core::mem::size_of::<ibv_rss_caps>() - 32usize];
@@ -2059,6 +2076,7 @@ const _: () = {
         "Offset of field: ibv_rss_caps::rx_hash_function",
     ][::core::mem::offset_of!(ibv_rss_caps, rx_hash_function) - 24usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -2082,6 +2100,7 @@ pub const IBV_RAW_PACKET_CAP_SCATTER_FCS: ibv_raw_packet_caps = 2;
 pub const IBV_RAW_PACKET_CAP_IP_CSUM: ibv_raw_packet_caps = 4;
 pub const IBV_RAW_PACKET_CAP_DELAY_DROP: ibv_raw_packet_caps = 8;
 pub const IBV_TM_CAP_RC: ibv_tm_cap_flags = 1;
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_tm_caps"][::core::mem::size_of::<ibv_tm_caps>() - 20usize];
@@ -2102,6 +2121,7 @@ const _: () = {
         "Offset of field: ibv_tm_caps::max_sge",
     ][::core::mem::offset_of!(ibv_tm_caps, max_sge) - 16usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -2120,6 +2140,7 @@ const _: () = {
 pub const IBV_PCI_ATOMIC_OPERATION_4_BYTE_SIZE_SUP: ibv_pci_atomic_op_size = 1;
 pub const IBV_PCI_ATOMIC_OPERATION_8_BYTE_SIZE_SUP: ibv_pci_atomic_op_size = 2;
 pub const IBV_PCI_ATOMIC_OPERATION_16_BYTE_SIZE_SUP: ibv_pci_atomic_op_size = 4;
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -2138,6 +2159,7 @@ const _: () = {
         "Offset of field: ibv_pci_atomic_caps::compare_swap",
     ][::core::mem::offset_of!(ibv_pci_atomic_caps, compare_swap) - 4usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -2243,6 +2265,7 @@ pub const IBV_PORT_SWITCH_PORT_STATE_TABLE_SUP: ibv_port_cap_flags2 = 8;
 pub const IBV_PORT_LINK_WIDTH_2X_SUP: ibv_port_cap_flags2 = 16;
 pub const IBV_PORT_LINK_SPEED_HDR_SUP: ibv_port_cap_flags2 = 32;
 pub const IBV_PORT_LINK_SPEED_NDR_SUP: ibv_port_cap_flags2 = 1024;
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_port_attr"][::core::mem::size_of::<ibv_port_attr>() - 52usize];
@@ -2334,6 +2357,7 @@ pub const IBV_EVENT_QP_LAST_WQE_REACHED: ibv_event_type = 16;
 pub const IBV_EVENT_CLIENT_REREGISTER: ibv_event_type = 17;
 pub const IBV_EVENT_GID_CHANGE: ibv_event_type = 18;
 pub const IBV_EVENT_WQ_FATAL: ibv_event_type = 19;
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -2358,6 +2382,7 @@ const _: () = {
         "Offset of field: ibv_async_event__bindgen_ty_1::port_num",
     ][::core::mem::offset_of!(ibv_async_event__bindgen_ty_1, port_num) - 0usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_async_event"][::core::mem::size_of::<ibv_async_event>() - 16usize];
@@ -2436,6 +2461,7 @@ pub const IBV_WC_WITH_INV: ibv_wc_flags = 8;
 pub const IBV_WC_TM_SYNC_REQ: ibv_wc_flags = 16;
 pub const IBV_WC_TM_MATCH: ibv_wc_flags = 32;
 pub const IBV_WC_TM_DATA_VALID: ibv_wc_flags = 64;
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -2451,6 +2477,7 @@ const _: () = {
         "Offset of field: ibv_wc__bindgen_ty_1::invalidated_rkey",
     ][::core::mem::offset_of!(ibv_wc__bindgen_ty_1, invalidated_rkey) - 0usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_wc"][::core::mem::size_of::<ibv_wc>() - 48usize];
@@ -2495,6 +2522,7 @@ pub const IBV_ACCESS_ZERO_BASED: ibv_access_flags = 32;
 pub const IBV_ACCESS_ON_DEMAND: ibv_access_flags = 64;
 pub const IBV_ACCESS_HUGETLB: ibv_access_flags = 128;
 pub const IBV_ACCESS_RELAXED_ORDERING: ibv_access_flags = 1048576;
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_mw_bind_info"][::core::mem::size_of::<ibv_mw_bind_info>() - 32usize];
@@ -2514,6 +2542,7 @@ const _: () = {
         "Offset of field: ibv_mw_bind_info::mw_access_flags",
     ][::core::mem::offset_of!(ibv_mw_bind_info, mw_access_flags) - 24usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_pd"][::core::mem::size_of::<ibv_pd>() - 16usize];
@@ -2525,6 +2554,7 @@ const _: () = {
         "Offset of field: ibv_pd::handle",
     ][::core::mem::offset_of!(ibv_pd, handle) - 8usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_td_init_attr"][::core::mem::size_of::<ibv_td_init_attr>() - 4usize];
@@ -2535,6 +2565,7 @@ const _: () = {
         "Offset of field: ibv_td_init_attr::comp_mask",
     ][::core::mem::offset_of!(ibv_td_init_attr, comp_mask) - 0usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_td"][::core::mem::size_of::<ibv_td>() - 8usize];
@@ -2546,6 +2577,7 @@ const _: () = {
 pub const IBV_XRCD_INIT_ATTR_FD: ibv_xrcd_init_attr_mask = 1;
 pub const IBV_XRCD_INIT_ATTR_OFLAGS: ibv_xrcd_init_attr_mask = 2;
 pub const IBV_XRCD_INIT_ATTR_RESERVED: ibv_xrcd_init_attr_mask = 4;
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -2564,6 +2596,7 @@ const _: () = {
         "Offset of field: ibv_xrcd_init_attr::oflags",
     ][::core::mem::offset_of!(ibv_xrcd_init_attr, oflags) - 8usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_xrcd"][::core::mem::size_of::<ibv_xrcd>() - 8usize];
@@ -2576,6 +2609,7 @@ pub const IBV_REREG_MR_CHANGE_TRANSLATION: ibv_rereg_mr_flags = 1;
 pub const IBV_REREG_MR_CHANGE_PD: ibv_rereg_mr_flags = 2;
 pub const IBV_REREG_MR_CHANGE_ACCESS: ibv_rereg_mr_flags = 4;
 pub const IBV_REREG_MR_FLAGS_SUPPORTED: ibv_rereg_mr_flags = 7;
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_mr"][::core::mem::size_of::<ibv_mr>() - 48usize];
@@ -2596,6 +2630,7 @@ const _: () = {
 };
 pub const IBV_MW_TYPE_1: ibv_mw_type = 1;
 pub const IBV_MW_TYPE_2: ibv_mw_type = 2;
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_mw"][::core::mem::size_of::<ibv_mw>() - 32usize];
@@ -2610,6 +2645,7 @@ const _: () = {
     ][::core::mem::offset_of!(ibv_mw, handle) - 20usize];
     ["Offset of field: ibv_mw::type_"][::core::mem::offset_of!(ibv_mw, type_) - 24usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_global_route"][::core::mem::size_of::<ibv_global_route>() - 24usize];
@@ -2632,6 +2668,7 @@ const _: () = {
         "Offset of field: ibv_global_route::traffic_class",
     ][::core::mem::offset_of!(ibv_global_route, traffic_class) - 22usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_grh"][::core::mem::size_of::<ibv_grh>() - 40usize];
@@ -2675,6 +2712,7 @@ pub const IBV_RATE_400_GBPS: ibv_rate = 21;
 pub const IBV_RATE_600_GBPS: ibv_rate = 22;
 pub const IBV_RATE_800_GBPS: ibv_rate = 23;
 pub const IBV_RATE_1200_GBPS: ibv_rate = 24;
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_ah_attr"][::core::mem::size_of::<ibv_ah_attr>() - 32usize];
@@ -2703,6 +2741,7 @@ const _: () = {
 };
 pub const IBV_SRQ_MAX_WR: ibv_srq_attr_mask = 1;
 pub const IBV_SRQ_LIMIT: ibv_srq_attr_mask = 2;
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_srq_attr"][::core::mem::size_of::<ibv_srq_attr>() - 12usize];
@@ -2717,6 +2756,7 @@ const _: () = {
         "Offset of field: ibv_srq_attr::srq_limit",
     ][::core::mem::offset_of!(ibv_srq_attr, srq_limit) - 8usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_srq_init_attr"][::core::mem::size_of::<ibv_srq_init_attr>() - 24usize];
@@ -2739,6 +2779,7 @@ pub const IBV_SRQ_INIT_ATTR_XRCD: ibv_srq_init_attr_mask = 4;
 pub const IBV_SRQ_INIT_ATTR_CQ: ibv_srq_init_attr_mask = 8;
 pub const IBV_SRQ_INIT_ATTR_TM: ibv_srq_init_attr_mask = 16;
 pub const IBV_SRQ_INIT_ATTR_RESERVED: ibv_srq_init_attr_mask = 32;
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_tm_cap"][::core::mem::size_of::<ibv_tm_cap>() - 8usize];
@@ -2750,6 +2791,7 @@ const _: () = {
         "Offset of field: ibv_tm_cap::max_ops",
     ][::core::mem::offset_of!(ibv_tm_cap, max_ops) - 4usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -2791,6 +2833,7 @@ pub const IBV_WQ_FLAGS_SCATTER_FCS: ibv_wq_flags = 2;
 pub const IBV_WQ_FLAGS_DELAY_DROP: ibv_wq_flags = 4;
 pub const IBV_WQ_FLAGS_PCI_WRITE_END_PADDING: ibv_wq_flags = 8;
 pub const IBV_WQ_FLAGS_RESERVED: ibv_wq_flags = 16;
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_wq_init_attr"][::core::mem::size_of::<ibv_wq_init_attr>() - 48usize];
@@ -2830,6 +2873,7 @@ pub const IBV_WQ_ATTR_STATE: ibv_wq_attr_mask = 1;
 pub const IBV_WQ_ATTR_CURR_STATE: ibv_wq_attr_mask = 2;
 pub const IBV_WQ_ATTR_FLAGS: ibv_wq_attr_mask = 4;
 pub const IBV_WQ_ATTR_RESERVED: ibv_wq_attr_mask = 8;
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_wq_attr"][::core::mem::size_of::<ibv_wq_attr>() - 20usize];
@@ -2850,6 +2894,7 @@ const _: () = {
         "Offset of field: ibv_wq_attr::flags_mask",
     ][::core::mem::offset_of!(ibv_wq_attr, flags_mask) - 16usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_rwq_ind_table"][::core::mem::size_of::<ibv_rwq_ind_table>() - 24usize];
@@ -2870,6 +2915,7 @@ const _: () = {
     ][::core::mem::offset_of!(ibv_rwq_ind_table, comp_mask) - 16usize];
 };
 pub const IBV_CREATE_IND_TABLE_RESERVED: ibv_ind_table_init_attr_mask = 1;
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -2895,6 +2941,7 @@ pub const IBV_QPT_RAW_PACKET: ibv_qp_type = 8;
 pub const IBV_QPT_XRC_SEND: ibv_qp_type = 9;
 pub const IBV_QPT_XRC_RECV: ibv_qp_type = 10;
 pub const IBV_QPT_DRIVER: ibv_qp_type = 255;
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_qp_cap"][::core::mem::size_of::<ibv_qp_cap>() - 20usize];
@@ -2915,6 +2962,7 @@ const _: () = {
         "Offset of field: ibv_qp_cap::max_inline_data",
     ][::core::mem::offset_of!(ibv_qp_cap, max_inline_data) - 16usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_qp_init_attr"][::core::mem::size_of::<ibv_qp_init_attr>() - 64usize];
@@ -2967,6 +3015,7 @@ pub const IBV_QP_EX_WITH_BIND_MW: ibv_qp_create_send_ops_flags = 256;
 pub const IBV_QP_EX_WITH_SEND_WITH_INV: ibv_qp_create_send_ops_flags = 512;
 pub const IBV_QP_EX_WITH_TSO: ibv_qp_create_send_ops_flags = 1024;
 pub const IBV_QP_EX_WITH_ATOMIC_WRITE: ibv_qp_create_send_ops_flags = 4096;
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_rx_hash_conf"][::core::mem::size_of::<ibv_rx_hash_conf>() - 24usize];
@@ -2986,6 +3035,7 @@ const _: () = {
         "Offset of field: ibv_rx_hash_conf::rx_hash_fields_mask",
     ][::core::mem::offset_of!(ibv_rx_hash_conf, rx_hash_fields_mask) - 16usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -3048,6 +3098,7 @@ pub const IBV_QP_OPEN_ATTR_XRCD: ibv_qp_open_attr_mask = 2;
 pub const IBV_QP_OPEN_ATTR_CONTEXT: ibv_qp_open_attr_mask = 4;
 pub const IBV_QP_OPEN_ATTR_TYPE: ibv_qp_open_attr_mask = 8;
 pub const IBV_QP_OPEN_ATTR_RESERVED: ibv_qp_open_attr_mask = 16;
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_qp_open_attr"][::core::mem::size_of::<ibv_qp_open_attr>() - 32usize];
@@ -3103,6 +3154,7 @@ pub const IBV_QPS_UNKNOWN: ibv_qp_state = 7;
 pub const IBV_MIG_MIGRATED: ibv_mig_state = 0;
 pub const IBV_MIG_REARM: ibv_mig_state = 1;
 pub const IBV_MIG_ARMED: ibv_mig_state = 2;
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_qp_attr"][::core::mem::size_of::<ibv_qp_attr>() - 144usize];
@@ -3186,6 +3238,7 @@ const _: () = {
         "Offset of field: ibv_qp_attr::rate_limit",
     ][::core::mem::offset_of!(ibv_qp_attr, rate_limit) - 136usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -3225,6 +3278,7 @@ pub const IBV_SEND_SIGNALED: ibv_send_flags = 2;
 pub const IBV_SEND_SOLICITED: ibv_send_flags = 4;
 pub const IBV_SEND_INLINE: ibv_send_flags = 8;
 pub const IBV_SEND_IP_CSUM: ibv_send_flags = 16;
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_data_buf"][::core::mem::size_of::<ibv_data_buf>() - 16usize];
@@ -3236,6 +3290,7 @@ const _: () = {
         "Offset of field: ibv_data_buf::length",
     ][::core::mem::offset_of!(ibv_data_buf, length) - 8usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_sge"][::core::mem::size_of::<ibv_sge>() - 16usize];
@@ -3246,6 +3301,7 @@ const _: () = {
     ][::core::mem::offset_of!(ibv_sge, length) - 8usize];
     ["Offset of field: ibv_sge::lkey"][::core::mem::offset_of!(ibv_sge, lkey) - 12usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -3261,6 +3317,7 @@ const _: () = {
         "Offset of field: ibv_send_wr__bindgen_ty_1::invalidate_rkey",
     ][::core::mem::offset_of!(ibv_send_wr__bindgen_ty_1, invalidate_rkey) - 0usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -3277,6 +3334,7 @@ const _: () = {
         "Offset of field: ibv_send_wr__bindgen_ty_2__bindgen_ty_1::rkey",
     ][::core::mem::offset_of!(ibv_send_wr__bindgen_ty_2__bindgen_ty_1, rkey) - 8usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -3300,6 +3358,7 @@ const _: () = {
         "Offset of field: ibv_send_wr__bindgen_ty_2__bindgen_ty_2::rkey",
     ][::core::mem::offset_of!(ibv_send_wr__bindgen_ty_2__bindgen_ty_2, rkey) - 24usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -3320,6 +3379,7 @@ const _: () = {
     ][::core::mem::offset_of!(ibv_send_wr__bindgen_ty_2__bindgen_ty_3, remote_qkey)
         - 12usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -3338,6 +3398,7 @@ const _: () = {
         "Offset of field: ibv_send_wr__bindgen_ty_2::ud",
     ][::core::mem::offset_of!(ibv_send_wr__bindgen_ty_2, ud) - 0usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -3351,6 +3412,7 @@ const _: () = {
     ][::core::mem::offset_of!(ibv_send_wr__bindgen_ty_3__bindgen_ty_1, remote_srqn)
         - 0usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -3363,6 +3425,7 @@ const _: () = {
         "Offset of field: ibv_send_wr__bindgen_ty_3::xrc",
     ][::core::mem::offset_of!(ibv_send_wr__bindgen_ty_3, xrc) - 0usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -3382,6 +3445,7 @@ const _: () = {
     ][::core::mem::offset_of!(ibv_send_wr__bindgen_ty_4__bindgen_ty_1, bind_info)
         - 16usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -3400,6 +3464,7 @@ const _: () = {
         "Offset of field: ibv_send_wr__bindgen_ty_4__bindgen_ty_2::mss",
     ][::core::mem::offset_of!(ibv_send_wr__bindgen_ty_4__bindgen_ty_2, mss) - 10usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -3415,6 +3480,7 @@ const _: () = {
         "Offset of field: ibv_send_wr__bindgen_ty_4::tso",
     ][::core::mem::offset_of!(ibv_send_wr__bindgen_ty_4, tso) - 0usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_send_wr"][::core::mem::size_of::<ibv_send_wr>() - 128usize];
@@ -3444,6 +3510,7 @@ const _: () = {
         "Offset of field: ibv_send_wr::qp_type",
     ][::core::mem::offset_of!(ibv_send_wr, qp_type) - 72usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_recv_wr"][::core::mem::size_of::<ibv_recv_wr>() - 32usize];
@@ -3466,6 +3533,7 @@ pub const IBV_WR_TAG_DEL: ibv_ops_wr_opcode = 1;
 pub const IBV_WR_TAG_SYNC: ibv_ops_wr_opcode = 2;
 pub const IBV_OPS_SIGNALED: ibv_ops_flags = 1;
 pub const IBV_OPS_TM_SYNC: ibv_ops_flags = 2;
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -3492,6 +3560,7 @@ const _: () = {
         "Offset of field: ibv_ops_wr__bindgen_ty_1__bindgen_ty_1::mask",
     ][::core::mem::offset_of!(ibv_ops_wr__bindgen_ty_1__bindgen_ty_1, mask) - 32usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -3510,6 +3579,7 @@ const _: () = {
         "Offset of field: ibv_ops_wr__bindgen_ty_1::add",
     ][::core::mem::offset_of!(ibv_ops_wr__bindgen_ty_1, add) - 8usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_ops_wr"][::core::mem::size_of::<ibv_ops_wr>() - 72usize];
@@ -3530,6 +3600,7 @@ const _: () = {
         "Offset of field: ibv_ops_wr::tm",
     ][::core::mem::offset_of!(ibv_ops_wr, tm) - 24usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_mw_bind"][::core::mem::size_of::<ibv_mw_bind>() - 48usize];
@@ -3544,6 +3615,7 @@ const _: () = {
         "Offset of field: ibv_mw_bind::bind_info",
     ][::core::mem::offset_of!(ibv_mw_bind, bind_info) - 16usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_srq"][::core::mem::size_of::<ibv_srq>() - 128usize];
@@ -3566,6 +3638,7 @@ const _: () = {
         "Offset of field: ibv_srq::events_completed",
     ][::core::mem::offset_of!(ibv_srq, events_completed) - 120usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_wq"][::core::mem::size_of::<ibv_wq>() - 152usize];
@@ -3600,6 +3673,7 @@ const _: () = {
         "Offset of field: ibv_wq::comp_mask",
     ][::core::mem::offset_of!(ibv_wq, comp_mask) - 148usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_qp"][::core::mem::size_of::<ibv_qp>() - 160usize];
@@ -3634,6 +3708,7 @@ const _: () = {
         "Offset of field: ibv_qp::events_completed",
     ][::core::mem::offset_of!(ibv_qp, events_completed) - 152usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_qp_ex"][::core::mem::size_of::<ibv_qp_ex>() - 352usize];
@@ -3714,6 +3789,7 @@ const _: () = {
         "Offset of field: ibv_qp_ex::wr_atomic_write",
     ][::core::mem::offset_of!(ibv_qp_ex, wr_atomic_write) - 344usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_ece"][::core::mem::size_of::<ibv_ece>() - 12usize];
@@ -3728,6 +3804,7 @@ const _: () = {
         "Offset of field: ibv_ece::comp_mask",
     ][::core::mem::offset_of!(ibv_ece, comp_mask) - 8usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_comp_channel"][::core::mem::size_of::<ibv_comp_channel>() - 16usize];
@@ -3744,6 +3821,7 @@ const _: () = {
         "Offset of field: ibv_comp_channel::refcnt",
     ][::core::mem::offset_of!(ibv_comp_channel, refcnt) - 12usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_cq"][::core::mem::size_of::<ibv_cq>() - 128usize];
@@ -3770,6 +3848,7 @@ const _: () = {
         "Offset of field: ibv_cq::async_events_completed",
     ][::core::mem::offset_of!(ibv_cq, async_events_completed) - 124usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_poll_cq_attr"][::core::mem::size_of::<ibv_poll_cq_attr>() - 4usize];
@@ -3780,6 +3859,7 @@ const _: () = {
         "Offset of field: ibv_poll_cq_attr::comp_mask",
     ][::core::mem::offset_of!(ibv_poll_cq_attr, comp_mask) - 0usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_wc_tm_info"][::core::mem::size_of::<ibv_wc_tm_info>() - 16usize];
@@ -3791,6 +3871,7 @@ const _: () = {
         "Offset of field: ibv_wc_tm_info::priv_",
     ][::core::mem::offset_of!(ibv_wc_tm_info, priv_) - 8usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_cq_ex"][::core::mem::size_of::<ibv_cq_ex>() - 288usize];
@@ -3888,6 +3969,7 @@ const _: () = {
 };
 pub const IBV_CQ_ATTR_MODERATE: ibv_cq_attr_mask = 1;
 pub const IBV_CQ_ATTR_RESERVED: ibv_cq_attr_mask = 2;
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_moderate_cq"][::core::mem::size_of::<ibv_moderate_cq>() - 4usize];
@@ -3901,6 +3983,7 @@ const _: () = {
         "Offset of field: ibv_moderate_cq::cq_period",
     ][::core::mem::offset_of!(ibv_moderate_cq, cq_period) - 2usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -3916,6 +3999,7 @@ const _: () = {
         "Offset of field: ibv_modify_cq_attr::moderate",
     ][::core::mem::offset_of!(ibv_modify_cq_attr, moderate) - 4usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_ah"][::core::mem::size_of::<ibv_ah>() - 24usize];
@@ -3949,6 +4033,7 @@ pub const IBV_FLOW_SPEC_ACTION_TAG: ibv_flow_spec_type = 4096;
 pub const IBV_FLOW_SPEC_ACTION_DROP: ibv_flow_spec_type = 4097;
 pub const IBV_FLOW_SPEC_ACTION_HANDLE: ibv_flow_spec_type = 4098;
 pub const IBV_FLOW_SPEC_ACTION_COUNT: ibv_flow_spec_type = 4099;
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -3970,6 +4055,7 @@ const _: () = {
         "Offset of field: ibv_flow_eth_filter::vlan_tag",
     ][::core::mem::offset_of!(ibv_flow_eth_filter, vlan_tag) - 14usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_flow_spec_eth"][::core::mem::size_of::<ibv_flow_spec_eth>() - 40usize];
@@ -3989,6 +4075,7 @@ const _: () = {
         "Offset of field: ibv_flow_spec_eth::mask",
     ][::core::mem::offset_of!(ibv_flow_spec_eth, mask) - 22usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -4004,6 +4091,7 @@ const _: () = {
         "Offset of field: ibv_flow_ipv4_filter::dst_ip",
     ][::core::mem::offset_of!(ibv_flow_ipv4_filter, dst_ip) - 4usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -4025,6 +4113,7 @@ const _: () = {
         "Offset of field: ibv_flow_spec_ipv4::mask",
     ][::core::mem::offset_of!(ibv_flow_spec_ipv4, mask) - 16usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -4052,6 +4141,7 @@ const _: () = {
         "Offset of field: ibv_flow_ipv4_ext_filter::flags",
     ][::core::mem::offset_of!(ibv_flow_ipv4_ext_filter, flags) - 11usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -4073,6 +4163,7 @@ const _: () = {
         "Offset of field: ibv_flow_spec_ipv4_ext::mask",
     ][::core::mem::offset_of!(ibv_flow_spec_ipv4_ext, mask) - 20usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -4100,6 +4191,7 @@ const _: () = {
         "Offset of field: ibv_flow_ipv6_filter::hop_limit",
     ][::core::mem::offset_of!(ibv_flow_ipv6_filter, hop_limit) - 38usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -4121,6 +4213,7 @@ const _: () = {
         "Offset of field: ibv_flow_spec_ipv6::mask",
     ][::core::mem::offset_of!(ibv_flow_spec_ipv6, mask) - 48usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -4136,6 +4229,7 @@ const _: () = {
         "Offset of field: ibv_flow_esp_filter::seq",
     ][::core::mem::offset_of!(ibv_flow_esp_filter, seq) - 4usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_flow_spec_esp"][::core::mem::size_of::<ibv_flow_spec_esp>() - 24usize];
@@ -4155,6 +4249,7 @@ const _: () = {
         "Offset of field: ibv_flow_spec_esp::mask",
     ][::core::mem::offset_of!(ibv_flow_spec_esp, mask) - 16usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -4170,6 +4265,7 @@ const _: () = {
         "Offset of field: ibv_flow_tcp_udp_filter::src_port",
     ][::core::mem::offset_of!(ibv_flow_tcp_udp_filter, src_port) - 2usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -4191,6 +4287,7 @@ const _: () = {
         "Offset of field: ibv_flow_spec_tcp_udp::mask",
     ][::core::mem::offset_of!(ibv_flow_spec_tcp_udp, mask) - 10usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -4209,6 +4306,7 @@ const _: () = {
         "Offset of field: ibv_flow_gre_filter::key",
     ][::core::mem::offset_of!(ibv_flow_gre_filter, key) - 4usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_flow_spec_gre"][::core::mem::size_of::<ibv_flow_spec_gre>() - 24usize];
@@ -4228,6 +4326,7 @@ const _: () = {
         "Offset of field: ibv_flow_spec_gre::mask",
     ][::core::mem::offset_of!(ibv_flow_spec_gre, mask) - 16usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -4240,6 +4339,7 @@ const _: () = {
         "Offset of field: ibv_flow_mpls_filter::label",
     ][::core::mem::offset_of!(ibv_flow_mpls_filter, label) - 0usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -4261,6 +4361,7 @@ const _: () = {
         "Offset of field: ibv_flow_spec_mpls::mask",
     ][::core::mem::offset_of!(ibv_flow_spec_mpls, mask) - 12usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -4273,6 +4374,7 @@ const _: () = {
         "Offset of field: ibv_flow_tunnel_filter::tunnel_id",
     ][::core::mem::offset_of!(ibv_flow_tunnel_filter, tunnel_id) - 0usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -4294,6 +4396,7 @@ const _: () = {
         "Offset of field: ibv_flow_spec_tunnel::mask",
     ][::core::mem::offset_of!(ibv_flow_spec_tunnel, mask) - 12usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -4312,6 +4415,7 @@ const _: () = {
         "Offset of field: ibv_flow_spec_action_tag::tag_id",
     ][::core::mem::offset_of!(ibv_flow_spec_action_tag, tag_id) - 8usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -4327,6 +4431,7 @@ const _: () = {
         "Offset of field: ibv_flow_spec_action_drop::size",
     ][::core::mem::offset_of!(ibv_flow_spec_action_drop, size) - 4usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -4345,6 +4450,7 @@ const _: () = {
         "Offset of field: ibv_flow_spec_action_handle::action",
     ][::core::mem::offset_of!(ibv_flow_spec_action_handle, action) - 8usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -4363,6 +4469,7 @@ const _: () = {
         "Offset of field: ibv_flow_spec_counter_action::counters",
     ][::core::mem::offset_of!(ibv_flow_spec_counter_action, counters) - 8usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -4379,6 +4486,7 @@ const _: () = {
         "Offset of field: ibv_flow_spec__bindgen_ty_1__bindgen_ty_1::size",
     ][::core::mem::offset_of!(ibv_flow_spec__bindgen_ty_1__bindgen_ty_1, size) - 4usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -4430,11 +4538,13 @@ const _: () = {
         "Offset of field: ibv_flow_spec__bindgen_ty_1::flow_count",
     ][::core::mem::offset_of!(ibv_flow_spec__bindgen_ty_1, flow_count) - 0usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_flow_spec"][::core::mem::size_of::<ibv_flow_spec>() - 88usize];
     ["Alignment of ibv_flow_spec"][::core::mem::align_of::<ibv_flow_spec>() - 8usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_flow_attr"][::core::mem::size_of::<ibv_flow_attr>() - 20usize];
@@ -4461,6 +4571,7 @@ const _: () = {
         "Offset of field: ibv_flow_attr::flags",
     ][::core::mem::offset_of!(ibv_flow_attr, flags) - 16usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_flow"][::core::mem::size_of::<ibv_flow>() - 24usize];
@@ -4475,6 +4586,7 @@ const _: () = {
         "Offset of field: ibv_flow::handle",
     ][::core::mem::offset_of!(ibv_flow, handle) - 16usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_flow_action"][::core::mem::size_of::<ibv_flow_action>() - 8usize];
@@ -4486,6 +4598,7 @@ const _: () = {
     ][::core::mem::offset_of!(ibv_flow_action, context) - 0usize];
 };
 pub const IBV_FLOW_ACTION_ESP_MASK_ESN: ibv_flow_action_esp_mask = 1;
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -4525,6 +4638,7 @@ const _: () = {
         "Offset of field: ibv_flow_action_esp_attr::esn",
     ][::core::mem::offset_of!(ibv_flow_action_esp_attr, esn) - 52usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of _ibv_device_ops"][::core::mem::size_of::<_ibv_device_ops>() - 16usize];
@@ -4540,6 +4654,7 @@ const _: () = {
 };
 pub const IBV_SYSFS_NAME_MAX: _bindgen_ty_17 = 64;
 pub const IBV_SYSFS_PATH_MAX: _bindgen_ty_17 = 256;
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_device"][::core::mem::size_of::<ibv_device>() - 664usize];
@@ -4566,6 +4681,7 @@ const _: () = {
         "Offset of field: ibv_device::ibdev_path",
     ][::core::mem::offset_of!(ibv_device, ibdev_path) - 408usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_context_ops"][::core::mem::size_of::<ibv_context_ops>() - 256usize];
@@ -4669,6 +4785,7 @@ const _: () = {
         "Offset of field: ibv_context_ops::_compat_async_event",
     ][::core::mem::offset_of!(ibv_context_ops, _compat_async_event) - 248usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_context"][::core::mem::size_of::<ibv_context>() - 328usize];
@@ -4699,6 +4816,7 @@ pub const IBV_CQ_INIT_ATTR_MASK_FLAGS: ibv_cq_init_attr_mask = 1;
 pub const IBV_CQ_INIT_ATTR_MASK_PD: ibv_cq_init_attr_mask = 2;
 pub const IBV_CREATE_CQ_ATTR_SINGLE_THREADED: ibv_create_cq_attr_flags = 1;
 pub const IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN: ibv_create_cq_attr_flags = 2;
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -4734,6 +4852,7 @@ const _: () = {
 };
 pub const IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS: ibv_parent_domain_init_attr_mask = 1;
 pub const IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT: ibv_parent_domain_init_attr_mask = 2;
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -4761,6 +4880,7 @@ const _: () = {
         "Offset of field: ibv_parent_domain_init_attr::pd_context",
     ][::core::mem::offset_of!(ibv_parent_domain_init_attr, pd_context) - 40usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -4773,6 +4893,7 @@ const _: () = {
         "Offset of field: ibv_counters_init_attr::comp_mask",
     ][::core::mem::offset_of!(ibv_counters_init_attr, comp_mask) - 0usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_counters"][::core::mem::size_of::<ibv_counters>() - 8usize];
@@ -4783,6 +4904,7 @@ const _: () = {
 };
 pub const IBV_COUNTER_PACKETS: ibv_counter_description = 0;
 pub const IBV_COUNTER_BYTES: ibv_counter_description = 1;
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -4804,6 +4926,7 @@ const _: () = {
 pub const IBV_READ_COUNTERS_ATTR_PREFER_CACHED: ibv_read_counters_flags = 1;
 pub const IBV_VALUES_MASK_RAW_CLOCK: ibv_values_mask = 1;
 pub const IBV_VALUES_MASK_RESERVED: ibv_values_mask = 2;
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_values_ex"][::core::mem::size_of::<ibv_values_ex>() - 24usize];
@@ -4815,6 +4938,7 @@ const _: () = {
         "Offset of field: ibv_values_ex::raw_clock",
     ][::core::mem::offset_of!(ibv_values_ex, raw_clock) - 8usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of verbs_context"][::core::mem::size_of::<verbs_context>() - 648usize];

@@ -80,7 +80,7 @@ fn show_own_network() -> Result<()> {
     // SAFETY: all-zero is a valid `ifreq`.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     for (to, from) in request.ifr_name.iter_mut().zip(b"lo") {
-        *to = from.cast_signed();
+        *to = libc::c_char::from_ne_bytes([*from]);
     }
     #[expect(clippy::cast_possible_truncation, reason = "the two flags fit in 16 bits, as in struct ifreq itself")]
     let flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;

@@ -17,6 +17,8 @@ pub(crate) struct Generated {
     allow: &'static [&'static str],
     /// The library's functions instead of its types.
     functions: bool,
+    /// Whether sizes and offsets are those of one architecture: `pthread_mutex_t` differs, and so does what holds one.
+    one_architecture: bool,
     /// What the file is, what it takes from elsewhere, and lints that C's names do not meet.
     preamble: &'static [&'static str],
 }
@@ -36,6 +38,7 @@ pub(crate) const ALL: &[Generated] = &[
         origin: Origin::PkgConfig("libibverbs"),
         allow: &["ibv_.*", "IBV_.*", "_ibv_.*", "verbs_context"],
         functions: false,
+        one_architecture: true,
         preamble: &[
             "//! Types and constants of `<infiniband/verbs.h>`.",
             "#![expect(non_camel_case_types, non_snake_case, missing_docs, reason = \"generated: C's names\")]",
@@ -49,6 +52,7 @@ pub(crate) const ALL: &[Generated] = &[
         origin: Origin::PkgConfig("libibverbs"),
         allow: &["_?ibv_.*"],
         functions: true,
+        one_architecture: false,
         preamble: &[
             "//! Functions of `<infiniband/verbs.h>`, for programs that link with libibverbs. A provider does not.",
             "#![expect(missing_docs, reason = \"generated\")]",
@@ -75,6 +79,7 @@ pub(crate) const ALL: &[Generated] = &[
             "RDMA_IOCTL_MAGIC",
         ],
         functions: false,
+        one_architecture: false,
         preamble: &[
             "//! The kernel's uverbs ABI: write commands, ioctls, events.",
             "#![expect(non_camel_case_types, missing_docs, reason = \"generated: C's names\")]",
@@ -87,6 +92,7 @@ pub(crate) const ALL: &[Generated] = &[
         origin: Origin::KernelHeaders,
         allow: &["rdma_ucm_.*", "RDMA_USER_CM_.*", "RDMA_UCM_.*"],
         functions: false,
+        one_architecture: false,
         preamble: &[
             "//! The kernel's rdma_cm ABI.",
             "#![expect(non_camel_case_types, missing_docs, reason = \"generated: C's names\")]",
@@ -95,6 +101,9 @@ pub(crate) const ALL: &[Generated] = &[
         ],
     },
 ];
+
+/// How bindgen begins what it asserts about a type's layout.
+const LAYOUT_TEST: &str = "#[allow(clippy::unnecessary_operation, clippy::identity_op)]\nconst _: () = {\n";
 
 impl Generated {
     /// Where the committed file is.
@@ -166,7 +175,12 @@ impl Generated {
                 builder = builder.allowlist_type(pattern).allowlist_var(pattern);
             }
         }
-        Ok(builder.generate()?.to_string())
+        let text = builder.generate()?.to_string();
+        if !self.one_architecture {
+            return Ok(text);
+        }
+        let condition = format!("#[cfg(target_arch = \"{}\")]\n", std::env::consts::ARCH);
+        Ok(text.replace(LAYOUT_TEST, &(condition + LAYOUT_TEST)))
     }
 }
 

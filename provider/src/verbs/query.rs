@@ -13,7 +13,7 @@ pub(crate) fn device(context: &Context) -> v::ibv_device_attr {
     let count = |number: u32| i32::try_from(number).unwrap_or(i32::MAX);
     let mut fw_ver = [0; 64];
     for (to, from) in fw_ver.iter_mut().zip(env!("CARGO_PKG_VERSION").bytes()) {
-        *to = from.cast_signed();
+        *to = std::ffi::c_char::from_ne_bytes([from]);
     }
     v::ibv_device_attr {
         fw_ver,
