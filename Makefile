@@ -28,7 +28,7 @@ export URXE_VENV    := $(VENV)
 
 .PHONY: help
 help:
-	@sed -n 's/^\([a-z]*\):.*## /make \1\t/p' Makefile | expand -t 16
+	@sed -n 's/^\([a-z0-9]*\):.*## /make \1\t/p' Makefile | expand -t 16
 
 .PHONY: build
 build: ## target/release/urxe and target/release/liburxe.so
@@ -100,6 +100,11 @@ bench: build ## latency and bandwidth beside plain UDP and TCP; BENCH_ARGS='--ro
 .PHONY: microbench
 microbench: ## criterion: what a packet costs in wire
 	$(CARGO) bench -p urxe-benches --bench wire
+
+.PHONY: aarch64
+aarch64: ## compiles everything, tests included, for aarch64
+	rustup target add aarch64-unknown-linux-gnu
+	$(CARGO) check --workspace --all-targets --target aarch64-unknown-linux-gnu
 
 .PHONY: fmt
 fmt: ## formats the sources
