@@ -58,6 +58,18 @@ fn the_requester_sees_retry_exceeded() -> Result<()> {
 }
 
 #[test]
+fn a_process_that_stays_stopped_is_given_up() -> Result<()> {
+    let world = World::new()?;
+    let (server, client) = write_bw(world.host())?;
+    traffic(world.host(), 10 << 20)?;
+    server.signal(libc::SIGSTOP)?;
+    let client = client.finish(TIMEOUT)?;
+    let text = format!("{}{}", client.stdout, client.stderr);
+    ensure!(text.contains("Failed status 12"), "another status than 12 (IBV_WC_RETRY_EXC_ERR): {client}");
+    Ok(())
+}
+
+#[test]
 fn a_cut_cable_is_noticed() -> Result<()> {
     let world = World::new()?;
     let other = world.add_host()?;

@@ -1,0 +1,206 @@
+//! Strangers, floods, and a machine that misbehaves: whoever is not concerned notices nothing, and whoever is gets the
+//! status that says what happened.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use urxe_tests::verbs::{Context, Mr, Op, Options, Pair, RecvWr, SendWr, Status};
+use urxe_tests::{PingPong, TIMEOUT, World, in_world, wait_until};
+use urxe_wire::icrc::{self, Flow};
+use urxe_wire::packet::pad_count;
+use urxe_wire::{Bth, Ext, Header, Opcode, Operation, PKey, Psn, Qpn, RKey, ROCE_PORT, Reth, Transport};
+
+/// The PSN that both ends of a [`Pair`] begin with.
+const FIRST_PSN: u32 = 0x00ff_fffd;
+
+/// Somebody with a UDP socket, who knows how to write packets.
+struct Stranger(UdpSocket);
+
+impl Stranger {
+    fn at(address: &str) -> Result<Self> {
+        let socket = UdpSocket::bind((address, 0)).with_context(|| format!("bind {address}"))?;
+        Ok(Self(socket))
+    }
+
+    /// Sends a packet with a right ICRC to the queue pair on 127.0.0.1 that it names.
+    fn send(&self, mut bth: Bth, ext: Ext, payload: &[u8]) -> Result<()> {
+        bth.pad_count = pad_count(payload.len());
+        let header = Header::new(bth, ext);
+        let mut packet = vec![0; header.len()];
+        header.emit(&mut packet);
+        packet.extend_from_slice(payload);
+        packet.resize(packet.len() + usize::from(bth.pad_count), 0);
+        let to = SocketAddr::from(([127, 0, 0, 1], ROCE_PORT));
+        let icrc = icrc::compute(&Flow::new(self.0.local_addr()?, to), 0, &packet);
+        packet.extend_from_slice(&icrc.to_le_bytes());
+        // A full receive buffer is the receiver's affair.
+        let _ = self.0.send_to(&packet, to);
+        Ok(())
+    }
+}
+
+fn opcode(transport: Transport, operation: Operation) -> Result<Opcode> {
+    Opcode::new(transport, operation).context("the transport has the operation")
+}
+
+/// The WRITE that a stranger wants to be carried out.
+fn write(qpn: u32, psn: u32, mr: &Mr) -> Result<(Bth, Ext)> {
+    let bth = Bth::new(opcode(Transport::Rc, Operation::WriteOnly)?, Qpn::new(qpn), Psn::new(psn));
+    Ok((bth, Ext::Reth(Reth { va: mr.pages().addr(), r_key: RKey(mr.rkey()), dma_len: 8 })))
+}
+
+/// An exchange in which every packet counts.
+fn works(pair: &Pair, local: &Mr, remote: &Mr) -> Result<()> {
+    pair.far.qp.post_recv(&RecvWr::new(1, &[remote.sge(4096, 64)]))?;
+    let wc = pair.near.complete(&SendWr::new(Op::Send, &[local.sge(0, 64)]).id(2))?;
+    ensure!(wc.status == Status::SUCCESS, "the sender: {wc:?}");
+    let wc = pair.far.recv_cq.next()?;
+    ensure!(wc.status == Status::SUCCESS && wc.byte_len == 64, "the receiver: {wc:?}");
+    Ok(())
+}
+
+//= spec/packets.md#pkt-013
+//= type=test
+//# A packet of another transport, partition or peer than the queue pair's MUST be dropped without an answer.
+#[test]
+fn strangers_change_nothing() {
+    in_world(|| {
+        let pair = Pair::new(&Options::default())?;
+        let (local, remote) = (pair.near.region(8192)?, pair.far.region(8192)?);
+        let qpn = pair.far.qp.number();
+        // From an address that is not the peer's, everything else right.
+        let stranger = Stranger::at("127.0.0.2")?;
+        for step in 0..8 {
+            let (bth, ext) = write(qpn, FIRST_PSN.wrapping_add(step) & 0x00ff_ffff, &remote)?;
+            stranger.send(bth, ext, &[0xEE; 8])?;
+        }
+        // From the peer's address, but not what the queue pair takes.
+        let forger = Stranger::at("127.0.0.1")?;
+        let (bth, ext) = write(qpn, FIRST_PSN, &remote)?;
+        forger.send(Bth { p_key: PKey(0x1234), ..bth }, ext, &[0xEE; 8])?;
+        forger.send(Bth { opcode: opcode(Transport::Uc, Operation::WriteOnly)?, ..bth }, ext, &[0xEE; 8])?;
+        forger.send(Bth { psn: Psn::new(FIRST_PSN - 1000), ..bth }, ext, &[0xEE; 8])?;
+        for operation in [Operation::Acknowledge, Operation::ReadResponseOnly] {
+            // Responses to requests that were never sent.
+            let aeth = urxe_wire::Aeth::parse(&[0x1F, 0, 0, 1]).context("an ACK")?;
+            forger.send(Bth { opcode: opcode(Transport::Rc, operation)?, ..bth }, Ext::Aeth(aeth), &[])?;
+        }
+        works(&pair, &local, &remote)?;
+        ensure!(remote.pages().read(0, 8) == [0; 8], "a stranger has written");
+        Ok(())
+    });
+}
+
+#[test]
+fn a_flood_to_nobody_disturbs_nobody() {
+    in_world(|| {
+        let pair = Pair::new(&Options::default())?;
+        let (local, remote) = (pair.near.region(8192)?, pair.far.region(8192)?);
+        let (over, sent) = (AtomicBool::new(false), AtomicU64::new(0));
+        thread::scope(|scope| {
+            let flood = scope.spawn(|| -> Result<()> {
+                let stranger = Stranger::at("127.0.0.2")?;
+                let bth = Bth::new(opcode(Transport::Rc, Operation::SendOnly)?, Qpn::new(0), Psn::new(0));
+                while !over.load(Ordering::Relaxed) {
+                    let number = sent.fetch_add(1, Ordering::Relaxed);
+                    let qpn = u32::try_from(number.wrapping_mul(0x9E37_79B9) & 0x00ff_ffff)?;
+                    stranger.send(Bth { dest_qp: Qpn::new(qpn), ..bth }, Ext::None, &[0; 512])?;
+                    stranger
+                        .0
+                        .send_to(&number.to_ne_bytes(), ("127.0.0.1", ROCE_PORT))
+                        .map(drop)
+                        .or_else(|_| anyhow::Ok(()))?;
+                }
+                Ok(())
+            });
+            let exchanges = (0..500).try_for_each(|_| works(&pair, &local, &remote));
+            over.store(true, Ordering::Relaxed);
+            flood.join().map_err(|_| anyhow::anyhow!("the flood panicked"))??;
+            exchanges
+        })?;
+        ensure!(sent.load(Ordering::Relaxed) > 500, "this was no flood");
+        Ok(())
+    });
+}
+
+#[test]
+fn without_descriptors_a_device_is_refused() {
+    in_world(|| {
+        let limit = |most| -> Result<()> {
+            let limit = libc::rlimit { rlim_cur: most, rlim_max: 4096 };
+            // SAFETY: a valid `rlimit`, which is only read.
+            ensure!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) } == 0, "setrlimit");
+            Ok(())
+        };
+        // More and more, until the device opens; on the way nothing may be lost.
+        let mut refused = 0;
+        for most in 3..200 {
+            limit(most)?;
+            if let Ok(context) = Context::open() {
+                drop(context);
+                break;
+            }
+            refused += 1;
+        }
+        limit(4096)?;
+        ensure!((1..190).contains(&refused), "{refused} limits were refused");
+        let before = std::fs::read_dir("/proc/self/fd")?.count();
+        let pair = Pair::new(&Options::default())?;
+        let (local, remote) = (pair.near.region(8192)?, pair.far.region(8192)?);
+        works(&pair, &local, &remote)?;
+        ensure!(before < 40, "{before} descriptors are still open");
+        Ok(())
+    });
+}
+
+#[test]
+fn a_process_that_was_stopped_goes_on() -> Result<()> {
+    let world = World::new()?;
+    let options = PingPong { iters: 20_000, events: true, validate: true, ..PingPong::default() };
+    let pair = options.start(world.host(), world.host())?;
+    // Each for longer than an ACK timeout (67 ms), and shorter than all tries together.
+    for end in [&pair.server, &pair.client, &pair.server] {
+        thread::sleep(Duration::from_millis(50));
+        end.signal(libc::SIGSTOP)?;
+        thread::sleep(Duration::from_millis(150));
+        end.signal(libc::SIGCONT)?;
+    }
+    pair.finish()
+}
+
+#[test]
+fn an_interface_goes_down_and_comes_back() -> Result<()> {
+    let world = World::new()?;
+    let other = world.add_host()?;
+    world.link(world.host(), &other, 1500)?;
+    let options = PingPong { iters: 20_000, events: true, validate: true, ..PingPong::default() };
+    let pair = options.start(world.host(), &other)?;
+    thread::sleep(Duration::from_millis(100));
+    // sendmsg says ENETUNREACH or EPERM meanwhile; the tries of ibv_rc_pingpong last for half a second.
+    world.host().run("ip", &["link", "set", "veth0", "down"])?;
+    thread::sleep(Duration::from_millis(100));
+    world.host().run("ip", &["link", "set", "veth0", "up"])?;
+    pair.finish()
+}
+
+#[test]
+fn an_address_is_taken_away() -> Result<()> {
+    let world = World::new()?;
+    let other = world.add_host()?;
+    world.link(world.host(), &other, 1500)?;
+    let pair = PingPong { iters: u32::MAX >> 1, ..PingPong::default() }.start(world.host(), &other)?;
+    thread::sleep(Duration::from_millis(200));
+    other.run("ip", &["address", "del", "10.77.0.2/24", "dev", "veth0"])?;
+    let (mut server, mut client) = (pair.server, pair.client);
+    wait_until("an end gives up", || Ok(!server.is_running()? || !client.is_running()?))?;
+    for mut end in [server, client] {
+        if !end.is_running()? {
+            let end = end.finish(TIMEOUT)?;
+            ensure!(end.stderr.contains("transport retry counter exceeded (12)"), "ended otherwise: {end}");
+        }
+    }
+    Ok(())
+}
