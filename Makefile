@@ -16,7 +16,7 @@ SUDO       := $(shell [ "$$(id -u)" -eq 0 ] || echo sudo)
 DEMO_PACKAGES  := gcc libc6-dev libibverbs1 ibverbs-providers ibverbs-utils
 # Programs that the tests run; headers and libclang to compare the bindings with.
 TEST_PACKAGES  := $(DEMO_PACKAGES) perftest iproute2 ethtool tshark python3 python3-venv util-linux \
-                  libibverbs-dev linux-libc-dev libclang-dev pkg-config g++
+                  libibverbs-dev linux-libc-dev libclang-dev pkg-config g++ nftables rdmacm-utils
 PYVERBS_PACKAGES := $(DEMO_PACKAGES) python3 python3-pyverbs iproute2 util-linux
 DISTRIBUTION_PACKAGES := debootstrap git iproute2 python3 util-linux
 PACKAGING_PACKAGES := binutils
@@ -58,8 +58,9 @@ test: setup build ## every test
 	scripts/fuzz $(FUZZ_SECONDS)
 
 .PHONY: soak
-soak: ## SOAK_SEEDS (a million) simulated schedules
+soak: setup build ## SOAK_SEEDS (a million) simulated schedules, and 200 deaths at random moments
 	URXE_SIM_SEEDS=$(SOAK_SEEDS) $(CARGO) test --release -p urxe-sim --test schedules -- --nocapture schedules
+	URXE_KILLS=200 $(CARGO) test -p urxe-tests --test kills -- --nocapture
 
 .PHONY: fuzz
 fuzz: setup ## every fuzz target for FUZZ_SECONDS (30)
