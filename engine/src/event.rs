@@ -2,8 +2,10 @@
 
 use urxe_wire::{NakCode, Opcode, Psn, RnrTimer};
 
+use crate::cq::WcStatus;
 use crate::fault::ResponderFault;
 use crate::qp::state::QpState;
+use crate::work::SendOp;
 
 /// An affiliated asynchronous event of a queue pair (IBA 11.6.3; `ibv_get_async_event(3)`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -107,6 +109,24 @@ pub enum Event {
         fault: ResponderFault,
         /// The request's PSN.
         psn: Psn,
+    },
+    /// A send request cannot be carried out for a reason on this side. It completes when those before it have.
+    SendRefused {
+        /// The consumer's number for it.
+        wr_id: u64,
+        /// How it will complete.
+        status: WcStatus,
+    },
+    /// A send request completes with an error of its own (not flushed).
+    SendFailed {
+        /// The consumer's number for it.
+        wr_id: u64,
+        /// What it asked for.
+        op: SendOp,
+        /// Bytes of the message.
+        length: u32,
+        /// How it completes.
+        status: WcStatus,
     },
     /// The peer refused a request.
     ReceivedNak {

@@ -51,7 +51,7 @@ pub use access::Access;
 pub use cq::{CompletionQueue, Cqe, Moderation, Pushed, WcOpcode, WcStatus};
 pub use event::{AsyncEvent, DropReason, Event};
 pub use host::{Consumer, Host, Io, Network};
-pub use memory::{Accessor, Fault, Key, KeyTable, Memory, Pd, Refusal, Region, RegionKind};
+pub use memory::{Accessor, Denied, Fault, Key, KeyTable, Memory, Pd, Refusal, Region, RegionKind};
 pub use mw::{Bind, BindError, RegionTable, WindowType};
 pub use qp::{PostError, Progress, QpCap, QpConfig, QpType, QueuePair, attr, state::QpState};
 pub use srq::{SharedReceiveQueue, XrcDomain};

@@ -79,6 +79,23 @@ pub enum Refusal {
     Unmapped,
 }
 
+/// An access that was refused: who asked for what, and the rule it broke.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Denied {
+    /// Who asked.
+    pub by: Accessor,
+    /// By which key.
+    pub key: Key,
+    /// To do what.
+    pub access: Access,
+    /// From which address on.
+    pub va: u64,
+    /// With how many bytes.
+    pub length: u64,
+    /// Why not.
+    pub refusal: Refusal,
+}
+
 impl Region {
     /// The host address of `[va, va + length)`, if `by` may do `access` to all of it (IBA 10.6.3.1, C10-57 f.). Of a
     /// null region, it means nothing.
@@ -173,6 +190,10 @@ pub trait Memory {
     /// # Errors
     /// `key` is none that may be invalidated through the queue pair `qpn` of `pd`.
     fn invalidate(&self, pd: Pd, qpn: Qpn, key: Key) -> Result<(), Refusal>;
+
+    /// An access to `region` (`None`: there is none) was refused, for a person debugging to know. The event or
+    /// completion that comes of it follows in the same call.
+    fn refused(&self, _denied: &Denied, _region: Option<&Region>) {}
 }
 
 /// Looks `key` up, checks the access, and hands the host address to `then` while the region is held; `None` is a null
@@ -189,9 +210,13 @@ pub(crate) fn access<M: Memory, T>(
     length: usize,
     then: impl FnOnce(Option<u64>) -> Result<T, Fault>,
 ) -> Result<T, Refusal> {
-    let region = memory.region(key).ok_or(Refusal::NoSuchKey)?;
-    let at = region.check(by, access, va, length as u64)?;
-    then((region.kind != RegionKind::Null).then_some(at)).map_err(|Fault| Refusal::Unmapped)
+    let refused = |refusal, region: Option<&Region>| {
+        memory.refused(&Denied { by, key, access, va, length: length as u64, refusal }, region);
+        refusal
+    };
+    let region = memory.region(key).ok_or_else(|| refused(Refusal::NoSuchKey, None))?;
+    let at = region.check(by, access, va, length as u64).map_err(|refusal| refused(refusal, Some(&region)))?;
+    then((region.kind != RegionKind::Null).then_some(at)).map_err(|Fault| refused(Refusal::Unmapped, Some(&region)))
 }
 
 /// Entries found by key in constant time. Keys cannot be guessed from one another, and a key that was

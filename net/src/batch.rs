@@ -55,6 +55,17 @@ struct Run {
     closed: bool,
 }
 
+/// A packet as it will be on the wire.
+#[derive(Debug)]
+pub struct Sealed<'a> {
+    /// Its way.
+    pub route: &'a Arc<Route>,
+    /// The IPv4 identification that the kernel will give it.
+    pub identification: u16,
+    /// BTH to ICRC. What is changed here is sent so, and its ICRC is wrong.
+    pub bytes: &'a mut [u8],
+}
+
 /// A packet handed out, not yet committed.
 #[derive(Debug)]
 struct Pending {
@@ -103,21 +114,36 @@ impl TxBatch {
         &mut self.buffer[self.end..self.end + len - ICRC_LEN]
     }
 
-    /// Seals the packet last handed out: writes its ICRC and queues it. Without such a packet, nothing happens.
-    pub fn commit(&mut self) {
-        let Some(Pending { len, opens }) = self.pending.take() else { return };
+    /// The packet last handed out, ICRC excluded, and its way.
+    pub fn pending(&mut self) -> Option<(&Arc<Route>, &mut [u8])> {
+        let Pending { len, opens } = self.pending.as_ref()?;
+        let route = opens.as_ref().or_else(|| self.runs.last().map(|run| &run.route))?;
+        Some((route, self.buffer.get_mut(self.end..self.end + len - ICRC_LEN)?))
+    }
+
+    /// Forgets the packet last handed out.
+    pub fn forget(&mut self) {
+        self.pending = None;
+    }
+
+    /// Seals the packet last handed out: writes its ICRC, queues it, and shows it. Without such a packet, nothing
+    /// happens.
+    pub fn commit(&mut self) -> Option<Sealed<'_>> {
+        let Pending { len, opens } = self.pending.take()?;
         if let Some(route) = opens {
             // Without GSO each packet is a run of its own, and each then has identification 0.
             let closed = !route.has_gso();
             self.runs.push(Run { route, start: self.end, len: 0, segment: len, packets: 0, closed });
         }
-        let Some(run) = self.runs.last_mut() else { return };
+        let run = self.runs.last_mut()?;
         let packet = &mut self.buffer[self.end..self.end + len];
-        seal(&run.route, run.packets, packet);
+        let identification = run.packets;
+        seal(&run.route, identification, packet);
         run.packets += 1;
         run.len += len;
         run.closed |= len < run.segment || run.packets == MAX_SEGMENTS;
         self.end += len;
+        Some(Sealed { route: &run.route, identification, bytes: packet })
     }
 
     /// Whether nothing waits to be sent.

@@ -41,7 +41,7 @@ mod sys;
 mod token;
 mod udp;
 
-pub use batch::TxBatch;
+pub use batch::{Sealed, TxBatch};
 pub use counters::Counters;
 pub use datagram::Datagram;
 pub use error::{PortError, RouteError};

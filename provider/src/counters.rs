@@ -66,7 +66,10 @@ impl Counters {
             Event::SentNak { .. } => &self.sent_nak,
             Event::Retry { reason: RetryReason::AckTimeout, .. } => &self.ack_timeout,
             Event::Retry { .. } => &self.completer_retry_err,
-            Event::State { .. } | Event::ResponderFault { .. } => return,
+            Event::State { .. }
+            | Event::ResponderFault { .. }
+            | Event::SendRefused { .. }
+            | Event::SendFailed { .. } => return,
         };
         bump(counter);
     }

@@ -186,6 +186,8 @@ impl Requester {
                     // The WQEs before it complete first.
                     if let Some(wqe) = self.queue.get_mut(self.cursor) {
                         wqe.failed = Some(status);
+                        let wr_id = wqe.wr.wr_id;
+                        io.consumer.trace(config.qpn, Event::SendRefused { wr_id, status });
                     }
                     break;
                 }

@@ -4,6 +4,7 @@ use urxe_wire::{Psn, Qpn};
 
 use super::QpConfig;
 use crate::cq::{Cqe, WcOpcode, WcStatus};
+use crate::event::Event;
 use crate::host::{Consumer, Host, Io};
 use crate::work::{SendOp, SendWr};
 
@@ -55,6 +56,10 @@ pub(super) fn complete<H: Host>(config: &QpConfig<H>, io: &mut Io<'_, H>, wqe: &
         SendOp::LocalInvalidate(_) => (WcOpcode::LocalInv, 0),
         SendOp::BindWindow(_) => (WcOpcode::BindMw, 0),
     };
+    if !matches!(status, WcStatus::Success | WcStatus::WrFlushError) {
+        let (wr_id, op, length) = (wqe.wr.wr_id, wqe.wr.op, wqe.length);
+        io.consumer.trace(config.qpn, Event::SendFailed { wr_id, op, length, status });
+    }
     let cqe = Cqe {
         wr_id: wqe.wr.wr_id,
         status,
