@@ -5,6 +5,7 @@
 
 mod devices;
 mod env;
+mod explain;
 mod host;
 mod install;
 mod layout;
@@ -35,6 +36,8 @@ enum Command {
     Uninstall(uninstall::Args),
     /// Print the variables that programs need, as shell `export` lines: eval "$(urxe env)"
     Env(env::Args),
+    /// Say what a code means, what causes it, and what to do
+    Explain(explain::Args),
 }
 
 fn main() -> ExitCode {
@@ -42,6 +45,7 @@ fn main() -> ExitCode {
         Command::Install(args) => install::run(args),
         Command::Uninstall(args) => uninstall::run(args),
         Command::Env(args) => env::run(args),
+        Command::Explain(args) => explain::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

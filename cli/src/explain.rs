@@ -1,0 +1,88 @@
+//! `urxe explain`.
+
+use anyhow::{Result, ensure};
+use urxe_explain::{Entry, TABLES, Table};
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// A completion status, NAK syndrome, asynchronous event or errno, by name or number: RETRY_EXC_ERR, 12, 0x62,
+    /// EINVAL, QP_FATAL; `wc 12` asks for one kind. Without any, all are listed
+    #[arg(value_name = "CODE", num_args = 0..=2)]
+    code: Vec<String>,
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let words: Vec<&str> = args.code.iter().map(String::as_str).collect();
+    match words[..] {
+        [] => {
+            for table in TABLES {
+                println!("{} (`urxe explain {} CODE`):", table.kind, table.word);
+                for entry in table.entries {
+                    println!("  {:>4}  {:<30} {}", number(&table, entry), entry.name, entry.meaning);
+                }
+                println!();
+            }
+        }
+        _ => {
+            let found = find(&words);
+            ensure!(!found.is_empty(), "nothing is known by `{}`; `urxe explain` lists all codes", args.code.join(" "));
+            for (index, (table, entry)) in found.iter().enumerate() {
+                if index > 0 {
+                    println!();
+                }
+                println!("{} ({}, {})", entry.name, table.kind, number(table, entry));
+                println!("  means:  {}", entry.meaning);
+                println!("  cause:  {}", entry.cause);
+                println!("  remedy: {}", entry.remedy);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// NAK syndromes are written in hexadecimal, as in a capture.
+fn number(table: &Table, entry: &Entry) -> String {
+    if table.word == "nak" { format!("{:#04x}", entry.number) } else { entry.number.to_string() }
+}
+
+fn find(words: &[&str]) -> Vec<(Table, &'static Entry)> {
+    let (kind, code) = match *words {
+        [kind, code] => (Some(kind), code),
+        [code] => (None, code),
+        _ => return Vec::new(),
+    };
+    let number = match code.strip_prefix("0x") {
+        Some(hex) => u32::from_str_radix(hex, 16).ok(),
+        None => code.parse().ok(),
+    };
+    let tables = TABLES.iter().filter(|table| kind.is_none_or(|kind| table.word.eq_ignore_ascii_case(kind)));
+    let matching = tables.filter_map(|table| {
+        let entry = match number {
+            // All RNR NAKs are one, whatever their timer (IBA 9.7.5.2).
+            Some(number @ 0x20..0x40) if table.word == "nak" => table.by_number(number & !0x1f),
+            Some(number) => table.by_number(number),
+            None => table.by_name(code),
+        };
+        entry.map(|entry| (*table, entry))
+    });
+    matching.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::find;
+
+    fn names(words: &[&str]) -> Vec<&'static str> {
+        find(words).iter().map(|(_, entry)| entry.name).collect()
+    }
+
+    #[test]
+    fn codes_are_found_by_number_name_and_kind() {
+        assert_eq!(names(&["12"]), ["IBV_WC_RETRY_EXC_ERR", "IBV_EVENT_PKEY_CHANGE", "ENOMEM"]);
+        assert_eq!(names(&["wc", "12"]), ["IBV_WC_RETRY_EXC_ERR"]);
+        assert_eq!(names(&["0x62"]), ["NAK_REMOTE_ACCESS_ERROR"]);
+        assert_eq!(names(&["nak", "0x2c"]), ["RNR_NAK"]);
+        assert_eq!(names(&["qp_fatal"]), ["IBV_EVENT_QP_FATAL"]);
+        assert!(names(&["nonsense"]).is_empty() && names(&["wc", "0x7777"]).is_empty());
+    }
+}

@@ -1,0 +1,93 @@
+#![no_std]
+#![forbid(unsafe_code)]
+//! What the codes of RDMA mean, what usually causes them, and what to do: tables, no more.
+//!
+//! The provider takes from here what it says about a failure besides what it knows of the case; `urxe explain` looks
+//! codes up. One file a kind of code: [`wc`] completion statuses, [`nak`] AETH syndromes, [`event`] asynchronous events,
+//! [`errno`] what verbs return.
+
+#[cfg(test)]
+extern crate std;
+
+pub mod errno;
+pub mod event;
+pub mod nak;
+pub mod wc;
+
+/// One code.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Entry {
+    /// Its number.
+    pub number: u32,
+    /// Its name in `verbs.h`, `errno.h`, or the specification.
+    pub name: &'static str,
+    /// What it says.
+    pub meaning: &'static str,
+    /// What usually causes it.
+    pub cause: &'static str,
+    /// What to do.
+    pub remedy: &'static str,
+}
+
+/// A kind of code.
+#[derive(Clone, Copy, Debug)]
+pub struct Table {
+    /// What the codes are, such as "completion status".
+    pub kind: &'static str,
+    /// By which word one asks for this kind only, such as `wc`.
+    pub word: &'static str,
+    /// What a name begins with that may be left out, such as `IBV_WC_`.
+    pub prefix: &'static str,
+    /// The codes.
+    pub entries: &'static [Entry],
+}
+
+/// Every kind.
+pub const TABLES: [Table; 4] = [wc::TABLE, nak::TABLE, event::TABLE, errno::TABLE];
+
+impl Table {
+    /// The code with this number.
+    #[must_use]
+    pub fn by_number(&self, number: u32) -> Option<&'static Entry> {
+        self.entries.iter().find(|entry| entry.number == number)
+    }
+
+    /// The code with this name, in any case, with or without the prefix.
+    #[must_use]
+    pub fn by_name(&self, name: &str) -> Option<&'static Entry> {
+        self.entries.iter().find(|entry| {
+            entry.name.eq_ignore_ascii_case(name)
+                || entry.name.strip_prefix(self.prefix).is_some_and(|short| short.eq_ignore_ascii_case(name))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn no_code_is_there_twice_and_each_says_everything() {
+        for table in TABLES {
+            let numbers: BTreeSet<_> = table.entries.iter().map(|entry| entry.number).collect();
+            assert_eq!(numbers.len(), table.entries.len(), "{}", table.kind);
+            for entry in table.entries {
+                for text in [entry.meaning, entry.cause, entry.remedy] {
+                    assert!(!text.is_empty() && !text.ends_with('.'), "{}: {text:?}", entry.name);
+                }
+                assert_eq!(table.by_name(entry.name), Some(entry));
+                assert_eq!(table.by_number(entry.number), Some(entry));
+            }
+        }
+    }
+
+    #[test]
+    fn names_are_found_as_people_write_them() {
+        for name in ["IBV_WC_RETRY_EXC_ERR", "retry_exc_err", "RETRY_EXC_ERR"] {
+            assert_eq!(wc::TABLE.by_name(name).map(|entry| entry.number), Some(12), "{name}");
+        }
+        assert_eq!(errno::TABLE.by_name("einval").map(|entry| entry.number), Some(22));
+    }
+}
