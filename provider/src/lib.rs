@@ -4,6 +4,7 @@
 //! libibverbs ─▶ edge/      extern "C", pointers, errno          ─▶ verbs/    what each call means, in safe code
 //!            ─▶ kernel/    what libibverbs asks a kernel for       runtime/  threads, locks, clock around the engine
 //!                                                                  memory/   the application's memory
+//!                                                                  observe/  captures and explanations, if asked for
 //! ```
 //!
 //! The engine (`urxe-engine`) is the transport, `urxe-net` the sockets, `urxe-ffi` the ABI. `unsafe` is in `edge/`,
@@ -16,5 +17,6 @@ mod edge;
 pub mod kernel;
 mod limits;
 mod memory;
+mod observe;
 mod runtime;
 mod verbs;

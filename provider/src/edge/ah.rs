@@ -14,6 +14,7 @@ use crate::kernel::Errno;
 use crate::verbs::ah::AddressHandle;
 use crate::verbs::context::Context;
 use crate::verbs::objects::{AddressVector, ProtectionDomain};
+use crate::verbs::reasons;
 
 /// An `ibv_ah` of ours.
 #[repr(C)]
@@ -35,7 +36,13 @@ pub(super) unsafe fn recipient(
     q_key: u32,
 ) -> Result<UdRecipient<Arc<Route>>, Errno> {
     // SAFETY: the caller's promise.
-    let object = unsafe { ah.cast::<AhObject>().as_ref() }.ok_or(Errno(libc::EINVAL))?;
+    let object = unsafe { ah.cast::<AhObject>().as_ref() }.ok_or_else(|| {
+        reasons::wrong(
+            Errno(libc::EINVAL),
+            "wr.ud.ah is null",
+            "on UD every send needs an address handle (ibv_create_ah)",
+        )
+    })?;
     let qpn = Qpn::new(qpn);
     Ok(UdRecipient { route: object.handle.route(context, qpn)?, qpn, q_key: QKey(q_key) })
 }
@@ -59,7 +66,7 @@ pub(super) unsafe extern "C" fn create_ah(pd: *mut v::ibv_pd, attr: *mut v::ibv_
         let (context, domain, attr) = unsafe { (shared((*pd).context), mr::domain(pd), &*attr) };
         context.check_alive()?;
         if attr.port_num != 1 {
-            return Err(Errno(libc::EINVAL));
+            return Err(reasons::wrong(Errno(libc::EINVAL), "port_num is not 1", "the device has port 1 only"));
         }
         let handle = AddressHandle::new(context, address_vector(attr))?;
         // SAFETY: as above.

@@ -12,8 +12,9 @@ use urxe_ffi::verbs as v;
 use super::{ah, cq, cq_ex, dm, dmabuf, domain, import, mcast, misc, mr, mw, post, qp, register, srq, xrcd};
 use super::{number, pointer};
 use crate::kernel::{Errno, hook};
+use crate::observe::complain;
 use crate::verbs::context::{Context, OpenError};
-use crate::verbs::query;
+use crate::verbs::{query, reasons};
 use crate::{device, kernel, limits};
 
 /// What stands behind the `ibv_context`.
@@ -154,11 +155,15 @@ pub(super) unsafe fn introduce(
 fn refuse(name: &str, error: &OpenError) -> Errno {
     match error {
         OpenError::Port(error) => {
-            register::complain(error);
+            complain(error);
             Errno(libc::ENODEV)
         }
+        OpenError::Settings(invalid) => {
+            complain(invalid);
+            Errno(libc::EINVAL)
+        }
         OpenError::System(errno) => {
-            register::complain(&format_args!("cannot open {name}: {errno}"));
+            complain(&format_args!("cannot open {name}: {errno}"));
             *errno
         }
     }
@@ -214,7 +219,7 @@ unsafe extern "C" fn query_port(context: *mut v::ibv_context, port_num: u8, attr
         let (context, attr) = unsafe { (shared(context), &mut *attr) };
         context.check_alive()?;
         if port_num != 1 {
-            return Err(Errno(libc::EINVAL));
+            return Err(reasons::wrong(Errno(libc::EINVAL), "port_num is not 1", "the device has port 1 only"));
         }
         query::port(context.interface(), attr);
         let counters = context.port().counters();

@@ -15,6 +15,7 @@ use crate::kernel::Errno;
 use crate::limits;
 use crate::runtime::cq::Cq;
 use crate::verbs::objects::ProtectionDomain;
+use crate::verbs::reasons;
 
 /// An `ibv_cq` of ours.
 #[repr(C)]
@@ -61,10 +62,10 @@ pub(super) unsafe fn create(
     // SAFETY: the caller's promise.
     let (context, channel) = unsafe { (shared(context), channel.as_ref()) };
     context.check_alive()?;
-    let capacity = u32::try_from(cqe).ok().filter(|cqe| (1..=limits::MAX_CQE).contains(cqe));
-    let capacity = capacity.ok_or(Errno(libc::EINVAL))?;
+    let capacity = capacity(cqe)?;
     if !(0..limits::COMP_VECTORS).contains(&comp_vector) {
-        return Err(Errno(libc::EINVAL));
+        let most = limits::COMP_VECTORS - 1;
+        return Err(reasons::at_most(Errno(libc::EINVAL), "comp_vector", comp_vector, most));
     }
     let events = match channel {
         Some(channel) => Some(context.channel(channel.fd).ok_or(Errno(libc::EINVAL))?),
@@ -80,6 +81,15 @@ pub(super) unsafe fn create(
     let object = Box::into_raw(Box::new(object));
     cq.set_handle(object as u64);
     Ok(object.cast())
+}
+
+/// The size of a queue, if there may be such.
+fn capacity(cqe: c_int) -> Result<u32, Errno> {
+    let known = u32::try_from(cqe).ok().filter(|cqe| (1..=limits::MAX_CQE).contains(cqe));
+    known.ok_or_else(|| match cqe {
+        ..=0 => reasons::wrong(Errno(libc::EINVAL), "cqe is not positive", "ask for at least one element"),
+        _ => reasons::at_most(Errno(libc::EINVAL), "cqe", cqe, limits::MAX_CQE),
+    })
 }
 
 pub(super) unsafe extern "C" fn destroy_cq(cq: *mut v::ibv_cq) -> c_int {
@@ -107,9 +117,10 @@ pub(super) unsafe extern "C" fn resize_cq(cq: *mut v::ibv_cq, cqe: c_int) -> c_i
         // SAFETY: the caller's queue.
         let (context, object) = unsafe { (shared((*cq).context), object(cq)) };
         context.check_alive()?;
-        let capacity = u32::try_from(cqe).ok().filter(|cqe| (1..=limits::MAX_CQE).contains(cqe));
-        let capacity = capacity.ok_or(Errno(libc::EINVAL))?;
-        object.cq.resize(capacity as usize).map_err(|_| Errno(libc::EINVAL))?;
+        let capacity = capacity(cqe)?;
+        object.cq.resize(capacity as usize).map_err(|_| {
+            reasons::wrong(Errno(libc::EINVAL), "the queue holds more completions than the new size", "poll them first")
+        })?;
         // SAFETY: as above.
         unsafe { (*cq).cqe = cqe };
         Ok(())
@@ -154,7 +165,11 @@ pub(super) unsafe extern "C" fn poll_cq(cq: *mut v::ibv_cq, num_entries: c_int, 
             return Ok(taken);
         }
         if object.cq.has_overrun() {
-            return Err(Errno(libc::EIO));
+            return Err(reasons::wrong(
+                Errno(libc::EIO),
+                "the queue has overrun: a completion is lost",
+                "make the CQ as large as all queues that complete there together",
+            ));
         }
         context.port().polled(object.cq.is_armed());
         Ok(object.cq.poll(most, &mut each))

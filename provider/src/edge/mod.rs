@@ -29,6 +29,7 @@ use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::kernel::Errno;
+use crate::observe::explain;
 
 /// What a panic looks like to the application.
 const BROKEN: Errno = Errno(libc::EIO);
@@ -37,31 +38,38 @@ fn guarded<T>(act: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
     catch_unwind(AssertUnwindSafe(act)).unwrap_or(Err(BROKEN))
 }
 
+/// A verb has failed; the type of its closure names it.
+#[cold]
+fn failed<F>(errno: Errno) {
+    explain::failed(std::any::type_name::<F>(), errno);
+    errno.set();
+}
+
 /// A verb that returns a pointer, or null with errno.
-fn pointer<T>(act: impl FnOnce() -> Result<*mut T, Errno>) -> *mut T {
+fn pointer<T, F: FnOnce() -> Result<*mut T, Errno>>(act: F) -> *mut T {
     guarded(act).unwrap_or_else(|errno| {
-        errno.set();
+        failed::<F>(errno);
         std::ptr::null_mut()
     })
 }
 
 /// A verb that returns 0 or an errno.
-fn number(act: impl FnOnce() -> Result<(), Errno>) -> c_int {
+fn number<F: FnOnce() -> Result<(), Errno>>(act: F) -> c_int {
     match guarded(act) {
         Ok(()) => 0,
         Err(errno) => {
-            errno.set();
+            failed::<F>(errno);
             errno.0
         }
     }
 }
 
 /// A verb that returns a count, or -1.
-fn count(act: impl FnOnce() -> Result<usize, Errno>) -> c_int {
+fn count<F: FnOnce() -> Result<usize, Errno>>(act: F) -> c_int {
     match guarded(act) {
         Ok(count) => c_int::try_from(count).unwrap_or(c_int::MAX),
         Err(errno) => {
-            errno.set();
+            failed::<F>(errno);
             -1
         }
     }

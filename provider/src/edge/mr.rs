@@ -16,6 +16,7 @@ use crate::kernel::Errno;
 use crate::memory::mapping::{self, Mapping};
 use crate::verbs::handles::Registered;
 use crate::verbs::objects::{ProtectionDomain, Registration};
+use crate::verbs::reasons;
 
 /// `enum ib_uverbs_advise_mr_advice`, `enum ib_uverbs_advise_mr_flag`; the header makes them macros.
 const PREFETCH: ibv_advise_mr_advice = 0;
@@ -117,7 +118,7 @@ pub(super) unsafe extern "C" fn reg_mr(
 ) -> *mut v::ibv_mr {
     pointer(|| {
         if length == 0 {
-            return Err(Errno(libc::EINVAL));
+            return Err(reasons::wrong(Errno(libc::EINVAL), "length is 0", "register at least one byte"));
         }
         let address = addr as u64;
         let asked = Registration { address, length: length as u64, iova: hca_va, access: access.cast_unsigned() };

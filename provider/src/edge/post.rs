@@ -17,6 +17,7 @@ use crate::limits;
 use crate::memory::guard;
 use crate::verbs::context::Context;
 use crate::verbs::objects::post_errno;
+use crate::verbs::reasons;
 
 pub(super) unsafe extern "C" fn post_send(
     qp: *mut v::ibv_qp,
@@ -106,7 +107,8 @@ unsafe fn recipient(context: &Context, wr: &v::ibv_send_wr) -> Result<UdRecipien
 /// # Safety
 /// `list` has `count` elements.
 pub(super) unsafe fn buffers(list: *const v::ibv_sge, count: c_int) -> Result<SgeList, Errno> {
-    let count = u32::try_from(count).ok().filter(|count| *count <= limits::MAX_SGE).ok_or(Errno(libc::EINVAL))?;
+    let known = u32::try_from(count).ok().filter(|count| *count <= limits::MAX_SGE);
+    let count = known.ok_or_else(|| reasons::at_most(Errno(libc::EINVAL), "num_sge", count, limits::MAX_SGE))?;
     let mut elements = [Sge::default(); limits::MAX_SGE as usize];
     for (index, element) in elements.iter_mut().take(count as usize).enumerate() {
         // SAFETY: within the list.
@@ -136,7 +138,13 @@ pub(super) fn copy(parts: &[(u64, usize)]) -> Result<Box<[u8]>, Errno> {
     let mut rest = &mut *bytes;
     for &(addr, length) in parts {
         let (part, behind) = rest.split_at_mut(length);
-        guard::load(addr, part).map_err(|_| Errno(libc::EFAULT))?;
+        guard::load(addr, part).map_err(|_| {
+            reasons::wrong(
+                Errno(libc::EFAULT),
+                "inline data is copied when it is posted, and its memory is not mapped",
+                "give addresses of live memory; inline data needs no lkey, but it must be there",
+            )
+        })?;
         rest = behind;
     }
     Ok(bytes)

@@ -18,7 +18,7 @@ use crate::kernel::Errno;
 use crate::runtime::async_events::AsyncEvents;
 use crate::runtime::qp::Qp;
 use crate::verbs::objects::{ProtectionDomain, answer_attr, engine_attr, queue_sizes, route};
-use crate::verbs::query;
+use crate::verbs::{query, reasons};
 
 const EINVAL: Errno = Errno(libc::EINVAL);
 
@@ -90,7 +90,11 @@ unsafe fn create(ibv_context: *mut v::ibv_context, attr: &mut v::ibv_qp_init_att
     if attr.comp_mask & !INIT_ATTRS != 0
         || (attr.comp_mask & v::IBV_QP_INIT_ATTR_CREATE_FLAGS != 0 && attr.create_flags != 0)
     {
-        return Err(Errno(libc::EOPNOTSUPP));
+        return Err(reasons::wrong(
+            Errno(libc::EOPNOTSUPP),
+            "comp_mask or create_flags ask for what this device does not have",
+            "leave create_flags 0, and RSS, flow tags and source QPNs out",
+        ));
     }
     let qp_type = match attr.qp_type {
         v::IBV_QPT_RC => QpType::Rc,
@@ -98,7 +102,13 @@ unsafe fn create(ibv_context: *mut v::ibv_context, attr: &mut v::ibv_qp_init_att
         v::IBV_QPT_UD => QpType::Ud,
         v::IBV_QPT_XRC_SEND => QpType::XrcSend,
         v::IBV_QPT_XRC_RECV => QpType::XrcRecv,
-        _ => return Err(Errno(libc::EOPNOTSUPP)),
+        _ => {
+            return Err(reasons::wrong(
+                Errno(libc::EOPNOTSUPP),
+                "qp_type is none that this device has",
+                "use IBV_QPT_RC, _UC, _UD, _XRC_SEND or _XRC_RECV",
+            ));
+        }
     };
     let operations = (attr.comp_mask & v::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0).then_some(attr.send_ops_flags);
     if operations.is_some_and(|asked| asked & !builder::operations(qp_type) != 0) {
@@ -118,7 +128,11 @@ unsafe fn create(ibv_context: *mut v::ibv_context, attr: &mut v::ibv_qp_init_att
         || (receives && attr.recv_cq.is_null())
         || (!sends && (!given(v::IBV_QP_INIT_ATTR_XRCD) || xrcd.is_null()))
     {
-        return Err(EINVAL);
+        return Err(reasons::wrong(
+            EINVAL,
+            "pd, send_cq, recv_cq or xrcd is missing",
+            "set pd, send_cq and recv_cq (of XRC: pd and send_cq, or xrcd) and the comp_mask that says so",
+        ));
     }
     let cap = if sends { queue_sizes(&attr.cap, receives && attr.srq.is_null())? } else { NO_CAP };
     // SAFETY: the caller's objects.
@@ -134,7 +148,11 @@ unsafe fn create(ibv_context: *mut v::ibv_context, attr: &mut v::ibv_qp_init_att
     };
     // A queue of XRC belongs to no queue pair.
     if srq.is_some_and(|srq| srq.srq.xrc().is_some()) {
-        return Err(EINVAL);
+        return Err(reasons::wrong(
+            EINVAL,
+            "srq is of XRC, which belongs to no queue pair",
+            "make the SRQ with IBV_SRQT_BASIC",
+        ));
     }
     let port = context.port();
     if qp_type == QpType::Ud {
@@ -280,9 +298,10 @@ pub(super) unsafe extern "C" fn modify_qp(qp: *mut v::ibv_qp, attr: *mut v::ibv_
         let mask = AttrMask::from_bits(attr_mask.cast_unsigned()).without(unused_attributes(qp_type));
         let given = engine_attr(attr, mask)?;
         let current = object.qp.inspect(|engine| engine.state());
-        let state = |number| QpState::from_u32(number).ok_or(EINVAL);
+        let state = |number| QpState::from_u32(number).ok_or_else(|| reasons::value(AttrMask::STATE));
         if mask.contains(AttrMask::CUR_STATE) && state(attr.cur_qp_state)? != current {
-            return Err(EINVAL);
+            let error = urxe_engine::attr::ModifyError::CurrentState(current);
+            return Err(reasons::modify(qp_type, current, state(attr.cur_qp_state)?, error));
         }
         let to = if mask.contains(AttrMask::STATE) { state(attr.qp_state)? } else { current };
         let way = if mask.contains(AttrMask::AV) {
@@ -296,8 +315,12 @@ pub(super) unsafe extern "C" fn modify_qp(qp: *mut v::ibv_qp, attr: *mut v::ibv_
             None
         };
         let port = object.qp.port();
+        let address = way.as_ref().map(|way| way.remote().ip());
         port.with_work(|work| object.qp.drive(work, |engine, io| engine.modify(io, to, mask, &given, way)))
-            .map_err(|_| EINVAL)?;
+            .map_err(|error| reasons::modify(qp_type, current, to, error))?;
+        if let Some(observer) = port.observer() {
+            observer.connected(object.qp.qpn(), object.qp.inspect(|engine| reasons::peer(engine, address)));
+        }
         if to == QpState::Reset {
             object.qp.forget_completions();
         }

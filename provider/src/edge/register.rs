@@ -1,7 +1,6 @@
 //! How libibverbs gets to know the provider, and the devices.
 
 use std::ffi::{CStr, c_char};
-use std::io::Write;
 use std::path::Path;
 use std::ptr;
 use std::sync::OnceLock;
@@ -11,6 +10,7 @@ use urxe_ffi::driver::device::{verbs_match_value, verbs_sysfs_dev};
 use urxe_ffi::private::Libibverbs;
 
 use super::{context, guarded, import};
+use crate::observe::complain;
 use crate::{device, kernel};
 
 /// The library that loaded us.
@@ -47,12 +47,6 @@ static CONSTRUCTOR: extern "C" fn() = construct;
 /// The library that loaded us.
 pub(super) fn library() -> Option<&'static Libibverbs> {
     LIBRARY.get()
-}
-
-/// Says something to the person in front of the program: one line.
-pub(super) fn complain(what: &dyn std::fmt::Display) {
-    // Nothing can be done about a closed stderr.
-    let _ = writeln!(std::io::stderr(), "urxe: {what}");
 }
 
 extern "C" fn construct() {

@@ -15,6 +15,7 @@ use crate::limits;
 use crate::runtime::async_events::AsyncEvents;
 use crate::runtime::srq::{Srq, Xrc};
 use crate::verbs::objects::{ProtectionDomain, post_errno};
+use crate::verbs::reasons;
 
 const EINVAL: Errno = Errno(libc::EINVAL);
 
@@ -90,8 +91,14 @@ unsafe fn create(
     let (context, domain) = unsafe { (shared((*pd).context), mr::domain(pd)) };
     context.check_alive()?;
     // No requests at all is refused, as by the kernel's rxe (`rxe_srq_chk_init`).
-    if !(1..=limits::MAX_SRQ_WR).contains(&attr.max_wr) || attr.max_sge > limits::MAX_SGE {
-        return Err(EINVAL);
+    if attr.max_wr == 0 {
+        return Err(reasons::wrong(EINVAL, "attr.max_wr is 0", "ask for at least one work request"));
+    }
+    if attr.max_wr > limits::MAX_SRQ_WR {
+        return Err(reasons::at_most(EINVAL, "attr.max_wr", attr.max_wr, limits::MAX_SRQ_WR));
+    }
+    if attr.max_sge > limits::MAX_SGE {
+        return Err(reasons::at_most(EINVAL, "attr.max_sge", attr.max_sge, limits::MAX_SGE));
     }
     attr.max_sge = attr.max_sge.max(1);
     let port = context.port();

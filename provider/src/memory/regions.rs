@@ -6,10 +6,11 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use urxe_engine::memory::Full;
 use urxe_engine::mw::TableError;
-use urxe_engine::{Bind, BindError, Fault, Key, Memory, Pd, Refusal, Region, RegionTable, WindowType};
+use urxe_engine::{Bind, BindError, Denied, Fault, Key, Memory, Pd, Refusal, Region, RegionTable, WindowType};
 use urxe_wire::Qpn;
 
 use super::guard;
+use crate::observe;
 
 /// All regions and memory windows of a device. Read by every packet, changed by registration.
 #[derive(Debug)]
@@ -126,7 +127,7 @@ impl Memory for Regions {
     }
 
     fn bind(&self, pd: Pd, qpn: Qpn, bind: &Bind) -> Result<(), BindError> {
-        let old = self.table_mut().bind(pd, qpn, bind)?;
+        let old = self.table_mut().bind(pd, qpn, bind).inspect_err(|error| observe::unbound(*error))?;
         if let Some(old) = old {
             settle(old);
         }
@@ -137,5 +138,9 @@ impl Memory for Regions {
         let old = self.table_mut().invalidate(pd, qpn, key)?;
         settle(old);
         Ok(())
+    }
+
+    fn refused(&self, denied: &Denied, region: Option<&Region>) {
+        observe::refused(denied, region);
     }
 }

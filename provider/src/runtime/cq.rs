@@ -130,6 +130,11 @@ impl Cq {
         lock(&self.queue).has_overrun()
     }
 
+    /// Elements it can hold.
+    pub(crate) fn capacity(&self) -> usize {
+        lock(&self.queue).capacity()
+    }
+
     /// Changes the capacity, unless it holds more.
     pub(crate) fn resize(&self, capacity: usize) -> Result<(), usize> {
         lock(&self.queue).resize(capacity)

@@ -11,6 +11,7 @@ use super::cq::{Added, Cq};
 use super::srq::{Srq, XrcSrqs};
 use crate::counters::Counters;
 use crate::memory::regions::Regions;
+use crate::observe::Observer;
 
 /// The engine's [`Host`].
 #[derive(Debug)]
@@ -27,16 +28,20 @@ impl Host for Surroundings {
 pub(crate) struct Sender {
     port: Arc<Port>,
     batch: TxBatch,
+    observer: Option<Arc<Observer>>,
 }
 
 impl Sender {
-    pub(crate) fn new(port: Arc<Port>) -> Self {
-        Self { port, batch: TxBatch::new() }
+    pub(crate) fn new(port: Arc<Port>, observer: Option<Arc<Observer>>) -> Self {
+        Self { port, batch: TxBatch::new(), observer }
     }
 
     /// Sends what has been committed.
     pub(crate) fn flush(&mut self) {
         self.batch.flush(&self.port);
+        if let Some(observer) = &self.observer {
+            observer.flush();
+        }
     }
 }
 
@@ -72,7 +77,10 @@ impl Network for Sender {
     }
 
     fn commit(&mut self) {
-        self.batch.commit();
+        let sealed = self.batch.commit();
+        if let (Some(observer), Some(sealed)) = (&self.observer, sealed) {
+            observer.sent(&sealed);
+        }
     }
 }
 
@@ -89,11 +97,20 @@ pub(crate) struct Upcalls {
     held: Vec<(Arc<Srq>, Cqe)>,
     counters: Arc<Counters>,
     xrc_srqs: Arc<XrcSrqs>,
+    observer: Option<Arc<Observer>>,
 }
 
 impl Upcalls {
-    pub(crate) const fn new(counters: Arc<Counters>, xrc_srqs: Arc<XrcSrqs>) -> Self {
-        Self { events: Vec::new(), overruns: Vec::new(), moderated: Vec::new(), held: Vec::new(), counters, xrc_srqs }
+    pub(crate) const fn new(counters: Arc<Counters>, xrc_srqs: Arc<XrcSrqs>, observer: Option<Arc<Observer>>) -> Self {
+        Self {
+            events: Vec::new(),
+            overruns: Vec::new(),
+            moderated: Vec::new(),
+            held: Vec::new(),
+            counters,
+            xrc_srqs,
+            observer,
+        }
     }
 
     /// Adds the completions held back to their queues.
@@ -114,10 +131,18 @@ impl Consumer for Upcalls {
     type Srq = Arc<Srq>;
 
     fn complete(&mut self, cq: &Arc<Cq>, cqe: Cqe) {
+        if let Some(observer) = &self.observer {
+            observer.completion(&cqe);
+        }
         match cq.push(cqe) {
             Added::Done => {}
             Added::EventBy(at) => self.moderated.push((at, Arc::clone(cq))),
-            Added::Overrun => self.overruns.push(Arc::clone(cq)),
+            Added::Overrun => {
+                if let Some(observer) = &self.observer {
+                    observer.overrun(&cqe, cq.capacity());
+                }
+                self.overruns.push(Arc::clone(cq));
+            }
         }
     }
 
@@ -138,10 +163,16 @@ impl Consumer for Upcalls {
     }
 
     fn async_event(&mut self, qpn: Qpn, event: AsyncEvent) {
+        if let Some(observer) = &self.observer {
+            observer.async_event(qpn, event);
+        }
         self.events.push((qpn, event));
     }
 
-    fn trace(&mut self, _qpn: Qpn, event: Event) {
+    fn trace(&mut self, qpn: Qpn, event: Event) {
+        if let Some(observer) = &self.observer {
+            observer.event(qpn, &event);
+        }
         self.counters.count(event);
     }
 }

@@ -23,6 +23,7 @@ use super::{clock, lock};
 use crate::counters::{Counters, bump};
 use crate::limits;
 use crate::memory::regions::Regions;
+use crate::observe::Observer;
 
 /// Datagrams (GRO runs) taken before answering: a run can be 15 packets of 4096 bytes, and a peer waits for the
 /// answer to keep its window moving.
@@ -43,6 +44,8 @@ pub(crate) struct NetPort {
     has_unfinished: AtomicBool,
     spare: Mutex<Vec<Work>>,
     counters: Arc<Counters>,
+    /// Somebody wants to see what happens.
+    observer: Option<Arc<Observer>>,
     xrc_srqs: Arc<XrcSrqs>,
     /// Who takes datagrams to QP1.
     pub(super) gsi: RwLock<Option<Arc<dyn Gsi>>>,
@@ -75,8 +78,9 @@ pub(super) struct Token {
 
 impl NetPort {
     /// Opens the device's sockets.
-    pub(crate) fn open(interface: Interface, seed: u64) -> Result<Self, PortError> {
+    pub(crate) fn open(name: &str, interface: Interface, seed: u64) -> Result<Self, PortError> {
         let (port, receiver) = Port::open(interface)?;
+        let observer = Observer::new(name, port.interface());
         let port = Arc::new(port);
         let kick = eventfd().map_err(|source| PortError::os("make an eventfd", source))?;
         let counters = Arc::new(Counters::default());
@@ -92,6 +96,7 @@ impl NetPort {
             has_unfinished: AtomicBool::new(false),
             spare: Mutex::new(Vec::new()),
             counters,
+            observer,
             xrc_srqs: Arc::default(),
             gsi: RwLock::new(None),
             gsi_timer: AtomicU64::new(u64::MAX),
@@ -106,8 +111,9 @@ impl NetPort {
     }
 
     fn new_work(&self) -> Work {
-        let upcalls = Upcalls::new(Arc::clone(&self.counters), Arc::clone(&self.xrc_srqs));
-        Work { sender: Sender::new(Arc::clone(&self.port)), upcalls }
+        let observer = self.observer.clone();
+        let upcalls = Upcalls::new(Arc::clone(&self.counters), Arc::clone(&self.xrc_srqs), observer.clone());
+        Work { sender: Sender::new(Arc::clone(&self.port), observer), upcalls }
     }
 
     /// Packets a peer may be thought to hold in its receive buffer, from what ours holds: the bound of windows.
@@ -129,6 +135,11 @@ impl NetPort {
     /// What went wrong, and how often.
     pub(crate) fn counters(&self) -> &Counters {
         &self.counters
+    }
+
+    /// Who sees what happens, if anybody wants to.
+    pub(crate) const fn observer(&self) -> Option<&Arc<Observer>> {
+        self.observer.as_ref()
     }
 
     /// Registered memory.
@@ -158,6 +169,9 @@ impl NetPort {
     pub(super) fn remove_qp(&self, qpn: Qpn) {
         self.qps.write().unwrap_or_else(PoisonError::into_inner).remove(&qpn);
         self.port.free_qpn(qpn);
+        if let Some(observer) = &self.observer {
+            observer.forgotten(qpn);
+        }
     }
 
     /// The queue pair of this number.
@@ -223,6 +237,9 @@ impl NetPort {
         let now = clock::now();
         let mut last: Option<Arc<Qp>> = None;
         let received = self.port.receive(receiver, BUDGET, &mut |datagram| {
+            if let Some(observer) = &self.observer {
+                observer.received(&datagram, |qpn| self.qp(qpn).is_some());
+            }
             //= spec/packets.md#pkt-010
             //# A packet whose ICRC is wrong MUST be counted and dropped without an answer.
             if datagram.verify() == Check::Bad {
@@ -262,6 +279,10 @@ impl NetPort {
                 touched.push(Arc::clone(qp));
             }
         });
+        if let Some(observer) = self.observer.as_ref().filter(|_| received > 0) {
+            observer.settle();
+            observer.flush();
+        }
         for qp in touched.drain(..) {
             qp.untouch();
             qp.drive(work, |_, _| ());

@@ -12,10 +12,12 @@ use crate::kernel::Errno;
 use crate::kernel::event_file::EventFile;
 use crate::kernel::uverbs::{self, GidEntry, GidType};
 use crate::limits;
+use crate::observe;
 use crate::runtime::fork::{self, Generation};
 use crate::runtime::port::NetPort;
 use crate::runtime::{lock, progress};
 use crate::verbs::handles::Handles;
+use crate::verbs::reasons;
 use crate::verbs::xrcd::XrcDomains;
 
 /// An open device: what `ibv_open_device` gives.
@@ -60,6 +62,8 @@ pub(crate) enum OpenError {
     Port(PortError),
     /// The system refuses something else.
     System(Errno),
+    /// The environment asks for what makes no sense.
+    Settings(observe::settings::Invalid),
 }
 
 impl SharedPort {
@@ -72,8 +76,9 @@ impl SharedPort {
         if let Some(port) = open.iter().filter_map(std::sync::Weak::upgrade).find(mine) {
             return Ok(port);
         }
+        observe::settings::get().as_ref().map_err(|invalid| OpenError::Settings(invalid.clone()))?;
         let interface = Interface::by_name(netdev).map_err(OpenError::Port)?;
-        let port = Arc::new(NetPort::open(interface, random_seed()?).map_err(OpenError::Port)?);
+        let port = Arc::new(NetPort::open(name, interface, random_seed()?).map_err(OpenError::Port)?);
         fork::remember(&port);
         let thread = progress::start(Arc::clone(&port));
         let thread = thread.map_err(|e| OpenError::System(Errno(e.raw_os_error().unwrap_or(libc::EAGAIN))))?;
@@ -163,7 +168,7 @@ impl Context {
 
     /// EIO in a child that inherited it.
     pub(crate) fn check_alive(&self) -> Result<(), Errno> {
-        if self.generation == Generation::now() { Ok(()) } else { Err(Errno(libc::EIO)) }
+        if self.generation == Generation::now() { Ok(()) } else { Err(reasons::inherited()) }
     }
 
     /// A row of the GID table.

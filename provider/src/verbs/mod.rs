@@ -6,4 +6,5 @@ pub(crate) mod dm;
 pub(crate) mod handles;
 pub(crate) mod objects;
 pub(crate) mod query;
+pub(crate) mod reasons;
 pub(crate) mod xrcd;

@@ -10,6 +10,7 @@ use urxe_net::{Destination, Gid, Route};
 use urxe_wire::{Mtu, Psn, QKey, Qpn, RnrTimer};
 
 use super::context::Context;
+use super::reasons;
 use crate::kernel::Errno;
 use crate::limits;
 use crate::memory::maps;
@@ -116,11 +117,11 @@ impl Registration {
     pub(crate) fn region(&self, pd: Pd) -> Result<Region, Errno> {
         let access = self.access & !OPTIONAL_ACCESS;
         let changes_remotely = access & (v::IBV_ACCESS_REMOTE_WRITE | v::IBV_ACCESS_REMOTE_ATOMIC) != 0;
-        if access & !REGION_ACCESS != 0
-            || (changes_remotely && access & v::IBV_ACCESS_LOCAL_WRITE == 0)
-            || self.address.checked_add(self.length).is_none()
-        {
-            return Err(EINVAL);
+        if access & !REGION_ACCESS != 0 || (changes_remotely && access & v::IBV_ACCESS_LOCAL_WRITE == 0) {
+            return Err(reasons::region_access(access, REGION_ACCESS));
+        }
+        if self.address.checked_add(self.length).is_none() {
+            return Err(reasons::wrong(EINVAL, "addr + length wraps around", "check the length"));
         }
         let access = Access::from_bits(access);
         let iova = if access.contains(Access::ZERO_BASED) { 0 } else { self.iova };
@@ -129,7 +130,7 @@ impl Registration {
         }
         if !access.contains(Access::ON_DEMAND) {
             maps::check(self.address, self.length, access.intersects(Access::ANY_WRITE))
-                .map_err(|_| Errno(libc::EFAULT))?;
+                .map_err(|error| reasons::region_memory(self.address, self.length, error))?;
         }
         let (length, host) = (self.length, self.address);
         Ok(Region { key: Key(0), pd, access, iova, length, host, kind: RegionKind::Memory })
@@ -141,13 +142,16 @@ impl Registration {
 /// # Errors
 /// EINVAL for more than the device has.
 pub(crate) fn queue_sizes(cap: &v::ibv_qp_cap, has_recv_queue: bool) -> Result<QpCap, Errno> {
-    let within = cap.max_send_wr <= limits::MAX_QP_WR
-        && cap.max_recv_wr <= limits::MAX_QP_WR
-        && cap.max_send_sge <= limits::MAX_SGE
-        && cap.max_recv_sge <= limits::MAX_SGE
-        && cap.max_inline_data <= limits::MAX_INLINE;
-    if !within {
-        return Err(EINVAL);
+    for (what, given, most) in [
+        ("cap.max_send_wr", cap.max_send_wr, limits::MAX_QP_WR),
+        ("cap.max_recv_wr", cap.max_recv_wr, limits::MAX_QP_WR),
+        ("cap.max_send_sge", cap.max_send_sge, limits::MAX_SGE),
+        ("cap.max_recv_sge", cap.max_recv_sge, limits::MAX_SGE),
+        ("cap.max_inline_data", cap.max_inline_data, limits::MAX_INLINE),
+    ] {
+        if given > most {
+            return Err(reasons::at_most(EINVAL, what, given, most));
+        }
     }
     Ok(QpCap {
         max_send_wr: cap.max_send_wr.max(1),
@@ -165,17 +169,20 @@ pub(crate) fn queue_sizes(cap: &v::ibv_qp_cap, has_recv_queue: bool) -> Result<Q
 pub(crate) fn engine_attr(attr: &v::ibv_qp_attr, mask: AttrMask) -> Result<QpAttr, Errno> {
     let given = |bit| mask.contains(bit);
     let mtu = u8::try_from(attr.path_mtu).ok().and_then(Mtu::from_code);
-    if (given(AttrMask::PATH_MTU) && mtu.is_none())
-        || (given(AttrMask::PORT) && attr.port_num != 1)
-        || (given(AttrMask::AV) && attr.ah_attr.port_num != 1)
+    for (bit, bad) in [
+        (AttrMask::PATH_MTU, mtu.is_none()),
+        (AttrMask::PORT, attr.port_num != 1),
+        (AttrMask::AV, attr.ah_attr.port_num != 1),
         // RoCE has none (the kernel's `_ib_modify_qp`).
-        || given(AttrMask::ALT_PATH)
-        || (given(AttrMask::PKEY_INDEX) && attr.pkey_index != 0)
-        || (given(AttrMask::MAX_QP_RD_ATOMIC) && attr.max_rd_atomic > limits::MAX_RD_ATOM)
-        || (given(AttrMask::MAX_DEST_RD_ATOMIC) && attr.max_dest_rd_atomic > limits::MAX_RD_ATOM)
-        || (given(AttrMask::MIN_RNR_TIMER) && attr.min_rnr_timer > 31)
-    {
-        return Err(EINVAL);
+        (AttrMask::ALT_PATH, true),
+        (AttrMask::PKEY_INDEX, attr.pkey_index != 0),
+        (AttrMask::MAX_QP_RD_ATOMIC, attr.max_rd_atomic > limits::MAX_RD_ATOM),
+        (AttrMask::MAX_DEST_RD_ATOMIC, attr.max_dest_rd_atomic > limits::MAX_RD_ATOM),
+        (AttrMask::MIN_RNR_TIMER, attr.min_rnr_timer > 31),
+    ] {
+        if given(bit) && bad {
+            return Err(reasons::value(bit));
+        }
     }
     Ok(QpAttr {
         access: Access::from_bits(attr.qp_access_flags),
@@ -237,9 +244,13 @@ pub(crate) struct AddressVector {
 /// EINVAL without a GRH, or if the GIDs are not of use; else what the system says.
 pub(crate) fn route(context: &Context, av: &AddressVector, dest_qpn: u32) -> Result<Arc<Route>, Errno> {
     if !av.is_global {
-        return Err(EINVAL);
+        return Err(reasons::wrong(
+            EINVAL,
+            "ah_attr.is_global is 0: this is RoCE, which needs a GRH",
+            "set is_global to 1, grh.dgid to the peer's GID and grh.sgid_index to a row of the own table",
+        ));
     }
-    let local = context.gid_row(av.sgid_index).map_err(|_| EINVAL)?;
+    let local = context.gid_row(av.sgid_index).map_err(|_| reasons::no_gid_row(av.sgid_index))?;
     let to = Destination {
         local,
         remote: av.dgid,
@@ -248,12 +259,12 @@ pub(crate) fn route(context: &Context, av: &AddressVector, dest_qpn: u32) -> Res
         tclass: av.traffic_class,
         hop_limit: av.hop_limit,
     };
-    context.port().net().route(&to).map_err(|_| EINVAL)
+    context.port().net().route(&to).map_err(|error| reasons::no_route(&error))
 }
 
 /// The errno of a refused post (`ibv_post_send(3)`, `ibv_post_recv(3)`).
-pub(crate) const fn post_errno(error: PostError) -> Errno {
-    match error {
+pub(crate) fn post_errno(error: PostError) -> Errno {
+    let errno = match error {
         PostError::QueueFull => Errno(libc::ENOMEM),
         PostError::State(_)
         | PostError::TooManySge
@@ -261,5 +272,6 @@ pub(crate) const fn post_errno(error: PostError) -> Errno {
         | PostError::Length
         | PostError::NoRecvQueue
         | PostError::Operation => EINVAL,
-    }
+    };
+    reasons::post(errno, error)
 }

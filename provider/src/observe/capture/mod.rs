@@ -1,0 +1,259 @@
+//! Captures: what this process sends and receives, as a pcapng file that Wireshark opens without settings.
+//!
+//! A process has one file. Every device is an interface in it, named after the process and the device. Packets are
+//! written when the burst that they belong to is through, so that a program that is killed leaves all but its last burst.
+
+mod frame;
+mod pcapng;
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use urxe_wire::icrc::Check;
+
+use crate::runtime::lock;
+use frame::Addresses;
+use pcapng::{Direction, Record};
+
+/// Bytes collected before they are written in any case.
+const BUFFER: usize = 1 << 18;
+
+/// What `URXE_PCAP` and its kin ask for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Settings {
+    /// The file; `%p` in its name stands for the process id.
+    pub(super) path: PathBuf,
+    /// Bytes kept of each packet, from the Ethernet header on; 0 for all.
+    pub(super) snaplen: u32,
+    /// Bytes after which a new file is begun, and how many old ones are kept.
+    pub(super) rotation: Option<(u64, u32)>,
+}
+
+/// The file of this process.
+#[derive(Debug)]
+pub(super) struct Capture {
+    pid: u32,
+    settings: Settings,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    path: PathBuf,
+    /// `None` after an error: a full disk must not keep the program from working.
+    file: Option<File>,
+    written: u64,
+    interfaces: Vec<(String, String)>,
+    buffer: Vec<u8>,
+    scratch: Vec<u8>,
+}
+
+/// One device's place in the file.
+#[derive(Clone, Debug)]
+pub(super) struct Interface {
+    capture: Arc<Capture>,
+    id: u32,
+}
+
+/// The capture that devices of this process share, while one is open.
+static OPEN: Mutex<Weak<Capture>> = Mutex::new(Weak::new());
+
+impl Interface {
+    /// The device `name` on `netdev` in the file of this process, which is begun if need be.
+    pub(super) fn open(settings: &Settings, name: &str, netdev: &str) -> io::Result<Self> {
+        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        let pid = std::process::id();
+        let capture = match open.upgrade().filter(|capture| capture.pid == pid) {
+            Some(capture) => capture,
+            None => {
+                let capture = Arc::new(Capture::create(settings, pid)?);
+                *open = Arc::downgrade(&capture);
+                capture
+            }
+        };
+        let process = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
+        let name = format!("{}[{pid}] {name}", process.trim_end());
+        let id = {
+            let mut state = lock(&capture.state);
+            let description = format!("urxe on {netdev}");
+            let State { buffer, interfaces, .. } = &mut *state;
+            pcapng::interface(buffer, &name, &description, settings.snaplen);
+            interfaces.push((name, description));
+            let id = u32::try_from(state.interfaces.len() - 1).unwrap_or(u32::MAX);
+            state.flush(settings);
+            id
+        };
+        Ok(Self { capture, id })
+    }
+
+    /// Notes a packet (BTH to ICRC) that was sent `from` one endpoint `to` another with an IPv4 identification.
+    pub(super) fn sent(&self, from: SocketAddr, to: SocketAddr, id: u16, packet: &[u8], comments: &[String]) {
+        self.note(Direction::Sent, &Addresses::new(from, to, id), packet, now(), comments);
+    }
+
+    /// Notes a packet that was received.
+    pub(super) fn received(&self, packet: &Received, comments: &[String]) {
+        let Received { from, to, check, tclass, hop_limit, expected_id, at, .. } = *packet;
+        let addresses = Addresses::new(from, to, expected_id).recovered(check);
+        let hop_limit = if hop_limit == 0 { addresses.hop_limit } else { hop_limit };
+        let addresses = Addresses { tclass, hop_limit, ..addresses };
+        self.note(Direction::Received, &addresses, &packet.bytes, at, comments);
+    }
+
+    fn note(&self, direction: Direction, addresses: &Addresses, packet: &[u8], at: u64, comments: &[String]) {
+        let settings = &self.capture.settings;
+        let mut state = lock(&self.capture.state);
+        let State { buffer, scratch, .. } = &mut *state;
+        scratch.clear();
+        let len = frame::headers(scratch, addresses, packet) + packet.len();
+        let keep = match settings.snaplen {
+            0 => len,
+            snaplen => len.min(snaplen as usize),
+        };
+        scratch.extend_from_slice(packet.get(..keep.saturating_sub(scratch.len())).unwrap_or(packet));
+        scratch.truncate(keep);
+        pcapng::packet(buffer, &Record { interface: self.id, at, direction, bytes: scratch, len, comments });
+        if state.buffer.len() >= BUFFER {
+            state.flush(settings);
+        }
+    }
+
+    /// Writes what has been noted.
+    pub(super) fn flush(&self) {
+        lock(&self.capture.state).flush(&self.capture.settings);
+    }
+}
+
+/// A packet that was received, kept until it is known what became of it.
+#[derive(Debug)]
+pub(super) struct Received {
+    pub(super) from: SocketAddr,
+    pub(super) to: SocketAddr,
+    pub(super) tclass: u8,
+    pub(super) hop_limit: u8,
+    pub(super) expected_id: u16,
+    pub(super) check: Check,
+    /// Nanoseconds since 1970.
+    pub(super) at: u64,
+    /// BTH to ICRC.
+    pub(super) bytes: Vec<u8>,
+}
+
+/// Nanoseconds since 1970.
+pub(super) fn now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl Capture {
+    fn create(settings: &Settings, pid: u32) -> io::Result<Self> {
+        let (path, file) = claim(&settings.path, pid)?;
+        let mut state = State {
+            path,
+            file: Some(file),
+            written: 0,
+            interfaces: Vec::new(),
+            buffer: Vec::with_capacity(BUFFER),
+            scratch: Vec::with_capacity(frame::MAX_HEADERS + 4200),
+        };
+        pcapng::section(&mut state.buffer, APPLICATION);
+        Ok(Self { pid, settings: settings.clone(), state: Mutex::new(state) })
+    }
+}
+
+const APPLICATION: &str = concat!("urxe ", env!("CARGO_PKG_VERSION"));
+
+impl State {
+    fn flush(&mut self, settings: &Settings) {
+        if let Some(file) = &mut self.file
+            && !self.buffer.is_empty()
+        {
+            match file.write_all(&self.buffer) {
+                Ok(()) => self.written += self.buffer.len() as u64,
+                Err(error) => {
+                    super::complain(&format_args!("the capture ends here: {}: {error}", self.path.display()));
+                    self.file = None;
+                }
+            }
+        }
+        self.buffer.clear();
+        if let Some((size, keep)) = settings.rotation
+            && self.file.is_some()
+            && self.written >= size
+        {
+            self.rotate(settings, keep);
+        }
+    }
+
+    /// `file` becomes `file.1`, that `file.2`, and so on; a new `file` is begun.
+    fn rotate(&mut self, settings: &Settings, keep: u32) {
+        for number in (0..keep).rev() {
+            let from = if number == 0 { self.path.clone() } else { numbered(&self.path, number) };
+            // It fails for those that are not there yet.
+            let _ = std::fs::rename(from, numbered(&self.path, number + 1));
+        }
+        match open(&self.path) {
+            Ok(file) => {
+                // The lock on the old one goes when it is closed.
+                let _ = try_lock(&file);
+                let _ = file.set_len(0);
+                self.file = Some(file);
+                self.written = 0;
+                pcapng::section(&mut self.buffer, APPLICATION);
+                for (name, description) in &self.interfaces {
+                    pcapng::interface(&mut self.buffer, name, description, settings.snaplen);
+                }
+            }
+            Err(error) => {
+                super::complain(&format_args!("the capture ends here: {}: {error}", self.path.display()));
+                self.file = None;
+            }
+        }
+    }
+}
+
+fn numbered(path: &Path, number: u32) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!(".{number}"));
+    name.into()
+}
+
+/// Opens the file for this process alone. When another process is writing to it, this one's gets its process id before
+/// the extension.
+fn claim(path: &Path, pid: u32) -> io::Result<(PathBuf, File)> {
+    let text = path.to_string_lossy();
+    let path = if text.contains("%p") { PathBuf::from(text.replace("%p", &pid.to_string())) } else { path.to_owned() };
+    let file = open(&path)?;
+    // What is no regular file, such as a pipe to Wireshark, is for whoever says so.
+    if !file.metadata()?.is_file() {
+        return Ok((path, file));
+    }
+    if try_lock(&file) {
+        file.set_len(0)?;
+        return Ok((path, file));
+    }
+    let extension = path.extension().map(|extension| extension.to_string_lossy().into_owned());
+    let own = match extension {
+        Some(extension) => path.with_extension(format!("{pid}.{extension}")),
+        None => path.with_extension(pid.to_string()),
+    };
+    let file = open(&own)?;
+    try_lock(&file);
+    file.set_len(0)?;
+    Ok((own, file))
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).create(true).truncate(false).open(path)
+}
+
+/// Whether the file is locked for us now.
+fn try_lock(file: &File) -> bool {
+    // SAFETY: a descriptor of ours; does not wait.
+    unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) == 0 }
+}

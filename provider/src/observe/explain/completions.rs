@@ -1,0 +1,206 @@
+//! Errors that show after the call: completions, asynchronous events.
+
+use std::time::Duration;
+
+use urxe_engine::{AsyncEvent, Cqe, SendOp, WcOpcode, WcStatus};
+use urxe_wire::Qpn;
+
+use super::Format;
+use super::line::Line;
+use crate::observe::peers::Known;
+use crate::observe::words::{self, Request};
+use crate::observe::{Observer, scene};
+use crate::runtime::lock;
+
+/// Explains a completion with an error; flushed ones once for each way to ERR, and not if that was explained itself.
+pub(in crate::observe) fn completion(observer: &Observer, format: Format, cqe: &Cqe) {
+    let explained = lock(&observer.peers).explain(cqe.qpn);
+    if explained && cqe.status == WcStatus::WrFlushError {
+        return;
+    }
+    let Some(entry) = urxe_explain::wc::TABLE.by_number(cqe.status as u32) else { return };
+    let receive = matches!(cqe.opcode, WcOpcode::Recv | WcOpcode::RecvRdmaWithImm);
+    let failed = scene::with(|scene| scene.failed.take().filter(|(.., status)| *status == cqe.status && !receive));
+    let (to, (why, remedy)) = {
+        let peers = lock(&observer.peers);
+        let known = peers.get(cqe.qpn);
+        let to = known.map_or(String::new(), |known| format!(" to {}", Who(known)));
+        let told = if receive { receiving(cqe) } else { sending(cqe, failed.as_ref(), known) };
+        (to, told.unwrap_or_else(|| (entry.cause.to_owned(), entry.remedy.to_owned())))
+    };
+    let request = match (&failed, receive) {
+        (Some((op, length, _)), _) => format!(", {}", Request(op, *length)),
+        (None, true) => ", receive".to_owned(),
+        (None, false) => String::new(),
+    };
+    let what = format!("{} for wr_id {} on QP {}{to}{request}", entry.name, cqe.wr_id, cqe.qpn);
+    Line {
+        kind: "completion",
+        device: &observer.device,
+        code: entry.name,
+        qp: Some(cqe.qpn.get()),
+        wr_id: Some(cqe.wr_id),
+        what: &what,
+        why: &why,
+        remedy: &remedy,
+    }
+    .print(format);
+}
+
+/// The peer of a queue pair.
+struct Who<'a>(&'a Known);
+
+impl std::fmt::Display for Who<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let peer = &self.0.peer;
+        match peer.address {
+            Some(address) => write!(f, "QP {} at {address}", peer.qpn),
+            None => write!(f, "QP {}", peer.qpn),
+        }
+    }
+}
+
+/// What is wrong with a receive.
+fn receiving(cqe: &Cqe) -> Option<(String, String)> {
+    if cqe.status == WcStatus::WrFlushError {
+        return Some(flushed());
+    }
+    let (fault, refused) = scene::with(|scene| Some((scene.fault.clone()?, scene.refused.clone())))?;
+    let (fault, why) = fault;
+    Some((why, words::fault_remedy(fault, refused.as_ref()).to_owned()))
+}
+
+fn flushed() -> (String, String) {
+    (
+        "the queue pair was moved to ERR without an error of its own: by the application, or by disconnecting"
+            .to_owned(),
+        "nothing if that was meant; to use the queue pair again, go through RESET".to_owned(),
+    )
+}
+
+/// What is wrong with a send request.
+fn sending(cqe: &Cqe, failed: Option<&(SendOp, u32, WcStatus)>, known: Option<&Known>) -> Option<(String, String)> {
+    let told = |why: String, remedy: &str| Some((why, remedy.to_owned()));
+    match cqe.status {
+        WcStatus::WrFlushError => Some(flushed()),
+        WcStatus::LocalProtectionError => {
+            let earlier = known.and_then(|known| known.refused.as_ref()).filter(|(wr_id, _)| *wr_id == cqe.wr_id);
+            let refused = match earlier {
+                Some((_, refused)) => refused.clone(),
+                None => scene::with(|scene| scene.refused.clone())?,
+            };
+            told(refused.to_string(), refused.remedy())
+        }
+        WcStatus::LocalQpOperationError if matches!(failed, Some((SendOp::LocalInvalidate(_), ..))) => told(
+            "the key is no type 2 memory window of this queue pair that is bound".to_owned(),
+            "invalidate what was bound here, once",
+        ),
+        WcStatus::LocalQpOperationError => told(
+            "max_rd_atomic of this queue pair is 0: it may have no READ or atomic outstanding".to_owned(),
+            "set max_rd_atomic with IBV_QP_MAX_QP_RD_ATOMIC on the way to RTS, and the peer's max_dest_rd_atomic",
+        ),
+        WcStatus::MwBindError => {
+            let error = scene::with(|scene| scene.unbound.take())?;
+            told(words::bind(error).to_owned(), "see ibv_bind_mw(3)")
+        }
+        WcStatus::RetryExceededError => {
+            let known = known?;
+            let tries = known.peer.retry_cnt;
+            let timeout = known.peer.timeout.map_or_else(String::new, |timeout| format!(" x {}", Millis(timeout)));
+            let peer = Who(known);
+            if known.heard {
+                told(
+                    format!("{tries} retries{timeout} to {peer} without progress, though it has answered before"),
+                    "has the peer's queue pair been destroyed or gone to ERR? Else packets are lost: look at the \
+                     counters, or raise timeout and retry_cnt",
+                )
+            } else {
+                told(
+                    format!("{tries} retries{timeout} to {peer}, no answer at all"),
+                    &format!(
+                        "is QP {} in RTR there, with this end's GID and number? Does UDP port 4791 pass?",
+                        known.peer.qpn
+                    ),
+                )
+            }
+        }
+        WcStatus::RnrRetryExceededError => {
+            let known = known?;
+            told(
+                format!(
+                    "{} had no receive posted, and rnr_retry {} allows no more tries",
+                    Who(known),
+                    known.peer.rnr_retry
+                ),
+                "post receives there before sending, or set rnr_retry to 7 (for ever)",
+            )
+        }
+        _ => None,
+    }
+}
+
+/// A time in milliseconds.
+struct Millis(Duration);
+
+impl std::fmt::Display for Millis {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let micros = self.0.as_micros();
+        if micros < 10_000 {
+            write!(f, "{}.{} ms", micros / 1000, micros % 1000 / 100)
+        } else {
+            write!(f, "{} ms", micros / 1000)
+        }
+    }
+}
+
+/// Explains an asynchronous event that says what no completion can.
+pub(in crate::observe) fn async_event(observer: &Observer, format: Format, qpn: Qpn, event: AsyncEvent) {
+    let name = match event {
+        AsyncEvent::QpFatal => "IBV_EVENT_QP_FATAL",
+        AsyncEvent::QpRequestError => "IBV_EVENT_QP_REQ_ERR",
+        AsyncEvent::QpAccessError => "IBV_EVENT_QP_ACCESS_ERR",
+        // These are no errors.
+        AsyncEvent::CommunicationEstablished | AsyncEvent::SqDrained | AsyncEvent::LastWqeReached => return,
+    };
+    let Some(entry) = urxe_explain::event::TABLE.by_name(name) else { return };
+    let found = scene::with(|scene| {
+        let (fault, why) = scene.fault.clone()?;
+        Some((why, words::fault_remedy(fault, scene.refused.as_ref()).to_owned()))
+    });
+    let (why, remedy) = found.unwrap_or_else(|| (entry.cause.to_owned(), entry.remedy.to_owned()));
+    let to = {
+        let mut peers = lock(&observer.peers);
+        peers.explain(qpn);
+        peers.get(qpn).map_or(String::new(), |known| format!(": a request of {}", Who(known)))
+    };
+    let what = format!("{name} on QP {qpn}{to}");
+    Line {
+        kind: "event",
+        device: &observer.device,
+        code: name,
+        qp: Some(qpn.get()),
+        what: &what,
+        why: &why,
+        remedy: &remedy,
+        ..Line::default()
+    }
+    .print(format);
+}
+
+/// Explains that a completion queue was too small.
+pub(in crate::observe) fn overrun(observer: &Observer, format: Format, cqe: &Cqe, capacity: usize) {
+    lock(&observer.peers).explain(cqe.qpn);
+    let what = format!("IBV_EVENT_CQ_ERR: the completion of wr_id {} on QP {} is lost", cqe.wr_id, cqe.qpn);
+    let why = format!("{capacity} completions were in the queue already, which is its size");
+    Line {
+        kind: "event",
+        device: &observer.device,
+        code: "IBV_EVENT_CQ_ERR",
+        qp: Some(cqe.qpn.get()),
+        wr_id: Some(cqe.wr_id),
+        what: &what,
+        why: &why,
+        remedy: "make the CQ as large as all queues that complete there together, or poll before posting more",
+    }
+    .print(format);
+}

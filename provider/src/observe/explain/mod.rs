@@ -1,0 +1,25 @@
+//! Explanations: one line on standard error for every verb that fails and every completion with an error. It says what
+//! was asked, which rule it broke, and what to do.
+//!
+//! [`verbs`] explains failed calls, [`completions`] errors that show later, [`line`] prints.
+
+mod completions;
+mod line;
+mod verbs;
+
+pub(super) use completions::{async_event, completion, overrun};
+pub(crate) use verbs::{because, failed};
+
+/// How explanations are printed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Format {
+    /// `urxe: what: why; do this`.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// How this process wants them, if at all.
+fn wanted() -> Option<Format> {
+    super::settings::get().as_ref().ok()?.explain
+}

@@ -1,0 +1,258 @@
+//! What a person may see of a device: captures, explanations.
+//!
+//! Nothing of it is there unless the environment asks ([`settings`]): then every [`NetPort`](crate::runtime::port) has an
+//! [`Observer`]. It is told of packets, of the engine's events and of completions, each by the thread at work, and
+//! puts together what belongs to one packet ([`scene`]). [`words`] says what happened, [`capture`] writes packets down,
+//! [`explain`] tells what went wrong.
+
+mod capture;
+pub(crate) mod explain;
+mod peers;
+mod scene;
+pub(crate) mod settings;
+pub(crate) mod words;
+
+use std::fmt::Display;
+use std::io::Write;
+use std::sync::{Arc, Mutex};
+
+use urxe_engine::{AsyncEvent, Cqe, Denied, Event, Region, WcStatus};
+use urxe_net::{Datagram, Interface, Sealed};
+use urxe_wire::icrc::Check;
+use urxe_wire::{Packet, Psn, Qpn};
+
+use crate::runtime::lock;
+use capture::Received;
+pub(crate) use peers::Peer;
+use peers::Peers;
+use scene::Scene;
+use words::Refused;
+
+/// Says something to the person in front of the program: one line.
+pub(crate) fn complain(what: &dyn Display) {
+    // Nothing can be done about a closed stderr.
+    let _ = writeln!(std::io::stderr(), "urxe: {what}");
+}
+
+/// Sees one device of this process.
+#[derive(Debug)]
+pub(crate) struct Observer {
+    device: String,
+    capture: Option<capture::Interface>,
+    explain: Option<explain::Format>,
+    peers: Mutex<Peers>,
+    /// What there is to say about packets that will be sent.
+    announced: Mutex<Vec<Announced>>,
+}
+
+/// A comment for the packet with this PSN to this queue pair.
+#[derive(Debug)]
+struct Announced {
+    to: Qpn,
+    psn: Psn,
+    text: String,
+}
+
+/// Comments waiting for packets that may never be sent.
+const MOST_ANNOUNCED: usize = 64;
+
+impl Observer {
+    /// The observer of the device `name`, if there is anything to be seen.
+    pub(crate) fn new(name: &str, interface: &Interface) -> Option<Arc<Self>> {
+        let settings = settings::get().as_ref().ok()?;
+        let capture = settings.capture.as_ref().and_then(|capture| {
+            let opened = capture::Interface::open(capture, name, interface.name());
+            opened.map_err(|error| complain(&format_args!("no capture: {}: {error}", capture.path.display()))).ok()
+        });
+        if capture.is_none() && settings.explain.is_none() {
+            return None;
+        }
+        Some(Arc::new(Self {
+            device: name.to_owned(),
+            capture,
+            explain: settings.explain,
+            peers: Mutex::default(),
+            announced: Mutex::default(),
+        }))
+    }
+
+    /// The application has connected or changed a queue pair.
+    pub(crate) fn connected(&self, qpn: Qpn, peer: Peer) {
+        lock(&self.peers).set(qpn, peer);
+    }
+
+    /// A queue pair is no more.
+    pub(crate) fn forgotten(&self, qpn: Qpn) {
+        lock(&self.peers).remove(qpn);
+    }
+
+    // --- packets ---------------------------------------------------------------------------------------------
+
+    /// A packet has come. What is told from now on belongs to it, until another comes or [`settle`](Self::settle).
+    /// `known`: its queue pair is there.
+    pub(crate) fn received(&self, datagram: &Datagram<'_>, known: impl FnOnce(Qpn) -> bool) {
+        self.settle();
+        let check = datagram.verify();
+        let mut comments = Vec::new();
+        if check == Check::Bad {
+            comments.push("dropped: the ICRC is wrong, the packet was damaged on its way".to_owned());
+        } else {
+            match Packet::parse(datagram.payload) {
+                Err(malformed) => comments.push(format!("dropped: not RoCE v2: {malformed:?}")),
+                Ok(packet) => {
+                    let qpn = packet.bth().dest_qp;
+                    lock(&self.peers).heard(qpn);
+                    if qpn != Qpn::GSI && qpn != Qpn::MULTICAST && !known(qpn) {
+                        comments.push(format!("dropped: there is no QP {qpn} (any more)"));
+                    }
+                }
+            }
+        }
+        let packet = self.capture.is_some().then(|| Received {
+            from: datagram.peer,
+            to: datagram.local,
+            tclass: datagram.tclass,
+            hop_limit: datagram.hop_limit,
+            expected_id: datagram.expected_id,
+            check,
+            at: capture::now(),
+            bytes: datagram.payload.to_vec(),
+        });
+        scene::with(|scene| *scene = Scene { packet, comments, receiving: true, ..Scene::default() });
+    }
+
+    /// What is told from now on belongs to no packet that was received.
+    pub(crate) fn settle(&self) {
+        let (packet, comments) = scene::with(|scene| {
+            scene.receiving = false;
+            (scene.packet.take(), std::mem::take(&mut scene.comments))
+        });
+        if let (Some(capture), Some(packet)) = (&self.capture, packet) {
+            capture.received(&packet, &comments);
+        }
+    }
+
+    /// A packet is about to be sent.
+    pub(crate) fn sent(&self, sealed: &Sealed<'_>) {
+        let Some(capture) = &self.capture else { return };
+        self.settle();
+        let mut comments = Vec::new();
+        let mut announced = lock(&self.announced);
+        if !announced.is_empty()
+            && let Ok(packet) = Packet::parse(sealed.bytes)
+        {
+            let bth = packet.bth();
+            announced.retain(|note| {
+                let mine = note.to == bth.dest_qp && note.psn == bth.psn;
+                if mine {
+                    comments.push(note.text.clone());
+                }
+                !mine
+            });
+        }
+        drop(announced);
+        capture.sent(sealed.route.local(), sealed.route.remote(), sealed.identification, sealed.bytes, &comments);
+    }
+
+    /// A burst is through.
+    pub(crate) fn flush(&self) {
+        if let Some(capture) = &self.capture {
+            capture.flush();
+        }
+    }
+
+    /// The next packet of `qpn` to its peer with this PSN has a comment.
+    fn announce(&self, qpn: Qpn, psn: Psn, text: String) {
+        if self.capture.is_none() {
+            return;
+        }
+        let Some(to) = lock(&self.peers).get(qpn).map(|known| known.peer.qpn) else { return };
+        let mut announced = lock(&self.announced);
+        if announced.len() == MOST_ANNOUNCED {
+            announced.remove(0);
+        }
+        announced.push(Announced { to, psn, text });
+    }
+
+    // --- events ----------------------------------------------------------------------------------------------
+
+    /// The engine reports something about `qpn`.
+    pub(crate) fn event(&self, qpn: Qpn, event: &Event) {
+        let refused = scene::with(|scene| {
+            // What stands in the scene is what was refused just now, or earlier in the same call.
+            let refused = scene.refused.clone();
+            if scene.receiving
+                && let Some(text) = words::event(event, refused.as_ref())
+            {
+                scene.comments.push(text);
+            }
+            if let Event::ResponderFault { fault, .. } = event {
+                scene.fault = Some((*fault, words::fault(*fault, refused.as_ref())));
+            }
+            if let Event::SendFailed { op, length, status, .. } = event {
+                scene.failed = Some((*op, *length, *status));
+            }
+            refused
+        });
+        match *event {
+            Event::SentNak { nak, psn } => {
+                let why = scene::with(|scene| scene.fault.as_ref().map(|(_, why)| why.clone()));
+                let why = why.map_or(String::new(), |why| format!(": {why}"));
+                self.announce(qpn, psn, format!("{}{why}", words::nak(nak)));
+            }
+            Event::Retry { reason, psn, left } => {
+                self.announce(qpn, psn, format!("sent again: {}{}", words::retry(reason), words::Left(left)));
+                lock(&self.peers).retried(qpn, reason);
+            }
+            Event::SendRefused { wr_id, .. } => {
+                if let Some(refused) = refused {
+                    lock(&self.peers).refused(qpn, wr_id, refused);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// A completion is about to be seen by the application.
+    pub(crate) fn completion(&self, cqe: &Cqe) {
+        if cqe.status != WcStatus::Success
+            && let Some(format) = self.explain
+        {
+            explain::completion(self, format, cqe);
+        }
+    }
+
+    /// An asynchronous event is about to be seen by the application.
+    pub(crate) fn async_event(&self, qpn: Qpn, event: AsyncEvent) {
+        if let Some(format) = self.explain {
+            explain::async_event(self, format, qpn, event);
+        }
+    }
+
+    /// A completion queue has lost a completion.
+    pub(crate) fn overrun(&self, cqe: &Cqe, capacity: usize) {
+        if let Some(format) = self.explain {
+            explain::overrun(self, format, cqe, capacity);
+        }
+    }
+}
+
+/// An access was refused; the event that comes of it follows in the same call. For [`Memory`](urxe_engine::Memory).
+pub(crate) fn refused(denied: &Denied, region: Option<&Region>) {
+    if is_on() {
+        let refused = Refused { denied: *denied, region: region.cloned() };
+        scene::with(|scene| scene.refused = Some(refused));
+    }
+}
+
+/// A memory window could not be bound.
+pub(crate) fn unbound(error: urxe_engine::BindError) {
+    if is_on() {
+        scene::with(|scene| scene.unbound = Some(error));
+    }
+}
+
+/// Whether there is anything to be seen in this process.
+fn is_on() -> bool {
+    settings::get().as_ref().is_ok_and(|settings| settings.capture.is_some() || settings.explain.is_some())
+}

@@ -1,0 +1,37 @@
+//! What belongs together: everything about one packet is told by one thread, in one go.
+
+use std::cell::RefCell;
+
+use urxe_engine::fault::ResponderFault;
+use urxe_engine::{BindError, SendOp, WcStatus};
+
+use super::capture::Received;
+use super::words::Refused;
+
+/// What this thread is at.
+#[derive(Debug, Default)]
+pub(super) struct Scene {
+    /// A packet is being handled.
+    pub(super) receiving: bool,
+    /// The packet, for the capture.
+    pub(super) packet: Option<Received>,
+    /// What was said about it.
+    pub(super) comments: Vec<String>,
+    /// The access that was refused last.
+    pub(super) refused: Option<Refused>,
+    /// The bind that failed last.
+    pub(super) unbound: Option<BindError>,
+    /// The responder's fault, and how it was described.
+    pub(super) fault: Option<(ResponderFault, String)>,
+    /// The request that is about to complete with an error.
+    pub(super) failed: Option<(SendOp, u32, WcStatus)>,
+}
+
+thread_local! {
+    static SCENE: RefCell<Scene> = RefCell::new(Scene::default());
+}
+
+/// Lets `act` at this thread's scene; not while the thread ends.
+pub(super) fn with<T: Default>(act: impl FnOnce(&mut Scene) -> T) -> T {
+    SCENE.try_with(|scene| act(&mut scene.borrow_mut())).unwrap_or_default()
+}

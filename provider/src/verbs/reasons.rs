@@ -1,0 +1,210 @@
+//! Why verbs are refused, for people: see [`crate::observe::explain`].
+
+use std::net::IpAddr;
+
+use urxe_engine::attr::{AttrMask, ModifyError};
+use urxe_engine::{Access, PostError, QpState, QpType, QueuePair};
+
+use crate::kernel::Errno;
+use crate::memory::maps::NotUsable;
+use crate::observe::Peer;
+use crate::observe::explain::because;
+use crate::observe::words::{self, Range, Rights};
+use crate::runtime::host::Surroundings;
+
+/// What explanations need of a queue pair.
+pub(crate) fn peer(engine: &QueuePair<Surroundings>, address: Option<IpAddr>) -> Peer {
+    let attr = engine.attr();
+    Peer {
+        state: engine.state(),
+        qpn: attr.dest_qpn,
+        address,
+        timeout: attr.ack_timeout(),
+        retry_cnt: attr.retry_cnt,
+        rnr_retry: attr.rnr_retry,
+    }
+}
+
+/// `ibv_modify_qp(3)`.
+pub(crate) fn modify(qp_type: QpType, from: QpState, to: QpState, error: ModifyError) -> Errno {
+    because(Errno(libc::EINVAL), || {
+        let way = format!("{qp_type:?} {}->{}", words::state(from), words::state(to));
+        match error {
+            ModifyError::NoTransition { .. } => (
+                format!("{way}: there is no such transition"),
+                "go RESET->INIT->RTR->RTS; from any state to RESET or ERR".to_owned(),
+            ),
+            ModifyError::Missing(mask) => {
+                (format!("{way}: missing {mask}"), format!("set {} and add the flags to attr_mask", fields(mask)))
+            }
+            ModifyError::Unexpected(mask) => {
+                (format!("{way}: {mask} cannot be given here"), "leave the flags out of attr_mask".to_owned())
+            }
+            ModifyError::CurrentState(state) => (
+                format!("the queue pair is in {}, not in cur_qp_state", words::state(state)),
+                "leave IBV_QP_CUR_STATE out of attr_mask".to_owned(),
+            ),
+            ModifyError::Value(mask) => {
+                (format!("{way}: the value of {mask} is out of range"), format!("{} {}", fields(mask), range(mask)))
+            }
+        }
+    })
+}
+
+/// Members of `struct ibv_qp_attr`, by flag.
+const FIELDS: [(AttrMask, &str); 18] = [
+    (AttrMask::STATE, "qp_state"),
+    (AttrMask::CUR_STATE, "cur_qp_state"),
+    (AttrMask::ACCESS_FLAGS, "qp_access_flags"),
+    (AttrMask::PKEY_INDEX, "pkey_index"),
+    (AttrMask::PORT, "port_num"),
+    (AttrMask::QKEY, "qkey"),
+    (AttrMask::AV, "ah_attr"),
+    (AttrMask::PATH_MTU, "path_mtu"),
+    (AttrMask::TIMEOUT, "timeout"),
+    (AttrMask::RETRY_CNT, "retry_cnt"),
+    (AttrMask::RNR_RETRY, "rnr_retry"),
+    (AttrMask::RQ_PSN, "rq_psn"),
+    (AttrMask::MAX_QP_RD_ATOMIC, "max_rd_atomic"),
+    (AttrMask::MIN_RNR_TIMER, "min_rnr_timer"),
+    (AttrMask::SQ_PSN, "sq_psn"),
+    (AttrMask::MAX_DEST_RD_ATOMIC, "max_dest_rd_atomic"),
+    (AttrMask::DEST_QPN, "dest_qp_num"),
+    (AttrMask::ALT_PATH, "alt_ah_attr"),
+];
+
+fn fields(mask: AttrMask) -> String {
+    let names = FIELDS.iter().filter(|(bit, _)| mask.contains(*bit)).map(|(_, name)| *name);
+    let names: Vec<_> = names.collect();
+    if names.is_empty() { mask.to_string() } else { names.join(", ") }
+}
+
+/// What the value of an attribute may be.
+const fn range(mask: AttrMask) -> &'static str {
+    if mask.contains(AttrMask::TIMEOUT) || mask.contains(AttrMask::MIN_RNR_TIMER) {
+        "is a code from 0 to 31"
+    } else if mask.contains(AttrMask::RETRY_CNT) || mask.contains(AttrMask::RNR_RETRY) {
+        "is from 0 to 7"
+    } else if mask.contains(AttrMask::PATH_MTU) {
+        "is one of IBV_MTU_256 to IBV_MTU_4096"
+    } else if mask.contains(AttrMask::PORT) || mask.contains(AttrMask::AV) {
+        "names port 1, the only one"
+    } else if mask.contains(AttrMask::PKEY_INDEX) {
+        "is 0, the only row of the P_Key table"
+    } else if mask.contains(AttrMask::ALT_PATH) {
+        "is for path migration, which RoCE does not have"
+    } else {
+        "is at most what ibv_query_device announces"
+    }
+}
+
+/// An attribute of `ibv_modify_qp(3)` out of range.
+pub(crate) fn value(mask: AttrMask) -> Errno {
+    because(Errno(libc::EINVAL), || (format!("{} is out of range", fields(mask)), format!("it {}", range(mask))))
+}
+
+/// A value that the device does not have: `what` is at most `most`.
+pub(crate) fn at_most(errno: Errno, what: &str, given: impl std::fmt::Display, most: impl std::fmt::Display) -> Errno {
+    because(errno, || (format!("{what} is {given}, the device has at most {most}"), "ask for less: see ibv_devinfo -v"))
+}
+
+/// An argument that is wrong for a reason of its own.
+pub(crate) fn wrong(errno: Errno, why: &'static str, remedy: &'static str) -> Errno {
+    because(errno, || (why, remedy))
+}
+
+/// An object that a child of fork(2) inherited.
+pub(crate) fn inherited() -> Errno {
+    wrong(
+        Errno(libc::EIO),
+        "the device was opened by the parent process, before fork()",
+        "open the device anew in the child; only its opener may use it",
+    )
+}
+
+/// `ibv_post_send(3)`, `ibv_post_recv(3)`, `ibv_wr_complete(3)`.
+pub(crate) fn post(errno: Errno, error: PostError) -> Errno {
+    because(errno, || match error {
+        PostError::State(state) => (
+            format!("the queue pair is in {}", words::state(state)),
+            match state {
+                QpState::Reset => "move it to INIT before posting receives, to RTS before posting sends",
+                _ => "move it to RTS (ibv_modify_qp) before posting sends",
+            },
+        ),
+        PostError::QueueFull => (
+            "the queue is full: as many work requests are outstanding as max_send_wr or max_recv_wr".to_owned(),
+            "poll completions first; requests without IBV_SEND_SIGNALED free their place only when a later signaled \
+             one completes; or make the queue larger",
+        ),
+        PostError::TooManySge => (
+            "num_sge is more than max_send_sge or max_recv_sge of the queue".to_owned(),
+            "ask for more sges in ibv_create_qp, or use fewer",
+        ),
+        PostError::InlineTooLong => (
+            "IBV_SEND_INLINE with more bytes than max_inline_data of the queue pair".to_owned(),
+            "ask for more max_inline_data in ibv_create_qp, or send without IBV_SEND_INLINE",
+        ),
+        PostError::Length => (
+            "the length is impossible: an atomic is 8 bytes, a message at most 2^31".to_owned(),
+            "correct the sge lengths",
+        ),
+        PostError::NoRecvQueue => (
+            "the queue pair has no receive queue: it was made with an SRQ, or is of XRC".to_owned(),
+            "post to the SRQ (ibv_post_srq_recv)",
+        ),
+        PostError::Operation => (
+            "the operation is none of this queue pair type's, or not with these flags or this recipient".to_owned(),
+            "UC has no READ, atomics or invalidate; UD only SEND, with an address handle; inline data cannot be read into",
+        ),
+    })
+}
+
+/// `ibv_reg_mr(3)`: rights.
+pub(crate) fn region_access(access: u32, known: u32) -> Errno {
+    because(Errno(libc::EINVAL), || match access & !known {
+        0 => (
+            format!("{} without IBV_ACCESS_LOCAL_WRITE", Rights(Access::from_bits(access))),
+            "add IBV_ACCESS_LOCAL_WRITE: what peers may change must be writable here".to_owned(),
+        ),
+        unknown => (format!("access flags {unknown:#x} are unknown or not supported"), "leave them out".to_owned()),
+    })
+}
+
+/// `ibv_reg_mr(3)`: memory.
+pub(crate) fn region_memory(address: u64, length: u64, error: NotUsable) -> Errno {
+    because(Errno(libc::EFAULT), || {
+        let range = Range(address, length);
+        match error {
+            NotUsable::Unmapped => (
+                format!("the memory at {range} is not mapped, or not all of it"),
+                "allocate it first; check the length",
+            ),
+            NotUsable::ReadOnly => (
+                format!("the memory at {range} is read-only, and the access flags ask for writing"),
+                "map it writable, or register it without rights to write",
+            ),
+        }
+    })
+}
+
+/// `struct ibv_ah_attr` that leads nowhere.
+pub(crate) fn no_gid_row(index: u32) -> Errno {
+    because(Errno(libc::EINVAL), || {
+        (
+            format!("sgid_index {index} is an empty row of the GID table"),
+            "take a row that is there: 1 is the interface's first IPv4 address (ibv_devinfo -v lists them)",
+        )
+    })
+}
+
+/// GIDs between which there is no way.
+pub(crate) fn no_route(error: &urxe_net::RouteError) -> Errno {
+    because(Errno(libc::EINVAL), || {
+        (
+            format!("no way from the GID at sgid_index to dgid: {error}"),
+            "take for sgid_index a GID of the same kind (IPv4 or IPv6) as dgid, and for dgid the one that the peer has \
+             at its own sgid_index",
+        )
+    })
+}
