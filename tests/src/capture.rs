@@ -68,7 +68,7 @@ impl<'a> Capture<'a> {
 }
 
 /// `fields` of every packet in `file`, by tshark.
-fn dissect(host: &Host, file: &Path, fields: &[&str]) -> Result<Fields> {
+pub fn dissect(host: &Host, file: &Path, fields: &[&str]) -> Result<Fields> {
     let path = file.to_str().context("a path that is not UTF-8")?;
     let mut args = vec!["-r", path, "-Y", "udp.dstport == 4791", "-T", "fields"];
     args.extend(fields.iter().flat_map(|field| ["-e", field]));

@@ -47,12 +47,15 @@ mod process;
 mod procfs;
 pub mod requirements;
 pub mod sandbox;
+pub mod scapy;
+mod stderr;
 pub mod verbs;
 mod world;
 
-pub use capture::{Capture, Fields, without_segmentation_offload};
+pub use capture::{Capture, Fields, dissect, without_segmentation_offload};
 pub use inside::{in_world, in_world_with, is_inside};
 pub use pingpong::{GID_DEFAULT, GID_IPV4, GID_IPV6, Pair, PingPong, run_pair, wait_for_listener};
 pub use process::{Finished, Process, TIMEOUT};
 pub use procfs::{Leftovers, port_owner};
+pub use stderr::Stderr;
 pub use world::{Host, World, wait_until};

@@ -1,9 +1,10 @@
 //! What others see on the wire: Wireshark's dissector, and scapy's independent ICRC.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
+use urxe_tests::scapy::{icrc_script, python};
 use urxe_tests::{
     Capture, Fields, GID_IPV4, GID_IPV6, Host, Pair, PingPong, TIMEOUT, World, run_pair, without_segmentation_offload,
 };
@@ -149,20 +150,6 @@ fn wireshark_dissects_write_read_and_atomic() -> Result<()> {
         all_filled(&packets, opcode, &aeth)?;
     }
     all_filled(&packets, FETCH_ADD, &["infiniband.atomiceth.swapdt"])
-}
-
-/// The Python of the virtual environment that `make setup` puts scapy into.
-fn python() -> Result<PathBuf> {
-    let venv = std::env::var_os("URXE_VENV").map(PathBuf::from);
-    let venv = venv.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/venv"));
-    let python = venv.join("bin/python");
-    ensure!(python.exists(), "{} is missing: make setup", python.display());
-    Ok(python)
-}
-
-fn icrc_script() -> Result<String> {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/icrc.py");
-    Ok(script.to_str().context("a path that is not UTF-8")?.to_owned())
 }
 
 /// Has scapy recompute the ICRC of what `gid` and `netdev` carry between two hosts.

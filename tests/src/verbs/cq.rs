@@ -23,6 +23,7 @@ pub struct Status(pub v::ibv_wc_status);
 impl Status {
     pub const SUCCESS: Self = Self(v::IBV_WC_SUCCESS);
     pub const LOC_LEN_ERR: Self = Self(v::IBV_WC_LOC_LEN_ERR);
+    pub const LOC_QP_OP_ERR: Self = Self(v::IBV_WC_LOC_QP_OP_ERR);
     pub const LOC_PROT_ERR: Self = Self(v::IBV_WC_LOC_PROT_ERR);
     pub const WR_FLUSH_ERR: Self = Self(v::IBV_WC_WR_FLUSH_ERR);
     pub const LOC_ACCESS_ERR: Self = Self(v::IBV_WC_LOC_ACCESS_ERR);
