@@ -57,6 +57,10 @@ test: setup build ## every test
 	$(CARGO) test --workspace --no-fail-fast
 	scripts/fuzz $(FUZZ_SECONDS)
 
+.PHONY: sanitize
+sanitize: setup ## the tests that call libibverbs, against a provider with AddressSanitizer
+	scripts/sanitize
+
 .PHONY: soak
 soak: setup build ## SOAK_SEEDS (a million) simulated schedules, and 200 deaths at random moments
 	URXE_SIM_SEEDS=$(SOAK_SEEDS) $(CARGO) test --release -p urxe-sim --test schedules -- --nocapture schedules

@@ -171,6 +171,10 @@ impl Host {
             command.env_remove(name);
         }
         command.env("TMPDIR", &self.tmp_dir).envs(self.env());
+        // A library that was built with a sanitizer needs its runtime before everything else.
+        if let Some(runtime) = std::env::var_os("URXE_SANITIZER_RUNTIME") {
+            command.env("LD_PRELOAD", runtime);
+        }
         let namespaces: Vec<_> = self.holder.namespaces.iter().map(AsRawFd::as_raw_fd).collect();
         // SAFETY: `setns` is a plain system call and may run between fork and exec. The descriptors are inherited by
         // the fork, and stay open until the command has been started: commands do not outlive the host.
