@@ -6,6 +6,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result, ensure};
 use urxe_ffi::{functions as f, verbs as v};
 use urxe_tests::in_world;
+use urxe_tests::verbs::child::does_not_hang;
 use urxe_tests::verbs::memory::pattern;
 use urxe_tests::verbs::{Context, Cq, Mr, Op, Options, Pair, Pd, RecvWr, SendWr, Status};
 
@@ -238,6 +239,9 @@ fn the_clock_of_timestamps_goes_on() {
     });
 }
 
+//= spec/requester.md#req-020
+//= type=test
+//# A work request with more elements or inline data than the queue pair was made for MUST be refused when posted.
 #[test]
 fn builders_say_at_the_end_what_was_wrong_and_leave_the_queue_pair_usable() {
     in_world(|| {
@@ -259,6 +263,7 @@ fn builders_say_at_the_end_what_was_wrong_and_leave_the_queue_pair_usable() {
         let (start, complete) = (builders.wr_start.context("start")?, builders.wr_complete.context("complete")?);
         let (abort, send) = (builders.wr_abort.context("abort")?, builders.wr_send.context("send")?);
         let inline = builders.wr_set_inline_data.context("inline")?;
+        let inline_list = builders.wr_set_inline_data_list.context("inline list")?;
         let mut bytes = [0_u8; 17];
         let ex = std::ptr::from_mut(builders);
         // SAFETY: a live queue pair, in the order that the man page asks for; each start waits for the end before.
@@ -278,8 +283,52 @@ fn builders_say_at_the_end_what_was_wrong_and_leave_the_queue_pair_usable() {
             send(ex);
             inline(ex, bytes.as_mut_ptr().cast(), usize::try_from(attr.cap.max_inline_data)? + 1);
             ensure!(complete(ex) == libc::EINVAL, "too long");
+            start(ex);
+            send(ex);
+            inline(ex, bytes.as_mut_ptr().cast(), usize::MAX);
+            ensure!(complete(ex) == libc::EINVAL, "as long as can be");
+            // Together they are one byte long, if one does not look.
+            let parts = [(bytes.as_mut_ptr(), 2), (bytes.as_mut_ptr(), usize::MAX)];
+            let parts = parts.map(|(addr, length)| v::ibv_data_buf { addr: addr.cast(), length });
+            start(ex);
+            send(ex);
+            inline_list(ex, parts.len(), parts.as_ptr());
+            ensure!(complete(ex) == libc::EINVAL, "parts of which the lengths overflow");
             ensure!(f::ibv_destroy_qp(qp) == 0);
         }
+        Ok(())
+    });
+}
+
+/// `ibv_cq_ex` is locked from `start_poll` to `end_poll`, but not by a `start_poll` that fails.
+//= spec/completions.md#cq-008
+//= type=test
+//# A poll that finds nothing MUST leave an extended queue free for every other thread.
+#[test]
+fn an_empty_poll_leaves_the_queue_free() {
+    in_world(|| {
+        let context: Arc<Context> = Context::open()?;
+        // SAFETY: all-zero is a value of this plain C struct.
+        let mut attr = unsafe { std::mem::zeroed::<v::ibv_cq_init_attr_ex>() };
+        (attr.cqe, attr.wc_flags) = (16, u64::from(v::IBV_WC_EX_WITH_BYTE_LEN));
+        let cq = op!(&context, create_cq_ex(context.raw(), &raw mut attr));
+        ensure!(!cq.is_null());
+        // SAFETY: live.
+        let start = unsafe { (*cq).start_poll }.context("start_poll")?;
+        let address = cq as usize;
+        let polls = move || {
+            (0..1000).all(|_| {
+                // SAFETY: all-zero is a value of this plain C struct.
+                let mut attr = unsafe { std::mem::zeroed::<v::ibv_poll_cq_attr>() };
+                // SAFETY: a live queue. Nothing is found, so no `end_poll` must follow.
+                unsafe { start(address as *mut v::ibv_cq_ex, &raw mut attr) == libc::ENOENT }
+            })
+        };
+        let other = std::thread::spawn(polls);
+        ensure!(does_not_hang("polling an empty queue", polls)?, "something was found in an empty queue");
+        ensure!(does_not_hang("polling it from another thread", move || other.join())?.unwrap_or(false));
+        // SAFETY: live, and destroyed here; an `ibv_cq` is the prefix of what was polled.
+        ensure!(unsafe { f::ibv_destroy_cq(cq.cast()) } == 0);
         Ok(())
     });
 }

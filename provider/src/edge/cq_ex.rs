@@ -140,6 +140,8 @@ unsafe extern "C" fn start_poll(cq: *mut v::ibv_cq_ex, attr: *mut v::ibv_poll_cq
             // SAFETY: as above.
             result = unsafe { advance(cq, object) };
         }
+        //= spec/completions.md#cq-008
+        //# A poll that finds nothing MUST leave an extended queue free for every other thread.
         // After a failure there is no `end_poll`.
         if let (Err(_), Some(gate)) = (&result, &object.poll.gate) {
             gate.leave();
