@@ -430,6 +430,28 @@ fn seven_tries_after_rnr_naks_are_without_end() {
     assert_eq!(qp.completed(), [(1, OK)]);
 }
 
+/// The kernel's rxe answers a burst with an RNR NAK, and what is behind the refused packet with a sequence NAK. That
+/// one may be so late that the burst has been sent again.
+//= spec/requester.md#req-021
+//= type=test
+//# An RNR NAK MUST give the tries of retry_cnt back: the responder is there, and got what it refuses.
+#[test]
+fn sequence_naks_behind_rnr_naks_do_not_use_tries_up() {
+    let mut qp = Solo::with(|attr| (attr.rnr_retry, attr.retry_cnt) = (7, 1));
+    qp.post(1, SendOp::Send, 10);
+    qp.post(2, SendOp::Send, 10);
+    qp.sent();
+    for _ in 0..20 {
+        qp.gets_aeth(200, Syndrome::RnrNak(RnrTimer::new(1)));
+        qp.elapse(Duration::from_micros(10));
+        assert_eq!(qp.sent(), ["SEND Only 200 ?", "SEND Only 201 ?"]);
+        qp.gets_aeth(200, Syndrome::Nak(NakCode::PsnSequenceError));
+        assert_eq!(qp.sent(), ["SEND Only 200 ?", "SEND Only 201 ?"]);
+    }
+    qp.gets_aeth(200, Syndrome::Nak(NakCode::PsnSequenceError));
+    assert_eq!(qp.completed(), [(1, WcStatus::RetryExceededError), (2, WcStatus::WrFlushError)]);
+}
+
 //= spec/requester.md#req-014
 //= type=test
 //# Duplicates of a NAK, before anything was sent again, MUST count as one try.

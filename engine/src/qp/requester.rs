@@ -520,6 +520,9 @@ impl Requester {
             self.rnr_retries_left = left;
             Some(left)
         };
+        //= spec/requester.md#req-021
+        //# An RNR NAK MUST give the tries of retry_cnt back: the responder is there, and got what it refuses.
+        self.retries_left = attr.retry_cnt;
         self.go_back(config, io, RetryReason::Rnr, left);
         //= spec/requester.md#req-012
         //# After an RNR NAK the requester MUST wait as long as it says before it sends the request again.
