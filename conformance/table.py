@@ -1,6 +1,7 @@
-"""A suite's table of results, and the policy that judges it: which skips are expected, and why."""
+"""A suite's table of results, and the policy that judges it: which skips and differences are expected, and why."""
 
 import fnmatch
+import re
 import sys
 import tomllib
 
@@ -12,16 +13,17 @@ class Table:
 
     def __init__(self, path, policy, selected=None, lacking=()):
         """`policy`: a TOML file with a table `[skip]` of glob = reason, and tables `[lacking.NAME]` that count where the
-        machine lacks what is so named. `selected`: whether only some cases run, and entries that match nothing are no
+        machine lacks what is so named; and `[differ]` of glob = {says, reason}: cases that may fail if they fail with
+        what `says` is found in. `selected`: whether only some cases run, and entries that match nothing are no
         fault."""
         with open(policy, "rb") as file:
             tables = tomllib.load(file)
-        self.expected = dict(tables["skip"])
+        self.expected, self.differ = dict(tables.get("skip", {})), tables.get("differ", {})
         for name in lacking:
             self.expected |= tables["lacking"][name]
         self.selected = selected
         self.used = set()
-        self.counts = {"pass": 0, "fail": 0, "skip": 0}
+        self.counts = {"pass": 0, "fail": 0, "skip": 0, "differs": 0}
         path.parent.mkdir(parents=True, exist_ok=True)
         self.file = path.open("w")
         self.write("name", "result", "reason")
@@ -38,6 +40,12 @@ class Table:
             else:
                 self.used.add(entry)
                 reason = f"{self.expected[entry]} ({reason})"
+        if result == "fail":
+            for glob, entry in self.differ.items():
+                if fnmatch.fnmatchcase(name, glob) and re.search(entry["says"], reason):
+                    self.used.add(glob)
+                    result, reason = "differs", f"{entry['reason']} ({reason})"
+                    break
         self.counts[result] += 1
         self.write(name, result, reason)
         if result == "fail":
@@ -48,7 +56,10 @@ class Table:
         if not self.selected:
             for glob in self.expected.keys() - self.used:
                 self.add(f"policy: {glob}", "fail", "stale: nothing that it names was skipped")
+            for glob in self.differ.keys() - self.used:
+                self.add(f"policy: {glob}", "fail", "stale: nothing that it names differed")
         self.file.close()
         print(f"table: {self.file.name}")
-        print("{pass} passed, {fail} failed, {skip} skipped".format(**self.counts))
+        differ = ", {differs} differ".format(**self.counts) if self.differ else ""
+        print("{pass} passed, {fail} failed, {skip} skipped".format(**self.counts) + differ)
         return 1 if self.counts["fail"] or not self.counts["pass"] else 0
