@@ -132,10 +132,19 @@ def connections(server, client, family, ports):
     options = ["-b", address, *numbers, "-c", "10", "-C", "10"]
     there = [*numbers, "-s", address, "-c", "10", "-C", "10"]
     yield case("ucmatose", ports.take(), "ucmatose", options, there, shows, shows)
-    yield case("udaddy", ports.take(), "udaddy", ["-b", address, "-C", "10"], ["-s", address, "-C", "10"], shows, shows, "cm-udp")
+    # It takes no port.
+    yield Case(
+        "udaddy",
+        ["udaddy", "-b", address, "-C", "10"],
+        ["udaddy", "-s", address, "-C", "10"],
+        ("cm-udp", 7174),
+        shows,
+        shows,
+    )
     yield case("rdma_client", ports.take(), ("rdma_server", "rdma_client"), ["-s", address], ["-s", address], r"end 0", r"end 0")
-    stream = ["-S", "10000", "-C", "10", "-I", "10", "-v"]
-    yield case("rstream", ports.take(), "rstream", ["-b", address, *stream], ["-s", address, *stream], r"10k")
+    stream = ["-S", "10000", "-C", "10", "-I", "10", "-T", "v"]
+    shows = r"(?m)^custom +10k "
+    yield case("rstream", ports.take(), "rstream", ["-b", address, *stream], ["-s", address, *stream], shows)
     for program, more in {
         "ib_send_bw": ["-s", "10000"],
         "ib_write_lat": [],
