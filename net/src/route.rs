@@ -23,7 +23,7 @@ pub struct Destination {
     pub remote: Gid,
     /// The peer's QPN: packets for one process of the peer's host come from one source port.
     pub dest_qpn: Qpn,
-    /// Flow label of the GRH, 20 bits; other than 0 it decides the UDP source port.
+    /// Flow label of the GRH, 20 bits; other than 0 it decides the UDP source port, if no other destination has that.
     pub flow_label: u32,
     /// Traffic class of the GRH.
     pub tclass: u8,

@@ -81,7 +81,7 @@ pub(crate) fn report_headers(fd: RawFd, local: SocketAddr) {
 /// What distinguishes one transmit socket's packets from another's, besides the addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TxOptions {
-    /// IPv6 flow label of the address handle; 0 leaves the source port to chance.
+    /// Flow label of the address handle; 0 leaves the source port to chance.
     pub(crate) flow_label: u32,
     /// IPv4 TOS or IPv6 traffic class.
     pub(crate) tclass: u8,
@@ -126,17 +126,17 @@ pub(crate) fn bind_tx(fds: &Arc<FdSet>, local: SocketAddr, options: TxOptions) -
     Ok((fds.adopt(socket)?, bound))
 }
 
-/// Takes the port that a flow label asks for, or any.
+/// Takes the port that a flow label asks for if nobody has it, or any.
+///
+/// Never one that another socket of this host sends from: programs carry the same label to every destination (UCX's is
+/// 0xfffff), and a source port must tell the receiving host which of its processes a packet is for.
 fn bind_source_port(socket: &Socket, local: SocketAddr, flow_label: u32) -> io::Result<SocketAddr> {
     let at = |port| socket_address(local.ip(), port, scope_id(local));
     if flow_label != 0 {
-        // Several QPs, here and in other processes, may carry the same label. These sockets only send, so sharing the
-        // port harms none of them.
-        socket.set_reuse_address(true)?;
         let wanted = at(source_port_of_flow_label(flow_label));
         match socket.bind(&SockAddr::from(wanted)) {
             Ok(()) => return Ok(wanted),
-            Err(e) if e.kind() == io::ErrorKind::AddrInUse => socket.set_reuse_address(false)?,
+            Err(e) if e.kind() == io::ErrorKind::AddrInUse => {}
             Err(e) => return Err(e),
         }
     }
@@ -144,11 +144,7 @@ fn bind_source_port(socket: &Socket, local: SocketAddr, flow_label: u32) -> io::
     for step in 0..SOURCE_PORTS {
         let address = at(FIRST_SOURCE_PORT + start.wrapping_add(step) % SOURCE_PORTS);
         match socket.bind(&SockAddr::from(address)) {
-            Ok(()) => {
-                // Nobody had the port. From now on somebody with a flow label may share it.
-                socket.set_reuse_address(true)?;
-                return Ok(address);
-            }
+            Ok(()) => return Ok(address),
             Err(e) if e.kind() == io::ErrorKind::AddrInUse => {}
             Err(e) => return Err(e),
         }
@@ -207,20 +203,21 @@ mod tests {
     }
 
     #[test]
-    fn source_ports_differ_but_labels_share() {
+    fn a_flow_label_decides_the_source_port_if_nobody_has_it() {
         let fds = FdSet::new().unwrap();
-        let local: SocketAddr = "127.0.0.1:4791".parse().unwrap();
+        // An address of this test's own.
+        let local: SocketAddr = "127.99.3.1:4791".parse().unwrap();
         let (_a, first) = bind_tx(&fds, local, ANY).unwrap();
         let (_b, second) = bind_tx(&fds, local, ANY).unwrap();
         assert_ne!(first.port(), second.port());
-        assert!(first.port() >= FIRST_SOURCE_PORT && second.port() >= FIRST_SOURCE_PORT);
-        // A label whose port a random socket has: shared.
-        let label = u32::from(first.port() - FIRST_SOURCE_PORT);
-        let labelled = TxOptions { flow_label: label | (1 << 14) ^ 1, ..ANY };
+        let labelled = TxOptions { flow_label: 0xF_FFFF, ..ANY };
         let expected = source_port_of_flow_label(labelled.flow_label);
         let (_c, third) = bind_tx(&fds, local, labelled).unwrap();
         let (_d, fourth) = bind_tx(&fds, local, labelled).unwrap();
-        assert_eq!((third.port(), fourth.port()), (expected, expected));
+        let ports = [first, second, third, fourth].map(|address| address.port());
+        assert!(ports.contains(&expected), "{ports:?}");
+        assert!(ports.iter().all(|port| *port >= FIRST_SOURCE_PORT), "{ports:?}");
+        assert_ne!(third.port(), fourth.port(), "one destination, one port");
     }
 
     #[test]
