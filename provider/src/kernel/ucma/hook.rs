@@ -1,11 +1,13 @@
-//! What stands in librdmacm's slots for `write` and `close`.
+//! What stands in librdmacm's slots for `write`, `fstat` and `close`.
 //!
-//! librdmacm opens `/dev/infiniband/rdma_cm`, which is a link to `/dev/null` here. On the first command the descriptor is
-//! replaced by an event channel's, so that it can be polled. librdmacm writes to sockets of its own as well: those pass.
+//! librdmacm opens `/dev/infiniband/rdma_cm`, which is a link to `/dev/null` here, and looks whether that is a character
+//! device. Then the descriptor is replaced by an event channel's: programs poll it before they send the first command
+//! (UCX does), and `/dev/null` cannot be. Where it does not look (`fstat` is of glibc 2.33), the first command does the
+//! same. librdmacm writes to sockets of its own as well: those pass.
 
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use super::Command;
@@ -17,7 +19,10 @@ use crate::kernel::memory::OwnMemory;
 use crate::kernel::plt::Object;
 use crate::runtime::fork::Generation;
 
+type Fstat = unsafe extern "C" fn(fd: c_int, stat: *mut libc::stat) -> c_int;
+
 static WRITE: AtomicUsize = AtomicUsize::new(0);
+static FSTAT: AtomicUsize = AtomicUsize::new(0);
 static CLOSE: AtomicUsize = AtomicUsize::new(0);
 
 /// An event channel of librdmacm's.
@@ -43,6 +48,7 @@ pub(crate) fn install_if_loaded() {
     if let Ok(object) = Object::containing(address) {
         // Without `write` it could not talk to a kernel either.
         let _ = divert(&object, c"write", &WRITE, libc::write as *const () as usize, write_hook as *const () as usize);
+        let _ = divert(&object, c"fstat", &FSTAT, libc::fstat as *const () as usize, fstat_hook as *const () as usize);
         let _ = divert(&object, c"close", &CLOSE, libc::close as *const () as usize, close_hook as *const () as usize);
     }
 }
@@ -107,6 +113,20 @@ unsafe extern "C" fn write_hook(fd: c_int, buf: *const c_void, count: usize) -> 
         command.run(&channel, &memory)?;
         isize::try_from(count).map_err(|_| Errno(libc::EINVAL))
     })
+}
+
+unsafe extern "C" fn fstat_hook(fd: c_int, stat: *mut libc::stat) -> c_int {
+    // SAFETY: the address that was in the slot, or libc's: of this type.
+    let fstat = unsafe { std::mem::transmute::<usize, Fstat>(FSTAT.load(Ordering::Acquire)) };
+    // SAFETY: the caller's own call.
+    let result = unsafe { fstat(fd, stat) };
+    aside(|| {
+        if result == 0 && is_null_device(fd) {
+            // Without a channel it stays `/dev/null`, and the first command says why.
+            let _ = std::panic::catch_unwind(|| open(fd));
+        }
+    });
+    result
 }
 
 unsafe extern "C" fn close_hook(fd: c_int) -> c_int {
