@@ -85,6 +85,18 @@ pub enum Arm {
     Next,
 }
 
+impl Arm {
+    const fn is_for(self, cqe: &Cqe) -> bool {
+        match self {
+            Self::Disarmed => false,
+            //= spec/completions.md#cq-004
+            //# A request for solicited completions MUST be answered by those and by errors only.
+            Self::Solicited => cqe.solicited || !matches!(cqe.status, WcStatus::Success),
+            Self::Next => true,
+        }
+    }
+}
+
 /// What adding a completion did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Pushed {
@@ -117,6 +129,8 @@ pub struct CompletionQueue {
     queue: VecDeque<Cqe>,
     capacity: usize,
     arm: Arm,
+    /// How many elements at the end of the queue came after the last event.
+    unannounced: usize,
     overrun: bool,
     moderation: Option<Moderation>,
     /// Completions since it was armed that the consumer is still to be told of, and until when.
@@ -128,7 +142,8 @@ impl CompletionQueue {
     #[must_use]
     pub fn new(capacity: usize) -> Self {
         let queue = VecDeque::with_capacity(capacity.min(4096));
-        Self { queue, capacity, arm: Arm::Disarmed, overrun: false, moderation: None, untold: None }
+        let arm = Arm::Disarmed;
+        Self { queue, capacity, arm, unannounced: 0, overrun: false, moderation: None, untold: None }
     }
 
     /// Adds a completion.
@@ -141,14 +156,8 @@ impl CompletionQueue {
             return Pushed::Overrun { first };
         }
         self.queue.push_back(cqe);
-        let raise = match self.arm {
-            Arm::Disarmed => false,
-            //= spec/completions.md#cq-004
-            //# A request for solicited completions MUST be answered by those and by errors only.
-            Arm::Solicited => cqe.solicited || cqe.status != WcStatus::Success,
-            Arm::Next => true,
-        };
-        if !raise {
+        self.unannounced += 1;
+        if !self.arm.is_for(&cqe) {
             return Pushed::Quietly;
         }
         //= spec/completions.md#cq-007
@@ -177,7 +186,7 @@ impl CompletionQueue {
     //= spec/completions.md#cq-003
     //# One request for notification MUST give one event.
     const fn told(&mut self) {
-        (self.arm, self.untold) = (Arm::Disarmed, None);
+        (self.arm, self.untold, self.unannounced) = (Arm::Disarmed, None, 0);
     }
 
     /// Raises fewer events, or with `None` one for each request again. One that is being put off is due at once: true.
@@ -194,16 +203,28 @@ impl CompletionQueue {
     //= spec/completions.md#cq-001
     //# Completions MUST be polled in the order in which they were added.
     pub fn poll(&mut self) -> Option<Cqe> {
-        self.queue.pop_front()
+        let cqe = self.queue.pop_front();
+        self.unannounced = self.unannounced.min(self.queue.len());
+        cqe
     }
 
     /// Asks for one event. Asking for all overrides asking for solicited ones, not the other way round
-    /// (`ibv_req_notify_cq(3)`, IBA 11.4.2.2).
-    pub const fn arm(&mut self, solicited_only: bool) {
+    /// (`ibv_req_notify_cq(3)`, IBA 11.4.2.2). True if it is due at once: for a completion that came after the last event
+    /// and is still there. NICs compare the consumer's index with theirs when they are asked, and consumers such as UCX's
+    /// `ucp_worker_wait` count on it: they do not poll between asking and sleeping.
+    //= spec/completions.md#cq-009
+    //# A request MUST be answered at once where a completion came after the last event and has not been polled.
+    #[must_use]
+    pub fn arm(&mut self, solicited_only: bool) -> bool {
         self.arm = match (self.arm, solicited_only) {
             (Arm::Next, _) | (_, false) => Arm::Next,
             (_, true) => Arm::Solicited,
         };
+        let late = self.untold.is_none() && self.queue.iter().rev().take(self.unannounced).any(|c| self.arm.is_for(c));
+        if late {
+            self.told();
+        }
+        late
     }
 
     /// Elements it can hold.
@@ -249,5 +270,6 @@ impl CompletionQueue {
     //# The completions of a queue pair that is destroyed or reset MUST vanish with it.
     pub fn forget(&mut self, qpn: Qpn) {
         self.queue.retain(|cqe| cqe.qpn != qpn);
+        self.unannounced = self.unannounced.min(self.queue.len());
     }
 }

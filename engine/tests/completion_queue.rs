@@ -17,7 +17,7 @@ fn cqe(wr_id: u64) -> Cqe {
         at: Instant::from_nanos(0),
         src_qp: Qpn::default(),
         solicited: false,
-        grh: false,
+        grh: None,
     }
 }
 
@@ -63,11 +63,13 @@ fn an_overrun_is_told_once_and_lasts() {
 fn one_event_for_one_request() {
     let mut cq = CompletionQueue::new(10);
     assert_eq!(cq.push(cqe(1)), Pushed::Quietly, "nobody asked");
-    cq.arm(false);
+    polled(&mut cq);
+    assert!(!cq.arm(false));
     assert_eq!(cq.push(cqe(2)), Pushed::RaiseEvent);
     assert_eq!(cq.push(cqe(3)), Pushed::Quietly);
-    cq.arm(false);
-    cq.arm(false);
+    polled(&mut cq);
+    assert!(!cq.arm(false));
+    assert!(!cq.arm(false));
     assert_eq!(cq.push(cqe(4)), Pushed::RaiseEvent);
     assert_eq!(cq.push(cqe(5)), Pushed::Quietly, "asking twice is asking once");
 }
@@ -78,10 +80,10 @@ fn one_event_for_one_request() {
 #[test]
 fn solicited_events_are_for_solicited_messages_and_errors() {
     let mut cq = CompletionQueue::new(10);
-    cq.arm(true);
+    assert!(!cq.arm(true));
     assert_eq!(cq.push(cqe(1)), Pushed::Quietly);
     assert_eq!(cq.push(Cqe { solicited: true, ..cqe(2) }), Pushed::RaiseEvent);
-    cq.arm(true);
+    assert!(!cq.arm(true), "what the event was for");
     assert_eq!(cq.push(Cqe { status: WcStatus::WrFlushError, ..cqe(3) }), Pushed::RaiseEvent);
     assert_eq!(cq.push(Cqe { solicited: true, ..cqe(4) }), Pushed::Quietly);
 }
@@ -91,7 +93,7 @@ const MODERATION: Moderation = Moderation { count: 3, period: Duration::from_mic
 fn moderated() -> CompletionQueue {
     let mut cq = CompletionQueue::new(20);
     assert!(!cq.moderate(Some(MODERATION)));
-    cq.arm(false);
+    assert!(!cq.arm(false));
     cq
 }
 
@@ -109,7 +111,8 @@ fn moderated_events_come_with_a_number_of_completions() {
         assert_eq!(cq.push(cqe(3)), Pushed::RaiseEvent);
         assert_eq!(cq.push(cqe(4)), Pushed::Quietly, "not armed");
         assert!(!cq.handle_timeout(by), "the event has been raised");
-        cq.arm(false);
+        polled(&mut cq);
+        assert!(!cq.arm(false));
     }
 }
 
@@ -125,7 +128,8 @@ fn moderated_events_come_after_a_period() {
     assert!(!cq.handle_timeout(Instant::from_nanos(99_999)), "once");
     assert_eq!(cq.push(cqe(2)), Pushed::Quietly, "not armed");
     // A completion that comes late raises what a timer has not.
-    cq.arm(false);
+    polled(&mut cq);
+    assert!(!cq.arm(false));
     cq.push(cqe(3));
     assert_eq!(cq.push(Cqe { at: Instant::from_nanos(10_000), ..cqe(4) }), Pushed::RaiseEvent);
 }
@@ -135,7 +139,7 @@ fn what_is_put_off_is_due_when_moderation_changes() {
     let mut cq = moderated();
     cq.push(cqe(1));
     assert!(cq.moderate(None));
-    cq.arm(false);
+    assert!(!cq.arm(false));
     assert_eq!(cq.push(cqe(2)), Pushed::RaiseEvent);
 }
 
@@ -143,9 +147,28 @@ fn what_is_put_off_is_due_when_moderation_changes() {
 fn asking_for_any_outweighs_asking_for_solicited() {
     for order in [[false, true], [true, false]] {
         let mut cq = CompletionQueue::new(10);
-        order.into_iter().for_each(|solicited_only| cq.arm(solicited_only));
+        order.into_iter().for_each(|solicited_only| assert!(!cq.arm(solicited_only)));
         assert_eq!(cq.push(cqe(1)), Pushed::RaiseEvent, "{order:?}");
     }
+}
+
+//= spec/completions.md#cq-009
+//= type=test
+//# A request MUST be answered at once where a completion came after the last event and has not been polled.
+#[test]
+fn asking_late_is_not_too_late() {
+    let mut cq = CompletionQueue::new(10);
+    cq.push(cqe(1));
+    assert!(!cq.arm(true), "it was not solicited");
+    assert!(cq.arm(false));
+    assert!(!cq.arm(false), "announced already");
+    assert_eq!(cq.push(cqe(2)), Pushed::RaiseEvent);
+    assert_eq!(cq.push(Cqe { solicited: true, ..cqe(3) }), Pushed::Quietly);
+    assert_eq!(cq.push(cqe(4)), Pushed::Quietly);
+    assert!(cq.arm(true), "for the third");
+    assert_eq!(cq.push(cqe(5)), Pushed::Quietly);
+    polled(&mut cq);
+    assert!(!cq.arm(false), "nothing is left");
 }
 
 //= spec/completions.md#cq-005

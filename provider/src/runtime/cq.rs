@@ -116,8 +116,11 @@ impl Cq {
 
     /// Asks for an event.
     pub(crate) fn arm(&self, solicited_only: bool) {
-        lock(&self.queue).arm(solicited_only);
+        let mut queue = lock(&self.queue);
         self.armed.store(true, Ordering::Relaxed);
+        if queue.arm(solicited_only) {
+            self.raise_event();
+        }
     }
 
     /// Whether an event is asked for and due.
