@@ -64,7 +64,7 @@ fn a_write_with_immediate_arrives() {
     qp.gets(Operation::WriteLastWithImmediate, RQ_PSN + 1, Ext::ImmDt(ImmDt([1, 2, 3, 4])), &[9; 44]);
     let cqes = qp.cqes();
     assert_eq!(cqes.len(), 1);
-    assert_eq!((cqes[0].opcode, cqes[0].byte_len, cqes[0].grh), (WcOpcode::RecvRdmaWithImm, 300, false));
+    assert_eq!((cqes[0].opcode, cqes[0].byte_len, cqes[0].grh), (WcOpcode::RecvRdmaWithImm, 300, None));
     assert_eq!(cqes[0].imm, Some(ImmDt([1, 2, 3, 4])));
     assert!(qp.sent().is_empty(), "nobody is told");
 }

@@ -16,6 +16,23 @@ const IPV4_LEN: usize = 20;
 /// IPv4 and IPv6 "next protocol" of UDP.
 const UDP: u8 = 17;
 
+/// Which header it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// 20 unused bytes, then an IPv4 header.
+    Ipv4,
+    /// An IPv6 header.
+    Ipv6,
+}
+
+impl Kind {
+    /// Of what [`network_header`] made.
+    #[must_use]
+    pub const fn of(header: &[u8; LEN]) -> Self {
+        if header[0] >> 4 == 6 { Self::Ipv6 } else { Self::Ipv4 }
+    }
+}
+
 /// What was in the header besides the addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Fields {
@@ -78,6 +95,7 @@ mod tests {
         let fields = Fields { tclass: 0x20, hop_limit: 64 };
         let header = network_header([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), fields, 24);
         assert_eq!(header[..20], [0; 20]);
+        assert_eq!(Kind::of(&header), Kind::Ipv4);
         assert_eq!(header[20..30], [0x45, 0x20, 0, 56, 0, 0, 0x40, 0, 64, 17]);
         assert_eq!(header[32..], [10, 0, 0, 1, 10, 0, 0, 2]);
         // A header with its checksum sums up to all ones.
@@ -89,6 +107,7 @@ mod tests {
         let fields = Fields { tclass: 0x20, hop_limit: 64 };
         let [from, to] = ["fe80::1", "fe80::2"].map(|text| text.parse().unwrap());
         let header = network_header(from, to, fields, 24);
+        assert_eq!(Kind::of(&header), Kind::Ipv6);
         assert_eq!(header[..8], [0x62, 0, 0, 0, 0, 36, 17, 64]);
         assert_eq!((header[23], header[39]), (1, 2));
     }

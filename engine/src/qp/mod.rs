@@ -580,7 +580,7 @@ impl<H: Host> QueuePair<H> {
                 at: io.now,
                 src_qp: Qpn::default(),
                 solicited: false,
-                grh: false,
+                grh: None,
             };
             self.complete_recv(io, cqe);
         }

@@ -657,7 +657,7 @@ impl<H: Host> QueuePair<H> {
             at: io.now,
             src_qp: self.attr.dest_qpn,
             solicited,
-            grh: false,
+            grh: None,
         }
     }
 }

@@ -71,7 +71,7 @@ pub(super) fn complete<H: Host>(config: &QpConfig<H>, io: &mut Io<'_, H>, wqe: &
         at: io.now,
         src_qp: Qpn::default(),
         solicited: false,
-        grh: false,
+        grh: None,
     };
     if let Some(cq) = &config.send_cq {
         io.consumer.complete(cq, cqe);

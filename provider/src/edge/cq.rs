@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use urxe_engine::{Cqe, Moderation, WcStatus};
 use urxe_ffi::verbs as v;
+use urxe_wire::grh;
 
 use super::context::shared;
 use super::cq_ex::Poll;
@@ -198,6 +199,17 @@ pub(super) unsafe extern "C" fn cq_event(cq: *mut v::ibv_cq) {
     });
 }
 
+/// Which network header a datagram had, in `sl`, which RoCE leaves free. IBA A17.4.5.1 wants it told, verbs.h has no field
+/// for it, and mlx5 puts it there: bit 3 for UDP, below it 1 for IPv6 or 2 for IPv4. UCX finds the destination by it
+/// (`uct_ud_iface_check_grh`), on any device.
+const fn packet_type(kind: grh::Kind) -> u8 {
+    0b1000
+        | match kind {
+            grh::Kind::Ipv6 => 1,
+            grh::Kind::Ipv4 => 2,
+        }
+}
+
 /// A completion as `ibv_poll_cq` gives it.
 pub(super) fn work_completion(cqe: &Cqe) -> v::ibv_wc {
     // SAFETY: all-zero is a value of this plain C struct.
@@ -209,8 +221,9 @@ pub(super) fn work_completion(cqe: &Cqe) -> v::ibv_wc {
     if cqe.status == WcStatus::Success {
         wc.byte_len = cqe.byte_len;
         wc.src_qp = cqe.src_qp.get();
-        if cqe.grh {
+        if let Some(kind) = cqe.grh {
             wc.wc_flags |= v::IBV_WC_GRH;
+            wc.sl = packet_type(kind);
         }
         if let Some(imm) = cqe.imm {
             wc.wc_flags |= v::IBV_WC_WITH_IMM;

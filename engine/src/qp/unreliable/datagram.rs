@@ -1,7 +1,7 @@
 //! The responder of UD (IBA 9.8.3): each packet is a message.
 
 use urxe_wire::packet::Service;
-use urxe_wire::{Ext, Packet};
+use urxe_wire::{Ext, Packet, grh};
 
 use crate::cq::{Cqe, WcOpcode, WcStatus};
 use crate::event::{DropReason, Event};
@@ -74,7 +74,7 @@ impl<H: Host> QueuePair<H> {
             at: io.now,
             src_qp: deth.src_qp,
             solicited: packet.bth().solicited_event,
-            grh: true,
+            grh: Some(grh::Kind::of(&grh)),
         };
         self.complete_recv(io, cqe);
         Ok(())
