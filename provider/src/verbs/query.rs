@@ -45,8 +45,9 @@ pub(crate) fn device(context: &Context) -> v::ibv_device_attr {
         max_res_rd_atom: count(limits::MAX_QP * u32::from(limits::MAX_RD_ATOM)),
         max_qp_init_rd_atom: i32::from(limits::MAX_RD_ATOM),
         max_ee_init_rd_atom: 0,
-        // Atomics are the processor's own, so they are atomic to everybody.
-        atomic_cap: v::IBV_ATOMIC_GLOB,
+        // They are atomic to everybody, but consumers such as UCX look for this level and no higher one. As on NICs,
+        // `pci_atomic_caps` tells the rest.
+        atomic_cap: v::IBV_ATOMIC_HCA,
         max_ee: 0,
         max_rdd: 0,
         max_mw: count(limits::MAX_MW),
@@ -71,10 +72,16 @@ pub(crate) fn device(context: &Context) -> v::ibv_device_attr {
 const FLUSH_GLOBAL: u64 = 1 << 38;
 const ATOMIC_WRITE: u64 = 1 << 40;
 
+/// `IBV_PCI_ATOMIC_OPERATION_8_BYTE_SIZE_SUP`.
+const EIGHT_BYTES: u16 = 1 << 1;
+
 /// What `ibv_query_device_ex` says besides; the fields not named here stay 0, which is "not supported".
 pub(crate) fn extended(answer: &mut v::ibv_device_attr_ex) {
     answer.device_cap_flags_ex = u64::from(answer.orig_attr.device_cap_flags) | FLUSH_GLOBAL | ATOMIC_WRITE;
     answer.phys_port_cnt_ex = 1;
+    // Atomics are the processor's own.
+    answer.pci_atomic_caps.fetch_add = EIGHT_BYTES;
+    answer.pci_atomic_caps.compare_swap = EIGHT_BYTES;
     // Memory is accessed where it is, when it is: every region could be on demand.
     let odp = &mut answer.odp_caps;
     odp.general_caps = u64::from(v::IBV_ODP_SUPPORT | v::IBV_ODP_SUPPORT_IMPLICIT);
