@@ -3,7 +3,7 @@
 use alloc::collections::VecDeque;
 use core::time::Duration;
 
-use urxe_wire::{ImmDt, Qpn, RKey};
+use urxe_wire::{ImmDt, Qpn, RKey, grh};
 
 use crate::time::Instant;
 
@@ -70,8 +70,8 @@ pub struct Cqe {
     pub src_qp: Qpn,
     /// The message asked for a solicited event.
     pub solicited: bool,
-    /// The receive buffer starts with a network header: on UD.
-    pub grh: bool,
+    /// The network header that the receive buffer starts with: on UD.
+    pub grh: Option<grh::Kind>,
 }
 
 /// What makes a CQ raise a completion event (IBA 11.4.2.2).
