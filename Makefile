@@ -15,11 +15,12 @@ SUDO       := $(shell [ "$$(id -u)" -eq 0 ] || echo sudo)
 # A linker for Rust, libibverbs, and the programs that the demo shows.
 DEMO_PACKAGES  := gcc libc6-dev libibverbs1 ibverbs-providers ibverbs-utils
 # Programs that the tests run; headers and libclang to compare the bindings with.
-TEST_PACKAGES  := $(DEMO_PACKAGES) perftest iproute2 ethtool tshark python3 python3-venv util-linux \
+TEST_PACKAGES  := $(DEMO_PACKAGES) perftest ucx-utils iproute2 ethtool tshark python3 python3-venv util-linux \
                   libibverbs-dev linux-libc-dev libclang-dev pkg-config g++ nftables rdmacm-utils
 PYVERBS_PACKAGES := $(DEMO_PACKAGES) python3 python3-pyverbs iproute2 util-linux
 DISTRIBUTION_PACKAGES := debootstrap git iproute2 python3 util-linux
 PACKAGING_PACKAGES := binutils
+UCX_PACKAGES   := $(DEMO_PACKAGES) ucx-utils python3 iproute2 util-linux
 BENCH_PACKAGES := $(DEMO_PACKAGES) perftest iperf3
 
 # What the tests find the build and scapy by.
@@ -95,6 +96,11 @@ distributions: deb ## the library inside other distributions and releases of rdm
 	$(SUDO) conformance/distributions/prepare --trees $(TARGET_DIR)/distributions $(TREES)
 	$(SUDO) conformance/distributions/run --trees $(TARGET_DIR)/distributions --package "$$(ls -t $(PACKAGES)/*.deb | head -n 1)" \
 	    --bin $(BIN_DIR) --out $(TARGET_DIR)/conformance/distributions.tsv $(TREES)
+
+.PHONY: ucx
+ucx: build ## every kind of operation of UCX over urxe0
+	@scripts/install-packages $(UCX_PACKAGES)
+	conformance/machine $(BIN_DIR) conformance/ucx/run --out $(TARGET_DIR)/conformance/ucx.tsv
 
 .PHONY: bench
 bench: build ## latency and bandwidth beside plain UDP and TCP; BENCH_ARGS='--rounds 9'

@@ -1,5 +1,5 @@
 //! A short selection of `conformance/`, so that `make test` notices when a suite breaks. All of it: `make pyverbs`,
-//! `make perftest`.
+//! `make perftest`, `make ucx`.
 
 use std::path::Path;
 use std::process::Command;
@@ -20,19 +20,41 @@ const PERFTEST_CASES: [&str; 9] = [
     "ib_atomic_bw/rc/compare-swap/new",
 ];
 
-#[test]
-fn perftest_selection() -> Result<()> {
+/// One of each of UCX's ways to send over each transport, and to sleep until something comes.
+const UCX_CASES: [&str; 8] = [
+    "ucp/rc_verbs/tag_lat/8",
+    "ucp/rc_verbs/tag_bw/300000",
+    "ucp/rc_verbs/tag_lat/IEsleep/8",
+    "ucp/rc_verbs/stream_bw/20000",
+    "ucp/rc_verbs/ucp_get/20000",
+    "ucp/ud_verbs/ucp_am_lat/2000",
+    "uct/ud_verbs/am_bw/zcopy/3000",
+    "uct/rc_verbs/fadd/short/8",
+];
+
+/// Runs these cases of a suite; all must pass.
+fn passes(suite: &str, cases: &[&str]) -> Result<()> {
     let conformance = Path::new(env!("CARGO_MANIFEST_DIR")).join("../conformance");
     let dir = tempfile::tempdir()?;
     let output = Command::new(conformance.join("machine"))
         .arg(artifacts::bin_dir()?)
-        .arg(conformance.join("perftest/run"))
+        .arg(conformance.join(suite).join("run"))
         .arg("--out")
-        .arg(dir.path().join("perftest.tsv"))
-        .args(PERFTEST_CASES)
+        .arg(dir.path().join("table.tsv"))
+        .args(cases)
         .output()?;
     let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    let all = format!("{} passed, 0 failed, 0 skipped", PERFTEST_CASES.len());
+    let all = format!("{} passed, 0 failed, 0 skipped", cases.len());
     ensure!(output.status.success() && stdout.lines().any(|line| line == all), "not {all:?}:\n{stdout}{stderr}");
     Ok(())
+}
+
+#[test]
+fn perftest_selection() -> Result<()> {
+    passes("perftest", &PERFTEST_CASES)
+}
+
+#[test]
+fn ucx_selection() -> Result<()> {
+    passes("ucx", &UCX_CASES)
 }
