@@ -115,6 +115,12 @@ impl FlowTable {
         }
     }
 
+    /// Closes the flows to a local address. Returns how many.
+    pub(crate) fn close_local(&mut self, index: usize) -> usize {
+        let of_address = self.slots.iter_mut().filter(|place| place.as_ref().is_some_and(|flow| flow.local == index));
+        of_address.map(Option::take).count()
+    }
+
     /// Notes that a datagram came through a flow, and whether it was for this process. `true`: the flow was closed
     /// because others' datagrams keep coming.
     pub(crate) fn note(&mut self, slot: usize, ours: bool) -> bool {
@@ -155,6 +161,11 @@ struct Entry {
 impl PeerCache {
     pub(crate) fn new() -> Self {
         Self { entries: vec![None; CACHED].into_boxed_slice() }
+    }
+
+    /// Another local address has an index now.
+    pub(crate) fn clear(&mut self) {
+        self.entries.fill(None);
     }
 
     /// The flow from `peer` to the local address `local`, which has this index.

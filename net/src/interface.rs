@@ -19,11 +19,15 @@ pub type Gid = [u8; 16];
 /// kernel's rxe subtracts this sum (RXE_MAX_HDR_LENGTH in rxe_param.h) whatever the IP version.
 const MAX_HEADERS: u32 = 40 + 8 + 12 + 16 + 4;
 
+/// What an empty row of the GID table holds.
+const NO_GID: Gid = [0; 16];
+
 /// A network interface as it was when it was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interface {
     name: String,
     index: u32,
+    flags: u32,
     mac: [u8; 6],
     mtu: u32,
     addresses: Vec<SocketAddr>,
@@ -37,21 +41,44 @@ impl Interface {
     /// [`PortError::NoSuchInterface`], [`PortError::InterfaceDown`], [`PortError::NoAddress`]; the others when the
     /// system will not even tell.
     pub fn by_name(name: &str) -> Result<Self, PortError> {
-        let mut found = read_entries(name).map_err(|e| PortError::os("list the network interfaces", e))?;
-        let missing = || PortError::NoSuchInterface { name: name.to_owned() };
-        let (index, flags) = found.link.ok_or_else(missing)?;
-        if flags & libc::IFF_UP.cast_unsigned() == 0 {
+        let found = Self::read(name)?;
+        if found.flags & libc::IFF_UP.cast_unsigned() == 0 {
             return Err(PortError::InterfaceDown { name: name.to_owned() });
         }
         if found.addresses.is_empty() {
             return Err(PortError::NoAddress { name: name.to_owned() });
         }
+        Ok(found)
+    }
+
+    /// The same interface as it is now. What stays keeps its place in the GID table; what comes takes the first that is
+    /// empty, as in the kernel's (`ib_gid_table`).
+    ///
+    /// # Errors
+    /// [`PortError::NoSuchInterface`]; the others when the system will not even tell.
+    pub(crate) fn reread(&self) -> Result<Self, PortError> {
+        let mut now = Self::read(&self.name)?;
+        now.gids = succeed(&self.gids, &now.gids);
+        Ok(now)
+    }
+
+    /// What is left of it when it has been removed.
+    pub(crate) fn removed(&self) -> Self {
+        Self { flags: 0, addresses: Vec::new(), gids: vec![NO_GID; self.gids.len()], ..self.clone() }
+    }
+
+    fn read(name: &str) -> Result<Self, PortError> {
+        let mut found = read_entries(name).map_err(|e| PortError::os("list the network interfaces", e))?;
+        let missing = || PortError::NoSuchInterface { name: name.to_owned() };
+        let (index, flags) = found.link.ok_or_else(missing)?;
         // Stable: the kernel's order within each IP version is the order of its GID table.
         found.addresses.sort_by_key(SocketAddr::is_ipv6);
         let mtu = read_mtu(name).map_err(|e| PortError::os("read the interface's MTU", e))?;
-        Ok(Self::new(name.to_owned(), index, found.mac, mtu, found.addresses))
+        let new = Self::new(name.to_owned(), index, found.mac, mtu, found.addresses);
+        Ok(Self { flags, ..new })
     }
 
+    /// An interface that is down.
     fn new(name: String, index: u32, mac: [u8; 6], mtu: u32, addresses: Vec<SocketAddr>) -> Self {
         let mut gids = vec![gid_of(IpAddr::V6(link_local(mac)))];
         for address in &addresses {
@@ -60,7 +87,13 @@ impl Interface {
                 gids.push(gid);
             }
         }
-        Self { name, index, mac, mtu, addresses, gids }
+        Self { name, index, flags: 0, mac, mtu, addresses, gids }
+    }
+
+    /// Whether it is up and has a carrier: as the kernel's rxe says whether its port is active.
+    pub fn is_running(&self) -> bool {
+        let running = (libc::IFF_UP | libc::IFF_RUNNING).cast_unsigned();
+        self.flags & running == running
     }
 
     /// Its name.
@@ -93,15 +126,25 @@ impl Interface {
         path_mtu(self.mtu)
     }
 
-    /// Its addresses at UDP port 4791: IPv4 first, then IPv6. Never empty.
+    /// Its addresses at UDP port 4791: IPv4 first, then IPv6.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
     /// The GID table by GID index: 0 is the default GID (link-local, from the hardware address, whether it is assigned
-    /// or not), then the IPv4 addresses, then the IPv6 ones; no GID twice.
+    /// or not), then the IPv4 addresses, then the IPv6 ones; no GID twice. A row that has become empty is zero.
     pub fn gids(&self) -> &[Gid] {
         &self.gids
+    }
+
+    /// The GID in a row of the table, unless that is empty.
+    pub fn gid(&self, index: usize) -> Option<Gid> {
+        self.gids.get(index).copied().filter(|gid| *gid != NO_GID)
+    }
+
+    /// The index of a GID.
+    pub fn gid_index(&self, gid: &Gid) -> Option<usize> {
+        self.gids.iter().position(|row| row == gid && *gid != NO_GID)
     }
 
     /// The address, at UDP port 4791, that a GID stands for: this interface's or a peer's.
@@ -138,6 +181,31 @@ pub fn gid_of(ip: IpAddr) -> Gid {
         IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
         IpAddr::V6(ip) => ip.octets(),
     }
+}
+
+/// The GID table after `old` that holds what is in `new`.
+fn succeed(old: &[Gid], new: &[Gid]) -> Vec<Gid> {
+    let mut table: Vec<Gid> = old.iter().map(|gid| if new.contains(gid) { *gid } else { NO_GID }).collect();
+    // The default GID's row is its own.
+    let (default, others) = new.split_at(new.len().min(1));
+    for gid in &mut table {
+        if default.contains(gid) {
+            *gid = NO_GID;
+        }
+    }
+    for (row, gid) in table.iter_mut().zip(default) {
+        *row = *gid;
+    }
+    for gid in others {
+        if table.contains(gid) {
+            continue;
+        }
+        match table.iter_mut().skip(1).find(|row| **row == NO_GID) {
+            Some(row) => *row = *gid,
+            None => table.push(*gid),
+        }
+    }
+    table
 }
 
 /// Whether an IPv6 address means something on one link only (RFC 4007), so that the kernel wants the interface with it.
@@ -243,9 +311,9 @@ fn read_mtu(name: &str) -> io::Result<u32> {
     Ok(u32::try_from(mtu).unwrap_or(0))
 }
 
-/// A local address by its index in [`Interface::addresses`], scope included.
-pub(crate) fn find_local(addresses: &[SocketAddr], ip: IpAddr, scope: u32) -> Option<usize> {
-    addresses.iter().position(|a| a.ip() == ip && scope_id(*a) == scope)
+/// The index of a local address, scope included.
+pub(crate) fn find_local(addresses: &[Option<SocketAddr>], ip: IpAddr, scope: u32) -> Option<usize> {
+    addresses.iter().position(|a| a.is_some_and(|a| a.ip() == ip && scope_id(a) == scope))
 }
 
 #[cfg(test)]
@@ -283,6 +351,18 @@ mod tests {
             ["fe80::5054:ff:fe12:3456", "::ffff:10.0.0.1", "2001:db8::1"].map(|a| a.parse().unwrap());
         assert_eq!(table, expected);
         assert_eq!(interface.resolve(&interface.gids()[0]), Some(own.parse().unwrap()));
+    }
+
+    #[test]
+    fn gids_keep_their_index() {
+        let gid = |last| [last; 16];
+        let table = succeed(&[gid(1), gid(2), gid(3), gid(4)], &[gid(1), gid(5), gid(4), gid(6), gid(7)]);
+        assert_eq!(table, [gid(1), gid(5), gid(6), gid(4), gid(7)]);
+        assert_eq!(succeed(&table, &[gid(1), gid(4)]), [gid(1), NO_GID, NO_GID, gid(4), NO_GID]);
+        // Another hardware address; the new default GID was assigned before.
+        assert_eq!(succeed(&[gid(1), gid(2), gid(3)], &[gid(3), gid(2)]), [gid(3), gid(2), NO_GID]);
+        let interface = eth([0; 6], &["10.0.0.1:4791"]);
+        assert_eq!(interface.gid_index(&NO_GID), None);
     }
 
     #[test]

@@ -15,12 +15,18 @@
 //! owner goes, another process takes its name and its socket. Names are abstract unix addresses: they belong to the
 //! network namespace, are unique, need no privilege, and vanish with the process.
 //!
+//! # Changes
+//!
+//! Addresses that come and go while the port is open, and links that go down, are followed by whoever receives: a
+//! netlink socket among the others becomes readable. [`Port::take_changes`] says what has happened.
+//!
 //! # Threads
 //!
 //! This crate starts none and decides nothing about who polls. [`Port`] is `Sync`; what only one thread may touch at a
 //! time is in [`Receiver`] (receive side) and [`TxBatch`] (send side).
 
 pub mod batch;
+pub mod change;
 pub mod counters;
 pub mod datagram;
 pub mod error;
@@ -42,6 +48,7 @@ mod token;
 mod udp;
 
 pub use batch::{Sealed, TxBatch};
+pub use change::Change;
 pub use counters::Counters;
 pub use datagram::Datagram;
 pub use error::{PortError, RouteError};

@@ -4,10 +4,11 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use urxe_wire::Qpn;
 
+use crate::change::Change;
 use crate::counters::Counters;
 use crate::datagram::Datagram;
 use crate::error::{PortError, RouteError};
@@ -27,7 +28,11 @@ use crate::udp::{bind_owner, receive_buffer};
 /// while another process takes over an address.
 #[derive(Debug)]
 pub struct Port {
-    interface: Interface,
+    interface: RwLock<Arc<Interface>>,
+    /// Index of the interface, which stays.
+    index: u32,
+    changes: Mutex<Vec<Change>>,
+    has_changed: AtomicBool,
     fds: Arc<FdSet>,
     registry: Registry,
     routes: Mutex<TxPool>,
@@ -46,24 +51,59 @@ impl Port {
     /// system refused.
     pub fn open(interface: Interface) -> Result<(Self, Receiver), PortError> {
         let fds = FdSet::new().map_err(|e| PortError::os("create an epoll instance", e))?;
-        let receiver = Receiver::open(&fds, interface.addresses())?;
+        let mut receiver = Receiver::open(&fds, interface.addresses())?;
         let limit = descriptor_share();
         let port = Self {
             receive_buffer: granted_receive_buffer(&fds, interface.addresses())?,
             registry: Registry::new(limit),
             routes: Mutex::new(TxPool::new(limit, interface.index())),
             groups: Groups::default(),
-            interface,
+            index: interface.index(),
+            interface: RwLock::new(Arc::new(interface)),
+            changes: Mutex::default(),
+            has_changed: AtomicBool::new(false),
             counters: Counters::default(),
             headers: AtomicBool::new(false),
             fds,
         };
+        // What happened since the interface was read, nobody has told.
+        receiver.follow(&port);
         Ok((port, receiver))
     }
 
-    /// The interface as it was when the port was opened.
-    pub fn interface(&self) -> &Interface {
-        &self.interface
+    /// The interface as it is now: [`Port::receive`] follows its changes.
+    pub fn interface(&self) -> Arc<Interface> {
+        Arc::clone(&self.interface.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// What has changed since the last call.
+    pub fn take_changes(&self) -> Vec<Change> {
+        // Asked with every receiving: nearly always for nothing.
+        if !self.has_changed.load(Ordering::Relaxed) || !self.has_changed.swap(false, Ordering::Acquire) {
+            return Vec::new();
+        }
+        core::mem::take(&mut *self.changes.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(crate) fn interface_is(&self, now: Interface) {
+        let mut interface = self.interface.write().unwrap_or_else(PoisonError::into_inner);
+        if **interface != now {
+            self.note(Change::between(&interface, &now));
+            *interface = Arc::new(now);
+        }
+    }
+
+    pub(crate) fn interface_is_gone(&self) {
+        let gone = Arc::new(self.interface().removed());
+        *self.interface.write().unwrap_or_else(PoisonError::into_inner) = gone;
+        self.note(vec![Change::Gone]);
+    }
+
+    fn note(&self, changes: Vec<Change>) {
+        if !changes.is_empty() {
+            self.changes.lock().unwrap_or_else(PoisonError::into_inner).extend(changes);
+            self.has_changed.store(true, Ordering::Release);
+        }
     }
 
     /// A descriptor that is readable (level-triggered) while [`Port::receive`] has something to do. To be waited on
@@ -99,9 +139,9 @@ impl Port {
     /// [`RouteError::RemoteGidUnusable`] if the GID is no multicast address; otherwise what the system refuses, such as
     /// an IPv6 group on an interface that has no route to any.
     pub fn join_multicast(&self, group: &Gid) -> Result<Arc<Membership>, RouteError> {
-        let group = self.interface.resolve(group).filter(|group| group.ip().is_multicast());
+        let group = self.interface().resolve(group).filter(|group| group.ip().is_multicast());
         let group = group.ok_or(RouteError::RemoteGidUnusable)?;
-        let joined = self.groups.join(&self.fds, group, self.interface.index());
+        let joined = self.groups.join(&self.fds, group, self.index);
         joined.map_err(|e| RouteError::Os(PortError::os("join a multicast group", e)))
     }
 
@@ -112,19 +152,19 @@ impl Port {
     /// The addresses of a source and a destination GID. A default GID that is not assigned stands for any address of
     /// the interface, so it takes the IP version of the other.
     fn resolve_pair(&self, local: &Gid, remote: &Gid) -> Result<(SocketAddr, SocketAddr), RouteError> {
-        if !self.interface.gids().contains(local) {
+        let interface = self.interface();
+        if interface.gid_index(local).is_none() {
             return Err(RouteError::LocalGidUnknown);
         }
-        let from = self.interface.resolve(local).ok_or(RouteError::LocalGidUnknown)?;
-        let to = self.interface.resolve(remote).ok_or(RouteError::RemoteGidUnusable)?;
+        let from = interface.resolve(local).ok_or(RouteError::LocalGidUnknown)?;
+        let to = interface.resolve(remote).ok_or(RouteError::RemoteGidUnusable)?;
         if from.is_ipv4() == to.is_ipv4() {
             return Ok((from, to));
         }
-        let like =
-            |other: SocketAddr| self.interface.addresses().iter().copied().find(|a| a.is_ipv4() == other.is_ipv4());
-        let pair = if self.interface.is_placeholder(local) {
+        let like = |other: SocketAddr| interface.addresses().iter().copied().find(|a| a.is_ipv4() == other.is_ipv4());
+        let pair = if interface.is_placeholder(local) {
             like(to).map(|from| (from, to))
-        } else if self.interface.is_placeholder(remote) {
+        } else if interface.is_placeholder(remote) {
             like(from).map(|to| (from, to))
         } else {
             None

@@ -1,11 +1,13 @@
 //! The receive side of a port: which sockets to look at, and whose a packet is.
 
+use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 
 use urxe_wire::{Qpn, icrc};
 
+use crate::change::Watch;
 use crate::counters::add_alone;
 use crate::datagram::{Datagram, dest_qpn, group_of};
 use crate::error::PortError;
@@ -46,8 +48,12 @@ const TROUBLE: u16 = 500;
 #[derive(Debug)]
 pub struct Receiver {
     fds: Arc<FdSet>,
+    /// Local addresses. What comes takes the place of what went; the others keep their index.
+    addresses: Vec<Option<SocketAddr>>,
     /// By index of the local address.
     seats: Vec<Seat>,
+    /// Tells of changes, where the system lets it.
+    watch: Option<Watch>,
     flows: FlowTable,
     peers: PeerCache,
     forwarder: Forwarder,
@@ -106,7 +112,9 @@ impl Receiver {
         });
         let mut receiver = Self {
             fds: Arc::clone(fds),
+            addresses: addresses.iter().copied().map(Some).collect(),
             seats: Vec::with_capacity(addresses.len()),
+            watch: Watch::open(fds).ok(),
             flows: FlowTable::new(descriptor_share()),
             peers: PeerCache::new(),
             forwarder: Forwarder::new(),
@@ -160,7 +168,7 @@ impl Receiver {
     fn look_at_all(&mut self, call: &mut Call<'_>) {
         if call.port.reports_headers() && !self.headers {
             self.headers = true;
-            self.report_headers(call.port);
+            self.report_headers();
         }
         if self.hits >= HITS && !core::mem::take(&mut self.second) {
             self.hot[1] = None;
@@ -198,6 +206,7 @@ impl Receiver {
                         }
                     }
                 }
+                Token::Change => self.follow(call.port),
             }
         }
         if fruitful > self.hot.len() {
@@ -206,16 +215,61 @@ impl Receiver {
     }
 
     /// Asks the sockets there are; later ones are asked when they are opened.
-    fn report_headers(&self, port: &Port) {
-        let addresses = port.interface().addresses();
-        let owners = self.seats.iter().zip(addresses).filter_map(|(seat, address)| match seat {
-            Seat::Owner { udp, .. } => Some((udp.as_raw_fd(), address)),
+    fn report_headers(&self) {
+        let owners = self.seats.iter().zip(&self.addresses).filter_map(|(seat, address)| match seat {
+            Seat::Owner { udp, .. } => Some((udp.as_raw_fd(), (*address)?)),
             _ => None,
         });
-        let flows = self.flows.iter().filter_map(|flow| Some((flow.raw_fd(), addresses.get(flow.local)?)));
+        let flows = self.flows.iter().filter_map(|flow| Some((flow.raw_fd(), self.address(flow.local)?)));
         for (fd, address) in owners.chain(flows) {
-            report_headers(fd, *address);
+            report_headers(fd, address);
         }
+    }
+
+    fn address(&self, index: usize) -> Option<SocketAddr> {
+        *self.addresses.get(index)?
+    }
+
+    /// Looks what has become of the interface, and takes seats at its new addresses.
+    pub(crate) fn follow(&mut self, port: &Port) {
+        if let Some(watch) = &self.watch {
+            watch.clear();
+        }
+        let now = match port.interface().reread() {
+            Ok(now) => now,
+            Err(PortError::NoSuchInterface { .. }) => {
+                self.watch = None;
+                return port.interface_is_gone();
+            }
+            // Asked again at the next change.
+            Err(_) => return,
+        };
+        for index in 0..self.addresses.len() {
+            if self.address(index).is_some_and(|address| !now.addresses().contains(&address)) {
+                self.addresses[index] = None;
+                self.vacate(index);
+                add_alone(&port.counters().flows_closed, self.flows.close_local(index));
+            }
+        }
+        for address in now.addresses() {
+            if !self.addresses.contains(&Some(*address)) {
+                let free = self.addresses.iter().position(Option::is_none);
+                let index = free.unwrap_or_else(|| {
+                    self.addresses.push(None);
+                    self.seats.push(Seat::Vacant);
+                    self.seats.len() - 1
+                });
+                self.addresses[index] = Some(*address);
+                self.peers.clear();
+            }
+        }
+        // An IPv6 address can be used some time after it came, which is a change as well.
+        for index in 0..self.seats.len() {
+            if matches!(self.seats.get(index), Some(Seat::Vacant)) {
+                self.take_seat(index, port);
+            }
+        }
+        port.interface_is(now);
     }
 
     /// Receives from one socket: one datagram, and more if more are likely to be there.
@@ -258,7 +312,7 @@ impl Receiver {
 
     /// Returns whether it was a run of packets, and whether it was for this process.
     fn receive_udp(&mut self, fd: RawFd, index: usize, learn: bool, call: &mut Call<'_>) -> Option<(bool, bool)> {
-        let local = *call.port.interface().addresses().get(index)?;
+        let local = self.address(index)?;
         // An error is that of an earlier packet and cleared by having been told: nothing was received.
         let received = recv_udp(fd, &mut self.buffer).ok().flatten()?;
         add_alone(&call.port.counters().rx_datagrams, 1);
@@ -281,17 +335,16 @@ impl Receiver {
         let mut header = [0; HEADER_LEN];
         let len = recv_parts(fd, [header.as_mut_slice(), &mut self.buffer]).ok().flatten()?;
         let counters = call.port.counters();
-        let addresses = call.port.interface().addresses();
-        let Some((header, len, index)) = len.checked_sub(HEADER_LEN).and_then(|len| {
+        let Some((header, len, index, local)) = len.checked_sub(HEADER_LEN).and_then(|len| {
             let header = Header::parse(&header)?;
-            Some((header, len, find_local(addresses, header.local.0, header.local.1)?))
+            let index = find_local(&self.addresses, header.local.0, header.local.1)?;
+            Some((header, len, index, self.address(index)?))
         }) else {
             add_alone(&counters.drop_mailbox_bad, 1);
             return Some(false);
         };
         add_alone(&counters.rx_datagrams, 1);
         add_alone(&counters.forwarded_in, 1);
-        let local = addresses[index];
         let meta = Meta {
             index,
             local,
@@ -485,16 +538,16 @@ impl Receiver {
     //= spec/hosts.md#net-002
     //# When the owner of the port ends, however it ends, another process MUST take over and the others go on.
     fn take_seat(&mut self, index: usize, port: &Port) {
-        let Some(address) = port.interface().addresses().get(index) else { return };
+        let Some(address) = self.address(index) else { return };
         let Some(place) = self.seats.get_mut(index) else { return };
-        let retry = match Seat::take(&self.fds, *address) {
+        let retry = match Seat::take(&self.fds, address) {
             Ok(Seat::Vacant) => RACE,
             Ok(seat) => {
                 if watch_seat(&self.fds, index, &seat).is_ok() {
                     if let Seat::Owner { udp, .. } = &seat {
                         add_alone(&port.counters().takeovers, 1);
                         if self.headers {
-                            report_headers(udp.as_raw_fd(), *address);
+                            report_headers(udp.as_raw_fd(), address);
                         }
                     }
                     *place = seat;
@@ -502,6 +555,8 @@ impl Receiver {
                 }
                 TROUBLE
             }
+            // Not usable (yet): tried again when something has changed.
+            Err(PortError::Os { source, .. }) if source.kind() == ErrorKind::AddrNotAvailable => return,
             Err(_) => TROUBLE,
         };
         timer_arm(self.timer.as_raw_fd(), retry);

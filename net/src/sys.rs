@@ -14,8 +14,8 @@ pub(crate) const fn socklen<T>() -> libc::socklen_t {
     size_of::<T>() as libc::socklen_t
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "AF_INET is 2, AF_INET6 is 10")]
-const fn family(constant: libc::c_int) -> libc::sa_family_t {
+#[expect(clippy::cast_possible_truncation, reason = "AF_INET is 2, AF_INET6 is 10, AF_NETLINK is 16")]
+pub(crate) const fn family(constant: libc::c_int) -> libc::sa_family_t {
     constant as libc::sa_family_t
 }
 

@@ -21,6 +21,8 @@ pub(crate) enum Token {
     Timer,
     /// The multicast group in this slot.
     Group(usize),
+    /// The socket that tells of changes.
+    Change,
 }
 
 impl Token {
@@ -34,6 +36,7 @@ impl Token {
             Self::Follower(seat, fd) => (6, seat, fd),
             Self::Timer => (7, 0, 0),
             Self::Group(slot) => (8, slot, 0),
+            Self::Change => (9, 0, 0),
         };
         // Seats and slots are below 2^24, being descriptors.
         kind << 56 | (index as u64) << 32 | u64::from(fd.cast_unsigned())
@@ -52,6 +55,7 @@ impl Token {
             6 => Some(Self::Follower(index, fd)),
             7 => Some(Self::Timer),
             8 => Some(Self::Group(index)),
+            9 => Some(Self::Change),
             _ => None,
         }
     }
@@ -72,6 +76,7 @@ mod tests {
             Token::Follower(3, 1023),
             Token::Timer,
             Token::Group(4),
+            Token::Change,
         ] {
             assert_eq!(Token::unpack(token.pack()), Some(token));
         }

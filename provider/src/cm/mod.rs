@@ -64,12 +64,12 @@ struct Device {
 }
 
 impl Device {
-    fn interface(&self) -> &Interface {
+    fn interface(&self) -> Arc<Interface> {
         self.shared.port().net().interface()
     }
 
     fn gid_index(&self, gid: &Gid) -> u8 {
-        let index = self.interface().gids().iter().position(|row| row == gid);
+        let index = self.interface().gid_index(gid);
         index.and_then(|index| u8::try_from(index).ok()).unwrap_or_default()
     }
 

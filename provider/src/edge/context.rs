@@ -221,7 +221,7 @@ unsafe extern "C" fn query_port(context: *mut v::ibv_context, port_num: u8, attr
         if port_num != 1 {
             return Err(reasons::wrong(Errno(libc::EINVAL), "port_num is not 1", "the device has port 1 only"));
         }
-        query::port(context.interface(), attr);
+        query::port(&context.interface(), attr);
         let counters = context.port().counters();
         let read = |counter: &AtomicU64| u32::try_from(counter.load(Ordering::Relaxed)).unwrap_or(u32::MAX);
         (attr.bad_pkey_cntr, attr.qkey_viol_cntr) = (read(&counters.bad_pkey), read(&counters.bad_qkey));

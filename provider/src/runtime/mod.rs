@@ -4,7 +4,7 @@
 //! - [`progress`]: who does it: whoever polls, else the background thread;
 //! - [`qp`], [`cq`], [`srq`]: queue pairs, completion queues and shared receive queues that several threads may use;
 //! - `moderation`: completion events that are put off;
-//! - [`async_events`]: what the application is told of them besides completions;
+//! - [`async_events`]: what the application is told of them besides completions; [`changes`]: and of the port;
 //! - [`host`]: the engine's [`urxe_engine::Host`], made of the above;
 //! - [`groups`], for multicast;
 //! - [`gsi`]: datagrams to QP1;
@@ -17,6 +17,7 @@
 //! libibverbs' code; only the receive token and an engine's lock are held across system calls.
 
 pub(crate) mod async_events;
+pub(crate) mod changes;
 pub(crate) mod clock;
 pub(crate) mod cq;
 pub(crate) mod fork;

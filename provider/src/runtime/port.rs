@@ -11,6 +11,7 @@ use urxe_net::{Datagram, Interface, Port, PortError, Receiver};
 use urxe_wire::icrc::Check;
 use urxe_wire::{Packet, Psn, Qpn};
 
+use super::changes::Listeners;
 use super::cq::Cq;
 use super::groups::Groups;
 use super::gsi::{self, Gsi};
@@ -21,6 +22,7 @@ use super::srq::{Srq, XrcSrqs};
 use super::timers::Timers;
 use super::{clock, lock};
 use crate::counters::{Counters, bump};
+use crate::kernel::event_file::EventFile;
 use crate::limits;
 use crate::memory::regions::Regions;
 use crate::observe::Observer;
@@ -46,6 +48,7 @@ pub(crate) struct NetPort {
     counters: Arc<Counters>,
     /// Somebody wants to see what happens.
     observer: Option<Arc<Observer>>,
+    listeners: Listeners,
     xrc_srqs: Arc<XrcSrqs>,
     /// Who takes datagrams to QP1.
     pub(super) gsi: RwLock<Option<Arc<dyn Gsi>>>,
@@ -97,6 +100,7 @@ impl NetPort {
             spare: Mutex::new(Vec::new()),
             counters,
             observer,
+            listeners: Listeners::default(),
             xrc_srqs: Arc::default(),
             gsi: RwLock::new(None),
             gsi_timer: AtomicU64::new(u64::MAX),
@@ -125,6 +129,11 @@ impl NetPort {
     /// Sockets, addresses, queue pair numbers.
     pub(crate) fn net(&self) -> &Port {
         &self.port
+    }
+
+    /// Has events of the port told in this file.
+    pub(crate) fn tell_changes(&self, file: &Arc<EventFile>) {
+        self.listeners.add(file);
     }
 
     /// Multicast groups.
@@ -282,6 +291,9 @@ impl NetPort {
         if let Some(observer) = self.observer.as_ref().filter(|_| received > 0) {
             observer.settle();
             observer.flush();
+        }
+        for change in self.port.take_changes() {
+            self.listeners.tell(change);
         }
         for qp in touched.drain(..) {
             qp.untouch();

@@ -127,9 +127,11 @@ impl Context {
     }
 
     fn new(shared: Arc<SharedPort>, async_file: EventFile, handles: Arc<Handles>) -> Arc<Self> {
+        let async_file = Arc::new(async_file);
+        shared.port.tell_changes(&async_file);
         Arc::new(Self {
             shared,
-            async_file: Arc::new(async_file),
+            async_file,
             channels: Mutex::new(HashMap::new()),
             handles,
             generation: Generation::now(),
@@ -152,7 +154,7 @@ impl Context {
     }
 
     /// The interface it sits on.
-    pub(crate) fn interface(&self) -> &Interface {
+    pub(crate) fn interface(&self) -> Arc<Interface> {
         self.port().net().interface()
     }
 
@@ -176,7 +178,7 @@ impl Context {
         if index >= limits::GID_TABLE {
             return Err(Errno(libc::EINVAL));
         }
-        self.interface().gids().get(index as usize).copied().ok_or(Errno(libc::ENODATA))
+        self.interface().gid(index as usize).ok_or(Errno(libc::ENODATA))
     }
 
     fn entry(&self, index: u32, gid: Gid) -> GidEntry {
@@ -205,7 +207,9 @@ impl uverbs::Device for Context {
     }
 
     fn gid_table(&self) -> Vec<GidEntry> {
-        (0..).zip(self.interface().gids()).map(|(index, gid)| self.entry(index, *gid)).collect()
+        let interface = self.interface();
+        let row = |index| Some(self.entry(u32::try_from(index).ok()?, interface.gid(index)?));
+        (0..interface.gids().len()).filter_map(row).collect()
     }
 
     fn before_close(&self, fd: RawFd) {

@@ -102,6 +102,10 @@ pub(crate) fn extended(answer: &mut v::ibv_device_attr_ex) {
 /// Port capability: IP-based GIDs (`IBV_PORT_IP_BASED_GIDS`), as on the kernel's rxe.
 const IP_BASED_GIDS: u32 = 1 << 26;
 
+/// `ibv_port_attr::phys_state` (IBA 14.2.5.6, PortPhysicalState).
+const DISABLED: u8 = 3;
+const LINK_UP: u8 = 5;
+
 /// The largest payload of a packet on the interface: the limit of UD messages.
 pub(crate) fn active_mtu(interface: &Interface) -> Mtu {
     let fits = |mtu: &Mtu| mtu.bytes() <= usize::from(interface.path_mtu());
@@ -110,7 +114,7 @@ pub(crate) fn active_mtu(interface: &Interface) -> Mtu {
 
 /// `ibv_query_port`; the fields the library has cleared stay so.
 pub(crate) fn port(interface: &Interface, attr: &mut v::ibv_port_attr) {
-    attr.state = v::IBV_PORT_ACTIVE;
+    attr.state = if interface.is_running() { v::IBV_PORT_ACTIVE } else { v::IBV_PORT_DOWN };
     attr.max_mtu = v::IBV_MTU_4096;
     attr.active_mtu = u32::from(active_mtu(interface).code());
     attr.gid_tbl_len = i32::try_from(limits::GID_TABLE).unwrap_or(i32::MAX);
@@ -121,7 +125,6 @@ pub(crate) fn port(interface: &Interface, attr: &mut v::ibv_port_attr) {
     // 1X and 10 Gbit/s, as on the kernel's rxe over a NIC of that speed: what is behind an interface varies.
     attr.active_width = 1;
     attr.active_speed = 8;
-    // LinkUp.
-    attr.phys_state = 5;
+    attr.phys_state = if interface.is_running() { LINK_UP } else { DISABLED };
     attr.link_layer = u8::try_from(v::IBV_LINK_LAYER_ETHERNET).unwrap_or_default();
 }
