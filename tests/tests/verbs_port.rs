@@ -101,9 +101,14 @@ fn a_link_that_goes_down_takes_the_port_with_it() {
 fn an_interface_that_is_removed_takes_the_device_with_it() {
     in_world_with(linked, || {
         let context = Context::open()?;
+        let pair = Pair::on(&context, &Options::default())?;
         ip("link del veth0")?;
         while next_event(&context)? != v::IBV_EVENT_DEVICE_FATAL {}
-        ensure!(context.query_port(1)?.state == v::IBV_PORT_DOWN);
+        let broken = Errno(libc::EIO);
+        ensure!(context.query_port(1).err() == Some(broken));
+        ensure!(pair.near.qp.post_send(&SendWr::new(Op::Send, &[])).is_err_and(|error| error.errno == broken));
+        // What there is can be destroyed.
+        drop(pair);
         Ok(())
     });
 }

@@ -234,7 +234,7 @@ unsafe extern "C" fn async_event(context: *mut v::ibv_context, _event: *mut v::i
     let _ = number(|| {
         // SAFETY: the caller's context.
         let context = unsafe { shared(context) };
-        context.check_alive()?;
+        context.check_own()?;
         context.async_file().refill();
         Ok(())
     });

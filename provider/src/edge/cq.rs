@@ -97,7 +97,7 @@ pub(super) unsafe extern "C" fn destroy_cq(cq: *mut v::ibv_cq) -> c_int {
     number(|| {
         // SAFETY: the caller's queue.
         let (context, object) = unsafe { (shared((*cq).context), object(cq)) };
-        context.check_alive()?;
+        context.check_own()?;
         if object.users.any() {
             return Err(Errno(libc::EBUSY));
         }
@@ -193,7 +193,7 @@ pub(super) unsafe extern "C" fn cq_event(cq: *mut v::ibv_cq) {
     let _ = number(|| {
         // SAFETY: the caller's queue.
         let (context, object) = unsafe { (shared((*cq).context), object(cq)) };
-        context.check_alive()?;
+        context.check_own()?;
         object.cq.event_read();
         Ok(())
     });

@@ -93,7 +93,7 @@ pub(super) unsafe extern "C" fn free_dm(dm: *mut v::ibv_dm) -> c_int {
         if object.memory.is_registered() {
             return Err(Errno(libc::EBUSY));
         }
-        if context.check_alive().is_ok() {
+        if context.check_own().is_ok() {
             context.handles().remove_memory(object.verbs.handle);
         }
         // SAFETY: made by `alloc_dm`, and nothing refers to it.

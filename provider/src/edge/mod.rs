@@ -1,7 +1,7 @@
 //! What libibverbs calls: pointers in, pointers and errno out, nothing in between.
 //!
-//! Every entry runs inside [`pointer`], [`number`] or [`count`]: a panic never unwinds into C, errno is what the man
-//! page says, and an object inherited over a fork is refused.
+//! Every entry runs inside [`pointer`], [`number`] or [`count`]: a panic never unwinds into C but makes the device fatal,
+//! errno is what the man page says, and an object inherited over a fork is refused.
 
 pub(crate) mod ah;
 mod builder;
@@ -30,12 +30,17 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::kernel::Errno;
 use crate::observe::explain;
+use crate::runtime::changes;
 
 /// What a panic looks like to the application.
 const BROKEN: Errno = Errno(libc::EIO);
 
 fn guarded<T>(act: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
-    catch_unwind(AssertUnwindSafe(act)).unwrap_or(Err(BROKEN))
+    catch_unwind(AssertUnwindSafe(act)).unwrap_or_else(|_| {
+        // What there is to tell, and to whom, is not what panicked; if it panics as well, there is nobody to tell.
+        let _ = catch_unwind(changes::devices_failed);
+        Err(BROKEN)
+    })
 }
 
 /// A verb has failed; the type of its closure names it.
@@ -72,5 +77,45 @@ fn count<F: FnOnce() -> Result<usize, Errno>>(act: F) -> c_int {
             failed::<F>(errno);
             -1
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use urxe_ffi::verbs as v;
+
+    use super::*;
+    use crate::kernel::event_file::EventFile;
+    use crate::runtime::changes::Listeners;
+
+    /// A file, as libibverbs reads it: the events' types.
+    fn told(fd: &std::os::fd::OwnedFd) -> Vec<u32> {
+        use std::os::fd::AsRawFd;
+        let mut events = Vec::new();
+        loop {
+            let mut event = [0_u8; 16];
+            // SAFETY: a descriptor and room for an event.
+            let length = unsafe { libc::recv(fd.as_raw_fd(), event.as_mut_ptr().cast(), 16, libc::MSG_DONTWAIT) };
+            if length < 0 {
+                return events;
+            }
+            events.push(u32::from_ne_bytes(event[8..12].try_into().unwrap()));
+        }
+    }
+
+    #[test]
+    fn a_panic_makes_every_device_fatal() {
+        let (one, other) = (Listeners::new(), Listeners::new());
+        let (file, fd) = EventFile::new().unwrap();
+        let file = std::sync::Arc::new(file);
+        one.add(&file);
+        assert!(!one.has_failed());
+        for _ in 0..2 {
+            assert_eq!(number(|| panic!("on purpose")), libc::EIO);
+        }
+        assert!(one.has_failed() && other.has_failed());
+        assert_eq!(told(&fd), [v::IBV_EVENT_DEVICE_FATAL], "once");
+        // Others are as they are: a device that is opened now is another.
+        assert!(!Listeners::new().has_failed());
     }
 }

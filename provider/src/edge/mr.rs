@@ -74,7 +74,7 @@ pub(super) unsafe extern "C" fn dealloc_pd(pd: *mut v::ibv_pd) -> c_int {
             return Err(Errno(libc::EBUSY));
         }
         // In a child of fork(2) nobody can import it, and a lock might be held for ever.
-        if !domain.is_parent() && context.check_alive().is_ok() {
+        if !domain.is_parent() && context.check_own().is_ok() {
             context.handles().remove_domain(domain.id().0);
         }
         // SAFETY: made by `new_pd`, and nothing refers to it.
@@ -266,7 +266,7 @@ pub(super) unsafe extern "C" fn dereg_mr(mr: *mut verbs_mr) -> c_int {
     number(|| {
         // SAFETY: the caller's region, made by `reg_mr`.
         let context = unsafe { shared((*mr).ibv_mr.context) };
-        context.check_alive()?;
+        context.check_own()?;
         // SAFETY: as above.
         let key = unsafe { (*mr.cast::<MrObject>()).key };
         // A memory window may be bound to it (`ibv_dereg_mr(3)`).

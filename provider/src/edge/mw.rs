@@ -40,7 +40,7 @@ pub(super) unsafe extern "C" fn dealloc_mw(mw: *mut v::ibv_mw) -> c_int {
     number(|| {
         // SAFETY: the caller's window.
         let (context, handle) = unsafe { (shared((*mw).context), (*mw).handle) };
-        context.check_alive()?;
+        context.check_own()?;
         context.port().regions().remove_window(Key(handle)).map_err(|_| Errno(libc::EINVAL))?;
         // SAFETY: made by `alloc_mw`, and not used any more.
         drop(unsafe { Box::from_raw(mw.cast::<MwObject>()) }.domain);

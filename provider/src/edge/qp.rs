@@ -371,7 +371,7 @@ pub(super) unsafe extern "C" fn destroy_qp(qp: *mut v::ibv_qp) -> c_int {
     number(|| {
         // SAFETY: the caller's queue pair.
         let (context, object) = unsafe { (shared((*qp).context), object(qp)) };
-        context.check_alive()?;
+        context.check_own()?;
         // As the kernel's `uverbs_free_qp`: what was attached must be detached first.
         if context.port().groups().holds(object.qp.qpn()) {
             return Err(Errno(libc::EBUSY));

@@ -198,7 +198,7 @@ pub(super) unsafe extern "C" fn destroy_srq(srq: *mut v::ibv_srq) -> c_int {
     number(|| {
         // SAFETY: the caller's queue.
         let (context, object) = unsafe { (shared((*srq).context), object(srq)) };
-        context.check_alive()?;
+        context.check_own()?;
         if object.users.any() {
             return Err(Errno(libc::EBUSY));
         }

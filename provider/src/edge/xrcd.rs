@@ -56,7 +56,7 @@ pub(super) unsafe extern "C" fn close_xrcd(xrcd: *mut v::ibv_xrcd) -> c_int {
     number(|| {
         // SAFETY: the caller's domain.
         let (context, object) = unsafe { (shared((*xrcd).context), object(xrcd)) };
-        context.check_alive()?;
+        context.check_own()?;
         if object.users.any() {
             return Err(Errno(libc::EBUSY));
         }

@@ -1,5 +1,6 @@
-//! Asynchronous events of the port: what every context of the device is told (`ibv_get_async_event(3)`).
+//! Asynchronous events of the port and the device: what every context is told (`ibv_get_async_event(3)`).
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use urxe_ffi::verbs as v;
@@ -11,14 +12,37 @@ use crate::kernel::event_file::{Event, EventFile};
 /// The number of the only port.
 const PORT: u64 = 1;
 
-/// Who is told.
+/// Who is told of what happens to a device.
 #[derive(Debug, Default)]
-pub(crate) struct Listeners(Mutex<Vec<Weak<EventFile>>>);
+pub(crate) struct Listeners {
+    files: Mutex<Vec<Weak<EventFile>>>,
+    /// The device can do nothing any more.
+    failed: AtomicBool,
+}
+
+/// Those of every device that is open.
+static ALL: Mutex<Vec<Weak<Listeners>>> = Mutex::new(Vec::new());
+
+/// Something of ours has panicked: what it was at may be half done, so nothing goes on.
+pub(crate) fn devices_failed() {
+    let all: Vec<_> = lock(&ALL).iter().filter_map(Weak::upgrade).collect();
+    for listeners in all {
+        listeners.fail();
+    }
+}
 
 impl Listeners {
+    pub(crate) fn new() -> Arc<Self> {
+        let new = Arc::default();
+        let mut all = lock(&ALL);
+        all.retain(|listeners| listeners.strong_count() > 0);
+        all.push(Arc::downgrade(&new));
+        new
+    }
+
     /// From now on, whoever reads this file.
     pub(crate) fn add(&self, file: &Arc<EventFile>) {
-        let mut files = lock(&self.0);
+        let mut files = lock(&self.files);
         files.retain(|file| file.strong_count() > 0);
         files.push(Arc::downgrade(file));
     }
@@ -32,14 +56,25 @@ impl Listeners {
             // As when the kernel's rxe loses its interface: the device is gone.
             Change::Gone => {
                 self.raise(v::IBV_EVENT_PORT_ERR);
-                self.raise(v::IBV_EVENT_DEVICE_FATAL);
+                self.fail();
             }
         }
     }
 
-    /// Tells of an event.
-    pub(crate) fn raise(&self, event_type: v::ibv_event_type) {
-        let files: Vec<_> = lock(&self.0).iter().filter_map(Weak::upgrade).collect();
+    /// The device can do nothing any more.
+    fn fail(&self) {
+        if !self.failed.swap(true, Ordering::AcqRel) {
+            self.raise(v::IBV_EVENT_DEVICE_FATAL);
+        }
+    }
+
+    /// Whether it was said so.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Relaxed)
+    }
+
+    fn raise(&self, event_type: v::ibv_event_type) {
+        let files: Vec<_> = lock(&self.files).iter().filter_map(Weak::upgrade).collect();
         for file in files {
             file.push(Event::Async { element: PORT, event_type });
         }

@@ -48,7 +48,7 @@ pub(crate) struct NetPort {
     counters: Arc<Counters>,
     /// Somebody wants to see what happens.
     observer: Option<Arc<Observer>>,
-    listeners: Listeners,
+    listeners: Arc<Listeners>,
     xrc_srqs: Arc<XrcSrqs>,
     /// Who takes datagrams to QP1.
     pub(super) gsi: RwLock<Option<Arc<dyn Gsi>>>,
@@ -100,7 +100,7 @@ impl NetPort {
             spare: Mutex::new(Vec::new()),
             counters,
             observer,
-            listeners: Listeners::default(),
+            listeners: Listeners::new(),
             xrc_srqs: Arc::default(),
             gsi: RwLock::new(None),
             gsi_timer: AtomicU64::new(u64::MAX),
@@ -129,6 +129,11 @@ impl NetPort {
     /// Sockets, addresses, queue pair numbers.
     pub(crate) fn net(&self) -> &Port {
         &self.port
+    }
+
+    /// Whether the device can do nothing any more.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.listeners.has_failed()
     }
 
     /// Has events of the port told in this file.

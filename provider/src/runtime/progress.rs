@@ -13,6 +13,7 @@
 
 use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::{self, JoinHandle};
@@ -20,8 +21,8 @@ use std::time::Duration;
 
 use urxe_engine::Instant;
 
-use super::clock;
 use super::port::NetPort;
+use super::{changes, clock};
 
 /// A poll this old says that somebody is polling still.
 const FRESH: Duration = Duration::from_micros(250);
@@ -81,7 +82,11 @@ pub(crate) fn start(port: Arc<NetPort>) -> std::io::Result<JoinHandle<()>> {
         libc::sigfillset(all.as_mut_ptr());
         libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
     }
-    let thread = thread::Builder::new().name("urxe".into()).spawn(move || run(&port));
+    let thread = thread::Builder::new().name("urxe".into()).spawn(move || {
+        if catch_unwind(AssertUnwindSafe(|| run(&port))).is_err() {
+            changes::devices_failed();
+        }
+    });
     // SAFETY: the set that the call above filled in.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
     thread
