@@ -23,6 +23,8 @@ PACKAGING_PACKAGES := binutils
 UCX_PACKAGES   := $(DEMO_PACKAGES) ucx-utils python3 iproute2 util-linux
 BENCH_PACKAGES := $(DEMO_PACKAGES) perftest iperf3
 
+STRESS_SECONDS := 60
+
 # What the tests find the build and scapy by.
 export URXE_BIN_DIR := $(BIN_DIR)
 export URXE_VENV    := $(VENV)
@@ -78,6 +80,10 @@ requirements: ## the rules of spec/, where each is kept and which tests show it
 .PHONY: matrix
 matrix: setup build ## ibv_rc_pingpong with every combination of options; minutes
 	$(CARGO) test -p urxe-tests --test pingpong -- --ignored --nocapture
+
+.PHONY: stress
+stress: setup build ## threads that share queue pairs and a completion queue, for a minute; STRESS_SECONDS=600
+	URXE_STRESS_SECONDS=$(STRESS_SECONDS) $(CARGO) test -p urxe-tests --test verbs_stress
 
 .PHONY: pyverbs
 pyverbs: build ## rdma-core's own tests, from its source package; PYVERBS_TESTS=.../tests takes a copy you have
