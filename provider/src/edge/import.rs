@@ -13,6 +13,7 @@ use urxe_ffi::verbs as v;
 use super::{context, pointer, register};
 use crate::kernel::Errno;
 use crate::verbs::context::Context;
+use crate::verbs::reasons;
 
 /// An open uverbs file.
 struct Opened {
@@ -64,7 +65,7 @@ fn is_duplicate(one: RawFd, other: RawFd) -> bool {
 pub(super) unsafe extern "C" fn import_context(_device: *mut v::ibv_device, cmd_fd: c_int) -> *mut v::verbs_context {
     pointer(|| {
         let library = register::library().ok_or(Errno(libc::ENOSYS))?;
-        let (original, device) = original(cmd_fd).ok_or(Errno(libc::EOPNOTSUPP))?;
+        let (original, device) = original(cmd_fd).ok_or_else(reasons::not_importable)?;
         let context = original.import()?;
         // SAFETY: the device of a context that is open during this call; the descriptor is the caller's.
         unsafe { context::introduce(library, device, cmd_fd, context, None) }

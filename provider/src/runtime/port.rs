@@ -83,7 +83,7 @@ impl NetPort {
     /// Opens the device's sockets.
     pub(crate) fn open(name: &str, interface: Interface, seed: u64) -> Result<Self, PortError> {
         let (port, receiver) = Port::open(interface)?;
-        let observer = Observer::new(name, port.interface());
+        let observer = Observer::new(name, &port.interface());
         let port = Arc::new(port);
         let kick = eventfd().map_err(|source| PortError::os("make an eventfd", source))?;
         let counters = Arc::new(Counters::default());

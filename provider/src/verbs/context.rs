@@ -168,21 +168,15 @@ impl Context {
         lock(&self.channels).get(&fd).cloned()
     }
 
-<<<<<<< HEAD
-    /// EIO in a child that inherited it.
-    pub(crate) fn check_alive(&self) -> Result<(), Errno> {
-        if self.generation == Generation::now() { Ok(()) } else { Err(reasons::inherited()) }
-=======
     /// EIO in a child that inherited it: for what must go on when the device has failed, such as destroying.
     pub(crate) fn check_own(&self) -> Result<(), Errno> {
-        if self.generation == Generation::now() { Ok(()) } else { Err(Errno(libc::EIO)) }
->>>>>>> 2677eb7 (provider: a panic makes the device fatal, and says so)
+        if self.generation == Generation::now() { Ok(()) } else { Err(reasons::inherited()) }
     }
 
     /// EIO in a child that inherited it, and when the device has failed (`IBV_EVENT_DEVICE_FATAL`).
     pub(crate) fn check_alive(&self) -> Result<(), Errno> {
         self.check_own()?;
-        if self.port().has_failed() { Err(Errno(libc::EIO)) } else { Ok(()) }
+        if self.port().has_failed() { Err(reasons::failed()) } else { Ok(()) }
     }
 
     /// A row of the GID table.

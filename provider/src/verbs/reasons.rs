@@ -122,6 +122,24 @@ pub(crate) fn inherited() -> Errno {
     )
 }
 
+/// A device whose interface is gone, or in which something of ours has panicked.
+pub(crate) fn failed() -> Errno {
+    wrong(
+        Errno(libc::EIO),
+        "the device has failed (IBV_EVENT_DEVICE_FATAL): its network interface is gone, or urxe has met a bug",
+        "close the device; if the interface is there, report what the program printed",
+    )
+}
+
+/// `ibv_import_device(3)` of a file that is no duplicate of one of this process'.
+pub(crate) fn not_importable() -> Errno {
+    wrong(
+        Errno(libc::EOPNOTSUPP),
+        "cmd_fd is no duplicate of the file of a device that is open in this process",
+        "import in the process that opened the device; memory regions are addresses of one process",
+    )
+}
+
 /// `ibv_post_send(3)`, `ibv_post_recv(3)`, `ibv_wr_complete(3)`.
 pub(crate) fn post(errno: Errno, error: PostError) -> Errno {
     because(errno, || match error {
