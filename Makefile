@@ -7,6 +7,7 @@ TARGET_DIR := $(abspath $(or $(CARGO_TARGET_DIR),target))
 BIN_DIR    := $(TARGET_DIR)/release
 VENV       := $(TARGET_DIR)/venv
 PACKAGES   := $(TARGET_DIR)/packages
+AARCH64    := aarch64-unknown-linux-gnu
 SCAPY      := scapy==2.6.1
 FUZZ_SECONDS ?= 30
 SOAK_SEEDS   ?= 1000000
@@ -19,6 +20,7 @@ TEST_PACKAGES  := $(DEMO_PACKAGES) perftest ucx-utils iproute2 ethtool tshark py
                   libibverbs-dev linux-libc-dev libclang-dev pkg-config g++ nftables rdmacm-utils
 PYVERBS_PACKAGES := $(DEMO_PACKAGES) python3 python3-pyverbs iproute2 util-linux
 DISTRIBUTION_PACKAGES := debootstrap git iproute2 python3 util-linux
+AARCH64_PACKAGES := gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static
 PACKAGING_PACKAGES := binutils
 UCX_PACKAGES   := $(DEMO_PACKAGES) ucx-utils python3 iproute2 util-linux
 BENCH_PACKAGES := $(DEMO_PACKAGES) perftest iperf3
@@ -119,9 +121,15 @@ microbench: ## criterion: what a packet costs in wire
 	$(CARGO) bench -p urxe-benches --bench wire
 
 .PHONY: aarch64
-aarch64: ## compiles everything, tests included, for aarch64
-	rustup target add aarch64-unknown-linux-gnu
-	$(CARGO) check --workspace --all-targets --target aarch64-unknown-linux-gnu
+aarch64: ## compiles everything, tests included, for aarch64, and runs stock programs there in an emulator
+	@scripts/install-packages $(DISTRIBUTION_PACKAGES) $(AARCH64_PACKAGES)
+	rustup target add $(AARCH64)
+	$(CARGO) check --workspace --all-targets --target $(AARCH64)
+	CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc \
+	    $(CARGO) build --release --target $(AARCH64) -p urxe-cli -p urxe-provider
+	$(SUDO) conformance/distributions/prepare --trees $(TARGET_DIR)/distributions debian-12-arm64
+	$(SUDO) conformance/distributions/run --trees $(TARGET_DIR)/distributions --bin $(TARGET_DIR)/$(AARCH64)/release \
+	    --out $(TARGET_DIR)/conformance/aarch64.tsv debian-12-arm64
 
 .PHONY: fmt
 fmt: ## formats the sources

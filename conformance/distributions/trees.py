@@ -15,6 +15,8 @@ import tomllib
 HERE = pathlib.Path(__file__).resolve().parent
 # The tree that releases of rdma-core are built and run in.
 BUILDER = "builder"
+# What runs the programs of another architecture, by Debian's name of it.
+EMULATORS = {"arm64": "qemu-aarch64-static"}
 DEVICES = ("full", "null", "random", "tty", "urandom", "zero")
 # A package manager's own records of what it did.
 RECORDS = ("var/lib/dpkg/status-old", "var/log/dpkg.log", "var/cache/ldconfig/aux-cache")
@@ -31,18 +33,26 @@ class Tree:
     # ... of rdma-core, built in `source`.
     tag: str | None
     source: pathlib.Path | None
+    # If it is not this machine's.
+    architecture: str | None
+
+    def is_installed(self):
+        """Whether packages are unpacked *and* configured there: dpkg works."""
+        return not self.tag and not self.architecture
 
 
 def selected(folder, globs):
-    """The trees that a glob names, all without globs; each is or will be in `folder`."""
+    """The trees that a glob names; without globs all that need no emulator. Each is or will be in `folder`."""
     with open(HERE / "trees.toml", "rb") as file:
         entries = tomllib.load(file)["tree"]
     trees = []
     for name, entry in entries.items():
         tag = entry.get("tag")
         root, source = (folder / BUILDER, folder / name) if tag else (folder / name, None)
-        trees.append(Tree(name, root, entry["abi"], entry.get("suite"), tag, source))
-    return [tree for tree in trees if not globs or any(fnmatch.fnmatchcase(tree.name, glob) for glob in globs)]
+        trees.append(Tree(name, root, entry["abi"], entry.get("suite"), tag, source, entry.get("architecture")))
+    if not globs:
+        return [tree for tree in trees if not tree.architecture]
+    return [tree for tree in trees if any(fnmatch.fnmatchcase(tree.name, glob) for glob in globs)]
 
 
 class Machine:
@@ -51,6 +61,7 @@ class Machine:
 
     def __init__(self, tree, folder):
         self.root = folder / "root"
+        self.emulator = f"/usr/bin/{EMULATORS[tree.architecture]}" if tree.architecture else None
         self.environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LC_ALL": "C"}
         for name in ("root", "upper"):
             (folder / name).mkdir()
@@ -78,16 +89,25 @@ class Machine:
         folder.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, folder)
 
+    def words(self, program, *words):
+        """The words that run a program inside."""
+        if self.emulator:
+            # It does not search, and is not asked to run what its programs start.
+            places = [pathlib.Path(place) / program for place in self.environment["PATH"].split(":")]
+            found = [place for place in places if (self.root / str(place).lstrip("/")).exists()]
+            return ["chroot", self.root, self.emulator, found[0] if found else program, *words]
+        return ["chroot", self.root, program, *words]
+
     def start(self, words, output):
         return subprocess.Popen(
-            ["chroot", self.root, *words], env=self.environment, stdin=subprocess.DEVNULL, stdout=output,
+            self.words(*words), env=self.environment, stdin=subprocess.DEVNULL, stdout=output,
             stderr=subprocess.STDOUT,
         )
 
     def run(self, *words, **variables):
         """Runs a program to its successful end; returns what it said."""
         done = subprocess.run(
-            ["chroot", self.root, *words], env=self.environment | variables, stdin=subprocess.DEVNULL, text=True,
+            self.words(*words), env=self.environment | variables, stdin=subprocess.DEVNULL, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )
         if done.returncode:
