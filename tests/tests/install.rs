@@ -1,62 +1,20 @@
 //! `urxe install`, `env` and `uninstall`, on whole machines and below a prefix.
 
-use std::collections::BTreeMap;
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use urxe_tests::{Host, World, artifacts};
-
-/// Every file below `root`, with its kind, mode, size, modification time or link target. Does not leave its file system
-/// and does not follow links.
-fn snapshot(root: &Path) -> Result<BTreeMap<PathBuf, String>> {
-    let mut files = BTreeMap::new();
-    let mut pending = vec![root.to_path_buf()];
-    while let Some(dir) = pending.pop() {
-        for entry in fs::read_dir(&dir).with_context(|| format!("reading {}", dir.display()))? {
-            let path = entry?.path();
-            let metadata = path.symlink_metadata()?;
-            let what = if metadata.is_symlink() {
-                fs::read_link(&path)?.display().to_string()
-            } else if metadata.is_dir() {
-                pending.push(path.clone());
-                // A folder's time changes when something comes and goes.
-                String::new()
-            } else {
-                format!("{} bytes, {}.{}", metadata.size(), metadata.mtime(), metadata.mtime_nsec())
-            };
-            files.insert(path, format!("{:o} {what}", metadata.mode()));
-        }
-    }
-    Ok(files)
-}
-
-/// The folders of a machine that an installation could write to.
-fn machine_snapshot(host: &Host) -> Result<BTreeMap<PathBuf, String>> {
-    let mut files = BTreeMap::new();
-    for dir in ["etc", "usr/lib", "usr/local", "usr/bin", "dev", "var/lib"] {
-        files.extend(snapshot(&host.root().join(dir))?);
-    }
-    Ok(files)
-}
-
-fn difference(before: &BTreeMap<PathBuf, String>, after: &BTreeMap<PathBuf, String>) -> Vec<String> {
-    let gone = before.iter().filter(|(path, what)| after.get(*path) != Some(*what));
-    let new = after.iter().filter(|(path, what)| before.get(*path) != Some(*what));
-    gone.map(|(path, what)| format!("- {} {what}", path.display()))
-        .chain(new.map(|(path, what)| format!("+ {} {what}", path.display())))
-        .collect()
-}
+use urxe_tests::{PingPong, Snapshot, World, artifacts};
 
 #[test]
 fn the_machine_is_as_before_after_uninstall() -> Result<()> {
     let world = World::bare()?;
     let (host, urxe) = (world.host(), artifacts::urxe()?);
-    let before = machine_snapshot(host)?;
+    let before = Snapshot::of_machine(host)?;
 
     host.run(&urxe, &["install"])?;
-    let installed = difference(&before, &machine_snapshot(host)?);
+    let installed = before.difference(&Snapshot::of_machine(host)?);
     for path in ["/etc/libibverbs.d/urxe.driver", "liburxe-rdmav34.so", "liburxe-rdmav65.so", "/dev/infiniband/uverbs0"]
     {
         ensure!(installed.iter().any(|line| line.contains(path)), "{path} is not there: {installed:#?}");
@@ -65,7 +23,7 @@ fn the_machine_is_as_before_after_uninstall() -> Result<()> {
     host.run(&urxe, &["install"])?;
     host.run(&urxe, &["uninstall"])?;
 
-    let left = difference(&before, &machine_snapshot(host)?);
+    let left = before.difference(&Snapshot::of_machine(host)?);
     ensure!(left.is_empty(), "uninstall left traces: {left:#?}");
     Ok(())
 }
@@ -76,15 +34,15 @@ fn a_prefix_is_as_before_after_uninstall() -> Result<()> {
     let (host, urxe) = (world.host(), artifacts::urxe()?);
     let prefix = world.dir().join("new/prefix with space");
     let prefix_arg = prefix.to_str().context("a path that is not UTF-8")?;
-    let before = (machine_snapshot(host)?, snapshot(world.dir())?);
+    let before = (Snapshot::of_machine(host)?, Snapshot::of(world.dir())?);
 
     host.run(&urxe, &["install", "--prefix", prefix_arg])?;
     ensure!(prefix.join("lib/urxe/liburxe-rdmav34.so").is_file(), "no library below the prefix");
-    let outside = difference(&before.0, &machine_snapshot(host)?);
+    let outside = before.0.difference(&Snapshot::of_machine(host)?);
     ensure!(outside.is_empty(), "a prefix installation wrote elsewhere: {outside:#?}");
     host.run(&urxe, &["uninstall", "--prefix", prefix_arg])?;
 
-    let left = difference(&before.1, &snapshot(world.dir())?);
+    let left = before.1.difference(&Snapshot::of(world.dir())?);
     ensure!(left.is_empty(), "uninstall left traces: {left:#?}");
     Ok(())
 }
@@ -123,13 +81,13 @@ fn foreign_files_are_named_and_kept() -> Result<()> {
     let (host, urxe) = (world.host(), artifacts::urxe()?);
     host.run("mkdir", &["/dev/infiniband"])?;
     host.run("ln", &["-s", "/dev/zero", "/dev/infiniband/uverbs0"])?;
-    let before = machine_snapshot(host)?;
+    let before = Snapshot::of_machine(host)?;
 
     let refused = host.try_run(&urxe, &["install"])?.failure()?;
 
     ensure!(refused.stderr.contains("/dev/infiniband/uverbs0 exists and urxe did not create it"), "{refused}");
     ensure!(refused.stderr.lines().count() == 1, "not one line: {refused}");
-    let changed = difference(&before, &machine_snapshot(host)?);
+    let changed = before.difference(&Snapshot::of_machine(host)?);
     ensure!(changed.is_empty(), "a refused installation changed something: {changed:#?}");
     Ok(())
 }
@@ -174,5 +132,63 @@ fn without_root_one_line_says_what_to_do() -> Result<()> {
     let refused = world.host().try_run(as_other[0], &args)?.failure()?;
     ensure!(refused.stderr.contains("sudo") && refused.stderr.contains("--prefix"), "{refused}");
     ensure!(refused.stderr.lines().count() == 1, "not one line: {refused}");
+    Ok(())
+}
+
+#[test]
+fn an_upgrade_under_a_running_program() -> Result<()> {
+    let world = World::bare()?;
+    let (host, new) = (world.host(), artifacts::urxe()?);
+    // Another version, as far as files go: the loader does not look behind the last section.
+    let old = world.dir().join("old");
+    fs::create_dir(&old)?;
+    for name in ["urxe", "liburxe.so"] {
+        fs::copy(artifacts::bin_dir()?.join(name), old.join(name))?;
+        fs::OpenOptions::new().append(true).open(old.join(name))?.write_all(b"an older one")?;
+    }
+    let before = Snapshot::of_machine(host)?;
+    host.run(old.join("urxe"), &["install"])?;
+    host.set_env("SYSFS_PATH", "/var/lib/urxe/sysfs");
+
+    let running = PingPong { iters: 20_000, ..PingPong::default() }.start(host, host)?;
+    host.run(&new, &["install"])?;
+    let driver = host.run("sh", &["-c", "find /usr/lib* -name liburxe-rdmav34.so"])?;
+    let installed = host.root().join(driver.stdout.trim().trim_start_matches('/'));
+    let size = fs::metadata(artifacts::bin_dir()?.join("liburxe.so"))?.size();
+    ensure!(fs::metadata(&installed)?.size() == size, "{} is not the new one", installed.display());
+    PingPong::default().run(host, host)?;
+    running.finish()?;
+
+    host.run(&new, &["uninstall"])?;
+    let left = before.difference(&Snapshot::of_machine(host)?);
+    ensure!(left.is_empty(), "uninstall left traces: {left:#?}");
+    Ok(())
+}
+
+#[test]
+fn what_is_gone_already_does_not_stop_an_uninstallation() -> Result<()> {
+    let world = World::bare()?;
+    let (host, urxe) = (world.host(), artifacts::urxe()?);
+    let before = Snapshot::of_machine(host)?;
+    host.run(&urxe, &["install"])?;
+    // As after an installation that was interrupted, and after a boot, which empties /dev.
+    host.run("rm", &["-r", "/etc/libibverbs.d/urxe.driver", "/var/lib/urxe/sysfs/class/misc", "/dev/infiniband"])?;
+    host.run(&urxe, &["uninstall"])?;
+    let left = before.difference(&Snapshot::of_machine(host)?);
+    ensure!(left.is_empty(), "uninstall left traces: {left:#?}");
+    Ok(())
+}
+
+#[test]
+fn folders_that_others_use_meanwhile_stay() -> Result<()> {
+    let world = World::bare()?;
+    let (host, urxe) = (world.host(), artifacts::urxe()?);
+    let before = Snapshot::of_machine(host)?;
+    host.run(&urxe, &["install"])?;
+    host.run("touch", &["/dev/infiniband/issm0"])?;
+    host.run(&urxe, &["uninstall"])?;
+    let left = before.difference(&Snapshot::of_machine(host)?);
+    let theirs = |line: &String| line.contains("/dev/infiniband");
+    ensure!(left.len() == 2 && left.iter().all(theirs), "not their two: {left:#?}");
     Ok(())
 }
