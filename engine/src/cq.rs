@@ -29,6 +29,31 @@ pub enum WcStatus {
     FatalError = 19,
 }
 
+impl WcStatus {
+    /// From libibverbs' number; `None` for those that no queue pair of ours has.
+    #[must_use]
+    pub const fn from_u32(number: u32) -> Option<Self> {
+        Some(match number {
+            0 => Self::Success,
+            1 => Self::LocalLengthError,
+            2 => Self::LocalQpOperationError,
+            4 => Self::LocalProtectionError,
+            5 => Self::WrFlushError,
+            6 => Self::MwBindError,
+            7 => Self::BadResponseError,
+            8 => Self::LocalAccessError,
+            9 => Self::RemoteInvalidRequestError,
+            10 => Self::RemoteAccessError,
+            11 => Self::RemoteOperationError,
+            12 => Self::RetryExceededError,
+            13 => Self::RnrRetryExceededError,
+            16 => Self::RemoteAbortedError,
+            19 => Self::FatalError,
+            _ => return None,
+        })
+    }
+}
+
 /// What kind of work request ended (`enum ibv_wc_opcode`); the numbers are libibverbs'.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]

@@ -1,9 +1,11 @@
 //! What happens to packets on their way: composable rules, seeded where they are random.
 
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use urxe_engine::Instant;
 use urxe_engine::rng::Rng;
+use urxe_faults::{Direction, Script, Sight};
 use urxe_wire::Packet;
 
 use crate::node::NodeId;
@@ -49,6 +51,33 @@ pub trait Rule {
     /// What happens to this packet.
     fn on_packet(&mut self, flight: &Flight<'_>) -> Verdict;
 }
+
+/// The script of a program's `URXE_FAULTS`, for the packets of all nodes as they are sent. What only a program's own end
+/// can do (refuse, break a queue pair) does not happen here.
+impl Rule for Script {
+    fn on_packet(&mut self, flight: &Flight<'_>) -> Verdict {
+        let sight = Sight {
+            direction: Direction::Sent,
+            opcode: flight.packet.bth().opcode,
+            qpn: flight.packet.bth().dest_qp,
+            peer: Ipv4Addr::UNSPECIFIED.into(),
+            len: flight.bytes.len(),
+        };
+        match self.packet(&sight) {
+            urxe_faults::Verdict::Drop => Verdict::Drop,
+            urxe_faults::Verdict::Duplicate => Verdict::Duplicate(Duration::from_nanos(1)),
+            urxe_faults::Verdict::Corrupt(bit) => Verdict::Corrupt(bit),
+            urxe_faults::Verdict::Delay(by) => Verdict::Delay(by),
+            urxe_faults::Verdict::Reorder(behind) => Verdict::Delay(PACKET_TIME * behind),
+            urxe_faults::Verdict::Pass | urxe_faults::Verdict::Refuse(_) | urxe_faults::Verdict::BreakQp => {
+                Verdict::Pass
+            }
+        }
+    }
+}
+
+/// In which another packet is about to follow.
+const PACKET_TIME: Duration = Duration::from_micros(1);
 
 impl<F: FnMut(&Flight<'_>) -> Verdict> Rule for F {
     fn on_packet(&mut self, flight: &Flight<'_>) -> Verdict {

@@ -1,0 +1,31 @@
+#![forbid(unsafe_code)]
+//! Faults on demand: what a network or a card might do to a program, by a script and a seed.
+//!
+//! A [`Script`] is parsed from text ([`spec`] has the grammar), and asked about every packet ([`Script::packet`]), every
+//! verb ([`Script::verb`]) and every completion ([`Script::completion`]). Nothing here does I/O or looks at a clock.
+//!
+//! The same seed gives the same faults: whether a rule strikes is decided by its place in the script and by how many
+//! things it has matched before, whatever other rules do. So a run repeats as far as its packets do.
+//!
+//! ```
+//! use std::net::Ipv4Addr;
+//! use urxe_faults::{Direction, Script, Sight, Verdict};
+//! use urxe_wire::{Opcode, Operation, Qpn, Transport};
+//!
+//! let mut script: Script = "drop,opcode=SEND,dir=tx,nth=2".parse().unwrap();
+//! let sight = Sight {
+//!     direction: Direction::Sent,
+//!     opcode: Opcode::new(Transport::Rc, Operation::SendOnly).unwrap(),
+//!     qpn: Qpn::new(17),
+//!     peer: Ipv4Addr::LOCALHOST.into(),
+//!     len: 64,
+//! };
+//! assert_eq!([0; 3].map(|_| script.packet(&sight)), [Verdict::Pass, Verdict::Drop, Verdict::Pass]);
+//! ```
+
+mod chance;
+mod script;
+pub mod spec;
+
+pub use script::{Announcement, Direction, Refused, Script, Sight, Verdict};
+pub use spec::Invalid;

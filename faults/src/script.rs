@@ -1,0 +1,231 @@
+//! What a script decides.
+
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use urxe_wire::{NakCode, Opcode, Qpn, RnrTimer, Syndrome};
+
+use crate::chance::{Chance, throw};
+
+/// Which way a packet goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[expect(missing_docs, reason = "says itself")]
+pub enum Direction {
+    Received,
+    Sent,
+}
+
+/// A packet, as far as rules aim at it.
+#[derive(Clone, Copy, Debug)]
+pub struct Sight {
+    /// Which way it goes.
+    pub direction: Direction,
+    /// What it is.
+    pub opcode: Opcode,
+    /// The queue pair on this side.
+    pub qpn: Qpn,
+    /// The other side.
+    pub peer: IpAddr,
+    /// Bytes, BTH to ICRC.
+    pub len: usize,
+}
+
+/// What happens to a packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// Nothing.
+    Pass,
+    /// It is lost.
+    Drop,
+    /// It comes twice.
+    Duplicate,
+    /// This bit is flipped, counted from the first of the BTH.
+    Corrupt(usize),
+    /// It comes so much later.
+    Delay(Duration),
+    /// As many others of its direction overtake it.
+    Reorder(u32),
+    /// A response becomes a refusal.
+    Refuse(Syndrome),
+    /// It passes, and its queue pair goes to ERR.
+    BreakQp,
+}
+
+/// Why a verb fails, or with what a work request completes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Refused(pub u32);
+
+/// An asynchronous event to be raised, and when after the device was opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Announcement {
+    /// `enum ibv_event_type`.
+    pub event: u32,
+    /// When.
+    pub after: Duration,
+}
+
+/// What a rule does.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Action {
+    Drop(Chance),
+    Duplicate(Chance),
+    Corrupt(Chance),
+    Delay(RangeInclusive<u64>),
+    Reorder(Chance, u32),
+    Refuse(Syndrome),
+    BreakQp,
+    /// A verb, without `ibv_`, and its errno.
+    Verb(String, u32),
+    /// `enum ibv_wc_status`.
+    Completion(u32),
+    Announce(Announcement),
+}
+
+/// What a rule is about.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub(crate) struct Aim {
+    pub(crate) qp: Option<u32>,
+    /// In lower case, without underscores; the start of a name is enough.
+    pub(crate) opcode: Option<String>,
+    pub(crate) peer: Option<IpAddr>,
+    pub(crate) direction: Option<Direction>,
+    /// Which matches, counted from 1.
+    pub(crate) nth: Option<(u64, u64)>,
+}
+
+/// One action with its aim, and how often that was hit.
+#[derive(Clone, Debug)]
+pub(crate) struct Rule {
+    pub(crate) action: Action,
+    pub(crate) aim: Aim,
+    pub(crate) seen: u64,
+}
+
+/// Rules, in order; the first that strikes decides.
+#[derive(Clone, Debug, Default)]
+pub struct Script {
+    pub(crate) seed: u64,
+    pub(crate) rules: Vec<Rule>,
+}
+
+impl Aim {
+    fn takes(&self, sight: &Sight) -> bool {
+        self.qp.is_none_or(|qp| qp == sight.qpn.get())
+            && self.peer.is_none_or(|peer| peer == sight.peer.to_canonical())
+            && self.direction.is_none_or(|direction| direction == sight.direction)
+            && self.opcode.as_ref().is_none_or(|name| opcode_name(sight.opcode).starts_with(name.as_str()))
+    }
+}
+
+/// `sendfirst` of RC SEND First.
+fn opcode_name(opcode: Opcode) -> String {
+    format!("{:?}", opcode.operation()).to_ascii_lowercase()
+}
+
+impl Rule {
+    /// Notes a match; whether it is one that counts, and its number from 0.
+    fn matched(&mut self) -> Option<u64> {
+        let count = self.seen;
+        self.seen += 1;
+        let wanted = self.aim.nth.is_none_or(|(first, last)| (first..=last).contains(&(count + 1)));
+        wanted.then_some(count)
+    }
+}
+
+impl Script {
+    /// What happens to a packet.
+    pub fn packet(&mut self, sight: &Sight) -> Verdict {
+        let seed = self.seed;
+        for (index, rule) in (0..).zip(&mut self.rules) {
+            // Only what is a response can be refused.
+            let refusable = !matches!(rule.action, Action::Refuse(_)) || is_response(sight.opcode);
+            if !rule.is_about_packets() || !refusable || !rule.aim.takes(sight) {
+                continue;
+            }
+            let Some(count) = rule.matched() else { continue };
+            let dice = throw(seed, index, count);
+            // Independent of whether it strikes.
+            let choice = throw(!seed, index, count);
+            let verdict = match &rule.action {
+                Action::Drop(chance) if chance.happens(dice) => Verdict::Drop,
+                Action::Duplicate(chance) if chance.happens(dice) => Verdict::Duplicate,
+                Action::Corrupt(chance) if chance.happens(dice) => {
+                    Verdict::Corrupt(usize::try_from(choice % (sight.len.max(1) as u64 * 8)).unwrap_or(0))
+                }
+                Action::Reorder(chance, behind) if chance.happens(dice) => Verdict::Reorder(*behind),
+                Action::Delay(range) => {
+                    let span = range.end() - range.start() + 1;
+                    Verdict::Delay(Duration::from_nanos(range.start() + choice % span))
+                }
+                Action::Refuse(syndrome) => Verdict::Refuse(*syndrome),
+                Action::BreakQp => Verdict::BreakQp,
+                _ => continue,
+            };
+            return verdict;
+        }
+        Verdict::Pass
+    }
+
+    /// The errno with which a call of `verb` (without `ibv_`) is to fail.
+    pub fn verb(&mut self, verb: &str) -> Option<Refused> {
+        self.rules.iter_mut().find_map(|rule| match &rule.action {
+            Action::Verb(name, errno) if name == verb => {
+                let errno = *errno;
+                rule.matched().map(|_| Refused(errno))
+            }
+            _ => None,
+        })
+    }
+
+    /// The status with which a work request on `qpn` is to complete; `direction` is that of its message.
+    pub fn completion(&mut self, qpn: Qpn, direction: Direction) -> Option<Refused> {
+        self.rules.iter_mut().find_map(|rule| match rule.action {
+            Action::Completion(status)
+                if rule.aim.qp.is_none_or(|qp| qp == qpn.get())
+                    && rule.aim.direction.is_none_or(|wanted| wanted == direction) =>
+            {
+                rule.matched().map(|_| Refused(status))
+            }
+            _ => None,
+        })
+    }
+
+    /// Asynchronous events to be raised.
+    pub fn announcements(&self) -> impl Iterator<Item = Announcement> {
+        self.rules.iter().filter_map(|rule| match rule.action {
+            Action::Announce(announcement) => Some(announcement),
+            _ => None,
+        })
+    }
+
+    /// Whether any verb is to fail.
+    #[must_use]
+    pub fn is_about_verbs(&self) -> bool {
+        self.rules.iter().any(|rule| matches!(rule.action, Action::Verb(..)))
+    }
+}
+
+impl Rule {
+    const fn is_about_packets(&self) -> bool {
+        !matches!(self.action, Action::Verb(..) | Action::Completion(_) | Action::Announce(_))
+    }
+}
+
+/// Whether it answers a request, and may therefore be a refusal.
+fn is_response(opcode: Opcode) -> bool {
+    opcode.info().role == urxe_wire::opcode::Role::Response
+}
+
+/// A NAK, by the name that scripts use.
+pub(crate) fn syndrome(name: &str) -> Option<Syndrome> {
+    Some(match name {
+        // 0.01 ms.
+        "rnr" => Syndrome::RnrNak(RnrTimer::new(1)),
+        "sequence" => Syndrome::Nak(NakCode::PsnSequenceError),
+        "invalid" => Syndrome::Nak(NakCode::InvalidRequest),
+        "access" => Syndrome::Nak(NakCode::RemoteAccessError),
+        "operational" => Syndrome::Nak(NakCode::RemoteOperationalError),
+        _ => return None,
+    })
+}

@@ -1,0 +1,337 @@
+//! How scripts are written.
+//!
+//! Rules are separated by `;` or line ends, what follows `#` is a comment. A rule is a list of items separated by `,`:
+//! actions, and aims that all actions of the rule have.
+//!
+//! | action | what happens |
+//! |---|---|
+//! | `drop=P`, `dup=P`, `corrupt=P` | a packet is lost, comes twice, comes with a bit flipped |
+//! | `reorder=P/N` | N others overtake it |
+//! | `delay=T`, `delay=T..T` | every packet comes later |
+//! | `nak=rnr`, `sequence`, `invalid`, `access`, `operational` | a response becomes that refusal |
+//! | `qp_error` | the packet's queue pair goes to ERR |
+//! | `fail=VERB:ERRNO` | a verb fails, such as `fail=reg_mr:ENOMEM` |
+//! | `wc=STATUS` | a work request completes so, and its queue pair goes to ERR |
+//! | `event=NAME` | an asynchronous event is raised `after=T` |
+//!
+//! | aim | what for |
+//! |---|---|
+//! | `qp=N` | this queue pair of this side |
+//! | `opcode=NAME` | packets whose operation begins so: `SEND`, `READ_RESPONSE`, `ACKNOWLEDGE` |
+//! | `peer=ADDRESS` | packets from or to it |
+//! | `dir=rx`, `dir=tx` | packets received, or sent |
+//! | `nth=N`, `nth=N..M` | only these of what matches otherwise, counted from 1 |
+//!
+//! `P` is `1%`, `0.1%` or `1/1000`; left out, it is always. `T` is `50us`, `2ms`, `1s`. `seed=N` anywhere decides
+//! everything random.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use crate::chance::Chance;
+use crate::script::{Action, Aim, Announcement, Direction, Rule, Script, syndrome};
+
+/// Why a script is none.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Invalid {
+    /// The item that makes no sense.
+    pub item: String,
+    /// What it should look like.
+    pub expected: &'static str,
+}
+
+impl fmt::Display for Invalid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}`: expected {}", self.item, self.expected)
+    }
+}
+
+impl std::error::Error for Invalid {}
+
+const ACTIONS: &str = "an action (drop, dup, corrupt, reorder, delay, nak, qp_error, fail, wc, event), an aim (qp, opcode, \
+                       peer, dir, nth) or seed";
+
+impl FromStr for Script {
+    type Err = Invalid;
+
+    fn from_str(text: &str) -> Result<Self, Invalid> {
+        let mut script = Self::default();
+        for line in text.lines() {
+            let line = line.split_once('#').map_or(line, |(before, _)| before);
+            for rule in line.split(';').map(str::trim).filter(|rule| !rule.is_empty()) {
+                add(&mut script, rule)?;
+            }
+        }
+        Ok(script)
+    }
+}
+
+fn add(script: &mut Script, rule: &str) -> Result<(), Invalid> {
+    let (mut actions, mut aim, mut after, mut seeded) = (Vec::new(), Aim::default(), Duration::ZERO, false);
+    for item in rule.split(',').map(str::trim) {
+        let (key, value) = match item.split_once('=') {
+            Some((key, value)) => (key.trim(), Some(value.trim())),
+            None => (item, None),
+        };
+        let invalid = |expected| Invalid { item: item.to_owned(), expected };
+        let needed = |expected| value.ok_or_else(|| invalid(expected));
+        match key {
+            "drop" => actions.push(Action::Drop(chance(value).ok_or_else(|| invalid("drop=1%"))?)),
+            "dup" => actions.push(Action::Duplicate(chance(value).ok_or_else(|| invalid("dup=0.1%"))?)),
+            "corrupt" => actions.push(Action::Corrupt(chance(value).ok_or_else(|| invalid("corrupt=0.1%"))?)),
+            "reorder" => {
+                const EXPECTED: &str = "reorder=1%/8";
+                let (how_often, behind) = match needed(EXPECTED)?.rsplit_once('/') {
+                    Some((how_often, behind)) => (chance(Some(how_often)), behind.parse().ok()),
+                    None => (None, None),
+                };
+                match (how_often, behind) {
+                    (Some(how_often), Some(behind @ 1..)) => actions.push(Action::Reorder(how_often, behind)),
+                    _ => return Err(invalid(EXPECTED)),
+                }
+            }
+            "delay" => {
+                const EXPECTED: &str = "delay=1ms or delay=50us..2ms";
+                let value = needed(EXPECTED)?;
+                let (least, most) = value.split_once("..").unwrap_or((value, value));
+                match (nanos(least), nanos(most)) {
+                    (Some(least), Some(most)) if least <= most => actions.push(Action::Delay(least..=most)),
+                    _ => return Err(invalid(EXPECTED)),
+                }
+            }
+            "nak" => {
+                const EXPECTED: &str = "nak=rnr, sequence, invalid, access or operational";
+                let refusal = syndrome(needed(EXPECTED)?).ok_or_else(|| invalid(EXPECTED))?;
+                actions.push(Action::Refuse(refusal));
+            }
+            "qp_error" if value.is_none() => actions.push(Action::BreakQp),
+            "fail" => {
+                const EXPECTED: &str = "fail=VERB:ERRNO, such as fail=reg_mr:ENOMEM";
+                let (verb, errno) = needed(EXPECTED)?.split_once(':').ok_or_else(|| invalid(EXPECTED))?;
+                let errno = errno_number(errno).ok_or_else(|| invalid(EXPECTED))?;
+                actions.push(Action::Verb(verb.strip_prefix("ibv_").unwrap_or(verb).to_owned(), errno));
+            }
+            "wc" => {
+                const EXPECTED: &str = "wc=STATUS, such as wc=REM_ACCESS_ERR (`urxe explain` lists them)";
+                // Those that devices without RD and tag matching have.
+                const KNOWN: [u32; 14] = [1, 2, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 16, 19];
+                let status = number(needed(EXPECTED)?, &urxe_explain::wc::TABLE);
+                let status = status.filter(|status| KNOWN.contains(status));
+                actions.push(Action::Completion(status.ok_or_else(|| invalid(EXPECTED))?));
+            }
+            "event" => {
+                const EXPECTED: &str = "event=PORT_ERR, PORT_ACTIVE, DEVICE_FATAL or GID_CHANGE";
+                const KNOWN: [u32; 4] = [8, 9, 10, 18];
+                let event = number(needed(EXPECTED)?, &urxe_explain::event::TABLE);
+                let event = event.filter(|event| KNOWN.contains(event)).ok_or_else(|| invalid(EXPECTED))?;
+                actions.push(Action::Announce(Announcement { event, after: Duration::ZERO }));
+            }
+            "after" => {
+                const EXPECTED: &str = "after=100ms";
+                after = Duration::from_nanos(nanos(needed(EXPECTED)?).ok_or_else(|| invalid(EXPECTED))?);
+            }
+            "seed" => {
+                script.seed = needed("seed=42")?.parse().map_err(|_| invalid("seed=42"))?;
+                seeded = true;
+            }
+            "qp" => aim.qp = Some(integer(needed("qp=0x11")?).ok_or_else(|| invalid("qp=0x11"))?),
+            "opcode" => {
+                let name: String = needed("opcode=READ_RESPONSE")?.chars().filter(|c| *c != '_').collect();
+                let name = name.to_ascii_lowercase();
+                if !urxe_wire::Operation::ALL
+                    .iter()
+                    .any(|known| format!("{known:?}").to_ascii_lowercase().starts_with(&name))
+                {
+                    return Err(invalid(
+                        "the start of an operation, such as SEND, WRITE_FIRST, READ_RESPONSE, ACKNOWLEDGE",
+                    ));
+                }
+                aim.opcode = Some(name);
+            }
+            "peer" => {
+                const EXPECTED: &str = "peer=10.0.0.2";
+                aim.peer = Some(needed(EXPECTED)?.parse().map_err(|_| invalid(EXPECTED))?);
+            }
+            "dir" => {
+                aim.direction = Some(match value {
+                    Some("rx") => Direction::Received,
+                    Some("tx") => Direction::Sent,
+                    _ => return Err(invalid("dir=rx or dir=tx")),
+                });
+            }
+            "nth" => {
+                const EXPECTED: &str = "nth=100 or nth=100..200, counted from 1";
+                let value = needed(EXPECTED)?;
+                let (first, last) = value.split_once("..").unwrap_or((value, value));
+                match (first.parse(), last.parse()) {
+                    (Ok(first @ 1..), Ok(last)) if first <= last => aim.nth = Some((first, last)),
+                    _ => return Err(invalid(EXPECTED)),
+                }
+            }
+            _ => return Err(invalid(ACTIONS)),
+        }
+    }
+    if actions.is_empty() && !(seeded && aim == Aim::default()) {
+        return Err(Invalid { item: rule.to_owned(), expected: "an action to aim at something" });
+    }
+    for action in actions {
+        let action = match action {
+            Action::Announce(announcement) => Action::Announce(Announcement { after, ..announcement }),
+            other => other,
+        };
+        script.rules.push(Rule { action, aim: aim.clone(), seen: 0 });
+    }
+    Ok(())
+}
+
+/// `1%`, `0.05%`, `1/1000`, or nothing for always.
+fn chance(value: Option<&str>) -> Option<Chance> {
+    let Some(value) = value else { return Some(Chance::ALWAYS) };
+    let millionths = if let Some(percent) = value.strip_suffix('%') {
+        let (whole, fraction) = percent.split_once('.').unwrap_or((percent, ""));
+        if fraction.len() > 4 || !fraction.bytes().all(|byte| byte.is_ascii_digit()) {
+            return None;
+        }
+        let fraction: u32 = format!("{fraction:0<4}").parse().ok()?;
+        whole.parse::<u32>().ok()?.checked_mul(10_000)?.checked_add(fraction)?
+    } else {
+        let (part, of) = value.split_once('/')?;
+        let (part, of): (u64, u64) = (part.parse().ok()?, of.parse().ok()?);
+        u32::try_from(part.checked_mul(1_000_000)?.checked_div(of)?).ok()?
+    };
+    (millionths <= 1_000_000).then_some(Chance(millionths))
+}
+
+/// `50us`, `2ms`, `1s`, `7ns`.
+fn nanos(value: &str) -> Option<u64> {
+    let at = value.find(|c: char| !c.is_ascii_digit())?;
+    let (digits, unit) = value.split_at(at);
+    let unit = match unit {
+        "ns" => 1,
+        "us" => 1_000,
+        "ms" => 1_000_000,
+        "s" => 1_000_000_000,
+        _ => return None,
+    };
+    digits.parse::<u64>().ok()?.checked_mul(unit)
+}
+
+fn integer(value: &str) -> Option<u32> {
+    match value.strip_prefix("0x") {
+        Some(hex) => u32::from_str_radix(hex, 16).ok(),
+        None => value.parse().ok(),
+    }
+}
+
+fn number(value: &str, table: &urxe_explain::Table) -> Option<u32> {
+    let entry = table.by_name(value).or_else(|| table.by_number(integer(value)?))?;
+    Some(entry.number)
+}
+
+fn errno_number(value: &str) -> Option<u32> {
+    integer(value).filter(|errno| (1..4096).contains(errno)).or_else(|| number(value, &urxe_explain::errno::TABLE))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use urxe_wire::{NakCode, Opcode, Operation, Qpn, Syndrome, Transport};
+
+    use super::*;
+    use crate::{Refused, Sight, Verdict};
+
+    fn sight(operation: Operation, direction: Direction) -> Sight {
+        let opcode = Opcode::new(Transport::Rc, operation).unwrap();
+        Sight { direction, opcode, qpn: Qpn::new(17), peer: Ipv4Addr::LOCALHOST.into(), len: 100 }
+    }
+
+    fn script(text: &str) -> Script {
+        text.parse().unwrap_or_else(|error: Invalid| panic!("{error}"))
+    }
+
+    #[test]
+    fn the_same_seed_strikes_the_same_packets() {
+        let run = |seed: u32| -> Vec<Verdict> {
+            let mut script = script(&format!("drop=5%,dup=5%,reorder=5%/3,corrupt=5%,seed={seed}"));
+            (0..1000).map(|_| script.packet(&sight(Operation::SendOnly, Direction::Sent))).collect()
+        };
+        assert_eq!(run(1), run(1));
+        assert_ne!(run(1), run(2));
+        let hits = run(3).iter().filter(|verdict| **verdict != Verdict::Pass).count();
+        assert!((100..300).contains(&hits), "{hits}");
+    }
+
+    #[test]
+    fn aims() {
+        let mut aimed = script("drop,opcode=READ_RESPONSE,dir=rx,nth=2..3; nak=access,opcode=ACK");
+        let responses = [0; 4].map(|_| aimed.packet(&sight(Operation::ReadResponseFirst, Direction::Received)));
+        assert_eq!(responses, [Verdict::Pass, Verdict::Drop, Verdict::Drop, Verdict::Pass]);
+        assert_eq!(aimed.packet(&sight(Operation::ReadResponseFirst, Direction::Sent)), Verdict::Pass);
+        let refusal = Verdict::Refuse(Syndrome::Nak(NakCode::RemoteAccessError));
+        assert_eq!(aimed.packet(&sight(Operation::Acknowledge, Direction::Sent)), refusal);
+        assert_eq!(script("drop,qp=18").packet(&sight(Operation::SendOnly, Direction::Sent)), Verdict::Pass);
+        assert_eq!(script("drop,peer=10.0.0.1").packet(&sight(Operation::SendOnly, Direction::Sent)), Verdict::Pass);
+        // Requests cannot be refused, only their responses can.
+        assert_eq!(script("nak=rnr").packet(&sight(Operation::SendOnly, Direction::Sent)), Verdict::Pass);
+    }
+
+    #[test]
+    fn delays_are_within_their_range() {
+        let mut delayed = script("delay=50us..2ms,seed=7");
+        for _ in 0..100 {
+            let Verdict::Delay(by) = delayed.packet(&sight(Operation::SendOnly, Direction::Sent)) else { panic!() };
+            assert!((Duration::from_micros(50)..=Duration::from_millis(2)).contains(&by), "{by:?}");
+        }
+    }
+
+    #[test]
+    fn verbs_completions_and_events() {
+        let mut all = script("fail=reg_mr:ENOMEM,nth=2; wc=REM_ACCESS_ERR,dir=tx,nth=1; event=PORT_ERR,after=100ms");
+        assert_eq!([0; 3].map(|_| all.verb("reg_mr")), [None, Some(Refused(12)), None]);
+        assert_eq!(all.verb("create_qp"), None);
+        assert_eq!(all.completion(Qpn::new(1), Direction::Received), None);
+        assert_eq!(all.completion(Qpn::new(1), Direction::Sent), Some(Refused(10)));
+        assert_eq!(all.completion(Qpn::new(1), Direction::Sent), None);
+        let events: Vec<_> = all.announcements().collect();
+        assert_eq!(events, [Announcement { event: 10, after: Duration::from_millis(100) }]);
+    }
+
+    #[test]
+    fn scripts_of_several_lines() {
+        let text = "# a bad day\nseed=9\ndrop=1% # now and then\n\nfail=create_qp:EAGAIN; qp_error,nth=3\n";
+        let script = script(text);
+        assert_eq!((script.seed, script.rules.len()), (9, 3));
+        assert!(self::script("").rules.is_empty());
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (text, item) in [
+            ("drop=101%", "drop=101%"),
+            ("drop=x", "drop=x"),
+            ("lose=1%", "lose=1%"),
+            ("reorder=1%", "reorder=1%"),
+            ("delay=2ms..1ms", "delay=2ms..1ms"),
+            ("delay=5", "delay=5"),
+            ("nak=maybe", "nak=maybe"),
+            ("fail=reg_mr", "fail=reg_mr"),
+            ("fail=reg_mr:EWHAT", "fail=reg_mr:EWHAT"),
+            ("wc=SUCCESS", "wc=SUCCESS"),
+            ("event=CQ_ERR", "event=CQ_ERR"),
+            ("drop,opcode=JUMP", "opcode=JUMP"),
+            ("drop,peer=here", "peer=here"),
+            ("drop,dir=up", "dir=up"),
+            ("drop,nth=0", "nth=0"),
+            ("drop,nth=5..2", "nth=5..2"),
+            ("seed=-1", "seed=-1"),
+            ("qp=17", "qp=17"),
+            ("drop=1%,", ""),
+        ] {
+            let error = text.parse::<Script>().expect_err(text);
+            assert_eq!(error.item, item, "{text}: {error}");
+            assert!(!error.expected.is_empty());
+        }
+    }
+}
