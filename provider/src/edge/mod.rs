@@ -29,11 +29,21 @@ use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::kernel::Errno;
-use crate::observe::explain;
+use crate::observe::{explain, verbs};
 use crate::runtime::changes;
 
 /// What a panic looks like to the application.
 const BROKEN: Errno = Errno(libc::EIO);
+
+/// Runs a verb, unless it is to fail because somebody asked for it.
+fn verb<T, F: FnOnce() -> Result<T, Errno>>(act: F) -> Result<T, Errno> {
+    if verbs::is_armed()
+        && let Some(errno) = verbs::refuse(std::any::type_name::<F>())
+    {
+        return Err(errno);
+    }
+    guarded(act)
+}
 
 fn guarded<T>(act: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
     catch_unwind(AssertUnwindSafe(act)).unwrap_or_else(|_| {
@@ -52,7 +62,7 @@ fn failed<F>(errno: Errno) {
 
 /// A verb that returns a pointer, or null with errno.
 fn pointer<T, F: FnOnce() -> Result<*mut T, Errno>>(act: F) -> *mut T {
-    guarded(act).unwrap_or_else(|errno| {
+    verb(act).unwrap_or_else(|errno| {
         failed::<F>(errno);
         std::ptr::null_mut()
     })
@@ -60,7 +70,7 @@ fn pointer<T, F: FnOnce() -> Result<*mut T, Errno>>(act: F) -> *mut T {
 
 /// A verb that returns 0 or an errno.
 fn number<F: FnOnce() -> Result<(), Errno>>(act: F) -> c_int {
-    match guarded(act) {
+    match verb(act) {
         Ok(()) => 0,
         Err(errno) => {
             failed::<F>(errno);
@@ -71,7 +81,7 @@ fn number<F: FnOnce() -> Result<(), Errno>>(act: F) -> c_int {
 
 /// A verb that returns a count, or -1.
 fn count<F: FnOnce() -> Result<usize, Errno>>(act: F) -> c_int {
-    match guarded(act) {
+    match verb(act) {
         Ok(count) => c_int::try_from(count).unwrap_or(c_int::MAX),
         Err(errno) => {
             failed::<F>(errno);

@@ -91,6 +91,8 @@ unsafe extern "C" fn match_device(sysfs_dev: *mut verbs_sysfs_dev) -> bool {
             device::remember_guid(name, Path::new(dir));
         }
         kernel::ucma::hook::install_if_loaded();
+        // From now on verbs may be called, and some may have to fail.
+        let _ = crate::observe::settings::get();
         Ok(name.is_some_and(|name| device::netdev_of(&name).is_some()))
     })
     .unwrap_or(false)

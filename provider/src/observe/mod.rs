@@ -1,15 +1,17 @@
-//! What a person may see of a device: captures, explanations.
+//! What a person may see of a device: captures, explanations, faults on demand.
 //!
 //! Nothing of it is there unless the environment asks ([`settings`]): then every [`NetPort`](crate::runtime::port) has an
 //! [`Observer`]. It is told of packets, of the engine's events and of completions, each by the thread at work, and
 //! puts together what belongs to one packet ([`scene`]). [`words`] says what happened, [`capture`] writes packets down,
-//! [`explain`] tells what went wrong.
+//! [`explain`] tells what went wrong. [`impair`] and [`verbs`] make things go wrong.
 
 mod capture;
 pub(crate) mod explain;
+mod impair;
 mod peers;
 mod scene;
 pub(crate) mod settings;
+pub(crate) mod verbs;
 pub(crate) mod words;
 
 use std::fmt::Display;
@@ -17,12 +19,14 @@ use std::io::Write;
 use std::sync::{Arc, Mutex};
 
 use urxe_engine::{AsyncEvent, Cqe, Denied, Event, Region, WcStatus};
-use urxe_net::{Datagram, Interface, Sealed};
+use urxe_net::{Datagram, Interface, Route, Sealed};
 use urxe_wire::icrc::Check;
 use urxe_wire::{Packet, Psn, Qpn};
 
 use crate::runtime::lock;
 use capture::Received;
+pub(crate) use impair::Fate;
+use impair::Impairment;
 pub(crate) use peers::Peer;
 use peers::Peers;
 use scene::Scene;
@@ -40,6 +44,7 @@ pub(crate) struct Observer {
     device: String,
     capture: Option<capture::Interface>,
     explain: Option<explain::Format>,
+    impairment: Option<Impairment>,
     peers: Mutex<Peers>,
     /// What there is to say about packets that will be sent.
     announced: Mutex<Vec<Announced>>,
@@ -64,13 +69,15 @@ impl Observer {
             let opened = capture::Interface::open(capture, name, interface.name());
             opened.map_err(|error| complain(&format_args!("no capture: {}: {error}", capture.path.display()))).ok()
         });
-        if capture.is_none() && settings.explain.is_none() {
+        let impairment = settings.faults.clone().map(Impairment::new);
+        if capture.is_none() && settings.explain.is_none() && impairment.is_none() {
             return None;
         }
         Some(Arc::new(Self {
             device: name.to_owned(),
             capture,
             explain: settings.explain,
+            impairment,
             peers: Mutex::default(),
             announced: Mutex::default(),
         }))
@@ -152,6 +159,22 @@ impl Observer {
         }
         drop(announced);
         capture.sent(sealed.route.local(), sealed.route.remote(), sealed.identification, sealed.bytes, &comments);
+    }
+
+    /// A packet was about to be sent to where `route` leads, and was lost.
+    fn lost(&self, route: &Route, packet: &[u8]) {
+        if let Some(capture) = &self.capture {
+            self.settle();
+            let comment = "URXE_FAULTS: dropped, it never left".to_owned();
+            capture.sent(route.local(), route.remote(), 0, packet, &[comment]);
+        }
+    }
+
+    /// Something else is to be said about the packet that has come.
+    pub(crate) fn remark(&self, what: &str) {
+        if self.capture.is_some() {
+            scene::with(|scene| scene.comments.push(what.to_owned()));
+        }
     }
 
     /// A burst is through.

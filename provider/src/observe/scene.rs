@@ -23,6 +23,8 @@ pub(super) struct Scene {
     pub(super) unbound: Option<BindError>,
     /// The responder's fault, and how it was described.
     pub(super) fault: Option<(ResponderFault, String)>,
+    /// The completion that is about to be explained is an error only because somebody asked for it.
+    pub(super) asked_for: bool,
     /// The request that is about to complete with an error.
     pub(super) failed: Option<(SendOp, u32, WcStatus)>,
 }

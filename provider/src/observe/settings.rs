@@ -1,17 +1,20 @@
-//! What the environment asks to see of devices: the variables `URXE_PCAP…`, `URXE_EXPLAIN`.
+//! What the environment asks to see of devices: the variables `URXE_PCAP…`, `URXE_EXPLAIN`, `URXE_FAULTS`.
 
 use std::env;
 use std::fmt;
 use std::sync::OnceLock;
 
-use super::capture;
+use urxe_faults::Script;
+
 use super::explain::Format;
+use super::{capture, verbs};
 
 /// All of it.
 #[derive(Debug, Default)]
 pub(crate) struct Settings {
     pub(super) capture: Option<capture::Settings>,
     pub(super) explain: Option<Format>,
+    pub(super) faults: Option<Script>,
 }
 
 /// A variable whose value makes no sense.
@@ -32,7 +35,13 @@ impl fmt::Display for Invalid {
 /// The settings of this process, which the environment had when they were first asked for.
 pub(crate) fn get() -> &'static Result<Settings, Invalid> {
     static SETTINGS: OnceLock<Result<Settings, Invalid>> = OnceLock::new();
-    SETTINGS.get_or_init(|| parse(|name| env::var(name).ok()))
+    SETTINGS.get_or_init(|| {
+        let settings = parse(|name| env::var(name).ok());
+        if let Ok(Settings { faults: Some(script), .. }) = &settings {
+            verbs::arm(script);
+        }
+        settings
+    })
 }
 
 fn parse(variable: impl Fn(&str) -> Option<String>) -> Result<Settings, Invalid> {
@@ -62,7 +71,22 @@ fn parse(variable: impl Fn(&str) -> Option<String>) -> Result<Settings, Invalid>
         Some("json") => Some(Format::Json),
         Some(value) => return invalid("URXE_EXPLAIN", value, "1 or json"),
     };
+    if let Some(value) = get("URXE_FAULTS") {
+        settings.faults = Some(faults(&value)?);
+    }
     Ok(settings)
+}
+
+/// A script, or `@FILE` for one in a file.
+fn faults(value: &str) -> Result<Script, Invalid> {
+    let invalid =
+        |value: &str, expected: String| Invalid { variable: "URXE_FAULTS", value: value.to_owned(), expected };
+    let text = match value.strip_prefix('@') {
+        None => value.to_owned(),
+        Some(path) => std::fs::read_to_string(path)
+            .map_err(|error| invalid(value, format!("a file that can be read ({error})")))?,
+    };
+    text.parse().map_err(|error: urxe_faults::Invalid| invalid(&error.item, error.expected.to_owned()))
 }
 
 /// `SIZE` or `SIZE,FILES`; sizes may end in K, M or G. Four old files are kept unless it says otherwise.

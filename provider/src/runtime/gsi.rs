@@ -38,6 +38,7 @@ pub(crate) fn send(work: &mut Work, port: &Port, psn: Psn, local: Gid, remote: G
     let service = Service::Datagram(Deth { q_key: QKey::GSI, src_qp: Qpn::GSI });
     let header = Header { bth: Bth::new(opcode, Qpn::GSI, psn), service, ext: Ext::None };
     let sender: &mut Sender = &mut work.sender;
+    sender.speak_for(Qpn::GSI);
     if let Some(room) = sender.packet(&route, header.len() + MAD_LEN) {
         let at = header.emit(room);
         if let Some(body) = room.get_mut(at..) {

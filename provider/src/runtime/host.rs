@@ -28,12 +28,27 @@ impl Host for Surroundings {
 pub(crate) struct Sender {
     port: Arc<Port>,
     batch: TxBatch,
+    /// For whom packets are sent.
+    qpn: Qpn,
     observer: Option<Arc<Observer>>,
 }
 
 impl Sender {
     pub(crate) fn new(port: Arc<Port>, observer: Option<Arc<Observer>>) -> Self {
-        Self { port, batch: TxBatch::new(), observer }
+        Self { port, batch: TxBatch::new(), qpn: Qpn::GSI, observer }
+    }
+
+    /// Says for whom packets are sent from now on.
+    pub(super) fn speak_for(&mut self, qpn: Qpn) {
+        self.qpn = qpn;
+    }
+
+    /// Sends what the observer held back and is due.
+    pub(super) fn send_due(&mut self, now: Instant) {
+        if let Some(observer) = &self.observer {
+            observer.send_due(now, &mut self.batch, &self.port);
+        }
+        self.flush();
     }
 
     /// Sends what has been committed.
@@ -77,6 +92,10 @@ impl Network for Sender {
     }
 
     fn commit(&mut self) {
+        if let Some(observer) = self.observer.as_ref().filter(|observer| observer.impairs()) {
+            observer.send(self.qpn, &mut self.batch, &self.port);
+            return;
+        }
         let sealed = self.batch.commit();
         if let (Some(observer), Some(sealed)) = (&self.observer, sealed) {
             observer.sent(&sealed);
@@ -130,8 +149,9 @@ impl Consumer for Upcalls {
     type Cq = Arc<Cq>;
     type Srq = Arc<Srq>;
 
-    fn complete(&mut self, cq: &Arc<Cq>, cqe: Cqe) {
+    fn complete(&mut self, cq: &Arc<Cq>, mut cqe: Cqe) {
         if let Some(observer) = &self.observer {
+            observer.spoil(&mut cqe);
             observer.completion(&cqe);
         }
         match cq.push(cqe) {

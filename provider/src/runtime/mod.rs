@@ -24,6 +24,7 @@ pub(crate) mod fork;
 pub(crate) mod groups;
 pub(crate) mod gsi;
 pub(crate) mod host;
+mod impaired;
 mod moderation;
 pub(crate) mod port;
 pub(crate) mod progress;

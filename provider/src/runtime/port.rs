@@ -48,7 +48,7 @@ pub(crate) struct NetPort {
     counters: Arc<Counters>,
     /// Somebody wants to see what happens.
     observer: Option<Arc<Observer>>,
-    listeners: Arc<Listeners>,
+    pub(super) listeners: Arc<Listeners>,
     xrc_srqs: Arc<XrcSrqs>,
     /// Who takes datagrams to QP1.
     pub(super) gsi: RwLock<Option<Arc<dyn Gsi>>>,
@@ -139,6 +139,7 @@ impl NetPort {
     /// Has events of the port told in this file.
     pub(crate) fn tell_changes(&self, file: &Arc<EventFile>) {
         self.listeners.add(file);
+        self.opened();
     }
 
     /// Multicast groups.
@@ -250,10 +251,15 @@ impl NetPort {
         let Some(work) = work else { return 0 };
         let now = clock::now();
         let mut last: Option<Arc<Qp>> = None;
-        let received = self.port.receive(receiver, BUDGET, &mut |datagram| {
-            if let Some(observer) = &self.observer {
-                observer.received(&datagram, |qpn| self.qp(qpn).is_some());
-            }
+        let mut take = |datagram: Datagram<'_>, fresh: bool| {
+            let mut room = Vec::new();
+            let datagram = match &self.observer {
+                None => datagram,
+                Some(observer) => match self.observe(observer, datagram, fresh, &mut room) {
+                    Some(datagram) => datagram,
+                    None => return,
+                },
+            };
             //= spec/packets.md#pkt-010
             //# A packet whose ICRC is wrong MUST be counted and dropped without an answer.
             if datagram.verify() == Check::Bad {
@@ -292,10 +298,16 @@ impl NetPort {
             if !qp.touched.swap(true, Ordering::Relaxed) {
                 touched.push(Arc::clone(qp));
             }
-        });
-        if let Some(observer) = self.observer.as_ref().filter(|_| received > 0) {
+        };
+        let mut received = self.port.receive(receiver, BUDGET, &mut |datagram| take(datagram, true));
+        if let Some(observer) = &self.observer {
+            for arrival in observer.arrivals(now) {
+                take(arrival.datagram(), false);
+                received += 1;
+            }
             observer.settle();
             observer.flush();
+            self.attend(observer, work);
         }
         for change in self.port.take_changes() {
             self.listeners.tell(change);
@@ -337,7 +349,8 @@ impl NetPort {
     pub(super) fn next_timer(&self) -> Option<Instant> {
         let gsi = self.gsi_timer.load(Ordering::Acquire);
         let gsi = (gsi != u64::MAX).then(|| Instant::from_nanos(gsi));
-        self.timers.next().into_iter().chain(self.moderated.next()).chain(gsi).min()
+        let observer = self.observer.as_ref().and_then(|observer| observer.next_due());
+        self.timers.next().into_iter().chain(self.moderated.next()).chain(gsi).chain(observer).min()
     }
 
     /// When QP1 wants to be woken.
@@ -362,6 +375,9 @@ impl NetPort {
     /// Does what is due.
     pub(super) fn run_timers(&self, now: Instant) {
         self.moderated.expire(now);
+        if let Some(observer) = &self.observer {
+            self.release_held(observer, now);
+        }
         if self.gsi_timer.load(Ordering::Acquire) <= now.as_nanos()
             && let Some(gsi) = self.gsi()
         {
@@ -404,6 +420,9 @@ impl NetPort {
             if let Some(qp) = self.qp(qpn) {
                 qp.raise(event);
             }
+        }
+        if let Some(observer) = &self.observer {
+            self.attend(observer, work);
         }
     }
 

@@ -68,6 +68,7 @@ impl Qp {
         act: impl FnOnce(&mut QueuePair<Surroundings>, &mut Io<'_, Surroundings>) -> T,
     ) -> T {
         let mut engine = lock(&self.engine);
+        work.sender.speak_for(self.qpn);
         let mut io = Io {
             now: clock::now(),
             memory: self.port.regions(),

@@ -112,7 +112,8 @@ impl Context {
     pub(crate) fn open(name: &str, netdev: &str) -> Result<(Arc<Self>, OwnedFd), OpenError> {
         let shared = SharedPort::open(name, netdev)?;
         let (async_file, fd) = EventFile::new().map_err(OpenError::System)?;
-        Ok((Self::new(shared, async_file, Arc::default()), fd))
+        let context = Self::new(shared, async_file, Arc::default());
+        Ok((context, fd))
     }
 
     /// Opens the device once more, with the objects of this context to import from. libibverbs asks for the file of

@@ -28,6 +28,11 @@ pub(in crate::observe) fn completion(observer: &Observer, format: Format, cqe: &
         let told = if receive { receiving(cqe) } else { sending(cqe, failed.as_ref(), known) };
         (to, told.unwrap_or_else(|| (entry.cause.to_owned(), entry.remedy.to_owned())))
     };
+    let asked_for = scene::with(|scene| std::mem::take(&mut scene.asked_for));
+    let (why, remedy) = match asked_for {
+        true => ("URXE_FAULTS asks for it".to_owned(), "see how the program takes it".to_owned()),
+        false => (why, remedy),
+    };
     let request = match (&failed, receive) {
         (Some((op, length, _)), _) => format!(", {}", Request(op, *length)),
         (None, true) => ", receive".to_owned(),

@@ -8,6 +8,7 @@ mod line;
 mod verbs;
 
 pub(super) use completions::{async_event, completion, overrun};
+pub(super) use verbs::name;
 pub(crate) use verbs::{because, failed};
 
 /// How explanations are printed.

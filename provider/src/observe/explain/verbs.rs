@@ -53,7 +53,7 @@ pub(crate) fn failed(path: &str, errno: Errno) {
 }
 
 /// `ibv_modify_qp` for `urxe::edge::qp::modify_qp::{{closure}}`.
-fn name(path: &str) -> String {
+pub(in crate::observe) fn name(path: &str) -> String {
     let function = path.split("::").filter(|part| !part.starts_with('{')).last().unwrap_or(path);
     match function {
         "alloc_context" => "ibv_open_device".to_owned(),

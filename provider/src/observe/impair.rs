@@ -1,0 +1,366 @@
+//! Faults on demand (`URXE_FAULTS`): packets that are lost, doubled, damaged, late or refused, completions and
+//! asynchronous events that nobody deserved. What happens when is the script's to say ([`urxe_faults`]); here it is done.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use urxe_engine::{Cqe, Instant, WcStatus};
+use urxe_faults::{Announcement, Direction, Script, Sight, Verdict};
+use urxe_net::{Datagram, Port, Route, TxBatch};
+use urxe_wire::{Aeth, Bth, Ext, Header, ICRC_LEN, Msn, Opcode, Operation, Qpn, Syndrome, icrc};
+
+use super::Observer;
+use crate::runtime::{clock, lock};
+
+/// A packet to be overtaken by others is not held back for longer than this when there are none.
+const NO_OTHERS: Duration = Duration::from_millis(10);
+
+/// In the very burst that is being received.
+const AT_ONCE: Instant = Instant::from_nanos(0);
+
+/// Never.
+const NEVER: u64 = u64::MAX;
+
+/// Does what the script says.
+#[derive(Debug)]
+pub(super) struct Impairment {
+    script: Mutex<Script>,
+    held: Mutex<Vec<Held>>,
+    /// When the first of those held is due, in nanoseconds.
+    due: AtomicU64,
+    broken: Mutex<Vec<Qpn>>,
+    /// Events, and when they are due; `None` until the device is opened.
+    announcements: Mutex<Option<Vec<(Instant, Announcement)>>>,
+}
+
+/// A packet that is held back.
+#[derive(Debug)]
+struct Held {
+    due: Instant,
+    /// So many others go first.
+    behind: Option<u32>,
+    packet: Parcel,
+}
+
+#[derive(Debug)]
+enum Parcel {
+    Sent(Arc<Route>, Vec<u8>),
+    Received(Arrival),
+}
+
+/// A received packet that comes late.
+#[derive(Debug)]
+pub(crate) struct Arrival {
+    local: SocketAddr,
+    peer: SocketAddr,
+    tclass: u8,
+    hop_limit: u8,
+    expected_id: u16,
+    flow: icrc::Flow,
+    payload: Vec<u8>,
+}
+
+impl Arrival {
+    fn of(datagram: &Datagram<'_>) -> Self {
+        Self {
+            local: datagram.local,
+            peer: datagram.peer,
+            tclass: datagram.tclass,
+            hop_limit: datagram.hop_limit,
+            expected_id: datagram.expected_id,
+            flow: datagram.flow.clone(),
+            payload: datagram.payload.to_vec(),
+        }
+    }
+
+    /// As it would have come.
+    pub(crate) fn datagram(&self) -> Datagram<'_> {
+        Datagram {
+            local: self.local,
+            peer: self.peer,
+            tclass: self.tclass,
+            hop_limit: self.hop_limit,
+            expected_id: self.expected_id,
+            flow: &self.flow,
+            payload: &self.payload,
+        }
+    }
+}
+
+/// What becomes of a packet that has come.
+#[derive(Debug)]
+pub(crate) enum Fate {
+    /// It is taken.
+    Taken,
+    /// It is not there (yet).
+    Gone,
+    /// It arrives damaged.
+    Damaged,
+    /// This comes in its place.
+    Replaced(Vec<u8>),
+}
+
+impl Impairment {
+    pub(super) fn new(script: Script) -> Self {
+        Self {
+            script: Mutex::new(script),
+            held: Mutex::default(),
+            due: AtomicU64::new(NEVER),
+            broken: Mutex::default(),
+            announcements: Mutex::default(),
+        }
+    }
+
+    fn verdict(&self, direction: Direction, qpn: Qpn, peer: SocketAddr, packet: &[u8], len: usize) -> Verdict {
+        let Some(bth) = packet.first_chunk().and_then(|bytes| Bth::parse(bytes).ok()) else { return Verdict::Pass };
+        let sight = Sight { direction, opcode: bth.opcode, qpn, peer: peer.ip(), len };
+        lock(&self.script).packet(&sight)
+    }
+
+    fn hold(&self, due: Instant, behind: Option<u32>, packet: Parcel) {
+        let mut held = lock(&self.held);
+        held.push(Held { due, behind, packet });
+        self.due.store(earliest(&held), Ordering::SeqCst);
+    }
+
+    /// Packets that wait to be overtaken and now have been, or that are due.
+    fn take(&self, ready: impl Fn(&Held) -> bool) -> Vec<Parcel> {
+        let mut held = lock(&self.held);
+        let (taken, kept) = std::mem::take(&mut *held).into_iter().partition(|parcel| ready(parcel));
+        *held = kept;
+        self.due.store(earliest(&held), Ordering::SeqCst);
+        let mut taken: Vec<Held> = taken;
+        taken.sort_by_key(|parcel| parcel.due);
+        taken.into_iter().map(|parcel| parcel.packet).collect()
+    }
+
+    /// A packet has gone by; those that have been overtaken often enough follow.
+    fn overtaken(&self, sent: bool) -> Vec<Parcel> {
+        for parcel in lock(&self.held).iter_mut().filter(|parcel| parcel.is_sent() == sent) {
+            if let Some(behind) = &mut parcel.behind {
+                *behind = behind.saturating_sub(1);
+            }
+        }
+        self.take(|parcel| parcel.behind == Some(0) && parcel.is_sent() == sent)
+    }
+}
+
+impl Held {
+    const fn is_sent(&self) -> bool {
+        matches!(self.packet, Parcel::Sent(..))
+    }
+}
+
+fn earliest(held: &[Held]) -> u64 {
+    held.iter().map(|parcel| parcel.due.as_nanos()).min().unwrap_or(NEVER)
+}
+
+/// `packet` with its ICRC, as sent alone.
+fn sealed(route: &Route, packet: &[u8]) -> Vec<u8> {
+    let flow = icrc::Flow::new(route.local(), route.remote());
+    [packet, &icrc::compute(&flow, 0, packet).to_le_bytes()].concat()
+}
+
+/// The refusal that stands in for a response.
+fn refusal(response: &[u8], syndrome: Syndrome) -> Option<Vec<u8>> {
+    let bth = Bth::parse(response.first_chunk()?).ok()?;
+    let opcode = Opcode::new(bth.opcode.transport(), Operation::Acknowledge)?;
+    let header = Header::new(Bth::new(opcode, bth.dest_qp, bth.psn), Ext::Aeth(Aeth { syndrome, msn: Msn::default() }));
+    let mut bytes = vec![0; header.len()];
+    header.emit(&mut bytes);
+    Some(bytes)
+}
+
+impl Observer {
+    /// Whether packets may be impaired.
+    pub(crate) const fn impairs(&self) -> bool {
+        self.impairment.is_some()
+    }
+
+    /// The packet that `batch` has pending is about to be sent for `qpn`.
+    pub(crate) fn send(&self, qpn: Qpn, batch: &mut TxBatch, port: &Port) {
+        let Some(faults) = &self.impairment else { return };
+        let Some((route, packet)) = batch.pending() else { return };
+        let route = Arc::clone(route);
+        let verdict = faults.verdict(Direction::Sent, qpn, route.remote(), packet, packet.len() + ICRC_LEN);
+        match verdict {
+            Verdict::Pass => self.commit(batch, None),
+            Verdict::BreakQp => {
+                lock(&faults.broken).push(qpn);
+                self.commit(batch, None);
+            }
+            Verdict::Corrupt(bit) => self.commit(batch, Some(bit)),
+            Verdict::Drop => {
+                self.lost(&route, &sealed(&route, packet));
+                batch.forget();
+            }
+            Verdict::Duplicate => {
+                let copy = packet.to_vec();
+                self.commit(batch, None);
+                self.follow(batch, port, &route, &copy);
+            }
+            Verdict::Delay(by) => {
+                let copy = packet.to_vec();
+                batch.forget();
+                faults.hold(clock::now() + by, None, Parcel::Sent(route, copy));
+            }
+            Verdict::Reorder(behind) => {
+                let copy = packet.to_vec();
+                batch.forget();
+                faults.hold(clock::now() + NO_OTHERS, Some(behind), Parcel::Sent(route, copy));
+                return;
+            }
+            Verdict::Refuse(syndrome) => match refusal(packet, syndrome) {
+                Some(refusal) => {
+                    batch.forget();
+                    self.follow(batch, port, &route, &refusal);
+                }
+                None => self.commit(batch, None),
+            },
+        }
+        for parcel in faults.overtaken(true) {
+            self.resend(batch, port, parcel);
+        }
+    }
+
+    fn commit(&self, batch: &mut TxBatch, bit: Option<usize>) {
+        let Some(sealed) = batch.commit() else { return };
+        if let Some(bit) = bit
+            && let Some(byte) = sealed.bytes.get_mut(bit / 8)
+        {
+            *byte ^= 0x80 >> (bit % 8);
+        }
+        self.sent(&sealed);
+    }
+
+    fn follow(&self, batch: &mut TxBatch, port: &Port, route: &Arc<Route>, packet: &[u8]) {
+        batch.packet(port, route, packet.len()).copy_from_slice(packet);
+        self.commit(batch, None);
+    }
+
+    fn resend(&self, batch: &mut TxBatch, port: &Port, parcel: Parcel) {
+        if let Parcel::Sent(route, packet) = parcel {
+            self.follow(batch, port, &route, &packet);
+        }
+    }
+
+    /// Sends what was held back and is due.
+    pub(crate) fn send_due(&self, now: Instant, batch: &mut TxBatch, port: &Port) {
+        let Some(faults) = &self.impairment else { return };
+        for parcel in faults.take(|parcel| parcel.is_sent() && parcel.due <= now) {
+            self.resend(batch, port, parcel);
+        }
+    }
+
+    /// What becomes of a packet that has come.
+    pub(crate) fn fate(&self, datagram: &Datagram<'_>) -> Fate {
+        let Some(faults) = &self.impairment else { return Fate::Taken };
+        let (qpn, payload) = (datagram.dest_qpn(), datagram.payload);
+        let verdict = faults.verdict(Direction::Received, qpn, datagram.peer, payload, payload.len());
+        let (fate, what) = match verdict {
+            Verdict::Pass => (Fate::Taken, None),
+            Verdict::BreakQp => {
+                lock(&faults.broken).push(qpn);
+                (Fate::Taken, Some("its queue pair goes to ERR"))
+            }
+            Verdict::Drop => (Fate::Gone, Some("dropped")),
+            Verdict::Corrupt(_) => (Fate::Damaged, Some("damaged, so its ICRC is wrong: dropped")),
+            Verdict::Duplicate => {
+                faults.hold(AT_ONCE, None, Parcel::Received(Arrival::of(datagram)));
+                (Fate::Taken, Some("comes twice"))
+            }
+            Verdict::Delay(by) => {
+                faults.hold(clock::now() + by, None, Parcel::Received(Arrival::of(datagram)));
+                (Fate::Gone, Some("delayed"))
+            }
+            Verdict::Reorder(behind) => {
+                let due = clock::now() + NO_OTHERS;
+                faults.hold(due, Some(behind), Parcel::Received(Arrival::of(datagram)));
+                self.remark("URXE_FAULTS: held back until others have overtaken it");
+                return Fate::Gone;
+            }
+            Verdict::Refuse(syndrome) => match refusal(payload, syndrome) {
+                Some(mut packet) => {
+                    let icrc = icrc::compute(datagram.flow, datagram.expected_id, &packet);
+                    packet.extend(icrc.to_le_bytes());
+                    (Fate::Replaced(packet), Some("taken for a refusal"))
+                }
+                None => (Fate::Taken, None),
+            },
+        };
+        if let Some(what) = what {
+            self.remark(&format!("URXE_FAULTS: {what}"));
+        }
+        for parcel in faults.overtaken(false) {
+            faults.hold(AT_ONCE, None, parcel);
+        }
+        fate
+    }
+
+    /// Packets that had been held back and arrive now.
+    pub(crate) fn arrivals(&self, now: Instant) -> Vec<Arrival> {
+        let Some(faults) =
+            self.impairment.as_ref().filter(|faults| faults.due.load(Ordering::SeqCst) <= now.as_nanos())
+        else {
+            return Vec::new();
+        };
+        let arrived = faults.take(|parcel| !parcel.is_sent() && parcel.due <= now);
+        arrived
+            .into_iter()
+            .filter_map(|parcel| if let Parcel::Received(it) = parcel { Some(it) } else { None })
+            .collect()
+    }
+
+    /// When there is something to do.
+    pub(crate) fn next_due(&self) -> Option<Instant> {
+        let faults = self.impairment.as_ref()?;
+        let held = faults.due.load(Ordering::SeqCst);
+        let held = (held != NEVER).then(|| Instant::from_nanos(held));
+        held.into_iter().chain(lock(&faults.announcements).iter().flatten().map(|(at, _)| *at)).min()
+    }
+
+    /// A completion comes; perhaps it is to be an error, which costs its queue pair its state.
+    pub(crate) fn spoil(&self, cqe: &mut Cqe) {
+        let Some(faults) = &self.impairment else { return };
+        if cqe.status != WcStatus::Success {
+            return;
+        }
+        let direction = if (cqe.opcode as u32) < 128 { Direction::Sent } else { Direction::Received };
+        let asked = lock(&faults.script).completion(cqe.qpn, direction);
+        if let Some(status) = asked.and_then(|refused| WcStatus::from_u32(refused.0)) {
+            cqe.status = status;
+            super::scene::with(|scene| scene.asked_for = true);
+            lock(&faults.broken).push(cqe.qpn);
+        }
+    }
+
+    /// Queue pairs that are to go to ERR.
+    pub(crate) fn take_broken(&self) -> Vec<Qpn> {
+        self.impairment.as_ref().map_or(Vec::new(), |faults| std::mem::take(&mut *lock(&faults.broken)))
+    }
+
+    /// The application has opened the device; with the first time, the clock of announced events starts.
+    pub(crate) fn opened(&self) {
+        let Some(faults) = &self.impairment else { return };
+        let now = clock::now();
+        let mut announcements = lock(&faults.announcements);
+        if announcements.is_none() {
+            let announced = lock(&faults.script).announcements().map(|it| (now + it.after, it)).collect();
+            *announcements = Some(announced);
+        }
+    }
+
+    /// Takes the asynchronous events that are due.
+    pub(crate) fn announcements(&self, now: Instant) -> Vec<Announcement> {
+        let Some(faults) = &self.impairment else { return Vec::new() };
+        let mut announcements = lock(&faults.announcements);
+        let waiting = announcements.take_if(|waiting| waiting.iter().any(|(at, _)| *at <= now));
+        let Some(waiting) = waiting else { return Vec::new() };
+        let (mut due, later): (Vec<_>, Vec<_>) = waiting.into_iter().partition(|(at, _)| *at <= now);
+        *announcements = Some(later);
+        due.sort_by_key(|(at, _)| *at);
+        due.into_iter().map(|(_, announcement)| announcement).collect()
+    }
+}

@@ -1,0 +1,34 @@
+//! Verbs that fail because `URXE_FAULTS` says so.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, OnceLock};
+
+use urxe_faults::Script;
+
+use super::explain;
+use crate::kernel::Errno;
+use crate::runtime::lock;
+
+/// Any verb is to fail.
+static ARMED: AtomicBool = AtomicBool::new(false);
+static SCRIPT: OnceLock<Mutex<Script>> = OnceLock::new();
+
+/// The script of this process; its rules about verbs count calls of all devices together.
+pub(super) fn arm(script: &Script) {
+    if script.is_about_verbs() && SCRIPT.set(Mutex::new(script.clone())).is_ok() {
+        ARMED.store(true, Ordering::Release);
+    }
+}
+
+/// Whether any verb is to fail. Cheap.
+pub(crate) fn is_armed() -> bool {
+    ARMED.load(Ordering::Relaxed)
+}
+
+/// The errno with which this call of a verb, known by the path of its function, is to fail.
+pub(crate) fn refuse(path: &str) -> Option<Errno> {
+    let verb = explain::name(path);
+    let refused = lock(SCRIPT.get()?).verb(verb.strip_prefix("ibv_").unwrap_or(&verb))?;
+    let errno = Errno(i32::try_from(refused.0).unwrap_or(libc::EIO));
+    Some(explain::because(errno, || ("URXE_FAULTS asks for it", "see how the program takes it")))
+}
