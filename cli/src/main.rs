@@ -14,6 +14,7 @@ mod library;
 mod manifest;
 mod plan;
 mod sysfs;
+mod trace;
 mod uninstall;
 
 use std::process::ExitCode;
@@ -38,6 +39,8 @@ enum Command {
     Env(env::Args),
     /// Say what a code means, what causes it, and what to do
     Explain(explain::Args),
+    /// Draw what two queue pairs said to each other, from a capture, with retries, refusals and explanations
+    Trace(trace::Args),
 }
 
 fn main() -> ExitCode {
@@ -46,6 +49,7 @@ fn main() -> ExitCode {
         Command::Uninstall(args) => uninstall::run(args),
         Command::Env(args) => env::run(args),
         Command::Explain(args) => explain::run(&args),
+        Command::Trace(args) => trace::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

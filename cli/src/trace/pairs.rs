@@ -1,0 +1,131 @@
+//! Which queue pairs talk to each other.
+//!
+//! A packet of a connected service names only the queue pair that it goes to. Two flows belong together if one answers the
+//! other: a response carries the PSN of a request that went the other way.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::net::IpAddr;
+
+use urxe_wire::opcode::Role;
+
+use super::read::Captured;
+
+/// Packets to one queue pair from one address.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Flow {
+    from: IpAddr,
+    to: IpAddr,
+    qpn: u32,
+}
+
+impl Flow {
+    fn of(packet: &Captured) -> Self {
+        Self { from: packet.from, to: packet.to, qpn: packet.bth.dest_qp.get() }
+    }
+}
+
+/// An exchange.
+#[derive(Clone, Debug)]
+pub(super) struct Pair {
+    /// From left to right: the requests that came first.
+    there: Flow,
+    /// From right to left, if anything went that way.
+    back: Option<Flow>,
+    /// Indices of its packets.
+    pub(super) packets: Vec<usize>,
+}
+
+impl Pair {
+    /// Whether it is of a queue pair with this number.
+    pub(super) fn names(&self, qpn: u32) -> bool {
+        self.there.qpn == qpn || self.back.is_some_and(|back| back.qpn == qpn)
+    }
+
+    /// A number that names it.
+    pub(super) const fn qpn(&self) -> u32 {
+        self.there.qpn
+    }
+
+    /// Whether the packet goes from left to right.
+    pub(super) fn is_there(&self, packet: &Captured) -> bool {
+        Flow::of(packet) == self.there
+    }
+
+    /// The end on the left.
+    pub(super) fn left(&self) -> String {
+        match self.back {
+            Some(back) => format!("{} QP {:#x}", self.there.from, back.qpn),
+            None => format!("{} QP ?", self.there.from),
+        }
+    }
+
+    /// The end on the right.
+    pub(super) fn right(&self) -> String {
+        format!("{} QP {:#x}", self.there.to, self.there.qpn)
+    }
+}
+
+impl fmt::Display for Pair {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} and {}", self.left(), self.right())
+    }
+}
+
+/// All exchanges, the one with most packets first.
+pub(super) fn find(packets: &[Captured]) -> Vec<Pair> {
+    let mut flows: HashMap<Flow, Vec<usize>> = HashMap::new();
+    let mut requests: HashMap<u32, HashSet<Flow>> = HashMap::new();
+    for (index, packet) in packets.iter().enumerate() {
+        let flow = Flow::of(packet);
+        flows.entry(flow).or_default().push(index);
+        if packet.bth.opcode.info().role == Role::Request {
+            requests.entry(packet.bth.psn.get()).or_default().insert(flow);
+        }
+    }
+    // How often one flow answers another.
+    let mut answers: HashMap<(Flow, Flow), usize> = HashMap::new();
+    for packet in packets {
+        let flow = Flow::of(packet);
+        if let Some(src_qp) = packet.src_qp() {
+            let asked = Flow { from: flow.to, to: flow.from, qpn: src_qp };
+            if flows.contains_key(&asked) {
+                *answers.entry((asked, flow)).or_default() += 1;
+            }
+            continue;
+        }
+        if packet.bth.opcode.info().role != Role::Response {
+            continue;
+        }
+        for asked in requests.get(&packet.bth.psn.get()).into_iter().flatten() {
+            if asked.from == flow.to && asked.to == flow.from && *asked != flow {
+                *answers.entry((*asked, flow)).or_default() += 1;
+            }
+        }
+    }
+    let mut answers: Vec<_> = answers.into_iter().collect();
+    let first = |flow: &Flow| flows.get(flow).and_then(|indices| indices.first()).copied().unwrap_or(usize::MAX);
+    answers.sort_by_key(|((asked, answering), count)| (usize::MAX - count, first(asked), first(answering)));
+    let (mut taken, mut pairs) = (HashSet::new(), Vec::new());
+    for ((asked, answering), _) in &answers {
+        if taken.contains(asked) || taken.contains(answering) {
+            continue;
+        }
+        taken.extend([*asked, *answering]);
+        let (there, back) = if first(asked) <= first(answering) { (asked, answering) } else { (answering, asked) };
+        pairs.push(Pair { there: *there, back: Some(*back), packets: Vec::new() });
+    }
+    pairs.extend(flows.keys().filter(|flow| !taken.contains(*flow)).map(|flow| Pair {
+        there: *flow,
+        back: None,
+        packets: Vec::new(),
+    }));
+    for pair in &mut pairs {
+        let both = [Some(pair.there), pair.back];
+        let indices = both.into_iter().flatten().filter_map(|flow| flows.get(&flow)).flatten();
+        pair.packets = indices.copied().collect();
+        pair.packets.sort_unstable();
+    }
+    pairs.sort_by_key(|pair| (usize::MAX - pair.packets.len(), pair.packets.first().copied()));
+    pairs
+}

@@ -1,0 +1,74 @@
+//! `urxe trace`: what stands in the diagram of an exchange with losses and a refusal.
+
+use anyhow::{Result, ensure};
+use urxe_tests::artifacts::urxe;
+use urxe_tests::verbs::{Op, Options, Pair, SendWr, Status};
+use urxe_tests::{World, in_world_with};
+
+/// What `urxe trace` prints.
+fn trace(args: &[&str]) -> Result<String> {
+    let file = std::env::var("URXE_PCAP")?;
+    let output = std::process::Command::new(urxe()?).arg("trace").arg(&file).args(args).output()?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+/// A WRITE whose acknowledgement is lost once, then one that is refused.
+fn exchange() -> Result<(u32, u32)> {
+    let Pair { near, far } = &Pair::new(&Options { timeout: 8, ..Options::default() })?;
+    let (local, remote) = (near.region(8192)?, far.region(4096)?);
+    let write = |offset, len| SendWr::new(Op::Write(remote.at(offset)), &[local.sge(0, len)]);
+    ensure!(near.complete(&write(0, 4096))?.status == Status::SUCCESS);
+    ensure!(near.complete(&write(4000, 100))?.status == Status::REM_ACCESS_ERR);
+    Ok((near.qp.number(), far.qp.number()))
+}
+
+fn prepare(world: &World) -> Result<()> {
+    world.host().set_env("URXE_PCAP", world.dir().join("it.pcapng").to_str().unwrap_or_default());
+    world.host().set_env("URXE_FAULTS", "drop,opcode=ACK,dir=rx,nth=1");
+    Ok(())
+}
+
+#[test]
+fn a_ladder_shows_retries_and_refusals() {
+    in_world_with(prepare, || {
+        let (near, far) = exchange()?;
+        let drawn = trace(&["--qp", &far.to_string()])?;
+        let has = |words: &[&str]| {
+            let found = drawn.lines().any(|line| words.iter().all(|word| line.contains(word)));
+            ensure!(found, "no line with {words:?}:\n{drawn}");
+            Ok(())
+        };
+        has(&[&format!("127.0.0.1 QP {near:#x}"), &format!("127.0.0.1 QP {far:#x}")])?;
+        has(&["--- RC RDMA WRITE First", "->|"])?;
+        has(&["2 x RC RDMA WRITE Middle PSN="])?;
+        has(&["|X-", "RC Acknowledge", "lost"])?;
+        has(&["! URXE_FAULTS: dropped"])?;
+        has(&["=== RC RDMA WRITE", "again", "retry"])?;
+        has(&["! sent again: no answer within the ACK timeout"])?;
+        has(&["|<-", "Nak Remote Access Error", "NAK"])?;
+        has(&["! NAK Remote Access Error: remote access: R_Key", "allows ["])?;
+        Ok(())
+    });
+}
+
+#[test]
+fn a_page_draws_the_same() {
+    in_world_with(prepare, || {
+        exchange()?;
+        let page = trace(&["--html", "--all"])?;
+        ensure!(page.starts_with("<!DOCTYPE html>") && page.ends_with("</html>\n"), "no page");
+        for part in ["<svg", "class=\"nak\"", "class=\"again\"", "class=\"response lost\"", "R_Key", "WRITE Middle"] {
+            ensure!(page.contains(part), "no {part}:\n{page}");
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn what_is_no_capture_is_refused() -> Result<()> {
+    let output = std::process::Command::new(urxe()?).args(["trace", "/proc/self/status"]).output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(!output.status.success() && said.contains("/proc/self/status: not a pcapng file"), "{said}");
+    Ok(())
+}
