@@ -1,0 +1,268 @@
+//! Faults on demand (`URXE_FAULTS`): programs see what a network or a card with that fault would give them.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use urxe_ffi::verbs as v;
+use urxe_tests::verbs::memory::{ALL_ACCESS, PAGE, pattern};
+use urxe_tests::verbs::{Context, Errno, Mr, Op, Options, PATIENCE, Pair, Pd, RecvWr, SendWr, Status};
+use urxe_tests::{PingPong, TIMEOUT, World, dissect, in_world_with};
+
+fn options() -> Options {
+    Options { timeout: 10, retry_cnt: 7, ..Options::default() }
+}
+
+/// Writes, sends and reads a few hundred messages; all of them must come through whole.
+fn everything_comes_through() -> Result<()> {
+    const LEN: usize = 9000;
+    let Pair { near, far } = &Pair::new(&options())?;
+    let (local, remote) = (near.region(3 * LEN)?, far.region(3 * LEN)?);
+    for round in 0..60 {
+        local.pages().write(0, &pattern(round, LEN));
+        far.qp.post_recv(&RecvWr::new(round, &[remote.sge(LEN, LEN)]))?;
+        near.qp.post_sends(&[
+            SendWr::new(Op::Write(remote.at(0)), &[local.sge(0, LEN)]),
+            SendWr::new(Op::Send, &[local.sge(0, LEN)]),
+            SendWr::new(Op::Read(remote.at(0)), &[local.sge(2 * LEN, LEN)]),
+        ])?;
+        let sent = near.send_cq.take(3)?;
+        ensure!(sent.iter().all(|wc| wc.status == Status::SUCCESS), "round {round}: {sent:?}");
+        let wc = far.recv_cq.next()?;
+        ensure!(wc.status == Status::SUCCESS && wc.wr_id == round, "round {round}: {wc:?}");
+        for part in [0, LEN] {
+            ensure!(remote.pages().read(part, LEN) == pattern(round, LEN), "round {round}: at {part}");
+        }
+        ensure!(local.pages().read(2 * LEN, LEN) == pattern(round, LEN), "round {round}: READ");
+        ensure!(far.recv_cq.poll(1)?.is_empty(), "round {round}: it came twice");
+    }
+    Ok(())
+}
+
+/// Packets of the capture whose comment has `words`.
+fn remarks(words: &str) -> Result<usize> {
+    let file = std::env::var("URXE_PCAP")?;
+    let filter = format!("frame.comment contains \"{words}\"");
+    let output = std::process::Command::new("tshark").args(["-r", &file, "-Y", &filter]).output()?;
+    ensure!(output.status.success(), "tshark: {}", String::from_utf8_lossy(&output.stderr));
+    Ok(String::from_utf8(output.stdout)?.lines().count())
+}
+
+macro_rules! reliable {
+    ($($name:ident: $faults:literal, $remark:literal;)*) => {$(
+        #[test]
+        fn $name() {
+            in_world_with(
+                |world| {
+                    world.host().set_env("URXE_FAULTS", $faults);
+                    world.host().set_env("URXE_PCAP", world.dir().join("it.pcapng").to_str().unwrap_or_default());
+                    Ok(())
+                },
+                || {
+                    everything_comes_through()?;
+                    ensure!(remarks($remark)? > 0, "nothing happened");
+                    Ok(())
+                },
+            );
+        }
+    )*};
+}
+
+reliable! {
+    lost_packets_are_sent_again: "drop=1%,seed=42", "URXE_FAULTS: dropped";
+    lost_on_arrival_likewise: "drop=1%,dir=rx,seed=42", "URXE_FAULTS: dropped";
+    duplicates_are_carried_out_once: "dup=3%,seed=42", "a duplicate: answered again";
+    damage_is_noticed_by_the_icrc: "corrupt=1%,seed=42", "the ICRC is wrong";
+    overtaken_packets_do_no_harm: "reorder=2%/3,seed=42", "packets are missing";
+    late_packets_do_no_harm: "delay=10us..300us,dir=rx,seed=42", "comes late";
+    a_receiver_that_is_not_ready_is_waited_for: "nak=rnr,opcode=ACK,dir=tx,nth=3..20", "RNR NAK";
+    a_sequence_error_costs_a_retry: "nak=sequence,opcode=ACK,dir=rx,nth=5..8", "NAK PSN Sequence Error";
+    all_at_once: "drop=0.5%,dup=0.5%,reorder=0.5%/2,corrupt=0.5%,seed=7", "URXE_FAULTS";
+}
+
+#[test]
+fn delays_are_seen_by_the_clock() {
+    in_world_with(
+        |world| {
+            world.host().set_env("URXE_FAULTS", "delay=20ms,dir=tx,opcode=WRITE");
+            Ok(())
+        },
+        || {
+            let Pair { near, far } = &Pair::new(&Options { timeout: 20, ..options() })?;
+            let (local, remote) = (near.region(PAGE)?, far.region(PAGE)?);
+            let began = Instant::now();
+            let wc = near.complete(&SendWr::new(Op::Write(remote.at(0)), &[local.sge(0, 8)]))?;
+            ensure!(wc.status == Status::SUCCESS && began.elapsed() >= Duration::from_millis(20), "{wc:?}");
+            Ok(())
+        },
+    );
+}
+
+#[test]
+fn a_link_that_is_dead_uses_up_the_retries() {
+    in_world_with(
+        |world| {
+            world.host().set_env("URXE_FAULTS", "drop,opcode=ACK");
+            Ok(())
+        },
+        || {
+            let Pair { near, far } = &Pair::new(&Options { retry_cnt: 2, ..options() })?;
+            let (local, remote) = (near.region(PAGE)?, far.region(PAGE)?);
+            let write = SendWr::new(Op::Write(remote.at(0)), &[local.sge(0, 8)]);
+            ensure!(near.complete(&write)?.status == Status::RETRY_EXC_ERR);
+            ensure!(far.qp.state()? == v::IBV_QPS_RTS, "only acknowledgements were lost");
+            Ok(())
+        },
+    );
+}
+
+/// A refusal of the peer, of every kind, for READs as well.
+macro_rules! refusals {
+    ($($name:ident: $faults:literal, $status:ident, $op:ident;)*) => {$(
+        #[test]
+        fn $name() {
+            in_world_with(
+                |world| {
+                    world.host().set_env("URXE_FAULTS", $faults);
+                    Ok(())
+                },
+                || {
+                    let Pair { near, far } = &Pair::new(&options())?;
+                    let (local, remote) = (near.region(PAGE)?, far.region(PAGE)?);
+                    let request = SendWr::new(Op::$op(remote.at(0)), &[local.sge(0, 8)]);
+                    ensure!(near.complete(&request)?.status == Status::SUCCESS, "the first is let through");
+                    let wc = near.complete(&request)?;
+                    ensure!(wc.status == Status::$status, "{wc:?}");
+                    ensure!(near.qp.state()? == v::IBV_QPS_ERR);
+                    Ok(())
+                },
+            );
+        }
+    )*};
+}
+
+refusals! {
+    a_write_refused_as_invalid: "nak=invalid,dir=tx,nth=2", REM_INV_REQ_ERR, Write;
+    a_write_refused_by_memory: "nak=access,dir=rx,nth=2", REM_ACCESS_ERR, Write;
+    a_write_that_fails_there: "nak=operational,dir=tx,nth=2", REM_OP_ERR, Write;
+    a_read_refused_by_memory: "nak=access,dir=tx,opcode=READ_RESPONSE,nth=2", REM_ACCESS_ERR, Read;
+    a_completion_with_an_error: "wc=REM_OP_ERR,dir=tx,nth=2", REM_OP_ERR, Write;
+    a_completion_with_another: "wc=RETRY_EXC_ERR,nth=2", RETRY_EXC_ERR, Read;
+}
+
+#[test]
+fn a_queue_pair_that_breaks() {
+    in_world_with(
+        |world| {
+            world.host().set_env("URXE_FAULTS", "qp_error,opcode=ACK,dir=rx,nth=2");
+            Ok(())
+        },
+        || {
+            let Pair { near, far } = &Pair::new(&options())?;
+            let (local, remote) = (near.region(PAGE)?, far.region(PAGE)?);
+            let write = SendWr::new(Op::Write(remote.at(0)), &[local.sge(0, 8)]);
+            ensure!(near.complete(&write)?.status == Status::SUCCESS);
+            near.qp.post_recv(&RecvWr::new(5, &[]))?;
+            near.complete(&write)?;
+            let wc = near.recv_cq.next()?;
+            ensure!(wc.wr_id == 5 && wc.status == Status::WR_FLUSH_ERR, "{wc:?}");
+            ensure!(near.qp.state()? == v::IBV_QPS_ERR);
+            let event = near.context.async_event(PATIENCE)?;
+            ensure!(event.is_some_and(|event| event.kind() == v::IBV_EVENT_QP_FATAL));
+            Ok(())
+        },
+    );
+}
+
+#[test]
+fn verbs_fail_with_the_errno_asked_for() {
+    in_world_with(
+        |world| {
+            world.host().set_env(
+                "URXE_FAULTS",
+                "fail=reg_mr:ENOMEM,nth=2; fail=ibv_create_qp:EAGAIN; fail=post_send:EIO,nth=2",
+            );
+            Ok(())
+        },
+        || {
+            let context = Context::open()?;
+            let pd = Pd::new(&context)?;
+            let region = || Mr::alloc(&pd, PAGE, ALL_ACCESS).map(drop);
+            let found = [region(), region(), region()];
+            ensure!(found == [Ok(()), Err(Errno(libc::ENOMEM)), Ok(())], "{found:?}");
+            let refused = Pair::new(&options()).err().map(|error| error.to_string()).unwrap_or_default();
+            ensure!(refused.contains("Resource temporarily unavailable"), "{refused:?}");
+            Ok(())
+        },
+    );
+}
+
+#[test]
+fn asynchronous_events_of_port_and_device() {
+    in_world_with(
+        |world| {
+            let script = "event=PORT_ERR; event=PORT_ACTIVE,after=20ms; event=GID_CHANGE,after=40ms; event=DEVICE_FATAL,after=80ms";
+            world.host().set_env("URXE_FAULTS", script);
+            Ok(())
+        },
+        || {
+            let pair = Pair::new(&options())?;
+            for kind in
+                [v::IBV_EVENT_PORT_ERR, v::IBV_EVENT_PORT_ACTIVE, v::IBV_EVENT_GID_CHANGE, v::IBV_EVENT_DEVICE_FATAL]
+            {
+                let event = pair.near.context.async_event(PATIENCE)?;
+                ensure!(event.as_ref().is_some_and(|event| event.kind() == kind), "not event {kind}");
+            }
+            let refused = pair.near.qp.post_recv(&RecvWr::new(1, &[]));
+            ensure!(refused.is_err_and(|error| error.errno == Errno(libc::EIO)), "a device that has failed works");
+            Ok(())
+        },
+    );
+}
+
+/// The faults of one end of a ping-pong, by number and PSN relative to its first packet.
+fn run_of(seed: u32) -> Result<Vec<(String, String)>> {
+    let world = World::new()?;
+    let host = world.host();
+    host.set_env("URXE_PCAP", world.dir().join("it-%p.pcapng").to_str().unwrap_or_default());
+    host.set_env("URXE_FAULTS", &format!("drop=5%,opcode=SEND,dir=tx,seed={seed}"));
+    PingPong { size: 64, iters: 100, ..PingPong::default() }.run(host, host)?;
+    let mut runs = Vec::new();
+    for entry in std::fs::read_dir(world.dir())? {
+        let file = entry?.path();
+        if file.extension().is_some_and(|extension| extension == "pcapng") {
+            let rows = dissect(host, &file, &["infiniband.bth.psn", "frame.comment", "infiniband.bth.opcode"])?;
+            let sends: Vec<_> = rows.iter().filter(|row| row[2] == "4").collect();
+            let lost = sends.iter().filter(|row| row[1].contains("dropped, it never left"));
+            let psns: Vec<i64> = lost.filter_map(|row| row[0].parse().ok()).collect();
+            let steps = psns.windows(2).map(|pair| (pair[1] - pair[0]).rem_euclid(1 << 24));
+            runs.push((format!("{:?}", steps.collect::<Vec<_>>()), format!("{}", psns.len())));
+        }
+    }
+    runs.sort();
+    Ok(runs)
+}
+
+/// Which of the packets sent are lost is the same, in a run of the same packets.
+#[test]
+fn the_same_seed_gives_the_same_faults() -> Result<()> {
+    let (first, again, other) = (run_of(11)?, run_of(11)?, run_of(12)?);
+    ensure!(first.len() == 2 && first == again, "{first:?} and {again:?}");
+    ensure!(first != other, "another seed gives the same: {first:?}");
+    Ok(())
+}
+
+#[test]
+fn a_script_that_makes_no_sense_is_refused() -> Result<()> {
+    let world = World::new()?;
+    for (script, complaint) in [
+        ("drop=200%", "urxe: URXE_FAULTS=drop=200%: expected drop=1%"),
+        ("drop=1%,opcode=JUMP", "urxe: URXE_FAULTS=opcode=JUMP: expected the start of an operation"),
+        ("@/nowhere", "urxe: URXE_FAULTS=@/nowhere: expected a file that can be read"),
+    ] {
+        let mut command = world.host().command("ibv_devinfo");
+        command.args(["-d", "urxe0"]).env("URXE_FAULTS", script);
+        let finished = world.host().start(command)?.finish(TIMEOUT)?.failure()?;
+        ensure!(finished.stderr.contains(complaint), "{finished}");
+    }
+    Ok(())
+}
