@@ -143,7 +143,7 @@ def connections(server, client, family, ports):
     )
     yield case("rdma_client", ports.take(), ("rdma_server", "rdma_client"), ["-s", address], ["-s", address], r"end 0", r"end 0")
     stream = ["-S", "10000", "-C", "10", "-I", "10", "-T", "v"]
-    shows = r"(?m)^custom +10k "
+    shows = r"(?m)^custom +9.7k "
     yield case("rstream", ports.take(), "rstream", ["-b", address, *stream], ["-s", address, *stream], shows)
     for program, more in {
         "ib_send_bw": ["-s", "10000"],
