@@ -17,7 +17,10 @@ SUDO       := $(shell [ "$$(id -u)" -eq 0 ] || echo sudo)
 DEMO_PACKAGES  := gcc libc6-dev libibverbs1 ibverbs-providers ibverbs-utils
 # Programs that the tests run; headers and libclang to compare the bindings with.
 TEST_PACKAGES  := $(DEMO_PACKAGES) perftest ucx-utils iproute2 ethtool tshark python3 python3-venv util-linux \
-                  libibverbs-dev linux-libc-dev libclang-dev pkg-config g++ nftables rdmacm-utils
+                  libibverbs-dev linux-libc-dev libclang-dev pkg-config g++ nftables $(INTEROP_PACKAGES)
+# A virtual machine with the kernel's rxe, and what talks to it.
+INTEROP_PACKAGES := ibverbs-utils perftest rdmacm-utils python3-pyverbs qemu-system-x86 busybox-static kmod iproute2 \
+                  util-linux xz-utils
 PYVERBS_PACKAGES := $(DEMO_PACKAGES) python3 python3-pyverbs iproute2 util-linux
 DISTRIBUTION_PACKAGES := debootstrap git iproute2 python3 util-linux
 AARCH64_PACKAGES := gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static
@@ -30,6 +33,8 @@ STRESS_SECONDS := 60
 # What the tests find the build and scapy by.
 export URXE_BIN_DIR := $(BIN_DIR)
 export URXE_VENV    := $(VENV)
+# Where the kernel of conformance/kernel-rxe is kept.
+export URXE_KERNEL_DIR := $(TARGET_DIR)/conformance/kernel
 
 .PHONY: help
 help:
@@ -92,6 +97,13 @@ pyverbs: build ## rdma-core's own tests, from its source package; PYVERBS_TESTS=
 	@scripts/install-packages $(PYVERBS_PACKAGES)
 	tests=$$(conformance/pyverbs/fetch-tests $(TARGET_DIR)/conformance/rdma-core) && \
 	    conformance/machine $(BIN_DIR) conformance/pyverbs/run --tests "$$tests" --out $(TARGET_DIR)/conformance/pyverbs.tsv
+
+.PHONY: interop
+interop: build ## urxe and the Linux kernel's rxe, in both roles: every case as a table
+	@scripts/install-packages $(DEMO_PACKAGES) $(INTEROP_PACKAGES)
+	conformance/kernel-rxe/fetch $(URXE_KERNEL_DIR)
+	conformance/machine $(BIN_DIR) conformance/kernel-rxe/boot \
+	    conformance/interop/run --out $(TARGET_DIR)/conformance/interop.tsv
 
 .PHONY: perftest
 perftest: build ## every perftest program with many options

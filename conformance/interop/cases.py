@@ -40,21 +40,16 @@ def cases(server, client, family, ports):
     yield from connections(server, client, family, ports)
 
 
-def pair(name, words, server, client, family, ports, shows, server_only=(), client_only=()):
-    """A program of ibverbs-utils or perftest, whose ends find each other over TCP."""
+def pair(name, words, server, client, family, ports, shows):
+    """A program of ibverbs-utils or perftest. The ends find each other over TCP and IPv4: the GIDs say which IP version
+    carries the packets."""
     port = ports.take()
     gid_option = "-x" if words[0].startswith("ib_") else "-g"
 
     def of(side):
         return [*words, "-d", side.device, gid_option, str(GID[family]), "-p", str(port)]
 
-    return Case(
-        name,
-        [*of(server), *server_only],
-        [*of(client), *client_only, server.addresses[family]],
-        ("tcp", port),
-        shows,
-    )
+    return Case(name, of(server), [*of(client), server.addresses["ipv4"]], ("tcp", port), shows)
 
 
 def pingpongs(*sides):
@@ -173,12 +168,12 @@ def judge(case, server, client):
     """Why the case did not pass; nothing if it did. `server` and `client` have ended or are out of time."""
     for program in (client, server):
         status = program.process.poll()
-        if status is None:
+        if status:
+            return f"status {status}; {program.last_words()}"
+    for program in (client, server):
+        if program.running():
             return f"no end; {program.last_words()}"
     for program, wanted in ((client, case.shows), (server, case.served)):
-        status = program.process.poll()
-        if status != 0:
-            return f"status {status}; {program.last_words()}"
         if not re.search(wanted, program.text()):
             return f"does not show {wanted!r}; {program.last_words()}"
     return ""
