@@ -20,7 +20,8 @@ TEST_PACKAGES  := $(DEMO_PACKAGES) perftest ucx-utils iproute2 ethtool tshark py
                   libibverbs-dev linux-libc-dev libclang-dev pkg-config g++ nftables $(INTEROP_PACKAGES)
 # A virtual machine with the kernel's rxe, and what talks to it.
 INTEROP_PACKAGES := ibverbs-utils perftest rdmacm-utils python3-pyverbs qemu-system-x86 busybox-static kmod iproute2 \
-                  util-linux xz-utils
+                  util-linux xz-utils \
+                  infiniband-diags openmpi-bin ucx-utils findutils binutils
 PYVERBS_PACKAGES := $(DEMO_PACKAGES) python3 python3-pyverbs iproute2 util-linux
 DISTRIBUTION_PACKAGES := debootstrap git iproute2 python3 util-linux
 AARCH64_PACKAGES := gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static

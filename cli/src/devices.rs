@@ -1,24 +1,21 @@
-//! The network interfaces that the devices sit on, as they are at installation time.
+//! The devices that were chosen, on the interfaces as they are now.
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail};
 use urxe_net::Interface;
+use urxe_options::Choices;
 
-use crate::layout::SLOTS;
-
-/// Interface of `urxe0` when `URXE_NETDEV` is not set: nothing leaves the machine unless asked.
-const DEFAULT_NETDEV: &str = "lo";
-
-/// The interfaces that a value of `URXE_NETDEV` lists, in order: the first is `urxe0`'s.
-pub(crate) fn interfaces(netdev: Option<&str>) -> Result<Vec<Interface>> {
-    let names = names(netdev.unwrap_or(DEFAULT_NETDEV))?;
-    Ok(names.into_iter().map(Interface::by_name).collect::<Result<_, _>>()?)
-}
-
-fn names(list: &str) -> Result<Vec<&str>> {
-    let names: Vec<&str> = list.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
-    ensure!(!names.is_empty(), "URXE_NETDEV names no interface; unset it or set it to a list such as `lo,eth0`");
-    ensure!(names.len() <= SLOTS, "URXE_NETDEV={list}: {} interfaces, urxe has {SLOTS} devices", names.len());
-    Ok(names)
+/// Their interfaces as they show them, in order.
+pub(crate) fn interfaces(choices: &Choices) -> Result<Vec<Interface>> {
+    let interface = |netdev: &str| Interface::by_name(netdev);
+    let all: Vec<Interface> =
+        choices.devices.iter().map(|device| interface(&device.netdev)).collect::<Result<_, _>>()?;
+    for address in &choices.gids {
+        if !all.iter().any(|interface| interface.addresses().iter().any(|own| own.ip() == *address)) {
+            let names: Vec<&str> = all.iter().map(Interface::name).collect();
+            bail!("--gid {address}: {} has no such address (`ip address` lists them)", names.join(" or "));
+        }
+    }
+    Ok(all.into_iter().map(|interface| interface.restricted(choices.mtu, &choices.gids)).collect())
 }
 
 #[cfg(test)]
@@ -26,15 +23,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_are_split_at_commas() {
-        assert_eq!(names("lo").unwrap(), ["lo"]);
-        assert_eq!(names("lo, eth0,").unwrap(), ["lo", "eth0"]);
+    fn addresses_of_nobody_are_refused() {
+        let choices = Choices { gids: vec!["192.0.2.1".parse().unwrap()], ..Choices::default() };
+        let said = interfaces(&choices).unwrap_err().to_string();
+        assert!(said.contains("192.0.2.1") && said.contains("lo has no such address"), "{said}");
     }
 
     #[test]
-    fn empty_and_long_lists_are_refused() {
-        assert!(names("").is_err());
-        assert!(names(" , ").is_err());
-        assert!(names("a,b,c,d,e").is_err());
+    fn the_loopback_interface_by_default() {
+        let chosen = interfaces(&Choices::default()).unwrap();
+        assert_eq!(chosen.iter().map(Interface::name).collect::<Vec<_>>(), ["lo"]);
     }
 }

@@ -3,10 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
+use urxe_options::{Choices, MAX_DEVICES, NAME, NETDEV};
 
-use crate::layout::{Layout, PROVIDER_ABIS, RDMA_CM, SLOTS, library_name};
+use crate::layout::{Layout, PROVIDER_ABIS, RDMA_CM, library_name};
 use crate::plan::Plan;
-use crate::sysfs::Netdev;
+use crate::sysfs::{Netdev, Slot};
 use crate::{devices, host, library, sysfs};
 
 #[derive(clap::Args)]
@@ -25,20 +26,20 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let layout = Layout::new(prefix.as_deref())?;
     require_root(&layout, "install")?;
     let library = library::beside_this_command()?;
-    let interfaces = devices::interfaces(netdev.as_deref())?;
-    let netdevs: Vec<Netdev<'_>> = interfaces
-        .iter()
-        .map(|interface| Netdev { name: interface.name(), guid: interface.guid(), gids: interface.gids() })
+    let choices = Choices::new(|name| netdev.clone().filter(|_| name == NETDEV.variable))?;
+    let interfaces = devices::interfaces(&choices)?;
+    let slots: Vec<Slot<'_>> = (0..MAX_DEVICES)
+        .map(|slot| Slot { name: format!("{NAME}{slot}"), netdev: interfaces.get(slot).map(Netdev::from) })
         .collect();
 
     let mut plan = Plan::default();
     add_library(&mut plan, &layout.provider_dir()?, &library);
-    sysfs::add_tree(&mut plan, &layout.sysfs(), &netdevs);
+    sysfs::add_tree(&mut plan, &layout.sysfs(), &slots);
     if let Some(path) = layout.driver_file() {
         plan.text(path, "driver urxe\n");
     }
     if let Some(dir) = layout.dev_dir() {
-        for slot in 0..SLOTS {
+        for slot in 0..MAX_DEVICES {
             plan.link(dir.join(format!("uverbs{slot}")), "/dev/null");
         }
         plan.link(dir.join(RDMA_CM), "/dev/null");
@@ -81,7 +82,7 @@ fn add_library(plan: &mut Plan, dir: &Path, library: &Path) {
 /// The `uverbsN` links in the words of tmpfiles.d(5).
 fn tmpfiles(dev_dir: &Path) -> String {
     let dir = dev_dir.display();
-    let names = (0..SLOTS).map(|slot| format!("uverbs{slot}")).chain([RDMA_CM.to_owned()]);
+    let names = (0..MAX_DEVICES).map(|slot| format!("uverbs{slot}")).chain([RDMA_CM.to_owned()]);
     let links = names.map(|name| format!("L {dir}/{name} - - - - /dev/null\n"));
     format!("d {dir} 0755 root root -\n") + &links.collect::<String>()
 }

@@ -6,9 +6,6 @@ use anyhow::{Context, Result, ensure};
 
 use crate::libibverbs;
 
-/// Device slots in the sysfs tree, `urxe0` to `urxe3`: `URXE_NETDEV` may list this many interfaces.
-pub(crate) const SLOTS: usize = 4;
-
 /// Suffixes of the library, one for each private provider ABI number that libibverbs has had since rdma-core 36.
 /// Every libibverbs looks for its own number only (`VERBS_PROVIDER_SUFFIX` in libibverbs/dynamic_driver.c).
 pub(crate) const PROVIDER_ABIS: [u32; 5] = [34, 57, 59, 64, 65];

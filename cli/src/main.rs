@@ -1,6 +1,6 @@
 //! `urxe`: puts the urxe provider where the stock libibverbs finds it, and takes it away again.
 //!
-//! One file a subcommand (`install`, `uninstall`, `env`). [`layout`] knows every path, [`sysfs`] what the fake sysfs
+//! One file or folder a subcommand (`install`, `uninstall`, `env`, `run`). [`options`] is what most of them understand, [`layout`] knows every path, [`sysfs`] what the fake sysfs
 //! tree holds, [`plan`] how files are created and removed without touching anybody else's.
 
 mod devices;
@@ -12,7 +12,9 @@ mod layout;
 mod libibverbs;
 mod library;
 mod manifest;
+mod options;
 mod plan;
+mod run;
 mod sysfs;
 mod trace;
 mod uninstall;
@@ -41,6 +43,10 @@ enum Command {
     Explain(explain::Args),
     /// Draw what two queue pairs said to each other, from a capture, with retries, refusals and explanations
     Trace(trace::Args),
+    /// Run a program that finds urxe's devices: no root, nothing installed, no trace left
+    Run(run::Args),
+    #[command(name = run::janitor::SUBCOMMAND, hide = true)]
+    Janitor(run::janitor::Args),
 }
 
 fn main() -> ExitCode {
@@ -50,6 +56,11 @@ fn main() -> ExitCode {
         Command::Env(args) => env::run(args),
         Command::Explain(args) => explain::run(&args),
         Command::Trace(args) => trace::run(&args),
+        Command::Run(args) => return run::run(&args),
+        Command::Janitor(args) => {
+            run::janitor::run(&args);
+            return ExitCode::SUCCESS;
+        }
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

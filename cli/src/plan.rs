@@ -41,6 +41,25 @@ impl Plan {
         self.items.push((path.into(), Content::Link(target.into())));
     }
 
+    /// Makes it so in a folder that is new, and that somebody removes as a whole.
+    pub(crate) fn write(self) -> Result<()> {
+        let mut made: Option<PathBuf> = None;
+        for (path, content) in &self.items {
+            let dir = path.parent().context("a path without a folder")?;
+            if made.as_deref() != Some(dir) {
+                fs::create_dir_all(dir).with_context(|| format!("creating the folder {}", dir.display()))?;
+                made = Some(dir.to_path_buf());
+            }
+            match content {
+                Content::Text(text) => fs::write(path, text),
+                Content::Copy(source) => fs::copy(source, path).map(|_| ()),
+                Content::Link(target) => symlink(target, path),
+            }
+            .with_context(|| format!("writing {}", path.display()))?;
+        }
+        Ok(())
+    }
+
     /// Makes it so, replacing an earlier installation whose manifest is at `manifest_path`. Refuses, before it changes
     /// anything, when a path is taken by a file that the earlier installation did not create.
     pub(crate) fn apply(mut self, manifest_path: &Path) -> Result<()> {

@@ -5,10 +5,14 @@
 //! itself: the rest is for programs that read the files by path. Left out of the kernel's tree are counters, which
 //! nobody would update, and what belongs to the kernel's device model (`power`, `uevent`, `subsystem`).
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use crate::layout::SLOTS;
+use urxe_net::Interface;
+use urxe_options::Personality;
+
 use crate::plan::Plan;
+
+mod pci;
 
 /// `class/infiniband_verbs/abi_version`: `IB_USER_VERBS_ABI_VERSION` of rdma/ib_user_verbs.h.
 const UVERBS_ABI: u32 = 6;
@@ -34,32 +38,93 @@ pub(crate) struct Netdev<'a> {
     pub(crate) gids: &'a [[u8; 16]],
 }
 
-/// Adds the tree at `root` to `plan`, with `netdevs` as the interfaces of `urxe0`, `urxe1`, ….
-pub(crate) fn add_tree(plan: &mut Plan, root: &Path, netdevs: &[Netdev<'_>]) {
-    plan.text(root.join("class/infiniband_verbs/abi_version"), format!("{UVERBS_ABI}\n"));
-    plan.text(root.join("class/misc/rdma_cm/abi_version"), format!("{RDMA_CM_ABI}\n"));
-    plan.text(root.join("class/misc/rdma_cm/dev"), format!("{DEV_NULL}\n"));
-    for slot in 0..SLOTS {
-        let uverbs = root.join(format!("class/infiniband_verbs/uverbs{slot}"));
-        plan.text(uverbs.join("ibdev"), format!("urxe{slot}\n"));
-        plan.text(uverbs.join("dev"), format!("{DEV_NULL}\n"));
-        plan.text(uverbs.join("abi_version"), format!("{DRIVER_ABI}\n"));
-        add_device(plan, &root.join(format!("class/infiniband/urxe{slot}")), netdevs.get(slot));
+impl<'a> From<&'a Interface> for Netdev<'a> {
+    fn from(interface: &'a Interface) -> Self {
+        Self { name: interface.name(), guid: interface.guid(), gids: interface.gids() }
     }
 }
 
-fn add_device(plan: &mut Plan, dir: &Path, netdev: Option<&Netdev<'_>>) {
+/// A device, and its interface if it has one.
+pub(crate) struct Slot<'a> {
+    pub(crate) name: String,
+    pub(crate) netdev: Option<Netdev<'a>>,
+}
+
+/// Adds the tree at `root` to `plan`, for libibverbs to find by `SYSFS_PATH`: folders where the kernel has links.
+pub(crate) fn add_tree(plan: &mut Plan, root: &Path, slots: &[Slot<'_>]) {
+    add_classes(plan, root);
+    for (index, slot) in slots.iter().enumerate() {
+        add_uverbs(plan, &root.join(format!("class/infiniband_verbs/uverbs{index}")), &slot.name);
+        let device = root.join("class/infiniband").join(&slot.name);
+        add_device(plan, &device, slot);
+        add_net(plan, &device.join("device"), slot.netdev.as_ref());
+    }
+}
+
+/// Adds the tree at `root` to `plan`, in the place of the kernel's own `/sys`: with its links, so that a program that
+/// follows them finds where a device hangs.
+pub(crate) fn add_kernel_tree(plan: &mut Plan, root: &Path, slots: &[Slot<'_>], personality: Personality) {
+    add_classes(plan, root);
+    for (index, slot) in slots.iter().enumerate() {
+        let parent = match personality {
+            Personality::Virtual => PathBuf::from("devices/virtual"),
+            Personality::Pci => pci::add_function(plan, root, index, slot),
+        };
+        let (device, uverbs) = (parent.join("infiniband").join(&slot.name), format!("uverbs{index}"));
+        add_device(plan, &root.join(&device), slot);
+        match personality {
+            Personality::Virtual => add_net(plan, &root.join(&device).join("device"), slot.netdev.as_ref()),
+            Personality::Pci => {
+                plan.link(root.join(&device).join("device"), "../..");
+                plan.link(root.join(&parent).join("infiniband_verbs").join(&uverbs).join("device"), "../..");
+            }
+        }
+        plan.link(root.join("class/infiniband").join(&slot.name), Path::new("../..").join(&device));
+        let device = parent.join("infiniband_verbs").join(&uverbs);
+        add_uverbs(plan, &root.join(&device), &slot.name);
+        plan.link(root.join("class/infiniband_verbs").join(&uverbs), Path::new("../..").join(&device));
+    }
+    // `..` of a class leads to the others.
+    plan.link(root.join("class/net"), "/sys/class/net");
+}
+
+fn add_classes(plan: &mut Plan, root: &Path) {
+    plan.text(root.join("class/infiniband_verbs/abi_version"), format!("{UVERBS_ABI}\n"));
+    plan.text(root.join("class/misc/rdma_cm/abi_version"), format!("{RDMA_CM_ABI}\n"));
+    plan.text(root.join("class/misc/rdma_cm/dev"), format!("{DEV_NULL}\n"));
+}
+
+fn add_uverbs(plan: &mut Plan, dir: &Path, name: &str) {
+    plan.text(dir.join("ibdev"), format!("{name}\n"));
+    plan.text(dir.join("dev"), format!("{DEV_NULL}\n"));
+    plan.text(dir.join("abi_version"), format!("{DRIVER_ABI}\n"));
+}
+
+fn add_device(plan: &mut Plan, dir: &Path, slot: &Slot<'_>) {
+    let netdev = slot.netdev.as_ref();
     let guid = colon_separated(&netdev.map_or([0; 8], |netdev| netdev.guid));
-    plan.text(dir.join("node_type"), "1: CA\n");
-    plan.text(dir.join("node_guid"), format!("{guid}\n"));
-    plan.text(dir.join("sys_image_guid"), format!("{guid}\n"));
-    plan.text(dir.join("node_desc"), "urxe\n");
-    plan.text(dir.join("fw_ver"), concat!(env!("CARGO_PKG_VERSION"), "\n"));
+    for (name, value) in [
+        ("node_type", "1: CA"),
+        ("node_guid", &guid),
+        ("sys_image_guid", &guid),
+        ("node_desc", "urxe"),
+        ("fw_ver", env!("CARGO_PKG_VERSION")),
+        ("hca_type", "urxe"),
+        ("hw_rev", "0x0"),
+    ] {
+        plan.text(dir.join(name), format!("{value}\n"));
+    }
     if let Some(Netdev { name, .. }) = netdev {
         plan.text(dir.join("parent"), format!("{name}\n"));
-        plan.link(dir.join("device/net").join(name), Path::new("/sys/class/net").join(name));
     }
     add_port(plan, &dir.join("ports/1"), netdev);
+}
+
+/// The interface, where programs look for it: below `device/net`.
+fn add_net(plan: &mut Plan, device: &Path, netdev: Option<&Netdev<'_>>) {
+    if let Some(Netdev { name, .. }) = netdev {
+        plan.link(device.join("net").join(name), Path::new("/sys/class/net").join(name));
+    }
 }
 
 fn add_port(plan: &mut Plan, dir: &Path, netdev: Option<&Netdev<'_>>) {
@@ -105,11 +170,24 @@ mod tests {
     use super::*;
 
     /// The tree for one interface, installed below a temporary folder.
-    fn tree(netdevs: &[Netdev<'_>]) -> tempfile::TempDir {
+    fn tree(slots: &[Slot<'_>]) -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
         let mut plan = Plan::default();
-        add_tree(&mut plan, &dir.path().join("sysfs"), netdevs);
+        add_tree(&mut plan, &dir.path().join("sysfs"), slots);
         plan.apply(&dir.path().join("manifest")).unwrap();
+        dir
+    }
+
+    fn slot(netdev: Option<Netdev<'_>>) -> Slot<'_> {
+        Slot { name: "urxe0".to_owned(), netdev }
+    }
+
+    fn kernel_tree(personality: Personality) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        let mut plan = Plan::default();
+        let netdev = Netdev { name: "lo", guid: [2; 8], gids: &[] };
+        add_kernel_tree(&mut plan, &dir.path().join("sysfs"), &[slot(Some(netdev))], personality);
+        plan.write().unwrap();
         dir
     }
 
@@ -125,7 +203,7 @@ mod tests {
             [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0x4d, 0, 2],
         ];
         let guid = [0x50, 0x54, 0, 0xff, 0xfe, 0x77, 0, 2];
-        let tree = tree(&[Netdev { name: "eth0", guid, gids: &gids }]);
+        let tree = tree(&[slot(Some(Netdev { name: "eth0", guid, gids: &gids }))]);
         assert_eq!(read(&tree, "infiniband/urxe0/node_guid"), "5054:00ff:fe77:0002\n");
         assert_eq!(read(&tree, "infiniband/urxe0/ports/1/gids/0"), "fe80:0000:0000:0000:5054:00ff:fe77:0002\n");
         assert_eq!(read(&tree, "infiniband/urxe0/ports/1/gids/1"), "0000:0000:0000:0000:0000:ffff:0a4d:0002\n");
@@ -138,12 +216,39 @@ mod tests {
     }
 
     #[test]
-    fn every_slot_is_there_and_the_unused_ones_are_down() {
-        let tree = tree(&[]);
-        for slot in 0..SLOTS {
-            assert_eq!(read(&tree, &format!("infiniband_verbs/uverbs{slot}/ibdev")), format!("urxe{slot}\n"));
-            assert_eq!(read(&tree, &format!("infiniband_verbs/uverbs{slot}/dev")), "1:3\n");
-            assert_eq!(read(&tree, &format!("infiniband/urxe{slot}/ports/1/state")), "1: DOWN\n");
+    fn a_device_without_an_interface_is_down() {
+        let tree = tree(&[slot(None)]);
+        assert_eq!(read(&tree, "infiniband_verbs/uverbs0/ibdev"), "urxe0\n");
+        assert_eq!(read(&tree, "infiniband_verbs/uverbs0/dev"), "1:3\n");
+        assert_eq!(read(&tree, "infiniband/urxe0/ports/1/state"), "1: DOWN\n");
+    }
+
+    #[test]
+    fn links_lead_where_the_kernels_do() {
+        for (personality, device, path) in [
+            (Personality::Virtual, "devices/virtual/infiniband/urxe0/device", "devices/virtual/infiniband/urxe0"),
+            (Personality::Pci, "devices/pci7572:00/7572:00:00.0", "devices/pci7572:00/7572:00:00.0/infiniband/urxe0"),
+        ] {
+            let tree = kernel_tree(personality);
+            let sys = tree.path().join("sysfs").canonicalize().unwrap();
+            let class = sys.join("class/infiniband/urxe0");
+            assert_eq!(class.canonicalize().unwrap(), sys.join(path));
+            assert_eq!(class.join("device").canonicalize().unwrap(), sys.join(device));
+            assert!(class.join("device/net/lo").is_symlink());
+            assert_eq!(read(&tree, "infiniband_verbs/uverbs0/ibdev"), "urxe0\n");
         }
+    }
+
+    #[test]
+    fn a_pci_function_says_what_it_is() {
+        let tree = kernel_tree(Personality::Pci);
+        assert_eq!(read(&tree, "infiniband/urxe0/device/class"), "0x020000\n");
+        assert_eq!(read(&tree, "infiniband/urxe0/device/vendor"), "0x7572\n");
+        assert_eq!(read(&tree, "infiniband/urxe0/device/numa_node"), "0\n");
+        assert_eq!(read(&tree, "pci_bus/7572:00/../../7572:00:00.0/device"), "0x7865\n");
+        assert_eq!(
+            read(&tree, "../bus/pci/devices/7572:00:00.0/modalias"),
+            "pci:v00007572d00007865sv00007572sd00007865bc02sc00i00\n"
+        );
     }
 }

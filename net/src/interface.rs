@@ -30,8 +30,12 @@ pub struct Interface {
     flags: u32,
     mac: [u8; 6],
     mtu: u32,
+    /// The largest path MTU wanted.
+    mtu_limit: u16,
     addresses: Vec<SocketAddr>,
     gids: Vec<Gid>,
+    /// Addresses wanted in the GID table; empty for all.
+    chosen: Vec<IpAddr>,
 }
 
 impl Interface {
@@ -57,7 +61,7 @@ impl Interface {
     /// # Errors
     /// [`PortError::NoSuchInterface`]; the others when the system will not even tell.
     pub(crate) fn reread(&self) -> Result<Self, PortError> {
-        let mut now = Self::read(&self.name)?;
+        let mut now = Self::read(&self.name)?.restricted(Some(self.mtu_limit), &self.chosen);
         now.gids = succeed(&self.gids, &now.gids);
         Ok(now)
     }
@@ -87,13 +91,27 @@ impl Interface {
                 gids.push(gid);
             }
         }
-        Self { name, index, flags: 0, mac, mtu, addresses, gids }
+        Self { name, index, flags: 0, mac, mtu, mtu_limit: u16::MAX, addresses, gids, chosen: Vec::new() }
     }
 
     /// Whether it is up and has a carrier: as the kernel's rxe says whether its port is active.
     pub fn is_running(&self) -> bool {
         let running = (libc::IFF_UP | libc::IFF_RUNNING).cast_unsigned();
         self.flags & running == running
+    }
+
+    /// The same interface with a path MTU of `mtu` at most, and with the GIDs of these addresses, as far as it has
+    /// them, in this order behind the default GID. `None` and none: as it is.
+    #[must_use]
+    pub fn restricted(mut self, mtu: Option<u16>, addresses: &[IpAddr]) -> Self {
+        self.mtu_limit = mtu.unwrap_or(u16::MAX);
+        self.chosen = addresses.to_vec();
+        if !addresses.is_empty() {
+            let (default, others) = self.gids.split_at(self.gids.len().min(1));
+            let chosen = addresses.iter().map(|address| gid_of(*address)).filter(|gid| others.contains(gid));
+            self.gids = default.iter().copied().chain(chosen).collect();
+        }
+        self
     }
 
     /// Its name.
@@ -123,7 +141,7 @@ impl Interface {
 
     /// RoCE path MTU in bytes: 256, 512, 1024, 2048 or 4096, as the kernel's rxe derives it.
     pub fn path_mtu(&self) -> u16 {
-        path_mtu(self.mtu)
+        path_mtu(self.mtu).min(self.mtu_limit)
     }
 
     /// Its addresses at UDP port 4791: IPv4 first, then IPv6.
@@ -363,6 +381,18 @@ mod tests {
         assert_eq!(succeed(&[gid(1), gid(2), gid(3)], &[gid(3), gid(2)]), [gid(3), gid(2), NO_GID]);
         let interface = eth([0; 6], &["10.0.0.1:4791"]);
         assert_eq!(interface.gid_index(&NO_GID), None);
+    }
+
+    #[test]
+    fn restrictions() {
+        let eth0 = || eth([0x52, 0x54, 0, 0x12, 0x34, 0x56], &["10.0.0.1:4791", "10.0.0.2:4791", "[2001:db8::1]:4791"]);
+        let [one, two, three] = ["10.0.0.1", "10.0.0.2", "2001:db8::1"].map(|ip| gid_of(ip.parse().unwrap()));
+        let elsewhere = "10.9.9.9".parse().unwrap();
+        let chosen = eth0().restricted(None, &["2001:db8::1".parse().unwrap(), elsewhere, "10.0.0.1".parse().unwrap()]);
+        assert_eq!(chosen.gids()[1..], [three, one]);
+        assert_eq!(eth0().restricted(None, &[]).gids()[1..], [one, two, three]);
+        assert_eq!(eth0().restricted(Some(512), &[]).path_mtu(), 512);
+        assert_eq!(eth0().restricted(Some(4096), &[]).path_mtu(), 1024);
     }
 
     #[test]

@@ -1,27 +1,36 @@
 //! Which devices there are.
 
-use std::env;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, Once, PoisonError};
 
-/// The start of the names of our devices.
-pub(crate) const NAME: &str = "urxe";
+use urxe_net::{Interface, PortError};
+use urxe_options::{Choices, Device};
 
-/// The interfaces that devices sit on: `URXE_NETDEV`, by default the loopback interface, so that nothing leaves the
-/// machine unless asked.
-pub(crate) fn netdevs() -> Vec<String> {
-    parse(&env::var("URXE_NETDEV").unwrap_or_default())
+/// What was chosen. A mistake is reported once, and there is no device then.
+fn choices() -> Option<Choices> {
+    static REPORTED: Once = Once::new();
+    Choices::from_env()
+        .map_err(|mistake| {
+            REPORTED.call_once(|| crate::observe::complain(&format_args!("no device: {mistake}")));
+        })
+        .ok()
 }
 
-fn parse(list: &str) -> Vec<String> {
-    let names: Vec<_> = list.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect();
-    if names.is_empty() { vec!["lo".to_owned()] } else { names }
+/// The devices.
+pub(crate) fn all() -> Vec<Device> {
+    choices().map_or_else(Vec::new, |choices| choices.devices)
 }
 
-/// The interface of the device `name` (`urxe0` sits on the first), if there is such a device.
+/// The interface of the device `name`, if there is such a device.
 pub(crate) fn netdev_of(name: &str) -> Option<String> {
-    let index: usize = name.strip_prefix(NAME)?.parse().ok()?;
-    netdevs().into_iter().nth(index)
+    choices()?.device(name).map(|device| device.netdev.clone())
+}
+
+/// The interface as the device shows it.
+pub(crate) fn interface(netdev: &str) -> Result<Interface, PortError> {
+    let interface = Interface::by_name(netdev)?;
+    let choices = choices().unwrap_or_default();
+    Ok(interface.restricted(choices.mtu, &choices.gids))
 }
 
 /// GUIDs of the devices, by name, as libibverbs reads them from sysfs.
@@ -42,17 +51,4 @@ pub(crate) fn remember_guid(name: &str, dir: &Path) {
 pub(crate) fn guid(name: &str) -> Option<u64> {
     let guids = GUIDS.lock().unwrap_or_else(PoisonError::into_inner);
     guids.iter().find(|(known, _)| known == name).map(|(_, guid)| *guid)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::parse;
-
-    #[test]
-    fn lists_of_interfaces() {
-        assert_eq!(parse(""), ["lo"]);
-        assert_eq!(parse(" , "), ["lo"]);
-        assert_eq!(parse("eth0"), ["eth0"]);
-        assert_eq!(parse("lo, eth0,"), ["lo", "eth0"]);
-    }
 }

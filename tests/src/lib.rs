@@ -42,6 +42,7 @@
 pub mod artifacts;
 mod capture;
 mod inside;
+mod launcher;
 mod pingpong;
 mod process;
 mod procfs;
@@ -55,6 +56,7 @@ mod world;
 
 pub use capture::{Capture, Fields, dissect, without_segmentation_offload};
 pub use inside::{in_world, in_world_with, is_inside};
+pub use launcher::Launcher;
 pub use pingpong::{GID_DEFAULT, GID_IPV4, GID_IPV6, Pair, PingPong, run_pair, wait_for_listener};
 pub use process::{Finished, Process, TIMEOUT};
 pub use procfs::{Leftovers, port_owner};

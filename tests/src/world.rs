@@ -18,7 +18,7 @@ use crate::artifacts;
 use crate::process::{Finished, Process, TICK, TIMEOUT};
 
 /// Variables that must not leak from the machine into a world.
-const FOREIGN_VARIABLES: [&str; 8] = [
+const FOREIGN_VARIABLES: [&str; 14] = [
     "IBV_CONFIG_DIR",
     "IBV_DRIVERS",
     "IBV_FORK_SAFE",
@@ -26,7 +26,13 @@ const FOREIGN_VARIABLES: [&str; 8] = [
     "LD_PRELOAD",
     "RDMAV_DRIVERS",
     "SYSFS_PATH",
+    "URXE_CONFIG",
+    "URXE_DEVICE_NAME",
+    "URXE_GID",
+    "URXE_MTU",
     "URXE_NETDEV",
+    "URXE_PERSONALITY",
+    "URXE_RUN",
 ];
 
 /// A machine of one's own; see the [crate's documentation](crate). Everything ends when this is dropped.

@@ -218,9 +218,8 @@ impl Manager {
             return;
         }
         let mut devices = Vec::new();
-        for (index, netdev) in device::netdevs().iter().enumerate() {
-            let name = format!("{}{index}", device::NAME);
-            if let Ok(shared) = SharedPort::open(&name, netdev) {
+        for urxe_options::Device { name, netdev } in device::all() {
+            if let Ok(shared) = SharedPort::open(&name, &netdev) {
                 let guid =
                     device::guid(&name).unwrap_or_else(|| u64::from_ne_bytes(shared.port().net().interface().guid()));
                 devices.push(Device { shared, guid, cm: Cm::new(), names: HashMap::new(), psn: Psn::default() });

@@ -50,8 +50,21 @@ pub(super) fn library() -> Option<&'static Libibverbs> {
 }
 
 extern "C" fn construct() {
+    if urxe_preload::is_active() {
+        // Preloaded, and libibverbs may come later, or never. It will not run this constructor then.
+        urxe_preload::find_next_functions();
+        urxe_preload::when_devices_are_looked_for(register);
+    }
+    register();
+}
+
+/// Makes us known to the libibverbs of this process, if there is one. Again does no harm.
+extern "C" fn register() {
     let _ = guarded(|| {
-        // Not loaded by libibverbs, but by a test or a curious program: nothing to do.
+        if LIBRARY.get().is_some() {
+            return Ok(());
+        }
+        // Not loaded by libibverbs, but preloaded, or by a test or a curious program: nothing to do.
         let Ok(library) = Libibverbs::loaded().map_err(|error| {
             if error != urxe_ffi::private::LookupError::NotLoaded {
                 complain(&error);

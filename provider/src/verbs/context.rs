@@ -77,7 +77,7 @@ impl SharedPort {
             return Ok(port);
         }
         observe::settings::get().as_ref().map_err(|invalid| OpenError::Settings(invalid.clone()))?;
-        let interface = Interface::by_name(netdev).map_err(OpenError::Port)?;
+        let interface = crate::device::interface(netdev).map_err(OpenError::Port)?;
         let port = Arc::new(NetPort::open(name, interface, random_seed()?).map_err(OpenError::Port)?);
         fork::remember(&port);
         let thread = progress::start(Arc::clone(&port));

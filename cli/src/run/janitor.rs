@@ -1,0 +1,162 @@
+//! Removing the folder when nobody uses it any more.
+//!
+//! The janitor is not the program's parent nor its child, and in a session of its own: the program does not notice it,
+//! and what ends the program does not end it. It waits for the program, then for those of its descendants that live on
+//! (they have the folder in their environment), removes the folder, and looks for folders whose janitor was killed.
+
+use std::ffi::{CString, OsStr, c_int};
+use std::fs::{self, File};
+use std::io::Error;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use super::folder::{Folder, LOCK, PREFIX, try_lock};
+use super::this_command;
+
+/// How the hidden subcommand is called.
+pub(crate) const SUBCOMMAND: &str = "janitor";
+
+/// How long to wait before looking again, where the kernel cannot tell when a process ends, and after one has.
+const PAUSE: Duration = Duration::from_millis(200);
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The folder; its lock is standard output, a descriptor of the program's process standard input
+    folder: PathBuf,
+}
+
+/// Starts a janitor for `folder` and this process, which may become another program. Returns the folder's path.
+pub(super) fn start(folder: Folder) -> Result<PathBuf> {
+    let command = this_command()?;
+    let path = CString::new(folder.path().as_os_str().as_bytes())?;
+    let me = pidfd(std::process::id()).or_else(|_| null(libc::O_RDONLY)).context("opening /dev/null")?;
+    let null = null(libc::O_RDWR).context("opening /dev/null")?;
+    let subcommand = CString::new(SUBCOMMAND)?;
+    let words = [c"urxe".as_ptr(), subcommand.as_ptr(), path.as_ptr(), std::ptr::null()];
+    let environment = [std::ptr::null()];
+    let (kept, lock) = folder.into_parts();
+
+    // SAFETY: this process has one thread, so the child may do what it likes.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: system calls on descriptors and C strings of this process.
+        unsafe {
+            libc::setsid();
+            // The grandchild is not the program's child: a program may wait for all of its own.
+            if libc::fork() == 0 {
+                libc::dup2(me.as_raw_fd(), 0);
+                libc::dup2(lock.as_raw_fd(), 1);
+                libc::dup2(null.as_raw_fd(), 2);
+                close_from(3);
+                libc::chdir(c"/".as_ptr());
+                libc::execve(command.as_ptr(), words.as_ptr(), environment.as_ptr());
+            }
+            libc::_exit(0);
+        }
+    }
+    if child < 0 {
+        let error = Error::last_os_error();
+        let _ = fs::remove_dir_all(&kept);
+        return Err(error).context("starting a process");
+    }
+    // SAFETY: our child, which ends at once.
+    while unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) } < 0
+        && Error::last_os_error().kind() == std::io::ErrorKind::Interrupted
+    {}
+    Ok(kept)
+}
+
+/// The janitor's work.
+pub(crate) fn run(args: &Args) {
+    // Where the kernel has no descriptors of processes, it is /dev/null.
+    let has_handle = !fs::metadata("/proc/self/fd/0").is_ok_and(|file| file.file_type().is_char_device());
+    wait_for(if has_handle { &[0] } else { &[] });
+    while let users @ [_, ..] = users(&args.folder).as_slice() {
+        let handles: Vec<OwnedFd> = users.iter().filter_map(|pid| pidfd(*pid).ok()).collect();
+        wait_for(&handles.iter().map(AsRawFd::as_raw_fd).collect::<Vec<_>>());
+        std::thread::sleep(PAUSE);
+    }
+    // There is nobody to tell what goes wrong.
+    let _ = fs::remove_dir_all(&args.folder);
+    if let Some(base) = args.folder.parent() {
+        remove_orphans(base);
+    }
+}
+
+/// Sleeps until one of the processes has ended; without such descriptors, for a moment.
+fn wait_for(processes: &[c_int]) {
+    let mut polled: Vec<libc::pollfd> =
+        processes.iter().map(|&fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }).collect();
+    if polled.is_empty() {
+        return std::thread::sleep(PAUSE);
+    }
+    // SAFETY: an array of that many entries.
+    while unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, -1) } < 0
+        && Error::last_os_error().kind() == std::io::ErrorKind::Interrupted
+    {}
+}
+
+/// Processes that have the folder in their environment.
+fn users(folder: &Path) -> Vec<u32> {
+    let entry = [urxe_preload::VARIABLE.as_bytes(), b"=", folder.as_os_str().as_bytes()].concat();
+    let uses = |pid: &u32| {
+        let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        environment.split(|&byte| byte == 0).any(|variable| variable == entry)
+    };
+    let Ok(processes) = fs::read_dir("/proc") else { return Vec::new() };
+    processes.filter_map(|process| process.ok()?.file_name().to_str()?.parse().ok()).filter(uses).collect()
+}
+
+/// Removes this user's folders that nobody uses and nobody watches.
+fn remove_orphans(base: &Path) {
+    // SAFETY: no preconditions.
+    let me = unsafe { libc::geteuid() };
+    for entry in fs::read_dir(base).into_iter().flatten().flatten() {
+        let (name, path) = (entry.file_name(), entry.path());
+        let mine = entry.metadata().is_ok_and(|metadata| metadata.is_dir() && metadata.uid() == me);
+        if !mine || !name.as_bytes().starts_with(OsStr::new(PREFIX).as_bytes()) {
+            continue;
+        }
+        // Without a lock it is somebody else's, or one that is being made.
+        let Ok(lock) = File::open(path.join(LOCK)) else { continue };
+        if try_lock(&lock) && users(&path).is_empty() {
+            let _ = fs::remove_dir_all(&path);
+        }
+    }
+}
+
+/// Closes what was inherited: the end of a pipe, say, whose reader waits for its end.
+fn close_from(first: c_int) {
+    // SAFETY: plain numbers; this process is about to become another.
+    unsafe {
+        if libc::syscall(libc::SYS_close_range, first, c_int::MAX, 0) != 0 {
+            // Linux before 5.9.
+            let most = libc::sysconf(libc::_SC_OPEN_MAX).clamp(0, 1 << 16);
+            for fd in first..c_int::try_from(most).unwrap_or(0) {
+                libc::close(fd);
+            }
+        }
+    }
+}
+
+fn pidfd(pid: u32) -> std::io::Result<OwnedFd> {
+    // SAFETY: no pointers.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    match c_int::try_from(fd) {
+        // SAFETY: new, and ours.
+        Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+        _ => Err(Error::last_os_error()),
+    }
+}
+
+fn null(flags: c_int) -> std::io::Result<OwnedFd> {
+    // SAFETY: a C string.
+    let fd = unsafe { libc::open(c"/dev/null".as_ptr(), flags | libc::O_CLOEXEC) };
+    // SAFETY: new, and ours.
+    if fd < 0 { Err(Error::last_os_error()) } else { Ok(unsafe { OwnedFd::from_raw_fd(fd) }) }
+}

@@ -1,0 +1,114 @@
+//! `urxe run`: a program, and all that it starts, finds urxe's devices.
+//!
+//! The library is preloaded, and a folder holds what it shows in the place of `/sys/class/infiniband` and
+//! `/dev/infiniband` ([`folder`]). Then this process *becomes* the program: its exit status, signals, terminal and
+//! process id are nobody else's business. Somebody has to remove the folder afterwards: the [`janitor`], a process of its
+//! own that sleeps until then.
+
+mod exec;
+mod folder;
+pub(crate) mod janitor;
+
+use std::convert::Infallible;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+
+use crate::options::Options;
+use crate::{devices, library};
+use folder::Folder;
+
+/// What `urxe run` itself fails with; those of `env` and `timeout` (coreutils).
+const FAILED: u8 = 125;
+const CANNOT_RUN: u8 = 126;
+const NOT_FOUND: u8 = 127;
+
+/// Variables by which libibverbs would look elsewhere.
+const IN_THE_WAY: [&str; 1] = ["SYSFS_PATH"];
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    options: Options,
+
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+/// Becomes the program; comes back only if that fails.
+pub(crate) fn run(args: &Args) -> ExitCode {
+    let failed = match prepare(args) {
+        Ok(()) => exec::exec(&args.command),
+        Err(error) => {
+            eprintln!("urxe: {error:#}");
+            return ExitCode::from(FAILED);
+        }
+    };
+    let Err(error) = failed;
+    let name = args.command.first().map(|name| name.to_string_lossy()).unwrap_or_default();
+    eprintln!("urxe: cannot run {name}: {error}");
+    ExitCode::from(if error.kind() == std::io::ErrorKind::NotFound { NOT_FOUND } else { CANNOT_RUN })
+}
+
+/// What [`exec::exec`] returns: only ever an error.
+type Never = Result<Infallible, std::io::Error>;
+
+fn prepare(args: &Args) -> Result<()> {
+    let library = library::beside_this_command()?;
+    let settings = args.options.settings()?;
+    let choices = settings.choices()?;
+    let interfaces = devices::interfaces(&choices)?;
+    let folder = Folder::create(&choices, &interfaces, &library)?;
+    let preload = preload_value(&folder.library(&library), std::env::var_os("LD_PRELOAD").as_deref());
+    let path = janitor::start(folder)?;
+
+    let mut variables: Vec<(&OsStr, &OsStr)> =
+        vec![(OsStr::new("LD_PRELOAD"), &preload), (OsStr::new(urxe_preload::VARIABLE), path.as_os_str())];
+    variables.extend(settings.variables().map(|(name, value)| (OsStr::new(name), OsStr::new(value))));
+    // SAFETY: this process has one thread.
+    unsafe {
+        for (name, value) in variables {
+            std::env::set_var(name, value);
+        }
+        for name in IN_THE_WAY {
+            std::env::remove_var(name);
+        }
+    }
+    Ok(())
+}
+
+/// Our library in front of those that are there; an earlier one of ours goes.
+fn preload_value(library: &Path, before: Option<&OsStr>) -> OsString {
+    let mut value = library.as_os_str().to_owned();
+    let separator = |byte: &u8| matches!(byte, b':' | b' ');
+    for other in before.unwrap_or_default().as_bytes().split(separator).filter(|other| !other.is_empty()) {
+        if Path::new(OsStr::from_bytes(other)).file_name() != library.file_name() {
+            value.push(":");
+            value.push(OsStr::from_bytes(other));
+        }
+    }
+    value
+}
+
+/// This executable, even if its file was replaced meanwhile.
+fn this_command() -> Result<std::ffi::CString> {
+    std::ffi::CString::new("/proc/self/exe").context("a path without NUL")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_preloaded_libraries_stay() {
+        let value = |before: Option<&str>| preload_value(Path::new("/u/liburxe.so"), before.map(OsStr::new));
+        assert_eq!(value(None), "/u/liburxe.so");
+        assert_eq!(value(Some("")), "/u/liburxe.so");
+        assert_eq!(value(Some("/a.so /b.so")), "/u/liburxe.so:/a.so:/b.so");
+        assert_eq!(value(Some("/old/liburxe.so:/a.so")), "/u/liburxe.so:/a.so");
+    }
+}

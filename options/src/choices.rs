@@ -1,0 +1,209 @@
+//! The values of the options, understood.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use crate::{DEVICE_NAME, GID, MAX_DEVICES, MTU, NAME, NETDEV, Opt, PERSONALITY, Personality};
+
+/// Interface of the first device when none is chosen: nothing leaves the machine unless asked.
+const DEFAULT_NETDEV: &str = "lo";
+
+/// Bytes of a device's name without the NUL: `IBV_SYSFS_NAME_MAX` of `<infiniband/verbs.h>`.
+const NAME_MAX: usize = 63;
+
+/// A device: its name and the interface that it sits on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Device {
+    /// `urxe0`, or what was chosen.
+    pub name: String,
+    /// `lo`.
+    pub netdev: String,
+}
+
+/// What was chosen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Choices {
+    /// The devices, in order. Never empty.
+    pub devices: Vec<Device>,
+    /// The largest path MTU, in bytes.
+    pub mtu: Option<u16>,
+    /// Addresses of the GID table from index 1 on; empty for all.
+    pub gids: Vec<IpAddr>,
+    /// What the devices look like.
+    pub personality: Personality,
+}
+
+/// A value that cannot be what was meant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mistake {
+    option: Opt,
+    value: String,
+    what: String,
+}
+
+impl fmt::Display for Mistake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { option, value, what } = self;
+        write!(f, "--{} or {}={value}: {what}", option.name, option.variable)
+    }
+}
+
+impl std::error::Error for Mistake {}
+
+impl Choices {
+    /// From the variables, each by its name; `None` and empty is "not set".
+    pub fn new(variable: impl Fn(&str) -> Option<String>) -> Result<Self, Mistake> {
+        let value = |option: Opt| variable(option.variable).filter(|value| !value.trim().is_empty());
+        let netdevs = value(NETDEV).unwrap_or_else(|| DEFAULT_NETDEV.to_owned());
+        let names = value(DEVICE_NAME).unwrap_or_default();
+        Ok(Self {
+            devices: devices(&netdevs, &names)?,
+            mtu: value(MTU).map(|text| mtu(&text)).transpose()?,
+            gids: value(GID).map_or(Ok(Vec::new()), |text| gids(&text))?,
+            personality: value(PERSONALITY).map_or(Ok(Personality::default()), |text| personality(&text))?,
+        })
+    }
+
+    /// From this process' environment.
+    pub fn from_env() -> Result<Self, Mistake> {
+        Self::new(|name| std::env::var(name).ok())
+    }
+
+    /// The device of this name.
+    pub fn device(&self, name: &str) -> Option<&Device> {
+        self.devices.iter().find(|device| device.name == name)
+    }
+}
+
+impl Default for Choices {
+    fn default() -> Self {
+        let device = Device { name: default_name(0), netdev: DEFAULT_NETDEV.to_owned() };
+        Self { devices: vec![device], mtu: None, gids: Vec::new(), personality: Personality::default() }
+    }
+}
+
+fn default_name(index: usize) -> String {
+    format!("{NAME}{index}")
+}
+
+fn mistake<T>(option: Opt, value: &str, what: impl Into<String>) -> Result<T, Mistake> {
+    Err(Mistake { option, value: value.to_owned(), what: what.into() })
+}
+
+fn words(list: &str) -> impl Iterator<Item = &str> {
+    list.split(',').map(str::trim).filter(|word| !word.is_empty())
+}
+
+fn devices(netdevs: &str, names: &str) -> Result<Vec<Device>, Mistake> {
+    let netdev_list: Vec<&str> = words(netdevs).collect();
+    match netdev_list.len() {
+        0 => return mistake(NETDEV, netdevs, "names no interface; leave it out, or list some, such as `lo,eth0`"),
+        1..=MAX_DEVICES => {}
+        count => return mistake(NETDEV, netdevs, format!("{count} interfaces, and {MAX_DEVICES} devices at most")),
+    }
+    let name_list: Vec<&str> = words(names).collect();
+    if name_list.len() > netdev_list.len() {
+        let what =
+            format!("{} names for {} devices; {} chooses those", name_list.len(), netdev_list.len(), NETDEV.name);
+        return mistake(DEVICE_NAME, names, what);
+    }
+    let mut devices: Vec<Device> = Vec::new();
+    for (index, netdev) in netdev_list.into_iter().enumerate() {
+        let name = name_list.get(index).map_or_else(|| default_name(index), |&name| name.to_owned());
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
+        if name.len() > NAME_MAX || !name.bytes().all(plain) || name.starts_with('.') {
+            return mistake(
+                DEVICE_NAME,
+                names,
+                format!("{name}: letters, digits, `_`, `-` and `.`, {NAME_MAX} at most"),
+            );
+        }
+        if devices.iter().any(|device| device.name == name) {
+            return mistake(DEVICE_NAME, names, format!("{name}: two devices of one name"));
+        }
+        devices.push(Device { name, netdev: netdev.to_owned() });
+    }
+    Ok(devices)
+}
+
+fn mtu(text: &str) -> Result<u16, Mistake> {
+    match text.trim().parse() {
+        Ok(bytes @ (256 | 512 | 1024 | 2048 | 4096)) => Ok(bytes),
+        _ => mistake(MTU, text, "RoCE knows 256, 512, 1024, 2048 and 4096"),
+    }
+}
+
+fn gids(list: &str) -> Result<Vec<IpAddr>, Mistake> {
+    let address = |word: &str| match word.parse() {
+        // An IPv4 address in the form that GIDs have.
+        Ok(IpAddr::V6(address)) => Ok(address.to_ipv4_mapped().map_or(IpAddr::V6(address), IpAddr::V4)),
+        Ok(address) => Ok(address),
+        Err(_) => mistake(GID, list, format!("`{word}` is neither an IPv4 nor an IPv6 address")),
+    };
+    words(list).map(address).collect()
+}
+
+fn personality(name: &str) -> Result<Personality, Mistake> {
+    match Personality::from_name(name.trim()) {
+        Some(personality) => Ok(personality),
+        None => mistake(PERSONALITY, name, "there are `virtual` and `pci`"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn choices(set: &[(&str, &str)]) -> Result<Choices, Mistake> {
+        Choices::new(|name| set.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned()))
+    }
+
+    fn named(set: &[(&str, &str)]) -> Vec<(String, String)> {
+        choices(set).unwrap().devices.into_iter().map(|device| (device.name, device.netdev)).collect()
+    }
+
+    #[test]
+    fn nothing_chosen() {
+        assert_eq!(choices(&[]).unwrap(), Choices::default());
+        assert_eq!(choices(&[("URXE_NETDEV", " "), ("URXE_MTU", "")]).unwrap(), Choices::default());
+    }
+
+    #[test]
+    fn devices_in_the_order_of_their_interfaces() {
+        let pair = |name: &str, netdev: &str| (name.to_owned(), netdev.to_owned());
+        assert_eq!(named(&[("URXE_NETDEV", "eth0")]), [pair("urxe0", "eth0")]);
+        assert_eq!(named(&[("URXE_NETDEV", "lo, eth0,")]), [pair("urxe0", "lo"), pair("urxe1", "eth0")]);
+        let set = [("URXE_NETDEV", "lo,eth0"), ("URXE_DEVICE_NAME", "mlx5_0")];
+        assert_eq!(named(&set), [pair("mlx5_0", "lo"), pair("urxe1", "eth0")]);
+        assert_eq!(choices(&set).unwrap().device("urxe1").unwrap().netdev, "eth0");
+        assert_eq!(choices(&set).unwrap().device("urxe0"), None);
+    }
+
+    #[test]
+    fn the_other_values() {
+        let set =
+            [("URXE_MTU", "1024"), ("URXE_GID", "10.0.0.1, ::ffff:10.0.0.2,fd00::1"), ("URXE_PERSONALITY", "pci")];
+        let chosen = choices(&set).unwrap();
+        let gids: Vec<IpAddr> = ["10.0.0.1", "10.0.0.2", "fd00::1"].map(|text| text.parse().unwrap()).into();
+        assert_eq!((chosen.mtu, chosen.gids, chosen.personality), (Some(1024), gids, Personality::Pci));
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        for (name, value, said) in [
+            ("URXE_NETDEV", ",", "names no interface"),
+            ("URXE_NETDEV", "a,b,c,d,e", "4 devices at most"),
+            ("URXE_DEVICE_NAME", "a,b", "2 names for 1 devices"),
+            ("URXE_DEVICE_NAME", "a/b", "letters, digits"),
+            ("URXE_DEVICE_NAME", "..", "letters, digits"),
+            ("URXE_MTU", "1500", "256, 512"),
+            ("URXE_GID", "10.0.0", "neither an IPv4"),
+            ("URXE_PERSONALITY", "usb", "`virtual` and `pci`"),
+        ] {
+            let text = choices(&[(name, value)]).unwrap_err().to_string();
+            assert!(text.contains(said) && text.contains(name) && text.contains("--"), "{text}");
+        }
+        let twice = choices(&[("URXE_NETDEV", "lo,eth0"), ("URXE_DEVICE_NAME", "a,a")]);
+        assert!(twice.unwrap_err().to_string().contains("two devices"));
+    }
+}

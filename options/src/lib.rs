@@ -1,0 +1,128 @@
+//! What can be chosen about devices.
+//!
+//! Each choice is one row of [`ALL`]: `--netdev` of the command `urxe`, the variable `URXE_NETDEV` that the library
+//! reads, and the key `netdev` of a TOML file are the same thing. The command turns the first and the last into the
+//! variable; nothing but the variables reaches the library.
+//!
+//! [`Choices`] are their values, understood and checked: by the command before it starts a program, and by the library
+//! when it is loaded.
+#![forbid(unsafe_code)]
+
+mod choices;
+mod personality;
+
+pub use choices::{Choices, Device, Mistake};
+pub use personality::Personality;
+
+/// Devices that there can be: as many interfaces may be listed.
+pub const MAX_DEVICES: usize = 4;
+
+/// The start of the names of devices that were not given one: `urxe0`, `urxe1`, ….
+///
+/// libibverbs' own provider for the kernel's rxe takes every device whose name begins with `rxe`.
+pub const NAME: &str = "urxe";
+
+/// One thing that can be chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Opt {
+    /// `netdev`: the option's name without its dashes, and the key in a TOML file.
+    pub name: &'static str,
+    /// `URXE_NETDEV`.
+    pub variable: &'static str,
+    /// What stands for the value in help texts.
+    pub value: &'static str,
+    /// What it does, in a line.
+    pub help: &'static str,
+}
+
+/// Interfaces of the devices.
+pub const NETDEV: Opt = Opt {
+    name: "netdev",
+    variable: "URXE_NETDEV",
+    value: "LIST",
+    help: "Interfaces of the devices urxe0, urxe1, …, separated by commas [default: lo]",
+};
+
+/// Names of the devices.
+pub const DEVICE_NAME: Opt = Opt {
+    name: "device-name",
+    variable: "URXE_DEVICE_NAME",
+    value: "LIST",
+    help: "Names of the devices, in the order of their interfaces [default: urxe0,urxe1,…]",
+};
+
+/// Upper bound of the path MTU.
+pub const MTU: Opt = Opt {
+    name: "mtu",
+    variable: "URXE_MTU",
+    value: "BYTES",
+    help: "Active MTU of the ports, if the interface allows it: 256, 512, 1024, 2048 or 4096 [default: the largest]",
+};
+
+/// Rows of the GID table.
+pub const GID: Opt = Opt {
+    name: "gid",
+    variable: "URXE_GID",
+    value: "LIST",
+    help: "Addresses of the GID table from index 1 on, in this order; the interfaces must have them [default: all]",
+};
+
+/// What the devices look like.
+pub const PERSONALITY: Opt = Opt {
+    name: "personality",
+    variable: "URXE_PERSONALITY",
+    value: "KIND",
+    help: "`virtual`, or `pci`: the device has a PCI function, for programs that look for one [default: virtual]",
+};
+
+/// A file for every packet.
+pub const PCAP: Opt = Opt {
+    name: "pcap",
+    variable: "URXE_PCAP",
+    value: "FILE",
+    help: "Capture every packet into pcapng files of this name",
+};
+
+/// Bytes of a packet in there.
+pub const PCAP_SNAPLEN: Opt = Opt {
+    name: "pcap-snaplen",
+    variable: "URXE_PCAP_SNAPLEN",
+    value: "BYTES",
+    help: "Keep so many bytes of each packet [default: all]",
+};
+
+/// When another file is begun.
+pub const PCAP_ROTATE: Opt = Opt {
+    name: "pcap-rotate",
+    variable: "URXE_PCAP_ROTATE",
+    value: "SIZE[,FILES]",
+    help: "Begin another file after so many bytes, and keep so many files, such as 100M,5",
+};
+
+/// What goes wrong, in words.
+pub const EXPLAIN: Opt = Opt {
+    name: "explain",
+    variable: "URXE_EXPLAIN",
+    value: "1|json",
+    help: "Explain on standard error what goes wrong",
+};
+
+/// What goes wrong on purpose.
+pub const FAULTS: Opt =
+    Opt { name: "faults", variable: "URXE_FAULTS", value: "FILE", help: "Faults to inject, as the file says" };
+
+/// Everything that can be chosen.
+pub const ALL: &[Opt] = &[NETDEV, DEVICE_NAME, MTU, GID, PERSONALITY, PCAP, PCAP_SNAPLEN, PCAP_ROTATE, EXPLAIN, FAULTS];
+
+#[cfg(test)]
+mod tests {
+    use super::ALL;
+
+    #[test]
+    fn one_name_for_all_three() {
+        for option in ALL {
+            let variable = format!("URXE_{}", option.name.to_uppercase().replace('-', "_"));
+            assert_eq!(option.variable, variable);
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! What `liburxe.so` puts in front of libc's functions when `urxe run` preloads it.
+//!
+//! Programs find RDMA devices by paths that are compiled into them (`/sys/class/infiniband`, `/dev/infiniband`) and by a
+//! netlink socket. `urxe run` makes a folder that holds what these paths should show, names it in [`VARIABLE`], and
+//! preloads the library. From then on, in the program and its children:
+//!
+//! ```text
+//! program ──open("/sys/class/infiniband/urxe0/…")──▶ open ──▶ libc's open("<folder>/sys/class/infiniband/urxe0/…")
+//!         ──open(anything else)────────────────────▶ open ──▶ libc's open, as if we were not there
+//!         ──socket(NETLINK_RDMA)───────────────────▶ socket ─▶ EPROTONOSUPPORT, as from a kernel without RDMA
+//! ```
+//!
+//! What a program is handed are real descriptors of real files: `readdir`, `openat`, `fstat` and all else need no help.
+//!
+//! These functions run in every program, also before `main`, in signal handlers and between fork and exec. So there is
+//! no `std`, no allocation and no lock here, and nothing but the path is looked at. Without [`VARIABLE`] (the library
+//! is a provider and nothing else then) everything passes.
+//!
+//! libibverbs will not run the constructor of a provider that is loaded already. [`when_devices_are_looked_for`] tells
+//! the provider when to make itself known instead.
+#![cfg_attr(not(test), no_std)]
+
+mod folder;
+mod interposed;
+mod next;
+mod text;
+
+use core::ffi::c_void;
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+pub use folder::is_active;
+pub use interposed::find_all as find_next_functions;
+
+/// Names the folder that `urxe run` made.
+pub const VARIABLE: &str = "URXE_RUN";
+
+static WHEN_LOOKED_FOR: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Has `act` called each time somebody looks for devices: asks netlink for them, or opens `/sys/class/infiniband_verbs`.
+pub fn when_devices_are_looked_for(act: extern "C" fn()) {
+    WHEN_LOOKED_FOR.store(act as *mut c_void, Ordering::Release);
+}
+
+fn devices_are_looked_for() {
+    let act = WHEN_LOOKED_FOR.load(Ordering::Acquire);
+    if !act.is_null() {
+        // SAFETY: only `when_devices_are_looked_for` stores here, and what it stores has this type.
+        let act = unsafe { core::mem::transmute::<*mut c_void, extern "C" fn()>(act) };
+        act();
+    }
+}

@@ -1,0 +1,186 @@
+//! The paths that `urxe run` shows, by every call that takes one.
+
+use anyhow::{Result, ensure};
+use urxe_tests::Launcher;
+
+const PORT: &str = "/sys/class/infiniband/urxe0/ports/1";
+
+#[test]
+fn calls_of_python() -> Result<()> {
+    let script = format!(
+        "import glob, os, pathlib
+port = '{PORT}'
+def say(*values): print(*values, sep='|')
+say(open(port + '/state').read().strip())
+say(open('//sys/./class//infiniband/urxe0/node_type').read().strip())
+say(sorted(os.listdir('/sys/class/infiniband')), [entry.name for entry in os.scandir('/sys/class/infiniband')])
+say(os.path.exists(port), os.path.exists(port + '/nothing'), os.access(port + '/state', os.R_OK))
+say(os.path.isdir(port), os.lstat('/sys/class/infiniband/urxe0').st_mode & 0o170000 == 0o120000)
+say(os.readlink('/sys/class/infiniband/urxe0'))
+say(os.path.realpath('/sys/class/infiniband/urxe0'), os.path.realpath('/sys/class/infiniband/urxe0/..'))
+say(glob.glob('/sys/class/infiniband/*/ports/*/state'))
+os.chdir('/sys/class/infiniband')
+say(os.getcwd(), open('urxe0/node_desc').read().strip(), os.path.exists('../net/lo'))
+dir = os.open('/sys/class/infiniband', os.O_RDONLY | os.O_DIRECTORY)
+say(os.open('urxe0/ports/1/rate', os.O_RDONLY, dir_fd=dir) > 0, os.stat('/sys/class/infiniband/urxe0', dir_fd=dir).st_nlink > 0)
+say(sum(len(files) for _, _, files in os.walk('/sys/class/infiniband_verbs', followlinks=True)))
+say(pathlib.Path('/dev/infiniband/uverbs0').is_char_device())"
+    );
+    let said = Launcher::new()?.python(&script)?;
+    let wanted = "4: ACTIVE
+1: CA
+['urxe0']|['urxe0']
+True|False|True
+True|True
+../../devices/virtual/infiniband/urxe0
+/sys/devices/virtual/infiniband/urxe0|/sys/devices/virtual/infiniband
+['/sys/class/infiniband/urxe0/ports/1/state']
+/sys/class/infiniband|urxe|True
+True|True
+4
+True
+";
+    ensure!(said.stdout == wanted, "{said}\nwanted\n{wanted}");
+    Ok(())
+}
+
+/// Names of libc's that Python does not use, the older and fortified ones among them.
+#[test]
+fn calls_of_c() -> Result<()> {
+    let launcher = Launcher::new()?;
+    let source = launcher.world().dir().join("calls.c");
+    std::fs::write(&source, CALLS)?;
+    let program = launcher.world().dir().join("calls");
+    let (source, program) = (source.to_string_lossy().into_owned(), program.to_string_lossy().into_owned());
+    launcher.host().run("gcc", &["-O2", "-w", "-o", &program, &source])?;
+    let said = launcher.run(&[&program])?;
+    ensure!(said.stdout == "all\n", "{said}");
+    Ok(())
+}
+
+/// Each name is called by itself, as a program that was linked long ago would.
+const CALLS: &str = r#"
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <glob.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/inotify.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define DEVICE "/sys/class/infiniband/urxe0"
+#define CHECK(what) do { if (!(what)) { printf("%d: %s (errno %d)\n", __LINE__, #what, errno); return 1; } } while (0)
+#define CALL(type, name, ...) (((type (*)())dlsym(RTLD_DEFAULT, name))(__VA_ARGS__))
+
+static int visited;
+static int visit(const char *path, const struct stat *s, int flag, void *ftw) { visited++; return 0; }
+
+int main(void) {
+    char text[4096]; struct stat st; struct statx sx; struct dirent **list; glob_t found;
+    /* x86-64 numbers the version of struct stat 1, the others 0. */
+#ifdef __x86_64__
+    int version = 1;
+#else
+    int version = 0;
+#endif
+    const char *opens[] = {"open", "open64", "__open_2", "__open64_2"};
+    for (int i = 0; i < 4; i++) CHECK(CALL(int, opens[i], DEVICE "/node_guid", O_RDONLY, 0) >= 0);
+    const char *openats[] = {"openat", "openat64", "__openat_2", "__openat64_2"};
+    for (int i = 0; i < 4; i++) CHECK(CALL(int, openats[i], AT_FDCWD, DEVICE "/node_guid", O_RDONLY, 0) >= 0);
+    CHECK(CALL(void *, "fopen", DEVICE "/node_guid", "r"));
+    CHECK(CALL(void *, "fopen64", DEVICE "/node_guid", "r"));
+    CHECK(CALL(void *, "freopen", DEVICE "/node_guid", "r", stdin));
+    CHECK(CALL(void *, "freopen64", DEVICE "/node_guid", "r", stdin));
+    CHECK(opendir(DEVICE "/ports"));
+    CHECK(CALL(int, "scandir", DEVICE "/ports", &list, NULL, alphasort) == 3);
+    CHECK(CALL(int, "scandir64", DEVICE "/ports", &list, NULL, alphasort) == 3);
+    CHECK(CALL(int, "nftw", DEVICE "/ports", visit, 8, 0) == 0 && visited > 10);
+    CHECK(CALL(int, "nftw64", DEVICE "/ports", visit, 8, 0) == 0);
+    CHECK(inotify_add_watch(inotify_init(), "/dev/infiniband", IN_CREATE) >= 0);
+    const char *stats[] = {"stat", "stat64", "lstat", "lstat64"};
+    for (int i = 0; i < 4; i++) CHECK(CALL(int, stats[i], DEVICE "/ports", &st) == 0 && S_ISDIR(st.st_mode));
+    const char *xstats[] = {"__xstat", "__xstat64", "__lxstat", "__lxstat64"};
+    for (int i = 0; i < 4; i++) CHECK(CALL(int, xstats[i], version, DEVICE "/ports", &st) == 0 && S_ISDIR(st.st_mode));
+    CHECK(CALL(int, "fstatat", AT_FDCWD, DEVICE "/ports", &st, 0) == 0);
+    CHECK(CALL(int, "fstatat64", AT_FDCWD, DEVICE "/ports", &st, 0) == 0);
+    CHECK(CALL(int, "__fxstatat", version, AT_FDCWD, DEVICE "/ports", &st, 0) == 0);
+    CHECK(CALL(int, "__fxstatat64", version, AT_FDCWD, DEVICE "/ports", &st, 0) == 0);
+    CHECK(statx(AT_FDCWD, DEVICE, 0, STATX_TYPE, &sx) == 0);
+    CHECK(access(DEVICE, R_OK) == 0 && eaccess(DEVICE, R_OK) == 0 && euidaccess(DEVICE, R_OK) == 0);
+    CHECK(faccessat(AT_FDCWD, DEVICE, R_OK, 0) == 0);
+    CHECK(CALL(ssize_t, "listxattr", DEVICE, text, sizeof text) >= 0);
+    CHECK(CALL(ssize_t, "llistxattr", DEVICE, text, sizeof text) >= 0);
+    CHECK(CALL(ssize_t, "getxattr", DEVICE, "user.none", text, sizeof text) < 0 && errno != ENOENT);
+    CHECK(CALL(ssize_t, "lgetxattr", DEVICE "/ports", "user.none", text, sizeof text) < 0 && errno != ENOENT);
+
+    CHECK(readlink(DEVICE, text, sizeof text) > 0 && !strncmp(text, "../../devices", 13));
+    CHECK(CALL(ssize_t, "__readlink_chk", DEVICE, text, sizeof text, sizeof text) > 0);
+    CHECK(readlinkat(AT_FDCWD, DEVICE, text, sizeof text) > 0);
+    CHECK(CALL(ssize_t, "__readlinkat_chk", AT_FDCWD, DEVICE, text, sizeof text, sizeof text) > 0);
+    snprintf(text, sizeof text, "/proc/self/fd/%d", open(DEVICE "/node_guid", O_RDONLY));
+    char target[4096] = "";
+    CHECK(readlink(text, target, sizeof target) > 0 && !strcmp(target, "/sys/devices/virtual/infiniband/urxe0/node_guid"));
+    CHECK(!strcmp(realpath(DEVICE, text), "/sys/devices/virtual/infiniband/urxe0"));
+    CHECK(!strcmp(realpath(DEVICE, NULL), "/sys/devices/virtual/infiniband/urxe0"));
+    CHECK(!strcmp(CALL(char *, "__realpath_chk", DEVICE, text, sizeof text), "/sys/devices/virtual/infiniband/urxe0"));
+    CHECK(!strcmp(canonicalize_file_name(DEVICE), "/sys/devices/virtual/infiniband/urxe0"));
+    CHECK(CALL(int, "glob", "/sys/class/infiniband/*", 0, NULL, &found) == 0);
+    CHECK(found.gl_pathc == 1 && !strcmp(found.gl_pathv[0], DEVICE));
+    globfree(&found);
+    found.gl_offs = 2;
+    CHECK(CALL(int, "glob64", "/sys/class/infiniband/*", GLOB_DOOFFS, NULL, &found) == 0);
+    CHECK(found.gl_pathc == 1 && !strcmp(found.gl_pathv[2], DEVICE));
+    CHECK(chdir("/sys/class/infiniband") == 0 && !strcmp(getcwd(text, sizeof text), "/sys/class/infiniband"));
+    CHECK(!strcmp(CALL(char *, "__getcwd_chk", text, sizeof text, sizeof text), "/sys/class/infiniband"));
+
+    /* Everything else passes, mistakes too. */
+    CHECK(open("/sys/class/infiniband_else", O_RDONLY) < 0 && errno == ENOENT);
+    CHECK(open("/dev/null", O_RDWR) >= 0 && stat("/sys/class/net", &st) == 0);
+    CHECK(access("", F_OK) < 0 && errno == ENOENT);
+    memset(text, 'x', sizeof text); memcpy(text, DEVICE "/", sizeof DEVICE); text[sizeof text - 1] = 0;
+    CHECK(open(text, O_RDONLY) < 0);
+    int created = open("created", O_CREAT | O_WRONLY | O_EXCL, 0640);
+    CHECK(created >= 0 && fstat(created, &st) == 0 && (st.st_mode & 07777) == (0640 & ~umask(0)));
+    puts("all");
+    return 0;
+}
+"#;
+
+#[test]
+fn programs_that_walk_trees() -> Result<()> {
+    let launcher = Launcher::new()?;
+    let listed = launcher.run(&["ls", "-lR", "/sys/class/infiniband/", "/dev/infiniband"])?;
+    ensure!(listed.stdout.contains("urxe0 -> ../../devices/virtual/infiniband/urxe0"), "{listed}");
+    let found = launcher.run(&["find", "/sys/class/infiniband/urxe0/ports/", "-name", "state"])?;
+    ensure!(found.stdout == "/sys/class/infiniband/urxe0/ports/1/state\n", "{found}");
+    let shell = launcher.run(&[
+        "bash",
+        "-ec",
+        "cd /sys/class/infiniband; pwd -P; echo *; [[ -d /sys/class/infiniband/urxe0 ]]",
+    ])?;
+    ensure!(shell.stdout == "/sys/class/infiniband\nurxe0\n", "{shell}");
+    Ok(())
+}
+
+/// A PCI function, for programs that insist on one.
+#[test]
+fn personality_pci() -> Result<()> {
+    let launcher = Launcher::new()?;
+    let script = "realpath /sys/class/infiniband/urxe0/device
+        cd /sys/class/infiniband/urxe0/device/
+        cat class vendor device numa_node max_link_width
+        ls infiniband net
+        cat /sys/bus/pci/devices/7572:00:00.0/uevent | grep SLOT
+        test -e /sys/class/pci_bus/7572:00/../../7572:00:00.0/numa_node
+        ibv_devices | grep -c urxe0";
+    let said = launcher.try_run(&["--personality", "pci"], &["sh", "-ec", script])?.success()?;
+    let wanted = "/sys/devices/pci7572:00/7572:00:00.0\n0x020000\n0x7572\n0x7865\n0\n16\n\
+                  infiniband:\nurxe0\n\nnet:\nlo\nPCI_SLOT_NAME=7572:00:00.0\n1\n";
+    ensure!(said.stdout == wanted, "{said}\nwanted\n{wanted}");
+    Ok(())
+}

@@ -1,0 +1,253 @@
+//! `urxe run` gets out of the way: status, signals, descriptors, files, and the options that it takes.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::Write;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::Stdio;
+
+use anyhow::{Context, Result, ensure};
+use urxe_tests::{Launcher, TIMEOUT, wait_until};
+
+#[test]
+fn exit_statuses() -> Result<()> {
+    let launcher = Launcher::new()?;
+    for (words, status) in [
+        (&["true"][..], 0),
+        (&["sh", "-c", "exit 7"], 7),
+        (&["/no/such/program"], 127),
+        (&["no-such-program"], 127),
+        (&["/etc/passwd"], 126),
+    ] {
+        let ended = launcher.try_run(&[], words)?;
+        ensure!(ended.status.code() == Some(status), "{ended}");
+    }
+    let ended = launcher.try_run(&[], &["sh", "-c", "kill -TERM $$"])?;
+    ensure!(ended.status.signal() == Some(libc::SIGTERM), "{ended}");
+    // Its own failures can be told from a program's.
+    let ended = launcher.try_run(&["--netdev", "nope0"], &["true"])?;
+    ensure!(ended.status.code() == Some(125) && ended.stderr.contains("nope0"), "{ended}");
+    ensure!(ended.stderr.lines().count() == 1, "{ended}");
+    Ok(())
+}
+
+/// What a process inherits, and is, besides the two variables and the options.
+#[test]
+fn a_process_like_any_other() -> Result<()> {
+    let launcher = Launcher::new()?;
+    let script = "echo $$; grep -E '^(Sig(Blk|Ign|Cgt)|PPid|Threads|CapEff|NoNewPrivs)' /proc/self/status
+        for fd in /proc/$$/fd/*; do echo ${fd##*/}; done; umask; pwd; ps -o pgid= -o sid= -p $$
+        env | grep -v -e ^LD_PRELOAD= -e ^URXE_RUN= -e ^_= | sort; ulimit -a";
+    let run = |command: std::process::Command| -> Result<Vec<String>> {
+        let process = launcher.host().start(command)?;
+        let pid = process.pid().to_string();
+        let finished = process.finish(TIMEOUT)?.success()?;
+        // Numbers of processes differ from one to the next; which is meant, is compared.
+        let own = |word: &str| if word == pid { "PID".to_owned() } else { word.to_owned() };
+        let words = |line: &str| line.split_whitespace().map(own).collect::<Vec<_>>().join(" ");
+        Ok(finished.stdout.lines().map(words).collect())
+    };
+    let plain = run(launcher.plain(&["sh", "-c", script]))?;
+    let launched = run(launcher.command(&[], &["sh", "-c", script])?)?;
+    let differences: Vec<_> = plain.iter().zip(&launched).filter(|(plain, launched)| plain != launched).collect();
+    ensure!(differences.is_empty() && plain.len() == launched.len(), "without and with: {differences:#?}");
+    ensure!(plain.first().is_some_and(|pid| pid == "PID"), "not the process that was started: {plain:?}");
+    Ok(())
+}
+
+#[test]
+fn an_ignored_sigpipe_stays_ignored() -> Result<()> {
+    let launcher = Launcher::new()?;
+    let urxe = launcher.urxe();
+    let script = "trap '' PIPE; exec \"$0\" run -- grep SigIgn /proc/self/status";
+    let urxe = urxe.to_str().context("a path that is not UTF-8")?;
+    let said = launcher.host().start(launcher.plain(&["sh", "-c", script, urxe]))?.finish(TIMEOUT)?.success()?;
+    let mask = said.stdout.split_whitespace().last().context("no mask")?;
+    let mask = u64::from_str_radix(mask, 16)?;
+    ensure!(mask >> (libc::SIGPIPE - 1) & 1 == 1, "{said}");
+    Ok(())
+}
+
+/// Nobody but the program holds the pipes: their readers see the end when it ends.
+#[test]
+fn standard_input_and_output() -> Result<()> {
+    let launcher = Launcher::new()?;
+    let mut command = launcher.command(&[], &["cat"])?;
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+    let mut input = child.stdin.take().context("no pipe")?;
+    input.write_all(b"through\0and through")?;
+    drop(input);
+    let output = child.wait_with_output()?;
+    ensure!(output.status.success() && output.stdout == b"through\0and through");
+    Ok(())
+}
+
+/// Everything in the folders that temporary files go to.
+fn traces(launcher: &Launcher) -> Result<BTreeSet<String>> {
+    let mut names = BTreeSet::new();
+    for dir in [launcher.tmp(), launcher.host().root().join("dev/shm")] {
+        for entry in fs::read_dir(dir)? {
+            names.insert(entry?.path().display().to_string());
+        }
+    }
+    Ok(names)
+}
+
+fn wait_until_clean(launcher: &Launcher) -> Result<()> {
+    wait_until("the folder is gone", || Ok(traces(launcher)?.is_empty()))
+}
+
+#[test]
+fn no_trace_is_left() -> Result<()> {
+    let launcher = Launcher::new()?;
+    for words in [&["true"][..], &["ibv_devinfo"], &["/no/such/program"], &["sh", "-c", "kill -KILL $$"]] {
+        launcher.try_run(&[], words)?;
+        wait_until_clean(&launcher)?;
+    }
+    Ok(())
+}
+
+/// The folder stays for as long as somebody needs it, and no longer.
+#[test]
+fn children_that_live_on_keep_their_devices() -> Result<()> {
+    let launcher = Launcher::new()?;
+    let mark = launcher.tmp().join("mark");
+    let script = format!(
+        "(until test -e {0}; do sleep 0.05; done; ibv_devices >{0}.out 2>&1; mv {0}.out {0}.done) >/dev/null 2>&1 &",
+        mark.display()
+    );
+    launcher.sh(&script)?;
+    let folders = traces(&launcher)?;
+    ensure!(folders.len() == 1, "{folders:?}");
+    fs::write(&mark, "")?;
+    let done = mark.with_extension("done");
+    wait_until("the child is done", || Ok(done.exists()))?;
+    let listed = fs::read_to_string(&done)?;
+    ensure!(listed.contains("urxe0"), "{listed}");
+    fs::remove_file(&done)?;
+    fs::remove_file(&mark)?;
+    wait_until_clean(&launcher)
+}
+
+/// Janitors of `launcher`'s folders: process numbers.
+fn janitors(launcher: &Launcher) -> Result<Vec<i32>> {
+    let folders = [launcher.tmp().display().to_string(), "/dev/shm".to_owned()];
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc")? {
+        let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let words: Vec<_> = words.split(|&byte| byte == 0).map(String::from_utf8_lossy).collect();
+        let same_world = fs::read_link(format!("/proc/{pid}/ns/mnt")).ok() == launcher_namespace(launcher);
+        let ours = words.get(2).is_some_and(|folder| folders.iter().any(|base| Path::new(&**folder).starts_with(base)));
+        if words.get(1).is_some_and(|word| word == "janitor") && ours && same_world {
+            found.push(pid);
+        }
+    }
+    Ok(found)
+}
+
+fn launcher_namespace(launcher: &Launcher) -> Option<std::path::PathBuf> {
+    fs::read_link(launcher.host().root().parent()?.join("ns/mnt")).ok()
+}
+
+/// A janitor that is killed leaves its folder to the next one.
+#[test]
+fn a_killed_janitor() -> Result<()> {
+    let launcher = Launcher::new()?;
+    let program = launcher.host().start(launcher.command(&[], &["sleep", "1000"])?)?;
+    let mut found = Vec::new();
+    wait_until("the janitor watches", || {
+        found = janitors(&launcher)?;
+        Ok(!found.is_empty())
+    })?;
+    for pid in found {
+        // SAFETY: no pointers. The process is a janitor of this test's own world.
+        unsafe { libc::kill(pid, libc::SIGKILL) };
+    }
+    program.signal(libc::SIGKILL)?;
+    program.finish(TIMEOUT)?;
+    ensure!(traces(&launcher)?.len() == 1, "somebody else removed it");
+    launcher.run(&["true"])?;
+    wait_until_clean(&launcher)
+}
+
+#[test]
+fn other_preloaded_libraries_and_paths_with_spaces() -> Result<()> {
+    let launcher = Launcher::new()?;
+    // The launcher's own folder has a space in its name, at which the loader would split.
+    ensure!(launcher.urxe().display().to_string().contains(' '));
+    let mut command = launcher.command(&[], &["sh", "-c", "echo $LD_PRELOAD; ibv_devices"])?;
+    command.env("LD_PRELOAD", "libm.so.6");
+    let said = launcher.host().start(command)?.finish(TIMEOUT)?.success()?;
+    ensure!(said.stdout.contains("liburxe.so:libm.so.6\n") && said.stdout.contains("urxe0"), "{said}");
+    ensure!(said.stderr.is_empty(), "{said}");
+    Ok(())
+}
+
+#[test]
+fn a_run_in_a_run() -> Result<()> {
+    let launcher = Launcher::new()?;
+    let urxe = launcher.urxe();
+    let urxe = urxe.to_str().context("a path that is not UTF-8")?;
+    let said = launcher.run(&[urxe, "run", "--device-name", "inner", "--", "ibv_devices"])?;
+    ensure!(said.stdout.contains("inner") && !said.stdout.contains("urxe0"), "{said}");
+    wait_until_clean(&launcher)
+}
+
+#[test]
+fn options_variables_and_files_say_the_same() -> Result<()> {
+    let launcher = Launcher::new()?;
+    launcher.host().run("ip", &["address", "add", "127.0.0.9/8", "dev", "lo"])?;
+    let file = launcher.tmp().join("urxe.toml");
+    fs::write(&file, "device-name = \"first\"\nmtu = 1024\ngid = [\"127.0.0.9\", \"127.0.0.1\"]\n")?;
+    let file = file.to_str().context("a path that is not UTF-8")?;
+    let options = ["--device-name", "first", "--mtu", "1024", "--gid", "127.0.0.9,127.0.0.1"];
+    let variables = [("URXE_DEVICE_NAME", "first"), ("URXE_MTU", "1024"), ("URXE_GID", "127.0.0.9,127.0.0.1")];
+    let ways = [
+        (&options[..], &[][..]),
+        (&[], &variables),
+        (&["--config", file], &[]),
+        (&[], &[("URXE_CONFIG", file)]),
+        // The command line wins over variables, variables over the file.
+        (&["--device-name", "first"], &[("URXE_DEVICE_NAME", "second"), ("URXE_CONFIG", file)]),
+    ];
+    for (options, variables) in ways {
+        let mut command = launcher.command(options, &["ibv_devinfo", "-v"])?;
+        command.envs(variables.iter().copied());
+        let told = launcher.host().start(command)?.finish(TIMEOUT)?.success()?;
+        for wanted in [
+            "hca_id:\tfirst\n",
+            "active_mtu:\t\t1024",
+            "GID[  1]:\t\t::ffff:127.0.0.9",
+            "GID[  2]:\t\t::ffff:127.0.0.1",
+        ] {
+            ensure!(told.stdout.contains(wanted), "{options:?} {variables:?}: no {wanted:?}: {told}");
+        }
+    }
+    for (options, said) in [
+        (["--mtu", "1500"], "256, 512"),
+        (["--gid", "127.0.0.8"], "lo has no such address"),
+        (["--config", "/no/such/file"], "No such file"),
+        (["--personality", "usb"], "`virtual` and `pci`"),
+    ] {
+        let refused = launcher.try_run(&options, &["true"])?;
+        ensure!(refused.status.code() == Some(125) && refused.stderr.contains(said), "{refused}");
+    }
+    Ok(())
+}
+
+#[test]
+fn two_devices() -> Result<()> {
+    let launcher = Launcher::new()?;
+    launcher.host().run("ip", &["link", "add", "v0", "type", "veth", "peer", "name", "v1"])?;
+    launcher.host().run("ip", &["address", "add", "10.78.0.1/24", "dev", "v0"])?;
+    for name in ["v0", "v1"] {
+        launcher.host().run("ip", &["link", "set", name, "up"])?;
+    }
+    let told = launcher.try_run(&["--netdev", "lo,v0"], &["/usr/sbin/ibstat", "-l"])?.success()?;
+    ensure!(told.stdout == "urxe0\nurxe1\n", "{told}");
+    let told = launcher.try_run(&["--netdev", "lo,v0"], &["ibv_devinfo", "-v", "-d", "urxe1"])?.success()?;
+    ensure!(told.stdout.contains("::ffff:10.78.0.1"), "{told}");
+    Ok(())
+}

@@ -1,0 +1,168 @@
+//! `urxe run` with the programs that people have: no root, nothing installed, no `/dev/infiniband`.
+
+use anyhow::{Context, Result, ensure};
+use urxe_tests::Launcher;
+
+/// The value behind `key` in the output of a program.
+fn value<'a>(output: &'a str, key: &str) -> Result<&'a str> {
+    let line = output.lines().find_map(|line| line.trim().strip_prefix(key));
+    Ok(line.with_context(|| format!("no {key:?} in {output}"))?.trim())
+}
+
+/// Names of devices as `ibv_devices` lists them.
+fn devices(launcher: &Launcher) -> Result<Vec<(String, String)>> {
+    let listed = launcher.run(&["ibv_devices"])?;
+    let row = |line: &str| line.split_once(char::is_whitespace).map(|(name, guid)| (name.into(), guid.trim().into()));
+    Ok(listed.stdout.lines().skip(2).filter_map(|line| row(line.trim())).collect())
+}
+
+#[test]
+fn ibv_devinfo() -> Result<()> {
+    let launcher = Launcher::new()?;
+    let told = launcher.run(&["ibv_devinfo"])?;
+    for wanted in ["hca_id:\turxe0", "PORT_ACTIVE", "Ethernet"] {
+        ensure!(told.stdout.contains(wanted), "no {wanted:?}: {told}");
+    }
+    ensure!(told.stderr.is_empty(), "complaints: {told}");
+    Ok(())
+}
+
+#[test]
+fn ibstat_and_ibstatus() -> Result<()> {
+    let launcher = Launcher::new()?;
+    let [(name, guid)] = &devices(&launcher)?[..] else { anyhow::bail!("not one device") };
+    let told = launcher.run(&["/usr/sbin/ibstat"])?.stdout;
+    ensure!(told.contains(&format!("CA '{name}'")), "{told}");
+    ensure!(value(&told, "State:")? == "Active" && value(&told, "Physical state:")? == "LinkUp", "{told}");
+    ensure!(value(&told, "Link layer:")? == "Ethernet", "{told}");
+    ensure!(value(&told, "Node GUID:")? == format!("0x{guid}"), "ibv_devices says {guid}: {told}");
+    // A script: `cat` and the shell's own patterns.
+    let told = launcher.run(&["/usr/sbin/ibstatus"])?.stdout;
+    ensure!(told.contains("'urxe0' port 1") && told.contains("4: ACTIVE") && told.contains("5: LinkUp"), "{told}");
+    Ok(())
+}
+
+const PING_PONG: &str = "ibv_rc_pingpong -d urxe0 -g 1 -n 100 & server=$!
+     until ibv_rc_pingpong -d urxe0 -g 1 -n 100 127.0.0.1; do sleep 0.1; done
+     wait $server";
+
+fn ping_pong(launcher: &Launcher) -> Result<()> {
+    let said = launcher.sh(PING_PONG)?;
+    ensure!(said.stdout.matches("100 iters in").count() == 2, "{said}");
+    Ok(())
+}
+
+#[test]
+fn pingpong_in_a_shell() -> Result<()> {
+    ping_pong(&Launcher::new()?)
+}
+
+#[test]
+fn pingpong_where_user_namespaces_are_forbidden() -> Result<()> {
+    let launcher = Launcher::without_user_namespaces()?;
+    let can = launcher.try_run(&[], &["unshare", "--user", "true"])?;
+    ensure!(!can.status.success(), "they are not forbidden: {can}");
+    ping_pong(&launcher)
+}
+
+/// Two launchers on one host are one network: nothing but the address and the port have to be known.
+#[test]
+fn pingpong_between_two_runs() -> Result<()> {
+    let launcher = Launcher::new()?;
+    let args = ["ibv_rc_pingpong", "-d", "urxe0", "-g", "1", "-n", "100"];
+    let server = launcher.host().start(launcher.command(&[], &args)?)?;
+    let server = urxe_tests::wait_for_listener(launcher.host(), server, 18515)?;
+    launcher.run(&[&args[..], &["127.0.0.1"]].concat())?;
+    server.finish(urxe_tests::TIMEOUT)?.success()?;
+    Ok(())
+}
+
+#[test]
+fn rping_in_a_shell() -> Result<()> {
+    let said = Launcher::new()?.sh("rping -s -a 127.0.0.1 -C 10 & server=$!
+         until rping -c -a 127.0.0.1 -C 10 -v; do sleep 0.1; done
+         wait $server")?;
+    ensure!(said.stdout.contains("ping data: rdma-ping-9"), "{said}");
+    Ok(())
+}
+
+#[test]
+fn mpirun() -> Result<()> {
+    let launcher = Launcher::new()?;
+    // It wants processors for its processes, and does not want to be root, which this user may be in its namespace.
+    let args = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "3", "ibv_devices"];
+    let said = launcher.run(&args)?;
+    ensure!(said.stdout.matches("urxe0").count() == 3, "{said}");
+    Ok(())
+}
+
+#[test]
+fn pyverbs() -> Result<()> {
+    let said = Launcher::new()?.python(
+        "import pyverbs.device as d
+print(d.get_device_list()[0].name.decode())
+print(d.Context(name='urxe0').query_gid(1, 1))",
+    )?;
+    ensure!(said.stdout == "urxe0\n0000:0000:0000:0000:0000:ffff:7f00:0001\n", "{said}");
+    Ok(())
+}
+
+#[test]
+fn ucx_finds_the_device() -> Result<()> {
+    // Its transports over verbs are modules, which it loads by themselves.
+    let said = Launcher::new()?.sh("UCX_TLS=rc,ud,self UCX_NET_DEVICES=urxe0:1 ucx_info -d -t rc_verbs")?;
+    ensure!(said.stdout.contains("urxe0:1") && said.stdout.contains("rc_verbs"), "{said}");
+    Ok(())
+}
+
+/// As NCCL does: nothing is linked, and no symbol is global.
+#[test]
+fn a_program_that_loads_libibverbs_by_itself() -> Result<()> {
+    let said = Launcher::new()?.python(
+        "import ctypes, os
+verbs = ctypes.CDLL('libibverbs.so.1', mode=os.RTLD_NOW | os.RTLD_LOCAL)
+verbs.ibv_get_device_list.restype = ctypes.POINTER(ctypes.c_void_p)
+verbs.ibv_get_device_name.restype = ctypes.c_char_p
+verbs.ibv_open_device.restype = ctypes.c_void_p
+count = ctypes.c_int()
+devices = verbs.ibv_get_device_list(ctypes.byref(count))
+device = ctypes.c_void_p(devices[0])
+print(count.value, verbs.ibv_get_device_name(device).decode())
+context = ctypes.c_void_p(verbs.ibv_open_device(device))
+assert context.value
+verbs.ibv_close_device(context)",
+    )?;
+    ensure!(said.stdout == "1 urxe0\n", "{said}");
+    Ok(())
+}
+
+/// The real `/dev/infiniband` is not seen. (The real `/sys/class/infiniband` goes the same way.)
+#[test]
+fn devices_of_the_machine_are_hidden() -> Result<()> {
+    let launcher = Launcher::new()?;
+    launcher.host().run("mkdir", &["/dev/infiniband"])?;
+    for name in ["uverbs0", "uverbs7", "umad0"] {
+        launcher.host().run("touch", &[&format!("/dev/infiniband/{name}")])?;
+    }
+    let seen = launcher.run(&["ls", "/dev/infiniband"])?;
+    ensure!(seen.stdout == "rdma_cm\nuverbs0\n", "{seen}");
+    let netlink = launcher.python(
+        "import errno, socket
+try:
+    socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 20)
+except OSError as error:
+    print(errno.errorcode[error.errno])
+socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)",
+    )?;
+    ensure!(netlink.stdout == "EPROTONOSUPPORT\n", "{netlink}");
+    ensure!(devices(&launcher)?.len() == 1);
+    Ok(())
+}
+
+/// Programs that are statically linked do not notice.
+#[test]
+fn a_static_program() -> Result<()> {
+    let said = Launcher::new()?.run(&["/sbin/ldconfig", "--print-cache"])?;
+    ensure!(said.stdout.contains("libc.so.6") && said.stderr.is_empty(), "{said}");
+    Ok(())
+}
