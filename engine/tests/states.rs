@@ -336,7 +336,7 @@ fn reset_forgets_everything_without_completions() {
     qp.recv(3, 4);
     qp.post(4, SendOp::Send, 4);
     qp.gets(O::SendOnly, 1000, Ext::None, &[0]);
-    assert_eq!(qp.sent(), ["ACK 1000", "SEND Only 2000 ?"]);
+    assert_eq!(qp.sent(), ["SEND Only 2000 ?", "ACK 1000"]);
     qp.gets_ack(2000);
     assert_eq!(qp.completed(), [(3, OK), (4, OK)]);
 }

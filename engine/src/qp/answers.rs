@@ -76,6 +76,11 @@ impl Answers {
         self.responses.is_empty() && self.acknowledgement.is_none()
     }
 
+    /// Whether all that waits is an ACK.
+    pub(super) fn is_lone_ack(&self) -> bool {
+        self.responses.is_empty() && self.acknowledgement.is_some_and(|waiting| waiting.refusal.is_none())
+    }
+
     pub(super) fn clear(&mut self) {
         self.responses.clear();
         self.acknowledgement = None;

@@ -452,12 +452,22 @@ impl<H: Host> QueuePair<H> {
     }
 
     /// Sends what is to be sent: answers first, then requests as far as the window, the peer's credits, and its
-    /// responder resources allow.
+    /// responder resources allow. A lone ACK goes behind a single short request, where a network can take it as the
+    /// short end of one run; there is no order between the two (IBA 9.7.2, 9.7.5).
     pub fn transmit(&mut self, io: &mut Io<'_, H>) -> Progress {
         if self.unreliable.is_some() {
             return self.transmit_unreliable(io);
         }
+        let request_first = self.responder.answers.is_lone_ack()
+            && self.state == QpState::Rts
+            && self.requester.has_short_output(self.attr.path_mtu);
         let Some(route) = &self.route else { return Progress::Idle };
+        // If it fails, that counts below: the ACK is of a message that was received.
+        if request_first
+            && self.requester.transmit(&self.config, &self.attr, route, io, true) == Progress::Blocked
+        {
+            return Progress::Blocked;
+        }
         let posted = self.rq.len();
         let answered = self.responder.answers.transmit(&self.config, &self.attr, posted, route, io, RESPONSE_BURST);
         let answered = match answered {
@@ -479,6 +489,12 @@ impl<H: Host> QueuePair<H> {
             self.fail_send(io, status);
         }
         if requested == Progress::Idle { answered } else { requested }
+    }
+
+    /// Whether all that a call of [`transmit`](Self::transmit) would send is an ACK, for which a short time does not
+    /// matter: the next request could take it along.
+    pub fn owes_only_ack(&self) -> bool {
+        self.responder.answers.is_lone_ack() && !(self.state.sends() && self.requester.has_output())
     }
 
     /// Whether a call of [`transmit`](Self::transmit) could send something.

@@ -111,6 +111,12 @@ impl Requester {
         self.rnr_deadline.is_none() && self.cursor < self.queue.len()
     }
 
+    /// Whether what there is to send is one packet, or one READ request.
+    pub(super) fn has_short_output(&self, mtu: Mtu) -> bool {
+        let last = self.queue.back().filter(|_| self.has_output() && self.cursor + 1 == self.queue.len());
+        last.is_some_and(|wqe| wqe.length as usize <= mtu.bytes())
+    }
+
     //= spec/states.md#qps-009
     //# A timer MUST NOT outlive the state that it was set in.
     pub(super) fn deadline(&self) -> Option<Instant> {
