@@ -186,7 +186,7 @@ unsafe extern "C" fn wr_complete(qp: *mut v::ibv_qp_ex) -> c_int {
         let post = |engine: &mut urxe_engine::QueuePair<_>, io: &mut urxe_engine::Io<'_, _>| {
             engine.post_send_all(io, &mut batch.requests)
         };
-        object.qp.port().with_work(|work| object.qp.drive(work, post)).map_err(post_errno)
+        object.qp.port().with_work(|work| object.qp.post_send(work, post)).map_err(post_errno)
     });
     object.builder.gate.leave();
     result

@@ -50,7 +50,7 @@ pub(super) unsafe extern "C" fn post_send(
             }
             Ok(())
         };
-        let posted = object.qp.port().with_work(|work| object.qp.drive(work, post));
+        let posted = object.qp.port().with_work(|work| object.qp.post_send(work, post));
         posted.map_err(|(bad, errno)| {
             // SAFETY: the caller's pointer.
             unsafe { bad_wr.write(bad) };
@@ -82,7 +82,7 @@ pub(super) unsafe extern "C" fn post_recv(
             }
             Ok(())
         };
-        let posted = object.qp.port().with_work(|work| object.qp.drive(work, post));
+        let posted = object.qp.port().with_work(|work| object.qp.post_recv(work, post));
         posted.map_err(|(bad, errno)| {
             // SAFETY: the caller's pointer.
             unsafe { bad_wr.write(bad) };

@@ -61,7 +61,7 @@ impl NetPort {
             self.listeners.pretend(announcement.event);
         }
         // What arrives late arrives in there.
-        self.progress();
+        self.progress(super::port::Acks::Leave);
     }
 
     /// The application has opened the device.

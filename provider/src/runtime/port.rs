@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
 
 use urxe_engine::Instant;
 use urxe_net::{Datagram, Interface, Port, PortError, Receiver};
@@ -13,8 +14,10 @@ use urxe_wire::{Packet, Psn, Qpn};
 
 use super::changes::Listeners;
 use super::cq::Cq;
+use super::crowd::Crowd;
 use super::groups::Groups;
 use super::gsi::{self, Gsi};
+use super::habit;
 use super::host::{Origin, Sender, Upcalls};
 use super::moderation::Moderated;
 use super::qp::Qp;
@@ -30,6 +33,8 @@ use crate::observe::Observer;
 /// Datagrams (GRO runs) taken before answering: a run can be 15 packets of 4096 bytes, and a peer waits for the
 /// answer to keep its window moving.
 const BUDGET: usize = 4;
+/// Packets received at once that are not a burst: a request, and the ACK that came with it.
+const FEW: usize = 2;
 
 /// A device in this process.
 pub(crate) struct NetPort {
@@ -62,6 +67,12 @@ pub(crate) struct NetPort {
     pub(super) polled_at: AtomicU64,
     /// Polls that found nothing since one did.
     pub(super) vain_polls: AtomicU32,
+    /// Who else is on the processor of those who poll.
+    pub(super) crowd: Crowd,
+    /// The background thread sees to ACKs that wait, though pollers receive.
+    pub(super) is_watched: AtomicBool,
+    /// The program ends: no ACK waits any more.
+    exits: AtomicBool,
     pub(super) stop: AtomicBool,
 }
 
@@ -76,7 +87,19 @@ pub(crate) struct Work {
 pub(super) struct Token {
     receiver: Receiver,
     work: Option<Work>,
+    /// Queue pairs that have got packets and not been answered for; between drains, those whose ACK waits.
     touched: Vec<Arc<Qp>>,
+    /// Until when the first of these ACKs waits.
+    waits_until: Option<Instant>,
+}
+
+/// Whether ACKs may wait ([`habit`](super::habit)).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Acks {
+    /// Somebody will look after them in time.
+    MayWait,
+    /// All leave.
+    Leave,
 }
 
 impl NetPort {
@@ -88,7 +111,7 @@ impl NetPort {
         let kick = eventfd().map_err(|source| PortError::os("make an eventfd", source))?;
         let counters = Arc::new(Counters::default());
         let new = Self {
-            token: Mutex::new(Token { receiver, work: None, touched: Vec::new() }),
+            token: Mutex::new(Token { receiver, work: None, touched: Vec::new(), waits_until: None }),
             port,
             qps: RwLock::new(HashMap::new()),
             regions: Regions::new(limits::MAX_MR, seed),
@@ -108,6 +131,9 @@ impl NetPort {
             sleeps_until: AtomicU64::new(0),
             polled_at: AtomicU64::new(0),
             vain_polls: AtomicU32::new(0),
+            crowd: Crowd::default(),
+            is_watched: AtomicBool::new(false),
+            exits: AtomicBool::new(false),
             stop: AtomicBool::new(false),
         };
         lock(&new.token).work = Some(new.new_work());
@@ -210,23 +236,33 @@ impl NetPort {
     // --- receiving -------------------------------------------------------------------------------------------
 
     /// Receives and answers, unless somebody else is at it. Returns how many packets that were.
-    pub(crate) fn progress(&self) -> usize {
-        self.token.try_lock().map_or(0, |mut token| self.drain(&mut token))
+    pub(super) fn progress(&self, acks: Acks) -> usize {
+        let Ok(mut token) = self.token.try_lock() else { return 0 };
+        // Asked with the token in hand: who ceases to watch sends what waits with the token in hand, afterwards.
+        let acks = if self.is_watched.load(Ordering::Relaxed) { acks } else { Acks::Leave };
+        self.drain(&mut token, acks)
     }
 
-    /// Receives and answers until nothing is there; returns how many packets that were. For the background thread,
-    /// when the sockets are readable.
-    pub(super) fn drain_all(&self) -> usize {
+    /// Receives and answers until nothing is there; for the background thread, when the sockets are readable. True if
+    /// ACKs wait.
+    pub(super) fn drain_all(&self, acks: Acks) -> bool {
         let mut token = lock(&self.token);
         token.receiver.woken();
-        let mut total = 0;
-        loop {
-            let received = self.drain(&mut token);
-            total += received;
-            if received == 0 || self.stop.load(Ordering::Relaxed) {
-                return total;
-            }
-        }
+        while self.drain(&mut token, acks) > 0 && !self.stop.load(Ordering::Relaxed) {}
+        token.waits_until.is_some()
+    }
+
+    /// Sends the ACKs that have waited long enough, whoever else receives. True if others wait.
+    pub(super) fn send_overdue_acks(&self) -> bool {
+        // Who has the token does the same.
+        let Ok(mut token) = self.token.try_lock() else { return true };
+        self.answer(&mut token, clock::now(), Acks::MayWait);
+        token.waits_until.is_some()
+    }
+
+    /// Sends all ACKs that wait.
+    pub(super) fn send_acks(&self) {
+        self.answer(&mut lock(&self.token), clock::now(), Acks::Leave);
     }
 
     /// The queue pairs that a multicast datagram is for.
@@ -237,17 +273,25 @@ impl NetPort {
     /// Looks at the sockets a last time: a port owner has other processes' packets in there.
     pub(super) fn pass_on(&self) {
         const ROUNDS: usize = 64;
-        if let Ok(mut token) = self.token.try_lock() {
+        const ATTEMPTS: usize = 100;
+        self.exits.store(true, Ordering::Relaxed);
+        for _ in 0..ATTEMPTS {
+            // Not `lock`: a signal handler that exits may have interrupted who has it.
+            let Ok(mut token) = self.token.try_lock() else {
+                std::thread::sleep(Duration::from_micros(10));
+                continue;
+            };
             for _ in 0..ROUNDS {
                 token.receiver.woken();
-                self.drain(&mut token);
+                self.drain(&mut token, Acks::Leave);
             }
+            return;
         }
     }
 
     /// Receives some packets and answers them. Returns how many.
-    fn drain(&self, token: &mut Token) -> usize {
-        let Token { receiver, work, touched } = token;
+    fn drain(&self, token: &mut Token, acks: Acks) -> usize {
+        let Token { receiver, work, touched, .. } = token;
         let Some(work) = work else { return 0 };
         let now = clock::now();
         let mut last: Option<Arc<Qp>> = None;
@@ -312,10 +356,12 @@ impl NetPort {
         for change in self.port.take_changes() {
             self.listeners.tell(change);
         }
-        for qp in touched.drain(..) {
-            qp.untouch();
-            qp.drive(work, |_, _| ());
+        if received > 0 || token.waits_until.is_some_and(|at| at <= now || acks == Acks::Leave) {
+            // A burst is acknowledged at once: its sender keeps more in flight than one message.
+            let acks = if received <= FEW { acks } else { Acks::Leave };
+            self.answer(token, now, acks);
         }
+        let Some(work) = &mut token.work else { return received };
         if self.has_unfinished.swap(false, Ordering::Relaxed) {
             let unfinished = std::mem::take(&mut *lock(&self.unfinished));
             for qpn in unfinished {
@@ -325,6 +371,28 @@ impl NetPort {
             }
         }
         received
+    }
+
+    /// Sends the answers of queue pairs that have got packets.
+    fn answer(&self, token: &mut Token, now: Instant, acks: Acks) {
+        let Token { work: Some(work), touched, waits_until, .. } = token else { return };
+        if touched.is_empty() {
+            return;
+        }
+        let may_wait = acks == Acks::MayWait && !self.exits.load(Ordering::Relaxed);
+        touched.retain(|qp| {
+            let waits = may_wait && qp.lets_ack_wait(now);
+            if !waits {
+                qp.untouch();
+                qp.drive(work, |_, _| ());
+            }
+            waits
+        });
+        *waits_until = match *waits_until {
+            _ if touched.is_empty() => None,
+            Some(at) if at > now => Some(at),
+            _ => Some(now + habit::PATIENCE),
+        };
     }
 
     /// The queue pair has more to send.

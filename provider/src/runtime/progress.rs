@@ -6,8 +6,12 @@
 //! when it has stopped, the thread goes back to waiting for packets. An application that asks for an event is about to
 //! sleep: it ends this at once.
 //!
-//! Some applications poll for a moment and then spin on their memory, waiting for an RDMA WRITE. A packet that is
-//! still there at a look, [`OVERDUE`] after the last poll, is for the thread to take.
+//! Some applications poll for a moment and then spin on their memory, waiting for an RDMA WRITE. A packet that is there
+//! at a look, with no poll since the last one, is for the thread to take.
+//!
+//! An ACK may wait for the application's next request ([`habit`](super::habit)). Who let it wait may be a poll, and the
+//! application then never come back; so polls do so only while the thread looks now and then, and it sends what is
+//! overdue ([`NetPort::is_watched`]). For packets that it takes by itself, the thread waits that short time.
 //!
 //! When nothing happens, nothing wakes up: the thread waits for packets and timers without end.
 
@@ -21,17 +25,19 @@ use std::time::Duration;
 
 use urxe_engine::Instant;
 
-use super::port::NetPort;
-use super::{changes, clock};
+use super::port::{Acks, NetPort};
+use super::{changes, clock, habit};
 
 /// A poll this old says that somebody is polling still.
 const FRESH: Duration = Duration::from_micros(250);
 /// How soon the thread looks whether somebody still polls, and how seldom in the end.
 const FIRST_LOOK: Duration = Duration::from_micros(10);
 const LAST_LOOK: Duration = Duration::from_millis(1);
-/// Who polls does so more often than this, unless the processor was taken away: a packet that has waited so long for a
-/// poll has waited too long.
-const OVERDUE: Duration = Duration::from_micros(5);
+/// How soon it looks again after it saw an ACK wait.
+const SECOND_LOOK: Duration = Duration::from_micros(100);
+/// Who polls does so more often than this, even with the processor taken away by a thread that wakes up for a packet:
+/// in a virtual machine, interrupting a processor that is busy takes 20 µs and more.
+const BUSY: Duration = Duration::from_micros(60);
 /// The share of a processor that the thread asks for at a time: short, so that it gets one at once when it wakes, from
 /// a program that spins as well.
 const SLICE: Duration = Duration::from_micros(100);
@@ -39,10 +45,11 @@ const SLICE: Duration = Duration::from_micros(100);
 impl NetPort {
     /// The application found its completion queue empty: makes progress in its thread.
     pub(crate) fn polled(&self, going_to_sleep: bool) {
-        if self.progress() > 0 {
+        let acks = if going_to_sleep { Acks::Leave } else { Acks::MayWait };
+        if self.progress(acks) > 0 {
             self.vain_polls.store(0, Ordering::Relaxed);
         } else if self.vain_polls.fetch_add(1, Ordering::Relaxed) % PATIENCE == PATIENCE - 1 {
-            thread::yield_now();
+            self.crowd.give_way();
         }
         let now = clock::now();
         if !going_to_sleep {
@@ -95,30 +102,47 @@ pub(crate) fn start(port: Arc<NetPort>) -> std::io::Result<JoinHandle<()>> {
 fn run(port: &NetPort) {
     ask_for_promptness();
     let sockets = port.net().epoll_fd();
+    let mut acks_wait = false;
     while !port.stop.load(Ordering::Acquire) {
         port.run_timers(clock::now());
         if port.has_unfinished() {
-            port.progress();
-        } else if wait(port, &[port.kick_fd(), sockets], None)
-            && !(port.polled_within(OVERDUE) && stand_by(port, sockets))
-        {
-            port.drain_all();
+            port.progress(Acks::Leave);
+            continue;
+        }
+        let readable = wait(port, &[port.kick_fd(), sockets], acks_wait.then_some(habit::PATIENCE));
+        if readable && port.polled_within(BUSY) {
+            stand_by(port, sockets);
+            acks_wait = false;
+        } else if readable || acks_wait {
+            acks_wait = port.drain_all(if readable { Acks::MayWait } else { Acks::Leave });
         }
     }
+    port.send_acks();
 }
 
-/// Leaves packets to an application that polls, until it stops. False if it left some lying.
-fn stand_by(port: &NetPort, sockets: RawFd) -> bool {
+/// Leaves packets to an application that polls, until it stops; takes only those it left lying. No ACK waits afterwards.
+fn stand_by(port: &NetPort, sockets: RawFd) {
+    port.is_watched.store(true, Ordering::Relaxed);
     let mut look = FIRST_LOOK;
+    let mut polled_at = port.polled_at.load(Ordering::Relaxed);
     while port.polled_within(FRESH) && !port.stop.load(Ordering::Acquire) {
         wait(port, &[port.kick_fd()], Some(look));
         port.run_timers(clock::now());
-        if is_readable(sockets) && !port.polled_within(OVERDUE) && is_readable(sockets) {
-            return false;
-        }
+        let mut acks_wait = port.send_overdue_acks();
+        let polled_before = std::mem::replace(&mut polled_at, port.polled_at.load(Ordering::Relaxed));
         look = (look * 2).min(LAST_LOOK);
+        if is_readable(sockets) && (polled_at == polled_before || !port.polled_within(BUSY)) {
+            if polled_at == polled_before {
+                acks_wait = port.drain_all(Acks::MayWait);
+            }
+            look = FIRST_LOOK;
+        }
+        if acks_wait {
+            look = look.min(SECOND_LOOK);
+        }
     }
-    true
+    port.is_watched.store(false, Ordering::Relaxed);
+    port.send_acks();
 }
 
 /// Asks the kernel to let the calling thread run soon after it wakes, and to wake it on time.

@@ -8,6 +8,7 @@ use urxe_wire::Qpn;
 
 use super::async_events::AsyncEvents;
 use super::cq::Cq;
+use super::habit::Habit;
 use super::host::Surroundings;
 use super::port::{NetPort, Work};
 use super::timers::TimerSlot;
@@ -19,7 +20,7 @@ const ROUNDS: usize = 8;
 /// A queue pair.
 pub(crate) struct Qp {
     qpn: Qpn,
-    engine: Mutex<QueuePair<Surroundings>>,
+    inner: Mutex<Inner>,
     port: Arc<NetPort>,
     pub(super) timer: TimerSlot,
     /// It is in the receiving thread's list of those to be answered.
@@ -29,13 +30,29 @@ pub(crate) struct Qp {
     listeners: Mutex<Vec<Arc<AsyncEvents>>>,
 }
 
+struct Inner {
+    engine: QueuePair<Surroundings>,
+    habit: Habit,
+}
+
+/// What an act means for an ACK that waits.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Act {
+    /// A send request is posted, which takes it along.
+    Send,
+    /// A receive request is posted, which does not concern it.
+    Recv,
+    /// It leaves before: in the state that comes it may be forgotten.
+    Other,
+}
+
 impl Qp {
     /// Makes a queue pair and lets packets reach it. `events` are those of its `ibv_qp`.
     pub(crate) fn new(port: &Arc<NetPort>, config: QpConfig<Surroundings>, events: AsyncEvents) -> Arc<Self> {
         let is_xrc_target = config.qp_type == QpType::XrcRecv;
         let qp = Arc::new(Self {
             qpn: config.qpn,
-            engine: Mutex::new(QueuePair::new(config)),
+            inner: Mutex::new(Inner { engine: QueuePair::new(config), habit: Habit::default() }),
             port: Arc::clone(port),
             timer: TimerSlot::default(),
             touched: AtomicBool::new(false),
@@ -58,7 +75,25 @@ impl Qp {
 
     /// Looks at the engine without driving it.
     pub(crate) fn inspect<T>(&self, look: impl FnOnce(&QueuePair<Surroundings>) -> T) -> T {
-        look(&lock(&self.engine))
+        look(&lock(&self.inner).engine)
+    }
+
+    /// Posts send requests, by calls of the engine in `post`, and sends what comes of it.
+    pub(crate) fn post_send<T>(
+        &self,
+        work: &mut Work,
+        post: impl FnOnce(&mut QueuePair<Surroundings>, &mut Io<'_, Surroundings>) -> T,
+    ) -> T {
+        self.turn(work, Act::Send, post)
+    }
+
+    /// Posts receive requests, likewise.
+    pub(crate) fn post_recv<T>(
+        &self,
+        work: &mut Work,
+        post: impl FnOnce(&mut QueuePair<Surroundings>, &mut Io<'_, Surroundings>) -> T,
+    ) -> T {
+        self.turn(work, Act::Recv, post)
     }
 
     /// Lets `act` at the engine, sends what comes of it, and sees to timers and events.
@@ -67,7 +102,17 @@ impl Qp {
         work: &mut Work,
         act: impl FnOnce(&mut QueuePair<Surroundings>, &mut Io<'_, Surroundings>) -> T,
     ) -> T {
-        let mut engine = lock(&self.engine);
+        self.turn(work, Act::Other, act)
+    }
+
+    fn turn<T>(
+        &self,
+        work: &mut Work,
+        kind: Act,
+        act: impl FnOnce(&mut QueuePair<Surroundings>, &mut Io<'_, Surroundings>) -> T,
+    ) -> T {
+        let mut inner = lock(&self.inner);
+        let Inner { engine, habit } = &mut *inner;
         work.sender.speak_for(self.qpn);
         let mut io = Io {
             now: clock::now(),
@@ -75,19 +120,30 @@ impl Qp {
             network: &mut work.sender,
             consumer: &mut work.upcalls,
         };
-        let result = act(&mut engine, &mut io);
-        let mut progress = Progress::More;
-        for _ in 0..ROUNDS {
-            progress = engine.transmit(&mut io);
-            if progress != Progress::More {
-                break;
+        let waits = habit.waits();
+        match kind {
+            Act::Send => habit.answered(io.now),
+            Act::Other if waits => {
+                habit.gave_up();
+                engine.transmit(&mut io);
+            }
+            Act::Recv | Act::Other => {}
+        }
+        let result = act(engine, &mut io);
+        let mut progress = Progress::Idle;
+        if !(kind == Act::Recv && waits && engine.owes_only_ack()) {
+            for _ in 0..ROUNDS {
+                progress = engine.transmit(&mut io);
+                if progress != Progress::More {
+                    break;
+                }
             }
         }
         // Before anybody else may send for this queue pair: packets must not overtake one another.
         work.sender.flush();
         work.upcalls.release();
         let deadline = engine.poll_timeout();
-        drop(engine);
+        drop(inner);
         if let Some(at) = deadline {
             self.port.set_timer(self, at);
         }
@@ -111,7 +167,13 @@ impl Qp {
             return self.drive(work, |engine, io| engine.handle_packet(io, packet, origin));
         }
         let mut io = Io { now, memory: self.port.regions(), network: &mut work.sender, consumer: &mut work.upcalls };
-        lock(&self.engine).handle_packet(&mut io, packet, origin);
+        lock(&self.inner).engine.handle_packet(&mut io, packet, origin);
+    }
+
+    /// Whether an ACK is all that it has to send, and should wait for a request to go with.
+    pub(super) fn lets_ack_wait(&self, now: urxe_engine::Instant) -> bool {
+        let Inner { engine, habit } = &mut *lock(&self.inner);
+        engine.owes_only_ack() && habit.lets_wait(now)
     }
 
     /// Tells the application.

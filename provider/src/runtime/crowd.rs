@@ -1,0 +1,132 @@
+//! Programs that poll, on too few processors.
+//!
+//! A poll in vain now and then offers its processor to others, since the peer may be waiting for this very one. But the
+//! kernel may leave two programs that spin and yield on one processor for many milliseconds while another is idle: each
+//! looks busy, with a warm cache, and none ever sleeps, so that it is never placed anew. Every exchange then waits for two
+//! yields. Who finds somebody else at every yield therefore asks to be moved, which on Linux is to exclude the present
+//! processor from those the thread may run on, and to allow it again.
+
+use std::mem::{MaybeUninit, size_of};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use urxe_engine::Instant;
+
+use super::clock;
+
+/// A yield that takes longer has let somebody else run.
+const ALONE: Duration = Duration::from_micros(3);
+/// Yields in a row that found somebody else before a move: so many, and by chance up to as many again, so that of two
+/// who meet one moves first and the other then finds itself alone.
+const MEETINGS: u32 = 8;
+/// Between moves, at first; as long as somebody is everywhere it doubles, up to the longest.
+const FIRST_REST: Duration = Duration::from_millis(1);
+const LONGEST_REST: Duration = Duration::from_millis(256);
+
+/// Who else is on the processor.
+#[derive(Debug, Default)]
+pub(super) struct Crowd {
+    /// Yields in a row that found somebody else.
+    meetings: AtomicU32,
+    /// No move before, in nanoseconds.
+    rests_until: AtomicU64,
+    /// The next rest, in nanoseconds.
+    rest: AtomicU64,
+}
+
+impl Crowd {
+    /// Offers the processor to others, and goes to another if they are always there.
+    pub(super) fn give_way(&self) {
+        let before = clock::now();
+        thread::yield_now();
+        let now = clock::now();
+        if now.since(before) <= ALONE {
+            self.meetings.store(0, Ordering::Relaxed);
+            self.rest.store(0, Ordering::Relaxed);
+            return;
+        }
+        let meetings = self.meetings.fetch_add(1, Ordering::Relaxed);
+        if meetings >= MEETINGS + chance(now) && now.as_nanos() >= self.rests_until.load(Ordering::Relaxed) {
+            let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+            let rest = self.rest.load(Ordering::Relaxed).clamp(nanos(FIRST_REST), nanos(LONGEST_REST));
+            self.rests_until.store(now.as_nanos() + rest, Ordering::Relaxed);
+            self.rest.store(rest * 2, Ordering::Relaxed);
+            self.meetings.store(0, Ordering::Relaxed);
+            leave_processor();
+        }
+    }
+}
+
+/// A number below [`MEETINGS`] that two processes do not share: from the clock's least significant bits.
+fn chance(now: Instant) -> u32 {
+    u32::try_from((now.as_nanos() >> 2) % u64::from(MEETINGS)).unwrap_or_default()
+}
+
+/// Moves the calling thread to another processor, if it may run on any other.
+fn leave_processor() {
+    let mut allowed = MaybeUninit::<libc::cpu_set_t>::zeroed();
+    // SAFETY: a set of the size given. Where the machine has more processors than it can name, this fails.
+    let got = unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), allowed.as_mut_ptr()) };
+    // SAFETY: all-zero bytes are an empty set.
+    let allowed = unsafe { allowed.assume_init() };
+    // SAFETY: no pointers.
+    let Ok(present) = usize::try_from(unsafe { libc::sched_getcpu() }) else { return };
+    let bits = 8 * size_of::<libc::cpu_set_t>();
+    // SAFETY: a set; the index is within it.
+    if got != 0 || present >= bits || unsafe { libc::CPU_COUNT(&allowed) } < 2 {
+        return;
+    }
+    let mut others = allowed;
+    // SAFETY: as above.
+    unsafe { libc::CPU_CLR(present, &mut others) };
+    // SAFETY: sets of the size given. Fails only if all of these processors have just been taken away.
+    unsafe {
+        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const others);
+        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const allowed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn allowed() -> libc::cpu_set_t {
+        let mut set = MaybeUninit::<libc::cpu_set_t>::zeroed();
+        // SAFETY: a set of the size given, zeroed.
+        unsafe {
+            assert_eq!(libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), set.as_mut_ptr()), 0);
+            set.assume_init()
+        }
+    }
+
+    #[test]
+    fn a_move_leaves_the_allowed_processors_as_they_were() {
+        let before = allowed();
+        leave_processor();
+        // SAFETY: two sets.
+        assert!(unsafe { libc::CPU_EQUAL(&before, &allowed()) });
+    }
+
+    #[test]
+    fn a_thread_with_one_processor_stays() {
+        thread::spawn(|| {
+            let before = allowed();
+            let mut one = before;
+            for processor in 0..8 * size_of::<libc::cpu_set_t>() {
+                // SAFETY: within the set.
+                if unsafe { libc::CPU_ISSET(processor, &before) && libc::CPU_COUNT(&one) > 1 } {
+                    // SAFETY: as above.
+                    unsafe { libc::CPU_CLR(processor, &mut one) };
+                }
+            }
+            // SAFETY: a set of the size given.
+            assert_eq!(unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const one) }, 0);
+            leave_processor();
+            // SAFETY: two sets.
+            assert!(unsafe { libc::CPU_EQUAL(&one, &allowed()) });
+        })
+        .join()
+        .unwrap();
+    }
+}
