@@ -1,0 +1,196 @@
+//! ACKs that wait for the application's next request leave in time, whatever the application does instead.
+//!
+//! Each test makes the target a habitual answerer, so that ACKs wait, and then has it do something else after a message.
+//! Its peer has no retries: an ACK that never leaves is a failed request.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use urxe_ffi::verbs as v;
+use urxe_tests::in_world;
+use urxe_tests::verbs::child::{Child, Parent};
+use urxe_tests::verbs::{Change, Context, End, Mr, Op, Options, RecvWr, SendWr, Status};
+
+/// Exchanges that make a habit.
+const EXCHANGES: u64 = 1000;
+/// Times that the habit is broken, where the target lives on.
+const ROUNDS: u64 = 5;
+
+/// A timeout of 4.3 s, which no load exceeds, and no second try.
+fn options() -> Options {
+    Options { timeout: 20, retry_cnt: 0, ..Options::default() }
+}
+
+/// One end of the exchange.
+struct Player {
+    end: End,
+    memory: Mr,
+}
+
+impl Player {
+    fn new() -> Result<Self> {
+        let end = End::new(&Context::open()?, &options())?;
+        let memory = end.region(64)?;
+        end.init(&options())?;
+        let player = Self { end, memory };
+        for _ in 0..8 {
+            player.post_recv()?;
+        }
+        Ok(player)
+    }
+
+    fn number(&self) -> [u64; 1] {
+        [u64::from(self.end.qp.number())]
+    }
+
+    fn connect(&self, [number]: [u64; 1]) -> Result<()> {
+        self.end.ready_to_receive(u32::try_from(number)?, self.end.gid(&options())?, &options())?;
+        self.end.ready_to_send(&options())
+    }
+
+    fn post_recv(&self) -> Result<()> {
+        Ok(self.end.qp.post_recv(&RecvWr::new(0, &[self.memory.sge(0, 8)]))?)
+    }
+
+    /// Sends a message and waits for its ACK.
+    fn send(&self) -> Result<()> {
+        let wc = self.end.complete(&SendWr::new(Op::Send, &[self.memory.sge(8, 8)]))?;
+        ensure!(wc.status == Status::SUCCESS, "{wc:?}");
+        Ok(())
+    }
+
+    fn receive(&self) -> Result<()> {
+        self.end.recv_cq.next()?;
+        self.post_recv()
+    }
+}
+
+/// Answers messages at once, and after each [`EXCHANGES`] and one message more does `instead`.
+fn answer(
+    parent: &mut Parent,
+    rounds: u64,
+    mut instead: impl FnMut(&Player, &mut Parent) -> Result<()>,
+) -> Result<()> {
+    let player = Player::new()?;
+    parent.send(&player.number())?;
+    player.connect(parent.receive()?)?;
+    parent.send(&[0])?;
+    for _ in 0..rounds {
+        for _ in 0..EXCHANGES {
+            player.receive()?;
+            player.send()?;
+        }
+        player.end.recv_cq.next()?;
+        instead(&player, parent)?;
+        // The receive WQE of that message.
+        player.post_recv()?;
+    }
+    Ok(())
+}
+
+/// Plays with a target that is going to do something else, until which the last message of each round must be
+/// acknowledged.
+fn exchange(rounds: u64, target: impl FnOnce(&mut Parent) -> Result<()>) -> Result<()> {
+    let mut target = Child::fork(target)?;
+    let player = Player::new()?;
+    player.connect(target.receive()?)?;
+    target.send(&player.number())?;
+    target.receive::<1>()?;
+    for round in 0..rounds {
+        for _ in 0..EXCHANGES {
+            player.send()?;
+            player.receive()?;
+        }
+        player.send().with_context(|| format!("the last message of round {round}"))?;
+        // It may be gone already.
+        let _ = target.send(&[round]);
+    }
+    target.finish()
+}
+
+#[test]
+fn the_target_sleeps() {
+    in_world(|| {
+        exchange(ROUNDS, |parent| answer(parent, ROUNDS, |_, parent| parent.receive::<1>().map(drop)))
+    });
+}
+
+/// So does a program that waits for an RDMA WRITE, or for something else.
+#[test]
+fn the_target_spins_without_polling() {
+    in_world(|| {
+        exchange(ROUNDS, |parent| {
+            answer(parent, ROUNDS, |_, parent| {
+                let until = Instant::now() + Duration::from_millis(50);
+                while Instant::now() < until {
+                    std::hint::spin_loop();
+                }
+                parent.receive::<1>().map(drop)
+            })
+        })
+    });
+}
+
+#[test]
+fn the_target_goes_on_polling() {
+    in_world(|| {
+        exchange(ROUNDS, |parent| {
+            answer(parent, ROUNDS, |player, parent| {
+                let until = Instant::now() + Duration::from_millis(50);
+                while Instant::now() < until {
+                    ensure!(player.end.send_cq.poll(1)?.is_empty());
+                }
+                parent.receive::<1>().map(drop)
+            })
+        })
+    });
+}
+
+#[test]
+fn the_target_asks_for_an_event() {
+    in_world(|| {
+        exchange(ROUNDS, |parent| {
+            answer(parent, ROUNDS, |player, parent| {
+                player.end.recv_cq.arm(false)?;
+                parent.receive::<1>().map(drop)
+            })
+        })
+    });
+}
+
+/// In the states that come then there are no ACKs.
+#[test]
+fn the_target_ends_the_connection() {
+    in_world(|| {
+        for state in [v::IBV_QPS_ERR, v::IBV_QPS_RESET] {
+            exchange(1, |parent| {
+                answer(parent, 1, |player, parent| {
+                    player.end.qp.modify(&Change::to(state))?;
+                    parent.receive::<1>()?;
+                    // Takes receive requests again.
+                    player.end.qp.modify(&Change::to(v::IBV_QPS_RESET))?;
+                    player.end.init(&options())
+                })
+            })?;
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn the_target_destroys_the_queue_pair() {
+    in_world(|| {
+        exchange(1, |parent| {
+            answer(parent, 1, |player, parent| {
+                player.end.qp.destroy()?;
+                parent.receive::<1>()?;
+                std::process::exit(0)
+            })
+        })
+    });
+}
+
+#[test]
+fn the_target_exits() {
+    in_world(|| exchange(1, |parent| answer(parent, 1, |_, _| std::process::exit(0))));
+}
