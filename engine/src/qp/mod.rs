@@ -463,9 +463,7 @@ impl<H: Host> QueuePair<H> {
             && self.requester.has_short_output(self.attr.path_mtu);
         let Some(route) = &self.route else { return Progress::Idle };
         // If it fails, that counts below: the ACK is of a message that was received.
-        if request_first
-            && self.requester.transmit(&self.config, &self.attr, route, io, true) == Progress::Blocked
-        {
+        if request_first && self.requester.transmit(&self.config, &self.attr, route, io, true) == Progress::Blocked {
             return Progress::Blocked;
         }
         let posted = self.rq.len();
