@@ -9,7 +9,7 @@ use urxe_engine::mw::TableError;
 use urxe_engine::{Bind, BindError, Denied, Fault, Key, Memory, Pd, Refusal, Region, RegionTable, WindowType};
 use urxe_wire::Qpn;
 
-use super::guard;
+use super::{guard, mapping};
 use crate::observe;
 
 /// All regions and memory windows of a device. Read by every packet, changed by registration.
@@ -116,10 +116,10 @@ impl Memory for Regions {
         unsafe { guard::fetch_add(at, add) }
     }
 
-    fn flush(&self, _at: u64, _length: u64, persistent: bool) -> Result<(), Fault> {
-        // No region is registered for persistence.
+    /// Only a region of a file can be registered for persistence; there it takes as long as the disk does.
+    fn flush(&self, at: u64, length: u64, persistent: bool) -> Result<(), Fault> {
         if persistent {
-            return Err(Fault);
+            mapping::persist(at, length).map_err(|_| Fault)?;
         }
         // Processors keep their caches coherent: what is stored in order is seen in order.
         fence(Ordering::SeqCst);
@@ -142,5 +142,19 @@ impl Memory for Regions {
 
     fn refused(&self, denied: &Denied, region: Option<&Region>) {
         observe::refused(denied, region);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flushing_needs_memory_that_is_there() {
+        let regions = Regions::new(1, 1);
+        let on_stack = 0_u64;
+        let at = (&raw const on_stack) as u64;
+        assert!(regions.flush(at, 8, false).is_ok() && regions.flush(at, 8, true).is_ok());
+        assert!(regions.flush(0x10, 8, true).is_err());
     }
 }

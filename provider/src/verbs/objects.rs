@@ -92,7 +92,8 @@ const REGION_ACCESS: u32 = v::IBV_ACCESS_LOCAL_WRITE
     | v::IBV_ACCESS_ZERO_BASED
     | v::IBV_ACCESS_HUGETLB
     | v::IBV_ACCESS_ON_DEMAND
-    | Access::FLUSH_GLOBAL.bits();
+    | Access::FLUSH_GLOBAL.bits()
+    | Access::FLUSH_PERSISTENT.bits();
 
 /// Optional rights: bits 20 to 29 (`ibv_reg_mr(3)`).
 const OPTIONAL_ACCESS: u32 = 0x3ff0_0000;
@@ -111,8 +112,8 @@ impl Registration {
     /// The region it would be, without its key.
     ///
     /// # Errors
-    /// As the kernel's: EINVAL for a length that wraps around, unknown rights, or a remote right to change
-    /// what may not be changed locally (`ib_check_mr_access`); EFAULT for memory that is not there, or read-only where
+    /// As the kernel's: EINVAL for a length that wraps around, unknown rights, a remote right to change what may not be
+    /// changed locally (`ib_check_mr_access`), or persistence of what does not last; EFAULT for memory that is not there, or read-only where
     /// writing is asked for, unless its pages are to be looked for on demand only.
     pub(crate) fn region(&self, pd: Pd) -> Result<Region, Errno> {
         let access = self.access & !OPTIONAL_ACCESS;
@@ -131,6 +132,14 @@ impl Registration {
         if !access.contains(Access::ON_DEMAND) {
             maps::check(self.address, self.length, access.intersects(Access::ANY_WRITE))
                 .map_err(|error| reasons::region_memory(self.address, self.length, error))?;
+        }
+        // As the kernel's rxe refuses it for what is no persistent memory (`rxe_mr_init_user`).
+        if access.contains(Access::FLUSH_PERSISTENT) && !maps::is_persistent(self.address, self.length) {
+            return Err(reasons::wrong(
+                EINVAL,
+                "IBV_ACCESS_FLUSH_PERSISTENT is for memory that lasts",
+                "map a file with MAP_SHARED, not on tmpfs; or leave the right out",
+            ));
         }
         let (length, host) = (self.length, self.address);
         Ok(Region { key: Key(0), pd, access, iova, length, host, kind: RegionKind::Memory })

@@ -70,6 +70,7 @@ pub(crate) fn device(context: &Context) -> v::ibv_device_attr {
 
 /// Capabilities that the headers of rdma-core 44 have no names for (`ib_user_verbs.h`, 6.2).
 const FLUSH_GLOBAL: u64 = 1 << 38;
+const FLUSH_PERSISTENT: u64 = 1 << 39;
 const ATOMIC_WRITE: u64 = 1 << 40;
 
 /// `IBV_PCI_ATOMIC_OPERATION_8_BYTE_SIZE_SUP`.
@@ -77,7 +78,8 @@ const EIGHT_BYTES: u16 = 1 << 1;
 
 /// What `ibv_query_device_ex` says besides; the fields not named here stay 0, which is "not supported".
 pub(crate) fn extended(answer: &mut v::ibv_device_attr_ex) {
-    answer.device_cap_flags_ex = u64::from(answer.orig_attr.device_cap_flags) | FLUSH_GLOBAL | ATOMIC_WRITE;
+    answer.device_cap_flags_ex =
+        u64::from(answer.orig_attr.device_cap_flags) | FLUSH_GLOBAL | FLUSH_PERSISTENT | ATOMIC_WRITE;
     answer.phys_port_cnt_ex = 1;
     // Atomics are the processor's own.
     answer.pci_atomic_caps.fetch_add = EIGHT_BYTES;

@@ -45,7 +45,7 @@ impl<T> Handle<T> {
     ///
     /// # Safety
     /// `raw` is null or an object that `destroy` destroys, and that nobody else will.
-    pub(super) unsafe fn new(raw: *mut T, destroy: unsafe extern "C" fn(*mut T) -> c_int) -> Result<Self, Errno> {
+    pub unsafe fn new(raw: *mut T, destroy: unsafe extern "C" fn(*mut T) -> c_int) -> Result<Self, Errno> {
         if raw.is_null() { Err(Errno::last()) } else { Ok(Self { raw: AtomicPtr::new(raw), destroy }) }
     }
 
