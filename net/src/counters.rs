@@ -40,6 +40,8 @@ counters! {
     forwarded_out,
     /// Datagrams that came through our mailbox.
     forwarded_in,
+    /// Requests for a service that nobody on this host had when they came.
+    early_requests,
     /// Flow sockets opened.
     flows_opened,
     /// Flow sockets closed: idle when room was needed, or their sender talks to another process now.

@@ -38,6 +38,7 @@ pub mod registry;
 pub mod route;
 pub mod service;
 
+mod early;
 mod fd;
 mod flow;
 mod forward;

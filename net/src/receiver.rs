@@ -10,6 +10,7 @@ use urxe_wire::{Qpn, icrc};
 use crate::change::Watch;
 use crate::counters::add_alone;
 use crate::datagram::{Datagram, dest_qpn, group_of};
+use crate::early::EarlyRequests;
 use crate::error::PortError;
 use crate::fd::{Fd, FdSet};
 use crate::flow::{FlowTable, PeerCache};
@@ -57,6 +58,7 @@ pub struct Receiver {
     flows: FlowTable,
     peers: PeerCache,
     forwarder: Forwarder,
+    early: EarlyRequests,
     timer: Fd,
     buffer: Box<[u8]>,
     /// The UDP sockets that delivered last, the latest first.
@@ -82,16 +84,16 @@ struct Call<'a> {
 }
 
 /// What is known of a datagram besides its bytes.
-#[derive(Clone, Copy)]
-struct Meta {
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Meta {
     /// Index of the local address.
-    index: usize,
-    local: SocketAddr,
-    peer: SocketAddr,
-    tclass: u8,
-    hop_limit: u8,
-    segment: usize,
-    first: u16,
+    pub(crate) index: usize,
+    pub(crate) local: SocketAddr,
+    pub(crate) peer: SocketAddr,
+    pub(crate) tclass: u8,
+    pub(crate) hop_limit: u8,
+    pub(crate) segment: usize,
+    pub(crate) first: u16,
 }
 
 /// What to do with a packet for another process.
@@ -118,6 +120,7 @@ impl Receiver {
             flows: FlowTable::new(descriptor_share()),
             peers: PeerCache::new(),
             forwarder: Forwarder::new(),
+            early: EarlyRequests::default(),
             timer: timer.map_err(|e| PortError::os("create a timer", e))?,
             buffer: vec![0; BUFFER].into_boxed_slice(),
             hot: [None; 2],
@@ -198,6 +201,7 @@ impl Receiver {
                     self.vacate(seat);
                     self.take_seat(seat, call.port);
                 }
+                Token::Early => self.look_for_listeners(call),
                 Token::Timer => {
                     timer_arm(self.timer.as_raw_fd(), 0);
                     for seat in 0..self.seats.len() {
@@ -431,6 +435,12 @@ impl Receiver {
                 let outcome = forward(&mut self.forwarder, call.port, meta, index, false, mailbox, packet);
                 let counter = match outcome {
                     Forwarded::Sent => Some(&counters.forwarded_out),
+                    Forwarded::Unknown
+                        if matches!(mailbox, Mailbox::Service(..))
+                            && self.early.keep(call.port.fds(), mailbox, meta, index, packet) =>
+                    {
+                        Some(&counters.early_requests)
+                    }
                     // It is told so from here.
                     Forwarded::Unknown => None,
                     // The sender will try again.
@@ -505,6 +515,33 @@ impl Receiver {
             call.delivered += packets;
         }
         packets > 0
+    }
+
+    /// Passes requests on whose service somebody has by now; delivers, to be refused, those that nobody will have.
+    fn look_for_listeners(&mut self, call: &mut Call<'_>) {
+        let counters = call.port.counters();
+        let Self { early, forwarder, .. } = self;
+        let refused = early.look(|early| {
+            let outcome = forward(forwarder, call.port, early.meta, early.index, false, early.to, &early.packet);
+            let counter = match outcome {
+                Forwarded::Unknown => return false,
+                Forwarded::Sent => &counters.forwarded_out,
+                // The sender will try again.
+                Forwarded::Full => &counters.drop_forward_full,
+                Forwarded::Refused => &counters.drop_forward_refused,
+            };
+            add_alone(counter, 1);
+            true
+        });
+        for early in refused {
+            let Meta { index, local, peer, tclass, hop_limit, .. } = early.meta;
+            let flow = self.peers.flow(index, local, peer);
+            let (payload, expected_id) = (&*early.packet, early.index);
+            (call.deliver)(Datagram { local, peer, tclass, hop_limit, expected_id, flow, payload });
+            add_alone(&counters.rx_packets, 1);
+            add_alone(&counters.rx_bytes, payload.len());
+            call.delivered += 1;
+        }
     }
 
     fn accept(&mut self, index: usize) {

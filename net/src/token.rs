@@ -23,6 +23,8 @@ pub(crate) enum Token {
     Group(usize),
     /// The socket that tells of changes.
     Change,
+    /// The timer of early requests.
+    Early,
 }
 
 impl Token {
@@ -37,6 +39,7 @@ impl Token {
             Self::Timer => (7, 0, 0),
             Self::Group(slot) => (8, slot, 0),
             Self::Change => (9, 0, 0),
+            Self::Early => (10, 0, 0),
         };
         // Seats and slots are below 2^24, being descriptors.
         kind << 56 | (index as u64) << 32 | u64::from(fd.cast_unsigned())
@@ -56,6 +59,7 @@ impl Token {
             7 => Some(Self::Timer),
             8 => Some(Self::Group(index)),
             9 => Some(Self::Change),
+            10 => Some(Self::Early),
             _ => None,
         }
     }
@@ -77,6 +81,7 @@ mod tests {
             Token::Timer,
             Token::Group(4),
             Token::Change,
+            Token::Early,
         ] {
             assert_eq!(Token::unpack(token.pack()), Some(token));
         }

@@ -471,6 +471,7 @@ impl State {
         address.set_port(port);
         let id = self.id(handle)?;
         (id.src, id.device, id.claims, id.state) = (Some(address), device, claims, Phase::AddrBound);
+        id.bound_at = Some(clock::now());
         Ok(())
     }
 

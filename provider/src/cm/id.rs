@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use urxe_engine::Instant;
 use urxe_net::{Gid, Service};
 use urxe_wire::cm::{CommId, ServiceId};
 
@@ -76,6 +77,8 @@ pub(crate) struct Id {
     pub(crate) dst: Option<SocketAddr>,
     /// Which device.
     pub(crate) device: Option<usize>,
+    /// When it took its port.
+    pub(crate) bound_at: Option<Instant>,
     /// Names that keep others from the port.
     pub(crate) claims: Vec<Service>,
     pub(crate) reuse: bool,
@@ -107,6 +110,7 @@ impl Id {
             src: None,
             dst: None,
             device: None,
+            bound_at: None,
             claims: Vec::new(),
             reuse: false,
             v6_only: false,

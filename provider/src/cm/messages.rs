@@ -1,6 +1,8 @@
 //! What peers say, turned into the application's events (the kernel's `cma_ib_handler` and `cma_sidr_rep_handler`).
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use urxe_engine::Instant;
 use urxe_engine::cm::{Ends, Event as CmEvent, Verdict};
@@ -12,6 +14,9 @@ use super::event::{Address, ConnParam, Event, Kind, Param, UdParam};
 use super::id::{IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_RECV, Id, State as Phase};
 use super::{Device, State};
 
+/// Between taking a port and listening at it nothing happens but the processor's being taken away.
+const SOON: Duration = Duration::from_secs(1);
+
 impl State {
     /// A message has come.
     pub(super) fn handle_message(&mut self, index: usize, now: Instant, local: Gid, peer: Gid, mad: &CmMad) {
@@ -20,10 +25,17 @@ impl State {
         let Some(device) = devices.get_mut(index) else { return };
         let Device { cm, shared, names, .. } = device;
         let mut decide = |message: &Message| {
-            let Some((listener, _, _)) = listener_for(ids, message, local) else { return Verdict::Refuse };
-            let Some(id) = ids.get_mut(&listener).filter(|id| id.backlog > 0) else { return Verdict::Ignore };
+            let Some((listener, id)) = addressee(ids, message, local) else { return Verdict::Refuse };
+            match id.state {
+                Phase::Listen if id.backlog > 0 => {}
+                // Whoever has just taken a port is about to listen at it: the request comes again.
+                Phase::AddrBound if id.bound_at.is_none_or(|at| now.since(at) > SOON) => return Verdict::Refuse,
+                _ => return Verdict::Ignore,
+            }
             let Ok(qpn) = shared.port().net().alloc_qpn() else { return Verdict::Ignore };
-            id.backlog -= 1;
+            if let Some(id) = ids.get_mut(&listener) {
+                id.backlog -= 1;
+            }
             let [high, ..] = random.to_ne_bytes();
             let comm = CommId(u32::from(high) << 24 | qpn.get());
             // Until its own id is made, the connection has its listener's.
@@ -196,33 +208,31 @@ impl State {
     }
 }
 
-/// Who listens for a request that came to `local`: its handle, the request's header and service.
-fn listener_for(
-    ids: &std::collections::HashMap<u32, Id>,
-    message: &Message,
-    local: Gid,
-) -> Option<(u32, IpHeader, u64)> {
+/// Who has the port that a request which came to `local` is for, and maybe listens at it.
+fn addressee<'a>(ids: &'a HashMap<u32, Id>, message: &Message, local: Gid) -> Option<(u32, &'a Id)> {
     let (service_id, private_data) = match message {
         Message::Req(req) => (req.service_id, &req.private_data[..]),
         Message::SidrReq(req) => (req.service_id, &req.private_data[..]),
         _ => return None,
     };
-    let header = IpHeader::parse(private_data.first_chunk()?)?;
+    let to = IpHeader::parse(private_data.first_chunk()?)?.addresses.dst();
     let (space, port) = ServiceId(service_id).parts()?;
     // The addresses in there must be those that it travelled between, as the kernel's `validate_net_dev` has it.
-    if urxe_net::gid_of(header.addresses.dst()) != local {
+    if urxe_net::gid_of(to) != local {
         return None;
     }
     let fits = |id: &Id| {
         let Some(src) = id.src else { return false };
-        id.state == Phase::Listen
+        matches!(id.state, Phase::Listen | Phase::AddrBound)
             && id.space.number() == space
             && src.port() == port
             && match src.ip() {
-                ip if !ip.is_unspecified() => ip == header.addresses.dst(),
-                ip if ip.is_ipv4() => header.addresses.dst().is_ipv4(),
-                _ => header.addresses.dst().is_ipv6() || !id.v6_only,
+                ip if !ip.is_unspecified() => ip == to,
+                ip if ip.is_ipv4() => to.is_ipv4(),
+                _ => to.is_ipv6() || !id.v6_only,
             }
     };
-    ids.iter().find(|(_, id)| fits(id)).map(|(handle, _)| (*handle, header, service_id))
+    let candidates = ids.iter().filter(|(_, id)| fits(id));
+    // Several may share a port (`RDMA_OPTION_ID_REUSEADDR`), one of them may listen.
+    candidates.max_by_key(|(_, id)| id.state == Phase::Listen).map(|(handle, id)| (*handle, id))
 }
