@@ -97,7 +97,7 @@ stress: setup build ## threads that share queue pairs and a completion queue, fo
 pyverbs: build ## rdma-core's own tests, from its source package; PYVERBS_TESTS=.../tests takes a copy you have
 	@scripts/install-packages $(PYVERBS_PACKAGES)
 	tests=$$(conformance/pyverbs/fetch-tests $(TARGET_DIR)/conformance/rdma-core) && \
-	    conformance/machine $(BIN_DIR) conformance/pyverbs/run --tests "$$tests" --out $(TARGET_DIR)/conformance/pyverbs.tsv
+	    conformance/machine $(BIN_DIR) conformance/own-sysfs conformance/pyverbs/run --tests "$$tests" --out $(TARGET_DIR)/conformance/pyverbs.tsv
 
 .PHONY: interop
 interop: build ## urxe and the Linux kernel's rxe, in both roles: every case as a table

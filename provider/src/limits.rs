@@ -8,6 +8,9 @@ pub(crate) const MAX_QP_WR: u32 = 32768;
 pub(crate) const MAX_SGE: u32 = 32;
 /// Bytes of inline data.
 pub(crate) const MAX_INLINE: u32 = 1024;
+/// Bytes of inline data that a queue pair has without being asked: as on the kernel's rxe, what one scatter/gather
+/// element takes (rdma-core's rdma_xclient sends so many).
+pub(crate) const LEAST_INLINE: u32 = 16;
 /// Shared receive queues in a process.
 pub(crate) const MAX_SRQ: u32 = 65536;
 /// Work requests in a shared receive queue.

@@ -46,8 +46,6 @@ const OPS: ContextOps = ContextOps {
     alloc_parent_domain: Some(domain::alloc_parent_domain),
     query_rt_values: Some(misc::query_rt_values),
     query_qp_data_in_order: Some(misc::query_qp_data_in_order),
-    query_ece: Some(misc::query_ece),
-    set_ece: Some(misc::set_ece),
     create_cq: Some(cq::create_cq),
     create_cq_ex: Some(cq_ex::create_cq_ex),
     poll_cq: Some(cq::poll_cq),

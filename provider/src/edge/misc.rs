@@ -6,7 +6,6 @@ use urxe_ffi::verbs as v;
 
 use super::context::shared;
 use super::number;
-use crate::kernel::Errno;
 use crate::runtime::clock;
 
 /// The clock of completion timestamps (`ibv_query_rt_values_ex(3)`): ticks are nanoseconds.
@@ -35,28 +34,4 @@ pub(super) unsafe extern "C" fn query_qp_data_in_order(
     _flags: u32,
 ) -> c_int {
     0
-}
-
-/// There are no connection options (`ibv_query_ece(3)`: a provider without any says 0).
-pub(super) unsafe extern "C" fn query_ece(_qp: *mut v::ibv_qp, ece: *mut v::ibv_ece) -> c_int {
-    number(|| {
-        // SAFETY: the caller's room.
-        unsafe { ece.write(v::ibv_ece { vendor_id: 0, options: 0, comp_mask: 0 }) };
-        Ok(())
-    })
-}
-
-/// Only "none" can be set.
-pub(super) unsafe extern "C" fn set_ece(_qp: *mut v::ibv_qp, ece: *mut v::ibv_ece) -> c_int {
-    number(|| {
-        // SAFETY: the caller's options.
-        let ece = unsafe { &*ece };
-        if ece.comp_mask != 0 {
-            return Err(Errno(libc::EINVAL));
-        }
-        if ece.vendor_id != 0 || ece.options != 0 {
-            return Err(Errno(libc::EOPNOTSUPP));
-        }
-        Ok(())
-    })
 }

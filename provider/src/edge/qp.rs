@@ -116,6 +116,9 @@ unsafe fn create(ibv_context: *mut v::ibv_context, attr: &mut v::ibv_qp_init_att
     }
     // What a type has no use for is not looked at, as in the kernel's `create_qp` (uverbs_cmd.c).
     let (sends, receives) = (qp_type != QpType::XrcRecv, !matches!(qp_type, QpType::XrcSend | QpType::XrcRecv));
+    // An application that names a protection domain for an XRC target finds it in there, of no meaning (libibverbs'
+    // `set_qp` of cmd_qp.c): librdmacm creates the SRQs in it.
+    let named_pd = if attr.comp_mask & v::IBV_QP_INIT_ATTR_PD != 0 { attr.pd } else { ptr::null_mut() };
     if !sends {
         (attr.pd, attr.send_cq, attr.cap) = (ptr::null_mut(), ptr::null_mut(), NO_QUEUES);
     }
@@ -180,7 +183,7 @@ unsafe fn create(ibv_context: *mut v::ibv_context, attr: &mut v::ibv_qp_init_att
     let ibv = verbs.public_mut();
     ibv.context = ibv_context;
     ibv.qp_context = attr.qp_context;
-    ibv.pd = attr.pd;
+    ibv.pd = named_pd;
     ibv.send_cq = attr.send_cq;
     ibv.recv_cq = attr.recv_cq;
     ibv.srq = attr.srq;

@@ -61,7 +61,7 @@ pub(super) unsafe extern "C" fn create_srq_ex(
         if attr.comp_mask >= v::IBV_SRQ_INIT_ATTR_RESERVED {
             return Err(Errno(libc::EOPNOTSUPP));
         }
-        if !given(v::IBV_SRQ_INIT_ATTR_PD) {
+        if !given(v::IBV_SRQ_INIT_ATTR_PD) || attr.pd.is_null() {
             return Err(EINVAL);
         }
         let srq_type = if given(v::IBV_SRQ_INIT_ATTR_TYPE) { attr.srq_type } else { v::IBV_SRQT_BASIC };

@@ -167,7 +167,8 @@ pub(crate) fn queue_sizes(cap: &v::ibv_qp_cap, has_recv_queue: bool) -> Result<Q
         max_recv_wr: if has_recv_queue { cap.max_recv_wr.max(1) } else { 0 },
         max_send_sge: cap.max_send_sge.max(1),
         max_recv_sge: if has_recv_queue { cap.max_recv_sge.max(1) } else { 0 },
-        max_inline_data: cap.max_inline_data,
+        // Room that a list of addresses would take in a card's queue is room for data: programs count on it.
+        max_inline_data: cap.max_inline_data.max(limits::LEAST_INLINE),
     })
 }
 
