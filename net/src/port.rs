@@ -18,7 +18,7 @@ use crate::multicast::{Groups, Membership};
 use crate::receiver::Receiver;
 use crate::registry::{Registry, block_of};
 use crate::route::{Destination, Route, TxPool};
-use crate::service::Mailbox;
+use crate::service::{Mailbox, Services};
 use crate::token::Token;
 use crate::udp::{bind_owner, receive_buffer};
 
@@ -37,6 +37,7 @@ pub struct Port {
     registry: Registry,
     routes: Mutex<TxPool>,
     groups: Groups,
+    services: Arc<Services>,
     counters: Counters,
     receive_buffer: usize,
     headers: AtomicBool,
@@ -58,6 +59,7 @@ impl Port {
             registry: Registry::new(limit),
             routes: Mutex::new(TxPool::new(limit, interface.index())),
             groups: Groups::default(),
+            services: Arc::default(),
             index: interface.index(),
             interface: RwLock::new(Arc::new(interface)),
             changes: Mutex::default(),
@@ -224,10 +226,16 @@ impl Port {
         &self.fds
     }
 
-    /// Whether a datagram to QP1 for this mailbox is for this process. What a service's own mailbox is for comes back
-    /// through it, which nobody need know.
+    pub(crate) fn services(&self) -> &Arc<Services> {
+        &self.services
+    }
+
+    /// Whether a datagram to QP1 for this mailbox is for this process.
     pub(crate) fn owns_mailbox(&self, mailbox: Mailbox) -> bool {
-        matches!(mailbox, Mailbox::Block(block) if self.registry.owns(block))
+        match mailbox {
+            Mailbox::Block(block) => self.registry.owns(block),
+            Mailbox::Service(..) => self.services.contains(mailbox),
+        }
     }
 
     /// Whether a packet to `qpn` is delivered here. Packets of the GSI and of multicast are for whoever gets them.

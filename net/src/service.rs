@@ -5,10 +5,12 @@
 //! an id that its receiver chose; those ids are QPNs of the receiver's blocks in their low 24 bits, so that they lead
 //! to the block's mailbox.
 
+use std::collections::HashSet;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixDatagram};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use urxe_wire::Qpn;
 use urxe_wire::cm::{CmMad, Message};
@@ -20,7 +22,7 @@ use crate::registry::{NAME_PREFIX, block_of, mailbox_name};
 use crate::token::Token;
 
 /// A name for datagrams of other processes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Mailbox {
     /// That of a QPN's block.
     Block(u16),
@@ -57,7 +59,29 @@ impl Mailbox {
 /// A service id on an address, which nobody else on this host has while this lives.
 #[derive(Debug)]
 pub struct Service {
-    _mailbox: Fd,
+    name: Mailbox,
+    services: Arc<Services>,
+    _socket: Fd,
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        self.services.lock().remove(&self.name);
+    }
+}
+
+/// The services of this process: what is for them need not go through their mailboxes, which hold few datagrams.
+#[derive(Debug, Default)]
+pub(crate) struct Services(Mutex<HashSet<Mailbox>>);
+
+impl Services {
+    fn lock(&self) -> MutexGuard<'_, HashSet<Mailbox>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn contains(&self, name: Mailbox) -> bool {
+        self.lock().contains(&name)
+    }
 }
 
 impl Port {
@@ -66,10 +90,11 @@ impl Port {
     /// # Errors
     /// `AddrInUse` if somebody has it; what else the system refuses.
     pub fn serve(&self, service_id: u64, gid: Gid) -> io::Result<Service> {
-        let socket = UnixDatagram::bind_addr(&Mailbox::Service(service_id, gid).name()?)?;
-        let mailbox = self.fds().adopt(socket)?;
-        let fd = mailbox.as_raw_fd();
+        let name = Mailbox::Service(service_id, gid);
+        let socket = self.fds().adopt(UnixDatagram::bind_addr(&name.name()?)?)?;
+        let fd = socket.as_raw_fd();
         self.fds().watch(fd, Token::Mailbox(fd).pack())?;
-        Ok(Service { _mailbox: mailbox })
+        self.services().lock().insert(name);
+        Ok(Service { name, services: Arc::clone(self.services()), _socket: socket })
     }
 }

@@ -244,8 +244,10 @@ pub(super) fn offer(param: &ucma::rdma_ucm_conn_param, ece: &ucma::rdma_ucm_ece)
             responder_resources: param.responder_resources,
             initiator_depth: param.initiator_depth,
             flow_control: param.flow_control != 0,
-            retry_count: param.retry_count,
-            rnr_retry_count: param.rnr_retry_count,
+            // Three bits in a REQ and in a QP; the kernel's `cma_connect_ib` cuts larger numbers down too (libfabric asks
+            // for 15).
+            retry_count: param.retry_count.min(7),
+            rnr_retry_count: param.rnr_retry_count.min(7),
         },
         qkey: param.qkey,
         private_data: param.private_data.get(..param.private_data_len.into()).unwrap_or_default().to_vec(),
