@@ -200,6 +200,16 @@ impl Manager {
         drop(unused);
     }
 
+    /// Takes what is in the sockets. After a message to another process on the same address this passes it on: the
+    /// program may end at once, without a word to us, and the message with it.
+    pub(crate) fn look(&self) {
+        // Not under our lock, which whoever receives takes.
+        let ports: Vec<_> = self.state().devices.iter().map(|device| Arc::clone(device.shared.port())).collect();
+        for port in ports {
+            port.look();
+        }
+    }
+
     /// The program ends: its peers are told.
     fn release_all(&self) {
         let Ok(mut state) = self.state.try_lock() else { return };

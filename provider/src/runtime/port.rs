@@ -270,8 +270,15 @@ impl NetPort {
         self.groups.attached(datagram.local.ip()).into_iter().filter_map(|qpn| self.qp(qpn)).collect()
     }
 
+    /// Takes what is in any socket now; waits for whoever is at it.
+    pub(crate) fn look(&self) {
+        let mut token = lock(&self.token);
+        token.receiver.woken();
+        self.drain(&mut token);
+    }
+
     /// Looks at the sockets a last time: a port owner has other processes' packets in there.
-    pub(super) fn pass_on(&self) {
+    pub(crate) fn pass_on(&self) {
         const ROUNDS: usize = 64;
         const ATTEMPTS: usize = 100;
         self.exits.store(true, Ordering::Relaxed);

@@ -50,6 +50,8 @@ impl Drop for SharedPort {
             // A thread that panicked has nothing left to end.
             let _ = thread.join();
         }
+        // What this process has said last to others on the address may be in there: a refusal, before its end.
+        self.port.pass_on();
     }
 }
 

@@ -110,7 +110,11 @@ unsafe extern "C" fn write_hook(fd: c_int, buf: *const c_void, count: usize) -> 
         let command = Command::parse(bytes).ok_or(Errno(libc::EINVAL))?;
         // SAFETY: the command is librdmacm's.
         let memory = unsafe { OwnMemory::new() };
-        command.run(&channel, &memory)?;
+        let done = command.run(&channel, &memory);
+        if command.may_send() {
+            manager().look();
+        }
+        done?;
         isize::try_from(count).map_err(|_| Errno(libc::EINVAL))
     })
 }

@@ -40,6 +40,18 @@ impl<'a> Command<'a> {
         Some(Self { number: header.cmd, body, room: header.out.into() })
     }
 
+    /// Whether a message to a peer may come of it.
+    pub(crate) const fn may_send(&self) -> bool {
+        matches!(
+            self.number,
+            ucma::RDMA_USER_CM_CMD_CONNECT
+                | ucma::RDMA_USER_CM_CMD_ACCEPT
+                | ucma::RDMA_USER_CM_CMD_REJECT
+                | ucma::RDMA_USER_CM_CMD_DISCONNECT
+                | ucma::RDMA_USER_CM_CMD_DESTROY_ID
+        )
+    }
+
     fn answer<T: abi::Abi>(&self, memory: &dyn UserMemory, address: u64, answer: &T) -> Result<(), Errno> {
         let bytes = abi::encode(answer);
         memory.write(address, bytes.get(..self.room.min(bytes.len())).unwrap_or_default())
