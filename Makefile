@@ -17,7 +17,8 @@ SUDO       := $(shell [ "$$(id -u)" -eq 0 ] || echo sudo)
 DEMO_PACKAGES  := gcc libc6-dev libibverbs1 ibverbs-providers ibverbs-utils
 # Programs that the tests run; headers and libclang to compare the bindings with.
 TEST_PACKAGES  := $(DEMO_PACKAGES) perftest ucx-utils iproute2 ethtool tshark python3 python3-venv util-linux \
-                  libibverbs-dev linux-libc-dev libclang-dev pkg-config g++ nftables $(INTEROP_PACKAGES)
+                  libibverbs-dev linux-libc-dev libclang-dev pkg-config g++ nftables $(INTEROP_PACKAGES) \
+                  rdmacm-utils librdmacm1 qperf libfabric-bin iperf
 # A virtual machine with the kernel's rxe, and what talks to it.
 INTEROP_PACKAGES := ibverbs-utils perftest rdmacm-utils python3-pyverbs qemu-system-x86 busybox-static kmod iproute2 \
                   util-linux xz-utils \
@@ -92,6 +93,10 @@ matrix: setup build ## ibv_rc_pingpong with every combination of options; minute
 .PHONY: stress
 stress: setup build ## threads that share queue pairs and a completion queue, for a minute; STRESS_SECONDS=600
 	URXE_STRESS_SECONDS=$(STRESS_SECONDS) $(CARGO) test -p urxe-tests --test verbs_stress
+
+.PHONY: cm
+cm: setup build ## rdma_cm at length: every program of perftest and qperf, a thousand connections; minutes
+	$(CARGO) test -p urxe-tests --test rdmacm --test rdmacm_programs --test rdmacm_ends -- --ignored --test-threads=2
 
 .PHONY: pyverbs
 pyverbs: build ## rdma-core's own tests, from its source package; PYVERBS_TESTS=.../tests takes a copy you have

@@ -110,7 +110,14 @@ mod tests {
         assert_eq!(Token::unpack(tokens[0]), Some(Token::Early));
         assert!(early.look(|request| *request.packet == *b"first").is_empty());
         let mut left = Vec::new();
-        assert!(early.look(|request| { left.push(request.index); true }).is_empty());
+        assert!(
+            early
+                .look(|request| {
+                    left.push(request.index);
+                    true
+                })
+                .is_empty()
+        );
         assert_eq!(left, [1]);
     }
 

@@ -33,7 +33,7 @@
 //! }
 //! ```
 //!
-//! [`verbs`] is libibverbs with owners and `Result`s, for such tests.
+//! [`verbs`] is libibverbs with owners and `Result`s, for such tests; [`rdmacm`] is librdmacm.
 //!
 //! # Which library is tested
 //! The release build. `make test` builds it and passes its folder in `URXE_BIN_DIR`; without that variable the harness
@@ -46,6 +46,7 @@ mod launcher;
 mod pingpong;
 mod process;
 mod procfs;
+pub mod rdmacm;
 pub mod requirements;
 pub mod sandbox;
 pub mod scapy;

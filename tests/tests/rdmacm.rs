@@ -1,4 +1,4 @@
-//! The stock rdmacm-utils and perftest over librdmacm: connections made by the InfiniBand CM protocol.
+//! The stock rdmacm-utils over librdmacm: connections made by the InfiniBand CM protocol.
 
 use anyhow::{Result, bail, ensure};
 use urxe_tests::{Host, Process, TIMEOUT, World, wait_until};
@@ -143,17 +143,6 @@ fn ports_are_owned() -> Result<()> {
     ensure!(client.status.success(), "{client}");
     let third = third.finish(TIMEOUT)?;
     ensure!(third.status.success(), "{third}");
-    Ok(())
-}
-
-#[test]
-#[ignore = "about one run in three does not end: not understood yet"]
-fn perftest_connects() -> Result<()> {
-    let (world, other) = linked()?;
-    let port = world.host().next_port();
-    let port_arg = port.to_string();
-    let args = ["-R", "--use_old_post_send", "-n", "1000", "-p", &port_arg];
-    run(world.host(), port, ["ib_write_lat"; 2], &args, &other, &[&args[..], &["10.77.0.1"]].concat())?;
     Ok(())
 }
 

@@ -482,6 +482,11 @@ pub fn answer_to_unknown(mad: &CmMad) -> Option<CmMad> {
             //# A request for a service that nobody serves MUST be rejected as an invalid service id.
             Message::Rej(plain_rej(ids, Rejected::Req, RejReason::INVALID_SERVICE_ID))
         }
+        // Whoever asked is gone: the one that has accepted need not find out by silence.
+        Message::Rep(rep) => {
+            let ids = Ids { local: rep.ids.remote, remote: rep.ids.local };
+            Message::Rej(plain_rej(ids, Rejected::Rep, RejReason::INVALID_COMM_ID))
+        }
         Message::SidrReq(req) => {
             Message::SidrRep(plain_sidr_rep(req.request_id, req.service_id, SidrStatus::UNSUPPORTED))
         }

@@ -1,0 +1,261 @@
+//! Unmodified programs over librdmacm: the rest of rdmacm-utils, perftest `-R`, qperf, libfabric, and TCP programs over
+//! rsockets. `rdmacm` has the first ones, `rdmacm_ends` how connections end.
+
+use std::fs;
+
+use anyhow::{Context as _, Result, ensure};
+use urxe_tests::{Finished, Host, Process, TIMEOUT, World, wait_until};
+
+/// Two hosts on a cable.
+fn linked() -> Result<(World, Host)> {
+    let world = World::new()?;
+    let other = world.add_host()?;
+    world.link(world.host(), &other, 1500)?;
+    Ok((world, other))
+}
+
+/// Waits until something on the host listens for connections, or the server has ended.
+fn wait_for_service(host: &Host, server: &mut Process) -> Result<()> {
+    wait_until("the server listens", || {
+        let listens = host.run("cat", &["/proc/net/unix"])?.stdout.contains("@urxe/1/service/");
+        Ok(listens || !server.is_running()?)
+    })
+}
+
+/// Runs a server and a client to the success of both.
+fn run(server: &Host, server_line: &[&str], client: &Host, client_line: &[&str]) -> Result<Finished> {
+    let (server_program, server_args) = server_line.split_first().context("no server")?;
+    let (client_program, client_args) = client_line.split_first().context("no client")?;
+    let mut serving = server.spawn(server_program, server_args)?;
+    wait_for_service(server, &mut serving)?;
+    let connected = client.spawn(client_program, client_args)?.finish(TIMEOUT)?;
+    let served = serving.finish(TIMEOUT)?;
+    ensure!(connected.status.success() && served.status.success(), "{connected}\n{served}");
+    Ok(connected)
+}
+
+#[test]
+fn mckey_sends_to_a_group() -> Result<()> {
+    let (world, other) = linked()?;
+    let args = ["-m", "239.7.7.7", "-C", "10"];
+    let receiver = world.host().spawn("mckey", &[&args[..], &["-b", "10.77.0.1"]].concat())?;
+    wait_until("the receiver has joined", || {
+        let groups = world.host().run("ip", &["maddress", "show", "dev", "veth0"])?.stdout;
+        Ok(groups.contains("239.7.7.7"))
+    })?;
+    other.run("mckey", &[&args[..], &["-b", "10.77.0.2", "-s"]].concat())?;
+    receiver.finish(TIMEOUT)?.success()?;
+    Ok(())
+}
+
+#[test]
+fn rdma_xclient_and_xserver() -> Result<()> {
+    let (world, other) = linked()?;
+    for service in ["r", "x"] {
+        let client = ["rdma_xclient", "-s", "10.77.0.1", "-c", service];
+        run(world.host(), &["rdma_xserver", "-c", service], &other, &client)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn rstream_in_each_way() -> Result<()> {
+    let world = World::new()?;
+    let host = world.host();
+    for option in ["b", "n", "a"] {
+        // Few and small: on a machine with more to do than processors, a program that spins waits for its turn.
+        let args = ["-T", option, "-S", "4096", "-I", "20", "-C", "5"];
+        let mut server = host.spawn("rstream", &args)?;
+        wait_for_service(host, &mut server)?;
+        let client = host.spawn("rstream", &[&args[..], &["-s", "127.0.0.1"]].concat())?.finish(TIMEOUT)?;
+        let served = server.finish(TIMEOUT)?;
+        // With poll, the client takes the server's end for an error if it comes with the last data (`do_poll` of
+        // rdma-core's examples/common.h), and ends with that.
+        let early_end = option == "a" && client.status.code() == Some(i32::from(libc::POLLHUP));
+        ensure!(client.status.success() || early_end, "{client}\n{served}");
+        ensure!(served.status.success() && served.stdout.contains("custom"), "{client}\n{served}");
+    }
+    Ok(())
+}
+
+#[test]
+fn riostream_writes_into_mapped_memory() -> Result<()> {
+    let world = World::new()?;
+    let host = world.host();
+    for option in ["b", "n", "a"] {
+        let args = ["-T", option, "-S", "4096", "-I", "5", "-C", "5"];
+        let client = [&["riostream", "-s", "127.0.0.1"], &args[..]].concat();
+        run(host, &[&["riostream"], &args[..]].concat(), host, &client)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn rcopy_copies_a_file() -> Result<()> {
+    let (world, other) = linked()?;
+    let content: Vec<u8> = (0..3_000_000_u32).flat_map(u32::to_ne_bytes).collect();
+    let (from, to) = (world.dir().join("from"), world.dir().join("to"));
+    fs::write(&from, &content)?;
+    // It serves until it is ended.
+    let mut server = world.host().spawn("rcopy", &[])?;
+    wait_for_service(world.host(), &mut server)?;
+    let target = format!("10.77.0.1:{}", to.display());
+    other.run("rcopy", &[from.to_str().context("a path")?, &target])?;
+    wait_until("the file is complete", || Ok(fs::read(&to).is_ok_and(|got| got == content)))
+}
+
+/// The server serves until it is ended.
+fn cmtime(connections: &str) -> Result<()> {
+    let (world, other) = linked()?;
+    let mut server = world.host().spawn("cmtime", &["-c", connections])?;
+    wait_for_service(world.host(), &mut server)?;
+    let said = other.run("cmtime", &["-s", "10.77.0.1", "-c", connections])?;
+    ensure!(said.stdout.contains("destroy"), "{said}");
+    Ok(())
+}
+
+#[test]
+fn cmtime_two_hundred_connections() -> Result<()> {
+    cmtime("200")
+}
+
+#[test]
+#[ignore = "long: make cm"]
+fn cmtime_thousand_connections() -> Result<()> {
+    cmtime("1000")
+}
+
+#[test]
+#[ignore = "long: make cm"]
+fn rping_thousand_times() -> Result<()> {
+    let (world, other) = linked()?;
+    for address in ["10.77.0.1", "fd77::1"] {
+        let common = ["-a", address, "-C", "1000", "-V"];
+        run(
+            world.host(),
+            &[&["rping", "-s"], &common[..]].concat(),
+            &other,
+            &[&["rping", "-c"], &common[..]].concat(),
+        )?;
+        // A persistent server takes one client after another, and is ended.
+        let server_args = ["-s", "-P", "-a", address, "-C", "10", "-V"];
+        let mut server = world.host().spawn("rping", &server_args)?;
+        wait_for_service(world.host(), &mut server)?;
+        for _ in 0..5 {
+            other.run("rping", &["-c", "-a", address, "-C", "10", "-V"])?;
+        }
+        ensure!(server.is_running()?, "the persistent server has ended");
+    }
+    Ok(())
+}
+
+fn perftest(server: &Host, client: &Host, program: &str, more: &[&str]) -> Result<()> {
+    let port = server.next_port().to_string();
+    let line = [&[program, "-R", "--use_old_post_send", "-p", &port], more].concat();
+    let address = server.address();
+    run(server, &line, client, &[&line[..], &[&address]].concat())?;
+    Ok(())
+}
+
+/// perftest makes two connections one after the other, the second at the moment at which both ends are ready for it.
+#[test]
+fn perftest_connects() -> Result<()> {
+    let (world, other) = linked()?;
+    for _ in 0..5 {
+        perftest(world.host(), &other, "ib_write_lat", &["-n", "20"])?;
+    }
+    perftest(world.host(), world.host(), "ib_read_bw", &["-n", "100"])
+}
+
+#[test]
+#[ignore = "long: make cm"]
+fn perftest_connects_with_every_program() -> Result<()> {
+    let (world, other) = linked()?;
+    for operation in ["send", "write", "read", "atomic"] {
+        for measure in ["bw", "lat"] {
+            let program = format!("ib_{operation}_{measure}");
+            perftest(world.host(), &other, &program, &["-n", "1000"])?;
+            perftest(world.host(), world.host(), &program, &["-n", "1000"])?;
+        }
+    }
+    for program in ["ib_send_bw", "ib_send_lat"] {
+        perftest(world.host(), &other, program, &["-n", "1000", "-c", "UD"])?;
+        perftest(world.host(), &other, program, &["-n", "1000", "-e"])?;
+    }
+    perftest(world.host(), &other, "ib_write_bw", &["-n", "1000", "-q", "4"])
+}
+
+/// A server for qperf, which takes one test after another.
+fn qperf(tests: &[&str]) -> Result<()> {
+    let (world, other) = linked()?;
+    let _server = world.host().spawn("qperf", &[])?;
+    wait_until("qperf listens", || {
+        // 19765
+        let sockets = world.host().run("cat", &["/proc/net/tcp", "/proc/net/tcp6"])?.stdout;
+        Ok(sockets.lines().any(|line| line.contains(":4D35 ") && line.contains(" 0A ")))
+    })?;
+    for test in tests {
+        let said = other.run("qperf", &["-t", "1", "-cm", "1", "10.77.0.1", test])?;
+        ensure!(said.stdout.contains(" = "), "{said}");
+    }
+    Ok(())
+}
+
+#[test]
+fn qperf_connects() -> Result<()> {
+    qperf(&["rc_lat"])
+}
+
+#[test]
+#[ignore = "long: make cm"]
+fn qperf_with_every_test_that_can_connect() -> Result<()> {
+    qperf(&[
+        "rc_lat",
+        "rc_bw",
+        "rc_bi_bw",
+        "rc_rdma_read_lat",
+        "rc_rdma_read_bw",
+        "rc_rdma_write_lat",
+        "rc_rdma_write_bw",
+        "rc_rdma_write_poll_lat",
+        "rc_compare_swap_mr",
+        "rc_fetch_add_mr",
+    ])
+}
+
+/// libfabric's verbs provider: connected endpoints by rdma_cm, reliable datagrams over them, and datagrams.
+#[test]
+fn libfabric_ping_pong() -> Result<()> {
+    // On `lo`, because its server looks for the device of 127.0.0.1.
+    let world = World::new()?;
+    let host = world.host();
+    for (provider, endpoint) in [("verbs", "msg"), ("verbs;ofi_rxm", "rdm"), ("verbs", "dgram")] {
+        let args = ["-p", provider, "-e", endpoint, "-S", "1024"];
+        let server = host.spawn("fi_pingpong", &args)?;
+        wait_until("fi_pingpong listens", || {
+            // 47592, where the two agree by TCP.
+            let sockets = host.run("cat", &["/proc/net/tcp", "/proc/net/tcp6"])?.stdout;
+            Ok(sockets.lines().any(|line| line.contains(":B9E8 ") && line.contains(" 0A ")))
+        })?;
+        let client = host.spawn("fi_pingpong", &[&args[..], &["127.0.0.1"]].concat())?.finish(TIMEOUT)?;
+        let served = server.finish(TIMEOUT)?;
+        ensure!(client.status.success() && served.status.success(), "{endpoint}: {client}\n{served}");
+        ensure!(client.stdout.lines().any(|line| line.starts_with("1k")), "{endpoint}: {client}");
+    }
+    Ok(())
+}
+
+/// A program for TCP, unmodified: librspreload makes its sockets connections of ours. It takes sockets as plain as iperf's:
+/// those made with `SOCK_CLOEXEC` stay the kernel's (`rsocket` of rdma-core's rsocket.c).
+#[test]
+fn tcp_over_rsockets() -> Result<()> {
+    let world = World::new()?;
+    let host = world.host();
+    let folders = "LD_LIBRARY_PATH=/usr/lib/x86_64-linux-gnu/rsocket:/usr/lib/aarch64-linux-gnu/rsocket";
+    let common = ["env", folders, "LD_PRELOAD=librspreload.so.1", "iperf", "-p", "7100"];
+    let server = [&common[..], &["-s", "-P", "1", "-B", "127.0.0.1"]].concat();
+    // Listening in the port space TCP of rdma_cm is what it waits for.
+    let said = run(host, &server, host, &[&common[..], &["-c", "127.0.0.1", "-n", "5M"]].concat())?;
+    ensure!(said.stdout.contains("5.00 MBytes"), "{said}");
+    Ok(())
+}
