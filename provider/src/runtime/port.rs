@@ -274,7 +274,7 @@ impl NetPort {
     pub(crate) fn look(&self) {
         let mut token = lock(&self.token);
         token.receiver.woken();
-        self.drain(&mut token);
+        self.drain(&mut token, Acks::Leave);
     }
 
     /// Looks at the sockets a last time: a port owner has other processes' packets in there.
