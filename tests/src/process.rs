@@ -71,6 +71,11 @@ impl Process {
         Ok(self.child.try_wait()?.is_none())
     }
 
+    /// What it has printed on standard output so far, if it does not keep it back.
+    pub fn stdout_so_far(&self) -> String {
+        self.stdout.text()
+    }
+
     /// What it has printed on standard error so far.
     pub fn stderr_so_far(&self) -> String {
         self.stderr.text()

@@ -1,7 +1,7 @@
-//! Stock programs of ibverbs-utils: the five ping-pongs with every option each has, `ibv_devinfo -v`.
+//! Stock programs of ibverbs-utils: the five ping-pongs with every option each has, `ibv_devinfo -v`, `ibv_asyncwatch`.
 
 use anyhow::{Context, Result, ensure};
-use urxe_tests::{Host, TIMEOUT, World, wait_for_listener};
+use urxe_tests::{Host, TIMEOUT, World, wait_for_listener, wait_until};
 
 /// Option sets: those of all five programs, then each one's own.
 const EVERY_PROGRAM: [&str; 4] = ["", "-e", "-s 1 -l 3", "-i 1 -s 1000"];
@@ -96,5 +96,19 @@ fn devinfo_tells_all() -> Result<()> {
     for wanted in ["InfiniBand (0)", "PORT_ACTIVE", "RoCE v2", "max_srq:", "general_odp_caps:"] {
         ensure!(told.stdout.contains(wanted), "no {wanted:?} in {told}");
     }
+    Ok(())
+}
+
+#[test]
+fn asyncwatch_is_told_of_addresses() -> Result<()> {
+    let world = World::new()?;
+    // By itself it would keep back what it prints into a pipe.
+    let watch = world.host().spawn("stdbuf", &["-oL", "ibv_asyncwatch", "-d", "urxe0"])?;
+    wait_until("it watches", || Ok(watch.stdout_so_far().contains("urxe0: async event FD")))?;
+    world.host().run("ip", &["address", "add", "127.0.0.9/8", "dev", "lo"])?;
+    // IBV_EVENT_GID_CHANGE.
+    wait_until("it tells of the address", || Ok(watch.stdout_so_far().contains("(18), port 1")))?;
+    watch.signal(libc::SIGTERM)?;
+    watch.finish(TIMEOUT)?;
     Ok(())
 }
