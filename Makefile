@@ -28,6 +28,10 @@ DISTRIBUTION_PACKAGES := debootstrap git iproute2 python3 util-linux
 AARCH64_PACKAGES := gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static
 PACKAGING_PACKAGES := binutils
 UCX_PACKAGES   := $(DEMO_PACKAGES) ucx-utils python3 iproute2 util-linux
+OPENMPI_PACKAGES := $(UCX_PACKAGES) openmpi-bin python3-mpi4py
+# The crate ibverbs builds rdma-core to make its bindings.
+CRATES_PACKAGES := $(DEMO_PACKAGES) g++ make cmake pkg-config libclang-dev libibverbs-dev librdmacm-dev libnl-3-dev \
+                   libnl-route-3-dev python3 iproute2 util-linux
 BENCH_PACKAGES := $(DEMO_PACKAGES) perftest iperf3
 
 STRESS_SECONDS := 60
@@ -127,6 +131,19 @@ distributions: deb ## the library inside other distributions and releases of rdm
 ucx: build ## every kind of operation of UCX over urxe0
 	@scripts/install-packages $(UCX_PACKAGES)
 	conformance/machine $(BIN_DIR) conformance/ucx/run --out $(TARGET_DIR)/conformance/ucx.tsv
+
+.PHONY: openmpi
+openmpi: build ## Open MPI programs over UCX over urxe0
+	@scripts/install-packages $(OPENMPI_PACKAGES)
+	conformance/machine $(BIN_DIR) conformance/openmpi/run --out $(TARGET_DIR)/conformance/openmpi.tsv
+
+.PHONY: crates
+crates: build ## tests and examples of the crates ibverbs and sideway
+	@scripts/install-packages $(CRATES_PACKAGES)
+	@mkdir -p $(TARGET_DIR)/conformance/crates
+	CARGO='$(CARGO)' conformance/crates/build $(TARGET_DIR)/conformance/crates >$(TARGET_DIR)/conformance/crates/programs
+	conformance/machine $(BIN_DIR) conformance/crates/run --programs $(TARGET_DIR)/conformance/crates/programs \
+	    --out $(TARGET_DIR)/conformance/crates.tsv
 
 .PHONY: bench
 bench: build ## latency and bandwidth beside plain UDP and TCP; BENCH_ARGS='--rounds 9'
