@@ -26,9 +26,9 @@ impl AddressHandle {
     /// # Errors
     /// EINVAL for what is no way.
     pub(crate) fn new(context: &Context, to: AddressVector) -> Result<Self, Errno> {
-        let first = Qpn::default();
-        let routes = HashMap::from([(block_of(first), route(context, &to, first.get())?)]);
-        Ok(Self { to, routes: Mutex::new(routes) })
+        // The label's source port is for whom the first datagram goes to.
+        route(context, &AddressVector { flow_label: 0, ..to }, Qpn::default().get())?;
+        Ok(Self { to, routes: Mutex::default() })
     }
 
     /// The way to a queue pair.
