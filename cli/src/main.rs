@@ -15,6 +15,7 @@ mod manifest;
 mod options;
 mod plan;
 mod run;
+mod status;
 mod sysfs;
 mod trace;
 mod uninstall;
@@ -41,6 +42,8 @@ enum Command {
     Env(env::Args),
     /// Say what a code means, what causes it, and what to do
     Explain(explain::Args),
+    /// Show the devices that programs have open, and their counters
+    Status(status::Args),
     /// Draw what two queue pairs said to each other, from a capture, with retries, refusals and explanations
     Trace(trace::Args),
     /// Run a program that finds urxe's devices: no root, nothing installed, no trace left
@@ -55,6 +58,7 @@ fn main() -> ExitCode {
         Command::Uninstall(args) => uninstall::run(args),
         Command::Env(args) => env::run(args),
         Command::Explain(args) => explain::run(&args),
+        Command::Status(args) => status::run(&args),
         Command::Trace(args) => trace::run(&args),
         Command::Run(args) => return run::run(&args),
         Command::Janitor(args) => {

@@ -14,6 +14,13 @@ macro_rules! counters {
         pub(crate) struct Counters {
             $($(#[$doc])* pub(crate) $name: AtomicU64,)*
         }
+
+        impl Counters {
+            /// Every counter with its name, in the order of declaration.
+            pub(crate) fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                [$((stringify!($name), self.$name.load(Ordering::Relaxed)),)*].into_iter()
+            }
+        }
     };
 }
 
@@ -28,10 +35,20 @@ counters! {
     send_rnr_err,
     /// Sequence NAKs received.
     rcvd_seq_err,
-    /// Other NAKs received.
-    rcvd_nak_err,
-    /// NAKs sent, but for RNR.
-    sent_nak,
+    /// NAKs "invalid request" received.
+    rcvd_nak_invalid_request,
+    /// NAKs "remote access error" received.
+    rcvd_nak_remote_access,
+    /// NAKs "remote operational error" received.
+    rcvd_nak_remote_operational,
+    /// Sequence NAKs sent.
+    sent_nak_sequence,
+    /// NAKs "invalid request" sent.
+    sent_nak_invalid_request,
+    /// NAKs "remote access error" sent.
+    sent_nak_remote_access,
+    /// NAKs "remote operational error" sent.
+    sent_nak_remote_operational,
     /// Times the requester went back.
     completer_retry_err,
     /// ACK timeouts.
@@ -46,8 +63,24 @@ counters! {
     bad_pkey,
     /// Datagrams with another Q_Key than the queue pair's.
     bad_qkey,
-    /// Packets thrown away by a queue pair.
-    dropped,
+    /// Packets to a queue pair that does not receive in its state.
+    drop_state,
+    /// Packets of another transport than the queue pair's.
+    drop_transport,
+    /// Datagrams and UC messages without a receive.
+    drop_no_receive,
+    /// Datagrams and UC messages that cannot be carried out.
+    drop_refused,
+    /// Packets from another address than the connected peer's.
+    drop_stranger,
+    /// Duplicates whose answer is not kept any more.
+    drop_stale_duplicate,
+    /// Acknowledgements of what is not outstanding.
+    drop_ghost_ack,
+    /// Responses out of turn.
+    drop_unexpected_response,
+    /// Congestion notifications.
+    rcvd_cnp,
 }
 
 impl Counters {
@@ -55,15 +88,21 @@ impl Counters {
     pub(crate) fn count(&self, event: Event) {
         let counter = match event {
             Event::Duplicate { .. } => &self.duplicate_request,
-            Event::Dropped { reason: DropReason::OutOfSequence, .. } => &self.out_of_seq_request,
-            Event::Dropped { reason: DropReason::PKey, .. } => &self.bad_pkey,
-            Event::Dropped { reason: DropReason::QKey, .. } => &self.bad_qkey,
-            Event::Dropped { .. } => &self.dropped,
+            Event::Dropped { reason, .. } => self.dropped(reason),
             Event::ReceivedNak { nak: Nak::Rnr(_), .. } => &self.rcvd_rnr_err,
-            Event::ReceivedNak { nak: Nak::Code(NakCode::PsnSequenceError), .. } => &self.rcvd_seq_err,
-            Event::ReceivedNak { .. } => &self.rcvd_nak_err,
             Event::SentNak { nak: Nak::Rnr(_), .. } => &self.send_rnr_err,
-            Event::SentNak { .. } => &self.sent_nak,
+            Event::ReceivedNak { nak: Nak::Code(code), .. } => match code {
+                NakCode::PsnSequenceError => &self.rcvd_seq_err,
+                NakCode::InvalidRequest | NakCode::InvalidRdRequest => &self.rcvd_nak_invalid_request,
+                NakCode::RemoteAccessError => &self.rcvd_nak_remote_access,
+                NakCode::RemoteOperationalError => &self.rcvd_nak_remote_operational,
+            },
+            Event::SentNak { nak: Nak::Code(code), .. } => match code {
+                NakCode::PsnSequenceError => &self.sent_nak_sequence,
+                NakCode::InvalidRequest | NakCode::InvalidRdRequest => &self.sent_nak_invalid_request,
+                NakCode::RemoteAccessError => &self.sent_nak_remote_access,
+                NakCode::RemoteOperationalError => &self.sent_nak_remote_operational,
+            },
             Event::Retry { reason: RetryReason::AckTimeout, .. } => &self.ack_timeout,
             Event::Retry { .. } => &self.completer_retry_err,
             Event::State { .. }
@@ -72,6 +111,23 @@ impl Counters {
             | Event::SendFailed { .. } => return,
         };
         bump(counter);
+    }
+
+    const fn dropped(&self, reason: DropReason) -> &AtomicU64 {
+        match reason {
+            DropReason::OutOfSequence => &self.out_of_seq_request,
+            DropReason::PKey => &self.bad_pkey,
+            DropReason::QKey => &self.bad_qkey,
+            DropReason::State(_) => &self.drop_state,
+            DropReason::Transport => &self.drop_transport,
+            DropReason::NoReceive => &self.drop_no_receive,
+            DropReason::Refused => &self.drop_refused,
+            DropReason::Stranger => &self.drop_stranger,
+            DropReason::StaleDuplicate => &self.drop_stale_duplicate,
+            DropReason::GhostAck => &self.drop_ghost_ack,
+            DropReason::UnexpectedResponse => &self.drop_unexpected_response,
+            DropReason::CongestionNotification => &self.rcvd_cnp,
+        }
     }
 }
 
