@@ -157,6 +157,18 @@ impl RegionTable {
         }
     }
 
+    /// How many regions and windows there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// Adds the region that `make` makes for its key.
     ///
     /// # Errors

@@ -18,7 +18,7 @@ use crate::artifacts;
 use crate::process::{Finished, Process, TICK, TIMEOUT};
 
 /// Variables that must not leak from the machine into a world.
-const FOREIGN_VARIABLES: [&str; 14] = [
+const FOREIGN_VARIABLES: [&str; 20] = [
     "IBV_CONFIG_DIR",
     "IBV_DRIVERS",
     "IBV_FORK_SAFE",
@@ -28,11 +28,17 @@ const FOREIGN_VARIABLES: [&str; 14] = [
     "SYSFS_PATH",
     "URXE_CONFIG",
     "URXE_DEVICE_NAME",
+    "URXE_EXPLAIN",
+    "URXE_FAULTS",
     "URXE_GID",
     "URXE_MTU",
     "URXE_NETDEV",
+    "URXE_PCAP",
+    "URXE_PCAP_ROTATE",
+    "URXE_PCAP_SNAPLEN",
     "URXE_PERSONALITY",
     "URXE_RUN",
+    "URXE_STRICT",
 ];
 
 /// A machine of one's own; see the [crate's documentation](crate). Everything ends when this is dropped.

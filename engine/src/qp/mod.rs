@@ -495,6 +495,14 @@ impl<H: Host> QueuePair<H> {
         self.responder.answers.is_lone_ack() && !(self.state.sends() && self.requester.has_output())
     }
 
+    /// Whether the send queue is full of requests that complete without a word: nobody will learn when there is room.
+    pub fn is_stuck(&self) -> bool {
+        let full = self.config.cap.max_send_wr as usize;
+        self.unreliable.is_none()
+            && self.requester.len() >= full
+            && self.requester.queue.iter().all(|wqe| !wqe.signaled)
+    }
+
     /// Whether a call of [`transmit`](Self::transmit) could send something.
     pub fn has_output(&self) -> bool {
         match &self.unreliable {

@@ -21,6 +21,7 @@ use super::gate::Gate;
 use super::{ah, guarded, number, post, qp};
 use crate::kernel::Errno;
 use crate::verbs::objects::post_errno;
+use crate::verbs::reasons;
 
 /// `IBV_QP_EX_WITH_FLUSH`, which the headers of rdma-core 44 do not have yet.
 const WITH_FLUSH: u32 = 1 << 11;
@@ -183,8 +184,20 @@ unsafe extern "C" fn wr_complete(qp: *mut v::ibv_qp_ex) -> c_int {
         if let Some(errno) = batch.error {
             return Err(errno);
         }
+        let port = object.qp.port();
+        let strict = port.observer().filter(|observer| observer.is_strict());
         let post = |engine: &mut urxe_engine::QueuePair<_>, io: &mut urxe_engine::Io<'_, _>| {
-            engine.post_send_all(io, &mut batch.requests)
+            let Some(observer) = strict else { return engine.post_send_all(io, &mut batch.requests) };
+            let (sender, count) = (reasons::sender(engine), batch.requests.len());
+            for (request, _) in &batch.requests {
+                observer.posting_send(sender, request, port.regions());
+            }
+            let posted = engine.post_send_all(io, &mut batch.requests);
+            if posted.is_err() {
+                observer.refused_send(sender.qpn, count);
+            }
+            observer.posted_send(sender.qpn, engine.is_stuck());
+            posted
         };
         object.qp.port().with_work(|work| object.qp.post_send(work, post)).map_err(post_errno)
     });

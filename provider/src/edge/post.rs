@@ -30,23 +30,35 @@ pub(super) unsafe extern "C" fn post_send(
         context.check_alive()?;
         let (qp_type, max_inline) =
             object.qp.inspect(|engine| (engine.config().qp_type, engine.config().cap.max_inline_data));
+        let strict = context.port().observer().filter(|observer| observer.is_strict());
         let post = |engine: &mut urxe_engine::QueuePair<_>, io: &mut urxe_engine::Io<'_, _>| {
             let mut at = first;
             // SAFETY: a list of requests, ended by null.
             while let Some(wr) = unsafe { at.as_ref() } {
                 // SAFETY: a request with the fields that its opcode and flags say.
                 let posted = unsafe { send_request(wr, qp_type, max_inline) }.and_then(|request| {
-                    if qp_type != QpType::Ud {
-                        return engine.post_send(io, request).map_err(post_errno);
+                    if let Some(observer) = strict {
+                        observer.posting_send(reasons::sender(engine), &request, context.port().regions());
                     }
-                    // SAFETY: requests on UD say where to.
-                    let to = unsafe { recipient(context, wr) }?;
-                    engine.post_datagram(io, request, to).map_err(post_errno)
+                    let posted = if qp_type == QpType::Ud {
+                        // SAFETY: requests on UD say where to.
+                        unsafe { recipient(context, wr) }
+                            .and_then(|to| engine.post_datagram(io, request, to).map_err(post_errno))
+                    } else {
+                        engine.post_send(io, request).map_err(post_errno)
+                    };
+                    if let (Err(_), Some(observer)) = (&posted, strict) {
+                        observer.refused_send(engine.config().qpn, 1);
+                    }
+                    posted
                 });
                 if let Err(errno) = posted {
                     return Err((at, errno));
                 }
                 at = wr.next;
+                if let Some(observer) = strict {
+                    observer.posted_send(engine.config().qpn, engine.is_stuck());
+                }
             }
             Ok(())
         };
@@ -68,13 +80,19 @@ pub(super) unsafe extern "C" fn post_recv(
         // SAFETY: the caller's queue pair.
         let (context, object) = unsafe { (shared((*qp).context), qp::object(qp)) };
         context.check_alive()?;
+        let strict = context.port().observer().filter(|observer| observer.is_strict());
         let post = |engine: &mut urxe_engine::QueuePair<_>, io: &mut urxe_engine::Io<'_, _>| {
             let mut at = first;
             // SAFETY: a list of requests, ended by null.
             while let Some(wr) = unsafe { at.as_ref() } {
                 // SAFETY: a request with that many elements.
-                let posted = unsafe { buffers(wr.sg_list, wr.num_sge) }
-                    .and_then(|buffers| engine.post_recv(io, RecvWr { wr_id: wr.wr_id, buffers }).map_err(post_errno));
+                let posted = unsafe { buffers(wr.sg_list, wr.num_sge) }.and_then(|buffers| {
+                    let request = RecvWr { wr_id: wr.wr_id, buffers };
+                    if let Some(observer) = strict {
+                        observer.posting_recv(engine.config().qpn, engine.config().qp_type, &request);
+                    }
+                    engine.post_recv(io, request).map_err(post_errno)
+                });
                 if let Err(errno) = posted {
                     return Err((at, errno));
                 }

@@ -179,6 +179,7 @@ unsafe fn create(ibv_context: *mut v::ibv_context, attr: &mut v::ibv_qp_init_att
     let place = Box::<QpObject>::new_uninit();
     let events = AsyncEvents::new(Arc::clone(context.async_file()), place.as_ptr() as u64);
     let qp = Qp::new(port, config, events);
+    port.check_sizes(&qp);
     let mut verbs = verbs_qp::zeroed();
     let ibv = verbs.public_mut();
     ibv.context = ibv_context;

@@ -74,6 +74,11 @@ impl Regions {
         Ok(())
     }
 
+    /// How many there are, memory windows included.
+    pub(crate) fn count(&self) -> usize {
+        self.table().len()
+    }
+
     /// Adds a memory window.
     pub(crate) fn insert_window(&self, pd: Pd, kind: WindowType) -> Result<Key, Full> {
         self.table_mut().insert_window(pd, kind)

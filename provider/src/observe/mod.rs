@@ -3,14 +3,16 @@
 //! Nothing of it is there unless the environment asks ([`settings`]): then every [`NetPort`](crate::runtime::port) has an
 //! [`Observer`]. It is told of packets, of the engine's events and of completions, each by the thread at work, and
 //! puts together what belongs to one packet ([`scene`]). [`words`] says what happened, [`capture`] writes packets down,
-//! [`explain`] tells what went wrong. [`impair`] and [`verbs`] make things go wrong.
+//! [`explain`] tells what went wrong, [`strict`] what may go wrong elsewhere. [`impair`] and [`verbs`] make things go wrong.
 
+pub(crate) mod board;
 mod capture;
 pub(crate) mod explain;
 mod impair;
 mod peers;
 mod scene;
 pub(crate) mod settings;
+mod strict;
 pub(crate) mod verbs;
 pub(crate) mod words;
 
@@ -18,7 +20,7 @@ use std::fmt::Display;
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 
-use urxe_engine::{AsyncEvent, Cqe, Denied, Event, Region, WcStatus};
+use urxe_engine::{AsyncEvent, Cqe, Denied, Event, QpState, Region, WcStatus};
 use urxe_net::{Datagram, Interface, Route, Sealed};
 use urxe_wire::icrc::Check;
 use urxe_wire::{Packet, Psn, Qpn};
@@ -30,6 +32,8 @@ use impair::Impairment;
 pub(crate) use peers::Peer;
 use peers::Peers;
 use scene::Scene;
+pub(crate) use strict::Sender;
+use strict::Strict;
 use words::Refused;
 
 /// Says something to the person in front of the program: one line.
@@ -45,6 +49,7 @@ pub(crate) struct Observer {
     capture: Option<capture::Interface>,
     explain: Option<explain::Format>,
     impairment: Option<Impairment>,
+    strict: Option<Strict>,
     peers: Mutex<Peers>,
     /// What there is to say about packets that will be sent.
     announced: Mutex<Vec<Announced>>,
@@ -70,7 +75,8 @@ impl Observer {
             opened.map_err(|error| complain(&format_args!("no capture: {}: {error}", capture.path.display()))).ok()
         });
         let impairment = settings.faults.clone().map(Impairment::new);
-        if capture.is_none() && settings.explain.is_none() && impairment.is_none() {
+        let strict = settings.strict.then(Strict::default);
+        if capture.is_none() && settings.explain.is_none() && impairment.is_none() && strict.is_none() {
             return None;
         }
         Some(Arc::new(Self {
@@ -78,19 +84,28 @@ impl Observer {
             capture,
             explain: settings.explain,
             impairment,
+            strict,
             peers: Mutex::default(),
             announced: Mutex::default(),
         }))
     }
 
+    fn device(&self) -> &str {
+        &self.device
+    }
+
     /// The application has connected or changed a queue pair.
     pub(crate) fn connected(&self, qpn: Qpn, peer: Peer) {
+        if peer.state == QpState::Reset {
+            self.forget_sent(qpn);
+        }
         lock(&self.peers).set(qpn, peer);
     }
 
     /// A queue pair is no more.
     pub(crate) fn forgotten(&self, qpn: Qpn) {
         lock(&self.peers).remove(qpn);
+        self.forget_sent(qpn);
     }
 
     // --- packets ---------------------------------------------------------------------------------------------
@@ -238,6 +253,7 @@ impl Observer {
 
     /// A completion is about to be seen by the application.
     pub(crate) fn completion(&self, cqe: &Cqe) {
+        self.check_buffers(cqe);
         if cqe.status != WcStatus::Success
             && let Some(format) = self.explain
         {

@@ -1,4 +1,5 @@
-//! What the environment asks to see of devices: the variables `URXE_PCAP…`, `URXE_EXPLAIN`, `URXE_FAULTS`.
+//! What the environment asks to see of devices: the variables `URXE_PCAP…`, `URXE_EXPLAIN`, `URXE_STRICT`,
+//! `URXE_FAULTS`.
 
 use std::env;
 use std::fmt;
@@ -15,6 +16,7 @@ pub(crate) struct Settings {
     pub(super) capture: Option<capture::Settings>,
     pub(super) explain: Option<Format>,
     pub(super) faults: Option<Script>,
+    pub(super) strict: bool,
 }
 
 /// A variable whose value makes no sense.
@@ -70,6 +72,11 @@ fn parse(variable: impl Fn(&str) -> Option<String>) -> Result<Settings, Invalid>
         Some("1") => Some(Format::Text),
         Some("json") => Some(Format::Json),
         Some(value) => return invalid("URXE_EXPLAIN", value, "1 or json"),
+    };
+    settings.strict = match get("URXE_STRICT").as_deref() {
+        None | Some("0") => false,
+        Some("1") => true,
+        Some(value) => return invalid("URXE_STRICT", value, "1"),
     };
     if let Some(value) = get("URXE_FAULTS") {
         settings.faults = Some(faults(&value)?);

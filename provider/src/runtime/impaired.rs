@@ -1,11 +1,14 @@
 //! A port whose packets meet with faults that somebody asked for ([`crate::observe`]).
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use urxe_engine::Instant;
 use urxe_net::Datagram;
 
+use super::cq::Cq;
 use super::port::{NetPort, Work};
+use super::qp::Qp;
 use crate::counters::bump;
 use crate::observe::{Fate, Observer};
 
@@ -62,6 +65,37 @@ impl NetPort {
         }
         // What arrives late arrives in there.
         self.progress(super::port::Acks::Leave);
+    }
+
+    /// In strict mode, compares the completion queues of a new queue pair with what completes there.
+    pub(crate) fn check_sizes(&self, qp: &Qp) {
+        let Some(observer) = self.observer().filter(|observer| observer.is_strict()) else { return };
+        let cqs: Vec<_> = qp.inspect(|engine| {
+            let config = engine.config();
+            [&config.send_cq, &config.recv_cq].into_iter().flatten().cloned().collect()
+        });
+        let all = self.queue_pairs();
+        for cq in cqs {
+            let demand = |qp: &Arc<Qp>| {
+                qp.inspect(|engine| {
+                    let config = engine.config();
+                    let part = |its: &Option<Arc<Cq>>, requests: u32| match its {
+                        Some(its) if Arc::ptr_eq(its, &cq) => u64::from(requests),
+                        _ => 0,
+                    };
+                    part(&config.send_cq, config.cap.max_send_wr) + part(&config.recv_cq, config.cap.max_recv_wr)
+                })
+            };
+            let demand = all.iter().map(demand).sum();
+            observer.sized(qp.qpn(), Arc::as_ptr(&cq) as u64, cq.capacity(), demand);
+        }
+    }
+
+    /// In strict mode, tells what was not destroyed before the device is closed.
+    pub(crate) fn check_leftovers(&self) {
+        if let Some(observer) = self.observer() {
+            observer.closed(self.queue_pairs().len(), self.regions().count());
+        }
     }
 
     /// The application has opened the device.

@@ -29,6 +29,7 @@ use crate::kernel::event_file::EventFile;
 use crate::limits;
 use crate::memory::regions::Regions;
 use crate::observe::Observer;
+use crate::observe::board::Board;
 
 /// Datagrams (GRO runs) taken before answering: a run can be 15 packets of 4096 bytes, and a peer waits for the
 /// answer to keep its window moving.
@@ -51,6 +52,8 @@ pub(crate) struct NetPort {
     has_unfinished: AtomicBool,
     spare: Mutex<Vec<Work>>,
     counters: Arc<Counters>,
+    /// The counters, for others to see.
+    board: Option<Board>,
     /// Somebody wants to see what happens.
     observer: Option<Arc<Observer>>,
     pub(super) listeners: Arc<Listeners>,
@@ -110,7 +113,7 @@ impl NetPort {
         let port = Arc::new(port);
         let kick = eventfd().map_err(|source| PortError::os("make an eventfd", source))?;
         let counters = Arc::new(Counters::default());
-        let new = Self {
+        let mut new = Self {
             token: Mutex::new(Token { receiver, work: None, touched: Vec::new(), waits_until: None }),
             port,
             qps: RwLock::new(HashMap::new()),
@@ -121,6 +124,7 @@ impl NetPort {
             unfinished: Mutex::new(Vec::new()),
             has_unfinished: AtomicBool::new(false),
             spare: Mutex::new(Vec::new()),
+            board: None,
             counters,
             observer,
             listeners: Listeners::new(),
@@ -137,6 +141,8 @@ impl NetPort {
             stop: AtomicBool::new(false),
         };
         lock(&new.token).work = Some(new.new_work());
+        let names: Vec<_> = new.all_counters().map(|(name, _)| name).collect();
+        new.board = Board::new(name, &names);
         Ok(new)
     }
 
@@ -178,6 +184,17 @@ impl NetPort {
         &self.counters
     }
 
+    fn all_counters(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        self.port.counters().named().chain(self.counters.named())
+    }
+
+    /// Shows the counters as they are, when there is nothing else to do.
+    pub(super) fn show_counters(&self) {
+        if let Some(board) = &self.board {
+            board.update(self.all_counters().map(|(_, value)| value));
+        }
+    }
+
     /// Who sees what happens, if anybody wants to.
     pub(crate) const fn observer(&self) -> Option<&Arc<Observer>> {
         self.observer.as_ref()
@@ -215,6 +232,11 @@ impl NetPort {
         }
     }
 
+    /// All of them.
+    pub(super) fn queue_pairs(&self) -> Vec<Arc<Qp>> {
+        self.qps.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+
     /// The queue pair of this number.
     pub(crate) fn qp(&self, qpn: Qpn) -> Option<Arc<Qp>> {
         self.qps.read().unwrap_or_else(PoisonError::into_inner).get(&qpn).cloned()
@@ -249,6 +271,7 @@ impl NetPort {
         let mut token = lock(&self.token);
         token.receiver.woken();
         while self.drain(&mut token, acks) > 0 && !self.stop.load(Ordering::Relaxed) {}
+        self.show_counters();
         token.waits_until.is_some()
     }
 
@@ -505,11 +528,7 @@ impl NetPort {
     /// (IBA 11.6.3.2, 11.6.3.3).
     fn overrun(&self, cq: &Arc<Cq>, work: &mut Work) {
         cq.raise_error();
-        let users: Vec<_> = {
-            let qps = self.qps.read().unwrap_or_else(PoisonError::into_inner);
-            qps.values().cloned().collect()
-        };
-        for qp in users.into_iter().filter(|qp| qp.uses(cq)) {
+        for qp in self.queue_pairs().into_iter().filter(|qp| qp.uses(cq)) {
             qp.drive(work, |engine, io| engine.fail(io));
             qp.raise(urxe_engine::AsyncEvent::QpFatal);
         }

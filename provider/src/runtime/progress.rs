@@ -49,6 +49,7 @@ impl NetPort {
         if self.progress(acks) > 0 {
             self.vain_polls.store(0, Ordering::Relaxed);
         } else if self.vain_polls.fetch_add(1, Ordering::Relaxed) % PATIENCE == PATIENCE - 1 {
+            self.show_counters();
             self.crowd.give_way();
         }
         let now = clock::now();

@@ -45,6 +45,7 @@ impl Drop for SharedPort {
             return;
         }
         fork::forget(&self.port);
+        self.port.check_leftovers();
         self.port.request_stop();
         if let Some(thread) = lock(&self.thread).take() {
             // A thread that panicked has nothing left to end.

@@ -7,9 +7,9 @@ use urxe_engine::{Access, PostError, QpState, QpType, QueuePair};
 
 use crate::kernel::Errno;
 use crate::memory::maps::NotUsable;
-use crate::observe::Peer;
 use crate::observe::explain::because;
 use crate::observe::words::{self, Range, Rights};
+use crate::observe::{Peer, Sender};
 use crate::runtime::host::Surroundings;
 
 /// What explanations need of a queue pair.
@@ -23,6 +23,12 @@ pub(crate) fn peer(engine: &QueuePair<Surroundings>, address: Option<IpAddr>) ->
         retry_cnt: attr.retry_cnt,
         rnr_retry: attr.rnr_retry,
     }
+}
+
+/// What strict mode needs of it.
+pub(crate) fn sender(engine: &QueuePair<Surroundings>) -> Sender {
+    let (config, attr) = (engine.config(), engine.attr());
+    Sender { qpn: config.qpn, max_rd_atomic: attr.max_rd_atomic, sq_sig_all: config.sq_sig_all }
 }
 
 /// `ibv_modify_qp(3)`.

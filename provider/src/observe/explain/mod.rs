@@ -7,6 +7,9 @@ mod completions;
 mod line;
 mod verbs;
 
+use line::Line;
+use urxe_wire::Qpn;
+
 pub(super) use completions::{async_event, completion, overrun};
 pub(super) use verbs::name;
 pub(crate) use verbs::{because, failed};
@@ -18,6 +21,13 @@ pub(crate) enum Format {
     Text,
     /// One JSON object a line.
     Json,
+}
+
+/// Tells of something that is no error here.
+pub(super) fn advise(device: &str, qpn: Qpn, what: &str, why: &str, remedy: &str) {
+    let qp = (qpn != Qpn::default()).then_some(qpn.get());
+    let format = wanted().unwrap_or(Format::Text);
+    Line { kind: "strict", device, code: "strict", qp, what, why, remedy, ..Line::default() }.print(format);
 }
 
 /// How this process wants them, if at all.
