@@ -16,8 +16,8 @@ SUDO       := $(shell [ "$$(id -u)" -eq 0 ] || echo sudo)
 # A linker for Rust, libibverbs, and the programs that the demo shows.
 DEMO_PACKAGES  := gcc libc6-dev libibverbs1 ibverbs-providers ibverbs-utils
 # Programs that the tests run; headers and libclang to compare the bindings with.
-TEST_PACKAGES  := $(DEMO_PACKAGES) perftest ucx-utils iproute2 ethtool tshark python3 python3-venv util-linux \
-                  libibverbs-dev linux-libc-dev libclang-dev pkg-config g++ nftables $(INTEROP_PACKAGES) \
+TEST_PACKAGES  := $(DEMO_PACKAGES) perftest ucx-utils openmpi-bin python3-mpi4py iproute2 ethtool tshark python3 \
+                  python3-venv util-linux libibverbs-dev linux-libc-dev libclang-dev pkg-config g++ nftables $(INTEROP_PACKAGES) \
                   rdmacm-utils librdmacm1 qperf libfabric-bin iperf
 # A virtual machine with the kernel's rxe, and what talks to it.
 INTEROP_PACKAGES := ibverbs-utils perftest rdmacm-utils python3-pyverbs qemu-system-x86 busybox-static kmod iproute2 \

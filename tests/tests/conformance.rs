@@ -1,5 +1,5 @@
 //! A short selection of `conformance/`, so that `make test` notices when a suite breaks. All of it: `make pyverbs`,
-//! `make perftest`, `make ucx`.
+//! `make perftest`, `make ucx`, `make openmpi`.
 
 use std::path::Path;
 use std::process::Command;
@@ -32,6 +32,9 @@ const UCX_CASES: [&str; 8] = [
     "uct/rc_verbs/fadd/short/8",
 ];
 
+/// Two ranks, over each transport.
+const OPENMPI_CASES: [&str; 2] = ["rc_verbs/ping_pong/2/65536", "ud_verbs/allreduce/2/65536"];
+
 /// Runs these cases of a suite; all must pass.
 fn passes(suite: &str, cases: &[&str]) -> Result<()> {
     let conformance = Path::new(env!("CARGO_MANIFEST_DIR")).join("../conformance");
@@ -57,4 +60,9 @@ fn perftest_selection() -> Result<()> {
 #[test]
 fn ucx_selection() -> Result<()> {
     passes("ucx", &UCX_CASES)
+}
+
+#[test]
+fn openmpi_selection() -> Result<()> {
+    passes("openmpi", &OPENMPI_CASES)
 }
