@@ -15,6 +15,10 @@ use urxe_engine::Instant;
 
 use super::clock;
 
+/// Polls in vain after which the processor is offered to others: longer than a ping-pong waits for its answer.
+const PATIENCE: u32 = 64;
+/// The same when somebody took it the last time.
+const PATIENCE_AMONG_OTHERS: u32 = 16;
 /// A yield that takes longer has let somebody else run.
 const ALONE: Duration = Duration::from_micros(3);
 /// Yields in a row that found somebody else before a move: so many, and by chance up to as many again, so that of two
@@ -36,6 +40,13 @@ pub(super) struct Crowd {
 }
 
 impl Crowd {
+    /// Whether to offer the processor to others after another poll in vain, with so many before it.
+    pub(super) fn is_due(&self, polls: u32) -> bool {
+        let alone = self.meetings.load(Ordering::Relaxed) == 0;
+        let patience = if alone { PATIENCE } else { PATIENCE_AMONG_OTHERS };
+        polls % patience == patience - 1
+    }
+
     /// Offers the processor to others, and goes to another if they are always there.
     pub(super) fn give_way(&self) {
         let before = clock::now();

@@ -275,12 +275,11 @@ impl NetPort {
         token.waits_until.is_some()
     }
 
-    /// Sends the ACKs that have waited long enough, whoever else receives. True if others wait.
-    pub(super) fn send_overdue_acks(&self) -> bool {
-        // Who has the token does the same.
-        let Ok(mut token) = self.token.try_lock() else { return true };
-        self.answer(&mut token, clock::now(), Acks::MayWait);
-        token.waits_until.is_some()
+    /// Sends the ACKs that have waited long enough, unless somebody receives, who does the same.
+    pub(super) fn send_overdue_acks(&self) {
+        if let Ok(mut token) = self.token.try_lock() {
+            self.answer(&mut token, clock::now(), Acks::MayWait);
+        }
     }
 
     /// Sends all ACKs that wait.

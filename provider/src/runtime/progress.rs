@@ -33,8 +33,6 @@ const FRESH: Duration = Duration::from_micros(250);
 /// How soon the thread looks whether somebody still polls, and how seldom in the end.
 const FIRST_LOOK: Duration = Duration::from_micros(10);
 const LAST_LOOK: Duration = Duration::from_millis(1);
-/// How soon it looks again after it saw an ACK wait.
-const SECOND_LOOK: Duration = Duration::from_micros(100);
 /// Who polls does so more often than this, even with the processor taken away by a thread that wakes up for a packet:
 /// in a virtual machine, interrupting a processor that is busy takes 20 µs and more.
 const BUSY: Duration = Duration::from_micros(60);
@@ -48,7 +46,7 @@ impl NetPort {
         let acks = if going_to_sleep { Acks::Leave } else { Acks::MayWait };
         if self.progress(acks) > 0 {
             self.vain_polls.store(0, Ordering::Relaxed);
-        } else if self.vain_polls.fetch_add(1, Ordering::Relaxed) % PATIENCE == PATIENCE - 1 {
+        } else if self.crowd.is_due(self.vain_polls.fetch_add(1, Ordering::Relaxed)) {
             self.show_counters();
             self.crowd.give_way();
         }
@@ -75,10 +73,6 @@ impl NetPort {
         clock::now().since(Instant::from_nanos(self.polled_at.load(Ordering::Relaxed))) < age
     }
 }
-
-/// Polls in vain after which the processor is offered to others: on a machine with fewer processors than programs
-/// that poll, the peer may be waiting for this very one. Alone, it costs a system call.
-const PATIENCE: u32 = 16;
 
 /// Starts the background thread of a port.
 pub(crate) fn start(port: Arc<NetPort>) -> std::io::Result<JoinHandle<()>> {
@@ -129,17 +123,14 @@ fn stand_by(port: &NetPort, sockets: RawFd) {
     while port.polled_within(FRESH) && !port.stop.load(Ordering::Acquire) {
         wait(port, &[port.kick_fd()], Some(look));
         port.run_timers(clock::now());
-        let mut acks_wait = port.send_overdue_acks();
+        port.send_overdue_acks();
         let polled_before = std::mem::replace(&mut polled_at, port.polled_at.load(Ordering::Relaxed));
         look = (look * 2).min(LAST_LOOK);
         if is_readable(sockets) && (polled_at == polled_before || !port.polled_within(BUSY)) {
             if polled_at == polled_before {
-                acks_wait = port.drain_all(Acks::MayWait);
+                port.drain_all(Acks::MayWait);
             }
             look = FIRST_LOOK;
-        }
-        if acks_wait {
-            look = look.min(SECOND_LOOK);
         }
     }
     port.is_watched.store(false, Ordering::Relaxed);
