@@ -337,8 +337,8 @@ impl<H: Host> QueuePair<H> {
         let (peer, key) = (self.peer(io), Key(reth.r_key.0));
         //= spec/responder.md#rsp-009
         //# All of the memory that a WRITE names MUST be checked before its first byte is stored.
-        if received == 0 {
-            let whole = reth.dma_len as usize;
+        let whole = reth.dma_len as usize;
+        if received == 0 && payload.len() < whole {
             memory::access(io.memory, peer, key, Access::REMOTE_WRITE, reth.va, whole, |_| Ok(()))?;
         }
         let va = reth.va.checked_add(u64::from(received)).ok_or(Refusal::OutOfBounds)?;
