@@ -1,0 +1,117 @@
+//! Many queue pairs: what they cost while nothing happens.
+
+use std::fs;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use urxe_tests::in_world;
+use urxe_tests::verbs::memory::ALL_ACCESS;
+use urxe_tests::verbs::pair::{rtr, rts};
+use urxe_tests::verbs::qp::Init;
+use urxe_tests::verbs::{Change, Context, Cq, Mr, Op, Options, Pd, Qp, RecvWr, SendWr, Status};
+
+/// Queue pairs that share a completion queue.
+struct Crowd {
+    cq: Arc<Cq>,
+    mr: Mr,
+    qps: Vec<Qp>,
+}
+
+impl Crowd {
+    fn new(count: usize) -> Result<Self> {
+        let context = Context::open()?;
+        let pd = Pd::new(&context)?;
+        let cq = Cq::new(&context, i32::try_from(2 * count)?, None)?;
+        let mr = Mr::alloc(&pd, 4096, ALL_ACCESS)?;
+        let qps = (0..count).map(|_| Qp::new(&pd, &cq, &cq, &Init::default())).collect::<Result<_, _>>()?;
+        Ok(Self { cq, mr, qps })
+    }
+
+    /// Connects each with its neighbour.
+    fn connect(&self) -> Result<()> {
+        let options = Options::default();
+        let gid = self.cq.context().query_gid(1, i32::try_from(options.gid)?)?;
+        for (index, qp) in self.qps.iter().enumerate() {
+            let peer = self.qps[index ^ 1].number();
+            qp.modify(&Change::init(options.access))?;
+            qp.modify(&rtr(peer, gid, &options))?;
+            qp.modify(&rts(&options))?;
+        }
+        Ok(())
+    }
+
+    /// Each sends a message to its neighbour.
+    fn talk(&self) -> Result<()> {
+        for qp in &self.qps {
+            qp.post_recv(&RecvWr::new(1, &[self.mr.sge(0, 8)]))?;
+        }
+        for qp in &self.qps {
+            qp.post_send(&SendWr::new(Op::Send, &[self.mr.sge(8, 8)]))?;
+        }
+        for wc in self.cq.take(2 * self.qps.len())? {
+            ensure!(wc.status == Status::SUCCESS, "{wc:?}");
+        }
+        Ok(())
+    }
+}
+
+/// Times that our thread has gone to sleep (proc_pid_status(5)).
+fn sleeps() -> Result<u64> {
+    for entry in fs::read_dir("/proc/self/task")? {
+        let task = entry?.path();
+        if fs::read_to_string(task.join("comm"))? == "urxe\n" {
+            let status = fs::read_to_string(task.join("status"))?;
+            let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+            return Ok(line.context("no such line")?.trim().parse()?);
+        }
+    }
+    anyhow::bail!("no thread named urxe")
+}
+
+#[test]
+fn a_hundred_idle_queue_pairs_wake_nobody() {
+    in_world(|| {
+        let crowd = Crowd::new(100)?;
+        crowd.connect()?;
+        crowd.talk()?;
+        // Until the thread has noticed that nobody polls, and timers of what has been answered are over.
+        std::thread::sleep(Duration::from_secs(1));
+        let before = sleeps()?;
+        std::thread::sleep(Duration::from_secs(10));
+        let after = sleeps()?;
+        ensure!(after == before, "woke {} times in 10 s of nothing", after - before);
+        crowd.talk()
+    });
+}
+
+/// Bytes of memory that this process has for itself (proc_pid_statm(5): resident less shared).
+fn memory() -> Result<usize> {
+    const PAGE: usize = 4096;
+    let statm = fs::read_to_string("/proc/self/statm")?;
+    let pages = statm.split_whitespace().map(str::parse).collect::<Result<Vec<usize>, _>>()?;
+    let &[_, resident, shared, ..] = pages.as_slice() else { anyhow::bail!("unexpected: {statm}") };
+    Ok((resident - shared) * PAGE)
+}
+
+/// An idle queue pair takes no more than 8 KiB, though each has room for 64 requests each way.
+#[test]
+fn a_thousand_idle_queue_pairs_are_small() {
+    const COUNT: usize = 1000;
+    in_world(|| {
+        // What is there once is not theirs.
+        let other = Crowd::new(2)?;
+        other.connect()?;
+        other.talk()?;
+        let before = memory()?;
+        let crowd = Crowd::new(COUNT)?;
+        crowd.connect()?;
+        let each = memory()?.saturating_sub(before) / COUNT;
+        println!("{each} bytes for an idle queue pair");
+        ensure!(each <= 8 << 10, "{each} bytes each");
+        crowd.talk()?;
+        let each = memory()?.saturating_sub(before) / COUNT;
+        println!("{each} bytes for one that has sent and received");
+        Ok(())
+    });
+}
