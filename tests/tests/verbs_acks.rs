@@ -12,9 +12,9 @@ use urxe_tests::verbs::child::{Child, Parent};
 use urxe_tests::verbs::{Change, Context, End, Mr, Op, Options, RecvWr, SendWr, Status};
 
 /// Exchanges that make a habit.
-const EXCHANGES: u64 = 1000;
+const EXCHANGES: u64 = 100;
 /// Times that the habit is broken, where the target lives on.
-const ROUNDS: u64 = 5;
+const ROUNDS: u64 = 10;
 
 /// The ACK timeout: 4.096 µs × 2^20, which no load exceeds.
 const TIMEOUT: Duration = Duration::from_micros(4_294_967);
