@@ -103,16 +103,29 @@ pub const PCAP_ROTATE: Opt = Opt {
 pub const EXPLAIN: Opt = Opt {
     name: "explain",
     variable: "URXE_EXPLAIN",
-    value: "1|json",
-    help: "Explain on standard error what goes wrong",
+    value: "0|1|json",
+    help: "Explain on standard error what goes wrong; 0 for not [default under `urxe run`: 1 at a terminal]",
 };
 
 /// What goes wrong on purpose.
-pub const FAULTS: Opt =
-    Opt { name: "faults", variable: "URXE_FAULTS", value: "FILE", help: "Faults to inject, as the file says" };
+pub const FAULTS: Opt = Opt {
+    name: "faults",
+    variable: "URXE_FAULTS",
+    value: "SCRIPT|@FILE",
+    help: "What goes wrong on purpose, such as drop=1%,delay=50us..2ms,seed=42",
+};
+
+/// What works here and will not everywhere.
+pub const STRICT: Opt = Opt {
+    name: "strict",
+    variable: "URXE_STRICT",
+    value: "1",
+    help: "Tell of what works here and will not everywhere",
+};
 
 /// Everything that can be chosen.
-pub const ALL: &[Opt] = &[NETDEV, DEVICE_NAME, MTU, GID, PERSONALITY, PCAP, PCAP_SNAPLEN, PCAP_ROTATE, EXPLAIN, FAULTS];
+pub const ALL: &[Opt] =
+    &[NETDEV, DEVICE_NAME, MTU, GID, PERSONALITY, PCAP, PCAP_SNAPLEN, PCAP_ROTATE, EXPLAIN, FAULTS, STRICT];
 
 #[cfg(test)]
 mod tests {

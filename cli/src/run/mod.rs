@@ -11,6 +11,7 @@ pub(crate) mod janitor;
 
 use std::convert::Infallible;
 use std::ffi::{OsStr, OsString};
+use std::io::IsTerminal;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::ExitCode;
@@ -69,6 +70,12 @@ fn prepare(args: &Args) -> Result<()> {
     let mut variables: Vec<(&OsStr, &OsStr)> =
         vec![(OsStr::new("LD_PRELOAD"), &preload), (OsStr::new(urxe_preload::VARIABLE), path.as_os_str())];
     variables.extend(settings.variables().map(|(name, value)| (OsStr::new(name), OsStr::new(value))));
+    // Who sits in front of it wants to know; a log may be for somebody else.
+    let explain = urxe_options::EXPLAIN.variable;
+    let said = std::env::var_os(explain).is_some() || variables.iter().any(|(name, _)| *name == explain);
+    if !said && std::io::stderr().is_terminal() {
+        variables.push((OsStr::new(explain), OsStr::new("1")));
+    }
     // SAFETY: this process has one thread.
     unsafe {
         for (name, value) in variables {
