@@ -115,6 +115,16 @@ interop: build ## urxe and the Linux kernel's rxe, in both roles: every case as 
 	conformance/machine $(BIN_DIR) conformance/kernel-rxe/boot \
 	    conformance/interop/run --out $(TARGET_DIR)/conformance/interop.tsv
 
+.PHONY: captures
+captures: build ## records urxe and the kernel's rxe anew; every packet must be read, and written again as it was
+	@scripts/install-packages $(DEMO_PACKAGES) $(INTEROP_PACKAGES) tshark
+	conformance/kernel-rxe/fetch $(URXE_KERNEL_DIR)
+	rm -rf $(TARGET_DIR)/conformance/captures
+	conformance/machine $(BIN_DIR) conformance/kernel-rxe/boot \
+	    conformance/captures/record $(TARGET_DIR)/conformance/captures
+	URXE_CAPTURES=$(TARGET_DIR)/conformance/captures \
+	    $(CARGO) test -p urxe-wire --test golden -- --ignored --nocapture
+
 .PHONY: perftest
 perftest: build ## every perftest program with many options
 	@scripts/install-packages $(DEMO_PACKAGES) perftest python3 iproute2 util-linux

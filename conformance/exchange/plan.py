@@ -76,6 +76,7 @@ def ops(kind, *lengths, **more):
 # Pad counts; around the smallest and largest path MTUs and their multiples.
 SHORT = (0, 1, 2, 3, 4, 5, 63, 255, 256, 257, 1023, 1024, 1025, 2500, 4095, 4096, 4097, 10000)
 LONG = (65536, 65537, 1 << 20)
+INLINE = (0, 1, 60)
 ONE_MTU = {"mtus": (1024,)}
 # Datagrams know no path MTU; they must fit the interface's.
 DATAGRAM = {"mtus": (4096,)}
@@ -89,6 +90,13 @@ def mixed():
         yield Op(kinds[index % 5], (64, 2500, 1024, 0, 4097, 9000)[index % 6])
         if index % 7 == 0:
             yield Op("ADD", values=(index, 0))
+
+
+def fenced():
+    """What was read from a place is written back to it: the fence is what makes that the same data."""
+    for index in range(4):
+        yield Op("READ", 9000)
+        yield Op("WRITE", 9000, slot_of=2 * index, flags=("FENCE",))
 
 
 def refused(kind, status, **more):
@@ -128,17 +136,9 @@ SCENARIOS = {
     "rc-long-batch": Scenario(
         "RC", (*ops("WRITE", 1 << 20), *ops("READ", 1 << 20), *ops("SEND", 1 << 20)) * 2, batch=True
     ),
-    "rc-fence": Scenario(
-        "RC",
-        tuple(
-            op
-            for i in range(4)
-            for op in (Op("READ", 9000), Op("WRITE", 9000, slot_of=2 * i, flags=("FENCE",)))
-        ),
-        batch=True,
-    ),
+    "rc-fence": Scenario("RC", tuple(fenced()), batch=True),
     "rc-pieces": Scenario("RC", (*ops("SEND", 9, 5000), *ops("WRITE", 9, 5000), *ops("READ", 9, 5000)), pieces=3),
-    "rc-inline": Scenario("RC", tuple(Op(kind, n, flags=("INLINE",)) for kind in ("SEND", "WRITE") for n in (0, 1, 60))),
+    "rc-inline": Scenario("RC", tuple(Op(kind, n, flags=("INLINE",)) for kind in ("SEND", "WRITE") for n in INLINE)),
     "rc-solicited": Scenario("RC", (Op("SEND", 16, flags=("SOLICITED",)),), solicited=True),
     "rc-solicited-long": Scenario("RC", (Op("SEND_IMM", 9000, flags=("SOLICITED",)),), solicited=True),
     "rc-srq": Scenario("RC", (*ops("SEND", *SHORT), *ops("WRITE_IMM", 5, 5000)), srq=True),
@@ -149,7 +149,9 @@ SCENARIOS = {
     ),
     "rc-psn-wrap-batch": Scenario("RC", tuple(mixed()), psn=0xFFFFF0, batch=True),
     "rc-psn-wrap-read": Scenario("RC", ops("READ", 65536, 1 << 20, 64), psn=0xFFFFFE),
-    "rc-window": Scenario("RC", tuple(Op(kind, n, key="window") for kind in ("WRITE", "READ") for n in (1, 9000)), window=True),
+    "rc-window": Scenario(
+        "RC", tuple(Op(kind, n, key="window") for kind in ("WRITE", "READ") for n in (1, 9000)), window=True
+    ),
     "rc-window-send-inv": Scenario(
         "RC",
         (
@@ -161,7 +163,9 @@ SCENARIOS = {
     ),
     "rc-window-send-inv-long": Scenario("RC", (Op("WRITE", 64, key="window"), Op("SEND_INV", 9000)), window=True),
     "rc-rnr": Scenario("RC", ops("SEND", 64, 5000, 64), late=0.3),
-    "rc-rnr-batch": Scenario("RC", (*ops("SEND", 64, 5000), *ops("WRITE_IMM", 5000), *ops("READ", 64)), late=0.3, batch=True),
+    "rc-rnr-batch": Scenario(
+        "RC", (*ops("SEND", 64, 5000), *ops("WRITE_IMM", 5000), *ops("READ", 64)), late=0.3, batch=True
+    ),
     "rc-rnr-exceeded": Scenario("RC", ops("SEND", 64, status="RNR_RETRY_EXC_ERR"), late=None, rnr_retry=1, **ONE_MTU),
     "rc-nobody": Scenario("RC", ops("SEND", 64, status="RETRY_EXC_ERR"), nobody=True, **ONE_MTU),
     "rc-nak-key-write": Scenario("RC", refused("WRITE", ACCESS, key="wrong"), **ONE_MTU),

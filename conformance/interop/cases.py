@@ -59,13 +59,15 @@ def pingpongs(*sides):
             words = [f"ibv_{service}_pingpong", "-c", *iterations, "-m", str(mtu), "-s", "9000"]
             yield pair(f"{service}_pingpong/mtu-{mtu}", words, *sides, shows)
     yield pair("rc_pingpong/events", ["ibv_rc_pingpong", "-c", "-e", *iterations], *sides, shows)
-    yield pair("rc_pingpong/1-MiB", ["ibv_rc_pingpong", "-c", *iterations, "-s", "1048576", "-m", "4096"], *sides, shows)
+    words = ["ibv_rc_pingpong", "-c", *iterations, "-s", "1048576", "-m", "4096"]
+    yield pair("rc_pingpong/1-MiB", words, *sides, shows)
     for size in (1, 1024, 4096):
         yield pair(f"ud_pingpong/{size}", ["ibv_ud_pingpong", "-c", *iterations, "-s", str(size)], *sides, shows)
     yield pair("ud_pingpong/events", ["ibv_ud_pingpong", "-c", "-e", *iterations], *sides, shows)
     # It counts the iterations of its 16 queue pairs together.
     yield pair("srq_pingpong", ["ibv_srq_pingpong", "-c", *iterations], *sides, r"\d+ iters in")
-    yield pair("srq_pingpong/events", ["ibv_srq_pingpong", "-c", "-e", *iterations, "-q", "3"], *sides, r"\d+ iters in")
+    words = ["ibv_srq_pingpong", "-c", "-e", *iterations, "-q", "3"]
+    yield pair("srq_pingpong/events", words, *sides, r"\d+ iters in")
 
 
 # Program and options of perftest; what is not said is as the program chooses.
@@ -136,7 +138,8 @@ def connections(server, client, family, ports):
         shows,
         shows,
     )
-    yield case("rdma_client", ports.take(), ("rdma_server", "rdma_client"), ["-s", address], ["-s", address], r"end 0", r"end 0")
+    options = ["-s", address]
+    yield case("rdma_client", ports.take(), ("rdma_server", "rdma_client"), options, options, r"end 0", r"end 0")
     stream = ["-S", "10000", "-C", "10", "-I", "10", "-T", "v"]
     shows = r"(?m)^custom +9.7k "
     yield case("rstream", ports.take(), "rstream", ["-b", address, *stream], ["-s", address, *stream], shows)
@@ -158,10 +161,12 @@ def connections(server, client, family, ports):
             )
     if family == "ipv4":
         group = f"239.77.0.{ports.take() % 250 + 1}"
-        there, here = (
-            ["stdbuf", "-oL", "mckey", "-m", group, "-b", side.addresses[family], "-C", "10"] for side in (server, client)
-        )
-        yield Case("mckey", there, [*here, "-s"], "joined dgid", r"return status 0", r"return status 0")
+
+        def member(side):
+            return ["stdbuf", "-oL", "mckey", "-m", group, "-b", side.addresses[family], "-C", "10"]
+
+        shows = r"return status 0"
+        yield Case("mckey", member(server), [*member(client), "-s"], "joined dgid", shows, shows)
 
 
 def judge(case, server, client):
