@@ -152,7 +152,7 @@ crates: build ## tests and examples of the crates ibverbs and sideway
 	@scripts/install-packages $(CRATES_PACKAGES)
 	@mkdir -p $(TARGET_DIR)/conformance/crates
 	CARGO='$(CARGO)' conformance/crates/build $(TARGET_DIR)/conformance/crates >$(TARGET_DIR)/conformance/crates/programs
-	conformance/machine $(BIN_DIR) conformance/crates/run --programs $(TARGET_DIR)/conformance/crates/programs \
+	conformance/machine $(BIN_DIR) conformance/own-sysfs conformance/crates/run --programs $(TARGET_DIR)/conformance/crates/programs \
 	    --out $(TARGET_DIR)/conformance/crates.tsv
 
 .PHONY: bench

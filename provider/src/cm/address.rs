@@ -46,7 +46,13 @@ impl State {
         v6_only: bool,
     ) -> Result<(u16, Vec<Service>), Errno> {
         if address.port() != 0 {
-            return Ok((address.port(), self.claim_port(space, address, v6_only)?));
+            let claims = self.claim_port(space, address, v6_only).map_err(|errno| match errno {
+                // `cma_check_port` of the kernel's cma.c, where one of the two is the wildcard. Whether the other is
+                // cannot be told: it may be another process'.
+                Errno(libc::EADDRINUSE) if address.ip().is_unspecified() => Errno(libc::EADDRNOTAVAIL),
+                other => other,
+            })?;
+            return Ok((address.port(), claims));
         }
         for _ in 0..256 {
             let port = self.ephemeral_port();
