@@ -31,7 +31,7 @@ pub(crate) fn obstacles() -> Vec<String> {
 
 /// Whether `NETLINK_RDMA` sockets can be created. libibverbs then takes the kernel's device list as final, even when
 /// it is empty (libibverbs/init.c, `find_sysfs_devs_nl`).
-fn kernel_has_rdma() -> bool {
+pub(crate) fn kernel_has_rdma() -> bool {
     // SAFETY: `socket` takes no pointers.
     let fd = unsafe { libc::socket(libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_CLOEXEC, NETLINK_RDMA) };
     if fd < 0 {

@@ -22,7 +22,7 @@ pub(crate) fn provider_dir() -> Result<PathBuf> {
 }
 
 /// Where the dynamic linker finds `libibverbs.so.1`: its own search order, so asked of the linker itself.
-fn path() -> Result<PathBuf> {
+pub(crate) fn path() -> Result<PathBuf> {
     // SAFETY: the name is a NUL-terminated literal. Loading libibverbs runs its constructors, which any program linked
     // against it does as well. The handle stays open, so that the path below stays valid.
     let handle = unsafe { libc::dlopen(c"libibverbs.so.1".as_ptr(), libc::RTLD_LAZY | libc::RTLD_LOCAL) };
@@ -55,6 +55,26 @@ fn find_provider_dir(library: &[u8]) -> Option<PathBuf> {
     )
 }
 
+/// Whether this machine's libibverbs has a function of this name.
+pub(crate) fn exports(name: &str) -> bool {
+    let Ok(name) = std::ffi::CString::new(name) else { return false };
+    // SAFETY: names; see `path`.
+    unsafe {
+        let handle = libc::dlopen(c"libibverbs.so.1".as_ptr(), libc::RTLD_LAZY | libc::RTLD_LOCAL);
+        !handle.is_null() && !libc::dlsym(handle, name.as_ptr()).is_null()
+    }
+}
+
+/// The number behind `-rdmav` in the bytes of a libibverbs: that of its private ABI.
+pub(crate) fn suffix(library: &[u8]) -> Option<u32> {
+    const BEFORE: &[u8] = b"-rdmav";
+    library.windows(BEFORE.len()).enumerate().filter(|(_, bytes)| *bytes == BEFORE).find_map(|(start, _)| {
+        let after = library.get(start + BEFORE.len()..)?;
+        let digits = after.iter().take_while(|byte| byte.is_ascii_digit()).count();
+        std::str::from_utf8(after.get(..digits)?).ok()?.parse().ok()
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -63,6 +83,12 @@ mod tests {
     fn the_compiled_in_folder_is_found() {
         let library = b"\x7fELF\0lib%s-rdmav34.so\0/usr/lib64/libibverbs/lib%s-rdmav34.so\0/etc/libibverbs.d\0";
         assert_eq!(find_provider_dir(library), Some(PathBuf::from("/usr/lib64/libibverbs")));
+    }
+
+    #[test]
+    fn the_number_of_the_private_abi() {
+        assert_eq!(suffix(b"\0/usr/lib/libibverbs/lib%s-rdmav99.so\0"), Some(99));
+        assert_eq!(suffix(b"\0-rdmav.so\0"), None);
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! `urxe`: puts the urxe provider where the stock libibverbs finds it, and takes it away again.
 //!
-//! One file or folder a subcommand (`install`, `uninstall`, `env`, `run`). [`options`] is what most of them understand, [`layout`] knows every path, [`sysfs`] what the fake sysfs
-//! tree holds, [`plan`] how files are created and removed without touching anybody else's.
+//! One file or folder a subcommand. [`options`] is what most of them understand, [`layout`] knows every path, [`sysfs`]
+//! what the fake sysfs tree holds, [`plan`] how files are created and removed without touching anybody else's.
 
 mod devices;
+mod doctor;
 mod env;
 mod explain;
 mod host;
@@ -42,12 +43,16 @@ enum Command {
     Env(env::Args),
     /// Say what a code means, what causes it, and what to do
     Explain(explain::Args),
-    /// Show the devices that programs have open, and their counters
-    Status(status::Args),
     /// Draw what two queue pairs said to each other, from a capture, with retries, refusals and explanations
     Trace(trace::Args),
     /// Run a program that finds urxe's devices: no root, nothing installed, no trace left
     Run(run::Args),
+    /// Show which processes use urxe, and how their queue pairs are
+    Status(status::Args),
+    /// Say what would stop a program here, and what to do
+    Doctor(doctor::Args),
+    #[command(name = doctor::probe::SUBCOMMAND, hide = true)]
+    Probe,
     #[command(name = run::janitor::SUBCOMMAND, hide = true)]
     Janitor(run::janitor::Args),
 }
@@ -58,9 +63,11 @@ fn main() -> ExitCode {
         Command::Uninstall(args) => uninstall::run(args),
         Command::Env(args) => env::run(args),
         Command::Explain(args) => explain::run(&args),
-        Command::Status(args) => status::run(&args),
         Command::Trace(args) => trace::run(&args),
         Command::Run(args) => return run::run(&args),
+        Command::Status(args) => status::run(&args),
+        Command::Doctor(args) => return doctor::run(&args),
+        Command::Probe => doctor::probe::run(),
         Command::Janitor(args) => {
             run::janitor::run(&args);
             return ExitCode::SUCCESS;

@@ -317,6 +317,11 @@ impl<T> KeyTable<T> {
         Some(value)
     }
 
+    /// Every entry.
+    pub(crate) fn values(&self) -> impl Iterator<Item = &T> {
+        self.entries.iter().filter_map(|entry| entry.value.as_ref())
+    }
+
     /// How many entries there are.
     #[must_use]
     pub fn len(&self) -> usize {

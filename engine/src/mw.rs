@@ -169,6 +169,14 @@ impl RegionTable {
         self.len() == 0
     }
 
+    /// Every region. Windows are not among them.
+    pub fn regions(&self) -> impl Iterator<Item = &Region> {
+        self.0.values().filter_map(|entry| match entry {
+            Entry::Region { region, .. } => Some(&**region),
+            Entry::Window(_) => None,
+        })
+    }
+
     /// Adds the region that `make` makes for its key.
     ///
     /// # Errors

@@ -17,6 +17,9 @@ pub use personality::Personality;
 /// Devices that there can be: as many interfaces may be listed.
 pub const MAX_DEVICES: usize = 4;
 
+/// Names the folder that `urxe run` made, to the library that it preloads.
+pub const RUN_VARIABLE: &str = "URXE_RUN";
+
 /// The start of the names of devices that were not given one: `urxe0`, `urxe1`, ….
 ///
 /// libibverbs' own provider for the kernel's rxe takes every device whose name begins with `rxe`.

@@ -1,7 +1,7 @@
 //! What `liburxe.so` puts in front of libc's functions when `urxe run` preloads it.
 //!
 //! Programs find RDMA devices by paths that are compiled into them (`/sys/class/infiniband`, `/dev/infiniband`) and by a
-//! netlink socket. `urxe run` makes a folder that holds what these paths should show, names it in [`VARIABLE`], and
+//! netlink socket. `urxe run` makes a folder that holds what these paths should show, names it in `URXE_RUN`, and
 //! preloads the library. From then on, in the program and its children:
 //!
 //! ```text
@@ -13,8 +13,10 @@
 //! What a program is handed are real descriptors of real files: `readdir`, `openat`, `fstat` and all else need no help.
 //!
 //! These functions run in every program, also before `main`, in signal handlers and between fork and exec. So there is
-//! no `std`, no allocation and no lock here, and nothing but the path is looked at. Without [`VARIABLE`] (the library
+//! no `std`, no allocation and no lock here, and nothing but the path is looked at. Without `URXE_RUN` (the library
 //! is a provider and nothing else then) everything passes.
+//!
+//! Only the library may be linked with this crate: in a program these functions would take the place of the library's.
 //!
 //! libibverbs will not run the constructor of a provider that is loaded already. [`when_devices_are_looked_for`] tells
 //! the provider when to make itself known instead.
@@ -30,9 +32,6 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 
 pub use folder::is_active;
 pub use interposed::find_all as find_next_functions;
-
-/// Names the folder that `urxe run` made.
-pub const VARIABLE: &str = "URXE_RUN";
 
 static WHEN_LOOKED_FOR: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 

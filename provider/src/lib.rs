@@ -19,4 +19,5 @@ mod limits;
 mod memory;
 mod observe;
 mod runtime;
+mod status;
 mod verbs;

@@ -103,7 +103,7 @@ fn wait_for(processes: &[c_int]) {
 
 /// Processes that have the folder in their environment.
 fn users(folder: &Path) -> Vec<u32> {
-    let entry = [urxe_preload::VARIABLE.as_bytes(), b"=", folder.as_os_str().as_bytes()].concat();
+    let entry = [urxe_options::RUN_VARIABLE.as_bytes(), b"=", folder.as_os_str().as_bytes()].concat();
     let uses = |pid: &u32| {
         let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
         environment.split(|&byte| byte == 0).any(|variable| variable == entry)

@@ -68,7 +68,7 @@ fn prepare(args: &Args) -> Result<()> {
     let path = janitor::start(folder)?;
 
     let mut variables: Vec<(&OsStr, &OsStr)> =
-        vec![(OsStr::new("LD_PRELOAD"), &preload), (OsStr::new(urxe_preload::VARIABLE), path.as_os_str())];
+        vec![(OsStr::new("LD_PRELOAD"), &preload), (OsStr::new(urxe_options::RUN_VARIABLE), path.as_os_str())];
     variables.extend(settings.variables().map(|(name, value)| (OsStr::new(name), OsStr::new(value))));
     // Who sits in front of it wants to know; a log may be for somebody else.
     let explain = urxe_options::EXPLAIN.variable;

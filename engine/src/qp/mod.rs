@@ -216,6 +216,11 @@ impl<H: Host> QueuePair<H> {
         QpAttr { rq_psn: self.responder.expected_psn(), sq_psn, ..self.attr }
     }
 
+    /// The way to its peer, once it has one.
+    pub const fn route(&self) -> Option<&<<H as Host>::Network as Network>::Route> {
+        self.route.as_ref()
+    }
+
     /// Whether a modify to SQD has let everything outstanding complete (`ibv_query_qp(3)`, `sq_draining`).
     pub const fn is_draining(&self) -> bool {
         self.drain_pending

@@ -79,6 +79,11 @@ impl Regions {
         self.table().len()
     }
 
+    /// How many regions there are, and their bytes together.
+    pub(crate) fn totals(&self) -> (u64, u64) {
+        self.table().regions().fold((0, 0), |(count, bytes), region| (count + 1, bytes + region.length))
+    }
+
     /// Adds a memory window.
     pub(crate) fn insert_window(&self, pd: Pd, kind: WindowType) -> Result<Key, Full> {
         self.table_mut().insert_window(pd, kind)

@@ -70,6 +70,7 @@ extern "C" fn parent() {
 //# The child of a fork MUST have no part in its parent's device.
 extern "C" fn child() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
+    crate::status::close_in_child();
     if let Some(mut ports) = HELD.take() {
         for port in ports.drain(..) {
             port.close_in_child();

@@ -233,7 +233,7 @@ impl NetPort {
     }
 
     /// All of them.
-    pub(super) fn queue_pairs(&self) -> Vec<Arc<Qp>> {
+    pub(crate) fn queue_pairs(&self) -> Vec<Arc<Qp>> {
         self.qps.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 

@@ -35,6 +35,8 @@ pub(crate) struct SharedPort {
     generation: Generation,
     port: Arc<NetPort>,
     thread: Mutex<Option<JoinHandle<()>>>,
+    /// Without it nobody can ask how the device is.
+    _status: Option<crate::status::Server>,
     xrc_domains: XrcDomains,
 }
 
@@ -85,7 +87,9 @@ impl SharedPort {
         fork::remember(&port);
         let thread = progress::start(Arc::clone(&port));
         let thread = thread.map_err(|e| OpenError::System(Errno(e.raw_os_error().unwrap_or(libc::EAGAIN))))?;
+        let status = crate::status::Server::start(name, &port, random_seed()?).ok();
         let shared = Arc::new(Self {
+            _status: status,
             name: name.to_owned(),
             generation,
             port,

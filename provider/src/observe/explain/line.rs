@@ -67,7 +67,7 @@ impl Line<'_> {
 }
 
 /// A JSON string (RFC 8259 7).
-fn quoted(text: &str) -> String {
+pub(crate) fn quoted(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     out.push('"');
     for c in text.chars() {

@@ -11,6 +11,7 @@ use line::Line;
 use urxe_wire::Qpn;
 
 pub(super) use completions::{async_event, completion, overrun};
+pub(crate) use line::quoted;
 pub(super) use verbs::name;
 pub(crate) use verbs::{because, failed};
 

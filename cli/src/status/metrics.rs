@@ -1,4 +1,4 @@
-//! `urxe status`: the devices that programs have open now, and what they count.
+//! `urxe status --metrics`: what the devices that programs have open count, for Prometheus.
 //!
 //! Every open device of a process has a file without a name, `urxe:DEVICE`, that holds its counters
 //! (`provider/src/observe/board.rs` has the format); here they are found below `/proc`.
@@ -7,19 +7,6 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
-
-use anyhow::Result;
-
-#[derive(clap::Args)]
-pub(crate) struct Args {
-    /// Print all counters as Prometheus text (text exposition format 0.0.4)
-    #[arg(long)]
-    metrics: bool,
-
-    /// Print counters that are 0 as well
-    #[arg(long)]
-    all: bool,
-}
 
 /// An open device of a process.
 #[derive(Debug, PartialEq, Eq)]
@@ -30,21 +17,9 @@ struct Open {
     counters: Vec<(String, u64)>,
 }
 
-pub(crate) fn run(args: &Args) -> Result<()> {
-    let open = find(Path::new("/proc"));
-    if args.metrics {
-        print!("{}", metrics(&open));
-    } else if open.is_empty() {
-        println!("no program has a device of urxe open (of those that you may look at)");
-    } else {
-        for Open { pid, process, device, counters } in &open {
-            println!("{process}[{pid}] {device}");
-            for (name, value) in counters.iter().filter(|(_, value)| args.all || *value > 0) {
-                println!("  {name:<32} {value}");
-            }
-        }
-    }
-    Ok(())
+/// All counters in the text exposition format 0.0.4.
+pub(super) fn text() -> String {
+    metrics(&find(Path::new("/proc")))
 }
 
 /// All of them, by process id and device.

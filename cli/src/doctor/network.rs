@@ -1,0 +1,165 @@
+//! A device's interface: address, port 4791, firewall, buffers, MTU.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use urxe_net::{Interface, Port, PortError};
+use urxe_options::{Choices, Device};
+
+use super::Finding;
+
+/// Bytes of headers around the payload of a packet: IPv6, UDP, BTH, RETH, ICRC, as the kernel's rxe counts them.
+const HEADERS: u32 = 40 + 8 + 12 + 16 + 4;
+/// The smallest path MTU of RoCE.
+const SMALLEST: u32 = 256;
+
+/// What Linux gives sockets that do not ask (net.core.rmem_default): with less, bursts are lost.
+const BUFFER: usize = 200 * 1024;
+
+/// How long a datagram may take through the loopback.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+pub(super) fn check(device: &Device, interface: &Interface, choices: &Choices) -> Vec<Finding> {
+    let name = interface.name();
+    let mut findings = mtu(interface, choices);
+    match Port::open(interface.clone()) {
+        Ok((port, mut receiver)) => {
+            if port.receive_buffer() < BUFFER {
+                findings.push(Finding::warning(
+                    format!("receive buffers hold {} bytes only: long messages will be slow", port.receive_buffer()),
+                    "as root: sysctl -w net.core.rmem_max=4194304 net.core.rmem_default=1048576",
+                ));
+            }
+            for address in interface.addresses() {
+                findings.extend(firewall(&port, &mut receiver, *address));
+            }
+        }
+        Err(PortError::PortTaken { address }) => findings.push(taken(address)),
+        Err(error) => findings.push(Finding::error(&error.into())),
+    }
+    if !findings.iter().any(|finding| finding.verdict == super::Verdict::Problem) {
+        let addresses: Vec<String> = interface.addresses().iter().map(|address| address.ip().to_string()).collect();
+        let what = format!("{} is on {name}: {}, path MTU {}", device.name, addresses.join(", "), interface.path_mtu());
+        findings.push(Finding::fine(what));
+    }
+    findings
+}
+
+fn mtu(interface: &Interface, choices: &Choices) -> Vec<Finding> {
+    let (name, mtu) = (interface.name(), interface.mtu());
+    if mtu < SMALLEST + HEADERS {
+        return vec![Finding::problem(
+            format!("the MTU of {name} is {mtu}: the smallest RoCE packets do not fit"),
+            format!("as root: ip link set {name} mtu 1500"),
+        )];
+    }
+    let mut findings = Vec::new();
+    if let Some(wanted) = choices.mtu.filter(|wanted| *wanted > interface.path_mtu()) {
+        findings.push(Finding::warning(
+            format!("--mtu {wanted} does not fit through {name}, whose MTU is {mtu}: {} it is", interface.path_mtu()),
+            format!("as root: ip link set {name} mtu {}", u32::from(wanted) + HEADERS),
+        ));
+    } else if interface.path_mtu() < 1024 && choices.mtu.is_none() {
+        findings.push(Finding::warning(
+            format!("the MTU of {name} is {mtu}, so packets carry {} bytes only", interface.path_mtu()),
+            format!("as root: ip link set {name} mtu 1500, or more if the network allows it"),
+        ));
+    }
+    findings
+}
+
+/// Sends a datagram to the port that was opened. It is too short to be RoCE, and is counted as such when it arrives.
+fn firewall(port: &Port, receiver: &mut urxe_net::Receiver, address: SocketAddr) -> Option<Finding> {
+    let arrived = |port: &Port| port.counters().drop_short.load(Ordering::Relaxed);
+    let before = arrived(port);
+    let socket = UdpSocket::bind(SocketAddr::new(address.ip(), 0)).ok()?;
+    if let Err(error) = socket.send_to(&[0], address) {
+        return (error.kind() == ErrorKind::PermissionDenied).then(|| {
+            Finding::problem(
+                format!("a firewall refuses to send to UDP {address}"),
+                "allow UDP port 4791 in its output chain (`nft list ruleset`, `iptables -S OUTPUT`)",
+            )
+        });
+    }
+    // Where another process owns the address, the datagram is that one's.
+    if owned_by_another(address.ip()) {
+        return None;
+    }
+    let deadline = Instant::now() + PATIENCE;
+    while Instant::now() < deadline {
+        port.receive(receiver, 1, &mut |_| ());
+        if arrived(port) > before {
+            return None;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    Some(Finding::problem(
+        format!("datagrams to UDP {address} do not arrive: a firewall drops them"),
+        "allow UDP port 4791 in its input chain (`nft list ruleset`, `iptables -S INPUT`)",
+    ))
+}
+
+/// Whether another urxe process holds the port of this address: we are not its owner then.
+fn owned_by_another(ip: IpAddr) -> bool {
+    let own = std::process::id().to_string();
+    let sockets = udp_sockets(ip);
+    !sockets.is_empty() && !sockets.iter().any(|inode| holder(inode).is_some_and(|(pid, _)| pid == own))
+}
+
+/// Who holds the port.
+fn taken(address: SocketAddr) -> Finding {
+    let holders = udp_sockets(address.ip());
+    let who = holders.iter().find_map(|inode| holder(inode));
+    let (who, remedy) = match who {
+        Some((pid, program)) => (format!("{program} (process {pid})"), format!("end it: kill {pid}")),
+        None => (
+            "the kernel (its rxe driver), or a program of another user".to_owned(),
+            "`ss -ulpn 'sport = :4791'` as root shows it; rxe goes with `rdma link delete`".to_owned(),
+        ),
+    };
+    Finding::problem(
+        format!("UDP {address} is held by {who}"),
+        format!("{remedy}; or choose another interface with --netdev"),
+    )
+}
+
+/// Inodes of the sockets at port 4791 of an address, or of all.
+fn udp_sockets(ip: IpAddr) -> Vec<String> {
+    // Columns of proc_net(5): local address as 32-bit words in host byte order, and a port; the tenth is the inode.
+    let text = |octets: &[u8]| {
+        let word = |bytes: &[u8]| <[u8; 4]>::try_from(bytes).map(u32::from_ne_bytes).unwrap_or_default();
+        octets.chunks(4).map(|bytes| format!("{:08X}", word(bytes))).collect::<String>()
+    };
+    let (file, own) = match ip {
+        IpAddr::V4(ip) => ("/proc/net/udp", text(&ip.octets())),
+        IpAddr::V6(ip) => ("/proc/net/udp6", text(&ip.octets())),
+    };
+    let is_ours = |local: &str| {
+        local.split_once(':').is_some_and(|(address, port)| {
+            port == format!("{:04X}", urxe_net::ROCE_V2_PORT)
+                && (address == own || address.bytes().all(|byte| byte == b'0'))
+        })
+    };
+    let table = fs::read_to_string(file).unwrap_or_default();
+    let rows = table.lines().skip(1).map(|line| line.split_whitespace().collect::<Vec<_>>());
+    rows.filter(|row| row.get(1).is_some_and(|local| is_ours(local)))
+        .filter_map(|row| row.get(9).map(|inode| (*inode).to_owned()))
+        .collect()
+}
+
+/// The process that has the socket open, and its name.
+fn holder(inode: &str) -> Option<(String, String)> {
+    let wanted = format!("socket:[{inode}]");
+    fs::read_dir("/proc").ok()?.flatten().find_map(|process| {
+        let pid =
+            process.file_name().into_string().ok().filter(|name| name.bytes().all(|byte| byte.is_ascii_digit()))?;
+        let fds = fs::read_dir(process.path().join("fd")).ok()?;
+        let has =
+            fds.flatten().any(|fd| fs::read_link(fd.path()).is_ok_and(|link| link.as_os_str() == wanted.as_str()));
+        let program = fs::read_to_string(process.path().join("comm")).unwrap_or_default();
+        has.then(|| (pid, program.trim().to_owned()))
+    })
+}

@@ -1,0 +1,82 @@
+//! What programs need that are started without `urxe run`: an installation, and a kernel that leaves libibverbs alone.
+
+use std::path::{Path, PathBuf};
+
+use super::Finding;
+use crate::host;
+use crate::layout::{DEV_DIR, Layout, RDMA_CM, library_name};
+use crate::libibverbs;
+
+const REMEDY: &str = "start programs with `urxe run -- PROGRAM`, which needs no installation; or as root: urxe install";
+
+/// Whether somebody means programs to work without `urxe run`.
+pub(super) fn is_wanted(machine: &Layout) -> bool {
+    let below_run = std::env::var_os(urxe_options::RUN_VARIABLE).is_some();
+    !below_run && (machine.manifest().is_file() || std::env::var_os("SYSFS_PATH").is_some())
+}
+
+pub(super) fn check() -> Vec<Finding> {
+    let mut findings = vec![];
+    findings.extend(sysfs());
+    findings.extend(driver());
+    if host::kernel_has_rdma() {
+        findings.push(Finding::problem(
+            "this kernel has RDMA support (NETLINK_RDMA): libibverbs lists the kernel's devices and does not look at \
+             SYSFS_PATH",
+            "start programs with `urxe run -- PROGRAM`",
+        ));
+    }
+    let device = |name: &str| Path::new(DEV_DIR).join(name);
+    if !device("uverbs0").exists() {
+        let what = format!("{} is missing: libibverbs lists no device without it", device("uverbs0").display());
+        findings.push(Finding::problem(what, REMEDY));
+    }
+    if !device(RDMA_CM).exists() {
+        let what = format!("{} is missing: rdma_cm programs (rping, perftest -R) fail", device(RDMA_CM).display());
+        findings.push(Finding::warning(what, REMEDY));
+    }
+    if findings.is_empty() {
+        findings.push(Finding::fine("installed: programs find devices without `urxe run` too"));
+    }
+    findings
+}
+
+fn sysfs() -> Option<Finding> {
+    let Some(path) = std::env::var_os("SYSFS_PATH").map(PathBuf::from) else {
+        return Some(Finding::problem(
+            "SYSFS_PATH is not set: libibverbs looks for devices in /sys, where there are none of urxe's",
+            "eval \"$(urxe env)\", or start programs with `urxe run -- PROGRAM`",
+        ));
+    };
+    let tree = path.join("class/infiniband_verbs/uverbs0/ibdev");
+    (!tree.is_file()).then(|| {
+        Finding::problem(
+            format!("SYSFS_PATH is {}, and there is no device in there", path.display()),
+            "eval \"$(urxe env)\", or start programs with `urxe run -- PROGRAM`",
+        )
+    })
+}
+
+/// Whether libibverbs will find the provider: by a driver file, or by IBV_DRIVERS.
+fn driver() -> Option<Finding> {
+    let machine = Layout::Machine;
+    if let Some(drivers) = std::env::var_os("IBV_DRIVERS").and_then(|value| value.into_string().ok()) {
+        // libibverbs splits the list at these, and appends the suffix of its own ABI.
+        let found = drivers.split([':', ';']).any(|driver| Path::new(&format!("{driver}-rdmav34.so")).is_file());
+        return (!found).then(|| {
+            Finding::problem(
+                format!("IBV_DRIVERS is {drivers}, and there is no library of that name"),
+                "eval \"$(urxe env)\"",
+            )
+        });
+    }
+    let file = machine.driver_file().filter(|file| !file.is_file());
+    if let Some(file) = file {
+        let what = format!("{} is missing: libibverbs does not load the provider", file.display());
+        return Some(Finding::problem(what, REMEDY));
+    }
+    let library = libibverbs::provider_dir().ok()?.join(library_name(34));
+    (!library.is_file()).then(|| {
+        Finding::problem(format!("{} is missing: libibverbs cannot load the provider", library.display()), REMEDY)
+    })
+}

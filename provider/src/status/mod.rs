@@ -1,0 +1,140 @@
+//! How the device is, for those who ask: `urxe status`.
+//!
+//! Each device of each process has a socket in the abstract unix namespace, `urxe/1/status/<pid>/…`. Who connects, and is
+//! of the same user or root, is given one JSON object ([`report`]) and hung up on. A thread of its own waits there: it
+//! sleeps until somebody asks, and answers whatever the others are busy with.
+
+mod report;
+
+use std::io::{self, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use crate::runtime::fork::Generation;
+use crate::runtime::port::NetPort;
+
+/// How long somebody who asks may take to read the answer.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Room for the thread: it writes some text.
+const STACK: usize = 128 * 1024;
+
+/// Descriptors that a forked child must close: else the names would outlive this process. A device has one.
+static LISTENERS: [AtomicI32; urxe_options::MAX_DEVICES] = [const { AtomicI32::new(-1) }; urxe_options::MAX_DEVICES];
+
+/// Answers until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Server {
+    listener: Arc<UnixListener>,
+    thread: Option<JoinHandle<()>>,
+    generation: Generation,
+}
+
+impl Server {
+    /// Starts to answer for the device `name`. `seed` makes the socket's name unlike others.
+    pub(crate) fn start(name: &str, port: &Arc<NetPort>, seed: u64) -> io::Result<Self> {
+        let address = format!("urxe/1/status/{}/{seed:016x}", std::process::id());
+        let listener = Arc::new(UnixListener::bind_addr(&SocketAddr::from_abstract_name(address)?)?);
+        remember(listener.as_raw_fd());
+        let (name, port, waiting) = (name.to_owned(), Arc::clone(port), Arc::clone(&listener));
+        let serve = move || serve(&waiting, || report::report(&name, &port));
+        let thread =
+            without_signals(|| thread::Builder::new().name("urxe-status".into()).stack_size(STACK).spawn(serve));
+        let thread = thread.inspect_err(|_| forget(listener.as_raw_fd()))?;
+        Ok(Self { listener, thread: Some(thread), generation: Generation::now() })
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if self.generation != Generation::now() {
+            // In a child: the thread is not here, and the descriptor is closed.
+            return;
+        }
+        forget(self.listener.as_raw_fd());
+        // SAFETY: a descriptor of ours. Whoever waits in accept(2) is told.
+        unsafe { libc::shutdown(self.listener.as_raw_fd(), libc::SHUT_RDWR) };
+        if let Some(thread) = self.thread.take() {
+            // A thread that panicked has nothing left to end.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn remember(fd: RawFd) {
+    for slot in &LISTENERS {
+        if slot.compare_exchange(-1, fd, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            return;
+        }
+    }
+}
+
+fn forget(fd: RawFd) {
+    for slot in &LISTENERS {
+        let _ = slot.compare_exchange(fd, -1, Ordering::AcqRel, Ordering::Relaxed);
+    }
+}
+
+/// For a forked child. Takes no lock, allocates nothing.
+pub(crate) fn close_in_child() {
+    for slot in &LISTENERS {
+        let fd = slot.swap(-1, Ordering::AcqRel);
+        if fd >= 0 {
+            // SAFETY: this process will not use it: the server is dead here.
+            unsafe { libc::close(fd) };
+        }
+    }
+}
+
+/// Runs `start` with all signals blocked, which a thread that it starts inherits: none of the application's may be
+/// handled by ours.
+fn without_signals<T>(start: impl FnOnce() -> T) -> T {
+    let mut all = MaybeUninit::uninit();
+    let mut before = MaybeUninit::uninit();
+    // SAFETY: local signal sets.
+    unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
+    }
+    let result = start();
+    // SAFETY: the set that the call above filled in.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
+    result
+}
+
+fn serve(listener: &UnixListener, report: impl Fn() -> String) {
+    loop {
+        match listener.accept() {
+            Ok((stream, _)) => answer(stream, &report),
+            // No descriptor left, for now.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => thread::sleep(PATIENCE),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+            Err(_) => return,
+        }
+    }
+}
+
+fn answer(mut stream: UnixStream, report: impl Fn() -> String) {
+    if may_ask(&stream) && stream.set_write_timeout(Some(PATIENCE)).is_ok() {
+        // Who has asked and gone has no use for an answer.
+        let _ = stream.write_all(report().as_bytes());
+    }
+}
+
+/// Whether the other end is this user or root.
+fn may_ask(stream: &UnixStream) -> bool {
+    let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    let Ok(mut size) = libc::socklen_t::try_from(size_of::<libc::ucred>()) else { return false };
+    // SAFETY: room for the answer, and its size.
+    let known = unsafe {
+        libc::getsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut peer).cast(), &raw mut size)
+    } == 0;
+    // SAFETY: no preconditions.
+    known && (peer.uid == 0 || peer.uid == unsafe { libc::geteuid() })
+}

@@ -1,0 +1,80 @@
+//! What is told of a device, as JSON.
+
+use std::fmt::Write;
+
+use urxe_engine::QpType;
+
+use crate::observe::explain::quoted;
+use crate::observe::words;
+use crate::runtime::port::NetPort;
+use crate::runtime::qp::Qp;
+
+/// The device `name` of this process: one JSON object in a line.
+pub(super) fn report(name: &str, port: &NetPort) -> String {
+    let interface = port.net().interface();
+    let addresses: Vec<String> =
+        interface.addresses().iter().map(|address| quoted(&address.ip().to_string())).collect();
+    let (regions, bytes) = port.regions().totals();
+    let mut qps = port.queue_pairs();
+    qps.sort_by_key(|qp| qp.qpn().get());
+    let qps: Vec<String> = qps.iter().map(|qp| queue_pair(qp)).collect();
+    let counters = port.net().counters().named().chain(port.counters().named());
+    let counters: Vec<String> = counters.map(|(name, value)| format!("{}:{value}", quoted(name))).collect();
+    object(&[
+        ("pid", std::process::id().to_string()),
+        ("program", quoted(&program())),
+        ("version", quoted(env!("CARGO_PKG_VERSION"))),
+        ("device", quoted(name)),
+        ("netdev", quoted(interface.name())),
+        ("addresses", format!("[{}]", addresses.join(","))),
+        ("qps", format!("[{}]", qps.join(","))),
+        ("mrs", object(&[("count", regions.to_string()), ("bytes", bytes.to_string())])),
+        ("counters", format!("{{{}}}", counters.join(","))),
+    ]) + "\n"
+}
+
+fn queue_pair(qp: &Qp) -> String {
+    let (qp_type, state, dest_qpn, peer) = qp.inspect(|engine| {
+        let peer = engine.route().map(|route| route.remote().ip().to_string());
+        (engine.config().qp_type, engine.state(), engine.attr().dest_qpn, peer)
+    });
+    let peer = peer.map_or_else(
+        || "null".to_owned(),
+        |address| object(&[("address", quoted(&address)), ("qpn", dest_qpn.get().to_string())]),
+    );
+    object(&[
+        ("qpn", qp.qpn().get().to_string()),
+        ("type", quoted(service(qp_type))),
+        ("state", quoted(words::state(state))),
+        ("peer", peer),
+    ])
+}
+
+/// The name of a service, as in `verbs.h` without `IBV_QPT_`.
+const fn service(qp_type: QpType) -> &'static str {
+    match qp_type {
+        QpType::Rc => "RC",
+        QpType::Uc => "UC",
+        QpType::Ud => "UD",
+        QpType::XrcSend => "XRC_SEND",
+        QpType::XrcRecv => "XRC_RECV",
+    }
+}
+
+/// The file name of this program.
+fn program() -> String {
+    let words = std::fs::read("/proc/self/cmdline").unwrap_or_default();
+    let first = words.split(|&byte| byte == 0).next().unwrap_or_default();
+    let file = first.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
+    String::from_utf8_lossy(file).into_owned()
+}
+
+fn object(members: &[(&str, String)]) -> String {
+    let mut out = String::from("{");
+    for (name, value) in members {
+        // Writing to a string cannot fail.
+        let _ = write!(out, "{}{}:{value}", if out.len() > 1 { "," } else { "" }, quoted(name));
+    }
+    out.push('}');
+    out
+}

@@ -1,0 +1,231 @@
+//! `urxe doctor`: each message, provoked.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
+use urxe_tests::{Finished, Launcher, TIMEOUT, World, artifacts, wait_until};
+
+/// What the doctor says on this machine, to its root.
+fn consult(world: &World, options: &[&str]) -> Result<Finished> {
+    world.host().try_run(artifacts::urxe()?, &[&["doctor"], options].concat())
+}
+
+/// The line that follows the one with `what`, which has this label: the remedy.
+fn remedy<'a>(said: &'a Finished, label: &str, what: &str) -> Result<&'a str> {
+    let mut lines = said.stdout.lines().skip_while(|line| !(line.starts_with(label) && line.contains(what)));
+    let found = lines.next().with_context(|| format!("no {label} with {what:?}: {said}"))?;
+    Ok(lines.next().filter(|line| line.starts_with(' ')).unwrap_or(found).trim())
+}
+
+/// A problem, its remedy, and a status that says so.
+fn problem(said: &Finished, what: &str, wanted: &str) -> Result<()> {
+    let advice = remedy(said, "problem", what)?;
+    ensure!(advice.contains(wanted), "{advice:?} has no {wanted:?}: {said}");
+    ensure!(said.status.code() == Some(1), "{said}");
+    Ok(())
+}
+
+/// A warning, its remedy, and a status that is that of success.
+fn warning(said: &Finished, what: &str, wanted: &str) -> Result<()> {
+    let advice = remedy(said, "warning", what)?;
+    ensure!(advice.contains(wanted), "{advice:?} has no {wanted:?}: {said}");
+    ensure!(said.status.success(), "{said}");
+    Ok(())
+}
+
+/// A library that takes the place of libc's functions, or of another library.
+fn library(world: &World, name: &str, source: &str) -> Result<PathBuf> {
+    let (file, path) = (world.dir().join("source.c"), world.dir().join(name));
+    std::fs::write(&file, source)?;
+    let (from, to) = (file.to_string_lossy().into_owned(), path.to_string_lossy().into_owned());
+    world.host().run("gcc", &["-shared", "-fPIC", "-w", "-o", &to, &from])?;
+    Ok(path)
+}
+
+/// The doctor, with a library preloaded.
+fn consult_with(world: &World, preload: &str) -> Result<Finished> {
+    let mut command = world.host().command(artifacts::urxe()?);
+    command.arg("doctor").env("LD_PRELOAD", library(world, "preload.so", preload)?);
+    world.host().start(command)?.finish(TIMEOUT)
+}
+
+fn fine(said: &Finished) -> Result<()> {
+    ensure!(said.status.success() && !said.stdout.contains("problem"), "{said}");
+    Ok(())
+}
+
+#[test]
+fn nothing_is_wrong() -> Result<()> {
+    let launcher = Launcher::new()?;
+    let urxe = launcher.urxe();
+    let words = [urxe.to_str().context("a path that is not UTF-8")?, "doctor"];
+    let said = launcher.host().start(launcher.plain(&words))?.finish(TIMEOUT)?;
+    fine(&said)?;
+    for wanted in [
+        "private ABI",
+        "urxe0 is on lo: 127.0.0.1",
+        "not installed: start programs with `urxe run",
+        "`urxe run` opens urxe0",
+    ] {
+        ensure!(said.stdout.contains(wanted), "no {wanted:?}: {said}");
+    }
+    // An installation that works is looked at too.
+    let said = consult(&World::new()?, &[])?;
+    fine(&said)?;
+    ensure!(said.stdout.contains("a program opens urxe0"), "{said}");
+    Ok(())
+}
+
+#[test]
+fn libraries() -> Result<()> {
+    let world = World::bare()?;
+    // In the place of a libibverbs that is not there: the loader finds this first, and cannot use it.
+    let empty = world.dir().join("empty");
+    std::fs::create_dir(&empty)?;
+    let with_path = |world: &World| -> Result<Finished> {
+        let mut command = world.host().command(artifacts::urxe()?);
+        command.arg("doctor").env("LD_LIBRARY_PATH", &empty);
+        world.host().start(command)?.finish(TIMEOUT)
+    };
+    for name in ["libibverbs.so.1", "librdmacm.so.1"] {
+        std::fs::write(empty.join(name), "")?;
+    }
+    let said = with_path(&world)?;
+    problem(&said, "libibverbs.so.1 is not installed", "apt-get install libibverbs1")?;
+    ensure!(remedy(&said, "warning", "librdmacm.so.1 is not installed")?.contains("librdmacm1"), "{said}");
+
+    library(
+        &world,
+        "empty/libibverbs.so.1",
+        "const char suffix[] = \"/lib%s-rdmav99.so\"; void ibv_get_device_list(void) {} void verbs_register_driver_99(void) {}",
+    )?;
+    problem(&with_path(&world)?, "has private ABI 99; urxe knows 34", "rdma-core 36 to 65")?;
+    Ok(())
+}
+
+#[test]
+fn the_file_beside_the_command() -> Result<()> {
+    let launcher = Launcher::new()?;
+    let (urxe, library) = (launcher.urxe(), launcher.urxe().with_file_name("liburxe.so"));
+    std::fs::write(&library, "another machine's")?;
+    problem(&launcher.host().try_run(&urxe, &["doctor"])?, "liburxe.so cannot be loaded", "make build")?;
+    std::fs::remove_file(&library)?;
+    problem(&launcher.host().try_run(&urxe, &["doctor"])?, "liburxe.so is missing", "same folder as `urxe`")
+}
+
+#[test]
+fn port_4791_and_by_whom() -> Result<()> {
+    let world = World::bare()?;
+    let script = "import socket, time
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.bind(('127.0.0.1', 4791))
+time.sleep(600)";
+    let other = world.host().spawn("/usr/bin/python3", &["-c", script])?;
+    wait_until("another program holds the port", || {
+        Ok(world.host().run("cat", &["/proc/net/udp"])?.stdout.contains("0100007F:12B7"))
+    })?;
+    let said = consult(&world, &[])?;
+    problem(&said, &format!("held by python3 (process {})", other.pid()), &format!("kill {}", other.pid()))
+}
+
+#[test]
+fn firewalls() -> Result<()> {
+    let world = World::bare()?;
+    for (chain, said) in [("input", "do not arrive"), ("output", "refuses to send")] {
+        world.host().run("nft", &["add", "table", "inet", "wall"])?;
+        let hook = format!("{{ type filter hook {chain} priority 0; }}");
+        world.host().run("nft", &["add", "chain", "inet", "wall", chain, &hook])?;
+        world.host().run("nft", &["add", "rule", "inet", "wall", chain, "udp", "dport", "4791", "drop"])?;
+        problem(&consult(&world, &[])?, said, &format!("its {chain} chain"))?;
+        world.host().run("nft", &["delete", "table", "inet", "wall"])?;
+    }
+    fine(&consult(&world, &[])?)
+}
+
+#[test]
+fn interfaces() -> Result<()> {
+    let world = World::bare()?;
+    let ip = |args: &[&str]| world.host().run("ip", args).map(|_| ());
+    problem(&consult(&world, &["--netdev", "nope0"])?, "no network interface 'nope0'", "`ip link`")?;
+    ip(&["link", "add", "v0", "mtu", "600", "type", "veth", "peer", "name", "v1"])?;
+    problem(&consult(&world, &["--netdev", "v0"])?, "'v0' is down", "ip link set v0 up")?;
+    ip(&["link", "set", "v0", "up"])?;
+    ip(&["link", "set", "v1", "up"])?;
+    problem(&consult(&world, &["--netdev", "v0"])?, "'v0' has no IP address", "ip address add")?;
+    ip(&["address", "add", "10.79.0.1/24", "dev", "v0"])?;
+    warning(&consult(&world, &["--netdev", "v0"])?, "packets carry 512 bytes only", "ip link set v0 mtu 1500")?;
+    warning(&consult(&world, &["--netdev", "v0", "--mtu", "1024"])?, "--mtu 1024 does not fit", "mtu 1104")?;
+    ip(&["link", "set", "v0", "mtu", "300"])?;
+    problem(&consult(&world, &["--netdev", "v0"])?, "the smallest RoCE packets do not fit", "ip link set v0 mtu 1500")?;
+    // A container that was given no loopback interface.
+    ip(&["link", "set", "lo", "down"])?;
+    problem(&consult(&world, &[])?, "'lo' is down", "ip link set lo up")
+}
+
+#[test]
+fn small_receive_buffers() -> Result<()> {
+    let small = "#define _GNU_SOURCE
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+int getsockopt(int fd, int level, int name, void *value, socklen_t *size) {
+    int result = syscall(SYS_getsockopt, fd, level, name, value, size);
+    if (result == 0 && level == SOL_SOCKET && name == SO_RCVBUF) *(int *)value = 4608;
+    return result;
+}";
+    warning(&consult_with(&World::bare()?, small)?, "receive buffers hold", "net.core.rmem_max")
+}
+
+#[test]
+fn a_kernel_with_rdma() -> Result<()> {
+    // NETLINK_RDMA exists: another netlink family stands for it.
+    let netlink = "#define _GNU_SOURCE
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+int socket(int domain, int type, int protocol) {
+    return syscall(SYS_socket, domain, type, domain == AF_NETLINK && protocol == 20 ? 0 : protocol);
+}";
+    problem(&consult_with(&World::new()?, netlink)?, "NETLINK_RDMA", "urxe run")
+}
+
+#[test]
+fn installations() -> Result<()> {
+    let world = World::new()?;
+    let host = world.host();
+    let sysfs = host.run("sh", &["-c", "echo $SYSFS_PATH"])?.stdout;
+    host.set_env("SYSFS_PATH", "/nowhere");
+    problem(&consult(&world, &[])?, "SYSFS_PATH is /nowhere", "urxe env")?;
+    let mut unset = host.command(artifacts::urxe()?);
+    unset.arg("doctor").env_remove("SYSFS_PATH");
+    problem(&host.start(unset)?.finish(TIMEOUT)?, "SYSFS_PATH is not set", "urxe env")?;
+    host.set_env("SYSFS_PATH", sysfs.trim());
+    fine(&consult(&world, &[])?)?;
+
+    host.run("rm", &["/dev/infiniband/rdma_cm"])?;
+    warning(&consult(&world, &[])?, "/dev/infiniband/rdma_cm is missing", "urxe install")?;
+    host.run("rm", &["/dev/infiniband/uverbs0"])?;
+    problem(&consult(&world, &[])?, "/dev/infiniband/uverbs0 is missing", "urxe run")?;
+    host.run(artifacts::urxe()?, &["install"])?;
+    host.run("rm", &["/etc/libibverbs.d/urxe.driver"])?;
+    problem(&consult(&world, &[])?, "urxe.driver is missing", "urxe install")?;
+    host.set_env("IBV_DRIVERS", "/nowhere/liburxe");
+    problem(&consult(&world, &[])?, "IBV_DRIVERS is /nowhere/liburxe", "urxe env")
+}
+
+/// What no check looks at: the program that opens a device says it.
+#[test]
+fn anything_else() -> Result<()> {
+    let world = World::bare()?;
+    let mut command = world.host().command(artifacts::urxe()?);
+    // Enough to start, too few for a device.
+    command.arg("doctor").env("URXE_EXPLAIN", "nonsense");
+    let said = world.host().start(command)?.finish(TIMEOUT)?;
+    problem(&said, "`urxe run` cannot open a device", "lines above")
+}
+
+#[test]
+fn options_that_make_no_sense() -> Result<()> {
+    problem(&consult(&World::bare()?, &["--mtu", "1500"])?, "RoCE knows 256", "RoCE knows 256")?;
+    problem(&consult(&World::bare()?, &["--config", "/no/such/file"])?, "No such file", "--config")
+}
