@@ -27,7 +27,7 @@ use clap::{Parser, Subcommand};
 
 /// RDMA without an RDMA card: a RoCE v2 provider that the stock libibverbs loads.
 #[derive(Parser)]
-#[command(version, about, max_term_width = 100)]
+#[command(name = "urxe", version, about, max_term_width = 100)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
