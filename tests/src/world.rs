@@ -109,6 +109,14 @@ impl World {
         Host::new(Holder::start(&mut command)?, self.dir.path(), "b", &self.host.env())
     }
 
+    /// A machine beside this one, of the same user: `/dev`, folders of an installation and network of its own, urxe not
+    /// installed. `name` is for its files.
+    pub fn add_machine(&self, name: &str) -> Result<Host> {
+        let mut command = self.host.command(artifacts::sandbox()?);
+        command.arg("machine");
+        Host::new(Holder::start(&mut command)?, self.dir.path(), name, &[])
+    }
+
     /// Connects two hosts by a veth pair, `veth0` at both ends, with addresses 10.77.0.1 and fd77::1 (`a`), 10.77.0.2
     /// and fd77::2 (`b`). Puts urxe0 on it (`URXE_NETDEV`) for programs started from now on.
     pub fn link(&self, a: &Host, b: &Host, mtu: u32) -> Result<()> {
@@ -143,6 +151,11 @@ impl Host {
             address: Mutex::new("127.0.0.1".to_owned()),
             next_port: AtomicU16::new(18515),
         })
+    }
+
+    /// A process whose namespaces are this host's, in the words of `ip link … netns PID`.
+    pub fn pid(&self) -> u32 {
+        self.holder.child.id()
     }
 
     /// Sets a variable for programs started here from now on.

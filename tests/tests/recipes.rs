@@ -1,0 +1,286 @@
+//! What docs/ci.md, action.yml and the Dockerfile tell people to write: parsed, and run as far as one machine can.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use urxe_tests::{Finished, Host, TIMEOUT, World, artifacts};
+
+const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+
+/// The user that containers run as, without capabilities.
+const NOBODY: [&str; 7] = [
+    "setpriv",
+    "--reuid=65534",
+    "--regid=65534",
+    "--clear-groups",
+    "--no-new-privs",
+    "--inh-caps=-all",
+    "--bounding-set=-all",
+];
+
+fn read(file: &str) -> Result<String> {
+    let path = Path::new(REPOSITORY).join(file);
+    fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))
+}
+
+/// The documents of the YAML block in docs/ci.md that begins with the comment `# name`.
+fn recipe(name: &str) -> Result<Vec<Value>> {
+    let text = read("docs/ci.md")?;
+    let start = format!("```yaml\n# {name}\n");
+    let block = text.split_once(&start).and_then(|(_, rest)| rest.split_once("\n```\n"));
+    documents(block.with_context(|| format!("docs/ci.md has no block {start:?}"))?.0)
+}
+
+fn documents(yaml: &str) -> Result<Vec<Value>> {
+    serde_yaml_ng::Deserializer::from_str(yaml).map(|document| Ok(serde::Deserialize::deserialize(document)?)).collect()
+}
+
+fn text<'a>(value: &'a Value, pointer: &str) -> Result<&'a str> {
+    value.pointer(pointer).and_then(Value::as_str).with_context(|| format!("no text at {pointer} in {value}"))
+}
+
+fn list<'a>(value: &'a Value, pointer: &str) -> Result<&'a [Value]> {
+    let list = value.pointer(pointer).and_then(Value::as_array);
+    list.map(Vec::as_slice).with_context(|| format!("no list at {pointer} in {value}"))
+}
+
+fn strings(value: &Value, pointer: &str) -> Result<Vec<String>> {
+    list(value, pointer)?.iter().map(|item| Ok(text(item, "")?.to_owned())).collect()
+}
+
+/// What `shell` runs, to its successful end, on `host` with `path` in front of the machine's own.
+fn shell(host: &Host, words: &[&str], script: &str, path: &Path, variables: &[(&str, &str)]) -> Result<Finished> {
+    let mut command = host.command(words[0]);
+    command.args(&words[1..]).arg(script).env("PATH", search_path(path)?).envs(variables.iter().copied());
+    host.start(command)?.finish(TIMEOUT)?.success()
+}
+
+fn search_path(first: &Path) -> Result<String> {
+    let rest = std::env::var("PATH").context("PATH")?;
+    Ok(format!("{}:{rest}", first.to_str().context("a path that is not UTF-8")?))
+}
+
+/// A folder of commands that stand for those of a machine that is set up for a job; the rest is this machine's.
+struct Commands(PathBuf);
+
+impl Commands {
+    fn new(dir: &Path) -> Result<Self> {
+        let commands = Self(dir.join("commands"));
+        fs::create_dir(&commands.0)?;
+        fs::set_permissions(&commands.0, fs::Permissions::from_mode(0o755))?;
+        // Jobs may become root; here they are.
+        commands.add("sudo", "exec \"$@\"")?;
+        // Nothing is downloaded: what is asked for is written down.
+        commands.add("apt-get", &format!("echo \"$@\" >>'{}'", commands.0.join("apt-get.log").display()))?;
+        Ok(commands)
+    }
+
+    fn add(&self, name: &str, script: &str) -> Result<()> {
+        let path = self.0.join(name);
+        fs::write(&path, format!("#!/bin/sh\n{script}\n"))?;
+        Ok(fs::set_permissions(path, fs::Permissions::from_mode(0o755))?)
+    }
+
+    /// The packages that were asked for.
+    fn packages(&self) -> Result<Vec<String>> {
+        let log = fs::read_to_string(self.0.join("apt-get.log"))?;
+        let installs = log.lines().filter(|line| line.starts_with("install "));
+        Ok(installs
+            .flat_map(str::split_whitespace)
+            .skip(1)
+            .filter(|word| !word.starts_with('-'))
+            .map(str::to_owned)
+            .collect())
+    }
+}
+
+/// `urxe` and `liburxe.so` in a folder that every user can read.
+fn readable_copy() -> Result<tempfile::TempDir> {
+    let dir = tempfile::Builder::new().prefix("recipes-").tempdir_in("/tmp")?;
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755))?;
+    for name in ["urxe", "liburxe.so"] {
+        fs::copy(artifacts::bin_dir()?.join(name), dir.path().join(name))?;
+    }
+    Ok(dir)
+}
+
+#[test]
+fn the_action_makes_urxe_a_command() -> Result<()> {
+    let action = documents(&read("action.yml")?)?.pop().context("action.yml is empty")?;
+    ensure!(text(&action, "/runs/using")? == "composite");
+    let steps = list(&action, "/runs/steps")?;
+    ensure!(steps.len() == 2, "steps that this test does not know: {steps:?}");
+
+    let world = World::bare()?;
+    let host = world.host();
+    let commands = Commands::new(world.dir())?;
+    // What is built is what is tested here; that there is such a target, `make` says.
+    commands.add("make", "exec /usr/bin/make --dry-run \"$@\"")?;
+    let (path_file, env_file) = (world.dir().join("path"), world.dir().join("env"));
+    let files = [("GITHUB_PATH", &path_file), ("GITHUB_ENV", &env_file)];
+    let folder = artifacts::bin_dir()?.to_str().context("a path that is not UTF-8")?;
+    for step in steps {
+        ensure!(text(step, "/shell")? == "bash", "{step}");
+        let mut variables = vec![("GITHUB_ACTION_PATH", REPOSITORY)];
+        for (name, path) in files {
+            variables.push((name, path.to_str().context("a path that is not UTF-8")?));
+        }
+        let own = step.get("env").and_then(Value::as_object);
+        for (name, value) in own.into_iter().flatten() {
+            variables.push((
+                name,
+                match text(value, "")? {
+                    "${{ inputs.folder }}" => folder,
+                    "${{ inputs.netdev }}" => text(&action, "/inputs/netdev/default")?,
+                    other => anyhow::bail!("not an input of the action: {other}"),
+                },
+            ));
+        }
+        let bash = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c"];
+        shell(host, &bash, text(step, "/run")?, &commands.0, &variables)?;
+    }
+    ensure!(fs::read_to_string(&path_file)?.trim_end() == fs::canonicalize(folder)?.to_str().unwrap_or_default());
+    ensure!(fs::read_to_string(&env_file)? == "URXE_NETDEV=lo\n");
+    Ok(())
+}
+
+/// Runs the commands of a job, those of one step or line after the other, as its runner does.
+fn run_job(lines: &[String], bash: &[&str]) -> Result<Vec<String>> {
+    let world = World::bare()?;
+    let commands = Commands::new(world.dir())?;
+    symlink(artifacts::urxe()?, commands.0.join("urxe"))?;
+    for line in lines {
+        shell(world.host(), bash, line, &commands.0, &[])?;
+    }
+    commands.packages()
+}
+
+#[test]
+fn the_github_recipe_runs() -> Result<()> {
+    let workflow = recipe(".github/workflows/rdma.yml")?.pop().context("an empty recipe")?;
+    let steps = list(&workflow, "/jobs/rdma/steps")?;
+    let uses: Vec<&str> = steps.iter().filter_map(|step| step.get("uses")?.as_str()).collect();
+    ensure!(uses == ["actions/checkout@v4", "OWNER/urxe@main"], "{uses:?}");
+    let lines: Vec<String> = steps.iter().filter_map(|step| Some(step.get("run")?.as_str()?.to_owned())).collect();
+    ensure!(uses.len() + lines.len() == steps.len(), "a step that neither runs nor uses something: {steps:?}");
+    let packages = run_job(&lines, &["bash", "-e", "-c"])?;
+    ensure!(packages == ["ibverbs-utils"], "{packages:?}");
+    Ok(())
+}
+
+#[test]
+fn the_gitlab_recipe_runs() -> Result<()> {
+    let jobs = recipe(".gitlab-ci.yml")?.pop().context("an empty recipe")?;
+    let lines = strings(&jobs, "/rdma/script")?;
+    let packages = run_job(&lines, &["bash", "-eo", "pipefail", "-c"])?;
+    // The package comes from where the other job leaves it, and that from where `make deb` puts it.
+    let artifact = strings(&jobs, "/urxe/artifacts/paths")?;
+    ensure!(artifact == ["urxe/target/packages/"] && text(&jobs, "/urxe/stage")? == "build", "{jobs}");
+    ensure!(packages == ["./urxe/target/packages/urxe_*.deb", "ibverbs-utils"], "{packages:?}");
+    ensure!(strings(&jobs, "/urxe/script")?.last().is_some_and(|line| line == "make --directory=urxe deb"), "{jobs}");
+    Ok(())
+}
+
+#[test]
+fn the_dockerfile_names_what_there_is() -> Result<()> {
+    let dockerfile = read("Dockerfile")?;
+    let make = Command::new("make").args(["--dry-run", "--directory", REPOSITORY, "deb", "CARGO=true"]).output()?;
+    ensure!(make.status.success(), "no such target: {}", String::from_utf8_lossy(&make.stderr));
+    for line in ["RUN make --directory=/src deb", "COPY --from=build /src/target/packages/*.deb /tmp/", "USER nobody"] {
+        ensure!(dockerfile.lines().any(|found| found == line), "no {line:?}");
+    }
+    ensure!(dockerfile.contains(r#"ENTRYPOINT ["urxe", "run", "--"]"#));
+    Ok(())
+}
+
+/// The container of a pod: its words, and its variables.
+struct Container {
+    words: Vec<String>,
+    variables: Vec<(String, String)>,
+}
+
+impl Container {
+    fn of(pods: &[Value], name: &str) -> Result<Self> {
+        let is_it = |pod: &&Value| pod.pointer("/metadata/name").is_some_and(|found| found == name);
+        let pod = pods.iter().filter(|pod| pod["kind"] == "Pod").find(is_it);
+        let pod = pod.with_context(|| format!("no pod {name}"))?;
+        let [container] = list(pod, "/spec/containers")? else { anyhow::bail!("not one container: {pod}") };
+        ensure!(container.pointer("/securityContext/runAsUser") == Some(&65534.into()), "{container}");
+        ensure!(strings(container, "/securityContext/capabilities/drop")? == ["ALL"], "{container}");
+        let mut words = strings(container, "/command")?;
+        if container.get("args").is_some() {
+            words.extend(strings(container, "/args")?);
+        }
+        let variable = |entry: &Value| Ok((text(entry, "/name")?.to_owned(), text(entry, "/value")?.to_owned()));
+        let variables = list(container, "/env")?.iter().map(variable).collect::<Result<_>>()?;
+        Ok(Self { words, variables })
+    }
+
+    /// Its command on `host`, as nobody. A pod's `/dev/shm` and `/tmp` are everybody's.
+    fn command(&self, host: &Host, folder: &Path) -> Result<Command> {
+        host.run("chmod", &["1777", "/dev/shm"])?;
+        // SAFETY: `geteuid` has no preconditions.
+        let root = unsafe { libc::geteuid() } == 0;
+        // Elsewhere the test's user is the only one there is.
+        let prefix = if root { &NOBODY[..] } else { &[] };
+        let words: Vec<&str> = prefix.iter().copied().chain(self.words.iter().map(String::as_str)).collect();
+        let mut command = host.command(words[0]);
+        command.args(&words[1..]).env("PATH", search_path(folder)?).env("TMPDIR", "/tmp");
+        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
+        Ok(command)
+    }
+}
+
+/// Gives a pod its `eth0`: a veth pair to the node, which routes.
+fn plug(node: &Host, pod: &Host, number: u8) -> Result<String> {
+    let (end, pid) = (format!("veth-{number}"), pod.pid().to_string());
+    let (gateway, address) = (format!("10.244.{number}.1"), format!("10.244.{number}.2"));
+    node.run("ip", &["link", "add", &end, "type", "veth", "peer", "name", "eth0", "netns", &pid])?;
+    node.run("ip", &["address", "add", &format!("{gateway}/24"), "dev", &end])?;
+    node.run("ip", &["link", "set", &end, "up"])?;
+    pod.run("ip", &["address", "add", &format!("{address}/24"), "dev", "eth0"])?;
+    pod.run("ip", &["link", "set", "eth0", "up"])?;
+    pod.run("ip", &["route", "add", "default", "via", &gateway])?;
+    Ok(address)
+}
+
+#[test]
+fn two_pods_talk() -> Result<()> {
+    let pods = recipe("pods.yaml")?;
+    let [service] = &pods.iter().filter(|pod| pod["kind"] == "Service").collect::<Vec<_>>()[..] else {
+        anyhow::bail!("not one service: {pods:?}")
+    };
+    ensure!(text(service, "/metadata/name")? == "rdma-server");
+    let labels = pods.iter().filter_map(|pod| pod.pointer("/metadata/labels"));
+    ensure!(labels.collect::<Vec<_>>() == [&service["spec"]["selector"]], "the service selects other pods");
+
+    let world = World::bare()?;
+    let node = world.host();
+    let (server, client) = (world.add_machine("server")?, world.add_machine("client")?);
+    let address = plug(node, &server, 1)?;
+    plug(node, &client, 2)?;
+    node.run("sh", &["-c", "echo 1 >/proc/sys/net/ipv4/ip_forward"])?;
+
+    let folder = readable_copy()?;
+    let listening = server.start(Container::of(&pods, "rdma-server")?.command(&server, folder.path())?)?;
+    let mut container = Container::of(&pods, "rdma-client")?;
+    // The service's name, where there is no DNS.
+    let name = container.variables.iter_mut().find(|(name, value)| name == "SERVER" && value == "rdma-server");
+    name.context("the client names no server")?.1 = address;
+    let connected = client.start(container.command(&client, folder.path())?)?.finish(TIMEOUT)?.success()?;
+    let served = listening.finish(TIMEOUT)?.success()?;
+    for end in [&connected, &served] {
+        ensure!(end.stdout.contains("BW average[MB/sec]"), "{connected}\n{served}");
+    }
+    // Nothing was installed, and nothing stays.
+    for pod in [&server, &client] {
+        for dir in ["dev/infiniband", "var/lib/urxe", "etc/libibverbs.d/urxe.driver"] {
+            ensure!(!pod.root().join(dir).exists(), "{dir} in a pod");
+        }
+    }
+    Ok(())
+}
