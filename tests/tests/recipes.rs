@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
-use urxe_tests::{Finished, Host, TIMEOUT, World, artifacts};
+use urxe_tests::{Finished, Host, TIMEOUT, World, artifacts, wait_until};
 
 const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
@@ -245,6 +245,8 @@ fn plug(node: &Host, pod: &Host, number: u8) -> Result<String> {
     pod.run("ip", &["address", "add", &format!("{address}/24"), "dev", "eth0"])?;
     pod.run("ip", &["link", "set", "eth0", "up"])?;
     pod.run("ip", &["route", "add", "default", "via", &gateway])?;
+    // The kernel tells its state a moment later; a pod's containers start long after that.
+    wait_until("eth0 is up", || Ok(pod.run("ip", &["link", "show", "eth0"])?.stdout.contains("state UP")))?;
     Ok(address)
 }
 
@@ -271,9 +273,14 @@ fn two_pods_talk() -> Result<()> {
     // The service's name, where there is no DNS.
     let name = container.variables.iter_mut().find(|(name, value)| name == "SERVER" && value == "rdma-server");
     name.context("the client names no server")?.1 = address;
-    let connected = client.start(container.command(&client, folder.path())?)?.finish(TIMEOUT)?.success()?;
-    let served = listening.finish(TIMEOUT)?.success()?;
+    let connected = client.start(container.command(&client, folder.path())?)?.finish(TIMEOUT)?;
+    if !connected.status.success() {
+        // What the server says is the reason; it may wait for ever.
+        listening.signal(libc::SIGTERM)?;
+    }
+    let served = listening.finish(TIMEOUT)?;
     for end in [&connected, &served] {
+        ensure!(end.status.success(), "{connected}\n{served}");
         ensure!(end.stdout.contains("BW average[MB/sec]"), "{connected}\n{served}");
     }
     // Nothing was installed, and nothing stays.
