@@ -94,12 +94,16 @@ matrix: setup build ## ibv_rc_pingpong with every combination of options; minute
 	$(CARGO) test -p urxe-tests --test pingpong -- --ignored --nocapture
 
 .PHONY: stress
-stress: setup build ## threads that share queue pairs and a completion queue, for a minute; STRESS_SECONDS=600
+stress: setup build ## threads that share queue pairs and a completion queue, for a minute; STRESS_SECONDS=90
 	URXE_STRESS_SECONDS=$(STRESS_SECONDS) $(CARGO) test -p urxe-tests --test verbs_stress
 
 .PHONY: cm
 cm: setup build ## rdma_cm at length: every program of perftest and qperf, a thousand connections; minutes
 	$(CARGO) test -p urxe-tests --test rdmacm --test rdmacm_programs --test rdmacm_ends -- --ignored --test-threads=2
+
+.PHONY: tsan
+tsan: setup ## the same under ThreadSanitizer; builds the standard library for it, takes minutes
+	scripts/tsan $(TARGET_DIR) $(STRESS_SECONDS)
 
 .PHONY: pyverbs
 pyverbs: build ## rdma-core's own tests, from its source package; PYVERBS_TESTS=.../tests takes a copy you have

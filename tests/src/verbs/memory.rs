@@ -28,8 +28,8 @@ pub struct Pages {
 }
 
 /// Where the next [`Pages`] go: a range that neither the kernel nor libc picks by itself, so that what was unmapped
-/// stays unmapped, and that AddressSanitizer leaves to programs.
-static NEXT: AtomicUsize = AtomicUsize::new(0x2000_0000_0000);
+/// stays unmapped, and that AddressSanitizer and ThreadSanitizer leave to programs.
+static NEXT: AtomicUsize = AtomicUsize::new(0x5500_0000_0000);
 
 impl Pages {
     /// Zeroed memory for `len` bytes, from the start of a page.
