@@ -102,7 +102,7 @@ cm: setup build ## rdma_cm at length: every program of perftest and qperf, a tho
 	$(CARGO) test -p urxe-tests --test rdmacm --test rdmacm_programs --test rdmacm_ends -- --ignored --test-threads=2
 
 .PHONY: tsan
-tsan: setup ## the same under ThreadSanitizer; builds the standard library for it, takes minutes
+tsan: setup ## stress under ThreadSanitizer; builds the standard library for it, takes minutes
 	scripts/tsan $(TARGET_DIR) $(STRESS_SECONDS)
 
 .PHONY: pyverbs
