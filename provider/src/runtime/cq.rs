@@ -123,6 +123,11 @@ impl Cq {
         }
     }
 
+    /// Whether events may be asked for.
+    pub(crate) const fn has_channel(&self) -> bool {
+        self.channel.is_some()
+    }
+
     /// Whether an event is asked for and due.
     pub(crate) fn is_armed(&self) -> bool {
         self.armed.load(Ordering::Relaxed)
