@@ -377,7 +377,8 @@ unsafe extern "C" fn wr_set_xrc_srqn(qp: *mut v::ibv_qp_ex, remote_srqn: u32) {
 
 impl Batch {
     fn set_inline(&mut self, parts: &[(u64, usize)]) {
-        let length = parts.iter().map(|&(_, length)| length as u64).sum::<u64>();
+        // Together they may be longer than a number says.
+        let length = parts.iter().fold(0, |sum: u64, &(_, length)| sum.saturating_add(length as u64));
         let takes = self.requests.last().is_none_or(|(request, _)| !request.op.is_response_bearing());
         let data = if !takes {
             Err(post_errno(PostError::Operation))
