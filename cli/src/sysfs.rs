@@ -56,7 +56,7 @@ pub(crate) fn add_tree(plan: &mut Plan, root: &Path, slots: &[Slot<'_>]) {
     for (index, slot) in slots.iter().enumerate() {
         add_uverbs(plan, &root.join(format!("class/infiniband_verbs/uverbs{index}")), &slot.name);
         let device = root.join("class/infiniband").join(&slot.name);
-        add_device(plan, &device, slot);
+        add_device(plan, &device, index, slot);
         add_net(plan, &device.join("device"), slot.netdev.as_ref());
     }
 }
@@ -71,7 +71,7 @@ pub(crate) fn add_kernel_tree(plan: &mut Plan, root: &Path, slots: &[Slot<'_>], 
             Personality::Pci => pci::add_function(plan, root, index, slot),
         };
         let (device, uverbs) = (parent.join("infiniband").join(&slot.name), format!("uverbs{index}"));
-        add_device(plan, &root.join(&device), slot);
+        add_device(plan, &root.join(&device), index, slot);
         match personality {
             Personality::Virtual => add_net(plan, &root.join(&device).join("device"), slot.netdev.as_ref()),
             Personality::Pci => {
@@ -94,15 +94,21 @@ fn add_classes(plan: &mut Plan, root: &Path) {
     plan.text(root.join("class/misc/rdma_cm/dev"), format!("{DEV_NULL}\n"));
 }
 
+/// The GUID of a device that has no interface now, but may be given one by `URXE_NETDEV`: librdmacm tells devices apart by
+/// their GUIDs. Locally administered (IEEE 802c), so nobody's card has it.
+fn spare_guid(index: usize) -> [u8; 8] {
+    [0x02, b'u', b'r', 0xFF, 0xFE, b'x', b'e', u8::try_from(index).unwrap_or(u8::MAX)]
+}
+
 fn add_uverbs(plan: &mut Plan, dir: &Path, name: &str) {
     plan.text(dir.join("ibdev"), format!("{name}\n"));
     plan.text(dir.join("dev"), format!("{DEV_NULL}\n"));
     plan.text(dir.join("abi_version"), format!("{DRIVER_ABI}\n"));
 }
 
-fn add_device(plan: &mut Plan, dir: &Path, slot: &Slot<'_>) {
+fn add_device(plan: &mut Plan, dir: &Path, index: usize, slot: &Slot<'_>) {
     let netdev = slot.netdev.as_ref();
-    let guid = colon_separated(&netdev.map_or([0; 8], |netdev| netdev.guid));
+    let guid = colon_separated(&netdev.map_or_else(|| spare_guid(index), |netdev| netdev.guid));
     for (name, value) in [
         ("node_type", "1: CA"),
         ("node_guid", &guid),

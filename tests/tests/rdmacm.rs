@@ -79,6 +79,17 @@ fn rping_within_one_host_on_a_cable() -> Result<()> {
     rping(world.host(), world.host(), "10.77.0.1")
 }
 
+/// librdmacm finds a device by its GUID, also one that had no interface when urxe was installed.
+#[test]
+fn rping_over_the_second_device() -> Result<()> {
+    let (world, other) = linked()?;
+    for host in [world.host(), &other] {
+        host.set_env("URXE_NETDEV", "lo,veth0");
+    }
+    rping(world.host(), &other, "10.77.0.1")?;
+    rping(world.host(), world.host(), "127.0.0.1")
+}
+
 #[test]
 fn rdma_client_and_server() -> Result<()> {
     let (world, other) = linked()?;
