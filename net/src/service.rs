@@ -98,3 +98,69 @@ impl Port {
         Ok(Service { name, services: Arc::clone(self.services()), _socket: socket })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use urxe_wire::PKey;
+    use urxe_wire::cm::{CommId, Dreq, Ids, Plain, SidrReq};
+
+    const LOCAL: Gid = [7; 16];
+
+    /// BTH and DETH of no meaning, the message, and an ICRC.
+    fn packet(message: Message) -> Vec<u8> {
+        let mad = CmMad { transaction_id: 1, attribute_modifier: 0, message }.to_bytes();
+        [&[0; 20][..], &mad, &[0; 4]].concat()
+    }
+
+    #[test]
+    fn requests_go_by_service_and_the_rest_by_communication_id() {
+        let sidr =
+            SidrReq { request_id: CommId(9), p_key: PKey::DEFAULT, service_id: 0x106_1C06, private_data: [0; 216] };
+        let of = |message| Mailbox::of_gsi(&packet(message), LOCAL);
+        assert_eq!(of(Message::SidrReq(sidr)), Some(Mailbox::Service(0x106_1C06, LOCAL)));
+        // Eight bits of the id differ each time, the rest is a QPN of the receiver's.
+        let ids = Ids { local: CommId(1), remote: CommId(0xAB_12_34_56) };
+        let rtu = Message::Rtu(Plain { ids, private_data: [0; 224] });
+        assert_eq!(of(rtu), Some(Mailbox::Block(0x1234)));
+        let dreq = Dreq { ids, remote_qpn: Qpn::new(1), private_data: [0; 220] };
+        assert_eq!(of(Message::Dreq(dreq)), Some(Mailbox::Block(0x1234)));
+        // Nobody has block 0: it holds QP1 itself.
+        let nobody = Ids { local: CommId(1), remote: CommId(0xAB_00_00_56) };
+        assert_eq!(of(Message::Rtu(Plain { ids: nobody, private_data: [0; 224] })), None);
+    }
+
+    #[test]
+    fn what_is_no_message_is_nobodys() {
+        let sidr = SidrReq { request_id: CommId(9), p_key: PKey::DEFAULT, service_id: 1, private_data: [0; 216] };
+        let whole = packet(Message::SidrReq(sidr));
+        for len in 0..whole.len() - 4 {
+            assert_eq!(Mailbox::of_gsi(&whole[..len], LOCAL), None, "{len} bytes");
+        }
+        assert_eq!(Mailbox::of_gsi(&vec![0xFF; 300], LOCAL), None);
+    }
+
+    #[test]
+    fn names_tell_services_and_addresses_apart() {
+        let name = |id, last| {
+            let mut gid = LOCAL;
+            gid[15] = last;
+            Mailbox::Service(id, gid).name().unwrap().as_abstract_name().unwrap().to_vec()
+        };
+        assert_ne!(name(1, 0), name(2, 0));
+        assert_ne!(name(1, 0), name(1, 1));
+        assert_eq!(name(1, 0), name(1, 0));
+    }
+
+    #[test]
+    fn a_service_is_known_as_long_as_it_lives() {
+        let (services, fds) = (Arc::new(Services::default()), crate::fd::FdSet::new().unwrap());
+        let name = Mailbox::Service(3, LOCAL);
+        let socket = fds.adopt(UnixDatagram::unbound().unwrap()).unwrap();
+        services.lock().insert(name);
+        let service = Service { name, services: Arc::clone(&services), _socket: socket };
+        assert!(services.contains(name) && !services.contains(Mailbox::Service(4, LOCAL)));
+        drop(service);
+        assert!(!services.contains(name));
+    }
+}

@@ -209,7 +209,7 @@ impl State {
 }
 
 /// Who has the port that a request which came to `local` is for, and maybe listens at it.
-fn addressee<'a>(ids: &'a HashMap<u32, Id>, message: &Message, local: Gid) -> Option<(u32, &'a Id)> {
+pub(super) fn addressee<'a>(ids: &'a HashMap<u32, Id>, message: &Message, local: Gid) -> Option<(u32, &'a Id)> {
     let (service_id, private_data) = match message {
         Message::Req(req) => (req.service_id, &req.private_data[..]),
         Message::SidrReq(req) => (req.service_id, &req.private_data[..]),

@@ -297,3 +297,6 @@ impl Gsi for PortGsi {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

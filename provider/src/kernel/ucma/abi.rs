@@ -127,7 +127,7 @@ pub(super) fn storage_address(address: &ucma::__kernel_sockaddr_storage) -> Resu
 }
 
 /// `sockaddr_in` or `sockaddr_in6`: family, port, then address; flow and scope around the longer one.
-fn parse(bytes: &[u8]) -> Result<Option<SocketAddr>, Errno> {
+pub(super) fn parse(bytes: &[u8]) -> Result<Option<SocketAddr>, Errno> {
     let [f0, f1, p0, p1, rest @ ..] = bytes else { return Err(Errno(libc::EINVAL)) };
     let port = u16::from_be_bytes([*p0, *p1]);
     match i32::from(u16::from_ne_bytes([*f0, *f1])) {
@@ -148,7 +148,7 @@ fn parse(bytes: &[u8]) -> Result<Option<SocketAddr>, Errno> {
 }
 
 /// The start of a `sockaddr`, in room for a `sockaddr_in6`; and how long it is.
-fn bytes_of(address: Option<SocketAddr>) -> ([u8; 28], u16) {
+pub(super) fn bytes_of(address: Option<SocketAddr>) -> ([u8; 28], u16) {
     let mut bytes = [0; 28];
     let mut put = |at: usize, field: &[u8]| {
         if let Some(room) = bytes.get_mut(at..at + field.len()) {

@@ -184,3 +184,6 @@ impl<'a> Command<'a> {
 
 /// Sizes the kernel and librdmacm agree on.
 const _: () = assert!(size_of::<uapi::ib_uverbs_cmd_hdr>() == HEADER);
+
+#[cfg(test)]
+mod tests;
