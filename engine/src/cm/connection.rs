@@ -8,7 +8,10 @@ use urxe_wire::Qpn;
 use urxe_wire::cm::{CmMad, CommId, Ids, Message, Plain, Rejected};
 use urxe_wire::mad::MAD_LEN;
 
-use super::{Disconnect, Ends, Event, FIRST_TRY, MAX_RETRIES, SLOWEST, TIME_WAIT, WrongState, answer_to_unknown, mra};
+use super::{
+    DREQ_RETRIES, Disconnect, Ends, Event, FIRST_TRY, MAX_RETRIES, SLOWEST, TIME_WAIT, WrongState, answer_to_unknown,
+    mra,
+};
 use crate::time::Instant;
 
 /// The states of the specification's machines; MRA only prolongs waiting here.
@@ -115,7 +118,7 @@ impl Connection {
         self.outbox.push(bytes);
         self.last = Some(Box::new(bytes));
         self.interval = FIRST_TRY;
-        self.tries_left = MAX_RETRIES;
+        self.tries_left = if matches!(message, Message::Dreq(_)) { DREQ_RETRIES } else { MAX_RETRIES };
         self.deadline = Some(now + self.interval);
     }
 

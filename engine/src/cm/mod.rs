@@ -38,6 +38,9 @@ pub const RESPONSE_TIMEOUT: u8 = 20;
 //= spec/connections.md#cm-003
 //# A message without an answer MUST be sent again 15 times, and the connection then be given up.
 pub const MAX_RETRIES: u8 = 15;
+/// How often a DREQ is: three seconds in all. A kernel answers it for a process that is gone; here nobody may be left to,
+/// and whoever ends a connection waits for the answer (qperf does so after each test).
+const DREQ_RETRIES: u8 = 4;
 /// Exponent of the time that a MRA asks for (`CMA_CM_MRA_SETTING`).
 const MRA_TIMEOUT: u8 = 24;
 

@@ -23,8 +23,9 @@ use crate::runtime::clock;
 pub(super) const UDP_QKEY: u32 = 0x0123_4567;
 /// Requests that may wait when the application says no number, or a larger one (`max_backlog` of ucma.c).
 const MAX_BACKLOG: u32 = 1024;
-/// Exponent of the ACK timeout of connections: 4.096 µs · 2^16, a quarter of a second.
-const ACK_TIMEOUT: u8 = 16;
+/// Exponent of the ACK timeout of connections: 4.096 µs · 2^17, half a second. The kernel's path record says 2^16 for a
+/// packet on its way (`CMA_IBOE_PACKET_LIFETIME`), and there are two ways (`cm_ack_timeout` of cm.c).
+const ACK_TIMEOUT: u8 = 17;
 
 /// What `rdma_connect` and `rdma_accept` give.
 pub(crate) struct Offer {
