@@ -264,7 +264,7 @@ fn nobody_listens() {
 
 //= spec/connections.md#cm-003
 //= type=test
-//# A message without an answer MUST be sent again 15 times, and the connection then be given up.
+//# A message without an answer MUST be sent again 15 times, a DREQ 4 times, and the connection then be given up.
 #[test]
 fn nobody_is_there() {
     let mut pair = Pair::new(1, Weather { loss: 100, ..Weather::default() });
@@ -306,7 +306,7 @@ fn a_slow_listener_asks_for_patience() {
 
 //= spec/connections.md#cm-003
 //= type=test
-//# A message without an answer MUST be sent again 15 times, and the connection then be given up.
+//# A message without an answer MUST be sent again 15 times, a DREQ 4 times, and the connection then be given up.
 #[test]
 fn who_is_gone_is_told() {
     let mut pair = Pair::new(1, Weather::default());

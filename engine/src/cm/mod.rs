@@ -36,7 +36,7 @@ const SLOWEST: Duration = Duration::from_nanos(4096 << 20);
 pub const RESPONSE_TIMEOUT: u8 = 20;
 /// How often a message is sent again (`CMA_MAX_CM_RETRIES`).
 //= spec/connections.md#cm-003
-//# A message without an answer MUST be sent again 15 times, and the connection then be given up.
+//# A message without an answer MUST be sent again 15 times, a DREQ 4 times, and the connection then be given up.
 pub const MAX_RETRIES: u8 = 15;
 /// How often a DREQ is: three seconds in all. A kernel answers it for a process that is gone; here nobody may be left to,
 /// and whoever ends a connection waits for the answer (qperf does so after each test).
