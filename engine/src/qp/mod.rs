@@ -3,6 +3,7 @@
 mod answers;
 pub mod attr;
 mod completer;
+mod config;
 mod credit;
 mod requester;
 mod responder;
@@ -17,17 +18,16 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use urxe_wire::opcode::Role;
-use urxe_wire::{Mtu, Opcode, Operation, PKey, Packet, Qpn, Transport};
+use urxe_wire::{Opcode, Operation, PKey, Packet, Qpn, Transport};
 
 use crate::cq::{Cqe, WcOpcode, WcStatus};
 use crate::event::{AsyncEvent, DropReason, Event};
 use crate::fault::ResponderFault;
 use crate::host::{Consumer, Host, Io, Network};
-use crate::memory::{Accessor, Pd};
-use crate::srq::XrcDomain;
 use crate::time::Instant;
-use crate::work::{Data, Recipient, RecvWr, SendOp, SendWr, UdRecipient};
+use crate::work::{Data, Recipient, RecvWr, SendWr, UdRecipient};
 use attr::{AttrMask, ModifyError, QpAttr};
+pub use config::{PostError, Progress, QpCap, QpConfig, QpType};
 use requester::Requester;
 use responder::Responder;
 use state::QpState;
@@ -37,126 +37,6 @@ type Cq<H> = <<H as Host>::Consumer as Consumer>::Cq;
 type Srq<H> = <<H as Host>::Consumer as Consumer>::Srq;
 type Route<H> = <<H as Host>::Network as Network>::Route;
 type Origin<H> = <<H as Host>::Network as Network>::Origin;
-
-/// The service a queue pair gives (`enum ibv_qp_type`).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
-#[expect(missing_docs, reason = "the names are libibverbs'")]
-pub enum QpType {
-    Rc,
-    Uc,
-    Ud,
-    XrcSend,
-    XrcRecv,
-}
-
-impl QpType {
-    /// The transport of its packets.
-    #[must_use]
-    pub const fn transport(self) -> Transport {
-        match self {
-            Self::Rc => Transport::Rc,
-            Self::Uc => Transport::Uc,
-            Self::Ud => Transport::Ud,
-            Self::XrcSend | Self::XrcRecv => Transport::Xrc,
-        }
-    }
-
-    /// Whether requests are acknowledged, and sent again when they are lost.
-    #[must_use]
-    pub const fn is_reliable(self) -> bool {
-        !matches!(self, Self::Uc | Self::Ud)
-    }
-
-    /// Whether its send queue takes the operation (IBA 9.8 table "services and operations").
-    const fn carries(self, op: &SendOp) -> bool {
-        match self {
-            Self::Rc | Self::XrcSend => true,
-            Self::Uc => !op.takes_responder_resource() && !matches!(op, SendOp::SendWithInvalidate(_)),
-            Self::Ud => matches!(op, SendOp::Send | SendOp::SendWithImmediate(_)),
-            Self::XrcRecv => false,
-        }
-    }
-}
-
-/// Sizes of a queue pair (`struct ibv_qp_cap`).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[expect(missing_docs, reason = "the names are libibverbs'")]
-pub struct QpCap {
-    pub max_send_wr: u32,
-    pub max_recv_wr: u32,
-    pub max_send_sge: u32,
-    pub max_recv_sge: u32,
-    pub max_inline_data: u32,
-}
-
-/// What a queue pair is made of; fixed for its life.
-pub struct QpConfig<H: Host> {
-    /// Its number.
-    pub qpn: Qpn,
-    /// Its service.
-    pub qp_type: QpType,
-    /// Its protection domain.
-    pub pd: Pd,
-    /// Its sizes.
-    pub cap: QpCap,
-    /// Every send request gives a completion.
-    pub sq_sig_all: bool,
-    /// Where sends complete; an XRC target has none.
-    pub send_cq: Option<Cq<H>>,
-    /// Where receives complete; XRC QPs have none.
-    pub recv_cq: Option<Cq<H>>,
-    /// Where receives come from, if not from its own queue.
-    pub srq: Option<Srq<H>>,
-    /// An XRC target's domain: receives come from the SRQs in there.
-    pub xrcd: Option<XrcDomain>,
-    /// Packets a receiver's buffer is thought to hold: the bound of the in-flight window.
-    pub window: u32,
-    /// The largest payload of a UD packet.
-    pub port_mtu: Mtu,
-}
-
-impl<H: Host> QpConfig<H> {
-    /// Whether it has a receive queue of its own.
-    const fn has_recv_queue(&self) -> bool {
-        self.srq.is_none() && matches!(self.qp_type, QpType::Rc | QpType::Uc | QpType::Ud)
-    }
-
-    /// The peer, as one who asks for access to the memory of `pd`.
-    const fn peer_in(&self, pd: Pd) -> Accessor {
-        Accessor::Remote(pd, self.qpn)
-    }
-}
-
-/// Why a post is refused.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum PostError {
-    /// The QP's state does not take it (EINVAL).
-    State(QpState),
-    /// The queue is full (ENOMEM).
-    QueueFull,
-    /// More scatter/gather elements than the QP was made for (EINVAL).
-    TooManySge,
-    /// More inline data than the QP was made for (EINVAL).
-    InlineTooLong,
-    /// Longer than 2^31 bytes, or an atomic that is not eight bytes (EINVAL).
-    Length,
-    /// The QP has no receive queue: it has an SRQ, or is of XRC (EINVAL).
-    NoRecvQueue,
-    /// The QP's service does not have the operation, or not with inline data, or not for this recipient; on UD, none is
-    /// given (EINVAL).
-    Operation,
-}
-
-/// Whether `transmit` could send everything.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Progress {
-    /// Nothing to send now.
-    Idle,
-    /// It has more to send than one call may: call again soon.
-    More,
-    /// The network had no room: call again when it has.
-    Blocked,
-}
 
 /// Packets of READ responses in one `transmit`: so that a long READ does not keep its thread from receiving.
 const RESPONSE_BURST: u32 = 64;

@@ -9,25 +9,26 @@
 //! READs; PSNs are those of one long READ. A chunk that is asked for again keeps its end, because a responder
 //! must find a duplicate READ within the request it repeats (IBA 9.7.5.1.5).
 
+mod packets;
+
 use alloc::collections::VecDeque;
 use core::time::Duration;
 
-use urxe_wire::packet::Service;
-use urxe_wire::{AtomicEth, Bth, Ext, Header, Mtu, Operation, Psn, Reth, XrcEth, packet::pad_count};
+use urxe_wire::{Mtu, Psn};
+
+use packets::Unsent;
 
 use super::attr::QpAttr;
 use super::credit::Credit;
-use super::segment::data_packet;
-use super::sge::copy_payload;
 use super::window::Window;
 use super::wqe::{SendWqe, Span, complete};
-use super::{Progress, QpConfig, Route, opcode};
+use super::{Progress, QpConfig, Route};
 use crate::cq::WcStatus;
 use crate::event::{Event, RetryReason};
-use crate::host::{Consumer, Host, Io, Network};
+use crate::host::{Consumer, Host, Io};
 use crate::memory::Memory;
 use crate::time::Instant;
-use crate::work::{Recipient, SendOp, SendWr};
+use crate::work::{SendOp, SendWr};
 
 /// The requester of one queue pair.
 #[derive(Debug)]
@@ -255,53 +256,6 @@ impl Requester {
         }
     }
 
-    /// Sends one packet of a SEND or WRITE.
-    //= spec/requester.md#req-002
-    //# A message MUST be cut into packets of one path MTU, all full but the last.
-    fn send_data<H: Host>(
-        &mut self,
-        config: &QpConfig<H>,
-        attr: &QpAttr,
-        route: &Route<H>,
-        io: &mut Io<'_, H>,
-        psn: Psn,
-        in_flight: u32,
-    ) -> Result<(), Unsent> {
-        let wqe = self.queue.get(self.cursor).ok_or(Unsent::NoRoom)?;
-        let mtu = attr.path_mtu.bytes();
-        let length = wqe.length as usize;
-        let offset = self.cursor_packet as usize * mtu;
-        let payload_len = (length - offset.min(length)).min(mtu);
-        let (first, last) = (self.cursor_packet == 0, offset + payload_len >= length);
-        let (operation, ext) = data_packet(&wqe.wr.op, wqe.length, first, last);
-
-        let mut bth = Bth::new(opcode(config.qp_type, operation), attr.dest_qpn, psn);
-        bth.pad_count = pad_count(payload_len);
-        //= spec/requester.md#req-003
-        //# Only the last packet of a message that consumes a receive WQE MAY ask for a solicited event.
-        bth.solicited_event = last && wqe.wr.flags.solicited && wqe.wr.op.consumes_recv();
-        // Ask at the end of a message, before waiting for the window, and now and then to keep it moving.
-        //= spec/requester.md#req-004
-        //# The last packet of a message, and the last that the window lets out, MUST ask for an acknowledgement.
-        bth.ack_req = last
-            || self.ask
-            || in_flight + 1 >= self.window.packets()
-            || self.unasked + 1 >= (self.window.packets() / 4).max(1);
-
-        let header = Header { bth, service: service(wqe.wr.to), ext };
-        let header_len = header.len();
-        let packet_len = header_len + payload_len + usize::from(bth.pad_count);
-        let packet = io.network.packet(route, packet_len).ok_or(Unsent::NoRoom)?;
-        header.emit(packet);
-        let (payload, pad) = packet.get_mut(header_len..).unwrap_or_default().split_at_mut(payload_len);
-        pad.fill(0);
-        copy_payload(io.memory, config.pd, &wqe.wr.data, offset, payload).map_err(|_| REFUSED)?;
-        io.network.commit();
-        self.ask = false;
-        self.unasked = if bth.ack_req { 0 } else { self.unasked + 1 };
-        Ok(())
-    }
-
     /// The last PSN of the READ request to send at `psn`, and notes it as asked for. `None` if it must wait.
     fn chunk(&mut self, span: Span, psn: Psn, in_flight: u32, attr: &QpAttr) -> Option<Psn> {
         if let Some(asked) = self.reads.iter().find(|chunk| chunk.contains(psn)) {
@@ -326,87 +280,6 @@ impl Requester {
 
     fn is_asked(&self, psn: Psn) -> bool {
         self.reads.iter().any(|chunk| chunk.contains(psn))
-    }
-
-    fn send_read<H: Host>(
-        &mut self,
-        config: &QpConfig<H>,
-        attr: &QpAttr,
-        route: &Route<H>,
-        io: &mut Io<'_, H>,
-        psn: Psn,
-        last: Psn,
-    ) -> Result<(), Unsent> {
-        let wqe = self.queue.get(self.cursor).ok_or(Unsent::NoRoom)?;
-        let SendOp::Read(remote) = wqe.wr.op else { return Err(REFUSED) };
-        let offset = u64::from(self.cursor_packet) * attr.path_mtu.bytes() as u64;
-        let packets = last.advance_from(psn) + 1;
-        let rest = u64::from(wqe.length) - offset;
-        let dma_len = rest.min(u64::from(packets) * attr.path_mtu.bytes() as u64);
-        let reth = Reth {
-            va: remote.addr.wrapping_add(offset),
-            r_key: remote.r_key,
-            dma_len: u32::try_from(dma_len).map_err(|_| REFUSED)?,
-        };
-        send_request(config, attr, route, io, &wqe.wr, Operation::ReadRequest, psn, Ext::Reth(reth), &[])?;
-        if !self.is_asked(psn) {
-            self.reads.push_back(Span { first: psn, last });
-        }
-        self.ask = false;
-        Ok(())
-    }
-
-    fn send_atomic<H: Host>(
-        &mut self,
-        config: &QpConfig<H>,
-        attr: &QpAttr,
-        route: &Route<H>,
-        io: &mut Io<'_, H>,
-        psn: Psn,
-    ) -> Result<(), Unsent> {
-        let wqe = self.queue.get(self.cursor).ok_or(Unsent::NoRoom)?;
-        let (operation, remote, swap_add, compare) = match wqe.wr.op {
-            SendOp::CompareSwap { remote, compare, swap } => (Operation::CompareSwap, remote, swap, compare),
-            SendOp::FetchAdd { remote, add } => (Operation::FetchAdd, remote, add, 0),
-            _ => return Err(REFUSED),
-        };
-        let ext = Ext::AtomicEth(AtomicEth { va: remote.addr, r_key: remote.r_key, swap_add, compare });
-        send_request(config, attr, route, io, &wqe.wr, operation, psn, ext, &[])?;
-        if !self.is_asked(psn) {
-            self.reads.push_back(Span { first: psn, last: psn });
-        }
-        self.ask = false;
-        Ok(())
-    }
-
-    /// Sends an ATOMIC WRITE or a FLUSH.
-    fn send_placement<H: Host>(
-        &mut self,
-        config: &QpConfig<H>,
-        attr: &QpAttr,
-        route: &Route<H>,
-        io: &mut Io<'_, H>,
-        psn: Psn,
-    ) -> Result<(), Unsent> {
-        let wqe = self.queue.get(self.cursor).ok_or(Unsent::NoRoom)?;
-        match wqe.wr.op {
-            SendOp::AtomicWrite(remote) => {
-                let mut bytes = [0; 8];
-                copy_payload(io.memory, config.pd, &wqe.wr.data, 0, &mut bytes).map_err(|_| REFUSED)?;
-                let reth = Reth { va: remote.addr, r_key: remote.r_key, dma_len: 8 };
-                send_request(config, attr, route, io, &wqe.wr, Operation::AtomicWrite, psn, Ext::Reth(reth), &bytes)?;
-            }
-            SendOp::Flush { remote, length, how } => {
-                let reth = Reth { va: remote.addr, r_key: remote.r_key, dma_len: length };
-                send_request(config, attr, route, io, &wqe.wr, Operation::Flush, psn, Ext::FethReth(how, reth), &[])?;
-            }
-            _ => return Err(REFUSED),
-        }
-        if !self.is_asked(psn) {
-            self.reads.push_back(Span { first: psn, last: psn });
-        }
-        self.ask = false;
-        Ok(())
     }
 
     /// Carries out the local operation at the cursor, unless that was done before going back.
@@ -641,47 +514,4 @@ pub(super) fn execute_local<H: Host>(config: &QpConfig<H>, io: &Io<'_, H>, op: &
         SendOp::BindWindow(bind) => io.memory.bind(config.pd, config.qpn, bind).map_err(|_| WcStatus::MwBindError),
         _ => Ok(()),
     }
-}
-
-/// Why a packet was not sent.
-#[derive(Clone, Copy, Debug)]
-enum Unsent {
-    NoRoom,
-    Refused(WcStatus),
-}
-
-/// A local buffer is not what the L_Key says (IBA 11.6.2 "local protection error").
-//= spec/requester.md#req-017
-//# A request whose local buffers no L_Key gives MUST fail in its turn with IBV_WC_LOC_PROT_ERR.
-const REFUSED: Unsent = Unsent::Refused(WcStatus::LocalProtectionError);
-
-/// The headers that say for whom a request is.
-const fn service(to: Recipient) -> Service {
-    match to {
-        Recipient::Peer => Service::Connected,
-        Recipient::XrcSrq(xrc_srq) => Service::Xrc(XrcEth { xrc_srq }),
-    }
-}
-
-/// Sends a request that is one packet; these always ask for an answer. `payload` needs no padding.
-#[expect(clippy::too_many_arguments, reason = "a request's parts, and the surroundings")]
-fn send_request<H: Host>(
-    config: &QpConfig<H>,
-    attr: &QpAttr,
-    route: &Route<H>,
-    io: &mut Io<'_, H>,
-    wr: &SendWr,
-    operation: Operation,
-    psn: Psn,
-    ext: Ext,
-    payload: &[u8],
-) -> Result<(), Unsent> {
-    let mut bth = Bth::new(opcode(config.qp_type, operation), attr.dest_qpn, psn);
-    bth.ack_req = true;
-    let header = Header { bth, service: service(wr.to), ext };
-    let packet = io.network.packet(route, header.len() + payload.len()).ok_or(Unsent::NoRoom)?;
-    header.emit(packet);
-    packet.get_mut(header.len()..).unwrap_or_default().copy_from_slice(payload);
-    io.network.commit();
-    Ok(())
 }

@@ -1,0 +1,187 @@
+//! The packets of each kind of request.
+
+use urxe_wire::packet::{Service, pad_count};
+use urxe_wire::{AtomicEth, Bth, Ext, Header, Operation, Psn, Reth, XrcEth};
+
+use super::Requester;
+use crate::cq::WcStatus;
+use crate::host::{Host, Io, Network};
+use crate::qp::attr::QpAttr;
+use crate::qp::segment::data_packet;
+use crate::qp::sge::copy_payload;
+use crate::qp::wqe::Span;
+use crate::qp::{QpConfig, Route, opcode};
+use crate::work::{Recipient, SendOp, SendWr};
+
+impl Requester {
+    /// Sends one packet of a SEND or WRITE.
+    //= spec/requester.md#req-002
+    //# A message MUST be cut into packets of one path MTU, all full but the last.
+    pub(super) fn send_data<H: Host>(
+        &mut self,
+        config: &QpConfig<H>,
+        attr: &QpAttr,
+        route: &Route<H>,
+        io: &mut Io<'_, H>,
+        psn: Psn,
+        in_flight: u32,
+    ) -> Result<(), Unsent> {
+        let wqe = self.queue.get(self.cursor).ok_or(Unsent::NoRoom)?;
+        let mtu = attr.path_mtu.bytes();
+        let length = wqe.length as usize;
+        let offset = self.cursor_packet as usize * mtu;
+        let payload_len = (length - offset.min(length)).min(mtu);
+        let (first, last) = (self.cursor_packet == 0, offset + payload_len >= length);
+        let (operation, ext) = data_packet(&wqe.wr.op, wqe.length, first, last);
+
+        let mut bth = Bth::new(opcode(config.qp_type, operation), attr.dest_qpn, psn);
+        bth.pad_count = pad_count(payload_len);
+        //= spec/requester.md#req-003
+        //# Only the last packet of a message that consumes a receive WQE MAY ask for a solicited event.
+        bth.solicited_event = last && wqe.wr.flags.solicited && wqe.wr.op.consumes_recv();
+        // Ask at the end of a message, before waiting for the window, and now and then to keep it moving.
+        //= spec/requester.md#req-004
+        //# The last packet of a message, and the last that the window lets out, MUST ask for an acknowledgement.
+        bth.ack_req = last
+            || self.ask
+            || in_flight + 1 >= self.window.packets()
+            || self.unasked + 1 >= (self.window.packets() / 4).max(1);
+
+        let header = Header { bth, service: service(wqe.wr.to), ext };
+        let header_len = header.len();
+        let packet_len = header_len + payload_len + usize::from(bth.pad_count);
+        let packet = io.network.packet(route, packet_len).ok_or(Unsent::NoRoom)?;
+        header.emit(packet);
+        let (payload, pad) = packet.get_mut(header_len..).unwrap_or_default().split_at_mut(payload_len);
+        pad.fill(0);
+        copy_payload(io.memory, config.pd, &wqe.wr.data, offset, payload).map_err(|_| REFUSED)?;
+        io.network.commit();
+        self.ask = false;
+        self.unasked = if bth.ack_req { 0 } else { self.unasked + 1 };
+        Ok(())
+    }
+
+    pub(super) fn send_read<H: Host>(
+        &mut self,
+        config: &QpConfig<H>,
+        attr: &QpAttr,
+        route: &Route<H>,
+        io: &mut Io<'_, H>,
+        psn: Psn,
+        last: Psn,
+    ) -> Result<(), Unsent> {
+        let wqe = self.queue.get(self.cursor).ok_or(Unsent::NoRoom)?;
+        let SendOp::Read(remote) = wqe.wr.op else { return Err(REFUSED) };
+        let offset = u64::from(self.cursor_packet) * attr.path_mtu.bytes() as u64;
+        let packets = last.advance_from(psn) + 1;
+        let rest = u64::from(wqe.length) - offset;
+        let dma_len = rest.min(u64::from(packets) * attr.path_mtu.bytes() as u64);
+        let reth = Reth {
+            va: remote.addr.wrapping_add(offset),
+            r_key: remote.r_key,
+            dma_len: u32::try_from(dma_len).map_err(|_| REFUSED)?,
+        };
+        send_request(config, attr, route, io, &wqe.wr, Operation::ReadRequest, psn, Ext::Reth(reth), &[])?;
+        if !self.is_asked(psn) {
+            self.reads.push_back(Span { first: psn, last });
+        }
+        self.ask = false;
+        Ok(())
+    }
+
+    pub(super) fn send_atomic<H: Host>(
+        &mut self,
+        config: &QpConfig<H>,
+        attr: &QpAttr,
+        route: &Route<H>,
+        io: &mut Io<'_, H>,
+        psn: Psn,
+    ) -> Result<(), Unsent> {
+        let wqe = self.queue.get(self.cursor).ok_or(Unsent::NoRoom)?;
+        let (operation, remote, swap_add, compare) = match wqe.wr.op {
+            SendOp::CompareSwap { remote, compare, swap } => (Operation::CompareSwap, remote, swap, compare),
+            SendOp::FetchAdd { remote, add } => (Operation::FetchAdd, remote, add, 0),
+            _ => return Err(REFUSED),
+        };
+        let ext = Ext::AtomicEth(AtomicEth { va: remote.addr, r_key: remote.r_key, swap_add, compare });
+        send_request(config, attr, route, io, &wqe.wr, operation, psn, ext, &[])?;
+        if !self.is_asked(psn) {
+            self.reads.push_back(Span { first: psn, last: psn });
+        }
+        self.ask = false;
+        Ok(())
+    }
+
+    /// Sends an ATOMIC WRITE or a FLUSH.
+    pub(super) fn send_placement<H: Host>(
+        &mut self,
+        config: &QpConfig<H>,
+        attr: &QpAttr,
+        route: &Route<H>,
+        io: &mut Io<'_, H>,
+        psn: Psn,
+    ) -> Result<(), Unsent> {
+        let wqe = self.queue.get(self.cursor).ok_or(Unsent::NoRoom)?;
+        match wqe.wr.op {
+            SendOp::AtomicWrite(remote) => {
+                let mut bytes = [0; 8];
+                copy_payload(io.memory, config.pd, &wqe.wr.data, 0, &mut bytes).map_err(|_| REFUSED)?;
+                let reth = Reth { va: remote.addr, r_key: remote.r_key, dma_len: 8 };
+                send_request(config, attr, route, io, &wqe.wr, Operation::AtomicWrite, psn, Ext::Reth(reth), &bytes)?;
+            }
+            SendOp::Flush { remote, length, how } => {
+                let reth = Reth { va: remote.addr, r_key: remote.r_key, dma_len: length };
+                send_request(config, attr, route, io, &wqe.wr, Operation::Flush, psn, Ext::FethReth(how, reth), &[])?;
+            }
+            _ => return Err(REFUSED),
+        }
+        if !self.is_asked(psn) {
+            self.reads.push_back(Span { first: psn, last: psn });
+        }
+        self.ask = false;
+        Ok(())
+    }
+}
+
+/// Why a packet was not sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Unsent {
+    NoRoom,
+    Refused(WcStatus),
+}
+
+/// A local buffer is not what the L_Key says (IBA 11.6.2 "local protection error").
+//= spec/requester.md#req-017
+//# A request whose local buffers no L_Key gives MUST fail in its turn with IBV_WC_LOC_PROT_ERR.
+const REFUSED: Unsent = Unsent::Refused(WcStatus::LocalProtectionError);
+
+/// The headers that say for whom a request is.
+const fn service(to: Recipient) -> Service {
+    match to {
+        Recipient::Peer => Service::Connected,
+        Recipient::XrcSrq(xrc_srq) => Service::Xrc(XrcEth { xrc_srq }),
+    }
+}
+
+/// Sends a request that is one packet; these always ask for an answer. `payload` needs no padding.
+#[expect(clippy::too_many_arguments, reason = "a request's parts, and the surroundings")]
+fn send_request<H: Host>(
+    config: &QpConfig<H>,
+    attr: &QpAttr,
+    route: &Route<H>,
+    io: &mut Io<'_, H>,
+    wr: &SendWr,
+    operation: Operation,
+    psn: Psn,
+    ext: Ext,
+    payload: &[u8],
+) -> Result<(), Unsent> {
+    let mut bth = Bth::new(opcode(config.qp_type, operation), attr.dest_qpn, psn);
+    bth.ack_req = true;
+    let header = Header { bth, service: service(wr.to), ext };
+    let packet = io.network.packet(route, header.len() + payload.len()).ok_or(Unsent::NoRoom)?;
+    header.emit(packet);
+    packet.get_mut(header.len()..).unwrap_or_default().copy_from_slice(payload);
+    io.network.commit();
+    Ok(())
+}
