@@ -109,7 +109,8 @@ fn without_signals<T>(start: impl FnOnce() -> T) -> T {
 }
 
 fn serve(listener: &UnixListener, report: impl Fn() -> String) {
-    loop {
+    // A look first: accept(2) of a socket that was shut down says so only as long as there is a descriptor to spare.
+    while somebody_asks(listener) {
         match listener.accept() {
             Ok((stream, _)) => answer(stream, &report),
             // No descriptor left, for now.
@@ -118,6 +119,18 @@ fn serve(listener: &UnixListener, report: impl Fn() -> String) {
             Err(_) => return,
         }
     }
+}
+
+/// Waits for somebody; false when the socket was shut down.
+fn somebody_asks(listener: &UnixListener) -> bool {
+    let mut polled = libc::pollfd { fd: listener.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one entry.
+    while unsafe { libc::poll(&raw mut polled, 1, -1) } < 0 {
+        if io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
+            return false;
+        }
+    }
+    polled.revents & libc::POLLHUP == 0
 }
 
 fn answer(mut stream: UnixStream, report: impl Fn() -> String) {

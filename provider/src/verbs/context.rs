@@ -83,19 +83,21 @@ impl SharedPort {
         }
         observe::settings::get().as_ref().map_err(|invalid| OpenError::Settings(invalid.clone()))?;
         let interface = crate::device::interface(netdev).map_err(OpenError::Port)?;
-        let port = Arc::new(NetPort::open(name, interface, random_seed()?).map_err(OpenError::Port)?);
+        let (keys, status) = (random_seed()?, random_seed()?);
+        let port = Arc::new(NetPort::open(name, interface, keys).map_err(OpenError::Port)?);
         fork::remember(&port);
-        let thread = progress::start(Arc::clone(&port));
-        let thread = thread.map_err(|e| OpenError::System(Errno(e.raw_os_error().unwrap_or(libc::EAGAIN))))?;
-        let status = crate::status::Server::start(name, &port, random_seed()?).ok();
         let shared = Arc::new(Self {
-            _status: status,
+            _status: crate::status::Server::start(name, &port, status).ok(),
             name: name.to_owned(),
             generation,
             port,
-            thread: Mutex::new(Some(thread)),
+            thread: Mutex::default(),
             xrc_domains: XrcDomains::default(),
         });
+        // From here on, whatever fails takes along what has begun.
+        let thread = progress::start(Arc::clone(&shared.port));
+        let thread = thread.map_err(|e| OpenError::System(Errno(e.raw_os_error().unwrap_or(libc::EAGAIN))))?;
+        *lock(&shared.thread) = Some(thread);
         open.push(Arc::downgrade(&shared));
         Ok(shared)
     }
