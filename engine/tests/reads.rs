@@ -228,6 +228,17 @@ fn a_refusal_behind_a_lost_response_waits() {
     assert_eq!(qp.completed(), [(1, OK), (2, WcStatus::RemoteAccessError)]);
 }
 
+/// The responder has refused the rest of a READ, and is in ERR: it would not answer if asked for the lost response.
+#[test]
+fn a_refusal_of_the_request_whose_response_was_lost_does_not_wait() {
+    let mut qp = Solo::rts();
+    qp.post(1, SendOp::Read(REMOTE), 1000);
+    qp.sent();
+    qp.gets(O::ReadResponseFirst, 200, Ext::Aeth(ACK), &[1; MTU]);
+    qp.gets_aeth(202, Syndrome::Nak(NakCode::RemoteAccessError));
+    assert_eq!(qp.completed(), [(1, WcStatus::RemoteAccessError)]);
+}
+
 #[test]
 fn an_rnr_nak_behind_a_lost_response_waits_too() {
     let mut qp = Solo::rts();

@@ -81,7 +81,13 @@ impl Requester {
         //= spec/completer.md#cmp-003
         //# An acknowledgement behind an unanswered READ or atomic MUST be taken as news that the response was lost.
         if let Some(at) = implied_nak {
-            return self.imply_nak(config, attr, io, at);
+            // The request that misses a response is the one refused: nothing still to come would make it whole, and who
+            // has refused may answer no more.
+            let is_same = self.queue.front().and_then(|wqe| wqe.sent).is_some_and(|span| span.contains(psn));
+            return match aeth.syndrome {
+                Syndrome::Nak(code) if is_same && let Some(status) = refusal(code) => Err(Failure::Front(status)),
+                _ => self.imply_nak(config, attr, io, at),
+            };
         }
         match aeth.syndrome {
             Syndrome::Ack(_) => {
@@ -91,16 +97,14 @@ impl Requester {
             // Nothing is outstanding that could be refused.
             _ if self.una == self.frontier() => Err(Failure::Dropped(DropReason::GhostAck)),
             Syndrome::RnrNak(timer) => Ok(self.wait_for_receiver(config, attr, io, timer.duration())?),
-            //= spec/completer.md#cmp-004
-            //# After a PSN sequence error NAK everything from the PSN it names on MUST be sent again.
-            Syndrome::Nak(NakCode::PsnSequenceError) => Ok(self.retry(config, attr, io, RetryReason::SequenceNak)?),
-            //= spec/completer.md#cmp-005
-            //# A NAK of an error MUST fail the request it names with the status of its code.
-            Syndrome::Nak(NakCode::RemoteAccessError) => Err(Failure::Front(WcStatus::RemoteAccessError)),
-            Syndrome::Nak(NakCode::RemoteOperationalError) => Err(Failure::Front(WcStatus::RemoteOperationError)),
-            Syndrome::Nak(NakCode::InvalidRequest | NakCode::InvalidRdRequest) => {
-                Err(Failure::Front(WcStatus::RemoteInvalidRequestError))
-            }
+            Syndrome::Nak(code) => match refusal(code) {
+                //= spec/completer.md#cmp-004
+                //# After a PSN sequence error NAK everything from the PSN it names on MUST be sent again.
+                None => Ok(self.retry(config, attr, io, RetryReason::SequenceNak)?),
+                //= spec/completer.md#cmp-005
+                //# A NAK of an error MUST fail the request it names with the status of its code.
+                Some(status) => Err(Failure::Front(status)),
+            },
         }
     }
 
@@ -209,5 +213,15 @@ impl Requester {
             Syndrome::Nak(code) => Nak::Code(code),
         };
         io.consumer.trace(config.qpn, Event::ReceivedNak { nak, psn });
+    }
+}
+
+/// How the request fails that a NAK names; `None` if it is to be sent again.
+const fn refusal(code: NakCode) -> Option<WcStatus> {
+    match code {
+        NakCode::PsnSequenceError => None,
+        NakCode::RemoteAccessError => Some(WcStatus::RemoteAccessError),
+        NakCode::RemoteOperationalError => Some(WcStatus::RemoteOperationError),
+        NakCode::InvalidRequest | NakCode::InvalidRdRequest => Some(WcStatus::RemoteInvalidRequestError),
     }
 }
