@@ -75,7 +75,11 @@ fn reth(qp: &Solo, dma_len: u32) -> Ext {
 }
 
 fn reth_of(key: Key, va: u64, dma_len: u32) -> Ext {
-    Ext::Reth(Reth { va, r_key: RKey(key.0), dma_len })
+    Ext::Reth(target(key, va, dma_len))
+}
+
+const fn target(key: Key, va: u64, dma_len: u32) -> Reth {
+    Reth { va, r_key: RKey(key.0), dma_len }
 }
 
 fn atomic(key: Key, va: u64) -> Ext {
@@ -133,7 +137,7 @@ fn opcodes_out_of_order_within_a_write() {
 #[test]
 fn a_flush_that_the_queue_pair_does_not_enable() {
     fault("NAK InvalidRequest 100", REQUEST_ERROR, |qp| {
-        let Ext::Reth(reth) = reth(qp, 8) else { unreachable!() };
+        let reth = target(qp.remote.key, qp.remote.addr, 8);
         let feth = Feth::parse(&[0, 0, 0, 0x12]).unwrap();
         qp.gets(O::Flush, 100, Ext::FethReth(feth, reth), &[]);
     });

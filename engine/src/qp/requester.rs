@@ -153,21 +153,13 @@ impl Requester {
                 _ if wqe.wr.op.takes_responder_resource() && attr.max_rd_atomic == 0 => {
                     Err(Unsent::Refused(WcStatus::LocalQpOperationError))
                 }
-                SendOp::Read(_) => {
+                SendOp::Read(_)
+                | SendOp::CompareSwap { .. }
+                | SendOp::FetchAdd { .. }
+                | SendOp::AtomicWrite(_)
+                | SendOp::Flush { .. } => {
                     let Some(last) = self.chunk(span, psn, in_flight, attr) else { break };
-                    self.send_read(config, attr, route, io, psn, last).map(|()| last)
-                }
-                SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => {
-                    if !self.is_asked(psn) && self.reads.len() >= usize::from(attr.max_rd_atomic) {
-                        break;
-                    }
-                    self.send_atomic(config, attr, route, io, psn).map(|()| psn)
-                }
-                SendOp::AtomicWrite(_) | SendOp::Flush { .. } => {
-                    if !self.is_asked(psn) && self.reads.len() >= usize::from(attr.max_rd_atomic) {
-                        break;
-                    }
-                    self.send_placement(config, attr, route, io, psn).map(|()| psn)
+                    self.send_answered(config, attr, route, io, psn, last).map(|()| last)
                 }
                 SendOp::LocalInvalidate(_) | SendOp::BindWindow(_) => {
                     if let Err(status) = self.execute_local(config, io) {
@@ -256,7 +248,8 @@ impl Requester {
         }
     }
 
-    /// The last PSN of the READ request to send at `psn`, and notes it as asked for. `None` if it must wait.
+    /// The last PSN that the response to the request to send at `psn` takes: a long READ is asked for in chunks.
+    /// `None` if it must wait.
     fn chunk(&mut self, span: Span, psn: Psn, in_flight: u32, attr: &QpAttr) -> Option<Psn> {
         if let Some(asked) = self.reads.iter().find(|chunk| chunk.contains(psn)) {
             //= spec/requester.md#req-016

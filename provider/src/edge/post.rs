@@ -146,7 +146,7 @@ fn inline(list: &SgeList, max_inline: u32) -> Result<Data, Errno> {
     for (part, sge) in parts.iter_mut().zip(list.as_slice()) {
         *part = (sge.addr, sge.length as usize);
     }
-    copy(&parts).map(Data::Inline)
+    copy(parts.get(..list.as_slice().len()).unwrap_or_default()).map(Data::Inline)
 }
 
 /// The application's bytes at some addresses, one after the other.

@@ -61,7 +61,9 @@ impl Requester {
         Ok(())
     }
 
-    pub(super) fn send_read<H: Host>(
+    /// Sends a request that a response of its own answers: a READ, an atomic, an ATOMIC WRITE or a FLUSH. Its response
+    /// takes the PSNs up to `last`.
+    pub(super) fn send_answered<H: Host>(
         &mut self,
         config: &QpConfig<H>,
         attr: &QpAttr,
@@ -71,72 +73,42 @@ impl Requester {
         last: Psn,
     ) -> Result<(), Unsent> {
         let wqe = self.queue.get(self.cursor).ok_or(Unsent::NoRoom)?;
-        let SendOp::Read(remote) = wqe.wr.op else { return Err(REFUSED) };
-        let offset = u64::from(self.cursor_packet) * attr.path_mtu.bytes() as u64;
-        let packets = last.advance_from(psn) + 1;
-        let rest = u64::from(wqe.length) - offset;
-        let dma_len = rest.min(u64::from(packets) * attr.path_mtu.bytes() as u64);
-        let reth = Reth {
-            va: remote.addr.wrapping_add(offset),
-            r_key: remote.r_key,
-            dma_len: u32::try_from(dma_len).map_err(|_| REFUSED)?,
-        };
-        send_request(config, attr, route, io, &wqe.wr, Operation::ReadRequest, psn, Ext::Reth(reth), &[])?;
-        if !self.is_asked(psn) {
-            self.reads.push_back(Span { first: psn, last });
-        }
-        self.ask = false;
-        Ok(())
-    }
-
-    pub(super) fn send_atomic<H: Host>(
-        &mut self,
-        config: &QpConfig<H>,
-        attr: &QpAttr,
-        route: &Route<H>,
-        io: &mut Io<'_, H>,
-        psn: Psn,
-    ) -> Result<(), Unsent> {
-        let wqe = self.queue.get(self.cursor).ok_or(Unsent::NoRoom)?;
-        let (operation, remote, swap_add, compare) = match wqe.wr.op {
-            SendOp::CompareSwap { remote, compare, swap } => (Operation::CompareSwap, remote, swap, compare),
-            SendOp::FetchAdd { remote, add } => (Operation::FetchAdd, remote, add, 0),
-            _ => return Err(REFUSED),
-        };
-        let ext = Ext::AtomicEth(AtomicEth { va: remote.addr, r_key: remote.r_key, swap_add, compare });
-        send_request(config, attr, route, io, &wqe.wr, operation, psn, ext, &[])?;
-        if !self.is_asked(psn) {
-            self.reads.push_back(Span { first: psn, last: psn });
-        }
-        self.ask = false;
-        Ok(())
-    }
-
-    /// Sends an ATOMIC WRITE or a FLUSH.
-    pub(super) fn send_placement<H: Host>(
-        &mut self,
-        config: &QpConfig<H>,
-        attr: &QpAttr,
-        route: &Route<H>,
-        io: &mut Io<'_, H>,
-        psn: Psn,
-    ) -> Result<(), Unsent> {
-        let wqe = self.queue.get(self.cursor).ok_or(Unsent::NoRoom)?;
-        match wqe.wr.op {
+        let mut bytes = [0; 8];
+        let (operation, ext, payload): (_, _, &[u8]) = match wqe.wr.op {
+            SendOp::Read(remote) => {
+                let offset = u64::from(self.cursor_packet) * attr.path_mtu.bytes() as u64;
+                let packets = last.advance_from(psn) + 1;
+                let rest = u64::from(wqe.length) - offset;
+                let dma_len = rest.min(u64::from(packets) * attr.path_mtu.bytes() as u64);
+                let reth = Reth {
+                    va: remote.addr.wrapping_add(offset),
+                    r_key: remote.r_key,
+                    dma_len: u32::try_from(dma_len).map_err(|_| REFUSED)?,
+                };
+                (Operation::ReadRequest, Ext::Reth(reth), &[])
+            }
+            SendOp::CompareSwap { remote, compare, swap } => {
+                let eth = AtomicEth { va: remote.addr, r_key: remote.r_key, swap_add: swap, compare };
+                (Operation::CompareSwap, Ext::AtomicEth(eth), &[])
+            }
+            SendOp::FetchAdd { remote, add } => {
+                let eth = AtomicEth { va: remote.addr, r_key: remote.r_key, swap_add: add, compare: 0 };
+                (Operation::FetchAdd, Ext::AtomicEth(eth), &[])
+            }
             SendOp::AtomicWrite(remote) => {
-                let mut bytes = [0; 8];
                 copy_payload(io.memory, config.pd, &wqe.wr.data, 0, &mut bytes).map_err(|_| REFUSED)?;
                 let reth = Reth { va: remote.addr, r_key: remote.r_key, dma_len: 8 };
-                send_request(config, attr, route, io, &wqe.wr, Operation::AtomicWrite, psn, Ext::Reth(reth), &bytes)?;
+                (Operation::AtomicWrite, Ext::Reth(reth), &bytes)
             }
             SendOp::Flush { remote, length, how } => {
                 let reth = Reth { va: remote.addr, r_key: remote.r_key, dma_len: length };
-                send_request(config, attr, route, io, &wqe.wr, Operation::Flush, psn, Ext::FethReth(how, reth), &[])?;
+                (Operation::Flush, Ext::FethReth(how, reth), &[])
             }
             _ => return Err(REFUSED),
-        }
+        };
+        send_request(config, attr, route, io, &wqe.wr, operation, psn, ext, payload)?;
         if !self.is_asked(psn) {
-            self.reads.push_back(Span { first: psn, last: psn });
+            self.reads.push_back(Span { first: psn, last });
         }
         self.ask = false;
         Ok(())
