@@ -1,19 +1,9 @@
 //! What verbs return when they fail (the `ibv_*(3)` manual pages), by errno.
 
-use crate::{Entry, Table};
+use crate::{Entry, Table, row};
 
 /// The numbers of Linux on most processors (`errno(3)`).
 pub const TABLE: Table = Table { kind: "errno of a verb", word: "errno", prefix: "E", entries: ENTRIES };
-
-const fn row(
-    number: u32,
-    name: &'static str,
-    meaning: &'static str,
-    cause: &'static str,
-    remedy: &'static str,
-) -> Entry {
-    Entry { number, name, meaning, cause, remedy }
-}
 
 const ENTRIES: &[Entry] = &[
     row(

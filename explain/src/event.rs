@@ -1,19 +1,9 @@
 //! Asynchronous events (`enum ibv_event_type`; IBA 11.6.3, `ibv_get_async_event(3)`).
 
-use crate::{Entry, Table};
+use crate::{Entry, Table, row};
 
 /// The asynchronous events.
 pub const TABLE: Table = Table { kind: "asynchronous event", word: "event", prefix: "IBV_EVENT_", entries: ENTRIES };
-
-const fn row(
-    number: u32,
-    name: &'static str,
-    meaning: &'static str,
-    cause: &'static str,
-    remedy: &'static str,
-) -> Entry {
-    Entry { number, name, meaning, cause, remedy }
-}
 
 const ENTRIES: &[Entry] = &[
     row(

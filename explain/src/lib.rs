@@ -29,6 +29,17 @@ pub struct Entry {
     pub remedy: &'static str,
 }
 
+/// A row of a table.
+const fn row(
+    number: u32,
+    name: &'static str,
+    meaning: &'static str,
+    cause: &'static str,
+    remedy: &'static str,
+) -> Entry {
+    Entry { number, name, meaning, cause, remedy }
+}
+
 /// A kind of code.
 #[derive(Clone, Copy, Debug)]
 pub struct Table {

@@ -1,19 +1,9 @@
 //! Completion statuses (`enum ibv_wc_status`; IBA 11.6.2, `ibv_poll_cq(3)`).
 
-use crate::{Entry, Table};
+use crate::{Entry, Table, row};
 
 /// The completion statuses.
 pub const TABLE: Table = Table { kind: "completion status", word: "wc", prefix: "IBV_WC_", entries: ENTRIES };
-
-const fn row(
-    number: u32,
-    name: &'static str,
-    meaning: &'static str,
-    cause: &'static str,
-    remedy: &'static str,
-) -> Entry {
-    Entry { number, name, meaning, cause, remedy }
-}
 
 const ENTRIES: &[Entry] = &[
     row(0, "IBV_WC_SUCCESS", "the work request was carried out", "nothing is wrong", "nothing"),

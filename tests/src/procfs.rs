@@ -126,3 +126,16 @@ fn holder_of(inode: u64) -> Result<Option<u32>> {
     }
     Ok(None)
 }
+
+/// How often urxe's thread in this process has gone to sleep so far: its voluntary context switches (proc_pid_status(5)).
+pub fn sleeps_of_our_thread() -> Result<u64> {
+    for entry in fs::read_dir("/proc/self/task")? {
+        let task = entry?.path();
+        if fs::read_to_string(task.join("comm"))? == "urxe\n" {
+            let status = fs::read_to_string(task.join("status"))?;
+            let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+            return Ok(line.context("no such line")?.trim().parse()?);
+        }
+    }
+    anyhow::bail!("no thread named urxe")
+}

@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use urxe_ffi::functions as f;
 use urxe_ffi::verbs as v;
-use urxe_tests::in_world;
 use urxe_tests::verbs::child::{Child, Parent, does_not_hang};
 use urxe_tests::verbs::memory::{ALL_ACCESS, pattern};
 use urxe_tests::verbs::pair::{rtr, rts};
@@ -18,6 +17,7 @@ use urxe_tests::verbs::{
     Change, Channel, Context, Cq, End, Errno, Mr, Op, Options, PATIENCE, Pair, Pd, Qp, RecvWr, Remote, SendWr, Status,
     is_readable,
 };
+use urxe_tests::{in_world, sleeps_of_our_thread};
 
 fn works(pair: &Pair) -> Result<()> {
     let Pair { near, far } = pair;
@@ -518,19 +518,6 @@ fn programs_inherit_nothing() {
     });
 }
 
-/// Voluntary context switches of our thread so far (proc_pid_status(5)): how often it went to sleep.
-fn sleeps() -> Result<u64> {
-    for entry in fs::read_dir("/proc/self/task")? {
-        let task = entry?.path();
-        if fs::read_to_string(task.join("comm"))? == "urxe\n" {
-            let status = fs::read_to_string(task.join("status"))?;
-            let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
-            return Ok(line.context("no such line")?.trim().parse()?);
-        }
-    }
-    anyhow::bail!("no thread named urxe")
-}
-
 /// When nothing happens, nothing wakes up.
 //= spec/hosts.md#net-008
 //= type=test
@@ -545,9 +532,9 @@ fn an_idle_device_sleeps() {
         }
         // Until the thread has noticed that nobody polls, and timers of what has been answered are over.
         std::thread::sleep(Duration::from_millis(500));
-        let before = sleeps()?;
+        let before = sleeps_of_our_thread()?;
         std::thread::sleep(Duration::from_secs(3));
-        let after = sleeps()?;
+        let after = sleeps_of_our_thread()?;
         ensure!(after == before, "woke {} times in 3 s of nothing", after - before);
         works(&pair)?;
         Ok(())

@@ -4,12 +4,12 @@ use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
-use urxe_tests::in_world;
+use anyhow::{Result, ensure};
 use urxe_tests::verbs::memory::ALL_ACCESS;
 use urxe_tests::verbs::pair::{rtr, rts};
 use urxe_tests::verbs::qp::Init;
 use urxe_tests::verbs::{Change, Context, Cq, Mr, Op, Options, Pd, Qp, RecvWr, SendWr, Status};
+use urxe_tests::{in_world, sleeps_of_our_thread};
 
 /// Queue pairs that share a completion queue.
 struct Crowd {
@@ -56,19 +56,6 @@ impl Crowd {
     }
 }
 
-/// Times that our thread has gone to sleep (proc_pid_status(5)).
-fn sleeps() -> Result<u64> {
-    for entry in fs::read_dir("/proc/self/task")? {
-        let task = entry?.path();
-        if fs::read_to_string(task.join("comm"))? == "urxe\n" {
-            let status = fs::read_to_string(task.join("status"))?;
-            let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
-            return Ok(line.context("no such line")?.trim().parse()?);
-        }
-    }
-    anyhow::bail!("no thread named urxe")
-}
-
 #[test]
 fn a_hundred_idle_queue_pairs_wake_nobody() {
     in_world(|| {
@@ -77,9 +64,9 @@ fn a_hundred_idle_queue_pairs_wake_nobody() {
         crowd.talk()?;
         // Until the thread has noticed that nobody polls, and timers of what has been answered are over.
         std::thread::sleep(Duration::from_secs(1));
-        let before = sleeps()?;
+        let before = sleeps_of_our_thread()?;
         std::thread::sleep(Duration::from_secs(10));
-        let after = sleeps()?;
+        let after = sleeps_of_our_thread()?;
         ensure!(after == before, "woke {} times in 10 s of nothing", after - before);
         crowd.talk()
     });

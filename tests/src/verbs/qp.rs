@@ -1,5 +1,6 @@
 //! Queue pairs.
 
+use std::ffi::c_int;
 use std::fmt;
 use std::mem::MaybeUninit;
 use std::sync::Arc;
@@ -245,20 +246,13 @@ impl Qp {
 
     /// `ibv_post_send(3)` of a list.
     pub fn post_sends(&self, list: &[SendWr]) -> Result<(), PostError> {
-        let mut raw: Vec<v::ibv_send_wr> = list.iter().map(SendWr::raw).collect();
-        let base = if raw.is_empty() { std::ptr::null_mut() } else { raw.as_mut_ptr() };
-        for index in 1..raw.len() {
-            // SAFETY: both are within the list, which does not move any more.
-            unsafe { (*base.add(index - 1)).next = base.add(index) };
-        }
-        let mut bad = std::ptr::null_mut();
-        // SAFETY: as the inline function of verbs.h does; lists and elements live until it returns.
-        let returned = unsafe {
+        let raw = list.iter().map(SendWr::raw).collect();
+        let link = |wr: &mut v::ibv_send_wr, next| wr.next = next;
+        // SAFETY: as the inline function of verbs.h does.
+        post_list(raw, link, |first, bad| unsafe {
             let post = (*self.pd.context().raw()).ops.post_send.expect("every provider has it");
-            post(self.raw(), base, &raw mut bad)
-        };
-        let bad = (0..raw.len()).find(|&index| base.wrapping_add(index) == bad);
-        Errno::check(returned).map_err(|errno| PostError { errno, bad })
+            post(self.raw(), first, bad)
+        })
     }
 
     /// `ibv_post_send(3)` of one.
@@ -268,20 +262,11 @@ impl Qp {
 
     /// `ibv_post_recv(3)` of a list.
     pub fn post_recvs(&self, list: &[RecvWr]) -> Result<(), PostError> {
-        let mut raw: Vec<v::ibv_recv_wr> = list.iter().map(RecvWr::raw).collect();
-        let base = if raw.is_empty() { std::ptr::null_mut() } else { raw.as_mut_ptr() };
-        for index in 1..raw.len() {
-            // SAFETY: as for `post_sends`.
-            unsafe { (*base.add(index - 1)).next = base.add(index) };
-        }
-        let mut bad = std::ptr::null_mut();
-        // SAFETY: as for `post_sends`.
-        let returned = unsafe {
+        // SAFETY: as the inline function of verbs.h does.
+        post_recv_list(list, |first, bad| unsafe {
             let post = (*self.pd.context().raw()).ops.post_recv.expect("every provider has it");
-            post(self.raw(), base, &raw mut bad)
-        };
-        let bad = (0..raw.len()).find(|&index| base.wrapping_add(index) == bad);
-        Errno::check(returned).map_err(|errno| PostError { errno, bad })
+            post(self.raw(), first, bad)
+        })
     }
 
     /// `ibv_post_recv(3)` of one.
@@ -293,4 +278,29 @@ impl Qp {
     pub fn destroy(&self) -> Result<(), Errno> {
         self.handle.destroy()
     }
+}
+
+/// Posts receives as a list.
+pub(super) fn post_recv_list(
+    list: &[RecvWr],
+    post: impl FnOnce(*mut v::ibv_recv_wr, *mut *mut v::ibv_recv_wr) -> c_int,
+) -> Result<(), PostError> {
+    post_list(list.iter().map(RecvWr::raw).collect(), |wr: &mut v::ibv_recv_wr, next| wr.next = next, post)
+}
+
+/// Posts requests as a list, each `link`ed to the next. They live until `post` returns.
+fn post_list<T>(
+    mut raw: Vec<T>,
+    link: impl Fn(&mut T, *mut T),
+    post: impl FnOnce(*mut T, *mut *mut T) -> c_int,
+) -> Result<(), PostError> {
+    let base = if raw.is_empty() { std::ptr::null_mut() } else { raw.as_mut_ptr() };
+    for index in 1..raw.len() {
+        // SAFETY: both are within the list, which does not move any more.
+        unsafe { link(&mut *base.add(index - 1), base.add(index)) };
+    }
+    let mut bad = std::ptr::null_mut();
+    let returned = post(base, &raw mut bad);
+    let bad = (0..raw.len()).find(|&index| base.wrapping_add(index) == bad);
+    Errno::check(returned).map_err(|errno| PostError { errno, bad })
 }

@@ -12,7 +12,7 @@ use super::context::Context;
 use super::cq::Cq;
 use super::handle::{Errno, Handle};
 use super::memory::Pd;
-use super::qp::PostError;
+use super::qp::{PostError, post_recv_list};
 use super::wr::RecvWr;
 
 /// A shared receive queue.
@@ -108,20 +108,11 @@ impl Srq {
 
     /// `ibv_post_srq_recv(3)` of a list.
     pub fn post_recvs(&self, list: &[RecvWr]) -> Result<(), PostError> {
-        let mut raw: Vec<v::ibv_recv_wr> = list.iter().map(RecvWr::raw).collect();
-        let base = raw.as_mut_ptr();
-        for index in 1..raw.len() {
-            // SAFETY: both are within the list, which does not move any more.
-            unsafe { (*base.add(index - 1)).next = base.add(index) };
-        }
-        let mut bad = std::ptr::null_mut();
-        // SAFETY: as the inline function of verbs.h does; lists and elements live until it returns.
-        let returned = unsafe {
+        // SAFETY: as the inline function of verbs.h does.
+        post_recv_list(list, |first, bad| unsafe {
             let post = (*self.pd.context().raw()).ops.post_srq_recv.expect("every provider has it");
-            post(self.raw(), base, &raw mut bad)
-        };
-        let bad = (0..raw.len()).find(|&index| base.wrapping_add(index) == bad);
-        Errno::check(returned).map_err(|errno| PostError { errno, bad })
+            post(self.raw(), first, bad)
+        })
     }
 
     /// `ibv_post_srq_recv(3)` of one.
