@@ -1,5 +1,7 @@
 //! What the targets share: one queue pair, and a peer whose every choice is the fuzzer's.
 
+pub mod memory;
+
 use std::time::Duration;
 
 use libfuzzer_sys::arbitrary::{Result, Unstructured};

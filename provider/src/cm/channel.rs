@@ -13,7 +13,7 @@ use crate::runtime::lock;
 use super::event::Event;
 
 /// An event channel.
-pub(crate) struct Channel {
+pub struct Channel {
     queue: Mutex<VecDeque<Event>>,
     /// The application's end: the same open file, so that what it sets counts here.
     reader: OwnedFd,

@@ -10,9 +10,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use super::Command;
-use crate::cm::channel::Channel;
-use crate::cm::manager;
+use super::{Channel, Command, close_channel, handle_write, open_channel};
 use crate::kernel::Errno;
 use crate::kernel::hook::{answer, aside, call_close, call_write, divert};
 use crate::kernel::memory::OwnMemory;
@@ -71,7 +69,7 @@ fn is_null_device(fd: RawFd) -> bool {
 
 /// Puts an event channel in the place of `/dev/null`.
 fn open(fd: RawFd) -> Result<Arc<Channel>, Errno> {
-    let (channel, application) = manager().open_channel()?;
+    let (channel, application) = open_channel()?;
     // SAFETY: descriptors that are open. The flags are the application's.
     unsafe {
         let flags = libc::fcntl(fd, libc::F_GETFL);
@@ -107,15 +105,10 @@ unsafe extern "C" fn write_hook(fd: c_int, buf: *const c_void, count: usize) -> 
             Some(_) => return Err(Errno(libc::EIO)),
             None => open(fd)?,
         };
-        let command = Command::parse(bytes).ok_or(Errno(libc::EINVAL))?;
         // SAFETY: the command is librdmacm's.
         let memory = unsafe { OwnMemory::new() };
-        let done = command.run(&channel, &memory);
-        if command.may_send() {
-            manager().look();
-        }
-        done?;
-        isize::try_from(count).map_err(|_| Errno(libc::EINVAL))
+        let taken = handle_write(&channel, &memory, bytes)?;
+        isize::try_from(taken).map_err(|_| Errno(libc::EINVAL))
     })
 }
 
@@ -142,7 +135,7 @@ unsafe extern "C" fn close_hook(fd: c_int) -> c_int {
                 at.map(|at| all.swap_remove(at))
             };
             if let Some(gone) = gone.filter(|gone| gone.generation == Generation::now()) {
-                manager().close_channel(&gone.channel);
+                close_channel(&gone.channel);
             }
         });
     });

@@ -7,19 +7,40 @@
 mod abi;
 pub mod hook;
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use urxe_ffi::{uapi, ucma};
 
 use super::Errno;
 use super::memory::UserMemory;
-use crate::cm::channel::Channel;
+pub use crate::cm::channel::Channel;
 use crate::cm::manager;
 
 const EINVAL: Errno = Errno(libc::EINVAL);
 
 /// Size of `rdma_ucm_cmd_hdr`.
 const HEADER: usize = size_of::<ucma::rdma_ucm_cmd_hdr>();
+
+/// A new event channel, and the end of it that is the application's.
+pub fn open_channel() -> Result<(Arc<Channel>, OwnedFd), Errno> {
+    manager().open_channel()
+}
+
+/// The end of a channel, and of its ids.
+pub fn close_channel(channel: &Arc<Channel>) {
+    manager().close_channel(channel);
+}
+
+/// What write(2) to the file of a channel does: a command, whose addresses are in `memory`.
+pub fn handle_write(channel: &Arc<Channel>, memory: &dyn UserMemory, bytes: &[u8]) -> Result<usize, Errno> {
+    let command = Command::parse(bytes).ok_or(EINVAL)?;
+    let done = command.run(channel, memory);
+    if command.may_send() {
+        manager().look();
+    }
+    done.map(|()| bytes.len())
+}
 
 /// A command: its number, its structure, and how long an answer may be.
 #[derive(Clone, Copy, Debug)]
