@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use crate::{DEVICE_NAME, GID, MAX_DEVICES, MTU, NAME, NETDEV, Opt, PERSONALITY, Personality};
+use crate::{DEVICE_NAME, GID, LID, MAX_DEVICES, MTU, NAME, NETDEV, Opt, PERSONALITY, Personality};
 
 /// Interface of the first device when none is chosen: nothing leaves the machine unless asked.
 const DEFAULT_NETDEV: &str = "lo";
@@ -29,6 +29,8 @@ pub struct Choices {
     pub mtu: Option<u16>,
     /// Addresses of the GID table from index 1 on; empty for all.
     pub gids: Vec<IpAddr>,
+    /// Ports have LIDs.
+    pub lids: bool,
     /// What the devices look like.
     pub personality: Personality,
 }
@@ -60,6 +62,7 @@ impl Choices {
             devices: devices(&netdevs, &names)?,
             mtu: value(MTU).map(|text| mtu(&text)).transpose()?,
             gids: value(GID).map_or(Ok(Vec::new()), |text| gids(&text))?,
+            lids: value(LID).map_or(Ok(false), |text| yes_or_no(LID, &text))?,
             personality: value(PERSONALITY).map_or(Ok(Personality::default()), |text| personality(&text))?,
         })
     }
@@ -78,7 +81,7 @@ impl Choices {
 impl Default for Choices {
     fn default() -> Self {
         let device = Device { name: default_name(0), netdev: DEFAULT_NETDEV.to_owned() };
-        Self { devices: vec![device], mtu: None, gids: Vec::new(), personality: Personality::default() }
+        Self { devices: vec![device], mtu: None, gids: Vec::new(), lids: false, personality: Personality::default() }
     }
 }
 
@@ -143,6 +146,14 @@ fn gids(list: &str) -> Result<Vec<IpAddr>, Mistake> {
     words(list).map(address).collect()
 }
 
+fn yes_or_no(option: Opt, text: &str) -> Result<bool, Mistake> {
+    match text.trim() {
+        "1" => Ok(true),
+        "0" => Ok(false),
+        _ => mistake(option, text, "1 for yes, 0 for no"),
+    }
+}
+
 fn personality(name: &str) -> Result<Personality, Mistake> {
     match Personality::from_name(name.trim()) {
         Some(personality) => Ok(personality),
@@ -186,6 +197,8 @@ mod tests {
         let chosen = choices(&set).unwrap();
         let gids: Vec<IpAddr> = ["10.0.0.1", "10.0.0.2", "fd00::1"].map(|text| text.parse().unwrap()).into();
         assert_eq!((chosen.mtu, chosen.gids, chosen.personality), (Some(1024), gids, Personality::Pci));
+        assert!(!chosen.lids && choices(&[("URXE_LID", "1")]).unwrap().lids);
+        assert!(!choices(&[("URXE_LID", "0")]).unwrap().lids);
     }
 
     #[test]
@@ -198,6 +211,7 @@ mod tests {
             ("URXE_DEVICE_NAME", "..", "letters, digits"),
             ("URXE_MTU", "1500", "256, 512"),
             ("URXE_GID", "10.0.0", "neither an IPv4"),
+            ("URXE_LID", "yes", "1 for yes"),
             ("URXE_PERSONALITY", "usb", "`virtual` and `pci`"),
         ] {
             let text = choices(&[(name, value)]).unwrap_err().to_string();

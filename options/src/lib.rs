@@ -70,6 +70,14 @@ pub const GID: Opt = Opt {
     help: "Addresses of the GID table from index 1 on, in this order; the interfaces must have them [default: all]",
 };
 
+/// Local identifiers.
+pub const LID: Opt = Opt {
+    name: "lid",
+    variable: "URXE_LID",
+    value: "1",
+    help: "Ports have LIDs, the last two bytes of their IPv4 address, for programs that know InfiniBand only",
+};
+
 /// What the devices look like.
 pub const PERSONALITY: Opt = Opt {
     name: "personality",
@@ -128,7 +136,7 @@ pub const STRICT: Opt = Opt {
 
 /// Everything that can be chosen.
 pub const ALL: &[Opt] =
-    &[NETDEV, DEVICE_NAME, MTU, GID, PERSONALITY, PCAP, PCAP_SNAPLEN, PCAP_ROTATE, EXPLAIN, FAULTS, STRICT];
+    &[NETDEV, DEVICE_NAME, MTU, GID, LID, PERSONALITY, PCAP, PCAP_SNAPLEN, PCAP_ROTATE, EXPLAIN, FAULTS, STRICT];
 
 #[cfg(test)]
 mod tests {

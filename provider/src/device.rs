@@ -33,6 +33,11 @@ pub(crate) fn interface(netdev: &str) -> Result<Interface, PortError> {
     Ok(interface.restricted(choices.mtu, &choices.gids))
 }
 
+/// Whether ports have LIDs.
+pub(crate) fn has_lids() -> bool {
+    choices().is_some_and(|choices| choices.lids)
+}
+
 /// GUIDs of the devices, by name, as libibverbs reads them from sysfs.
 static GUIDS: Mutex<Vec<(String, u64)>> = Mutex::new(Vec::new());
 

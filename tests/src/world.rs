@@ -18,7 +18,7 @@ use crate::artifacts;
 use crate::process::{Finished, Process, TICK, TIMEOUT};
 
 /// Variables that must not leak from the machine into a world.
-const FOREIGN_VARIABLES: [&str; 20] = [
+const FOREIGN_VARIABLES: [&str; 21] = [
     "IBV_CONFIG_DIR",
     "IBV_DRIVERS",
     "IBV_FORK_SAFE",
@@ -31,6 +31,7 @@ const FOREIGN_VARIABLES: [&str; 20] = [
     "URXE_EXPLAIN",
     "URXE_FAULTS",
     "URXE_GID",
+    "URXE_LID",
     "URXE_MTU",
     "URXE_NETDEV",
     "URXE_PCAP",

@@ -186,16 +186,29 @@ fn perftest_connects_with_every_program() -> Result<()> {
 }
 
 /// A server for qperf, which takes one test after another.
-fn qperf(tests: &[&str]) -> Result<()> {
+fn qperf(options: &[&str], tests: &[&str]) -> Result<()> {
     let (world, other) = linked()?;
-    let _server = world.host().spawn("qperf", &[])?;
+    qperf_between(world.host(), &other, options, tests)
+}
+
+/// The tests that qperf does not connect by rdma_cm: its ends tell each other LIDs.
+fn qperf_by_lids(tests: &[&str]) -> Result<()> {
+    let (world, other) = linked()?;
+    for host in [world.host(), &other] {
+        host.set_env("URXE_LID", "1");
+    }
+    qperf_between(world.host(), &other, &[], tests)
+}
+
+fn qperf_between(server: &Host, client: &Host, options: &[&str], tests: &[&str]) -> Result<()> {
+    let _server = server.spawn("qperf", &[])?;
     wait_until("qperf listens", || {
         // 19765
-        let sockets = world.host().run("cat", &["/proc/net/tcp", "/proc/net/tcp6"])?.stdout;
+        let sockets = server.run("cat", &["/proc/net/tcp", "/proc/net/tcp6"])?.stdout;
         Ok(sockets.lines().any(|line| line.contains(":4D35 ") && line.contains(" 0A ")))
     })?;
     for test in tests {
-        let said = other.run("qperf", &["-t", "1", "-cm", "1", "10.77.0.1", test])?;
+        let said = client.run("qperf", &[&["-t", "1"], options, &["10.77.0.1", test]].concat())?;
         ensure!(said.stdout.contains(" = "), "{said}");
     }
     Ok(())
@@ -203,13 +216,14 @@ fn qperf(tests: &[&str]) -> Result<()> {
 
 #[test]
 fn qperf_connects() -> Result<()> {
-    qperf(&["rc_lat"])
+    qperf(&["-cm", "1"], &["rc_lat"])?;
+    qperf_by_lids(&["uc_lat", "ud_lat"])
 }
 
 #[test]
 #[ignore = "long: make cm"]
-fn qperf_with_every_test_that_can_connect() -> Result<()> {
-    qperf(&[
+fn qperf_with_every_test() -> Result<()> {
+    let reliable = [
         "rc_lat",
         "rc_bw",
         "rc_bi_bw",
@@ -220,7 +234,71 @@ fn qperf_with_every_test_that_can_connect() -> Result<()> {
         "rc_rdma_write_poll_lat",
         "rc_compare_swap_mr",
         "rc_fetch_add_mr",
+        "ver_rc_compare_swap",
+        "ver_rc_fetch_add",
+    ];
+    qperf(&["-cm", "1"], &reliable)?;
+    qperf_by_lids(&reliable)?;
+    qperf_by_lids(&[
+        "uc_lat",
+        "uc_bw",
+        "uc_bi_bw",
+        "uc_rdma_write_lat",
+        "uc_rdma_write_bw",
+        "uc_rdma_write_poll_lat",
+        "ud_lat",
+        "ud_bw",
+        "ud_bi_bw",
     ])
+}
+
+/// Datagrams over rsockets, which make an address handle for themselves by the port's LID (`ds_add_qp_dest` of
+/// rdma-core's rsocket.c).
+#[test]
+fn udpong_in_each_way() -> Result<()> {
+    let (world, other) = linked()?;
+    for host in [world.host(), &other] {
+        host.set_env("URXE_LID", "1");
+    }
+    for address in ["10.77.0.1", "fd77::1"] {
+        let _server = world.host().spawn("udpong", &["-b", address])?;
+        wait_until("udpong listens", || {
+            // 7174, where the two agree by UDP.
+            Ok(world.host().run("cat", &["/proc/net/udp", "/proc/net/udp6"])?.stdout.contains(":1C06 "))
+        })?;
+        for way in [&["-T", "b"][..], &["-T", "n"], &["-T", "a"], &["-T", "b", "-T", "e"], &["-T", "a", "-T", "e"]] {
+            for client in [&other, world.host()] {
+                let said = client.run("udpong", &[way, &["-s", address, "-S", "1000", "-C", "20"]].concat())?;
+                ensure!(said.stdout.contains("custom"), "{said}");
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Programs that exchange LIDs, without being told of GIDs.
+#[test]
+fn ping_pong_by_lids() -> Result<()> {
+    let (world, other) = linked()?;
+    for host in [world.host(), &other] {
+        host.set_env("URXE_LID", "1");
+    }
+    for (host, lid) in [(world.host(), "1"), (&other, "2")] {
+        let said = host.run("ibv_devinfo", &[])?.stdout;
+        ensure!(said.lines().any(|line| line.split_whitespace().eq(["port_lid:", lid])), "{said}");
+    }
+    for program in ["ibv_rc_pingpong", "ibv_uc_pingpong", "ibv_ud_pingpong"] {
+        let port = world.host().next_port().to_string();
+        let args = ["-p", &port, "-n", "50"];
+        let server = world.host().spawn(program, &args)?;
+        wait_until("it listens", || {
+            let sockets = world.host().run("ss", &["-ltn"])?.stdout;
+            Ok(sockets.contains(&format!(":{port} ")))
+        })?;
+        other.run(program, &[&args[..], &["10.77.0.1"]].concat())?;
+        server.finish(TIMEOUT)?.success()?;
+    }
+    Ok(())
 }
 
 /// libfabric's verbs provider: connected endpoints by rdma_cm, reliable datagrams over them, and datagrams.
@@ -245,17 +323,42 @@ fn libfabric_ping_pong() -> Result<()> {
     Ok(())
 }
 
+/// Where Debian keeps librspreload.
+const RSOCKET_FOLDERS: &str = "LD_LIBRARY_PATH=/usr/lib/x86_64-linux-gnu/rsocket:/usr/lib/aarch64-linux-gnu/rsocket";
+
 /// A program for TCP, unmodified: librspreload makes its sockets connections of ours. It takes sockets as plain as iperf's:
 /// those made with `SOCK_CLOEXEC` stay the kernel's (`rsocket` of rdma-core's rsocket.c).
 #[test]
 fn tcp_over_rsockets() -> Result<()> {
     let world = World::new()?;
     let host = world.host();
-    let folders = "LD_LIBRARY_PATH=/usr/lib/x86_64-linux-gnu/rsocket:/usr/lib/aarch64-linux-gnu/rsocket";
-    let common = ["env", folders, "LD_PRELOAD=librspreload.so.1", "iperf", "-p", "7100"];
+    let common = ["env", RSOCKET_FOLDERS, "LD_PRELOAD=librspreload.so.1", "iperf", "-p", "7100"];
     let server = [&common[..], &["-s", "-P", "1", "-B", "127.0.0.1"]].concat();
     // Listening in the port space TCP of rdma_cm is what it waits for.
     let said = run(host, &server, host, &[&common[..], &["-c", "127.0.0.1", "-n", "5M"]].concat())?;
     ensure!(said.stdout.contains("5.00 MBytes"), "{said}");
+    Ok(())
+}
+
+/// iperf3 waits by select(2), which librspreload answers wrongly, on any device. With one that is right, it runs.
+///
+/// It takes ten seconds more than the transfer: who waits for a connection in `rpoll` may find it only when
+/// `wake_up_interval` is over (5 s), for rsockets' own thread takes the event that would have said so.
+#[test]
+#[ignore = "long: make cm"]
+fn iperf3_over_rsockets() -> Result<()> {
+    let world = World::new()?;
+    let host = world.host();
+    let select = world.dir().join("select.so");
+    let select = select.to_str().context("a path")?;
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/rsockets/select.c");
+    host.run("cc", &["-shared", "-fPIC", "-O2", "-Wall", "-o", select, source])?;
+    let preloaded = format!("LD_PRELOAD={select}:librspreload.so.1");
+    let common = ["env", RSOCKET_FOLDERS, &preloaded, "iperf3", "-p", "7100"];
+    for way in [&["-n", "50M"][..], &["-n", "50M", "-R"], &["-t", "2"]] {
+        let server = [&common[..], &["-s", "-1", "-B", "127.0.0.1"]].concat();
+        let said = run(host, &server, host, &[&common[..], &["-c", "127.0.0.1"], way].concat())?;
+        ensure!(said.stdout.contains("iperf Done."), "{said}");
+    }
     Ok(())
 }

@@ -57,6 +57,7 @@ pub(super) fn address_vector(attr: &v::ibv_ah_attr) -> AddressVector {
         traffic_class: attr.grh.traffic_class,
         hop_limit: attr.grh.hop_limit,
         is_global: attr.is_global != 0,
+        dlid: attr.dlid,
     }
 }
 

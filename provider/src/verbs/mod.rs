@@ -4,6 +4,7 @@ pub(crate) mod ah;
 pub(crate) mod context;
 pub(crate) mod dm;
 pub(crate) mod handles;
+pub(crate) mod lid;
 pub(crate) mod objects;
 pub(crate) mod query;
 pub(crate) mod reasons;

@@ -10,7 +10,7 @@ use urxe_net::{Destination, Gid, Route};
 use urxe_wire::{Mtu, Psn, QKey, Qpn, RnrTimer};
 
 use super::context::Context;
-use super::reasons;
+use super::{lid, reasons};
 use crate::kernel::Errno;
 use crate::limits;
 use crate::memory::maps;
@@ -246,20 +246,16 @@ pub(crate) struct AddressVector {
     pub(crate) hop_limit: u8,
     /// There is a GRH: RoCE needs one.
     pub(crate) is_global: bool,
+    /// The peer's LID, which counts where there is no GRH and ports have LIDs.
+    pub(crate) dlid: u16,
 }
 
 /// The way to a queue pair of the peer.
 ///
 /// # Errors
-/// EINVAL without a GRH, or if the GIDs are not of use; else what the system says.
+/// EINVAL without a GRH (see [`lid`]), or if the GIDs are not of use; else what the system says.
 pub(crate) fn route(context: &Context, av: &AddressVector, dest_qpn: u32) -> Result<Arc<Route>, Errno> {
-    if !av.is_global {
-        return Err(reasons::wrong(
-            EINVAL,
-            "ah_attr.is_global is 0: this is RoCE, which needs a GRH",
-            "set is_global to 1, grh.dgid to the peer's GID and grh.sgid_index to a row of the own table",
-        ));
-    }
+    let av = if av.is_global { *av } else { lid::with_grh(&context.interface(), av)? };
     let local = context.gid_row(av.sgid_index).map_err(|_| reasons::no_gid_row(av.sgid_index))?;
     let to = Destination {
         local,

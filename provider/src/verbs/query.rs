@@ -5,6 +5,7 @@ use urxe_net::Interface;
 use urxe_wire::Mtu;
 
 use super::context::Context;
+use super::lid;
 use crate::limits;
 
 /// `ibv_query_device`. Every capability named here is there.
@@ -121,6 +122,7 @@ pub(crate) fn port(interface: &Interface, attr: &mut v::ibv_port_attr) {
     attr.active_mtu = u32::from(active_mtu(interface).code());
     attr.gid_tbl_len = i32::try_from(limits::GID_TABLE).unwrap_or(i32::MAX);
     attr.port_cap_flags = IP_BASED_GIDS;
+    attr.lid = lid::of(interface);
     attr.max_msg_sz = limits::MAX_MSG;
     attr.pkey_tbl_len = 1;
     attr.max_vl_num = 1;

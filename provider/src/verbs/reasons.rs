@@ -212,6 +212,16 @@ pub(crate) fn region_memory(address: u64, length: u64, error: NotUsable) -> Errn
     })
 }
 
+/// A LID that no port can have.
+pub(crate) fn no_lid(dlid: u16) -> Errno {
+    because(Errno(libc::EINVAL), || {
+        (
+            format!("ah_attr.dlid {dlid:#x} stands for no address"),
+            "ports with IPv4 addresses that end in 0.1 to 191.255 have LIDs; both ends need URXE_LID=1".to_owned(),
+        )
+    })
+}
+
 /// `struct ibv_ah_attr` that leads nowhere.
 pub(crate) fn no_gid_row(index: u32) -> Errno {
     because(Errno(libc::EINVAL), || {
