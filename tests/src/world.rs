@@ -107,7 +107,9 @@ impl World {
     pub fn add_host(&self) -> Result<Host> {
         let mut command = self.host.command(artifacts::sandbox()?);
         command.arg("host");
-        Host::new(Holder::start(&mut command)?, self.dir.path(), "b", &self.host.env())
+        let holder = Holder::start(&mut command)?;
+        let name = holder.child.id().to_string();
+        Host::new(holder, self.dir.path(), &name, &self.host.env())
     }
 
     /// A machine beside this one, of the same user: `/dev`, folders of an installation and network of its own, urxe not
@@ -121,9 +123,26 @@ impl World {
     /// Connects two hosts by a veth pair, `veth0` at both ends, with addresses 10.77.0.1 and fd77::1 (`a`), 10.77.0.2
     /// and fd77::2 (`b`). Puts urxe0 on it (`URXE_NETDEV`) for programs started from now on.
     pub fn link(&self, a: &Host, b: &Host, mtu: u32) -> Result<()> {
-        let (peer, mtu) = (b.holder.child.id().to_string(), mtu.to_string());
-        let ends = ["link", "add", "veth0", "mtu", &mtu, "type", "veth", "peer", "name", "veth0", "mtu", &mtu];
-        a.run("ip", &[&ends[..], &["netns", &peer]].concat())?;
+        cable(a, b, "veth0", mtu)?;
+        Self::address(a, b)
+    }
+
+    /// The same, but with a third host on the way that lets one in a hundred RoCE packets be overtaken by some that come
+    /// behind; `seed` decides which. The process is that host's.
+    pub fn link_through(&self, a: &Host, between: &Host, b: &Host, mtu: u32, seed: u64) -> Result<Process> {
+        for (host, end) in [(a, "left"), (b, "right")] {
+            cable(host, between, end, mtu)?;
+            // Who passes frames on by itself must get them as they are on a cable.
+            host.run("ethtool", &["-K", "veth0", "tx", "off", "tso", "off", "gso", "off"])?;
+            between.run("ip", &["link", "set", end, "addrgenmode", "none", "up"])?;
+        }
+        let mut forwarder = between.spawn(artifacts::sandbox()?, &["forward", "left", "right", &seed.to_string()])?;
+        Self::address(a, b)?;
+        ensure!(forwarder.is_running()?, "the forwarder ended: {}", forwarder.stderr_so_far());
+        Ok(forwarder)
+    }
+
+    fn address(a: &Host, b: &Host) -> Result<()> {
         for (host, last) in [(a, 1), (b, 2)] {
             host.run("ip", &["link", "set", "veth0", "up"])?;
             host.run("ip", &["address", "add", &format!("10.77.0.{last}/24"), "dev", "veth0"])?;
@@ -139,6 +158,13 @@ impl World {
         }
         Ok(())
     }
+}
+
+/// A veth pair: `veth0` here, `name` there.
+fn cable(here: &Host, there: &Host, name: &str, mtu: u32) -> Result<()> {
+    let (peer, mtu) = (there.pid().to_string(), mtu.to_string());
+    let ends = ["link", "add", "veth0", "mtu", &mtu, "type", "veth", "peer", "name", name, "mtu", &mtu];
+    here.run("ip", &[&ends[..], &["netns", &peer]].concat()).map(drop)
 }
 
 impl Host {

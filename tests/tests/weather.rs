@@ -1,4 +1,4 @@
-//! A real network that loses one packet in a hundred: stock programs finish with the right data.
+//! Real networks that lose one packet in a hundred, or let others overtake it: stock programs finish with the right data.
 
 use anyhow::{Context as _, Result, ensure};
 use urxe_tests::{Host, PingPong, World, run_pair};
@@ -39,10 +39,13 @@ fn it_rained(world: &World, other: &Host) -> Result<()> {
     Ok(())
 }
 
+/// Sizes and iterations.
+const PINGPONGS: [(u64, u32); 4] = [(64, 1000), (1024, 1000), (65_536, 100), (1 << 20, 20)];
+
 #[test]
 fn pingpong_with_data_compared() -> Result<()> {
     let (world, other) = world()?;
-    for (size, iters) in [(64, 1000), (1024, 1000), (65_536, 100), (1 << 20, 20)] {
+    for (size, iters) in PINGPONGS {
         let pingpong = PingPong { size, iters, validate: true, ..PingPong::default() };
         // One run in fifty loses its last ACK.
         for attempt in 0.. {
@@ -59,34 +62,58 @@ fn pingpong_with_data_compared() -> Result<()> {
 #[test]
 fn perftest_of_every_operation() -> Result<()> {
     let (world, other) = world()?;
+    perftest(world.host(), &other)?;
+    it_rained(&world, &other)
+}
+
+fn perftest(here: &Host, there: &Host) -> Result<()> {
     for program in ["ib_send_bw", "ib_write_bw", "ib_read_bw", "ib_atomic_bw"] {
-        let port = world.host().next_port();
+        let port = here.next_port();
         let port_arg = port.to_string();
-        let size = if program == "ib_atomic_bw" { "8" } else { "65536" };
         let mut args = vec!["-d", "urxe0", "-x", "1", "-F", "-n", "200", "-p", &port_arg];
         if program != "ib_atomic_bw" {
-            args.extend(["-s", size]);
+            args.extend(["-s", "65536"]);
         }
-        let address = world.host().address();
-        run_pair(world.host(), port, program, &args, &other, &[&args[..], &[&address]].concat())
+        let address = here.address();
+        run_pair(here, port, program, &args, there, &[&args[..], &[&address]].concat())
             .with_context(|| program.to_owned())?;
     }
-    it_rained(&world, &other)
+    Ok(())
 }
 
 #[test]
 fn rping_compares_what_it_reads() -> Result<()> {
     let (world, other) = world()?;
-    let address = world.host().address();
-    let server = world.host().spawn("rping", &["-s", "-a", &address, "-V", "-C", "300", "-S", "1000"])?;
+    rping(world.host(), &other)?;
+    it_rained(&world, &other)
+}
+
+fn rping(here: &Host, there: &Host) -> Result<()> {
+    let address = here.address();
+    let server = here.spawn("rping", &["-s", "-a", &address, "-V", "-C", "300", "-S", "1000"])?;
     // rping's client does not try again when nobody listens yet.
-    urxe_tests::wait_until("rping listens", || {
-        Ok(world.host().run("cat", &["/proc/net/unix"])?.stdout.contains("urxe"))
-    })?;
-    let client = other.spawn("rping", &["-c", "-a", &address, "-V", "-C", "300", "-S", "1000"])?;
+    urxe_tests::wait_until("rping listens", || Ok(here.run("cat", &["/proc/net/unix"])?.stdout.contains("urxe")))?;
+    let client = there.spawn("rping", &["-c", "-a", &address, "-V", "-C", "300", "-S", "1000"])?;
     let client = client.finish(urxe_tests::TIMEOUT)?;
     let server = server.finish(urxe_tests::TIMEOUT)?;
     ensure!(client.status.success(), "{client}\n{server}");
     ensure!(!format!("{}{}", client.stdout, client.stderr).contains("data mismatch"), "{client}");
-    it_rained(&world, &other)
+    Ok(())
+}
+
+#[test]
+fn packets_that_others_overtake() -> Result<()> {
+    let world = World::new()?;
+    let (other, between) = (world.add_host()?, world.add_host()?);
+    let forwarder = world.link_through(world.host(), &between, &other, 1500, 42)?;
+    for (size, iters) in PINGPONGS {
+        PingPong { size, iters, validate: true, ..PingPong::default() }
+            .run(world.host(), &other)
+            .with_context(|| format!("{size} bytes"))?;
+    }
+    perftest(world.host(), &other)?;
+    rping(world.host(), &other)?;
+    let said = forwarder.stderr_so_far();
+    ensure!(said.contains("16 overtaken"), "too few packets were overtaken, this shows nothing: {said}");
+    Ok(())
 }

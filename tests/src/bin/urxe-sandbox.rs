@@ -1,22 +1,27 @@
-//! Makes namespaces for tests and holds them until its standard input ends.
+//! Makes namespaces for tests and holds them until its standard input ends; or is the network between two of them.
 
 use std::process::ExitCode;
 
-use urxe_tests::sandbox;
+use urxe_tests::{forward, sandbox};
 
 fn main() -> ExitCode {
-    let result = match std::env::args().nth(1).as_deref() {
-        Some("machine") => sandbox::machine(),
-        Some("host") => sandbox::host(),
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let result: anyhow::Result<()> = match args.as_slice() {
+        ["machine"] => sandbox::machine().and_then(|()| sandbox::hold()).map_err(Into::into),
+        ["host"] => sandbox::host().and_then(|()| sandbox::hold()).map_err(Into::into),
+        ["forward", left, right, seed] => {
+            seed.parse().map_err(Into::into).and_then(|seed| forward::forward(left, right, seed))
+        }
         _ => {
-            eprintln!("usage: urxe-sandbox machine | host");
+            eprintln!("usage: urxe-sandbox machine | host | forward INTERFACE INTERFACE SEED");
             return ExitCode::FAILURE;
         }
     };
-    match result.and_then(|()| sandbox::hold()) {
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("urxe-sandbox: {error}");
+            eprintln!("urxe-sandbox: {error:#}");
             ExitCode::FAILURE
         }
     }
