@@ -77,9 +77,10 @@ sanitize: setup ## the tests that call libibverbs, against a provider with Addre
 	scripts/sanitize
 
 .PHONY: soak
-soak: setup build ## SOAK_SEEDS (a million) simulated schedules, and 200 deaths at random moments
+soak: setup build ## SOAK_SEEDS (a million) simulated schedules, 200 deaths at random moments, 10 000 cycles of everything
 	URXE_SIM_SEEDS=$(SOAK_SEEDS) $(CARGO) test --release -p urxe-sim --test schedules -- --nocapture schedules
 	URXE_KILLS=200 $(CARGO) test -p urxe-tests --test kills -- --nocapture
+	URXE_CYCLES=10000 $(CARGO) test -p urxe-tests --test cycles -- --nocapture
 
 .PHONY: fuzz
 fuzz: setup ## every fuzz target for FUZZ_SECONDS (30)

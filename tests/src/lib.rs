@@ -61,7 +61,7 @@ pub use inside::{in_world, in_world_with, is_inside};
 pub use launcher::Launcher;
 pub use pingpong::{GID_DEFAULT, GID_IPV4, GID_IPV6, Pair, PingPong, run_pair, wait_for_listener};
 pub use process::{Finished, Process, TIMEOUT};
-pub use procfs::{Leftovers, port_owner, sleeps_of_our_thread};
+pub use procfs::{Leftovers, memory_of_our_own, port_owner, sleeps_of_our_thread};
 pub use snapshot::Snapshot;
 pub use stderr::Stderr;
 pub use world::{Host, World, wait_until};

@@ -139,3 +139,12 @@ pub fn sleeps_of_our_thread() -> Result<u64> {
     }
     anyhow::bail!("no thread named urxe")
 }
+
+/// Bytes of memory that this process has for itself (proc_pid_statm(5): resident less shared).
+pub fn memory_of_our_own() -> Result<usize> {
+    const PAGE: usize = 4096;
+    let statm = fs::read_to_string("/proc/self/statm")?;
+    let pages = statm.split_whitespace().map(str::parse).collect::<Result<Vec<usize>, _>>()?;
+    let &[_, resident, shared, ..] = pages.as_slice() else { anyhow::bail!("unexpected: {statm}") };
+    Ok((resident - shared) * PAGE)
+}

@@ -1,6 +1,5 @@
 //! Many queue pairs: what they cost while nothing happens.
 
-use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +8,7 @@ use urxe_tests::verbs::memory::ALL_ACCESS;
 use urxe_tests::verbs::pair::{rtr, rts};
 use urxe_tests::verbs::qp::Init;
 use urxe_tests::verbs::{Change, Context, Cq, Mr, Op, Options, Pd, Qp, RecvWr, SendWr, Status};
-use urxe_tests::{in_world, sleeps_of_our_thread};
+use urxe_tests::{in_world, memory_of_our_own, sleeps_of_our_thread};
 
 /// Queue pairs that share a completion queue.
 struct Crowd {
@@ -72,15 +71,6 @@ fn a_hundred_idle_queue_pairs_wake_nobody() {
     });
 }
 
-/// Bytes of memory that this process has for itself (proc_pid_statm(5): resident less shared).
-fn memory() -> Result<usize> {
-    const PAGE: usize = 4096;
-    let statm = fs::read_to_string("/proc/self/statm")?;
-    let pages = statm.split_whitespace().map(str::parse).collect::<Result<Vec<usize>, _>>()?;
-    let &[_, resident, shared, ..] = pages.as_slice() else { anyhow::bail!("unexpected: {statm}") };
-    Ok((resident - shared) * PAGE)
-}
-
 /// An idle queue pair takes no more than 8 KiB, though each has room for 64 requests each way.
 #[test]
 fn a_thousand_idle_queue_pairs_are_small() {
@@ -90,14 +80,14 @@ fn a_thousand_idle_queue_pairs_are_small() {
         let other = Crowd::new(2)?;
         other.connect()?;
         other.talk()?;
-        let before = memory()?;
+        let before = memory_of_our_own()?;
         let crowd = Crowd::new(COUNT)?;
         crowd.connect()?;
-        let each = memory()?.saturating_sub(before) / COUNT;
+        let each = memory_of_our_own()?.saturating_sub(before) / COUNT;
         println!("{each} bytes for an idle queue pair");
         ensure!(each <= 8 << 10, "{each} bytes each");
         crowd.talk()?;
-        let each = memory()?.saturating_sub(before) / COUNT;
+        let each = memory_of_our_own()?.saturating_sub(before) / COUNT;
         println!("{each} bytes for one that has sent and received");
         Ok(())
     });
