@@ -268,7 +268,7 @@ unsafe extern "C" fn wr_atomic_fetch_add(qp: *mut v::ibv_qp_ex, rkey: u32, remot
 unsafe extern "C" fn wr_atomic_write(qp: *mut v::ibv_qp_ex, rkey: u32, remote_addr: u64, atomic_wr: *const c_void) {
     // SAFETY: the caller's queue pair.
     unsafe { begin(qp, SendOp::AtomicWrite(remote(remote_addr, rkey))) };
-    let bytes = post::copy(&[(atomic_wr as u64, 8)]);
+    let bytes = post::copy(std::iter::once((atomic_wr as u64, 8)));
     // SAFETY: as above.
     unsafe { build(qp, |batch| batch.set_data(bytes.map(Data::Inline))) };
 }
@@ -385,7 +385,7 @@ impl Batch {
         } else if length > u64::from(self.max_inline) {
             Err(post_errno(PostError::InlineTooLong))
         } else {
-            post::copy(parts).map(Data::Inline)
+            post::copy(parts.iter().copied()).map(Data::Inline)
         };
         self.set_data(data);
     }

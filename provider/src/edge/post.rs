@@ -127,13 +127,17 @@ unsafe fn recipient(context: &Context, wr: &v::ibv_send_wr) -> Result<UdRecipien
 pub(super) unsafe fn buffers(list: *const v::ibv_sge, count: c_int) -> Result<SgeList, Errno> {
     let known = u32::try_from(count).ok().filter(|count| *count <= limits::MAX_SGE);
     let count = known.ok_or_else(|| reasons::at_most(Errno(libc::EINVAL), "num_sge", count, limits::MAX_SGE))?;
-    let mut elements = [Sge::default(); limits::MAX_SGE as usize];
-    for (index, element) in elements.iter_mut().take(count as usize).enumerate() {
+    let element = |index: usize| {
         // SAFETY: within the list.
         let sge = unsafe { list.add(index).read() };
-        *element = Sge { addr: sge.addr, length: sge.length, l_key: sge.lkey };
-    }
-    Ok(SgeList::new(elements.get(..count as usize).unwrap_or_default()))
+        Sge { addr: sge.addr, length: sge.length, l_key: sge.lkey }
+    };
+    Ok(match count as usize {
+        0 => SgeList::new(&[]),
+        1 => SgeList::new(&[element(0)]),
+        2 => SgeList::new(&[element(0), element(1)]),
+        many => SgeList::new(&(0..many).map(element).collect::<Vec<_>>()),
+    })
 }
 
 /// The bytes of an inline request: the application's buffers are its own again afterwards, and need no L_Key.
@@ -142,19 +146,15 @@ fn inline(list: &SgeList, max_inline: u32) -> Result<Data, Errno> {
     if length > u64::from(max_inline) {
         return Err(post_errno(PostError::InlineTooLong));
     }
-    let mut parts = [(0, 0); limits::MAX_SGE as usize];
-    for (part, sge) in parts.iter_mut().zip(list.as_slice()) {
-        *part = (sge.addr, sge.length as usize);
-    }
-    copy(parts.get(..list.as_slice().len()).unwrap_or_default()).map(Data::Inline)
+    copy(list.as_slice().iter().map(|sge| (sge.addr, sge.length as usize))).map(Data::Inline)
 }
 
 /// The application's bytes at some addresses, one after the other.
-pub(super) fn copy(parts: &[(u64, usize)]) -> Result<Box<[u8]>, Errno> {
+pub(super) fn copy(parts: impl Iterator<Item = (u64, usize)> + Clone) -> Result<Box<[u8]>, Errno> {
     guard::install();
-    let mut bytes = vec![0; parts.iter().map(|&(_, length)| length).sum()].into_boxed_slice();
+    let mut bytes = vec![0; parts.clone().map(|(_, length)| length).sum()].into_boxed_slice();
     let mut rest = &mut *bytes;
-    for &(addr, length) in parts {
+    for (addr, length) in parts {
         let (part, behind) = rest.split_at_mut(length);
         guard::load(addr, part).map_err(|_| {
             reasons::wrong(
