@@ -37,6 +37,9 @@ const HITS: u32 = 128;
 const SCATTERED: u32 = 64;
 /// While single datagrams come, the look for a second one is made only once in so many.
 const PROBE: u32 = 8;
+/// Packets after which a call ends, whatever its budget: their sender waits for the answer, to prepare the next while
+/// these are worked on.
+const BURST: usize = 48;
 /// Sockets one epoll_wait names.
 const EVENTS: usize = 32;
 
@@ -279,7 +282,7 @@ impl Receiver {
     /// Receives from one socket: one datagram, and more if more are likely to be there.
     fn drain(&mut self, token: Token, call: &mut Call<'_>) {
         let mut found = 0;
-        while call.left > 0 {
+        while call.left > 0 && call.delivered < BURST {
             let several = match token {
                 Token::Owner(seat) => self.receive_owner(seat, call),
                 Token::Flow(slot) => self.receive_flow(slot, call),

@@ -1,7 +1,7 @@
 //! Threads, locks and the clock around the engine.
 //!
 //! - [`port`]: what a device is in this process: sockets, queue pairs, regions, timers; receiving and answering;
-//! - [`progress`]: who does it: whoever polls, else the background thread;
+//! - [`progress`]: who does it: whoever polls, else the background thread; [`watch`]: how it learns that polling stopped;
 //! - [`qp`], [`cq`], [`srq`]: queue pairs, completion queues and shared receive queues that several threads may use;
 //! - `moderation`: completion events that are put off;
 //! - [`async_events`]: what the application is told of them besides completions; [`changes`]: and of the port;
@@ -35,6 +35,7 @@ pub(crate) mod progress;
 pub(crate) mod qp;
 pub(crate) mod srq;
 mod timers;
+mod watch;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -23,6 +23,7 @@ use super::moderation::Moderated;
 use super::qp::Qp;
 use super::srq::{Srq, XrcSrqs};
 use super::timers::Timers;
+use super::watch::Watch;
 use super::{clock, lock};
 use crate::counters::{Counters, bump};
 use crate::kernel::event_file::EventFile;
@@ -73,7 +74,7 @@ pub(crate) struct NetPort {
     /// Who else is on the processor of those who poll.
     pub(super) crowd: Crowd,
     /// The background thread sees to ACKs that wait, though pollers receive.
-    pub(super) is_watched: AtomicBool,
+    pub(super) watch: Watch,
     /// The program ends: no ACK waits any more.
     exits: AtomicBool,
     pub(super) stop: AtomicBool,
@@ -96,6 +97,15 @@ pub(super) struct Token {
     waits_until: Option<Instant>,
 }
 
+/// What the background thread found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Drained {
+    /// Packets that came at once, at most.
+    pub(super) most: usize,
+    /// ACKs wait.
+    pub(super) acks_wait: bool,
+}
+
 /// Whether ACKs may wait ([`habit`](super::habit)).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Acks {
@@ -112,6 +122,7 @@ impl NetPort {
         let observer = Observer::new(name, &port.interface());
         let port = Arc::new(port);
         let kick = eventfd().map_err(|source| PortError::os("make an eventfd", source))?;
+        let watch = Watch::new().map_err(|source| PortError::os("make a timer", source))?;
         let counters = Arc::new(Counters::default());
         let mut new = Self {
             token: Mutex::new(Token { receiver, work: None, touched: Vec::new(), waits_until: None }),
@@ -136,7 +147,7 @@ impl NetPort {
             polled_at: AtomicU64::new(0),
             vain_polls: AtomicU32::new(0),
             crowd: Crowd::default(),
-            is_watched: AtomicBool::new(false),
+            watch,
             exits: AtomicBool::new(false),
             stop: AtomicBool::new(false),
         };
@@ -261,18 +272,23 @@ impl NetPort {
     pub(super) fn progress(&self, acks: Acks) -> usize {
         let Ok(mut token) = self.token.try_lock() else { return 0 };
         // Asked with the token in hand: who ceases to watch sends what waits with the token in hand, afterwards.
-        let acks = if self.is_watched.load(Ordering::Relaxed) { acks } else { Acks::Leave };
+        let acks = if self.watch.is_on() { acks } else { Acks::Leave };
         self.drain(&mut token, acks)
     }
 
-    /// Receives and answers until nothing is there; for the background thread, when the sockets are readable. True if
-    /// ACKs wait.
-    pub(super) fn drain_all(&self, acks: Acks) -> bool {
+    /// Receives and answers until nothing is there; for the background thread, when the sockets are readable.
+    pub(super) fn drain_all(&self, acks: Acks) -> Drained {
         let mut token = lock(&self.token);
         token.receiver.woken();
-        while self.drain(&mut token, acks) > 0 && !self.stop.load(Ordering::Relaxed) {}
+        let mut most = 0;
+        while !self.stop.load(Ordering::Relaxed) {
+            match self.drain(&mut token, acks) {
+                0 => break,
+                received => most = most.max(received),
+            }
+        }
         self.show_counters();
-        token.waits_until.is_some()
+        Drained { most, acks_wait: token.waits_until.is_some() }
     }
 
     /// Sends the ACKs that have waited long enough, unless somebody receives, who does the same.
@@ -536,6 +552,7 @@ impl NetPort {
     /// For a forked child: closes the child's copies of the sockets. Takes no lock, allocates nothing.
     pub(super) fn close_in_child(&self) {
         self.port.close_in_child();
+        self.watch.close_in_child();
         // SAFETY: this process will not use it: the device is dead here, and this structure is never dropped.
         unsafe { libc::close(self.kick.as_raw_fd()) };
     }

@@ -2,16 +2,16 @@
 //!
 //! While an application polls, a thread that woke for every packet would only take its processor away. So a poll
 //! that finds nothing leaves the time behind ([`NetPort::polled`]). The thread, when it wakes for a packet just after
-//! such a time, keeps away from the sockets and only looks now and then, ever less often, whether polling goes on;
-//! when it has stopped, the thread goes back to waiting for packets. An application that asks for an event is about to
-//! sleep: it ends this at once.
+//! such a time, keeps away from the sockets, and sleeps until polling has stopped, which a timer tells that those who
+//! poll put off ([`watch`](super::watch)). Then the thread goes back to waiting for packets. An application that asks
+//! for an event is about to sleep: it ends this at once.
 //!
 //! Some applications poll for a moment and then spin on their memory, waiting for an RDMA WRITE. A packet that is there
-//! at a look, with no poll since the last one, is for the thread to take.
+//! when the timer expires is for the thread to take.
 //!
 //! An ACK may wait for the application's next request ([`habit`](super::habit)). Who let it wait may be a poll, and the
-//! application then never come back; so polls do so only while the thread looks now and then, and it sends what is
-//! overdue ([`NetPort::is_watched`]). For packets that it takes by itself, the thread waits that short time.
+//! application then never come back; so polls do so only while the thread watches, and it sends what is overdue when
+//! the timer expires. For packets that it takes by itself, the thread waits that short time.
 //!
 //! When nothing happens, nothing wakes up: the thread waits for packets and timers without end.
 
@@ -30,12 +30,13 @@ use super::{changes, clock, habit};
 
 /// A poll this old says that somebody is polling still.
 const FRESH: Duration = Duration::from_micros(250);
-/// How soon the thread looks whether somebody still polls, and how seldom in the end.
-const FIRST_LOOK: Duration = Duration::from_micros(10);
-const LAST_LOOK: Duration = Duration::from_millis(1);
 /// Who polls does so more often than this, even with the processor taken away by a thread that wakes up for a packet:
 /// in a virtual machine, interrupting a processor that is busy takes 20 µs and more.
 const BUSY: Duration = Duration::from_micros(60);
+/// So many packets at once are a burst, which others follow.
+const BURST: usize = 16;
+/// For how long the next burst is waited for with open eyes.
+const LINGER: Duration = Duration::from_micros(20);
 /// The share of a processor that the thread asks for at a time: short, so that it gets one at once when it wakes, from
 /// a program that spins as well.
 const SLICE: Duration = Duration::from_micros(100);
@@ -53,6 +54,7 @@ impl NetPort {
         let now = clock::now();
         if !going_to_sleep {
             self.polled_at.store(now.as_nanos(), Ordering::Relaxed);
+            self.watch.put_off(now);
         }
         if self.next_timer().is_some_and(|at| at <= now) {
             self.run_timers(now);
@@ -62,8 +64,7 @@ impl NetPort {
     /// The application will wait for an event instead of polling.
     pub(crate) fn stopped_polling(&self) {
         let polled_at = self.polled_at.swap(0, Ordering::Relaxed);
-        let fresh = clock::now().since(Instant::from_nanos(polled_at)) < FRESH + LAST_LOOK;
-        if polled_at != 0 && fresh {
+        if polled_at != 0 && self.watch.is_on() {
             self.wake();
         }
     }
@@ -109,31 +110,50 @@ fn run(port: &NetPort) {
             stand_by(port, sockets);
             acks_wait = false;
         } else if readable || acks_wait {
-            acks_wait = port.drain_all(if readable { Acks::MayWait } else { Acks::Leave });
+            let drained = port.drain_all(if readable { Acks::MayWait } else { Acks::Leave });
+            acks_wait = drained.acks_wait;
+            if drained.most >= BURST {
+                linger(port);
+            }
         }
     }
     port.send_acks();
 }
 
-/// Leaves packets to an application that polls, until it stops; takes only those it left lying. No ACK waits afterwards.
-fn stand_by(port: &NetPort, sockets: RawFd) {
-    port.is_watched.store(true, Ordering::Relaxed);
-    let mut look = FIRST_LOOK;
-    let mut polled_at = port.polled_at.load(Ordering::Relaxed);
-    while port.polled_within(FRESH) && !port.stop.load(Ordering::Acquire) {
-        wait(port, &[port.kick_fd()], Some(look));
-        port.run_timers(clock::now());
-        port.send_overdue_acks();
-        let polled_before = std::mem::replace(&mut polled_at, port.polled_at.load(Ordering::Relaxed));
-        look = (look * 2).min(LAST_LOOK);
-        if is_readable(sockets) && (polled_at == polled_before || !port.polled_within(BUSY)) {
-            if polled_at == polled_before {
-                port.drain_all(Acks::MayWait);
-            }
-            look = FIRST_LOOK;
+/// Looks for the next burst for a while, because to sleep and wake up again takes longer than it takes to come.
+fn linger(port: &NetPort) {
+    let mut until = clock::now() + LINGER;
+    while clock::now() < until && !port.polled_within(BUSY) && !port.stop.load(Ordering::Acquire) {
+        if port.progress(Acks::Leave) >= BURST {
+            until = clock::now() + LINGER;
         }
     }
-    port.is_watched.store(false, Ordering::Relaxed);
+}
+
+/// Leaves packets to an application that polls, until it stops; takes only those it left lying. No ACK waits afterwards.
+fn stand_by(port: &NetPort, sockets: RawFd) {
+    let watch = &port.watch;
+    watch.begin(clock::now());
+    while port.polled_within(FRESH) && !port.stop.load(Ordering::Acquire) {
+        let expired = wait(port, &[port.kick_fd(), watch.fd()], None);
+        let now = clock::now();
+        port.run_timers(now);
+        if !expired {
+            continue;
+        }
+        if !watch.has_expired(now) {
+            watch.renew();
+            continue;
+        }
+        port.send_overdue_acks();
+        if is_readable(sockets) {
+            port.drain_all(Acks::MayWait);
+            watch.begin(clock::now());
+        } else {
+            watch.put_off(now);
+        }
+    }
+    watch.end();
     port.send_acks();
 }
 

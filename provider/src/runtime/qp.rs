@@ -12,7 +12,7 @@ use super::habit::Habit;
 use super::host::Surroundings;
 use super::port::{NetPort, Work};
 use super::timers::TimerSlot;
-use super::{clock, lock};
+use super::{clock, lock, watch};
 
 /// How many rounds of READ responses are sent before others get a turn.
 const ROUNDS: usize = 8;
@@ -183,7 +183,9 @@ impl Qp {
         // Who waits for events is not in a hurry, and neither is its peer.
         let sleeps =
             [&engine.config().send_cq, &engine.config().recv_cq].into_iter().flatten().any(|cq| cq.has_channel());
-        !sleeps && engine.owes_only_ack() && habit.lets_wait(now)
+        // Ends of a connection mostly have the same ACK timeout. It must not expire, whoever forgets the ACK.
+        let impatient = engine.attr().ack_timeout().is_some_and(|timeout| timeout < 4 * watch::LAST);
+        !sleeps && !impatient && engine.owes_only_ack() && habit.lets_wait(now)
     }
 
     /// Tells the application.
