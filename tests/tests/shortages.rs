@@ -1,0 +1,73 @@
+//! Hosts that are short of buffers, or do not let packets out for a while: programs finish with the right data.
+
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use urxe_tests::{PingPong, TIMEOUT, World, wait_for_listener};
+
+/// A world in whose programs `short.c` stands in front of libc.
+fn short_of(variable: &str, value: &str) -> Result<World> {
+    let world = World::new()?;
+    let library = world.dir().join("short.so");
+    let library = library.to_str().context("a path that is not UTF-8")?;
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/shortages/short.c");
+    world.host().run("cc", &["-shared", "-fPIC", "-O2", "-Wall", "-Werror", "-o", library, source])?;
+    world.host().set_env("LD_PRELOAD", library);
+    world.host().set_env(variable, value);
+    Ok(world)
+}
+
+fn finishes(world: &World, sizes: &[(u64, u32)]) -> Result<()> {
+    for &(size, iters) in sizes {
+        PingPong { size, iters, validate: true, ..PingPong::default() }
+            .run(world.host(), world.host())
+            .with_context(|| format!("{size} bytes"))?;
+    }
+    Ok(())
+}
+
+#[test]
+fn receive_buffers_of_4_kib() -> Result<()> {
+    let world = short_of("SHORT_BUFFER", "4096")?;
+    finishes(&world, &[(8, 1000), (4096, 300), (65_536, 20), (1 << 20, 3)])
+}
+
+#[test]
+fn no_buffers_to_send_from_now_and_then() -> Result<()> {
+    let world = short_of("SHORT_SEND", "50")?;
+    finishes(&world, &[(8, 500), (65_536, 100)])?;
+    // That it really stands in front of libc: without any buffer nothing can be sent.
+    world.host().set_env("SHORT_SEND", "1");
+    ensure!(finishes(&world, &[(8, 1)]).is_err(), "nothing was sent, and it arrived");
+    Ok(())
+}
+
+#[test]
+fn a_firewall_that_lets_nothing_out_for_a_while() -> Result<()> {
+    let world = World::new()?;
+    let other = world.add_host()?;
+    world.link(world.host(), &other, 1500)?;
+    let port = world.host().next_port();
+    let (port_arg, address) = (port.to_string(), world.host().address());
+    // Seven tries of half a second.
+    let args = ["-d", "urxe0", "-x", "1", "-F", "-u", "17", "-D", "3", "-p", &port_arg];
+    let server = wait_for_listener(world.host(), world.host().spawn("ib_write_bw", &args)?, port)?;
+    let client = other.spawn("ib_write_bw", &[&args[..], &[&address]].concat())?;
+    thread::sleep(Duration::from_secs(1));
+    // sendmsg says EPERM where the way out drops a packet.
+    for command in [
+        &["add", "table", "inet", "wall"][..],
+        &["add", "chain", "inet", "wall", "out", "{ type filter hook output priority 0; }"],
+        &["add", "rule", "inet", "wall", "out", "udp dport 4791 counter drop"],
+    ] {
+        other.run("nft", command)?;
+    }
+    thread::sleep(Duration::from_millis(200));
+    let rules = other.run("nft", &["list", "table", "inet", "wall"])?.stdout;
+    other.run("nft", &["delete", "table", "inet", "wall"])?;
+    ensure!(!rules.contains("packets 0 "), "nothing was dropped, this shows nothing: {rules}");
+    let (client, server) = (client.finish(TIMEOUT)?, server.finish(TIMEOUT)?);
+    ensure!(client.status.success() && server.status.success(), "{client}\n{server}");
+    Ok(())
+}
