@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 use urxe_ffi::{functions as f, verbs as v};
 use urxe_tests::in_world;
 use urxe_tests::verbs::child::does_not_hang;
-use urxe_tests::verbs::memory::pattern;
+use urxe_tests::verbs::memory::{Pages, pattern};
 use urxe_tests::verbs::{Context, Cq, Mr, Op, Options, Pair, Pd, RecvWr, SendWr, Status};
 
 /// What the inline functions of `verbs.h` look into.
@@ -140,6 +140,53 @@ fn all_of_memory_may_be_one_region_on_demand() {
         let wc = near.complete(&SendWr::new(Op::Send, &[everything.sge(4096, 8)]))?;
         ensure!(wc.status == Status(v::IBV_WC_LOC_PROT_ERR), "{wc:?}");
         ensure!(Mr::of_address(&near.pd, 0, usize::MAX, v::IBV_ACCESS_LOCAL_WRITE).is_err(), "not on demand");
+        Ok(())
+    });
+}
+
+//= spec/memory.md#mem-011
+//= type=test
+//# Advice on memory MUST change nothing in it, nor happen after the call has returned.
+#[test]
+fn advice_changes_nothing() {
+    const LEN: usize = 1 << 20;
+    /// `IBV_ADVISE_MR_FLAG_FLUSH`, which the header makes a macro.
+    const FLUSH: u32 = 1;
+    let kinds = [
+        v::IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH,
+        v::IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_WRITE,
+        v::IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT,
+    ];
+    in_world(|| {
+        let context = Context::open()?;
+        let pd = Pd::new(&context)?;
+        let access = v::IBV_ACCESS_ON_DEMAND | v::IBV_ACCESS_LOCAL_WRITE;
+        let advise = |advice, flags, mut sge: v::ibv_sge| -> Result<i32> {
+            Ok(op!(&context, advise_mr(pd.raw(), advice, flags, &raw mut sge, 1)))
+        };
+        for flush in [0, FLUSH] {
+            for advice in kinds {
+                let region = Mr::alloc(&pd, LEN, access)?;
+                let pages = Arc::clone(region.pages());
+                pages.write(0, &pattern(advice.into(), LEN));
+                ensure!(advise(advice, flush, region.sge(0, LEN))? == 0);
+                ensure!(advise(advice, flush, region.sge(4096, LEN))? == libc::EFAULT, "beyond its end");
+                let sge = region.sge(0, LEN);
+                drop(region);
+                ensure!(pages.read(0, LEN) == pattern(advice.into(), LEN));
+                ensure!(advise(advice, flush, sge)? == libc::ENOENT, "deregistered");
+                // What takes the place of the memory is nobody's business.
+                pages.unmap();
+                let next = Pages::new(LEN);
+                next.write(0, &pattern(7, LEN));
+                std::thread::sleep(std::time::Duration::from_millis(10));
+                ensure!(next.read(0, LEN) == pattern(7, LEN));
+            }
+        }
+        let read_only = Mr::alloc(&pd, LEN, v::IBV_ACCESS_ON_DEMAND)?;
+        let write = v::IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_WRITE;
+        ensure!(advise(write, 0, read_only.sge(0, LEN))? == libc::EPERM, "no right to write");
+        ensure!(advise(99, 0, read_only.sge(0, LEN))? == libc::EOPNOTSUPP);
         Ok(())
     });
 }

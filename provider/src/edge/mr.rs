@@ -224,6 +224,8 @@ pub(super) unsafe extern "C" fn rereg_mr(
 
 /// Prefetches pages of on-demand regions (`ibv_advise_mr(3)`). Pages come by themselves when they are accessed, so
 /// only the caller who wants to wait for them (`IBV_ADVISE_MR_FLAG_FLUSH`) needs anything done.
+//= spec/memory.md#mem-011
+//# Advice on memory MUST change nothing in it, nor happen after the call has returned.
 pub(super) unsafe extern "C" fn advise_mr(
     pd: *mut v::ibv_pd,
     advice: ibv_advise_mr_advice,
