@@ -138,6 +138,11 @@ fn remove_entries<'a>(entries: impl DoubleEndedIterator<Item = &'a Entry>) -> Re
     Ok(())
 }
 
+/// Puts `text` at `path`, a file of ours that is there, in one step: nobody reads half of it.
+pub(crate) fn replace_text(path: &Path, text: String) -> Result<()> {
+    replace(path, &Content::Text(text))
+}
+
 /// Puts `content` at `path` in one step: a process that has the old library mapped keeps the old file.
 fn replace(path: &Path, content: &Content) -> Result<()> {
     let mut name = path.file_name().context("a path without a file name")?.to_owned();

@@ -2,8 +2,9 @@
 //!
 //! libibverbs finds devices here (`SYSFS_PATH`), before it loads any provider; so the tree holds every slot that
 //! `URXE_NETDEV` could ask for, and the provider claims those that it does. Once loaded, the provider answers queries
-//! itself: the rest is for programs that read the files by path. Left out of the kernel's tree are counters, which
-//! nobody would update, and what belongs to the kernel's device model (`power`, `uevent`, `subsystem`).
+//! itself: the rest is for programs that read the files by path. Counters say 0 here: under `urxe run` the library answers
+//! for them, elsewhere `urxe status --sysfs` writes them. Left out of the kernel's tree is what belongs to its device
+//! model (`power`, `uevent`, `subsystem`).
 
 use std::path::{Path, PathBuf};
 
@@ -151,6 +152,9 @@ fn add_port(plan: &mut Plan, dir: &Path, netdev: Option<&Netdev<'_>>) {
         ("pkeys/0", "0xffff"),
     ] {
         plan.text(dir.join(name), format!("{value}\n"));
+    }
+    for counter in urxe_status::sysfs::FILES {
+        plan.text(dir.join(counter.folder).join(counter.name), "0\n");
     }
     let gids = netdev.map_or(&[][..], |netdev| netdev.gids);
     for index in 0..gids.len().max(GID_TABLE_LEN) {

@@ -11,6 +11,9 @@ macro_rules! counters {
         }
 
         impl Counters {
+            /// Their names, in the order of declaration.
+            pub const NAMES: &'static [&'static str] = &[$(stringify!($name),)*];
+
             /// Every counter with its name, in the order of declaration.
             pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$((stringify!($name), self.$name.load(Ordering::Relaxed)),)*].into_iter()

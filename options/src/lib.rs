@@ -20,6 +20,9 @@ pub const MAX_DEVICES: usize = 4;
 /// Names the folder that `urxe run` made, to the library that it preloads.
 pub const RUN_VARIABLE: &str = "URXE_RUN";
 
+/// In that folder: what devices that are no more have counted.
+pub const RUN_LEDGER: &str = "counted";
+
 /// The start of the names of devices that were not given one: `urxe0`, `urxe1`, ….
 ///
 /// libibverbs' own provider for the kernel's rxe takes every device whose name begins with `rxe`.

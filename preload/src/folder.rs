@@ -59,7 +59,7 @@ pub fn is_active() -> bool {
 }
 
 /// The folder's path, without a slash at the end.
-pub(crate) fn folder() -> Option<&'static [u8]> {
+pub fn folder() -> Option<&'static [u8]> {
     match FOLDER.state.load(Ordering::Acquire) {
         state::KNOWN => {
             // SAFETY: nobody writes any more.
@@ -142,7 +142,7 @@ fn is_shadowed(path: &[u8]) -> bool {
 }
 
 /// Whether `path` is `ancestor`, or in it.
-fn is_below(path: &[u8], ancestor: &[u8]) -> bool {
+pub(crate) fn is_below(path: &[u8], ancestor: &[u8]) -> bool {
     path.strip_prefix(ancestor).is_some_and(|rest| matches!(rest.first(), None | Some(b'/')))
 }
 

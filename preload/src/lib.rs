@@ -11,6 +11,7 @@
 //! ```
 //!
 //! What a program is handed are real descriptors of real files: `readdir`, `openat`, `fstat` and all else need no help.
+//! Counters are files in memory that are made when they are opened ([`live`]).
 //!
 //! These functions run in every program, also before `main`, in signal handlers and between fork and exec. So there is
 //! no `std`, no allocation and no lock here, and nothing but the path is looked at. Without `URXE_RUN` (the library
@@ -24,14 +25,16 @@
 
 mod folder;
 mod interposed;
+mod live;
 mod next;
 mod text;
 
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-pub use folder::is_active;
+pub use folder::{folder, is_active};
 pub use interposed::find_all as find_next_functions;
+pub use live::{Live, counters_are};
 
 static WHEN_LOOKED_FOR: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 

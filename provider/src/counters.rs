@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use urxe_engine::event::{Nak, RetryReason};
-use urxe_engine::{DropReason, Event};
+use urxe_engine::{DropReason, Event, WcStatus};
 use urxe_wire::NakCode;
 
 macro_rules! counters {
@@ -16,6 +16,9 @@ macro_rules! counters {
         }
 
         impl Counters {
+            /// Their names, in the order of declaration.
+            pub(crate) const NAMES: &'static [&'static str] = &[$(stringify!($name),)*];
+
             /// Every counter with its name, in the order of declaration.
             pub(crate) fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$((stringify!($name), self.$name.load(Ordering::Relaxed)),)*].into_iter()
@@ -81,6 +84,12 @@ counters! {
     drop_unexpected_response,
     /// Congestion notifications.
     rcvd_cnp,
+    /// Requests given up after the last retry.
+    retry_exceeded_err,
+    /// Requests given up after the last RNR NAK.
+    retry_rnr_exceeded_err,
+    /// Times the interface went down.
+    link_downed,
 }
 
 impl Counters {
@@ -105,6 +114,8 @@ impl Counters {
             },
             Event::Retry { reason: RetryReason::AckTimeout, .. } => &self.ack_timeout,
             Event::Retry { .. } => &self.completer_retry_err,
+            Event::SendFailed { status: WcStatus::RetryExceededError, .. } => &self.retry_exceeded_err,
+            Event::SendFailed { status: WcStatus::RnrRetryExceededError, .. } => &self.retry_rnr_exceeded_err,
             Event::State { .. }
             | Event::ResponderFault { .. }
             | Event::SendRefused { .. }

@@ -55,6 +55,10 @@ impl Folder {
         plan.link(dev.join(RDMA_CM), "/dev/null");
         plan.link(dir.path().join(LIBRARY), library);
         plan.write()?;
+        // Whoever of the run has a device adds to it.
+        let ledger = dir.path().join(urxe_options::RUN_LEDGER);
+        fs::create_dir(&ledger)?;
+        fs::set_permissions(&ledger, fs::Permissions::from_mode(0o1777))?;
         Ok(Self { dir, lock })
     }
 

@@ -5,7 +5,6 @@
 //! puts together what belongs to one packet ([`scene`]). [`words`] says what happened, [`capture`] writes packets down,
 //! [`explain`] tells what went wrong, [`strict`] what may go wrong elsewhere. [`impair`] and [`verbs`] make things go wrong.
 
-pub(crate) mod board;
 mod capture;
 pub(crate) mod explain;
 mod impair;

@@ -56,6 +56,10 @@ extern "C" fn at_exit() {
     for port in &ports {
         port.pass_on();
     }
+    crate::status::hang_up();
+    for port in &ports {
+        port.settle();
+    }
 }
 
 extern "C" fn prepare() {

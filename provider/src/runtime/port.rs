@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use urxe_engine::Instant;
-use urxe_net::{Datagram, Interface, Port, PortError, Receiver};
+use urxe_net::{Change, Datagram, Interface, Port, PortError, Receiver};
 use urxe_wire::icrc::Check;
 use urxe_wire::{Packet, Psn, Qpn};
 
@@ -30,7 +30,7 @@ use crate::kernel::event_file::EventFile;
 use crate::limits;
 use crate::memory::regions::Regions;
 use crate::observe::Observer;
-use crate::observe::board::Board;
+use crate::status::ledger;
 
 /// Datagrams (GRO runs) taken before answering: a run can be 15 packets of 4096 bytes, and a peer waits for the
 /// answer to keep its window moving.
@@ -40,6 +40,7 @@ const FEW: usize = 2;
 
 /// A device in this process.
 pub(crate) struct NetPort {
+    name: String,
     port: Arc<Port>,
     /// The receive token: who holds it receives for everybody.
     token: Mutex<Token>,
@@ -53,8 +54,8 @@ pub(crate) struct NetPort {
     has_unfinished: AtomicBool,
     spare: Mutex<Vec<Work>>,
     counters: Arc<Counters>,
-    /// The counters, for others to see.
-    board: Option<Board>,
+    /// What they have counted is in the ledger.
+    is_settled: AtomicBool,
     /// Somebody wants to see what happens.
     observer: Option<Arc<Observer>>,
     pub(super) listeners: Arc<Listeners>,
@@ -124,7 +125,8 @@ impl NetPort {
         let kick = eventfd().map_err(|source| PortError::os("make an eventfd", source))?;
         let watch = Watch::new().map_err(|source| PortError::os("make a timer", source))?;
         let counters = Arc::new(Counters::default());
-        let mut new = Self {
+        let new = Self {
+            name: name.to_owned(),
             token: Mutex::new(Token { receiver, work: None, touched: Vec::new(), waits_until: None }),
             port,
             qps: RwLock::new(HashMap::new()),
@@ -135,7 +137,7 @@ impl NetPort {
             unfinished: Mutex::new(Vec::new()),
             has_unfinished: AtomicBool::new(false),
             spare: Mutex::new(Vec::new()),
-            board: None,
+            is_settled: AtomicBool::new(false),
             counters,
             observer,
             listeners: Listeners::new(),
@@ -152,8 +154,6 @@ impl NetPort {
             stop: AtomicBool::new(false),
         };
         lock(&new.token).work = Some(new.new_work());
-        let names: Vec<_> = new.all_counters().map(|(name, _)| name).collect();
-        new.board = Board::new(name, &names);
         Ok(new)
     }
 
@@ -195,14 +195,15 @@ impl NetPort {
         &self.counters
     }
 
-    fn all_counters(&self) -> impl Iterator<Item = (&'static str, u64)> {
+    /// All counters, those of the sockets first.
+    pub(crate) fn all_counters(&self) -> impl Iterator<Item = (&'static str, u64)> {
         self.port.counters().named().chain(self.counters.named())
     }
 
-    /// Shows the counters as they are, when there is nothing else to do.
-    pub(super) fn show_counters(&self) {
-        if let Some(board) = &self.board {
-            board.update(self.all_counters().map(|(_, value)| value));
+    /// The device is about to go, and its counters with it: those who look at sysfs want to see them still.
+    pub(crate) fn settle(&self) {
+        if !self.is_settled.swap(true, Ordering::Relaxed) {
+            ledger::add(&self.name, self.all_counters());
         }
     }
 
@@ -287,7 +288,6 @@ impl NetPort {
                 received => most = most.max(received),
             }
         }
-        self.show_counters();
         Drained { most, acks_wait: token.waits_until.is_some() }
     }
 
@@ -399,6 +399,9 @@ impl NetPort {
             self.attend(observer, work);
         }
         for change in self.port.take_changes() {
+            if change == Change::Down {
+                bump(&self.counters.link_downed);
+            }
             self.listeners.tell(change);
         }
         if received > 0 || token.waits_until.is_some_and(|at| at <= now || acks == Acks::Leave) {

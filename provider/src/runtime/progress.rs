@@ -48,7 +48,6 @@ impl NetPort {
         if self.progress(acks) > 0 {
             self.vain_polls.store(0, Ordering::Relaxed);
         } else if self.crowd.is_due(self.vain_polls.fetch_add(1, Ordering::Relaxed)) {
-            self.show_counters();
             self.crowd.give_way();
         }
         let now = clock::now();

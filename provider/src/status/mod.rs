@@ -4,7 +4,9 @@
 //! of the same user or root, is given one JSON object ([`report`]) and hung up on. A thread of its own waits there: it
 //! sleeps until somebody asks, and answers whatever the others are busy with.
 
+pub(crate) mod ledger;
 mod report;
+pub(crate) mod sysfs;
 
 use std::io::{self, Write};
 use std::mem::MaybeUninit;
@@ -39,7 +41,7 @@ pub(crate) struct Server {
 impl Server {
     /// Starts to answer for the device `name`. `seed` makes the socket's name unlike others.
     pub(crate) fn start(name: &str, port: &Arc<NetPort>, seed: u64) -> io::Result<Self> {
-        let address = format!("urxe/1/status/{}/{seed:016x}", std::process::id());
+        let address = format!("{}{}/{seed:016x}", urxe_status::NAMES, std::process::id());
         let listener = Arc::new(UnixListener::bind_addr(&SocketAddr::from_abstract_name(address)?)?);
         remember(listener.as_raw_fd());
         let (name, port, waiting) = (name.to_owned(), Arc::clone(port), Arc::clone(&listener));
@@ -78,6 +80,17 @@ fn remember(fd: RawFd) {
 fn forget(fd: RawFd) {
     for slot in &LISTENERS {
         let _ = slot.compare_exchange(fd, -1, Ordering::AcqRel, Ordering::Relaxed);
+    }
+}
+
+/// The program ends: nobody is answered any more.
+pub(crate) fn hang_up() {
+    for slot in &LISTENERS {
+        let fd = slot.load(Ordering::Acquire);
+        if fd >= 0 {
+            // SAFETY: a descriptor of ours, for it is forgotten before it is closed.
+            unsafe { libc::shutdown(fd, libc::SHUT_RDWR) };
+        }
     }
 }
 

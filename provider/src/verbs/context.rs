@@ -36,7 +36,7 @@ pub(crate) struct SharedPort {
     port: Arc<NetPort>,
     thread: Mutex<Option<JoinHandle<()>>>,
     /// Without it nobody can ask how the device is.
-    _status: Option<crate::status::Server>,
+    status: Option<crate::status::Server>,
     xrc_domains: XrcDomains,
 }
 
@@ -55,6 +55,9 @@ impl Drop for SharedPort {
         }
         // What this process has said last to others on the address may be in there: a refusal, before its end.
         self.port.pass_on();
+        // Nobody is to count it twice.
+        drop(self.status.take());
+        self.port.settle();
     }
 }
 
@@ -87,7 +90,7 @@ impl SharedPort {
         let port = Arc::new(NetPort::open(name, interface, keys).map_err(OpenError::Port)?);
         fork::remember(&port);
         let shared = Arc::new(Self {
-            _status: crate::status::Server::start(name, &port, status).ok(),
+            status: crate::status::Server::start(name, &port, status).ok(),
             name: name.to_owned(),
             generation,
             port,

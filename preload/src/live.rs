@@ -1,0 +1,160 @@
+//! Counters: what is in such a file is made when it is opened.
+//!
+//! The file in the folder is opened as any other is. If it is one of the counters, a file in memory that holds the counter's
+//! value takes the place of its descriptor, whoever holds that: a number, or a `FILE`. As with the kernel's own files,
+//! a value is as old as the call of open(2); other than there, reading it again from the start shows the same.
+
+use core::ffi::{c_char, c_int, c_void};
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+use crate::folder::{folder, is_active, is_below, is_of_interest};
+use crate::text::{PATH_MAX, at};
+
+/// Who knows the counters.
+#[derive(Debug, Clone, Copy)]
+pub struct Live {
+    /// Whether a counter's file has this name. Asked for every relative path that is opened.
+    pub is_name: fn(&[u8]) -> bool,
+    /// Opens a file that holds what the counter at this path is now, if it is one. The caller closes it.
+    pub open: fn(&[u8]) -> Option<c_int>,
+}
+
+static LIVE: AtomicPtr<Live> = AtomicPtr::new(core::ptr::null_mut());
+
+/// From now on these are asked.
+pub fn counters_are(live: &'static Live) {
+    LIVE.store(core::ptr::from_ref(live).cast_mut(), Ordering::Release);
+}
+
+/// What a function that opens files returns.
+pub(crate) trait Opened: Copy {
+    /// Its descriptor; negative if there is none.
+    ///
+    /// # Safety
+    /// It is what such a function has returned just now.
+    unsafe fn descriptor(self) -> c_int;
+}
+
+impl Opened for c_int {
+    unsafe fn descriptor(self) -> c_int {
+        self
+    }
+}
+
+/// A `FILE`.
+impl Opened for *mut c_void {
+    unsafe fn descriptor(self) -> c_int {
+        // SAFETY: the caller's promise.
+        if self.is_null() { -1 } else { unsafe { libc::fileno(self.cast()) } }
+    }
+}
+
+/// `file`, which is what opening `path` has returned.
+///
+/// # Safety
+/// `path` is what the function was called with, and `file` what it returned.
+pub(crate) unsafe fn brought_up_to_date<F: Opened>(path: *const c_char, file: F) -> F {
+    // SAFETY: the caller's promise. Null fails to be opened.
+    if is_active() && unsafe { may_be_counter(path) } {
+        // SAFETY: as above.
+        let fd = unsafe { file.descriptor() };
+        if fd >= 0 {
+            // SAFETY: the calling thread's errno.
+            let errno = unsafe { *libc::__errno_location() };
+            replace(fd);
+            // SAFETY: as above.
+            unsafe { *libc::__errno_location() = errno };
+        }
+    }
+    file
+}
+
+/// Whether the path is worth a closer look: all that other files pay.
+///
+/// # Safety
+/// `path` is null or a C string.
+unsafe fn may_be_counter(path: *const c_char) -> bool {
+    // SAFETY: the caller's promise; null is of no interest.
+    unsafe {
+        !path.is_null()
+            && (is_of_interest(path) || at(path, 0) != b'/')
+            && live().is_some_and(|live| (live.is_name)(name(path)))
+    }
+}
+
+fn live() -> Option<&'static Live> {
+    // SAFETY: null, or what `counters_are` has stored.
+    unsafe { LIVE.load(Ordering::Acquire).as_ref() }
+}
+
+/// What comes after the last slash.
+///
+/// # Safety
+/// `path` is a C string that stays.
+unsafe fn name<'a>(path: *const c_char) -> &'a [u8] {
+    // SAFETY: the caller's promise.
+    let bytes = unsafe { core::ffi::CStr::from_ptr(path) }.to_bytes();
+    bytes.rsplit(|byte| *byte == b'/').next().unwrap_or_default()
+}
+
+/// Puts the counter that `fd` is a file of in its place, if it is of one.
+#[cold]
+#[inline(never)]
+fn replace(fd: c_int) {
+    let mut buffer = [0; PATH_MAX];
+    let (Some(folder), Some(live), Some(path)) = (folder(), live(), path_of(fd, &mut buffer)) else { return };
+    let Some(new) = is_below(path, folder).then(|| (live.open)(path)).flatten() else { return };
+    // SAFETY: descriptors. If it fails, the program reads the file of the folder.
+    unsafe {
+        let close_on_exec = libc::fcntl(fd, libc::F_GETFD) & libc::FD_CLOEXEC != 0;
+        libc::dup3(new, fd, if close_on_exec { libc::O_CLOEXEC } else { 0 });
+        libc::close(new);
+    }
+}
+
+/// Where the file is that `fd` was opened as, by libc's own calls and names.
+fn path_of(fd: c_int, buffer: &mut [u8; PATH_MAX]) -> Option<&[u8]> {
+    let mut link = crate::text::Path::new();
+    let mut digits = [0; 10];
+    let mut start = digits.len();
+    let mut rest = fd.unsigned_abs();
+    loop {
+        start -= 1;
+        *digits.get_mut(start)? = b'0' + u8::try_from(rest % 10).ok()?;
+        rest /= 10;
+        if rest == 0 {
+            break;
+        }
+    }
+    if !link.push_all(b"/proc/self/fd/") || !link.push_all(digits.get(start..)?) {
+        return None;
+    }
+    // SAFETY: a C string, and room for the answer. By its number: libc's function of this name is ours.
+    let len = unsafe {
+        libc::syscall(libc::SYS_readlinkat, libc::AT_FDCWD, link.as_ptr(), buffer.as_mut_ptr(), buffer.len())
+    };
+    buffer.get(..usize::try_from(len).ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsRawFd;
+
+    #[test]
+    fn the_path_of_a_descriptor() {
+        let file = std::fs::File::open("/dev/null").unwrap();
+        assert_eq!(path_of(file.as_raw_fd(), &mut [0; PATH_MAX]), Some(&b"/dev/null"[..]));
+        assert_eq!(path_of(987_654_321, &mut [0; PATH_MAX]), None);
+    }
+
+    #[test]
+    fn the_last_of_a_path() {
+        // SAFETY: C strings.
+        unsafe {
+            assert_eq!(name(c"/a/b_c".as_ptr()), b"b_c");
+            assert_eq!(name(c"b_c".as_ptr()), b"b_c");
+            assert_eq!(name(c"".as_ptr()), b"");
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! The counters below `/sys/class/infiniband/<device>/ports/1`.
+//!
+//! `counters` has the names of the performance management class (IBA 16.1.3.5 PortCounters; `drivers/infiniband/core/
+//! sysfs.c`), `hw_counters` those of the kernel's rxe where it has the like (`drivers/infiniband/sw/rxe/rxe_hw_counters.c`),
+//! and our own besides. Left out is what is not counted: unicast and multicast apart, and of rxe's `ack_deferred`,
+//! `rdma_sends` and `rdma_recvs`.
+
+/// A file, and what it shows.
+#[derive(Debug, PartialEq, Eq)]
+pub struct File {
+    /// Below the port: `counters` or `hw_counters`.
+    pub folder: &'static str,
+    /// Its name.
+    pub name: &'static str,
+    /// The device's counters that it is the sum of. None: what a port made of UDP sockets does not have, always 0.
+    sum: &'static [&'static str],
+    /// What one of it is.
+    unit: u64,
+}
+
+/// `PortXmitData` and `PortRcvData` count in words of 32 bits (IBA 16.1.3.5).
+const WORD: u64 = 4;
+
+const fn port(name: &'static str, sum: &'static [&'static str], unit: u64) -> File {
+    File { folder: "counters", name, sum, unit }
+}
+
+const fn hw(name: &'static str, sum: &'static [&'static str]) -> File {
+    File { folder: "hw_counters", name, sum, unit: 1 }
+}
+
+/// Counters of ours that are shown under their own names.
+macro_rules! files {
+    ([$($port:expr,)*] [$($renamed:expr,)*] [$($own:ident,)*]) => {
+        /// All of them.
+        pub const FILES: &[File] = &[
+            $($port,)*
+            $($renamed,)*
+            $(hw(stringify!($own), &[stringify!($own)]),)*
+        ];
+    };
+}
+
+files! {
+    [
+        port("port_xmit_data", &["tx_bytes"], WORD),
+        port("port_rcv_data", &["rx_bytes"], WORD),
+        port("port_xmit_packets", &["tx_packets"], 1),
+        port("port_rcv_packets", &["rx_packets"], 1),
+        port("port_rcv_errors", &["icrc_err", "malformed", "drop_short"], 1),
+        port("port_xmit_discards", &["tx_no_buffer", "tx_unreachable", "tx_too_long", "tx_other"], 1),
+        port("port_xmit_constraint_errors", &["tx_not_permitted"], 1),
+        port("port_rcv_constraint_errors", &["bad_pkey"], 1),
+        port("link_downed", &["link_downed"], 1),
+        port("link_error_recovery", &[], 1),
+        port("local_link_integrity_errors", &[], 1),
+        port("excessive_buffer_overrun_errors", &[], 1),
+        port("port_rcv_remote_physical_errors", &[], 1),
+        port("port_rcv_switch_relay_errors", &[], 1),
+        port("port_xmit_wait", &[], 1),
+        port("symbol_error", &[], 1),
+        port("VL15_dropped", &[], 1),
+    ]
+    [
+        hw("sent_pkts", &["tx_packets"]),
+        hw("rcvd_pkts", &["rx_packets"]),
+        hw("send_err", &["tx_no_buffer", "tx_not_permitted", "tx_unreachable", "tx_too_long", "tx_other"]),
+    ]
+    [
+        duplicate_request,
+        out_of_seq_request,
+        rcvd_rnr_err,
+        send_rnr_err,
+        rcvd_seq_err,
+        completer_retry_err,
+        retry_exceeded_err,
+        retry_rnr_exceeded_err,
+        link_downed,
+        rcvd_nak_invalid_request,
+        rcvd_nak_remote_access,
+        rcvd_nak_remote_operational,
+        sent_nak_sequence,
+        sent_nak_invalid_request,
+        sent_nak_remote_access,
+        sent_nak_remote_operational,
+        ack_timeout,
+        icrc_err,
+        malformed,
+        unknown_qp,
+        bad_pkey,
+        bad_qkey,
+        drop_state,
+        drop_transport,
+        drop_no_receive,
+        drop_refused,
+        drop_stranger,
+        drop_stale_duplicate,
+        drop_ghost_ack,
+        drop_unexpected_response,
+        rcvd_cnp,
+        rx_datagrams,
+        drop_short,
+        drop_unknown_qpn,
+        drop_forward_full,
+        drop_forward_refused,
+        drop_mailbox_bad,
+        forwarded_out,
+        forwarded_in,
+        early_requests,
+        flows_opened,
+        flows_closed,
+        takeovers,
+        tx_runs,
+        tx_no_buffer,
+        tx_not_permitted,
+        tx_unreachable,
+        tx_too_long,
+        tx_other,
+        tx_gso_refused,
+    ]
+}
+
+/// Whether a file of this name is among them, in either folder.
+#[must_use]
+pub fn is_name(name: &[u8]) -> bool {
+    FILES.iter().any(|file| file.name.as_bytes() == name)
+}
+
+/// The device and the file at the end of a path: `…/infiniband/urxe0/ports/1/counters/symbol_error`.
+#[must_use]
+pub fn at(path: &str) -> Option<(&str, &'static File)> {
+    let mut parts = path.rsplit('/');
+    let (name, folder) = (parts.next()?, parts.next()?);
+    if parts.next() != Some("1") || parts.next() != Some("ports") {
+        return None;
+    }
+    let device = parts.next()?;
+    let file = FILES.iter().find(|file| file.name == name && file.folder == folder)?;
+    (parts.next() == Some("infiniband")).then_some((device, file))
+}
+
+impl File {
+    /// What it shows, line end and all, of the device's counters.
+    #[must_use]
+    pub fn text<'a>(&self, counters: impl Iterator<Item = (&'a str, u64)>) -> String {
+        let sum =
+            counters.filter(|(name, _)| self.sum.contains(name)).fold(0_u64, |sum, (_, value)| sum.wrapping_add(value));
+        format!("{}\n", sum / self.unit)
+    }
+
+    /// The counters that it is the sum of.
+    #[must_use]
+    pub const fn sources(&self) -> &'static [&'static str] {
+        self.sum
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_found_by_their_paths() {
+        let (device, file) =
+            at("/dev/shm/u/sys/devices/virtual/infiniband/urxe0/ports/1/counters/port_rcv_data").unwrap();
+        assert_eq!((device, file.name, file.folder), ("urxe0", "port_rcv_data", "counters"));
+        for path in [
+            "/sys/class/infiniband/urxe0/ports/1/hw_counters/port_rcv_data",
+            "/sys/class/infiniband/urxe0/ports/2/counters/port_rcv_data",
+            "/sys/class/infiniband/urxe0/ports/1/counters/",
+            "ports/1/counters/port_rcv_data",
+            "",
+        ] {
+            assert_eq!(at(path), None, "{path}");
+        }
+        assert!(is_name(b"symbol_error") && !is_name(b"symbol") && !is_name(b""));
+    }
+
+    #[test]
+    fn sums_over_counters_and_processes() {
+        let shown = |name: &str, counters: &[(&'static str, u64)]| {
+            FILES.iter().find(|file| file.name == name).unwrap().text(counters.iter().copied())
+        };
+        assert_eq!(shown("port_xmit_data", &[("tx_bytes", 10), ("rx_bytes", 99), ("tx_bytes", 7)]), "4\n");
+        assert_eq!(shown("port_rcv_errors", &[("icrc_err", 1), ("malformed", 2), ("drop_short", 3)]), "6\n");
+        assert_eq!(shown("symbol_error", &[("tx_bytes", 10)]), "0\n");
+        assert_eq!(shown("sent_pkts", &[("tx_packets", u64::MAX), ("tx_packets", 2)]), "1\n");
+    }
+
+    #[test]
+    fn no_path_is_taken_twice() {
+        for (index, file) in FILES.iter().enumerate() {
+            assert!(
+                !FILES[..index].iter().any(|other| (other.folder, other.name) == (file.folder, file.name)),
+                "{file:?}"
+            );
+        }
+    }
+}
