@@ -119,6 +119,13 @@ interop: build ## urxe and the Linux kernel's rxe, in both roles: every case as 
 	conformance/machine $(BIN_DIR) conformance/kernel-rxe/boot \
 	    conformance/interop/run --out $(TARGET_DIR)/conformance/interop.tsv
 
+.PHONY: beside
+beside: build ## urxe run where the kernel has an RDMA device of its own
+	@scripts/install-packages $(DEMO_PACKAGES) $(INTEROP_PACKAGES) infiniband-diags
+	conformance/kernel-rxe/fetch $(URXE_KERNEL_DIR)
+	conformance/machine $(BIN_DIR) conformance/kernel-rxe/boot \
+	    conformance/interop/run --out $(TARGET_DIR)/conformance/beside.tsv 'beside-rxe/*'
+
 .PHONY: captures
 captures: build ## records urxe and the kernel's rxe anew; every packet must be read, and written again as it was
 	@scripts/install-packages $(DEMO_PACKAGES) $(INTEROP_PACKAGES) tshark

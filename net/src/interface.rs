@@ -9,8 +9,9 @@ use std::os::fd::AsRawFd;
 use socket2::{Domain, Socket, Type};
 
 use crate::ROCE_V2_PORT;
+use crate::elsewhere::{LOOPBACK_PORT, rxe_has_the_port};
 use crate::error::PortError;
-use crate::sys::{scope_id, socket_address};
+use crate::sys::{scope_id, socket_address, with_port};
 
 /// A GID in network byte order.
 pub type Gid = [u8; 16];
@@ -30,6 +31,8 @@ pub struct Interface {
     flags: u32,
     mac: [u8; 6],
     mtu: u32,
+    /// The UDP port.
+    port: u16,
     /// The largest path MTU wanted.
     mtu_limit: u16,
     addresses: Vec<SocketAddr>,
@@ -45,7 +48,7 @@ impl Interface {
     /// [`PortError::NoSuchInterface`], [`PortError::InterfaceDown`], [`PortError::NoAddress`]; the others when the
     /// system will not even tell.
     pub fn by_name(name: &str) -> Result<Self, PortError> {
-        let found = Self::read(name)?;
+        let found = Self::read(name, None)?;
         if found.flags & libc::IFF_UP.cast_unsigned() == 0 {
             return Err(PortError::InterfaceDown { name: name.to_owned() });
         }
@@ -61,7 +64,7 @@ impl Interface {
     /// # Errors
     /// [`PortError::NoSuchInterface`]; the others when the system will not even tell.
     pub(crate) fn reread(&self) -> Result<Self, PortError> {
-        let mut now = Self::read(&self.name)?.restricted(Some(self.mtu_limit), &self.chosen);
+        let mut now = Self::read(&self.name, Some(self.port))?.restricted(Some(self.mtu_limit), &self.chosen);
         now.gids = succeed(&self.gids, &now.gids);
         Ok(now)
     }
@@ -71,15 +74,20 @@ impl Interface {
         Self { flags: 0, addresses: Vec::new(), gids: vec![NO_GID; self.gids.len()], ..self.clone() }
     }
 
-    fn read(name: &str) -> Result<Self, PortError> {
+    /// `port`: what has been decided on already.
+    fn read(name: &str, port: Option<u16>) -> Result<Self, PortError> {
         let mut found = read_entries(name).map_err(|e| PortError::os("list the network interfaces", e))?;
         let missing = || PortError::NoSuchInterface { name: name.to_owned() };
         let (index, flags) = found.link.ok_or_else(missing)?;
         // Stable: the kernel's order within each IP version is the order of its GID table.
         found.addresses.sort_by_key(SocketAddr::is_ipv6);
         let mtu = read_mtu(name).map_err(|e| PortError::os("read the interface's MTU", e))?;
-        let new = Self::new(name.to_owned(), index, found.mac, mtu, found.addresses);
-        Ok(Self { flags, ..new })
+        let is_loopback = flags & libc::IFF_LOOPBACK.cast_unsigned() != 0;
+        let usual = || if is_loopback && rxe_has_the_port() { LOOPBACK_PORT } else { ROCE_V2_PORT };
+        let port = port.unwrap_or_else(usual);
+        let addresses = found.addresses.into_iter().map(|address| with_port(address, port)).collect();
+        let new = Self::new(name.to_owned(), index, found.mac, mtu, addresses);
+        Ok(Self { flags, port, ..new })
     }
 
     /// An interface that is down.
@@ -91,7 +99,8 @@ impl Interface {
                 gids.push(gid);
             }
         }
-        Self { name, index, flags: 0, mac, mtu, mtu_limit: u16::MAX, addresses, gids, chosen: Vec::new() }
+        let port = ROCE_V2_PORT;
+        Self { name, index, flags: 0, mac, mtu, port, mtu_limit: u16::MAX, addresses, gids, chosen: Vec::new() }
     }
 
     /// Whether it is up and has a carrier: as the kernel's rxe says whether its port is active.
@@ -144,7 +153,8 @@ impl Interface {
         path_mtu(self.mtu).min(self.mtu_limit)
     }
 
-    /// Its addresses at UDP port 4791: IPv4 first, then IPv6.
+    /// Its addresses at UDP port 4791 (on `lo` at [`LOOPBACK_PORT`], where the kernel's rxe has that): IPv4 first, then
+    /// IPv6.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
@@ -165,14 +175,14 @@ impl Interface {
         self.gids.iter().position(|row| row == gid && *gid != NO_GID)
     }
 
-    /// The address, at UDP port 4791, that a GID stands for: this interface's or a peer's.
+    /// The address, at the same UDP port, that a GID stands for: this interface's or a peer's.
     ///
     /// The own default GID, when no such address is assigned (on `lo`, or with privacy addresses), stands for the first
     /// address, so that it works between the processes of this host. `None`: not an address to send to.
     pub fn resolve(&self, gid: &Gid) -> Option<SocketAddr> {
         let v6 = Ipv6Addr::from(*gid);
         if let Some(v4) = v6.to_ipv4_mapped() {
-            return (!v4.is_unspecified()).then(|| socket_address(IpAddr::V4(v4), ROCE_V2_PORT, 0));
+            return (!v4.is_unspecified()).then(|| socket_address(IpAddr::V4(v4), self.port, 0));
         }
         if v6.is_unspecified() {
             return None;
@@ -184,7 +194,7 @@ impl Interface {
             return self.addresses.first().copied();
         }
         let scope = if needs_scope(v6) { self.index } else { 0 };
-        Some(socket_address(IpAddr::V6(v6), ROCE_V2_PORT, scope))
+        Some(socket_address(IpAddr::V6(v6), self.port, scope))
     }
 
     /// Whether this is the default GID, and not an address of the interface.

@@ -39,6 +39,7 @@ pub mod route;
 pub mod service;
 
 mod early;
+mod elsewhere;
 mod fd;
 mod flow;
 mod forward;
@@ -52,6 +53,7 @@ pub use batch::{Sealed, TxBatch};
 pub use change::Change;
 pub use counters::Counters;
 pub use datagram::Datagram;
+pub use elsewhere::LOOPBACK_PORT;
 pub use error::{PortError, RouteError};
 pub use interface::{Gid, Interface, gid_of};
 pub use multicast::Membership;

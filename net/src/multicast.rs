@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use socket2::{InterfaceIndexOrAddress, Socket};
 
 use crate::fd::{Fd, FdSet};
-use crate::sys::{set_option, with_port};
+use crate::sys::set_option;
 use crate::token::Token;
 use crate::udp::{receive_socket, report_headers, send_multicast_through};
 
@@ -65,7 +65,7 @@ fn check_route(group: SocketAddr, interface: u32) -> io::Result<()> {
     };
     let socket = Socket::from(UdpSocket::bind((unspecified, 0))?);
     send_multicast_through(socket.as_raw_fd(), group, interface, 0)?;
-    socket.connect(&with_port(group, crate::ROCE_V2_PORT).into())
+    socket.connect(&group.into())
 }
 
 /// The memberships of a port, by slot.

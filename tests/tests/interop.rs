@@ -1,5 +1,5 @@
-//! Interoperability with the Linux kernel's rxe, in a virtual machine: what is essential, in both roles. All of it:
-//! `make interop`.
+//! Interoperability with the Linux kernel's rxe, in a virtual machine: what is essential, in both roles, and `urxe run` beside
+//! it. All of it: `make interop`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -35,7 +35,9 @@ const CASES: [&str; 17] = [
 ];
 
 /// Rows of the table that these make, and how many of them are differences with a reason.
-const ROWS: usize = 2 * (13 + 49 + 3 + 1 + 3);
+const ROWS: usize = 2 * (13 + 49 + 3 + 1 + 3) + BESIDE;
+/// Those of one side: `urxe run` where the kernel has a device.
+const BESIDE: usize = 11;
 const DIFFERENCES: usize = 5;
 
 #[test]
@@ -64,6 +66,7 @@ fn the_kernels_rxe_is_understood_and_understands() -> Result<()> {
         .arg("--out")
         .arg(dir.path().join("table.tsv"))
         .args(["urxe>rxe", "rxe>urxe"].iter().flat_map(|sides| CASES.map(|case| format!("{sides}/{case}"))))
+        .arg("beside-rxe/*")
         .output()
         .context("running conformance/machine")?;
     let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));

@@ -85,7 +85,7 @@ fn firewall(port: &Port, receiver: &mut urxe_net::Receiver, address: SocketAddr)
         });
     }
     // Where another process owns the address, the datagram is that one's.
-    if owned_by_another(address.ip()) {
+    if owned_by_another(address) {
         return None;
     }
     let deadline = Instant::now() + PATIENCE;
@@ -103,15 +103,15 @@ fn firewall(port: &Port, receiver: &mut urxe_net::Receiver, address: SocketAddr)
 }
 
 /// Whether another urxe process holds the port of this address: we are not its owner then.
-fn owned_by_another(ip: IpAddr) -> bool {
+fn owned_by_another(address: SocketAddr) -> bool {
     let own = std::process::id().to_string();
-    let sockets = udp_sockets(ip);
+    let sockets = udp_sockets(address);
     !sockets.is_empty() && !sockets.iter().any(|inode| holder(inode).is_some_and(|(pid, _)| pid == own))
 }
 
 /// Who holds the port.
 fn taken(address: SocketAddr) -> Finding {
-    let holders = udp_sockets(address.ip());
+    let holders = udp_sockets(address);
     let who = holders.iter().find_map(|inode| holder(inode));
     let (who, remedy) = match who {
         Some((pid, program)) => (format!("{program} (process {pid})"), format!("end it: kill {pid}")),
@@ -126,21 +126,21 @@ fn taken(address: SocketAddr) -> Finding {
     )
 }
 
-/// Inodes of the sockets at port 4791 of an address, or of all.
-fn udp_sockets(ip: IpAddr) -> Vec<String> {
+/// Inodes of the sockets at the port of an address, or of all addresses.
+fn udp_sockets(address: SocketAddr) -> Vec<String> {
     // Columns of proc_net(5): local address as 32-bit words in host byte order, and a port; the tenth is the inode.
     let text = |octets: &[u8]| {
         let word = |bytes: &[u8]| <[u8; 4]>::try_from(bytes).map(u32::from_ne_bytes).unwrap_or_default();
         octets.chunks(4).map(|bytes| format!("{:08X}", word(bytes))).collect::<String>()
     };
-    let (file, own) = match ip {
+    let (file, own) = match address.ip() {
         IpAddr::V4(ip) => ("/proc/net/udp", text(&ip.octets())),
         IpAddr::V6(ip) => ("/proc/net/udp6", text(&ip.octets())),
     };
+    let port = format!("{:04X}", address.port());
     let is_ours = |local: &str| {
-        local.split_once(':').is_some_and(|(address, port)| {
-            port == format!("{:04X}", urxe_net::ROCE_V2_PORT)
-                && (address == own || address.bytes().all(|byte| byte == b'0'))
+        local.split_once(':').is_some_and(|(address, bound)| {
+            bound == port && (address == own || address.bytes().all(|byte| byte == b'0'))
         })
     };
     let table = fs::read_to_string(file).unwrap_or_default();

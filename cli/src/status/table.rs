@@ -103,8 +103,8 @@ mod tests {
             "mrs": {"count": 2, "bytes": 4096},
             "counters": {"tx_packets": 10, "rx_packets": 9, "ack_timeout": 1, "icrc_err": 0},
         });
-        let text = super::text(&Found { devices: vec![device], silent: 1 }, false);
-        let lines: Vec<&str> = text.lines().map(str::trim).collect();
+        let shown = text(&Found { devices: vec![device], silent: 1 }, false);
+        let lines: Vec<&str> = shown.lines().map(str::trim).collect();
         assert_eq!(
             lines,
             [
@@ -116,6 +116,6 @@ mod tests {
                 "1 more: of other users, or busy (root sees all)",
             ]
         );
-        assert_eq!(super::text(&Found::default(), false), "no process of this network uses urxe\n");
+        assert_eq!(text(&Found::default(), false), "no process of this network uses urxe\n");
     }
 }

@@ -137,5 +137,7 @@ fn udp(frame: &[u8]) -> Option<(IpAddr, IpAddr, &[u8])> {
         _ => return None,
     };
     let (header, payload) = udp.split_first_chunk::<8>()?;
-    (u16::from_be_bytes([header[2], header[3]]) == ROCE_PORT).then_some((from, to, payload))
+    [ROCE_PORT, urxe_net::LOOPBACK_PORT]
+        .contains(&u16::from_be_bytes([header[2], header[3]]))
+        .then_some((from, to, payload))
 }
