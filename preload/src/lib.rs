@@ -11,7 +11,7 @@
 //! ```
 //!
 //! What a program is handed are real descriptors of real files: `readdir`, `openat`, `fstat` and all else need no help.
-//! Counters are files in memory that are made when they are opened ([`live`]).
+//! Counters are files in memory that are made when they are opened ([`Live`]).
 //!
 //! These functions run in every program, also before `main`, in signal handlers and between fork and exec. So there is
 //! no `std`, no allocation and no lock here, and nothing but the path is looked at. Without `URXE_RUN` (the library
