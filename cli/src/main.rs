@@ -1,4 +1,4 @@
-//! `urxe`: puts the urxe provider where the stock libibverbs finds it, and takes it away again.
+//! `urxe`: runs programs over the urxe provider, installs it and takes it away again, and says how it is.
 //!
 //! One file or folder a subcommand. [`options`] is what most of them understand, [`layout`] knows every path, [`sysfs`]
 //! what the fake sysfs tree holds, [`plan`] how files are created and removed without touching anybody else's.
@@ -25,9 +25,9 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// RDMA without an RDMA card: a RoCE v2 provider that the stock libibverbs loads.
+/// RDMA without an RDMA card: runs programs over a RoCE v2 provider that the stock libibverbs loads.
 #[derive(Parser)]
-#[command(name = "urxe", version, about, max_term_width = 100)]
+#[command(name = "urxe", version, max_term_width = 100)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -35,6 +35,12 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Run a program that finds urxe's devices: no root, nothing installed, no trace left
+    Run(run::Args),
+    /// Show which processes use urxe, and how their queue pairs are
+    Status(status::Args),
+    /// Say what would stop a program here, and what to do
+    Doctor(doctor::Args),
     /// Install the provider, for the whole machine (needs root) or below a folder of your own
     Install(install::Args),
     /// Remove what `urxe install` created
@@ -45,12 +51,6 @@ enum Command {
     Explain(explain::Args),
     /// Draw what two queue pairs said to each other, from a capture, with retries, refusals and explanations
     Trace(trace::Args),
-    /// Run a program that finds urxe's devices: no root, nothing installed, no trace left
-    Run(run::Args),
-    /// Show which processes use urxe, and how their queue pairs are
-    Status(status::Args),
-    /// Say what would stop a program here, and what to do
-    Doctor(doctor::Args),
     #[command(name = doctor::probe::SUBCOMMAND, hide = true)]
     Probe,
     #[command(name = run::janitor::SUBCOMMAND, hide = true)]
@@ -78,6 +78,25 @@ fn main() -> ExitCode {
         Err(error) => {
             eprintln!("urxe: {error:#}");
             ExitCode::FAILURE
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn help_says_what_there_is() {
+        let mut command = Cli::command();
+        command.debug_assert();
+        for help in [command.render_help().to_string(), command.render_long_help().to_string()] {
+            assert!(help.starts_with("RDMA without an RDMA card: "), "{help}");
+            for name in ["run", "doctor", "status", "explain", "trace", "install", "uninstall", "env"] {
+                assert!(help.lines().any(|line| line.trim().starts_with(&format!("{name} "))), "no {name}: {help}");
+            }
+            assert!(!help.contains("janitor") && !help.contains("probe"), "{help}");
         }
     }
 }

@@ -36,9 +36,18 @@ class Tree:
     # If it is not this machine's.
     architecture: str | None
 
+    def is_complete(self):
+        """Whether `prepare` has finished it."""
+        return all(beside(folder, "complete").exists() for folder in (self.root, self.source) if folder)
+
     def is_installed(self):
         """Whether packages are unpacked *and* configured there: dpkg works."""
         return not self.tag and not self.architecture
+
+
+def beside(folder, what):
+    """A file about a tree: `log`, or `complete`."""
+    return folder.parent / f"{folder.name}.{what}"
 
 
 def selected(folder, globs):

@@ -41,6 +41,8 @@ CASES = (
     Case("rping", RPING, ("ping data: rdma-ping-9",)),
     # Another end of the cable would send to the kernel: better to be told.
     Case("on-the-cable", "ibv_rc_pingpong -d urxe0 -g 1 || true", ("10.77.0.2:4791", "rxe"), run="urxe run --netdev eth0 --"),
+    Case("doctor-on-the-cable", "! urxe doctor --netdev eth0",
+         ("problem  UDP 10.77.0.2:4791 is held by the kernel", "rdma link delete"), run=""),
     Case("doctor", "urxe doctor", ("fine     urxe0 is on lo",), ("problem",), run=""),
     Case("afterwards", "ibv_devinfo", ("hca_id:\trxe0", "PORT_ACTIVE"), run=""),
 )

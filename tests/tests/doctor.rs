@@ -100,6 +100,10 @@ fn libraries() -> Result<()> {
         "const char suffix[] = \"/lib%s-rdmav99.so\"; void ibv_get_device_list(void) {} void verbs_register_driver_99(void) {}",
     )?;
     problem(&with_path(&world)?, "has private ABI 99; urxe knows 34", "rdma-core 36 to 65")?;
+    library(&world, "empty/libibverbs.so.1", "void ibv_get_device_list(void) {}")?;
+    problem(&with_path(&world)?, "has an unknown private ABI; urxe knows 34", "rdma-core 36 to 65")?;
+    library(&world, "empty/libibverbs.so.1", "void something_else(void) {}")?;
+    problem(&with_path(&world)?, "libibverbs.so.1 has no ibv_get_device_list", "another library")?;
     Ok(())
 }
 
@@ -195,7 +199,9 @@ fn installations() -> Result<()> {
     let host = world.host();
     let sysfs = host.run("sh", &["-c", "echo $SYSFS_PATH"])?.stdout;
     host.set_env("SYSFS_PATH", "/nowhere");
-    problem(&consult(&world, &[])?, "SYSFS_PATH is /nowhere", "urxe env")?;
+    let said = consult(&world, &[])?;
+    problem(&said, "SYSFS_PATH is /nowhere", "urxe env")?;
+    problem(&said, "a program cannot open a device", "lines above")?;
     let mut unset = host.command(artifacts::urxe()?);
     unset.arg("doctor").env_remove("SYSFS_PATH");
     problem(&host.start(unset)?.finish(TIMEOUT)?, "SYSFS_PATH is not set", "urxe env")?;
@@ -207,10 +213,25 @@ fn installations() -> Result<()> {
     host.run("rm", &["/dev/infiniband/uverbs0"])?;
     problem(&consult(&world, &[])?, "/dev/infiniband/uverbs0 is missing", "urxe run")?;
     host.run(artifacts::urxe()?, &["install"])?;
+    let provider = host.run(
+        "sh",
+        &["-c", "ls /usr/lib*/*/libibverbs/liburxe-rdmav34.so /usr/lib*/libibverbs/liburxe-rdmav34.so 2>&-; :"],
+    )?;
+    host.run("rm", &[provider.stdout.trim()])?;
+    problem(&consult(&world, &[])?, "liburxe-rdmav34.so is missing: libibverbs cannot load", "urxe install")?;
     host.run("rm", &["/etc/libibverbs.d/urxe.driver"])?;
     problem(&consult(&world, &[])?, "urxe.driver is missing", "urxe install")?;
     host.set_env("IBV_DRIVERS", "/nowhere/liburxe");
     problem(&consult(&world, &[])?, "IBV_DRIVERS is /nowhere/liburxe", "urxe env")
+}
+
+/// Whatever else the system refuses is passed on.
+#[test]
+fn no_descriptors() -> Result<()> {
+    let urxe = artifacts::urxe()?;
+    let urxe = urxe.to_str().context("a path that is not UTF-8")?;
+    let said = World::bare()?.host().try_run("prlimit", &["--nofile=8", urxe, "doctor"])?;
+    problem(&said, "no file descriptor left", "`ulimit -n`")
 }
 
 /// What no check looks at: the program that opens a device says it.
@@ -226,6 +247,7 @@ fn anything_else() -> Result<()> {
 
 #[test]
 fn options_that_make_no_sense() -> Result<()> {
+    problem(&consult(&World::bare()?, &["--gid", "192.0.2.1"])?, "lo has no such address", "`ip address`")?;
     problem(&consult(&World::bare()?, &["--mtu", "1500"])?, "RoCE knows 256", "RoCE knows 256")?;
     problem(&consult(&World::bare()?, &["--config", "/no/such/file"])?, "No such file", "--config")
 }

@@ -57,15 +57,12 @@ fn processes_devices_queue_pairs() -> Result<()> {
     Ok(())
 }
 
+/// Run by `make test` where it may; who decides is `is_trusted` of `provider/src/status`, whose test always runs.
 #[test]
+#[ignore = "needs root: in a user namespace of one user there are no others"]
 fn other_users_see_that_there_is_something() -> Result<()> {
     let world = World::new()?;
     let host = world.host();
-    // SAFETY: `geteuid` has no preconditions.
-    if unsafe { libc::geteuid() } != 0 {
-        // In a user namespace of one user there are no others.
-        return Ok(());
-    }
     let port = host.next_port();
     let server = host.spawn("ibv_rc_pingpong", &["-d", "urxe0", "-g", "1", "-p", &port.to_string()])?;
     let _server = wait_for_listener(host, server, port)?;

@@ -162,5 +162,21 @@ fn may_ask(stream: &UnixStream) -> bool {
         libc::getsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut peer).cast(), &raw mut size)
     } == 0;
     // SAFETY: no preconditions.
-    known && (peer.uid == 0 || peer.uid == unsafe { libc::geteuid() })
+    known && is_trusted(peer.uid, unsafe { libc::geteuid() })
+}
+
+/// Whether a process of `own` answers to `peer`.
+const fn is_trusted(peer: libc::uid_t, own: libc::uid_t) -> bool {
+    peer == 0 || peer == own
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_trusted;
+
+    #[test]
+    fn root_and_the_same_user_may_ask() {
+        assert!(is_trusted(0, 0) && is_trusted(0, 1000) && is_trusted(1000, 1000));
+        assert!(!is_trusted(1000, 0) && !is_trusted(1000, 1001) && !is_trusted(u32::MAX, 0));
+    }
 }
