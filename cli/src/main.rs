@@ -89,8 +89,8 @@ mod tests {
 
     #[test]
     fn help_says_what_there_is() {
+        Cli::command().debug_assert();
         let mut command = Cli::command();
-        command.debug_assert();
         for help in [command.render_help().to_string(), command.render_long_help().to_string()] {
             assert!(help.starts_with("RDMA without an RDMA card: "), "{help}");
             for name in ["run", "doctor", "status", "explain", "trace", "install", "uninstall", "env"] {
