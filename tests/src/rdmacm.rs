@@ -216,8 +216,7 @@ impl Channel {
     pub fn listen(&self, address: SocketAddrV4, backlog: c_int) -> Result<Id, Errno> {
         let id = self.id()?;
         id.bind(address)?;
-        // SAFETY: a live id.
-        check(unsafe { (library().rdma_listen)(id.0, backlog) })?;
+        id.listen(backlog)?;
         Ok(id)
     }
 
@@ -290,6 +289,23 @@ impl Id {
         let raw = sockaddr(address);
         // SAFETY: a live id, and an address that is copied.
         check(unsafe { (library().rdma_bind_addr)(self.0, &raw const raw) })
+    }
+
+    /// `rdma_bind_addr(3)` to a GID, as a `sockaddr_ib` (`<infiniband/ib.h>`) of family 27.
+    pub fn bind_gid(&self, gid: [u8; 16]) -> Result<(), Errno> {
+        let mut raw = [0_u64; 6];
+        let fields = [&27_u16.to_ne_bytes()[..], &[0; 6], &gid].concat();
+        for (word, bytes) in raw.iter_mut().zip(fields.chunks_exact(8)) {
+            *word = u64::from_ne_bytes(bytes.try_into().unwrap_or_default());
+        }
+        // SAFETY: a live id, and an address that is copied, by its family's length: 48 bytes.
+        check(unsafe { (library().rdma_bind_addr)(self.0, raw.as_ptr().cast()) })
+    }
+
+    /// `rdma_listen(3)`.
+    pub fn listen(&self, backlog: c_int) -> Result<(), Errno> {
+        // SAFETY: a live id.
+        check(unsafe { (library().rdma_listen)(self.0, backlog) })
     }
 
     /// `rdma_accept(3)`.

@@ -82,6 +82,22 @@ fn both_ends_hear_of_the_end() {
     });
 }
 
+/// librdmacm knows whether the kernel does by binding to its wildcard; if not, it refuses these addresses itself.
+#[test]
+fn af_ib_is_known() {
+    in_world(|| {
+        let channel = Channel::new()?;
+        let id = channel.id()?;
+        id.bind_gid([0; 16])?;
+        let refused =
+            [id.bind_gid([0; 16]), id.bind(loopback(7010)), id.listen(1)].map(|result| result.err().map(|e| e.0));
+        ensure!(refused == [Some(libc::EINVAL); 3], "{refused:?}");
+        let refused = channel.id()?.bind_gid([1; 16]).err().map(|errno| errno.0);
+        ensure!(refused == Some(libc::EAFNOSUPPORT), "{refused:?}");
+        Ok(())
+    });
+}
+
 #[test]
 fn a_port_is_one_process_alone() {
     in_world(|| {

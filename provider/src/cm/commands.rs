@@ -83,6 +83,19 @@ impl Manager {
         self.state().bind(handle, address)
     }
 
+    /// Binds to any GID, which is bound to nothing: librdmacm finds out that way whether AF_IB is known here, as it is to
+    /// kernels, and asks in that family then. Ids with such an address can do nothing on RoCE but be destroyed; kernels
+    /// let them listen.
+    pub(crate) fn bind_any_ib(&self, handle: u32) -> Result<(), Errno> {
+        let mut state = self.state();
+        let id = state.id(handle)?;
+        if id.state != Phase::Idle {
+            return Err(EINVAL);
+        }
+        id.state = Phase::AddrBound;
+        Ok(())
+    }
+
     pub(crate) fn listen(&self, handle: u32, backlog: i32) -> Result<(), Errno> {
         self.open_devices();
         let mut state = self.state();
@@ -117,6 +130,10 @@ impl Manager {
             return Err(EINVAL);
         }
         let bound = id.src;
+        // To any GID.
+        if id.state == Phase::AddrBound && bound.is_none() {
+            return Err(EINVAL);
+        }
         if bound.is_some_and(|bound| bound.is_ipv4() != dst.is_ipv4() && !bound.ip().is_unspecified()) {
             return Err(EINVAL);
         }

@@ -18,6 +18,8 @@ pub(crate) struct Route {
     pub(crate) dst: Option<SocketAddr>,
     pub(crate) sgid: Gid,
     pub(crate) dgid: Gid,
+    /// `enum rdma_ucm_port_space`.
+    pub(crate) space: u16,
     /// The route is known.
     pub(crate) has_path: bool,
     /// `enum ibv_mtu`.
@@ -54,7 +56,7 @@ impl Manager {
         let mut state = self.state();
         let id = state.id(handle)?;
         let (src, dst, index, tclass) = (id.src, id.dst, id.device, id.tos);
-        let (sgid, dgid) = (id.local_gid(), id.remote_gid());
+        let (sgid, dgid, space) = (id.local_gid(), id.remote_gid(), id.space.number());
         let has_path = matches!(id.state, Phase::RouteResolved | Phase::Connect | Phase::Disconnect);
         let device = index.and_then(|index| state.devices.get(index));
         Ok(Route {
@@ -63,6 +65,7 @@ impl Manager {
             dst,
             sgid,
             dgid,
+            space,
             has_path,
             mtu: device.map_or(0, |device| mtu_of(device.interface().path_mtu()).code()),
             tclass,

@@ -4,6 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV6};
 
 use urxe_ffi::ucma;
 
+use super::query::AF_IB;
 use crate::cm::commands::Offer;
 use crate::cm::event::{Address, ConnParam, Event, Param};
 use crate::cm::query::{QpAttr, Route};
@@ -126,6 +127,14 @@ pub(super) fn storage_address(address: &ucma::__kernel_sockaddr_storage) -> Resu
     parse(bytes)
 }
 
+/// Whether it is the wildcard of AF_IB: of any GID, whatever service it names.
+pub(super) fn is_any_ib(address: &ucma::__kernel_sockaddr_storage) -> bool {
+    // SAFETY: the structure's memory.
+    let bytes = unsafe { std::slice::from_raw_parts(std::ptr::from_ref(address).cast::<u8>(), size_of_val(address)) };
+    let gid = bytes.get(8..24).unwrap_or_default();
+    bytes.starts_with(&AF_IB.to_ne_bytes()) && gid.iter().all(|byte| *byte == 0)
+}
+
 /// `sockaddr_in` or `sockaddr_in6`: family, port, then address; flow and scope around the longer one.
 pub(super) fn parse(bytes: &[u8]) -> Result<Option<SocketAddr>, Errno> {
     let [f0, f1, p0, p1, rest @ ..] = bytes else { return Err(Errno(libc::EINVAL)) };
@@ -184,7 +193,11 @@ fn sockaddr_in6(address: Option<SocketAddr>) -> libc::sockaddr_in6 {
 /// The kernel's number for "no index": librdmacm then goes by the GUID alone.
 const NO_INDEX: u32 = u32::MAX;
 /// Full members of the default partition.
-const PKEY: u16 = 0xFFFF;
+pub(super) const PKEY: u16 = 0xFFFF;
+/// IB_RATE_10_GBPS.
+pub(super) const RATE: u8 = 3;
+/// Hop limit of a path: the system's default (`net.ipv4.ip_default_ttl`).
+pub(super) const HOP_LIMIT: u8 = 64;
 
 pub(super) fn route(route: &Route) -> ucma::rdma_ucm_query_route_resp {
     let mut resp: ucma::rdma_ucm_query_route_resp = zeroed();
@@ -204,11 +217,10 @@ pub(super) fn route(route: &Route) -> ucma::rdma_ucm_query_route_resp {
         path.numb_path = 1;
         // "Exactly", for each.
         (path.mtu_selector, path.mtu) = (2, route.mtu.into());
-        // IB_RATE_10_GBPS
-        (path.rate_selector, path.rate) = (2, 3);
+        (path.rate_selector, path.rate) = (2, RATE);
         (path.packet_life_time_selector, path.packet_life_time) = (2, route.packet_life_time);
         path.traffic_class = route.tclass;
-        path.hop_limit = 64;
+        path.hop_limit = HOP_LIMIT;
     }
     resp
 }
@@ -219,13 +231,18 @@ pub(super) fn addresses(route: &Route) -> ucma::rdma_ucm_query_addr_resp {
     resp.port_num = u8::from(route.node_guid != 0);
     resp.pkey = PKEY.to_be();
     resp.ibdev_index = NO_INDEX;
-    let storage = |address| {
+    let end = |address| {
         let (bytes, len) = bytes_of(address);
-        (decode::<Storage>(&bytes).0, len)
+        (storage(&bytes), len)
     };
-    (resp.src_addr, resp.src_size) = storage(route.src);
-    (resp.dst_addr, resp.dst_size) = storage(route.dst);
+    (resp.src_addr, resp.src_size) = end(route.src);
+    (resp.dst_addr, resp.dst_size) = end(route.dst);
     resp
+}
+
+/// The start of an address, in room for any.
+pub(super) fn storage(bytes: &[u8]) -> ucma::__kernel_sockaddr_storage {
+    decode::<Storage>(bytes).0
 }
 
 /// So that a `sockaddr_storage` can be decoded.
@@ -262,7 +279,7 @@ fn ah_attr(address: &Address) -> ucma::ib_uverbs_ah_attr {
     };
     attr.grh.dgid = address.dgid;
     attr.grh.sgid_index = address.sgid_index;
-    attr.grh.hop_limit = 64;
+    attr.grh.hop_limit = HOP_LIMIT;
     attr.grh.traffic_class = address.tclass;
     attr.is_global = 1;
     attr.port_num = 1;

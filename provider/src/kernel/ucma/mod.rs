@@ -6,6 +6,7 @@
 
 mod abi;
 pub mod hook;
+mod query;
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -98,6 +99,9 @@ impl<'a> Command<'a> {
             }
             ucma::RDMA_USER_CM_CMD_BIND => {
                 let cmd: ucma::rdma_ucm_bind = abi::decode(self.body);
+                if abi::is_any_ib(&cmd.addr) {
+                    return manager.bind_any_ib(cmd.id);
+                }
                 manager.bind(cmd.id, abi::storage_address(&cmd.addr)?.ok_or(Errno(libc::EAFNOSUPPORT))?)
             }
             ucma::RDMA_USER_CM_CMD_RESOLVE_IP => {
@@ -194,12 +198,8 @@ impl<'a> Command<'a> {
 
     fn query(&self, memory: &dyn UserMemory) -> Result<(), Errno> {
         let cmd: ucma::rdma_ucm_query = abi::decode(self.body);
-        let route = manager().query(cmd.id)?;
-        match cmd.option {
-            ucma::RDMA_USER_CM_QUERY_ADDR => self.answer(memory, cmd.response, &abi::addresses(&route)),
-            // GIDs as `sockaddr_ib`, and paths in the SA's format: asked for only by who has found AF_IB to work.
-            _ => Err(Errno(libc::ENOSYS)),
-        }
+        let bytes = query::answer(cmd.option, &manager().query(cmd.id)?, self.room)?;
+        memory.write(cmd.response, bytes.get(..self.room.min(bytes.len())).unwrap_or_default())
     }
 }
 
