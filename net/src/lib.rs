@@ -15,6 +15,8 @@
 //! owner goes, another process takes its name and its socket. Names are abstract unix addresses: they belong to the
 //! network namespace, are unique, need no privilege, and vanish with the process.
 //!
+//! A process may leave word with a neighbour of what is to be said when it is killed: [`Will`].
+//!
 //! # Changes
 //!
 //! Addresses that come and go while the port is open, and links that go down, are followed by whoever receives: a
@@ -37,6 +39,7 @@ pub mod receiver;
 pub mod registry;
 pub mod route;
 pub mod service;
+pub mod will;
 
 mod early;
 mod elsewhere;
@@ -61,6 +64,7 @@ pub use port::Port;
 pub use receiver::Receiver;
 pub use route::{Destination, Route};
 pub use service::Service;
+pub use will::Will;
 
 /// The UDP destination port of RoCE v2 (IBA annex A17, IANA "roce").
 pub const ROCE_V2_PORT: u16 = 4791;

@@ -1,8 +1,8 @@
 //! Who holds the unconnected socket of an address, and who comes next.
 //!
 //! The owner of `address` is the process that listens on the abstract name `…/owner/<address>`. Every other process
-//! keeps a connection to it, over which nothing is ever said: it hangs up when the owner goes, however it goes, and then
-//! all race for the name.
+//! keeps a connection to it, over which they say nothing but [wills](crate::will): it hangs up when the owner goes, however
+//! it goes, and then all race for the name.
 
 use std::io;
 use std::net::SocketAddr;
@@ -108,7 +108,26 @@ impl Seat {
         }
     }
 
-    /// Forgets a follower whose connection ended, or who said something, which none of us does.
+    /// The connection to who has the wills of this process: the owner, or if it is this, the first of the others.
+    pub(crate) fn heir(&self) -> Option<RawFd> {
+        match self {
+            Self::Vacant => None,
+            Self::Follower { owner } => Some(owner.as_raw_fd()),
+            Self::Owner { followers, .. } => followers.first().map(AsRawFd::as_raw_fd),
+        }
+    }
+
+    /// The connections to neighbours.
+    pub(crate) fn neighbours(&self) -> impl Iterator<Item = RawFd> {
+        let (owner, followers) = match self {
+            Self::Vacant => (None, &[][..]),
+            Self::Follower { owner } => (Some(owner), &[][..]),
+            Self::Owner { followers, .. } => (None, followers.as_slice()),
+        };
+        owner.into_iter().chain(followers).map(AsRawFd::as_raw_fd)
+    }
+
+    /// Forgets a follower whose connection ended, or who said what none of us says.
     pub(crate) fn dismiss(&mut self, fd: RawFd) {
         if let Self::Owner { followers, .. } = self {
             followers.retain(|follower| follower.as_raw_fd() != fd);

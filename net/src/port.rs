@@ -21,6 +21,7 @@ use crate::route::{Destination, Route, TxPool};
 use crate::service::{Mailbox, Services};
 use crate::token::Token;
 use crate::udp::{bind_owner, receive_buffer};
+use crate::will::Wills;
 
 /// The presence of one device on the network in this process: see the [crate documentation](crate).
 ///
@@ -38,6 +39,7 @@ pub struct Port {
     routes: Mutex<TxPool>,
     groups: Groups,
     services: Arc<Services>,
+    wills: Wills,
     counters: Counters,
     receive_buffer: usize,
     headers: AtomicBool,
@@ -60,6 +62,7 @@ impl Port {
             routes: Mutex::new(TxPool::new(limit, interface.index())),
             groups: Groups::default(),
             services: Arc::default(),
+            wills: Wills::default(),
             index: interface.index(),
             interface: RwLock::new(Arc::new(interface)),
             changes: Mutex::default(),
@@ -70,6 +73,7 @@ impl Port {
         };
         // What happened since the interface was read, nobody has told.
         receiver.follow(&port);
+        receiver.appoint_heirs(&port);
         Ok((port, receiver))
     }
 
@@ -228,6 +232,10 @@ impl Port {
 
     pub(crate) fn services(&self) -> &Arc<Services> {
         &self.services
+    }
+
+    pub(crate) fn wills(&self) -> &Wills {
+        &self.wills
     }
 
     /// Whether a datagram to QP1 for this mailbox is for this process.

@@ -23,6 +23,7 @@ use crate::service::Mailbox;
 use crate::sys::{recv_parts, recv_udp, scope_id, timer_arm, timer_create};
 use crate::token::Token;
 use crate::udp::report_headers;
+use crate::will::Testators;
 
 /// A datagram longer than any the kernel delivers.
 const BUFFER: usize = 1 << 16;
@@ -62,6 +63,7 @@ pub struct Receiver {
     peers: PeerCache,
     forwarder: Forwarder,
     early: EarlyRequests,
+    testators: Testators,
     timer: Fd,
     buffer: Box<[u8]>,
     /// The UDP sockets that delivered last, the latest first.
@@ -124,6 +126,7 @@ impl Receiver {
             peers: PeerCache::new(),
             forwarder: Forwarder::new(),
             early: EarlyRequests::default(),
+            testators: Testators::default(),
             timer: timer.map_err(|e| PortError::os("create a timer", e))?,
             buffer: vec![0; BUFFER].into_boxed_slice(),
             hot: [None; 2],
@@ -198,11 +201,18 @@ impl Receiver {
                         }
                     }
                 }
-                Token::Listener(seat) => self.accept(seat),
-                Token::Follower(seat, fd) => self.dismiss(seat, fd),
+                Token::Listener(seat) => self.accept(seat, call.port),
+                Token::Follower(seat, fd) => {
+                    if !self.testators.hear(fd, call.port) {
+                        self.dismiss(seat, fd, call.port);
+                    }
+                }
                 Token::Leader(seat) => {
-                    self.vacate(seat);
-                    self.take_seat(seat, call.port);
+                    let owner = self.seats.get(seat).and_then(Seat::heir);
+                    if owner.is_none_or(|owner| !self.testators.hear(owner, call.port)) {
+                        self.vacate(seat, call.port);
+                        self.take_seat(seat, call.port);
+                    }
                 }
                 Token::Early => self.look_for_listeners(call),
                 Token::Timer => {
@@ -253,8 +263,8 @@ impl Receiver {
         };
         for index in 0..self.addresses.len() {
             if self.address(index).is_some_and(|address| !now.addresses().contains(&address)) {
+                self.vacate(index, port);
                 self.addresses[index] = None;
-                self.vacate(index);
                 add_alone(&port.counters().flows_closed, self.flows.close_local(index));
             }
         }
@@ -547,7 +557,27 @@ impl Receiver {
         }
     }
 
-    fn accept(&mut self, index: usize) {
+    /// Says who has the wills of each address' connections.
+    pub(crate) fn appoint_heirs(&self, port: &Port) {
+        for index in 0..self.seats.len() {
+            self.appoint_heir(index, port);
+        }
+    }
+
+    fn appoint_heir(&self, index: usize, port: &Port) {
+        if let (Some(address), Some(seat)) = (self.address(index), self.seats.get(index)) {
+            port.wills().appoint(gid_of(address.ip()), seat.heir());
+        }
+    }
+
+    /// To be called before a descriptor is closed that may be an heir.
+    fn dismiss_heir(&self, index: usize, port: &Port) {
+        if let Some(address) = self.address(index) {
+            port.wills().appoint(gid_of(address.ip()), None);
+        }
+    }
+
+    fn accept(&mut self, index: usize, port: &Port) {
         let Some(seat) = self.seats.get_mut(index) else { return };
         let token = |fd| Token::Follower(index, fd).pack();
         if seat.accept(&self.fds, descriptor_share(), token).is_err()
@@ -557,19 +587,26 @@ impl Receiver {
             // goes. Looked at again when a follower has gone.
             self.fds.unwatch(listener.as_raw_fd());
         }
+        self.appoint_heir(index, port);
     }
 
-    fn dismiss(&mut self, index: usize, fd: RawFd) {
+    fn dismiss(&mut self, index: usize, fd: RawFd, port: &Port) {
+        if self.seats.get(index).and_then(Seat::heir) == Some(fd) {
+            self.dismiss_heir(index, port);
+        }
         let Some(seat) = self.seats.get_mut(index) else { return };
         seat.dismiss(fd);
         if let Seat::Owner { listener, .. } = seat {
             // Fails when it is watched already, which is the usual case.
             let _ = self.fds.watch(listener.as_raw_fd(), Token::Listener(index).pack());
         }
+        self.appoint_heir(index, port);
     }
 
-    fn vacate(&mut self, index: usize) {
+    fn vacate(&mut self, index: usize, port: &Port) {
+        self.dismiss_heir(index, port);
         if let Some(seat) = self.seats.get_mut(index) {
+            seat.neighbours().for_each(|fd| self.testators.forget(fd));
             *seat = Seat::Vacant;
         }
     }
@@ -591,6 +628,7 @@ impl Receiver {
                         }
                     }
                     *place = seat;
+                    self.appoint_heir(index, port);
                     return;
                 }
                 TROUBLE

@@ -38,6 +38,8 @@ pub mod kind {
 
 /// Why a request was rejected: the status of [`kind::REJECTED`] (IBA 12.6.7.2, `enum ib_cm_rej_reason`).
 pub mod reason {
+    /// The peer waits no longer.
+    pub const TIMEOUT: i32 = 4;
     /// Nobody knows the connection.
     pub const INVALID_COMM_ID: i32 = 6;
     /// Nobody listens.

@@ -5,12 +5,12 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use urxe_wire::Qpn;
-use urxe_wire::cm::{CmMad, CommId, Ids, Message, Plain, Rejected};
+use urxe_wire::cm::{CmMad, CommId, Dreq, Ids, Message, Plain, RejReason, Rejected, SidrStatus};
 use urxe_wire::mad::MAD_LEN;
 
 use super::{
     DREQ_RETRIES, Disconnect, Ends, Event, FIRST_TRY, MAX_RETRIES, SLOWEST, TIME_WAIT, WrongState, answer_to_unknown,
-    mra,
+    mra, plain_rej, plain_sidr_rep,
 };
 use crate::time::Instant;
 
@@ -33,7 +33,7 @@ pub(super) enum State {
     SidrAnswered,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Connection {
     pub(super) ends: Ends,
     /// The peer's name for it; zero until it is known.
@@ -46,6 +46,8 @@ pub(super) struct Connection {
     pub(super) attribute_modifier: u32,
     /// Nobody wants to hear of it any more.
     pub(super) released: bool,
+    /// The state in which its [will](Self::will) was last told.
+    pub(super) willed: Option<State>,
     pub(super) deadline: Option<Instant>,
     interval: Duration,
     tries_left: u8,
@@ -66,6 +68,7 @@ impl Connection {
             service_id: 0,
             attribute_modifier: 0,
             released: false,
+            willed: None,
             deadline: None,
             interval: FIRST_TRY,
             tries_left: 0,
@@ -130,6 +133,52 @@ impl Connection {
     pub(super) fn wait(&mut self, now: Instant) {
         self.state = State::TimeWait;
         self.deadline = Some(now + TIME_WAIT);
+    }
+
+    /// Nobody here has use for it any more: the peer is told what it must be.
+    pub(super) fn release(&mut self, now: Instant, ids: Ids) {
+        self.released = true;
+        match self.state {
+            State::ReqSent => self.reject(ids, Rejected::None, RejReason::TIMEOUT),
+            State::ReqRcvd => self.reject(ids, Rejected::Req, RejReason::CONSUMER_DEFINED),
+            State::RepRcvd => self.reject(ids, Rejected::Rep, RejReason::CONSUMER_DEFINED),
+            // As the kernel's `cm_destroy_id`: a peer that waits to be asked whether it is ready takes no DREQ.
+            State::RepSent => self.reject(ids, Rejected::None, RejReason::CONSUMER_DEFINED),
+            State::Established => {
+                self.state = State::DreqSent;
+                let remote_qpn = self.peer_qpn.unwrap_or_default();
+                self.send_until_answered(now, Message::Dreq(Dreq { ids, remote_qpn, private_data: [0; 220] }), 0);
+            }
+            State::DreqRcvd => {
+                self.say(Message::Drep(Plain { ids, private_data: [0; 224] }));
+                self.wait(now);
+            }
+            State::SidrReqRcvd => {
+                let rep = plain_sidr_rep(ids.remote, self.service_id, SidrStatus::REJECT);
+                self.say(Message::SidrRep(rep));
+                self.state = State::Idle;
+            }
+            State::SidrReqSent | State::SidrAnswered => {
+                self.stop_sending();
+                self.state = State::Idle;
+            }
+            State::Idle | State::DreqSent | State::TimeWait => {}
+        }
+    }
+
+    fn reject(&mut self, ids: Ids, message: Rejected, reason: RejReason) {
+        self.stop_sending();
+        self.say(Message::Rej(plain_rej(ids, message, reason)));
+        self.state = State::Idle;
+    }
+
+    /// What [`release`](Self::release) would say now, if anything.
+    //= spec/connections.md#cm-010
+    //# The peer of a process that was killed MUST be told what it would be told if the process had let go of its connections.
+    pub(super) fn will(&self, ids: Ids) -> Option<[u8; MAD_LEN]> {
+        let mut copy = self.clone();
+        copy.release(Instant::from_nanos(0), ids);
+        copy.outbox.pop()
     }
 
     fn repeat(&mut self) {
@@ -213,7 +262,11 @@ impl Connection {
                 let patience = Duration::from_nanos(4096 << (mra.service_timeout & 31));
                 self.deadline = Some(now + patience.max(SLOWEST));
             }
-            (Message::Rej(rej), State::ReqSent | State::RepSent | State::RepRcvd | State::ReqRcvd) => {
+            // Established here, while our RTU was lost or is under way.
+            (
+                Message::Rej(rej),
+                State::ReqSent | State::RepSent | State::RepRcvd | State::ReqRcvd | State::Established,
+            ) => {
                 self.stop_sending();
                 self.state = State::Idle;
                 self.last = None;

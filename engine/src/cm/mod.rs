@@ -6,7 +6,7 @@
 //! |---|---|
 //! | commands | [`Cm::connect`], [`accept`](Cm::accept), [`establish`](Cm::establish), [`reject`](Cm::reject), [`disconnect`](Cm::disconnect), [`resolve_service`](Cm::resolve_service), [`answer_service`](Cm::answer_service), [`release`](Cm::release) |
 //! | input | [`Cm::handle`], [`handle_timeout`](Cm::handle_timeout) |
-//! | output | [`Cm::poll_transmit`], [`poll_event`](Cm::poll_event), [`poll_timeout`](Cm::poll_timeout) |
+//! | output | [`Cm::poll_transmit`], [`poll_event`](Cm::poll_event), [`poll_will`](Cm::poll_will), [`poll_timeout`](Cm::poll_timeout) |
 //!
 //! The caller names connections by [`CommId`]s that are unique on its host, and has them back with [`Event::Gone`].
 
@@ -31,7 +31,7 @@ const TIME_WAIT: Duration = Duration::from_secs(1);
 /// The first wait for an answer. It doubles until [`SLOWEST`]: a peer on the same host answers at once or never.
 const FIRST_TRY: Duration = Duration::from_millis(100);
 /// What the kernel waits each time: 4.096 µs · 2^20 (`CMA_CM_RESPONSE_TIMEOUT`).
-const SLOWEST: Duration = Duration::from_nanos(4096 << 20);
+pub const SLOWEST: Duration = Duration::from_nanos(4096 << 20);
 /// The exponent of it, as messages carry it.
 pub const RESPONSE_TIMEOUT: u8 = 20;
 /// How often a message is sent again (`CMA_MAX_CM_RETRIES`).
@@ -122,6 +122,7 @@ pub struct Cm {
     deadlines: BTreeSet<(Instant, CommId)>,
     transmits: VecDeque<Transmit>,
     events: VecDeque<(CommId, Event)>,
+    wills: VecDeque<(CommId, Option<Transmit>)>,
 }
 
 impl Cm {
@@ -288,38 +289,7 @@ impl Cm {
     /// [`Event::Gone`] follows now or later, and nothing else.
     pub fn release(&mut self, now: Instant, id: CommId) {
         let _ = self.change(id, |connection, ids| {
-            connection.released = true;
-            let reject = |connection: &mut Connection, message, reason| {
-                connection.stop_sending();
-                connection.say(Message::Rej(plain_rej(ids, message, reason)));
-                connection.state = State::Idle;
-            };
-            match connection.state {
-                State::ReqSent => reject(connection, Rejected::None, RejReason::TIMEOUT),
-                State::ReqRcvd => reject(connection, Rejected::Req, RejReason::CONSUMER_DEFINED),
-                State::RepRcvd => reject(connection, Rejected::Rep, RejReason::CONSUMER_DEFINED),
-                State::RepSent | State::Established => {
-                    connection.stop_sending();
-                    connection.state = State::DreqSent;
-                    let remote_qpn = connection.peer_qpn.unwrap_or_default();
-                    let dreq = Dreq { ids, remote_qpn, private_data: [0; 220] };
-                    connection.send_until_answered(now, Message::Dreq(dreq), 0);
-                }
-                State::DreqRcvd => {
-                    connection.say(Message::Drep(Plain { ids, private_data: [0; 224] }));
-                    connection.wait(now);
-                }
-                State::SidrReqRcvd => {
-                    let rep = plain_sidr_rep(ids.remote, connection.service_id, SidrStatus::REJECT);
-                    connection.say(Message::SidrRep(rep));
-                    connection.state = State::Idle;
-                }
-                State::SidrReqSent | State::SidrAnswered => {
-                    connection.stop_sending();
-                    connection.state = State::Idle;
-                }
-                State::Idle | State::DreqSent | State::TimeWait => {}
-            }
+            connection.release(now, ids);
             Ok(())
         });
     }
@@ -422,6 +392,12 @@ impl Cm {
         self.events.pop_front()
     }
 
+    /// The next connection whose will has changed: what [`release`](Self::release) would say to its peer now, for
+    /// somebody else to say should this end perish.
+    pub fn poll_will(&mut self) -> Option<(CommId, Option<Transmit>)> {
+        self.wills.pop_front()
+    }
+
     /// When [`handle_timeout`](Self::handle_timeout) wants to be called.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
@@ -450,6 +426,11 @@ impl Cm {
         self.transmits.extend(connection.outbox.drain(..).map(|payload| Transmit { ends, payload }));
         let released = connection.released;
         self.events.extend(connection.news.drain(..).filter(|_| !released).map(|event| (id, event)));
+        if connection.willed != Some(connection.state) {
+            connection.willed = Some(connection.state);
+            let message = connection.will(Ids { local: id, remote: connection.peer_id });
+            self.wills.push_back((id, message.map(|payload| Transmit { ends, payload })));
+        }
     }
 
     fn change(

@@ -6,3 +6,4 @@ mod namespace;
 mod processes;
 mod trouble;
 mod veth;
+mod wills;

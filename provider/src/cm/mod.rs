@@ -21,8 +21,8 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once};
 
 use urxe_engine::Instant;
-use urxe_engine::cm::Cm;
-use urxe_net::{Gid, Interface};
+use urxe_engine::cm::{Cm, Ends, Transmit};
+use urxe_net::{Gid, Interface, Will};
 use urxe_wire::cm::{CmMad, CommId};
 use urxe_wire::{Psn, Qpn};
 
@@ -116,6 +116,15 @@ impl State {
                 device.psn = psn.next();
                 let ends = transmit.ends;
                 gsi::send(work, device.shared.port().net(), psn, ends.local, ends.remote, &transmit.payload);
+            }
+            let net = device.shared.port().net();
+            while let Some((comm, will)) = device.cm.poll_will() {
+                match will {
+                    Some(Transmit { ends: Ends { local, remote }, payload }) => {
+                        net.leave_will(Will { name: comm.0, local, remote, message: payload });
+                    }
+                    None => net.take_back_will(comm.0),
+                }
             }
             let Some((comm, event)) = device.cm.poll_event() else { break };
             self.handle_event(index, comm, event);

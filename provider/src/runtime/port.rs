@@ -404,6 +404,9 @@ impl NetPort {
             }
             self.listeners.tell(change);
         }
+        for will in self.port.take_due_wills() {
+            gsi::send(work, &self.port, Psn::default(), will.local, will.remote, &will.message);
+        }
         if received > 0 || token.waits_until.is_some_and(|at| at <= now || acks == Acks::Leave) {
             // A burst is acknowledged at once: its sender keeps more in flight than one message.
             let acks = if received <= FEW { acks } else { Acks::Leave };

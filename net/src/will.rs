@@ -1,0 +1,193 @@
+//! Last words of processes that end without saying them.
+//!
+//! A kernel tells the peers of a process that was killed that its connections are over. Here the process itself would
+//! have to, so it leaves what it would say with a neighbour, which is there anyhow: the owner of its address, or, if it
+//! is the owner, its first follower. The two are connected ([`owner`](crate::owner)); when the connection hangs up, the
+//! neighbour says it. A process that is alone on its host has nobody to leave anything with; its peers find out as they
+//! would about a host without power.
+//!
+//! Over the connection go wills, and names alone of wills that are taken back. What does not fit into the connection is
+//! not left: it is best effort.
+
+use core::sync::atomic::{AtomicBool, Ordering};
+use std::collections::{BTreeMap, HashMap};
+use std::io::ErrorKind;
+use std::os::fd::RawFd;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use urxe_wire::mad::MAD_LEN;
+
+use crate::interface::Gid;
+use crate::port::Port;
+use crate::sys::{recv_parts, send_parts};
+
+/// A name, two GIDs and a message.
+const LEN: usize = 4 + 16 + 16 + MAD_LEN;
+
+/// Wills that a neighbour may leave: the memory is ours.
+const MOST: usize = 4096;
+
+/// What QP1 is to say to a peer's when its process has ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Will {
+    /// What the process calls it: the connection it is about.
+    pub name: u32,
+    /// From whom it is.
+    pub local: Gid,
+    /// To whom.
+    pub remote: Gid,
+    /// The management datagram.
+    pub message: [u8; MAD_LEN],
+}
+
+impl Will {
+    fn emit(&self) -> Vec<u8> {
+        [&self.name.to_le_bytes()[..], &self.local, &self.remote, &self.message].concat()
+    }
+
+    fn parse(bytes: &[u8; LEN]) -> Self {
+        let (name, rest) = bytes.split_first_chunk().unwrap_or((&[0; 4], &[]));
+        let (local, rest) = rest.split_first_chunk().unwrap_or((&[0; 16], &[]));
+        let (remote, rest) = rest.split_first_chunk().unwrap_or((&[0; 16], &[]));
+        let message = rest.first_chunk().unwrap_or(&[0; MAD_LEN]);
+        Self { name: u32::from_le_bytes(*name), local: *local, remote: *remote, message: *message }
+    }
+}
+
+/// The wills of this process, and to whom each address' go.
+#[derive(Debug, Default)]
+pub(crate) struct Wills {
+    own: Mutex<Own>,
+    /// Of others, to be executed.
+    due: Mutex<Vec<Will>>,
+    is_due: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Own {
+    wills: BTreeMap<u32, Will>,
+    /// By address: the connection to the neighbour. Receivers say when one goes, before they close it.
+    heirs: HashMap<Gid, RawFd>,
+}
+
+impl Own {
+    fn tell(&self, local: &Gid, bytes: &[u8]) {
+        if let Some(heir) = self.heirs.get(local) {
+            // If it is full or gone, it is.
+            let _ = send_parts(*heir, [bytes]);
+        }
+    }
+}
+
+impl Wills {
+    fn own(&self) -> MutexGuard<'_, Own> {
+        self.own.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Who has the wills of an address from now on.
+    pub(crate) fn appoint(&self, local: Gid, heir: Option<RawFd>) {
+        let mut own = self.own();
+        let before = match heir {
+            Some(heir) => own.heirs.insert(local, heir),
+            None => own.heirs.remove(&local),
+        };
+        if before == heir {
+            return;
+        }
+        for will in own.wills.values().filter(|will| will.local == local) {
+            own.tell(&local, &will.emit());
+        }
+    }
+
+    fn execute(&self, wills: impl IntoIterator<Item = Will>) {
+        let mut due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
+        due.extend(wills);
+        self.is_due.store(!due.is_empty(), Ordering::Release);
+    }
+}
+
+/// The wills of the neighbours, by the connection to each.
+#[derive(Debug, Default)]
+pub(crate) struct Testators(HashMap<RawFd, BTreeMap<u32, Will>>);
+
+impl Testators {
+    /// Hears what a neighbour says. False if it has hung up, or says what none of us does: then its wills are to be executed.
+    pub(crate) fn hear(&mut self, fd: RawFd, port: &Port) -> bool {
+        loop {
+            let (mut bytes, mut more) = ([0; LEN], [0]);
+            match recv_parts(fd, [&mut bytes, &mut more]) {
+                Ok(None) => return true,
+                Ok(Some(LEN)) => {
+                    let wills = self.0.entry(fd).or_default();
+                    let will = Will::parse(&bytes);
+                    if wills.len() < MOST || wills.contains_key(&will.name) {
+                        wills.insert(will.name, will);
+                    }
+                }
+                Ok(Some(4)) => {
+                    let [a, b, c, d, ..] = bytes;
+                    if let Some(wills) = self.0.get_mut(&fd) {
+                        wills.remove(&u32::from_le_bytes([a, b, c, d]));
+                    }
+                }
+                // It has not heard all that we said; what it said comes behind this.
+                Err(error) if error.kind() == ErrorKind::ConnectionReset => {}
+                Ok(Some(_)) | Err(_) => {
+                    self.end(fd, port);
+                    return false;
+                }
+            }
+        }
+    }
+
+    /// A connection ends.
+    fn end(&mut self, fd: RawFd, port: &Port) {
+        if let Some(wills) = self.0.remove(&fd) {
+            port.wills().execute(wills.into_values());
+        }
+    }
+
+    /// A connection ends from this side, because its address goes: nobody's will is executed.
+    pub(crate) fn forget(&mut self, fd: RawFd) {
+        self.0.remove(&fd);
+    }
+}
+
+impl Port {
+    /// Has something said when this process ends without a word. It takes the place of what had the same name.
+    pub fn leave_will(&self, will: Will) {
+        let mut own = self.wills().own();
+        own.tell(&will.local, &will.emit());
+        own.wills.insert(will.name, will);
+    }
+
+    /// Takes that back.
+    pub fn take_back_will(&self, name: u32) {
+        let mut own = self.wills().own();
+        if let Some(will) = own.wills.remove(&name) {
+            own.tell(&will.local, &name.to_le_bytes());
+        }
+    }
+
+    /// What is to be said for processes that have ended since the last call.
+    pub fn take_due_wills(&self) -> Vec<Will> {
+        let wills = self.wills();
+        // Asked with every receiving: nearly always for nothing.
+        if !wills.is_due.load(Ordering::Relaxed) || !wills.is_due.swap(false, Ordering::Acquire) {
+            return Vec::new();
+        }
+        core::mem::take(&mut *wills.due.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_it_was_written() {
+        let will = Will { name: 0xAB00_1234, local: [1; 16], remote: [2; 16], message: [3; MAD_LEN] };
+        let bytes = will.emit();
+        assert_eq!(Will::parse(bytes.as_slice().try_into().unwrap()), will);
+    }
+}
