@@ -2,7 +2,7 @@
 //!
 //! A kernel tells the peers of a process that was killed that its connections are over. Here the process itself would
 //! have to, so it leaves what it would say with a neighbour, which is there anyhow: the owner of its address, or, if it
-//! is the owner, its first follower. The two are connected ([`owner`](crate::owner)); when the connection hangs up, the
+//! is the owner, its first follower. The two are connected over a socket (owner.rs); when that hangs up, the
 //! neighbour says it. A process that is alone on its host has nobody to leave anything with; its peers find out as they
 //! would about a host without power.
 //!

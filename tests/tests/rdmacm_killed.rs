@@ -140,9 +140,6 @@ fn told(event: &Event) -> (u32, i32) {
     (event.kind, event.status)
 }
 
-//= spec/connections.md#cm-010
-//= type=test
-//# The peer of a process that was killed MUST be told what it would be told if the process had let go of its connections.
 fn each_state(owner: Owner) -> Result<()> {
     let children: Vec<Child> = TABLE.iter().map(|&(end, stage, ..)| victim(end, stage)).collect::<Result<_>>()?;
     for (child, (victim, stage, kind, status)) in children.into_iter().zip(TABLE) {
@@ -158,11 +155,17 @@ fn each_state(owner: Owner) -> Result<()> {
     Ok(())
 }
 
+//= spec/connections.md#cm-010
+//= type=test
+//# The peer of a process that was killed MUST be told what it would be told if the process had let go of its connections.
 #[test]
 fn beside_the_owner() {
     in_world(|| each_state(Owner::Survivor));
 }
 
+//= spec/connections.md#cm-010
+//= type=test
+//# The peer of a process that was killed MUST be told what it would be told if the process had let go of its connections.
 #[test]
 fn the_owner() {
     in_world(|| each_state(Owner::Victim));

@@ -45,10 +45,13 @@ enum Will {
     NoService,
 }
 
+/// State; what is told, within how many seconds; will.
+type Row = (State, Option<(Told, u64)>, Option<Will>);
+
 /// The state of an end when its peer falls silent, what it is told within how many seconds, and its will. Nothing is
 /// told where the other end or the application has the word: the kernel's cm.c has no timers in these states
 /// (`cm_process_send_error` knows the others), and wills are what its `cm_destroy_id` says.
-const TABLE: [(State, Option<(Told, u64)>, Option<Will>); 11] = [
+const TABLE: [Row; 11] = [
     (State::ReqSent, Some((Told::Unreachable, 60)), Some(Will::Reject(Rejected::None, RejReason::TIMEOUT))),
     // A MRA asks for 4.096 us * 2^24 more, 69 s.
     (State::MraRcvd, Some((Told::Unreachable, 140)), Some(Will::Reject(Rejected::None, RejReason::TIMEOUT))),
