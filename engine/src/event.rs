@@ -59,6 +59,8 @@ pub enum RetryReason {
     ImpliedNak,
     /// The peer had no receive WQE.
     Rnr,
+    /// Nothing came back for several round trips: the oldest packet, to see what the peer says.
+    Silence,
 }
 
 /// A NAK, sent or received.

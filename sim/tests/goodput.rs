@@ -49,7 +49,7 @@ fn stream(read: bool, loss: Chance, receive_buffer: usize) -> (u64, u64) {
 
 //= spec/requester.md#req-018
 //= type=test
-//# The packets in flight SHOULD be halved in number by a loss and grow again slowly.
+//# The packets in flight SHOULD become fewer by a loss, half as many if losses are frequent, and grow again slowly.
 #[test]
 fn packets_for_a_stream() {
     for read in [false, true] {

@@ -10,6 +10,7 @@
 //! must find a duplicate READ within the request it repeats (IBA 9.7.5.1.5).
 
 mod packets;
+mod silence;
 
 use alloc::collections::VecDeque;
 use core::time::Duration;
@@ -17,6 +18,7 @@ use core::time::Duration;
 use urxe_wire::{Mtu, Psn};
 
 use packets::Unsent;
+use silence::Silence;
 
 use super::attr::QpAttr;
 use super::credit::Credit;
@@ -49,6 +51,7 @@ pub(super) struct Requester {
     ask: bool,
     ack_deadline: Option<Instant>,
     rnr_deadline: Option<Instant>,
+    silence: Silence,
     retries_left: u8,
     rnr_retries_left: u8,
     credit: Credit,
@@ -70,6 +73,7 @@ impl Requester {
             ask: false,
             ack_deadline: None,
             rnr_deadline: None,
+            silence: Silence::default(),
             retries_left: 0,
             rnr_retries_left: 0,
             credit: Credit::default(),
@@ -109,7 +113,12 @@ impl Requester {
 
     /// Whether there may be something to send.
     pub(super) fn has_output(&self) -> bool {
-        self.rnr_deadline.is_none() && self.cursor < self.queue.len()
+        self.rnr_deadline.is_none() && self.cursor < self.queue.len() && !self.awaits_probe()
+    }
+
+    /// Whether the packet that asks whether the peer is there has been sent, and not been answered.
+    fn awaits_probe(&self) -> bool {
+        self.silence.is_probing() && self.cursor_psn() != self.una
     }
 
     /// Whether what there is to send is one packet, or one READ request.
@@ -121,7 +130,8 @@ impl Requester {
     //= spec/states.md#qps-009
     //# A timer MUST NOT outlive the state that it was set in.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        self.rnr_deadline.or(self.ack_deadline)
+        let probe = self.silence.deadline().filter(|_| self.ack_deadline.is_some());
+        self.rnr_deadline.or_else(|| probe.into_iter().chain(self.ack_deadline).min())
     }
 
     /// The status of the oldest WQE, if it is one that failed here.
@@ -140,7 +150,7 @@ impl Requester {
         io: &mut Io<'_, H>,
         may_start: bool,
     ) -> Progress {
-        while self.rnr_deadline.is_none() {
+        while self.rnr_deadline.is_none() && !self.awaits_probe() {
             let in_flight = self.cursor_psn().advance_from(self.una);
             if in_flight >= self.window.packets() {
                 break;
@@ -228,6 +238,7 @@ impl Requester {
         let next = last.next();
         if next.distance_from(self.frontier) > 0 {
             self.frontier = next;
+            self.silence.sent(last, now);
         }
         if last == span.last {
             self.cursor += 1;
@@ -237,6 +248,7 @@ impl Requester {
         }
         if self.ack_deadline.is_none() {
             self.ack_deadline = attr.ack_timeout().map(|timeout| now + timeout);
+            self.silence.begin(now);
         }
     }
 
@@ -311,6 +323,10 @@ impl Requester {
             self.set_cursor_to_una();
         }
         self.window.on_acknowledged(count, una);
+        if self.silence.heard(una, io.now) && una != self.frontier {
+            // The probe was answered, and nothing behind it: that is lost.
+            self.window.on_loss(self.frontier);
+        }
         self.retries_left = attr.retry_cnt;
         self.rnr_retries_left = attr.rnr_retry;
         self.implied_nak_at = None;
@@ -360,7 +376,7 @@ impl Requester {
         match reason {
             RetryReason::AckTimeout => self.window.on_timeout(),
             RetryReason::SequenceNak | RetryReason::ImpliedNak => self.window.on_loss(self.frontier),
-            RetryReason::Rnr => {}
+            RetryReason::Rnr | RetryReason::Silence => {}
         }
         self.go_back(config, io, reason, Some(left));
         self.restart_timer(attr, io.now);
@@ -419,6 +435,16 @@ impl Requester {
             }
             return Ok(());
         }
+        if self.ack_deadline.is_some_and(|deadline| deadline > io.now)
+            && self.silence.deadline().is_some_and(|deadline| deadline <= io.now)
+        {
+            //= spec/requester.md#req-022
+            //# When nothing has come back for several round trips, the oldest packet MAY be sent again before the ACK
+            //# timeout; that MUST NOT count as a try.
+            self.go_back(config, io, RetryReason::Silence, None);
+            self.silence.probe(io.now);
+            return Ok(());
+        }
         if self.ack_deadline.is_some_and(|deadline| deadline <= io.now) {
             self.ack_deadline = None;
             self.implied_nak_at = None;
@@ -447,6 +473,7 @@ impl Requester {
         self.una = self.frontier;
         self.ack_deadline = None;
         self.rnr_deadline = None;
+        self.silence.gone_back();
     }
 
     /// Completes what is acknowledged; a local operation is, when everything before it is.
@@ -481,6 +508,7 @@ impl Requester {
     fn go_back<H: Host>(&mut self, config: &QpConfig<H>, io: &mut Io<'_, H>, reason: RetryReason, left: Option<u8>) {
         io.consumer.trace(config.qpn, Event::Retry { reason, psn: self.una, left });
         self.ask = true;
+        self.silence.gone_back();
         self.set_cursor_to_una();
     }
 
@@ -495,6 +523,7 @@ impl Requester {
     fn restart_timer(&mut self, attr: &QpAttr, now: Instant) {
         let outstanding = self.una != self.frontier;
         self.ack_deadline = attr.ack_timeout().filter(|_| outstanding).map(|timeout| now + timeout);
+        self.silence.begin(now);
     }
 }
 

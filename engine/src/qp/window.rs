@@ -1,15 +1,24 @@
 //! How many packets a requester keeps in flight.
 //!
 //! UDP receive buffers are finite, and what they cannot hold is lost. The window starts small, doubles every
-//! round trip until the first loss, then grows by one packet a round trip, and halves at each loss (additive
-//! increase, multiplicative decrease, as TCP's Reno: RFC 5681). It counts packets, since a buffer's cost is
-//! mostly per packet, and is bounded by what the caller thinks a receiver can hold.
+//! round trip until the first loss, then grows by a small part of its bound a round trip, and becomes smaller at each
+//! loss (additive increase, multiplicative decrease, as TCP's Reno: RFC 5681). A buffer that overflows does so again as
+//! soon as the window has grown; losses more seldom than that are the network's, which does not mend by waiting for it,
+//! and take only an eighth. It counts packets, since a buffer's cost is mostly per packet, and is bounded by what the
+//! caller thinks a receiver can hold.
 
 use urxe_wire::Psn;
 
 /// Packets that may be outstanding at least, whatever is lost.
 const LEAST: u32 = 2;
 const INITIAL: u32 = 32;
+/// Round trips from nothing to the bound, after losses. By one packet each, a network that loses one packet in a hundred
+/// would be left with a dozen in flight (RFC 5681), of which none makes a run.
+const STEPS: u32 = 32;
+/// Losses with so many packets between them are not those of a buffer that is too small for the window.
+const SELDOM: u32 = 64;
+/// A time without losses counts as no longer than this.
+const LONG_AGO: u32 = 1024;
 
 /// The window of one requester.
 #[derive(Clone, Debug)]
@@ -20,6 +29,9 @@ pub(super) struct Window {
     threshold: u32,
     /// Packets acknowledged towards the next step of linear growth.
     acknowledged: u32,
+    /// Packets acknowledged since the last loss, and between losses on average.
+    since_loss: u32,
+    between_losses: u32,
     /// Losses of packets before this one belong to a loss that has been counted.
     recovered_at: Option<Psn>,
 }
@@ -28,7 +40,15 @@ impl Window {
     /// A window of at most `most` packets.
     pub(super) fn new(most: u32) -> Self {
         let most = most.max(LEAST);
-        Self { packets: INITIAL.min(most), most, threshold: most, acknowledged: 0, recovered_at: None }
+        Self {
+            packets: INITIAL.min(most),
+            most,
+            threshold: most,
+            acknowledged: 0,
+            since_loss: 0,
+            between_losses: 0,
+            recovered_at: None,
+        }
     }
 
     /// Packets that may be outstanding now.
@@ -38,6 +58,7 @@ impl Window {
 
     /// `count` packets more were acknowledged, all before `una`.
     pub(super) fn on_acknowledged(&mut self, count: u32, una: Psn) {
+        self.since_loss = self.since_loss.saturating_add(count);
         if let Some(end) = self.recovered_at {
             if una.distance_from(end) < 0 {
                 return;
@@ -51,16 +72,19 @@ impl Window {
         self.acknowledged += count;
         if self.acknowledged >= self.packets {
             self.acknowledged = 0;
-            self.packets = (self.packets + 1).min(self.most);
+            self.packets = (self.packets + (self.most / STEPS).max(1)).min(self.most);
         }
     }
 
     /// A packet was lost; everything before `frontier` was in flight at that time.
     //= spec/requester.md#req-018
-    //# The packets in flight SHOULD be halved in number by a loss and grow again slowly.
+    //# The packets in flight SHOULD become fewer by a loss, half as many if losses are frequent, and grow again slowly.
     pub(super) fn on_loss(&mut self, frontier: Psn) {
         if self.recovered_at.is_none() {
-            self.packets = (self.packets / 2).max(LEAST);
+            let since = core::mem::take(&mut self.since_loss).min(LONG_AGO);
+            self.between_losses = (3 * self.between_losses + since) / 4;
+            let part = if self.between_losses >= SELDOM { 8 } else { 2 };
+            self.packets = (self.packets - self.packets / part).max(LEAST);
             self.threshold = self.packets;
             self.acknowledged = 0;
             self.recovered_at = Some(frontier);
@@ -82,7 +106,7 @@ mod tests {
 
     //= spec/requester.md#req-018
     //= type=test
-    //# The packets in flight SHOULD be halved in number by a loss and grow again slowly.
+    //# The packets in flight SHOULD become fewer by a loss, half as many if losses are frequent, and grow again slowly.
     #[test]
     fn doubles_then_halves_then_creeps() {
         let mut window = Window::new(256);
@@ -95,7 +119,35 @@ mod tests {
         window.on_acknowledged(10, Psn::new(99));
         assert_eq!(window.packets(), 32, "no growth while recovering");
         window.on_acknowledged(32, Psn::new(132));
-        assert_eq!(window.packets(), 33);
+        assert_eq!(window.packets(), 32 + 256 / STEPS);
+    }
+
+    /// Acknowledges that many packets in small steps, then loses one. Returns the window before and after.
+    fn lose_after(window: &mut Window, psn: &mut Psn, packets: u32) -> (u32, u32) {
+        for _ in 0..packets {
+            *psn = psn.next();
+            window.on_acknowledged(1, *psn);
+        }
+        let before = window.packets();
+        window.on_loss(*psn);
+        (before, window.packets())
+    }
+
+    #[test]
+    fn seldom_losses_take_little() {
+        let (mut window, mut psn) = (Window::new(256), Psn::new(0));
+        let (before, after) = lose_after(&mut window, &mut psn, 1000);
+        assert_eq!(after, before - before / 8);
+        for _ in 0..20 {
+            lose_after(&mut window, &mut psn, 100);
+        }
+        let (before, after) = lose_after(&mut window, &mut psn, 100);
+        assert_eq!(after, before - before / 8);
+        assert!(after >= 48, "one in a hundred leaves {after} in flight");
+        for _ in 0..20 {
+            lose_after(&mut window, &mut psn, 20);
+        }
+        assert!(window.packets() < 16, "one in twenty leaves {} in flight", window.packets());
     }
 
     #[test]

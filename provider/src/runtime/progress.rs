@@ -104,7 +104,7 @@ fn run(port: &NetPort) {
             port.progress(Acks::Leave);
             continue;
         }
-        let readable = wait(port, &[port.kick_fd(), sockets], acks_wait.then_some(habit::PATIENCE));
+        let readable = wait(port, sockets, acks_wait.then_some(habit::PATIENCE));
         if readable && port.polled_within(BUSY) {
             stand_by(port, sockets);
             acks_wait = false;
@@ -134,7 +134,8 @@ fn stand_by(port: &NetPort, sockets: RawFd) {
     let watch = &port.watch;
     watch.begin(clock::now());
     while port.polled_within(FRESH) && !port.stop.load(Ordering::Acquire) {
-        let expired = wait(port, &[port.kick_fd(), watch.fd()], None);
+        // Those who poll see to timers as well, or put the watch's off no more.
+        let expired = sleep([port.kick_fd(), watch.fd()], None);
         let now = clock::now();
         port.run_timers(now);
         if !expired {
@@ -197,33 +198,34 @@ fn is_readable(fd: RawFd) -> bool {
     unsafe { libc::poll(&raw mut polled, 1, 0) > 0 }
 }
 
-/// Sleeps until one of the descriptors is readable, a timer is due, or `most` is over. The first is the one that only
-/// wakes; true if another is readable.
+/// Sleeps until a socket is readable, somebody kicks, a timer is due, or `most` is over. True if a socket is readable.
 //= spec/hosts.md#net-008
 //# A device on which nothing happens MUST NOT wake anything.
-fn wait(port: &NetPort, fds: &[RawFd], most: Option<Duration>) -> bool {
-    let mut polled = [libc::pollfd { fd: -1, events: libc::POLLIN, revents: 0 }; 2];
-    for (entry, fd) in polled.iter_mut().zip(fds) {
-        entry.fd = *fd;
-    }
+fn wait(port: &NetPort, sockets: RawFd, most: Option<Duration>) -> bool {
     let now = clock::now();
     let limit = most.map(|most| now + most);
     // Say how long before looking at the timers, so that one set meanwhile either is seen or kicks.
     port.sleeps_until.store(limit.map_or(u64::MAX, Instant::as_nanos), Ordering::SeqCst);
     let until = [port.next_timer(), limit].into_iter().flatten().min();
-    let timeout = until.map(|until| {
-        let left = until.since(now);
-        libc::timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: i64::from(left.subsec_nanos()) }
-    });
+    let readable = sleep([port.kick_fd(), sockets], until.map(|until| until.since(now)));
+    port.sleeps_until.store(0, Ordering::SeqCst);
+    readable
+}
+
+/// Sleeps until one of two descriptors is readable, for so long at most. The first only wakes; true if the second is
+/// readable.
+fn sleep(fds: [RawFd; 2], most: Option<Duration>) -> bool {
+    let mut polled = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+    let timeout = most
+        .map(|left| libc::timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: i64::from(left.subsec_nanos()) });
     let timeout = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     // SAFETY: an array of that many entries; a null timeout waits without end.
     unsafe { libc::ppoll(polled.as_mut_ptr(), 2, timeout, std::ptr::null()) };
-    port.sleeps_until.store(0, Ordering::SeqCst);
-    let [kick, sockets] = polled;
+    let [kick, other] = polled;
     if kick.revents != 0 {
         let mut count = [0_u8; 8];
         // SAFETY: eight bytes from our eventfd, which does not block.
         unsafe { libc::read(kick.fd, count.as_mut_ptr().cast(), count.len()) };
     }
-    sockets.revents != 0
+    other.revents != 0
 }

@@ -258,11 +258,12 @@ struct Retries {
     sequence: u64,
     implied: u64,
     rnr: u64,
+    silence: u64,
 }
 
 impl Retries {
     const fn total(&self) -> u64 {
-        self.timeout + self.sequence + self.implied + self.rnr
+        self.timeout + self.sequence + self.implied + self.rnr + self.silence
     }
 }
 
@@ -275,6 +276,7 @@ fn retries(fabric: &Fabric) -> Retries {
                 RetryReason::SequenceNak => &mut retries.sequence,
                 RetryReason::ImpliedNak => &mut retries.implied,
                 RetryReason::Rnr => &mut retries.rnr,
+                RetryReason::Silence => &mut retries.silence,
             } += 1;
         }
     }
@@ -493,7 +495,7 @@ impl<'a> Run<'a> {
             ensure!(retries.total() == 0, "sent again for no reason: {retries:?}");
         }
         let window = self.scenario.connections.iter().map(|c| u64::from(c.window.max(2))).max().unwrap_or(0);
-        let explained = counts.impaired() + counts.bad_icrc + retries.timeout;
+        let explained = counts.impaired() + counts.bad_icrc + retries.timeout + retries.silence;
         ensure!(retries.sequence + retries.implied <= 4 * explained, "went back too often: {retries:?} for {counts:?}");
         // Going back repeats at most a window of requests, each of which may be answered.
         let bound = 2 * self.scenario.needed() + 64 + retries.total() * (2 * window + 8) + 2 * counts.duplicated;

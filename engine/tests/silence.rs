@@ -1,0 +1,87 @@
+//! A peer that is silent for longer than round trips take is asked before the ACK timeout.
+
+use std::time::Duration;
+
+use urxe_engine::{Remote, SendOp, WcStatus};
+use urxe_sim::solo::Solo;
+use urxe_wire::RKey;
+
+const REMOTE: Remote = Remote { addr: 0x1234_5678_9ABC, r_key: RKey(0x77) };
+/// 4.096 µs · 2^14.
+const ACK_TIMEOUT: Duration = Duration::from_nanos(67_108_864);
+const OK: WcStatus = WcStatus::Success;
+
+/// A requester that knows how long a round trip takes, and may not try again.
+fn acquainted(round_trip: Duration) -> Solo {
+    let mut qp = Solo::with(|attr| attr.retry_cnt = 0);
+    qp.post(1, SendOp::Write(REMOTE), 10);
+    qp.sent();
+    qp.elapse(round_trip);
+    qp.gets_ack(200);
+    assert_eq!(qp.completed(), [(1, OK)]);
+    qp
+}
+
+//= spec/requester.md#req-022
+//= type=test
+//# When nothing has come back for several round trips, the oldest packet MAY be sent again before the ACK
+//# timeout; that MUST NOT count as a try.
+#[test]
+fn the_oldest_packet_breaks_the_silence() {
+    let mut qp = acquainted(Duration::from_micros(100));
+    for wr_id in 2..5 {
+        qp.post(wr_id, SendOp::Write(REMOTE), 10);
+    }
+    assert_eq!(qp.sent().len(), 3);
+    for wait in [2, 4, 8].map(Duration::from_millis) {
+        assert_eq!(qp.timeout(), Some(wait));
+        qp.elapse(wait - Duration::from_nanos(1));
+        assert_eq!(qp.sent(), [""; 0]);
+        qp.elapse(Duration::from_nanos(1));
+        assert_eq!(qp.sent(), ["RDMA WRITE Only 201 ?"], "no more before it is known what is missing");
+    }
+    qp.gets_ack(201);
+    assert_eq!(qp.sent(), ["RDMA WRITE Only 202 ?", "RDMA WRITE Only 203 ?"], "what was behind it is lost as well");
+    qp.gets_ack(203);
+    assert_eq!(qp.completed(), [(2, OK), (3, OK), (4, OK)]);
+    assert_eq!(qp.timeout(), None);
+}
+
+#[test]
+fn a_peer_that_had_everything_says_so() {
+    let mut qp = acquainted(Duration::from_micros(100));
+    qp.post(2, SendOp::Write(REMOTE), 10);
+    qp.post(3, SendOp::Write(REMOTE), 10);
+    qp.sent();
+    qp.elapse(Duration::from_millis(2));
+    assert_eq!(qp.sent(), ["RDMA WRITE Only 201 ?"]);
+    qp.gets_ack(202);
+    assert_eq!(qp.sent(), [""; 0]);
+    qp.post(4, SendOp::Write(REMOTE), 10);
+    assert_eq!(qp.sent(), ["RDMA WRITE Only 203 ?"]);
+}
+
+/// Tries are counted by the ACK timeout alone, which probes do not put off.
+#[test]
+fn probes_do_not_put_the_end_off() {
+    let mut qp = acquainted(Duration::from_micros(100));
+    qp.post(2, SendOp::Write(REMOTE), 10);
+    qp.sent();
+    let mut left = ACK_TIMEOUT;
+    while let Some(wait) = qp.timeout() {
+        qp.elapse(wait);
+        qp.sent();
+        left = left.saturating_sub(wait);
+    }
+    assert_eq!(left, Duration::ZERO);
+    assert_eq!(qp.completed(), [(2, WcStatus::RetryExceededError)]);
+}
+
+/// Where a round trip takes as long as the ACK timeout is, nothing is asked before.
+#[test]
+fn slow_networks_are_not_probed() {
+    let mut qp = acquainted(ACK_TIMEOUT / 2);
+    qp.post(2, SendOp::Write(REMOTE), 10);
+    qp.sent();
+    assert_eq!(qp.timeout(), Some(ACK_TIMEOUT));
+}
