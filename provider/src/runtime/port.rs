@@ -505,7 +505,7 @@ impl NetPort {
         while let Some(qpn) = self.timers.expired(now) {
             let Some(qp) = self.qp(qpn) else { continue };
             qp.timer.clear();
-            self.with_work(|work| qp.drive(work, |engine, io| engine.handle_timeout(io)));
+            self.with_work(|work| qp.handle_timeout(work));
         }
     }
 

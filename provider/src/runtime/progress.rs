@@ -7,7 +7,8 @@
 //! for an event is about to sleep: it ends this at once.
 //!
 //! Some applications poll for a moment and then spin on their memory, waiting for an RDMA WRITE. A packet that is there
-//! when the timer expires is for the thread to take.
+//! when the timer expires is for the thread to take; and the timer is made to expire soon when the answer does not come as
+//! it used to.
 //!
 //! An ACK may wait for the application's next request ([`habit`](super::habit)). Who let it wait may be a poll, and the
 //! application then never come back; so polls do so only while the thread watches, and it sends what is overdue when
@@ -45,7 +46,8 @@ impl NetPort {
     /// The application found its completion queue empty: makes progress in its thread.
     pub(crate) fn polled(&self, going_to_sleep: bool) {
         let acks = if going_to_sleep { Acks::Leave } else { Acks::MayWait };
-        if self.progress(acks) > 0 {
+        let found = self.progress(acks);
+        if found > 0 {
             self.vain_polls.store(0, Ordering::Relaxed);
         } else if self.crowd.is_due(self.vain_polls.fetch_add(1, Ordering::Relaxed)) {
             self.crowd.give_way();
@@ -53,6 +55,7 @@ impl NetPort {
         let now = clock::now();
         if !going_to_sleep {
             self.polled_at.store(now.as_nanos(), Ordering::Relaxed);
+            self.watch.found(found, now);
             self.watch.put_off(now);
         }
         if self.next_timer().is_some_and(|at| at <= now) {

@@ -40,8 +40,8 @@ struct Inner {
 enum Act {
     /// A send request is posted, which takes it along.
     Send,
-    /// A receive request is posted, which does not concern it.
-    Recv,
+    /// A receive request is posted, or a timer is due, which does not concern it.
+    Aside,
     /// It leaves before: in the state that comes it may be forgotten.
     Other,
 }
@@ -93,7 +93,12 @@ impl Qp {
         work: &mut Work,
         post: impl FnOnce(&mut QueuePair<Surroundings>, &mut Io<'_, Surroundings>) -> T,
     ) -> T {
-        self.turn(work, Act::Recv, post)
+        self.turn(work, Act::Aside, post)
+    }
+
+    /// Does what is due, likewise.
+    pub(super) fn handle_timeout(&self, work: &mut Work) {
+        self.turn(work, Act::Aside, |engine, io| engine.handle_timeout(io));
     }
 
     /// Lets `act` at the engine, sends what comes of it, and sees to timers and events.
@@ -134,11 +139,11 @@ impl Qp {
                 habit.gave_up();
                 engine.transmit(&mut io);
             }
-            Act::Recv | Act::Other => {}
+            Act::Aside | Act::Other => {}
         }
         let result = act(engine, &mut io);
         let mut progress = Progress::Idle;
-        if !(kind == Act::Recv && waits && engine.owes_only_ack()) {
+        if !(kind == Act::Aside && waits && engine.owes_only_ack()) {
             for _ in 0..ROUNDS {
                 progress = engine.transmit(&mut io);
                 if progress != Progress::More {

@@ -7,7 +7,7 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use urxe_engine::Instant;
@@ -15,6 +15,9 @@ use urxe_engine::Instant;
 /// How soon the thread looks after who ceased to poll at once, and after who polled for long.
 const FIRST: Duration = Duration::from_micros(20);
 pub(super) const LAST: Duration = Duration::from_millis(4);
+
+/// Exchanges whose answer came with the ACK that make a habit.
+const HABIT: u32 = 4;
 
 /// Whether the background thread watches over those who poll, and when it looks.
 #[derive(Debug)]
@@ -25,6 +28,8 @@ pub(super) struct Watch {
     until: AtomicU64,
     /// For how long it is put off, in nanoseconds.
     span: AtomicU64,
+    /// Polls in a row that found an ACK and the peer's answer together.
+    pairs: AtomicU32,
 }
 
 impl Watch {
@@ -36,7 +41,7 @@ impl Watch {
         }
         // SAFETY: new, and ours.
         let timer = unsafe { OwnedFd::from_raw_fd(fd) };
-        Ok(Self { timer, until: AtomicU64::new(0), span: AtomicU64::new(0) })
+        Ok(Self { timer, until: AtomicU64::new(0), span: AtomicU64::new(0), pairs: AtomicU32::new(0) })
     }
 
     /// Readable when nobody has put the timer off in time.
@@ -62,6 +67,20 @@ impl Watch {
         self.arm(until);
     }
 
+    /// A poll found so many packets. When answers used to come along with ACKs, and now there is one packet alone, the
+    /// application may cease to poll and wait for the answer to appear in its memory: the thread looks soon.
+    pub(super) fn found(&self, packets: usize, now: Instant) {
+        match packets {
+            0 => {}
+            2 => self.pairs.store(self.pairs.load(Ordering::Relaxed).saturating_add(1), Ordering::Relaxed),
+            _ => {
+                if self.pairs.swap(0, Ordering::Relaxed) >= HABIT {
+                    self.renew_if_on(now, FIRST);
+                }
+            }
+        }
+    }
+
     /// The timer expired, though it had been put off: by two at once, of whom the later was overtaken.
     pub(super) fn renew(&self) {
         self.arm(Instant::from_nanos(self.until.load(Ordering::Relaxed)));
@@ -82,12 +101,15 @@ impl Watch {
         if until.saturating_sub(now.as_nanos()) >= span / 8 {
             return;
         }
-        let span = (span * 2).min(nanos(LAST));
-        let new = now + Duration::from_nanos(span);
+        self.renew_if_on(now, Duration::from_nanos(span * 2).min(LAST));
+    }
+
+    fn renew_if_on(&self, now: Instant, span: Duration) {
+        let (until, new) = (self.until.load(Ordering::Relaxed), now + span);
         // Not if the thread has just ended it, or another thread polls as well.
-        let exchanged = self.until.compare_exchange(until, new.as_nanos(), Ordering::Relaxed, Ordering::Relaxed);
-        if exchanged.is_ok() {
-            self.span.store(span, Ordering::Relaxed);
+        let exchanged = || self.until.compare_exchange(until, new.as_nanos(), Ordering::Relaxed, Ordering::Relaxed);
+        if until != 0 && exchanged().is_ok() {
+            self.span.store(nanos(span), Ordering::Relaxed);
             self.arm(new);
         }
     }
@@ -164,5 +186,29 @@ mod tests {
         now = Instant::from_nanos(until());
         watch.put_off(now);
         assert_eq!(until(), (now + LAST).as_nanos(), "not longer than that");
+    }
+
+    #[test]
+    fn an_answer_that_does_not_come_as_it_used_to_is_looked_after() {
+        let watch = Watch::new().unwrap();
+        let until = || watch.until.load(Ordering::Relaxed);
+        let mut now = clock::now() + Duration::from_secs(100);
+        watch.begin(now);
+        for found in [1, 2, 2, 0, 1, 2, 2, 2, 3, 1] {
+            watch.found(found, now + FIRST);
+            assert_eq!(until(), (now + FIRST).as_nanos(), "that was no habit");
+        }
+        for _ in 0..HABIT {
+            watch.found(2, now);
+            watch.found(0, now);
+        }
+        now = now + LAST;
+        watch.found(1, now);
+        assert_eq!(until(), (now + FIRST).as_nanos());
+        watch.end();
+        for found in [2, 2, 2, 2, 1] {
+            watch.found(found, now);
+        }
+        assert!(!watch.is_on());
     }
 }
