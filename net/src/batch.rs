@@ -11,10 +11,11 @@ use crate::ICRC_LEN;
 use crate::counters::add;
 use crate::port::Port;
 use crate::route::Route;
+use crate::shm;
 use crate::sys::{Control, wait_writable};
 
 /// Bytes a batch holds: a full run, and room to begin another.
-const CAPACITY: usize = 128 << 10;
+pub(crate) const CAPACITY: usize = 128 << 10;
 /// Runs a batch holds.
 const MAX_RUNS: usize = 32;
 /// Segments of a run (UDP_MAX_SEGMENTS; newer kernels take 128).
@@ -53,6 +54,10 @@ struct Run {
     segment: usize,
     packets: u16,
     closed: bool,
+    /// It goes through shared memory.
+    shared: bool,
+    /// Its packets have ICRCs.
+    sealed: bool,
 }
 
 /// A packet as it will be on the wire.
@@ -73,11 +78,14 @@ struct Pending {
     len: usize,
     /// `None`: it extends the last run.
     opens: Option<Arc<Route>>,
+    /// ICRCs are not left out anywhere.
+    keeps_icrcs: bool,
 }
 
 impl Run {
     fn takes(&self, route: &Arc<Route>, len: usize) -> bool {
         !self.closed
+            && self.shared == route.is_shared()
             && len <= self.segment
             && self.len + len <= route.max_run()
             && (Arc::ptr_eq(&self.route, route) || self.route.same_path(route))
@@ -110,13 +118,14 @@ impl TxBatch {
         if !extends && (self.end + route.max_run() > self.buffer.len() || self.runs.len() == MAX_RUNS) {
             self.flush(port);
         }
-        self.pending = Some(Pending { len, opens: (!extends).then(|| Arc::clone(route)) });
+        let opens = (!extends).then(|| Arc::clone(route));
+        self.pending = Some(Pending { len, opens, keeps_icrcs: port.keeps_icrcs() });
         &mut self.buffer[self.end..self.end + len - ICRC_LEN]
     }
 
     /// The packet last handed out, ICRC excluded, and its way.
     pub fn pending(&mut self) -> Option<(&Arc<Route>, &mut [u8])> {
-        let Pending { len, opens } = self.pending.as_ref()?;
+        let Pending { len, opens, .. } = self.pending.as_ref()?;
         let route = opens.as_ref().or_else(|| self.runs.last().map(|run| &run.route))?;
         Some((route, self.buffer.get_mut(self.end..self.end + len - ICRC_LEN)?))
     }
@@ -129,16 +138,22 @@ impl TxBatch {
     /// Seals the packet last handed out: writes its ICRC, queues it, and shows it. Without such a packet, nothing
     /// happens.
     pub fn commit(&mut self) -> Option<Sealed<'_>> {
-        let Pending { len, opens } = self.pending.take()?;
+        let Pending { len, opens, keeps_icrcs } = self.pending.take()?;
         if let Some(route) = opens {
+            let shared = route.is_shared();
             // Without GSO each packet is a run of its own, and each then has identification 0.
-            let closed = !route.has_gso();
-            self.runs.push(Run { route, start: self.end, len: 0, segment: len, packets: 0, closed });
+            let closed = !shared && !route.has_gso();
+            let sealed = !shared || keeps_icrcs;
+            self.runs.push(Run { route, start: self.end, len: 0, segment: len, packets: 0, closed, shared, sealed });
         }
         let run = self.runs.last_mut()?;
         let packet = &mut self.buffer[self.end..self.end + len];
         let identification = run.packets;
-        seal(&run.route, identification, packet);
+        if run.sealed {
+            seal(&run.route, identification, packet);
+        } else if let Some((_, trailer)) = packet.split_last_chunk_mut::<ICRC_LEN>() {
+            trailer.fill(0);
+        }
         run.packets += 1;
         run.len += len;
         run.closed |= len < run.segment || run.packets == MAX_SEGMENTS;
@@ -162,6 +177,13 @@ impl TxBatch {
         let mut waits = 0;
         while let Some(first) = self.runs.get(at) {
             let rest = &self.runs[at..];
+            if first.shared {
+                let same = rest.iter().take_while(|run| run.shared && run.route.same_path(&first.route)).count();
+                share(port, &self.buffer, &rest[..same]);
+                at += same;
+                continue;
+            }
+            let rest = rest.get(..rest.iter().position(|run| run.shared).unwrap_or(rest.len())).unwrap_or_default();
             let same = rest.iter().take(MAX_CALL).take_while(|run| run.route.same_socket(&first.route)).count();
             match send(&self.buffer, &rest[..same]) {
                 Ok(sent) => {
@@ -197,6 +219,23 @@ impl TxBatch {
     }
 }
 
+/// Puts runs, all of one path, into shared memory.
+fn share(port: &Port, buffer: &[u8], runs: &[Run]) {
+    let counters = port.counters();
+    let Some(link) = runs.first().and_then(|run| run.route.link()) else {
+        // The receiver has gone since they were made, and they may have no ICRC.
+        return add(&counters.tx_unreachable, runs.iter().map(|run| usize::from(run.packets)).sum());
+    };
+    let lost = link.send(runs.iter().map(|run| {
+        let said = shm::Run { len: run.len, segment: run.segment.min(run.len), sealed: run.sealed };
+        (&buffer[run.start..run.start + run.len], said, run.packets)
+    }));
+    add(&counters.tx_ring_runs, runs.len());
+    if lost > 0 {
+        add(&counters.tx_no_buffer, lost);
+    }
+}
+
 /// Writes the ICRC that `packet` (BTH to ICRC) has as segment `index` of its run.
 fn seal(route: &Route, index: u16, packet: &mut [u8]) {
     if let Some((body, trailer)) = packet.split_last_chunk_mut::<ICRC_LEN>() {
@@ -219,6 +258,8 @@ fn send_one_by_one(port: &Port, buffer: &mut [u8], run: &Run) {
             segment: end - start,
             packets: 1,
             closed: true,
+            shared: false,
+            sealed: true,
         };
         match send(buffer, core::slice::from_ref(&lone)) {
             Ok(_) => passed += 1,

@@ -67,6 +67,20 @@ counters! {
     tx_too_long,
     /// Packets refused for any other reason.
     tx_other,
+    /// Runs that went through shared memory.
+    tx_ring_runs,
+    /// Rings made to send through.
+    rings_opened,
+    /// Runs that came through shared memory.
+    rx_ring_runs,
+    /// Rings of other processes taken.
+    rings_accepted,
+    /// Rings of other processes that ended, their last run taken.
+    rings_closed,
+    /// Rings of other processes not taken: too many, not for us, not as they should be.
+    rings_refused,
+    /// Rings given up because of what was in them.
+    drop_ring_bad,
     /// Runs that went out packet by packet because the kernel or the interface refused segmentation.
     tx_gso_refused,
 }

@@ -93,7 +93,7 @@ mod tests {
     fn meta() -> Meta {
         let local = "127.0.0.1:4791".parse().unwrap();
         let peer = "127.0.0.1:50000".parse().unwrap();
-        Meta { index: 0, local, peer, tclass: 0, hop_limit: 0, segment: 280, first: 0 }
+        Meta { index: 0, local, peer, tclass: 0, hop_limit: 0, segment: 280, first: 0, whole: false }
     }
 
     const TO: Mailbox = Mailbox::Service(1, [0; 16]);

@@ -17,6 +17,11 @@
 //!
 //! A process may leave word with a neighbour of what is to be said when it is killed: [`Will`].
 //!
+//! # Processes of one host
+//!
+//! A port [opened for it](Port::open_sharing_memory) sends to other such ports of the same host and user through shared
+//! memory: rings of the same runs of packets, made when a route is. Everything else goes by UDP.
+//!
 //! # Changes
 //!
 //! Addresses that come and go while the port is open, and links that go down, are followed by whoever receives: a
@@ -48,6 +53,7 @@ mod flow;
 mod forward;
 mod owner;
 mod random;
+mod shm;
 mod sys;
 mod token;
 mod udp;

@@ -43,6 +43,7 @@ pub struct Port {
     counters: Counters,
     receive_buffer: usize,
     headers: AtomicBool,
+    icrcs: AtomicBool,
 }
 
 impl Port {
@@ -53,13 +54,26 @@ impl Port {
     /// [`PortError::PortTaken`] when a program that is not urxe holds UDP port 4791 of an address; otherwise what the
     /// system refused.
     pub fn open(interface: Interface) -> Result<(Self, Receiver), PortError> {
+        Self::open_with(interface, false)
+    }
+
+    /// The same, for a port that exchanges packets with processes of this host and user through shared memory, if they
+    /// have opened theirs likewise. With all others it is UDP.
+    ///
+    /// # Errors
+    /// As [`Port::open`].
+    pub fn open_sharing_memory(interface: Interface) -> Result<(Self, Receiver), PortError> {
+        Self::open_with(interface, true)
+    }
+
+    fn open_with(interface: Interface, shared: bool) -> Result<(Self, Receiver), PortError> {
         let fds = FdSet::new().map_err(|e| PortError::os("create an epoll instance", e))?;
         let mut receiver = Receiver::open(&fds, interface.addresses())?;
         let limit = descriptor_share();
         let port = Self {
             receive_buffer: granted_receive_buffer(&fds, interface.addresses())?,
-            registry: Registry::new(limit),
-            routes: Mutex::new(TxPool::new(limit, interface.index())),
+            registry: Registry::new(limit, shared),
+            routes: Mutex::new(TxPool::new(limit, interface.index(), shared)),
             groups: Groups::default(),
             services: Arc::default(),
             wills: Wills::default(),
@@ -69,6 +83,7 @@ impl Port {
             has_changed: AtomicBool::new(false),
             counters: Counters::default(),
             headers: AtomicBool::new(false),
+            icrcs: AtomicBool::new(false),
             fds,
         };
         // What happened since the interface was read, nobody has told.
@@ -134,7 +149,7 @@ impl Port {
     pub fn route(&self, to: &Destination) -> Result<Arc<Route>, RouteError> {
         let (local, remote) = self.resolve_pair(&to.local, &to.remote)?;
         let mut routes = self.routes.lock().unwrap_or_else(PoisonError::into_inner);
-        let route = routes.route(&self.fds, local, remote, to);
+        let route = routes.route(&self.fds, &self.counters, local, remote, to);
         route.map(Arc::new).map_err(|e| RouteError::Os(PortError::os("open a UDP socket to send from", e)))
     }
 
@@ -217,6 +232,26 @@ impl Port {
     /// Whether [`Port::report_headers`] was called.
     pub(crate) fn reports_headers(&self) -> bool {
         self.headers.load(Ordering::Relaxed)
+    }
+
+    /// From now on all packets have ICRCs, those that go or come through shared memory too: for who looks at them.
+    pub fn keep_icrcs(&self) {
+        self.icrcs.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether [`Port::keep_icrcs`] was called.
+    pub(crate) fn keeps_icrcs(&self) -> bool {
+        self.icrcs.load(Ordering::Relaxed)
+    }
+
+    /// Takes no more rings at this door.
+    pub(crate) fn close_door(&self, door: RawFd) {
+        self.registry.close_door(door);
+    }
+
+    /// The connection of a ring to another process has something to say: that the other is gone.
+    pub(crate) fn look_at_link(&self, fd: RawFd) {
+        self.routes.lock().unwrap_or_else(PoisonError::into_inner).look_at_link(&self.fds, fd);
     }
 
     /// For the child of a fork: closes the child's copies of all descriptors, so that names and sockets go when the

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use urxe_wire::{Qpn, icrc};
 
+use crate::ICRC_LEN;
 use crate::change::Watch;
 use crate::counters::add_alone;
 use crate::datagram::{Datagram, dest_qpn, group_of};
@@ -20,6 +21,7 @@ use crate::owner::Seat;
 use crate::port::{Port, descriptor_share};
 use crate::registry::block_of;
 use crate::service::Mailbox;
+use crate::shm::{Damaged, Envelope, Inbox, Visits};
 use crate::sys::{recv_parts, recv_udp, scope_id, timer_arm, timer_create};
 use crate::token::Token;
 use crate::udp::report_headers;
@@ -41,6 +43,9 @@ const PROBE: u32 = 8;
 /// Packets after which a call ends, whatever its budget: their sender waits for the answer, to prepare the next while
 /// these are worked on.
 const BURST: usize = 48;
+/// Looks at the rings that left something there, in a row, before more than one run is taken at a time. An answer to
+/// each is what a request that comes with others behind it expects, and what costs least while there are few.
+const BACKLOG: u32 = 4;
 /// Sockets one epoll_wait names.
 const EVENTS: usize = 32;
 
@@ -64,6 +69,7 @@ pub struct Receiver {
     forwarder: Forwarder,
     early: EarlyRequests,
     testators: Testators,
+    inbox: Inbox,
     timer: Fd,
     buffer: Box<[u8]>,
     /// The UDP sockets that delivered last, the latest first.
@@ -76,6 +82,8 @@ pub struct Receiver {
     /// Several datagrams were found at once lately.
     eager: bool,
     probe: u32,
+    /// Looks at the rings in a row that left something there.
+    backlog: u32,
     /// The sockets say class and hop limit.
     headers: bool,
 }
@@ -99,6 +107,8 @@ pub(crate) struct Meta {
     pub(crate) hop_limit: u8,
     pub(crate) segment: usize,
     pub(crate) first: u16,
+    /// ICRCs are left out ([`Datagram::whole`]).
+    pub(crate) whole: bool,
 }
 
 /// What to do with a packet for another process.
@@ -127,6 +137,7 @@ impl Receiver {
             forwarder: Forwarder::new(),
             early: EarlyRequests::default(),
             testators: Testators::default(),
+            inbox: Inbox::new(descriptor_share()),
             timer: timer.map_err(|e| PortError::os("create a timer", e))?,
             buffer: vec![0; BUFFER].into_boxed_slice(),
             hot: [None; 2],
@@ -136,6 +147,7 @@ impl Receiver {
             scattered: 0,
             eager: false,
             probe: 0,
+            backlog: 0,
             headers: false,
         };
         for (index, address) in addresses.iter().enumerate() {
@@ -153,6 +165,14 @@ impl Receiver {
 
     pub(crate) fn receive(&mut self, port: &Port, budget: usize, deliver: &mut dyn FnMut(Datagram<'_>)) -> usize {
         let mut call = Call { port, left: budget, delivered: 0, deliver };
+        if self.inbox.len() > 0 && self.hits < HITS {
+            self.receive_rings(&mut call);
+            if call.delivered > 0 {
+                self.hits += 1;
+                self.misses = 0;
+                return call.delivered;
+            }
+        }
         if self.hits < HITS && self.misses < MISSES && self.scattered == 0 {
             for at in 0..self.hot.len() {
                 let Some(token) = self.hot[at] else { break };
@@ -224,8 +244,12 @@ impl Receiver {
                     }
                 }
                 Token::Change => self.follow(call.port),
+                Token::Door(door) => self.open_door(door, call.port),
+                Token::Ring(fd) => self.attend_ring(fd, call.port),
+                Token::Link(fd) => call.port.look_at_link(fd),
             }
         }
+        self.receive_rings(call);
         if fruitful > self.hot.len() {
             self.scattered = SCATTERED;
         }
@@ -266,6 +290,7 @@ impl Receiver {
                 self.vacate(index, port);
                 self.addresses[index] = None;
                 add_alone(&port.counters().flows_closed, self.flows.close_local(index));
+                self.inbox.close_local(index);
             }
         }
         for address in now.addresses() {
@@ -341,6 +366,7 @@ impl Receiver {
             hop_limit: received.hop_limit,
             segment: received.segment,
             first: 0,
+            whole: false,
         };
         let ours = self.sort(meta, received.len, Stray::Forward { learn }, call);
         Some((received.len > received.segment, ours))
@@ -370,12 +396,74 @@ impl Receiver {
             hop_limit: header.hop_limit,
             segment: header.segment.into(),
             first: header.first,
+            whole: false,
         };
         let ours = self.sort(meta, len, Stray::Drop, call);
         if ours && header.learn {
             self.learn(index, local, header.peer, call.port);
         }
         Some(len > usize::from(header.segment))
+    }
+
+    /// Takes a run out of the rings; several if there have been more than one for some time: as many packets as a budget of
+    /// datagrams may be, since these cost no system call.
+    fn receive_rings(&mut self, call: &mut Call<'_>) {
+        let most = call.delivered + if self.backlog >= BACKLOG { BURST } else { 1 };
+        while call.delivered < most {
+            let counters = call.port.counters();
+            let (envelope, run) = match self.inbox.take(&mut self.buffer) {
+                None => {
+                    self.backlog = 0;
+                    return;
+                }
+                Some(Ok(found)) => found,
+                Some(Err(Damaged)) => {
+                    add_alone(&counters.drop_ring_bad, 1);
+                    continue;
+                }
+            };
+            add_alone(&counters.rx_datagrams, 1);
+            add_alone(&counters.rx_ring_runs, 1);
+            let Some(local) = self.address(envelope.index) else { continue };
+            let Envelope { index, peer, tclass, hop_limit } = envelope;
+            let whole = !run.sealed && !call.port.keeps_icrcs();
+            if !run.sealed && !whole {
+                let flow = self.peers.flow(index, local, peer);
+                for (id, packet) in (0..).zip(self.buffer[..run.len].chunks_mut(run.segment)) {
+                    if let Some((body, trailer)) = packet.split_last_chunk_mut::<ICRC_LEN>() {
+                        *trailer = icrc::compute(flow, id, body).to_le_bytes();
+                    }
+                }
+            }
+            let meta = Meta { index, local, peer, tclass, hop_limit, segment: run.segment, first: 0, whole };
+            self.sort(meta, run.len, Stray::Drop, call);
+        }
+        self.backlog = if self.inbox.is_empty() { 0 } else { self.backlog.saturating_add(1) };
+        // Another one's turn.
+        self.inbox.next();
+    }
+
+    /// Another process offers a ring.
+    fn open_door(&mut self, door: RawFd, port: &Port) {
+        let Self { inbox, addresses, fds, .. } = self;
+        match inbox.admit(fds, door, |local| find_local(addresses, local.ip(), scope_id(local))) {
+            Ok(visits) => count_visits(port, visits),
+            // No descriptor to spare: who waits there goes by UDP, and whoever comes.
+            Err(_) => port.close_door(door),
+        }
+    }
+
+    fn attend_ring(&mut self, fd: RawFd, port: &Port) {
+        let Self { inbox, addresses, .. } = self;
+        let visits = inbox.attend(fd, |local| find_local(addresses, local.ip(), scope_id(local)));
+        count_visits(port, visits);
+    }
+
+    /// Has the descriptor readable when anything comes through shared memory from now on. False: something has come
+    /// meanwhile, receive it and ask again. To be called by whoever is about to wait for [`Port::epoll_fd`], and by nobody
+    /// else: until then, senders do not bother to wake anybody.
+    pub fn prepare_to_wait(&self) -> bool {
+        self.inbox.arm()
     }
 
     /// What came to a multicast group.
@@ -398,6 +486,7 @@ impl Receiver {
                 hop_limit: received.hop_limit,
                 expected_id: index,
                 flow: &flow,
+                whole: false,
                 payload: packet,
             });
             add_alone(&counters.rx_packets, 1);
@@ -476,6 +565,7 @@ impl Receiver {
                         hop_limit: meta.hop_limit,
                         expected_id: index,
                         flow,
+                        whole: meta.whole,
                         payload: packet,
                     });
                     packets += 1;
@@ -550,7 +640,8 @@ impl Receiver {
             let Meta { index, local, peer, tclass, hop_limit, .. } = early.meta;
             let flow = self.peers.flow(index, local, peer);
             let (payload, expected_id) = (&*early.packet, early.index);
-            (call.deliver)(Datagram { local, peer, tclass, hop_limit, expected_id, flow, payload });
+            let whole = false;
+            (call.deliver)(Datagram { local, peer, tclass, hop_limit, expected_id, flow, whole, payload });
             add_alone(&counters.rx_packets, 1);
             add_alone(&counters.rx_bytes, payload.len());
             call.delivered += 1;
@@ -639,6 +730,13 @@ impl Receiver {
         };
         timer_arm(self.timer.as_raw_fd(), retry);
     }
+}
+
+fn count_visits(port: &Port, visits: Visits) {
+    let counters = port.counters();
+    add_alone(&counters.rings_accepted, visits.accepted);
+    add_alone(&counters.rings_refused, visits.refused);
+    add_alone(&counters.rings_closed, visits.closed);
 }
 
 fn watch_seat(fds: &FdSet, index: usize, seat: &Seat) -> std::io::Result<()> {

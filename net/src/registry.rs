@@ -18,6 +18,8 @@ use urxe_wire::Qpn;
 use crate::error::PortError;
 use crate::fd::{Fd, FdSet};
 use crate::random::{random_below, random_u16};
+use crate::shm;
+use crate::token::Token;
 
 /// Numbers in a block.
 const BLOCK_SIZE: u32 = 256;
@@ -49,19 +51,23 @@ pub(crate) struct Registry {
     owned: Box<[AtomicU64]>,
     pool: Mutex<Pool>,
     limit: usize,
+    /// Blocks have doors: others may send through shared memory.
+    doors: bool,
 }
 
 #[derive(Debug, Default)]
 struct Pool {
     mailboxes: Vec<Fd>,
+    doors: Vec<Fd>,
     /// Free numbers in the order in which they will be given out: the longest unused first.
     free: VecDeque<Qpn>,
 }
 
 impl Registry {
     /// A registry of at most `limit` blocks, none yet.
-    pub(crate) fn new(limit: usize) -> Self {
-        Self { owned: (0..BLOCKS / 64).map(|_| AtomicU64::new(0)).collect(), pool: Mutex::new(Pool::default()), limit }
+    pub(crate) fn new(limit: usize, doors: bool) -> Self {
+        let owned = (0..BLOCKS / 64).map(|_| AtomicU64::new(0)).collect();
+        Self { owned, pool: Mutex::new(Pool::default()), limit, doors }
     }
 
     /// Whether the block is this port's.
@@ -84,6 +90,12 @@ impl Registry {
             }
         }
         pool.free.pop_front().ok_or(PortError::QpnsExhausted)
+    }
+
+    /// Closes the door with this descriptor.
+    pub(crate) fn close_door(&self, door: RawFd) {
+        let mut pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
+        pool.doors.retain(|other| other.as_raw_fd() != door);
     }
 
     /// Gives a number back.
@@ -115,6 +127,10 @@ impl Registry {
             let raw = mailbox.as_raw_fd();
             fds.watch(raw, token(raw)).map_err(|e| PortError::os(WHAT, e))?;
             pool.mailboxes.push(mailbox);
+            if self.doors {
+                // Without one, others send by UDP.
+                pool.doors.extend(open_door(fds, block));
+            }
             if let Some(word) = self.owned.get(usize::from(block) / 64) {
                 word.fetch_or(1 << (block % 64), Ordering::Release);
             }
@@ -133,6 +149,14 @@ impl Registry {
     }
 }
 
+/// Opens the door of a block, and has it watched.
+fn open_door(fds: &Arc<FdSet>, block: u16) -> Option<Fd> {
+    let door = fds.adopt(shm::door(block).ok()?).ok()?;
+    let raw = door.as_raw_fd();
+    fds.watch(raw, Token::Door(raw).pack()).ok()?;
+    Some(door)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -147,7 +171,7 @@ mod tests {
     //# Queue pair numbers MUST be unique on a host and 0 and 1 never be given.
     #[test]
     fn numbers_are_unique_owned_and_never_special() {
-        let (registry, fds) = (Registry::new(8), FdSet::new().unwrap());
+        let (registry, fds) = (Registry::new(8, false), FdSet::new().unwrap());
         let numbers: Vec<Qpn> = (0..1000).map(|_| alloc(&registry, &fds)).collect();
         assert_eq!(numbers.iter().collect::<HashSet<_>>().len(), numbers.len());
         for qpn in &numbers {
@@ -158,7 +182,7 @@ mod tests {
 
     #[test]
     fn numbers_are_not_in_sequence() {
-        let (registry, fds) = (Registry::new(8), FdSet::new().unwrap());
+        let (registry, fds) = (Registry::new(8, false), FdSet::new().unwrap());
         let numbers: Vec<Qpn> = (0..100).map(|_| alloc(&registry, &fds)).collect();
         let successors = numbers.windows(2).filter(|w| w[1].get() == w[0].get() + 1).count();
         assert!(successors < 20, "{successors} of 99 numbers follow their predecessor");
@@ -166,7 +190,7 @@ mod tests {
 
     #[test]
     fn a_freed_number_rests() {
-        let (registry, fds) = (Registry::new(8), FdSet::new().unwrap());
+        let (registry, fds) = (Registry::new(8, false), FdSet::new().unwrap());
         let first = alloc(&registry, &fds);
         registry.free(first);
         for _ in 0..RESERVE {
@@ -181,7 +205,7 @@ mod tests {
     //# Queue pair numbers MUST be unique on a host and 0 and 1 never be given.
     #[test]
     fn two_registries_have_different_blocks_and_the_limit_holds() {
-        let (a, b, fds) = (Registry::new(1), Registry::new(1), FdSet::new().unwrap());
+        let (a, b, fds) = (Registry::new(1, false), Registry::new(1, false), FdSet::new().unwrap());
         let mine: HashSet<Qpn> = (0..BLOCK_SIZE).map(|_| alloc(&a, &fds)).collect();
         assert_eq!(mine.len(), BLOCK_SIZE as usize);
         assert!(matches!(a.alloc(&fds, |_| 0), Err(PortError::QpnsExhausted)));
@@ -194,7 +218,7 @@ mod tests {
     #[test]
     fn a_name_lives_as_long_as_its_socket() {
         let fds = FdSet::new().unwrap();
-        let registry = Registry::new(1);
+        let registry = Registry::new(1, false);
         let block = block_of(alloc(&registry, &fds));
         let name = mailbox_name(block).unwrap();
         let stranger = UnixDatagram::unbound().unwrap();

@@ -4,15 +4,17 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use urxe_wire::{Qpn, icrc};
 
+use crate::counters::{Counters, add};
 use crate::fd::{Fd, FdSet};
 use crate::interface::Gid;
 use crate::registry::block_of;
+use crate::shm::{Link, is_own_address};
 use crate::sys::RawAddr;
-use crate::udp::{TxOptions, bind_tx, has_gso, send_multicast_through};
+use crate::udp::{DEFAULT_HOP_LIMIT, TxOptions, bind_tx, has_gso, send_multicast_through};
 
 /// Where a queue pair or address handle sends to, in verbs terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +41,8 @@ pub struct Route {
     name: RawAddr,
     name_len: libc::socklen_t,
     flow: icrc::Flow,
+    /// The way through shared memory, if there is one.
+    link: Option<Arc<Link>>,
 }
 
 impl Route {
@@ -52,10 +56,25 @@ impl Route {
         self.remote
     }
 
-    fn new(socket: Arc<TxSocket>, remote: SocketAddr) -> Self {
+    fn new(socket: Arc<TxSocket>, remote: SocketAddr, link: Option<Arc<Link>>) -> Self {
         let (name, name_len) = RawAddr::new(remote);
         let flow = icrc::Flow::new(socket.local, remote);
-        Self { socket, remote, name, name_len, flow }
+        Self { socket, remote, name, name_len, flow, link }
+    }
+
+    /// Whether packets go through shared memory now.
+    pub fn is_shared(&self) -> bool {
+        self.link().is_some()
+    }
+
+    /// Whether there is room for packets. If not, those that are made all the same may be lost, and it is worth while to
+    /// ask again soon. By UDP there is always room, or nobody knows.
+    pub fn has_room(&self) -> bool {
+        self.link().is_none_or(Link::has_room)
+    }
+
+    pub(crate) fn link(&self) -> Option<&Link> {
+        self.link.as_deref().filter(|link| link.is_alive())
     }
 
     pub(crate) fn flow(&self) -> &icrc::Flow {
@@ -72,7 +91,8 @@ impl Route {
 
     /// Whether packets of both may share a GSO run.
     pub(crate) fn same_path(&self, other: &Self) -> bool {
-        self.same_socket(other) && self.remote == other.remote
+        let link = |route: &Self| route.link.as_ref().map(Arc::as_ptr);
+        self.same_socket(other) && self.remote == other.remote && link(self) == link(other)
     }
 
     pub(crate) fn same_socket(&self, other: &Self) -> bool {
@@ -110,6 +130,47 @@ struct TxSocket {
     key: Key,
     /// Whether the kernel takes GSO runs on it.
     gso: AtomicBool,
+    link: Mutex<SharedWay>,
+}
+
+/// The way to a destination through shared memory.
+#[derive(Debug)]
+enum SharedWay {
+    /// There is none: another host, another user, or nobody there who would.
+    None,
+    /// There may be one.
+    Unknown,
+    /// There is one while somebody has a route.
+    Known(Weak<Link>),
+}
+
+impl TxSocket {
+    /// The way through shared memory, which is made if need be.
+    fn link(&self, fds: &Arc<FdSet>, counters: &Counters) -> Option<Arc<Link>> {
+        let mut way = self.link.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*way {
+            SharedWay::None => return None,
+            SharedWay::Known(link) => match link.upgrade() {
+                Some(link) => return Some(link),
+                None => *way = SharedWay::Unknown,
+            },
+            SharedWay::Unknown => {}
+        }
+        let Key { remote, block, options, .. } = self.key;
+        let hops = if options.hop_limit == 0 { DEFAULT_HOP_LIMIT } else { options.hop_limit };
+        match Link::open(fds, block, self.local, remote, options.tclass, hops) {
+            Ok(link) => {
+                let link = Arc::new(link);
+                *way = SharedWay::Known(Arc::downgrade(&link));
+                add(&counters.rings_opened, 1);
+                Some(link)
+            }
+            Err(_) => {
+                *way = SharedWay::None;
+                None
+            }
+        }
+    }
 }
 
 /// The transmit sockets of a port.
@@ -119,11 +180,13 @@ pub(crate) struct TxPool {
     limit: usize,
     /// Index of the interface, through which multicast leaves.
     interface: u32,
+    /// Processes of this host may be sent to through shared memory.
+    shared: bool,
 }
 
 impl TxPool {
-    pub(crate) fn new(limit: usize, interface: u32) -> Self {
-        Self { sockets: Vec::new(), limit, interface }
+    pub(crate) fn new(limit: usize, interface: u32, shared: bool) -> Self {
+        Self { sockets: Vec::new(), limit, interface, shared }
     }
 
     /// A route from `local` to `remote` (both port 4791, the same IP version). It shares a socket with equal
@@ -132,6 +195,7 @@ impl TxPool {
     pub(crate) fn route(
         &mut self,
         fds: &Arc<FdSet>,
+        counters: &Counters,
         local: SocketAddr,
         remote: SocketAddr,
         to: &Destination,
@@ -139,7 +203,7 @@ impl TxPool {
         let options = TxOptions { flow_label: to.flow_label & 0xF_FFFF, tclass: to.tclass, hop_limit: to.hop_limit };
         let key = Key { local, remote, block: block_of(to.dest_qpn), options };
         if let Some(socket) = self.sockets.iter().find(|s| s.key == key) {
-            return Ok(Route::new(Arc::clone(socket), remote));
+            return Ok(Route::new(Arc::clone(socket), remote, socket.link(fds, counters)));
         }
         if self.sockets.len() >= self.limit {
             self.sockets.retain(|socket| Arc::strong_count(socket) > 1);
@@ -151,9 +215,12 @@ impl TxPool {
                         send_multicast_through(fd.as_raw_fd(), remote, self.interface, to.hop_limit)?;
                     }
                     let gso = AtomicBool::new(has_gso(&fd));
-                    let socket = Arc::new(TxSocket { fd, local: bound, key, gso });
+                    let may_share = self.shared && key.block != 0 && is_own_address(remote);
+                    let link = Mutex::new(if may_share { SharedWay::Unknown } else { SharedWay::None });
+                    let socket = Arc::new(TxSocket { fd, local: bound, key, gso, link });
                     self.sockets.push(Arc::clone(&socket));
-                    return Ok(Route::new(socket, remote));
+                    let link = socket.link(fds, counters);
+                    return Ok(Route::new(socket, remote, link));
                 }
                 Err(error) => return self.share(key, remote).ok_or(error),
             }
@@ -165,7 +232,21 @@ impl TxPool {
     fn share(&self, key: Key, remote: SocketAddr) -> Option<Route> {
         let of_address = || self.sockets.iter().filter(|s| s.key.local == key.local);
         let socket = of_address().find(|s| s.key.options == key.options).or_else(|| of_address().next())?;
-        Some(Route::new(Arc::clone(socket), remote))
+        // A ring is for one block, and this may be another.
+        Some(Route::new(Arc::clone(socket), remote, None))
+    }
+
+    /// Looks what has become of the ring with this connection.
+    pub(crate) fn look_at_link(&self, fds: &FdSet, fd: RawFd) {
+        let links = self.sockets.iter().filter_map(|socket| {
+            match &*socket.link.lock().unwrap_or_else(PoisonError::into_inner) {
+                SharedWay::Known(link) => link.upgrade(),
+                SharedWay::None | SharedWay::Unknown => None,
+            }
+        });
+        for link in links.filter(|link| link.raw_fd() == fd) {
+            link.look(fds);
+        }
     }
 }
 
@@ -190,8 +271,8 @@ mod tests {
 
     #[test]
     fn one_source_port_for_each_destination_block() {
-        let (fds, mut pool) = (FdSet::new().unwrap(), TxPool::new(8, 1));
-        let mut port = |qpn| pool.route(&fds, lo(), lo(), &to(qpn)).unwrap().local().port();
+        let (fds, mut pool) = (FdSet::new().unwrap(), TxPool::new(8, 1, false));
+        let mut port = |qpn| pool.route(&fds, &Counters::default(), lo(), lo(), &to(qpn)).unwrap().local().port();
         let first = port(0x0100);
         assert_eq!(port(0x01FF), first);
         assert_ne!(port(0x0200), first);
@@ -199,12 +280,12 @@ mod tests {
 
     #[test]
     fn a_full_pool_drops_idle_sockets_and_then_shares() {
-        let (fds, mut pool) = (FdSet::new().unwrap(), TxPool::new(2, 1));
-        let kept = pool.route(&fds, lo(), lo(), &to(0x0100)).unwrap();
-        drop(pool.route(&fds, lo(), lo(), &to(0x0200)).unwrap());
-        let third = pool.route(&fds, lo(), lo(), &to(0x0300)).unwrap();
+        let (fds, mut pool) = (FdSet::new().unwrap(), TxPool::new(2, 1, false));
+        let kept = pool.route(&fds, &Counters::default(), lo(), lo(), &to(0x0100)).unwrap();
+        drop(pool.route(&fds, &Counters::default(), lo(), lo(), &to(0x0200)).unwrap());
+        let third = pool.route(&fds, &Counters::default(), lo(), lo(), &to(0x0300)).unwrap();
         assert!(!third.same_socket(&kept), "an idle socket should have made room");
-        let fourth = pool.route(&fds, lo(), lo(), &to(0x0400)).unwrap();
+        let fourth = pool.route(&fds, &Counters::default(), lo(), lo(), &to(0x0400)).unwrap();
         assert!(fourth.same_socket(&kept) || fourth.same_socket(&third));
         assert_eq!(pool.sockets.len(), 2);
     }

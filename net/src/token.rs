@@ -25,6 +25,12 @@ pub(crate) enum Token {
     Change,
     /// The timer of early requests.
     Early,
+    /// Where other processes offer rings.
+    Door(RawFd),
+    /// The connection of a ring that this process reads, or that is about to be offered.
+    Ring(RawFd),
+    /// The connection of a ring that this process writes.
+    Link(RawFd),
 }
 
 impl Token {
@@ -40,6 +46,9 @@ impl Token {
             Self::Group(slot) => (8, slot, 0),
             Self::Change => (9, 0, 0),
             Self::Early => (10, 0, 0),
+            Self::Door(fd) => (11, 0, fd),
+            Self::Ring(fd) => (12, 0, fd),
+            Self::Link(fd) => (13, 0, fd),
         };
         // Seats and slots are below 2^24, being descriptors.
         kind << 56 | (index as u64) << 32 | u64::from(fd.cast_unsigned())
@@ -60,6 +69,9 @@ impl Token {
             8 => Some(Self::Group(index)),
             9 => Some(Self::Change),
             10 => Some(Self::Early),
+            11 => Some(Self::Door(fd)),
+            12 => Some(Self::Ring(fd)),
+            13 => Some(Self::Link(fd)),
             _ => None,
         }
     }
@@ -82,6 +94,9 @@ mod tests {
             Token::Group(4),
             Token::Change,
             Token::Early,
+            Token::Door(3),
+            Token::Ring(4),
+            Token::Link(5),
         ] {
             assert_eq!(Token::unpack(token.pack()), Some(token));
         }

@@ -29,7 +29,7 @@ pub(crate) const FIRST_SOURCE_PORT: u16 = 0xC000;
 const SOURCE_PORTS: u16 = 0x4000;
 
 /// Hop limit where the user gave none, the kernel's own default.
-const DEFAULT_HOP_LIMIT: u8 = 64;
+pub(crate) const DEFAULT_HOP_LIMIT: u8 = 64;
 
 /// The owner socket of `local`.
 pub(crate) fn bind_owner(fds: &Arc<FdSet>, local: SocketAddr) -> io::Result<Fd> {

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use crate::{DEVICE_NAME, GID, LID, MAX_DEVICES, MTU, NAME, NETDEV, Opt, PERSONALITY, Personality};
+use crate::{DEVICE_NAME, GID, LID, LOOPBACK, Loopback, MAX_DEVICES, MTU, NAME, NETDEV, Opt, PERSONALITY, Personality};
 
 /// Interface of the first device when none is chosen: nothing leaves the machine unless asked.
 const DEFAULT_NETDEV: &str = "lo";
@@ -33,6 +33,8 @@ pub struct Choices {
     pub lids: bool,
     /// What the devices look like.
     pub personality: Personality,
+    /// The way to other processes of this host.
+    pub loopback: Loopback,
 }
 
 /// A value that cannot be what was meant.
@@ -64,6 +66,7 @@ impl Choices {
             gids: value(GID).map_or(Ok(Vec::new()), |text| gids(&text))?,
             lids: value(LID).map_or(Ok(false), |text| yes_or_no(LID, &text))?,
             personality: value(PERSONALITY).map_or(Ok(Personality::default()), |text| personality(&text))?,
+            loopback: value(LOOPBACK).map_or(Ok(Loopback::default()), |text| loopback(&text))?,
         })
     }
 
@@ -81,7 +84,8 @@ impl Choices {
 impl Default for Choices {
     fn default() -> Self {
         let device = Device { name: default_name(0), netdev: DEFAULT_NETDEV.to_owned() };
-        Self { devices: vec![device], mtu: None, gids: Vec::new(), lids: false, personality: Personality::default() }
+        let (personality, loopback) = (Personality::default(), Loopback::default());
+        Self { devices: vec![device], mtu: None, gids: Vec::new(), lids: false, personality, loopback }
     }
 }
 
@@ -161,6 +165,13 @@ fn personality(name: &str) -> Result<Personality, Mistake> {
     }
 }
 
+fn loopback(name: &str) -> Result<Loopback, Mistake> {
+    match Loopback::from_name(name.trim()) {
+        Some(loopback) => Ok(loopback),
+        None => mistake(LOOPBACK, name, "there are `udp` and `shm`"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -194,6 +205,8 @@ mod tests {
     fn the_other_values() {
         let set =
             [("URXE_MTU", "1024"), ("URXE_GID", "10.0.0.1, ::ffff:10.0.0.2,fd00::1"), ("URXE_PERSONALITY", "pci")];
+        assert_eq!(choices(&[("URXE_LOOPBACK", "shm")]).unwrap().loopback, Loopback::Shm);
+        assert_eq!(choices(&[("URXE_LOOPBACK", "udp")]).unwrap().loopback, Loopback::Udp);
         let chosen = choices(&set).unwrap();
         let gids: Vec<IpAddr> = ["10.0.0.1", "10.0.0.2", "fd00::1"].map(|text| text.parse().unwrap()).into();
         assert_eq!((chosen.mtu, chosen.gids, chosen.personality), (Some(1024), gids, Personality::Pci));
@@ -213,6 +226,7 @@ mod tests {
             ("URXE_GID", "10.0.0", "neither an IPv4"),
             ("URXE_LID", "yes", "1 for yes"),
             ("URXE_PERSONALITY", "usb", "`virtual` and `pci`"),
+            ("URXE_LOOPBACK", "tcp", "`udp` and `shm`"),
         ] {
             let text = choices(&[(name, value)]).unwrap_err().to_string();
             assert!(text.contains(said) && text.contains(name) && text.contains("--"), "{text}");

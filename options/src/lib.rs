@@ -9,9 +9,11 @@
 #![forbid(unsafe_code)]
 
 mod choices;
+mod loopback;
 mod personality;
 
 pub use choices::{Choices, Device, Mistake};
+pub use loopback::Loopback;
 pub use personality::Personality;
 
 /// Devices that there can be: as many interfaces may be listed.
@@ -89,6 +91,14 @@ pub const PERSONALITY: Opt = Opt {
     help: "`virtual`, or `pci`: the device has a PCI function, for programs that look for one [default: virtual]",
 };
 
+/// How packets get from one process to another of the same host.
+pub const LOOPBACK: Opt = Opt {
+    name: "loopback",
+    variable: "URXE_LOOPBACK",
+    value: "udp|shm",
+    help: "Between processes of this host: `udp`, or `shm` for shared memory where both ends allow it [default: udp]",
+};
+
 /// A file for every packet.
 pub const PCAP: Opt = Opt {
     name: "pcap",
@@ -138,8 +148,21 @@ pub const STRICT: Opt = Opt {
 };
 
 /// Everything that can be chosen.
-pub const ALL: &[Opt] =
-    &[NETDEV, DEVICE_NAME, MTU, GID, LID, PERSONALITY, PCAP, PCAP_SNAPLEN, PCAP_ROTATE, EXPLAIN, FAULTS, STRICT];
+pub const ALL: &[Opt] = &[
+    NETDEV,
+    DEVICE_NAME,
+    MTU,
+    GID,
+    LID,
+    PERSONALITY,
+    LOOPBACK,
+    PCAP,
+    PCAP_SNAPLEN,
+    PCAP_ROTATE,
+    EXPLAIN,
+    FAULTS,
+    STRICT,
+];
 
 #[cfg(test)]
 mod tests {

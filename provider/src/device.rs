@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::{Mutex, Once, PoisonError};
 
 use urxe_net::{Interface, PortError};
-use urxe_options::{Choices, Device};
+use urxe_options::{Choices, Device, Loopback};
 
 /// What was chosen. A mistake is reported once, and there is no device then.
 fn choices() -> Option<Choices> {
@@ -36,6 +36,11 @@ pub(crate) fn interface(netdev: &str) -> Result<Interface, PortError> {
 /// Whether ports have LIDs.
 pub(crate) fn has_lids() -> bool {
     choices().is_some_and(|choices| choices.lids)
+}
+
+/// Whether packets to other processes of this host go through shared memory where they can.
+pub(crate) fn shares_memory() -> bool {
+    choices().is_some_and(|choices| choices.loopback == Loopback::Shm)
 }
 
 /// GUIDs of the devices, by name, as libibverbs reads them from sysfs.

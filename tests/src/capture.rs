@@ -36,10 +36,12 @@ pub fn without_segmentation_offload(host: &Host, netdev: &str) -> Result<()> {
 
 impl<'a> Capture<'a> {
     /// Starts to capture on `netdev` into `file` (pcapng). Turns UDP segmentation offload off there: with it, one captured
-    /// frame holds many packets, and only the last of them shows its ICRC. Of what another host sends, that host decides:
+    /// frame holds many packets, and only the last of them shows its ICRC. Programs started from now on send by UDP within
+    /// the host as well. Of what another host sends, that host decides:
     /// see [`without_segmentation_offload`].
     pub fn start(host: &'a Host, netdev: &str, file: &Path) -> Result<Self> {
         without_segmentation_offload(host, netdev)?;
+        host.set_env("URXE_LOOPBACK", "udp");
         let path = file.to_str().context("a path that is not UTF-8")?;
         let process =
             host.spawn("tshark", &["-q", "-i", netdev, "-f", "udp port 4790 or udp port 4791", "-w", path])?;

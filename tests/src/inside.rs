@@ -31,6 +31,18 @@ pub fn in_world_with<T, F: FnOnce() -> Result<()>>(prepare: impl FnOnce(&World) 
     }
 }
 
+/// As [`in_world`], where processes of the host send by UDP: for tests of what happens on the wire.
+///
+/// # Panics
+/// As [`in_world`].
+pub fn in_world_over_udp<F: FnOnce() -> Result<()>>(body: F) {
+    let over_udp = |world: &World| {
+        world.host().set_env("URXE_LOOPBACK", "udp");
+        Ok(())
+    };
+    in_world_with(over_udp, body);
+}
+
 /// Whether this process is the one that [`in_world`] started, with the world around it.
 pub fn is_inside() -> bool {
     std::env::var_os(INSIDE).is_some()

@@ -57,7 +57,7 @@ pub mod verbs;
 mod world;
 
 pub use capture::{Capture, Fields, dissect, without_segmentation_offload};
-pub use inside::{in_world, in_world_with, is_inside};
+pub use inside::{in_world, in_world_over_udp, in_world_with, is_inside};
 pub use launcher::Launcher;
 pub use pingpong::{GID_DEFAULT, GID_IPV4, GID_IPV6, Pair, PingPong, run_pair, wait_for_listener};
 pub use process::{Finished, Process, TIMEOUT};

@@ -18,7 +18,7 @@ use crate::artifacts;
 use crate::process::{Finished, Process, TICK, TIMEOUT};
 
 /// Variables that must not leak from the machine into a world.
-const FOREIGN_VARIABLES: [&str; 21] = [
+const FOREIGN_VARIABLES: [&str; 22] = [
     "IBV_CONFIG_DIR",
     "IBV_DRIVERS",
     "IBV_FORK_SAFE",
@@ -32,6 +32,7 @@ const FOREIGN_VARIABLES: [&str; 21] = [
     "URXE_FAULTS",
     "URXE_GID",
     "URXE_LID",
+    "URXE_LOOPBACK",
     "URXE_MTU",
     "URXE_NETDEV",
     "URXE_PCAP",
@@ -221,6 +222,10 @@ impl Host {
         let mut command = Command::new(program);
         for name in FOREIGN_VARIABLES {
             command.env_remove(name);
+        }
+        // The whole suite may be run over the one way or the other.
+        if let Some(way) = std::env::var_os("URXE_TEST_LOOPBACK") {
+            command.env("URXE_LOOPBACK", way);
         }
         command.env("TMPDIR", &self.tmp_dir).envs(self.env());
         // A library that was built with a sanitizer needs its runtime before everything else.

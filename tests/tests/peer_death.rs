@@ -1,7 +1,9 @@
 //! One end vanishes: the other learns it from its queue pair, and nothing is left behind.
 
 use anyhow::{Result, ensure};
-use urxe_tests::{Finished, Host, Leftovers, PingPong, Process, TIMEOUT, World, wait_for_listener, wait_until};
+use urxe_tests::{
+    Finished, Host, Leftovers, PingPong, Process, TIMEOUT, World, artifacts, wait_for_listener, wait_until,
+};
 
 /// Exchanges without end, for practical purposes.
 const ENDLESS: u32 = u32::MAX >> 1;
@@ -19,15 +21,28 @@ fn write_bw(host: &Host) -> Result<(Process, Process)> {
     Ok((server, client))
 }
 
-/// Waits until `bytes` have gone out of `lo`.
-fn traffic(host: &Host, bytes: u64) -> Result<()> {
-    let sent = || -> Result<u64> {
-        let table = host.run("cat", &["/proc/net/dev"])?.stdout;
-        let lo = table.lines().find_map(|line| line.trim().strip_prefix("lo:")).unwrap_or_default();
-        Ok(lo.split_whitespace().next().unwrap_or("0").parse()?)
+/// The ways between processes of a host.
+const WAYS: [&str; 2] = ["udp", "shm"];
+
+/// A world where processes send each other packets this way.
+fn world_over(way: &str) -> Result<World> {
+    let world = World::new()?;
+    world.host().set_env("URXE_LOOPBACK", way);
+    Ok(world)
+}
+
+/// Waits until processes of the host have sent `bytes`, all of them this way.
+fn traffic(host: &Host, bytes: u64, way: &str) -> Result<()> {
+    let sum = |report: &serde_json::Value, name: &str| -> u64 {
+        report.as_array().into_iter().flatten().filter_map(|device| device["counters"][name].as_u64()).sum()
     };
-    let start = sent()?;
-    wait_until("traffic flows", || Ok(sent()? > start + bytes))
+    wait_until("traffic flows", || {
+        let report = serde_json::from_str(&host.run(artifacts::urxe()?, &["status", "--json"])?.stdout)?;
+        let flows = sum(&report, "tx_bytes") > bytes;
+        let rings = sum(&report, "tx_ring_runs");
+        ensure!(!flows || (rings > 0) == (way == "shm"), "{rings} runs through memory, over {way}");
+        Ok(flows)
+    })
 }
 
 fn nothing_left(host: &Host) -> Result<()> {
@@ -44,9 +59,13 @@ fn nothing_left(host: &Host) -> Result<()> {
 //# When retry_cnt tries in a row brought nothing, the oldest request MUST fail with IBV_WC_RETRY_EXC_ERR.
 #[test]
 fn the_requester_sees_retry_exceeded() -> Result<()> {
-    let world = World::new()?;
+    WAYS.into_iter().try_for_each(requester_of_a_killed_process)
+}
+
+fn requester_of_a_killed_process(way: &str) -> Result<()> {
+    let world = world_over(way)?;
     let (server, client) = write_bw(world.host())?;
-    traffic(world.host(), 10 << 20)?;
+    traffic(world.host(), 10 << 20, way)?;
     server.signal(libc::SIGKILL)?;
     let client = client.finish(TIMEOUT)?;
     ensure!(!client.status.success(), "the client did not notice: {client}");
@@ -59,9 +78,13 @@ fn the_requester_sees_retry_exceeded() -> Result<()> {
 
 #[test]
 fn a_process_that_stays_stopped_is_given_up() -> Result<()> {
-    let world = World::new()?;
+    WAYS.into_iter().try_for_each(requester_of_a_stopped_process)
+}
+
+fn requester_of_a_stopped_process(way: &str) -> Result<()> {
+    let world = world_over(way)?;
     let (server, client) = write_bw(world.host())?;
-    traffic(world.host(), 10 << 20)?;
+    traffic(world.host(), 10 << 20, way)?;
     server.signal(libc::SIGSTOP)?;
     let client = client.finish(TIMEOUT)?;
     let text = format!("{}{}", client.stdout, client.stderr);
@@ -106,9 +129,13 @@ fn a_cut_cable_is_noticed() -> Result<()> {
 //# Nothing MUST be left behind by a process that ends, even by SIGKILL.
 #[test]
 fn sigkill_of_both_ends_leaves_nothing() -> Result<()> {
-    let world = World::new()?;
+    WAYS.into_iter().try_for_each(sigkill_of_both_ends)
+}
+
+fn sigkill_of_both_ends(way: &str) -> Result<()> {
+    let world = world_over(way)?;
     let pair = PingPong { iters: ENDLESS, events: true, ..PingPong::default() }.start(world.host(), world.host())?;
-    traffic(world.host(), 1 << 20)?;
+    traffic(world.host(), 1 << 20, way)?;
     ensure!(!Leftovers::on(world.host())?.names.is_empty(), "no names to begin with: this test looks at nothing");
     pair.server.signal(libc::SIGKILL)?;
     pair.client.signal(libc::SIGKILL)?;

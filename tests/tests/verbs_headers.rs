@@ -9,7 +9,7 @@ use urxe_ffi::verbs as v;
 use urxe_tests::verbs::datagram::{Ah, GRH, Mouth, towards};
 use urxe_tests::verbs::pair::{rtr, rts};
 use urxe_tests::verbs::{Context, End, Errno, Op, Options, PATIENCE, SendWr, Status};
-use urxe_tests::{GID_IPV4, GID_IPV6, in_world};
+use urxe_tests::{GID_IPV4, GID_IPV6, in_world_over_udp};
 
 /// The traffic class, the hop limit, and the UDP source port of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -95,7 +95,7 @@ fn set(attr: &mut v::ibv_ah_attr, label: u32) {
 
 #[test]
 fn of_address_handles() {
-    in_world(|| {
+    in_world_over_udp(|| {
         let sniffer = Sniffer::open()?;
         let context = Context::open()?;
         for gid in [GID_IPV4, GID_IPV6] {
@@ -135,7 +135,7 @@ fn of_address_handles() {
 
 #[test]
 fn of_connected_queue_pairs() {
-    in_world(|| {
+    in_world_over_udp(|| {
         let sniffer = Sniffer::open()?;
         let context = Context::open()?;
         for gid in [GID_IPV4, GID_IPV6] {

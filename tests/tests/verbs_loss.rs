@@ -5,7 +5,7 @@ use urxe_ffi::verbs as v;
 use urxe_tests::verbs::loss::{lose, lost};
 use urxe_tests::verbs::memory::pattern;
 use urxe_tests::verbs::{Op, Options, Pair, RecvWr, SendWr, Status};
-use urxe_tests::{GID_IPV4, GID_IPV6, in_world};
+use urxe_tests::{GID_IPV4, GID_IPV6, in_world_over_udp};
 
 /// Impatient, so that lost acknowledgements do not cost much time; so many tries that none runs out.
 fn options(gid: u32) -> Options {
@@ -57,12 +57,12 @@ fn messages(gid: u32) -> Result<()> {
 //# Every signaled request MUST complete exactly once, whatever the network does.
 #[test]
 fn messages_arrive_once_and_in_order_over_ipv4() {
-    in_world(|| messages(GID_IPV4));
+    in_world_over_udp(|| messages(GID_IPV4));
 }
 
 #[test]
 fn messages_arrive_once_and_in_order_over_ipv6() {
-    in_world(|| messages(GID_IPV6));
+    in_world_over_udp(|| messages(GID_IPV6));
 }
 
 /// An atomic whose answer was lost is not carried out again (IBA 9.4.5, 9.7.5.1.5).
@@ -75,7 +75,7 @@ fn messages_arrive_once_and_in_order_over_ipv6() {
 #[test]
 fn atomics_are_carried_out_once() {
     const COUNT: u64 = 1500;
-    in_world(|| {
+    in_world_over_udp(|| {
         let Pair { near, far } = &Pair::new(&options(GID_IPV4))?;
         let (local, remote) = (near.region(4096)?, far.region(4096)?);
         lose(25)?;
@@ -139,18 +139,18 @@ fn streams(gid: u32) -> Result<()> {
 
 #[test]
 fn streams_survive_over_ipv4() {
-    in_world(|| streams(GID_IPV4));
+    in_world_over_udp(|| streams(GID_IPV4));
 }
 
 #[test]
 fn streams_survive_over_ipv6() {
-    in_world(|| streams(GID_IPV6));
+    in_world_over_udp(|| streams(GID_IPV6));
 }
 
 /// Nobody polls: the background thread alone finds out what was lost.
 #[test]
 fn sleepers_survive() {
-    in_world(|| {
+    in_world_over_udp(|| {
         let Pair { near, far } = &Pair::new(&Options { events: true, ..options(GID_IPV4) })?;
         let channel = near.channel.as_ref().context("no channel")?;
         let (local, remote) = (near.region(100_000)?, far.region(100_000)?);
@@ -173,7 +173,7 @@ fn sleepers_survive() {
 /// When everything is lost, the tries run out (ibv_modify_qp(3) `retry_cnt`).
 #[test]
 fn a_cable_that_is_cut() {
-    in_world(|| {
+    in_world_over_udp(|| {
         let Pair { near, far } = &Pair::new(&options(GID_IPV4))?;
         let (local, remote) = (near.region(4096)?, far.region(4096)?);
         let write = SendWr::new(Op::Write(remote.at(0)), &[local.sge(0, 8)]);

@@ -67,7 +67,15 @@ pub(crate) fn fill(packet: &mut [u8], qpn: Qpn, number: u32) {
 impl End {
     /// A port on `interface`, with one QPN.
     pub(crate) fn on(interface: &str) -> Self {
-        let (port, rx) = Port::open(Interface::by_name(interface).unwrap()).unwrap();
+        Self::of(Port::open(Interface::by_name(interface).unwrap()).unwrap())
+    }
+
+    /// The same, for a port that shares memory.
+    pub(crate) fn sharing_on(interface: &str) -> Self {
+        Self::of(Port::open_sharing_memory(Interface::by_name(interface).unwrap()).unwrap())
+    }
+
+    fn of((port, rx): (Port, Receiver)) -> Self {
         let qpn = port.alloc_qpn().unwrap();
         Self { port, rx, tx: TxBatch::new(), qpn }
     }

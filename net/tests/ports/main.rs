@@ -4,6 +4,7 @@ mod end;
 mod loopback;
 mod namespace;
 mod processes;
+mod rings;
 mod trouble;
 mod veth;
 mod wills;

@@ -84,6 +84,7 @@ impl Arrival {
             hop_limit: self.hop_limit,
             expected_id: self.expected_id,
             flow: &self.flow,
+            whole: false,
             payload: &self.payload,
         }
     }

@@ -88,7 +88,7 @@ impl Network for Sender {
     }
 
     fn packet(&mut self, route: &Arc<Route>, len: usize) -> Option<&mut [u8]> {
-        Some(self.batch.packet(&self.port, route, len))
+        route.has_room().then(|| self.batch.packet(&self.port, route, len))
     }
 
     fn commit(&mut self) {

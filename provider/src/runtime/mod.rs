@@ -22,6 +22,7 @@ pub(crate) mod async_events;
 pub(crate) mod changes;
 pub(crate) mod clock;
 pub(crate) mod cq;
+mod crammed;
 mod crowd;
 pub(crate) mod fork;
 pub(crate) mod groups;

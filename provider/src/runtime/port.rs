@@ -14,6 +14,7 @@ use urxe_wire::{Packet, Psn, Qpn};
 
 use super::changes::Listeners;
 use super::cq::Cq;
+use super::crammed::Crammed;
 use super::crowd::Crowd;
 use super::groups::Groups;
 use super::gsi::{self, Gsi};
@@ -26,6 +27,7 @@ use super::timers::Timers;
 use super::watch::Watch;
 use super::{clock, lock};
 use crate::counters::{Counters, bump};
+use crate::device;
 use crate::kernel::event_file::EventFile;
 use crate::limits;
 use crate::memory::regions::Regions;
@@ -52,6 +54,8 @@ pub(crate) struct NetPort {
     /// Queue pairs with more to send than one turn allows.
     unfinished: Mutex<Vec<Qpn>>,
     has_unfinished: AtomicBool,
+    /// Queue pairs whose packets found no room.
+    pub(super) crammed: Crammed,
     spare: Mutex<Vec<Work>>,
     counters: Arc<Counters>,
     /// What they have counted is in the ledger.
@@ -119,8 +123,12 @@ pub(super) enum Acks {
 impl NetPort {
     /// Opens the device's sockets.
     pub(crate) fn open(name: &str, interface: Interface, seed: u64) -> Result<Self, PortError> {
-        let (port, receiver) = Port::open(interface)?;
+        let open = if device::shares_memory() { Port::open_sharing_memory } else { Port::open };
+        let (port, receiver) = open(interface)?;
         let observer = Observer::new(name, &port.interface());
+        if observer.is_some() {
+            port.keep_icrcs();
+        }
         let port = Arc::new(port);
         let kick = eventfd().map_err(|source| PortError::os("make an eventfd", source))?;
         let watch = Watch::new().map_err(|source| PortError::os("make a timer", source))?;
@@ -136,6 +144,7 @@ impl NetPort {
             moderated: Moderated::new(),
             unfinished: Mutex::new(Vec::new()),
             has_unfinished: AtomicBool::new(false),
+            crammed: Crammed::default(),
             spare: Mutex::new(Vec::new()),
             is_settled: AtomicBool::new(false),
             counters,
@@ -284,7 +293,7 @@ impl NetPort {
         let mut most = 0;
         while !self.stop.load(Ordering::Relaxed) {
             match self.drain(&mut token, acks) {
-                0 => break,
+                0 if token.receiver.prepare_to_wait() => break,
                 received => most = most.max(received),
             }
         }
@@ -421,6 +430,7 @@ impl NetPort {
                 }
             }
         }
+        self.squeeze_in(work);
         received
     }
 
@@ -469,7 +479,8 @@ impl NetPort {
         let gsi = self.gsi_timer.load(Ordering::Acquire);
         let gsi = (gsi != u64::MAX).then(|| Instant::from_nanos(gsi));
         let observer = self.observer.as_ref().and_then(|observer| observer.next_due());
-        self.timers.next().into_iter().chain(self.moderated.next()).chain(gsi).chain(observer).min()
+        let crammed = self.crammed.next_look();
+        self.timers.next().into_iter().chain(self.moderated.next()).chain(gsi).chain(observer).chain(crammed).min()
     }
 
     /// When QP1 wants to be woken.
@@ -501,6 +512,9 @@ impl NetPort {
             && let Some(gsi) = self.gsi()
         {
             gsi.handle_timeout(now);
+        }
+        if self.crammed.next_look().is_some_and(|at| at <= now) {
+            self.with_work(|work| self.squeeze_in(work));
         }
         while let Some(qpn) = self.timers.expired(now) {
             let Some(qp) = self.qp(qpn) else { continue };

@@ -159,8 +159,10 @@ impl Qp {
         if let Some(at) = deadline {
             self.port.set_timer(self, at);
         }
-        if progress != Progress::Idle {
-            self.port.finish_later(self.qpn);
+        match progress {
+            Progress::Idle => {}
+            Progress::Blocked => self.port.wait_for_room(self.qpn),
+            Progress::More => self.port.finish_later(self.qpn),
         }
         self.port.deliver_upcalls(work);
         result

@@ -1,0 +1,182 @@
+//! The receiver's ends of rings.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
+
+use super::offer;
+use super::ring::{self, Consumer, Damaged, Run};
+use super::segment::Segment;
+use crate::fd::{Fd, FdSet};
+use crate::token::Token;
+
+/// The rings that others send to this process through.
+#[derive(Debug)]
+pub(crate) struct Inbox {
+    rings: Vec<Incoming>,
+    /// Connections whose offer has not come yet.
+    guests: Vec<Fd>,
+    limit: usize,
+    /// Where something was found last.
+    at: usize,
+}
+
+#[derive(Debug)]
+struct Incoming {
+    connection: Fd,
+    consumer: Consumer<Segment>,
+    envelope: Envelope,
+}
+
+/// Whose a run is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Envelope {
+    /// Index of the local address.
+    pub(crate) index: usize,
+    pub(crate) peer: SocketAddr,
+    pub(crate) tclass: u8,
+    pub(crate) hop_limit: u8,
+}
+
+/// What a look at doors and connections has come to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Visits {
+    pub(crate) accepted: usize,
+    pub(crate) refused: usize,
+    /// Rings that ended.
+    pub(crate) closed: usize,
+}
+
+impl Inbox {
+    pub(crate) const fn new(limit: usize) -> Self {
+        Self { rings: Vec::new(), guests: Vec::new(), limit, at: 0 }
+    }
+
+    pub(crate) const fn len(&self) -> usize {
+        self.rings.len()
+    }
+
+    /// Lets in who waits at a door. Each connection is watched, and [`Inbox::attend`]ed when it is ready.
+    pub(crate) fn admit(
+        &mut self,
+        fds: &Arc<FdSet>,
+        door: RawFd,
+        find: impl Fn(SocketAddr) -> Option<usize>,
+    ) -> io::Result<Visits> {
+        let mut visits = Visits::default();
+        while let Some(guest) = offer::open_door(door)? {
+            if self.rings.len() + self.guests.len() >= self.limit {
+                visits.refused += 1;
+                continue;
+            }
+            let guest = fds.adopt(guest)?;
+            fds.watch(guest.as_raw_fd(), Token::Ring(guest.as_raw_fd()).pack())?;
+            self.greet(guest, &find, &mut visits);
+        }
+        Ok(visits)
+    }
+
+    /// Takes the guest's offer if it has come.
+    fn greet(&mut self, guest: Fd, find: &impl Fn(SocketAddr) -> Option<usize>, visits: &mut Visits) {
+        match offer::receive(guest.as_raw_fd()) {
+            Ok(None) => self.guests.push(guest),
+            Ok(Some((offer, segment))) => match find(offer.to).filter(|_| offer::is_own_address(offer.from)) {
+                Some(index) => {
+                    let (tclass, hop_limit) = (offer.tclass, offer.hop_limit);
+                    let envelope = Envelope { index, peer: offer.from, tclass, hop_limit };
+                    let consumer = Consumer::new(segment, offer.key);
+                    self.rings.push(Incoming { connection: guest, consumer, envelope });
+                    visits.accepted += 1;
+                }
+                None => visits.refused += 1,
+            },
+            Err(_) => visits.refused += 1,
+        }
+    }
+
+    /// Looks what a connection that is ready has to say: an offer, or that its ring will not be written to any more. The
+    /// latter ends the ring once it is empty.
+    pub(crate) fn attend(&mut self, fd: RawFd, find: impl Fn(SocketAddr) -> Option<usize>) -> Visits {
+        let mut visits = Visits::default();
+        if let Some(at) = self.guests.iter().position(|guest| guest.as_raw_fd() == fd) {
+            let guest = self.guests.swap_remove(at);
+            self.greet(guest, &find, &mut visits);
+        } else if let Some(at) = self.rings.iter().position(|ring| ring.connection.as_raw_fd() == fd)
+            && let Some(ring) = self.rings.get(at)
+            && is_hung_up(fd)
+            && ring.consumer.is_empty()
+        {
+            self.rings.swap_remove(at);
+            visits.closed += 1;
+        }
+        visits
+    }
+
+    /// Takes one run out of the rings, into `buffer`. The ring where something was found last comes first, so a sender
+    /// that has more is not made to wait; `next` is for when it has had its turn.
+    pub(crate) fn take(&mut self, buffer: &mut [u8]) -> Option<Result<(Envelope, Run), Damaged>> {
+        for step in 0..self.rings.len() {
+            let at = (self.at + step) % self.rings.len();
+            let ring = self.rings.get_mut(at)?;
+            match ring.consumer.pop(buffer) {
+                Ok(None) => {}
+                Ok(Some(run)) => {
+                    self.at = at;
+                    return Some(Ok((ring.envelope, run)));
+                }
+                Err(damaged) => {
+                    // Its sender finds the connection closed, and goes on by UDP.
+                    self.rings.swap_remove(at);
+                    return Some(Err(damaged));
+                }
+            }
+        }
+        None
+    }
+
+    /// Whether nothing is in any ring.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rings.iter().all(|ring| ring.consumer.is_empty())
+    }
+
+    /// The next ring comes first.
+    pub(crate) fn next(&mut self) {
+        self.at = self.at.wrapping_add(1);
+    }
+
+    /// Has every sender wake this process for its next run. False if runs have come meanwhile: somebody has to take
+    /// them, and then ask again. For whoever is about to sleep, and nobody else: see [`ring`].
+    pub(crate) fn arm(&self) -> bool {
+        let mut armed = false;
+        for ring in self.rings.iter().filter(|ring| !ring.consumer.is_armed()) {
+            discard(ring.connection.as_raw_fd());
+            ring.consumer.arm();
+            armed = true;
+        }
+        if !armed {
+            return true;
+        }
+        ring::barrier();
+        self.is_empty()
+    }
+
+    /// Gives up the rings to a local address.
+    pub(crate) fn close_local(&mut self, index: usize) {
+        self.rings.retain(|ring| ring.envelope.index != index);
+    }
+}
+
+/// Whether the other end of a connection is gone, whatever lies unread in it.
+fn is_hung_up(fd: RawFd) -> bool {
+    let mut poll = libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 };
+    // SAFETY: one pollfd; does not wait.
+    unsafe { libc::poll(&raw mut poll, 1, 0) > 0 }
+}
+
+/// Reads all that there is on a connection: it has served to wake us.
+fn discard(fd: RawFd) {
+    let mut bytes = [0_u8; 64];
+    // SAFETY: a buffer of that length. Each message is a byte, or cut to what fits.
+    while unsafe { libc::recv(fd, bytes.as_mut_ptr().cast(), bytes.len(), libc::MSG_DONTWAIT) } > 0 {}
+}

@@ -1,0 +1,131 @@
+//! The sender's end of a ring.
+
+use core::sync::atomic::{AtomicBool, Ordering};
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::offer::{self, Offer};
+use super::ring::{self, Producer, Run};
+use super::segment::Segment;
+use crate::batch::CAPACITY;
+use crate::fd::{Fd, FdSet};
+use crate::random::random_u32;
+use crate::token::Token;
+
+/// What must be free for packets to be made: all that the batches of two threads may hold by then, and what the end of
+/// the ring wastes.
+const ROOM: usize = 2 * CAPACITY + (64 << 10);
+const _: () = assert!(cfg!(loom) || ROOM * 2 < ring::SIZE);
+
+/// A receiver that takes nothing for so long holds up nobody any more: what it has no room for is lost, as in the full
+/// buffer of a socket that nobody reads, and the transport's timers decide what becomes of it. Longer than a process
+/// waits for a processor on a machine that has more to do than it can.
+const STALLED: Duration = Duration::from_millis(50);
+
+/// A ring to another process, or to this one.
+#[derive(Debug)]
+pub(crate) struct Link {
+    connection: Fd,
+    /// The other end has gone.
+    is_dead: AtomicBool,
+    writer: Mutex<Writer>,
+}
+
+#[derive(Debug)]
+struct Writer {
+    producer: Producer<Segment>,
+    /// Since when the receiver has been where it is, if it is being waited for.
+    stuck: Option<(u64, Instant)>,
+}
+
+impl Link {
+    /// A ring for what `from` sends to `to`, where the owner of the block takes rings. An error says that it has to be
+    /// UDP.
+    pub(crate) fn open(
+        fds: &Arc<FdSet>,
+        block: u16,
+        from: SocketAddr,
+        to: SocketAddr,
+        tclass: u8,
+        hop_limit: u8,
+    ) -> io::Result<Self> {
+        let connection = offer::knock(block)?;
+        let (segment, memory) = Segment::create()?;
+        let key = u64::from(random_u32()) << 32 | u64::from(random_u32()) | 1;
+        let producer = Producer::new(segment, key);
+        // Asleep, for all that is known.
+        producer.begin();
+        offer::send(connection.as_raw_fd(), &Offer { from, to, tclass, hop_limit, key }, &memory)?;
+        let connection = fds.adopt(connection)?;
+        let fd = connection.as_raw_fd();
+        fds.watch(fd, Token::Link(fd).pack())?;
+        Ok(Self { connection, is_dead: AtomicBool::new(false), writer: Mutex::new(Writer { producer, stuck: None }) })
+    }
+
+    pub(crate) fn raw_fd(&self) -> RawFd {
+        self.connection.as_raw_fd()
+    }
+
+    pub(crate) fn is_alive(&self) -> bool {
+        !self.is_dead.load(Ordering::Relaxed)
+    }
+
+    /// The connection has become readable, which is how it ends.
+    pub(crate) fn look(&self, fds: &FdSet) {
+        let mut byte = [0_u8];
+        let flags = libc::MSG_DONTWAIT | libc::MSG_PEEK;
+        // SAFETY: a buffer of one byte.
+        let received = unsafe { libc::recv(self.raw_fd(), byte.as_mut_ptr().cast(), 1, flags) };
+        // Nobody answers on it: whoever does is none of us.
+        if received >= 0 || io::Error::last_os_error().kind() != io::ErrorKind::WouldBlock {
+            self.is_dead.store(true, Ordering::Relaxed);
+            fds.unwatch(self.raw_fd());
+        }
+    }
+
+    /// Whether packets may be made now, or had better wait.
+    pub(crate) fn has_room(&self) -> bool {
+        let mut writer = self.lock();
+        let Writer { producer, stuck } = &mut *writer;
+        if producer.has_room(ROOM) {
+            *stuck = None;
+            return true;
+        }
+        match stuck {
+            Some((at, since)) if *at == producer.seen() => since.elapsed() > STALLED,
+            _ => {
+                *stuck = Some((producer.seen(), Instant::now()));
+                false
+            }
+        }
+    }
+
+    /// Puts runs in, and wakes the receiver if need be. Returns how many packets were lost for want of room.
+    pub(crate) fn send<'a>(&self, runs: impl ExactSizeIterator<Item = (&'a [u8], Run, u16)>) -> usize {
+        let alone = runs.len() == 1;
+        let mut lost = 0;
+        let mut writer = self.lock();
+        for (bytes, run, packets) in runs {
+            if !writer.producer.push(bytes, run, alone) {
+                lost += usize::from(packets);
+            }
+        }
+        let must_ring = writer.producer.must_ring();
+        drop(writer);
+        if must_ring {
+            // It fails if the receiver is gone, or has bytes enough to wake it.
+            // SAFETY: one byte.
+            unsafe {
+                libc::send(self.raw_fd(), [0_u8].as_ptr().cast(), 1, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
+            }
+        }
+        lost
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Writer> {
+        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

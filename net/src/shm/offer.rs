@@ -1,0 +1,309 @@
+//! Handing a ring over.
+//!
+//! The owner of a block of QPNs listens at a name, as the block's mailbox has one: the *door*. Who wants to send connects,
+//! sees who it is, and says in one message what the ring is for, with the ring's memory beside it. It need not wait for
+//! an answer: an owner that will not have the ring hangs up.
+
+use std::io;
+use std::mem::{size_of, zeroed};
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::SocketAddr as UnixAddr;
+
+use socket2::{Domain, SockAddr, Socket, Type};
+
+use super::segment::Segment;
+use crate::forward::{HEADER_LEN, Header};
+use crate::registry::NAME_PREFIX;
+use crate::sys::{Control, scope_id, socklen, with_port};
+
+/// Offers that may wait at a door.
+const BACKLOG: libc::c_int = 64;
+/// A header and the ring's key.
+const OFFER_LEN: usize = HEADER_LEN + 8;
+/// Room for one descriptor; what comes beyond, the kernel closes.
+const CONTROL: usize = 24;
+const _: () = assert!(size_of::<libc::cmsghdr>() + size_of::<RawFd>() <= CONTROL);
+
+/// What the kernel shows for users that have no number here (`/proc/sys/kernel/overflowuid`): they are not the same.
+const OVERFLOW_UID: libc::uid_t = 65534;
+
+/// The door of a block, listening.
+pub(crate) fn door(block: u16) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::UNIX, Type::SEQPACKET.nonblocking(), None)?;
+    socket.bind(&name(block)?)?;
+    socket.listen(BACKLOG)?;
+    Ok(socket)
+}
+
+fn name(block: u16) -> io::Result<SockAddr> {
+    let name = format!("{NAME_PREFIX}/ring/{block:04x}");
+    UnixAddr::from_abstract_name(&name)?;
+    SockAddr::unix(format!("\0{name}"))
+}
+
+/// Connects to the door of a block. Fails if nobody takes rings there, or another user would.
+pub(super) fn knock(block: u16) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::UNIX, Type::SEQPACKET.nonblocking(), None)?;
+    socket.connect(&name(block)?)?;
+    if is_same_user(socket.as_raw_fd()) { Ok(socket) } else { Err(io::ErrorKind::PermissionDenied.into()) }
+}
+
+/// Who waits at a door, if it is the same user's; others are sent away. `Ok(None)`: nobody.
+pub(super) fn open_door(door: RawFd) -> io::Result<Option<OwnedFd>> {
+    loop {
+        let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+        // SAFETY: the peer's address is not asked for.
+        let raw = unsafe { libc::accept4(door, core::ptr::null_mut(), core::ptr::null_mut(), flags) };
+        if raw < 0 {
+            let error = io::Error::last_os_error();
+            return match error.raw_os_error() {
+                Some(libc::EAGAIN) => Ok(None),
+                Some(libc::EINTR | libc::ECONNABORTED) => continue,
+                _ => Err(error),
+            };
+        }
+        // SAFETY: the call succeeded, so `raw` is open and nobody else's.
+        let guest = unsafe { OwnedFd::from_raw_fd(raw) };
+        if is_same_user(raw) {
+            return Ok(Some(guest));
+        }
+    }
+}
+
+/// Whether the other end was opened by this process' user (`SO_PEERCRED`, unix(7)).
+fn is_same_user(fd: RawFd) -> bool {
+    let mut peer = libc::ucred { pid: 0, uid: libc::uid_t::MAX, gid: 0 };
+    let mut len = socklen::<libc::ucred>();
+    // SAFETY: `peer` is writable, and `len` its size.
+    let rc = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut peer).cast(), &raw mut len) };
+    // SAFETY: no preconditions.
+    rc == 0 && peer.uid == unsafe { libc::geteuid() } && peer.uid != OVERFLOW_UID
+}
+
+/// Whether an address is one of this host's: a process can bind to it.
+pub(crate) fn is_own_address(address: SocketAddr) -> bool {
+    UdpSocket::bind(with_port(address, 0)).is_ok()
+}
+
+/// What a ring is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Offer {
+    /// The sender's address and the UDP port it would use.
+    pub(super) from: SocketAddr,
+    /// The receiver's address.
+    pub(super) to: SocketAddr,
+    pub(super) tclass: u8,
+    pub(super) hop_limit: u8,
+    /// The ring's.
+    pub(super) key: u64,
+}
+
+impl Offer {
+    fn emit(&self) -> [u8; OFFER_LEN] {
+        let Self { from, to, tclass, hop_limit, key } = *self;
+        let local = (to.ip(), scope_id(to));
+        let header = Header { local, peer: from, tclass, hop_limit, segment: 1, first: 0, learn: false };
+        let mut bytes = [0; OFFER_LEN];
+        bytes[..HEADER_LEN].copy_from_slice(&header.emit());
+        bytes[HEADER_LEN..].copy_from_slice(&key.to_le_bytes());
+        bytes
+    }
+
+    fn parse(bytes: &[u8; OFFER_LEN], port: u16) -> Option<Self> {
+        let (header, key) = bytes.split_first_chunk::<HEADER_LEN>()?;
+        let Header { local: (ip, scope), peer, tclass, hop_limit, .. } = Header::parse(header)?;
+        let to = crate::sys::socket_address(ip, port, scope);
+        let key = u64::from_le_bytes(*key.first_chunk()?);
+        (key % 2 == 1).then_some(Self { from: peer, to, tclass, hop_limit, key })
+    }
+}
+
+/// Hands a ring over, without waiting.
+pub(super) fn send(fd: RawFd, offer: &Offer, memory: &OwnedFd) -> io::Result<()> {
+    let bytes = offer.emit();
+    let mut iov = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    let mut control = Control([0_u8; CONTROL]);
+    // SAFETY: all-zero bytes are a valid msghdr.
+    let mut message: libc::msghdr = unsafe { zeroed() };
+    message.msg_iov = &raw mut iov;
+    message.msg_iovlen = 1;
+    message.msg_control = control.0.as_mut_ptr().cast();
+    message.msg_controllen = CONTROL as _;
+    // SAFETY: the control buffer is aligned (`Control`) and, as asserted above, has room for one header with a
+    // descriptor; CMSG_FIRSTHDR therefore returns its start.
+    unsafe {
+        let header = libc::CMSG_FIRSTHDR(&raw const message);
+        (*header).cmsg_level = libc::SOL_SOCKET;
+        (*header).cmsg_type = libc::SCM_RIGHTS;
+        (*header).cmsg_len = libc::CMSG_LEN(socklen::<RawFd>()) as _;
+        libc::CMSG_DATA(header).cast::<RawFd>().write_unaligned(memory.as_raw_fd());
+    }
+    // SAFETY: everything that `message` points to outlives the call, and the kernel only reads it.
+    let sent = unsafe { libc::sendmsg(fd, &raw const message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
+    if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Takes an offer and its memory. `Ok(None)`: not there yet.
+pub(super) fn receive(fd: RawFd) -> io::Result<Option<(Offer, Segment)>> {
+    let mut bytes = [0_u8; OFFER_LEN];
+    let mut iov = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    let mut control = Control([0_u8; CONTROL]);
+    // SAFETY: all-zero bytes are a valid msghdr.
+    let mut message: libc::msghdr = unsafe { zeroed() };
+    message.msg_iov = &raw mut iov;
+    message.msg_iovlen = 1;
+    message.msg_control = control.0.as_mut_ptr().cast();
+    message.msg_controllen = CONTROL as _;
+    // SAFETY: every pointer in `message` is to live, writable memory of the length beside it.
+    let received = unsafe { libc::recvmsg(fd, &raw mut message, libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC) };
+    if received < 0 {
+        let error = io::Error::last_os_error();
+        return if error.raw_os_error() == Some(libc::EAGAIN) { Ok(None) } else { Err(error) };
+    }
+    let memory = descriptor(&message);
+    let bad = || io::Error::from(io::ErrorKind::InvalidData);
+    if received.cast_unsigned() != OFFER_LEN || message.msg_flags & libc::MSG_TRUNC != 0 {
+        return Err(bad());
+    }
+    let offer = Offer::parse(&bytes, crate::ROCE_V2_PORT).ok_or_else(bad)?;
+    let memory = Segment::open(memory.ok_or_else(bad)?.as_fd())?;
+    Ok(Some((offer, memory)))
+}
+
+/// The descriptor that came with a message.
+fn descriptor(message: &libc::msghdr) -> Option<OwnedFd> {
+    // SAFETY: `message` was filled in by recvmsg, and its control buffer is alive in the caller.
+    let header = unsafe { libc::CMSG_FIRSTHDR(message) };
+    if header.is_null() {
+        return None;
+    }
+    // SAFETY: CMSG_FIRSTHDR returns null or a header that lies wholly in the control buffer.
+    let found = unsafe { header.read_unaligned() };
+    // SAFETY: no pointers.
+    let length = unsafe { libc::CMSG_LEN(socklen::<RawFd>()) };
+    if (found.cmsg_level, found.cmsg_type) != (libc::SOL_SOCKET, libc::SCM_RIGHTS) || found.cmsg_len != length as usize
+    {
+        return None;
+    }
+    // SAFETY: a header with one descriptor, which the kernel has just opened for this process.
+    Some(unsafe { OwnedFd::from_raw_fd(libc::CMSG_DATA(header).cast::<RawFd>().read_unaligned()) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn offer() -> Offer {
+        Offer {
+            from: "127.0.0.1:50000".parse().unwrap(),
+            to: "127.0.0.1:4791".parse().unwrap(),
+            tclass: 0x2A,
+            hop_limit: 64,
+            key: 0x1234_5678_9ABC_DEF1,
+        }
+    }
+
+    #[test]
+    fn offers_survive() {
+        let v6 =
+            Offer { from: "[fe80::2%9]:65535".parse().unwrap(), to: "[fe80::1%9]:4791".parse().unwrap(), ..offer() };
+        for offer in [offer(), v6] {
+            assert_eq!(Offer::parse(&offer.emit(), 4791), Some(offer));
+        }
+        // A stamp of 0 is what a new ring is full of.
+        assert_eq!(Offer::parse(&Offer { key: 2, ..offer() }.emit(), 4791), None);
+    }
+
+    proptest! {
+        #[test]
+        fn any_damaged_offer_is_parsed_or_refused(at in 0..OFFER_LEN, value: u8) {
+            let mut bytes = offer().emit();
+            bytes[at] = value;
+            if let Some(parsed) = Offer::parse(&bytes, 4791) {
+                prop_assert_eq!(Offer::parse(&parsed.emit(), 4791), Some(parsed));
+            }
+        }
+    }
+
+    /// A connected pair, as a door gives it.
+    fn pair() -> (Socket, Socket) {
+        Socket::pair(Domain::UNIX, Type::SEQPACKET.nonblocking(), None).unwrap()
+    }
+
+    fn memory(bytes: usize, seals: libc::c_int) -> OwnedFd {
+        // SAFETY: a terminated name.
+        let raw = unsafe { libc::memfd_create(c"test".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
+        assert!(raw >= 0);
+        // SAFETY: new, and nobody else's.
+        let file = unsafe { OwnedFd::from_raw_fd(raw) };
+        let bytes = libc::off_t::try_from(bytes).unwrap();
+        // SAFETY: no pointers.
+        unsafe {
+            assert_eq!(libc::ftruncate(raw, bytes), 0);
+            assert_eq!(libc::fcntl(raw, libc::F_ADD_SEALS, seals), 0);
+        }
+        file
+    }
+
+    #[test]
+    fn a_ring_is_handed_over() {
+        let (a, b) = pair();
+        assert!(receive(b.as_raw_fd()).unwrap().is_none());
+        let (_, memory) = Segment::create().unwrap();
+        send(a.as_raw_fd(), &offer(), &memory).unwrap();
+        assert_eq!(receive(b.as_raw_fd()).unwrap().unwrap().0, offer());
+    }
+
+    #[test]
+    fn memory_that_might_vanish_or_is_none_is_refused() {
+        let all = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+        let whole = 4096 + super::super::ring::SIZE;
+        let file = OwnedFd::from(tempfile(whole));
+        for (what, refused) in [
+            ("unsealed", memory(whole, 0)),
+            ("may be cut short", memory(whole, libc::F_SEAL_GROW | libc::F_SEAL_SEAL)),
+            ("too short", memory(4096, all)),
+            ("read-only", memory(whole, all | libc::F_SEAL_WRITE)),
+            ("a file", file),
+            ("a socket", OwnedFd::from(pair().0)),
+        ] {
+            let (a, b) = pair();
+            send(a.as_raw_fd(), &offer(), &refused).unwrap();
+            assert!(receive(b.as_raw_fd()).is_err(), "{what}");
+        }
+        // As it should be, so that the others were refused for what they say.
+        let (a, b) = pair();
+        send(a.as_raw_fd(), &offer(), &memory(whole, all)).unwrap();
+        assert!(receive(b.as_raw_fd()).unwrap().is_some());
+    }
+
+    /// A file without a name.
+    fn tempfile(bytes: usize) -> std::fs::File {
+        let file = std::fs::File::options().read(true).write(true).custom_flags(libc::O_TMPFILE).open("/tmp").unwrap();
+        file.set_len(bytes as u64).unwrap();
+        file
+    }
+
+    use std::os::unix::fs::OpenOptionsExt;
+
+    #[test]
+    fn a_message_that_is_no_offer_is_an_error() {
+        let (a, b) = pair();
+        a.send(b"good morning").unwrap();
+        assert!(receive(b.as_raw_fd()).is_err());
+        a.send(&offer().emit()).unwrap();
+        assert!(receive(b.as_raw_fd()).is_err(), "without memory");
+        drop(a);
+        assert!(receive(b.as_raw_fd()).is_err(), "hung up");
+    }
+
+    #[test]
+    fn addresses_of_this_host() {
+        for (address, own) in [("127.0.0.1:4791", true), ("127.9.9.9:4791", true), ("192.0.2.1:4791", false)] {
+            assert_eq!(is_own_address(address.parse().unwrap()), own, "{address}");
+        }
+    }
+}

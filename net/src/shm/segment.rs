@@ -1,0 +1,142 @@
+//! The memory that two processes share: a page of words, then the ring.
+//!
+//! Whoever is at the other end may write to all of it at any time. So no reference is ever made to the bytes of
+//! records: they are copied in and out by pointer, and only atomics are shared by reference.
+
+use core::ptr::NonNull;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use super::ring::{HEADER, SIZE, Storage};
+
+/// Atomics; loom's where loom runs the tests.
+pub(super) mod sync {
+    #[cfg(not(loom))]
+    pub(crate) use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+    #[cfg(loom)]
+    pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+}
+
+use core::sync::atomic::{AtomicU32, AtomicU64};
+
+/// Where the receiver's position is, on a cache line of its own.
+const HEAD: usize = 0;
+/// Where the bell is, on another.
+const BELL: usize = 128;
+/// Where the ring begins.
+const RECORDS: usize = 4096;
+/// Bytes of it all.
+const TOTAL: usize = RECORDS + SIZE;
+
+/// Without these nobody could rely on the memory staying: a file that is cut short raises SIGBUS.
+const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+
+/// Shared memory of one ring, mapped.
+#[derive(Debug)]
+pub(super) struct Segment(NonNull<u8>);
+
+// SAFETY: the memory is the same for all threads, and everything in it is shared with another process anyway: what
+// is accessed concurrently is atomic, or copied under the protocol of `ring`.
+unsafe impl Send for Segment {}
+// SAFETY: as above.
+unsafe impl Sync for Segment {}
+
+impl Segment {
+    /// New memory, all zero, and its descriptor for the peer.
+    pub(super) fn create() -> io::Result<(Self, OwnedFd)> {
+        // SAFETY: a terminated name, which only /proc shows.
+        let raw = unsafe { libc::memfd_create(c"urxe-ring".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
+        if raw < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: new, and nobody else's.
+        let file = unsafe { OwnedFd::from_raw_fd(raw) };
+        // SAFETY: no pointers.
+        if unsafe { libc::ftruncate(raw, TOTAL as libc::off_t) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: no pointers.
+        if unsafe { libc::fcntl(raw, libc::F_ADD_SEALS, SEALS) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok((Self::map(file.as_fd())?, file))
+    }
+
+    /// Memory that a peer has made, if it is as [`Segment::create`] makes it.
+    pub(super) fn open(file: BorrowedFd<'_>) -> io::Result<Self> {
+        // SAFETY: no pointers. Fails for what is not memory: no other file has seals.
+        let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
+        // SAFETY: all-zero is a value of this plain C struct.
+        let mut stat: libc::stat = unsafe { core::mem::zeroed() };
+        // SAFETY: `stat` is writable.
+        if seals < 0 || unsafe { libc::fstat(file.as_raw_fd(), &raw mut stat) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        if seals & SEALS != SEALS || usize::try_from(stat.st_size) != Ok(TOTAL) {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        Self::map(file)
+    }
+
+    fn map(file: BorrowedFd<'_>) -> io::Result<Self> {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping, of a file that cannot become shorter than it.
+        let start =
+            unsafe { libc::mmap(core::ptr::null_mut(), TOTAL, protection, libc::MAP_SHARED, file.as_raw_fd(), 0) };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        NonNull::new(start.cast()).map(Self).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
+    }
+
+    /// A pointer to `len` bytes at `at`, all of which are in the mapping.
+    fn at(&self, at: usize, len: usize) -> NonNull<u8> {
+        assert!(at <= TOTAL && len <= TOTAL - at);
+        // SAFETY: within the mapping, as asserted.
+        unsafe { self.0.add(at) }
+    }
+
+    fn word(&self, at: usize) -> &AtomicU64 {
+        debug_assert!(at.is_multiple_of(8));
+        // SAFETY: eight bytes in the mapping, which lives as long as `self`. They are aligned: mappings are to pages and
+        // `at` to eight. Any bytes are a value, and whoever else accesses them does so by atomics, or breaks only what
+        // it is told.
+        unsafe { self.at(at, 8).cast().as_ref() }
+    }
+}
+
+impl Drop for Segment {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, and nothing borrowed from `self` is left.
+        unsafe { libc::munmap(self.0.as_ptr().cast(), TOTAL) };
+    }
+}
+
+#[cfg(not(loom))]
+impl Storage for Segment {
+    fn head(&self) -> &AtomicU64 {
+        self.word(HEAD)
+    }
+
+    fn bell(&self) -> &AtomicU32 {
+        // SAFETY: as for `word`; four bytes.
+        unsafe { self.at(BELL, 4).cast().as_ref() }
+    }
+
+    fn header(&self, offset: usize) -> (&AtomicU64, &AtomicU64) {
+        (self.word(RECORDS + offset), self.word(RECORDS + offset + HEADER / 2))
+    }
+
+    fn write(&self, offset: usize, bytes: &[u8]) {
+        let to = self.at(RECORDS + offset, bytes.len());
+        // SAFETY: `at` has seen that the range is in the mapping; `bytes` is private memory, so they do not overlap. The
+        // peer does not look before the stamp says so, or gets what it deserves.
+        unsafe { to.as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+    }
+
+    fn read(&self, offset: usize, bytes: &mut [u8]) {
+        let from = self.at(RECORDS + offset, bytes.len());
+        // SAFETY: as for `write`. A peer that writes meanwhile spoils the bytes copied, nothing else.
+        unsafe { from.as_ptr().copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len()) };
+    }
+}

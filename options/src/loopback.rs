@@ -1,0 +1,22 @@
+//! How packets get from one process to another of the same host.
+
+/// The way between two processes of one host.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Loopback {
+    /// UDP over the interface, as to any other host.
+    #[default]
+    Udp,
+    /// Shared memory where both ends choose it and are the same user's; UDP elsewhere.
+    Shm,
+}
+
+impl Loopback {
+    /// By the name that it is chosen by.
+    pub fn from_name(name: &str) -> Option<Self> {
+        match name {
+            "udp" => Some(Self::Udp),
+            "shm" => Some(Self::Shm),
+            _ => None,
+        }
+    }
+}
