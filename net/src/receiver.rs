@@ -165,7 +165,7 @@ impl Receiver {
 
     pub(crate) fn receive(&mut self, port: &Port, budget: usize, deliver: &mut dyn FnMut(Datagram<'_>)) -> usize {
         let mut call = Call { port, left: budget, delivered: 0, deliver };
-        if self.inbox.len() > 0 && self.hits < HITS {
+        if self.inbox.has_rings() && self.hits < HITS {
             self.receive_rings(&mut call);
             if call.delivered > 0 {
                 self.hits += 1;

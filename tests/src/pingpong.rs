@@ -55,9 +55,15 @@ impl PingPong {
 
     /// Starts both ends.
     pub fn start(&self, server: &Host, client: &Host) -> Result<Pair> {
+        self.start_with(server, client, || ())
+    }
+
+    /// Starts both ends, and does something between the one and the other.
+    pub fn start_with(&self, server: &Host, client: &Host, between: impl FnOnce()) -> Result<Pair> {
         let port = server.next_port();
         let process = server.start(self.command(server, port))?;
         let process = wait_for_listener(server, process, port)?;
+        between();
         let mut command = self.command(client, port);
         command.arg(server.address());
         Ok(Pair { options: self.clone(), server: process, client: client.start(command)? })

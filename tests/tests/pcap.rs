@@ -40,8 +40,9 @@ fn set(world: &World, name: &str, value: &str) {
 }
 
 /// Both ends of a ping-pong capture to the same name: each has its own file, with all that it sent and received.
-fn two_programs(gid: u32) -> Result<()> {
+fn two_programs(gid: u32, way: &str) -> Result<()> {
     let world = World::new()?;
+    set(&world, "URXE_LOOPBACK", way);
     set(&world, "URXE_PCAP", world.dir().join("both.pcapng").to_str().context("a path")?);
     for size in [1, 5001] {
         PingPong { size, gid, iters: 10, ..PingPong::default() }.run(world.host(), world.host())?;
@@ -82,12 +83,19 @@ fn two_programs(gid: u32) -> Result<()> {
 
 #[test]
 fn two_programs_over_ipv4() -> Result<()> {
-    two_programs(GID_IPV4)
+    two_programs(GID_IPV4, "udp")
 }
 
 #[test]
 fn two_programs_over_ipv6() -> Result<()> {
-    two_programs(GID_IPV6)
+    two_programs(GID_IPV6, "udp")
+}
+
+/// What never was on a wire looks the same.
+#[test]
+fn two_programs_through_memory() -> Result<()> {
+    two_programs(GID_IPV4, "shm")?;
+    two_programs(GID_IPV6, "shm")
 }
 
 /// Where urxe knows more than the wire, packets say so.

@@ -53,8 +53,8 @@ impl Inbox {
         Self { rings: Vec::new(), guests: Vec::new(), limit, at: 0 }
     }
 
-    pub(crate) const fn len(&self) -> usize {
-        self.rings.len()
+    pub(crate) const fn has_rings(&self) -> bool {
+        !self.rings.is_empty()
     }
 
     /// Lets in who waits at a door. Each connection is watched, and [`Inbox::attend`]ed when it is ready.

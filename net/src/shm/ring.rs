@@ -133,7 +133,7 @@ impl<S: Storage> Producer<S> {
         debug_assert!(packets.len() == run.len && run.len <= MAX_RUN);
         let need = record_len(packets.len());
         let at = offset(self.tail);
-        let go_home = alone && need <= LITTLE && at % HOME + need > HOME && self.look() == self.tail;
+        let go_home = alone && need <= LITTLE && at % HOME + need >= HOME && self.look() == self.tail;
         let skip = if at + need > SIZE || go_home { SIZE - at } else { 0 };
         if !self.has_room(skip + need) {
             return false;
@@ -231,4 +231,153 @@ impl<S: Storage> Consumer<S> {
 /// Between arming bells and the last look at their rings.
 pub(super) fn barrier() {
     fence(Ordering::SeqCst);
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::super::segment::Segment;
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::VecDeque;
+    use std::os::fd::AsFd;
+
+    const KEY: u64 = 0x1234_5678_9ABC_DEF1;
+
+    /// Both sides, each with its own mapping, and a third for whoever wants to do harm.
+    fn sides() -> (Producer<Segment>, Consumer<Segment>, Segment) {
+        let (segment, memory) = Segment::create().unwrap();
+        let open = || Segment::open(memory.as_fd()).unwrap();
+        (Producer::new(segment, KEY), Consumer::new(open(), KEY), open())
+    }
+
+    fn run(len: usize) -> Run {
+        Run { len, segment: len, sealed: false }
+    }
+
+    fn bytes(number: usize, len: usize) -> Vec<u8> {
+        (0..len).map(|at| (number.wrapping_mul(31) + at).to_le_bytes()[0]).collect()
+    }
+
+    proptest! {
+        /// Whatever is put in comes out, in order, however the two take turns.
+        #[test]
+        fn a_queue(steps in proptest::collection::vec((any::<bool>(), 1_usize..=MAX_RUN, any::<bool>()), 1..200)) {
+            let (mut producer, mut consumer, _) = sides();
+            let (mut model, mut buffer) = (VecDeque::new(), vec![0; MAX_RUN]);
+            for (number, (puts, len, alone)) in steps.into_iter().enumerate() {
+                if puts {
+                    let len = if alone { len % 2000 + 1 } else { len };
+                    let sent = bytes(number, len);
+                    let said = Run { len, segment: len.div_ceil(3), sealed: alone };
+                    let room = producer.has_room(2 * (MAX_RUN + HEADER + LINE));
+                    let put = producer.push(&sent, said, alone);
+                    prop_assert!(put || !room);
+                    if put {
+                        model.push_back((sent, said));
+                    }
+                } else {
+                    let taken = consumer.pop(&mut buffer).unwrap();
+                    prop_assert_eq!(taken, model.front().map(|(_, said)| *said));
+                    if let Some((sent, said)) = model.pop_front() {
+                        prop_assert_eq!(&buffer[..said.len], &sent[..]);
+                    }
+                }
+                prop_assert_eq!(consumer.is_empty(), model.is_empty());
+            }
+        }
+
+        /// Another process writes what it likes into a header: a run of a possible length comes out, or an error.
+        #[test]
+        fn any_descriptor_is_taken_or_refused(descriptor: u64, small in 0_u64..=70_000, segment in 0_u64..=70_000) {
+            for descriptor in [descriptor, small | segment << 32] {
+                let (mut producer, mut consumer, other) = sides();
+                producer.push(&bytes(0, 100), run(100), true);
+                other.header(0).1.store(descriptor, Ordering::Relaxed);
+                let mut buffer = vec![0; 1 << 16];
+                if let Ok(Some(run)) = consumer.pop(&mut buffer) {
+                    prop_assert!(run.len <= MAX_RUN && run.segment >= 1 && run.segment <= run.len);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_run_that_would_end_behind_the_ring_is_refused() {
+        let (mut producer, mut consumer, other) = sides();
+        let mut buffer = vec![0; 1 << 16];
+        while SIZE - offset(producer.tail) > 2 * LINE {
+            producer.push(&bytes(0, 40), run(40), false);
+            consumer.pop(&mut buffer).unwrap().unwrap();
+        }
+        let at = offset(producer.tail);
+        producer.push(&bytes(0, 40), run(40), false);
+        other.header(at).1.store(run(MAX_RUN).pack(), Ordering::Relaxed);
+        assert_eq!(consumer.pop(&mut buffer), Err(Damaged));
+    }
+
+    #[test]
+    fn skipping_for_ever_is_refused() {
+        let (mut producer, mut consumer, other) = sides();
+        producer.push(&bytes(0, 40), run(40), true);
+        other.header(0).1.store(SKIP, Ordering::Relaxed);
+        // The next lap begins with another, and so on.
+        other.header(0).0.store(KEY, Ordering::Release);
+        let mut buffer = vec![0; 1 << 16];
+        assert_eq!(consumer.pop(&mut buffer), Ok(None));
+        other.header(0).0.store(SIZE as u64 ^ KEY, Ordering::Release);
+        assert_eq!(consumer.pop(&mut buffer), Ok(None), "it has skipped once more");
+    }
+
+    #[test]
+    fn a_receiver_that_lies_about_its_position_gives_no_room() {
+        let (mut producer, _, other) = sides();
+        while producer.push(&bytes(0, 60_000), run(60_000), false) {}
+        for lie in [u64::MAX, producer.tail + 1, u64::MAX / 2] {
+            other.head().store(lie, Ordering::Release);
+            assert!(!producer.push(&bytes(0, 60_000), run(60_000), false));
+        }
+        other.head().store(producer.tail, Ordering::Release);
+        assert!(producer.push(&bytes(0, 60_000), run(60_000), false));
+    }
+
+    #[test]
+    fn payload_does_not_pass_for_a_record() {
+        let (mut producer, mut consumer, _) = sides();
+        let mut buffer = vec![0; 1 << 16];
+        // Full of stamps as one would write them who does not know the key.
+        let stamps: Vec<u8> = (0..SIZE as u64 / 8).flat_map(|word| (word * 8).to_le_bytes()).collect();
+        for lap in 0..200 {
+            let from = lap * 40_000 % (SIZE - 60_000);
+            assert!(producer.push(&stamps[from..from + 50_000], run(50_000), false));
+            assert!(consumer.pop(&mut buffer).unwrap().is_some());
+            assert_eq!(consumer.pop(&mut buffer), Ok(None));
+        }
+    }
+
+    #[test]
+    fn little_traffic_stays_in_few_pages() {
+        let (mut producer, mut consumer, _) = sides();
+        let mut buffer = vec![0; 1 << 16];
+        for number in 0..100_000 {
+            assert!(producer.push(&bytes(number, 40), run(40), true));
+            consumer.pop(&mut buffer).unwrap().unwrap();
+            assert!(offset(producer.tail) <= HOME);
+        }
+    }
+
+    #[test]
+    fn a_bell_is_rung_once() {
+        let (mut producer, mut consumer, _) = sides();
+        producer.begin();
+        let mut buffer = vec![0; 1 << 16];
+        for _ in 0..3 {
+            assert!(consumer.is_armed());
+            producer.push(&bytes(0, 40), run(40), true);
+            assert!(producer.must_ring());
+            producer.push(&bytes(0, 40), run(40), true);
+            assert!(!producer.must_ring() && !consumer.is_armed());
+            while consumer.pop(&mut buffer).unwrap().is_some() {}
+            consumer.arm();
+        }
+    }
 }

@@ -1,0 +1,82 @@
+//! Processes of one host that exchange packets through shared memory.
+
+use anyhow::{Result, ensure};
+use serde_json::Value;
+use urxe_tests::{GID_IPV4, GID_IPV6, Host, PingPong, Process, TIMEOUT, World, artifacts, scapy, wait_until};
+
+/// Exchanges without end, for practical purposes.
+const ENDLESS: u32 = u32::MAX >> 1;
+
+/// A world in which it is shared memory, if both ends are asked.
+fn world() -> Result<World> {
+    let world = World::new()?;
+    world.host().set_env("URXE_LOOPBACK", "shm");
+    Ok(world)
+}
+
+/// The counters of each process here, once there are two of them and both have sent so many packets.
+fn counters(host: &Host, packets: u64) -> Result<Vec<Value>> {
+    let mut found = Vec::new();
+    wait_until("both send", || {
+        let report: Value = serde_json::from_str(&host.run(artifacts::urxe()?, &["status", "--json"])?.stdout)?;
+        found = report.as_array().into_iter().flatten().map(|device| device["counters"].clone()).collect();
+        Ok(found.len() == 2 && found.iter().all(|of| of["tx_packets"].as_u64() > Some(packets)))
+    })?;
+    Ok(found)
+}
+
+fn end(processes: impl IntoIterator<Item = Process>) -> Result<()> {
+    for process in processes {
+        process.signal(libc::SIGKILL)?;
+        process.finish(TIMEOUT)?;
+    }
+    Ok(())
+}
+
+/// Nothing leaves by UDP, nothing is lost, and nothing has to be sent again.
+#[test]
+fn a_ping_pong_goes_through_memory() -> Result<()> {
+    for (gid, events) in [(GID_IPV4, false), (GID_IPV6, false), (GID_IPV4, true)] {
+        let world = world()?;
+        let pair = PingPong { gid, events, iters: ENDLESS, ..PingPong::default() }.start(world.host(), world.host())?;
+        for of in counters(world.host(), 1000)? {
+            let count = |name: &str| of[name].as_u64().unwrap_or(u64::MAX);
+            ensure!(count("rx_ring_runs") > 0 && count("rings_opened") == 1 && count("rings_accepted") == 1, "{of}");
+            // Counted one after the other.
+            ensure!(count("tx_runs") - count("tx_ring_runs") <= 1, "by UDP: {of}");
+            for fault in ["tx_no_buffer", "ack_timeout", "sent_nak_sequence", "drop_ring_bad", "rings_refused"] {
+                ensure!(count(fault) == 0, "{fault}: {of}");
+            }
+        }
+        end([pair.server, pair.client])?;
+    }
+    Ok(())
+}
+
+#[test]
+fn one_end_that_wants_udp_is_enough_for_udp() -> Result<()> {
+    let world = world()?;
+    let host = world.host();
+    let pingpong = PingPong { iters: ENDLESS, ..PingPong::default() };
+    // The variable is read when a program starts: the one end before, the other after it is changed.
+    let pair = pingpong.start_with(host, host, || host.set_env("URXE_LOOPBACK", "udp"))?;
+    for of in counters(host, 1000)? {
+        ensure!(of["tx_ring_runs"] == 0 && of["rx_ring_runs"] == 0, "{of}");
+    }
+    end([pair.server, pair.client])
+}
+
+/// A capture shows every packet with its ICRC, though nobody else computes any.
+#[test]
+fn one_end_looks() -> Result<()> {
+    let world = world()?;
+    let host = world.host();
+    let file = world.dir().join("server.pcapng");
+    host.set_env("URXE_PCAP", &file.to_string_lossy());
+    let pingpong = PingPong { size: 5001, iters: 100, ..PingPong::default() };
+    pingpong.start_with(host, host, || host.set_env("URXE_PCAP", ""))?.finish()?;
+    // Five packets a message, from either end, and ACKs, which may be coalesced.
+    let packets = scapy::right_icrcs(host, &file)?;
+    ensure!(packets > 2 * 5 * 100, "{packets} packets");
+    Ok(())
+}
