@@ -116,6 +116,13 @@ files! {
         tx_unreachable,
         tx_too_long,
         tx_other,
+        tx_ring_runs,
+        rings_opened,
+        rx_ring_runs,
+        rings_accepted,
+        rings_closed,
+        rings_refused,
+        drop_ring_bad,
         tx_gso_refused,
     ]
 }
