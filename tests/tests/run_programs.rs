@@ -16,9 +16,21 @@ fn devices(launcher: &Launcher) -> Result<Vec<(String, String)>> {
     Ok(listed.stdout.lines().skip(2).filter_map(|line| row(line.trim())).collect())
 }
 
+/// As an ordinary user, and as one who cannot make user namespaces.
+fn everywhere(act: impl Fn(&Launcher) -> Result<()>) -> Result<()> {
+    act(&Launcher::new()?)?;
+    let without = Launcher::without_user_namespaces()?;
+    let can = without.try_run(&[], &["unshare", "--user", "true"])?;
+    ensure!(!can.status.success(), "they are not forbidden: {can}");
+    act(&without).context("without user namespaces")
+}
+
 #[test]
 fn ibv_devinfo() -> Result<()> {
-    let launcher = Launcher::new()?;
+    everywhere(devinfo)
+}
+
+fn devinfo(launcher: &Launcher) -> Result<()> {
     let told = launcher.run(&["ibv_devinfo"])?;
     for wanted in ["hca_id:\turxe0", "PORT_ACTIVE", "Ethernet"] {
         ensure!(told.stdout.contains(wanted), "no {wanted:?}: {told}");
@@ -29,8 +41,11 @@ fn ibv_devinfo() -> Result<()> {
 
 #[test]
 fn ibstat_and_ibstatus() -> Result<()> {
-    let launcher = Launcher::new()?;
-    let [(name, guid)] = &devices(&launcher)?[..] else { anyhow::bail!("not one device") };
+    everywhere(ibstat)
+}
+
+fn ibstat(launcher: &Launcher) -> Result<()> {
+    let [(name, guid)] = &devices(launcher)?[..] else { anyhow::bail!("not one device") };
     let told = launcher.run(&["/usr/sbin/ibstat"])?.stdout;
     ensure!(told.contains(&format!("CA '{name}'")), "{told}");
     ensure!(value(&told, "State:")? == "Active" && value(&told, "Physical state:")? == "LinkUp", "{told}");
@@ -54,15 +69,7 @@ fn ping_pong(launcher: &Launcher) -> Result<()> {
 
 #[test]
 fn pingpong_in_a_shell() -> Result<()> {
-    ping_pong(&Launcher::new()?)
-}
-
-#[test]
-fn pingpong_where_user_namespaces_are_forbidden() -> Result<()> {
-    let launcher = Launcher::without_user_namespaces()?;
-    let can = launcher.try_run(&[], &["unshare", "--user", "true"])?;
-    ensure!(!can.status.success(), "they are not forbidden: {can}");
-    ping_pong(&launcher)
+    everywhere(ping_pong)
 }
 
 /// Two launchers on one host are one network: nothing but the address and the port have to be known.
@@ -79,7 +86,11 @@ fn pingpong_between_two_runs() -> Result<()> {
 
 #[test]
 fn rping_in_a_shell() -> Result<()> {
-    let said = Launcher::new()?.sh("rping -s -a 127.0.0.1 -C 10 & server=$!
+    everywhere(rping)
+}
+
+fn rping(launcher: &Launcher) -> Result<()> {
+    let said = launcher.sh("rping -s -a 127.0.0.1 -C 10 & server=$!
          until rping -c -a 127.0.0.1 -C 10 -v; do sleep 0.1; done
          wait $server")?;
     ensure!(said.stdout.contains("ping data: rdma-ping-9"), "{said}");
@@ -88,7 +99,10 @@ fn rping_in_a_shell() -> Result<()> {
 
 #[test]
 fn mpirun() -> Result<()> {
-    let launcher = Launcher::new()?;
+    everywhere(three_ranks)
+}
+
+fn three_ranks(launcher: &Launcher) -> Result<()> {
     // It wants processors for its processes, and does not want to be root, which this user may be in its namespace.
     let args = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "3", "ibv_devices"];
     let said = launcher.run(&args)?;
@@ -98,7 +112,11 @@ fn mpirun() -> Result<()> {
 
 #[test]
 fn pyverbs() -> Result<()> {
-    let said = Launcher::new()?.python(
+    everywhere(python_bindings)
+}
+
+fn python_bindings(launcher: &Launcher) -> Result<()> {
+    let said = launcher.python(
         "import pyverbs.device as d
 print(d.get_device_list()[0].name.decode())
 print(d.Context(name='urxe0').query_gid(1, 1))",
