@@ -9,6 +9,8 @@ VENV       := $(TARGET_DIR)/venv
 PACKAGES   := $(TARGET_DIR)/packages
 AARCH64    := aarch64-unknown-linux-gnu
 SCAPY      := scapy==2.6.1
+ZIGBUILD   := cargo-zigbuild==0.20.1 ziglang==0.14.1
+HOST       := $(shell uname -m)-unknown-linux-gnu
 FUZZ_SECONDS ?= 30
 SOAK_SEEDS   ?= 1000000
 SUDO       := $(shell [ "$$(id -u)" -eq 0 ] || echo sudo)
@@ -217,9 +219,17 @@ deb: build ## a Debian package, in target/packages
 	packaging/deb $(BIN_DIR) $(PACKAGES)
 
 .PHONY: tarball
-tarball: build ## urxe and liburxe.so for any folder of any distribution, in target/packages
+tarball: $(if $(GLIBC),older-glibc,build) ## urxe and liburxe.so for any folder of any distribution, in target/packages; GLIBC=2.28 for older ones
 	@scripts/install-packages $(PACKAGING_PACKAGES)
-	packaging/tarball $(BIN_DIR) $(PACKAGES)
+	packaging/tarball $(if $(GLIBC),$(TARGET_DIR)/$(HOST)/release,$(BIN_DIR)) $(PACKAGES)
+
+# The linker of zig knows the symbols that each version of glibc had.
+.PHONY: older-glibc
+older-glibc:
+	@scripts/install-packages $(DEMO_PACKAGES) python3-venv
+	python3 -m venv $(VENV)
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check $(ZIGBUILD)
+	PATH="$(VENV)/bin:$$PATH" $(CARGO) zigbuild --release --target $(HOST).$(GLIBC) -p urxe-cli -p urxe-provider
 
 .PHONY: clean
 clean: ## removes target/
