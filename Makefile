@@ -153,6 +153,12 @@ distributions: deb ## the library inside other distributions and releases of rdm
 	$(SUDO) conformance/distributions/run --trees $(TARGET_DIR)/distributions --package "$$(ls -t $(PACKAGES)/*.deb | head -n 1)" \
 	    --bin $(BIN_DIR) --out $(TARGET_DIR)/conformance/distributions.tsv $(TREES)
 
+.PHONY: fresh
+fresh: ## make demo on a Debian 12 that has never seen urxe; COMMAND='make test'
+	@scripts/install-packages debootstrap git util-linux
+	$(SUDO) env CARGO_HOME="$${CARGO_HOME:-$$HOME/.cargo}" RUSTUP_HOME="$${RUSTUP_HOME:-$$HOME/.rustup}" \
+	    conformance/fresh $(TARGET_DIR)/fresh $(or $(COMMAND),make demo)
+
 .PHONY: ucx
 ucx: build ## every kind of operation of UCX over urxe0
 	@scripts/install-packages $(UCX_PACKAGES)
