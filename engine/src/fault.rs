@@ -18,7 +18,7 @@ pub enum ResponderFault {
     Unsupported,
     /// The payload's length is not what the position demands, or disagrees with the RETH.
     Length,
-    /// The XRC domain has no such SRQ.
+    /// The XRC domain has no such SRQ, or has it no more.
     NoSuchSrq,
     /// The QP's access flags do not allow the operation.
     QpAccess,
@@ -53,6 +53,21 @@ impl ResponderFault {
     #[must_use]
     pub const fn is_local(self) -> bool {
         matches!(self, Self::RecvProtection(_))
+    }
+
+    /// A refused access is `otherwise`, unless the refusal says more than that.
+    pub(crate) fn refused(refusal: Refusal, otherwise: fn(Refusal) -> Self) -> Self {
+        match refusal {
+            Refusal::Misaligned => Self::Misaligned,
+            // The SRQ is gone with its process.
+            Refusal::Vanished => Self::NoSuchSrq,
+            _ => otherwise(refusal),
+        }
+    }
+
+    /// A refused access to what the peer named.
+    pub(crate) fn remote(refusal: Refusal) -> Self {
+        Self::refused(refusal, Self::RemoteAccess)
     }
 
     /// The fault's row.

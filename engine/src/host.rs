@@ -50,7 +50,7 @@ pub trait Consumer {
     /// Adds a completion to a queue.
     fn complete(&mut self, cq: &Self::Cq, cqe: Cqe);
 
-    /// Takes a receive WQE from a shared receive queue.
+    /// Takes a receive WQE from a shared receive queue; of an SRQ elsewhere, also none if nobody answers there.
     fn take_recv(&mut self, srq: &Self::Srq) -> Option<RecvWr>;
 
     /// The protection domain of a shared receive queue.

@@ -77,6 +77,55 @@ pub enum Refusal {
     OutOfBounds,
     /// The memory is gone.
     Unmapped,
+    /// Eight bytes at once are asked for, and the region does not begin at a word of the processor.
+    Misaligned,
+    /// It was another process' memory, and that process is gone, or does not answer, or has given up the SRQ that the
+    /// memory was reached by.
+    Vanished,
+}
+
+/// An access that somebody asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ask {
+    /// Who asks.
+    pub by: Accessor,
+    /// By which key.
+    pub key: Key,
+    /// For which rights.
+    pub access: Access,
+    /// From which address on.
+    pub va: u64,
+    /// To how many bytes.
+    pub length: u64,
+}
+
+/// What is done with memory to which access was granted.
+#[derive(Debug)]
+pub enum Touch<'a> {
+    /// Nothing: it was only to be seen whether it is granted.
+    Look,
+    /// Copies from it. A null region has zeros.
+    Read(&'a mut [u8]),
+    /// Copies to it. A null region forgets them.
+    Write(&'a [u8]),
+    /// Stores eight bytes at once.
+    WriteWord([u8; 8]),
+    /// Replaces eight bytes if they are as expected.
+    CompareSwap {
+        /// What is expected.
+        compare: u64,
+        /// What comes there then.
+        swap: u64,
+    },
+    /// Adds to eight bytes.
+    FetchAdd(u64),
+    /// Flushes it.
+    Flush {
+        /// To persistence.
+        persistent: bool,
+        /// All of the region, whatever range was asked for.
+        whole: bool,
+    },
 }
 
 /// An access that was refused: who asked for what, and the rule it broke.
@@ -191,32 +240,74 @@ pub trait Memory {
     /// `key` is none that may be invalidated through the queue pair `qpn` of `pd`.
     fn invalidate(&self, pd: Pd, qpn: Qpn, key: Key) -> Result<(), Refusal>;
 
+    /// Touches memory of another process, if `ask` names a protection domain there: then the whole access is that
+    /// process' to check and carry out, and none of the other methods is called. As [`access`] does otherwise.
+    fn elsewhere(&self, _ask: &Ask, _touch: &mut Touch<'_>) -> Option<Result<u64, Refusal>> {
+        None
+    }
+
     /// An access to `region` (`None`: there is none) was refused, for a person debugging to know. The event or
     /// completion that comes of it follows in the same call.
     fn refused(&self, _denied: &Denied, _region: Option<&Region>) {}
 }
 
-/// Looks `key` up, checks the access, and hands the host address to `then` while the region is held; `None` is a null
-/// region's.
+/// Touches memory as `ask` asks for, if that is granted; the region is held meanwhile. Returns what eight bytes that are
+/// changed at once were before; else 0.
 ///
 /// # Errors
-/// The [`Refusal`]; a [`Fault`] of `then` becomes [`Refusal::Unmapped`].
-pub(crate) fn access<M: Memory, T>(
-    memory: &M,
-    by: Accessor,
-    key: Key,
-    access: Access,
-    va: u64,
-    length: usize,
-    then: impl FnOnce(Option<u64>) -> Result<T, Fault>,
-) -> Result<T, Refusal> {
+/// The [`Refusal`]; then nothing was touched, but for a [`Fault`] half way, which is [`Refusal::Unmapped`].
+#[inline]
+pub fn access<M: Memory>(memory: &M, ask: &Ask, mut touch: Touch<'_>) -> Result<u64, Refusal> {
+    if let Some(result) = memory.elsewhere(ask, &mut touch) {
+        return result;
+    }
+    let Ask { by, key, access, va, length } = *ask;
     let refused = |refusal, region: Option<&Region>| {
-        memory.refused(&Denied { by, key, access, va, length: length as u64, refusal }, region);
+        memory.refused(&Denied { by, key, access, va, length, refusal }, region);
         refusal
     };
     let region = memory.region(key).ok_or_else(|| refused(Refusal::NoSuchKey, None))?;
-    let at = region.check(by, access, va, length as u64).map_err(|refusal| refused(refusal, Some(&region)))?;
-    then((region.kind != RegionKind::Null).then_some(at)).map_err(|Fault| refused(Refusal::Unmapped, Some(&region)))
+    let (va, length) = match touch {
+        Touch::Flush { whole: true, .. } => (region.iova, region.length),
+        _ => (va, length),
+    };
+    let at = region.check(by, access, va, length).map_err(|refusal| refused(refusal, Some(&region)))?;
+    let at = (region.kind != RegionKind::Null).then_some(at);
+    touch.carry_out(memory, at, length).map_err(|refusal| refused(refusal, Some(&region)))
+}
+
+impl Touch<'_> {
+    /// At the host address `at`; `None` is a null region's.
+    #[inline]
+    fn carry_out<M: Memory>(self, memory: &M, at: Option<u64>, length: u64) -> Result<u64, Refusal> {
+        let unmapped = |Fault| Refusal::Unmapped;
+        let Some(at) = at else {
+            return match self {
+                Self::Look | Self::Write(_) => Ok(0),
+                Self::Read(to) => {
+                    to.fill(0);
+                    Ok(0)
+                }
+                // None of these is ever granted there.
+                Self::WriteWord(_) | Self::CompareSwap { .. } | Self::FetchAdd(_) | Self::Flush { .. } => {
+                    Err(Refusal::Unmapped)
+                }
+            };
+        };
+        let is_word = matches!(self, Self::WriteWord(_) | Self::CompareSwap { .. } | Self::FetchAdd(_));
+        if is_word && !at.is_multiple_of(8) {
+            return Err(Refusal::Misaligned);
+        }
+        match self {
+            Self::Look => Ok(0),
+            Self::Read(to) => memory.read(at, to).map(|()| 0).map_err(unmapped),
+            Self::Write(from) => memory.write(at, from).map(|()| 0).map_err(unmapped),
+            Self::WriteWord(word) => memory.write(at, &word).map(|()| 0).map_err(unmapped),
+            Self::CompareSwap { compare, swap } => memory.compare_swap(at, compare, swap).map_err(unmapped),
+            Self::FetchAdd(add) => memory.fetch_add(at, add).map_err(unmapped),
+            Self::Flush { persistent, .. } => memory.flush(at, length, persistent).map(|()| 0).map_err(unmapped),
+        }
+    }
 }
 
 /// Entries found by key in constant time. Keys cannot be guessed from one another, and a key that was

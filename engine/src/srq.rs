@@ -58,6 +58,11 @@ impl SharedReceiveQueue {
         Ok(())
     }
 
+    /// Puts a WQE that was taken and not used back to where it was.
+    pub fn give_back(&mut self, wr: RecvWr) {
+        self.queue.push_front(wr);
+    }
+
     /// Takes the oldest WQE. Going below the limit disarms it (IBA 11.6.3.1 "SRQ limit reached"); as on the kernel's
     /// rxe, only taking does, not arming a limit that the queue is below already.
     pub fn take(&mut self) -> Option<Taken> {

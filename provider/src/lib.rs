@@ -5,6 +5,7 @@
 //!            ─▶ kernel/    what libibverbs asks a kernel for       runtime/  threads, locks, clock around the engine
 //!                                                                  memory/   the application's memory
 //!                                                                  observe/  captures and explanations, if asked for
+//!                                                                  xrc/      XRC domains shared with other processes
 //! ```
 //!
 //! The engine (`urxe-engine`) is the transport, `urxe-net` the sockets, `urxe-ffi` the ABI. `unsafe` is in `edge/`,
@@ -21,3 +22,4 @@ mod observe;
 mod runtime;
 mod status;
 mod verbs;
+mod xrc;

@@ -8,7 +8,6 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use urxe_ffi::verbs as v;
 use urxe_tests::in_world;
-use urxe_tests::verbs::child::Child;
 use urxe_tests::verbs::memory::{ALL_ACCESS, Mr};
 use urxe_tests::verbs::pair::{rtr, rts};
 use urxe_tests::verbs::qp::Init;
@@ -328,36 +327,5 @@ fn xrc_domains_of_files() {
         initiator.post_send(&SendWr::new(Op::Send, &[]).to_srq(srq.number()?))?;
         ensure!(here.cq.next()?.status == Status::SUCCESS && there.cq.next()?.wr_id == 6);
         Ok(())
-    });
-}
-
-/// Processes that open the same file have a domain each: what would cross is refused, not lost.
-#[test]
-fn xrc_domains_of_processes_do_not_meet() {
-    in_world(|| {
-        let mut child = Child::fork(|parent| {
-            let device = Device::new()?;
-            let file = File::open("/proc/self/exe")?;
-            let domain = Xrcd::open(&device.context, file.as_raw_fd(), libc::O_CREAT)?;
-            let srq = Srq::xrc(&device.pd, &domain, &device.cq, 4)?;
-            srq.post_recv(&RecvWr::new(5, &[]))?;
-            parent.send(&[srq.number()?.into()])?;
-            let [target] = parent.receive()?;
-            let opened = Qp::open(&device.pd, &domain, u32::try_from(target)?);
-            ensure!(opened.err() == Some(Errno(libc::EINVAL)), "a target of another process");
-            ensure!(device.cq.poll(1)?.is_empty(), "a message for a target of another process");
-            Ok(())
-        })?;
-        let device = Device::new()?;
-        let file = File::open("/proc/self/exe")?;
-        let domain = Xrcd::open(&device.context, file.as_raw_fd(), libc::O_CREAT)?;
-        let target = Qp::xrc_target(&device.pd, &domain)?;
-        let initiator = Qp::xrc_initiator(&device.pd, &device.cq, &Init::default())?;
-        device.connect(&initiator, &target)?;
-        let [srq] = child.receive()?;
-        initiator.post_send(&SendWr::new(Op::Send, &[]).to_srq(u32::try_from(srq)?))?;
-        ensure!(device.cq.next()?.status == Status::REM_INV_REQ_ERR);
-        child.send(&[target.number().into()])?;
-        child.finish()
     });
 }

@@ -13,7 +13,7 @@ use super::attr::QpAttr;
 use super::{Progress, QpConfig, Route, opcode};
 use crate::access::Access;
 use crate::host::{Host, Io, Network};
-use crate::memory::{self, Fault, Key, Memory, Pd, Refusal};
+use crate::memory::{self, Ask, Key, Pd, Refusal, Touch};
 
 /// The answers waiting.
 #[derive(Debug, Default)]
@@ -250,10 +250,8 @@ fn send_read_response<H: Host>(
         let va = read.reth.va.wrapping_add(offset as u64);
         let key = Key(read.reth.r_key.0);
         let peer = config.peer_in(read.pd);
-        memory::access(io.memory, peer, key, Access::REMOTE_READ, va, len, |at| {
-            io.memory.read(at.ok_or(Fault)?, payload)
-        })
-        .map_err(Stopped::Refused)?;
+        let ask = Ask { by: peer, key, access: Access::REMOTE_READ, va, length: len as u64 };
+        memory::access(io.memory, &ask, Touch::Read(payload)).map_err(Stopped::Refused)?;
     }
     io.network.commit();
     read.next = read.next.next();

@@ -8,7 +8,7 @@ mod credit;
 mod requester;
 mod responder;
 mod segment;
-mod sge;
+pub(crate) mod sge;
 pub mod state;
 mod unreliable;
 mod window;
@@ -359,7 +359,7 @@ impl<H: Host> QueuePair<H> {
             // In ERR nobody needs to be told any more.
             Err(_) if self.state == QpState::Err => return Progress::Idle,
             Err(gone) => {
-                self.responder_fault(io, ResponderFault::RemoteAccess(gone.refusal), None, gone.psn);
+                self.responder_fault(io, ResponderFault::remote(gone.refusal), None, gone.psn);
                 return Progress::More;
             }
         };

@@ -21,7 +21,7 @@ use crate::cq::{Cqe, WcOpcode, WcStatus};
 use crate::event::{AsyncEvent, DropReason, Event, Nak};
 use crate::fault::ResponderFault;
 use crate::host::{Consumer, Host, Io};
-use crate::memory::{self, Accessor, Fault, Key, Memory, Pd, Refusal};
+use crate::memory::{self, Accessor, Ask, Key, Memory, Pd, Refusal, Touch};
 use crate::srq::XrcDomain;
 use crate::work::RecvWr;
 
@@ -254,7 +254,7 @@ impl<H: Host> QueuePair<H> {
             return Err((ResponderFault::RecvTooShort, Some(wr)));
         }
         if let Err(refusal) = scatter(io.memory, self.recv_pd(io), &wr.buffers, received as usize, payload) {
-            return Err((ResponderFault::RecvProtection(refusal), Some(wr)));
+            return Err((ResponderFault::refused(refusal, ResponderFault::RecvProtection), Some(wr)));
         }
         let received = received + length32(payload);
         if info.position.ends() {
@@ -263,7 +263,7 @@ impl<H: Host> QueuePair<H> {
             if let Some(r_key) = invalidated
                 && let Err(refusal) = io.memory.invalidate(self.remote_pd(io), self.config.qpn, Key(r_key.0))
             {
-                return Err((ResponderFault::Invalidate(refusal), Some(wr)));
+                return Err((ResponderFault::refused(refusal, ResponderFault::Invalidate), Some(wr)));
             }
             let cqe = self.recv_completion(io, &wr, WcOpcode::Recv, received, imm, packet.bth().solicited_event);
             let cqe = Cqe { invalidated, ..cqe };
@@ -311,7 +311,7 @@ impl<H: Host> QueuePair<H> {
             None
         };
         if let Err(refusal) = self.write_remote(io, &reth, received, payload) {
-            return Err((ResponderFault::RemoteAccess(refusal), recv));
+            return Err((ResponderFault::remote(refusal), recv));
         }
         if let Some(wr) = recv {
             let imm = match ext {
@@ -336,17 +336,15 @@ impl<H: Host> QueuePair<H> {
         if reth.dma_len == 0 {
             return Ok(());
         }
-        let (peer, key) = (self.peer(io), Key(reth.r_key.0));
+        let whole = ask(self.peer(io), reth, Access::REMOTE_WRITE);
         //= spec/responder.md#rsp-009
         //# All of the memory that a WRITE names MUST be checked before its first byte is stored.
-        let whole = reth.dma_len as usize;
-        if received == 0 && payload.len() < whole {
-            memory::access(io.memory, peer, key, Access::REMOTE_WRITE, reth.va, whole, |_| Ok(()))?;
+        if received == 0 && payload.len() < reth.dma_len as usize {
+            memory::access(io.memory, &whole, Touch::Look)?;
         }
         let va = reth.va.checked_add(u64::from(received)).ok_or(Refusal::OutOfBounds)?;
-        memory::access(io.memory, peer, key, Access::REMOTE_WRITE, va, payload.len(), |at| {
-            io.memory.write(at.ok_or(Fault)?, payload)
-        })
+        let part = Ask { va, length: payload.len() as u64, ..whole };
+        memory::access(io.memory, &part, Touch::Write(payload)).map(drop)
     }
 
     fn execute_read(&mut self, io: &Io<'_, H>, reth: Reth) -> Result<Verdict, ResponderFault> {
@@ -376,9 +374,8 @@ impl<H: Host> QueuePair<H> {
         if reth.dma_len == 0 {
             return Ok(());
         }
-        let (key, length) = (Key(reth.r_key.0), reth.dma_len as usize);
-        memory::access(io.memory, self.config.peer_in(pd), key, Access::REMOTE_READ, reth.va, length, |_| Ok(()))
-            .map_err(ResponderFault::RemoteAccess)
+        let ask = ask(self.config.peer_in(pd), reth, Access::REMOTE_READ);
+        memory::access(io.memory, &ask, Touch::Look).map(drop).map_err(ResponderFault::remote)
     }
 
     fn execute_atomic(&mut self, io: &Io<'_, H>, kind: Kind, atomic: &AtomicEth) -> Result<Verdict, ResponderFault> {
@@ -393,18 +390,13 @@ impl<H: Host> QueuePair<H> {
         if self.responder.answers.unanswered() >= usize::from(self.attr.max_dest_rd_atomic) {
             return Err(ResponderFault::TooManyReads);
         }
-        let key = Key(atomic.r_key.0);
-        let original = memory::access(io.memory, self.peer(io), key, Access::REMOTE_ATOMIC, atomic.va, 8, |at| {
-            let at = at.ok_or(Fault)?;
-            match kind {
-                // A region that begins askew has no eight-byte words.
-                _ if !at.is_multiple_of(8) => Ok(None),
-                Kind::CompareSwap => io.memory.compare_swap(at, atomic.compare, atomic.swap_add).map(Some),
-                _ => io.memory.fetch_add(at, atomic.swap_add).map(Some),
-            }
-        })
-        .map_err(ResponderFault::RemoteAccess)?
-        .ok_or(ResponderFault::Misaligned)?;
+        let touch = match kind {
+            Kind::CompareSwap => Touch::CompareSwap { compare: atomic.compare, swap: atomic.swap_add },
+            _ => Touch::FetchAdd(atomic.swap_add),
+        };
+        let (by, key) = (self.peer(io), Key(atomic.r_key.0));
+        let ask = Ask { by, key, access: Access::REMOTE_ATOMIC, va: atomic.va, length: 8 };
+        let original = memory::access(io.memory, &ask, touch).map_err(ResponderFault::remote)?;
         let psn = self.responder.expected;
         self.responder.expected = psn.next();
         self.responder.msn = self.responder.msn.next();
@@ -428,15 +420,9 @@ impl<H: Host> QueuePair<H> {
             return Err(ResponderFault::Length);
         }
         self.check_resources()?;
-        let key = Key(reth.r_key.0);
-        let aligned = memory::access(io.memory, self.peer(io), key, Access::REMOTE_WRITE, reth.va, 8, |at| {
-            let at = at.ok_or(Fault)?;
-            if at.is_multiple_of(8) { io.memory.write(at, payload).map(|()| true) } else { Ok(false) }
-        })
-        .map_err(ResponderFault::RemoteAccess)?;
-        if !aligned {
-            return Err(ResponderFault::Misaligned);
-        }
+        let word = payload.try_into().map_err(|_| ResponderFault::Length)?;
+        let ask = ask(self.peer(io), reth, Access::REMOTE_WRITE);
+        memory::access(io.memory, &ask, Touch::WriteWord(word)).map_err(ResponderFault::remote)?;
         Ok(self.respond_placement(reth))
     }
 
@@ -455,20 +441,8 @@ impl<H: Host> QueuePair<H> {
             return Err(ResponderFault::QpAccess);
         }
         self.check_resources()?;
-        let key = Key(reth.r_key.0);
-        let (va, length) = match feth.level {
-            FlushLevel::Range => (reth.va, u64::from(reth.dma_len)),
-            FlushLevel::Region => io
-                .memory
-                .region(key)
-                .map(|region| (region.iova, region.length))
-                .ok_or(ResponderFault::RemoteAccess(Refusal::NoSuchKey))?,
-        };
-        let bytes = usize::try_from(length).map_err(|_| ResponderFault::Length)?;
-        memory::access(io.memory, self.peer(io), key, needed, va, bytes, |at| {
-            io.memory.flush(at.ok_or(Fault)?, length, feth.persistence)
-        })
-        .map_err(ResponderFault::RemoteAccess)?;
+        let touch = Touch::Flush { persistent: feth.persistence, whole: feth.level == FlushLevel::Region };
+        memory::access(io.memory, &ask(self.peer(io), reth, needed), touch).map_err(ResponderFault::remote)?;
         Ok(self.respond_placement(reth))
     }
 
@@ -585,6 +559,11 @@ impl<H: Host> QueuePair<H> {
 fn find_srq<H: Host>(io: &Io<'_, H>, domain: XrcDomain, packet: &Packet<'_>) -> Result<Srq<H>, ResponderFault> {
     let Service::Xrc(xrceth) = packet.header.service else { return Err(ResponderFault::Unsupported) };
     io.consumer.xrc_srq(domain, xrceth.xrc_srq).ok_or(ResponderFault::NoSuchSrq)
+}
+
+/// For all of the memory that a request names.
+fn ask(by: Accessor, reth: &Reth, access: Access) -> Ask {
+    Ask { by, key: Key(reth.r_key.0), access, va: reth.va, length: u64::from(reth.dma_len) }
 }
 
 /// The length of a packet's payload, which is at most 64 KiB.

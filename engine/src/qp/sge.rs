@@ -1,8 +1,8 @@
 //! Copies between packets and what scatter/gather lists describe.
 
 use crate::access::Access;
-use crate::memory::{self, Accessor, Memory, Pd, Refusal};
-use crate::work::{Data, SgeList};
+use crate::memory::{self, Accessor, Ask, Memory, Pd, Refusal, Touch};
+use crate::work::{Data, Sge, SgeList};
 
 /// Copies the bytes from `offset` on of what `data` describes to `to`.
 pub(super) fn copy_payload<M: Memory>(
@@ -36,26 +36,21 @@ fn gather<M: Memory>(memory: &M, pd: Pd, list: &SgeList, offset: usize, to: &mut
         }
         let (part, rest) = to.split_at_mut((length - skip).min(to.len()));
         let va = sge.addr.checked_add(skip as u64).ok_or(Refusal::OutOfBounds)?;
-        memory::access(memory, Accessor::Local(pd), sge.key(), Access::NONE, va, part.len(), |at| match at {
-            Some(at) => memory.read(at, part),
-            None => {
-                part.fill(0);
-                Ok(())
-            }
-        })?;
+        memory::access(memory, &ask(pd, sge, Access::NONE, va, part.len()), Touch::Read(part))?;
         (skip, to) = (0, rest);
     }
     if to.is_empty() { Ok(()) } else { Err(Refusal::OutOfBounds) }
 }
 
+const fn ask(pd: Pd, sge: &Sge, access: Access, va: u64, length: usize) -> Ask {
+    Ask { by: Accessor::Local(pd), key: sge.key(), access, va, length: length as u64 }
+}
+
 /// Copies `from` to the bytes from `offset` on of what `list` describes.
-pub(super) fn scatter<M: Memory>(
-    memory: &M,
-    pd: Pd,
-    list: &SgeList,
-    offset: usize,
-    from: &[u8],
-) -> Result<(), Refusal> {
+///
+/// # Errors
+/// The first access that is refused, or that `list` is too short; what comes before was written.
+pub fn scatter<M: Memory>(memory: &M, pd: Pd, list: &SgeList, offset: usize, from: &[u8]) -> Result<(), Refusal> {
     let (mut skip, mut from) = (offset, from);
     for sge in list.as_slice() {
         let length = sge.length as usize;
@@ -68,10 +63,7 @@ pub(super) fn scatter<M: Memory>(
         }
         let (part, rest) = from.split_at((length - skip).min(from.len()));
         let va = sge.addr.checked_add(skip as u64).ok_or(Refusal::OutOfBounds)?;
-        memory::access(memory, Accessor::Local(pd), sge.key(), Access::LOCAL_WRITE, va, part.len(), |at| match at {
-            Some(at) => memory.write(at, part),
-            None => Ok(()),
-        })?;
+        memory::access(memory, &ask(pd, sge, Access::LOCAL_WRITE, va, part.len()), Touch::Write(part))?;
         (skip, from) = (0, rest);
     }
     if from.is_empty() { Ok(()) } else { Err(Refusal::OutOfBounds) }

@@ -17,6 +17,7 @@ use super::{ah, cq, mr, number, pointer, register, srq, wait, xrcd};
 use crate::kernel::Errno;
 use crate::runtime::async_events::AsyncEvents;
 use crate::runtime::qp::Qp;
+use crate::runtime::srq::AnySrq;
 use crate::verbs::objects::{ProtectionDomain, answer_attr, engine_attr, queue_sizes, route};
 use crate::verbs::{query, reasons};
 
@@ -170,7 +171,7 @@ unsafe fn create(ibv_context: *mut v::ibv_context, attr: &mut v::ibv_qp_init_att
         sq_sig_all: attr.sq_sig_all != 0,
         send_cq: send_cq.map(|cq| Arc::clone(&cq.cq)),
         recv_cq: recv_cq.map(|cq| Arc::clone(&cq.cq)),
-        srq: srq.map(|srq| Arc::clone(&srq.srq)),
+        srq: srq.map(|srq| AnySrq::Here(Arc::clone(&srq.srq))),
         xrcd: xrcd.map(|xrcd| xrcd.xrcd.id()),
         window: port.window(),
         port_mtu: query::active_mtu(&context.interface()),

@@ -131,7 +131,12 @@ unsafe fn create(
     let events = AsyncEvents::new(Arc::clone(context.async_file()), place.as_ptr() as u64);
     let queue = SharedReceiveQueue::new(attr.max_wr, attr.max_sge);
     let srq = Arc::new(Srq::new(queue, domain.id(), delivery, events));
-    port.add_srq(&srq);
+    if let Err(error) = port.add_srq(&srq) {
+        if let Some(xrc) = srq.xrc() {
+            port.net().free_qpn(xrc.number);
+        }
+        return Err(Errno(error.raw_os_error().unwrap_or(libc::ENOMEM)));
+    }
     let object = SrqObject {
         verbs,
         srq,

@@ -6,15 +6,22 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use urxe_engine::memory::Full;
 use urxe_engine::mw::TableError;
-use urxe_engine::{Bind, BindError, Denied, Fault, Key, Memory, Pd, Refusal, Region, RegionTable, WindowType};
+use urxe_engine::{
+    Accessor, Ask, Bind, BindError, Denied, Fault, Key, Memory, Pd, Refusal, Region, RegionTable, Touch, WindowType,
+};
 use urxe_wire::Qpn;
 
 use super::{guard, mapping};
 use crate::observe;
+use crate::xrc::neighbours::{Neighbours, is_elsewhere};
 
 /// All regions and memory windows of a device. Read by every packet, changed by registration.
 #[derive(Debug)]
-pub(crate) struct Regions(RwLock<RegionTable>);
+pub(crate) struct Regions {
+    table: RwLock<RegionTable>,
+    /// Those of other processes, which XRC messages may be about.
+    neighbours: Option<Arc<Neighbours>>,
+}
 
 /// A region in use: it cannot be deregistered as long as this lives.
 #[derive(Debug)]
@@ -41,15 +48,20 @@ fn settle(mut region: Arc<Region>) {
 impl Regions {
     /// No regions, at most `most`; `seed` makes the keys hard to guess.
     pub(crate) fn new(most: usize, seed: u64) -> Self {
-        Self(RwLock::new(RegionTable::new(most, seed)))
+        Self { table: RwLock::new(RegionTable::new(most, seed)), neighbours: None }
+    }
+
+    /// Also reaches memory of other processes.
+    pub(crate) fn with(self, neighbours: &Arc<Neighbours>) -> Self {
+        Self { neighbours: Some(Arc::clone(neighbours)), ..self }
     }
 
     fn table(&self) -> RwLockReadGuard<'_, RegionTable> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner)
+        self.table.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn table_mut(&self) -> RwLockWriteGuard<'_, RegionTable> {
-        self.0.write().unwrap_or_else(PoisonError::into_inner)
+        self.table.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds the region that `make` makes for its key.
@@ -145,9 +157,19 @@ impl Memory for Regions {
     }
 
     fn invalidate(&self, pd: Pd, qpn: Qpn, key: Key) -> Result<(), Refusal> {
+        if is_elsewhere(pd) {
+            return self.neighbours.as_ref().ok_or(Refusal::Vanished)?.invalidate(pd, qpn, key);
+        }
         let old = self.table_mut().invalidate(pd, qpn, key)?;
         settle(old);
         Ok(())
+    }
+
+    #[inline]
+    fn elsewhere(&self, ask: &Ask, touch: &mut Touch<'_>) -> Option<Result<u64, Refusal>> {
+        let (Accessor::Local(pd) | Accessor::Remote(pd, _)) = ask.by;
+        let neighbours = self.neighbours.as_ref().filter(|_| is_elsewhere(pd))?;
+        Some(neighbours.touch(ask, touch))
     }
 
     fn refused(&self, denied: &Denied, region: Option<&Region>) {

@@ -90,6 +90,10 @@ impl Display for Refused {
                 f.write_str("is a memory window's, which only peers can use")
             }
             (Refusal::NoSuchKey, _) => f.write_str("is no key of this device: never registered, or deregistered since"),
+            (Refusal::Misaligned, _) => f.write_str("begins at an address that is no multiple of 8, so it has no words"),
+            (Refusal::Vanished, _) => {
+                f.write_str("is of another process' XRC SRQ, and that process is gone or does not answer")
+            }
             (Refusal::Unmapped, _) => write!(
                 f,
                 "is good, but the memory at {asked} is not: unmapped, protected or truncated since it was registered"
@@ -112,6 +116,8 @@ impl Refused {
             (Refusal::Access, false) => "register the MR with the right that the peer needs",
             (Refusal::OutOfBounds, _) => "keep addr and length within the MR",
             (Refusal::Unmapped, _) => "keep memory mapped until ibv_dereg_mr",
+            (Refusal::Misaligned, _) => "register memory that begins at a multiple of 8",
+            (Refusal::Vanished, _) => "keep the process that owns the XRC SRQ running",
         }
     }
 }
@@ -129,7 +135,9 @@ pub(crate) fn fault(fault: ResponderFault, refused: Option<&Refused>) -> String 
             "the payload's length is not what its opcode and RETH demand: do both ends have the same path_mtu?"
                 .to_owned()
         }
-        ResponderFault::NoSuchSrq => "the XRC domain has no SRQ of that number".to_owned(),
+        ResponderFault::NoSuchSrq => {
+            "the XRC domain has no SRQ of that number, or its process is gone or does not answer".to_owned()
+        }
         ResponderFault::QpAccess => "qp_access_flags of this queue pair do not allow the operation".to_owned(),
         ResponderFault::Misaligned => "the address of an atomic must be a multiple of 8".to_owned(),
         ResponderFault::TooManyReads => {
@@ -149,7 +157,10 @@ pub(crate) fn fault_remedy(fault: ResponderFault, refused: Option<&Refused>) -> 
             "the peer's transport is at fault: capture the exchange (URXE_PCAP)"
         }
         ResponderFault::Length => "set the same path_mtu at both ends",
-        ResponderFault::NoSuchSrq => "tell the peer the number that ibv_get_srq_num gives",
+        ResponderFault::NoSuchSrq => {
+            "tell the peer the number that ibv_get_srq_num gives; of another process, it must be of the same user, have \
+             opened the same file, and be running"
+        }
         ResponderFault::QpAccess => "add the right to qp_access_flags on the way to INIT",
         ResponderFault::Misaligned => "align it",
         ResponderFault::TooManyReads => "set max_dest_rd_atomic here to at least what the peer has as max_rd_atomic",

@@ -8,7 +8,7 @@ use urxe_net::{Datagram, Port, Route, TxBatch};
 use urxe_wire::{Qpn, grh};
 
 use super::cq::{Added, Cq};
-use super::srq::{Srq, XrcSrqs};
+use super::srq::{AnySrq, XrcSrqs};
 use crate::counters::Counters;
 use crate::memory::regions::Regions;
 use crate::observe::Observer;
@@ -113,7 +113,7 @@ pub(crate) struct Upcalls {
     /// Completion queues that are to be looked at later.
     pub(super) moderated: Vec<(Instant, Arc<Cq>)>,
     /// Completions of the XRC target at work, held back until its answers are out.
-    held: Vec<(Arc<Srq>, Cqe)>,
+    held: Vec<(AnySrq, Cqe)>,
     counters: Arc<Counters>,
     xrc_srqs: Arc<XrcSrqs>,
     observer: Option<Arc<Observer>>,
@@ -138,8 +138,13 @@ impl Upcalls {
     /// a card sends it: perftest takes a completion event that comes before that of its own SEND for the latter.
     pub(super) fn release(&mut self) {
         for (srq, cqe) in std::mem::take(&mut self.held) {
-            if let Some(xrc) = srq.xrc() {
-                self.complete(&xrc.cq, cqe);
+            match srq {
+                AnySrq::Here(srq) => {
+                    if let Some(xrc) = srq.xrc() {
+                        self.complete(&xrc.cq, cqe);
+                    }
+                }
+                AnySrq::Elsewhere(srq) => srq.complete(cqe),
             }
         }
     }
@@ -147,7 +152,7 @@ impl Upcalls {
 
 impl Consumer for Upcalls {
     type Cq = Arc<Cq>;
-    type Srq = Arc<Srq>;
+    type Srq = AnySrq;
 
     fn complete(&mut self, cq: &Arc<Cq>, mut cqe: Cqe) {
         if let Some(observer) = &self.observer {
@@ -166,20 +171,26 @@ impl Consumer for Upcalls {
         }
     }
 
-    fn take_recv(&mut self, srq: &Arc<Srq>) -> Option<RecvWr> {
-        srq.take()
+    fn take_recv(&mut self, srq: &AnySrq) -> Option<RecvWr> {
+        match srq {
+            AnySrq::Here(srq) => srq.take(),
+            AnySrq::Elsewhere(srq) => srq.take(),
+        }
     }
 
-    fn srq_pd(&self, srq: &Arc<Srq>) -> Pd {
-        srq.pd()
+    fn srq_pd(&self, srq: &AnySrq) -> Pd {
+        match srq {
+            AnySrq::Here(srq) => srq.pd(),
+            AnySrq::Elsewhere(srq) => srq.pd(),
+        }
     }
 
-    fn xrc_srq(&self, domain: XrcDomain, number: Qpn) -> Option<Arc<Srq>> {
+    fn xrc_srq(&self, domain: XrcDomain, number: Qpn) -> Option<AnySrq> {
         self.xrc_srqs.find(domain, number)
     }
 
-    fn complete_xrc(&mut self, srq: &Arc<Srq>, cqe: Cqe) {
-        self.held.push((Arc::clone(srq), cqe));
+    fn complete_xrc(&mut self, srq: &AnySrq, cqe: Cqe) {
+        self.held.push((srq.clone(), cqe));
     }
 
     fn async_event(&mut self, qpn: Qpn, event: AsyncEvent) {

@@ -16,7 +16,9 @@
 //!
 //! In the order in which they may be taken: receive token ([`port::NetPort`]) → a queue pair's engine → the table of
 //! regions, a shared queue, a completion queue → an event file. No lock is held while calling the application's or
-//! libibverbs' code; only the receive token and an engine's lock are held across system calls.
+//! libibverbs' code; only the receive token and an engine's lock are held across system calls. While an engine works for an
+//! XRC SRQ of another process, the lock of the line to that process is taken in its place, and held until it answers; who
+//! answers there takes nothing above the table of regions ([`crate::xrc`]).
 
 pub(crate) mod async_events;
 pub(crate) mod changes;

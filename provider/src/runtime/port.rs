@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
-use urxe_engine::Instant;
+use urxe_engine::{Consumer as _, Cqe, Instant};
 use urxe_net::{Change, Datagram, Interface, Port, PortError, Receiver};
 use urxe_wire::icrc::Check;
 use urxe_wire::{Packet, Psn, Qpn};
@@ -33,6 +33,8 @@ use crate::limits;
 use crate::memory::regions::Regions;
 use crate::observe::Observer;
 use crate::status::ledger;
+use crate::xrc::neighbours::Neighbours;
+use crate::xrc::owner::{self, Reception};
 
 /// Datagrams (GRO runs) taken before answering: a run can be 15 packets of 4096 bytes, and a peer waits for the
 /// answer to keep its window moving.
@@ -64,6 +66,11 @@ pub(crate) struct NetPort {
     observer: Option<Arc<Observer>>,
     pub(super) listeners: Arc<Listeners>,
     xrc_srqs: Arc<XrcSrqs>,
+    /// Who answers other processes that ask for them.
+    reception: Reception,
+    /// Completion queues that overran by a message for such a process.
+    overran: Mutex<Vec<Arc<Cq>>>,
+    has_overran: AtomicBool,
     /// Who takes datagrams to QP1.
     pub(super) gsi: RwLock<Option<Arc<dyn Gsi>>>,
     /// When it wants to be woken, in nanoseconds; `u64::MAX` for never.
@@ -133,12 +140,13 @@ impl NetPort {
         let kick = eventfd().map_err(|source| PortError::os("make an eventfd", source))?;
         let watch = Watch::new().map_err(|source| PortError::os("make a timer", source))?;
         let counters = Arc::new(Counters::default());
+        let xrc_srqs = Arc::new(XrcSrqs::new(Neighbours::new(&port)));
         let new = Self {
             name: name.to_owned(),
             token: Mutex::new(Token { receiver, work: None, touched: Vec::new(), waits_until: None }),
             port,
             qps: RwLock::new(HashMap::new()),
-            regions: Regions::new(limits::MAX_MR, seed),
+            regions: Regions::new(limits::MAX_MR, seed).with(xrc_srqs.neighbours()),
             groups: Groups::default(),
             timers: Timers::new(),
             moderated: Moderated::new(),
@@ -150,7 +158,10 @@ impl NetPort {
             counters,
             observer,
             listeners: Listeners::new(),
-            xrc_srqs: Arc::default(),
+            xrc_srqs,
+            reception: Reception::default(),
+            overran: Mutex::default(),
+            has_overran: AtomicBool::new(false),
             gsi: RwLock::new(None),
             gsi_timer: AtomicU64::new(u64::MAX),
             kick,
@@ -263,17 +274,39 @@ impl NetPort {
         self.qps.read().unwrap_or_else(PoisonError::into_inner).get(&qpn).cloned()
     }
 
-    /// Lets messages reach an XRC SRQ.
-    pub(crate) fn add_srq(&self, srq: &Arc<Srq>) {
-        self.xrc_srqs.add(srq);
+    /// Lets messages reach an XRC SRQ, also those of other processes that have the domain's file.
+    ///
+    /// # Errors
+    /// What the system refuses that these need; nothing is changed then.
+    pub(crate) fn add_srq(self: &Arc<Self>, srq: &Arc<Srq>) -> io::Result<()> {
+        if let Some(xrc) = srq.xrc() {
+            self.xrc_srqs.add(srq);
+            if self.xrc_srqs.neighbours().is_shared(xrc.domain) {
+                owner::receive(self, xrc.number).inspect_err(|_| self.xrc_srqs.remove(xrc))?;
+            }
+        }
+        Ok(())
     }
 
     /// Ends that, and gives its number back.
     pub(crate) fn remove_srq(&self, srq: &Srq) {
         if let Some(xrc) = srq.xrc() {
             self.xrc_srqs.remove(xrc);
+            if self.xrc_srqs.neighbours().is_shared(xrc.domain) {
+                owner::turn_away(self, xrc.number);
+            }
             self.port.free_qpn(xrc.number);
         }
+    }
+
+    /// The XRC SRQs within reach.
+    pub(crate) const fn xrc_srqs(&self) -> &Arc<XrcSrqs> {
+        &self.xrc_srqs
+    }
+
+    /// Who answers other processes.
+    pub(crate) const fn reception(&self) -> &Reception {
+        &self.reception
     }
 
     // --- receiving -------------------------------------------------------------------------------------------
@@ -505,6 +538,10 @@ impl NetPort {
     /// Does what is due.
     pub(super) fn run_timers(&self, now: Instant) {
         self.moderated.expire(now);
+        if self.has_overran.swap(false, Ordering::Acquire) {
+            let overran = std::mem::take(&mut *lock(&self.overran));
+            self.with_work(|work| overran.iter().for_each(|cq| self.overrun(cq, work)));
+        }
         if let Some(observer) = &self.observer {
             self.release_held(observer, now);
         }
@@ -540,12 +577,7 @@ impl NetPort {
 
     /// Tells the application what the engine left to be told. No lock but the receive token is held.
     pub(super) fn deliver_upcalls(&self, work: &mut Work) {
-        for (at, cq) in work.upcalls.moderated.drain(..) {
-            self.moderated.add(at, &cq);
-            if self.sleeps_until.load(Ordering::SeqCst) > at.as_nanos() {
-                self.wake();
-            }
-        }
+        self.moderate(work);
         while let Some(cq) = work.upcalls.overruns.pop() {
             self.overrun(&cq, work);
         }
@@ -557,6 +589,29 @@ impl NetPort {
         if let Some(observer) = &self.observer {
             self.attend(observer, work);
         }
+    }
+
+    fn moderate(&self, work: &mut Work) {
+        for (at, cq) in work.upcalls.moderated.drain(..) {
+            self.moderated.add(at, &cq);
+            if self.sleeps_until.load(Ordering::SeqCst) > at.as_nanos() {
+                self.wake();
+            }
+        }
+    }
+
+    /// Adds a completion for a message that has come by a queue pair of another process. That of a queue that overruns
+    /// is left to the background thread: no queue pair's engine is taken here.
+    pub(crate) fn complete_for_other(&self, cq: &Arc<Cq>, cqe: Cqe) {
+        self.with_work(|work| {
+            work.upcalls.complete(cq, cqe);
+            self.moderate(work);
+            if !work.upcalls.overruns.is_empty() {
+                lock(&self.overran).append(&mut work.upcalls.overruns);
+                self.has_overran.store(true, Ordering::Release);
+                self.wake();
+            }
+        });
     }
 
     /// A completion was lost: the queue is of no use any more, and neither are the queue pairs that complete there

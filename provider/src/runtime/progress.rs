@@ -161,7 +161,7 @@ fn stand_by(port: &NetPort, sockets: RawFd) {
 }
 
 /// Asks the kernel to let the calling thread run soon after it wakes, and to wake it on time.
-fn ask_for_promptness() {
+pub(crate) fn ask_for_promptness() {
     /// `struct sched_attr` (sched_setattr(2)) as of Linux 4.14.
     #[repr(C)]
     #[derive(Default)]

@@ -10,6 +10,7 @@ use urxe_wire::Qpn;
 use super::async_events::AsyncEvents;
 use super::cq::Cq;
 use super::lock;
+use crate::xrc::neighbours::{ForeignSrq, Neighbours};
 
 /// A shared receive queue.
 #[derive(Debug)]
@@ -53,7 +54,7 @@ impl Srq {
     }
 
     /// Takes the oldest WQE, and tells the application when there are too few.
-    pub(super) fn take(&self) -> Option<RecvWr> {
+    pub(crate) fn take(&self) -> Option<RecvWr> {
         let taken = lock(&self.queue).take()?;
         if taken.limit_reached {
             self.events.raise(v::IBV_EVENT_SRQ_LIMIT_REACHED);
@@ -67,26 +68,54 @@ impl Srq {
     }
 }
 
-/// The XRC SRQs of a device in this process.
-#[derive(Debug, Default)]
-pub(crate) struct XrcSrqs(RwLock<HashMap<(XrcDomain, Qpn), Arc<Srq>>>);
+/// A shared receive queue, as the engine knows it.
+#[derive(Clone, Debug)]
+pub(crate) enum AnySrq {
+    /// Of this process.
+    Here(Arc<Srq>),
+    /// An XRC SRQ of another one.
+    Elsewhere(Arc<ForeignSrq>),
+}
+
+/// The XRC SRQs that a device can reach.
+#[derive(Debug)]
+pub(crate) struct XrcSrqs {
+    here: RwLock<HashMap<(XrcDomain, Qpn), Arc<Srq>>>,
+    neighbours: Arc<Neighbours>,
+}
 
 impl XrcSrqs {
+    /// None yet.
+    pub(super) fn new(neighbours: Neighbours) -> Self {
+        Self { here: RwLock::default(), neighbours: Arc::new(neighbours) }
+    }
+
+    /// Those of other processes.
+    pub(crate) const fn neighbours(&self) -> &Arc<Neighbours> {
+        &self.neighbours
+    }
+
     /// Lets queue pairs of its domain deliver to it.
     pub(super) fn add(&self, srq: &Arc<Srq>) {
         if let Some(xrc) = srq.xrc() {
-            let mut all = self.0.write().unwrap_or_else(PoisonError::into_inner);
+            let mut all = self.here.write().unwrap_or_else(PoisonError::into_inner);
             all.insert((xrc.domain, xrc.number), Arc::clone(srq));
         }
     }
 
     /// Ends that.
     pub(super) fn remove(&self, xrc: &Xrc) {
-        self.0.write().unwrap_or_else(PoisonError::into_inner).remove(&(xrc.domain, xrc.number));
+        self.here.write().unwrap_or_else(PoisonError::into_inner).remove(&(xrc.domain, xrc.number));
+    }
+
+    /// The SRQ of that number in this process' part of `domain`.
+    pub(crate) fn here(&self, domain: XrcDomain, number: Qpn) -> Option<Arc<Srq>> {
+        self.here.read().unwrap_or_else(PoisonError::into_inner).get(&(domain, number)).cloned()
     }
 
     /// The SRQ of that number in `domain`.
-    pub(super) fn find(&self, domain: XrcDomain, number: Qpn) -> Option<Arc<Srq>> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).get(&(domain, number)).cloned()
+    pub(super) fn find(&self, domain: XrcDomain, number: Qpn) -> Option<AnySrq> {
+        let here = self.here(domain, number).map(AnySrq::Here);
+        here.or_else(|| self.neighbours.find(domain, number).map(AnySrq::Elsewhere))
     }
 }

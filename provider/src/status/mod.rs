@@ -107,7 +107,7 @@ pub(crate) fn close_in_child() {
 
 /// Runs `start` with all signals blocked, which a thread that it starts inherits: none of the application's may be
 /// handled by ours.
-fn without_signals<T>(start: impl FnOnce() -> T) -> T {
+pub(crate) fn without_signals<T>(start: impl FnOnce() -> T) -> T {
     let mut all = MaybeUninit::uninit();
     let mut before = MaybeUninit::uninit();
     // SAFETY: local signal sets.

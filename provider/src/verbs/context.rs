@@ -47,6 +47,7 @@ impl Drop for SharedPort {
             return;
         }
         fork::forget(&self.port);
+        crate::xrc::owner::close(&self.port);
         self.port.check_leftovers();
         self.port.request_stop();
         if let Some(thread) = lock(&self.thread).take() {
@@ -93,9 +94,9 @@ impl SharedPort {
             status: crate::status::Server::start(name, &port, status).ok(),
             name: name.to_owned(),
             generation,
+            xrc_domains: XrcDomains::shared(port.xrc_srqs().neighbours()),
             port,
             thread: Mutex::default(),
-            xrc_domains: XrcDomains::default(),
         });
         // From here on, whatever fails takes along what has begun.
         let thread = progress::start(Arc::clone(&shared.port));

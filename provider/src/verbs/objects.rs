@@ -35,7 +35,8 @@ impl ProtectionDomain {
     /// A new one. Numbers are unique in the process: all contexts of a device share a table of regions.
     pub(crate) fn new() -> Arc<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(1);
-        let id = Pd(NEXT.fetch_add(1, Ordering::Relaxed));
+        // The upper half stands for domains of other processes (`xrc::neighbours`).
+        let id = Pd(NEXT.fetch_add(1, Ordering::Relaxed) & i32::MAX.cast_unsigned());
         Arc::new(Self { id, names: AtomicUsize::new(0), within: None })
     }
 

@@ -1,11 +1,11 @@
 //! XRC domains (`ibv_open_xrcd(3)`).
 //!
-//! All contexts of a process that open the same file share its domain. Other processes may open the file too, but then
-//! have a domain of their own: a message that names an SRQ of another process is refused as for one that is not there
-//! (NAK invalid request), and `ibv_open_qp` finds no target of another process (EINVAL).
+//! All contexts of a process that open the same file share its domain, and so do all processes of the user: a message may
+//! name an SRQ of any of them ([`crate::xrc`]). A target queue pair belongs to its process: `ibv_open_qp` finds none of
+//! another one (EINVAL).
 
 use std::mem::MaybeUninit;
-use std::os::fd::RawFd;
+use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
@@ -13,20 +13,25 @@ use urxe_engine::XrcDomain;
 
 use crate::kernel::Errno;
 use crate::runtime::lock;
+use crate::xrc::Inode;
+use crate::xrc::neighbours::Neighbours;
 
-/// An XRC domain: all who open the same file on the same device, within this process, share it.
+/// An XRC domain: all who open the same file on the same device share it.
 #[derive(Debug)]
 pub(crate) struct Xrcd {
     id: XrcDomain,
     file: Option<Inode>,
+    /// With whom it is shared.
+    neighbours: Option<Arc<Neighbours>>,
 }
-
-/// Device and inode number.
-type Inode = (u64, u64);
 
 /// The domains of one device that belong to files.
 #[derive(Debug, Default)]
-pub(crate) struct XrcDomains(Mutex<Vec<Weak<Xrcd>>>);
+pub(crate) struct XrcDomains {
+    domains: Mutex<Vec<Weak<Xrcd>>>,
+    /// Other processes.
+    neighbours: Option<Arc<Neighbours>>,
+}
 
 impl Xrcd {
     /// Its number.
@@ -34,13 +39,35 @@ impl Xrcd {
         self.id
     }
 
-    fn new(file: Option<Inode>) -> Arc<Self> {
+    fn new(file: Option<Inode>) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(1);
-        Arc::new(Self { id: XrcDomain(NEXT.fetch_add(1, Ordering::Relaxed)), file })
+        Self { id: XrcDomain(NEXT.fetch_add(1, Ordering::Relaxed)), file, neighbours: None }
+    }
+
+    /// Shares it with who else has the file `fd`.
+    fn share(self, inode: Inode, fd: RawFd, neighbours: &Arc<Neighbours>) -> Result<Self, Errno> {
+        // SAFETY: the caller's file, which was open a moment ago; if it is not any more, that is an error.
+        let file = unsafe { BorrowedFd::borrow_raw(fd) };
+        let joined = neighbours.join(self.id, inode, file);
+        joined.map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::ENOMEM)))?;
+        Ok(Self { neighbours: Some(Arc::clone(neighbours)), ..self })
+    }
+}
+
+impl Drop for Xrcd {
+    fn drop(&mut self) {
+        if let Some(neighbours) = &self.neighbours {
+            neighbours.leave(self.id);
+        }
     }
 }
 
 impl XrcDomains {
+    /// Shared with other processes.
+    pub(crate) fn shared(neighbours: &Arc<Neighbours>) -> Self {
+        Self { neighbours: Some(Arc::clone(neighbours)), ..Self::default() }
+    }
+
     /// The domain of the file `fd`, or one of nobody else for -1.
     ///
     /// # Errors
@@ -48,10 +75,10 @@ impl XrcDomains {
     /// there is one and `O_EXCL` is.
     pub(crate) fn open(&self, fd: RawFd, oflags: i32) -> Result<Arc<Xrcd>, Errno> {
         if fd == -1 {
-            return Ok(Xrcd::new(None));
+            return Ok(Arc::new(Xrcd::new(None)));
         }
         let inode = inode(fd)?;
-        let mut domains = lock(&self.0);
+        let mut domains = lock(&self.domains);
         domains.retain(|domain| domain.strong_count() > 0);
         let existing = domains.iter().filter_map(Weak::upgrade).find(|domain| domain.file == Some(inode));
         match existing {
@@ -59,7 +86,11 @@ impl XrcDomains {
             Some(domain) => Ok(domain),
             None if oflags & libc::O_CREAT == 0 => Err(Errno(libc::EAGAIN)),
             None => {
-                let domain = Xrcd::new(Some(inode));
+                let mut domain = Xrcd::new(Some(inode));
+                if let Some(neighbours) = &self.neighbours {
+                    domain = domain.share(inode, fd, neighbours)?;
+                }
+                let domain = Arc::new(domain);
                 domains.push(Arc::downgrade(&domain));
                 Ok(domain)
             }

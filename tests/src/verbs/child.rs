@@ -57,6 +57,14 @@ impl Child {
         receive(&mut self.line).context("from the child")
     }
 
+    /// Sends it a signal.
+    pub fn signal(&self, signal: libc::c_int) -> Result<()> {
+        // SAFETY: our child, not waited for yet, so the id is its own.
+        let sent = unsafe { libc::kill(self.pid, signal) };
+        ensure!(sent == 0, "kill: {}", std::io::Error::last_os_error());
+        Ok(())
+    }
+
     /// Waits for the child's end; its failure, or not ending, is an error.
     pub fn finish(mut self) -> Result<()> {
         let mut failure = String::new();

@@ -1,0 +1,435 @@
+//! What processes that share an XRC domain say to each other. Both are of the same host, so numbers are as the processor
+//! has them; both may be of different releases, so nothing is taken on trust.
+
+use urxe_engine::{Access, Ask, Cqe, Instant, Key, Refusal, Touch, WcOpcode, WcStatus};
+use urxe_wire::{ImmDt, Qpn, RKey};
+
+/// The longest payload: a packet's.
+pub(super) const MOST: usize = 4096;
+/// Room for everything before the payload.
+const HEAD: usize = 64;
+/// Room for any message.
+pub(super) const LENGTH: usize = HEAD + MOST;
+
+/// A receive WQE that the owner of an SRQ has handed out, by a number that means something on one line only.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct Wqe(pub(super) u32);
+
+/// What is asked of the process that owns an SRQ. The last two are not answered.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) enum Request<'a> {
+    /// To be let into the domain of the file that comes along, on the interface of this index. The first on every line.
+    /// It is not answered, but refused by the end of the line.
+    Join { interface: u32 },
+    /// Whether the domain has this SRQ.
+    Find { srq: Qpn },
+    /// A receive WQE.
+    Take { srq: Qpn },
+    /// To copy `data` to where the WQE receives, from `offset` on.
+    Scatter { wqe: Wqe, offset: u64, data: &'a [u8] },
+    /// To touch memory that the peer of the queue pair `qpn` names, in the SRQ's protection domain.
+    Access { srq: Qpn, qpn: Qpn, range: Range, act: Act<'a> },
+    /// To unbind a memory window, likewise.
+    Invalidate { srq: Qpn, qpn: Qpn, key: Key },
+    /// A message is complete.
+    Complete { wqe: Wqe, cqe: Cqe },
+    /// The WQE was not used.
+    GiveBack { wqe: Wqe },
+}
+
+/// Memory, as a peer names it.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) struct Range {
+    pub(super) key: Key,
+    pub(super) access: Access,
+    pub(super) va: u64,
+    pub(super) length: u64,
+}
+
+/// A [`Touch`] as it travels: what is read comes with the answer.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) enum Act<'a> {
+    Look,
+    Read,
+    Write(&'a [u8]),
+    WriteWord([u8; 8]),
+    CompareSwap { compare: u64, swap: u64 },
+    FetchAdd(u64),
+    Flush { persistent: bool, whole: bool },
+}
+
+/// What the owner says.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) enum Answer<'a> {
+    /// It is so, or done; with what an atomic found.
+    Done(u64),
+    /// What was read.
+    Data(&'a [u8]),
+    /// A WQE with room for so many bytes.
+    Taken { wqe: Wqe, room: u32 },
+    /// There is no WQE.
+    Empty,
+    /// There is no such SRQ, or no such WQE.
+    NotThere,
+    /// The access is refused.
+    Refused(Refusal),
+}
+
+impl From<&Ask> for Range {
+    fn from(ask: &Ask) -> Self {
+        let Ask { by: _, key, access, va, length } = *ask;
+        Self { key, access, va, length }
+    }
+}
+
+impl<'a> Act<'a> {
+    /// What travels of `touch`, and where what is read goes.
+    pub(super) fn of(touch: &'a mut Touch<'_>) -> (Self, Option<&'a mut [u8]>) {
+        let act = match touch {
+            Touch::Read(to) => return (Self::Read, Some(to)),
+            Touch::Look => Self::Look,
+            Touch::Write(data) => Self::Write(data),
+            Touch::WriteWord(word) => Self::WriteWord(*word),
+            Touch::CompareSwap { compare, swap } => Self::CompareSwap { compare: *compare, swap: *swap },
+            Touch::FetchAdd(add) => Self::FetchAdd(*add),
+            Touch::Flush { persistent, whole } => Self::Flush { persistent: *persistent, whole: *whole },
+        };
+        (act, None)
+    }
+}
+
+/// The start of a message, and the payload that follows it.
+pub(super) struct Parts<'a> {
+    bytes: [u8; HEAD],
+    used: usize,
+    pub(super) payload: &'a [u8],
+}
+
+impl<'a> Parts<'a> {
+    fn new(kind: u8) -> Self {
+        Self { bytes: [0; HEAD], used: 0, payload: &[] }.put([kind])
+    }
+
+    fn put<const N: usize>(mut self, field: [u8; N]) -> Self {
+        if let Some(room) = self.bytes.get_mut(self.used..self.used + N) {
+            room.copy_from_slice(&field);
+            self.used += N;
+        }
+        self
+    }
+
+    fn u32(self, field: u32) -> Self {
+        self.put(field.to_ne_bytes())
+    }
+
+    fn u64(self, field: u64) -> Self {
+        self.put(field.to_ne_bytes())
+    }
+
+    fn flag(self, field: bool) -> Self {
+        self.put([u8::from(field)])
+    }
+
+    fn with(self, payload: &'a [u8]) -> Self {
+        Self { payload, ..self }
+    }
+
+    pub(super) fn head(&self) -> &[u8] {
+        self.bytes.get(..self.used).unwrap_or_default()
+    }
+}
+
+/// What is left of a message to be read.
+struct Rest<'a>(&'a [u8]);
+
+impl<'a> Rest<'a> {
+    fn get<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (field, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(*field)
+    }
+
+    fn u8(&mut self) -> Option<u8> {
+        self.get().map(u8::from_ne_bytes)
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        self.get().map(u32::from_ne_bytes)
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        self.get().map(u64::from_ne_bytes)
+    }
+
+    fn flag(&mut self) -> Option<bool> {
+        match self.u8()? {
+            0 => Some(false),
+            1 => Some(true),
+            _ => None,
+        }
+    }
+
+    fn qpn(&mut self) -> Option<Qpn> {
+        self.u32().map(Qpn::new)
+    }
+
+    fn payload(&mut self) -> Option<&'a [u8]> {
+        let payload = std::mem::take(&mut self.0);
+        (payload.len() <= MOST).then_some(payload)
+    }
+}
+
+impl<'a> Request<'a> {
+    pub(super) fn emit(&self) -> Parts<'a> {
+        match *self {
+            Self::Join { interface } => Parts::new(0).u32(interface),
+            Self::Find { srq } => Parts::new(1).u32(srq.get()),
+            Self::Take { srq } => Parts::new(2).u32(srq.get()),
+            Self::Scatter { wqe, offset, data } => Parts::new(3).u32(wqe.0).u64(offset).with(data),
+            Self::Access { srq, qpn, range: Range { key, access, va, length }, act } => {
+                let head = Parts::new(4).u32(srq.get()).u32(qpn.get()).u32(key.0).u32(access.bits());
+                act.emit(head.u64(va).u64(length))
+            }
+            Self::Invalidate { srq, qpn, key } => Parts::new(5).u32(srq.get()).u32(qpn.get()).u32(key.0),
+            Self::Complete { wqe, cqe } => {
+                let head = Parts::new(6).u32(wqe.0).u32(cqe.status as u32).u32(cqe.qpn.get()).u32(cqe.byte_len);
+                let head = head.flag(cqe.opcode == WcOpcode::RecvRdmaWithImm).u32(cqe.src_qp.get()).flag(cqe.solicited);
+                let head = head.flag(cqe.imm.is_some()).put(cqe.imm.map_or([0; 4], |imm| imm.0));
+                head.flag(cqe.invalidated.is_some()).u32(cqe.invalidated.map_or(0, |key| key.0))
+            }
+            Self::GiveBack { wqe } => Parts::new(7).u32(wqe.0),
+        }
+    }
+
+    /// `None` if it makes no sense.
+    pub(super) fn parse(message: &'a [u8], now: Instant) -> Option<Self> {
+        let mut rest = Rest(message);
+        let request = match rest.u8()? {
+            0 => Self::Join { interface: rest.u32()? },
+            1 => Self::Find { srq: rest.qpn()? },
+            2 => Self::Take { srq: rest.qpn()? },
+            3 => Self::Scatter { wqe: Wqe(rest.u32()?), offset: rest.u64()?, data: rest.payload()? },
+            4 => {
+                let (srq, qpn, key) = (rest.qpn()?, rest.qpn()?, Key(rest.u32()?));
+                let access = Access::from_bits(rest.u32()?);
+                let range = Range { key, access, va: rest.u64()?, length: rest.u64()? };
+                Self::Access { srq, qpn, range, act: Act::parse(&mut rest, &range)? }
+            }
+            5 => Self::Invalidate { srq: rest.qpn()?, qpn: rest.qpn()?, key: Key(rest.u32()?) },
+            6 => Self::Complete { wqe: Wqe(rest.u32()?), cqe: completion(&mut rest, now)? },
+            7 => Self::GiveBack { wqe: Wqe(rest.u32()?) },
+            _ => return None,
+        };
+        rest.0.is_empty().then_some(request)
+    }
+}
+
+impl<'a> Act<'a> {
+    fn emit(self, head: Parts<'a>) -> Parts<'a> {
+        match self {
+            Self::Look => head.put([0]),
+            Self::Read => head.put([1]),
+            Self::Write(data) => head.put([2]).with(data),
+            Self::WriteWord(word) => head.put([3]).put(word),
+            Self::CompareSwap { compare, swap } => head.put([4]).u64(compare).u64(swap),
+            Self::FetchAdd(add) => head.put([5]).u64(add),
+            Self::Flush { persistent, whole } => head.put([6]).flag(persistent).flag(whole),
+        }
+    }
+
+    /// As long as `range` says, what has a length.
+    fn parse(rest: &mut Rest<'a>, range: &Range) -> Option<Self> {
+        let act = match rest.u8()? {
+            0 => Self::Look,
+            1 if range.length <= MOST as u64 => Self::Read,
+            2 => Self::Write(rest.payload().filter(|data| data.len() as u64 == range.length)?),
+            3 if range.length == 8 => Self::WriteWord(rest.get()?),
+            4 if range.length == 8 => Self::CompareSwap { compare: rest.u64()?, swap: rest.u64()? },
+            5 if range.length == 8 => Self::FetchAdd(rest.u64()?),
+            6 => Self::Flush { persistent: rest.flag()?, whole: rest.flag()? },
+            _ => return None,
+        };
+        // What is done is what rights are asked for, whoever asks.
+        range.access.contains(act.needs()).then_some(act)
+    }
+
+    /// The least rights for it.
+    const fn needs(self) -> Access {
+        match self {
+            Self::Look => Access::NONE,
+            Self::Read => Access::REMOTE_READ,
+            Self::Write(_) | Self::WriteWord(_) => Access::REMOTE_WRITE,
+            Self::CompareSwap { .. } | Self::FetchAdd(_) => Access::REMOTE_ATOMIC,
+            Self::Flush { persistent: true, .. } => Access::FLUSH_PERSISTENT,
+            Self::Flush { .. } => Access::FLUSH_GLOBAL,
+        }
+    }
+}
+
+/// A completion of a WQE whose number the owner knows.
+fn completion(rest: &mut Rest<'_>, now: Instant) -> Option<Cqe> {
+    let (status, qpn, byte_len) = (WcStatus::from_u32(rest.u32()?)?, rest.qpn()?, rest.u32()?);
+    let opcode = if rest.flag()? { WcOpcode::RecvRdmaWithImm } else { WcOpcode::Recv };
+    let (src_qp, solicited) = (rest.qpn()?, rest.flag()?);
+    let imm = (rest.flag()?, ImmDt(rest.get()?));
+    let invalidated = (rest.flag()?, RKey(rest.u32()?));
+    Some(Cqe {
+        wr_id: 0,
+        status,
+        opcode,
+        qpn,
+        byte_len,
+        imm: imm.0.then_some(imm.1),
+        invalidated: invalidated.0.then_some(invalidated.1),
+        at: now,
+        src_qp,
+        solicited,
+        grh: None,
+    })
+}
+
+/// Every refusal, in the order of their numbers.
+const REFUSALS: [Refusal; 7] = [
+    Refusal::NoSuchKey,
+    Refusal::OtherPd,
+    Refusal::Access,
+    Refusal::OutOfBounds,
+    Refusal::Unmapped,
+    Refusal::Misaligned,
+    Refusal::Vanished,
+];
+
+impl<'a> Answer<'a> {
+    pub(super) fn emit(&self) -> Parts<'a> {
+        match *self {
+            Self::Done(found) => Parts::new(0).u64(found),
+            Self::Data(data) => Parts::new(1).with(data),
+            Self::Taken { wqe, room } => Parts::new(2).u32(wqe.0).u32(room),
+            Self::Empty => Parts::new(3),
+            Self::NotThere => Parts::new(4),
+            Self::Refused(refusal) => {
+                let number = (0_u8..).zip(REFUSALS).find(|(_, known)| *known == refusal).map_or(0, |(number, _)| number);
+                Parts::new(5).put([number])
+            }
+        }
+    }
+
+    /// `None` if it makes no sense.
+    pub(super) fn parse(message: &'a [u8]) -> Option<Self> {
+        let mut rest = Rest(message);
+        let answer = match rest.u8()? {
+            0 => Self::Done(rest.u64()?),
+            1 => Self::Data(rest.payload()?),
+            2 => Self::Taken { wqe: Wqe(rest.u32()?), room: rest.u32()? },
+            3 => Self::Empty,
+            4 => Self::NotThere,
+            5 => Self::Refused(*REFUSALS.get(usize::from(rest.u8()?))?),
+            _ => return None,
+        };
+        rest.0.is_empty().then_some(answer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SRQ: Qpn = Qpn::new(0x1234);
+    const QPN: Qpn = Qpn::new(0x5678);
+    const NOW: Instant = Instant::from_nanos(9);
+
+    fn bytes(parts: &Parts<'_>) -> Vec<u8> {
+        [parts.head(), parts.payload].concat()
+    }
+
+    fn cqe() -> Cqe {
+        Cqe {
+            wr_id: 0,
+            status: WcStatus::LocalLengthError,
+            opcode: WcOpcode::RecvRdmaWithImm,
+            qpn: QPN,
+            byte_len: 77,
+            imm: Some(ImmDt([1, 2, 3, 4])),
+            invalidated: None,
+            at: NOW,
+            src_qp: SRQ,
+            solicited: true,
+            grh: None,
+        }
+    }
+
+    fn access(access: Access, length: u64, act: Act<'_>) -> Request<'_> {
+        let range = Range { key: Key(7), access, va: u64::MAX, length };
+        Request::Access { srq: SRQ, qpn: QPN, range, act }
+    }
+
+    fn requests(data: &[u8]) -> Vec<Request<'_>> {
+        let wqe = Wqe(3);
+        vec![
+            Request::Join { interface: 1 },
+            Request::Find { srq: SRQ },
+            Request::Take { srq: SRQ },
+            Request::Scatter { wqe, offset: 1 << 40, data },
+            access(Access::REMOTE_WRITE, 1 << 30, Act::Look),
+            access(Access::REMOTE_READ, 4096, Act::Read),
+            access(Access::REMOTE_WRITE, data.len() as u64, Act::Write(data)),
+            access(Access::REMOTE_WRITE, 8, Act::WriteWord([5; 8])),
+            access(Access::REMOTE_ATOMIC, 8, Act::CompareSwap { compare: 1, swap: 2 }),
+            access(Access::REMOTE_ATOMIC, 8, Act::FetchAdd(3)),
+            access(Access::FLUSH_GLOBAL, 0, Act::Flush { persistent: false, whole: true }),
+            Request::Invalidate { srq: SRQ, qpn: QPN, key: Key(8) },
+            Request::Complete { wqe, cqe: cqe() },
+            Request::Complete { wqe, cqe: Cqe { imm: None, invalidated: Some(RKey(6)), opcode: WcOpcode::Recv, ..cqe() } },
+            Request::GiveBack { wqe },
+        ]
+    }
+
+    #[test]
+    fn requests_and_answers_survive() {
+        let data = [0xA5; MOST];
+        for request in requests(&data) {
+            let message = bytes(&request.emit());
+            assert!(message.len() <= LENGTH);
+            assert_eq!(Request::parse(&message, NOW), Some(request));
+        }
+        let refused = REFUSALS.map(Answer::Refused);
+        let taken = Answer::Taken { wqe: Wqe(1), room: u32::MAX };
+        for answer in [Answer::Done(u64::MAX), Answer::Data(&data), taken, Answer::Empty, Answer::NotThere]
+            .into_iter()
+            .chain(refused)
+        {
+            assert_eq!(Answer::parse(&bytes(&answer.emit())), Some(answer));
+        }
+    }
+
+    #[test]
+    fn what_is_cut_short_or_too_long_makes_no_sense() {
+        for request in requests(&[]) {
+            let message = bytes(&request.emit());
+            for length in 0..message.len() {
+                assert_ne!(Request::parse(&message[..length], NOW), Some(request), "{request:?} of {length} bytes");
+            }
+            let longer = [&message[..], &[0]].concat();
+            assert_ne!(Request::parse(&longer, NOW), Some(request));
+        }
+        assert_eq!(Answer::parse(&[5, 7]), None);
+        assert_eq!(Answer::parse(&[]), None);
+    }
+
+    /// Whoever asks cannot write with the right to read.
+    #[test]
+    fn an_act_needs_its_right() {
+        let data = [1; 8];
+        for (rights, length, act) in [
+            (Access::REMOTE_READ, 8, Act::Write(&data)),
+            (Access::REMOTE_WRITE, 8, Act::Read),
+            (Access::REMOTE_WRITE, 8, Act::FetchAdd(1)),
+            (Access::NONE, 8, Act::Flush { persistent: true, whole: false }),
+            (Access::REMOTE_WRITE, 9, Act::Write(&data)),
+            (Access::REMOTE_READ, 4097, Act::Read),
+            (Access::REMOTE_ATOMIC, 16, Act::FetchAdd(1)),
+        ] {
+            assert_eq!(Request::parse(&bytes(&access(rights, length, act).emit()), NOW), None, "{act:?}");
+        }
+    }
+}
