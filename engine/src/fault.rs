@@ -59,7 +59,8 @@ impl ResponderFault {
     pub(crate) fn refused(refusal: Refusal, otherwise: fn(Refusal) -> Self) -> Self {
         match refusal {
             Refusal::Misaligned => Self::Misaligned,
-            // The SRQ is gone with its process.
+            //= spec/hosts.md#net-011
+            //# An XRC SRQ whose process has ended MUST be refused as one that is not there, and nothing MUST hang.
             Refusal::Vanished => Self::NoSuchSrq,
             _ => otherwise(refusal),
         }

@@ -150,8 +150,7 @@ fn is_same_user(fd: RawFd) -> bool {
     let mut peer = libc::ucred { pid: 0, uid: libc::uid_t::MAX, gid: 0 };
     let mut len = socklen::<libc::ucred>();
     // SAFETY: `peer` is writable, and `len` its size.
-    let rc =
-        unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut peer).cast(), &raw mut len) };
+    let rc = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut peer).cast(), &raw mut len) };
     // SAFETY: no preconditions.
     rc == 0 && peer.uid == unsafe { libc::geteuid() } && peer.uid != OVERFLOW_UID
 }

@@ -137,14 +137,11 @@ fn own(parent: &mut Parent, file: &str) -> Result<()> {
         let (at, length) = (usize::try_from(a)?, usize::try_from(b)?);
         let mut answer = 0;
         match told {
-            // In two pieces, if it is for more than one byte.
+            // In two pieces.
             POST => {
                 let half = length / 2;
                 let pieces = [part.mr.sge(at, half), part.mr.sge(at + half, length - half)];
-                let pieces = if length > 1 { &pieces[..] } else { &pieces[1..] };
-                // XRC SRQs are made for one element each (`Srq::xrc`).
-                let whole = [part.mr.sge(at, length)];
-                srq.post_recv(&RecvWr::new(c, if pieces.len() > 1 { &whole } else { pieces }))?;
+                srq.post_recv(&RecvWr::new(c, &pieces))?;
             }
             NEXT => {
                 let wc = part.cq.next()?;
@@ -419,8 +416,6 @@ fn crosswise() {
         ) -> Result<()> {
             let srq = part.srq()?;
             let ends = part.pair(&Options { cap: v::ibv_qp_cap { max_send_wr: 32, ..CAP }, ..Options::default() })?;
-            let received = Cq::new(&part.context, 8, None)?;
-            drop(received);
             for id in 0..16 {
                 srq.post_recv(&RecvWr::new(id, &[part.mr.sge(1 << 16, 5000)]))?;
             }
@@ -551,7 +546,6 @@ fn a_sender_that_is_killed_leaves_the_receive() {
             let part = Part::of(FILE)?;
             let ends = part.pair(&Options::default())?;
             part.mr.pages().write(0, &[1; MEMORY]);
-            // The last byte is in memory of which the right is missing: it never ends well.
             ends.initiator.post_send(&SendWr::new(Op::Send, &[part.mr.sge(0, MEMORY)]).to_srq(number))?;
             let [_] = parent.receive()?;
             Ok(())

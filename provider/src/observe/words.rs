@@ -90,7 +90,9 @@ impl Display for Refused {
                 f.write_str("is a memory window's, which only peers can use")
             }
             (Refusal::NoSuchKey, _) => f.write_str("is no key of this device: never registered, or deregistered since"),
-            (Refusal::Misaligned, _) => f.write_str("begins at an address that is no multiple of 8, so it has no words"),
+            (Refusal::Misaligned, _) => {
+                f.write_str("begins at an address that is no multiple of 8, so it has no words")
+            }
             (Refusal::Vanished, _) => {
                 f.write_str("is of another process' XRC SRQ, and that process is gone or does not answer")
             }

@@ -308,7 +308,8 @@ impl<'a> Answer<'a> {
             Self::Empty => Parts::new(3),
             Self::NotThere => Parts::new(4),
             Self::Refused(refusal) => {
-                let number = (0_u8..).zip(REFUSALS).find(|(_, known)| *known == refusal).map_or(0, |(number, _)| number);
+                let number =
+                    (0_u8..).zip(REFUSALS).find(|(_, known)| *known == refusal).map_or(0, |(number, _)| number);
                 Parts::new(5).put([number])
             }
         }
@@ -379,7 +380,10 @@ mod tests {
             access(Access::FLUSH_GLOBAL, 0, Act::Flush { persistent: false, whole: true }),
             Request::Invalidate { srq: SRQ, qpn: QPN, key: Key(8) },
             Request::Complete { wqe, cqe: cqe() },
-            Request::Complete { wqe, cqe: Cqe { imm: None, invalidated: Some(RKey(6)), opcode: WcOpcode::Recv, ..cqe() } },
+            Request::Complete {
+                wqe,
+                cqe: Cqe { imm: None, invalidated: Some(RKey(6)), opcode: WcOpcode::Recv, ..cqe() },
+            },
             Request::GiveBack { wqe },
         ]
     }

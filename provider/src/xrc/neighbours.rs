@@ -111,6 +111,8 @@ impl Neighbours {
     }
 
     /// Opens a line to whoever has numbers like this.
+    //= spec/hosts.md#net-009
+    //# Processes of one user that open the same file on the same interface MUST share its XRC domain.
     fn call(&self, domain: XrcDomain, number: Qpn) -> Option<Arc<Owner>> {
         let (_, file) = self.tables().domains.get(&domain).cloned()?;
         let line = self.port.call(number).ok()?;
@@ -207,9 +209,7 @@ impl ForeignSrq {
     fn touch(&self, ask: &Ask, touch: &mut Touch<'_>) -> Result<u64, Refusal> {
         let (act, read) = Act::of(touch);
         let request = match (ask.by, act) {
-            (Accessor::Remote(_, qpn), act) => {
-                Request::Access { srq: self.number, qpn, range: Range::from(ask), act }
-            }
+            (Accessor::Remote(_, qpn), act) => Request::Access { srq: self.number, qpn, range: Range::from(ask), act },
             (Accessor::Local(_), Act::Write(data)) => Request::Scatter { wqe: Wqe(ask.key.0), offset: ask.va, data },
             // Nothing else is done with the WQEs of others.
             (Accessor::Local(_), _) => return Err(Refusal::Access),
@@ -290,7 +290,8 @@ impl Owner {
             return Err(Failure::Gone);
         }
         while state.overdue > 0 {
-            let (length, _) = self.line.receive(&mut state.buffer).map_err(|_| Failure::Gone)?.ok_or(Failure::Silent)?;
+            let (length, _) =
+                self.line.receive(&mut state.buffer).map_err(|_| Failure::Gone)?.ok_or(Failure::Silent)?;
             state.overdue -= 1;
             // What is due to a message that was given up long ago: of the next one nothing is known here.
             if let Some(Answer::Taken { wqe, .. }) = state.buffer.get(..length).and_then(Answer::parse) {

@@ -46,7 +46,7 @@ impl Srq {
             [v::IBV_SRQ_INIT_ATTR_TYPE, v::IBV_SRQ_INIT_ATTR_PD, v::IBV_SRQ_INIT_ATTR_XRCD, v::IBV_SRQ_INIT_ATTR_CQ];
         // SAFETY: a plain C struct of numbers and pointers.
         let mut init: v::ibv_srq_init_attr_ex = unsafe { MaybeUninit::zeroed().assume_init() };
-        init.attr = v::ibv_srq_attr { max_wr, max_sge: 1, srq_limit: 0 };
+        init.attr = v::ibv_srq_attr { max_wr, max_sge: 2, srq_limit: 0 };
         init.comp_mask = fields.into_iter().sum();
         (init.srq_type, init.pd, init.xrcd, init.cq) = (v::IBV_SRQT_XRC, pd.raw(), xrcd.raw(), cq.raw());
         let context = pd.context();
