@@ -512,7 +512,7 @@ fn an_owner_that_is_stopped() {
         for wr_id in 0..8 {
             owner.post(0, 8, wr_id)?;
         }
-        owner.child.signal(libc::SIGSTOP)?;
+        owner.child.stop()?;
         let impatient = part.pair(&Options { rnr_retry: 1, ..Options::default() })?;
         let status = impatient.complete(&part, &owner.send(&part, 0, 8))?;
         ensure!(status == Status::RNR_RETRY_EXC_ERR, "{status:?}");

@@ -65,6 +65,16 @@ impl Child {
         Ok(())
     }
 
+    /// Stops it, and waits until it has stopped.
+    pub fn stop(&self) -> Result<()> {
+        self.signal(libc::SIGSTOP)?;
+        let mut status = 0;
+        // SAFETY: our child, not waited for yet.
+        let waited = unsafe { libc::waitpid(self.pid, &raw mut status, libc::WUNTRACED) };
+        ensure!(waited == self.pid && libc::WIFSTOPPED(status), "it has not stopped: {status:#x}");
+        Ok(())
+    }
+
     /// Waits for the child's end; its failure, or not ending, is an error.
     pub fn finish(mut self) -> Result<()> {
         let mut failure = String::new();
