@@ -33,7 +33,7 @@ OPENMPI_PACKAGES := $(UCX_PACKAGES) openmpi-bin python3-mpi4py
 # The crate ibverbs builds rdma-core to make its bindings.
 CRATES_PACKAGES := $(DEMO_PACKAGES) g++ make cmake pkg-config libclang-dev libibverbs-dev librdmacm-dev libnl-3-dev \
                    libnl-route-3-dev python3 iproute2 util-linux
-BENCH_PACKAGES := $(DEMO_PACKAGES) perftest iperf3
+BENCH_PACKAGES := $(DEMO_PACKAGES) perftest iperf3 ucx-utils libfabric-bin
 
 STRESS_SECONDS := 60
 
@@ -182,6 +182,12 @@ bench: build ## latency and bandwidth beside plain UDP and TCP; BENCH_ARGS='--ro
 	@scripts/install-packages $(BENCH_PACKAGES)
 	$(CARGO) build --release -p urxe-tests -p urxe-benches --bins
 	@$(BIN_DIR)/side-by-side --out $(TARGET_DIR)/bench $(BENCH_ARGS)
+
+.PHONY: curves
+curves: build ## draws docs/curves: bandwidth over sizes and queue pairs, latencies, goodput over losses
+	@scripts/install-packages $(BENCH_PACKAGES)
+	$(CARGO) build --release -p urxe-tests -p urxe-benches --bins
+	@$(BIN_DIR)/curves --out docs/curves $(CURVES_ARGS)
 
 .PHONY: microbench
 microbench: ## criterion: what a packet costs in wire

@@ -1,9 +1,14 @@
 //! Side by side: what stock RDMA programs reach over urxe, and what else this machine can do, in one run.
 //!
-//! [`programs`] runs one program and reads its figures, [`bare`] is UDP with nothing of urxe around it, [`suite`] says
-//! what is measured and which figures are compared, [`sample`] holds what was measured, [`report`] prints it.
+//! [`programs`] runs one program and reads its figures, [`bare`] is UDP with nothing of urxe around it, [`own`] measures
+//! what no stock program does, [`suite`] says what is measured and which figures are compared, [`sample`] holds what was
+//! measured, [`report`] prints it; [`curves`] measures how figures depend on sizes, queue pairs and losses, and [`plot`]
+//! draws that.
 
 pub mod bare;
+pub mod curves;
+pub mod own;
+pub mod plot;
 pub mod programs;
 pub mod report;
 pub mod sample;

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
-use urxe_tests::{Finished, Host, wait_for_listener};
+use anyhow::{Context, Result, bail, ensure};
+use urxe_tests::{Finished, Host, Process, wait_for_listener};
 
 /// Far more than any of these takes; what hangs must not stop the others.
 const TIMEOUT: Duration = Duration::from_secs(15);
@@ -12,10 +12,12 @@ const TIMEOUT: Duration = Duration::from_secs(15);
 /// Something that measures, over `lo` of a host.
 #[derive(Debug)]
 pub enum Program {
-    /// Bare UDP by our own `bare-udp`.
-    BareUdp {
-        /// Its argument.
-        what: &'static str,
+    /// One of our own, which prints its figures.
+    Own {
+        /// `bare-udp` or `own-verbs`.
+        program: &'static str,
+        /// Its arguments.
+        args: &'static str,
     },
     /// One of perftest's, two processes over urxe.
     Perftest(Perftest),
@@ -28,6 +30,24 @@ pub enum Program {
     },
     /// `iperf3`: a TCP stream, two processes.
     Iperf3,
+    /// `ucx_perftest` over TCP, two processes.
+    Ucx(Ucx),
+    /// `fi_pingpong` of libfabric over TCP, two processes.
+    FiPingPong {
+        /// Bytes of a message.
+        size: u32,
+        /// Exchanges.
+        iters: u32,
+    },
+}
+
+/// A test of `ucx_perftest`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ucx {
+    /// `tag_lat` with messages of 8 bytes: the median, in µs.
+    Latency,
+    /// `tag_bw` with messages of 1 MiB: the average, in Gbit/s.
+    Bandwidth,
 }
 
 /// A program of perftest.
@@ -36,6 +56,8 @@ pub struct Perftest {
     program: &'static str,
     args: &'static str,
     report: Report,
+    /// A script of faults (`URXE_FAULTS`).
+    faults: Option<&'static str>,
 }
 
 /// What is read from a line of perftest's table.
@@ -55,17 +77,22 @@ const PERFTEST_OPTIONS: &str = "-d urxe0 -x 1 -F";
 impl Perftest {
     /// A latency test: its median and 99th percentile, in µs.
     pub const fn latency(program: &'static str, args: &'static str) -> Self {
-        Self { program, args, report: Report::Latency }
+        Self { program, args, report: Report::Latency, faults: None }
     }
 
     /// A bandwidth test: its average, in Gbit/s.
     pub const fn bandwidth(program: &'static str, args: &'static str) -> Self {
-        Self { program, args, report: Report::Bandwidth }
+        Self { program, args, report: Report::Bandwidth, faults: None }
     }
 
     /// A bandwidth test: its message rate, in 10^6 a second.
     pub const fn rate(program: &'static str, args: &'static str) -> Self {
-        Self { program, args, report: Report::Rate }
+        Self { program, args, report: Report::Rate, faults: None }
+    }
+
+    /// The same with faults in the network.
+    pub const fn with_faults(self, script: &'static str) -> Self {
+        Self { faults: Some(script), ..self }
     }
 
     fn run(&self, host: &Host) -> Result<Vec<f64>> {
@@ -73,7 +100,7 @@ impl Perftest {
         if self.report != Report::Latency {
             args.push("--report_gbits");
         }
-        let client = pair(host, self.program, &args)?;
+        let client = pair(host, self.program, &args, self.faults.map(|script| ("URXE_FAULTS", script)).as_slice())?;
         self.report.read(&client.stdout).with_context(|| format!("reading {client}"))
     }
 }
@@ -96,7 +123,9 @@ impl Program {
     /// The Debian package that has it; `None` for our own.
     pub fn package(&self) -> Option<&'static str> {
         match self {
-            Self::BareUdp { .. } => None,
+            Self::Own { .. } => None,
+            Self::Ucx(_) => Some("ucx-utils"),
+            Self::FiPingPong { .. } => Some("libfabric-bin"),
             Self::Perftest(_) => Some("perftest"),
             Self::PingPong { .. } => Some("ibverbs-utils"),
             Self::Iperf3 => Some("iperf3"),
@@ -106,7 +135,9 @@ impl Program {
     /// The executable: a name to be found in `PATH`, or the path of our own.
     pub fn executable(&self) -> Result<PathBuf> {
         Ok(match self {
-            Self::BareUdp { .. } => std::env::current_exe()?.with_file_name("bare-udp"),
+            Self::Own { program, .. } => std::env::current_exe()?.with_file_name(program),
+            Self::Ucx(_) => "ucx_perftest".into(),
+            Self::FiPingPong { .. } => "fi_pingpong".into(),
             Self::Perftest(perftest) => perftest.program.into(),
             Self::PingPong { .. } => "ibv_rc_pingpong".into(),
             Self::Iperf3 => "iperf3".into(),
@@ -131,30 +162,104 @@ impl Program {
     /// The command line, as a reader would type it.
     pub fn describe(&self) -> String {
         match self {
-            Self::BareUdp { what } => format!("bare-udp {what}"),
-            Self::Perftest(Perftest { program, args, .. }) => format!("{program} {args}"),
+            Self::Own { program, args } => format!("{program} {args}"),
+            Self::Perftest(Perftest { program, args, faults: None, .. }) => format!("{program} {args}"),
+            Self::Perftest(Perftest { program, args, faults: Some(script), .. }) => {
+                format!("URXE_FAULTS='{script}' {program} {args}")
+            }
             Self::PingPong { size, iters } => format!("ibv_rc_pingpong -s {size} -n {iters}"),
             Self::Iperf3 => "iperf3 -t 1".to_owned(),
+            Self::Ucx(test) => format!("UCX_TLS=tcp,self ucx_perftest {}", test.args().join(" ")),
+            Self::FiPingPong { size, iters } => format!("fi_pingpong -p tcp -e rdm -S {size} -I {iters}"),
         }
     }
 
     /// Runs it to its end: its figures, in the order and unit in which [`crate::suite`] lists them.
     pub fn run(&self, host: &Host) -> Result<Vec<f64>> {
         match self {
-            Self::BareUdp { what } => {
-                let finished = run(host, self.executable()?, &[what])?;
-                finished.stdout.split_whitespace().map(|word| Ok(word.parse()?)).collect()
-            }
+            Self::Own { program, args } => own(host, program, &args.split_whitespace().collect::<Vec<_>>()),
             Self::Perftest(perftest) => perftest.run(host),
             Self::PingPong { size, iters } => {
                 let (size, iters) = (size.to_string(), iters.to_string());
                 let args = ["-d", "urxe0", "-g", "1", "-s", &size, "-n", &iters];
-                let client = pair(host, "ibv_rc_pingpong", &args)?;
+                let client = pair(host, "ibv_rc_pingpong", &args, &[])?;
                 Ok(vec![half_round_trip(&client.stdout).with_context(|| format!("reading {client}"))?])
             }
-            Self::Iperf3 => iperf3(host),
+            Self::Iperf3 => iperf3(host, &[]),
+            Self::Ucx(test) => test.run(host),
+            Self::FiPingPong { size, iters } => fi_pingpong(host, *size, *iters),
         }
     }
+}
+
+/// A bandwidth that depends on something.
+#[derive(Debug, Clone, Copy)]
+pub enum Measurement {
+    /// A program of perftest, over the size of messages.
+    Perftest(&'static str),
+    /// The same on a network that loses so many percent, in each direction.
+    Lossy(&'static str, f64),
+    /// `iperf3`, over the size of writes.
+    Tcp,
+    /// `own-verbs queue-pairs`, over their number.
+    QueuePairs,
+}
+
+impl Measurement {
+    /// Gbit/s at this size, or with so many.
+    pub fn bandwidth(self, host: &Host, size: u32) -> Result<f64> {
+        let perftest = |program: &str, bytes: u32, env: &[(&str, &str)]| {
+            // perftest keeps 128 requests outstanding, and wants no fewer in all.
+            let iters = (bytes / size).clamp(200, 200_000).to_string();
+            let options = ["--report_gbits", "-s", &size.to_string(), "-n", &iters];
+            let args: Vec<&str> = PERFTEST_OPTIONS.split_whitespace().chain(options).collect();
+            let client = pair(host, program, &args, env)?;
+            Report::Bandwidth.read(&client.stdout).with_context(|| format!("reading {client}"))
+        };
+        let figures = match self {
+            Self::Perftest(program) => perftest(program, 512 << 20, &[]),
+            Self::Lossy(program, percent) => {
+                perftest(program, 256 << 20, &[("URXE_FAULTS", &format!("drop={percent}%,dir=tx,seed=1"))])
+            }
+            Self::Tcp => iperf3(host, &["-l", &size.min(1 << 20).to_string()]),
+            Self::QueuePairs => own(host, "own-verbs", &["queue-pairs", &size.to_string()]),
+        };
+        figures?.first().copied().context("no figure")
+    }
+}
+
+/// A ping-pong whose every exchange is told.
+#[derive(Debug, Clone, Copy)]
+pub enum Ping {
+    /// Bare UDP, both ends polling.
+    BareUdp,
+    /// A latency test of perftest.
+    Perftest(&'static str),
+}
+
+impl Ping {
+    /// µs in one direction, of each of 10 000 exchanges.
+    pub fn times(self, host: &Host) -> Result<Vec<f64>> {
+        match self {
+            Self::BareUdp => own(host, "bare-udp", &["exchanges"]),
+            Self::Perftest(program) => {
+                let options = ["-s", "8", "-n", "10000", "-U"];
+                let args: Vec<&str> = PERFTEST_OPTIONS.split_whitespace().chain(options).collect();
+                let client = pair(host, program, &args, &[])?;
+                // `number, µs` for each exchange.
+                let time = |line: &str| line.split_once(", ").and_then(|(_, time)| time.trim().parse().ok());
+                let times: Vec<f64> = client.stdout.lines().filter_map(time).collect();
+                ensure!(times.len() > 9000, "{} exchanges in {client}", times.len());
+                Ok(times)
+            }
+        }
+    }
+}
+
+/// The figures of a program of our own.
+fn own(host: &Host, program: &str, args: &[&str]) -> Result<Vec<f64>> {
+    let finished = run(host, std::env::current_exe()?.with_file_name(program), args)?;
+    finished.stdout.split_whitespace().map(|word| Ok(word.parse()?)).collect()
 }
 
 /// Half of the time that `ibv_rc_pingpong` prints for an exchange (`20000 iters in 0.19 seconds = 9.50 usec/iter`).
@@ -165,24 +270,89 @@ fn half_round_trip(stdout: &str) -> Result<f64> {
     Ok(time / 2.0)
 }
 
-fn iperf3(host: &Host) -> Result<Vec<f64>> {
+fn iperf3(host: &Host, options: &[&str]) -> Result<Vec<f64>> {
     let port = host.next_port();
     let port_arg = port.to_string();
     let server = wait_for_listener(host, host.spawn("iperf3", &["-s", "-1", "-p", &port_arg])?, port)?;
-    let client = run(host, "iperf3", &["-c", "127.0.0.1", "-p", &port_arg, "-t", "1", "-J"])?;
+    let client = run(host, "iperf3", &[&["-c", "127.0.0.1", "-p", &port_arg, "-t", "1", "-J"], options].concat())?;
     server.finish(TIMEOUT)?.success()?;
     let report: serde_json::Value = serde_json::from_str(&client.stdout).context("iperf3 -J")?;
     let rate = report["end"]["sum_received"]["bits_per_second"].as_f64().context("iperf3 -J reports no rate")?;
     Ok(vec![rate / 1e9])
 }
 
+impl Ucx {
+    const fn args(self) -> [&'static str; 6] {
+        match self {
+            Self::Latency => ["-t", "tag_lat", "-s", "8", "-n", "10000"],
+            Self::Bandwidth => ["-t", "tag_bw", "-s", "1048576", "-n", "1000"],
+        }
+    }
+
+    fn run(self, host: &Host) -> Result<Vec<f64>> {
+        let tcp = [("UCX_TLS", "tcp,self"), ("UCX_NET_DEVICES", "lo"), ("UCX_WARN_UNUSED_ENV_VARS", "n")];
+        // The server learns from the client what to do. -f -v: the last line alone, separated by commas.
+        let port = host.next_port().to_string();
+        let ends = Ends { server: vec!["-p", &port], client: [&["-p", &port, "-f", "-v"], &self.args()[..]].concat() };
+        let client = ends.run(host, "ucx_perftest", port.parse()?, &tcp)?;
+        self.read(&client.stdout).with_context(|| format!("reading {client}"))
+    }
+
+    /// `iterations,50.0_percentile_lat,avg_lat,overall_lat,avg_bw,overall_bw,…`: µs, and 2^20 bytes a second.
+    fn read(self, stdout: &str) -> Result<Vec<f64>> {
+        let numbers = |line: &str| line.split(',').map(|word| word.trim().parse().ok()).collect::<Option<Vec<f64>>>();
+        let line = stdout.lines().filter_map(numbers).rfind(|columns| columns.len() >= 6);
+        match (self, line.context("no line of results")?.as_slice()) {
+            (Self::Latency, &[_, median, ..]) => Ok(vec![median]),
+            (Self::Bandwidth, &[_, _, _, _, _, overall, ..]) => Ok(vec![overall * f64::from(1 << 20) * 8.0 / 1e9]),
+            (_, columns) => bail!("unexpected columns: {columns:?}"),
+        }
+    }
+}
+
+fn fi_pingpong(host: &Host, size: u32, iters: u32) -> Result<Vec<f64>> {
+    let (size, iters, port) = (size.to_string(), iters.to_string(), host.next_port().to_string());
+    let common = ["-p", "tcp", "-e", "rdm", "-S", &size, "-I", &iters];
+    let ends = Ends { server: [&common[..], &["-B", &port]].concat(), client: [&common[..], &["-P", &port]].concat() };
+    let client = ends.run(host, "fi_pingpong", port.parse()?, &[])?;
+    read_fi_pingpong(&client.stdout).with_context(|| format!("reading {client}"))
+}
+
+/// `bytes #sent #ack total time MB/sec usec/xfer Mxfers/sec`, where a transfer is half an exchange.
+fn read_fi_pingpong(stdout: &str) -> Result<Vec<f64>> {
+    let line = stdout.lines().skip_while(|line| !line.starts_with("bytes")).nth(1).context("no table of results")?;
+    Ok(vec![line.split_whitespace().nth(6).context("no usec/xfer")?.parse()?])
+}
+
 /// Runs a program as server and as client, both with `args` and `-p` a port of their own; what the client printed.
-fn pair(host: &Host, program: &str, args: &[&str]) -> Result<Finished> {
+fn pair(host: &Host, program: &str, args: &[&str], env: &[(&str, &str)]) -> Result<Finished> {
     let port = host.next_port();
     let port_arg = port.to_string();
     let args = [args, &["-p", &port_arg]].concat();
-    let server = wait_for_listener(host, host.spawn(program, &args)?, port)?;
-    let client = host.spawn(program, &[&args[..], &["127.0.0.1"]].concat())?.finish(TIMEOUT);
+    Ends { server: args.clone(), client: args }.run(host, program, port, env)
+}
+
+/// The arguments of two ends; the client's are followed by the server's address.
+struct Ends<'a> {
+    server: Vec<&'a str>,
+    client: Vec<&'a str>,
+}
+
+impl Ends<'_> {
+    /// Runs both, with these variables; what the client printed.
+    fn run(&self, host: &Host, program: &str, port: u16, env: &[(&str, &str)]) -> Result<Finished> {
+        let start = |args: &[&str]| {
+            let mut command = host.command(program);
+            command.args(args).envs(env.iter().copied());
+            host.start(command)
+        };
+        let server = wait_for_listener(host, start(&self.server)?, port)?;
+        let client = start(&[&self.client[..], &["127.0.0.1"]].concat())?.finish(TIMEOUT);
+        outcome(client, server)
+    }
+}
+
+fn outcome(client: Result<Finished>, server: Process) -> Result<Finished> {
     // A server whose client failed may wait for ever.
     let server = if client.as_ref().is_ok_and(|client| client.status.success()) {
         server.finish(TIMEOUT)
@@ -230,6 +400,19 @@ mod tests {
         assert_eq!(Report::Rate.read(BANDWIDTH)?, [0.001_366]);
         assert!(Report::Latency.read(BANDWIDTH).is_err());
         assert!(Report::Bandwidth.read("Couldn't connect to 127.0.0.1:18515\n").is_err());
+        Ok(())
+    }
+
+    #[test]
+    fn ucx_and_libfabric_are_read() -> Result<()> {
+        let ucx = "iterations,50.0_percentile_lat,avg_lat\n 5000,3.591,66.846,716.839,0.11,1000.0,14960,1395\n";
+        assert_eq!(Ucx::Latency.read(ucx)?, [3.591]);
+        assert_eq!(Ucx::Bandwidth.read(ucx)?, [8.388_608]);
+        assert!(Ucx::Latency.read("nothing\n").is_err());
+        let fi = "bytes   #sent   #ack     total       time     MB/sec    usec/xfer   Mxfers/sec\n\
+                  8       2k      =2k      31k         0.62s      0.05     154.51       0.01\n";
+        assert_eq!(read_fi_pingpong(fi)?, [154.51]);
+        assert!(read_fi_pingpong("bytes\n").is_err());
         Ok(())
     }
 

@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use crate::programs::{Perftest, Program};
+use crate::programs::{Perftest, Program, Ucx};
 
 /// Something a program measures.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -131,10 +131,34 @@ const SEND_1M: Figure = gigabits("ib_send_bw 1 MiB");
 const READ_1M: Figure = gigabits("ib_read_bw 1 MiB");
 const WRITE_64K: Figure = gigabits("ib_write_bw 64 KiB");
 const WRITE_RATE: Figure = megamessages("ib_write_bw 8 B");
+const UCX_TCP_LATENCY: Figure = micros("UCX over TCP, tag_lat 8 B");
+const UCX_TCP: Figure = gigabits("UCX over TCP, tag_bw 1 MiB");
+const FI_TCP: Figure = micros("libfabric over TCP, fi_pingpong 8 B");
+const POLLING_TARGET: Figure = micros("WRITE to a program that polls");
+const POLLING_TARGET_P99: Figure = micros("WRITE to a program that polls p99");
+const SLEEPING_TARGET: Figure = micros("WRITE to a program that sleeps");
+const SLEEPING_TARGET_P99: Figure = micros("WRITE to a program that sleeps p99");
+const ONE_QP: Figure = gigabits("WRITE 64 KiB, 1 QP");
+const MANY_QPS: Figure = gigabits("WRITE 64 KiB, 1000 QPs");
+const LOST_NONE: Figure = gigabits("ib_write_bw 1 MiB, faults on, none lost");
+const LOST_FEW: Figure = gigabits("ib_write_bw 1 MiB, 0.1 % lost");
+const LOST_MANY: Figure = gigabits("ib_write_bw 1 MiB, 1 % lost");
+
+/// What is lost is chosen where packets leave, in both directions.
+const fn lossy(script: &'static str) -> Program {
+    Program::Perftest(Perftest::bandwidth("ib_write_bw", "-s 1048576 -n 300").with_faults(script))
+}
+
+const fn own(args: &'static str) -> Program {
+    Program::Own { program: "own-verbs", args }
+}
 
 /// A round, in this order; every other round runs backwards.
 pub const PROBES: &[Probe] = &[
-    Probe { program: Program::BareUdp { what: "ping-pong" }, figures: &[UDP_LATENCY, UDP_LATENCY_P99] },
+    Probe {
+        program: Program::Own { program: "bare-udp", args: "ping-pong" },
+        figures: &[UDP_LATENCY, UDP_LATENCY_P99],
+    },
     Probe {
         program: Program::Perftest(Perftest::latency("ib_write_lat", "-s 8 -n 10000")),
         figures: &[WRITE_LATENCY, WRITE_LATENCY_P99],
@@ -144,7 +168,7 @@ pub const PROBES: &[Probe] = &[
         figures: &[SEND_LATENCY, SEND_LATENCY_P99],
     },
     Probe { program: Program::PingPong { size: 8, iters: 10_000 }, figures: &[PINGPONG] },
-    Probe { program: Program::BareUdp { what: "stream" }, figures: &[UDP_STREAM] },
+    Probe { program: Program::Own { program: "bare-udp", args: "stream" }, figures: &[UDP_STREAM] },
     Probe {
         program: Program::Perftest(Perftest::bandwidth("ib_write_bw", "-s 1048576 -n 1000")),
         figures: &[WRITE_1M],
@@ -156,8 +180,18 @@ pub const PROBES: &[Probe] = &[
         program: Program::Perftest(Perftest::bandwidth("ib_write_bw", "-s 65536 -n 15000")),
         figures: &[WRITE_64K],
     },
-    Probe { program: Program::BareUdp { what: "small" }, figures: &[UDP_SMALL] },
+    Probe { program: Program::Own { program: "bare-udp", args: "small" }, figures: &[UDP_SMALL] },
     Probe { program: Program::Perftest(Perftest::rate("ib_write_bw", "-s 8 -l 64 -n 512000")), figures: &[WRITE_RATE] },
+    Probe { program: Program::Ucx(Ucx::Latency), figures: &[UCX_TCP_LATENCY] },
+    Probe { program: Program::Ucx(Ucx::Bandwidth), figures: &[UCX_TCP] },
+    Probe { program: Program::FiPingPong { size: 8, iters: 2000 }, figures: &[FI_TCP] },
+    Probe { program: own("one-sided polls"), figures: &[POLLING_TARGET, POLLING_TARGET_P99] },
+    Probe { program: own("one-sided sleeps"), figures: &[SLEEPING_TARGET, SLEEPING_TARGET_P99] },
+    Probe { program: own("queue-pairs 1"), figures: &[ONE_QP] },
+    Probe { program: own("queue-pairs 1000"), figures: &[MANY_QPS] },
+    Probe { program: lossy("drop=0%,dir=tx,seed=1"), figures: &[LOST_NONE] },
+    Probe { program: lossy("drop=0.1%,dir=tx,seed=1"), figures: &[LOST_FEW] },
+    Probe { program: lossy("drop=1%,dir=tx,seed=1"), figures: &[LOST_MANY] },
 ];
 
 /// The questions.
@@ -175,6 +209,13 @@ pub const COMPARISONS: &[Comparison] = &[
     at_least(READ_1M, WRITE_1M, None, Some(0.9)),
     at_least(WRITE_64K, WRITE_1M, None, Some(0.8)),
     at_least(WRITE_RATE, UDP_SMALL, None, Some(0.7)),
+    at_most(WRITE_LATENCY, UCX_TCP_LATENCY, None, None),
+    at_most(SEND_LATENCY, FI_TCP, None, None),
+    at_least(WRITE_1M, UCX_TCP, None, None),
+    at_most(SLEEPING_TARGET, POLLING_TARGET, None, Some(2.0)),
+    at_least(MANY_QPS, ONE_QP, None, Some(0.8)),
+    at_least(LOST_FEW, LOST_NONE, None, Some(0.8)),
+    at_least(LOST_MANY, LOST_NONE, None, Some(0.5)),
 ];
 
 const fn at_most(of: Figure, to: Figure, start: Option<f64>, target: Option<f64>) -> Comparison {

@@ -1,0 +1,204 @@
+//! How figures depend on something: bandwidth on the size of messages and on the number of queue pairs, goodput on what
+//! the network loses, and how often a latency is exceeded.
+
+use anyhow::{Context, Result};
+use serde_json::json;
+use urxe_tests::Host;
+
+use crate::bare::median;
+use crate::plot::{Axis, Chart, Curve, Scale};
+use crate::programs::{Measurement, Ping};
+
+/// What is drawn, and under which name.
+#[derive(Debug)]
+pub struct Picture {
+    /// The file's name, without its end.
+    pub name: &'static str,
+    measure: fn(&Host, u32) -> Result<Chart>,
+}
+
+/// All of them.
+pub const PICTURES: &[Picture] = &[
+    Picture { name: "bandwidth-over-size", measure: over_size },
+    Picture { name: "latency-distribution", measure: latencies },
+    Picture { name: "bandwidth-over-queue-pairs", measure: over_queue_pairs },
+    Picture { name: "goodput-over-loss", measure: over_loss },
+];
+
+impl Picture {
+    /// Measures it, in so many rounds of which medians are drawn.
+    pub fn measure(&self, host: &Host, rounds: u32) -> Result<Chart> {
+        (self.measure)(host, rounds).with_context(|| format!("measuring {}", self.name))
+    }
+}
+
+/// The numbers of a chart.
+pub fn numbers(chart: &Chart) -> serde_json::Value {
+    let curve = |curve: &Curve| json!({ "name": curve.name, "points": curve.points });
+    json!({ "title": chart.title, "x": chart.x.label, "y": chart.y.label,
+            "curves": chart.curves.iter().map(curve).collect::<Vec<_>>() })
+}
+
+/// Measures each `what` at each `place`, in turns; medians of all rounds.
+fn sweep<W, P: Copy>(
+    rounds: u32,
+    whats: &[(&str, W)],
+    places: &[P],
+    x: impl Fn(P) -> f64,
+    measure: impl Fn(&W, P) -> Result<f64>,
+) -> Result<Vec<Curve>> {
+    let mut values = vec![vec![Vec::new(); places.len()]; whats.len()];
+    for _ in 0..rounds {
+        for (at, place) in places.iter().enumerate() {
+            for ((_, what), values) in whats.iter().zip(&mut values) {
+                values[at].push(measure(what, *place)?);
+            }
+        }
+    }
+    let curve = |((name, _), values): (&(&str, W), Vec<Vec<f64>>)| Curve {
+        name: (*name).to_owned(),
+        points: places.iter().zip(values).map(|(place, values)| (x(*place), median(values))).collect(),
+    };
+    Ok(whats.iter().zip(values).map(curve).collect())
+}
+
+const SIZES: [u32; 8] = [64, 512, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 8 << 20];
+
+fn over_size(host: &Host, rounds: u32) -> Result<Chart> {
+    let measure = |what: &Measurement, size| what.bandwidth(host, size);
+    let whats = [
+        ("ib_write_bw", Measurement::Perftest("ib_write_bw")),
+        ("ib_send_bw", Measurement::Perftest("ib_send_bw")),
+        ("ib_read_bw", Measurement::Perftest("ib_read_bw")),
+        ("TCP (iperf3)", Measurement::Tcp),
+    ];
+    let curves = sweep(rounds, &whats, &SIZES, f64::from, measure)?;
+    let marks = SIZES.map(|size| (f64::from(size), bytes(size))).to_vec();
+    Ok(Chart {
+        title: "Bandwidth over the size of messages",
+        x: Axis { label: "bytes of a message (TCP: of a write)", scale: Scale::Log, marks },
+        y: Axis { label: "Gbit/s", scale: Scale::Linear, marks: Vec::new() },
+        curves,
+    })
+}
+
+fn bytes(size: u32) -> String {
+    match size {
+        0x10_0000.. => format!("{} MiB", size >> 20),
+        1024.. => format!("{} KiB", size >> 10),
+        _ => size.to_string(),
+    }
+}
+
+/// How many exchanges of how many take longer is drawn, up to 1 in this.
+const SELDOM: f64 = 1000.0;
+
+fn latencies(host: &Host, rounds: u32) -> Result<Chart> {
+    let whats = [
+        ("bare UDP ping-pong", Ping::BareUdp),
+        ("ib_write_lat", Ping::Perftest("ib_write_lat")),
+        ("ib_send_lat", Ping::Perftest("ib_send_lat")),
+    ];
+    let mut curves = Vec::new();
+    for (name, ping) in whats {
+        let mut times = Vec::new();
+        for _ in 0..rounds {
+            times.extend(ping.times(host)?);
+        }
+        times.sort_by(f64::total_cmp);
+        curves.push(Curve { name: name.to_owned(), points: exceeded(&times) });
+    }
+    let marks = [(2.0, "1 in 2"), (10.0, "1 in 10"), (100.0, "1 in 100"), (SELDOM, "1 in 1000")];
+    Ok(Chart {
+        title: "Latency of 8 bytes: what so many messages exceed",
+        x: Axis {
+            label: "messages that take longer",
+            scale: Scale::Log,
+            marks: marks.map(|(at, name)| (at, name.to_owned())).to_vec(),
+        },
+        y: Axis { label: "µs in one direction", scale: Scale::Log, marks: Vec::new() },
+        curves,
+    })
+}
+
+/// For one in 2, in 2.5, in 3.2 … the time that so many exceed. `times` are sorted.
+fn exceeded(times: &[f64]) -> Vec<(f64, f64)> {
+    let seldom = (0..=27).map(|step| 2.0 * 10_f64.powf(f64::from(step) / 10.0)).chain([SELDOM]);
+    let at = |seldom: f64| {
+        let index = (times.len() as f64 * (1.0 - 1.0 / seldom)) as usize;
+        times.get(index.min(times.len().saturating_sub(1))).map(|time| (seldom, *time))
+    };
+    seldom.filter(|seldom| *seldom <= SELDOM).filter_map(at).collect()
+}
+
+const QUEUE_PAIRS: [u32; 6] = [1, 4, 16, 64, 256, 1000];
+
+fn over_queue_pairs(host: &Host, rounds: u32) -> Result<Chart> {
+    let whats = [("WRITE of 64 KiB, in turn", ())];
+    let curves =
+        sweep(rounds, &whats, &QUEUE_PAIRS, f64::from, |(), count| Measurement::QueuePairs.bandwidth(host, count))?;
+    Ok(Chart {
+        title: "Bandwidth over queue pairs",
+        x: Axis {
+            label: "queue pairs between two processes",
+            scale: Scale::Log,
+            marks: QUEUE_PAIRS.map(|count| (f64::from(count), count.to_string())).to_vec(),
+        },
+        y: Axis { label: "Gbit/s", scale: Scale::Linear, marks: Vec::new() },
+        curves,
+    })
+}
+
+/// Packets lost in 100 000.
+const LOSSES: [u32; 7] = [0, 10, 30, 100, 300, 1000, 3000];
+
+fn over_loss(host: &Host, rounds: u32) -> Result<Chart> {
+    let percent = |loss: u32| f64::from(loss) / 1000.0;
+    let whats = [("ib_write_bw 1 MiB", "ib_write_bw"), ("ib_read_bw 1 MiB", "ib_read_bw")];
+    let measure = |program: &&'static str, loss| Measurement::Lossy(program, percent(loss)).bandwidth(host, 1 << 20);
+    let mut curves = sweep(rounds, &whats, &LOSSES, percent, measure)?;
+    for curve in &mut curves {
+        // The first is the goodput without losses.
+        let lossless = curve.points.remove(0).1;
+        curve.points.iter_mut().for_each(|(_, goodput)| *goodput /= lossless);
+    }
+    let marks = LOSSES[1..].iter().map(|loss| (percent(*loss), format!("{} %", percent(*loss)))).collect();
+    Ok(Chart {
+        title: "Goodput over what is lost",
+        x: Axis { label: "packets lost, in each direction", scale: Scale::Log, marks },
+        y: Axis { label: "of the goodput without losses", scale: Scale::Linear, marks: Vec::new() },
+        curves,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sweeps_draw_medians() -> Result<()> {
+        let calls = std::cell::Cell::new(0.0);
+        let curves = sweep(3, &[("a", 1.0), ("b", 2.0)], &[10, 20], f64::from, |what, place| {
+            calls.set(calls.get() + 1.0);
+            Ok(what * f64::from(place) + if calls.get() > 4.0 { 0.0 } else { 1000.0 })
+        })?;
+        assert_eq!(curves.len(), 2);
+        assert_eq!(curves[1], Curve { name: "b".into(), points: vec![(10.0, 20.0), (20.0, 40.0)] });
+        Ok(())
+    }
+
+    #[test]
+    fn half_of_all_exceed_the_median() {
+        let times: Vec<f64> = (0..10_000).map(f64::from).collect();
+        let points = exceeded(&times);
+        assert_eq!(points.first(), Some(&(2.0, 5000.0)));
+        assert_eq!(points.last(), Some(&(1000.0, 9990.0)));
+        assert!(points.is_sorted_by(|a, b| a.0 < b.0 && a.1 < b.1), "{points:?}");
+        assert!(exceeded(&[]).is_empty());
+    }
+
+    #[test]
+    fn sizes_have_names() {
+        assert_eq!([64, 512, 4096, 1 << 20, 8 << 20].map(bytes), ["64", "512", "4 KiB", "1 MiB", "8 MiB"]);
+    }
+}
