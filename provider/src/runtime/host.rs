@@ -110,6 +110,8 @@ pub(crate) struct Upcalls {
     pub(crate) events: Vec<(Qpn, AsyncEvent)>,
     /// Completion queues that have just overrun.
     pub(crate) overruns: Vec<Arc<Cq>>,
+    /// How many completions there were.
+    pub(super) completions: u64,
     /// Completion queues that are to be looked at later.
     pub(super) moderated: Vec<(Instant, Arc<Cq>)>,
     /// Completions of the XRC target at work, held back until its answers are out.
@@ -124,6 +126,7 @@ impl Upcalls {
         Self {
             events: Vec::new(),
             overruns: Vec::new(),
+            completions: 0,
             moderated: Vec::new(),
             held: Vec::new(),
             counters,
@@ -155,6 +158,7 @@ impl Consumer for Upcalls {
     type Srq = AnySrq;
 
     fn complete(&mut self, cq: &Arc<Cq>, mut cqe: Cqe) {
+        self.completions += 1;
         if let Some(observer) = &self.observer {
             observer.spoil(&mut cqe);
             observer.completion(&cqe);

@@ -114,6 +114,8 @@ pub(super) struct Token {
 pub(super) struct Drained {
     /// Packets that came at once, at most.
     pub(super) most: usize,
+    /// They were packets, and concerned nobody but us: no completion came of them.
+    pub(super) one_sided: bool,
     /// ACKs wait.
     pub(super) acks_wait: bool,
 }
@@ -323,6 +325,8 @@ impl NetPort {
     pub(super) fn drain_all(&self, acks: Acks) -> Drained {
         let mut token = lock(&self.token);
         token.receiver.woken();
+        let completions = |token: &Token| token.work.as_ref().map_or(0, |work| work.upcalls.completions);
+        let before = completions(&token);
         let mut most = 0;
         while !self.stop.load(Ordering::Relaxed) {
             match self.drain(&mut token, acks) {
@@ -330,7 +334,8 @@ impl NetPort {
                 received => most = most.max(received),
             }
         }
-        Drained { most, acks_wait: token.waits_until.is_some() }
+        let one_sided = most > 0 && completions(&token) == before;
+        Drained { most, one_sided, acks_wait: token.waits_until.is_some() }
     }
 
     /// Sends the ACKs that have waited long enough, unless somebody receives, who does the same.

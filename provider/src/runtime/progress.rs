@@ -14,6 +14,10 @@
 //! application then never come back; so polls do so only while the thread watches, and it sends what is overdue when
 //! the timer expires. For packets that it takes by itself, the thread waits that short time.
 //!
+//! Packets that concern no application (one-sided operations) often follow one another sooner than a thread falls asleep
+//! and wakes up. After a burst of them, and where sleeping has been short several times in a row, the thread looks for
+//! the next for a moment before it sleeps.
+//!
 //! When nothing happens, nothing wakes up: the thread waits for packets and timers without end.
 
 use std::mem::MaybeUninit;
@@ -36,8 +40,11 @@ const FRESH: Duration = Duration::from_micros(250);
 const BUSY: Duration = Duration::from_micros(60);
 /// So many packets at once are a burst, which others follow.
 const BURST: usize = 16;
-/// For how long the next burst is waited for with open eyes.
+/// For how long the next packets are waited for with open eyes.
 const LINGER: Duration = Duration::from_micros(20);
+/// Who sleeps for so short a time, so often in a row, had better not slept. Waking up is part of it.
+const NAP: Duration = Duration::from_micros(40);
+const NAPS: u32 = 4;
 /// The share of a processor that the thread asks for at a time: short, so that it gets one at once when it wakes, from
 /// a program that spins as well.
 const SLICE: Duration = Duration::from_micros(100);
@@ -101,35 +108,44 @@ fn run(port: &NetPort) {
     ask_for_promptness();
     let sockets = port.net().epoll_fd();
     let mut acks_wait = false;
+    let mut naps = 0;
     while !port.stop.load(Ordering::Acquire) {
         port.run_timers(clock::now());
         if port.has_unfinished() {
             port.progress(Acks::Leave);
             continue;
         }
+        let asleep_at = clock::now();
         let readable = wait(port, sockets, acks_wait.then_some(habit::PATIENCE));
+        naps = if readable && clock::now().since(asleep_at) < NAP { naps + 1 } else { 0 };
         if readable && port.polled_within(BUSY) {
             stand_by(port, sockets);
             acks_wait = false;
         } else if readable || acks_wait {
             let drained = port.drain_all(if readable { Acks::MayWait } else { Acks::Leave });
             acks_wait = drained.acks_wait;
-            if drained.most >= BURST {
-                linger(port);
+            // An application that is told of something wants the processor.
+            if drained.one_sided && (drained.most >= BURST || naps >= NAPS) && !linger(port) {
+                naps = 0;
             }
         }
     }
     port.send_acks();
 }
 
-/// Looks for the next burst for a while, because to sleep and wake up again takes longer than it takes to come.
-fn linger(port: &NetPort) {
+/// Looks for the next packets for a while, because to sleep and wake up again takes longer than it takes them to come.
+/// Whether any came.
+fn linger(port: &NetPort) -> bool {
     let mut until = clock::now() + LINGER;
+    let mut any = false;
     while clock::now() < until && !port.polled_within(BUSY) && !port.stop.load(Ordering::Acquire) {
-        if port.progress(Acks::Leave) >= BURST {
+        if port.progress(Acks::Leave) > 0 {
             until = clock::now() + LINGER;
+            any = true;
         }
     }
+    port.show_counters();
+    any
 }
 
 /// Leaves packets to an application that polls, until it stops; takes only those it left lying. No ACK waits afterwards.
