@@ -90,8 +90,8 @@ fn bytes(size: u32) -> String {
     }
 }
 
-/// How many exchanges of how many take longer is drawn, up to 1 in this.
-const SELDOM: f64 = 1000.0;
+/// For one in so many messages, the time that it exceeds is drawn.
+const ONE_IN: [u32; 18] = [2, 3, 4, 5, 7, 10, 14, 20, 30, 50, 70, 100, 140, 200, 300, 500, 700, 1000];
 
 fn latencies(host: &Host, rounds: u32) -> Result<Chart> {
     let whats = [
@@ -108,7 +108,7 @@ fn latencies(host: &Host, rounds: u32) -> Result<Chart> {
         times.sort_by(f64::total_cmp);
         curves.push(Curve { name: name.to_owned(), points: exceeded(&times) });
     }
-    let marks = [(2.0, "1 in 2"), (10.0, "1 in 10"), (100.0, "1 in 100"), (SELDOM, "1 in 1000")];
+    let marks = [(2.0, "1 in 2"), (10.0, "1 in 10"), (100.0, "1 in 100"), (1000.0, "1 in 1000")];
     Ok(Chart {
         title: "Latency of 8 bytes: what so many messages exceed",
         x: Axis {
@@ -121,14 +121,10 @@ fn latencies(host: &Host, rounds: u32) -> Result<Chart> {
     })
 }
 
-/// For one in 2, in 2.5, in 3.2 … the time that so many exceed. `times` are sorted.
+/// The time that one in so many exceeds. `times` are sorted.
 fn exceeded(times: &[f64]) -> Vec<(f64, f64)> {
-    let seldom = (0..=27).map(|step| 2.0 * 10_f64.powf(f64::from(step) / 10.0)).chain([SELDOM]);
-    let at = |seldom: f64| {
-        let index = (times.len() as f64 * (1.0 - 1.0 / seldom)) as usize;
-        times.get(index.min(times.len().saturating_sub(1))).map(|time| (seldom, *time))
-    };
-    seldom.filter(|seldom| *seldom <= SELDOM).filter_map(at).collect()
+    let time = |one_in: u32| times.len().checked_sub(1 + times.len() / one_in as usize).and_then(|at| times.get(at));
+    ONE_IN.iter().filter_map(|&one_in| Some((f64::from(one_in), *time(one_in)?))).collect()
 }
 
 const QUEUE_PAIRS: [u32; 6] = [1, 4, 16, 64, 256, 1000];
@@ -191,8 +187,8 @@ mod tests {
     fn half_of_all_exceed_the_median() {
         let times: Vec<f64> = (0..10_000).map(f64::from).collect();
         let points = exceeded(&times);
-        assert_eq!(points.first(), Some(&(2.0, 5000.0)));
-        assert_eq!(points.last(), Some(&(1000.0, 9990.0)));
+        assert_eq!(points.first(), Some(&(2.0, 4999.0)));
+        assert_eq!(points.last(), Some(&(1000.0, 9989.0)));
         assert!(points.is_sorted_by(|a, b| a.0 < b.0 && a.1 < b.1), "{points:?}");
         assert!(exceeded(&[]).is_empty());
     }

@@ -114,7 +114,7 @@ pub(super) struct Token {
 pub(super) struct Drained {
     /// Packets that came at once, at most.
     pub(super) most: usize,
-    /// They were packets, and concerned nobody but us: no completion came of them.
+    /// They concerned nobody but us: no completion came of them.
     pub(super) one_sided: bool,
     /// ACKs wait.
     pub(super) acks_wait: bool,
@@ -325,17 +325,30 @@ impl NetPort {
     pub(super) fn drain_all(&self, acks: Acks) -> Drained {
         let mut token = lock(&self.token);
         token.receiver.woken();
-        let completions = |token: &Token| token.work.as_ref().map_or(0, |work| work.upcalls.completions);
-        let before = completions(&token);
-        let mut most = 0;
+        let mut all = Drained { most: 0, one_sided: true, acks_wait: false };
         while !self.stop.load(Ordering::Relaxed) {
-            match self.drain(&mut token, acks) {
-                0 if token.receiver.prepare_to_wait() => break,
-                received => most = most.max(received),
+            let drained = self.drain_once(&mut token, acks);
+            all.most = all.most.max(drained.most);
+            all.one_sided &= drained.one_sided;
+            if drained.most == 0 && token.receiver.prepare_to_wait() {
+                break;
             }
         }
-        let one_sided = most > 0 && completions(&token) == before;
-        Drained { most, one_sided, acks_wait: token.waits_until.is_some() }
+        Drained { acks_wait: token.waits_until.is_some(), ..all }
+    }
+
+    /// Receives and answers what is there, unless somebody else is at it; for the background thread, while it keeps its
+    /// eyes open.
+    pub(super) fn look_once(&self) -> Option<Drained> {
+        let mut token = self.token.try_lock().ok()?;
+        Some(self.drain_once(&mut token, Acks::Leave))
+    }
+
+    fn drain_once(&self, token: &mut Token, acks: Acks) -> Drained {
+        let completions = |token: &Token| token.work.as_ref().map_or(0, |work| work.upcalls.completions);
+        let before = completions(token);
+        let most = self.drain(token, acks);
+        Drained { most, one_sided: completions(token) == before, acks_wait: token.waits_until.is_some() }
     }
 
     /// Sends the ACKs that have waited long enough, unless somebody receives, who does the same.

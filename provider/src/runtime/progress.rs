@@ -30,7 +30,7 @@ use std::time::Duration;
 
 use urxe_engine::Instant;
 
-use super::port::{Acks, NetPort};
+use super::port::{Acks, Drained, NetPort};
 use super::{changes, clock, habit};
 
 /// A poll this old says that somebody is polling still.
@@ -136,15 +136,27 @@ fn run(port: &NetPort) {
 /// Looks for the next packets for a while, because to sleep and wake up again takes longer than it takes them to come.
 /// Whether any came.
 fn linger(port: &NetPort) -> bool {
-    let mut until = clock::now() + LINGER;
+    let mut now = clock::now();
+    let mut until = now + LINGER;
     let mut any = false;
-    while clock::now() < until && !port.polled_within(BUSY) && !port.stop.load(Ordering::Acquire) {
-        if port.progress(Acks::Leave) > 0 {
-            until = clock::now() + LINGER;
-            any = true;
+    while now < until && !port.polled_within(BUSY) && !port.stop.load(Ordering::Acquire) {
+        match port.look_once() {
+            Some(Drained { one_sided: false, .. }) | None => break,
+            Some(Drained { most: 1.., .. }) => {
+                until = now + LINGER;
+                any = true;
+            }
+            Some(_) => {}
         }
+        if port.next_timer().is_some_and(|at| at <= now) {
+            port.run_timers(now);
+        }
+        now = clock::now();
     }
-    port.show_counters();
+    if any {
+        // And anything that came elsewhere, before it sleeps.
+        port.drain_all(Acks::Leave);
+    }
     any
 }
 
