@@ -55,11 +55,12 @@ impl Seat {
             Err(e) if e.kind() == io::ErrorKind::AddrInUse => return follow(fds, &name).map_err(failed),
             Err(e) => return Err(failed(e)),
         }
-        socket.listen(BACKLOG).map_err(failed)?;
         let udp = bind_owner(fds, local).map_err(|e| match e.kind() {
             io::ErrorKind::AddrInUse => PortError::PortTaken { address: local },
             _ => PortError::os("open the UDP socket", e),
         })?;
+        // Now: who follows may send at once.
+        socket.listen(BACKLOG).map_err(failed)?;
         let listener = fds.adopt(socket).map_err(failed)?;
         Ok(Self::Owner { listener, udp, followers: Vec::new() })
     }

@@ -223,13 +223,13 @@ impl Receiver {
                 }
                 Token::Listener(seat) => self.accept(seat, call.port),
                 Token::Follower(seat, fd) => {
-                    if !self.testators.hear(fd, call.port) {
+                    if !self.testators.hear(fd) {
                         self.dismiss(seat, fd, call.port);
                     }
                 }
                 Token::Leader(seat) => {
                     let owner = self.seats.get(seat).and_then(Seat::heir);
-                    if owner.is_none_or(|owner| !self.testators.hear(owner, call.port)) {
+                    if owner.is_none_or(|owner| !self.testators.hear(owner)) {
                         self.vacate(seat, call.port);
                         self.take_seat(seat, call.port);
                     }
@@ -253,6 +253,13 @@ impl Receiver {
         if fruitful > self.hot.len() {
             self.scattered = SCATTERED;
         }
+        let Self { testators, seats, addresses, .. } = self;
+        testators.execute(call.port, |gid| {
+            let is_owned = |(seat, address): (&Seat, &Option<SocketAddr>)| {
+                !matches!(seat, Seat::Vacant) && address.is_some_and(|address| gid_of(address.ip()) == gid)
+            };
+            seats.iter().zip(addresses.iter()).any(is_owned)
+        });
     }
 
     /// Asks the sockets there are; later ones are asked when they are opened.
@@ -720,6 +727,7 @@ impl Receiver {
                     }
                     *place = seat;
                     self.appoint_heir(index, port);
+                    self.testators.has_owner();
                     return;
                 }
                 TROUBLE

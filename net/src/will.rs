@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::io::ErrorKind;
 use std::os::fd::RawFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use urxe_wire::mad::MAD_LEN;
 
@@ -26,6 +27,9 @@ const LEN: usize = 4 + 16 + 16 + MAD_LEN;
 
 /// Wills that a neighbour may leave: the memory is ours.
 const MOST: usize = 4096;
+
+/// Wills of a process are executed again if the owner changes within this time.
+const SOON: Duration = Duration::from_secs(1);
 
 /// What QP1 is to say to a peer's when its process has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,19 +110,26 @@ impl Wills {
     }
 }
 
-/// The wills of the neighbours, by the connection to each.
+/// The wills of the neighbours.
 #[derive(Debug, Default)]
-pub(crate) struct Testators(HashMap<RawFd, BTreeMap<u32, Will>>);
+pub(crate) struct Testators {
+    /// By the connection to each.
+    living: HashMap<RawFd, BTreeMap<u32, Will>>,
+    /// Of those who have ended, and when that was noticed.
+    open: Vec<(Instant, Will)>,
+    /// They are to be executed.
+    are_due: bool,
+}
 
 impl Testators {
     /// Hears what a neighbour says. False if it has hung up, or says what none of us does: then its wills are to be executed.
-    pub(crate) fn hear(&mut self, fd: RawFd, port: &Port) -> bool {
+    pub(crate) fn hear(&mut self, fd: RawFd) -> bool {
         loop {
             let (mut bytes, mut more) = ([0; LEN], [0]);
             match recv_parts(fd, [&mut bytes, &mut more]) {
                 Ok(None) => return true,
                 Ok(Some(LEN)) => {
-                    let wills = self.0.entry(fd).or_default();
+                    let wills = self.living.entry(fd).or_default();
                     let will = Will::parse(&bytes);
                     if wills.len() < MOST || wills.contains_key(&will.name) {
                         wills.insert(will.name, will);
@@ -126,30 +137,42 @@ impl Testators {
                 }
                 Ok(Some(4)) => {
                     let [a, b, c, d, ..] = bytes;
-                    if let Some(wills) = self.0.get_mut(&fd) {
+                    if let Some(wills) = self.living.get_mut(&fd) {
                         wills.remove(&u32::from_le_bytes([a, b, c, d]));
                     }
                 }
                 // It has not heard all that we said; what it said comes behind this.
                 Err(error) if error.kind() == ErrorKind::ConnectionReset => {}
                 Ok(Some(_)) | Err(_) => {
-                    self.end(fd, port);
+                    if let Some(wills) = self.living.remove(&fd) {
+                        let now = Instant::now();
+                        self.open.extend(wills.into_values().map(|will| (now, will)));
+                        self.are_due = true;
+                    }
                     return false;
                 }
             }
         }
     }
 
-    /// A connection ends.
-    fn end(&mut self, fd: RawFd, port: &Port) {
-        if let Some(wills) = self.0.remove(&fd) {
-            port.wills().execute(wills.into_values());
+    /// An address has another owner, who receives for the processes of this host.
+    pub(crate) fn has_owner(&mut self) {
+        self.are_due = !self.open.is_empty();
+    }
+
+    /// Has wills executed that are of addresses which `is_owned` says have an owner. Again if it turns out soon that this
+    /// one was just going, too: a process' descriptors are not closed all at once.
+    pub(crate) fn execute(&mut self, port: &Port, is_owned: impl Fn(Gid) -> bool) {
+        if core::mem::take(&mut self.are_due) {
+            self.open.retain(|(ended, _)| ended.elapsed() < SOON);
+            let wills = self.open.iter().map(|(_, will)| will).filter(|will| is_owned(will.local));
+            port.wills().execute(wills.cloned());
         }
     }
 
     /// A connection ends from this side, because its address goes: nobody's will is executed.
     pub(crate) fn forget(&mut self, fd: RawFd) {
-        self.0.remove(&fd);
+        self.living.remove(&fd);
     }
 }
 

@@ -207,6 +207,27 @@ impl Channel {
         Ok(event)
     }
 
+    /// A thread waits for an event and is cancelled.
+    pub fn wait_and_be_cancelled(&self) -> Result<()> {
+        type Start = extern "C" fn(*mut c_void) -> *mut c_void;
+        let (mut thread, mut result) = (0, ptr::null_mut());
+        // SAFETY: a start routine but for how it may end, and a channel that outlives the thread.
+        unsafe {
+            let start: Start = std::mem::transmute::<*const (), Start>(wait_for_ever as *const ());
+            let created = libc::pthread_create(&raw mut thread, ptr::null(), start, self.0.cast());
+            ensure!(created == 0, "pthread_create: {created}");
+            // Most likely it waits by now; where it is cancelled makes no difference.
+            std::thread::sleep(Duration::from_millis(20));
+            ensure!(
+                libc::pthread_cancel(thread) == 0 && libc::pthread_join(thread, &raw mut result) == 0,
+                "cancelling"
+            );
+        }
+        // PTHREAD_CANCELED
+        ensure!(result.addr() == usize::MAX, "the thread returned");
+        Ok(())
+    }
+
     /// The next event, which must be of this kind and without error.
     pub fn expect(&self, kind: u32) -> Result<Event> {
         let event = self.next_within(PATIENCE)?;
@@ -256,6 +277,18 @@ impl Channel {
         self.expect(kind::ESTABLISHED)?;
         Ok(id)
     }
+}
+
+/// Nothing in here needs to be dropped: it is unwound from the waiting.
+unsafe extern "C-unwind" fn wait_for_ever(channel: *mut c_void) -> *mut c_void {
+    type GetCmEvent = unsafe extern "C-unwind" fn(*mut c_void, *mut *mut RawEvent) -> c_int;
+    let mut event = ptr::null_mut();
+    // SAFETY: `rdma_get_cm_event(3)`, with a channel and room for an event's address.
+    unsafe {
+        let wait = std::mem::transmute::<*const (), GetCmEvent>(library().rdma_get_cm_event as *const ());
+        wait(channel, &raw mut event);
+    }
+    ptr::null_mut()
 }
 
 impl Drop for Channel {

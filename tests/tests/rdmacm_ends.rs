@@ -82,6 +82,23 @@ fn both_ends_hear_of_the_end() {
     });
 }
 
+/// As in the kernel, which may be left by a thread that is cancelled.
+#[test]
+fn a_thread_that_waits_for_events_can_be_cancelled() {
+    in_world(|| {
+        let channel = Channel::new()?;
+        for _ in 0..3 {
+            channel.wait_and_be_cancelled()?;
+        }
+        // The channel works as before.
+        let _listener = channel.listen(loopback(7011), 1)?;
+        let _id = channel.connect(loopback(7011), &[])?;
+        channel.expect(kind::CONNECT_REQUEST)?.id.context("no id")?.reject(&[])?;
+        expect_rejected(&channel, reason::CONSUMER_DEFINED)?;
+        Ok(())
+    });
+}
+
 /// librdmacm knows whether the kernel does by binding to its wildcard; if not, it refuses these addresses itself.
 #[test]
 fn af_ib_is_known() {

@@ -4,7 +4,7 @@
 //! exactly while there are events: a look at that byte waits, or does not, as the file is set.
 
 use std::collections::VecDeque;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Mutex;
 
 use crate::kernel::Errno;
@@ -35,16 +35,9 @@ impl Channel {
         Ok((Self { queue: Mutex::default(), reader, writer }, application))
     }
 
-    /// Waits until there may be an event: EAGAIN or EINTR as a read of the file would say.
-    pub(crate) fn wait(&self) -> Result<(), Errno> {
-        let mut byte = 0_u8;
-        // SAFETY: room for one byte.
-        let got = unsafe { libc::recv(self.reader.as_raw_fd(), (&raw mut byte).cast(), 1, libc::MSG_PEEK) };
-        match got {
-            1 => Ok(()),
-            0 => Err(Errno(libc::EIO)),
-            _ => Err(Errno::last()),
-        }
+    /// Our copy of the application's end: a byte can be seen there while there are events.
+    pub(crate) fn reader(&self) -> RawFd {
+        self.reader.as_raw_fd()
     }
 
     pub(crate) fn push(&self, event: Event) {

@@ -443,28 +443,25 @@ impl Manager {
         Err(Errno(libc::ENOENT))
     }
 
-    /// The next event of the channel, waiting for it unless the file is non-blocking.
+    /// The next event of the channel: EAGAIN if there is none.
     pub(crate) fn next_event(&self, channel: &Channel) -> Result<Event, Errno> {
-        loop {
-            channel.wait()?;
-            let mut state = self.state();
-            let Some(event) = channel.pop() else { continue };
-            if event.kind == Kind::ConnectRequest
-                && let Ok(listener) = state.id(event.counted_by)
-            {
-                listener.backlog += 1;
-            }
-            if let Some(id) = state.ids.get_mut(&event.counted_by) {
-                id.events_reported += 1;
-            } else if let Some(id) = state.ids.get_mut(&event.handle) {
-                id.events_reported += 1;
-                let group = id.groups.iter_mut().find(|group| group.handle == event.counted_by);
-                if let Some(group) = group {
-                    group.events_reported += 1;
-                }
-            }
-            return Ok(event);
+        let mut state = self.state();
+        let event = channel.pop().ok_or(Errno(libc::EAGAIN))?;
+        if event.kind == Kind::ConnectRequest
+            && let Ok(listener) = state.id(event.counted_by)
+        {
+            listener.backlog += 1;
         }
+        if let Some(id) = state.ids.get_mut(&event.counted_by) {
+            id.events_reported += 1;
+        } else if let Some(id) = state.ids.get_mut(&event.handle) {
+            id.events_reported += 1;
+            let group = id.groups.iter_mut().find(|group| group.handle == event.counted_by);
+            if let Some(group) = group {
+                group.events_reported += 1;
+            }
+        }
+        Ok(event)
     }
 }
 

@@ -10,7 +10,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use super::{Channel, Command, close_channel, handle_write, open_channel};
+use super::{Channel, Command, close_channel, handle_write, open_channel, wait};
 use crate::kernel::Errno;
 use crate::kernel::hook::{answer, aside, call_close, call_write, divert};
 use crate::kernel::memory::OwnMemory;
@@ -82,23 +82,61 @@ fn open(fd: RawFd) -> Result<Arc<Channel>, Errno> {
     let mut all = OPEN.write().unwrap_or_else(PoisonError::into_inner);
     all.retain(|other| other.fd != fd);
     all.push(open);
+    wait::opened(fd);
     Ok(channel)
 }
 
-unsafe extern "C" fn write_hook(fd: c_int, buf: *const c_void, count: usize) -> isize {
+/// Threads that wait for events get cancelled (`pthread_cancel(3)`), as they may be within write(2). So this frame has
+/// nothing to drop when it waits, and cannot be cancelled otherwise.
+unsafe extern "C-unwind" fn write_hook(fd: c_int, buf: *const c_void, count: usize) -> isize {
     let bytes = if buf.is_null() {
         &[][..]
     } else {
         // SAFETY: the caller's buffer.
         unsafe { std::slice::from_raw_parts(buf.cast::<u8>(), count) }
     };
+    let cancellable = wait::disable_cancellation();
+    let mut is_late = wait::is_late(fd, bytes);
+    let result = loop {
+        let place = match command(fd, bytes) {
+            Outcome::Returns(result) => break Some(result),
+            Outcome::Waits(place) => place,
+            Outcome::NotOurs if is_late => wait::Place::Nowhere,
+            Outcome::NotOurs => break None,
+        };
+        wait::restore_cancellation(cancellable);
+        // SAFETY: nothing here needs to be dropped.
+        let is_there = unsafe { wait::wait(place) };
+        wait::disable_cancellation();
+        aside(wait::release);
+        is_late = false;
+        if !is_there && place != wait::Place::Nowhere {
+            break Some(-1);
+        }
+    };
+    wait::restore_cancellation(cancellable);
+    // SAFETY: the caller's own call.
+    result.unwrap_or_else(|| unsafe { call_write(&WRITE, fd, buf, count) })
+}
+
+/// What becomes of something written.
+enum Outcome {
+    /// It was a command, which returns this.
+    Returns(isize),
+    /// A command for an event that is not there yet.
+    Waits(wait::Place),
+    /// It is somebody else's.
+    NotOurs,
+}
+
+fn command(fd: RawFd, bytes: &[u8]) -> Outcome {
     let known = aside(|| find(fd));
     let ours = known.is_some() || (Command::parse(bytes).is_some() && aside(|| is_null_device(fd)));
     if !ours {
-        // SAFETY: the caller's own call.
-        return unsafe { call_write(&WRITE, fd, buf, count) };
+        return Outcome::NotOurs;
     }
-    answer(-1, || {
+    let mut place = None;
+    let result = answer(-1, || {
         let channel = match known {
             Some(known) if known.generation == Generation::now() => known.channel,
             // Inherited over a fork.
@@ -107,9 +145,14 @@ unsafe extern "C" fn write_hook(fd: c_int, buf: *const c_void, count: usize) -> 
         };
         // SAFETY: the command is librdmacm's.
         let memory = unsafe { OwnMemory::new() };
-        let taken = handle_write(&channel, &memory, bytes)?;
+        let taken = handle_write(&channel, &memory, bytes).inspect_err(|errno| {
+            if *errno == Errno(libc::EAGAIN) && wait::is_for_an_event(bytes) {
+                place = Some(wait::hold(channel));
+            }
+        })?;
         isize::try_from(taken).map_err(|_| Errno(libc::EINVAL))
-    })
+    });
+    place.map_or(Outcome::Returns(result), Outcome::Waits)
 }
 
 unsafe extern "C" fn fstat_hook(fd: c_int, stat: *mut libc::stat) -> c_int {
@@ -127,18 +170,21 @@ unsafe extern "C" fn fstat_hook(fd: c_int, stat: *mut libc::stat) -> c_int {
 }
 
 unsafe extern "C" fn close_hook(fd: c_int) -> c_int {
-    aside(|| {
-        let _ = std::panic::catch_unwind(|| {
-            let gone = {
-                let mut all = OPEN.write().unwrap_or_else(PoisonError::into_inner);
-                let at = all.iter().position(|open| open.fd == fd);
-                at.map(|at| all.swap_remove(at))
-            };
-            if let Some(gone) = gone.filter(|gone| gone.generation == Generation::now()) {
-                close_channel(&gone.channel);
-            }
-        });
+    let gone = aside(|| {
+        let mut all = OPEN.write().unwrap_or_else(PoisonError::into_inner);
+        let at = all.iter().position(|open| open.fd == fd);
+        at.map(|at| all.swap_remove(at))
     });
+    if gone.is_some() {
+        aside(|| wait::closed(fd));
+    }
+    // At once, as a kernel does: ending the channel takes longer.
     // SAFETY: the caller's own call.
-    unsafe { call_close(&CLOSE, fd) }
+    let result = unsafe { call_close(&CLOSE, fd) };
+    if let Some(gone) = gone.filter(|gone| gone.generation == Generation::now()) {
+        aside(|| {
+            let _ = std::panic::catch_unwind(|| close_channel(&gone.channel));
+        });
+    }
+    result
 }

@@ -7,6 +7,7 @@
 mod abi;
 pub mod hook;
 mod query;
+mod wait;
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;

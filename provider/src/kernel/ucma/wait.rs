@@ -1,0 +1,120 @@
+//! Waiting for an event, as a thread waits within the kernel: it can be cancelled (`pthread_cancel(3)`), and a channel that
+//! is closed meanwhile leaves it waiting.
+
+use std::cell::RefCell;
+use std::ffi::{c_int, c_void};
+use std::os::fd::RawFd;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use urxe_ffi::ucma;
+
+use super::{Channel, Command};
+
+const PTHREAD_CANCEL_DISABLE: c_int = 1;
+
+/// How long a thread sleeps that asks for an event of a channel which another thread has just closed.
+static LATE: libc::timespec = libc::timespec { tv_sec: 1, tv_nsec: 0 };
+
+// Where a thread may be cancelled it unwinds.
+unsafe extern "C-unwind" {
+    #[link_name = "recv"]
+    fn cancellable_recv(fd: c_int, buf: *mut c_void, len: usize, flags: c_int) -> isize;
+    #[link_name = "nanosleep"]
+    fn cancellable_nanosleep(time: *const libc::timespec, left: *mut libc::timespec) -> c_int;
+}
+
+unsafe extern "C" {
+    fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
+}
+
+thread_local! {
+    /// What a thread waits for stays there. Dropped with the thread, should it be cancelled.
+    static HELD: RefCell<Option<Arc<Channel>>> = const { RefCell::new(None) };
+}
+
+/// Channels that were closed, by their descriptors, and by which thread.
+static CLOSED: RwLock<Vec<(RawFd, libc::pid_t)>> = RwLock::new(Vec::new());
+
+/// Where a thread waits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Place {
+    /// At this end of a channel.
+    Channel(RawFd),
+    /// For a moment, and in vain.
+    Nowhere,
+}
+
+/// Says what was the case before.
+pub(super) fn disable_cancellation() -> c_int {
+    let mut old = 0;
+    // SAFETY: room for the old state. It cannot fail.
+    unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &raw mut old) };
+    old
+}
+
+/// Makes it so again.
+pub(super) fn restore_cancellation(old: c_int) {
+    let mut ours = 0;
+    // SAFETY: as above; the state is one that `disable_cancellation` has returned.
+    unsafe { pthread_setcancelstate(old, &raw mut ours) };
+}
+
+/// Whether the command asks for an event, for which it may have to wait.
+pub(super) fn is_for_an_event(bytes: &[u8]) -> bool {
+    Command::parse(bytes).is_some_and(|command| command.number == ucma::RDMA_USER_CM_CMD_GET_EVENT)
+}
+
+/// Keeps the channel while this thread waits there, until [`release`].
+pub(super) fn hold(channel: Arc<Channel>) -> Place {
+    let place = Place::Channel(channel.reader());
+    HELD.set(Some(channel));
+    place
+}
+
+/// Lets go of it.
+pub(super) fn release() {
+    drop(HELD.take());
+}
+
+/// Waits: whether there may be an event. If not, errno says why, as a read of the file would.
+///
+/// # Safety
+/// The thread may be cancelled here: the caller's frame, and its callers' up to C, have nothing to drop.
+pub(super) unsafe fn wait(place: Place) -> bool {
+    match place {
+        Place::Channel(fd) => {
+            let mut byte = 0_u8;
+            // SAFETY: room for one byte.
+            unsafe { cancellable_recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK) == 1 }
+        }
+        Place::Nowhere => {
+            // SAFETY: a time; what is left of it is not asked for.
+            unsafe { cancellable_nanosleep(&raw const LATE, std::ptr::null_mut()) };
+            false
+        }
+    }
+}
+
+/// A thread that asks for an event of a channel which another has just closed: had it been a moment earlier, it would wait
+/// in the kernel for ever. Programs end with a thread in this place (rping), and ending takes longer with us in the
+/// process; so it does not hear of it at once.
+pub(super) fn is_late(fd: RawFd, bytes: &[u8]) -> bool {
+    // SAFETY: no pointers involved.
+    let me = unsafe { libc::gettid() };
+    let closed = CLOSED.read().unwrap_or_else(PoisonError::into_inner);
+    closed.iter().any(|(other, by)| *other == fd && *by != me) && is_for_an_event(bytes)
+}
+
+/// This thread closes a channel.
+pub(super) fn closed(fd: RawFd) {
+    // SAFETY: no pointers involved.
+    let me = unsafe { libc::gettid() };
+    let mut closed = CLOSED.write().unwrap_or_else(PoisonError::into_inner);
+    closed.retain(|(other, _)| *other != fd);
+    closed.push((fd, me));
+}
+
+/// The number is a channel's again.
+pub(super) fn opened(fd: RawFd) {
+    CLOSED.write().unwrap_or_else(PoisonError::into_inner).retain(|(other, _)| *other != fd);
+}
