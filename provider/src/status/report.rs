@@ -26,7 +26,7 @@ pub(super) fn report(name: &str, port: &NetPort) -> String {
         ("device", quoted(name)),
         ("netdev", quoted(interface.name())),
         ("addresses", format!("[{}]", addresses.join(","))),
-        // Before all else that may have counters: who wants only these reads no further (`urxe_status::counters`).
+        // Before all else that may have counters: who wants only these looks no further (`urxe_status::counters`).
         ("counters", format!("{{{}}}", counters.join(","))),
         ("mrs", object(&[("count", regions.to_string()), ("bytes", bytes.to_string())])),
         ("qps", format!("[{}]", qps.join(","))),
