@@ -149,7 +149,8 @@ perftest: build ## every perftest program with many options
 distributions: deb ## the library inside other distributions and releases of rdma-core; downloads them. TREES='debian-*'
 	@scripts/install-packages $(DISTRIBUTION_PACKAGES)
 	@# A tree that cannot be made fails in the table.
-	-$(SUDO) conformance/distributions/prepare --trees $(TARGET_DIR)/distributions $(TREES)
+	-$(SUDO) env URXE_RDMA_CORE="$$URXE_RDMA_CORE" \
+	    conformance/distributions/prepare --trees $(TARGET_DIR)/distributions $(TREES)
 	$(SUDO) conformance/distributions/run --trees $(TARGET_DIR)/distributions --package "$$(ls -t $(PACKAGES)/*.deb | head -n 1)" \
 	    --bin $(BIN_DIR) --out $(TARGET_DIR)/conformance/distributions.tsv $(TREES)
 
