@@ -6,6 +6,7 @@ use urxe_tests::in_world;
 use urxe_tests::rdmacm::{Channel, Event, Id, kind, loopback, reason};
 use urxe_tests::verbs::PATIENCE;
 use urxe_tests::verbs::child::{Child, Parent};
+use urxe_tests::{TIMEOUT, World, artifacts, wait_until};
 
 /// How far a connection has come when one end is killed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -189,4 +190,37 @@ fn a_requester_is_killed() {
         }
         Ok(())
     });
+}
+
+/// The same between hosts: the neighbour that is left on the victim's host tells the peer on another.
+//= spec/connections.md#cm-010
+//= type=test
+//# The peer of a process that was killed MUST be told what it would be told if the process had let go of its connections.
+#[test]
+fn a_peer_on_another_host() -> Result<()> {
+    let world = World::new()?;
+    let other = world.add_host()?;
+    world.link(world.host(), &other, 1500)?;
+    let listens = |port: u16| -> Result<()> {
+        // RDMA_PS_TCP
+        let name = format!("@urxe/1/service/{:016x}/", 0x0106 << 16 | u32::from(port));
+        wait_until("a server listens", || Ok(world.host().run("cat", &["/proc/net/unix"])?.stdout.contains(&name)))
+    };
+    let server = |port: &str| world.host().spawn("rping", &["-s", "-a", "10.77.0.1", "-p", port]);
+    let _neighbour = server("7200")?;
+    listens(7200)?;
+    let victim = server("7201")?;
+    listens(7201)?;
+    let client = other.spawn("rping", &["-c", "-a", "10.77.0.1", "-p", "7201"])?;
+    let urxe = artifacts::urxe()?;
+    let urxe = urxe.to_str().context("a path")?;
+    let connected = || -> Result<bool> {
+        let status = other.run(urxe, &["status", "--json"])?.stdout;
+        Ok(status.contains("RTS"))
+    };
+    wait_until("they are connected", connected)?;
+    victim.signal(libc::SIGKILL)?;
+    let client = client.finish(TIMEOUT)?;
+    ensure!(client.stderr.contains("client DISCONNECT EVENT"), "{client}");
+    Ok(())
 }
