@@ -40,6 +40,8 @@ pub enum DropReason {
     OutOfSequence,
     /// A duplicate whose answer is not kept any more (IBA 9.7.5.1.5).
     StaleDuplicate,
+    /// It is for an XRC SRQ of a process that does not answer now.
+    NoAnswer,
     /// An acknowledgement of something not outstanding, a "ghost" (IBA 9.7.5.1.4).
     GhostAck,
     /// A READ or ATOMIC response out of turn.

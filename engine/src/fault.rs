@@ -20,6 +20,8 @@ pub enum ResponderFault {
     Length,
     /// The XRC domain has no such SRQ, or has it no more.
     NoSuchSrq,
+    /// The process that has the SRQ does not answer now: the packet counts as lost, and comes again.
+    NoAnswer,
     /// The QP's access flags do not allow the operation.
     QpAccess,
     /// An atomic's address is not a multiple of eight.
@@ -62,6 +64,7 @@ impl ResponderFault {
             //= spec/hosts.md#net-011
             //# An XRC SRQ whose process has ended MUST be refused as one that is not there, and nothing MUST hang.
             Refusal::Vanished => Self::NoSuchSrq,
+            Refusal::Silent => Self::NoAnswer,
             _ => otherwise(refusal),
         }
     }
@@ -81,7 +84,8 @@ impl ResponderFault {
             | Self::Length
             | Self::Misaligned
             | Self::TooManyReads
-            | Self::NoSuchSrq => {
+            | Self::NoSuchSrq
+            | Self::NoAnswer => {
                 row(NakCode::InvalidRequest, WcStatus::RemoteInvalidRequestError, AsyncEvent::QpRequestError)
             }
             // An operation that the QP does not enable counts as unsupported, as on the kernel's rxe.

@@ -79,9 +79,11 @@ pub enum Refusal {
     Unmapped,
     /// Eight bytes at once are asked for, and the region does not begin at a word of the processor.
     Misaligned,
-    /// It was another process' memory, and that process is gone, or does not answer, or has given up the SRQ that the
-    /// memory was reached by.
+    /// It was another process' memory, and that process is gone, or has given up the SRQ that the memory was reached by;
+    /// or it did not answer, and may have done what cannot be done twice.
     Vanished,
+    /// It is another process' memory, and that process does not answer now. Asking again does no harm.
+    Silent,
 }
 
 /// An access that somebody asks for.

@@ -177,6 +177,51 @@ fn in_error_the_srq_keeps_its_wqes() {
     assert_eq!(target.qp.node.verbs().srq(srq).len(), 1);
 }
 
+/// The SRQ is of another process, which does not answer while a packet is carried out: it counts as lost.
+//= spec/hosts.md#net-012
+//= type=test
+//# A request for an XRC SRQ whose process does not answer in time MUST be dropped, to be repeated by its requester, or
+//# put off with an RNR NAK.
+#[test]
+fn what_nobody_answers_is_as_good_as_lost() {
+    let parts = [[1; MTU], [2; MTU], [3; MTU]];
+    let message = [(O::SendFirst, 0), (O::SendMiddle, 1), (O::SendLast, 2)];
+    for silent in 0..3 {
+        let mut target = Target::new();
+        target.posts(0, 1, 3 * 256);
+        for (operation, part) in message {
+            let psn = RQ_PSN + part;
+            if part == silent {
+                target.qp.node.memory().fall_silent(1);
+                target.gets(operation, psn, FIRST, Ext::None, &parts[part as usize]);
+                assert_eq!(target.qp.drops(), [DropReason::NoAnswer]);
+                assert_eq!(target.qp.state(), QpState::Rts);
+            }
+            target.gets(operation, psn, FIRST, Ext::None, &parts[part as usize]);
+        }
+        assert_eq!(
+            target.completed(0).map(|(wr_id, status, _, length)| (wr_id, status, length)),
+            Some((1, WcStatus::Success, 3 * 256))
+        );
+        assert_eq!(target.qp.node.memory().peek(target.qp.local.addr, 3 * MTU), parts.concat());
+        let srq = target.srqs[0];
+        assert_eq!(target.qp.node.verbs().srq(srq).len(), 0, "one WQE for one message");
+    }
+    // Memory that requests name, and what a READ is answered with.
+    let mut target = Target::new();
+    let remote = target.qp.remote;
+    let ext = Ext::Reth(Reth { va: remote.addr, r_key: RKey(remote.key.0), dma_len: 4 });
+    for (operation, psn, payload) in [(O::WriteOnly, RQ_PSN, &b"word"[..]), (O::ReadRequest, RQ_PSN + 1, b"")] {
+        target.qp.node.memory().fall_silent(1);
+        target.gets(operation, psn, FIRST, ext, payload);
+        assert_eq!(target.qp.drops(), [DropReason::NoAnswer]);
+        target.gets(operation, psn, FIRST, ext, payload);
+    }
+    let sent = target.qp.sent();
+    assert_eq!(sent, ["RDMA READ response Only 101"]);
+    assert_eq!(sent[0].payload, b"word");
+}
+
 #[test]
 fn an_initiator_says_for_which_srq() {
     let mut qp = Solo::reset(|setup, _| setup.qp_type = QpType::XrcSend);

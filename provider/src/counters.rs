@@ -78,6 +78,7 @@ counters! {
     drop_stranger,
     /// Duplicates whose answer is not kept any more.
     drop_stale_duplicate,
+    drop_no_answer,
     /// Acknowledgements of what is not outstanding.
     drop_ghost_ack,
     /// Responses out of turn.
@@ -135,6 +136,7 @@ impl Counters {
             DropReason::Refused => &self.drop_refused,
             DropReason::Stranger => &self.drop_stranger,
             DropReason::StaleDuplicate => &self.drop_stale_duplicate,
+            DropReason::NoAnswer => &self.drop_no_answer,
             DropReason::GhostAck => &self.drop_ghost_ack,
             DropReason::UnexpectedResponse => &self.drop_unexpected_response,
             DropReason::CongestionNotification => &self.rcvd_cnp,

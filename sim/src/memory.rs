@@ -1,11 +1,12 @@
 //! A simulated address space: mappings with nothing between them, and regions registered on them.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use urxe_engine::{
-    Access, Bind, BindError, Fault, Key, Memory, Pd, Refusal, Region, RegionKind, RegionTable, Remote, WindowType,
+    Access, Ask, Bind, BindError, Fault, Key, Memory, Pd, Refusal, Region, RegionKind, RegionTable, Remote, Touch,
+    WindowType,
 };
 use urxe_wire::{Qpn, RKey};
 
@@ -61,6 +62,8 @@ pub struct AddressSpace {
     /// What is registered, to find violations; the table of keys cannot be gone through.
     registered: Vec<Arc<Region>>,
     inner: RefCell<Inner>,
+    /// Accesses to come that nobody answers.
+    silent: Cell<usize>,
 }
 
 #[derive(Debug, Default)]
@@ -84,6 +87,7 @@ impl AddressSpace {
             keys: RefCell::new(RegionTable::new(1 << 16, seed)),
             registered: Vec::new(),
             inner: RefCell::default(),
+            silent: Cell::new(0),
         }
     }
 
@@ -98,6 +102,11 @@ impl AddressSpace {
     /// Unmaps the mapping at `addr`, behind the back of regions registered on it.
     pub fn unmap(&mut self, addr: u64) {
         self.inner.get_mut().mappings.remove(&addr);
+    }
+
+    /// The next so many accesses are to memory of another process, which does not answer.
+    pub fn fall_silent(&self, accesses: usize) {
+        self.silent.set(accesses);
     }
 
     /// Makes the mapping at `addr` read-only.
@@ -245,6 +254,12 @@ impl Memory for AddressSpace {
 
     fn bind(&self, pd: Pd, qpn: Qpn, bind: &Bind) -> Result<(), BindError> {
         self.keys.borrow_mut().bind(pd, qpn, bind).map(drop)
+    }
+
+    fn elsewhere(&self, _ask: &Ask, _touch: &mut Touch<'_>) -> Option<Result<u64, Refusal>> {
+        let left = self.silent.get().checked_sub(1)?;
+        self.silent.set(left);
+        Some(Err(Refusal::Silent))
     }
 
     fn invalidate(&self, pd: Pd, qpn: Qpn, key: Key) -> Result<(), Refusal> {

@@ -95,6 +95,7 @@ files! {
         drop_refused,
         drop_stranger,
         drop_stale_duplicate,
+        drop_no_answer,
         drop_ghost_ack,
         drop_unexpected_response,
         rcvd_cnp,

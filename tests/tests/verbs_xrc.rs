@@ -518,7 +518,8 @@ fn an_owner_that_is_stopped() {
         ensure!(status == Status::RNR_RETRY_EXC_ERR, "{status:?}");
         let write = SendWr::new(Op::Write(owner.at(0)), &[part.mr.sge(0, 8)]).to_srq(owner.srq);
         let writer = part.pair(&Options::default())?;
-        ensure!(writer.complete(&part, &write)? == Status::REM_INV_REQ_ERR);
+        let status = writer.complete(&part, &write)?;
+        ensure!(status == Status::RETRY_EXC_ERR, "{status:?}");
         ends.initiator.post_send(&owner.send(&part, 0, 8))?;
         ensure!(part.cq.poll(1)?.is_empty());
         owner.child.signal(libc::SIGCONT)?;
@@ -529,6 +530,33 @@ fn an_owner_that_is_stopped() {
             ends.succeed(&part, &owner.send(&part, 0, 8))?;
             let arrived = owner.next()?;
             ensure!(arrived.wr_id == wr_id, "{arrived:?}");
+        }
+        owner.end()
+    });
+}
+
+/// One that is stopped for a moment, in the middle of messages: they take longer.
+#[test]
+fn an_owner_that_stops_now_and_then() {
+    in_world(|| {
+        let part = Part::of(FILE)?;
+        let mut owner = Owner::of(FILE)?;
+        // 268 ms, seven times over.
+        let ends = part.pair(&Options { timeout: 16, ..Options::default() })?;
+        for round in 0..4 {
+            part.mr.pages().write(0, &pattern(round, MEMORY));
+            owner.post(0, MEMORY, round)?;
+            ends.initiator.post_send(&owner.send(&part, 0, MEMORY))?;
+            // Somewhere in its course.
+            std::thread::sleep(Duration::from_millis(5 * round + 1));
+            owner.child.stop()?;
+            std::thread::sleep(Duration::from_millis(300));
+            owner.child.signal(libc::SIGCONT)?;
+            let wc = part.cq.next()?;
+            ensure!(wc.status == Status::SUCCESS, "round {round}: {wc:?}");
+            let arrived = owner.next()?;
+            ensure!(arrived == received(&ends.target, round, MEMORY, None), "{arrived:?}");
+            ensure!(owner.holds(0, MEMORY, round)?, "round {round}: bytes differ");
         }
         owner.end()
     });

@@ -24,6 +24,7 @@ use crate::cq::{Cqe, WcOpcode, WcStatus};
 use crate::event::{AsyncEvent, DropReason, Event};
 use crate::fault::ResponderFault;
 use crate::host::{Consumer, Host, Io, Network};
+use crate::memory::Refusal;
 use crate::time::Instant;
 use crate::work::{Data, Recipient, RecvWr, SendWr, UdRecipient};
 use attr::{AttrMask, ModifyError, QpAttr};
@@ -356,6 +357,8 @@ impl<H: Host> QueuePair<H> {
         let answered = match answered {
             Ok(Progress::Blocked) => return Progress::Blocked,
             Ok(progress) => progress,
+            // The peer asks for the rest again.
+            Err(gone) if gone.refusal == Refusal::Silent => return Progress::Idle,
             // In ERR nobody needs to be told any more.
             Err(_) if self.state == QpState::Err => return Progress::Idle,
             Err(gone) => {

@@ -155,6 +155,14 @@ impl<H: Host> QueuePair<H> {
             //= spec/responder.md#rsp-007
             //# A message for which there is no receive WQE MUST be put off with an RNR NAK of min_rnr_timer.
             Ok(Verdict::NotReady) => self.send_nak(io, Nak::Rnr(self.attr.min_rnr_timer), psn),
+            //= spec/hosts.md#net-012
+            //# A request for an XRC SRQ whose process does not answer in time MUST be dropped, to be repeated by its
+            //# requester, or put off with an RNR NAK.
+            Err((ResponderFault::NoAnswer, wr)) => {
+                // What comes next is this message once more: it gets the same WQE.
+                self.rq.extend(wr);
+                self.drop_packet(io, packet, DropReason::NoAnswer);
+            }
             Err((fault, wr)) => self.responder_fault(io, fault, wr, psn),
         }
     }
@@ -254,6 +262,10 @@ impl<H: Host> QueuePair<H> {
             return Err((ResponderFault::RecvTooShort, Some(wr)));
         }
         if let Err(refusal) = scatter(io.memory, self.recv_pd(io), &wr.buffers, received as usize, payload) {
+            if refusal == Refusal::Silent && received > 0 {
+                self.responder.inbound = Some(Inbound::Send { wr, received });
+                return Err((ResponderFault::NoAnswer, None));
+            }
             return Err((ResponderFault::refused(refusal, ResponderFault::RecvProtection), Some(wr)));
         }
         let received = received + length32(payload);

@@ -254,9 +254,11 @@ pub(super) unsafe extern "C" fn advise_mr(
             let at = region.check(by, needed, sge.addr, u64::from(sge.length)).map_err(|refusal| match refusal {
                 Refusal::NoSuchKey => Errno(libc::ENOENT),
                 Refusal::OtherPd | Refusal::Access => Errno(libc::EPERM),
-                Refusal::OutOfBounds | Refusal::Unmapped | Refusal::Misaligned | Refusal::Vanished => {
-                    Errno(libc::EFAULT)
-                }
+                Refusal::OutOfBounds
+                | Refusal::Unmapped
+                | Refusal::Misaligned
+                | Refusal::Vanished
+                | Refusal::Silent => Errno(libc::EFAULT),
             })?;
             if let (Some(populate), true) = (populate, flags & FLAG_FLUSH != 0) {
                 mapping::populate(at, u64::from(sge.length), populate).map_err(|_| Errno(libc::EFAULT))?;

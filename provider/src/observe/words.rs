@@ -93,7 +93,7 @@ impl Display for Refused {
             (Refusal::Misaligned, _) => {
                 f.write_str("begins at an address that is no multiple of 8, so it has no words")
             }
-            (Refusal::Vanished, _) => {
+            (Refusal::Vanished | Refusal::Silent, _) => {
                 f.write_str("is of another process' XRC SRQ, and that process is gone or does not answer")
             }
             (Refusal::Unmapped, _) => write!(
@@ -119,7 +119,7 @@ impl Refused {
             (Refusal::OutOfBounds, _) => "keep addr and length within the MR",
             (Refusal::Unmapped, _) => "keep memory mapped until ibv_dereg_mr",
             (Refusal::Misaligned, _) => "register memory that begins at a multiple of 8",
-            (Refusal::Vanished, _) => "keep the process that owns the XRC SRQ running",
+            (Refusal::Vanished | Refusal::Silent, _) => "keep the process that owns the XRC SRQ running",
         }
     }
 }
@@ -137,9 +137,8 @@ pub(crate) fn fault(fault: ResponderFault, refused: Option<&Refused>) -> String 
             "the payload's length is not what its opcode and RETH demand: do both ends have the same path_mtu?"
                 .to_owned()
         }
-        ResponderFault::NoSuchSrq => {
-            "the XRC domain has no SRQ of that number, or its process is gone or does not answer".to_owned()
-        }
+        ResponderFault::NoSuchSrq => "the XRC domain has no SRQ of that number, or has it no more".to_owned(),
+        ResponderFault::NoAnswer => "the process that has the XRC SRQ does not answer".to_owned(),
         ResponderFault::QpAccess => "qp_access_flags of this queue pair do not allow the operation".to_owned(),
         ResponderFault::Misaligned => "the address of an atomic must be a multiple of 8".to_owned(),
         ResponderFault::TooManyReads => {
@@ -163,6 +162,7 @@ pub(crate) fn fault_remedy(fault: ResponderFault, refused: Option<&Refused>) -> 
             "tell the peer the number that ibv_get_srq_num gives; of another process, it must be of the same user, have \
              opened the same file, and be running"
         }
+        ResponderFault::NoAnswer => "let the process that has the XRC SRQ run",
         ResponderFault::QpAccess => "add the right to qp_access_flags on the way to INIT",
         ResponderFault::Misaligned => "align it",
         ResponderFault::TooManyReads => "set max_dest_rd_atomic here to at least what the peer has as max_rd_atomic",
@@ -190,6 +190,7 @@ pub(crate) fn dropped(reason: DropReason) -> String {
         DropReason::Stranger => "it came from another address than the connected peer's".to_owned(),
         DropReason::OutOfSequence => "packets before it are missing".to_owned(),
         DropReason::StaleDuplicate => "a duplicate whose answer is not kept any more".to_owned(),
+        DropReason::NoAnswer => "the process that has the XRC SRQ does not answer".to_owned(),
         DropReason::GhostAck => "it acknowledges nothing that is outstanding".to_owned(),
         DropReason::UnexpectedResponse => "no response is due with this PSN".to_owned(),
         DropReason::CongestionNotification => "congestion notifications are counted, not obeyed".to_owned(),

@@ -20,14 +20,14 @@
 //!
 //! # Nothing waits for ever
 //!
-//! Who asks holds the receive token and its queue pair's engine, and waits [`neighbours::PATIENCE`] at most. Who answers
+//! Who asks holds the receive token and its queue pair's engine, and waits a quarter of a second at most. Who answers
 //! takes what a receiving thread takes last (the table of regions, an SRQ, a completion queue), never a receive token or
 //! a queue pair's engine, and asks nobody. So two processes that are each other's target wait for threads that wait for
 //! nothing but short locks of their own.
 //!
-//! An owner that is stopped is not asked again until it has answered what it was asked before; meanwhile it has no WQEs
-//! (RNR NAK), and what else is asked of it is refused as if the SRQ were not there. When a process ends, its lines do,
-//! and the WQEs that it had taken go back to where they were.
+//! An owner that is stopped is not asked again until it has answered what it was asked before. Meanwhile it has no WQEs
+//! (RNR NAK), and packets that need something else of it count as lost: their requester repeats them. When a process
+//! ends, its lines do, and the WQEs that it had taken go back to where they were.
 
 mod message;
 pub(crate) mod neighbours;

@@ -15,8 +15,8 @@ use super::message::{self, Act, Answer, Range, Request, Wqe};
 use crate::observe;
 use crate::runtime::lock;
 
-/// How long an owner may take to answer. One that runs does so in microseconds; but on an overloaded machine it may not
-/// run for a while, and giving it up costs the queue pair.
+/// How long an owner is waited for: within what a requester waits for an ACK in all, usually half a second, since
+/// meanwhile nothing is received here. One that runs answers in microseconds.
 const PATIENCE: Duration = Duration::from_millis(250);
 
 /// The bit that numbers of protection domains of other processes have, and ours never.
@@ -32,8 +32,10 @@ pub(crate) const fn is_elsewhere(pd: Pd) -> bool {
 enum Failure {
     /// The owner is gone, or will not have us.
     Gone,
-    /// It does not answer now.
+    /// It has not answered yet what it was asked before, and was not asked.
     Silent,
+    /// It was asked, and did not answer in time: it may do what it was asked.
+    Unsure,
 }
 
 /// The XRC domains of files that this process has opened on a device, and who else has SRQs in them.
@@ -105,7 +107,7 @@ impl Neighbours {
             }
         };
         match answer {
-            Ok(true) | Err(Failure::Silent) => Some(self.tables().srq(domain, number, &owner)),
+            Ok(true) | Err(Failure::Silent | Failure::Unsure) => Some(self.tables().srq(domain, number, &owner)),
             Ok(false) | Err(Failure::Gone) => None,
         }
     }
@@ -140,7 +142,9 @@ impl Neighbours {
     /// Unbinds a memory window of another process.
     pub(crate) fn invalidate(&self, pd: Pd, qpn: Qpn, key: Key) -> Result<(), Refusal> {
         let srq = self.tables().srqs.get(&pd).cloned().ok_or(Refusal::Vanished)?;
-        srq.owner.done(&Request::Invalidate { srq: srq.number, qpn, key }).map(drop)
+        // What is invalidated cannot be so once more.
+        let done = srq.owner.done(&Request::Invalidate { srq: srq.number, qpn, key });
+        done.unwrap_or(Err(Refusal::Vanished)).map(drop)
     }
 }
 
@@ -214,7 +218,13 @@ impl ForeignSrq {
             // Nothing else is done with the WQEs of others.
             (Accessor::Local(_), _) => return Err(Refusal::Access),
         };
-        let Some(read) = read else { return self.owner.done(&request) };
+        let once = matches!(act, Act::CompareSwap { .. } | Act::FetchAdd(_));
+        let failed = |failure| match failure {
+            Failure::Gone => Refusal::Vanished,
+            Failure::Unsure if once => Refusal::Vanished,
+            Failure::Silent | Failure::Unsure => Refusal::Silent,
+        };
+        let Some(read) = read else { return self.owner.done(&request).unwrap_or_else(|failure| Err(failed(failure))) };
         let copy = |answer: Answer<'_>| match answer {
             Answer::Data(data) if data.len() == read.len() => {
                 read.copy_from_slice(data);
@@ -223,7 +233,7 @@ impl ForeignSrq {
             Answer::Refused(refusal) => Err(refusal),
             _ => Err(Refusal::Vanished),
         };
-        self.owner.ask(&request, copy).unwrap_or(Err(Refusal::Vanished))
+        self.owner.ask(&request, copy).unwrap_or_else(|failure| Err(failed(failure)))
     }
 }
 
@@ -255,13 +265,13 @@ impl Owner {
     }
 
     /// Asks for something to be done.
-    fn done(&self, request: &Request<'_>) -> Result<u64, Refusal> {
+    fn done(&self, request: &Request<'_>) -> Result<Result<u64, Refusal>, Failure> {
         let done = |answer: Answer<'_>| match answer {
             Answer::Done(found) => Ok(found),
             Answer::Refused(refusal) => Err(refusal),
             _ => Err(Refusal::Vanished),
         };
-        self.ask(request, done).unwrap_or(Err(Refusal::Vanished))
+        self.ask(request, done)
     }
 
     /// Asks, and hands the answer to `then`.
@@ -304,7 +314,7 @@ impl Owner {
             Ok(Some(length)) => Ok(length),
             Ok(None) => {
                 state.overdue += 1;
-                Err(Failure::Silent)
+                Err(Failure::Unsure)
             }
             Err(_) => Err(Failure::Gone),
         }
