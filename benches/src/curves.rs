@@ -70,6 +70,7 @@ fn over_size(host: &Host, rounds: u32) -> Result<Chart> {
         ("ib_write_bw", Measurement::Perftest("ib_write_bw")),
         ("ib_send_bw", Measurement::Perftest("ib_send_bw")),
         ("ib_read_bw", Measurement::Perftest("ib_read_bw")),
+        ("ib_write_bw, shared mem.", Measurement::SharedMemory("ib_write_bw")),
         ("TCP (iperf3)", Measurement::Tcp),
     ];
     let curves = sweep(rounds, &whats, &SIZES, f64::from, measure)?;
@@ -98,6 +99,7 @@ fn latencies(host: &Host, rounds: u32) -> Result<Chart> {
         ("bare UDP ping-pong", Ping::BareUdp),
         ("ib_write_lat", Ping::Perftest("ib_write_lat")),
         ("ib_send_lat", Ping::Perftest("ib_send_lat")),
+        ("ib_write_lat, shared mem.", Ping::SharedMemory("ib_write_lat")),
     ];
     let mut curves = Vec::new();
     for (name, ping) in whats {

@@ -56,8 +56,8 @@ pub struct Perftest {
     program: &'static str,
     args: &'static str,
     report: Report,
-    /// A script of faults (`URXE_FAULTS`).
-    faults: Option<&'static str>,
+    /// A variable that both ends see.
+    variable: Option<(&'static str, &'static str)>,
 }
 
 /// What is read from a line of perftest's table.
@@ -74,25 +74,28 @@ enum Report {
 /// Options of all perftest programs: urxe0, GID of the IPv4 address, no advice about the processor's frequency.
 const PERFTEST_OPTIONS: &str = "-d urxe0 -x 1 -F";
 
+/// Has two processes of one host exchange packets through memory.
+pub const SHARED_MEMORY: (&str, &str) = ("URXE_LOOPBACK", "shm");
+
 impl Perftest {
     /// A latency test: its median and 99th percentile, in µs.
     pub const fn latency(program: &'static str, args: &'static str) -> Self {
-        Self { program, args, report: Report::Latency, faults: None }
+        Self { program, args, report: Report::Latency, variable: None }
     }
 
     /// A bandwidth test: its average, in Gbit/s.
     pub const fn bandwidth(program: &'static str, args: &'static str) -> Self {
-        Self { program, args, report: Report::Bandwidth, faults: None }
+        Self { program, args, report: Report::Bandwidth, variable: None }
     }
 
     /// A bandwidth test: its message rate, in 10^6 a second.
     pub const fn rate(program: &'static str, args: &'static str) -> Self {
-        Self { program, args, report: Report::Rate, faults: None }
+        Self { program, args, report: Report::Rate, variable: None }
     }
 
-    /// The same with faults in the network.
-    pub const fn with_faults(self, script: &'static str) -> Self {
-        Self { faults: Some(script), ..self }
+    /// The same with a variable that changes what urxe does.
+    pub const fn with(self, name: &'static str, value: &'static str) -> Self {
+        Self { variable: Some((name, value)), ..self }
     }
 
     fn run(&self, host: &Host) -> Result<Vec<f64>> {
@@ -100,7 +103,7 @@ impl Perftest {
         if self.report != Report::Latency {
             args.push("--report_gbits");
         }
-        let client = pair(host, self.program, &args, self.faults.map(|script| ("URXE_FAULTS", script)).as_slice())?;
+        let client = pair(host, self.program, &args, self.variable.as_slice())?;
         self.report.read(&client.stdout).with_context(|| format!("reading {client}"))
     }
 }
@@ -163,9 +166,9 @@ impl Program {
     pub fn describe(&self) -> String {
         match self {
             Self::Own { program, args } => format!("{program} {args}"),
-            Self::Perftest(Perftest { program, args, faults: None, .. }) => format!("{program} {args}"),
-            Self::Perftest(Perftest { program, args, faults: Some(script), .. }) => {
-                format!("URXE_FAULTS='{script}' {program} {args}")
+            Self::Perftest(Perftest { program, args, variable: None, .. }) => format!("{program} {args}"),
+            Self::Perftest(Perftest { program, args, variable: Some((name, value)), .. }) => {
+                format!("{name}='{value}' {program} {args}")
             }
             Self::PingPong { size, iters } => format!("ibv_rc_pingpong -s {size} -n {iters}"),
             Self::Iperf3 => "iperf3 -t 1".to_owned(),
@@ -197,6 +200,8 @@ impl Program {
 pub enum Measurement {
     /// A program of perftest, over the size of messages.
     Perftest(&'static str),
+    /// The same through shared memory.
+    SharedMemory(&'static str),
     /// The same on a network that loses so many percent, in each direction.
     Lossy(&'static str, f64),
     /// `iperf3`, over the size of writes.
@@ -218,6 +223,7 @@ impl Measurement {
         };
         let figures = match self {
             Self::Perftest(program) => perftest(program, 512 << 20, &[]),
+            Self::SharedMemory(program) => perftest(program, 512 << 20, &[SHARED_MEMORY]),
             Self::Lossy(program, percent) => {
                 perftest(program, 256 << 20, &[("URXE_FAULTS", &format!("drop={percent}%,dir=tx,seed=1"))])
             }
@@ -235,24 +241,26 @@ pub enum Ping {
     BareUdp,
     /// A latency test of perftest.
     Perftest(&'static str),
+    /// The same through shared memory.
+    SharedMemory(&'static str),
 }
 
 impl Ping {
     /// µs in one direction, of each of 10 000 exchanges.
     pub fn times(self, host: &Host) -> Result<Vec<f64>> {
-        match self {
-            Self::BareUdp => own(host, "bare-udp", &["exchanges"]),
-            Self::Perftest(program) => {
-                let options = ["-s", "8", "-n", "10000", "-U"];
-                let args: Vec<&str> = PERFTEST_OPTIONS.split_whitespace().chain(options).collect();
-                let client = pair(host, program, &args, &[])?;
-                // `number, µs` for each exchange.
-                let time = |line: &str| line.split_once(", ").and_then(|(_, time)| time.trim().parse().ok());
-                let times: Vec<f64> = client.stdout.lines().filter_map(time).collect();
-                ensure!(times.len() > 9000, "{} exchanges in {client}", times.len());
-                Ok(times)
-            }
-        }
+        let (program, env) = match self {
+            Self::BareUdp => return own(host, "bare-udp", &["exchanges"]),
+            Self::Perftest(program) => (program, None),
+            Self::SharedMemory(program) => (program, Some(SHARED_MEMORY)),
+        };
+        let options = ["-s", "8", "-n", "10000", "-U"];
+        let args: Vec<&str> = PERFTEST_OPTIONS.split_whitespace().chain(options).collect();
+        let client = pair(host, program, &args, env.as_slice())?;
+        // `number, µs` for each exchange.
+        let time = |line: &str| line.split_once(", ").and_then(|(_, time)| time.trim().parse().ok());
+        let times: Vec<f64> = client.stdout.lines().filter_map(time).collect();
+        ensure!(times.len() > 9000, "{} exchanges in {client}", times.len());
+        Ok(times)
     }
 }
 

@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use crate::programs::{Perftest, Program, Ucx};
+use crate::programs::{Perftest, Program, SHARED_MEMORY, Ucx};
 
 /// Something a program measures.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -144,9 +144,17 @@ const LOST_NONE: Figure = gigabits("ib_write_bw 1 MiB, faults on, none lost");
 const LOST_FEW: Figure = gigabits("ib_write_bw 1 MiB, 0.1 % lost");
 const LOST_MANY: Figure = gigabits("ib_write_bw 1 MiB, 1 % lost");
 
+const SHM_WRITE_LATENCY: Figure = micros("ib_write_lat 8 B, shared memory");
+const SHM_WRITE_LATENCY_P99: Figure = micros("ib_write_lat 8 B p99, shared memory");
+const SHM_WRITE_1M: Figure = gigabits("ib_write_bw 1 MiB, shared memory");
+
+const fn through_memory(perftest: Perftest) -> Program {
+    Program::Perftest(perftest.with(SHARED_MEMORY.0, SHARED_MEMORY.1))
+}
+
 /// What is lost is chosen where packets leave, in both directions.
 const fn lossy(script: &'static str) -> Program {
-    Program::Perftest(Perftest::bandwidth("ib_write_bw", "-s 1048576 -n 300").with_faults(script))
+    Program::Perftest(Perftest::bandwidth("ib_write_bw", "-s 1048576 -n 300").with("URXE_FAULTS", script))
 }
 
 const fn own(args: &'static str) -> Program {
@@ -182,6 +190,14 @@ pub const PROBES: &[Probe] = &[
     },
     Probe { program: Program::Own { program: "bare-udp", args: "small" }, figures: &[UDP_SMALL] },
     Probe { program: Program::Perftest(Perftest::rate("ib_write_bw", "-s 8 -l 64 -n 512000")), figures: &[WRITE_RATE] },
+    Probe {
+        program: through_memory(Perftest::latency("ib_write_lat", "-s 8 -n 10000")),
+        figures: &[SHM_WRITE_LATENCY, SHM_WRITE_LATENCY_P99],
+    },
+    Probe {
+        program: through_memory(Perftest::bandwidth("ib_write_bw", "-s 1048576 -n 1000")),
+        figures: &[SHM_WRITE_1M],
+    },
     Probe { program: Program::Ucx(Ucx::Latency), figures: &[UCX_TCP_LATENCY] },
     Probe { program: Program::Ucx(Ucx::Bandwidth), figures: &[UCX_TCP] },
     Probe { program: Program::FiPingPong { size: 8, iters: 2000 }, figures: &[FI_TCP] },
@@ -209,6 +225,8 @@ pub const COMPARISONS: &[Comparison] = &[
     at_least(READ_1M, WRITE_1M, None, Some(0.9)),
     at_least(WRITE_64K, WRITE_1M, None, Some(0.8)),
     at_least(WRITE_RATE, UDP_SMALL, None, Some(0.7)),
+    at_most(SHM_WRITE_LATENCY, UDP_LATENCY, None, None),
+    at_least(SHM_WRITE_1M, TCP, None, Some(2.0)),
     at_most(WRITE_LATENCY, UCX_TCP_LATENCY, None, None),
     at_most(SEND_LATENCY, FI_TCP, None, None),
     at_least(WRITE_1M, UCX_TCP, None, None),
