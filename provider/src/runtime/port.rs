@@ -571,9 +571,8 @@ impl NetPort {
         if self.crammed.next_look().is_some_and(|at| at <= now) {
             self.with_work(|work| self.squeeze_in(work));
         }
-        while let Some(qpn) = self.timers.expired(now) {
-            let Some(qp) = self.qp(qpn) else { continue };
-            qp.timer.clear();
+        while let Some((at, qpn)) = self.timers.expired(now) {
+            let Some(qp) = self.qp(qpn).filter(|qp| qp.timer.take(at)) else { continue };
             self.with_work(|work| qp.handle_timeout(work));
         }
     }

@@ -49,17 +49,17 @@ impl Timers {
 
     /// The queue pair wants to be woken at `at`. True if nobody wanted so early a time before.
     pub(crate) fn set(&self, slot: &TimerSlot, qpn: Qpn, at: Instant) -> bool {
-        if slot.0.load(Ordering::Relaxed) <= at.as_nanos() {
+        if slot.0.fetch_min(at.as_nanos(), Ordering::Relaxed) <= at.as_nanos() {
             return false;
         }
-        slot.0.store(at.as_nanos(), Ordering::Relaxed);
         let mut heap = lock(&self.heap);
         heap.push(Reverse((at, qpn)));
         self.publish(&heap) == Some(at)
     }
 
-    /// Takes a queue pair out whose time has come; it must be asked when it really wants to be woken.
-    pub(crate) fn expired(&self, now: Instant) -> Option<Qpn> {
+    /// Takes a queue pair out whose time has come, and that time; it must be asked when it really wants to be woken, unless
+    /// it has been since ([`TimerSlot::take`]).
+    pub(crate) fn expired(&self, now: Instant) -> Option<(Instant, Qpn)> {
         if self.next()? > now {
             return None;
         }
@@ -70,7 +70,7 @@ impl Timers {
         }
         heap.pop();
         self.publish(&heap);
-        Some(qpn)
+        Some((at, qpn))
     }
 
     fn publish(&self, heap: &BinaryHeap<Reverse<(Instant, Qpn)>>) -> Option<Instant> {
@@ -81,9 +81,11 @@ impl Timers {
 }
 
 impl TimerSlot {
-    /// The queue pair has been taken out.
-    pub(crate) fn clear(&self) {
-        self.0.store(NEVER, Ordering::Relaxed);
+    /// The queue pair has been taken out, for this time. False if it stands in the heap for another by now: it was entered
+    /// once more, earlier, and has been taken out then.
+    #[must_use]
+    pub(crate) fn take(&self, at: Instant) -> bool {
+        self.0.compare_exchange(at.as_nanos(), NEVER, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 }
 
@@ -101,11 +103,30 @@ mod tests {
         assert!(!timers.set(&other, Qpn::new(2), at(150)));
         assert_eq!(timers.next(), Some(at(100)));
         assert_eq!(timers.expired(at(99)), None);
-        assert_eq!(timers.expired(at(100)), Some(Qpn::new(1)));
-        slot.clear();
+        assert_eq!(timers.expired(at(100)), Some((at(100), Qpn::new(1))));
+        assert!(slot.take(at(100)));
         assert!(timers.set(&slot, Qpn::new(1), at(120)));
-        assert_eq!(timers.expired(at(500)), Some(Qpn::new(1)));
-        assert_eq!(timers.expired(at(500)), Some(Qpn::new(2)));
+        assert_eq!(timers.expired(at(500)), Some((at(120), Qpn::new(1))));
+        assert_eq!(timers.expired(at(500)), Some((at(150), Qpn::new(2))));
         assert_eq!(timers.next(), None);
+    }
+
+    /// Else each time that was ever overtaken by an earlier one would come back with every expiry, and they would grow in
+    /// number without end.
+    #[test]
+    fn times_that_were_overtaken_are_forgotten() {
+        let timers = Timers::new();
+        let slot = TimerSlot::default();
+        let at = Instant::from_nanos;
+        let mut asked = 0;
+        for round in 0..100 {
+            let now = 1000 * round;
+            timers.set(&slot, Qpn::new(1), at(now + 900));
+            timers.set(&slot, Qpn::new(1), at(now + 10));
+            while let Some((time, _)) = timers.expired(at(now + 1000)) {
+                asked += u32::from(slot.take(time));
+            }
+        }
+        assert_eq!((asked, timers.next()), (100, None));
     }
 }
