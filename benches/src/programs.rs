@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail, ensure};
 use urxe_tests::{Finished, Host, Process, wait_for_listener};
 
 /// Far more than any of these takes; what hangs must not stop the others.
-const TIMEOUT: Duration = Duration::from_secs(15);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Something that measures, over `lo` of a host.
 #[derive(Debug)]
