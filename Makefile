@@ -74,7 +74,12 @@ test: setup build ## every test
 	$(CARGO) test --workspace --no-fail-fast
 	@# Of two users: only root can be both.
 	[ "$$(id -u)" -ne 0 ] || $(CARGO) test -p urxe-tests --test status_processes -- --ignored
+	$(MAKE) loom
 	scripts/fuzz $(FUZZ_SECONDS)
+
+.PHONY: loom
+loom: ## the rings of shared memory, in every interleaving and reordering of writer and reader
+	cd net/loom && CARGO_TARGET_DIR=$(TARGET_DIR)/loom RUSTFLAGS='--cfg loom' $(CARGO) test --locked
 
 .PHONY: sanitize
 sanitize: setup ## the tests that call libibverbs, against a provider with AddressSanitizer

@@ -50,6 +50,8 @@ fn run(args: &Args) -> Result<bool> {
         println!("Other programs are running: trust the ratios, not the figures.");
     }
     let world = World::new()?;
+    // Unless a program says otherwise.
+    world.host().set_env("URXE_LOOPBACK", "udp");
     let (measured, failed) = measure(world.host(), args)?;
     println!("\n{}\n{}", report::figures_table(&measured), report::ratios_table(&measured));
     println!("raw numbers: {}", report::keep(&measured, &setting, &args.out)?.display());

@@ -73,6 +73,8 @@ pub(super) fn open_door(door: RawFd) -> io::Result<Option<OwnedFd>> {
 }
 
 /// Whether the other end was opened by this process' user (`SO_PEERCRED`, unix(7)).
+//= spec/hosts.md#net-020
+//# Memory MUST be shared with processes of the same user and host only, and everybody else reached by UDP.
 fn is_same_user(fd: RawFd) -> bool {
     let mut peer = libc::ucred { pid: 0, uid: libc::uid_t::MAX, gid: 0 };
     let mut len = socklen::<libc::ucred>();
@@ -257,6 +259,9 @@ mod tests {
         assert_eq!(receive(b.as_raw_fd()).unwrap().unwrap().0, offer());
     }
 
+    //= spec/hosts.md#net-021
+    //= type=test
+    //# What another process writes into shared memory MUST do no more than packets can.
     #[test]
     fn memory_that_might_vanish_or_is_none_is_refused() {
         let all = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;

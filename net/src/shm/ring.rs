@@ -11,9 +11,12 @@
 //! in looks afterwards whether the bell is armed, and rings if so. Between write and look both have a sequentially
 //! consistent fence: in the order of the two fences the later one's side sees what the earlier one's side wrote. So either
 //! the receiver sees the record, or the sender sees the armed bell, or both; a record never lies unseen by a receiver that
-//! sleeps. `tests` has this checked over all interleavings and reorderings, with loom.
+//! sleeps. `net/loom` has this checked over all interleavings and reorderings (`make loom`).
 
-use super::segment::sync::{AtomicU32, AtomicU64, Ordering, fence};
+#[cfg(not(loom))]
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+#[cfg(loom)]
+use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// Bytes of records in a ring. A window of 256 packets of 4096 bytes does not quite fill it; larger ones leave the
 /// processor's cache.
@@ -25,8 +28,8 @@ pub(super) const HEADER: usize = 16;
 /// The longest run.
 pub(super) const MAX_RUN: usize = if cfg!(loom) { 32 } else { 65535 };
 /// Every so many bytes a sender of little that finds the ring empty goes back to its start: little traffic stays in few
-/// pages. Until the receiver has read so, there is this much room, which is what was promised by [`Producer::has_room`].
-const HOME: usize = if cfg!(loom) { 128 } else { 256 << 10 };
+/// pages. Until the receiver has read so, there is no more room than this.
+const HOME: usize = if cfg!(loom) { 128 } else { 64 << 10 };
 /// A run that is little traffic.
 const LITTLE: usize = 8 << 10;
 
@@ -154,6 +157,8 @@ impl<S: Storage> Producer<S> {
     }
 
     /// To be asked after [`Producer::push`]: whether the receiver has to be woken. Says so once.
+    //= spec/hosts.md#net-022
+    //# A receiver that sleeps MUST be woken by what is put into its ring.
     pub(super) fn must_ring(&self) -> bool {
         fence(Ordering::SeqCst);
         let bell = self.storage.bell();
@@ -186,6 +191,8 @@ impl<S: Storage> Consumer<S> {
     }
 
     /// Takes the oldest run out, into `buffer`. `Ok(None)`: nothing there.
+    //= spec/hosts.md#net-021
+    //# What another process writes into shared memory MUST do no more than packets can.
     pub(super) fn pop(&mut self, buffer: &mut [u8]) -> Result<Option<Run>, Damaged> {
         // Nobody skips twice in a row.
         for _ in 0..2 {
@@ -301,6 +308,9 @@ mod tests {
         }
     }
 
+    //= spec/hosts.md#net-021
+    //= type=test
+    //# What another process writes into shared memory MUST do no more than packets can.
     #[test]
     fn a_run_that_would_end_behind_the_ring_is_refused() {
         let (mut producer, mut consumer, other) = sides();

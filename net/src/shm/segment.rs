@@ -4,20 +4,11 @@
 //! records: they are copied in and out by pointer, and only atomics are shared by reference.
 
 use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU32, AtomicU64};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use super::ring::{HEADER, SIZE, Storage};
-
-/// Atomics; loom's where loom runs the tests.
-pub(super) mod sync {
-    #[cfg(not(loom))]
-    pub(crate) use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
-    #[cfg(loom)]
-    pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
-}
-
-use core::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Where the receiver's position is, on a cache line of its own.
 const HEAD: usize = 0;
@@ -63,6 +54,8 @@ impl Segment {
     }
 
     /// Memory that a peer has made, if it is as [`Segment::create`] makes it.
+    //= spec/hosts.md#net-021
+    //# What another process writes into shared memory MUST do no more than packets can.
     pub(super) fn open(file: BorrowedFd<'_>) -> io::Result<Self> {
         // SAFETY: no pointers. Fails for what is not memory: no other file has seals.
         let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
@@ -112,7 +105,6 @@ impl Drop for Segment {
     }
 }
 
-#[cfg(not(loom))]
 impl Storage for Segment {
     fn head(&self) -> &AtomicU64 {
         self.word(HEAD)

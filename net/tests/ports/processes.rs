@@ -17,6 +17,8 @@ const SAYS: &str = "child says ";
 
 /// Names the user id that a child takes on.
 const USER: &str = "URXE_TEST_USER";
+/// Set in children whose ports share memory.
+const SHARES: &str = "URXE_TEST_SHARES";
 
 /// A process with a port on `lo`.
 struct Process {
@@ -27,10 +29,11 @@ struct Process {
 
 impl Process {
     /// Starts one as this user, and waits until its port is open.
-    fn start(user: u32) -> Self {
+    fn start(user: u32, shares: bool) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["processes::child", "--exact", "--ignored", "--nocapture"])
             .env(USER, user.to_string())
+            .env(SHARES, if shares { "1" } else { "0" })
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -73,7 +76,7 @@ fn child() {
     let user = std::env::var(USER).unwrap().parse().unwrap();
     // SAFETY: no pointer involved.
     assert_eq!(unsafe { libc::setresuid(user, user, user) }, 0, "{}", std::io::Error::last_os_error());
-    let mut end = End::on("lo");
+    let mut end = if std::env::var(SHARES).unwrap() == "1" { End::sharing_on("lo") } else { End::on("lo") };
     println!("{SAYS}{}", end.qpn.get());
     let mut line = String::new();
     std::io::stdin().read_line(&mut line).unwrap();
@@ -103,7 +106,8 @@ fn child() {
             }
         }
         if round == rounds && !told {
-            println!("{SAYS}done {} {}", end.count("takeovers"), end.count("flows_opened"));
+            let rings = end.count("tx_ring_runs");
+            println!("{SAYS}done {} {} {rings}", end.count("takeovers"), end.count("flows_opened"));
             told = true;
         } else if round == rounds / 2 && sent.is_none() {
             println!("{SAYS}half");
@@ -133,7 +137,7 @@ fn wait_for_owner(gid: usize) {
 fn exchange(gid: usize, pairs: usize, kill: bool, user: fn(usize) -> u32) {
     const ROUNDS: u32 = 300;
     alone(|| {
-        let mut processes: Vec<Process> = (0..2 * pairs).map(|at| Process::start(user(at))).collect();
+        let mut processes: Vec<Process> = (0..2 * pairs).map(|at| Process::start(user(at), false)).collect();
         let qpns: Vec<u32> = processes.iter().map(|p| p.qpn).collect();
         for (at, process) in processes.iter_mut().enumerate() {
             // Both of a pair make requests.
@@ -159,9 +163,9 @@ fn exchange(gid: usize, pairs: usize, kill: bool, user: fn(usize) -> u32) {
                     None => assert!(start.elapsed() < 6 * PATIENCE, "it took {:?}", start.elapsed()),
                 }
             };
-            let (t, f) = report.split_once(' ').unwrap();
-            takeovers += t.parse::<u32>().unwrap();
-            flows += f.parse::<u32>().unwrap();
+            let [t, f, _] = numbers(&report);
+            takeovers += t;
+            flows += f;
         }
         for process in &mut rest {
             process.tell("");
@@ -170,6 +174,47 @@ fn exchange(gid: usize, pairs: usize, kill: bool, user: fn(usize) -> u32) {
         assert!(takeovers <= if kill { 2 } else { 0 }, "{takeovers} takeovers");
         assert!(flows > 0, "nothing ever came directly");
     });
+}
+
+fn numbers(report: &str) -> [u32; 3] {
+    let numbers: Vec<u32> = report.split_whitespace().map(|word| word.parse().unwrap()).collect();
+    numbers.try_into().unwrap()
+}
+
+/// Two processes that would share memory exchange requests. Returns how many runs went through it.
+fn exchange_sharing(users: [u32; 2]) -> u32 {
+    alone(|| {
+        let mut processes = users.map(|user| Process::start(user, true));
+        let qpns = [processes[0].qpn, processes[1].qpn];
+        for (process, peer) in processes.iter_mut().zip([qpns[1], qpns[0]]) {
+            process.tell(&format!("1 {peer} 300"));
+        }
+        let mut through_memory = 0;
+        for process in &mut processes {
+            let report = loop {
+                if let Some(report) = process.listen().strip_prefix("done ") {
+                    break report.to_owned();
+                }
+            };
+            through_memory += numbers(&report)[2];
+        }
+        for process in &mut processes {
+            process.tell("");
+        }
+        through_memory
+    })
+}
+
+//= spec/hosts.md#net-020
+//= type=test
+//# Memory MUST be shared with processes of the same user and host only, and everybody else reached by UDP.
+#[test]
+fn memory_is_shared_among_processes_of_one_user() {
+    assert!(exchange_sharing([65_530, 65_530]) >= 600);
+    assert_eq!(exchange_sharing([65_530, 65_531]), 0);
+    assert_eq!(exchange_sharing([0, 65_530]), 0);
+    // Whom the kernel shows for everybody who has no number here.
+    assert_eq!(exchange_sharing([65_534, 65_534]), 0);
 }
 
 //= spec/hosts.md#net-001

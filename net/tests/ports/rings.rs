@@ -109,6 +109,9 @@ fn a_sleeper_is_woken_once_and_then_not_bothered() {
     });
 }
 
+//= spec/hosts.md#net-022
+//= type=test
+//# A receiver that sleeps MUST be woken by what is put into its ring.
 /// Against all timings that a second thread comes by.
 #[test]
 fn no_wake_up_is_lost() {
@@ -296,6 +299,9 @@ fn a_packet_damaged_on_purpose_is_noticed() {
     });
 }
 
+//= spec/hosts.md#net-020
+//= type=test
+//# Memory MUST be shared with processes of the same user and host only, and everybody else reached by UDP.
 /// The same numbers of queue pairs may be in use on another host.
 #[test]
 fn another_network_namespace_is_another_host() {
