@@ -96,7 +96,7 @@ pub const LOOPBACK: Opt = Opt {
     name: "loopback",
     variable: "URXE_LOOPBACK",
     value: "udp|shm",
-    help: "Between processes of this host: `udp`, or `shm` for shared memory where both ends allow it [default: udp]",
+    help: "Between processes of this host: `shm`, shared memory where both ends allow it, or `udp` always [default: shm]",
 };
 
 /// A file for every packet.

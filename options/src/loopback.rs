@@ -4,9 +4,9 @@
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Loopback {
     /// UDP over the interface, as to any other host.
-    #[default]
     Udp,
     /// Shared memory where both ends choose it and are the same user's; UDP elsewhere.
+    #[default]
     Shm,
 }
 

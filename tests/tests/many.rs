@@ -12,6 +12,7 @@ fn start_pairs(world: &World, options: &PingPong) -> Result<Vec<Pair>> {
 #[test]
 fn sixteen_pairs_on_one_address_finish() -> Result<()> {
     let world = World::new()?;
+    world.host().set_env("URXE_LOOPBACK", "udp");
     let options = PingPong { iters: 2000, events: true, ..PingPong::default() };
     for (index, pair) in start_pairs(&world, &options)?.into_iter().enumerate() {
         pair.finish().with_context(|| format!("pair {index}"))?;
@@ -35,6 +36,8 @@ fn polling_pairs_on_one_address_finish() -> Result<()> {
 #[test]
 fn the_others_finish_when_the_port_owner_is_killed() -> Result<()> {
     let world = World::new()?;
+    // Through memory nobody would need the owner.
+    world.host().set_env("URXE_LOOPBACK", "udp");
     // Enough exchanges that nobody is through when the owner is killed; checked below.
     let options = PingPong { iters: 20_000, events: true, ..PingPong::default() };
     let mut pairs = start_pairs(&world, &options)?;
