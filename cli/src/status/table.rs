@@ -47,7 +47,10 @@ fn queue_pair(qp: &Value) -> String {
     let number = |value: &Value| format!("{:#08x}", value.as_u64().unwrap_or_default());
     let peer = &qp["peer"];
     let to = match peer["address"].as_str() {
-        Some(address) => format!("  to {} of {address}", number(&peer["qpn"])),
+        Some(address) => {
+            let way = if peer["way"] == "shm" { ", through memory" } else { "" };
+            format!("  to {} of {address}{way}", number(&peer["qpn"]))
+        }
         None => String::new(),
     };
     format!("QP {}  {:<8} {:<5}{to}", number(&qp["qpn"]), word(&qp["type"]), word(&qp["state"]))
@@ -55,7 +58,7 @@ fn queue_pair(qp: &Value) -> String {
 
 /// Counters of what should not happen, that have happened; or all.
 fn counters(device: &Value, all: bool) -> Option<String> {
-    const HARMLESS: [&str; 9] = [
+    const HARMLESS: [&str; 14] = [
         "rx_packets",
         "rx_bytes",
         "rx_datagrams",
@@ -65,6 +68,11 @@ fn counters(device: &Value, all: bool) -> Option<String> {
         "tx_packets",
         "tx_bytes",
         "tx_runs",
+        "tx_ring_runs",
+        "rx_ring_runs",
+        "rings_opened",
+        "rings_accepted",
+        "rings_closed",
     ];
     let counters = device["counters"].as_object()?;
     let said: Vec<String> = counters
@@ -98,7 +106,9 @@ mod tests {
     fn a_table() {
         let device = serde_json::json!({
             "pid": 7, "program": "rping", "device": "urxe0", "netdev": "lo",
-            "qps": [{"qpn": 0x123, "type": "RC", "state": "RTS", "peer": {"address": "::1", "qpn": 0x456}},
+            "qps": [{"qpn": 0x123, "type": "RC", "state": "RTS", "peer": {"address": "::1", "qpn": 0x456, "way": "udp"}},
+                    {"qpn": 0x125, "type": "RC", "state": "RTS",
+                     "peer": {"address": "127.0.0.1", "qpn": 0x457, "way": "shm"}},
                     {"qpn": 0x124, "type": "UD", "state": "INIT", "peer": null}],
             "mrs": {"count": 2, "bytes": 4096},
             "counters": {"tx_packets": 10, "rx_packets": 9, "ack_timeout": 1, "icrc_err": 0},
@@ -109,8 +119,9 @@ mod tests {
             lines,
             [
                 "PID  PROGRAM  DEVICE  NETDEV  QPS  MRS  MR BYTES  SENT  RECEIVED",
-                "7  rping    urxe0   lo        2    2      4096    10         9",
+                "7  rping    urxe0   lo        3    2      4096    10         9",
                 "QP 0x000123  RC       RTS    to 0x000456 of ::1",
+                "QP 0x000125  RC       RTS    to 0x000457 of 127.0.0.1, through memory",
                 "QP 0x000124  UD       INIT",
                 "ack_timeout 1",
                 "1 more: of other users, or busy (root sees all)",

@@ -35,13 +35,13 @@ unsafe impl Sync for Segment {}
 impl Segment {
     /// New memory, all zero, and its descriptor for the peer.
     pub(super) fn create() -> io::Result<(Self, OwnedFd)> {
-        // SAFETY: a terminated name, which only /proc shows.
-        let raw = unsafe { libc::memfd_create(c"urxe-ring".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
-        if raw < 0 {
-            return Err(io::Error::last_os_error());
+        if !may_be_made() {
+            return Err(io::ErrorKind::FileTooLarge.into());
         }
-        // SAFETY: new, and nobody else's.
-        let file = unsafe { OwnedFd::from_raw_fd(raw) };
+        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+        // Linux before 6.3 knows no NOEXEC_SEAL; later ones may insist on it (`vm.memfd_noexec`).
+        let file = memfd(flags | libc::MFD_NOEXEC_SEAL).or_else(|_| memfd(flags))?;
+        let raw = file.as_raw_fd();
         // SAFETY: no pointers.
         if unsafe { libc::ftruncate(raw, TOTAL as libc::off_t) } != 0 {
             return Err(io::Error::last_os_error());
@@ -98,6 +98,24 @@ impl Segment {
     }
 }
 
+fn memfd(flags: libc::c_uint) -> io::Result<OwnedFd> {
+    // SAFETY: a terminated name, which only /proc shows.
+    let raw = unsafe { libc::memfd_create(c"urxe-ring".as_ptr(), flags) };
+    if raw < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: new, and nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(raw) })
+}
+
+/// Whether this process may have files so long: to try would end it by SIGXFSZ (setrlimit(2)).
+fn may_be_made() -> bool {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is writable.
+    let known = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) } == 0;
+    known && limit.rlim_cur >= TOTAL as libc::rlim_t
+}
+
 impl Drop for Segment {
     fn drop(&mut self) {
         // SAFETY: the mapping is ours, and nothing borrowed from `self` is left.
@@ -130,5 +148,29 @@ impl Storage for Segment {
         let from = self.at(RECORDS + offset, bytes.len());
         // SAFETY: as for `write`. A peer that writes meanwhile spoils the bytes copied, nothing else.
         unsafe { from.as_ptr().copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len()) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// In a child: a limit is the whole process' own.
+    #[test]
+    fn a_process_that_may_not_have_long_files_has_none_and_lives() {
+        // SAFETY: the child makes system calls only, and ends by one.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let limit = libc::rlimit { rlim_cur: 4096, rlim_max: 4096 };
+            // SAFETY: a limit.
+            unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit) };
+            let refused = Segment::create().is_err();
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(if refused { 7 } else { 8 }) };
+        }
+        let mut status = 0;
+        // SAFETY: our child.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 7, "status {status:#x}");
     }
 }

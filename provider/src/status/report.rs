@@ -35,12 +35,15 @@ pub(super) fn report(name: &str, port: &NetPort) -> String {
 
 fn queue_pair(qp: &Qp) -> String {
     let (qp_type, state, dest_qpn, peer) = qp.inspect(|engine| {
-        let peer = engine.route().map(|route| route.remote().ip().to_string());
+        let peer = engine.route().map(|route| (route.remote().ip().to_string(), route.is_shared()));
         (engine.config().qp_type, engine.state(), engine.attr().dest_qpn, peer)
     });
     let peer = peer.map_or_else(
         || "null".to_owned(),
-        |address| object(&[("address", quoted(&address)), ("qpn", dest_qpn.get().to_string())]),
+        |(address, shared)| {
+            let way = quoted(if shared { "shm" } else { "udp" });
+            object(&[("address", quoted(&address)), ("qpn", dest_qpn.get().to_string()), ("way", way)])
+        },
     );
     object(&[
         ("qpn", qp.qpn().get().to_string()),
