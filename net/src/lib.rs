@@ -53,6 +53,7 @@ mod fd;
 mod flow;
 mod forward;
 mod owner;
+mod peer;
 mod random;
 mod shm;
 mod sys;

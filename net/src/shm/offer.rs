@@ -5,83 +5,34 @@
 //! an answer: an owner that will not have the ring hangs up.
 
 use std::io;
-use std::mem::{size_of, zeroed};
 use std::net::{SocketAddr, UdpSocket};
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::SocketAddr as UnixAddr;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 
-use socket2::{Domain, SockAddr, Socket, Type};
+use socket2::Socket;
 
 use super::segment::Segment;
 use crate::forward::{HEADER_LEN, Header};
-use crate::registry::NAME_PREFIX;
-use crate::sys::{Control, scope_id, socklen, with_port};
+use crate::peer;
+use crate::sys::{scope_id, with_port};
 
-/// Offers that may wait at a door.
-const BACKLOG: libc::c_int = 64;
 /// A header and the ring's key.
 const OFFER_LEN: usize = HEADER_LEN + 8;
-/// Room for one descriptor; what comes beyond, the kernel closes.
-const CONTROL: usize = 24;
-const _: () = assert!(size_of::<libc::cmsghdr>() + size_of::<RawFd>() <= CONTROL);
-
-/// What the kernel shows for users that have no number here (`/proc/sys/kernel/overflowuid`): they are not the same.
-const OVERFLOW_UID: libc::uid_t = 65534;
+/// In the names of these doors.
+const KIND: &str = "ring";
 
 /// The door of a block, listening.
 pub(crate) fn door(block: u16) -> io::Result<Socket> {
-    let socket = Socket::new(Domain::UNIX, Type::SEQPACKET.nonblocking(), None)?;
-    socket.bind(&name(block)?)?;
-    socket.listen(BACKLOG)?;
-    Ok(socket)
-}
-
-fn name(block: u16) -> io::Result<SockAddr> {
-    let name = format!("{NAME_PREFIX}/ring/{block:04x}");
-    UnixAddr::from_abstract_name(&name)?;
-    SockAddr::unix(format!("\0{name}"))
+    peer::listen(KIND, block)
 }
 
 /// Connects to the door of a block. Fails if nobody takes rings there, or another user would.
 pub(super) fn knock(block: u16) -> io::Result<Socket> {
-    let socket = Socket::new(Domain::UNIX, Type::SEQPACKET.nonblocking(), None)?;
-    socket.connect(&name(block)?)?;
-    if is_same_user(socket.as_raw_fd()) { Ok(socket) } else { Err(io::ErrorKind::PermissionDenied.into()) }
+    peer::connect(KIND, block)
 }
 
 /// Who waits at a door, if it is the same user's; others are sent away. `Ok(None)`: nobody.
 pub(super) fn open_door(door: RawFd) -> io::Result<Option<OwnedFd>> {
-    loop {
-        let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-        // SAFETY: the peer's address is not asked for.
-        let raw = unsafe { libc::accept4(door, core::ptr::null_mut(), core::ptr::null_mut(), flags) };
-        if raw < 0 {
-            let error = io::Error::last_os_error();
-            return match error.raw_os_error() {
-                Some(libc::EAGAIN) => Ok(None),
-                Some(libc::EINTR | libc::ECONNABORTED) => continue,
-                _ => Err(error),
-            };
-        }
-        // SAFETY: the call succeeded, so `raw` is open and nobody else's.
-        let guest = unsafe { OwnedFd::from_raw_fd(raw) };
-        if is_same_user(raw) {
-            return Ok(Some(guest));
-        }
-    }
-}
-
-/// Whether the other end was opened by this process' user (`SO_PEERCRED`, unix(7)).
-//= spec/hosts.md#net-020
-//# Memory MUST be shared with processes of the same user and host only, and everybody else reached by UDP.
-fn is_same_user(fd: RawFd) -> bool {
-    let mut peer = libc::ucred { pid: 0, uid: libc::uid_t::MAX, gid: 0 };
-    let mut len = socklen::<libc::ucred>();
-    // SAFETY: `peer` is writable, and `len` its size.
-    let rc = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut peer).cast(), &raw mut len) };
-    // SAFETY: no preconditions.
-    rc == 0 && peer.uid == unsafe { libc::geteuid() } && peer.uid != OVERFLOW_UID
+    peer::accept(door)
 }
 
 /// Whether an address is one of this host's: a process can bind to it.
@@ -124,49 +75,15 @@ impl Offer {
 
 /// Hands a ring over, without waiting.
 pub(super) fn send(fd: RawFd, offer: &Offer, memory: &OwnedFd) -> io::Result<()> {
-    let bytes = offer.emit();
-    let mut iov = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-    let mut control = Control([0_u8; CONTROL]);
-    // SAFETY: all-zero bytes are a valid msghdr.
-    let mut message: libc::msghdr = unsafe { zeroed() };
-    message.msg_iov = &raw mut iov;
-    message.msg_iovlen = 1;
-    message.msg_control = control.0.as_mut_ptr().cast();
-    message.msg_controllen = CONTROL as _;
-    // SAFETY: the control buffer is aligned (`Control`) and, as asserted above, has room for one header with a
-    // descriptor; CMSG_FIRSTHDR therefore returns its start.
-    unsafe {
-        let header = libc::CMSG_FIRSTHDR(&raw const message);
-        (*header).cmsg_level = libc::SOL_SOCKET;
-        (*header).cmsg_type = libc::SCM_RIGHTS;
-        (*header).cmsg_len = libc::CMSG_LEN(socklen::<RawFd>()) as _;
-        libc::CMSG_DATA(header).cast::<RawFd>().write_unaligned(memory.as_raw_fd());
-    }
-    // SAFETY: everything that `message` points to outlives the call, and the kernel only reads it.
-    let sent = unsafe { libc::sendmsg(fd, &raw const message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
-    if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    peer::send_file(fd, &offer.emit(), memory.as_raw_fd())
 }
 
 /// Takes an offer and its memory. `Ok(None)`: not there yet.
 pub(super) fn receive(fd: RawFd) -> io::Result<Option<(Offer, Segment)>> {
     let mut bytes = [0_u8; OFFER_LEN];
-    let mut iov = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-    let mut control = Control([0_u8; CONTROL]);
-    // SAFETY: all-zero bytes are a valid msghdr.
-    let mut message: libc::msghdr = unsafe { zeroed() };
-    message.msg_iov = &raw mut iov;
-    message.msg_iovlen = 1;
-    message.msg_control = control.0.as_mut_ptr().cast();
-    message.msg_controllen = CONTROL as _;
-    // SAFETY: every pointer in `message` is to live, writable memory of the length beside it.
-    let received = unsafe { libc::recvmsg(fd, &raw mut message, libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC) };
-    if received < 0 {
-        let error = io::Error::last_os_error();
-        return if error.raw_os_error() == Some(libc::EAGAIN) { Ok(None) } else { Err(error) };
-    }
-    let memory = descriptor(&message);
+    let Some((length, memory)) = peer::receive(fd, &mut bytes)? else { return Ok(None) };
     let bad = || io::Error::from(io::ErrorKind::InvalidData);
-    if received.cast_unsigned() != OFFER_LEN || message.msg_flags & libc::MSG_TRUNC != 0 {
+    if length != OFFER_LEN {
         return Err(bad());
     }
     let offer = Offer::parse(&bytes, crate::ROCE_V2_PORT).ok_or_else(bad)?;
@@ -174,29 +91,13 @@ pub(super) fn receive(fd: RawFd) -> io::Result<Option<(Offer, Segment)>> {
     Ok(Some((offer, memory)))
 }
 
-/// The descriptor that came with a message.
-fn descriptor(message: &libc::msghdr) -> Option<OwnedFd> {
-    // SAFETY: `message` was filled in by recvmsg, and its control buffer is alive in the caller.
-    let header = unsafe { libc::CMSG_FIRSTHDR(message) };
-    if header.is_null() {
-        return None;
-    }
-    // SAFETY: CMSG_FIRSTHDR returns null or a header that lies wholly in the control buffer.
-    let found = unsafe { header.read_unaligned() };
-    // SAFETY: no pointers.
-    let length = unsafe { libc::CMSG_LEN(socklen::<RawFd>()) };
-    if (found.cmsg_level, found.cmsg_type) != (libc::SOL_SOCKET, libc::SCM_RIGHTS) || found.cmsg_len != length as usize
-    {
-        return None;
-    }
-    // SAFETY: a header with one descriptor, which the kernel has just opened for this process.
-    Some(unsafe { OwnedFd::from_raw_fd(libc::CMSG_DATA(header).cast::<RawFd>().read_unaligned()) })
-}
-
 #[cfg(test)]
 mod tests {
+    use std::os::fd::FromRawFd;
+
     use super::*;
     use proptest::prelude::*;
+    use socket2::{Domain, Type};
 
     fn offer() -> Offer {
         Offer {
