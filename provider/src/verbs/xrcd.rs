@@ -2,7 +2,8 @@
 //!
 //! All contexts of a process that open the same file share its domain, and so do all processes of the user: a message may
 //! name an SRQ of any of them ([`crate::xrc`]). A target queue pair belongs to its process: `ibv_open_qp` finds none of
-//! another one (EINVAL).
+//! another one (EINVAL). Whether a domain is there already, which `O_EXCL` and a missing `O_CREAT` ask, is answered for this
+//! process alone: every process that opens the file begins its own part.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, RawFd};
