@@ -15,10 +15,10 @@ use urxe_engine::Instant;
 
 use super::clock;
 
-/// Polls in vain after which the processor is offered to others: longer than a ping-pong waits for its answer.
-const PATIENCE: u32 = 64;
+/// For how long polls are in vain before the processor is offered to others: longer than a ping-pong waits for its answer.
+const PATIENCE: Duration = Duration::from_micros(40);
 /// The same when somebody took it the last time.
-const PATIENCE_AMONG_OTHERS: u32 = 16;
+const PATIENCE_AMONG_OTHERS: Duration = Duration::from_micros(10);
 /// A yield that takes longer has let somebody else run.
 const ALONE: Duration = Duration::from_micros(3);
 /// Yields in a row that found somebody else before a move: so many, and by chance up to as many again, so that of two
@@ -31,6 +31,8 @@ const LONGEST_REST: Duration = Duration::from_millis(256);
 /// Who else is on the processor.
 #[derive(Debug, Default)]
 pub(super) struct Crowd {
+    /// When to offer the processor to others, in nanoseconds.
+    offer_at: AtomicU64,
     /// Yields in a row that found somebody else.
     meetings: AtomicU32,
     /// No move before, in nanoseconds.
@@ -40,16 +42,28 @@ pub(super) struct Crowd {
 }
 
 impl Crowd {
-    /// Whether to offer the processor to others after another poll in vain, with so many before it.
-    pub(super) fn is_due(&self, polls: u32) -> bool {
+    /// A poll found something.
+    pub(super) fn found(&self, now: Instant) {
         let alone = self.meetings.load(Ordering::Relaxed) == 0;
         let patience = if alone { PATIENCE } else { PATIENCE_AMONG_OTHERS };
-        polls % patience == patience - 1
+        self.offer_at.store((now + patience).as_nanos(), Ordering::Relaxed);
     }
 
-    /// Offers the processor to others, and goes to another if they are always there.
-    pub(super) fn give_way(&self) {
-        let before = clock::now();
+    /// A poll was in vain: offers the processor to others, if it is time, and goes to another if they are always there.
+    pub(super) fn found_nothing(&self, now: Instant) {
+        let offer_at = Instant::from_nanos(self.offer_at.load(Ordering::Relaxed));
+        if now < offer_at {
+            return;
+        }
+        // Nobody polled for longer than that: polling begins anew.
+        if now.since(offer_at) > PATIENCE {
+            return self.found(now);
+        }
+        self.give_way(now);
+        self.found(clock::now());
+    }
+
+    fn give_way(&self, before: Instant) {
         thread::yield_now();
         let now = clock::now();
         if now.since(before) <= ALONE {
@@ -117,6 +131,21 @@ mod tests {
         leave_processor();
         // SAFETY: two sets.
         assert!(unsafe { libc::CPU_EQUAL(&before, &allowed()) });
+    }
+
+    #[test]
+    fn the_processor_is_offered_after_a_while_of_vain_polls() {
+        let crowd = Crowd::default();
+        let start = clock::now() + Duration::from_secs(100);
+        let offer_at = || Instant::from_nanos(crowd.offer_at.load(Ordering::Relaxed));
+        crowd.found_nothing(start);
+        assert_eq!(offer_at(), start + PATIENCE, "polling has just begun");
+        crowd.found_nothing(start + PATIENCE / 2);
+        assert_eq!(offer_at(), start + PATIENCE);
+        crowd.found(start + PATIENCE / 2);
+        assert_eq!(offer_at(), start + PATIENCE / 2 + PATIENCE);
+        crowd.found_nothing(offer_at());
+        assert!(offer_at() < start, "it was offered, at the clock's time");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -81,8 +81,6 @@ pub(crate) struct NetPort {
     pub(super) sleeps_until: AtomicU64,
     /// When the application last polled in vain, in nanoseconds.
     pub(super) polled_at: AtomicU64,
-    /// Polls that found nothing since one did.
-    pub(super) vain_polls: AtomicU32,
     /// Who else is on the processor of those who poll.
     pub(super) crowd: Crowd,
     /// The background thread sees to ACKs that wait, though pollers receive.
@@ -169,7 +167,6 @@ impl NetPort {
             kick,
             sleeps_until: AtomicU64::new(0),
             polled_at: AtomicU64::new(0),
-            vain_polls: AtomicU32::new(0),
             crowd: Crowd::default(),
             watch,
             exits: AtomicBool::new(false),

@@ -54,12 +54,12 @@ impl NetPort {
     pub(crate) fn polled(&self, going_to_sleep: bool) {
         let acks = if going_to_sleep { Acks::Leave } else { Acks::MayWait };
         let found = self.progress(acks);
-        if found > 0 {
-            self.vain_polls.store(0, Ordering::Relaxed);
-        } else if self.crowd.is_due(self.vain_polls.fetch_add(1, Ordering::Relaxed)) {
-            self.crowd.give_way();
-        }
         let now = clock::now();
+        if found > 0 {
+            self.crowd.found(now);
+        } else {
+            self.crowd.found_nothing(now);
+        }
         if !going_to_sleep {
             self.polled_at.store(now.as_nanos(), Ordering::Relaxed);
             self.watch.found(found, now);
