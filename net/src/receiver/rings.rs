@@ -1,0 +1,88 @@
+//! Runs out of the rings of shared memory.
+
+use std::os::fd::RawFd;
+
+use urxe_wire::icrc;
+
+use super::sort::Stray;
+use super::{BURST, Call, Meta, Receiver};
+use crate::ICRC_LEN;
+use crate::counters::add_alone;
+use crate::interface::find_local;
+use crate::port::Port;
+use crate::shm::{Damaged, Envelope, Visits};
+use crate::sys::scope_id;
+
+/// Looks at the rings that left something there, in a row, before more than one run is taken at a time. An answer to
+/// each is what a request that comes with others behind it expects, and what costs least while there are few.
+const BACKLOG: u32 = 4;
+
+impl Receiver {
+    /// Takes a run out of the rings; several if there have been more than one for some time: as many packets as a budget of
+    /// datagrams may be, since these cost no system call.
+    pub(super) fn receive_rings(&mut self, call: &mut Call<'_>) {
+        let most = call.delivered + if self.backlog >= BACKLOG { BURST } else { 1 };
+        while call.delivered < most {
+            let counters = call.port.counters();
+            let (envelope, run) = match self.inbox.take(&mut self.buffer) {
+                None => {
+                    self.backlog = 0;
+                    return;
+                }
+                Some(Ok(found)) => found,
+                Some(Err(Damaged)) => {
+                    add_alone(&counters.drop_ring_bad, 1);
+                    continue;
+                }
+            };
+            add_alone(&counters.rx_datagrams, 1);
+            add_alone(&counters.rx_ring_runs, 1);
+            let Some(local) = self.address(envelope.index) else { continue };
+            let Envelope { index, peer, tclass, hop_limit } = envelope;
+            let whole = !run.sealed && !call.port.keeps_icrcs();
+            if !run.sealed && !whole {
+                let flow = self.peers.flow(index, local, peer);
+                for (id, packet) in (0..).zip(self.buffer[..run.len].chunks_mut(run.segment)) {
+                    if let Some((body, trailer)) = packet.split_last_chunk_mut::<ICRC_LEN>() {
+                        *trailer = icrc::compute(flow, id, body).to_le_bytes();
+                    }
+                }
+            }
+            let meta = Meta { index, local, peer, tclass, hop_limit, segment: run.segment, first: 0, whole };
+            self.sort(meta, run.len, Stray::Drop, call);
+        }
+        self.backlog = if self.inbox.is_empty() { 0 } else { self.backlog.saturating_add(1) };
+        // Another one's turn.
+        self.inbox.next();
+    }
+
+    /// Another process offers a ring.
+    pub(super) fn open_door(&mut self, door: RawFd, port: &Port) {
+        let Self { inbox, addresses, fds, .. } = self;
+        match inbox.admit(fds, door, |local| find_local(addresses, local.ip(), scope_id(local))) {
+            Ok(visits) => count_visits(port, visits),
+            // No descriptor to spare: who waits there goes by UDP, and whoever comes.
+            Err(_) => port.close_door(door),
+        }
+    }
+
+    pub(super) fn attend_ring(&mut self, fd: RawFd, port: &Port) {
+        let Self { inbox, addresses, .. } = self;
+        let visits = inbox.attend(fd, |local| find_local(addresses, local.ip(), scope_id(local)));
+        count_visits(port, visits);
+    }
+
+    /// Has the descriptor readable when anything comes through shared memory from now on. False: something has come
+    /// meanwhile, receive it and ask again. To be called by whoever is about to wait for [`Port::epoll_fd`], and by nobody
+    /// else: until then, senders do not bother to wake anybody.
+    pub fn prepare_to_wait(&self) -> bool {
+        self.inbox.arm()
+    }
+}
+
+fn count_visits(port: &Port, visits: Visits) {
+    let counters = port.counters();
+    add_alone(&counters.rings_accepted, visits.accepted);
+    add_alone(&counters.rings_refused, visits.refused);
+    add_alone(&counters.rings_closed, visits.closed);
+}

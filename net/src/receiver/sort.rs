@@ -1,0 +1,176 @@
+//! Whose a packet is: ours, another process', or nobody's.
+
+use std::net::IpAddr;
+
+use urxe_wire::Qpn;
+
+use super::{Call, Meta, Receiver};
+use crate::counters::add_alone;
+use crate::datagram::{Datagram, dest_qpn, group_of};
+use crate::forward::{Forwarded, Forwarder, Header};
+use crate::interface::gid_of;
+use crate::port::Port;
+use crate::registry::block_of;
+use crate::service::Mailbox;
+use crate::sys::scope_id;
+
+/// What to do with a packet for another process.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stray {
+    /// Forward it. `learn`: it came through the unconnected socket.
+    Forward { learn: bool },
+    /// Drop it: it was forwarded before.
+    Drop,
+}
+
+impl Receiver {
+    /// Delivers, forwards or drops each packet of the datagram in the buffer. Returns whether any was ours.
+    //= spec/packets.md#pkt-014
+    //# Datagrams that are no RoCE v2 packets MUST do no harm.
+    pub(super) fn sort(&mut self, meta: Meta, len: usize, stray: Stray, call: &mut Call<'_>) -> bool {
+        let Some(payload) = self.buffer.get(..len) else { return false };
+        let flow = self.peers.flow(meta.index, meta.local, meta.peer);
+        let counters = call.port.counters();
+        let (mut packets, mut bytes, mut at) = (0, 0, 0);
+        // The kernel's runs have at most 128 packets, a mailbox's datagram at most 65 536 bytes.
+        let mut index = meta.first;
+        while let Some(packet) = payload.get(at..len.min(at + meta.segment)).filter(|packet| !packet.is_empty()) {
+            if stray != Stray::Drop
+                && dest_qpn(packet) == Some(Qpn::GSI)
+                && let Some(mailbox) = Mailbox::of_gsi(packet, gid_of(meta.local.ip()))
+                && !call.port.owns_mailbox(mailbox)
+            {
+                let outcome = forward(&mut self.forwarder, call.port, meta, index, false, mailbox, packet);
+                let counter = match outcome {
+                    Forwarded::Sent => Some(&counters.forwarded_out),
+                    Forwarded::Unknown
+                        if matches!(mailbox, Mailbox::Service(..))
+                            && self.early.keep(call.port.fds(), mailbox, meta, index, packet) =>
+                    {
+                        Some(&counters.early_requests)
+                    }
+                    // It is told so from here.
+                    Forwarded::Unknown => None,
+                    // The sender will try again.
+                    Forwarded::Full => Some(&counters.drop_forward_full),
+                    Forwarded::Refused => Some(&counters.drop_forward_refused),
+                };
+                if let Some(counter) = counter {
+                    add_alone(counter, 1);
+                    at += packet.len();
+                    index = index.wrapping_add(1);
+                    continue;
+                }
+            }
+            match dest_qpn(packet) {
+                Some(qpn) if call.port.accepts(qpn) => {
+                    (call.deliver)(Datagram {
+                        local: meta.local,
+                        peer: meta.peer,
+                        tclass: meta.tclass,
+                        hop_limit: meta.hop_limit,
+                        expected_id: index,
+                        flow,
+                        whole: meta.whole,
+                        payload: packet,
+                    });
+                    packets += 1;
+                    bytes += packet.len();
+                    at += packet.len();
+                    index = index.wrapping_add(1);
+                }
+                Some(qpn) => {
+                    let block = block_of(qpn);
+                    let rest = payload.get(at..).unwrap_or_default();
+                    let (group, count) = group_of(rest, meta.segment, block);
+                    match stray {
+                        Stray::Forward { learn } => {
+                            let outcome = forward(
+                                &mut self.forwarder,
+                                call.port,
+                                meta,
+                                index,
+                                learn,
+                                Mailbox::Block(block),
+                                group,
+                            );
+                            let counter = match outcome {
+                                Forwarded::Sent => &counters.forwarded_out,
+                                Forwarded::Unknown => &counters.drop_unknown_qpn,
+                                Forwarded::Full => &counters.drop_forward_full,
+                                Forwarded::Refused => &counters.drop_forward_refused,
+                            };
+                            let packets = if outcome == Forwarded::Unknown { usize::from(count) } else { 1 };
+                            add_alone(counter, packets);
+                        }
+                        Stray::Drop => add_alone(&counters.drop_mailbox_bad, 1),
+                    }
+                    at += group.len();
+                    index = index.wrapping_add(count);
+                }
+                None => {
+                    add_alone(&counters.drop_short, 1);
+                    at += packet.len();
+                    index = index.wrapping_add(1);
+                }
+            }
+        }
+        if len == 0 {
+            add_alone(&counters.drop_short, 1);
+        }
+        if packets > 0 {
+            add_alone(&counters.rx_packets, packets);
+            add_alone(&counters.rx_bytes, bytes);
+            call.delivered += packets;
+        }
+        packets > 0
+    }
+
+    /// Passes requests on whose service somebody has by now; delivers, to be refused, those that nobody will have.
+    pub(super) fn look_for_listeners(&mut self, call: &mut Call<'_>) {
+        let counters = call.port.counters();
+        let Self { early, forwarder, .. } = self;
+        let refused = early.look(|early| {
+            let outcome = forward(forwarder, call.port, early.meta, early.index, false, early.to, &early.packet);
+            let counter = match outcome {
+                Forwarded::Unknown => return false,
+                Forwarded::Sent => &counters.forwarded_out,
+                // The sender will try again.
+                Forwarded::Full => &counters.drop_forward_full,
+                Forwarded::Refused => &counters.drop_forward_refused,
+            };
+            add_alone(counter, 1);
+            true
+        });
+        for early in refused {
+            let Meta { index, local, peer, tclass, hop_limit, .. } = early.meta;
+            let flow = self.peers.flow(index, local, peer);
+            let (payload, expected_id) = (&*early.packet, early.index);
+            let whole = false;
+            (call.deliver)(Datagram { local, peer, tclass, hop_limit, expected_id, flow, whole, payload });
+            add_alone(&counters.rx_packets, 1);
+            add_alone(&counters.rx_bytes, payload.len());
+            call.delivered += 1;
+        }
+    }
+}
+
+fn forward(
+    forwarder: &mut Forwarder,
+    port: &Port,
+    meta: Meta,
+    first: u16,
+    learn: bool,
+    to: Mailbox,
+    packets: &[u8],
+) -> Forwarded {
+    // QP0 does not exist on RoCE, and a block 0 mailbox neither.
+    if to == Mailbox::Block(0) {
+        return Forwarded::Unknown;
+    }
+    let local: (IpAddr, u32) = (meta.local.ip(), scope_id(meta.local));
+    let segment = u16::try_from(meta.segment).unwrap_or(u16::MAX);
+    let header =
+        Header { local, peer: meta.peer, tclass: meta.tclass, hop_limit: meta.hop_limit, segment, first, learn };
+    forwarder.forward(port.fds(), to, &header, packets)
+}

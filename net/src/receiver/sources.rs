@@ -1,0 +1,141 @@
+//! Datagrams out of the sockets.
+
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, RawFd};
+
+use urxe_wire::{Qpn, icrc};
+
+use super::sort::Stray;
+use super::{Call, Meta, Receiver};
+use crate::counters::add_alone;
+use crate::datagram::{Datagram, dest_qpn};
+use crate::forward::{HEADER_LEN, Header};
+use crate::interface::find_local;
+use crate::owner::Seat;
+use crate::port::Port;
+use crate::sys::{recv_parts, recv_udp};
+use crate::token::Token;
+use crate::udp::report_headers;
+
+impl Receiver {
+    /// `None`: nothing there. `Some(true)`: it was a run of packets.
+    pub(super) fn receive_owner(&mut self, seat: usize, call: &mut Call<'_>) -> Option<bool> {
+        let Some(Seat::Owner { udp, .. }) = self.seats.get(seat) else { return None };
+        let (several, _) = self.receive_udp(udp.as_raw_fd(), seat, true, call)?;
+        Some(several)
+    }
+
+    pub(super) fn receive_flow(&mut self, slot: usize, call: &mut Call<'_>) -> Option<bool> {
+        let flow = self.flows.get(slot)?;
+        let (several, ours) = self.receive_udp(flow.raw_fd(), flow.local, false, call)?;
+        if self.flows.note(slot, ours) {
+            add_alone(&call.port.counters().flows_closed, 1);
+        }
+        Some(several)
+    }
+
+    /// Returns whether it was a run of packets, and whether it was for this process.
+    fn receive_udp(&mut self, fd: RawFd, index: usize, learn: bool, call: &mut Call<'_>) -> Option<(bool, bool)> {
+        let local = self.address(index)?;
+        // An error is that of an earlier packet and cleared by having been told: nothing was received.
+        let received = recv_udp(fd, &mut self.buffer).ok().flatten()?;
+        add_alone(&call.port.counters().rx_datagrams, 1);
+        let meta = Meta {
+            index,
+            local,
+            peer: received.peer,
+            tclass: received.tclass,
+            hop_limit: received.hop_limit,
+            segment: received.segment,
+            first: 0,
+            whole: false,
+        };
+        let ours = self.sort(meta, received.len, Stray::Forward { learn }, call);
+        Some((received.len > received.segment, ours))
+    }
+
+    //= spec/hosts.md#net-005
+    //# A forwarded packet MUST NOT be forwarded again.
+    pub(super) fn receive_mailbox(&mut self, fd: RawFd, call: &mut Call<'_>) -> Option<bool> {
+        let mut header = [0; HEADER_LEN];
+        let len = recv_parts(fd, [header.as_mut_slice(), &mut self.buffer]).ok().flatten()?;
+        let counters = call.port.counters();
+        let Some((header, len, index, local)) = len.checked_sub(HEADER_LEN).and_then(|len| {
+            let header = Header::parse(&header)?;
+            let index = find_local(&self.addresses, header.local.0, header.local.1)?;
+            Some((header, len, index, self.address(index)?))
+        }) else {
+            add_alone(&counters.drop_mailbox_bad, 1);
+            return Some(false);
+        };
+        add_alone(&counters.rx_datagrams, 1);
+        add_alone(&counters.forwarded_in, 1);
+        let meta = Meta {
+            index,
+            local,
+            peer: header.peer,
+            tclass: header.tclass,
+            hop_limit: header.hop_limit,
+            segment: header.segment.into(),
+            first: header.first,
+            whole: false,
+        };
+        let ours = self.sort(meta, len, Stray::Drop, call);
+        if ours && header.learn {
+            self.learn(index, local, header.peer, call.port);
+        }
+        Some(len > usize::from(header.segment))
+    }
+
+    /// What came to a multicast group.
+    pub(super) fn receive_group(&mut self, slot: usize, call: &mut Call<'_>) -> Option<bool> {
+        let membership = call.port.groups().get(slot)?;
+        let received = recv_udp(membership.raw_fd(), &mut self.buffer).ok().flatten()?;
+        let counters = call.port.counters();
+        add_alone(&counters.rx_datagrams, 1);
+        let flow = icrc::Flow::new(received.peer, membership.group());
+        let payload = self.buffer.get(..received.len).unwrap_or_default();
+        for (index, packet) in (0..).zip(payload.chunks(received.segment.max(1))) {
+            if dest_qpn(packet) != Some(Qpn::MULTICAST) {
+                add_alone(&counters.drop_unknown_qpn, 1);
+                continue;
+            }
+            (call.deliver)(Datagram {
+                local: membership.group(),
+                peer: received.peer,
+                tclass: received.tclass,
+                hop_limit: received.hop_limit,
+                expected_id: index,
+                flow: &flow,
+                whole: false,
+                payload: packet,
+            });
+            add_alone(&counters.rx_packets, 1);
+            add_alone(&counters.rx_bytes, packet.len());
+            call.delivered += 1;
+        }
+        Some(received.len > received.segment)
+    }
+
+    /// Opens a flow socket, so that the next datagrams come directly.
+    //= spec/hosts.md#net-001
+    //# Processes of one host MUST share UDP 4791 of an address without privileges.
+    fn learn(&mut self, index: usize, local: SocketAddr, peer: SocketAddr, port: &Port) {
+        // The owner gets everything that no flow socket takes; a forwarded datagram is from before it became the owner.
+        if matches!(self.seats.get(index), Some(Seat::Owner { .. })) {
+            return;
+        }
+        let (new, closed) = self.flows.learn(&self.fds, index, local, peer);
+        add_alone(&port.counters().flows_closed, closed);
+        if let Some((slot, fd)) = new {
+            add_alone(&port.counters().flows_opened, 1);
+            if self.headers {
+                report_headers(fd, local);
+            }
+            if self.fds.watch(fd, Token::Flow(slot).pack()).is_err() {
+                // Unwatched it might never be read; without it, forwarding goes on.
+                self.flows.close(slot);
+            }
+        }
+    }
+}
