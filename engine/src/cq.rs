@@ -5,6 +5,7 @@ use core::time::Duration;
 
 use urxe_wire::{ImmDt, Qpn, RKey, grh};
 
+use crate::chaos::Lateness;
 use crate::time::Instant;
 
 /// How a work request ended (`enum ibv_wc_status`, IBA 11.6.2); the numbers are libibverbs'.
@@ -129,9 +130,9 @@ pub enum Pushed {
     Quietly,
     /// It was added, and the consumer asked to be told: raise a completion event.
     RaiseEvent,
-    /// It was added, and is the first that the consumer is to be told of, by [`CompletionQueue::handle_timeout`] at this
-    /// time at the latest.
-    EventBy(Instant),
+    /// It was added, and [`CompletionQueue::handle_timeout`] is to be called at this time: the consumer is to be told of it
+    /// then at the latest, or can poll it only then.
+    LookAt(Instant),
     /// The queue was full, or had overrun before: the completion is lost and the CQ is in error (IBA 11.6.3.2 "CQ error"): raise `IBV_EVENT_CQ_ERR` the first time.
     Overrun {
         /// This is the overrun, not one after it.
@@ -148,10 +149,23 @@ pub struct Moderation {
     pub period: Duration,
 }
 
+/// What is to be done when [`CompletionQueue::handle_timeout`] has looked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Due {
+    /// A completion event is to be raised.
+    pub raise_event: bool,
+    /// It wants to be called again at this time.
+    pub look_at: Option<Instant>,
+}
+
 /// A completion queue: bounded, first in first out.
 #[derive(Debug)]
 pub struct CompletionQueue {
     queue: VecDeque<Cqe>,
+    /// Completions that cannot be polled before some time.
+    late: VecDeque<(Instant, Cqe)>,
+    /// How long that is; `None` for ordinary devices.
+    lateness: Option<Lateness>,
     capacity: usize,
     arm: Arm,
     /// How many elements at the end of the queue came after the last event.
@@ -168,18 +182,50 @@ impl CompletionQueue {
     pub fn new(capacity: usize) -> Self {
         let queue = VecDeque::with_capacity(capacity.min(4096));
         let arm = Arm::Disarmed;
-        Self { queue, capacity, arm, unannounced: 0, overrun: false, moderation: None, untold: None }
+        let late = VecDeque::new();
+        Self {
+            queue,
+            late,
+            lateness: None,
+            capacity,
+            arm,
+            unannounced: 0,
+            overrun: false,
+            moderation: None,
+            untold: None,
+        }
+    }
+
+    /// The same, but completions can be polled only some time after they were added.
+    #[must_use]
+    pub fn with_lateness(self, lateness: Option<Lateness>) -> Self {
+        Self { lateness, ..self }
     }
 
     /// Adds a completion.
     pub fn push(&mut self, cqe: Cqe) -> Pushed {
         //= spec/completions.md#cq-002
         //# An overrun MUST be told once as IBV_EVENT_CQ_ERR, and no completion be taken after it.
-        if self.overrun || self.queue.len() >= self.capacity {
+        if self.overrun || self.len() >= self.capacity {
             let first = !self.overrun;
             self.overrun = true;
             return Pushed::Overrun { first };
         }
+        if let Some(lateness) = &mut self.lateness {
+            let at = cqe.at + lateness.next();
+            let alone = self.late.is_empty();
+            // In order, however late those before it are.
+            let at = self.late.back().map_or(at, |(before, _)| at.max(*before));
+            if at > cqe.at || !alone {
+                self.late.push_back((at, cqe));
+                return if alone { Pushed::LookAt(at) } else { Pushed::Quietly };
+            }
+        }
+        self.show(cqe, cqe.at)
+    }
+
+    /// Lets the consumer poll it.
+    fn show(&mut self, cqe: Cqe, now: Instant) -> Pushed {
         self.queue.push_back(cqe);
         self.unannounced += 1;
         if !self.arm.is_for(&cqe) {
@@ -189,23 +235,30 @@ impl CompletionQueue {
         //# A moderated event MUST come with the completion that makes the count full, or when the period is over.
         let first = self.untold.is_none();
         if let Some(moderation) = self.moderation {
-            let (count, by) = self.untold.unwrap_or((0, cqe.at + moderation.period));
-            if count + 1 < moderation.count && cqe.at < by {
+            let (count, by) = self.untold.unwrap_or((0, now + moderation.period));
+            if count + 1 < moderation.count && now < by {
                 self.untold = Some((count + 1, by));
-                return if first { Pushed::EventBy(by) } else { Pushed::Quietly };
+                return if first { Pushed::LookAt(by) } else { Pushed::Quietly };
             }
         }
         self.told();
         Pushed::RaiseEvent
     }
 
-    /// The time that [`Pushed::EventBy`] named has come. True if there still is an event to raise.
-    pub fn handle_timeout(&mut self, now: Instant) -> bool {
-        let due = self.untold.is_some_and(|(_, by)| by <= now);
-        if due {
-            self.told();
+    /// The time that [`Pushed::LookAt`] named has come.
+    pub fn handle_timeout(&mut self, now: Instant) -> Due {
+        let mut raise_event = false;
+        while self.late.front().is_some_and(|(at, _)| *at <= now) {
+            let Some((_, cqe)) = self.late.pop_front() else { break };
+            raise_event |= self.show(cqe, now) == Pushed::RaiseEvent;
         }
-        due
+        if self.untold.is_some_and(|(_, by)| by <= now) {
+            self.told();
+            raise_event = true;
+        }
+        let late = self.late.front().map(|(at, _)| *at);
+        let untold = self.untold.map(|(_, by)| by);
+        Due { raise_event, look_at: late.into_iter().chain(untold).min() }
     }
 
     //= spec/completions.md#cq-003
@@ -258,13 +311,13 @@ impl CompletionQueue {
         self.capacity
     }
 
-    /// Elements it holds.
+    /// Elements it holds, those that cannot be polled yet included.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.queue.len()
+        self.queue.len() + self.late.len()
     }
 
-    /// Whether there is nothing to poll.
+    /// Whether there is nothing to poll now.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.queue.is_empty()
@@ -283,8 +336,8 @@ impl CompletionQueue {
     //= spec/completions.md#cq-005
     //# Resizing MUST lose no completion, and be refused where one would have no place.
     pub fn resize(&mut self, capacity: usize) -> Result<(), usize> {
-        if self.queue.len() > capacity {
-            return Err(self.queue.len());
+        if self.len() > capacity {
+            return Err(self.len());
         }
         self.capacity = capacity;
         Ok(())
@@ -295,6 +348,7 @@ impl CompletionQueue {
     //# The completions of a queue pair that is destroyed or reset MUST vanish with it.
     pub fn forget(&mut self, qpn: Qpn) {
         self.queue.retain(|cqe| cqe.qpn != qpn);
+        self.late.retain(|(_, cqe)| cqe.qpn != qpn);
         self.unannounced = self.unannounced.min(self.queue.len());
     }
 }

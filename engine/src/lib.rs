@@ -27,13 +27,14 @@
 //! `answers` keeps what it says to them until that is sent.
 //! [`memory`] is regions and keys, [`mw`] memory windows, [`cq`] completion queues, [`srq`] shared receive queues,
 //! [`work`] work requests, [`fault`] the table of what a responder does about each kind of error, [`event`] what a
-//! caller may want to know of it all. [`cm`] connects queue pairs.
+//! caller may want to know of it all. [`cm`] connects queue pairs. [`chaos`] is what a device may do and devices rarely do.
 
 extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
 pub mod access;
+pub mod chaos;
 pub mod cm;
 pub mod cq;
 pub mod event;
@@ -48,6 +49,7 @@ pub mod time;
 pub mod work;
 
 pub use access::Access;
+pub use chaos::{Chaos, Liberties};
 pub use cq::{CompletionQueue, Cqe, Moderation, Pushed, WcOpcode, WcStatus};
 pub use event::{AsyncEvent, DropReason, Event};
 pub use host::{Consumer, Host, Io, Network};

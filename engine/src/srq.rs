@@ -3,19 +3,22 @@
 use alloc::collections::VecDeque;
 
 use crate::qp::PostError;
+use crate::rng::Rng;
 use crate::work::RecvWr;
 
 /// An XRC domain, by number: XRC SRQs and the target QPs that may deliver to them (IBA annex A14).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct XrcDomain(pub u32);
 
-/// A receive queue for several QPs: bounded, first in first out, with a low watermark.
+/// A receive queue for several QPs: bounded, with a low watermark.
 #[derive(Debug)]
 pub struct SharedReceiveQueue {
     queue: VecDeque<RecvWr>,
     max_wr: u32,
     max_sge: u32,
     limit: u32,
+    /// Decides which is taken, if not the oldest.
+    order: Option<Rng>,
 }
 
 /// A receive WQE taken from an SRQ.
@@ -40,7 +43,13 @@ impl SharedReceiveQueue {
     /// A queue of `max_wr` WQEs of up to `max_sge` elements; no limit is armed.
     #[must_use]
     pub const fn new(max_wr: u32, max_sge: u32) -> Self {
-        Self { queue: VecDeque::new(), max_wr, max_sge, limit: 0 }
+        Self { queue: VecDeque::new(), max_wr, max_sge, limit: 0, order: None }
+    }
+
+    /// The same, but WQEs are taken in an order that `order` decides (IBA 10.8.3.2 promises none).
+    #[must_use]
+    pub fn in_order(self, order: Option<Rng>) -> Self {
+        Self { order, ..self }
     }
 
     /// Posts a receive request (`ibv_post_srq_recv(3)`).
@@ -63,10 +72,16 @@ impl SharedReceiveQueue {
         self.queue.push_front(wr);
     }
 
-    /// Takes the oldest WQE. Going below the limit disarms it (IBA 11.6.3.1 "SRQ limit reached"); as on the kernel's
+    /// Takes the oldest WQE, unless told otherwise. Going below the limit disarms it (IBA 11.6.3.1 "SRQ limit reached"); as on the kernel's
     /// rxe, only taking does, not arming a limit that the queue is below already.
     pub fn take(&mut self) -> Option<Taken> {
-        let wr = self.queue.pop_front()?;
+        let wr = match &mut self.order {
+            None => self.queue.pop_front()?,
+            Some(order) => {
+                let any = order.below(self.queue.len() as u64);
+                self.queue.remove(usize::try_from(any).unwrap_or(0))?
+            }
+        };
         let limit_reached = self.queue.len() < self.limit as usize;
         if limit_reached {
             self.limit = 0;
@@ -152,6 +167,15 @@ mod tests {
         let two = SgeList::new(&[Sge::default(); 2]);
         assert_eq!(srq.post(RecvWr { wr_id: 3, buffers: two }), Err(PostError::TooManySge));
         assert!(srq.is_empty());
+    }
+
+    #[test]
+    fn any_order_gives_each_once() {
+        let mut srq = filled(100, 100).in_order(Some(Rng::new(3)));
+        let mut taken: alloc::vec::Vec<_> = (0..100).map(|_| take(&mut srq).0).collect();
+        assert!(srq.take().is_none() && !taken.is_sorted());
+        taken.sort_unstable();
+        assert!(taken.into_iter().eq(0..100));
     }
 
     #[test]

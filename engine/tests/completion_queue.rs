@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use urxe_engine::chaos::Lateness;
+use urxe_engine::cq::Due;
 use urxe_engine::{CompletionQueue, Cqe, Instant, Moderation, Pushed, WcOpcode, WcStatus};
 use urxe_wire::Qpn;
 
@@ -106,11 +108,11 @@ fn moderated_events_come_with_a_number_of_completions() {
     let mut cq = moderated();
     let by = Instant::from_nanos(10_000);
     for _ in 0..2 {
-        assert_eq!(cq.push(cqe(1)), Pushed::EventBy(by));
+        assert_eq!(cq.push(cqe(1)), Pushed::LookAt(by));
         assert_eq!(cq.push(cqe(2)), Pushed::Quietly);
         assert_eq!(cq.push(cqe(3)), Pushed::RaiseEvent);
         assert_eq!(cq.push(cqe(4)), Pushed::Quietly, "not armed");
-        assert!(!cq.handle_timeout(by), "the event has been raised");
+        assert_eq!(cq.handle_timeout(by), Due::default(), "the event has been raised");
         polled(&mut cq);
         assert!(!cq.arm(false));
     }
@@ -122,10 +124,10 @@ fn moderated_events_come_with_a_number_of_completions() {
 #[test]
 fn moderated_events_come_after_a_period() {
     let mut cq = moderated();
-    assert_eq!(cq.push(Cqe { at: Instant::from_nanos(500), ..cqe(1) }), Pushed::EventBy(Instant::from_nanos(10_500)));
-    assert!(!cq.handle_timeout(Instant::from_nanos(10_499)));
-    assert!(cq.handle_timeout(Instant::from_nanos(10_500)));
-    assert!(!cq.handle_timeout(Instant::from_nanos(99_999)), "once");
+    assert_eq!(cq.push(Cqe { at: Instant::from_nanos(500), ..cqe(1) }), Pushed::LookAt(Instant::from_nanos(10_500)));
+    assert!(!cq.handle_timeout(Instant::from_nanos(10_499)).raise_event);
+    assert!(cq.handle_timeout(Instant::from_nanos(10_500)).raise_event);
+    assert_eq!(cq.handle_timeout(Instant::from_nanos(99_999)), Due::default(), "once");
     assert_eq!(cq.push(cqe(2)), Pushed::Quietly, "not armed");
     // A completion that comes late raises what a timer has not.
     polled(&mut cq);
@@ -198,4 +200,53 @@ fn a_qp_that_is_gone_leaves_nothing() {
     }
     cq.forget(Qpn::new(1));
     assert_eq!(polled(&mut cq), [2, 4]);
+}
+
+/// Completions that are kept back come in order, none before its time, and count against the capacity.
+#[test]
+fn late_completions_come_in_order() {
+    let most = Duration::from_micros(100);
+    let mut cq = CompletionQueue::new(64).with_lateness(Some(Lateness::new(5, most)));
+    let (mut look_at, mut seen, mut late) = (None, Vec::new(), 0);
+    for wr_id in 0..64 {
+        let now = Instant::from_nanos(wr_id * 1000);
+        if let Pushed::LookAt(at) = cq.push(Cqe { at: now, ..cqe(wr_id) }) {
+            assert!(at > now && look_at.is_none());
+            look_at = Some(at);
+        }
+        if look_at.is_some_and(|at| at <= now) {
+            look_at = cq.handle_timeout(now).look_at;
+        }
+        seen.extend(polled(&mut cq));
+        late += usize::from(!seen.contains(&wr_id));
+    }
+    assert!(late > 10, "nothing is late");
+    assert!(look_at.is_some_and(|at| at <= Instant::from_nanos(63_000) + most));
+    while let Some(at) = look_at {
+        look_at = cq.handle_timeout(at).look_at;
+        seen.extend(polled(&mut cq));
+    }
+    assert!(seen.into_iter().eq(0..64));
+}
+
+#[test]
+fn late_completions_overrun_raise_events_and_are_forgotten() {
+    let late = || CompletionQueue::new(2).with_lateness(Some(Lateness::new(2, Duration::from_micros(100))));
+    let mut cq = late();
+    // One that is on time may come first.
+    let looks: Vec<_> = [1, 2].map(|wr_id| cq.push(cqe(wr_id))).into_iter().collect();
+    let Some(Pushed::LookAt(at)) = looks.iter().find(|pushed| matches!(pushed, Pushed::LookAt(_))) else {
+        panic!("{looks:?}")
+    };
+    assert_eq!(cq.push(cqe(3)), Pushed::Overrun { first: true });
+    polled(&mut cq);
+    assert!(!cq.arm(false));
+    assert!(cq.handle_timeout(*at + Duration::from_micros(100)).raise_event);
+
+    let mut cq = late();
+    for wr_id in [1, 2] {
+        cq.push(cqe(wr_id));
+    }
+    cq.forget(Qpn::new(1));
+    assert_eq!((cq.len(), cq.handle_timeout(Instant::from_nanos(1 << 40))), (0, Due::default()));
 }

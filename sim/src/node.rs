@@ -7,7 +7,7 @@ use std::time::Duration;
 use urxe_engine::attr::{AttrMask, ModifyError, QpAttr};
 use urxe_engine::rng::Rng;
 use urxe_engine::{
-    Cqe, Host, Instant, Io, Pd, PostError, Progress, QpCap, QpConfig, QpState, QpType, QueuePair, RecvWr, SendWr,
+    Chaos, Cqe, Host, Instant, Io, Liberties, Pd, PostError, Progress, QpCap, QpConfig, QpState, QpType, QueuePair, RecvWr, SendWr,
     UdRecipient, XrcDomain,
 };
 use urxe_wire::{Mtu, Packet, Qpn};
@@ -46,11 +46,20 @@ pub struct NodeConfig {
     pub service_delay: Duration,
     /// Packets it can send before it must wait for `service_delay`.
     pub send_room: usize,
+    /// What it does where it is free to choose, unless what is ordinary.
+    pub chaos: Option<Chaos>,
 }
 
 impl Default for NodeConfig {
     fn default() -> Self {
-        Self { address: None, seed: 1, receive_buffer: 256, service_delay: Duration::from_micros(2), send_room: 1024 }
+        Self {
+            address: None,
+            seed: 1,
+            receive_buffer: 256,
+            service_delay: Duration::from_micros(2),
+            send_room: 1024,
+            chaos: None,
+        }
     }
 }
 
@@ -96,7 +105,7 @@ impl Node {
             config,
             memory: AddressSpace::new(config.seed),
             nic: Nic::new(address),
-            verbs: Verbs::default(),
+            verbs: Verbs::new(config.chaos),
             qps: BTreeMap::new(),
             rng: Rng::new(config.seed ^ 0x51CE_D0DE),
             turn: 0,
@@ -147,9 +156,11 @@ impl Node {
             }
         };
         let QpSetup { qp_type, pd, cap, sq_sig_all, send_cq, recv_cq, srq, xrcd, window } = qp;
+        let nth = self.qps.len() as u64;
+        let liberties = self.config.chaos.map_or(Liberties::default(), |chaos| chaos.queue_pair(nth));
         let (send_cq, recv_cq) = (Some(send_cq), Some(recv_cq));
         let port_mtu = PORT_MTU;
-        let config = QpConfig { qpn, qp_type, pd, cap, sq_sig_all, send_cq, recv_cq, srq, xrcd, window, port_mtu };
+        let config = QpConfig { qpn, qp_type, pd, cap, sq_sig_all, send_cq, recv_cq, srq, xrcd, window, port_mtu, liberties };
         self.qps.insert(qpn, QueuePair::new(config));
         qpn
     }
@@ -257,6 +268,7 @@ impl Node {
 
     /// Does what is due.
     pub fn handle_timeouts(&mut self, now: Instant) {
+        self.verbs.handle_timeouts(now);
         for qp in self.qps.values_mut() {
             if qp.poll_timeout().is_some_and(|at| at <= now) {
                 qp.handle_timeout(io!(self, now));
@@ -267,7 +279,7 @@ impl Node {
     /// The earliest time at which a queue pair wants to be called.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.qps.values().filter_map(QueuePair::poll_timeout).min()
+        self.qps.values().filter_map(QueuePair::poll_timeout).chain(self.verbs.poll_timeout()).min()
     }
 
     /// Lets all queue pairs send what they have; `false` if the network had no room for everything.

@@ -1,9 +1,9 @@
 //! A node's verbs consumer: completion queues, shared receive queues, and a log of everything that happens.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use urxe_engine::{
-    AsyncEvent, CompletionQueue, Consumer, Cqe, Event, Pd, Pushed, RecvWr, SharedReceiveQueue, XrcDomain,
+    AsyncEvent, Chaos, CompletionQueue, Consumer, Cqe, Event, Instant, Pd, Pushed, RecvWr, SharedReceiveQueue, XrcDomain,
 };
 use urxe_wire::Qpn;
 
@@ -47,18 +47,46 @@ pub struct Verbs {
     srqs: Vec<Srq>,
     xrc: BTreeMap<(u32, u32), SrqId>,
     log: Vec<Happening>,
+    /// When completion queues want to be looked at.
+    timers: BTreeSet<(Instant, usize)>,
+    chaos: Option<Chaos>,
 }
 
 impl Verbs {
+    pub(crate) fn new(chaos: Option<Chaos>) -> Self {
+        Self { chaos, ..Self::default() }
+    }
+
     /// Makes a completion queue.
     pub fn create_cq(&mut self, capacity: usize) -> CqId {
-        self.cqs.push(CompletionQueue::new(capacity));
+        let nth = self.cqs.len() as u64;
+        let mut cq = CompletionQueue::new(capacity).with_lateness(self.chaos.and_then(|chaos| chaos.lateness(nth)));
+        cq.moderate(self.chaos.and_then(|chaos| chaos.moderation(nth)));
+        self.cqs.push(cq);
         CqId(self.cqs.len() - 1)
+    }
+
+    /// The earliest time at which a completion queue wants to be looked at.
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        self.timers.first().map(|(at, _)| *at)
+    }
+
+    /// Looks at those whose time has come.
+    pub(crate) fn handle_timeouts(&mut self, now: Instant) {
+        while self.timers.first().is_some_and(|(at, _)| *at <= now) {
+            let Some((_, cq)) = self.timers.pop_first() else { break };
+            let due = self.cqs[cq].handle_timeout(now);
+            self.timers.extend(due.look_at.map(|at| (at, cq)));
+            if due.raise_event {
+                self.log.push(Happening::CompletionEvent(CqId(cq)));
+            }
+        }
     }
 
     /// Makes a shared receive queue of `max_wr` WQEs.
     pub fn create_srq(&mut self, pd: Pd, max_wr: u32) -> SrqId {
-        self.srqs.push(Srq { queue: SharedReceiveQueue::new(max_wr, 4), pd, cq: None });
+        let order = self.chaos.and_then(|chaos| chaos.srq_order(self.srqs.len() as u64));
+        self.srqs.push(Srq { queue: SharedReceiveQueue::new(max_wr, 4).in_order(order), pd, cq: None });
         SrqId(self.srqs.len() - 1)
     }
 
@@ -99,7 +127,10 @@ impl Consumer for Verbs {
     fn complete(&mut self, cq: &CqId, cqe: Cqe) {
         self.log.push(Happening::Completed(*cq, cqe));
         match self.cqs[cq.0].push(cqe) {
-            Pushed::Quietly | Pushed::EventBy(_) | Pushed::Overrun { first: false } => {}
+            Pushed::Quietly | Pushed::Overrun { first: false } => {}
+            Pushed::LookAt(at) => {
+                self.timers.insert((at, cq.0));
+            }
             Pushed::RaiseEvent => self.log.push(Happening::CompletionEvent(*cq)),
             Pushed::Overrun { first: true } => self.log.push(Happening::CqError(*cq)),
         }

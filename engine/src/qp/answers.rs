@@ -12,8 +12,10 @@ use urxe_wire::{Aeth, AtomicAckEth, Bth, Credits, Ext, Header, Msn, Operation, P
 use super::attr::QpAttr;
 use super::{Progress, QpConfig, Route, opcode};
 use crate::access::Access;
+use crate::chaos::{AckPolicy, CreditPolicy};
 use crate::host::{Host, Io, Network};
 use crate::memory::{self, Ask, Key, Pd, Refusal, Touch};
+use crate::time::Instant;
 
 /// The answers waiting.
 #[derive(Debug, Default)]
@@ -21,6 +23,10 @@ pub(super) struct Answers {
     responses: VecDeque<Response>,
     /// Leaves when the responses have.
     acknowledgement: Option<Acknowledgement>,
+    /// ACKs that leave before that, though it says all that they do.
+    apart: VecDeque<Acknowledgement>,
+    /// The acknowledgement does not leave before.
+    not_before: Option<Instant>,
     /// The last packet sent said that there is no receive WQE.
     advertised_none: bool,
 }
@@ -84,6 +90,34 @@ impl Answers {
     pub(super) fn clear(&mut self) {
         self.responses.clear();
         self.acknowledgement = None;
+        self.apart.clear();
+        self.not_before = None;
+    }
+
+    /// Whether there is but an ACK, and it does not leave yet.
+    pub(super) fn keeps_back(&mut self, policy: AckPolicy, now: Instant) -> bool {
+        let AckPolicy::Late(by) = policy else { return false };
+        if !self.is_lone_ack() {
+            self.not_before = None;
+            return false;
+        }
+        let at = *self.not_before.get_or_insert(now + by);
+        if at <= now {
+            self.not_before = None;
+        }
+        now < at
+    }
+
+    /// When an ACK that is kept back leaves.
+    pub(super) const fn kept_until(&self) -> Option<Instant> {
+        self.not_before
+    }
+
+    /// It leaves at `now` at the latest.
+    pub(super) fn hurry(&mut self, now: Instant) {
+        if self.is_lone_ack() {
+            self.not_before = Some(now);
+        }
     }
 
     /// Acknowledges everything before `expected`.
@@ -94,6 +128,18 @@ impl Answers {
         }
     }
 
+    /// Acknowledges everything before `expected`, by an ACK besides those that wait.
+    pub(super) fn acknowledge_apart(&mut self, expected: Psn, msn: Msn) {
+        const MOST: usize = 64;
+        if let Some(waiting) = self.acknowledgement.filter(|waiting| waiting.refusal.is_none())
+            && waiting.psn != expected.sub(1)
+            && self.apart.len() < MOST
+        {
+            self.apart.push_back(waiting);
+        }
+        self.acknowledge(expected, msn);
+    }
+
     /// Refuses the request at `psn`, which acknowledges everything before it.
     pub(super) fn refuse(&mut self, psn: Psn, syndrome: Syndrome, msn: Msn) {
         self.acknowledgement = Some(Acknowledgement { psn, refusal: Some(syndrome), msn });
@@ -102,6 +148,7 @@ impl Answers {
     /// Answers a request that was just carried out, and thereby acknowledges all before it.
     pub(super) fn respond(&mut self, response: Response) {
         self.acknowledgement = None;
+        self.apart.clear();
         self.responses.push_back(response);
     }
 
@@ -148,9 +195,12 @@ impl Answers {
     ) -> Result<Progress, Gone> {
         //= spec/responder.md#rsp-019
         //# An acknowledgement MUST tell how many receive WQEs are posted, or that they are not counted.
-        let credits = match config.has_recv_queue() {
-            false => Credits::INVALID,
-            true => Credits::from_wqes(u32::try_from(posted).unwrap_or(u32::MAX)),
+        let posted = u32::try_from(posted).unwrap_or(u32::MAX);
+        let credits = match config.liberties.credits {
+            _ if !config.has_recv_queue() => Credits::INVALID,
+            CreditPolicy::All => Credits::from_wqes(posted),
+            CreditPolicy::AtMost(most) => Credits::from_wqes(posted.min(most)),
+            CreditPolicy::Uncounted => Credits::INVALID,
         };
         let ack = Syndrome::Ack(credits);
         let none = credits.wqes() == Some(0);
@@ -183,6 +233,12 @@ impl Answers {
             if answered {
                 self.responses.pop_front();
             }
+        }
+        while let Some(Acknowledgement { psn, msn, .. }) = self.apart.front().copied() {
+            if !send(config, attr, route, io, Operation::Acknowledge, psn, Ext::Aeth(Aeth { syndrome: ack, msn })) {
+                return Ok(Progress::Blocked);
+            }
+            self.apart.pop_front();
         }
         if let Some(Acknowledgement { psn, refusal, msn }) = self.acknowledgement {
             let ext = Ext::Aeth(Aeth { syndrome: refusal.unwrap_or(ack), msn });

@@ -3,6 +3,7 @@
 use urxe_wire::{Mtu, Qpn, Transport};
 
 use super::{Cq, Srq};
+use crate::chaos::Liberties;
 use crate::host::Host;
 use crate::memory::{Accessor, Pd};
 use crate::qp::state::QpState;
@@ -84,6 +85,8 @@ pub struct QpConfig<H: Host> {
     pub window: u32,
     /// The largest payload of a UD packet.
     pub port_mtu: Mtu,
+    /// What it does where it is free to choose.
+    pub liberties: Liberties,
 }
 
 impl<H: Host> QpConfig<H> {

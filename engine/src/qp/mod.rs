@@ -143,7 +143,7 @@ impl<H: Host> QueuePair<H> {
         match to {
             QpState::Reset => self.reset(),
             QpState::Err => {
-                self.responder.answers.clear();
+                self.responder.clear();
                 self.enter_error(io);
             }
             QpState::Rtr => self.responder.start(self.attr.rq_psn),
@@ -163,7 +163,7 @@ impl<H: Host> QueuePair<H> {
     /// Puts the QP into ERR because its surroundings failed, such as a CQ that overran (IBA 10.3.1.7).
     pub fn fail(&mut self, io: &mut Io<'_, H>) {
         if self.state != QpState::Reset {
-            self.responder.answers.clear();
+            self.responder.clear();
             self.enter_error(io);
         }
     }
@@ -330,11 +330,21 @@ impl<H: Host> QueuePair<H> {
 
     /// When [`handle_timeout`](Self::handle_timeout) wants to be called.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        match &self.unreliable {
+        let requests = match &self.unreliable {
             _ if !self.state.sends() => None,
             Some(unreliable) => unreliable.requester.deadline(),
             None => self.requester.deadline(),
+        };
+        match self.responder.kept_until() {
+            None => requests,
+            Some(at) => Some(requests.map_or(at, |other| other.min(at))),
         }
+    }
+
+    /// What it keeps back because it may ([`crate::chaos`]) leaves with the next [`transmit`](Self::transmit): there may
+    /// be no other.
+    pub fn hurry(&mut self, io: &Io<'_, H>) {
+        self.responder.hurry(io.now);
     }
 
     /// Sends what is to be sent: answers first, then requests as far as the window, the peer's credits, and its
@@ -344,7 +354,9 @@ impl<H: Host> QueuePair<H> {
         if self.unreliable.is_some() {
             return self.transmit_unreliable(io);
         }
-        let request_first = self.responder.answers.is_lone_ack()
+        let keeps_back = self.keeps_back(io);
+        let request_first = !keeps_back
+            && self.responder.answers.is_lone_ack()
             && self.state == QpState::Rts
             && self.requester.has_short_output(self.attr.path_mtu);
         let Some(route) = &self.route else { return Progress::Idle };
@@ -353,7 +365,11 @@ impl<H: Host> QueuePair<H> {
             return Progress::Blocked;
         }
         let posted = self.rq.len();
-        let answered = self.responder.answers.transmit(&self.config, &self.attr, posted, route, io, RESPONSE_BURST);
+        let answers = &mut self.responder.answers;
+        let answered = match keeps_back {
+            true => Ok(Progress::Idle),
+            false => answers.transmit(&self.config, &self.attr, posted, route, io, RESPONSE_BURST),
+        };
         let answered = match answered {
             Ok(Progress::Blocked) => return Progress::Blocked,
             Ok(progress) => progress,
@@ -448,7 +464,7 @@ impl<H: Host> QueuePair<H> {
 
     /// The oldest send request failed: it completes with `status`, and everything behind it is flushed.
     fn fail_send(&mut self, io: &mut Io<'_, H>, status: WcStatus) {
-        self.responder.answers.clear();
+        self.responder.clear();
         self.requester.fail_front(&self.config, io, status);
         self.enter_error(io);
     }

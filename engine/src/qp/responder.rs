@@ -4,8 +4,10 @@
 //! receive WQE, length, R_Key; then it is executed. Answers wait until the next `transmit`, so that one ACK
 //! answers a burst of requests.
 
+mod disorder;
 mod replay;
 
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 
 use urxe_wire::opcode::Kind;
@@ -17,13 +19,16 @@ use super::sge::scatter;
 use super::state::QpState;
 use super::{QueuePair, Srq};
 use crate::access::Access;
+use crate::chaos::AckPolicy;
 use crate::cq::{Cqe, WcOpcode, WcStatus};
 use crate::event::{AsyncEvent, DropReason, Event, Nak};
 use crate::fault::ResponderFault;
 use crate::host::{Consumer, Host, Io};
 use crate::memory::{self, Accessor, Ask, Key, Memory, Pd, Refusal, Touch};
 use crate::srq::XrcDomain;
+use crate::time::Instant;
 use crate::work::RecvWr;
+use disorder::{Disorder, Part};
 
 /// The responder of one queue pair.
 #[derive(Debug, Default)]
@@ -41,6 +46,8 @@ pub(super) struct Responder {
     pub(super) answers: Answers,
     /// The consumer knows that the connection works.
     established: bool,
+    /// Bytes of a WRITE that come later.
+    disorder: Option<Box<Disorder>>,
 }
 
 /// A message of several packets, under way.
@@ -101,6 +108,28 @@ impl Responder {
             Inbound::Send { wr, .. } => Some(wr),
             Inbound::Write { .. } => None,
         }
+    }
+
+    /// When what is kept back is due, answers or bytes of a WRITE.
+    pub(super) fn kept_until(&self) -> Option<Instant> {
+        match &self.disorder {
+            Some(disorder) => disorder.until(),
+            None => self.answers.kept_until(),
+        }
+    }
+
+    /// Nothing is kept back any longer than to `now`.
+    pub(super) fn hurry(&mut self, now: Instant) {
+        if let Some(disorder) = &mut self.disorder {
+            disorder.hurry(now);
+        }
+        self.answers.hurry(now);
+    }
+
+    /// Forgets what is not acknowledged.
+    pub(super) fn clear(&mut self) {
+        self.answers.clear();
+        self.disorder = None;
     }
 
     /// There are `posted` receive WQEs now: tell a peer that was told there are none (IBA 9.7.7.2.3, unsolicited
@@ -217,6 +246,9 @@ impl<H: Host> QueuePair<H> {
         if !info.payload.allows(packet.payload.len(), self.attr.path_mtu) {
             return Err((ResponderFault::Length, None));
         }
+        if info.position.starts() {
+            self.settle_writes(io).map_err(|fault| (fault, None))?;
+        }
         if info.position.starts()
             && let Some(domain) = self.config.xrcd
         {
@@ -322,10 +354,14 @@ impl<H: Host> QueuePair<H> {
         } else {
             None
         };
-        if let Err(refusal) = self.write_remote(io, &reth, received, payload) {
+        let psn = packet.bth().psn;
+        if let Err(refusal) = self.write_remote(io, &reth, received, payload, psn) {
             return Err((ResponderFault::remote(refusal), recv));
         }
         if let Some(wr) = recv {
+            if let Err(fault) = self.settle_writes(io) {
+                return Err((fault, Some(wr)));
+            }
             let imm = match ext {
                 Ext::ImmDt(imm) | Ext::RethImmDt(_, imm) => Some(*imm),
                 _ => None,
@@ -344,7 +380,14 @@ impl<H: Host> QueuePair<H> {
     /// it has no bytes).
     //= spec/responder.md#rsp-010
     //# A WRITE or READ of no bytes MUST succeed whatever its R_Key and address are.
-    fn write_remote(&self, io: &Io<'_, H>, reth: &Reth, received: u32, payload: &[u8]) -> Result<(), Refusal> {
+    fn write_remote(
+        &mut self,
+        io: &Io<'_, H>,
+        reth: &Reth,
+        received: u32,
+        payload: &[u8],
+        psn: Psn,
+    ) -> Result<(), Refusal> {
         if reth.dma_len == 0 {
             return Ok(());
         }
@@ -356,6 +399,12 @@ impl<H: Host> QueuePair<H> {
         }
         let va = reth.va.checked_add(u64::from(received)).ok_or(Refusal::OutOfBounds)?;
         let part = Ask { va, length: payload.len() as u64, ..whole };
+        if let Some(policy) = self.config.liberties.writes
+            && self.config.qp_type.is_reliable()
+        {
+            let ends = received as usize + payload.len() >= reth.dma_len as usize;
+            return self.write_in_disorder(io, policy, &Part { psn, ask: part, payload, ends });
+        }
         memory::access(io.memory, &part, Touch::Write(payload)).map(drop)
     }
 
@@ -493,8 +542,12 @@ impl<H: Host> QueuePair<H> {
         }
         //= spec/responder.md#rsp-018
         //# A request that asks for an acknowledgement MUST get one; one MAY answer all before it.
-        if packet.bth().ack_req && self.config.qp_type.is_reliable() {
-            responder.acknowledge();
+        if self.config.qp_type.is_reliable() {
+            if self.config.liberties.acks == AckPolicy::Each {
+                responder.answers.acknowledge_apart(responder.expected, responder.msn);
+            } else if packet.bth().ack_req {
+                responder.acknowledge();
+            }
         }
     }
 

@@ -32,16 +32,20 @@ pub(crate) enum Added {
     /// Nothing.
     Done,
     /// To look at the queue at this time ([`Cq::handle_timeout`]).
-    EventBy(Instant),
+    LookAt(Instant),
     /// To report that the queue just overran.
     Overrun,
 }
 
 impl Cq {
-    /// A queue of `capacity` elements.
-    pub(crate) fn new(capacity: usize, channel: Option<Arc<EventFile>>, async_file: Arc<EventFile>) -> Self {
+    /// An empty one.
+    pub(crate) fn new(
+        queue: CompletionQueue,
+        channel: Option<Arc<EventFile>>,
+        async_file: Arc<EventFile>,
+    ) -> Self {
         Self {
-            queue: Mutex::new(CompletionQueue::new(capacity)),
+            queue: Mutex::new(queue),
             channel,
             async_file,
             handle: AtomicU64::new(0),
@@ -71,7 +75,7 @@ impl Cq {
                 self.raise_event();
                 Added::Done
             }
-            Pushed::EventBy(at) => Added::EventBy(at),
+            Pushed::LookAt(at) => Added::LookAt(at),
             Pushed::Overrun { first: true } => Added::Overrun,
         }
     }
@@ -94,12 +98,14 @@ impl Cq {
         }
     }
 
-    /// The time of an event put off has come.
-    pub(super) fn handle_timeout(&self, now: Instant) {
+    /// The time of what was put off has come. Returns when there is more.
+    pub(super) fn handle_timeout(&self, now: Instant) -> Option<Instant> {
         let mut queue = lock(&self.queue);
-        if queue.handle_timeout(now) {
+        let due = queue.handle_timeout(now);
+        if due.raise_event {
             self.raise_event();
         }
+        due.look_at
     }
 
     /// Takes completions, oldest first, and hands them to `each` until it has had `most`. Returns how many.

@@ -165,7 +165,7 @@ impl Consumer for Upcalls {
         }
         match cq.push(cqe) {
             Added::Done => {}
-            Added::EventBy(at) => self.moderated.push((at, Arc::clone(cq))),
+            Added::LookAt(at) => self.moderated.push((at, Arc::clone(cq))),
             Added::Overrun => {
                 if let Some(observer) = &self.observer {
                     observer.overrun(&cqe, cq.capacity());

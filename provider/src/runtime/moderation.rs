@@ -1,4 +1,4 @@
-//! Completion events that are put off (`ibv_modify_cq(3)`).
+//! Completion events that are put off (`ibv_modify_cq(3)`), and completions ([`urxe_engine::chaos`]).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -11,7 +11,7 @@ use super::lock;
 /// "No timer."
 const NEVER: u64 = u64::MAX;
 
-/// When which completion queues are to be looked at: at most one entry for each event put off, so a handful.
+/// When which completion queues are to be looked at: at most two entries for each queue, so a handful.
 #[derive(Debug)]
 pub(crate) struct Moderated {
     entries: Mutex<Vec<(Instant, Weak<Cq>)>>,
@@ -51,7 +51,9 @@ impl Moderated {
             due
         };
         for cq in due.into_iter().filter_map(|(_, cq)| cq.upgrade()) {
-            cq.handle_timeout(now);
+            if let Some(at) = cq.handle_timeout(now) {
+                self.add(at, &cq);
+            }
         }
     }
 

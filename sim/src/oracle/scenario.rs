@@ -458,6 +458,8 @@ impl<'a> Run<'a> {
             let recv = RecvWr { wr_id: 1 << 33, buffers: SgeList::new(&[]) };
             let posted = (fabric.post_send(stream.from, stream.qp, wr), fabric.post_recv(stream.from, stream.qp, recv));
             ensure!(posted == (Ok(()), Ok(())), "posting in ERR: {posted:?}");
+            // Completions may be late.
+            fabric.run();
             for (cq, wr_id) in [
                 (fabric.node(stream.from).send_cq(stream.qp), 1 << 32),
                 (fabric.node(stream.from).recv_cq(stream.qp), 1 << 33),

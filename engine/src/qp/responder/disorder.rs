@@ -1,0 +1,124 @@
+//! The bytes of WRITEs in another order than that in which they came ([`crate::chaos`]).
+//!
+//! Until a message is complete, nobody may rely on any of its bytes (IBA 9.5), so they may be stored in any order: the
+//! last ones as soon as they are there, the others later and shuffled. All of them are there before the message is
+//! acknowledged, before what comes after it on the same queue pair is carried out, and before its completion if it has
+//! immediate data.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use urxe_wire::Psn;
+
+use crate::chaos::WritePolicy;
+use crate::fault::ResponderFault;
+use crate::host::{Host, Io};
+use crate::memory::{self, Ask, Memory, Refusal, Touch};
+use crate::qp::QueuePair;
+use crate::rng::Rng;
+use crate::time::Instant;
+
+/// What is stored at once. Fewer bytes than this never come apart.
+const PIECE: usize = 64;
+
+/// Bytes that are kept back at most; of long messages, the end is disordered.
+const MOST: usize = 64 << 10;
+
+/// The bytes of one message that are kept back.
+#[derive(Debug)]
+pub(super) struct Disorder {
+    rng: Rng,
+    pieces: Vec<(Ask, Vec<u8>)>,
+    /// The message is complete, and the bytes come at this time.
+    until: Option<Instant>,
+    psn: Psn,
+}
+
+/// A packet of a WRITE.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Part<'a> {
+    pub(super) psn: Psn,
+    /// Where its payload is to be stored.
+    pub(super) ask: Ask,
+    pub(super) payload: &'a [u8],
+    pub(super) ends: bool,
+}
+
+impl Disorder {
+    fn store<M: Memory>(&mut self, memory: &M) -> Result<(), Refusal> {
+        while !self.pieces.is_empty() {
+            let any = self.rng.below(self.pieces.len() as u64);
+            let (ask, bytes) = self.pieces.swap_remove(usize::try_from(any).unwrap_or(0));
+            memory::access(memory, &ask, Touch::Write(&bytes))?;
+        }
+        Ok(())
+    }
+
+    /// When the bytes come.
+    pub(super) const fn until(&self) -> Option<Instant> {
+        self.until
+    }
+
+    /// They come at `now` at the latest.
+    pub(super) fn hurry(&mut self, now: Instant) {
+        self.until = self.until.map(|until| until.min(now));
+    }
+}
+
+impl<H: Host> QueuePair<H> {
+    /// Stores a part of a WRITE by and by.
+    pub(super) fn write_in_disorder(
+        &mut self,
+        io: &Io<'_, H>,
+        policy: WritePolicy,
+        part: &Part<'_>,
+    ) -> Result<(), Refusal> {
+        // What is wrong with it is told now, as it would be without this.
+        memory::access(io.memory, &part.ask, Touch::Look)?;
+        let disorder = self.responder.disorder.get_or_insert_with(|| {
+            let rng = Rng::new(policy.seed ^ u64::from(part.psn.get()));
+            Box::new(Disorder { rng, pieces: Vec::new(), until: None, psn: part.psn })
+        });
+        if disorder.pieces.len() * PIECE > MOST {
+            disorder.store(io.memory)?;
+        }
+        disorder.psn = part.psn;
+        let piece = |(offset, bytes): (u64, &[u8])| {
+            (Ask { va: part.ask.va.wrapping_add(offset), length: bytes.len() as u64, ..part.ask }, bytes.to_vec())
+        };
+        disorder.pieces.extend((0..).step_by(PIECE).zip(part.payload.chunks(PIECE)).map(piece));
+        if part.ends {
+            // The last bytes of all.
+            if let Some((ask, bytes)) = disorder.pieces.pop() {
+                memory::access(io.memory, &ask, Touch::Write(&bytes))?;
+            }
+            disorder.until = Some(io.now + policy.gap);
+        }
+        Ok(())
+    }
+
+    /// Stores what is kept back.
+    pub(super) fn settle_writes(&mut self, io: &Io<'_, H>) -> Result<(), ResponderFault> {
+        match self.responder.disorder.take() {
+            Some(mut disorder) => disorder.store(io.memory).map_err(ResponderFault::remote),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether answers are not to be sent yet. What is kept back long enough is stored.
+    pub(in crate::qp) fn keeps_back(&mut self, io: &mut Io<'_, H>) -> bool {
+        let Some(disorder) = &self.responder.disorder else {
+            return self.responder.answers.keeps_back(self.config.liberties.acks, io.now);
+        };
+        let psn = disorder.psn;
+        match disorder.until {
+            Some(until) if io.now < until => return true,
+            None if self.responder.answers.is_empty() => return false,
+            Some(_) | None => {}
+        }
+        if let Err(fault) = self.settle_writes(io) {
+            self.responder_fault(io, fault, None, psn);
+        }
+        false
+    }
+}
