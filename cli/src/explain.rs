@@ -1,12 +1,14 @@
-//! `urxe explain`.
+//! `urxe explain`: codes, and what `URXE_CHAOS` does.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
+use urxe_engine::chaos::{Chaos, Row, TABLE};
 use urxe_explain::{Entry, TABLES, Table};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// A completion status, NAK syndrome, asynchronous event or errno, by name or number: RETRY_EXC_ERR, 12, 0x62,
-    /// EINVAL, QP_FATAL; `wc 12` asks for one kind. Without any, all are listed
+    /// EINVAL, QP_FATAL; `wc 12` asks for one kind; `chaos` and `chaos 7` for what URXE_CHAOS may do. Without any, all
+    /// are listed
     #[arg(value_name = "CODE", num_args = 0..=2)]
     code: Vec<String>,
 }
@@ -22,6 +24,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
                 }
                 println!();
             }
+            println!("what devices may do (`urxe explain chaos`):");
+            TABLE.iter().for_each(|row| println!("  {:<16} {}", row.name, row.what));
+        }
+        ["chaos"] => TABLE.iter().for_each(tell),
+        ["chaos", value] => {
+            let chaos: Chaos = value.parse().with_context(|| format!("URXE_CHAOS={value}"))?;
+            chaos.shown().for_each(tell);
         }
         _ => {
             let found = find(&words);
@@ -38,6 +47,14 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// What there is to say about something that devices may do.
+fn tell(row: &Row) {
+    println!("{}", row.name);
+    println!("  does:    {}", row.what);
+    println!("  allowed: {}", row.source);
+    println!("  so:      {}", row.lesson);
 }
 
 /// NAK syndromes are written in hexadecimal, as in a capture.

@@ -323,7 +323,7 @@ mod tests {
 
     #[test]
     fn seeds_pick() {
-        let mut seen = Vec::new();
+        let mut seen = Vec::<&Row>::new();
         for seed in 0..100 {
             let chaos = Chaos::new(seed);
             assert_eq!(chaos, Chaos::new(seed));

@@ -147,6 +147,14 @@ pub const STRICT: Opt = Opt {
     help: "Tell of what works here and will not everywhere",
 };
 
+/// What is allowed and rarely happens.
+pub const CHAOS: Opt = Opt {
+    name: "chaos",
+    variable: "URXE_CHAOS",
+    value: "SEED[:NAME,…]",
+    help: "Show what devices may do and rarely do, picked by a seed; `urxe explain chaos` lists it",
+};
+
 /// Everything that can be chosen.
 pub const ALL: &[Opt] = &[
     NETDEV,
@@ -162,6 +170,7 @@ pub const ALL: &[Opt] = &[
     EXPLAIN,
     FAULTS,
     STRICT,
+    CHAOS,
 ];
 
 #[cfg(test)]

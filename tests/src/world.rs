@@ -18,7 +18,7 @@ use crate::artifacts;
 use crate::process::{Finished, Process, TICK, TIMEOUT};
 
 /// Variables that must not leak from the machine into a world.
-const FOREIGN_VARIABLES: [&str; 22] = [
+const FOREIGN_VARIABLES: [&str; 23] = [
     "IBV_CONFIG_DIR",
     "IBV_DRIVERS",
     "IBV_FORK_SAFE",
@@ -27,6 +27,7 @@ const FOREIGN_VARIABLES: [&str; 22] = [
     "RDMAV_DRIVERS",
     "SYSFS_PATH",
     "URXE_CONFIG",
+    "URXE_CHAOS",
     "URXE_DEVICE_NAME",
     "URXE_EXPLAIN",
     "URXE_FAULTS",

@@ -114,8 +114,8 @@ impl Answers {
     }
 
     /// It leaves at `now` at the latest.
-    pub(super) fn hurry(&mut self, now: Instant) {
-        if self.is_lone_ack() {
+    pub(super) fn hurry(&mut self, policy: AckPolicy, now: Instant) {
+        if matches!(policy, AckPolicy::Late(_)) && self.is_lone_ack() {
             self.not_before = Some(now);
         }
     }

@@ -119,11 +119,11 @@ impl Responder {
     }
 
     /// Nothing is kept back any longer than to `now`.
-    pub(super) fn hurry(&mut self, now: Instant) {
-        if let Some(disorder) = &mut self.disorder {
-            disorder.hurry(now);
+    pub(super) fn hurry(&mut self, policy: AckPolicy, now: Instant) {
+        match &mut self.disorder {
+            Some(disorder) => disorder.hurry(now),
+            None => self.answers.hurry(policy, now),
         }
-        self.answers.hurry(now);
     }
 
     /// Forgets what is not acknowledged.

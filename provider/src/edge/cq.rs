@@ -14,6 +14,7 @@ use super::users::Users;
 use super::{count, mr, number, pointer, wait};
 use crate::kernel::Errno;
 use crate::limits;
+use crate::observe::chaos;
 use crate::runtime::cq::Cq;
 use crate::verbs::objects::ProtectionDomain;
 use crate::verbs::reasons;
@@ -74,7 +75,7 @@ pub(super) unsafe fn create(
     };
     // SAFETY: as above.
     let parent_domain = (!parent_domain.is_null()).then(|| unsafe { Arc::clone(mr::domain(parent_domain)) });
-    let cq = Arc::new(Cq::new(capacity as usize, events, Arc::clone(context.async_file())));
+    let cq = Arc::new(Cq::new(chaos::completion_queue(capacity as usize), events, Arc::clone(context.async_file())));
     // SAFETY: all-zero is a queue that libibverbs then fills in.
     let mut ibv = unsafe { std::mem::zeroed::<v::ibv_cq_ex>() };
     ibv.cqe = cqe;
@@ -233,6 +234,8 @@ pub(super) fn work_completion(cqe: &Cqe) -> v::ibv_wc {
             wc.wc_flags |= v::IBV_WC_WITH_INV;
             wc.__bindgen_anon_1.invalidated_rkey = r_key.0;
         }
+    } else {
+        chaos::garble(&mut wc);
     }
     wc
 }

@@ -15,6 +15,7 @@ use super::context::shared;
 use super::users::{Use, Users};
 use super::{ah, cq, mr, number, pointer, register, srq, wait, xrcd};
 use crate::kernel::Errno;
+use crate::observe::chaos;
 use crate::runtime::async_events::AsyncEvents;
 use crate::runtime::qp::Qp;
 use crate::runtime::srq::AnySrq;
@@ -175,7 +176,7 @@ unsafe fn create(ibv_context: *mut v::ibv_context, attr: &mut v::ibv_qp_init_att
         xrcd: xrcd.map(|xrcd| xrcd.xrcd.id()),
         window: port.window(),
         port_mtu: query::active_mtu(&context.interface()),
-        liberties: observe::chaos::queue_pair(),
+        liberties: chaos::queue_pair(),
     };
     // The address is known before what is there: events name it.
     let place = Box::<QpObject>::new_uninit();
@@ -322,7 +323,7 @@ pub(super) unsafe extern "C" fn modify_qp(qp: *mut v::ibv_qp, attr: *mut v::ibv_
         };
         let port = object.qp.port();
         let address = way.as_ref().map(|way| way.remote().ip());
-        port.with_work(|work| object.qp.drive(work, |engine, io| engine.modify(io, to, mask, &given, way)))
+        port.with_work(|work| object.qp.modify(work, |engine, io| engine.modify(io, to, mask, &given, way)))
             .map_err(|error| reasons::modify(qp_type, current, to, error))?;
         if let Some(observer) = port.observer() {
             observer.connected(object.qp.qpn(), object.qp.inspect(|engine| reasons::peer(engine, address)));

@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 use std::sync::Arc;
 
-use urxe_engine::{RecvWr, SharedReceiveQueue};
+use urxe_engine::RecvWr;
 use urxe_ffi::driver::objects::verbs_srq;
 use urxe_ffi::verbs as v;
 
@@ -12,6 +12,7 @@ use super::users::{Use, Users};
 use super::{cq, mr, number, pointer, post, wait, xrcd};
 use crate::kernel::Errno;
 use crate::limits;
+use crate::observe::chaos;
 use crate::runtime::async_events::AsyncEvents;
 use crate::runtime::srq::{Srq, Xrc};
 use crate::verbs::objects::{ProtectionDomain, post_errno};
@@ -129,7 +130,7 @@ unsafe fn create(
     // The address is known before what is there: events name it.
     let place = Box::<SrqObject>::new_uninit();
     let events = AsyncEvents::new(Arc::clone(context.async_file()), place.as_ptr() as u64);
-    let queue = SharedReceiveQueue::new(attr.max_wr, attr.max_sge);
+    let queue = chaos::shared_receive_queue(attr.max_wr, attr.max_sge);
     let srq = Arc::new(Srq::new(queue, domain.id(), delivery, events));
     if let Err(error) = port.add_srq(&srq) {
         if let Some(xrc) = srq.xrc() {

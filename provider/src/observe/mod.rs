@@ -3,9 +3,11 @@
 //! Nothing of it is there unless the environment asks ([`settings`]): then every [`NetPort`](crate::runtime::port) has an
 //! [`Observer`]. It is told of packets, of the engine's events and of completions, each by the thread at work, and
 //! puts together what belongs to one packet ([`scene`]). [`words`] says what happened, [`capture`] writes packets down,
-//! [`explain`] tells what went wrong, [`strict`] what may go wrong elsewhere. [`impair`] and [`verbs`] make things go wrong.
+//! [`explain`] tells what went wrong, [`strict`] what may go wrong elsewhere. [`impair`] and [`verbs`] make things go wrong, [`chaos`] makes them
+//! as odd as they may be.
 
 mod capture;
+pub(crate) mod chaos;
 pub(crate) mod explain;
 mod impair;
 mod peers;

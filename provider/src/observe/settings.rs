@@ -1,10 +1,11 @@
 //! What the environment asks to see of devices: the variables `URXE_PCAP…`, `URXE_EXPLAIN`, `URXE_STRICT`,
-//! `URXE_FAULTS`.
+//! `URXE_FAULTS`, `URXE_CHAOS`.
 
 use std::env;
 use std::fmt;
 use std::sync::OnceLock;
 
+use urxe_engine::Chaos;
 use urxe_faults::Script;
 
 use super::explain::Format;
@@ -17,6 +18,7 @@ pub(crate) struct Settings {
     pub(super) explain: Option<Format>,
     pub(super) faults: Option<Script>,
     pub(super) strict: bool,
+    pub(super) chaos: Option<Chaos>,
 }
 
 /// A variable whose value makes no sense.
@@ -77,6 +79,11 @@ fn parse(variable: impl Fn(&str) -> Option<String>) -> Result<Settings, Invalid>
         None | Some("0") => false,
         Some("1") => true,
         Some(value) => return invalid("URXE_STRICT", value, "1"),
+    };
+    settings.chaos = match get("URXE_CHAOS").map(|value| (value.parse(), value)) {
+        None => None,
+        Some((Ok(chaos), _)) => Some(chaos),
+        Some((Err(expected), value)) => return invalid("URXE_CHAOS", &value, &expected.to_string()),
     };
     if let Some(value) = get("URXE_FAULTS") {
         settings.faults = Some(faults(&value)?);
@@ -142,5 +149,7 @@ mod tests {
         assert_eq!(with(&[("URXE_EXPLAIN", "json")]).unwrap().explain, Some(Format::Json));
         let invalid = with(&[("URXE_EXPLAIN", "yes")]).unwrap_err();
         assert_eq!(invalid.to_string(), "URXE_EXPLAIN=yes: expected 1 or json");
+        let invalid = with(&[("URXE_CHAOS", "often")]).unwrap_err();
+        assert!(invalid.to_string().starts_with("URXE_CHAOS=often: expected a seed, such as 7,"), "{invalid}");
     }
 }

@@ -31,7 +31,7 @@ use crate::device;
 use crate::kernel::event_file::EventFile;
 use crate::limits;
 use crate::memory::regions::Regions;
-use crate::observe::Observer;
+use crate::observe::{Observer, chaos};
 use crate::status::ledger;
 use crate::xrc::neighbours::Neighbours;
 use crate::xrc::owner::{self, Reception};
@@ -383,6 +383,11 @@ impl NetPort {
                 std::thread::sleep(Duration::from_micros(10));
                 continue;
             };
+            if chaos::is_on() {
+                for qp in self.queue_pairs() {
+                    self.with_work(|work| qp.drive(work, |engine, io| engine.hurry(io)));
+                }
+            }
             for _ in 0..ROUNDS {
                 token.receiver.woken();
                 self.drain(&mut token, Acks::Leave);

@@ -110,6 +110,20 @@ impl Qp {
         self.turn(work, Act::Other, act)
     }
 
+    /// Changes its state. What it owes its peer leaves before: in the state that comes it may be forgotten.
+    pub(crate) fn modify<T>(
+        &self,
+        work: &mut Work,
+        act: impl FnOnce(&mut QueuePair<Surroundings>, &mut Io<'_, Surroundings>) -> T,
+    ) -> T {
+        self.drive(work, |engine, io| {
+            if engine.hurry(io) {
+                engine.transmit(io);
+            }
+            act(engine, io)
+        })
+    }
+
     fn turn<T>(
         &self,
         work: &mut Work,
@@ -250,7 +264,7 @@ impl Qp {
         self.port.with_work(|work| {
             // A completion is seen before its ACK is sent when another thread receives. An application that then
             // destroys the queue pair owes its peer that ACK.
-            self.drive(work, |_, _| ());
+            self.drive(work, |engine, io| engine.hurry(io));
             let reset = urxe_engine::QpState::Reset;
             self.drive(work, |engine, io| {
                 let attr = urxe_engine::attr::QpAttr::default();

@@ -105,6 +105,8 @@ impl<H: Host> QueuePair<H> {
         }
     }
 
+    //= spec/responder.md#rsp-027
+    //# All bytes of a WRITE MUST be stored before it is acknowledged and before what follows it is carried out.
     /// Whether answers are not to be sent yet. What is kept back long enough is stored.
     pub(in crate::qp) fn keeps_back(&mut self, io: &mut Io<'_, H>) -> bool {
         let Some(disorder) = &self.responder.disorder else {

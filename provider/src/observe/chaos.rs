@@ -1,0 +1,86 @@
+//! What devices may do and rarely do (`URXE_CHAOS`): [`urxe_engine::chaos`] decides, by the seed and by how many objects
+//! of a kind this process has made before.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use urxe_engine::rng::Rng;
+use urxe_engine::{Chaos, CompletionQueue, Liberties, SharedReceiveQueue};
+use urxe_ffi::verbs as v;
+
+use super::settings;
+
+/// Whether anything of it is asked for.
+pub(crate) fn is_on() -> bool {
+    chaos().is_some()
+}
+
+fn chaos() -> Option<Chaos> {
+    settings::get().as_ref().ok().and_then(|settings| settings.chaos)
+}
+
+/// The number of this call, from 0.
+fn count(calls: &AtomicU64) -> u64 {
+    calls.fetch_add(1, Ordering::Relaxed)
+}
+
+/// How another queue pair behaves.
+pub(crate) fn queue_pair() -> Liberties {
+    static MADE: AtomicU64 = AtomicU64::new(0);
+    chaos().map_or(Liberties::default(), |chaos| chaos.queue_pair(count(&MADE)))
+}
+
+/// Another completion queue.
+pub(crate) fn completion_queue(capacity: usize) -> CompletionQueue {
+    static MADE: AtomicU64 = AtomicU64::new(0);
+    let queue = CompletionQueue::new(capacity);
+    let Some(chaos) = chaos() else { return queue };
+    let nth = count(&MADE);
+    let mut queue = queue.with_lateness(chaos.lateness(nth));
+    // Nobody waits for an event of a new queue that it could be late for.
+    let _ = queue.moderate(chaos.moderation(nth));
+    queue
+}
+
+/// Another shared receive queue.
+pub(crate) fn shared_receive_queue(max_wr: u32, max_sge: u32) -> SharedReceiveQueue {
+    static MADE: AtomicU64 = AtomicU64::new(0);
+    let order = chaos().and_then(|chaos| chaos.srq_order(count(&MADE)));
+    SharedReceiveQueue::new(max_wr, max_sge).in_order(order)
+}
+
+/// Fills in what has no meaning in a completion with an error: all but `wr_id`, `status`, `qp_num` and `vendor_err`
+/// (`ibv_poll_cq(3)`).
+#[cold]
+pub(crate) fn garble(wc: &mut v::ibv_wc) {
+    static MADE: AtomicU64 = AtomicU64::new(0);
+    if let Some(garbage) = chaos().and_then(|chaos| chaos.garbage(count(&MADE))) {
+        fill(wc, garbage);
+    }
+}
+
+fn fill(wc: &mut v::ibv_wc, mut garbage: Rng) {
+    let mut word = || {
+        let [a, b, c, d, ..] = garbage.next_u64().to_ne_bytes();
+        u32::from_ne_bytes([a, b, c, d])
+    };
+    (wc.opcode, wc.byte_len, wc.src_qp, wc.wc_flags) = (word(), word(), word(), word());
+    wc.__bindgen_anon_1.imm_data = word();
+    let [a, b, c, d] = word().to_ne_bytes();
+    (wc.pkey_index, wc.slid) = (u16::from_ne_bytes([a, b]), u16::from_ne_bytes([c, d]));
+    [wc.sl, wc.dlid_path_bits, ..] = word().to_ne_bytes();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_a_meaning_stays() {
+        // SAFETY: all-zero is a value of this plain C struct.
+        let mut wc = unsafe { std::mem::zeroed::<v::ibv_wc>() };
+        (wc.wr_id, wc.status, wc.qp_num) = (7, v::IBV_WC_WR_FLUSH_ERR, 9);
+        fill(&mut wc, Rng::new(1));
+        assert_eq!((wc.wr_id, wc.status, wc.qp_num, wc.vendor_err), (7, v::IBV_WC_WR_FLUSH_ERR, 9, 0));
+        assert!(wc.opcode != 0 && wc.byte_len != 0 && wc.src_qp != 0 && wc.wc_flags != 0);
+    }
+}
