@@ -144,6 +144,67 @@ impl Counters {
     }
 }
 
+/// What one queue pair has sent and received, and what went wrong there. Only touched with the queue pair locked.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    /// Packets received, and their bytes from BTH to ICRC.
+    pub(crate) received: Traffic,
+    /// Packets sent, likewise.
+    pub(crate) sent: Traffic,
+    /// What most queue pairs never need.
+    trouble: Option<Box<Counters>>,
+}
+
+/// Packets.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Traffic {
+    packets: u64,
+    bytes: u64,
+}
+
+impl Traffic {
+    /// One more, of so many bytes.
+    pub(crate) const fn add(&mut self, bytes: usize) {
+        self.packets += 1;
+        self.bytes += bytes as u64;
+    }
+
+    /// Takes what was counted elsewhere.
+    pub(crate) fn take(&mut self, other: &mut Self) {
+        let Self { packets, bytes } = std::mem::take(other);
+        self.packets += packets;
+        self.bytes += bytes;
+    }
+}
+
+impl Tally {
+    /// Something happened.
+    pub(crate) fn count(&mut self, event: Event) {
+        self.trouble().count(event);
+    }
+
+    /// A packet that claims to be for it was damaged.
+    pub(crate) fn damaged(&mut self) {
+        bump(&self.trouble().icrc_err);
+    }
+
+    fn trouble(&mut self) -> &Counters {
+        self.trouble.get_or_insert_default()
+    }
+
+    /// Every counter with its name. Those of trouble are there as soon as there was any.
+    pub(crate) fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let Self { received, sent, trouble } = self;
+        let traffic = [
+            ("tx_packets", sent.packets),
+            ("tx_bytes", sent.bytes),
+            ("rx_packets", received.packets),
+            ("rx_bytes", received.bytes),
+        ];
+        traffic.into_iter().chain(trouble.iter().flat_map(|counters| counters.named()))
+    }
+}
+
 /// Adds one.
 pub(crate) fn bump(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);

@@ -24,7 +24,42 @@ pub(super) fn text(devices: &[Value]) -> String {
                 writeln!(out, "urxe_{name}_total{{device=\"{name_of}\",pid=\"{pid}\",process=\"{process}\"}} {value}");
         }
     }
+    queue_pairs(devices, &mut out);
     out
+}
+
+/// What each queue pair counts. A counter that is not there is 0: most have no trouble.
+fn queue_pairs(devices: &[Value], out: &mut String) {
+    let mut by_name: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for device in devices {
+        let [name_of, process] = ["device", "program"].map(|member| escaped(&device[member]));
+        for qp in device["qps"].as_array().into_iter().flatten() {
+            let labels = format!(
+                "{{device=\"{name_of}\",pid=\"{}\",process=\"{process}\",qpn=\"{}\",type=\"{}\"}}",
+                device["pid"],
+                qp["qpn"],
+                escaped(&qp["type"])
+            );
+            let mut add = |name: String, value: &Value| {
+                let row = format!("urxe_qp_{name}{labels} {value}");
+                by_name.entry(name).or_default().push(row);
+            };
+            for (name, value) in qp["counters"].as_object().into_iter().flatten() {
+                add(format!("{name}_total"), value);
+            }
+            if qp["window"].is_u64() {
+                add("window".to_owned(), &qp["window"]);
+            }
+        }
+    }
+    for (name, rows) in by_name {
+        let kind = if name.ends_with("_total") { "counter" } else { "gauge" };
+        // Writing to a string cannot fail.
+        let _ = writeln!(out, "# TYPE urxe_qp_{name} {kind}");
+        for row in rows {
+            let _ = writeln!(out, "{row}");
+        }
+    }
 }
 
 /// A label's value.
@@ -43,6 +78,23 @@ mod tests {
             "# TYPE urxe_rx_packets_total counter\n\
              urxe_rx_packets_total{device=\"urxe0\",pid=\"1\",process=\"a\\\"b\"} 5\n\
              urxe_rx_packets_total{device=\"urxe0\",pid=\"2\",process=\"a\\\"b\"} 6\n"
+        );
+    }
+
+    #[test]
+    fn queue_pairs_have_metrics_of_their_own() {
+        let device = serde_json::json!({
+            "pid": 1, "program": "p", "device": "urxe0", "counters": {},
+            "qps": [{"qpn": 17, "type": "RC", "window": 32, "counters": {"tx_packets": 9, "rcvd_rnr_err": 1}}],
+        });
+        let labels = "{device=\"urxe0\",pid=\"1\",process=\"p\",qpn=\"17\",type=\"RC\"}";
+        assert_eq!(
+            super::text(&[device]),
+            format!(
+                "# TYPE urxe_qp_rcvd_rnr_err_total counter\nurxe_qp_rcvd_rnr_err_total{labels} 1\n\
+                 # TYPE urxe_qp_tx_packets_total counter\nurxe_qp_tx_packets_total{labels} 9\n\
+                 # TYPE urxe_qp_window gauge\nurxe_qp_window{labels} 32\n"
+            )
         );
     }
 }

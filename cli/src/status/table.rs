@@ -21,7 +21,11 @@ pub(super) fn text(found: &Found, all: bool) -> String {
             device["counters"]["tx_packets"].to_string(),
             device["counters"]["rx_packets"].to_string(),
         ]);
-        details.push(qps.iter().map(queue_pair).chain(counters(device, all)).collect::<Vec<_>>());
+        let with_counters = |qp: &Value| {
+            let its = counters(qp, all).map(|its| format!("  {its}"));
+            std::iter::once(queue_pair(qp)).chain(its).collect::<Vec<_>>()
+        };
+        details.push(qps.iter().flat_map(with_counters).chain(counters(device, all)).collect::<Vec<_>>());
     }
     let mut text = String::new();
     for (index, line) in aligned(&rows).into_iter().enumerate() {
@@ -57,7 +61,7 @@ fn queue_pair(qp: &Value) -> String {
 }
 
 /// Counters of what should not happen, that have happened; or all.
-fn counters(device: &Value, all: bool) -> Option<String> {
+fn counters(of: &Value, all: bool) -> Option<String> {
     const HARMLESS: [&str; 14] = [
         "rx_packets",
         "rx_bytes",
@@ -74,7 +78,7 @@ fn counters(device: &Value, all: bool) -> Option<String> {
         "rings_accepted",
         "rings_closed",
     ];
-    let counters = device["counters"].as_object()?;
+    let counters = of["counters"].as_object()?;
     let said: Vec<String> = counters
         .iter()
         .filter(|(name, value)| all || !HARMLESS.contains(&name.as_str()) && value.as_u64() != Some(0))

@@ -394,6 +394,11 @@ impl<H: Host> QueuePair<H> {
         if requested == Progress::Idle { answered } else { requested }
     }
 
+    /// Packets that it may have outstanding now.
+    pub const fn window(&self) -> u32 {
+        self.requester.window()
+    }
+
     /// Whether all that a call of [`transmit`](Self::transmit) would send is an ACK, for which a short time does not
     /// matter: the next request could take it along.
     pub fn owes_only_ack(&self) -> bool {

@@ -60,6 +60,11 @@ pub(super) struct Requester {
 }
 
 impl Requester {
+    /// Packets that may be outstanding now.
+    pub(super) const fn window(&self) -> u32 {
+        self.window.packets()
+    }
+
     pub(super) fn new(window: u32) -> Self {
         Self {
             queue: VecDeque::new(),

@@ -189,8 +189,9 @@ unsafe extern "C" fn wr_complete(qp: *mut v::ibv_qp_ex) -> c_int {
         let post = |engine: &mut urxe_engine::QueuePair<_>, io: &mut urxe_engine::Io<'_, _>| {
             let Some(observer) = strict else { return engine.post_send_all(io, &mut batch.requests) };
             let (sender, count) = (reasons::sender(engine), batch.requests.len());
+            observer.posting_list(sender.qpn, "send", count, engine.config().cap.max_send_wr);
             for (request, _) in &batch.requests {
-                observer.posting_send(sender, request, port.regions());
+                observer.posting_send(sender, request);
             }
             let posted = engine.post_send_all(io, &mut batch.requests);
             if posted.is_err() {

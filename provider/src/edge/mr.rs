@@ -275,11 +275,18 @@ pub(super) unsafe extern "C" fn dereg_mr(mr: *mut verbs_mr) -> c_int {
         context.check_own()?;
         // SAFETY: as above.
         let key = unsafe { (*mr.cast::<MrObject>()).key };
+        let port = context.port();
+        if let Some(observer) = port.observer() {
+            observer.deregistering(key);
+        }
         // A memory window may be bound to it (`ibv_dereg_mr(3)`).
-        context.port().regions().remove(key).map_err(|error| match error {
+        port.regions().remove(key).map_err(|error| match error {
             TableError::Bound => Errno(libc::EBUSY),
             TableError::NoSuchKey => Errno(libc::EINVAL),
         })?;
+        if let (Some(observer), Ok(Registered { asked, .. })) = (port.observer(), context.handles().region(key.0)) {
+            observer.deregistered(key, asked.iova, asked.length);
+        }
         context.handles().remove_region(key);
         // SAFETY: as above, and not used any more.
         drop(unsafe { Box::from_raw(mr.cast::<MrObject>()) });

@@ -15,6 +15,7 @@ use super::{ah, builder, number, qp};
 use crate::kernel::Errno;
 use crate::limits;
 use crate::memory::guard;
+use crate::observe::RecvQueue;
 use crate::verbs::context::Context;
 use crate::verbs::objects::post_errno;
 use crate::verbs::reasons;
@@ -33,12 +34,17 @@ pub(super) unsafe extern "C" fn post_send(
         let strict = context.port().observer().filter(|observer| observer.is_strict());
         let post = |engine: &mut urxe_engine::QueuePair<_>, io: &mut urxe_engine::Io<'_, _>| {
             let mut at = first;
+            if let Some(observer) = strict {
+                // SAFETY: a list of requests, ended by null.
+                let count = unsafe { send_count(first) };
+                observer.posting_list(engine.config().qpn, "send", count, engine.config().cap.max_send_wr);
+            }
             // SAFETY: a list of requests, ended by null.
             while let Some(wr) = unsafe { at.as_ref() } {
                 // SAFETY: a request with the fields that its opcode and flags say.
                 let posted = unsafe { send_request(wr, qp_type, max_inline) }.and_then(|request| {
                     if let Some(observer) = strict {
-                        observer.posting_send(reasons::sender(engine), &request, context.port().regions());
+                        observer.posting_send(reasons::sender(engine), &request);
                     }
                     let posted = if qp_type == QpType::Ud {
                         // SAFETY: requests on UD say where to.
@@ -83,15 +89,25 @@ pub(super) unsafe extern "C" fn post_recv(
         let strict = context.port().observer().filter(|observer| observer.is_strict());
         let post = |engine: &mut urxe_engine::QueuePair<_>, io: &mut urxe_engine::Io<'_, _>| {
             let mut at = first;
+            if let Some(observer) = strict {
+                // SAFETY: a list of requests, ended by null.
+                let count = unsafe { recv_count(first) };
+                observer.posting_list(engine.config().qpn, "receive", count, engine.config().cap.max_recv_wr);
+            }
             // SAFETY: a list of requests, ended by null.
             while let Some(wr) = unsafe { at.as_ref() } {
                 // SAFETY: a request with that many elements.
                 let posted = unsafe { buffers(wr.sg_list, wr.num_sge) }.and_then(|buffers| {
                     let request = RecvWr { wr_id: wr.wr_id, buffers };
                     if let Some(observer) = strict {
-                        observer.posting_recv(engine.config().qpn, engine.config().qp_type, &request);
+                        let config = engine.config();
+                        observer.posting_recv(config.qpn, config.qp_type, engine.state(), &request);
                     }
-                    engine.post_recv(io, request).map_err(post_errno)
+                    let posted = engine.post_recv(io, request).map_err(post_errno);
+                    if let (Err(_), Some(observer)) = (&posted, strict) {
+                        observer.refused_recv(RecvQueue::Own(engine.config().qpn));
+                    }
+                    posted
                 });
                 if let Err(errno) = posted {
                     return Err((at, errno));
@@ -107,6 +123,24 @@ pub(super) unsafe extern "C" fn post_recv(
             errno
         })
     })
+}
+
+/// How long a list is.
+///
+/// # Safety
+/// `first` is null, or begins a list that ends with null.
+unsafe fn send_count(first: *mut v::ibv_send_wr) -> usize {
+    // SAFETY: the caller's promise.
+    std::iter::successors(unsafe { first.as_ref() }, |wr| unsafe { wr.next.as_ref() }).count()
+}
+
+/// How long a list is.
+///
+/// # Safety
+/// `first` is null, or begins a list that ends with null.
+pub(super) unsafe fn recv_count(first: *mut v::ibv_recv_wr) -> usize {
+    // SAFETY: the caller's promise.
+    std::iter::successors(unsafe { first.as_ref() }, |wr| unsafe { wr.next.as_ref() }).count()
 }
 
 /// To whom a request on UD goes.

@@ -326,7 +326,8 @@ pub(super) unsafe extern "C" fn modify_qp(qp: *mut v::ibv_qp, attr: *mut v::ibv_
         port.with_work(|work| object.qp.modify(work, |engine, io| engine.modify(io, to, mask, &given, way)))
             .map_err(|error| reasons::modify(qp_type, current, to, error))?;
         if let Some(observer) = port.observer() {
-            observer.connected(object.qp.qpn(), object.qp.inspect(|engine| reasons::peer(engine, address)));
+            let peer = object.qp.inspect(|engine| reasons::peer(engine, address));
+            observer.connected(object.qp.qpn(), peer);
         }
         if to == QpState::Reset {
             object.qp.forget_completions();
@@ -387,7 +388,8 @@ pub(super) unsafe extern "C" fn destroy_qp(qp: *mut v::ibv_qp) -> c_int {
         // SAFETY: the queue pair's own, initialised by being zero; not used any more afterwards.
         let object = unsafe {
             let (mutex, cond) = ((&raw mut (*qp).mutex).cast(), (&raw mut (*qp).cond).cast());
-            wait::acknowledged(mutex, cond, &raw const (*qp).events_completed, events);
+            let complain = |missing| context.complain("ibv_destroy_qp", "ibv_ack_async_event", missing);
+            wait::acknowledged(mutex, cond, &raw const (*qp).events_completed, events, complain);
             Box::from_raw(qp.cast::<QpObject>())
         };
         drop(object.used);

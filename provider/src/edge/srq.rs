@@ -6,13 +6,14 @@ use std::sync::Arc;
 use urxe_engine::RecvWr;
 use urxe_ffi::driver::objects::verbs_srq;
 use urxe_ffi::verbs as v;
+use urxe_wire::Qpn;
 
 use super::context::shared;
 use super::users::{Use, Users};
 use super::{cq, mr, number, pointer, post, wait, xrcd};
 use crate::kernel::Errno;
 use crate::limits;
-use crate::observe::chaos;
+use crate::observe::{RecvQueue, chaos};
 use crate::runtime::async_events::AsyncEvents;
 use crate::runtime::srq::{Srq, Xrc};
 use crate::verbs::objects::{ProtectionDomain, post_errno};
@@ -208,13 +209,18 @@ pub(super) unsafe extern "C" fn destroy_srq(srq: *mut v::ibv_srq) -> c_int {
         if object.users.any() {
             return Err(Errno(libc::EBUSY));
         }
-        context.port().remove_srq(&object.srq);
+        let port = context.port();
+        port.remove_srq(&object.srq);
+        if let Some(observer) = port.observer() {
+            observer.forget_recvs(RecvQueue::Shared(srq as u64));
+        }
         let events = object.srq.retire();
         // SAFETY: the queue's own, which libibverbs initialised, or which were so by being zero; not used any more
         // afterwards.
         let object = unsafe {
             let (mutex, cond) = ((&raw mut (*srq).mutex).cast(), (&raw mut (*srq).cond).cast());
-            wait::acknowledged(mutex, cond, &raw const (*srq).events_completed, events);
+            let complain = |missing| context.complain("ibv_destroy_srq", "ibv_ack_async_event", missing);
+            wait::acknowledged(mutex, cond, &raw const (*srq).events_completed, events, complain);
             Box::from_raw(srq.cast::<SrqObject>())
         };
         drop(object.used);
@@ -232,12 +238,27 @@ pub(super) unsafe extern "C" fn post_srq_recv(
         // SAFETY: the caller's queue.
         let (context, object) = unsafe { (shared((*srq).context), object(srq)) };
         context.check_alive()?;
+        let place = RecvQueue::Shared(srq as u64);
+        let strict = context.port().observer().filter(|observer| observer.is_strict());
+        if let Some(observer) = strict {
+            // SAFETY: a list of requests, ended by null.
+            let count = unsafe { post::recv_count(first) };
+            observer.posting_list(Qpn::default(), "shared receive", count, object.srq.with(|queue| queue.max_wr()));
+        }
         let mut at = first;
         // SAFETY: a list of requests, ended by null.
         while let Some(wr) = unsafe { at.as_ref() } {
             // SAFETY: a request with that many elements.
             let posted = unsafe { post::buffers(wr.sg_list, wr.num_sge) }.and_then(|buffers| {
-                object.srq.with(|queue| queue.post(RecvWr { wr_id: wr.wr_id, buffers })).map_err(post_errno)
+                let request = RecvWr { wr_id: wr.wr_id, buffers };
+                if let Some(observer) = strict {
+                    observer.posting_buffers(place, &request);
+                }
+                let posted = object.srq.with(|queue| queue.post(request)).map_err(post_errno);
+                if let (Err(_), Some(observer)) = (&posted, strict) {
+                    observer.refused_recv(place);
+                }
+                posted
             });
             if let Err(errno) = posted {
                 // SAFETY: the caller's pointer.

@@ -91,6 +91,11 @@ impl Regions {
         self.table().len()
     }
 
+    /// All regions, as they are now.
+    pub(crate) fn all(&self) -> Vec<Region> {
+        self.table().regions().cloned().collect()
+    }
+
     /// How many regions there are, and their bytes together.
     pub(crate) fn totals(&self) -> (u64, u64) {
         self.table().regions().fold((0, 0), |(count, bytes), region| (count + 1, bytes + region.length))

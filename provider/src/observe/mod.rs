@@ -21,11 +21,12 @@ use std::fmt::Display;
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 
-use urxe_engine::{AsyncEvent, Cqe, Denied, Event, QpState, Region, WcStatus};
+use urxe_engine::{AsyncEvent, Cqe, Denied, Event, QpState, Refusal, Region, WcStatus};
 use urxe_net::{Datagram, Interface, Route, Sealed};
 use urxe_wire::icrc::Check;
 use urxe_wire::{Packet, Psn, Qpn};
 
+use crate::memory::regions::Regions;
 use crate::runtime::lock;
 use capture::Received;
 pub(crate) use impair::Fate;
@@ -33,8 +34,8 @@ use impair::Impairment;
 pub(crate) use peers::Peer;
 use peers::Peers;
 use scene::Scene;
-pub(crate) use strict::Sender;
 use strict::Strict;
+pub(crate) use strict::{RecvQueue, Sender};
 use words::Refused;
 
 /// Says something to the person in front of the program: one line.
@@ -47,6 +48,7 @@ pub(crate) fn complain(what: &dyn Display) {
 #[derive(Debug)]
 pub(crate) struct Observer {
     device: String,
+    regions: Arc<Regions>,
     capture: Option<capture::Interface>,
     explain: Option<explain::Format>,
     impairment: Option<Impairment>,
@@ -69,19 +71,20 @@ const MOST_ANNOUNCED: usize = 64;
 
 impl Observer {
     /// The observer of the device `name`, if there is anything to be seen.
-    pub(crate) fn new(name: &str, interface: &Interface) -> Option<Arc<Self>> {
+    pub(crate) fn new(name: &str, interface: &Interface, regions: &Arc<Regions>) -> Option<Arc<Self>> {
         let settings = settings::get().as_ref().ok()?;
         let capture = settings.capture.as_ref().and_then(|capture| {
             let opened = capture::Interface::open(capture, name, interface.name());
             opened.map_err(|error| complain(&format_args!("no capture: {}: {error}", capture.path.display()))).ok()
         });
         let impairment = settings.faults.clone().map(Impairment::new);
-        let strict = settings.strict.then(Strict::default);
+        let strict = settings.strict.map(|sites| Strict::new(sites == settings::Sites::Told));
         if capture.is_none() && settings.explain.is_none() && impairment.is_none() && strict.is_none() {
             return None;
         }
         Some(Arc::new(Self {
             device: name.to_owned(),
+            regions: Arc::clone(regions),
             capture,
             explain: settings.explain,
             impairment,
@@ -99,6 +102,7 @@ impl Observer {
     pub(crate) fn connected(&self, qpn: Qpn, peer: Peer) {
         if peer.state == QpState::Reset {
             self.forget_sent(qpn);
+            self.forget_recvs(RecvQueue::Own(qpn));
         }
         lock(&self.peers).set(qpn, peer);
     }
@@ -107,6 +111,7 @@ impl Observer {
     pub(crate) fn forgotten(&self, qpn: Qpn) {
         lock(&self.peers).remove(qpn);
         self.forget_sent(qpn);
+        self.forget_recvs(RecvQueue::Own(qpn));
     }
 
     // --- packets ---------------------------------------------------------------------------------------------
@@ -233,6 +238,11 @@ impl Observer {
             }
             refused
         });
+        if let (Some(refused), Event::ResponderFault { .. } | Event::SendRefused { .. }) = (&refused, event)
+            && refused.denied.refusal == Refusal::NoSuchKey
+        {
+            self.check_dead(qpn, refused);
+        }
         match *event {
             Event::SentNak { nak, psn } => {
                 let why = scene::with(|scene| scene.fault.as_ref().map(|(_, why)| why.clone()));
@@ -294,5 +304,7 @@ pub(crate) fn unbound(error: urxe_engine::BindError) {
 
 /// Whether there is anything to be seen in this process.
 fn is_on() -> bool {
-    settings::get().as_ref().is_ok_and(|settings| settings.capture.is_some() || settings.explain.is_some())
+    settings::get().as_ref().is_ok_and(|settings| {
+        settings.capture.is_some() || settings.explain.is_some() || settings.strict.is_some()
+    })
 }

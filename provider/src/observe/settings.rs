@@ -17,8 +17,15 @@ pub(crate) struct Settings {
     pub(super) capture: Option<capture::Settings>,
     pub(super) explain: Option<Format>,
     pub(super) faults: Option<Script>,
-    pub(super) strict: bool,
+    pub(super) strict: Option<Sites>,
     pub(super) chaos: Option<Chaos>,
+}
+
+/// Whether strict mode says where in the program it was.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Sites {
+    Untold,
+    Told,
 }
 
 /// A variable whose value makes no sense.
@@ -76,9 +83,10 @@ fn parse(variable: impl Fn(&str) -> Option<String>) -> Result<Settings, Invalid>
         Some(value) => return invalid("URXE_EXPLAIN", value, "1 or json"),
     };
     settings.strict = match get("URXE_STRICT").as_deref() {
-        None | Some("0") => false,
-        Some("1") => true,
-        Some(value) => return invalid("URXE_STRICT", value, "1"),
+        None | Some("0") => None,
+        Some("1") => Some(Sites::Untold),
+        Some("backtrace") => Some(Sites::Told),
+        Some(value) => return invalid("URXE_STRICT", value, "1 or backtrace"),
     };
     settings.chaos = match get("URXE_CHAOS").map(|value| (value.parse(), value)) {
         None => None,

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use urxe_engine::{AsyncEvent, Consumer, Cqe, Event, Host, Instant, Network, Pd, RecvWr, XrcDomain};
 use urxe_net::{Datagram, Port, Route, TxBatch};
-use urxe_wire::{Qpn, grh};
+use urxe_wire::{ICRC_LEN, Qpn, grh};
 
 use super::cq::{Added, Cq};
 use super::srq::{AnySrq, XrcSrqs};
-use crate::counters::Counters;
+use crate::counters::{Counters, Tally, Traffic};
 use crate::memory::regions::Regions;
 use crate::observe::Observer;
 
@@ -30,17 +30,26 @@ pub(crate) struct Sender {
     batch: TxBatch,
     /// For whom packets are sent.
     qpn: Qpn,
+    /// What was sent for it, for its own counters.
+    sent: Traffic,
+    /// Bytes of the packet last handed out.
+    pending: usize,
     observer: Option<Arc<Observer>>,
 }
 
 impl Sender {
     pub(crate) fn new(port: Arc<Port>, observer: Option<Arc<Observer>>) -> Self {
-        Self { port, batch: TxBatch::new(), qpn: Qpn::GSI, observer }
+        Self { port, batch: TxBatch::new(), qpn: Qpn::GSI, sent: Traffic::default(), pending: 0, observer }
     }
 
     /// Says for whom packets are sent from now on.
     pub(super) fn speak_for(&mut self, qpn: Qpn) {
         self.qpn = qpn;
+    }
+
+    /// What was sent since this was asked last.
+    pub(super) const fn sent(&mut self) -> &mut Traffic {
+        &mut self.sent
     }
 
     /// Sends what the observer held back and is due.
@@ -88,10 +97,12 @@ impl Network for Sender {
     }
 
     fn packet(&mut self, route: &Arc<Route>, len: usize) -> Option<&mut [u8]> {
+        self.pending = len + ICRC_LEN;
         route.has_room().then(|| self.batch.packet(&self.port, route, len))
     }
 
     fn commit(&mut self) {
+        self.sent.add(self.pending);
         if let Some(observer) = self.observer.as_ref().filter(|observer| observer.impairs()) {
             observer.send(self.qpn, &mut self.batch, &self.port);
             return;
@@ -116,6 +127,8 @@ pub(crate) struct Upcalls {
     pub(super) moderated: Vec<(Instant, Arc<Cq>)>,
     /// Completions of the XRC target at work, held back until its answers are out.
     held: Vec<(AnySrq, Cqe)>,
+    /// Events of the queue pair at work, for its own counters.
+    traced: Vec<Event>,
     counters: Arc<Counters>,
     xrc_srqs: Arc<XrcSrqs>,
     observer: Option<Arc<Observer>>,
@@ -129,9 +142,17 @@ impl Upcalls {
             completions: 0,
             moderated: Vec::new(),
             held: Vec::new(),
+            traced: Vec::new(),
             counters,
             xrc_srqs,
             observer,
+        }
+    }
+
+    /// Counts what the queue pair at work reported.
+    pub(super) fn count(&mut self, tally: &mut Tally) {
+        for event in self.traced.drain(..) {
+            tally.count(event);
         }
     }
 
@@ -209,5 +230,6 @@ impl Consumer for Upcalls {
             observer.event(qpn, &event);
         }
         self.counters.count(event);
+        self.traced.push(event);
     }
 }

@@ -32,6 +32,9 @@ impl NetPort {
             Fate::Gone => None,
             Fate::Damaged => {
                 bump(&self.counters().icrc_err);
+                if let Some(qp) = self.qp(datagram.dest_qpn()) {
+                    qp.damaged();
+                }
                 None
             }
             Fate::Replaced(packet) => {
@@ -94,7 +97,7 @@ impl NetPort {
     /// In strict mode, tells what was not destroyed before the device is closed.
     pub(crate) fn check_leftovers(&self) {
         if let Some(observer) = self.observer() {
-            observer.closed(self.queue_pairs().len(), self.regions().count());
+            observer.closed(self.queue_pairs().len(), self.regions().count(), &self.regions().all());
         }
     }
 

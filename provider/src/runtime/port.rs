@@ -49,7 +49,7 @@ pub(crate) struct NetPort {
     /// The receive token: who holds it receives for everybody.
     token: Mutex<Token>,
     qps: RwLock<HashMap<Qpn, Arc<Qp>>>,
-    regions: Regions,
+    regions: Arc<Regions>,
     groups: Groups,
     timers: Timers,
     moderated: Moderated,
@@ -132,21 +132,22 @@ impl NetPort {
     pub(crate) fn open(name: &str, interface: Interface, seed: u64) -> Result<Self, PortError> {
         let open = if device::shares_memory() { Port::open_sharing_memory } else { Port::open };
         let (port, receiver) = open(interface)?;
-        let observer = Observer::new(name, &port.interface());
+        let port = Arc::new(port);
+        let xrc_srqs = Arc::new(XrcSrqs::new(Neighbours::new(&port)));
+        let regions = Arc::new(Regions::new(limits::MAX_MR, seed).with(xrc_srqs.neighbours()));
+        let observer = Observer::new(name, &port.interface(), &regions);
         if observer.is_some() {
             port.keep_icrcs();
         }
-        let port = Arc::new(port);
         let kick = eventfd().map_err(|source| PortError::os("make an eventfd", source))?;
         let watch = Watch::new().map_err(|source| PortError::os("make a timer", source))?;
         let counters = Arc::new(Counters::default());
-        let xrc_srqs = Arc::new(XrcSrqs::new(Neighbours::new(&port)));
         let new = Self {
             name: name.to_owned(),
             token: Mutex::new(Token { receiver, work: None, touched: Vec::new(), waits_until: None }),
             port,
             qps: RwLock::new(HashMap::new()),
-            regions: Regions::new(limits::MAX_MR, seed).with(xrc_srqs.neighbours()),
+            regions,
             groups: Groups::default(),
             timers: Timers::new(),
             moderated: Moderated::new(),
@@ -232,7 +233,7 @@ impl NetPort {
     }
 
     /// Registered memory.
-    pub(crate) const fn regions(&self) -> &Regions {
+    pub(crate) fn regions(&self) -> &Regions {
         &self.regions
     }
 
@@ -415,6 +416,9 @@ impl NetPort {
             //# A packet whose ICRC is wrong MUST be counted and dropped without an answer.
             if datagram.verify() == Check::Bad {
                 bump(&self.counters.icrc_err);
+                if let Some(qp) = self.qp(datagram.dest_qpn()) {
+                    qp.damaged();
+                }
                 return;
             }
             let packet = match Packet::parse(datagram.payload) {

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use urxe_engine::{AsyncEvent, Io, Progress, QpConfig, QpType, QueuePair};
-use urxe_wire::Qpn;
+use urxe_wire::{ICRC_LEN, Qpn};
 
 use super::async_events::AsyncEvents;
 use super::cq::Cq;
@@ -13,6 +13,7 @@ use super::host::Surroundings;
 use super::port::{NetPort, Work};
 use super::timers::TimerSlot;
 use super::{clock, lock, watch};
+use crate::counters::{Tally, Traffic};
 
 /// How many rounds of READ responses are sent before others get a turn.
 const ROUNDS: usize = 8;
@@ -33,6 +34,7 @@ pub(crate) struct Qp {
 struct Inner {
     engine: QueuePair<Surroundings>,
     habit: Habit,
+    tally: Tally,
 }
 
 /// What an act means for an ACK that waits.
@@ -52,7 +54,7 @@ impl Qp {
         let is_xrc_target = config.qp_type == QpType::XrcRecv;
         let qp = Arc::new(Self {
             qpn: config.qpn,
-            inner: Mutex::new(Inner { engine: QueuePair::new(config), habit: Habit::default() }),
+            inner: Mutex::new(Inner { engine: QueuePair::new(config), habit: Habit::default(), tally: Tally::default() }),
             port: Arc::clone(port),
             timer: TimerSlot::default(),
             touched: AtomicBool::new(false),
@@ -131,8 +133,9 @@ impl Qp {
         act: impl FnOnce(&mut QueuePair<Surroundings>, &mut Io<'_, Surroundings>) -> T,
     ) -> T {
         let mut inner = lock(&self.inner);
-        let Inner { engine, habit } = &mut *inner;
+        let Inner { engine, habit, tally } = &mut *inner;
         work.sender.speak_for(self.qpn);
+        *work.sender.sent() = Traffic::default();
         let mut io = Io {
             now: clock::now(),
             memory: self.port.regions(),
@@ -168,6 +171,8 @@ impl Qp {
         // Before anybody else may send for this queue pair: packets must not overtake one another.
         work.sender.flush();
         work.upcalls.release();
+        tally.sent.take(work.sender.sent());
+        work.upcalls.count(tally);
         let deadline = engine.poll_timeout();
         drop(inner);
         if let Some(at) = deadline {
@@ -190,17 +195,32 @@ impl Qp {
         packet: &urxe_wire::Packet<'_>,
         origin: &super::host::Origin,
     ) {
+        let bytes = packet.header.len() + packet.payload.len() + usize::from(packet.bth().pad_count) + ICRC_LEN;
         if self.is_xrc_target {
+            lock(&self.inner).tally.received.add(bytes);
             // Its completions are held back until it has answered.
             return self.drive(work, |engine, io| engine.handle_packet(io, packet, origin));
         }
         let mut io = Io { now, memory: self.port.regions(), network: &mut work.sender, consumer: &mut work.upcalls };
-        lock(&self.inner).engine.handle_packet(&mut io, packet, origin);
+        let Inner { engine, tally, .. } = &mut *lock(&self.inner);
+        tally.received.add(bytes);
+        engine.handle_packet(&mut io, packet, origin);
+        work.upcalls.count(tally);
+    }
+
+    /// A packet that claims to be for it was damaged.
+    pub(super) fn damaged(&self) {
+        lock(&self.inner).tally.damaged();
+    }
+
+    /// What it has counted.
+    pub(crate) fn counted(&self) -> Vec<(&'static str, u64)> {
+        lock(&self.inner).tally.named().collect()
     }
 
     /// Whether an ACK is all that it has to send, and should wait for a request to go with.
     pub(super) fn lets_ack_wait(&self, now: urxe_engine::Instant) -> bool {
-        let Inner { engine, habit } = &mut *lock(&self.inner);
+        let Inner { engine, habit, .. } = &mut *lock(&self.inner);
         // Who waits for events is not in a hurry, and neither is its peer.
         let sleeps =
             [&engine.config().send_cq, &engine.config().recv_cq].into_iter().flatten().any(|cq| cq.has_channel());

@@ -34,9 +34,9 @@ pub(super) fn report(name: &str, port: &NetPort) -> String {
 }
 
 fn queue_pair(qp: &Qp) -> String {
-    let (qp_type, state, dest_qpn, peer) = qp.inspect(|engine| {
+    let (qp_type, state, dest_qpn, peer, window) = qp.inspect(|engine| {
         let peer = engine.route().map(|route| (route.remote().ip().to_string(), route.is_shared()));
-        (engine.config().qp_type, engine.state(), engine.attr().dest_qpn, peer)
+        (engine.config().qp_type, engine.state(), engine.attr().dest_qpn, peer, engine.window())
     });
     let peer = peer.map_or_else(
         || "null".to_owned(),
@@ -45,11 +45,14 @@ fn queue_pair(qp: &Qp) -> String {
             object(&[("address", quoted(&address)), ("qpn", dest_qpn.get().to_string()), ("way", way)])
         },
     );
+    let counters: Vec<String> = qp.counted().iter().map(|(name, value)| format!("{}:{value}", quoted(name))).collect();
     object(&[
         ("qpn", qp.qpn().get().to_string()),
         ("type", quoted(service(qp_type))),
         ("state", quoted(words::state(state))),
         ("peer", peer),
+        ("window", window.to_string()),
+        ("counters", format!("{{{}}}", counters.join(","))),
     ])
 }
 

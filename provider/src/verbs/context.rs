@@ -162,6 +162,13 @@ impl Context {
         &self.shared.port
     }
 
+    /// `verb` waits for `missing` calls of `acknowledge`, perhaps for ever.
+    pub(crate) fn complain(&self, verb: &str, acknowledge: &str, missing: u32) {
+        if let Some(observer) = self.port().observer() {
+            observer.not_acknowledged(verb, acknowledge, missing);
+        }
+    }
+
     /// The device's XRC domains.
     pub(crate) fn xrc_domains(&self) -> &XrcDomains {
         &self.shared.xrc_domains

@@ -256,6 +256,9 @@ pub(crate) struct AddressVector {
 /// # Errors
 /// EINVAL without a GRH (see [`lid`]), or if the GIDs are not of use; else what the system says.
 pub(crate) fn route(context: &Context, av: &AddressVector, dest_qpn: u32) -> Result<Arc<Route>, Errno> {
+    if let Some(observer) = context.port().observer().filter(|_| !av.is_global) {
+        observer.no_grh();
+    }
     let av = if av.is_global { *av } else { lid::with_grh(&context.interface(), av)? };
     let local = context.gid_row(av.sgid_index).map_err(|_| reasons::no_gid_row(av.sgid_index))?;
     let to = Destination {

@@ -28,7 +28,7 @@ pub(crate) fn peer(engine: &QueuePair<Surroundings>, address: Option<IpAddr>) ->
 /// What strict mode needs of it.
 pub(crate) fn sender(engine: &QueuePair<Surroundings>) -> Sender {
     let (config, attr) = (engine.config(), engine.attr());
-    Sender { qpn: config.qpn, max_rd_atomic: attr.max_rd_atomic, sq_sig_all: config.sq_sig_all }
+    Sender { qpn: config.qpn, max_rd_atomic: attr.max_rd_atomic, sq_sig_all: config.sq_sig_all, state: engine.state() }
 }
 
 /// `ibv_modify_qp(3)`.

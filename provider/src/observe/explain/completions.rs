@@ -48,6 +48,7 @@ pub(in crate::observe) fn completion(observer: &Observer, format: Format, cqe: &
         what: &what,
         why: &why,
         remedy: &remedy,
+        site: None,
     }
     .print(format);
 }
@@ -206,6 +207,7 @@ pub(in crate::observe) fn overrun(observer: &Observer, format: Format, cqe: &Cqe
         what: &what,
         why: &why,
         remedy: "make the CQ as large as all queues that complete there together, or poll before posting more",
+        site: None,
     }
     .print(format);
 }

@@ -24,6 +24,8 @@ pub(super) struct Line<'a> {
     pub(super) why: &'a str,
     /// What to do.
     pub(super) remedy: &'a str,
+    /// Where in the program.
+    pub(super) site: Option<&'a str>,
 }
 
 impl Line<'_> {
@@ -40,7 +42,8 @@ impl Line<'_> {
 
     fn text(&self) -> String {
         let Self { what, why, remedy, .. } = self;
-        format!("urxe: {what}: {why}; {remedy}")
+        let site = self.site.map_or(String::new(), |site| format!(" [{site}]"));
+        format!("urxe: {what}: {why}; {remedy}{site}")
     }
 
     fn json(&self) -> String {
@@ -61,6 +64,9 @@ impl Line<'_> {
         field("what", &quoted(self.what));
         field("why", &quoted(self.why));
         field("do", &quoted(self.remedy));
+        if let Some(site) = self.site {
+            field("at", &quoted(site));
+        }
         out.push('}');
         out
     }

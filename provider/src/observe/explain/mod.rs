@@ -25,10 +25,11 @@ pub(crate) enum Format {
 }
 
 /// Tells of something that is no error here.
-pub(super) fn advise(device: &str, qpn: Qpn, what: &str, why: &str, remedy: &str) {
+pub(super) fn advise(device: &str, qpn: Qpn, what: &str, why: &str, remedy: &str, site: Option<&str>) {
     let qp = (qpn != Qpn::default()).then_some(qpn.get());
     let format = wanted().unwrap_or(Format::Text);
-    Line { kind: "strict", device, code: "strict", qp, what, why, remedy, ..Line::default() }.print(format);
+    let site = site.filter(|site| !site.is_empty());
+    Line { kind: "strict", device, code: "strict", qp, what, why, remedy, site, ..Line::default() }.print(format);
 }
 
 /// How this process wants them, if at all.

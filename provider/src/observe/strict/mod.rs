@@ -1,0 +1,340 @@
+//! Strict mode (`URXE_STRICT`): tells of what works here, by luck or by the emulator's kindness, and will not everywhere.
+//! Each rule is told once for each object.
+//!
+//! Here are the rules about work requests and queues; [`receives`] looks after receive buffers, [`keys`] after keys,
+//! [`objects`] has the rules about what is made and destroyed, [`site`] says where in the program a call was made.
+
+mod keys;
+mod objects;
+mod receives;
+mod site;
+
+use std::collections::hash_map::DefaultHasher;
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::hash::Hasher;
+use std::sync::Mutex;
+
+use urxe_engine::{Cqe, Data, Memory, QpState, QpType, RecvWr, RegionKind, SendOp, SendWr, SgeList, WcStatus};
+use urxe_wire::{Qpn, grh};
+
+use super::explain::advise;
+use super::{Observer, words};
+use crate::memory::guard;
+use crate::memory::regions::Regions;
+use crate::runtime::lock;
+use keys::Keys;
+use receives::{Part, Receives};
+pub(crate) use receives::RecvQueue;
+
+/// What strict mode remembers of a device.
+#[derive(Debug, Default)]
+pub(super) struct Strict {
+    told: Mutex<HashSet<(Rule, u64)>>,
+    /// Requests whose buffers must stay as they are, by queue pair, oldest first.
+    sent: Mutex<HashMap<Qpn, VecDeque<Sent>>>,
+    received: Mutex<Receives>,
+    keys: Mutex<Keys>,
+    /// Lines say where in the program.
+    with_sites: bool,
+}
+
+/// What is told.
+#[derive(Clone, Copy, Debug)]
+struct Advice<'a> {
+    qpn: Qpn,
+    what: &'a str,
+    why: &'a str,
+    remedy: &'a str,
+    /// Where in the program, if known; else it is the place of the present call.
+    site: Option<&'a str>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Rule {
+    SendBufferChanged,
+    RecvBufferChanged,
+    RecvBufferSent,
+    DatagramTooShort,
+    ReadWithoutDepth,
+    NothingSignaled,
+    ListTooLong,
+    WrongState,
+    CqTooSmall,
+    MissingGrh,
+    DeadKey,
+    KeyAgain,
+    NotAcknowledged,
+    LeftOpen,
+}
+
+/// A send request under way, and what its buffers held when it was posted, if they may not change.
+#[derive(Debug)]
+struct Sent {
+    signaled: bool,
+    parts: Vec<Part>,
+    digest: u64,
+    site: Option<String>,
+}
+
+/// What is to be known of a queue pair to which requests are posted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sender {
+    pub(crate) qpn: Qpn,
+    pub(crate) max_rd_atomic: u8,
+    pub(crate) sq_sig_all: bool,
+    pub(crate) state: QpState,
+}
+
+/// Bytes of a buffer that are looked at.
+const MOST: usize = 1 << 20;
+
+impl Strict {
+    pub(super) fn new(with_sites: bool) -> Self {
+        Self { with_sites, ..Self::default() }
+    }
+
+    /// Where in the program the present call was made, if that is to be told.
+    fn site(&self) -> Option<String> {
+        self.with_sites.then(site::here)
+    }
+
+    /// Whether this has not been told yet.
+    fn first(&self, rule: Rule, object: u64) -> bool {
+        lock(&self.told).insert((rule, object))
+    }
+}
+
+/// A digest of the bytes at some addresses; `None` if they are not there.
+fn digest(parts: &[Part]) -> Option<u64> {
+    let mut hasher = DefaultHasher::new();
+    for part in parts {
+        let mut bytes = vec![0; part.length.min(MOST)];
+        guard::load(part.address, &mut bytes).ok()?;
+        hasher.write(&bytes);
+    }
+    Some(hasher.finish())
+}
+
+/// Where the buffers of a list are in the application's memory.
+fn places(list: &SgeList, regions: &Regions) -> Option<Vec<Part>> {
+    let place = |sge: &urxe_engine::Sge| {
+        let region = regions.region(sge.key()).filter(|region| region.kind == RegionKind::Memory)?;
+        let offset = sge.addr.checked_sub(region.iova)?;
+        let inside = offset.checked_add(sge.length.into()).is_some_and(|end| end <= region.length);
+        let (key, address) = (sge.key(), region.host.wrapping_add(offset));
+        inside.then_some(Part { key, address, length: sge.length as usize })
+    };
+    list.as_slice().iter().map(place).collect()
+}
+
+impl Observer {
+    /// Tells it once for each object.
+    fn tell(&self, strict: &Strict, rule: Rule, object: u64, advice: Advice<'_>) {
+        if strict.first(rule, object) {
+            let Advice { qpn, what, why, remedy, site } = advice;
+            let site = site.map(ToOwned::to_owned).or_else(|| strict.site());
+            advise(self.device(), qpn, what, why, remedy, site.as_deref());
+        }
+    }
+
+    /// A send request is about to be posted.
+    pub(crate) fn posting_send(&self, sender: Sender, request: &SendWr) {
+        let Some(strict) = &self.strict else { return };
+        let Sender { qpn, max_rd_atomic, sq_sig_all, state } = sender;
+        let wr_id = request.wr_id;
+        if matches!(state, QpState::Reset | QpState::Init | QpState::Rtr) {
+            let advice = Advice {
+                qpn,
+                what: &format!("send request, wr_id {wr_id}, on QP {qpn} in {}", words::state(state)),
+                why: "it is refused here; other devices take it, and send it or not",
+                remedy: "bring the queue pair to RTS first",
+                site: None,
+            };
+            self.tell(strict, Rule::WrongState, key(qpn), advice);
+        }
+        if request.op.takes_responder_resource() && max_rd_atomic == 0 {
+            let advice = Advice {
+                qpn,
+                what: &format!("READ or atomic, wr_id {wr_id}, on QP {qpn}"),
+                why: "max_rd_atomic is 0, so it may never be sent",
+                remedy: "set IBV_QP_MAX_QP_RD_ATOMIC on the way to RTS",
+                site: None,
+            };
+            self.tell(strict, Rule::ReadWithoutDepth, key(qpn), advice);
+        }
+        if let SendOp::BindWindow(bind) = &request.op {
+            self.binding(strict, qpn, wr_id, bind.new_key);
+        }
+        let sends = request.op.is_send() || matches!(request.op, SendOp::Write(_) | SendOp::WriteWithImmediate(..));
+        let parts = match &request.data {
+            Data::Gather(list) if sends => places(list, &self.regions),
+            Data::Gather(_) | Data::Inline(_) => None,
+        };
+        let parts = parts.unwrap_or_default();
+        let early = parts.iter().find_map(|part| lock(&strict.received).at(part.address, part.length));
+        if let Some(posted) = early {
+            let advice = Advice {
+                qpn,
+                what: &format!("send request, wr_id {wr_id}, on QP {qpn}, from the buffer of receive wr_id {posted}"),
+                why: "what a receive buffer holds before its completion is not defined",
+                remedy: "poll the completion of the receive first",
+                site: None,
+            };
+            self.tell(strict, Rule::RecvBufferSent, key(qpn), advice);
+        }
+        let (signaled, digest) = (request.flags.signaled || sq_sig_all, digest(&parts).unwrap_or_default());
+        let site = if parts.is_empty() { None } else { strict.site() };
+        lock(&strict.sent).entry(qpn).or_default().push_back(Sent { signaled, parts, digest, site });
+    }
+
+    /// A list of `count` requests is about to be posted to a queue of `room`.
+    pub(crate) fn posting_list(&self, qpn: Qpn, queue: &str, count: usize, room: u32) {
+        let Some(strict) = &self.strict else { return };
+        if count > room as usize {
+            let advice = Advice {
+                qpn,
+                what: &format!("a list of {count} requests for a {queue} queue of {room}"),
+                why: "it has room for that many only if some complete while the list is posted",
+                remedy: "post no more at once than the queue was made for",
+                site: None,
+            };
+            self.tell(strict, Rule::ListTooLong, key(qpn) << 8 | queue.len() as u64, advice);
+        }
+    }
+
+    /// The last `count` requests were refused.
+    pub(crate) fn refused_send(&self, qpn: Qpn, count: usize) {
+        let Some(strict) = &self.strict else { return };
+        if let Some(queue) = lock(&strict.sent).get_mut(&qpn) {
+            queue.truncate(queue.len().saturating_sub(count));
+        }
+    }
+
+    /// Send requests have been posted. `stuck`: the queue is full, and none of them is signaled.
+    pub(crate) fn posted_send(&self, qpn: Qpn, stuck: bool) {
+        let Some(strict) = &self.strict else { return };
+        if stuck {
+            let advice = Advice {
+                qpn,
+                what: &format!("the send queue of QP {qpn} is full of unsignaled requests"),
+                why: "cards free places only when a later signaled request completes: this queue would stall for ever",
+                remedy: "set IBV_SEND_SIGNALED at least once in max_send_wr requests",
+                site: None,
+            };
+            self.tell(strict, Rule::NothingSignaled, key(qpn), advice);
+        }
+    }
+
+    /// A receive request is about to be posted to a queue pair in this state.
+    pub(crate) fn posting_recv(&self, qpn: Qpn, qp_type: QpType, state: QpState, request: &RecvWr) {
+        let Some(strict) = &self.strict else { return };
+        let (length, wr_id) = (request.buffers.length(), request.wr_id);
+        if state == QpState::Reset {
+            let advice = Advice {
+                qpn,
+                what: &format!("receive request, wr_id {wr_id}, on QP {qpn} in RESET"),
+                why: "it is refused here; other devices take it, and lose it on the way to INIT",
+                remedy: "bring the queue pair to INIT first",
+                site: None,
+            };
+            self.tell(strict, Rule::WrongState, key(qpn), advice);
+        }
+        if qp_type == QpType::Ud && length <= grh::LEN as u64 {
+            let advice = Advice {
+                qpn,
+                what: &format!("receive of {length} bytes, wr_id {wr_id}, on UD QP {qpn}"),
+                why: "every datagram begins with 40 bytes of GRH, so no message fits",
+                remedy: "post 40 bytes more than the longest message",
+                site: None,
+            };
+            self.tell(strict, Rule::DatagramTooShort, key(qpn), advice);
+        }
+        self.posting_buffers(RecvQueue::Own(qpn), request);
+    }
+
+    /// The buffers of a receive request are about to be given away.
+    pub(crate) fn posting_buffers(&self, queue: RecvQueue, request: &RecvWr) {
+        let Some(strict) = &self.strict else { return };
+        let parts = places(&request.buffers, &self.regions).unwrap_or_default();
+        let writable = |part: &Part| self.regions.region(part.key).is_some_and(|region| receives::is_within(&region, part));
+        let parts: &[Part] = if parts.iter().all(writable) { &parts } else { &[] };
+        lock(&strict.received).post(queue, request.wr_id, parts);
+    }
+
+    /// The receive request posted last was refused.
+    pub(crate) fn refused_recv(&self, queue: RecvQueue) {
+        if let Some(strict) = &self.strict {
+            lock(&strict.received).refuse(queue, &self.regions);
+        }
+    }
+
+    /// A receive queue is no more, or empty.
+    pub(crate) fn forget_recvs(&self, queue: RecvQueue) {
+        if let Some(strict) = &self.strict {
+            lock(&strict.received).forget(queue, &self.regions);
+        }
+    }
+
+    /// A work request has completed.
+    pub(super) fn check_buffers(&self, cqe: &Cqe) {
+        let Some(strict) = &self.strict else { return };
+        if cqe.opcode as u32 >= 128 {
+            return self.check_received(strict, cqe);
+        }
+        let mut sent = lock(&strict.sent);
+        let Some(queue) = sent.get_mut(&cqe.qpn) else { return };
+        if cqe.status != WcStatus::Success {
+            queue.clear();
+            return;
+        }
+        // Completions come in the order of the requests that are signaled; whatever was posted before has completed too.
+        let Some(at) = queue.iter().position(|request| request.signaled) else { return };
+        let mut done = queue.drain(..=at);
+        let changed = done.find(|it| !it.parts.is_empty() && digest(&it.parts) != Some(it.digest));
+        drop(done);
+        drop(sent);
+        if let Some(Sent { site, .. }) = changed {
+            let (wr_id, qpn) = (cqe.wr_id, cqe.qpn);
+            let advice = Advice {
+                qpn,
+                what: &format!("send buffer changed before its completion, wr_id {wr_id} or earlier, on QP {qpn}"),
+                why: "a card reads it when it sends, and again when it sends again: the peer gets either contents, or a \
+                      mixture",
+                remedy: "leave buffers alone until their completion is polled",
+                site: Some(site.as_deref().unwrap_or_default()),
+            };
+            self.tell(strict, Rule::SendBufferChanged, key(qpn), advice);
+        }
+    }
+
+    fn check_received(&self, strict: &Strict, cqe: &Cqe) {
+        if lock(&strict.received).complete(cqe, &self.regions) {
+            let (wr_id, qpn) = (cqe.wr_id, cqe.qpn);
+            let advice = Advice {
+                qpn,
+                what: &format!("receive buffer changed before its completion, wr_id {wr_id}, on QP {qpn}"),
+                why: "it is the device's until then: a message may come at any time, and be overwritten or overwrite",
+                remedy: "leave buffers alone from posting until their completion is polled",
+                // Nobody knows when that was.
+                site: Some(""),
+            };
+            self.tell(strict, Rule::RecvBufferChanged, key(qpn), advice);
+        }
+    }
+
+    /// A queue pair is no more, or as good as new.
+    pub(crate) fn forget_sent(&self, qpn: Qpn) {
+        if let Some(strict) = &self.strict {
+            lock(&strict.sent).remove(&qpn);
+        }
+    }
+
+    /// Whether any of this is wanted.
+    pub(crate) const fn is_strict(&self) -> bool {
+        self.strict.is_some()
+    }
+}
+
+fn key(qpn: Qpn) -> u64 {
+    qpn.get().into()
+}

@@ -1,0 +1,127 @@
+//! Rules about what is made and destroyed, and its keys.
+
+use urxe_engine::{Key, Region};
+use urxe_wire::Qpn;
+
+use super::keys::Dead;
+use super::{Advice, Rule, Strict};
+use crate::observe::Observer;
+use crate::observe::words::Refused;
+use crate::runtime::{clock, lock};
+
+impl Observer {
+    /// A completion queue of `capacity` now serves queues of `demand` requests.
+    pub(crate) fn sized(&self, qpn: Qpn, cq: u64, capacity: usize, demand: u64) {
+        let Some(strict) = &self.strict else { return };
+        if demand > capacity as u64 {
+            let advice = Advice {
+                qpn,
+                what: &format!("a CQ of {capacity} elements serves queues of {demand} work requests"),
+                why: "if they all complete before it is polled, it overruns, and takes its queue pairs with it",
+                remedy: "make the CQ as large as its queues together, or never have more outstanding",
+                site: None,
+            };
+            self.tell(strict, Rule::CqTooSmall, cq, advice);
+        }
+    }
+
+    /// An address without a GRH is refused.
+    pub(crate) fn no_grh(&self) {
+        let Some(strict) = &self.strict else { return };
+        let advice = Advice {
+            qpn: Qpn::default(),
+            what: "an address vector without a GRH",
+            why: "InfiniBand devices take it, RoCE has no other addresses",
+            remedy: "set ah_attr.is_global, grh.dgid and grh.sgid_index wherever the link layer may be Ethernet",
+            site: None,
+        };
+        self.tell(strict, Rule::MissingGrh, 0, advice);
+    }
+
+    /// A region is about to be deregistered.
+    pub(crate) fn deregistering(&self, key: Key) {
+        if let Some(strict) = &self.strict {
+            lock(&strict.received).deregister(key, &self.regions);
+        }
+    }
+
+    /// It has been.
+    pub(crate) fn deregistered(&self, key: Key, iova: u64, length: u64) {
+        let Some(strict) = &self.strict else { return };
+        let dead = Dead { iova, length, at: clock::now(), site: strict.site() };
+        lock(&strict.keys).bury(key, dead);
+    }
+
+    /// An access by `qpn`, or by its peer, was refused: perhaps because the region is gone.
+    pub(in crate::observe) fn check_dead(&self, qpn: Qpn, refused: &Refused) {
+        let Some(strict) = &self.strict else { return };
+        let denied = &refused.denied;
+        let Some(Dead { iova, length, at, site }) = lock(&strict.keys).dead(denied.key).cloned() else { return };
+        let ago = clock::now().since(at).as_millis();
+        let advice = Advice {
+            qpn,
+            what: &format!(
+                "access by QP {qpn} to {:#x} with key {:#x} of a region that was deregistered {ago} ms ago",
+                denied.va, denied.key.0
+            ),
+            why: &format!(
+                "it was [{iova:#x}, +{length}); other devices give keys out again, and the access would hit what has it then"
+            ),
+            remedy: "deregister only when every work request that names the region has completed, here and at the peers",
+            site: Some(site.as_deref().unwrap_or_default()),
+        };
+        self.tell(strict, Rule::DeadKey, u64::from(denied.key.0), advice);
+    }
+
+    /// A window is about to be bound.
+    pub(super) fn binding(&self, strict: &Strict, qpn: Qpn, wr_id: u64, new_key: Key) {
+        if lock(&strict.keys).bind(new_key) {
+            let advice = Advice {
+                qpn,
+                what: &format!("bind, wr_id {wr_id}, on QP {qpn} with R_Key {:#x}, which the window had before", new_key.0),
+                why: "a peer that still has it from then, or a packet that is late, gets at the new memory",
+                remedy: "take another key for every bind: ibv_inc_rkey(3)",
+                site: None,
+            };
+            self.tell(strict, Rule::KeyAgain, u64::from(new_key.0 >> 8), advice);
+        }
+    }
+
+    /// A window is no more.
+    pub(crate) fn forget_window(&self, key: Key) {
+        if let Some(strict) = &self.strict {
+            lock(&strict.keys).forget_window(key);
+        }
+    }
+
+    /// `verb` has waited for some time for `missing` calls of `acknowledge`.
+    pub(crate) fn not_acknowledged(&self, verb: &str, acknowledge: &str, missing: u32) {
+        let Some(strict) = &self.strict else { return };
+        let advice = Advice {
+            qpn: Qpn::default(),
+            what: &format!("{verb} waits for {missing} events that were read and not acknowledged"),
+            why: "it returns only when they are, so perhaps never",
+            remedy: &format!("call {acknowledge} for every event that was got, before destroying what it is about"),
+            site: None,
+        };
+        self.tell(strict, Rule::NotAcknowledged, 0, advice);
+    }
+
+    /// The device is closed; so many queue pairs and regions are still there.
+    pub(crate) fn closed(&self, queue_pairs: usize, count: usize, regions: &[Region]) {
+        let Some(strict) = &self.strict else { return };
+        if queue_pairs + count > 0 {
+            let list: Vec<String> =
+                regions.iter().take(4).map(|region| format!("[{:#x}, +{})", region.iova, region.length)).collect();
+            let list = if list.is_empty() { String::new() } else { format!(" ({})", list.join(", ")) };
+            let advice = Advice {
+                qpn: Qpn::default(),
+                what: &format!("ibv_close_device with {count} MRs and {queue_pairs} queue pairs left{list}"),
+                why: "what is not destroyed is leaked, and keeps memory pinned on a card",
+                remedy: "destroy queue pairs, then deregister MRs, then close",
+                site: None,
+            };
+            self.tell(strict, Rule::LeftOpen, 0, advice);
+        }
+    }
+}
