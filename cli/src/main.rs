@@ -7,6 +7,7 @@ mod devices;
 mod doctor;
 mod env;
 mod explain;
+mod faults;
 mod host;
 mod install;
 mod layout;
@@ -49,6 +50,8 @@ enum Command {
     Env(env::Args),
     /// Say what a code means, what causes it, and what to do
     Explain(explain::Args),
+    /// Check a script of faults, and print it as rules in one line, also from TOML
+    Faults(faults::Args),
     /// Draw what two queue pairs said to each other, from a capture, with retries, refusals and explanations
     Trace(trace::Args),
     #[command(name = doctor::probe::SUBCOMMAND, hide = true)]
@@ -63,6 +66,7 @@ fn main() -> ExitCode {
         Command::Uninstall(args) => uninstall::run(args),
         Command::Env(args) => env::run(args),
         Command::Explain(args) => explain::run(&args),
+        Command::Faults(args) => faults::run(&args),
         Command::Trace(args) => trace::run(&args),
         Command::Run(args) => return run::run(&args),
         Command::Status(args) => status::run(&args),

@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command, value_parser};
-use urxe_options::{ALL, Choices, Opt};
+use urxe_options::{ALL, Choices, FAULTS, Opt};
+
+use crate::faults;
 
 /// The option that names a file of options.
 const CONFIG: &str = "config";
@@ -85,6 +87,13 @@ impl Options {
                 settings.new.push(variable);
             }
             settings.values.insert(variable, value.clone());
+        }
+        // The library reads rules only.
+        if let Some(script) = settings.values.get_mut(FAULTS.variable).filter(|value| faults::is_toml(value)) {
+            *script = faults::read(Path::new(script.trim_start_matches('@')))?;
+            if !settings.new.contains(&FAULTS.variable) {
+                settings.new.push(FAULTS.variable);
+            }
         }
         Ok(settings)
     }

@@ -5,7 +5,8 @@
 //! verb ([`Script::verb`]) and every completion ([`Script::completion`]). Nothing here does I/O or looks at a clock.
 //!
 //! The same seed gives the same faults: whether a rule strikes is decided by its place in the script and by how many
-//! things it has matched before, whatever other rules do. So a run repeats as far as its packets do.
+//! things it has matched before, whatever other rules do. So a run repeats as far as its packets do. Steps, which follow one
+//! another, end after a number of packets, or by the time that [`Script::at`] is told.
 //!
 //! ```
 //! use std::net::Ipv4Addr;
@@ -25,7 +26,8 @@
 
 mod chance;
 mod script;
+mod sequence;
 pub mod spec;
 
-pub use script::{Announcement, Direction, Refused, Script, Sight, Verdict};
+pub use script::{Announcement, Direction, Occurrence, Refused, Script, Sight, Verdict};
 pub use spec::Invalid;

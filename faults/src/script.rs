@@ -7,6 +7,7 @@ use std::time::Duration;
 use urxe_wire::{NakCode, Opcode, Qpn, RnrTimer, Syndrome};
 
 use crate::chance::{Chance, throw};
+use crate::sequence::Sequence;
 
 /// Which way a packet goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -56,13 +57,22 @@ pub enum Verdict {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Refused(pub u32);
 
-/// An asynchronous event to be raised, and when after the device was opened.
+/// Something that happens to the device, and when after it was opened, or after the step that it belongs to began.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Announcement {
-    /// `enum ibv_event_type`.
-    pub event: u32,
+    /// What.
+    pub what: Occurrence,
     /// When.
     pub after: Duration,
+}
+
+/// What happens to a device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Occurrence {
+    /// An asynchronous event: `enum ibv_event_type`.
+    Event(u32),
+    /// It is taken out.
+    Removal,
 }
 
 /// What a rule does.
@@ -99,6 +109,8 @@ pub(crate) struct Aim {
 pub(crate) struct Rule {
     pub(crate) action: Action,
     pub(crate) aim: Aim,
+    /// In which step it holds; `None` is always.
+    pub(crate) step: Option<usize>,
     pub(crate) seen: u64,
 }
 
@@ -107,6 +119,7 @@ pub(crate) struct Rule {
 pub struct Script {
     pub(crate) seed: u64,
     pub(crate) rules: Vec<Rule>,
+    pub(crate) steps: Sequence,
 }
 
 impl Aim {
@@ -136,8 +149,19 @@ impl Rule {
 impl Script {
     /// What happens to a packet.
     pub fn packet(&mut self, sight: &Sight) -> Verdict {
-        let seed = self.seed;
+        let verdict = self.verdict(sight);
+        if self.steps.packet() {
+            self.begin();
+        }
+        verdict
+    }
+
+    fn verdict(&mut self, sight: &Sight) -> Verdict {
+        let (seed, step) = (self.seed, self.steps.now());
         for (index, rule) in (0..).zip(&mut self.rules) {
+            if !rule.holds(step) {
+                continue;
+            }
             // Only what is a response can be refused.
             let refusable = !matches!(rule.action, Action::Refuse(_)) || is_response(sight.opcode);
             if !rule.is_about_packets() || !refusable || !rule.aim.takes(sight) {
@@ -169,7 +193,8 @@ impl Script {
 
     /// The errno with which a call of `verb` (without `ibv_`) is to fail.
     pub fn verb(&mut self, verb: &str) -> Option<Refused> {
-        self.rules.iter_mut().find_map(|rule| match &rule.action {
+        let step = self.steps.now();
+        self.rules.iter_mut().filter(|rule| rule.holds(step)).find_map(|rule| match &rule.action {
             Action::Verb(name, errno) if name == verb => {
                 let errno = *errno;
                 rule.matched().map(|_| Refused(errno))
@@ -180,7 +205,8 @@ impl Script {
 
     /// The status with which a work request on `qpn` is to complete; `direction` is that of its message.
     pub fn completion(&mut self, qpn: Qpn, direction: Direction) -> Option<Refused> {
-        self.rules.iter_mut().find_map(|rule| match rule.action {
+        let step = self.steps.now();
+        self.rules.iter_mut().filter(|rule| rule.holds(step)).find_map(|rule| match rule.action {
             Action::Completion(status)
                 if rule.aim.qp.is_none_or(|qp| qp == qpn.get())
                     && rule.aim.direction.is_none_or(|wanted| wanted == direction) =>
@@ -191,12 +217,38 @@ impl Script {
         })
     }
 
-    /// Asynchronous events to be raised.
-    pub fn announcements(&self) -> impl Iterator<Item = Announcement> {
-        self.rules.iter().filter_map(|rule| match rule.action {
-            Action::Announce(announcement) => Some(announcement),
-            _ => None,
-        })
+    /// So much time has passed since the device was opened. Steps that are over end, and the next begin.
+    pub fn at(&mut self, elapsed: Duration) {
+        while self.steps.clock(elapsed) {
+            self.begin();
+        }
+    }
+
+    /// When the present step is over, if that is a matter of time.
+    #[must_use]
+    pub fn next_step(&self) -> Option<Duration> {
+        self.steps.ends_at()
+    }
+
+    /// What happens to the device from now on: of the steps that have begun since this was asked last. Times are those
+    /// since the device was opened.
+    pub fn take_announcements(&mut self) -> Vec<Announcement> {
+        let mut taken = Vec::new();
+        for (step, begun) in self.steps.take_begun() {
+            taken.extend(self.rules.iter().filter(|rule| rule.step == step).filter_map(|rule| match rule.action {
+                Action::Announce(it) => Some(Announcement { after: begun + it.after, ..it }),
+                _ => None,
+            }));
+        }
+        taken
+    }
+
+    /// A step begins: its rules count anew.
+    fn begin(&mut self) {
+        let step = self.steps.now();
+        for rule in self.rules.iter_mut().filter(|rule| rule.step.is_some() && rule.step == step) {
+            rule.seen = 0;
+        }
     }
 
     /// Whether any verb is to fail.
@@ -207,6 +259,11 @@ impl Script {
 }
 
 impl Rule {
+    /// Whether it holds in this step.
+    fn holds(&self, step: Option<usize>) -> bool {
+        self.step.is_none() || self.step == step
+    }
+
     const fn is_about_packets(&self) -> bool {
         !matches!(self.action, Action::Verb(..) | Action::Completion(_) | Action::Announce(_))
     }

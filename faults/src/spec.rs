@@ -13,6 +13,7 @@
 //! | `fail=VERB:ERRNO` | a verb fails, such as `fail=reg_mr:ENOMEM` |
 //! | `wc=STATUS` | a work request completes so, and its queue pair goes to ERR |
 //! | `event=NAME` | an asynchronous event is raised `after=T` |
+//! | `remove` | the device is taken out `after=T`: DEVICE_FATAL, every verb fails with EIO, nothing is sent or received |
 //!
 //! | aim | what for |
 //! |---|---|
@@ -22,6 +23,14 @@
 //! | `dir=rx`, `dir=tx` | packets received, or sent |
 //! | `nth=N`, `nth=N..M` | only these of what matches otherwise, counted from 1 |
 //!
+//! `step`, by itself or with `packets=N` or `lasts=T`, begins a step: the rules behind it hold until so many packets have
+//! gone by, or for so long, and then those behind the next `step` do. What stands before the first step always holds.
+//! `after` and `nth` count from the beginning of the step. `repeat` lets the first step follow the last.
+//!
+//! ```text
+//! step,packets=1000; step,packets=200; drop=10%; step,lasts=500ms; drop; step
+//! ```
+//!
 //! `P` is `1%`, `0.1%` or `1/1000`; left out, it is always. `T` is `50us`, `2ms`, `1s`. `seed=N` anywhere decides
 //! everything random.
 
@@ -30,7 +39,8 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use crate::chance::Chance;
-use crate::script::{Action, Aim, Announcement, Direction, Rule, Script, syndrome};
+use crate::script::{Action, Aim, Announcement, Direction, Occurrence, Rule, Script, syndrome};
+use crate::sequence::Until;
 
 /// Why a script is none.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -49,25 +59,73 @@ impl fmt::Display for Invalid {
 
 impl std::error::Error for Invalid {}
 
-const ACTIONS: &str = "an action (drop, dup, corrupt, reorder, delay, nak, qp_error, fail, wc, event), an aim (qp, opcode, \
-                       peer, dir, nth) or seed";
+const ACTIONS: &str = "an action (drop, dup, corrupt, reorder, delay, nak, qp_error, fail, wc, event, remove), an aim (qp, \
+                       opcode, peer, dir, nth), step, repeat or seed";
 
 impl FromStr for Script {
     type Err = Invalid;
 
     fn from_str(text: &str) -> Result<Self, Invalid> {
         let mut script = Self::default();
+        let mut step = None;
         for line in text.lines() {
             let line = line.split_once('#').map_or(line, |(before, _)| before);
             for rule in line.split(';').map(str::trim).filter(|rule| !rule.is_empty()) {
-                add(&mut script, rule)?;
+                match rule.split(',').next().map(str::trim) {
+                    Some("step") => step = Some(script.steps.push(until(rule)?)),
+                    Some("repeat") if rule == "repeat" => script.steps.repeats = true,
+                    _ => add(&mut script, step, rule)?,
+                }
             }
         }
+        script.check()?;
         Ok(script)
     }
 }
 
-fn add(script: &mut Script, rule: &str) -> Result<(), Invalid> {
+impl Script {
+    /// What only the whole shows.
+    fn check(&self) -> Result<(), Invalid> {
+        let invalid = |item: &str, expected| Err(Invalid { item: item.to_owned(), expected });
+        if self.steps.repeats && self.steps.is_endless() {
+            return invalid("repeat", "steps before it that end: with packets=N or lasts=T");
+        }
+        for rule in &self.rules {
+            if let (Action::Verb(verb, _), Some(step)) = (&rule.action, rule.step)
+                && self.steps.counts_packets(step)
+            {
+                return invalid(
+                    &format!("fail={verb}"),
+                    "only steps with lasts=T before and around it: verbs do not count packets",
+                );
+            }
+        }
+        Ok(())
+    }
+}
+
+/// When a step is over, by the rule that begins it.
+fn until(rule: &str) -> Result<Until, Invalid> {
+    const EXPECTED: &str = "step, step,packets=200 or step,lasts=500ms";
+    let invalid = || Invalid { item: rule.to_owned(), expected: EXPECTED };
+    match rule.split(',').map(str::trim).collect::<Vec<_>>()[..] {
+        ["step"] => Ok(Until::End),
+        ["step", length] => match length.split_once('=') {
+            Some(("packets", count)) => match count.parse() {
+                Ok(count @ 1..) => Ok(Until::Packets(count)),
+                _ => Err(invalid()),
+            },
+            Some(("lasts", time)) => match nanos(time) {
+                Some(nanos @ 1..) => Ok(Until::Time(Duration::from_nanos(nanos))),
+                _ => Err(invalid()),
+            },
+            _ => Err(invalid()),
+        },
+        _ => Err(invalid()),
+    }
+}
+
+fn add(script: &mut Script, step: Option<usize>, rule: &str) -> Result<(), Invalid> {
     let (mut actions, mut aim, mut after, mut seeded) = (Vec::new(), Aim::default(), Duration::ZERO, false);
     for item in rule.split(',').map(str::trim) {
         let (key, value) = match item.split_once('=') {
@@ -125,7 +183,11 @@ fn add(script: &mut Script, rule: &str) -> Result<(), Invalid> {
                 const KNOWN: [u32; 4] = [8, 9, 10, 18];
                 let event = number(needed(EXPECTED)?, &urxe_explain::event::TABLE);
                 let event = event.filter(|event| KNOWN.contains(event)).ok_or_else(|| invalid(EXPECTED))?;
-                actions.push(Action::Announce(Announcement { event, after: Duration::ZERO }));
+                let what = Occurrence::Event(event);
+                actions.push(Action::Announce(Announcement { what, after: Duration::ZERO }));
+            }
+            "remove" if value.is_none() => {
+                actions.push(Action::Announce(Announcement { what: Occurrence::Removal, after: Duration::ZERO }));
             }
             "after" => {
                 const EXPECTED: &str = "after=100ms";
@@ -180,7 +242,7 @@ fn add(script: &mut Script, rule: &str) -> Result<(), Invalid> {
             Action::Announce(announcement) => Action::Announce(Announcement { after, ..announcement }),
             other => other,
         };
-        script.rules.push(Rule { action, aim: aim.clone(), seen: 0 });
+        script.rules.push(Rule { action, aim: aim.clone(), step, seen: 0 });
     }
     Ok(())
 }
@@ -294,8 +356,36 @@ mod tests {
         assert_eq!(all.completion(Qpn::new(1), Direction::Received), None);
         assert_eq!(all.completion(Qpn::new(1), Direction::Sent), Some(Refused(10)));
         assert_eq!(all.completion(Qpn::new(1), Direction::Sent), None);
-        let events: Vec<_> = all.announcements().collect();
-        assert_eq!(events, [Announcement { event: 10, after: Duration::from_millis(100) }]);
+        let what = Occurrence::Event(10);
+        assert_eq!(all.take_announcements(), [Announcement { what, after: Duration::from_millis(100) }]);
+        assert!(all.take_announcements().is_empty(), "once");
+    }
+
+    #[test]
+    fn steps_follow_one_another() {
+        let mut all = script("dup,nth=5; step,packets=2; step,packets=2; drop; step,lasts=10ms; corrupt; remove,after=1ms; step");
+        let packets = |all: &mut Script, count| -> Vec<Verdict> {
+            (0..count).map(|_| all.packet(&sight(Operation::SendOnly, Direction::Sent))).collect()
+        };
+        assert_eq!(packets(&mut all, 2), [Verdict::Pass; 2]);
+        assert_eq!(packets(&mut all, 2), [Verdict::Drop; 2]);
+        // What always holds counts on.
+        assert_eq!(packets(&mut all, 1), [Verdict::Duplicate]);
+        assert!(matches!(packets(&mut all, 1)[..], [Verdict::Corrupt(_)]));
+        all.at(Duration::from_millis(4));
+        assert_eq!(all.next_step(), Some(Duration::from_millis(10)));
+        let removal = Announcement { what: Occurrence::Removal, after: Duration::from_millis(1) };
+        assert_eq!(all.take_announcements(), [removal]);
+        all.at(Duration::from_millis(10));
+        assert_eq!((packets(&mut all, 3), all.next_step()), (vec![Verdict::Pass; 3], None));
+
+        let mut again = script("step,packets=1; step,packets=2; drop,nth=1; repeat");
+        let expected = [Verdict::Pass, Verdict::Drop, Verdict::Pass].repeat(3);
+        assert_eq!(packets(&mut again, 9), expected, "counts begin anew with each step");
+        let mut timed = script("step,lasts=1s; step; fail=reg_mr:ENOMEM");
+        assert_eq!(timed.verb("reg_mr"), None);
+        timed.at(Duration::from_secs(1));
+        assert_eq!(timed.verb("reg_mr"), Some(Refused(12)));
     }
 
     #[test]
@@ -326,6 +416,13 @@ mod tests {
             ("drop,nth=0", "nth=0"),
             ("drop,nth=5..2", "nth=5..2"),
             ("seed=-1", "seed=-1"),
+            ("step,packets=0", "step,packets=0"),
+            ("step,lasts=5", "step,lasts=5"),
+            ("step,drop", "step,drop"),
+            ("repeat", "repeat"),
+            ("step; drop; repeat", "repeat"),
+            ("step,packets=9; fail=reg_mr:ENOMEM", "fail=reg_mr"),
+            ("remove=1", "remove=1"),
             ("qp=17", "qp=17"),
             ("drop=1%,", ""),
         ] {

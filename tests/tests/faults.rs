@@ -219,6 +219,66 @@ fn asynchronous_events_of_port_and_device() {
     );
 }
 
+/// A device that is taken out: the program is told, its calls fail, nobody waits for ever; its peer gets no answer.
+#[test]
+fn a_device_that_is_taken_out() {
+    in_world_with(
+        |world| {
+            world.host().set_env("URXE_FAULTS", "remove,after=300ms");
+            Ok(())
+        },
+        || {
+            let pair = Pair::new(&Options { events: true, ..options() })?;
+            let (local, remote) = (pair.near.region(PAGE)?, pair.far.region(PAGE)?);
+            let write = SendWr::new(Op::Write(remote.at(0)), &[local.sge(0, 8)]);
+            ensure!(pair.near.complete(&write)?.status == Status::SUCCESS, "it is there to begin with");
+            pair.far.recv_cq.arm(false)?;
+            let event = pair.near.context.async_event(PATIENCE)?;
+            ensure!(event.is_some_and(|event| event.kind() == v::IBV_EVENT_DEVICE_FATAL));
+            let channel = pair.far.channel.as_ref().context("no channel")?;
+            ensure!(channel.event().is_err(), "a channel without a device has events");
+            ensure!(pair.near.context.async_event(PATIENCE).is_err(), "another event");
+            let refused = pair.near.qp.post_send(&write);
+            ensure!(refused.is_err_and(|error| error.errno == Errno(libc::EIO)));
+            ensure!(pair.near.send_cq.poll(1).is_err() && Pd::new(&pair.near.context).is_err());
+            Ok(())
+        },
+    );
+}
+
+/// Steps of a TOML file, by `urxe run`: first all goes well, then all is lost for a while.
+#[test]
+fn steps_of_a_toml_file() -> Result<()> {
+    let world = World::new()?;
+    let host = world.host();
+    let file = world.dir().join("faults.toml");
+    let text = "seed = 1\n[[step]]\npackets = 100\n[[step]]\npackets = 3\nrules = [{ drop = true, opcode = \"SEND\" }]\n[[step]]\n";
+    std::fs::write(&file, text)?;
+    let script = format!("@{}", file.display());
+    let said = host.run(urxe_tests::artifacts::urxe()?, &["faults", &script])?;
+    ensure!(said.stdout == "seed=1; step,packets=100; step,packets=3; drop,opcode=SEND; step\n", "{said}");
+    host.set_env("URXE_PCAP", world.dir().join("it-%p.pcapng").to_str().unwrap_or_default());
+    host.set_env("URXE_FAULTS", said.stdout.trim());
+    PingPong { size: 64, iters: 200, ..PingPong::default() }.run(host, host)?;
+    let mut lost = 0;
+    for entry in std::fs::read_dir(world.dir())? {
+        let file = entry?.path();
+        if file.extension().is_some_and(|extension| extension == "pcapng") {
+            let rows = dissect(host, &file, &["frame.comment"])?;
+            let first = rows.iter().position(|row| row[0].contains("URXE_FAULTS"));
+            ensure!(first.is_some_and(|at| (100..103).contains(&at)), "not in the second step: {first:?}");
+            lost += rows.iter().filter(|row| row[0].contains("URXE_FAULTS")).count();
+        }
+    }
+    ensure!((2..=6).contains(&lost), "{lost} packets");
+    // The library itself takes rules.
+    let mut command = host.command("ibv_devinfo");
+    command.args(["-d", "urxe0"]).env("URXE_FAULTS", &script);
+    let refused = host.start(command)?.finish(TIMEOUT)?.failure()?;
+    ensure!(refused.stderr.contains("`urxe faults @FILE.toml` makes them"), "{refused}");
+    Ok(())
+}
+
 /// Messages of a ping-pong from each end.
 const ITERS: u32 = 100;
 

@@ -114,6 +114,13 @@ impl EventFile {
         self.send(&mut backlog);
     }
 
+    /// There will be no other event: who has read all reads the end of the file, and who waits is woken.
+    pub fn end(&self) {
+        let _backlog = self.backlog.lock().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: a descriptor of ours.
+        unsafe { libc::shutdown(self.sender.as_raw_fd(), libc::SHUT_WR) };
+    }
+
     /// Takes back every event about `element` that has not been read, and says how many. The others keep their order.
     ///
     /// Whoever destroys the object then waits for the application to acknowledge all that were pushed, less these.

@@ -2,8 +2,8 @@
 //! asynchronous events that nobody deserved. What happens when is the script's to say ([`urxe_faults`]); here it is done.
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use urxe_engine::{Cqe, Instant, WcStatus};
@@ -31,8 +31,12 @@ pub(super) struct Impairment {
     /// When the first of those held is due, in nanoseconds.
     due: AtomicU64,
     broken: Mutex<Vec<Qpn>>,
-    /// Events, and when they are due; `None` until the device is opened.
-    announcements: Mutex<Option<Vec<(Instant, Announcement)>>>,
+    /// When the device was opened, with which the script's clock starts.
+    opened: OnceLock<Instant>,
+    /// What happens to the device, and when it is due.
+    announcements: Mutex<Vec<(Instant, Announcement)>>,
+    /// It was taken out.
+    removed: AtomicBool,
 }
 
 /// A packet that is held back.
@@ -110,14 +114,37 @@ impl Impairment {
             held: Mutex::default(),
             due: AtomicU64::new(NEVER),
             broken: Mutex::default(),
+            opened: OnceLock::new(),
             announcements: Mutex::default(),
+            removed: AtomicBool::new(false),
         }
     }
 
     fn verdict(&self, direction: Direction, qpn: Qpn, peer: SocketAddr, packet: &[u8], len: usize) -> Verdict {
         let Some(bth) = packet.first_chunk().and_then(|bytes| Bth::parse(bytes).ok()) else { return Verdict::Pass };
+        if self.removed.load(Ordering::Relaxed) {
+            return Verdict::Drop;
+        }
         let sight = Sight { direction, opcode: bth.opcode, qpn, peer: peer.ip(), len };
-        lock(&self.script).packet(&sight)
+        let verdict = self.script().packet(&sight);
+        self.announce();
+        verdict
+    }
+
+    /// The script, at the present time.
+    fn script(&self) -> MutexGuard<'_, Script> {
+        let mut script = lock(&self.script);
+        if let Some(opened) = self.opened.get() {
+            script.at(clock::now().since(*opened));
+        }
+        script
+    }
+
+    /// Notes what the steps that have begun announce.
+    fn announce(&self) {
+        let Some(opened) = self.opened.get() else { return };
+        let begun = self.script().take_announcements();
+        lock(&self.announcements).extend(begun.into_iter().map(|it| (*opened + it.after, it)));
     }
 
     fn hold(&self, due: Instant, behind: Option<u32>, packet: Parcel) {
@@ -319,7 +346,8 @@ impl Observer {
         let faults = self.impairment.as_ref()?;
         let held = faults.due.load(Ordering::SeqCst);
         let held = (held != NEVER).then(|| Instant::from_nanos(held));
-        held.into_iter().chain(lock(&faults.announcements).iter().flatten().map(|(at, _)| *at)).min()
+        let step = faults.opened.get().and_then(|opened| Some(*opened + lock(&faults.script).next_step()?));
+        held.into_iter().chain(step).chain(lock(&faults.announcements).iter().map(|(at, _)| *at)).min()
     }
 
     /// A completion comes; perhaps it is to be an error, which costs its queue pair its state.
@@ -329,7 +357,7 @@ impl Observer {
             return;
         }
         let direction = if (cqe.opcode as u32) < 128 { Direction::Sent } else { Direction::Received };
-        let asked = lock(&faults.script).completion(cqe.qpn, direction);
+        let asked = faults.script().completion(cqe.qpn, direction);
         if let Some(status) = asked.and_then(|refused| WcStatus::from_u32(refused.0)) {
             cqe.status = status;
             super::scene::with(|scene| scene.asked_for = true);
@@ -342,26 +370,27 @@ impl Observer {
         self.impairment.as_ref().map_or(Vec::new(), |faults| std::mem::take(&mut *lock(&faults.broken)))
     }
 
-    /// The application has opened the device; with the first time, the clock of announced events starts.
+    /// The application has opened the device; with the first time, the script's clock starts.
     pub(crate) fn opened(&self) {
         let Some(faults) = &self.impairment else { return };
-        let now = clock::now();
-        let mut announcements = lock(&faults.announcements);
-        if announcements.is_none() {
-            let announced = lock(&faults.script).announcements().map(|it| (now + it.after, it)).collect();
-            *announcements = Some(announced);
-        }
+        faults.opened.get_or_init(clock::now);
+        faults.announce();
     }
 
-    /// Takes the asynchronous events that are due.
+    /// Takes what is due to happen to the device.
     pub(crate) fn announcements(&self, now: Instant) -> Vec<Announcement> {
         let Some(faults) = &self.impairment else { return Vec::new() };
+        faults.announce();
         let mut announcements = lock(&faults.announcements);
-        let waiting = announcements.take_if(|waiting| waiting.iter().any(|(at, _)| *at <= now));
-        let Some(waiting) = waiting else { return Vec::new() };
-        let (mut due, later): (Vec<_>, Vec<_>) = waiting.into_iter().partition(|(at, _)| *at <= now);
-        *announcements = Some(later);
+        let mut due: Vec<_> = announcements.extract_if(.., |(at, _)| *at <= now).collect();
         due.sort_by_key(|(at, _)| *at);
         due.into_iter().map(|(_, announcement)| announcement).collect()
+    }
+
+    /// The device is taken out: nothing reaches it or leaves it any more.
+    pub(crate) fn take_out(&self) {
+        if let Some(faults) = &self.impairment {
+            faults.removed.store(true, Ordering::Relaxed);
+        }
     }
 }

@@ -105,6 +105,10 @@ fn faults(value: &str) -> Result<Script, Invalid> {
         |value: &str, expected: String| Invalid { variable: "URXE_FAULTS", value: value.to_owned(), expected };
     let text = match value.strip_prefix('@') {
         None => value.to_owned(),
+        Some(path) if path.ends_with(".toml") => {
+            let expected = "rules; `urxe faults @FILE.toml` makes them from TOML, as `urxe run --faults` does by itself";
+            return Err(invalid(value, expected.to_owned()));
+        }
         Some(path) => std::fs::read_to_string(path)
             .map_err(|error| invalid(value, format!("a file that can be read ({error})")))?,
     };

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock};
+use std::time::Instant;
 
 use urxe_faults::Script;
 
@@ -12,10 +13,12 @@ use crate::runtime::lock;
 /// Any verb is to fail.
 static ARMED: AtomicBool = AtomicBool::new(false);
 static SCRIPT: OnceLock<Mutex<Script>> = OnceLock::new();
+static ARMED_AT: OnceLock<Instant> = OnceLock::new();
 
 /// The script of this process; its rules about verbs count calls of all devices together.
 pub(super) fn arm(script: &Script) {
     if script.is_about_verbs() && SCRIPT.set(Mutex::new(script.clone())).is_ok() {
+        ARMED_AT.get_or_init(Instant::now);
         ARMED.store(true, Ordering::Release);
     }
 }
@@ -28,7 +31,11 @@ pub(crate) fn is_armed() -> bool {
 /// The errno with which this call of a verb, known by the path of its function, is to fail.
 pub(crate) fn refuse(path: &str) -> Option<Errno> {
     let verb = explain::name(path);
-    let refused = lock(SCRIPT.get()?).verb(verb.strip_prefix("ibv_").unwrap_or(&verb))?;
+    let mut script = lock(SCRIPT.get()?);
+    // A script's clock starts with the device's; this is when the process first asked for one.
+    script.at(ARMED_AT.get()?.elapsed());
+    let refused = script.verb(verb.strip_prefix("ibv_").unwrap_or(&verb))?;
+    drop(script);
     let errno = Errno(i32::try_from(refused.0).unwrap_or(libc::EIO));
     Some(explain::because(errno, || ("URXE_FAULTS asks for it", "see how the program takes it")))
 }

@@ -16,6 +16,8 @@ const PORT: u64 = 1;
 #[derive(Debug, Default)]
 pub(crate) struct Listeners {
     files: Mutex<Vec<Weak<EventFile>>>,
+    /// Completion channels.
+    channels: Mutex<Vec<Weak<EventFile>>>,
     /// The device can do nothing any more.
     failed: AtomicBool,
 }
@@ -47,6 +49,13 @@ impl Listeners {
         files.push(Arc::downgrade(file));
     }
 
+    /// A completion channel, which ends with the device.
+    pub(crate) fn add_channel(&self, file: &Arc<EventFile>) {
+        let mut channels = lock(&self.channels);
+        channels.retain(|file| file.strong_count() > 0);
+        channels.push(Arc::downgrade(file));
+    }
+
     /// Tells of a change.
     pub(crate) fn tell(&self, change: Change) {
         match change {
@@ -66,6 +75,17 @@ impl Listeners {
         match event_type {
             v::IBV_EVENT_DEVICE_FATAL => self.fail(),
             _ => self.raise(event_type),
+        }
+    }
+
+    /// The device was taken out: after what has been told, reading a file fails, as the kernel's do when it
+    /// disassociates a device (`ib_uverbs_event_read` gives EIO).
+    pub(crate) fn take_out(&self) {
+        self.fail();
+        let channels = std::mem::take(&mut *lock(&self.channels));
+        let files = std::mem::take(&mut *lock(&self.files));
+        for file in files.into_iter().chain(channels).filter_map(|file| file.upgrade()) {
+            file.end();
         }
     }
 

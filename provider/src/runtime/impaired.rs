@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use urxe_engine::Instant;
+use urxe_faults::Occurrence;
 use urxe_net::Datagram;
 
 use super::cq::Cq;
@@ -64,7 +65,13 @@ impl NetPort {
         }
         self.with_work(|work| work.sender.send_due(now));
         for announcement in observer.announcements(now) {
-            self.listeners.pretend(announcement.event);
+            match announcement.what {
+                Occurrence::Event(event) => self.listeners.pretend(event),
+                Occurrence::Removal => {
+                    observer.take_out();
+                    self.listeners.take_out();
+                }
+            }
         }
         // What arrives late arrives in there.
         self.progress(super::port::Acks::Leave);

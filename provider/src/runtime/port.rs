@@ -205,6 +205,11 @@ impl NetPort {
         self.opened();
     }
 
+    /// A completion channel, which ends when the device is taken out.
+    pub(crate) fn listen(&self, channel: &Arc<EventFile>) {
+        self.listeners.add_channel(channel);
+    }
+
     /// Multicast groups.
     pub(crate) const fn groups(&self) -> &Groups {
         &self.groups

@@ -217,7 +217,9 @@ impl uverbs::Device for Context {
     fn create_comp_channel(&self) -> Result<OwnedFd, Errno> {
         self.check_alive()?;
         let (file, fd) = EventFile::new()?;
-        lock(&self.channels).insert(fd.as_raw_fd(), Arc::new(file));
+        let file = Arc::new(file);
+        self.port().listen(&file);
+        lock(&self.channels).insert(fd.as_raw_fd(), file);
         Ok(fd)
     }
 
