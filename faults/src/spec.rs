@@ -363,7 +363,8 @@ mod tests {
 
     #[test]
     fn steps_follow_one_another() {
-        let mut all = script("dup,nth=5; step,packets=2; step,packets=2; drop; step,lasts=10ms; corrupt; remove,after=1ms; step");
+        let mut all =
+            script("dup,nth=5; step,packets=2; step,packets=2; drop; step,lasts=10ms; corrupt; remove,after=1ms; step");
         let packets = |all: &mut Script, count| -> Vec<Verdict> {
             (0..count).map(|_| all.packet(&sight(Operation::SendOnly, Direction::Sent))).collect()
         };

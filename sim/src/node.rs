@@ -7,8 +7,8 @@ use std::time::Duration;
 use urxe_engine::attr::{AttrMask, ModifyError, QpAttr};
 use urxe_engine::rng::Rng;
 use urxe_engine::{
-    Chaos, Cqe, Host, Instant, Io, Liberties, Pd, PostError, Progress, QpCap, QpConfig, QpState, QpType, QueuePair, RecvWr, SendWr,
-    UdRecipient, XrcDomain,
+    Chaos, Cqe, Host, Instant, Io, Liberties, Pd, PostError, Progress, QpCap, QpConfig, QpState, QpType, QueuePair,
+    RecvWr, SendWr, UdRecipient, XrcDomain,
 };
 use urxe_wire::{Mtu, Packet, Qpn};
 
@@ -160,7 +160,8 @@ impl Node {
         let liberties = self.config.chaos.map_or(Liberties::default(), |chaos| chaos.queue_pair(nth));
         let (send_cq, recv_cq) = (Some(send_cq), Some(recv_cq));
         let port_mtu = PORT_MTU;
-        let config = QpConfig { qpn, qp_type, pd, cap, sq_sig_all, send_cq, recv_cq, srq, xrcd, window, port_mtu, liberties };
+        let config =
+            QpConfig { qpn, qp_type, pd, cap, sq_sig_all, send_cq, recv_cq, srq, xrcd, window, port_mtu, liberties };
         self.qps.insert(qpn, QueuePair::new(config));
         qpn
     }

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use urxe_engine::{
-    AsyncEvent, Chaos, CompletionQueue, Consumer, Cqe, Event, Instant, Pd, Pushed, RecvWr, SharedReceiveQueue, XrcDomain,
+    AsyncEvent, Chaos, CompletionQueue, Consumer, Cqe, Event, Instant, Pd, Pushed, RecvWr, SharedReceiveQueue,
+    XrcDomain,
 };
 use urxe_wire::Qpn;
 

@@ -6,8 +6,8 @@ use std::rc::Rc;
 
 use urxe_engine::chaos::{AckPolicy, Behaviour, CreditPolicy, TABLE};
 use urxe_engine::{
-    Access, Chaos, Consumer, Data, Instant, Liberties, Recipient, RecvWr, Remote, SendFlags, SendOp, SendWr, Sge, SgeList,
-    WcStatus,
+    Access, Chaos, Consumer, Data, Instant, Liberties, Recipient, RecvWr, Remote, SendFlags, SendOp, SendWr, Sge,
+    SgeList, WcStatus,
 };
 use urxe_sim::memory::DEFAULT_PD;
 use urxe_sim::oracle::{Profile, Scenario};

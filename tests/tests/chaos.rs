@@ -9,9 +9,7 @@ use urxe_ffi::verbs as v;
 use urxe_tests::verbs::memory::{PAGE, pattern};
 use urxe_tests::verbs::pair::{rtr, rts};
 use urxe_tests::verbs::qp::Init;
-use urxe_tests::verbs::{
-    Change, Context, Cq, Op, Options, Pair, Pd, Qp, RecvWr, SendWr, Srq, Status, is_readable,
-};
+use urxe_tests::verbs::{Change, Context, Cq, Op, Options, Pair, Pd, Qp, RecvWr, SendWr, Srq, Status, is_readable};
 use urxe_tests::{PingPong, TIMEOUT, World, artifacts, in_world_with, run_pair};
 
 fn with_chaos<F: FnOnce() -> Result<()>>(chaos: &str, test: F) {

@@ -304,7 +304,7 @@ pub(crate) fn unbound(error: urxe_engine::BindError) {
 
 /// Whether there is anything to be seen in this process.
 fn is_on() -> bool {
-    settings::get().as_ref().is_ok_and(|settings| {
-        settings.capture.is_some() || settings.explain.is_some() || settings.strict.is_some()
-    })
+    settings::get()
+        .as_ref()
+        .is_ok_and(|settings| settings.capture.is_some() || settings.explain.is_some() || settings.strict.is_some())
 }

@@ -106,7 +106,8 @@ fn faults(value: &str) -> Result<Script, Invalid> {
     let text = match value.strip_prefix('@') {
         None => value.to_owned(),
         Some(path) if path.ends_with(".toml") => {
-            let expected = "rules; `urxe faults @FILE.toml` makes them from TOML, as `urxe run --faults` does by itself";
+            let expected =
+                "rules; `urxe faults @FILE.toml` makes them from TOML, as `urxe run --faults` does by itself";
             return Err(invalid(value, expected.to_owned()));
         }
         Some(path) => std::fs::read_to_string(path)

@@ -39,11 +39,7 @@ pub(crate) enum Added {
 
 impl Cq {
     /// An empty one.
-    pub(crate) fn new(
-        queue: CompletionQueue,
-        channel: Option<Arc<EventFile>>,
-        async_file: Arc<EventFile>,
-    ) -> Self {
+    pub(crate) fn new(queue: CompletionQueue, channel: Option<Arc<EventFile>>, async_file: Arc<EventFile>) -> Self {
         Self {
             queue: Mutex::new(queue),
             channel,

@@ -54,7 +54,11 @@ impl Qp {
         let is_xrc_target = config.qp_type == QpType::XrcRecv;
         let qp = Arc::new(Self {
             qpn: config.qpn,
-            inner: Mutex::new(Inner { engine: QueuePair::new(config), habit: Habit::default(), tally: Tally::default() }),
+            inner: Mutex::new(Inner {
+                engine: QueuePair::new(config),
+                habit: Habit::default(),
+                tally: Tally::default(),
+            }),
             port: Arc::clone(port),
             timer: TimerSlot::default(),
             touched: AtomicBool::new(false),

@@ -23,8 +23,8 @@ use crate::memory::guard;
 use crate::memory::regions::Regions;
 use crate::runtime::lock;
 use keys::Keys;
-use receives::{Part, Receives};
 pub(crate) use receives::RecvQueue;
+use receives::{Part, Receives};
 
 /// What strict mode remembers of a device.
 #[derive(Debug, Default)]
@@ -256,7 +256,8 @@ impl Observer {
     pub(crate) fn posting_buffers(&self, queue: RecvQueue, request: &RecvWr) {
         let Some(strict) = &self.strict else { return };
         let parts = places(&request.buffers, &self.regions).unwrap_or_default();
-        let writable = |part: &Part| self.regions.region(part.key).is_some_and(|region| receives::is_within(&region, part));
+        let writable =
+            |part: &Part| self.regions.region(part.key).is_some_and(|region| receives::is_within(&region, part));
         let parts: &[Part] = if parts.iter().all(writable) { &parts } else { &[] };
         lock(&strict.received).post(queue, request.wr_id, parts);
     }

@@ -78,7 +78,10 @@ impl Observer {
         if lock(&strict.keys).bind(new_key) {
             let advice = Advice {
                 qpn,
-                what: &format!("bind, wr_id {wr_id}, on QP {qpn} with R_Key {:#x}, which the window had before", new_key.0),
+                what: &format!(
+                    "bind, wr_id {wr_id}, on QP {qpn} with R_Key {:#x}, which the window had before",
+                    new_key.0
+                ),
                 why: "a peer that still has it from then, or a packet that is late, gets at the new memory",
                 remedy: "take another key for every bind: ibv_inc_rkey(3)",
                 site: None,
