@@ -224,15 +224,16 @@ fn asynchronous_events_of_port_and_device() {
 fn a_device_that_is_taken_out() {
     in_world_with(
         |world| {
-            world.host().set_env("URXE_FAULTS", "remove,after=300ms");
+            // A WRITE and its ACK, each sent and received by this process.
+            world.host().set_env("URXE_FAULTS", "step,packets=4; step; remove,after=1s");
             Ok(())
         },
         || {
             let pair = Pair::new(&Options { events: true, ..options() })?;
             let (local, remote) = (pair.near.region(PAGE)?, pair.far.region(PAGE)?);
             let write = SendWr::new(Op::Write(remote.at(0)), &[local.sge(0, 8)]);
-            ensure!(pair.near.complete(&write)?.status == Status::SUCCESS, "it is there to begin with");
             pair.far.recv_cq.arm(false)?;
+            ensure!(pair.near.complete(&write)?.status == Status::SUCCESS, "it is there to begin with");
             let event = pair.near.context.async_event(PATIENCE)?;
             ensure!(event.is_some_and(|event| event.kind() == v::IBV_EVENT_DEVICE_FATAL));
             let channel = pair.far.channel.as_ref().context("no channel")?;
