@@ -64,7 +64,7 @@ fn rules_of(text: &str) -> Result<String> {
                     steps.extend(step(value).with_context(|| format!("step {}", index + 1))?);
                 }
             }
-            _ => bail!("`{key} = {value}`: there are seed = 42, repeat = true, rules = […] and [[step]]"),
+            _ => bail!("`{key}`, {}: there are seed = 42, repeat = true, rules = […] and [[step]]", value.type_str()),
         }
     }
     rules.extend(steps);
@@ -84,7 +84,7 @@ fn step(value: &Value) -> Result<Vec<String>> {
             ("packets", Value::Integer(count)) => begins += &format!(",packets={count}"),
             ("lasts", Value::String(time)) => begins += &format!(",lasts={time}"),
             ("rules", Value::Array(list)) => rules = list.iter().map(rule).collect::<Result<_>>()?,
-            _ => bail!("`{key} = {value}`: there are packets = 200 or lasts = \"500ms\", and rules = […]"),
+            _ => bail!("`{key}`, {}: there are packets = 200, lasts = \"500ms\" and rules = […]", value.type_str()),
         }
     }
     rules.insert(0, begins);
@@ -98,13 +98,15 @@ fn rule(value: &Value) -> Result<String> {
             Value::String(text) => format!("{key}={text}"),
             Value::Integer(number) => format!("{key}={number}"),
             Value::Boolean(true) => key.clone(),
-            other => bail!("`{key} = {other}`: a text, a number or true"),
+            other => bail!("`{key}`, {}: a text, a number or true", other.type_str()),
         })
     };
     Ok(match value {
         Value::String(text) => text.clone(),
         Value::Table(items) => items.iter().map(item).collect::<Result<Vec<_>>>()?.join(","),
-        other => bail!("`{other}`: a rule is a text such as \"drop=1%\", or a table such as {{ drop = \"1%\" }}"),
+        other => {
+            bail!("{}: a rule is a text such as \"drop=1%\", or a table such as {{ drop = \"1%\" }}", other.type_str())
+        }
     })
 }
 
@@ -130,11 +132,11 @@ mod tests {
     #[test]
     fn mistakes_are_named() {
         for (text, said) in [
-            ("sed = 42", "`sed = 42`: there are seed"),
-            ("rules = [5]", "`5`: a rule is a text"),
-            ("rules = [{ drop = 0.5 }]", "`drop = 0.5`: a text"),
+            ("sed = 42", "`sed`, integer: there are seed"),
+            ("rules = [5]", "integer: a rule is a text"),
+            ("rules = [{ drop = 0.5 }]", "`drop`, float: a text"),
             ("rules = [\"lose=1%\"]", "`lose=1%`: expected an action"),
-            ("[[step]]\nfor = 5", "step 1: `for = 5`"),
+            ("[[step]]\nfor = 5", "step 1: `for`, integer"),
             ("seed = ", "line 1"),
         ] {
             let error = format!("{:#}", rules_of(text).unwrap_err());
