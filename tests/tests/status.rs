@@ -1,9 +1,10 @@
 //! `urxe status`: counters of programs at work.
 
 use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
 use urxe_tests::artifacts::urxe;
-use urxe_tests::verbs::{Op, Options, Pair, SendWr, Status};
-use urxe_tests::{World, in_world};
+use urxe_tests::verbs::{Op, Options, Pair, RecvWr, SendWr, Status};
+use urxe_tests::{World, in_world, in_world_with};
 
 fn status(args: &[&str]) -> Result<String> {
     let output = std::process::Command::new(urxe()?).arg("status").args(args).output()?;
@@ -42,6 +43,76 @@ fn counters_of_a_program_at_work() {
         ensure!(!people.contains("icrc_err") && status(&["--all"])?.contains("icrc_err"), "{people}");
         Ok(())
     });
+}
+
+/// What one queue pair has counted.
+fn counted(qpn: u32) -> Result<Value> {
+    let devices: Value = serde_json::from_str(&status(&["--json"])?)?;
+    let all = devices.as_array().into_iter().flatten();
+    let mut qps = all.flat_map(|device| device["qps"].as_array().into_iter().flatten());
+    let qp = qps.find(|qp| qp["qpn"] == qpn).with_context(|| format!("no QP {qpn}"))?;
+    Ok(qp.clone())
+}
+
+/// Each queue pair counts for itself: two pairs of which one has trouble.
+#[test]
+fn counters_of_each_queue_pair() {
+    in_world_with(
+        |world| {
+            world.host().set_env("URXE_FAULTS", "dup,opcode=WRITE,dir=tx,nth=2; corrupt,opcode=WRITE,dir=rx,nth=5");
+            Ok(())
+        },
+        || {
+            let options = Options { timeout: 10, ..Options::default() };
+            let (busy, calm) = (Pair::new(&options)?, Pair::new(&options)?);
+            let (local, remote) = (busy.near.region(4096)?, busy.far.region(4096)?);
+            let write = |offset| SendWr::new(Op::Write(remote.at(offset)), &[local.sge(0, 1000)]);
+            for _ in 0..10 {
+                ensure!(busy.near.complete(&write(0))?.status == Status::SUCCESS);
+            }
+            // No receive is posted: RNR NAKs, until there is one.
+            busy.near.qp.post_send(&SendWr::new(Op::Send, &[]))?;
+            let (near, far) = (busy.near.qp.number(), busy.far.qp.number());
+            urxe_tests::wait_until("it is not ready", || {
+                Ok(counted(near)?["counters"]["rcvd_rnr_err"].as_u64() > Some(0))
+            })?;
+            busy.far.qp.post_recv(&RecvWr::new(1, &[]))?;
+            ensure!(busy.near.send_cq.next()?.status == Status::SUCCESS);
+            ensure!(busy.near.complete(&write(4000))?.status == Status::REM_ACCESS_ERR);
+
+            let at = |qp: &Value, name: &str| qp["counters"][name].as_u64().unwrap_or_default();
+            let (near, far) = (counted(near)?, counted(far)?);
+            for (qp, name, least) in [
+                (&near, "tx_packets", 12),
+                (&near, "tx_bytes", 10_000),
+                (&near, "rx_packets", 11),
+                (&near, "rcvd_rnr_err", 1),
+                (&near, "rcvd_nak_remote_access", 1),
+                (&far, "rx_packets", 12),
+                (&far, "rx_bytes", 10_000),
+                (&far, "send_rnr_err", 1),
+                (&far, "sent_nak_remote_access", 1),
+                (&far, "duplicate_request", 1),
+                (&far, "icrc_err", 1),
+            ] {
+                ensure!(at(qp, name) >= least, "{name} is less than {least}: {qp}");
+            }
+            ensure!(near["window"].as_u64() >= Some(2), "{near}");
+            let went_back = at(&near, "completer_retry_err") + at(&near, "ack_timeout");
+            ensure!(went_back >= 1, "{near}");
+            for end in [&calm.near, &calm.far] {
+                let qp = counted(end.qp.number())?;
+                ensure!(at(&qp, "tx_packets") == 0 && at(&qp, "icrc_err") == 0, "{qp}");
+            }
+            let metrics = status(&["--metrics"])?;
+            let row = format!("qpn=\"{}\",type=\"RC\"}} ", busy.far.qp.number());
+            let mine = |line: &str, name: &str| line.starts_with(&format!("urxe_qp_{name}{{")) && line.contains(&row);
+            for name in ["duplicate_request_total", "rx_bytes_total", "window"] {
+                ensure!(metrics.lines().any(|line| mine(line, name)), "no {name}: {metrics}");
+            }
+            Ok(())
+        },
+    );
 }
 
 /// A device that is closed is not shown any more.

@@ -263,6 +263,11 @@ impl Mr {
         self.handle.destroy()
     }
 
+    /// For verbs that have no method here.
+    pub fn raw(&self) -> *mut v::ibv_mr {
+        self.handle.raw()
+    }
+
     /// Its L_Key.
     pub fn lkey(&self) -> u32 {
         // SAFETY: a field of a live region.
