@@ -211,15 +211,18 @@ fn send(pair: &Pair, sges: &[v::ibv_sge]) -> Result<()> {
     Ok(())
 }
 
-/// Binds a window of type 2, invalidates it, and binds it with the same key.
+/// Binds a window of type 2 under one key, another, and the first again.
 fn bind_twice(end: &End, region: &Mr) -> Result<()> {
     // SAFETY: a live domain; all-zero requests are plain C structures, filled in as their opcodes say.
     unsafe {
         let ops = (*end.context.raw()).ops;
         let window = ops.alloc_mw.context("no alloc_mw")?(end.pd.raw(), v::IBV_MW_TYPE_2);
         ensure!(!window.is_null(), "no window");
-        let key = (*window).rkey ^ 1;
-        for opcode in [v::IBV_WR_BIND_MW, v::IBV_WR_LOCAL_INV, v::IBV_WR_BIND_MW] {
+        let keys = [(*window).rkey ^ 1, (*window).rkey ^ 2];
+        let (bind, invalidate) = (v::IBV_WR_BIND_MW, v::IBV_WR_LOCAL_INV);
+        for (opcode, key) in
+            [(bind, keys[0]), (invalidate, keys[0]), (bind, keys[1]), (invalidate, keys[1]), (bind, keys[0])]
+        {
             let mut wr = std::mem::zeroed::<v::ibv_send_wr>();
             (wr.opcode, wr.send_flags) = (opcode, v::IBV_SEND_SIGNALED);
             if opcode == v::IBV_WR_BIND_MW {
@@ -314,7 +317,7 @@ fn leaks_are_told_at_the_end() {
     };
     in_world_with(strict, || {
         let context = Context::open()?;
-        let mr = urxe_tests::verbs::Mr::alloc(&Pd::new(&context)?, PAGE, 0)?;
+        let mr = Mr::alloc(&Pd::new(&context)?, PAGE, 0)?;
         let mut stderr = Stderr::catch()?;
         context.close()?;
         let lines = stderr.lines()?;
