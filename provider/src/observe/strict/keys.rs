@@ -84,7 +84,7 @@ mod tests {
     fn the_dead_are_not_remembered_for_ever() {
         let mut keys = Keys::default();
         let dead = Dead { iova: 0, length: 1, at: Instant::from_nanos(0), site: None };
-        for key in 0..=MOST_DEAD as u32 {
+        for key in 0..=u32::try_from(MOST_DEAD).unwrap() {
             keys.bury(Key(key), dead.clone());
         }
         assert!(keys.dead(Key(0)).is_none() && keys.dead(Key(1)).is_some());
