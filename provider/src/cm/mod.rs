@@ -111,12 +111,7 @@ impl State {
     fn pump(&mut self, index: usize, work: &mut Work) {
         loop {
             let Some(device) = self.devices.get_mut(index) else { return };
-            while let Some(transmit) = device.cm.poll_transmit() {
-                let psn = device.psn;
-                device.psn = psn.next();
-                let ends = transmit.ends;
-                gsi::send(work, device.shared.port().net(), psn, ends.local, ends.remote, &transmit.payload);
-            }
+            // First what is to be said if this process is killed as soon as its peer knows more.
             let net = device.shared.port().net();
             while let Some((comm, will)) = device.cm.poll_will() {
                 match will {
@@ -125,6 +120,12 @@ impl State {
                     }
                     None => net.take_back_will(comm.0),
                 }
+            }
+            while let Some(transmit) = device.cm.poll_transmit() {
+                let psn = device.psn;
+                device.psn = psn.next();
+                let ends = transmit.ends;
+                gsi::send(work, device.shared.port().net(), psn, ends.local, ends.remote, &transmit.payload);
             }
             let Some((comm, event)) = device.cm.poll_event() else { break };
             self.handle_event(index, comm, event);
