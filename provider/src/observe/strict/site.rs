@@ -31,9 +31,12 @@ fn callers(backtrace: &str) -> String {
     if shown.is_empty() { "an unknown place".to_owned() } else { shown.join(" < ") }
 }
 
-/// A function of this library.
+/// A function of this library: by its name, or, where line tables are all there is to know and names lack their paths, by
+/// its file.
 fn is_ours(frame: &str) -> bool {
-    frame.starts_with("urxe::") || frame.starts_with("<urxe::")
+    const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/");
+    let in_our_sources = || frame.contains(SOURCES.trim_start_matches('/'));
+    frame.starts_with("urxe::") || frame.starts_with("<urxe::") || in_our_sources()
 }
 
 /// A function of libibverbs, or one without a name.
@@ -53,6 +56,11 @@ mod tests {
             3: urxe::edge::post::post_send\n   4: __ibv_post_send_1_1\n   5: send_all\n             at ./app.c:12:3\n   \
             6: main\n   7: <unknown>\n   8: _start\n";
         assert_eq!(callers(backtrace), "send_all (./app.c:12:3) < main < _start");
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/src/edge/post.rs");
+        let backtrace = format!(
+            "   0: here\n             at .{file}:9:1\n   1: post_send\n             at .{file}:7:1\n   2: main\n"
+        );
+        assert_eq!(callers(&backtrace), "main");
         assert_eq!(callers(""), "an unknown place");
     }
 
