@@ -27,6 +27,8 @@ pub enum Program {
         size: u32,
         /// Exchanges.
         iters: u32,
+        /// A variable of both ends.
+        variable: Option<(&'static str, &'static str)>,
     },
     /// `iperf3`: a TCP stream, two processes.
     Iperf3,
@@ -170,7 +172,10 @@ impl Program {
             Self::Perftest(Perftest { program, args, variable: Some((name, value)), .. }) => {
                 format!("{name}='{value}' {program} {args}")
             }
-            Self::PingPong { size, iters } => format!("ibv_rc_pingpong -s {size} -n {iters}"),
+            Self::PingPong { size, iters, variable } => {
+                let variable = variable.map_or(String::new(), |(name, value)| format!("{name}='{value}' "));
+                format!("{variable}ibv_rc_pingpong -s {size} -n {iters}")
+            }
             Self::Iperf3 => "iperf3 -t 1".to_owned(),
             Self::Ucx(test) => format!("UCX_TLS=tcp,self ucx_perftest {}", test.args().join(" ")),
             Self::FiPingPong { size, iters } => format!("fi_pingpong -p tcp -e rdm -S {size} -I {iters}"),
@@ -182,10 +187,10 @@ impl Program {
         match self {
             Self::Own { program, args } => own(host, program, &args.split_whitespace().collect::<Vec<_>>()),
             Self::Perftest(perftest) => perftest.run(host),
-            Self::PingPong { size, iters } => {
+            Self::PingPong { size, iters, variable } => {
                 let (size, iters) = (size.to_string(), iters.to_string());
                 let args = ["-d", "urxe0", "-g", "1", "-s", &size, "-n", &iters];
-                let client = pair(host, "ibv_rc_pingpong", &args, &[])?;
+                let client = pair(host, "ibv_rc_pingpong", &args, variable.as_slice())?;
                 Ok(vec![half_round_trip(&client.stdout).with_context(|| format!("reading {client}"))?])
             }
             Self::Iperf3 => iperf3(host, &[]),

@@ -146,6 +146,7 @@ const LOST_MANY: Figure = gigabits("ib_write_bw 1 MiB, 1 % lost");
 
 const SHM_WRITE_LATENCY: Figure = micros("ib_write_lat 8 B, shared memory");
 const SHM_WRITE_LATENCY_P99: Figure = micros("ib_write_lat 8 B p99, shared memory");
+const SHM_PINGPONG: Figure = micros("ibv_rc_pingpong 8 B, shared memory");
 const SHM_WRITE_1M: Figure = gigabits("ib_write_bw 1 MiB, shared memory");
 
 const fn through_memory(perftest: Perftest) -> Program {
@@ -175,7 +176,7 @@ pub const PROBES: &[Probe] = &[
         program: Program::Perftest(Perftest::latency("ib_send_lat", "-s 8 -n 10000")),
         figures: &[SEND_LATENCY, SEND_LATENCY_P99],
     },
-    Probe { program: Program::PingPong { size: 8, iters: 10_000 }, figures: &[PINGPONG] },
+    Probe { program: Program::PingPong { size: 8, iters: 10_000, variable: None }, figures: &[PINGPONG] },
     Probe { program: Program::Own { program: "bare-udp", args: "stream" }, figures: &[UDP_STREAM] },
     Probe {
         program: Program::Perftest(Perftest::bandwidth("ib_write_bw", "-s 1048576 -n 1000")),
@@ -193,6 +194,10 @@ pub const PROBES: &[Probe] = &[
     Probe {
         program: through_memory(Perftest::latency("ib_write_lat", "-s 8 -n 10000")),
         figures: &[SHM_WRITE_LATENCY, SHM_WRITE_LATENCY_P99],
+    },
+    Probe {
+        program: Program::PingPong { size: 8, iters: 10_000, variable: Some(SHARED_MEMORY) },
+        figures: &[SHM_PINGPONG],
     },
     Probe {
         program: through_memory(Perftest::bandwidth("ib_write_bw", "-s 1048576 -n 1000")),
@@ -226,6 +231,7 @@ pub const COMPARISONS: &[Comparison] = &[
     at_least(WRITE_64K, WRITE_1M, None, Some(0.8)),
     at_least(WRITE_RATE, UDP_SMALL, None, Some(0.7)),
     at_most(SHM_WRITE_LATENCY, UDP_LATENCY, None, None),
+    at_most(SHM_PINGPONG, UDP_LATENCY, Some(2.0), None),
     at_least(SHM_WRITE_1M, TCP, None, Some(2.0)),
     at_most(WRITE_LATENCY, UCX_TCP_LATENCY, None, None),
     at_most(SEND_LATENCY, FI_TCP, None, None),
