@@ -195,6 +195,13 @@ curves: build ## draws docs/curves: bandwidth over sizes and queue pairs, latenc
 	$(CARGO) build --release -p urxe-tests -p urxe-benches --bins
 	@$(BIN_DIR)/curves --out docs/curves $(CURVES_ARGS)
 
+.PHONY: bench-rxe
+bench-rxe: build ## urxe against the kernel's rxe, both inside the virtual machine; minutes
+	@scripts/install-packages $(DEMO_PACKAGES) $(INTEROP_PACKAGES)
+	conformance/kernel-rxe/fetch $(URXE_KERNEL_DIR)
+	conformance/machine $(BIN_DIR) conformance/kernel-rxe/boot \
+	    conformance/kernel-rxe/compare --out $(TARGET_DIR)/bench/rxe.tsv $(BENCH_ARGS)
+
 .PHONY: microbench
 microbench: ## criterion: what a packet costs in wire
 	$(CARGO) bench -p urxe-benches --bench wire
