@@ -123,9 +123,9 @@ impl Qp {
         act: impl FnOnce(&mut QueuePair<Surroundings>, &mut Io<'_, Surroundings>) -> T,
     ) -> T {
         self.drive(work, |engine, io| {
-            if engine.hurry(io) {
-                engine.transmit(io);
-            }
+            // An ACK may be owed for a message that the application has polled already.
+            engine.hurry(io);
+            engine.transmit(io);
             act(engine, io)
         })
     }
