@@ -3,13 +3,14 @@
 //! Each test makes the target a habitual answerer, so that ACKs wait, and then has it do something else after a message.
 //! Its peer asks again only after seconds, and must not have to.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use urxe_ffi::verbs as v;
 use urxe_tests::in_world;
 use urxe_tests::verbs::child::{Child, Parent};
-use urxe_tests::verbs::{Change, Context, End, Mr, Op, Options, RecvWr, SendWr, Status};
+use urxe_tests::verbs::{Change, Context, Cq, End, Mr, Op, Options, Pair, RecvWr, SendWr, Status};
 
 /// Exchanges that make a habit.
 const EXCHANGES: u64 = 100;
@@ -197,4 +198,45 @@ fn the_target_destroys_the_queue_pair() {
 #[test]
 fn the_target_exits() {
     in_world(|| play(1, |parent| answer(parent, 1, |_, _| std::process::exit(0)), |_| Ok(())));
+}
+
+/// Who has polled a message may be done with the connection: rdma_disconnect(3) moves the queue pair to ERR. It may be
+/// quicker than whoever received the packet, here a thread that polls another queue; the ACK leaves all the same.
+#[test]
+fn the_application_is_quicker_than_the_ack() {
+    const CONNECTIONS: usize = 1000;
+    // Asked for again seven times after 67 ms each, which a lost ACK makes fail.
+    let options = Options::default();
+    in_world(|| {
+        let context = Context::open()?;
+        let other = Cq::new(&context, 1, None)?;
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let polling = scope.spawn(|| -> Result<()> {
+                while !is_over.load(Ordering::Relaxed) {
+                    ensure!(other.poll(1)?.is_empty());
+                }
+                Ok(())
+            });
+            let connect = |round: usize| -> Result<()> {
+                let Pair { near, far } = Pair::on(&context, &options)?;
+                let memory = [near.region(64)?, far.region(64)?];
+                far.qp.post_recv(&RecvWr::new(0, &[memory[1].sge(0, 8)]))?;
+                near.qp.post_send(&SendWr::new(Op::Send, &[memory[0].sge(0, 8)]))?;
+                ensure!(far.recv_cq.next()?.status == Status::SUCCESS);
+                match round % 3 {
+                    0 => far.qp.modify(&Change::to(v::IBV_QPS_ERR))?,
+                    1 => far.qp.modify(&Change::to(v::IBV_QPS_RESET))?,
+                    _ => far.qp.destroy()?,
+                }
+                let wc = near.send_cq.next()?;
+                ensure!(wc.status == Status::SUCCESS, "{wc:?}");
+                Ok(())
+            };
+            let connected =
+                (0..CONNECTIONS).try_for_each(|round| connect(round).with_context(|| format!("round {round}")));
+            is_over.store(true, Ordering::Relaxed);
+            polling.join().map_err(|_| anyhow::anyhow!("the polling thread panicked"))?.and(connected)
+        })
+    });
 }
