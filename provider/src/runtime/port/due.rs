@@ -1,0 +1,68 @@
+//! What is due when, and waking the background thread for it.
+
+use std::os::fd::AsRawFd;
+use std::sync::atomic::Ordering;
+
+use urxe_engine::Instant;
+
+use super::NetPort;
+use crate::runtime::qp::Qp;
+
+impl NetPort {
+    pub(in crate::runtime) fn set_timer(&self, qp: &Qp, at: Instant) {
+        if self.timers.set(&qp.timer, qp.qpn(), at) && self.sleeps_until.load(Ordering::SeqCst) > at.as_nanos() {
+            self.wake();
+        }
+    }
+
+    pub(in crate::runtime) fn next_timer(&self) -> Option<Instant> {
+        let gsi = self.gsi_timer.load(Ordering::Acquire);
+        let gsi = (gsi != u64::MAX).then(|| Instant::from_nanos(gsi));
+        let observer = self.observer.as_ref().and_then(|observer| observer.next_due());
+        let crammed = self.crammed.next_look();
+        self.timers.next().into_iter().chain(self.moderated.next()).chain(gsi).chain(observer).chain(crammed).min()
+    }
+
+    /// When QP1 wants to be woken.
+    pub(crate) fn set_gsi_timer(&self, at: Option<Instant>) {
+        let at = at.map_or(u64::MAX, Instant::as_nanos);
+        self.gsi_timer.store(at, Ordering::SeqCst);
+        if at != u64::MAX && self.sleeps_until.load(Ordering::SeqCst) > at {
+            self.wake();
+        }
+    }
+
+    /// Does what is due.
+    pub(in crate::runtime) fn run_timers(&self, now: Instant) {
+        self.moderated.expire(now);
+        self.tell_overruns();
+        if let Some(observer) = &self.observer {
+            self.release_held(observer, now);
+        }
+        if self.gsi_timer.load(Ordering::Acquire) <= now.as_nanos()
+            && let Some(gsi) = self.gsi()
+        {
+            gsi.handle_timeout(now);
+        }
+        if self.crammed.next_look().is_some_and(|at| at <= now) {
+            self.with_work(|work| self.squeeze_in(work));
+        }
+        while let Some((at, qpn)) = self.timers.expired(now) {
+            let Some(qp) = self.qp(qpn).filter(|qp| qp.timer.take(at)) else { continue };
+            self.with_work(|work| qp.handle_timeout(work));
+        }
+    }
+
+    /// Wakes the background thread.
+    pub(in crate::runtime) fn wake(&self) {
+        let one = 1_u64.to_ne_bytes();
+        // SAFETY: eight bytes to our eventfd. It can only fail by being full, and then it is readable already.
+        unsafe { libc::write(self.kick.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+    }
+
+    /// Ends the background thread.
+    pub(crate) fn request_stop(&self) {
+        self.stop.store(true, Ordering::Release);
+        self.wake();
+    }
+}

@@ -1,0 +1,304 @@
+//! What a device is in this process: its sockets, queue pairs, regions and timers.
+//!
+//! - `receiving`: packets, by whoever holds the receive token;
+//! - `answering`: ACKs and responses, and what one turn did not finish;
+//! - `due`: timers of all kinds, and waking the background thread for them;
+//! - `telling`: the application, of what the engine left to be told.
+
+mod answering;
+mod due;
+mod receiving;
+mod telling;
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use urxe_net::{Interface, Port, PortError};
+use urxe_wire::Qpn;
+
+use super::changes::Listeners;
+use super::cq::Cq;
+use super::crammed::Crammed;
+use super::crowd::Crowd;
+use super::groups::Groups;
+use super::gsi::Gsi;
+use super::host::{Sender, Upcalls};
+use super::lock;
+use super::moderation::Moderated;
+use super::qp::Qp;
+use super::srq::{Srq, XrcSrqs};
+use super::timers::Timers;
+use super::watch::Watch;
+use crate::counters::Counters;
+use crate::device;
+use crate::kernel::event_file::EventFile;
+use crate::limits;
+use crate::memory::regions::Regions;
+use crate::observe::Observer;
+use crate::status::ledger;
+use crate::xrc::neighbours::Neighbours;
+use crate::xrc::owner::{self, Reception};
+use receiving::Token;
+pub(super) use receiving::{Acks, Drained};
+
+/// A device in this process.
+pub(crate) struct NetPort {
+    name: String,
+    port: Arc<Port>,
+    /// The receive token: who holds it receives for everybody.
+    token: Mutex<Token>,
+    qps: RwLock<HashMap<Qpn, Arc<Qp>>>,
+    regions: Arc<Regions>,
+    groups: Groups,
+    timers: Timers,
+    moderated: Moderated,
+    /// Queue pairs with more to send than one turn allows.
+    unfinished: Mutex<Vec<Qpn>>,
+    has_unfinished: AtomicBool,
+    /// Queue pairs whose packets found no room.
+    pub(super) crammed: Crammed,
+    spare: Mutex<Vec<Work>>,
+    counters: Arc<Counters>,
+    /// What they have counted is in the ledger.
+    is_settled: AtomicBool,
+    /// Somebody wants to see what happens.
+    observer: Option<Arc<Observer>>,
+    pub(super) listeners: Arc<Listeners>,
+    xrc_srqs: Arc<XrcSrqs>,
+    /// Who answers other processes that ask for them.
+    reception: Reception,
+    /// Completion queues that overran by a message for such a process.
+    overran: Mutex<Vec<Arc<Cq>>>,
+    has_overran: AtomicBool,
+    /// Who takes datagrams to QP1.
+    pub(super) gsi: RwLock<Option<Arc<dyn Gsi>>>,
+    /// When it wants to be woken, in nanoseconds; `u64::MAX` for never.
+    gsi_timer: AtomicU64,
+    /// Wakes the background thread (eventfd).
+    kick: OwnedFd,
+    /// Until when the background thread sleeps, in nanoseconds; 0 while it is awake.
+    pub(super) sleeps_until: AtomicU64,
+    /// When the application last polled in vain, in nanoseconds.
+    pub(super) polled_at: AtomicU64,
+    /// Who else is on the processor of those who poll.
+    pub(super) crowd: Crowd,
+    /// The background thread sees to ACKs that wait, though pollers receive.
+    pub(super) watch: Watch,
+    /// The program ends: no ACK waits any more.
+    exits: AtomicBool,
+    pub(super) stop: AtomicBool,
+}
+
+/// What sending and completing need besides a queue pair.
+#[derive(Debug)]
+pub(crate) struct Work {
+    pub(super) sender: Sender,
+    pub(super) upcalls: Upcalls,
+}
+
+impl NetPort {
+    /// Opens the device's sockets.
+    pub(crate) fn open(name: &str, interface: Interface, seed: u64) -> Result<Self, PortError> {
+        let open = if device::shares_memory() { Port::open_sharing_memory } else { Port::open };
+        let (port, receiver) = open(interface)?;
+        let port = Arc::new(port);
+        let xrc_srqs = Arc::new(XrcSrqs::new(Neighbours::new(&port)));
+        let regions = Arc::new(Regions::new(limits::MAX_MR, seed).with(xrc_srqs.neighbours()));
+        let observer = Observer::new(name, &port.interface(), &regions);
+        if observer.is_some() {
+            port.keep_icrcs();
+        }
+        let kick = eventfd().map_err(|source| PortError::os("make an eventfd", source))?;
+        let watch = Watch::new().map_err(|source| PortError::os("make a timer", source))?;
+        let counters = Arc::new(Counters::default());
+        let new = Self {
+            name: name.to_owned(),
+            token: Mutex::new(Token::new(receiver)),
+            port,
+            qps: RwLock::new(HashMap::new()),
+            regions,
+            groups: Groups::default(),
+            timers: Timers::new(),
+            moderated: Moderated::new(),
+            unfinished: Mutex::new(Vec::new()),
+            has_unfinished: AtomicBool::new(false),
+            crammed: Crammed::default(),
+            spare: Mutex::new(Vec::new()),
+            is_settled: AtomicBool::new(false),
+            counters,
+            observer,
+            listeners: Listeners::new(),
+            xrc_srqs,
+            reception: Reception::default(),
+            overran: Mutex::default(),
+            has_overran: AtomicBool::new(false),
+            gsi: RwLock::new(None),
+            gsi_timer: AtomicU64::new(u64::MAX),
+            kick,
+            sleeps_until: AtomicU64::new(0),
+            polled_at: AtomicU64::new(0),
+            crowd: Crowd::default(),
+            watch,
+            exits: AtomicBool::new(false),
+            stop: AtomicBool::new(false),
+        };
+        lock(&new.token).work = Some(new.new_work());
+        Ok(new)
+    }
+
+    fn new_work(&self) -> Work {
+        let observer = self.observer.clone();
+        let upcalls = Upcalls::new(Arc::clone(&self.counters), Arc::clone(&self.xrc_srqs), observer.clone());
+        Work { sender: Sender::new(Arc::clone(&self.port), observer), upcalls }
+    }
+
+    /// Packets a peer may be thought to hold in its receive buffer, from what ours holds: the bound of windows.
+    pub(crate) fn window(&self) -> u32 {
+        // Half of it, at what a packet of 4096 bytes costs the kernel in a run.
+        u32::try_from(self.port.receive_buffer() / 2 / 4608).unwrap_or(u32::MAX).clamp(16, 256)
+    }
+
+    /// Sockets, addresses, queue pair numbers.
+    pub(crate) fn net(&self) -> &Port {
+        &self.port
+    }
+
+    /// Whether the device can do nothing any more.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.listeners.has_failed()
+    }
+
+    /// Has events of the port told in this file.
+    pub(crate) fn tell_changes(&self, file: &Arc<EventFile>) {
+        self.listeners.add(file);
+        self.opened();
+    }
+
+    /// A completion channel, which ends when the device is taken out.
+    pub(crate) fn listen(&self, channel: &Arc<EventFile>) {
+        self.listeners.add_channel(channel);
+    }
+
+    /// Multicast groups.
+    pub(crate) const fn groups(&self) -> &Groups {
+        &self.groups
+    }
+
+    /// What went wrong, and how often.
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// All counters, those of the sockets first.
+    pub(crate) fn all_counters(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        self.port.counters().named().chain(self.counters.named())
+    }
+
+    /// The device is about to go, and its counters with it: those who look at sysfs want to see them still.
+    pub(crate) fn settle(&self) {
+        if !self.is_settled.swap(true, Ordering::Relaxed) {
+            ledger::add(&self.name, self.all_counters());
+        }
+    }
+
+    /// Who sees what happens, if anybody wants to.
+    pub(crate) const fn observer(&self) -> Option<&Arc<Observer>> {
+        self.observer.as_ref()
+    }
+
+    /// Registered memory.
+    pub(crate) fn regions(&self) -> &Regions {
+        &self.regions
+    }
+
+    pub(super) fn kick_fd(&self) -> RawFd {
+        self.kick.as_raw_fd()
+    }
+
+    /// Lends what sending needs.
+    pub(crate) fn with_work<T>(&self, then: impl FnOnce(&mut Work) -> T) -> T {
+        let spare = lock(&self.spare).pop();
+        let mut work = spare.unwrap_or_else(|| self.new_work());
+        let result = then(&mut work);
+        lock(&self.spare).push(work);
+        result
+    }
+
+    pub(super) fn add_qp(&self, qp: Arc<Qp>) {
+        self.qps.write().unwrap_or_else(PoisonError::into_inner).insert(qp.qpn(), qp);
+    }
+
+    pub(super) fn remove_qp(&self, qpn: Qpn) {
+        self.qps.write().unwrap_or_else(PoisonError::into_inner).remove(&qpn);
+        self.port.free_qpn(qpn);
+        if let Some(observer) = &self.observer {
+            observer.forgotten(qpn);
+        }
+    }
+
+    /// All of them.
+    pub(crate) fn queue_pairs(&self) -> Vec<Arc<Qp>> {
+        self.qps.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+
+    /// The queue pair of this number.
+    pub(crate) fn qp(&self, qpn: Qpn) -> Option<Arc<Qp>> {
+        self.qps.read().unwrap_or_else(PoisonError::into_inner).get(&qpn).cloned()
+    }
+
+    /// Lets messages reach an XRC SRQ, also those of other processes that have the domain's file.
+    ///
+    /// # Errors
+    /// What the system refuses that these need; nothing is changed then.
+    pub(crate) fn add_srq(self: &Arc<Self>, srq: &Arc<Srq>) -> io::Result<()> {
+        if let Some(xrc) = srq.xrc() {
+            self.xrc_srqs.add(srq);
+            if self.xrc_srqs.neighbours().is_shared(xrc.domain) {
+                owner::receive(self, xrc.number).inspect_err(|_| self.xrc_srqs.remove(xrc))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends that, and gives its number back.
+    pub(crate) fn remove_srq(&self, srq: &Srq) {
+        if let Some(xrc) = srq.xrc() {
+            self.xrc_srqs.remove(xrc);
+            if self.xrc_srqs.neighbours().is_shared(xrc.domain) {
+                owner::turn_away(self, xrc.number);
+            }
+            self.port.free_qpn(xrc.number);
+        }
+    }
+
+    /// The XRC SRQs within reach.
+    pub(crate) const fn xrc_srqs(&self) -> &Arc<XrcSrqs> {
+        &self.xrc_srqs
+    }
+
+    /// Who answers other processes.
+    pub(crate) const fn reception(&self) -> &Reception {
+        &self.reception
+    }
+
+    /// For a forked child: closes the child's copies of the sockets. Takes no lock, allocates nothing.
+    pub(super) fn close_in_child(&self) {
+        self.port.close_in_child();
+        self.watch.close_in_child();
+        // SAFETY: this process will not use it: the device is dead here, and this structure is never dropped.
+        unsafe { libc::close(self.kick.as_raw_fd()) };
+    }
+}
+
+fn eventfd() -> io::Result<OwnedFd> {
+    // SAFETY: no pointers.
+    let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: new, and ours.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}

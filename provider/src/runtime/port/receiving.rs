@@ -1,0 +1,240 @@
+//! Receiving: who holds the token takes what is in the sockets, and gives it to those it is for.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use urxe_engine::Instant;
+use urxe_net::{Change, Datagram, Receiver};
+use urxe_wire::icrc::Check;
+use urxe_wire::{Packet, Psn, Qpn};
+
+use super::{NetPort, Work};
+use crate::counters::bump;
+use crate::observe::chaos;
+use crate::runtime::gsi;
+use crate::runtime::host::Origin;
+use crate::runtime::qp::Qp;
+use crate::runtime::{clock, lock};
+
+/// Datagrams (GRO runs) taken before answering: a run can be 15 packets of 4096 bytes, and a peer waits for the
+/// answer to keep its window moving.
+const BUDGET: usize = 4;
+/// Packets received at once that are not a burst: a request, and the ACK that came with it.
+const FEW: usize = 2;
+
+/// The receive side's state.
+pub(super) struct Token {
+    receiver: Receiver,
+    pub(super) work: Option<Work>,
+    /// Queue pairs that have got packets and not been answered for; between drains, those whose ACK waits.
+    pub(super) touched: Vec<Arc<Qp>>,
+    /// Until when the first of these ACKs waits.
+    pub(super) waits_until: Option<Instant>,
+}
+
+impl Token {
+    pub(super) const fn new(receiver: Receiver) -> Self {
+        Self { receiver, work: None, touched: Vec::new(), waits_until: None }
+    }
+}
+
+/// What the background thread found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::runtime) struct Drained {
+    /// Packets that came at once, at most.
+    pub(in crate::runtime) most: usize,
+    /// They concerned nobody but us: no completion came of them.
+    pub(in crate::runtime) one_sided: bool,
+    /// ACKs wait.
+    pub(in crate::runtime) acks_wait: bool,
+}
+
+/// Whether ACKs may wait ([`habit`](crate::runtime::habit)).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::runtime) enum Acks {
+    /// Somebody will look after them in time.
+    MayWait,
+    /// All leave.
+    Leave,
+}
+
+impl NetPort {
+    /// Receives and answers, unless somebody else is at it. Returns how many packets that were.
+    pub(in crate::runtime) fn progress(&self, acks: Acks) -> usize {
+        let Ok(mut token) = self.token.try_lock() else { return 0 };
+        // Asked with the token in hand: who ceases to watch sends what waits with the token in hand, afterwards.
+        let acks = if self.watch.is_on() { acks } else { Acks::Leave };
+        self.drain(&mut token, acks)
+    }
+
+    /// Receives and answers until nothing is there; for the background thread, when the sockets are readable.
+    pub(in crate::runtime) fn drain_all(&self, acks: Acks) -> Drained {
+        let mut token = lock(&self.token);
+        token.receiver.woken();
+        let mut all = Drained { most: 0, one_sided: true, acks_wait: false };
+        while !self.stop.load(Ordering::Relaxed) {
+            let drained = self.drain_once(&mut token, acks);
+            all.most = all.most.max(drained.most);
+            all.one_sided &= drained.one_sided;
+            if drained.most == 0 && token.receiver.prepare_to_wait() {
+                break;
+            }
+        }
+        Drained { acks_wait: token.waits_until.is_some(), ..all }
+    }
+
+    /// Receives and answers what is there, unless somebody else is at it; for the background thread, while it keeps its
+    /// eyes open.
+    pub(in crate::runtime) fn look_once(&self) -> Option<Drained> {
+        let mut token = self.token.try_lock().ok()?;
+        Some(self.drain_once(&mut token, Acks::Leave))
+    }
+
+    fn drain_once(&self, token: &mut Token, acks: Acks) -> Drained {
+        let completions = |token: &Token| token.work.as_ref().map_or(0, |work| work.upcalls.completions);
+        let before = completions(token);
+        let most = self.drain(token, acks);
+        Drained { most, one_sided: completions(token) == before, acks_wait: token.waits_until.is_some() }
+    }
+
+    /// The queue pairs that a multicast datagram is for.
+    fn attached(&self, datagram: &Datagram<'_>) -> Vec<Arc<Qp>> {
+        self.groups.attached(datagram.local.ip()).into_iter().filter_map(|qpn| self.qp(qpn)).collect()
+    }
+
+    /// Takes what is in any socket now; waits for whoever is at it.
+    pub(crate) fn look(&self) {
+        let mut token = lock(&self.token);
+        token.receiver.woken();
+        self.drain(&mut token, Acks::Leave);
+    }
+
+    /// Looks at the sockets a last time: a port owner has other processes' packets in there.
+    pub(crate) fn pass_on(&self) {
+        const ROUNDS: usize = 64;
+        const ATTEMPTS: usize = 100;
+        self.exits.store(true, Ordering::Relaxed);
+        for _ in 0..ATTEMPTS {
+            // Not `lock`: a signal handler that exits may have interrupted who has it.
+            let Ok(mut token) = self.token.try_lock() else {
+                std::thread::sleep(Duration::from_micros(10));
+                continue;
+            };
+            if chaos::is_on() {
+                for qp in self.queue_pairs() {
+                    self.with_work(|work| qp.drive(work, |engine, io| engine.hurry(io)));
+                }
+            }
+            for _ in 0..ROUNDS {
+                token.receiver.woken();
+                self.drain(&mut token, Acks::Leave);
+            }
+            return;
+        }
+    }
+
+    /// Receives some packets and answers them. Returns how many.
+    fn drain(&self, token: &mut Token, acks: Acks) -> usize {
+        let Token { receiver, work, touched, .. } = token;
+        let Some(work) = work else { return 0 };
+        let now = clock::now();
+        let mut last: Option<Arc<Qp>> = None;
+        let mut take = |datagram: Datagram<'_>, fresh: bool| {
+            let mut room = Vec::new();
+            let datagram = match &self.observer {
+                None => datagram,
+                Some(observer) => match self.observe(observer, datagram, fresh, &mut room) {
+                    Some(datagram) => datagram,
+                    None => return,
+                },
+            };
+            //= spec/packets.md#pkt-010
+            //# A packet whose ICRC is wrong MUST be counted and dropped without an answer.
+            if datagram.verify() == Check::Bad {
+                bump(&self.counters.icrc_err);
+                if let Some(qp) = self.qp(datagram.dest_qpn()) {
+                    qp.damaged();
+                }
+                return;
+            }
+            let packet = match Packet::parse(datagram.payload) {
+                Ok(packet) => packet,
+                Err(_) => {
+                    bump(&self.counters.malformed);
+                    return;
+                }
+            };
+            let qpn = packet.bth().dest_qp;
+            if qpn == Qpn::MULTICAST {
+                for qp in self.attached(&datagram) {
+                    qp.receive(work, now, &packet, &Origin::from(&datagram));
+                    if !qp.touched.swap(true, Ordering::Relaxed) {
+                        touched.push(qp);
+                    }
+                }
+                return;
+            }
+            if qpn == Qpn::GSI {
+                self.receive_gsi(work, now, &datagram, &packet);
+                return;
+            }
+            if last.as_ref().is_none_or(|qp| qp.qpn() != qpn) {
+                last = self.qp(qpn);
+            }
+            let Some(qp) = &last else {
+                bump(&self.counters.unknown_qp);
+                return;
+            };
+            qp.receive(work, now, &packet, &Origin::from(&datagram));
+            if !qp.touched.swap(true, Ordering::Relaxed) {
+                touched.push(Arc::clone(qp));
+            }
+        };
+        let mut received = self.port.receive(receiver, BUDGET, &mut |datagram| take(datagram, true));
+        if let Some(observer) = &self.observer {
+            for arrival in observer.arrivals(now) {
+                take(arrival.datagram(), false);
+                received += 1;
+            }
+            observer.settle();
+            observer.flush();
+            self.attend(observer, work);
+        }
+        for change in self.port.take_changes() {
+            if change == Change::Down {
+                bump(&self.counters.link_downed);
+            }
+            self.listeners.tell(change);
+        }
+        for will in self.port.take_due_wills() {
+            gsi::send(work, &self.port, Psn::default(), will.local, will.remote, &will.message);
+        }
+        if received > 0 || token.waits_until.is_some_and(|at| at <= now || acks == Acks::Leave) {
+            // A burst is acknowledged at once: its sender keeps more in flight than one message.
+            let acks = if received <= FEW { acks } else { Acks::Leave };
+            self.answer(token, now, acks);
+        }
+        let Some(work) = &mut token.work else { return received };
+        if self.has_unfinished.swap(false, Ordering::Relaxed) {
+            let unfinished = std::mem::take(&mut *lock(&self.unfinished));
+            for qpn in unfinished {
+                if let Some(qp) = self.qp(qpn) {
+                    qp.drive(work, |_, _| ());
+                }
+            }
+        }
+        self.squeeze_in(work);
+        received
+    }
+
+    fn receive_gsi(&self, work: &mut Work, now: Instant, datagram: &Datagram<'_>, packet: &Packet<'_>) {
+        let Some(mad) = gsi::message(packet) else { return };
+        let (local, peer) = (gsi::gid(datagram.local.ip()), gsi::gid(datagram.peer.ip()));
+        if let Some(gsi) = self.gsi() {
+            gsi.receive(work, now, local, peer, &mad);
+        } else if let Some(answer) = urxe_engine::cm::answer_to_unknown(&mad) {
+            gsi::send(work, &self.port, Psn::default(), local, peer, &answer.to_bytes());
+        }
+    }
+}
