@@ -3,7 +3,8 @@
 use urxe_wire::opcode::Kind;
 use urxe_wire::{Ext, Packet, Psn, Reth};
 
-use super::{Replay, find_srq};
+use super::Replay;
+use super::receive::find_srq;
 use crate::event::{DropReason, Event};
 use crate::host::{Consumer, Host, Io};
 use crate::qp::QueuePair;
