@@ -124,15 +124,39 @@ fn read_in_place_of_a_send_is_dropped() {
     assert_eq!(qp.drops(), [DropReason::StaleDuplicate]);
 }
 
+/// Who has the answer already does not care, and who has not must learn that it does not come.
+//= spec/responder.md#rsp-028
+//= type=test
+//# A duplicate READ of memory that is gone MUST be refused, and MUST NOT end the connection.
 #[test]
-fn read_of_memory_that_has_been_deregistered_is_dropped() {
+fn read_of_memory_that_has_been_deregistered_is_refused() {
     let mut qp = Solo::rts();
-    qp.gets(O::ReadRequest, 100, part(&qp, 0, 4), &[]);
+    qp.gets(O::ReadRequest, 100, part(&qp, 0, 700), &[]);
     qp.sent();
     qp.node.memory_mut().deregister(qp.remote.key);
-    qp.gets(O::ReadRequest, 100, part(&qp, 0, 4), &[]);
-    assert_eq!(qp.sent(), [""; 0]);
+    for _ in 0..2 {
+        qp.gets(O::ReadRequest, 101, part(&qp, 256, 444), &[]);
+        assert_eq!(qp.sent(), ["NAK RemoteAccessError 101"]);
+    }
     assert_eq!(qp.state(), QpState::Rts, "an old request is no reason to fail");
+    qp.recv(1, 64);
+    qp.gets(O::SendOnly, 103, Ext::None, b"goes on");
+    assert_eq!(qp.sent(), ["ACK 103"]);
+}
+
+/// The memory goes while the answer is under way.
+//= spec/responder.md#rsp-028
+//= type=test
+//# A duplicate READ of memory that is gone MUST be refused, and MUST NOT end the connection.
+#[test]
+fn read_of_memory_that_goes_while_it_is_read_again_is_refused() {
+    let mut qp = Solo::rts();
+    qp.gets(O::ReadRequest, 100, part(&qp, 0, 700), &[]);
+    qp.sent();
+    qp.gets(O::ReadRequest, 100, part(&qp, 0, 700), &[]);
+    qp.node.memory_mut().deregister(qp.remote.key);
+    assert_eq!(qp.sent(), ["NAK RemoteAccessError 100"]);
+    assert_eq!(qp.state(), QpState::Rts);
 }
 
 //= spec/responder.md#rsp-004

@@ -7,13 +7,15 @@
 use alloc::collections::VecDeque;
 
 use urxe_wire::packet::pad_count;
-use urxe_wire::{Aeth, AtomicAckEth, Bth, Credits, Ext, Header, Msn, Operation, Psn, Reth, Syndrome};
+use urxe_wire::{Aeth, AtomicAckEth, Bth, Credits, Ext, Header, Msn, NakCode, Operation, Psn, Reth, Syndrome};
 
 use super::attr::QpAttr;
 use super::{Progress, QpConfig, Route, opcode};
 use crate::access::Access;
 use crate::chaos::{AckPolicy, CreditPolicy};
-use crate::host::{Host, Io, Network};
+use crate::event::{Event, Nak};
+use crate::fault::ResponderFault;
+use crate::host::{Consumer, Host, Io, Network};
 use crate::memory::{self, Ask, Key, Pd, Refusal, Touch};
 use crate::time::Instant;
 
@@ -42,8 +44,19 @@ struct Acknowledgement {
 /// The answer to a READ or atomic.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Response {
-    Atomic { psn: Psn, original: u64, msn: Msn, replayed: bool },
+    Atomic {
+        psn: Psn,
+        original: u64,
+        msn: Msn,
+        replayed: bool,
+    },
     Read(ReadResponse),
+    /// A duplicate READ cannot be answered any more.
+    Refusal {
+        psn: Psn,
+        nak: NakCode,
+        msn: Msn,
+    },
 }
 
 /// A READ response being sent.
@@ -65,6 +78,7 @@ impl Response {
         match self {
             Self::Atomic { replayed, .. } => *replayed,
             Self::Read(read) => read.replayed,
+            Self::Refusal { .. } => true,
         }
     }
 }
@@ -220,6 +234,11 @@ impl Answers {
                     match send_read_response(config, attr, route, io, read, ack) {
                         Ok(()) => {}
                         Err(Stopped::NoRoom) => return Ok(Progress::Blocked),
+                        Err(Stopped::Refused(refusal)) if read.replayed && refusal != Refusal::Silent => {
+                            let nak = ResponderFault::remote(refusal).consequence().nak;
+                            *response = Response::Refusal { psn: read.next, nak, msn: read.msn };
+                            continue;
+                        }
                         Err(Stopped::Refused(refusal)) => {
                             let psn = read.next;
                             self.clear();
@@ -227,6 +246,14 @@ impl Answers {
                         }
                     }
                     read.next == read.last.next()
+                }
+                Response::Refusal { psn, nak, msn } => {
+                    let ext = Ext::Aeth(Aeth { syndrome: Syndrome::Nak(*nak), msn: *msn });
+                    if !send(config, attr, route, io, Operation::Acknowledge, *psn, ext) {
+                        return Ok(Progress::Blocked);
+                    }
+                    io.consumer.trace(config.qpn, Event::SentNak { nak: Nak::Code(*nak), psn: *psn });
+                    true
                 }
             };
             self.advertised_none = none;

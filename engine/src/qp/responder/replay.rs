@@ -81,7 +81,7 @@ impl<H: Host> QueuePair<H> {
             Some(Ok(srq)) => io.consumer.srq_pd(&srq),
             Some(Err(_)) => return false,
         };
-        if !self.responder.replays.iter().any(within) || self.check_read(io, pd, &reth).is_err() {
+        if !self.responder.replays.iter().any(within) {
             return false;
         }
         // The first answer may still be on its way out.
@@ -93,7 +93,12 @@ impl<H: Host> QueuePair<H> {
             return true;
         }
         let msn = self.responder.msn;
-        let read = ReadResponse { first: psn, next: psn, last, reth, msn, pd, replayed: true };
-        self.responder.answers.replay(Response::Read(read), self.attr.max_dest_rd_atomic)
+        //= spec/responder.md#rsp-028
+        //# A duplicate READ of memory that is gone MUST be refused, and MUST NOT end the connection.
+        let response = match self.check_read(io, pd, &reth) {
+            Ok(()) => Response::Read(ReadResponse { first: psn, next: psn, last, reth, msn, pd, replayed: true }),
+            Err(fault) => Response::Refusal { psn, nak: fault.consequence().nak, msn },
+        };
+        self.responder.answers.replay(response, self.attr.max_dest_rd_atomic)
     }
 }
