@@ -1,0 +1,170 @@
+//! Processes and SRQs that end, or stop for a while.
+
+use std::fs;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use urxe_ffi::verbs as v;
+use urxe_tests::verbs::child::Child;
+use urxe_tests::verbs::memory::pattern;
+use urxe_tests::verbs::{Op, Options, RecvWr, SendWr, Status};
+use urxe_tests::{in_world, wait_until};
+
+use crate::FILE;
+use crate::owner::{DESTROY, END, Owner, received};
+use crate::part::{MEMORY, Part};
+
+/// The SRQ of a process that is gone is not there (IBA annex A14); those of others go on.
+//= spec/hosts.md#net-011
+//= type=test
+//# An XRC SRQ whose process has ended MUST be refused as one that is not there, and nothing MUST hang.
+#[test]
+fn an_owner_that_is_killed() {
+    in_world(|| {
+        let (mut one, mut other) = (Owner::of(FILE)?, Owner::of(FILE)?);
+        let part = Part::of(FILE)?;
+        let options = Options::default();
+        let [to_one, to_other, midway] = [part.pair(&options)?, part.pair(&options)?, part.pair(&options)?];
+        for (owner, ends) in [(&mut one, &to_one), (&mut other, &to_other)] {
+            owner.post(0, 8, 1)?;
+            ends.succeed(&part, &owner.send(&part, 0, 8))?;
+            ensure!(owner.next()?.wr_id == 1);
+        }
+        // In the middle of a message: it is long enough to be under way for a while.
+        let long = (0..30).map(|_| SendWr::new(Op::Write(one.at(0)), &[part.mr.sge(0, MEMORY)]).to_srq(one.srq));
+        midway.initiator.post_sends(&long.collect::<Vec<_>>())?;
+        part.cq.next()?;
+        one.child.signal(libc::SIGKILL)?;
+        let statuses: Vec<_> = part.cq.take(29)?.into_iter().map(|wc| wc.status).collect();
+        let failed = statuses.iter().position(|status| *status != Status::SUCCESS).context("all were written")?;
+        ensure!(statuses[failed] == Status::REM_INV_REQ_ERR, "{statuses:?}");
+        part.event(v::IBV_EVENT_QP_REQ_ERR, midway.target.address())?;
+        ensure!(to_one.complete(&part, &one.send(&part, 0, 8))? == Status::REM_INV_REQ_ERR);
+        other.post(0, 8, 2)?;
+        to_other.succeed(&part, &other.send(&part, 0, 8))?;
+        ensure!(other.next()?.wr_id == 2);
+        drop(one);
+        other.end()
+    });
+}
+
+/// One that is stopped has no receives; when it goes on, so do messages.
+#[test]
+fn an_owner_that_is_stopped() {
+    in_world(|| {
+        // First here: who opens the device first is the port's owner, and new flows wait for one that is stopped.
+        let part = Part::of(FILE)?;
+        let mut owner = Owner::of(FILE)?;
+        let ends = part.pair(&Options::default())?;
+        for wr_id in 0..8 {
+            owner.post(0, 8, wr_id)?;
+        }
+        owner.child.stop()?;
+        let impatient = part.pair(&Options { rnr_retry: 1, ..Options::default() })?;
+        let status = impatient.complete(&part, &owner.send(&part, 0, 8))?;
+        ensure!(status == Status::RNR_RETRY_EXC_ERR, "{status:?}");
+        let write = SendWr::new(Op::Write(owner.at(0)), &[part.mr.sge(0, 8)]).to_srq(owner.srq);
+        let writer = part.pair(&Options::default())?;
+        let status = writer.complete(&part, &write)?;
+        ensure!(status == Status::RETRY_EXC_ERR, "{status:?}");
+        ends.initiator.post_send(&owner.send(&part, 0, 8))?;
+        ensure!(part.cq.poll(1)?.is_empty());
+        owner.child.signal(libc::SIGCONT)?;
+        ensure!(part.cq.next()?.status == Status::SUCCESS);
+        // No WQE was lost to what was asked and not waited for.
+        ensure!(owner.next()?.wr_id == 0);
+        for wr_id in 1..8 {
+            ends.succeed(&part, &owner.send(&part, 0, 8))?;
+            let arrived = owner.next()?;
+            ensure!(arrived.wr_id == wr_id, "{arrived:?}");
+        }
+        owner.end()
+    });
+}
+
+/// One that is stopped for a moment, in the middle of messages: they take longer.
+#[test]
+fn an_owner_that_stops_now_and_then() {
+    in_world(|| {
+        let part = Part::of(FILE)?;
+        let mut owner = Owner::of(FILE)?;
+        // 268 ms, seven times over.
+        let ends = part.pair(&Options { timeout: 16, ..Options::default() })?;
+        for round in 0..4 {
+            part.mr.pages().write(0, &pattern(round, MEMORY));
+            owner.post(0, MEMORY, round)?;
+            ends.initiator.post_send(&owner.send(&part, 0, MEMORY))?;
+            // Somewhere in its course.
+            std::thread::sleep(Duration::from_millis(5 * round + 1));
+            owner.child.stop()?;
+            std::thread::sleep(Duration::from_millis(300));
+            owner.child.signal(libc::SIGCONT)?;
+            let wc = part.cq.next()?;
+            ensure!(wc.status == Status::SUCCESS, "round {round}: {wc:?}");
+            let arrived = owner.next()?;
+            ensure!(arrived == received(&ends.target, round, MEMORY, None), "{arrived:?}");
+            ensure!(owner.holds(0, MEMORY, round)?, "round {round}: bytes differ");
+        }
+        owner.end()
+    });
+}
+
+/// What a process has taken and not used is there again when it ends.
+#[test]
+fn a_sender_that_is_killed_leaves_the_receive() {
+    in_world(|| {
+        let part = Part::of(FILE)?;
+        let srq = part.srq()?;
+        srq.post_recv(&RecvWr::new(1, &[part.mr.sge(0, MEMORY)]))?;
+        let number = srq.number()?;
+        let child = Child::fork(move |parent| {
+            let part = Part::of(FILE)?;
+            let ends = part.pair(&Options::default())?;
+            part.mr.pages().write(0, &[1; MEMORY]);
+            ends.initiator.post_send(&SendWr::new(Op::Send, &[part.mr.sge(0, MEMORY)]).to_srq(number))?;
+            let [_] = parent.receive()?;
+            Ok(())
+        })?;
+        wait_until("the message begins", || Ok(part.mr.pages().read(0, 1) == [1]))?;
+        drop(child);
+        // It may have been through by then: then there is a completion, and nothing to give back.
+        let whole = part.mr.pages().read(MEMORY - 1, 1) == [1];
+        let ends = part.pair(&Options::default())?;
+        if whole {
+            ensure!(part.cq.next()?.wr_id == 1);
+            srq.post_recv(&RecvWr::new(1, &[part.mr.sge(0, MEMORY)]))?;
+        }
+        ends.initiator.post_send(&SendWr::new(Op::Send, &[part.mr.sge(0, 8)]).to_srq(number).id(2))?;
+        let mut ids: Vec<_> = part.cq.take(2)?.into_iter().map(|wc| (wc.wr_id, wc.status)).collect();
+        ids.sort_by_key(|(id, _)| *id);
+        ensure!(ids == [(1, Status::SUCCESS), (2, Status::SUCCESS)], "{ids:?}");
+        Ok(())
+    });
+}
+
+/// The door is open as long as there is an SRQ, and a second one opens it again.
+#[test]
+fn an_srq_that_is_destroyed() {
+    in_world(|| {
+        let open = || -> Result<usize> {
+            Ok(fs::read_to_string("/proc/net/unix")?.lines().filter(|line| line.contains("@urxe/1/xrc/")).count())
+        };
+        let mut owner = Owner::of(FILE)?;
+        let part = Part::of(FILE)?;
+        let ends = part.pair(&Options::default())?;
+        ensure!(open()? > 0);
+        owner.post(0, 8, 1)?;
+        ends.succeed(&part, &owner.send(&part, 0, 8))?;
+        owner.tell(DESTROY, 0, 0, 0)?;
+        ensure!(open()? == 0, "{}", fs::read_to_string("/proc/net/unix")?);
+        ensure!(ends.complete(&part, &owner.send(&part, 0, 8))? == Status::REM_INV_REQ_ERR);
+        for _ in 0..3 {
+            let srq = part.srq()?;
+            ensure!(open()? == 1);
+            srq.destroy()?;
+            ensure!(open()? == 0);
+        }
+        owner.child.send(&[END, 0, 0, 0])?;
+        owner.child.finish()
+    });
+}
