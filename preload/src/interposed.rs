@@ -11,52 +11,35 @@ use core::ffi::{c_char, c_int, c_uint, c_void};
 use core::mem::transmute;
 
 use crate::folder::{is_active, is_of_interest, shadow, unshadow, unshadow_text};
-use crate::live;
+use crate::live::brought_up_to_date;
 use crate::next::{Next, fail};
 
-/// Functions that do nothing but replace a path: `fn name(arguments before; path; arguments after) -> result`. Those that
-/// open files come first.
+/// Functions that replace a path, `fn name(arguments before; path; arguments after) -> result`, in groups: what becomes of
+/// the result is up to the function that a group names.
 ///
 /// Followed by functions that do more, whose bodies get `next`, libc's own.
 macro_rules! interpose {
     (
-        opening { $(fn $open:ident($($open_before:ident: $open_before_type:ty),*; path; $($open_after:ident: $open_after_type:ty),*) -> $file:ty;)* }
-        redirected { $(fn $name:ident($($before:ident: $before_type:ty),*; path; $($after:ident: $after_type:ty),*) -> $result:ty;)* }
+        $(path, then $finish:ident {
+            $(fn $name:ident($($before:ident: $before_type:ty),*; path; $($after:ident: $after_type:ty),*) -> $result:ty;)*
+        })*
         others { $(fn $other:ident($($arg:ident: $arg_type:ty),*) -> $other_result:ty = |$next:ident| $body:block)* }
     ) => {
         #[expect(non_upper_case_globals, reason = "the functions' own names")]
         mod original {
             use super::Next;
-            $(pub(super) static $open: Next = Next::new(super::c_name(concat!(stringify!($open), "\0")));)*
-            $(pub(super) static $name: Next = Next::new(super::c_name(concat!(stringify!($name), "\0")));)*
+            $($(pub(super) static $name: Next = Next::new(super::c_name(concat!(stringify!($name), "\0")));)*)*
             $(pub(super) static $other: Next = Next::new(super::c_name(concat!(stringify!($other), "\0")));)*
         }
 
         /// Finds all of libc's functions, so that nothing has to be looked up in a signal handler.
         pub fn find_all() {
-            for next in [$(&original::$open,)* $(&original::$name,)* $(&original::$other,)*] {
+            for next in [$($(&original::$name,)*)* $(&original::$other,)*] {
                 next.address();
             }
         }
 
-        $(
-            #[unsafe(no_mangle)]
-            unsafe extern "C" fn $open($($open_before: $open_before_type,)* path: *const c_char $(, $open_after: $open_after_type)*) -> $file {
-                type Function = unsafe extern "C" fn($($open_before_type,)* *const c_char $(, $open_after_type)*) -> $file;
-                let next = original::$open.address();
-                if next.is_null() {
-                    return fail(libc::ENOSYS);
-                }
-                // SAFETY: the function of this name has this type.
-                let next = unsafe { transmute::<*mut c_void, Function>(next) };
-                // SAFETY: the caller's own call, but for the path.
-                let file = unsafe { with_path(path, |path| next($($open_before,)* path $(, $open_after)*)) };
-                // SAFETY: what the path was opened as.
-                unsafe { live::brought_up_to_date(path, file) }
-            }
-        )*
-
-        $(
+        $($(
             #[unsafe(no_mangle)]
             unsafe extern "C" fn $name($($before: $before_type,)* path: *const c_char $(, $after: $after_type)*) -> $result {
                 type Function = unsafe extern "C" fn($($before_type,)* *const c_char $(, $after_type)*) -> $result;
@@ -67,9 +50,11 @@ macro_rules! interpose {
                 // SAFETY: the function of this name has this type.
                 let next = unsafe { transmute::<*mut c_void, Function>(next) };
                 // SAFETY: the caller's own call, but for the path.
-                unsafe { with_path(path, |path| next($($before,)* path $(, $after)*)) }
+                let result = unsafe { with_path(path, |path| next($($before,)* path $(, $after)*)) };
+                // SAFETY: the caller's path, and what came of it.
+                unsafe { $finish(path, result) }
             }
-        )*
+        )*)*
 
         $(
             #[unsafe(no_mangle)]
@@ -121,13 +106,18 @@ unsafe fn with_shadow<T>(path: *const c_char, then: impl FnOnce(*const c_char) -
     then(shadow.as_ref().map_or(path, |shadow| shadow.as_ptr()))
 }
 
+/// The result of a function that is done with the path.
+const unsafe fn as_it_is<T: Copy>(_path: *const c_char, result: T) -> T {
+    result
+}
+
 /// `NETLINK_RDMA` of `<linux/netlink.h>`.
 const NETLINK_RDMA: c_int = 20;
 
 type Buffer = *mut c_void;
 
 interpose! {
-    opening {
+    path, then brought_up_to_date {
         fn open(; path; flags: c_int, mode: c_uint) -> c_int;
         fn open64(; path; flags: c_int, mode: c_uint) -> c_int;
         fn __open_2(; path; flags: c_int) -> c_int;
@@ -142,7 +132,7 @@ interpose! {
         fn freopen64(; path; mode: *const c_char, stream: Buffer) -> Buffer;
     }
 
-    redirected {
+    path, then as_it_is {
         fn opendir(; path; ) -> Buffer;
         fn scandir(; path; list: Buffer, filter: Buffer, order: Buffer) -> c_int;
         fn scandir64(; path; list: Buffer, filter: Buffer, order: Buffer) -> c_int;

@@ -87,9 +87,9 @@ impl Pair {
         let (client, server) = (client.finish(TIMEOUT), server.finish(TIMEOUT));
         let result = match (&client, &server) {
             (Ok(client), Ok(server)) => options.check(client).and_then(|()| options.check(server)),
-            _ => bail!("{}\n{}", describe(&client), describe(&server)),
+            _ => bail!("{}\n{}", Finished::describe(&client), Finished::describe(&server)),
         };
-        result.with_context(|| format!("{}\n{}", describe(&client), describe(&server)))
+        result.with_context(|| format!("{}\n{}", Finished::describe(&client), Finished::describe(&server)))
     }
 }
 
@@ -114,25 +114,6 @@ impl Pair {
 /// What ibv_rc_pingpong says when its SEND (work request 2) is never acknowledged.
 const LAST_ACK_LOST: &str = "transport retry counter exceeded (12) for wr_id 2";
 
-/// Runs `program` as a server with `server_args` on one host, waits until it listens on TCP `port`, runs it as a client
-/// with `client_args` on another, and waits for the success of both.
-pub fn run_pair(
-    server: &Host,
-    port: u16,
-    program: &str,
-    server_args: &[&str],
-    client: &Host,
-    client_args: &[&str],
-) -> Result<()> {
-    let process = wait_for_listener(server, server.spawn(program, server_args)?, port)?;
-    let client = client.spawn(program, client_args)?.finish(TIMEOUT);
-    let server = process.finish(TIMEOUT);
-    match (&client, &server) {
-        (Ok(client), Ok(server)) if client.status.success() && server.status.success() => Ok(()),
-        _ => bail!("{}\n{}", describe(&client), describe(&server)),
-    }
-}
-
 impl PingPong {
     fn check(&self, end: &Finished) -> Result<()> {
         ensure!(end.status.success(), "an end failed");
@@ -142,13 +123,6 @@ impl PingPong {
         ensure!(!end.stdout.contains("invalid data"), "an end received wrong data");
         ensure!(end.stderr.is_empty(), "an end complained");
         Ok(())
-    }
-}
-
-fn describe(result: &Result<Finished>) -> String {
-    match result {
-        Ok(finished) => finished.to_string(),
-        Err(error) => format!("{error:#}"),
     }
 }
 

@@ -132,6 +132,14 @@ impl Finished {
     pub fn failure(self) -> Result<Self> {
         if self.status.code().is_some_and(|code| code != 0) { Ok(self) } else { bail!("expected a failure: {self}") }
     }
+
+    /// How a process ended, or why nobody knows.
+    pub(crate) fn describe(end: &Result<Self>) -> String {
+        match end {
+            Ok(finished) => finished.to_string(),
+            Err(error) => format!("{error:#}"),
+        }
+    }
 }
 
 impl fmt::Display for Finished {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use urxe_tests::verbs::{Context, Mr, Op, Options, Pair, RecvWr, SendWr, Status};
-use urxe_tests::{PingPong, TIMEOUT, World, in_world, wait_for_listener, wait_until};
+use urxe_tests::{Perftest, PingPong, TIMEOUT, World, in_world, wait_until};
 use urxe_wire::icrc::{self, Flow};
 use urxe_wire::packet::pad_count;
 use urxe_wire::{Bth, Ext, Header, Opcode, Operation, PKey, Psn, Qpn, RKey, ROCE_PORT, Reth, Transport};
@@ -179,20 +179,14 @@ fn an_interface_goes_down_and_comes_back() -> Result<()> {
     let world = World::new()?;
     let other = world.add_host()?;
     world.link(world.host(), &other, 1500)?;
-    let port = world.host().next_port();
-    let (port_arg, address) = (port.to_string(), world.host().address());
     // Seven tries of half a second: the kernel takes its time to use an interface again.
-    let args = ["-d", "urxe0", "-x", "1", "-F", "-u", "17", "-D", "3", "-p", &port_arg];
-    let server = wait_for_listener(world.host(), world.host().spawn("ib_write_bw", &args)?, port)?;
-    let client = other.spawn("ib_write_bw", &[&args[..], &[&address]].concat())?;
+    let stream = Perftest::start("ib_write_bw", &["-u", "17", "-D", "3"], world.host(), &other)?;
     thread::sleep(Duration::from_secs(1));
     // sendmsg says ENETUNREACH or EPERM meanwhile.
     world.host().run("ip", &["link", "set", "veth0", "down"])?;
     thread::sleep(Duration::from_millis(100));
     world.host().run("ip", &["link", "set", "veth0", "up"])?;
-    let (client, server) = (client.finish(TIMEOUT)?, server.finish(TIMEOUT)?);
-    ensure!(client.status.success() && server.status.success(), "{client}\n{server}");
-    Ok(())
+    stream.finish()
 }
 
 #[test]

@@ -10,7 +10,7 @@ use urxe_tests::verbs::memory::{PAGE, pattern};
 use urxe_tests::verbs::pair::{rtr, rts};
 use urxe_tests::verbs::qp::Init;
 use urxe_tests::verbs::{Change, Context, Cq, Op, Options, Pair, Pd, Qp, RecvWr, SendWr, Srq, Status, is_readable};
-use urxe_tests::{PingPong, TIMEOUT, World, artifacts, in_world_with, run_pair};
+use urxe_tests::{Perftest, PingPong, TIMEOUT, World, artifacts, in_world_with};
 
 fn with_chaos<F: FnOnce() -> Result<()>>(chaos: &str, test: F) {
     in_world_with(
@@ -260,10 +260,7 @@ fn stock_programs() -> Result<()> {
                 .with_context(|| format!("ibv_rc_pingpong with URXE_CHAOS={seed}"))?;
         }
         for program in ["ib_send_bw", "ib_write_lat", "ib_read_bw", "ib_send_lat"] {
-            let port = host.next_port();
-            let words = port.to_string();
-            let args = ["-d", "urxe0", "-x", "1", "-F", "-n", "100", "-s", "5000", "-p", &words];
-            run_pair(host, port, program, &args, host, &[&args[..], &[&host.address()]].concat())
+            Perftest::run(program, &["-n", "100", "-s", "5000"], host, host)
                 .with_context(|| format!("{program} with URXE_CHAOS={seed}"))?;
         }
     }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, ensure};
 use urxe_tests::scapy::{icrc_script, python};
 use urxe_tests::{
-    Capture, Fields, GID_IPV4, GID_IPV6, Host, Pair, PingPong, TIMEOUT, World, run_pair, without_segmentation_offload,
+    Capture, Fields, GID_IPV4, GID_IPV6, Host, Pair, Perftest, PingPong, TIMEOUT, World, without_segmentation_offload,
 };
 
 /// Wireshark's names of what every packet has, then of what some have.
@@ -85,10 +85,7 @@ fn parse_number(text: &str) -> Result<u32> {
 
 /// Runs a perftest program, both ends, with small counts.
 fn perftest(host: &Host, program: &str, args: &[&str]) -> Result<()> {
-    let port = host.next_port();
-    let port_arg = port.to_string();
-    let common = [&["-d", "urxe0", "-x", "1", "-F", "--use_old_post_send", "-n", "5", "-p", &port_arg], args].concat();
-    run_pair(host, port, program, &common, host, &[&common[..], &["127.0.0.1"]].concat())
+    Perftest::run(program, &[&["--use_old_post_send", "-n", "5"], args].concat(), host, host)
 }
 
 fn capture_file(world: &World) -> PathBuf {

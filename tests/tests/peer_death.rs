@@ -1,9 +1,7 @@
 //! One end vanishes: the other learns it from its queue pair, and nothing is left behind.
 
 use anyhow::{Result, ensure};
-use urxe_tests::{
-    Finished, Host, Leftovers, PingPong, Process, TIMEOUT, World, artifacts, wait_for_listener, wait_until,
-};
+use urxe_tests::{Finished, Host, Leftovers, Perftest, PingPong, TIMEOUT, World, artifacts, wait_until};
 
 /// Exchanges without end, for practical purposes.
 const ENDLESS: u32 = u32::MAX >> 1;
@@ -12,13 +10,8 @@ const ENDLESS: u32 = u32::MAX >> 1;
 const RETRY_EXCEEDED: &str = "transport retry counter exceeded (12)";
 
 /// Starts `ib_write_bw` for minutes. Its client always has requests outstanding, so it is bound to notice.
-fn write_bw(host: &Host) -> Result<(Process, Process)> {
-    let port = host.next_port();
-    let port_arg = port.to_string();
-    let args = ["-d", "urxe0", "-x", "1", "-F", "--use_old_post_send", "-s", "65536", "-D", "300", "-p", &port_arg];
-    let server = wait_for_listener(host, host.spawn("ib_write_bw", &args)?, port)?;
-    let client = host.spawn("ib_write_bw", &[&args[..], &["127.0.0.1"]].concat())?;
-    Ok((server, client))
+fn write_bw(host: &Host) -> Result<Perftest> {
+    Perftest::start("ib_write_bw", &["--use_old_post_send", "-s", "65536", "-D", "300"], host, host)
 }
 
 /// The ways between processes of a host.
@@ -64,7 +57,7 @@ fn the_requester_sees_retry_exceeded() -> Result<()> {
 
 fn requester_of_a_killed_process(way: &str) -> Result<()> {
     let world = world_over(way)?;
-    let (server, client) = write_bw(world.host())?;
+    let Perftest { server, client } = write_bw(world.host())?;
     traffic(world.host(), 10 << 20, way)?;
     server.signal(libc::SIGKILL)?;
     let client = client.finish(TIMEOUT)?;
@@ -83,7 +76,7 @@ fn a_process_that_stays_stopped_is_given_up() -> Result<()> {
 
 fn requester_of_a_stopped_process(way: &str) -> Result<()> {
     let world = world_over(way)?;
-    let (server, client) = write_bw(world.host())?;
+    let Perftest { server, client } = write_bw(world.host())?;
     traffic(world.host(), 10 << 20, way)?;
     server.signal(libc::SIGSTOP)?;
     let client = client.finish(TIMEOUT)?;

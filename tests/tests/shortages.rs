@@ -4,7 +4,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use urxe_tests::{PingPong, TIMEOUT, World, wait_for_listener};
+use urxe_tests::{Perftest, PingPong, World};
 
 /// A world in whose programs `short.c` stands in front of libc.
 fn short_of(variable: &str, value: &str) -> Result<World> {
@@ -48,12 +48,8 @@ fn a_firewall_that_lets_nothing_out_for_a_while() -> Result<()> {
     let world = World::new()?;
     let other = world.add_host()?;
     world.link(world.host(), &other, 1500)?;
-    let port = world.host().next_port();
-    let (port_arg, address) = (port.to_string(), world.host().address());
     // Seven tries of half a second.
-    let args = ["-d", "urxe0", "-x", "1", "-F", "-u", "17", "-D", "3", "-p", &port_arg];
-    let server = wait_for_listener(world.host(), world.host().spawn("ib_write_bw", &args)?, port)?;
-    let client = other.spawn("ib_write_bw", &[&args[..], &[&address]].concat())?;
+    let stream = Perftest::start("ib_write_bw", &["-u", "17", "-D", "3"], world.host(), &other)?;
     thread::sleep(Duration::from_secs(1));
     // sendmsg says EPERM where the way out drops a packet.
     for command in [
@@ -67,7 +63,5 @@ fn a_firewall_that_lets_nothing_out_for_a_while() -> Result<()> {
     let rules = other.run("nft", &["list", "table", "inet", "wall"])?.stdout;
     other.run("nft", &["delete", "table", "inet", "wall"])?;
     ensure!(!rules.contains("packets 0 "), "nothing was dropped, this shows nothing: {rules}");
-    let (client, server) = (client.finish(TIMEOUT)?, server.finish(TIMEOUT)?);
-    ensure!(client.status.success() && server.status.success(), "{client}\n{server}");
-    Ok(())
+    stream.finish()
 }

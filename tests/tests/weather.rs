@@ -1,7 +1,7 @@
 //! Real networks that lose one packet in a hundred, or let others overtake it: stock programs finish with the right data.
 
 use anyhow::{Context as _, Result, ensure};
-use urxe_tests::{Host, PingPong, World, run_pair};
+use urxe_tests::{Host, Perftest, PingPong, World};
 
 /// Has a host's kernel throw away one in a hundred of the RoCE packets that arrive.
 fn rain(host: &Host) -> Result<()> {
@@ -68,15 +68,8 @@ fn perftest_of_every_operation() -> Result<()> {
 
 fn perftest(here: &Host, there: &Host) -> Result<()> {
     for program in ["ib_send_bw", "ib_write_bw", "ib_read_bw", "ib_atomic_bw"] {
-        let port = here.next_port();
-        let port_arg = port.to_string();
-        let mut args = vec!["-d", "urxe0", "-x", "1", "-F", "-n", "200", "-p", &port_arg];
-        if program != "ib_atomic_bw" {
-            args.extend(["-s", "65536"]);
-        }
-        let address = here.address();
-        run_pair(here, port, program, &args, there, &[&args[..], &[&address]].concat())
-            .with_context(|| program.to_owned())?;
+        let size: &[&str] = if program == "ib_atomic_bw" { &[] } else { &["-s", "65536"] };
+        Perftest::run(program, &[&["-n", "200"], size].concat(), here, there).with_context(|| program.to_owned())?;
     }
     Ok(())
 }

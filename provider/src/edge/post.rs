@@ -36,7 +36,7 @@ pub(super) unsafe extern "C" fn post_send(
             let mut at = first;
             if let Some(observer) = strict {
                 // SAFETY: a list of requests, ended by null.
-                let count = unsafe { send_count(first) };
+                let count = unsafe { count(first, |wr| wr.next) };
                 observer.posting_list(engine.config().qpn, "send", count, engine.config().cap.max_send_wr);
             }
             // SAFETY: a list of requests, ended by null.
@@ -91,7 +91,7 @@ pub(super) unsafe extern "C" fn post_recv(
             let mut at = first;
             if let Some(observer) = strict {
                 // SAFETY: a list of requests, ended by null.
-                let count = unsafe { recv_count(first) };
+                let count = unsafe { count(first, |wr| wr.next) };
                 observer.posting_list(engine.config().qpn, "receive", count, engine.config().cap.max_recv_wr);
             }
             // SAFETY: a list of requests, ended by null.
@@ -125,22 +125,13 @@ pub(super) unsafe extern "C" fn post_recv(
     })
 }
 
-/// How long a list is.
+/// How long a list of requests is, whose `next` says what comes after one.
 ///
 /// # Safety
 /// `first` is null, or begins a list that ends with null.
-unsafe fn send_count(first: *mut v::ibv_send_wr) -> usize {
+pub(super) unsafe fn count<W>(first: *mut W, next: impl Fn(&W) -> *mut W) -> usize {
     // SAFETY: the caller's promise.
-    std::iter::successors(unsafe { first.as_ref() }, |wr| unsafe { wr.next.as_ref() }).count()
-}
-
-/// How long a list is.
-///
-/// # Safety
-/// `first` is null, or begins a list that ends with null.
-pub(super) unsafe fn recv_count(first: *mut v::ibv_recv_wr) -> usize {
-    // SAFETY: the caller's promise.
-    std::iter::successors(unsafe { first.as_ref() }, |wr| unsafe { wr.next.as_ref() }).count()
+    std::iter::successors(unsafe { first.as_ref() }, |wr| unsafe { next(wr).as_ref() }).count()
 }
 
 /// To whom a request on UD goes.

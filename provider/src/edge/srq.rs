@@ -242,7 +242,7 @@ pub(super) unsafe extern "C" fn post_srq_recv(
         let strict = context.port().observer().filter(|observer| observer.is_strict());
         if let Some(observer) = strict {
             // SAFETY: a list of requests, ended by null.
-            let count = unsafe { post::recv_count(first) };
+            let count = unsafe { post::count(first, |wr| wr.next) };
             observer.posting_list(Qpn::default(), "shared receive", count, object.srq.with(|queue| queue.max_wr()));
         }
         let mut at = first;

@@ -1,0 +1,42 @@
+//! perftest: both ends of one of its programs, which find each other by a TCP connection.
+
+use anyhow::{Result, bail};
+
+use crate::pingpong::wait_for_listener;
+use crate::process::{Finished, Process, TIMEOUT};
+use crate::world::Host;
+
+/// A server and its client, running.
+#[derive(Debug)]
+pub struct Perftest {
+    /// The end that was started first.
+    pub server: Process,
+    /// The end that connects.
+    pub client: Process,
+}
+
+impl Perftest {
+    /// Starts both ends on `urxe0`, with the IPv4 GID and `args`, the client once the server listens.
+    pub fn start(program: &str, args: &[&str], server: &Host, client: &Host) -> Result<Self> {
+        let port = server.next_port();
+        let (port_arg, address) = (port.to_string(), server.address());
+        let args = [&["-d", "urxe0", "-x", "1", "-F", "-p", &port_arg], args].concat();
+        let process = wait_for_listener(server, server.spawn(program, &args)?, port)?;
+        Ok(Self { server: process, client: client.spawn(program, &[&args[..], &[&address]].concat())? })
+    }
+
+    /// Runs both ends to their successful end.
+    pub fn run(program: &str, args: &[&str], server: &Host, client: &Host) -> Result<()> {
+        Self::start(program, args, server, client)?.finish()
+    }
+
+    /// Waits for both ends, which must succeed.
+    pub fn finish(self) -> Result<()> {
+        // Both before judging one: the error of the end that failed first is often the other's.
+        let (client, server) = (self.client.finish(TIMEOUT), self.server.finish(TIMEOUT));
+        match (&client, &server) {
+            (Ok(client), Ok(server)) if client.status.success() && server.status.success() => Ok(()),
+            _ => bail!("{}\n{}", Finished::describe(&client), Finished::describe(&server)),
+        }
+    }
+}
