@@ -17,7 +17,7 @@ use crate::sys::{Control, socklen};
 /// Who may wait to be accepted.
 const BACKLOG: libc::c_int = 64;
 
-/// Room for one descriptor; what comes beyond, the kernel closes.
+/// Room for a header and one descriptor, and what aligns the next header.
 const CONTROL: usize = 24;
 const _: () = assert!(size_of::<libc::cmsghdr>() + size_of::<RawFd>() <= CONTROL);
 
@@ -46,9 +46,17 @@ pub(crate) fn connect(kind: &str, block: u16) -> io::Result<Socket> {
     if is_same_user(socket.as_raw_fd()) { Ok(socket) } else { Err(io::ErrorKind::PermissionDenied.into()) }
 }
 
-/// Who waits to be accepted, if it is the same user's; others are sent away. `Ok(None)`: nobody.
+/// Others that are sent away before somebody else gets his turn: they may come as fast as they go.
+const OTHERS: usize = 16;
+
+/// Who waits to be accepted, if it is the same user's; others are sent away. `Ok(None)`: nobody, or so many others that
+/// it is time for something else.
 pub(crate) fn accept(listener: RawFd) -> io::Result<Option<OwnedFd>> {
-    loop {
+    accept_if(listener, is_same_user)
+}
+
+fn accept_if(listener: RawFd, is_welcome: impl Fn(RawFd) -> bool) -> io::Result<Option<OwnedFd>> {
+    for _ in 0..OTHERS {
         let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         // SAFETY: the peer's address is not asked for.
         let raw = unsafe { libc::accept4(listener, core::ptr::null_mut(), core::ptr::null_mut(), flags) };
@@ -62,10 +70,11 @@ pub(crate) fn accept(listener: RawFd) -> io::Result<Option<OwnedFd>> {
         }
         // SAFETY: the call succeeded, so `raw` is open and nobody else's.
         let guest = unsafe { OwnedFd::from_raw_fd(raw) };
-        if is_same_user(raw) {
+        if is_welcome(raw) {
             return Ok(Some(guest));
         }
     }
+    Ok(None)
 }
 
 /// Whether the other end was opened by this process' user (`SO_PEERCRED`, unix(7)).
@@ -118,7 +127,10 @@ pub(crate) fn receive(fd: RawFd, buffer: &mut [u8]) -> io::Result<Option<(usize,
     message.msg_iov = &raw mut iov;
     message.msg_iovlen = 1;
     message.msg_control = control.0.as_mut_ptr().cast();
-    message.msg_controllen = CONTROL as _;
+    // Not CONTROL: what aligns the next header would do for a second descriptor (`scm_max_fds` of net/core/scm.c), which
+    // nobody would close. The kernel closes what there is no room for.
+    // SAFETY: no pointers.
+    message.msg_controllen = unsafe { libc::CMSG_LEN(socklen::<RawFd>()) } as _;
     // SAFETY: every pointer in `message` is to live, writable memory of the length beside it.
     let received = unsafe { libc::recvmsg(fd, &raw mut message, libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC) };
     let Ok(received) = usize::try_from(received) else {
@@ -170,5 +182,69 @@ mod tests {
         // Who has no credentials at the other end is nobody's.
         let alone = Socket::new(Domain::UNIX, Type::SEQPACKET, None).unwrap();
         assert!(!is_of(alone.as_raw_fd(), me));
+    }
+
+    /// Others that keep coming do not keep a receiver from its work.
+    #[test]
+    fn others_are_sent_away_a_few_at_a_time() {
+        const KIND: &str = "others";
+        let block = crate::random::random_u16();
+        let listener = listen(KIND, block).unwrap();
+        let waiting: Vec<_> = (0..=OTHERS).map(|_| connect(KIND, block).unwrap()).collect();
+        assert!(accept_if(listener.as_raw_fd(), |_| false).unwrap().is_none());
+        let is_sent_away = |socket: &&Socket| socket.send(b"?").is_err();
+        assert_eq!(waiting.iter().filter(is_sent_away).count(), OTHERS);
+        assert!(accept(listener.as_raw_fd()).unwrap().is_some(), "the last one still waits");
+    }
+
+    /// Descriptors that nobody asked for do not stay open in this process.
+    #[test]
+    fn a_message_leaves_one_descriptor_at_most() {
+        let (near, far) = Socket::pair(Domain::UNIX, Type::SEQPACKET.nonblocking(), None).unwrap();
+        let name = format!("urxe-{:08x}", crate::random::random_u32());
+        let terminated = std::ffi::CString::new(name.as_str()).unwrap();
+        // SAFETY: a terminated name.
+        let raw = unsafe { libc::memfd_create(terminated.as_ptr(), libc::MFD_CLOEXEC) };
+        assert!(raw >= 0);
+        // SAFETY: new, and nobody else's.
+        let file = unsafe { OwnedFd::from_raw_fd(raw) };
+        let open = || {
+            let links = std::fs::read_dir("/proc/self/fd").unwrap();
+            let links = links.filter_map(|entry| std::fs::read_link(entry.unwrap().path()).ok());
+            links.filter(|target| target.to_string_lossy().contains(&name)).count()
+        };
+        for count in [1, 2, 3, 8] {
+            send_files(near.as_raw_fd(), &vec![file.as_raw_fd(); count]);
+            let (length, came) = receive(far.as_raw_fd(), &mut [0; 8]).unwrap().unwrap();
+            assert_eq!((length, came.is_some()), (1, true), "{count} sent");
+            assert_eq!(open(), 2, "{count} sent");
+            drop(came);
+        }
+        assert_eq!(open(), 1);
+    }
+
+    /// One byte with several descriptors.
+    fn send_files(fd: RawFd, files: &[RawFd]) {
+        let mut iov = libc::iovec { iov_base: [0_u8].as_ptr().cast_mut().cast(), iov_len: 1 };
+        let mut control = Control([0_u8; 64]);
+        let bytes = libc::socklen_t::try_from(size_of_val(files)).unwrap();
+        // SAFETY: all-zero bytes are a valid msghdr.
+        let mut message: libc::msghdr = unsafe { zeroed() };
+        message.msg_iov = &raw mut iov;
+        message.msg_iovlen = 1;
+        message.msg_control = control.0.as_mut_ptr().cast();
+        // SAFETY: no pointers; and the buffer has room for a header and eight descriptors.
+        unsafe {
+            message.msg_controllen = libc::CMSG_SPACE(bytes) as _;
+            let header = libc::CMSG_FIRSTHDR(&raw const message);
+            (*header).cmsg_level = libc::SOL_SOCKET;
+            (*header).cmsg_type = libc::SCM_RIGHTS;
+            (*header).cmsg_len = libc::CMSG_LEN(bytes) as _;
+            let data = libc::CMSG_DATA(header).cast::<RawFd>();
+            for (index, file) in files.iter().enumerate() {
+                data.add(index).write_unaligned(*file);
+            }
+            assert_eq!(libc::sendmsg(fd, &raw const message, libc::MSG_DONTWAIT), 1);
+        }
     }
 }

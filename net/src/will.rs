@@ -28,6 +28,12 @@ const LEN: usize = 4 + 16 + 16 + MAD_LEN;
 /// Wills that a neighbour may leave: the memory is ours.
 const MOST: usize = 4096;
 
+/// Wills of neighbours that have ended [of late](SOON).
+const ENDED: usize = 4 * MOST;
+
+/// Messages of one neighbour before somebody else gets his turn: it may say them as fast as they are heard.
+const HEARD: usize = 64;
+
 /// Wills of a process are executed again if the owner changes within this time.
 const SOON: Duration = Duration::from_secs(1);
 
@@ -122,9 +128,10 @@ pub(crate) struct Testators {
 }
 
 impl Testators {
-    /// Hears what a neighbour says. False if it has hung up, or says what none of us does: then its wills are to be executed.
+    /// Hears some of what a neighbour says. False if it has hung up, or says what none of us does: then its wills are to
+    /// be executed.
     pub(crate) fn hear(&mut self, fd: RawFd) -> bool {
-        loop {
+        for _ in 0..HEARD {
             let (mut bytes, mut more) = ([0; LEN], [0]);
             match recv_parts(fd, [&mut bytes, &mut more]) {
                 Ok(None) => return true,
@@ -146,13 +153,15 @@ impl Testators {
                 Ok(Some(_)) | Err(_) => {
                     if let Some(wills) = self.living.remove(&fd) {
                         let now = Instant::now();
-                        self.open.extend(wills.into_values().map(|will| (now, will)));
+                        let room = ENDED.saturating_sub(self.open.len());
+                        self.open.extend(wills.into_values().take(room).map(|will| (now, will)));
                         self.are_due = true;
                     }
                     return false;
                 }
             }
         }
+        true
     }
 
     /// An address has another owner, who receives for the processes of this host.
@@ -205,6 +214,10 @@ impl Port {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd;
+
+    use socket2::{Domain, Socket, Type};
+
     use super::*;
 
     #[test]
@@ -212,5 +225,44 @@ mod tests {
         let will = Will { name: 0xAB00_1234, local: [1; 16], remote: [2; 16], message: [3; MAD_LEN] };
         let bytes = will.emit();
         assert_eq!(Will::parse(bytes.as_slice().try_into().unwrap()), will);
+    }
+
+    fn will(name: u32) -> Will {
+        Will { name, local: [1; 16], remote: [2; 16], message: [3; MAD_LEN] }
+    }
+
+    fn connected() -> (Socket, Socket) {
+        Socket::pair(Domain::UNIX, Type::SEQPACKET.nonblocking(), None).unwrap()
+    }
+
+    /// A neighbour that does not stop talking does not keep a receiver from its work.
+    #[test]
+    fn a_talker_is_heard_for_a_while() {
+        let (near, far) = connected();
+        let mut testators = Testators::default();
+        for name in 0..=HEARD {
+            near.send(&will(u32::try_from(name).unwrap()).emit()).unwrap();
+        }
+        let known = |testators: &Testators| testators.living[&far.as_raw_fd()].len();
+        assert!(testators.hear(far.as_raw_fd()));
+        assert_eq!(known(&testators), HEARD);
+        assert!(testators.hear(far.as_raw_fd()));
+        assert_eq!(known(&testators), HEARD + 1);
+    }
+
+    /// Neighbours that come, leave wills, and go, do not fill the memory.
+    #[test]
+    fn wills_of_the_ended_are_bounded() {
+        let mut testators = Testators::default();
+        for round in 0..=ENDED / MOST {
+            let (near, far) = connected();
+            for name in 0..u32::try_from(MOST).unwrap() {
+                near.send(&will(name).emit()).unwrap();
+                assert!(testators.hear(far.as_raw_fd()), "round {round}");
+            }
+            drop(near);
+            assert!(!testators.hear(far.as_raw_fd()));
+            assert_eq!(testators.open.len(), ENDED.min((round + 1) * MOST), "round {round}");
+        }
     }
 }
