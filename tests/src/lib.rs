@@ -41,6 +41,7 @@
 
 pub mod artifacts;
 mod capture;
+pub mod documents;
 pub mod forward;
 mod inside;
 mod launcher;

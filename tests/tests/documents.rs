@@ -1,0 +1,37 @@
+//! README, SECURITY, `docs/` and `spec/` name only what exists.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context as _, Result, ensure};
+use urxe_tests::artifacts;
+use urxe_tests::documents::Things;
+
+fn help(command: &[&str]) -> Result<String> {
+    let said = Command::new(artifacts::urxe()?).args(command).arg("--help").output()?;
+    Ok(String::from_utf8(said.stdout)?)
+}
+
+#[test]
+fn documents_name_only_what_exists() -> Result<()> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut all = vec![help(&[])?];
+    for command in ["run", "status", "doctor", "install", "uninstall", "env", "explain", "faults", "trace"] {
+        all.push(help(&[command])?);
+    }
+    let things = Things::read(&root, &all)?;
+    let mut documents = vec!["README.md".into(), "SECURITY.md".into()];
+    for folder in ["docs", "spec"] {
+        for entry in root.join(folder).read_dir().context(folder)? {
+            let name = entry?.file_name().to_string_lossy().into_owned();
+            documents.extend(name.ends_with(".md").then(|| Path::new(folder).join(name)));
+        }
+    }
+    let mut missing = Vec::new();
+    for document in &documents {
+        missing.extend(things.missing(document)?.iter().map(ToString::to_string));
+    }
+    ensure!(documents.len() > 15, "only {} documents were found", documents.len());
+    ensure!(missing.is_empty(), "{}", missing.join("\n"));
+    Ok(())
+}
