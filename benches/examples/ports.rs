@@ -53,12 +53,14 @@ impl End {
     /// Receives once; each packet is verified and copied to `memory`. Returns the bytes received.
     fn receive(&mut self, memory: &mut [u8], at: &mut usize) -> usize {
         let mut bytes = 0;
-        self.port.receive(&mut self.rx, 16, &mut |datagram| {
-            assert_eq!(datagram.verify(), Check::Exact);
-            let body = &datagram.payload[12..datagram.payload.len() - 4];
-            memory[*at..*at + body.len()].copy_from_slice(body);
-            *at = (*at + body.len()) % (memory.len() - PAYLOAD);
-            bytes += datagram.payload.len();
+        self.port.receive(&mut self.rx, 16, &mut |run| {
+            for datagram in run.datagrams() {
+                assert_eq!(datagram.verify(), Check::Exact);
+                let body = &datagram.payload[12..datagram.payload.len() - 4];
+                memory[*at..*at + body.len()].copy_from_slice(body);
+                *at = (*at + body.len()) % (memory.len() - PAYLOAD);
+                bytes += datagram.payload.len();
+            }
         });
         bytes
     }

@@ -1,7 +1,5 @@
 //! Registered memory: regions, keys, and the one door to the application's bytes.
 
-use core::ops::Deref;
-
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
@@ -192,11 +190,8 @@ impl Region {
 /// The memory is shared with the application's threads and with peers, so there are only copies, never
 /// references. An implementation must turn memory that is gone into [`Fault`].
 pub trait Memory {
-    /// Keeps a region registered while it is held: deregistration waits for the last one.
-    type Region: Deref<Target = Region>;
-
-    /// The region or window that has `key`.
-    fn region(&self, key: Key) -> Option<Self::Region>;
+    /// Shows the region or window that has `key`, and keeps it registered meanwhile: deregistration waits.
+    fn with_region<T>(&self, key: Key, look: impl FnOnce(Option<&Region>) -> T) -> T;
 
     /// Copies from the application's memory.
     ///
@@ -268,14 +263,16 @@ pub fn access<M: Memory>(memory: &M, ask: &Ask, mut touch: Touch<'_>) -> Result<
         memory.refused(&Denied { by, key, access, va, length, refusal }, region);
         refusal
     };
-    let region = memory.region(key).ok_or_else(|| refused(Refusal::NoSuchKey, None))?;
-    let (va, length) = match touch {
-        Touch::Flush { whole: true, .. } => (region.iova, region.length),
-        _ => (va, length),
-    };
-    let at = region.check(by, access, va, length).map_err(|refusal| refused(refusal, Some(&region)))?;
-    let at = (region.kind != RegionKind::Null).then_some(at);
-    touch.carry_out(memory, at, length).map_err(|refusal| refused(refusal, Some(&region)))
+    memory.with_region(key, |region| {
+        let region = region.ok_or_else(|| refused(Refusal::NoSuchKey, None))?;
+        let (va, length) = match touch {
+            Touch::Flush { whole: true, .. } => (region.iova, region.length),
+            _ => (va, length),
+        };
+        let at = region.check(by, access, va, length).map_err(|refusal| refused(refusal, Some(region)))?;
+        let at = (region.kind != RegionKind::Null).then_some(at);
+        touch.carry_out(memory, at, length).map_err(|refusal| refused(refusal, Some(region)))
+    })
 }
 
 impl Touch<'_> {

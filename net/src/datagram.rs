@@ -1,4 +1,4 @@
-//! One packet as it is delivered, and what must be read of it to know for whom it is.
+//! Packets as they are delivered, and what must be read of them to know for whom they are.
 
 use std::net::SocketAddr;
 
@@ -27,6 +27,49 @@ pub struct Datagram<'a> {
     pub whole: bool,
     /// BTH to ICRC, at least 16 bytes.
     pub payload: &'a [u8],
+}
+
+/// RoCE packets for one queue pair of this process that came in one piece: one, or some of a GRO run.
+#[derive(Clone, Copy, Debug)]
+pub struct Run<'a> {
+    /// The first of them, with the bytes of all.
+    first: Datagram<'a>,
+    /// Length of each; the last may be shorter.
+    segment: usize,
+}
+
+impl<'a> Run<'a> {
+    /// `first` has the bytes of all, each but the last of `segment`.
+    pub(crate) const fn new(first: Datagram<'a>, segment: usize) -> Self {
+        Self { first, segment }
+    }
+
+    /// The packets.
+    pub fn datagrams(&self) -> impl Iterator<Item = Datagram<'a>> {
+        let Self { first, segment } = *self;
+        let packets = first.payload.chunks(segment.max(1)).enumerate();
+        packets.map(move |(index, payload)| {
+            // A run has at most 65 536 bytes, so less packets than identifications.
+            let index = u16::try_from(index).unwrap_or_default();
+            Datagram { expected_id: first.expected_id.wrapping_add(index), payload, ..first }
+        })
+    }
+
+    /// The destination QPN of their BTHs.
+    pub fn dest_qpn(&self) -> Qpn {
+        self.first.dest_qpn()
+    }
+
+    /// The first of them, as far as its headers below the BTH go: they are those of all.
+    pub const fn headers(&self) -> &Datagram<'a> {
+        &self.first
+    }
+}
+
+impl<'a> From<Datagram<'a>> for Run<'a> {
+    fn from(datagram: Datagram<'a>) -> Self {
+        Self { segment: datagram.payload.len(), first: datagram }
+    }
 }
 
 impl Datagram<'_> {
@@ -66,9 +109,14 @@ pub(crate) fn dest_qpn(packet: &[u8]) -> Option<Qpn> {
 
 /// The leading packets of a run that are for this block: their bytes and number, at least one.
 pub(crate) fn group_of(run: &[u8], segment: usize, block: u16) -> (&[u8], u16) {
+    leading(run, segment, |qpn| block_of(qpn) == block)
+}
+
+/// The leading packets of a run with such destinations: their bytes and number.
+pub(crate) fn leading(run: &[u8], segment: usize, wanted: impl Fn(Qpn) -> bool) -> (&[u8], u16) {
     let (mut len, mut count) = (0, 0u16);
     for packet in run.chunks(segment) {
-        if dest_qpn(packet).map(block_of) != Some(block) {
+        if !dest_qpn(packet).is_some_and(&wanted) {
             break;
         }
         len += packet.len();

@@ -63,7 +63,7 @@ mod udp;
 pub use batch::{Sealed, TxBatch};
 pub use change::Change;
 pub use counters::Counters;
-pub use datagram::Datagram;
+pub use datagram::{Datagram, Run};
 pub use door::{Door, KeptFile, Line};
 pub use elsewhere::LOOPBACK_PORT;
 pub use error::{PortError, RouteError};

@@ -10,7 +10,7 @@ use urxe_wire::Qpn;
 
 use crate::change::Change;
 use crate::counters::Counters;
-use crate::datagram::Datagram;
+use crate::datagram::Run;
 use crate::error::{PortError, RouteError};
 use crate::fd::FdSet;
 use crate::interface::{Gid, Interface};
@@ -133,12 +133,12 @@ impl Port {
         self.fds.epoll()
     }
 
-    /// Receives without blocking: about `budget` datagrams at most (a GRO run counts once), handing each RoCE packet
+    /// Receives without blocking: about `budget` datagrams at most (a GRO run counts once), handing the RoCE packets
     /// for this process to `deliver`. Returns how many packets that were; 0 says that nothing was found now.
     ///
     /// It looks first where packets came from last, at all sockets every few calls, and may return before all are
     /// empty, so that a reply is not held back by looking for more: whoever wants everything calls until 0.
-    pub fn receive(&self, receiver: &mut Receiver, budget: usize, deliver: &mut dyn FnMut(Datagram<'_>)) -> usize {
+    pub fn receive(&self, receiver: &mut Receiver, budget: usize, deliver: &mut dyn FnMut(Run<'_>)) -> usize {
         receiver.receive(self, budget, deliver)
     }
 
@@ -154,7 +154,7 @@ impl Port {
     }
 
     /// Joins a multicast group: until the result is dropped, [`Port::receive`] delivers what is sent to it, whose
-    /// [`Datagram::local`] is the group. An IPv4 group's GID is its mapped address.
+    /// [`Datagram::local`](crate::Datagram::local) is the group. An IPv4 group's GID is its mapped address.
     ///
     /// # Errors
     /// [`RouteError::RemoteGidUnusable`] if the GID is no multicast address; otherwise what the system refuses, such as

@@ -225,10 +225,9 @@ impl Inner {
 }
 
 impl Memory for AddressSpace {
-    type Region = Arc<Region>;
-
-    fn region(&self, key: Key) -> Option<Arc<Region>> {
-        self.keys.borrow().get(key).cloned()
+    fn with_region<T>(&self, key: Key, look: impl FnOnce(Option<&Region>) -> T) -> T {
+        let region = self.keys.borrow().get(key).cloned();
+        look(region.as_deref())
     }
 
     fn read(&self, from: u64, to: &mut [u8]) -> Result<(), Fault> {

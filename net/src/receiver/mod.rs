@@ -17,7 +17,7 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
 use crate::change::Watch;
-use crate::datagram::Datagram;
+use crate::datagram::Run;
 use crate::early::EarlyRequests;
 use crate::error::PortError;
 use crate::fd::{Fd, FdSet};
@@ -91,7 +91,7 @@ struct Call<'a> {
     port: &'a Port,
     left: usize,
     delivered: usize,
-    deliver: &'a mut dyn FnMut(Datagram<'_>),
+    deliver: &'a mut dyn FnMut(Run<'_>),
 }
 
 /// What is known of a datagram besides its bytes.
@@ -105,7 +105,7 @@ pub(crate) struct Meta {
     pub(crate) hop_limit: u8,
     pub(crate) segment: usize,
     pub(crate) first: u16,
-    /// ICRCs are left out ([`Datagram::whole`]).
+    /// ICRCs are left out ([`Datagram::whole`](crate::Datagram::whole)).
     pub(crate) whole: bool,
 }
 
@@ -152,7 +152,7 @@ impl Receiver {
         self.misses = MISSES;
     }
 
-    pub(crate) fn receive(&mut self, port: &Port, budget: usize, deliver: &mut dyn FnMut(Datagram<'_>)) -> usize {
+    pub(crate) fn receive(&mut self, port: &Port, budget: usize, deliver: &mut dyn FnMut(Run<'_>)) -> usize {
         let mut call = Call { port, left: budget, delivered: 0, deliver };
         if self.inbox.has_rings() && self.hits < HITS {
             self.receive_rings(&mut call);

@@ -6,7 +6,7 @@ use urxe_wire::Qpn;
 
 use super::{Call, Meta, Receiver};
 use crate::counters::add_alone;
-use crate::datagram::{Datagram, dest_qpn, group_of};
+use crate::datagram::{Datagram, Run, dest_qpn, group_of, leading};
 use crate::forward::{Forwarded, Forwarder, Header};
 use crate::interface::gid_of;
 use crate::port::Port;
@@ -64,7 +64,12 @@ impl Receiver {
             }
             match dest_qpn(packet) {
                 Some(qpn) if call.port.accepts(qpn) => {
-                    (call.deliver)(Datagram {
+                    // Each message to QP1 may be for another process.
+                    let (group, count) = match qpn {
+                        Qpn::GSI => (packet, 1),
+                        _ => leading(payload.get(at..).unwrap_or_default(), meta.segment, |next| next == qpn),
+                    };
+                    let first = Datagram {
                         local: meta.local,
                         peer: meta.peer,
                         tclass: meta.tclass,
@@ -72,12 +77,13 @@ impl Receiver {
                         expected_id: index,
                         flow,
                         whole: meta.whole,
-                        payload: packet,
-                    });
-                    packets += 1;
-                    bytes += packet.len();
-                    at += packet.len();
-                    index = index.wrapping_add(1);
+                        payload: group,
+                    };
+                    (call.deliver)(Run::new(first, meta.segment));
+                    packets += usize::from(count);
+                    bytes += group.len();
+                    at += group.len();
+                    index = index.wrapping_add(count);
                 }
                 Some(qpn) => {
                     let block = block_of(qpn);
@@ -147,7 +153,7 @@ impl Receiver {
             let flow = self.peers.flow(index, local, peer);
             let (payload, expected_id) = (&*early.packet, early.index);
             let whole = false;
-            (call.deliver)(Datagram { local, peer, tclass, hop_limit, expected_id, flow, whole, payload });
+            (call.deliver)(Datagram { local, peer, tclass, hop_limit, expected_id, flow, whole, payload }.into());
             add_alone(&counters.rx_packets, 1);
             add_alone(&counters.rx_bytes, payload.len());
             call.delivered += 1;

@@ -100,7 +100,7 @@ impl Receiver {
                 add_alone(&counters.drop_unknown_qpn, 1);
                 continue;
             }
-            (call.deliver)(Datagram {
+            let datagram = Datagram {
                 local: membership.group(),
                 peer: received.peer,
                 tclass: received.tclass,
@@ -109,7 +109,8 @@ impl Receiver {
                 flow: &flow,
                 whole: false,
                 payload: packet,
-            });
+            };
+            (call.deliver)(datagram.into());
             add_alone(&counters.rx_packets, 1);
             add_alone(&counters.rx_bytes, packet.len());
             call.delivered += 1;

@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
 use urxe_engine::mw::TableError;
-use urxe_engine::{Access, Accessor, Key, Memory, Refusal, Region, RegionKind};
+use urxe_engine::{Access, Accessor, Key, Refusal, Region, RegionKind};
 use urxe_ffi::driver::objects::{IBV_MR_TYPE_IMPORTED_MR, IBV_MR_TYPE_MR, IBV_MR_TYPE_NULL_MR};
 use urxe_ffi::driver::objects::{ibv_mr_type, verbs_mr};
 use urxe_ffi::driver::ops::ibv_advise_mr_advice;

@@ -3,9 +3,11 @@
 //! - [`guard`] copies from and to application memory; memory that is gone is an error, not a signal;
 //! - [`mapping`] is memory of our own: device memory, dma-bufs;
 //! - [`maps`] tells what is mapped, when memory is registered;
-//! - [`regions`] is the table of regions, and the engine's door to all of this.
+//! - [`regions`] is the table of regions;
+//! - [`in_use`] is the engine's door to all of this.
 
 pub(crate) mod guard;
+pub(crate) mod in_use;
 pub(crate) mod mapping;
 pub(crate) mod maps;
 pub(crate) mod regions;

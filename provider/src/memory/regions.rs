@@ -1,17 +1,14 @@
-//! The regions of one device in this process, and how the engine reaches their bytes.
+//! The regions of one device in this process.
 
 use std::ops::Deref;
-use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use urxe_engine::memory::Full;
 use urxe_engine::mw::TableError;
-use urxe_engine::{
-    Accessor, Ask, Bind, BindError, Denied, Fault, Key, Memory, Pd, Refusal, Region, RegionTable, Touch, WindowType,
-};
+use urxe_engine::{Bind, BindError, Key, Pd, Refusal, Region, RegionTable, WindowType};
 use urxe_wire::Qpn;
 
-use super::{guard, mapping};
+use super::guard;
 use crate::observe;
 use crate::xrc::neighbours::{Neighbours, is_elsewhere};
 
@@ -106,54 +103,13 @@ impl Regions {
         self.table_mut().insert_window(pd, kind)
     }
 
-    /// Removes a memory window; `key` is any that it has had.
-    pub(crate) fn remove_window(&self, key: Key) -> Result<(), TableError> {
-        let old = self.table_mut().remove_window(key)?;
-        if let Some(old) = old {
-            settle(old);
-        }
-        Ok(())
-    }
-}
-
-impl Memory for Regions {
-    type Region = Held;
-
-    fn region(&self, key: Key) -> Option<Held> {
+    /// The region or window that has `key`.
+    pub(crate) fn region(&self, key: Key) -> Option<Held> {
         self.table().get(key).map(|region| Held(Arc::clone(region)))
     }
 
-    fn read(&self, from: u64, to: &mut [u8]) -> Result<(), Fault> {
-        guard::load(from, to)
-    }
-
-    fn write(&self, to: u64, from: &[u8]) -> Result<(), Fault> {
-        // SAFETY: the engine passes addresses that `Region::check` gave, of a region held meanwhile that allows
-        // writing.
-        unsafe { guard::store(to, from) }
-    }
-
-    fn compare_swap(&self, at: u64, compare: u64, swap: u64) -> Result<u64, Fault> {
-        // SAFETY: as above.
-        unsafe { guard::compare_swap(at, compare, swap) }
-    }
-
-    fn fetch_add(&self, at: u64, add: u64) -> Result<u64, Fault> {
-        // SAFETY: as above.
-        unsafe { guard::fetch_add(at, add) }
-    }
-
-    /// Only a region of a file can be registered for persistence; there it takes as long as the disk does.
-    fn flush(&self, at: u64, length: u64, persistent: bool) -> Result<(), Fault> {
-        if persistent {
-            mapping::persist(at, length).map_err(|_| Fault)?;
-        }
-        // Processors keep their caches coherent: what is stored in order is seen in order.
-        fence(Ordering::SeqCst);
-        Ok(())
-    }
-
-    fn bind(&self, pd: Pd, qpn: Qpn, bind: &Bind) -> Result<(), BindError> {
+    /// Binds a memory window. When this returns, nobody copies from or to what it showed before.
+    pub(super) fn bind(&self, pd: Pd, qpn: Qpn, bind: &Bind) -> Result<(), BindError> {
         let old = self.table_mut().bind(pd, qpn, bind).inspect_err(|error| observe::unbound(*error))?;
         if let Some(old) = old {
             settle(old);
@@ -161,7 +117,8 @@ impl Memory for Regions {
         Ok(())
     }
 
-    fn invalidate(&self, pd: Pd, qpn: Qpn, key: Key) -> Result<(), Refusal> {
+    /// Unbinds the memory window with `key`, likewise.
+    pub(super) fn invalidate(&self, pd: Pd, qpn: Qpn, key: Key) -> Result<(), Refusal> {
         if is_elsewhere(pd) {
             return self.neighbours.as_ref().ok_or(Refusal::Vanished)?.invalidate(pd, qpn, key);
         }
@@ -170,28 +127,18 @@ impl Memory for Regions {
         Ok(())
     }
 
+    /// Other processes, if `pd` is a domain there.
     #[inline]
-    fn elsewhere(&self, ask: &Ask, touch: &mut Touch<'_>) -> Option<Result<u64, Refusal>> {
-        let (Accessor::Local(pd) | Accessor::Remote(pd, _)) = ask.by;
-        let neighbours = self.neighbours.as_ref().filter(|_| is_elsewhere(pd))?;
-        Some(neighbours.touch(ask, touch))
+    pub(super) fn elsewhere(&self, pd: Pd) -> Option<&Neighbours> {
+        self.neighbours.as_deref().filter(|_| is_elsewhere(pd))
     }
 
-    fn refused(&self, denied: &Denied, region: Option<&Region>) {
-        observe::refused(denied, region);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn flushing_needs_memory_that_is_there() {
-        let regions = Regions::new(1, 1);
-        let on_stack = 0_u64;
-        let at = (&raw const on_stack) as u64;
-        assert!(regions.flush(at, 8, false).is_ok() && regions.flush(at, 8, true).is_ok());
-        assert!(regions.flush(0x10, 8, true).is_err());
+    /// Removes a memory window; `key` is any that it has had.
+    pub(crate) fn remove_window(&self, key: Key) -> Result<(), TableError> {
+        let old = self.table_mut().remove_window(key)?;
+        if let Some(old) = old {
+            settle(old);
+        }
+        Ok(())
     }
 }

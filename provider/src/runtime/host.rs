@@ -10,7 +10,7 @@ use urxe_wire::{ICRC_LEN, Qpn, grh};
 use super::cq::{Added, Cq};
 use super::srq::{AnySrq, XrcSrqs};
 use crate::counters::{Counters, Tally, Traffic};
-use crate::memory::regions::Regions;
+use crate::memory::in_use::InUse;
 use crate::observe::Observer;
 
 /// The engine's [`Host`].
@@ -18,7 +18,7 @@ use crate::observe::Observer;
 pub(crate) struct Surroundings;
 
 impl Host for Surroundings {
-    type Memory = Regions;
+    type Memory = InUse;
     type Network = Sender;
     type Consumer = Upcalls;
 }

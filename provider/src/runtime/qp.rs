@@ -4,13 +4,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use urxe_engine::{AsyncEvent, Io, Progress, QpConfig, QpType, QueuePair};
-use urxe_wire::{ICRC_LEN, Qpn};
+use urxe_wire::{ICRC_LEN, Packet, Qpn};
 
 use super::async_events::AsyncEvents;
 use super::cq::Cq;
 use super::habit::Habit;
-use super::host::Surroundings;
-use super::port::{NetPort, Work};
+use super::host::{Origin, Surroundings};
+use super::port::{NetPort, Unfit, Work};
 use super::timers::TimerSlot;
 use super::{clock, lock, watch};
 use crate::counters::{Tally, Traffic};
@@ -140,9 +140,10 @@ impl Qp {
         let Inner { engine, habit, tally } = &mut *inner;
         work.sender.speak_for(self.qpn);
         *work.sender.sent() = Traffic::default();
+        let turn = work.memory.turn();
         let mut io = Io {
             now: clock::now(),
-            memory: self.port.regions(),
+            memory: &work.memory,
             network: &mut work.sender,
             consumer: &mut work.upcalls,
         };
@@ -178,6 +179,7 @@ impl Qp {
         tally.sent.take(work.sender.sent());
         work.upcalls.count(tally);
         let deadline = engine.poll_timeout();
+        drop(turn);
         drop(inner);
         if let Some(at) = deadline {
             self.port.set_timer(self, at);
@@ -191,25 +193,43 @@ impl Qp {
         result
     }
 
-    /// Gives the engine a packet. What comes of it is sent by a later [`drive`](Self::drive).
-    pub(super) fn receive(
+    /// Gives the engine packets of one peer. What comes of them is sent by a later [`drive`](Self::drive).
+    pub(super) fn receive<'a>(
         &self,
         work: &mut Work,
         now: urxe_engine::Instant,
-        packet: &urxe_wire::Packet<'_>,
-        origin: &super::host::Origin,
+        origin: &Origin,
+        packets: impl Iterator<Item = Result<Packet<'a>, Unfit>>,
     ) {
-        let bytes = packet.header.len() + packet.payload.len() + usize::from(packet.bth().pad_count) + ICRC_LEN;
         if self.is_xrc_target {
-            lock(&self.inner).tally.received.add(bytes);
-            // Its completions are held back until it has answered.
-            return self.drive(work, |engine, io| engine.handle_packet(io, packet, origin));
+            return packets.for_each(|packet| self.receive_xrc(work, origin, packet));
         }
-        let mut io = Io { now, memory: self.port.regions(), network: &mut work.sender, consumer: &mut work.upcalls };
         let Inner { engine, tally, .. } = &mut *lock(&self.inner);
-        tally.received.add(bytes);
-        engine.handle_packet(&mut io, packet, origin);
+        let _turn = work.memory.turn();
+        let mut io = Io { now, memory: &work.memory, network: &mut work.sender, consumer: &mut work.upcalls };
+        for packet in packets {
+            match packet {
+                Ok(packet) => {
+                    tally.received.add(length(&packet));
+                    engine.handle_packet(&mut io, &packet, origin);
+                }
+                Err(Unfit::Damaged) => tally.damaged(),
+                Err(Unfit::Malformed) => {}
+            }
+        }
         work.upcalls.count(tally);
+    }
+
+    /// Gives the engine of an XRC target a packet. Its completions are held back until it has answered.
+    fn receive_xrc(&self, work: &mut Work, origin: &Origin, packet: Result<Packet<'_>, Unfit>) {
+        match packet {
+            Ok(packet) => {
+                lock(&self.inner).tally.received.add(length(&packet));
+                self.drive(work, |engine, io| engine.handle_packet(io, &packet, origin));
+            }
+            Err(Unfit::Damaged) => self.damaged(),
+            Err(Unfit::Malformed) => {}
+        }
     }
 
     /// A packet that claims to be for it was damaged.
@@ -311,4 +331,9 @@ impl Qp {
     pub(super) fn untouch(&self) {
         self.touched.store(false, Ordering::Relaxed);
     }
+}
+
+/// Bytes on the wire from the BTH to the ICRC.
+const fn length(packet: &Packet<'_>) -> usize {
+    packet.header.len() + packet.payload.len() + packet.header.bth.pad_count as usize + ICRC_LEN
 }

@@ -276,7 +276,7 @@ impl Guest {
                 None => Answer::NotThere,
             },
             Request::Invalidate { srq, qpn, key } => match self.srq(port, srq) {
-                Some(srq) => answer(port.regions().invalidate(srq.pd(), qpn, key).map(|()| 0)),
+                Some(srq) => answer(port.memory().invalidate(srq.pd(), qpn, key).map(|()| 0)),
                 None => Answer::NotThere,
             },
             Request::Complete { wqe, cqe } => {
@@ -306,7 +306,7 @@ impl Guest {
     fn scatter(&self, port: &NetPort, wqe: Wqe, offset: u64, data: &[u8]) -> Answer<'static> {
         let found = self.taken.get(&wqe).and_then(|taken| Some((self.srq(port, taken.srq)?, taken)));
         let (Some((srq, taken)), Ok(offset)) = (found, usize::try_from(offset)) else { return Answer::NotThere };
-        answer(scatter(port.regions(), srq.pd(), &taken.wr.buffers, offset, data).map(|()| 0))
+        answer(scatter(&port.memory(), srq.pd(), &taken.wr.buffers, offset, data).map(|()| 0))
     }
 
     fn complete(&mut self, port: &NetPort, wqe: Wqe, cqe: Cqe) {
@@ -340,7 +340,7 @@ fn touch<'a>(
             let Some(room) = usize::try_from(length).ok().and_then(|length| room.get_mut(..length)) else {
                 return Answer::Refused(Refusal::OutOfBounds);
             };
-            return match access(port.regions(), &ask, Touch::Read(room)) {
+            return match access(&port.memory(), &ask, Touch::Read(room)) {
                 Ok(_) => Answer::Data(room),
                 Err(refusal) => Answer::Refused(refusal),
             };
@@ -352,7 +352,7 @@ fn touch<'a>(
         Act::FetchAdd(add) => Touch::FetchAdd(add),
         Act::Flush { persistent, whole } => Touch::Flush { persistent, whole },
     };
-    answer(access(port.regions(), &ask, touch))
+    answer(access(&port.memory(), &ask, touch))
 }
 
 /// The domain whose file this is, on the interface of this index.

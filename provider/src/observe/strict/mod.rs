@@ -14,7 +14,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::Hasher;
 use std::sync::Mutex;
 
-use urxe_engine::{Cqe, Data, Memory, QpState, QpType, RecvWr, RegionKind, SendOp, SendWr, SgeList, WcStatus};
+use urxe_engine::{Cqe, Data, QpState, QpType, RecvWr, RegionKind, SendOp, SendWr, SgeList, WcStatus};
 use urxe_wire::{Qpn, grh};
 
 use super::explain::advise;

@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use urxe_engine::{Access, Cqe, Key, Memory, WcOpcode, WcStatus};
+use urxe_engine::{Access, Cqe, Key, WcOpcode, WcStatus};
 use urxe_wire::Qpn;
 
 use crate::memory::guard;

@@ -36,13 +36,14 @@ use crate::counters::Counters;
 use crate::device;
 use crate::kernel::event_file::EventFile;
 use crate::limits;
+use crate::memory::in_use::InUse;
 use crate::memory::regions::Regions;
 use crate::observe::Observer;
 use crate::status::ledger;
 use crate::xrc::neighbours::Neighbours;
 use crate::xrc::owner::{self, Reception};
 use receiving::Token;
-pub(super) use receiving::{Acks, Drained};
+pub(super) use receiving::{Acks, Drained, Unfit};
 
 /// A device in this process.
 pub(crate) struct NetPort {
@@ -96,6 +97,7 @@ pub(crate) struct NetPort {
 #[derive(Debug)]
 pub(crate) struct Work {
     pub(super) sender: Sender,
+    pub(super) memory: InUse,
     pub(super) upcalls: Upcalls,
 }
 
@@ -152,7 +154,7 @@ impl NetPort {
     fn new_work(&self) -> Work {
         let observer = self.observer.clone();
         let upcalls = Upcalls::new(Arc::clone(&self.counters), Arc::clone(&self.xrc_srqs), observer.clone());
-        Work { sender: Sender::new(Arc::clone(&self.port), observer), upcalls }
+        Work { sender: Sender::new(Arc::clone(&self.port), observer), memory: self.memory(), upcalls }
     }
 
     /// Packets a peer may be thought to hold in its receive buffer, from what ours holds: the bound of windows.
@@ -212,6 +214,11 @@ impl NetPort {
     /// Registered memory.
     pub(crate) fn regions(&self) -> &Regions {
         &self.regions
+    }
+
+    /// Its bytes. For one access: what is at hand is put down when this is dropped.
+    pub(crate) fn memory(&self) -> InUse {
+        InUse::new(Arc::clone(&self.regions))
     }
 
     pub(super) fn kick_fd(&self) -> RawFd {

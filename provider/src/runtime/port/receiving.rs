@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use urxe_engine::Instant;
-use urxe_net::{Change, Datagram, Receiver};
+use urxe_net::{Change, Datagram, Receiver, Run};
 use urxe_wire::icrc::Check;
 use urxe_wire::{Packet, Psn, Qpn};
 
@@ -57,6 +57,33 @@ pub(in crate::runtime) enum Acks {
     MayWait,
     /// All leave.
     Leave,
+}
+
+/// Why a packet is not taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::runtime) enum Unfit {
+    /// Its ICRC is wrong.
+    Damaged,
+    /// It is none.
+    Malformed,
+}
+
+/// Those who get packets.
+struct Addressee<'a> {
+    work: &'a mut Work,
+    touched: &'a mut Vec<Arc<Qp>>,
+    now: Instant,
+    /// Whose packets came last.
+    last: Option<Arc<Qp>>,
+}
+
+impl Addressee<'_> {
+    /// The queue pair has got packets.
+    fn touch(&mut self, qp: &Arc<Qp>) {
+        if !qp.touched.swap(true, Ordering::Relaxed) {
+            self.touched.push(Arc::clone(qp));
+        }
+    }
 }
 
 impl NetPort {
@@ -139,68 +166,31 @@ impl NetPort {
         let Token { receiver, work, touched, .. } = token;
         let Some(work) = work else { return 0 };
         let now = clock::now();
-        let mut last: Option<Arc<Qp>> = None;
-        let mut take = |datagram: Datagram<'_>, fresh: bool| {
-            let mut room = Vec::new();
-            let datagram = match &self.observer {
-                None => datagram,
-                Some(observer) => match self.observe(observer, datagram, fresh, &mut room) {
-                    Some(datagram) => datagram,
-                    None => return,
-                },
-            };
-            //= spec/packets.md#pkt-010
-            //# A packet whose ICRC is wrong MUST be counted and dropped without an answer.
-            if datagram.verify() == Check::Bad {
-                bump(&self.counters.icrc_err);
-                if let Some(qp) = self.qp(datagram.dest_qpn()) {
-                    qp.damaged();
-                }
-                return;
-            }
-            let packet = match Packet::parse(datagram.payload) {
-                Ok(packet) => packet,
-                Err(_) => {
-                    bump(&self.counters.malformed);
-                    return;
-                }
-            };
-            let qpn = packet.bth().dest_qp;
-            if qpn == Qpn::MULTICAST {
-                for qp in self.attached(&datagram) {
-                    qp.receive(work, now, &packet, &Origin::from(&datagram));
-                    if !qp.touched.swap(true, Ordering::Relaxed) {
-                        touched.push(qp);
+        let mut to = Addressee { work, touched, now, last: None };
+        let mut received = self.port.receive(receiver, BUDGET, &mut |run| match &self.observer {
+            None => self.take(&mut to, run),
+            Some(observer) => {
+                for datagram in run.datagrams() {
+                    let mut room = Vec::new();
+                    if let Some(datagram) = self.observe(observer, datagram, true, &mut room) {
+                        self.take(&mut to, datagram.into());
                     }
                 }
-                return;
             }
-            if qpn == Qpn::GSI {
-                self.receive_gsi(work, now, &datagram, &packet);
-                return;
-            }
-            if last.as_ref().is_none_or(|qp| qp.qpn() != qpn) {
-                last = self.qp(qpn);
-            }
-            let Some(qp) = &last else {
-                bump(&self.counters.unknown_qp);
-                return;
-            };
-            qp.receive(work, now, &packet, &Origin::from(&datagram));
-            if !qp.touched.swap(true, Ordering::Relaxed) {
-                touched.push(Arc::clone(qp));
-            }
-        };
-        let mut received = self.port.receive(receiver, BUDGET, &mut |datagram| take(datagram, true));
+        });
         if let Some(observer) = &self.observer {
             for arrival in observer.arrivals(now) {
-                take(arrival.datagram(), false);
+                let mut room = Vec::new();
+                if let Some(datagram) = self.observe(observer, arrival.datagram(), false, &mut room) {
+                    self.take(&mut to, datagram.into());
+                }
                 received += 1;
             }
             observer.settle();
             observer.flush();
-            self.attend(observer, work);
+            self.attend(observer, to.work);
         }
+        let work = to.work;
         for change in self.port.take_changes() {
             if change == Change::Down {
                 bump(&self.counters.link_downed);
@@ -226,6 +216,53 @@ impl NetPort {
         }
         self.squeeze_in(work);
         received
+    }
+
+    /// Gives packets to those they are for.
+    fn take(&self, to: &mut Addressee<'_>, run: Run<'_>) {
+        let qpn = run.dest_qpn();
+        if qpn == Qpn::MULTICAST || qpn == Qpn::GSI {
+            for datagram in run.datagrams() {
+                let Ok(packet) = self.examine(&datagram) else { continue };
+                if qpn == Qpn::GSI {
+                    self.receive_gsi(to.work, to.now, &datagram, &packet);
+                    continue;
+                }
+                for qp in self.attached(&datagram) {
+                    qp.receive(to.work, to.now, &Origin::from(&datagram), core::iter::once(Ok(packet)));
+                    to.touch(&qp);
+                }
+            }
+            return;
+        }
+        if to.last.as_ref().is_none_or(|qp| qp.qpn() != qpn) {
+            to.last = self.qp(qpn);
+        }
+        let Some(qp) = to.last.take() else {
+            let fit = run.datagrams().filter(|datagram| self.examine(datagram).is_ok()).count();
+            self.counters.unknown_qp.fetch_add(fit as u64, Ordering::Relaxed);
+            return;
+        };
+        // Made here, as they are taken: of many packets each is touched once.
+        let mut datagrams = run.datagrams();
+        let packets = core::iter::from_fn(|| datagrams.next().map(|datagram| self.examine(&datagram)));
+        qp.receive(to.work, to.now, &Origin::from(run.headers()), packets);
+        to.touch(&qp);
+        to.last = Some(qp);
+    }
+
+    /// Sees whether a packet is whole, and one at all.
+    fn examine<'a>(&self, datagram: &Datagram<'a>) -> Result<Packet<'a>, Unfit> {
+        //= spec/packets.md#pkt-010
+        //# A packet whose ICRC is wrong MUST be counted and dropped without an answer.
+        if datagram.verify() == Check::Bad {
+            bump(&self.counters.icrc_err);
+            return Err(Unfit::Damaged);
+        }
+        Packet::parse(datagram.payload).map_err(|_| {
+            bump(&self.counters.malformed);
+            Unfit::Malformed
+        })
     }
 
     fn receive_gsi(&self, work: &mut Work, now: Instant, datagram: &Datagram<'_>, packet: &Packet<'_>) {

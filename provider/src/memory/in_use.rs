@@ -1,0 +1,173 @@
+//! How the engine reaches registered bytes.
+//!
+//! Looking a region up costs a lock and a reference count, as much as copying a hundred bytes. Messages mostly come one
+//! after the other for the same region, so the one used last is kept at hand for the rest of a turn: as long as one queue
+//! pair is at work.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+
+use urxe_engine::{Accessor, Ask, Bind, BindError, Denied, Fault, Key, Memory, Pd, Refusal, Region, Touch};
+use urxe_wire::Qpn;
+
+use super::regions::{Held, Regions};
+use super::{guard, mapping};
+use crate::observe;
+
+/// Regions, and the one at hand.
+#[derive(Debug)]
+pub(crate) struct InUse {
+    regions: Arc<Regions>,
+    at_hand: RefCell<Option<(Key, Held)>>,
+}
+
+/// A turn of one queue pair. At its end nothing is at hand any more.
+///
+/// Whoever deregisters waits for that, perhaps while it has another queue pair's engine; so within a turn no second one
+/// may be waited for.
+#[derive(Debug)]
+pub(crate) struct Turn<'a>(&'a InUse);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.put_down();
+    }
+}
+
+impl InUse {
+    /// Nothing is at hand.
+    pub(crate) const fn new(regions: Arc<Regions>) -> Self {
+        Self { regions, at_hand: RefCell::new(None) }
+    }
+
+    /// Begins a turn.
+    #[must_use]
+    pub(crate) const fn turn(&self) -> Turn<'_> {
+        Turn(self)
+    }
+
+    fn put_down(&self) {
+        drop(self.at_hand.take());
+    }
+}
+
+impl Memory for InUse {
+    #[inline]
+    fn with_region<T>(&self, key: Key, look: impl FnOnce(Option<&Region>) -> T) -> T {
+        // Taken out meanwhile: what `look` does may put down what is at hand.
+        let held = match self.at_hand.take() {
+            Some((at_hand, held)) if at_hand == key => Some(held),
+            other => {
+                drop(other);
+                self.regions.region(key)
+            }
+        };
+        let result = look(held.as_deref());
+        if let Some(held) = held {
+            self.at_hand.replace(Some((key, held)));
+        }
+        result
+    }
+
+    fn read(&self, from: u64, to: &mut [u8]) -> Result<(), Fault> {
+        guard::load(from, to)
+    }
+
+    fn write(&self, to: u64, from: &[u8]) -> Result<(), Fault> {
+        // SAFETY: the engine passes addresses that `Region::check` gave, of a region held meanwhile that allows
+        // writing.
+        unsafe { guard::store(to, from) }
+    }
+
+    fn compare_swap(&self, at: u64, compare: u64, swap: u64) -> Result<u64, Fault> {
+        // SAFETY: as above.
+        unsafe { guard::compare_swap(at, compare, swap) }
+    }
+
+    fn fetch_add(&self, at: u64, add: u64) -> Result<u64, Fault> {
+        // SAFETY: as above.
+        unsafe { guard::fetch_add(at, add) }
+    }
+
+    /// Only a region of a file can be registered for persistence; there it takes as long as the disk does.
+    fn flush(&self, at: u64, length: u64, persistent: bool) -> Result<(), Fault> {
+        if persistent {
+            mapping::persist(at, length).map_err(|_| Fault)?;
+        }
+        // Processors keep their caches coherent: what is stored in order is seen in order.
+        fence(Ordering::SeqCst);
+        Ok(())
+    }
+
+    fn bind(&self, pd: Pd, qpn: Qpn, bind: &Bind) -> Result<(), BindError> {
+        self.put_down();
+        self.regions.bind(pd, qpn, bind)
+    }
+
+    fn invalidate(&self, pd: Pd, qpn: Qpn, key: Key) -> Result<(), Refusal> {
+        self.put_down();
+        self.regions.invalidate(pd, qpn, key)
+    }
+
+    #[inline]
+    fn elsewhere(&self, ask: &Ask, touch: &mut Touch<'_>) -> Option<Result<u64, Refusal>> {
+        let (Accessor::Local(pd) | Accessor::Remote(pd, _)) = ask.by;
+        let neighbours = self.regions.elsewhere(pd)?;
+        self.put_down();
+        Some(neighbours.touch(ask, touch))
+    }
+
+    fn refused(&self, denied: &Denied, region: Option<&Region>) {
+        observe::refused(denied, region);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use urxe_engine::RegionKind;
+    use urxe_engine::Access;
+
+    use super::*;
+
+    fn in_use() -> InUse {
+        InUse::new(Arc::new(Regions::new(2, 1)))
+    }
+
+    fn register(regions: &Regions) -> Key {
+        let make = |key| Region {
+            key,
+            pd: Pd(1),
+            access: Access::NONE,
+            iova: 0,
+            length: 8,
+            host: 0,
+            kind: RegionKind::Memory,
+        };
+        regions.insert(make).unwrap()
+    }
+
+    #[test]
+    fn flushing_needs_memory_that_is_there() {
+        let memory = in_use();
+        let on_stack = 0_u64;
+        let at = (&raw const on_stack) as u64;
+        assert!(memory.flush(at, 8, false).is_ok() && memory.flush(at, 8, true).is_ok());
+        assert!(memory.flush(0x10, 8, true).is_err());
+    }
+
+    /// Deregistration returns, so nothing is held; and what is gone is not found.
+    #[test]
+    fn what_is_at_hand_is_put_down_at_the_end_of_a_turn() {
+        let memory = in_use();
+        let (first, second) = (register(&memory.regions), register(&memory.regions));
+        let turn = memory.turn();
+        let knows = |key| memory.with_region(key, |region| region.is_some_and(|region| region.key == key));
+        assert!(knows(first) && knows(first) && knows(second));
+        memory.regions.remove(first).unwrap();
+        assert!(!knows(first) && knows(second));
+        drop(turn);
+        memory.regions.remove(second).unwrap();
+        assert!(!knows(second));
+    }
+}
