@@ -151,6 +151,7 @@ impl Region {
     ///
     /// # Errors
     /// The first rule broken, in the order of [`Refusal`].
+    #[inline]
     pub fn check(&self, by: Accessor, access: Access, va: u64, length: u64) -> Result<u64, Refusal> {
         let belongs = match (self.kind, by) {
             (RegionKind::Memory, Accessor::Local(pd) | Accessor::Remote(pd, _))
@@ -237,10 +238,18 @@ pub trait Memory {
     /// `key` is none that may be invalidated through the queue pair `qpn` of `pd`.
     fn invalidate(&self, pd: Pd, qpn: Qpn, key: Key) -> Result<(), Refusal>;
 
-    /// Touches memory of another process, if `ask` names a protection domain there: then the whole access is that
-    /// process' to check and carry out, and none of the other methods is called. As [`access`] does otherwise.
-    fn elsewhere(&self, _ask: &Ask, _touch: &mut Touch<'_>) -> Option<Result<u64, Refusal>> {
-        None
+    /// Whether `by` belongs to a protection domain of another process: then the whole access is that process' to check
+    /// and carry out, by [`elsewhere`](Self::elsewhere), and none of the other methods is called.
+    fn is_elsewhere(&self, _by: Accessor) -> bool {
+        false
+    }
+
+    /// Touches memory of another process, as [`access`] does otherwise.
+    ///
+    /// # Errors
+    /// As [`access`].
+    fn elsewhere(&self, _ask: &Ask, _touch: &mut Touch<'_>) -> Result<u64, Refusal> {
+        Err(Refusal::Vanished)
     }
 
     /// An access to `region` (`None`: there is none) was refused, for a person debugging to know. The event or
@@ -253,31 +262,36 @@ pub trait Memory {
 ///
 /// # Errors
 /// The [`Refusal`]; then nothing was touched, but for a [`Fault`] half way, which is [`Refusal::Unmapped`].
-#[inline]
+// What is touched, and how, is known where this is called: nearly all of it falls away there.
+#[inline(always)]
 pub fn access<M: Memory>(memory: &M, ask: &Ask, mut touch: Touch<'_>) -> Result<u64, Refusal> {
-    if let Some(result) = memory.elsewhere(ask, &mut touch) {
-        return result;
+    if memory.is_elsewhere(ask.by) {
+        return memory.elsewhere(ask, &mut touch);
     }
-    let Ask { by, key, access, va, length } = *ask;
-    let refused = |refusal, region: Option<&Region>| {
-        memory.refused(&Denied { by, key, access, va, length, refusal }, region);
-        refusal
-    };
-    memory.with_region(key, |region| {
-        let region = region.ok_or_else(|| refused(Refusal::NoSuchKey, None))?;
+    memory.with_region(ask.key, |region| {
+        let Some(region) = region else { return Err(denied(memory, ask, Refusal::NoSuchKey, None)) };
         let (va, length) = match touch {
             Touch::Flush { whole: true, .. } => (region.iova, region.length),
-            _ => (va, length),
+            _ => (ask.va, ask.length),
         };
-        let at = region.check(by, access, va, length).map_err(|refusal| refused(refusal, Some(region)))?;
-        let at = (region.kind != RegionKind::Null).then_some(at);
-        touch.carry_out(memory, at, length).map_err(|refusal| refused(refusal, Some(region)))
+        let done = region.check(ask.by, ask.access, va, length).and_then(|at| {
+            let at = (region.kind != RegionKind::Null).then_some(at);
+            touch.carry_out(memory, at, length)
+        });
+        done.map_err(|refusal| denied(memory, ask, refusal, Some(region)))
     })
+}
+
+#[cold]
+fn denied<M: Memory>(memory: &M, ask: &Ask, refusal: Refusal, region: Option<&Region>) -> Refusal {
+    let Ask { by, key, access, va, length } = *ask;
+    memory.refused(&Denied { by, key, access, va, length, refusal }, region);
+    refusal
 }
 
 impl Touch<'_> {
     /// At the host address `at`; `None` is a null region's.
-    #[inline]
+    #[inline(always)]
     fn carry_out<M: Memory>(self, memory: &M, at: Option<u64>, length: u64) -> Result<u64, Refusal> {
         let unmapped = |Fault| Refusal::Unmapped;
         let Some(at) = at else {

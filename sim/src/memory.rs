@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use urxe_engine::{
-    Access, Ask, Bind, BindError, Fault, Key, Memory, Pd, Refusal, Region, RegionKind, RegionTable, Remote, Touch,
-    WindowType,
+    Access, Accessor, Ask, Bind, BindError, Fault, Key, Memory, Pd, Refusal, Region, RegionKind, RegionTable, Remote,
+    Touch, WindowType,
 };
 use urxe_wire::{Qpn, RKey};
 
@@ -255,10 +255,13 @@ impl Memory for AddressSpace {
         self.keys.borrow_mut().bind(pd, qpn, bind).map(drop)
     }
 
-    fn elsewhere(&self, _ask: &Ask, _touch: &mut Touch<'_>) -> Option<Result<u64, Refusal>> {
-        let left = self.silent.get().checked_sub(1)?;
-        self.silent.set(left);
-        Some(Err(Refusal::Silent))
+    fn is_elsewhere(&self, _by: Accessor) -> bool {
+        self.silent.get() > 0
+    }
+
+    fn elsewhere(&self, _ask: &Ask, _touch: &mut Touch<'_>) -> Result<u64, Refusal> {
+        self.silent.set(self.silent.get().saturating_sub(1));
+        Err(Refusal::Silent)
     }
 
     fn invalidate(&self, pd: Pd, qpn: Qpn, key: Key) -> Result<(), Refusal> {

@@ -101,7 +101,9 @@ impl End {
     pub(crate) fn receive(&mut self) -> Vec<Arrival> {
         let mut arrivals = Vec::new();
         self.rx.woken();
-        self.port.receive(&mut self.rx, 64, &mut |run| arrivals.extend(run.datagrams().map(|datagram| Arrival::of(&datagram))));
+        self.port.receive(&mut self.rx, 64, &mut |run| {
+            arrivals.extend(run.datagrams().map(|datagram| Arrival::of(&datagram)))
+        });
         arrivals
     }
 

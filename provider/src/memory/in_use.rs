@@ -14,6 +14,7 @@ use urxe_wire::Qpn;
 use super::regions::{Held, Regions};
 use super::{guard, mapping};
 use crate::observe;
+use crate::xrc::neighbours::is_elsewhere;
 
 /// Regions, and the one at hand.
 #[derive(Debug)]
@@ -111,11 +112,14 @@ impl Memory for InUse {
     }
 
     #[inline]
-    fn elsewhere(&self, ask: &Ask, touch: &mut Touch<'_>) -> Option<Result<u64, Refusal>> {
-        let (Accessor::Local(pd) | Accessor::Remote(pd, _)) = ask.by;
-        let neighbours = self.regions.elsewhere(pd)?;
+    fn is_elsewhere(&self, by: Accessor) -> bool {
+        let (Accessor::Local(pd) | Accessor::Remote(pd, _)) = by;
+        is_elsewhere(pd)
+    }
+
+    fn elsewhere(&self, ask: &Ask, touch: &mut Touch<'_>) -> Result<u64, Refusal> {
         self.put_down();
-        Some(neighbours.touch(ask, touch))
+        self.regions.neighbours().ok_or(Refusal::Vanished)?.touch(ask, touch)
     }
 
     fn refused(&self, denied: &Denied, region: Option<&Region>) {
@@ -125,8 +129,8 @@ impl Memory for InUse {
 
 #[cfg(test)]
 mod tests {
-    use urxe_engine::RegionKind;
     use urxe_engine::Access;
+    use urxe_engine::RegionKind;
 
     use super::*;
 

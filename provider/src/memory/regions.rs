@@ -127,10 +127,9 @@ impl Regions {
         Ok(())
     }
 
-    /// Other processes, if `pd` is a domain there.
-    #[inline]
-    pub(super) fn elsewhere(&self, pd: Pd) -> Option<&Neighbours> {
-        self.neighbours.as_deref().filter(|_| is_elsewhere(pd))
+    /// Other processes, and their memory.
+    pub(super) fn neighbours(&self) -> Option<&Neighbours> {
+        self.neighbours.as_deref()
     }
 
     /// Removes a memory window; `key` is any that it has had.

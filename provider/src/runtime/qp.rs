@@ -141,12 +141,8 @@ impl Qp {
         work.sender.speak_for(self.qpn);
         *work.sender.sent() = Traffic::default();
         let turn = work.memory.turn();
-        let mut io = Io {
-            now: clock::now(),
-            memory: &work.memory,
-            network: &mut work.sender,
-            consumer: &mut work.upcalls,
-        };
+        let mut io =
+            Io { now: clock::now(), memory: &work.memory, network: &mut work.sender, consumer: &mut work.upcalls };
         let waits = habit.waits();
         match kind {
             Act::Send => {
