@@ -102,7 +102,7 @@ impl End {
         let mut arrivals = Vec::new();
         self.rx.woken();
         self.port.receive(&mut self.rx, 64, &mut |run| {
-            arrivals.extend(run.datagrams().map(|datagram| Arrival::of(&datagram)))
+            arrivals.extend(run.datagrams().map(|datagram| Arrival::of(&datagram)));
         });
         arrivals
     }
