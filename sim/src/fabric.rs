@@ -1,7 +1,7 @@
 //! The network between nodes, and its time.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeSet, BinaryHeap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
@@ -14,6 +14,7 @@ use crate::capture::Capture;
 use crate::network::{Datagram, Route};
 use crate::node::{Node, NodeConfig, NodeId, QpSetup, Received};
 use crate::rule::{Flight, Rule, Verdict};
+use crate::timeouts::Timeouts;
 use crate::verbs::Happening;
 
 /// The medium between any two nodes.
@@ -124,6 +125,10 @@ pub struct Fabric {
     now: Instant,
     link: Link,
     nodes: Vec<Node>,
+    by_address: HashMap<IpAddr, NodeId>,
+    timeouts: Timeouts<NodeId>,
+    /// Nodes that something has been done with since their timeouts were looked at.
+    touched: BTreeSet<NodeId>,
     /// When each node's link is free again.
     free_at: Vec<Instant>,
     rules: Vec<Box<dyn Rule>>,
@@ -148,6 +153,7 @@ impl Fabric {
         let host = u32::try_from(id.0).unwrap_or(u32::MAX);
         let address = config.address.unwrap_or(IpAddr::V4(Ipv4Addr::from_bits(0x0A00_0001 + host)));
         self.nodes.push(Node::new(address, config));
+        self.by_address.entry(address).or_insert(id);
         self.free_at.push(Instant::default());
         id
     }
@@ -210,6 +216,7 @@ impl Fabric {
 
     /// A node, to be changed.
     pub fn node_mut(&mut self, id: NodeId) -> &mut Node {
+        self.touched.insert(id);
         &mut self.nodes[id.0]
     }
 
@@ -255,22 +262,32 @@ impl Fabric {
 
     /// Makes a queue pair on each node, with CQs of their own, and connects them.
     pub fn connect(&mut self, a: NodeId, b: NodeId, connection: &Connection) -> (Qpn, Qpn) {
-        let mut create = |id: NodeId| {
+        let setups = [a, b].map(|id| {
             let verbs = self.nodes[id.0].verbs();
             let (send_cq, recv_cq) = (verbs.create_cq(connection.cq_capacity), verbs.create_cq(connection.cq_capacity));
-            let setup = QpSetup {
+            QpSetup {
                 cap: connection.cap,
                 sq_sig_all: connection.sq_sig_all,
                 window: connection.window,
                 ..QpSetup::rc(send_cq, recv_cq)
-            };
-            self.nodes[id.0].create_qp(setup)
-        };
-        let (qp_a, qp_b) = (create(a), create(b));
+            }
+        });
+        let [qp_a, qp_b] = self.connect_made([a, b], setups, connection);
+        (qp_a, qp_b)
+    }
+
+    /// The same with queue pairs made of these.
+    pub(crate) fn connect_made(
+        &mut self,
+        [a, b]: [NodeId; 2],
+        [setup_a, setup_b]: [QpSetup; 2],
+        connection: &Connection,
+    ) -> [Qpn; 2] {
+        let (qp_a, qp_b) = (self.nodes[a.0].create_qp(setup_a), self.nodes[b.0].create_qp(setup_b));
         let [psn_a, psn_b] = connection.psns;
         self.establish(a, qp_a, psn_a, b, qp_b, psn_b, connection);
         self.establish(b, qp_b, psn_b, a, qp_a, psn_a, connection);
-        (qp_a, qp_b)
+        [qp_a, qp_b]
     }
 
     #[expect(clippy::too_many_arguments, reason = "both ends of a connection, three values each")]
@@ -309,10 +326,11 @@ impl Fabric {
 
     /// Takes the next thing that happens; `None` when nothing will ever happen any more.
     pub fn step(&mut self) -> Option<Step> {
-        let timeout =
-            self.nodes.iter().enumerate().filter_map(|(at, node)| Some((node.poll_timeout()?, NodeId(at)))).min();
+        while let Some(id) = self.touched.pop_first() {
+            self.timeouts.set(id, self.nodes[id.0].poll_timeout());
+        }
         let next = self.schedule.peek().map(|Reverse(entry)| entry.at);
-        if let Some((at, id)) = timeout
+        if let Some((at, id)) = self.timeouts.first()
             && next.is_none_or(|next| at < next)
         {
             self.now = self.now.max(at);
@@ -407,7 +425,7 @@ impl Fabric {
 
     /// Moves what the node's consumer saw into the journal.
     fn collect(&mut self, id: NodeId) {
-        for happening in self.nodes[id.0].verbs().take_log() {
+        for happening in self.node_mut(id).verbs().take_log() {
             self.now.as_nanos().hash(&mut self.digest);
             hash_happening(&happening, &mut self.digest);
             self.journal.push((self.now, id, happening));
@@ -421,7 +439,7 @@ impl Fabric {
         if let Some(capture) = &mut self.capture {
             capture.push(self.now, datagram.clone());
         }
-        let Some(to) = self.nodes.iter().position(|node| node.address() == datagram.to.ip()).map(NodeId) else {
+        let Some(&to) = self.by_address.get(&datagram.to.ip()) else {
             self.counts.unreachable += 1;
             return;
         };

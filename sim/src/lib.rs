@@ -39,9 +39,10 @@
 //! ```
 //!
 //! [`oracle`] generates traffic from a seed, predicts what memory and completions must be, and compares.
-//! [`solo`] is one queue pair whose peer is the test itself: packets in, packets out.
+//! [`crowd`] is hundreds of stacks at once. [`solo`] is one queue pair whose peer is the test itself: packets in, packets out.
 
 pub mod capture;
+pub mod crowd;
 mod fabric;
 pub mod memory;
 mod network;
@@ -49,6 +50,7 @@ mod node;
 pub mod oracle;
 pub mod rule;
 pub mod solo;
+mod timeouts;
 mod verbs;
 
 pub use fabric::{Connection, Counts, Fabric, Link, Step};

@@ -1,6 +1,6 @@
 //! A host: an address space, completion queues, a network interface, queue pairs.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use urxe_wire::{Mtu, Packet, Qpn};
 
 use crate::memory::{AddressSpace, DEFAULT_PD};
 use crate::network::{Datagram, Nic, Origin, Route};
+use crate::timeouts::Timeouts;
 use crate::verbs::{CqId, SrqId, Verbs};
 
 /// Bytes of payload in the largest datagram of UD.
@@ -83,18 +84,17 @@ pub struct Node {
     nic: Nic,
     verbs: Verbs,
     qps: BTreeMap<Qpn, QueuePair<SimHost>>,
+    /// The numbers of all of them, lowest first.
+    qpns: Vec<Qpn>,
+    /// Those that may have something to send.
+    busy: BTreeSet<Qpn>,
+    timeouts: Timeouts<Qpn>,
     rng: Rng,
     /// Counts calls of `transmit`, so that each QP is the first to send in its turn.
     turn: usize,
     pub(crate) inbox: VecDeque<Datagram>,
     /// When the node looks at its receive buffer.
     pub(crate) wakes_at: Option<Instant>,
-}
-
-macro_rules! io {
-    ($node:expr, $now:expr) => {
-        &mut Io { now: $now, memory: &$node.memory, network: &mut $node.nic, consumer: &mut $node.verbs }
-    };
 }
 
 impl Node {
@@ -107,6 +107,9 @@ impl Node {
             nic: Nic::new(address),
             verbs: Verbs::new(config.chaos),
             qps: BTreeMap::new(),
+            qpns: Vec::new(),
+            busy: BTreeSet::new(),
+            timeouts: Timeouts::default(),
             rng: Rng::new(config.seed ^ 0x51CE_D0DE),
             turn: 0,
             inbox: VecDeque::new(),
@@ -163,12 +166,16 @@ impl Node {
         let config =
             QpConfig { qpn, qp_type, pd, cap, sq_sig_all, send_cq, recv_cq, srq, xrcd, window, port_mtu, liberties };
         self.qps.insert(qpn, QueuePair::new(config));
+        self.qpns.insert(self.qpns.partition_point(|other| *other < qpn), qpn);
         qpn
     }
 
     /// Destroys a queue pair; packets for it find nobody.
     pub fn destroy_qp(&mut self, qpn: Qpn) {
         self.qps.remove(&qpn);
+        self.qpns.retain(|other| *other != qpn);
+        self.busy.remove(&qpn);
+        self.timeouts.set(qpn, None);
     }
 
     /// A queue pair.
@@ -216,13 +223,12 @@ impl Node {
         route: Option<Route>,
     ) -> Result<(), ModifyError> {
         let mask = if route.is_some() { mask.with(AttrMask::AV) } else { mask };
-        let qp = self.qps.get_mut(&qpn).expect("the QP exists");
-        qp.modify(io!(self, now), to, mask, attr, route)
+        self.drive(now, qpn, |qp, io| qp.modify(io, to, mask, attr, route)).expect("the QP exists")
     }
 
     /// Puts a queue pair into ERR as if its surroundings had failed.
     pub fn fail(&mut self, now: Instant, qpn: Qpn) {
-        self.qps.get_mut(&qpn).expect("the QP exists").fail(io!(self, now));
+        self.drive(now, qpn, QueuePair::fail).expect("the QP exists");
     }
 
     /// `ibv_post_send(3)`; nothing is sent yet.
@@ -230,7 +236,7 @@ impl Node {
     /// # Errors
     /// As [`QueuePair::post_send`].
     pub fn post_send(&mut self, now: Instant, qpn: Qpn, wr: SendWr) -> Result<(), PostError> {
-        self.qps.get_mut(&qpn).expect("the QP exists").post_send(io!(self, now), wr)
+        self.drive(now, qpn, |qp, io| qp.post_send(io, wr)).expect("the QP exists")
     }
 
     /// `ibv_post_send(3)` on UD.
@@ -244,7 +250,7 @@ impl Node {
         wr: SendWr,
         to: UdRecipient<Route>,
     ) -> Result<(), PostError> {
-        self.qps.get_mut(&qpn).expect("the QP exists").post_datagram(io!(self, now), wr, to)
+        self.drive(now, qpn, |qp, io| qp.post_datagram(io, wr, to)).expect("the QP exists")
     }
 
     /// `ibv_post_recv(3)`.
@@ -252,7 +258,7 @@ impl Node {
     /// # Errors
     /// As [`QueuePair::post_recv`].
     pub fn post_recv(&mut self, now: Instant, qpn: Qpn, wr: RecvWr) -> Result<(), PostError> {
-        self.qps.get_mut(&qpn).expect("the QP exists").post_recv(io!(self, now), wr)
+        self.drive(now, qpn, |qp, io| qp.post_recv(io, wr)).expect("the QP exists")
     }
 
     /// Checks a datagram and gives it to its queue pair.
@@ -262,48 +268,66 @@ impl Node {
         }
         let Ok(packet) = Packet::parse(&datagram.bytes) else { return Received::Malformed };
         let qpn = packet.bth().dest_qp;
-        let Some(qp) = self.qps.get_mut(&qpn) else { return Received::NoSuchQp };
-        qp.handle_packet(io!(self, now), &packet, &Origin(datagram.from.ip(), datagram.to.ip()));
-        Received::Delivered(qpn)
+        let origin = Origin(datagram.from.ip(), datagram.to.ip());
+        match self.drive(now, qpn, |qp, io| qp.handle_packet(io, &packet, &origin)) {
+            Some(()) => Received::Delivered(qpn),
+            None => Received::NoSuchQp,
+        }
     }
 
     /// Does what is due.
     pub fn handle_timeouts(&mut self, now: Instant) {
         self.verbs.handle_timeouts(now);
-        for qp in self.qps.values_mut() {
-            if qp.poll_timeout().is_some_and(|at| at <= now) {
-                qp.handle_timeout(io!(self, now));
-            }
+        for qpn in self.timeouts.due(now) {
+            self.drive(now, qpn, QueuePair::handle_timeout);
         }
     }
 
     /// The earliest time at which a queue pair wants to be called.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.qps.values().filter_map(QueuePair::poll_timeout).chain(self.verbs.poll_timeout()).min()
+        self.timeouts.first().map(|(at, _)| at).into_iter().chain(self.verbs.poll_timeout()).min()
     }
 
     /// Lets all queue pairs send what they have; `false` if the network had no room for everything.
     pub fn transmit(&mut self, now: Instant) -> bool {
         let mut all = true;
-        let mut qpns: Vec<_> = self.qps.keys().copied().collect();
         self.turn += 1;
-        let first = self.turn % qpns.len().max(1);
-        qpns.rotate_left(first);
-        for qpn in qpns {
-            let Some(qp) = self.qps.get_mut(&qpn) else { continue };
-            loop {
-                match qp.transmit(io!(self, now)) {
-                    Progress::Idle => break,
-                    Progress::More => {}
-                    Progress::Blocked => {
-                        all = false;
-                        break;
+        let first = self.qpns.get(self.turn % self.qpns.len().max(1)).copied().unwrap_or_default();
+        let busy = std::mem::take(&mut self.busy);
+        for &qpn in busy.range(first..).chain(busy.range(..first)) {
+            let blocked = self.drive(now, qpn, |qp, io| {
+                loop {
+                    match qp.transmit(io) {
+                        Progress::Idle => return false,
+                        Progress::More => {}
+                        Progress::Blocked => return true,
                     }
                 }
+            });
+            if blocked == Some(true) {
+                all = false;
+            } else {
+                // Until something is done with it.
+                self.busy.remove(&qpn);
             }
         }
         all
+    }
+
+    /// Lets `act` at a queue pair, if there is one with this number.
+    fn drive<T>(
+        &mut self,
+        now: Instant,
+        qpn: Qpn,
+        act: impl FnOnce(&mut QueuePair<SimHost>, &mut Io<'_, SimHost>) -> T,
+    ) -> Option<T> {
+        let qp = self.qps.get_mut(&qpn)?;
+        let io = &mut Io { now, memory: &self.memory, network: &mut self.nic, consumer: &mut self.verbs };
+        let result = act(qp, io);
+        self.timeouts.set(qpn, qp.poll_timeout());
+        self.busy.insert(qpn);
+        Some(result)
     }
 }
 
