@@ -148,3 +148,11 @@ pub fn memory_of_our_own() -> Result<usize> {
     let &[_, resident, shared, ..] = pages.as_slice() else { anyhow::bail!("unexpected: {statm}") };
     Ok((resident - shared) * PAGE)
 }
+
+/// Bytes of memory that this process has, of what it shares with others its share (proc_pid_smaps_rollup(5): Pss).
+pub fn memory_of_our_share() -> Result<usize> {
+    let rollup = fs::read_to_string("/proc/self/smaps_rollup")?;
+    let line = rollup.lines().find_map(|line| line.strip_prefix("Pss:")).context("no such line")?;
+    let kilobytes: usize = line.trim().trim_end_matches("kB").trim_end().parse()?;
+    Ok(kilobytes << 10)
+}

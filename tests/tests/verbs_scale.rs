@@ -1,23 +1,24 @@
-//! Many queue pairs: what they cost while nothing happens.
+//! Many queue pairs and many processes: that they work, and what they cost while nothing happens.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use urxe_tests::verbs::crowd::{Crowd, Shape, Wait};
 use urxe_tests::verbs::memory::ALL_ACCESS;
 use urxe_tests::verbs::pair::{rtr, rts};
 use urxe_tests::verbs::qp::Init;
 use urxe_tests::verbs::{Change, Context, Cq, Mr, Op, Options, Pd, Qp, RecvWr, SendWr, Status};
-use urxe_tests::{in_world, memory_of_our_own, sleeps_of_our_thread};
+use urxe_tests::{in_world, in_world_over_udp, memory_of_our_own, sleeps_of_our_thread};
 
 /// Queue pairs that share a completion queue.
-struct Crowd {
+struct Many {
     cq: Arc<Cq>,
     mr: Mr,
     qps: Vec<Qp>,
 }
 
-impl Crowd {
+impl Many {
     fn new(count: usize) -> Result<Self> {
         let context = Context::open()?;
         let pd = Pd::new(&context)?;
@@ -58,16 +59,16 @@ impl Crowd {
 #[test]
 fn a_hundred_idle_queue_pairs_wake_nobody() {
     in_world(|| {
-        let crowd = Crowd::new(100)?;
-        crowd.connect()?;
-        crowd.talk()?;
+        let many = Many::new(100)?;
+        many.connect()?;
+        many.talk()?;
         // Until the thread has noticed that nobody polls, and timers of what has been answered are over.
         std::thread::sleep(Duration::from_secs(1));
         let before = sleeps_of_our_thread()?;
         std::thread::sleep(Duration::from_secs(10));
         let after = sleeps_of_our_thread()?;
         ensure!(after == before, "woke {} times in 10 s of nothing", after - before);
-        crowd.talk()
+        many.talk()
     });
 }
 
@@ -77,18 +78,52 @@ fn a_thousand_idle_queue_pairs_are_small() {
     const COUNT: usize = 1000;
     in_world(|| {
         // What is there once is not theirs.
-        let other = Crowd::new(2)?;
+        let other = Many::new(2)?;
         other.connect()?;
         other.talk()?;
         let before = memory_of_our_own()?;
-        let crowd = Crowd::new(COUNT)?;
-        crowd.connect()?;
+        let many = Many::new(COUNT)?;
+        many.connect()?;
         let each = memory_of_our_own()?.saturating_sub(before) / COUNT;
         println!("{each} bytes for an idle queue pair");
         ensure!(each <= 8 << 10, "{each} bytes each");
-        crowd.talk()?;
+        many.talk()?;
         let each = memory_of_our_own()?.saturating_sub(before) / COUNT;
         println!("{each} bytes for one that has sent and received");
+        Ok(())
+    });
+}
+
+/// Ten thousand queue pairs in one process, each of which sends and receives.
+#[test]
+fn ten_thousand_queue_pairs_talk() {
+    const COUNT: usize = 10_000;
+    in_world(|| {
+        let many = Many::new(COUNT)?;
+        many.connect()?;
+        many.talk()?;
+        many.talk()
+    });
+}
+
+/// Sixty-four processes, each with a queue pair for each of the other 63.
+#[test]
+fn sixty_four_processes_write_to_each_other() {
+    in_world(|| {
+        let crowd = Crowd { processes: 64, shape: Shape::Mesh, messages: 8, wait: Wait::Sleeps };
+        let cost = crowd.run()?;
+        println!("{cost:?}");
+        Ok(())
+    });
+}
+
+/// The same by UDP, where one socket must serve them all until each has those that are its own.
+#[test]
+fn sixty_four_processes_and_a_hub_by_udp() {
+    in_world_over_udp(|| {
+        let crowd = Crowd { processes: 64, shape: Shape::Star, messages: 50, wait: Wait::Sleeps };
+        let cost = crowd.run()?;
+        println!("{cost:?}");
         Ok(())
     });
 }

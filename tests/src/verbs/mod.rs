@@ -11,6 +11,7 @@
 //! | [`pair`] | two connected queue pairs of one process |
 //! | [`datagram`] | UD queue pairs, address handles |
 //! | [`child`] | forked processes |
+//! | [`crowd`] | many of them, connected with each other |
 //! | [`loss`] | a network that loses packets |
 //! | [`mistake`] | wrong use and its consequences, as tables |
 //!
@@ -22,6 +23,7 @@
 pub mod child;
 pub mod context;
 pub mod cq;
+pub mod crowd;
 pub mod datagram;
 mod handle;
 pub mod loss;
