@@ -1,5 +1,5 @@
-//! How figures depend on something: bandwidth on the size of messages and on the number of queue pairs, goodput on what
-//! the network loses, and how often a latency is exceeded.
+//! How figures depend on something: bandwidth on the size of messages, cost and memory on the number of queue pairs,
+//! processes and simulated stacks, goodput on what the network loses, and how often a latency is exceeded.
 
 use anyhow::{Context, Result};
 use serde_json::json;
@@ -22,6 +22,12 @@ pub const PICTURES: &[Picture] = &[
     Picture { name: "bandwidth-over-size", measure: over_size },
     Picture { name: "latency-distribution", measure: latencies },
     Picture { name: "bandwidth-over-queue-pairs", measure: over_queue_pairs },
+    Picture { name: "cost-over-queue-pairs", measure: cost_over_queue_pairs },
+    Picture { name: "memory-over-queue-pairs", measure: memory_over_queue_pairs },
+    Picture { name: "cost-over-processes", measure: cost_over_processes },
+    Picture { name: "memory-over-processes", measure: memory_over_processes },
+    Picture { name: "cost-over-stacks", measure: cost_over_stacks },
+    Picture { name: "memory-over-stacks", measure: memory_over_stacks },
     Picture { name: "goodput-over-loss", measure: over_loss },
 ];
 
@@ -65,7 +71,7 @@ fn sweep<W, P: Copy>(
 const SIZES: [u32; 8] = [64, 512, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 8 << 20];
 
 fn over_size(host: &Host, rounds: u32) -> Result<Chart> {
-    let measure = |what: &Measurement, size| what.bandwidth(host, size);
+    let measure = |what: &Measurement, size| what.at(host, size);
     let whats = [
         ("ib_write_bw", Measurement::Perftest("ib_write_bw")),
         ("ib_send_bw", Measurement::Perftest("ib_send_bw")),
@@ -129,20 +135,81 @@ fn exceeded(times: &[f64]) -> Vec<(f64, f64)> {
     ONE_IN.iter().filter_map(|&one_in| Some((f64::from(one_in), *time(one_in)?))).collect()
 }
 
-const QUEUE_PAIRS: [u32; 6] = [1, 4, 16, 64, 256, 1000];
+const QUEUE_PAIRS: [u32; 7] = [1, 4, 16, 64, 256, 1000, 10_000];
+const PROCESSES: [u32; 6] = [2, 4, 8, 16, 32, 64];
+const STACKS: [u32; 5] = [10, 30, 100, 300, 1000];
 
 fn over_queue_pairs(host: &Host, rounds: u32) -> Result<Chart> {
-    let whats = [("WRITE of 64 KiB, in turn", ())];
-    let curves =
-        sweep(rounds, &whats, &QUEUE_PAIRS, f64::from, |(), count| Measurement::QueuePairs.bandwidth(host, count))?;
+    let whats = [("WRITE of 64 KiB, in turn", Measurement::Own("queue-pairs", 0))];
+    let (title, unit) = ("Bandwidth over queue pairs", "Gbit/s");
+    over_number(host, rounds, title, &whats, ("queue pairs between two processes", &QUEUE_PAIRS), unit, Scale::Linear)
+}
+
+fn cost_over_queue_pairs(host: &Host, rounds: u32) -> Result<Chart> {
+    let whats = [
+        ("UDP", Measurement::Own("small-messages", 0)),
+        ("shared memory", Measurement::OwnSharedMemory("small-messages", 0)),
+    ];
+    let (title, unit) = ("A WRITE of 8 bytes over queue pairs that take turns", "ns");
+    over_number(host, rounds, title, &whats, ("queue pairs between two processes", &QUEUE_PAIRS), unit, Scale::Linear)
+}
+
+fn memory_over_queue_pairs(host: &Host, rounds: u32) -> Result<Chart> {
+    let whats = [("connected, idle", Measurement::Own("idle-memory", 0))];
+    let (title, unit) = ("Memory of a queue pair", "bytes");
+    over_number(host, rounds, title, &whats, ("queue pairs in a process", &QUEUE_PAIRS), unit, Scale::Log)
+}
+
+fn cost_over_processes(host: &Host, rounds: u32) -> Result<Chart> {
+    let whats = [
+        ("each with each", Measurement::OwnSharedMemory("mesh", 0)),
+        ("all with one", Measurement::OwnSharedMemory("star", 0)),
+        ("each with each, UDP", Measurement::Own("mesh", 0)),
+        ("all with one, UDP", Measurement::Own("star", 0)),
+        ("each with each, polling", Measurement::OwnSharedMemory("polling-mesh", 0)),
+    ];
+    let (title, unit) = ("A WRITE of 64 bytes among processes", "ns of the machine");
+    over_number(host, rounds, title, &whats, ("processes on one host", &PROCESSES), unit, Scale::Log)
+}
+
+fn memory_over_processes(host: &Host, rounds: u32) -> Result<Chart> {
+    let whats = [
+        ("each with each", Measurement::OwnSharedMemory("mesh", 1)),
+        ("all with one", Measurement::OwnSharedMemory("star", 1)),
+        ("each with each, UDP", Measurement::Own("mesh", 1)),
+    ];
+    let (title, unit) = ("Memory of a process that has talked to its peers", "KiB");
+    over_number(host, rounds, title, &whats, ("processes on one host", &PROCESSES), unit, Scale::Log)
+}
+
+fn cost_over_stacks(host: &Host, rounds: u32) -> Result<Chart> {
+    let whats = [("each with 4 and a hub", Measurement::Own("stacks", 0))];
+    let (title, unit) = ("A message among simulated stacks", "ns of one processor");
+    over_number(host, rounds, title, &whats, ("stacks in one simulation", &STACKS), unit, Scale::Linear)
+}
+
+fn memory_over_stacks(host: &Host, rounds: u32) -> Result<Chart> {
+    let whats = [("with its buffers", Measurement::Own("stacks", 1))];
+    let (title, unit) = ("Memory of a queue pair in a simulation", "bytes");
+    over_number(host, rounds, title, &whats, ("stacks in one simulation", &STACKS), unit, Scale::Linear)
+}
+
+/// Figures over a number of things, which is named.
+fn over_number(
+    host: &Host,
+    rounds: u32,
+    title: &'static str,
+    whats: &[(&str, Measurement)],
+    (things, numbers): (&'static str, &[u32]),
+    unit: &'static str,
+    scale: Scale,
+) -> Result<Chart> {
+    let curves = sweep(rounds, whats, numbers, f64::from, |what, count| what.at(host, count))?;
+    let marks = numbers.iter().map(|count| (f64::from(*count), count.to_string())).collect();
     Ok(Chart {
-        title: "Bandwidth over queue pairs",
-        x: Axis {
-            label: "queue pairs between two processes",
-            scale: Scale::Log,
-            marks: QUEUE_PAIRS.map(|count| (f64::from(count), count.to_string())).to_vec(),
-        },
-        y: Axis { label: "Gbit/s", scale: Scale::Linear, marks: Vec::new() },
+        title,
+        x: Axis { label: things, scale: Scale::Log, marks },
+        y: Axis { label: unit, scale, marks: Vec::new() },
         curves,
     })
 }
@@ -153,7 +220,7 @@ const LOSSES: [u32; 7] = [0, 10, 30, 100, 300, 1000, 3000];
 fn over_loss(host: &Host, rounds: u32) -> Result<Chart> {
     let percent = |loss: u32| f64::from(loss) / 1000.0;
     let whats = [("ib_write_bw 1 MiB", "ib_write_bw"), ("ib_read_bw 1 MiB", "ib_read_bw")];
-    let measure = |program: &&'static str, loss| Measurement::Lossy(program, percent(loss)).bandwidth(host, 1 << 20);
+    let measure = |program: &&'static str, loss| Measurement::Lossy(program, percent(loss)).at(host, 1 << 20);
     let mut curves = sweep(rounds, &whats, &LOSSES, percent, measure)?;
     for curve in &mut curves {
         // The first is the goodput without losses.

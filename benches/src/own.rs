@@ -1,5 +1,5 @@
 //! What no stock program measures, by a small program of our own over libibverbs: a target that sleeps beside one that
-//! polls, and many queue pairs between two processes.
+//! polls, and many queue pairs between two processes: what they move, and what they cost.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use urxe_ffi::verbs as v;
+use urxe_tests::memory_of_our_own;
 use urxe_tests::verbs::child::{Child, Parent};
+use urxe_tests::verbs::crowd::{Cost, Crowd, Shape, Wait};
 use urxe_tests::verbs::memory::ALL_ACCESS;
 use urxe_tests::verbs::pair::{rtr, rts};
 use urxe_tests::verbs::qp::Init;
@@ -22,7 +24,7 @@ pub enum Target {
     Sleeps,
 }
 
-/// Bytes of a message of [`queue_pairs`], and requests outstanding at a time, on all queue pairs together: as many
+/// Bytes of the longest message, and requests outstanding at a time, on all queue pairs together: as many
 /// packets as one queue pair has in flight.
 const MESSAGE: usize = 64 << 10;
 const OUTSTANDING: usize = 16;
@@ -34,6 +36,8 @@ struct Side {
     cq: Arc<Cq>,
     mr: Mr,
     qps: Vec<Qp>,
+    /// Bytes that the process took before it had queue pairs.
+    before: usize,
 }
 
 impl Side {
@@ -42,8 +46,9 @@ impl Side {
         let pd = Pd::new(&context)?;
         let cq = Cq::new(&context, i32::try_from(OUTSTANDING)?, None)?;
         let mr = Mr::alloc(&pd, MESSAGE, ALL_ACCESS)?;
+        let before = memory_of_our_own()?;
         let qps = (0..count).map(|_| Qp::new(&pd, &cq, &cq, &Init::default())).collect::<Result<_, _>>()?;
-        Ok(Self { cq, mr, qps })
+        Ok(Self { cq, mr, qps, before })
     }
 
     fn connect(&self, peers: &[u32]) -> Result<()> {
@@ -135,12 +140,28 @@ pub fn one_sided(what: Target, exchanges: usize) -> Result<Vec<u64>> {
     })
 }
 
-/// Gbit/s of WRITEs that `count` queue pairs post in turn, to a target that sleeps.
+/// Gbit/s of WRITEs of 64 KiB that `count` queue pairs post in turn, to a target that sleeps.
 pub fn queue_pairs(count: usize, run: Duration) -> Result<f64> {
+    Ok(messages(count, MESSAGE, run)? * (MESSAGE * 8) as f64 / 1e9)
+}
+
+/// Nanoseconds of a WRITE of 8 bytes, where `count` queue pairs post them in turn.
+pub fn small_messages(count: usize, run: Duration) -> Result<f64> {
+    Ok(1e9 / messages(count, 8, run)?)
+}
+
+/// Bytes that each of `count` queue pairs takes that are connected and idle.
+pub fn idle_memory(count: usize) -> Result<f64> {
+    with_target(count, Target::Sleeps, |side, _| {
+        Ok(memory_of_our_own()?.saturating_sub(side.before) as f64 / count as f64)
+    })
+}
+
+/// WRITEs of so many bytes in a second.
+fn messages(count: usize, bytes: usize, run: Duration) -> Result<f64> {
     with_target(count, Target::Sleeps, |side, remote| {
-        let post = |index: usize| {
-            side.qps[index % count].post_send(&SendWr::new(Op::Write(remote), &[side.mr.sge(0, MESSAGE)]))
-        };
+        let post =
+            |index: usize| side.qps[index % count].post_send(&SendWr::new(Op::Write(remote), &[side.mr.sge(0, bytes)]));
         // One round first: every queue pair has opened its window then.
         let (mut posted, mut completed) = (0, 0);
         let mut start = Instant::now();
@@ -158,11 +179,45 @@ pub fn queue_pairs(count: usize, run: Duration) -> Result<f64> {
                 break;
             }
         }
-        let bits = (completed - counted_from) * MESSAGE * 8;
-        let rate = bits as f64 / start.elapsed().as_secs_f64() / 1e9;
+        let rate = (completed - counted_from) as f64 / start.elapsed().as_secs_f64();
         while completed < posted {
             completed += side.completions()?.len();
         }
         Ok(rate)
     })
+}
+
+/// Processes connected with each other: nanoseconds of a message, of all together, and KiB that a process takes.
+pub fn processes(count: usize, shape: Shape, wait: Wait) -> Result<[f64; 2]> {
+    // About as many messages however many processes there are.
+    let connections = match shape {
+        Shape::Star => 2 * (count - 1),
+        Shape::Mesh => count * (count - 1),
+    };
+    let messages = (100_000 / connections).max(10) as u64;
+    let Cost { time, used, .. } = Crowd { processes: count, shape, messages, wait }.run()?;
+    Ok([time.as_secs_f64() * 1e9, used as f64 / 1024.0])
+}
+
+/// Neighbours of each stack.
+const NEIGHBOURS: usize = 4;
+/// Messages that stacks exchange at least.
+const STACKS_SAY: u64 = 50_000;
+
+/// Stacks in a simulation, each connected with [`NEIGHBOURS`] others and one hub: nanoseconds of the processor for a
+/// message, there and acknowledged, and bytes that a queue pair takes with its buffers and its share of its stack.
+pub fn stacks(count: usize) -> Result<[f64; 2]> {
+    let before = memory_of_our_own()?;
+    // No loss: what is measured is how much work they are.
+    let config = urxe_sim::NodeConfig { receive_buffer: usize::MAX, ..urxe_sim::NodeConfig::default() };
+    let mut crowd = urxe_sim::crowd::Crowd::new(count, NEIGHBOURS, 1, config);
+    let memory = memory_of_our_own()?.saturating_sub(before) as f64 / crowd.queue_pairs() as f64;
+    let (start, mut messages) = (Instant::now(), 0);
+    for round in 1.. {
+        messages += crowd.talk(round).map_err(anyhow::Error::msg)?;
+        if messages >= STACKS_SAY {
+            break;
+        }
+    }
+    Ok([start.elapsed().as_secs_f64() * 1e9 / messages as f64, memory])
 }

@@ -200,7 +200,7 @@ impl Program {
     }
 }
 
-/// A bandwidth that depends on something.
+/// A figure that depends on something.
 #[derive(Debug, Clone, Copy)]
 pub enum Measurement {
     /// A program of perftest, over the size of messages.
@@ -211,13 +211,15 @@ pub enum Measurement {
     Lossy(&'static str, f64),
     /// `iperf3`, over the size of writes.
     Tcp,
-    /// `own-verbs queue-pairs`, over their number.
-    QueuePairs,
+    /// A figure of `own-verbs`, by its place, over how many of what it is about.
+    Own(&'static str, usize),
+    /// The same through shared memory.
+    OwnSharedMemory(&'static str, usize),
 }
 
 impl Measurement {
-    /// Gbit/s at this size, or with so many.
-    pub fn bandwidth(self, host: &Host, size: u32) -> Result<f64> {
+    /// Gbit/s at this size, or the figure for so many.
+    pub fn at(self, host: &Host, size: u32) -> Result<f64> {
         let perftest = |program: &str, bytes: u32, env: &[(&str, &str)]| {
             // perftest keeps 128 requests outstanding, and wants no fewer in all.
             let iters = (bytes / size).clamp(200, 200_000).to_string();
@@ -233,9 +235,14 @@ impl Measurement {
                 perftest(program, 256 << 20, &[("URXE_FAULTS", &format!("drop={percent}%,dir=tx,seed=1"))])
             }
             Self::Tcp => iperf3(host, &["-l", &size.min(1 << 20).to_string()]),
-            Self::QueuePairs => own(host, "own-verbs", &["queue-pairs", &size.to_string()]),
+            Self::Own(what, _) => own_with(host, "own-verbs", &[what, &size.to_string()], &[]),
+            Self::OwnSharedMemory(what, _) => own_with(host, "own-verbs", &[what, &size.to_string()], &[SHARED_MEMORY]),
         };
-        figures?.first().copied().context("no figure")
+        let place = match self {
+            Self::Own(_, place) | Self::OwnSharedMemory(_, place) => place,
+            _ => 0,
+        };
+        figures?.get(place).copied().context("no figure")
     }
 }
 
@@ -271,7 +278,13 @@ impl Ping {
 
 /// The figures of a program of our own.
 fn own(host: &Host, program: &str, args: &[&str]) -> Result<Vec<f64>> {
-    let finished = run(host, std::env::current_exe()?.with_file_name(program), args)?;
+    own_with(host, program, args, &[])
+}
+
+fn own_with(host: &Host, program: &str, args: &[&str], env: &[(&str, &str)]) -> Result<Vec<f64>> {
+    let mut command = host.command(std::env::current_exe()?.with_file_name(program));
+    command.args(args).envs(env.iter().copied());
+    let finished = host.start(command)?.finish(TIMEOUT)?.success()?;
     finished.stdout.split_whitespace().map(|word| Ok(word.parse()?)).collect()
 }
 

@@ -3,12 +3,19 @@
 //! * `own-verbs one-sided polls|sleeps`: µs from posting a WRITE of 8 bytes to its completion, median and 99th percentile,
 //!   while the target's program polls or sleeps
 //! * `own-verbs queue-pairs N`: Gbit/s of N queue pairs between two processes
+//! * `own-verbs small-messages N`: ns of a WRITE of 8 bytes on N queue pairs
+//! * `own-verbs idle-memory N`: bytes that each of N idle queue pairs takes
+//! * `own-verbs star|mesh|polling-mesh N`: ns of a message and KiB of a process, of N processes that are connected with the
+//!   first or with each other
+//! * `own-verbs stacks N`: ns of a message and bytes of a queue pair, of N simulated stacks
 
 use std::process::ExitCode;
 use std::time::Duration;
 
+use anyhow::Result;
 use urxe_benches::bare::percentile;
-use urxe_benches::own::{Target, one_sided, queue_pairs};
+use urxe_benches::own::{self, Target};
+use urxe_tests::verbs::crowd::{Shape, Wait};
 
 const RUN: Duration = Duration::from_millis(500);
 const EXCHANGES: usize = 10_000;
@@ -17,24 +24,23 @@ fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let one_sided = |what| {
-        let times = one_sided(what, EXCHANGES)?;
+        let times = own::one_sided(what, EXCHANGES)?;
         let [median, p99] = [0.5, 0.99].map(|fraction| percentile(&times, fraction) / 1000.0);
-        anyhow::Ok(format!("{median:.3} {p99:.3}"))
+        anyhow::Ok(vec![median, p99])
     };
     let figures = match args.as_slice() {
         ["one-sided", "polls"] => one_sided(Target::Polls),
         ["one-sided", "sleeps"] => one_sided(Target::Sleeps),
-        ["queue-pairs", count] if count.parse().is_ok_and(|count: usize| count > 0) => {
-            queue_pairs(count.parse().unwrap_or(1), RUN).map(|rate| format!("{rate:.3}"))
-        }
-        _ => {
-            eprintln!("usage: own-verbs one-sided polls|sleeps | queue-pairs N");
-            return ExitCode::FAILURE;
-        }
+        [what, count] => match count.parse() {
+            Ok(count) => many(what, count),
+            Err(_) => Err(usage()),
+        },
+        _ => Err(usage()),
     };
     match figures {
         Ok(figures) => {
-            println!("{figures}");
+            let figures: Vec<String> = figures.iter().map(|figure| format!("{figure:.3}")).collect();
+            println!("{}", figures.join(" "));
             ExitCode::SUCCESS
         }
         Err(error) => {
@@ -42,4 +48,24 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn many(what: &str, count: usize) -> Result<Vec<f64>> {
+    match (what, count) {
+        ("queue-pairs", 1..) => Ok(vec![own::queue_pairs(count, RUN)?]),
+        ("small-messages", 1..) => Ok(vec![own::small_messages(count, RUN)?]),
+        ("idle-memory", 1..) => Ok(vec![own::idle_memory(count)?]),
+        ("star", 2..) => Ok(own::processes(count, Shape::Star, Wait::Sleeps)?.to_vec()),
+        ("mesh", 2..) => Ok(own::processes(count, Shape::Mesh, Wait::Sleeps)?.to_vec()),
+        ("polling-mesh", 2..) => Ok(own::processes(count, Shape::Mesh, Wait::Polls)?.to_vec()),
+        ("stacks", 5..) => Ok(own::stacks(count)?.to_vec()),
+        _ => Err(usage()),
+    }
+}
+
+fn usage() -> anyhow::Error {
+    anyhow::anyhow!(
+        "usage: own-verbs one-sided polls|sleeps | queue-pairs|small-messages|idle-memory N | star|mesh|polling-mesh N (2 \
+         or more) | stacks N (5 or more)"
+    )
 }
