@@ -190,7 +190,7 @@ bench: build ## latency and bandwidth beside plain UDP and TCP; BENCH_ARGS='--ro
 	@$(BIN_DIR)/side-by-side --out $(TARGET_DIR)/bench $(BENCH_ARGS)
 
 .PHONY: curves
-curves: build ## draws docs/curves: bandwidth over sizes and queue pairs, latencies, goodput over losses
+curves: build ## draws docs/curves: bandwidth, latencies, goodput over losses, what scale costs
 	@scripts/install-packages $(BENCH_PACKAGES)
 	$(CARGO) build --release -p urxe-tests -p urxe-benches --bins
 	@$(BIN_DIR)/curves --out docs/curves $(CURVES_ARGS)

@@ -204,7 +204,7 @@ const NEIGHBOURS: usize = 4;
 /// Messages that stacks exchange at least.
 const STACKS_SAY: u64 = 50_000;
 
-/// Stacks in a simulation, each connected with [`NEIGHBOURS`] others and one hub: nanoseconds of the processor for a
+/// Stacks in a simulation, each connected with four others and one hub: nanoseconds of the processor for a
 /// message, there and acknowledged, and bytes that a queue pair takes with its buffers and its share of its stack.
 pub fn stacks(count: usize) -> Result<[f64; 2]> {
     let before = memory_of_our_own()?;

@@ -106,7 +106,7 @@ impl Crowd {
         self.ends.len()
     }
 
-    /// Each queue pair sends its peer [`DEPTH`] messages, and adds one to its stack's counter; `round` counts the calls.
+    /// Each queue pair sends its peer eight messages, and adds one to its stack's counter; `round` counts the calls.
     /// Returns how many messages that were.
     ///
     /// # Errors
