@@ -194,6 +194,25 @@ fn extreme_acks() -> Result<()> {
     Ok(())
 }
 
+/// An ACK that the engine keeps back, on queue pairs whose ACKs wait for the application's answer as well: it leaves when
+/// its time has come. A timer that was due for ever held up everything else, while both programs looked at their memory.
+#[test]
+fn late_acks_of_who_answers_at_once() -> Result<()> {
+    let world = World::new()?;
+    let host = world.host();
+    for seed in 0..100 {
+        let chaos = Chaos::of(seed, &[Behaviour::Acks]);
+        // Soon enough for what the answer is late by to be still an answer at once.
+        if !matches!(chaos.queue_pair(0).acks, AckPolicy::Late(by) if by < Duration::from_micros(100)) {
+            continue;
+        }
+        host.set_env("URXE_CHAOS", &format!("{seed}:acks"));
+        Perftest::run("ib_write_lat", &["-n", "100", "-s", "5000"], host, host)
+            .with_context(|| format!("URXE_CHAOS={seed}:acks"))?;
+    }
+    Ok(())
+}
+
 /// An event for several completions, and only some time after the first.
 #[test]
 fn one_event_for_many() {

@@ -47,7 +47,9 @@ impl NetPort {
         if self.crammed.next_look().is_some_and(|at| at <= now) {
             self.with_work(|work| self.squeeze_in(work));
         }
-        while let Some((at, qpn)) = self.timers.expired(now) {
+        // Each once: packets are to get their turn as well, whatever is due next.
+        let due: Vec<_> = std::iter::from_fn(|| self.timers.expired(now)).collect();
+        for (at, qpn) in due {
             let Some(qp) = self.qp(qpn).filter(|qp| qp.timer.take(at)) else { continue };
             self.with_work(|work| qp.handle_timeout(work));
         }
