@@ -78,8 +78,8 @@ test: setup build ## every test
 	scripts/fuzz $(FUZZ_SECONDS)
 
 .PHONY: loom
-loom: ## the rings of shared memory, in every interleaving and reordering of writer and reader
-	cd net/loom && CARGO_TARGET_DIR=$(TARGET_DIR)/loom RUSTFLAGS='--cfg loom' $(CARGO) test --locked
+loom: ## what is done without locks (rings of shared memory, sleep and deadlines), in every interleaving and reordering
+	cd loom && CARGO_TARGET_DIR=$(TARGET_DIR)/loom RUSTFLAGS='--cfg loom' $(CARGO) test --locked
 
 .PHONY: sanitize
 sanitize: setup ## the tests that call libibverbs, against a provider with AddressSanitizer

@@ -27,6 +27,9 @@ struct Incoming {
     connection: Fd,
     consumer: Consumer<Segment>,
     envelope: Envelope,
+    /// A byte lies on the connection, for all that is known. Usually the bell is not armed then; but a sender that loses its
+    /// processor between taking the bell and ringing may ring when its runs have been taken and the bell is armed anew.
+    rang: bool,
 }
 
 /// Whose a run is.
@@ -86,7 +89,7 @@ impl Inbox {
                     let (tclass, hop_limit) = (offer.tclass, offer.hop_limit);
                     let envelope = Envelope { index, peer: offer.from, tclass, hop_limit };
                     let consumer = Consumer::new(segment, offer.key);
-                    self.rings.push(Incoming { connection: guest, consumer, envelope });
+                    self.rings.push(Incoming { connection: guest, consumer, envelope, rang: false });
                     visits.accepted += 1;
                 }
                 None => visits.refused += 1,
@@ -103,12 +106,13 @@ impl Inbox {
             let guest = self.guests.swap_remove(at);
             self.greet(guest, &find, &mut visits);
         } else if let Some(at) = self.rings.iter().position(|ring| ring.connection.as_raw_fd() == fd)
-            && let Some(ring) = self.rings.get(at)
-            && is_hung_up(fd)
-            && ring.consumer.is_empty()
+            && let Some(ring) = self.rings.get_mut(at)
         {
-            self.rings.swap_remove(at);
-            visits.closed += 1;
+            ring.rang = true;
+            if is_hung_up(fd) && ring.consumer.is_empty() {
+                self.rings.swap_remove(at);
+                visits.closed += 1;
+            }
         }
         visits
     }
@@ -147,10 +151,12 @@ impl Inbox {
 
     /// Has every sender wake this process for its next run. False if runs have come meanwhile: somebody has to take
     /// them, and then ask again. For whoever is about to sleep, and nobody else: see [`ring`].
-    pub(crate) fn arm(&self) -> bool {
+    pub(crate) fn arm(&mut self) -> bool {
         let mut armed = false;
-        for ring in self.rings.iter().filter(|ring| !ring.consumer.is_armed()) {
+        for ring in self.rings.iter_mut().filter(|ring| ring.rang || !ring.consumer.is_armed()) {
+            ring.rang = false;
             discard(ring.connection.as_raw_fd());
+            // Also if it is armed: what has been discarded may be of a run that has come just now.
             ring.consumer.arm();
             armed = true;
         }
@@ -179,4 +185,44 @@ fn discard(fd: RawFd) {
     let mut bytes = [0_u8; 64];
     // SAFETY: a buffer of that length. Each message is a byte, or cut to what fits.
     while unsafe { libc::recv(fd, bytes.as_mut_ptr().cast(), bytes.len(), libc::MSG_DONTWAIT) } > 0 {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::offer::Offer;
+    use super::super::ring::Producer;
+    use super::*;
+    use crate::random::random_u16;
+
+    //= spec/hosts.md#net-008
+    //= type=test
+    //# A device on which nothing happens MUST NOT wake anything.
+    /// The sender has lost its processor after it took the bell; what it rings for has been found without it.
+    #[test]
+    fn a_bell_that_is_rung_late_wakes_but_once() {
+        let (fds, block) = (FdSet::new().unwrap(), random_u16());
+        let door = offer::door(block).unwrap();
+        let sender = offer::knock(block).unwrap();
+        let (segment, memory) = Segment::create().unwrap();
+        let mut producer = Producer::new(segment, 7);
+        producer.begin();
+        let (from, to) = ("127.0.0.1:50000".parse().unwrap(), "127.0.0.1:4791".parse().unwrap());
+        offer::send(sender.as_raw_fd(), &Offer { from, to, tclass: 0, hop_limit: 64, key: 7 }, &memory).unwrap();
+        let mut inbox = Inbox::new(8);
+        assert_eq!(inbox.admit(&fds, door.as_raw_fd(), |_| Some(0)).unwrap().accepted, 1);
+
+        let (mut buffer, mut tokens) = (vec![0; 1 << 16], [0; 4]);
+        let run = Run { len: 40, segment: 40, sealed: true };
+        for _ in 0..3 {
+            assert!(producer.push(&[1; 40], run, true) && producer.must_ring());
+            assert!(matches!(inbox.take(&mut buffer), Some(Ok(_))));
+            assert!(inbox.arm() && fds.ready(&mut tokens) == 0, "nothing is left, and nobody has rung");
+            assert_eq!(sender.send(&[0]).unwrap(), 1);
+            assert_eq!(fds.ready(&mut tokens), 1);
+            let Some(Token::Ring(fd)) = Token::unpack(tokens[0]) else { panic!("something else rings") };
+            inbox.attend(fd, |_| None);
+            assert!(inbox.take(&mut buffer).is_none() && inbox.arm());
+            assert_eq!(fds.ready(&mut tokens), 0, "it rings on and on");
+        }
+    }
 }

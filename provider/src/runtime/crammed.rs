@@ -5,13 +5,13 @@
 //! its peer's answers come; and some time later if nobody looks.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use urxe_engine::Instant;
 use urxe_wire::Qpn;
 
 use super::port::{NetPort, Work};
+use super::slumber::Deadline;
 use super::{clock, lock};
 
 /// Between two attempts if nobody looks.
@@ -21,21 +21,20 @@ const LATER: Duration = Duration::from_micros(100);
 #[derive(Debug)]
 pub(super) struct Crammed {
     queue_pairs: Mutex<Vec<Qpn>>,
-    /// When to try again at the latest, in nanoseconds; `u64::MAX` if there are none.
-    look_at: AtomicU64,
+    /// When to try again at the latest.
+    look_at: Deadline,
 }
 
 impl Default for Crammed {
     fn default() -> Self {
-        Self { queue_pairs: Mutex::default(), look_at: AtomicU64::new(u64::MAX) }
+        Self { queue_pairs: Mutex::default(), look_at: Deadline::never() }
     }
 }
 
 impl Crammed {
     /// When to try again at the latest.
     pub(super) fn next_look(&self) -> Option<Instant> {
-        let at = self.look_at.load(Ordering::SeqCst);
-        (at != u64::MAX).then(|| Instant::from_nanos(at))
+        self.look_at.get()
     }
 }
 
@@ -48,21 +47,19 @@ impl NetPort {
             if !waiting.contains(&qpn) {
                 waiting.push(qpn);
             }
-            self.crammed.look_at.store(at.as_nanos(), Ordering::SeqCst);
+            self.crammed.look_at.set(Some(at));
         }
-        if self.sleeps_until.load(Ordering::SeqCst) > at.as_nanos() {
-            self.wake();
-        }
+        self.wake_for(at);
     }
 
     /// Lets those that wait try again.
     pub(super) fn squeeze_in(&self, work: &mut Work) {
-        if self.crammed.look_at.load(Ordering::Relaxed) == u64::MAX {
+        if self.crammed.next_look().is_none() {
             return;
         }
         let waiting = {
             let mut waiting = lock(&self.crammed.queue_pairs);
-            self.crammed.look_at.store(u64::MAX, Ordering::SeqCst);
+            self.crammed.look_at.set(None);
             std::mem::take(&mut *waiting)
         };
         for qp in waiting.into_iter().filter_map(|qpn| self.qp(qpn)) {

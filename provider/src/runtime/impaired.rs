@@ -1,7 +1,6 @@
 //! A port whose packets meet with faults that somebody asked for ([`crate::observe`]).
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use urxe_engine::Instant;
 use urxe_faults::Occurrence;
@@ -53,8 +52,8 @@ impl NetPort {
                 qp.raise(urxe_engine::AsyncEvent::QpFatal);
             }
         }
-        if observer.next_due().is_some_and(|at| self.sleeps_until.load(Ordering::SeqCst) > at.as_nanos()) {
-            self.wake();
+        if let Some(at) = observer.next_due() {
+            self.wake_for(at);
         }
     }
 

@@ -36,6 +36,7 @@ mod moderation;
 pub(crate) mod port;
 pub(crate) mod progress;
 pub(crate) mod qp;
+mod slumber;
 pub(crate) mod srq;
 mod timers;
 mod watch;

@@ -1,35 +1,29 @@
 //! Completion events that are put off (`ibv_modify_cq(3)`), and completions ([`urxe_engine::chaos`]).
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use urxe_engine::Instant;
 
 use super::cq::Cq;
 use super::lock;
-
-/// "No timer."
-const NEVER: u64 = u64::MAX;
+use super::slumber::Deadline;
 
 /// When which completion queues are to be looked at: at most two entries for each queue, so a handful.
 #[derive(Debug)]
 pub(crate) struct Moderated {
     entries: Mutex<Vec<(Instant, Weak<Cq>)>>,
     /// The earliest of them.
-    next: AtomicU64,
+    next: Deadline,
 }
 
 impl Moderated {
-    pub(crate) const fn new() -> Self {
-        Self { entries: Mutex::new(Vec::new()), next: AtomicU64::new(NEVER) }
+    pub(crate) fn new() -> Self {
+        Self { entries: Mutex::new(Vec::new()), next: Deadline::never() }
     }
 
     /// The earliest time.
     pub(crate) fn next(&self) -> Option<Instant> {
-        match self.next.load(Ordering::Acquire) {
-            NEVER => None,
-            nanos => Some(Instant::from_nanos(nanos)),
-        }
+        self.next.get()
     }
 
     /// Looks at the queue at this time.
@@ -41,7 +35,7 @@ impl Moderated {
 
     /// Looks at the queues whose time has come.
     pub(crate) fn expire(&self, now: Instant) {
-        if self.next().is_none_or(|next| next > now) {
+        if !self.next.is_over(now) {
             return;
         }
         let due: Vec<_> = {
@@ -58,7 +52,6 @@ impl Moderated {
     }
 
     fn publish(&self, entries: &[(Instant, Weak<Cq>)]) {
-        let next = entries.iter().map(|(at, _)| at.as_nanos()).min();
-        self.next.store(next.unwrap_or(NEVER), Ordering::SeqCst);
+        self.next.set(entries.iter().map(|(at, _)| *at).min());
     }
 }

@@ -112,7 +112,8 @@ fn run(port: &NetPort) {
     while !port.stop.load(Ordering::Acquire) {
         port.run_timers(clock::now());
         if port.has_unfinished() {
-            port.progress(Acks::Leave);
+            // Waits for who receives now, if anybody does.
+            port.drain_all(Acks::Leave);
             continue;
         }
         let asleep_at = clock::now();
@@ -236,10 +237,10 @@ fn wait(port: &NetPort, sockets: RawFd, most: Option<Duration>) -> bool {
     let now = clock::now();
     let limit = most.map(|most| now + most);
     // Say how long before looking at the timers, so that one set meanwhile either is seen or kicks.
-    port.sleeps_until.store(limit.map_or(u64::MAX, Instant::as_nanos), Ordering::SeqCst);
+    port.slumber.begin(limit);
     let until = [port.next_timer(), limit].into_iter().flatten().min();
     let readable = sleep([port.kick_fd(), sockets], until.map(|until| until.since(now)));
-    port.sleeps_until.store(0, Ordering::SeqCst);
+    port.slumber.end();
     readable
 }
 

@@ -12,8 +12,9 @@ use urxe_engine::Instant;
 use urxe_wire::Qpn;
 
 use super::lock;
+use super::slumber::Deadline;
 
-/// "No timer."
+/// Not in the heap.
 const NEVER: u64 = u64::MAX;
 
 /// The timers of a port.
@@ -21,7 +22,7 @@ const NEVER: u64 = u64::MAX;
 pub(crate) struct Timers {
     heap: Mutex<BinaryHeap<Reverse<(Instant, Qpn)>>>,
     /// The earliest in the heap.
-    next: AtomicU64,
+    next: Deadline,
 }
 
 /// The time for which a queue pair stands in the heap.
@@ -36,15 +37,12 @@ impl Default for TimerSlot {
 
 impl Timers {
     pub(crate) fn new() -> Self {
-        Self { heap: Mutex::new(BinaryHeap::new()), next: AtomicU64::new(NEVER) }
+        Self { heap: Mutex::new(BinaryHeap::new()), next: Deadline::never() }
     }
 
     /// The earliest time.
     pub(crate) fn next(&self) -> Option<Instant> {
-        match self.next.load(Ordering::Acquire) {
-            NEVER => None,
-            nanos => Some(Instant::from_nanos(nanos)),
-        }
+        self.next.get()
     }
 
     /// The queue pair wants to be woken at `at`. True if nobody wanted so early a time before.
@@ -60,7 +58,7 @@ impl Timers {
     /// Takes a queue pair out whose time has come, and that time; it must be asked when it really wants to be woken, unless
     /// it has been since ([`TimerSlot::take`]).
     pub(crate) fn expired(&self, now: Instant) -> Option<(Instant, Qpn)> {
-        if self.next()? > now {
+        if !self.next.is_over(now) {
             return None;
         }
         let mut heap = lock(&self.heap);
@@ -75,7 +73,7 @@ impl Timers {
 
     fn publish(&self, heap: &BinaryHeap<Reverse<(Instant, Qpn)>>) -> Option<Instant> {
         let next = heap.peek().map(|Reverse((at, _))| *at);
-        self.next.store(next.map_or(NEVER, Instant::as_nanos), Ordering::Release);
+        self.next.set(next);
         next
     }
 }

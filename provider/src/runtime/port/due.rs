@@ -10,14 +10,13 @@ use crate::runtime::qp::Qp;
 
 impl NetPort {
     pub(in crate::runtime) fn set_timer(&self, qp: &Qp, at: Instant) {
-        if self.timers.set(&qp.timer, qp.qpn(), at) && self.sleeps_until.load(Ordering::SeqCst) > at.as_nanos() {
-            self.wake();
+        if self.timers.set(&qp.timer, qp.qpn(), at) {
+            self.wake_for(at);
         }
     }
 
     pub(in crate::runtime) fn next_timer(&self) -> Option<Instant> {
-        let gsi = self.gsi_timer.load(Ordering::Acquire);
-        let gsi = (gsi != u64::MAX).then(|| Instant::from_nanos(gsi));
+        let gsi = self.gsi_timer.get();
         let observer = self.observer.as_ref().and_then(|observer| observer.next_due());
         let crammed = self.crammed.next_look();
         self.timers.next().into_iter().chain(self.moderated.next()).chain(gsi).chain(observer).chain(crammed).min()
@@ -25,10 +24,9 @@ impl NetPort {
 
     /// When QP1 wants to be woken.
     pub(crate) fn set_gsi_timer(&self, at: Option<Instant>) {
-        let at = at.map_or(u64::MAX, Instant::as_nanos);
-        self.gsi_timer.store(at, Ordering::SeqCst);
-        if at != u64::MAX && self.sleeps_until.load(Ordering::SeqCst) > at {
-            self.wake();
+        self.gsi_timer.set(at);
+        if let Some(at) = at {
+            self.wake_for(at);
         }
     }
 
@@ -39,7 +37,7 @@ impl NetPort {
         if let Some(observer) = &self.observer {
             self.release_held(observer, now);
         }
-        if self.gsi_timer.load(Ordering::Acquire) <= now.as_nanos()
+        if self.gsi_timer.is_over(now)
             && let Some(gsi) = self.gsi()
         {
             gsi.handle_timeout(now);
@@ -52,6 +50,13 @@ impl NetPort {
         for (at, qpn) in due {
             let Some(qp) = self.qp(qpn).filter(|qp| qp.timer.take(at)) else { continue };
             self.with_work(|work| qp.handle_timeout(work));
+        }
+    }
+
+    /// Wakes the background thread if it sleeps longer than to `at`, for which a deadline has been set.
+    pub(in crate::runtime) fn wake_for(&self, at: Instant) {
+        if self.slumber.outlasts(at) {
+            self.wake();
         }
     }
 

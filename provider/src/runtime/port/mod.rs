@@ -29,6 +29,7 @@ use super::host::{Sender, Upcalls};
 use super::lock;
 use super::moderation::Moderated;
 use super::qp::Qp;
+use super::slumber::{Deadline, Slumber};
 use super::srq::{Srq, XrcSrqs};
 use super::timers::Timers;
 use super::watch::Watch;
@@ -76,12 +77,12 @@ pub(crate) struct NetPort {
     has_overran: AtomicBool,
     /// Who takes datagrams to QP1.
     pub(super) gsi: RwLock<Option<Arc<dyn Gsi>>>,
-    /// When it wants to be woken, in nanoseconds; `u64::MAX` for never.
-    gsi_timer: AtomicU64,
+    /// When it wants to be woken.
+    gsi_timer: Deadline,
     /// Wakes the background thread (eventfd).
     kick: OwnedFd,
-    /// Until when the background thread sleeps, in nanoseconds; 0 while it is awake.
-    pub(super) sleeps_until: AtomicU64,
+    /// Until when the background thread sleeps.
+    pub(super) slumber: Slumber,
     /// When the application last polled in vain, in nanoseconds.
     pub(super) polled_at: AtomicU64,
     /// Who else is on the processor of those who poll.
@@ -138,9 +139,9 @@ impl NetPort {
             overran: Mutex::default(),
             has_overran: AtomicBool::new(false),
             gsi: RwLock::new(None),
-            gsi_timer: AtomicU64::new(u64::MAX),
+            gsi_timer: Deadline::never(),
             kick,
-            sleeps_until: AtomicU64::new(0),
+            slumber: Slumber::none(),
             polled_at: AtomicU64::new(0),
             crowd: Crowd::default(),
             watch,

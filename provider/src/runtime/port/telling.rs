@@ -29,9 +29,7 @@ impl NetPort {
     fn moderate(&self, work: &mut Work) {
         for (at, cq) in work.upcalls.moderated.drain(..) {
             self.moderated.add(at, &cq);
-            if self.sleeps_until.load(Ordering::SeqCst) > at.as_nanos() {
-                self.wake();
-            }
+            self.wake_for(at);
         }
     }
 

@@ -1,14 +1,13 @@
-//! The rings of `urxe-net` ([`ring`]) under [loom], which runs a model in every interleaving of its threads and with every
-//! value that the memory model lets a load see: `make loom`.
+//! The rings of `urxe-net` ([`ring`]).
 //!
 //! The ring here has four lines, so that a few runs go around it, and memory that notices when a byte is read and written
 //! at the same time.
-#![cfg(all(test, loom))]
 
 #[allow(dead_code, reason = "the provider's needs are more than a model's")]
-#[path = "../src/shm/ring.rs"]
+#[path = "../net/src/shm/ring.rs"]
 mod ring;
 
+use super::explore;
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicU32, AtomicU64};
 use loom::sync::{Arc, Condvar, Mutex};
@@ -80,12 +79,6 @@ fn pop(consumer: &mut Consumer<Arc<Shared>>) -> Option<u8> {
     assert_eq!(run, Run { len: 20, segment: 20, sealed: false });
     assert!(buffer[..20].iter().all(|byte| *byte == buffer[0]), "torn: {:?}", &buffer[..20]);
     Some(buffer[0])
-}
-
-fn explore(model: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(3);
-    builder.check(model);
 }
 
 /// Six runs through four lines: in order and whole, and no line is written to before it has been read.
@@ -169,10 +162,11 @@ fn sleeper(runs: u8, poller: bool) {
     }
     while next <= runs {
         connection.wait();
+        let mut rang = true;
         loop {
             take(&mut consumer, &mut next);
             // As `Inbox::arm` does.
-            if !consumer.is_armed() {
+            if std::mem::take(&mut rang) || !consumer.is_armed() {
                 connection.discard();
                 consumer.arm();
                 barrier();

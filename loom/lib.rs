@@ -1,0 +1,12 @@
+//! What urxe does without locks, under [loom], which runs a model in every interleaving of its threads and with every
+//! value that the memory model lets a load see: `make loom`.
+#![cfg(all(test, loom))]
+
+mod rings;
+mod slumber;
+
+fn explore(model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(model);
+}

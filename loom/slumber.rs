@@ -1,0 +1,50 @@
+//! The background thread of `urxe-provider` and the deadlines that are set while it falls asleep ([`slumber`]).
+
+#[allow(dead_code, reason = "the provider's needs are more than a model's")]
+#[path = "../provider/src/runtime/slumber.rs"]
+mod slumber;
+
+use super::explore;
+use loom::sync::Arc;
+use loom::thread;
+use slumber::{Deadline, Slumber};
+use urxe_engine::Instant;
+
+const fn at(nanos: u64) -> Instant {
+    Instant::from_nanos(nanos)
+}
+
+/// Either the thread has seen the deadline before it sleeps, or who set it wakes the thread.
+fn nobody_oversleeps(limit: Option<Instant>) {
+    let (slumber, deadline) = (Arc::new(Slumber::none()), Arc::new(Deadline::never()));
+    let setter = {
+        let (slumber, deadline) = (Arc::clone(&slumber), Arc::clone(&deadline));
+        thread::spawn(move || {
+            deadline.set(Some(at(5)));
+            slumber.outlasts(at(5))
+        })
+    };
+    slumber.begin(limit);
+    let until = [deadline.get(), limit].into_iter().flatten().min();
+    let woken = setter.join().unwrap();
+    assert!(woken || until.is_some_and(|until| until <= at(5)), "asleep until {until:?}, and nobody wakes it");
+}
+
+#[test]
+fn a_deadline_is_seen_or_its_setter_wakes_the_thread() {
+    explore(|| nobody_oversleeps(None));
+    explore(|| nobody_oversleeps(Some(at(9))));
+}
+
+/// Who would have slept for less is not woken.
+#[test]
+fn a_deadline_after_the_sleep_wakes_nobody() {
+    explore(|| {
+        let (slumber, deadline) = (Slumber::none(), Deadline::never());
+        slumber.begin(Some(at(3)));
+        deadline.set(Some(at(5)));
+        assert!(!slumber.outlasts(at(5)) && deadline.get() == Some(at(5)));
+        slumber.end();
+        assert!(!slumber.outlasts(at(5)));
+    });
+}
