@@ -153,7 +153,7 @@ fn add_port(plan: &mut Plan, dir: &Path, netdev: Option<&Netdev<'_>>) {
     ] {
         plan.text(dir.join(name), format!("{value}\n"));
     }
-    for counter in urxe_status::sysfs::FILES {
+    for counter in urxe_status::sysfs::files() {
         plan.text(dir.join(counter.folder).join(counter.name), "0\n");
     }
     let gids = netdev.map_or(&[][..], |netdev| netdev.gids);

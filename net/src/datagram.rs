@@ -90,11 +90,6 @@ impl Datagram<'_> {
     pub fn local_gid(&self) -> Gid {
         gid_of(self.local.ip())
     }
-
-    /// The GID it came from.
-    pub fn peer_gid(&self) -> Gid {
-        gid_of(self.peer.ip())
-    }
 }
 
 /// Bytes 5 to 7 of the BTH (IBA 9.2); `None`: no whole BTH and ICRC.

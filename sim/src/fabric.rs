@@ -168,11 +168,6 @@ impl Fabric {
         self.rules.clear();
     }
 
-    /// Changes the medium.
-    pub const fn set_link(&mut self, link: Link) {
-        self.link = link;
-    }
-
     /// Keeps all packets from now on, as they were sent.
     pub fn start_capture(&mut self) {
         self.capture = Some(Capture::default());

@@ -5,8 +5,12 @@
 //! and our own besides. Left out is what is not counted: unicast and multicast apart, and of rxe's `ack_deferred`,
 //! `rdma_sends` and `rdma_recvs`.
 
+use std::slice;
+
+use crate::counters::named;
+
 /// A file, and what it shows.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct File {
     /// Below the port: `counters` or `hw_counters`.
     pub folder: &'static str,
@@ -29,121 +33,55 @@ const fn hw(name: &'static str, sum: &'static [&'static str]) -> File {
     File { folder: "hw_counters", name, sum, unit: 1 }
 }
 
-/// Counters of ours that are shown under their own names.
-macro_rules! files {
-    ([$($port:expr,)*] [$($renamed:expr,)*] [$($own:ident,)*]) => {
-        /// All of them.
-        pub const FILES: &[File] = &[
-            $($port,)*
-            $($renamed,)*
-            $(hw(stringify!($own), &[stringify!($own)]),)*
-        ];
-    };
-}
+/// Files with names of the kernel's.
+const KERNELS: &[File] = &[
+    port("port_xmit_data", &["tx_bytes"], WORD),
+    port("port_rcv_data", &["rx_bytes"], WORD),
+    port("port_xmit_packets", &["tx_packets"], 1),
+    port("port_rcv_packets", &["rx_packets"], 1),
+    port("port_rcv_errors", &["icrc_err", "malformed", "drop_short"], 1),
+    port("port_xmit_discards", &["tx_no_buffer", "tx_unreachable", "tx_too_long", "tx_other"], 1),
+    port("port_xmit_constraint_errors", &["tx_not_permitted"], 1),
+    port("port_rcv_constraint_errors", &["bad_pkey"], 1),
+    port("link_downed", &["link_downed"], 1),
+    port("link_error_recovery", &[], 1),
+    port("local_link_integrity_errors", &[], 1),
+    port("excessive_buffer_overrun_errors", &[], 1),
+    port("port_rcv_remote_physical_errors", &[], 1),
+    port("port_rcv_switch_relay_errors", &[], 1),
+    port("port_xmit_wait", &[], 1),
+    port("symbol_error", &[], 1),
+    port("VL15_dropped", &[], 1),
+    hw("sent_pkts", &["tx_packets"]),
+    hw("rcvd_pkts", &["rx_packets"]),
+    hw("send_err", &["tx_no_buffer", "tx_not_permitted", "tx_unreachable", "tx_too_long", "tx_other"]),
+];
 
-files! {
-    [
-        port("port_xmit_data", &["tx_bytes"], WORD),
-        port("port_rcv_data", &["rx_bytes"], WORD),
-        port("port_xmit_packets", &["tx_packets"], 1),
-        port("port_rcv_packets", &["rx_packets"], 1),
-        port("port_rcv_errors", &["icrc_err", "malformed", "drop_short"], 1),
-        port("port_xmit_discards", &["tx_no_buffer", "tx_unreachable", "tx_too_long", "tx_other"], 1),
-        port("port_xmit_constraint_errors", &["tx_not_permitted"], 1),
-        port("port_rcv_constraint_errors", &["bad_pkey"], 1),
-        port("link_downed", &["link_downed"], 1),
-        port("link_error_recovery", &[], 1),
-        port("local_link_integrity_errors", &[], 1),
-        port("excessive_buffer_overrun_errors", &[], 1),
-        port("port_rcv_remote_physical_errors", &[], 1),
-        port("port_rcv_switch_relay_errors", &[], 1),
-        port("port_xmit_wait", &[], 1),
-        port("symbol_error", &[], 1),
-        port("VL15_dropped", &[], 1),
-    ]
-    [
-        hw("sent_pkts", &["tx_packets"]),
-        hw("rcvd_pkts", &["rx_packets"]),
-        hw("send_err", &["tx_no_buffer", "tx_not_permitted", "tx_unreachable", "tx_too_long", "tx_other"]),
-    ]
-    [
-        duplicate_request,
-        out_of_seq_request,
-        rcvd_rnr_err,
-        send_rnr_err,
-        rcvd_seq_err,
-        completer_retry_err,
-        retry_exceeded_err,
-        retry_rnr_exceeded_err,
-        link_downed,
-        rcvd_nak_invalid_request,
-        rcvd_nak_remote_access,
-        rcvd_nak_remote_operational,
-        sent_nak_sequence,
-        sent_nak_invalid_request,
-        sent_nak_remote_access,
-        sent_nak_remote_operational,
-        ack_timeout,
-        icrc_err,
-        malformed,
-        unknown_qp,
-        bad_pkey,
-        bad_qkey,
-        drop_state,
-        drop_transport,
-        drop_no_receive,
-        drop_refused,
-        drop_stranger,
-        drop_stale_duplicate,
-        drop_no_answer,
-        drop_ghost_ack,
-        drop_unexpected_response,
-        rcvd_cnp,
-        rx_datagrams,
-        drop_short,
-        drop_unknown_qpn,
-        drop_forward_full,
-        drop_forward_refused,
-        drop_mailbox_bad,
-        forwarded_out,
-        forwarded_in,
-        early_requests,
-        flows_opened,
-        flows_closed,
-        takeovers,
-        tx_runs,
-        tx_no_buffer,
-        tx_not_permitted,
-        tx_unreachable,
-        tx_too_long,
-        tx_other,
-        tx_ring_runs,
-        rings_opened,
-        rx_ring_runs,
-        rings_accepted,
-        rings_closed,
-        rings_refused,
-        drop_ring_bad,
-        tx_gso_refused,
-    ]
+/// Counters that are shown under names of the kernel's, and under no other.
+const RENAMED: [&str; 4] = ["tx_packets", "tx_bytes", "rx_packets", "rx_bytes"];
+
+/// All of them: those of the kernel, and one for each counter besides.
+pub fn files() -> impl Iterator<Item = File> {
+    let own = named().filter(|name| !RENAMED.contains(*name));
+    KERNELS.iter().copied().chain(own.map(|name| hw(name, slice::from_ref(name))))
 }
 
 /// Whether a file of this name is among them, in either folder.
 #[must_use]
 pub fn is_name(name: &[u8]) -> bool {
-    FILES.iter().any(|file| file.name.as_bytes() == name)
+    files().any(|file| file.name.as_bytes() == name)
 }
 
 /// The device and the file at the end of a path: `…/infiniband/urxe0/ports/1/counters/symbol_error`.
 #[must_use]
-pub fn at(path: &str) -> Option<(&str, &'static File)> {
+pub fn at(path: &str) -> Option<(&str, File)> {
     let mut parts = path.rsplit('/');
     let (name, folder) = (parts.next()?, parts.next()?);
     if parts.next() != Some("1") || parts.next() != Some("ports") {
         return None;
     }
     let device = parts.next()?;
-    let file = FILES.iter().find(|file| file.name == name && file.folder == folder)?;
+    let file = files().find(|file| file.name == name && file.folder == folder)?;
     (parts.next() == Some("infiniband")).then_some((device, file))
 }
 
@@ -154,12 +92,6 @@ impl File {
         let sum =
             counters.filter(|(name, _)| self.sum.contains(name)).fold(0_u64, |sum, (_, value)| sum.wrapping_add(value));
         format!("{}\n", sum / self.unit)
-    }
-
-    /// The counters that it is the sum of.
-    #[must_use]
-    pub const fn sources(&self) -> &'static [&'static str] {
-        self.sum
     }
 }
 
@@ -187,7 +119,7 @@ mod tests {
     #[test]
     fn sums_over_counters_and_processes() {
         let shown = |name: &str, counters: &[(&'static str, u64)]| {
-            FILES.iter().find(|file| file.name == name).unwrap().text(counters.iter().copied())
+            files().find(|file| file.name == name).unwrap().text(counters.iter().copied())
         };
         assert_eq!(shown("port_xmit_data", &[("tx_bytes", 10), ("rx_bytes", 99), ("tx_bytes", 7)]), "4\n");
         assert_eq!(shown("port_rcv_errors", &[("icrc_err", 1), ("malformed", 2), ("drop_short", 3)]), "6\n");
@@ -197,11 +129,21 @@ mod tests {
 
     #[test]
     fn no_path_is_taken_twice() {
-        for (index, file) in FILES.iter().enumerate() {
-            assert!(
-                !FILES[..index].iter().any(|other| (other.folder, other.name) == (file.folder, file.name)),
-                "{file:?}"
-            );
+        let mut paths: Vec<_> = files().map(|file| (file.folder, file.name)).collect();
+        let count = paths.len();
+        paths.sort_unstable();
+        paths.dedup();
+        assert_eq!(paths.len(), count, "{paths:?}");
+    }
+
+    /// What is shown is made of counters that there are, and every counter is shown.
+    #[test]
+    fn every_counter_is_shown() {
+        for file in files() {
+            assert!(file.sum.iter().all(|source| named().any(|name| name == source)), "{file:?}");
+        }
+        for name in named() {
+            assert!(files().any(|file| file.sum.contains(name)), "{name}");
         }
     }
 }

@@ -15,7 +15,7 @@ pub(super) fn write(root: &Path, devices: &[Value]) -> Result<()> {
     for name in names {
         let name = name?.file_name();
         let same: Vec<&Value> = devices.iter().filter(|device| device["device"].as_str() == name.to_str()).collect();
-        for file in urxe_status::sysfs::FILES {
+        for file in urxe_status::sysfs::files() {
             let path = class.join(&name).join("ports/1").join(file.folder).join(file.name);
             let counters = same.iter().filter_map(|device| device["counters"].as_object()).flatten();
             let text = file.text(counters.map(|(name, value)| (name.as_str(), value.as_u64().unwrap_or_default())));

@@ -124,11 +124,6 @@ impl verbs_qp {
         // SAFETY: `ibv_qp` is the prefix of `ibv_qp_ex` (the header's `qp_base`), which is the prefix of this.
         unsafe { &mut *this.cast() }
     }
-
-    /// The queue pair of an `ibv_qp` that is the start of one.
-    pub const fn from_qp(qp: *mut ibv_qp) -> *mut Self {
-        qp.cast()
-    }
 }
 
 const _: () = {

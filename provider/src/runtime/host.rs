@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use urxe_engine::{AsyncEvent, Consumer, Cqe, Event, Host, Instant, Network, Pd, RecvWr, XrcDomain};
 use urxe_net::{Datagram, Port, Route, TxBatch};
+use urxe_status::Counters;
 use urxe_wire::{ICRC_LEN, Qpn, grh};
 
 use super::cq::{Added, Cq};
 use super::srq::{AnySrq, XrcSrqs};
-use crate::counters::{Counters, Tally, Traffic};
+use crate::counters::{Tally, Traffic};
 use crate::memory::in_use::InUse;
 use crate::observe::Observer;
 

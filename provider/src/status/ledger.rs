@@ -16,15 +16,8 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::counters::Counters;
-
 /// How often to ask for a file that somebody else has, with a millisecond in between.
 const ATTEMPTS: usize = 100;
-
-/// Names of all counters, in the order of [`NetPort::all_counters`](crate::runtime::port::NetPort::all_counters).
-pub(crate) fn names() -> impl Iterator<Item = &'static str> {
-    urxe_net::Counters::NAMES.iter().chain(Counters::NAMES).copied()
-}
 
 /// Adds what the device has counted. What goes wrong costs counts, and concerns nobody.
 pub(crate) fn add(device: &str, counters: impl Iterator<Item = (&'static str, u64)>) {
@@ -36,7 +29,7 @@ pub(crate) fn add(device: &str, counters: impl Iterator<Item = (&'static str, u6
 /// What devices of this name have counted that are no more.
 pub(crate) fn read(device: &str) -> impl Iterator<Item = (&'static str, u64)> {
     let values = path(device).and_then(|path| values(&File::open(path).ok()?).ok());
-    names().zip(values.unwrap_or_default())
+    urxe_status::names().zip(values.unwrap_or_default())
 }
 
 /// Where it is, if `urxe run` started this program.
@@ -90,7 +83,7 @@ fn lock(file: &File) -> io::Result<()> {
 
 /// As many values as there are counters: those of the file, or zeros if it has none of ours.
 fn values(file: &File) -> io::Result<Vec<u64>> {
-    let mut bytes = vec![0; (names().count() + 1) * 8];
+    let mut bytes = vec![0; (urxe_status::names().count() + 1) * 8];
     match file.read_exact_at(&mut bytes, 0) {
         Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => return Err(error),
         Err(_) => bytes.fill(0),
@@ -103,7 +96,7 @@ fn values(file: &File) -> io::Result<Vec<u64>> {
 
 /// Another library's counters may be others: FNV-1a of the names.
 fn signature() -> u64 {
-    let bytes = names().flat_map(|name| name.bytes().chain([0]));
+    let bytes = urxe_status::names().flat_map(|name| name.bytes().chain([0]));
     bytes.fold(0xCBF2_9CE4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3))
 }
 
@@ -123,10 +116,10 @@ mod tests {
         let folder = folder();
         let path = folder.join("urxe0@1");
         for factor in [1, 10] {
-            add_to(&path, names().zip(1_u64..).map(|(name, index)| (name, index * factor))).unwrap();
+            add_to(&path, urxe_status::names().zip(1_u64..).map(|(name, index)| (name, index * factor))).unwrap();
         }
         let sums = values(&File::open(&path).unwrap()).unwrap();
-        assert_eq!(sums.len(), names().count());
+        assert_eq!(sums.len(), urxe_status::names().count());
         assert!(sums.iter().zip(1_u64..).all(|(sum, index)| *sum == index * 11));
         // Somebody else's file, and one that was cut off, count for nothing.
         let damage: [fn(&File) -> io::Result<()>; 2] = [|file| file.write_all_at(&[7], 0), |file| file.set_len(20)];
@@ -144,21 +137,12 @@ mod tests {
         let path = &folder.join("urxe0@1");
         std::thread::scope(|scope| {
             for _ in 0..4 {
-                scope.spawn(move || (0..5).for_each(|_| add_to(path, names().map(|name| (name, 1))).unwrap()));
+                scope.spawn(move || {
+                    (0..5).for_each(|_| add_to(path, urxe_status::names().map(|name| (name, 1))).unwrap());
+                });
             }
         });
         assert!(values(&File::open(path).unwrap()).unwrap().iter().all(|value| *value == 20));
         fs::remove_dir_all(folder).unwrap();
-    }
-
-    /// What sysfs shows is made of counters that there are, and every counter is shown.
-    #[test]
-    fn sysfs_shows_every_counter() {
-        for file in urxe_status::sysfs::FILES {
-            assert!(file.sources().iter().all(|source| names().any(|name| name == *source)), "{file:?}");
-        }
-        for name in names() {
-            assert!(urxe_status::sysfs::FILES.iter().any(|file| file.sources().contains(&name)), "{name}");
-        }
     }
 }

@@ -34,7 +34,7 @@ fn sums(device: &str) -> Option<Vec<(&'static str, u64)>> {
         urxe_status::text(report, "device") == Some(device) && urxe_status::text(report, "netdev") == Some(&netdev)
     };
     let present = answers.reports.iter().filter(same).flat_map(|report| urxe_status::counters(report));
-    let known = |(name, value)| ledger::names().find(|known| *known == name).map(|name| (name, value));
+    let known = |(name, value)| urxe_status::names().find(|known| *known == name).map(|name| (name, value));
     Some(present.filter_map(known).chain(ledger::read(device)).collect())
 }
 

@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use urxe_net::{Interface, Port, PortError};
+use urxe_status::Counters;
 use urxe_wire::Qpn;
 
 use super::changes::Listeners;
@@ -33,7 +34,6 @@ use super::slumber::{Deadline, Slumber};
 use super::srq::{Srq, XrcSrqs};
 use super::timers::Timers;
 use super::watch::Watch;
-use crate::counters::Counters;
 use crate::device;
 use crate::kernel::event_file::EventFile;
 use crate::limits;

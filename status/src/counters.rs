@@ -1,0 +1,139 @@
+//! What went wrong at a device, and how often: derived from the engine's events.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use urxe_engine::event::{Nak, RetryReason};
+use urxe_engine::{DropReason, Event, WcStatus};
+use urxe_wire::NakCode;
+
+urxe_net::counters! {
+    /// Counters of a device in one process. Names are those of the kernel's rxe where it has the like
+    /// (`drivers/infiniband/sw/rxe/rxe_hw_counters.c`).
+    pub struct Counters {
+        /// Duplicate requests answered again.
+        duplicate_request,
+        /// Requests behind a gap.
+        out_of_seq_request,
+        /// RNR NAKs received.
+        rcvd_rnr_err,
+        /// RNR NAKs sent.
+        send_rnr_err,
+        /// Sequence NAKs received.
+        rcvd_seq_err,
+        /// NAKs "invalid request" received.
+        rcvd_nak_invalid_request,
+        /// NAKs "remote access error" received.
+        rcvd_nak_remote_access,
+        /// NAKs "remote operational error" received.
+        rcvd_nak_remote_operational,
+        /// Sequence NAKs sent.
+        sent_nak_sequence,
+        /// NAKs "invalid request" sent.
+        sent_nak_invalid_request,
+        /// NAKs "remote access error" sent.
+        sent_nak_remote_access,
+        /// NAKs "remote operational error" sent.
+        sent_nak_remote_operational,
+        /// Times the requester went back.
+        completer_retry_err,
+        /// ACK timeouts.
+        ack_timeout,
+        /// Packets with a wrong ICRC.
+        icrc_err,
+        /// Packets that are not RoCE v2.
+        malformed,
+        /// Packets to queue pairs that are not there.
+        unknown_qp,
+        /// Packets with another partition's P_Key.
+        bad_pkey,
+        /// Datagrams with another Q_Key than the queue pair's.
+        bad_qkey,
+        /// Packets to a queue pair that does not receive in its state.
+        drop_state,
+        /// Packets of another transport than the queue pair's.
+        drop_transport,
+        /// Datagrams and UC messages without a receive.
+        drop_no_receive,
+        /// Datagrams and UC messages that cannot be carried out.
+        drop_refused,
+        /// Packets from another address than the connected peer's.
+        drop_stranger,
+        /// Duplicates whose answer is not kept any more.
+        drop_stale_duplicate,
+        /// Requests for an XRC SRQ whose process did not answer in time.
+        drop_no_answer,
+        /// Acknowledgements of what is not outstanding.
+        drop_ghost_ack,
+        /// Responses out of turn.
+        drop_unexpected_response,
+        /// Congestion notifications.
+        rcvd_cnp,
+        /// Requests given up after the last retry.
+        retry_exceeded_err,
+        /// Requests given up after the last RNR NAK.
+        retry_rnr_exceeded_err,
+        /// Times the interface went down.
+        link_downed,
+    }
+}
+
+/// Names of all counters of a device, those of its sockets first.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    named().copied()
+}
+
+/// The same, where they are.
+pub(crate) fn named() -> impl Iterator<Item = &'static &'static str> {
+    urxe_net::Counters::NAMES.iter().chain(Counters::NAMES)
+}
+
+impl Counters {
+    /// Counts what the engine reports.
+    pub fn count(&self, event: Event) {
+        let counter = match event {
+            Event::Duplicate { .. } => &self.duplicate_request,
+            Event::Dropped { reason, .. } => self.dropped(reason),
+            Event::ReceivedNak { nak: Nak::Rnr(_), .. } => &self.rcvd_rnr_err,
+            Event::SentNak { nak: Nak::Rnr(_), .. } => &self.send_rnr_err,
+            Event::ReceivedNak { nak: Nak::Code(code), .. } => match code {
+                NakCode::PsnSequenceError => &self.rcvd_seq_err,
+                NakCode::InvalidRequest | NakCode::InvalidRdRequest => &self.rcvd_nak_invalid_request,
+                NakCode::RemoteAccessError => &self.rcvd_nak_remote_access,
+                NakCode::RemoteOperationalError => &self.rcvd_nak_remote_operational,
+            },
+            Event::SentNak { nak: Nak::Code(code), .. } => match code {
+                NakCode::PsnSequenceError => &self.sent_nak_sequence,
+                NakCode::InvalidRequest | NakCode::InvalidRdRequest => &self.sent_nak_invalid_request,
+                NakCode::RemoteAccessError => &self.sent_nak_remote_access,
+                NakCode::RemoteOperationalError => &self.sent_nak_remote_operational,
+            },
+            Event::Retry { reason: RetryReason::AckTimeout, .. } => &self.ack_timeout,
+            Event::Retry { .. } => &self.completer_retry_err,
+            Event::SendFailed { status: WcStatus::RetryExceededError, .. } => &self.retry_exceeded_err,
+            Event::SendFailed { status: WcStatus::RnrRetryExceededError, .. } => &self.retry_rnr_exceeded_err,
+            Event::State { .. }
+            | Event::ResponderFault { .. }
+            | Event::SendRefused { .. }
+            | Event::SendFailed { .. } => return,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    const fn dropped(&self, reason: DropReason) -> &AtomicU64 {
+        match reason {
+            DropReason::OutOfSequence => &self.out_of_seq_request,
+            DropReason::PKey => &self.bad_pkey,
+            DropReason::QKey => &self.bad_qkey,
+            DropReason::State(_) => &self.drop_state,
+            DropReason::Transport => &self.drop_transport,
+            DropReason::NoReceive => &self.drop_no_receive,
+            DropReason::Refused => &self.drop_refused,
+            DropReason::Stranger => &self.drop_stranger,
+            DropReason::StaleDuplicate => &self.drop_stale_duplicate,
+            DropReason::NoAnswer => &self.drop_no_answer,
+            DropReason::GhostAck => &self.drop_ghost_ack,
+            DropReason::UnexpectedResponse => &self.drop_unexpected_response,
+            DropReason::CongestionNotification => &self.rcvd_cnp,
+        }
+    }
+}
