@@ -6,10 +6,12 @@
 //!                                                                  memory/   the application's memory
 //!                                                                  observe/  captures and explanations, if asked for
 //!                                                                  xrc/      XRC domains shared with other processes
+//!                                                                  cm/       ids and events of rdma_cm
+//!                                                                  status/   how the device is, for those who ask
 //! ```
 //!
 //! The engine (`urxe-engine`) is the transport, `urxe-net` the sockets, `urxe-ffi` the ABI. `unsafe` is in `edge/`,
-//! `kernel/`, `memory/` and, for a few system calls, in `runtime/`.
+//! `kernel/`, `memory/` and, for single system calls, beside who makes them.
 
 mod cm;
 mod counters;
