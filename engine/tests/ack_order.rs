@@ -55,9 +55,10 @@ fn a_nak_goes_first() {
     let mut qp = Solo::rts();
     let nowhere = Reth { va: 0, r_key: RKey(Key(0).0), dma_len: 4 };
     qp.gets(O::SendOnly, RQ_PSN + 1, Ext::None, b"later");
-    assert!(!qp.node.qp(qp.qpn).owes_only_ack());
+    assert!(!qp.node.qp(qp.qpn).owes_only_ack() && qp.node.qp(qp.qpn).owes_refusal());
     qp.post(2, SendOp::Send, 6);
     assert_eq!(qp.sent(), ["NAK PsnSequenceError 100", "SEND Only 200 ?"]);
+    assert!(!qp.node.qp(qp.qpn).owes_refusal(), "once");
     qp.gets(O::WriteOnly, RQ_PSN, Ext::Reth(nowhere), &[0; 4]);
     assert!(!qp.node.qp(qp.qpn).owes_only_ack());
 }

@@ -96,6 +96,11 @@ impl Answers {
         self.responses.is_empty() && self.acknowledgement.is_none()
     }
 
+    /// Whether a refusal waits.
+    pub(super) fn has_refusal(&self) -> bool {
+        self.acknowledgement.is_some_and(|waiting| waiting.refusal.is_some())
+    }
+
     /// Whether all that waits is an ACK.
     pub(super) fn is_lone_ack(&self) -> bool {
         self.responses.is_empty() && self.acknowledgement.is_some_and(|waiting| waiting.refusal.is_none())

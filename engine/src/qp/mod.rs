@@ -404,6 +404,11 @@ impl<H: Host> QueuePair<H> {
         self.responder.answers.is_lone_ack() && !(self.state.sends() && self.requester.has_output())
     }
 
+    /// Whether it has refused a request and not said so yet: its peer sends in vain meanwhile.
+    pub fn owes_refusal(&self) -> bool {
+        self.responder.answers.has_refusal()
+    }
+
     /// Whether the send queue is full of requests that complete without a word: nobody will learn when there is room.
     pub fn is_stuck(&self) -> bool {
         let full = self.config.cap.max_send_wr as usize;

@@ -191,16 +191,18 @@ impl Qp {
         result
     }
 
-    /// Gives the engine packets of one peer. What comes of them is sent by a later [`drive`](Self::drive).
+    /// Gives the engine packets of one peer. What comes of them is sent by a later [`drive`](Self::drive), which should
+    /// come soon if this is true.
     pub(super) fn receive<'a>(
         &self,
         work: &mut Work,
         now: urxe_engine::Instant,
         origin: &Origin,
         packets: impl Iterator<Item = Result<Packet<'a>, Unfit>>,
-    ) {
+    ) -> bool {
         if self.is_xrc_target {
-            return packets.for_each(|packet| self.receive_xrc(work, origin, packet));
+            packets.for_each(|packet| self.receive_xrc(work, origin, packet));
+            return false;
         }
         let Inner { engine, tally, .. } = &mut *lock(&self.inner);
         let _turn = work.memory.turn();
@@ -216,6 +218,7 @@ impl Qp {
             }
         }
         work.upcalls.count(tally);
+        engine.owes_refusal()
     }
 
     /// Gives the engine of an XRC target a packet. Its completions are held back until it has answered.

@@ -246,8 +246,12 @@ impl NetPort {
         // Made here, as they are taken: of many packets each is touched once.
         let mut datagrams = run.datagrams();
         let packets = core::iter::from_fn(|| datagrams.next().map(|datagram| self.examine(&datagram)));
-        qp.receive(to.work, to.now, &Origin::from(run.headers()), packets);
+        let is_urgent = qp.receive(to.work, to.now, &Origin::from(run.headers()), packets);
         to.touch(&qp);
+        if is_urgent {
+            // Not after what else is in the socket: all that its peer sends meanwhile is thrown away.
+            qp.drive(to.work, |_, _| ());
+        }
         to.last = Some(qp);
     }
 
