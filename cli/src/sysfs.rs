@@ -37,11 +37,20 @@ pub(crate) struct Netdev<'a> {
     pub(crate) name: &'a str,
     pub(crate) guid: [u8; 8],
     pub(crate) gids: &'a [[u8; 16]],
+    /// 0 where nobody wants LIDs.
+    pub(crate) lid: u16,
 }
 
 impl<'a> From<&'a Interface> for Netdev<'a> {
     fn from(interface: &'a Interface) -> Self {
-        Self { name: interface.name(), guid: interface.guid(), gids: interface.gids() }
+        Self { name: interface.name(), guid: interface.guid(), gids: interface.gids(), lid: 0 }
+    }
+}
+
+impl Netdev<'_> {
+    /// With the LID that the port says it has.
+    pub(crate) fn with_lid(self, lid: u16) -> Self {
+        Self { lid, ..self }
     }
 }
 
@@ -136,6 +145,7 @@ fn add_net(plan: &mut Plan, device: &Path, netdev: Option<&Netdev<'_>>) {
 
 fn add_port(plan: &mut Plan, dir: &Path, netdev: Option<&Netdev<'_>>) {
     let (state, phys_state) = if netdev.is_some() { ("4: ACTIVE", "5: LinkUp") } else { ("1: DOWN", "3: Disabled") };
+    let lid = &format!("{:#x}", netdev.map_or(0, |netdev| netdev.lid));
     for (name, value) in [
         ("state", state),
         ("phys_state", phys_state),
@@ -143,8 +153,8 @@ fn add_port(plan: &mut Plan, dir: &Path, netdev: Option<&Netdev<'_>>) {
         ("rate", "10 Gb/sec (1X FDR10)"),
         // IB_PORT_CM_SUP, as rxe's port attributes have it.
         ("cap_mask", "0x00010000"),
-        // RoCE has neither LIDs nor a subnet manager.
-        ("lid", "0x0"),
+        // RoCE has neither LIDs, unless they are asked for, nor a subnet manager.
+        ("lid", lid),
         ("lid_mask_count", "0"),
         ("sm_lid", "0x0"),
         ("sm_sl", "0"),
@@ -195,7 +205,7 @@ mod tests {
     fn kernel_tree(personality: Personality) -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
         let mut plan = Plan::default();
-        let netdev = Netdev { name: "lo", guid: [2; 8], gids: &[] };
+        let netdev = Netdev { name: "lo", guid: [2; 8], gids: &[], lid: 0x10a };
         add_kernel_tree(&mut plan, &dir.path().join("sysfs"), &[slot(Some(netdev))], personality);
         plan.write().unwrap();
         dir
@@ -213,7 +223,7 @@ mod tests {
             [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0x4d, 0, 2],
         ];
         let guid = [0x50, 0x54, 0, 0xff, 0xfe, 0x77, 0, 2];
-        let tree = tree(&[slot(Some(Netdev { name: "eth0", guid, gids: &gids }))]);
+        let tree = tree(&[slot(Some(Netdev { name: "eth0", guid, gids: &gids, lid: 0 }))]);
         assert_eq!(read(&tree, "infiniband/urxe0/node_guid"), "5054:00ff:fe77:0002\n");
         assert_eq!(read(&tree, "infiniband/urxe0/ports/1/gids/0"), "fe80:0000:0000:0000:5054:00ff:fe77:0002\n");
         assert_eq!(read(&tree, "infiniband/urxe0/ports/1/gids/1"), "0000:0000:0000:0000:0000:ffff:0a4d:0002\n");
@@ -221,6 +231,7 @@ mod tests {
         assert_eq!(read(&tree, "infiniband/urxe0/ports/1/gid_attrs/types/1"), "RoCE v2\n");
         assert_eq!(read(&tree, "infiniband/urxe0/ports/1/gid_attrs/ndevs/1"), "eth0\n");
         assert_eq!(read(&tree, "infiniband/urxe0/ports/1/state"), "4: ACTIVE\n");
+        assert_eq!(read(&tree, "infiniband/urxe0/ports/1/lid"), "0x0\n");
         assert_eq!(read(&tree, "infiniband_verbs/abi_version"), "6\n");
         assert_eq!(read(&tree, "misc/rdma_cm/abi_version"), "4\n");
     }
@@ -246,6 +257,7 @@ mod tests {
             assert_eq!(class.join("device").canonicalize().unwrap(), sys.join(device));
             assert!(class.join("device/net/lo").is_symlink());
             assert_eq!(read(&tree, "infiniband_verbs/uverbs0/ibdev"), "urxe0\n");
+            assert_eq!(read(&tree, "infiniband/urxe0/ports/1/lid"), "0x10a\n");
         }
     }
 

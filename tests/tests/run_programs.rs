@@ -57,6 +57,20 @@ fn ibstat(launcher: &Launcher) -> Result<()> {
     Ok(())
 }
 
+/// LIDs where they are asked for, in the files of sysfs as well, which is where ibstat reads them.
+#[test]
+fn lids_in_sysfs() -> Result<()> {
+    let launcher = Launcher::new()?;
+    let file = "/sys/class/infiniband/urxe0/ports/1/lid";
+    for (options, lid, base) in [(&["--lid", "1"][..], "0x1\n", "1"), (&[], "0x0\n", "0")] {
+        let said = launcher.try_run(options, &["cat", file])?.success()?;
+        ensure!(said.stdout == lid, "{options:?}: {said}");
+        let told = launcher.try_run(options, &["/usr/sbin/ibstat"])?.success()?.stdout;
+        ensure!(value(&told, "Base lid:")? == base, "{options:?}: {told}");
+    }
+    Ok(())
+}
+
 const PING_PONG: &str = "ibv_rc_pingpong -d urxe0 -g 1 -n 100 & server=$!
      until ibv_rc_pingpong -d urxe0 -g 1 -n 100 127.0.0.1; do sleep 0.1; done
      wait $server";

@@ -45,7 +45,10 @@ impl Folder {
             .devices
             .iter()
             .zip(interfaces)
-            .map(|(device, interface)| Slot { name: device.name.clone(), netdev: Some(Netdev::from(interface)) })
+            .map(|(device, interface)| {
+                let lid = if choices.lids { interface.lid() } else { 0 };
+                Slot { name: device.name.clone(), netdev: Some(Netdev::from(interface).with_lid(lid)) }
+            })
             .collect();
         sysfs::add_kernel_tree(&mut plan, &dir.path().join("sys"), &slots, choices.personality);
         let dev = dir.path().join(DEV_DIR.trim_start_matches('/'));

@@ -7,22 +7,19 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use urxe_net::{Interface, gid_of};
+use urxe_net::{Interface, UNICAST_LIDS, gid_of};
 
 use super::objects::AddressVector;
 use super::reasons;
 use crate::device;
 use crate::kernel::Errno;
 
-/// LIDs of ports; above them are those of multicast groups (IBA 4.1.3).
-const UNICAST: std::ops::Range<u16> = 0x0001..0xC000;
-
 /// TTL of a packet whose sender names none, as the kernel's default (`net.ipv4.ip_default_ttl`).
 const HOP_LIMIT: u8 = 64;
 
 /// The LID of the port; 0 for none.
 pub(crate) fn of(interface: &Interface) -> u16 {
-    if device::has_lids() { first_ipv4(interface).map_or(0, |(_, address)| lid_of(address)) } else { 0 }
+    if device::has_lids() { interface.lid() } else { 0 }
 }
 
 /// An address vector that says by a GRH what `av` says by a LID.
@@ -37,27 +34,15 @@ pub(crate) fn with_grh(interface: &Interface, av: &AddressVector) -> Result<Addr
             "set is_global to 1, grh.dgid to the peer's GID and grh.sgid_index to a row of the own table",
         ));
     }
-    let led = first_ipv4(interface).and_then(|(index, own)| Some((index, peer(own, av.dlid)?)));
+    let led = interface.first_ipv4().and_then(|(index, own)| Some((index, peer(own, av.dlid)?)));
     let (sgid_index, peer) = led.ok_or_else(|| reasons::no_lid(av.dlid))?;
     Ok(AddressVector { dgid: gid_of(IpAddr::V4(peer)), sgid_index, hop_limit: HOP_LIMIT, is_global: true, ..*av })
-}
-
-/// The first row of the GID table with an IPv4 address.
-fn first_ipv4(interface: &Interface) -> Option<(u32, Ipv4Addr)> {
-    let rows = (0_u32..).zip(interface.gids());
-    rows.filter_map(|(index, gid)| Some((index, std::net::Ipv6Addr::from(*gid).to_ipv4_mapped()?))).next()
-}
-
-fn lid_of(address: Ipv4Addr) -> u16 {
-    let [.., high, low] = address.octets();
-    let lid = u16::from_be_bytes([high, low]);
-    if UNICAST.contains(&lid) { lid } else { 0 }
 }
 
 /// The address that has this LID in the network of `own`.
 fn peer(own: Ipv4Addr, lid: u16) -> Option<Ipv4Addr> {
     let ([a, b, ..], [c, d]) = (own.octets(), lid.to_be_bytes());
-    UNICAST.contains(&lid).then(|| Ipv4Addr::new(a, b, c, d))
+    UNICAST_LIDS.contains(&lid).then(|| Ipv4Addr::new(a, b, c, d))
 }
 
 #[cfg(test)]
@@ -65,10 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_two_bytes() {
-        for (own, lid) in [("127.0.0.1", 1), ("10.77.3.4", 0x0304), ("10.77.0.0", 0), ("10.77.192.1", 0)] {
-            assert_eq!(lid_of(own.parse().unwrap()), lid, "{own}");
-        }
+    fn a_lid_leads_to_an_address_of_the_own_network() {
         let own = Ipv4Addr::new(10, 77, 0, 1);
         assert_eq!(peer(own, 2), Some(Ipv4Addr::new(10, 77, 0, 2)));
         assert_eq!(peer(own, 0xBFFF), Some(Ipv4Addr::new(10, 77, 191, 255)));
