@@ -189,6 +189,14 @@ bench: build ## latency and bandwidth beside plain UDP and TCP; BENCH_ARGS='--ro
 	$(CARGO) build --release -p urxe-tests -p urxe-benches --bins
 	@$(BIN_DIR)/side-by-side --out $(TARGET_DIR)/bench $(BENCH_ARGS)
 
+# Into a folder of its own: every crate is another with such a flag.
+.PHONY: cost
+cost: build ## what being ready to be looked into costs when nobody looks; COST_ARGS='--rounds 15'
+	@scripts/install-packages $(BENCH_PACKAGES)
+	CARGO_TARGET_DIR=$(TARGET_DIR)/unobserved RUSTFLAGS='--cfg urxe_unobserved' $(CARGO) build --release -p urxe-provider
+	$(CARGO) build --release -p urxe-tests -p urxe-benches --bins
+	@$(BIN_DIR)/cost --without $(TARGET_DIR)/unobserved/release/liburxe.so --out $(TARGET_DIR)/bench $(COST_ARGS)
+
 .PHONY: curves
 curves: build ## draws docs/curves: bandwidth, latencies, goodput over losses, what scale costs
 	@scripts/install-packages $(BENCH_PACKAGES)

@@ -3,9 +3,10 @@
 //! [`programs`] runs one program and reads its figures, [`bare`] is UDP with nothing of urxe around it, [`own`] measures
 //! what no stock program does, [`suite`] says what is measured and which figures are compared, [`sample`] holds what was
 //! measured, [`report`] prints it; [`curves`] measures how figures depend on sizes, queue pairs and losses, and [`plot`]
-//! draws that.
+//! draws that. [`cost`] measures what being ready to be looked at costs when nobody looks.
 
 pub mod bare;
+pub mod cost;
 pub mod curves;
 pub mod own;
 pub mod plot;

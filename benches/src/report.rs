@@ -36,6 +36,11 @@ impl Setting {
         })
     }
 
+    /// When it was.
+    pub(crate) fn date(&self) -> &str {
+        &self.date
+    }
+
     /// One line for people.
     pub fn describe(&self) -> String {
         let Self { date, kernel, processor, processors, load } = self;
@@ -48,7 +53,8 @@ impl Setting {
         self.load.parse::<f64>().is_ok_and(|load| load > 0.1)
     }
 
-    fn to_json(&self) -> Value {
+    /// As it is kept.
+    pub(crate) fn to_json(&self) -> Value {
         let Self { date, kernel, processor, processors, load } = self;
         json!({
             "date": date, "kernel": kernel, "processor": processor, "processors": processors, "load_before": load
@@ -132,7 +138,7 @@ fn range(sample: &Sample) -> String {
 }
 
 /// A table whose first row is its head; columns are as wide as their widest cell.
-fn markdown(rows: &[Vec<String>]) -> String {
+pub(crate) fn markdown(rows: &[Vec<String>]) -> String {
     let columns = rows.first().map_or(0, Vec::len);
     let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
     let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();

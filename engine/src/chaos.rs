@@ -122,6 +122,11 @@ pub struct Liberties {
     pub writes: Option<WritePolicy>,
 }
 
+impl Liberties {
+    /// Those of ordinary devices.
+    pub(crate) const NONE: Self = Self { credits: CreditPolicy::All, acks: AckPolicy::Together, writes: None };
+}
+
 /// How many receive requests acknowledgements tell of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum CreditPolicy {

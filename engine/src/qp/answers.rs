@@ -215,7 +215,7 @@ impl Answers {
         //= spec/responder.md#rsp-019
         //# An acknowledgement MUST tell how many receive WQEs are posted, or that they are not counted.
         let posted = u32::try_from(posted).unwrap_or(u32::MAX);
-        let credits = match config.liberties.credits {
+        let credits = match config.liberties().credits {
             _ if !config.has_recv_queue() => Credits::INVALID,
             CreditPolicy::All => Credits::from_wqes(posted),
             CreditPolicy::AtMost(most) => Credits::from_wqes(posted.min(most)),

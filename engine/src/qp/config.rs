@@ -95,6 +95,12 @@ impl<H: Host> QpConfig<H> {
         self.srq.is_none() && matches!(self.qp_type, QpType::Rc | QpType::Uc | QpType::Ud)
     }
 
+    /// What it does where it is free to choose. A build that is to show what looking for this costs does not look
+    /// (`make cost`).
+    pub(super) const fn liberties(&self) -> Liberties {
+        if cfg!(urxe_unobserved) { Liberties::NONE } else { self.liberties }
+    }
+
     /// The peer, as one who asks for access to the memory of `pd`.
     pub(super) const fn peer_in(&self, pd: Pd) -> Accessor {
         Accessor::Remote(pd, self.qpn)

@@ -344,7 +344,7 @@ impl<H: Host> QueuePair<H> {
     /// What it keeps back because it may ([`crate::chaos`]) leaves with the next [`transmit`](Self::transmit): there may
     /// be no other.
     pub fn hurry(&mut self, io: &Io<'_, H>) {
-        self.responder.hurry(self.config.liberties.acks, io.now);
+        self.responder.hurry(self.config.liberties().acks, io.now);
     }
 
     /// Sends what is to be sent: answers first, then requests as far as the window, the peer's credits, and its

@@ -11,7 +11,7 @@ use super::settings;
 
 /// Whether anything of it is asked for.
 pub(crate) fn is_on() -> bool {
-    chaos().is_some()
+    !super::UNOBSERVED && chaos().is_some()
 }
 
 fn chaos() -> Option<Chaos> {

@@ -38,6 +38,14 @@ use strict::Strict;
 pub(crate) use strict::{RecvQueue, Sender};
 use words::Refused;
 
+/// A build of which nothing can be seen: what seeing costs when nobody looks is the difference (`make cost`).
+pub(crate) const UNOBSERVED: bool = cfg!(urxe_unobserved);
+
+/// Who sees, if anybody does.
+pub(crate) const fn who(observer: &Option<Arc<Observer>>) -> Option<&Arc<Observer>> {
+    if UNOBSERVED { None } else { observer.as_ref() }
+}
+
 /// Says something to the person in front of the program: one line.
 pub(crate) fn complain(what: &dyn Display) {
     // Nothing can be done about a closed stderr.

@@ -25,7 +25,7 @@ pub(super) fn arm(script: &Script) {
 
 /// Whether any verb is to fail. Cheap.
 pub(crate) fn is_armed() -> bool {
-    ARMED.load(Ordering::Relaxed)
+    !super::UNOBSERVED && ARMED.load(Ordering::Relaxed)
 }
 
 /// The errno with which this call of a verb, known by the path of its function, is to fail.

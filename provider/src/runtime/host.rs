@@ -12,7 +12,7 @@ use super::cq::{Added, Cq};
 use super::srq::{AnySrq, XrcSrqs};
 use crate::counters::{Tally, Traffic};
 use crate::memory::in_use::InUse;
-use crate::observe::Observer;
+use crate::observe::{self, Observer};
 
 /// The engine's [`Host`].
 #[derive(Debug)]
@@ -55,7 +55,7 @@ impl Sender {
 
     /// Sends what the observer held back and is due.
     pub(super) fn send_due(&mut self, now: Instant) {
-        if let Some(observer) = &self.observer {
+        if let Some(observer) = observe::who(&self.observer) {
             observer.send_due(now, &mut self.batch, &self.port);
         }
         self.flush();
@@ -64,7 +64,7 @@ impl Sender {
     /// Sends what has been committed.
     pub(crate) fn flush(&mut self) {
         self.batch.flush(&self.port);
-        if let Some(observer) = &self.observer {
+        if let Some(observer) = observe::who(&self.observer) {
             observer.flush();
         }
     }
@@ -104,12 +104,12 @@ impl Network for Sender {
 
     fn commit(&mut self) {
         self.sent.add(self.pending);
-        if let Some(observer) = self.observer.as_ref().filter(|observer| observer.impairs()) {
+        if let Some(observer) = observe::who(&self.observer).filter(|observer| observer.impairs()) {
             observer.send(self.qpn, &mut self.batch, &self.port);
             return;
         }
         let sealed = self.batch.commit();
-        if let (Some(observer), Some(sealed)) = (&self.observer, sealed) {
+        if let (Some(observer), Some(sealed)) = (observe::who(&self.observer), sealed) {
             observer.sent(&sealed);
         }
     }
@@ -181,7 +181,7 @@ impl Consumer for Upcalls {
 
     fn complete(&mut self, cq: &Arc<Cq>, mut cqe: Cqe) {
         self.completions += 1;
-        if let Some(observer) = &self.observer {
+        if let Some(observer) = observe::who(&self.observer) {
             observer.spoil(&mut cqe);
             observer.completion(&cqe);
         }
@@ -189,7 +189,7 @@ impl Consumer for Upcalls {
             Added::Done => {}
             Added::LookAt(at) => self.moderated.push((at, Arc::clone(cq))),
             Added::Overrun => {
-                if let Some(observer) = &self.observer {
+                if let Some(observer) = observe::who(&self.observer) {
                     observer.overrun(&cqe, cq.capacity());
                 }
                 self.overruns.push(Arc::clone(cq));
@@ -220,14 +220,14 @@ impl Consumer for Upcalls {
     }
 
     fn async_event(&mut self, qpn: Qpn, event: AsyncEvent) {
-        if let Some(observer) = &self.observer {
+        if let Some(observer) = observe::who(&self.observer) {
             observer.async_event(qpn, event);
         }
         self.events.push((qpn, event));
     }
 
     fn trace(&mut self, qpn: Qpn, event: Event) {
-        if let Some(observer) = &self.observer {
+        if let Some(observer) = observe::who(&self.observer) {
             observer.event(qpn, &event);
         }
         self.counters.count(event);

@@ -110,7 +110,7 @@ impl<H: Host> QueuePair<H> {
     /// Whether answers are not to be sent yet. What is kept back long enough is stored.
     pub(in crate::qp) fn keeps_back(&mut self, io: &mut Io<'_, H>) -> bool {
         let Some(disorder) = &self.responder.disorder else {
-            return self.responder.answers.keeps_back(self.config.liberties.acks, io.now);
+            return self.responder.answers.keeps_back(self.config.liberties().acks, io.now);
         };
         let psn = disorder.psn;
         match disorder.until {

@@ -143,7 +143,7 @@ impl<H: Host> QueuePair<H> {
         }
         let va = reth.va.checked_add(u64::from(received)).ok_or(Refusal::OutOfBounds)?;
         let part = Ask { va, length: payload.len() as u64, ..whole };
-        if let Some(policy) = self.config.liberties.writes
+        if let Some(policy) = self.config.liberties().writes
             && self.config.qp_type.is_reliable()
         {
             let ends = received as usize + payload.len() >= reth.dma_len as usize;
@@ -162,7 +162,7 @@ impl<H: Host> QueuePair<H> {
         //= spec/responder.md#rsp-018
         //# A request that asks for an acknowledgement MUST get one; one MAY answer all before it.
         if self.config.qp_type.is_reliable() {
-            if self.config.liberties.acks == AckPolicy::Each {
+            if self.config.liberties().acks == AckPolicy::Each {
                 responder.answers.acknowledge_apart(responder.expected, responder.msn);
             } else if packet.bth().ack_req {
                 responder.acknowledge();

@@ -17,7 +17,7 @@ impl NetPort {
 
     pub(in crate::runtime) fn next_timer(&self) -> Option<Instant> {
         let gsi = self.gsi_timer.get();
-        let observer = self.observer.as_ref().and_then(|observer| observer.next_due());
+        let observer = self.observer().and_then(|observer| observer.next_due());
         let crammed = self.crammed.next_look();
         self.timers.next().into_iter().chain(self.moderated.next()).chain(gsi).chain(observer).chain(crammed).min()
     }
@@ -34,7 +34,7 @@ impl NetPort {
     pub(in crate::runtime) fn run_timers(&self, now: Instant) {
         self.moderated.expire(now);
         self.tell_overruns();
-        if let Some(observer) = &self.observer {
+        if let Some(observer) = self.observer() {
             self.release_held(observer, now);
         }
         if self.gsi_timer.is_over(now)

@@ -39,7 +39,7 @@ use crate::kernel::event_file::EventFile;
 use crate::limits;
 use crate::memory::in_use::InUse;
 use crate::memory::regions::Regions;
-use crate::observe::Observer;
+use crate::observe::{self, Observer};
 use crate::status::ledger;
 use crate::xrc::neighbours::Neighbours;
 use crate::xrc::owner::{self, Reception};
@@ -209,7 +209,7 @@ impl NetPort {
 
     /// Who sees what happens, if anybody wants to.
     pub(crate) const fn observer(&self) -> Option<&Arc<Observer>> {
-        self.observer.as_ref()
+        observe::who(&self.observer)
     }
 
     /// Registered memory.
@@ -242,7 +242,7 @@ impl NetPort {
     pub(super) fn remove_qp(&self, qpn: Qpn) {
         self.qps.write().unwrap_or_else(PoisonError::into_inner).remove(&qpn);
         self.port.free_qpn(qpn);
-        if let Some(observer) = &self.observer {
+        if let Some(observer) = self.observer() {
             observer.forgotten(qpn);
         }
     }

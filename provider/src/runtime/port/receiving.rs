@@ -167,7 +167,7 @@ impl NetPort {
         let Some(work) = work else { return 0 };
         let now = clock::now();
         let mut to = Addressee { work, touched, now, last: None };
-        let mut received = self.port.receive(receiver, BUDGET, &mut |run| match &self.observer {
+        let mut received = self.port.receive(receiver, BUDGET, &mut |run| match self.observer() {
             None => self.take(&mut to, run),
             Some(observer) => {
                 for datagram in run.datagrams() {
@@ -178,7 +178,7 @@ impl NetPort {
                 }
             }
         });
-        if let Some(observer) = &self.observer {
+        if let Some(observer) = self.observer() {
             for arrival in observer.arrivals(now) {
                 let mut room = Vec::new();
                 if let Some(datagram) = self.observe(observer, arrival.datagram(), false, &mut room) {

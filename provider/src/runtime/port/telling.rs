@@ -21,7 +21,7 @@ impl NetPort {
                 qp.raise(event);
             }
         }
-        if let Some(observer) = &self.observer {
+        if let Some(observer) = self.observer() {
             self.attend(observer, work);
         }
     }
