@@ -34,6 +34,8 @@ pub mod kind {
     pub const ESTABLISHED: u32 = 9;
     /// The connection has ended.
     pub const DISCONNECTED: u32 = 10;
+    /// The device was taken out.
+    pub const DEVICE_REMOVAL: u32 = 11;
 }
 
 /// Why a request was rejected: the status of [`kind::REJECTED`] (IBA 12.6.7.2, `enum ib_cm_rej_reason`).

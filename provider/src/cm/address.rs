@@ -32,9 +32,11 @@ pub(super) fn source_towards(dst: SocketAddr, from: Option<IpAddr>) -> Option<Ip
 }
 
 impl State {
-    /// The device that has an address.
+    /// The device that has an address. One that was taken out has none.
     pub(super) fn device_of(&self, ip: IpAddr) -> Option<usize> {
-        let has = |device: &Device| device.interface().addresses().iter().any(|address| address.ip() == ip);
+        let has = |device: &Device| {
+            !device.shared.port().is_gone() && device.interface().addresses().iter().any(|address| address.ip() == ip)
+        };
         self.devices.iter().position(has)
     }
 

@@ -14,6 +14,7 @@ pub(crate) enum Kind {
     Rejected = 8,
     Established = 9,
     Disconnected = 10,
+    DeviceRemoval = 11,
     MulticastJoin = 12,
     TimewaitExit = 15,
 }

@@ -51,6 +51,8 @@ pub(crate) enum State {
     /// From a request on, either way, until it ends.
     Connect,
     Disconnect,
+    /// Its device was taken out: it can only be destroyed.
+    Removed,
 }
 
 /// What both ends have told each other.

@@ -15,6 +15,7 @@ pub(crate) mod event;
 pub(crate) mod id;
 mod messages;
 pub(crate) mod query;
+mod removal;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -97,7 +98,9 @@ impl State {
     }
 
     fn id(&mut self, handle: u32) -> Result<&mut Id, Errno> {
-        self.ids.get_mut(&handle).ok_or(Errno(libc::ENOENT))
+        let id = self.ids.get_mut(&handle).ok_or(Errno(libc::ENOENT))?;
+        // `ucma_get_ctx` of the kernel's ucma.c.
+        if id.state == id::State::Removed { Err(Errno(libc::ENXIO)) } else { Ok(id) }
     }
 
     /// SplitMix64, seeded by the clock: PSNs and names need only differ.
@@ -305,6 +308,12 @@ impl Gsi for PortGsi {
             device.cm.handle_timeout(now);
             state.pump_now(self.index);
         }
+    }
+
+    fn removed(&self, work: &mut Work) {
+        let mut state = self.manager().state();
+        state.remove_device(self.index);
+        state.pump(self.index, work);
     }
 }
 

@@ -20,6 +20,8 @@ pub(crate) struct Listeners {
     channels: Mutex<Vec<Weak<EventFile>>>,
     /// The device can do nothing any more.
     failed: AtomicBool,
+    /// It is not there any more.
+    gone: AtomicBool,
 }
 
 /// Those of every device that is open.
@@ -64,6 +66,7 @@ impl Listeners {
             Change::Down => self.raise(v::IBV_EVENT_PORT_ERR),
             // As when the kernel's rxe loses its interface: the device is gone.
             Change::Gone => {
+                self.gone.store(true, Ordering::Release);
                 self.raise(v::IBV_EVENT_PORT_ERR);
                 self.fail();
             }
@@ -81,6 +84,7 @@ impl Listeners {
     /// The device was taken out: after what has been told, reading a file fails, as the kernel's do when it
     /// disassociates a device (`ib_uverbs_event_read` gives EIO).
     pub(crate) fn take_out(&self) {
+        self.gone.store(true, Ordering::Release);
         self.fail();
         let channels = std::mem::take(&mut *lock(&self.channels));
         let files = std::mem::take(&mut *lock(&self.files));
@@ -99,6 +103,11 @@ impl Listeners {
     /// Whether it was said so.
     pub(crate) fn has_failed(&self) -> bool {
         self.failed.load(Ordering::Relaxed)
+    }
+
+    /// Whether the device is not there any more.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Acquire)
     }
 
     fn raise(&self, event_type: v::ibv_event_type) {

@@ -20,6 +20,9 @@ pub(crate) trait Gsi: Send + Sync {
 
     /// The time set with [`NetPort::set_gsi_timer`] has come.
     fn handle_timeout(&self, now: Instant);
+
+    /// The device was taken out ([`NetPort::is_gone`]).
+    fn removed(&self, work: &mut Work);
 }
 
 /// The message in a packet to QP1, if it may come in (IBA 9.6.1.2: the Q_Key) and is one.
@@ -58,6 +61,13 @@ impl NetPort {
     /// Says who takes datagrams to QP1 from now on; before, and after `None`, requests are refused.
     pub(crate) fn set_gsi(&self, gsi: Option<Arc<dyn Gsi>>) {
         *self.gsi.write().unwrap_or_else(std::sync::PoisonError::into_inner) = gsi;
+    }
+
+    /// Tells who takes them that the device was taken out.
+    pub(super) fn tell_gsi_removed(&self, work: &mut Work) {
+        if let Some(gsi) = self.gsi() {
+            gsi.removed(work);
+        }
     }
 
     pub(super) fn gsi(&self) -> Option<Arc<dyn Gsi>> {

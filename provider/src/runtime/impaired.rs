@@ -69,6 +69,7 @@ impl NetPort {
                 Occurrence::Removal => {
                     observer.take_out();
                     self.listeners.take_out();
+                    self.with_work(|work| self.tell_gsi_removed(work));
                 }
             }
         }

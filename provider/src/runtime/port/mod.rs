@@ -174,6 +174,11 @@ impl NetPort {
         self.listeners.has_failed()
     }
 
+    /// Whether the device was taken out, or its interface.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.listeners.is_gone()
+    }
+
     /// Has events of the port told in this file.
     pub(crate) fn tell_changes(&self, file: &Arc<EventFile>) {
         self.listeners.add(file);

@@ -196,6 +196,9 @@ impl NetPort {
                 bump(&self.counters.link_downed);
             }
             self.listeners.tell(change);
+            if change == Change::Gone {
+                self.tell_gsi_removed(work);
+            }
         }
         for will in self.port.take_due_wills() {
             gsi::send(work, &self.port, Psn::default(), will.local, will.remote, &will.message);

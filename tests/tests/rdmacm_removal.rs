@@ -1,0 +1,128 @@
+//! rdma_cm when the device is taken out: ids that are bound to it are told, and can do nothing more but be destroyed, as
+//! the kernel's `cma_process_remove` has it.
+
+use std::collections::BTreeSet;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use urxe_tests::rdmacm::{Channel, kind, loopback};
+use urxe_tests::verbs::memory::PAGE;
+use urxe_tests::verbs::{Errno, Op, Options, Pair, SendWr, is_readable};
+use urxe_tests::{Host, Process, TIMEOUT, World, in_world_with, wait_until};
+
+/// More packets than it takes to connect once.
+const REMOVED_AFTER: &str = "step,packets=60; step; remove";
+
+/// Sends until the device is gone.
+fn use_up_the_device(pair: &Pair) -> Result<()> {
+    let (local, remote) = (pair.near.region(PAGE)?, pair.far.region(PAGE)?);
+    let write = SendWr::new(Op::Write(remote.at(0)), &[local.sge(0, 8)]);
+    for _ in 0..100 {
+        if pair.near.complete(&write).is_err() {
+            return Ok(());
+        }
+    }
+    anyhow::bail!("it is still there after 100 WRITEs")
+}
+
+#[test]
+fn ids_are_told_and_end() {
+    in_world_with(
+        |world| {
+            world.host().set_env("URXE_FAULTS", REMOVED_AFTER);
+            Ok(())
+        },
+        || {
+            let (near, far, any, idle) = (Channel::new()?, Channel::new()?, Channel::new()?, Channel::new()?);
+            let pair = Pair::new(&Options::default())?;
+            // One that listens everywhere would do so on other devices as well.
+            let everywhere = any.listen(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 7101), 1)?;
+            let unbound = idle.id()?;
+            let listener = far.listen(loopback(7102), 1)?;
+            let client = near.connect(loopback(7102), &[])?;
+            let server = far.expect(kind::CONNECT_REQUEST)?.id.context("no id")?;
+            server.accept()?;
+            near.expect(kind::CONNECT_RESPONSE)?;
+            client.establish()?;
+            far.expect(kind::ESTABLISHED)?;
+            // A request that the application knows of and has not answered is its listener's, and goes with it.
+            let asking = near.connect(loopback(7102), &[])?;
+            let asked = far.expect(kind::CONNECT_REQUEST)?.id.context("no id")?;
+
+            use_up_the_device(&pair)?;
+            let about = |channel: &Channel, count: usize| -> Result<BTreeSet<usize>> {
+                (0..count).map(|_| Ok(channel.expect(kind::DEVICE_REMOVAL)?.about)).collect()
+            };
+            ensure!(about(&near, 2)? == BTreeSet::from([client.address(), asking.address()]));
+            ensure!(about(&far, 2)? == BTreeSet::from([listener.address(), server.address()]));
+            for channel in [&near, &far, &any, &idle] {
+                ensure!(!is_readable(channel.fd(), Duration::from_millis(50)), "another event");
+            }
+
+            let gone = Err(Errno(libc::ENXIO));
+            ensure!(client.disconnect() == gone && server.disconnect() == gone, "they can be disconnected");
+            ensure!(asked.accept().is_err_and(|error| error.downcast_ref() == Some(&Errno(libc::ENXIO))));
+            ensure!(near.id()?.bind(loopback(7103)) == Err(Errno(libc::ENODEV)), "its address can be bound to");
+            let error = idle.connect(loopback(7102), &[]).err().context("a connection without a device")?;
+            // RDMA_CM_EVENT_ADDR_ERROR, -ENODEV.
+            ensure!(error.to_string() == "event 1 (status -19)", "{error}");
+            // The wildcard can be bound to as ever.
+            unbound.bind(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 7102))?;
+            for id in [listener, client, server, asking, asked, everywhere, unbound] {
+                // An error fails the test.
+                drop(id);
+            }
+            Ok(())
+        },
+    );
+}
+
+/// What rping prints when it is told.
+const TOLD: &str = "cma detected device removal";
+
+/// A server, and a client that does not end by itself and has begun.
+fn rping(server: &Host, client: &Host) -> Result<(Process, Process)> {
+    let mut listener = server.spawn("rping", &["-s", "-a", "10.77.0.1"])?;
+    wait_until("rping listens", || {
+        let listens = server.run("cat", &["/proc/net/unix"])?.stdout.contains("@urxe/1/service/");
+        Ok(listens || !listener.is_running()?)
+    })?;
+    let pinger = client.spawn("rping", &["-c", "-a", "10.77.0.1"])?;
+    Ok((listener, pinger))
+}
+
+fn linked() -> Result<(World, Host)> {
+    let world = World::new()?;
+    let other = world.add_host()?;
+    world.link(world.host(), &other, 1500)?;
+    Ok((world, other))
+}
+
+#[test]
+fn rping_whose_device_is_taken_out() -> Result<()> {
+    let (world, other) = linked()?;
+    other.set_env("URXE_FAULTS", "step,packets=500; step; remove");
+    let (mut server, client) = rping(world.host(), &other)?;
+    let client = client.finish(TIMEOUT)?;
+    ensure!(client.stderr.contains(TOLD), "{client}");
+    // Nothing reaches the peer: it waits.
+    ensure!(server.is_running()? && !server.stderr_so_far().contains(TOLD), "{}", server.stderr_so_far());
+    Ok(())
+}
+
+/// An interface that is removed takes the device along, as the kernel's rxe has it.
+#[test]
+fn rping_whose_interface_is_removed() -> Result<()> {
+    let (world, other) = linked()?;
+    let (server, client) = rping(world.host(), &other)?;
+    wait_until("they exchange messages", || {
+        let sent = other.run("cat", &["/sys/class/net/veth0/statistics/tx_packets"])?.stdout;
+        Ok(sent.trim().parse::<u64>()? > 100)
+    })?;
+    other.run("ip", &["link", "delete", "veth0"])?;
+    for end in [server, client] {
+        wait_until("it is told", || Ok(end.stderr_so_far().contains(TOLD)))?;
+    }
+    Ok(())
+}
