@@ -28,14 +28,19 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let text = match args.script.strip_prefix('@') {
-        Some(path) if is_toml(&args.script) => read(Path::new(path))?,
+    println!("{}", text_of(&args.script)?.trim_end());
+    Ok(())
+}
+
+/// The rules of a script, which make sense.
+pub(crate) fn text_of(script: &str) -> Result<String> {
+    let text = match script.strip_prefix('@') {
+        Some(path) if is_toml(script) => read(Path::new(path))?,
         Some(path) => std::fs::read_to_string(path).with_context(|| path.to_owned())?,
-        None => args.script.clone(),
+        None => script.to_owned(),
     };
     text.parse::<Script>()?;
-    println!("{}", text.trim_end());
-    Ok(())
+    Ok(text)
 }
 
 /// Whether a value of `URXE_FAULTS` names a TOML file.

@@ -105,6 +105,11 @@ impl Settings {
         Ok(Choices::new(|name| self.values.get(name).cloned())?)
     }
 
+    /// What an option is set to, if it is.
+    pub(crate) fn value(&self, option: &Opt) -> Option<&str> {
+        self.values.get(option.variable).map(String::as_str).filter(|value| !value.is_empty())
+    }
+
     /// Variables that say the same, without those that the environment has.
     pub(crate) fn variables(&self) -> impl Iterator<Item = (&'static str, &str)> {
         self.new.iter().filter_map(|variable| Some((*variable, self.values.get(variable)?.as_str())))

@@ -10,14 +10,14 @@
 //!
 //! ```
 //! use std::net::Ipv4Addr;
-//! use urxe_faults::{Direction, Script, Sight, Verdict};
+//! use urxe_faults::{Direction, Qp, Script, Sight, Verdict};
 //! use urxe_wire::{Opcode, Operation, Qpn, Transport};
 //!
 //! let mut script: Script = "drop,opcode=SEND,dir=tx,nth=2".parse().unwrap();
 //! let sight = Sight {
 //!     direction: Direction::Sent,
 //!     opcode: Opcode::new(Transport::Rc, Operation::SendOnly).unwrap(),
-//!     qpn: Qpn::new(17),
+//!     qp: Qp { qpn: Qpn::new(17), made: None },
 //!     peer: Ipv4Addr::LOCALHOST.into(),
 //!     len: 64,
 //! };
@@ -28,6 +28,7 @@ mod chance;
 mod script;
 mod sequence;
 pub mod spec;
+mod verbs;
 
-pub use script::{Announcement, Direction, Occurrence, Refused, Script, Sight, Verdict};
+pub use script::{Announcement, Direction, Occurrence, Qp, Refused, Script, Sight, Verdict};
 pub use spec::Invalid;

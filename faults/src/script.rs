@@ -8,6 +8,7 @@ use urxe_wire::{NakCode, Opcode, Qpn, RnrTimer, Syndrome};
 
 use crate::chance::{Chance, throw};
 use crate::sequence::Sequence;
+use crate::verbs;
 
 /// Which way a packet goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -15,6 +16,15 @@ use crate::sequence::Sequence;
 pub enum Direction {
     Received,
     Sent,
+}
+
+/// A queue pair of this side.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Qp {
+    /// Its number, which it has by chance.
+    pub qpn: Qpn,
+    /// The how manieth it is that was made on the device, counted from 1; `None` if nobody knows.
+    pub made: Option<u32>,
 }
 
 /// A packet, as far as rules aim at it.
@@ -25,7 +35,7 @@ pub struct Sight {
     /// What it is.
     pub opcode: Opcode,
     /// The queue pair on this side.
-    pub qpn: Qpn,
+    pub qp: Qp,
     /// The other side.
     pub peer: IpAddr,
     /// Bytes, BTH to ICRC.
@@ -92,10 +102,26 @@ pub(crate) enum Action {
     Announce(Announcement),
 }
 
+/// A queue pair, by its number or by when it was made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum WhichQp {
+    Number(u32),
+    Made(u32),
+}
+
+impl WhichQp {
+    fn is(self, qp: Qp) -> bool {
+        match self {
+            Self::Number(number) => number == qp.qpn.get(),
+            Self::Made(nth) => qp.made == Some(nth),
+        }
+    }
+}
+
 /// What a rule is about.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub(crate) struct Aim {
-    pub(crate) qp: Option<u32>,
+    pub(crate) qp: Option<WhichQp>,
     /// In lower case, without underscores; the start of a name is enough.
     pub(crate) opcode: Option<String>,
     pub(crate) peer: Option<IpAddr>,
@@ -124,7 +150,7 @@ pub struct Script {
 
 impl Aim {
     fn takes(&self, sight: &Sight) -> bool {
-        self.qp.is_none_or(|qp| qp == sight.qpn.get())
+        self.qp.is_none_or(|which| which.is(sight.qp))
             && self.peer.is_none_or(|peer| peer == sight.peer.to_canonical())
             && self.direction.is_none_or(|direction| direction == sight.direction)
             && self.opcode.as_ref().is_none_or(|name| opcode_name(sight.opcode).starts_with(name.as_str()))
@@ -191,8 +217,9 @@ impl Script {
         Verdict::Pass
     }
 
-    /// The errno with which a call of `verb` (without `ibv_`) is to fail.
+    /// The errno with which a call of `verb` is to fail.
     pub fn verb(&mut self, verb: &str) -> Option<Refused> {
+        let verb = verbs::plain(verb);
         let step = self.steps.now();
         self.rules.iter_mut().filter(|rule| rule.holds(step)).find_map(|rule| match &rule.action {
             Action::Verb(name, errno) if name == verb => {
@@ -203,12 +230,12 @@ impl Script {
         })
     }
 
-    /// The status with which a work request on `qpn` is to complete; `direction` is that of its message.
-    pub fn completion(&mut self, qpn: Qpn, direction: Direction) -> Option<Refused> {
+    /// The status with which a work request on `qp` is to complete; `direction` is that of its message.
+    pub fn completion(&mut self, qp: Qp, direction: Direction) -> Option<Refused> {
         let step = self.steps.now();
         self.rules.iter_mut().filter(|rule| rule.holds(step)).find_map(|rule| match rule.action {
             Action::Completion(status)
-                if rule.aim.qp.is_none_or(|qp| qp == qpn.get())
+                if rule.aim.qp.is_none_or(|which| which.is(qp))
                     && rule.aim.direction.is_none_or(|wanted| wanted == direction) =>
             {
                 rule.matched().map(|_| Refused(status))

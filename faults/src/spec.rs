@@ -10,14 +10,14 @@
 //! | `delay=T`, `delay=T..T` | every packet comes later |
 //! | `nak=rnr`, `sequence`, `invalid`, `access`, `operational` | a response becomes that refusal |
 //! | `qp_error` | the packet's queue pair goes to ERR |
-//! | `fail=VERB:ERRNO` | a verb fails, such as `fail=reg_mr:ENOMEM` |
-//! | `wc=STATUS` | a work request completes so, and its queue pair goes to ERR |
+//! | `fail=VERB:ERRNO` | a verb fails, such as `fail=reg_mr:ENOMEM`; `create_qp` is `create_qp_ex` as well |
+//! | `wc=STATUS` | what would complete well completes so, and its queue pair goes to ERR |
 //! | `event=NAME` | an asynchronous event is raised `after=T` |
 //! | `remove` | the device is taken out `after=T`: DEVICE_FATAL, every verb fails with EIO, nothing is sent or received |
 //!
 //! | aim | what for |
 //! |---|---|
-//! | `qp=N` | this queue pair of this side |
+//! | `qp=N`, `qp=@N` | this queue pair of this side: by its number, or the Nth that the process makes on the device |
 //! | `opcode=NAME` | packets whose operation begins so: `SEND`, `READ_RESPONSE`, `ACKNOWLEDGE` |
 //! | `peer=ADDRESS` | packets from or to it |
 //! | `dir=rx`, `dir=tx` | packets received, or sent |
@@ -39,8 +39,9 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use crate::chance::Chance;
-use crate::script::{Action, Aim, Announcement, Direction, Occurrence, Rule, Script, syndrome};
+use crate::script::{Action, Aim, Announcement, Direction, Occurrence, Rule, Script, WhichQp, syndrome};
 use crate::sequence::Until;
+use crate::verbs;
 
 /// Why a script is none.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -168,7 +169,9 @@ fn add(script: &mut Script, step: Option<usize>, rule: &str) -> Result<(), Inval
                 const EXPECTED: &str = "fail=VERB:ERRNO, such as fail=reg_mr:ENOMEM";
                 let (verb, errno) = needed(EXPECTED)?.split_once(':').ok_or_else(|| invalid(EXPECTED))?;
                 let errno = errno_number(errno).ok_or_else(|| invalid(EXPECTED))?;
-                actions.push(Action::Verb(verb.strip_prefix("ibv_").unwrap_or(verb).to_owned(), errno));
+                let verb = Some(verbs::plain(verb)).filter(|verb| verbs::is_one(verb));
+                let verb = verb.ok_or_else(|| invalid("a verb of the device, such as reg_mr, create_qp, post_send"))?;
+                actions.push(Action::Verb(verb.to_owned(), errno));
             }
             "wc" => {
                 const EXPECTED: &str = "wc=STATUS, such as wc=REM_ACCESS_ERR (`urxe explain` lists them)";
@@ -197,7 +200,10 @@ fn add(script: &mut Script, step: Option<usize>, rule: &str) -> Result<(), Inval
                 script.seed = needed("seed=42")?.parse().map_err(|_| invalid("seed=42"))?;
                 seeded = true;
             }
-            "qp" => aim.qp = Some(integer(needed("qp=0x11")?).ok_or_else(|| invalid("qp=0x11"))?),
+            "qp" => {
+                const EXPECTED: &str = "qp=0x11, or qp=@2 for the second that is made";
+                aim.qp = Some(which_qp(needed(EXPECTED)?).ok_or_else(|| invalid(EXPECTED))?);
+            }
             "opcode" => {
                 let name: String = needed("opcode=READ_RESPONSE")?.chars().filter(|c| *c != '_').collect();
                 let name = name.to_ascii_lowercase();
@@ -286,6 +292,13 @@ fn integer(value: &str) -> Option<u32> {
     }
 }
 
+fn which_qp(value: &str) -> Option<WhichQp> {
+    match value.strip_prefix('@') {
+        Some(nth) => nth.parse().ok().filter(|nth| *nth > 0).map(WhichQp::Made),
+        None => integer(value).map(WhichQp::Number),
+    }
+}
+
 fn number(value: &str, table: &urxe_explain::Table) -> Option<u32> {
     let entry = table.by_name(value).or_else(|| table.by_number(integer(value)?))?;
     Some(entry.number)
@@ -302,11 +315,13 @@ mod tests {
     use urxe_wire::{NakCode, Opcode, Operation, Qpn, Syndrome, Transport};
 
     use super::*;
-    use crate::{Refused, Sight, Verdict};
+    use crate::{Qp, Refused, Sight, Verdict};
+
+    const QP: Qp = Qp { qpn: Qpn::new(17), made: Some(2) };
 
     fn sight(operation: Operation, direction: Direction) -> Sight {
         let opcode = Opcode::new(Transport::Rc, operation).unwrap();
-        Sight { direction, opcode, qpn: Qpn::new(17), peer: Ipv4Addr::LOCALHOST.into(), len: 100 }
+        Sight { direction, opcode, qp: QP, peer: Ipv4Addr::LOCALHOST.into(), len: 100 }
     }
 
     fn script(text: &str) -> Script {
@@ -334,6 +349,9 @@ mod tests {
         let refusal = Verdict::Refuse(Syndrome::Nak(NakCode::RemoteAccessError));
         assert_eq!(aimed.packet(&sight(Operation::Acknowledge, Direction::Sent)), refusal);
         assert_eq!(script("drop,qp=18").packet(&sight(Operation::SendOnly, Direction::Sent)), Verdict::Pass);
+        assert_eq!(script("drop,qp=17").packet(&sight(Operation::SendOnly, Direction::Sent)), Verdict::Drop);
+        assert_eq!(script("drop,qp=@1").packet(&sight(Operation::SendOnly, Direction::Sent)), Verdict::Pass);
+        assert_eq!(script("drop,qp=@2").packet(&sight(Operation::SendOnly, Direction::Sent)), Verdict::Drop);
         assert_eq!(script("drop,peer=10.0.0.1").packet(&sight(Operation::SendOnly, Direction::Sent)), Verdict::Pass);
         // Requests cannot be refused, only their responses can.
         assert_eq!(script("nak=rnr").packet(&sight(Operation::SendOnly, Direction::Sent)), Verdict::Pass);
@@ -353,9 +371,9 @@ mod tests {
         let mut all = script("fail=reg_mr:ENOMEM,nth=2; wc=REM_ACCESS_ERR,dir=tx,nth=1; event=PORT_ERR,after=100ms");
         assert_eq!([0; 3].map(|_| all.verb("reg_mr")), [None, Some(Refused(12)), None]);
         assert_eq!(all.verb("create_qp"), None);
-        assert_eq!(all.completion(Qpn::new(1), Direction::Received), None);
-        assert_eq!(all.completion(Qpn::new(1), Direction::Sent), Some(Refused(10)));
-        assert_eq!(all.completion(Qpn::new(1), Direction::Sent), None);
+        assert_eq!(all.completion(QP, Direction::Received), None);
+        assert_eq!(all.completion(QP, Direction::Sent), Some(Refused(10)));
+        assert_eq!(all.completion(QP, Direction::Sent), None);
         let what = Occurrence::Event(10);
         assert_eq!(all.take_announcements(), [Announcement { what, after: Duration::from_millis(100) }]);
         assert!(all.take_announcements().is_empty(), "once");
@@ -409,12 +427,15 @@ mod tests {
             ("nak=maybe", "nak=maybe"),
             ("fail=reg_mr", "fail=reg_mr"),
             ("fail=reg_mr:EWHAT", "fail=reg_mr:EWHAT"),
+            ("fail=reg_mrs:ENOMEM", "fail=reg_mrs:ENOMEM"),
             ("wc=SUCCESS", "wc=SUCCESS"),
             ("event=CQ_ERR", "event=CQ_ERR"),
             ("drop,opcode=JUMP", "opcode=JUMP"),
             ("drop,peer=here", "peer=here"),
             ("drop,dir=up", "dir=up"),
             ("drop,nth=0", "nth=0"),
+            ("drop,qp=@0", "qp=@0"),
+            ("drop,qp=first", "qp=first"),
             ("drop,nth=5..2", "nth=5..2"),
             ("seed=-1", "seed=-1"),
             ("step,packets=0", "step,packets=0"),

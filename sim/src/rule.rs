@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use urxe_engine::Instant;
 use urxe_engine::rng::Rng;
-use urxe_faults::{Direction, Script, Sight};
+use urxe_faults::{Direction, Qp, Script, Sight};
 use urxe_wire::Packet;
 
 use crate::node::NodeId;
@@ -59,7 +59,7 @@ impl Rule for Script {
         let sight = Sight {
             direction: Direction::Sent,
             opcode: flight.packet.bth().opcode,
-            qpn: flight.packet.bth().dest_qp,
+            qp: Qp { qpn: flight.packet.bth().dest_qp, made: None },
             peer: Ipv4Addr::UNSPECIFIED.into(),
             len: flight.bytes.len(),
         };

@@ -62,6 +62,10 @@ fn prepare(args: &Args) -> Result<()> {
     let library = library::beside_this_command()?;
     let settings = args.options.settings()?;
     let choices = settings.choices()?;
+    // Here it is one line; every process that opens the device would say it again.
+    if let Some(script) = settings.value(&urxe_options::FAULTS) {
+        crate::faults::text_of(script).context("--faults")?;
+    }
     let interfaces = devices::interfaces(&choices)?;
     let folder = Folder::create(&choices, &interfaces, &library)?;
     let preload = preload_value(&folder.library(&library), std::env::var_os("LD_PRELOAD").as_deref());

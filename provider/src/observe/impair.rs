@@ -1,13 +1,14 @@
 //! Faults on demand (`URXE_FAULTS`): packets that are lost, doubled, damaged, late or refused, completions and
 //! asynchronous events that nobody deserved. What happens when is the script's to say ([`urxe_faults`]); here it is done.
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use urxe_engine::{Cqe, Instant, WcStatus};
-use urxe_faults::{Announcement, Direction, Script, Sight, Verdict};
+use urxe_faults::{Announcement, Direction, Qp, Script, Sight, Verdict};
 use urxe_net::{Datagram, Port, Route, TxBatch};
 use urxe_wire::{Aeth, Bth, Ext, Header, ICRC_LEN, Msn, Opcode, Operation, Qpn, Syndrome, icrc};
 
@@ -31,12 +32,20 @@ pub(super) struct Impairment {
     /// When the first of those held is due, in nanoseconds.
     due: AtomicU64,
     broken: Mutex<Vec<Qpn>>,
+    made: Mutex<Made>,
     /// When the device was opened, with which the script's clock starts.
     opened: OnceLock<Instant>,
     /// What happens to the device, and when it is due.
     announcements: Mutex<Vec<(Instant, Announcement)>>,
     /// It was taken out.
     removed: AtomicBool,
+}
+
+/// In which order queue pairs were made.
+#[derive(Debug, Default)]
+struct Made {
+    count: u32,
+    by_number: HashMap<Qpn, u32>,
 }
 
 /// A packet that is held back.
@@ -114,6 +123,7 @@ impl Impairment {
             held: Mutex::default(),
             due: AtomicU64::new(NEVER),
             broken: Mutex::default(),
+            made: Mutex::default(),
             opened: OnceLock::new(),
             announcements: Mutex::default(),
             removed: AtomicBool::new(false),
@@ -125,10 +135,14 @@ impl Impairment {
         if self.removed.load(Ordering::Relaxed) {
             return Verdict::Drop;
         }
-        let sight = Sight { direction, opcode: bth.opcode, qpn, peer: peer.ip(), len };
+        let sight = Sight { direction, opcode: bth.opcode, qp: self.qp(qpn), peer: peer.ip(), len };
         let verdict = self.script().packet(&sight);
         self.announce();
         verdict
+    }
+
+    fn qp(&self, qpn: Qpn) -> Qp {
+        Qp { qpn, made: lock(&self.made).by_number.get(&qpn).copied() }
     }
 
     /// The script, at the present time.
@@ -205,6 +219,23 @@ impl Observer {
     /// Whether packets may be impaired.
     pub(crate) const fn impairs(&self) -> bool {
         self.impairment.is_some()
+    }
+
+    /// A queue pair was made.
+    pub(crate) fn made(&self, qpn: Qpn) {
+        if let Some(faults) = &self.impairment {
+            let mut made = lock(&faults.made);
+            made.count += 1;
+            let nth = made.count;
+            made.by_number.insert(qpn, nth);
+        }
+    }
+
+    /// A queue pair is no more.
+    pub(super) fn unmade(&self, qpn: Qpn) {
+        if let Some(faults) = &self.impairment {
+            lock(&faults.made).by_number.remove(&qpn);
+        }
     }
 
     /// The packet that `batch` has pending is about to be sent for `qpn`.
@@ -357,7 +388,7 @@ impl Observer {
             return;
         }
         let direction = if (cqe.opcode as u32) < 128 { Direction::Sent } else { Direction::Received };
-        let asked = faults.script().completion(cqe.qpn, direction);
+        let asked = faults.script().completion(faults.qp(cqe.qpn), direction);
         if let Some(status) = asked.and_then(|refused| WcStatus::from_u32(refused.0)) {
             cqe.status = status;
             super::scene::with(|scene| scene.asked_for = true);

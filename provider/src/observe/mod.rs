@@ -118,6 +118,7 @@ impl Observer {
     /// A queue pair is no more.
     pub(crate) fn forgotten(&self, qpn: Qpn) {
         lock(&self.peers).remove(qpn);
+        self.unmade(qpn);
         self.forget_sent(qpn);
         self.forget_recvs(RecvQueue::Own(qpn));
     }

@@ -34,7 +34,7 @@ pub(crate) fn refuse(path: &str) -> Option<Errno> {
     let mut script = lock(SCRIPT.get()?);
     // A script's clock starts with the device's; this is when the process first asked for one.
     script.at(ARMED_AT.get()?.elapsed());
-    let refused = script.verb(verb.strip_prefix("ibv_").unwrap_or(&verb))?;
+    let refused = script.verb(&verb)?;
     drop(script);
     let errno = Errno(i32::try_from(refused.0).unwrap_or(libc::EIO));
     Some(explain::because(errno, || ("URXE_FAULTS asks for it", "see how the program takes it")))

@@ -241,6 +241,9 @@ impl NetPort {
     }
 
     pub(super) fn add_qp(&self, qp: Arc<Qp>) {
+        if let Some(observer) = self.observer() {
+            observer.made(qp.qpn());
+        }
         self.qps.write().unwrap_or_else(PoisonError::into_inner).insert(qp.qpn(), qp);
     }
 
