@@ -126,12 +126,16 @@ fn serve(listener: &UnixListener, report: impl Fn() -> String) {
     while somebody_asks(listener) {
         match listener.accept() {
             Ok((stream, _)) => answer(stream, &report),
-            // No descriptor left, for now.
-            Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => thread::sleep(PATIENCE),
+            Err(error) if is_passing(&error) => thread::sleep(PATIENCE),
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
             Err(_) => return,
         }
     }
+}
+
+/// Whether there is no descriptor or no memory left for now (accept(2)).
+fn is_passing(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM))
 }
 
 /// Waits for somebody; false when the socket was shut down.
@@ -172,7 +176,18 @@ const fn is_trusted(peer: libc::uid_t, own: libc::uid_t) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::is_trusted;
+    use std::io::Error;
+
+    use super::{is_passing, is_trusted};
+
+    #[test]
+    fn a_machine_that_is_short_of_everything_for_a_moment_is_not_the_end() {
+        for errno in [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM] {
+            assert!(is_passing(&Error::from_raw_os_error(errno)), "{errno}");
+        }
+        // What accept(2) says once the socket is shut down.
+        assert!(!is_passing(&Error::from_raw_os_error(libc::EINVAL)));
+    }
 
     #[test]
     fn root_and_the_same_user_may_ask() {
