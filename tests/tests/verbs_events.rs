@@ -7,10 +7,9 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use urxe_ffi::verbs as v;
 use urxe_tests::in_world;
-use urxe_tests::verbs::context::event_name;
 use urxe_tests::verbs::pair::{rtr, rts};
 use urxe_tests::verbs::{
-    AsyncEvent, Change, Channel, Context, End, Errno, Op, Options, PATIENCE, Pair, RecvWr, SendWr, Status, is_readable,
+    Change, Channel, Context, End, Errno, Op, Options, PATIENCE, Pair, RecvWr, SendWr, Status, is_readable,
 };
 
 /// Long enough for an event to arrive that should not.
@@ -282,20 +281,6 @@ fn destroying_a_queue_waits_for_acknowledgements() {
     });
 }
 
-fn expect(context: &Context, kind: v::ibv_event_type, element: usize) -> Result<AsyncEvent> {
-    let event = context.async_event(PATIENCE)?;
-    let event = event.with_context(|| format!("no event: {}", event_name(kind)))?;
-    ensure!(event.kind() == kind, "{}, not {}", event.name(), event_name(kind));
-    ensure!(event.element() == element, "{} of something else", event.name());
-    Ok(event)
-}
-
-fn no_event(context: &Context) -> Result<()> {
-    let event = context.async_event(A_WHILE)?;
-    ensure!(event.is_none(), "unexpected: {}", event.map_or(String::new(), |event| event.name()));
-    Ok(())
-}
-
 /// The first message in RTR (IBA 11.6.3.1 "Communication Established"), once.
 //= spec/responder.md#rsp-021
 //= type=test
@@ -310,11 +295,11 @@ fn communication_established() {
         far.qp.post_recvs(&vec![RecvWr::new(0, &[]); 3])?;
         far.qp.modify(&rtr(near.qp.number(), near.gid(&options)?, &options))?;
         ensure!(near.complete(&send())?.status == Status::SUCCESS, "RTR receives");
-        drop(expect(&context, v::IBV_EVENT_COMM_EST, far.qp.address())?);
+        context.expect_event(v::IBV_EVENT_COMM_EST, far.qp.address())?;
         near.complete(&send())?;
         far.qp.modify(&rts(&options))?;
         near.complete(&send())?;
-        no_event(&context)
+        context.expect_no_event(A_WHILE)
     });
 }
 
@@ -325,7 +310,7 @@ fn no_event_in_rts() {
         let Pair { near, far } = &Pair::new(&Options::default())?;
         far.qp.post_recv(&RecvWr::new(0, &[]))?;
         near.complete(&send())?;
-        no_event(&near.context)
+        near.context.expect_no_event(A_WHILE)
     });
 }
 
@@ -345,9 +330,9 @@ fn send_queue_drained() {
         near.qp.modify(&to_sqd(1))?;
         ensure!(near.qp.state()? == v::IBV_QPS_SQD);
         ensure!(near.qp.query()?.0.sq_draining == 1, "it has drained already");
-        no_event(&near.context)?;
+        near.context.expect_no_event(A_WHILE)?;
         far.qp.post_recv(&RecvWr::new(0, &[]))?;
-        drop(expect(&near.context, v::IBV_EVENT_SQ_DRAINED, near.qp.address())?);
+        near.context.expect_event(v::IBV_EVENT_SQ_DRAINED, near.qp.address())?;
         ensure!(near.send_cq.next()?.wr_id == 1);
         ensure!(near.qp.query()?.0.sq_draining == 0, "it drains still");
         // What is posted in SQD waits for RTS.
@@ -360,10 +345,10 @@ fn send_queue_drained() {
         ensure!(wc.wr_id == 2 && wc.status == Status::SUCCESS, "{wc:?}");
         // With nothing outstanding, and with nobody asking.
         near.qp.modify(&to_sqd(1))?;
-        drop(expect(&near.context, v::IBV_EVENT_SQ_DRAINED, near.qp.address())?);
+        near.context.expect_event(v::IBV_EVENT_SQ_DRAINED, near.qp.address())?;
         near.qp.modify(&Change::to(v::IBV_QPS_RTS))?;
         near.qp.modify(&to_sqd(0))?;
-        no_event(&near.context)
+        near.context.expect_no_event(A_WHILE)
     });
 }
 
@@ -374,7 +359,7 @@ fn no_event_for_what_completions_say() {
         let Pair { near, far } = &Pair::new(&Options { rnr_retry: 0, ..Options::default() })?;
         ensure!(near.complete(&send())?.status == Status::RNR_RETRY_EXC_ERR);
         far.qp.modify(&Change::to(v::IBV_QPS_ERR))?;
-        no_event(&near.context)
+        near.context.expect_no_event(A_WHILE)
     });
 }
 
@@ -386,7 +371,7 @@ fn destroying_a_queue_pair_waits_for_acknowledgements() {
         near.qp.modify(
             &Change::to(v::IBV_QPS_SQD).with(v::IBV_QP_EN_SQD_ASYNC_NOTIFY, |attr| attr.en_sqd_async_notify = 1),
         )?;
-        let event = expect(&near.context, v::IBV_EVENT_SQ_DRAINED, near.qp.address())?.keep_unacknowledged();
+        let event = near.context.expect_event(v::IBV_EVENT_SQ_DRAINED, near.qp.address())?.keep_unacknowledged();
         blocks_until(|| near.qp.destroy(), || event.acknowledge())
     });
 }
@@ -437,7 +422,7 @@ fn events_belong_to_their_context() {
         pair.near.qp.modify(
             &Change::to(v::IBV_QPS_SQD).with(v::IBV_QP_EN_SQD_ASYNC_NOTIFY, |attr| attr.en_sqd_async_notify = 1),
         )?;
-        drop(expect(&one, v::IBV_EVENT_SQ_DRAINED, pair.near.qp.address())?);
-        no_event(&other)
+        one.expect_event(v::IBV_EVENT_SQ_DRAINED, pair.near.qp.address())?;
+        other.expect_no_event(A_WHILE)
     });
 }

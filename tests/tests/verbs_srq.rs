@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 use urxe_ffi::verbs as v;
 use urxe_tests::in_world;
 use urxe_tests::verbs::memory::{ALL_ACCESS, Mr};
-use urxe_tests::verbs::pair::{rtr, rts};
+use urxe_tests::verbs::pair::connect;
 use urxe_tests::verbs::qp::Init;
 use urxe_tests::verbs::{
     Change, Context, Cq, Errno, Op, Options, PATIENCE, Pd, PostError, Qp, RecvWr, SendWr, Srq, Status, Xrcd,
@@ -31,39 +31,15 @@ impl Device {
         Ok(Self { pd: Pd::new(&context)?, cq: Cq::new(&context, 256, None)?, context })
     }
 
-    fn connect(&self, near: &Qp, far: &Qp) -> Result<()> {
-        let options = Options::default();
-        let gid = self.context.query_gid(1, i32::try_from(options.gid)?)?;
-        for (qp, peer) in [(near, far), (far, near)] {
-            qp.modify(&Change::init(options.access)).context("to INIT")?;
-            qp.modify(&rtr(peer.number(), gid, &options)).context("to RTR")?;
-            qp.modify(&rts(&options)).context("to RTS")?;
-        }
-        Ok(())
-    }
-
     /// `count` queue pairs with an SRQ, each with a peer.
     fn sharing(&self, srq: &Arc<Srq>, count: usize) -> Result<Vec<(Qp, Qp)>> {
         let pair = |_| {
             let near = Qp::new(&self.pd, &self.cq, &self.cq, &Init::default())?;
             let far = Qp::with_srq(&self.pd, &self.cq, srq, &Init::default())?;
-            self.connect(&near, &far)?;
+            connect(&self.context, &near, &far, &Options::default())?;
             Ok((near, far))
         };
         (0..count).map(pair).collect()
-    }
-
-    /// Asserts that an event of this kind about `element` is next, and acknowledges it.
-    fn event(&self, kind: v::ibv_event_type, element: usize) -> Result<()> {
-        let event = self.context.async_event(PATIENCE)?.context("no event")?;
-        ensure!(event.kind() == kind && event.element() == element, "{}", event.name());
-        Ok(())
-    }
-
-    fn no_event(&self) -> Result<()> {
-        let event = self.context.async_event(Duration::ZERO)?;
-        ensure!(event.is_none(), "{}", event.map(|event| event.name()).unwrap_or_default());
-        Ok(())
     }
 }
 
@@ -157,15 +133,16 @@ fn the_limit_event() {
             Ok(())
         };
         receive()?;
-        device.no_event().context("five are not below five")?;
+        device.context.expect_no_event(Duration::ZERO).context("five are not below five")?;
         receive()?;
-        device.event(v::IBV_EVENT_SRQ_LIMIT_REACHED, srq.address())?;
+        device.context.expect_event(v::IBV_EVENT_SRQ_LIMIT_REACHED, srq.address())?;
         ensure!(srq.query()?.2 == 0, "it is disarmed");
         receive()?;
-        device.no_event().context("armed once")?;
+        device.context.expect_no_event(Duration::ZERO).context("armed once")?;
         srq.modify(None, Some(3))?;
         receive()?;
-        device.event(v::IBV_EVENT_SRQ_LIMIT_REACHED, srq.address())
+        device.context.expect_event(v::IBV_EVENT_SRQ_LIMIT_REACHED, srq.address())?;
+        Ok(())
     });
 }
 
@@ -194,7 +171,7 @@ fn destruction_waits_for_acknowledgements() {
             } else {
                 srq.destroy()?;
             }
-            device.no_event()?;
+            device.context.expect_no_event(Duration::ZERO)?;
         }
         Ok(())
     });
@@ -209,12 +186,12 @@ fn last_wqe_reached() {
         let pairs = device.sharing(&srq, 2)?;
         srq.post_recvs(&[RecvWr::new(1, &[]), RecvWr::new(2, &[])])?;
         pairs[0].1.modify(&Change::to(v::IBV_QPS_ERR))?;
-        device.event(v::IBV_EVENT_QP_LAST_WQE_REACHED, pairs[0].1.address())?;
+        device.context.expect_event(v::IBV_EVENT_QP_LAST_WQE_REACHED, pairs[0].1.address())?;
         ensure!(device.cq.poll(4)?.is_empty(), "nothing of the queue was flushed");
         pairs[1].0.post_send(&SendWr::new(Op::Send, &[]).unsignaled())?;
         let wc = device.cq.next()?;
         ensure!(wc.wr_id == 1 && wc.status == Status::SUCCESS && wc.qp_num == pairs[1].1.number(), "{wc:?}");
-        device.no_event()
+        device.context.expect_no_event(Duration::ZERO)
     });
 }
 
@@ -238,7 +215,7 @@ impl Xrc {
         let srqs = (0..srqs).map(srq).collect::<Result<_>>()?;
         let initiator = Qp::xrc_initiator(&device.pd, &device.cq, &Init::default())?;
         let target = Qp::xrc_target(&device.pd, &xrcd)?;
-        device.connect(&initiator, &target)?;
+        connect(&device.context, &initiator, &target, &Options::default())?;
         Ok(Self { initiator, target, srqs, xrcd, device })
     }
 
@@ -275,7 +252,8 @@ fn xrc_messages_go_to_the_srq_they_name() {
         refused(xrc.target.post_send(&SendWr::new(Op::Send, &[])), libc::EINVAL, 0)?;
         // A number that is nobody's.
         ensure!(xrc.complete(&SendWr::new(Op::Send, &[]).to_srq(number ^ 1))? == Status::REM_INV_REQ_ERR);
-        xrc.device.event(v::IBV_EVENT_QP_REQ_ERR, xrc.target.address())
+        xrc.device.context.expect_event(v::IBV_EVENT_QP_REQ_ERR, xrc.target.address())?;
+        Ok(())
     });
 }
 
@@ -311,7 +289,7 @@ fn xrc_domains_of_files() {
         // A target made in one context delivers to an SRQ made in the other.
         let target = Qp::xrc_target(&here.pd, &domain)?;
         let initiator = Qp::xrc_initiator(&here.pd, &here.cq, &Init::default())?;
-        here.connect(&initiator, &target)?;
+        connect(&here.context, &initiator, &target, &Options::default())?;
         let srq = Srq::xrc(&there.pd, &shared, &there.cq, 4)?;
         srq.post_recv(&RecvWr::new(5, &[]))?;
         initiator.post_send(&SendWr::new(Op::Send, &[]).to_srq(srq.number()?))?;

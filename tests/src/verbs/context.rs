@@ -4,12 +4,14 @@ use std::ffi::{CStr, c_int};
 use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
 use std::sync::Arc;
+use std::time::Duration;
 
+use anyhow::{Context as _, ensure};
 use urxe_ffi::functions as f;
 use urxe_ffi::verbs as v;
 
 use super::handle::{Errno, Handle};
-use super::is_readable;
+use super::{PATIENCE, is_readable};
 
 /// The device of a world.
 pub const DEVICE: &CStr = c"urxe0";
@@ -155,7 +157,7 @@ impl Context {
     }
 
     /// The next asynchronous event; `None` if there is none within `patience`.
-    pub fn async_event(&self, patience: std::time::Duration) -> Result<Option<AsyncEvent>, Errno> {
+    pub fn async_event(&self, patience: Duration) -> Result<Option<AsyncEvent>, Errno> {
         if !is_readable(self.async_fd(), patience) {
             return Ok(None);
         }
@@ -167,6 +169,21 @@ impl Context {
             }
             Ok(Some(AsyncEvent { event: event.assume_init() }))
         }
+    }
+
+    /// The next event, which must be of this kind and about `element`.
+    pub fn expect_event(&self, kind: v::ibv_event_type, element: usize) -> anyhow::Result<AsyncEvent> {
+        let event = self.async_event(PATIENCE)?.with_context(|| format!("no event: {}", event_name(kind)))?;
+        ensure!(event.kind() == kind, "{}, not {}", event.name(), event_name(kind));
+        ensure!(event.element() == element, "{} of something else", event.name());
+        Ok(event)
+    }
+
+    /// Asserts that none comes within `patience`.
+    pub fn expect_no_event(&self, patience: Duration) -> anyhow::Result<()> {
+        let event = self.async_event(patience)?;
+        ensure!(event.is_none(), "unexpected: {}", event.map_or(String::new(), |event| event.name()));
+        Ok(())
     }
 
     /// `verbs_get_ctx` of verbs.h.

@@ -163,6 +163,17 @@ impl Pair {
     }
 }
 
+/// RESET → RTS for both of two queue pairs of one device, each other's peers.
+pub fn connect(context: &Context, near: &Qp, far: &Qp, options: &Options) -> Result<()> {
+    let gid = context.query_gid(1, i32::try_from(options.gid)?)?;
+    for (qp, peer) in [(near, far), (far, near)] {
+        qp.modify(&Change::init(options.access)).context("to INIT")?;
+        qp.modify(&rtr(peer.number(), gid, options)).context("to RTR")?;
+        qp.modify(&rts(options)).context("to RTS")?;
+    }
+    Ok(())
+}
+
 /// INIT → RTR.
 pub fn rtr(peer: u32, gid: [u8; 16], options: &Options) -> Change {
     let mask = v::IBV_QP_AV

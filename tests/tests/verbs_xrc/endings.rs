@@ -38,7 +38,7 @@ fn an_owner_that_is_killed() {
         let statuses: Vec<_> = part.cq.take(29)?.into_iter().map(|wc| wc.status).collect();
         let failed = statuses.iter().position(|status| *status != Status::SUCCESS).context("all were written")?;
         ensure!(statuses[failed] == Status::REM_INV_REQ_ERR, "{statuses:?}");
-        part.event(v::IBV_EVENT_QP_REQ_ERR, midway.target.address())?;
+        part.context.expect_event(v::IBV_EVENT_QP_REQ_ERR, midway.target.address())?;
         ensure!(to_one.complete(&part, &one.send(&part, 0, 8))? == Status::REM_INV_REQ_ERR);
         other.post(0, 8, 2)?;
         to_other.succeed(&part, &other.send(&part, 0, 8))?;

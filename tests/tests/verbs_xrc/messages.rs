@@ -117,7 +117,7 @@ fn memory_is_of_the_srq_that_the_request_names() {
         // Another protection domain of the same process is none of its business.
         let write = SendWr::new(Op::Write(owner.stranger), &[part.mr.sge(0, 8)]).to_srq(owner.srq);
         ensure!(ends.complete(&part, &write)? == Status::REM_ACCESS_ERR);
-        part.event(v::IBV_EVENT_QP_ACCESS_ERR, ends.target.address())?;
+        part.context.expect_event(v::IBV_EVENT_QP_ACCESS_ERR, ends.target.address())?;
         owner.end()
     });
 }

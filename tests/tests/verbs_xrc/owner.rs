@@ -83,9 +83,9 @@ pub(crate) fn own(parent: &mut Parent, file: &str) -> Result<()> {
                 ensure!(part.cq.poll(1)?.is_empty(), "a completion");
             }
             LIMIT => srq.modify(None, Some(u32::try_from(a)?))?,
-            LIMIT_EVENT => part.event(v::IBV_EVENT_SRQ_LIMIT_REACHED, srq.address())?,
+            LIMIT_EVENT => drop(part.context.expect_event(v::IBV_EVENT_SRQ_LIMIT_REACHED, srq.address())?),
             DESTROY => srq.destroy()?,
-            OVERRUN => part.event(v::IBV_EVENT_CQ_ERR, part.cq.address())?,
+            OVERRUN => drop(part.context.expect_event(v::IBV_EVENT_CQ_ERR, part.cq.address())?),
             END => return Ok(()),
             _ => bail!("told {told}"),
         }

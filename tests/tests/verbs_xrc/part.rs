@@ -4,12 +4,11 @@ use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
-use anyhow::{Context as _, Result, ensure};
-use urxe_ffi::verbs as v;
+use anyhow::{Result, ensure};
 use urxe_tests::verbs::memory::{ALL_ACCESS, Mr};
-use urxe_tests::verbs::pair::{rtr, rts};
+use urxe_tests::verbs::pair::connect;
 use urxe_tests::verbs::qp::Init;
-use urxe_tests::verbs::{Change, Channel, Context, Cq, Options, PATIENCE, Pd, Qp, SendWr, Srq, Status, Xrcd};
+use urxe_tests::verbs::{Channel, Context, Cq, Options, Pd, Qp, SendWr, Srq, Status, Xrcd};
 
 /// Of every region here.
 pub(crate) const MEMORY: usize = 2 << 20;
@@ -46,20 +45,8 @@ impl Part {
     pub(crate) fn pair(&self, options: &Options) -> Result<Ends> {
         let initiator = Qp::xrc_initiator(&self.pd, &self.cq, &Init { cap: options.cap, ..Init::default() })?;
         let target = Qp::xrc_target(&self.pd, &self.xrcd)?;
-        let gid = self.context.query_gid(1, i32::try_from(options.gid)?)?;
-        for (qp, peer) in [(&initiator, &target), (&target, &initiator)] {
-            qp.modify(&Change::init(options.access)).context("to INIT")?;
-            qp.modify(&rtr(peer.number(), gid, options)).context("to RTR")?;
-            qp.modify(&rts(options)).context("to RTS")?;
-        }
+        connect(&self.context, &initiator, &target, options)?;
         Ok(Ends { initiator, target })
-    }
-
-    /// Asserts that this event is next.
-    pub(crate) fn event(&self, kind: v::ibv_event_type, element: usize) -> Result<()> {
-        let event = self.context.async_event(PATIENCE)?.context("no event")?;
-        ensure!(event.kind() == kind && event.element() == element, "{}", event.name());
-        Ok(())
     }
 }
 
