@@ -11,9 +11,6 @@ use anyhow::{Context, Result};
 
 use crate::requirements::files;
 
-/// Options that look like `urxe`'s when they stand alone, of other programs.
-const FOREIGN_OPTIONS: [&str; 2] = ["--test", "--use-srq"];
-
 /// Something named that is not there.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Missing {
@@ -176,7 +173,7 @@ impl Things {
         for option in
             known.filter(|word| ours || (alone && Some(*word) == words.first())).flat_map(|word| options(word))
         {
-            if !self.options.contains(option) && !FOREIGN_OPTIONS.contains(&option) {
+            if !self.options.contains(option) && (ours || !self.is_elsewhere(option)) {
                 miss("no option of urxe", option);
             }
         }
@@ -204,6 +201,12 @@ impl Things {
                 let room = self.root.join(room);
                 room.join(candidate).exists() || room.join(format!("{candidate}.rs")).exists()
             })
+    }
+
+    /// Whether a source has this option: what stands alone may be another program's, or one of a tool of ours.
+    fn is_elsewhere(&self, option: &str) -> bool {
+        let field = option.trim_start_matches('-').replace('-', "_");
+        self.sources.contains(option) || self.sources.contains(&format!(" {field}: "))
     }
 
     fn is_test(&self, name: &str) -> bool {
@@ -337,7 +340,7 @@ mod tests {
 
     #[test]
     fn what_exists_may_be_named() {
-        let text = "`make test`, `make tarball GLIBC=2.28`, [design](design.md#the-house), `urxe status --json`, `--json`,\n\
+        let text = "`make test`, `make tarball GLIBC=2.28`, [design](design.md#the-house), `urxe status --json`, `--json`, `--only 1`,\n\
                     `tests/src/documents.rs`, `engine/cm`, `wire`, `URXE_NETDEV`, MEM-001, `urxe run -- prog --its-own`\n\
                     \n| what | shown by |\n|---|---|\n| this | `documents`, pyverbs `that`; `verbs_*` |\n";
         assert_eq!(missing(&text.replace("urxe run", "urxe status")), [] as [&str; 0]);
@@ -353,8 +356,8 @@ mod tests {
             ("[there](design.md#nowhere)", "no such link: design.md#nowhere"),
             ("[there](#nowhere)", "no such link: #nowhere"),
             ("`urxe dance`", "no command of urxe dance"),
-            ("`urxe status --dance`", "no option of urxe --dance"),
-            ("`--dance`", "no option of urxe --dance"),
+            ("`urxe status --only`", "no option of urxe --only"),
+            (concat!("`--", "dance`"), concat!("no option of urxe --", "dance")),
             ("`tests/src/nowhere.rs`", "no file tests/src/nowhere.rs"),
             ("`cargo test -p urxe-tests --test nowhere`", "no test nowhere"),
             ("| what | shown by |\n|---|---|\n| this | `nowhere` |\n", "no test nowhere"),
