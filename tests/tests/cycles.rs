@@ -35,8 +35,12 @@ fn leaves_nothing(cycle: impl Fn() -> Result<()>) -> Result<()> {
     }
     let grown = memory_of_our_own()?.saturating_sub(memory);
     println!("{cycles} cycles: {grown} bytes more");
-    ensure!(grown <= SLACK, "{grown} bytes more after {cycles} cycles");
-    ensure!(entries("/proc/self/fd")? == files, "descriptors: {files} before, {} after", entries("/proc/self/fd")?);
+    // A sanitizer keeps books of every thread there ever was, and says itself what is lost.
+    let counts = std::env::var_os("URXE_SANITIZER_RUNTIME").is_none();
+    ensure!(!counts || grown <= SLACK, "{grown} bytes more after {cycles} cycles");
+    // There may be fewer: one end of a ring of shared memory learns a moment later that the other is gone.
+    let files_after = entries("/proc/self/fd")?;
+    ensure!(files_after <= files, "descriptors: {files} before, {files_after} after");
     ensure!(entries("/proc/self/task")? == threads, "threads: {threads} before");
     Ok(())
 }
