@@ -17,8 +17,8 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::artifacts;
 use crate::process::{Finished, Process, TICK, TIMEOUT};
 
-/// Variables that must not leak from the machine into a world.
-const FOREIGN_VARIABLES: [&str; 23] = [
+/// Variables that must not leak from the machine into a world, besides those of options.
+const FOREIGN_VARIABLES: [&str; 9] = [
     "IBV_CONFIG_DIR",
     "IBV_DRIVERS",
     "IBV_FORK_SAFE",
@@ -27,21 +27,7 @@ const FOREIGN_VARIABLES: [&str; 23] = [
     "RDMAV_DRIVERS",
     "SYSFS_PATH",
     "URXE_CONFIG",
-    "URXE_CHAOS",
-    "URXE_DEVICE_NAME",
-    "URXE_EXPLAIN",
-    "URXE_FAULTS",
-    "URXE_GID",
-    "URXE_LID",
-    "URXE_LOOPBACK",
-    "URXE_MTU",
-    "URXE_NETDEV",
-    "URXE_PCAP",
-    "URXE_PCAP_ROTATE",
-    "URXE_PCAP_SNAPLEN",
-    "URXE_PERSONALITY",
-    "URXE_RUN",
-    "URXE_STRICT",
+    urxe_options::RUN_VARIABLE,
 ];
 
 /// A machine of one's own; see the [crate's documentation](crate). Everything ends when this is dropped.
@@ -221,7 +207,7 @@ impl Host {
     /// A command that will run here. Its working directory is `/`.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(program);
-        for name in FOREIGN_VARIABLES {
+        for name in FOREIGN_VARIABLES.into_iter().chain(urxe_options::ALL.iter().map(|option| option.variable)) {
             command.env_remove(name);
         }
         // The whole suite may be run over the one way or the other.
