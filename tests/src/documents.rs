@@ -85,6 +85,9 @@ impl Things {
                     things.tests.insert(function.to_owned());
                 }
             }
+            // `name: "what it is made of", ...;` is a row of a macro that makes tests.
+            let rows = text.lines().filter_map(|line| line.trim().strip_suffix(';')?.split_once(": \""));
+            things.tests.extend(rows.map(|(name, _)| name.to_owned()));
             things.sources += &text;
         }
         for room in &things.rooms {
