@@ -100,6 +100,14 @@ pub enum Event {
         /// Its PSN.
         psn: Psn,
     },
+    /// The last bytes of a WRITE, which were stored before the others, changed while these were kept back
+    /// ([`crate::chaos`]): somebody took them for the end of it.
+    WriteOvertaken {
+        /// Where they are.
+        va: u64,
+        /// A PSN of the WRITE.
+        psn: Psn,
+    },
     /// The responder refused a request.
     SentNak {
         /// How.

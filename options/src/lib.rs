@@ -143,8 +143,8 @@ pub const FAULTS: Opt = Opt {
 pub const STRICT: Opt = Opt {
     name: "strict",
     variable: "URXE_STRICT",
-    value: "1",
-    help: "Tell of what works here and will not everywhere",
+    value: "1|backtrace|write-order",
+    help: "Tell of what works here and will not everywhere; with the place in the program; programs that wait for the last byte of a WRITE as well",
 };
 
 /// What is allowed and rarely happens.

@@ -114,6 +114,7 @@ impl Counters {
             Event::State { .. }
             | Event::ResponderFault { .. }
             | Event::SendRefused { .. }
+            | Event::WriteOvertaken { .. }
             | Event::SendFailed { .. } => return,
         };
         counter.fetch_add(1, Ordering::Relaxed);

@@ -1,7 +1,7 @@
 //! Strict mode (`URXE_STRICT`): each rule is told once where it is broken, and not where it is kept.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use urxe_ffi::verbs as v;
@@ -9,7 +9,7 @@ use urxe_tests::verbs::datagram::Mouth;
 use urxe_tests::verbs::memory::{ALL_ACCESS, PAGE};
 use urxe_tests::verbs::pair::{End, rtr};
 use urxe_tests::verbs::qp::{CAP, Init};
-use urxe_tests::verbs::{Change, Context, Cq, Mr, Op, Options, Pair, Pd, Qp, RecvWr, SendWr, Status};
+use urxe_tests::verbs::{Change, Context, Cq, Mr, Op, Options, PATIENCE, Pair, Pd, Qp, RecvWr, SendWr, Status};
 use urxe_tests::{Stderr, World, in_world, in_world_with};
 
 /// What works here and not everywhere, and by which words it is told.
@@ -396,6 +396,59 @@ fn call_sites_are_told_when_asked_for() {
             let [line] = &lines[..] else { bail!("{lines:?}") };
             ensure!(line.contains(case.words) && line.contains("post_sends"), "{line}");
         }
+        Ok(())
+    });
+}
+
+/// A mailbox: the last byte of a WRITE says that it is there, and whoever has seen that clears it.
+fn mailbox(pair: &Pair) -> Result<()> {
+    const LEN: usize = 3000;
+    let (local, remote) = (pair.near.region(PAGE)?, pair.far.region(PAGE)?);
+    local.pages().write(0, &[7; LEN]);
+    pair.near.qp.post_send(&SendWr::new(Op::Write(remote.at(0)), &[local.sge(0, LEN)]))?;
+    let deadline = Instant::now() + PATIENCE;
+    while remote.pages().read(LEN - 1, 1) != [7] {
+        ensure!(Instant::now() < deadline, "it never came");
+    }
+    remote.pages().write(LEN - 1, &[0]);
+    ensure!(pair.near.send_cq.next()?.status == Status::SUCCESS);
+    Ok(())
+}
+
+/// The same, told by a completion.
+fn letter(pair: &Pair) -> Result<()> {
+    let (local, remote) = (pair.near.region(PAGE)?, pair.far.region(PAGE)?);
+    local.pages().write(0, &[7; 3000]);
+    pair.far.qp.post_recv(&RecvWr::new(1, &[]))?;
+    let write = SendWr::new(Op::WriteImm(remote.at(0), 1), &[local.sge(0, 3000)]);
+    pair.near.qp.post_send(&write)?;
+    ensure!(pair.far.recv_cq.next()?.status == Status::SUCCESS);
+    ensure!(remote.pages().read(0, 3000) == [7; 3000], "not all of it is there");
+    remote.pages().write(2999, &[0]);
+    ensure!(pair.near.send_cq.next()?.status == Status::SUCCESS);
+    ensure!(remote.pages().read(2999, 1) == [0], "it was stored again");
+    Ok(())
+}
+
+#[test]
+fn whoever_waits_for_the_last_byte_is_told_when_asked_for() {
+    let strict = |world: &World| {
+        world.host().set_env("URXE_STRICT", "write-order");
+        Ok(())
+    };
+    in_world_with(strict, || {
+        let mut stderr = Stderr::catch()?;
+        let pair = Pair::new(&Options::default())?;
+        for _ in 0..5 {
+            letter(&pair)?;
+        }
+        ensure!(stderr.lines()?.is_empty(), "a completion is waited for");
+        // The program may have been away for as long as the rest takes; hardly every time.
+        for _ in 0..100 {
+            mailbox(&pair)?;
+        }
+        let lines = stderr.lines()?;
+        ensure!(lines.len() == 1 && lines[0].contains("was changed before its beginning was there"), "{lines:?}");
         Ok(())
     });
 }

@@ -2,16 +2,27 @@
 //! of a kind this process has made before.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
+use urxe_engine::chaos::WritePolicy;
 use urxe_engine::rng::Rng;
 use urxe_engine::{Chaos, CompletionQueue, Liberties, SharedReceiveQueue};
 use urxe_ffi::verbs as v;
 
 use super::settings;
 
+/// What strict mode wants: long enough for a program that waits in a loop to go on.
+const WRITE_ORDER: WritePolicy = WritePolicy { seed: 1, gap: Duration::from_millis(1) };
+
 /// Whether anything of it is asked for.
 pub(crate) fn is_on() -> bool {
-    !super::UNOBSERVED && chaos().is_some()
+    !super::UNOBSERVED && (chaos().is_some() || is_strict_about_writes())
+}
+
+/// Whether strict mode is to find those who rely on the order of a WRITE's bytes.
+fn is_strict_about_writes() -> bool {
+    let strict = settings::get().as_ref().ok().and_then(|settings| settings.strict);
+    strict.is_some_and(|strictness| strictness.write_order)
 }
 
 fn chaos() -> Option<Chaos> {
@@ -26,7 +37,9 @@ fn count(calls: &AtomicU64) -> u64 {
 /// How another queue pair behaves.
 pub(crate) fn queue_pair() -> Liberties {
     static MADE: AtomicU64 = AtomicU64::new(0);
-    chaos().map_or(Liberties::default(), |chaos| chaos.queue_pair(count(&MADE)))
+    let liberties = chaos().map_or(Liberties::default(), |chaos| chaos.queue_pair(count(&MADE)));
+    let writes = liberties.writes.or_else(|| is_strict_about_writes().then_some(WRITE_ORDER));
+    Liberties { writes, ..liberties }
 }
 
 /// Another completion queue.

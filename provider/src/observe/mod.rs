@@ -86,7 +86,7 @@ impl Observer {
             opened.map_err(|error| complain(&format_args!("no capture: {}: {error}", capture.path.display()))).ok()
         });
         let impairment = settings.faults.clone().map(Impairment::new);
-        let strict = settings.strict.map(|sites| Strict::new(sites == settings::Sites::Told));
+        let strict = settings.strict.map(|strictness| Strict::new(strictness.with_sites));
         if capture.is_none() && settings.explain.is_none() && impairment.is_none() && strict.is_none() {
             return None;
         }
@@ -253,6 +253,7 @@ impl Observer {
             self.check_dead(qpn, refused);
         }
         match *event {
+            Event::WriteOvertaken { va, .. } => self.overtaken(qpn, va),
             Event::SentNak { nak, psn } => {
                 let why = scene::with(|scene| scene.fault.as_ref().map(|(_, why)| why.clone()));
                 let why = why.map_or(String::new(), |why| format!(": {why}"));

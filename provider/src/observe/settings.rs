@@ -17,15 +17,17 @@ pub(crate) struct Settings {
     pub(super) capture: Option<capture::Settings>,
     pub(super) explain: Option<Format>,
     pub(super) faults: Option<Script>,
-    pub(super) strict: Option<Sites>,
+    pub(super) strict: Option<Strictness>,
     pub(super) chaos: Option<Chaos>,
 }
 
-/// Whether strict mode says where in the program it was.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Sites {
-    Untold,
-    Told,
+/// What strict mode does besides.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(super) struct Strictness {
+    /// It says where in the program it was.
+    pub(super) with_sites: bool,
+    /// The last bytes of a WRITE come first.
+    pub(super) write_order: bool,
 }
 
 /// A variable whose value makes no sense.
@@ -84,9 +86,10 @@ fn parse(variable: impl Fn(&str) -> Option<String>) -> Result<Settings, Invalid>
     };
     settings.strict = match get("URXE_STRICT").as_deref() {
         None | Some("0") => None,
-        Some("1") => Some(Sites::Untold),
-        Some("backtrace") => Some(Sites::Told),
-        Some(value) => return invalid("URXE_STRICT", value, "1 or backtrace"),
+        Some(value) => match strictness(value) {
+            Some(strictness) => Some(strictness),
+            None => return invalid("URXE_STRICT", value, "1, backtrace, write-order or backtrace,write-order"),
+        },
     };
     settings.chaos = match get("URXE_CHAOS").map(|value| (value.parse(), value)) {
         None => None,
@@ -97,6 +100,20 @@ fn parse(variable: impl Fn(&str) -> Option<String>) -> Result<Settings, Invalid>
         settings.faults = Some(faults(&value)?);
     }
     Ok(settings)
+}
+
+/// `1`, or names of what is wanted besides.
+fn strictness(value: &str) -> Option<Strictness> {
+    let mut strictness = Strictness::default();
+    for word in value.split(',').map(str::trim) {
+        match word {
+            "1" => {}
+            "backtrace" => strictness.with_sites = true,
+            "write-order" => strictness.write_order = true,
+            _ => return None,
+        }
+    }
+    Some(strictness)
 }
 
 /// A script, or `@FILE` for one in a file.
@@ -160,6 +177,9 @@ mod tests {
         let settings = with(&[]).unwrap();
         assert!(settings.capture.is_none() && settings.explain.is_none());
         assert_eq!(with(&[("URXE_EXPLAIN", "json")]).unwrap().explain, Some(Format::Json));
+        let strict = with(&[("URXE_STRICT", "1,write-order")]).unwrap().strict;
+        assert_eq!(strict, Some(Strictness { write_order: true, with_sites: false }));
+        assert!(with(&[("URXE_STRICT", "1,order")]).is_err());
         let invalid = with(&[("URXE_EXPLAIN", "yes")]).unwrap_err();
         assert_eq!(invalid.to_string(), "URXE_EXPLAIN=yes: expected 1 or json");
         let invalid = with(&[("URXE_CHAOS", "often")]).unwrap_err();

@@ -11,8 +11,9 @@ use alloc::vec::Vec;
 use urxe_wire::Psn;
 
 use crate::chaos::WritePolicy;
+use crate::event::Event;
 use crate::fault::ResponderFault;
-use crate::host::{Host, Io};
+use crate::host::{Consumer, Host, Io};
 use crate::memory::{self, Ask, Memory, Refusal, Touch};
 use crate::qp::QueuePair;
 use crate::rng::Rng;
@@ -29,6 +30,8 @@ const MOST: usize = 64 << 10;
 pub(super) struct Disorder {
     rng: Rng,
     pieces: Vec<(Ask, Vec<u8>)>,
+    /// The last of them all, which is stored already.
+    tail: Option<(Ask, Vec<u8>)>,
     /// The message is complete, and the bytes come at this time.
     until: Option<Instant>,
     psn: Psn,
@@ -54,6 +57,14 @@ impl Disorder {
         Ok(())
     }
 
+    /// Where the last bytes are, if somebody has changed them and others are still to come.
+    fn overtaken<M: Memory>(&self, memory: &M) -> Option<u64> {
+        let (ask, bytes) = self.tail.as_ref().filter(|_| !self.pieces.is_empty())?;
+        let mut now = bytes.clone();
+        memory::access(memory, ask, Touch::Read(&mut now)).ok()?;
+        (now != *bytes).then_some(ask.va)
+    }
+
     /// When the bytes come.
     pub(super) const fn until(&self) -> Option<Instant> {
         self.until
@@ -77,7 +88,7 @@ impl<H: Host> QueuePair<H> {
         memory::access(io.memory, &part.ask, Touch::Look)?;
         let disorder = self.responder.disorder.get_or_insert_with(|| {
             let rng = Rng::new(policy.seed ^ u64::from(part.psn.get()));
-            Box::new(Disorder { rng, pieces: Vec::new(), until: None, psn: part.psn })
+            Box::new(Disorder { rng, pieces: Vec::new(), tail: None, until: None, psn: part.psn })
         });
         if disorder.pieces.len() * PIECE > MOST {
             disorder.store(io.memory)?;
@@ -91,6 +102,7 @@ impl<H: Host> QueuePair<H> {
             // The last bytes of all.
             if let Some((ask, bytes)) = disorder.pieces.pop() {
                 memory::access(io.memory, &ask, Touch::Write(&bytes))?;
+                disorder.tail = Some((ask, bytes));
             }
             disorder.until = Some(io.now + policy.gap);
         }
@@ -98,11 +110,12 @@ impl<H: Host> QueuePair<H> {
     }
 
     /// Stores what is kept back.
-    pub(super) fn settle_writes(&mut self, io: &Io<'_, H>) -> Result<(), ResponderFault> {
-        match self.responder.disorder.take() {
-            Some(mut disorder) => disorder.store(io.memory).map_err(ResponderFault::remote),
-            None => Ok(()),
+    pub(super) fn settle_writes(&mut self, io: &mut Io<'_, H>) -> Result<(), ResponderFault> {
+        let Some(mut disorder) = self.responder.disorder.take() else { return Ok(()) };
+        if let Some(va) = disorder.overtaken(io.memory) {
+            io.consumer.trace(self.config.qpn, Event::WriteOvertaken { va, psn: disorder.psn });
         }
+        disorder.store(io.memory).map_err(ResponderFault::remote)
     }
 
     //= spec/responder.md#rsp-027

@@ -54,6 +54,7 @@ enum Rule {
     SendBufferChanged,
     RecvBufferChanged,
     RecvBufferSent,
+    WriteOrder,
     DatagramTooShort,
     ReadWithoutDepth,
     NothingSignaled,
@@ -321,6 +322,21 @@ impl Observer {
             };
             self.tell(strict, Rule::RecvBufferChanged, key(qpn), advice);
         }
+    }
+
+    /// The program has changed the last bytes of a WRITE, at `va`, before the first ones were stored.
+    pub(super) fn overtaken(&self, qpn: Qpn, va: u64) {
+        let Some(strict) = &self.strict else { return };
+        let advice = Advice {
+            qpn,
+            what: &format!("the end of a WRITE, at {va:#x}, was changed before its beginning was there, on QP {qpn}"),
+            why: "whoever waits for the last bytes of a WRITE goes on without the others: in which order they are stored is \
+                  not defined",
+            remedy: "wait for a completion: of WRITE_WITH_IMM, or of a SEND behind the WRITE",
+            // Nobody knows when that was.
+            site: Some(""),
+        };
+        self.tell(strict, Rule::WriteOrder, key(qpn), advice);
     }
 
     /// A queue pair is no more, or as good as new.
