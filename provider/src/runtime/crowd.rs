@@ -14,6 +14,7 @@ use std::time::Duration;
 use urxe_engine::Instant;
 
 use super::clock;
+use super::pace::stretched;
 
 /// For how long polls are in vain before the processor is offered to others: longer than a ping-pong waits for its answer.
 const PATIENCE: Duration = Duration::from_micros(40);
@@ -46,7 +47,7 @@ impl Crowd {
     pub(super) fn found(&self, now: Instant) {
         let alone = self.meetings.load(Ordering::Relaxed) == 0;
         let patience = if alone { PATIENCE } else { PATIENCE_AMONG_OTHERS };
-        self.offer_at.store((now + patience).as_nanos(), Ordering::Relaxed);
+        self.offer_at.store((now + stretched(patience)).as_nanos(), Ordering::Relaxed);
     }
 
     /// A poll was in vain: offers the processor to others, if it is time, and goes to another if they are always there.
@@ -56,7 +57,7 @@ impl Crowd {
             return;
         }
         // Nobody polled for longer than that: polling begins anew.
-        if now.since(offer_at) > PATIENCE {
+        if now.since(offer_at) > stretched(PATIENCE) {
             return self.found(now);
         }
         self.give_way(now);
@@ -66,7 +67,7 @@ impl Crowd {
     fn give_way(&self, before: Instant) {
         thread::yield_now();
         let now = clock::now();
-        if now.since(before) <= ALONE {
+        if now.since(before) <= stretched(ALONE) {
             self.meetings.store(0, Ordering::Relaxed);
             self.rest.store(0, Ordering::Relaxed);
             return;

@@ -6,7 +6,7 @@
 //! - `moderation`: completion events that are put off;
 //! - [`async_events`]: what the application is told of them besides completions; [`changes`]: and of the port;
 //! - [`crowd`]: giving way to others on the same processor, and leaving it to them;
-//! - [`habit`]: when an ACK waits for a request to go with;
+//! - [`habit`]: when an ACK waits for a request to go with; `pace`: how slow the machine is, on which such times depend;
 //! - [`host`]: the engine's [`urxe_engine::Host`], made of the above;
 //! - [`groups`], for multicast;
 //! - [`gsi`]: datagrams to QP1;
@@ -33,6 +33,7 @@ mod habit;
 pub(crate) mod host;
 mod impaired;
 mod moderation;
+mod pace;
 pub(crate) mod port;
 pub(crate) mod progress;
 pub(crate) mod qp;

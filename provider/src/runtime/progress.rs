@@ -30,6 +30,7 @@ use std::time::Duration;
 
 use urxe_engine::Instant;
 
+use super::pace::stretched;
 use super::port::{Acks, Drained, NetPort};
 use super::{changes, clock, habit};
 
@@ -53,9 +54,10 @@ impl NetPort {
     /// The application found its completion queue empty: makes progress in its thread.
     pub(crate) fn polled(&self, going_to_sleep: bool) {
         let acks = if going_to_sleep { Acks::Leave } else { Acks::MayWait };
-        let found = self.progress(acks);
-        let now = clock::now();
+        // Where clocks are slow, a second look at it is most of what a poll in vain costs.
+        let (found, mut now) = self.progress(acks);
         if found > 0 {
+            now = clock::now();
             self.crowd.found(now);
         } else {
             self.crowd.found_nothing(now);
@@ -117,9 +119,9 @@ fn run(port: &NetPort) {
             continue;
         }
         let asleep_at = clock::now();
-        let readable = wait(port, sockets, acks_wait.then_some(habit::PATIENCE));
-        naps = if readable && clock::now().since(asleep_at) < NAP { naps + 1 } else { 0 };
-        if readable && port.polled_within(BUSY) {
+        let readable = wait(port, sockets, acks_wait.then(habit::patience));
+        naps = if readable && clock::now().since(asleep_at) < stretched(NAP) { naps + 1 } else { 0 };
+        if readable && port.polled_within(stretched(BUSY)) {
             stand_by(port, sockets);
             acks_wait = false;
         } else if readable || acks_wait {
@@ -138,13 +140,14 @@ fn run(port: &NetPort) {
 /// Whether any came.
 fn linger(port: &NetPort) -> bool {
     let mut now = clock::now();
-    let mut until = now + LINGER;
+    let linger = stretched(LINGER);
+    let mut until = now + linger;
     let mut any = false;
-    while now < until && !port.polled_within(BUSY) && !port.stop.load(Ordering::Acquire) {
+    while now < until && !port.polled_within(stretched(BUSY)) && !port.stop.load(Ordering::Acquire) {
         match port.look_once() {
             Some(Drained { one_sided: false, .. }) | None => break,
             Some(Drained { most: 1.., .. }) => {
-                until = now + LINGER;
+                until = now + linger;
                 any = true;
             }
             Some(_) => {}
@@ -165,7 +168,7 @@ fn linger(port: &NetPort) -> bool {
 fn stand_by(port: &NetPort, sockets: RawFd) {
     let watch = &port.watch;
     watch.begin(clock::now());
-    while port.polled_within(FRESH) && !port.stop.load(Ordering::Acquire) {
+    while port.polled_within(stretched(FRESH)) && !port.stop.load(Ordering::Acquire) {
         // Those who poll see to timers as well, or put the watch's off no more.
         let expired = sleep([port.kick_fd(), watch.fd()], None);
         let now = clock::now();

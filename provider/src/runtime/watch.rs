@@ -12,6 +12,8 @@ use std::time::Duration;
 
 use urxe_engine::Instant;
 
+use super::pace::stretched;
+
 /// How soon the thread looks after who ceased to poll at once, and after who polled for long.
 const FIRST: Duration = Duration::from_micros(20);
 pub(super) const LAST: Duration = Duration::from_millis(4);
@@ -61,8 +63,9 @@ impl Watch {
 
     /// The thread begins to watch, or to look often again.
     pub(super) fn begin(&self, now: Instant) {
-        self.span.store(nanos(FIRST), Ordering::Relaxed);
-        let until = now + FIRST;
+        let first = stretched(FIRST);
+        self.span.store(nanos(first), Ordering::Relaxed);
+        let until = now + first;
         self.until.store(until.as_nanos(), Ordering::Relaxed);
         self.arm(until);
     }
@@ -75,7 +78,7 @@ impl Watch {
             2 => self.pairs.store(self.pairs.load(Ordering::Relaxed).saturating_add(1), Ordering::Relaxed),
             _ => {
                 if self.pairs.swap(0, Ordering::Relaxed) >= HABIT {
-                    self.renew_if_on(now, FIRST);
+                    self.renew_if_on(now, stretched(FIRST));
                 }
             }
         }

@@ -40,7 +40,7 @@ impl NetPort {
         *waits_until = match *waits_until {
             _ if touched.is_empty() => None,
             Some(at) if at > now => Some(at),
-            _ => Some(now + habit::PATIENCE),
+            _ => Some(now + habit::patience()),
         };
     }
 

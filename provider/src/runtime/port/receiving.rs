@@ -87,12 +87,13 @@ impl Addressee<'_> {
 }
 
 impl NetPort {
-    /// Receives and answers, unless somebody else is at it. Returns how many packets that were.
-    pub(in crate::runtime) fn progress(&self, acks: Acks) -> usize {
-        let Ok(mut token) = self.token.try_lock() else { return 0 };
+    /// Receives and answers, unless somebody else is at it. Returns how many packets that were, and when it began.
+    pub(in crate::runtime) fn progress(&self, acks: Acks) -> (usize, Instant) {
+        let Ok(mut token) = self.token.try_lock() else { return (0, clock::now()) };
+        let now = clock::now();
         // Asked with the token in hand: who ceases to watch sends what waits with the token in hand, afterwards.
         let acks = if self.watch.is_on() { acks } else { Acks::Leave };
-        self.drain(&mut token, acks)
+        (self.drain(&mut token, acks, now), now)
     }
 
     /// Receives and answers until nothing is there; for the background thread, when the sockets are readable.
@@ -121,7 +122,7 @@ impl NetPort {
     fn drain_once(&self, token: &mut Token, acks: Acks) -> Drained {
         let completions = |token: &Token| token.work.as_ref().map_or(0, |work| work.upcalls.completions);
         let before = completions(token);
-        let most = self.drain(token, acks);
+        let most = self.drain(token, acks, clock::now());
         Drained { most, one_sided: completions(token) == before, acks_wait: token.waits_until.is_some() }
     }
 
@@ -134,7 +135,7 @@ impl NetPort {
     pub(crate) fn look(&self) {
         let mut token = lock(&self.token);
         token.receiver.woken();
-        self.drain(&mut token, Acks::Leave);
+        self.drain(&mut token, Acks::Leave, clock::now());
     }
 
     /// Looks at the sockets a last time: a port owner has other processes' packets in there.
@@ -155,17 +156,16 @@ impl NetPort {
             }
             for _ in 0..ROUNDS {
                 token.receiver.woken();
-                self.drain(&mut token, Acks::Leave);
+                self.drain(&mut token, Acks::Leave, clock::now());
             }
             return;
         }
     }
 
     /// Receives some packets and answers them. Returns how many.
-    fn drain(&self, token: &mut Token, acks: Acks) -> usize {
+    fn drain(&self, token: &mut Token, acks: Acks, now: Instant) -> usize {
         let Token { receiver, work, touched, .. } = token;
         let Some(work) = work else { return 0 };
-        let now = clock::now();
         let mut to = Addressee { work, touched, now, last: None };
         let mut received = self.port.receive(receiver, BUDGET, &mut |run| match self.observer() {
             None => self.take(&mut to, run),
