@@ -60,6 +60,8 @@ pub struct Perftest {
     report: Report,
     /// A variable that both ends see.
     variable: Option<(&'static str, &'static str)>,
+    /// Each end keeps to a processor of its own.
+    apart: bool,
 }
 
 /// What is read from a line of perftest's table.
@@ -82,17 +84,17 @@ pub const SHARED_MEMORY: (&str, &str) = ("URXE_LOOPBACK", "shm");
 impl Perftest {
     /// A latency test: its median and 99th percentile, in µs.
     pub const fn latency(program: &'static str, args: &'static str) -> Self {
-        Self { program, args, report: Report::Latency, variable: None }
+        Self { program, args, report: Report::Latency, variable: None, apart: false }
     }
 
     /// A bandwidth test: its average, in Gbit/s.
     pub const fn bandwidth(program: &'static str, args: &'static str) -> Self {
-        Self { program, args, report: Report::Bandwidth, variable: None }
+        Self { program, args, report: Report::Bandwidth, variable: None, apart: false }
     }
 
     /// A bandwidth test: its message rate, in 10^6 a second.
     pub const fn rate(program: &'static str, args: &'static str) -> Self {
-        Self { program, args, report: Report::Rate, variable: None }
+        Self { program, args, report: Report::Rate, variable: None, apart: false }
     }
 
     /// The same with a variable that changes what urxe does.
@@ -100,12 +102,17 @@ impl Perftest {
         Self { variable: Some((name, value)), ..self }
     }
 
+    /// The same with each end on a processor of its own: where the scheduler puts them makes no difference.
+    pub const fn apart(self) -> Self {
+        Self { apart: true, ..self }
+    }
+
     fn run(&self, host: &Host) -> Result<Vec<f64>> {
         let mut args: Vec<&str> = PERFTEST_OPTIONS.split_whitespace().chain(self.args.split_whitespace()).collect();
         if self.report != Report::Latency {
             args.push("--report_gbits");
         }
-        let client = pair(host, self.program, &args, self.variable.as_slice())?;
+        let client = pair_on(host, self.program, &args, self.variable.as_slice(), self.apart)?;
         self.report.read(&client.stdout).with_context(|| format!("reading {client}"))
     }
 }
@@ -319,7 +326,11 @@ impl Ucx {
         let tcp = [("UCX_TLS", "tcp,self"), ("UCX_NET_DEVICES", "lo"), ("UCX_WARN_UNUSED_ENV_VARS", "n")];
         // The server learns from the client what to do. -f -v: the last line alone, separated by commas.
         let port = host.next_port().to_string();
-        let ends = Ends { server: vec!["-p", &port], client: [&["-p", &port, "-f", "-v"], &self.args()[..]].concat() };
+        let ends = Ends {
+            server: vec!["-p", &port],
+            client: [&["-p", &port, "-f", "-v"], &self.args()[..]].concat(),
+            apart: false,
+        };
         let client = ends.run(host, "ucx_perftest", port.parse()?, &tcp)?;
         self.read(&client.stdout).with_context(|| format!("reading {client}"))
     }
@@ -339,7 +350,11 @@ impl Ucx {
 fn fi_pingpong(host: &Host, size: u32, iters: u32) -> Result<Vec<f64>> {
     let (size, iters, port) = (size.to_string(), iters.to_string(), host.next_port().to_string());
     let common = ["-p", "tcp", "-e", "rdm", "-S", &size, "-I", &iters];
-    let ends = Ends { server: [&common[..], &["-B", &port]].concat(), client: [&common[..], &["-P", &port]].concat() };
+    let ends = Ends {
+        server: [&common[..], &["-B", &port]].concat(),
+        client: [&common[..], &["-P", &port]].concat(),
+        apart: false,
+    };
     let client = ends.run(host, "fi_pingpong", port.parse()?, &[])?;
     read_fi_pingpong(&client.stdout).with_context(|| format!("reading {client}"))
 }
@@ -352,28 +367,38 @@ fn read_fi_pingpong(stdout: &str) -> Result<Vec<f64>> {
 
 /// Runs a program as server and as client, both with `args` and `-p` a port of their own; what the client printed.
 fn pair(host: &Host, program: &str, args: &[&str], env: &[(&str, &str)]) -> Result<Finished> {
+    pair_on(host, program, args, env, false)
+}
+
+/// The same, each end on a processor of its own if they are to be `apart`.
+fn pair_on(host: &Host, program: &str, args: &[&str], env: &[(&str, &str)], apart: bool) -> Result<Finished> {
     let port = host.next_port();
     let port_arg = port.to_string();
     let args = [args, &["-p", &port_arg]].concat();
-    Ends { server: args.clone(), client: args }.run(host, program, port, env)
+    Ends { server: args.clone(), client: args, apart }.run(host, program, port, env)
 }
 
 /// The arguments of two ends; the client's are followed by the server's address.
 struct Ends<'a> {
     server: Vec<&'a str>,
     client: Vec<&'a str>,
+    /// Each keeps to a processor of its own.
+    apart: bool,
 }
 
 impl Ends<'_> {
     /// Runs both, with these variables; what the client printed.
     fn run(&self, host: &Host, program: &str, port: u16, env: &[(&str, &str)]) -> Result<Finished> {
-        let start = |args: &[&str]| {
-            let mut command = host.command(program);
+        let start = |args: &[&str], processor: &str| {
+            let mut command = host.command(if self.apart { "taskset" } else { program });
+            if self.apart {
+                command.args(["-c", processor, program]);
+            }
             command.args(args).envs(env.iter().copied());
             host.start(command)
         };
-        let server = wait_for_listener(host, start(&self.server)?, port)?;
-        let client = start(&[&self.client[..], &["127.0.0.1"]].concat())?.finish(TIMEOUT);
+        let server = wait_for_listener(host, start(&self.server, "0")?, port)?;
+        let client = start(&[&self.client[..], &["127.0.0.1"]].concat(), "1")?.finish(TIMEOUT);
         outcome(client, server)
     }
 }
