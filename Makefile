@@ -91,6 +91,10 @@ soak: setup build ## SOAK_SEEDS (a million) simulated schedules, 200 deaths at r
 	URXE_KILLS=200 $(CARGO) test -p urxe-tests --test kills -- --nocapture
 	URXE_CYCLES=10000 $(CARGO) test -p urxe-tests --test cycles -- --nocapture
 
+.PHONY: weather
+weather: setup build ## what gets through networks that lose packets, or let others overtake them
+	$(CARGO) test -p urxe-tests --test weather -- --nocapture goodput
+
 .PHONY: fuzz
 fuzz: setup ## every fuzz target for FUZZ_SECONDS (30)
 	scripts/fuzz $(FUZZ_SECONDS)

@@ -32,10 +32,15 @@ impl Perftest {
 
     /// Waits for both ends, which must succeed.
     pub fn finish(self) -> Result<()> {
+        self.output().map(drop)
+    }
+
+    /// The same: what the client printed.
+    pub fn output(self) -> Result<Finished> {
         // Both before judging one: the error of the end that failed first is often the other's.
         let (client, server) = (self.client.finish(TIMEOUT), self.server.finish(TIMEOUT));
         match (&client, &server) {
-            (Ok(client), Ok(server)) if client.status.success() && server.status.success() => Ok(()),
+            (Ok(end), Ok(other)) if end.status.success() && other.status.success() => client,
             _ => bail!("{}\n{}", Finished::describe(&client), Finished::describe(&server)),
         }
     }

@@ -22,11 +22,17 @@ fn lost(host: &Host) -> Result<u64> {
     words.nth(1).and_then(|count| count.parse().ok()).with_context(|| format!("no counter in {rules}"))
 }
 
-/// Two hosts, rain on both.
-fn world() -> Result<(World, Host)> {
+/// Two hosts, and a cable between them.
+fn calm() -> Result<(World, Host)> {
     let world = World::new()?;
     let other = world.add_host()?;
     world.link(world.host(), &other, 1500)?;
+    Ok((world, other))
+}
+
+/// The same, rain on both.
+fn world() -> Result<(World, Host)> {
+    let (world, other) = calm()?;
     // The kernel drops whole GRO runs: one loss of several packets.
     rain(world.host())?;
     rain(&other)?;
@@ -109,4 +115,43 @@ fn packets_that_others_overtake() -> Result<()> {
     let said = forwarder.stderr_so_far();
     ensure!(said.contains("16 overtaken"), "too few packets were overtaken, this shows nothing: {said}");
     Ok(())
+}
+
+/// What gets through, for a person to see: `make weather`.
+#[test]
+fn goodput() -> Result<()> {
+    const PROGRAMS: [&str; 3] = ["ib_write_bw", "ib_send_bw", "ib_read_bw"];
+    let measure = |here: &Host, there: &Host| -> Result<Vec<f64>> {
+        let args = ["-s", "65536", "-n", "2000", "--report_gbits"];
+        PROGRAMS
+            .iter()
+            .map(|program| average(&Perftest::start(program, &args, here, there)?.output()?.stdout))
+            .collect()
+    };
+    let (world, other) = calm()?;
+    let calm = measure(world.host(), &other)?;
+    rain(world.host())?;
+    rain(&other)?;
+    let rain = measure(world.host(), &other)?;
+    it_rained(&world, &other)?;
+
+    let world = World::new()?;
+    let (other, between) = (world.add_host()?, world.add_host()?);
+    let forwarder = world.link_through(world.host(), &between, &other, 1500, 42)?;
+    let disorder = measure(world.host(), &other)?;
+    ensure!(forwarder.stderr_so_far().contains("16 overtaken"), "{}", forwarder.stderr_so_far());
+
+    println!("| 64 KiB over veth, MTU 1500, Gbit/s | calm | 1 % lost both ways | 1 % overtaken, by a forwarder |");
+    println!("|---|---|---|---|");
+    for (at, program) in PROGRAMS.iter().enumerate() {
+        println!("| {program} | {:.2} | {:.2} | {:.2} |", calm[at], rain[at], disorder[at]);
+    }
+    Ok(())
+}
+
+/// The average bandwidth in perftest's table: `#bytes #iterations BW-peak BW-average MsgRate`.
+fn average(stdout: &str) -> Result<f64> {
+    let mut lines = stdout.lines().skip_while(|line| !line.trim_start().starts_with("#bytes"));
+    let figures = lines.nth(1).and_then(|line| line.split_whitespace().nth(3)?.parse().ok());
+    figures.with_context(|| format!("no figures in {stdout}"))
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use clap::Parser;
 use urxe_benches::cost::{self, Bench, PROBES, Probe, Round};
 use urxe_benches::report::Setting;
@@ -21,6 +21,9 @@ struct Args {
     /// How often everything is measured: without, with, with, without
     #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
+    /// Measure only what has this in its name
+    #[arg(long, value_name = "WORDS", default_value = "")]
+    only: String,
     /// Where the raw numbers go
     #[arg(long, value_name = "DIR", default_value = "target/bench")]
     out: PathBuf,
@@ -43,7 +46,9 @@ fn run(args: &Args) -> Result<()> {
         println!("Other programs are running: a difference of a few percent is theirs.");
     }
     let bench = Bench::new(&args.without)?;
-    let mut measured: Vec<(&Probe, Vec<Round>)> = PROBES.iter().map(|probe| (probe, Vec::new())).collect();
+    let wanted = PROBES.iter().filter(|probe| probe.name.contains(&args.only));
+    let mut measured: Vec<(&Probe, Vec<Round>)> = wanted.map(|probe| (probe, Vec::new())).collect();
+    ensure!(!measured.is_empty(), "nothing has “{}” in its name", args.only);
     let start = Instant::now();
     for round in 1..=args.rounds {
         print!("round {round} of {}", args.rounds);
