@@ -162,7 +162,10 @@ impl Connection {
                 self.stop_sending();
                 self.state = State::Idle;
             }
-            State::Idle | State::DreqSent | State::TimeWait => {}
+            //= spec/connections.md#cm-011
+            //# A DREQ that is not answered when its program lets go of the connection MUST be sent once more.
+            State::DreqSent => self.repeat(),
+            State::Idle | State::TimeWait => {}
         }
     }
 

@@ -59,7 +59,7 @@ const TABLE: [Row; 11] = [
     (State::RepSent, Some((Told::Unreachable, 60)), Some(Will::Reject(Rejected::None, RejReason::CONSUMER_DEFINED))),
     (State::RepRcvd, None, Some(Will::Reject(Rejected::Rep, RejReason::CONSUMER_DEFINED))),
     (State::Established, None, Some(Will::Dreq)),
-    (State::DreqSent, Some((Told::Disconnected, 10)), None),
+    (State::DreqSent, Some((Told::Disconnected, 10)), Some(Will::Dreq)),
     (State::DreqRcvd, None, Some(Will::Drep)),
     (State::TimeWait, Some((Told::TimeWaitExit, 2)), None),
     (State::SidrReqSent, Some((Told::Unreachable, 60)), None),
@@ -182,6 +182,22 @@ fn a_will_in_each_state() {
         });
         assert_eq!(said, will, "{state:?}");
     }
+}
+
+/// The program ends as soon as it has let go, and nothing is repeated any more.
+//= spec/connections.md#cm-011
+//= type=test
+//# A DREQ that is not answered when its program lets go of the connection MUST be sent once more.
+#[test]
+fn a_lost_dreq_is_repeated_by_who_lets_go() {
+    let mut pair = Pair::new(1, Weather::default());
+    let (a, b) = pair.established();
+    pair.ends[A].disconnect(pair.now, a).unwrap();
+    assert!(pair.ends[A].poll_transmit().is_some() && pair.ends[A].poll_transmit().is_none(), "it is lost");
+    let begun = pair.now;
+    pair.ends[A].release(pair.now, a);
+    assert!(matches!(pair.wait(B), (id, Event::Disconnected(Disconnect::Asked, _)) if id == b));
+    assert!(pair.now.since(begun) < Duration::from_millis(100), "not by a timer");
 }
 
 /// A service that was answered for needs nothing more.
