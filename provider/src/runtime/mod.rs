@@ -3,6 +3,7 @@
 //! - [`port`]: what a device is in this process: sockets, queue pairs, regions, timers; receiving and answering;
 //! - [`progress`]: who does it: whoever polls, else the background thread; [`watch`]: how it learns that polling stopped;
 //! - [`qp`], [`cq`], [`srq`]: queue pairs, completion queues and shared receive queues that several threads may use;
+//! - `slumber`: that the background thread oversleeps nothing;
 //! - `moderation`: completion events that are put off;
 //! - [`async_events`]: what the application is told of them besides completions; [`changes`]: and of the port;
 //! - [`crowd`]: giving way to others on the same processor, and leaving it to them;
@@ -18,7 +19,9 @@
 //! regions, a shared queue, a completion queue → an event file. No lock is held while calling the application's or
 //! libibverbs' code; only the receive token and an engine's lock are held across system calls. While an engine works for an
 //! XRC SRQ of another process, the lock of the line to that process is taken in its place, and held until it answers; who
-//! answers there takes nothing above the table of regions ([`crate::xrc`]).
+//! answers there takes nothing above the table of regions ([`crate::xrc`]). A region at hand ([`in_use`](crate::memory::in_use))
+//! counts as a lock below the queue pair's engine: whoever deregisters it waits for the end of the turn, so nothing above is
+//! taken, and no other process waited for, while one is at hand.
 
 pub(crate) mod async_events;
 pub(crate) mod changes;

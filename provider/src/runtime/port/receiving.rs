@@ -250,10 +250,11 @@ impl NetPort {
         let mut datagrams = run.datagrams();
         let packets = core::iter::from_fn(|| datagrams.next().map(|datagram| self.examine(&datagram)));
         let is_urgent = qp.receive(to.work, to.now, &Origin::from(run.headers()), packets);
-        to.touch(&qp);
         if is_urgent {
             // Not after what else is in the socket: all that its peer sends meanwhile is thrown away.
             qp.drive(to.work, |_, _| ());
+        } else {
+            to.touch(&qp);
         }
         to.last = Some(qp);
     }
