@@ -140,6 +140,23 @@ mod tests {
     }
 
     #[test]
+    fn packets_of_a_run_are_numbered_and_the_last_may_be_shorter() {
+        let peer = "127.0.0.1:50000".parse().unwrap();
+        let local = "127.0.0.1:4791".parse().unwrap();
+        let bytes = [packet(7, 20), packet(7, 20), packet(7, 16)].concat();
+        let flow = &icrc::Flow::new(peer, local);
+        let (tclass, hop_limit, whole) = (0, 64, false);
+        let first =
+            Datagram { local, peer, tclass, hop_limit, expected_id: u16::MAX, flow, whole, payload: bytes.as_slice() };
+        let run = Run::new(first, 20);
+        assert_eq!(run.dest_qpn(), Qpn::new(7));
+        let seen: Vec<_> = run.datagrams().map(|packet| (packet.expected_id, packet.payload.len())).collect();
+        assert_eq!(seen, [(u16::MAX, 20), (0, 20), (1, 16)]);
+        let alone = Run::from(Datagram { payload: &bytes[..20], ..first });
+        assert_eq!(alone.datagrams().count(), 1);
+    }
+
+    #[test]
     fn a_group_ends_where_the_block_does() {
         let run: Vec<u8> = [0x100, 0x1FF, 0x200, 0x101].iter().flat_map(|qpn| packet(*qpn, 20)).collect();
         assert_eq!(group_of(&run, 20, 1), (&run[..40], 2));
