@@ -71,6 +71,14 @@ impl World {
         Ok(world)
     }
 
+    /// The same, and another host on a cable of MTU 1500 ([`link`](Self::link)).
+    pub fn linked() -> Result<(Self, Host)> {
+        let world = Self::new()?;
+        let other = world.add_host()?;
+        world.link(world.host(), &other, 1500)?;
+        Ok((world, other))
+    }
+
     /// A machine without urxe: no `/dev/infiniband`, no driver file.
     pub fn bare() -> Result<Self> {
         artifacts::bin_dir()?;

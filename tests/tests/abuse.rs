@@ -176,9 +176,7 @@ fn a_process_that_was_stopped_goes_on() -> Result<()> {
 
 #[test]
 fn an_interface_goes_down_and_comes_back() -> Result<()> {
-    let world = World::new()?;
-    let other = world.add_host()?;
-    world.link(world.host(), &other, 1500)?;
+    let (world, other) = World::linked()?;
     // Seven tries of half a second: the kernel takes its time to use an interface again.
     let stream = Perftest::start("ib_write_bw", &["-u", "17", "-D", "3"], world.host(), &other)?;
     thread::sleep(Duration::from_secs(1));
@@ -191,9 +189,7 @@ fn an_interface_goes_down_and_comes_back() -> Result<()> {
 
 #[test]
 fn an_address_is_taken_away() -> Result<()> {
-    let world = World::new()?;
-    let other = world.add_host()?;
-    world.link(world.host(), &other, 1500)?;
+    let (world, other) = World::linked()?;
     let pair = PingPong { iters: u32::MAX >> 1, ..PingPong::default() }.start(world.host(), &other)?;
     thread::sleep(Duration::from_millis(200));
     other.run("ip", &["address", "del", "10.77.0.2/24", "dev", "veth0"])?;

@@ -173,9 +173,7 @@ fn scapy_computes_the_same_icrc_ipv4() -> Result<()> {
 
 #[test]
 fn scapy_computes_the_same_icrc_ipv6() -> Result<()> {
-    let world = World::new()?;
-    let other = world.add_host()?;
-    world.link(world.host(), &other, 1500)?;
+    let (world, other) = World::linked()?;
     scapy_agrees(&world, world.host(), &other, "veth0", GID_IPV6)
 }
 

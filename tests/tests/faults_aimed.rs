@@ -114,9 +114,7 @@ fn perftest(server: &Host, client: &Host, gid: u32) -> Result<Finished> {
 /// One peer is cut off, by its address; the same host is reached at another.
 #[test]
 fn perftest_with_one_peer_cut_off() -> Result<()> {
-    let world = World::new()?;
-    let other = world.add_host()?;
-    world.link(world.host(), &other, 1500)?;
+    let (world, other) = World::linked()?;
     for (faults, gid, reached) in [
         ("drop,peer=10.77.0.1,dir=tx", GID_IPV4, false),
         ("drop,peer=10.77.0.1,dir=tx", GID_IPV6, true),
@@ -136,9 +134,7 @@ fn perftest_with_one_peer_cut_off() -> Result<()> {
 /// perftest sees a refusal, an error of its own device, and a verb that fails, as it would with a card.
 #[test]
 fn perftest_with_faults_of_a_card() -> Result<()> {
-    let world = World::new()?;
-    let other = world.add_host()?;
-    world.link(world.host(), &other, 1500)?;
+    let (world, other) = World::linked()?;
     for (faults, told) in [
         ("nak=access,opcode=ACK,dir=rx,nth=3", "Failed status 10"),
         ("nak=operational,opcode=ACK,dir=rx,nth=3", "Failed status 11"),

@@ -87,9 +87,7 @@ fn requester_of_a_stopped_process(way: &str) -> Result<()> {
 
 #[test]
 fn a_cut_cable_is_noticed() -> Result<()> {
-    let world = World::new()?;
-    let other = world.add_host()?;
-    world.link(world.host(), &other, 1500)?;
+    let (world, other) = World::linked()?;
     let pair = PingPong { iters: ENDLESS, ..PingPong::default() }.start(world.host(), &other)?;
     wait_until("packets flow", || {
         let count = other.run("cat", &["/sys/class/net/veth0/statistics/tx_packets"])?.stdout;

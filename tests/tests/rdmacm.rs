@@ -51,14 +51,6 @@ fn rping(server: &Host, client: &Host, address: &str) -> Result<()> {
     Ok(())
 }
 
-/// Two hosts on a cable.
-fn linked() -> Result<(World, Host)> {
-    let world = World::new()?;
-    let other = world.add_host()?;
-    world.link(world.host(), &other, 1500)?;
-    Ok((world, other))
-}
-
 #[test]
 fn rping_over_loopback() -> Result<()> {
     let world = World::new()?;
@@ -68,21 +60,21 @@ fn rping_over_loopback() -> Result<()> {
 
 #[test]
 fn rping_over_veth() -> Result<()> {
-    let (world, other) = linked()?;
+    let (world, other) = World::linked()?;
     rping(world.host(), &other, "10.77.0.1")?;
     rping(world.host(), &other, "fd77::1")
 }
 
 #[test]
 fn rping_within_one_host_on_a_cable() -> Result<()> {
-    let (world, _other) = linked()?;
+    let (world, _other) = World::linked()?;
     rping(world.host(), world.host(), "10.77.0.1")
 }
 
 /// librdmacm finds a device by its GUID, also one that had no interface when urxe was installed.
 #[test]
 fn rping_over_the_second_device() -> Result<()> {
-    let (world, other) = linked()?;
+    let (world, other) = World::linked()?;
     for host in [world.host(), &other] {
         host.set_env("URXE_NETDEV", "lo,veth0");
     }
@@ -92,7 +84,7 @@ fn rping_over_the_second_device() -> Result<()> {
 
 #[test]
 fn rdma_client_and_server() -> Result<()> {
-    let (world, other) = linked()?;
+    let (world, other) = World::linked()?;
     run(
         world.host(),
         7471,
@@ -113,7 +105,7 @@ fn ucmatose(server: &Host, client: &Host, more: &[&str]) -> Result<()> {
 
 #[test]
 fn ucmatose_hundred_connections() -> Result<()> {
-    let (world, other) = linked()?;
+    let (world, other) = World::linked()?;
     ucmatose(world.host(), &other, &["-c", "100"])?;
     ucmatose(world.host(), world.host(), &["-c", "100"])
 }
@@ -159,7 +151,7 @@ fn ports_are_owned() -> Result<()> {
 
 #[test]
 fn udaddy_looks_services_up() -> Result<()> {
-    let (world, other) = linked()?;
+    let (world, other) = World::linked()?;
     for client in [&other, world.host()] {
         let server = world.host().spawn("udaddy", &[])?;
         let name = format!("@urxe/1/service/{:016x}/", PS_UDP << 16 | 7174);

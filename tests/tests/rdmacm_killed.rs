@@ -198,9 +198,7 @@ fn a_requester_is_killed() {
 //# The peer of a process that was killed MUST be told what it would be told if the process had let go of its connections.
 #[test]
 fn a_peer_on_another_host() -> Result<()> {
-    let world = World::new()?;
-    let other = world.add_host()?;
-    world.link(world.host(), &other, 1500)?;
+    let (world, other) = World::linked()?;
     let listens = |port: u16| -> Result<()> {
         // RDMA_PS_TCP
         let name = format!("@urxe/1/service/{:016x}/", 0x0106 << 16 | u32::from(port));

@@ -6,14 +6,6 @@ use std::fs;
 use anyhow::{Context as _, Result, ensure};
 use urxe_tests::{Finished, Host, Process, TIMEOUT, World, wait_until};
 
-/// Two hosts on a cable.
-fn linked() -> Result<(World, Host)> {
-    let world = World::new()?;
-    let other = world.add_host()?;
-    world.link(world.host(), &other, 1500)?;
-    Ok((world, other))
-}
-
 /// Waits until something on the host listens for connections, or the server has ended.
 fn wait_for_service(host: &Host, server: &mut Process) -> Result<()> {
     wait_until("the server listens", || {
@@ -36,7 +28,7 @@ fn run(server: &Host, server_line: &[&str], client: &Host, client_line: &[&str])
 
 #[test]
 fn mckey_sends_to_a_group() -> Result<()> {
-    let (world, other) = linked()?;
+    let (world, other) = World::linked()?;
     let args = ["-m", "239.7.7.7", "-C", "10"];
     let receiver = world.host().spawn("mckey", &[&args[..], &["-b", "10.77.0.1"]].concat())?;
     wait_until("the receiver has joined", || {
@@ -50,7 +42,7 @@ fn mckey_sends_to_a_group() -> Result<()> {
 
 #[test]
 fn rdma_xclient_and_xserver() -> Result<()> {
-    let (world, other) = linked()?;
+    let (world, other) = World::linked()?;
     for service in ["r", "x"] {
         let client = ["rdma_xclient", "-s", "10.77.0.1", "-c", service];
         run(world.host(), &["rdma_xserver", "-c", service], &other, &client)?;
@@ -92,7 +84,7 @@ fn riostream_writes_into_mapped_memory() -> Result<()> {
 
 #[test]
 fn rcopy_copies_a_file() -> Result<()> {
-    let (world, other) = linked()?;
+    let (world, other) = World::linked()?;
     let content: Vec<u8> = (0..3_000_000_u32).flat_map(u32::to_ne_bytes).collect();
     let (from, to) = (world.dir().join("from"), world.dir().join("to"));
     fs::write(&from, &content)?;
@@ -106,7 +98,7 @@ fn rcopy_copies_a_file() -> Result<()> {
 
 /// The server serves until it is ended.
 fn cmtime(connections: &str) -> Result<()> {
-    let (world, other) = linked()?;
+    let (world, other) = World::linked()?;
     let mut server = world.host().spawn("cmtime", &["-c", connections])?;
     wait_for_service(world.host(), &mut server)?;
     let said = other.run("cmtime", &["-s", "10.77.0.1", "-c", connections])?;
@@ -128,7 +120,7 @@ fn cmtime_thousand_connections() -> Result<()> {
 #[test]
 #[ignore = "long: make cm"]
 fn rping_thousand_times() -> Result<()> {
-    let (world, other) = linked()?;
+    let (world, other) = World::linked()?;
     for address in ["10.77.0.1", "fd77::1"] {
         let common = ["-a", address, "-C", "1000", "-V"];
         run(
@@ -160,7 +152,7 @@ fn perftest(server: &Host, client: &Host, program: &str, more: &[&str]) -> Resul
 /// perftest makes two connections one after the other, the second at the moment at which both ends are ready for it.
 #[test]
 fn perftest_connects() -> Result<()> {
-    let (world, other) = linked()?;
+    let (world, other) = World::linked()?;
     for _ in 0..5 {
         perftest(world.host(), &other, "ib_write_lat", &["-n", "20"])?;
     }
@@ -170,7 +162,7 @@ fn perftest_connects() -> Result<()> {
 #[test]
 #[ignore = "long: make cm"]
 fn perftest_connects_with_every_program() -> Result<()> {
-    let (world, other) = linked()?;
+    let (world, other) = World::linked()?;
     for operation in ["send", "write", "read", "atomic"] {
         for measure in ["bw", "lat"] {
             let program = format!("ib_{operation}_{measure}");
@@ -187,13 +179,13 @@ fn perftest_connects_with_every_program() -> Result<()> {
 
 /// A server for qperf, which takes one test after another.
 fn qperf(options: &[&str], tests: &[&str]) -> Result<()> {
-    let (world, other) = linked()?;
+    let (world, other) = World::linked()?;
     qperf_between(world.host(), &other, options, tests)
 }
 
 /// The tests that qperf does not connect by rdma_cm: its ends tell each other LIDs.
 fn qperf_by_lids(tests: &[&str]) -> Result<()> {
-    let (world, other) = linked()?;
+    let (world, other) = World::linked()?;
     for host in [world.host(), &other] {
         host.set_env("URXE_LID", "1");
     }
@@ -259,7 +251,7 @@ fn qperf_with_every_test() -> Result<()> {
 /// rdma-core's rsocket.c).
 #[test]
 fn udpong_in_each_way() -> Result<()> {
-    let (world, other) = linked()?;
+    let (world, other) = World::linked()?;
     for host in [world.host(), &other] {
         host.set_env("URXE_LID", "1");
     }
@@ -282,7 +274,7 @@ fn udpong_in_each_way() -> Result<()> {
 /// Programs that exchange LIDs, without being told of GIDs.
 #[test]
 fn ping_pong_by_lids() -> Result<()> {
-    let (world, other) = linked()?;
+    let (world, other) = World::linked()?;
     for host in [world.host(), &other] {
         host.set_env("URXE_LID", "1");
     }

@@ -92,16 +92,9 @@ fn rping(server: &Host, client: &Host) -> Result<(Process, Process)> {
     Ok((listener, pinger))
 }
 
-fn linked() -> Result<(World, Host)> {
-    let world = World::new()?;
-    let other = world.add_host()?;
-    world.link(world.host(), &other, 1500)?;
-    Ok((world, other))
-}
-
 #[test]
 fn rping_whose_device_is_taken_out() -> Result<()> {
-    let (world, other) = linked()?;
+    let (world, other) = World::linked()?;
     other.set_env("URXE_FAULTS", "step,packets=500; step; remove");
     let (mut server, client) = rping(world.host(), &other)?;
     let client = client.finish(TIMEOUT)?;
@@ -114,7 +107,7 @@ fn rping_whose_device_is_taken_out() -> Result<()> {
 /// An interface that is removed takes the device along, as the kernel's rxe has it.
 #[test]
 fn rping_whose_interface_is_removed() -> Result<()> {
-    let (world, other) = linked()?;
+    let (world, other) = World::linked()?;
     let (server, client) = rping(world.host(), &other)?;
     wait_until("they exchange messages", || {
         let sent = other.run("cat", &["/sys/class/net/veth0/statistics/tx_packets"])?.stdout;

@@ -45,9 +45,7 @@ fn no_buffers_to_send_from_now_and_then() -> Result<()> {
 
 #[test]
 fn a_firewall_that_lets_nothing_out_for_a_while() -> Result<()> {
-    let world = World::new()?;
-    let other = world.add_host()?;
-    world.link(world.host(), &other, 1500)?;
+    let (world, other) = World::linked()?;
     // Seven tries of half a second.
     let stream = Perftest::start("ib_write_bw", &["-u", "17", "-D", "3"], world.host(), &other)?;
     thread::sleep(Duration::from_secs(1));

@@ -22,17 +22,9 @@ fn lost(host: &Host) -> Result<u64> {
     words.nth(1).and_then(|count| count.parse().ok()).with_context(|| format!("no counter in {rules}"))
 }
 
-/// Two hosts, and a cable between them.
-fn calm() -> Result<(World, Host)> {
-    let world = World::new()?;
-    let other = world.add_host()?;
-    world.link(world.host(), &other, 1500)?;
-    Ok((world, other))
-}
-
 /// The same, rain on both.
 fn world() -> Result<(World, Host)> {
-    let (world, other) = calm()?;
+    let (world, other) = World::linked()?;
     // The kernel drops whole GRO runs: one loss of several packets.
     rain(world.host())?;
     rain(&other)?;
@@ -128,7 +120,7 @@ fn goodput() -> Result<()> {
             .map(|program| average(&Perftest::start(program, &args, here, there)?.output()?.stdout))
             .collect()
     };
-    let (world, other) = calm()?;
+    let (world, other) = World::linked()?;
     let calm = measure(world.host(), &other)?;
     rain(world.host())?;
     rain(&other)?;
