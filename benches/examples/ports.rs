@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use urxe_benches::bare::{self, MESSAGE, PACKET, PAYLOAD, RUN, SMALL};
+use urxe_benches::bare::{self, Ball, MESSAGE, PACKET, PAYLOAD, Payload, RUN, SMALL};
 use urxe_net::{Destination, Interface, Port, Receiver, Route, TxBatch};
 use urxe_wire::Qpn;
 use urxe_wire::icrc::Check;
@@ -170,11 +170,11 @@ fn main() {
     let mut measured: [[Vec<f64>; 2]; 3] = Default::default();
     for _ in 0..repetitions {
         let goodput = PAYLOAD as f64 / PACKET as f64 * 8.0 / 1e9;
-        measured[0][0].push(bare::stream(run));
+        measured[0][0].push(bare::stream(run, Payload::Copied));
         measured[0][1].push(stream(run, PACKET, RUN) * goodput);
         measured[1][0].push(bare::small_rate(run));
         measured[1][1].push(stream(run, SMALL, 64) / SMALL as f64 / 1e6);
-        measured[2][0].push(bare::percentile(&bare::ping_pong(50_000), 0.5) / 1000.0);
+        measured[2][0].push(bare::percentile(&bare::ping_pong(50_000, Ball::Packet), 0.5) / 1000.0);
         measured[2][1].push(bare::percentile(&ping_pong(50_000), 0.5) / 1000.0);
     }
     let names = ["stream Gbit/s", "small Mpackets/s", "pingpong us"];

@@ -4,9 +4,9 @@
 
 #![expect(clippy::cast_possible_truncation, reason = "measurements and segment sizes fit")]
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::mem::{size_of, zeroed};
-use std::net::{SocketAddr, UdpSocket};
+use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -21,6 +21,8 @@ pub const PACKET: usize = 12 + PAYLOAD + 4;
 pub const RUN: usize = 15;
 /// A WRITE of 8 bytes: BTH, RETH, payload, ICRC.
 pub const SMALL: usize = 12 + 16 + 8 + 4;
+/// An ACK: BTH, AETH, ICRC.
+pub const ACK: usize = 12 + 4 + 4;
 /// Memory that is sent from and received to, as a bandwidth test's message.
 pub const MESSAGE: usize = 1 << 20;
 
@@ -46,18 +48,22 @@ fn socket() -> UdpSocket {
 
 /// Sends `bytes` as segments of `segment` bytes.
 fn send_run(socket: &UdpSocket, to: &socket2::SockAddr, bytes: &[u8], segment: usize) -> bool {
+    send_parts(socket, to, &[IoSlice::new(bytes)], segment)
+}
+
+/// Sends `parts`, one behind the other, as segments of `segment` bytes.
+fn send_parts(socket: &UdpSocket, to: &socket2::SockAddr, parts: &[IoSlice<'_>], segment: usize) -> bool {
     #[repr(C, align(8))]
     struct Control([u8; 24]);
     let mut control = Control([0; 24]);
-    let mut iov = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-    // SAFETY: all-zero bytes are a valid msghdr; every pointer stored is to live memory of the length beside it, and
-    // the control buffer is aligned and large enough for one header with a u16.
+    // SAFETY: all-zero bytes are a valid msghdr; every pointer stored is to live memory of the length beside it (an
+    // `IoSlice` is an iovec), and the control buffer is aligned and large enough for one header with a u16.
     unsafe {
         let mut message: libc::msghdr = zeroed();
         message.msg_name = to.as_ptr().cast_mut().cast();
         message.msg_namelen = to.len();
-        message.msg_iov = &raw mut iov;
-        message.msg_iovlen = 1;
+        message.msg_iov = parts.as_ptr().cast_mut().cast();
+        message.msg_iovlen = parts.len();
         message.msg_control = control.0.as_mut_ptr().cast();
         message.msg_controllen = control.0.len();
         let header = libc::CMSG_FIRSTHDR(&raw const message);
@@ -69,8 +75,17 @@ fn send_run(socket: &UdpSocket, to: &socket2::SockAddr, bytes: &[u8], segment: u
     }
 }
 
-/// A stream of GSO runs, CRC at both ends, a copy at both ends: goodput in Gbit/s.
-pub fn stream(run: Duration) -> f64 {
+/// How payload comes into a packet that is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Payload {
+    /// Copied behind the headers.
+    Copied,
+    /// Where it is: the kernel gathers headers, payload and CRC (iovec).
+    Gathered,
+}
+
+/// A stream of GSO runs, CRC at both ends, a copy at the receiving end and perhaps at the other: goodput in Gbit/s.
+pub fn stream(run: Duration, payload: Payload) -> f64 {
     let (sender, receiver) = (socket(), socket());
     let (from, to) = (sender.local_addr().expect("bound"), receiver.local_addr().expect("bound"));
     let flow = icrc::Flow::new(from, to);
@@ -86,9 +101,9 @@ pub fn stream(run: Duration) -> f64 {
                 let Ok(len) = receiver.recv(&mut buffer) else { continue };
                 for (index, packet) in buffer[..len].chunks(PACKET).enumerate() {
                     let (body, trailer) = packet.split_at(packet.len() - 4);
-                    if icrc::compute(&flow, index as u16, body).to_le_bytes() != trailer {
-                        bad += 1;
-                    }
+                    let is_right = icrc::compute(&flow, index as u16, body).to_le_bytes() == trailer;
+                    // What is gathered has no ICRC: see below.
+                    bad += usize::from(!is_right && payload == Payload::Copied);
                     memory[at..at + PAYLOAD].copy_from_slice(&body[12..]);
                     at = (at + PAYLOAD) % MESSAGE;
                 }
@@ -107,13 +122,30 @@ pub fn stream(run: Duration) -> f64 {
                 }
                 std::hint::spin_loop();
             }
-            for (index, packet) in buffer.chunks_mut(PACKET).enumerate() {
-                let (body, trailer) = packet.split_at_mut(PACKET - 4);
-                body[12..].copy_from_slice(&source[at..at + PAYLOAD]);
-                at = (at + PAYLOAD) % MESSAGE;
-                trailer.copy_from_slice(&icrc::compute(&flow, index as u16, body).to_le_bytes());
-            }
-            if send_run(&sender, &to, &buffer, PACKET) {
+            let is_sent = match payload {
+                Payload::Copied => {
+                    for (index, packet) in buffer.chunks_mut(PACKET).enumerate() {
+                        let (body, trailer) = packet.split_at_mut(PACKET - 4);
+                        body[12..].copy_from_slice(&source[at..at + PAYLOAD]);
+                        at = (at + PAYLOAD) % MESSAGE;
+                        trailer.copy_from_slice(&icrc::compute(&flow, index as u16, body).to_le_bytes());
+                    }
+                    send_run(&sender, &to, &buffer, PACKET)
+                }
+                Payload::Gathered => {
+                    let mut parts = [IoSlice::new(&[]); 3 * RUN];
+                    for (packet, part) in buffer.chunks(PACKET).zip(parts.chunks_mut(3)) {
+                        // As long as computing an ICRC: `icrc` wants a packet in one piece.
+                        let payload = &source[at..at + PAYLOAD];
+                        std::hint::black_box(icrc::compute(&flow, 0, payload));
+                        at = (at + PAYLOAD) % MESSAGE;
+                        let (headers, trailer) = (&packet[..12], &packet[PACKET - 4..]);
+                        part.copy_from_slice(&[headers, payload, trailer].map(IoSlice::new));
+                    }
+                    send_parts(&sender, &to, &parts, PACKET)
+                }
+            };
+            if is_sent {
                 sent += buffer.len();
             }
         }
@@ -161,23 +193,42 @@ pub fn small_rate(run: Duration) -> f64 {
     })
 }
 
+/// What travels in each direction of a ping-pong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ball {
+    /// A packet: a WRITE of 8 bytes.
+    Packet,
+    /// A GSO run of two: such a WRITE, and the ACK of the one that came before.
+    PacketAndAck,
+}
+
+impl Ball {
+    fn send(self, socket: &UdpSocket, to: &socket2::SockAddr) {
+        let sent = match self {
+            Self::Packet => socket2::SockRef::from(socket).send_to(&[0; SMALL], to).is_ok(),
+            Self::PacketAndAck => send_run(socket, to, &[0; SMALL + ACK], SMALL),
+        };
+        assert!(sent, "send: {}", io::Error::last_os_error());
+    }
+}
+
 /// Half round trips in nanoseconds, sorted, of a ping-pong where both ends poll.
-pub fn ping_pong(rounds: usize) -> Vec<u64> {
+pub fn ping_pong(rounds: usize, ball: Ball) -> Vec<u64> {
     let (ping, pong) = (socket(), socket());
-    let addresses: [SocketAddr; 2] = [ping.local_addr().expect("bound"), pong.local_addr().expect("bound")];
+    let [to_ping, to_pong] = [&ping, &pong].map(|socket| socket2::SockAddr::from(socket.local_addr().expect("bound")));
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut buffer = [0u8; 2048];
             for _ in 0..rounds {
                 poll(&pong, &mut buffer);
-                pong.send_to(&buffer[..SMALL], addresses[0]).expect("send");
+                ball.send(&pong, &to_ping);
             }
         });
         let mut buffer = [0u8; 2048];
         let mut times: Vec<u64> = (0..rounds)
             .map(|_| {
                 let start = Instant::now();
-                ping.send_to(&buffer[..SMALL], addresses[1]).expect("send");
+                ball.send(&ping, &to_pong);
                 poll(&ping, &mut buffer);
                 start.elapsed().as_nanos() as u64 / 2
             })

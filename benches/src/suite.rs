@@ -114,8 +114,14 @@ const fn megamessages(name: &'static str) -> Figure {
 pub const UDP_LATENCY: Figure = micros("UDP ping-pong");
 /// The same: 99th percentile.
 pub const UDP_LATENCY_P99: Figure = micros("UDP ping-pong p99");
+/// The same, when an ACK goes with each packet, as two packets of one GSO run: median.
+pub const UDP_LATENCY_ACKS: Figure = micros("UDP ping-pong with ACKs");
+/// The same: 99th percentile.
+pub const UDP_LATENCY_ACKS_P99: Figure = micros("UDP ping-pong with ACKs p99");
 /// Bare UDP with GSO, GRO, and a CRC and a copy at both ends.
 pub const UDP_STREAM: Figure = gigabits("UDP stream");
+/// The same, without the copy at the sending end: the kernel takes the payload from where it is.
+pub const UDP_GATHERED: Figure = gigabits("UDP stream, gathered");
 /// Bare UDP, 64 small packets a GSO run.
 pub const UDP_SMALL: Figure = megamessages("UDP small packets");
 /// iperf3.
@@ -169,6 +175,10 @@ pub const PROBES: &[Probe] = &[
         figures: &[UDP_LATENCY, UDP_LATENCY_P99],
     },
     Probe {
+        program: Program::Own { program: "bare-udp", args: "ping-pong-with-acks" },
+        figures: &[UDP_LATENCY_ACKS, UDP_LATENCY_ACKS_P99],
+    },
+    Probe {
         program: Program::Perftest(Perftest::latency("ib_write_lat", "-s 8 -n 10000")),
         figures: &[WRITE_LATENCY, WRITE_LATENCY_P99],
     },
@@ -178,6 +188,7 @@ pub const PROBES: &[Probe] = &[
     },
     Probe { program: Program::PingPong { size: 8, iters: 10_000, variable: None }, figures: &[PINGPONG] },
     Probe { program: Program::Own { program: "bare-udp", args: "stream" }, figures: &[UDP_STREAM] },
+    Probe { program: Program::Own { program: "bare-udp", args: "stream-gathered" }, figures: &[UDP_GATHERED] },
     Probe {
         program: Program::Perftest(Perftest::bandwidth("ib_write_bw", "-s 1048576 -n 1000")),
         figures: &[WRITE_1M],
@@ -218,12 +229,15 @@ pub const PROBES: &[Probe] = &[
 /// The questions.
 pub const COMPARISONS: &[Comparison] = &[
     at_most(WRITE_LATENCY, UDP_LATENCY, Some(2.0), Some(1.3)),
+    at_most(WRITE_LATENCY, UDP_LATENCY_ACKS, None, None),
     at_most(WRITE_LATENCY_P99, WRITE_LATENCY, None, Some(2.0)),
     at_most(SEND_LATENCY, UDP_LATENCY, Some(2.0), Some(1.4)),
+    at_most(SEND_LATENCY, UDP_LATENCY_ACKS, None, None),
     at_most(SEND_LATENCY_P99, SEND_LATENCY, None, Some(2.0)),
     at_most(PINGPONG, UDP_LATENCY, Some(2.0), None),
     at_least(WRITE_1M, TCP, Some(0.5), Some(1.0)),
     at_least(WRITE_1M, UDP_STREAM, None, Some(0.8)),
+    at_least(UDP_GATHERED, UDP_STREAM, None, None),
     at_least(SEND_1M, TCP, Some(0.5), None),
     at_least(SEND_1M, WRITE_1M, None, Some(0.9)),
     at_least(READ_1M, TCP, Some(0.5), None),

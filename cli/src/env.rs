@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::host;
 use crate::layout::Layout;
+use crate::{host, out};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -22,18 +22,25 @@ pub(crate) fn run(args: Args) -> Result<()> {
         None => "sudo urxe install".to_owned(),
     };
     ensure!(layout.manifest().is_file(), "not installed: run `{install}` first");
-    println!("export SYSFS_PATH={}", quoted(&layout.sysfs())?);
+    let mut text = format!("export SYSFS_PATH={}\n", quoted(&layout.sysfs())?);
     if let Some(drivers) = layout.ibv_drivers() {
-        println!("export IBV_DRIVERS={}", quoted(&drivers)?);
+        text += &format!("export IBV_DRIVERS={}\n", quoted(&drivers)?);
     }
+    out::print(&text)?;
     for line in host::obstacles() {
-        eprintln!("urxe: warning: {line}");
+        out::complain(&format_args!("warning: {line}"));
     }
     Ok(())
 }
 
+/// How the shell finds this command: as it was called now, if that was by a path.
+pub(crate) fn this_command() -> Result<String> {
+    let called = std::env::args_os().next().map(PathBuf::from).filter(|name| name.components().count() > 1);
+    called.map_or(Ok("urxe".to_owned()), |path| quoted(&path))
+}
+
 /// A path as one word of the POSIX shell.
-fn quoted(path: &Path) -> Result<String> {
+pub(crate) fn quoted(path: &Path) -> Result<String> {
     let text = path.to_str().with_context(|| format!("{}: not valid UTF-8", path.display()))?;
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+@%".contains(&byte);
     Ok(if text.bytes().all(plain) { text.to_owned() } else { format!("'{}'", text.replace('\'', r"'\''")) })

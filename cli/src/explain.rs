@@ -4,6 +4,8 @@ use anyhow::{Context as _, Result, ensure};
 use urxe_engine::chaos::{Chaos, Row, TABLE};
 use urxe_explain::{Entry, TABLES, Table};
 
+use crate::out;
+
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// A completion status, NAK syndrome, asynchronous event or errno, by name or number: RETRY_EXC_ERR, 12, 0x62,
@@ -15,46 +17,44 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let words: Vec<&str> = args.code.iter().map(String::as_str).collect();
-    match words[..] {
-        [] => {
-            for table in TABLES {
-                println!("{} (`urxe explain {} CODE`):", table.kind, table.word);
-                for entry in table.entries {
-                    println!("  {:>4}  {:<30} {}", number(&table, entry), entry.name, entry.meaning);
-                }
-                println!();
-            }
-            println!("what devices may do (`urxe explain chaos`):");
-            TABLE.iter().for_each(|row| println!("  {:<16} {}", row.name, row.what));
-        }
-        ["chaos"] => TABLE.iter().for_each(tell),
+    out::print(&match words[..] {
+        [] => list(),
+        ["chaos"] => TABLE.iter().map(liberty).collect(),
         ["chaos", value] => {
             let chaos: Chaos = value.parse().with_context(|| format!("URXE_CHAOS={value}"))?;
-            chaos.shown().for_each(tell);
+            chaos.shown().map(liberty).collect()
         }
         _ => {
             let found = find(&words);
             ensure!(!found.is_empty(), "nothing is known by `{}`; `urxe explain` lists all codes", args.code.join(" "));
-            for (index, (table, entry)) in found.iter().enumerate() {
-                if index > 0 {
-                    println!();
-                }
-                println!("{} ({}, {})", entry.name, table.kind, number(table, entry));
-                println!("  means:  {}", entry.meaning);
-                println!("  cause:  {}", entry.cause);
-                println!("  remedy: {}", entry.remedy);
-            }
+            found.iter().map(|(table, entry)| meaning(table, entry)).collect::<Vec<_>>().join("\n")
         }
-    }
-    Ok(())
+    })
+}
+
+/// Everything that can be asked for.
+fn list() -> String {
+    let row =
+        |table: &Table, entry: &Entry| format!("  {:>4}  {:<30} {}\n", number(table, entry), entry.name, entry.meaning);
+    let codes = TABLES.iter().map(|table| {
+        let rows: String = table.entries.iter().map(|entry| row(table, entry)).collect();
+        format!("{} (`urxe explain {} CODE`):\n{rows}\n", table.kind, table.word)
+    });
+    let liberties = TABLE.iter().map(|row| format!("  {:<16} {}\n", row.name, row.what));
+    let title = "what devices may do (`urxe explain chaos`):\n".to_owned();
+    codes.chain([title]).chain(liberties).collect()
+}
+
+/// What there is to say about a code.
+fn meaning(table: &Table, entry: &Entry) -> String {
+    let Entry { name, meaning, cause, remedy, .. } = entry;
+    let number = number(table, entry);
+    format!("{name} ({}, {number})\n  means:  {meaning}\n  cause:  {cause}\n  remedy: {remedy}\n", table.kind)
 }
 
 /// What there is to say about something that devices may do.
-fn tell(row: &Row) {
-    println!("{}", row.name);
-    println!("  does:    {}", row.what);
-    println!("  allowed: {}", row.source);
-    println!("  so:      {}", row.lesson);
+fn liberty(row: &Row) -> String {
+    format!("{}\n  does:    {}\n  allowed: {}\n  so:      {}\n", row.name, row.what, row.source, row.lesson)
 }
 
 /// NAK syndromes are written in hexadecimal, as in a capture.

@@ -20,6 +20,8 @@ use anyhow::{Context, Result, bail};
 use toml::{Table, Value};
 use urxe_faults::Script;
 
+use crate::out;
+
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Rules such as `drop=1%,seed=42`, or @FILE; a file whose name ends in .toml may have steps
@@ -28,8 +30,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    println!("{}", text_of(&args.script)?.trim_end());
-    Ok(())
+    out::print(&format!("{}\n", text_of(&args.script)?.trim_end()))
 }
 
 /// The rules of a script, which make sense.

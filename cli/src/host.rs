@@ -13,7 +13,7 @@ pub(crate) fn obstacles() -> Vec<String> {
     if kernel_has_rdma() {
         lines.push(
             "this kernel has RDMA support (NETLINK_RDMA), so libibverbs asks the kernel for devices and does not look \
-             at SYSFS_PATH; unload ib_core to use urxe"
+             at SYSFS_PATH; start programs with `urxe run -- PROGRAM`, or unload ib_core"
                 .to_owned(),
         );
     }

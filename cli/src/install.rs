@@ -8,7 +8,7 @@ use urxe_options::{Choices, MAX_DEVICES, NAME, NETDEV};
 use crate::layout::{Layout, PROVIDER_ABIS, RDMA_CM, library_name};
 use crate::plan::Plan;
 use crate::sysfs::{Netdev, Slot};
-use crate::{devices, host, library, sysfs};
+use crate::{devices, env, host, library, out, sysfs};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -49,13 +49,14 @@ pub(crate) fn run(args: Args) -> Result<()> {
     }
     plan.apply(&layout.manifest())?;
 
+    let urxe = env::this_command()?;
     let env = match &prefix {
-        Some(prefix) => format!("urxe env --prefix '{}'", prefix.display()),
-        None => "urxe env".to_owned(),
+        Some(prefix) => format!("{urxe} env --prefix {}", env::quoted(prefix)?),
+        None => format!("{urxe} env"),
     };
-    println!("installed; to use it in this shell: eval \"$({env})\"");
+    out::print(&format!("installed; to use it in this shell: eval \"$({env})\"\n"))?;
     for line in host::obstacles() {
-        eprintln!("urxe: warning: {line}");
+        out::complain(&format_args!("warning: {line}"));
     }
     Ok(())
 }

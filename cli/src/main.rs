@@ -14,7 +14,9 @@ mod layout;
 mod libibverbs;
 mod library;
 mod manifest;
+mod misspelt;
 mod options;
+mod out;
 mod plan;
 mod run;
 mod status;
@@ -61,29 +63,45 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let result = match Cli::parse().command {
-        Command::Install(args) => install::run(args),
-        Command::Uninstall(args) => uninstall::run(args),
-        Command::Env(args) => env::run(args),
-        Command::Explain(args) => explain::run(&args),
-        Command::Faults(args) => faults::run(&args),
-        Command::Trace(args) => trace::run(&args),
+    let command = match Cli::try_parse() {
+        Ok(cli) => cli.command,
+        Err(error) => return usage(&error),
+    };
+    let result = match command {
+        Command::Install(args) => install::run(args).map(done),
+        Command::Uninstall(args) => uninstall::run(args).map(done),
+        Command::Env(args) => env::run(args).map(done),
+        Command::Explain(args) => explain::run(&args).map(done),
+        Command::Faults(args) => faults::run(&args).map(done),
+        Command::Trace(args) => trace::run(&args).map(done),
         Command::Run(args) => return run::run(&args),
-        Command::Status(args) => status::run(&args),
-        Command::Doctor(args) => return doctor::run(&args),
-        Command::Probe => doctor::probe::run(),
+        Command::Status(args) => status::run(&args).map(done),
+        Command::Doctor(args) => doctor::run(&args),
+        Command::Probe => doctor::probe::run().map(done),
         Command::Janitor(args) => {
             run::janitor::run(&args);
             return ExitCode::SUCCESS;
         }
     };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("urxe: {error:#}");
-            ExitCode::FAILURE
-        }
+    result.unwrap_or_else(|error| {
+        out::complain(&format_args!("{error:#}"));
+        ExitCode::FAILURE
+    })
+}
+
+const fn done((): ()) -> ExitCode {
+    ExitCode::SUCCESS
+}
+
+/// Says what is wrong with the command line, or gives the help that was asked for.
+fn usage(error: &clap::Error) -> ExitCode {
+    // Nothing can be done about a closed stderr.
+    let _ = error.print();
+    // Of `urxe run` any other number could be the program's.
+    if error.use_stderr() && std::env::args_os().nth(1).is_some_and(|command| command == "run") {
+        return ExitCode::from(run::FAILED);
     }
+    u8::try_from(error.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from)
 }
 
 #[cfg(test)]

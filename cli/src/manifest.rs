@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 /// Something that an installation created.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,6 +60,7 @@ impl Manifest {
         let mut text = String::new();
         for entry in &self.entries {
             let path = entry.path().to_str().with_context(|| format!("{:?} is not valid UTF-8", entry.path()))?;
+            ensure!(!path.contains(['\n', '\t']), "{path:?}: a path with a line end or a tab cannot be written down");
             match entry {
                 Entry::Dir(_) => text += &format!("dir {path}\n"),
                 Entry::File(_) => text += &format!("file {path}\n"),
@@ -97,6 +98,13 @@ mod tests {
             ],
         };
         assert_eq!(Manifest::parse(&manifest.to_text().unwrap()).unwrap(), manifest);
+    }
+
+    #[test]
+    fn what_could_not_be_read_again_is_not_written() {
+        for path in ["/a\nfile /etc/passwd", "/a\tb"] {
+            assert!(Manifest { entries: vec![Entry::File(path.into())] }.to_text().is_err(), "{path:?}");
+        }
     }
 
     #[test]

@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command, value_parser};
-use urxe_options::{ALL, Choices, FAULTS, Opt};
+use urxe_options::{ALL, Choices, FAULTS, Observations, Opt};
 
 use crate::faults;
 
 /// The option that names a file of options.
 const CONFIG: &str = "config";
-const CONFIG_VARIABLE: &str = "URXE_CONFIG";
+pub(crate) const CONFIG_VARIABLE: &str = "URXE_CONFIG";
 
 /// What the command line and the environment say.
 #[derive(Debug, Clone, Default)]
@@ -105,9 +105,9 @@ impl Settings {
         Ok(Choices::new(|name| self.values.get(name).cloned())?)
     }
 
-    /// What an option is set to, if it is.
-    pub(crate) fn value(&self, option: &Opt) -> Option<&str> {
-        self.values.get(option.variable).map(String::as_str).filter(|value| !value.is_empty())
+    /// What they mean, of those that are not about the devices themselves.
+    pub(crate) fn observations(&self) -> Result<Observations> {
+        Ok(Observations::new(|name| self.values.get(name).cloned())?)
     }
 
     /// Variables that say the same, without those that the environment has.
@@ -140,7 +140,8 @@ fn word(value: &toml::Value) -> Result<String> {
         toml::Value::String(text) => text.clone(),
         toml::Value::Integer(number) => number.to_string(),
         toml::Value::Float(number) => number.to_string(),
-        toml::Value::Boolean(flag) => flag.to_string(),
+        // As variables say yes and no.
+        toml::Value::Boolean(flag) => u8::from(*flag).to_string(),
         toml::Value::Array(items) => items.iter().map(word).collect::<Result<Vec<_>>>()?.join(","),
         toml::Value::Table(_) | toml::Value::Datetime(_) => bail!("neither text, a number, true, false nor a list"),
     })
@@ -160,6 +161,8 @@ mod tests {
     fn values_of_every_type_become_words() {
         assert_eq!(values("netdev = [\"lo\", \"eth0\"]"), [("netdev", "lo,eth0".to_owned())]);
         assert_eq!(values("mtu = 1024 # bytes"), [("mtu", "1024".to_owned())]);
+        assert_eq!(values("lid = true"), [("lid", "1".to_owned())]);
+        assert_eq!(values("strict = false"), [("strict", "0".to_owned())]);
         assert_eq!(values(""), []);
     }
 

@@ -1,6 +1,6 @@
 //! Creating and removing files without touching anybody else's.
 //!
-//! A [`Plan`] is collected first and checked as a whole; the manifest is written before anything else, so an
+//! A [`Plan`] is collected first and checked as a whole; the manifest is written before anything but empty folders, so an
 //! installation that was interrupted can still be removed or repeated.
 
 use std::fs;
@@ -71,6 +71,7 @@ impl Plan {
         }
 
         let manifest = self.manifest(manifest_path, &old);
+        let text = manifest.to_text()?;
         let dirs = |entries: &[Entry]| -> Vec<PathBuf> {
             entries.iter().filter(|entry| matches!(entry, Entry::Dir(_))).map(|entry| entry.path().into()).collect()
         };
@@ -79,7 +80,7 @@ impl Plan {
         }
         let stale = |entry: &&Entry| !manifest.entries.iter().any(|kept| kept.path() == entry.path());
         remove_entries(old.entries.iter().filter(stale))?;
-        replace(manifest_path, &Content::Text(manifest.to_text()?))?;
+        replace(manifest_path, &Content::Text(text))?;
         for (path, content) in self.items.drain(..) {
             replace(&path, &content)?;
         }

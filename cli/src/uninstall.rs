@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use crate::install::require_root;
 use crate::layout::Layout;
-use crate::plan;
+use crate::{out, plan};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -20,9 +20,8 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let layout = Layout::new(prefix.as_deref())?;
     require_root(&layout, "uninstall")?;
     if plan::remove(&layout.manifest())? {
-        println!("uninstalled");
+        out::print("uninstalled\n")
     } else {
-        println!("nothing to do: {} does not exist", layout.manifest().display());
+        out::print(&format!("nothing to do: {} does not exist\n", layout.manifest().display()))
     }
-    Ok(())
 }

@@ -169,10 +169,18 @@ def connections(server, client, family, ports):
         yield Case("mckey", member(server), [*member(client), "-s"], "joined dgid", shows, shows)
 
 
+#: rping before rdma-core's pull request 1622 (2025): a thread asks for the next event while the other frees the channel at the end, and
+#: its exit status is the process' if it is first. Over urxe it never is.
+RPING_ENDS = re.compile(r"rdma_get_cm_event: Bad file descriptor\s*\Z")
+
+
 def judge(case, server, client):
     """Why the case did not pass; nothing if it did. `server` and `client` have ended or are out of time."""
     for program in (client, server):
         status = program.process.poll()
+        over_kernel = program.side.name == "rxe" and program.words[0] == "rping"
+        if over_kernel and status == 255 and RPING_ENDS.search(program.text()):
+            continue
         if status:
             return f"status {status}; {program.last_words()}"
     for program in (client, server):

@@ -79,9 +79,11 @@ def one_sided(comm, size):
     peer = (comm.rank + 1) % comm.size
     before = (comm.rank - 1) % comm.size
     one, got = array("q", [1]), bytearray(size)
+    # It must last until the fence.
+    put = pattern(comm.rank, 3, size)
     window.tomemory()[:] = bytes(size + 8)
     window.Fence()
-    window.Put([pattern(comm.rank, 3, size), size, MPI.BYTE], peer)
+    window.Put([put, size, MPI.BYTE], peer)
     for rank in range(comm.size):
         window.Accumulate([one, 1, MPI.INT64_T], rank, target=(size, 1, MPI.INT64_T))
     window.Fence()

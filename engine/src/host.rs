@@ -4,7 +4,7 @@ use crate::cq::Cqe;
 use crate::event::{AsyncEvent, Event};
 use crate::memory::{Memory, Pd};
 use crate::srq::XrcDomain;
-use crate::time::Instant;
+use crate::time::{Clock, Instant};
 use crate::work::RecvWr;
 use urxe_wire::Qpn;
 
@@ -16,6 +16,8 @@ pub trait Host {
     type Network: Network;
     /// Where completions and events go.
     type Consumer: Consumer;
+    /// Who knows the time.
+    type Clock: Clock;
 }
 
 /// Takes packets.
@@ -47,6 +49,11 @@ pub trait Consumer {
     /// A shared receive queue.
     type Srq;
 
+    /// Whether the queue wants to know when its completions were made ([`Cqe::at`]).
+    fn wants_time(&self, _cq: &Self::Cq) -> bool {
+        true
+    }
+
     /// Adds a completion to a queue.
     fn complete(&mut self, cq: &Self::Cq, cqe: Cqe);
 
@@ -72,12 +79,27 @@ pub trait Consumer {
 /// Everything a call may need from outside.
 #[derive(Debug)]
 pub struct Io<'a, H: Host> {
-    /// The time of this call.
-    pub now: Instant,
+    /// Tells the time of this call.
+    pub clock: &'a H::Clock,
     /// Registered memory.
     pub memory: &'a H::Memory,
     /// Where packets go.
     pub network: &'a mut H::Network,
     /// Where completions and events go.
     pub consumer: &'a mut H::Consumer,
+}
+
+impl<H: Host> Io<'_, H> {
+    /// The time of this call.
+    pub(crate) fn now(&self) -> Instant {
+        self.clock.now()
+    }
+
+    /// When a completion of `cq` is made, if it wants to know.
+    pub(crate) fn time_for(&self, cq: Option<&<H::Consumer as Consumer>::Cq>) -> Instant {
+        match cq {
+            Some(cq) if self.consumer.wants_time(cq) => self.now(),
+            Some(_) | None => Instant::default(),
+        }
+    }
 }

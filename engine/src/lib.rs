@@ -16,7 +16,8 @@
 //!
 //! After any command or input, and after a batch of them, call `transmit` until it returns
 //! [`Progress::Idle`] or the network has no more room, and then ask for the next timeout. Packets leave only in
-//! `transmit`, which is what lets a caller handle a whole burst of packets and answer it with one ACK.
+//! `transmit`, which is what lets a caller handle a whole burst of packets and answer it with one ACK. Timers of what
+//! left start only when the timeout is asked for, so that a caller may look at its [`Clock`] after it has sent.
 //!
 //! The same calls with the same arguments give the same packets, completions and events, byte for byte.
 //!
@@ -58,5 +59,5 @@ pub use mw::{Bind, BindError, RegionTable, WindowType};
 pub use qp::sge::scatter;
 pub use qp::{PostError, Progress, QpCap, QpConfig, QpType, QueuePair, attr, state::QpState};
 pub use srq::{SharedReceiveQueue, XrcDomain};
-pub use time::Instant;
+pub use time::{Clock, Instant};
 pub use work::{Data, Recipient, RecvWr, Remote, SendFlags, SendOp, SendWr, Sge, SgeList, UdRecipient};

@@ -2,6 +2,7 @@
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+use core::ops::Deref;
 
 use urxe_wire::Qpn;
 
@@ -151,7 +152,7 @@ impl Region {
     ///
     /// # Errors
     /// The first rule broken, in the order of [`Refusal`].
-    #[inline]
+    #[inline(always)]
     pub fn check(&self, by: Accessor, access: Access, va: u64, length: u64) -> Result<u64, Refusal> {
         let belongs = match (self.kind, by) {
             (RegionKind::Memory, Accessor::Local(pd) | Accessor::Remote(pd, _))
@@ -191,8 +192,8 @@ impl Region {
 /// The memory is shared with the application's threads and with peers, so there are only copies, never
 /// references. An implementation must turn memory that is gone into [`Fault`].
 pub trait Memory {
-    /// Shows the region or window that has `key`, and keeps it registered meanwhile: deregistration waits.
-    fn with_region<T>(&self, key: Key, look: impl FnOnce(Option<&Region>) -> T) -> T;
+    /// The region or window that has `key`. It stays registered as long as it is held: deregistration waits.
+    fn region(&self, key: Key) -> Option<impl Deref<Target = Region>>;
 
     /// Copies from the application's memory.
     ///
@@ -264,27 +265,31 @@ pub trait Memory {
 /// The [`Refusal`]; then nothing was touched, but for a [`Fault`] half way, which is [`Refusal::Unmapped`].
 // What is touched, and how, is known where this is called: nearly all of it falls away there.
 #[inline(always)]
-pub fn access<M: Memory>(memory: &M, ask: &Ask, mut touch: Touch<'_>) -> Result<u64, Refusal> {
+pub fn access<M: Memory>(memory: &M, ask: &Ask, touch: Touch<'_>) -> Result<u64, Refusal> {
+    // Here and for what is denied `ask` and `touch` are put together only then: they need not be in memory otherwise.
     if memory.is_elsewhere(ask.by) {
-        return memory.elsewhere(ask, &mut touch);
+        return elsewhere(memory, *ask, touch);
     }
-    memory.with_region(ask.key, |region| {
-        let Some(region) = region else { return Err(denied(memory, ask, Refusal::NoSuchKey, None)) };
-        let (va, length) = match touch {
-            Touch::Flush { whole: true, .. } => (region.iova, region.length),
-            _ => (ask.va, ask.length),
-        };
-        let done = region.check(ask.by, ask.access, va, length).and_then(|at| {
-            let at = (region.kind != RegionKind::Null).then_some(at);
-            touch.carry_out(memory, at, length)
-        });
-        done.map_err(|refusal| denied(memory, ask, refusal, Some(region)))
-    })
+    let Some(region) = memory.region(ask.key) else { return Err(denied(memory, *ask, Refusal::NoSuchKey, None)) };
+    let (va, length) = match touch {
+        Touch::Flush { whole: true, .. } => (region.iova, region.length),
+        _ => (ask.va, ask.length),
+    };
+    let done = match region.check(ask.by, ask.access, va, length) {
+        Ok(at) => touch.carry_out(memory, (region.kind != RegionKind::Null).then_some(at), length),
+        Err(refusal) => Err(refusal),
+    };
+    done.map_err(|refusal| denied(memory, *ask, refusal, Some(&region)))
 }
 
 #[cold]
-fn denied<M: Memory>(memory: &M, ask: &Ask, refusal: Refusal, region: Option<&Region>) -> Refusal {
-    let Ask { by, key, access, va, length } = *ask;
+fn elsewhere<M: Memory>(memory: &M, ask: Ask, mut touch: Touch<'_>) -> Result<u64, Refusal> {
+    memory.elsewhere(&ask, &mut touch)
+}
+
+#[cold]
+fn denied<M: Memory>(memory: &M, ask: Ask, refusal: Refusal, region: Option<&Region>) -> Refusal {
+    let Ask { by, key, access, va, length } = ask;
     memory.refused(&Denied { by, key, access, va, length, refusal }, region);
     refusal
 }

@@ -1,9 +1,22 @@
-//! The caller's clock.
+//! The caller's clock, and who looks at it.
 
 use core::ops::Add;
 use core::time::Duration;
 
-/// A point on a monotonic clock that the caller owns: the engine never reads one, it is told.
+/// Tells the time of a call. To look at a clock may take long, and many calls need no time: so it is asked only where it
+/// is needed, and may look then. Within a call it says the same whenever it is asked.
+pub trait Clock {
+    /// The time of this call.
+    fn now(&self) -> Instant;
+}
+
+impl Clock for Instant {
+    fn now(&self) -> Instant {
+        *self
+    }
+}
+
+/// A point on a monotonic clock that the caller owns.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct Instant(u64);
 

@@ -1,6 +1,7 @@
 //! Work requests as consumers post them, and the work queue elements they become.
 
 use alloc::boxed::Box;
+use core::slice;
 
 use urxe_wire::{Feth, ImmDt, QKey, Qpn, RKey};
 
@@ -27,40 +28,55 @@ impl Sge {
 }
 
 /// A scatter/gather list. One or two elements are held in place, more on the heap.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct SgeList(Store);
 
 #[derive(Clone, Debug)]
 enum Store {
-    Few { count: u8, elements: [Sge; 2] },
+    One(Sge),
+    Two([Sge; 2]),
+    /// More, or none.
     Many(Box<[Sge]>),
 }
 
 impl SgeList {
     /// Of the given elements.
+    #[inline]
     #[must_use]
     pub fn new(elements: &[Sge]) -> Self {
         Self(match *elements {
-            [] => Store::Few { count: 0, elements: [Sge::default(); 2] },
-            [one] => Store::Few { count: 1, elements: [one, Sge::default()] },
-            [one, two] => Store::Few { count: 2, elements: [one, two] },
+            [one] => Store::One(one),
+            [one, two] => Store::Two([one, two]),
             ref many => Store::Many(many.into()),
         })
     }
 
     /// The elements.
+    #[inline]
     #[must_use]
     pub fn as_slice(&self) -> &[Sge] {
         match &self.0 {
-            Store::Few { count, elements } => elements.get(..usize::from(*count)).unwrap_or(elements),
+            Store::One(element) => slice::from_ref(element),
+            Store::Two(elements) => elements,
             Store::Many(elements) => elements,
         }
     }
 
     /// Bytes of all elements together.
+    #[inline]
     #[must_use]
     pub fn length(&self) -> u64 {
-        self.as_slice().iter().map(|sge| u64::from(sge.length)).sum()
+        match &self.0 {
+            Store::One(element) => u64::from(element.length),
+            Store::Two([one, two]) => u64::from(one.length) + u64::from(two.length),
+            Store::Many(elements) => elements.iter().map(|sge| u64::from(sge.length)).sum(),
+        }
+    }
+}
+
+impl Default for Store {
+    fn default() -> Self {
+        Self::Many(Box::default())
     }
 }
 
@@ -73,8 +89,23 @@ pub enum Data {
     Inline(Box<[u8]>),
 }
 
+impl Default for Data {
+    fn default() -> Self {
+        Self::Gather(SgeList::default())
+    }
+}
+
 impl Data {
+    /// Lets go of what is on the heap.
+    #[inline]
+    pub(crate) fn clear(&mut self) {
+        if matches!(self, Self::Inline(_) | Self::Gather(SgeList(Store::Many(_)))) {
+            *self = Self::default();
+        }
+    }
+
     /// Bytes.
+    #[inline]
     #[must_use]
     pub fn length(&self) -> u64 {
         match self {
@@ -94,9 +125,10 @@ pub struct Remote {
 }
 
 /// What a send request asks for (IBA 11.4.1.1).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[expect(missing_docs, reason = "the names are the specification's")]
 pub enum SendOp {
+    #[default]
     Send,
     SendWithImmediate(ImmDt),
     SendWithInvalidate(RKey),
@@ -182,16 +214,17 @@ pub struct SendFlags {
 }
 
 /// Whom a send request is for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Recipient {
     /// The QP's peer.
+    #[default]
     Peer,
     /// An XRC SRQ behind the QP's peer (XRC).
     XrcSrq(Qpn),
 }
 
 /// A send work request.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 //= spec/requester.md#req-019
 //= type=implication
 //# A work request MUST be copied when it is posted, and never be read from the application's memory again.

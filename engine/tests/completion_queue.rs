@@ -202,6 +202,14 @@ fn a_qp_that_is_gone_leaves_nothing() {
     assert_eq!(polled(&mut cq), [2, 4]);
 }
 
+/// To know when a completion was made may cost a look at the clock.
+#[test]
+fn a_queue_wants_the_time_only_if_it_goes_by_it() {
+    assert!(!CompletionQueue::new(4).wants_time());
+    assert!(moderated().wants_time());
+    assert!(CompletionQueue::new(4).with_lateness(Some(Lateness::new(5, Duration::from_micros(1)))).wants_time());
+}
+
 /// Completions that are kept back come in order, none before its time, and count against the capacity.
 #[test]
 fn late_completions_come_in_order() {

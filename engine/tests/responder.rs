@@ -133,7 +133,36 @@ fn a_long_read_does_not_keep_requests_from_leaving() {
 
 //= spec/responder.md#rsp-001
 //= type=test
-//# A request behind a gap MUST be refused with a PSN sequence error NAK once, and then dropped until the gap is filled.
+//# A request behind a gap MUST be refused with a PSN sequence error NAK once, and once more when the
+//# requester has gone back and the gap is still there, and else be dropped until the gap is filled.
+#[test]
+fn what_was_lost_again_is_asked_for_once_more() {
+    let mut qp = Solo::rts();
+    qp.recv(1, 64);
+    let behind = |qp: &mut Solo| (101..105).for_each(|psn| qp.gets(O::SendOnly, psn, Ext::None, b"behind"));
+    behind(&mut qp);
+    assert_eq!(qp.sent(), ["NAK PsnSequenceError 100"]);
+    behind(&mut qp);
+    assert_eq!(qp.sent(), ["NAK PsnSequenceError 100"], "the requester has gone back, and 100 is still missing");
+    behind(&mut qp);
+    assert_eq!(qp.sent(), [""; 0], "not for ever: a NAK counts as a try");
+    qp.gets(O::SendOnly, 100, Ext::None, b"first");
+    assert_eq!(qp.sent(), ["ACK 100"]);
+}
+
+#[test]
+fn what_is_put_off_again_is_not_missing() {
+    let mut qp = Solo::rts();
+    for _ in 0..3 {
+        (100..105).for_each(|psn| qp.gets(O::SendOnly, psn, Ext::None, b"message"));
+        assert_eq!(qp.sent(), ["RNR NAK 100"]);
+    }
+}
+
+//= spec/responder.md#rsp-001
+//= type=test
+//# A request behind a gap MUST be refused with a PSN sequence error NAK once, and once more when the
+//# requester has gone back and the gap is still there, and else be dropped until the gap is filled.
 #[test]
 fn a_gap_is_reported_once() {
     let mut qp = Solo::rts();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use urxe_engine::{Remote, SendOp, WcStatus};
 use urxe_sim::solo::Solo;
-use urxe_wire::RKey;
+use urxe_wire::{NakCode, RKey, Syndrome};
 
 const REMOTE: Remote = Remote { addr: 0x1234_5678_9ABC, r_key: RKey(0x77) };
 /// 4.096 µs · 2^14.
@@ -48,6 +48,32 @@ fn the_oldest_packet_breaks_the_silence() {
 }
 
 #[test]
+fn where_packets_are_lost_silence_is_shorter() {
+    let mut qp = Solo::with(|attr| attr.retry_cnt = 1);
+    let exchange = |qp: &mut Solo, wr_id, psn| {
+        qp.post(wr_id, SendOp::Write(REMOTE), 10);
+        qp.sent();
+        qp.elapse(Duration::from_micros(200));
+        qp.gets_ack(psn);
+    };
+    exchange(&mut qp, 1, 200);
+    qp.post(2, SendOp::Write(REMOTE), 10);
+    qp.sent();
+    qp.gets_aeth(201, Syndrome::Nak(NakCode::PsnSequenceError));
+    assert_eq!(qp.sent().len(), 1);
+    // A round trip, and four times what the first is thought to deviate by.
+    assert_eq!(qp.timeout(), Some(Duration::from_micros(600)));
+    qp.gets_ack(201);
+    // Not for ever.
+    for (wr_id, psn) in (3..).zip(202..).take(1 << 14) {
+        exchange(&mut qp, wr_id, psn);
+    }
+    qp.post(1 << 20, SendOp::Write(REMOTE), 10);
+    qp.sent();
+    assert_eq!(qp.timeout(), Some(Duration::from_millis(2)));
+}
+
+#[test]
 fn a_peer_that_had_everything_says_so() {
     let mut qp = acquainted(Duration::from_micros(100));
     qp.post(2, SendOp::Write(REMOTE), 10);
@@ -59,6 +85,24 @@ fn a_peer_that_had_everything_says_so() {
     assert_eq!(qp.sent(), [""; 0]);
     qp.post(4, SendOp::Write(REMOTE), 10);
     assert_eq!(qp.sent(), ["RDMA WRITE Only 203 ?"]);
+}
+
+/// It works off one after the other what it had all the time.
+#[test]
+fn a_slow_peer_is_not_sent_everything_again() {
+    let mut qp = acquainted(Duration::from_micros(100));
+    for wr_id in 2..8 {
+        qp.post(wr_id, SendOp::Write(REMOTE), 10);
+    }
+    assert_eq!(qp.sent().len(), 6);
+    qp.elapse(Duration::from_millis(2));
+    assert_eq!(qp.sent(), ["RDMA WRITE Only 201 ?"]);
+    qp.gets_ack(203);
+    assert_eq!(qp.sent(), [""; 0], "it has taken more than what was sent again");
+    qp.post(8, SendOp::Write(REMOTE), 10);
+    assert_eq!(qp.sent(), ["RDMA WRITE Only 207 ?"]);
+    qp.gets_ack(207);
+    assert_eq!(qp.completed(), (2..9).map(|wr_id| (wr_id, OK)).collect::<Vec<_>>());
 }
 
 /// Tries are counted by the ACK timeout alone, which probes do not put off.

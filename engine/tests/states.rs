@@ -11,8 +11,8 @@ use urxe_sim::Happening;
 use urxe_sim::memory::DEFAULT_PD;
 use urxe_sim::solo::{PEER_QPN, RQ_PSN, SQ_PSN, Solo};
 use urxe_wire::{
-    Aeth, Bth, Credits, Ext, Header, ImmDt, Msn, Opcode, Operation as O, PKey, Psn, Qpn, RKey, Reth, Syndrome,
-    Transport,
+    Aeth, Bth, Credits, Ext, Feth, FlushLevel, Header, ImmDt, Msn, Opcode, Operation as O, PKey, Psn, Qpn, RKey, Reth,
+    Syndrome, Transport,
 };
 
 const REMOTE: Remote = Remote { addr: 0, r_key: RKey(1) };
@@ -85,6 +85,8 @@ fn what_may_not_be_posted() {
     let gather = |count: usize, length| Data::Gather(SgeList::new(&vec![Sge { addr: 0, length, l_key: 0 }; count]));
     let inline = |len| Data::Inline(vec![0; len].into());
     let fetch_add = SendOp::FetchAdd { remote: REMOTE, add: 1 };
+    let how = Feth { global_visibility: true, persistence: false, level: FlushLevel::Range };
+    let flush = SendOp::Flush { remote: REMOTE, length: 1024, how };
     for (op, data, expected) in [
         (SendOp::Send, gather(4, 1), Ok(())),
         (SendOp::Send, gather(5, 1), Err(PostError::TooManySge)),
@@ -100,6 +102,9 @@ fn what_may_not_be_posted() {
         (fetch_add, gather(2, 4), Ok(())),
         (fetch_add, gather(1, 4), Err(PostError::Length)),
         (fetch_add, gather(0, 0), Err(PostError::Length)),
+        (flush, gather(0, 0), Ok(())),
+        (flush, gather(1, 8), Err(PostError::Length)),
+        (flush, inline(8), Err(PostError::Length)),
     ] {
         assert_eq!(qp.post_wr(with(op, data.clone())), expected, "{op:?} of {data:?}");
     }
@@ -269,6 +274,50 @@ fn draining_does_not_tell_unless_asked() {
     let mut qp = Solo::rts();
     qp.modify(QpState::Sqd, AttrMask::NONE, &Solo::attr()).unwrap();
     assert_eq!(qp.async_events(), []);
+}
+
+/// Each modify asks for the event anew.
+#[test]
+fn an_event_that_was_asked_for_once_is_not_told_twice() {
+    let mut qp = Solo::rts();
+    drain(&mut qp);
+    assert_eq!(qp.async_events(), [AsyncEvent::SqDrained]);
+    qp.modify(QpState::Rts, AttrMask::NONE, &Solo::attr()).unwrap();
+    qp.modify(QpState::Sqd, AttrMask::NONE, &Solo::attr()).unwrap();
+    assert_eq!(qp.async_events(), []);
+}
+
+#[test]
+fn who_goes_on_is_not_draining() {
+    let mut qp = Solo::rts();
+    qp.post(1, SendOp::Send, 4);
+    qp.sent();
+    drain(&mut qp);
+    assert!(qp.node.qp(qp.qpn).is_draining());
+    qp.modify(QpState::Rts, AttrMask::NONE, &Solo::attr()).unwrap();
+    assert!(!qp.node.qp(qp.qpn).is_draining());
+    qp.gets_ack(SQ_PSN);
+    assert_eq!(qp.async_events(), []);
+}
+
+/// A READ that waits for a responder resource has its PSNs, but nothing of it has been sent.
+//= spec/states.md#qps-006
+//= type=test
+//# In SQD no new request MUST be begun, and SQ_DRAINED be raised when asked for and all begun have completed.
+#[test]
+fn what_waits_for_a_resource_has_not_begun() {
+    let mut qp = Solo::with(|attr| attr.max_rd_atomic = 1);
+    let read = SendOp::Read(Remote { addr: 0, r_key: RKey(1) });
+    qp.post(1, read, 4);
+    qp.post(2, read, 4);
+    assert_eq!(qp.sent(), ["RDMA READ Request 200 ?"]);
+    drain(&mut qp);
+    let aeth = Ext::Aeth(Aeth { syndrome: Syndrome::Ack(Credits::INVALID), msn: Msn::new(1) });
+    qp.gets(O::ReadResponseOnly, SQ_PSN, aeth, &[0; 4]);
+    assert!(qp.sent().is_empty());
+    assert_eq!(qp.async_events(), [AsyncEvent::SqDrained]);
+    qp.modify(QpState::Rts, AttrMask::NONE, &Solo::attr()).unwrap();
+    assert_eq!(qp.sent(), ["RDMA READ Request 201 ?"]);
 }
 
 #[test]

@@ -222,6 +222,24 @@ fn what_nobody_answers_is_as_good_as_lost() {
     assert_eq!(sent[0].payload, b"word");
 }
 
+/// A WQE that waits for the message to come again is not there for one to another SRQ.
+//= spec/responder.md#rsp-026
+//= type=test
+//# An XRC request MUST be received and protected by the SRQ that it names, in the target's domain.
+#[test]
+fn who_changes_the_srq_of_a_message_is_refused() {
+    let mut target = Target::new();
+    target.posts(0, 1, 8);
+    target.qp.node.memory().fall_silent(1);
+    target.gets(O::SendOnly, RQ_PSN, FIRST, Ext::None, b"text");
+    assert_eq!(target.qp.drops(), [DropReason::NoAnswer]);
+    target.gets(O::SendOnly, RQ_PSN, SECOND, Ext::None, b"text");
+    assert_eq!(target.qp.sent(), ["NAK InvalidRequest 100"]);
+    assert_eq!(target.completed(1), None);
+    let flushed = target.completed(0).map(|(wr_id, status, ..)| (wr_id, status));
+    assert_eq!(flushed, Some((1, WcStatus::WrFlushError)));
+}
+
 #[test]
 fn an_initiator_says_for_which_srq() {
     let mut qp = Solo::reset(|setup, _| setup.qp_type = QpType::XrcSend);

@@ -205,7 +205,7 @@ impl Script {
                 }
                 Action::Reorder(chance, behind) if chance.happens(dice) => Verdict::Reorder(*behind),
                 Action::Delay(range) => {
-                    let span = range.end() - range.start() + 1;
+                    let span = (range.end() - range.start()).saturating_add(1);
                     Verdict::Delay(Duration::from_nanos(range.start() + choice % span))
                 }
                 Action::Refuse(syndrome) => Verdict::Refuse(*syndrome),

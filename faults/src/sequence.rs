@@ -63,6 +63,14 @@ impl Sequence {
         self.steps.last().is_none_or(|last| *last == Until::End)
     }
 
+    /// How long all steps last together, if all end with time.
+    pub(crate) fn round(&self) -> Option<Duration> {
+        self.steps.iter().try_fold(Duration::ZERO, |sum, until| match until {
+            Until::Time(time) => Some(sum.saturating_add(*time)),
+            Until::Packets(_) | Until::End => None,
+        })
+    }
+
     /// The present step; `None` if there is none, or all are over.
     pub(crate) fn now(&self) -> Option<usize> {
         (self.now < self.steps.len()).then_some(self.now)
@@ -80,6 +88,7 @@ impl Sequence {
 
     /// It is so late. True if another step begins; then it is to be asked again.
     pub(crate) fn clock(&mut self, elapsed: Duration) -> bool {
+        self.pass_over_rounds(elapsed);
         let over = self.ends_at().filter(|at| *at <= elapsed);
         if let Some(at) = over {
             self.next(at);
@@ -98,6 +107,15 @@ impl Sequence {
 
     pub(crate) fn take_begun(&mut self) -> Vec<(Option<usize>, Duration)> {
         std::mem::take(&mut self.begun)
+    }
+
+    /// Whole rounds that nobody has looked at, but for the last, have not been: a process that was stopped for an hour
+    /// does not make up for them.
+    fn pass_over_rounds(&mut self, elapsed: Duration) {
+        let Some(round) = self.round().filter(|round| self.repeats && !round.is_zero()) else { return };
+        let missed = elapsed.saturating_sub(self.began).as_nanos() / round.as_nanos();
+        let passed = u32::try_from(missed.saturating_sub(1)).unwrap_or(u32::MAX);
+        self.began += round.saturating_mul(passed);
     }
 
     fn next(&mut self, at: Duration) {
@@ -135,5 +153,26 @@ mod tests {
         let mut steps = Sequence { now: 2, ..steps };
         assert!(steps.packet());
         assert_eq!(steps.now(), Some(0));
+    }
+
+    #[test]
+    fn rounds_that_nobody_saw_are_passed_over() {
+        let [one, two, hour] = [1, 2, 3_600_000].map(Duration::from_millis);
+        let mut steps = Sequence { repeats: true, ..Sequence::default() };
+        for time in [one, two] {
+            steps.push(Until::Time(time));
+        }
+        assert_eq!(steps.round(), Some(one + two));
+        assert!(steps.clock(one));
+        steps.take_begun();
+        let mut begun = 0;
+        while steps.clock(hour + two) {
+            begun += 1;
+        }
+        // An hour is so many rounds; the last of them is gone through, and the one after it has come to its second step.
+        assert_eq!((begun, steps.now(), steps.ends_at()), (2, Some(1), Some(hour + one + two)));
+        assert_eq!(steps.take_begun(), [(Some(0), hour), (Some(1), hour + one)]);
+        steps.push(Until::Packets(1));
+        assert_eq!(steps.round(), None);
     }
 }

@@ -25,7 +25,8 @@
 //!
 //! `step`, by itself or with `packets=N` or `lasts=T`, begins a step: the rules behind it hold until so many packets have
 //! gone by, or for so long, and then those behind the next `step` do. What stands before the first step always holds.
-//! `after` and `nth` count from the beginning of the step. `repeat` lets the first step follow the last.
+//! `after` and `nth` count from the beginning of the step. `repeat` lets the first step follow the last; steps that all end
+//! with time must take a millisecond together.
 //!
 //! ```text
 //! step,packets=1000; step,packets=200; drop=10%; step,lasts=500ms; drop; step
@@ -63,6 +64,9 @@ impl std::error::Error for Invalid {}
 const ACTIONS: &str = "an action (drop, dup, corrupt, reorder, delay, nak, qp_error, fail, wc, event, remove), an aim (qp, \
                        opcode, peer, dir, nth), step, repeat or seed";
 
+/// Whoever follows a script wakes up for every step: shorter rounds would keep a processor busy.
+const SHORTEST_ROUND: Duration = Duration::from_millis(1);
+
 impl FromStr for Script {
     type Err = Invalid;
 
@@ -90,6 +94,9 @@ impl Script {
         let invalid = |item: &str, expected| Err(Invalid { item: item.to_owned(), expected });
         if self.steps.repeats && self.steps.is_endless() {
             return invalid("repeat", "steps before it that end: with packets=N or lasts=T");
+        }
+        if self.steps.repeats && self.steps.round().is_some_and(|round| round < SHORTEST_ROUND) {
+            return invalid("repeat", "steps before it that take 1ms together, or that count packets");
         }
         for rule in &self.rules {
             if let (Action::Verb(verb, _), Some(step)) = (&rule.action, rule.step)
@@ -136,9 +143,11 @@ fn add(script: &mut Script, step: Option<usize>, rule: &str) -> Result<(), Inval
         let invalid = |expected| Invalid { item: item.to_owned(), expected };
         let needed = |expected| value.ok_or_else(|| invalid(expected));
         match key {
-            "drop" => actions.push(Action::Drop(chance(value).ok_or_else(|| invalid("drop=1%"))?)),
-            "dup" => actions.push(Action::Duplicate(chance(value).ok_or_else(|| invalid("dup=0.1%"))?)),
-            "corrupt" => actions.push(Action::Corrupt(chance(value).ok_or_else(|| invalid("corrupt=0.1%"))?)),
+            "drop" => actions.push(Action::Drop(chance(value).ok_or_else(|| invalid("drop=1%, up to 100%"))?)),
+            "dup" => actions.push(Action::Duplicate(chance(value).ok_or_else(|| invalid("dup=0.1%, up to 100%"))?)),
+            "corrupt" => {
+                actions.push(Action::Corrupt(chance(value).ok_or_else(|| invalid("corrupt=0.1%, up to 100%"))?));
+            }
             "reorder" => {
                 const EXPECTED: &str = "reorder=1%/8";
                 let (how_often, behind) = match needed(EXPECTED)?.rsplit_once('/') {
@@ -364,6 +373,8 @@ mod tests {
             let Verdict::Delay(by) = delayed.packet(&sight(Operation::SendOnly, Direction::Sent)) else { panic!() };
             assert!((Duration::from_micros(50)..=Duration::from_millis(2)).contains(&by), "{by:?}");
         }
+        let mut any = script(&format!("delay=0ns..{}ns", u64::MAX));
+        assert!(matches!(any.packet(&sight(Operation::SendOnly, Direction::Sent)), Verdict::Delay(_)));
     }
 
     #[test]
@@ -401,6 +412,8 @@ mod tests {
         let mut again = script("step,packets=1; step,packets=2; drop,nth=1; repeat");
         let expected = [Verdict::Pass, Verdict::Drop, Verdict::Pass].repeat(3);
         assert_eq!(packets(&mut again, 9), expected, "counts begin anew with each step");
+        assert!(script("step,lasts=500us; drop; step,lasts=500us; repeat").next_step().is_some());
+        assert!(script("step,lasts=1ns; drop; step,packets=1; repeat").next_step().is_some());
         let mut timed = script("step,lasts=1s; step; fail=reg_mr:ENOMEM");
         assert_eq!(timed.verb("reg_mr"), None);
         timed.at(Duration::from_secs(1));
@@ -443,6 +456,8 @@ mod tests {
             ("step,drop", "step,drop"),
             ("repeat", "repeat"),
             ("step; drop; repeat", "repeat"),
+            ("step,lasts=1ns; repeat", "repeat"),
+            ("step,lasts=500us; drop; step,lasts=499us; repeat", "repeat"),
             ("step,packets=9; fail=reg_mr:ENOMEM", "fail=reg_mr"),
             ("remove=1", "remove=1"),
             ("qp=17", "qp=17"),

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use libfuzzer_sys::arbitrary::{Result, Unstructured};
 use urxe_engine::attr::{AttrMask, QpAttr};
-use urxe_engine::{QpState, Remote, SendOp, WcOpcode};
+use urxe_engine::{Key, QpState, Remote, SendOp, WcOpcode};
 use urxe_sim::solo::{MTU, Solo};
 use urxe_wire::opcode::{HeaderSet, Role};
 use urxe_wire::{
-    Aeth, AtomicAckEth, AtomicEth, Ext, Feth, Ieth, ImmDt, Msn, Opcode, Operation, RKey, Reth, Syndrome, Transport,
+    Aeth, AtomicAckEth, AtomicEth, Ext, Feth, FlushLevel, Ieth, ImmDt, Msn, Opcode, Operation, RKey, Reth, Syndrome, Transport,
 };
 
 /// Receive requests are numbered from here on, send requests from 0.
@@ -19,6 +19,8 @@ const RECVS: u64 = 1 << 32;
 const QUEUE: u64 = 40;
 /// Packets that one `transmit` may send: four READs of 16 KiB and four replays, and a window of requests.
 const MOST_SENT: usize = 8 * 64 + 128 + 1;
+
+const FLUSH: Feth = Feth { global_visibility: true, persistence: false, level: FlushLevel::Range };
 
 /// Which half of the queue pair is attacked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -92,7 +94,7 @@ impl Siege {
             self.check();
             self.qp.modify(QpState::Reset, AttrMask::NONE, &Self::attr()).expect("RESET can always be reached");
             self.qp.go_to(QpState::Rts, &Self::attr());
-        } else if self.qp.state() == QpState::Sqd {
+        } else if self.qp.state() == QpState::Sqd && u.ratio(1, 4)? {
             self.qp.modify(QpState::Rts, AttrMask::NONE, &Self::attr()).expect("SQD can be left");
         }
         Ok(())
@@ -107,13 +109,19 @@ impl Siege {
             SendOp::FetchAdd { remote, add: 1 },
             SendOp::CompareSwap { remote, compare: 1, swap: 2 },
             SendOp::AtomicWrite(remote),
+            SendOp::WriteWithImmediate(remote, ImmDt([1; 4])),
+            SendOp::SendWithImmediate(ImmDt([2; 4])),
+            SendOp::SendWithInvalidate(remote.r_key),
+            SendOp::Flush { remote, length: 64, how: FLUSH },
+            // Nobody has it: the queue pair ends in its turn.
+            SendOp::LocalInvalidate(Key(0)),
         ];
         let op = u.choose(&ops)?;
         let length = if op.is_atomic() || matches!(op, SendOp::AtomicWrite(_)) { 8 } else { u.int_in_range(0..=4000)? };
         if self.posted[0] < self.next[0] + QUEUE {
             // A full queue refuses it.
             let data = urxe_engine::Data::Gather(self.qp.sges(length));
-            let flags = urxe_engine::SendFlags { signaled: true, ..urxe_engine::SendFlags::default() };
+            let flags = urxe_engine::SendFlags { signaled: true, fence: u.ratio(1, 4)?, solicited: false };
             let to = urxe_engine::Recipient::Peer;
             let wr = urxe_engine::SendWr { wr_id: self.posted[0], op: op.clone(), data, flags, to };
             if self.qp.post_wr(wr).is_ok() {

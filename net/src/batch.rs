@@ -1,6 +1,6 @@
 //! Collects packets into GSO runs and sends them.
 
-use core::mem::{size_of, zeroed};
+use core::mem::{self, size_of, zeroed};
 use core::ptr;
 use std::io;
 use std::sync::Arc;
@@ -41,7 +41,9 @@ pub struct TxBatch {
     /// End of the committed packets.
     end: usize,
     runs: Vec<Run>,
-    pending: Option<Pending>,
+    /// Length of the packet handed out and not yet committed, ICRC included; 0: there is none. It will be the next of the last
+    /// run, which has been begun for it if need be.
+    pending: usize,
 }
 
 /// Equal packets to one destination, adjacent in the buffer.
@@ -53,7 +55,8 @@ struct Run {
     /// Length of each packet, ICRC included; the last may be shorter, and then nothing follows.
     segment: usize,
     packets: u16,
-    closed: bool,
+    /// Bytes that may follow; 0: nothing does.
+    room: usize,
     /// It goes through shared memory.
     shared: bool,
     /// Its packets have ICRCs.
@@ -71,23 +74,12 @@ pub struct Sealed<'a> {
     pub bytes: &'a mut [u8],
 }
 
-/// A packet handed out, not yet committed.
-#[derive(Debug)]
-struct Pending {
-    /// Its length, ICRC included.
-    len: usize,
-    /// `None`: it extends the last run.
-    opens: Option<Arc<Route>>,
-    /// ICRCs are not left out anywhere.
-    keeps_icrcs: bool,
-}
-
 impl Run {
+    #[inline]
     fn takes(&self, route: &Arc<Route>, len: usize) -> bool {
-        !self.closed
-            && self.shared == route.is_shared()
+        len <= self.room
             && len <= self.segment
-            && self.len + len <= route.max_run()
+            && self.shared == route.is_shared()
             && (Arc::ptr_eq(&self.route, route) || self.route.same_path(route))
     }
 }
@@ -101,7 +93,7 @@ impl Default for TxBatch {
 impl TxBatch {
     /// An empty batch; allocates now and never again.
     pub fn new() -> Self {
-        Self { buffer: vec![0; CAPACITY].into_boxed_slice(), end: 0, runs: Vec::with_capacity(MAX_RUNS), pending: None }
+        Self { buffer: vec![0; CAPACITY].into_boxed_slice(), end: 0, runs: Vec::with_capacity(MAX_RUNS), pending: 0 }
     }
 
     /// Room for one packet of `len` bytes (BTH to pad bytes, ICRC excluded) on `route`. The caller writes all of it:
@@ -110,69 +102,93 @@ impl TxBatch {
     ///
     /// # Panics
     /// When `len` exceeds [`MAX_PACKET`].
+    // Inline, like what follows: it is asked for each packet.
+    #[inline]
     pub fn packet(&mut self, port: &Port, route: &Arc<Route>, len: usize) -> &mut [u8] {
         assert!(len <= MAX_PACKET, "a packet of {len} bytes does not fit a UDP datagram");
+        if self.pending > 0 {
+            self.forget();
+        }
         let len = len + ICRC_LEN;
-        let extends = self.runs.last().is_some_and(|run| run.takes(route, len));
-        // A run is begun only where a full one fits, so that none is cut short by the end of the buffer.
-        if !extends && (self.end + route.max_run() > self.buffer.len() || self.runs.len() == MAX_RUNS) {
+        if !self.runs.last().is_some_and(|run| run.takes(route, len)) {
+            self.begin(port, route, len);
+        }
+        self.pending = len;
+        &mut self.buffer[self.end..self.end + len - ICRC_LEN]
+    }
+
+    /// Begins a run of packets of `len` bytes.
+    #[inline(never)]
+    fn begin(&mut self, port: &Port, route: &Arc<Route>, len: usize) {
+        // Only where a full one fits, so that none is cut short by the end of the buffer.
+        if self.end + route.max_run() > self.buffer.len() || self.runs.len() == MAX_RUNS {
             self.flush(port);
         }
-        let opens = (!extends).then(|| Arc::clone(route));
-        self.pending = Some(Pending { len, opens, keeps_icrcs: port.keeps_icrcs() });
-        &mut self.buffer[self.end..self.end + len - ICRC_LEN]
+        let shared = route.is_shared();
+        self.runs.push(Run {
+            route: Arc::clone(route),
+            start: self.end,
+            len: 0,
+            segment: len,
+            packets: 0,
+            // Without GSO each packet is a run of its own, and each then has identification 0.
+            room: if shared || route.has_gso() { route.max_run() } else { len },
+            shared,
+            sealed: !shared || port.keeps_icrcs(),
+        });
     }
 
     /// The packet last handed out, ICRC excluded, and its way.
     pub fn pending(&mut self) -> Option<(&Arc<Route>, &mut [u8])> {
-        let Pending { len, opens, .. } = self.pending.as_ref()?;
-        let route = opens.as_ref().or_else(|| self.runs.last().map(|run| &run.route))?;
-        Some((route, self.buffer.get_mut(self.end..self.end + len - ICRC_LEN)?))
+        let len = self.pending.checked_sub(ICRC_LEN)?;
+        Some((&self.runs.last()?.route, self.buffer.get_mut(self.end..self.end + len)?))
     }
 
     /// Forgets the packet last handed out.
+    #[inline(never)]
     pub fn forget(&mut self) {
-        self.pending = None;
+        if mem::take(&mut self.pending) > 0 {
+            self.runs.pop_if(|run| run.packets == 0);
+        }
     }
 
     /// Seals the packet last handed out: writes its ICRC, queues it, and shows it. Without such a packet, nothing
     /// happens.
+    // Inline for those who don't look at it.
+    #[inline]
     pub fn commit(&mut self) -> Option<Sealed<'_>> {
-        let Pending { len, opens, keeps_icrcs } = self.pending.take()?;
-        if let Some(route) = opens {
-            let shared = route.is_shared();
-            // Without GSO each packet is a run of its own, and each then has identification 0.
-            let closed = !shared && !route.has_gso();
-            let sealed = !shared || keeps_icrcs;
-            self.runs.push(Run { route, start: self.end, len: 0, segment: len, packets: 0, closed, shared, sealed });
-        }
+        let len = mem::take(&mut self.pending);
+        let (start, end) = (self.end, self.end + len);
+        let (body, trailer) = self.buffer.get_mut(start..end)?.split_last_chunk_mut::<ICRC_LEN>()?;
         let run = self.runs.last_mut()?;
-        let packet = &mut self.buffer[self.end..self.end + len];
         let identification = run.packets;
-        if run.sealed {
-            seal(&run.route, identification, packet);
-        } else if let Some((_, trailer)) = packet.split_last_chunk_mut::<ICRC_LEN>() {
-            trailer.fill(0);
-        }
+        *trailer = if run.sealed { icrc_of(&run.route, identification, body) } else { [0; ICRC_LEN] };
         run.packets += 1;
         run.len += len;
-        run.closed |= len < run.segment || run.packets == MAX_SEGMENTS;
-        self.end += len;
-        Some(Sealed { route: &run.route, identification, bytes: packet })
+        run.room = if len < run.segment || run.packets == MAX_SEGMENTS { 0 } else { run.room - len };
+        self.end = end;
+        Some(Sealed { route: &run.route, identification, bytes: &mut self.buffer[start..end] })
     }
 
     /// Whether nothing waits to be sent.
+    #[inline]
     pub fn is_empty(&self) -> bool {
-        self.runs.is_empty()
+        self.end == 0
     }
 
     /// Sends every committed packet, in order. What the kernel refuses is lost and counted; for the transport above
     /// that is no different from a loss in the network.
+    #[inline]
     pub fn flush(&mut self, port: &Port) {
-        self.pending = None;
-        if self.runs.is_empty() {
-            return;
+        if self.pending > 0 {
+            self.forget();
         }
+        if !self.is_empty() {
+            self.send_all(port);
+        }
+    }
+
+    fn send_all(&mut self, port: &Port) {
         let mut at = 0;
         let mut waits = 0;
         while let Some(first) = self.runs.get(at) {
@@ -236,11 +252,9 @@ fn share(port: &Port, buffer: &[u8], runs: &[Run]) {
     }
 }
 
-/// Writes the ICRC that `packet` (BTH to ICRC) has as segment `index` of its run.
-fn seal(route: &Route, index: u16, packet: &mut [u8]) {
-    if let Some((body, trailer)) = packet.split_last_chunk_mut::<ICRC_LEN>() {
-        *trailer = icrc::compute(route.flow(), index, body).to_le_bytes();
-    }
+/// The ICRC that a packet has as segment `index` of its run.
+fn icrc_of(route: &Route, index: u16, packet: &[u8]) -> [u8; ICRC_LEN] {
+    icrc::compute(route.flow(), index, packet).to_le_bytes()
 }
 
 /// Sends the packets of a run that cannot go as a run. Those that pass show that the fault was with segmentation, which
@@ -250,14 +264,16 @@ fn send_one_by_one(port: &Port, buffer: &mut [u8], run: &Run) {
     let mut start = run.start;
     for _ in 0..run.packets {
         let end = (start + run.segment).min(run.start + run.len);
-        seal(&run.route, 0, &mut buffer[start..end]);
+        if let Some((body, trailer)) = buffer[start..end].split_last_chunk_mut() {
+            *trailer = icrc_of(&run.route, 0, body);
+        }
         let lone = Run {
             route: Arc::clone(&run.route),
             start,
             len: end - start,
             segment: end - start,
             packets: 1,
-            closed: true,
+            room: 0,
             shared: false,
             sealed: true,
         };
@@ -305,8 +321,9 @@ fn send_packet(buffer: &[u8], run: &Run) -> io::Result<usize> {
     let (name, name_len) = run.route.name();
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     // SAFETY: bytes and name are readable for the lengths given.
-    let n =
-        unsafe { libc::sendto(run.route.raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags, name.cast(), name_len) };
+    let n = unsafe {
+        libc::syscall(libc::SYS_sendto, run.route.raw_fd(), bytes.as_ptr(), bytes.len(), flags, name, name_len)
+    };
     if n < 0 { Err(io::Error::last_os_error()) } else { Ok(1) }
 }
 
@@ -346,11 +363,11 @@ fn send_messages<const N: usize>(buffer: &[u8], runs: &[Run]) -> io::Result<usiz
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     let sent = if count == 1 {
         // SAFETY: name, iovec and control memory outlive the call, and the kernel only reads them.
-        let n = unsafe { libc::sendmsg(fd, &raw const messages[0].msg_hdr, flags) };
+        let n = unsafe { libc::syscall(libc::SYS_sendmsg, fd, &raw const messages[0].msg_hdr, flags) };
         if n < 0 { -1 } else { 1 }
     } else {
         // SAFETY: as above; `count` messages are filled in, and the kernel writes their `msg_len`.
-        unsafe { libc::sendmmsg(fd, messages.as_mut_ptr(), count, flags) }
+        unsafe { libc::syscall(libc::SYS_sendmmsg, fd, messages.as_mut_ptr(), count, flags) }
     };
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }

@@ -8,9 +8,9 @@ use crate::MIN_PACKET;
 use crate::interface::{Gid, gid_of};
 use crate::registry::block_of;
 
-/// One RoCE packet for this process.
+/// What UDP and IP say of a packet: the same of all that come in one run.
 #[derive(Clone, Copy, Debug)]
-pub struct Datagram<'a> {
+pub struct Headers {
     /// Own address it was sent to, UDP port 4791.
     pub local: SocketAddr,
     /// Address and UDP source port it came from.
@@ -19,12 +19,18 @@ pub struct Datagram<'a> {
     pub tclass: u8,
     /// IPv4 TTL or IPv6 hop limit on arrival, if [asked for](crate::Port::report_headers).
     pub hop_limit: u8,
+}
+
+/// One RoCE packet for this process.
+#[derive(Clone, Copy, Debug)]
+pub struct Datagram<'a> {
+    /// Between whom.
+    pub headers: &'a Headers,
     /// The IPv4 identification it most likely had: its index in the run it came in.
     pub expected_id: u16,
-    /// The headers below the BTH, for the ICRC.
-    pub flow: &'a icrc::Flow,
-    /// It came through memory, whole: the ICRC is left out, and its place holds nothing.
-    pub whole: bool,
+    /// The headers below the BTH, for the ICRC. `None`: it came through memory, whole; the ICRC is left out, and its place
+    /// holds nothing.
+    pub flow: Option<&'a icrc::Flow>,
     /// BTH to ICRC, at least 16 bytes.
     pub payload: &'a [u8],
 }
@@ -45,6 +51,7 @@ impl<'a> Run<'a> {
     }
 
     /// The packets.
+    #[inline]
     pub fn datagrams(&self) -> impl Iterator<Item = Datagram<'a>> {
         let Self { first, segment } = *self;
         let packets = first.payload.chunks(segment.max(1)).enumerate();
@@ -60,9 +67,9 @@ impl<'a> Run<'a> {
         self.first.dest_qpn()
     }
 
-    /// The first of them, as far as its headers below the BTH go: they are those of all.
-    pub const fn headers(&self) -> &Datagram<'a> {
-        &self.first
+    /// Between whom.
+    pub const fn headers(&self) -> &'a Headers {
+        self.first.headers
     }
 }
 
@@ -74,11 +81,10 @@ impl<'a> From<Datagram<'a>> for Run<'a> {
 
 impl Datagram<'_> {
     /// Checks the ICRC, if there is one.
+    // Inline, so that of each packet of a run only what is looked at is made.
+    #[inline]
     pub fn verify(&self) -> icrc::Check {
-        if self.whole {
-            return icrc::Check::Exact;
-        }
-        icrc::verify(self.flow, self.expected_id, self.payload)
+        self.flow.map_or(icrc::Check::Exact, |flow| icrc::verify(flow, self.expected_id, self.payload))
     }
 
     /// The destination QPN of the BTH.
@@ -88,7 +94,7 @@ impl Datagram<'_> {
 
     /// The GID it was sent to.
     pub fn local_gid(&self) -> Gid {
-        gid_of(self.local.ip())
+        gid_of(self.headers.local.ip())
     }
 }
 
@@ -145,9 +151,8 @@ mod tests {
         let local = "127.0.0.1:4791".parse().unwrap();
         let bytes = [packet(7, 20), packet(7, 20), packet(7, 16)].concat();
         let flow = &icrc::Flow::new(peer, local);
-        let (tclass, hop_limit, whole) = (0, 64, false);
-        let first =
-            Datagram { local, peer, tclass, hop_limit, expected_id: u16::MAX, flow, whole, payload: bytes.as_slice() };
+        let headers = &Headers { local, peer, tclass: 0, hop_limit: 64 };
+        let first = Datagram { headers, expected_id: u16::MAX, flow: Some(flow), payload: bytes.as_slice() };
         let run = Run::new(first, 20);
         assert_eq!(run.dest_qpn(), Qpn::new(7));
         let seen: Vec<_> = run.datagrams().map(|packet| (packet.expected_id, packet.payload.len())).collect();

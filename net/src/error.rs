@@ -2,7 +2,7 @@
 
 use core::fmt;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 /// Why a device cannot be present on its interface, or cannot have another QPN.
 #[derive(Debug)]
@@ -24,6 +24,11 @@ pub enum PortError {
     NoAddress {
         /// Its name.
         name: String,
+    },
+    /// An address was chosen for the GID table that no chosen interface has.
+    AddressMissing {
+        /// The address.
+        address: IpAddr,
     },
     /// A program that is not urxe (or the kernel's rxe) holds UDP port 4791 of this address.
     PortTaken {
@@ -74,6 +79,10 @@ impl fmt::Display for PortError {
             Self::NoAddress { name } => write!(
                 f,
                 "network interface '{name}' has no IP address: add one with `ip address add ADDRESS/LEN dev {name}`"
+            ),
+            Self::AddressMissing { address } => write!(
+                f,
+                "URXE_GID: no interface of URXE_NETDEV has the address {address}: `ip address` lists those there are"
             ),
             Self::PortTaken { address } => write!(
                 f,
@@ -153,6 +162,7 @@ mod tests {
             PortError::NoSuchInterface { name: name() },
             PortError::InterfaceDown { name: name() },
             PortError::NoAddress { name: name() },
+            PortError::AddressMissing { address: [192, 0, 2, 1].into() },
             PortError::PortTaken { address: ([127, 0, 0, 1], 4791).into() },
             PortError::NotPermitted { what: "open a UDP socket" },
             PortError::TooManyFiles { what: "open a UDP socket" },

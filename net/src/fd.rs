@@ -17,7 +17,7 @@ const MAX_FD: usize = 1 << 16;
 pub(crate) struct FdSet {
     epoll: RawFd,
     bits: Box<[AtomicU64]>,
-    /// Set in a forked child: every [`Fd`] is closed already, and the number may be somebody else's by now.
+    /// Every [`Fd`] is closed already, and the number may be somebody else's by now.
     abandoned: AtomicBool,
 }
 
@@ -60,7 +60,8 @@ impl FdSet {
         Ok(Fd { raw: fd.into_raw_fd(), set: Arc::clone(self) })
     }
 
-    /// For the child of a fork: closes all, now and for good. Takes no lock, allocates nothing.
+    /// Closes all, now and for good, though they are still referred to: in the child of a fork, or when a device is closed
+    /// whose objects were not destroyed. Takes no lock, allocates nothing.
     pub(crate) fn abandon(&self) {
         if self.abandoned.swap(true, Ordering::Relaxed) {
             return;
@@ -113,11 +114,13 @@ impl Drop for Fd {
         epoll_remove(self.set.epoll, self.raw);
         // `adopt` accepted the number, so it is in range.
         let number = self.raw.unsigned_abs() as usize;
-        if let Some(word) = self.set.bits.get(number / 64) {
-            word.fetch_and(!(1 << (number % 64)), Ordering::Relaxed);
+        let bit = 1 << (number % 64);
+        let Some(word) = self.set.bits.get(number / 64) else { return };
+        // Unless all have just been closed.
+        if word.fetch_and(!bit, Ordering::Relaxed) & bit != 0 {
+            // SAFETY: `self` owns the descriptor and is going away.
+            unsafe { libc::close(self.raw) };
         }
-        // SAFETY: `self` owns the descriptor and is going away.
-        unsafe { libc::close(self.raw) };
     }
 }
 

@@ -11,6 +11,7 @@ use std::os::unix::net::SocketAddr as UnixAddr;
 
 use socket2::{Domain, SockAddr, Socket, Type};
 
+use crate::local::{Credentials, own_uid};
 use crate::registry::NAME_PREFIX;
 use crate::sys::{Control, socklen};
 
@@ -81,16 +82,11 @@ fn accept_if(listener: RawFd, is_welcome: impl Fn(RawFd) -> bool) -> io::Result<
 //= spec/hosts.md#net-020
 //# Memory MUST be shared with processes of the same user and host only, and everybody else reached by UDP.
 fn is_same_user(fd: RawFd) -> bool {
-    // SAFETY: no preconditions.
-    is_of(fd, unsafe { libc::geteuid() })
+    is_of(fd, own_uid())
 }
 
-fn is_of(fd: RawFd, user: libc::uid_t) -> bool {
-    let mut peer = libc::ucred { pid: 0, uid: libc::uid_t::MAX, gid: 0 };
-    let mut len = socklen::<libc::ucred>();
-    // SAFETY: `peer` is writable, and `len` its size.
-    let rc = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut peer).cast(), &raw mut len) };
-    rc == 0 && peer.uid == user && user != OVERFLOW_UID
+fn is_of(fd: RawFd, user: u32) -> bool {
+    Credentials::of_raw(fd).is_ok_and(|peer| peer.uid == user) && user != OVERFLOW_UID
 }
 
 /// Sends one message with a descriptor, without waiting.

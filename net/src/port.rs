@@ -97,10 +97,16 @@ impl Port {
         Arc::clone(&self.interface.read().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// Whether there is anything for [`take_changes`](Self::take_changes) or [`take_due_wills`](Self::take_due_wills):
+    /// asked with every receiving, nearly always for nothing.
+    #[inline]
+    pub fn has_news(&self) -> bool {
+        self.has_changed.load(Ordering::Relaxed) || self.wills.are_due()
+    }
+
     /// What has changed since the last call.
     pub fn take_changes(&self) -> Vec<Change> {
-        // Asked with every receiving: nearly always for nothing.
-        if !self.has_changed.load(Ordering::Relaxed) || !self.has_changed.swap(false, Ordering::Acquire) {
+        if !self.has_changed.swap(false, Ordering::Acquire) {
             return Vec::new();
         }
         core::mem::take(&mut *self.changes.lock().unwrap_or_else(PoisonError::into_inner))
@@ -138,6 +144,7 @@ impl Port {
     ///
     /// It looks first where packets came from last, at all sockets every few calls, and may return before all are
     /// empty, so that a reply is not held back by looking for more: whoever wants everything calls until 0.
+    #[inline]
     pub fn receive(&self, receiver: &mut Receiver, budget: usize, deliver: &mut dyn FnMut(Run<'_>)) -> usize {
         receiver.receive(self, budget, deliver)
     }
@@ -154,7 +161,7 @@ impl Port {
     }
 
     /// Joins a multicast group: until the result is dropped, [`Port::receive`] delivers what is sent to it, whose
-    /// [`Datagram::local`](crate::Datagram::local) is the group. An IPv4 group's GID is its mapped address.
+    /// [`Headers::local`](crate::Headers::local) is the group. An IPv4 group's GID is its mapped address.
     ///
     /// # Errors
     /// [`RouteError::RemoteGidUnusable`] if the GID is no multicast address; otherwise what the system refuses, such as
@@ -200,6 +207,11 @@ impl Port {
     /// [`PortError::QpnsExhausted`], or what the system refused.
     pub fn alloc_qpn(&self) -> Result<Qpn, PortError> {
         self.registry.alloc(&self.fds, |fd| Token::Mailbox(fd).pack())
+    }
+
+    /// How many QPNs there may be at a time, if the host has as many: each block of them takes descriptors.
+    pub fn most_qpns(&self) -> usize {
+        self.registry.most()
     }
 
     /// Gives back a QPN from [`Port::alloc_qpn`].
@@ -254,10 +266,12 @@ impl Port {
         self.routes.lock().unwrap_or_else(PoisonError::into_inner).look_at_link(&self.fds, fd);
     }
 
-    /// For the child of a fork: closes the child's copies of all descriptors, so that names and sockets go when the
-    /// parent does. Takes no lock and allocates nothing. The port is dead in the child; dropping it and its receiver
-    /// there is harmless.
-    pub fn close_in_child(&self) {
+    /// Gives up all names and sockets now, whoever still refers to the port, or to a [`Route`]. Nobody may be receiving or
+    /// sending. The port is dead afterwards; dropping it and its receiver is harmless.
+    ///
+    /// In the child of a fork these are the child's copies: names and sockets then go when the parent does. Takes no lock
+    /// and allocates nothing.
+    pub fn close(&self) {
         self.fds.abandon();
     }
 
@@ -287,9 +301,10 @@ impl Port {
     }
 }
 
-/// How many descriptors each of the growing kinds (transmit sockets, flow sockets, mailboxes) may take: the process
+/// How many descriptors each of the growing kinds (transmit sockets, flow sockets, mailboxes, lines) may take: the process
 /// belongs to somebody else.
-pub(crate) fn descriptor_share() -> usize {
+#[must_use]
+pub fn descriptor_share() -> usize {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` is writable.
     if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } != 0 {

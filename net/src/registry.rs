@@ -70,6 +70,11 @@ impl Registry {
         Self { owned, pool: Mutex::new(Pool::default()), limit, doors }
     }
 
+    /// How many numbers it can give out.
+    pub(crate) fn most(&self) -> usize {
+        self.limit * BLOCK_SIZE as usize
+    }
+
     /// Whether the block is this port's.
     pub(crate) fn owns(&self, block: u16) -> bool {
         let (word, bit) = (usize::from(block) / 64, block % 64);

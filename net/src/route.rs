@@ -69,10 +69,12 @@ impl Route {
 
     /// Whether there is room for packets. If not, those that are made all the same may be lost, and it is worth while to
     /// ask again soon. By UDP there is always room, or nobody knows.
+    #[inline]
     pub fn has_room(&self) -> bool {
         self.link().is_none_or(Link::has_room)
     }
 
+    #[inline]
     pub(crate) fn link(&self) -> Option<&Link> {
         self.link.as_deref().filter(|link| link.is_alive())
     }

@@ -1,5 +1,9 @@
 //! The few system calls that neither std nor socket2 wraps as this crate needs them: batched messages with control
 //! data, and epoll.
+//!
+//! What is called for packets is called by number (`syscall`): the C library's functions of these names are cancellation
+//! points (pthreads(7)), which `ibv_poll_cq` and `ibv_post_send` are not to be, and in a program of several threads that
+//! takes them two locked instructions and fifty others.
 
 use core::fmt;
 use core::mem::{MaybeUninit, size_of, zeroed};
@@ -162,8 +166,10 @@ pub(crate) struct Received {
     pub(crate) hop_limit: u8,
 }
 
-/// Receives one datagram without blocking. `Ok(None)`: nothing there.
-pub(crate) fn recv_udp(fd: RawFd, buffer: &mut [u8]) -> io::Result<Option<Received>> {
+/// Receives one datagram without blocking. `None`: nothing there, or an error, which is that of an earlier packet and cleared
+/// by having been told.
+#[inline]
+pub(crate) fn recv_udp(fd: RawFd, buffer: &mut [u8]) -> Option<Received> {
     let mut name = RawAddr::unspecified();
     let mut control = MaybeUninit::<Control<RECV_CONTROL>>::uninit();
     let mut iov = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
@@ -176,20 +182,11 @@ pub(crate) fn recv_udp(fd: RawFd, buffer: &mut [u8]) -> io::Result<Option<Receiv
     message.msg_control = control.as_mut_ptr().cast();
     message.msg_controllen = RECV_CONTROL as _;
     // SAFETY: every pointer in `message` is to live, writable memory of the length beside it.
-    let n = unsafe { libc::recvmsg(fd, &raw mut message, libc::MSG_DONTWAIT) };
-    let Ok(len) = usize::try_from(n) else {
-        let error = io::Error::last_os_error();
-        return match error.raw_os_error() {
-            Some(libc::EAGAIN | libc::EINTR) => Ok(None),
-            _ => Err(error),
-        };
-    };
-    let Some(peer) = name.get() else {
-        return Err(io::Error::from(io::ErrorKind::InvalidData));
-    };
-    let mut received = Received { len, segment: len, peer, tclass: 0, hop_limit: 0 };
+    let n = unsafe { libc::syscall(libc::SYS_recvmsg, fd, &raw mut message, libc::MSG_DONTWAIT) };
+    let len = usize::try_from(n).ok()?;
+    let mut received = Received { len, segment: len, peer: name.get()?, tclass: 0, hop_limit: 0 };
     read_control(&message, &mut received);
-    Ok(Some(received))
+    Some(received)
 }
 
 fn read_control(message: &libc::msghdr, received: &mut Received) {
@@ -247,7 +244,7 @@ pub(crate) fn recv_parts<const N: usize>(fd: RawFd, parts: [&mut [u8]; N]) -> io
     message.msg_iov = iov.as_mut_ptr();
     message.msg_iovlen = N as _;
     // SAFETY: the iovec's parts are writable and outlive the call.
-    let n = unsafe { libc::recvmsg(fd, &raw mut message, libc::MSG_DONTWAIT) };
+    let n = unsafe { libc::syscall(libc::SYS_recvmsg, fd, &raw mut message, libc::MSG_DONTWAIT) };
     match usize::try_from(n) {
         Ok(n) => Ok(Some(n)),
         Err(_) => match io::Error::last_os_error() {
@@ -294,7 +291,17 @@ pub(crate) fn epoll_ready<const N: usize>(epoll: RawFd, tokens: &mut [u64; N]) -
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; N];
     let room = i32::try_from(N).unwrap_or(i32::MAX);
     // SAFETY: `events` has room for `room` entries.
-    let n = unsafe { libc::epoll_wait(epoll, events.as_mut_ptr(), room, 0) };
+    let n = unsafe {
+        libc::syscall(
+            libc::SYS_epoll_pwait,
+            epoll,
+            events.as_mut_ptr(),
+            room,
+            0,
+            ptr::null::<libc::sigset_t>(),
+            0_usize,
+        )
+    };
     let n = usize::try_from(n).unwrap_or(0);
     for (token, event) in tokens.iter_mut().zip(events.iter().take(n)) {
         *token = event.u64;

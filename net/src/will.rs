@@ -28,8 +28,8 @@ const LEN: usize = 4 + 16 + 16 + MAD_LEN;
 /// Wills that a neighbour may leave: the memory is ours.
 const MOST: usize = 4096;
 
-/// Wills of neighbours that have ended [of late](SOON).
-const ENDED: usize = 4 * MOST;
+/// Wills that all neighbours together may leave; and as many of those that have ended [of late](SOON).
+const ALL: usize = 4 * MOST;
 
 /// Messages of one neighbour before somebody else gets his turn: it may say them as fast as they are heard.
 const HEARD: usize = 64;
@@ -90,6 +90,12 @@ impl Own {
 }
 
 impl Wills {
+    /// Whether there are any to be executed.
+    #[inline]
+    pub(crate) fn are_due(&self) -> bool {
+        self.is_due.load(Ordering::Relaxed)
+    }
+
     fn own(&self) -> MutexGuard<'_, Own> {
         self.own.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -136,9 +142,10 @@ impl Testators {
             match recv_parts(fd, [&mut bytes, &mut more]) {
                 Ok(None) => return true,
                 Ok(Some(LEN)) => {
-                    let wills = self.living.entry(fd).or_default();
                     let will = Will::parse(&bytes);
-                    if wills.len() < MOST || wills.contains_key(&will.name) {
+                    let all = self.living.values().map(BTreeMap::len).sum::<usize>();
+                    let wills = self.living.entry(fd).or_default();
+                    if (wills.len() < MOST && all < ALL) || wills.contains_key(&will.name) {
                         wills.insert(will.name, will);
                     }
                 }
@@ -153,7 +160,7 @@ impl Testators {
                 Ok(Some(_)) | Err(_) => {
                     if let Some(wills) = self.living.remove(&fd) {
                         let now = Instant::now();
-                        let room = ENDED.saturating_sub(self.open.len());
+                        let room = ALL.saturating_sub(self.open.len());
                         self.open.extend(wills.into_values().take(room).map(|will| (now, will)));
                         self.are_due = true;
                     }
@@ -204,8 +211,7 @@ impl Port {
     /// What is to be said for processes that have ended since the last call.
     pub fn take_due_wills(&self) -> Vec<Will> {
         let wills = self.wills();
-        // Asked with every receiving: nearly always for nothing.
-        if !wills.is_due.load(Ordering::Relaxed) || !wills.is_due.swap(false, Ordering::Acquire) {
+        if !wills.is_due.swap(false, Ordering::Acquire) {
             return Vec::new();
         }
         core::mem::take(&mut *wills.due.lock().unwrap_or_else(PoisonError::into_inner))
@@ -250,11 +256,31 @@ mod tests {
         assert_eq!(known(&testators), HEARD + 1);
     }
 
+    /// Nor do many that stay.
+    #[test]
+    fn wills_of_the_living_are_bounded() {
+        let mut testators = Testators::default();
+        let neighbours: Vec<_> = (0..=ALL / MOST).map(|_| connected()).collect();
+        for (near, far) in &neighbours {
+            for name in 0..u32::try_from(MOST).unwrap() {
+                near.send(&will(name).emit()).unwrap();
+                assert!(testators.hear(far.as_raw_fd()));
+            }
+        }
+        assert_eq!(testators.living.values().map(BTreeMap::len).sum::<usize>(), ALL);
+        // What one has left it may still change.
+        let (near, far) = &neighbours[0];
+        let changed = Will { message: [4; MAD_LEN], ..will(7) };
+        near.send(&changed.emit()).unwrap();
+        assert!(testators.hear(far.as_raw_fd()));
+        assert_eq!(testators.living[&far.as_raw_fd()][&7], changed);
+    }
+
     /// Neighbours that come, leave wills, and go, do not fill the memory.
     #[test]
     fn wills_of_the_ended_are_bounded() {
         let mut testators = Testators::default();
-        for round in 0..=ENDED / MOST {
+        for round in 0..=ALL / MOST {
             let (near, far) = connected();
             for name in 0..u32::try_from(MOST).unwrap() {
                 near.send(&will(name).emit()).unwrap();
@@ -262,7 +288,7 @@ mod tests {
             }
             drop(near);
             assert!(!testators.hear(far.as_raw_fd()));
-            assert_eq!(testators.open.len(), ENDED.min((round + 1) * MOST), "round {round}");
+            assert_eq!(testators.open.len(), ALL.min((round + 1) * MOST), "round {round}");
         }
     }
 }

@@ -1,9 +1,10 @@
 //! The values of the options, understood.
 
-use std::fmt;
 use std::net::IpAddr;
 
-use crate::{DEVICE_NAME, GID, LID, LOOPBACK, Loopback, MAX_DEVICES, MTU, NAME, NETDEV, Opt, PERSONALITY, Personality};
+use crate::{
+    DEVICE_NAME, GID, LID, LOOPBACK, Loopback, MAX_DEVICES, MTU, Mistake, NAME, NETDEV, Opt, PERSONALITY, Personality,
+};
 
 /// Interface of the first device when none is chosen: nothing leaves the machine unless asked.
 const DEFAULT_NETDEV: &str = "lo";
@@ -37,23 +38,6 @@ pub struct Choices {
     pub loopback: Loopback,
 }
 
-/// A value that cannot be what was meant.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Mistake {
-    option: Opt,
-    value: String,
-    what: String,
-}
-
-impl fmt::Display for Mistake {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { option, value, what } = self;
-        write!(f, "--{} or {}={value}: {what}", option.name, option.variable)
-    }
-}
-
-impl std::error::Error for Mistake {}
-
 impl Choices {
     /// From the variables, each by its name; `None` and empty is "not set".
     pub fn new(variable: impl Fn(&str) -> Option<String>) -> Result<Self, Mistake> {
@@ -68,11 +52,6 @@ impl Choices {
             personality: value(PERSONALITY).map_or(Ok(Personality::default()), |text| personality(&text))?,
             loopback: value(LOOPBACK).map_or(Ok(Loopback::default()), |text| loopback(&text))?,
         })
-    }
-
-    /// From this process' environment.
-    pub fn from_env() -> Result<Self, Mistake> {
-        Self::new(|name| std::env::var(name).ok())
     }
 
     /// The device of this name.
@@ -94,7 +73,7 @@ fn default_name(index: usize) -> String {
 }
 
 fn mistake<T>(option: Opt, value: &str, what: impl Into<String>) -> Result<T, Mistake> {
-    Err(Mistake { option, value: value.to_owned(), what: what.into() })
+    Err(Mistake::new(option, value, what))
 }
 
 fn words(list: &str) -> impl Iterator<Item = &str> {

@@ -4,16 +4,20 @@
 //! reads, and the key `netdev` of a TOML file are the same thing. The command turns the first and the last into the
 //! variable; nothing but the variables reaches the library.
 //!
-//! [`Choices`] are their values, understood and checked: by the command before it starts a program, and by the library
-//! when it is loaded.
+//! [`Choices`] and [`Observations`] are their values, understood and checked: by the command before it starts a program,
+//! and by the library when it is loaded.
 #![forbid(unsafe_code)]
 
 mod choices;
 mod loopback;
+mod mistake;
+mod observations;
 mod personality;
 
-pub use choices::{Choices, Device, Mistake};
+pub use choices::{Choices, Device};
 pub use loopback::Loopback;
+pub use mistake::Mistake;
+pub use observations::{Capture, Format, Observations, Strictness};
 pub use personality::Personality;
 
 /// Devices that there can be: as many interfaces may be listed.
@@ -144,7 +148,7 @@ pub const STRICT: Opt = Opt {
     name: "strict",
     variable: "URXE_STRICT",
     value: "1|backtrace|write-order",
-    help: "Tell of what works here and will not everywhere; with the place in the program; programs that wait for the last byte of a WRITE as well",
+    help: "Tell of what works here and will not everywhere; `backtrace`: where in the program, too; `write-order`: also of programs that wait for the last byte of a WRITE",
 };
 
 /// What is allowed and rarely happens.

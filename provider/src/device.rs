@@ -1,19 +1,36 @@
 //! Which devices there are.
 
 use std::path::Path;
-use std::sync::{Mutex, Once, PoisonError};
+use std::sync::Once;
 
 use urxe_net::{Interface, PortError};
 use urxe_options::{Choices, Device, Loopback};
 
+use crate::runtime::table::Table;
+
 /// What was chosen. A mistake is reported once, and there is no device then.
 fn choices() -> Option<Choices> {
     static REPORTED: Once = Once::new();
-    Choices::from_env()
+    Choices::new(variable)
         .map_err(|mistake| {
             REPORTED.call_once(|| crate::observe::complain(&format_args!("no device: {mistake}")));
         })
         .ok()
+}
+
+/// A variable, but for names of devices where they are called as an installation has them: `urxe run` makes the files
+/// that have other names.
+fn variable(name: &str) -> Option<String> {
+    if name == urxe_options::DEVICE_NAME.variable && !urxe_preload::is_active() {
+        return None;
+    }
+    environment(name)
+}
+
+/// A variable of the environment. What is not UTF-8 is no interface, address or number either: the message shows it as
+/// far as it can.
+pub(crate) fn environment(name: &str) -> Option<String> {
+    std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
 }
 
 /// The devices.
@@ -30,7 +47,18 @@ pub(crate) fn netdev_of(name: &str) -> Option<String> {
 pub(crate) fn interface(netdev: &str) -> Result<Interface, PortError> {
     let interface = Interface::by_name(netdev)?;
     let choices = choices().unwrap_or_default();
+    check_addresses(&choices, &interface)?;
     Ok(interface.restricted(choices.mtu, &choices.gids))
+}
+
+/// Refuses a chosen address that no device's interface has: GID indices would not be those that were meant.
+fn check_addresses(choices: &Choices, interface: &Interface) -> Result<(), PortError> {
+    let has = |interface: &Interface, address| interface.addresses().iter().any(|own| own.ip() == address);
+    let missing = choices.gids.iter().copied().find(|&address| {
+        let another = |device: &Device| Interface::by_name(&device.netdev).is_ok_and(|other| has(&other, address));
+        !has(interface, address) && !choices.devices.iter().any(another)
+    });
+    missing.map_or(Ok(()), |address| Err(PortError::AddressMissing { address }))
 }
 
 /// Whether ports have LIDs.
@@ -44,21 +72,21 @@ pub(crate) fn shares_memory() -> bool {
 }
 
 /// GUIDs of the devices, by name, as libibverbs reads them from sysfs.
-static GUIDS: Mutex<Vec<(String, u64)>> = Mutex::new(Vec::new());
+static GUIDS: Table<Vec<(String, u64)>> = Table::new(Vec::new());
 
 /// Remembers what libibverbs takes for the GUID of a device whose files are in `dir`: by it librdmacm finds the device.
 pub(crate) fn remember_guid(name: &str, dir: &Path) {
     let Ok(text) = std::fs::read_to_string(dir.join("node_guid")) else { return };
     let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
     if let Ok(guid) = u64::from_str_radix(&digits, 16) {
-        let mut guids = GUIDS.lock().unwrap_or_else(PoisonError::into_inner);
-        guids.retain(|(known, _)| known != name);
-        guids.push((name.to_owned(), guid.to_be()));
+        GUIDS.with(|guids| {
+            guids.retain(|(known, _)| known != name);
+            guids.push((name.to_owned(), guid.to_be()));
+        });
     }
 }
 
 /// The GUID, in network byte order.
 pub(crate) fn guid(name: &str) -> Option<u64> {
-    let guids = GUIDS.lock().unwrap_or_else(PoisonError::into_inner);
-    guids.iter().find(|(known, _)| known == name).map(|(_, guid)| *guid)
+    GUIDS.with(|guids| guids.iter().find(|(known, _)| known == name).map(|(_, guid)| *guid))
 }

@@ -1,6 +1,6 @@
 //! What the device promises, and holds applications to.
 
-/// Queue pairs in a process.
+/// Queue pairs in a process that may have descriptors enough for their numbers.
 pub(crate) const MAX_QP: u32 = 65536;
 /// Work requests in a queue.
 pub(crate) const MAX_QP_WR: u32 = 32768;
@@ -19,14 +19,14 @@ pub(crate) const MAX_SRQ_WR: u32 = 32768;
 pub(crate) const MAX_CQ: u32 = 65536;
 /// Elements of a completion queue.
 pub(crate) const MAX_CQE: u32 = 1 << 22;
-/// Memory regions in a process.
-pub(crate) const MAX_MR: usize = (1 << 24) - 1;
+/// Keys in a process, which regions and windows have between them.
+pub(crate) const KEYS: u32 = (1 << 24) - 1;
 /// Memory windows in a process.
-pub(crate) const MAX_MW: u32 = (1 << 24) - 1;
+pub(crate) const MAX_MW: u32 = 1 << 20;
+/// Memory regions in a process.
+pub(crate) const MAX_MR: u32 = KEYS - MAX_MW;
 /// Bytes of device memory in a process.
 pub(crate) const MAX_DM: u64 = 1 << 20;
-/// Bytes of a page, as the kernel maps it.
-pub(crate) const PAGE: u64 = 4096;
 /// Protection domains in a process.
 pub(crate) const MAX_PD: u32 = 1 << 20;
 /// Address handles in a process.
@@ -49,3 +49,9 @@ pub(crate) const COMP_VECTORS: i32 = 1;
 pub(crate) const VENDOR_ID: u32 = 0x02_75_72;
 /// "xe".
 pub(crate) const VENDOR_PART_ID: u32 = 0x7865;
+
+/// Bytes of a page, as this kernel maps memory: 4096 on x86-64; on aarch64 there are kernels with 16 and 64 KiB.
+pub(crate) fn page() -> u64 {
+    // SAFETY: no preconditions.
+    u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(0).max(4096)
+}

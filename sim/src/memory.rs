@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use urxe_engine::{
@@ -225,9 +226,8 @@ impl Inner {
 }
 
 impl Memory for AddressSpace {
-    fn with_region<T>(&self, key: Key, look: impl FnOnce(Option<&Region>) -> T) -> T {
-        let region = self.keys.borrow().get(key).cloned();
-        look(region.as_deref())
+    fn region(&self, key: Key) -> Option<impl Deref<Target = Region>> {
+        self.keys.borrow().get(key).cloned()
     }
 
     fn read(&self, from: u64, to: &mut [u8]) -> Result<(), Fault> {

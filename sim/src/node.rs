@@ -32,6 +32,7 @@ impl Host for SimHost {
     type Memory = AddressSpace;
     type Network = Nic;
     type Consumer = Verbs;
+    type Clock = Instant;
 }
 
 /// What a node is like.
@@ -236,13 +237,13 @@ impl Node {
     /// # Errors
     /// As [`QueuePair::post_send`].
     pub fn post_send(&mut self, now: Instant, qpn: Qpn, wr: SendWr) -> Result<(), PostError> {
-        self.drive(now, qpn, |qp, io| qp.post_send(io, wr)).expect("the QP exists")
+        self.drive(now, qpn, |qp, io| qp.post_send(io, wr, None)).expect("the QP exists")
     }
 
     /// `ibv_post_send(3)` on UD.
     ///
     /// # Errors
-    /// As [`QueuePair::post_datagram`].
+    /// As [`QueuePair::post_send`].
     pub fn post_datagram(
         &mut self,
         now: Instant,
@@ -250,7 +251,7 @@ impl Node {
         wr: SendWr,
         to: UdRecipient<Route>,
     ) -> Result<(), PostError> {
-        self.drive(now, qpn, |qp, io| qp.post_datagram(io, wr, to)).expect("the QP exists")
+        self.drive(now, qpn, |qp, io| qp.post_send(io, wr, Some(to))).expect("the QP exists")
     }
 
     /// `ibv_post_recv(3)`.
@@ -323,9 +324,9 @@ impl Node {
         act: impl FnOnce(&mut QueuePair<SimHost>, &mut Io<'_, SimHost>) -> T,
     ) -> Option<T> {
         let qp = self.qps.get_mut(&qpn)?;
-        let io = &mut Io { now, memory: &self.memory, network: &mut self.nic, consumer: &mut self.verbs };
+        let io = &mut Io { clock: &now, memory: &self.memory, network: &mut self.nic, consumer: &mut self.verbs };
         let result = act(qp, io);
-        self.timeouts.set(qpn, qp.poll_timeout());
+        self.timeouts.set(qpn, qp.poll_timeout(&now));
         self.busy.insert(qpn);
         Some(result)
     }

@@ -240,7 +240,7 @@ impl Solo {
     /// Posts a send request on UD to a queue pair of the peer's host.
     ///
     /// # Errors
-    /// As [`urxe_engine::QueuePair::post_datagram`].
+    /// As [`urxe_engine::QueuePair::post_send`].
     pub fn post_to(&mut self, wr: SendWr, qpn: Qpn, q_key: QKey) -> Result<(), PostError> {
         let route = Route { to: PEER, source_port: SOURCE_PORT };
         self.node.post_datagram(self.now, self.qpn, wr, UdRecipient { route, qpn, q_key })

@@ -2,25 +2,80 @@
 
 use std::collections::BTreeSet;
 use std::io::{self, ErrorKind, Read};
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixStream};
-use std::time::Duration;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use urxe_net::local::{self, Credentials};
 
 use crate::NAMES;
 
 /// More than a process with every queue pair it can have would say.
 const LONGEST: u64 = 64 << 20;
 
+/// Who says something every now and then is listened to for so many times the patience; other users' devices all together.
+const MOST_WAITS: u32 = 10;
+
 /// What was found out.
 #[derive(Debug, Default)]
 pub struct Answers {
-    /// One JSON object for each device of each process.
-    pub reports: Vec<String>,
+    /// What devices say.
+    pub reports: Vec<Report>,
     /// Devices of other users, and of processes that do not answer.
     pub silent: usize,
 }
 
-/// Asks all devices, each for at most `patience` until it says nothing more.
+/// One JSON object for one device of one process.
+#[derive(Debug)]
+pub struct Report {
+    /// It.
+    pub text: String,
+    /// The numbers that the process has, here and in PID namespaces of its own, as far as that can be found out and it
+    /// matters: this user and root may tell of any process.
+    pids: Option<Vec<u32>>,
+}
+
+impl Report {
+    /// Whether a report that names this process is by it.
+    #[must_use]
+    pub fn is_by(&self, pid: Option<u64>) -> bool {
+        let Some(pids) = &self.pids else { return true };
+        pid.is_some_and(|pid| pids.iter().any(|own| u64::from(*own) == pid))
+    }
+}
+
+/// How far somebody who answers is believed. Any user may have a socket with the name of a device's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Trust {
+    /// This user, or root.
+    Full,
+    /// Another user, and this is root: for processes of his.
+    OwnProcesses,
+    /// Another user, whose devices do not answer this one.
+    None,
+}
+
+const fn trust(answerer: u32, own: u32) -> Trust {
+    match (answerer, own) {
+        (0, _) => Trust::Full,
+        _ if answerer == own => Trust::Full,
+        (_, 0) => Trust::OwnProcesses,
+        _ => Trust::None,
+    }
+}
+
+/// What others may still take of whoever asks: all of them together, for there may be any number.
+struct Allowance {
+    until: Instant,
+    bytes: u64,
+}
+
+impl Allowance {
+    fn new(patience: Duration) -> Self {
+        Self { until: Instant::now() + patience.saturating_mul(MOST_WAITS), bytes: LONGEST }
+    }
+}
+
+/// Asks all devices, and waits for each as long as it says something within `patience`, but not for ever.
 ///
 /// # Errors
 /// The sockets cannot be listed.
@@ -31,31 +86,88 @@ pub fn ask_all(patience: Duration) -> io::Result<Answers> {
     let names = sockets.lines().filter_map(|line| line.split_whitespace().nth(7)?.strip_prefix('@'));
     // A connection that is being answered shows up under the same name.
     let names: BTreeSet<&str> = names.filter(|name| name.starts_with(NAMES)).collect();
-    let mut answers = Answers::default();
+    let (mut answers, mut others) = (Answers::default(), Vec::new());
     for name in names {
-        match ask(name, patience) {
-            Ok(Some(report)) => answers.reports.push(report),
+        match meet(name) {
+            Ok(Some((stream, _, Trust::Full))) => {
+                answers.add(listen(stream, patience, &mut Allowance::new(patience)).map(|text| (text, None)));
+            }
+            Ok(Some((_, _, Trust::OwnProcesses))) => others.push(name),
             Ok(None) => {}
-            Err(_) => answers.silent += 1,
+            Ok(Some((_, _, Trust::None))) | Err(_) => answers.silent += 1,
+        }
+    }
+    let mut allowance = Allowance::new(patience);
+    for name in others {
+        if let Ok(Some((stream, peer, _))) = meet(name) {
+            let text = listen(stream, patience, &mut allowance);
+            answers.add(text.map(|text| (text, peer.pid.map(|pid| numbers(pid, peer.uid)))));
         }
     }
     Ok(answers)
 }
 
-/// What one device says; `None` if it has gone meanwhile.
-fn ask(name: &str, patience: Duration) -> io::Result<Option<String>> {
-    let stream = match UnixStream::connect_addr(&SocketAddr::from_abstract_name(name)?) {
+impl Answers {
+    fn add(&mut self, answer: io::Result<(String, Option<Vec<u32>>)>) {
+        match answer {
+            Ok((text, pids)) => self.reports.push(Report { text, pids }),
+            Err(_) => self.silent += 1,
+        }
+    }
+}
+
+/// Connects to who has this name; `None` if it has gone meanwhile.
+fn meet(name: &str) -> io::Result<Option<(UnixStream, Credentials, Trust)>> {
+    let stream = match local::connect(name) {
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => return Ok(None),
         stream => stream?,
     };
+    let peer = Credentials::of(&stream)?;
+    Ok(Some((stream, peer, trust(peer.uid, local::own_uid()))))
+}
+
+/// What somebody says.
+fn listen(mut stream: UnixStream, patience: Duration, allowance: &mut Allowance) -> io::Result<String> {
     stream.set_read_timeout(Some(patience))?;
-    let mut report = String::new();
-    stream.take(LONGEST).read_to_string(&mut report)?;
+    let (mut report, mut part) = (Vec::new(), vec![0; 1 << 16]);
+    loop {
+        // As little as keeps others waiting, or as much as fills their memory.
+        if Instant::now() > allowance.until || allowance.bytes == 0 {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        match stream.read(&mut part) {
+            Ok(0) => break,
+            Ok(length) => {
+                report.extend_from_slice(part.get(..length).unwrap_or_default());
+                allowance.bytes = allowance.bytes.saturating_sub(length as u64);
+            }
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
     if report.is_empty() {
         // It hung up: not for us.
         return Err(ErrorKind::PermissionDenied.into());
     }
-    Ok(Some(report))
+    String::from_utf8(report).map_err(|_| ErrorKind::InvalidData.into())
+}
+
+/// The numbers of this process of a user's; none if it is not his (any more).
+fn numbers(pid: u32, uid: u32) -> Vec<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    numbers_in(&status, pid, uid)
+}
+
+/// By the text of `/proc/PID/status` (proc_pid_status(5)).
+fn numbers_in(status: &str, pid: u32, uid: u32) -> Vec<u32> {
+    let row = |name: &str| -> Vec<u32> {
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
+        line.unwrap_or_default().split_whitespace().filter_map(|word| word.parse().ok()).collect()
+    };
+    if !row("Uid:").contains(&uid) {
+        return Vec::new();
+    }
+    std::iter::once(pid).chain(row("NSpid:")).collect()
 }
 
 /// The counters of the device in a report, which come before anything else that is called so.
@@ -79,6 +191,62 @@ pub fn text<'a>(report: &'a str, member: &str) -> Option<&'a str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nobody_is_listened_to_for_ever() {
+        use std::io::Write;
+        use std::os::linux::net::SocketAddrExt;
+        use std::os::unix::net::{SocketAddr, UnixListener};
+
+        let name = format!("{NAMES}{}/slow", std::process::id());
+        let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
+        std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            while stream.write_all(b"x").is_ok() {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        });
+        let (patience, before) = (Duration::from_millis(50), Instant::now());
+        let (stream, peer, trust) = meet(&name).unwrap().unwrap();
+        assert_eq!((peer.pid, trust), (Some(std::process::id()), Trust::Full));
+        let mut allowance = Allowance::new(patience);
+        assert_eq!(listen(stream, patience, &mut allowance).unwrap_err().kind(), ErrorKind::TimedOut);
+        assert!(before.elapsed() < Duration::from_secs(60));
+        // It has used up what there was for the others as well.
+        let (stream, mut far) = UnixStream::pair().unwrap();
+        far.write_all(b"here").unwrap();
+        drop(far);
+        assert_eq!(listen(stream, patience, &mut allowance).unwrap_err().kind(), ErrorKind::TimedOut);
+    }
+
+    #[test]
+    fn nobody_says_more_than_fits() {
+        let (stream, mut far) = UnixStream::pair().unwrap();
+        let writer = std::thread::spawn(move || {
+            use std::io::Write;
+            while far.write_all(&[b' '; 1 << 16]).is_ok() {}
+        });
+        let mut allowance = Allowance { bytes: 1 << 20, ..Allowance::new(Duration::from_secs(5)) };
+        assert!(listen(stream, Duration::from_secs(5), &mut allowance).is_err());
+        writer.join().unwrap();
+    }
+
+    #[test]
+    fn who_is_believed() {
+        assert_eq!([trust(0, 0), trust(0, 7), trust(7, 7)], [Trust::Full; 3]);
+        assert_eq!([trust(7, 8), trust(u32::MAX, 8)], [Trust::None; 2]);
+        assert_eq!(trust(7, 0), Trust::OwnProcesses);
+    }
+
+    #[test]
+    fn another_user_tells_of_his_own_processes() {
+        const STATUS: &str = "Name:\tx\nPid:\t77\nUid:\t7\t8\t7\t7\nNSpid:\t77\t1\n";
+        assert_eq!(numbers_in(STATUS, 77, 8), [77, 77, 1]);
+        assert_eq!([numbers_in(STATUS, 77, 9), numbers_in("", 77, 8)], [[]; 2] as [[u32; 0]; 2]);
+        let report = |pids| Report { text: String::new(), pids };
+        assert!(report(None).is_by(Some(5)) && report(Some(vec![77, 1])).is_by(Some(1)));
+        assert!(!report(Some(vec![77, 1])).is_by(Some(5)) && !report(Some(vec![])).is_by(None));
+    }
 
     const REPORT: &str = r#"{"pid":7,"program":"\"device\":\"x","device":"urxe0","netdev":"lo","counters":{"rx_packets":5,"icrc_err":0},"qps":[{"qpn":1,"counters":{"rx_packets":9}}]}"#;
 

@@ -2,16 +2,19 @@
 //!
 //! Each device of each process has a socket in the abstract unix namespace, and gives whoever connects (and is of the
 //! same user, or root) one JSON object: its process, queue pairs, regions and counters. Nothing is written anywhere, and
-//! nobody wakes up, until somebody asks. This crate is the asking side ([`ask_all`]), which both the command `urxe` and
-//! the library under `urxe run` have; what a device counts ([`Counters`]), and [`sysfs`]: which files below
-//! `/sys/class/infiniband` show which counters. The answering side is `provider/src/status`.
+//! nobody wakes up, until somebody asks. A name alone proves nothing: who asks believes this user and root, and if it is
+//! root, other users as far as their own processes go.
+//!
+//! This crate is the asking side ([`ask_all`]), which both the command `urxe` and the library under `urxe run` have; what
+//! a device counts ([`Counters`]), and [`sysfs`]: which files below `/sys/class/infiniband` show which counters. The
+//! answering side is `provider/src/status`.
 #![forbid(unsafe_code)]
 
 mod ask;
 mod counters;
 pub mod sysfs;
 
-pub use ask::{Answers, ask_all, counters, text};
+pub use ask::{Answers, Report, ask_all, counters, text};
 pub use counters::{Counters, names};
 
 /// What the names of the sockets begin with: process id and a random number follow.

@@ -64,7 +64,7 @@ pub use launcher::Launcher;
 pub use perftest::Perftest;
 pub use pingpong::{GID_DEFAULT, GID_IPV4, GID_IPV6, Pair, PingPong, wait_for_listener};
 pub use process::{Finished, Process, TIMEOUT};
-pub use procfs::{Leftovers, memory_of_our_own, memory_of_our_share, port_owner, sleeps_of_our_thread};
+pub use procfs::{Leftovers, memory_of_our_own, memory_of_our_share, port_owner, wakes_of_our_thread};
 pub use snapshot::Snapshot;
 pub use stderr::Stderr;
 pub use world::{Host, World, wait_until};

@@ -1,6 +1,7 @@
 //! Programs under test: output captured, killed when dropped, waited for with a deadline.
 
 use std::fmt;
+use std::fs;
 use std::io::{BufReader, Read};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -69,6 +70,18 @@ impl Process {
     /// Whether it has not ended yet.
     pub fn is_running(&mut self) -> Result<bool> {
         Ok(self.child.try_wait()?.is_none())
+    }
+
+    /// Whether each of its threads waits for something (proc_pid_stat(5): S).
+    pub fn is_asleep(&self) -> Result<bool> {
+        for task in fs::read_dir(format!("/proc/{}/task", self.pid()))? {
+            // The name, in parentheses, may hold anything.
+            let stat = fs::read_to_string(task?.path().join("stat"))?;
+            if !stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" S ")) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// What it has printed on standard output so far, if it does not keep it back.

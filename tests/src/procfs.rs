@@ -2,11 +2,14 @@
 
 use std::fmt;
 use std::fs;
+use std::mem::replace;
 use std::path::PathBuf;
+use std::thread::sleep;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use crate::world::Host;
+use crate::world::{Host, wait_until};
 
 /// UDP port of RoCE v2, as /proc/net/udp prints it.
 const ROCE_V2_PORT_HEX: &str = "12B7";
@@ -76,6 +79,15 @@ pub(crate) fn is_listening(host: &Host, port: u16) -> Result<bool> {
     Ok(sockets.iter().any(|(address, state)| address.ends_with(&port) && state == TCP_LISTEN))
 }
 
+/// How many packets the host has sent on an interface.
+pub(crate) fn packets_sent(host: &Host, netdev: &str) -> Result<u64> {
+    let table = host.net_file("dev")?;
+    let row = table.lines().find_map(|line| line.trim_start().strip_prefix(netdev)?.strip_prefix(':'));
+    // bytes packets errs drop fifo frame compressed multicast, received; then the same, sent
+    let count = row.and_then(|row| row.split_whitespace().nth(9)).with_context(|| format!("no {netdev} in {table}"))?;
+    Ok(count.parse()?)
+}
+
 /// Whether a program of the host captures packets.
 pub(crate) fn is_capturing(host: &Host) -> Result<bool> {
     // sk RefCnt Type Proto Iface R Rmem User Inode: R is 1 when the socket is bound and receives.
@@ -127,8 +139,22 @@ fn holder_of(inode: u64) -> Result<Option<u32>> {
     Ok(None)
 }
 
-/// How often urxe's thread in this process has gone to sleep so far: its voluntary context switches (proc_pid_status(5)).
-pub fn sleeps_of_our_thread() -> Result<u64> {
+/// How often urxe's thread in this process wakes in a span of time in which nothing happens. What has happened just before
+/// may concern it a little longer, and it may not have its turn at once: the span begins when it has slept for a while.
+pub fn wakes_of_our_thread(span: Duration) -> Result<u64> {
+    const A_WHILE: Duration = Duration::from_millis(500);
+    let mut before = sleeps_of_our_thread()?;
+    wait_until("urxe's thread sleeps", || {
+        sleep(A_WHILE);
+        let now = sleeps_of_our_thread()?;
+        Ok(replace(&mut before, now) == now)
+    })?;
+    sleep(span);
+    Ok(sleeps_of_our_thread()? - before)
+}
+
+/// How often it has gone to sleep so far: its voluntary context switches (proc_pid_status(5)).
+fn sleeps_of_our_thread() -> Result<u64> {
     for entry in fs::read_dir("/proc/self/task")? {
         let task = entry?.path();
         if fs::read_to_string(task.join("comm"))? == "urxe\n" {

@@ -148,6 +148,13 @@ pub fn loopback(port: u16) -> SocketAddrV4 {
     SocketAddrV4::new(Ipv4Addr::LOCALHOST, port)
 }
 
+/// What `rdma_get_cm_event(3)` says of a channel that is not open, by a descriptor that its memory may still show.
+pub fn ask_of_what_is_closed(mut fd: RawFd) -> Result<(), Errno> {
+    let mut raw = ptr::null_mut::<RawEvent>();
+    // SAFETY: a channel's only field (rdma_cma.h), and room for an event's address.
+    check(unsafe { (library().rdma_get_cm_event)(&raw mut fd, &raw mut raw) })
+}
+
 /// An event channel. Ids are to be dropped before their channel.
 pub struct Channel(*mut RawFd);
 

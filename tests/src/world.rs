@@ -270,6 +270,11 @@ impl Host {
         crate::procfs::is_listening(self, port)
     }
 
+    /// How many packets this host has sent on an interface.
+    pub fn packets_sent(&self, netdev: &str) -> Result<u64> {
+        crate::procfs::packets_sent(self, netdev)
+    }
+
     /// /proc/net/`name` of this host.
     pub(crate) fn net_file(&self, name: &str) -> Result<String> {
         let path = format!("/proc/{}/net/{name}", self.holder.child.id());

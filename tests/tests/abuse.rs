@@ -179,7 +179,7 @@ fn an_interface_goes_down_and_comes_back() -> Result<()> {
     let (world, other) = World::linked()?;
     // Seven tries of half a second: the kernel takes its time to use an interface again.
     let stream = Perftest::start("ib_write_bw", &["-u", "17", "-D", "3"], world.host(), &other)?;
-    thread::sleep(Duration::from_secs(1));
+    wait_until("packets flow", || Ok(other.packets_sent("veth0")? > 1000))?;
     // sendmsg says ENETUNREACH or EPERM meanwhile.
     world.host().run("ip", &["link", "set", "veth0", "down"])?;
     thread::sleep(Duration::from_millis(100));
@@ -191,7 +191,7 @@ fn an_interface_goes_down_and_comes_back() -> Result<()> {
 fn an_address_is_taken_away() -> Result<()> {
     let (world, other) = World::linked()?;
     let pair = PingPong { iters: u32::MAX >> 1, ..PingPong::default() }.start(world.host(), &other)?;
-    thread::sleep(Duration::from_millis(200));
+    wait_until("packets flow", || Ok(other.packets_sent("veth0")? > 1000))?;
     other.run("ip", &["address", "del", "10.77.0.2/24", "dev", "veth0"])?;
     let (mut server, mut client) = (pair.server, pair.client);
     wait_until("an end gives up", || Ok(!server.is_running()? || !client.is_running()?))?;

@@ -220,22 +220,25 @@ fn one_event_for_many() {
         let options = Options { events: true, ..Options::default() };
         let pair = Pair::new(&options)?;
         let (channel, cq) = (pair.far.channel.as_ref().context("no channel")?, &pair.far.recv_cq);
-        pair.far.qp.post_recvs(&vec![RecvWr::new(0, &[]); 10])?;
+        pair.far.qp.post_recv(&RecvWr::new(0, &[]))?;
         cq.arm(false)?;
         send(&pair, 0)?;
         let early = is_readable(channel.fd(), Duration::ZERO);
         ensure!(channel.event()? == cq.address());
         cq.acknowledge_events(1);
         ensure!(cq.take(1)?.len() == 1);
-        // What comes once may be due to the moment.
-        let mut put_off = usize::from(!early);
-        for _ in 0..9 {
+        // Once may be due to the moment; on a busy machine some are late to be looked for.
+        let (mut put_off, mut rounds) = (usize::from(!early), 1);
+        let deadline = Instant::now() + TIMEOUT / 4;
+        while rounds < 10 || (put_off == 0 && Instant::now() < deadline) {
+            pair.far.qp.post_recv(&RecvWr::new(0, &[]))?;
             cq.arm(false)?;
             send(&pair, 0)?;
             put_off += usize::from(!is_readable(channel.fd(), Duration::ZERO));
             ensure!(channel.event()? == cq.address());
             cq.acknowledge_events(1);
             cq.take(1)?;
+            rounds += 1;
         }
         ensure!(put_off > 0, "every event came at once");
         Ok(())
@@ -302,6 +305,9 @@ fn a_seed_that_makes_no_sense_is_refused() -> Result<()> {
     let mut command = world.host().command("ibv_devinfo");
     command.args(["-d", "urxe0"]).env("URXE_CHAOS", "7:lies");
     let finished = world.host().start(command)?.finish(TIMEOUT)?.failure()?;
-    ensure!(finished.stderr.contains("urxe: URXE_CHAOS=7:lies: expected a seed, such as 7, or"), "{finished}");
+    ensure!(
+        finished.stderr.contains("urxe: --chaos or URXE_CHAOS=7:lies: expected a seed, such as 7, or"),
+        "{finished}"
+    );
     Ok(())
 }

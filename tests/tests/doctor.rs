@@ -239,15 +239,19 @@ fn no_descriptors() -> Result<()> {
 fn anything_else() -> Result<()> {
     let world = World::bare()?;
     let mut command = world.host().command(artifacts::urxe()?);
-    // Enough to start, too few for a device.
-    command.arg("doctor").env("URXE_EXPLAIN", "nonsense");
+    command.arg("doctor").envs([("URXE_FAULTS", "fail=open_device:EPERM"), ("URXE_EXPLAIN", "1")]);
     let said = world.host().start(command)?.finish(TIMEOUT)?;
-    problem(&said, "`urxe run` cannot open a device", "lines above")
+    problem(
+        &said,
+        "`urxe run` cannot open a device: ibv_open_device failed with EPERM: URXE_FAULTS asks for it",
+        "lines above",
+    )
 }
 
 #[test]
 fn options_that_make_no_sense() -> Result<()> {
     problem(&consult(&World::bare()?, &["--gid", "192.0.2.1"])?, "lo has no such address", "`ip address`")?;
     problem(&consult(&World::bare()?, &["--mtu", "1500"])?, "RoCE knows 256", "RoCE knows 256")?;
+    problem(&consult(&World::bare()?, &["--explain", "maybe"])?, "--explain or URXE_EXPLAIN=maybe", "0, 1 or json")?;
     problem(&consult(&World::bare()?, &["--config", "/no/such/file"])?, "No such file", "--config")
 }

@@ -12,6 +12,11 @@ fn options() -> Options {
     Options { timeout: 10, retry_cnt: 7, ..Options::default() }
 }
 
+/// With an ACK timeout of seconds, where packets are counted: none is sent again because somebody has to wait for his turn.
+fn patient() -> Options {
+    Options { timeout: 20, ..options() }
+}
+
 /// Writes, sends and reads a few hundred messages; all of them must come through whole.
 fn everything_comes_through() -> Result<()> {
     const LEN: usize = 9000;
@@ -87,7 +92,7 @@ fn delays_are_seen_by_the_clock() {
             Ok(())
         },
         || {
-            let Pair { near, far } = &Pair::new(&Options { timeout: 20, ..options() })?;
+            let Pair { near, far } = &Pair::new(&patient())?;
             let (local, remote) = (near.region(PAGE)?, far.region(PAGE)?);
             let began = Instant::now();
             let wc = near.complete(&SendWr::new(Op::Write(remote.at(0)), &[local.sge(0, 8)]))?;
@@ -126,7 +131,7 @@ macro_rules! refusals {
                     Ok(())
                 },
                 || {
-                    let Pair { near, far } = &Pair::new(&options())?;
+                    let Pair { near, far } = &Pair::new(&patient())?;
                     let (local, remote) = (near.region(PAGE)?, far.region(PAGE)?);
                     let request = SendWr::new(Op::$op(remote.at(0)), &[local.sge(0, 8)]);
                     ensure!(near.complete(&request)?.status == Status::SUCCESS, "the first is let through");
@@ -157,7 +162,7 @@ fn a_queue_pair_that_breaks() {
             Ok(())
         },
         || {
-            let Pair { near, far } = &Pair::new(&options())?;
+            let Pair { near, far } = &Pair::new(&patient())?;
             let (local, remote) = (near.region(PAGE)?, far.region(PAGE)?);
             let write = SendWr::new(Op::Write(remote.at(0)), &[local.sge(0, 8)]);
             ensure!(near.complete(&write)?.status == Status::SUCCESS);
@@ -321,9 +326,9 @@ fn the_same_seed_gives_the_same_faults() -> Result<()> {
 fn a_script_that_makes_no_sense_is_refused() -> Result<()> {
     let world = World::new()?;
     for (script, complaint) in [
-        ("drop=200%", "urxe: URXE_FAULTS=drop=200%: expected drop=1%"),
-        ("drop=1%,opcode=JUMP", "urxe: URXE_FAULTS=opcode=JUMP: expected the start of an operation"),
-        ("@/nowhere", "urxe: URXE_FAULTS=@/nowhere: expected a file that can be read"),
+        ("drop=200%", "urxe: --faults or URXE_FAULTS=drop=200%: expected drop=1%"),
+        ("drop=1%,opcode=JUMP", "urxe: --faults or URXE_FAULTS=opcode=JUMP: expected the start of an operation"),
+        ("@/nowhere", "urxe: --faults or URXE_FAULTS=@/nowhere: expected a file that can be read"),
     ] {
         let mut command = world.host().command("ibv_devinfo");
         command.args(["-d", "urxe0"]).env("URXE_FAULTS", script);

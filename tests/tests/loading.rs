@@ -1,5 +1,8 @@
 //! The stock libibverbs loads the library that /etc/libibverbs.d/urxe.driver names.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
 use anyhow::{Context, Result, ensure};
 use urxe_tests::{PingPong, World};
 
@@ -29,6 +32,23 @@ fn only_the_chosen_interfaces_have_devices() -> Result<()> {
     let devices = world.host().run("ibv_devices", &[])?;
     ensure!(devices.stdout.contains("urxe0") && devices.stdout.contains("urxe1"), "{devices}");
     ensure!(!devices.stdout.contains("urxe2"), "{devices}");
+    Ok(())
+}
+
+#[test]
+fn choices_that_cannot_be_are_named() -> Result<()> {
+    let world = World::new()?;
+    let with = |name: &str, value: &OsStr| {
+        let mut command = world.host().command("ibv_devinfo");
+        command.env(name, value);
+        world.host().start(command)?.finish(urxe_tests::TIMEOUT)
+    };
+    let said = with("URXE_GID", "127.0.0.1,192.0.2.1".as_ref())?;
+    ensure!(said.stderr.contains("has the address 192.0.2.1") && !said.status.success(), "{said}");
+    let said = with("URXE_NETDEV", OsStr::from_bytes(b"eth\xff"))?;
+    ensure!(said.stderr.contains("no network interface 'eth"), "{said}");
+    // The files that an installation made have the names that they have.
+    ensure!(with("URXE_DEVICE_NAME", "first".as_ref())?.success()?.stdout.contains("hca_id:\turxe0\n"));
     Ok(())
 }
 

@@ -89,10 +89,7 @@ fn requester_of_a_stopped_process(way: &str) -> Result<()> {
 fn a_cut_cable_is_noticed() -> Result<()> {
     let (world, other) = World::linked()?;
     let pair = PingPong { iters: ENDLESS, ..PingPong::default() }.start(world.host(), &other)?;
-    wait_until("packets flow", || {
-        let count = other.run("cat", &["/sys/class/net/veth0/statistics/tx_packets"])?.stdout;
-        Ok(count.trim().parse::<u64>()? > 1000)
-    })?;
+    wait_until("packets flow", || Ok(other.packets_sent("veth0")? > 1000))?;
     // Frames to a MAC address that nobody has vanish, and no system call fails.
     for (host, peer) in [(world.host(), other.address()), (&other, world.host().address())] {
         let nobody = ["lladdr", "02:00:00:00:00:99", "dev", "veth0", "nud", "permanent"];

@@ -15,7 +15,7 @@ fn status(args: &[&str]) -> Result<String> {
 #[test]
 fn counters_of_a_program_at_work() {
     in_world(|| {
-        let Pair { near, far } = &Pair::new(&Options { timeout: 8, ..Options::default() })?;
+        let Pair { near, far } = &Pair::new(&Options::default())?;
         let (local, remote) = (near.region(4096)?, far.region(4096)?);
         let write = |offset| SendWr::new(Op::Write(remote.at(offset)), &[local.sge(0, 1024)]);
         for _ in 0..10 {

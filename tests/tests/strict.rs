@@ -299,6 +299,27 @@ fn every_rule_is_told_once() {
     });
 }
 
+/// An object may get the place of one that is no more.
+#[test]
+fn what_is_made_anew_is_told_of_anew() {
+    let strict = |world: &World| {
+        world.host().set_env("URXE_STRICT", "1");
+        Ok(())
+    };
+    in_world_with(strict, || {
+        let context = Context::open()?;
+        let mut stderr = Stderr::catch()?;
+        let pd = Pd::new(&context)?;
+        for _ in 0..3 {
+            let cq = Cq::new(&context, 100, None)?;
+            Qp::new(&pd, &cq, &cq, &Init::default())?;
+        }
+        let lines = stderr.lines()?;
+        ensure!(lines.len() == 3 && lines.iter().all(|line| line.contains("a CQ of 100 elements")), "{lines:?}");
+        Ok(())
+    });
+}
+
 #[test]
 fn nothing_is_told_unless_asked() {
     in_world(|| {

@@ -69,6 +69,23 @@ fn a_page_draws_the_same() {
 fn what_is_no_capture_is_refused() -> Result<()> {
     let output = std::process::Command::new(urxe()?).args(["trace", "/proc/self/status"]).output()?;
     let said = String::from_utf8_lossy(&output.stderr);
-    ensure!(!output.status.success() && said.contains("/proc/self/status: not a pcapng file"), "{said}");
+    ensure!(!output.status.success() && said.contains("/proc/self/status: neither a pcapng nor a pcap file"), "{said}");
+    Ok(())
+}
+
+/// As in `urxe explain | head -1`.
+#[test]
+fn nobody_has_to_read_to_the_end() -> Result<()> {
+    for args in [&["explain"][..], &["faults", "drop=1%"], &["doctor"]] {
+        let (reader, writer) = std::io::pipe()?;
+        drop(reader);
+        let output = std::process::Command::new(urxe()?).args(args).stdout(writer).output()?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        ensure!(said.is_empty() && output.status.code().is_some_and(|code| code < 2), "{args:?}: {said}");
+    }
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full")?;
+    let output = std::process::Command::new(urxe()?).arg("explain").stdout(full).output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.code() == Some(1) && said.starts_with("urxe: standard output: No space left"), "{said}");
     Ok(())
 }

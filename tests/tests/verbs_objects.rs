@@ -3,9 +3,12 @@
 use anyhow::{Context as _, Result, bail, ensure};
 use urxe_ffi::verbs as v;
 use urxe_tests::in_world;
+use urxe_tests::verbs::datagram::{Ah, towards};
 use urxe_tests::verbs::memory::{ALL_ACCESS, PAGE, pattern};
 use urxe_tests::verbs::qp::Init;
-use urxe_tests::verbs::{Channel, Context, Cq, Errno, Mr, Op, Options, Pages, Pair, Pd, Qp, RecvWr, SendWr, Status};
+use urxe_tests::verbs::{
+    Channel, Context, Cq, Errno, Mr, Op, Options, Pages, Pair, Pd, Qp, RecvWr, SendWr, Srq, Status,
+};
 
 const LOCAL_WRITE: u32 = v::IBV_ACCESS_LOCAL_WRITE;
 const REMOTE_WRITE: u32 = v::IBV_ACCESS_REMOTE_WRITE;
@@ -274,5 +277,45 @@ fn unsupported_queue_pairs() {
             ensure!(error.0 == libc::EOPNOTSUPP || error.0 == libc::EINVAL, "type {qp_type}: {error}");
         }
         Ok(())
+    });
+}
+
+/// So many can be made, and one more when there is one less.
+fn exhaust<T>(name: &str, most: i32, make: impl Fn() -> Result<T, Errno>) -> Result<()> {
+    let mut made = (0..most).map(|_| make()).collect::<Result<Vec<T>, _>>().with_context(|| name.to_owned())?;
+    ensure!(make().err() == Some(Errno(libc::ENOMEM)), "{name}: more than {most}");
+    made.pop();
+    made.push(make().with_context(|| format!("{name}, one less"))?);
+    ensure!(make().err() == Some(Errno(libc::ENOMEM)), "{name}: more than {most}");
+    Ok(())
+}
+
+/// What ibv_query_device(3) promises is there, and no more.
+#[test]
+fn as_many_objects_as_the_device_has() {
+    in_world(|| {
+        let context = Context::open()?;
+        let attr = context.query_device()?;
+        exhaust("max_pd", attr.max_pd, || Pd::new(&context))?;
+        exhaust("max_cq", attr.max_cq, || Cq::new(&context, 1, None))?;
+        let pd = Pd::new(&context)?;
+        exhaust("max_srq", attr.max_srq, || Srq::new(&pd, 1, 1))?;
+        let gid = context.query_gid(1, 1)?;
+        exhaust("max_ah", attr.max_ah, || Ah::new(&pd, towards(gid, 1)))
+    });
+}
+
+/// Numbers of queue pairs take descriptors.
+#[test]
+fn as_many_queue_pairs_as_descriptors_allow() {
+    in_world(|| {
+        let limit = libc::rlimit { rlim_cur: 128, rlim_max: 128 };
+        // SAFETY: a limit of this process' own.
+        ensure!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) } == 0);
+        let context = Context::open()?;
+        let (pd, cq) = (Pd::new(&context)?, Cq::new(&context, 1, None)?);
+        let most = context.query_device()?.max_qp;
+        ensure!(most == 4096, "{most}");
+        exhaust("max_qp", most, || Qp::new(&pd, &cq, &cq, &Init::default()))
     });
 }

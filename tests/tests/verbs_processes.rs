@@ -1,34 +1,22 @@
-//! Processes and threads: forks, sleepers, several threads at one queue pair, and what is left behind.
+//! Processes and threads: sleepers, several threads at one queue pair, and what is left behind.
 
 use std::collections::HashMap;
 use std::fs;
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use urxe_ffi::functions as f;
 use urxe_ffi::verbs as v;
 use urxe_tests::verbs::child::{Child, Parent, does_not_hang};
 use urxe_tests::verbs::memory::{ALL_ACCESS, pattern};
-use urxe_tests::verbs::pair::{rtr, rts};
+use urxe_tests::verbs::pair::{rtr, rts, works};
 use urxe_tests::verbs::qp::Init;
 use urxe_tests::verbs::{
-    Change, Channel, Context, Cq, End, Errno, Mr, Op, Options, PATIENCE, Pair, Pd, Qp, RecvWr, Remote, SendWr, Status,
-    is_readable,
+    Change, Context, Cq, End, Mr, Op, Options, PATIENCE, Pair, Pd, Qp, RecvWr, Remote, SendWr, Status, is_readable,
 };
-use urxe_tests::{in_world, sleeps_of_our_thread};
-
-fn works(pair: &Pair) -> Result<()> {
-    let Pair { near, far } = pair;
-    let (local, remote) = (near.region(5000)?, far.region(5000)?);
-    local.pages().write(0, &pattern(1, 5000));
-    far.qp.post_recv(&RecvWr::new(0, &[remote.sge(0, 5000)]))?;
-    let wc = near.complete(&SendWr::new(Op::Send, &[local.sge(0, 5000)]))?;
-    ensure!(wc.status == Status::SUCCESS, "{wc:?}");
-    ensure!(far.recv_cq.next()?.byte_len == 5000 && remote.pages().read(0, 5000) == pattern(1, 5000));
-    Ok(())
-}
+use urxe_tests::{in_world, wakes_of_our_thread};
 
 /// Tells the other process where this queue pair and its memory are.
 fn introduction(end: &End, memory: Remote) -> [u64; 3] {
@@ -38,100 +26,6 @@ fn introduction(end: &End, memory: Remote) -> [u64; 3] {
 fn connect(end: &End, [number, addr, rkey]: [u64; 3], options: &Options) -> Result<Remote> {
     end.connect(u32::try_from(number)?, end.gid(options)?, options)?;
     Ok(Remote { addr, rkey: u32::try_from(rkey)? })
-}
-
-/// fork(2): what the child inherits is dead, and says so; the parent goes on; the child may open the device itself.
-//= spec/hosts.md#net-007
-//= type=test
-//# The child of a fork MUST have no part in its parent's device.
-#[test]
-fn the_child_of_a_fork_has_no_device() {
-    in_world(|| {
-        let pair = Pair::new(&Options { events: true, ..Options::default() })?;
-        works(&pair)?;
-        let near = &pair.near;
-        let mr = near.region(4096)?;
-        Child::fork(|_| {
-            let post = near.qp.post_send(&SendWr::new(Op::Send, &[mr.sge(0, 8)]));
-            ensure!(post.is_err(), "a post of the child went through");
-            ensure!(near.qp.post_recv(&RecvWr::new(0, &[])).is_err(), "a receive of the child went through");
-            ensure!(near.send_cq.poll(1).is_err(), "the child polled");
-            ensure!(near.send_cq.arm(false).is_err(), "the child armed");
-            ensure!(near.context.query_port(1).is_err(), "the child queried the port");
-            ensure!(near.region(4096).is_err(), "the child registered memory");
-            ensure!(Cq::new(&near.context, 4, None).is_err(), "the child made a CQ");
-            ensure!(Channel::new(&near.context).is_err(), "the child made a channel");
-            ensure!(near.qp.state().is_err(), "the child queried its QP");
-            ensure!(mr.dereg().is_err() && near.qp.destroy().is_err(), "the child destroyed the parent's objects");
-            works(&Pair::new(&Options::default())?).context("the child's own device")
-        })?
-        .finish()?;
-        works(&pair).context("the parent, afterwards")
-    });
-}
-
-/// A child that tidies up closes its copy only.
-#[test]
-fn the_child_of_a_fork_closes_its_copy() {
-    in_world(|| {
-        let pair = Pair::new(&Options::default())?;
-        works(&pair)?;
-        let child = Child::fork(|_| {
-            // Whether that is a success is nobody's concern: nothing may crash, hang, or reach the parent.
-            let _ = pair.near.context.close();
-            works(&Pair::new(&Options::default())?).context("the child's own device")?;
-            std::process::exit(0);
-        })?;
-        child.finish()?;
-        works(&pair).context("the parent, afterwards")
-    });
-}
-
-/// ibv_fork_init(3) before the device is opened: the parent's memory stays what the device reads and writes.
-#[test]
-fn fork_init() {
-    in_world(|| {
-        // SAFETY: no region is registered yet.
-        Errno::check(unsafe { f::ibv_fork_init() })?;
-        let pair = Pair::new(&Options::default())?;
-        let Pair { near, far } = &pair;
-        let (local, remote) = (near.region(100_000)?, far.region(100_000)?);
-        let mut child = Child::fork(|parent| parent.receive::<1>().map(|_| ()))?;
-        // Written after the fork, while the child lives: copy-on-write must not take it away.
-        local.pages().write(0, &pattern(5, 100_000));
-        let wc = near.complete(&SendWr::new(Op::Write(remote.at(0)), &[local.sge(0, 100_000)]))?;
-        ensure!(wc.status == Status::SUCCESS && remote.pages().read(0, 100_000) == pattern(5, 100_000), "{wc:?}");
-        child.send(&[0])?;
-        child.finish()?;
-        works(&pair)
-    });
-}
-
-/// Forks at any moment: no lock that a thread of ours holds may stop the child.
-#[test]
-fn forks_amid_traffic() {
-    in_world(|| {
-        let pair = Pair::new(&Options::default())?;
-        let stop = AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            let traffic = scope.spawn(|| -> Result<()> {
-                while !stop.load(Ordering::Relaxed) {
-                    works(&pair)?;
-                }
-                Ok(())
-            });
-            let forks = (0..20).try_for_each(|_| {
-                let child = Child::fork(|_| {
-                    ensure!(pair.near.context.query_port(1).is_err(), "the child queried the port");
-                    works(&Pair::new(&Options::default())?).context("the child's own device")
-                })?;
-                child.finish()
-            });
-            stop.store(true, Ordering::Relaxed);
-            traffic.join().expect("the traffic's thread").context("the traffic")?;
-            forks
-        })
-    });
 }
 
 /// The target of one-sided operations: makes memory, and sleeps until it is told what it should find there. Before that
@@ -534,12 +428,8 @@ fn an_idle_device_sleeps() {
         for cq in [&pair.near.send_cq, &pair.far.recv_cq] {
             cq.arm(false)?;
         }
-        // Until the thread has noticed that nobody polls, and timers of what has been answered are over.
-        std::thread::sleep(Duration::from_millis(500));
-        let before = sleeps_of_our_thread()?;
-        std::thread::sleep(Duration::from_secs(3));
-        let after = sleeps_of_our_thread()?;
-        ensure!(after == before, "woke {} times in 3 s of nothing", after - before);
+        let wakes = wakes_of_our_thread(Duration::from_secs(3))?;
+        ensure!(wakes == 0, "woke {wakes} times in 3 s of nothing");
         works(&pair)?;
         Ok(())
     });
@@ -567,5 +457,25 @@ fn a_failed_queue_pair_can_be_destroyed() {
         ensure!(wc.status == Status::RNR_RETRY_EXC_ERR, "{wc:?}");
         ensure!(pair.near.qp.state()? == v::IBV_QPS_ERR);
         does_not_hang("destroying it", move || drop(pair))
+    });
+}
+
+/// Closing a device around its queue pairs is a mistake that concerns nobody else: names and sockets go with the device, as
+/// a kernel would see to, and others share its address as before.
+#[test]
+fn a_device_is_gone_when_it_is_closed_whatever_was_not_destroyed() {
+    in_world(|| {
+        let names = || -> Result<usize> { Ok(fs::read_to_string("/proc/net/unix")?.matches(" @urxe/").count()) };
+        for _ in 0..2 {
+            let pair = Pair::new(&Options::default())?;
+            works(&pair)?;
+            let context = Arc::clone(&pair.near.context);
+            std::mem::forget(pair);
+            ensure!(names()? > 0);
+            context.close()?;
+            ensure!(names()? == 0, "names are left:\n{}", fs::read_to_string("/proc/net/unix")?);
+        }
+        Child::fork(|_| works(&Pair::new(&Options::default())?))?.finish()?;
+        works(&Pair::new(&Options::default())?)
     });
 }

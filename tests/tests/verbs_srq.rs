@@ -1,6 +1,7 @@
 //! Shared receive queues and XRC through libibverbs.
 
 use std::fs::File;
+use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -304,6 +305,46 @@ fn xrc_domains_of_files() {
         srq.post_recv(&RecvWr::new(6, &[]))?;
         initiator.post_send(&SendWr::new(Op::Send, &[]).to_srq(srq.number()?))?;
         ensure!(here.cq.next()?.status == Status::SUCCESS && there.cq.next()?.wr_id == 6);
+        Ok(())
+    });
+}
+
+/// `comp_mask` says that a domain or a completion queue is given, and it is null.
+#[test]
+fn objects_of_xrc_that_are_not_given_are_refused() {
+    in_world(|| {
+        let device = Device::new()?;
+        let xrcd = Xrcd::open(&device.context, -1, libc::O_CREAT)?;
+        let null = std::ptr::null_mut();
+        for (domain, cq) in [(null, device.cq.raw()), (xrcd.raw(), null.cast())] {
+            // SAFETY: a plain C struct of numbers and pointers.
+            let mut init: v::ibv_srq_init_attr_ex = unsafe { MaybeUninit::zeroed().assume_init() };
+            init.attr = v::ibv_srq_attr { max_wr: 1, max_sge: 1, srq_limit: 0 };
+            init.comp_mask = v::IBV_SRQ_INIT_ATTR_TYPE
+                | v::IBV_SRQ_INIT_ATTR_PD
+                | v::IBV_SRQ_INIT_ATTR_XRCD
+                | v::IBV_SRQ_INIT_ATTR_CQ;
+            (init.srq_type, init.pd, init.xrcd, init.cq) = (v::IBV_SRQT_XRC, device.pd.raw(), domain, cq);
+            // SAFETY: as the inline function of verbs.h does.
+            let srq = unsafe {
+                let create = (*device.context.extended()).create_srq_ex.context("libibverbs always has it")?;
+                create(device.context.raw(), &raw mut init)
+            };
+            ensure!(srq.is_null() && Errno::last() == Errno(libc::EINVAL), "{:?}", Errno::last());
+        }
+        let mut attr = v::ibv_qp_open_attr {
+            comp_mask: v::IBV_QP_OPEN_ATTR_NUM | v::IBV_QP_OPEN_ATTR_XRCD | v::IBV_QP_OPEN_ATTR_TYPE,
+            qp_num: 17,
+            xrcd: null,
+            qp_context: std::ptr::null_mut(),
+            qp_type: v::IBV_QPT_XRC_RECV,
+        };
+        // SAFETY: as above.
+        let qp = unsafe {
+            let open = (*device.context.extended()).open_qp.context("libibverbs always has it")?;
+            open(device.context.raw(), &raw mut attr)
+        };
+        ensure!(qp.is_null() && Errno::last() == Errno(libc::EINVAL), "{:?}", Errno::last());
         Ok(())
     });
 }

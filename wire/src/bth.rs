@@ -54,13 +54,16 @@ impl Bth {
     ///
     /// # Errors
     /// [`Malformed::Opcode`] for one the table does not have, [`Malformed::TransportVersion`] unless TVer is 0.
+    #[inline]
     pub fn parse(bytes: &[u8; Self::LEN]) -> Result<Self, Malformed> {
-        let [opcode, flags, pk0, pk1, congestion, q0, q1, q2, ack, p0, p1, p2] = *bytes;
+        let [opcode, flags, pk0, pk1, t0, t1, t2, t3, p0, p1, p2, p3] = *bytes;
         //= spec/packets.md#pkt-003
         //# A packet of another transport header version than 0 MUST be dropped.
         if flags & 0x0F != 0 {
             return Err(Malformed::TransportVersion);
         }
+        let target = u32::from_be_bytes([t0, t1, t2, t3]);
+        let place = u32::from_be_bytes([p0, p1, p2, p3]);
         Ok(Self {
             //= spec/packets.md#pkt-002
             //# An opcode that the table does not name MUST be refused before anything behind the BTH is read.
@@ -69,34 +72,28 @@ impl Bth {
             mig_req: flags & 0x40 != 0,
             pad_count: (flags >> 4) & 3,
             p_key: PKey(u16::from_be_bytes([pk0, pk1])),
-            fecn: congestion & 0x80 != 0,
-            becn: congestion & 0x40 != 0,
-            dest_qp: Qpn::new(u32::from_be_bytes([0, q0, q1, q2])),
-            ack_req: ack & 0x80 != 0,
-            psn: Psn::new(u32::from_be_bytes([0, p0, p1, p2])),
+            fecn: target >> 31 & 1 != 0,
+            becn: target >> 30 & 1 != 0,
+            dest_qp: Qpn::new(target),
+            ack_req: place >> 31 & 1 != 0,
+            psn: Psn::new(place),
         })
     }
 
     /// Writes the header.
+    #[inline]
     pub fn emit(&self, bytes: &mut [u8; Self::LEN]) {
-        let flag = |on: bool, bit: u8| if on { bit } else { 0 };
-        let [pk0, pk1] = self.p_key.0.to_be_bytes();
-        let [_, q0, q1, q2] = self.dest_qp.get().to_be_bytes();
-        let [_, p0, p1, p2] = self.psn.get().to_be_bytes();
-        *bytes = [
-            self.opcode.to_u8(),
-            flag(self.solicited_event, 0x80) | flag(self.mig_req, 0x40) | (self.pad_count & 3) << 4,
-            pk0,
-            pk1,
-            flag(self.fecn, 0x80) | flag(self.becn, 0x40),
-            q0,
-            q1,
-            q2,
-            flag(self.ack_req, 0x80),
-            p0,
-            p1,
-            p2,
-        ];
+        let flag = |on: bool, bit: u32| u32::from(on) << bit;
+        let operation = u32::from(self.opcode.to_u8()) << 24
+            | flag(self.solicited_event, 23)
+            | flag(self.mig_req, 22)
+            | u32::from(self.pad_count & 3) << 20
+            | u32::from(self.p_key.0);
+        let target = flag(self.fecn, 31) | flag(self.becn, 30) | self.dest_qp.get();
+        let place = flag(self.ack_req, 31) | self.psn.get();
+        bytes[0..4].copy_from_slice(&operation.to_be_bytes());
+        bytes[4..8].copy_from_slice(&target.to_be_bytes());
+        bytes[8..12].copy_from_slice(&place.to_be_bytes());
     }
 }
 

@@ -30,11 +30,12 @@
 //! to packet, and what does not (lengths, identification, FECN and BECN) is added to it before the packet is
 //! read, once and in place.
 
+mod crc32;
+
 use core::net::{IpAddr, SocketAddr};
 
-use crc32fast::Hasher;
-
 use crate::{Bth, ICRC_LEN};
+use crc32::FEW;
 
 const ONES: usize = 8;
 const UDP_LEN: usize = 8;
@@ -55,14 +56,14 @@ impl Flow {
     /// dual-stack socket has them, are IPv4 ones on the wire.
     #[must_use]
     pub fn new(src: SocketAddr, dst: SocketAddr) -> Self {
-        let mut crc = Hasher::new();
-        crc.update(&[0xFF; ONES]);
+        let mut crc = crc32::extend(0, &[0xFF; ONES]);
+        let mut add = |bytes: &[u8]| crc = crc32::extend(crc, bytes);
         let is_ipv4 = match (src.ip().to_canonical(), dst.ip().to_canonical()) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => {
                 // Version and header length, TOS, total length, identification, flags, TTL, protocol, checksum.
-                crc.update(&[0x45, 0xFF, 0, 0, 0, 0, DONT_FRAGMENT, 0, 0xFF, 17, 0xFF, 0xFF]);
-                crc.update(&src.octets());
-                crc.update(&dst.octets());
+                add(&[0x45, 0xFF, 0, 0, 0, 0, DONT_FRAGMENT, 0, 0xFF, 17, 0xFF, 0xFF]);
+                add(&src.octets());
+                add(&dst.octets());
                 true
             }
             (src, dst) => {
@@ -71,17 +72,17 @@ impl Flow {
                     IpAddr::V6(ip) => ip.octets(),
                 };
                 // Version, traffic class and flow label, payload length, next header, hop limit.
-                crc.update(&[0x6F, 0xFF, 0xFF, 0xFF, 0, 0, 17, 0xFF]);
-                crc.update(&octets(src));
-                crc.update(&octets(dst));
+                add(&[0x6F, 0xFF, 0xFF, 0xFF, 0, 0, 17, 0xFF]);
+                add(&octets(src));
+                add(&octets(dst));
                 false
             }
         };
-        crc.update(&src.port().to_be_bytes());
-        crc.update(&dst.port().to_be_bytes());
+        add(&src.port().to_be_bytes());
+        add(&dst.port().to_be_bytes());
         // Length and checksum.
-        crc.update(&[0, 0, 0xFF, 0xFF]);
-        Self { crc: crc.finalize(), is_ipv4 }
+        add(&[0, 0, 0xFF, 0xFF]);
+        Self { crc, is_ipv4 }
     }
 }
 
@@ -109,17 +110,14 @@ pub enum Check {
 //= spec/packets.md#pkt-009
 //# The ICRC MUST cover all of the packet but what routers change, for which ones are put in.
 pub fn compute(flow: &Flow, ip_id: u16, packet: &[u8]) -> u32 {
-    let udp_len = UDP_LEN + packet.len() + ICRC_LEN;
     let headers = if flow.is_ipv4 {
-        IPV4_TOTAL_LENGTH.crc(low16(IPV4_LEN + udp_len)) ^ IPV4_IDENTIFICATION.crc(ip_id)
+        IPV4_LENGTHS.crc(packet.len()) ^ IPV4_IDENTIFICATION.crc(ip_id)
     } else {
-        IPV6_PAYLOAD_LENGTH.crc(low16(udp_len))
+        IPV6_LENGTHS.crc(packet.len())
     };
     // Ones in place of FECN, BECN and the bits beside them.
     let congestion = packet.get(CONGESTION_AT).map_or(0, |byte| CONGESTION[usize::from(!byte)]);
-    let mut crc = Hasher::new_with_initial(flow.crc ^ headers ^ UDP_LENGTH.crc(low16(udp_len)) ^ congestion);
-    crc.update(packet);
-    crc.finalize()
+    crc32::extend(flow.crc ^ headers ^ congestion, packet)
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "header fields are 16 bits wide")]
@@ -143,11 +141,14 @@ pub fn verify(flow: &Flow, expected_id: u16, datagram: &[u8]) -> Check {
     if syndrome == 0 {
         return Check::Exact;
     }
-    if !flow.is_ipv4 {
-        return Check::Bad;
-    }
+    if flow.is_ipv4 { recover(syndrome, expected_id, packet.len()) } else { Check::Bad }
+}
+
+/// What the difference between the ICRC of a packet of `len` bytes and the one that was expected says.
+#[inline(never)]
+fn recover(syndrome: u32, expected_id: u16, len: usize) -> Check {
     // From the identification to the end of what the CRC covers.
-    let [first, second, flags, zero] = unshift(syndrome, IPV4_LEN - 4 + UDP_LEN + packet.len()).to_le_bytes();
+    let [first, second, flags, zero] = unshift(syndrome, IPV4_LEN - 4 + UDP_LEN + len).to_le_bytes();
     let df = match (flags, zero) {
         (0, 0) => true,
         (DONT_FRAGMENT, 0) => false,
@@ -168,15 +169,46 @@ impl Field {
         Self { high: shifted_bytes(BYTE, bytes + 2), low: shifted_bytes(BYTE, bytes + 1) }
     }
 
-    fn crc(&self, value: u16) -> u32 {
+    const fn crc(&self, value: u16) -> u32 {
         let [high, low] = value.to_be_bytes();
-        self.high[usize::from(high)] ^ self.low[usize::from(low)]
+        self.high[high as usize] ^ self.low[low as usize]
     }
 }
 
-static IPV4_TOTAL_LENGTH: Field = Field::before_bth(IPV4_LEN - 4 + UDP_LEN);
+/// What the lengths in the IP and the UDP header add to the CRC up to the BTH.
+struct Lengths {
+    ip: Field,
+    /// Bytes that the length in the IP header counts, besides those that the one in the UDP header does.
+    more: usize,
+    /// Of packets of so few bytes.
+    few: [u32; FEW + 1],
+}
+
+impl Lengths {
+    const fn new(ip: Field, more: usize) -> Self {
+        let mut lengths = Self { ip, more, few: [0; FEW + 1] };
+        let mut len = 0;
+        while len <= FEW {
+            lengths.few[len] = lengths.sum(len);
+            len += 1;
+        }
+        lengths
+    }
+
+    /// Those of a packet of `len` bytes.
+    fn crc(&self, len: usize) -> u32 {
+        self.few.get(len).copied().unwrap_or_else(|| self.sum(len))
+    }
+
+    const fn sum(&self, len: usize) -> u32 {
+        let udp_len = UDP_LEN + len + ICRC_LEN;
+        self.ip.crc(low16(self.more + udp_len)) ^ UDP_LENGTH.crc(low16(udp_len))
+    }
+}
+
 static IPV4_IDENTIFICATION: Field = Field::before_bth(IPV4_LEN - 6 + UDP_LEN);
-static IPV6_PAYLOAD_LENGTH: Field = Field::before_bth(IPV6_LEN - 6 + UDP_LEN);
+static IPV4_LENGTHS: Lengths = Lengths::new(Field::before_bth(IPV4_LEN - 4 + UDP_LEN), IPV4_LEN);
+static IPV6_LENGTHS: Lengths = Lengths::new(Field::before_bth(IPV6_LEN - 6 + UDP_LEN), 0);
 static UDP_LENGTH: Field = Field::before_bth(UDP_LEN - 6);
 
 /// Where FECN and BECN are in the BTH.

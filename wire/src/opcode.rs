@@ -331,6 +331,7 @@ pub struct Opcode {
 
 impl Opcode {
     /// The opcode of `operation` on `transport`, if there is one.
+    #[inline]
     #[must_use]
     pub const fn new(transport: Transport, operation: Operation) -> Option<Self> {
         if operation.info().transports.contains(transport) { Some(Self { transport, operation }) } else { None }
@@ -341,12 +342,14 @@ impl Opcode {
 
     /// From the opcode byte.
     #[must_use]
+    #[inline]
     pub const fn from_u8(byte: u8) -> Option<Self> {
         BY_BYTE[byte as usize]
     }
 
     /// The opcode byte.
     #[must_use]
+    #[inline]
     pub const fn to_u8(self) -> u8 {
         self.transport.bits() | self.operation.info().code
     }
@@ -365,6 +368,7 @@ impl Opcode {
 
     /// The operation's row of the table.
     #[must_use]
+    #[inline]
     pub const fn info(self) -> &'static OpcodeInfo {
         self.operation.info()
     }

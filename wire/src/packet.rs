@@ -122,6 +122,7 @@ enum ServiceKind {
 
 impl ServiceKind {
     /// What packets with this opcode have.
+    #[inline]
     const fn of(opcode: Opcode) -> Self {
         match (opcode.transport(), opcode.info().role) {
             (Transport::Ud, _) => Self::Datagram,
@@ -187,9 +188,11 @@ impl Header {
     /// opcode.
     //= spec/packets.md#pkt-011
     //# What is emitted MUST be what would be parsed, byte for byte.
+    #[inline]
     pub fn emit(&self, bytes: &mut [u8]) -> usize {
         debug_assert_eq!(self.ext.set(), self.bth.opcode.info().headers, "{:?}", self.bth.opcode);
         debug_assert_eq!(self.service.kind(), ServiceKind::of(self.bth.opcode), "{:?}", self.bth.opcode);
+        let room = bytes.len();
         let mut rest = bytes;
         self.bth.emit(take(&mut rest));
         match &self.service {
@@ -218,7 +221,7 @@ impl Header {
             }
             Ext::CnpReserved => *take::<CNP_RESERVED_LEN>(&mut rest) = [0; CNP_RESERVED_LEN],
         }
-        self.len()
+        room - rest.len()
     }
 }
 
@@ -257,6 +260,8 @@ impl<'a> Packet<'a> {
     /// Says what is wrong; never panics, whatever the bytes.
     //= spec/packets.md#pkt-001
     //# Any bytes MUST be taken for a packet or refused with a reason, and nothing else may happen.
+    // Inline: to hand the result over takes as long as to make it.
+    #[inline(always)]
     pub fn parse(datagram: &'a [u8]) -> Result<Self, Malformed> {
         let (mut rest, _icrc) = datagram.split_last_chunk::<ICRC_LEN>().ok_or(Malformed::TooShort)?;
         let bth = Bth::parse(read(&mut rest)?)?;

@@ -29,6 +29,7 @@ impl Reth {
     }
 
     /// Writes the header.
+    #[inline]
     pub fn emit(&self, b: &mut [u8; Self::LEN]) {
         b[0..8].copy_from_slice(&self.va.to_be_bytes());
         b[8..12].copy_from_slice(&self.r_key.0.to_be_bytes());

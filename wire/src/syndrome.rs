@@ -80,11 +80,16 @@ impl Credits {
     /// The largest code that promises no more than `wqes`.
     #[must_use]
     pub const fn from_wqes(wqes: u32) -> Self {
-        let mut code = 0;
-        while code < 30 && Self(code + 1).limit() <= wqes {
-            code += 1;
-        }
-        Self(code)
+        let code = match wqes {
+            0 | 1 => wqes,
+            2..0x8000 => {
+                // A power of two has an even code, and the point halfway to the next one follows.
+                let power = wqes.ilog2();
+                2 * power + (wqes >> (power - 1) & 1)
+            }
+            _ => 30,
+        };
+        Self(code.to_le_bytes()[0])
     }
 
     /// The 5-bit code.
@@ -170,6 +175,10 @@ mod tests {
         );
         assert_eq!(Credits::INVALID.wqes(), None);
         assert_eq!([0, 1, 5, 7, 8, 1_000_000].map(|n| Credits::from_wqes(n).wqes().unwrap()), [0, 1, 4, 6, 8, 32768]);
+        for wqes in (0..40_000).chain([u32::MAX]) {
+            let promised = (0..31).rfind(|code| Credits(*code).limit() <= wqes);
+            assert_eq!(Some(Credits::from_wqes(wqes).code()), promised, "{wqes} WQEs");
+        }
     }
 
     #[test]

@@ -10,9 +10,11 @@ pub(crate) mod probe;
 
 use std::process::ExitCode;
 
-use crate::devices;
+use anyhow::Result;
+
 use crate::layout::Layout;
 use crate::options::{Options, Settings};
+use crate::{devices, misspelt, out};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -57,50 +59,54 @@ impl Finding {
         Self { verdict: Verdict::Problem, what: format!("{error:#}"), remedy: None }
     }
 
-    fn print(&self) {
+    fn print(&self) -> Result<()> {
         let label = match self.verdict {
             Verdict::Fine => "fine     ",
             Verdict::Warning => "warning  ",
             Verdict::Problem => "problem  ",
         };
-        println!("{label}{}", self.what);
-        if let Some(remedy) = &self.remedy {
-            println!("         {remedy}");
-        }
+        let remedy = self.remedy.as_ref().map_or(String::new(), |remedy| format!("         {remedy}\n"));
+        out::print(&format!("{label}{}\n{remedy}", self.what))
     }
 }
 
-pub(crate) fn run(args: &Args) -> ExitCode {
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let mut worst = Verdict::Fine;
     let mut say = |findings: Vec<Finding>| {
         for finding in findings {
-            finding.print();
+            finding.print()?;
             if finding.verdict == Verdict::Problem || worst == Verdict::Fine {
                 worst = finding.verdict;
             }
         }
+        anyhow::Ok(())
     };
-    say(library::check());
+    say(library::check())?;
+    say(misspelt::in_environment()
+        .into_iter()
+        .map(|what| Finding::warning(what, "set it again by that name"))
+        .collect())?;
     match args.options.settings() {
         Ok(settings) => {
-            say(check_devices(&settings));
+            say(check_devices(&settings))?;
+            say(settings.observations().err().iter().map(Finding::error).collect())?;
             let installed = plain::is_wanted(&Layout::Machine);
             if installed {
-                say(plain::check());
+                say(plain::check())?;
             } else {
-                say(vec![Finding::fine("not installed: start programs with `urxe run -- PROGRAM`")]);
+                say(vec![Finding::fine("not installed: start programs with `urxe run -- PROGRAM`")])?;
             }
-            say(probe::check(&settings, installed));
+            say(probe::check(&settings, installed))?;
         }
-        Err(error) => say(vec![Finding::error(&error)]),
+        Err(error) => say(vec![Finding::error(&error)])?,
     }
-    match worst {
+    Ok(match worst {
         Verdict::Problem => {
-            println!("programs will not find a device that works");
+            out::print("programs will not find a device that works\n")?;
             ExitCode::FAILURE
         }
         Verdict::Warning | Verdict::Fine => ExitCode::SUCCESS,
-    }
+    })
 }
 
 fn check_devices(settings: &Settings) -> Vec<Finding> {

@@ -34,16 +34,18 @@ fn finding(settings: &Settings, words: &[&str], who: &str) -> Finding {
         Ok(output) if output.status.success() => {
             Finding::fine(format!("{who} opens {}", String::from_utf8_lossy(&output.stdout).trim()))
         }
-        Ok(output) => {
-            let said = String::from_utf8_lossy(&output.stderr);
-            let said = said.lines().next_back().unwrap_or("it said nothing").trim_start_matches("urxe: ");
-            Finding::problem(
-                format!("{who} cannot open a device: {said}"),
-                "the lines above say more, if they are not all fine",
-            )
-        }
+        Ok(output) => Finding::problem(
+            format!("{who} cannot open a device: {}", said(&String::from_utf8_lossy(&output.stderr))),
+            "the lines above say more, if they are not all fine",
+        ),
         Err(error) => Finding::error(&error),
     }
+}
+
+/// All that it said, in one line: the library's reason stands in front of the errno.
+fn said(stderr: &str) -> String {
+    let lines: Vec<&str> = stderr.lines().map(|line| line.trim_start_matches("urxe: ")).collect();
+    if lines.is_empty() { "it said nothing".to_owned() } else { lines.join("; ") }
 }
 
 type GetDeviceList = unsafe extern "C" fn(count: *mut c_int) -> *mut *mut c_void;
@@ -83,6 +85,5 @@ pub(crate) fn run() -> Result<()> {
     if unsafe { open(device) }.is_null() {
         bail!("{name}: {}", std::io::Error::last_os_error());
     }
-    println!("{name}");
-    Ok(())
+    crate::out::print(&format!("{name}\n"))
 }

@@ -17,12 +17,18 @@ use anyhow::{Context, Result};
 
 use super::folder::{Folder, LOCK, PREFIX, try_lock};
 use super::this_command;
+use super::users::{self, Users};
 
 /// How the hidden subcommand is called.
 pub(crate) const SUBCOMMAND: &str = "janitor";
 
 /// How long to wait before looking again, where the kernel cannot tell when a process ends, and after one has.
 const PAUSE: Duration = Duration::from_millis(200);
+
+/// For longer than a process takes to become another program, most likely.
+const MOMENT: Duration = Duration::from_millis(5);
+/// So many of them, and it is a process that has given its environment away (`PR_SET_MM`) and stays like that.
+const MOMENTS: usize = 400;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -76,10 +82,21 @@ pub(crate) fn run(args: &Args) {
     // Where the kernel has no descriptors of processes, it is /dev/null.
     let has_handle = !fs::metadata("/proc/self/fd/0").is_ok_and(|file| file.file_type().is_char_device());
     wait_for(if has_handle { &[0] } else { &[] });
-    while let users @ [_, ..] = users(&args.folder).as_slice() {
-        let handles: Vec<OwnedFd> = users.iter().filter_map(|pid| pidfd(*pid).ok()).collect();
-        wait_for(&handles.iter().map(AsRawFd::as_raw_fd).collect::<Vec<_>>());
-        std::thread::sleep(PAUSE);
+    let mut unclear = 0;
+    loop {
+        match users::of(&args.folder) {
+            Users::These(users) => {
+                unclear = 0;
+                let handles: Vec<OwnedFd> = users.iter().filter_map(|pid| pidfd(*pid).ok()).collect();
+                wait_for(&handles.iter().map(AsRawFd::as_raw_fd).collect::<Vec<_>>());
+                std::thread::sleep(PAUSE);
+            }
+            Users::Unclear if unclear < MOMENTS => {
+                unclear += 1;
+                std::thread::sleep(MOMENT);
+            }
+            Users::Unclear | Users::Nobody => break,
+        }
     }
     // There is nobody to tell what goes wrong.
     let _ = fs::remove_dir_all(&args.folder);
@@ -101,17 +118,6 @@ fn wait_for(processes: &[c_int]) {
     {}
 }
 
-/// Processes that have the folder in their environment.
-fn users(folder: &Path) -> Vec<u32> {
-    let entry = [urxe_options::RUN_VARIABLE.as_bytes(), b"=", folder.as_os_str().as_bytes()].concat();
-    let uses = |pid: &u32| {
-        let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-        environment.split(|&byte| byte == 0).any(|variable| variable == entry)
-    };
-    let Ok(processes) = fs::read_dir("/proc") else { return Vec::new() };
-    processes.filter_map(|process| process.ok()?.file_name().to_str()?.parse().ok()).filter(uses).collect()
-}
-
 /// Removes this user's folders that nobody uses and nobody watches.
 fn remove_orphans(base: &Path) {
     // SAFETY: no preconditions.
@@ -124,7 +130,7 @@ fn remove_orphans(base: &Path) {
         }
         // Without a lock it is somebody else's, or one that is being made.
         let Ok(lock) = File::open(path.join(LOCK)) else { continue };
-        if try_lock(&lock) && users(&path).is_empty() {
+        if try_lock(&lock) && users::of(&path) == Users::Nobody {
             let _ = fs::remove_dir_all(&path);
         }
     }

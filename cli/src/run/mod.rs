@@ -5,9 +5,11 @@
 //! process id are nobody else's business. Somebody has to remove the folder afterwards: the [`janitor`], a process of its
 //! own that sleeps until then.
 
+mod blind;
 mod exec;
 mod folder;
 pub(crate) mod janitor;
+mod users;
 
 use std::convert::Infallible;
 use std::ffi::{OsStr, OsString};
@@ -19,11 +21,11 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 
 use crate::options::Options;
-use crate::{devices, library};
+use crate::{devices, library, misspelt, out};
 use folder::Folder;
 
 /// What `urxe run` itself fails with; those of `env` and `timeout` (coreutils).
-const FAILED: u8 = 125;
+pub(crate) const FAILED: u8 = 125;
 const CANNOT_RUN: u8 = 126;
 const NOT_FOUND: u8 = 127;
 
@@ -36,7 +38,7 @@ pub(crate) struct Args {
     options: Options,
 
     /// The program and its arguments
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
+    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 
@@ -45,13 +47,13 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     let failed = match prepare(args) {
         Ok(()) => exec::exec(&args.command),
         Err(error) => {
-            eprintln!("urxe: {error:#}");
+            out::complain(&format_args!("{error:#}"));
             return ExitCode::from(FAILED);
         }
     };
     let Err(error) = failed;
     let name = args.command.first().map(|name| name.to_string_lossy()).unwrap_or_default();
-    eprintln!("urxe: cannot run {name}: {error}");
+    out::complain(&format_args!("cannot run {name}: {error}"));
     ExitCode::from(if error.kind() == std::io::ErrorKind::NotFound { NOT_FOUND } else { CANNOT_RUN })
 }
 
@@ -60,12 +62,16 @@ type Never = Result<Infallible, std::io::Error>;
 
 fn prepare(args: &Args) -> Result<()> {
     let library = library::beside_this_command()?;
+    for mistake in misspelt::in_environment() {
+        out::complain(&format_args!("warning: {mistake}"));
+    }
+    if let Some(blind) = args.command.first().and_then(|name| blind::is_blind(name)) {
+        out::complain(&format_args!("warning: {blind}"));
+    }
     let settings = args.options.settings()?;
     let choices = settings.choices()?;
     // Here it is one line; every process that opens the device would say it again.
-    if let Some(script) = settings.value(&urxe_options::FAULTS) {
-        crate::faults::text_of(script).context("--faults")?;
-    }
+    settings.observations()?;
     let interfaces = devices::interfaces(&choices)?;
     let folder = Folder::create(&choices, &interfaces, &library)?;
     let preload = preload_value(&folder.library(&library), std::env::var_os("LD_PRELOAD").as_deref());

@@ -7,12 +7,14 @@ mod metrics;
 mod sysfs;
 mod table;
 
-use std::io::{ErrorKind, IsTerminal, Write};
+use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use serde_json::Value;
+
+use crate::out;
 
 /// How long a process may take to answer.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -54,7 +56,6 @@ struct Found {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let mut out = std::io::stdout().lock();
     loop {
         if let Some(tree) = &args.sysfs {
             sysfs::write(tree, &look()?.devices)?;
@@ -67,16 +68,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             (_, true) => json(&look()?)?,
             _ => table::text(&look()?, args.all),
         };
-        if args.watch.is_some() && !args.json && !args.metrics && out.is_terminal() {
+        if args.watch.is_some() && !args.json && !args.metrics && std::io::stdout().is_terminal() {
             // Home, and clear what is below (ECMA-48).
             text.insert_str(0, "\x1b[H\x1b[J");
         }
-        match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-            // Nobody reads any more.
-            Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(()),
-            written => written?,
-        }
-        let Some(pause) = args.watch else { return Ok(()) };
+        let is_read = out::offer(&text)?;
+        let Some(pause) = args.watch.filter(|_| is_read) else { return Ok(()) };
         std::thread::sleep(pause);
     }
 }
@@ -85,10 +82,10 @@ fn look() -> Result<Found> {
     let answers = urxe_status::ask_all(PATIENCE).context("listing the sockets of this network namespace")?;
     let (mut devices, mut silent) = (Vec::new(), answers.silent);
     for report in &answers.reports {
-        match serde_json::from_str::<Value>(report) {
-            Ok(device) => devices.push(device),
-            // It took too long, or is another version.
-            Err(_) => silent += 1,
+        match serde_json::from_str::<Value>(&report.text) {
+            Ok(device) if report.is_by(device["pid"].as_u64()) => devices.push(device),
+            // It took too long, is another version, or speaks for somebody else.
+            Ok(_) | Err(_) => silent += 1,
         }
     }
     devices.sort_by_key(|device| (device["pid"].as_u64(), device["device"].as_str().map(str::to_owned)));

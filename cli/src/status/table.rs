@@ -44,14 +44,20 @@ pub(super) fn text(found: &Found, all: bool) -> String {
 }
 
 fn word(value: &Value) -> String {
-    value.as_str().unwrap_or("?").to_owned()
+    printable(value.as_str().unwrap_or("?"))
+}
+
+/// Without what a terminal would obey: processes call themselves what they like.
+fn printable(text: &str) -> String {
+    text.replace(char::is_control, "?")
 }
 
 fn queue_pair(qp: &Value) -> String {
     let number = |value: &Value| format!("{:#08x}", value.as_u64().unwrap_or_default());
     let peer = &qp["peer"];
     let to = match peer["address"].as_str() {
-        Some(address) => {
+        Some(_) => {
+            let address = word(&peer["address"]);
             let way = if peer["way"] == "shm" { ", through memory" } else { "" };
             format!("  to {} of {address}{way}", number(&peer["qpn"]))
         }
@@ -82,7 +88,7 @@ fn counters(of: &Value, all: bool) -> Option<String> {
     let said: Vec<String> = counters
         .iter()
         .filter(|(name, value)| all || !HARMLESS.contains(&name.as_str()) && value.as_u64() != Some(0))
-        .map(|(name, value)| format!("{name} {value}"))
+        .map(|(name, value)| format!("{} {value}", printable(name)))
         .collect();
     (!said.is_empty()).then(|| said.join(", "))
 }
@@ -109,7 +115,7 @@ mod tests {
     #[test]
     fn a_table() {
         let device = serde_json::json!({
-            "pid": 7, "program": "rping", "device": "urxe0", "netdev": "lo",
+            "pid": 7, "program": "r\x1b[2J", "device": "urxe0", "netdev": "lo",
             "qps": [{"qpn": 0x123, "type": "RC", "state": "RTS", "peer": {"address": "::1", "qpn": 0x456, "way": "udp"}},
                     {"qpn": 0x125, "type": "RC", "state": "RTS",
                      "peer": {"address": "127.0.0.1", "qpn": 0x457, "way": "shm"}},
@@ -123,7 +129,7 @@ mod tests {
             lines,
             [
                 "PID  PROGRAM  DEVICE  NETDEV  QPS  MRS  MR BYTES  SENT  RECEIVED",
-                "7  rping    urxe0   lo        3    2      4096    10         9",
+                "7  r?[2J    urxe0   lo        3    2      4096    10         9",
                 "QP 0x000123  RC       RTS    to 0x000456 of ::1",
                 "QP 0x000125  RC       RTS    to 0x000457 of 127.0.0.1, through memory",
                 "QP 0x000124  UD       INIT",

@@ -13,10 +13,12 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 
+use crate::out;
+
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// pcapng files: of URXE_PCAP, of one end or of both, or of tshark. What was captured both where it left and where it
-    /// came in is one arrow
+    /// pcapng files of URXE_PCAP, of one end or of both, and pcapng or pcap files of tshark or tcpdump. What was
+    /// captured both where it left and where it came in is one arrow
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
 
@@ -54,19 +56,16 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             [] => bail!("no RoCE v2 packet in there"),
             [one] => one,
             [busiest, ..] => {
-                eprintln!("urxe: {} exchanges; drawing the one with most packets. --qp chooses:", pairs.len());
-                for pair in &pairs {
-                    eprintln!("  --qp {:#x}\t{pair}: {} packets", pair.qpn(), pair.packets.len());
-                }
+                let choice =
+                    |pair: &pairs::Pair| format!("\n  --qp {:#x}\t{pair}: {} packets", pair.qpn(), pair.packets.len());
+                let (count, choices) = (pairs.len(), pairs.iter().map(choice).collect::<String>());
+                out::complain(&format_args!(
+                    "{count} exchanges; drawing the one with most packets. --qp chooses:{choices}"
+                ));
                 busiest
             }
         },
     };
     let ladder = ladder::Ladder::new(chosen, &packets, args.all);
-    if args.html {
-        print!("{}", html::draw(&ladder));
-    } else {
-        print!("{}", text::draw(&ladder));
-    }
-    Ok(())
+    out::print(&if args.html { html::draw(&ladder) } else { text::draw(&ladder) })
 }

@@ -1,13 +1,14 @@
-//! Packets of a pcapng file.
+//! Packets of a pcapng file, or of a pcap file, as tcpdump writes them.
 
-use std::borrow::Cow;
 use std::fs::File;
-use std::io::BufReader;
+use std::io::{BufRead, BufReader};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
+use pcap_file::DataLink;
+use pcap_file::pcap::PcapReader;
 use pcap_file::pcapng::PcapNgReader;
 use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketOption;
 use pcap_file::pcapng::blocks::interface_description::InterfaceDescriptionOption;
@@ -45,8 +46,28 @@ impl Captured {
 
 /// The RoCE v2 packets of a file.
 pub(super) fn packets(path: &Path) -> Result<Vec<Captured>> {
-    let file = File::open(path)?;
-    let mut reader = PcapNgReader::new(BufReader::new(file)).context("not a pcapng file")?;
+    let mut file = BufReader::new(File::open(path)?);
+    // A pcapng file begins with a section header block (draft-ietf-opsawg-pcapng, 4.1).
+    let is_pcapng = file.fill_buf()?.starts_with(&[0x0A, 0x0D, 0x0D, 0x0A]);
+    if is_pcapng { of_pcapng(file) } else { of_pcap(file) }
+}
+
+/// What tcpdump has captured: nobody has written comments, nor which way a packet went.
+fn of_pcap(file: impl BufRead) -> Result<Vec<Captured>> {
+    let mut reader = PcapReader::new(file).context("neither a pcapng nor a pcap file")?;
+    let link = reader.header().datalink;
+    ensure!(link == DataLink::ETHERNET, "captured with link type {link:?}: name an interface, as tcpdump -i lo does");
+    let mut found = Vec::new();
+    // A program that was killed may leave half a packet at the end.
+    while let Some(Ok(packet)) = reader.next_packet() {
+        let whole = packet.orig_len as usize == packet.data.len();
+        found.extend(dissect(&packet.data, whole, packet.timestamp));
+    }
+    Ok(found)
+}
+
+fn of_pcapng(file: impl BufRead) -> Result<Vec<Captured>> {
+    let mut reader = PcapNgReader::new(file).context("not a pcapng file")?;
     let mut found = Vec::new();
     let mut resolutions: Vec<u8> = Vec::new();
     while let Some(block) = reader.next_block() {
@@ -63,7 +84,7 @@ pub(super) fn packets(path: &Path) -> Result<Vec<Captured>> {
             }
             Block::EnhancedPacket(packet) => {
                 let resolution = resolutions.get(packet.interface_id as usize).copied().unwrap_or(9);
-                found.extend(dissect(&packet, resolution));
+                found.extend(annotated(&packet, resolution));
             }
             _ => {}
         }
@@ -71,23 +92,16 @@ pub(super) fn packets(path: &Path) -> Result<Vec<Captured>> {
     Ok(found)
 }
 
-fn dissect(packet: &EnhancedPacketBlock<'_>, resolution: u8) -> Option<Captured> {
-    let (from, to, datagram) = udp(&packet.data)?;
-    let bth = Bth::parse(datagram.first_chunk()?).ok()?;
+/// A packet, with what the capture says about it.
+fn annotated(packet: &EnhancedPacketBlock<'_>, resolution: u8) -> Option<Captured> {
     let whole = packet.original_len as usize == packet.data.len();
-    let parsed = if whole { Packet::parse(datagram).ok() } else { None };
+    let captured = dissect(&packet.data, whole, at(packet.timestamp, resolution))?;
     let comments = packet.options.iter().filter_map(|option| match option {
-        EnhancedPacketOption::Comment(Cow::Borrowed(text)) => Some((*text).to_owned()),
-        EnhancedPacketOption::Comment(Cow::Owned(text)) => Some(text.clone()),
+        // Captures are passed around: nothing that a terminal would obey.
+        EnhancedPacketOption::Comment(text) => Some(text.replace(char::is_control, " ")),
         _ => None,
     });
     Some(Captured {
-        at: at(packet.timestamp, resolution),
-        from,
-        to,
-        header: parsed.map(|packet| packet.header),
-        bth,
-        len: parsed.map_or(0, |packet| packet.payload.len()),
         outbound: packet.options.iter().find_map(|option| match option {
             // The low two bits are the direction: 1 is inbound, 2 outbound.
             EnhancedPacketOption::Flags(flags) => match flags & 3 {
@@ -98,6 +112,23 @@ fn dissect(packet: &EnhancedPacketBlock<'_>, resolution: u8) -> Option<Captured>
             _ => None,
         }),
         comments: comments.collect(),
+        ..captured
+    })
+}
+
+fn dissect(frame: &[u8], whole: bool, at: Duration) -> Option<Captured> {
+    let (from, to, datagram) = udp(frame)?;
+    let bth = Bth::parse(datagram.first_chunk()?).ok()?;
+    let parsed = if whole { Packet::parse(datagram).ok() } else { None };
+    Some(Captured {
+        at,
+        from,
+        to,
+        header: parsed.map(|packet| packet.header),
+        bth,
+        len: parsed.map_or(0, |packet| packet.payload.len()),
+        outbound: None,
+        comments: Vec::new(),
     })
 }
 
@@ -140,4 +171,50 @@ fn udp(frame: &[u8]) -> Option<(IpAddr, IpAddr, &[u8])> {
     [ROCE_PORT, urxe_net::LOOPBACK_PORT]
         .contains(&u16::from_be_bytes([header[2], header[3]]))
         .then_some((from, to, payload))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
+    use urxe_wire::{Opcode, Operation, Psn, Qpn, Transport};
+
+    use super::*;
+
+    /// An Ethernet frame with a BTH to QP 17, PSN 5, and four bytes of ICRC.
+    fn frame() -> Vec<u8> {
+        let mut bth = [0; Bth::LEN];
+        Bth::new(Opcode::new(Transport::Rc, Operation::SendOnly).unwrap(), Qpn::new(17), Psn::new(5)).emit(&mut bth);
+        let ethernet = [&[0; 12][..], &[0x08, 0x00]].concat();
+        let ip = [0x45, 0, 0, 44, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
+        let udp = [0xC0, 0, 0x12, 0xB7, 0, 24, 0, 0];
+        [&ethernet[..], &ip, &udp, &bth, &[0; 4]].concat()
+    }
+
+    fn file(datalink: DataLink) -> tempfile::NamedTempFile {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        let mut writer = PcapWriter::with_header(Vec::new(), PcapHeader { datalink, ..PcapHeader::default() }).unwrap();
+        let frame = frame();
+        let length = u32::try_from(frame.len()).unwrap();
+        for at in [1, 2] {
+            writer.write_packet(&PcapPacket::new(Duration::from_secs(at), length, &frame)).unwrap();
+        }
+        file.write_all(&writer.into_writer()).unwrap();
+        file
+    }
+
+    #[test]
+    fn what_tcpdump_writes_is_read() {
+        let found = packets(file(DataLink::ETHERNET).path()).unwrap();
+        let seen: Vec<_> = found.iter().map(|packet| (packet.at.as_secs(), packet.bth.psn.get(), packet.len)).collect();
+        assert_eq!(seen, [(1, 5, 0), (2, 5, 0)]);
+        assert!(found.iter().all(|packet| packet.header.is_some() && packet.outbound.is_none()));
+    }
+
+    #[test]
+    fn frames_without_ethernet_are_refused() {
+        let said = packets(file(DataLink::LINUX_SLL).path()).unwrap_err().to_string();
+        assert!(said.contains("LINUX_SLL") && said.contains("tcpdump -i lo"), "{said}");
+    }
 }

@@ -275,8 +275,10 @@ impl Connection {
                 self.last = None;
                 self.tell(Event::Rejected(Box::new(*rej)));
             }
-            // The RTU was lost, and the peer has ended the connection already.
-            (Message::Dreq(dreq), State::RepSent | State::Established) => {
+            // The peer may have ended the connection already when its RTU was lost, or before ours was sent.
+            //= spec/connections.md#cm-013
+            //# Who is disconnected before it has said that it is ready MUST be told.
+            (Message::Dreq(dreq), State::RepSent | State::RepRcvd | State::Established) => {
                 self.stop_sending();
                 self.state = State::DreqRcvd;
                 self.tell(Event::Disconnected(Disconnect::Asked, widen(&dreq.private_data)));
@@ -289,7 +291,8 @@ impl Connection {
                 self.tell(Event::Disconnected(Disconnect::Asked, widen(&dreq.private_data)));
                 self.wait(now);
             }
-            (Message::Dreq(_), State::TimeWait) => {
+            // Also when all is over: the peer has not heard it, and asks again for longer than we wait.
+            (Message::Dreq(_), State::TimeWait | State::Idle) => {
                 let drep = Message::Drep(Plain { ids, private_data: [0; 224] });
                 self.outbox.push(self.encode(drep, 0));
             }

@@ -302,7 +302,16 @@ impl Cm {
             Message::Req(req) => self.handle_request(now, ends, mad, req.local_id, decide),
             Message::SidrReq(req) => self.handle_request(now, ends, mad, req.request_id, decide),
             message => {
-                let known = message.receiver_id().filter(|id| {
+                let receiver = message.receiver_id().map(|id| match message {
+                    // Who withdraws a request may not know yet what its peer calls it.
+                    //= spec/connections.md#cm-012
+                    //# A request that its sender withdraws MUST be told as rejected to whoever was asked.
+                    Message::Rej(rej) if id == CommId(0) => {
+                        self.by_peer.get(&(ends, rej.ids.local)).copied().unwrap_or(id)
+                    }
+                    _ => id,
+                });
+                let known = receiver.filter(|id| {
                     let fits = |connection: &Connection| connection.is_with(ends, message);
                     self.connections.get(id).is_some_and(fits)
                 });

@@ -17,7 +17,7 @@ use crate::event::{Event, Nak};
 use crate::fault::ResponderFault;
 use crate::host::{Consumer, Host, Io, Network};
 use crate::memory::{self, Ask, Key, Pd, Refusal, Touch};
-use crate::time::Instant;
+use crate::time::{Clock, Instant};
 
 /// The answers waiting.
 #[derive(Debug, Default)]
@@ -25,7 +25,7 @@ pub(super) struct Answers {
     responses: VecDeque<Response>,
     /// Leaves when the responses have.
     acknowledgement: Option<Acknowledgement>,
-    /// ACKs that leave before that, though it says all that they do.
+    /// ACKs that leave before that, though it says all that they do: none without it.
     apart: VecDeque<Acknowledgement>,
     /// The acknowledgement does not leave before.
     not_before: Option<Instant>,
@@ -114,12 +114,13 @@ impl Answers {
     }
 
     /// Whether there is but an ACK, and it does not leave yet.
-    pub(super) fn keeps_back(&mut self, policy: AckPolicy, now: Instant) -> bool {
+    pub(super) fn keeps_back(&mut self, policy: AckPolicy, clock: &impl Clock) -> bool {
         let AckPolicy::Late(by) = policy else { return false };
         if !self.is_lone_ack() {
             self.not_before = None;
             return false;
         }
+        let now = clock.now();
         let at = *self.not_before.get_or_insert(now + by);
         if at <= now {
             self.not_before = None;
@@ -132,10 +133,10 @@ impl Answers {
         self.not_before
     }
 
-    /// It leaves at `now` at the latest.
-    pub(super) fn hurry(&mut self, policy: AckPolicy, now: Instant) {
+    /// It leaves now at the latest.
+    pub(super) fn hurry(&mut self, policy: AckPolicy, clock: &impl Clock) {
         if matches!(policy, AckPolicy::Late(_)) && self.is_lone_ack() {
-            self.not_before = Some(now);
+            self.not_before = Some(clock.now());
         }
     }
 
@@ -212,6 +213,9 @@ impl Answers {
         io: &mut Io<'_, H>,
         mut burst: u32,
     ) -> Result<Progress, Gone> {
+        if self.is_empty() {
+            return Ok(Progress::Idle);
+        }
         //= spec/responder.md#rsp-019
         //# An acknowledgement MUST tell how many receive WQEs are posted, or that they are not counted.
         let posted = u32::try_from(posted).unwrap_or(u32::MAX);

@@ -211,6 +211,7 @@ impl QpAttr {
     /// specification allows up to four times the nominal time, and the kernel's rxe rounds up to a tick of its
     /// timer, 4 ms at 250 Hz.
     #[must_use]
+    #[inline]
     //= spec/requester.md#req-011
     //# Without an answer for 4.096 us times 2^timeout (and 2 ms at least) everything unacknowledged MUST be sent again.
     pub fn ack_timeout(&self) -> Option<Duration> {

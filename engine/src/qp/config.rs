@@ -118,7 +118,7 @@ pub enum PostError {
     TooManySge,
     /// More inline data than the QP was made for (EINVAL).
     InlineTooLong,
-    /// Longer than 2^31 bytes, or an atomic that is not eight bytes (EINVAL).
+    /// Longer than 2^31 bytes, or an atomic that is not eight bytes, or a FLUSH with any (EINVAL).
     Length,
     /// The QP has no receive queue: it has an SRQ, or is of XRC (EINVAL).
     NoRecvQueue,

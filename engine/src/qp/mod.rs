@@ -5,9 +5,11 @@ pub mod attr;
 mod completer;
 mod config;
 mod credit;
+mod posting;
 mod requester;
 mod responder;
 mod segment;
+mod send_queue;
 pub(crate) mod sge;
 pub mod state;
 mod unreliable;
@@ -15,9 +17,9 @@ mod window;
 mod wqe;
 
 use alloc::collections::VecDeque;
-use alloc::vec::Vec;
+use core::time::Duration;
 
-use urxe_wire::opcode::Role;
+use urxe_wire::opcode::{OpcodeInfo, Role};
 use urxe_wire::{Opcode, Operation, PKey, Packet, Qpn, Transport};
 
 use crate::cq::{Cqe, WcOpcode, WcStatus};
@@ -26,7 +28,7 @@ use crate::fault::ResponderFault;
 use crate::host::{Consumer, Host, Io, Network};
 use crate::memory::Refusal;
 use crate::time::Instant;
-use crate::work::{Data, Recipient, RecvWr, SendWr, UdRecipient};
+use crate::work::RecvWr;
 use attr::{AttrMask, ModifyError, QpAttr};
 pub use config::{PostError, Progress, QpCap, QpConfig, QpType};
 use requester::Requester;
@@ -49,8 +51,8 @@ pub struct QueuePair<H: Host> {
     attr: QpAttr,
     route: Option<Route<H>>,
     rq: VecDeque<RecvWr>,
-    /// The SRQ of the XRC request being carried out, or the last one.
-    xrc_srq: Option<Srq<H>>,
+    /// The SRQ of the XRC request being carried out, or the last one, and its number.
+    xrc_srq: Option<(Qpn, Srq<H>)>,
     requester: Requester,
     responder: Responder,
     /// Takes the requester's place on UC and UD.
@@ -95,6 +97,11 @@ impl<H: Host> QueuePair<H> {
             None => self.requester.frontier(),
         };
         QpAttr { rq_psn: self.responder.expected_psn(), sq_psn, ..self.attr }
+    }
+
+    /// Its ACK timeout; `None` is none.
+    pub fn ack_timeout(&self) -> Option<Duration> {
+        self.attr.ack_timeout()
     }
 
     /// The way to its peer, once it has one.
@@ -151,8 +158,13 @@ impl<H: Host> QueuePair<H> {
                 Some(unreliable) => unreliable.requester.start(&self.attr),
                 None => self.requester.start(&self.attr),
             },
-            QpState::Sqd if from != QpState::Sqd => self.drain_pending = true,
-            QpState::Sqd | QpState::Init | QpState::Rts | QpState::Sqe => {}
+            QpState::Sqd if from != QpState::Sqd => {
+                self.drain_pending = true;
+                // Asked for each time anew: it is about this change of state.
+                self.attr.sqd_notify &= mask.contains(AttrMask::EN_SQD_ASYNC_NOTIFY);
+            }
+            QpState::Rts => self.drain_pending = false,
+            QpState::Sqd | QpState::Init | QpState::Sqe => {}
         }
         self.set_state(io, to);
         self.requester.attributes_changed(&self.attr);
@@ -166,109 +178,6 @@ impl<H: Host> QueuePair<H> {
             self.responder.clear();
             self.enter_error(io);
         }
-    }
-
-    /// Posts a send request (`ibv_post_send(3)`) on any QP but UD. It leaves in the next [`transmit`](Self::transmit).
-    ///
-    /// # Errors
-    /// Says what is wrong; the request is not queued then.
-    pub fn post_send(&mut self, io: &mut Io<'_, H>, wr: SendWr) -> Result<(), PostError> {
-        let length = self.check_send(&wr, 1, false)?;
-        self.push_send(io, wr, length, None);
-        Ok(())
-    }
-
-    /// Posts a send request on a UD QP, likewise.
-    ///
-    /// # Errors
-    /// Says what is wrong; the request is not queued then.
-    pub fn post_datagram(
-        &mut self,
-        io: &mut Io<'_, H>,
-        wr: SendWr,
-        to: UdRecipient<Route<H>>,
-    ) -> Result<(), PostError> {
-        let length = self.check_send(&wr, 1, true)?;
-        self.push_send(io, wr, length, Some(to));
-        Ok(())
-    }
-
-    /// Posts several send requests, or none (`ibv_wr_complete(3)`); those on UD with a recipient. `wrs` is empty
-    /// afterwards.
-    ///
-    /// # Errors
-    /// What is wrong with the first that cannot be posted; none is queued then.
-    pub fn post_send_all(
-        &mut self,
-        io: &mut Io<'_, H>,
-        wrs: &mut Vec<(SendWr, Option<UdRecipient<Route<H>>>)>,
-    ) -> Result<(), PostError> {
-        let checked =
-            wrs.iter().zip(1..).try_for_each(|((wr, to), count)| self.check_send(wr, count, to.is_some()).map(drop));
-        for (wr, to) in wrs.drain(..) {
-            if checked.is_ok() {
-                let length = u32::try_from(wr.data.length()).map_err(|_| PostError::Length)?;
-                self.push_send(io, wr, length, to);
-            }
-        }
-        checked
-    }
-
-    fn push_send(&mut self, io: &mut Io<'_, H>, wr: SendWr, length: u32, to: Option<UdRecipient<Route<H>>>) {
-        match &mut self.unreliable {
-            Some(unreliable) => unreliable.requester.push(wr, length, self.config.sq_sig_all, to),
-            None => self.requester.push(wr, length, self.config.sq_sig_all),
-        }
-        if matches!(self.state, QpState::Err | QpState::Sqe) {
-            self.flush_send(io);
-        }
-    }
-
-    /// Whether `wr` could be posted as the `count`th from now, addressed as UD wants it or not; its length.
-    fn check_send(&self, wr: &SendWr, count: usize, addressed: bool) -> Result<u32, PostError> {
-        match self.state {
-            QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Err => {}
-            //= spec/states.md#qps-007
-            //# Send requests MUST be refused with EINVAL in RESET, INIT and RTR; receive requests in RESET.
-            QpState::Reset | QpState::Init | QpState::Rtr => return Err(PostError::State(self.state)),
-        }
-        // It has no send queue that could be full.
-        if self.config.qp_type == QpType::XrcRecv {
-            return Err(PostError::Operation);
-        }
-        let queued = self.unreliable.as_ref().map_or(self.requester.len(), |unreliable| unreliable.requester.len());
-        if queued + count > self.config.cap.max_send_wr as usize {
-            return Err(PostError::QueueFull);
-        }
-        match &wr.data {
-            Data::Gather(list) if list.as_slice().len() > self.config.cap.max_send_sge as usize => {
-                return Err(PostError::TooManySge);
-            }
-            // The eight bytes of an ATOMIC WRITE are always inline in `ibv_wr_atomic_write`.
-            Data::Inline(bytes)
-                if bytes.len() > self.config.cap.max_inline_data as usize && !wr.op.is_eight_bytes() =>
-            {
-                //= spec/requester.md#req-020
-                //# A work request with more elements or inline data than the queue pair was made for MUST be refused
-                //# when posted.
-                return Err(PostError::InlineTooLong);
-            }
-            Data::Gather(_) | Data::Inline(_) => {}
-        }
-        let length = u32::try_from(wr.data.length()).ok().filter(|&length| length <= 1 << 31);
-        let length = length.ok_or(PostError::Length)?;
-        if wr.op.is_eight_bytes() && length != 8 {
-            return Err(PostError::Length);
-        }
-        // There is no place inline for what comes back (`ibv_post_send(3)`).
-        let nowhere = wr.op.is_response_bearing() && matches!(wr.data, Data::Inline(_));
-        let astray = matches!(wr.to, Recipient::XrcSrq(_)) != (self.config.qp_type == QpType::XrcSend);
-        let astray = astray && !wr.op.is_local();
-        let astray = astray || addressed != (self.config.qp_type == QpType::Ud);
-        if nowhere || astray || !self.config.qp_type.carries(&wr.op) {
-            return Err(PostError::Operation);
-        }
-        Ok(length)
     }
 
     /// Posts a receive request (`ibv_post_recv(3)`).
@@ -299,28 +208,29 @@ impl<H: Host> QueuePair<H> {
 
     /// Takes a packet whose ICRC was found right and whose destination is this QP (IBA 9.6, 9.7).
     pub fn handle_packet(&mut self, io: &mut Io<'_, H>, packet: &Packet<'_>, origin: &Origin<H>) {
-        if let Err(reason) = self.admit(packet, origin) {
+        let info = packet.bth().opcode.info();
+        if let Err(reason) = self.admit(packet, info, origin) {
             self.drop_packet(io, packet, reason);
             return;
         }
-        match packet.bth().opcode.info().role {
+        match info.role {
             Role::Request => match self.config.qp_type {
-                QpType::Uc => self.handle_unacknowledged(io, packet),
+                QpType::Uc => self.handle_unacknowledged(io, packet, info),
                 QpType::Ud => self.handle_datagram(io, packet, origin),
-                QpType::Rc | QpType::XrcSend | QpType::XrcRecv => self.handle_request(io, packet),
+                QpType::Rc | QpType::XrcSend | QpType::XrcRecv => self.handle_request(io, packet, info),
             },
             Role::Response => self.handle_response(io, packet),
             Role::Notification => self.drop_packet(io, packet, DropReason::CongestionNotification),
         }
     }
 
-    /// Does what is due at `io.now`: ACK timeouts, ends of RNR waits.
+    /// Does what is due now: ACK timeouts, ends of RNR waits.
     pub fn handle_timeout(&mut self, io: &mut Io<'_, H>) {
         if !self.state.sends() {
             return;
         }
         if let Some(unreliable) = &mut self.unreliable {
-            unreliable.requester.handle_timeout(io.now);
+            unreliable.requester.handle_timeout(io.now());
             return;
         }
         if let Err(status) = self.requester.handle_timeout(&self.config, &self.attr, io) {
@@ -328,23 +238,30 @@ impl<H: Host> QueuePair<H> {
         }
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) wants to be called.
-    pub fn poll_timeout(&self) -> Option<Instant> {
+    /// When [`handle_timeout`](Self::handle_timeout) wants to be called. What was sent since this was asked last has left
+    /// now: answers are waited for from now on.
+    pub fn poll_timeout(&mut self, clock: &H::Clock) -> Option<Instant> {
+        self.requester.start_timers(&self.attr, clock);
         let requests = match &self.unreliable {
             _ if !self.state.sends() => None,
             Some(unreliable) => unreliable.requester.deadline(),
             None => self.requester.deadline(),
         };
-        match self.responder.kept_until() {
+        match self.kept_until() {
             None => requests,
             Some(at) => Some(requests.map_or(at, |other| other.min(at))),
         }
     }
 
+    /// Until when it keeps something back because it may ([`crate::chaos`]): then it leaves with [`transmit`](Self::transmit).
+    pub fn kept_until(&self) -> Option<Instant> {
+        self.responder.kept_until()
+    }
+
     /// What it keeps back because it may ([`crate::chaos`]) leaves with the next [`transmit`](Self::transmit): there may
     /// be no other.
     pub fn hurry(&mut self, io: &Io<'_, H>) {
-        self.responder.hurry(self.config.liberties().acks, io.now);
+        self.responder.hurry(self.config.liberties().acks, io.clock);
     }
 
     /// Sends what is to be sent: answers first, then requests as far as the window, the peer's credits, and its
@@ -386,7 +303,12 @@ impl<H: Host> QueuePair<H> {
             return answered;
         }
         let may_start = self.state == QpState::Rts;
-        let requested = self.requester.transmit(&self.config, &self.attr, route, io, may_start);
+        // What went first was mostly all: another attempt would only find that out, at a greater price.
+        let requested = if request_first && !self.requester.has_output() {
+            Progress::Idle
+        } else {
+            self.requester.transmit(&self.config, &self.attr, route, io, may_start)
+        };
         if let Some(status) = self.requester.failed_front() {
             self.fail_send(io, status);
         }
@@ -428,7 +350,7 @@ impl<H: Host> QueuePair<H> {
     /// The checks that come before requester and responder (IBA 9.6.1).
     //= spec/packets.md#pkt-013
     //# A packet of another transport, partition or peer than the queue pair's MUST be dropped without an answer.
-    fn admit(&self, packet: &Packet<'_>, origin: &Origin<H>) -> Result<(), DropReason> {
+    fn admit(&self, packet: &Packet<'_>, info: &OpcodeInfo, origin: &Origin<H>) -> Result<(), DropReason> {
         let bth = packet.bth();
         //= spec/states.md#qps-008
         //# Packets MUST be dropped in the states that do not receive.
@@ -437,7 +359,7 @@ impl<H: Host> QueuePair<H> {
         }
         let transport = bth.opcode.transport();
         // XRC is one way: the initiator takes only responses.
-        let backwards = self.config.qp_type == QpType::XrcSend && bth.opcode.info().role == Role::Request;
+        let backwards = self.config.qp_type == QpType::XrcSend && info.role == Role::Request;
         if backwards || (transport != self.config.qp_type.transport() && transport != Transport::Cnp) {
             return Err(DropReason::Transport);
         }
@@ -513,7 +435,7 @@ impl<H: Host> QueuePair<H> {
                 byte_len: 0,
                 imm: None,
                 invalidated: None,
-                at: io.now,
+                at: io.now(),
                 src_qp: Qpn::default(),
                 solicited: false,
                 grh: None,
@@ -572,6 +494,7 @@ fn initial_attr<H: Host>(config: &QpConfig<H>) -> QpAttr {
 ///
 /// # Panics
 /// If its transport does not have the operation, which `post_send` refuses.
+#[inline]
 fn opcode(qp_type: QpType, operation: Operation) -> Opcode {
     Opcode::new(qp_type.transport(), operation).expect("post_send let only operations of the transport in")
 }

@@ -17,11 +17,12 @@ use core::time::Duration;
 
 use urxe_wire::{Mtu, Psn};
 
-use packets::Unsent;
+use packets::{Unsent, send_data};
 use silence::Silence;
 
 use super::attr::QpAttr;
 use super::credit::Credit;
+use super::send_queue::SendQueue;
 use super::window::Window;
 use super::wqe::{SendWqe, Span, complete};
 use super::{Progress, QpConfig, Route};
@@ -29,18 +30,17 @@ use crate::cq::WcStatus;
 use crate::event::{Event, RetryReason};
 use crate::host::{Consumer, Host, Io};
 use crate::memory::Memory;
-use crate::time::Instant;
-use crate::work::{SendOp, SendWr};
+use crate::time::{Clock, Instant};
+use crate::work::SendOp;
 
 /// The requester of one queue pair.
 #[derive(Debug)]
 pub(super) struct Requester {
-    pub(super) queue: VecDeque<SendWqe>,
-    /// Which WQE is cut next: an index into `queue`.
-    cursor: usize,
-    /// Which of its packets.
-    cursor_packet: u32,
+    pub(super) queue: SendQueue,
     pub(super) una: Psn,
+    cursor: Psn,
+    /// Which WQE the cursor is in, and so which is cut next: an index into `queue`.
+    cutting: usize,
     frontier: Psn,
     /// READ chunks and atomics not answered yet, oldest first.
     pub(super) reads: VecDeque<Span>,
@@ -52,6 +52,8 @@ pub(super) struct Requester {
     ack_deadline: Option<Instant>,
     rnr_deadline: Option<Instant>,
     silence: Silence,
+    /// Something was sent for which a timer is to start ([`start_timers`](Self::start_timers)).
+    untimed: bool,
     retries_left: u8,
     rnr_retries_left: u8,
     credit: Credit,
@@ -67,10 +69,10 @@ impl Requester {
 
     pub(super) fn new(window: u32) -> Self {
         Self {
-            queue: VecDeque::new(),
-            cursor: 0,
-            cursor_packet: 0,
+            queue: SendQueue::default(),
             una: Psn::default(),
+            cursor: Psn::default(),
+            cutting: 0,
             frontier: Psn::default(),
             reads: VecDeque::new(),
             window: Window::new(window),
@@ -79,6 +81,7 @@ impl Requester {
             ack_deadline: None,
             rnr_deadline: None,
             silence: Silence::default(),
+            untimed: false,
             retries_left: 0,
             rnr_retries_left: 0,
             credit: Credit::default(),
@@ -89,6 +92,7 @@ impl Requester {
     /// RTR → RTS.
     pub(super) fn start(&mut self, attr: &QpAttr) {
         self.una = attr.sq_psn;
+        self.cursor = attr.sq_psn;
         self.frontier = attr.sq_psn;
     }
 
@@ -97,12 +101,7 @@ impl Requester {
         self.rnr_retries_left = attr.rnr_retry;
     }
 
-    pub(super) fn push(&mut self, wr: SendWr, length: u32, sq_sig_all: bool) {
-        let signaled = wr.flags.signaled || sq_sig_all;
-        self.queue.push_back(SendWqe::new(wr, length, signaled));
-    }
-
-    pub(super) fn len(&self) -> usize {
+    pub(super) const fn len(&self) -> usize {
         self.queue.len()
     }
 
@@ -111,24 +110,26 @@ impl Requester {
         self.frontier
     }
 
-    /// Whether every request begun has completed.
+    /// Whether every request begun has completed. One may have its PSNs and wait for a responder resource, or for room,
+    /// before its first packet.
     pub(super) fn is_drained(&self) -> bool {
-        self.una == self.frontier && self.queue.front().is_none_or(|wqe| wqe.sent.is_none())
+        let has_begun = |span: Span| span.first != self.frontier;
+        self.una == self.frontier && self.queue.front().is_none_or(|wqe| !wqe.sent.is_some_and(has_begun))
     }
 
     /// Whether there may be something to send.
     pub(super) fn has_output(&self) -> bool {
-        self.rnr_deadline.is_none() && self.cursor < self.queue.len() && !self.awaits_probe()
+        self.rnr_deadline.is_none() && self.cutting < self.queue.len() && !self.awaits_probe()
     }
 
     /// Whether the packet that asks whether the peer is there has been sent, and not been answered.
     fn awaits_probe(&self) -> bool {
-        self.silence.is_probing() && self.cursor_psn() != self.una
+        self.silence.is_probing() && self.cursor != self.una
     }
 
     /// Whether what there is to send is one packet, or one READ request.
     pub(super) fn has_short_output(&self, mtu: Mtu) -> bool {
-        let last = self.queue.back().filter(|_| self.has_output() && self.cursor + 1 == self.queue.len());
+        let last = self.queue.back().filter(|_| self.has_output() && self.cutting + 1 == self.queue.len());
         last.is_some_and(|wqe| wqe.length as usize <= mtu.bytes())
     }
 
@@ -155,14 +156,27 @@ impl Requester {
         io: &mut Io<'_, H>,
         may_start: bool,
     ) -> Progress {
-        while self.rnr_deadline.is_none() && !self.awaits_probe() {
-            let in_flight = self.cursor_psn().advance_from(self.una);
-            if in_flight >= self.window.packets() {
+        if self.rnr_deadline.is_some() {
+            return Progress::Idle;
+        }
+        // A probe is the oldest packet alone.
+        let room = if self.silence.is_probing() { 1 } else { self.window.packets() };
+        loop {
+            let in_flight = self.cursor.advance_from(self.una);
+            if in_flight >= room {
                 break;
             }
-            let Some(span) = self.begin(attr.path_mtu, may_start) else { break };
-            let Some(wqe) = self.queue.get(self.cursor) else { break };
-            let psn = span.first.add(self.cursor_packet);
+            let Some(wqe) = self.queue.get_mut(self.cutting).filter(|wqe| wqe.failed.is_none()) else { break };
+            let span = match wqe.sent {
+                Some(span) if may_start || span.first != self.frontier => span,
+                None if may_start
+                    && may_begin(wqe, !self.reads.is_empty(), self.una == self.frontier, &mut self.credit) =>
+                {
+                    *wqe.sent.insert(span(wqe, self.frontier, attr.path_mtu))
+                }
+                Some(_) | None => break,
+            };
+            let psn = self.cursor;
             let sent = match wqe.wr.op {
                 // It would wait for ever.
                 _ if wqe.wr.op.takes_responder_resource() && attr.max_rd_atomic == 0 => {
@@ -180,7 +194,7 @@ impl Requester {
                     if let Err(status) = self.execute_local(config, io) {
                         Err(Unsent::Refused(status))
                     } else {
-                        self.cursor += 1;
+                        self.cutting += 1;
                         self.retire_acknowledged(config, io);
                         continue;
                     }
@@ -190,15 +204,28 @@ impl Requester {
                 | SendOp::SendWithInvalidate(_)
                 | SendOp::Write(_)
                 | SendOp::WriteWithImmediate(..) => {
-                    self.send_data(config, attr, route, io, psn, in_flight).map(|()| psn)
+                    // Ask at the end of a message, before waiting for the window, and now and then to keep it moving.
+                    //= spec/requester.md#req-004
+                    //# The last packet of a message, and the last that the window lets out, MUST ask for an
+                    //# acknowledgement.
+                    let ack_req = psn == span.last
+                        || self.ask
+                        || in_flight + 1 >= self.window.packets()
+                        || self.unasked + 1 >= (self.window.packets() / 4).max(1);
+                    let sent = send_data(config, attr, route, io, wqe, span, psn, ack_req);
+                    if sent.is_ok() {
+                        self.ask = false;
+                        self.unasked = if ack_req { 0 } else { self.unasked + 1 };
+                    }
+                    sent.map(|()| psn)
                 }
             };
             match sent {
-                Ok(last) => self.advance(span, last, attr, io.now),
+                Ok(last) => self.advance(span, last),
                 Err(Unsent::NoRoom) => return Progress::Blocked,
                 Err(Unsent::Refused(status)) => {
                     // The WQEs before it complete first.
-                    if let Some(wqe) = self.queue.get_mut(self.cursor) {
+                    if let Some(wqe) = self.queue.get_mut(self.cutting) {
                         wqe.failed = Some(status);
                         let wr_id = wqe.wr.wr_id;
                         io.consumer.trace(config.qpn, Event::SendRefused { wr_id, status });
@@ -210,58 +237,30 @@ impl Requester {
         Progress::Idle
     }
 
-    /// The PSNs of the WQE at the cursor; gives it its PSNs if it has none. `None` if it must wait.
-    //= spec/requester.md#req-001
-    //# Each request packet MUST have the next PSN of 24 bits; a READ takes one for each packet of its response.
-    fn begin(&mut self, mtu: Mtu, may_start: bool) -> Option<Span> {
-        let idle = self.una == self.frontier;
-        let reading = !self.reads.is_empty();
-        let frontier = self.frontier;
-        let wqe = self.queue.get_mut(self.cursor)?;
-        if wqe.failed.is_some() {
-            return None;
+    /// Moves the cursor behind `last`, which was just sent.
+    #[inline]
+    fn advance(&mut self, span: Span, last: Psn) {
+        self.cursor = last.next();
+        if last == span.last {
+            self.cutting += 1;
         }
-        if let Some(span) = wqe.sent {
-            return Some(span);
+        if self.cursor.distance_from(self.frontier) > 0 {
+            self.frontier = self.cursor;
+            self.untimed |= self.silence.sent(last);
         }
-        //= spec/requester.md#req-006
-        //# A fenced request MUST wait until all READs and atomics before it have completed.
-        if !may_start || (wqe.wr.flags.fence && reading) {
-            return None;
-        }
-        if wqe.wr.op.consumes_recv() && !self.credit.take(idle) {
-            return None;
-        }
-        let packets = if wqe.wr.op.is_local() { 0 } else { mtu.packets(wqe.length) };
-        let span = Span { first: frontier, last: frontier.add(packets).sub(1) };
-        wqe.sent = Some(span);
-        Some(span)
+        self.untimed |= self.ack_deadline.is_none();
     }
 
-    /// Moves the cursor behind `last`, which was just sent.
-    fn advance(&mut self, span: Span, last: Psn, attr: &QpAttr, now: Instant) {
-        let next = last.next();
-        if next.distance_from(self.frontier) > 0 {
-            self.frontier = next;
-            self.silence.sent(last, now);
+    /// What was sent has left now.
+    pub(super) fn start_timers(&mut self, attr: &QpAttr, clock: &impl Clock) {
+        if !core::mem::take(&mut self.untimed) {
+            return;
         }
-        if last == span.last {
-            self.cursor += 1;
-            self.cursor_packet = 0;
-        } else {
-            self.cursor_packet = next.advance_from(span.first);
-        }
-        if self.ack_deadline.is_none() {
+        let now = clock.now();
+        self.silence.left(now);
+        if self.ack_deadline.is_none() && self.una != self.frontier {
             self.ack_deadline = attr.ack_timeout().map(|timeout| now + timeout);
             self.silence.begin(now);
-        }
-    }
-
-    /// The PSN at the cursor.
-    fn cursor_psn(&self) -> Psn {
-        match self.queue.get(self.cursor).and_then(|wqe| wqe.sent) {
-            Some(span) => span.first.add(self.cursor_packet),
-            None => self.frontier,
         }
     }
 
@@ -294,7 +293,7 @@ impl Requester {
 
     /// Carries out the local operation at the cursor, unless that was done before going back.
     fn execute_local<H: Host>(&mut self, config: &QpConfig<H>, io: &Io<'_, H>) -> Result<(), WcStatus> {
-        let Some(wqe) = self.queue.get_mut(self.cursor).filter(|wqe| !wqe.done) else { return Ok(()) };
+        let Some(wqe) = self.queue.get_mut(self.cutting).filter(|wqe| !wqe.done) else { return Ok(()) };
         execute_local(config, io, &wqe.wr.op)?;
         wqe.done = true;
         Ok(())
@@ -317,26 +316,32 @@ impl Requester {
         if count == 0 {
             return;
         }
-        let cursor_was = self.cursor_psn();
         self.una = una;
         self.retire_acknowledged(config, io);
         while self.reads.front().is_some_and(|chunk| chunk.last.distance_from(una) < 0) {
             self.reads.pop_front();
         }
-        if cursor_was.distance_from(una) < 0 {
+        if self.cursor.distance_from(una) < 0 {
             // What was about to be sent again has arrived after all.
             self.set_cursor_to_una();
         }
         self.window.on_acknowledged(count, una);
-        if self.silence.heard(una, io.now) && una != self.frontier {
-            // The probe was answered, and nothing behind it: that is lost.
-            self.window.on_loss(self.frontier);
+        if self.silence.heard(count, una, io.clock) && una != self.frontier {
+            if count > 1 && self.reads.is_empty() {
+                // More than the probe was taken, so that nothing was lost there: the peer was slow, or an ACK was lost.
+                // What else is in flight still is.
+                self.set_cursor_to_frontier();
+            } else {
+                // The probe was answered, and nothing behind it: that is lost.
+                self.silence.lost();
+                self.window.on_loss(self.frontier);
+            }
         }
         self.retries_left = attr.retry_cnt;
         self.rnr_retries_left = attr.rnr_retry;
         self.implied_nak_at = None;
         self.rnr_deadline = None;
-        self.restart_timer(attr, io.now);
+        self.restart_timer(attr, io.clock);
     }
 
     /// The peer has receive WQEs for `wqes` messages beyond those before `una`. If any, there is no need to wait
@@ -354,7 +359,7 @@ impl Requester {
 
     /// Whether it has gone back, and sent nothing since.
     fn is_back(&self) -> bool {
-        self.una != self.frontier && self.cursor_psn() == self.una
+        self.una != self.frontier && self.cursor == self.una
     }
 
     /// Goes back to `una` to send everything again, for a reason that counts as a try. News of the same loss
@@ -380,11 +385,14 @@ impl Requester {
         self.retries_left = left;
         match reason {
             RetryReason::AckTimeout => self.window.on_timeout(),
-            RetryReason::SequenceNak | RetryReason::ImpliedNak => self.window.on_loss(self.frontier),
+            RetryReason::SequenceNak | RetryReason::ImpliedNak => {
+                self.silence.lost();
+                self.window.on_loss(self.frontier);
+            }
             RetryReason::Rnr | RetryReason::Silence => {}
         }
         self.go_back(config, io, reason, Some(left));
-        self.restart_timer(attr, io.now);
+        self.restart_timer(attr, io.clock);
         Ok(())
     }
 
@@ -419,7 +427,7 @@ impl Requester {
         self.go_back(config, io, RetryReason::Rnr, left);
         //= spec/requester.md#req-012
         //# After an RNR NAK the requester MUST wait as long as it says before it sends the request again.
-        self.rnr_deadline = Some(io.now + delay);
+        self.rnr_deadline = Some(io.now() + delay);
         self.ack_deadline = None;
         Ok(())
     }
@@ -434,23 +442,24 @@ impl Requester {
         attr: &QpAttr,
         io: &mut Io<'_, H>,
     ) -> Result<(), WcStatus> {
+        let now = io.now();
         if let Some(deadline) = self.rnr_deadline {
-            if deadline <= io.now {
+            if deadline <= now {
                 self.rnr_deadline = None;
             }
             return Ok(());
         }
-        if self.ack_deadline.is_some_and(|deadline| deadline > io.now)
-            && self.silence.deadline().is_some_and(|deadline| deadline <= io.now)
+        if self.ack_deadline.is_some_and(|deadline| deadline > now)
+            && self.silence.deadline().is_some_and(|deadline| deadline <= now)
         {
             //= spec/requester.md#req-022
             //# When nothing has come back for several round trips, the oldest packet MAY be sent again before the ACK
             //# timeout; that MUST NOT count as a try.
             self.go_back(config, io, RetryReason::Silence, None);
-            self.silence.probe(io.now);
+            self.silence.probe(now);
             return Ok(());
         }
-        if self.ack_deadline.is_some_and(|deadline| deadline <= io.now) {
+        if self.ack_deadline.is_some_and(|deadline| deadline <= now) {
             self.ack_deadline = None;
             self.implied_nak_at = None;
             self.retry(config, attr, io, RetryReason::AckTimeout)?;
@@ -460,8 +469,9 @@ impl Requester {
 
     /// Completes the oldest WQE with an error.
     pub(super) fn fail_front<H: Host>(&mut self, config: &QpConfig<H>, io: &mut Io<'_, H>, status: WcStatus) {
-        if let Some(wqe) = self.queue.pop_front() {
-            complete(config, io, &wqe, status);
+        if let Some(wqe) = self.queue.front() {
+            complete(config, io, wqe, status);
+            self.queue.pop();
         }
     }
 
@@ -469,11 +479,12 @@ impl Requester {
     //= spec/requester.md#req-009
     //# After a request has failed, those behind it MUST be flushed in order and MUST NOT be executed.
     pub(super) fn flush<H: Host>(&mut self, config: &QpConfig<H>, io: &mut Io<'_, H>) {
-        for wqe in self.queue.drain(..) {
-            complete(config, io, &wqe, WcStatus::WrFlushError);
+        while let Some(wqe) = self.queue.front() {
+            complete(config, io, wqe, WcStatus::WrFlushError);
+            self.queue.pop();
         }
-        self.cursor = 0;
-        self.cursor_packet = 0;
+        self.cutting = 0;
+        self.cursor = self.frontier;
         self.reads.clear();
         self.una = self.frontier;
         self.ack_deadline = None;
@@ -484,30 +495,24 @@ impl Requester {
     /// Completes what is acknowledged; a local operation is, when everything before it is.
     //= spec/requester.md#req-007
     //# Requests MUST complete in the order in which they were posted.
+    //= spec/requester.md#req-008
+    //# Every signaled request MUST complete exactly once, whatever the network does.
     fn retire_acknowledged<H: Host>(&mut self, config: &QpConfig<H>, io: &mut Io<'_, H>) {
+        let mut retired = 0;
         while let Some(wqe) = self.queue.front()
             && (!wqe.wr.op.is_local() || wqe.done)
             && wqe.sent.is_some_and(|span| span.last.distance_from(self.una) < 0)
         {
-            self.retire(config, io);
+            if wqe.wr.op.consumes_recv() {
+                self.credit.acknowledge();
+            }
+            if wqe.signaled {
+                complete(config, io, wqe, WcStatus::Success);
+            }
+            self.queue.pop();
+            retired += 1;
         }
-    }
-
-    //= spec/requester.md#req-008
-    //# Every signaled request MUST complete exactly once, whatever the network does.
-    fn retire<H: Host>(&mut self, config: &QpConfig<H>, io: &mut Io<'_, H>) {
-        let Some(wqe) = self.queue.pop_front() else { return };
-        if self.cursor > 0 {
-            self.cursor -= 1;
-        } else {
-            self.cursor_packet = 0;
-        }
-        if wqe.wr.op.consumes_recv() {
-            self.credit.acknowledge();
-        }
-        if wqe.signaled {
-            complete(config, io, &wqe, WcStatus::Success);
-        }
+        self.cutting = self.cutting.saturating_sub(retired);
     }
 
     fn go_back<H: Host>(&mut self, config: &QpConfig<H>, io: &mut Io<'_, H>, reason: RetryReason, left: Option<u8>) {
@@ -518,18 +523,48 @@ impl Requester {
     }
 
     fn set_cursor_to_una(&mut self) {
-        self.cursor = 0;
-        self.cursor_packet = match self.queue.front().and_then(|wqe| wqe.sent) {
-            Some(span) => self.una.advance_from(span.first),
-            None => 0,
-        };
+        self.cutting = 0;
+        self.cursor = self.una;
     }
 
-    fn restart_timer(&mut self, attr: &QpAttr, now: Instant) {
-        let outstanding = self.una != self.frontier;
-        self.ack_deadline = attr.ack_timeout().filter(|_| outstanding).map(|timeout| now + timeout);
-        self.silence.begin(now);
+    /// Goes on with what was never sent, as if it had not gone back.
+    fn set_cursor_to_frontier(&mut self) {
+        let frontier = self.frontier;
+        let goes_on = |wqe: &SendWqe| match wqe.sent {
+            Some(span) => wqe.failed.is_some() || (!wqe.done && span.last.distance_from(frontier) >= 0),
+            None => true,
+        };
+        self.cutting = self.queue.iter().position(goes_on).unwrap_or(self.queue.len());
+        self.cursor = frontier;
     }
+
+    fn restart_timer(&mut self, attr: &QpAttr, clock: &impl Clock) {
+        // Nothing is waited for when nothing is outstanding; silence counts only while an answer is waited for.
+        self.ack_deadline = None;
+        if self.una != self.frontier {
+            let now = clock.now();
+            self.ack_deadline = attr.ack_timeout().map(|timeout| now + timeout);
+            self.silence.begin(now);
+        }
+    }
+}
+
+/// Whether a request can be begun, of which nothing is sent yet: `reading` tells whether READs or atomics are outstanding,
+/// `idle` whether nothing is. Takes the credit that it needs.
+#[inline]
+fn may_begin(wqe: &SendWqe, reading: bool, idle: bool, credit: &mut Credit) -> bool {
+    //= spec/requester.md#req-006
+    //# A fenced request MUST wait until all READs and atomics before it have completed.
+    let waits = wqe.wr.flags.fence && reading;
+    !waits && (!wqe.wr.op.consumes_recv() || credit.take(idle))
+}
+
+/// The PSNs of a request of which nothing is sent yet.
+//= spec/requester.md#req-001
+//# Each request packet MUST have the next PSN of 24 bits; a READ takes one for each packet of its response.
+fn span(wqe: &SendWqe, first: Psn, mtu: Mtu) -> Span {
+    let packets = if wqe.wr.op.is_local() { 0 } else { mtu.packets(wqe.length) };
+    Span { first, last: first.add(packets).sub(1) }
 }
 
 /// Carries out an operation that needs no packet.

@@ -8,6 +8,7 @@
 //! resource, with receive WQEs from `receive`. `replay` answers duplicates. `disorder` is for those who ask for it.
 
 mod disorder;
+mod gap;
 mod message;
 mod receive;
 mod replay;
@@ -16,7 +17,7 @@ mod resource;
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 
-use urxe_wire::opcode::Kind;
+use urxe_wire::opcode::{Kind, OpcodeInfo};
 use urxe_wire::{Ext, Msn, NakCode, Packet, Psn, Reth, Syndrome};
 
 use super::QueuePair;
@@ -29,9 +30,10 @@ use crate::event::{AsyncEvent, DropReason, Event, Nak};
 use crate::fault::ResponderFault;
 use crate::host::{Consumer, Host, Io};
 use crate::memory::{Accessor, Ask, Key};
-use crate::time::Instant;
+use crate::time::{Clock, Instant};
 use crate::work::RecvWr;
 use disorder::Disorder;
+use gap::Gap;
 use receive::find_srq;
 
 /// The responder of one queue pair.
@@ -41,8 +43,8 @@ pub(super) struct Responder {
     expected: Psn,
     /// Requests completed.
     msn: Msn,
-    /// A NAK for `expected` is out: say no more until that packet comes (IBA 9.7.5.2.8).
-    nak_sent: bool,
+    /// A NAK for `expected` is out: say no more until that packet comes, or should have come (IBA 9.7.5.2.8).
+    gap: Option<Gap>,
     /// The message being received.
     inbound: Option<Inbound>,
     /// Answers to READs and atomics, kept for duplicates; oldest first.
@@ -122,11 +124,11 @@ impl Responder {
         }
     }
 
-    /// Nothing is kept back any longer than to `now`.
-    pub(super) fn hurry(&mut self, policy: AckPolicy, now: Instant) {
+    /// Nothing is kept back any longer than to now.
+    pub(super) fn hurry(&mut self, policy: AckPolicy, clock: &impl Clock) {
         match &mut self.disorder {
-            Some(disorder) => disorder.hurry(now),
-            None => self.answers.hurry(policy, now),
+            Some(disorder) => disorder.hurry(clock.now()),
+            None => self.answers.hurry(policy, clock),
         }
     }
 
@@ -160,14 +162,16 @@ impl Responder {
 
 impl<H: Host> QueuePair<H> {
     /// Takes a request.
-    pub(super) fn handle_request(&mut self, io: &mut Io<'_, H>, packet: &Packet<'_>) {
+    pub(super) fn handle_request(&mut self, io: &mut Io<'_, H>, packet: &Packet<'_>, info: &OpcodeInfo) {
         let psn = packet.bth().psn;
         let distance = psn.distance_from(self.responder.expected);
         if distance > 0 {
             //= spec/responder.md#rsp-001
-            //# A request behind a gap MUST be refused with a PSN sequence error NAK once, and then dropped until the
-            //# gap is filled.
-            if self.responder.nak_sent {
+            //# A request behind a gap MUST be refused with a PSN sequence error NAK once, and once more when the
+            //# requester has gone back and the gap is still there, and else be dropped until the gap is filled.
+            let is_told = self.responder.gap.is_some();
+            let has_reopened = self.responder.gap.get_or_insert_default().has_reopened(psn);
+            if is_told && !has_reopened {
                 self.drop_packet(io, packet, DropReason::OutOfSequence);
             } else {
                 self.send_nak(io, Nak::Code(NakCode::PsnSequenceError), self.responder.expected);
@@ -183,11 +187,15 @@ impl<H: Host> QueuePair<H> {
         if self.state == QpState::Rtr && self.responder.establish() {
             io.consumer.async_event(self.config.qpn, AsyncEvent::CommunicationEstablished);
         }
-        match self.execute(io, packet) {
-            Ok(Verdict::Accepted) => self.responder.nak_sent = false,
+        match self.execute(io, packet, info) {
+            Ok(Verdict::Accepted) => self.responder.gap = None,
             //= spec/responder.md#rsp-007
             //# A message for which there is no receive WQE MUST be put off with an RNR NAK of min_rnr_timer.
-            Ok(Verdict::NotReady) => self.send_nak(io, Nak::Rnr(self.attr.min_rnr_timer), psn),
+            Ok(Verdict::NotReady) => {
+                // The packet is there, so what follows says nothing of a gap.
+                self.responder.gap = None;
+                self.send_nak(io, Nak::Rnr(self.attr.min_rnr_timer), psn);
+            }
             //= spec/hosts.md#net-012
             //# A request for an XRC SRQ whose process does not answer in time MUST be dropped, to be repeated by its
             //# requester, or put off with an RNR NAK.
@@ -202,7 +210,7 @@ impl<H: Host> QueuePair<H> {
 
     fn send_nak(&mut self, io: &mut Io<'_, H>, nak: Nak, psn: Psn) {
         io.consumer.trace(self.config.qpn, Event::SentNak { nak, psn });
-        self.responder.nak_sent = true;
+        self.responder.gap.get_or_insert_default();
         let syndrome = match nak {
             Nak::Rnr(timer) => Syndrome::RnrNak(timer),
             Nak::Code(code) => Syndrome::Nak(code),
@@ -230,8 +238,8 @@ impl<H: Host> QueuePair<H> {
         &mut self,
         io: &mut Io<'_, H>,
         packet: &Packet<'_>,
+        info: &OpcodeInfo,
     ) -> Result<Verdict, (ResponderFault, Option<RecvWr>)> {
-        let info = packet.bth().opcode.info();
         // What may come next: within a message, its own Middle or Last; else a First or Only (IBA 9.7.4.1.2).
         let in_order = match (&self.responder.inbound, info.kind) {
             (None, _) => info.position.starts(),
@@ -256,11 +264,17 @@ impl<H: Host> QueuePair<H> {
         if info.position.starts()
             && let Some(domain) = self.config.xrcd
         {
-            self.xrc_srq = Some(find_srq(io, domain, packet).map_err(|fault| (fault, None))?);
+            let (number, srq) = find_srq(io, domain, packet).map_err(|fault| (fault, None))?;
+            // One that was given back waits for its own message to come again.
+            let waits = !self.rq.is_empty();
+            if waits && self.xrc_srq.as_ref().is_some_and(|(before, _)| *before != number) {
+                return Err((ResponderFault::NoSuchSrq, None));
+            }
+            self.xrc_srq = Some((number, srq));
         }
         match (info.kind, packet.ext()) {
-            (Kind::Send, ext) => self.execute_send(io, packet, ext),
-            (Kind::Write, ext) => self.execute_write(io, packet, ext),
+            (Kind::Send, _) => self.execute_send(io, packet, info),
+            (Kind::Write, _) => self.execute_write(io, packet, info),
             (Kind::Read, Ext::Reth(reth)) => self.execute_read(io, *reth).map_err(|fault| (fault, None)),
             (Kind::CompareSwap | Kind::FetchAdd, Ext::AtomicEth(atomic)) => {
                 self.execute_atomic(io, info.kind, atomic).map_err(|fault| (fault, None))

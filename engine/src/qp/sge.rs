@@ -5,6 +5,7 @@ use crate::memory::{self, Accessor, Ask, Memory, Pd, Refusal, Touch};
 use crate::work::{Data, Sge, SgeList};
 
 /// Copies the bytes from `offset` on of what `data` describes to `to`.
+#[inline]
 pub(super) fn copy_payload<M: Memory>(
     memory: &M,
     pd: Pd,
@@ -13,19 +14,25 @@ pub(super) fn copy_payload<M: Memory>(
     to: &mut [u8],
 ) -> Result<(), Refusal> {
     match data {
+        _ if to.is_empty() => Ok(()),
         Data::Inline(bytes) => {
             let from = bytes.get(offset..).and_then(|rest| rest.get(..to.len()));
             to.copy_from_slice(from.ok_or(Refusal::OutOfBounds)?);
             Ok(())
         }
-        Data::Gather(list) => gather(memory, pd, list, offset, to),
+        Data::Gather(list) => match list.as_slice() {
+            // Nearly always there is one, and nothing to be gathered.
+            [sge] if offset.saturating_add(to.len()) <= sge.length as usize => read(memory, pd, sge, offset, to),
+            elements => gather(memory, pd, elements, offset, to),
+        },
     }
 }
 
-/// Copies the bytes from `offset` on of what `list` describes to `to`.
-fn gather<M: Memory>(memory: &M, pd: Pd, list: &SgeList, offset: usize, to: &mut [u8]) -> Result<(), Refusal> {
+/// Copies the bytes from `offset` on of what `elements` describe to `to`.
+#[inline(never)]
+fn gather<M: Memory>(memory: &M, pd: Pd, elements: &[Sge], offset: usize, to: &mut [u8]) -> Result<(), Refusal> {
     let (mut skip, mut to) = (offset, to);
-    for sge in list.as_slice() {
+    for sge in elements {
         let length = sge.length as usize;
         if skip >= length {
             skip -= length;
@@ -35,11 +42,17 @@ fn gather<M: Memory>(memory: &M, pd: Pd, list: &SgeList, offset: usize, to: &mut
             break;
         }
         let (part, rest) = to.split_at_mut((length - skip).min(to.len()));
-        let va = sge.addr.checked_add(skip as u64).ok_or(Refusal::OutOfBounds)?;
-        memory::access(memory, &ask(pd, sge, Access::NONE, va, part.len()), Touch::Read(part))?;
+        read(memory, pd, sge, skip, part)?;
         (skip, to) = (0, rest);
     }
     if to.is_empty() { Ok(()) } else { Err(Refusal::OutOfBounds) }
+}
+
+/// Copies the bytes from `skip` on of what `sge` describes to `to`.
+#[inline(always)]
+fn read<M: Memory>(memory: &M, pd: Pd, sge: &Sge, skip: usize, to: &mut [u8]) -> Result<(), Refusal> {
+    let va = sge.addr.checked_add(skip as u64).ok_or(Refusal::OutOfBounds)?;
+    memory::access(memory, &ask(pd, sge, Access::NONE, va, to.len()), Touch::Read(to)).map(drop)
 }
 
 const fn ask(pd: Pd, sge: &Sge, access: Access, va: u64, length: usize) -> Ask {

@@ -9,7 +9,7 @@ use crate::host::{Consumer, Host, Io};
 use crate::work::{SendOp, SendWr};
 
 /// A send WQE.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct SendWqe {
     pub(super) wr: SendWr,
     /// Bytes of the message.
@@ -24,9 +24,14 @@ pub(super) struct SendWqe {
 }
 
 impl SendWqe {
-    /// One of which nothing is sent yet.
-    pub(super) const fn new(wr: SendWr, length: u32, signaled: bool) -> Self {
-        Self { wr, length, signaled, sent: None, done: false, failed: None }
+    /// `wr` has just been written: nothing of it is sent yet.
+    #[inline]
+    pub(super) const fn begin(&mut self, length: u32, sq_sig_all: bool) {
+        self.length = length;
+        self.signaled = self.wr.flags.signaled || sq_sig_all;
+        self.sent = None;
+        self.done = false;
+        self.failed = None;
     }
 }
 
@@ -68,7 +73,7 @@ pub(super) fn complete<H: Host>(config: &QpConfig<H>, io: &mut Io<'_, H>, wqe: &
         byte_len,
         imm: None,
         invalidated: None,
-        at: io.now,
+        at: io.time_for(config.send_cq.as_ref()),
         src_qp: Qpn::default(),
         solicited: false,
         grh: None,

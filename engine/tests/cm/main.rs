@@ -1,5 +1,6 @@
 //! Two communication managers on a virtual network in virtual time.
 
+mod late;
 mod pair;
 mod silence;
 
@@ -182,7 +183,14 @@ proptest! {
     #[test]
     fn in_bad_weather(seed: u64, loss in 0_u64..40, dup in 0_u64..40, delay in 0_u64..600) {
         let mut pair = Pair::new(seed, Weather { loss, dup, delay });
-        let (a, b) = pair.established();
+        let (a, b) = match pair.try_to_establish() {
+            Ok(ids) => ids,
+            // Once in some ten thousand times every copy of a message is lost, or of its answer.
+            Err(event) => {
+                prop_assert!(loss > 20 && matches!(event, Event::Unreachable), "{event:?}");
+                return Ok(());
+            }
+        };
         pair.ends[A].disconnect(pair.now, a).unwrap();
         match pair.next(B) {
             Some((_, event)) => prop_assert!(matches!(event, Event::Disconnected(..)), "{event:?}"),

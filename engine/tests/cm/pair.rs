@@ -150,15 +150,24 @@ impl Pair {
 
     /// A connection: its names at A and B.
     pub(crate) fn established(&mut self) -> (CommId, CommId) {
+        self.try_to_establish().unwrap_or_else(|event| panic!("{event:?}"))
+    }
+
+    /// Likewise; otherwise what somebody heard instead.
+    pub(crate) fn try_to_establish(&mut self) -> Result<(CommId, CommId), Event> {
         let b = self.request();
         self.ends[B].accept(self.now, b, &rep(), 0).unwrap();
         let (a, event) = self.wait(A);
-        assert!(matches!(event, Event::Reply(_)), "{event:?}");
+        if !matches!(event, Event::Reply(_)) {
+            return Err(event);
+        }
         self.ends[A].establish(a).unwrap();
         let (id, event) = self.wait(B);
-        assert!(matches!(event, Event::Established(_)), "{event:?}");
+        if !matches!(event, Event::Established(_)) {
+            return Err(event);
+        }
         assert_eq!(id, b);
-        (a, b)
+        Ok((a, b))
     }
 }
 

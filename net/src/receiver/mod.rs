@@ -17,7 +17,7 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
 use crate::change::Watch;
-use crate::datagram::Run;
+use crate::datagram::{Headers, Run};
 use crate::early::EarlyRequests;
 use crate::error::PortError;
 use crate::fd::{Fd, FdSet};
@@ -99,13 +99,10 @@ struct Call<'a> {
 pub(crate) struct Meta {
     /// Index of the local address.
     pub(crate) index: usize,
-    pub(crate) local: SocketAddr,
-    pub(crate) peer: SocketAddr,
-    pub(crate) tclass: u8,
-    pub(crate) hop_limit: u8,
+    pub(crate) headers: Headers,
     pub(crate) segment: usize,
     pub(crate) first: u16,
-    /// ICRCs are left out ([`Datagram::whole`](crate::Datagram::whole)).
+    /// ICRCs are left out ([`Datagram::flow`](crate::Datagram::flow)).
     pub(crate) whole: bool,
 }
 
@@ -154,7 +151,8 @@ impl Receiver {
 
     pub(crate) fn receive(&mut self, port: &Port, budget: usize, deliver: &mut dyn FnMut(Run<'_>)) -> usize {
         let mut call = Call { port, left: budget, delivered: 0, deliver };
-        if self.inbox.has_rings() && self.hits < HITS {
+        // Asked first: most looks are in vain.
+        if self.hits < HITS && !self.inbox.is_empty() {
             self.receive_rings(&mut call);
             if call.delivered > 0 {
                 self.hits += 1;
@@ -183,6 +181,8 @@ impl Receiver {
         call.delivered
     }
 
+    /// By itself, as all that is seldom here: a look in vain, of which there are many, is short then.
+    #[inline(never)]
     fn look_at_all(&mut self, call: &mut Call<'_>) {
         if call.port.reports_headers() && !self.headers {
             self.headers = true;

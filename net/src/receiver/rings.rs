@@ -8,6 +8,7 @@ use super::sort::Stray;
 use super::{BURST, Call, Meta, Receiver};
 use crate::ICRC_LEN;
 use crate::counters::add_alone;
+use crate::datagram::Headers;
 use crate::interface::find_local;
 use crate::port::Port;
 use crate::shm::{Damaged, Envelope, Visits};
@@ -48,8 +49,9 @@ impl Receiver {
                     }
                 }
             }
-            let meta = Meta { index, local, peer, tclass, hop_limit, segment: run.segment, first: 0, whole };
-            self.sort(meta, run.len, Stray::Drop, call);
+            let headers = Headers { local, peer, tclass, hop_limit };
+            let meta = Meta { index, headers, segment: run.segment, first: 0, whole };
+            self.sort(&meta, run.len, Stray::Drop, call);
         }
         self.backlog = if self.inbox.is_empty() { 0 } else { self.backlog.saturating_add(1) };
         // Another one's turn.

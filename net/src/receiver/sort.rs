@@ -6,7 +6,7 @@ use urxe_wire::Qpn;
 
 use super::{Call, Meta, Receiver};
 use crate::counters::add_alone;
-use crate::datagram::{Datagram, Run, dest_qpn, group_of, leading};
+use crate::datagram::{Datagram, Headers, Run, dest_qpn, group_of, leading};
 use crate::forward::{Forwarded, Forwarder, Header};
 use crate::interface::gid_of;
 use crate::port::Port;
@@ -27,9 +27,11 @@ impl Receiver {
     /// Delivers, forwards or drops each packet of the datagram in the buffer. Returns whether any was ours.
     //= spec/packets.md#pkt-014
     //# Datagrams that are no RoCE v2 packets MUST do no harm.
-    pub(super) fn sort(&mut self, meta: Meta, len: usize, stray: Stray, call: &mut Call<'_>) -> bool {
+    pub(super) fn sort(&mut self, meta: &Meta, len: usize, stray: Stray, call: &mut Call<'_>) -> bool {
         let Some(payload) = self.buffer.get(..len) else { return false };
-        let flow = self.peers.flow(meta.index, meta.local, meta.peer);
+        let headers = &meta.headers;
+        // Where there are no ICRCs, nobody asks for it.
+        let flow = if meta.whole { None } else { Some(self.peers.flow(meta.index, headers.local, headers.peer)) };
         let counters = call.port.counters();
         let (mut packets, mut bytes, mut at) = (0, 0, 0);
         // The kernel's runs have at most 128 packets, a mailbox's datagram at most 65 536 bytes.
@@ -37,7 +39,7 @@ impl Receiver {
         while let Some(packet) = payload.get(at..len.min(at + meta.segment)).filter(|packet| !packet.is_empty()) {
             if stray != Stray::Drop
                 && dest_qpn(packet) == Some(Qpn::GSI)
-                && let Some(mailbox) = Mailbox::of_gsi(packet, gid_of(meta.local.ip()))
+                && let Some(mailbox) = Mailbox::of_gsi(packet, gid_of(headers.local.ip()))
                 && !call.port.owns_mailbox(mailbox)
             {
                 let outcome = forward(&mut self.forwarder, call.port, meta, index, false, mailbox, packet);
@@ -45,7 +47,7 @@ impl Receiver {
                     Forwarded::Sent => Some(&counters.forwarded_out),
                     Forwarded::Unknown
                         if matches!(mailbox, Mailbox::Service(..))
-                            && self.early.keep(call.port.fds(), mailbox, meta, index, packet) =>
+                            && self.early.keep(call.port.fds(), mailbox, *meta, index, packet) =>
                     {
                         Some(&counters.early_requests)
                     }
@@ -69,16 +71,7 @@ impl Receiver {
                         Qpn::GSI => (packet, 1),
                         _ => leading(payload.get(at..).unwrap_or_default(), meta.segment, |next| next == qpn),
                     };
-                    let first = Datagram {
-                        local: meta.local,
-                        peer: meta.peer,
-                        tclass: meta.tclass,
-                        hop_limit: meta.hop_limit,
-                        expected_id: index,
-                        flow,
-                        whole: meta.whole,
-                        payload: group,
-                    };
+                    let first = Datagram { headers, expected_id: index, flow, payload: group };
                     (call.deliver)(Run::new(first, meta.segment));
                     packets += usize::from(count);
                     bytes += group.len();
@@ -137,7 +130,7 @@ impl Receiver {
         let counters = call.port.counters();
         let Self { early, forwarder, .. } = self;
         let refused = early.look(|early| {
-            let outcome = forward(forwarder, call.port, early.meta, early.index, false, early.to, &early.packet);
+            let outcome = forward(forwarder, call.port, &early.meta, early.index, false, early.to, &early.packet);
             let counter = match outcome {
                 Forwarded::Unknown => return false,
                 Forwarded::Sent => &counters.forwarded_out,
@@ -149,11 +142,10 @@ impl Receiver {
             true
         });
         for early in refused {
-            let Meta { index, local, peer, tclass, hop_limit, .. } = early.meta;
-            let flow = self.peers.flow(index, local, peer);
+            let Meta { index, headers, .. } = &early.meta;
+            let flow = Some(self.peers.flow(*index, headers.local, headers.peer));
             let (payload, expected_id) = (&*early.packet, early.index);
-            let whole = false;
-            (call.deliver)(Datagram { local, peer, tclass, hop_limit, expected_id, flow, whole, payload }.into());
+            (call.deliver)(Datagram { headers, expected_id, flow, payload }.into());
             add_alone(&counters.rx_packets, 1);
             add_alone(&counters.rx_bytes, payload.len());
             call.delivered += 1;
@@ -164,7 +156,7 @@ impl Receiver {
 fn forward(
     forwarder: &mut Forwarder,
     port: &Port,
-    meta: Meta,
+    meta: &Meta,
     first: u16,
     learn: bool,
     to: Mailbox,
@@ -174,9 +166,9 @@ fn forward(
     if to == Mailbox::Block(0) {
         return Forwarded::Unknown;
     }
-    let local: (IpAddr, u32) = (meta.local.ip(), scope_id(meta.local));
+    let Headers { local, peer, tclass, hop_limit } = meta.headers;
+    let local: (IpAddr, u32) = (local.ip(), scope_id(local));
     let segment = u16::try_from(meta.segment).unwrap_or(u16::MAX);
-    let header =
-        Header { local, peer: meta.peer, tclass: meta.tclass, hop_limit: meta.hop_limit, segment, first, learn };
+    let header = Header { local, peer, tclass, hop_limit, segment, first, learn };
     forwarder.forward(port.fds(), to, &header, packets)
 }

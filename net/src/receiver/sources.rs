@@ -8,12 +8,12 @@ use urxe_wire::{Qpn, icrc};
 use super::sort::Stray;
 use super::{Call, Meta, Receiver};
 use crate::counters::add_alone;
-use crate::datagram::{Datagram, dest_qpn};
+use crate::datagram::{Datagram, Headers, dest_qpn};
 use crate::forward::{HEADER_LEN, Header};
 use crate::interface::find_local;
 use crate::owner::Seat;
 use crate::port::Port;
-use crate::sys::{recv_parts, recv_udp};
+use crate::sys::{Received, recv_parts, recv_udp};
 use crate::token::Token;
 use crate::udp::report_headers;
 
@@ -36,26 +36,34 @@ impl Receiver {
 
     /// Returns whether it was a run of packets, and whether it was for this process.
     fn receive_udp(&mut self, fd: RawFd, index: usize, learn: bool, call: &mut Call<'_>) -> Option<(bool, bool)> {
+        let received = recv_udp(fd, &mut self.buffer)?;
+        self.take_datagram(&received, index, learn, call)
+    }
+
+    #[inline(never)]
+    fn take_datagram(
+        &mut self,
+        received: &Received,
+        index: usize,
+        learn: bool,
+        call: &mut Call<'_>,
+    ) -> Option<(bool, bool)> {
         let local = self.address(index)?;
-        // An error is that of an earlier packet and cleared by having been told: nothing was received.
-        let received = recv_udp(fd, &mut self.buffer).ok().flatten()?;
         add_alone(&call.port.counters().rx_datagrams, 1);
         let meta = Meta {
             index,
-            local,
-            peer: received.peer,
-            tclass: received.tclass,
-            hop_limit: received.hop_limit,
+            headers: Headers { local, peer: received.peer, tclass: received.tclass, hop_limit: received.hop_limit },
             segment: received.segment,
             first: 0,
             whole: false,
         };
-        let ours = self.sort(meta, received.len, Stray::Forward { learn }, call);
+        let ours = self.sort(&meta, received.len, Stray::Forward { learn }, call);
         Some((received.len > received.segment, ours))
     }
 
     //= spec/hosts.md#net-005
     //# A forwarded packet MUST NOT be forwarded again.
+    #[inline(never)]
     pub(super) fn receive_mailbox(&mut self, fd: RawFd, call: &mut Call<'_>) -> Option<bool> {
         let mut header = [0; HEADER_LEN];
         let len = recv_parts(fd, [header.as_mut_slice(), &mut self.buffer]).ok().flatten()?;
@@ -72,15 +80,12 @@ impl Receiver {
         add_alone(&counters.forwarded_in, 1);
         let meta = Meta {
             index,
-            local,
-            peer: header.peer,
-            tclass: header.tclass,
-            hop_limit: header.hop_limit,
+            headers: Headers { local, peer: header.peer, tclass: header.tclass, hop_limit: header.hop_limit },
             segment: header.segment.into(),
             first: header.first,
             whole: false,
         };
-        let ours = self.sort(meta, len, Stray::Drop, call);
+        let ours = self.sort(&meta, len, Stray::Drop, call);
         if ours && header.learn {
             self.learn(index, local, header.peer, call.port);
         }
@@ -88,28 +93,26 @@ impl Receiver {
     }
 
     /// What came to a multicast group.
+    #[inline(never)]
     pub(super) fn receive_group(&mut self, slot: usize, call: &mut Call<'_>) -> Option<bool> {
         let membership = call.port.groups().get(slot)?;
-        let received = recv_udp(membership.raw_fd(), &mut self.buffer).ok().flatten()?;
+        let received = recv_udp(membership.raw_fd(), &mut self.buffer)?;
         let counters = call.port.counters();
         add_alone(&counters.rx_datagrams, 1);
         let flow = icrc::Flow::new(received.peer, membership.group());
         let payload = self.buffer.get(..received.len).unwrap_or_default();
+        let headers = Headers {
+            local: membership.group(),
+            peer: received.peer,
+            tclass: received.tclass,
+            hop_limit: received.hop_limit,
+        };
         for (index, packet) in (0..).zip(payload.chunks(received.segment.max(1))) {
             if dest_qpn(packet) != Some(Qpn::MULTICAST) {
                 add_alone(&counters.drop_unknown_qpn, 1);
                 continue;
             }
-            let datagram = Datagram {
-                local: membership.group(),
-                peer: received.peer,
-                tclass: received.tclass,
-                hop_limit: received.hop_limit,
-                expected_id: index,
-                flow: &flow,
-                whole: false,
-                payload: packet,
-            };
+            let datagram = Datagram { headers: &headers, expected_id: index, flow: Some(&flow), payload: packet };
             (call.deliver)(datagram.into());
             add_alone(&counters.rx_packets, 1);
             add_alone(&counters.rx_bytes, packet.len());

@@ -56,10 +56,6 @@ impl Inbox {
         Self { rings: Vec::new(), guests: Vec::new(), limit, at: 0 }
     }
 
-    pub(crate) const fn has_rings(&self) -> bool {
-        !self.rings.is_empty()
-    }
-
     /// Lets in who waits at a door. Each connection is watched, and [`Inbox::attend`]ed when it is ready.
     pub(crate) fn admit(
         &mut self,
@@ -120,8 +116,10 @@ impl Inbox {
     /// Takes one run out of the rings, into `buffer`. The ring where something was found last comes first, so a sender
     /// that has more is not made to wait; `next` is for when it has had its turn.
     pub(crate) fn take(&mut self, buffer: &mut [u8]) -> Option<Result<(Envelope, Run), Damaged>> {
-        for step in 0..self.rings.len() {
-            let at = (self.at + step) % self.rings.len();
+        let mut next = self.at;
+        for _ in 0..self.rings.len() {
+            let at = if next < self.rings.len() { next } else { 0 };
+            next = at + 1;
             let ring = self.rings.get_mut(at)?;
             match ring.consumer.pop(buffer) {
                 Ok(None) => {}
@@ -140,13 +138,14 @@ impl Inbox {
     }
 
     /// Whether nothing is in any ring.
+    #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.rings.iter().all(|ring| ring.consumer.is_empty())
     }
 
     /// The next ring comes first.
     pub(crate) fn next(&mut self) {
-        self.at = self.at.wrapping_add(1);
+        self.at += 1;
     }
 
     /// Has every sender wake this process for its next run. False if runs have come meanwhile: somebody has to take

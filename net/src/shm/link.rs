@@ -31,6 +31,8 @@ pub(crate) struct Link {
     connection: Fd,
     /// The other end has gone.
     is_dead: AtomicBool,
+    /// There was room behind the run put in last, so there is.
+    has_room: AtomicBool,
     writer: Mutex<Writer>,
 }
 
@@ -62,13 +64,15 @@ impl Link {
         let connection = fds.adopt(connection)?;
         let fd = connection.as_raw_fd();
         fds.watch(fd, Token::Link(fd).pack())?;
-        Ok(Self { connection, is_dead: AtomicBool::new(false), writer: Mutex::new(Writer { producer, stuck: None }) })
+        let writer = Mutex::new(Writer { producer, stuck: None });
+        Ok(Self { connection, is_dead: AtomicBool::new(false), has_room: AtomicBool::new(true), writer })
     }
 
     pub(crate) fn raw_fd(&self) -> RawFd {
         self.connection.as_raw_fd()
     }
 
+    #[inline]
     pub(crate) fn is_alive(&self) -> bool {
         !self.is_dead.load(Ordering::Relaxed)
     }
@@ -87,11 +91,19 @@ impl Link {
     }
 
     /// Whether packets may be made now, or had better wait.
+    #[inline]
     pub(crate) fn has_room(&self) -> bool {
+        // Asked for each packet: nearly always there is, and then it takes no lock.
+        self.has_room.load(Ordering::Relaxed) || self.look_for_room()
+    }
+
+    #[cold]
+    fn look_for_room(&self) -> bool {
         let mut writer = self.lock();
         let Writer { producer, stuck } = &mut *writer;
         if producer.has_room(ROOM) {
             *stuck = None;
+            self.has_room.store(true, Ordering::Relaxed);
             return true;
         }
         match stuck {
@@ -113,6 +125,8 @@ impl Link {
                 lost += usize::from(packets);
             }
         }
+        let has_room = writer.producer.has_room(ROOM);
+        self.has_room.store(has_room, Ordering::Relaxed);
         let must_ring = writer.producer.must_ring();
         drop(writer);
         if must_ring {

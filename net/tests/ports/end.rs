@@ -42,9 +42,9 @@ impl Arrival {
             number,
             len: body.len(),
             check: datagram.verify(),
-            source_port: datagram.peer.port(),
-            tclass: datagram.tclass,
-            hop_limit: datagram.hop_limit,
+            source_port: datagram.headers.peer.port(),
+            tclass: datagram.headers.tclass,
+            hop_limit: datagram.headers.hop_limit,
         }
     }
 }

@@ -147,13 +147,19 @@ fn a_packet_not_committed_is_forgotten() {
     alone(|| {
         let (mut owner, mut other) = (End::on("lo"), End::on("lo"));
         let route = other.route(1, owner.qpn);
+        other.tx.packet(&other.port, &route, 40).fill(0xEE);
+        assert!(other.tx.is_empty());
         other.queue(&route, owner.qpn, 1, 50);
         other.tx.packet(&other.port, &route, 50).fill(0xEE);
+        other.tx.packet(&other.port, &route, 60).fill(0xEE);
         other.queue(&route, owner.qpn, 2, 50);
         other.tx.packet(&other.port, &route, 60).fill(0xEE);
+        other.tx.forget();
+        assert!(other.tx.pending().is_none() && other.tx.commit().is_none());
+        other.tx.packet(&other.port, &route, 60).fill(0xEE);
         other.tx.flush(&other.port);
-        other.tx.commit();
-        assert!(other.tx.is_empty());
+        assert!(other.tx.commit().is_none() && other.tx.is_empty());
+        assert_eq!(other.count("tx_runs"), 1, "a run for what was forgotten");
         let numbers: Vec<_> = owner.expect(2).iter().map(|a| a.number).collect();
         assert_eq!(numbers, [1, 2]);
     });
@@ -287,10 +293,10 @@ fn a_vanished_owner_is_succeeded() {
 fn a_forked_child_lets_go_of_everything() {
     alone(|| {
         let owner = End::on("lo");
-        // SAFETY: the child calls only what is async-signal-safe: close(2) by way of `close_in_child`, pause, _exit.
+        // SAFETY: the child calls only what is async-signal-safe: close(2) by way of `Port::close`, pause, _exit.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            owner.port.close_in_child();
+            owner.port.close();
             // SAFETY: as above.
             unsafe {
                 libc::alarm(60);

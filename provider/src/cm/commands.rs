@@ -13,7 +13,7 @@ use super::address::source_towards;
 use super::channel::Channel;
 use super::event::{Address, ConnParam, Event, Kind, Param, UdParam};
 use super::id::{
-    Group, IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND, Id, PortSpace, State as Phase,
+    IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND, Id, PortSpace, State as Phase,
 };
 use super::{EINVAL, Manager, State};
 use crate::kernel::Errno;
@@ -46,16 +46,13 @@ impl Manager {
             PortSpace::Udp | PortSpace::Ipoib => IBV_QPT_UD,
             PortSpace::Ib => qp_type,
         };
-        let mut state = self.state();
-        let handle = state.new_handle();
-        state.ids.insert(handle, Id::new(Arc::clone(channel), uid, space, qp_type));
-        Ok(handle)
+        self.state().ids.insert(Id::new(Arc::clone(channel), uid, space, qp_type)).ok_or(Errno(libc::ENOMEM))
     }
 
     /// Destroys an id; answers how many of its events the application has got.
     pub(crate) fn destroy_id(&self, handle: u32) -> Result<u32, Errno> {
         let mut state = self.state();
-        let id = state.ids.remove(&handle).ok_or(Errno(libc::ENOENT))?;
+        let id = state.ids.remove(handle).ok_or(Errno(libc::ENOENT))?;
         let events = id.channel.extract(|event| event.handle == handle || event.counted_by == handle);
         if let (Some(device), Some(comm)) = (id.device, id.comm) {
             if let Some(device) = state.devices.get_mut(device) {
@@ -166,6 +163,7 @@ impl Manager {
         if status != 0 {
             id.state = Phase::AddrBound;
             id.src = id.src.or(Some(SocketAddr::new(unspecified_like(dst), port)));
+            state.ids.took_port(handle);
         }
         state.tell(handle, kind, status, None, Vec::new());
         Ok(())
@@ -407,14 +405,16 @@ impl Manager {
     /// Joins a group, which on RoCE is a matter of names only: who receives, attaches its queue pair.
     pub(crate) fn join(&self, handle: u32, uid: u64, group: SocketAddr) -> Result<u32, Errno> {
         let mut state = self.state();
-        let new = state.new_handle();
+        if !state.ids.has_room() {
+            return Err(Errno(libc::ENOMEM));
+        }
         let id = state.id(handle)?;
         let index = id.device.ok_or(EINVAL)?;
         if !matches!(id.state, Phase::AddrBound | Phase::AddrResolved) || !id.is_datagram() {
             return Err(EINVAL);
         }
-        id.groups.push(Group { handle: new, events_reported: 0 });
         let (channel, local, tos) = (Arc::clone(&id.channel), id.local_gid(), id.tos);
+        let new = state.ids.join(handle).ok_or(Errno(libc::ENOMEM))?;
         let device = state.devices.get(index).ok_or(Errno(libc::ENODEV))?;
         let address = Address { dgid: urxe_net::gid_of(group.ip()), sgid_index: device.gid_index(&local), tclass: tos };
         channel.push(Event {
@@ -433,14 +433,9 @@ impl Manager {
     /// Leaves a group; answers how many of its events the application has got.
     pub(crate) fn leave(&self, group: u32) -> Result<u32, Errno> {
         let mut state = self.state();
-        for id in state.ids.values_mut() {
-            if let Some(at) = id.groups.iter().position(|joined| joined.handle == group) {
-                let left = id.groups.swap_remove(at);
-                id.channel.extract(|event| event.counted_by == group);
-                return Ok(left.events_reported);
-            }
-        }
-        Err(Errno(libc::ENOENT))
+        let (left, id) = state.ids.leave(group).ok_or(Errno(libc::ENOENT))?;
+        id.channel.extract(|event| event.counted_by == group);
+        Ok(left.events_reported)
     }
 
     /// The next event of the channel: EAGAIN if there is none.
@@ -452,9 +447,9 @@ impl Manager {
         {
             listener.backlog += 1;
         }
-        if let Some(id) = state.ids.get_mut(&event.counted_by) {
+        if let Some(id) = state.ids.get_mut(event.counted_by) {
             id.events_reported += 1;
-        } else if let Some(id) = state.ids.get_mut(&event.handle) {
+        } else if let Some(id) = state.ids.get_mut(event.handle) {
             id.events_reported += 1;
             let group = id.groups.iter_mut().find(|group| group.handle == event.counted_by);
             if let Some(group) = group {
@@ -487,6 +482,7 @@ impl State {
         let id = self.id(handle)?;
         (id.src, id.device, id.claims, id.state) = (Some(address), device, claims, Phase::AddrBound);
         id.bound_at = Some(clock::now());
+        self.ids.took_port(handle);
         Ok(())
     }
 

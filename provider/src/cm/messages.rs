@@ -1,6 +1,5 @@
 //! What peers say, turned into the application's events (the kernel's `cma_ib_handler` and `cma_sidr_rep_handler`).
 
-use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -12,6 +11,7 @@ use urxe_wire::cm::{CmMad, CommId, IpHeader, Message, Rep, Req, ServiceId, SidrR
 use super::commands::{low, mtu_of};
 use super::event::{Address, ConnParam, Event, Kind, Param, UdParam};
 use super::id::{IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_RECV, Id, State as Phase};
+use super::ids::Ids;
 use super::{Device, State};
 
 /// Between taking a port and listening at it nothing happens but the processor's being taken away.
@@ -32,8 +32,11 @@ impl State {
                 Phase::AddrBound if id.bound_at.is_none_or(|at| now.since(at) > SOON) => return Verdict::Refuse,
                 _ => return Verdict::Ignore,
             }
+            if !ids.has_room() {
+                return Verdict::Ignore;
+            }
             let Ok(qpn) = shared.port().net().alloc_qpn() else { return Verdict::Ignore };
-            if let Some(id) = ids.get_mut(&listener) {
+            if let Some(id) = ids.get_mut(listener) {
                 id.backlog -= 1;
             }
             let [high, ..] = random.to_ne_bytes();
@@ -93,11 +96,7 @@ impl State {
 
     fn on_request(&mut self, index: usize, comm: CommId, listener: u32, req: &Req) {
         let Some(header) = req.private_data.first_chunk().and_then(IpHeader::parse) else { return };
-        let qp_type = match req.service {
-            TransportService::Uc => IBV_QPT_UC,
-            TransportService::Xrc => IBV_QPT_XRC_RECV,
-            TransportService::Rc | TransportService::Rd => IBV_QPT_RC,
-        };
+        let Some(qp_type) = responder_of(req.service) else { return };
         let child = self.new_child(index, comm, listener, &header, req.service_id, qp_type);
         let our_psn = low(self.random()) & 0x00FF_FFFF;
         let (mtu, options) = self.devices.get(index).map_or((1, 0), |device| {
@@ -136,9 +135,9 @@ impl State {
         service_id: u64,
         qp_type: u8,
     ) -> u32 {
-        let child = self.new_handle();
+        let mut child = 0;
         let port = ServiceId(service_id).parts().map_or(0, |(_, port)| port);
-        if let Some(parent) = self.ids.get(&listener) {
+        if let Some(parent) = self.ids.get(listener) {
             let mut id = Id::new(std::sync::Arc::clone(&parent.channel), 0, parent.space, qp_type);
             id.state = Phase::Connect;
             id.src = Some(SocketAddr::new(header.addresses.dst(), port));
@@ -146,7 +145,8 @@ impl State {
             id.device = Some(index);
             id.comm = Some(comm);
             id.tos = parent.tos;
-            self.ids.insert(child, id);
+            // There was room when the request was taken; 0 is nobody's.
+            child = self.ids.insert(id).unwrap_or_default();
         }
         if let Some(device) = self.devices.get_mut(index) {
             device.names.insert(comm, child);
@@ -155,8 +155,8 @@ impl State {
     }
 
     fn announce(&mut self, listener: u32, child: u32, param: Param, private_data: Vec<u8>) {
-        let ece = self.ids.get(&child).map_or((0, 0), |id| id.connection.ece);
-        let Some(parent) = self.ids.get(&listener) else { return };
+        let ece = self.ids.get(child).map_or((0, 0), |id| id.connection.ece);
+        let Some(parent) = self.ids.get(listener) else { return };
         parent.channel.push(Event {
             handle: child,
             counted_by: listener,
@@ -201,18 +201,28 @@ impl State {
     }
 
     fn address_of(&self, index: usize, handle: u32) -> Address {
-        let (Some(device), Some(id)) = (self.devices.get(index), self.ids.get(&handle)) else {
+        let (Some(device), Some(id)) = (self.devices.get(index), self.ids.get(handle)) else {
             return Address::default();
         };
         Address { dgid: id.remote_gid(), sgid_index: device.gid_index(&id.local_gid()), tclass: id.tos }
     }
 }
 
+/// The type of the queue pair that answers a request for a service; nothing here has RD.
+const fn responder_of(service: TransportService) -> Option<u8> {
+    match service {
+        TransportService::Rc => Some(IBV_QPT_RC),
+        TransportService::Uc => Some(IBV_QPT_UC),
+        TransportService::Xrc => Some(IBV_QPT_XRC_RECV),
+        TransportService::Rd => None,
+    }
+}
+
 /// Who has the port that a request which came to `local` is for, and maybe listens at it.
-pub(super) fn addressee<'a>(ids: &'a HashMap<u32, Id>, message: &Message, local: Gid) -> Option<(u32, &'a Id)> {
-    let (service_id, private_data) = match message {
-        Message::Req(req) => (req.service_id, &req.private_data[..]),
-        Message::SidrReq(req) => (req.service_id, &req.private_data[..]),
+pub(super) fn addressee<'a>(ids: &'a Ids, message: &Message, local: Gid) -> Option<(u32, &'a Id)> {
+    let (service_id, private_data, qp_type) = match message {
+        Message::Req(req) => (req.service_id, &req.private_data[..], responder_of(req.service)?),
+        Message::SidrReq(req) => (req.service_id, &req.private_data[..], IBV_QPT_UD),
         _ => return None,
     };
     let to = IpHeader::parse(private_data.first_chunk()?)?.addresses.dst();
@@ -225,14 +235,18 @@ pub(super) fn addressee<'a>(ids: &'a HashMap<u32, Id>, message: &Message, local:
         let Some(src) = id.src else { return false };
         matches!(id.state, Phase::Listen | Phase::AddrBound)
             && id.space.number() == space
-            && src.port() == port
+            // As the kernel's `cma_ib_check_req_qp_type`: who serves datagrams is not asked for a connection, nor the other
+            // way round.
+            //= spec/connections.md#cm-014
+            //# A request for another service than the listener's MUST be refused.
+            && id.qp_type == qp_type
             && match src.ip() {
                 ip if !ip.is_unspecified() => ip == to,
                 ip if ip.is_ipv4() => to.is_ipv4(),
                 _ => to.is_ipv6() || !id.v6_only,
             }
     };
-    let candidates = ids.iter().filter(|(_, id)| fits(id));
+    let candidates = ids.at_port(port).filter(|(_, id)| fits(id));
     // Several may share a port (`RDMA_OPTION_ID_REUSEADDR`), one of them may listen.
-    candidates.max_by_key(|(_, id)| id.state == Phase::Listen).map(|(handle, id)| (*handle, id))
+    candidates.max_by_key(|(_, id)| id.state == Phase::Listen)
 }

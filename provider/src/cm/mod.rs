@@ -13,6 +13,7 @@ pub(crate) mod channel;
 pub(crate) mod commands;
 pub(crate) mod event;
 pub(crate) mod id;
+mod ids;
 mod messages;
 pub(crate) mod query;
 mod removal;
@@ -36,6 +37,7 @@ use crate::runtime::{clock, lock};
 use crate::verbs::context::SharedPort;
 use channel::Channel;
 use id::Id;
+use ids::Ids;
 
 const EINVAL: Errno = Errno(libc::EINVAL);
 
@@ -48,8 +50,7 @@ pub(crate) struct Manager {
 #[derive(Default)]
 struct State {
     devices: Vec<Device>,
-    ids: HashMap<u32, Id>,
-    last_handle: u32,
+    ids: Ids,
     /// Open channels: without any, no device is needed.
     channels: usize,
     random: u64,
@@ -83,22 +84,8 @@ impl Device {
 }
 
 impl State {
-    fn new_handle(&mut self) -> u32 {
-        // Small numbers, as the kernel's are: librdmacm indexes a table by them.
-        let mut handle = self.last_handle;
-        loop {
-            handle = (handle + 1) & 0xFFFF;
-            let taken = |id: &Id| id.groups.iter().any(|group| group.handle == handle);
-            if handle != 0 && !self.ids.contains_key(&handle) && !self.ids.values().any(taken) {
-                break;
-            }
-        }
-        self.last_handle = handle;
-        handle
-    }
-
     fn id(&mut self, handle: u32) -> Result<&mut Id, Errno> {
-        let id = self.ids.get_mut(&handle).ok_or(Errno(libc::ENOENT))?;
+        let id = self.ids.get_mut(handle).ok_or(Errno(libc::ENOENT))?;
         // `ucma_get_ctx` of the kernel's ucma.c.
         if id.state == id::State::Removed { Err(Errno(libc::ENXIO)) } else { Ok(id) }
     }
@@ -194,7 +181,7 @@ impl Manager {
         let handles: Vec<u32> = {
             let state = self.state();
             let here = |id: &Id| Arc::ptr_eq(&id.channel, channel);
-            state.ids.iter().filter(|(_, id)| here(id)).map(|(handle, _)| *handle).collect()
+            state.ids.iter().filter(|(_, id)| here(id)).map(|(handle, _)| handle).collect()
         };
         for handle in handles {
             // It may have gone with another.
@@ -226,7 +213,7 @@ impl Manager {
     /// The program ends: its peers are told.
     fn release_all(&self) {
         let Ok(mut state) = self.state.try_lock() else { return };
-        let connections: Vec<_> = state.ids.values().filter_map(|id| Some((id.device?, id.comm?))).collect();
+        let connections: Vec<_> = state.ids.iter().filter_map(|(_, id)| Some((id.device?, id.comm?))).collect();
         for (index, comm) in connections {
             if let Some(device) = state.devices.get_mut(index) {
                 device.cm.release(clock::now(), comm);

@@ -13,11 +13,11 @@ impl State {
     /// The device is gone; [`device_of`](State::device_of) does not find it any more.
     pub(super) fn remove_device(&mut self, index: usize) {
         let on_it = self.ids.iter().filter(|(_, id)| id.device == Some(index) && id.state != Phase::Removed);
-        let mut handles: Vec<u32> = on_it.map(|(handle, _)| *handle).collect();
+        let mut handles: Vec<u32> = on_it.map(|(handle, _)| handle).collect();
         handles.sort_unstable();
         for handle in handles {
             self.tell(handle, Kind::DeviceRemoval, 0, None, Vec::new());
-            let Some(id) = self.ids.get_mut(&handle) else { continue };
+            let Some(id) = self.ids.get_mut(handle) else { continue };
             id.state = Phase::Removed;
             // The kernel destroys what is below the id at once: its port is free, its connection unknown.
             id.claims.clear();

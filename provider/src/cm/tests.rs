@@ -1,16 +1,17 @@
-use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsRawFd;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
-use urxe_wire::PKey;
-use urxe_wire::cm::{CommId, IpHeader, IpPair, Message, ServiceId, SidrReq};
+use urxe_wire::cm::{IpHeader, IpPair, MESSAGE_LEN, Message, ServiceId, TransportService};
 
+use super::Manager;
 use super::channel::Channel;
 use super::event::{ConnParam, Event, Kind, Param};
-use super::id::{IBV_QPT_RC, Id, PortSpace, State};
+use super::id::{IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_RECV, Id, PortSpace, State};
+use super::ids::{Ids, LAST_HANDLE};
 use super::messages::addressee;
 use crate::kernel::Errno;
+use crate::runtime::fork::Generation;
 
 fn event(handle: u32, kind: Kind) -> Event {
     let param = Param::Conn(ConnParam::default());
@@ -76,53 +77,119 @@ fn bound(address: &str, state: State) -> Id {
     id
 }
 
-/// A request from somewhere to `to`.
-fn request(space: u16, to: &str) -> (Message, [u8; 16]) {
+/// A request for a connection, or without `service` for datagrams, from somewhere to `to`.
+fn request_for(service: Option<TransportService>, space: u16, to: &str) -> (Message, [u8; 16]) {
     let to: SocketAddr = to.parse().unwrap();
     let from: IpAddr = if to.is_ipv4() { "192.0.2.9".parse().unwrap() } else { "2001:db8::9".parse().unwrap() };
-    let mut private_data = [0; 216];
-    IpHeader { src_port: 1, addresses: IpPair::new(from, to.ip()).unwrap() }
-        .emit(private_data.first_chunk_mut().unwrap());
+    let mut header = [0; IpHeader::LEN];
+    IpHeader { src_port: 1, addresses: IpPair::new(from, to.ip()).unwrap() }.emit(&mut header);
     let service_id = ServiceId::new(space, to.port()).0;
-    let message = SidrReq { request_id: CommId(1), p_key: PKey::DEFAULT, service_id, private_data };
-    (Message::SidrReq(message), urxe_net::gid_of(to.ip()))
+    // The rest of a message means nothing here.
+    let mut bytes = [0; MESSAGE_LEN];
+    bytes[50] = 1 << 4;
+    let message = match (service, Message::parse(0x10, &bytes), Message::parse(0x17, &bytes)) {
+        (Some(service), Ok(Message::Req(mut req)), _) => {
+            (req.service, req.service_id) = (service, service_id);
+            req.private_data[..IpHeader::LEN].copy_from_slice(&header);
+            Message::Req(req)
+        }
+        (None, _, Ok(Message::SidrReq(mut req))) => {
+            req.service_id = service_id;
+            req.private_data[..IpHeader::LEN].copy_from_slice(&header);
+            Message::SidrReq(req)
+        }
+        _ => unreachable!("zeroes and an MTU are a request"),
+    };
+    (message, urxe_net::gid_of(to.ip()))
+}
+
+fn request(space: u16, to: &str) -> (Message, [u8; 16]) {
+    request_for(Some(TransportService::Rc), space, to)
+}
+
+/// Ids that have taken ports, with the handles 1, 2 and so on.
+fn at_ports(list: impl IntoIterator<Item = Id>) -> Ids {
+    let mut ids = Ids::default();
+    for id in list {
+        let handle = ids.insert(id).unwrap();
+        ids.took_port(handle);
+    }
+    ids
 }
 
 /// The handle of whoever has the port that the request is for.
-fn found(ids: Vec<(u32, Id)>, space: u16, to: &str) -> Option<u32> {
+fn found(list: impl IntoIterator<Item = Id>, space: u16, to: &str) -> Option<u32> {
     let (message, local) = request(space, to);
-    addressee(&HashMap::from_iter(ids), &message, local).map(|(handle, _)| handle)
+    addressee(&at_ports(list), &message, local).map(|(handle, _)| handle)
 }
 
 #[test]
 fn a_request_finds_its_listener() {
     let tcp = ServiceId::TCP;
-    let one = |address| vec![(7, bound(address, State::Listen))];
-    assert_eq!(found(one("192.0.2.1:5"), tcp, "192.0.2.1:5"), Some(7));
+    let one = |address| [bound(address, State::Listen)];
+    assert_eq!(found(one("192.0.2.1:5"), tcp, "192.0.2.1:5"), Some(1));
     assert_eq!(found(one("192.0.2.1:5"), tcp, "192.0.2.1:6"), None, "another port");
     assert_eq!(found(one("192.0.2.1:5"), tcp, "192.0.2.2:5"), None, "another address");
     assert_eq!(found(one("192.0.2.1:5"), ServiceId::UDP, "192.0.2.1:5"), None, "another port space");
-    assert_eq!(found(one("0.0.0.0:5"), tcp, "192.0.2.1:5"), Some(7));
+    assert_eq!(found(one("0.0.0.0:5"), tcp, "192.0.2.1:5"), Some(1));
     assert_eq!(found(one("0.0.0.0:5"), tcp, "[2001:db8::1]:5"), None);
-    assert_eq!(found(one("[::]:5"), tcp, "[2001:db8::1]:5"), Some(7));
-    assert_eq!(found(one("[::]:5"), tcp, "192.0.2.1:5"), Some(7), "both versions, unless told otherwise");
+    assert_eq!(found(one("[::]:5"), tcp, "[2001:db8::1]:5"), Some(1));
+    assert_eq!(found(one("[::]:5"), tcp, "192.0.2.1:5"), Some(1), "both versions, unless told otherwise");
     let mut only = bound("[::]:5", State::Listen);
     only.v6_only = true;
-    assert_eq!(found(vec![(7, only)], tcp, "192.0.2.1:5"), None);
+    assert_eq!(found([only], tcp, "192.0.2.1:5"), None);
 }
 
 #[test]
 fn who_listens_goes_before_who_is_only_bound() {
-    let ids = vec![(1, bound("192.0.2.1:5", State::AddrBound)), (2, bound("0.0.0.0:5", State::Listen))];
+    let ids = [bound("192.0.2.1:5", State::AddrBound), bound("0.0.0.0:5", State::Listen)];
     assert_eq!(found(ids, ServiceId::TCP, "192.0.2.1:5"), Some(2));
-    let ids = vec![(1, bound("192.0.2.1:5", State::AddrBound)), (2, bound("192.0.2.1:5", State::Connect))];
+    let ids = [bound("192.0.2.1:5", State::AddrBound), bound("192.0.2.1:5", State::Connect)];
     assert_eq!(found(ids, ServiceId::TCP, "192.0.2.1:5"), Some(1));
+}
+
+//= spec/connections.md#cm-014
+//= type=test
+//# A request for another service than the listener's MUST be refused.
+#[test]
+fn who_serves_one_service_is_not_asked_for_another() {
+    let services = [
+        (Some(TransportService::Rc), IBV_QPT_RC),
+        (Some(TransportService::Uc), IBV_QPT_UC),
+        (Some(TransportService::Xrc), IBV_QPT_XRC_RECV),
+        (None, IBV_QPT_UD),
+    ];
+    for (asked, _) in services.into_iter().chain([(Some(TransportService::Rd), 0)]) {
+        let (message, local) = request_for(asked, ServiceId::TCP, "192.0.2.1:5");
+        for (served, qp_type) in services {
+            let mut id = bound("192.0.2.1:5", State::Listen);
+            id.qp_type = qp_type;
+            assert_eq!(addressee(&at_ports([id]), &message, local).is_some(), asked == served, "{asked:?}, {served:?}");
+        }
+    }
 }
 
 #[test]
 fn a_request_must_have_come_where_it_says() {
     let (message, _) = request(ServiceId::TCP, "192.0.2.1:5");
-    let ids = HashMap::from([(7, bound("0.0.0.0:5", State::Listen))]);
+    let ids = at_ports([bound("0.0.0.0:5", State::Listen)]);
     let elsewhere = urxe_net::gid_of("192.0.2.2".parse().unwrap());
     assert!(addressee(&ids, &message, elsewhere).is_none());
+}
+
+/// The table that librdmacm has for them is full, too.
+#[test]
+fn there_are_so_many_handles_and_no_more() {
+    let (channel, _application) = Channel::new().unwrap();
+    let channel = Arc::new(channel);
+    let manager = Manager { generation: Generation::now(), state: Mutex::default() };
+    let id = || Id::new(Arc::clone(&channel), 1, PortSpace::Tcp, IBV_QPT_RC);
+    for handle in 1..LAST_HANDLE {
+        assert_eq!(manager.state().ids.insert(id()), Some(handle));
+    }
+    let create = || manager.create_id(&channel, 1, ServiceId::TCP, IBV_QPT_RC);
+    assert_eq!(create(), Ok(LAST_HANDLE));
+    assert_eq!(create(), Err(Errno(libc::ENOMEM)));
+    manager.destroy_id(7).unwrap();
+    assert_eq!(create(), Ok(7));
 }

@@ -14,6 +14,7 @@ use crate::kernel::Errno;
 use crate::verbs::ah::AddressHandle;
 use crate::verbs::context::Context;
 use crate::verbs::objects::{AddressVector, ProtectionDomain};
+use crate::verbs::quota::Counted;
 use crate::verbs::reasons;
 
 /// An `ibv_ah` of ours.
@@ -23,6 +24,7 @@ struct AhObject {
     handle: AddressHandle,
     /// Keeps the domain from being freed.
     domain: Arc<ProtectionDomain>,
+    _counted: Counted,
 }
 
 /// To whom a request goes that names this address handle, queue pair and Q_Key.
@@ -69,10 +71,11 @@ pub(super) unsafe extern "C" fn create_ah(pd: *mut v::ibv_pd, attr: *mut v::ibv_
         if attr.port_num != 1 {
             return Err(reasons::wrong(Errno(libc::EINVAL), "port_num is not 1", "the device has port 1 only"));
         }
+        let counted = context.quotas().ah.take()?;
         let handle = AddressHandle::new(context, address_vector(attr))?;
         // SAFETY: as above.
         let ibv = v::ibv_ah { context: unsafe { (*pd).context }, pd, handle: 0 };
-        Ok(Box::into_raw(Box::new(AhObject { ibv, handle, domain: Arc::clone(domain) })).cast())
+        Ok(Box::into_raw(Box::new(AhObject { ibv, handle, domain: Arc::clone(domain), _counted: counted })).cast())
     })
 }
 

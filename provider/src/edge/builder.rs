@@ -20,7 +20,6 @@ use super::context::shared;
 use super::gate::Gate;
 use super::{ah, guarded, number, post, qp};
 use crate::kernel::Errno;
-use crate::verbs::objects::post_errno;
 use crate::verbs::reasons;
 
 /// `IBV_QP_EX_WITH_FLUSH`, which the headers of rdma-core 44 do not have yet.
@@ -200,7 +199,7 @@ unsafe extern "C" fn wr_complete(qp: *mut v::ibv_qp_ex) -> c_int {
             observer.posted_send(sender.qpn, engine.is_stuck());
             posted
         };
-        object.qp.port().with_work(|work| object.qp.post_send(work, post)).map_err(post_errno)
+        object.qp.port().with_work(|work| object.qp.post_send(work, post)).map_err(Errno::from)
     });
     object.builder.gate.leave();
     result
@@ -382,9 +381,9 @@ impl Batch {
         let length = parts.iter().fold(0, |sum: u64, &(_, length)| sum.saturating_add(length as u64));
         let takes = self.requests.last().is_none_or(|(request, _)| !request.op.is_response_bearing());
         let data = if !takes {
-            Err(post_errno(PostError::Operation))
+            Err(Errno::from(PostError::Operation))
         } else if length > u64::from(self.max_inline) {
-            Err(post_errno(PostError::InlineTooLong))
+            Err(Errno::from(PostError::InlineTooLong))
         } else {
             post::copy(parts.iter().copied()).map(Data::Inline)
         };

@@ -156,8 +156,8 @@ fn refuse(name: &str, error: &OpenError) -> Errno {
             complain(error);
             Errno(libc::ENODEV)
         }
-        OpenError::Settings(invalid) => {
-            complain(invalid);
+        OpenError::Settings(mistake) => {
+            complain(mistake);
             Errno(libc::EINVAL)
         }
         OpenError::System(errno) => {

@@ -1,5 +1,6 @@
 //! Completion queues.
 
+use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,19 +18,21 @@ use crate::limits;
 use crate::observe::chaos;
 use crate::runtime::cq::Cq;
 use crate::verbs::objects::ProtectionDomain;
+use crate::verbs::quota::Counted;
 use crate::verbs::reasons;
 
 /// An `ibv_cq` of ours.
 #[repr(C)]
 pub(super) struct CqObject {
-    /// `ibv_cq` is a prefix.
-    ibv: v::ibv_cq_ex,
+    /// `ibv_cq` is a prefix. libibverbs writes there (events counted) while others refer to the rest.
+    ibv: UnsafeCell<v::ibv_cq_ex>,
     pub(super) cq: Arc<Cq>,
     /// What completes here: queue pairs, XRC SRQs.
     pub(super) users: Users,
     pub(super) poll: Poll,
     /// The parent domain it was made with, kept from being freed.
     parent_domain: Option<Arc<ProtectionDomain>>,
+    _counted: Counted,
 }
 
 /// What is behind an `ibv_cq`.
@@ -73,13 +76,15 @@ pub(super) unsafe fn create(
         Some(channel) => Some(context.channel(channel.fd).ok_or(Errno(libc::EINVAL))?),
         None => None,
     };
+    let counted = context.quotas().cq.take()?;
     // SAFETY: as above.
     let parent_domain = (!parent_domain.is_null()).then(|| unsafe { Arc::clone(mr::domain(parent_domain)) });
     let cq = Arc::new(Cq::new(chaos::completion_queue(capacity as usize), events, Arc::clone(context.async_file())));
     // SAFETY: all-zero is a queue that libibverbs then fills in.
     let mut ibv = unsafe { std::mem::zeroed::<v::ibv_cq_ex>() };
     ibv.cqe = cqe;
-    let object = CqObject { ibv, cq: Arc::clone(&cq), users: Users::default(), poll, parent_domain };
+    let ibv = UnsafeCell::new(ibv);
+    let object = CqObject { ibv, cq: Arc::clone(&cq), users: Users::default(), poll, parent_domain, _counted: counted };
     let object = Box::into_raw(Box::new(object));
     cq.set_handle(object as u64);
     Ok(object.cast())
@@ -110,6 +115,9 @@ pub(super) unsafe extern "C" fn destroy_cq(cq: *mut v::ibv_cq) -> c_int {
             wait::acknowledged(mutex, cond, &raw const (*cq).comp_events_completed, events, complain);
             let complain = |missing| context.complain("ibv_destroy_cq", "ibv_ack_async_event", missing);
             wait::acknowledged(mutex, cond, &raw const (*cq).async_events_completed, async_events, complain);
+            if let Some(observer) = context.port().observer() {
+                observer.forget_cq(Arc::as_ptr(&object.cq) as u64);
+            }
             drop(Box::from_raw(cq.cast::<CqObject>()).parent_domain);
         }
         Ok(())
@@ -157,10 +165,10 @@ pub(super) unsafe extern "C" fn poll_cq(cq: *mut v::ibv_cq, num_entries: c_int, 
         context.check_alive()?;
         let most = usize::try_from(num_entries).map_err(|_| Errno(libc::EINVAL))?;
         let mut at = wc;
-        let mut each = |cqe| {
+        let mut each = |cqe: &Cqe| {
             // SAFETY: the caller has room for `num_entries`, and `poll` gives no more.
             unsafe {
-                at.write(work_completion(&cqe));
+                at.write(work_completion(cqe));
                 at = at.add(1);
             }
         };

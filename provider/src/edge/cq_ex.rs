@@ -25,6 +25,9 @@ const WC_FLAGS: u32 = v::IBV_WC_EX_WITH_BYTE_LEN
     | v::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP
     | v::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
 
+/// Those for which the time of each completion is looked up.
+const TIMES: u32 = v::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | v::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
+
 /// What `start_poll` and `end_poll` enclose.
 pub(super) struct Poll {
     /// Held meanwhile, unless the application promises to use one thread.
@@ -68,6 +71,10 @@ pub(super) unsafe extern "C" fn create_cq_ex(
         let (Ok(cqe), Ok(vector)) = (cqe, vector) else { return Err(Errno(libc::EINVAL)) };
         // SAFETY: the caller's context, channel and domain.
         let cq = unsafe { cq::create(context, cqe, attr.channel, vector, parent_domain, poll) }?;
+        if attr.wc_flags & u64::from(TIMES) != 0 {
+            // SAFETY: new.
+            unsafe { cq::object(cq) }.cq.want_time();
+        }
         let cq: *mut v::ibv_cq_ex = cq.cast();
         // SAFETY: new, and as large as an `ibv_cq_ex`.
         unsafe { fill_in(&mut *cq, attr.wc_flags) };
@@ -107,7 +114,7 @@ fn fill_in(cq: &mut v::ibv_cq_ex, wc_flags: u64) {
 /// As for the calls between `start_poll` and `end_poll`.
 unsafe fn advance(cq: *mut v::ibv_cq_ex, object: &CqObject) -> Result<(), Errno> {
     let taken = object.cq.poll(1, |cqe| {
-        let wc = cq::work_completion(&cqe);
+        let wc = cq::work_completion(cqe);
         // SAFETY: one thread is between `start_poll` and `end_poll`; the public fields are ours to write.
         unsafe {
             (*cq).status = wc.status;

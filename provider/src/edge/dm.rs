@@ -55,11 +55,11 @@ pub(super) unsafe extern "C" fn alloc_dm(
     pointer(|| {
         // SAFETY: the caller's attributes.
         let attr = unsafe { &*attr };
-        if attr.comp_mask != 0 || attr.length == 0 || attr.log_align_req > limits::PAGE.trailing_zeros() {
+        if attr.comp_mask != 0 || attr.length == 0 || attr.log_align_req > limits::page().trailing_zeros() {
             return Err(EINVAL);
         }
         let memory = DeviceMemory::new(attr.length)?;
-        guard::install();
+        guard::admit();
         // SAFETY: the caller's context.
         let device = unsafe { shared(context) };
         // In a child of fork(2) nobody can import it, and a lock might be held for ever.
@@ -109,6 +109,7 @@ fn aligned(offset: u64, length: usize) -> Result<(), Errno> {
 
 /// The application's bytes are copied by way of ours: neither side is trusted to be there.
 fn copy(from: u64, to: u64, length: usize) -> Result<(), Errno> {
+    guard::admit();
     let mut chunk = [0; 4096];
     let mut done = 0;
     while done < length {

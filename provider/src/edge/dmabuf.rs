@@ -24,12 +24,13 @@ pub(super) unsafe extern "C" fn reg_dmabuf_mr(
     access: c_int,
 ) -> *mut v::ibv_mr {
     pointer(|| {
+        let page = limits::page();
         // The offsets within a page agree, as the kernel demands of dma-bufs.
-        if length == 0 || !(offset ^ iova).is_multiple_of(limits::PAGE) {
+        if length == 0 || !(offset ^ iova).is_multiple_of(page) {
             return Err(EINVAL);
         }
         let access = access.cast_unsigned();
-        let within = offset % limits::PAGE;
+        let within = offset % page;
         let start = i64::try_from(offset - within).map_err(|_| EINVAL)?;
         let whole = usize::try_from(within).ok().and_then(|within| within.checked_add(length)).ok_or(EINVAL)?;
         let write = Access::from_bits(access).intersects(Access::ANY_WRITE);

@@ -6,12 +6,13 @@
 
 use std::ffi::c_int;
 use std::os::fd::RawFd;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use urxe_ffi::verbs as v;
 
 use super::{context, pointer, register};
 use crate::kernel::Errno;
+use crate::runtime::table::Table;
 use crate::verbs::context::Context;
 use crate::verbs::reasons;
 
@@ -23,27 +24,31 @@ struct Opened {
     device: usize,
 }
 
-static OPENED: Mutex<Vec<Opened>> = Mutex::new(Vec::new());
+static OPENED: Table<Vec<Opened>> = Table::new(Vec::new());
 
 /// Remembers an open uverbs file.
 pub(super) fn remember(cmd_fd: RawFd, context: &Arc<Context>, device: *mut v::ibv_device) {
-    let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
-    opened.retain(|other| other.cmd_fd != cmd_fd);
-    opened.push(Opened { cmd_fd, context: Arc::downgrade(context), device: device.expose_provenance() });
+    let new = Opened { cmd_fd, context: Arc::downgrade(context), device: device.expose_provenance() };
+    OPENED.with(|opened| {
+        opened.retain(|other| other.cmd_fd != cmd_fd);
+        opened.push(new);
+    });
 }
 
 /// Forgets it, before it is closed.
 pub(super) fn forget(cmd_fd: RawFd) {
-    OPENED.lock().unwrap_or_else(PoisonError::into_inner).retain(|opened| opened.cmd_fd != cmd_fd);
+    OPENED.with(|opened| opened.retain(|opened| opened.cmd_fd != cmd_fd));
 }
 
 /// The context and device whose uverbs file `cmd_fd` is a duplicate of.
 fn original(cmd_fd: RawFd) -> Option<(Arc<Context>, *mut v::ibv_device)> {
-    // Held while flags are tried: not by two threads at once.
-    let opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
-    let original = opened.iter().find(|opened| opened.cmd_fd != cmd_fd && is_duplicate(opened.cmd_fd, cmd_fd))?;
-    let context = original.context.upgrade().filter(|context| context.check_alive().is_ok())?;
-    Some((context, std::ptr::with_exposed_provenance_mut(original.device)))
+    // Flags are tried at the table: not by two threads at once.
+    let (context, device) = OPENED.with(|opened| {
+        let original = opened.iter().find(|opened| opened.cmd_fd != cmd_fd && is_duplicate(opened.cmd_fd, cmd_fd))?;
+        Some((Weak::clone(&original.context), original.device))
+    })?;
+    let context = context.upgrade().filter(|context| context.check_alive().is_ok())?;
+    Some((context, std::ptr::with_exposed_provenance_mut(device)))
 }
 
 /// Whether two descriptors share an open file description (open(2)): a status flag set by one then shows in the other.

@@ -36,6 +36,7 @@ use crate::runtime::changes;
 const BROKEN: Errno = Errno(libc::EIO);
 
 /// Runs a verb, unless it is to fail because somebody asked for it.
+#[inline]
 fn verb<T, F: FnOnce() -> Result<T, Errno>>(act: F) -> Result<T, Errno> {
     if verbs::is_armed()
         && let Some(errno) = verbs::refuse(std::any::type_name::<F>())
@@ -45,6 +46,7 @@ fn verb<T, F: FnOnce() -> Result<T, Errno>>(act: F) -> Result<T, Errno> {
     guarded(act)
 }
 
+#[inline]
 fn guarded<T>(act: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
     catch_unwind(AssertUnwindSafe(act)).unwrap_or_else(|_| {
         // What there is to tell, and to whom, is not what panicked; if it panics as well, there is nobody to tell.
@@ -69,6 +71,7 @@ fn pointer<T, F: FnOnce() -> Result<*mut T, Errno>>(act: F) -> *mut T {
 }
 
 /// A verb that returns 0 or an errno.
+#[inline]
 fn number<F: FnOnce() -> Result<(), Errno>>(act: F) -> c_int {
     match verb(act) {
         Ok(()) => 0,
@@ -80,6 +83,7 @@ fn number<F: FnOnce() -> Result<(), Errno>>(act: F) -> c_int {
 }
 
 /// A verb that returns a count, or -1.
+#[inline]
 fn count<F: FnOnce() -> Result<usize, Errno>>(act: F) -> c_int {
     match verb(act) {
         Ok(count) => c_int::try_from(count).unwrap_or(c_int::MAX),

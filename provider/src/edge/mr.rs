@@ -53,7 +53,7 @@ pub(super) unsafe extern "C" fn alloc_pd(context: *mut v::ibv_context) -> *mut v
         // SAFETY: the caller's context.
         let device = unsafe { shared(context) };
         device.check_alive()?;
-        let domain = ProtectionDomain::new();
+        let domain = ProtectionDomain::new(device.quotas().pd.take()?);
         device.handles().add_domain(&domain);
         Ok(new_pd(context, domain))
     })

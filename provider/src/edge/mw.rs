@@ -9,7 +9,8 @@ use urxe_ffi::verbs as v;
 use super::context::shared;
 use super::{builder, mr, number, pointer, qp};
 use crate::kernel::Errno;
-use crate::verbs::objects::{ProtectionDomain, post_errno};
+use crate::verbs::objects::ProtectionDomain;
+use crate::verbs::quota::Counted;
 
 /// An `ibv_mw` of ours.
 #[repr(C)]
@@ -17,6 +18,7 @@ struct MwObject {
     ibv: v::ibv_mw,
     /// Keeps the domain from being freed.
     domain: Arc<ProtectionDomain>,
+    _counted: Counted,
 }
 
 pub(super) unsafe extern "C" fn alloc_mw(pd: *mut v::ibv_pd, type_: v::ibv_mw_type) -> *mut v::ibv_mw {
@@ -29,10 +31,11 @@ pub(super) unsafe extern "C" fn alloc_mw(pd: *mut v::ibv_pd, type_: v::ibv_mw_ty
             v::IBV_MW_TYPE_2 => WindowType::Two,
             _ => return Err(Errno(libc::EINVAL)),
         };
+        let counted = context.quotas().mw.take()?;
         let key = context.port().regions().insert_window(domain.id(), kind).map_err(|_| Errno(libc::ENOMEM))?;
         // SAFETY: as above.
         let ibv = v::ibv_mw { context: unsafe { (*pd).context }, pd, rkey: key.0, handle: key.0, type_ };
-        Ok(Box::into_raw(Box::new(MwObject { ibv, domain: Arc::clone(domain) })).cast())
+        Ok(Box::into_raw(Box::new(MwObject { ibv, domain: Arc::clone(domain), _counted: counted })).cast())
     })
 }
 
@@ -72,7 +75,8 @@ pub(super) unsafe extern "C" fn bind_mw(qp: *mut v::ibv_qp, mw: *mut v::ibv_mw, 
             to: Recipient::Peer,
         };
         let port = object.qp.port();
-        port.with_work(|work| object.qp.drive(work, |engine, io| engine.post_send(io, wr))).map_err(post_errno)?;
+        port.with_work(|work| object.qp.drive(work, |engine, io| engine.post_send(io, wr, None)))
+            .map_err(Errno::from)?;
         // SAFETY: as above.
         unsafe { (*mw).rkey = next };
         Ok(())

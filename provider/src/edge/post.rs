@@ -17,7 +17,6 @@ use crate::limits;
 use crate::memory::guard;
 use crate::observe::RecvQueue;
 use crate::verbs::context::Context;
-use crate::verbs::objects::post_errno;
 use crate::verbs::reasons;
 
 pub(super) unsafe extern "C" fn post_send(
@@ -29,44 +28,42 @@ pub(super) unsafe extern "C" fn post_send(
         // SAFETY: the caller's queue pair.
         let (context, object) = unsafe { (shared((*qp).context), qp::object(qp)) };
         context.check_alive()?;
-        let (qp_type, max_inline) =
-            object.qp.inspect(|engine| (engine.config().qp_type, engine.config().cap.max_inline_data));
         let strict = context.port().observer().filter(|observer| observer.is_strict());
         let post = |engine: &mut urxe_engine::QueuePair<_>, io: &mut urxe_engine::Io<'_, _>| {
-            let mut at = first;
-            if let Some(observer) = strict {
-                // SAFETY: a list of requests, ended by null.
-                let count = unsafe { count(first, |wr| wr.next) };
-                observer.posting_list(engine.config().qpn, "send", count, engine.config().cap.max_send_wr);
-            }
-            // SAFETY: a list of requests, ended by null.
-            while let Some(wr) = unsafe { at.as_ref() } {
-                // SAFETY: a request with the fields that its opcode and flags say.
-                let posted = unsafe { send_request(wr, qp_type, max_inline) }.and_then(|request| {
-                    if let Some(observer) = strict {
-                        observer.posting_send(reasons::sender(engine), &request);
-                    }
-                    let posted = if qp_type == QpType::Ud {
+            let (qp_type, max_inline) = (engine.config().qp_type, engine.config().cap.max_inline_data);
+            let next = |wr: &v::ibv_send_wr| wr.next;
+            let Some(observer) = strict else {
+                let post = |wr: &_| {
+                    engine.post_written(io, |place| {
+                        // SAFETY: a request with the fields that its opcode and flags say.
+                        unsafe { write_request(wr, qp_type, max_inline, place) }?;
                         // SAFETY: requests on UD say where to.
-                        unsafe { recipient(context, wr) }
-                            .and_then(|to| engine.post_datagram(io, request, to).map_err(post_errno))
-                    } else {
-                        engine.post_send(io, request).map_err(post_errno)
-                    };
-                    if let (Err(_), Some(observer)) = (&posted, strict) {
-                        observer.refused_send(engine.config().qpn, 1);
-                    }
-                    posted
-                });
-                if let Err(errno) = posted {
-                    return Err((at, errno));
+                        (qp_type == QpType::Ud).then(|| unsafe { recipient(context, wr) }).transpose()
+                    })
+                };
+                // SAFETY: a list of requests, ended by null.
+                return unsafe { each(first, next, post) };
+            };
+            // SAFETY: as above.
+            let count = unsafe { count(first, next) };
+            observer.posting_list(engine.config().qpn, "send", count, engine.config().cap.max_send_wr);
+            let post = |wr: &_| {
+                let mut request = SendWr::default();
+                // SAFETY: as above.
+                let to = unsafe {
+                    write_request(wr, qp_type, max_inline, &mut request)?;
+                    (qp_type == QpType::Ud).then(|| recipient(context, wr)).transpose()?
+                };
+                observer.posting_send(reasons::sender(engine), &request);
+                let posted = engine.post_send(io, request, to).map_err(Errno::from);
+                match posted {
+                    Ok(()) => observer.posted_send(engine.config().qpn, engine.is_stuck()),
+                    Err(_) => observer.refused_send(engine.config().qpn, 1),
                 }
-                at = wr.next;
-                if let Some(observer) = strict {
-                    observer.posted_send(engine.config().qpn, engine.is_stuck());
-                }
-            }
-            Ok(())
+                posted
+            };
+            // SAFETY: as above.
+            unsafe { each(first, next, post) }
         };
         let posted = object.qp.port().with_work(|work| object.qp.post_send(work, post));
         posted.map_err(|(bad, errno)| {
@@ -88,33 +85,28 @@ pub(super) unsafe extern "C" fn post_recv(
         context.check_alive()?;
         let strict = context.port().observer().filter(|observer| observer.is_strict());
         let post = |engine: &mut urxe_engine::QueuePair<_>, io: &mut urxe_engine::Io<'_, _>| {
-            let mut at = first;
+            let next = |wr: &v::ibv_recv_wr| wr.next;
             if let Some(observer) = strict {
                 // SAFETY: a list of requests, ended by null.
-                let count = unsafe { count(first, |wr| wr.next) };
+                let count = unsafe { count(first, next) };
                 observer.posting_list(engine.config().qpn, "receive", count, engine.config().cap.max_recv_wr);
             }
-            // SAFETY: a list of requests, ended by null.
-            while let Some(wr) = unsafe { at.as_ref() } {
+            let post = |wr: &v::ibv_recv_wr| {
                 // SAFETY: a request with that many elements.
-                let posted = unsafe { buffers(wr.sg_list, wr.num_sge) }.and_then(|buffers| {
-                    let request = RecvWr { wr_id: wr.wr_id, buffers };
-                    if let Some(observer) = strict {
-                        let config = engine.config();
-                        observer.posting_recv(config.qpn, config.qp_type, engine.state(), &request);
-                    }
-                    let posted = engine.post_recv(io, request).map_err(post_errno);
-                    if let (Err(_), Some(observer)) = (&posted, strict) {
-                        observer.refused_recv(RecvQueue::Own(engine.config().qpn));
-                    }
-                    posted
-                });
-                if let Err(errno) = posted {
-                    return Err((at, errno));
+                let buffers = unsafe { buffers(wr.sg_list, wr.num_sge) }?;
+                let request = RecvWr { wr_id: wr.wr_id, buffers };
+                if let Some(observer) = strict {
+                    let config = engine.config();
+                    observer.posting_recv(config.qpn, config.qp_type, engine.state(), &request);
                 }
-                at = wr.next;
-            }
-            Ok(())
+                let posted = engine.post_recv(io, request).map_err(Errno::from);
+                if let (Err(_), Some(observer)) = (&posted, strict) {
+                    observer.refused_recv(RecvQueue::Own(engine.config().qpn));
+                }
+                posted
+            };
+            // SAFETY: as above.
+            unsafe { each(first, next, post) }
         };
         let posted = object.qp.port().with_work(|work| object.qp.post_recv(work, post));
         posted.map_err(|(bad, errno)| {
@@ -123,6 +115,25 @@ pub(super) unsafe extern "C" fn post_recv(
             errno
         })
     })
+}
+
+/// Lets `post` at each request of a list, whose `next` says what comes after one, until one is refused.
+///
+/// # Safety
+/// `first` is null, or begins a list that ends with null.
+#[inline]
+unsafe fn each<W>(
+    first: *mut W,
+    next: impl Fn(&W) -> *mut W,
+    mut post: impl FnMut(&W) -> Result<(), Errno>,
+) -> Result<(), (*mut W, Errno)> {
+    let mut at = first;
+    // SAFETY: the caller's promise.
+    while let Some(wr) = unsafe { at.as_ref() } {
+        post(wr).map_err(|errno| (at, errno))?;
+        at = next(wr);
+    }
+    Ok(())
 }
 
 /// How long a list of requests is, whose `next` says what comes after one.
@@ -149,34 +160,51 @@ unsafe fn recipient(context: &Context, wr: &v::ibv_send_wr) -> Result<UdRecipien
 ///
 /// # Safety
 /// `list` has `count` elements.
+#[inline]
 pub(super) unsafe fn buffers(list: *const v::ibv_sge, count: c_int) -> Result<SgeList, Errno> {
+    // SAFETY: the caller's promise.
+    unsafe { if count == 1 { Ok(SgeList::new(&[element(list, 0)])) } else { several_buffers(list, count) } }
+}
+
+/// The same where it is not one.
+///
+/// # Safety
+/// As above.
+unsafe fn several_buffers(list: *const v::ibv_sge, count: c_int) -> Result<SgeList, Errno> {
     let known = u32::try_from(count).ok().filter(|count| *count <= limits::MAX_SGE);
     let count = known.ok_or_else(|| reasons::at_most(Errno(libc::EINVAL), "num_sge", count, limits::MAX_SGE))?;
-    let element = |index: usize| {
-        // SAFETY: within the list.
-        let sge = unsafe { list.add(index).read() };
-        Sge { addr: sge.addr, length: sge.length, l_key: sge.lkey }
-    };
+    // SAFETY: within the list.
+    let element = |index: usize| unsafe { element(list, index) };
     Ok(match count as usize {
-        0 => SgeList::new(&[]),
-        1 => SgeList::new(&[element(0)]),
+        0 => SgeList::default(),
         2 => SgeList::new(&[element(0), element(1)]),
         many => SgeList::new(&(0..many).map(element).collect::<Vec<_>>()),
     })
+}
+
+/// An element of a scatter/gather list.
+///
+/// # Safety
+/// The list has so many.
+#[inline]
+unsafe fn element(list: *const v::ibv_sge, index: usize) -> Sge {
+    // SAFETY: the caller's promise.
+    let sge = unsafe { list.add(index).read() };
+    Sge { addr: sge.addr, length: sge.length, l_key: sge.lkey }
 }
 
 /// The bytes of an inline request: the application's buffers are its own again afterwards, and need no L_Key.
 fn inline(list: &SgeList, max_inline: u32) -> Result<Data, Errno> {
     let length = list.length();
     if length > u64::from(max_inline) {
-        return Err(post_errno(PostError::InlineTooLong));
+        return Err(Errno::from(PostError::InlineTooLong));
     }
     copy(list.as_slice().iter().map(|sge| (sge.addr, sge.length as usize))).map(Data::Inline)
 }
 
 /// The application's bytes at some addresses, one after the other.
 pub(super) fn copy(parts: impl Iterator<Item = (u64, usize)> + Clone) -> Result<Box<[u8]>, Errno> {
-    guard::install();
+    guard::admit();
     let mut bytes = vec![0; parts.clone().map(|(_, length)| length).sum()].into_boxed_slice();
     let mut rest = &mut *bytes;
     for (addr, length) in parts {
@@ -193,29 +221,36 @@ pub(super) fn copy(parts: impl Iterator<Item = (u64, usize)> + Clone) -> Result<
     Ok(bytes)
 }
 
-/// A send request as the engine takes it.
+/// Writes a send request as the engine takes it. Inlined into the loop over a list: the call would cost half as much as
+/// what it does.
 ///
 /// # Safety
 /// The members of its unions are those that its opcode and the queue pair's type say.
-unsafe fn send_request(wr: &v::ibv_send_wr, qp_type: QpType, max_inline: u32) -> Result<SendWr, Errno> {
-    // SAFETY: a list of that length.
-    let list = unsafe { buffers(wr.sg_list, wr.num_sge) }?;
+#[inline(always)]
+unsafe fn write_request(
+    wr: &v::ibv_send_wr,
+    qp_type: QpType,
+    max_inline: u32,
+    place: &mut SendWr,
+) -> Result<(), Errno> {
+    let SendWr { wr_id, op, data, flags, to } = place;
+    *wr_id = wr.wr_id;
     // SAFETY: plain numbers, whichever member was written last.
-    let (rdma, atomic, imm) = unsafe { (wr.wr.rdma, wr.wr.atomic, wr.__bindgen_anon_1.imm_data) };
+    let (rdma, atomic, imm) = unsafe { (&wr.wr.rdma, &wr.wr.atomic, wr.__bindgen_anon_1.imm_data) };
     let imm = ImmDt(imm.to_ne_bytes());
-    let remote = Remote { addr: rdma.remote_addr, r_key: RKey(rdma.rkey) };
-    let atomic_remote = Remote { addr: atomic.remote_addr, r_key: RKey(atomic.rkey) };
-    let op = match wr.opcode {
+    let remote = || Remote { addr: rdma.remote_addr, r_key: RKey(rdma.rkey) };
+    let atomic_remote = || Remote { addr: atomic.remote_addr, r_key: RKey(atomic.rkey) };
+    *op = match wr.opcode {
         v::IBV_WR_SEND => SendOp::Send,
         v::IBV_WR_SEND_WITH_IMM => SendOp::SendWithImmediate(imm),
-        v::IBV_WR_RDMA_WRITE => SendOp::Write(remote),
-        v::IBV_WR_RDMA_WRITE_WITH_IMM => SendOp::WriteWithImmediate(remote, imm),
-        v::IBV_WR_RDMA_READ => SendOp::Read(remote),
+        v::IBV_WR_RDMA_WRITE => SendOp::Write(remote()),
+        v::IBV_WR_RDMA_WRITE_WITH_IMM => SendOp::WriteWithImmediate(remote(), imm),
+        v::IBV_WR_RDMA_READ => SendOp::Read(remote()),
         v::IBV_WR_ATOMIC_CMP_AND_SWP => {
-            SendOp::CompareSwap { remote: atomic_remote, compare: atomic.compare_add, swap: atomic.swap }
+            SendOp::CompareSwap { remote: atomic_remote(), compare: atomic.compare_add, swap: atomic.swap }
         }
-        v::IBV_WR_ATOMIC_FETCH_AND_ADD => SendOp::FetchAdd { remote: atomic_remote, add: atomic.compare_add },
-        v::IBV_WR_ATOMIC_WRITE => SendOp::AtomicWrite(remote),
+        v::IBV_WR_ATOMIC_FETCH_AND_ADD => SendOp::FetchAdd { remote: atomic_remote(), add: atomic.compare_add },
+        v::IBV_WR_ATOMIC_WRITE => SendOp::AtomicWrite(remote()),
         // SAFETY: a plain number, whichever member was written last.
         v::IBV_WR_SEND_WITH_INV => SendOp::SendWithInvalidate(RKey(unsafe { wr.__bindgen_anon_1.invalidate_rkey })),
         // SAFETY: as above.
@@ -226,26 +261,28 @@ unsafe fn send_request(wr: &v::ibv_send_wr, qp_type: QpType, max_inline: u32) ->
             // SAFETY: the caller's window and region.
             SendOp::BindWindow(unsafe { builder::bind(asked.mw, asked.rkey, &asked.bind_info) })
         }
-        _ => return Err(post_errno(PostError::Operation)),
+        _ => return Err(Errno::from(PostError::Operation)),
     };
     let flag = |flag| wr.send_flags & flag != 0;
-    let data = if flag(v::IBV_SEND_INLINE) {
+    *flags = SendFlags {
+        fence: flag(v::IBV_SEND_FENCE),
+        signaled: flag(v::IBV_SEND_SIGNALED),
+        solicited: flag(v::IBV_SEND_SOLICITED),
+    };
+    // SAFETY: a list of that length.
+    let list = unsafe { buffers(wr.sg_list, wr.num_sge) }?;
+    *data = if flag(v::IBV_SEND_INLINE) {
         if op.is_response_bearing() {
-            return Err(post_errno(PostError::Operation));
+            return Err(Errno::from(PostError::Operation));
         }
         inline(&list, max_inline)?
     } else {
         Data::Gather(list)
     };
-    let flags = SendFlags {
-        fence: flag(v::IBV_SEND_FENCE),
-        signaled: flag(v::IBV_SEND_SIGNALED),
-        solicited: flag(v::IBV_SEND_SOLICITED),
-    };
-    let to = match qp_type {
+    *to = match qp_type {
         // SAFETY: a plain number, whatever was written.
         QpType::XrcSend => Recipient::XrcSrq(Qpn::new(unsafe { wr.qp_type.xrc.remote_srqn })),
         QpType::Rc | QpType::Uc | QpType::Ud | QpType::XrcRecv => Recipient::Peer,
     };
-    Ok(SendWr { wr_id: wr.wr_id, op, data, flags, to })
+    Ok(())
 }

@@ -1,8 +1,9 @@
 //! Queue pairs.
 
+use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::ptr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use urxe_engine::attr::AttrMask;
 use urxe_engine::{Pd, QpCap, QpConfig, QpState, QpType};
@@ -17,9 +18,11 @@ use super::{ah, cq, mr, number, pointer, register, srq, wait, xrcd};
 use crate::kernel::Errno;
 use crate::observe::chaos;
 use crate::runtime::async_events::AsyncEvents;
+use crate::runtime::lock;
 use crate::runtime::qp::Qp;
 use crate::runtime::srq::AnySrq;
 use crate::verbs::objects::{ProtectionDomain, answer_attr, engine_attr, queue_sizes, route};
+use crate::verbs::quota::Counted;
 use crate::verbs::{query, reasons};
 
 const EINVAL: Errno = Errno(libc::EINVAL);
@@ -33,16 +36,18 @@ const INIT_ATTRS: u32 = v::IBV_QP_INIT_ATTR_PD
 /// An `ibv_qp` of ours.
 #[repr(C)]
 pub(super) struct QpObject {
-    verbs: verbs_qp,
+    /// libibverbs writes there (state, events counted) while others refer to the rest.
+    verbs: UnsafeCell<verbs_qp>,
     pub(super) qp: Arc<Qp>,
     /// The address vector last given, for `ibv_query_qp`.
-    ah_attr: v::ibv_ah_attr,
+    ah_attr: Mutex<v::ibv_ah_attr>,
     sq_sig_all: bool,
     pub(super) builder: Builder,
     pub(super) max_inline: u32,
     /// Keep what it uses from being destroyed.
     domain: Option<Arc<ProtectionDomain>>,
     used: Use,
+    _counted: Counted,
 }
 
 /// What is behind an `ibv_qp`.
@@ -159,6 +164,7 @@ unsafe fn create(ibv_context: *mut v::ibv_context, attr: &mut v::ibv_qp_init_att
             "make the SRQ with IBV_SRQT_BASIC",
         ));
     }
+    let counted = context.quotas().qp.take()?;
     let port = context.port();
     if qp_type == QpType::Ud {
         port.net().report_headers();
@@ -203,16 +209,17 @@ unsafe fn create(ibv_context: *mut v::ibv_context, attr: &mut v::ibv_qp_init_att
     let cqs = send_cq.iter().chain(&recv_cq).map(|cq| &cq.users);
     let used: Vec<&Users> = cqs.chain(srq.map(|srq| &srq.users)).chain(xrcd.map(|xrcd| &xrcd.users)).collect();
     let object = QpObject {
-        verbs,
+        verbs: UnsafeCell::new(verbs),
         qp,
         // SAFETY: all-zero is a value of this plain C struct.
-        ah_attr: unsafe { std::mem::zeroed() },
+        ah_attr: Mutex::new(unsafe { std::mem::zeroed() }),
         sq_sig_all: attr.sq_sig_all != 0,
         builder: Builder::default(),
         max_inline: cap.max_inline_data,
         domain,
         // SAFETY: their `destroy` refuses as long as this lives.
         used: unsafe { Use::of(&used) },
+        _counted: counted,
     };
     Ok(Box::into_raw(Box::write(place, object)).cast())
 }
@@ -238,11 +245,12 @@ pub(super) unsafe extern "C" fn open_qp(
         if attr.comp_mask >= v::IBV_QP_OPEN_ATTR_RESERVED {
             return Err(Errno(libc::EOPNOTSUPP));
         }
-        if attr.comp_mask & NEEDED != NEEDED || attr.qp_type != v::IBV_QPT_XRC_RECV {
+        if attr.comp_mask & NEEDED != NEEDED || attr.xrcd.is_null() || attr.qp_type != v::IBV_QPT_XRC_RECV {
             return Err(EINVAL);
         }
         // SAFETY: the caller's domain.
         let xrcd = unsafe { xrcd::object(attr.xrcd) };
+        let counted = context.quotas().qp.take()?;
         let qp = context.port().qp(Qpn::new(attr.qp_num)).ok_or(EINVAL)?;
         let (mine, state) = qp.inspect(|engine| (engine.config().xrcd == Some(xrcd.xrcd.id()), engine.state()));
         let place = Box::<QpObject>::new_uninit();
@@ -261,16 +269,17 @@ pub(super) unsafe extern "C" fn open_qp(
         ibv.state = state as u32;
         ibv.qp_type = attr.qp_type;
         let object = QpObject {
-            verbs,
+            verbs: UnsafeCell::new(verbs),
             qp,
             // SAFETY: all-zero is a value of this plain C struct.
-            ah_attr: unsafe { std::mem::zeroed() },
+            ah_attr: Mutex::new(unsafe { std::mem::zeroed() }),
             sq_sig_all: false,
             builder: Builder::default(),
             max_inline: 0,
             domain: None,
             // SAFETY: `close_xrcd` refuses as long as this lives.
             used: unsafe { Use::of(&[&xrcd.users]) },
+            _counted: counted,
         };
         Ok(Box::into_raw(Box::write(place, object)).cast())
     })
@@ -333,8 +342,7 @@ pub(super) unsafe extern "C" fn modify_qp(qp: *mut v::ibv_qp, attr: *mut v::ibv_
             object.qp.forget_completions();
         }
         if mask.contains(AttrMask::AV) {
-            // SAFETY: the man page leaves modifying one queue pair from two threads to the application.
-            unsafe { (*qp.cast::<QpObject>()).ah_attr = attr.ah_attr };
+            *lock(&object.ah_attr) = attr.ah_attr;
         }
         Ok(())
     })
@@ -358,7 +366,7 @@ pub(super) unsafe extern "C" fn query_qp(
             answer.sq_draining = u8::from(engine.is_draining());
             answer.cap = public_cap(&engine.config().cap);
         });
-        answer.ah_attr = object.ah_attr;
+        answer.ah_attr = *lock(&object.ah_attr);
         init.cap = answer.cap;
         init.sq_sig_all = c_int::from(object.sq_sig_all);
         // SAFETY: the caller's queue pair, and room for the answers.

@@ -11,7 +11,7 @@ use urxe_ffi::private::Libibverbs;
 
 use super::{context, guarded, import};
 use crate::observe::complain;
-use crate::{device, kernel};
+use crate::{device, kernel, runtime};
 
 /// The library that loaded us.
 static LIBRARY: OnceLock<Libibverbs> = OnceLock::new();
@@ -73,6 +73,7 @@ extern "C" fn register() {
         }) else {
             return Ok(());
         };
+        runtime::fork::notice();
         if let Err(error) = kernel::hook::install(library.address()) {
             complain(&format_args!("cannot divert libibverbs' system calls: {error}"));
             return Ok(());

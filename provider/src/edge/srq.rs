@@ -1,5 +1,6 @@
 //! Shared receive queues.
 
+use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::sync::Arc;
 
@@ -16,7 +17,8 @@ use crate::limits;
 use crate::observe::{RecvQueue, chaos};
 use crate::runtime::async_events::AsyncEvents;
 use crate::runtime::srq::{Srq, Xrc};
-use crate::verbs::objects::{ProtectionDomain, post_errno};
+use crate::verbs::objects::ProtectionDomain;
+use crate::verbs::quota::Counted;
 use crate::verbs::reasons;
 
 const EINVAL: Errno = Errno(libc::EINVAL);
@@ -24,13 +26,15 @@ const EINVAL: Errno = Errno(libc::EINVAL);
 /// An `ibv_srq` of ours.
 #[repr(C)]
 pub(super) struct SrqObject {
-    verbs: verbs_srq,
+    /// libibverbs writes there (events counted) while others refer to the rest.
+    verbs: UnsafeCell<verbs_srq>,
     pub(super) srq: Arc<Srq>,
     /// Queue pairs that receive from it.
     pub(super) users: Users,
     /// Keep domains and completion queue from being destroyed.
     domain: Arc<ProtectionDomain>,
     used: Use,
+    _counted: Counted,
 }
 
 /// What is behind an `ibv_srq`.
@@ -69,7 +73,12 @@ pub(super) unsafe extern "C" fn create_srq_ex(
         let srq_type = if given(v::IBV_SRQ_INIT_ATTR_TYPE) { attr.srq_type } else { v::IBV_SRQT_BASIC };
         let xrc = match srq_type {
             v::IBV_SRQT_BASIC => None,
-            v::IBV_SRQT_XRC if given(v::IBV_SRQ_INIT_ATTR_XRCD) && given(v::IBV_SRQ_INIT_ATTR_CQ) => {
+            v::IBV_SRQT_XRC
+                if given(v::IBV_SRQ_INIT_ATTR_XRCD)
+                    && given(v::IBV_SRQ_INIT_ATTR_CQ)
+                    && !attr.xrcd.is_null()
+                    && !attr.cq.is_null() =>
+            {
                 Some((attr.xrcd, attr.cq))
             }
             v::IBV_SRQT_XRC => return Err(EINVAL),
@@ -102,6 +111,7 @@ unsafe fn create(
     if attr.max_sge > limits::MAX_SGE {
         return Err(reasons::at_most(EINVAL, "attr.max_sge", attr.max_sge, limits::MAX_SGE));
     }
+    let counted = context.quotas().srq.take()?;
     attr.max_sge = attr.max_sge.max(1);
     let port = context.port();
     // SAFETY: as above.
@@ -140,12 +150,13 @@ unsafe fn create(
         return Err(Errno(error.raw_os_error().unwrap_or(libc::ENOMEM)));
     }
     let object = SrqObject {
-        verbs,
+        verbs: UnsafeCell::new(verbs),
         srq,
         users: Users::default(),
         domain: Arc::clone(domain),
         // SAFETY: `close_xrcd` and `destroy_cq` refuse as long as this lives.
         used: unsafe { Use::of(&used) },
+        _counted: counted,
     };
     Ok(Box::into_raw(Box::write(place, object)).cast())
 }
@@ -254,7 +265,7 @@ pub(super) unsafe extern "C" fn post_srq_recv(
                 if let Some(observer) = strict {
                     observer.posting_buffers(place, &request);
                 }
-                let posted = object.srq.with(|queue| queue.post(request)).map_err(post_errno);
+                let posted = object.srq.with(|queue| queue.post(request)).map_err(Errno::from);
                 if let (Err(_), Some(observer)) = (&posted, strict) {
                     observer.refused_recv(place);
                 }

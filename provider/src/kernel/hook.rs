@@ -6,20 +6,23 @@
 use std::ffi::{c_int, c_ulong, c_void};
 use std::os::fd::RawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
 
 use super::Errno;
 use super::memory::OwnMemory;
 use super::plt::{Object, PltError};
 use super::uverbs::{self, Device};
+use crate::runtime::table::{Table, whole};
 
 type Write = unsafe extern "C" fn(fd: c_int, buf: *const c_void, count: usize) -> isize;
 type Ioctl = unsafe extern "C" fn(fd: c_int, request: c_ulong, ...) -> c_int;
 type Close = unsafe extern "C" fn(fd: c_int) -> c_int;
 
 /// Open uverbs files. A handful at most: one for each open context.
-static ATTACHED: RwLock<Vec<(RawFd, Arc<dyn Device>)>> = RwLock::new(Vec::new());
+static ATTACHED: Table<Vec<Attached>> = Table::new(Vec::new());
+
+type Attached = (RawFd, Arc<dyn Device>);
 
 /// Where the calls went before; 0 until it is known.
 static WRITE: AtomicUsize = AtomicUsize::new(0);
@@ -28,20 +31,27 @@ static CLOSE: AtomicUsize = AtomicUsize::new(0);
 
 /// Makes the device answer for the uverbs file `fd`, from now on.
 pub fn attach(fd: RawFd, device: Arc<dyn Device>) {
-    let mut attached = ATTACHED.write().unwrap_or_else(PoisonError::into_inner);
-    attached.retain(|&(other, _)| other != fd);
-    attached.push((fd, device));
+    let replaced = ATTACHED.with(|attached| {
+        let replaced = take(attached, fd);
+        attached.push((fd, device));
+        replaced
+    });
+    drop(replaced);
 }
 
 /// Ends it. The number may belong to something else as soon as the file is closed, so: before that. (libibverbs' own
 /// `close` of it does so too.)
 pub fn detach(fd: RawFd) {
-    ATTACHED.write().unwrap_or_else(PoisonError::into_inner).retain(|&(other, _)| other != fd);
+    drop(ATTACHED.with(|attached| take(attached, fd)));
+}
+
+fn take(attached: &mut Vec<Attached>, fd: RawFd) -> Option<Attached> {
+    let at = attached.iter().position(|&(other, _)| other == fd)?;
+    Some(attached.swap_remove(at))
 }
 
 fn device_of(fd: RawFd) -> Option<Arc<dyn Device>> {
-    let attached = ATTACHED.read().unwrap_or_else(PoisonError::into_inner);
-    attached.iter().find(|&&(other, _)| other == fd).map(|(_, device)| Arc::clone(device))
+    ATTACHED.with(|attached| attached.iter().find(|&&(other, _)| other == fd).map(|(_, device)| Arc::clone(device)))
 }
 
 /// Diverts the calls of the object that `address` belongs to: libibverbs. Again does no harm.
@@ -76,7 +86,7 @@ pub(super) fn divert(
     // SAFETY: the hooks have the signatures of what they replace (ioctl's third argument is a pointer wherever it is
     // used here, and passed like a named one on the machines that `plt` knows), and are never unloaded: libibverbs does
     // not dlclose providers.
-    unsafe { slot.replace(hook) }
+    whole(|| unsafe { slot.replace(hook) })
 }
 
 /// Calls what stood in a slot for `write`.
@@ -164,8 +174,8 @@ unsafe extern "C" fn close_hook(fd: c_int) -> c_int {
 }
 
 fn tell_before_close(fd: RawFd) {
-    // A copy, because the devices are asked without the lock: they may open or close contexts.
-    let all = ATTACHED.read().unwrap_or_else(PoisonError::into_inner).clone();
+    // A copy, because the devices are asked away from the table: they may open or close contexts.
+    let all = ATTACHED.with(|attached| attached.clone());
     for (file, device) in all {
         if file == fd {
             detach(fd);

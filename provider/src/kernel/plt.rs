@@ -260,6 +260,27 @@ const fn word(value: u64) -> usize {
     value as usize
 }
 
+/// Whether an object is loaded whose file's name begins like this.
+pub fn is_loaded(name: &CStr) -> bool {
+    let mut search = (name, false);
+    // SAFETY: the callback matches its contract, and `search` outlives the call.
+    unsafe { libc::dl_iterate_phdr(Some(look_at_name), (&raw mut search).cast()) };
+    search.1
+}
+
+/// Callback of `dl_iterate_phdr`.
+unsafe extern "C" fn look_at_name(info: *mut libc::dl_phdr_info, _size: usize, data: *mut c_void) -> c_int {
+    // SAFETY: `data` is what `is_loaded` looks for, and `info` is valid during the callback.
+    let ((name, is_loaded), info) = unsafe { (&mut *data.cast::<(&CStr, bool)>(), &*info) };
+    if !info.dlpi_name.is_null() {
+        // SAFETY: the loader's name of the object.
+        let path = unsafe { CStr::from_ptr(info.dlpi_name) }.to_bytes();
+        let file = path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
+        *is_loaded |= file.starts_with(name.to_bytes());
+    }
+    c_int::from(*is_loaded)
+}
+
 struct Search {
     address: usize,
     found: Result<Object, PltError>,

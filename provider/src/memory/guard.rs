@@ -7,6 +7,9 @@
 //!
 //! The alternative that needs no handler, process_vm_readv(2) on oneself, costs a system call a packet.
 
+#[cfg(target_arch = "x86_64")]
+mod words;
+
 use std::cell::Cell;
 use std::mem::MaybeUninit;
 use std::sync::OnceLock;
@@ -17,8 +20,10 @@ use urxe_engine::Fault;
 // Every routine takes addresses and returns 0, or 1 after a fault. They stand between `urxe_guard_begin` and
 // `urxe_guard_end`; `urxe_guard_fault` is where the handler makes them go on.
 //
-// `store` writes the last (up to eight) bytes by themselves and last, as programs spin on them (x86 makes stores
-// visible in order, except within one string operation; aarch64 needs the barrier).
+// `store` writes the last (up to eight) bytes by themselves, once and last, as programs spin on them (x86 makes stores
+// visible in order, except within one string operation; aarch64 needs the barrier). On x86 `load` is the same routine.
+// Moves that overlap copy what is not a multiple of their size; a string operation is the quickest for what is long, and
+// slow to begin: of bytes, or where the processor is emulated of words ([`words`]).
 #[cfg(target_arch = "x86_64")]
 core::arch::global_asm!(
     ".pushsection .text.urxe_guard,\"ax\",@progbits",
@@ -28,46 +33,71 @@ core::arch::global_asm!(
     "urxe_guard_begin:",
     // load(rdi: to, rsi: from, rdx: length)
     "urxe_guard_load:",
-    "mov rcx, rdx",
-    "cmp rdx, 8",
-    "jne 2f",
-    "mov rax, [rsi]",
-    "mov [rdi], rax",
-    "xor eax, eax",
-    "ret",
-    "2: rep movsb",
-    "xor eax, eax",
-    "ret",
     // store(rdi: to, rsi: from, rdx: length)
     "urxe_guard_store:",
+    "sub rdx, 8",
+    "jb 2f",
+    // The last eight bytes are rax, and go to r8.
+    "mov rax, [rsi + rdx]",
+    "lea r8, [rdi + rdx]",
+    "jz 7f",
+    "cmp rdx, 16",
+    "ja 5f",
     "cmp rdx, 8",
     "jb 3f",
-    "lea rcx, [rdx - 8]",
-    "mov rax, [rsi + rdx - 8]",
-    "test rcx, rcx",
-    "jz 2f",
-    "rep movsb",
-    "2: mov [rdi], rax",
-    "xor eax, eax",
-    "ret",
-    "3: test rdx, 4",
+    // Before them, 8 to 16.
+    "mov rcx, [rsi]",
+    "mov r9, [rsi + rdx - 8]",
+    "mov [rdi], rcx",
+    "mov [rdi + rdx - 8], r9",
+    "jmp 7f",
+    // Less than eight, alone or before the last eight.
+    "2: xor r8d, r8d",
+    "add rdx, 8",
+    "3: test edx, 4",
     "jz 4f",
-    "mov eax, [rsi]",
-    "mov [rdi], eax",
+    "mov ecx, [rsi]",
+    "mov [rdi], ecx",
     "add rsi, 4",
     "add rdi, 4",
-    "4: test rdx, 2",
-    "jz 5f",
-    "mov ax, [rsi]",
-    "mov [rdi], ax",
+    "4: test edx, 2",
+    "jz 4f",
+    "movzx ecx, word ptr [rsi]",
+    "mov [rdi], cx",
     "add rsi, 2",
     "add rdi, 2",
-    "5: test rdx, 1",
-    "jz 6f",
-    "mov al, [rsi]",
-    "mov [rdi], al",
-    "6: xor eax, eax",
+    "4: test edx, 1",
+    "jz 4f",
+    "movzx ecx, byte ptr [rsi]",
+    "mov [rdi], cl",
+    "4: test r8, r8",
+    "jz 8f",
+    "7: mov [r8], rax",
+    "8: xor eax, eax",
     "ret",
+    // Before the last eight, 17 to 256.
+    "5: cmp rdx, 256",
+    "ja 6f",
+    "lea rcx, [rdx - 16]",
+    "xor r9d, r9d",
+    "4: movups xmm0, [rsi + r9]",
+    "movups [rdi + r9], xmm0",
+    "add r9, 16",
+    "cmp r9, rcx",
+    "jb 4b",
+    "movups xmm0, [rsi + rcx]",
+    "movups [rdi + rcx], xmm0",
+    "jmp 7b",
+    // And more.
+    "6: mov rcx, rdx",
+    "cmp byte ptr [rip + {by_words}], 0",
+    "jne 4f",
+    "rep movsb",
+    "jmp 7b",
+    "4: shr rcx, 3",
+    "rep movsq",
+    "and edx, 7",
+    "jmp 3b",
     // swap(rdi: at, rsi: compare, rdx: swap, rcx: original out)
     "urxe_guard_swap:",
     "mov rax, rsi",
@@ -86,6 +116,7 @@ core::arch::global_asm!(
     "mov eax, 1",
     "ret",
     ".popsection",
+    by_words = sym words::QUICKER,
 );
 
 // See above.
@@ -180,12 +211,11 @@ fn check(faulted: u32) -> Result<(), Fault> {
     if faulted == 0 { Ok(()) } else { Err(Fault) }
 }
 
-/// Copies from application memory at `from`.
+/// Copies from application memory at `from`. As before all that follows, the thread has been through [`admit`].
 //= spec/memory.md#mem-008
 //# Memory that was unmapped while registered MUST fail the work request, not the process.
 pub(crate) fn load(from: u64, to: &mut [u8]) -> Result<(), Fault> {
-    admit_handler();
-    // SAFETY: `to` is ours; `from` may be anything, since the handler is installed before any region exists.
+    // SAFETY: `to` is ours; `from` may be anything, since the handler is there.
     check(unsafe { urxe_guard_load(to.as_mut_ptr(), from, to.len()) })
 }
 
@@ -194,7 +224,6 @@ pub(crate) fn load(from: u64, to: &mut [u8]) -> Result<(), Fault> {
 /// # Safety
 /// `[to, to + from.len())` is memory that the application registered for writing.
 pub(crate) unsafe fn store(to: u64, from: &[u8]) -> Result<(), Fault> {
-    admit_handler();
     // SAFETY: `from` is ours; the caller answers for `to` being the application's to write, the handler for its being
     // there.
     check(unsafe { urxe_guard_store(to, from.as_ptr(), from.len()) })
@@ -207,7 +236,6 @@ pub(crate) unsafe fn store(to: u64, from: &[u8]) -> Result<(), Fault> {
 //= spec/memory.md#mem-009
 //# CMP_SWP and FETCH_ADD MUST be atomic to the processor's own atomics.
 pub(crate) unsafe fn compare_swap(at: u64, compare: u64, swap: u64) -> Result<u64, Fault> {
-    admit_handler();
     let mut original = 0;
     // SAFETY: as for `store`.
     check(unsafe { urxe_guard_swap(at, compare, swap, &raw mut original) }).map(|()| original)
@@ -218,7 +246,6 @@ pub(crate) unsafe fn compare_swap(at: u64, compare: u64, swap: u64) -> Result<u6
 /// # Safety
 /// As for [`store`].
 pub(crate) unsafe fn fetch_add(at: u64, add: u64) -> Result<u64, Fault> {
-    admit_handler();
     let mut original = 0;
     // SAFETY: as for `store`.
     check(unsafe { urxe_guard_add(at, add, &raw mut original) }).map(|()| original)
@@ -230,8 +257,27 @@ const SIGNALS: [i32; 2] = [libc::SIGSEGV, libc::SIGBUS];
 static PREVIOUS: [OnceLock<libc::sigaction>; 2] = [OnceLock::new(), OnceLock::new()];
 static INSTALLED: AtomicBool = AtomicBool::new(false);
 
-/// Installs the handler, once in a process. To be called before the first region exists.
-pub(crate) fn install() {
+thread_local! {
+    static ADMITTED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Makes copies in this thread survive: the handler is installed, and a fault reaches it. To be called also before the
+/// first region exists, so that handlers which the application installs later are found in front of ours.
+#[inline]
+pub(crate) fn admit() {
+    if !ADMITTED.replace(true) {
+        prepare();
+    }
+}
+
+#[cold]
+fn prepare() {
+    install();
+    unblock();
+}
+
+/// Installs the handler, once in a process.
+fn install() {
     if INSTALLED.swap(true, Ordering::AcqRel) {
         return;
     }
@@ -250,22 +296,13 @@ pub(crate) fn install() {
         // SAFETY: the handler is async-signal-safe: it reads constants and atomics and calls sigaction.
         unsafe { libc::sigaction(signal, &raw const action, std::ptr::null_mut()) };
     }
+    #[cfg(target_arch = "x86_64")]
+    words::choose();
 }
 
-thread_local! {
-    static ADMITTED: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Sees that a fault of this thread reaches the handler. The kernel kills a process whose thread blocks the signal of
-/// its own fault (signal(7)), and threads of servers often block all signals; those sent by kill(2), for which alone
-/// blocking is of use, go to another thread or the handler's predecessor then.
-fn admit_handler() {
-    if !ADMITTED.replace(true) {
-        unblock();
-    }
-}
-
-/// Unblocks the handler's signals in the calling thread.
+/// Unblocks the handler's signals in the calling thread. The kernel kills a process whose thread blocks the signal of its
+/// own fault (signal(7)), and threads of servers often block all signals; those sent by kill(2), for which alone blocking
+/// is of use, go to another thread or the handler's predecessor then.
 fn unblock() {
     // SAFETY: a local signal set.
     unsafe {
@@ -365,16 +402,26 @@ mod tests {
 
     #[test]
     fn copies_of_every_small_length() {
-        install();
+        admit();
         let page = Page::new();
-        let data: Vec<u8> = (0..100).collect();
+        let data: Vec<u8> = (0..300).map(|index| (index % 251) as u8).collect();
         for length in 0..=data.len() {
+            #[cfg(target_arch = "x86_64")]
+            words::QUICKER.store(length % 2 == 0, Ordering::Relaxed);
             for skew in 0..9 {
-                let mut back = vec![0; length];
                 // SAFETY: within our page.
-                unsafe { store(page.address() + skew, &data[..length]) }.unwrap();
-                load(page.address() + skew, &mut back).unwrap();
-                assert_eq!(back, data[..length]);
+                unsafe { store(page.address(), &[0xff; 400]) }.unwrap();
+                // SAFETY: likewise.
+                unsafe { store(page.address() + 8 + skew, &data[..length]) }.unwrap();
+                let mut back = vec![0xff; 400];
+                load(page.address() + 8 + skew, &mut back[8..8 + length]).unwrap();
+                let untouched = |bytes: &[u8]| bytes.iter().all(|byte| *byte == 0xff);
+                assert_eq!(back[8..8 + length], data[..length]);
+                assert!(untouched(&back[..8]) && untouched(&back[8 + length..]), "load of {length} bytes");
+                load(page.address(), &mut back).unwrap();
+                let at = 8 + usize::try_from(skew).unwrap();
+                assert_eq!(back[at..at + length], data[..length]);
+                assert!(untouched(&back[..at]) && untouched(&back[at + length..]), "store of {length} bytes");
             }
         }
     }
@@ -384,7 +431,7 @@ mod tests {
     //# Memory that was unmapped while registered MUST fail the work request, not the process.
     #[test]
     fn memory_that_is_not_there_is_a_fault() {
-        install();
+        admit();
         let page = Page::new();
         let end = page.address() + SIZE as u64;
         for length in [1, 2, 4, 8, 9, 100, 4096] {
@@ -405,7 +452,7 @@ mod tests {
 
     #[test]
     fn read_only_memory_cannot_be_stored_to() {
-        install();
+        admit();
         let page = Page::new();
         // SAFETY: our page.
         unsafe {
@@ -420,7 +467,7 @@ mod tests {
     //# CMP_SWP and FETCH_ADD MUST be atomic to the processor's own atomics.
     #[test]
     fn atomics() {
-        install();
+        admit();
         let page = Page::new();
         // SAFETY: our page.
         unsafe {
@@ -434,7 +481,7 @@ mod tests {
 
     #[test]
     fn another_fault_still_ends_the_process() {
-        install();
+        admit();
         // SAFETY: the child touches nothing that another thread may hold.
         let child = unsafe { libc::fork() };
         if child == 0 {

@@ -4,7 +4,8 @@
 //! after the other for the same region, so the one used last is kept at hand for the rest of a turn: as long as one queue
 //! pair is at work.
 
-use std::cell::RefCell;
+use std::cell::{Ref, RefCell};
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
@@ -20,7 +21,7 @@ use crate::xrc::neighbours::is_elsewhere;
 #[derive(Debug)]
 pub(crate) struct InUse {
     regions: Arc<Regions>,
-    at_hand: RefCell<Option<(Key, Held)>>,
+    at_hand: RefCell<Option<Held>>,
 }
 
 /// A turn of one queue pair. At its end nothing is at hand any more.
@@ -51,30 +52,35 @@ impl InUse {
     fn put_down(&self) {
         drop(self.at_hand.take());
     }
+
+    /// Has the region that has `key` at hand, or none if there is none.
+    #[cold]
+    fn take_up(&self, key: Key) -> Ref<'_, Option<Held>> {
+        // Whoever has a region at hand copies from or to it, in the same thread.
+        guard::admit();
+        self.put_down();
+        self.at_hand.replace(self.regions.region(key));
+        self.at_hand.borrow()
+    }
 }
 
 impl Memory for InUse {
     #[inline]
-    fn with_region<T>(&self, key: Key, look: impl FnOnce(Option<&Region>) -> T) -> T {
-        // Taken out meanwhile: what `look` does may put down what is at hand.
-        let held = match self.at_hand.take() {
-            Some((at_hand, held)) if at_hand == key => Some(held),
-            other => {
-                drop(other);
-                self.regions.region(key)
-            }
-        };
-        let result = look(held.as_deref());
-        if let Some(held) = held {
-            self.at_hand.replace(Some((key, held)));
+    fn region(&self, key: Key) -> Option<impl Deref<Target = Region>> {
+        let mut at_hand = self.at_hand.borrow();
+        if at_hand.as_ref().is_none_or(|held| held.key != key) {
+            drop(at_hand);
+            at_hand = self.take_up(key);
         }
-        result
+        Ref::filter_map(at_hand, Option::as_deref).ok()
     }
 
+    #[inline]
     fn read(&self, from: u64, to: &mut [u8]) -> Result<(), Fault> {
         guard::load(from, to)
     }
 
+    #[inline]
     fn write(&self, to: u64, from: &[u8]) -> Result<(), Fault> {
         // SAFETY: the engine passes addresses that `Region::check` gave, of a region held meanwhile that allows
         // writing.
@@ -166,7 +172,7 @@ mod tests {
         let memory = in_use();
         let (first, second) = (register(&memory.regions), register(&memory.regions));
         let turn = memory.turn();
-        let knows = |key| memory.with_region(key, |region| region.is_some_and(|region| region.key == key));
+        let knows = |key| memory.region(key).is_some_and(|region| region.key == key);
         assert!(knows(first) && knows(first) && knows(second));
         memory.regions.remove(first).unwrap();
         assert!(!knows(first) && knows(second));

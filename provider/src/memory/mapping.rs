@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::RawFd;
 
-use crate::limits;
+use crate::limits::page;
 
 /// A mapping, undone when this is dropped.
 #[derive(Debug)]
@@ -48,7 +48,7 @@ impl Drop for Mapping {
 
 /// Writes what is stored there to its file, and waits for that (msync(2)).
 pub(crate) fn persist(address: u64, length: u64) -> io::Result<()> {
-    let start = address - address % limits::PAGE;
+    let start = address - address % page();
     let length = usize::try_from(address - start + length).map_err(|_| io::ErrorKind::InvalidInput)?;
     // SAFETY: it changes nothing in memory, and what is not mapped is an error.
     if unsafe { libc::msync(start as *mut libc::c_void, length, libc::MS_SYNC) } == 0 {
@@ -60,7 +60,7 @@ pub(crate) fn persist(address: u64, length: u64) -> io::Result<()> {
 
 /// Faults pages in (`MADV_POPULATE_READ` or `_WRITE`). Kernels before 5.14 cannot: then they come when they are used.
 pub(crate) fn populate(address: u64, length: u64, advice: i32) -> io::Result<()> {
-    let start = address - address % limits::PAGE;
+    let start = address - address % page();
     let length = usize::try_from(address - start + length).map_err(|_| io::ErrorKind::InvalidInput)?;
     // SAFETY: it reads or writes nothing, and what is not mapped is an error.
     if unsafe { libc::madvise(start as *mut libc::c_void, length, advice) } == 0 {

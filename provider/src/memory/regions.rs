@@ -36,7 +36,7 @@ impl Deref for Held {
 //= spec/memory.md#mem-007
 //# When deregistration returns, nobody MUST copy from or to the memory any more.
 fn settle(mut region: Arc<Region>) {
-    // Held for the time of one packet's copy at most.
+    // Held for a turn of one queue pair at most.
     while Arc::get_mut(&mut region).is_none() {
         std::thread::yield_now();
     }
@@ -63,7 +63,7 @@ impl Regions {
 
     /// Adds the region that `make` makes for its key.
     pub(crate) fn insert(&self, make: impl FnOnce(Key) -> Region) -> Result<Key, Full> {
-        guard::install();
+        guard::admit();
         self.table_mut().insert(make)
     }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use urxe_engine::{Cqe, Instant, WcStatus};
 use urxe_faults::{Announcement, Direction, Qp, Script, Sight, Verdict};
-use urxe_net::{Datagram, Port, Route, TxBatch};
+use urxe_net::{Datagram, Headers, Port, Route, TxBatch};
 use urxe_wire::{Aeth, Bth, Ext, Header, ICRC_LEN, Msn, Opcode, Operation, Qpn, Syndrome, icrc};
 
 use super::Observer;
@@ -66,24 +66,18 @@ enum Parcel {
 /// A received packet that comes late.
 #[derive(Debug)]
 pub(crate) struct Arrival {
-    local: SocketAddr,
-    peer: SocketAddr,
-    tclass: u8,
-    hop_limit: u8,
+    headers: Headers,
     expected_id: u16,
-    flow: icrc::Flow,
+    flow: Option<icrc::Flow>,
     payload: Vec<u8>,
 }
 
 impl Arrival {
     fn of(datagram: &Datagram<'_>) -> Self {
         Self {
-            local: datagram.local,
-            peer: datagram.peer,
-            tclass: datagram.tclass,
-            hop_limit: datagram.hop_limit,
+            headers: *datagram.headers,
             expected_id: datagram.expected_id,
-            flow: datagram.flow.clone(),
+            flow: datagram.flow.cloned(),
             payload: datagram.payload.to_vec(),
         }
     }
@@ -91,13 +85,9 @@ impl Arrival {
     /// As it would have come.
     pub(crate) fn datagram(&self) -> Datagram<'_> {
         Datagram {
-            local: self.local,
-            peer: self.peer,
-            tclass: self.tclass,
-            hop_limit: self.hop_limit,
+            headers: &self.headers,
             expected_id: self.expected_id,
-            flow: &self.flow,
-            whole: false,
+            flow: self.flow.as_ref(),
             payload: &self.payload,
         }
     }
@@ -216,11 +206,6 @@ fn refusal(response: &[u8], syndrome: Syndrome) -> Option<Vec<u8>> {
 }
 
 impl Observer {
-    /// Whether packets may be impaired.
-    pub(crate) const fn impairs(&self) -> bool {
-        self.impairment.is_some()
-    }
-
     /// A queue pair was made.
     pub(crate) fn made(&self, qpn: Qpn) {
         if let Some(faults) = &self.impairment {
@@ -239,8 +224,9 @@ impl Observer {
     }
 
     /// The packet that `batch` has pending is about to be sent for `qpn`.
+    #[inline(never)]
     pub(crate) fn send(&self, qpn: Qpn, batch: &mut TxBatch, port: &Port) {
-        let Some(faults) = &self.impairment else { return };
+        let Some(faults) = &self.impairment else { return self.commit(batch, None) };
         let Some((route, packet)) = batch.pending() else { return };
         let route = Arc::clone(route);
         let verdict = faults.verdict(Direction::Sent, qpn, route.remote(), packet, packet.len() + ICRC_LEN);
@@ -317,7 +303,7 @@ impl Observer {
     pub(crate) fn fate(&self, datagram: &Datagram<'_>) -> Fate {
         let Some(faults) = &self.impairment else { return Fate::Taken };
         let (qpn, payload) = (datagram.dest_qpn(), datagram.payload);
-        let verdict = faults.verdict(Direction::Received, qpn, datagram.peer, payload, payload.len());
+        let verdict = faults.verdict(Direction::Received, qpn, datagram.headers.peer, payload, payload.len());
         let (fate, what) = match verdict {
             Verdict::Pass => (Fate::Taken, None),
             Verdict::BreakQp => {
@@ -342,7 +328,8 @@ impl Observer {
             }
             Verdict::Refuse(syndrome) => match refusal(payload, syndrome) {
                 Some(mut packet) => {
-                    let icrc = icrc::compute(datagram.flow, datagram.expected_id, &packet);
+                    let compute = |flow| icrc::compute(flow, datagram.expected_id, &packet);
+                    let icrc = datagram.flow.map_or(0, compute);
                     packet.extend(icrc.to_le_bytes());
                     (Fate::Replaced(packet), Some("taken for a refusal"))
                 }

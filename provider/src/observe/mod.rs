@@ -23,6 +23,7 @@ use std::sync::{Arc, Mutex};
 
 use urxe_engine::{AsyncEvent, Cqe, Denied, Event, QpState, Refusal, Region, WcStatus};
 use urxe_net::{Datagram, Interface, Route, Sealed};
+use urxe_options::Format;
 use urxe_wire::icrc::Check;
 use urxe_wire::{Packet, Psn, Qpn};
 
@@ -58,7 +59,7 @@ pub(crate) struct Observer {
     device: String,
     regions: Arc<Regions>,
     capture: Option<capture::Interface>,
-    explain: Option<explain::Format>,
+    explain: Option<Format>,
     impairment: Option<Impairment>,
     strict: Option<Strict>,
     peers: Mutex<Peers>,
@@ -121,6 +122,7 @@ impl Observer {
         self.unmade(qpn);
         self.forget_sent(qpn);
         self.forget_recvs(RecvQueue::Own(qpn));
+        self.forget_qp(qpn);
     }
 
     // --- packets ---------------------------------------------------------------------------------------------
@@ -146,10 +148,10 @@ impl Observer {
             }
         }
         let packet = self.capture.is_some().then(|| Received {
-            from: datagram.peer,
-            to: datagram.local,
-            tclass: datagram.tclass,
-            hop_limit: datagram.hop_limit,
+            from: datagram.headers.peer,
+            to: datagram.headers.local,
+            tclass: datagram.headers.tclass,
+            hop_limit: datagram.headers.hop_limit,
             expected_id: datagram.expected_id,
             check,
             at: capture::now(),
@@ -170,7 +172,7 @@ impl Observer {
     }
 
     /// A packet is about to be sent.
-    pub(crate) fn sent(&self, sealed: &Sealed<'_>) {
+    fn sent(&self, sealed: &Sealed<'_>) {
         let Some(capture) = &self.capture else { return };
         self.settle();
         let mut comments = Vec::new();

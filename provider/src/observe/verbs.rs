@@ -1,23 +1,23 @@
 //! Verbs that fail because `URXE_FAULTS` says so.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, OnceLock};
 use std::time::Instant;
 
 use urxe_faults::Script;
 
 use super::explain;
 use crate::kernel::Errno;
-use crate::runtime::lock;
+use crate::runtime::table::Table;
 
 /// Any verb is to fail.
 static ARMED: AtomicBool = AtomicBool::new(false);
-static SCRIPT: OnceLock<Mutex<Script>> = OnceLock::new();
+static SCRIPT: OnceLock<Table<Script>> = OnceLock::new();
 static ARMED_AT: OnceLock<Instant> = OnceLock::new();
 
 /// The script of this process; its rules about verbs count calls of all devices together.
 pub(super) fn arm(script: &Script) {
-    if script.is_about_verbs() && SCRIPT.set(Mutex::new(script.clone())).is_ok() {
+    if script.is_about_verbs() && SCRIPT.set(Table::new(script.clone())).is_ok() {
         ARMED_AT.get_or_init(Instant::now);
         ARMED.store(true, Ordering::Release);
     }
@@ -31,11 +31,14 @@ pub(crate) fn is_armed() -> bool {
 /// The errno with which this call of a verb, known by the path of its function, is to fail.
 pub(crate) fn refuse(path: &str) -> Option<Errno> {
     let verb = explain::name(path);
-    let mut script = lock(SCRIPT.get()?);
-    // A script's clock starts with the device's; this is when the process first asked for one.
-    script.at(ARMED_AT.get()?.elapsed());
-    let refused = script.verb(&verb)?;
-    drop(script);
+    let armed_at = ARMED_AT.get()?;
+    let refused = SCRIPT.get()?.with(|script| {
+        // A script's clock starts with the device's; this is when the process first asked for one.
+        script.at(armed_at.elapsed());
+        // Those are for the devices' own copies.
+        let _ = script.take_announcements();
+        script.verb(&verb)
+    })?;
     let errno = Errno(i32::try_from(refused.0).unwrap_or(libc::EIO));
     Some(explain::because(errno, || ("URXE_FAULTS asks for it", "see how the program takes it")))
 }

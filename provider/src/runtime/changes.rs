@@ -58,6 +58,11 @@ impl Listeners {
         channels.push(Arc::downgrade(file));
     }
 
+    /// The device is about to be gone, which rdma_cm's ids hear of before anything fails.
+    pub(crate) fn leave(&self) {
+        self.gone.store(true, Ordering::Release);
+    }
+
     /// Tells of a change.
     pub(crate) fn tell(&self, change: Change) {
         match change {
@@ -66,7 +71,6 @@ impl Listeners {
             Change::Down => self.raise(v::IBV_EVENT_PORT_ERR),
             // As when the kernel's rxe loses its interface: the device is gone.
             Change::Gone => {
-                self.gone.store(true, Ordering::Release);
                 self.raise(v::IBV_EVENT_PORT_ERR);
                 self.fail();
             }
@@ -84,7 +88,6 @@ impl Listeners {
     /// The device was taken out: after what has been told, reading a file fails, as the kernel's do when it
     /// disassociates a device (`ib_uverbs_event_read` gives EIO).
     pub(crate) fn take_out(&self) {
-        self.gone.store(true, Ordering::Release);
         self.fail();
         let channels = std::mem::take(&mut *lock(&self.channels));
         let files = std::mem::take(&mut *lock(&self.files));

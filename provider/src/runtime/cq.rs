@@ -13,6 +13,11 @@ use crate::kernel::event_file::{Event, EventFile};
 #[derive(Debug)]
 pub(crate) struct Cq {
     queue: Mutex<CompletionQueue>,
+    /// There is something to poll, or a completion was lost: a program that spins asks this, and not the queue. Only
+    /// changed with the queue locked.
+    stirs: AtomicBool,
+    /// Somebody wants to know when completions were made.
+    wants_time: AtomicBool,
     channel: Option<Arc<EventFile>>,
     /// Where the context's asynchronous events go.
     async_file: Arc<EventFile>,
@@ -41,7 +46,9 @@ impl Cq {
     /// An empty one.
     pub(crate) fn new(queue: CompletionQueue, channel: Option<Arc<EventFile>>, async_file: Arc<EventFile>) -> Self {
         Self {
+            wants_time: AtomicBool::new(queue.wants_time()),
             queue: Mutex::new(queue),
+            stirs: AtomicBool::new(false),
             channel,
             async_file,
             handle: AtomicU64::new(0),
@@ -63,9 +70,12 @@ impl Cq {
 
     /// Adds a completion.
     #[must_use]
+    #[inline]
     pub(crate) fn push(&self, cqe: Cqe) -> Added {
         let mut queue = lock(&self.queue);
-        match queue.push(cqe) {
+        let pushed = queue.push(cqe);
+        self.note(&queue);
+        match pushed {
             Pushed::Quietly | Pushed::Overrun { first: false } => Added::Done,
             Pushed::RaiseEvent => {
                 self.raise_event();
@@ -74,6 +84,11 @@ impl Cq {
             Pushed::LookAt(at) => Added::LookAt(at),
             Pushed::Overrun { first: true } => Added::Overrun,
         }
+    }
+
+    /// The queue, which is locked, has changed.
+    fn note(&self, queue: &CompletionQueue) {
+        self.stirs.store(!queue.is_empty() || queue.has_overrun(), Ordering::Release);
     }
 
     /// Tells the application, which has asked for it. The queue is locked.
@@ -86,8 +101,21 @@ impl Cq {
         }
     }
 
+    /// Has its completions tell when they were made ([`Cqe::at`]).
+    pub(crate) fn want_time(&self) {
+        self.wants_time.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether they do.
+    pub(crate) fn wants_time(&self) -> bool {
+        self.wants_time.load(Ordering::Relaxed)
+    }
+
     /// Raises fewer events, or with `None` one for each request again.
     pub(crate) fn moderate(&self, moderation: Option<Moderation>) {
+        if moderation.is_some() {
+            self.want_time();
+        }
         let mut queue = lock(&self.queue);
         if queue.moderate(moderation) {
             self.raise_event();
@@ -98,6 +126,7 @@ impl Cq {
     pub(super) fn handle_timeout(&self, now: Instant) -> Option<Instant> {
         let mut queue = lock(&self.queue);
         let due = queue.handle_timeout(now);
+        self.note(&queue);
         if due.raise_event {
             self.raise_event();
         }
@@ -105,14 +134,24 @@ impl Cq {
     }
 
     /// Takes completions, oldest first, and hands them to `each` until it has had `most`. Returns how many.
-    pub(crate) fn poll(&self, most: usize, mut each: impl FnMut(Cqe)) -> usize {
+    #[inline]
+    pub(crate) fn poll(&self, most: usize, each: impl FnMut(&Cqe)) -> usize {
+        // What was added before the application had reason to expect it is seen: it asked for an event under the lock, or
+        // has read one.
+        if self.stirs.load(Ordering::Acquire) { self.take(most, each) } else { 0 }
+    }
+
+    // Apart: polls in vain are many.
+    #[inline(never)]
+    fn take(&self, most: usize, mut each: impl FnMut(&Cqe)) -> usize {
         let mut queue = lock(&self.queue);
         let mut taken = 0;
         while taken < most {
             let Some(cqe) = queue.poll() else { break };
-            each(cqe);
+            each(&cqe);
             taken += 1;
         }
+        self.note(&queue);
         taken
     }
 
@@ -137,7 +176,7 @@ impl Cq {
 
     /// Whether a completion was lost.
     pub(crate) fn has_overrun(&self) -> bool {
-        lock(&self.queue).has_overrun()
+        self.stirs.load(Ordering::Acquire) && lock(&self.queue).has_overrun()
     }
 
     /// Elements it can hold.
@@ -152,7 +191,9 @@ impl Cq {
 
     /// Removes a queue pair's completions.
     pub(crate) fn forget(&self, qpn: Qpn) {
-        lock(&self.queue).forget(qpn);
+        let mut queue = lock(&self.queue);
+        queue.forget(qpn);
+        self.note(&queue);
     }
 
     /// The application has read an event of the channel.

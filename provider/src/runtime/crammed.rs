@@ -4,15 +4,15 @@
 //! not fit is not sent yet, and so is not lost. The queue pair tries again with every look at the sockets, which is when
 //! its peer's answers come; and some time later if nobody looks.
 
-use std::sync::Mutex;
 use std::time::Duration;
 
 use urxe_engine::Instant;
 use urxe_wire::Qpn;
 
+use super::clock;
 use super::port::{NetPort, Work};
 use super::slumber::Deadline;
-use super::{clock, lock};
+use super::waiting::Waiting;
 
 /// Between two attempts if nobody looks.
 const LATER: Duration = Duration::from_micros(100);
@@ -20,21 +20,31 @@ const LATER: Duration = Duration::from_micros(100);
 /// Them.
 #[derive(Debug)]
 pub(super) struct Crammed {
-    queue_pairs: Mutex<Vec<Qpn>>,
+    queue_pairs: Waiting,
     /// When to try again at the latest.
     look_at: Deadline,
 }
 
 impl Default for Crammed {
     fn default() -> Self {
-        Self { queue_pairs: Mutex::default(), look_at: Deadline::never() }
+        Self { queue_pairs: Waiting::default(), look_at: Deadline::never() }
     }
 }
 
 impl Crammed {
+    /// Whether there are any.
+    pub(super) fn any(&self) -> bool {
+        self.look_at.is_set()
+    }
+
     /// When to try again at the latest.
     pub(super) fn next_look(&self) -> Option<Instant> {
         self.look_at.get()
+    }
+
+    /// Whether that has come.
+    pub(super) fn is_over(&self, now: Instant) -> bool {
+        self.look_at.is_over(now)
     }
 }
 
@@ -42,26 +52,19 @@ impl NetPort {
     /// The queue pair could not send all that it wanted to.
     pub(super) fn wait_for_room(&self, qpn: Qpn) {
         let at = clock::now() + LATER;
-        {
-            let mut waiting = lock(&self.crammed.queue_pairs);
-            if !waiting.contains(&qpn) {
-                waiting.push(qpn);
-            }
-            self.crammed.look_at.set(Some(at));
-        }
+        self.crammed.queue_pairs.add(qpn);
+        self.crammed.look_at.set(Some(at));
         self.wake_for(at);
     }
 
     /// Lets those that wait try again.
     pub(super) fn squeeze_in(&self, work: &mut Work) {
-        if self.crammed.next_look().is_none() {
+        if !self.crammed.any() {
             return;
         }
-        let waiting = {
-            let mut waiting = lock(&self.crammed.queue_pairs);
-            self.crammed.look_at.set(None);
-            std::mem::take(&mut *waiting)
-        };
+        // Before they are taken: who comes in between is taken as well, or sets it again.
+        self.crammed.look_at.set(None);
+        let waiting = self.crammed.queue_pairs.take();
         for qp in waiting.into_iter().filter_map(|qpn| self.qp(qpn)) {
             qp.drive(work, |_, _| ());
         }

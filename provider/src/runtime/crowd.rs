@@ -50,6 +50,11 @@ impl Crowd {
         self.offer_at.store((now + stretched(patience)).as_nanos(), Ordering::Relaxed);
     }
 
+    /// A poll found something, and did not look at the clock: the next that does begins anew.
+    pub(super) fn found_unseen(&self) {
+        self.offer_at.store(0, Ordering::Relaxed);
+    }
+
     /// A poll was in vain: offers the processor to others, if it is time, and goes to another if they are always there.
     pub(super) fn found_nothing(&self, now: Instant) {
         let offer_at = Instant::from_nanos(self.offer_at.load(Ordering::Relaxed));
@@ -147,6 +152,9 @@ mod tests {
         assert_eq!(offer_at(), start + PATIENCE / 2 + PATIENCE);
         crowd.found_nothing(offer_at());
         assert!(offer_at() < start, "it was offered, at the clock's time");
+        crowd.found_unseen();
+        crowd.found_nothing(start);
+        assert_eq!(offer_at(), start + PATIENCE, "whoever has found something begins anew");
     }
 
     #[test]

@@ -5,16 +5,21 @@
 //! it inherited fail with EIO, but for those that need nothing of it (`ibv_query_device_ex`, device memory). It may
 //! open the device anew.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, Once, RwLockWriteGuard};
 
 use super::port::NetPort;
+use super::{lock, table};
 
 /// How many forks away from the process that loaded us: what was made at another generation is dead.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
 /// Ports open in this process. Held over a fork, so that the child finds it whole.
 static PORTS: Mutex<Vec<Arc<NetPort>>> = Mutex::new(Vec::new());
+
+/// A port is being opened; taken before [`PORTS`].
+static OPENING: Mutex<()> = Mutex::new(());
 
 /// The process, as far as forks are concerned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,27 +32,44 @@ impl Generation {
     }
 }
 
-/// Remembers a port, to be closed in children.
-pub(crate) fn remember(port: &Arc<NetPort>) {
+/// From now on forks are noticed. Before libibverbs' calls are diverted, for some lead to a [`table`].
+pub(crate) fn notice() {
     static REGISTERED: Once = Once::new();
     REGISTERED.call_once(|| {
         // SAFETY: three functions of the right type that stay loaded. It fails only without memory; then children
         // keep the parent's sockets open.
         unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
+    });
+}
+
+/// Remembers a port, to be closed in children.
+pub(crate) fn remember(port: &Arc<NetPort>) {
+    static ENDS: Once = Once::new();
+    notice();
+    ENDS.call_once(|| {
         // SAFETY: a function that stays loaded. It fails only without memory.
         unsafe { libc::atexit(at_exit) };
     });
-    PORTS.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(port));
+    lock(&PORTS).push(Arc::clone(port));
 }
 
-/// Forgets it.
-pub(crate) fn forget(port: &Arc<NetPort>) {
-    PORTS.lock().unwrap_or_else(PoisonError::into_inner).retain(|other| !Arc::ptr_eq(other, port));
+/// Closes it and forgets it; no fork comes in between.
+pub(crate) fn close(port: &Arc<NetPort>) {
+    let mut ports = lock(&PORTS);
+    port.close();
+    ports.retain(|other| !Arc::ptr_eq(other, port));
 }
+
+/// Puts off forks until the result is dropped: in a child a port that is half open would stay so for ever.
+pub(crate) fn put_off() -> MutexGuard<'static, ()> {
+    lock(&OPENING)
+}
+
+/// What the forking thread holds over a fork. The ports are let go of first.
+type Held = (MutexGuard<'static, Vec<Arc<NetPort>>>, MutexGuard<'static, ()>, RwLockWriteGuard<'static, ()>);
 
 thread_local! {
-    static HELD: std::cell::Cell<Option<MutexGuard<'static, Vec<Arc<NetPort>>>>> =
-        const { std::cell::Cell::new(None) };
+    static HELD: Cell<Option<Held>> = const { Cell::new(None) };
 }
 
 /// The program ends: what has come for other processes is theirs still.
@@ -63,7 +85,9 @@ extern "C" fn at_exit() {
 }
 
 extern "C" fn prepare() {
-    HELD.set(Some(PORTS.lock().unwrap_or_else(PoisonError::into_inner)));
+    let opening = put_off();
+    let ports = lock(&PORTS);
+    HELD.set(Some((ports, opening, table::keep_all())));
 }
 
 extern "C" fn parent() {
@@ -75,7 +99,7 @@ extern "C" fn parent() {
 extern "C" fn child() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
     crate::status::close_in_child();
-    if let Some(mut ports) = HELD.take() {
+    if let Some((mut ports, _opening, _tables)) = HELD.take() {
         for port in ports.drain(..) {
             port.close_in_child();
             // Its locks may be held by threads that are not here: never to be touched again, not even by a drop.

@@ -9,9 +9,11 @@
 
 use std::time::Duration;
 
-use urxe_engine::Instant;
+use urxe_engine::{Clock as _, Instant};
 
+use super::clock::Look;
 use super::pace::stretched;
+use super::port::Acks;
 
 /// For how long an ACK waits, on an ordinary machine.
 const PATIENCE: Duration = Duration::from_micros(20);
@@ -29,12 +31,22 @@ pub(super) fn patience() -> Duration {
     stretched(PATIENCE)
 }
 
+/// An ACK that became due, and that no request has followed.
+#[derive(Debug, Default)]
+enum Due {
+    #[default]
+    No,
+    At(Instant),
+    /// When, nobody has looked.
+    Unmeasured,
+}
+
 /// What is known of a queue pair's application.
 #[derive(Debug, Default)]
 pub(super) struct Habit {
-    /// When the last ACK became due that no request has followed.
-    due_at: Option<Instant>,
-    /// That ACK waits.
+    /// The last ACK.
+    due: Due,
+    /// It waits.
     waits: bool,
     /// How many messages were answered promptly; half as many with each that was not.
     prompt: u8,
@@ -42,15 +54,24 @@ pub(super) struct Habit {
 
 impl Habit {
     /// Nothing but an ACK is to be sent: whether it waits on.
-    pub(super) fn lets_wait(&mut self, now: Instant) -> bool {
+    ///
+    /// To look at the clock takes its time. Who has been prompt for long is measured only where somebody has looked anyway,
+    /// which those who poll do now and then.
+    pub(super) fn lets_wait(&mut self, clock: &Look, acks: Acks) -> bool {
         if self.waits {
-            return self.due_within(patience(), now);
+            match self.due {
+                Due::Unmeasured if acks == Acks::Measured => return false,
+                Due::Unmeasured | Due::No => self.due = Due::At(clock.now()),
+                Due::At(at) => return clock.now().since(at) < patience(),
+            }
+            return true;
         }
-        if self.due_at.is_some() {
+        if !matches!(self.due, Due::No) {
             self.prompt /= 2;
         }
-        self.due_at = Some(now);
         self.waits = self.prompt >= HABIT;
+        let is_measured = self.prompt < TRUST || clock.taken().is_some();
+        self.due = if is_measured { Due::At(clock.now()) } else { Due::Unmeasured };
         self.waits
     }
 
@@ -59,13 +80,13 @@ impl Habit {
         self.waits
     }
 
-    /// The application posts a send request; an ACK that waits leaves with it.
-    pub(super) fn answered(&mut self, now: Instant) {
-        if self.due_at.is_some() {
-            self.prompt =
-                if self.due_within(stretched(PROMPT), now) { TRUST.min(self.prompt + 1) } else { self.prompt / 2 };
+    /// The application has posted a send request; an ACK that waited has left with it.
+    pub(super) fn answered(&mut self, clock: &Look) {
+        if let Due::At(at) = self.due {
+            let is_prompt = clock.now().since(at) < stretched(PROMPT);
+            self.prompt = if is_prompt { TRUST.min(self.prompt + 1) } else { self.prompt / 2 };
         }
-        self.due_at = None;
+        self.due = Due::No;
         self.waits = false;
     }
 
@@ -73,26 +94,22 @@ impl Habit {
     pub(super) const fn gave_up(&mut self) {
         self.waits = false;
     }
-
-    fn due_within(&self, time: Duration, now: Instant) -> bool {
-        self.due_at.is_some_and(|due_at| now.since(due_at) < time)
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn at(micros: u64) -> Instant {
-        Instant::from_nanos(micros * 1000)
+    fn at(micros: u64) -> Look {
+        Instant::from_nanos(micros * 1000).into()
     }
 
     /// A habit of answering at once, at the time of that many microseconds.
     fn prompt(now: u64) -> Habit {
         let mut habit = Habit::default();
         for _ in 0..HABIT {
-            assert!(!habit.lets_wait(at(now)), "nothing is known yet");
-            habit.answered(at(now + 5));
+            assert!(!habit.lets_wait(&at(now), Acks::MayWait), "nothing is known yet");
+            habit.answered(&at(now + 5));
         }
         habit
     }
@@ -100,32 +117,32 @@ mod tests {
     #[test]
     fn acks_wait_for_those_who_answer_at_once() {
         let mut habit = prompt(100);
-        assert!(habit.lets_wait(at(200)));
-        assert!(habit.lets_wait(at(219)));
-        habit.answered(at(219));
+        assert!(habit.lets_wait(&at(200), Acks::MayWait));
+        assert!(habit.lets_wait(&at(219), Acks::MayWait));
+        habit.answered(&at(219));
         assert!(!habit.waits());
-        assert!(habit.lets_wait(at(300)));
+        assert!(habit.lets_wait(&at(300), Acks::MayWait));
     }
 
     #[test]
     fn acks_do_not_wait_for_long() {
         let mut habit = prompt(100);
-        assert!(habit.lets_wait(at(200)));
-        assert!(!habit.lets_wait(at(220)));
+        assert!(habit.lets_wait(&at(200), Acks::MayWait));
+        assert!(!habit.lets_wait(&at(220), Acks::MayWait));
         habit.gave_up();
         // The answer is late: the habit is broken.
-        habit.answered(at(250));
-        assert!(!habit.lets_wait(at(300)));
+        habit.answered(&at(250));
+        assert!(!habit.lets_wait(&at(300), Acks::MayWait));
     }
 
     #[test]
     fn acks_do_not_wait_for_those_who_only_receive() {
         let mut habit = prompt(100);
-        assert!(habit.lets_wait(at(200)));
-        assert!(!habit.lets_wait(at(220)));
+        assert!(habit.lets_wait(&at(200), Acks::MayWait));
+        assert!(!habit.lets_wait(&at(220), Acks::MayWait));
         habit.gave_up();
         for message in 0..10 {
-            assert!(!habit.lets_wait(at(300 + message)));
+            assert!(!habit.lets_wait(&at(300 + message), Acks::MayWait));
         }
     }
 
@@ -133,17 +150,17 @@ mod tests {
     fn who_has_been_prompt_for_long_may_be_late_once() {
         let mut habit = Habit::default();
         for time in 0..100 {
-            habit.lets_wait(at(100 * time));
-            habit.answered(at(100 * time + 5));
+            habit.lets_wait(&at(100 * time), Acks::MayWait);
+            habit.answered(&at(100 * time + 5));
         }
-        assert!(habit.lets_wait(at(20_000)));
-        assert!(!habit.lets_wait(at(20_020)));
+        assert!(habit.lets_wait(&at(20_000), Acks::MayWait));
+        assert!(!habit.lets_wait(&at(20_020), Acks::MayWait));
         habit.gave_up();
-        habit.answered(at(24_000));
-        assert!(habit.lets_wait(at(30_000)), "something came between");
+        habit.answered(&at(24_000));
+        assert!(habit.lets_wait(&at(30_000), Acks::MayWait), "something came between");
         habit.gave_up();
         let ceases = |message: &u64| {
-            let waits = habit.lets_wait(at(30_000 + 1000 * message));
+            let waits = habit.lets_wait(&at(30_000 + 1000 * message), Acks::MayWait);
             habit.gave_up();
             waits
         };
@@ -151,12 +168,47 @@ mod tests {
         assert!(waits <= 3, "{waits} ACKs waited for somebody who has ceased to answer");
     }
 
+    /// Somebody who has not looked at the clock, and need not.
+    fn unseen() -> Look {
+        Look::default()
+    }
+
+    #[test]
+    fn who_has_been_prompt_for_long_is_measured_where_somebody_has_looked() {
+        let mut habit = prompt(100);
+        assert!(habit.lets_wait(&unseen(), Acks::MayWait) && matches!(habit.due, Due::At(_)), "not for long");
+        habit.answered(&unseen());
+        for time in 0..100 {
+            habit.lets_wait(&at(100 * time), Acks::MayWait);
+            habit.answered(&at(100 * time + 5));
+        }
+        let clock = unseen();
+        assert!(habit.lets_wait(&clock, Acks::MayWait));
+        habit.answered(&clock);
+        assert_eq!((clock.taken(), habit.prompt), (None, TRUST), "nobody has looked");
+        assert!(habit.lets_wait(&unseen(), Acks::MayWait));
+        // From the next look on it is measured.
+        assert!(habit.lets_wait(&at(20_000), Acks::MayWait) && habit.lets_wait(&at(20_019), Acks::MayWait));
+        assert!(!habit.lets_wait(&at(20_020), Acks::MayWait));
+        habit.gave_up();
+        habit.answered(&at(20_050));
+        assert_eq!(habit.prompt, TRUST / 2);
+    }
+
+    #[test]
+    fn who_sweeps_lets_nothing_wait_that_nobody_measures() {
+        let mut habit = prompt(100);
+        habit.prompt = TRUST;
+        assert!(habit.lets_wait(&unseen(), Acks::MayWait));
+        assert!(!habit.lets_wait(&at(200), Acks::Measured));
+    }
+
     #[test]
     fn those_who_send_unasked_have_no_habit() {
         let mut habit = Habit::default();
         for time in 0..100 {
-            habit.answered(at(time));
+            habit.answered(&at(time));
         }
-        assert!(!habit.lets_wait(at(100)));
+        assert!(!habit.lets_wait(&at(100), Acks::MayWait));
     }
 }

@@ -4,10 +4,11 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use urxe_engine::{AsyncEvent, Consumer, Cqe, Event, Host, Instant, Network, Pd, RecvWr, XrcDomain};
-use urxe_net::{Datagram, Port, Route, TxBatch};
+use urxe_net::{Headers, Port, Route, TxBatch};
 use urxe_status::Counters;
 use urxe_wire::{ICRC_LEN, Qpn, grh};
 
+use super::clock::Look;
 use super::cq::{Added, Cq};
 use super::srq::{AnySrq, XrcSrqs};
 use crate::counters::{Tally, Traffic};
@@ -22,6 +23,7 @@ impl Host for Surroundings {
     type Memory = InUse;
     type Network = Sender;
     type Consumer = Upcalls;
+    type Clock = Look;
 }
 
 /// Packets on their way out.
@@ -78,10 +80,10 @@ pub(crate) struct Origin {
     fields: grh::Fields,
 }
 
-impl From<&Datagram<'_>> for Origin {
-    fn from(datagram: &Datagram<'_>) -> Self {
-        let fields = grh::Fields { tclass: datagram.tclass, hop_limit: datagram.hop_limit };
-        Self { local: datagram.local.ip(), peer: datagram.peer.ip(), fields }
+impl From<&Headers> for Origin {
+    fn from(headers: &Headers) -> Self {
+        let fields = grh::Fields { tclass: headers.tclass, hop_limit: headers.hop_limit };
+        Self { local: headers.local.ip(), peer: headers.peer.ip(), fields }
     }
 }
 
@@ -97,20 +99,18 @@ impl Network for Sender {
         grh::network_header(origin.peer, origin.local, origin.fields, len)
     }
 
+    #[inline]
     fn packet(&mut self, route: &Arc<Route>, len: usize) -> Option<&mut [u8]> {
         self.pending = len + ICRC_LEN;
         route.has_room().then(|| self.batch.packet(&self.port, route, len))
     }
 
+    #[inline]
     fn commit(&mut self) {
         self.sent.add(self.pending);
-        if let Some(observer) = observe::who(&self.observer).filter(|observer| observer.impairs()) {
-            observer.send(self.qpn, &mut self.batch, &self.port);
-            return;
-        }
-        let sealed = self.batch.commit();
-        if let (Some(observer), Some(sealed)) = (observe::who(&self.observer), sealed) {
-            observer.sent(&sealed);
+        match observe::who(&self.observer) {
+            None => _ = self.batch.commit(),
+            Some(observer) => observer.send(self.qpn, &mut self.batch, &self.port),
         }
     }
 }
@@ -151,17 +151,31 @@ impl Upcalls {
     }
 
     /// Counts what the queue pair at work reported.
+    #[inline]
     pub(super) fn count(&mut self, tally: &mut Tally) {
-        for event in self.traced.drain(..) {
-            tally.count(event);
+        if !self.traced.is_empty() {
+            self.traced.drain(..).for_each(|event| tally.count(event));
         }
+    }
+
+    /// Whether the application is to hear of something.
+    pub(super) const fn has_news(&self) -> bool {
+        !(self.events.is_empty() && self.overruns.is_empty() && self.moderated.is_empty())
     }
 
     /// Adds the completions held back to their queues.
     ///
     /// An application that answers a message does so by another queue pair, on XRC. Its peer expects the ACK first, as
     /// a card sends it: perftest takes a completion event that comes before that of its own SEND for the latter.
+    #[inline]
     pub(super) fn release(&mut self) {
+        if !self.held.is_empty() {
+            self.complete_held();
+        }
+    }
+
+    #[cold]
+    fn complete_held(&mut self) {
         for (srq, cqe) in std::mem::take(&mut self.held) {
             match srq {
                 AnySrq::Here(srq) => {
@@ -178,6 +192,10 @@ impl Upcalls {
 impl Consumer for Upcalls {
     type Cq = Arc<Cq>;
     type Srq = AnySrq;
+
+    fn wants_time(&self, cq: &Arc<Cq>) -> bool {
+        cq.wants_time()
+    }
 
     fn complete(&mut self, cq: &Arc<Cq>, mut cqe: Cqe) {
         self.completions += 1;

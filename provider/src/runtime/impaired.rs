@@ -68,13 +68,13 @@ impl NetPort {
                 Occurrence::Event(event) => self.listeners.pretend(event),
                 Occurrence::Removal => {
                     observer.take_out();
+                    self.with_work(|work| self.leave(work));
                     self.listeners.take_out();
-                    self.with_work(|work| self.tell_gsi_removed(work));
                 }
             }
         }
         // What arrives late arrives in there.
-        self.progress(super::port::Acks::Leave);
+        self.progress(super::port::Acks::Leave, &now.into());
     }
 
     /// In strict mode, compares the completion queues of a new queue pair with what completes there.

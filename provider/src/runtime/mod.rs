@@ -2,16 +2,19 @@
 //!
 //! - [`port`]: what a device is in this process: sockets, queue pairs, regions, timers; receiving and answering;
 //! - [`progress`]: who does it: whoever polls, else the background thread; [`watch`]: how it learns that polling stopped;
-//! - [`qp`], [`cq`], [`srq`]: queue pairs, completion queues and shared receive queues that several threads may use;
+//! - [`qp`], [`cq`], [`srq`]: queue pairs, completion queues and shared receive queues that several threads may use; `qpns`:
+//!   finding a queue pair;
 //! - `slumber`: that the background thread oversleeps nothing;
 //! - `moderation`: completion events that are put off;
 //! - [`async_events`]: what the application is told of them besides completions; [`changes`]: and of the port;
 //! - [`crowd`]: giving way to others on the same processor, and leaving it to them;
+//! - `waiting`, `crammed`: queue pairs that go on later, for others are to have a turn, or for there is no room;
+//! - `glances`: how often those who poll look at the clock;
 //! - [`habit`]: when an ACK waits for a request to go with; `pace`: how slow the machine is, on which such times depend;
 //! - [`host`]: the engine's [`urxe_engine::Host`], made of the above;
 //! - [`groups`], for multicast;
 //! - [`gsi`]: datagrams to QP1;
-//! - [`fork`]: a child has no device; [`clock`].
+//! - [`fork`]: a child has no device; [`table`]: and finds whole what the process knows; [`clock`].
 //!
 //! # Locks
 //!
@@ -21,7 +24,9 @@
 //! XRC SRQ of another process, the lock of the line to that process is taken in its place, and held until it answers; who
 //! answers there takes nothing above the table of regions ([`crate::xrc`]). A region at hand ([`in_use`](crate::memory::in_use))
 //! counts as a lock below the queue pair's engine: whoever deregisters it waits for the end of the turn, so nothing above is
-//! taken, and no other process waited for, while one is at hand.
+//! taken, and no other process waited for, while one is at hand. What sending needs ([`port::NetPort::with_work`]) has no
+//! place in this order, as nobody waits for it: who finds it taken uses another. A [`table`] is below all of these: who is at
+//! one takes nothing. Who forks takes what [`fork`] keeps, and then keeps everybody from the tables.
 
 pub(crate) mod async_events;
 pub(crate) mod changes;
@@ -30,6 +35,7 @@ pub(crate) mod cq;
 mod crammed;
 mod crowd;
 pub(crate) mod fork;
+mod glances;
 pub(crate) mod groups;
 pub(crate) mod gsi;
 mod habit;
@@ -40,9 +46,12 @@ mod pace;
 pub(crate) mod port;
 pub(crate) mod progress;
 pub(crate) mod qp;
+mod qpns;
 mod slumber;
 pub(crate) mod srq;
+pub(crate) mod table;
 mod timers;
+mod waiting;
 mod watch;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

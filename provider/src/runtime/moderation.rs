@@ -26,6 +26,11 @@ impl Moderated {
         self.next.get()
     }
 
+    /// Whether it has come.
+    pub(crate) fn is_over(&self, now: Instant) -> bool {
+        self.next.is_over(now)
+    }
+
     /// Looks at the queue at this time.
     pub(crate) fn add(&self, at: Instant, cq: &Arc<Cq>) {
         let mut entries = lock(&self.entries);

@@ -5,7 +5,7 @@
 //! forty times, as the emulated clock is a device), nobody would ever be prompt: each message would be left to a thread
 //! that has to be woken. There the times are as many times as long.
 
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use super::clock;
@@ -19,11 +19,25 @@ const MOST: u32 = 10;
 /// The fastest of so many attempts counts: others may have been interrupted.
 const ATTEMPTS: usize = 16;
 
+/// How many times as long times are here; 0 until it is known.
+static FACTOR: AtomicU32 = AtomicU32::new(0);
+
 /// A time, as long as this machine needs it.
 pub(super) fn stretched(time: Duration) -> Duration {
-    static FACTOR: OnceLock<u32> = OnceLock::new();
+    match FACTOR.load(Ordering::Relaxed) {
+        1 => time,
+        0 => time * find_factor(),
+        factor => time * factor,
+    }
+}
+
+/// Several threads may do so at once, and the last to be done is right: a child of fork(2) has nobody to wait for.
+#[cold]
+fn find_factor() -> u32 {
     // Unit tests are about the times themselves.
-    time * if cfg!(test) { 1 } else { *FACTOR.get_or_init(|| factor(measured())) }
+    let factor = if cfg!(test) { 1 } else { factor(measured()) };
+    FACTOR.store(factor, Ordering::Relaxed);
+    factor
 }
 
 fn factor(cost: Duration) -> u32 {

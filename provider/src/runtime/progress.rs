@@ -30,8 +30,9 @@ use std::time::Duration;
 
 use urxe_engine::Instant;
 
+use super::clock::Look;
 use super::pace::stretched;
-use super::port::{Acks, Drained, NetPort};
+use super::port::{Acks, Drained, FEW, NetPort};
 use super::{changes, clock, habit};
 
 /// A poll this old says that somebody is polling still.
@@ -41,8 +42,9 @@ const FRESH: Duration = Duration::from_micros(250);
 const BUSY: Duration = Duration::from_micros(60);
 /// So many packets at once are a burst, which others follow.
 const BURST: usize = 16;
-/// For how long the next packets are waited for with open eyes.
-const LINGER: Duration = Duration::from_micros(20);
+/// For how long the next packets are waited for with open eyes: a sender takes 25 µs for two long runs, and more when it
+/// is told of a completion and posts the next message between them.
+const LINGER: Duration = Duration::from_micros(60);
 /// Who sleeps for so short a time, so often in a row, had better not slept. Waking up is part of it.
 const NAP: Duration = Duration::from_micros(40);
 const NAPS: u32 = 4;
@@ -54,21 +56,38 @@ impl NetPort {
     /// The application found its completion queue empty: makes progress in its thread.
     pub(crate) fn polled(&self, going_to_sleep: bool) {
         let acks = if going_to_sleep { Acks::Leave } else { Acks::MayWait };
-        // Where clocks are slow, a second look at it is most of what a poll in vain costs.
-        let (found, mut now) = self.progress(acks);
-        if found > 0 {
-            now = clock::now();
-            self.crowd.found(now);
-        } else {
+        let looks = going_to_sleep || !self.glances.may_skip();
+        let clock = if looks { Look::from(clock::now()) } else { Look::default() };
+        let packets = self.progress(acks, &clock);
+        if packets > 0 {
+            self.found(packets, going_to_sleep, &clock);
+        }
+        let Some(now) = clock.taken() else { return };
+        self.glances.looked(now);
+        if packets == 0 {
             self.crowd.found_nothing(now);
         }
         if !going_to_sleep {
             self.polled_at.store(now.as_nanos(), Ordering::Relaxed);
-            self.watch.found(found, now);
             self.watch.put_off(now);
         }
-        if self.next_timer().is_some_and(|at| at <= now) {
+        if self.is_any_due(now) {
             self.run_timers(now);
+        }
+    }
+
+    /// A poll found packets.
+    fn found(&self, packets: usize, going_to_sleep: bool, clock: &Look) {
+        if packets > FEW {
+            // That has taken its time.
+            clock.renew();
+        }
+        match clock.taken() {
+            Some(now) => self.crowd.found(now),
+            None => self.crowd.found_unseen(),
+        }
+        if !going_to_sleep {
+            self.watch.found(packets, clock);
         }
     }
 
@@ -80,6 +99,11 @@ impl NetPort {
         }
     }
 
+    /// Whether the application has polled in vain since then.
+    pub(super) fn polled_since(&self, then: Instant) -> bool {
+        self.polled_at.load(Ordering::Relaxed) > then.as_nanos()
+    }
+
     /// Whether the application polled in vain less than `age` ago.
     fn polled_within(&self, age: Duration) -> bool {
         clock::now().since(Instant::from_nanos(self.polled_at.load(Ordering::Relaxed))) < age
@@ -88,7 +112,17 @@ impl NetPort {
 
 /// Starts the background thread of a port.
 pub(crate) fn start(port: Arc<NetPort>) -> std::io::Result<JoinHandle<()>> {
-    // A thread inherits the signal mask: none of the application's signals may be handled by ours.
+    let run = move || {
+        if catch_unwind(AssertUnwindSafe(|| run(&port))).is_err() {
+            changes::devices_failed();
+        }
+    };
+    without_signals(|| thread::Builder::new().name("urxe".into()).spawn(run))
+}
+
+/// Runs `start` with all signals blocked, which a thread that it starts inherits: none of the application's may be
+/// handled by ours.
+pub(crate) fn without_signals<T>(start: impl FnOnce() -> T) -> T {
     let mut all = MaybeUninit::uninit();
     let mut before = MaybeUninit::uninit();
     // SAFETY: local signal sets.
@@ -96,40 +130,44 @@ pub(crate) fn start(port: Arc<NetPort>) -> std::io::Result<JoinHandle<()>> {
         libc::sigfillset(all.as_mut_ptr());
         libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
     }
-    let thread = thread::Builder::new().name("urxe".into()).spawn(move || {
-        if catch_unwind(AssertUnwindSafe(|| run(&port))).is_err() {
-            changes::devices_failed();
-        }
-    });
+    let result = start();
     // SAFETY: the set that the call above filled in.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
-    thread
+    result
 }
 
 fn run(port: &NetPort) {
     ask_for_promptness();
     let sockets = port.net().epoll_fd();
     let mut acks_wait = false;
+    // Packets that were left to who polls, and of which no socket tells.
+    let mut is_left = false;
     let mut naps = 0;
     while !port.stop.load(Ordering::Acquire) {
         port.run_timers(clock::now());
         if port.has_unfinished() {
             // Waits for who receives now, if anybody does.
-            port.drain_all(Acks::Leave);
+            is_left = port.drain_all(Acks::Leave).is_left;
             continue;
         }
-        let asleep_at = clock::now();
-        let readable = wait(port, sockets, acks_wait.then(habit::patience));
-        naps = if readable && clock::now().since(asleep_at) < stretched(NAP) { naps + 1 } else { 0 };
+        let readable = is_left || {
+            let asleep_at = clock::now();
+            let readable = wait(port, sockets, acks_wait.then(habit::patience));
+            naps = if readable && clock::now().since(asleep_at) < stretched(NAP) { naps + 1 } else { 0 };
+            readable
+        };
         if readable && port.polled_within(stretched(BUSY)) {
-            stand_by(port, sockets);
+            is_left = stand_by(port, sockets, is_left);
             acks_wait = false;
         } else if readable || acks_wait {
             let drained = port.drain_all(if readable { Acks::MayWait } else { Acks::Leave });
-            acks_wait = drained.acks_wait;
+            (acks_wait, is_left) = (drained.acks_wait, drained.is_left);
             // An application that is told of something wants the processor.
-            if drained.one_sided && (drained.most >= BURST || naps >= NAPS) && !linger(port) {
-                naps = 0;
+            if !is_left && drained.one_sided && (drained.most >= BURST || naps >= NAPS) {
+                match linger(port) {
+                    Some(last) => is_left = last.is_left,
+                    None => naps = 0,
+                }
             }
         }
     }
@@ -137,14 +175,14 @@ fn run(port: &NetPort) {
 }
 
 /// Looks for the next packets for a while, because to sleep and wake up again takes longer than it takes them to come.
-/// Whether any came.
-fn linger(port: &NetPort) -> bool {
+/// What was found last, if any came.
+fn linger(port: &NetPort) -> Option<Drained> {
     let mut now = clock::now();
     let linger = stretched(LINGER);
     let mut until = now + linger;
     let mut any = false;
     while now < until && !port.polled_within(stretched(BUSY)) && !port.stop.load(Ordering::Acquire) {
-        match port.look_once() {
+        match port.look_once(now) {
             Some(Drained { one_sided: false, .. }) | None => break,
             Some(Drained { most: 1.., .. }) => {
                 until = now + linger;
@@ -152,20 +190,18 @@ fn linger(port: &NetPort) -> bool {
             }
             Some(_) => {}
         }
-        if port.next_timer().is_some_and(|at| at <= now) {
+        if port.is_any_due(now) {
             port.run_timers(now);
         }
         now = clock::now();
     }
-    if any {
-        // And anything that came elsewhere, before it sleeps.
-        port.drain_all(Acks::Leave);
-    }
-    any
+    // And anything that came elsewhere, before it sleeps.
+    any.then(|| port.drain_all(Acks::Leave))
 }
 
 /// Leaves packets to an application that polls, until it stops; takes only those it left lying. No ACK waits afterwards.
-fn stand_by(port: &NetPort, sockets: RawFd) {
+/// `is_left`, and what is returned: there may be packets of which no socket tells.
+fn stand_by(port: &NetPort, sockets: RawFd, mut is_left: bool) -> bool {
     let watch = &port.watch;
     watch.begin(clock::now());
     while port.polled_within(stretched(FRESH)) && !port.stop.load(Ordering::Acquire) {
@@ -181,8 +217,8 @@ fn stand_by(port: &NetPort, sockets: RawFd) {
             continue;
         }
         port.send_overdue_acks();
-        if is_readable(sockets) {
-            port.drain_all(Acks::MayWait);
+        if is_left || is_readable(sockets) {
+            is_left = port.drain_all(Acks::MayWait).is_left;
             watch.begin(clock::now());
         } else {
             watch.put_off(now);
@@ -190,6 +226,7 @@ fn stand_by(port: &NetPort, sockets: RawFd) {
     }
     watch.end();
     port.send_acks();
+    is_left
 }
 
 /// Asks the kernel to let the calling thread run soon after it wakes, and to wake it on time.

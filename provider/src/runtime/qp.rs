@@ -1,18 +1,19 @@
 //! A queue pair that several threads may use.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
-use urxe_engine::{AsyncEvent, Io, Progress, QpConfig, QpType, QueuePair};
-use urxe_wire::{ICRC_LEN, Packet, Qpn};
+use urxe_engine::{AsyncEvent, Clock as _, Io, Progress, QpConfig, QpType, QueuePair};
+use urxe_wire::{Packet, Qpn};
 
 use super::async_events::AsyncEvents;
+use super::clock::Look;
 use super::cq::Cq;
 use super::habit::Habit;
 use super::host::{Origin, Surroundings};
-use super::port::{NetPort, Unfit, Work};
+use super::port::{Acks, NetPort, Work};
 use super::timers::TimerSlot;
-use super::{clock, lock, watch};
+use super::{lock, watch};
 use crate::counters::{Tally, Traffic};
 
 /// How many rounds of READ responses are sent before others get a turn.
@@ -24,8 +25,10 @@ pub(crate) struct Qp {
     inner: Mutex<Inner>,
     port: Arc<NetPort>,
     pub(super) timer: TimerSlot,
-    /// It is in the receiving thread's list of those to be answered.
-    pub(super) touched: AtomicBool,
+    /// It is in the list of those to be answered for. Changed only by who holds the receive token.
+    touched: AtomicBool,
+    /// No packet reaches it any more.
+    retired: AtomicBool,
     is_xrc_target: bool,
     /// Events of each `ibv_qp` by which the application knows it: one, or several of an XRC target (`ibv_open_qp(3)`).
     listeners: Mutex<Vec<Arc<AsyncEvents>>>,
@@ -34,6 +37,8 @@ pub(crate) struct Qp {
 struct Inner {
     engine: QueuePair<Surroundings>,
     habit: Habit,
+    /// The application may wait for events: who does is not in a hurry, and neither is its peer.
+    sleeps: bool,
     tally: Tally,
 }
 
@@ -48,13 +53,28 @@ enum Act {
     Other,
 }
 
+impl Inner {
+    /// Whether an ACK is all that there is to send, and should wait for a request to go with.
+    fn lets_ack_wait(&mut self, clock: &Look, acks: Acks) -> bool {
+        let Self { engine, habit, sleeps, .. } = self;
+        if !engine.owes_only_ack() {
+            return false;
+        }
+        // Ends of a connection mostly have the same ACK timeout. It must not expire, whoever forgets the ACK.
+        let impatient = engine.ack_timeout().is_some_and(|timeout| timeout < 4 * watch::LAST);
+        !*sleeps && !impatient && habit.lets_wait(clock, acks)
+    }
+}
+
 impl Qp {
     /// Makes a queue pair and lets packets reach it. `events` are those of its `ibv_qp`.
     pub(crate) fn new(port: &Arc<NetPort>, config: QpConfig<Surroundings>, events: AsyncEvents) -> Arc<Self> {
         let is_xrc_target = config.qp_type == QpType::XrcRecv;
+        let sleeps = [&config.send_cq, &config.recv_cq].into_iter().flatten().any(|cq| cq.has_channel());
         let qp = Arc::new(Self {
             qpn: config.qpn,
             inner: Mutex::new(Inner {
+                sleeps,
                 engine: QueuePair::new(config),
                 habit: Habit::default(),
                 tally: Tally::default(),
@@ -62,6 +82,7 @@ impl Qp {
             port: Arc::clone(port),
             timer: TimerSlot::default(),
             touched: AtomicBool::new(false),
+            retired: AtomicBool::new(false),
             is_xrc_target,
             listeners: Mutex::new(vec![Arc::new(events)]),
         });
@@ -130,19 +151,40 @@ impl Qp {
         })
     }
 
+    /// Sends what is to be sent after packets were taken. True: it is but an ACK, which is to wait for a request to go with,
+    /// as it may.
+    pub(super) fn answer(&self, work: &mut Work, clock: &Look, acks: Acks) -> bool {
+        let mut inner = lock(&self.inner);
+        let waits = acks != Acks::Leave && inner.lets_ack_wait(clock, acks);
+        if !waits {
+            self.turn_of(inner, work, Act::Other, clock, |_, _| ());
+        }
+        waits
+    }
+
     fn turn<T>(
         &self,
         work: &mut Work,
         kind: Act,
         act: impl FnOnce(&mut QueuePair<Surroundings>, &mut Io<'_, Surroundings>) -> T,
     ) -> T {
-        let mut inner = lock(&self.inner);
-        let Inner { engine, habit, tally } = &mut *inner;
+        let inner = lock(&self.inner);
+        self.turn_of(inner, work, kind, &Look::default(), act)
+    }
+
+    fn turn_of<T>(
+        &self,
+        mut inner: MutexGuard<'_, Inner>,
+        work: &mut Work,
+        kind: Act,
+        clock: &Look,
+        act: impl FnOnce(&mut QueuePair<Surroundings>, &mut Io<'_, Surroundings>) -> T,
+    ) -> T {
+        let Inner { engine, habit, tally, .. } = &mut *inner;
         work.sender.speak_for(self.qpn);
         *work.sender.sent() = Traffic::default();
         let turn = work.memory.turn();
-        let mut io =
-            Io { now: clock::now(), memory: &work.memory, network: &mut work.sender, consumer: &mut work.upcalls };
+        let mut io = Io { clock, memory: &work.memory, network: &mut work.sender, consumer: &mut work.upcalls };
         let waits = habit.waits();
         match kind {
             Act::Send => {
@@ -151,7 +193,6 @@ impl Qp {
                 if !waits && engine.owes_only_ack() {
                     engine.transmit(&mut io);
                 }
-                habit.answered(io.now);
             }
             Act::Other if waits => {
                 habit.gave_up();
@@ -162,8 +203,9 @@ impl Qp {
         let result = act(engine, &mut io);
         let mut progress = Progress::Idle;
         // What the engine itself keeps back (`urxe_engine::chaos`) leaves when its time has come, all the same.
-        let is_due = |engine: &QueuePair<_>| engine.poll_timeout().is_some_and(|at| at <= io.now);
-        if !(kind == Act::Aside && waits && engine.owes_only_ack() && !is_due(engine)) {
+        let is_due = |engine: &QueuePair<_>| engine.kept_until().is_some_and(|at| at <= clock.now());
+        let has_nothing = !engine.has_output() || (waits && engine.owes_only_ack());
+        if !(kind == Act::Aside && has_nothing && !is_due(engine)) {
             for _ in 0..ROUNDS {
                 progress = engine.transmit(&mut io);
                 if progress != Progress::More {
@@ -176,7 +218,11 @@ impl Qp {
         work.upcalls.release();
         tally.sent.take(work.sender.sent());
         work.upcalls.count(tally);
-        let deadline = engine.poll_timeout();
+        // The clock is looked at when the packets have left: their receiver need not wait for that.
+        if kind == Act::Send {
+            habit.answered(clock);
+        }
+        let deadline = engine.poll_timeout(clock);
         drop(turn);
         drop(inner);
         if let Some(at) = deadline {
@@ -191,30 +237,33 @@ impl Qp {
         result
     }
 
-    /// Gives the engine packets of one peer. What comes of them is sent by a later [`drive`](Self::drive), which should
-    /// come soon if this is true.
+    /// Gives the engine packets of one peer: their bytes, or `None` for a damaged one. What comes of them is sent by a later
+    /// [`answer`](Self::answer) or [`drive`](Self::drive), which should come soon if this is true.
     pub(super) fn receive<'a>(
         &self,
         work: &mut Work,
-        now: urxe_engine::Instant,
+        clock: &Look,
         origin: &Origin,
-        packets: impl Iterator<Item = Result<Packet<'a>, Unfit>>,
+        packets: impl Iterator<Item = Option<&'a [u8]>>,
     ) -> bool {
         if self.is_xrc_target {
-            packets.for_each(|packet| self.receive_xrc(work, origin, packet));
+            packets.for_each(|bytes| self.receive_xrc(work, origin, bytes));
             return false;
         }
         let Inner { engine, tally, .. } = &mut *lock(&self.inner);
         let _turn = work.memory.turn();
-        let mut io = Io { now, memory: &work.memory, network: &mut work.sender, consumer: &mut work.upcalls };
-        for packet in packets {
-            match packet {
+        let mut io = Io { clock, memory: &work.memory, network: &mut work.sender, consumer: &mut work.upcalls };
+        for bytes in packets {
+            let Some(bytes) = bytes else {
+                tally.damaged();
+                continue;
+            };
+            match &Packet::parse(bytes) {
                 Ok(packet) => {
-                    tally.received.add(length(&packet));
-                    engine.handle_packet(&mut io, &packet, origin);
+                    tally.received.add(bytes.len());
+                    engine.handle_packet(&mut io, packet, origin);
                 }
-                Err(Unfit::Damaged) => tally.damaged(),
-                Err(Unfit::Malformed) => {}
+                Err(_) => self.port.count_malformed(),
             }
         }
         work.upcalls.count(tally);
@@ -222,14 +271,14 @@ impl Qp {
     }
 
     /// Gives the engine of an XRC target a packet. Its completions are held back until it has answered.
-    fn receive_xrc(&self, work: &mut Work, origin: &Origin, packet: Result<Packet<'_>, Unfit>) {
-        match packet {
+    fn receive_xrc(&self, work: &mut Work, origin: &Origin, bytes: Option<&[u8]>) {
+        let Some(bytes) = bytes else { return self.damaged() };
+        match &Packet::parse(bytes) {
             Ok(packet) => {
-                lock(&self.inner).tally.received.add(length(&packet));
-                self.drive(work, |engine, io| engine.handle_packet(io, &packet, origin));
+                lock(&self.inner).tally.received.add(bytes.len());
+                self.drive(work, |engine, io| engine.handle_packet(io, packet, origin));
             }
-            Err(Unfit::Damaged) => self.damaged(),
-            Err(Unfit::Malformed) => {}
+            Err(_) => self.port.count_malformed(),
         }
     }
 
@@ -241,17 +290,6 @@ impl Qp {
     /// What it has counted.
     pub(crate) fn counted(&self) -> Vec<(&'static str, u64)> {
         lock(&self.inner).tally.named().collect()
-    }
-
-    /// Whether an ACK is all that it has to send, and should wait for a request to go with.
-    pub(super) fn lets_ack_wait(&self, now: urxe_engine::Instant) -> bool {
-        let Inner { engine, habit, .. } = &mut *lock(&self.inner);
-        // Who waits for events is not in a hurry, and neither is its peer.
-        let sleeps =
-            [&engine.config().send_cq, &engine.config().recv_cq].into_iter().flatten().any(|cq| cq.has_channel());
-        // Ends of a connection mostly have the same ACK timeout. It must not expire, whoever forgets the ACK.
-        let impatient = engine.attr().ack_timeout().is_some_and(|timeout| timeout < 4 * watch::LAST);
-        !sleeps && !impatient && engine.owes_only_ack() && habit.lets_wait(now)
     }
 
     /// Tells the application.
@@ -305,6 +343,7 @@ impl Qp {
 
     /// Ends it: no packet reaches it, nothing is outstanding, its completions are gone.
     fn retire(&self) {
+        self.retired.store(true, Ordering::Relaxed);
         self.port.remove_qp(self.qpn);
         self.port.with_work(|work| {
             // A completion is seen before its ACK is sent when another thread receives. An application that then
@@ -329,12 +368,20 @@ impl Qp {
         });
     }
 
+    /// It is to be answered for. Whether it was not before.
+    pub(super) fn touch(&self) -> bool {
+        let before = self.touched.load(Ordering::Relaxed);
+        self.touched.store(true, Ordering::Relaxed);
+        !before
+    }
+
+    /// It is answered for.
     pub(super) fn untouch(&self) {
         self.touched.store(false, Ordering::Relaxed);
     }
-}
 
-/// Bytes on the wire from the BTH to the ICRC.
-const fn length(packet: &Packet<'_>) -> usize {
-    packet.header.len() + packet.payload.len() + packet.header.bth.pad_count as usize + ICRC_LEN
+    /// Whether packets to its number are not for it any more.
+    pub(super) fn is_retired(&self) -> bool {
+        self.retired.load(Ordering::Relaxed)
+    }
 }

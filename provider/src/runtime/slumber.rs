@@ -39,9 +39,15 @@ impl Deadline {
         self.0.store(at.map_or(NEVER, Instant::as_nanos), Ordering::Release);
     }
 
+    /// Whether there is one.
+    pub(crate) fn is_set(&self) -> bool {
+        self.0.load(Ordering::Acquire) != NEVER
+    }
+
     /// Whether it has come.
     pub(crate) fn is_over(&self, now: Instant) -> bool {
-        self.get().is_some_and(|at| at <= now)
+        // NEVER is later than any time that there is.
+        self.0.load(Ordering::Acquire) <= now.as_nanos()
     }
 }
 

@@ -6,7 +6,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use urxe_engine::Instant;
 use urxe_wire::Qpn;
@@ -25,13 +25,17 @@ pub(crate) struct Timers {
     next: Deadline,
 }
 
-/// The time for which a queue pair stands in the heap.
+/// Entries of a queue pair that earlier ones have overtaken and that stay where they are, until they are looked for. A
+/// peer may overtake them as often as it likes, with RNR NAKs, and they may be hours away.
+const OVERTAKEN: u32 = 64;
+
+/// The time for which a queue pair stands in the heap, and how many others were overtaken.
 #[derive(Debug)]
-pub(crate) struct TimerSlot(AtomicU64);
+pub(crate) struct TimerSlot(AtomicU64, AtomicU32);
 
 impl Default for TimerSlot {
     fn default() -> Self {
-        Self(AtomicU64::new(NEVER))
+        Self(AtomicU64::new(NEVER), AtomicU32::new(0))
     }
 }
 
@@ -45,12 +49,29 @@ impl Timers {
         self.next.get()
     }
 
+    /// Whether it has come.
+    pub(crate) fn is_over(&self, now: Instant) -> bool {
+        self.next.is_over(now)
+    }
+
     /// The queue pair wants to be woken at `at`. True if nobody wanted so early a time before.
     pub(crate) fn set(&self, slot: &TimerSlot, qpn: Qpn, at: Instant) -> bool {
-        if slot.0.fetch_min(at.as_nanos(), Ordering::Relaxed) <= at.as_nanos() {
+        // Asked first, because that is cheaper, and mostly all there is to do.
+        let is_earlier = |before: u64| before <= at.as_nanos();
+        if is_earlier(slot.0.load(Ordering::Relaxed)) {
+            return false;
+        }
+        let before = slot.0.fetch_min(at.as_nanos(), Ordering::Relaxed);
+        if is_earlier(before) {
             return false;
         }
         let mut heap = lock(&self.heap);
+        if before != NEVER && slot.1.fetch_add(1, Ordering::Relaxed) >= OVERTAKEN {
+            slot.1.store(0, Ordering::Relaxed);
+            // Another thread may have entered it for an earlier time by now.
+            let present = slot.0.load(Ordering::Relaxed);
+            heap.retain(|Reverse((at, other))| *other != qpn || at.as_nanos() == present);
+        }
         heap.push(Reverse((at, qpn)));
         self.publish(&heap) == Some(at)
     }
@@ -126,5 +147,23 @@ mod tests {
             }
         }
         assert_eq!((asked, timers.next()), (100, None));
+    }
+
+    #[test]
+    fn times_far_away_that_are_overtaken_again_and_again_do_not_gather() {
+        let (timers, slots) = (Timers::new(), [TimerSlot::default(), TimerSlot::default()]);
+        let [far, near] = [1 << 43, 10_000];
+        timers.set(&slots[1], Qpn::new(2), Instant::from_nanos(far));
+        for round in 0..10_000 {
+            let now = round * near;
+            timers.set(&slots[0], Qpn::new(1), Instant::from_nanos(now + far));
+            timers.set(&slots[0], Qpn::new(1), Instant::from_nanos(now + near));
+            let (at, qpn) = timers.expired(Instant::from_nanos(now + near)).unwrap();
+            assert!(qpn == Qpn::new(1) && slots[0].take(at));
+        }
+        assert!(lock(&timers.heap).len() <= 2 + OVERTAKEN as usize);
+        // What counts is still there.
+        let (at, qpn) = timers.expired(Instant::from_nanos(far)).unwrap();
+        assert!(qpn == Qpn::new(2) && slots[1].take(at));
     }
 }

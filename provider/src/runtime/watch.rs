@@ -10,7 +10,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use urxe_engine::Instant;
+use urxe_engine::{Clock, Instant};
 
 use super::pace::stretched;
 
@@ -72,13 +72,13 @@ impl Watch {
 
     /// A poll found so many packets. When answers used to come along with ACKs, and now there is one packet alone, the
     /// application may cease to poll and wait for the answer to appear in its memory: the thread looks soon.
-    pub(super) fn found(&self, packets: usize, now: Instant) {
+    pub(super) fn found(&self, packets: usize, clock: &impl Clock) {
         match packets {
             0 => {}
             2 => self.pairs.store(self.pairs.load(Ordering::Relaxed).saturating_add(1), Ordering::Relaxed),
             _ => {
                 if self.pairs.swap(0, Ordering::Relaxed) >= HABIT {
-                    self.renew_if_on(now, stretched(FIRST));
+                    self.renew_if_on(clock.now(), stretched(FIRST));
                 }
             }
         }
@@ -198,19 +198,19 @@ mod tests {
         let mut now = clock::now() + Duration::from_secs(100);
         watch.begin(now);
         for found in [1, 2, 2, 0, 1, 2, 2, 2, 3, 1] {
-            watch.found(found, now + FIRST);
+            watch.found(found, &(now + FIRST));
             assert_eq!(until(), (now + FIRST).as_nanos(), "that was no habit");
         }
         for _ in 0..HABIT {
-            watch.found(2, now);
-            watch.found(0, now);
+            watch.found(2, &now);
+            watch.found(0, &now);
         }
         now = now + LAST;
-        watch.found(1, now);
+        watch.found(1, &now);
         assert_eq!(until(), (now + FIRST).as_nanos());
         watch.end();
         for found in [2, 2, 2, 2, 1] {
-            watch.found(found, now);
+            watch.found(found, &now);
         }
         assert!(!watch.is_on());
     }

@@ -9,7 +9,6 @@ mod report;
 pub(crate) mod sysfs;
 
 use std::io::{self, Write};
-use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
@@ -18,8 +17,11 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use urxe_net::local::{Credentials, own_uid};
+
 use crate::runtime::fork::Generation;
 use crate::runtime::port::NetPort;
+use crate::runtime::progress::without_signals;
 
 /// How long somebody who asks may take to read the answer.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -56,7 +58,8 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         if self.generation != Generation::now() {
-            // In a child: the thread is not here, and the descriptor is closed.
+            // In a child: the thread is not here, and the descriptor is closed. Its handle may be another's by now.
+            std::mem::forget(self.thread.take());
             return;
         }
         forget(self.listener.as_raw_fd());
@@ -105,22 +108,6 @@ pub(crate) fn close_in_child() {
     }
 }
 
-/// Runs `start` with all signals blocked, which a thread that it starts inherits: none of the application's may be
-/// handled by ours.
-pub(crate) fn without_signals<T>(start: impl FnOnce() -> T) -> T {
-    let mut all = MaybeUninit::uninit();
-    let mut before = MaybeUninit::uninit();
-    // SAFETY: local signal sets.
-    unsafe {
-        libc::sigfillset(all.as_mut_ptr());
-        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
-    }
-    let result = start();
-    // SAFETY: the set that the call above filled in.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
-    result
-}
-
 fn serve(listener: &UnixListener, report: impl Fn() -> String) {
     // A look first: accept(2) of a socket that was shut down says so only as long as there is a descriptor to spare.
     while somebody_asks(listener) {
@@ -159,18 +146,11 @@ fn answer(mut stream: UnixStream, report: impl Fn() -> String) {
 
 /// Whether the other end is this user or root.
 fn may_ask(stream: &UnixStream) -> bool {
-    let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
-    let Ok(mut size) = libc::socklen_t::try_from(size_of::<libc::ucred>()) else { return false };
-    // SAFETY: room for the answer, and its size.
-    let known = unsafe {
-        libc::getsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut peer).cast(), &raw mut size)
-    } == 0;
-    // SAFETY: no preconditions.
-    known && is_trusted(peer.uid, unsafe { libc::geteuid() })
+    Credentials::of(stream).is_ok_and(|peer| is_trusted(peer.uid, own_uid()))
 }
 
 /// Whether a process of `own` answers to `peer`.
-const fn is_trusted(peer: libc::uid_t, own: libc::uid_t) -> bool {
+const fn is_trusted(peer: u32, own: u32) -> bool {
     peer == 0 || peer == own
 }
 

@@ -30,10 +30,11 @@ fn open(path: &[u8]) -> Option<RawFd> {
 fn sums(device: &str) -> Option<Vec<(&'static str, u64)>> {
     let netdev = device::netdev_of(device)?;
     let answers = urxe_status::ask_all(PATIENCE).ok()?;
-    let same = |report: &&String| {
+    let same = |report: &&str| {
         urxe_status::text(report, "device") == Some(device) && urxe_status::text(report, "netdev") == Some(&netdev)
     };
-    let present = answers.reports.iter().filter(same).flat_map(|report| urxe_status::counters(report));
+    let texts = answers.reports.iter().map(|report| report.text.as_str());
+    let present = texts.filter(same).flat_map(urxe_status::counters);
     let known = |(name, value)| urxe_status::names().find(|known| *known == name).map(|name| (name, value));
     Some(present.filter_map(known).chain(ledger::read(device)).collect())
 }

@@ -13,11 +13,47 @@ use crate::kernel::Errno;
 use crate::runtime::lock;
 
 /// An address handle. Which UDP source port a datagram gets depends on the process it is for, so there is a route for
-/// each block of queue pair numbers that was written to.
+/// each block of queue pair numbers that was written to lately.
 #[derive(Debug)]
 pub(crate) struct AddressHandle {
     to: AddressVector,
-    routes: Mutex<HashMap<u16, Arc<Route>>>,
+    routes: Mutex<Routes<Arc<Route>>>,
+}
+
+/// Routes of one address handle: peers name the queue pair that they want to be answered at, and may make up any. As many
+/// as a port has sockets at most, which programs with one address handle for all processes of a host may well need.
+const MOST_ROUTES: usize = 256;
+
+/// The ways to processes of one peer, by their blocks of numbers.
+#[derive(Debug)]
+struct Routes<R> {
+    /// Each with the time of its last use.
+    by_block: HashMap<u16, (R, u64)>,
+    /// Counts uses.
+    time: u64,
+}
+
+impl<R: Clone> Routes<R> {
+    fn new() -> Self {
+        Self { by_block: HashMap::new(), time: 0 }
+    }
+
+    fn get(&mut self, block: u16) -> Option<R> {
+        self.time += 1;
+        let (route, used) = self.by_block.get_mut(&block)?;
+        *used = self.time;
+        Some(route.clone())
+    }
+
+    /// Another one, in place of the one that was used least recently if there are too many.
+    fn add(&mut self, block: u16, route: R) {
+        if self.by_block.len() >= MOST_ROUTES
+            && let Some(oldest) = self.by_block.iter().min_by_key(|(_, (_, used))| *used).map(|(block, _)| *block)
+        {
+            self.by_block.remove(&oldest);
+        }
+        self.by_block.insert(block, (route, self.time));
+    }
 }
 
 impl AddressHandle {
@@ -28,7 +64,7 @@ impl AddressHandle {
     pub(crate) fn new(context: &Context, to: AddressVector) -> Result<Self, Errno> {
         // The label's source port is for whom the first datagram goes to.
         route(context, &AddressVector { flow_label: 0, ..to }, Qpn::default().get())?;
-        Ok(Self { to, routes: Mutex::default() })
+        Ok(Self { to, routes: Mutex::new(Routes::new()) })
     }
 
     /// The way to a queue pair.
@@ -38,11 +74,38 @@ impl AddressHandle {
     pub(crate) fn route(&self, context: &Context, qpn: Qpn) -> Result<Arc<Route>, Errno> {
         let mut routes = lock(&self.routes);
         let block = block_of(qpn);
-        if let Some(route) = routes.get(&block) {
-            return Ok(Arc::clone(route));
+        if let Some(route) = routes.get(block) {
+            return Ok(route);
         }
         let route = route(context, &self.to, qpn.get())?;
-        routes.insert(block, Arc::clone(&route));
+        routes.add(block, Arc::clone(&route));
         Ok(route)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn routes_that_were_not_used_lately_go() {
+        let mut routes = Routes::new();
+        let most = u16::try_from(MOST_ROUTES).unwrap();
+        let mut use_it = |block: u16| match routes.get(block) {
+            Some(found) => {
+                assert_eq!(found, block);
+                true
+            }
+            None => {
+                routes.add(block, block);
+                assert!(routes.by_block.len() <= MOST_ROUTES);
+                false
+            }
+        };
+        assert!((0..most).all(|block| !use_it(block)));
+        assert!(use_it(0));
+        // Whatever a peer makes up, what is used stays.
+        assert!((most..most * 8).all(|block| !use_it(block) && use_it(0)));
+        assert!(!use_it(1) && use_it(most * 8 - 1));
     }
 }

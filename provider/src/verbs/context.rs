@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::io::Read;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use urxe_net::{Gid, Interface, PortError};
@@ -17,6 +17,7 @@ use crate::runtime::fork::{self, Generation};
 use crate::runtime::port::NetPort;
 use crate::runtime::{lock, progress};
 use crate::verbs::handles::Handles;
+use crate::verbs::quota::Quotas;
 use crate::verbs::reasons;
 use crate::verbs::xrcd::XrcDomains;
 
@@ -38,15 +39,17 @@ pub(crate) struct SharedPort {
     /// Without it nobody can ask how the device is.
     status: Option<crate::status::Server>,
     xrc_domains: XrcDomains,
+    quotas: Quotas,
 }
 
 impl Drop for SharedPort {
     fn drop(&mut self) {
         if self.generation != Generation::now() {
-            // In a child: the thread is not here, and the port's locks may be held for ever.
+            // In a child: the thread is not here, and the port's locks may be held for ever. Nor may its handle be
+            // dropped, which would detach a thread of the child's own that has got the same stack.
+            std::mem::forget(self.thread.get_mut().map(Option::take));
             return;
         }
-        fork::forget(&self.port);
         crate::xrc::owner::close(&self.port);
         self.port.check_leftovers();
         self.port.request_stop();
@@ -59,6 +62,9 @@ impl Drop for SharedPort {
         // Nobody is to count it twice.
         drop(self.status.take());
         self.port.settle();
+        // Now, and not with the last reference: a queue pair that was not destroyed has one for ever, and other processes
+        // would wait for a port owner that does nothing any more.
+        fork::close(&self.port);
     }
 }
 
@@ -72,20 +78,21 @@ pub(crate) enum OpenError {
     /// The system refuses something else.
     System(Errno),
     /// The environment asks for what makes no sense.
-    Settings(observe::settings::Invalid),
+    Settings(observe::settings::Mistake),
 }
 
 impl SharedPort {
     /// Opens the device, or shares it.
     pub(crate) fn open(name: &str, netdev: &str) -> Result<Arc<Self>, OpenError> {
-        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        let _no_fork = fork::put_off();
+        let mut open = lock(&OPEN);
         let generation = Generation::now();
         open.retain(|port| port.strong_count() > 0);
         let mine = |port: &Arc<Self>| port.name == name && port.generation == generation;
         if let Some(port) = open.iter().filter_map(std::sync::Weak::upgrade).find(mine) {
             return Ok(port);
         }
-        observe::settings::get().as_ref().map_err(|invalid| OpenError::Settings(invalid.clone()))?;
+        observe::settings::get().as_ref().map_err(|mistake| OpenError::Settings(mistake.clone()))?;
         let interface = crate::device::interface(netdev).map_err(OpenError::Port)?;
         let (keys, status) = (random_seed()?, random_seed()?);
         let port = Arc::new(NetPort::open(name, interface, keys).map_err(OpenError::Port)?);
@@ -95,6 +102,7 @@ impl SharedPort {
             name: name.to_owned(),
             generation,
             xrc_domains: XrcDomains::shared(port.xrc_srqs().neighbours()),
+            quotas: Quotas::new(port.net().most_qpns()),
             port,
             thread: Mutex::default(),
         });
@@ -174,6 +182,11 @@ impl Context {
         &self.shared.xrc_domains
     }
 
+    /// How many objects there may be.
+    pub(crate) fn quotas(&self) -> &Quotas {
+        &self.shared.quotas
+    }
+
     /// The interface it sits on.
     pub(crate) fn interface(&self) -> Arc<Interface> {
         self.port().net().interface()
@@ -242,6 +255,10 @@ impl uverbs::Device for Context {
     }
 
     fn before_close(&self, fd: RawFd) {
+        // In a child of fork(2) a lock might be held for ever.
+        if self.generation != Generation::now() {
+            return;
+        }
         lock(&self.channels).remove(&fd);
     }
 }

@@ -7,5 +7,6 @@ pub(crate) mod handles;
 pub(crate) mod lid;
 pub(crate) mod objects;
 pub(crate) mod query;
+pub(crate) mod quota;
 pub(crate) mod reasons;
 pub(crate) mod xrcd;

@@ -10,6 +10,7 @@ use urxe_net::{Destination, Gid, Route};
 use urxe_wire::{Mtu, Psn, QKey, Qpn, RnrTimer};
 
 use super::context::Context;
+use super::quota::Counted;
 use super::{lid, reasons};
 use crate::kernel::Errno;
 use crate::limits;
@@ -25,6 +26,8 @@ pub(crate) struct ProtectionDomain {
     names: AtomicUsize,
     /// Of a parent domain: what it stands for, kept from being freed.
     within: Option<(Arc<Self>, Option<Arc<ThreadDomain>>)>,
+    /// A parent domain is none of the device's.
+    _counted: Option<Counted>,
 }
 
 /// A thread domain. It can be freed when nobody else holds it.
@@ -33,16 +36,16 @@ pub(crate) struct ThreadDomain;
 
 impl ProtectionDomain {
     /// A new one. Numbers are unique in the process: all contexts of a device share a table of regions.
-    pub(crate) fn new() -> Arc<Self> {
+    pub(crate) fn new(counted: Counted) -> Arc<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         // The upper half stands for domains of other processes (`xrc::neighbours`).
         let id = Pd(NEXT.fetch_add(1, Ordering::Relaxed) & i32::MAX.cast_unsigned());
-        Arc::new(Self { id, names: AtomicUsize::new(0), within: None })
+        Arc::new(Self { id, names: AtomicUsize::new(0), within: None, _counted: Some(counted) })
     }
 
     /// A parent domain: to the engine, the same domain.
     pub(crate) fn within(parent: Arc<Self>, thread: Option<Arc<ThreadDomain>>) -> Arc<Self> {
-        Arc::new(Self { id: parent.id, names: AtomicUsize::new(0), within: Some((parent, thread)) })
+        Arc::new(Self { id: parent.id, names: AtomicUsize::new(0), within: Some((parent, thread)), _counted: None })
     }
 
     /// Its number.
@@ -273,15 +276,17 @@ pub(crate) fn route(context: &Context, av: &AddressVector, dest_qpn: u32) -> Res
 }
 
 /// The errno of a refused post (`ibv_post_send(3)`, `ibv_post_recv(3)`).
-pub(crate) fn post_errno(error: PostError) -> Errno {
-    let errno = match error {
-        PostError::QueueFull => Errno(libc::ENOMEM),
-        PostError::State(_)
-        | PostError::TooManySge
-        | PostError::InlineTooLong
-        | PostError::Length
-        | PostError::NoRecvQueue
-        | PostError::Operation => EINVAL,
-    };
-    reasons::post(errno, error)
+impl From<PostError> for Errno {
+    fn from(error: PostError) -> Self {
+        let errno = match error {
+            PostError::QueueFull => Self(libc::ENOMEM),
+            PostError::State(_)
+            | PostError::TooManySge
+            | PostError::InlineTooLong
+            | PostError::Length
+            | PostError::NoRecvQueue
+            | PostError::Operation => EINVAL,
+        };
+        reasons::post(errno, error)
+    }
 }

@@ -11,6 +11,7 @@ use crate::limits;
 /// `ibv_query_device`. Every capability named here is there.
 pub(crate) fn device(context: &Context) -> v::ibv_device_attr {
     let guid = u64::from_ne_bytes(context.interface().guid());
+    let quotas = context.quotas();
     let count = |number: u32| i32::try_from(number).unwrap_or(i32::MAX);
     let mut fw_ver = [0; 64];
     for (to, from) in fw_ver.iter_mut().zip(env!("CARGO_PKG_VERSION").bytes()) {
@@ -25,7 +26,7 @@ pub(crate) fn device(context: &Context) -> v::ibv_device_attr {
         vendor_id: limits::VENDOR_ID,
         vendor_part_id: limits::VENDOR_PART_ID,
         hw_ver: 0,
-        max_qp: count(limits::MAX_QP),
+        max_qp: count(quotas.qp.most()),
         max_qp_wr: count(limits::MAX_QP_WR),
         device_cap_flags: v::IBV_DEVICE_RC_RNR_NAK_GEN
             | v::IBV_DEVICE_SYS_IMAGE_GUID
@@ -37,13 +38,13 @@ pub(crate) fn device(context: &Context) -> v::ibv_device_attr {
             | v::IBV_DEVICE_XRC,
         max_sge: count(limits::MAX_SGE),
         max_sge_rd: count(limits::MAX_SGE),
-        max_cq: count(limits::MAX_CQ),
+        max_cq: count(quotas.cq.most()),
         max_cqe: count(limits::MAX_CQE),
-        max_mr: i32::try_from(limits::MAX_MR).unwrap_or(i32::MAX),
-        max_pd: count(limits::MAX_PD),
+        max_mr: count(limits::MAX_MR),
+        max_pd: count(quotas.pd.most()),
         max_qp_rd_atom: i32::from(limits::MAX_RD_ATOM),
         max_ee_rd_atom: 0,
-        max_res_rd_atom: count(limits::MAX_QP * u32::from(limits::MAX_RD_ATOM)),
+        max_res_rd_atom: count(quotas.qp.most() * u32::from(limits::MAX_RD_ATOM)),
         max_qp_init_rd_atom: i32::from(limits::MAX_RD_ATOM),
         max_ee_init_rd_atom: 0,
         // They are atomic to everybody, but consumers such as UCX look for this level and no higher one. As on NICs,
@@ -51,16 +52,16 @@ pub(crate) fn device(context: &Context) -> v::ibv_device_attr {
         atomic_cap: v::IBV_ATOMIC_HCA,
         max_ee: 0,
         max_rdd: 0,
-        max_mw: count(limits::MAX_MW),
+        max_mw: count(quotas.mw.most()),
         max_raw_ipv6_qp: 0,
         max_raw_ethy_qp: 0,
         max_mcast_grp: count(limits::MAX_MCAST_GRP),
         max_mcast_qp_attach: count(limits::MAX_MCAST_QP_ATTACH),
         max_total_mcast_qp_attach: count(limits::MAX_MCAST_GRP * limits::MAX_MCAST_QP_ATTACH),
-        max_ah: count(limits::MAX_AH),
+        max_ah: count(quotas.ah.most()),
         max_fmr: 0,
         max_map_per_fmr: 0,
-        max_srq: count(limits::MAX_SRQ),
+        max_srq: count(quotas.srq.most()),
         max_srq_wr: count(limits::MAX_SRQ_WR),
         max_srq_sge: count(limits::MAX_SGE),
         max_pkeys: 1,

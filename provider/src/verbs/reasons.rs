@@ -114,6 +114,13 @@ pub(crate) fn at_most(errno: Errno, what: &str, given: impl std::fmt::Display, m
     because(errno, || (format!("{what} is {given}, the device has at most {most}"), "ask for less: see ibv_devinfo -v"))
 }
 
+/// As many of a kind as there may be are there already.
+pub(crate) fn used_up(what: &str, most: u32) -> Errno {
+    because(Errno(libc::ENOMEM), || {
+        (format!("{most} are there, which is {what} of ibv_query_device"), "destroy what is not used any more")
+    })
+}
+
 /// An argument that is wrong for a reason of its own.
 pub(crate) fn wrong(errno: Errno, why: &'static str, remedy: &'static str) -> Errno {
     because(errno, || (why, remedy))
@@ -170,7 +177,7 @@ pub(crate) fn post(errno: Errno, error: PostError) -> Errno {
             "ask for more max_inline_data in ibv_create_qp, or send without IBV_SEND_INLINE",
         ),
         PostError::Length => (
-            "the length is impossible: an atomic is 8 bytes, a message at most 2^31".to_owned(),
+            "the length is impossible: an atomic is 8 bytes, a FLUSH has none, a message at most 2^31".to_owned(),
             "correct the sge lengths",
         ),
         PostError::NoRecvQueue => (

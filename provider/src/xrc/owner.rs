@@ -12,7 +12,7 @@ use std::thread::{self, JoinHandle};
 
 use urxe_engine::memory::access;
 use urxe_engine::{Accessor, Ask, Cqe, Memory, RecvWr, Refusal, Touch, XrcDomain, scatter};
-use urxe_net::{Door, KeptFile, Line};
+use urxe_net::{Door, KeptFile, Line, descriptor_share};
 use urxe_wire::Qpn;
 
 use super::Inode;
@@ -20,10 +20,12 @@ use super::message::{self, Act, Answer, Range, Request, Wqe};
 use crate::runtime::port::NetPort;
 use crate::runtime::srq::Srq;
 use crate::runtime::{changes, clock, lock, progress};
-use crate::status;
 
 /// Requests answered on one line before others get their turn.
 const BUDGET: usize = 16;
+/// Lines there may be, in shares of an eighth of the descriptors: half of them, for a process that is not answered has no
+/// other way.
+const SHARES: usize = 4;
 /// How long newcomers wait when there is no descriptor for them, in milliseconds.
 const PAUSE: i32 = 100;
 /// The longest message, which is the most that a receive takes (IBA 9.7.1).
@@ -98,7 +100,7 @@ fn start(port: &Arc<NetPort>) -> io::Result<Running> {
             changes::devices_failed();
         }
     };
-    let thread = status::without_signals(|| thread::Builder::new().name("urxe-xrc".into()).spawn(serve))?;
+    let thread = progress::without_signals(|| thread::Builder::new().name("urxe-xrc".into()).spawn(serve))?;
     Ok(Running { shared, thread })
 }
 
@@ -153,18 +155,19 @@ impl Shared {
         unsafe { libc::read(self.wake.as_raw_fd(), count.as_mut_ptr().cast(), count.len()) };
     }
 
-    /// Takes the lines of all who wait at a door. False if there is no descriptor for them now.
-    fn answer(&self, block: u32, guests: &mut Vec<Guest>) -> bool {
+    /// Takes the lines of all who wait at a door, up to `most`. False if there is no descriptor for them now.
+    fn answer(&self, block: u32, guests: &mut Vec<Guest>, most: usize) -> bool {
         // It may be closed since it was looked at.
         let doors = lock(&self.doors);
         let Some((door, _)) = doors.get(&block) else { return true };
-        loop {
+        while guests.len() < most {
             match door.answer() {
                 Ok(Some(line)) => guests.push(Guest::new(line)),
                 Ok(None) => return true,
                 Err(_) => return false,
             }
         }
+        true
     }
 }
 
@@ -173,12 +176,15 @@ impl Shared {
 fn serve(port: &NetPort, shared: &Shared) {
     let mut guests: Vec<Guest> = Vec::new();
     let mut buffer = [0; message::LENGTH];
+    let most = SHARES * descriptor_share();
     let mut pauses = false;
     while !shared.stop.load(Ordering::Acquire) {
         let entry = |fd: RawFd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-        let doors: Vec<(u32, RawFd)> = match pauses {
-            false => lock(&shared.doors).iter().map(|(block, (door, _))| (*block, door.as_raw_fd())).collect(),
-            true => Vec::new(),
+        // Whoever comes when there are as many as there may be waits at the door until somebody leaves.
+        let doors: Vec<(u32, RawFd)> = if pauses || guests.len() >= most {
+            Vec::new()
+        } else {
+            lock(&shared.doors).iter().map(|(block, (door, _))| (*block, door.as_raw_fd())).collect()
         };
         let mut polled = vec![entry(shared.wake.as_raw_fd())];
         polled.extend(guests.iter().map(|guest| entry(guest.line.as_raw_fd())));
@@ -193,7 +199,7 @@ fn serve(port: &NetPort, shared: &Shared) {
         guests.retain_mut(|guest| ready.next() != Some(true) || guest.serve(port, &mut buffer));
         pauses = false;
         for ((block, _), _) in doors.iter().zip(ready).filter(|(_, ready)| *ready) {
-            pauses |= !shared.answer(*block, &mut guests);
+            pauses |= !shared.answer(*block, &mut guests, most);
         }
     }
     for mut guest in guests {

@@ -3,7 +3,6 @@
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 
@@ -134,5 +133,5 @@ fn receive<const N: usize>(line: &mut UnixStream) -> Result<[u64; N]> {
 pub fn does_not_hang<T: Send + 'static>(what: &str, call: impl FnOnce() -> T + Send + 'static) -> Result<T> {
     let (sender, receiver) = std::sync::mpsc::channel();
     std::thread::spawn(move || sender.send(call()));
-    receiver.recv_timeout(Duration::from_secs(5)).with_context(|| format!("{what} hangs"))
+    receiver.recv_timeout(PATIENCE).with_context(|| format!("{what} hangs"))
 }

@@ -37,18 +37,7 @@ pub fn device_names() -> Result<Vec<String>, Errno> {
 impl Context {
     /// Opens `urxe0`.
     pub fn open() -> Result<Arc<Self>, Errno> {
-        let list = DeviceList::new()?;
-        for &device in list.as_slice() {
-            // SAFETY: a device of the list, which lives meanwhile; libibverbs keeps a reference for the context.
-            unsafe {
-                if CStr::from_ptr(f::ibv_get_device_name(device)) == DEVICE {
-                    return Ok(Arc::new(Self {
-                        handle: Handle::new(f::ibv_open_device(device), f::ibv_close_device)?,
-                    }));
-                }
-            }
-        }
-        Err(Errno(libc::ENODEV))
+        DeviceList::new()?.open()
     }
 
     /// `ibv_import_device(3)` of a duplicate of this one's file.
@@ -187,7 +176,7 @@ impl Context {
     }
 
     /// `verbs_get_ctx` of verbs.h.
-    pub(super) fn extended(&self) -> *mut v::verbs_context {
+    pub fn extended(&self) -> *mut v::verbs_context {
         let context = self.raw();
         context.wrapping_byte_sub(std::mem::offset_of!(v::verbs_context, context)).cast()
     }
@@ -250,17 +239,35 @@ pub fn event_name(kind: v::ibv_event_type) -> String {
 }
 
 /// What `ibv_get_device_list` returned.
-struct DeviceList {
+pub struct DeviceList {
     raw: *mut *mut v::ibv_device,
     len: usize,
 }
 
+// SAFETY: nothing in the list changes until it is freed.
+unsafe impl Sync for DeviceList {}
+
 impl DeviceList {
-    fn new() -> Result<Self, Errno> {
+    /// `ibv_get_device_list(3)`.
+    pub fn new() -> Result<Self, Errno> {
         let mut len = 0;
         // SAFETY: room for a number.
         let raw = unsafe { f::ibv_get_device_list(&raw mut len) };
         if raw.is_null() { Err(Errno::last()) } else { Ok(Self { raw, len: usize::try_from(len).unwrap_or(0) }) }
+    }
+
+    /// Opens `urxe0`.
+    pub fn open(&self) -> Result<Arc<Context>, Errno> {
+        for &device in self.as_slice() {
+            // SAFETY: a device of the list, which lives meanwhile; libibverbs keeps a reference for the context.
+            unsafe {
+                if CStr::from_ptr(f::ibv_get_device_name(device)) == DEVICE {
+                    let handle = Handle::new(f::ibv_open_device(device), f::ibv_close_device)?;
+                    return Ok(Arc::new(Context { handle }));
+                }
+            }
+        }
+        Err(Errno(libc::ENODEV))
     }
 
     fn as_slice(&self) -> &[*mut v::ibv_device] {

@@ -34,7 +34,7 @@ pub mod qp;
 pub mod srq;
 pub mod wr;
 
-pub use context::{AsyncEvent, Context};
+pub use context::{AsyncEvent, Context, DeviceList};
 pub use cq::{Channel, Cq, Status, Wc};
 pub use handle::{Errno, Handle};
 pub use memory::{Mr, Pages, Pd};

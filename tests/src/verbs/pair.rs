@@ -6,10 +6,10 @@ use anyhow::{Context as _, Result, ensure};
 use urxe_ffi::verbs as v;
 
 use super::context::Context;
-use super::cq::{Channel, Cq, Wc};
-use super::memory::{ALL_ACCESS, Mr, Pd};
+use super::cq::{Channel, Cq, Status, Wc};
+use super::memory::{ALL_ACCESS, Mr, Pd, pattern};
 use super::qp::{CAP, Change, Init, Qp};
-use super::wr::SendWr;
+use super::wr::{Op, RecvWr, SendWr};
 use crate::pingpong::GID_IPV4;
 
 /// How two queue pairs are made and connected.
@@ -161,6 +161,18 @@ impl Pair {
         near.connect(far.qp.number(), far.gid(options)?, options).context("near end")?;
         far.connect(near.qp.number(), near.gid(options)?, options).context("far end")
     }
+}
+
+/// A message of several packets gets from the one end to the other.
+pub fn works(pair: &Pair) -> Result<()> {
+    let Pair { near, far } = pair;
+    let (local, remote) = (near.region(5000)?, far.region(5000)?);
+    local.pages().write(0, &pattern(1, 5000));
+    far.qp.post_recv(&RecvWr::new(0, &[remote.sge(0, 5000)]))?;
+    let wc = near.complete(&SendWr::new(Op::Send, &[local.sge(0, 5000)]))?;
+    ensure!(wc.status == Status::SUCCESS, "{wc:?}");
+    ensure!(far.recv_cq.next()?.byte_len == 5000 && remote.pages().read(0, 5000) == pattern(1, 5000));
+    Ok(())
 }
 
 /// RESET → RTS for both of two queue pairs of one device, each other's peers.

@@ -1,6 +1,7 @@
 //! Processes and SRQs that end, or stop for a while.
 
 use std::fs;
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -113,18 +114,21 @@ fn an_owner_that_stops_now_and_then() {
 #[test]
 fn a_sender_that_is_killed_leaves_the_receive() {
     in_world(|| {
+        let mut child = Child::fork(|parent| {
+            let [number] = parent.receive()?;
+            let part = Part::of(FILE)?;
+            let ends = part.pair(&Options::default())?;
+            part.mr.pages().write(0, &[1; MEMORY]);
+            let message = SendWr::new(Op::Send, &[part.mr.sge(0, MEMORY)]).to_srq(u32::try_from(number)?);
+            ends.initiator.post_send(&message)?;
+            let [_] = parent.receive()?;
+            Ok(())
+        })?;
         let part = Part::of(FILE)?;
         let srq = part.srq()?;
         srq.post_recv(&RecvWr::new(1, &[part.mr.sge(0, MEMORY)]))?;
         let number = srq.number()?;
-        let child = Child::fork(move |parent| {
-            let part = Part::of(FILE)?;
-            let ends = part.pair(&Options::default())?;
-            part.mr.pages().write(0, &[1; MEMORY]);
-            ends.initiator.post_send(&SendWr::new(Op::Send, &[part.mr.sge(0, MEMORY)]).to_srq(number))?;
-            let [_] = parent.receive()?;
-            Ok(())
-        })?;
+        child.send(&[number.into()])?;
         wait_until("the message begins", || Ok(part.mr.pages().read(0, 1) == [1]))?;
         drop(child);
         // It may have been through by then: then there is a completion, and nothing to give back.
@@ -166,5 +170,67 @@ fn an_srq_that_is_destroyed() {
         }
         owner.child.send(&[END, 0, 0, 0])?;
         owner.child.finish()
+    });
+}
+
+/// A line to whoever has an SRQ of this number, by somebody who says nothing.
+fn call(number: u32) -> Result<OwnedFd> {
+    // SAFETY: no pointers.
+    let raw = unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK, 0) };
+    ensure!(raw >= 0, "socket: {}", std::io::Error::last_os_error());
+    // SAFETY: new, and nobody else's.
+    let line = unsafe { OwnedFd::from_raw_fd(raw) };
+    let name = format!("\0urxe/1/xrc/{:04x}", number >> 8);
+    // SAFETY: all-zero is a value of this plain C struct.
+    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    address.sun_family = libc::sa_family_t::try_from(libc::AF_UNIX)?;
+    for (to, from) in address.sun_path.iter_mut().zip(name.bytes()) {
+        *to = std::ffi::c_char::from_ne_bytes([from]);
+    }
+    let length = libc::socklen_t::try_from(std::mem::offset_of!(libc::sockaddr_un, sun_path) + name.len())?;
+    // SAFETY: an address of that length.
+    let connected = unsafe { libc::connect(raw, (&raw const address).cast(), length) };
+    ensure!(connected == 0, "connect: {}", std::io::Error::last_os_error());
+    Ok(line)
+}
+
+/// Whoever has an SRQ keeps descriptors for the program: others wait until there is a place.
+#[test]
+fn callers_that_say_nothing() {
+    in_world(|| {
+        const CALLERS: usize = 60;
+        // Half of those that there may be.
+        const LINES: usize = 48;
+        let mut caller = Child::fork(|parent| {
+            let [number] = parent.receive()?;
+            let mut lines = (0..CALLERS).map(|_| call(u32::try_from(number)?)).collect::<Result<Vec<_>>>()?;
+            parent.send(&[0])?;
+            let [kept] = parent.receive()?;
+            lines.truncate(usize::try_from(kept)?);
+            let [_] = parent.receive()?;
+            Ok(())
+        })?;
+        let limit = libc::rlimit { rlim_cur: 96, rlim_max: 96 };
+        // SAFETY: a limit of this process' own.
+        ensure!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) } == 0);
+        let part = Part::of(FILE)?;
+        let srq = part.srq()?;
+        let open = || -> Result<usize> { Ok(fs::read_dir("/proc/self/fd")?.count()) };
+        let before = open()?;
+        ensure!(before + LINES < 90, "{before} are open already, this shows nothing");
+        caller.send(&[srq.number()?.into()])?;
+        let [_] = caller.receive()?;
+        wait_until("some are answered", || Ok(open()? >= before + LINES))?;
+        ensure!(open()? == before + LINES, "{} lines", open()? - before);
+        // Who leaves makes room for who waits, until nobody does.
+        caller.send(&[1])?;
+        wait_until("the others have gone", || Ok(open()? == before + 1))?;
+        let mut owner = Owner::of(FILE)?;
+        owner.post(0, 8, 1)?;
+        let ends = part.pair(&Options::default())?;
+        ends.succeed(&part, &owner.send(&part, 0, 8))?;
+        owner.end()?;
+        caller.send(&[0])?;
+        caller.finish()
     });
 }

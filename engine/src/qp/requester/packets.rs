@@ -9,58 +9,55 @@ use crate::host::{Host, Io, Network};
 use crate::qp::attr::QpAttr;
 use crate::qp::segment::data_packet;
 use crate::qp::sge::copy_payload;
-use crate::qp::wqe::Span;
+use crate::qp::wqe::{SendWqe, Span};
 use crate::qp::{QpConfig, Route, opcode};
 use crate::work::{Recipient, SendOp, SendWr};
 
-impl Requester {
-    /// Sends one packet of a SEND or WRITE.
-    //= spec/requester.md#req-002
-    //# A message MUST be cut into packets of one path MTU, all full but the last.
-    pub(super) fn send_data<H: Host>(
-        &mut self,
-        config: &QpConfig<H>,
-        attr: &QpAttr,
-        route: &Route<H>,
-        io: &mut Io<'_, H>,
-        psn: Psn,
-        in_flight: u32,
-    ) -> Result<(), Unsent> {
-        let wqe = self.queue.get(self.cursor).ok_or(Unsent::NoRoom)?;
-        let mtu = attr.path_mtu.bytes();
-        let length = wqe.length as usize;
-        let offset = self.cursor_packet as usize * mtu;
-        let payload_len = (length - offset.min(length)).min(mtu);
-        let (first, last) = (self.cursor_packet == 0, offset + payload_len >= length);
-        let (operation, ext) = data_packet(&wqe.wr.op, wqe.length, first, last);
+/// Sends the packet with `psn` of a SEND or WRITE whose packets have the PSNs of `span`.
+//= spec/requester.md#req-002
+//# A message MUST be cut into packets of one path MTU, all full but the last.
+#[expect(clippy::too_many_arguments, reason = "a packet's parts, and the surroundings")]
+// Called in one place, for each packet: handing over what it needs would cost as much as it does.
+#[inline(always)]
+pub(super) fn send_data<H: Host>(
+    config: &QpConfig<H>,
+    attr: &QpAttr,
+    route: &Route<H>,
+    io: &mut Io<'_, H>,
+    wqe: &SendWqe,
+    span: Span,
+    psn: Psn,
+    ack_req: bool,
+) -> Result<(), Unsent> {
+    let mtu = attr.path_mtu.bytes();
+    let length = wqe.length as usize;
+    let offset = psn.advance_from(span.first) as usize * mtu;
+    let (first, last) = (psn == span.first, psn == span.last);
+    let payload_len = if last { length.saturating_sub(offset) } else { mtu };
+    let (operation, ext) = data_packet(&wqe.wr.op, wqe.length, first, last);
 
-        let mut bth = Bth::new(opcode(config.qp_type, operation), attr.dest_qpn, psn);
-        bth.pad_count = pad_count(payload_len);
-        //= spec/requester.md#req-003
-        //# Only the last packet of a message that consumes a receive WQE MAY ask for a solicited event.
-        bth.solicited_event = last && wqe.wr.flags.solicited && wqe.wr.op.consumes_recv();
-        // Ask at the end of a message, before waiting for the window, and now and then to keep it moving.
-        //= spec/requester.md#req-004
-        //# The last packet of a message, and the last that the window lets out, MUST ask for an acknowledgement.
-        bth.ack_req = last
-            || self.ask
-            || in_flight + 1 >= self.window.packets()
-            || self.unasked + 1 >= (self.window.packets() / 4).max(1);
+    let mut bth = Bth::new(opcode(config.qp_type, operation), attr.dest_qpn, psn);
+    bth.pad_count = pad_count(payload_len);
+    //= spec/requester.md#req-003
+    //# Only the last packet of a message that consumes a receive WQE MAY ask for a solicited event.
+    bth.solicited_event = last && wqe.wr.flags.solicited && wqe.wr.op.consumes_recv();
+    bth.ack_req = ack_req;
 
-        let header = Header { bth, service: service(wqe.wr.to), ext };
-        let header_len = header.len();
-        let packet_len = header_len + payload_len + usize::from(bth.pad_count);
-        let packet = io.network.packet(route, packet_len).ok_or(Unsent::NoRoom)?;
-        header.emit(packet);
-        let (payload, pad) = packet.get_mut(header_len..).unwrap_or_default().split_at_mut(payload_len);
+    let header = Header { bth, service: service(wqe.wr.to), ext };
+    let header_len = header.len();
+    let packet_len = header_len + payload_len + usize::from(bth.pad_count);
+    let packet = io.network.packet(route, packet_len).ok_or(Unsent::NoRoom)?;
+    header.emit(packet);
+    let (payload, pad) = packet.get_mut(header_len..).unwrap_or_default().split_at_mut(payload_len);
+    if !pad.is_empty() {
         pad.fill(0);
-        copy_payload(io.memory, config.pd, &wqe.wr.data, offset, payload).map_err(|_| REFUSED)?;
-        io.network.commit();
-        self.ask = false;
-        self.unasked = if bth.ack_req { 0 } else { self.unasked + 1 };
-        Ok(())
     }
+    copy_payload(io.memory, config.pd, &wqe.wr.data, offset, payload).map_err(|_| REFUSED)?;
+    io.network.commit();
+    Ok(())
+}
 
+impl Requester {
     /// Sends a request that a response of its own answers: a READ, an atomic, an ATOMIC WRITE or a FLUSH. Its response
     /// takes the PSNs up to `last`.
     pub(super) fn send_answered<H: Host>(
@@ -72,11 +69,12 @@ impl Requester {
         psn: Psn,
         last: Psn,
     ) -> Result<(), Unsent> {
-        let wqe = self.queue.get(self.cursor).ok_or(Unsent::NoRoom)?;
+        let wqe = self.queue.get(self.cutting).ok_or(Unsent::NoRoom)?;
         let mut bytes = [0; 8];
         let (operation, ext, payload): (_, _, &[u8]) = match wqe.wr.op {
             SendOp::Read(remote) => {
-                let offset = u64::from(self.cursor_packet) * attr.path_mtu.bytes() as u64;
+                let first = wqe.sent.map_or(psn, |span| span.first);
+                let offset = u64::from(psn.advance_from(first)) * attr.path_mtu.bytes() as u64;
                 let packets = last.advance_from(psn) + 1;
                 let rest = u64::from(wqe.length) - offset;
                 let dma_len = rest.min(u64::from(packets) * attr.path_mtu.bytes() as u64);

@@ -104,14 +104,21 @@ impl<H: Host> QueuePair<H> {
                 memory::access(io.memory, &ask, Touch::Write(&bytes))?;
                 disorder.tail = Some((ask, bytes));
             }
-            disorder.until = Some(io.now + policy.gap);
+            disorder.until = Some(io.now() + policy.gap);
         }
         Ok(())
     }
 
     /// Stores what is kept back.
+    #[inline]
     pub(super) fn settle_writes(&mut self, io: &mut Io<'_, H>) -> Result<(), ResponderFault> {
-        let Some(mut disorder) = self.responder.disorder.take() else { return Ok(()) };
+        match self.responder.disorder.take() {
+            None => Ok(()),
+            Some(mut disorder) => self.settle(io, &mut disorder),
+        }
+    }
+
+    fn settle(&mut self, io: &mut Io<'_, H>, disorder: &mut Disorder) -> Result<(), ResponderFault> {
         if let Some(va) = disorder.overtaken(io.memory) {
             io.consumer.trace(self.config.qpn, Event::WriteOvertaken { va, psn: disorder.psn });
         }
@@ -123,11 +130,11 @@ impl<H: Host> QueuePair<H> {
     /// Whether answers are not to be sent yet. What is kept back long enough is stored.
     pub(in crate::qp) fn keeps_back(&mut self, io: &mut Io<'_, H>) -> bool {
         let Some(disorder) = &self.responder.disorder else {
-            return self.responder.answers.keeps_back(self.config.liberties().acks, io.now);
+            return self.responder.answers.keeps_back(self.config.liberties().acks, io.clock);
         };
         let psn = disorder.psn;
         match disorder.until {
-            Some(until) if io.now < until => return true,
+            Some(until) if io.now() < until => return true,
             None if self.responder.answers.is_empty() => return false,
             Some(_) | None => {}
         }

@@ -1,5 +1,6 @@
 //! SENDs and WRITEs: messages of one or more packets, carried out packet by packet, and acknowledged.
 
+use urxe_wire::opcode::OpcodeInfo;
 use urxe_wire::{Ext, Packet, Psn, Reth};
 
 use super::disorder::Part;
@@ -19,9 +20,8 @@ impl<H: Host> QueuePair<H> {
         &mut self,
         io: &mut Io<'_, H>,
         packet: &Packet<'_>,
-        ext: &Ext,
+        info: &OpcodeInfo,
     ) -> Result<Verdict, (ResponderFault, Option<RecvWr>)> {
-        let info = packet.bth().opcode.info();
         let (wr, received) = if info.position.starts() {
             match self.take_recv(io) {
                 Some(wr) => (wr, 0),
@@ -46,8 +46,8 @@ impl<H: Host> QueuePair<H> {
         }
         let received = received + length32(payload);
         if info.position.ends() {
-            let imm = if let Ext::ImmDt(imm) = ext { Some(*imm) } else { None };
-            let invalidated = if let Ext::Ieth(ieth) = ext { Some(ieth.r_key) } else { None };
+            let imm = if let Ext::ImmDt(imm) = packet.ext() { Some(*imm) } else { None };
+            let invalidated = if let Ext::Ieth(ieth) = packet.ext() { Some(ieth.r_key) } else { None };
             if let Some(r_key) = invalidated
                 && let Err(refusal) = io.memory.invalidate(self.remote_pd(io), self.config.qpn, Key(r_key.0))
             {
@@ -59,7 +59,7 @@ impl<H: Host> QueuePair<H> {
         } else {
             self.responder.inbound = Some(Inbound::Send { wr, received });
         }
-        self.accept(packet);
+        self.accept(packet, info);
         Ok(Verdict::Accepted)
     }
 
@@ -67,13 +67,12 @@ impl<H: Host> QueuePair<H> {
         &mut self,
         io: &mut Io<'_, H>,
         packet: &Packet<'_>,
-        ext: &Ext,
+        info: &OpcodeInfo,
     ) -> Result<Verdict, (ResponderFault, Option<RecvWr>)> {
-        let info = packet.bth().opcode.info();
         if !self.attr.access.contains(Access::REMOTE_WRITE) {
             return Err((ResponderFault::QpAccess, None));
         }
-        let (reth, received) = match (ext, &self.responder.inbound) {
+        let (reth, received) = match (packet.ext(), &self.responder.inbound) {
             (Ext::Reth(reth) | Ext::RethImmDt(reth, _), _) => (*reth, 0),
             (_, Some(Inbound::Write { reth, received })) => (*reth, *received),
             _ => return Err((ResponderFault::OpcodeSequence, None)),
@@ -106,7 +105,7 @@ impl<H: Host> QueuePair<H> {
             if let Err(fault) = self.settle_writes(io) {
                 return Err((fault, Some(wr)));
             }
-            let imm = match ext {
+            let imm = match packet.ext() {
                 Ext::ImmDt(imm) | Ext::RethImmDt(_, imm) => Some(*imm),
                 _ => None,
             };
@@ -116,7 +115,7 @@ impl<H: Host> QueuePair<H> {
         }
         self.responder.inbound =
             if info.position.ends() { None } else { Some(Inbound::Write { reth, received: total }) };
-        self.accept(packet);
+        self.accept(packet, info);
         Ok(Verdict::Accepted)
     }
 
@@ -153,10 +152,10 @@ impl<H: Host> QueuePair<H> {
     }
 
     /// A SEND or WRITE packet was carried out.
-    fn accept(&mut self, packet: &Packet<'_>) {
+    fn accept(&mut self, packet: &Packet<'_>, info: &OpcodeInfo) {
         let responder = &mut self.responder;
         responder.expected = responder.expected.next();
-        if packet.bth().opcode.info().position.ends() {
+        if info.position.ends() {
             responder.msn = responder.msn.next();
         }
         //= spec/responder.md#rsp-018

@@ -1,7 +1,7 @@
 //! Receive WQEs: whose they are, and their completions.
 
 use urxe_wire::packet::Service;
-use urxe_wire::{ImmDt, Packet};
+use urxe_wire::{ImmDt, Packet, Qpn};
 
 use crate::cq::{Cqe, WcOpcode, WcStatus};
 use crate::fault::ResponderFault;
@@ -14,7 +14,7 @@ use crate::work::RecvWr;
 impl<H: Host> QueuePair<H> {
     /// The protection domain of the memory that peers name.
     pub(super) fn remote_pd(&self, io: &Io<'_, H>) -> Pd {
-        self.xrc_srq.as_ref().map_or(self.config.pd, |srq| io.consumer.srq_pd(srq))
+        self.xrc_srq.as_ref().map_or(self.config.pd, |(_, srq)| io.consumer.srq_pd(srq))
     }
 
     /// The protection domain of receive buffers: the SRQ's, if they are of one (IBA 10.2.9.3).
@@ -24,7 +24,7 @@ impl<H: Host> QueuePair<H> {
 
     const fn srq(&self) -> Option<&Srq<H>> {
         match &self.xrc_srq {
-            Some(srq) => Some(srq),
+            Some((_, srq)) => Some(srq),
             None => self.config.srq.as_ref(),
         }
     }
@@ -41,7 +41,7 @@ impl<H: Host> QueuePair<H> {
     /// Completes a receive WQE.
     pub(in crate::qp) fn complete_recv(&self, io: &mut Io<'_, H>, cqe: Cqe) {
         match (&self.xrc_srq, &self.config.recv_cq) {
-            (Some(srq), _) => io.consumer.complete_xrc(srq, cqe),
+            (Some((_, srq)), _) => io.consumer.complete_xrc(srq, cqe),
             (None, Some(cq)) => io.consumer.complete(cq, cqe),
             // Has no receive WQEs.
             (None, None) => {}
@@ -65,7 +65,7 @@ impl<H: Host> QueuePair<H> {
             byte_len,
             imm,
             invalidated: None,
-            at: io.now,
+            at: if self.xrc_srq.is_some() { io.now() } else { io.time_for(self.config.recv_cq.as_ref()) },
             src_qp: self.attr.dest_qpn,
             solicited,
             grh: None,
@@ -73,15 +73,16 @@ impl<H: Host> QueuePair<H> {
     }
 }
 
-/// The XRC SRQ that a request names: its message goes there, and its memory is of that SRQ's protection domain (IBA
-/// annex A14).
+/// The XRC SRQ that a request names, and its number: its message goes there, and its memory is of that SRQ's protection
+/// domain (IBA annex A14).
 //= spec/responder.md#rsp-026
 //# An XRC request MUST be received and protected by the SRQ that it names, in the target's domain.
 pub(super) fn find_srq<H: Host>(
     io: &Io<'_, H>,
     domain: XrcDomain,
     packet: &Packet<'_>,
-) -> Result<Srq<H>, ResponderFault> {
+) -> Result<(Qpn, Srq<H>), ResponderFault> {
     let Service::Xrc(xrceth) = packet.header.service else { return Err(ResponderFault::Unsupported) };
-    io.consumer.xrc_srq(domain, xrceth.xrc_srq).ok_or(ResponderFault::NoSuchSrq)
+    let number = xrceth.xrc_srq;
+    io.consumer.xrc_srq(domain, number).map(|srq| (number, srq)).ok_or(ResponderFault::NoSuchSrq)
 }

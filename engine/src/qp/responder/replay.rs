@@ -78,7 +78,7 @@ impl<H: Host> QueuePair<H> {
         let srq = self.config.xrcd.map(|domain| find_srq(io, domain, packet));
         let pd = match srq {
             None => self.config.pd,
-            Some(Ok(srq)) => io.consumer.srq_pd(&srq),
+            Some(Ok((_, srq))) => io.consumer.srq_pd(&srq),
             Some(Err(_)) => return false,
         };
         if !self.responder.replays.iter().any(within) {

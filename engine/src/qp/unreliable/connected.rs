@@ -1,6 +1,7 @@
 //! The responder of UC (IBA 9.8.2.2): carries out what arrives whole, and drops the rest without a word.
 
 use urxe_wire::Packet;
+use urxe_wire::opcode::OpcodeInfo;
 
 use crate::event::{AsyncEvent, DropReason, Event};
 use crate::host::{Consumer, Host, Io};
@@ -13,12 +14,12 @@ impl<H: Host> QueuePair<H> {
     /// (IBA 9.8.2.2.1, 9.8.2.2.2).
     //= spec/unreliable.md#unr-007
     //# On UC and UD nothing that a peer sends MUST stop the queue pair.
-    pub(in crate::qp) fn handle_unacknowledged(&mut self, io: &mut Io<'_, H>, packet: &Packet<'_>) {
+    pub(in crate::qp) fn handle_unacknowledged(&mut self, io: &mut Io<'_, H>, packet: &Packet<'_>, info: &OpcodeInfo) {
         let Some(unreliable) = &mut self.unreliable else { return };
         let psn = packet.bth().psn;
         //= spec/unreliable.md#unr-002
         //# On UC a new message MUST be taken at any PSN.
-        if packet.bth().opcode.info().position.starts() {
+        if info.position.starts() {
             unreliable.dropping = false;
             self.abandon_inbound();
         } else if unreliable.dropping || psn != self.responder.expected_psn() || !self.responder.is_in_message() {
@@ -32,7 +33,7 @@ impl<H: Host> QueuePair<H> {
         if self.state == QpState::Rtr && self.responder.establish() {
             io.consumer.async_event(self.config.qpn, AsyncEvent::CommunicationEstablished);
         }
-        let reason = match self.execute(io, packet) {
+        let reason = match self.execute(io, packet, info) {
             Ok(Verdict::Accepted) => return,
             Ok(Verdict::NotReady) => DropReason::NoReceive,
             Err((fault, wr)) if fault.is_local() => {

@@ -71,7 +71,7 @@ impl<H: Host> QueuePair<H> {
             byte_len: u32::try_from(length).unwrap_or(u32::MAX),
             imm: if let Ext::ImmDt(imm) = packet.ext() { Some(*imm) } else { None },
             invalidated: None,
-            at: io.now,
+            at: io.time_for(self.config.recv_cq.as_ref()),
             src_qp: deth.src_qp,
             solicited: packet.bth().solicited_event,
             grh: Some(grh::Kind::of(&grh)),

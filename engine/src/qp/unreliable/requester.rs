@@ -16,7 +16,7 @@ use crate::qp::sge::copy_payload;
 use crate::qp::wqe::{SendWqe, complete};
 use crate::qp::{Progress, QpConfig, QpType, Route, opcode};
 use crate::time::Instant;
-use crate::work::{SendWr, UdRecipient};
+use crate::work::UdRecipient;
 
 /// A peer of our own kind answers the first packet of a flow by opening a socket for it, and what comes on that socket
 /// may overtake what came before. Datagrams do not mind, but a message of several packets would be lost. So the first
@@ -65,9 +65,8 @@ impl<H: Host> Requester<H> {
         self.psn = attr.sq_psn;
     }
 
-    pub(in crate::qp) fn push(&mut self, wr: SendWr, length: u32, sq_sig_all: bool, to: Option<UdRecipient<Route<H>>>) {
-        let signaled = wr.flags.signaled || sq_sig_all;
-        self.queue.push_back(Wqe { request: SendWqe::new(wr, length, signaled), to });
+    pub(in crate::qp) fn push(&mut self, request: SendWqe, to: Option<UdRecipient<Route<H>>>) {
+        self.queue.push_back(Wqe { request, to });
     }
 
     pub(in crate::qp) fn len(&self) -> usize {
@@ -119,14 +118,15 @@ impl<H: Host> Requester<H> {
             if wqe.request.wr.op.is_local() {
                 execute_local(config, io, &wqe.request.wr.op)?;
             } else if !unsendable {
-                self.waits_until = self.pace.wait(io.now).max(self.introduction(io.now));
+                let now = io.now();
+                self.waits_until = self.pace.wait(now).max(self.introduction(now));
                 if self.waits_until.is_some() {
                     break;
                 }
                 match send_packet(config, attr, route, io, wqe, self.sent, self.psn) {
                     Ok(length) => {
-                        self.pace.sent(io.now, length);
-                        self.began.get_or_insert(io.now);
+                        self.pace.sent(now, length);
+                        self.began.get_or_insert(now);
                     }
                     Err(Unsent::NoRoom) => return Ok(Progress::Blocked),
                     Err(Unsent::Failed(status)) => return Err(status),

@@ -46,6 +46,12 @@ fn a_slot_leads_to_libc_and_can_be_replaced() {
 }
 
 #[test]
+fn what_is_loaded_is_known() {
+    libibverbs();
+    assert!(is_loaded(c"libibverbs.so") && !is_loaded(c"ibverbs.so"));
+}
+
+#[test]
 fn what_is_not_there_is_not_found() {
     let object = Object::containing(libibverbs()).unwrap();
     assert_eq!(object.slot(c"ptrace").err(), Some(PltError::NoSlot(c"ptrace")));

@@ -7,17 +7,21 @@
 
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::{Channel, Command, close_channel, handle_write, open_channel, wait};
 use crate::kernel::Errno;
 use crate::kernel::hook::{answer, aside, call_close, call_write, divert};
 use crate::kernel::memory::OwnMemory;
-use crate::kernel::plt::Object;
+use crate::kernel::plt::{Object, is_loaded};
 use crate::runtime::fork::Generation;
+use crate::runtime::table::{Table, whole};
 
 type Fstat = unsafe extern "C" fn(fd: c_int, stat: *mut libc::stat) -> c_int;
+
+/// It is done: librdmacm stays loaded, and so do the hooks.
+static INSTALLED: AtomicBool = AtomicBool::new(false);
 
 static WRITE: AtomicUsize = AtomicUsize::new(0);
 static FSTAT: AtomicUsize = AtomicUsize::new(0);
@@ -31,10 +35,14 @@ struct Open {
     channel: Arc<Channel>,
 }
 
-static OPEN: RwLock<Vec<Open>> = RwLock::new(Vec::new());
+static OPEN: Table<Vec<Open>> = Table::new(Vec::new());
 
 /// Diverts librdmacm's calls, if it is loaded. Again does no harm.
 pub(crate) fn install_if_loaded() {
+    // dlopen(3) would read the loader's cache to find that it is not, which a child forked meanwhile does not survive.
+    if INSTALLED.load(Ordering::Acquire) || !whole(|| is_loaded(c"librdmacm.so")) {
+        return;
+    }
     // SAFETY: a name; nothing is loaded that is not loaded already.
     let library = unsafe { libc::dlopen(c"librdmacm.so.1".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
     if library.is_null() {
@@ -43,16 +51,22 @@ pub(crate) fn install_if_loaded() {
     // SAFETY: a library that is loaded, and a name.
     let address = unsafe { libc::dlsym(library, c"rdma_create_event_channel".as_ptr()) };
     // The reference is kept: our hooks are in there for good.
-    if let Ok(object) = Object::containing(address) {
+    if let Ok(object) = whole(|| Object::containing(address)) {
         // Without `write` it could not talk to a kernel either.
         let _ = divert(&object, c"write", &WRITE, libc::write as *const () as usize, write_hook as *const () as usize);
         let _ = divert(&object, c"fstat", &FSTAT, libc::fstat as *const () as usize, fstat_hook as *const () as usize);
         let _ = divert(&object, c"close", &CLOSE, libc::close as *const () as usize, close_hook as *const () as usize);
+        INSTALLED.store(true, Ordering::Release);
     }
 }
 
 fn find(fd: RawFd) -> Option<Open> {
-    OPEN.read().unwrap_or_else(PoisonError::into_inner).iter().find(|open| open.fd == fd).cloned()
+    OPEN.with(|all| all.iter().find(|open| open.fd == fd).cloned())
+}
+
+fn take(all: &mut Vec<Open>, fd: RawFd) -> Option<Open> {
+    let at = all.iter().position(|open| open.fd == fd)?;
+    Some(all.swap_remove(at))
 }
 
 /// Whether the descriptor is `/dev/null`, which is what librdmacm has opened.
@@ -79,10 +93,12 @@ fn open(fd: RawFd) -> Result<Arc<Channel>, Errno> {
         }
     }
     let open = Open { fd, generation: Generation::now(), channel: Arc::clone(&channel) };
-    let mut all = OPEN.write().unwrap_or_else(PoisonError::into_inner);
-    all.retain(|other| other.fd != fd);
-    all.push(open);
-    wait::opened(fd);
+    let replaced = OPEN.with(|all| {
+        let replaced = take(all, fd);
+        all.push(open);
+        replaced
+    });
+    drop(replaced);
     Ok(channel)
 }
 
@@ -96,12 +112,12 @@ unsafe extern "C-unwind" fn write_hook(fd: c_int, buf: *const c_void, count: usi
         unsafe { std::slice::from_raw_parts(buf.cast::<u8>(), count) }
     };
     let cancellable = wait::disable_cancellation();
-    let mut is_late = wait::is_late(fd, bytes);
+    let mut has_slept = false;
     let result = loop {
         let place = match command(fd, bytes) {
             Outcome::Returns(result) => break Some(result),
             Outcome::Waits(place) => place,
-            Outcome::NotOurs if is_late => wait::Place::Nowhere,
+            Outcome::NotOurs if !has_slept && wait::is_late(bytes) => wait::Place::Nowhere,
             Outcome::NotOurs => break None,
         };
         wait::restore_cancellation(cancellable);
@@ -109,8 +125,8 @@ unsafe extern "C-unwind" fn write_hook(fd: c_int, buf: *const c_void, count: usi
         let is_there = unsafe { wait::wait(place) };
         wait::disable_cancellation();
         aside(wait::release);
-        is_late = false;
-        if !is_there && place != wait::Place::Nowhere {
+        has_slept = place == wait::Place::Nowhere;
+        if !is_there && !has_slept {
             break Some(-1);
         }
     };
@@ -171,13 +187,10 @@ unsafe extern "C" fn fstat_hook(fd: c_int, stat: *mut libc::stat) -> c_int {
 
 unsafe extern "C" fn close_hook(fd: c_int) -> c_int {
     let gone = aside(|| {
-        let mut all = OPEN.write().unwrap_or_else(PoisonError::into_inner);
-        let at = all.iter().position(|open| open.fd == fd);
-        at.map(|at| all.swap_remove(at))
+        find(fd)?;
+        wait::closing();
+        OPEN.with(|all| take(all, fd))
     });
-    if gone.is_some() {
-        aside(|| wait::closed(fd));
-    }
     // At once, as a kernel does: ending the channel takes longer.
     // SAFETY: the caller's own call.
     let result = unsafe { call_close(&CLOSE, fd) };

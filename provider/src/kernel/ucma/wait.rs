@@ -4,7 +4,8 @@
 use std::cell::RefCell;
 use std::ffi::{c_int, c_void};
 use std::os::fd::RawFd;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
 
 use urxe_ffi::ucma;
 
@@ -13,7 +14,7 @@ use super::{Channel, Command};
 const PTHREAD_CANCEL_DISABLE: c_int = 1;
 
 /// How long a thread sleeps that asks for an event of a channel which another thread has just closed.
-static LATE: libc::timespec = libc::timespec { tv_sec: 1, tv_nsec: 0 };
+static LATE: libc::timespec = libc::timespec { tv_sec: 3, tv_nsec: 0 };
 
 // Where a thread may be cancelled it unwinds.
 unsafe extern "C-unwind" {
@@ -32,8 +33,8 @@ thread_local! {
     static HELD: RefCell<Option<Arc<Channel>>> = const { RefCell::new(None) };
 }
 
-/// Channels that were closed, by their descriptors, and by which thread.
-static CLOSED: RwLock<Vec<(RawFd, libc::pid_t)>> = RwLock::new(Vec::new());
+/// The thread that closed a channel last.
+static CLOSER: AtomicI32 = AtomicI32::new(0);
 
 /// Where a thread waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -95,26 +96,18 @@ pub(super) unsafe fn wait(place: Place) -> bool {
     }
 }
 
-/// A thread that asks for an event of a channel which another has just closed: had it been a moment earlier, it would wait
-/// in the kernel for ever. Programs end with a thread in this place (rping), and ending takes longer with us in the
-/// process; so it does not hear of it at once.
-pub(super) fn is_late(fd: RawFd, bytes: &[u8]) -> bool {
+/// Whether a command that nobody's channel takes is of a thread that asks for an event while another closes its channel: had
+/// it been a moment earlier, it would wait in the kernel for ever. Programs end with a thread in this place (rping), and
+/// ending takes longer with us in the process; so it does not hear of it at once. The descriptor tells nothing: it is read
+/// from the channel that the other thread has freed.
+pub(super) fn is_late(bytes: &[u8]) -> bool {
+    let closer = CLOSER.load(Ordering::Acquire);
     // SAFETY: no pointers involved.
-    let me = unsafe { libc::gettid() };
-    let closed = CLOSED.read().unwrap_or_else(PoisonError::into_inner);
-    closed.iter().any(|(other, by)| *other == fd && *by != me) && is_for_an_event(bytes)
+    closer != 0 && closer != unsafe { libc::gettid() } && is_for_an_event(bytes)
 }
 
-/// This thread closes a channel.
-pub(super) fn closed(fd: RawFd) {
+/// This thread is about to close a channel: before the channel is gone, or whoever misses it could not know why.
+pub(super) fn closing() {
     // SAFETY: no pointers involved.
-    let me = unsafe { libc::gettid() };
-    let mut closed = CLOSED.write().unwrap_or_else(PoisonError::into_inner);
-    closed.retain(|(other, _)| *other != fd);
-    closed.push((fd, me));
-}
-
-/// The number is a channel's again.
-pub(super) fn opened(fd: RawFd) {
-    CLOSED.write().unwrap_or_else(PoisonError::into_inner).retain(|(other, _)| *other != fd);
+    CLOSER.store(unsafe { libc::gettid() }, Ordering::Release);
 }

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use urxe_options::Capture as Settings;
 use urxe_wire::icrc::Check;
 
 use crate::runtime::lock;
@@ -22,17 +23,6 @@ use pcapng::{Direction, Record};
 
 /// Bytes collected before they are written in any case.
 const BUFFER: usize = 1 << 18;
-
-/// What `URXE_PCAP` and its kin ask for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Settings {
-    /// The file; `%p` in its name stands for the process id.
-    pub(super) path: PathBuf,
-    /// Bytes kept of each packet, from the Ethernet header on; 0 for all.
-    pub(super) snaplen: u32,
-    /// Bytes after which a new file is begun, and how many old ones are kept.
-    pub(super) rotation: Option<(u64, u32)>,
-}
 
 /// The file of this process.
 #[derive(Debug)]
@@ -192,14 +182,16 @@ impl State {
 
     /// `file` becomes `file.1`, that `file.2`, and so on; a new `file` is begun.
     fn rotate(&mut self, settings: &Settings, keep: u32) {
-        for number in (0..keep).rev() {
+        let kept = (1..keep).take_while(|number| numbered(&self.path, *number).exists()).count();
+        for number in (0..keep).take(kept + 1).rev() {
             let from = if number == 0 { self.path.clone() } else { numbered(&self.path, number) };
-            // It fails for those that are not there yet.
+            // A capture that cannot be kept is written over.
             let _ = std::fs::rename(from, numbered(&self.path, number + 1));
         }
+        // Its lock goes with it, which would be in the way where none is kept.
+        self.file = None;
         match open(&self.path) {
             Ok(file) => {
-                // The lock on the old one goes when it is closed.
                 let _ = try_lock(&file);
                 let _ = file.set_len(0);
                 self.file = Some(file);
@@ -256,4 +248,44 @@ fn open(path: &Path) -> io::Result<File> {
 fn try_lock(file: &File) -> bool {
     // SAFETY: a descriptor of ours; does not wait.
     unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) == 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is in the folder once this has been written by way of a file of at most `size` bytes.
+    fn rotated(keep: u32, bursts: &[&[u8]]) -> (Vec<(String, usize)>, PathBuf) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("it.pcapng");
+        let settings = Settings { path: path.clone(), snaplen: 0, rotation: Some((1, keep)) };
+        let capture = Capture::create(&settings, 7).unwrap();
+        for burst in bursts {
+            let mut state = lock(&capture.state);
+            state.buffer.clear();
+            state.buffer.extend_from_slice(burst);
+            state.flush(&settings);
+        }
+        let (other, _) = claim(&path, 8).unwrap();
+        let length = |entry: io::Result<std::fs::DirEntry>| {
+            let entry = entry.unwrap();
+            (entry.file_name().into_string().unwrap(), usize::try_from(entry.metadata().unwrap().len()).unwrap())
+        };
+        let mut files: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(length).collect();
+        files.sort();
+        (files, other.strip_prefix(folder.path()).unwrap().to_owned())
+    }
+
+    #[test]
+    fn as_many_old_captures_are_kept_as_asked_for() {
+        let bursts: [&[u8]; 4] = [&[0; 4], &[0; 8], &[0; 12], &[0; 16]];
+        let (current, other) = (("it.pcapng".to_owned(), 0), ("it.8.pcapng".to_owned(), 0));
+        for (keep, old) in [(0, &[][..]), (1, &[16]), (3, &[16, 12, 8]), (u32::MAX, &[16, 12, 8, 4])] {
+            let old = (1..).zip(old).map(|(number, length)| (format!("it.pcapng.{number}"), *length));
+            let expected: Vec<_> = [other.clone(), current.clone()].into_iter().chain(old).collect();
+            let (files, elsewhere) = rotated(keep, &bursts);
+            assert_eq!(files, expected, "{keep}");
+            assert_eq!(elsewhere, Path::new("it.8.pcapng"), "another process keeps off");
+        }
+    }
 }

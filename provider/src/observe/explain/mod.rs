@@ -8,21 +8,13 @@ mod line;
 mod verbs;
 
 use line::Line;
+use urxe_options::Format;
 use urxe_wire::Qpn;
 
 pub(super) use completions::{async_event, completion, overrun};
 pub(crate) use line::quoted;
 pub(super) use verbs::name;
 pub(crate) use verbs::{because, failed};
-
-/// How explanations are printed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Format {
-    /// `urxe: what: why; do this`.
-    Text,
-    /// One JSON object a line.
-    Json,
-}
 
 /// Tells of something that is no error here.
 pub(super) fn advise(device: &str, qpn: Qpn, what: &str, why: &str, remedy: &str, site: Option<&str>) {

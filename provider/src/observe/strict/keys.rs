@@ -29,15 +29,16 @@ pub(super) struct Keys {
 }
 
 impl Keys {
-    /// A region was deregistered.
-    pub(super) fn bury(&mut self, key: Key, dead: Dead) {
-        if self.order.len() == MOST_DEAD
-            && let Some(oldest) = self.order.pop_front()
-        {
-            self.dead.remove(&oldest);
+    /// A region was deregistered. Returns another that is not remembered any more.
+    pub(super) fn bury(&mut self, key: Key, dead: Dead) -> Option<Key> {
+        if self.dead.insert(key, dead).is_some() {
+            self.order.retain(|other| *other != key);
         }
-        self.dead.insert(key, dead);
         self.order.push_back(key);
+        let oldest = if self.order.len() > MOST_DEAD { self.order.pop_front() } else { None };
+        oldest.inspect(|oldest| {
+            self.dead.remove(oldest);
+        })
     }
 
     /// The region that had this key.
@@ -84,9 +85,15 @@ mod tests {
     fn the_dead_are_not_remembered_for_ever() {
         let mut keys = Keys::default();
         let dead = Dead { iova: 0, length: 1, at: Instant::from_nanos(0), site: None };
-        for key in 0..=u32::try_from(MOST_DEAD).unwrap() {
-            keys.bury(Key(key), dead.clone());
+        let most = u32::try_from(MOST_DEAD).unwrap();
+        for key in 0..most {
+            assert_eq!(keys.bury(Key(key), dead.clone()), None);
         }
+        assert_eq!(keys.bury(Key(most), dead.clone()), Some(Key(0)));
         assert!(keys.dead(Key(0)).is_none() && keys.dead(Key(1)).is_some());
+        // The key that died last stays longest, also if it is its second time.
+        assert_eq!(keys.bury(Key(1), dead.clone()), None);
+        assert_eq!(keys.bury(Key(most + 1), dead), Some(Key(2)));
+        assert!(keys.dead(Key(1)).is_some());
     }
 }

@@ -2,15 +2,17 @@
 //! Each rule is told once for each object.
 //!
 //! Here are the rules about work requests and queues; [`receives`] looks after receive buffers, [`keys`] after keys,
-//! [`objects`] has the rules about what is made and destroyed, [`site`] says where in the program a call was made.
+//! [`objects`] has the rules about what is made and destroyed, [`told`] knows what was told, [`site`] says where in the
+//! program a call was made.
 
 mod keys;
 mod objects;
 mod receives;
 mod site;
+mod told;
 
 use std::collections::hash_map::DefaultHasher;
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::hash::Hasher;
 use std::sync::Mutex;
 
@@ -25,11 +27,12 @@ use crate::runtime::lock;
 use keys::Keys;
 pub(crate) use receives::RecvQueue;
 use receives::{Part, Receives};
+use told::{Object, Told};
 
 /// What strict mode remembers of a device.
 #[derive(Debug, Default)]
 pub(super) struct Strict {
-    told: Mutex<HashSet<(Rule, u64)>>,
+    told: Mutex<Told>,
     /// Requests whose buffers must stay as they are, by queue pair, oldest first.
     sent: Mutex<HashMap<Qpn, VecDeque<Sent>>>,
     received: Mutex<Receives>,
@@ -58,7 +61,8 @@ enum Rule {
     DatagramTooShort,
     ReadWithoutDepth,
     NothingSignaled,
-    ListTooLong,
+    /// Of which queue.
+    ListTooLong(&'static str),
     WrongState,
     CqTooSmall,
     MissingGrh,
@@ -100,13 +104,19 @@ impl Strict {
     }
 
     /// Whether this has not been told yet.
-    fn first(&self, rule: Rule, object: u64) -> bool {
-        lock(&self.told).insert((rule, object))
+    fn first(&self, rule: Rule, object: Object) -> bool {
+        lock(&self.told).first(rule, object)
+    }
+
+    /// The object is no more.
+    fn forget(&self, object: Object) {
+        lock(&self.told).forget(object);
     }
 }
 
 /// A digest of the bytes at some addresses; `None` if they are not there.
 fn digest(parts: &[Part]) -> Option<u64> {
+    guard::admit();
     let mut hasher = DefaultHasher::new();
     for part in parts {
         let mut bytes = vec![0; part.length.min(MOST)];
@@ -130,7 +140,7 @@ fn places(list: &SgeList, regions: &Regions) -> Option<Vec<Part>> {
 
 impl Observer {
     /// Tells it once for each object.
-    fn tell(&self, strict: &Strict, rule: Rule, object: u64, advice: Advice<'_>) {
+    fn tell(&self, strict: &Strict, rule: Rule, object: Object, advice: Advice<'_>) {
         if strict.first(rule, object) {
             let Advice { qpn, what, why, remedy, site } = advice;
             let site = site.map(ToOwned::to_owned).or_else(|| strict.site());
@@ -151,7 +161,7 @@ impl Observer {
                 remedy: "bring the queue pair to RTS first",
                 site: None,
             };
-            self.tell(strict, Rule::WrongState, key(qpn), advice);
+            self.tell(strict, Rule::WrongState, Object::Qp(qpn), advice);
         }
         if request.op.takes_responder_resource() && max_rd_atomic == 0 {
             let advice = Advice {
@@ -161,7 +171,7 @@ impl Observer {
                 remedy: "set IBV_QP_MAX_QP_RD_ATOMIC on the way to RTS",
                 site: None,
             };
-            self.tell(strict, Rule::ReadWithoutDepth, key(qpn), advice);
+            self.tell(strict, Rule::ReadWithoutDepth, Object::Qp(qpn), advice);
         }
         if let SendOp::BindWindow(bind) = &request.op {
             self.binding(strict, qpn, wr_id, bind.new_key);
@@ -181,7 +191,7 @@ impl Observer {
                 remedy: "poll the completion of the receive first",
                 site: None,
             };
-            self.tell(strict, Rule::RecvBufferSent, key(qpn), advice);
+            self.tell(strict, Rule::RecvBufferSent, Object::Qp(qpn), advice);
         }
         let (signaled, digest) = (request.flags.signaled || sq_sig_all, digest(&parts).unwrap_or_default());
         let site = if parts.is_empty() { None } else { strict.site() };
@@ -189,7 +199,7 @@ impl Observer {
     }
 
     /// A list of `count` requests is about to be posted to a queue of `room`.
-    pub(crate) fn posting_list(&self, qpn: Qpn, queue: &str, count: usize, room: u32) {
+    pub(crate) fn posting_list(&self, qpn: Qpn, queue: &'static str, count: usize, room: u32) {
         let Some(strict) = &self.strict else { return };
         if count > room as usize {
             let advice = Advice {
@@ -199,7 +209,7 @@ impl Observer {
                 remedy: "post no more at once than the queue was made for",
                 site: None,
             };
-            self.tell(strict, Rule::ListTooLong, key(qpn) << 8 | queue.len() as u64, advice);
+            self.tell(strict, Rule::ListTooLong(queue), Object::Qp(qpn), advice);
         }
     }
 
@@ -222,7 +232,7 @@ impl Observer {
                 remedy: "set IBV_SEND_SIGNALED at least once in max_send_wr requests",
                 site: None,
             };
-            self.tell(strict, Rule::NothingSignaled, key(qpn), advice);
+            self.tell(strict, Rule::NothingSignaled, Object::Qp(qpn), advice);
         }
     }
 
@@ -238,7 +248,7 @@ impl Observer {
                 remedy: "bring the queue pair to INIT first",
                 site: None,
             };
-            self.tell(strict, Rule::WrongState, key(qpn), advice);
+            self.tell(strict, Rule::WrongState, Object::Qp(qpn), advice);
         }
         if qp_type == QpType::Ud && length <= grh::LEN as u64 {
             let advice = Advice {
@@ -248,7 +258,7 @@ impl Observer {
                 remedy: "post 40 bytes more than the longest message",
                 site: None,
             };
-            self.tell(strict, Rule::DatagramTooShort, key(qpn), advice);
+            self.tell(strict, Rule::DatagramTooShort, Object::Qp(qpn), advice);
         }
         self.posting_buffers(RecvQueue::Own(qpn), request);
     }
@@ -305,7 +315,7 @@ impl Observer {
                 remedy: "leave buffers alone until their completion is polled",
                 site: Some(site.as_deref().unwrap_or_default()),
             };
-            self.tell(strict, Rule::SendBufferChanged, key(qpn), advice);
+            self.tell(strict, Rule::SendBufferChanged, Object::Qp(qpn), advice);
         }
     }
 
@@ -320,7 +330,7 @@ impl Observer {
                 // Nobody knows when that was.
                 site: Some(""),
             };
-            self.tell(strict, Rule::RecvBufferChanged, key(qpn), advice);
+            self.tell(strict, Rule::RecvBufferChanged, Object::Qp(qpn), advice);
         }
     }
 
@@ -336,7 +346,7 @@ impl Observer {
             // Nobody knows when that was.
             site: Some(""),
         };
-        self.tell(strict, Rule::WriteOrder, key(qpn), advice);
+        self.tell(strict, Rule::WriteOrder, Object::Qp(qpn), advice);
     }
 
     /// A queue pair is no more, or as good as new.
@@ -350,8 +360,4 @@ impl Observer {
     pub(crate) const fn is_strict(&self) -> bool {
         self.strict.is_some()
     }
-}
-
-fn key(qpn: Qpn) -> u64 {
-    qpn.get().into()
 }

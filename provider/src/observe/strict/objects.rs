@@ -4,6 +4,7 @@ use urxe_engine::{Key, Region};
 use urxe_wire::Qpn;
 
 use super::keys::Dead;
+use super::told::Object;
 use super::{Advice, Rule, Strict};
 use crate::observe::Observer;
 use crate::observe::words::Refused;
@@ -21,7 +22,7 @@ impl Observer {
                 remedy: "make the CQ as large as its queues together, or never have more outstanding",
                 site: None,
             };
-            self.tell(strict, Rule::CqTooSmall, cq, advice);
+            self.tell(strict, Rule::CqTooSmall, Object::Cq(cq), advice);
         }
     }
 
@@ -35,7 +36,7 @@ impl Observer {
             remedy: "set ah_attr.is_global, grh.dgid and grh.sgid_index wherever the link layer may be Ethernet",
             site: None,
         };
-        self.tell(strict, Rule::MissingGrh, 0, advice);
+        self.tell(strict, Rule::MissingGrh, Object::Device, advice);
     }
 
     /// A region is about to be deregistered.
@@ -49,7 +50,11 @@ impl Observer {
     pub(crate) fn deregistered(&self, key: Key, iova: u64, length: u64) {
         let Some(strict) = &self.strict else { return };
         let dead = Dead { iova, length, at: clock::now(), site: strict.site() };
-        lock(&strict.keys).bury(key, dead);
+        let long_gone = lock(&strict.keys).bury(key, dead);
+        // The key may have been another region's before.
+        for key in long_gone.into_iter().chain([key]) {
+            strict.forget(Object::Dead(key));
+        }
     }
 
     /// An access by `qpn`, or by its peer, was refused: perhaps because the region is gone.
@@ -70,7 +75,7 @@ impl Observer {
             remedy: "deregister only when every work request that names the region has completed, here and at the peers",
             site: Some(site.as_deref().unwrap_or_default()),
         };
-        self.tell(strict, Rule::DeadKey, u64::from(denied.key.0), advice);
+        self.tell(strict, Rule::DeadKey, Object::Dead(denied.key), advice);
     }
 
     /// A window is about to be bound.
@@ -86,7 +91,7 @@ impl Observer {
                 remedy: "take another key for every bind: ibv_inc_rkey(3)",
                 site: None,
             };
-            self.tell(strict, Rule::KeyAgain, u64::from(new_key.0 >> 8), advice);
+            self.tell(strict, Rule::KeyAgain, Object::Window(new_key.0 >> 8), advice);
         }
     }
 
@@ -94,6 +99,21 @@ impl Observer {
     pub(crate) fn forget_window(&self, key: Key) {
         if let Some(strict) = &self.strict {
             lock(&strict.keys).forget_window(key);
+            strict.forget(Object::Window(key.0 >> 8));
+        }
+    }
+
+    /// A queue pair is no more.
+    pub(in crate::observe) fn forget_qp(&self, qpn: Qpn) {
+        if let Some(strict) = &self.strict {
+            strict.forget(Object::Qp(qpn));
+        }
+    }
+
+    /// A completion queue is no more.
+    pub(crate) fn forget_cq(&self, cq: u64) {
+        if let Some(strict) = &self.strict {
+            strict.forget(Object::Cq(cq));
         }
     }
 
@@ -107,7 +127,7 @@ impl Observer {
             remedy: &format!("call {acknowledge} for every event that was got, before destroying what it is about"),
             site: None,
         };
-        self.tell(strict, Rule::NotAcknowledged, 0, advice);
+        self.tell(strict, Rule::NotAcknowledged, Object::Device, advice);
     }
 
     /// The device is closed; so many queue pairs and regions are still there.
@@ -124,7 +144,7 @@ impl Observer {
                 remedy: "destroy queue pairs, then deregister MRs, then close",
                 site: None,
             };
-            self.tell(strict, Rule::LeftOpen, 0, advice);
+            self.tell(strict, Rule::LeftOpen, Object::Device, advice);
         }
     }
 }

@@ -76,9 +76,9 @@ impl Receives {
     pub(super) fn post(&mut self, queue: RecvQueue, wr_id: u64, parts: &[Part]) {
         let mut kept = Vec::new();
         for part in parts {
-            let free = part.length <= MOST && self.at(part.address, part.length).is_none();
+            let free = (1..=MOST).contains(&part.length) && self.at(part.address, part.length).is_none();
             let before = free.then(|| replace(part)).flatten();
-            if before.is_some() && part.length > 0 {
+            if before.is_some() {
                 self.buffers.insert(part.address, (part.address + part.length as u64, wr_id));
             }
             kept.push(Kept { part: *part, before });
@@ -155,6 +155,7 @@ impl Receives {
 
 /// Replaces what a buffer holds; `None` if that cannot be done.
 fn replace(part: &Part) -> Option<Vec<u8>> {
+    guard::admit();
     let mut before = vec![0; part.length];
     guard::load(part.address, &mut before).ok()?;
     // SAFETY: the caller has found it in a region that may be written to, and gives it away by posting it.
@@ -166,6 +167,7 @@ fn replace(part: &Part) -> Option<Vec<u8>> {
 fn put_back(part: &Part, before: &[u8], received: usize, regions: &Regions) -> bool {
     // What is not registered may be anybody's by now.
     let Some(region) = regions.region(part.key) else { return false };
+    guard::admit();
     let mut now = vec![0; part.length];
     if !is_within(&region, part) || guard::load(part.address, &mut now).is_err() {
         return false;

@@ -22,6 +22,15 @@ impl NetPort {
         self.timers.next().into_iter().chain(self.moderated.next()).chain(gsi).chain(observer).chain(crammed).min()
     }
 
+    /// Whether anything is due, for [`run_timers`](Self::run_timers).
+    pub(in crate::runtime) fn is_any_due(&self, now: Instant) -> bool {
+        self.timers.is_over(now)
+            || self.moderated.is_over(now)
+            || self.gsi_timer.is_over(now)
+            || self.crammed.is_over(now)
+            || self.observer().and_then(|observer| observer.next_due()).is_some_and(|at| at <= now)
+    }
+
     /// When QP1 wants to be woken.
     pub(crate) fn set_gsi_timer(&self, at: Option<Instant>) {
         self.gsi_timer.set(at);
@@ -42,7 +51,7 @@ impl NetPort {
         {
             gsi.handle_timeout(now);
         }
-        if self.crammed.next_look().is_some_and(|at| at <= now) {
+        if self.crammed.is_over(now) {
             self.with_work(|work| self.squeeze_in(work));
         }
         // Each once: packets are to get their turn as well, whatever is due next.

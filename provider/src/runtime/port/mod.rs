@@ -10,7 +10,6 @@ mod due;
 mod receiving;
 mod telling;
 
-use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -24,15 +23,18 @@ use super::changes::Listeners;
 use super::cq::Cq;
 use super::crammed::Crammed;
 use super::crowd::Crowd;
+use super::glances::Glances;
 use super::groups::Groups;
 use super::gsi::Gsi;
 use super::host::{Sender, Upcalls};
 use super::lock;
 use super::moderation::Moderated;
 use super::qp::Qp;
+use super::qpns::QueuePairs;
 use super::slumber::{Deadline, Slumber};
 use super::srq::{Srq, XrcSrqs};
 use super::timers::Timers;
+use super::waiting::Waiting;
 use super::watch::Watch;
 use crate::device;
 use crate::kernel::event_file::EventFile;
@@ -44,7 +46,7 @@ use crate::status::ledger;
 use crate::xrc::neighbours::Neighbours;
 use crate::xrc::owner::{self, Reception};
 use receiving::Token;
-pub(super) use receiving::{Acks, Drained, Unfit};
+pub(super) use receiving::{Acks, Drained, FEW};
 
 /// A device in this process.
 pub(crate) struct NetPort {
@@ -52,16 +54,19 @@ pub(crate) struct NetPort {
     port: Arc<Port>,
     /// The receive token: who holds it receives for everybody.
     token: Mutex<Token>,
-    qps: RwLock<HashMap<Qpn, Arc<Qp>>>,
+    qps: RwLock<QueuePairs>,
     regions: Arc<Regions>,
     groups: Groups,
     timers: Timers,
     moderated: Moderated,
     /// Queue pairs with more to send than one turn allows.
-    unfinished: Mutex<Vec<Qpn>>,
+    unfinished: Waiting,
     has_unfinished: AtomicBool,
     /// Queue pairs whose packets found no room.
     pub(super) crammed: Crammed,
+    /// What sending needs, once something was sent; for one thread at a time.
+    work: Mutex<Option<Work>>,
+    /// The same for those who come meanwhile.
     spare: Mutex<Vec<Work>>,
     counters: Arc<Counters>,
     /// What they have counted is in the ledger.
@@ -85,6 +90,7 @@ pub(crate) struct NetPort {
     pub(super) slumber: Slumber,
     /// When the application last polled in vain, in nanoseconds.
     pub(super) polled_at: AtomicU64,
+    pub(super) glances: Glances,
     /// Who else is on the processor of those who poll.
     pub(super) crowd: Crowd,
     /// The background thread sees to ACKs that wait, though pollers receive.
@@ -109,7 +115,7 @@ impl NetPort {
         let (port, receiver) = open(interface)?;
         let port = Arc::new(port);
         let xrc_srqs = Arc::new(XrcSrqs::new(Neighbours::new(&port)));
-        let regions = Arc::new(Regions::new(limits::MAX_MR, seed).with(xrc_srqs.neighbours()));
+        let regions = Arc::new(Regions::new(limits::KEYS as usize, seed).with(xrc_srqs.neighbours()));
         let observer = Observer::new(name, &port.interface(), &regions);
         if observer.is_some() {
             port.keep_icrcs();
@@ -121,15 +127,16 @@ impl NetPort {
             name: name.to_owned(),
             token: Mutex::new(Token::new(receiver)),
             port,
-            qps: RwLock::new(HashMap::new()),
+            qps: RwLock::default(),
             regions,
             groups: Groups::default(),
             timers: Timers::new(),
             moderated: Moderated::new(),
-            unfinished: Mutex::new(Vec::new()),
+            unfinished: Waiting::default(),
             has_unfinished: AtomicBool::new(false),
             crammed: Crammed::default(),
-            spare: Mutex::new(Vec::new()),
+            work: Mutex::default(),
+            spare: Mutex::default(),
             is_settled: AtomicBool::new(false),
             counters,
             observer,
@@ -143,6 +150,7 @@ impl NetPort {
             kick,
             slumber: Slumber::none(),
             polled_at: AtomicU64::new(0),
+            glances: Glances::default(),
             crowd: Crowd::default(),
             watch,
             exits: AtomicBool::new(false),
@@ -231,12 +239,21 @@ impl NetPort {
         self.kick.as_raw_fd()
     }
 
-    /// Lends what sending needs.
+    /// Lends what sending needs. Where it is, mostly: it is large.
     pub(crate) fn with_work<T>(&self, then: impl FnOnce(&mut Work) -> T) -> T {
-        let spare = lock(&self.spare).pop();
-        let mut work = spare.unwrap_or_else(|| self.new_work());
-        let result = then(&mut work);
-        lock(&self.spare).push(work);
+        let mut own = self.work.try_lock().ok();
+        let mut spare = None;
+        let work = match &mut own {
+            Some(work) => work.get_or_insert_with(|| self.new_work()),
+            None => {
+                let another = lock(&self.spare).pop();
+                spare.insert(another.unwrap_or_else(|| self.new_work()))
+            }
+        };
+        let result = then(work);
+        if let Some(spare) = spare {
+            lock(&self.spare).push(spare);
+        }
         result
     }
 
@@ -300,9 +317,16 @@ impl NetPort {
         &self.reception
     }
 
+    /// The device is closed: gives up sockets and names, though queue pairs that were not destroyed refer to them.
+    pub(super) fn close(&self) {
+        // Who looks at the sockets for any other reason finds nothing from now on.
+        lock(&self.token).work = None;
+        self.port.close();
+    }
+
     /// For a forked child: closes the child's copies of the sockets. Takes no lock, allocates nothing.
     pub(super) fn close_in_child(&self) {
-        self.port.close_in_child();
+        self.port.close();
         self.watch.close_in_child();
         // SAFETY: this process will not use it: the device is dead here, and this structure is never dropped.
         unsafe { libc::close(self.kick.as_raw_fd()) };

@@ -4,14 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use urxe_engine::Instant;
+use urxe_engine::{Clock as _, Instant};
 use urxe_net::{Change, Datagram, Receiver, Run};
 use urxe_wire::icrc::Check;
 use urxe_wire::{Packet, Psn, Qpn};
 
 use super::{NetPort, Work};
 use crate::counters::bump;
-use crate::observe::chaos;
+use crate::observe::{Observer, chaos};
+use crate::runtime::clock::Look;
 use crate::runtime::gsi;
 use crate::runtime::host::Origin;
 use crate::runtime::qp::Qp;
@@ -21,7 +22,9 @@ use crate::runtime::{clock, lock};
 /// answer to keep its window moving.
 const BUDGET: usize = 4;
 /// Packets received at once that are not a burst: a request, and the ACK that came with it.
-const FEW: usize = 2;
+pub(in crate::runtime) const FEW: usize = 2;
+/// Queue pairs that got packets last, among which the next packet's is looked for first.
+const NEAR: usize = 2;
 
 /// The receive side's state.
 pub(super) struct Token {
@@ -48,6 +51,8 @@ pub(in crate::runtime) struct Drained {
     pub(in crate::runtime) one_sided: bool,
     /// ACKs wait.
     pub(in crate::runtime) acks_wait: bool,
+    /// There may be more, of which no socket tells: it is left to somebody who polls, but has to be looked after.
+    pub(in crate::runtime) is_left: bool,
 }
 
 /// Whether ACKs may wait ([`habit`](crate::runtime::habit)).
@@ -55,57 +60,57 @@ pub(in crate::runtime) struct Drained {
 pub(in crate::runtime) enum Acks {
     /// Somebody will look after them in time.
     MayWait,
+    /// The same, but for those of whom nobody has measured how long they wait.
+    Measured,
     /// All leave.
     Leave,
 }
 
-/// Why a packet is not taken.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::runtime) enum Unfit {
-    /// Its ICRC is wrong.
-    Damaged,
-    /// It is none.
-    Malformed,
-}
-
 /// Those who get packets.
-struct Addressee<'a> {
+struct Addressees<'a> {
     work: &'a mut Work,
     touched: &'a mut Vec<Arc<Qp>>,
-    now: Instant,
-    /// Whose packets came last.
-    last: Option<Arc<Qp>>,
+    clock: &'a Look,
 }
 
-impl Addressee<'_> {
+impl Addressees<'_> {
     /// The queue pair has got packets.
-    fn touch(&mut self, qp: &Arc<Qp>) {
-        if !qp.touched.swap(true, Ordering::Relaxed) {
-            self.touched.push(Arc::clone(qp));
+    fn touch(&mut self, qp: Arc<Qp>) {
+        if qp.touch() {
+            self.touched.push(qp);
         }
     }
 }
 
 impl NetPort {
-    /// Receives and answers, unless somebody else is at it. Returns how many packets that were, and when it began.
-    pub(in crate::runtime) fn progress(&self, acks: Acks) -> (usize, Instant) {
-        let Ok(mut token) = self.token.try_lock() else { return (0, clock::now()) };
-        let now = clock::now();
+    /// Receives and answers, unless somebody else is at it. Returns how many packets came.
+    #[inline]
+    pub(in crate::runtime) fn progress(&self, acks: Acks, clock: &Look) -> usize {
+        let Ok(mut token) = self.token.try_lock() else { return 0 };
         // Asked with the token in hand: who ceases to watch sends what waits with the token in hand, afterwards.
         let acks = if self.watch.is_on() { acks } else { Acks::Leave };
-        (self.drain(&mut token, acks, now), now)
+        self.drain(&mut token, acks, clock)
     }
 
-    /// Receives and answers until nothing is there; for the background thread, when the sockets are readable.
+    /// Receives and answers until nothing is there, or somebody polls who does the rest; for the background thread, when
+    /// the sockets are readable.
     pub(in crate::runtime) fn drain_all(&self, acks: Acks) -> Drained {
         let mut token = lock(&self.token);
         token.receiver.woken();
-        let mut all = Drained { most: 0, one_sided: true, acks_wait: false };
+        let mut all = Drained { most: 0, one_sided: true, acks_wait: false, is_left: false };
+        let mut began = None;
         while !self.stop.load(Ordering::Relaxed) {
-            let drained = self.drain_once(&mut token, acks);
+            let now = clock::now();
+            let drained = self.drain_once(&mut token, acks, now);
             all.most = all.most.max(drained.most);
             all.one_sided &= drained.one_sided;
             if drained.most == 0 && token.receiver.prepare_to_wait() {
+                break;
+            }
+            // Otherwise a thread that was once quicker than a program that polls would do its work as long as packets come,
+            // and take the processor from it.
+            all.is_left = self.polled_since(*began.get_or_insert(now));
+            if all.is_left {
                 break;
             }
         }
@@ -114,28 +119,29 @@ impl NetPort {
 
     /// Receives and answers what is there, unless somebody else is at it; for the background thread, while it keeps its
     /// eyes open.
-    pub(in crate::runtime) fn look_once(&self) -> Option<Drained> {
+    pub(in crate::runtime) fn look_once(&self, now: Instant) -> Option<Drained> {
         let mut token = self.token.try_lock().ok()?;
-        Some(self.drain_once(&mut token, Acks::Leave))
+        Some(self.drain_once(&mut token, Acks::Leave, now))
     }
 
-    fn drain_once(&self, token: &mut Token, acks: Acks) -> Drained {
+    fn drain_once(&self, token: &mut Token, acks: Acks, now: Instant) -> Drained {
         let completions = |token: &Token| token.work.as_ref().map_or(0, |work| work.upcalls.completions);
         let before = completions(token);
-        let most = self.drain(token, acks, clock::now());
-        Drained { most, one_sided: completions(token) == before, acks_wait: token.waits_until.is_some() }
+        let most = self.drain(token, acks, &Look::from(now));
+        let one_sided = completions(token) == before;
+        Drained { most, one_sided, acks_wait: token.waits_until.is_some(), is_left: false }
     }
 
     /// The queue pairs that a multicast datagram is for.
     fn attached(&self, datagram: &Datagram<'_>) -> Vec<Arc<Qp>> {
-        self.groups.attached(datagram.local.ip()).into_iter().filter_map(|qpn| self.qp(qpn)).collect()
+        self.groups.attached(datagram.headers.local.ip()).into_iter().filter_map(|qpn| self.qp(qpn)).collect()
     }
 
     /// Takes what is in any socket now; waits for whoever is at it.
     pub(crate) fn look(&self) {
         let mut token = lock(&self.token);
         token.receiver.woken();
-        self.drain(&mut token, Acks::Leave, clock::now());
+        self.drain(&mut token, Acks::Leave, &Look::default());
     }
 
     /// Looks at the sockets a last time: a port owner has other processes' packets in there.
@@ -156,126 +162,154 @@ impl NetPort {
             }
             for _ in 0..ROUNDS {
                 token.receiver.woken();
-                self.drain(&mut token, Acks::Leave, clock::now());
+                self.drain(&mut token, Acks::Leave, &Look::default());
             }
             return;
         }
     }
 
-    /// Receives some packets and answers them. Returns how many.
-    fn drain(&self, token: &mut Token, acks: Acks, now: Instant) -> usize {
-        let Token { receiver, work, touched, .. } = token;
-        let Some(work) = work else { return 0 };
-        let mut to = Addressee { work, touched, now, last: None };
-        let mut received = self.port.receive(receiver, BUDGET, &mut |run| match self.observer() {
+    /// Receives some packets and answers them; returns how many. If nobody has looked at the clock yet, ACKs that wait are not
+    /// looked after.
+    fn drain(&self, token: &mut Token, acks: Acks, clock: &Look) -> usize {
+        let Token { receiver, work: Some(work), touched, .. } = token else { return 0 };
+        let mut to = Addressees { work, touched, clock };
+        let mut packets = self.port.receive(receiver, BUDGET, &mut |run| match self.observer() {
             None => self.take(&mut to, run),
-            Some(observer) => {
-                for datagram in run.datagrams() {
-                    let mut room = Vec::new();
-                    if let Some(datagram) = self.observe(observer, datagram, true, &mut room) {
-                        self.take(&mut to, datagram.into());
-                    }
-                }
-            }
+            Some(observer) => self.take_observed(&mut to, observer, run),
         });
         if let Some(observer) = self.observer() {
-            for arrival in observer.arrivals(now) {
-                let mut room = Vec::new();
-                if let Some(datagram) = self.observe(observer, arrival.datagram(), false, &mut room) {
-                    self.take(&mut to, datagram.into());
-                }
-                received += 1;
-            }
-            observer.settle();
-            observer.flush();
-            self.attend(observer, to.work);
+            packets += self.take_arrivals(&mut to, observer);
         }
-        let work = to.work;
+        if self.port.has_news() {
+            self.hear_news(to.work);
+        }
+        let is_overdue = |at| acks == Acks::Leave || clock.taken().is_some_and(|now| at <= now);
+        if packets > 0 || token.waits_until.is_some_and(is_overdue) {
+            // A burst is acknowledged at once: its sender keeps more in flight than one message.
+            let acks = if packets <= FEW { acks } else { Acks::Leave };
+            self.answer(token, clock, acks);
+        }
+        if self.has_unfinished() || self.crammed.any() {
+            self.go_on(token);
+        }
+        packets
+    }
+
+    /// Gives packets to those they are for, as somebody wants to see them, or has them changed.
+    #[cold]
+    fn take_observed(&self, to: &mut Addressees<'_>, observer: &Observer, run: Run<'_>) {
+        for datagram in run.datagrams() {
+            let mut room = Vec::new();
+            if let Some(datagram) = self.observe(observer, datagram, true, &mut room) {
+                self.take(to, datagram.into());
+            }
+        }
+    }
+
+    /// Gives out packets that were held back, and ends what there is to see of this drain. Returns how many.
+    #[cold]
+    fn take_arrivals(&self, to: &mut Addressees<'_>, observer: &Observer) -> usize {
+        let arrivals = observer.arrivals(to.clock.now());
+        for arrival in &arrivals {
+            let mut room = Vec::new();
+            if let Some(datagram) = self.observe(observer, arrival.datagram(), false, &mut room) {
+                self.take(to, datagram.into());
+            }
+        }
+        observer.settle();
+        observer.flush();
+        self.attend(observer, to.work);
+        arrivals.len()
+    }
+
+    /// Something has happened that is no packet.
+    #[cold]
+    fn hear_news(&self, work: &mut Work) {
         for change in self.port.take_changes() {
             if change == Change::Down {
                 bump(&self.counters.link_downed);
             }
-            self.listeners.tell(change);
             if change == Change::Gone {
-                self.tell_gsi_removed(work);
+                self.leave(work);
             }
+            self.listeners.tell(change);
         }
         for will in self.port.take_due_wills() {
             gsi::send(work, &self.port, Psn::default(), will.local, will.remote, &will.message);
         }
-        if received > 0 || token.waits_until.is_some_and(|at| at <= now || acks == Acks::Leave) {
-            // A burst is acknowledged at once: its sender keeps more in flight than one message.
-            let acks = if received <= FEW { acks } else { Acks::Leave };
-            self.answer(token, now, acks);
-        }
-        let Some(work) = &mut token.work else { return received };
-        if self.has_unfinished.swap(false, Ordering::Relaxed) {
-            let unfinished = std::mem::take(&mut *lock(&self.unfinished));
-            for qpn in unfinished {
-                if let Some(qp) = self.qp(qpn) {
-                    qp.drive(work, |_, _| ());
-                }
-            }
-        }
-        self.squeeze_in(work);
-        received
     }
 
     /// Gives packets to those they are for.
-    fn take(&self, to: &mut Addressee<'_>, run: Run<'_>) {
+    fn take(&self, to: &mut Addressees<'_>, run: Run<'_>) {
+        let clock = to.clock;
         let qpn = run.dest_qpn();
         if qpn == Qpn::MULTICAST || qpn == Qpn::GSI {
             for datagram in run.datagrams() {
-                let Ok(packet) = self.examine(&datagram) else { continue };
+                let Some(packet) = self.examine(&datagram) else { continue };
                 if qpn == Qpn::GSI {
-                    self.receive_gsi(to.work, to.now, &datagram, &packet);
+                    self.receive_gsi(to.work, clock.now(), &datagram, &packet);
                     continue;
                 }
                 for qp in self.attached(&datagram) {
-                    qp.receive(to.work, to.now, &Origin::from(&datagram), core::iter::once(Ok(packet)));
-                    to.touch(&qp);
+                    qp.receive(
+                        to.work,
+                        clock,
+                        &Origin::from(datagram.headers),
+                        core::iter::once(Some(datagram.payload)),
+                    );
+                    to.touch(qp);
                 }
             }
             return;
         }
-        if to.last.as_ref().is_none_or(|qp| qp.qpn() != qpn) {
-            to.last = self.qp(qpn);
-        }
-        let Some(qp) = to.last.take() else {
-            let fit = run.datagrams().filter(|datagram| self.examine(datagram).is_ok()).count();
+        let near = to.touched.iter().rev().take(NEAR).find(|qp| qp.qpn() == qpn && !qp.is_retired());
+        let found = if near.is_none() { self.qp(qpn) } else { None };
+        let Some(qp) = near.or(found.as_ref()) else {
+            let fit = run.datagrams().filter(|datagram| self.examine(datagram).is_some()).count();
             self.counters.unknown_qp.fetch_add(fit as u64, Ordering::Relaxed);
             return;
         };
         // Made here, as they are taken: of many packets each is touched once.
         let mut datagrams = run.datagrams();
-        let packets = core::iter::from_fn(|| datagrams.next().map(|datagram| self.examine(&datagram)));
-        let is_urgent = qp.receive(to.work, to.now, &Origin::from(run.headers()), packets);
+        let packets = core::iter::from_fn(|| datagrams.next().map(|datagram| self.whole(&datagram)));
+        let is_urgent = qp.receive(to.work, clock, &Origin::from(run.headers()), packets);
         if is_urgent {
             // Not after what else is in the socket: all that its peer sends meanwhile is thrown away.
             qp.drive(to.work, |_, _| ());
-        } else {
-            to.touch(&qp);
+        } else if let Some(qp) = found {
+            to.touch(qp);
         }
-        to.last = Some(qp);
     }
 
-    /// Sees whether a packet is whole, and one at all.
-    fn examine<'a>(&self, datagram: &Datagram<'a>) -> Result<Packet<'a>, Unfit> {
+    /// The bytes of a packet, unless it is damaged.
+    fn whole<'a>(&self, datagram: &Datagram<'a>) -> Option<&'a [u8]> {
         //= spec/packets.md#pkt-010
         //# A packet whose ICRC is wrong MUST be counted and dropped without an answer.
         if datagram.verify() == Check::Bad {
             bump(&self.counters.icrc_err);
-            return Err(Unfit::Damaged);
+            return None;
         }
-        Packet::parse(datagram.payload).map_err(|_| {
-            bump(&self.counters.malformed);
-            Unfit::Malformed
-        })
+        Some(datagram.payload)
+    }
+
+    /// The packet, if it is whole, and one at all.
+    fn examine<'a>(&self, datagram: &Datagram<'a>) -> Option<Packet<'a>> {
+        let packet = Packet::parse(self.whole(datagram)?).ok();
+        if packet.is_none() {
+            self.count_malformed();
+        }
+        packet
+    }
+
+    /// Something was no packet.
+    #[cold]
+    pub(in crate::runtime) fn count_malformed(&self) {
+        bump(&self.counters.malformed);
     }
 
     fn receive_gsi(&self, work: &mut Work, now: Instant, datagram: &Datagram<'_>, packet: &Packet<'_>) {
         let Some(mad) = gsi::message(packet) else { return };
-        let (local, peer) = (gsi::gid(datagram.local.ip()), gsi::gid(datagram.peer.ip()));
+        let (local, peer) = (gsi::gid(datagram.headers.local.ip()), gsi::gid(datagram.headers.peer.ip()));
         if let Some(gsi) = self.gsi() {
             gsi.receive(work, now, local, peer, &mad);
         } else if let Some(answer) = urxe_engine::cm::answer_to_unknown(&mad) {

@@ -11,7 +11,18 @@ use crate::runtime::lock;
 
 impl NetPort {
     /// Tells the application what the engine left to be told. No lock but the receive token is held.
+    #[inline]
     pub(in crate::runtime) fn deliver_upcalls(&self, work: &mut Work) {
+        if work.upcalls.has_news() {
+            self.tell(work);
+        }
+        if let Some(observer) = self.observer() {
+            self.attend(observer, work);
+        }
+    }
+
+    #[cold]
+    fn tell(&self, work: &mut Work) {
         self.moderate(work);
         while let Some(cq) = work.upcalls.overruns.pop() {
             self.overrun(&cq, work);
@@ -20,9 +31,6 @@ impl NetPort {
             if let Some(qp) = self.qp(qpn) {
                 qp.raise(event);
             }
-        }
-        if let Some(observer) = self.observer() {
-            self.attend(observer, work);
         }
     }
 

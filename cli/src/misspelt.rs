@@ -1,0 +1,45 @@
+//! Variables that look as if an option was meant. What is not known does nothing, and whoever set it would look for the
+//! reason elsewhere.
+
+use strsim::levenshtein;
+use urxe_options::{ALL, RUN_VARIABLE};
+
+use crate::options::CONFIG_VARIABLE;
+
+/// What every variable of ours begins with.
+const PREFIX: &str = "URXE_";
+
+/// So many letters may be wrong, missing or too many.
+const TYPOS: usize = 2;
+
+/// The mistakes in this process' environment, a line each.
+pub(crate) fn in_environment() -> Vec<String> {
+    in_names(std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()))
+}
+
+fn in_names(names: impl Iterator<Item = String>) -> Vec<String> {
+    let known = || ALL.iter().map(|option| option.variable).chain([CONFIG_VARIABLE, RUN_VARIABLE]);
+    let meant = |name: &str| {
+        let near = known().map(|known| (levenshtein(name, known), known)).min();
+        near.filter(|(typos, _)| (1..=TYPOS).contains(typos)).map(|(_, known)| known)
+    };
+    let names = names.filter(|name| name.starts_with(PREFIX));
+    names.filter_map(|name| Some(format!("{name} means nothing here: is it {}?", meant(&name)?))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_nearly_an_option_is_named() {
+        let said = |name: &str| in_names([name.to_owned()].into_iter());
+        assert_eq!(said("URXE_NETDEW"), ["URXE_NETDEW means nothing here: is it URXE_NETDEV?"]);
+        assert_eq!(said("URXE_NET_DEV"), ["URXE_NET_DEV means nothing here: is it URXE_NETDEV?"]);
+        assert_eq!(said("URXE_PCAP_SNAPLN"), ["URXE_PCAP_SNAPLN means nothing here: is it URXE_PCAP_SNAPLEN?"]);
+        for silent in ["URXE_NETDEV", "URXE_CONFIG", "URXE_RUN", "URXE_TEST_LOOPBACK", "URXE_BIN_DIR", "NETDEW", "PATH"]
+        {
+            assert_eq!(said(silent), Vec::<String>::new(), "{silent}");
+        }
+    }
+}

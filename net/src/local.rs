@@ -1,0 +1,84 @@
+//! Asking another process of this host: who is at the other end of a unix socket, and connecting to one by its name.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixStream};
+
+use socket2::{Domain, SockAddr, Socket, Type};
+
+use crate::sys::socklen;
+
+/// Who opened the other end, as the kernel knows it (`SO_PEERCRED`, unix(7)): who has connected, or who was the first to
+/// listen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Credentials {
+    /// The process; `None` if it is in a PID namespace that cannot be seen from here.
+    pub pid: Option<u32>,
+    /// Its effective user.
+    pub uid: u32,
+}
+
+impl Credentials {
+    /// Of the other end of this socket.
+    ///
+    /// # Errors
+    /// What the system says: it is no unix socket.
+    pub fn of(socket: &impl AsFd) -> io::Result<Self> {
+        Self::of_raw(socket.as_fd().as_raw_fd())
+    }
+
+    pub(crate) fn of_raw(fd: RawFd) -> io::Result<Self> {
+        let mut peer = libc::ucred { pid: 0, uid: libc::uid_t::MAX, gid: libc::gid_t::MAX };
+        let mut len = socklen::<libc::ucred>();
+        // SAFETY: `peer` is writable, and `len` its size.
+        let rc =
+            unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut peer).cast(), &raw mut len) };
+        if rc != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Self { pid: u32::try_from(peer.pid).ok().filter(|pid| *pid != 0), uid: peer.uid })
+    }
+}
+
+/// The effective user of this process.
+#[must_use]
+pub fn own_uid() -> u32 {
+    // SAFETY: no preconditions.
+    unsafe { libc::geteuid() }
+}
+
+/// Connects to who listens at an abstract name. Does not wait: `WouldBlock` if too many wait there already, as anybody can
+/// arrange.
+///
+/// # Errors
+/// What the system says.
+pub fn connect(name: &str) -> io::Result<UnixStream> {
+    // Let std check that it fits before socket2 copies it.
+    SocketAddr::from_abstract_name(name)?;
+    let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None)?;
+    socket.connect(&SockAddr::unix(format!("\0{name}"))?)?;
+    socket.set_nonblocking(false)?;
+    Ok(UnixStream::from(OwnedFd::from(socket)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_other_end_is_known_and_nobody_waits_for_it() {
+        let name = format!("urxe-test/local/{}", std::process::id());
+        let listener = Socket::new(Domain::UNIX, Type::STREAM, None).unwrap();
+        listener.bind(&SockAddr::unix(format!("\0{name}")).unwrap()).unwrap();
+        assert_eq!(connect(&name).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+        // One may wait.
+        listener.listen(0).unwrap();
+        let first = connect(&name).unwrap();
+        let own = Credentials { pid: Some(std::process::id()), uid: own_uid() };
+        assert_eq!(Credentials::of(&first).unwrap(), own);
+        assert_eq!(connect(&name).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        let (accepted, _) = listener.accept().unwrap();
+        assert_eq!(Credentials::of(&accepted).unwrap(), own);
+    }
+}

@@ -1,0 +1,55 @@
+//! What has been told already, of what is still there.
+
+use std::collections::{HashMap, HashSet};
+
+use urxe_engine::Key;
+use urxe_wire::Qpn;
+
+use super::Rule;
+
+/// What something is told of.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) enum Object {
+    /// The device, or the program as a whole.
+    Device,
+    Qp(Qpn),
+    /// A completion queue, by its address.
+    Cq(u64),
+    /// A region that is no more.
+    Dead(Key),
+    /// A memory window, by its index among keys.
+    Window(u32),
+}
+
+/// Each rule is told once for each object. An object that is no more may leave its name to another.
+#[derive(Debug, Default)]
+pub(super) struct Told(HashMap<Object, HashSet<Rule>>);
+
+impl Told {
+    /// Whether this has not been told yet.
+    pub(super) fn first(&mut self, rule: Rule, object: Object) -> bool {
+        self.0.entry(object).or_default().insert(rule)
+    }
+
+    /// The object is no more.
+    pub(super) fn forget(&mut self, object: Object) {
+        self.0.remove(&object);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn once_for_each_object() {
+        let (mut told, [one, other]) = (Told::default(), [1, 2].map(|number| Object::Qp(Qpn::new(number))));
+        assert!(told.first(Rule::WrongState, one) && told.first(Rule::WrongState, other));
+        assert!(told.first(Rule::NothingSignaled, one) && !told.first(Rule::WrongState, one));
+        told.forget(one);
+        assert!(told.first(Rule::WrongState, one) && !told.first(Rule::WrongState, other));
+        told.forget(one);
+        told.forget(other);
+        assert!(told.0.is_empty(), "what is gone takes no memory");
+    }
+}

@@ -1,0 +1,97 @@
+//! How often those who poll look at the clock.
+//!
+//! A look costs as much as half a poll in vain of shared memory, and where the clock is an emulated device more than all
+//! the rest. But what those who poll do by the clock, such as putting the watch off and giving way to others, is about
+//! microseconds. So who spins looks only now and then. Who polls a few queues in a row, and comes back some time later, looks
+//! each time: else the last look would be long ago.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use urxe_engine::Instant;
+
+use super::pace::stretched;
+
+/// Polls between two looks of who spins.
+const SKIPS: u32 = 7;
+/// Who spins polls again within this time,
+const SOON: Duration = Duration::from_micros(1);
+/// so many looks in a row.
+const SPINS: u32 = 16;
+
+/// Looks at the clock.
+#[derive(Debug, Default)]
+pub(super) struct Glances {
+    /// Polls that may go by without.
+    left: AtomicU32,
+    /// Looks in a row that came soon, up to [`SPINS`].
+    row: AtomicU32,
+    /// The last look, in nanoseconds.
+    last: AtomicU64,
+}
+
+impl Glances {
+    /// Whether this poll need not look. Of two threads that poll, one may miss what the other says.
+    pub(super) fn may_skip(&self) -> bool {
+        let left = self.left.load(Ordering::Relaxed);
+        if left > 0 {
+            self.left.store(left - 1, Ordering::Relaxed);
+        }
+        left > 0
+    }
+
+    /// A poll has looked.
+    pub(super) fn looked(&self, now: Instant) {
+        let last = Instant::from_nanos(self.last.load(Ordering::Relaxed));
+        self.last.store(now.as_nanos(), Ordering::Relaxed);
+        let row = self.row.load(Ordering::Relaxed);
+        let polls = if row == SPINS { SKIPS + 1 } else { 1 };
+        let row = if now.since(last) < stretched(SOON * polls) { SPINS.min(row + 1) } else { 0 };
+        self.row.store(row, Ordering::Relaxed);
+        self.left.store(if row == SPINS { SKIPS } else { 0 }, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How many of the next polls need not look.
+    fn skipped(glances: &Glances) -> u32 {
+        (0..100).take_while(|_| glances.may_skip()).count().try_into().unwrap()
+    }
+
+    /// A time, in nanoseconds after the first look.
+    fn at(nanos: u64) -> Instant {
+        Instant::from_nanos(10_000_000 + nanos)
+    }
+
+    #[test]
+    fn who_spins_looks_now_and_then() {
+        let glances = Glances::default();
+        for poll in 0..=u64::from(SPINS) {
+            assert_eq!(skipped(&glances), 0, "nothing is known yet");
+            glances.looked(at(500 * poll));
+        }
+        let mut now = 500 * u64::from(SPINS);
+        for _ in 0..10 {
+            assert_eq!(skipped(&glances), SKIPS);
+            now += u64::from(SKIPS + 1) * 1000 - 100;
+            glances.looked(at(now));
+        }
+        assert_eq!(skipped(&glances), SKIPS);
+        glances.looked(at(now + u64::from(SKIPS + 1) * 1000));
+        assert_eq!(skipped(&glances), 0, "it has ceased to spin");
+    }
+
+    #[test]
+    fn who_polls_some_queues_now_and_then_looks_each_time() {
+        let glances = Glances::default();
+        for round in 0..100 {
+            for queue in 0..8 {
+                assert_eq!(skipped(&glances), 0);
+                glances.looked(at(100_000 * round + 100 * queue));
+            }
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! Queue pairs that wait for another turn.
+//!
+//! Each waits once, whatever arrives for it meanwhile: else what is left to do would be done as often as packets came, before
+//! anybody looks at the sockets again.
+
+use std::collections::HashSet;
+use std::sync::Mutex;
+
+use urxe_wire::Qpn;
+
+use super::lock;
+
+/// Them, in the order in which they came.
+#[derive(Debug, Default)]
+pub(super) struct Waiting(Mutex<(Vec<Qpn>, HashSet<Qpn>)>);
+
+impl Waiting {
+    /// The queue pair waits, if it does not already.
+    pub(super) fn add(&self, qpn: Qpn) {
+        let (order, there) = &mut *lock(&self.0);
+        if there.insert(qpn) {
+            order.push(qpn);
+        }
+    }
+
+    /// All of them: it is their turn.
+    pub(super) fn take(&self) -> Vec<Qpn> {
+        let (order, there) = &mut *lock(&self.0);
+        there.clear();
+        std::mem::take(order)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_waits_gets_one_turn() {
+        let waiting = Waiting::default();
+        for number in [7, 3, 7, 7, 5, 3] {
+            waiting.add(Qpn::new(number));
+        }
+        assert_eq!(waiting.take(), [7, 3, 5].map(Qpn::new));
+        waiting.add(Qpn::new(3));
+        assert_eq!(waiting.take(), [Qpn::new(3)], "and may wait again");
+        assert!(waiting.take().is_empty());
+    }
+}

@@ -1,0 +1,92 @@
+//! How many objects there may be: what `ibv_query_device` promises is all that there is.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::reasons;
+use crate::kernel::Errno;
+use crate::limits;
+
+/// Those of one device in this process. Memory regions are counted by their table.
+#[derive(Debug)]
+pub(crate) struct Quotas {
+    pub(crate) qp: Quota,
+    pub(crate) srq: Quota,
+    pub(crate) cq: Quota,
+    pub(crate) mw: Quota,
+    pub(crate) pd: Quota,
+    pub(crate) ah: Quota,
+}
+
+/// How many objects of a kind there may be, and are.
+#[derive(Debug)]
+pub(crate) struct Quota {
+    /// The member of `struct ibv_device_attr` that says it.
+    name: &'static str,
+    most: u32,
+    used: Arc<AtomicU32>,
+}
+
+/// One of them, for as long as this lives.
+#[derive(Debug)]
+pub(crate) struct Counted(Arc<AtomicU32>);
+
+impl Quotas {
+    /// Of a port that can have so many queue pair numbers.
+    pub(crate) fn new(numbers: usize) -> Self {
+        let numbers = u32::try_from(numbers).unwrap_or(u32::MAX);
+        Self {
+            qp: Quota::new("max_qp", limits::MAX_QP.min(numbers)),
+            srq: Quota::new("max_srq", limits::MAX_SRQ),
+            cq: Quota::new("max_cq", limits::MAX_CQ),
+            mw: Quota::new("max_mw", limits::MAX_MW),
+            pd: Quota::new("max_pd", limits::MAX_PD),
+            ah: Quota::new("max_ah", limits::MAX_AH),
+        }
+    }
+}
+
+impl Quota {
+    fn new(name: &'static str, most: u32) -> Self {
+        Self { name, most, used: Arc::default() }
+    }
+
+    /// What `ibv_query_device` says.
+    pub(crate) const fn most(&self) -> u32 {
+        self.most
+    }
+
+    /// One more.
+    ///
+    /// # Errors
+    /// ENOMEM if that would be too many.
+    pub(crate) fn take(&self) -> Result<Counted, Errno> {
+        let more = |used: u32| (used < self.most).then_some(used + 1);
+        match self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more) {
+            Ok(_) => Ok(Counted(Arc::clone(&self.used))),
+            Err(_) => Err(reasons::used_up(self.name, self.most)),
+        }
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_many_as_there_may_be() {
+        let quota = Quota::new("max_cq", 2);
+        let (_first, second) = (quota.take().unwrap(), quota.take().unwrap());
+        assert_eq!(quota.take().unwrap_err(), Errno(libc::ENOMEM));
+        assert_eq!(quota.take().unwrap_err(), Errno(libc::ENOMEM));
+        drop(second);
+        let _third = quota.take().unwrap();
+        assert_eq!(quota.take().unwrap_err(), Errno(libc::ENOMEM));
+    }
+}
