@@ -405,18 +405,15 @@ impl Manager {
     /// Joins a group, which on RoCE is a matter of names only: who receives, attaches its queue pair.
     pub(crate) fn join(&self, handle: u32, uid: u64, group: SocketAddr) -> Result<u32, Errno> {
         let mut state = self.state();
-        if !state.ids.has_room() {
-            return Err(Errno(libc::ENOMEM));
-        }
         let id = state.id(handle)?;
         let index = id.device.ok_or(EINVAL)?;
         if !matches!(id.state, Phase::AddrBound | Phase::AddrResolved) || !id.is_datagram() {
             return Err(EINVAL);
         }
         let (channel, local, tos) = (Arc::clone(&id.channel), id.local_gid(), id.tos);
-        let new = state.ids.join(handle).ok_or(Errno(libc::ENOMEM))?;
         let device = state.devices.get(index).ok_or(Errno(libc::ENODEV))?;
         let address = Address { dgid: urxe_net::gid_of(group.ip()), sgid_index: device.gid_index(&local), tclass: tos };
+        let new = state.ids.join(handle).ok_or(Errno(libc::ENOMEM))?;
         channel.push(Event {
             handle,
             counted_by: new,

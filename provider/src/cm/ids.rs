@@ -3,7 +3,7 @@
 //! Peers ask for as many connections as are accepted, so nothing that a message costs may grow with their number: whose a
 //! port is and which handle is free are known without looking at every id.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 use super::id::{Group, Id};
 
@@ -19,13 +19,16 @@ pub(super) struct Ids {
     groups: HashMap<u32, u32>,
     /// Who has taken a port, or had: a connection that was accepted has none of its own.
     ports: HashMap<u16, Vec<u32>>,
-    last: u32,
+    /// How many handles have ever been given out: those up to this number.
+    given: u32,
+    /// Those of them that nobody has any more, in the order in which they were given back.
+    free: VecDeque<u32>,
 }
 
 impl Ids {
     /// Whether there is a handle for one more.
     pub(super) fn has_room(&self) -> bool {
-        self.all.len() + self.groups.len() < LAST_HANDLE as usize
+        self.given < LAST_HANDLE || !self.free.is_empty()
     }
 
     pub(super) fn get(&self, handle: u32) -> Option<&Id> {
@@ -50,8 +53,10 @@ impl Ids {
     /// Lets go of an id, and of its groups.
     pub(super) fn remove(&mut self, handle: u32) -> Option<Id> {
         let id = self.all.remove(&handle)?;
+        self.free.push_back(handle);
         for group in &id.groups {
             self.groups.remove(&group.handle);
+            self.free.push_back(group.handle);
         }
         if let Some(port) = id.src.map(|src| src.port())
             && let Some(takers) = self.ports.get_mut(&port)
@@ -80,7 +85,7 @@ impl Ids {
         takers.iter().filter_map(|handle| Some((*handle, self.get(*handle)?)))
     }
 
-    /// The id joins a group. Returns the group's handle.
+    /// The id, which is there, joins a group. Returns the group's handle.
     pub(super) fn join(&mut self, handle: u32) -> Option<u32> {
         let group = self.new_handle()?;
         self.get_mut(handle)?.groups.push(Group { handle: group, events_reported: 0 });
@@ -91,24 +96,20 @@ impl Ids {
     /// Leaves a group; with the id that had joined it.
     pub(super) fn leave(&mut self, group: u32) -> Option<(Group, &Id)> {
         let handle = self.groups.remove(&group)?;
+        self.free.push_back(group);
         let id = self.all.get_mut(&handle)?;
         let at = id.groups.iter().position(|joined| joined.handle == group)?;
         let left = id.groups.swap_remove(at);
         Some((left, id))
     }
 
-    /// A handle that nobody has.
+    /// A handle that nobody has, for as long as possible one that nobody had.
     fn new_handle(&mut self) -> Option<u32> {
-        if !self.has_room() {
-            return None;
+        if self.given == LAST_HANDLE {
+            return self.free.pop_front();
         }
-        loop {
-            self.last = (self.last + 1) & LAST_HANDLE;
-            let handle = self.last;
-            if handle != 0 && !self.all.contains_key(&handle) && !self.groups.contains_key(&handle) {
-                return Some(handle);
-            }
-        }
+        self.given += 1;
+        Some(self.given)
     }
 }
 
@@ -155,9 +156,11 @@ mod tests {
         assert!(!groups.contains(&one) && groups[0] != groups[1]);
         assert_eq!(ids.leave(groups[0]).map(|(group, _)| group.handle), Some(groups[0]));
         assert!(ids.leave(groups[0]).is_none());
-        ids.last = groups[1] - 1;
-        assert!(ids.insert(id(None)).is_some_and(|handle| handle != groups[1]), "it is taken");
+        ids.given = LAST_HANDLE;
+        assert_eq!(ids.insert(id(None)), Some(groups[0]), "the only one that nobody has");
+        assert!(!ids.has_room() && ids.insert(id(None)).is_none());
         ids.remove(one).unwrap();
+        assert_eq!(ids.free, [one, groups[1]]);
         assert!(ids.leave(groups[1]).is_none() && ids.groups.is_empty());
     }
 }
