@@ -7,7 +7,7 @@
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Once, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Once};
 
 use super::port::NetPort;
 use super::{lock, table};
@@ -66,7 +66,7 @@ pub(crate) fn put_off() -> MutexGuard<'static, ()> {
 }
 
 /// What the forking thread holds over a fork. The ports are let go of first.
-type Held = (MutexGuard<'static, Vec<Arc<NetPort>>>, MutexGuard<'static, ()>, RwLockWriteGuard<'static, ()>);
+type Held = (MutexGuard<'static, Vec<Arc<NetPort>>>, MutexGuard<'static, ()>, table::Kept);
 
 thread_local! {
     static HELD: Cell<Option<Held>> = const { Cell::new(None) };

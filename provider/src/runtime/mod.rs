@@ -26,7 +26,7 @@
 //! counts as a lock below the queue pair's engine: whoever deregisters it waits for the end of the turn, so nothing above is
 //! taken, and no other process waited for, while one is at hand. What sending needs ([`port::NetPort::with_work`]) has no
 //! place in this order, as nobody waits for it: who finds it taken uses another. A [`table`] is below all of these: who is at
-//! one takes nothing. Who forks takes what [`fork`] keeps, and then keeps everybody from the tables.
+//! one takes nothing. Who forks takes what [`fork`] keeps, and then keeps everybody else from the tables.
 
 pub(crate) mod async_events;
 pub(crate) mod changes;
