@@ -41,8 +41,8 @@ pub(super) unsafe extern "C" fn post_send(
                         (qp_type == QpType::Ud).then(|| unsafe { recipient(context, wr) }).transpose()
                     })
                 };
-                // SAFETY: a list of requests, ended by null.
-                return unsafe { each(first, next, post) };
+                // SAFETY: a list of requests, ended by null, and the caller's pointer.
+                return unsafe { each(first, next, bad_wr, post) };
             };
             // SAFETY: as above.
             let count = unsafe { count(first, next) };
@@ -63,14 +63,9 @@ pub(super) unsafe extern "C" fn post_send(
                 posted
             };
             // SAFETY: as above.
-            unsafe { each(first, next, post) }
+            unsafe { each(first, next, bad_wr, post) }
         };
-        let posted = object.qp.port().with_work(|work| object.qp.post_send(work, post));
-        posted.map_err(|(bad, errno)| {
-            // SAFETY: the caller's pointer.
-            unsafe { bad_wr.write(bad) };
-            errno
-        })
+        object.qp.port().with_work(|work| object.qp.post_send(work, post))
     })
 }
 
@@ -105,32 +100,29 @@ pub(super) unsafe extern "C" fn post_recv(
                 }
                 posted
             };
-            // SAFETY: as above.
-            unsafe { each(first, next, post) }
+            // SAFETY: a list of requests, ended by null, and the caller's pointer.
+            unsafe { each(first, next, bad_wr, post) }
         };
-        let posted = object.qp.port().with_work(|work| object.qp.post_recv(work, post));
-        posted.map_err(|(bad, errno)| {
-            // SAFETY: the caller's pointer.
-            unsafe { bad_wr.write(bad) };
-            errno
-        })
+        object.qp.port().with_work(|work| object.qp.post_recv(work, post))
     })
 }
 
-/// Lets `post` at each request of a list, whose `next` says what comes after one, until one is refused.
+/// Lets `post` at each request of a list, whose `next` says what comes after one, until one is refused: `bad` is to say which.
 ///
 /// # Safety
-/// `first` is null, or begins a list that ends with null.
+/// `first` is null, or begins a list that ends with null; `bad` can be written to.
 #[inline]
-unsafe fn each<W>(
+pub(super) unsafe fn each<W>(
     first: *mut W,
     next: impl Fn(&W) -> *mut W,
+    bad: *mut *mut W,
     mut post: impl FnMut(&W) -> Result<(), Errno>,
-) -> Result<(), (*mut W, Errno)> {
+) -> Result<(), Errno> {
     let mut at = first;
     // SAFETY: the caller's promise.
     while let Some(wr) = unsafe { at.as_ref() } {
-        post(wr).map_err(|errno| (at, errno))?;
+        // SAFETY: as above.
+        post(wr).inspect_err(|_| unsafe { bad.write(at) })?;
         at = next(wr);
     }
     Ok(())

@@ -251,33 +251,26 @@ pub(super) unsafe extern "C" fn post_srq_recv(
         context.check_alive()?;
         let place = RecvQueue::Shared(srq as u64);
         let strict = context.port().observer().filter(|observer| observer.is_strict());
+        let next = |wr: &v::ibv_recv_wr| wr.next;
         if let Some(observer) = strict {
             // SAFETY: a list of requests, ended by null.
-            let count = unsafe { post::count(first, |wr| wr.next) };
+            let count = unsafe { post::count(first, next) };
             observer.posting_list(Qpn::default(), "shared receive", count, object.srq.with(|queue| queue.max_wr()));
         }
-        let mut at = first;
-        // SAFETY: a list of requests, ended by null.
-        while let Some(wr) = unsafe { at.as_ref() } {
+        let post = |wr: &v::ibv_recv_wr| {
             // SAFETY: a request with that many elements.
-            let posted = unsafe { post::buffers(wr.sg_list, wr.num_sge) }.and_then(|buffers| {
-                let request = RecvWr { wr_id: wr.wr_id, buffers };
-                if let Some(observer) = strict {
-                    observer.posting_buffers(place, &request);
-                }
-                let posted = object.srq.with(|queue| queue.post(request)).map_err(Errno::from);
-                if let (Err(_), Some(observer)) = (&posted, strict) {
-                    observer.refused_recv(place);
-                }
-                posted
-            });
-            if let Err(errno) = posted {
-                // SAFETY: the caller's pointer.
-                unsafe { bad_wr.write(at) };
-                return Err(errno);
+            let buffers = unsafe { post::buffers(wr.sg_list, wr.num_sge) }?;
+            let request = RecvWr { wr_id: wr.wr_id, buffers };
+            if let Some(observer) = strict {
+                observer.posting_buffers(place, &request);
             }
-            at = wr.next;
-        }
-        Ok(())
+            let posted = object.srq.with(|queue| queue.post(request)).map_err(Errno::from);
+            if let (Err(_), Some(observer)) = (&posted, strict) {
+                observer.refused_recv(place);
+            }
+            posted
+        };
+        // SAFETY: a list of requests, ended by null, and the caller's pointer.
+        unsafe { post::each(first, next, bad_wr, post) }
     })
 }
