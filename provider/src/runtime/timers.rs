@@ -29,13 +29,18 @@ pub(crate) struct Timers {
 /// peer may overtake them as often as it likes, with RNR NAKs, and they may be hours away.
 const OVERTAKEN: u32 = 64;
 
-/// The time for which a queue pair stands in the heap, and how many others were overtaken.
+/// What a queue pair has in the heap.
 #[derive(Debug)]
-pub(crate) struct TimerSlot(AtomicU64, AtomicU32);
+pub(crate) struct TimerSlot {
+    /// The time for which it stands there.
+    at: AtomicU64,
+    /// How many others were overtaken.
+    overtaken: AtomicU32,
+}
 
 impl Default for TimerSlot {
     fn default() -> Self {
-        Self(AtomicU64::new(NEVER), AtomicU32::new(0))
+        Self { at: AtomicU64::new(NEVER), overtaken: AtomicU32::new(0) }
     }
 }
 
@@ -58,18 +63,18 @@ impl Timers {
     pub(crate) fn set(&self, slot: &TimerSlot, qpn: Qpn, at: Instant) -> bool {
         // Asked first, because that is cheaper, and mostly all there is to do.
         let is_earlier = |before: u64| before <= at.as_nanos();
-        if is_earlier(slot.0.load(Ordering::Relaxed)) {
+        if is_earlier(slot.at.load(Ordering::Relaxed)) {
             return false;
         }
-        let before = slot.0.fetch_min(at.as_nanos(), Ordering::Relaxed);
+        let before = slot.at.fetch_min(at.as_nanos(), Ordering::Relaxed);
         if is_earlier(before) {
             return false;
         }
         let mut heap = lock(&self.heap);
-        if before != NEVER && slot.1.fetch_add(1, Ordering::Relaxed) >= OVERTAKEN {
-            slot.1.store(0, Ordering::Relaxed);
+        if before != NEVER && slot.overtaken.fetch_add(1, Ordering::Relaxed) >= OVERTAKEN {
+            slot.overtaken.store(0, Ordering::Relaxed);
             // Another thread may have entered it for an earlier time by now.
-            let present = slot.0.load(Ordering::Relaxed);
+            let present = slot.at.load(Ordering::Relaxed);
             heap.retain(|Reverse((at, other))| *other != qpn || at.as_nanos() == present);
         }
         heap.push(Reverse((at, qpn)));
@@ -104,7 +109,7 @@ impl TimerSlot {
     /// once more, earlier, and has been taken out then.
     #[must_use]
     pub(crate) fn take(&self, at: Instant) -> bool {
-        self.0.compare_exchange(at.as_nanos(), NEVER, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        self.at.compare_exchange(at.as_nanos(), NEVER, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 }
 

@@ -70,17 +70,13 @@ impl Watch {
         self.arm(until);
     }
 
-    /// A poll found so many packets. When answers used to come along with ACKs, and now there is one packet alone, the
+    /// A poll found so many packets, one at least. When answers used to come along with ACKs, and now there is one packet alone, the
     /// application may cease to poll and wait for the answer to appear in its memory: the thread looks soon.
     pub(super) fn found(&self, packets: usize, clock: &impl Clock) {
-        match packets {
-            0 => {}
-            2 => self.pairs.store(self.pairs.load(Ordering::Relaxed).saturating_add(1), Ordering::Relaxed),
-            _ => {
-                if self.pairs.swap(0, Ordering::Relaxed) >= HABIT {
-                    self.renew_if_on(clock.now(), stretched(FIRST));
-                }
-            }
+        if packets == 2 {
+            self.pairs.store(self.pairs.load(Ordering::Relaxed).saturating_add(1), Ordering::Relaxed);
+        } else if self.pairs.swap(0, Ordering::Relaxed) >= HABIT {
+            self.renew_if_on(clock.now(), stretched(FIRST));
         }
     }
 
@@ -197,13 +193,12 @@ mod tests {
         let until = || watch.until.load(Ordering::Relaxed);
         let mut now = clock::now() + Duration::from_secs(100);
         watch.begin(now);
-        for found in [1, 2, 2, 0, 1, 2, 2, 2, 3, 1] {
+        for found in [1, 2, 2, 1, 2, 2, 2, 3, 1] {
             watch.found(found, &(now + FIRST));
             assert_eq!(until(), (now + FIRST).as_nanos(), "that was no habit");
         }
         for _ in 0..HABIT {
             watch.found(2, &now);
-            watch.found(0, &now);
         }
         now = now + LAST;
         watch.found(1, &now);
