@@ -253,6 +253,12 @@ impl<H: Host> QueuePair<H> {
         }
     }
 
+    /// From when on [`handle_timeout`](Self::handle_timeout) takes its peer for silent, and counts a try. Whoever may have
+    /// packets that it was not given yet should give it these before.
+    pub fn ack_deadline(&self) -> Option<Instant> {
+        self.requester.ack_deadline()
+    }
+
     /// Until when it keeps something back because it may ([`crate::chaos`]): then it leaves with [`transmit`](Self::transmit).
     pub fn kept_until(&self) -> Option<Instant> {
         self.responder.kept_until()

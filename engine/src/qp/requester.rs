@@ -140,6 +140,11 @@ impl Requester {
         self.rnr_deadline.or_else(|| probe.into_iter().chain(self.ack_deadline).min())
     }
 
+    /// When the ACK timeout is over.
+    pub(super) fn ack_deadline(&self) -> Option<Instant> {
+        self.ack_deadline.filter(|_| self.rnr_deadline.is_none())
+    }
+
     /// The status of the oldest WQE, if it is one that failed here.
     pub(super) fn failed_front(&self) -> Option<WcStatus> {
         self.queue.front().and_then(|wqe| wqe.failed)

@@ -1,12 +1,19 @@
 //! What is due when, and waking the background thread for it.
 
 use std::os::fd::AsRawFd;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use urxe_engine::Instant;
 
 use super::NetPort;
 use crate::runtime::qp::Qp;
+
+/// A queue pair that waits until everything is read asks again after this time,
+const AGAIN: Duration = Duration::from_millis(4);
+/// and waits no longer than this, whoever sends more than can be read.
+const UNREAD: Duration = Duration::from_secs(1);
 
 impl NetPort {
     pub(in crate::runtime) fn set_timer(&self, qp: &Qp, at: Instant) {
@@ -56,9 +63,34 @@ impl NetPort {
         }
         // Each once: packets are to get their turn as well, whatever is due next.
         let due: Vec<_> = std::iter::from_fn(|| self.timers.expired(now)).collect();
+        let mut silent = Vec::new();
         for (at, qpn) in due {
             let Some(qp) = self.qp(qpn).filter(|qp| qp.timer.take(at)) else { continue };
-            self.with_work(|work| qp.handle_timeout(work));
+            if silent_since(&qp, now).is_some() {
+                silent.push(qp);
+            } else {
+                self.with_work(|work| qp.handle_timeout(work));
+            }
+        }
+        if !silent.is_empty() {
+            self.time_out(&silent, now);
+        }
+    }
+
+    /// The peers of these queue pairs are silent, it seems; but their answers may have come and lie unread, because the program
+    /// had no processor, or has much to read. To send all again would make it more. So that is read before.
+    //= spec/hosts.md#net-023
+    //# What has arrived SHOULD be read before a peer is taken for silent.
+    #[cold]
+    fn time_out(&self, silent: &[Arc<Qp>], now: Instant) {
+        let is_all_read = self.catch_up();
+        for qp in silent {
+            let waits = !is_all_read && silent_since(qp, now).is_some_and(|at| now.since(at) < UNREAD);
+            if waits {
+                self.set_timer(qp, now + AGAIN);
+            } else {
+                self.with_work(|work| qp.handle_timeout(work));
+            }
         }
     }
 
@@ -81,4 +113,9 @@ impl NetPort {
         self.stop.store(true, Ordering::Release);
         self.wake();
     }
+}
+
+/// Since when the queue pair's peer is silent for too long, if it is.
+fn silent_since(qp: &Qp, now: Instant) -> Option<Instant> {
+    qp.inspect(|engine| engine.ack_deadline()).filter(|at| *at <= now)
 }
