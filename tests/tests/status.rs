@@ -98,6 +98,9 @@ fn counters_of_each_queue_pair() {
                 ensure!(at(qp, name) >= least, "{name} is less than {least}: {qp}");
             }
             ensure!(near["window"].as_u64() >= Some(2), "{near}");
+            // The last request was refused, so that it is still expected.
+            let refused = far["rq_psn"].as_u64().context("no rq_psn")?;
+            ensure!(near["sq_psn"].as_u64() == Some(refused + 1), "{near} {far}");
             let went_back = at(&near, "completer_retry_err") + at(&near, "ack_timeout");
             ensure!(went_back >= 1, "{near}");
             for end in [&calm.near, &calm.far] {

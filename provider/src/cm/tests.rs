@@ -1,7 +1,6 @@
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
 
 use urxe_wire::cm::{IpHeader, IpPair, MESSAGE_LEN, Message, ServiceId, TransportService};
 
@@ -193,11 +192,4 @@ fn there_are_so_many_handles_and_no_more() {
     assert_eq!(create(), Err(Errno(libc::ENOMEM)));
     manager.destroy_id(7).unwrap();
     assert_eq!(create(), Ok(7));
-    // Nobody looks for the one that is free among all of them: that would take milliseconds each time.
-    let began = Instant::now();
-    for handle in (LAST_HANDLE - 10_000..LAST_HANDLE).rev() {
-        manager.destroy_id(handle).unwrap();
-        assert_eq!(create(), Ok(handle));
-    }
-    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
 }

@@ -34,15 +34,15 @@ pub(super) fn report(name: &str, port: &NetPort) -> String {
 }
 
 fn queue_pair(qp: &Qp) -> String {
-    let (qp_type, state, dest_qpn, peer, window) = qp.inspect(|engine| {
+    let (qp_type, state, attr, peer, window) = qp.inspect(|engine| {
         let peer = engine.route().map(|route| (route.remote().ip().to_string(), route.is_shared()));
-        (engine.config().qp_type, engine.state(), engine.attr().dest_qpn, peer, engine.window())
+        (engine.config().qp_type, engine.state(), engine.attr(), peer, engine.window())
     });
     let peer = peer.map_or_else(
         || "null".to_owned(),
         |(address, shared)| {
             let way = quoted(if shared { "shm" } else { "udp" });
-            object(&[("address", quoted(&address)), ("qpn", dest_qpn.get().to_string()), ("way", way)])
+            object(&[("address", quoted(&address)), ("qpn", attr.dest_qpn.get().to_string()), ("way", way)])
         },
     );
     let counters: Vec<String> = qp.counted().iter().map(|(name, value)| format!("{}:{value}", quoted(name))).collect();
@@ -51,6 +51,8 @@ fn queue_pair(qp: &Qp) -> String {
         ("type", quoted(service(qp_type))),
         ("state", quoted(words::state(state))),
         ("peer", peer),
+        ("rq_psn", attr.rq_psn.get().to_string()),
+        ("sq_psn", attr.sq_psn.get().to_string()),
         ("window", window.to_string()),
         ("counters", format!("{{{}}}", counters.join(","))),
     ])
