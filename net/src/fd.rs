@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
-use crate::sys::{epoll_add, epoll_create, epoll_ready, epoll_remove};
+use crate::sys::{close, epoll_add, epoll_create, epoll_ready, epoll_remove};
 
 /// Highest descriptor number that is kept track of; the usual hard limits are far below or, where they are not, nobody
 /// gets there.
@@ -119,7 +119,7 @@ impl Drop for Fd {
         // Unless all have just been closed.
         if word.fetch_and(!bit, Ordering::Relaxed) & bit != 0 {
             // SAFETY: `self` owns the descriptor and is going away.
-            unsafe { libc::close(self.raw) };
+            unsafe { close(self.raw) };
         }
     }
 }

@@ -9,6 +9,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixDatagram;
 use std::sync::Arc;
 
+use crate::cancellation::Shield;
 use crate::fd::{Fd, FdSet};
 use crate::service::Mailbox;
 use crate::sys::{scope_id, send_parts, set_option, socket_address, wait_writable};
@@ -133,7 +134,7 @@ struct Connection {
 
 /// How long a full mailbox is waited for, in milliseconds. It holds few datagrams (`net.unix.max_dgram_qlen`, 10 by
 /// default), and a flow that is new comes in bursts; a process that lives reads them within this.
-const WAIT: i32 = 2;
+const WAIT: u16 = 2;
 /// After a wait in vain, so many datagrams are not waited for: who does not read must not hold up the others.
 const HASTY: u32 = 256;
 
@@ -169,6 +170,7 @@ impl Forwarder {
     }
 
     fn connect(&mut self, fds: &Arc<FdSet>, to: Mailbox) -> io::Result<usize> {
+        let _shield = Shield::new();
         let socket = match self.spare.take() {
             Some(socket) => socket,
             None => {

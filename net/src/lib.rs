@@ -33,6 +33,7 @@
 //! time is in [`Receiver`] (receive side) and [`TxBatch`] (send side).
 
 pub mod batch;
+pub mod cancellation;
 pub mod change;
 pub mod counters;
 pub mod datagram;

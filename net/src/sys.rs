@@ -3,7 +3,8 @@
 //!
 //! What is called for packets is called by number (`syscall`): the C library's functions of these names are cancellation
 //! points (pthreads(7)), which `ibv_poll_cq` and `ibv_post_send` are not to be, and in a program of several threads that
-//! takes them two locked instructions and fifty others.
+//! takes them two locked instructions and fifty others. What is called now and then is behind a
+//! [`Shield`](crate::cancellation::Shield).
 
 use core::fmt;
 use core::mem::{MaybeUninit, size_of, zeroed};
@@ -232,7 +233,8 @@ pub(crate) fn send_parts<const N: usize>(fd: RawFd, parts: [&[u8]; N]) -> io::Re
     message.msg_iov = iov.as_ptr().cast_mut();
     message.msg_iovlen = N as _;
     // SAFETY: the kernel only reads through the iovec, whose parts outlive the call.
-    let n = unsafe { libc::sendmsg(fd, &raw const message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
+    let n =
+        unsafe { libc::syscall(libc::SYS_sendmsg, fd, &raw const message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
     usize::try_from(n).map_err(|_| io::Error::last_os_error())
 }
 
@@ -254,11 +256,30 @@ pub(crate) fn recv_parts<const N: usize>(fd: RawFd, parts: [&mut [u8]; N]) -> io
     }
 }
 
-/// Waits at most `milliseconds` until `fd` can be written to.
-pub(crate) fn wait_writable(fd: RawFd, milliseconds: i32) {
+/// Wakes whoever waits for the other end of a connection. It fails if nobody is there, or has bytes enough to wake it.
+pub(crate) fn ring(fd: RawFd) {
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: one byte, and no address.
+    unsafe { libc::syscall(libc::SYS_sendto, fd, [0_u8].as_ptr(), 1_usize, flags, ptr::null::<libc::sockaddr>(), 0) };
+}
+
+/// Closes a descriptor.
+///
+/// # Safety
+/// It is the caller's, who does not use it any more.
+pub(crate) unsafe fn close(fd: RawFd) {
+    // SAFETY: the caller's promise.
+    unsafe { libc::syscall(libc::SYS_close, fd) };
+}
+
+/// Waits at most `milliseconds`, less than a second of them, until `fd` can be written to.
+pub(crate) fn wait_writable(fd: RawFd, milliseconds: u16) {
     let mut poll = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
-    // SAFETY: one pollfd, writable. Timeout and interruption are all the same to the caller, who tries again.
-    unsafe { libc::poll(&raw mut poll, 1, milliseconds) };
+    let mut most = libc::timespec { tv_sec: 0, tv_nsec: i64::from(milliseconds) * 1_000_000 };
+    // SAFETY: one pollfd and a time, writable. Timeout and interruption are all the same to the caller, who tries again.
+    unsafe {
+        libc::syscall(libc::SYS_ppoll, &raw mut poll, 1_usize, &raw mut most, ptr::null::<libc::sigset_t>(), 0_usize)
+    };
 }
 
 /// A new epoll instance.

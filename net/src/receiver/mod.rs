@@ -16,6 +16,7 @@ use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
+use crate::cancellation::Shield;
 use crate::change::Watch;
 use crate::datagram::{Headers, Run};
 use crate::early::EarlyRequests;
@@ -184,6 +185,7 @@ impl Receiver {
     /// By itself, as all that is seldom here: a look in vain, of which there are many, is short then.
     #[inline(never)]
     fn look_at_all(&mut self, call: &mut Call<'_>) {
+        let _shield = Shield::new();
         if call.port.reports_headers() && !self.headers {
             self.headers = true;
             self.report_headers();

@@ -7,6 +7,7 @@ use urxe_wire::{Qpn, icrc};
 
 use super::sort::Stray;
 use super::{Call, Meta, Receiver};
+use crate::cancellation::Shield;
 use crate::counters::add_alone;
 use crate::datagram::{Datagram, Headers, dest_qpn};
 use crate::forward::{HEADER_LEN, Header};
@@ -129,6 +130,7 @@ impl Receiver {
         if matches!(self.seats.get(index), Some(Seat::Owner { .. })) {
             return;
         }
+        let _shield = Shield::new();
         let (new, closed) = self.flows.learn(&self.fds, index, local, peer);
         add_alone(&port.counters().flows_closed, closed);
         if let Some((slot, fd)) = new {

@@ -13,6 +13,7 @@ use super::segment::Segment;
 use crate::batch::CAPACITY;
 use crate::fd::{Fd, FdSet};
 use crate::random::random_u32;
+use crate::sys;
 use crate::token::Token;
 
 /// What must be free for packets to be made: all that the batches of two threads may hold by then, and what the end of
@@ -130,11 +131,7 @@ impl Link {
         let must_ring = writer.producer.must_ring();
         drop(writer);
         if must_ring {
-            // It fails if the receiver is gone, or has bytes enough to wake it.
-            // SAFETY: one byte.
-            unsafe {
-                libc::send(self.raw_fd(), [0_u8].as_ptr().cast(), 1, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
-            }
+            sys::ring(self.raw_fd());
         }
         lost
     }

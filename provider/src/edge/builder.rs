@@ -18,7 +18,7 @@ use urxe_wire::{Feth, FlushLevel, ImmDt, Qpn, RKey};
 
 use super::context::shared;
 use super::gate::Gate;
-use super::{ah, guarded, number, post, qp};
+use super::{ah, at_once, guarded, post, qp};
 use crate::kernel::Errno;
 use crate::verbs::reasons;
 
@@ -175,7 +175,7 @@ unsafe extern "C" fn wr_start(qp: *mut v::ibv_qp_ex) {
 unsafe extern "C" fn wr_complete(qp: *mut v::ibv_qp_ex) -> c_int {
     // SAFETY: the caller's queue pair, between `wr_start` and this.
     let object = unsafe { qp::object(qp.cast()) };
-    let result = number(|| {
+    let result = at_once(|| {
         // SAFETY: the caller's queue pair.
         unsafe { shared((*qp).qp_base.context) }.check_alive()?;
         // SAFETY: through the gate.

@@ -12,7 +12,7 @@ use urxe_wire::grh;
 use super::context::shared;
 use super::cq_ex::Poll;
 use super::users::Users;
-use super::{count, mr, number, pointer, wait};
+use super::{at_once, count, mr, number, pointer, wait};
 use crate::kernel::Errno;
 use crate::limits;
 use crate::observe::chaos;
@@ -189,7 +189,7 @@ pub(super) unsafe extern "C" fn poll_cq(cq: *mut v::ibv_cq, num_entries: c_int, 
 }
 
 pub(super) unsafe extern "C" fn req_notify_cq(cq: *mut v::ibv_cq, solicited_only: c_int) -> c_int {
-    number(|| {
+    at_once(|| {
         // SAFETY: the caller's queue.
         let (context, object) = unsafe { (shared((*cq).context), object(cq)) };
         context.check_alive()?;
@@ -201,7 +201,7 @@ pub(super) unsafe extern "C" fn req_notify_cq(cq: *mut v::ibv_cq, solicited_only
 
 /// libibverbs has read a completion event.
 pub(super) unsafe extern "C" fn cq_event(cq: *mut v::ibv_cq) {
-    let _ = number(|| {
+    let _ = at_once(|| {
         // SAFETY: the caller's queue.
         let (context, object) = unsafe { (shared((*cq).context), object(cq)) };
         context.check_own()?;

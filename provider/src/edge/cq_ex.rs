@@ -10,7 +10,7 @@ use urxe_ffi::verbs as v;
 use super::context::shared;
 use super::cq::{self, CqObject};
 use super::gate::Gate;
-use super::{guarded, number, pointer};
+use super::{at_once, guarded, pointer};
 use crate::kernel::Errno;
 use crate::runtime::clock;
 
@@ -130,7 +130,7 @@ unsafe fn advance(cq: *mut v::ibv_cq_ex, object: &CqObject) -> Result<(), Errno>
 }
 
 unsafe extern "C" fn start_poll(cq: *mut v::ibv_cq_ex, attr: *mut v::ibv_poll_cq_attr) -> c_int {
-    number(|| {
+    at_once(|| {
         // SAFETY: the caller's queue and attributes.
         let (context, object, attr) = unsafe { (shared((*cq).context), cq::object(cq.cast()), &*attr) };
         context.check_alive()?;
@@ -158,7 +158,7 @@ unsafe extern "C" fn start_poll(cq: *mut v::ibv_cq_ex, attr: *mut v::ibv_poll_cq
 }
 
 unsafe extern "C" fn next_poll(cq: *mut v::ibv_cq_ex) -> c_int {
-    number(|| {
+    at_once(|| {
         // SAFETY: the caller's queue, between `start_poll` and `end_poll`.
         unsafe { advance(cq, cq::object(cq.cast())) }
     })

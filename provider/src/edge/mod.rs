@@ -1,7 +1,7 @@
 //! What libibverbs calls: pointers in, pointers and errno out, nothing in between.
 //!
-//! Every entry runs inside [`pointer`], [`number`] or [`count`]: a panic never unwinds into C but makes the device fatal,
-//! errno is what the man page says, and an object inherited over a fork is refused.
+//! Every entry runs inside [`pointer`], [`number`], [`at_once`] or [`count`]: a panic never unwinds into C but makes the device
+//! fatal, errno is what the man page says, an object inherited over a fork is refused, and the thread is not cancelled.
 
 pub(crate) mod ah;
 mod builder;
@@ -27,6 +27,8 @@ pub(crate) mod xrcd;
 
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use urxe_net::cancellation::Shield;
 
 use crate::kernel::Errno;
 use crate::observe::{explain, verbs};
@@ -58,12 +60,14 @@ fn guarded<T>(act: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
 /// A verb has failed; the type of its closure names it.
 #[cold]
 fn failed<F>(errno: Errno) {
+    let _shield = Shield::new();
     explain::failed(std::any::type_name::<F>(), errno);
     errno.set();
 }
 
 /// A verb that returns a pointer, or null with errno.
 fn pointer<T, F: FnOnce() -> Result<*mut T, Errno>>(act: F) -> *mut T {
+    let _shield = Shield::new();
     verb(act).unwrap_or_else(|errno| {
         failed::<F>(errno);
         std::ptr::null_mut()
@@ -71,8 +75,14 @@ fn pointer<T, F: FnOnce() -> Result<*mut T, Errno>>(act: F) -> *mut T {
 }
 
 /// A verb that returns 0 or an errno.
-#[inline]
 fn number<F: FnOnce() -> Result<(), Errno>>(act: F) -> c_int {
+    let _shield = Shield::new();
+    at_once(act)
+}
+
+/// The same, of a verb that is called for messages: what it does is no cancellation point, or has a shield of its own.
+#[inline]
+fn at_once<F: FnOnce() -> Result<(), Errno>>(act: F) -> c_int {
     match verb(act) {
         Ok(()) => 0,
         Err(errno) => {
@@ -82,7 +92,7 @@ fn number<F: FnOnce() -> Result<(), Errno>>(act: F) -> c_int {
     }
 }
 
-/// A verb that returns a count, or -1.
+/// A verb that returns a count, or -1; likewise.
 #[inline]
 fn count<F: FnOnce() -> Result<usize, Errno>>(act: F) -> c_int {
     match verb(act) {

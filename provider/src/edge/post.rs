@@ -11,7 +11,7 @@ use urxe_net::Route;
 use urxe_wire::{ImmDt, Qpn, RKey};
 
 use super::context::shared;
-use super::{ah, builder, number, qp};
+use super::{ah, at_once, builder, qp};
 use crate::kernel::Errno;
 use crate::limits;
 use crate::memory::guard;
@@ -24,7 +24,7 @@ pub(super) unsafe extern "C" fn post_send(
     first: *mut v::ibv_send_wr,
     bad_wr: *mut *mut v::ibv_send_wr,
 ) -> c_int {
-    number(|| {
+    at_once(|| {
         // SAFETY: the caller's queue pair.
         let (context, object) = unsafe { (shared((*qp).context), qp::object(qp)) };
         context.check_alive()?;
@@ -74,7 +74,7 @@ pub(super) unsafe extern "C" fn post_recv(
     first: *mut v::ibv_recv_wr,
     bad_wr: *mut *mut v::ibv_recv_wr,
 ) -> c_int {
-    number(|| {
+    at_once(|| {
         // SAFETY: the caller's queue pair.
         let (context, object) = unsafe { (shared((*qp).context), qp::object(qp)) };
         context.check_alive()?;

@@ -8,6 +8,7 @@ use std::sync::OnceLock;
 use urxe_ffi::driver::device::{VERBS_MATCH_SENTINEL, verbs_device, verbs_device_ops, verbs_match_ent};
 use urxe_ffi::driver::device::{verbs_match_value, verbs_sysfs_dev};
 use urxe_ffi::private::Libibverbs;
+use urxe_net::cancellation::Shield;
 
 use super::{context, guarded, import};
 use crate::observe::complain;
@@ -61,6 +62,7 @@ extern "C" fn construct() {
 
 /// Makes us known to the libibverbs of this process, if there is one. Again does no harm.
 extern "C" fn register() {
+    let _shield = Shield::new();
     let _ = guarded(|| {
         if LIBRARY.get().is_some() {
             return Ok(());
@@ -97,6 +99,7 @@ unsafe fn name(name: *const c_char) -> Option<String> {
 }
 
 unsafe extern "C" fn match_device(sysfs_dev: *mut verbs_sysfs_dev) -> bool {
+    let _shield = Shield::new();
     guarded(|| {
         // SAFETY: libibverbs passes a device it has filled in.
         let name = unsafe { name((&raw const (*sysfs_dev).ibdev_name).cast()) };

@@ -11,7 +11,7 @@ use urxe_wire::Qpn;
 
 use super::context::shared;
 use super::users::{Use, Users};
-use super::{cq, mr, number, pointer, post, wait, xrcd};
+use super::{at_once, cq, mr, number, pointer, post, wait, xrcd};
 use crate::kernel::Errno;
 use crate::limits;
 use crate::observe::{RecvQueue, chaos};
@@ -245,7 +245,7 @@ pub(super) unsafe extern "C" fn post_srq_recv(
     first: *mut v::ibv_recv_wr,
     bad_wr: *mut *mut v::ibv_recv_wr,
 ) -> c_int {
-    number(|| {
+    at_once(|| {
         // SAFETY: the caller's queue.
         let (context, object) = unsafe { (shared((*srq).context), object(srq)) };
         context.check_alive()?;

@@ -141,9 +141,11 @@ impl EventFile {
     fn send(&self, backlog: &mut VecDeque<Event>) {
         while let Some(event) = backlog.front() {
             let bytes = event.to_bytes();
+            let (fd, nobody) = (self.sender.as_raw_fd(), std::ptr::null::<libc::sockaddr>());
             let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+            // By number, as it is done for completions: send(2) is a cancellation point (`urxe_net::cancellation`).
             // SAFETY: a descriptor of ours and a buffer of this length.
-            let sent = unsafe { libc::send(self.sender.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags) };
+            let sent = unsafe { libc::syscall(libc::SYS_sendto, fd, bytes.as_ptr(), bytes.len(), flags, nobody, 0) };
             if sent < 0 {
                 // Full, for now. There is no other way to fail: we hold the receiving end.
                 return;

@@ -50,8 +50,9 @@ impl Drop for Mapping {
 pub(crate) fn persist(address: u64, length: u64) -> io::Result<()> {
     let start = address - address % page();
     let length = usize::try_from(address - start + length).map_err(|_| io::ErrorKind::InvalidInput)?;
+    // By number, as it is done for packets: msync(2) is a cancellation point (`urxe_net::cancellation`).
     // SAFETY: it changes nothing in memory, and what is not mapped is an error.
-    if unsafe { libc::msync(start as *mut libc::c_void, length, libc::MS_SYNC) } == 0 {
+    if unsafe { libc::syscall(libc::SYS_msync, start, length, libc::MS_SYNC) } == 0 {
         Ok(())
     } else {
         Err(io::Error::last_os_error())

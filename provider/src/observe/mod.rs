@@ -22,6 +22,7 @@ use std::io::Write;
 use std::sync::{Arc, Mutex};
 
 use urxe_engine::{AsyncEvent, Cqe, Denied, Event, QpState, Refusal, Region, WcStatus};
+use urxe_net::cancellation::Shield;
 use urxe_net::{Datagram, Interface, Route, Sealed};
 use urxe_options::Format;
 use urxe_wire::icrc::Check;
@@ -49,6 +50,7 @@ pub(crate) const fn who(observer: &Option<Arc<Observer>>) -> Option<&Arc<Observe
 
 /// Says something to the person in front of the program: one line.
 pub(crate) fn complain(what: &dyn Display) {
+    let _shield = Shield::new();
     // Nothing can be done about a closed stderr.
     let _ = writeln!(std::io::stderr(), "urxe: {what}");
 }

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use urxe_engine::{Accessor, Ask, Cqe, Denied, Key, Pd, RecvWr, Refusal, Sge, SgeList, Touch, XrcDomain};
+use urxe_net::cancellation::Shield;
 use urxe_net::{KeptFile, Line, Port};
 use urxe_wire::Qpn;
 
@@ -117,6 +118,7 @@ impl Neighbours {
     //# Processes of one user that open the same file on the same interface MUST share its XRC domain.
     fn call(&self, domain: XrcDomain, number: Qpn) -> Option<Arc<Owner>> {
         let (_, file) = self.tables().domains.get(&domain).cloned()?;
+        let _shield = Shield::new();
         let line = self.port.call(number).ok()?;
         let join = Request::Join { interface: self.port.interface().index() }.emit();
         line.send_file(join.head(), &file).ok()?;
@@ -296,6 +298,7 @@ impl Owner {
 
     /// Asks. The answer is in the buffer then, so many bytes.
     fn exchange(&self, state: &mut State, request: &Request<'_>) -> Result<usize, Failure> {
+        let _shield = Shield::new();
         if state.is_gone {
             return Err(Failure::Gone);
         }

@@ -10,6 +10,8 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use urxe_net::cancellation;
+
 use super::{Channel, Command, close_channel, handle_write, open_channel, wait};
 use crate::kernel::Errno;
 use crate::kernel::hook::{answer, aside, call_close, call_write, divert};
@@ -111,7 +113,7 @@ unsafe extern "C-unwind" fn write_hook(fd: c_int, buf: *const c_void, count: usi
         // SAFETY: the caller's buffer.
         unsafe { std::slice::from_raw_parts(buf.cast::<u8>(), count) }
     };
-    let cancellable = wait::disable_cancellation();
+    let cancellable = cancellation::disable();
     let mut has_slept = false;
     let result = loop {
         let place = match command(fd, bytes) {
@@ -120,17 +122,17 @@ unsafe extern "C-unwind" fn write_hook(fd: c_int, buf: *const c_void, count: usi
             Outcome::NotOurs if !has_slept && wait::is_late(bytes) => wait::Place::Nowhere,
             Outcome::NotOurs => break None,
         };
-        wait::restore_cancellation(cancellable);
+        cancellation::restore(cancellable);
         // SAFETY: nothing here needs to be dropped.
         let is_there = unsafe { wait::wait(place) };
-        wait::disable_cancellation();
+        cancellation::disable();
         aside(wait::release);
         has_slept = place == wait::Place::Nowhere;
         if !is_there && !has_slept {
             break Some(-1);
         }
     };
-    wait::restore_cancellation(cancellable);
+    cancellation::restore(cancellable);
     // SAFETY: the caller's own call.
     result.unwrap_or_else(|| unsafe { call_write(&WRITE, fd, buf, count) })
 }

@@ -11,8 +11,6 @@ use urxe_ffi::ucma;
 
 use super::{Channel, Command};
 
-const PTHREAD_CANCEL_DISABLE: c_int = 1;
-
 /// How long a thread sleeps that asks for an event of a channel which another thread has just closed.
 static LATE: libc::timespec = libc::timespec { tv_sec: 3, tv_nsec: 0 };
 
@@ -22,10 +20,6 @@ unsafe extern "C-unwind" {
     fn cancellable_recv(fd: c_int, buf: *mut c_void, len: usize, flags: c_int) -> isize;
     #[link_name = "nanosleep"]
     fn cancellable_nanosleep(time: *const libc::timespec, left: *mut libc::timespec) -> c_int;
-}
-
-unsafe extern "C" {
-    fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
 }
 
 thread_local! {
@@ -43,21 +37,6 @@ pub(super) enum Place {
     Channel(RawFd),
     /// For a moment, and in vain.
     Nowhere,
-}
-
-/// Says what was the case before.
-pub(super) fn disable_cancellation() -> c_int {
-    let mut old = 0;
-    // SAFETY: room for the old state. It cannot fail.
-    unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &raw mut old) };
-    old
-}
-
-/// Makes it so again.
-pub(super) fn restore_cancellation(old: c_int) {
-    let mut ours = 0;
-    // SAFETY: as above; the state is one that `disable_cancellation` has returned.
-    unsafe { pthread_setcancelstate(old, &raw mut ours) };
 }
 
 /// Whether the command asks for an event, for which it may have to wait.

@@ -3,6 +3,8 @@
 use std::fmt::Write as _;
 use std::io::Write as _;
 
+use urxe_net::cancellation::Shield;
+
 use super::Format;
 
 /// One explanation.
@@ -36,6 +38,7 @@ impl Line<'_> {
             Format::Json => self.json(),
         };
         text.push('\n');
+        let _shield = Shield::new();
         // Nothing can be done about a closed stderr.
         let _ = std::io::stderr().write_all(text.as_bytes());
     }

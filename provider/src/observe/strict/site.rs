@@ -2,11 +2,15 @@
 
 use std::backtrace::Backtrace;
 
+use urxe_net::cancellation::Shield;
+
 /// Frames that are shown.
 const MOST: usize = 4;
 
 /// The frames of the program that led here, innermost first.
 pub(super) fn here() -> String {
+    // It reads the program's files.
+    let _shield = Shield::new();
     callers(&Backtrace::force_capture().to_string())
 }
 

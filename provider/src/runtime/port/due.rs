@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use urxe_engine::Instant;
+use urxe_net::cancellation::Shield;
 
 use super::NetPort;
 use crate::runtime::qp::Qp;
@@ -56,6 +57,7 @@ impl NetPort {
         if self.gsi_timer.is_over(now)
             && let Some(gsi) = self.gsi()
         {
+            let _shield = Shield::new();
             gsi.handle_timeout(now);
         }
         if self.crammed.is_over(now) {
@@ -104,8 +106,9 @@ impl NetPort {
     /// Wakes the background thread.
     pub(in crate::runtime) fn wake(&self) {
         let one = 1_u64.to_ne_bytes();
+        // By number, as it is done for packets: write(2) is a cancellation point (`urxe_net::cancellation`).
         // SAFETY: eight bytes to our eventfd. It can only fail by being full, and then it is readable already.
-        unsafe { libc::write(self.kick.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+        unsafe { libc::syscall(libc::SYS_write, self.kick.as_raw_fd(), one.as_ptr(), one.len()) };
     }
 
     /// Ends the background thread.

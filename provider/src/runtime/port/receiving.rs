@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use urxe_engine::{Clock as _, Instant};
+use urxe_net::cancellation::Shield;
 use urxe_net::{Change, Datagram, Receiver, Run};
 use urxe_wire::icrc::Check;
 use urxe_wire::{Packet, Psn, Qpn};
@@ -235,6 +236,7 @@ impl NetPort {
     /// Something has happened that is no packet.
     #[cold]
     fn hear_news(&self, work: &mut Work) {
+        let _shield = Shield::new();
         for change in self.port.take_changes() {
             if change == Change::Down {
                 bump(&self.counters.link_downed);
@@ -319,6 +321,7 @@ impl NetPort {
 
     fn receive_gsi(&self, work: &mut Work, now: Instant, datagram: &Datagram<'_>, packet: &Packet<'_>) {
         let Some(mad) = gsi::message(packet) else { return };
+        let _shield = Shield::new();
         let (local, peer) = (gsi::gid(datagram.headers.local.ip()), gsi::gid(datagram.headers.peer.ip()));
         if let Some(gsi) = self.gsi() {
             gsi.receive(work, now, local, peer, &mad);
