@@ -54,19 +54,18 @@ fn find(name: &OsStr) -> Option<PathBuf> {
 }
 
 fn reason(program: &Path) -> io::Result<Option<Reason>> {
-    // To open a pipe would wait for somebody to write.
-    if !program.metadata()?.is_file() {
+    // To open a pipe would wait for somebody to write; and a program with other rights often cannot be read.
+    let metadata = program.metadata()?;
+    if !metadata.is_file() {
         return Ok(None);
     }
-    let file = File::open(program)?;
-    let metadata = file.metadata()?;
     // SAFETY: these ask only.
     let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
     let is_set = |bit: libc::mode_t| metadata.mode() & bit != 0;
     if (is_set(libc::S_ISUID) && metadata.uid() != user) || (is_set(libc::S_ISGID) && metadata.gid() != group) {
         return Ok(Some(Reason::OtherRights));
     }
-    Ok(is_static(&file)?.then_some(Reason::Static))
+    Ok(is_static(&File::open(program)?)?.then_some(Reason::Static))
 }
 
 /// Whether it is an ELF executable that names no dynamic linker (`PT_INTERP`).
@@ -109,6 +108,29 @@ mod tests {
         assert!(is_blind(OsStr::new("no-such-program")).is_none());
         assert!(is_blind(OsStr::new("/etc/passwd")).is_none());
         assert_eq!(reason(&std::env::current_exe().unwrap()).unwrap(), None);
+    }
+
+    /// As sudo is on some distributions. Only root can make such a file.
+    #[test]
+    fn a_program_with_other_rights_need_not_be_readable() {
+        // SAFETY: it asks only.
+        if unsafe { libc::geteuid() } != 0 {
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join("program");
+        std::fs::write(&program, "").unwrap();
+        std::os::unix::fs::chown(&program, Some(1), None).unwrap();
+        for (path, mode) in [(folder.path(), 0o755), (&program, 0o4111)] {
+            std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+        }
+        let as_nobody = std::thread::spawn(move || {
+            // SAFETY: no pointers. It is about this thread alone.
+            unsafe { libc::setfsuid(65534) };
+            assert!(File::open(&program).is_err(), "it can be read, this shows nothing");
+            reason(&program).unwrap()
+        });
+        assert_eq!(as_nobody.join().unwrap(), Some(Reason::OtherRights));
     }
 
     #[test]
