@@ -29,8 +29,8 @@ pub struct Answers {
 pub struct Report {
     /// It.
     pub text: String,
-    /// The numbers that the process has, here and in PID namespaces of its own, as far as that can be found out and it
-    /// matters: this user and root may tell of any process.
+    /// The numbers that the process has, here and in PID namespaces of its own; none if it cannot be seen from here. Not
+    /// asked for where it does not matter: this user and root may tell of any process.
     pids: Option<Vec<u32>>,
 }
 
@@ -99,9 +99,13 @@ pub fn ask_all(patience: Duration) -> io::Result<Answers> {
     }
     let mut allowance = Allowance::new(patience);
     for name in others {
-        if let Ok(Some((stream, peer, _))) = meet(name) {
-            let text = listen(stream, patience, &mut allowance);
-            answers.add(text.map(|text| (text, peer.pid.map(|pid| numbers(pid, peer.uid)))));
+        match meet(name) {
+            Ok(Some((stream, peer, _))) => {
+                let text = listen(stream, patience, &mut allowance);
+                answers.add(text.map(|text| (text, Some(numbers(peer)))));
+            }
+            Ok(None) => {}
+            Err(_) => answers.silent += 1,
         }
     }
     Ok(answers)
@@ -131,7 +135,7 @@ fn listen(mut stream: UnixStream, patience: Duration, allowance: &mut Allowance)
     stream.set_read_timeout(Some(patience))?;
     let (mut report, mut part) = (Vec::new(), vec![0; 1 << 16]);
     loop {
-        // As little as keeps others waiting, or as much as fills their memory.
+        // It may say as little as keeps us waiting, or as much as fills our memory.
         if Instant::now() > allowance.until || allowance.bytes == 0 {
             return Err(ErrorKind::TimedOut.into());
         }
@@ -152,8 +156,9 @@ fn listen(mut stream: UnixStream, patience: Duration, allowance: &mut Allowance)
     String::from_utf8(report).map_err(|_| ErrorKind::InvalidData.into())
 }
 
-/// The numbers of this process of a user's; none if it is not his (any more).
-fn numbers(pid: u32, uid: u32) -> Vec<u32> {
+/// The numbers of a process of a user's; none if it is not his (any more), or in a PID namespace that cannot be seen from here.
+fn numbers(Credentials { pid, uid }: Credentials) -> Vec<u32> {
+    let Some(pid) = pid else { return Vec::new() };
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     numbers_in(&status, pid, uid)
 }
@@ -206,12 +211,13 @@ mod tests {
                 std::thread::sleep(Duration::from_millis(5));
             }
         });
-        let (patience, before) = (Duration::from_millis(50), Instant::now());
+        let patience = Duration::from_secs(60);
         let (stream, peer, trust) = meet(&name).unwrap().unwrap();
         assert_eq!((peer.pid, trust), (Some(std::process::id()), Trust::Full));
-        let mut allowance = Allowance::new(patience);
+        let until = Instant::now() + Duration::from_millis(200);
+        let mut allowance = Allowance { until, ..Allowance::new(patience) };
         assert_eq!(listen(stream, patience, &mut allowance).unwrap_err().kind(), ErrorKind::TimedOut);
-        assert!(before.elapsed() < Duration::from_secs(60));
+        assert!(Instant::now() < until + patience, "until it says nothing for a while");
         // It has used up what there was for the others as well.
         let (stream, mut far) = UnixStream::pair().unwrap();
         far.write_all(b"here").unwrap();
@@ -243,6 +249,9 @@ mod tests {
         const STATUS: &str = "Name:\tx\nPid:\t77\nUid:\t7\t8\t7\t7\nNSpid:\t77\t1\n";
         assert_eq!(numbers_in(STATUS, 77, 8), [77, 77, 1]);
         assert_eq!([numbers_in(STATUS, 77, 9), numbers_in("", 77, 8)], [[]; 2] as [[u32; 0]; 2]);
+        let (pid, uid) = (std::process::id(), local::own_uid());
+        assert!(numbers(Credentials { pid: Some(pid), uid }).contains(&pid));
+        assert!(numbers(Credentials { pid: None, uid }).is_empty(), "somebody who cannot be seen");
         let report = |pids| Report { text: String::new(), pids };
         assert!(report(None).is_by(Some(5)) && report(Some(vec![77, 1])).is_by(Some(1)));
         assert!(!report(Some(vec![77, 1])).is_by(Some(5)) && !report(Some(vec![])).is_by(None));

@@ -83,7 +83,7 @@ fn look() -> Result<Found> {
     let (mut devices, mut silent) = (Vec::new(), answers.silent);
     for report in &answers.reports {
         match serde_json::from_str::<Value>(&report.text) {
-            Ok(device) if report.is_by(device["pid"].as_u64()) => devices.push(device),
+            Ok(device) if is_plain(&device) && report.is_by(device["pid"].as_u64()) => devices.push(device),
             // It took too long, is another version, or speaks for somebody else.
             Ok(_) | Err(_) => silent += 1,
         }
@@ -92,6 +92,34 @@ fn look() -> Result<Found> {
     Ok(Found { devices, silent })
 }
 
+/// Whether numbers are numbers, and counters are called as counters are: any user may say anything here, and a name with a line
+/// end in it would be a metric of somebody else's.
+fn is_plain(device: &Value) -> bool {
+    let is_name = |name: &str| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+    let counts = |of: &Value| {
+        let counters = of["counters"].as_object();
+        counters.is_some_and(|counters| counters.iter().all(|(name, value)| is_name(name) && value.is_u64()))
+    };
+    let are_plain = |qps: &Vec<Value>| qps.iter().all(|qp| qp["qpn"].is_u64() && counts(qp));
+    device["pid"].is_u64() && counts(device) && device["qps"].as_array().is_some_and(are_plain)
+}
+
 fn json(found: &Found) -> Result<String> {
     Ok(serde_json::to_string_pretty(&found.devices)? + "\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_could_pass_for_something_else_is_no_report() {
+        let device = |pid: Value, counter: &str, value: Value, qpn: Value| serde_json::json!({"pid": pid, "counters": {counter: value}, "qps": [{"qpn": qpn, "counters": {}}]});
+        assert!(is_plain(&device(1.into(), "rx_packets", 5.into(), 17.into())));
+        assert!(!is_plain(&device("1".into(), "rx_packets", 5.into(), 17.into())));
+        assert!(!is_plain(&device(1.into(), "x{} 1\nurxe_rx_packets_total", 5.into(), 17.into())));
+        assert!(!is_plain(&device(1.into(), "rx_packets", "5\u{9b}".into(), 17.into())));
+        assert!(!is_plain(&device(1.into(), "rx_packets", 5.into(), "17\"} 1".into())));
+        assert!(!is_plain(&serde_json::json!({"pid": 1})));
+    }
 }

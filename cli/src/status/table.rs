@@ -11,15 +11,15 @@ pub(super) fn text(found: &Found, all: bool) -> String {
     for device in &found.devices {
         let qps = device["qps"].as_array().map_or(&[][..], Vec::as_slice);
         rows.push([
-            device["pid"].to_string(),
+            amount(&device["pid"]),
             word(&device["program"]),
             word(&device["device"]),
             word(&device["netdev"]),
             qps.len().to_string(),
-            device["mrs"]["count"].to_string(),
-            device["mrs"]["bytes"].to_string(),
-            device["counters"]["tx_packets"].to_string(),
-            device["counters"]["rx_packets"].to_string(),
+            amount(&device["mrs"]["count"]),
+            amount(&device["mrs"]["bytes"]),
+            amount(&device["counters"]["tx_packets"]),
+            amount(&device["counters"]["rx_packets"]),
         ]);
         let with_counters = |qp: &Value| {
             let its = counters(qp, all).map(|its| format!("  {its}"));
@@ -43,13 +43,13 @@ pub(super) fn text(found: &Found, all: bool) -> String {
     text
 }
 
+/// Without what a terminal would obey: processes call themselves what they like.
 fn word(value: &Value) -> String {
-    printable(value.as_str().unwrap_or("?"))
+    value.as_str().unwrap_or("?").replace(char::is_control, "?")
 }
 
-/// Without what a terminal would obey: processes call themselves what they like.
-fn printable(text: &str) -> String {
-    text.replace(char::is_control, "?")
+fn amount(value: &Value) -> String {
+    value.as_u64().map_or("?".to_owned(), |amount| amount.to_string())
 }
 
 fn queue_pair(qp: &Value) -> String {
@@ -88,7 +88,7 @@ fn counters(of: &Value, all: bool) -> Option<String> {
     let said: Vec<String> = counters
         .iter()
         .filter(|(name, value)| all || !HARMLESS.contains(&name.as_str()) && value.as_u64() != Some(0))
-        .map(|(name, value)| format!("{} {value}", printable(name)))
+        .map(|(name, value)| format!("{name} {value}"))
         .collect();
     (!said.is_empty()).then(|| said.join(", "))
 }
