@@ -48,16 +48,21 @@ pub fn own_uid() -> u32 {
     unsafe { libc::geteuid() }
 }
 
+/// An abstract name, for a socket of socket2.
+pub(crate) fn abstract_address(name: &str) -> io::Result<SockAddr> {
+    // Its length is part of it; let std check that it fits before socket2 copies it.
+    SocketAddr::from_abstract_name(name)?;
+    SockAddr::unix(format!("\0{name}"))
+}
+
 /// Connects to who listens at an abstract name. Does not wait: `WouldBlock` if too many wait there already, as anybody can
 /// arrange.
 ///
 /// # Errors
 /// What the system says.
 pub fn connect(name: &str) -> io::Result<UnixStream> {
-    // Let std check that it fits before socket2 copies it.
-    SocketAddr::from_abstract_name(name)?;
     let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None)?;
-    socket.connect(&SockAddr::unix(format!("\0{name}"))?)?;
+    socket.connect(&abstract_address(name)?)?;
     socket.set_nonblocking(false)?;
     Ok(UnixStream::from(OwnedFd::from(socket)))
 }
@@ -70,7 +75,7 @@ mod tests {
     fn the_other_end_is_known_and_nobody_waits_for_it() {
         let name = format!("urxe-test/local/{}", std::process::id());
         let listener = Socket::new(Domain::UNIX, Type::STREAM, None).unwrap();
-        listener.bind(&SockAddr::unix(format!("\0{name}")).unwrap()).unwrap();
+        listener.bind(&abstract_address(&name).unwrap()).unwrap();
         assert_eq!(connect(&name).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
         // One may wait.
         listener.listen(0).unwrap();

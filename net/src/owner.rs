@@ -7,8 +7,6 @@
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::SocketAddr as UnixAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +14,7 @@ use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::error::PortError;
 use crate::fd::{Fd, FdSet};
+use crate::local::abstract_address;
 use crate::registry::NAME_PREFIX;
 use crate::udp::bind_owner;
 
@@ -152,9 +151,7 @@ fn owner_name(local: SocketAddr) -> io::Result<SockAddr> {
         SocketAddr::V4(a) => format!("{NAME_PREFIX}/owner/{}", a.ip()),
         SocketAddr::V6(a) => format!("{NAME_PREFIX}/owner/{}%{}", a.ip(), a.scope_id()),
     };
-    // The name's length is part of an abstract address; let std check that it fits before socket2 copies it.
-    UnixAddr::from_abstract_name(&name)?;
-    SockAddr::unix(format!("\0{name}"))
+    abstract_address(&name)
 }
 
 #[cfg(test)]

@@ -6,12 +6,10 @@
 use core::mem::{size_of, zeroed};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::SocketAddr as UnixAddr;
 
 use socket2::{Domain, SockAddr, Socket, Type};
 
-use crate::local::{Credentials, own_uid};
+use crate::local::{Credentials, abstract_address, own_uid};
 use crate::registry::NAME_PREFIX;
 use crate::sys::{Control, socklen};
 
@@ -26,10 +24,7 @@ const _: () = assert!(size_of::<libc::cmsghdr>() + size_of::<RawFd>() <= CONTROL
 const OVERFLOW_UID: libc::uid_t = 65534;
 
 fn name(kind: &str, block: u16) -> io::Result<SockAddr> {
-    let name = format!("{NAME_PREFIX}/{kind}/{block:04x}");
-    // Let std check that it fits before socket2 copies it.
-    UnixAddr::from_abstract_name(&name)?;
-    SockAddr::unix(format!("\0{name}"))
+    abstract_address(&format!("{NAME_PREFIX}/{kind}/{block:04x}"))
 }
 
 /// Listens at the name that a block has for this `kind` of thing.
