@@ -1,10 +1,13 @@
 //! Programs that poll, on too few processors.
 //!
-//! A poll in vain now and then offers its processor to others, since the peer may be waiting for this very one. But the
-//! kernel may leave two programs that spin and yield on one processor for many milliseconds while another is idle: each
-//! looks busy, with a warm cache, and none ever sleeps, so that it is never placed anew. Every exchange then waits for two
-//! yields. Who finds somebody else at every yield therefore asks to be moved, which on Linux is to exclude the present
-//! processor from those the thread may run on, and to allow it again.
+//! A poll in vain now and then offers its processor to others, since the peer may be waiting for this very one. Who finds
+//! somebody else at such offers had better sleep until something comes: a program that spins on gets its processor back only
+//! when the others have used up their time, milliseconds later, while one that sleeps is let in soon after its packet has
+//! come.
+//!
+//! Besides, the kernel may leave two programs that spin and yield on one processor for many milliseconds while another is
+//! idle: each looks busy, with a warm cache. Who finds somebody else again and again therefore asks to be moved, which on
+//! Linux is to exclude the present processor from those the thread may run on, and to allow it again.
 
 use std::mem::{MaybeUninit, size_of};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -18,13 +21,17 @@ use super::pace::stretched;
 
 /// For how long polls are in vain before the processor is offered to others: longer than a ping-pong waits for its answer.
 const PATIENCE: Duration = Duration::from_micros(40);
-/// The same when somebody took it the last time.
-const PATIENCE_AMONG_OTHERS: Duration = Duration::from_micros(10);
+/// The same when somebody took it the last time. Over UDP an answer takes half as long.
+const PATIENCE_AMONG_OTHERS: Duration = Duration::from_micros(20);
 /// A yield that takes longer has let somebody else run.
 const ALONE: Duration = Duration::from_micros(3);
+/// Yields in a row that found somebody else: it was not by chance.
+const NOT_BY_CHANCE: u32 = 2;
+/// So often a poll sleeps before the next yield tells whether somebody else is still there.
+const DOZES: u32 = 16;
 /// Yields in a row that found somebody else before a move: so many, and by chance up to as many again, so that of two
 /// who meet one moves first and the other then finds itself alone.
-const MEETINGS: u32 = 8;
+const MEETINGS: u32 = 4;
 /// Between moves, at first; as long as somebody is everywhere it doubles, up to the longest.
 const FIRST_REST: Duration = Duration::from_millis(1);
 const LONGEST_REST: Duration = Duration::from_millis(256);
@@ -36,6 +43,8 @@ pub(super) struct Crowd {
     offer_at: AtomicU64,
     /// Yields in a row that found somebody else.
     meetings: AtomicU32,
+    /// Polls that sleep before the next yield.
+    dozes: AtomicU32,
     /// No move before, in nanoseconds.
     rests_until: AtomicU64,
     /// The next rest, in nanoseconds.
@@ -55,37 +64,56 @@ impl Crowd {
         self.offer_at.store(0, Ordering::Relaxed);
     }
 
-    /// A poll was in vain: offers the processor to others, if it is time, and goes to another if they are always there.
-    pub(super) fn found_nothing(&self, now: Instant) {
+    /// A poll was in vain: offers the processor to others, if it is time, and goes to another if they are always there. True:
+    /// the caller had better sleep for a moment, and say so ([`found`](Self::found)) when it has.
+    #[must_use]
+    pub(super) fn found_nothing(&self, now: Instant) -> bool {
         let offer_at = Instant::from_nanos(self.offer_at.load(Ordering::Relaxed));
         if now < offer_at {
-            return;
+            return false;
         }
         // Nobody polled for longer than that: polling begins anew.
         if now.since(offer_at) > stretched(PATIENCE) {
-            return self.found(now);
+            self.found(now);
+            return false;
+        }
+        let dozes = self.dozes.load(Ordering::Relaxed);
+        if dozes > 0 {
+            self.dozes.store(dozes - 1, Ordering::Relaxed);
+            return true;
         }
         self.give_way(now);
         self.found(clock::now());
+        false
     }
 
     fn give_way(&self, before: Instant) {
         thread::yield_now();
-        let now = clock::now();
+        if self.offered(before, clock::now()) {
+            leave_processor();
+        }
+    }
+
+    /// The processor was offered to others, from then to now. Returns whether to go to another.
+    fn offered(&self, before: Instant, now: Instant) -> bool {
         if now.since(before) <= stretched(ALONE) {
             self.meetings.store(0, Ordering::Relaxed);
             self.rest.store(0, Ordering::Relaxed);
-            return;
+            return false;
         }
-        let meetings = self.meetings.fetch_add(1, Ordering::Relaxed);
-        if meetings >= MEETINGS + chance(now) && now.as_nanos() >= self.rests_until.load(Ordering::Relaxed) {
+        let meetings = self.meetings.fetch_add(1, Ordering::Relaxed) + 1;
+        if meetings >= NOT_BY_CHANCE {
+            self.dozes.store(DOZES, Ordering::Relaxed);
+        }
+        let leaves = meetings > MEETINGS + chance(now) && now.as_nanos() >= self.rests_until.load(Ordering::Relaxed);
+        if leaves {
             let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
             let rest = self.rest.load(Ordering::Relaxed).clamp(nanos(FIRST_REST), nanos(LONGEST_REST));
             self.rests_until.store(now.as_nanos() + rest, Ordering::Relaxed);
             self.rest.store(rest * 2, Ordering::Relaxed);
             self.meetings.store(0, Ordering::Relaxed);
-            leave_processor();
         }
+        leaves
     }
 }
 
@@ -144,17 +172,47 @@ mod tests {
         let crowd = Crowd::default();
         let start = clock::now() + Duration::from_secs(100);
         let offer_at = || Instant::from_nanos(crowd.offer_at.load(Ordering::Relaxed));
-        crowd.found_nothing(start);
+        assert!(!crowd.found_nothing(start));
         assert_eq!(offer_at(), start + PATIENCE, "polling has just begun");
-        crowd.found_nothing(start + PATIENCE / 2);
+        assert!(!crowd.found_nothing(start + PATIENCE / 2));
         assert_eq!(offer_at(), start + PATIENCE);
         crowd.found(start + PATIENCE / 2);
         assert_eq!(offer_at(), start + PATIENCE / 2 + PATIENCE);
-        crowd.found_nothing(offer_at());
+        assert!(!crowd.found_nothing(offer_at()));
         assert!(offer_at() < start, "it was offered, at the clock's time");
         crowd.found_unseen();
-        crowd.found_nothing(start);
+        assert!(!crowd.found_nothing(start));
         assert_eq!(offer_at(), start + PATIENCE, "whoever has found something begins anew");
+    }
+
+    #[test]
+    fn who_meets_somebody_twice_had_better_sleep() {
+        let crowd = Crowd::default();
+        let start = clock::now() + Duration::from_secs(100);
+        let offer_at = || Instant::from_nanos(crowd.offer_at.load(Ordering::Relaxed));
+        let polls_sleep = || {
+            crowd.found(start);
+            crowd.found_nothing(offer_at())
+        };
+        assert!(!crowd.offered(start, start + 2 * ALONE) && !polls_sleep(), "it may be by chance");
+        crowd.meetings.store(NOT_BY_CHANCE - 1, Ordering::Relaxed);
+        assert!(!crowd.offered(start, start + 2 * ALONE));
+        assert_eq!(crowd.dozes.load(Ordering::Relaxed), DOZES);
+        for _ in 0..DOZES {
+            assert!(polls_sleep());
+        }
+        assert!(!polls_sleep(), "it looks whether somebody is still there");
+    }
+
+    #[test]
+    fn who_meets_somebody_for_long_leaves_and_then_stays_for_a_while() {
+        let crowd = Crowd::default();
+        let start = clock::now() + Duration::from_secs(100);
+        let meetings = |from: Instant| (1..).find(|_| crowd.offered(from, from + 2 * ALONE)).unwrap();
+        assert!((MEETINGS + 1..=2 * MEETINGS).contains(&meetings(start)));
+        let later = start + FIRST_REST;
+        assert!((1..100).all(|_| !crowd.offered(start, start + 2 * ALONE)));
+        assert!(crowd.offered(later, later + 2 * ALONE));
     }
 
     #[test]

@@ -29,6 +29,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use urxe_engine::Instant;
+use urxe_net::cancellation::Shield;
 
 use super::clock::Look;
 use super::pace::stretched;
@@ -48,6 +49,9 @@ const LINGER: Duration = Duration::from_micros(60);
 /// Who sleeps for so short a time, so often in a row, had better not slept. Waking up is part of it.
 const NAP: Duration = Duration::from_micros(40);
 const NAPS: u32 = 4;
+/// For how long a poll sleeps at most where others want the processor ([`crowd`](super::crowd)): who polls may have other
+/// things to look at.
+const DOZE: Duration = Duration::from_micros(500);
 /// The share of a processor that the thread asks for at a time: short, so that it gets one at once when it wakes, from
 /// a program that spins as well.
 const SLICE: Duration = Duration::from_micros(100);
@@ -64,16 +68,30 @@ impl NetPort {
         }
         let Some(now) = clock.taken() else { return };
         self.glances.looked(now);
-        if packets == 0 {
-            self.crowd.found_nothing(now);
-        }
+        let dozes = packets == 0 && self.crowd.found_nothing(now) && !going_to_sleep;
         if !going_to_sleep {
-            self.polled_at.store(now.as_nanos(), Ordering::Relaxed);
+            // To doze is a part of it.
+            let until = if dozes { now + DOZE } else { now };
+            self.polled_at.store(until.as_nanos(), Ordering::Relaxed);
             self.watch.put_off(now);
         }
         if self.is_any_due(now) {
             self.run_timers(now);
         }
+        if dozes {
+            self.doze();
+        }
+    }
+
+    /// Sleeps until something comes, for a moment at most, and takes it.
+    #[cold]
+    fn doze(&self) {
+        let _shield = Shield::new();
+        if self.prepare_to_wait() && is_readable(self.net().epoll_fd(), DOZE) {
+            self.woken();
+            self.progress(Acks::MayWait, &Look::default());
+        }
+        self.crowd.found(clock::now());
     }
 
     /// A poll found packets.
@@ -217,7 +235,7 @@ fn stand_by(port: &NetPort, sockets: RawFd, mut is_left: bool) -> bool {
             continue;
         }
         port.send_overdue_acks();
-        if is_left || is_readable(sockets) {
+        if is_left || is_readable(sockets, Duration::ZERO) {
             is_left = port.drain_all(Acks::MayWait).is_left;
             watch.begin(clock::now());
         } else {
@@ -264,10 +282,16 @@ pub(crate) fn ask_for_promptness() {
     }
 }
 
-fn is_readable(fd: RawFd) -> bool {
+/// Whether the descriptor is readable, or becomes so within this time.
+fn is_readable(fd: RawFd, within: Duration) -> bool {
     let mut polled = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    // SAFETY: one entry; does not wait.
-    unsafe { libc::poll(&raw mut polled, 1, 0) > 0 }
+    let limit = timespec(within);
+    // SAFETY: one entry, and a time that outlives the call.
+    unsafe { libc::ppoll(&raw mut polled, 1, &raw const limit, std::ptr::null()) > 0 }
+}
+
+fn timespec(time: Duration) -> libc::timespec {
+    libc::timespec { tv_sec: time.as_secs().cast_signed(), tv_nsec: i64::from(time.subsec_nanos()) }
 }
 
 /// Sleeps until a socket is readable, somebody kicks, a timer is due, or `most` is over. True if a socket is readable.
@@ -288,8 +312,7 @@ fn wait(port: &NetPort, sockets: RawFd, most: Option<Duration>) -> bool {
 /// readable.
 fn sleep(fds: [RawFd; 2], most: Option<Duration>) -> bool {
     let mut polled = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
-    let timeout = most
-        .map(|left| libc::timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: i64::from(left.subsec_nanos()) });
+    let timeout = most.map(timespec);
     let timeout = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     // SAFETY: an array of that many entries; a null timeout waits without end.
     unsafe { libc::ppoll(polled.as_mut_ptr(), 2, timeout, std::ptr::null()) };

@@ -118,6 +118,19 @@ impl NetPort {
         Drained { acks_wait: token.waits_until.is_some(), ..all }
     }
 
+    /// Has the sockets readable when anything comes. False if that is not to be waited for: something is there, or somebody
+    /// receives.
+    pub(in crate::runtime) fn prepare_to_wait(&self) -> bool {
+        self.token.try_lock().is_ok_and(|mut token| token.receiver.prepare_to_wait())
+    }
+
+    /// The sockets were found readable: whoever receives next looks at all.
+    pub(in crate::runtime) fn woken(&self) {
+        if let Ok(mut token) = self.token.try_lock() {
+            token.receiver.woken();
+        }
+    }
+
     /// Receives and answers what is there, unless somebody else is at it; for the background thread, while it keeps its
     /// eyes open.
     pub(in crate::runtime) fn look_once(&self, now: Instant) -> Option<Drained> {
