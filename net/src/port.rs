@@ -140,10 +140,11 @@ impl Port {
     }
 
     /// Receives without blocking: about `budget` datagrams at most (a GRO run counts once), handing the RoCE packets
-    /// for this process to `deliver`. Returns how many packets that were; 0 says that nothing was found now.
+    /// for this process to `deliver`. Returns how many packets that were; 0 says that nothing for it was found now.
     ///
     /// It looks first where packets came from last, at all sockets every few calls, and may return before all are
-    /// empty, so that a reply is not held back by looking for more: whoever wants everything calls until 0.
+    /// empty, so that a reply is not held back by looking for more: whoever wants everything calls until 0, and until
+    /// [`Receiver::is_done`] where the sockets may hold other processes' packets as well.
     #[inline]
     pub fn receive(&self, receiver: &mut Receiver, budget: usize, deliver: &mut dyn FnMut(Run<'_>)) -> usize {
         receiver.receive(self, budget, deliver)

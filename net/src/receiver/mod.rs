@@ -85,6 +85,8 @@ pub struct Receiver {
     backlog: u32,
     /// The sockets say class and hop limit.
     headers: bool,
+    /// The last call looked everywhere, and nothing was there.
+    is_done: bool,
 }
 
 /// What one call of `receive` may still do and has done.
@@ -136,6 +138,7 @@ impl Receiver {
             probe: 0,
             backlog: 0,
             headers: false,
+            is_done: false,
         };
         for (index, address) in addresses.iter().enumerate() {
             let seat = Seat::take_patiently(fds, *address)?;
@@ -150,8 +153,14 @@ impl Receiver {
         self.misses = MISSES;
     }
 
+    /// Whether the last call looked at all sockets and rings, and nothing was there: not even what is somebody else's.
+    pub fn is_done(&self) -> bool {
+        self.is_done
+    }
+
     pub(crate) fn receive(&mut self, port: &Port, budget: usize, deliver: &mut dyn FnMut(Run<'_>)) -> usize {
         let mut call = Call { port, left: budget, delivered: 0, deliver };
+        self.is_done = false;
         // Asked first: most looks are in vain.
         if self.hits < HITS && !self.inbox.is_empty() {
             self.receive_rings(&mut call);
@@ -179,6 +188,7 @@ impl Receiver {
             }
         }
         self.look_at_all(&mut call);
+        self.is_done = call.left == budget && call.delivered == 0;
         call.delivered
     }
 

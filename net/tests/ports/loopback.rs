@@ -36,6 +36,32 @@ fn first_packet_is_forwarded_the_rest_come_directly() {
     }
 }
 
+/// Else it would take a peer for silent whose answer lies behind what it has to forward.
+#[test]
+fn an_owner_is_not_done_while_it_forwards() {
+    for gid in GIDS {
+        alone(|| {
+            let (mut owner, mut other) = (End::on("lo"), End::on("lo"));
+            let route = other.route(gid, owner.qpn);
+            // The other's own first, which the owner gets.
+            other.queue(&route, other.qpn, 1, 100);
+            other.queue(&route, owner.qpn, 2, 101);
+            other.tx.flush(&other.port);
+            let mut lengths = Vec::new();
+            let mut look = || {
+                owner.rx.woken();
+                owner.port.receive(&mut owner.rx, 1, &mut |run| {
+                    lengths.extend(run.datagrams().map(|datagram| datagram.payload.len()));
+                });
+                owner.rx.is_done()
+            };
+            assert!(!look(), "it has forwarded");
+            assert!((0..100).any(|_| look()), "it never is");
+            assert_eq!(lengths, [101 + 4], "GID {gid}");
+        });
+    }
+}
+
 #[test]
 fn the_owner_receives_without_detour() {
     for gid in GIDS {

@@ -164,7 +164,7 @@ impl NetPort {
         let Ok(mut token) = self.token.try_lock() else { return false };
         (0..TURNS).any(|_| {
             token.receiver.woken();
-            self.drain(&mut token, Acks::Leave, &Look::default()) == 0
+            self.drain(&mut token, Acks::Leave, &Look::default()) == 0 && token.receiver.is_done()
         })
     }
 
