@@ -110,16 +110,21 @@ fn json(found: &Found) -> Result<String> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
     fn what_could_pass_for_something_else_is_no_report() {
-        let device = |pid: Value, counter: &str, value: Value, qpn: Value| serde_json::json!({"pid": pid, "counters": {counter: value}, "qps": [{"qpn": qpn, "counters": {}}]});
+        let device = |pid: Value, counter: &str, value: Value, qpn: Value| {
+            let qps = json!([{"qpn": qpn, "counters": {}}]);
+            json!({"pid": pid, "counters": {counter: value}, "qps": qps})
+        };
         assert!(is_plain(&device(1.into(), "rx_packets", 5.into(), 17.into())));
         assert!(!is_plain(&device("1".into(), "rx_packets", 5.into(), 17.into())));
         assert!(!is_plain(&device(1.into(), "x{} 1\nurxe_rx_packets_total", 5.into(), 17.into())));
         assert!(!is_plain(&device(1.into(), "rx_packets", "5\u{9b}".into(), 17.into())));
         assert!(!is_plain(&device(1.into(), "rx_packets", 5.into(), "17\"} 1".into())));
-        assert!(!is_plain(&serde_json::json!({"pid": 1})));
+        assert!(!is_plain(&json!({"pid": 1})));
     }
 }

@@ -70,8 +70,8 @@ impl Watch {
         self.arm(until);
     }
 
-    /// A poll found so many packets, one at least. When answers used to come along with ACKs, and now there is one packet alone, the
-    /// application may cease to poll and wait for the answer to appear in its memory: the thread looks soon.
+    /// A poll found so many packets, one at least. When answers used to come along with ACKs, and now there is one packet
+    /// alone, the application may cease to poll and wait for the answer to appear in its memory: the thread looks soon.
     pub(super) fn found(&self, packets: usize, clock: &impl Clock) {
         if packets == 2 {
             self.pairs.store(self.pairs.load(Ordering::Relaxed).saturating_add(1), Ordering::Relaxed);
