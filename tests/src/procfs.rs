@@ -143,27 +143,30 @@ fn holder_of(inode: u64) -> Result<Option<u32>> {
 /// may concern it a little longer, and it may not have its turn at once: the span begins when it has slept for a while.
 pub fn wakes_of_our_thread(span: Duration) -> Result<u64> {
     const A_WHILE: Duration = Duration::from_millis(500);
-    let mut before = sleeps_of_our_thread()?;
+    let mut before = None;
     wait_until("urxe's thread sleeps", || {
         sleep(A_WHILE);
         let now = sleeps_of_our_thread()?;
-        Ok(replace(&mut before, now) == now)
+        Ok(now.is_some() && replace(&mut before, now) == now)
     })?;
     sleep(span);
-    Ok(sleeps_of_our_thread()? - before)
+    let after = sleeps_of_our_thread()?;
+    let (after, before) = after.zip(before).context("urxe's thread has ended")?;
+    Ok(after - before)
 }
 
-/// How often it has gone to sleep so far: its voluntary context switches (proc_pid_status(5)).
-fn sleeps_of_our_thread() -> Result<u64> {
+/// How often it has gone to sleep so far: its voluntary context switches (proc_pid_status(5)). `None` before it runs for the
+/// first time, and has a name.
+fn sleeps_of_our_thread() -> Result<Option<u64>> {
     for entry in fs::read_dir("/proc/self/task")? {
         let task = entry?.path();
         if fs::read_to_string(task.join("comm"))? == "urxe\n" {
             let status = fs::read_to_string(task.join("status"))?;
             let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
-            return Ok(line.context("no such line")?.trim().parse()?);
+            return Ok(Some(line.context("no such line")?.trim().parse()?));
         }
     }
-    anyhow::bail!("no thread named urxe")
+    Ok(None)
 }
 
 /// Bytes of memory that this process has for itself (proc_pid_statm(5): resident less shared).
