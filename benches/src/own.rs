@@ -11,9 +11,9 @@ use urxe_tests::memory_of_our_own;
 use urxe_tests::verbs::child::{Child, Parent};
 use urxe_tests::verbs::crowd::{Cost, Crowd, Shape, Wait};
 use urxe_tests::verbs::memory::ALL_ACCESS;
-use urxe_tests::verbs::pair::{rtr, rts};
+use urxe_tests::verbs::pair::connect_to;
 use urxe_tests::verbs::qp::Init;
-use urxe_tests::verbs::{Change, Context, Cq, Mr, Op, Options, Pd, Qp, Remote, SendWr, Status, Wc};
+use urxe_tests::verbs::{Context, Cq, Mr, Op, Options, Pd, Qp, Remote, SendWr, Status, Wc};
 
 /// What the target's program does while its peer writes to its memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,9 +55,7 @@ impl Side {
         let options = Options { mtu: v::IBV_MTU_4096, ..Options::default() };
         let gid = self.cq.context().query_gid(1, i32::try_from(options.gid)?)?;
         for (qp, peer) in self.qps.iter().zip(peers) {
-            qp.modify(&Change::init(options.access))?;
-            qp.modify(&rtr(*peer, gid, &options))?;
-            qp.modify(&rts(&options))?;
+            connect_to(qp, *peer, gid, &options)?;
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use urxe_engine::chaos::{AckPolicy, Behaviour, Chaos, CreditPolicy, Liberties};
 use urxe_ffi::verbs as v;
 use urxe_tests::verbs::memory::{PAGE, pattern};
-use urxe_tests::verbs::pair::{rtr, rts};
+use urxe_tests::verbs::pair::connect;
 use urxe_tests::verbs::qp::Init;
 use urxe_tests::verbs::{Change, Context, Cq, Op, Options, Pair, Pd, Qp, RecvWr, SendWr, Srq, Status, is_readable};
 use urxe_tests::{Perftest, PingPong, TIMEOUT, World, artifacts, in_world_with};
@@ -38,12 +38,7 @@ fn receives_of_an_srq_in_any_order() {
         let near = Qp::new(&pd, &cq, &cq, &Init::default())?;
         let far = Qp::with_srq(&pd, &cq, &srq, &Init::default())?;
         let options = Options::default();
-        let gid = context.query_gid(1, i32::try_from(options.gid)?)?;
-        for (qp, peer) in [(&near, &far), (&far, &near)] {
-            qp.modify(&Change::init(options.access))?;
-            qp.modify(&rtr(peer.number(), gid, &options))?;
-            qp.modify(&rts(&options))?;
-        }
+        connect(&context, &near, &far, &options)?;
         srq.post_recvs(&(0..32).map(|wr_id| RecvWr::new(wr_id, &[])).collect::<Vec<_>>())?;
         near.post_sends(&vec![SendWr::new(Op::Send, &[]).unsignaled(); 32])?;
         let mut taken: Vec<u64> = cq.take(32)?.iter().map(|wc| wc.wr_id).collect();

@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, ensure};
 use urxe_ffi::verbs as v;
 use urxe_tests::verbs::child::{Child, Parent, does_not_hang};
 use urxe_tests::verbs::memory::{ALL_ACCESS, pattern};
-use urxe_tests::verbs::pair::{rtr, rts, works};
+use urxe_tests::verbs::pair::{connect_to, works};
 use urxe_tests::verbs::qp::Init;
 use urxe_tests::verbs::{
     Change, Context, Cq, End, Mr, Op, Options, PATIENCE, Pair, Pd, Qp, RecvWr, Remote, SendWr, Status, is_readable,
@@ -289,9 +289,7 @@ fn many_queue_pairs() {
         // Each sends to the next.
         for (index, qp) in qps.iter().enumerate() {
             let peer = qps[if index % 2 == 0 { index + 1 } else { index - 1 }].number();
-            qp.modify(&Change::init(options.access))?;
-            qp.modify(&rtr(peer, gid, &options))?;
-            qp.modify(&rts(&options))?;
+            connect_to(qp, peer, gid, &options)?;
             qp.post_recv(&RecvWr::new(1, &[mr.sge(0, 8)]))?;
         }
         for qp in &qps {

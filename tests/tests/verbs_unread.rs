@@ -1,15 +1,11 @@
 //! A program that had no processor for a while: what came meanwhile counts, however late it is read.
 
-use std::sync::Arc;
 use std::thread::sleep;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use urxe_tests::verbs::child::{Child, Parent};
-use urxe_tests::verbs::memory::ALL_ACCESS;
-use urxe_tests::verbs::pair::{rtr, rts};
-use urxe_tests::verbs::qp::Init;
-use urxe_tests::verbs::{Change, Context, Cq, Mr, Op, Options, Pd, Qp, Remote, SendWr, Status};
+use urxe_tests::verbs::{Many, Op, Options, Qp, Remote, SendWr};
 use urxe_tests::{in_world, in_world_over_udp};
 
 /// So many queue pairs each wait for an ACK: more than are read at a time.
@@ -20,62 +16,24 @@ fn options() -> Options {
     Options { timeout: 19, retry_cnt: 0, ..Options::default() }
 }
 
-/// One end of all connections.
-struct Ends {
-    cq: Arc<Cq>,
-    mr: Mr,
-    qps: Vec<Qp>,
+/// One end of all connections: its queue pairs' numbers, then where its memory is.
+fn introduction(many: &Many) -> Vec<u64> {
+    let memory = many.mr.at(0);
+    many.numbers().into_iter().map(u64::from).chain([memory.addr, u64::from(memory.rkey)]).collect()
 }
 
-impl Ends {
-    fn new() -> Result<Self> {
-        let context = Context::open()?;
-        let pd = Pd::new(&context)?;
-        let cq = Cq::new(&context, i32::try_from(COUNT)?, None)?;
-        let mr = Mr::alloc(&pd, 4096, ALL_ACCESS)?;
-        let qps = (0..COUNT).map(|_| Qp::new(&pd, &cq, &cq, &Init::default())).collect::<Result<_, _>>()?;
-        Ok(Self { cq, mr, qps })
-    }
-
-    /// Their numbers, then where the memory is.
-    fn introduction(&self) -> Vec<u64> {
-        let memory = self.mr.at(0);
-        let numbers = self.qps.iter().map(|qp| u64::from(qp.number()));
-        numbers.chain([memory.addr, u64::from(memory.rkey)]).collect()
-    }
-
-    fn connect(&self, introduction: &[u64; COUNT + 2]) -> Result<Remote> {
-        let options = options();
-        let gid = self.cq.context().query_gid(1, i32::try_from(options.gid)?)?;
-        for (qp, peer) in self.qps.iter().zip(introduction) {
-            qp.modify(&Change::init(options.access))?;
-            qp.modify(&rtr(u32::try_from(*peer)?, gid, &options))?;
-            qp.modify(&rts(&options))?;
-        }
-        Ok(Remote { addr: introduction[COUNT], rkey: u32::try_from(introduction[COUNT + 1])? })
-    }
-
-    /// Each writes eight bytes.
-    fn post(&self, remote: Remote) -> Result<()> {
-        self.qps.iter().try_for_each(|qp| self.write(qp, remote))
-    }
-
-    fn write(&self, qp: &Qp, remote: Remote) -> Result<()> {
-        Ok(qp.post_send(&SendWr::new(Op::Write(remote), &[self.mr.sge(0, 8)]))?)
-    }
-
-    fn take(&self, count: usize) -> Result<()> {
-        for wc in self.cq.take(count)? {
-            ensure!(wc.status == Status::SUCCESS, "{wc:?}");
-        }
-        Ok(())
-    }
+/// Connects with the other end, and says where its memory is.
+fn meet(many: &Many, introduction: &[u64; COUNT + 2]) -> Result<Remote> {
+    let [peers @ .., addr, rkey] = introduction;
+    let peers: Vec<u32> = peers.iter().map(|peer| u32::try_from(*peer)).collect::<Result<_, _>>()?;
+    many.connect(&peers, &options())?;
+    Ok(Remote { addr: *addr, rkey: u32::try_from(*rkey)? })
 }
 
 fn target(parent: &mut Parent) -> Result<()> {
-    let ends = Ends::new()?;
-    parent.send(&ends.introduction())?;
-    ends.connect(&parent.receive()?)?;
+    let many = Many::new(COUNT)?;
+    parent.send(&introduction(&many))?;
+    meet(&many, &parent.receive()?)?;
     parent.send(&[0])?;
     // Its program does nothing.
     parent.receive::<1>()?;
@@ -83,19 +41,20 @@ fn target(parent: &mut Parent) -> Result<()> {
 }
 
 fn writer(parent: &mut Parent) -> Result<()> {
-    let ends = Ends::new()?;
-    parent.send(&ends.introduction())?;
-    let remote = ends.connect(&parent.receive()?)?;
+    let many = Many::new(COUNT)?;
+    parent.send(&introduction(&many))?;
+    let remote = meet(&many, &parent.receive()?)?;
+    let write = |qp: &Qp| qp.post_send(&SendWr::new(Op::Write(remote), &[many.mr.sge(0, 8)]));
     // Each has sockets of its own from now on, and needs nobody to forward to it.
-    for qp in &ends.qps {
-        ends.write(qp, remote)?;
-        ends.take(1)?;
+    for qp in &many.qps {
+        write(qp)?;
+        many.complete(1)?;
     }
     parent.send(&[0])?;
     parent.receive::<1>()?;
-    ends.post(remote)?;
+    many.post(write)?;
     parent.send(&[0])?;
-    ends.take(COUNT)
+    many.complete(COUNT)
 }
 
 /// The target answers in time, but while the writer is stopped, for longer than it would wait.

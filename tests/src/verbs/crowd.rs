@@ -8,8 +8,8 @@ use anyhow::{Context as _, Result, ensure};
 use super::child::{Child, Parent};
 use super::cq::{Channel, Cq, Status};
 use super::memory::{ALL_ACCESS, Mr, Pd, pattern};
-use super::pair::{Options, rtr, rts};
-use super::qp::{CAP, Change, Init, Qp};
+use super::pair::{Options, connect_to};
+use super::qp::{CAP, Init, Qp};
 use super::wr::{Op, Remote, SendWr};
 use super::{Context, PATIENCE, is_readable};
 use crate::procfs::memory_of_our_share;
@@ -137,9 +137,7 @@ impl Crowd {
         for qp in &qps {
             let [addr, rkey, number] = parent.receive()?;
             homes.push(Remote { addr, rkey: u32::try_from(rkey)? });
-            qp.modify(&Change::init(options.access))?;
-            qp.modify(&rtr(u32::try_from(number)?, gid, &options))?;
-            qp.modify(&rts(&options))?;
+            connect_to(qp, u32::try_from(number)?, gid, &options)?;
         }
         let memory = || Ok::<u64, anyhow::Error>(memory_of_our_share()?.saturating_sub(before) as u64);
         parent.send(&[memory()?])?;

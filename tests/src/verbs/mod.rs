@@ -9,9 +9,10 @@
 //! | [`wr`] | work requests |
 //! | [`qp`] | queue pairs: states and posting |
 //! | [`pair`] | two connected queue pairs of one process |
+//! | [`many`] | many of one process that share a completion queue |
 //! | [`datagram`] | UD queue pairs, address handles |
 //! | [`child`] | forked processes |
-//! | [`crowd`] | many of them, connected with each other |
+//! | [`crowd`] | many processes, connected with each other |
 //! | [`loss`] | a network that loses packets |
 //! | [`mistake`] | wrong use and its consequences, as tables |
 //!
@@ -27,6 +28,7 @@ pub mod crowd;
 pub mod datagram;
 mod handle;
 pub mod loss;
+pub mod many;
 pub mod memory;
 pub mod mistake;
 pub mod pair;
@@ -37,6 +39,7 @@ pub mod wr;
 pub use context::{AsyncEvent, Context, DeviceList};
 pub use cq::{Channel, Cq, Status, Wc};
 pub use handle::{Errno, Handle};
+pub use many::Many;
 pub use memory::{Mr, Pages, Pd};
 pub use pair::{End, Options, Pair};
 pub use qp::{Change, PostError, Qp};

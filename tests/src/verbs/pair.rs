@@ -118,9 +118,7 @@ impl End {
 
     /// RESET → RTS.
     pub fn connect(&self, peer: u32, gid: [u8; 16], options: &Options) -> Result<()> {
-        self.init(options)?;
-        self.ready_to_receive(peer, gid, options)?;
-        self.ready_to_send(options)
+        connect_to(&self.qp, peer, gid, options)
     }
 
     /// Its own GID.
@@ -178,12 +176,15 @@ pub fn works(pair: &Pair) -> Result<()> {
 /// RESET → RTS for both of two queue pairs of one device, each other's peers.
 pub fn connect(context: &Context, near: &Qp, far: &Qp, options: &Options) -> Result<()> {
     let gid = context.query_gid(1, i32::try_from(options.gid)?)?;
-    for (qp, peer) in [(near, far), (far, near)] {
-        qp.modify(&Change::init(options.access)).context("to INIT")?;
-        qp.modify(&rtr(peer.number(), gid, options)).context("to RTR")?;
-        qp.modify(&rts(options)).context("to RTS")?;
-    }
-    Ok(())
+    connect_to(near, far.number(), gid, options)?;
+    connect_to(far, near.number(), gid, options)
+}
+
+/// RESET → RTS, towards a queue pair at `gid`.
+pub fn connect_to(qp: &Qp, peer: u32, gid: [u8; 16], options: &Options) -> Result<()> {
+    qp.modify(&Change::init(options.access)).context("to INIT")?;
+    qp.modify(&rtr(peer, gid, options)).context("to RTR")?;
+    qp.modify(&rts(options)).context("to RTS")
 }
 
 /// INIT → RTR.
