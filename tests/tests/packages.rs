@@ -103,7 +103,11 @@ fn the_tarball_works_from_any_folder() -> Result<()> {
     output(Command::new("tar").arg("-xzf").arg(&tarball).arg("-C").arg(&folder).arg("--strip-components=1"))?;
     let mut found = Vec::new();
     contents(&folder, &folder, &mut found)?;
-    ensure!(found == ["644 INSTALL", "644 README.md", "644 liburxe.so", "755 urxe"], "{found:#?}");
+    ensure!(
+        found
+            == ["644 INSTALL", "644 LICENSE-APACHE", "644 LICENSE-MIT", "644 README.md", "644 liburxe.so", "755 urxe"],
+        "{found:#?}"
+    );
 
     let host = world.host();
     host.run(folder.join("urxe"), &["install"])?;
