@@ -45,7 +45,7 @@ export URXE_KERNEL_DIR := $(TARGET_DIR)/conformance/kernel
 
 .PHONY: help
 help:
-	@sed -n 's/^\([a-z0-9]*\):.*## /make \1\t/p' Makefile | expand -t 16
+	@sed -n 's/^\([a-z0-9-]*\):.*## /make \1\t/p' Makefile | expand -t 16
 
 .PHONY: build
 build: ## target/release/urxe and target/release/liburxe.so
@@ -75,11 +75,18 @@ test: setup build ## every test
 	@# Of two users: only root can be both.
 	[ "$$(id -u)" -ne 0 ] || $(CARGO) test -p urxe-tests --test status_processes -- --ignored
 	$(MAKE) loom
+	$(MAKE) no-std
 	scripts/fuzz $(FUZZ_SECONDS)
 
 .PHONY: loom
 loom: ## what is done without locks (rings of shared memory, sleep and deadlines), in every interleaving and reordering
 	cd loom && CARGO_TARGET_DIR=$(TARGET_DIR)/loom RUSTFLAGS='--cfg loom' $(CARGO) test --locked
+
+.PHONY: no-std
+no-std: ## two queue pairs in a C program, without Rust's std
+	CARGO_TARGET_DIR=$(TARGET_DIR)/no-std $(CARGO) build --locked --release --manifest-path conformance/no-std/Cargo.toml
+	$(CC) -o $(TARGET_DIR)/no-std/two_queue_pairs conformance/no-std/main.c $(TARGET_DIR)/no-std/release/liburxe_no_std.a
+	$(TARGET_DIR)/no-std/two_queue_pairs
 
 .PHONY: sanitize
 sanitize: setup ## the tests that call libibverbs, against a provider with AddressSanitizer

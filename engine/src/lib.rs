@@ -21,6 +21,8 @@
 //!
 //! The same calls with the same arguments give the same packets, completions and events, byte for byte.
 //!
+//! The example `two_queue_pairs` has the smallest surroundings that a queue pair can live in.
+//!
 //! # Rooms
 //!
 //! [`qp`] holds the queue pair: [`qp::state`] and [`qp::attr`] the rules of `modify`; `requester` cuts work

@@ -21,7 +21,8 @@ pub struct Pd(pub u32);
 pub struct Key(pub u32);
 
 /// The memory is not there, or not writable: the application unmapped it after registering it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the memory is not mapped, or not writable")]
 pub struct Fault;
 
 /// A registered memory region, or a bound memory window (IBA 10.6).
@@ -64,24 +65,32 @@ pub enum Accessor {
 }
 
 /// Why an access is refused.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Refusal {
     /// No region has the key.
+    #[error("no region has the key")]
     NoSuchKey,
     /// The region belongs to another protection domain.
+    #[error("the region belongs to another protection domain")]
     OtherPd,
     /// The region does not allow it.
+    #[error("the region does not allow the access")]
     Access,
     /// Part of it lies outside the region.
+    #[error("the access leaves the region")]
     OutOfBounds,
     /// The memory is gone.
+    #[error("the memory is not mapped")]
     Unmapped,
     /// Eight bytes at once are asked for, and the region does not begin at a word of the processor.
+    #[error("the region does not begin at a multiple of eight bytes")]
     Misaligned,
     /// It was another process' memory, and that process is gone, or has given up the SRQ that the memory was reached by;
     /// or it did not answer, and may have done what cannot be done twice.
+    #[error("the process that has the memory has ended")]
     Vanished,
     /// It is another process' memory, and that process does not answer now. Asking again does no harm.
+    #[error("the process that has the memory does not answer")]
     Silent,
 }
 
@@ -346,7 +355,8 @@ struct Entry<T> {
 }
 
 /// The table is full.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the table is full")]
 pub struct Full;
 
 impl<T> KeyTable<T> {

@@ -38,21 +38,28 @@ pub struct Bind {
 }
 
 /// Why a window is not bound: the request completes with a memory window bind error.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum BindError {
     /// The window's key is not that of a window.
+    #[error("the key is not that of a memory window")]
     NoSuchWindow,
     /// Window, region and queue pair are not of one protection domain.
+    #[error("window, region and queue pair belong to different protection domains")]
     OtherPd,
     /// A type 2 window that is bound already (IBA C10-72).
+    #[error("the type 2 window is bound already")]
     Bound,
     /// The new key is that of another entry, or, for type 2, the one it has.
+    #[error("the new key is in use, or the one that the window has")]
     NewKey,
     /// The region's key is not that of a region.
+    #[error("the key is not that of a region")]
     NoSuchRegion,
     /// The region does not allow windows, or not with that access, or counts from 0 (IBA C10-73 to C10-75).
+    #[error("the region does not allow windows with this access")]
     Access,
     /// It does not lie in the region, or has no bytes, which type 2 cannot do (IBA C10-75).
+    #[error("the window leaves the region, or is empty")]
     OutOfBounds,
 }
 
@@ -126,11 +133,13 @@ enum Entry {
 }
 
 /// Why an entry of the table cannot be changed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum TableError {
     /// It is not there, or is something else.
+    #[error("no such region or window")]
     NoSuchKey,
     /// Windows are bound to the region (`ibv_dereg_mr(3)`, IBA 11.2.8.4).
+    #[error("windows are bound to the region")]
     Bound,
 }
 

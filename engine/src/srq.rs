@@ -31,11 +31,13 @@ pub struct Taken {
 }
 
 /// Why `ibv_modify_srq(3)` is refused (EINVAL).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ModifySrqError {
     /// More WQEs are posted than the new size holds.
+    #[error("{0} requests are posted, more than the new size holds")]
     Posted(u32),
     /// The limit is beyond the size.
+    #[error("the limit exceeds the size")]
     Limit,
 }
 

@@ -220,9 +220,10 @@ impl QpAttr {
 }
 
 /// Why `modify` is refused (`ibv_modify_qp(3)`: EINVAL).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ModifyError {
     /// The table has no such transition for this type.
+    #[error("no transition from {from} to {to}")]
     NoTransition {
         /// The state it is in.
         from: QpState,
@@ -230,12 +231,16 @@ pub enum ModifyError {
         to: QpState,
     },
     /// Required attributes are not given.
+    #[error("required attributes are missing: {0}")]
     Missing(AttrMask),
     /// Attributes are given that the transition does not take.
+    #[error("the transition does not take the attributes {0}")]
     Unexpected(AttrMask),
     /// `cur_qp_state` is not the state it is in.
+    #[error("the queue pair is in {0}")]
     CurrentState(QpState),
     /// An attribute's value is out of range.
+    #[error("value out of range: {0}")]
     Value(AttrMask),
 }
 

@@ -3,6 +3,8 @@
 //! Which attributes a transition must and may have: IBA 11.2.5.2 table "QP state transition properties", as in
 //! `qp_state_table` of `drivers/infiniband/core/verbs.c`.
 
+use core::fmt;
+
 use super::QpType;
 use super::attr::AttrMask;
 
@@ -40,6 +42,21 @@ impl QpState {
     #[must_use]
     pub const fn sends(self) -> bool {
         matches!(self, Self::Rts | Self::Sqd)
+    }
+}
+
+impl fmt::Display for QpState {
+    /// Writes the specification's name: `RESET`, `RTS`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Reset => "RESET",
+            Self::Init => "INIT",
+            Self::Rtr => "RTR",
+            Self::Rts => "RTS",
+            Self::Sqd => "SQD",
+            Self::Sqe => "SQE",
+            Self::Err => "ERR",
+        })
     }
 }
 
