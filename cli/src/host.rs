@@ -21,7 +21,7 @@ pub(crate) fn obstacles() -> Vec<String> {
     if !device.exists() {
         lines.push(format!(
             "{} is missing and libibverbs lists no device without it; as root: `urxe install`, or `mkdir -p {DEV_DIR} \
-             && ln -s /dev/null {}`",
+             && mknod -m 666 {} c 1 3`",
             device.display(),
             device.display()
         ));

@@ -8,7 +8,7 @@ use urxe_options::{Choices, MAX_DEVICES, NAME, NETDEV};
 use crate::layout::{Layout, PROVIDER_ABIS, RDMA_CM, library_name};
 use crate::plan::Plan;
 use crate::sysfs::{Netdev, Slot};
-use crate::{devices, env, host, library, out, sysfs};
+use crate::{device_node, devices, env, host, library, out, sysfs};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -39,13 +39,15 @@ pub(crate) fn run(args: Args) -> Result<()> {
         plan.text(path, "driver urxe\n");
     }
     if let Some(dir) = layout.dev_dir() {
-        for slot in 0..MAX_DEVICES {
-            plan.link(dir.join(format!("uverbs{slot}")), "/dev/null");
+        // A link is changed by whoever changes what it leads to: `chmod 660 /dev/infiniband/*` would be about /dev/null.
+        let nodes = dir.parent().is_some_and(device_node::can_be_made);
+        for name in device_names() {
+            let path = dir.join(name);
+            if nodes { plan.null_device(path) } else { plan.link(path, "/dev/null") }
         }
-        plan.link(dir.join(RDMA_CM), "/dev/null");
-    }
-    if let (Some(path), Some(dir)) = (layout.tmpfiles(), layout.dev_dir()) {
-        plan.text(path, tmpfiles(&dir));
+        if let Some(path) = layout.tmpfiles() {
+            plan.text(path, tmpfiles(&dir, nodes));
+        }
     }
     plan.apply(&layout.manifest())?;
 
@@ -80,10 +82,20 @@ fn add_library(plan: &mut Plan, dir: &Path, library: &Path) {
     plan.copy(dir.join(first), library);
 }
 
-/// The `uverbsN` links in the words of tmpfiles.d(5).
-fn tmpfiles(dev_dir: &Path) -> String {
+/// Names of the character devices.
+fn device_names() -> impl Iterator<Item = String> {
+    (0..MAX_DEVICES).map(|slot| format!("uverbs{slot}")).chain([RDMA_CM.to_owned()])
+}
+
+/// The character devices in the words of tmpfiles.d(5).
+fn tmpfiles(dev_dir: &Path, nodes: bool) -> String {
     let dir = dev_dir.display();
-    let names = (0..MAX_DEVICES).map(|slot| format!("uverbs{slot}")).chain([RDMA_CM.to_owned()]);
-    let links = names.map(|name| format!("L {dir}/{name} - - - - /dev/null\n"));
-    format!("d {dir} 0755 root root -\n") + &links.collect::<String>()
+    let line = |name| {
+        if nodes {
+            format!("c {dir}/{name} 0666 root root - 1:3\n")
+        } else {
+            format!("L {dir}/{name} - - - - /dev/null\n")
+        }
+    };
+    format!("d {dir} 0755 root root -\n") + &device_names().map(line).collect::<String>()
 }

@@ -3,6 +3,7 @@
 //! One file or folder a subcommand. [`options`] is what most of them understand, [`layout`] knows every path, [`sysfs`]
 //! what the fake sysfs tree holds, [`plan`] how files are created and removed without touching anybody else's.
 
+mod device_node;
 mod devices;
 mod doctor;
 mod env;

@@ -1,11 +1,13 @@
 //! The list of what an installation created: `uninstall` removes exactly this.
 //!
-//! A text file, one entry a line in order of creation: `dir PATH`, `file PATH`, or `link PATH` followed by a tab and
-//! the link's target.
+//! A text file, one entry a line in order of creation: `dir PATH`, `file PATH`, `null-device PATH`, or `link PATH`
+//! followed by a tab and the link's target.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
+
+use crate::device_node::is_null_device;
 
 /// Something that an installation created.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -13,12 +15,13 @@ pub(crate) enum Entry {
     Dir(PathBuf),
     File(PathBuf),
     Link(PathBuf, PathBuf),
+    NullDevice(PathBuf),
 }
 
 impl Entry {
     pub(crate) fn path(&self) -> &Path {
         match self {
-            Self::Dir(path) | Self::File(path) | Self::Link(path, _) => path,
+            Self::Dir(path) | Self::File(path) | Self::Link(path, _) | Self::NullDevice(path) => path,
         }
     }
 
@@ -31,6 +34,7 @@ impl Entry {
             Self::Link(path, target) => {
                 metadata.is_symlink() && std::fs::read_link(path).is_ok_and(|found| found == *target)
             }
+            Self::NullDevice(path) => is_null_device(path),
         }
     }
 }
@@ -64,6 +68,7 @@ impl Manifest {
             match entry {
                 Entry::Dir(_) => text += &format!("dir {path}\n"),
                 Entry::File(_) => text += &format!("file {path}\n"),
+                Entry::NullDevice(_) => text += &format!("null-device {path}\n"),
                 Entry::Link(_, target) => text += &format!("link {path}\t{}\n", target.display()),
             }
         }
@@ -74,6 +79,7 @@ impl Manifest {
         let entry = |line: &str| match line.split_once(' ') {
             Some(("dir", path)) => Ok(Entry::Dir(path.into())),
             Some(("file", path)) => Ok(Entry::File(path.into())),
+            Some(("null-device", path)) => Ok(Entry::NullDevice(path.into())),
             Some(("link", rest)) => match rest.split_once('\t') {
                 Some((path, target)) => Ok(Entry::Link(path.into(), target.into())),
                 None => bail!("no link target in {line:?}"),
@@ -95,6 +101,7 @@ mod tests {
                 Entry::Dir("/var/lib/urxe".into()),
                 Entry::File("/etc/with space/urxe.driver".into()),
                 Entry::Link("/dev/infiniband/uverbs0".into(), "/dev/null".into()),
+                Entry::NullDevice("/dev/infiniband/uverbs1".into()),
             ],
         };
         assert_eq!(Manifest::parse(&manifest.to_text().unwrap()).unwrap(), manifest);

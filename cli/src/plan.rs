@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
+use crate::device_node;
 use crate::manifest::{Entry, Manifest};
 
 /// What one path is to become.
@@ -17,6 +18,8 @@ enum Content {
     Text(String),
     Copy(PathBuf),
     Link(PathBuf),
+    /// The character device of `/dev/null`, as a node of its own.
+    NullDevice,
 }
 
 /// Everything an installation is to create, except the folders, which follow from the paths.
@@ -41,6 +44,11 @@ impl Plan {
         self.items.push((path.into(), Content::Link(target.into())));
     }
 
+    /// A device node with the number of `/dev/null`. Its mode and owner are its own.
+    pub(crate) fn null_device(&mut self, path: impl Into<PathBuf>) {
+        self.items.push((path.into(), Content::NullDevice));
+    }
+
     /// Makes it so in a folder that is new, and that somebody removes as a whole.
     pub(crate) fn write(self) -> Result<()> {
         let mut made: Option<PathBuf> = None;
@@ -54,6 +62,7 @@ impl Plan {
                 Content::Text(text) => fs::write(path, text),
                 Content::Copy(source) => fs::copy(source, path).map(|_| ()),
                 Content::Link(target) => symlink(target, path),
+                Content::NullDevice => device_node::make(path),
             }
             .with_context(|| format!("writing {}", path.display()))?;
         }
@@ -82,7 +91,10 @@ impl Plan {
         remove_entries(old.entries.iter().filter(stale))?;
         replace(manifest_path, &Content::Text(text))?;
         for (path, content) in self.items.drain(..) {
-            replace(&path, &content)?;
+            // A node that is there keeps the mode and the owner that an administrator gave it.
+            if !matches!(content, Content::NullDevice) || !device_node::is_null_device(&path) {
+                replace(&path, &content)?;
+            }
         }
         Ok(())
     }
@@ -104,6 +116,7 @@ impl Plan {
         entries.extend(self.items.iter().map(|(path, content)| match content {
             Content::Text(_) | Content::Copy(_) => Entry::File(path.clone()),
             Content::Link(target) => Entry::Link(path.clone(), target.clone()),
+            Content::NullDevice => Entry::NullDevice(path.clone()),
         }));
         Manifest { entries }
     }
@@ -127,7 +140,7 @@ fn remove_entries<'a>(entries: impl DoubleEndedIterator<Item = &'a Entry>) -> Re
         let path = entry.path();
         let result = match entry {
             Entry::Dir(_) => fs::remove_dir(path),
-            Entry::File(_) | Entry::Link(..) => fs::remove_file(path),
+            Entry::File(_) | Entry::Link(..) | Entry::NullDevice(_) => fs::remove_file(path),
         };
         match result {
             Err(error) if !matches!(error.kind(), ErrorKind::DirectoryNotEmpty | ErrorKind::NotFound) => {
@@ -156,6 +169,10 @@ fn replace(path: &Path, content: &Content) -> Result<()> {
             // A leftover of an interrupted run; the others overwrite theirs.
             let _ = fs::remove_file(&new);
             symlink(target, &new)
+        }
+        Content::NullDevice => {
+            let _ = fs::remove_file(&new);
+            device_node::make(&new)
         }
     };
     written.and_then(|()| fs::rename(&new, path)).with_context(|| format!("writing {}", path.display())).inspect_err(

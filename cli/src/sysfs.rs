@@ -26,7 +26,7 @@ const RDMA_CM_ABI: u32 = 4;
 const DRIVER_ABI: u32 = 1;
 
 /// `uverbsN/dev`: the device number of `/dev/null` (Documentation/admin-guide/devices.txt), which `/dev/infiniband/uverbsN`
-/// is a link to. libibverbs compares the two (util/open_cdev.c).
+/// has as well. libibverbs compares the two (util/open_cdev.c).
 const DEV_NULL: &str = "1:3";
 
 /// GIDs in a port's table; empty entries are zero. A longer list of addresses makes a longer table.

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 use anyhow::{Context, Result, ensure};
-use urxe_tests::{PingPong, Snapshot, World, artifacts};
+use urxe_tests::{Host, PingPong, Snapshot, World, artifacts};
 
 #[test]
 fn the_machine_is_as_before_after_uninstall() -> Result<()> {
@@ -75,6 +75,100 @@ fn a_prefix_installation_says_what_is_missing_outside() -> Result<()> {
     Ok(())
 }
 
+/// Mode, owner and group of a file on `host`, links followed.
+fn mode_and_owner(host: &Host, path: &str) -> Result<String> {
+    Ok(host.run("stat", &["-L", "-c", "%a %u:%g", path])?.stdout.trim().to_owned())
+}
+
+/// Gives the world a `/dev/null` of its own in the place of the machine's, which no test may change.
+fn with_own_null_device(host: &Host) -> Result<()> {
+    host.run("sh", &["-ec", "umount /dev/null; rm /dev/null; mknod /dev/null c 1 3; chmod 666 /dev/null"]).map(drop)
+}
+
+/// The group of RDMA users is given the devices, as manuals say.
+#[test]
+fn chmod_and_chown_of_a_device_leave_dev_null_alone() -> Result<()> {
+    let world = World::bare()?;
+    let (host, urxe) = (world.host(), artifacts::urxe()?);
+    if !is_root() {
+        host.run(&urxe, &["install"])?;
+        let links = host.run("find", &["/dev/infiniband", "-type", "l", "-lname", "/dev/null"])?;
+        ensure!(links.stdout.lines().count() == 5, "without CAP_MKNOD they are links: {links}");
+        return Ok(());
+    }
+    with_own_null_device(host)?;
+    let before = Snapshot::of_machine(host)?;
+    host.run(&urxe, &["install"])?;
+    host.set_env("SYSFS_PATH", "/var/lib/urxe/sysfs");
+    let umask = host.run("sh", &["-c", "umask 077; exec \"$0\" install", urxe.to_str().context("not UTF-8")?])?;
+    ensure!(umask.stderr.is_empty() && mode_and_owner(host, "/dev/infiniband/uverbs0")? == "666 0:0", "{umask}");
+
+    host.run("sh", &["-ec", "chown root:1 /dev/infiniband/*; chmod 660 /dev/infiniband/*"])?;
+
+    ensure!(mode_and_owner(host, "/dev/null")? == "666 0:0", "/dev/null: {}", mode_and_owner(host, "/dev/null")?);
+    // They mean what they mean on a card: who is not of the group opens no device.
+    let devinfo = |group: &str| {
+        let regid = format!("--regid={group}");
+        host.try_run("setpriv", &["--reuid=65534", &regid, "--clear-groups", "ibv_devinfo", "-d", "urxe0"])
+    };
+    devinfo("1")?.success()?;
+    let refused = devinfo("65534")?.failure()?;
+    ensure!(refused.stderr.contains("Failed to open device"), "{refused}");
+    // An upgrade keeps what the administrator has set.
+    host.run(&urxe, &["install"])?;
+    for name in ["uverbs0", "rdma_cm"] {
+        let now = mode_and_owner(host, &format!("/dev/infiniband/{name}"))?;
+        ensure!(now == "660 0:1", "{name}: {now}");
+    }
+
+    host.run(&urxe, &["uninstall"])?;
+    let left = before.difference(&Snapshot::of_machine(host)?);
+    ensure!(left.is_empty(), "uninstall left traces: {left:#?}");
+    Ok(())
+}
+
+/// Most containers may not make device nodes.
+#[test]
+fn without_cap_mknod_devices_are_links() -> Result<()> {
+    let world = World::bare()?;
+    let (host, urxe) = (world.host(), artifacts::urxe()?);
+    let urxe = urxe.to_str().context("a path that is not UTF-8")?;
+    let before = Snapshot::of_machine(host)?;
+    let without = ["--bounding-set=-mknod", "--inh-caps=-mknod", "--", urxe];
+    let run = |args: &[&str]| host.run("setpriv", &[&without, args].concat());
+    let tmpfiles = || host.try_run("cat", &["/usr/lib/tmpfiles.d/urxe.conf"]);
+
+    let installed = run(&["install"])?;
+    ensure!(installed.stderr.is_empty(), "{installed}");
+    let target = host.run("readlink", &["/dev/infiniband/uverbs0"])?;
+    ensure!(target.stdout == "/dev/null\n", "{target}");
+    ensure!(!tmpfiles()?.stdout.contains("\nc "), "{}", tmpfiles()?);
+    host.set_env("SYSFS_PATH", "/var/lib/urxe/sysfs");
+    let doctor = run(&["doctor"])?;
+    ensure!(doctor.stdout.contains("warning  /dev/infiniband/uverbs0 is a link to /dev/null"), "{doctor}");
+
+    if is_root() {
+        // An installation that has links, as earlier ones did, gets nodes.
+        host.run(urxe, &["install"])?;
+        ensure!(
+            host.run("stat", &["-c", "%F %t:%T", "/dev/infiniband/uverbs3"])?.stdout == "character special file 1:3\n"
+        );
+        let doctor = host.run(urxe, &["doctor"])?;
+        ensure!(!doctor.stdout.contains("link to /dev/null"), "{doctor}");
+        ensure!(tmpfiles()?.stdout.contains("\nc /dev/infiniband/uverbs0 0666 root root - 1:3\n"), "{}", tmpfiles()?);
+    }
+
+    host.run(urxe, &["uninstall"])?;
+    let left = before.difference(&Snapshot::of_machine(host)?);
+    ensure!(left.is_empty(), "uninstall left traces: {left:#?}");
+    Ok(())
+}
+
+fn is_root() -> bool {
+    // SAFETY: `geteuid` has no preconditions.
+    unsafe { libc::geteuid() == 0 }
+}
+
 #[test]
 fn foreign_files_are_named_and_kept() -> Result<()> {
     let world = World::bare()?;
@@ -123,8 +217,7 @@ fn without_root_one_line_says_what_to_do() -> Result<()> {
     fs::copy(artifacts::urxe()?, &urxe)?;
     fs::copy(artifacts::bin_dir()?.join("liburxe.so"), dir.path().join("liburxe.so"))?;
     let urxe = urxe.to_str().context("a path that is not UTF-8")?;
-    // SAFETY: `geteuid` has no preconditions.
-    let root = unsafe { libc::geteuid() } == 0;
+    let root = is_root();
     // In a user namespace with root alone mapped there is no other user to become, but nobody.
     let as_other: &[&str] =
         if root { &["setpriv", "--reuid=1", "--regid=1", "--clear-groups"] } else { &["unshare", "-U"] };

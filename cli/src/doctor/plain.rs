@@ -38,7 +38,19 @@ pub(super) fn check() -> Vec<Finding> {
     if findings.is_empty() {
         findings.push(Finding::fine("installed: programs find devices without `urxe run` too"));
     }
+    findings.extend(linked(&device("uverbs0")));
     findings
+}
+
+/// Whether the device is a link to `/dev/null`, which is what an installation without `CAP_MKNOD` makes.
+fn linked(device: &Path) -> Option<Finding> {
+    let target = std::fs::read_link(device).ok()?;
+    (target == Path::new("/dev/null")).then(|| {
+        Finding::warning(
+            format!("{} is a link to /dev/null: chmod and chown of it change /dev/null itself", device.display()),
+            "leave its mode and owner alone; or as root with CAP_MKNOD (docker run --cap-add MKNOD): urxe install",
+        )
+    })
 }
 
 fn sysfs() -> Option<Finding> {

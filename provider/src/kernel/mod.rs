@@ -2,7 +2,7 @@
 //!
 //! Some verbs never reach a provider: libibverbs turns them into uverbs commands and hands these to the kernel, by
 //! write(2) and ioctl(2) on the file that it opened under `/dev/infiniband`. There is no such kernel here, and the file
-//! is a symlink to `/dev/null`. So libibverbs' own calls of these functions are diverted:
+//! has the device number of `/dev/null`. So libibverbs' own calls of these functions are diverted:
 //!
 //! ```text
 //! libibverbs ──write/ioctl/close──▶ hook ──▶ is the descriptor attached to a device of ours?

@@ -1,6 +1,6 @@
 //! What stands in librdmacm's slots for `write`, `fstat` and `close`.
 //!
-//! librdmacm opens `/dev/infiniband/rdma_cm`, which is a link to `/dev/null` here, and looks whether that is a character
+//! librdmacm opens `/dev/infiniband/rdma_cm`, which has the device number of `/dev/null` here, and looks whether that is a character
 //! device. Then the descriptor is replaced by an event channel's: programs poll it before they send the first command
 //! (UCX does), and `/dev/null` cannot be. Where it does not look (`fstat` is of glibc 2.33), the first command does the
 //! same. librdmacm writes to sockets of its own as well: those pass.
