@@ -68,6 +68,17 @@ struct ConnParam {
     qp_num: u32,
 }
 
+/// The start of `struct rdma_cm_id`, up to the addresses of its route.
+#[repr(C)]
+struct IdHead {
+    verbs: *mut c_void,
+    channel: *mut c_void,
+    context: *mut c_void,
+    qp: *mut c_void,
+    source: [u8; 128],
+    destination: [u8; 128],
+}
+
 /// The start of `struct rdma_cm_event`.
 #[repr(C)]
 struct RawEvent {
@@ -326,6 +337,24 @@ impl Id {
     /// Where it is: to tell ids apart.
     pub fn address(&self) -> usize {
         self.0 as usize
+    }
+
+    /// Whether it is bound to a device: `verbs` of `struct rdma_cm_id` (rdma_cma.h), its first field.
+    pub fn has_device(&self) -> bool {
+        // SAFETY: a live id, which begins with this pointer.
+        unsafe { !self.0.cast::<*const c_void>().read().is_null() }
+    }
+
+    /// The own address and the peer's (`rdma_get_local_addr` and `rdma_get_peer_addr`), of an id with IPv4 addresses:
+    /// they stand in `route.addr` (rdma_cma.h).
+    pub fn addresses(&self) -> [Ipv4Addr; 2] {
+        let raw = self.0.cast::<IdHead>();
+        // SAFETY: a live id, which begins with these fields; unions as long as a `sockaddr_storage`.
+        let (source, destination) = unsafe { ((*raw).source, (*raw).destination) };
+        [source, destination].map(|end| {
+            let [_, _, _, _, a, b, c, d, ..] = end;
+            Ipv4Addr::new(a, b, c, d)
+        })
     }
 
     /// `rdma_bind_addr(3)`.

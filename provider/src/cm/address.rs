@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
-use urxe_net::{Service, gid_of};
+use urxe_net::{Gid, Service, gid_of};
 use urxe_wire::cm::ServiceId;
 
 use super::id::PortSpace;
@@ -40,6 +40,37 @@ impl State {
         self.devices.iter().position(has)
     }
 
+    /// Whether a device has the address of this GID.
+    pub(super) fn has_address(&self, gid: Gid) -> bool {
+        let has = |device: &Device| device.interface().addresses().iter().any(|address| gid_of(address.ip()) == gid);
+        self.devices.iter().any(has)
+    }
+
+    /// Whether an address stands for every device, as the wildcard does. So does a loopback address that no device has
+    /// (`cma_any_addr` of the kernel's cma.c, whose RoCE devices never have one).
+    pub(super) fn is_any(&self, ip: IpAddr) -> bool {
+        ip.is_unspecified() || ip.is_loopback() && self.device_of(ip).is_none()
+    }
+
+    /// The device that a loopback address resolves to, and its address of that family: the first device whose port is
+    /// active, or else the first (`cma_bind_loopback` of the kernel's cma.c). `among` names the only candidate.
+    pub(super) fn loopback_device(&self, ip: IpAddr, among: Option<usize>) -> Option<(usize, IpAddr)> {
+        let address_of = |(index, device): (usize, &Device)| {
+            let interface = device.interface();
+            let mut own = interface.addresses().iter().map(SocketAddr::ip);
+            let same_family = own.clone().find(|own| own.is_ipv4() == ip.is_ipv4());
+            Some((interface.is_running(), index, same_family.or_else(|| own.next())?))
+        };
+        let candidates = self
+            .devices
+            .iter()
+            .enumerate()
+            .filter(|(index, device)| among.is_none_or(|only| only == *index) && !device.shared.port().is_gone());
+        let (_, index, address) =
+            candidates.filter_map(address_of).min_by_key(|(running, index, _)| (!running, *index))?;
+        Some((index, address))
+    }
+
     /// Takes a port on an address, or on all that the wildcard stands for. Port 0 takes any that is free.
     pub(super) fn claim(
         &mut self,
@@ -51,7 +82,7 @@ impl State {
             let claims = self.claim_port(space, address, v6_only).map_err(|errno| match errno {
                 // `cma_check_port` of the kernel's cma.c, where one of the two is the wildcard. Whether the other is
                 // cannot be told: it may be another process'.
-                Errno(libc::EADDRINUSE) if address.ip().is_unspecified() => Errno(libc::EADDRNOTAVAIL),
+                Errno(libc::EADDRINUSE) if self.is_any(address.ip()) => Errno(libc::EADDRNOTAVAIL),
                 other => other,
             })?;
             return Ok((address.port(), claims));
@@ -73,9 +104,10 @@ impl State {
 
     fn claim_port(&self, space: PortSpace, address: SocketAddr, v6_only: bool) -> Result<Vec<Service>, Errno> {
         let service_id = ServiceId::new(space.number(), address.port()).0;
+        let any = self.is_any(address.ip());
         let wanted = |ip: IpAddr| match address.ip() {
-            IpAddr::V4(any) if any.is_unspecified() => ip.is_ipv4(),
-            IpAddr::V6(any) if any.is_unspecified() => ip.is_ipv6() || !v6_only,
+            IpAddr::V4(_) if any => ip.is_ipv4(),
+            IpAddr::V6(_) if any => ip.is_ipv6() || !v6_only,
             one => ip == one,
         };
         let mut claims = Vec::new();

@@ -141,9 +141,17 @@ impl Manager {
         } else {
             dst
         };
+        let (bound_device, any) = (id.device, state.is_any(dst.ip()));
         let from = bound.map(|bound| bound.ip()).filter(|ip| !ip.is_unspecified());
-        let source = source_towards(dst, from);
-        let device = source.and_then(|ip| state.device_of(ip));
+        let (source, device, loopback) = if any {
+            // `cma_resolve_loopback`: by the device that the id is bound to, or by the first.
+            let (device, address) = state.loopback_device(dst.ip(), bound_device).ok_or(Errno(libc::ENODEV))?;
+            let own = from.filter(|_| bound_device.is_some());
+            (Some(own.unwrap_or(dst.ip())), Some(device), Some(own.unwrap_or(address)))
+        } else {
+            let source = source_towards(dst, from);
+            (source, source.and_then(|ip| state.device_of(ip)), None)
+        };
         let port = match bound.map(|bound| bound.port()) {
             Some(port) if port != 0 => port,
             _ => state.ephemeral_port(),
@@ -154,6 +162,7 @@ impl Manager {
                 id.src = Some(with_scope_of(ip, port, dst));
                 id.dst = Some(dst);
                 id.device = Some(device);
+                id.loopback = loopback;
                 id.state = Phase::AddrResolved;
                 (Kind::AddrResolved, 0)
             }
@@ -192,7 +201,8 @@ impl Manager {
         let service_id = ServiceId::new(id.space.number(), dst.port()).0;
         let (qp_type, is_datagram, tos) = (id.qp_type, id.is_datagram(), id.tos);
         let ack_timeout = id.ack_timeout.unwrap_or(ACK_TIMEOUT);
-        let header = IpHeader { src_port: src.port(), addresses: IpPair::new(src.ip(), dst.ip()).ok_or(EINVAL)? };
+        let (local, remote) = (id.on_device(id.src).ok_or(EINVAL)?, id.on_device(id.dst).ok_or(EINVAL)?);
+        let header = IpHeader { src_port: src.port(), addresses: IpPair::new(local, remote).ok_or(EINVAL)? };
         let device = state.devices.get_mut(index).ok_or(Errno(libc::ENODEV))?;
         let mtu = mtu_of(device.interface().path_mtu());
         let (request, sidr_request) = if is_datagram {
@@ -464,7 +474,7 @@ impl State {
             return Err(EINVAL);
         }
         let (space, v6_only, reuse) = (id.space, id.v6_only, id.reuse);
-        let device = if address.ip().is_unspecified() {
+        let device = if self.is_any(address.ip()) {
             None
         } else {
             Some(self.device_of(address.ip()).ok_or(Errno(libc::ENODEV))?)

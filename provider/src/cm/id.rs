@@ -1,6 +1,6 @@
 //! An `rdma_cm_id`, as the kernel sees it.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use urxe_engine::Instant;
@@ -79,6 +79,8 @@ pub(crate) struct Id {
     pub(crate) dst: Option<SocketAddr>,
     /// Which device.
     pub(crate) device: Option<usize>,
+    /// The address of the device that packets carry in place of a loopback address, which no device has.
+    pub(crate) loopback: Option<IpAddr>,
     /// When it took its port.
     pub(crate) bound_at: Option<Instant>,
     /// Names that keep others from the port.
@@ -112,6 +114,7 @@ impl Id {
             src: None,
             dst: None,
             device: None,
+            loopback: None,
             bound_at: None,
             claims: Vec::new(),
             reuse: false,
@@ -131,11 +134,17 @@ impl Id {
     }
 
     pub(crate) fn local_gid(&self) -> Gid {
-        self.src.map_or([0; 16], |address| urxe_net::gid_of(address.ip()))
+        self.on_device(self.src).map_or([0; 16], urxe_net::gid_of)
     }
 
     pub(crate) fn remote_gid(&self) -> Gid {
-        self.dst.map_or([0; 16], |address| urxe_net::gid_of(address.ip()))
+        self.on_device(self.dst).map_or([0; 16], urxe_net::gid_of)
+    }
+
+    /// The address that packets carry for `address`.
+    pub(crate) fn on_device(&self, address: Option<SocketAddr>) -> Option<IpAddr> {
+        let ip = address?.ip();
+        Some(self.loopback.filter(|_| ip.is_loopback()).unwrap_or(ip))
     }
 }
 

@@ -21,11 +21,12 @@ impl State {
     /// A message has come.
     pub(super) fn handle_message(&mut self, index: usize, now: Instant, local: Gid, peer: Gid, mad: &CmMad) {
         let random = self.random();
+        let from_this_host = self.has_address(peer);
         let Self { devices, ids, .. } = self;
         let Some(device) = devices.get_mut(index) else { return };
         let Device { cm, shared, names, .. } = device;
         let mut decide = |message: &Message| {
-            let Some((listener, id)) = addressee(ids, message, local) else { return Verdict::Refuse };
+            let Some((listener, id)) = addressee(ids, message, local, from_this_host) else { return Verdict::Refuse };
             match id.state {
                 Phase::Listen if id.backlog > 0 => {}
                 // Whoever has just taken a port is about to listen at it: the request comes again.
@@ -219,7 +220,12 @@ const fn responder_of(service: TransportService) -> Option<u8> {
 }
 
 /// Who has the port that a request which came to `local` is for, and maybe listens at it.
-pub(super) fn addressee<'a>(ids: &'a Ids, message: &Message, local: Gid) -> Option<(u32, &'a Id)> {
+pub(super) fn addressee<'a>(
+    ids: &'a Ids,
+    message: &Message,
+    local: Gid,
+    from_this_host: bool,
+) -> Option<(u32, &'a Id)> {
     let (service_id, private_data, qp_type) = match message {
         Message::Req(req) => (req.service_id, &req.private_data[..], responder_of(req.service)?),
         Message::SidrReq(req) => (req.service_id, &req.private_data[..], IBV_QPT_UD),
@@ -241,6 +247,13 @@ pub(super) fn addressee<'a>(ids: &'a Ids, message: &Message, local: Gid) -> Opti
             //# A request for another service than the listener's MUST be refused.
             && id.qp_type == qp_type
             && match src.ip() {
+                // Bound to a loopback address that no device has, it listens at all addresses, as kernels have it, but
+                // to this host only: the kernel would let the network in.
+                //= spec/connections.md#cm-015
+                //# A listener at a loopback address MUST be reached from its own host only.
+                ip if ip.is_loopback() && id.device.is_none() => {
+                    from_this_host && (ip.is_ipv4() == to.is_ipv4() || ip.is_ipv6() && !id.v6_only)
+                }
                 ip if !ip.is_unspecified() => ip == to,
                 ip if ip.is_ipv4() => to.is_ipv4(),
                 _ => to.is_ipv6() || !id.v6_only,

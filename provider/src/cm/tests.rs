@@ -120,7 +120,7 @@ fn at_ports(list: impl IntoIterator<Item = Id>) -> Ids {
 /// The handle of whoever has the port that the request is for.
 fn found(list: impl IntoIterator<Item = Id>, space: u16, to: &str) -> Option<u32> {
     let (message, local) = request(space, to);
-    addressee(&at_ports(list), &message, local).map(|(handle, _)| handle)
+    addressee(&at_ports(list), &message, local, false).map(|(handle, _)| handle)
 }
 
 #[test]
@@ -138,6 +138,30 @@ fn a_request_finds_its_listener() {
     let mut only = bound("[::]:5", State::Listen);
     only.v6_only = true;
     assert_eq!(found([only], tcp, "192.0.2.1:5"), None);
+}
+
+//= spec/connections.md#cm-015
+//= type=test
+//# A listener at a loopback address MUST be reached from its own host only.
+#[test]
+fn a_listener_at_a_loopback_address_is_for_its_own_host() {
+    let (own, network) = (true, false);
+    let found = |at: &str, v6_only, to: &str, from_this_host| {
+        let mut id = bound(at, State::Listen);
+        id.v6_only = v6_only;
+        let (message, local) = request(ServiceId::TCP, to);
+        addressee(&at_ports([id]), &message, local, from_this_host).is_some()
+    };
+    assert!(found("127.0.0.1:5", false, "192.0.2.1:5", own) && !found("127.0.0.1:5", false, "192.0.2.1:5", network));
+    assert!(found("[::1]:5", false, "[2001:db8::1]:5", own) && !found("[::1]:5", false, "[2001:db8::1]:5", network));
+    assert!(!found("127.0.0.1:5", false, "[2001:db8::1]:5", own), "another version");
+    assert!(found("[::1]:5", false, "192.0.2.1:5", own), "a device may have addresses of one version only");
+    assert!(!found("[::1]:5", true, "192.0.2.1:5", own));
+    // A device on `lo` has the address itself: only requests to it are for the listener.
+    let mut id = bound("127.0.0.1:5", State::Listen);
+    id.device = Some(0);
+    let (message, local) = request(ServiceId::TCP, "192.0.2.1:5");
+    assert!(addressee(&at_ports([id]), &message, local, true).is_none());
 }
 
 #[test]
@@ -164,7 +188,11 @@ fn who_serves_one_service_is_not_asked_for_another() {
         for (served, qp_type) in services {
             let mut id = bound("192.0.2.1:5", State::Listen);
             id.qp_type = qp_type;
-            assert_eq!(addressee(&at_ports([id]), &message, local).is_some(), asked == served, "{asked:?}, {served:?}");
+            assert_eq!(
+                addressee(&at_ports([id]), &message, local, false).is_some(),
+                asked == served,
+                "{asked:?}, {served:?}"
+            );
         }
     }
 }
@@ -174,7 +202,7 @@ fn a_request_must_have_come_where_it_says() {
     let (message, _) = request(ServiceId::TCP, "192.0.2.1:5");
     let ids = at_ports([bound("0.0.0.0:5", State::Listen)]);
     let elsewhere = urxe_net::gid_of("192.0.2.2".parse().unwrap());
-    assert!(addressee(&ids, &message, elsewhere).is_none());
+    assert!(addressee(&ids, &message, elsewhere, true).is_none());
 }
 
 /// The table that librdmacm has for them is full, too.
