@@ -73,7 +73,7 @@ $(VENV)/.$(SCAPY): | packages
 test: setup build ## every test
 	$(CARGO) test --workspace --no-fail-fast
 	@# Of two users: only root can be both.
-	[ "$$(id -u)" -ne 0 ] || $(CARGO) test -p urxe-tests --test status_processes -- --ignored
+	[ "$$(id -u)" -ne 0 ] || $(CARGO) test -p urxe-tests --test status_processes --test run_folder -- --ignored
 	$(MAKE) loom
 	$(MAKE) no-std
 	scripts/fuzz $(FUZZ_SECONDS)

@@ -26,6 +26,9 @@ pub const MAX_DEVICES: usize = 4;
 /// Names the folder that `urxe run` made, to the library that it preloads.
 pub const RUN_VARIABLE: &str = "URXE_RUN";
 
+/// A file in that folder: each process that uses the folder holds a shared lock on it.
+pub const RUN_USERS_LOCK: &str = "users.lock";
+
 /// In that folder: what devices that are no more have counted.
 pub const RUN_LEDGER: &str = "counted";
 

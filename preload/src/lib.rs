@@ -27,6 +27,7 @@ mod folder;
 mod interposed;
 mod live;
 mod next;
+mod shared_lock;
 mod text;
 
 use core::ffi::c_void;
@@ -35,6 +36,7 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 pub use folder::{folder, is_active};
 pub use interposed::find_all as find_next_functions;
 pub use live::{Live, counters_are};
+pub use shared_lock::hold_folder;
 
 static WHEN_LOOKED_FOR: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 

@@ -164,6 +164,50 @@ fn children_that_live_on_keep_their_devices() -> Result<()> {
     wait_until_clean(&launcher)
 }
 
+/// A daemon that writes its title over its environment (postgres, nginx, sendmail), closes every descriptor and lives on
+/// keeps its devices.
+#[test]
+fn a_daemon_without_its_environment_keeps_its_devices() -> Result<()> {
+    let launcher = Launcher::new()?;
+    let script = "import ctypes, os, sys, time
+mark = os.environ['TMPDIR'] + '/mark'
+if os.fork(): sys.exit(0)
+os.setsid()
+# Fields 50 and 51: where its environment lies (proc_pid_stat(5)).
+stat = open('/proc/self/stat').read().rsplit(')', 1)[1].split()
+start, end = int(stat[47]), int(stat[48])
+ctypes.memset(start, 0, end - start)
+assert b'URXE' not in open('/proc/self/environ', 'rb').read()
+os.closerange(0, 1 << 16)
+if os.fork(): os._exit(0)
+open(mark + '.ready', 'w').close()
+while not os.path.exists(mark): time.sleep(0.02)
+with open(mark + '.out', 'w') as out:
+    try: out.write(' '.join(os.listdir('/sys/class/infiniband')))
+    except OSError as error: out.write(repr(error))
+os.rename(mark + '.out', mark + '.done')";
+    launcher.python(script)?;
+    let file = |name: &str| launcher.tmp().join(name);
+    wait_until("the daemon runs", || Ok(file("mark.ready").exists()))?;
+    // A second run's janitor removes folders that nobody uses: it is no other's, and its own goes.
+    launcher.run(&["true"])?;
+    let folders = || -> Result<usize> {
+        Ok(traces(&launcher)?
+            .iter()
+            .filter(|path| path.rsplit('/').next().is_some_and(|name| name.starts_with("urxe-")))
+            .count())
+    };
+    wait_until("one folder is left", || Ok(folders()? <= 1))?;
+    fs::write(file("mark"), "")?;
+    wait_until("the daemon is done", || Ok(file("mark.done").exists()))?;
+    let listed = fs::read_to_string(file("mark.done"))?;
+    ensure!(listed == "urxe0", "{listed}");
+    for name in ["mark", "mark.ready", "mark.done"] {
+        fs::remove_file(file(name))?;
+    }
+    wait_until_clean(&launcher)
+}
+
 /// Janitors of `launcher`'s folders: process numbers.
 fn janitors(launcher: &Launcher) -> Result<Vec<i32>> {
     let folders = [launcher.tmp().display().to_string(), "/dev/shm".to_owned()];

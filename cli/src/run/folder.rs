@@ -1,9 +1,23 @@
 //! The folder that the preloaded library shows in the place of the machine's RDMA devices.
+//!
+//! ```text
+//! /dev/shm/urxe-XXXXXX      mode 0711: other users can neither list it nor write to it
+//! ├── lock                  mode 0600, locked by the janitor
+//! └── 0123456789abcdef      URXE_RUN: the name is random, and known only to processes that `urxe run` has started
+//!     ├── users.lock        locked by each of these processes
+//!     ├── counted           the final counters of devices; only the user of `urxe run` writes there
+//!     ├── dev, sys          what the library shows
+//!     └── liburxe.so        if its own path does not fit in LD_PRELOAD
+//! ```
+//!
+//! Processes of other users may be part of the run, so they may read all of it. Other users of the machine do not know the
+//! name, and so can neither hold the lock nor have the folder in their environment, which would keep it from being removed.
 
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
+use std::hash::{BuildHasher, RandomState};
 use std::io::Error;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
@@ -26,19 +40,25 @@ const LIBRARY: &str = "liburxe.so";
 
 pub(super) struct Folder {
     dir: TempDir,
+    /// The folder in it that the library shows.
+    shown: PathBuf,
     lock: File,
 }
 
 impl Folder {
     pub(super) fn create(choices: &Choices, interfaces: &[Interface], library: &Path) -> Result<Self> {
         let dir = temporary()?;
-        // Children may be other users.
-        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755))?;
+        // Whatever the umask of the program is to be: processes of other users may read, and never write.
+        let _umask = Umask::set(0o022);
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o711))?;
         // Nobody sees it unlocked.
         let unlocked = dir.path().join("unlocked");
-        let lock = File::create(&unlocked)?;
+        let lock = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&unlocked)?;
         ensure!(try_lock(&lock), "cannot lock {}: {}", unlocked.display(), Error::last_os_error());
         fs::rename(&unlocked, dir.path().join(LOCK))?;
+        let shown = dir.path().join(format!("{:016x}", random()));
+        fs::create_dir(&shown)?;
+        File::create_new(shown.join(urxe_options::RUN_USERS_LOCK))?;
 
         let mut plan = Plan::default();
         let slots: Vec<Slot<'_>> = choices
@@ -50,25 +70,22 @@ impl Folder {
                 Slot { name: device.name.clone(), netdev: Some(Netdev::from(interface).with_lid(lid)) }
             })
             .collect();
-        sysfs::add_kernel_tree(&mut plan, &dir.path().join("sys"), &slots, choices.personality);
-        let dev = dir.path().join(DEV_DIR.trim_start_matches('/'));
+        sysfs::add_kernel_tree(&mut plan, &shown.join("sys"), &slots, choices.personality);
+        let dev = shown.join(DEV_DIR.trim_start_matches('/'));
         for (index, _) in slots.iter().enumerate() {
             plan.link(dev.join(format!("uverbs{index}")), "/dev/null");
         }
         plan.link(dev.join(RDMA_CM), "/dev/null");
-        plan.link(dir.path().join(LIBRARY), library);
+        plan.link(shown.join(LIBRARY), library);
         plan.write()?;
-        // Whoever of the run has a device adds to it.
-        let ledger = dir.path().join(urxe_options::RUN_LEDGER);
-        fs::create_dir(&ledger)?;
-        fs::set_permissions(&ledger, fs::Permissions::from_mode(0o1777))?;
-        Ok(Self { dir, lock })
+        fs::create_dir(shown.join(urxe_options::RUN_LEDGER))?;
+        Ok(Self { dir, shown, lock })
     }
 
     /// The library's path as the loader can read it: it splits `LD_PRELOAD` at spaces and colons.
     pub(super) fn library(&self, library: &Path) -> PathBuf {
         let plain = library.to_str().is_some_and(|path| !path.contains([':', ' ']));
-        if plain { library.to_path_buf() } else { self.dir.path().join(LIBRARY) }
+        if plain { library.to_path_buf() } else { self.shown.join(LIBRARY) }
     }
 
     /// Hands over the folder, which somebody else removes from now on, and its lock.
@@ -78,6 +95,39 @@ impl Folder {
 
     pub(super) fn path(&self) -> &Path {
         self.dir.path()
+    }
+
+    /// The folder in it that the library shows.
+    pub(super) fn shown(&self) -> &Path {
+        &self.shown
+    }
+}
+
+/// The folder in `dir` that the library shows; `None` if there is none, or none any more.
+pub(super) fn shown_in(dir: &Path) -> Option<PathBuf> {
+    let entries = fs::read_dir(dir).ok()?.flatten();
+    entries.map(|entry| entry.path()).find(|path| path.join(urxe_options::RUN_USERS_LOCK).is_file())
+}
+
+/// 64 bits from the operating system, which seeds the hasher.
+fn random() -> u64 {
+    RandomState::new().hash_one(())
+}
+
+/// Permissions that new files do not get, until this is dropped.
+struct Umask(libc::mode_t);
+
+impl Umask {
+    fn set(mask: libc::mode_t) -> Self {
+        // SAFETY: no pointers. This process has one thread.
+        Self(unsafe { libc::umask(mask) })
+    }
+}
+
+impl Drop for Umask {
+    fn drop(&mut self) {
+        // SAFETY: as above.
+        unsafe { libc::umask(self.0) };
     }
 }
 

@@ -5,19 +5,21 @@
 //! (they have the folder in their environment), removes the folder, and looks for folders whose janitor was killed.
 
 use std::ffi::{CString, OsStr, c_int};
-use std::fs::{self, File};
+use std::fs::{self, OpenOptions};
 use std::io::Error;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use super::folder::{Folder, LOCK, PREFIX, try_lock};
+use super::folder::{Folder, LOCK, PREFIX, shown_in, try_lock};
+use super::remove::remove_all;
 use super::this_command;
 use super::users::{self, Users};
+use super::users_lock::UsersLock;
 
 /// How the hidden subcommand is called.
 pub(crate) const SUBCOMMAND: &str = "janitor";
@@ -36,7 +38,9 @@ pub(crate) struct Args {
     folder: PathBuf,
 }
 
-/// Starts a janitor for `folder` and this process, which may become another program. Returns the folder's path.
+/// Starts a janitor for `folder` and this process, which may become another program. Returns the path of what is shown.
+///
+/// Everybody may read a process' command line: the janitor's names the outer folder.
 pub(super) fn start(folder: Folder) -> Result<PathBuf> {
     let command = this_command()?;
     let path = CString::new(folder.path().as_os_str().as_bytes())?;
@@ -45,6 +49,7 @@ pub(super) fn start(folder: Folder) -> Result<PathBuf> {
     let subcommand = CString::new(SUBCOMMAND)?;
     let words = [c"urxe".as_ptr(), subcommand.as_ptr(), path.as_ptr(), std::ptr::null()];
     let environment = [std::ptr::null()];
+    let shown = folder.shown().to_path_buf();
     let (kept, lock) = folder.into_parts();
 
     // SAFETY: this process has one thread, so the child may do what it likes.
@@ -67,14 +72,14 @@ pub(super) fn start(folder: Folder) -> Result<PathBuf> {
     }
     if child < 0 {
         let error = Error::last_os_error();
-        let _ = fs::remove_dir_all(&kept);
+        remove_all(&kept);
         return Err(error).context("starting a process");
     }
     // SAFETY: our child, which ends at once.
     while unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) } < 0
         && Error::last_os_error().kind() == std::io::ErrorKind::Interrupted
     {}
-    Ok(kept)
+    Ok(shown)
 }
 
 /// The janitor's work.
@@ -82,9 +87,24 @@ pub(crate) fn run(args: &Args) {
     // Where the kernel has no descriptors of processes, it is /dev/null.
     let has_handle = !fs::metadata("/proc/self/fd/0").is_ok_and(|file| file.file_type().is_char_device());
     wait_for(if has_handle { &[0] } else { &[] });
+    if let Some(shown) = shown_in(&args.folder) {
+        wait_for_users(&shown);
+    }
+    remove_all(&args.folder);
+    if let Some(base) = args.folder.parent() {
+        remove_orphans(base);
+    }
+}
+
+/// Sleeps until nobody uses the folder.
+fn wait_for_users(shown: &Path) {
+    let lock = UsersLock::open(shown);
     let mut unclear = 0;
     loop {
-        match users::of(&args.folder) {
+        lock.wait();
+        // A process that is becoming another program has dropped the lock and not taken it again: it is found by its
+        // environment, or, if that takes place between the two looks, by its new lock.
+        match users::of(shown) {
             Users::These(users) => {
                 unclear = 0;
                 let handles: Vec<OwnedFd> = users.iter().filter_map(|pid| pidfd(*pid).ok()).collect();
@@ -95,13 +115,9 @@ pub(crate) fn run(args: &Args) {
                 unclear += 1;
                 std::thread::sleep(MOMENT);
             }
-            Users::Unclear | Users::Nobody => break,
+            Users::Unclear | Users::Nobody if lock.is_free() => return,
+            Users::Unclear | Users::Nobody => {}
         }
-    }
-    // There is nobody to tell what goes wrong.
-    let _ = fs::remove_dir_all(&args.folder);
-    if let Some(base) = args.folder.parent() {
-        remove_orphans(base);
     }
 }
 
@@ -129,11 +145,19 @@ fn remove_orphans(base: &Path) {
             continue;
         }
         // Without a lock it is somebody else's, or one that is being made.
-        let Ok(lock) = File::open(path.join(LOCK)) else { continue };
-        if try_lock(&lock) && users::of(&path) == Users::Nobody {
-            let _ = fs::remove_dir_all(&path);
+        let mut options = OpenOptions::new();
+        let options = options.read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
+        let Ok(lock) = options.open(path.join(LOCK)) else { continue };
+        if try_lock(&lock) && !is_used(&path) {
+            remove_all(&path);
         }
     }
+}
+
+/// Whether somebody uses a folder. Earlier versions showed the outer folder itself.
+fn is_used(folder: &Path) -> bool {
+    let shown = shown_in(folder).unwrap_or_else(|| folder.to_path_buf());
+    !UsersLock::open(&shown).is_free() || users::of(&shown) != Users::Nobody || !UsersLock::open(&shown).is_free()
 }
 
 /// Closes what was inherited: the end of a pipe, say, whose reader waits for its end.

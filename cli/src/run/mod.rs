@@ -9,7 +9,9 @@ mod blind;
 mod exec;
 mod folder;
 pub(crate) mod janitor;
+mod remove;
 mod users;
+mod users_lock;
 
 use std::convert::Infallible;
 use std::ffi::{OsStr, OsString};

@@ -54,6 +54,7 @@ extern "C" fn construct() {
     if urxe_preload::is_active() {
         // Preloaded, and libibverbs may come later, or never. It will not run this constructor then.
         urxe_preload::find_next_functions();
+        urxe_preload::hold_folder(urxe_options::RUN_USERS_LOCK);
         urxe_preload::when_devices_are_looked_for(register);
         urxe_preload::counters_are(&crate::status::sysfs::LIVE);
     }

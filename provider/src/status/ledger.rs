@@ -5,67 +5,99 @@
 //! and network namespace. A program that is killed has no time for that. Elsewhere there is no such folder, and no ledger.
 //!
 //! The file holds a number that stands for the names of the counters, and their values, each of eight bytes in the order
-//! of the machine. Other users' programs may be part of the run, so everybody may write to it, and nothing in it is
-//! relied upon.
+//! of the machine.
+//!
+//! Only the user of `urxe run` may write there: a folder that several users write to is one in which each can lay out
+//! links and pipes for the others. So what a process of another user has counted (one that a service started as root has
+//! become, say) is lost with it. Nothing about the folder is taken on trust: `URXE_RUN` is a variable, and root may be
+//! below somebody else's `urxe run`.
 
+use std::ffi::{CString, OsStr};
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
-use std::path::PathBuf;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
 use std::time::Duration;
+
+use urxe_net::local::own_uid;
 
 /// How often to ask for a file that somebody else has, with a millisecond in between.
 const ATTEMPTS: usize = 100;
 
+/// Permission to write for the group or for everybody.
+const SHARED: u32 = 0o022;
+
 /// Adds what the device has counted. What goes wrong costs counts, and concerns nobody.
 pub(crate) fn add(device: &str, counters: impl Iterator<Item = (&'static str, u64)>) {
-    if let Some(path) = path(device) {
-        let _ = add_to(&path, counters);
+    if let Some(folder) = urxe_preload::folder() {
+        let _ = Ledger::open(Path::new(OsStr::from_bytes(folder)), own_uid())
+            .and_then(|ledger| ledger.add(&name(device)?, counters));
     }
 }
 
 /// What devices of this name have counted that are no more.
 pub(crate) fn read(device: &str) -> impl Iterator<Item = (&'static str, u64)> {
-    let values = path(device).and_then(|path| values(&File::open(path).ok()?).ok());
-    urxe_status::names().zip(values.unwrap_or_default())
+    let read = || {
+        let folder = Path::new(OsStr::from_bytes(urxe_preload::folder()?));
+        // This user's, or root's, if root has started this program as another user.
+        let ledger = Ledger::open(folder, own_uid()).or_else(|_| Ledger::open(folder, 0)).ok()?;
+        values(&ledger.file(&name(device).ok()?, libc::O_RDONLY).ok()?).ok()
+    };
+    urxe_status::names().zip(read().unwrap_or_default())
 }
 
-/// Where it is, if `urxe run` started this program.
-fn path(device: &str) -> Option<PathBuf> {
-    let folder = PathBuf::from(std::ffi::OsStr::from_bytes(urxe_preload::folder()?));
-    let network = fs::metadata("/proc/self/ns/net").ok()?.ino();
-    Some(folder.join(urxe_options::RUN_LEDGER).join(format!("{device}@{network}")))
+/// The name of a device's file in this network namespace.
+fn name(device: &str) -> io::Result<CString> {
+    let network = fs::metadata("/proc/self/ns/net")?.ino();
+    Ok(CString::new(format!("{device}@{network}"))?)
 }
 
-fn add_to(path: &PathBuf, counters: impl Iterator<Item = (&'static str, u64)>) -> io::Result<()> {
-    let file = open(path)?;
-    lock(&file)?;
-    let before = values(&file)?;
-    let sums = counters.zip(before).map(|((_, value), before)| value.wrapping_add(before));
-    let bytes: Vec<u8> = std::iter::once(signature()).chain(sums).flat_map(u64::to_ne_bytes).collect();
-    // Closing it unlocks it.
-    file.write_all_at(&bytes, 0)
+/// The folder of the files, and the user that it and they belong to.
+struct Ledger {
+    folder: File,
+    owner: u32,
 }
 
-/// The file, which is made if need be. Not by O_CREAT alone: the kernel would refuse the one that another user has made
-/// (`fs.protected_regular`, proc_sys_fs(5)).
-fn open(path: &PathBuf) -> io::Result<File> {
-    let mut options = OpenOptions::new();
-    options.read(true).write(true);
-    match options.open(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        opened => return opened,
-    }
-    match options.create_new(true).open(path) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => options.create_new(false).open(path),
-        created => {
-            let file = created?;
-            // Whatever the umask.
-            file.set_permissions(fs::Permissions::from_mode(0o666))?;
-            Ok(file)
+impl Ledger {
+    /// In the folder of `urxe run`, if it is the user `owner`'s and nobody else may write there.
+    fn open(run: &Path, owner: u32) -> io::Result<Self> {
+        let mut options = OpenOptions::new();
+        let options = options.read(true).custom_flags(libc::O_DIRECTORY | libc::O_NOFOLLOW);
+        let folder = options.open(run.join(urxe_options::RUN_LEDGER))?;
+        let metadata = folder.metadata()?;
+        if metadata.uid() != owner || metadata.mode() & SHARED != 0 {
+            return Err(io::ErrorKind::PermissionDenied.into());
         }
+        Ok(Self { folder, owner })
+    }
+
+    /// The file `name`: a regular file of the owner's with one name. A pipe or a device is not waited for.
+    fn file(&self, name: &CString, flags: libc::c_int) -> io::Result<File> {
+        /// For everybody to read, whatever the umask leaves of it.
+        const MODE: libc::mode_t = 0o644;
+        let flags = flags | libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC | libc::O_NOCTTY;
+        // SAFETY: a descriptor and a C string.
+        let fd = unsafe { libc::openat(self.folder.as_raw_fd(), name.as_ptr(), flags, MODE) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: new, and ours.
+        let file = unsafe { File::from_raw_fd(fd) };
+        let metadata = file.metadata()?;
+        let is_ours = metadata.is_file() && metadata.nlink() == 1 && metadata.uid() == self.owner;
+        is_ours.then_some(file).ok_or_else(|| io::ErrorKind::PermissionDenied.into())
+    }
+
+    fn add(&self, name: &CString, counters: impl Iterator<Item = (&'static str, u64)>) -> io::Result<()> {
+        let file = self.file(name, libc::O_RDWR | libc::O_CREAT)?;
+        lock(&file)?;
+        let before = values(&file)?;
+        let sums = counters.zip(before).map(|((_, value), before)| value.wrapping_add(before));
+        let bytes: Vec<u8> = std::iter::once(signature()).chain(sums).flat_map(u64::to_ne_bytes).collect();
+        // Closing it unlocks it.
+        file.write_all_at(&bytes, 0)
     }
 }
 
@@ -103,46 +135,96 @@ fn signature() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::{PermissionsExt, symlink};
 
-    fn folder() -> PathBuf {
-        let name = format!("urxe-ledger-{}-{:?}", std::process::id(), std::thread::current().id());
-        let folder = std::env::temp_dir().join(name);
-        fs::create_dir(&folder).unwrap();
-        folder
+    /// A folder of `urxe run` with a ledger in it.
+    fn run_folder() -> tempfile::TempDir {
+        let run = tempfile::tempdir().unwrap();
+        fs::create_dir(run.path().join(urxe_options::RUN_LEDGER)).unwrap();
+        run
+    }
+
+    fn ledger(run: &tempfile::TempDir) -> Ledger {
+        Ledger::open(run.path(), own_uid()).unwrap()
+    }
+
+    fn ones() -> impl Iterator<Item = (&'static str, u64)> {
+        urxe_status::names().map(|name| (name, 1))
+    }
+
+    fn read_values(ledger: &Ledger, name: &CString) -> Vec<u64> {
+        values(&ledger.file(name, libc::O_RDONLY).unwrap()).unwrap()
     }
 
     #[test]
     fn counts_add_up() {
-        let folder = folder();
-        let path = folder.join("urxe0@1");
+        let run = run_folder();
+        let (ledger, name) = (ledger(&run), c"urxe0@1".to_owned());
         for factor in [1, 10] {
-            add_to(&path, urxe_status::names().zip(1_u64..).map(|(name, index)| (name, index * factor))).unwrap();
+            let counters = urxe_status::names().zip(1_u64..).map(|(name, index)| (name, index * factor));
+            ledger.add(&name, counters).unwrap();
         }
-        let sums = values(&File::open(&path).unwrap()).unwrap();
+        let sums = read_values(&ledger, &name);
         assert_eq!(sums.len(), urxe_status::names().count());
         assert!(sums.iter().zip(1_u64..).all(|(sum, index)| *sum == index * 11));
         // Somebody else's file, and one that was cut off, count for nothing.
         let damage: [fn(&File) -> io::Result<()>; 2] = [|file| file.write_all_at(&[7], 0), |file| file.set_len(20)];
         for damage in damage {
-            let file = open(&path).unwrap();
-            damage(&file).unwrap();
-            assert!(values(&file).unwrap().iter().all(|value| *value == 0));
+            damage(&ledger.file(&name, libc::O_RDWR).unwrap()).unwrap();
+            assert!(read_values(&ledger, &name).iter().all(|value| *value == 0));
         }
-        fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]
     fn sums_of_many_at_once() {
-        let folder = folder();
-        let path = &folder.join("urxe0@1");
+        let run = run_folder();
+        let (ledger, name) = (ledger(&run), c"urxe0@1".to_owned());
         std::thread::scope(|scope| {
             for _ in 0..4 {
-                scope.spawn(move || {
-                    (0..5).for_each(|_| add_to(path, urxe_status::names().map(|name| (name, 1))).unwrap());
-                });
+                // One that has waited in vain has counted nothing: a busy machine.
+                let add = || while ledger.add(&name, ones()).is_err() {};
+                scope.spawn(move || (0..5).for_each(|_| add()));
             }
         });
-        assert!(values(&File::open(path).unwrap()).unwrap().iter().all(|value| *value == 20));
-        fs::remove_dir_all(folder).unwrap();
+        assert!(read_values(&ledger, &name).iter().all(|value| *value == 20));
+    }
+
+    #[test]
+    fn nothing_but_a_regular_file_with_one_name_is_opened() {
+        let run = run_folder();
+        let (ledger, name) = (ledger(&run), c"urxe0@1".to_owned());
+        let path = run.path().join(urxe_options::RUN_LEDGER).join("urxe0@1");
+        let victim = run.path().join("victim");
+        fs::write(&victim, "precious").unwrap();
+        let traps: [&dyn Fn(); 5] = [
+            &|| symlink(&victim, &path).unwrap(),
+            &|| symlink(run.path().join("not-there"), &path).unwrap(),
+            &|| fs::hard_link(&victim, &path).unwrap(),
+            &|| fs::create_dir(&path).unwrap(),
+            &|| assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success()),
+        ];
+        for trap in traps {
+            trap();
+            assert!(ledger.add(&name, ones()).is_err() && ledger.file(&name, libc::O_RDONLY).is_err());
+            let _ = fs::remove_file(&path).or_else(|_| fs::remove_dir(&path));
+        }
+        assert!(!run.path().join("not-there").exists());
+        assert_eq!(fs::read(&victim).unwrap(), b"precious");
+    }
+
+    #[test]
+    fn a_folder_of_others_or_for_others_is_not_used() {
+        let run = run_folder();
+        let folder = run.path().join(urxe_options::RUN_LEDGER);
+        assert!(Ledger::open(run.path(), own_uid() + 1).is_err());
+        for mode in [0o1777, 0o775, 0o757] {
+            fs::set_permissions(&folder, fs::Permissions::from_mode(mode)).unwrap();
+            assert!(Ledger::open(run.path(), own_uid()).is_err(), "{mode:o}");
+        }
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
+        assert!(Ledger::open(run.path(), own_uid()).is_ok());
+        fs::rename(&folder, run.path().join("elsewhere")).unwrap();
+        symlink(run.path().join("elsewhere"), &folder).unwrap();
+        assert!(Ledger::open(run.path(), own_uid()).is_err());
     }
 }
