@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Result, ensure};
-use urxe_tests::artifacts;
+use urxe_tests::{TIMEOUT, World, artifacts};
 
 /// One of each program, and what is particular about transports and options.
 const PERFTEST_CASES: [&str; 9] = [
@@ -49,6 +49,24 @@ fn passes(suite: &str, cases: &[&str]) -> Result<()> {
     let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     let all = format!("{} passed, 0 failed, 0 skipped", cases.len());
     ensure!(output.status.success() && stdout.lines().any(|line| line == all), "not {all:?}:\n{stdout}{stderr}");
+    Ok(())
+}
+
+/// A machine on which urxe is installed, as `make demo` leaves it, is one without urxe for all of `conformance/`: also for
+/// the guest of `kernel-rxe`, whose root folder is this.
+#[test]
+fn what_is_installed_on_the_machine_is_not_seen() -> Result<()> {
+    const LOOK: &str = "ls -d /etc/libibverbs.d/*urxe* /var/lib/*urxe* /usr/lib/tmpfiles.d/*urxe* /usr/lib*/libibverbs/*urxe* \
+            /usr/lib/*/libibverbs/*urxe* 2>/dev/null || :
+        ls /etc/libibverbs.d | grep -cx rxe.driver
+        unset SYSFS_PATH IBV_DRIVERS
+        \"$URXE_BIN_DIR/urxe\" doctor | grep installed";
+    let installed = World::new()?;
+    let machine = Path::new(env!("CARGO_MANIFEST_DIR")).join("../conformance/machine");
+    let mut command = installed.host().command(machine);
+    command.arg(artifacts::bin_dir()?).args(["sh", "-ec", LOOK]);
+    let said = installed.host().start(command)?.finish(TIMEOUT)?.success()?;
+    ensure!(said.stdout == "1\nfine     not installed: start programs with `urxe run -- PROGRAM`\n", "{said}");
     Ok(())
 }
 
