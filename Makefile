@@ -103,7 +103,7 @@ weather: setup build ## what gets through networks that lose packets, or let oth
 	$(CARGO) test -p urxe-tests --test weather -- --nocapture goodput
 
 .PHONY: fuzz
-fuzz: setup ## every fuzz target for FUZZ_SECONDS (30)
+fuzz: setup ## every fuzz target for FUZZ_SECONDS (30), each in a network namespace of its own
 	scripts/fuzz $(FUZZ_SECONDS)
 
 .PHONY: requirements

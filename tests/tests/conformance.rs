@@ -56,7 +56,8 @@ fn passes(suite: &str, cases: &[&str]) -> Result<()> {
 /// the guest of `kernel-rxe`, whose root folder is this.
 #[test]
 fn what_is_installed_on_the_machine_is_not_seen() -> Result<()> {
-    const LOOK: &str = "ls -d /etc/libibverbs.d/*urxe* /var/lib/*urxe* /usr/lib/tmpfiles.d/*urxe* /usr/lib*/libibverbs/*urxe* \
+    const LOOK: &str =
+        "ls -d /etc/libibverbs.d/*urxe* /var/lib/*urxe* /usr/lib/tmpfiles.d/*urxe* /usr/lib*/libibverbs/*urxe* \
             /usr/lib/*/libibverbs/*urxe* 2>/dev/null || :
         ls /etc/libibverbs.d | grep -cx rxe.driver
         unset SYSFS_PATH IBV_DRIVERS
