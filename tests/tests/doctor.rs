@@ -225,6 +225,26 @@ fn installations() -> Result<()> {
     problem(&consult(&world, &[])?, "IBV_DRIVERS is /nowhere/liburxe", "urxe env")
 }
 
+/// An installation has its files below SYSFS_PATH, which libibverbs follows and other readers do not.
+#[test]
+fn programs_that_read_sys_themselves() -> Result<()> {
+    let world = World::new()?;
+    let host = world.host();
+    let ibstat = host.try_run("ibstat", &["-l"])?;
+    ensure!(!ibstat.stdout.contains("urxe0"), "an installed device is in /sys: {ibstat}");
+    let what = "/sys/class/infiniband/urxe0 does not exist";
+    warning(&consult(&world, &[])?, what, "urxe run")?;
+    // The remedy works.
+    let urxe = artifacts::urxe()?;
+    let urxe = urxe.to_str().context("a path that is not UTF-8")?;
+    let ibstat = host.run(urxe, &["run", "--", "ibstat", "-l"])?;
+    ensure!(ibstat.stdout.contains("urxe0"), "{ibstat}");
+    // Where nothing is installed, all programs are started that way.
+    let said = consult(&World::bare()?, &[])?;
+    ensure!(!said.stdout.contains(what), "{said}");
+    Ok(())
+}
+
 /// Whatever else the system refuses is passed on.
 #[test]
 fn no_descriptors() -> Result<()> {

@@ -39,7 +39,25 @@ pub(super) fn check() -> Vec<Finding> {
         findings.push(Finding::fine("installed: programs find devices without `urxe run` too"));
     }
     findings.extend(linked(&device("uverbs0")));
+    findings.extend(sys_class());
     findings
+}
+
+/// Whether programs that read `/sys/class/infiniband` without asking libibverbs, which follows SYSFS_PATH, find the device.
+fn sys_class() -> Option<Finding> {
+    let tree = PathBuf::from(std::env::var_os("SYSFS_PATH")?);
+    let name = std::fs::read_to_string(tree.join("class/infiniband_verbs/uverbs0/ibdev")).ok()?;
+    let path = Path::new("/sys/class/infiniband").join(name.trim());
+    (!path.exists()).then(|| {
+        Finding::warning(
+            format!(
+                "{} does not exist: programs that read /sys/class/infiniband themselves (ibstat, NVSHMEM, valkey) find no \
+                 device",
+                path.display()
+            ),
+            "start those programs with `urxe run -- PROGRAM`, which shows it to them",
+        )
+    })
 }
 
 /// Whether the device is a link to `/dev/null`, which is what an installation without `CAP_MKNOD` makes.
