@@ -23,14 +23,21 @@ pub(crate) fn run(args: Args) -> Result<()> {
     };
     ensure!(layout.manifest().is_file(), "not installed: run `{install}` first");
     let mut text = format!("export SYSFS_PATH={}\n", quoted(&layout.sysfs())?);
-    if let Some(drivers) = layout.ibv_drivers() {
-        text += &format!("export IBV_DRIVERS={}\n", quoted(&drivers)?);
-    }
+    let others = std::env::var_os("IBV_DRIVERS").and_then(|value| value.into_string().ok()).unwrap_or_default();
+    text += &format!("export IBV_DRIVERS={}\n", quoted(&drivers(&others, &layout.ibv_drivers()?))?);
     out::print(&text)?;
     for line in host::obstacles() {
         out::complain(&format_args!("warning: {line}"));
     }
     Ok(())
+}
+
+/// The value of `IBV_DRIVERS`: ours, behind the drivers that it has named before.
+fn drivers(before: &str, ours: &Path) -> PathBuf {
+    // As libibverbs splits it.
+    let others = before.split([':', ';']).filter(|driver| !driver.is_empty() && Path::new(driver) != ours);
+    let all: Vec<&str> = others.chain(ours.to_str()).collect();
+    PathBuf::from(all.join(":"))
 }
 
 /// How the shell finds this command: as it was called now, if that was by a path.
@@ -49,6 +56,18 @@ pub(crate) fn quoted(path: &Path) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn drivers_of_others_stay() {
+        let ours = Path::new("/p/lib/urxe/liburxe");
+        for (before, after) in [
+            ("", "/p/lib/urxe/liburxe"),
+            ("/p/lib/urxe/liburxe", "/p/lib/urxe/liburxe"),
+            ("/a/libx;/p/lib/urxe/liburxe:mlx5", "/a/libx:mlx5:/p/lib/urxe/liburxe"),
+        ] {
+            assert_eq!(drivers(before, ours), Path::new(after));
+        }
+    }
 
     #[test]
     fn words_survive_the_shell() {

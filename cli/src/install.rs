@@ -8,7 +8,7 @@ use urxe_options::{Choices, MAX_DEVICES, NAME, NETDEV};
 use crate::layout::{Layout, PROVIDER_ABIS, RDMA_CM, library_name};
 use crate::plan::Plan;
 use crate::sysfs::{Netdev, Slot};
-use crate::{device_node, devices, env, host, library, out, sysfs};
+use crate::{device_node, devices, env, host, library, out, stub, sysfs};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -73,13 +73,15 @@ pub(crate) fn require_root(layout: &Layout, subcommand: &str) -> Result<()> {
     Ok(())
 }
 
-/// One file, and a link to it for every other ABI number.
+/// The library, the stub that a libibverbs loads, and a link to the stub for every other ABI number.
 fn add_library(plan: &mut Plan, dir: &Path, library: &Path) {
     let [first, others @ ..] = PROVIDER_ABIS.map(library_name);
+    let installed = dir.join(library::NAME);
+    plan.bytes(dir.join(&first), stub::elf(&installed));
+    plan.copy(installed, library);
     for other in others {
         plan.link(dir.join(other), &first);
     }
-    plan.copy(dir.join(first), library);
 }
 
 /// Names of the character devices.

@@ -29,7 +29,7 @@ const SYSFS_PATH_LIMIT: usize = 180;
 /// An installation: for the whole machine, or below a prefix.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Layout {
-    /// For every program of the machine; libibverbs' own files name the provider.
+    /// For every program of the machine; libibverbs' own files name the provider too.
     Machine,
     /// Below one absolute folder; `IBV_DRIVERS` names the provider.
     Prefix(PathBuf),
@@ -79,12 +79,10 @@ impl Layout {
         }
     }
 
-    /// The value of `IBV_DRIVERS`; `None` when a driver file does its work.
-    pub(crate) fn ibv_drivers(&self) -> Option<PathBuf> {
-        match self {
-            Self::Machine => None,
-            Self::Prefix(prefix) => Some(prefix.join("lib/urxe/liburxe")),
-        }
+    /// What `IBV_DRIVERS` names: the only way to the provider below a prefix, and for a copy of libibverbs that some program
+    /// brings along, which looks in another folder than the machine's.
+    pub(crate) fn ibv_drivers(&self) -> Result<PathBuf> {
+        Ok(self.provider_dir()?.join("liburxe"))
     }
 
     /// The driver file. A libibverbs that was installed elsewhere would not read one below a prefix.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, ensure};
 
 /// File name of the library as `cargo build` leaves it.
-const NAME: &str = "liburxe.so";
+pub(crate) const NAME: &str = "liburxe.so";
 
 /// `liburxe.so` beside this executable: the two files travel together.
 pub(crate) fn beside_this_command() -> Result<PathBuf> {

@@ -21,6 +21,7 @@ mod out;
 mod plan;
 mod run;
 mod status;
+mod stub;
 mod sysfs;
 mod trace;
 mod uninstall;

@@ -15,7 +15,7 @@ use crate::manifest::{Entry, Manifest};
 
 /// What one path is to become.
 enum Content {
-    Text(String),
+    Bytes(Vec<u8>),
     Copy(PathBuf),
     Link(PathBuf),
     /// The character device of `/dev/null`, as a node of its own.
@@ -31,7 +31,12 @@ pub(crate) struct Plan {
 impl Plan {
     /// A file that holds `text`.
     pub(crate) fn text(&mut self, path: impl Into<PathBuf>, text: impl Into<String>) {
-        self.items.push((path.into(), Content::Text(text.into())));
+        self.bytes(path, text.into().into_bytes());
+    }
+
+    /// A file that holds `bytes`.
+    pub(crate) fn bytes(&mut self, path: impl Into<PathBuf>, bytes: Vec<u8>) {
+        self.items.push((path.into(), Content::Bytes(bytes)));
     }
 
     /// A copy of the file `source`.
@@ -59,7 +64,7 @@ impl Plan {
                 made = Some(dir.to_path_buf());
             }
             match content {
-                Content::Text(text) => fs::write(path, text),
+                Content::Bytes(bytes) => fs::write(path, bytes),
                 Content::Copy(source) => fs::copy(source, path).map(|_| ()),
                 Content::Link(target) => symlink(target, path),
                 Content::NullDevice => device_node::make(path),
@@ -89,7 +94,7 @@ impl Plan {
         }
         let stale = |entry: &&Entry| !manifest.entries.iter().any(|kept| kept.path() == entry.path());
         remove_entries(old.entries.iter().filter(stale))?;
-        replace(manifest_path, &Content::Text(text))?;
+        replace(manifest_path, &Content::Bytes(text.into_bytes()))?;
         for (path, content) in self.items.drain(..) {
             // A node that is there keeps the mode and the owner that an administrator gave it.
             if !matches!(content, Content::NullDevice) || !device_node::is_null_device(&path) {
@@ -114,7 +119,7 @@ impl Plan {
         let mut entries: Vec<Entry> = dirs.into_iter().map(Entry::Dir).collect();
         entries.push(Entry::File(manifest_path.to_path_buf()));
         entries.extend(self.items.iter().map(|(path, content)| match content {
-            Content::Text(_) | Content::Copy(_) => Entry::File(path.clone()),
+            Content::Bytes(_) | Content::Copy(_) => Entry::File(path.clone()),
             Content::Link(target) => Entry::Link(path.clone(), target.clone()),
             Content::NullDevice => Entry::NullDevice(path.clone()),
         }));
@@ -154,7 +159,7 @@ fn remove_entries<'a>(entries: impl DoubleEndedIterator<Item = &'a Entry>) -> Re
 
 /// Puts `text` at `path`, a file of ours that is there, in one step: nobody reads half of it.
 pub(crate) fn replace_text(path: &Path, text: String) -> Result<()> {
-    replace(path, &Content::Text(text))
+    replace(path, &Content::Bytes(text.into_bytes()))
 }
 
 /// Puts `content` at `path` in one step: a process that has the old library mapped keeps the old file.
@@ -163,7 +168,7 @@ fn replace(path: &Path, content: &Content) -> Result<()> {
     name.push(".urxe-new");
     let new = path.with_file_name(name);
     let written = match content {
-        Content::Text(text) => fs::write(&new, text).and_then(|()| set_mode(&new, 0o644)),
+        Content::Bytes(bytes) => fs::write(&new, bytes).and_then(|()| set_mode(&new, 0o644)),
         Content::Copy(source) => fs::copy(source, &new).and_then(|_| set_mode(&new, 0o644)),
         Content::Link(target) => {
             // A leftover of an interrupted run; the others overwrite theirs.

@@ -1,17 +1,15 @@
-//! The libibverbs of this process and what it exports to providers.
+//! A libibverbs that is loaded in this process, and what it exports to providers.
 //!
-//! Everything is looked up at run time, in the library that is loading us: by name, because the names carry the
-//! version, and without linking, because one provider file serves several versions. That the op table has the shape we
-//! think is not believed but tried (see `private/probe.rs`): it once grew without a new number, and handing over a table of the
+//! Everything is looked up at run time: by name, because the names carry the version, and without linking, because one
+//! provider file serves several versions. A process may hold several copies of libibverbs, each of another version: wheels
+//! and other bundles bring their own. That the op table has the shape we think is not believed but tried (see `private/probe.rs`): it once grew without a new number, and handing over a table of the
 //! wrong shape would make libibverbs jump anywhere.
-
-use core::ffi::{CStr, c_char, c_int, c_void};
-use core::fmt;
-use std::ffi::CString;
 
 use crate::driver::device::verbs_device_ops;
 use crate::driver::{ContextOps, Layout, Pabi, QpLayout};
 use crate::verbs::{ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_qp, ibv_qp_ex, verbs_context};
+use core::ffi::{CStr, c_char, c_int, c_void};
+use core::fmt;
 
 mod probe;
 
@@ -33,10 +31,10 @@ type InitCq = unsafe extern "C" fn(
 );
 type QpToQpEx = unsafe extern "C" fn(qp: *mut ibv_qp) -> *mut ibv_qp_ex;
 
-/// Why the libibverbs of this process cannot be served.
+/// Why a libibverbs cannot be served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LookupError {
-    /// No libibverbs is loaded.
+    /// No library of this name is loaded.
     NotLoaded,
     /// It has none of the registration functions in [`Pabi::ALL`].
     UnknownPabi,
@@ -51,7 +49,7 @@ pub enum LookupError {
 impl fmt::Display for LookupError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NotLoaded => f.write_str("no libibverbs is loaded in this process"),
+            Self::NotLoaded => f.write_str("this libibverbs is not loaded any more"),
             Self::UnknownPabi => {
                 f.write_str("this libibverbs has a private provider ABI other than")?;
                 for (i, pabi) in Pabi::ALL.into_iter().enumerate() {
@@ -68,7 +66,7 @@ impl fmt::Display for LookupError {
 
 impl core::error::Error for LookupError {}
 
-/// The libibverbs of this process.
+/// A loaded libibverbs.
 #[derive(Clone, Copy)]
 pub struct Libibverbs {
     pabi: Pabi,
@@ -82,11 +80,11 @@ pub struct Libibverbs {
 }
 
 impl Libibverbs {
-    /// Finds the libibverbs that is loaded, and in which version.
+    /// The libibverbs at `path`, which is loaded already, and its version. It stays loaded from now on.
     ///
-    /// From a provider's ELF constructor, this is the one that is loading it.
-    pub fn loaded() -> Result<Self, LookupError> {
-        let library = Library::find().ok_or(LookupError::NotLoaded)?;
+    /// A path with a slash is the loader's own name of one copy; a name without one is that of the first copy that has it.
+    pub fn loaded(path: &CStr) -> Result<Self, LookupError> {
+        let library = Library::already_loaded(path).ok_or(LookupError::NotLoaded)?;
         let (pabi, register_driver) = Pabi::ALL
             .into_iter()
             .find_map(|pabi| Some((pabi, library.symbol(pabi.register_symbol())?)))
@@ -228,17 +226,6 @@ impl Libibverbs {
 struct Library(*mut c_void);
 
 impl Library {
-    fn find() -> Option<Self> {
-        // dlsym(RTLD_DEFAULT) would not see a libibverbs that something else has dlopened RTLD_LOCAL.
-        Self::already_loaded(c"libibverbs.so.1").or_else(|| {
-            // One that was renamed to be shipped along with a program.
-            let mut path: Option<CString> = None;
-            // SAFETY: the callback matches its contract and `path` outlives the call.
-            unsafe { libc::dl_iterate_phdr(Some(remember_libibverbs), (&raw mut path).cast()) };
-            Self::already_loaded(&path?)
-        })
-    }
-
     fn already_loaded(name: &CStr) -> Option<Self> {
         // SAFETY: a C string; RTLD_NOLOAD runs no code of others.
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) };
@@ -254,22 +241,4 @@ impl Library {
     fn required(&self, name: &'static CStr) -> Result<*mut c_void, LookupError> {
         self.symbol(name).ok_or(LookupError::Missing(name))
     }
-}
-
-/// Callback of `dl_iterate_phdr`: stops at the first object whose file name begins with `libibverbs`.
-unsafe extern "C" fn remember_libibverbs(info: *mut libc::dl_phdr_info, _size: usize, data: *mut c_void) -> c_int {
-    // SAFETY: dl_iterate_phdr hands out a valid info; a null name is skipped.
-    let name = unsafe { (*info).dlpi_name };
-    if name.is_null() {
-        return 0;
-    }
-    // SAFETY: a C string of the loader, valid during the callback.
-    let name = unsafe { CStr::from_ptr(name) };
-    let file = name.to_bytes().rsplit(|&b| b == b'/').next().unwrap_or_default();
-    if !file.starts_with(b"libibverbs") {
-        return 0;
-    }
-    // SAFETY: `data` is the `Option<CString>` of `Library::find`.
-    unsafe { *data.cast::<Option<CString>>() = Some(name.to_owned()) };
-    1
 }

@@ -5,13 +5,13 @@ use urxe_ffi::private::{Libibverbs, LookupError};
 /// One test, because its two halves have to come in this order.
 #[test]
 fn a_libibverbs_is_found_once_it_is_loaded_and_even_if_locally() {
-    assert_eq!(Libibverbs::loaded().err(), Some(LookupError::NotLoaded));
+    assert_eq!(Libibverbs::loaded(c"libibverbs.so.1").err(), Some(LookupError::NotLoaded));
 
     // SAFETY: a C string; the library's constructors only set up its own state.
     let handle = unsafe { libc::dlopen(c"libibverbs.so.1".as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     assert!(!handle.is_null(), "libibverbs.so.1 is not installed");
 
-    let library = Libibverbs::loaded().unwrap();
+    let library = Libibverbs::loaded(c"libibverbs.so.1").unwrap();
     // The symbol version says the number too.
     let symbol = library.pabi().register_symbol();
     // SAFETY: a live handle and C strings.

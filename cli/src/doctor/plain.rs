@@ -3,9 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use super::Finding;
-use crate::host;
 use crate::layout::{DEV_DIR, Layout, RDMA_CM, library_name};
-use crate::libibverbs;
+use crate::{host, libibverbs, library};
 
 const REMEDY: &str = "start programs with `urxe run -- PROGRAM`, which needs no installation; or as root: urxe install";
 
@@ -87,25 +86,42 @@ fn sysfs() -> Option<Finding> {
     })
 }
 
-/// Whether libibverbs will find the provider: by a driver file, or by IBV_DRIVERS.
+/// Whether libibverbs will find the provider: by a driver file, or by IBV_DRIVERS; and whether it will find the library.
 fn driver() -> Option<Finding> {
     let machine = Layout::Machine;
     if let Some(drivers) = std::env::var_os("IBV_DRIVERS").and_then(|value| value.into_string().ok()) {
         // libibverbs splits the list at these, and appends the suffix of its own ABI.
-        let found = drivers.split([':', ';']).any(|driver| Path::new(&format!("{driver}-rdmav34.so")).is_file());
-        return (!found).then(|| {
-            Finding::problem(
+        let stub = drivers.split([':', ';']).map(|driver| PathBuf::from(format!("{driver}-rdmav34.so")));
+        return match stub.into_iter().find(|stub| stub.is_file()) {
+            Some(stub) => missing_library(&stub),
+            None => Some(Finding::problem(
                 format!("IBV_DRIVERS is {drivers}, and there is no library of that name"),
                 "eval \"$(urxe env)\"",
-            )
-        });
+            )),
+        };
     }
     let file = machine.driver_file().filter(|file| !file.is_file());
     if let Some(file) = file {
         let what = format!("{} is missing: libibverbs does not load the provider", file.display());
         return Some(Finding::problem(what, REMEDY));
     }
-    let library = libibverbs::provider_dir().ok()?.join(library_name(34));
+    let stub = libibverbs::provider_dir().ok()?.join(library_name(34));
+    if !stub.is_file() {
+        let what = format!("{} is missing: libibverbs cannot load the provider", stub.display());
+        return Some(Finding::problem(what, REMEDY));
+    }
+    missing_library(&stub).or_else(|| {
+        Some(Finding::warning(
+            "IBV_DRIVERS is not set: a program that brings a libibverbs of its own (Python wheels do) finds no device if that \
+             looks for providers in another folder",
+            "eval \"$(urxe env)\"",
+        ))
+    })
+}
+
+/// The library that the stub at this path loads lies beside it.
+fn missing_library(stub: &Path) -> Option<Finding> {
+    let library = stub.with_file_name(library::NAME);
     (!library.is_file()).then(|| {
         Finding::problem(format!("{} is missing: libibverbs cannot load the provider", library.display()), REMEDY)
     })

@@ -18,7 +18,12 @@ use crate::verbs::{query, reasons};
 use crate::{device, kernel, limits};
 
 /// What stands behind the `ibv_context`.
-type Extra = *const Context;
+#[repr(C)]
+struct Extra {
+    context: *const Context,
+    /// The copy of libibverbs that the context is of.
+    library: &'static Libibverbs,
+}
 
 const OPS: ContextOps = ContextOps {
     alloc_pd: Some(mr::alloc_pd),
@@ -87,9 +92,17 @@ const OPS: ContextOps = ContextOps {
 /// # Safety
 /// `context` came from [`alloc_context`] and has not been freed.
 pub(super) unsafe fn shared<'a>(context: *mut v::ibv_context) -> &'a Context {
-    // SAFETY: `alloc_context` left the pointer right behind the context, and holds the reference until
-    // `free_context`.
-    unsafe { &**context.add(1).cast::<Extra>() }
+    // SAFETY: `introduce` left the pointer right behind the context, and holds the reference until `free_context`.
+    unsafe { &*(*context.add(1).cast::<Extra>()).context }
+}
+
+/// The copy of libibverbs that an `ibv_context` of ours is of.
+///
+/// # Safety
+/// As for [`shared`].
+pub(super) unsafe fn library(context: *mut v::ibv_context) -> &'static Libibverbs {
+    // SAFETY: as above.
+    unsafe { (*context.add(1).cast::<Extra>()).library }
 }
 
 pub(super) unsafe extern "C" fn alloc_context(
@@ -100,7 +113,8 @@ pub(super) unsafe extern "C" fn alloc_context(
     pointer(|| {
         // It may have been loaded after us.
         kernel::ucma::hook::install_if_loaded();
-        let opened = register::library().ok_or(Errno(libc::ENOSYS)).and_then(|library| {
+        // SAFETY: libibverbs' own device.
+        let opened = unsafe { register::library(device) }.ok_or(Errno(libc::ENOSYS)).and_then(|library| {
             // SAFETY: a device that libibverbs has named.
             let name = unsafe { CStr::from_ptr((&raw const (*device).name).cast()) };
             let name = name.to_str().map_err(|_| Errno(libc::ENODEV))?;
@@ -122,7 +136,7 @@ pub(super) unsafe extern "C" fn alloc_context(
 /// # Safety
 /// `device` is libibverbs', `cmd_fd` open and the caller's.
 pub(super) unsafe fn introduce(
-    library: &Libibverbs,
+    library: &'static Libibverbs,
     device: *mut v::ibv_device,
     cmd_fd: c_int,
     context: Arc<Context>,
@@ -139,7 +153,7 @@ pub(super) unsafe fn introduce(
     // SAFETY: a context of this library's version with `Extra` behind it; nobody else knows it yet.
     unsafe {
         let public = library.public(verbs);
-        public.add(1).cast::<Extra>().write(Arc::into_raw(context));
+        public.add(1).cast::<Extra>().write(Extra { context: Arc::into_raw(context), library });
         if let Some(async_fd) = async_fd {
             (*public).async_fd = async_fd.into_raw_fd();
         }
@@ -169,16 +183,15 @@ fn refuse(name: &str, error: &OpenError) -> Errno {
 
 unsafe extern "C" fn free_context(context: *mut v::ibv_context) {
     let _ = number(|| {
-        let library: &Libibverbs = register::library().ok_or(Errno(libc::ENOSYS))?;
         // SAFETY: the last call for this context.
         unsafe {
             import::forget((*context).cmd_fd);
             hook::detach((*context).cmd_fd);
-            let extra = context.add(1).cast::<Extra>().read();
+            let Extra { context: open, library } = context.add(1).cast::<Extra>().read();
             let verbs = library.context(context);
             library.uninit_context(verbs);
             libc::free(verbs.cast());
-            drop(Arc::from_raw(extra));
+            drop(Arc::from_raw(open));
         }
         Ok(())
     });

@@ -21,6 +21,7 @@ pub(crate) mod post;
 pub(crate) mod qp;
 pub(crate) mod register;
 pub(crate) mod srq;
+mod stub;
 mod users;
 mod wait;
 pub(crate) mod xrcd;

@@ -14,7 +14,7 @@ use urxe_wire::Qpn;
 use super::builder::{self, Builder};
 use super::context::shared;
 use super::users::{Use, Users};
-use super::{ah, cq, mr, number, pointer, register, srq, wait, xrcd};
+use super::{ah, context, cq, mr, number, pointer, srq, wait, xrcd};
 use crate::kernel::Errno;
 use crate::observe::chaos;
 use crate::runtime::async_events::AsyncEvents;
@@ -203,7 +203,8 @@ unsafe fn create(ibv_context: *mut v::ibv_context, attr: &mut v::ibv_qp_init_att
     ibv.qp_type = attr.qp_type;
     attr.cap = public_cap(&cap);
     if let Some(operations) = operations {
-        let library = register::library().ok_or(Errno(libc::ENOSYS))?;
+        // SAFETY: the caller's context.
+        let library = unsafe { context::library(ibv_context) };
         builder::install(&mut verbs, library.qp_layout(), qp_type, operations);
     }
     let cqs = send_cq.iter().chain(&recv_cq).map(|cq| &cq.users);

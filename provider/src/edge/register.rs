@@ -1,21 +1,38 @@
 //! How libibverbs gets to know the provider, and the devices.
 
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, CString, c_char};
 use std::path::Path;
 use std::ptr;
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use urxe_ffi::driver::Pabi;
 use urxe_ffi::driver::device::{VERBS_MATCH_SENTINEL, verbs_device, verbs_device_ops, verbs_match_ent};
 use urxe_ffi::driver::device::{verbs_match_value, verbs_sysfs_dev};
-use urxe_ffi::private::Libibverbs;
+use urxe_ffi::private::{Libibverbs, LookupError};
+use urxe_ffi::verbs::ibv_device;
 use urxe_net::cancellation::Shield;
 
-use super::{context, guarded, import};
+use super::{context, guarded, import, stub};
+use crate::kernel::plt::{Exporter, exporters, file_name, loads};
 use crate::observe::complain;
+use crate::runtime::table::{Table, whole};
 use crate::{device, kernel, runtime};
 
-/// The library that loaded us.
-static LIBRARY: OnceLock<Libibverbs> = OnceLock::new();
+/// A copy of libibverbs that the provider is registered with. `ops` comes first: every device of the copy points to it.
+#[repr(C)]
+struct Registration {
+    ops: verbs_device_ops,
+    library: Libibverbs,
+}
+
+/// The copies in this process: one as a rule, and one more for each bundle (a Python wheel, say) that brings its own.
+static REGISTRATIONS: Table<Vec<&'static Registration>> = Table::new(Vec::new());
+
+/// Paths of those that cannot be served.
+static REFUSED: Table<Vec<CString>> = Table::new(Vec::new());
+
+/// [`loads`] when copies were looked for last.
+static LOADS: AtomicU64 = AtomicU64::new(0);
 
 /// `abi_version` of our uverbs devices, as `urxe install` writes it to sysfs.
 const ABI_VERSION: u32 = 1;
@@ -28,7 +45,8 @@ static MATCH_TABLE: [verbs_match_ent; 1] = [verbs_match_ent {
     kind: VERBS_MATCH_SENTINEL,
 }];
 
-static OPS: verbs_device_ops = verbs_device_ops {
+/// In every private ABI.
+const OPS: verbs_device_ops = verbs_device_ops {
     name: c"urxe".as_ptr(),
     match_min_abi_version: ABI_VERSION,
     match_max_abi_version: ABI_VERSION,
@@ -45,12 +63,21 @@ static OPS: verbs_device_ops = verbs_device_ops {
 #[unsafe(link_section = ".init_array")]
 static CONSTRUCTOR: extern "C" fn() = construct;
 
-/// The library that loaded us.
-pub(super) fn library() -> Option<&'static Libibverbs> {
-    LIBRARY.get()
+/// The copy of libibverbs that a device is of.
+///
+/// # Safety
+/// `device` is one that a libibverbs handed out.
+pub(super) unsafe fn library(device: *mut ibv_device) -> Option<&'static Libibverbs> {
+    // SAFETY: the caller's promise; libibverbs has stored the address of the ops that it was given.
+    let ops = unsafe { (*device.cast::<verbs_device>()).ops };
+    REGISTRATIONS.with(|all| all.iter().find(|one| ptr::eq(&raw const one.ops, ops)).map(|one| &one.library))
 }
 
 extern "C" fn construct() {
+    // Preloaded by `urxe run` and installed as well: one of the two serves the process.
+    if guarded(|| Ok(stub::told_another_instance())).unwrap_or(false) {
+        return;
+    }
     if urxe_preload::is_active() {
         // Preloaded, and libibverbs may come later, or never. It will not run this constructor then.
         urxe_preload::find_next_functions();
@@ -61,33 +88,78 @@ extern "C" fn construct() {
     register();
 }
 
-/// Makes us known to the libibverbs of this process, if there is one. Again does no harm.
-extern "C" fn register() {
+/// Makes the provider known to every copy of libibverbs in this process that does not know it yet. Again does no harm.
+///
+/// A copy that is loaded later runs no constructor of ours, even if it loads this library, which is loaded already. So this is
+/// called when a copy is about to list devices, too: by the preloaded `socket`, or by the [`stub`] that it loads.
+pub(super) extern "C" fn register() {
     let _shield = Shield::new();
     let _ = guarded(|| {
-        if LIBRARY.get().is_some() {
-            return Ok(());
-        }
-        // Not loaded by libibverbs, but preloaded, or by a test or a curious program: nothing to do.
-        let Ok(library) = Libibverbs::loaded().map_err(|error| {
-            if error != urxe_ffi::private::LookupError::NotLoaded {
-                complain(&error);
+        // Before the search: what is loaded meanwhile is found next time.
+        let loads = whole(loads);
+        if LOADS.load(Ordering::Acquire) != loads {
+            // A library that is preloaded, or loaded by a test or a curious program, may find none.
+            for copy in copies() {
+                add(&copy);
             }
-        }) else {
-            return Ok(());
-        };
-        runtime::fork::notice();
-        if let Err(error) = kernel::hook::install(library.address()) {
-            complain(&format_args!("cannot divert libibverbs' system calls: {error}"));
-            return Ok(());
+            LOADS.store(loads, Ordering::Release);
         }
         kernel::ucma::hook::install_if_loaded();
-        if LIBRARY.set(library).is_ok() {
-            // SAFETY: the ops are static, made for every version, and libibverbs never unloads a provider.
-            unsafe { library.register_driver(&OPS) };
-        }
         Ok(())
     });
+}
+
+/// Every copy that is loaded. Their files have any name: who bundles a library gives it one of its own.
+fn copies() -> Vec<Exporter> {
+    let functions = Pabi::ALL.map(Pabi::register_symbol);
+    let mut copies = whole(|| exporters(&functions));
+    // Of a release that we do not know; other objects define this function as well, to stand in front of libibverbs.
+    let named = |copy: &Exporter| file_name(&copy.path).starts_with(b"libibverbs");
+    let unknown = whole(|| exporters(&[c"ibv_get_device_list"])).into_iter().filter(named);
+    let known: Vec<CString> = copies.iter().map(|copy| copy.path.clone()).collect();
+    copies.extend(unknown.filter(|copy| !known.contains(&copy.path)));
+    copies
+}
+
+/// Registers the provider with one copy.
+fn add(copy: &Exporter) {
+    let is_known = |all: &mut Vec<&Registration>| all.iter().any(|one| one.library.address() as usize == copy.function);
+    if REGISTRATIONS.with(is_known) || REFUSED.with(|refused| refused.contains(&copy.path)) {
+        return;
+    }
+    let library = match Libibverbs::loaded(&copy.path) {
+        Ok(library) => library,
+        // Unloaded meanwhile.
+        Err(LookupError::NotLoaded) => return,
+        Err(error) => return refuse(&copy.path, &error),
+    };
+    runtime::fork::notice();
+    if let Err(error) = kernel::hook::install(library.address()) {
+        return refuse(&copy.path, &format_args!("cannot divert libibverbs' system calls: {error}"));
+    }
+    let registration: &Registration = Box::leak(Box::new(Registration { ops: OPS, library }));
+    REGISTRATIONS.with(|all| {
+        if !all.iter().any(|one| one.library.address() == registration.library.address()) {
+            all.push(registration);
+            // Here, so that another thread which finds the copy known finds it registered: it adds to a list, and no more.
+            // SAFETY: the ops are the same in every version, never freed, and neither are we: libibverbs unloads no provider.
+            unsafe { registration.library.register_driver(&registration.ops) };
+        }
+    });
+}
+
+/// Says once that a copy gets no devices, and why.
+fn refuse(path: &CStr, why: &dyn std::fmt::Display) {
+    let is_new = REFUSED.with(|refused| {
+        let is_new = !refused.iter().any(|known| **known == *path);
+        if is_new {
+            refused.push(path.to_owned());
+        }
+        is_new
+    });
+    if is_new {
+        complain(&format_args!("{}: {why}", path.to_string_lossy()));
+    }
 }
 
 /// The name of a device, such as `urxe0`.
@@ -109,7 +181,8 @@ unsafe extern "C" fn match_device(sysfs_dev: *mut verbs_sysfs_dev) -> bool {
         if let (Some(name), Some(dir)) = (&name, &dir) {
             device::remember_guid(name, Path::new(dir));
         }
-        kernel::ucma::hook::install_if_loaded();
+        register();
+        stub::unload();
         // From now on verbs may be called, and some may have to fail.
         let _ = crate::observe::settings::get();
         Ok(name.is_some_and(|name| device::netdev_of(&name).is_some()))

@@ -14,6 +14,10 @@ use libc::{Elf64_Phdr, Elf64_Sym};
 
 use super::Errno;
 
+mod exports;
+
+pub use exports::{Exporter, exporters, file_name, files, loads};
+
 #[cfg(target_arch = "x86_64")]
 mod relocation {
     /// `R_X86_64_JUMP_SLOT`
@@ -57,6 +61,7 @@ mod tag {
     pub(super) const STRSZ: u64 = 10;
     pub(super) const PLTREL: u64 = 20;
     pub(super) const JMPREL: u64 = 23;
+    pub(super) const GNU_HASH: u64 = 0x6fff_fef5;
 }
 
 /// Why a slot could not be replaced.
@@ -97,6 +102,8 @@ pub struct Object {
     rela: Table,
     symtab: usize,
     strtab: Table,
+    /// 0 if there is none.
+    gnu_hash: usize,
 }
 
 /// A table in the object: address and bytes.
@@ -147,6 +154,7 @@ impl Object {
             rela: Table::default(),
             symtab: 0,
             strtab: Table::default(),
+            gnu_hash: 0,
         };
         let mut plt_is_rela = true;
         for index in 0..dynamic.len() / size_of::<Dyn>() {
@@ -161,6 +169,7 @@ impl Object {
                 tag::RELASZ => object.rela.size = word(entry.value),
                 tag::SYMTAB => object.symtab = object.pointer(entry.value),
                 tag::STRTAB => object.strtab.address = object.pointer(entry.value),
+                tag::GNU_HASH => object.gnu_hash = object.pointer(entry.value),
                 tag::STRSZ => object.strtab.size = word(entry.value),
                 _ => {}
             }
@@ -258,27 +267,6 @@ impl Slot<'_> {
 const fn word(value: u64) -> usize {
     const { assert!(usize::BITS == 64) };
     value as usize
-}
-
-/// Whether an object is loaded whose file's name begins like this.
-pub fn is_loaded(name: &CStr) -> bool {
-    let mut search = (name, false);
-    // SAFETY: the callback matches its contract, and `search` outlives the call.
-    unsafe { libc::dl_iterate_phdr(Some(look_at_name), (&raw mut search).cast()) };
-    search.1
-}
-
-/// Callback of `dl_iterate_phdr`.
-unsafe extern "C" fn look_at_name(info: *mut libc::dl_phdr_info, _size: usize, data: *mut c_void) -> c_int {
-    // SAFETY: `data` is what `is_loaded` looks for, and `info` is valid during the callback.
-    let ((name, is_loaded), info) = unsafe { (&mut *data.cast::<(&CStr, bool)>(), &*info) };
-    if !info.dlpi_name.is_null() {
-        // SAFETY: the loader's name of the object.
-        let path = unsafe { CStr::from_ptr(info.dlpi_name) }.to_bytes();
-        let file = path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
-        *is_loaded |= file.starts_with(name.to_bytes());
-    }
-    c_int::from(*is_loaded)
 }
 
 struct Search {

@@ -78,7 +78,7 @@ impl Context {
         let address = symbol(c"ibv_create_comp_channel");
         install(address).unwrap();
         install(address).unwrap();
-        let library = Libibverbs::loaded().unwrap();
+        let library = Libibverbs::loaded(c"libibverbs.so.1").unwrap();
         // SAFETY: integers, pointers and arrays of them: all-zero is a value.
         let mut verbs_device: Box<verbs_device> = Box::new(unsafe { std::mem::zeroed() });
         verbs_device.refcount = 1;

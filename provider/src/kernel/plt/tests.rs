@@ -46,9 +46,33 @@ fn a_slot_leads_to_libc_and_can_be_replaced() {
 }
 
 #[test]
-fn what_is_loaded_is_known() {
-    libibverbs();
-    assert!(is_loaded(c"libibverbs.so") && !is_loaded(c"ibverbs.so"));
+fn exporters_are_found_by_what_they_define() {
+    let address = libibverbs();
+    let found = exporters(&[c"no_such_function", c"ibv_get_device_list"]);
+    // SAFETY: all-zero is a value of this plain C struct, which dladdr(3) fills.
+    let object = unsafe {
+        let mut info: libc::Dl_info = std::mem::zeroed();
+        assert_ne!(libc::dladdr(address, &raw mut info), 0);
+        CStr::from_ptr(info.dli_fname)
+    };
+    // The newest of several versions, as dlsym(3) has it, or an older one: in the same object.
+    let [exporter] = &found[..] else { panic!("not one: {found:?}") };
+    assert_eq!(&*exporter.path, object);
+    assert!(Object::containing(address).unwrap().extent.contains(&exporter.function));
+    // Who only calls a function does not define it.
+    assert!(exporters(&[c"malloc"]).iter().all(|exporter| !exporter.path.to_bytes().ends_with(b"libibverbs.so.1")));
+    assert!(exporters(&[c"no_such_function"]).is_empty());
+}
+
+#[test]
+fn every_function_of_libc_that_dlsym_finds_is_found() {
+    // Of several buckets and chains, of which some have more than one symbol.
+    for name in [c"malloc", c"free", c"opendir", c"qsort", c"getenv", c"dl_iterate_phdr", c"printf", c"abort"] {
+        // SAFETY: a name.
+        let address = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+        let exporters = exporters(&[name]);
+        assert!(exporters.iter().any(|exporter| exporter.function == address as usize), "{name:?}: {exporters:?}");
+    }
 }
 
 #[test]

@@ -8,7 +8,7 @@
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use urxe_net::cancellation;
 
@@ -16,14 +16,17 @@ use super::{Channel, Command, close_channel, handle_write, open_channel, wait};
 use crate::kernel::Errno;
 use crate::kernel::hook::{answer, aside, call_close, call_write, divert};
 use crate::kernel::memory::OwnMemory;
-use crate::kernel::plt::{Object, is_loaded};
+use crate::kernel::plt::{Exporter, Object, exporters, loads};
 use crate::runtime::fork::Generation;
 use crate::runtime::table::{Table, whole};
 
 type Fstat = unsafe extern "C" fn(fd: c_int, stat: *mut libc::stat) -> c_int;
 
-/// It is done: librdmacm stays loaded, and so do the hooks.
-static INSTALLED: AtomicBool = AtomicBool::new(false);
+/// Addresses in the copies whose calls are diverted. They stay loaded, and so do the hooks.
+static INSTALLED: Table<Vec<usize>> = Table::new(Vec::new());
+
+/// [`loads`] when copies were looked for last.
+static LOADS: AtomicU64 = AtomicU64::new(0);
 
 static WRITE: AtomicUsize = AtomicUsize::new(0);
 static FSTAT: AtomicUsize = AtomicUsize::new(0);
@@ -39,26 +42,32 @@ struct Open {
 
 static OPEN: Table<Vec<Open>> = Table::new(Vec::new());
 
-/// Diverts librdmacm's calls, if it is loaded. Again does no harm.
+/// Diverts the calls of every librdmacm that is loaded, whatever its file is called: bundles bring copies. Again does no harm.
 pub(crate) fn install_if_loaded() {
-    // dlopen(3) would read the loader's cache to find that it is not, which a child forked meanwhile does not survive.
-    if INSTALLED.load(Ordering::Acquire) || !whole(|| is_loaded(c"librdmacm.so")) {
+    let loads = whole(loads);
+    if LOADS.load(Ordering::Acquire) == loads {
         return;
     }
-    // SAFETY: a name; nothing is loaded that is not loaded already.
-    let library = unsafe { libc::dlopen(c"librdmacm.so.1".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
-    if library.is_null() {
-        return;
+    for copy in whole(|| exporters(&[c"rdma_create_event_channel"])) {
+        if !INSTALLED.with(|installed| installed.contains(&copy.function)) {
+            install(&copy);
+        }
     }
-    // SAFETY: a library that is loaded, and a name.
-    let address = unsafe { libc::dlsym(library, c"rdma_create_event_channel".as_ptr()) };
+    LOADS.store(loads, Ordering::Release);
+}
+
+fn install(copy: &Exporter) {
     // The reference is kept: our hooks are in there for good.
-    if let Ok(object) = whole(|| Object::containing(address)) {
+    // SAFETY: the loader's name of the copy, with a slash, so that it reads no cache; nothing is loaded.
+    if unsafe { libc::dlopen(copy.path.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) }.is_null() {
+        return;
+    }
+    if let Ok(object) = whole(|| Object::containing(copy.function as *const c_void)) {
         // Without `write` it could not talk to a kernel either.
         let _ = divert(&object, c"write", &WRITE, libc::write as *const () as usize, write_hook as *const () as usize);
         let _ = divert(&object, c"fstat", &FSTAT, libc::fstat as *const () as usize, fstat_hook as *const () as usize);
         let _ = divert(&object, c"close", &CLOSE, libc::close as *const () as usize, close_hook as *const () as usize);
-        INSTALLED.store(true, Ordering::Release);
+        INSTALLED.with(|installed| installed.push(copy.function));
     }
 }
 
