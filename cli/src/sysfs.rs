@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use urxe_net::Interface;
 use urxe_options::Personality;
+use urxe_status::port::CAPABILITY_MASK;
 
 use crate::plan::Plan;
 
@@ -151,8 +152,7 @@ fn add_port(plan: &mut Plan, dir: &Path, netdev: Option<&Netdev<'_>>) {
         ("phys_state", phys_state),
         ("link_layer", "Ethernet"),
         ("rate", "10 Gb/sec (1X FDR10)"),
-        // IB_PORT_CM_SUP, as rxe's port attributes have it.
-        ("cap_mask", "0x00010000"),
+        ("cap_mask", &format!("{CAPABILITY_MASK:#010x}")),
         // RoCE has neither LIDs, unless they are asked for, nor a subnet manager.
         ("lid", lid),
         ("lid_mask_count", "0"),

@@ -1,7 +1,7 @@
-//! What a responder does about an error: one row an error.
+//! What a responder does about an error, and a requester about a response that is wrong: one row an error.
 //!
-//! Source: IBA 9.9.3 "Responder side error behavior", tables of fault classes, C9-222 ff. Where the kernel's rxe
-//! differs, the row says so.
+//! Source: IBA 9.9.3 "Responder side error behavior", tables of fault classes, C9-222 ff.; 9.9.2.1 for the requester. Where
+//! the kernel's rxe differs, the row says so.
 
 use urxe_wire::NakCode;
 
@@ -125,4 +125,30 @@ impl ResponderFault {
 
 const fn row(nak: NakCode, recv: WcStatus, event: AsyncEvent) -> Consequence {
     Consequence { nak, recv, event }
+}
+
+/// What is wrong with a response.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ResponseFault {
+    /// It carries data or the result of an atomic, and a NAK: a refusal is an Acknowledge packet of its own.
+    Refusal,
+    /// The request at its PSN is answered by another kind of response.
+    Kind,
+    /// First, Middle, Last and Only responses came in an impossible order.
+    Position,
+    /// The payload's length is not what its PSN demands.
+    Length,
+    /// The request has no buffers for data.
+    NoBuffer,
+}
+
+impl ResponseFault {
+    /// How the request completes; the queue pair goes to ERR in any case.
+    #[must_use]
+    pub const fn status(self) -> WcStatus {
+        match self {
+            // Class B of the requester: bad response. The kernel's rxe takes these for fatal errors (`check_ack`).
+            Self::Refusal | Self::Kind | Self::Position | Self::Length | Self::NoBuffer => WcStatus::BadResponseError,
+        }
+    }
 }

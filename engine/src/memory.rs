@@ -242,6 +242,12 @@ pub trait Memory {
     /// The rule broken; nothing is changed then.
     fn bind(&self, pd: Pd, qpn: Qpn, bind: &Bind) -> Result<(), BindError>;
 
+    /// Takes back a bind whose request does not complete with success, by [`RegionTable::undo_bind`]. When it returns,
+    /// nobody copies from or to what the window showed.
+    ///
+    /// [`RegionTable::undo_bind`]: crate::mw::RegionTable::undo_bind
+    fn undo_bind(&self, qpn: Qpn, bind: &Bind);
+
     /// Unbinds the memory window with `key`. When it returns, nobody copies from or to it any more.
     ///
     /// # Errors

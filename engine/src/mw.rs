@@ -23,7 +23,8 @@ pub enum WindowType {
 /// What a bind asks for (`struct ibv_mw_bind_info`, IBA 11.4.1.1 "bind memory window").
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bind {
-    /// The window, by the key it has.
+    /// The window: of type 2 by the key that it has, of type 1 by any that it has had. `ibv_bind_mw(3)` tells the
+    /// application a new key whether or not the bind succeeds, so the application cannot know the present one.
     pub window: Key,
     /// The key it shall have: another one, but for the low eight bits the same.
     pub new_key: Key,
@@ -49,14 +50,15 @@ pub enum BindError {
     /// A type 2 window that is bound already (IBA C10-72).
     #[error("the type 2 window is bound already")]
     Bound,
-    /// The new key is that of another entry, or, for type 2, the one it has.
-    #[error("the new key is in use, or the one that the window has")]
+    /// The new key is that of another entry.
+    #[error("the new key is that of another window or region")]
     NewKey,
     /// The region's key is not that of a region.
     #[error("the key is not that of a region")]
     NoSuchRegion,
-    /// The region does not allow windows, or not with that access, or counts from 0 (IBA C10-73 to C10-75).
-    #[error("the region does not allow windows with this access")]
+    /// The region does not allow windows, or not with that access, or counts from 0 (IBA C10-73 to C10-75); or a type 1
+    /// window shall count from 0 (IBA o10-36.2.2).
+    #[error("neither region nor window allow such a window")]
     Access,
     /// It does not lie in the region, or has no bytes, which type 2 cannot do (IBA C10-75).
     #[error("the window leaves the region, or is empty")]
@@ -79,15 +81,18 @@ impl Window {
             return Err(BindError::OtherPd);
         }
         if self.kind == WindowType::Two {
+            // The low eight bits of the key are the consumer's, the present ones included: the kernel's rxe, mlx5 and hns
+            // compare nothing here (`rxe_check_bind_mw`).
             if self.bound.is_some() {
                 return Err(BindError::Bound);
-            }
-            if bind.new_key == bind.window {
-                return Err(BindError::NewKey);
             }
             if bind.length == 0 {
                 return Err(BindError::OutOfBounds);
             }
+        } else if bind.access.contains(Access::ZERO_BASED) {
+            //= spec/memory.md#mem-012
+            //# A type 1 window MUST NOT be bound zero-based.
+            return Err(BindError::Access);
         } else if bind.length == 0 {
             return Ok(None);
         }
@@ -249,13 +254,17 @@ impl RegionTable {
     /// # Errors
     /// The rule broken; the table is as it was.
     pub fn bind(&mut self, pd: Pd, qpn: Qpn, bind: &Bind) -> Result<Option<Arc<Region>>, BindError> {
-        let Some(Entry::Window(window)) = self.0.get(bind.window) else { return Err(BindError::NoSuchWindow) };
+        let present = self.0.present(bind.window).ok_or(BindError::NoSuchWindow)?;
+        let Some(Entry::Window(window)) = self.0.get(present) else { return Err(BindError::NoSuchWindow) };
+        if window.kind == WindowType::Two && present != bind.window {
+            return Err(BindError::NoSuchWindow);
+        }
         let region = match self.0.get(bind.region) {
             Some(Entry::Region { region, .. }) => Some(&**region),
             Some(Entry::Window(_)) | None => None,
         };
         let visible = window.bind(pd, qpn, region, bind)?;
-        if !self.0.rekey(bind.window, bind.new_key) {
+        if !self.0.rekey(present, bind.new_key) {
             return Err(BindError::NewKey);
         }
         let before = self.close(bind.new_key);
@@ -268,6 +277,25 @@ impl RegionTable {
             }
         }
         Ok(before)
+    }
+
+    /// Takes back a bind on behalf of the queue pair `qpn`, unless something else has become of the window since: the
+    /// window is closed, and a type 2 window has the key of before. Returns what it gave access to.
+    ///
+    /// What a type 1 window showed before is not shown again: its region may be gone.
+    pub fn undo_bind(&mut self, qpn: Qpn, bind: &Bind) -> Option<Arc<Region>> {
+        let Some(Entry::Window(window)) = self.0.get(bind.new_key) else { return None };
+        let kind = window.kind;
+        let foreign =
+            |(region, _): &(Arc<Region>, _)| matches!(region.kind, RegionKind::Window(Some(owner)) if owner != qpn);
+        if window.bound.as_ref().is_some_and(foreign) {
+            return None;
+        }
+        let closed = self.close(bind.new_key);
+        if kind == WindowType::Two {
+            self.0.rekey(bind.new_key, bind.window);
+        }
+        closed
     }
 
     /// Unbinds a type 2 window on behalf of the queue pair it is bound to (IBA 10.6.7.2.6). Its key means nothing

@@ -26,6 +26,17 @@ fn middle(qp: &mut Solo, psn: u32) {
     qp.gets(O::ReadResponseMiddle, psn, Ext::None, &[psn.to_le_bytes()[0]; MTU]);
 }
 
+/// A full response at `psn` to the request for the PSNs from `first` to `last`.
+fn part(qp: &mut Solo, psn: u32, first: u32, last: u32) {
+    let (operation, ext) = match (psn == first, psn == last) {
+        (true, true) => (O::ReadResponseOnly, Ext::Aeth(ACK)),
+        (true, false) => (O::ReadResponseFirst, Ext::Aeth(ACK)),
+        (false, true) => (O::ReadResponseLast, Ext::Aeth(ACK)),
+        (false, false) => (O::ReadResponseMiddle, Ext::None),
+    };
+    qp.gets(operation, psn, ext, &[psn.to_le_bytes()[0]; MTU]);
+}
+
 fn atomic_ack(qp: &mut Solo, psn: u32, original: u64) {
     qp.gets(O::AtomicAcknowledge, psn, Ext::AethAtomicAckEth(ACK, AtomicAckEth { original }), &[]);
 }
@@ -97,17 +108,27 @@ fn a_long_read_is_asked_for_in_chunks() {
     assert_eq!(sent.iter().map(|sent| sent.header.bth.psn.get()).collect::<Vec<_>>(), [200, 208, 216, 224]);
     assert_eq!(sent.iter().map(reth).collect::<Vec<_>>(), [(0, 2048), (2048, 2048), (4096, 2048), (6144, 2048)]);
     for psn in 200..207 {
-        middle(&mut qp, psn);
+        part(&mut qp, psn, 200, 207);
     }
     assert_eq!(qp.sent(), [""; 0], "the first chunk is not complete");
-    middle(&mut qp, 207);
+    part(&mut qp, 207, 200, 207);
     let sent = qp.sent();
     assert_eq!(sent, ["RDMA READ Request 232 ?"]);
     let (offset, len) = reth(&sent[0]);
     assert!(offset == 8192 && len >= 2048, "{offset} {len}");
+    // The chunks asked for, by their first PSNs; the last ends with the READ.
+    let mut chunks = vec![208, 216, 224, 232, 261];
+    let grow = |chunks: &mut Vec<u32>, sent: &[Sent]| {
+        chunks.pop();
+        chunks.extend(sent.iter().map(|sent| sent.header.bth.psn.get()));
+        chunks.push(261);
+    };
     for psn in 208..260 {
-        middle(&mut qp, psn);
-        qp.sent();
+        let at = chunks.iter().rposition(|first| *first <= psn).unwrap();
+        let (first, last) = (chunks[at], chunks[at + 1] - 1);
+        part(&mut qp, psn, first, last);
+        let sent = qp.sent();
+        grow(&mut chunks, &sent);
     }
     assert_eq!(qp.completed(), []);
     qp.gets(O::ReadResponseLast, 260, Ext::Aeth(ACK), &[9]);
@@ -347,6 +368,93 @@ fn responses_of_the_wrong_kind_or_length() {
     for syndrome in [Syndrome::RnrNak(RnrTimer::new(1)), Syndrome::Nak(NakCode::RemoteAccessError)] {
         let refusal = Aeth { syndrome, ..ACK };
         bad(read, 8, &|qp| qp.gets(O::ReadResponseOnly, 200, Ext::Aeth(refusal), &[1; 8]));
+    }
+}
+
+/// Sends a READ of three packets, lets `before` come, and returns how it ends when the response `operation` comes at `psn`.
+fn read_ends_by(before: &[(O, u32)], operation: O, psn: u32) -> Vec<(u64, WcStatus)> {
+    let mut qp = Solo::rts();
+    qp.post(1, SendOp::Read(REMOTE), 3 * 256);
+    qp.sent();
+    for &(operation, psn) in before.iter().chain(&[(operation, psn)]) {
+        let ext = if operation == O::ReadResponseMiddle { Ext::None } else { Ext::Aeth(ACK) };
+        qp.gets(operation, psn, ext, &[1; MTU]);
+    }
+    qp.completed()
+}
+
+//= spec/completer.md#cmp-010
+//= type=test
+//# READ responses MUST be an Only, or a First, Middles and a Last, from the PSN of a READ request to the last PSN
+//# that it asks for; any others MUST fail the request with IBV_WC_BAD_RESP_ERR.
+#[test]
+fn responses_of_a_read_in_an_impossible_order() {
+    const ALL: [O; 4] = [O::ReadResponseFirst, O::ReadResponseMiddle, O::ReadResponseLast, O::ReadResponseOnly];
+    let right = [(O::ReadResponseFirst, 200), (O::ReadResponseMiddle, 201), (O::ReadResponseLast, 202)];
+    for (count, &(expected, psn)) in right.iter().enumerate() {
+        for operation in ALL {
+            let ended = read_ends_by(&right[..count], operation, psn);
+            if operation != expected {
+                assert_eq!(ended, [(1, WcStatus::BadResponseError)], "{operation:?} at {psn}");
+            } else if psn == 202 {
+                assert_eq!(ended, [(1, OK)]);
+            } else {
+                assert_eq!(ended, []);
+            }
+        }
+    }
+    // One packet.
+    for operation in ALL {
+        let mut qp = Solo::rts();
+        qp.post(1, SendOp::Read(REMOTE), 4);
+        qp.sent();
+        let ext = if operation == O::ReadResponseMiddle { Ext::None } else { Ext::Aeth(ACK) };
+        qp.gets(operation, 200, ext, b"read");
+        let expected = if operation == O::ReadResponseOnly { OK } else { WcStatus::BadResponseError };
+        assert_eq!(qp.completed(), [(1, expected)], "{operation:?}");
+    }
+}
+
+/// A READ that is asked for again from its middle on begins anew there; what comes of the first time is taken as well.
+#[test]
+fn responses_of_a_read_that_was_resumed() {
+    let resumed = || {
+        let mut qp = Solo::rts();
+        qp.post(1, SendOp::Read(REMOTE), 4 * 256);
+        qp.sent();
+        part(&mut qp, 200, 200, 203);
+        part(&mut qp, 202, 200, 203);
+        assert_eq!(qp.sent(), ["RDMA READ Request 201 ?"]);
+        qp
+    };
+    for (first, last) in [(201, 203), (200, 203)] {
+        let mut qp = resumed();
+        for psn in 201..=203 {
+            part(&mut qp, psn, first, last);
+        }
+        assert_eq!(qp.completed(), [(1, OK)]);
+    }
+    // Old and new mixed.
+    let mut qp = resumed();
+    part(&mut qp, 201, 200, 203);
+    part(&mut qp, 201, 201, 203);
+    part(&mut qp, 202, 201, 203);
+    part(&mut qp, 203, 200, 203);
+    assert_eq!(qp.completed(), [(1, OK)]);
+    // It does not begin where it was not asked for.
+    let mut qp = resumed();
+    part(&mut qp, 201, 201, 203);
+    part(&mut qp, 202, 202, 203);
+    assert_eq!(qp.completed(), [(1, WcStatus::BadResponseError)]);
+    // Of the packet that is left alone, an Only or the old Last.
+    for (first, last) in [(203, 203), (200, 203)] {
+        let mut qp = resumed();
+        part(&mut qp, 201, 201, 203);
+        part(&mut qp, 202, 201, 203);
+        qp.elapse(qp.timeout().unwrap());
+        assert_eq!(qp.sent(), ["RDMA READ Request 203 ?"]);
+        part(&mut qp, 203, first, last);
+        assert_eq!(qp.completed(), [(1, OK)]);
     }
 }
 

@@ -255,6 +255,10 @@ impl Memory for AddressSpace {
         self.keys.borrow_mut().bind(pd, qpn, bind).map(drop)
     }
 
+    fn undo_bind(&self, qpn: Qpn, bind: &Bind) {
+        self.keys.borrow_mut().undo_bind(qpn, bind);
+    }
+
     fn is_elsewhere(&self, _by: Accessor) -> bool {
         self.silent.get() > 0
     }

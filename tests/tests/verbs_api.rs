@@ -74,6 +74,20 @@ fn a_null_region_reads_as_zeros_and_swallows_what_is_written() {
     });
 }
 
+/// A null region is no object of the kernel's on mlx5, so programs free its domain first, or never deregister it (perftest's
+/// `--use-null-mr`).
+#[test]
+fn a_null_region_does_not_keep_its_domain() {
+    in_world(|| {
+        let context = Context::open()?;
+        let pd = Pd::new(&context)?;
+        let null = Region::new(op!(&context, alloc_null_mr(pd.raw())))?;
+        pd.dealloc()?;
+        drop(null);
+        Ok(())
+    });
+}
+
 #[test]
 fn device_memory_holds_what_is_copied_and_what_peers_write() {
     in_world(|| {

@@ -111,8 +111,8 @@ fn rules_of_binding() {
         assert_eq!(bench.table.bind(PD, QPN, &bind), Err(expected));
     }
     assert_eq!(bench.table.bind(Pd(2), QPN, &bench.bind(one)), Err(BindError::OtherPd));
-    let same = Bind { new_key: two, ..bench.bind(two) };
-    assert_eq!(bench.table.bind(PD, QPN, &same), Err(BindError::NewKey));
+    let zero_based = Bind { access: Access::REMOTE_READ | Access::ZERO_BASED, ..bench.bind(one) };
+    assert_eq!(bench.table.bind(PD, QPN, &zero_based), Err(BindError::Access));
     let empty = Bind { length: 0, ..bench.bind(two) };
     assert_eq!(bench.table.bind(PD, QPN, &empty), Err(BindError::OutOfBounds));
     assert_eq!(bench.table.remove(region).map(|region| region.key), Ok(region), "nothing was bound");
@@ -154,4 +154,45 @@ fn type_2_is_closed_by_invalidation() {
     assert_eq!(freed.key, again.new_key);
     assert_eq!(bench.table.get(again.new_key), None);
     assert!(bench.table.remove(bench.region).is_ok());
+}
+
+#[test]
+fn a_type_1_window_is_known_by_any_key_of_its_own() {
+    let mut bench = bench();
+    let window = bench.window(WindowType::One);
+    // The application was told the next key, and the one after, though neither bind was carried out.
+    let bind = bench.bind(next(next(window)));
+    assert_eq!(bench.table.bind(PD, QPN, &bind), Ok(None));
+    assert!(bench.table.get(bind.new_key).is_some() && bench.table.get(window).is_none());
+    let window = bench.window(WindowType::Two);
+    assert_eq!(bench.table.bind(PD, QPN, &bench.bind(next(window))), Err(BindError::NoSuchWindow));
+}
+
+#[test]
+fn a_bind_taken_back() {
+    let mut bench = bench();
+    let window = bench.window(WindowType::Two);
+    let bind = bench.bind(window);
+    assert!(bench.table.undo_bind(QPN, &bind).is_none(), "it is not bound");
+    bench.table.bind(PD, QPN, &bind).unwrap();
+    assert!(bench.table.undo_bind(OTHER_QPN, &bind).is_none(), "that is another queue pair's");
+    assert!(bench.table.undo_bind(QPN, &bind).is_some());
+    assert_eq!((bench.table.get(window), bench.table.get(bind.new_key)), (None, None));
+    // It has the key of before, also when more than one bind is taken back, the last first.
+    let again = bench.bind(bind.new_key);
+    bench.table.bind(PD, QPN, &bind).unwrap();
+    bench.table.invalidate(PD, QPN, bind.new_key).unwrap();
+    bench.table.bind(PD, QPN, &again).unwrap();
+    assert!(bench.table.undo_bind(QPN, &bind).is_none());
+    assert!(bench.table.undo_bind(QPN, &again).is_some());
+    assert!(bench.table.undo_bind(QPN, &bind).is_none(), "invalidated since");
+    assert_eq!(bench.table.bind(PD, QPN, &bind), Ok(None));
+    // Of type 1, what was shown before is not shown again.
+    let window = bench.window(WindowType::One);
+    let bind = bench.bind(window);
+    bench.table.bind(PD, QPN, &bind).unwrap();
+    let again = bench.bind(bind.new_key);
+    bench.table.bind(PD, QPN, &again).unwrap();
+    assert!(bench.table.undo_bind(QPN, &again).is_some());
+    assert!([window, bind.new_key, again.new_key].iter().all(|key| bench.table.get(*key).is_none()));
 }

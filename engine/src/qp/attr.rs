@@ -74,6 +74,9 @@ impl AttrMask {
     /// The empty set.
     pub const NONE: Self = Self(0);
 
+    /// Attributes that every device knows, by `ibv_cmd_modify_qp`: up to the peer's QP number.
+    pub const BASIC: Self = Self((Self::DEST_QPN.0 << 1) - 1);
+
     /// From the bits of `enum ibv_qp_attr_mask`, whatever they are.
     #[must_use]
     pub const fn from_bits(bits: u32) -> Self {

@@ -1,6 +1,6 @@
 //! The completer: what responses mean for the requests outstanding (IBA 9.7.5, 9.7.6, 9.7.7).
 
-use urxe_wire::opcode::Kind;
+use urxe_wire::opcode::{Kind, Position};
 use urxe_wire::{Aeth, Credits, Ext, NakCode, Packet, Psn, Syndrome};
 
 use super::QpConfig;
@@ -9,6 +9,7 @@ use super::requester::Requester;
 use super::sge::scatter;
 use crate::cq::WcStatus;
 use crate::event::{DropReason, Event, Nak, RetryReason};
+use crate::fault::ResponseFault;
 use crate::host::{Consumer, Host, Io};
 use crate::work::{Data, SendOp};
 
@@ -27,6 +28,12 @@ impl From<WcStatus> for Failure {
     }
 }
 
+impl From<ResponseFault> for Failure {
+    fn from(fault: ResponseFault) -> Self {
+        Self::Front(fault.status())
+    }
+}
+
 impl Requester {
     /// Takes a response.
     pub(super) fn handle_response<H: Host>(
@@ -37,16 +44,19 @@ impl Requester {
         packet: &Packet<'_>,
     ) -> Result<(), Failure> {
         let psn = packet.bth().psn;
-        match (packet.bth().opcode.info().kind, packet.ext()) {
+        let info = packet.bth().opcode.info();
+        match (info.kind, packet.ext()) {
             (Kind::Acknowledge, Ext::Aeth(aeth)) => self.handle_acknowledge(config, attr, io, psn, aeth),
-            (kind @ Kind::AtomicAcknowledge, Ext::AethAtomicAckEth(aeth, ack)) => {
+            (Kind::AtomicAcknowledge, Ext::AethAtomicAckEth(aeth, ack)) => {
                 self.reach_response(config, attr, io, psn)?;
-                self.take_response(config, attr, io, psn, kind, Some(aeth), &ack.original.to_ne_bytes())
+                self.check_response(psn, info.kind, info.position, Some(aeth))?;
+                self.take_response(config, attr, io, psn, Some(aeth), &ack.original.to_ne_bytes())
             }
-            (kind @ Kind::ReadResponse, ext) => {
+            (Kind::ReadResponse, ext) => {
                 let aeth = if let Ext::Aeth(aeth) = ext { Some(aeth) } else { None };
                 self.reach_response(config, attr, io, psn)?;
-                self.take_response(config, attr, io, psn, kind, aeth, packet.payload)
+                self.check_response(psn, info.kind, info.position, aeth)?;
+                self.take_response(config, attr, io, psn, aeth, packet.payload)
             }
             _ => Err(Failure::Dropped(DropReason::UnexpectedResponse)),
         }
@@ -150,40 +160,59 @@ impl Requester {
         Err(Failure::Dropped(DropReason::OutOfSequence))
     }
 
+    /// Whether the oldest request is answered by a response of this kind and position; `psn` is `una`.
+    fn check_response(
+        &self,
+        psn: Psn,
+        kind: Kind,
+        position: Position,
+        aeth: Option<&Aeth>,
+    ) -> Result<(), ResponseFault> {
+        // A refusal has no data: an Acknowledge packet of its own carries it.
+        if aeth.is_some_and(|aeth| !matches!(aeth.syndrome, Syndrome::Ack(_))) {
+            return Err(ResponseFault::Refusal);
+        }
+        let wqe = self.queue.front().ok_or(ResponseFault::Kind)?;
+        match (&wqe.wr.op, kind) {
+            // A FLUSH and an ATOMIC WRITE are answered by a READ response without data (IBA annex A19).
+            (SendOp::Read(_) | SendOp::AtomicWrite(_) | SendOp::Flush { .. }, Kind::ReadResponse)
+            | (SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. }, Kind::AtomicAcknowledge) => {}
+            _ => return Err(ResponseFault::Kind),
+        }
+        //= spec/completer.md#cmp-010
+        //# READ responses MUST be an Only, or a First, Middles and a Last, from the PSN of a READ request to the last PSN
+        //# that it asks for; any others MUST fail the request with IBV_WC_BAD_RESP_ERR.
+        match self.reads.front() {
+            Some(chunk) if self.can_be(position, psn, *chunk) => Ok(()),
+            _ => Err(ResponseFault::Position),
+        }
+    }
+
     /// Stores a response's payload; `psn` is `una`.
-    #[expect(clippy::too_many_arguments, reason = "a response's parts, and the surroundings")]
     fn take_response<H: Host>(
         &mut self,
         config: &QpConfig<H>,
         attr: &QpAttr,
         io: &mut Io<'_, H>,
         psn: Psn,
-        kind: Kind,
         aeth: Option<&Aeth>,
         payload: &[u8],
     ) -> Result<(), Failure> {
-        let bad = Failure::Front(WcStatus::BadResponseError);
-        // A refusal has no data: an Acknowledge packet of its own carries it.
-        if aeth.is_some_and(|aeth| !matches!(aeth.syndrome, Syndrome::Ack(_))) {
-            return Err(bad);
-        }
-        let wqe = self.queue.front().ok_or(bad)?;
-        let span = wqe.sent.ok_or(bad)?;
+        let wqe = self.queue.front().ok_or(ResponseFault::Kind)?;
+        let span = wqe.sent.ok_or(ResponseFault::Kind)?;
         let mtu = attr.path_mtu.bytes();
         let offset = psn.advance_from(span.first) as usize * mtu;
         // Chunks end at multiples of the MTU, so what a response must hold follows from its PSN alone; its
         // position may be that of an earlier request for the same bytes.
-        let expected = match (&wqe.wr.op, kind) {
-            (SendOp::Read(_), Kind::ReadResponse) => (wqe.length as usize).checked_sub(offset).ok_or(bad)?.min(mtu),
-            // A READ response without data (IBA annex A19).
-            (SendOp::AtomicWrite(_) | SendOp::Flush { .. }, Kind::ReadResponse) => 0,
-            (SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. }, Kind::AtomicAcknowledge) => 8,
-            _ => return Err(bad),
+        let expected = match &wqe.wr.op {
+            SendOp::Read(_) => (wqe.length as usize).checked_sub(offset).ok_or(ResponseFault::Length)?.min(mtu),
+            SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => 8,
+            _ => 0,
         };
         //= spec/completer.md#cmp-006
         //# A response whose kind or length is not what its PSN demands MUST fail the request with IBV_WC_BAD_RESP_ERR.
         if payload.len() != expected {
-            return Err(bad);
+            return Err(ResponseFault::Length.into());
         }
         match &wqe.wr.data {
             //= spec/completer.md#cmp-009
@@ -191,7 +220,7 @@ impl Requester {
             Data::Gather(list) => scatter(io.memory, config.pd, list, offset, payload)
                 .map_err(|_| Failure::Front(WcStatus::LocalProtectionError))?,
             Data::Inline(_) if payload.is_empty() => {}
-            Data::Inline(_) => return Err(bad),
+            Data::Inline(_) => return Err(ResponseFault::NoBuffer.into()),
         }
         self.acknowledged_before(config, attr, io, psn.next());
         if let Some(aeth) = aeth {

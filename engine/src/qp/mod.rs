@@ -148,7 +148,7 @@ impl<H: Host> QueuePair<H> {
             self.route = route;
         }
         match to {
-            QpState::Reset => self.reset(),
+            QpState::Reset => self.reset(io),
             QpState::Err => {
                 self.responder.clear();
                 self.enter_error(io);
@@ -453,7 +453,8 @@ impl<H: Host> QueuePair<H> {
     /// To RESET: everything is forgotten, without completions (IBA 10.3.1.1).
     //= spec/states.md#qps-005
     //# RESET MUST forget everything without completions.
-    fn reset(&mut self) {
+    fn reset(&mut self, io: &Io<'_, H>) {
+        self.requester.undo_binds(&self.config, io);
         self.requester = Requester::new(self.config.window);
         self.responder = Responder::default();
         self.unreliable = Unreliable::new(&self.config);

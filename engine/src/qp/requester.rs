@@ -15,6 +15,7 @@ mod silence;
 use alloc::collections::VecDeque;
 use core::time::Duration;
 
+use urxe_wire::opcode::Position;
 use urxe_wire::{Mtu, Psn};
 
 use packets::{Unsent, send_data};
@@ -44,6 +45,8 @@ pub(super) struct Requester {
     frontier: Psn,
     /// READ chunks and atomics not answered yet, oldest first.
     pub(super) reads: VecDeque<Span>,
+    /// From where on the oldest of these was asked for last, if not from its first PSN.
+    pub(super) resumed_at: Option<Psn>,
     window: Window,
     /// Packets since the last one with AckReq.
     unasked: u32,
@@ -75,6 +78,7 @@ impl Requester {
             cutting: 0,
             frontier: Psn::default(),
             reads: VecDeque::new(),
+            resumed_at: None,
             window: Window::new(window),
             unasked: 0,
             ask: false,
@@ -292,8 +296,22 @@ impl Requester {
         Some(psn.add(wanted - 1))
     }
 
-    fn is_asked(&self, psn: Psn) -> bool {
-        self.reads.iter().any(|chunk| chunk.contains(psn))
+    /// A request for responses from `psn` to `last` was sent.
+    pub(super) fn asked(&mut self, psn: Psn, last: Psn) {
+        match self.reads.iter().position(|chunk| chunk.contains(psn)) {
+            None => self.reads.push_back(Span { first: psn, last }),
+            // Going back is going to the oldest PSN, so no other begins in its middle.
+            Some(0) => self.resumed_at = Some(psn),
+            Some(_) => {}
+        }
+    }
+
+    /// Whether `chunk`, the oldest, can have a response of this position at `psn`. It may have been asked for again from
+    /// its middle on, and the old responses still be under way.
+    pub(super) fn can_be(&self, position: Position, psn: Psn, chunk: Span) -> bool {
+        let begins = psn == chunk.first || self.resumed_at == Some(psn);
+        let goes_on = psn != chunk.first;
+        (if position.starts() { begins } else { goes_on }) && position.ends() == (psn == chunk.last)
     }
 
     /// Carries out the local operation at the cursor, unless that was done before going back.
@@ -325,6 +343,7 @@ impl Requester {
         self.retire_acknowledged(config, io);
         while self.reads.front().is_some_and(|chunk| chunk.last.distance_from(una) < 0) {
             self.reads.pop_front();
+            self.resumed_at = None;
         }
         if self.cursor.distance_from(una) < 0 {
             // What was about to be sent again has arrived after all.
@@ -484,6 +503,7 @@ impl Requester {
     //= spec/requester.md#req-009
     //# After a request has failed, those behind it MUST be flushed in order and MUST NOT be executed.
     pub(super) fn flush<H: Host>(&mut self, config: &QpConfig<H>, io: &mut Io<'_, H>) {
+        self.undo_binds(config, io);
         while let Some(wqe) = self.queue.front() {
             complete(config, io, wqe, WcStatus::WrFlushError);
             self.queue.pop();
@@ -491,10 +511,23 @@ impl Requester {
         self.cutting = 0;
         self.cursor = self.frontier;
         self.reads.clear();
+        self.resumed_at = None;
         self.una = self.frontier;
         self.ack_deadline = None;
         self.rnr_deadline = None;
         self.silence.gone_back();
+    }
+
+    /// Closes the windows that were bound by requests which will not complete with success: a request behind one that
+    /// fails may have been carried out already.
+    //= spec/memory.md#mem-013
+    //# A window whose bind does not complete with success MUST be closed before that is told.
+    pub(super) fn undo_binds<H: Host>(&self, config: &QpConfig<H>, io: &Io<'_, H>) {
+        for wqe in (0..self.queue.len()).rev().filter_map(|nth| self.queue.get(nth)).filter(|wqe| wqe.done) {
+            if let SendOp::BindWindow(bind) = &wqe.wr.op {
+                io.memory.undo_bind(config.qpn, bind);
+            }
+        }
     }
 
     /// Completes what is acknowledged; a local operation is, when everything before it is.

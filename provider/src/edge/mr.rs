@@ -13,6 +13,7 @@ use urxe_ffi::verbs as v;
 use super::context::shared;
 use super::{number, pointer};
 use crate::kernel::Errno;
+use crate::limits;
 use crate::memory::mapping::{self, Mapping};
 use crate::verbs::handles::Registered;
 use crate::verbs::objects::{ProtectionDomain, Registration};
@@ -117,10 +118,17 @@ pub(super) unsafe extern "C" fn reg_mr(
     access: c_int,
 ) -> *mut v::ibv_mr {
     pointer(|| {
-        if length == 0 {
+        let address = addr as u64;
+        let page = limits::page();
+        // As the kernel's `ib_umem_get`: EINVAL where no page is touched. Anywhere else a region of no bytes is one.
+        if length == 0 && address.is_multiple_of(page) {
             return Err(reasons::wrong(Errno(libc::EINVAL), "length is 0", "register at least one byte"));
         }
-        let address = addr as u64;
+        //= spec/memory.md#mem-014
+        //# The iova of a region MUST have the same offset in a page as its address.
+        if address % page != hca_va % page {
+            return Err(reasons::iova(address, hca_va));
+        }
         let asked = Registration { address, length: length as u64, iova: hca_va, access: access.cast_unsigned() };
         // SAFETY: the caller's domain.
         unsafe { register(pd, &asked, addr, IBV_MR_TYPE_MR, None) }
@@ -152,7 +160,8 @@ pub(super) unsafe fn register(
     Ok(Box::into_raw(Box::new(MrObject { verbs, key })).cast())
 }
 
-/// A region that reads as zeros and swallows what is written (`ibv_alloc_null_mr(3)`); peers cannot use it.
+/// A region that reads as zeros and swallows what is written (`ibv_alloc_null_mr(3)`); peers cannot use it. As on mlx5, where
+/// it is no object of the kernel's, it does not keep its domain from being freed: perftest never deregisters it.
 pub(super) unsafe extern "C" fn alloc_null_mr(pd: *mut v::ibv_pd) -> *mut v::ibv_mr {
     pointer(|| {
         // SAFETY: the caller's domain.
@@ -173,9 +182,6 @@ pub(super) unsafe extern "C" fn alloc_null_mr(pd: *mut v::ibv_pd) -> *mut v::ibv
             rkey: 0,
         };
         let verbs = verbs_mr { ibv_mr, mr_type: IBV_MR_TYPE_NULL_MR, access: access.bits().cast_signed() };
-        let asked = Registration { address: 0, length: u64::MAX, iova: 0, access: access.bits() };
-        let registered = Registered { asked, domain: Arc::clone(domain), backing: None, r_key: 0 };
-        context.handles().set_region(key, registered);
         Ok(Box::into_raw(Box::new(MrObject { verbs, key })).cast())
     })
 }

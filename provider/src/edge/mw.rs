@@ -11,6 +11,7 @@ use super::{builder, mr, number, pointer, qp};
 use crate::kernel::Errno;
 use crate::verbs::objects::ProtectionDomain;
 use crate::verbs::quota::Counted;
+use crate::verbs::reasons;
 
 /// An `ibv_mw` of ours.
 #[repr(C)]
@@ -61,6 +62,15 @@ pub(super) unsafe extern "C" fn bind_mw(qp: *mut v::ibv_qp, mw: *mut v::ibv_mw, 
         // SAFETY: the caller's queue pair, window and description.
         let (context, object, asked) = unsafe { (shared((*qp).context), qp::object(qp), &*mw_bind) };
         context.check_alive()?;
+        //= spec/memory.md#mem-012
+        //# A type 1 window MUST NOT be bound zero-based.
+        if asked.bind_info.mw_access_flags & v::IBV_ACCESS_ZERO_BASED != 0 {
+            return Err(reasons::wrong(
+                Errno(libc::EINVAL),
+                "IBV_ACCESS_ZERO_BASED is for memory windows of type 2",
+                "leave it out, or allocate the window with IBV_MW_TYPE_2",
+            ));
+        }
         // SAFETY: as above.
         let rkey = unsafe { (*mw).rkey };
         let next = (rkey & !0xff) | (rkey.wrapping_add(1) & 0xff);

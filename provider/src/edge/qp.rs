@@ -109,9 +109,11 @@ unsafe fn create(ibv_context: *mut v::ibv_context, attr: &mut v::ibv_qp_init_att
         v::IBV_QPT_UD => QpType::Ud,
         v::IBV_QPT_XRC_SEND => QpType::XrcSend,
         v::IBV_QPT_XRC_RECV => QpType::XrcRecv,
-        _ => {
+        other => {
+            // As the kernel's `create_qp` (uverbs_cmd.c) and the drivers behind it.
+            let known = matches!(other, v::IBV_QPT_RAW_PACKET | v::IBV_QPT_DRIVER);
             return Err(reasons::wrong(
-                Errno(libc::EOPNOTSUPP),
+                Errno(if known { libc::EOPNOTSUPP } else { libc::EINVAL }),
                 "qp_type is none that this device has",
                 "use IBV_QPT_RC, _UC, _UD, _XRC_SEND or _XRC_RECV",
             ));
@@ -312,7 +314,13 @@ pub(super) unsafe extern "C" fn modify_qp(qp: *mut v::ibv_qp, attr: *mut v::ibv_
         let (context, object, attr) = unsafe { (shared((*qp).context), object(qp), &*attr) };
         context.check_alive()?;
         let qp_type = object.qp.inspect(|engine| engine.config().qp_type);
-        let mask = AttrMask::from_bits(attr_mask.cast_unsigned()).without(unused_attributes(qp_type));
+        let mask = AttrMask::from_bits(attr_mask.cast_unsigned());
+        //= spec/states.md#qps-011
+        //# A modify with an attribute that the device does not know MUST be refused with EOPNOTSUPP and change nothing.
+        if !AttrMask::BASIC.contains(mask) {
+            return Err(reasons::unknown_attributes(mask.without(AttrMask::BASIC)));
+        }
+        let mask = mask.without(unused_attributes(qp_type));
         let given = engine_attr(attr, mask)?;
         let current = object.qp.inspect(|engine| engine.state());
         let state = |number| QpState::from_u32(number).ok_or_else(|| reasons::value(AttrMask::STATE));

@@ -112,6 +112,11 @@ impl Memory for InUse {
         self.regions.bind(pd, qpn, bind)
     }
 
+    fn undo_bind(&self, qpn: Qpn, bind: &Bind) {
+        self.put_down();
+        self.regions.undo_bind(qpn, bind);
+    }
+
     fn invalidate(&self, pd: Pd, qpn: Qpn, key: Key) -> Result<(), Refusal> {
         self.put_down();
         self.regions.invalidate(pd, qpn, key)

@@ -117,6 +117,14 @@ impl Regions {
         Ok(())
     }
 
+    /// Takes back a bind, likewise.
+    pub(super) fn undo_bind(&self, qpn: Qpn, bind: &Bind) {
+        let old = self.table_mut().undo_bind(qpn, bind);
+        if let Some(old) = old {
+            settle(old);
+        }
+    }
+
     /// Unbinds the memory window with `key`, likewise.
     pub(super) fn invalidate(&self, pd: Pd, qpn: Qpn, key: Key) -> Result<(), Refusal> {
         if is_elsewhere(pd) {

@@ -302,10 +302,10 @@ pub(crate) const fn bind(error: BindError) -> &'static str {
         BindError::NoSuchWindow => "the window's R_Key is no memory window's (any more)",
         BindError::OtherPd => "window, MR and queue pair are not of one protection domain",
         BindError::Bound => "a type 2 window must be invalidated before it is bound anew",
-        BindError::NewKey => "the new R_Key must be ibv_inc_rkey of the old one",
+        BindError::NewKey => "the new R_Key must be that of the window, but for the low eight bits",
         BindError::NoSuchRegion => "bind_info.mr is no registered MR",
         BindError::Access => {
-            "the MR needs IBV_ACCESS_MW_BIND, IBV_ACCESS_LOCAL_WRITE for remote changes, and must not be zero-based"
+            "the MR needs IBV_ACCESS_MW_BIND, IBV_ACCESS_LOCAL_WRITE for remote changes, and must not be zero-based; nor must a type 1 window"
         }
         BindError::OutOfBounds => "the window must lie in the MR, and a type 2 window has bytes",
     }

@@ -1,6 +1,7 @@
 //! What the verbs mean: in safe code, on our own types.
 
 pub(crate) mod ah;
+pub(crate) mod capabilities;
 pub(crate) mod context;
 pub(crate) mod dm;
 pub(crate) mod handles;

@@ -257,13 +257,14 @@ pub(crate) struct AddressVector {
 /// The way to a queue pair of the peer.
 ///
 /// # Errors
-/// EINVAL without a GRH (see [`lid`]), or if the GIDs are not of use; else what the system says.
+/// EINVAL without a GRH (see [`lid`]), or if the GIDs are not of use; ENODATA for an empty row of the GID table, as the
+/// kernel's `rdma_get_gid_attr`; else what the system says.
 pub(crate) fn route(context: &Context, av: &AddressVector, dest_qpn: u32) -> Result<Arc<Route>, Errno> {
     if let Some(observer) = context.port().observer().filter(|_| !av.is_global) {
         observer.no_grh();
     }
     let av = if av.is_global { *av } else { lid::with_grh(&context.interface(), av)? };
-    let local = context.gid_row(av.sgid_index).map_err(|_| reasons::no_gid_row(av.sgid_index))?;
+    let local = context.gid_row(av.sgid_index).map_err(|errno| reasons::no_gid_row(errno, av.sgid_index))?;
     let to = Destination {
         local,
         remote: av.dgid,

@@ -5,7 +5,7 @@ use urxe_net::Interface;
 use urxe_wire::Mtu;
 
 use super::context::Context;
-use super::lid;
+use super::{capabilities, lid};
 use crate::limits;
 
 /// `ibv_query_device`. Every capability named here is there.
@@ -28,14 +28,7 @@ pub(crate) fn device(context: &Context) -> v::ibv_device_attr {
         hw_ver: 0,
         max_qp: count(quotas.qp.most()),
         max_qp_wr: count(limits::MAX_QP_WR),
-        device_cap_flags: v::IBV_DEVICE_RC_RNR_NAK_GEN
-            | v::IBV_DEVICE_SYS_IMAGE_GUID
-            | v::IBV_DEVICE_BAD_PKEY_CNTR
-            | v::IBV_DEVICE_BAD_QKEY_CNTR
-            // An address handle has a port, and there is but one.
-            | v::IBV_DEVICE_UD_AV_PORT_ENFORCE
-            | v::IBV_DEVICE_SRQ_RESIZE
-            | v::IBV_DEVICE_XRC,
+        device_cap_flags: capabilities::DEVICE,
         max_sge: count(limits::MAX_SGE),
         max_sge_rd: count(limits::MAX_SGE),
         max_cq: count(quotas.cq.most()),
@@ -70,41 +63,28 @@ pub(crate) fn device(context: &Context) -> v::ibv_device_attr {
     }
 }
 
-/// Capabilities that the headers of rdma-core 44 have no names for (`ib_user_verbs.h`, 6.2).
-const FLUSH_GLOBAL: u64 = 1 << 38;
-const FLUSH_PERSISTENT: u64 = 1 << 39;
-const ATOMIC_WRITE: u64 = 1 << 40;
-
 /// `IBV_PCI_ATOMIC_OPERATION_8_BYTE_SIZE_SUP`.
 const EIGHT_BYTES: u16 = 1 << 1;
 
 /// What `ibv_query_device_ex` says besides; the fields not named here stay 0, which is "not supported".
 pub(crate) fn extended(answer: &mut v::ibv_device_attr_ex) {
-    answer.device_cap_flags_ex =
-        u64::from(answer.orig_attr.device_cap_flags) | FLUSH_GLOBAL | FLUSH_PERSISTENT | ATOMIC_WRITE;
+    answer.device_cap_flags_ex = u64::from(answer.orig_attr.device_cap_flags) | capabilities::DEVICE_EX;
     answer.phys_port_cnt_ex = 1;
     // Atomics are the processor's own.
     answer.pci_atomic_caps.fetch_add = EIGHT_BYTES;
     answer.pci_atomic_caps.compare_swap = EIGHT_BYTES;
-    // Memory is accessed where it is, when it is: every region could be on demand.
     let odp = &mut answer.odp_caps;
-    odp.general_caps = u64::from(v::IBV_ODP_SUPPORT | v::IBV_ODP_SUPPORT_IMPLICIT);
-    let two_sided = v::IBV_ODP_SUPPORT_SEND | v::IBV_ODP_SUPPORT_RECV | v::IBV_ODP_SUPPORT_SRQ_RECV;
-    let unreliable = two_sided | v::IBV_ODP_SUPPORT_WRITE;
-    let reliable = unreliable | v::IBV_ODP_SUPPORT_READ | v::IBV_ODP_SUPPORT_ATOMIC;
-    odp.per_transport_caps.rc_odp_caps = reliable;
-    odp.per_transport_caps.uc_odp_caps = unreliable;
-    odp.per_transport_caps.ud_odp_caps = two_sided;
-    answer.xrc_odp_caps = reliable;
+    odp.general_caps = u64::from(capabilities::ODP);
+    odp.per_transport_caps.rc_odp_caps = capabilities::ODP_RC;
+    odp.per_transport_caps.uc_odp_caps = capabilities::ODP_UC;
+    odp.per_transport_caps.ud_odp_caps = capabilities::ODP_UD;
+    answer.xrc_odp_caps = capabilities::ODP_RC;
     // Timestamps count nanoseconds; the clock's rate is in kHz.
     answer.completion_timestamp_mask = u64::MAX;
     answer.hca_core_clock = 1_000_000;
     answer.max_dm_size = limits::MAX_DM;
     (answer.cq_mod_caps.max_cq_count, answer.cq_mod_caps.max_cq_period) = (u16::MAX, u16::MAX);
 }
-
-/// Port capability: IP-based GIDs (`IBV_PORT_IP_BASED_GIDS`), as on the kernel's rxe.
-const IP_BASED_GIDS: u32 = 1 << 26;
 
 /// `ibv_port_attr::phys_state` (IBA 14.2.5.6, PortPhysicalState).
 const DISABLED: u8 = 3;
@@ -122,7 +102,7 @@ pub(crate) fn port(interface: &Interface, attr: &mut v::ibv_port_attr) {
     attr.max_mtu = v::IBV_MTU_4096;
     attr.active_mtu = u32::from(active_mtu(interface).code());
     attr.gid_tbl_len = i32::try_from(limits::GID_TABLE).unwrap_or(i32::MAX);
-    attr.port_cap_flags = IP_BASED_GIDS;
+    attr.port_cap_flags = capabilities::PORT;
     attr.lid = lid::of(interface);
     attr.max_msg_sz = limits::MAX_MSG;
     attr.pkey_tbl_len = 1;

@@ -104,6 +104,11 @@ const fn range(mask: AttrMask) -> &'static str {
     }
 }
 
+/// Attributes that `ibv_modify_qp(3)` does not know, or does not have here.
+pub(crate) fn unknown_attributes(mask: AttrMask) -> Errno {
+    because(Errno(libc::EOPNOTSUPP), || (format!("attr_mask has {mask}"), "leave these bits out"))
+}
+
 /// An attribute of `ibv_modify_qp(3)` out of range.
 pub(crate) fn value(mask: AttrMask) -> Errno {
     because(Errno(libc::EINVAL), || (format!("{} is out of range", fields(mask)), format!("it {}", range(mask))))
@@ -202,6 +207,16 @@ pub(crate) fn region_access(access: u32, known: u32) -> Errno {
     })
 }
 
+/// `ibv_reg_mr_iova(3)`.
+pub(crate) fn iova(address: u64, iova: u64) -> Errno {
+    because(Errno(libc::EINVAL), || {
+        (
+            format!("iova {iova:#x} lies elsewhere in its page than addr {address:#x}"),
+            "take an iova with the same offset in a page: cards translate whole pages",
+        )
+    })
+}
+
 /// `ibv_reg_mr(3)`: memory.
 pub(crate) fn region_memory(address: u64, length: u64, error: NotUsable) -> Errno {
     because(Errno(libc::EFAULT), || {
@@ -230,8 +245,8 @@ pub(crate) fn no_lid(dlid: u16) -> Errno {
 }
 
 /// `struct ibv_ah_attr` that leads nowhere.
-pub(crate) fn no_gid_row(index: u32) -> Errno {
-    because(Errno(libc::EINVAL), || {
+pub(crate) fn no_gid_row(errno: Errno, index: u32) -> Errno {
+    because(errno, || {
         (
             format!("sgid_index {index} is an empty row of the GID table"),
             "take a row that is there: 1 is the interface's first IPv4 address (ibv_devinfo -v lists them)",

@@ -26,6 +26,7 @@ impl Status {
     pub const LOC_QP_OP_ERR: Self = Self(v::IBV_WC_LOC_QP_OP_ERR);
     pub const LOC_PROT_ERR: Self = Self(v::IBV_WC_LOC_PROT_ERR);
     pub const WR_FLUSH_ERR: Self = Self(v::IBV_WC_WR_FLUSH_ERR);
+    pub const MW_BIND_ERR: Self = Self(v::IBV_WC_MW_BIND_ERR);
     pub const LOC_ACCESS_ERR: Self = Self(v::IBV_WC_LOC_ACCESS_ERR);
     pub const REM_INV_REQ_ERR: Self = Self(v::IBV_WC_REM_INV_REQ_ERR);
     pub const REM_ACCESS_ERR: Self = Self(v::IBV_WC_REM_ACCESS_ERR);

@@ -14,6 +14,7 @@
 //! | [`child`] | forked processes |
 //! | [`crowd`] | many processes, connected with each other |
 //! | [`loss`] | a network that loses packets |
+//! | [`window`] | memory windows |
 //! | [`mistake`] | wrong use and its consequences, as tables |
 //!
 //! Every object is destroyed by its owner's drop, which panics when libibverbs refuses: a test that leaves something
@@ -34,6 +35,7 @@ pub mod mistake;
 pub mod pair;
 pub mod qp;
 pub mod srq;
+pub mod window;
 pub mod wr;
 
 pub use context::{AsyncEvent, Context, DeviceList};
@@ -44,6 +46,7 @@ pub use memory::{Mr, Pages, Pd};
 pub use pair::{End, Options, Pair};
 pub use qp::{Change, PostError, Qp};
 pub use srq::{Srq, Xrcd};
+pub use window::Window;
 pub use wr::{Op, RecvWr, Remote, SendWr};
 
 use std::os::fd::RawFd;

@@ -105,9 +105,7 @@ impl Requester {
             _ => return Err(REFUSED),
         };
         send_request(config, attr, route, io, &wqe.wr, operation, psn, ext, payload)?;
-        if !self.is_asked(psn) {
-            self.reads.push_back(Span { first: psn, last });
-        }
+        self.asked(psn, last);
         self.ask = false;
         Ok(())
     }
