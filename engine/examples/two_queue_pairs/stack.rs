@@ -85,6 +85,10 @@ impl Memory for Buffer {
         self.regions.borrow_mut().bind(pd, qpn, bind).map(drop)
     }
 
+    fn undo_bind(&self, qpn: Qpn, bind: &Bind) {
+        self.regions.borrow_mut().undo_bind(qpn, bind);
+    }
+
     fn invalidate(&self, pd: Pd, qpn: Qpn, key: Key) -> Result<(), Refusal> {
         self.regions.borrow_mut().invalidate(pd, qpn, key).map(drop)
     }
