@@ -4,7 +4,7 @@ use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_char};
 use core::sync::atomic::{AtomicU8, Ordering};
 
-use crate::text::{PATH_MAX, Path, at};
+use crate::text::{PATH_MAX, at};
 
 /// What of the machine is hidden behind the folder: these and all below them.
 const SHADOWED: [&[u8]; 9] = [
@@ -19,12 +19,27 @@ const SHADOWED: [&[u8]; 9] = [
     b"/sys/devices/virtual/misc/rdma_cm",
 ];
 
+/// What the last component that is hidden begins with, one for each of the above and below.
+const SHADOWED_COMPONENTS: [&[u8]; 4] = [b"infiniband", b"rdma_cm", b"pci7572:", b"7572:"];
+
+/// Folders of the machine that hidden ones lie in. None of them is a symbolic link.
+const PARENTS: [&[u8]; 8] = [
+    b"/dev",
+    b"/sys/bus/pci/devices",
+    b"/sys/class",
+    b"/sys/class/misc",
+    b"/sys/class/pci_bus",
+    b"/sys/devices",
+    b"/sys/devices/virtual",
+    b"/sys/devices/virtual/misc",
+];
+
 /// The same, for every name that begins so: the PCI domain that no machine has.
 const SHADOWED_NAMES: [&[u8]; 3] =
     [b"/sys/devices/pci7572:", b"/sys/bus/pci/devices/7572:", b"/sys/class/pci_bus/7572:"];
 
 /// Where libibverbs looks for devices when netlink has none.
-const VERBS: &[u8] = b"/sys/class/infiniband_verbs";
+pub(crate) const VERBS: &[u8] = b"/sys/class/infiniband_verbs";
 
 /// The longest path of a folder that leaves room for what is in it.
 const FOLDER_MAX: usize = 256;
@@ -115,28 +130,18 @@ pub(crate) unsafe fn is_of_interest(path: *const c_char) -> bool {
     }
 }
 
-/// Where in the folder the file at `path` is; `None` if it is the machine's.
-///
-/// # Safety
-/// `path` is a C string.
-pub(crate) unsafe fn shadow(path: *const c_char) -> Option<Path> {
-    let folder = folder()?;
-    let mut shadow = Path::new();
-    // SAFETY: the caller's promise.
-    if !shadow.push_all(folder) || !unsafe { shadow.push_path(path) } {
-        return None;
-    }
-    let tidied = shadow.as_bytes().get(folder.len()..)?;
-    if !is_shadowed(tidied) {
-        return None;
-    }
-    if is_below(tidied, VERBS) {
-        crate::devices_are_looked_for();
-    }
-    Some(shadow)
+/// Whether a path that ends with this component may be hidden.
+pub(crate) fn may_be_shadowed(component: &[u8]) -> bool {
+    matches!(component.first(), Some(b'i' | b'r' | b'p' | b'7'))
+        && SHADOWED_COMPONENTS.iter().any(|shadowed| component.starts_with(shadowed))
 }
 
-fn is_shadowed(path: &[u8]) -> bool {
+/// Whether hidden folders lie in `path`, whose components are as the kernel would name them.
+pub(crate) fn is_parent(path: &[u8]) -> bool {
+    PARENTS.contains(&path)
+}
+
+pub(crate) fn is_shadowed(path: &[u8]) -> bool {
     SHADOWED.iter().any(|shadowed| is_below(path, shadowed))
         || SHADOWED_NAMES.iter().any(|shadowed| path.starts_with(shadowed))
 }
@@ -190,6 +195,16 @@ pub(crate) unsafe fn unshadow_text(path: *mut c_char) {
 #[cfg(test)]
 mod tests {
     use super::{is_below, is_of_interest, is_shadowed};
+
+    #[test]
+    fn every_hidden_path_has_a_parent_and_a_component_that_tells_it() {
+        for path in super::SHADOWED.iter().chain(&super::SHADOWED_NAMES) {
+            let slash = path.iter().rposition(|byte| *byte == b'/').unwrap();
+            assert!(super::is_parent(&path[..slash]), "{}", path.escape_ascii());
+            assert!(super::may_be_shadowed(&path[slash + 1..]), "{}", path.escape_ascii());
+        }
+        assert!(!super::may_be_shadowed(b"include") && !super::may_be_shadowed(b""));
+    }
 
     #[test]
     fn rdma_devices_are_hidden_and_nothing_else() {

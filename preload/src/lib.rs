@@ -25,8 +25,11 @@
 
 mod folder;
 mod interposed;
+mod listing;
 mod live;
 mod next;
+mod read_only;
+mod resolve;
 mod shared_lock;
 mod text;
 

@@ -9,7 +9,9 @@ use core::ffi::{c_char, c_int, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::folder::{folder, is_active, is_below, is_of_interest};
-use crate::text::{PATH_MAX, at};
+use crate::next::with_errno_kept;
+use crate::resolve::path_of;
+use crate::text::at;
 
 /// Who knows the counters.
 #[derive(Debug, Clone, Copy)]
@@ -59,11 +61,7 @@ pub(crate) unsafe fn brought_up_to_date<F: Opened>(path: *const c_char, file: F)
     let fd = unsafe { file.descriptor() };
     // SAFETY: as above.
     if fd >= 0 && is_active() && unsafe { may_be_counter(path) } {
-        // SAFETY: the calling thread's errno.
-        let errno = unsafe { *libc::__errno_location() };
-        replace(fd);
-        // SAFETY: as above.
-        unsafe { *libc::__errno_location() = errno };
+        with_errno_kept(|| replace(fd));
     }
     file
 }
@@ -100,8 +98,8 @@ unsafe fn name<'a>(path: *const c_char) -> &'a [u8] {
 #[cold]
 #[inline(never)]
 fn replace(fd: c_int) {
-    let mut buffer = [0; PATH_MAX];
-    let (Some(folder), Some(live), Some(path)) = (folder(), live(), path_of(fd, &mut buffer)) else { return };
+    let (Some(folder), Some(live), Some(path)) = (folder(), live(), path_of(fd)) else { return };
+    let path = path.as_bytes();
     let Some(new) = is_below(path, folder).then(|| (live.open)(path)).flatten() else { return };
     // SAFETY: descriptors. If it fails, the program reads the file of the folder.
     unsafe {
@@ -109,30 +107,6 @@ fn replace(fd: c_int) {
         libc::dup3(new, fd, if close_on_exec { libc::O_CLOEXEC } else { 0 });
         libc::close(new);
     }
-}
-
-/// Where the file is that `fd` was opened as, by libc's own calls and names.
-fn path_of(fd: c_int, buffer: &mut [u8; PATH_MAX]) -> Option<&[u8]> {
-    let mut link = crate::text::Path::new();
-    let mut digits = [0; 10];
-    let mut start = digits.len();
-    let mut rest = fd.unsigned_abs();
-    loop {
-        start -= 1;
-        *digits.get_mut(start)? = b'0' + u8::try_from(rest % 10).ok()?;
-        rest /= 10;
-        if rest == 0 {
-            break;
-        }
-    }
-    if !link.push_all(b"/proc/self/fd/") || !link.push_all(digits.get(start..)?) {
-        return None;
-    }
-    // SAFETY: a C string, and room for the answer. By its number: libc's function of this name is ours.
-    let len = unsafe {
-        libc::syscall(libc::SYS_readlinkat, libc::AT_FDCWD, link.as_ptr(), buffer.as_mut_ptr(), buffer.len())
-    };
-    buffer.get(..usize::try_from(len).ok()?)
 }
 
 #[cfg(test)]
@@ -143,8 +117,8 @@ mod tests {
     #[test]
     fn the_path_of_a_descriptor() {
         let file = std::fs::File::open("/dev/null").unwrap();
-        assert_eq!(path_of(file.as_raw_fd(), &mut [0; PATH_MAX]), Some(&b"/dev/null"[..]));
-        assert_eq!(path_of(987_654_321, &mut [0; PATH_MAX]), None);
+        assert_eq!(path_of(file.as_raw_fd()).unwrap().as_bytes(), b"/dev/null");
+        assert!(path_of(987_654_321).is_none());
     }
 
     #[test]

@@ -50,33 +50,43 @@ impl Path {
         self.bytes.as_ptr().cast()
     }
 
-    /// Appends an absolute path, without empty and `.` components. `..` stays: what it means is the file system's to say.
-    ///
-    /// # Safety
-    /// `path` is a C string.
-    pub(crate) unsafe fn push_path(&mut self, path: *const c_char) -> bool {
-        let mut index = 0;
-        loop {
-            // SAFETY: everything before `index` is not NUL.
-            while unsafe { at(path, index) } == b'/' {
-                index += 1;
-            }
-            let start = index;
-            // SAFETY: as above.
-            while !matches!(unsafe { at(path, index) }, b'/' | 0) {
-                index += 1;
-            }
-            // SAFETY: between the two lie bytes of the string.
-            let component = unsafe { core::slice::from_raw_parts(path.add(start).cast::<u8>(), index - start) };
-            let means_something = !matches!(component, b"" | b".");
-            if means_something && !(self.push(b'/') && self.push_all(component)) {
-                return false;
-            }
-            // SAFETY: as above.
-            if unsafe { at(path, index) } == 0 {
-                return true;
-            }
+    /// Appends a slash and one component.
+    pub(crate) fn push_component(&mut self, component: &[u8]) -> bool {
+        self.push(b'/') && self.push_all(component)
+    }
+
+    /// Removes the last component and its slash.
+    pub(crate) fn pop_component(&mut self) {
+        let start = self.as_bytes().iter().rposition(|byte| *byte == b'/').unwrap_or(0);
+        self.truncate(start);
+    }
+
+    /// Keeps the first `len` bytes.
+    pub(crate) fn truncate(&mut self, len: usize) {
+        if let Some(rest) = self.bytes.get_mut(len..self.len) {
+            rest.fill(0);
+            self.len = len;
         }
+    }
+
+    /// Removes the first `len` bytes.
+    pub(crate) fn remove_prefix(&mut self, len: usize) {
+        if len <= self.len {
+            self.bytes.copy_within(len..self.len, 0);
+            self.truncate(self.len - len);
+        }
+    }
+
+    pub(crate) const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Has `fill` write into the buffer, all but its last byte, and say how many bytes it wrote.
+    pub(crate) fn fill(&mut self, fill: impl FnOnce(*mut u8, usize) -> Option<usize>) -> Option<()> {
+        self.bytes = [0; PATH_MAX];
+        let len = fill(self.bytes.as_mut_ptr(), PATH_MAX - 1)?;
+        self.len = len.min(PATH_MAX - 1);
+        Some(())
     }
 }
 
@@ -84,19 +94,19 @@ impl Path {
 mod tests {
     use super::Path;
 
-    fn tidy(path: &core::ffi::CStr) -> Path {
-        let mut tidied = Path::new();
-        // SAFETY: a C string.
-        assert!(unsafe { tidied.push_path(path.as_ptr()) });
-        tidied
-    }
-
     #[test]
-    fn paths_are_tidied() {
-        assert_eq!(tidy(c"/sys/class").as_bytes(), b"/sys/class");
-        assert_eq!(tidy(c"//sys///class/./infiniband/").as_bytes(), b"/sys/class/infiniband");
-        assert_eq!(tidy(c"/a/../.b/c.").as_bytes(), b"/a/../.b/c.");
-        assert_eq!(tidy(c"/").as_bytes(), b"");
+    fn components_come_and_go() {
+        let mut path = Path::new();
+        assert!(path.push_component(b"sys") && path.push_component(b"class"));
+        assert_eq!(path.as_bytes(), b"/sys/class");
+        path.pop_component();
+        assert_eq!(path.as_bytes(), b"/sys");
+        path.pop_component();
+        path.pop_component();
+        assert_eq!((path.as_bytes(), path.len()), (&b""[..], 0));
+        assert!(path.push_all(b"/dev/shm/x/sys"));
+        path.remove_prefix(10);
+        assert_eq!(path.as_bytes(), b"/sys");
     }
 
     #[test]

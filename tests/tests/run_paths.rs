@@ -44,15 +44,31 @@ True
     Ok(())
 }
 
+/// Every function that takes a path, the changes that a read-only file system refuses, and paths that are relative to
+/// folders above.
+#[test]
+fn every_function_with_a_path() -> Result<()> {
+    let launcher = Launcher::new()?;
+    let program = compiled(&launcher, "paths", include_str!("../programs/paths.c"))?;
+    let said = launcher.run(&[&program])?;
+    ensure!(said.stdout == "all\n", "{said}");
+    Ok(())
+}
+
+/// The path of a program made from this source.
+fn compiled(launcher: &Launcher, name: &str, source: &str) -> Result<String> {
+    let file = launcher.world().dir().join(name).with_extension("c");
+    std::fs::write(&file, source)?;
+    let (program, file) = (file.with_extension("").display().to_string(), file.display().to_string());
+    launcher.host().run("gcc", &["-O2", "-w", "-o", &program, &file])?;
+    Ok(program)
+}
+
 /// Names of libc's that Python does not use, the older and fortified ones among them.
 #[test]
 fn calls_of_c() -> Result<()> {
     let launcher = Launcher::new()?;
-    let source = launcher.world().dir().join("calls.c");
-    std::fs::write(&source, CALLS)?;
-    let program = launcher.world().dir().join("calls");
-    let (source, program) = (source.to_string_lossy().into_owned(), program.to_string_lossy().into_owned());
-    launcher.host().run("gcc", &["-O2", "-w", "-o", &program, &source])?;
+    let program = compiled(&launcher, "calls", CALLS)?;
     let said = launcher.run(&[&program])?;
     ensure!(said.stdout == "all\n", "{said}");
     Ok(())

@@ -191,6 +191,50 @@ socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)",
     Ok(())
 }
 
+/// Neither the machine's devices nor `/dev/null`, which the device files lead to; also not by root.
+#[test]
+fn changes_reach_nothing_of_the_machine() -> Result<()> {
+    let launcher = Launcher::new()?;
+    let host = launcher.host();
+    // SAFETY: `geteuid` has no preconditions.
+    let root = unsafe { libc::geteuid() } == 0;
+    if root {
+        // A test that fails must not change the machine's.
+        host.run("sh", &["-ec", "umount /dev/null; rm /dev/null; mknod /dev/null c 1 3; chmod 666 /dev/null"])?;
+    }
+    host.run(
+        "sh",
+        &["-ec", "mkdir /dev/infiniband; echo mine >/dev/infiniband/uverbs0; chmod 640 /dev/infiniband/uverbs0"],
+    )?;
+    let state = || host.run("sh", &["-c", "stat -c '%n %a %u:%g %s %Y' /dev/null /dev/infiniband/*"]);
+    let before = state()?.stdout;
+    let urxe = launcher.urxe();
+    let urxe = urxe.to_str().context("a path that is not UTF-8")?;
+    for script in [
+        "chmod 600 /dev/infiniband/uverbs0",
+        "chmod -R 600 /dev/infiniband",
+        "cd /dev && chmod 600 infiniband/*",
+        "cd /dev/infiniband && chmod 600 uverbs0 rdma_cm",
+        "chown 1:1 /dev/infiniband/uverbs0",
+        "chown -R 1:1 /dev/infiniband",
+        "touch -d 2001-01-01 /dev/infiniband/uverbs0",
+        "touch /dev/infiniband/new",
+        "rm -rf /dev/infiniband/uverbs0",
+        "mv /dev/infiniband/uverbs0 /dev/infiniband/uverbs1",
+        "ln -sf /dev/zero /dev/infiniband/uverbs0",
+        "/usr/bin/python3 -c 'import os; os.chmod(\"/dev/infiniband/uverbs0\", 0o600)'",
+    ] {
+        let refused = host.try_run(urxe, &["run", "--", "sh", "-c", script])?.failure()?;
+        ensure!(refused.stderr.contains("Read-only file system"), "{refused}");
+        let after = state()?.stdout;
+        ensure!(before == after, "{script}: {before} became {after}");
+    }
+    // Writing to a device changes nothing, and is not refused.
+    host.run(urxe, &["run", "--", "sh", "-ec", "echo a >/dev/infiniband/uverbs0; test -c /dev/infiniband/uverbs0"])?;
+    ensure!(before == state()?.stdout, "{before}");
+    Ok(())
+}
+
 /// Programs that are statically linked do not notice.
 #[test]
 fn a_static_program() -> Result<()> {

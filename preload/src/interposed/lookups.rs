@@ -1,0 +1,186 @@
+//! Functions that look at files, or name them.
+
+use core::ffi::{c_char, c_int, c_long, c_uint};
+
+use super::{Buffer, with_path};
+use crate::folder::{unshadow, unshadow_text};
+use crate::next::fail;
+use crate::read_only::{exists, refuses_writing};
+use crate::resolve::{CWD, locate, working_directory_changed};
+
+interpose! {
+    path, by with_path {
+        fn inotify_add_watch(fd: c_int; CWD, path; mask: c_uint) -> c_int;
+        fn pathconf(; CWD, path; name: c_int) -> c_long;
+
+        fn stat(; CWD, path; buffer: Buffer) -> c_int;
+        fn stat64(; CWD, path; buffer: Buffer) -> c_int;
+        fn lstat(; CWD, path; buffer: Buffer) -> c_int;
+        fn lstat64(; CWD, path; buffer: Buffer) -> c_int;
+        fn fstatat(dir: c_int; dir, path; buffer: Buffer, flags: c_int) -> c_int;
+        fn fstatat64(dir: c_int; dir, path; buffer: Buffer, flags: c_int) -> c_int;
+        fn __xstat(version: c_int; CWD, path; buffer: Buffer) -> c_int;
+        fn __xstat64(version: c_int; CWD, path; buffer: Buffer) -> c_int;
+        fn __lxstat(version: c_int; CWD, path; buffer: Buffer) -> c_int;
+        fn __lxstat64(version: c_int; CWD, path; buffer: Buffer) -> c_int;
+        fn __fxstatat(version: c_int, dir: c_int; dir, path; buffer: Buffer, flags: c_int) -> c_int;
+        fn __fxstatat64(version: c_int, dir: c_int; dir, path; buffer: Buffer, flags: c_int) -> c_int;
+        fn statx(dir: c_int; dir, path; flags: c_int, mask: c_uint, buffer: Buffer) -> c_int;
+        fn getxattr(; CWD, path; name: *const c_char, value: Buffer, size: usize) -> isize;
+        fn lgetxattr(; CWD, path; name: *const c_char, value: Buffer, size: usize) -> isize;
+        fn listxattr(; CWD, path; list: *mut c_char, size: usize) -> isize;
+        fn llistxattr(; CWD, path; list: *mut c_char, size: usize) -> isize;
+        fn name_to_handle_at(dir: c_int; dir, path; handle: Buffer, mount: *mut c_int, flags: c_int) -> c_int;
+    }
+
+    path, by with_file_system {
+        fn statfs(; CWD, path; buffer: Buffer) -> c_int;
+        fn statfs64(; CWD, path; buffer: Buffer) -> c_int;
+        fn statvfs(; CWD, path; buffer: Buffer) -> c_int;
+        fn statvfs64(; CWD, path; buffer: Buffer) -> c_int;
+    }
+
+    others {
+        fn access(path: *const c_char, mode: c_int) -> c_int = |next| {
+            // SAFETY: the caller's own call, but for the path.
+            unsafe { checked(CWD, path, mode, |path| next(path, mode)) }
+        }
+        fn eaccess(path: *const c_char, mode: c_int) -> c_int = |next| {
+            // SAFETY: as above.
+            unsafe { checked(CWD, path, mode, |path| next(path, mode)) }
+        }
+        fn euidaccess(path: *const c_char, mode: c_int) -> c_int = |next| {
+            // SAFETY: as above.
+            unsafe { checked(CWD, path, mode, |path| next(path, mode)) }
+        }
+        fn faccessat(dir: c_int, path: *const c_char, mode: c_int, flags: c_int) -> c_int = |next| {
+            // SAFETY: as above.
+            unsafe { checked(dir, path, mode, |path| next(dir, path, mode, flags)) }
+        }
+        fn chdir(path: *const c_char) -> c_int = |next| {
+            // SAFETY: as above.
+            let (result, shadowed) = unsafe {
+                let located = locate(CWD, path);
+                (next(located.as_ref().map_or(path, |located| located.as_ptr())), located.is_some_and(|it| it.is_shadowed))
+            };
+            if result == 0 && shadowed {
+                working_directory_changed(None);
+            }
+            result
+        }
+        fn fchdir(dir: c_int) -> c_int = |next| {
+            // SAFETY: the caller's own call.
+            let result = unsafe { next(dir) };
+            if result == 0 {
+                working_directory_changed(Some(dir));
+            }
+            result
+        }
+        fn readlink(path: *const c_char, buffer: *mut c_char, size: usize) -> isize = |next| {
+            // SAFETY: the caller's own call, but for the path.
+            unsafe { with_target(buffer, with_path(CWD, path, |path| next(path, buffer, size))) }
+        }
+        fn __readlink_chk(path: *const c_char, buffer: *mut c_char, size: usize, room: usize) -> isize = |next| {
+            // SAFETY: as above.
+            unsafe { with_target(buffer, with_path(CWD, path, |path| next(path, buffer, size, room))) }
+        }
+        fn readlinkat(dir: c_int, path: *const c_char, buffer: *mut c_char, size: usize) -> isize = |next| {
+            // SAFETY: as above.
+            unsafe { with_target(buffer, with_path(dir, path, |path| next(dir, path, buffer, size))) }
+        }
+        fn __readlinkat_chk(dir: c_int, path: *const c_char, buffer: *mut c_char, size: usize, room: usize) -> isize = |next| {
+            // SAFETY: as above.
+            unsafe { with_target(buffer, with_path(dir, path, |path| next(dir, path, buffer, size, room))) }
+        }
+        fn realpath(path: *const c_char, buffer: *mut c_char) -> *mut c_char = |next| {
+            // SAFETY: as above.
+            unsafe { with_name(with_path(CWD, path, |path| next(path, buffer))) }
+        }
+        fn __realpath_chk(path: *const c_char, buffer: *mut c_char, room: usize) -> *mut c_char = |next| {
+            // SAFETY: as above.
+            unsafe { with_name(with_path(CWD, path, |path| next(path, buffer, room))) }
+        }
+        fn canonicalize_file_name(path: *const c_char) -> *mut c_char = |next| {
+            // SAFETY: as above.
+            unsafe { with_name(with_path(CWD, path, |path| next(path))) }
+        }
+        fn getcwd(buffer: *mut c_char, size: usize) -> *mut c_char = |next| {
+            // SAFETY: as above.
+            unsafe { with_name(next(buffer, size)) }
+        }
+        fn __getcwd_chk(buffer: *mut c_char, size: usize, room: usize) -> *mut c_char = |next| {
+            // SAFETY: as above.
+            unsafe { with_name(next(buffer, size, room)) }
+        }
+        fn getwd(buffer: *mut c_char) -> *mut c_char = |next| {
+            // SAFETY: as above.
+            unsafe { with_name(next(buffer)) }
+        }
+        fn __getwd_chk(buffer: *mut c_char, room: usize) -> *mut c_char = |next| {
+            // SAFETY: as above.
+            unsafe { with_name(next(buffer, room)) }
+        }
+        fn get_current_dir_name() -> *mut c_char = |next| {
+            // SAFETY: as above.
+            unsafe { with_name(next()) }
+        }
+    }
+}
+
+/// The result of `access`, of a file system that is read-only.
+///
+/// # Safety
+/// `path` is null or a C string.
+pub(super) unsafe fn checked(
+    dir: c_int,
+    path: *const c_char,
+    mode: c_int,
+    then: impl FnOnce(*const c_char) -> c_int,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let Some(located) = (unsafe { locate(dir, path) }) else { return then(path) };
+    let result = then(located.as_ptr());
+    if result == 0 && mode & libc::W_OK != 0 && refuses_writing(&located) {
+        return fail(libc::EROFS);
+    }
+    result
+}
+
+/// Calls `then` with the mount point of the file system that a file of the folder is shown in.
+///
+/// # Safety
+/// `path` is null or a C string.
+pub(super) unsafe fn with_file_system(
+    dir: c_int,
+    path: *const c_char,
+    then: impl FnOnce(*const c_char) -> c_int,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let Some(located) = (unsafe { locate(dir, path) }) else { return then(path) };
+    match located.mount_point() {
+        Some(mount_point) if exists(&located) => then(mount_point.as_ptr()),
+        _ => then(located.as_ptr()),
+    }
+}
+
+/// The result of a `readlink`.
+///
+/// # Safety
+/// `buffer` holds `len` bytes if that is not negative.
+pub(super) unsafe fn with_target(buffer: *mut c_char, len: isize) -> isize {
+    match usize::try_from(len) {
+        // SAFETY: the caller's promise.
+        Ok(len) => unsafe { unshadow(buffer, len) }.cast_signed(),
+        Err(_) => len,
+    }
+}
+
+/// The result of a `realpath`.
+///
+/// # Safety
+/// `name` is null or a C string that belongs to the caller.
+unsafe fn with_name(name: *mut c_char) -> *mut c_char {
+    // SAFETY: the caller's promise.
+    unsafe { unshadow_text(name) };
+    name
+}

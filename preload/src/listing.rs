@@ -1,0 +1,163 @@
+//! Listings of the machine's folders that hidden ones lie in: `/sys/class` shows `infiniband`.
+//!
+//! The machine's entries come first, without those that are hidden, then the folder's.
+
+use core::ffi::{CStr, c_void};
+use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+
+use crate::folder::{folder, is_parent, is_shadowed};
+use crate::next::{Next, with_errno_kept};
+use crate::resolve::path_of;
+use crate::text::Path;
+
+type Dir = *mut c_void;
+
+/// An open listing of two folders.
+struct Listing {
+    /// The machine's; null if the slot is free.
+    machine: AtomicPtr<c_void>,
+    /// The folder's.
+    ours: AtomicPtr<c_void>,
+    /// Where `machine` has come to its end.
+    is_at_end: AtomicUsize,
+}
+
+static LISTINGS: [Listing; 32] = [const {
+    Listing {
+        machine: AtomicPtr::new(core::ptr::null_mut()),
+        ours: AtomicPtr::new(core::ptr::null_mut()),
+        is_at_end: AtomicUsize::new(0),
+    }
+}; 32];
+
+/// How many there are: all that other listings pay.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+static OPENDIR: Next = Next::new(c"opendir");
+static REWINDDIR: Next = Next::new(c"rewinddir");
+static CLOSEDIR: Next = Next::new(c"closedir");
+
+/// Finds libc's functions.
+pub(crate) fn find_all() {
+    for next in [&OPENDIR, &REWINDDIR, &CLOSEDIR] {
+        next.address();
+    }
+}
+
+/// To be called with what opendir(3) or fdopendir(3) has returned, which it returns.
+///
+/// # Safety
+/// `dir` is null or an open directory stream.
+pub(crate) unsafe fn opened(dir: Dir) -> Dir {
+    if !dir.is_null() && folder().is_some() {
+        // SAFETY: the caller's promise.
+        with_errno_kept(|| unsafe { remember(dir) });
+    }
+    dir
+}
+
+/// # Safety
+/// `dir` is an open directory stream.
+unsafe fn remember(dir: Dir) -> Option<()> {
+    // SAFETY: the caller's promise.
+    let parent = path_of(unsafe { libc::dirfd(dir.cast()) })?;
+    if !is_parent(parent.as_bytes()) {
+        return None;
+    }
+    let mut place = Path::new();
+    if !place.push_all(folder()?) || !place.push_all(parent.as_bytes()) {
+        return None;
+    }
+    let opendir = OPENDIR.address();
+    if opendir.is_null() {
+        return None;
+    }
+    // SAFETY: the function of this name has this type; a C string.
+    let ours = unsafe {
+        core::mem::transmute::<Dir, unsafe extern "C" fn(*const core::ffi::c_char) -> Dir>(opendir)(place.as_ptr())
+    };
+    // No personality needs every one of them.
+    if ours.is_null() {
+        return None;
+    }
+    let is_free = |listing: &&Listing| {
+        listing.machine.compare_exchange(core::ptr::null_mut(), dir, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    };
+    let Some(listing) = LISTINGS.iter().find(is_free) else {
+        close(ours);
+        return None;
+    };
+    listing.is_at_end.store(0, Ordering::Relaxed);
+    listing.ours.store(ours, Ordering::Relaxed);
+    COUNT.fetch_add(1, Ordering::Relaxed);
+    Some(())
+}
+
+fn find(dir: Dir) -> Option<&'static Listing> {
+    if COUNT.load(Ordering::Relaxed) == 0 || dir.is_null() {
+        return None;
+    }
+    LISTINGS.iter().find(|listing| listing.machine.load(Ordering::Relaxed) == dir)
+}
+
+/// The next entry; `readdir` is libc's own.
+///
+/// # Safety
+/// `dir` is an open directory stream.
+pub(crate) unsafe fn next(dir: Dir, readdir: impl Fn(Dir) -> Dir) -> Dir {
+    let Some(listing) = find(dir) else { return readdir(dir) };
+    // SAFETY: the caller's promise.
+    let parent = with_errno_kept(|| path_of(unsafe { libc::dirfd(dir.cast()) }));
+    let is_hidden = |entry: Dir| {
+        let mut path = Path::new();
+        // SAFETY: an entry that libc has returned.
+        let name = unsafe { CStr::from_ptr((*entry.cast::<libc::dirent>()).d_name.as_ptr()) };
+        parent.as_ref().is_some_and(|parent| path.push_all(parent.as_bytes()))
+            && path.push_component(name.to_bytes())
+            && is_shadowed(path.as_bytes())
+    };
+    while listing.is_at_end.load(Ordering::Relaxed) == 0 {
+        let entry = readdir(dir);
+        if entry.is_null() {
+            listing.is_at_end.store(1, Ordering::Relaxed);
+        } else if !is_hidden(entry) {
+            return entry;
+        }
+    }
+    loop {
+        let entry = readdir(listing.ours.load(Ordering::Relaxed));
+        if entry.is_null() || is_hidden(entry) {
+            return entry;
+        }
+    }
+}
+
+/// To be called before rewinddir(3).
+pub(crate) fn forget_position(dir: Dir) {
+    if let Some(listing) = find(dir) {
+        call(&REWINDDIR, listing.ours.load(Ordering::Relaxed));
+        listing.is_at_end.store(0, Ordering::Relaxed);
+    }
+}
+
+/// To be called before closedir(3).
+pub(crate) fn closed(dir: Dir) {
+    if let Some(listing) = find(dir) {
+        close(listing.ours.load(Ordering::Relaxed));
+        COUNT.fetch_sub(1, Ordering::Relaxed);
+        listing.machine.store(core::ptr::null_mut(), Ordering::Relaxed);
+    }
+}
+
+fn close(dir: Dir) {
+    with_errno_kept(|| call(&CLOSEDIR, dir));
+}
+
+/// Calls a function of libc's with a stream that is this module's own.
+fn call(function: &Next, dir: Dir) {
+    let address = function.address();
+    if !address.is_null() {
+        // SAFETY: both functions take a stream. What one returns is an int, in a register that the other leaves alone.
+        unsafe { core::mem::transmute::<Dir, unsafe extern "C" fn(Dir)>(address)(dir) };
+    }
+}
