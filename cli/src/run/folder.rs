@@ -25,6 +25,7 @@ use tempfile::TempDir;
 use urxe_net::Interface;
 use urxe_options::Choices;
 
+use crate::device_node;
 use crate::layout::{DEV_DIR, RDMA_CM};
 use crate::plan::Plan;
 use crate::sysfs::{self, Netdev, Slot};
@@ -72,10 +73,12 @@ impl Folder {
             .collect();
         sysfs::add_kernel_tree(&mut plan, &shown.join("sys"), &slots, choices.personality);
         let dev = shown.join(DEV_DIR.trim_start_matches('/'));
-        for (index, _) in slots.iter().enumerate() {
-            plan.link(dev.join(format!("uverbs{index}")), "/dev/null");
+        // Only root can make nodes, and only root could change `/dev/null` through a descriptor of a link to it.
+        let nodes = device_node::can_be_made(&shown);
+        let names = (0..slots.len()).map(|index| format!("uverbs{index}")).chain([RDMA_CM.to_owned()]);
+        for path in names.map(|name| dev.join(name)) {
+            if nodes { plan.null_device(path) } else { plan.link(path, "/dev/null") }
         }
-        plan.link(dev.join(RDMA_CM), "/dev/null");
         plan.link(shown.join(LIBRARY), library);
         plan.write()?;
         fs::create_dir(shown.join(urxe_options::RUN_LEDGER))?;
