@@ -86,7 +86,7 @@ fn others_can_write_nowhere_and_clutter_nothing() -> Result<()> {
     let urxe = root.launcher.urxe();
     let script = format!(
         "umask 0; exec '{}' run -- sh -ec '
-            {AS_NOBODY} find \"$URXE_RUN\" \"$URXE_RUN/..\" -writable ! -type l 2>/dev/null || true
+            {AS_NOBODY} find \"$URXE_RUN\" \"$URXE_RUN/..\" -writable ! -type l ! -type c 2>/dev/null || true
             for folder in $(find \"$URXE_RUN\" \"$URXE_RUN/..\" -maxdepth 1 -type d); do
                 {AS_NOBODY} sh -c \"mkdir $folder/x && touch $folder/x/y && chmod 700 $folder/x\" 2>/dev/null || true
             done'",
