@@ -61,6 +61,7 @@ impl End {
                 *at = (*at + body.len()) % (memory.len() - PAYLOAD);
                 bytes += datagram.payload.len();
             }
+            true
         });
         bytes
     }
@@ -138,7 +139,7 @@ fn stream(run: Duration, len: usize, count: usize) -> f64 {
         sender.flush();
         let begin = Instant::now();
         let mut receive_own = || {
-            sender.port.receive(&mut sender.rx, 16, &mut |_| ());
+            sender.port.receive(&mut sender.rx, 16, &mut |_| false);
         };
         while received.load(Ordering::Relaxed) == 0 {
             receive_own();

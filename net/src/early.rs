@@ -8,6 +8,7 @@
 use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::fd::{Fd, FdSet};
 use crate::receiver::Meta;
@@ -15,8 +16,8 @@ use crate::service::Mailbox;
 use crate::sys::{timer_arm, timer_create};
 use crate::token::Token;
 
-/// Between two looks for a listener, milliseconds.
-const INTERVAL: u16 = 2;
+/// Between two looks for a listener.
+const INTERVAL: Duration = Duration::from_millis(2);
 /// Looks before a request is refused: 50 ms, half of what a requester of ours waits before it asks again.
 const LOOKS: u8 = 25;
 /// Requests that may wait, and services that they may be for; what comes beyond is refused at once. Each look costs a
@@ -82,7 +83,7 @@ impl EarlyRequests {
             self.requests.push(early);
         }
         if let Some(timer) = &self.timer {
-            timer_arm(timer.as_raw_fd(), if self.requests.is_empty() { 0 } else { INTERVAL });
+            timer_arm(timer.as_raw_fd(), if self.requests.is_empty() { Duration::ZERO } else { INTERVAL });
         }
         refused
     }
@@ -150,7 +151,7 @@ mod tests {
         }
         let refused = early.look(|_| false);
         assert_eq!(refused.iter().map(|early| early.index).collect::<Vec<_>>(), [7]);
-        std::thread::sleep(std::time::Duration::from_millis(2 * u64::from(INTERVAL)));
+        std::thread::sleep(2 * INTERVAL);
         assert_eq!(fds.ready(&mut [0; 4]), 0);
     }
 

@@ -38,6 +38,11 @@ impl FdSet {
         epoll_add(self.epoll, fd, libc::EPOLLIN | libc::EPOLLRDHUP, token)
     }
 
+    /// Watches a descriptor of the set for room to write, likewise.
+    pub(crate) fn watch_output(&self, fd: RawFd, token: u64) -> io::Result<()> {
+        epoll_add(self.epoll, fd, libc::EPOLLOUT, token)
+    }
+
     /// Stops watching a descriptor.
     pub(crate) fn unwatch(&self, fd: RawFd) {
         epoll_remove(self.epoll, fd);

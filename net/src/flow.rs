@@ -11,7 +11,11 @@ use crate::fd::{Fd, FdSet};
 use crate::udp::connect_flow;
 
 /// How long a flow must have been silent before a new one may take its place.
-const IDLE: Duration = Duration::from_secs(1);
+const REPLACEABLE: Duration = Duration::from_secs(1);
+
+/// How long a flow must have been silent before it is closed though nobody wants its place. It is found out once in so long,
+/// so it may be twice that. What comes later is forwarded again at first.
+pub(crate) const IDLE: Duration = Duration::from_secs(30);
 
 /// Datagrams for other processes, one after the other, after which a flow is given up: its sender's port serves another
 /// process now.
@@ -26,6 +30,8 @@ pub(crate) struct FlowSocket {
     pub(crate) peer: SocketAddr,
     /// Has received since the last look at idle flows.
     active: bool,
+    /// At that look, or when it was opened.
+    looked: Instant,
     misdirected: u32,
 }
 
@@ -34,12 +40,11 @@ pub(crate) struct FlowSocket {
 pub(crate) struct FlowTable {
     slots: Vec<Option<FlowSocket>>,
     limit: usize,
-    looked: Option<Instant>,
 }
 
 impl FlowTable {
     pub(crate) fn new(limit: usize) -> Self {
-        Self { slots: Vec::new(), limit, looked: None }
+        Self { slots: Vec::new(), limit }
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &FlowSocket> {
@@ -58,7 +63,12 @@ impl FlowTable {
         index: usize,
         local: SocketAddr,
         peer: SocketAddr,
+        now: Instant,
     ) -> (Option<(usize, RawFd)>, usize) {
+        // A socket connected to port 0 would take what all ports of the peer send.
+        if peer.port() == 0 {
+            return (None, 0);
+        }
         if self.slots.iter().flatten().any(|flow| flow.local == index && flow.peer == peer) {
             return (None, 0);
         }
@@ -70,7 +80,7 @@ impl FlowTable {
                 (self.slots.len() - 1, 0)
             }
             None => {
-                let closed = self.close_idle();
+                let closed = self.close_idle(now, REPLACEABLE);
                 match self.slots.iter().position(Option::is_none) {
                     Some(slot) => (slot, closed),
                     None => return (None, closed),
@@ -81,28 +91,22 @@ impl FlowTable {
         let Ok(fd) = connect_flow(fds, local, peer) else { return (None, closed) };
         let raw = fd.as_raw_fd();
         if let Some(place) = self.slots.get_mut(slot) {
-            *place = Some(FlowSocket { fd, local: index, peer, active: true, misdirected: 0 });
+            *place = Some(FlowSocket { fd, local: index, peer, active: false, looked: now, misdirected: 0 });
         }
         (Some((slot, raw)), closed)
     }
 
-    /// Closes the flows that were silent since the last call, which was at least [`IDLE`] ago.
-    fn close_idle(&mut self) -> usize {
-        let now = Instant::now();
-        let before = self.looked.replace(now);
-        if before.is_some_and(|before| now.duration_since(before) < IDLE) {
-            self.looked = before;
-            return 0;
-        }
+    /// Closes the flows that have been silent for so long. Returns how many.
+    pub(crate) fn close_idle(&mut self, now: Instant, silent: Duration) -> usize {
         let mut closed = 0;
         for place in &mut self.slots {
             match place {
-                Some(flow) if !flow.active && before.is_some() => {
+                Some(flow) if flow.active => (flow.active, flow.looked) = (false, now),
+                Some(flow) if now.duration_since(flow.looked) >= silent => {
                     *place = None;
                     closed += 1;
                 }
-                Some(flow) => flow.active = false,
-                None => {}
+                Some(_) | None => {}
             }
         }
         closed
@@ -204,34 +208,55 @@ mod tests {
     #[test]
     fn a_flow_is_opened_once() {
         let (fds, mut table) = (FdSet::new().unwrap(), FlowTable::new(4));
-        let (new, _) = table.learn(&fds, 0, local(), peer(50000));
+        let (new, _) = table.learn(&fds, 0, local(), peer(50000), Instant::now());
         let (slot, raw) = new.unwrap();
         assert_eq!(table.get(slot).unwrap().raw_fd(), raw);
-        assert!(table.learn(&fds, 0, local(), peer(50000)).0.is_none());
-        assert!(table.learn(&fds, 0, local(), peer(50001)).0.is_some());
+        assert!(table.learn(&fds, 0, local(), peer(50000), Instant::now()).0.is_none());
+        assert!(table.learn(&fds, 0, local(), peer(50001), Instant::now()).0.is_some());
     }
 
     #[test]
     fn busy_flows_keep_their_place_and_idle_ones_make_room() {
         let (fds, mut table) = (FdSet::new().unwrap(), FlowTable::new(2));
-        let (kept, _) = table.learn(&fds, 0, local(), peer(50010));
+        let start = Instant::now();
+        let learn = |table: &mut FlowTable, port, at| table.learn(&fds, 0, local(), peer(port), at);
+        let (kept, _) = learn(&mut table, 50010, start);
         let (kept, _) = kept.unwrap();
-        table.learn(&fds, 0, local(), peer(50011));
-        // The first look only marks; the second, too soon, does nothing.
-        assert_eq!(table.learn(&fds, 0, local(), peer(50012)), (None, 0));
-        assert_eq!(table.learn(&fds, 0, local(), peer(50012)), (None, 0));
+        learn(&mut table, 50011, start);
+        // Too soon.
+        assert_eq!(learn(&mut table, 50012, start), (None, 0));
         table.note(kept, true);
-        table.looked = Instant::now().checked_sub(IDLE);
-        let (new, closed) = table.learn(&fds, 0, local(), peer(50012));
+        let (new, closed) = learn(&mut table, 50012, start + REPLACEABLE);
         assert!(new.is_some());
         assert_eq!(closed, 1);
         assert_eq!(table.get(kept).unwrap().peer, peer(50010));
     }
 
     #[test]
+    fn idle_flows_are_closed_in_the_end() {
+        let (fds, mut table) = (FdSet::new().unwrap(), FlowTable::new(4));
+        let start = Instant::now();
+        let mut learn = |port| table.learn(&fds, 0, local(), peer(port), start).0.unwrap().0;
+        let (busy, _idle) = (learn(50030), learn(50031));
+        assert_eq!(table.close_idle(start + IDLE / 2, IDLE), 0);
+        table.note(busy, true);
+        assert_eq!(table.close_idle(start + IDLE, IDLE), 1);
+        assert_eq!(table.get(busy).unwrap().peer, peer(50030));
+        assert_eq!(table.close_idle(start + 2 * IDLE, IDLE), 1);
+        assert_eq!(table.iter().count(), 0);
+    }
+
+    #[test]
+    fn a_sender_without_a_port_is_not_learnt() {
+        let (fds, mut table) = (FdSet::new().unwrap(), FlowTable::new(4));
+        assert_eq!(table.learn(&fds, 0, local(), peer(0), Instant::now()), (None, 0));
+        assert_eq!(table.iter().count(), 0);
+    }
+
+    #[test]
     fn a_flow_that_serves_others_is_given_up() {
         let (fds, mut table) = (FdSet::new().unwrap(), FlowTable::new(2));
-        let (slot, _) = table.learn(&fds, 0, local(), peer(50020)).0.unwrap();
+        let (slot, _) = table.learn(&fds, 0, local(), peer(50020), Instant::now()).0.unwrap();
         for _ in 0..MAX_MISDIRECTED - 1 {
             assert!(!table.note(slot, false));
         }

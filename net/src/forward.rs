@@ -2,17 +2,24 @@
 //!
 //! A forwarded datagram is one unix datagram: a header with what UDP knew of it, then the payload as it came (a GRO run
 //! stays one). It is forwarded once: what comes out of a mailbox is delivered or dropped.
+//!
+//! A mailbox holds few datagrams (`net.unix.max_dgram_qlen`, 10 by default), and a flow that is new comes in bursts. What
+//! does not fit waits here until its process has read some, and is dropped if that does not happen soon. The receiver
+//! itself never waits: the process may be stopped, or another user's who binds mailboxes and reads none.
 
+use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixDatagram;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use crate::cancellation::Shield;
 use crate::fd::{Fd, FdSet};
 use crate::service::Mailbox;
-use crate::sys::{scope_id, send_parts, set_option, socket_address, wait_writable};
+use crate::sys::{scope_id, send_parts, set_option, socket_address};
+use crate::token::Token;
 
 /// Bytes of a [`Header`] before the payload.
 pub(crate) const HEADER_LEN: usize = 64;
@@ -24,6 +31,13 @@ const SEND_BUFFER: libc::c_int = 4 << 20;
 
 /// Mailboxes kept connected.
 const CONNECTED: usize = 64;
+
+/// Datagrams that may wait for one mailbox.
+const BACKLOG: usize = 32;
+/// Bytes that may wait for all mailboxes.
+const BACKLOG_BYTES: usize = 4 << 20;
+/// How long they wait for a process that reads nothing.
+pub(crate) const STALLED: Duration = Duration::from_millis(50);
 
 /// What UDP knew of a datagram. All numbers are little-endian in the mailbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,6 +117,8 @@ fn address(octets: [u8; 16]) -> IpAddr {
 pub(crate) enum Forwarded {
     /// It is in the mailbox.
     Sent,
+    /// It waits until there is room in the mailbox.
+    Waits,
     /// Nobody owns the block.
     Unknown,
     /// The mailbox is full.
@@ -121,6 +137,10 @@ pub(crate) struct Forwarder {
     connected: Vec<Connection>,
     /// A socket that has not found its mailbox, for the next attempt: packets to unknown QPNs cost no socket each.
     spare: Option<UnixDatagram>,
+    /// Bytes that wait.
+    bytes: usize,
+    /// Datagrams that waited in vain since [`Forwarder::take_lost`].
+    lost: usize,
 }
 
 /// A socket connected to a mailbox.
@@ -128,22 +148,31 @@ pub(crate) struct Forwarder {
 struct Connection {
     to: Mailbox,
     fd: Fd,
-    /// Datagrams for which a full mailbox is not waited for: its process has not read in time.
-    hasty: u32,
+    /// Datagrams that did not fit, in their order. While there are any, the socket is watched for room.
+    backlog: VecDeque<Box<[u8]>>,
+    /// When the process last read something, for all that is known: while something waits.
+    read_at: Instant,
+    /// Its process let a backlog lie and has read nothing since: nothing waits for it.
+    is_stalled: bool,
 }
 
-/// How long a full mailbox is waited for, in milliseconds. It holds few datagrams (`net.unix.max_dgram_qlen`, 10 by
-/// default), and a flow that is new comes in bursts; a process that lives reads them within this.
-const WAIT: u16 = 2;
-/// After a wait in vain, so many datagrams are not waited for: who does not read must not hold up the others.
-const HASTY: u32 = 256;
+/// The mailbox's process is gone. Another one may have the name by now, at the next datagram.
+fn is_gone(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ECONNREFUSED | libc::ENOTCONN | libc::EPIPE | libc::ECONNRESET))
+}
+
+fn is_full(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::EAGAIN)
+}
 
 impl Forwarder {
     pub(crate) fn new() -> Self {
-        Self { connected: Vec::new(), spare: None }
+        Self { connected: Vec::new(), spare: None, bytes: 0, lost: 0 }
     }
 
-    /// Puts a datagram into a mailbox.
+    /// Puts a datagram into a mailbox, or has it wait for room there. Never waits itself.
+    //= spec/hosts.md#net-032
+    //# A mailbox that nobody reads MUST NOT make the owner of the port wait.
     pub(crate) fn forward(&mut self, fds: &Arc<FdSet>, to: Mailbox, header: &Header, payload: &[u8]) -> Forwarded {
         let known = self.connected.iter().position(|connection| connection.to == to);
         let at = match known {
@@ -155,18 +184,80 @@ impl Forwarder {
             },
         };
         let Some(connection) = self.connected.get_mut(at) else { return Forwarded::Refused };
-        match connection.send([&header.emit(), payload]) {
-            Ok(_) => Forwarded::Sent,
-            Err(e) => match e.raw_os_error() {
-                Some(libc::EAGAIN) => Forwarded::Full,
-                // Its process is gone. Another one may have the name by now, at the next datagram.
-                Some(libc::ECONNREFUSED | libc::ENOTCONN | libc::EPIPE | libc::ECONNRESET) => {
-                    self.connected.swap_remove(at);
-                    Forwarded::Unknown
+        let parts = [&header.emit()[..], payload];
+        if connection.backlog.is_empty() {
+            match send_parts(connection.fd.as_raw_fd(), parts) {
+                Ok(_) => {
+                    connection.is_stalled = false;
+                    return Forwarded::Sent;
                 }
-                _ => Forwarded::Refused,
-            },
+                Err(e) if is_full(&e) => {}
+                Err(e) if is_gone(&e) => {
+                    self.remove(at);
+                    return Forwarded::Unknown;
+                }
+                Err(_) => return Forwarded::Refused,
+            }
         }
+        let bytes = HEADER_LEN + payload.len();
+        if connection.is_stalled || connection.backlog.len() >= BACKLOG || self.bytes + bytes > BACKLOG_BYTES {
+            return Forwarded::Full;
+        }
+        if connection.backlog.is_empty() {
+            let fd = connection.fd.as_raw_fd();
+            if fds.watch_output(fd, Token::Backlog(fd).pack()).is_err() {
+                return Forwarded::Full;
+            }
+            connection.read_at = Instant::now();
+        }
+        connection.backlog.push_back(parts.concat().into());
+        self.bytes += bytes;
+        Forwarded::Waits
+    }
+
+    /// There is room in the mailbox with this connection: puts what waits into it.
+    pub(crate) fn send_backlog(&mut self, fds: &FdSet, fd: RawFd) {
+        let Some(at) = self.connected.iter().position(|connection| connection.fd.as_raw_fd() == fd) else { return };
+        let Some(connection) = self.connected.get_mut(at) else { return };
+        while let Some(datagram) = connection.backlog.front() {
+            match send_parts(fd, [datagram]) {
+                Ok(_) => connection.read_at = Instant::now(),
+                Err(e) if is_full(&e) => return,
+                Err(e) if is_gone(&e) => return self.remove(at),
+                Err(_) => self.lost += 1,
+            }
+            self.bytes -= datagram.len();
+            connection.backlog.pop_front();
+        }
+        fds.unwatch(fd);
+    }
+
+    /// Drops what has waited too long for a process to read. Returns whether others wait.
+    pub(crate) fn drop_backlog(&mut self, fds: &FdSet, now: Instant) -> bool {
+        let mut others_wait = false;
+        for connection in self.connected.iter_mut().filter(|connection| !connection.backlog.is_empty()) {
+            if now.duration_since(connection.read_at) < STALLED {
+                others_wait = true;
+                continue;
+            }
+            connection.is_stalled = true;
+            self.lost += connection.backlog.len();
+            self.bytes -= connection.backlog.drain(..).map(|datagram| datagram.len()).sum::<usize>();
+            fds.unwatch(connection.fd.as_raw_fd());
+        }
+        others_wait
+    }
+
+    /// How many datagrams have waited in vain since the last call.
+    pub(crate) fn take_lost(&mut self) -> usize {
+        std::mem::take(&mut self.lost)
+    }
+
+    /// Gives up a connection, and what waits for it.
+    fn remove(&mut self, at: usize) {
+        let connection = self.connected.remove(at);
+        self.bytes -= connection.backlog.iter().map(|datagram| datagram.len()).sum::<usize>();
+        self.lost += connection.backlog.len();
     }
 
     fn connect(&mut self, fds: &Arc<FdSet>, to: Mailbox) -> io::Result<usize> {
@@ -187,30 +278,12 @@ impl Forwarder {
             return Err(error);
         }
         if self.connected.len() >= CONNECTED {
-            self.connected.remove(0);
+            let idle = self.connected.iter().position(|connection| connection.backlog.is_empty());
+            self.remove(idle.unwrap_or_default());
         }
-        self.connected.push(Connection { to, fd: fds.adopt(socket)?, hasty: 0 });
+        let (fd, read_at) = (fds.adopt(socket)?, Instant::now());
+        self.connected.push(Connection { to, fd, backlog: VecDeque::new(), read_at, is_stalled: false });
         Ok(self.connected.len() - 1)
-    }
-}
-
-impl Connection {
-    fn send(&mut self, parts: [&[u8]; 2]) -> io::Result<usize> {
-        let fd = self.fd.as_raw_fd();
-        match send_parts(fd, parts) {
-            Err(e) if e.raw_os_error() == Some(libc::EAGAIN) => {}
-            done => return done,
-        }
-        if self.hasty > 0 {
-            self.hasty -= 1;
-            return Err(io::Error::from_raw_os_error(libc::EAGAIN));
-        }
-        wait_writable(fd, WAIT);
-        let sent = send_parts(fd, parts);
-        if sent.as_ref().is_err_and(|e| e.raw_os_error() == Some(libc::EAGAIN)) {
-            self.hasty = HASTY;
-        }
-        sent
     }
 }
 
@@ -271,18 +344,106 @@ mod tests {
         assert!(forwarder.spare.is_some() && forwarder.connected.is_empty());
     }
 
+    /// A mailbox with a name of no block that is given out.
+    fn mailbox(name: Mailbox) -> UnixDatagram {
+        let mailbox = UnixDatagram::bind_addr(&name.name().unwrap()).unwrap();
+        mailbox.set_nonblocking(true).unwrap();
+        mailbox
+    }
+
+    fn service(id: u64) -> Mailbox {
+        Mailbox::Service(id << 16 | u64::from(std::process::id()), [0xEE; 16])
+    }
+
     #[test]
-    fn a_full_mailbox_is_not_waited_for_long_and_a_gone_one_is_forgotten() {
+    fn what_does_not_fit_waits_and_arrives_in_order() {
         let (fds, mut forwarder) = (FdSet::new().unwrap(), Forwarder::new());
-        // Block 0xFFFF is never given out either, so this test may have it.
-        let mailbox = UnixDatagram::bind_addr(&Mailbox::Block(0xFFFF).name().unwrap()).unwrap();
-        let payload = vec![0; 60000];
-        let results: Vec<_> =
-            (0..1000).map(|_| forwarder.forward(&fds, Mailbox::Block(0xFFFF), &header(), &payload)).collect();
+        let mailbox = mailbox(service(1));
+        let mut sent = 0_u32;
+        while forwarder.forward(&fds, service(1), &header(), &sent.to_le_bytes()) != Forwarded::Full {
+            sent += 1;
+        }
+        assert_eq!(forwarder.connected[0].backlog.len(), BACKLOG);
+        let (mut bytes, mut tokens) = ([0; 100], [0; 4]);
+        for number in 0..sent {
+            let len = mailbox.recv(&mut bytes).unwrap();
+            assert_eq!(bytes[HEADER_LEN..len], number.to_le_bytes());
+            let ready = fds.ready(&mut tokens);
+            for token in &tokens[..ready] {
+                let Some(Token::Backlog(fd)) = Token::unpack(*token) else { panic!("{token:x}") };
+                forwarder.send_backlog(&fds, fd);
+            }
+        }
+        assert_eq!((forwarder.bytes, forwarder.take_lost()), (0, 0));
+        assert_eq!(fds.ready(&mut tokens), 0, "an empty backlog is not watched");
+        assert_eq!(forwarder.forward(&fds, service(1), &header(), b"?"), Forwarded::Sent);
+    }
+
+    /// More mailboxes than are kept connected, in turn: whatever is remembered of one is forgotten before its next datagram.
+    //= spec/hosts.md#net-032
+    //= type=test
+    //# A mailbox that nobody reads MUST NOT make the owner of the port wait.
+    #[test]
+    fn mailboxes_that_nobody_reads_are_never_waited_for() {
+        /// How often this thread has given its processor away by waiting (`getrusage(2)`).
+        fn waits() -> i64 {
+            // SAFETY: all-zero bytes are a valid rusage, which the call fills in.
+            unsafe {
+                let mut usage = core::mem::zeroed();
+                libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage);
+                usage.ru_nvcsw
+            }
+        }
+        const MAILBOXES: u64 = CONNECTED as u64 + 16;
+        const ROUNDS: u64 = 40;
+        let (fds, mut forwarder) = (FdSet::new().unwrap(), Forwarder::new());
+        let mailboxes: Vec<_> = (0..MAILBOXES).map(|at| mailbox(service(100 + at))).collect();
+        let before = waits();
+        for _ in 0..ROUNDS {
+            for at in 0..MAILBOXES {
+                forwarder.forward(&fds, service(100 + at), &header(), &[0; 100]);
+            }
+        }
+        let waited = waits() - before;
+        assert!(waited < 100, "{waited} waits for {} datagrams", MAILBOXES * ROUNDS);
+        assert!(forwarder.bytes <= BACKLOG_BYTES);
+        drop(mailboxes);
+    }
+
+    #[test]
+    fn what_waits_is_bounded_and_dropped_when_nobody_reads() {
+        let (fds, mut forwarder) = (FdSet::new().unwrap(), Forwarder::new());
+        let mailboxes: Vec<_> = (0..8).map(|at| mailbox(service(1000 + at))).collect();
+        for _ in 0..100 {
+            for at in 0..8 {
+                forwarder.forward(&fds, service(1000 + at), &header(), &[0; 60000]);
+            }
+        }
+        assert!(forwarder.bytes <= BACKLOG_BYTES && forwarder.bytes > BACKLOG_BYTES / 2, "{} bytes", forwarder.bytes);
+        let waiting = forwarder.connected.iter().map(|connection| connection.backlog.len()).sum::<usize>();
+        assert!(forwarder.drop_backlog(&fds, Instant::now()) || forwarder.bytes == 0);
+        assert!(!forwarder.drop_backlog(&fds, Instant::now() + STALLED));
+        assert_eq!((forwarder.bytes, forwarder.take_lost()), (0, waiting));
+        // Nothing waits for them any more, until they have read.
+        assert_eq!(forwarder.forward(&fds, service(1000), &header(), &[0; 60000]), Forwarded::Full);
+        while mailboxes[0].recv(&mut [0; 1 << 16]).is_ok() {}
+        assert_eq!(forwarder.forward(&fds, service(1000), &header(), &[0; 60000]), Forwarded::Sent);
+        drop(mailboxes);
+    }
+
+    #[test]
+    fn a_mailbox_that_is_gone_is_forgotten() {
+        let (fds, mut forwarder) = (FdSet::new().unwrap(), Forwarder::new());
+        let there = mailbox(service(2));
+        let results: Vec<_> = (0..1000).map(|_| forwarder.forward(&fds, service(2), &header(), &[0; 60000])).collect();
         assert_eq!(results[0], Forwarded::Sent);
         assert_eq!(results[999], Forwarded::Full);
-        drop(mailbox);
-        assert_eq!(forwarder.forward(&fds, Mailbox::Block(0xFFFF), &header(), &payload), Forwarded::Unknown);
-        assert!(forwarder.connected.is_empty());
+        drop(there);
+        let mut tokens = [0; 4];
+        assert_eq!(fds.ready(&mut tokens), 1, "the end of a mailbox is room, too");
+        let Some(Token::Backlog(fd)) = Token::unpack(tokens[0]) else { panic!("{:x}", tokens[0]) };
+        forwarder.send_backlog(&fds, fd);
+        assert!(forwarder.connected.is_empty() && forwarder.bytes == 0);
+        assert_eq!(forwarder.forward(&fds, service(2), &header(), &[]), Forwarded::Unknown);
     }
 }

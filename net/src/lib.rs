@@ -10,9 +10,9 @@
 //!
 //! Every process of a network namespace shares `address:4791`. The *port owner* holds the unconnected socket. Each
 //! sender uses one source port for each destination process, so a packet that reaches the owner for another process
-//! is forwarded once (a unix datagram to the *mailbox* of the QPN's block), and the receiver then opens a *flow
-//! socket*: bound to the same `address:4791`, connected to the sender, and therefore preferred by the kernel. When the
-//! owner goes, another process takes its name and its socket. Names are abstract unix addresses: they belong to the
+//! is forwarded (a unix datagram to the *mailbox* of the QPN's block). Once a queue pair of the receiver has accepted one,
+//! the receiver opens a *flow socket*: bound to the same `address:4791`, connected to the sender, and therefore preferred
+//! by the kernel. When the owner goes, another process takes its name and its socket. Names are abstract unix addresses: they belong to the
 //! network namespace, are unique, need no privilege, and vanish with the process.
 //!
 //! A process may leave word with a neighbour of what is to be said when it is killed: [`Will`].
@@ -49,6 +49,7 @@ pub mod route;
 pub mod service;
 pub mod will;
 
+mod deadline;
 mod early;
 mod elsewhere;
 mod fd;
@@ -74,7 +75,7 @@ pub use interface::{Gid, Interface, gid_of};
 pub use lid::UNICAST_LIDS;
 pub use multicast::Membership;
 pub use port::{Port, descriptor_share};
-pub use receiver::Receiver;
+pub use receiver::{Deliver, Receiver};
 pub use route::{Destination, Route};
 pub use service::Service;
 pub use will::Will;

@@ -1,12 +1,18 @@
 //! Who holds the unconnected socket of an address, and who comes next.
 //!
 //! The owner of `address` is the process that listens on the abstract name `…/owner/<address>`. Every other process
-//! keeps a connection to it, over which they say nothing but [wills](crate::will): it hangs up when the owner goes, however
-//! it goes, and then all race for the name.
+//! keeps a connection to it that hangs up when the owner goes, however it goes; then all race for the name.
+//!
+//! A follower of the owner's user is connected at that name, and the two say [wills](crate::will) to each other. The owner
+//! hangs up on everybody else there: another user costs it neither a descriptor nor a look at what he says.
+//!
+//! A follower of another user is connected at `…/liveness/<address>`, where the owner listens and never accepts. The
+//! kernel ends such a connection when its listener is closed, which is all that this follower is to learn. It gets and
+//! gives no wills.
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,30 +20,43 @@ use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::error::PortError;
 use crate::fd::{Fd, FdSet};
-use crate::local::abstract_address;
+use crate::local::{Credentials, abstract_address};
+use crate::peer;
 use crate::registry::NAME_PREFIX;
 use crate::udp::bind_owner;
 
 /// Connections that may wait for the owner to accept them (the system caps it at net.core.somaxconn).
 const BACKLOG: libc::c_int = 4096;
 
+/// Followers accepted before something else gets its turn.
+const ACCEPTED: usize = 64;
+
 /// This process's place at one address.
 #[derive(Debug)]
 pub(crate) enum Seat {
     /// Nobody's yet: lost a race, will try again.
     Vacant,
-    /// Another process has the unconnected socket.
+    /// Another process of this user has the unconnected socket.
     Follower {
         /// Hangs up when that process goes.
         owner: Fd,
     },
+    /// A process of another user has it.
+    Guest {
+        /// Its user.
+        owner: u32,
+        /// Hangs up when that process goes. Without it, whether the owner is still there has to be asked now and then.
+        liveness: Option<Fd>,
+    },
     /// This process has it.
     Owner {
-        /// Where the others connect.
+        /// Where followers of this user connect.
         listener: Fd,
+        /// Where followers of other users connect, and are never accepted. `None`: somebody else has the name.
+        _liveness: Option<Fd>,
         /// The unconnected socket.
         udp: Fd,
-        /// The others.
+        /// The followers of this user.
         followers: Vec<Fd>,
     },
 }
@@ -47,21 +66,23 @@ impl Seat {
     pub(crate) fn take(fds: &Arc<FdSet>, local: SocketAddr) -> Result<Self, PortError> {
         const WHAT: &str = "claim the address for this process";
         let failed = |e| PortError::os(WHAT, e);
-        let name = owner_name(local).map_err(failed)?;
+        let name = name("owner", local).map_err(failed)?;
         let socket = Socket::new(Domain::UNIX, Type::SEQPACKET.nonblocking(), None).map_err(failed)?;
         match socket.bind(&name) {
             Ok(()) => {}
-            Err(e) if e.kind() == io::ErrorKind::AddrInUse => return follow(fds, &name).map_err(failed),
+            Err(e) if e.kind() == io::ErrorKind::AddrInUse => return follow(fds, &name, local).map_err(failed),
             Err(e) => return Err(failed(e)),
         }
         let udp = bind_owner(fds, local).map_err(|e| match e.kind() {
             io::ErrorKind::AddrInUse => PortError::PortTaken { address: local },
             _ => PortError::os("open the UDP socket", e),
         })?;
+        // Before the other: a follower that is refused there looks here.
+        let liveness = listen_for_guests(fds, local).ok();
         // Now: who follows may send at once.
         socket.listen(BACKLOG).map_err(failed)?;
         let listener = fds.adopt(socket).map_err(failed)?;
-        Ok(Self::Owner { listener, udp, followers: Vec::new() })
+        Ok(Self::Owner { listener, _liveness: liveness, udp, followers: Vec::new() })
     }
 
     /// [`Seat::take`] until it gives a place; the owner of the moment may be just coming or just going.
@@ -77,41 +98,34 @@ impl Seat {
         Err(PortError::PortTaken { address: local })
     }
 
-    /// Accepts who waits, and watches each connection under the token that `token` makes of its descriptor, to learn
-    /// when it ends. `Err` when there are `limit` of them or no descriptor is left.
+    /// Accepts followers of this user, hangs up on everybody else, and watches each connection under the token that
+    /// `token` makes of its descriptor, to learn when it ends. `Err` when there are `limit` of them or no descriptor is left.
+    //= spec/hosts.md#net-030
+    //# The owner of the port MUST hear, keep and entrust with wills only connections of its own user.
     pub(crate) fn accept(&mut self, fds: &Arc<FdSet>, limit: usize, token: impl Fn(RawFd) -> u64) -> io::Result<()> {
         let Self::Owner { listener, followers, .. } = self else { return Ok(()) };
-        loop {
+        for _ in 0..ACCEPTED {
             if followers.len() >= limit {
                 return Err(io::Error::from_raw_os_error(libc::EMFILE));
             }
-            // SAFETY: the peer's address is not asked for.
-            let raw = unsafe {
-                libc::accept4(
-                    listener.as_raw_fd(),
-                    core::ptr::null_mut(),
-                    core::ptr::null_mut(),
-                    libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK,
-                )
-            };
-            if raw < 0 {
-                let error = io::Error::last_os_error();
-                return match error.raw_os_error() {
-                    Some(libc::EAGAIN | libc::EINTR | libc::ECONNABORTED) => Ok(()),
-                    _ => Err(error),
-                };
-            }
-            // SAFETY: the call succeeded, so `raw` is open and nobody else's.
-            let follower = fds.adopt(unsafe { OwnedFd::from_raw_fd(raw) })?;
-            fds.watch(raw, token(raw))?;
+            // If more wait, the listener stays readable.
+            let Some(guest) = peer::accept(listener.as_raw_fd())? else { return Ok(()) };
+            let follower = fds.adopt(guest)?;
+            fds.watch(follower.as_raw_fd(), token(follower.as_raw_fd()))?;
             followers.push(follower);
         }
+        Ok(())
     }
 
-    /// The connection to who has the wills of this process: the owner, or if it is this, the first of the others.
+    /// Whether only another attempt can tell if there is an owner.
+    pub(crate) fn is_to_be_retried(&self) -> bool {
+        matches!(self, Self::Vacant | Self::Guest { liveness: None, .. })
+    }
+
+    /// The connection to who has the wills of this process: the owner, or if it is this, the first of its followers.
     pub(crate) fn heir(&self) -> Option<RawFd> {
         match self {
-            Self::Vacant => None,
+            Self::Vacant | Self::Guest { .. } => None,
             Self::Follower { owner } => Some(owner.as_raw_fd()),
             Self::Owner { followers, .. } => followers.first().map(AsRawFd::as_raw_fd),
         }
@@ -120,7 +134,7 @@ impl Seat {
     /// The connections to neighbours.
     pub(crate) fn neighbours(&self) -> impl Iterator<Item = RawFd> {
         let (owner, followers) = match self {
-            Self::Vacant => (None, &[][..]),
+            Self::Vacant | Self::Guest { .. } => (None, &[][..]),
             Self::Follower { owner } => (Some(owner), &[][..]),
             Self::Owner { followers, .. } => (None, followers.as_slice()),
         };
@@ -136,20 +150,40 @@ impl Seat {
 }
 
 /// Connects to the owner. It may have gone meanwhile, or not be listening yet: then the place is vacant for now.
-fn follow(fds: &Arc<FdSet>, name: &SockAddr) -> io::Result<Seat> {
+fn follow(fds: &Arc<FdSet>, name: &SockAddr, local: SocketAddr) -> io::Result<Seat> {
     let socket = Socket::new(Domain::UNIX, Type::SEQPACKET.nonblocking(), None)?;
     match socket.connect(name) {
-        Ok(()) => Ok(Seat::Follower { owner: fds.adopt(socket)? }),
+        Ok(()) if peer::is_same_user(socket.as_raw_fd()) => Ok(Seat::Follower { owner: fds.adopt(socket)? }),
+        Ok(()) => {
+            let owner = Credentials::of(&socket)?;
+            Ok(Seat::Guest { owner: owner.uid, liveness: follow_as_guest(fds, local, owner).ok() })
+        }
         // EAGAIN: its backlog is full.
         Err(e) if matches!(e.raw_os_error(), Some(libc::ECONNREFUSED | libc::EAGAIN)) => Ok(Seat::Vacant),
         Err(e) => Err(e),
     }
 }
 
-fn owner_name(local: SocketAddr) -> io::Result<SockAddr> {
+/// Listens where followers of other users wait for the end of this process.
+fn listen_for_guests(fds: &Arc<FdSet>, local: SocketAddr) -> io::Result<Fd> {
+    let socket = Socket::new(Domain::UNIX, Type::SEQPACKET.nonblocking(), None)?;
+    socket.bind(&name("liveness", local)?)?;
+    socket.listen(BACKLOG)?;
+    fds.adopt(socket)
+}
+
+/// Connects where the owner listens for followers of other users, if it is the owner who does.
+fn follow_as_guest(fds: &Arc<FdSet>, local: SocketAddr, owner: Credentials) -> io::Result<Fd> {
+    let socket = Socket::new(Domain::UNIX, Type::SEQPACKET.nonblocking(), None)?;
+    socket.connect(&name("liveness", local)?)?;
+    if Credentials::of(&socket)? == owner { fds.adopt(socket) } else { Err(io::ErrorKind::PermissionDenied.into()) }
+}
+
+/// The name of a socket of the owner of an address.
+fn name(kind: &str, local: SocketAddr) -> io::Result<SockAddr> {
     let name = match local {
-        SocketAddr::V4(a) => format!("{NAME_PREFIX}/owner/{}", a.ip()),
-        SocketAddr::V6(a) => format!("{NAME_PREFIX}/owner/{}%{}", a.ip(), a.scope_id()),
+        SocketAddr::V4(a) => format!("{NAME_PREFIX}/{kind}/{}", a.ip()),
+        SocketAddr::V6(a) => format!("{NAME_PREFIX}/{kind}/{}%{}", a.ip(), a.scope_id()),
     };
     abstract_address(&name)
 }

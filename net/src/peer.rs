@@ -76,7 +76,7 @@ fn accept_if(listener: RawFd, is_welcome: impl Fn(RawFd) -> bool) -> io::Result<
 /// Whether the other end was opened by this process' user (`SO_PEERCRED`, unix(7)).
 //= spec/hosts.md#net-020
 //# Memory MUST be shared with processes of the same user and host only, and everybody else reached by UDP.
-fn is_same_user(fd: RawFd) -> bool {
+pub(crate) fn is_same_user(fd: RawFd) -> bool {
     is_of(fd, own_uid())
 }
 

@@ -10,12 +10,11 @@ use urxe_wire::Qpn;
 
 use crate::change::Change;
 use crate::counters::Counters;
-use crate::datagram::Run;
 use crate::error::{PortError, RouteError};
 use crate::fd::FdSet;
 use crate::interface::{Gid, Interface};
 use crate::multicast::{Groups, Membership};
-use crate::receiver::Receiver;
+use crate::receiver::{Deliver, Receiver};
 use crate::registry::{Registry, block_of};
 use crate::route::{Destination, Route, TxPool};
 use crate::service::{Mailbox, Services};
@@ -140,13 +139,14 @@ impl Port {
     }
 
     /// Receives without blocking: about `budget` datagrams at most (a GRO run counts once), handing the RoCE packets
-    /// for this process to `deliver`. Returns how many packets that were; 0 says that nothing for it was found now.
+    /// for this process to `deliver`, which says whether one was [accepted](Deliver). Returns how many packets that were; 0
+    /// says that nothing for it was found now.
     ///
     /// It looks first where packets came from last, at all sockets every few calls, and may return before all are
     /// empty, so that a reply is not held back by looking for more: whoever wants everything calls until 0, and until
     /// [`Receiver::is_done`] where the sockets may hold other processes' packets as well.
     #[inline]
-    pub fn receive(&self, receiver: &mut Receiver, budget: usize, deliver: &mut dyn FnMut(Run<'_>)) -> usize {
+    pub fn receive(&self, receiver: &mut Receiver, budget: usize, deliver: &mut Deliver<'_>) -> usize {
         receiver.receive(self, budget, deliver)
     }
 

@@ -203,7 +203,11 @@ impl TxPool {
         to: &Destination,
     ) -> io::Result<Route> {
         let options = TxOptions { flow_label: to.flow_label & 0xF_FFFF, tclass: to.tclass, hop_limit: to.hop_limit };
-        let key = Key { local, remote, block: block_of(to.dest_qpn), options };
+        let block = block_of(to.dest_qpn);
+        // To QP1 from one socket, whatever the destination: no host learns where that is from, and a process that has many
+        // connections sends to many hosts.
+        let is_gsi = block == 0 && !remote.ip().is_multicast();
+        let key = Key { local, remote: if is_gsi { local } else { remote }, block, options };
         if let Some(socket) = self.sockets.iter().find(|s| s.key == key) {
             return Ok(Route::new(Arc::clone(socket), remote, socket.link(fds, counters)));
         }
@@ -278,6 +282,20 @@ mod tests {
         let first = port(0x0100);
         assert_eq!(port(0x01FF), first);
         assert_ne!(port(0x0200), first);
+    }
+
+    #[test]
+    fn one_source_port_for_management_datagrams_to_all_hosts() {
+        let (fds, mut pool) = (FdSet::new().unwrap(), TxPool::new(8, 1, true));
+        let routes: Vec<_> = (1..=100)
+            .map(|last| {
+                let remote = SocketAddr::from(([192, 0, 2, last], 4791));
+                pool.route(&fds, &Counters::default(), lo(), remote, &to(1)).unwrap()
+            })
+            .collect();
+        assert_eq!(pool.sockets.len(), 1);
+        assert!(routes.iter().all(|route| route.same_socket(&routes[0])));
+        assert!(!routes[0].same_path(&routes[1]), "each goes its own way all the same");
     }
 
     #[test]

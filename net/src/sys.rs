@@ -12,6 +12,7 @@ use core::ptr;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::time::Duration;
 
 /// The size of a structure as the socket calls want it.
 #[expect(clippy::cast_possible_truncation, reason = "structures of some dozen bytes")]
@@ -341,12 +342,12 @@ pub(crate) fn timer_create() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(raw) })
 }
 
-/// Makes a timer descriptor readable once, after `milliseconds` (0: never); clears an earlier expiry.
-pub(crate) fn timer_arm(fd: RawFd, milliseconds: u16) {
+/// Makes a timer descriptor readable once, after this time (zero: never); clears an earlier expiry.
+pub(crate) fn timer_arm(fd: RawFd, after: Duration) {
     let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     let value = libc::timespec {
-        tv_sec: (milliseconds / 1000).into(),
-        tv_nsec: libc::c_long::from(milliseconds % 1000) * 1_000_000,
+        tv_sec: libc::time_t::try_from(after.as_secs()).unwrap_or(libc::time_t::MAX),
+        tv_nsec: libc::c_long::from(after.subsec_nanos().cast_signed()),
     };
     let spec = libc::itimerspec { it_interval: zero, it_value: value };
     // SAFETY: `spec` is readable; no old value is asked for.
@@ -374,12 +375,12 @@ mod tests {
         epoll_add(epoll.as_raw_fd(), timer.as_raw_fd(), libc::EPOLLIN, 42).unwrap();
         let mut tokens = [0; 4];
         assert_eq!(epoll_ready(epoll.as_raw_fd(), &mut tokens), 0);
-        timer_arm(timer.as_raw_fd(), 1);
+        timer_arm(timer.as_raw_fd(), Duration::from_millis(1));
         while epoll_ready(epoll.as_raw_fd(), &mut tokens) == 0 {
             std::thread::yield_now();
         }
         assert_eq!(tokens[0], 42);
-        timer_arm(timer.as_raw_fd(), 0);
+        timer_arm(timer.as_raw_fd(), Duration::ZERO);
         assert_eq!(epoll_ready(epoll.as_raw_fd(), &mut tokens), 0);
     }
 }

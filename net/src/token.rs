@@ -17,7 +17,7 @@ pub(crate) enum Token {
     Leader(usize),
     /// A connection from another process to this seat.
     Follower(usize, RawFd),
-    /// The timer.
+    /// The timer of what is put off.
     Timer,
     /// The multicast group in this slot.
     Group(usize),
@@ -31,6 +31,8 @@ pub(crate) enum Token {
     Ring(RawFd),
     /// The connection of a ring that this process writes.
     Link(RawFd),
+    /// A connection to another process's mailbox for which datagrams wait.
+    Backlog(RawFd),
 }
 
 impl Token {
@@ -49,6 +51,7 @@ impl Token {
             Self::Door(fd) => (11, 0, fd),
             Self::Ring(fd) => (12, 0, fd),
             Self::Link(fd) => (13, 0, fd),
+            Self::Backlog(fd) => (14, 0, fd),
         };
         // Seats and slots are below 2^24, being descriptors.
         kind << 56 | (index as u64) << 32 | u64::from(fd.cast_unsigned())
@@ -72,6 +75,7 @@ impl Token {
             11 => Some(Self::Door(fd)),
             12 => Some(Self::Ring(fd)),
             13 => Some(Self::Link(fd)),
+            14 => Some(Self::Backlog(fd)),
             _ => None,
         }
     }
@@ -97,6 +101,7 @@ mod tests {
             Token::Door(3),
             Token::Ring(4),
             Token::Link(5),
+            Token::Backlog(6),
         ] {
             assert_eq!(Token::unpack(token.pack()), Some(token));
         }

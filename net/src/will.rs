@@ -6,11 +6,14 @@
 //! neighbour says it. A process that is alone on its host has nobody to leave anything with; its peers find out as they
 //! would about a host without power.
 //!
+//! Neighbours of other users have no part in this (owner.rs): a will names connections, and who knows their names can end
+//! them; and whoever may leave wills has the neighbour send them.
+//!
 //! Over the connection go wills, and names alone of wills that are taken back. What does not fit into the connection is
 //! not left: it is best effort.
 
 use core::sync::atomic::{AtomicBool, Ordering};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io::ErrorKind;
 use std::os::fd::RawFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -36,6 +39,11 @@ const HEARD: usize = 64;
 
 /// Wills of a process are executed again if the owner changes within this time.
 const SOON: Duration = Duration::from_secs(1);
+
+/// Wills that are executed at a time: the receiver sends them, and has other work.
+const AT_ONCE: usize = 16;
+/// Until the next so many are.
+const INTERVAL: Duration = Duration::from_millis(2);
 
 /// What QP1 is to say to a peer's when its process has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -115,7 +123,11 @@ impl Wills {
         }
     }
 
-    fn execute(&self, wills: impl IntoIterator<Item = Will>) {
+    /// Has these sent.
+    pub(crate) fn execute(&self, wills: Vec<Will>) {
+        if wills.is_empty() {
+            return;
+        }
         let mut due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
         due.extend(wills);
         self.is_due.store(!due.is_empty(), Ordering::Release);
@@ -127,10 +139,12 @@ impl Wills {
 pub(crate) struct Testators {
     /// By the connection to each.
     living: HashMap<RawFd, BTreeMap<u32, Will>>,
-    /// Of those who have ended, and when that was noticed.
-    open: Vec<(Instant, Will)>,
-    /// They are to be executed.
-    are_due: bool,
+    /// Of those who have ended, to be executed.
+    due: VecDeque<Will>,
+    /// Executed, or of an address that had no owner then, and when that was; the latest last.
+    done: VecDeque<(Instant, Will)>,
+    /// More are executed after [`INTERVAL`].
+    goes_on: bool,
 }
 
 impl Testators {
@@ -159,10 +173,8 @@ impl Testators {
                 Err(error) if error.kind() == ErrorKind::ConnectionReset => {}
                 Ok(Some(_)) | Err(_) => {
                     if let Some(wills) = self.living.remove(&fd) {
-                        let now = Instant::now();
-                        let room = ALL.saturating_sub(self.open.len());
-                        self.open.extend(wills.into_values().take(room).map(|will| (now, will)));
-                        self.are_due = true;
+                        let room = ALL.saturating_sub(self.due.len() + self.done.len());
+                        self.due.extend(wills.into_values().take(room));
                     }
                     return false;
                 }
@@ -171,19 +183,39 @@ impl Testators {
         true
     }
 
-    /// An address has another owner, who receives for the processes of this host.
-    pub(crate) fn has_owner(&mut self) {
-        self.are_due = !self.open.is_empty();
+    /// An address has another owner, who receives for the processes of this host. What was executed of late may have been
+    /// lost: the old owner was perhaps just going, too, and a process' descriptors are not closed all at once.
+    pub(crate) fn has_owner(&mut self, address: Gid) {
+        let now = Instant::now();
+        for (at, will) in std::mem::take(&mut self.done) {
+            if now.duration_since(at) >= SOON {
+                continue;
+            }
+            if will.local == address {
+                self.due.push_back(will);
+            } else {
+                self.done.push_back((at, will));
+            }
+        }
     }
 
-    /// Has wills executed that are of addresses which `is_owned` says have an owner. Again if it turns out soon that this
-    /// one was just going, too: a process' descriptors are not closed all at once.
-    pub(crate) fn execute(&mut self, port: &Port, is_owned: impl Fn(Gid) -> bool) {
-        if core::mem::take(&mut self.are_due) {
-            self.open.retain(|(ended, _)| ended.elapsed() < SOON);
-            let wills = self.open.iter().map(|(_, will)| will).filter(|will| is_owned(will.local));
-            port.wills().execute(wills.cloned());
-        }
+    /// Whether to begin executing: wills are due, and it has not begun yet.
+    pub(crate) fn begin(&self) -> bool {
+        !self.due.is_empty() && !self.goes_on
+    }
+
+    /// The next few wills to be executed, and after how long to ask again. Those of addresses that have no owner, says
+    /// `is_owned`, wait until one [has](Self::has_owner).
+    //= spec/hosts.md#net-031
+    //# Last wills MUST leave a few at a time, and again only for an owner of the address that has just come.
+    pub(crate) fn execute(&mut self, now: Instant, is_owned: impl Fn(Gid) -> bool) -> (Vec<Will>, Option<Duration>) {
+        let forgotten = self.done.iter().take_while(|(at, _)| now.duration_since(*at) >= SOON).count();
+        self.done.drain(..forgotten);
+        let few: Vec<Will> = self.due.drain(..AT_ONCE.min(self.due.len())).collect();
+        self.done.extend(few.iter().map(|will| (now, will.clone())));
+        self.goes_on = !self.due.is_empty();
+        let again = if self.goes_on { Some(INTERVAL) } else { (!self.done.is_empty()).then_some(SOON) };
+        (few.into_iter().filter(|will| is_owned(will.local)).collect(), again)
     }
 
     /// A connection ends from this side, because its address goes: nobody's will is executed.
@@ -288,7 +320,67 @@ mod tests {
             }
             drop(near);
             assert!(!testators.hear(far.as_raw_fd()));
-            assert_eq!(testators.open.len(), ALL.min((round + 1) * MOST), "round {round}");
+            assert_eq!(testators.due.len(), ALL.min((round + 1) * MOST), "round {round}");
         }
+    }
+
+    //= spec/hosts.md#net-031
+    //= type=test
+    //# Last wills MUST leave a few at a time, and again only for an owner of the address that has just come.
+    #[test]
+    fn wills_are_executed_a_few_at_a_time_and_once() {
+        let mut testators = Testators::default();
+        let end = |testators: &mut Testators, names: core::ops::Range<u32>| {
+            let (near, far) = connected();
+            for name in names {
+                near.send(&will(name).emit()).unwrap();
+                assert!(testators.hear(far.as_raw_fd()));
+            }
+            drop(near);
+            assert!(!testators.hear(far.as_raw_fd()));
+        };
+        end(&mut testators, 0..100);
+        assert!(testators.begin());
+        let (mut now, mut seen) = (Instant::now(), Vec::new());
+        loop {
+            let (wills, again) = testators.execute(now, |_| true);
+            assert!(wills.len() <= AT_ONCE);
+            seen.extend(wills.iter().map(|will| will.name));
+            if seen.len() == AT_ONCE {
+                // It goes on as it would have.
+                end(&mut testators, 100..101);
+                assert!(!testators.begin());
+            }
+            match again {
+                Some(INTERVAL) => now += INTERVAL,
+                last => break assert_eq!(last, Some(SOON)),
+            }
+        }
+        assert_eq!(seen, (0..101).collect::<Vec<_>>());
+        // Another one that ends does not have them sent again.
+        end(&mut testators, 200..201);
+        assert!(testators.begin());
+        let (wills, _) = testators.execute(now, |_| true);
+        assert_eq!(wills, [will(200)]);
+        // They are forgotten in the end.
+        assert_eq!(testators.execute(now + SOON, |_| true), (Vec::new(), None));
+    }
+
+    #[test]
+    fn wills_are_executed_again_for_an_owner_that_comes_soon() {
+        let mut testators = Testators::default();
+        let (near, far) = connected();
+        let elsewhere = Will { local: [9; 16], ..will(2) };
+        for will in [&will(1), &elsewhere] {
+            near.send(&will.emit()).unwrap();
+        }
+        drop(near);
+        assert!(!testators.hear(far.as_raw_fd()));
+        let now = Instant::now();
+        assert_eq!(testators.execute(now, |_| false).0, []);
+        testators.has_owner([1; 16]);
+        assert_eq!(testators.execute(now, |_| true).0, [will(1)]);
+        testators.has_owner([9; 16]);
+        assert_eq!(testators.execute(now, |_| true).0, [elsewhere]);
     }
 }

@@ -271,7 +271,7 @@ impl Node {
         let qpn = packet.bth().dest_qp;
         let origin = Origin(datagram.from.ip(), datagram.to.ip());
         match self.drive(now, qpn, |qp, io| qp.handle_packet(io, &packet, &origin)) {
-            Some(()) => Received::Delivered(qpn),
+            Some(_) => Received::Delivered(qpn),
             None => Received::NoSuchQp,
         }
     }

@@ -64,6 +64,7 @@ fn nothing_is_wrong() -> Result<()> {
     for wanted in [
         "private ABI",
         "urxe0 is on lo: 127.0.0.1",
+        "users who do not trust each other need a network namespace each",
         "not installed: start programs with `urxe run",
         "`urxe run` opens urxe0",
     ] {

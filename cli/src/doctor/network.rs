@@ -36,6 +36,7 @@ pub(super) fn check(device: &Device, interface: &Interface, choices: &Choices) -
             for address in interface.addresses() {
                 findings.extend(firewall(&port, &mut receiver, *address));
             }
+            findings.extend(sharing(&receiver));
         }
         Err(PortError::PortTaken { address }) => findings.push(taken(address)),
         Err(error) => findings.push(Finding::error(&error.into())),
@@ -44,6 +45,26 @@ pub(super) fn check(device: &Device, interface: &Interface, choices: &Choices) -
         let addresses: Vec<String> = interface.addresses().iter().map(|address| address.ip().to_string()).collect();
         let what = format!("{} is on {name}: {}, path MTU {}", device.name, addresses.join(", "), interface.path_mtu());
         findings.push(Finding::fine(what));
+    }
+    findings
+}
+
+/// Who else has the port, and what that means (SECURITY.md).
+fn sharing(receiver: &urxe_net::Receiver) -> Vec<Finding> {
+    let owned = |(address, user): (SocketAddr, u32)| {
+        Finding::warning(
+            format!(
+                "a process of user {user} owns UDP {address}: it sees packets for yours, and may keep or change them"
+            ),
+            "if that user is not to be trusted, use a network namespace of your own (`ip netns`, a container)",
+        )
+    };
+    let mut findings: Vec<Finding> = receiver.other_users().map(owned).collect();
+    if findings.is_empty() {
+        findings.push(Finding::fine(
+            "other users of this network namespace can take packets of your connections: users who do not trust each other \
+             need a network namespace each",
+        ));
     }
     findings
 }
@@ -90,7 +111,7 @@ fn firewall(port: &Port, receiver: &mut urxe_net::Receiver, address: SocketAddr)
     }
     let deadline = Instant::now() + PATIENCE;
     while Instant::now() < deadline {
-        port.receive(receiver, 1, &mut |_| ());
+        port.receive(receiver, 1, &mut |_| false);
         if arrived(port) > before {
             return None;
         }

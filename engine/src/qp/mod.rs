@@ -206,12 +206,14 @@ impl<H: Host> QueuePair<H> {
         Ok(())
     }
 
-    /// Takes a packet whose ICRC was found right and whose destination is this QP (IBA 9.6, 9.7).
-    pub fn handle_packet(&mut self, io: &mut Io<'_, H>, packet: &Packet<'_>, origin: &Origin<H>) {
+    /// Takes a packet whose ICRC was found right and whose destination is this QP (IBA 9.6, 9.7). Returns whether it was
+    /// accepted: it passed the checks, and was the next request, a response to one that is outstanding, or a datagram.
+    /// Duplicates and refused requests are not, though they may be answered.
+    pub fn handle_packet(&mut self, io: &mut Io<'_, H>, packet: &Packet<'_>, origin: &Origin<H>) -> bool {
         let info = packet.bth().opcode.info();
         if let Err(reason) = self.admit(packet, info, origin) {
             self.drop_packet(io, packet, reason);
-            return;
+            return false;
         }
         match info.role {
             Role::Request => match self.config.qp_type {
@@ -220,7 +222,10 @@ impl<H: Host> QueuePair<H> {
                 QpType::Rc | QpType::XrcSend | QpType::XrcRecv => self.handle_request(io, packet, info),
             },
             Role::Response => self.handle_response(io, packet),
-            Role::Notification => self.drop_packet(io, packet, DropReason::CongestionNotification),
+            Role::Notification => {
+                self.drop_packet(io, packet, DropReason::CongestionNotification);
+                false
+            }
         }
     }
 
@@ -383,10 +388,10 @@ impl<H: Host> QueuePair<H> {
         io.consumer.trace(self.config.qpn, Event::Dropped { opcode, psn, reason });
     }
 
-    fn handle_response(&mut self, io: &mut Io<'_, H>, packet: &Packet<'_>) {
+    fn handle_response(&mut self, io: &mut Io<'_, H>, packet: &Packet<'_>) -> bool {
         if !self.state.sends() {
             self.drop_packet(io, packet, DropReason::State(self.state));
-            return;
+            return false;
         }
         match self.requester.handle_response(&self.config, &self.attr, io, packet) {
             Ok(()) => {
@@ -394,10 +399,12 @@ impl<H: Host> QueuePair<H> {
                     self.fail_send(io, status);
                 }
                 self.check_drained(io);
+                return true;
             }
             Err(completer::Failure::Dropped(reason)) => self.drop_packet(io, packet, reason),
             Err(completer::Failure::Front(status)) => self.fail_send(io, status),
         }
+        false
     }
 
     /// The oldest send request failed: it completes with `status`, and everything behind it is flushed.

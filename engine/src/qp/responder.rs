@@ -162,7 +162,7 @@ impl Responder {
 
 impl<H: Host> QueuePair<H> {
     /// Takes a request.
-    pub(super) fn handle_request(&mut self, io: &mut Io<'_, H>, packet: &Packet<'_>, info: &OpcodeInfo) {
+    pub(super) fn handle_request(&mut self, io: &mut Io<'_, H>, packet: &Packet<'_>, info: &OpcodeInfo) -> bool {
         let psn = packet.bth().psn;
         let distance = psn.distance_from(self.responder.expected);
         if distance > 0 {
@@ -176,11 +176,11 @@ impl<H: Host> QueuePair<H> {
             } else {
                 self.send_nak(io, Nak::Code(NakCode::PsnSequenceError), self.responder.expected);
             }
-            return;
+            return false;
         }
         if distance < 0 {
             self.handle_duplicate(io, packet);
-            return;
+            return false;
         }
         //= spec/responder.md#rsp-021
         //# The first request that arrives in RTR MUST raise the event COMM_EST.
@@ -188,13 +188,17 @@ impl<H: Host> QueuePair<H> {
             io.consumer.async_event(self.config.qpn, AsyncEvent::CommunicationEstablished);
         }
         match self.execute(io, packet, info) {
-            Ok(Verdict::Accepted) => self.responder.gap = None,
+            Ok(Verdict::Accepted) => {
+                self.responder.gap = None;
+                true
+            }
             //= spec/responder.md#rsp-007
             //# A message for which there is no receive WQE MUST be put off with an RNR NAK of min_rnr_timer.
             Ok(Verdict::NotReady) => {
                 // The packet is there, so what follows says nothing of a gap.
                 self.responder.gap = None;
                 self.send_nak(io, Nak::Rnr(self.attr.min_rnr_timer), psn);
+                true
             }
             //= spec/hosts.md#net-012
             //# A request for an XRC SRQ whose process does not answer in time MUST be dropped, to be repeated by its
@@ -203,8 +207,12 @@ impl<H: Host> QueuePair<H> {
                 // What comes next is this message once more: it gets the same WQE.
                 self.rq.extend(wr);
                 self.drop_packet(io, packet, DropReason::NoAnswer);
+                false
             }
-            Err((fault, wr)) => self.responder_fault(io, fault, wr, psn),
+            Err((fault, wr)) => {
+                self.responder_fault(io, fault, wr, psn);
+                false
+            }
         }
     }
 

@@ -19,20 +19,19 @@ use std::sync::Arc;
 use crate::cancellation::Shield;
 use crate::change::Watch;
 use crate::datagram::{Headers, Run};
+use crate::deadline::{Deadlines, Task};
 use crate::early::EarlyRequests;
 use crate::error::PortError;
-use crate::fd::{Fd, FdSet};
+use crate::fd::FdSet;
 use crate::flow::{FlowTable, PeerCache};
 use crate::forward::Forwarder;
-use crate::interface::gid_of;
 use crate::owner::Seat;
 use crate::port::{Port, descriptor_share};
 use crate::shm::Inbox;
-use crate::sys::{timer_arm, timer_create};
 use crate::token::Token;
 use crate::udp::report_headers;
 use crate::will::Testators;
-use seats::watch_seat;
+use seats::{TROUBLE, watch_seat};
 
 /// A datagram longer than any the kernel delivers.
 const BUFFER: usize = 1 << 16;
@@ -69,7 +68,7 @@ pub struct Receiver {
     early: EarlyRequests,
     testators: Testators,
     inbox: Inbox,
-    timer: Fd,
+    deadlines: Deadlines,
     buffer: Box<[u8]>,
     /// The UDP sockets that delivered last, the latest first.
     hot: [Option<Token>; 2],
@@ -94,8 +93,14 @@ struct Call<'a> {
     port: &'a Port,
     left: usize,
     delivered: usize,
-    deliver: &'a mut dyn FnMut(Run<'_>),
+    /// Some of what was delivered was accepted.
+    accepted: bool,
+    deliver: &'a mut Deliver<'a>,
 }
+
+/// What packets for this process are handed to, and says whether a queue pair has accepted one of them: its ICRC is right, it
+/// is from the queue pair's peer, and it was waited for. Where the packets came from is remembered only then.
+pub type Deliver<'a> = dyn FnMut(Run<'_>) -> bool + 'a;
 
 /// What is known of a datagram besides its bytes.
 #[derive(Clone, Copy, Debug)]
@@ -111,11 +116,7 @@ pub(crate) struct Meta {
 
 impl Receiver {
     pub(crate) fn open(fds: &Arc<FdSet>, addresses: &[SocketAddr]) -> Result<Self, PortError> {
-        let timer = timer_create().and_then(|timer| {
-            let timer = fds.adopt(timer)?;
-            fds.watch(timer.as_raw_fd(), Token::Timer.pack())?;
-            Ok(timer)
-        });
+        let deadlines = Deadlines::open(fds).map_err(|e| PortError::os("create a timer", e))?;
         let mut receiver = Self {
             fds: Arc::clone(fds),
             addresses: addresses.iter().copied().map(Some).collect(),
@@ -127,7 +128,7 @@ impl Receiver {
             early: EarlyRequests::default(),
             testators: Testators::default(),
             inbox: Inbox::new(descriptor_share()),
-            timer: timer.map_err(|e| PortError::os("create a timer", e))?,
+            deadlines,
             buffer: vec![0; BUFFER].into_boxed_slice(),
             hot: [None; 2],
             second: false,
@@ -143,6 +144,9 @@ impl Receiver {
         for (index, address) in addresses.iter().enumerate() {
             let seat = Seat::take_patiently(fds, *address)?;
             watch_seat(fds, index, &seat).map_err(|e| PortError::os("watch a socket", e))?;
+            if seat.is_to_be_retried() {
+                receiver.deadlines.set(Task::TakeSeats, TROUBLE);
+            }
             receiver.seats.push(seat);
         }
         Ok(receiver)
@@ -158,8 +162,8 @@ impl Receiver {
         self.is_done
     }
 
-    pub(crate) fn receive(&mut self, port: &Port, budget: usize, deliver: &mut dyn FnMut(Run<'_>)) -> usize {
-        let mut call = Call { port, left: budget, delivered: 0, deliver };
+    pub(crate) fn receive(&mut self, port: &Port, budget: usize, deliver: &mut Deliver<'_>) -> usize {
+        let mut call = Call { port, left: budget, delivered: 0, accepted: false, deliver };
         self.is_done = false;
         // Asked first: most looks are in vain.
         if self.hits < HITS && !self.inbox.is_empty() {
@@ -226,24 +230,13 @@ impl Receiver {
                 Token::Follower(seat, fd) => {
                     if !self.testators.hear(fd) {
                         self.dismiss(seat, fd, call.port);
+                        self.begin_wills(call.port);
                     }
                 }
-                Token::Leader(seat) => {
-                    let owner = self.seats.get(seat).and_then(Seat::heir);
-                    if owner.is_none_or(|owner| !self.testators.hear(owner)) {
-                        self.vacate(seat, call.port);
-                        self.take_seat(seat, call.port);
-                    }
-                }
+                Token::Leader(seat) => self.hear_owner(seat, call.port),
                 Token::Early => self.look_for_listeners(call),
-                Token::Timer => {
-                    timer_arm(self.timer.as_raw_fd(), 0);
-                    for seat in 0..self.seats.len() {
-                        if matches!(self.seats.get(seat), Some(Seat::Vacant)) {
-                            self.take_seat(seat, call.port);
-                        }
-                    }
-                }
+                Token::Backlog(fd) => self.send_backlog(fd, call.port),
+                Token::Timer => self.do_what_is_due(call.port),
                 Token::Change => self.follow(call.port),
                 Token::Door(door) => self.open_door(door, call.port),
                 Token::Ring(fd) => self.attend_ring(fd, call.port),
@@ -254,13 +247,18 @@ impl Receiver {
         if fruitful > self.hot.len() {
             self.scattered = SCATTERED;
         }
-        let Self { testators, seats, addresses, .. } = self;
-        testators.execute(call.port, |gid| {
-            let is_owned = |(seat, address): (&Seat, &Option<SocketAddr>)| {
-                !matches!(seat, Seat::Vacant) && address.is_some_and(|address| gid_of(address.ip()) == gid)
-            };
-            seats.iter().zip(addresses.iter()).any(is_owned)
-        });
+    }
+
+    /// Does what was put off until now.
+    fn do_what_is_due(&mut self, port: &Port) {
+        for task in self.deadlines.take_due() {
+            match task {
+                Task::TakeSeats => self.take_seats(port),
+                Task::ExecuteWills => self.execute_wills(port),
+                Task::DropBacklog => self.drop_backlog(port),
+                Task::CloseIdleFlows => self.close_idle_flows(port),
+            }
+        }
     }
 
     /// Asks the sockets there are; later ones are asked when they are opened.

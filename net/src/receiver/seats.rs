@@ -1,25 +1,35 @@
 //! Which addresses a port receives at: seats come, go, and change hands.
 
 use std::io::ErrorKind;
+use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
+use std::time::{Duration, Instant};
 
 use super::Receiver;
 use crate::counters::add_alone;
+use crate::deadline::Task;
 use crate::error::PortError;
 use crate::fd::FdSet;
 use crate::interface::gid_of;
 use crate::owner::Seat;
 use crate::port::{Port, descriptor_share};
-use crate::sys::timer_arm;
 use crate::token::Token;
 use crate::udp::report_headers;
 
-/// Until the next attempt at a vacant seat, milliseconds: somebody is just taking it.
-const RACE: u16 = 2;
+/// Until the next attempt at a vacant seat: somebody is just taking it.
+const RACE: Duration = Duration::from_millis(2);
 /// The same after an error, such as a foreign program that has the port now.
-const TROUBLE: u16 = 500;
+pub(super) const TROUBLE: Duration = Duration::from_millis(500);
 
 impl Receiver {
+    /// The addresses whose port a process of another user owns, and which user that is.
+    pub fn other_users(&self) -> impl Iterator<Item = (SocketAddr, u32)> {
+        self.seats.iter().zip(&self.addresses).filter_map(|(seat, address)| match seat {
+            Seat::Guest { owner, .. } => Some(((*address)?, *owner)),
+            _ => None,
+        })
+    }
+
     /// Looks what has become of the interface, and takes seats at its new addresses.
     pub(crate) fn follow(&mut self, port: &Port) {
         if let Some(watch) = &self.watch {
@@ -55,12 +65,17 @@ impl Receiver {
             }
         }
         // An IPv6 address can be used some time after it came, which is a change as well.
+        self.take_seats(port);
+        port.interface_is(now);
+    }
+
+    /// Tries to fill the seats that have nobody to hear from.
+    pub(super) fn take_seats(&mut self, port: &Port) {
         for index in 0..self.seats.len() {
-            if matches!(self.seats.get(index), Some(Seat::Vacant)) {
+            if self.seats.get(index).is_some_and(Seat::is_to_be_retried) {
                 self.take_seat(index, port);
             }
         }
-        port.interface_is(now);
     }
 
     /// Says who has the wills of each address' connections.
@@ -109,11 +124,51 @@ impl Receiver {
         self.appoint_heir(index, port);
     }
 
+    /// The connection to the owner of an address has something to say.
+    pub(super) fn hear_owner(&mut self, index: usize, port: &Port) {
+        let Some(seat) = self.seats.get(index) else { return };
+        match seat.heir() {
+            Some(owner) if self.testators.hear(owner) => self.begin_wills(port),
+            Some(_) => {
+                self.vacate(index, port);
+                self.take_seat(index, port);
+            }
+            // Another user's, who may hang up as often as it likes: at its own expense.
+            None => {
+                self.vacate(index, port);
+                self.deadlines.set(Task::TakeSeats, RACE);
+            }
+        }
+    }
+
     pub(super) fn vacate(&mut self, index: usize, port: &Port) {
         self.dismiss_heir(index, port);
         if let Some(seat) = self.seats.get_mut(index) {
             seat.neighbours().for_each(|fd| self.testators.forget(fd));
             *seat = Seat::Vacant;
+        }
+    }
+
+    /// Has the wills of processes that have ended executed, unless that is under way already.
+    pub(super) fn begin_wills(&mut self, port: &Port) {
+        if self.testators.begin() {
+            self.execute_wills(port);
+        }
+    }
+
+    /// Has the next few wills executed.
+    pub(super) fn execute_wills(&mut self, port: &Port) {
+        let Self { testators, seats, addresses, .. } = self;
+        let is_owned = |gid| {
+            let has_owner = |(seat, address): (&Seat, &Option<SocketAddr>)| {
+                !matches!(seat, Seat::Vacant) && address.is_some_and(|address| gid_of(address.ip()) == gid)
+            };
+            seats.iter().zip(addresses.iter()).any(has_owner)
+        };
+        let (wills, again) = testators.execute(Instant::now(), is_owned);
+        port.wills().execute(wills);
+        if let Some(after) = again {
+            self.deadlines.set(Task::ExecuteWills, after);
         }
     }
 
@@ -125,6 +180,10 @@ impl Receiver {
         let Some(place) = self.seats.get_mut(index) else { return };
         let retry = match Seat::take(&self.fds, address) {
             Ok(Seat::Vacant) => RACE,
+            Ok(seat @ Seat::Guest { liveness: None, .. }) => {
+                *place = seat;
+                TROUBLE
+            }
             Ok(seat) => {
                 if watch_seat(&self.fds, index, &seat).is_ok() {
                     if let Seat::Owner { udp, .. } = &seat {
@@ -135,7 +194,8 @@ impl Receiver {
                     }
                     *place = seat;
                     self.appoint_heir(index, port);
-                    self.testators.has_owner();
+                    self.testators.has_owner(gid_of(address.ip()));
+                    self.begin_wills(port);
                     return;
                 }
                 TROUBLE
@@ -144,14 +204,16 @@ impl Receiver {
             Err(PortError::Os { source, .. }) if source.kind() == ErrorKind::AddrNotAvailable => return,
             Err(_) => TROUBLE,
         };
-        timer_arm(self.timer.as_raw_fd(), retry);
+        self.deadlines.set(Task::TakeSeats, retry);
     }
 }
 
 pub(super) fn watch_seat(fds: &FdSet, index: usize, seat: &Seat) -> std::io::Result<()> {
     match seat {
-        Seat::Vacant => Ok(()),
-        Seat::Follower { owner } => fds.watch(owner.as_raw_fd(), Token::Leader(index).pack()),
+        Seat::Vacant | Seat::Guest { liveness: None, .. } => Ok(()),
+        Seat::Follower { owner } | Seat::Guest { liveness: Some(owner), .. } => {
+            fds.watch(owner.as_raw_fd(), Token::Leader(index).pack())
+        }
         Seat::Owner { listener, udp, .. } => {
             fds.watch(listener.as_raw_fd(), Token::Listener(index).pack())?;
             fds.watch(udp.as_raw_fd(), Token::Owner(index).pack())

@@ -1,13 +1,16 @@
 //! Whose a packet is: ours, another process', or nobody's.
 
 use std::net::IpAddr;
+use std::os::fd::RawFd;
+use std::time::Instant;
 
 use urxe_wire::Qpn;
 
 use super::{Call, Meta, Receiver};
 use crate::counters::add_alone;
 use crate::datagram::{Datagram, Headers, Run, dest_qpn, group_of, leading};
-use crate::forward::{Forwarded, Forwarder, Header};
+use crate::deadline::Task;
+use crate::forward::{Forwarded, Forwarder, Header, STALLED};
 use crate::interface::gid_of;
 use crate::port::Port;
 use crate::registry::block_of;
@@ -34,6 +37,7 @@ impl Receiver {
         let flow = if meta.whole { None } else { Some(self.peers.flow(meta.index, headers.local, headers.peer)) };
         let counters = call.port.counters();
         let (mut packets, mut bytes, mut at) = (0, 0, 0);
+        let mut waits = false;
         // The kernel's runs have at most 128 packets, a mailbox's datagram at most 65 536 bytes.
         let mut index = meta.first;
         while let Some(packet) = payload.get(at..len.min(at + meta.segment)).filter(|packet| !packet.is_empty()) {
@@ -43,8 +47,9 @@ impl Receiver {
                 && !call.port.owns_mailbox(mailbox)
             {
                 let outcome = forward(&mut self.forwarder, call.port, meta, index, false, mailbox, packet);
+                waits |= outcome == Forwarded::Waits;
                 let counter = match outcome {
-                    Forwarded::Sent => Some(&counters.forwarded_out),
+                    Forwarded::Sent | Forwarded::Waits => Some(&counters.forwarded_out),
                     Forwarded::Unknown
                         if matches!(mailbox, Mailbox::Service(..))
                             && self.early.keep(call.port.fds(), mailbox, *meta, index, packet) =>
@@ -72,7 +77,7 @@ impl Receiver {
                         _ => leading(payload.get(at..).unwrap_or_default(), meta.segment, |next| next == qpn),
                     };
                     let first = Datagram { headers, expected_id: index, flow, payload: group };
-                    (call.deliver)(Run::new(first, meta.segment));
+                    call.accepted |= (call.deliver)(Run::new(first, meta.segment));
                     packets += usize::from(count);
                     bytes += group.len();
                     at += group.len();
@@ -94,11 +99,12 @@ impl Receiver {
                                 group,
                             );
                             let counter = match outcome {
-                                Forwarded::Sent => &counters.forwarded_out,
+                                Forwarded::Sent | Forwarded::Waits => &counters.forwarded_out,
                                 Forwarded::Unknown => &counters.drop_unknown_qpn,
                                 Forwarded::Full => &counters.drop_forward_full,
                                 Forwarded::Refused => &counters.drop_forward_refused,
                             };
+                            waits |= outcome == Forwarded::Waits;
                             let packets = if outcome == Forwarded::Unknown { usize::from(count) } else { 1 };
                             add_alone(counter, packets);
                         }
@@ -117,6 +123,9 @@ impl Receiver {
         if len == 0 {
             add_alone(&counters.drop_short, 1);
         }
+        if waits {
+            self.deadlines.set(Task::DropBacklog, STALLED);
+        }
         if packets > 0 {
             add_alone(&counters.rx_packets, packets);
             add_alone(&counters.rx_bytes, bytes);
@@ -125,22 +134,41 @@ impl Receiver {
         packets > 0
     }
 
+    /// There is room in a mailbox for which datagrams wait.
+    pub(super) fn send_backlog(&mut self, fd: RawFd, port: &Port) {
+        self.forwarder.send_backlog(&self.fds, fd);
+        add_alone(&port.counters().drop_forward_full, self.forwarder.take_lost());
+    }
+
+    /// Drops what waits for mailboxes that nobody reads.
+    pub(super) fn drop_backlog(&mut self, port: &Port) {
+        if self.forwarder.drop_backlog(&self.fds, Instant::now()) {
+            self.deadlines.set(Task::DropBacklog, STALLED);
+        }
+        add_alone(&port.counters().drop_forward_full, self.forwarder.take_lost());
+    }
+
     /// Passes requests on whose service somebody has by now; delivers, to be refused, those that nobody will have.
     pub(super) fn look_for_listeners(&mut self, call: &mut Call<'_>) {
         let counters = call.port.counters();
+        let mut waits = false;
         let Self { early, forwarder, .. } = self;
         let refused = early.look(|early| {
             let outcome = forward(forwarder, call.port, &early.meta, early.index, false, early.to, &early.packet);
             let counter = match outcome {
                 Forwarded::Unknown => return false,
-                Forwarded::Sent => &counters.forwarded_out,
+                Forwarded::Sent | Forwarded::Waits => &counters.forwarded_out,
                 // The sender will try again.
                 Forwarded::Full => &counters.drop_forward_full,
                 Forwarded::Refused => &counters.drop_forward_refused,
             };
             add_alone(counter, 1);
+            waits |= outcome == Forwarded::Waits;
             true
         });
+        if waits {
+            self.deadlines.set(Task::DropBacklog, STALLED);
+        }
         for early in refused {
             let Meta { index, headers, .. } = &early.meta;
             let flow = Some(self.peers.flow(*index, headers.local, headers.peer));

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
+use std::time::Instant;
 
 use urxe_wire::{Qpn, icrc};
 
@@ -10,6 +11,8 @@ use super::{Call, Meta, Receiver};
 use crate::cancellation::Shield;
 use crate::counters::add_alone;
 use crate::datagram::{Datagram, Headers, dest_qpn};
+use crate::deadline::Task;
+use crate::flow::IDLE;
 use crate::forward::{HEADER_LEN, Header};
 use crate::interface::find_local;
 use crate::owner::Seat;
@@ -86,8 +89,9 @@ impl Receiver {
             first: header.first,
             whole: false,
         };
-        let ours = self.sort(&meta, len, Stray::Drop, call);
-        if ours && header.learn {
+        call.accepted = false;
+        self.sort(&meta, len, Stray::Drop, call);
+        if call.accepted && header.learn {
             self.learn(index, local, header.peer, call.port);
         }
         Some(len > usize::from(header.segment))
@@ -122,7 +126,10 @@ impl Receiver {
         Some(received.len > received.segment)
     }
 
-    /// Opens a flow socket, so that the next datagrams come directly.
+    /// Opens a flow socket, so that the next datagrams come directly. Only for a sender whose packet was accepted: anybody
+    /// can send a datagram that names a queue pair, from as many ports as it likes.
+    //= spec/hosts.md#net-033
+    //# A flow socket MUST be opened only for a sender whose packet a queue pair has accepted, and closed when it is idle.
     //= spec/hosts.md#net-001
     //# Processes of one host MUST share UDP 4791 of an address without privileges.
     fn learn(&mut self, index: usize, local: SocketAddr, peer: SocketAddr, port: &Port) {
@@ -131,7 +138,7 @@ impl Receiver {
             return;
         }
         let _shield = Shield::new();
-        let (new, closed) = self.flows.learn(&self.fds, index, local, peer);
+        let (new, closed) = self.flows.learn(&self.fds, index, local, peer, Instant::now());
         add_alone(&port.counters().flows_closed, closed);
         if let Some((slot, fd)) = new {
             add_alone(&port.counters().flows_opened, 1);
@@ -142,6 +149,15 @@ impl Receiver {
                 // Unwatched it might never be read; without it, forwarding goes on.
                 self.flows.close(slot);
             }
+            self.deadlines.set(Task::CloseIdleFlows, IDLE);
+        }
+    }
+
+    /// Closes the flows through which nothing has come for long.
+    pub(super) fn close_idle_flows(&mut self, port: &Port) {
+        add_alone(&port.counters().flows_closed, self.flows.close_idle(Instant::now(), IDLE));
+        if self.flows.iter().next().is_some() {
+            self.deadlines.set(Task::CloseIdleFlows, IDLE);
         }
     }
 }

@@ -52,6 +52,7 @@ fn an_owner_is_not_done_while_it_forwards() {
                 owner.rx.woken();
                 owner.port.receive(&mut owner.rx, 1, &mut |run| {
                     lengths.extend(run.datagrams().map(|datagram| datagram.payload.len()));
+                    true
                 });
                 owner.rx.is_done()
             };
@@ -279,6 +280,7 @@ fn a_quiet_socket_is_served_while_another_is_busy() {
             let End { port, rx, .. } = &mut owner;
             port.receive(rx, 1, &mut |run| {
                 numbers.extend(run.datagrams().map(|d| u32::from_be_bytes(d.payload[8..12].try_into().unwrap())));
+                true
             });
         }
         assert!(numbers.contains(&1_000_000));
@@ -393,7 +395,10 @@ fn a_stranger_may_use_any_identification() {
         let mut checks = Vec::new();
         owner.until("the damaged packet", |owner| {
             owner.rx.woken();
-            owner.port.receive(&mut owner.rx, 1, &mut |run| checks.extend(run.datagrams().map(|d| d.verify())));
+            owner.port.receive(&mut owner.rx, 1, &mut |run| {
+                checks.extend(run.datagrams().map(|d| d.verify()));
+                false
+            });
             !checks.is_empty()
         });
         assert_eq!(checks, [Check::Bad]);

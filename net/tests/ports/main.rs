@@ -3,6 +3,7 @@
 mod end;
 mod loopback;
 mod namespace;
+mod other_users;
 mod processes;
 mod rings;
 mod trouble;

@@ -19,6 +19,24 @@ pub(crate) fn alone<T: Send>(f: impl FnOnce() -> T + Send) -> T {
     })
 }
 
+/// Runs `f` in a thread that is another user's, in the network namespace of the caller. What it makes there stays that
+/// user's: the kernel keeps the user with each socket.
+pub(crate) fn as_user<T: Send>(user: libc::uid_t, f: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            // By number: the C library's function would change the user of all threads.
+            // SAFETY: no pointer involved; only the calling thread changes its user.
+            let rc = unsafe { libc::syscall(libc::SYS_setresuid, user, user, user) };
+            assert_eq!(rc, 0, "user {user}: {} (these tests need root)", io::Error::last_os_error());
+            f()
+        });
+        match thread.join() {
+            Ok(value) => value,
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    })
+}
+
 /// Moves the calling thread to a new network namespace.
 pub(crate) fn enter_new() {
     // SAFETY: no pointer involved; only the calling thread changes its namespace.

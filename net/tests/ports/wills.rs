@@ -89,3 +89,38 @@ fn wills_are_left_again_with_who_comes_next() {
         expect(&mut second, &mut [], &[1]);
     });
 }
+
+//= spec/hosts.md#net-031
+//= type=test
+//# Last wills MUST leave a few at a time, and again only for an owner of the address that has just come.
+#[test]
+fn a_process_with_many_wills_does_not_take_the_receiver_from_the_others() {
+    const MANY: u32 = 200;
+    alone(|| {
+        let (mut owner, follower, second) = (End::on("lo"), End::on("lo"), End::on("lo"));
+        second.port.leave_will(will(&second, MANY));
+        for name in 0..MANY {
+            follower.port.leave_will(will(&follower, name));
+            // The connection holds some hundred.
+            owner.receive();
+        }
+        drop(follower);
+        let (mut due, mut second) = (Vec::new(), Some(second));
+        let until = Instant::now() + PATIENCE;
+        while due.len() <= MANY as usize {
+            assert!(Instant::now() < until, "{} are due", due.len());
+            owner.receive();
+            let few = owner.port.take_due_wills();
+            assert!(few.len() <= 16, "{} at once", few.len());
+            due.extend(few.iter().map(|will| will.name));
+            if !due.is_empty() {
+                // Its end has nobody else's sent again.
+                second = None;
+            }
+        }
+        assert!(second.is_none());
+        due.sort_unstable();
+        assert_eq!(due, (0..=MANY).collect::<Vec<_>>());
+        expect_nothing(&mut owner, &mut []);
+    });
+}

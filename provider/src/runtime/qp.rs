@@ -42,6 +42,15 @@ struct Inner {
     tally: Tally,
 }
 
+/// What has become of the packets that a queue pair was given.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Taken {
+    /// It accepted one ([`QueuePair::handle_packet`]).
+    pub(super) accepted: bool,
+    /// It should be driven soon.
+    pub(super) is_urgent: bool,
+}
+
 /// What an act means for an ACK that waits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Act {
@@ -238,17 +247,18 @@ impl Qp {
     }
 
     /// Gives the engine packets of one peer: their bytes, or `None` for a damaged one. What comes of them is sent by a later
-    /// [`answer`](Self::answer) or [`drive`](Self::drive), which should come soon if this is true.
+    /// [`answer`](Self::answer) or [`drive`](Self::drive).
     pub(super) fn receive<'a>(
         &self,
         work: &mut Work,
         clock: &Look,
         origin: &Origin,
         packets: impl Iterator<Item = Option<&'a [u8]>>,
-    ) -> bool {
+    ) -> Taken {
+        let mut accepted = false;
         if self.is_xrc_target {
-            packets.for_each(|bytes| self.receive_xrc(work, origin, bytes));
-            return false;
+            packets.for_each(|bytes| accepted |= self.receive_xrc(work, origin, bytes));
+            return Taken { accepted, is_urgent: false };
         }
         let Inner { engine, tally, .. } = &mut *lock(&self.inner);
         let _turn = work.memory.turn();
@@ -261,24 +271,30 @@ impl Qp {
             match &Packet::parse(bytes) {
                 Ok(packet) => {
                     tally.received.add(bytes.len());
-                    engine.handle_packet(&mut io, packet, origin);
+                    accepted |= engine.handle_packet(&mut io, packet, origin);
                 }
                 Err(_) => self.port.count_malformed(),
             }
         }
         work.upcalls.count(tally);
-        engine.owes_refusal()
+        Taken { accepted, is_urgent: engine.owes_refusal() }
     }
 
     /// Gives the engine of an XRC target a packet. Its completions are held back until it has answered.
-    fn receive_xrc(&self, work: &mut Work, origin: &Origin, bytes: Option<&[u8]>) {
-        let Some(bytes) = bytes else { return self.damaged() };
+    fn receive_xrc(&self, work: &mut Work, origin: &Origin, bytes: Option<&[u8]>) -> bool {
+        let Some(bytes) = bytes else {
+            self.damaged();
+            return false;
+        };
         match &Packet::parse(bytes) {
             Ok(packet) => {
                 lock(&self.inner).tally.received.add(bytes.len());
-                self.drive(work, |engine, io| engine.handle_packet(io, packet, origin));
+                self.drive(work, |engine, io| engine.handle_packet(io, packet, origin))
             }
-            Err(_) => self.port.count_malformed(),
+            Err(_) => {
+                self.port.count_malformed();
+                false
+            }
         }
     }
 

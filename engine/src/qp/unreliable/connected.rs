@@ -14,8 +14,13 @@ impl<H: Host> QueuePair<H> {
     /// (IBA 9.8.2.2.1, 9.8.2.2.2).
     //= spec/unreliable.md#unr-007
     //# On UC and UD nothing that a peer sends MUST stop the queue pair.
-    pub(in crate::qp) fn handle_unacknowledged(&mut self, io: &mut Io<'_, H>, packet: &Packet<'_>, info: &OpcodeInfo) {
-        let Some(unreliable) = &mut self.unreliable else { return };
+    pub(in crate::qp) fn handle_unacknowledged(
+        &mut self,
+        io: &mut Io<'_, H>,
+        packet: &Packet<'_>,
+        info: &OpcodeInfo,
+    ) -> bool {
+        let Some(unreliable) = &mut self.unreliable else { return false };
         let psn = packet.bth().psn;
         //= spec/unreliable.md#unr-002
         //# On UC a new message MUST be taken at any PSN.
@@ -27,18 +32,18 @@ impl<H: Host> QueuePair<H> {
             self.abandon_inbound();
             self.responder.start(psn.next());
             self.drop_packet(io, packet, DropReason::OutOfSequence);
-            return;
+            return false;
         }
         self.responder.start(psn);
         if self.state == QpState::Rtr && self.responder.establish() {
             io.consumer.async_event(self.config.qpn, AsyncEvent::CommunicationEstablished);
         }
         let reason = match self.execute(io, packet, info) {
-            Ok(Verdict::Accepted) => return,
+            Ok(Verdict::Accepted) => return true,
             Ok(Verdict::NotReady) => DropReason::NoReceive,
             Err((fault, wr)) if fault.is_local() => {
                 self.local_fault(io, fault, wr, psn);
-                return;
+                return false;
             }
             Err((fault, wr)) => {
                 io.consumer.trace(self.config.qpn, Event::ResponderFault { fault, psn });
@@ -52,6 +57,7 @@ impl<H: Host> QueuePair<H> {
             unreliable.dropping = true;
         }
         self.drop_packet(io, packet, reason);
+        false
     }
 
     /// The message under way will not be finished; its receive WQE serves the next one.

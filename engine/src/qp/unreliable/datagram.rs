@@ -18,10 +18,17 @@ const GRH_LEN: usize = 40;
 impl<H: Host> QueuePair<H> {
     /// Takes a datagram. What is wrong with it costs nobody anything but itself: it is dropped (IBA 9.8.3.2, table of
     /// responder error behaviour, class D), also when the receive buffer is too short, as on the kernel's rxe.
-    pub(in crate::qp) fn handle_datagram(&mut self, io: &mut Io<'_, H>, packet: &Packet<'_>, origin: &Origin<H>) {
-        if let Err(reason) = self.receive_datagram(io, packet, origin) {
+    pub(in crate::qp) fn handle_datagram(
+        &mut self,
+        io: &mut Io<'_, H>,
+        packet: &Packet<'_>,
+        origin: &Origin<H>,
+    ) -> bool {
+        let received = self.receive_datagram(io, packet, origin);
+        if let Err(reason) = received {
             self.drop_packet(io, packet, reason);
         }
+        received.is_ok()
     }
 
     fn receive_datagram(

@@ -221,13 +221,15 @@ impl NetPort {
 
     /// Gives packets to those they are for, as somebody wants to see them, or has them changed.
     #[cold]
-    fn take_observed(&self, to: &mut Addressees<'_>, observer: &Observer, run: Run<'_>) {
+    fn take_observed(&self, to: &mut Addressees<'_>, observer: &Observer, run: Run<'_>) -> bool {
+        let mut accepted = false;
         for datagram in run.datagrams() {
             let mut room = Vec::new();
             if let Some(datagram) = self.observe(observer, datagram, true, &mut room) {
-                self.take(to, datagram.into());
+                accepted |= self.take(to, datagram.into());
             }
         }
+        accepted
     }
 
     /// Gives out packets that were held back, and ends what there is to see of this drain. Returns how many.
@@ -264,8 +266,8 @@ impl NetPort {
         }
     }
 
-    /// Gives packets to those they are for.
-    fn take(&self, to: &mut Addressees<'_>, run: Run<'_>) {
+    /// Gives packets to those they are for. Returns whether a queue pair has accepted one.
+    fn take(&self, to: &mut Addressees<'_>, run: Run<'_>) -> bool {
         let clock = to.clock;
         let qpn = run.dest_qpn();
         if qpn == Qpn::MULTICAST || qpn == Qpn::GSI {
@@ -285,25 +287,27 @@ impl NetPort {
                     to.touch(qp);
                 }
             }
-            return;
+            // No flow socket could take these: multicast has sockets of its own, and QP1 is everybody's.
+            return false;
         }
         let near = to.touched.iter().rev().take(NEAR).find(|qp| qp.qpn() == qpn && !qp.is_retired());
         let found = if near.is_none() { self.qp(qpn) } else { None };
         let Some(qp) = near.or(found.as_ref()) else {
             let fit = run.datagrams().filter(|datagram| self.examine(datagram).is_some()).count();
             self.counters.unknown_qp.fetch_add(fit as u64, Ordering::Relaxed);
-            return;
+            return false;
         };
         // Made here, as they are taken: of many packets each is touched once.
         let mut datagrams = run.datagrams();
         let packets = core::iter::from_fn(|| datagrams.next().map(|datagram| self.whole(&datagram)));
-        let is_urgent = qp.receive(to.work, clock, &Origin::from(run.headers()), packets);
-        if is_urgent {
+        let taken = qp.receive(to.work, clock, &Origin::from(run.headers()), packets);
+        if taken.is_urgent {
             // Not after what else is in the socket: all that its peer sends meanwhile is thrown away.
             qp.drive(to.work, |_, _| ());
         } else if let Some(qp) = found {
             to.touch(qp);
         }
+        taken.accepted
     }
 
     /// The bytes of a packet, unless it is damaged.

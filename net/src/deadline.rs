@@ -1,0 +1,95 @@
+//! Work that a receiver does later: one timer descriptor for all of it.
+
+use std::io;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::fd::{Fd, FdSet};
+use crate::sys::{timer_arm, timer_create};
+use crate::token::Token;
+
+/// Work that can be put off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Task {
+    /// Another attempt at the addresses that this process neither owns nor follows anybody at.
+    TakeSeats,
+    /// The next few last wills of processes that have ended.
+    ExecuteWills,
+    /// Dropping datagrams that wait for a mailbox nobody reads.
+    DropBacklog,
+    /// Closing flow sockets through which nothing comes any more.
+    CloseIdleFlows,
+}
+
+impl Task {
+    const ALL: [Self; 4] = [Self::TakeSeats, Self::ExecuteWills, Self::DropBacklog, Self::CloseIdleFlows];
+}
+
+/// The deadlines of a receiver, at most one for each [`Task`]. The descriptor is readable when one has passed.
+#[derive(Debug)]
+pub(crate) struct Deadlines {
+    timer: Fd,
+    at: [Option<Instant>; Task::ALL.len()],
+}
+
+impl Deadlines {
+    /// Creates the timer and has it watched.
+    pub(crate) fn open(fds: &Arc<FdSet>) -> io::Result<Self> {
+        let timer = fds.adopt(timer_create()?)?;
+        fds.watch(timer.as_raw_fd(), Token::Timer.pack())?;
+        Ok(Self { timer, at: [None; Task::ALL.len()] })
+    }
+
+    /// Sets the deadline of a task, unless it has an earlier one.
+    pub(crate) fn set(&mut self, task: Task, after: Duration) {
+        let now = Instant::now();
+        let place = &mut self.at[task as usize];
+        if place.is_none_or(|at| at > now + after) {
+            *place = Some(now + after);
+            self.arm(now);
+        }
+    }
+
+    /// Returns the tasks whose deadline has passed, which have none then.
+    pub(crate) fn take_due(&mut self) -> impl Iterator<Item = Task> + use<> {
+        let now = Instant::now();
+        let due = self.at.map(|at| at.is_some_and(|at| at <= now));
+        for (at, is_due) in self.at.iter_mut().zip(due) {
+            if is_due {
+                *at = None;
+            }
+        }
+        self.arm(now);
+        Task::ALL.into_iter().zip(due).filter_map(|(task, is_due)| is_due.then_some(task))
+    }
+
+    fn arm(&self, now: Instant) {
+        // A zero would disarm it.
+        let after = self.at.iter().flatten().min().map(|at| (*at - now).max(Duration::from_nanos(1)));
+        timer_arm(self.timer.as_raw_fd(), after.unwrap_or_default());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tasks_are_due_one_by_one_and_the_earlier_deadline_counts() {
+        let fds = FdSet::new().unwrap();
+        let mut deadlines = Deadlines::open(&fds).unwrap();
+        deadlines.set(Task::CloseIdleFlows, Duration::from_secs(3600));
+        deadlines.set(Task::ExecuteWills, Duration::from_secs(3600));
+        assert_eq!(deadlines.take_due().count(), 0);
+        deadlines.set(Task::ExecuteWills, Duration::ZERO);
+        deadlines.set(Task::ExecuteWills, Duration::from_secs(3600));
+        let mut tokens = [0; 4];
+        while fds.ready(&mut tokens) == 0 {
+            std::thread::yield_now();
+        }
+        assert_eq!(Token::unpack(tokens[0]), Some(Token::Timer));
+        assert_eq!(deadlines.take_due().collect::<Vec<_>>(), [Task::ExecuteWills]);
+        assert_eq!(fds.ready(&mut tokens), 0, "the other deadline is an hour away");
+    }
+}

@@ -1,0 +1,267 @@
+//! What another user of the machine can and cannot do to a port.
+
+use std::io::ErrorKind;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::AsRawFd;
+use std::time::Instant;
+
+use socket2::{Domain, SockAddr, Socket, Type};
+use urxe_net::Will;
+use urxe_wire::mad::MAD_LEN;
+
+use crate::end::{End, PATIENCE, fill, introduce};
+use crate::namespace::{alone, as_user, enter_new, ip};
+
+/// Somebody else than the user of these tests, who is root.
+const OTHER: libc::uid_t = 65_531;
+
+const OWNER: &str = "\0urxe/1/owner/127.0.0.1";
+
+/// Connections to who owns 127.0.0.1.
+fn connect(count: usize) -> Vec<Socket> {
+    let connected = |_| {
+        let socket = Socket::new(Domain::UNIX, Type::SEQPACKET.nonblocking(), None).unwrap();
+        socket.connect(&SockAddr::unix(OWNER).unwrap()).unwrap();
+        socket
+    };
+    (0..count).map(connected).collect()
+}
+
+/// What has come on a connection: `None` when it has ended.
+fn heard(socket: &Socket) -> Option<Vec<u8>> {
+    let mut bytes = [0_u8; 1024];
+    // SAFETY: the buffer is writable and as long as is said.
+    let n = unsafe { libc::recv(socket.as_raw_fd(), bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    match usize::try_from(n) {
+        Ok(0) => None,
+        Ok(n) => Some(bytes[..n].to_vec()),
+        Err(_) => match std::io::Error::last_os_error() {
+            e if e.kind() == ErrorKind::WouldBlock => Some(Vec::new()),
+            e if e.kind() == ErrorKind::ConnectionReset => None,
+            e => panic!("{e}"),
+        },
+    }
+}
+
+fn will(end: &End, name: u32) -> Will {
+    let gid = end.port.interface().gids()[1];
+    Will { name, local: gid, remote: gid, message: [7; MAD_LEN] }
+}
+
+/// As it goes over a connection.
+fn emit(will: &Will) -> Vec<u8> {
+    [&will.name.to_le_bytes()[..], &will.local, &will.remote, &will.message].concat()
+}
+
+//= spec/hosts.md#net-030
+//= type=test
+//# The owner of the port MUST hear, keep and entrust with wills only connections of its own user.
+#[test]
+fn connections_of_another_user_end_and_take_no_place() {
+    // More than the owner keeps.
+    const MANY: usize = 300;
+    alone(|| {
+        let mut owner = End::on("lo");
+        let connections = as_user(OTHER, || connect(MANY));
+        owner.until("they end", |_| connections.iter().all(|connection| heard(connection).is_none()));
+        // A process of the owner's user comes after them, and has its will.
+        let follower = End::on("lo");
+        follower.port.leave_will(will(&follower, 1));
+        owner.receive();
+        drop(follower);
+        let mut due = Vec::new();
+        owner.until("its will is due", |owner| {
+            due.extend(owner.port.take_due_wills());
+            !due.is_empty()
+        });
+        assert_eq!(due.iter().map(|will| will.name).collect::<Vec<_>>(), [1]);
+    });
+}
+
+//= spec/hosts.md#net-030
+//= type=test
+//# The owner of the port MUST hear, keep and entrust with wills only connections of its own user.
+#[test]
+fn another_user_has_nothing_sent() {
+    alone(|| {
+        let mut owner = End::on("lo");
+        for round in 0..20 {
+            let mut forged = will(&owner, 1);
+            as_user(OTHER, || {
+                for connection in connect(2) {
+                    for name in 0..100 {
+                        forged.name = name;
+                        // The owner may have hung up already.
+                        let _ = connection.send(&emit(&forged));
+                    }
+                }
+            });
+            // As long as it takes for one of the owner's user to be heard, who comes behind them.
+            let follower = End::on("lo");
+            follower.port.leave_will(will(&follower, 1000 + round));
+            owner.receive();
+            drop(follower);
+            let mut due = Vec::new();
+            owner.until("the honest will is due", |owner| {
+                due.extend(owner.port.take_due_wills());
+                !due.is_empty()
+            });
+            assert_eq!(due.iter().map(|will| will.name).collect::<Vec<_>>(), [1000 + round]);
+        }
+    });
+}
+
+//= spec/hosts.md#net-030
+//= type=test
+//# The owner of the port MUST hear, keep and entrust with wills only connections of its own user.
+#[test]
+fn another_user_is_not_entrusted_with_wills_though_it_comes_first() {
+    alone(|| {
+        let mut owner = End::on("lo");
+        let spies = as_user(OTHER, || connect(1));
+        let (mut other, mut own) = (as_user(OTHER, || End::on("lo")), End::on("lo"));
+        for name in 1..=3 {
+            owner.port.leave_will(will(&owner, name));
+        }
+        owner.until("the spy is sent away", |owner| {
+            assert_eq!(heard(&spies[0]).unwrap_or_default(), []);
+            own.receive();
+            as_user(OTHER, || other.receive());
+            owner.port.leave_will(will(owner, 4));
+            heard(&spies[0]).is_none()
+        });
+        drop(owner);
+        let (mut due, start) = (Vec::new(), Instant::now());
+        while due.len() < 4 {
+            assert!(start.elapsed() < PATIENCE, "{due:?}");
+            own.receive();
+            due.extend(own.port.take_due_wills());
+            as_user(OTHER, || other.receive());
+            assert_eq!(other.port.take_due_wills(), []);
+        }
+    });
+}
+
+//= spec/hosts.md#net-002
+//= type=test
+//# When the owner of the port ends, however it ends, another process MUST take over and the others go on.
+#[test]
+fn another_users_process_takes_over_when_the_owner_ends() {
+    alone(|| {
+        let mut owner = End::on("lo");
+        let mut other = as_user(OTHER, || End::on("lo"));
+        let route = other.route(1, owner.qpn);
+        other.send(&route, owner.qpn, 1, 60);
+        assert_eq!(owner.expect(1)[0].number, 1);
+        assert_eq!(other.count("takeovers"), 0);
+        drop(owner);
+        as_user(OTHER, || other.until("both addresses are taken over", |other| other.count("takeovers") == 2));
+        // And is followed in turn.
+        let third = End::on("lo");
+        let route = third.route(1, other.qpn);
+        let (mut third, qpn) = (third, other.qpn);
+        third.send(&route, qpn, 2, 60);
+        assert_eq!(as_user(OTHER, || other.expect(1))[0].number, 2);
+    });
+}
+
+//= spec/hosts.md#net-033
+//= type=test
+//# A flow socket MUST be opened only for a sender whose packet a queue pair has accepted, and closed when it is idle.
+#[test]
+fn a_burst_of_a_stranger_takes_no_descriptors() {
+    alone(|| {
+        let (mut owner, mut other) = (End::on("lo"), End::on("lo"));
+        let mut packet = vec![0; 64];
+        fill(&mut packet[..60], other.qpn, 1);
+        let strangers: Vec<_> = as_user(OTHER, || (0..300).map(|_| UdpSocket::bind("127.0.0.1:0").unwrap()).collect());
+        for stranger in &strangers {
+            // The number is right, and the ICRC is not.
+            stranger.send_to(&packet, "127.0.0.1:4791").unwrap();
+            let forwarded = owner.count("forwarded_out");
+            owner.until("it is forwarded", |owner| owner.count("forwarded_out") > forwarded);
+            let came = other.count("forwarded_in");
+            other.until("it arrives", |other| other.count("forwarded_in") > came);
+        }
+        assert_eq!(other.count("flows_opened"), 0, "{:?}", other.counts());
+        // Whose packets are accepted is learnt.
+        let mut sender = End::on("lo");
+        let route = sender.route(1, other.qpn);
+        sender.send(&route, other.qpn, 1, 60);
+        other.until("the flow is learnt", |other| {
+            owner.receive();
+            other.count("flows_opened") == 1
+        });
+    });
+}
+
+/// A socket on 127.0.0.1:4791 for what `peer` sends, as anybody may open one.
+fn take_flow(peer: SocketAddr) -> Socket {
+    let socket = Socket::new(Domain::IPV4, Type::DGRAM.nonblocking(), None).unwrap();
+    socket.set_reuse_address(true).unwrap();
+    socket.set_reuse_port(true).unwrap();
+    socket.bind(&SockAddr::from("127.0.0.1:4791".parse::<SocketAddr>().unwrap())).unwrap();
+    socket.connect(&SockAddr::from(peer)).unwrap();
+    socket
+}
+
+fn arrived(socket: &Socket) -> bool {
+    let mut bytes = [0_u8; 1024];
+    // SAFETY: the buffer is writable and as long as is said.
+    unsafe { libc::recv(socket.as_raw_fd(), bytes.as_mut_ptr().cast(), bytes.len(), 0) > 0 }
+}
+
+/// The limit that SECURITY.md and `urxe doctor` tell of, and its remedy. Of two sockets that are connected to the same
+/// sender the kernel prefers the one that was bound last, whoever's it is; and who may not bind may not share the port.
+/// Should this fail on a newer kernel, they say too much.
+#[test]
+fn another_user_can_take_an_established_flow_and_a_network_namespace_prevents_it() {
+    alone(|| {
+        let (mut owner, mut victim) = (End::on("lo"), End::on("lo"));
+        let mut sender = End::on("lo");
+        let route = sender.route(1, victim.qpn);
+        introduce(&mut sender, Some(&mut owner), &mut victim, &route);
+        sender.send(&route, victim.qpn, 1, 64);
+        assert_eq!(victim.expect(1)[0].number, 1);
+
+        // In a namespace of its own the same is harmless.
+        std::thread::scope(|scope| {
+            let elsewhere = scope.spawn(|| {
+                enter_new();
+                ip("link set lo up");
+                as_user(OTHER, || take_flow(route.local()))
+            });
+            let elsewhere = elsewhere.join().unwrap();
+            sender.send(&route, victim.qpn, 2, 64);
+            assert_eq!(victim.expect(1)[0].number, 2);
+            assert!(!arrived(&elsewhere));
+        });
+
+        let thief = as_user(OTHER, || take_flow(route.local()));
+        sender.send(&route, victim.qpn, 3, 64);
+        assert!(arrived(&thief), "the kernel protects established flows: SECURITY.md need not warn any more");
+        // Reliable queue pairs go on when the thief is gone.
+        drop(thief);
+        sender.send(&route, victim.qpn, 4, 64);
+        assert_eq!(victim.expect(1)[0].number, 4);
+    });
+}
+
+/// Why flow sockets cannot simply keep another user out: the rule that would do so knows users, not connections.
+#[test]
+fn without_reuse_address_the_port_would_be_one_users() {
+    alone(|| {
+        let bind = |reuse_address| {
+            let socket = Socket::new(Domain::IPV4, Type::DGRAM, None).unwrap();
+            socket.set_reuse_address(reuse_address).unwrap();
+            socket.set_reuse_port(true).unwrap();
+            socket.bind(&SockAddr::from("127.0.0.1:4791".parse::<SocketAddr>().unwrap())).map(|()| socket)
+        };
+        let _flow = bind(false).unwrap();
+        assert!(bind(false).is_ok());
+        for reuse_address in [false, true] {
+            let error = as_user(OTHER, || bind(reuse_address)).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::AddrInUse);
+        }
+    });
+}
