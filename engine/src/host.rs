@@ -40,6 +40,12 @@ pub trait Network {
 
     /// Sends the packet last handed out. One that is never committed is forgotten.
     fn commit(&mut self);
+
+    /// Whether packets on `route`, or their answers, may be lost. Where none is, silence only means that the peer is
+    /// busy: a requester waits for its answer, and sends nothing again before the ACK timeout.
+    fn may_lose(&self, _route: &Self::Route) -> bool {
+        true
+    }
 }
 
 /// The verbs consumer's side: who posted the work requests.

@@ -105,6 +105,33 @@ fn a_slow_peer_is_not_sent_everything_again() {
     assert_eq!(qp.completed(), (2..9).map(|wr_id| (wr_id, OK)).collect::<Vec<_>>());
 }
 
+//= spec/requester.md#req-023
+//= type=test
+//# Where the network loses nothing, a packet SHOULD NOT be sent again before the ACK timeout.
+#[test]
+fn where_nothing_is_lost_silence_means_nothing() {
+    let mut qp = Solo::with(|attr| attr.retry_cnt = 2);
+    qp.node.nic().promise_no_loss();
+    qp.post(1, SendOp::Write(REMOTE), 10);
+    qp.sent();
+    qp.elapse(Duration::from_micros(100));
+    qp.gets_ack(200);
+    qp.post(2, SendOp::Write(REMOTE), 10);
+    qp.post(3, SendOp::Write(REMOTE), 10);
+    qp.sent();
+    assert_eq!(qp.timeout(), Some(ACK_TIMEOUT));
+    qp.elapse(ACK_TIMEOUT - Duration::from_nanos(1));
+    assert_eq!(qp.sent(), [""; 0]);
+    // The peer may be gone, whatever the network promises.
+    qp.elapse(Duration::from_nanos(1));
+    assert_eq!(qp.sent(), ["RDMA WRITE Only 201 ?", "RDMA WRITE Only 202 ?"]);
+    // And a loss that is seen counts more than the promise.
+    qp.gets_ack(201);
+    qp.gets_aeth(202, Syndrome::Nak(NakCode::PsnSequenceError));
+    qp.sent();
+    assert!(qp.timeout().is_some_and(|at| at < ACK_TIMEOUT), "{:?}", qp.timeout());
+}
+
 /// Tries are counted by the ACK timeout alone, which probes do not put off.
 #[test]
 fn probes_do_not_put_the_end_off() {

@@ -74,6 +74,11 @@ impl Route {
         self.link().is_none_or(Link::has_room)
     }
 
+    /// Whether packets may be lost. Shared memory loses none until its receiver has left it full for too long.
+    pub fn may_lose(&self) -> bool {
+        self.link().is_none_or(Link::has_lost)
+    }
+
     #[inline]
     pub(crate) fn link(&self) -> Option<&Link> {
         self.link.as_deref().filter(|link| link.is_alive())

@@ -52,13 +52,14 @@ pub struct Nic {
     open: Option<Datagram>,
     sent: Vec<Datagram>,
     room: usize,
+    lossless: bool,
 }
 
 impl Nic {
     /// An interface with this address and room for nothing.
     #[must_use]
     pub const fn new(address: IpAddr) -> Self {
-        Self { address, open: None, sent: Vec::new(), room: 0 }
+        Self { address, open: None, sent: Vec::new(), room: 0, lossless: false }
     }
 
     /// Its address.
@@ -70,6 +71,11 @@ impl Nic {
     /// Makes room for `packets`.
     pub const fn set_room(&mut self, packets: usize) {
         self.room = packets;
+    }
+
+    /// Promises the engine that nothing is lost from now on.
+    pub const fn promise_no_loss(&mut self) {
+        self.lossless = true;
     }
 
     /// Takes what was sent since the last call.
@@ -100,6 +106,10 @@ impl Network for Nic {
         let from = SocketAddr::new(self.address, route.source_port);
         let datagram = self.open.insert(Datagram { from, to: SocketAddr::new(route.to, ROCE_PORT), bytes });
         Some(&mut datagram.bytes)
+    }
+
+    fn may_lose(&self, _route: &Route) -> bool {
+        !self.lossless
     }
 
     fn commit(&mut self) {

@@ -2,7 +2,7 @@
 
 use anyhow::{Result, ensure};
 use serde_json::Value;
-use urxe_tests::{GID_IPV4, GID_IPV6, Host, PingPong, Process, TIMEOUT, World, artifacts, scapy, wait_until};
+use urxe_tests::{GID_IPV4, GID_IPV6, Host, Perftest, PingPong, Process, TIMEOUT, World, artifacts, scapy, wait_until};
 
 /// Exchanges without end, for practical purposes.
 const ENDLESS: u32 = u32::MAX >> 1;
@@ -44,13 +44,43 @@ fn a_ping_pong_goes_through_memory() -> Result<()> {
             ensure!(count("rx_ring_runs") > 0 && count("rings_opened") == 1 && count("rings_accepted") == 1, "{of}");
             // Counted one after the other.
             ensure!(count("tx_runs") - count("tx_ring_runs") <= 1, "by UDP: {of}");
-            for fault in ["tx_no_buffer", "ack_timeout", "sent_nak_sequence", "drop_ring_bad", "rings_refused"] {
+            for fault in [
+                "tx_no_buffer",
+                "completer_retry_err",
+                "ack_timeout",
+                "sent_nak_sequence",
+                "drop_ring_bad",
+                "rings_refused",
+            ] {
                 ensure!(count(fault) == 0, "{fault}: {of}");
             }
         }
         end([pair.server, pair.client])?;
     }
     Ok(())
+}
+
+//= spec/requester.md#req-023
+//= type=test
+//# Where the network loses nothing, a packet SHOULD NOT be sent again before the ACK timeout.
+#[test]
+fn a_peer_without_a_processor_is_sent_nothing_again_before_the_ack_timeout() -> Result<()> {
+    let world = world()?;
+    let host = world.host();
+    // One request at a time, which leaves the ring empty; an ACK timeout of half a second, eight times.
+    let args = ["--use_old_post_send", "-s", "64", "-t", "1", "-u", "17", "-D", "300"];
+    let Perftest { server, client } = Perftest::start("ib_write_bw", &args, host, host)?;
+    counters(host, 1000)?;
+    server.signal(libc::SIGSTOP)?;
+    let mut asker = Value::Null;
+    wait_until("the ACK timeout is over", || {
+        let report: Value = serde_json::from_str(&host.run(artifacts::urxe()?, &["status", "--json"])?.stdout)?;
+        let mine = report.as_array().into_iter().flatten().find(|device| device["pid"] == client.pid());
+        asker = mine.map(|device| device["counters"].clone()).unwrap_or_default();
+        Ok(asker["ack_timeout"].as_u64() > Some(0))
+    })?;
+    ensure!(asker["completer_retry_err"] == 0 && asker["tx_no_buffer"] == 0, "{asker}");
+    end([server, client])
 }
 
 #[test]

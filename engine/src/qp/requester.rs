@@ -29,7 +29,7 @@ use super::wqe::{SendWqe, Span, complete};
 use super::{Progress, QpConfig, Route};
 use crate::cq::WcStatus;
 use crate::event::{Event, RetryReason};
-use crate::host::{Consumer, Host, Io};
+use crate::host::{Consumer, Host, Io, Network as _};
 use crate::memory::Memory;
 use crate::time::{Clock, Instant};
 use crate::work::SendOp;
@@ -168,6 +168,7 @@ impl Requester {
         if self.rnr_deadline.is_some() {
             return Progress::Idle;
         }
+        self.silence.may_lose(io.network.may_lose(route));
         // A probe is the oldest packet alone.
         let room = if self.silence.is_probing() { 1 } else { self.window.packets() };
         loop {

@@ -34,6 +34,8 @@ pub(crate) struct Link {
     is_dead: AtomicBool,
     /// There was room behind the run put in last, so there is.
     has_room: AtomicBool,
+    /// Something did not fit.
+    has_lost: AtomicBool,
     writer: Mutex<Writer>,
 }
 
@@ -66,7 +68,13 @@ impl Link {
         let fd = connection.as_raw_fd();
         fds.watch(fd, Token::Link(fd).pack())?;
         let writer = Mutex::new(Writer { producer, stuck: None });
-        Ok(Self { connection, is_dead: AtomicBool::new(false), has_room: AtomicBool::new(true), writer })
+        Ok(Self {
+            connection,
+            is_dead: AtomicBool::new(false),
+            has_room: AtomicBool::new(true),
+            has_lost: AtomicBool::new(false),
+            writer,
+        })
     }
 
     pub(crate) fn raw_fd(&self) -> RawFd {
@@ -96,6 +104,11 @@ impl Link {
     pub(crate) fn has_room(&self) -> bool {
         // Asked for each packet: nearly always there is, and then it takes no lock.
         self.has_room.load(Ordering::Relaxed) || self.look_for_room()
+    }
+
+    /// Whether it has lost packets: its receiver may be stopped.
+    pub(crate) fn has_lost(&self) -> bool {
+        self.has_lost.load(Ordering::Relaxed)
     }
 
     #[cold]
@@ -128,6 +141,9 @@ impl Link {
         }
         let has_room = writer.producer.has_room(ROOM);
         self.has_room.store(has_room, Ordering::Relaxed);
+        if lost > 0 {
+            self.has_lost.store(true, Ordering::Relaxed);
+        }
         let must_ring = writer.producer.must_ring();
         drop(writer);
         if must_ring {

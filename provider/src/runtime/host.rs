@@ -113,6 +113,12 @@ impl Network for Sender {
             Some(observer) => observer.send(self.qpn, &mut self.batch, &self.port),
         }
     }
+
+    /// An observer may be told to lose packets. What a peer's observer loses here, nobody foresees: the ACK timeout finds
+    /// that.
+    fn may_lose(&self, route: &Arc<Route>) -> bool {
+        observe::who(&self.observer).is_some() || route.may_lose()
+    }
 }
 
 /// What the application is to hear of, after the engine has been let go of.

@@ -46,6 +46,8 @@ pub(super) struct Silence {
     probing: bool,
     /// Packets acknowledged until the last loss is forgotten.
     lossy: u32,
+    /// The network loses nothing.
+    lossless: bool,
 }
 
 /// A round trip, smoothed as TCP's (RFC 6298), in nanoseconds.
@@ -102,10 +104,18 @@ impl Silence {
         }
     }
 
+    /// Whether the network may lose packets. What was lost lately says that it does, whatever it promises.
+    pub(super) const fn may_lose(&mut self, may_lose: bool) {
+        self.lossless = !may_lose;
+    }
+
     /// Silence begins; nothing is known of it before the first round trip.
+    //= spec/requester.md#req-023
+    //# Where the network loses nothing, a packet SHOULD NOT be sent again before the ACK timeout.
     pub(super) fn begin(&mut self, now: Instant) {
+        let is_lossless = self.lossless && self.lossy == 0;
         self.at = match self.round_trip {
-            Some(known) if self.probes < MOST_PROBES => {
+            Some(known) if self.probes < MOST_PROBES && !is_lossless => {
                 Some(Instant::from_nanos(now.as_nanos().saturating_add(known.longest(self.lossy > 0) << self.probes)))
             }
             Some(_) | None => None,
