@@ -345,6 +345,13 @@ impl Id {
         unsafe { !self.0.cast::<*const c_void>().read().is_null() }
     }
 
+    /// The own port (`rdma_get_src_port(3)`), of an id with addresses.
+    pub fn port(&self) -> u16 {
+        // SAFETY: a live id, which begins with these fields; a `sockaddr_in` or longer.
+        let [_, _, high, low, ..] = unsafe { (*self.0.cast::<IdHead>()).source };
+        u16::from_be_bytes([high, low])
+    }
+
     /// The own address and the peer's (`rdma_get_local_addr` and `rdma_get_peer_addr`), of an id with IPv4 addresses:
     /// they stand in `route.addr` (rdma_cma.h).
     pub fn addresses(&self) -> [Ipv4Addr; 2] {

@@ -5,10 +5,10 @@ use std::fs;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use urxe_tests::rdmacm::{Channel, ask_of_what_is_closed, kind, loopback, reason};
+use urxe_tests::rdmacm::{Channel, Id, ask_of_what_is_closed, kind, loopback, reason};
 use urxe_tests::verbs::child::Child;
 use urxe_tests::verbs::{Errno, PATIENCE};
-use urxe_tests::{in_world, wait_until};
+use urxe_tests::{in_world, in_world_with, wait_until};
 
 /// Room for private data in a REJ (`IB_CM_REJ_PRIVATE_DATA_SIZE`): the application sees all of it.
 const REJ_DATA: usize = 148;
@@ -325,4 +325,30 @@ fn connections_in_a_loop_leave_nothing() {
 #[ignore = "1000 connections: make cm"]
 fn a_thousand_connections_in_a_loop_leave_nothing() {
     in_world(|| in_a_loop(4, 84));
+}
+
+/// `cma_alloc_any_port` of the kernel's cma.c takes ports from the range that the administrator chose, until there are none.
+#[test]
+fn port_zero_takes_any_port_of_the_local_range() {
+    in_world_with(
+        |world| world.host().run("sh", &["-c", "echo 40000 40003 > /proc/sys/net/ipv4/ip_local_port_range"]),
+        || {
+            let channel = Channel::new()?;
+            let bind = || -> Result<Id, Errno> {
+                let id = channel.id()?;
+                id.bind(loopback(0))?;
+                Ok(id)
+            };
+            let mut ids = (0..4).map(|_| bind()).collect::<Result<Vec<_>, _>>()?;
+            let mut ports: Vec<u16> = ids.iter().map(Id::port).collect();
+            ports.sort_unstable();
+            ensure!(ports == [40000, 40001, 40002, 40003], "{ports:?}");
+            ensure!(bind().err() == Some(Errno(libc::EADDRNOTAVAIL)), "there is a fifth");
+            let gone = ids.pop().context("four ids")?;
+            let free = gone.port();
+            drop(gone);
+            ensure!(bind()?.port() == free, "another port than the one that is free");
+            Ok(())
+        },
+    );
 }

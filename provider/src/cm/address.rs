@@ -1,6 +1,7 @@
 //! Which device an address is on, and who has which port.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::ops::RangeInclusive;
 
 use urxe_net::{Gid, Service, gid_of};
 use urxe_wire::cm::ServiceId;
@@ -9,8 +10,17 @@ use super::id::PortSpace;
 use super::{Device, State};
 use crate::kernel::Errno;
 
-/// The range that port 0 chooses from (`net.ipv4.ip_local_port_range`).
-const EPHEMERAL: std::ops::Range<u16> = 32768..60999;
+/// The ports that port 0 chooses from: `net.ipv4.ip_local_port_range` of this network namespace, as `cma_alloc_any_port` of
+/// the kernel's cma.c has it. Where it cannot be read, the kernel's default.
+fn ephemeral_ports() -> RangeInclusive<u16> {
+    const DEFAULT: RangeInclusive<u16> = 32768..=60999;
+    let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
+    let mut bounds = text.split_whitespace().map(str::parse);
+    match (bounds.next(), bounds.next()) {
+        (Some(Ok(low)), Some(Ok(high))) if 0 < low && low <= high => low..=high,
+        _ => DEFAULT,
+    }
+}
 
 /// The address from which `dst` is reached, as the system's routes have it.
 pub(super) fn source_towards(dst: SocketAddr, from: Option<IpAddr>) -> Option<IpAddr> {
@@ -87,8 +97,10 @@ impl State {
             })?;
             return Ok((address.port(), claims));
         }
-        for _ in 0..256 {
-            let port = self.ephemeral_port();
+        // All of them, from a random one on.
+        let ports = ephemeral_ports();
+        let first = self.random_port(&ports);
+        for port in (first..=*ports.end()).chain(*ports.start()..first) {
             match self.claim_port(space, SocketAddr::new(address.ip(), port), v6_only) {
                 Err(Errno(libc::EADDRINUSE)) => {}
                 claimed => return Ok((port, claimed?)),
@@ -98,8 +110,12 @@ impl State {
     }
 
     pub(super) fn ephemeral_port(&mut self) -> u16 {
-        let offset = self.random() % u64::from(EPHEMERAL.end - EPHEMERAL.start);
-        EPHEMERAL.start + u16::try_from(offset).unwrap_or_default()
+        self.random_port(&ephemeral_ports())
+    }
+
+    fn random_port(&mut self, ports: &RangeInclusive<u16>) -> u16 {
+        let offset = self.random() % (u64::from(ports.end() - ports.start()) + 1);
+        ports.start() + u16::try_from(offset).unwrap_or_default()
     }
 
     fn claim_port(&self, space: PortSpace, address: SocketAddr, v6_only: bool) -> Result<Vec<Service>, Errno> {
