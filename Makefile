@@ -13,6 +13,7 @@ ZIGBUILD   := cargo-zigbuild==0.20.1 ziglang==0.14.1
 HOST       := $(shell uname -m)-unknown-linux-gnu
 FUZZ_SECONDS ?= 30
 SOAK_SEEDS   ?= 1000000
+DIFFERENTIAL_SEEDS ?= 1000
 SUDO       := $(shell [ "$$(id -u)" -eq 0 ] || echo sudo)
 
 # A linker for Rust, libibverbs, and the programs that the demo shows.
@@ -138,6 +139,15 @@ interop: build ## urxe and the Linux kernel's rxe, in both roles: every case as 
 	conformance/kernel-rxe/fetch $(URXE_KERNEL_DIR)
 	conformance/machine $(BIN_DIR) conformance/kernel-rxe/boot \
 	    conformance/interop/run --out $(TARGET_DIR)/conformance/interop.tsv
+
+.PHONY: differential
+differential: build ## DIFFERENTIAL_SEEDS (1000) random programs of verbs, over urxe and over the Linux kernel's rxe
+	@scripts/install-packages $(DEMO_PACKAGES) libibverbs-dev $(INTEROP_PACKAGES)
+	conformance/kernel-rxe/fetch $(URXE_KERNEL_DIR)
+	conformance/differential/build $(TARGET_DIR)/conformance/differential
+	conformance/machine $(BIN_DIR) conformance/kernel-rxe/boot conformance/differential/run --rxe \
+	    --program $(TARGET_DIR)/conformance/differential --seeds $(DIFFERENTIAL_SEEDS) \
+	    --out $(TARGET_DIR)/conformance/differential.tsv
 
 .PHONY: beside
 beside: build ## urxe run where the kernel has an RDMA device of its own
