@@ -1,6 +1,6 @@
 //! Capabilities: what the device says that it can do, in one place.
 //!
-//! `tests/tests/verbs_capabilities.rs` does each of them, and finds that each that works is said.
+//! `tests/tests/verbs_capabilities` does each of them, and finds that each that works is said.
 //! Bits that the headers of rdma-core 44 have no names for are named here.
 
 use urxe_ffi::verbs as v;
