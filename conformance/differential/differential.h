@@ -118,6 +118,7 @@ void failure(struct scene *scene, struct random *random);
 void windows(struct scene *scene, struct random *random);
 void calls(struct scene *scene, struct random *random);
 
+void receive(struct scene *scene, struct random *random, int at, uint32_t length);
 uint32_t take(struct end *end, uint32_t length, uint32_t align);
 void remember(struct scene *scene, int at, const struct request *request);
 void told(struct scene *scene, const char *what, int at, int result, int bad);

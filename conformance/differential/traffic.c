@@ -73,7 +73,7 @@ static enum ibv_wr_opcode some_opcode(struct scene *scene, struct random *random
 }
 
 /* Posts a receive of up to `length` bytes. */
-static void receive(struct scene *scene, struct random *random, int at, uint32_t length)
+void receive(struct scene *scene, struct random *random, int at, uint32_t length)
 {
 	struct end *end = &scene->ends[at];
 	uint32_t room = length + (scene->type == IBV_QPT_UD ? 40 : 0) + below(random, 3) * 8;

@@ -140,6 +140,16 @@ static void type_2(struct scene *scene, struct random *random)
 			run(scene, 0, "invalidate", &request, true);
 			probe(scene, &bound, "through-what-is-invalidated", scene->epoch << 16 | 0x714);
 		}
+		if (how == 5) {
+			/* The peer is done with it. */
+			memset(&request, 0, sizeof(request));
+			request.opcode = IBV_WR_SEND_WITH_INV;
+			request.wr_id = scene->epoch << 16 | 0x715;
+			request.rkey = bound.rkey;
+			receive(scene, random, 0, 0);
+			run(scene, 1, "send-invalidate", &request, true);
+			probe(scene, &bound, "through-what-the-peer-has-invalidated", scene->epoch << 16 | 0x716);
+		}
 	} else {
 		scene_reconnect(scene);
 	}
