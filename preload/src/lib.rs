@@ -23,6 +23,7 @@
 //! the provider when to make itself known instead.
 #![cfg_attr(not(test), no_std)]
 
+mod environment;
 mod folder;
 mod interposed;
 mod listing;

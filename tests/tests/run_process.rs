@@ -263,6 +263,43 @@ fn other_preloaded_libraries_and_paths_with_spaces() -> Result<()> {
     Ok(())
 }
 
+/// Children that are started with another environment have the devices, as with a card.
+#[test]
+fn children_get_lost_variables_back() -> Result<()> {
+    let launcher = Launcher::new()?;
+    for script in [
+        "env -i /usr/bin/ibv_devices",
+        "env LD_PRELOAD=libm.so.6 ibv_devices",
+        "env LD_PRELOAD= ibv_devices",
+        "env -u LD_PRELOAD -u URXE_RUN sh -c ibv_devices",
+        "unset LD_PRELOAD; exec ibv_devices",
+        "/usr/bin/python3 -c 'import subprocess; subprocess.run([\"/usr/bin/ibv_devices\"], env={}, check=True)'",
+        "/usr/bin/python3 -c 'import os; os.waitpid(os.posix_spawn(\"/usr/bin/ibv_devices\", [\"a\"], {}), 0)'",
+        "/usr/bin/python3 -c 'import os; os.execve(os.open(\"/usr/bin/ibv_devices\", os.O_RDONLY), [\"a\"], {})'",
+        "/usr/bin/python3 -c 'import ctypes; ctypes.CDLL(None).syscall(59 if \"x86\" in __import__(\"platform\").machine()
+            else 221, b\"/usr/bin/ibv_devices\", (ctypes.c_char_p * 2)(b\"a\"), (ctypes.c_char_p * 1)())'",
+    ] {
+        let listed = launcher.sh(script).with_context(|| script.to_owned())?;
+        ensure!(listed.stdout.contains("urxe0") && listed.stderr.is_empty(), "{listed}");
+    }
+    // Options come back with them, and libraries of the program's own stay.
+    let told = launcher.try_run(&["--mtu", "1024"], &["env", "-i", "/usr/bin/ibv_devinfo", "-v"])?.success()?;
+    ensure!(told.stdout.contains("active_mtu:\t\t1024"), "{told}");
+    let told = launcher.sh("env LD_PRELOAD=libm.so.6 sh -c 'echo $LD_PRELOAD'")?;
+    ensure!(told.stdout.ends_with("liburxe.so:libm.so.6\n"), "{told}");
+    // Who wants none has none.
+    let none = launcher.sh("! env URXE_RUN= ibv_devices; env -i URXE_RUN= /usr/bin/env")?;
+    ensure!(none.stdout == "URXE_RUN=\n", "{none}");
+    // What cannot be given back is said.
+    let script = "import os; os.execve('/usr/bin/true', ['true'], {f'A{i}': '' for i in range(2000)})";
+    let said = launcher.python(script)?;
+    ensure!(
+        said.stderr.lines().count() == 1 && said.stderr.starts_with("urxe: warning: a program is started"),
+        "{said}"
+    );
+    wait_until_clean(&launcher)
+}
+
 #[test]
 fn a_run_in_a_run() -> Result<()> {
     let launcher = Launcher::new()?;

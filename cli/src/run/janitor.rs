@@ -48,7 +48,9 @@ pub(super) fn start(folder: Folder) -> Result<PathBuf> {
     let null = null(libc::O_RDWR).context("opening /dev/null")?;
     let subcommand = CString::new(SUBCOMMAND)?;
     let words = [c"urxe".as_ptr(), subcommand.as_ptr(), path.as_ptr(), std::ptr::null()];
-    let environment = [std::ptr::null()];
+    // Below another `urxe run` the preloaded library would give the janitor that one's variables.
+    let none = CString::new(format!("{}=", urxe_options::RUN_VARIABLE))?;
+    let environment = [none.as_ptr(), std::ptr::null()];
     let shown = folder.shown().to_path_buf();
     let (kept, lock) = folder.into_parts();
 

@@ -83,16 +83,22 @@ mod changes;
 mod globs;
 mod lookups;
 mod opens;
+mod programs;
 mod syscalls;
 mod walks;
 
-/// Finds all of libc's functions, so that nothing has to be looked up in a signal handler.
+/// Finds all of libc's functions, so that nothing has to be looked up in a signal handler, and keeps the variables that
+/// children may lose.
 pub fn find_all() {
     crate::next::find_system_call();
     crate::listing::find_all();
-    for find in [changes::find_all, globs::find_all, lookups::find_all, opens::find_all, walks::find_all] {
-        find();
-    }
+    crate::environment::remember();
+    changes::find_all();
+    globs::find_all();
+    lookups::find_all();
+    opens::find_all();
+    programs::find_all();
+    walks::find_all();
 }
 
 /// A pointer to something that only libc and the program look into.

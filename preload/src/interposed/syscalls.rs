@@ -84,7 +84,7 @@ unsafe fn call(number: c_long, arguments: Arguments) -> c_int {
 /// # Safety
 /// As the system call demands.
 unsafe fn with_paths(number: c_long, arguments: Arguments) -> Option<c_long> {
-    let [a, b, c, d, ..] = arguments;
+    let [a, b, c, d, fifth, ..] = arguments;
     // SAFETY: the caller's own call, but for the path, in all of these.
     unsafe {
         let at = |index: usize| move |path: *const c_char| call(number, with(arguments, index, path));
@@ -113,6 +113,11 @@ unsafe fn with_paths(number: c_long, arguments: Arguments) -> Option<c_long> {
                     working_directory_changed(Some(as_int(a)));
                 }
                 c_long::from(result)
+            }
+            libc::SYS_execve => c_long::from(super::programs::execve(as_path(a), b as *const _, c as *const _)),
+            libc::SYS_execveat => {
+                let give = |variables: *const *const c_char| call(number, [a, b, c, variables as usize, fifth, 0]);
+                c_long::from(crate::environment::given_back(d as *const _, give))
             }
             libc::SYS_socket => c_long::from(socket(as_int(a), as_int(b), as_int(c))),
 
