@@ -30,6 +30,9 @@ DISTRIBUTION_PACKAGES := debootstrap git iproute2 python3 util-linux gcc libc6-d
 AARCH64_PACKAGES := gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static
 PACKAGING_PACKAGES := binutils
 UCX_PACKAGES   := $(DEMO_PACKAGES) ucx-utils python3 iproute2 util-linux
+# libfabric is built: Debian's is older than its tests.
+FABTESTS_PACKAGES := $(DEMO_PACKAGES) autoconf automake libtool make pkg-config libibverbs-dev librdmacm-dev python3 iproute2 \
+                  util-linux
 OPENMPI_PACKAGES := $(UCX_PACKAGES) openmpi-bin python3-mpi4py
 # The crate ibverbs builds rdma-core to make its bindings.
 CRATES_PACKAGES := $(DEMO_PACKAGES) g++ make cmake pkg-config libclang-dev libibverbs-dev librdmacm-dev libnl-3-dev \
@@ -167,9 +170,23 @@ captures: build ## records urxe and the kernel's rxe anew; every packet must be 
 	    $(CARGO) test -p urxe-wire --test golden -- --ignored --nocapture
 
 .PHONY: perftest
-perftest: build ## every perftest program with many options
-	@scripts/install-packages $(DEMO_PACKAGES) perftest python3 iproute2 util-linux
+perftest: build ## every perftest program with many options; TREE=debian-sid takes that distribution's programs
+	@scripts/install-packages $(DEMO_PACKAGES) perftest python3 iproute2 util-linux $(if $(TREE),$(DISTRIBUTION_PACKAGES))
+ifdef TREE
+	$(SUDO) conformance/distributions/prepare --trees $(TARGET_DIR)/distributions $(TREE)
+	$(SUDO) conformance/perftest/run --tree $(TREE) --trees $(TARGET_DIR)/distributions --bin $(BIN_DIR) \
+	    --out $(TARGET_DIR)/conformance/perftest-$(TREE).tsv
+else
 	conformance/machine $(BIN_DIR) conformance/perftest/run --out $(TARGET_DIR)/conformance/perftest.tsv
+endif
+
+.PHONY: fabtests
+fabtests: build ## libfabric's own tests over verbs and verbs;ofi_rxm; FABTESTS_SOURCE=... takes libfabric's sources that you have
+	@scripts/install-packages $(FABTESTS_PACKAGES)
+	source=$$(conformance/fabtests/fetch $(TARGET_DIR)/conformance/fabtests) && \
+	    installed=$$(conformance/fabtests/build "$$source" $(TARGET_DIR)/conformance/fabtests) && \
+	    conformance/machine $(BIN_DIR) conformance/fabtests/run --source "$$source" --installed "$$installed" \
+	        --out $(TARGET_DIR)/conformance/fabtests.tsv
 
 .PHONY: distributions
 distributions: deb ## the library inside other distributions and releases of rdma-core; downloads them. TREES='debian-*'

@@ -5,6 +5,10 @@ import subprocess
 import time
 
 
+# Seconds for the end that is left when the other has failed.
+GRACE = 20
+
+
 class Ends:
     """How the two ended."""
 
@@ -25,7 +29,8 @@ class Ends:
             return f"no end: {', '.join(self.hung)}; {self.said(self.hung[0])}"
         if "client" not in self.status:
             return f"the server did not listen; {self.said('server')}"
-        for side, status in self.status.items():
+        # The one that failed by itself, rather than the one that was killed then.
+        for side, status in sorted(self.status.items(), key=lambda item: (item[1] or 0) < 0):
             if status != 0:
                 return f"status {self.status}; {self.said(side)}"
         return None
@@ -41,9 +46,18 @@ def listens(port):
     return False
 
 
-def run(server, client, port, limit, folder, env=None):
-    """Runs `server`, and `client` as soon as something listens at `port`; at most `limit` seconds. `folder` is for their
-    output."""
+def wait(processes, deadline):
+    """Until all have ended. When one has failed, the other may wait for ever: it gets GRACE seconds more."""
+    failed = False
+    while any(process.poll() is None for process in processes.values()) and time.monotonic() < deadline:
+        if not failed and any(process.poll() for process in processes.values()):
+            failed, deadline = True, min(deadline, time.monotonic() + GRACE)
+        time.sleep(0.01)
+
+
+def run(server, client, port, limit, folder, env=None, listens=listens):
+    """Runs `server`, and `client` as soon as something listens at `port`, of TCP or as `listens` sees it; at most `limit`
+    seconds. `folder` is for their output."""
     deadline = time.monotonic() + limit
     outputs = {side: open(pathlib.Path(folder) / side, "w+", errors="replace") for side in ("server", "client")}
     processes = {}
@@ -62,11 +76,9 @@ def run(server, client, port, limit, folder, env=None):
             time.sleep(0.01)
         else:
             start("client", client)
-        for side, process in processes.items():
-            try:
-                process.wait(max(0.1, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                ends.hung.append(side)
+        wait(processes, deadline)
+        if not any(process.poll() for process in processes.values()):
+            ends.hung = [side for side, process in processes.items() if process.poll() is None]
         ends.status = {side: process.poll() for side, process in processes.items()}
     finally:
         for process in processes.values():

@@ -6,6 +6,7 @@ import fnmatch
 import hashlib
 import os
 import pathlib
+import re
 import shutil
 import stat
 import subprocess
@@ -17,6 +18,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 BUILDER = "builder"
 # What runs the programs of another architecture, by Debian's name of it.
 EMULATORS = {"arm64": "qemu-aarch64-static"}
+# The folder inside that urxe is installed below, where dpkg is not.
+PREFIX = "/srv/urxe"
 DEVICES = ("full", "null", "random", "tty", "urandom", "zero")
 # A package manager's own records of what it did.
 RECORDS = ("var/lib/dpkg/status-old", "var/log/dpkg.log", "var/cache/ldconfig/aux-cache")
@@ -122,6 +125,25 @@ class Machine:
         if done.returncode:
             raise Failure(f"{' '.join(words)}: status {done.returncode}: {done.stdout[-300:]}")
         return done.stdout
+
+    def install_below_prefix(self, bin_dir):
+        """Installs the urxe of `bin_dir` without dpkg, and takes over its variables."""
+        for name in ("urxe", "liburxe.so"):
+            self.put(bin_dir / name, PREFIX)
+        self.environment["PATH"] += f":{PREFIX}"
+        (self.root / "dev/infiniband").mkdir()
+        for name in ("uverbs0", "rdma_cm"):
+            (self.root / "dev/infiniband" / name).symlink_to("/dev/null")
+        self.run("urxe", "install", "--prefix", PREFIX)
+        self.take_variables("--prefix", PREFIX)
+
+    def take_variables(self, *prefix):
+        """Takes over what `urxe env` exports, and expects it to say nothing else."""
+        for line in self.run("urxe", "env", *prefix).splitlines():
+            match = re.fullmatch(r"export (\w+)=(\S+)", line)
+            if not match:
+                raise Failure(f"urxe env says {line!r}")
+            self.environment[match[1]] = match[2]
 
     def files(self):
         """Every path of the tree with its mode, owner, and content. Not of kernel file systems, and not of /tmp, where the

@@ -216,13 +216,16 @@ fn the_library_needs_nothing_of_libibverbs() -> Result<()> {
     Ok(())
 }
 
-/// It registers itself from its constructor, so nothing has to be found by name. What it exports are names of libc's, for
-/// `urxe run` to preload; others could clash with a program's own.
+/// It registers itself from its constructor. What it exports are names of libc's, for `urxe run` to preload, and the function
+/// that an installation's `liburxe-rdmavNN.so` calls; others could clash with a program's own.
 #[test]
-fn the_library_exports_names_of_libc_only() -> Result<()> {
+fn the_library_exports_names_of_libc_and_one_of_its_own() -> Result<()> {
+    const OWN: &str = "urxe_register_provider";
     let exported = symbols("--defined-only")?;
-    ensure!(exported.iter().any(|name| name == "open64"), "cannot be preloaded: {exported:?}");
-    for name in exported {
+    for needed in ["open64", OWN] {
+        ensure!(exported.iter().any(|name| name == needed), "no {needed}: {exported:?}");
+    }
+    for name in exported.into_iter().filter(|name| name != OWN) {
         let name = CString::new(name)?;
         // SAFETY: a name. This program's own `open` is libc's as well, so whatever is found is the C library's.
         let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
