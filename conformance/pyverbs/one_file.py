@@ -7,6 +7,7 @@ A process of its own for every file: a test may hang, crash, or leave the proces
 
 import importlib
 import json
+import multiprocessing
 import multiprocessing.process
 import os
 import sys
@@ -88,6 +89,8 @@ def main():
     sys.path[:0] = [folder, os.path.dirname(folder)]
     sys.argv[1:] = ["--dev", "urxe0", "--gid", gid]
     importlib.import_module("args_parser").parser.parse_args()
+    # The suite's processes take over open devices; Python 3.14 would start new ones.
+    multiprocessing.set_start_method("fork")
     module = importlib.import_module(f"tests.{name}")
     tests = list(tests_of(unittest.defaultTestLoader.loadTestsFromModule(module)))
     watch_children()

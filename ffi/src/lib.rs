@@ -7,6 +7,7 @@
 //! | [`functions`] | its functions, for programs that link with libibverbs | bindgen |
 //! | [`uapi`] | uverbs commands, ioctls and events (`<rdma/ib_user_*.h>`) | bindgen |
 //! | [`ucma`] | rdma_cm commands and events (`<rdma/rdma_user_cm.h>`) | bindgen |
+//! | [`nldev`] | netlink commands and attributes of devices (`<rdma/rdma_netlink.h>`) | bindgen |
 //! | [`driver`] | what libibverbs and a provider hand each other, per version | by hand |
 //! | [`private`] | the libibverbs of this process, and what it exports to providers | by hand |
 //!
@@ -19,6 +20,8 @@
 pub mod driver;
 #[rustfmt::skip]
 pub mod functions;
+#[rustfmt::skip]
+pub mod nldev;
 pub mod private;
 #[rustfmt::skip]
 pub mod uapi;

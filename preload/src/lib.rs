@@ -7,7 +7,7 @@
 //! ```text
 //! program ──open("/sys/class/infiniband/urxe0/…")──▶ open ──▶ libc's open("<folder>/sys/class/infiniband/urxe0/…")
 //!         ──open(anything else)────────────────────▶ open ──▶ libc's open, as if we were not there
-//!         ──socket(NETLINK_RDMA)───────────────────▶ socket ─▶ EPROTONOSUPPORT, as from a kernel without RDMA
+//!         ──socket(NETLINK_RDMA)───────────────────▶ socket ─▶ a socket whose requests are answered here ([`Netlink`])
 //! ```
 //!
 //! What a program is handed are real descriptors of real files: `readdir`, `openat`, `fstat` and all else need no help.
@@ -28,6 +28,7 @@ mod folder;
 mod interposed;
 mod listing;
 mod live;
+mod netlink;
 mod next;
 mod read_only;
 mod resolve;
@@ -40,6 +41,7 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 pub use folder::{folder, is_active};
 pub use interposed::find_all as find_next_functions;
 pub use live::{Live, counters_are};
+pub use netlink::{Netlink, NetlinkSocket, netlink_is};
 pub use shared_lock::hold_folder;
 
 static WHEN_LOOKED_FOR: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());

@@ -32,6 +32,8 @@ pub struct Report {
     /// The numbers that the process has, here and in PID namespaces of its own; none if it cannot be seen from here. Not
     /// asked for where it does not matter: this user and root may tell of any process.
     pids: Option<Vec<u32>>,
+    /// The number that the process has here, if it can be seen from here.
+    pub pid: Option<u32>,
 }
 
 impl Report {
@@ -89,8 +91,8 @@ pub fn ask_all(patience: Duration) -> io::Result<Answers> {
     let (mut answers, mut others) = (Answers::default(), Vec::new());
     for name in names {
         match meet(name) {
-            Ok(Some((stream, _, Trust::Full))) => {
-                answers.add(listen(stream, patience, &mut Allowance::new(patience)).map(|text| (text, None)));
+            Ok(Some((stream, peer, Trust::Full))) => {
+                answers.add(peer, listen(stream, patience, &mut Allowance::new(patience)).map(|text| (text, None)));
             }
             Ok(Some((_, _, Trust::OwnProcesses))) => others.push(name),
             Ok(None) => {}
@@ -102,7 +104,7 @@ pub fn ask_all(patience: Duration) -> io::Result<Answers> {
         match meet(name) {
             Ok(Some((stream, peer, _))) => {
                 let text = listen(stream, patience, &mut allowance);
-                answers.add(text.map(|text| (text, Some(numbers(peer)))));
+                answers.add(peer, text.map(|text| (text, Some(numbers(peer)))));
             }
             Ok(None) => {}
             Err(_) => answers.silent += 1,
@@ -112,9 +114,9 @@ pub fn ask_all(patience: Duration) -> io::Result<Answers> {
 }
 
 impl Answers {
-    fn add(&mut self, answer: io::Result<(String, Option<Vec<u32>>)>) {
+    fn add(&mut self, peer: Credentials, answer: io::Result<(String, Option<Vec<u32>>)>) {
         match answer {
-            Ok((text, pids)) => self.reports.push(Report { text, pids }),
+            Ok((text, pids)) => self.reports.push(Report { text, pids, pid: peer.pid }),
             Err(_) => self.silent += 1,
         }
     }
@@ -252,7 +254,7 @@ mod tests {
         let (pid, uid) = (std::process::id(), local::own_uid());
         assert!(numbers(Credentials { pid: Some(pid), uid }).contains(&pid));
         assert!(numbers(Credentials { pid: None, uid }).is_empty(), "somebody who cannot be seen");
-        let report = |pids| Report { text: String::new(), pids };
+        let report = |pids| Report { text: String::new(), pids, pid: None };
         assert!(report(None).is_by(Some(5)) && report(Some(vec![77, 1])).is_by(Some(1)));
         assert!(!report(Some(vec![77, 1])).is_by(Some(5)) && !report(Some(vec![])).is_by(None));
     }

@@ -6,13 +6,15 @@
 //! root, other users as far as their own processes go.
 //!
 //! This crate is the asking side ([`ask_all`]), which both the command `urxe` and the library under `urxe run` have; what
-//! a device counts ([`Counters`]), [`sysfs`]: which files below `/sys/class/infiniband` show which counters, and [`port`]. The
+//! a device counts ([`Counters`]), [`resources`]: which objects it has, [`sysfs`]: which files below `/sys/class/infiniband`
+//! show which counters, and [`port`]. The
 //! answering side is `provider/src/status`.
 #![forbid(unsafe_code)]
 
 mod ask;
 mod counters;
 pub mod port;
+pub mod resources;
 pub mod sysfs;
 
 pub use ask::{Answers, Report, ask_all, counters, text};

@@ -29,8 +29,11 @@ const fn port(name: &'static str, sum: &'static [&'static str], unit: u64) -> Fi
     File { folder: "counters", name, sum, unit }
 }
 
+/// The folder of what a device counts besides.
+const HW: &str = "hw_counters";
+
 const fn hw(name: &'static str, sum: &'static [&'static str]) -> File {
-    File { folder: "hw_counters", name, sum, unit: 1 }
+    File { folder: HW, name, sum, unit: 1 }
 }
 
 /// Files with names of the kernel's.
@@ -89,9 +92,21 @@ impl File {
     /// What it shows, line end and all, of the device's counters.
     #[must_use]
     pub fn text<'a>(&self, counters: impl Iterator<Item = (&'a str, u64)>) -> String {
+        format!("{}\n", self.value(counters))
+    }
+
+    /// The number in it.
+    #[must_use]
+    pub fn value<'a>(&self, counters: impl Iterator<Item = (&'a str, u64)>) -> u64 {
         let sum =
             counters.filter(|(name, _)| self.sum.contains(name)).fold(0_u64, |sum, (_, value)| sum.wrapping_add(value));
-        format!("{}\n", sum / self.unit)
+        sum / self.unit
+    }
+
+    /// Whether it is one of the counters that a device has of its own, and netlink shows too.
+    #[must_use]
+    pub fn is_hardware(&self) -> bool {
+        self.folder == HW
     }
 }
 

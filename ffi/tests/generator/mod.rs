@@ -100,6 +100,18 @@ pub(crate) const ALL: &[Generated] = &[
             "use libc::sockaddr_in6;",
         ],
     },
+    Generated {
+        file: "nldev.rs",
+        source: "#include <rdma/rdma_netlink.h>\n",
+        origin: Origin::KernelHeaders,
+        allow: &["rdma_nldev_command", "rdma_nldev_attr", "RDMA_NL_(NLDEV|GROUP_.*)", "RDMA_NODE_.*"],
+        functions: false,
+        one_architecture: false,
+        preamble: &[
+            "//! The kernel's netlink ABI of RDMA devices: commands and attributes.",
+            "#![expect(non_camel_case_types, missing_docs, reason = \"generated: C's names\")]",
+        ],
+    },
 ];
 
 /// How bindgen begins what it asserts about a type's layout.

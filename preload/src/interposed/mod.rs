@@ -84,6 +84,7 @@ mod globs;
 mod lookups;
 mod opens;
 mod programs;
+mod sockets;
 mod syscalls;
 mod walks;
 
@@ -98,6 +99,7 @@ pub fn find_all() {
     lookups::find_all();
     opens::find_all();
     programs::find_all();
+    sockets::find_all();
     walks::find_all();
 }
 

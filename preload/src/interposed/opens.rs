@@ -3,14 +3,9 @@
 use core::ffi::{c_char, c_int, c_uint};
 
 use super::{Buffer, with_path};
-use crate::folder::is_active;
 use crate::live::brought_up_to_date;
-use crate::next::fail;
 use crate::read_only::{self, mode_flags};
 use crate::resolve::CWD;
-
-/// `NETLINK_RDMA` of `<linux/netlink.h>`.
-const NETLINK_RDMA: c_int = 20;
 
 /// Opens what `then` opens, at the path where the file really is.
 ///
@@ -91,14 +86,6 @@ interpose! {
             };
             // It is the error number that this function returns.
             if result < 0 { errno } else { result }
-        }
-        fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int = |next| {
-            if domain == libc::AF_NETLINK && protocol == NETLINK_RDMA && is_active() {
-                crate::devices_are_looked_for();
-                return fail(libc::EPROTONOSUPPORT);
-            }
-            // SAFETY: the caller's own call.
-            unsafe { next(domain, kind, protocol) }
         }
     }
 }

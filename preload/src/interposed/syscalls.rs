@@ -4,7 +4,8 @@ use core::ffi::{c_char, c_int, c_long, c_void};
 
 use super::changes::{attributes, creation, removal};
 use super::lookups::{checked, with_file_system, with_target};
-use super::opens::{opened, socket};
+use super::opens::opened;
+use super::sockets::socket;
 use super::with_path;
 use crate::folder::{is_active, unshadow};
 use crate::next::{fail, system_call_of_six};

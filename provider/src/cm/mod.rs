@@ -14,6 +14,7 @@ pub(crate) mod commands;
 pub(crate) mod event;
 pub(crate) mod id;
 mod ids;
+mod list;
 mod messages;
 pub(crate) mod query;
 mod removal;
@@ -38,6 +39,7 @@ use crate::verbs::context::SharedPort;
 use channel::Channel;
 use id::Id;
 use ids::Ids;
+pub(crate) use list::Listed;
 
 const EINVAL: Errno = Errno(libc::EINVAL);
 

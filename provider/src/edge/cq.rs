@@ -3,6 +3,7 @@
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use urxe_engine::{Cqe, Moderation, WcStatus};
@@ -83,8 +84,15 @@ pub(super) unsafe fn create(
     // SAFETY: all-zero is a queue that libibverbs then fills in.
     let mut ibv = unsafe { std::mem::zeroed::<v::ibv_cq_ex>() };
     ibv.cqe = cqe;
-    let ibv = UnsafeCell::new(ibv);
-    let object = CqObject { ibv, cq: Arc::clone(&cq), users: Users::default(), poll, parent_domain, _counted: counted };
+    let (ibv, users, ctxn) = (UnsafeCell::new(ibv), Users::default(), context.number());
+    let (seen, count) = (Arc::downgrade(&cq), users.count());
+    let counted = counted.tracked(|cqn| {
+        move || {
+            let (cqe, users) = (seen.upgrade()?.capacity() as u64, count.load(Ordering::Acquire) as u64);
+            Some(vec![("cqn", cqn.into()), ("cqe", cqe), ("users", users), ("ctxn", ctxn.into())])
+        }
+    });
+    let object = CqObject { ibv, cq: Arc::clone(&cq), users, poll, parent_domain, _counted: counted };
     let object = Box::into_raw(Box::new(object));
     cq.set_handle(object as u64);
     Ok(object.cast())

@@ -54,7 +54,7 @@ pub(super) unsafe extern "C" fn alloc_pd(context: *mut v::ibv_context) -> *mut v
         // SAFETY: the caller's context.
         let device = unsafe { shared(context) };
         device.check_alive()?;
-        let domain = ProtectionDomain::new(device.quotas().pd.take()?);
+        let domain = ProtectionDomain::new(device.quotas().pd.take()?, device.number());
         device.handles().add_domain(&domain);
         Ok(new_pd(context, domain))
     })

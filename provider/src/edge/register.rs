@@ -84,6 +84,7 @@ extern "C" fn construct() {
         urxe_preload::hold_folder(urxe_options::RUN_USERS_LOCK);
         urxe_preload::when_devices_are_looked_for(register);
         urxe_preload::counters_are(&crate::status::sysfs::LIVE);
+        urxe_preload::netlink_is(&kernel::netlink::NETLINK);
     }
     register();
 }

@@ -23,6 +23,10 @@ use crate::verbs::reasons;
 
 const EINVAL: Errno = Errno(libc::EINVAL);
 
+/// `enum ib_srq_type` of the kernel, as `rdma resource show srq` reads it.
+const BASIC: u64 = 0;
+const XRC: u64 = 1;
+
 /// An `ibv_srq` of ours.
 #[repr(C)]
 pub(super) struct SrqObject {
@@ -138,11 +142,18 @@ unsafe fn create(
         verbs.srq.handle = verbs.srq_num;
     }
     let used: Vec<&Users> = xrc.iter().flat_map(|(xrcd, cq, ..)| [&xrcd.users, &cq.users]).collect();
+    let (mut number, kind) = (0, if delivery.is_some() { XRC } else { BASIC });
+    let counted = counted.tracked(|srqn| {
+        // An XRC SRQ has a number that peers know.
+        number = delivery.as_ref().map_or(srqn, |xrc| xrc.number.get());
+        let (number, pdn) = (number.into(), domain.id().0.into());
+        move || Some(vec![("srqn", number), ("type", kind), ("pdn", pdn)])
+    });
     // The address is known before what is there: events name it.
     let place = Box::<SrqObject>::new_uninit();
     let events = AsyncEvents::new(Arc::clone(context.async_file()), place.as_ptr() as u64);
     let queue = chaos::shared_receive_queue(attr.max_wr, attr.max_sge);
-    let srq = Arc::new(Srq::new(queue, domain.id(), delivery, events));
+    let srq = Arc::new(Srq::new(queue, domain.id(), number, delivery, events));
     if let Err(error) = port.add_srq(&srq) {
         if let Some(xrc) = srq.xrc() {
             port.net().free_qpn(xrc.number);

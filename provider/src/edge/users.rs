@@ -1,15 +1,21 @@
 //! Objects that other objects use cannot be destroyed: EBUSY.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// How many objects use this one.
 #[derive(Debug, Default)]
-pub(super) struct Users(AtomicUsize);
+pub(super) struct Users(Arc<AtomicUsize>);
 
 impl Users {
     /// Whether there are any.
     pub(super) fn any(&self) -> bool {
         self.0.load(Ordering::Acquire) > 0
+    }
+
+    /// The count itself, for those who look from outside.
+    pub(super) fn count(&self) -> Arc<AtomicUsize> {
+        Arc::clone(&self.0)
     }
 }
 

@@ -14,12 +14,14 @@
 //! - [`hook`] is what stands in the slots, and knows which descriptor is whose;
 //! - [`uverbs`] is the kernel's side of the uverbs ABI, on byte buffers;
 //! - [`event_file`] is what libibverbs reads events from;
+//! - `netlink` answers for `NETLINK_RDMA` below `urxe run`;
 //! - [`memory`] is how it reaches the caller's memory.
 
 pub mod errno;
 pub mod event_file;
 pub mod hook;
 pub mod memory;
+pub(crate) mod netlink;
 pub mod plt;
 pub mod ucma;
 pub mod uverbs;

@@ -17,6 +17,7 @@ use crate::xrc::neighbours::{ForeignSrq, Neighbours};
 pub(crate) struct Srq {
     queue: Mutex<SharedReceiveQueue>,
     pd: Pd,
+    number: u32,
     xrc: Option<Xrc>,
     events: AsyncEvents,
 }
@@ -33,9 +34,20 @@ pub(crate) struct Xrc {
 }
 
 impl Srq {
-    /// A queue in `pd`.
-    pub(crate) const fn new(queue: SharedReceiveQueue, pd: Pd, xrc: Option<Xrc>, events: AsyncEvents) -> Self {
-        Self { queue: Mutex::new(queue), pd, xrc, events }
+    /// A queue in `pd`. Those who look from outside tell it by its number.
+    pub(crate) const fn new(
+        queue: SharedReceiveQueue,
+        pd: Pd,
+        number: u32,
+        xrc: Option<Xrc>,
+        events: AsyncEvents,
+    ) -> Self {
+        Self { queue: Mutex::new(queue), pd, number, xrc, events }
+    }
+
+    /// Its number among the device's SRQs in this process.
+    pub(crate) const fn number(&self) -> u32 {
+        self.number
     }
 
     /// Its protection domain.

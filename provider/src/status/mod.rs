@@ -6,6 +6,7 @@
 
 pub(crate) mod ledger;
 mod report;
+mod resources;
 pub(crate) mod sysfs;
 
 use std::io::{self, Write};
@@ -22,6 +23,7 @@ use urxe_net::local::{Credentials, own_uid};
 use crate::runtime::fork::Generation;
 use crate::runtime::port::NetPort;
 use crate::runtime::progress::without_signals;
+use crate::verbs::quota::Quotas;
 
 /// How long somebody who asks may take to read the answer.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -42,12 +44,13 @@ pub(crate) struct Server {
 
 impl Server {
     /// Starts to answer for the device `name`. `seed` makes the socket's name unlike others.
-    pub(crate) fn start(name: &str, port: &Arc<NetPort>, seed: u64) -> io::Result<Self> {
+    pub(crate) fn start(name: &str, port: &Arc<NetPort>, quotas: &Arc<Quotas>, seed: u64) -> io::Result<Self> {
         let address = format!("{}{}/{seed:016x}", urxe_status::NAMES, std::process::id());
         let listener = Arc::new(UnixListener::bind_addr(&SocketAddr::from_abstract_name(address)?)?);
         remember(listener.as_raw_fd());
-        let (name, port, waiting) = (name.to_owned(), Arc::clone(port), Arc::clone(&listener));
-        let serve = move || serve(&waiting, || report::report(&name, &port));
+        let (name, port, quotas, waiting) =
+            (name.to_owned(), Arc::clone(port), Arc::clone(quotas), Arc::clone(&listener));
+        let serve = move || serve(&waiting, || report::report(&name, &port, &quotas));
         let thread =
             without_signals(|| thread::Builder::new().name("urxe-status".into()).stack_size(STACK).spawn(serve));
         let thread = thread.inspect_err(|_| forget(listener.as_raw_fd()))?;

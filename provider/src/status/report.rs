@@ -8,9 +8,11 @@ use crate::observe::explain::quoted;
 use crate::observe::words;
 use crate::runtime::port::NetPort;
 use crate::runtime::qp::Qp;
+use crate::status::resources;
+use crate::verbs::quota::Quotas;
 
 /// The device `name` of this process: one JSON object in a line.
-pub(super) fn report(name: &str, port: &NetPort) -> String {
+pub(super) fn report(name: &str, port: &NetPort, quotas: &Quotas) -> String {
     let interface = port.net().interface();
     let addresses: Vec<String> =
         interface.addresses().iter().map(|address| quoted(&address.ip().to_string())).collect();
@@ -30,6 +32,7 @@ pub(super) fn report(name: &str, port: &NetPort) -> String {
         ("counters", format!("{{{}}}", counters.join(","))),
         ("mrs", object(&[("count", regions.to_string()), ("bytes", bytes.to_string())])),
         ("qps", format!("[{}]", qps.join(","))),
+        ("resources", resources::report(name, port, quotas)),
     ]) + "\n"
 }
 

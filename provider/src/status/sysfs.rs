@@ -28,15 +28,30 @@ fn open(path: &[u8]) -> Option<RawFd> {
 
 /// The device's counters in every process that has it, one after another.
 fn sums(device: &str) -> Option<Vec<(&'static str, u64)>> {
-    let netdev = device::netdev_of(device)?;
-    let answers = urxe_status::ask_all(PATIENCE).ok()?;
-    let same = |report: &&str| {
-        urxe_status::text(report, "device") == Some(device) && urxe_status::text(report, "netdev") == Some(&netdev)
-    };
-    let texts = answers.reports.iter().map(|report| report.text.as_str());
-    let present = texts.filter(same).flat_map(urxe_status::counters);
+    device::netdev_of(device)?;
+    let reports = reports(device, PATIENCE);
+    let present = reports.iter().flat_map(|report| urxe_status::counters(&report.text));
     let known = |(name, value)| urxe_status::names().find(|known| *known == name).map(|name| (name, value));
     Some(present.filter_map(known).chain(ledger::read(device)).collect())
+}
+
+/// What the processes say that have the device.
+pub(crate) fn reports(device: &str, patience: Duration) -> Vec<urxe_status::Report> {
+    let (Some(netdev), Ok(answers)) = (device::netdev_of(device), urxe_status::ask_all(patience)) else {
+        return Vec::new();
+    };
+    let same = |report: &urxe_status::Report| {
+        let says = |member| urxe_status::text(&report.text, member);
+        says("device") == Some(device) && says("netdev") == Some(&netdev)
+    };
+    answers.reports.into_iter().filter(same).collect()
+}
+
+/// The files of `hw_counters`, and what each would hold now.
+pub(crate) fn hardware_counters(device: &str) -> Vec<(&'static str, u64)> {
+    let Some(sums) = sums(device) else { return Vec::new() };
+    let files = urxe_status::sysfs::files().filter(urxe_status::sysfs::File::is_hardware);
+    files.map(|file| (file.name, file.value(sums.iter().copied()))).collect()
 }
 
 /// A file without a name, to be read from its beginning, that nobody can change.

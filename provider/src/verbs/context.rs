@@ -19,6 +19,7 @@ use crate::runtime::{lock, progress};
 use crate::verbs::handles::Handles;
 use crate::verbs::quota::Quotas;
 use crate::verbs::reasons;
+use crate::verbs::tracked::Tracked;
 use crate::verbs::xrcd::XrcDomains;
 
 /// An open device: what `ibv_open_device` gives.
@@ -28,6 +29,8 @@ pub(crate) struct Context {
     channels: Mutex<HashMap<RawFd, Arc<EventFile>>>,
     handles: Arc<Handles>,
     generation: Generation,
+    number: u32,
+    _tracked: Tracked,
 }
 
 /// A port and its thread; contexts of one device in one process share it.
@@ -39,7 +42,7 @@ pub(crate) struct SharedPort {
     /// Without it nobody can ask how the device is.
     status: Option<crate::status::Server>,
     xrc_domains: XrcDomains,
-    quotas: Quotas,
+    quotas: Arc<Quotas>,
 }
 
 impl Drop for SharedPort {
@@ -97,12 +100,13 @@ impl SharedPort {
         let (keys, status) = (random_seed()?, random_seed()?);
         let port = Arc::new(NetPort::open(name, interface, keys).map_err(OpenError::Port)?);
         fork::remember(&port);
+        let quotas = Arc::new(Quotas::new(port.net().most_qpns()));
         let shared = Arc::new(Self {
-            status: crate::status::Server::start(name, &port, status).ok(),
+            status: crate::status::Server::start(name, &port, &quotas, status).ok(),
             name: name.to_owned(),
             generation,
             xrc_domains: XrcDomains::shared(port.xrc_srqs().neighbours()),
-            quotas: Quotas::new(port.net().most_qpns()),
+            quotas,
             port,
             thread: Mutex::default(),
         });
@@ -112,6 +116,11 @@ impl SharedPort {
         *lock(&shared.thread) = Some(thread);
         open.push(Arc::downgrade(&shared));
         Ok(shared)
+    }
+
+    /// The device's name.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
     }
 
     /// The port.
@@ -151,13 +160,25 @@ impl Context {
     fn new(shared: Arc<SharedPort>, async_file: EventFile, handles: Arc<Handles>) -> Arc<Self> {
         let async_file = Arc::new(async_file);
         shared.port.tell_changes(&async_file);
+        let mut number = 0;
+        let tracked = shared.quotas.ctx.track(|ctxn| {
+            number = ctxn;
+            move || Some(vec![("ctxn", ctxn.into())])
+        });
         Arc::new(Self {
             shared,
             async_file,
             channels: Mutex::new(HashMap::new()),
             handles,
             generation: Generation::now(),
+            number,
+            _tracked: tracked,
         })
+    }
+
+    /// Its number among the open contexts of the device in this process.
+    pub(crate) const fn number(&self) -> u32 {
+        self.number
     }
 
     /// What can be imported.

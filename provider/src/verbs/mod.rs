@@ -10,4 +10,5 @@ pub(crate) mod objects;
 pub(crate) mod query;
 pub(crate) mod quota;
 pub(crate) mod reasons;
+pub(crate) mod tracked;
 pub(crate) mod xrcd;

@@ -1,7 +1,7 @@
 //! Protection domains, memory regions, and how attributes and requests look to the engine.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 
 use urxe_engine::attr::{AttrMask, QpAttr};
 use urxe_engine::{Access, Key, Pd, PostError, QpCap, QpState, Region, RegionKind};
@@ -23,7 +23,7 @@ const EINVAL: Errno = Errno(libc::EINVAL);
 pub(crate) struct ProtectionDomain {
     id: Pd,
     /// How many `ibv_pd` stand for it: more than one after `ibv_import_pd`.
-    names: AtomicUsize,
+    names: Arc<AtomicUsize>,
     /// Of a parent domain: what it stands for, kept from being freed.
     within: Option<(Arc<Self>, Option<Arc<ThreadDomain>>)>,
     /// A parent domain is none of the device's.
@@ -36,16 +36,26 @@ pub(crate) struct ThreadDomain;
 
 impl ProtectionDomain {
     /// A new one. Numbers are unique in the process: all contexts of a device share a table of regions.
-    pub(crate) fn new(counted: Counted) -> Arc<Self> {
+    pub(crate) fn new(counted: Counted, ctxn: u32) -> Arc<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         // The upper half stands for domains of other processes (`xrc::neighbours`).
         let id = Pd(NEXT.fetch_add(1, Ordering::Relaxed) & i32::MAX.cast_unsigned());
-        Arc::new(Self { id, names: AtomicUsize::new(0), within: None, _counted: Some(counted) })
+        let names = Arc::<AtomicUsize>::default();
+        Arc::new_cyclic(|domain: &Weak<Self>| {
+            // Whoever looks does not hold it: it can be freed meanwhile.
+            let (seen, named) = (domain.clone(), Arc::clone(&names));
+            let describe = move || {
+                let users = seen.strong_count().saturating_sub(named.load(Ordering::Acquire));
+                Some(vec![("pdn", id.0.into()), ("users", users as u64), ("ctxn", ctxn.into())])
+            };
+            let counted = counted.tracked(|_| describe);
+            Self { id, names, within: None, _counted: Some(counted) }
+        })
     }
 
     /// A parent domain: to the engine, the same domain.
     pub(crate) fn within(parent: Arc<Self>, thread: Option<Arc<ThreadDomain>>) -> Arc<Self> {
-        Arc::new(Self { id: parent.id, names: AtomicUsize::new(0), within: Some((parent, thread)), _counted: None })
+        Arc::new(Self { id: parent.id, names: Arc::default(), within: Some((parent, thread)), _counted: None })
     }
 
     /// Its number.

@@ -8,7 +8,7 @@ use super::context::Context;
 use super::{capabilities, lid};
 use crate::limits;
 
-/// `ibv_query_device`. Every capability named here is there.
+/// `ibv_query_device`.
 pub(crate) fn device(context: &Context) -> v::ibv_device_attr {
     let guid = u64::from_ne_bytes(context.interface().guid());
     let quotas = context.quotas();
@@ -63,12 +63,17 @@ pub(crate) fn device(context: &Context) -> v::ibv_device_attr {
     }
 }
 
+/// All capabilities, as `ibv_query_device_ex` and netlink tell them.
+pub(crate) fn capabilities() -> u64 {
+    u64::from(capabilities::DEVICE) | capabilities::DEVICE_EX
+}
+
 /// `IBV_PCI_ATOMIC_OPERATION_8_BYTE_SIZE_SUP`.
 const EIGHT_BYTES: u16 = 1 << 1;
 
 /// What `ibv_query_device_ex` says besides; the fields not named here stay 0, which is "not supported".
 pub(crate) fn extended(answer: &mut v::ibv_device_attr_ex) {
-    answer.device_cap_flags_ex = u64::from(answer.orig_attr.device_cap_flags) | capabilities::DEVICE_EX;
+    answer.device_cap_flags_ex = capabilities();
     answer.phys_port_cnt_ex = 1;
     // Atomics are the processor's own.
     answer.pci_atomic_caps.fetch_add = EIGHT_BYTES;

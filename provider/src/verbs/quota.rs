@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::reasons;
+use super::tracked::{Members, Objects, Tracked};
 use crate::kernel::Errno;
 use crate::limits;
 
@@ -16,6 +17,8 @@ pub(crate) struct Quotas {
     pub(crate) mw: Quota,
     pub(crate) pd: Quota,
     pub(crate) ah: Quota,
+    /// Open contexts, of which there may be any number.
+    pub(crate) ctx: Arc<Objects>,
 }
 
 /// How many objects of a kind there may be, and are.
@@ -25,11 +28,16 @@ pub(crate) struct Quota {
     name: &'static str,
     most: u32,
     used: Arc<AtomicU32>,
+    objects: Arc<Objects>,
 }
 
 /// One of them, for as long as this lives.
 #[derive(Debug)]
-pub(crate) struct Counted(Arc<AtomicU32>);
+pub(crate) struct Counted {
+    used: Arc<AtomicU32>,
+    objects: Arc<Objects>,
+    tracked: Option<Tracked>,
+}
 
 impl Quotas {
     /// Of a port that can have so many queue pair numbers.
@@ -42,13 +50,14 @@ impl Quotas {
             mw: Quota::new("max_mw", limits::MAX_MW),
             pd: Quota::new("max_pd", limits::MAX_PD),
             ah: Quota::new("max_ah", limits::MAX_AH),
+            ctx: Arc::default(),
         }
     }
 }
 
 impl Quota {
     fn new(name: &'static str, most: u32) -> Self {
-        Self { name, most, used: Arc::default() }
+        Self { name, most, used: Arc::default(), objects: Arc::default() }
     }
 
     /// What `ibv_query_device` says.
@@ -63,15 +72,31 @@ impl Quota {
     pub(crate) fn take(&self) -> Result<Counted, Errno> {
         let more = |used: u32| (used < self.most).then_some(used + 1);
         match self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more) {
-            Ok(_) => Ok(Counted(Arc::clone(&self.used))),
+            Ok(_) => Ok(Counted { used: Arc::clone(&self.used), objects: Arc::clone(&self.objects), tracked: None }),
             Err(_) => Err(reasons::used_up(self.name, self.most)),
         }
+    }
+
+    /// Those that are [tracked](Counted::tracked).
+    pub(crate) fn objects(&self) -> &Objects {
+        &self.objects
+    }
+}
+
+impl Counted {
+    /// Has the object told of to those who look from outside ([`Objects::track`]).
+    pub(crate) fn tracked<D>(mut self, describe: impl FnOnce(u32) -> D) -> Self
+    where
+        D: Fn() -> Option<Members> + Send + Sync + 'static,
+    {
+        self.tracked = Some(self.objects.track(describe));
+        self
     }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.used.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

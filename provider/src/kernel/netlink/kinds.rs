@@ -1,0 +1,234 @@
+//! Objects as nldev shows them: which attribute each member of a report is, as data.
+
+use urxe_ffi::nldev as n;
+use urxe_status::resources::{Object, objects};
+
+use super::message::Writer;
+use super::nldev::{MOST, Told};
+
+/// How a kind of objects is asked for, and what is told of each.
+#[derive(Debug)]
+pub(super) struct Kind {
+    /// Its list in a report, and its name in a summary.
+    pub(super) name: &'static str,
+    pub(super) command: u32,
+    /// The list of all, and one in it.
+    pub(super) table: u32,
+    pub(super) entry: u32,
+    /// The number that tells one from the others, among its members.
+    pub(super) id: (&'static str, u32),
+    members: &'static [(&'static str, u32, Width)],
+}
+
+/// The type of an attribute.
+#[derive(Debug, Clone, Copy)]
+enum Width {
+    U8,
+    U32,
+    U64,
+}
+
+use Width::{U8, U32, U64};
+
+/// As `fill_entries` and `fill_res_*_entry` of the kernel's nldev.c, without what only administrators see (keys).
+pub(super) const KINDS: [Kind; 7] = [
+    Kind {
+        name: "pd",
+        command: n::RDMA_NLDEV_CMD_RES_PD_GET,
+        table: n::RDMA_NLDEV_ATTR_RES_PD,
+        entry: n::RDMA_NLDEV_ATTR_RES_PD_ENTRY,
+        id: ("pdn", n::RDMA_NLDEV_ATTR_RES_PDN),
+        members: &[
+            ("users", n::RDMA_NLDEV_ATTR_RES_USECNT, U64),
+            ("pdn", n::RDMA_NLDEV_ATTR_RES_PDN, U32),
+            ("ctxn", n::RDMA_NLDEV_ATTR_RES_CTXN, U32),
+        ],
+    },
+    Kind {
+        name: "cq",
+        command: n::RDMA_NLDEV_CMD_RES_CQ_GET,
+        table: n::RDMA_NLDEV_ATTR_RES_CQ,
+        entry: n::RDMA_NLDEV_ATTR_RES_CQ_ENTRY,
+        id: ("cqn", n::RDMA_NLDEV_ATTR_RES_CQN),
+        members: &[
+            ("cqe", n::RDMA_NLDEV_ATTR_RES_CQE, U32),
+            ("users", n::RDMA_NLDEV_ATTR_RES_USECNT, U64),
+            ("cqn", n::RDMA_NLDEV_ATTR_RES_CQN, U32),
+            ("ctxn", n::RDMA_NLDEV_ATTR_RES_CTXN, U32),
+        ],
+    },
+    Kind {
+        name: "qp",
+        command: n::RDMA_NLDEV_CMD_RES_QP_GET,
+        table: n::RDMA_NLDEV_ATTR_RES_QP,
+        entry: n::RDMA_NLDEV_ATTR_RES_QP_ENTRY,
+        id: ("lqpn", n::RDMA_NLDEV_ATTR_RES_LQPN),
+        members: &[
+            ("lqpn", n::RDMA_NLDEV_ATTR_RES_LQPN, U32),
+            ("rqpn", n::RDMA_NLDEV_ATTR_RES_RQPN, U32),
+            ("rq_psn", n::RDMA_NLDEV_ATTR_RES_RQ_PSN, U32),
+            ("sq_psn", n::RDMA_NLDEV_ATTR_RES_SQ_PSN, U32),
+            ("path_mig_state", n::RDMA_NLDEV_ATTR_RES_PATH_MIG_STATE, U8),
+            ("type", n::RDMA_NLDEV_ATTR_RES_TYPE, U8),
+            ("state", n::RDMA_NLDEV_ATTR_RES_STATE, U8),
+            ("pdn", n::RDMA_NLDEV_ATTR_RES_PDN, U32),
+        ],
+    },
+    Kind {
+        name: "cm_id",
+        command: n::RDMA_NLDEV_CMD_RES_CM_ID_GET,
+        table: n::RDMA_NLDEV_ATTR_RES_CM_ID,
+        entry: n::RDMA_NLDEV_ATTR_RES_CM_ID_ENTRY,
+        id: ("cm_idn", n::RDMA_NLDEV_ATTR_RES_CM_IDN),
+        members: &[
+            ("type", n::RDMA_NLDEV_ATTR_RES_TYPE, U8),
+            ("ps", n::RDMA_NLDEV_ATTR_RES_PS, U32),
+            ("state", n::RDMA_NLDEV_ATTR_RES_STATE, U8),
+            ("cm_idn", n::RDMA_NLDEV_ATTR_RES_CM_IDN, U32),
+        ],
+    },
+    Kind {
+        name: "mr",
+        command: n::RDMA_NLDEV_CMD_RES_MR_GET,
+        table: n::RDMA_NLDEV_ATTR_RES_MR,
+        entry: n::RDMA_NLDEV_ATTR_RES_MR_ENTRY,
+        id: ("mrn", n::RDMA_NLDEV_ATTR_RES_MRN),
+        members: &[
+            ("mrlen", n::RDMA_NLDEV_ATTR_RES_MRLEN, U64),
+            ("mrn", n::RDMA_NLDEV_ATTR_RES_MRN, U32),
+            ("pdn", n::RDMA_NLDEV_ATTR_RES_PDN, U32),
+        ],
+    },
+    Kind {
+        name: "ctx",
+        command: n::RDMA_NLDEV_CMD_RES_CTX_GET,
+        table: n::RDMA_NLDEV_ATTR_RES_CTX,
+        entry: n::RDMA_NLDEV_ATTR_RES_CTX_ENTRY,
+        id: ("ctxn", n::RDMA_NLDEV_ATTR_RES_CTXN),
+        members: &[("ctxn", n::RDMA_NLDEV_ATTR_RES_CTXN, U32)],
+    },
+    Kind {
+        name: "srq",
+        command: n::RDMA_NLDEV_CMD_RES_SRQ_GET,
+        table: n::RDMA_NLDEV_ATTR_RES_SRQ,
+        entry: n::RDMA_NLDEV_ATTR_RES_SRQ_ENTRY,
+        id: ("srqn", n::RDMA_NLDEV_ATTR_RES_SRQN),
+        members: &[
+            ("srqn", n::RDMA_NLDEV_ATTR_RES_SRQN, U32),
+            ("type", n::RDMA_NLDEV_ATTR_RES_TYPE, U8),
+            ("pdn", n::RDMA_NLDEV_ATTR_RES_PDN, U32),
+        ],
+    },
+];
+
+impl Kind {
+    /// The kind that a command asks for.
+    pub(super) fn of(command: u32) -> Option<&'static Self> {
+        KINDS.iter().find(|kind| kind.command == command)
+    }
+
+    /// The attributes of an object of the process that has told of it.
+    pub(super) fn attributes(&self, object: &Object<'_>, told: &Told) -> Writer {
+        let mut writer = Writer::default();
+        if matches!(self.name, "qp" | "cm_id") {
+            writer.put_u32(n::RDMA_NLDEV_ATTR_PORT_INDEX, 1);
+        }
+        for (name, number, width) in self.members {
+            let Some(value) = object.get(name) else { continue };
+            // Another process says it: what does not fit is left out.
+            match width {
+                U8 => u8::try_from(value).into_iter().for_each(|value| writer.put_u8(*number, value)),
+                U32 => u32::try_from(value).into_iter().for_each(|value| writer.put_u32(*number, value)),
+                U64 => u64::try_from(value).into_iter().for_each(|value| writer.put_u64(*number, value)),
+            }
+        }
+        let ends = [
+            (n::RDMA_NLDEV_ATTR_RES_SRC_ADDR, ["src_ipv4", "src_ipv6", "src_port"]),
+            (n::RDMA_NLDEV_ATTR_RES_DST_ADDR, ["dst_ipv4", "dst_ipv6", "dst_port"]),
+        ];
+        for (number, [ipv4, ipv6, port]) in ends {
+            if let Some(storage) = sockaddr(object.get(ipv4), object.get(ipv6), object.get(port)) {
+                writer.put(number, &storage);
+            }
+        }
+        if self.name == "srq" {
+            writer.nest(n::RDMA_NLDEV_ATTR_RES_QP, &queue_pairs(object, &told.report));
+        }
+        writer.put_u32(n::RDMA_NLDEV_ATTR_RES_PID, told.pid);
+        writer
+    }
+}
+
+/// Who receives from an SRQ, as ranges of numbers (`fill_res_srq_qps`): as many as there is room for.
+fn queue_pairs(srq: &Object<'_>, report: &str) -> Writer {
+    let number = |qp: Object<'_>| qp.get("lqpn").and_then(|number| u32::try_from(number).ok());
+    let receives = objects(report, "qp").filter(|qp| qp.get("srqn").is_some() && qp.get("srqn") == srq.get("srqn"));
+    let mut numbers: Vec<u32> = receives.filter_map(number).collect();
+    numbers.sort_unstable();
+    let mut list = Writer::default();
+    for range in numbers.chunk_by(|one, next| one.checked_add(1) == Some(*next)) {
+        let (Some(first), Some(last)) = (range.first(), range.last()) else { continue };
+        let mut entry = Writer::default();
+        if first == last {
+            entry.put_u32(n::RDMA_NLDEV_ATTR_RES_LQPN, *first);
+        } else {
+            entry.put_u32(n::RDMA_NLDEV_ATTR_MIN_RANGE, *first);
+            entry.put_u32(n::RDMA_NLDEV_ATTR_MAX_RANGE, *last);
+        }
+        if list.len() + entry.len() > MOST / 2 {
+            break;
+        }
+        list.nest(n::RDMA_NLDEV_ATTR_RES_QP_ENTRY, &entry);
+    }
+    list
+}
+
+/// A `struct __kernel_sockaddr_storage`.
+fn sockaddr(ipv4: Option<u128>, ipv6: Option<u128>, port: Option<u128>) -> Option<[u8; 128]> {
+    let port = u16::try_from(port?).ok()?.to_be_bytes();
+    let (family, address) = match (ipv4, ipv6) {
+        (Some(ipv4), _) => (libc::AF_INET, u32::try_from(ipv4).ok()?.to_be_bytes().to_vec()),
+        // Behind the flow label.
+        (None, Some(ipv6)) => (libc::AF_INET6, [&[0; 4][..], &ipv6.to_be_bytes()].concat()),
+        (None, None) => return None,
+    };
+    let family = u16::try_from(family).ok()?.to_ne_bytes();
+    let mut storage = [0; 128];
+    for (to, from) in storage.iter_mut().zip(family.into_iter().chain(port).chain(address)) {
+        *to = from;
+    }
+    Some(storage)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every member that devices tell has an attribute, and every attribute a member.
+    #[test]
+    fn one_set_of_names() {
+        let told = urxe_status::resources::KINDS;
+        assert_eq!(KINDS.map(|kind| kind.name), told.map(|kind| kind.name));
+        for (kind, told) in KINDS.iter().zip(told) {
+            let addresses = |name: &&str| name.starts_with("src_") || name.starts_with("dst_");
+            // An SRQ lists its queue pairs.
+            let elsewhere = |name: &&str| addresses(name) || (told.name == "qp" && *name == "srqn");
+            let mut told: Vec<&str> = told.members.iter().copied().filter(|name| !elsewhere(name)).collect();
+            let mut shown: Vec<&str> = kind.members.iter().map(|(name, ..)| *name).collect();
+            told.sort_unstable();
+            shown.sort_unstable();
+            assert_eq!(told, shown, "{}", kind.name);
+            assert!(shown.contains(&kind.id.0));
+        }
+    }
+
+    #[test]
+    fn addresses_of_both_families() {
+        let ipv4 = sockaddr(Some(0x7f00_0001), None, Some(7471)).unwrap();
+        assert_eq!(&ipv4[..10], [&2_u16.to_ne_bytes()[..], &[0x1d, 0x2f, 127, 0, 0, 1, 0, 0]].concat());
+        let ipv6 = sockaddr(None, Some(1), Some(7471)).unwrap();
+        assert_eq!((&ipv6[..4], ipv6[23]), (&[&10_u16.to_ne_bytes()[..], &[0x1d, 0x2f]].concat()[..], 1));
+        assert_eq!([sockaddr(None, None, Some(1)), sockaddr(Some(1), None, None)], [None; 2]);
+        assert_eq!(sockaddr(Some(1), None, Some(1 << 16)), None);
+    }
+}
