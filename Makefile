@@ -130,11 +130,19 @@ cm: setup build ## rdma_cm at length: every program of perftest and qperf, a tho
 tsan: setup ## stress under ThreadSanitizer; builds the standard library for it, takes minutes
 	scripts/tsan $(TARGET_DIR) $(STRESS_SECONDS)
 
+# RDMA_CORE: another release than this machine's, in the tree of a distribution that has it.
 .PHONY: pyverbs
-pyverbs: build ## rdma-core's own tests, from its source package; PYVERBS_TESTS=.../tests takes a copy you have
+ifdef RDMA_CORE
+pyverbs: build
+	@scripts/install-packages $(DISTRIBUTION_PACKAGES)
+	$(SUDO) conformance/pyverbs/run --rdma-core $(RDMA_CORE) --trees $(TARGET_DIR)/distributions --bin $(BIN_DIR) \
+	    --sources $(TARGET_DIR)/conformance/rdma-core --out $(TARGET_DIR)/conformance/pyverbs-$(RDMA_CORE).tsv
+else
+pyverbs: build ## rdma-core's own tests, from its source package (PYVERBS_TESTS=.../tests takes a copy you have); RDMA_CORE=56 or 65
 	@scripts/install-packages $(PYVERBS_PACKAGES)
 	tests=$$(conformance/pyverbs/fetch-tests $(TARGET_DIR)/conformance/rdma-core) && \
 	    conformance/machine $(BIN_DIR) conformance/own-sysfs conformance/pyverbs/run --tests "$$tests" --out $(TARGET_DIR)/conformance/pyverbs.tsv
+endif
 
 .PHONY: interop
 interop: build ## urxe and the Linux kernel's rxe, in both roles: every case as a table

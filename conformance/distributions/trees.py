@@ -38,6 +38,8 @@ class Tree:
     source: pathlib.Path | None
     # If it is not this machine's.
     architecture: str | None
+    # The release whose suite runs in it.
+    rdma_core: int | None = None
 
     def is_complete(self):
         """Whether `prepare` has finished it."""
@@ -61,7 +63,8 @@ def selected(folder, globs):
     for name, entry in entries.items():
         tag = entry.get("tag")
         root, source = (folder / BUILDER, folder / name) if tag else (folder / name, None)
-        trees.append(Tree(name, root, entry["abi"], entry.get("suite"), tag, source, entry.get("architecture")))
+        trees.append(Tree(name, root, entry["abi"], entry.get("suite"), tag, source, entry.get("architecture"),
+                          entry.get("rdma_core")))
     if not globs:
         return [tree for tree in trees if not tree.architecture]
     return [tree for tree in trees if any(fnmatch.fnmatchcase(tree.name, glob) for glob in globs)]

@@ -2,6 +2,8 @@
 
 use core::marker::{PhantomData, PhantomPinned};
 
+use crate::verbs::ibv_context;
+
 macro_rules! opaque {
     ($($(#[$doc:meta])* $name:ident)*) => {$(
         $(#[$doc])*
@@ -16,10 +18,6 @@ macro_rules! opaque {
 opaque! {
     /// A provider-allocated buffer (rdma-core 64).
     ibv_buf
-    /// A DMA handle (rdma-core 59).
-    ibv_dmah
-    /// How to make a DMA handle (rdma-core 59).
-    ibv_dmah_init_attr
     /// A completion counter (rdma-core 65).
     ibv_comp_cntr
     /// How to make a completion counter (rdma-core 65).
@@ -29,6 +27,38 @@ opaque! {
     /// What a completion counter counts (rdma-core 65).
     ibv_qp_attach_comp_cntr_attr
 }
+
+/// A DMA handle (rdma-core 59).
+#[repr(C)]
+pub struct ibv_dmah {
+    /// The device.
+    pub context: *mut ibv_context,
+}
+
+/// How to make a DMA handle (rdma-core 59).
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ibv_dmah_init_attr {
+    /// Which of the following count: `IBV_DMAH_INIT_ATTR_MASK_*`.
+    pub comp_mask: u32,
+    /// The processor that will look at what is written.
+    pub cpu_id: u32,
+    /// PCIe's processing hint.
+    pub ph: u8,
+    /// `enum ibv_tph_mem_type`: 0 volatile, 1 persistent.
+    pub tph_mem_type: u8,
+}
+
+/// `ibv_dmah_init_attr::cpu_id` counts.
+pub const IBV_DMAH_INIT_ATTR_MASK_CPU_ID: u32 = 1 << 0;
+/// `ibv_dmah_init_attr::ph` counts.
+pub const IBV_DMAH_INIT_ATTR_MASK_PH: u32 = 1 << 1;
+/// `ibv_dmah_init_attr::tph_mem_type` counts.
+pub const IBV_DMAH_INIT_ATTR_MASK_TPH_MEM_TYPE: u32 = 1 << 2;
+
+/// `ibv_parent_domain_init_attr::comp_mask` (rdma-core 64): buffers may be where a confidential guest shares memory with its
+/// host, if a device needs that.
+pub const IBV_PARENT_DOMAIN_INIT_ATTR_ALLOW_CC_UNPROTECTED_ALLOC: u32 = 1 << 2;
 
 /// What `ibv_reg_mr_ex` registers (rdma-core 59; `buf` since 64, so look at `comp_mask` first).
 #[repr(C)]

@@ -375,6 +375,37 @@ impl Manager {
         Ok(())
     }
 
+    /// Queues an event of the application's or librdmacm's own (`ucma_write_cm_event` of the kernel's ucma.c).
+    pub(crate) fn write_event(&self, handle: u32, event: u32, status: u32, arg: u64) -> Result<(), Errno> {
+        let known = [Kind::User, Kind::Internal];
+        let kind = known.into_iter().find(|kind| *kind as u32 == event).ok_or(EINVAL)?;
+        let mut state = self.state();
+        let id = state.id(handle)?;
+        id.channel.push(Event {
+            handle,
+            counted_by: handle,
+            uid: id.uid,
+            kind,
+            status: status.cast_signed(),
+            param: Param::Arg(arg),
+            private_data: Vec::new(),
+            ece: (0, 0),
+        });
+        Ok(())
+    }
+
+    /// Asks the subnet's administration for a service, which there is none of on RoCE (`rdma_resolve_ib_service` of the
+    /// kernel's cma.c).
+    ///
+    /// # Errors
+    /// EINVAL for an id that is not bound to a device; EOPNOTSUPP.
+    pub(crate) fn resolve_ib_service(&self, handle: u32) -> Result<(), Errno> {
+        let mut state = self.state();
+        let id = state.id(handle)?;
+        let is_bound = id.device.is_some() && id.state == Phase::AddrBound;
+        Err(if is_bound { Errno(libc::EOPNOTSUPP) } else { EINVAL })
+    }
+
     /// Moves an id, with its events, to another channel; answers how many of its events the application has got.
     pub(crate) fn migrate(&self, handle: u32, to: &Arc<Channel>) -> Result<u32, Errno> {
         let mut state = self.state();

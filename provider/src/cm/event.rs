@@ -17,6 +17,10 @@ pub(crate) enum Kind {
     DeviceRemoval = 11,
     MulticastJoin = 12,
     TimewaitExit = 15,
+    /// The application's own ([`rdma_write_cm_event`](super::Manager::write_event)).
+    User = 18,
+    /// librdmacm's own.
+    Internal = 19,
 }
 
 /// Numbers of a connection, as its receiver is to use them (`struct rdma_conn_param`).
@@ -52,6 +56,8 @@ pub(crate) struct Address {
 pub(crate) enum Param {
     Conn(ConnParam),
     Ud(UdParam),
+    /// What somebody has written.
+    Arg(u64),
 }
 
 /// An event that waits in a channel.

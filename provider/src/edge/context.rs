@@ -9,7 +9,7 @@ use urxe_ffi::driver::ContextOps;
 use urxe_ffi::private::Libibverbs;
 use urxe_ffi::verbs as v;
 
-use super::{ah, cq, cq_ex, dm, dmabuf, domain, import, mcast, misc, mr, mw, post, qp, register, srq, xrcd};
+use super::{ah, cq, cq_ex, dm, dmabuf, dmah, domain, import, mcast, misc, mr, mw, post, qp, register, srq, xrcd};
 use super::{number, pointer};
 use crate::kernel::{Errno, hook};
 use crate::observe::complain;
@@ -83,6 +83,10 @@ const OPS: ContextOps = ContextOps {
     destroy_ah: Some(ah::destroy_ah),
     query_device_ex: Some(query_device_ex),
     query_port: Some(query_port),
+    query_port_speed: Some(query_port_speed),
+    alloc_dmah: Some(dmah::alloc_dmah),
+    dealloc_dmah: Some(dmah::dealloc_dmah),
+    reg_mr_ex: Some(dmah::reg_mr_ex),
     free_context: Some(free_context),
     ..ContextOps::NONE
 };
@@ -236,6 +240,21 @@ unsafe extern "C" fn query_port(context: *mut v::ibv_context, port_num: u8, attr
         let counters = context.port().counters();
         let read = |counter: &AtomicU64| u32::try_from(counter.load(Ordering::Relaxed)).unwrap_or(u32::MAX);
         (attr.bad_pkey_cntr, attr.qkey_viol_cntr) = (read(&counters.bad_pkey), read(&counters.bad_qkey));
+        Ok(())
+    })
+}
+
+/// In units of 100 Mbit/s, as [`query_port`] says it by width and speed.
+unsafe extern "C" fn query_port_speed(context: *mut v::ibv_context, port_num: u32, speed: *mut u64) -> c_int {
+    number(|| {
+        // SAFETY: the caller's context.
+        let context = unsafe { shared(context) };
+        context.check_alive()?;
+        if port_num != 1 {
+            return Err(reasons::wrong(Errno(libc::EINVAL), "port_num is not 1", "the device has port 1 only"));
+        }
+        // SAFETY: the caller has room for a number.
+        unsafe { speed.write(query::PORT_SPEED) };
         Ok(())
     })
 }

@@ -7,6 +7,7 @@
 use std::ffi::c_int;
 use std::sync::Arc;
 
+use urxe_ffi::driver::newer::IBV_PARENT_DOMAIN_INIT_ATTR_ALLOW_CC_UNPROTECTED_ALLOC;
 use urxe_ffi::verbs as v;
 
 use super::context::shared;
@@ -55,7 +56,10 @@ pub(super) unsafe extern "C" fn alloc_parent_domain(
     context: *mut v::ibv_context,
     attr: *mut v::ibv_parent_domain_init_attr,
 ) -> *mut v::ibv_pd {
-    const KNOWN: u32 = v::IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | v::IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT;
+    // Whoever allows memory without protection allows what ours never needs: the device is the process.
+    const KNOWN: u32 = v::IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS
+        | v::IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT
+        | IBV_PARENT_DOMAIN_INIT_ATTR_ALLOW_CC_UNPROTECTED_ALLOC;
     pointer(|| {
         // SAFETY: the caller's context and attributes.
         let (device, attr) = unsafe { (shared(context), &*attr) };

@@ -10,6 +10,7 @@ pub(crate) mod cq;
 mod cq_ex;
 mod dm;
 mod dmabuf;
+mod dmah;
 mod domain;
 mod gate;
 mod import;

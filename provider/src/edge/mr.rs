@@ -11,6 +11,7 @@ use urxe_ffi::driver::ops::ibv_advise_mr_advice;
 use urxe_ffi::verbs as v;
 
 use super::context::shared;
+use super::users::Use;
 use super::{number, pointer};
 use crate::kernel::Errno;
 use crate::limits;
@@ -38,6 +39,17 @@ struct MrObject {
     verbs: verbs_mr,
     /// What the context's table of handles has it by.
     key: Key,
+    /// Keeps the DMA handle that it was registered with.
+    dmah: Option<Use>,
+}
+
+/// Has a region keep something from being freed.
+///
+/// # Safety
+/// `mr` came from [`register`] just now.
+pub(super) unsafe fn keep(mr: *mut v::ibv_mr, dmah: Use) {
+    // SAFETY: the caller's promise.
+    unsafe { (*mr.cast::<MrObject>()).dmah = Some(dmah) };
 }
 
 /// The domain behind an `ibv_pd`.
@@ -157,7 +169,7 @@ pub(super) unsafe fn register(
     let verbs = verbs_mr { ibv_mr, mr_type, access: asked.access.cast_signed() };
     let registered = Registered { asked: *asked, domain: Arc::clone(domain), backing, r_key: key.0 };
     context.handles().set_region(key, registered);
-    Ok(Box::into_raw(Box::new(MrObject { verbs, key })).cast())
+    Ok(Box::into_raw(Box::new(MrObject { verbs, key, dmah: None })).cast())
 }
 
 /// A region that reads as zeros and swallows what is written (`ibv_alloc_null_mr(3)`); peers cannot use it. As on mlx5, where
@@ -182,7 +194,7 @@ pub(super) unsafe extern "C" fn alloc_null_mr(pd: *mut v::ibv_pd) -> *mut v::ibv
             rkey: 0,
         };
         let verbs = verbs_mr { ibv_mr, mr_type: IBV_MR_TYPE_NULL_MR, access: access.bits().cast_signed() };
-        Ok(Box::into_raw(Box::new(MrObject { verbs, key })).cast())
+        Ok(Box::into_raw(Box::new(MrObject { verbs, key, dmah: None })).cast())
     })
 }
 
@@ -322,7 +334,7 @@ pub(super) unsafe extern "C" fn import_mr(pd: *mut v::ibv_pd, mr_handle: u32) ->
             rkey: region.r_key,
         };
         let verbs = verbs_mr { ibv_mr, mr_type: IBV_MR_TYPE_IMPORTED_MR, access: region.asked.access.cast_signed() };
-        Ok(Box::into_raw(Box::new(MrObject { verbs, key: Key(mr_handle) })).cast())
+        Ok(Box::into_raw(Box::new(MrObject { verbs, key: Key(mr_handle), dmah: None })).cast())
     })
 }
 

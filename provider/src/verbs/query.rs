@@ -95,6 +95,14 @@ pub(crate) fn extended(answer: &mut v::ibv_device_attr_ex) {
 const DISABLED: u8 = 3;
 const LINK_UP: u8 = 5;
 
+/// A lane, and what goes through it: 10 Gbit/s (FDR10), as on the kernel's rxe over a NIC of that speed. What is behind an
+/// interface varies.
+const WIDTH_1X: u8 = 1;
+const SPEED_FDR10: u8 = 8;
+
+/// Both together, in units of 100 Mbit/s.
+pub(crate) const PORT_SPEED: u64 = 100;
+
 /// The largest payload of a packet on the interface: the limit of UD messages.
 pub(crate) fn active_mtu(interface: &Interface) -> Mtu {
     let fits = |mtu: &Mtu| mtu.bytes() <= usize::from(interface.path_mtu());
@@ -112,9 +120,8 @@ pub(crate) fn port(interface: &Interface, attr: &mut v::ibv_port_attr) {
     attr.max_msg_sz = limits::MAX_MSG;
     attr.pkey_tbl_len = 1;
     attr.max_vl_num = 1;
-    // 1X and 10 Gbit/s, as on the kernel's rxe over a NIC of that speed: what is behind an interface varies.
-    attr.active_width = 1;
-    attr.active_speed = 8;
+    attr.active_width = WIDTH_1X;
+    attr.active_speed = SPEED_FDR10;
     attr.phys_state = if interface.is_running() { LINK_UP } else { DISABLED };
     attr.link_layer = u8::try_from(v::IBV_LINK_LAYER_ETHERNET).unwrap_or_default();
 }

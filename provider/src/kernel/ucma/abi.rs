@@ -321,6 +321,10 @@ pub(super) fn event(event: &Event) -> ucma::rdma_ucm_event_resp {
             ud.ah_attr = ah_attr(&param.address);
             ud.private_data_len = put(&mut ud.private_data);
         }
+        Param::Arg(arg) => {
+            // SAFETY: any bytes are a value. `arg32`, of which these headers know nothing, is at the union's start.
+            unsafe { (&raw mut resp.param).cast::<u64>().write_unaligned(arg) };
+        }
     }
     resp
 }

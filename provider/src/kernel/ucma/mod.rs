@@ -21,6 +21,10 @@ use crate::cm::manager;
 
 const EINVAL: Errno = Errno(libc::EINVAL);
 
+/// Commands that the headers of Linux 6.1 do not have yet (6.17).
+const RESOLVE_IB_SERVICE: u32 = ucma::RDMA_USER_CM_CMD_JOIN_MCAST + 1;
+const WRITE_CM_EVENT: u32 = ucma::RDMA_USER_CM_CMD_JOIN_MCAST + 2;
+
 /// Size of `rdma_ucm_cmd_hdr`.
 const HEADER: usize = size_of::<ucma::rdma_ucm_cmd_hdr>();
 
@@ -57,7 +61,7 @@ impl<'a> Command<'a> {
     pub(crate) fn parse(bytes: &'a [u8]) -> Option<Self> {
         let header: ucma::rdma_ucm_cmd_hdr = abi::decode(bytes.get(..HEADER)?);
         let body = bytes.get(HEADER..)?;
-        if header.cmd > ucma::RDMA_USER_CM_CMD_JOIN_MCAST || usize::from(header.in_) > body.len() {
+        if header.cmd > WRITE_CM_EVENT || usize::from(header.in_) > body.len() {
             return None;
         }
         Some(Self { number: header.cmd, body, room: header.out.into() })
@@ -73,6 +77,15 @@ impl<'a> Command<'a> {
                 | ucma::RDMA_USER_CM_CMD_DISCONNECT
                 | ucma::RDMA_USER_CM_CMD_DESTROY_ID
         )
+    }
+
+    /// A number of a structure that the headers do not have. What is missing is zero, as in any other.
+    fn u32_at(&self, at: usize) -> Result<u32, Errno> {
+        let bytes = self.body.get(at..at + 4).and_then(|bytes| bytes.first_chunk());
+        if at == 0 && bytes.is_none() {
+            return Err(EINVAL);
+        }
+        Ok(bytes.map_or(0, |bytes| u32::from_ne_bytes(*bytes)))
     }
 
     fn answer<T: abi::Abi>(&self, memory: &dyn UserMemory, address: u64, answer: &T) -> Result<(), Errno> {
@@ -191,6 +204,12 @@ impl<'a> Command<'a> {
                 let cmd: ucma::rdma_ucm_destroy_id = abi::decode(self.body);
                 let events_reported = manager.leave(cmd.id)?;
                 self.answer(memory, cmd.response, &ucma::rdma_ucm_destroy_id_resp { events_reported })
+            }
+            RESOLVE_IB_SERVICE => manager.resolve_ib_service(self.u32_at(0)?),
+            WRITE_CM_EVENT => {
+                // `struct rdma_ucm_write_cm_event`: id, reserved, event, status, and what the event carries.
+                let arg = u64::from(self.u32_at(16)?) | u64::from(self.u32_at(20)?) << 32;
+                manager.write_event(self.u32_at(0)?, self.u32_at(8)?, self.u32_at(12)?, arg)
             }
             // GET_OPTION has never been there.
             _ => Err(Errno(libc::ENOSYS)),

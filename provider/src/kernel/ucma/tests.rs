@@ -67,7 +67,41 @@ fn only_whole_commands_are_commands() {
     for len in 0..bytes.len() {
         assert!(Command::parse(&bytes[..len]).is_none(), "{len} bytes");
     }
-    assert!(Command::parse(&command(ucma::RDMA_USER_CM_CMD_JOIN_MCAST + 1, &cmd, 4)).is_none());
+    assert!(Command::parse(&command(super::WRITE_CM_EVENT + 1, &cmd, 4)).is_none());
+}
+
+/// What librdmacm of rdma-core 60 and later writes: its own event, which tells that addresses are resolved.
+#[test]
+fn events_that_are_written_come_back() {
+    let (channel, _fd) = open_channel();
+    let id = create_id(&channel, 0x0106).unwrap();
+    let write = |id: u32, event: u32| {
+        let body: Vec<u8> = [id, 0, event, 7, 16, 1].iter().flat_map(|word| word.to_ne_bytes()).collect();
+        let length = u16::try_from(body.len()).unwrap().to_ne_bytes();
+        let bytes = [&super::WRITE_CM_EVENT.to_ne_bytes()[..], &length, &[0, 0], &body].concat();
+        run(&channel, &bytes)
+    };
+    assert_eq!(write(id, 19), Ok(Vec::new()));
+    assert_eq!(write(id, 9), Err(Errno(libc::EINVAL)), "none that only a kernel knows of");
+    assert_eq!(write(id + 1, 18), Err(Errno(libc::ENOENT)));
+    let cmd = ucma::rdma_ucm_get_event { response: 8 };
+    let room = u16::try_from(size_of::<ucma::rdma_ucm_event_resp>()).unwrap();
+    let answer = run(&channel, &command(ucma::RDMA_USER_CM_CMD_GET_EVENT, &cmd, room)).unwrap();
+    let event: ucma::rdma_ucm_event_resp = abi::decode(&answer);
+    assert_eq!((event.uid, event.id, event.event, event.status), (42, id, 19, 7));
+    let at = std::mem::offset_of!(ucma::rdma_ucm_event_resp, param);
+    assert_eq!(answer[at..at + 8], (1_u64 << 32 | 16).to_ne_bytes(), "what it carries");
+    assert_eq!(destroy_id(&channel, id), Ok(1));
+}
+
+/// RoCE has no subnet administration that knows services.
+#[test]
+fn services_are_resolved_on_infiniband_only() {
+    let (channel, _fd) = open_channel();
+    let id = create_id(&channel, 0x0106).unwrap();
+    let bytes = [super::RESOLVE_IB_SERVICE.to_ne_bytes(), [4, 0, 0, 0], id.to_ne_bytes()].concat();
+    assert_eq!(run(&channel, &bytes), Err(Errno(libc::EINVAL)), "not bound to a device");
+    assert_eq!(destroy_id(&channel, id), Ok(0));
 }
 
 #[test]
