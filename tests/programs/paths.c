@@ -200,8 +200,10 @@ static void relative(void) {
 
 static void questions(void) {
     struct stat st; struct statfs fs; struct statfs here; struct statvfs vfs; struct statx sx; char text[4096];
-    CHECK(statfs("/sys", &here) == 0 && statfs(DEVICE, &fs) == 0 && fs.f_type == here.f_type);
-    CHECK(CALL(int, "statfs64", GUID, &fs) == 0 && fs.f_type == here.f_type);
+    /* Mounts are file systems of their own. */
+    int isolated = getenv("ISOLATED") != NULL;
+    CHECK(statfs("/sys", &here) == 0 && statfs(DEVICE, &fs) == 0 && (isolated || fs.f_type == here.f_type));
+    CHECK(CALL(int, "statfs64", GUID, &fs) == 0 && (isolated || fs.f_type == here.f_type));
     CHECK(statfs(DEVICE "/none", &fs) < 0 && errno == ENOENT);
     CHECK(statvfs(DEVICE, &vfs) == 0 && CALL(int, "statvfs64", NODE, &vfs) == 0);
     CHECK(pathconf(DEVICE, _PC_NAME_MAX) == 255);

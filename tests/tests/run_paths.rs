@@ -1,7 +1,7 @@
 //! The paths that `urxe run` shows, by every call that takes one.
 
 use anyhow::{Result, ensure};
-use urxe_tests::Launcher;
+use urxe_tests::{Launcher, TIMEOUT};
 
 const PORT: &str = "/sys/class/infiniband/urxe0/ports/1";
 
@@ -54,6 +54,72 @@ fn every_function_with_a_path() -> Result<()> {
     ensure!(said.stdout == "all\n", "{said}");
     Ok(())
 }
+
+/// The same in namespaces, with the library and without it: then every path is the kernel's to find.
+#[test]
+fn every_function_with_a_path_in_namespaces() -> Result<()> {
+    let launcher = Launcher::new()?;
+    let program = compiled(&launcher, "paths", include_str!("../programs/paths.c"))?;
+    for words in [&["env", "ISOLATED=1"][..], &["env", "ISOLATED=1", "URXE_RUN=", "LD_PRELOAD="]] {
+        let said = launcher.try_run(&["--isolate"], &[words, &[&program]].concat())?.success()?;
+        ensure!(said.stdout == "all\n" && said.stderr.is_empty(), "{said}");
+    }
+    Ok(())
+}
+
+/// A program without a dynamic linker sees the files, and nothing outside changes.
+#[test]
+fn static_programs_in_namespaces() -> Result<()> {
+    let launcher = Launcher::new()?;
+    let source = launcher.world().dir().join("static.c");
+    std::fs::write(&source, STATIC)?;
+    let program = source.with_extension("").display().to_string();
+    launcher.host().run("gcc", &["-static", "-O2", "-w", "-o", &program, &source.display().to_string()])?;
+    let said = launcher.try_run(&[], &[&program])?.failure()?;
+    ensure!(said.stderr.contains("is statically linked") && said.stdout.contains("node_guid: No such"), "{said}");
+    for personality in ["virtual", "pci"] {
+        let options = ["--isolate", "--personality", personality];
+        let said = launcher.try_run(&options, &[&program])?.success()?;
+        ensure!(said.stdout == "0200:00ff:fe00:0000\n" && said.stderr.is_empty(), "{said}");
+    }
+    // Devices work, for root as well, and by names that lead through links of one's own.
+    let script = "ibv_devinfo -d urxe0 | grep -q PORT_ACTIVE; ln -s /sys/class/infiniband $TMPDIR/link; cat $TMPDIR/link/urxe0/node_type
+        test -e /dev/pts -a -w /dev/null -a -e /sys/class/net/lo; id -u; rm $TMPDIR/link";
+    let said = launcher.try_run(&["--isolate"], &["sh", "-ec", script])?.success()?;
+    ensure!(said.stdout.starts_with("1: CA\n"), "{said}");
+    let urxe = launcher.urxe().display().to_string();
+    let said = launcher.host().run(&urxe, &["run", "--isolate", "--", "sh", "-ec", script])?;
+    ensure!(said.stdout == "1: CA\n0\n", "{said}");
+    ensure!(!launcher.host().root().join("dev/infiniband").exists(), "it is seen outside");
+    // Where namespaces cannot be made, one line says so.
+    let without = Launcher::without_user_namespaces()?;
+    let urxe = without.urxe().display().to_string();
+    let words = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--", &urxe, "run", "--isolate", "--", "true"];
+    let refused = without.host().start(without.plain(&words))?.finish(TIMEOUT)?;
+    ensure!(refused.status.code() == Some(125) && refused.stderr.lines().count() == 1, "{refused}");
+    ensure!(refused.stderr.contains("user namespaces must be allowed"), "{refused}");
+    Ok(())
+}
+
+const STATIC: &str = r#"
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+int main(void) {
+    struct stat st; char text[64] = "";
+    int fd = open("/sys/class/infiniband/urxe0/node_guid", O_RDONLY);
+    if (fd < 0) { printf("node_guid: %s\n", strerror(errno)); return 1; }
+    if (read(fd, text, sizeof text) < 0) return 2;
+    if (stat("/dev/infiniband/uverbs0", &st) || !S_ISCHR(st.st_mode) || st.st_rdev != 0x103) return 3;
+    if (chmod("/dev/infiniband/uverbs0", 0600) == 0 || errno != EROFS) return 4;
+    if (open("/dev/infiniband/uverbs0", O_RDWR) < 0) return 5;
+    fputs(text, stdout);
+    return 0;
+}
+"#;
 
 /// The path of a program made from this source.
 fn compiled(launcher: &Launcher, name: &str, source: &str) -> Result<String> {

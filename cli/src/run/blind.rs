@@ -27,6 +27,13 @@ pub(super) struct Blind {
     reason: Reason,
 }
 
+impl Blind {
+    /// Whether it sees the files that mounts show.
+    pub(super) fn sees_files(&self) -> bool {
+        self.reason == Reason::Static
+    }
+}
+
 impl fmt::Display for Blind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let why = match self.reason {

@@ -8,6 +8,7 @@
 mod blind;
 mod exec;
 mod folder;
+mod isolate;
 pub(crate) mod janitor;
 mod remove;
 mod users;
@@ -39,6 +40,10 @@ pub(crate) struct Args {
     #[command(flatten)]
     options: Options,
 
+    /// Show the devices to system calls too, in namespaces of their own: for programs that are statically linked
+    #[arg(long)]
+    isolate: bool,
+
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<OsString>,
@@ -67,7 +72,8 @@ fn prepare(args: &Args) -> Result<()> {
     for mistake in misspelt::in_environment() {
         out::complain(&format_args!("warning: {mistake}"));
     }
-    if let Some(blind) = args.command.first().and_then(|name| blind::is_blind(name)) {
+    let blind = args.command.first().and_then(|name| blind::is_blind(name));
+    if let Some(blind) = blind.filter(|blind| !(args.isolate && blind.sees_files())) {
         out::complain(&format_args!("warning: {blind}"));
     }
     let settings = args.options.settings()?;
@@ -78,6 +84,9 @@ fn prepare(args: &Args) -> Result<()> {
     let folder = Folder::create(&choices, &interfaces, &library)?;
     let preload = preload_value(&folder.library(&library), std::env::var_os("LD_PRELOAD").as_deref());
     let path = janitor::start(folder)?;
+    if args.isolate {
+        isolate::enter(&path)?;
+    }
 
     let mut variables: Vec<(&OsStr, &OsStr)> =
         vec![(OsStr::new("LD_PRELOAD"), &preload), (OsStr::new(urxe_options::RUN_VARIABLE), path.as_os_str())];

@@ -1,0 +1,192 @@
+//! `urxe run --isolate`: the folder in the place of the machine's files for system calls too, by mounts.
+//!
+//! The process gets a mount namespace of its own, and, unless it is root, a user namespace in which to mount. There the
+//! folders that RDMA's lie in (`/dev`, `/sys/class`, …) become file systems in memory, with the machine's entries bound into
+//! them and the folder's in their places. The kernel creates nothing in `/sys` for anybody, so nothing less would do.
+
+use std::ffi::{CStr, CString, OsStr};
+use std::fs::{self, File, FileType};
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::layout::DEV_DIR;
+
+/// What the names of RDMA's files begin with.
+const OURS: [&str; 4] = ["infiniband", "rdma_cm", "pci7572:", "7572:"];
+
+/// Shows `folder`, which holds a `dev` and a `sys`, to this process and to what it becomes and starts.
+pub(super) fn enter(folder: &Path) -> Result<()> {
+    let here = std::env::current_dir();
+    unshare().context("--isolate: no namespaces can be made here; without root, user namespaces must be allowed")?;
+    // What the machine mounts from now on is seen, and nothing of this namespace is seen outside.
+    mount(None, Path::new("/"), None, libc::MS_REC | libc::MS_SLAVE)?;
+    show(&folder.join("sys"), Path::new("/sys"))?;
+    show(&folder.join("dev"), Path::new("/dev"))?;
+    // The working directory may be one that something was mounted over.
+    if let Ok(here) = here {
+        let _ = std::env::set_current_dir(here);
+    }
+    Ok(())
+}
+
+/// Enters new namespaces, as the user that this process is.
+fn unshare() -> Result<()> {
+    // SAFETY: they ask only.
+    let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
+    // SAFETY: no pointers; this process has one thread.
+    if user == 0 && unsafe { libc::unshare(libc::CLONE_NEWNS) } == 0 {
+        return Ok(());
+    }
+    // SAFETY: as above.
+    let result = unsafe { libc::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNS) };
+    ensure!(result == 0, std::io::Error::last_os_error());
+    fs::write("/proc/self/setgroups", "deny")?;
+    fs::write("/proc/self/uid_map", format!("{user} {user} 1"))?;
+    fs::write("/proc/self/gid_map", format!("{group} {group} 1"))?;
+    Ok(())
+}
+
+fn is_ours(name: &OsStr) -> bool {
+    OURS.iter().any(|ours| name.as_bytes().starts_with(ours.as_bytes()))
+}
+
+/// Names and kinds of a folder's entries.
+fn entries(dir: &Path) -> Result<Vec<(PathBuf, FileType)>> {
+    let all = fs::read_dir(dir).with_context(|| format!("reading {}", dir.display()))?;
+    all.map(|entry| {
+        let entry = entry?;
+        Ok((PathBuf::from(entry.file_name()), entry.file_type()?))
+    })
+    .collect()
+}
+
+/// Shows what `from` holds in the machine's folder `at`.
+fn show(from: &Path, at: &Path) -> Result<()> {
+    let ours = entries(from)?;
+    let is_missing = |name: &Path| is_ours(name.as_os_str()) || !at.join(name).exists();
+    let missing = ours.iter().any(|(name, kind)| (kind.is_dir() || is_ours(name.as_os_str())) && is_missing(name));
+    if missing {
+        rebuild(at)?;
+        for (name, kind) in ours.iter().filter(|(name, _)| is_missing(name)) {
+            let (source, target) = (from.join(name), at.join(name));
+            if kind.is_symlink() {
+                // `class/net` leads to itself here.
+                if is_ours(name.as_os_str()) {
+                    symlink(fs::read_link(&source)?, &target)?;
+                }
+                continue;
+            }
+            ensure!(kind.is_dir(), "{} is not a folder", source.display());
+            fs::create_dir(&target)?;
+            if target == Path::new(DEV_DIR) {
+                show_devices(&source, &target)?;
+            } else if is_ours(name.as_os_str()) {
+                bind(&source, &target)?;
+                make_read_only(&target)?;
+            }
+        }
+    }
+    for (name, _) in ours.iter().filter(|(name, kind)| kind.is_dir() && !is_ours(name.as_os_str())) {
+        show(&from.join(name), &at.join(name))?;
+    }
+    // Nobody creates anything in /sys. In /dev, root may.
+    // SAFETY: it asks only.
+    if missing && !(at == Path::new("/dev") && unsafe { libc::geteuid() } == 0) {
+        make_read_only(at)?;
+    }
+    Ok(())
+}
+
+/// The character devices: `/dev/null`, whose mode and owner cannot be changed here.
+fn show_devices(from: &Path, at: &Path) -> Result<()> {
+    memory(at)?;
+    for (name, _) in entries(from)? {
+        let target = at.join(name);
+        File::create(&target)?;
+        bind(Path::new("/dev/null"), &target)?;
+        make_read_only(&target)?;
+    }
+    make_read_only(at)
+}
+
+/// Puts a file system in memory over the folder `at`, with all of the folder's entries but those of RDMA.
+fn rebuild(at: &Path) -> Result<()> {
+    let machine = entries(at)?;
+    // Reaches what was there before.
+    let old = File::open(at)?;
+    let before = Path::new("/proc/self/fd").join(old.as_raw_fd().to_string());
+    memory(at)?;
+    for (name, kind) in machine.iter().filter(|(name, _)| !is_ours(name.as_os_str())) {
+        let (source, target) = (before.join(name), at.join(name));
+        if kind.is_symlink() {
+            symlink(fs::read_link(&source)?, &target)?;
+            continue;
+        }
+        if kind.is_dir() {
+            fs::create_dir(&target)?;
+        } else {
+            File::create(&target)?;
+        }
+        bind(&source, &target)?;
+    }
+    Ok(())
+}
+
+fn memory(at: &Path) -> Result<()> {
+    mount(Some(Path::new("tmpfs")), at, Some(c"tmpfs"), libc::MS_NOSUID)?;
+    fs::set_permissions(at, fs::Permissions::from_mode(0o755)).with_context(|| at.display().to_string())
+}
+
+fn bind(from: &Path, at: &Path) -> Result<()> {
+    mount(Some(from), at, None, libc::MS_BIND | libc::MS_REC)
+}
+
+/// Makes the mount at `at` read-only. Devices in it can be written to.
+fn make_read_only(at: &Path) -> Result<()> {
+    let path = CString::new(at.as_os_str().as_bytes())?;
+    // SAFETY: all-zero is a valid `statvfs`.
+    let mut now: libc::statvfs = unsafe { std::mem::zeroed() };
+    // SAFETY: a C string, and room for the answer.
+    ensure!(unsafe { libc::statvfs(path.as_ptr(), &raw mut now) } == 0, std::io::Error::last_os_error());
+    // A user namespace may not take away what the mount has.
+    let kept = [
+        (libc::ST_NOSUID, libc::MS_NOSUID),
+        (libc::ST_NODEV, libc::MS_NODEV),
+        (libc::ST_NOEXEC, libc::MS_NOEXEC),
+        (libc::ST_NOATIME, libc::MS_NOATIME),
+        (libc::ST_NODIRATIME, libc::MS_NODIRATIME),
+        (libc::ST_RELATIME, libc::MS_RELATIME),
+    ];
+    let kept = kept.iter().filter(|(flag, _)| now.f_flag & flag != 0).fold(0, |all, (_, flag)| all | flag);
+    mount(None, at, None, libc::MS_REMOUNT | libc::MS_BIND | libc::MS_RDONLY | kept)
+}
+
+fn mount(source: Option<&Path>, target: &Path, kind: Option<&CStr>, flags: libc::c_ulong) -> Result<()> {
+    let source = source.map(|source| CString::new(source.as_os_str().as_bytes())).transpose()?;
+    let at = CString::new(target.as_os_str().as_bytes())?;
+    let pointer = |text: Option<&CStr>| text.map_or(std::ptr::null(), CStr::as_ptr);
+    // SAFETY: C strings or null, which live through the call; no data.
+    let result =
+        unsafe { libc::mount(pointer(source.as_deref()), at.as_ptr(), pointer(kind), flags, std::ptr::null()) };
+    ensure!(result == 0, "--isolate: mounting on {}: {}", target.display(), std::io::Error::last_os_error());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_rdma_are_told_from_others() {
+        for name in ["infiniband", "infiniband_verbs", "rdma_cm", "7572:00:00.0", "pci7572:00"] {
+            assert!(is_ours(OsStr::new(name)), "{name}");
+        }
+        for name in ["net", "misc", "pci0000:00", "null", "0000:00:00.0"] {
+            assert!(!is_ours(OsStr::new(name)), "{name}");
+        }
+    }
+}
