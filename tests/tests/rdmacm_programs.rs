@@ -329,6 +329,29 @@ fn libfabric_ping_pong() -> Result<()> {
     Ok(())
 }
 
+/// uDAPL over rdma_cm: a hundred connections at once. It takes ten milliseconds to end each (`dapls_ib_disconnect` of dapl's
+/// openib_cma/cm.c sleeps), whatever the device does.
+#[test]
+fn dapl_connects() -> Result<()> {
+    let (world, other) = World::linked()?;
+    let registry = world.dir().join("dat.conf");
+    fs::write(&registry, "urxe-cma u2.0 nonthreadsafe default libdaplofa.so.2 dapl.2.0 \"veth0 0\" \"\"\n")?;
+    for host in [world.host(), &other] {
+        host.set_env("DAT_OVERRIDE", registry.to_str().context("a path")?);
+        // Its server listens at 45248, which its endpoints may be given else: they are bound to port 0 before.
+        host.run("sh", &["-c", "echo 50000 60999 > /proc/sys/net/ipv4/ip_local_port_range"])?;
+    }
+    let common = ["-P", "urxe-cma", "-c", "100"];
+    let mut server = world.host().spawn("dtestcm", &[&common[..], &["-s"]].concat())?;
+    // Where the two tell each other by TCP how to go on.
+    wait_until("the server listens", || Ok(world.host().is_listening(15828)? || !server.is_running()?))?;
+    let client = other.spawn("dtestcm", &[&common[..], &["-h", "10.77.0.1"]].concat())?.finish(TIMEOUT)?;
+    let served = server.finish(TIMEOUT)?;
+    ensure!(client.status.success() && served.status.success(), "{client}\n{served}");
+    ensure!(client.stdout.contains("ALL 100 CONNECTED on Client"), "{client}");
+    Ok(())
+}
+
 /// Where Debian keeps librspreload.
 const RSOCKET_FOLDERS: &str = "LD_LIBRARY_PATH=/usr/lib/x86_64-linux-gnu/rsocket:/usr/lib/aarch64-linux-gnu/rsocket";
 
