@@ -153,6 +153,39 @@ fn a_copy_that_looks_in_another_folder() -> Result<()> {
     bundle.run_all(|words| Ok(world.host().run(words[0], &words[1..])?.stdout))
 }
 
+/// dlmopen(3) and `RTLD_DEEPBIND` keep a copy away from preloaded libraries, not from drivers that it loads itself.
+#[test]
+fn copies_that_see_no_preloaded_library() -> Result<()> {
+    const COUNT: &str = r#"#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+int main(int argc, char **argv) {
+    void *handle = argc > 1 ? dlmopen(LM_ID_NEWLM, "libibverbs.so.1", RTLD_NOW)
+                            : dlopen("libibverbs.so.1", RTLD_NOW | RTLD_DEEPBIND);
+    void **(*list)(int *) = handle ? (void **(*)(int *))dlsym(handle, "ibv_get_device_list") : NULL;
+    int count = -1;
+    if (list)
+        list(&count);
+    printf("%d\n", count);
+}"#;
+    let world = World::new()?;
+    let (source, program) = (world.dir().join("count.c"), world.dir().join("count"));
+    fs::write(&source, COUNT)?;
+    ensure!(Command::new("cc").arg("-o").arg(&program).arg(&source).status()?.success(), "cc failed");
+    let urxe = artifacts::urxe()?;
+    let program = text(&program)?;
+    for argument in [None, Some("another namespace")] {
+        let words: Vec<&str> = [program.as_str()].into_iter().chain(argument).collect();
+        ensure!(world.host().run(&program, &words[1..])?.stdout == "1\n", "installed: {argument:?}");
+        // What docs/design.md says of `urxe run`.
+        let mut command = world.host().command(&urxe);
+        command.args(["run", "--"]).args(&words).env_remove("IBV_DRIVERS");
+        let said = world.host().start(command)?.finish(TIMEOUT)?.success()?;
+        ensure!(said.stdout == "0\n", "preloaded: {argument:?}: {said}");
+    }
+    Ok(())
+}
+
 /// Both preloaded and installed: two files of the same library, of which one serves the process.
 #[test]
 fn under_urxe_run_where_it_is_installed() -> Result<()> {
