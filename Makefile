@@ -40,6 +40,8 @@ CRATES_PACKAGES := $(DEMO_PACKAGES) g++ make cmake pkg-config libclang-dev libib
 BENCH_PACKAGES := $(DEMO_PACKAGES) perftest iperf3 ucx-utils libfabric-bin
 
 STRESS_SECONDS := 60
+ROUNDS   ?= 1
+SPINNERS ?= 20
 
 # What the tests find the build and scapy by.
 export URXE_BIN_DIR := $(BIN_DIR)
@@ -49,7 +51,7 @@ export URXE_KERNEL_DIR := $(TARGET_DIR)/conformance/kernel
 
 .PHONY: help
 help:
-	@sed -n 's/^\([a-z0-9-]*\):.*## /make \1\t/p' Makefile | expand -t 16
+	@sed -n 's/^\([a-z0-9-]*\):.*## /make \1\t/p' Makefile | expand -t 22
 
 .PHONY: build
 build: ## target/release/urxe and target/release/liburxe.so
@@ -81,6 +83,14 @@ test: setup build ## every test
 	$(MAKE) loom
 	$(MAKE) no-std
 	scripts/fuzz $(FUZZ_SECONDS)
+
+# Built before the processors are taken. What fails is tried again by the seed that is printed: SEED=.
+.PHONY: test-under-load
+test-under-load: setup build ## every test beside SPINNERS (20) programs that want the processors, ROUNDS (1) times
+	$(CARGO) test --workspace --no-run
+	for round in $$(seq $(ROUNDS)); do echo "round $$round of $(ROUNDS)"; \
+	    scripts/under-load --spinners $(SPINNERS) $(if $(SEED),--seed $(SEED)) \
+	        $(CARGO) test --workspace --no-fail-fast || exit 1; done
 
 .PHONY: loom
 loom: ## what is done without locks (rings of shared memory, sleep and deadlines), in every interleaving and reordering

@@ -10,12 +10,13 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::artifacts;
 use crate::process::{Finished, Process, TICK, TIMEOUT};
+use crate::verbs::PATIENCE;
 
 /// Variables that must not leak from the machine into a world, besides those of options.
 const FOREIGN_VARIABLES: [&str; 9] = [
@@ -315,7 +316,7 @@ impl Drop for Holder {
 
 /// Waits for `condition`, looking at it every few milliseconds.
 pub fn wait_until(what: &str, mut condition: impl FnMut() -> Result<bool>) -> Result<()> {
-    let deadline = Instant::now() + Duration::from_secs(30);
+    let deadline = Instant::now() + PATIENCE;
     while !condition()? {
         ensure!(Instant::now() < deadline, "waited in vain: {what}");
         sleep(TICK);

@@ -248,7 +248,12 @@ fn the_last_byte_first() {
         let pair = Pair::new(&Options::default())?;
         let (local, remote) = (pair.near.region(PAGE)?, pair.far.region(PAGE)?);
         let mut torn = 0;
-        for round in 1..=50_u8 {
+        // It must be looked at within the gap, which on a busy machine succeeds now and then.
+        let until = Instant::now() + TIMEOUT / 4;
+        for round in (1..=250_u8).cycle() {
+            if torn > 5 || Instant::now() > until {
+                break;
+            }
             local.pages().write(0, &[round; LEN]);
             pair.near.qp.post_send(&SendWr::new(Op::Write(remote.at(0)), &[local.sge(0, LEN)]))?;
             let deadline = Instant::now() + TIMEOUT;
@@ -259,7 +264,7 @@ fn the_last_byte_first() {
             ensure!(pair.near.send_cq.next()?.status == Status::SUCCESS);
             ensure!(remote.pages().read(0, LEN) == [round; LEN], "incomplete after its completion");
         }
-        ensure!(torn > 5, "{torn} of 50 were torn");
+        ensure!(torn > 5, "only {torn} were torn");
         Ok(())
     });
 }

@@ -36,7 +36,7 @@ const LISTENER: &str =
     "import socket; socket.create_server(('', 7000), family=socket.AF_INET6, dualstack_ipv6=True).accept()";
 
 /// Connects to port 7000 of the address that it is given.
-const CONNECTOR: &str = "import socket, sys; socket.create_connection((sys.argv[1], 7000), timeout=10)";
+const CONNECTOR: &str = "import socket, sys; socket.create_connection((sys.argv[1], 7000), timeout=120)";
 
 #[test]
 fn hosts_reach_each_other_and_nobody_else() -> Result<()> {
@@ -90,4 +90,22 @@ fn a_failure_inside_is_a_failure_outside() {
         }
         Ok(()) => panic!("a failure was taken for a success"),
     }
+}
+
+/// `scripts/under-load` ends as its command does, and leaves none of its spinners behind.
+#[test]
+fn a_load_ends_with_its_command() -> Result<()> {
+    let script = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/under-load");
+    // Its children: the spinners, and the shell itself.
+    let ended = std::process::Command::new(script)
+        .args(["--spinners", "3", "--seed", "1", "sh", "-c", "cat /proc/$PPID/task/$PPID/children; exit 7"])
+        .output()?;
+    let said = String::from_utf8(ended.stdout)?;
+    let children: Vec<&str> = said.split_whitespace().collect();
+    ensure!(ended.status.code() == Some(7) && children.len() == 4, "{:?}: {said}", ended.status);
+    for child in children {
+        let command = std::fs::read_to_string(format!("/proc/{child}/cmdline")).unwrap_or_default();
+        ensure!(!command.contains("under-load"), "{child} is left: {command}");
+    }
+    Ok(())
 }

@@ -2,7 +2,7 @@
 //! nothing is left of them. The events and statuses are those of the kernel's rdma_cm.
 
 use std::fs;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use urxe_tests::rdmacm::{Channel, Id, ask_of_what_is_closed, kind, loopback, reason};
@@ -108,11 +108,15 @@ fn a_thread_that_asks_while_another_closes_the_channel_hears_of_it_late() {
         drop(channel);
         // Who closed it hears of it at once.
         ensure!(ask_of_what_is_closed(fd).is_err_and(|errno| errno.0 == libc::EBADF), "the closing thread");
-        let others = [fd, -1].map(|fd| std::thread::spawn(move || ask_of_what_is_closed(fd)));
-        std::thread::sleep(Duration::from_millis(300));
-        ensure!(others.iter().all(|other| !other.is_finished()), "another thread, at once");
+        let others = [fd, -1].map(|fd| {
+            std::thread::spawn(move || {
+                let asked = Instant::now();
+                (ask_of_what_is_closed(fd), asked.elapsed())
+            })
+        });
         for other in others {
-            let said = other.join().expect("no panic");
+            let (said, after) = other.join().expect("no panic");
+            ensure!(after > Duration::from_millis(300), "another thread, after {after:?}");
             ensure!(said.as_ref().is_err_and(|errno| errno.0 == libc::EBADF), "{said:?}");
         }
         Ok(())

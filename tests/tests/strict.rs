@@ -195,7 +195,8 @@ const CASES: &[Case] = &[
             pair.far.qp.destroy()?;
             std::thread::scope(|scope| {
                 let destroyed = scope.spawn(|| cq.destroy());
-                std::thread::sleep(Duration::from_millis(1500));
+                // Said after a second, by a thread that has to have its turn first.
+                std::thread::sleep(Duration::from_secs(5));
                 cq.acknowledge_events(1);
                 destroyed.join().expect("it does not panic")
             })?;

@@ -1,7 +1,7 @@
 //! ACKs that wait for the application's next request leave in time, whatever the application does instead.
 //!
 //! Each test makes the target a habitual answerer, so that ACKs wait, and then has it do something else after a message.
-//! Its peer asks again only after seconds, and must not have to.
+//! Its peer does not ask again, and must not have to.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -17,11 +17,9 @@ const EXCHANGES: u64 = 100;
 /// Times that the habit is broken, where the target lives on.
 const ROUNDS: u64 = 10;
 
-/// The ACK timeout: 4.096 µs × 2^20, which no load exceeds.
-const TIMEOUT: Duration = Duration::from_micros(4_294_967);
-
+/// An ACK that has not come after 4.096 µs × 2^21, 8.6 s, was not sent: nothing is asked for again.
 fn options() -> Options {
-    Options { timeout: 20, ..Options::default() }
+    Options { timeout: 21, retry_cnt: 0, ..Options::default() }
 }
 
 /// One end of the exchange.
@@ -57,9 +55,8 @@ impl Player {
 
     /// Sends a message and waits for its ACK, which must come without asking again.
     fn send(&self) -> Result<()> {
-        let start = Instant::now();
         let wc = self.end.complete(&SendWr::new(Op::Send, &[self.memory.sge(8, 8)]))?;
-        ensure!(wc.status == Status::SUCCESS && start.elapsed() < TIMEOUT, "{wc:?} after {:?}", start.elapsed());
+        ensure!(wc.status == Status::SUCCESS, "{wc:?}");
         Ok(())
     }
 
@@ -205,7 +202,7 @@ fn the_target_exits() {
 #[test]
 fn the_application_is_quicker_than_the_ack() {
     const CONNECTIONS: usize = 1000;
-    // Asked for again seven times after 67 ms each, which a lost ACK makes fail.
+    // Asked for again seven times after a second each, which a lost ACK makes fail.
     let options = Options::default();
     in_world(|| {
         let context = Context::open()?;

@@ -251,8 +251,9 @@ fn xrc_messages_go_to_the_srq_they_name() {
         refused(xrc.initiator.post_recv(&RecvWr::new(0, &[])), libc::EINVAL, 0)?;
         refused(xrc.target.post_recv(&RecvWr::new(0, &[])), libc::EINVAL, 0)?;
         refused(xrc.target.post_send(&SendWr::new(Op::Send, &[])), libc::EINVAL, 0)?;
-        // A number that is nobody's.
-        ensure!(xrc.complete(&SendWr::new(Op::Send, &[]).to_srq(number ^ 1))? == Status::REM_INV_REQ_ERR);
+        // A number that is a queue pair's, and so certainly no SRQ's.
+        let no_srq = xrc.target.number();
+        ensure!(xrc.complete(&SendWr::new(Op::Send, &[]).to_srq(no_srq))? == Status::REM_INV_REQ_ERR);
         xrc.device.context.expect_event(v::IBV_EVENT_QP_REQ_ERR, xrc.target.address())?;
         Ok(())
     });

@@ -1,7 +1,6 @@
 //! UC and UD through libibverbs: messages, headers, address handles, multicast.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
-use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use urxe_ffi::verbs as v;
@@ -281,7 +280,7 @@ fn a_datagram_wakes_a_sleeper() {
         far.listen(1, 64)?;
         cq.arm(false)?;
         near.say(Op::Send, b"wake up", &ah, far.qp.number())?;
-        ensure!(urxe_tests::verbs::is_readable(channel.fd(), Duration::from_secs(10)), "no event");
+        ensure!(urxe_tests::verbs::is_readable(channel.fd(), urxe_tests::verbs::PATIENCE), "no event");
         channel.event()?;
         cq.acknowledge_events(1);
         ensure!(cq.next()?.wr_id == 1);

@@ -8,7 +8,7 @@ use urxe_wire::Qpn;
 use urxe_wire::icrc::Check;
 
 /// Long enough for a loaded machine; nothing waits for it unless a test fails.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Bytes of a BTH, which is all the header these packets have.
 pub(crate) const BTH: usize = 12;

@@ -89,8 +89,8 @@ fn an_owner_that_stops_now_and_then() {
     in_world(|| {
         let part = Part::of(FILE)?;
         let mut owner = Owner::of(FILE)?;
-        // 268 ms, seven times over.
-        let ends = part.pair(&Options { timeout: 16, ..Options::default() })?;
+        // A second, eight times over.
+        let ends = part.pair(&Options { timeout: 18, ..Options::default() })?;
         for round in 0..4 {
             part.mr.pages().write(0, &pattern(round, MEMORY));
             owner.post(0, MEMORY, round)?;
