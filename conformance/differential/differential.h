@@ -13,7 +13,7 @@ enum {
 	MOST_REQUESTS = 24,   /* of one kind, of one end, in one epoch */
 	MOST_SGE = 3,
 	MOST_RD_ATOMIC = 8,
-	DEADLINE = 40,        /* seconds to wait for a completion */
+	DEADLINE = 120,       /* seconds to wait for a completion: a machine may be busy, and emulated */
 	Q_KEY = 0x1234567,
 };
 

@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { MOST_THREADS = 3, LIMIT = 300 };
+enum { MOST_THREADS = 3, LIMIT = 600 };
 
 static struct ibv_context *open_named(const char *name)
 {
