@@ -29,8 +29,8 @@ class Ends:
             return f"no end: {', '.join(self.hung)}; {self.said(self.hung[0])}"
         if "client" not in self.status:
             return f"the server did not listen; {self.said('server')}"
-        # The one that failed by itself, rather than the one that was killed then.
-        for side, status in sorted(self.status.items(), key=lambda item: (item[1] or 0) < 0):
+        # The one that failed by itself, rather than the one that still waited for it and was killed.
+        for side, status in sorted(self.status.items(), key=lambda item: (item[1] or 0) <= 0):
             if status != 0:
                 return f"status {self.status}; {self.said(side)}"
         return None
