@@ -46,7 +46,6 @@ interpose! {
     }
 
     path, by with_path {
-        fn posix_spawn_file_actions_addchdir(actions: Buffer; CWD, path; ) -> c_int;
         fn posix_spawn_file_actions_addchdir_np(actions: Buffer; CWD, path; ) -> c_int;
     }
 
