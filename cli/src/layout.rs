@@ -79,8 +79,8 @@ impl Layout {
         }
     }
 
-    /// What `IBV_DRIVERS` names: the only way to the provider below a prefix, and for a copy of libibverbs that some program
-    /// brings along, which looks in another folder than the machine's.
+    /// Returns the value of `IBV_DRIVERS`: the only way to the provider below a prefix, and for a copy of libibverbs that a
+    /// program brings along, which looks in another folder than the machine's.
     pub(crate) fn ibv_drivers(&self) -> Result<PathBuf> {
         Ok(self.provider_dir()?.join("liburxe"))
     }

@@ -1,4 +1,4 @@
-//! What a responder does about an error, and a requester about a response that is wrong: one row an error.
+//! Error tables: a responder's reaction to each fault of a request, a requester's to each fault of a response.
 //!
 //! Source: IBA 9.9.3 "Responder side error behavior", tables of fault classes, C9-222 ff.; 9.9.2.1 for the requester. Where
 //! the kernel's rxe differs, the row says so.
@@ -127,10 +127,10 @@ const fn row(nak: NakCode, recv: WcStatus, event: AsyncEvent) -> Consequence {
     Consequence { nak, recv, event }
 }
 
-/// What is wrong with a response.
+/// A fault of a response.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ResponseFault {
-    /// It carries data or the result of an atomic, and a NAK: a refusal is an Acknowledge packet of its own.
+    /// Data or the result of an atomic together with a NAK: a refusal is an Acknowledge packet of its own.
     Refusal,
     /// The request at its PSN is answered by another kind of response.
     Kind,

@@ -282,7 +282,7 @@ impl RegionTable {
     /// Takes back a bind on behalf of the queue pair `qpn`, unless something else has become of the window since: the
     /// window is closed, and a type 2 window has the key of before. Returns what it gave access to.
     ///
-    /// What a type 1 window showed before is not shown again: its region may be gone.
+    /// A type 1 window does not show again what it showed before: its region may be gone.
     pub fn undo_bind(&mut self, qpn: Qpn, bind: &Bind) -> Option<Arc<Region>> {
         let Some(Entry::Window(window)) = self.0.get(bind.new_key) else { return None };
         let kind = window.kind;

@@ -117,7 +117,7 @@ fn address(octets: [u8; 16]) -> IpAddr {
 pub(crate) enum Forwarded {
     /// It is in the mailbox.
     Sent,
-    /// It waits until there is room in the mailbox.
+    /// Queued until there is room in the mailbox.
     Waits,
     /// Nobody owns the block.
     Unknown,
@@ -152,7 +152,7 @@ struct Connection {
     backlog: VecDeque<Box<[u8]>>,
     /// When the process last read something, for all that is known: while something waits.
     read_at: Instant,
-    /// Its process let a backlog lie and has read nothing since: nothing waits for it.
+    /// Set when the process let a backlog expire and has read nothing since: nothing is queued for it.
     is_stalled: bool,
 }
 

@@ -43,16 +43,16 @@ pub(crate) enum Seat {
     },
     /// A process of another user has it.
     Guest {
-        /// Its user.
+        /// User ID of the owner.
         owner: u32,
         /// Hangs up when that process goes. Without it, whether the owner is still there has to be asked now and then.
         liveness: Option<Fd>,
     },
     /// This process has it.
     Owner {
-        /// Where followers of this user connect.
+        /// Listener for followers of this user.
         listener: Fd,
-        /// Where followers of other users connect, and are never accepted. `None`: somebody else has the name.
+        /// Listener for followers of other users, who are never accepted. `None`: somebody else has the name.
         _liveness: Option<Fd>,
         /// The unconnected socket.
         udp: Fd,

@@ -10,7 +10,7 @@ use crate::folder::is_active;
 
 const RUN: &[u8] = b"URXE_RUN=";
 const PRELOAD: &[u8] = b"LD_PRELOAD=";
-/// What the names of all variables of urxe begin with.
+/// Prefix of the names of all variables of urxe.
 const OURS: &[u8] = b"URXE_";
 
 /// The most variables that a program can have and get ours back.
@@ -77,7 +77,7 @@ fn library(value: &[u8]) -> Option<&[u8]> {
     value.split(|byte| matches!(byte, b':' | b' ')).find(|path| name(path))
 }
 
-/// What of an environment is there.
+/// Parts of an environment that are present.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Found {
     run: bool,

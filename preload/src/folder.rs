@@ -19,7 +19,7 @@ const SHADOWED: [&[u8]; 9] = [
     b"/sys/devices/virtual/misc/rdma_cm",
 ];
 
-/// What the last component that is hidden begins with, one for each of the above and below.
+/// Prefixes of the last hidden component, one for each of the above and below.
 const SHADOWED_COMPONENTS: [&[u8]; 4] = [b"infiniband", b"rdma_cm", b"pci7572:", b"7572:"];
 
 /// Folders of the machine that hidden ones lie in. None of them is a symbolic link.

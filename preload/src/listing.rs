@@ -18,7 +18,7 @@ struct Listing {
     machine: AtomicPtr<c_void>,
     /// The folder's.
     ours: AtomicPtr<c_void>,
-    /// Where `machine` has come to its end.
+    /// Set when `machine` has come to its end.
     is_at_end: AtomicUsize,
 }
 

@@ -1,6 +1,6 @@
 //! Sockets of `NETLINK_RDMA`: where programs ask for devices, ports, queue pairs and counters (`nldev`).
 //!
-//! What a program is handed is a netlink socket of the protocol `NETLINK_USERSOCK`, which is connected to itself: then
+//! A program is handed a netlink socket of the protocol `NETLINK_USERSOCK`, which is connected to itself: then
 //! only it can send there. A request is answered in the call that sends it, and the answer lies in the socket's own
 //! receive queue, where poll(2), select(2), and every way to read find it. A reader is told that it came from port 0,
 //! the kernel. Everything else (bind, getsockname, options, close) is the kernel's own.
@@ -26,11 +26,11 @@ const MOST: usize = 32;
 /// A socket, while it is asked something.
 #[derive(Debug, Clone, Copy)]
 pub struct NetlinkSocket {
-    /// Its descriptor.
+    /// Descriptor of the socket.
     pub fd: c_int,
-    /// What it is known by, as long as this machine is up.
+    /// `SO_COOKIE` of the socket, never used again as long as the machine is up.
     pub cookie: u64,
-    /// Its netlink port: what messages to it name.
+    /// Netlink port of the socket, which messages to it name.
     pub port: u32,
 }
 

@@ -1,6 +1,6 @@
 //! The folder is shown as a read-only file system: what would change it fails as it does on one.
 //!
-//! Its device files lead to `/dev/null`, and a program that may be root must not change that by chmod(2) of
+//! The device files in it lead to `/dev/null`, and a program that may be root must not change that by chmod(2) of
 //! `/dev/infiniband/uverbs0`; nor may a change miss the folder and reach the machine's own device.
 
 use core::ffi::{CStr, c_char, c_int};
@@ -69,7 +69,7 @@ pub(crate) fn refuses_writing(path: &Located) -> bool {
     path.is_shadowed && with_errno_kept(|| kind(path, true)).is_ok_and(|kind| kind != libc::S_IFCHR)
 }
 
-/// What a call is about to do with the name that it gives.
+/// Change that a call is about to make to a name.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Change {
     /// Changes the file, which must be there.

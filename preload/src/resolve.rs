@@ -1,4 +1,4 @@
-//! Which file a path means: one of the folder's, or one of the machine's.
+//! Path resolution: whether a path means a file of the folder or of the machine.
 //!
 //! The kernel walks a path from the root, the working directory or a descriptor, and follows symbolic links on the way. A
 //! path is walked here in the same order, over the machine's tree with the folder's files in their places. Two things keep
@@ -17,7 +17,7 @@ use crate::text::Path;
 /// The working directory, in the place of a descriptor.
 pub(crate) const CWD: c_int = libc::AT_FDCWD;
 
-/// Where a file is that cannot be found by the path that the program gave.
+/// Location of a file that the path of the program does not lead to.
 pub(crate) struct Located {
     path: Path,
     /// Whether it is one of the folder's.
@@ -36,7 +36,7 @@ impl Located {
     }
 }
 
-/// Where the file at `path`, relative to `dir`, is; `None` if libc finds it by itself.
+/// Locates the file at `path`, relative to `dir`; `None` if libc finds it by itself.
 ///
 /// # Safety
 /// `path` is null or a C string.
@@ -128,7 +128,7 @@ fn walk(dir: c_int, path: &[u8]) -> Option<Located> {
     fits.then_some(Located { path: located, is_shadowed })
 }
 
-/// Where a relative path starts, and whether that is in the folder.
+/// Start of a relative path, and whether it lies in the folder.
 fn start(dir: c_int, at: &mut Path) -> Option<bool> {
     *at = if dir == CWD { working_directory()? } else { path_of(dir)? };
     if at.as_bytes() == b"/" {
@@ -177,7 +177,7 @@ fn without_folder(path: &mut Path) -> bool {
     inside
 }
 
-/// Where the file is that `fd` was opened as, by libc's own calls and names.
+/// Locates the file that `fd` was opened as, by libc's own calls and names.
 pub(crate) fn path_of(fd: c_int) -> Option<Path> {
     let mut link = Path::new();
     let mut digits = [0; 10];
@@ -217,7 +217,7 @@ fn working_directory() -> Option<Path> {
 mod state {
     pub(super) const UNKNOWN: u8 = 0;
     pub(super) const OUTSIDE: u8 = 1;
-    /// It has been inside, at least once. Never left: a child that shares this memory (vfork) may have a directory of its own.
+    /// The working directory has been inside at least once. Never left: a child that shares this memory (vfork) may have a directory of its own.
     pub(super) const INSIDE: u8 = 2;
 }
 

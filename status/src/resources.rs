@@ -6,9 +6,9 @@
 /// A kind of objects: the name of its list, and its members.
 #[derive(Debug, Clone, Copy)]
 pub struct Kind {
-    /// Its list, and what the kernel calls it in a summary.
+    /// Name of the list, and in a summary of the kernel.
     pub name: &'static str,
-    /// What may be told of each. The first is the number that tells it from others of its kind in its process.
+    /// Public members of each. The first is the number that tells it from others of its kind in its process.
     pub members: &'static [&'static str],
 }
 

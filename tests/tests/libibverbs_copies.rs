@@ -12,7 +12,7 @@ use urxe_tests::{Host, Launcher, TIMEOUT, World, artifacts};
 /// How the system calls the library.
 const SYSTEM: &str = "libibverbs.so.1";
 
-/// What a bundle would call it: as many letters, since the name is replaced inside of files.
+/// Name of a bundled copy: as many letters, since the name is replaced inside of files.
 const BUNDLED: &str = "libibverbs-b.so";
 
 /// A bundle in a folder: `libibverbs-b.so` and a program that uses copies.
@@ -62,7 +62,7 @@ fn text(path: &Path) -> Result<String> {
     Ok(path.to_str().context("a path that is not UTF-8")?.to_owned())
 }
 
-/// Where the loader finds a library.
+/// Path at which the loader finds a library.
 fn library(name: &str) -> Result<PathBuf> {
     let cache = Command::new("/sbin/ldconfig").arg("-p").output()?;
     let cache = String::from_utf8_lossy(&cache.stdout).into_owned();
@@ -112,7 +112,7 @@ fn installed() -> Result<()> {
     Bundle::new(world.dir())?.run_all_installed(world.host())
 }
 
-/// Where only the driver file names the provider: copies that look in the same folder.
+/// Only the driver file names the provider: copies that look in the same folder.
 #[test]
 fn installed_with_a_driver_file_alone() -> Result<()> {
     let world = World::new()?;

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use urxe_tests::Launcher;
 
-/// What a program writes, as JSON.
+/// Output of a program, as JSON.
 fn json(text: &str) -> Result<Vec<Value>> {
     serde_json::from_str(text.trim()).with_context(|| format!("not a list: {text:?}"))
 }

@@ -129,7 +129,7 @@ time.sleep(1000)";
     root.wait_until_clean()
 }
 
-/// What root has counted is there for the users that its programs become.
+/// Counters of root are there for the users that its programs become.
 #[test]
 #[ignore = "needs root: in a user namespace of one user there are no others"]
 fn users_below_root_see_what_root_has_counted() -> Result<()> {

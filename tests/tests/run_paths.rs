@@ -55,7 +55,7 @@ fn every_function_with_a_path() -> Result<()> {
     Ok(())
 }
 
-/// The same in namespaces, with the library and without it: then every path is the kernel's to find.
+/// Runs the table in namespaces, with the library and without it: then every path is the kernel's to find.
 #[test]
 fn every_function_with_a_path_in_namespaces() -> Result<()> {
     let launcher = Launcher::new()?;

@@ -1,7 +1,7 @@
 //! ACKs that wait for the application's next request leave in time, whatever the application does instead.
 //!
 //! Each test makes the target a habitual answerer, so that ACKs wait, and then has it do something else after a message.
-//! Its peer does not ask again, and must not have to.
+//! The peer does not ask again, and must not have to.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};

@@ -216,7 +216,7 @@ fn the_library_needs_nothing_of_libibverbs() -> Result<()> {
     Ok(())
 }
 
-/// It registers itself from its constructor. What it exports are names of libc's, for `urxe run` to preload, and the function
+/// The library registers itself from its constructor. Its exports are names of libc's, for `urxe run` to preload, and the function
 /// that an installation's `liburxe-rdmavNN.so` calls; others could clash with a program's own.
 #[test]
 fn the_library_exports_names_of_libc_and_one_of_its_own() -> Result<()> {

@@ -26,7 +26,7 @@ const AFTERWARDS: Duration = Duration::from_millis(100);
 /// (`provider/src/runtime/port/due.rs`).
 const AT_WORK: Duration = Duration::from_millis(400);
 
-/// What is written the second time.
+/// Bytes of the second WRITE.
 const SECOND: u8 = 2;
 
 /// One end of all connections: its queue pairs' numbers, then where its memory is.

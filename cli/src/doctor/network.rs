@@ -49,7 +49,7 @@ pub(super) fn check(device: &Device, interface: &Interface, choices: &Choices) -
     findings
 }
 
-/// Who else has the port, and what that means (SECURITY.md).
+/// Names other users of the port, and the consequence (SECURITY.md).
 fn sharing(receiver: &urxe_net::Receiver) -> Vec<Finding> {
     let owned = |(address, user): (SocketAddr, u32)| {
         Finding::warning(

@@ -15,7 +15,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::layout::DEV_DIR;
 
-/// What the names of RDMA's files begin with.
+/// Prefixes of the names of RDMA's files.
 const OURS: [&str; 4] = ["infiniband", "rdma_cm", "pci7572:", "7572:"];
 
 /// Shows `folder`, which holds a `dev` and a `sys`, to this process and to what it becomes and starts.

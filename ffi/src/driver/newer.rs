@@ -39,7 +39,7 @@ pub struct ibv_dmah {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_dmah_init_attr {
-    /// Which of the following count: `IBV_DMAH_INIT_ATTR_MASK_*`.
+    /// Mask of the members that are set: `IBV_DMAH_INIT_ATTR_MASK_*`.
     pub comp_mask: u32,
     /// The processor that will look at what is written.
     pub cpu_id: u32,

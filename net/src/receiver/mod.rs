@@ -98,8 +98,8 @@ struct Call<'a> {
     deliver: &'a mut Deliver<'a>,
 }
 
-/// What packets for this process are handed to, and says whether a queue pair has accepted one of them: its ICRC is right, it
-/// is from the queue pair's peer, and it was waited for. Where the packets came from is remembered only then.
+/// Takes packets for this process, and returns whether a queue pair has accepted one of them: its ICRC is right, it is from
+/// the queue pair's peer, and it was expected. Only then does the receiver learn the flow.
 pub type Deliver<'a> = dyn FnMut(Run<'_>) -> bool + 'a;
 
 /// What is known of a datagram besides its bytes.

@@ -1,4 +1,4 @@
-//! What another user of the machine can and cannot do to a port.
+//! Attacks by another user of the machine on a port.
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
@@ -27,7 +27,7 @@ fn connect(count: usize) -> Vec<Socket> {
     (0..count).map(connected).collect()
 }
 
-/// What has come on a connection: `None` when it has ended.
+/// Reads what has come on a connection; `None` at its end.
 fn heard(socket: &Socket) -> Option<Vec<u8>> {
     let mut bytes = [0_u8; 1024];
     // SAFETY: the buffer is writable and as long as is said.

@@ -169,7 +169,7 @@ unsafe extern "C" fn visit_ftw(path: *const c_char, stat: Buffer, flag: c_int) -
 /// `struct FTW` of `<ftw.h>`.
 #[repr(C)]
 struct Ftw {
-    /// Where in the path the file's own name begins.
+    /// Offset of the file's own name in the path.
     base: c_int,
     level: c_int,
 }

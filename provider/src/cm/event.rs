@@ -56,7 +56,7 @@ pub(crate) struct Address {
 pub(crate) enum Param {
     Conn(ConnParam),
     Ud(UdParam),
-    /// What somebody has written.
+    /// An event that the program has written itself.
     Arg(u64),
 }
 

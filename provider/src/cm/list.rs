@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use super::Manager;
 use super::id::{Id, State};
 
-/// What may be told of an id.
+/// Public members of an id.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Listed {
     pub(crate) handle: u32,

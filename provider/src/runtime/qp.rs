@@ -42,12 +42,12 @@ struct Inner {
     tally: Tally,
 }
 
-/// What has become of the packets that a queue pair was given.
+/// Outcome of handing packets to a queue pair.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Taken {
-    /// It accepted one ([`QueuePair::handle_packet`]).
+    /// The queue pair accepted one ([`QueuePair::handle_packet`]).
     pub(super) accepted: bool,
-    /// It should be driven soon.
+    /// The queue pair should be driven soon.
     pub(super) is_urgent: bool,
 }
 

@@ -45,7 +45,7 @@ impl Srq {
         Self { queue: Mutex::new(queue), pd, number, xrc, events }
     }
 
-    /// Its number among the device's SRQs in this process.
+    /// Number among the device's SRQs in this process.
     pub(crate) const fn number(&self) -> u32 {
         self.number
     }

@@ -35,7 +35,7 @@ fn sums(device: &str) -> Option<Vec<(&'static str, u64)>> {
     Some(present.filter_map(known).chain(ledger::read(device)).collect())
 }
 
-/// What the processes say that have the device.
+/// Reports of the processes that have the device.
 pub(crate) fn reports(device: &str, patience: Duration) -> Vec<urxe_status::Report> {
     let (Some(netdev), Ok(answers)) = (device::netdev_of(device), urxe_status::ask_all(patience)) else {
         return Vec::new();

@@ -176,7 +176,7 @@ impl Context {
         })
     }
 
-    /// Its number among the open contexts of the device in this process.
+    /// Number among the open contexts of the device in this process.
     pub(crate) const fn number(&self) -> u32 {
         self.number
     }

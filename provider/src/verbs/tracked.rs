@@ -1,4 +1,4 @@
-//! Which objects there are, and what may be told of each: for those who look from outside (`rdma resource`).
+//! Lists of objects with their public members, for tools that look from outside (`rdma resource`).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::runtime::table::Table;
 
-/// What is told of an object: names of `urxe_status::resources`, and numbers.
+/// Public members of an object: names of `urxe_status::resources`, and numbers.
 pub(crate) type Members = Vec<(&'static str, u64)>;
 
 /// Tells it; none if the object is just going.
@@ -48,7 +48,7 @@ impl Objects {
         Tracked { objects: Arc::clone(self), number }
     }
 
-    /// What is told of all of them.
+    /// Public members of all of them.
     pub(crate) fn describe(&self) -> Vec<Members> {
         let all: Vec<Arc<Describe>> = self.0.with(|inner| inner.all.values().cloned().collect());
         all.iter().filter_map(|describe| describe()).collect()

@@ -43,7 +43,7 @@ impl Window {
         unsafe { (*self.handle.raw()).rkey = rkey };
     }
 
-    /// What a peer calls the byte at `offset` of `mr`, under the window's key.
+    /// Names, as a peer does, the byte at `offset` of `mr`, under the window's key.
     pub fn at(&self, mr: &Mr, offset: usize) -> Remote {
         Remote { rkey: self.rkey(), ..mr.at(offset) }
     }

@@ -1,4 +1,4 @@
-//! What is done to see a capability.
+//! Actions that show a capability.
 
 use std::net::UdpSocket;
 use std::process::Command;

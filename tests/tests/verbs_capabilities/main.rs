@@ -24,7 +24,7 @@ type Device = Arc<Context>;
 enum Seen {
     /// Whether it works.
     ByDoing(fn(&Device) -> Result<bool>),
-    /// It cannot be there, for this reason.
+    /// Absent by nature, for this reason.
     Never(&'static str),
 }
 use Seen::{ByDoing, Never};

@@ -1,5 +1,5 @@
-//! Where the answers come from: the folder of `urxe run`, which is what programs find by path as well, the interfaces, and
-//! the processes that have a device.
+//! Sources of the answers: the folder of `urxe run`, which programs find by path as well, the interfaces, and the processes
+//! that have a device.
 
 use std::ffi::OsStr;
 use std::fs;

@@ -9,7 +9,7 @@ use super::nldev::{MOST, Told};
 /// How a kind of objects is asked for, and what is told of each.
 #[derive(Debug)]
 pub(super) struct Kind {
-    /// Its list in a report, and its name in a summary.
+    /// Name of the list in a report, and in a summary.
     pub(super) name: &'static str,
     pub(super) command: u32,
     /// The list of all, and one in it.
@@ -159,7 +159,7 @@ impl Kind {
     }
 }
 
-/// Who receives from an SRQ, as ranges of numbers (`fill_res_srq_qps`): as many as there is room for.
+/// Queue pairs that receive from an SRQ, as ranges of numbers (`fill_res_srq_qps`): as many as there is room for.
 fn queue_pairs(srq: &Object<'_>, report: &str) -> Writer {
     let number = |qp: Object<'_>| qp.get("lqpn").and_then(|number| u32::try_from(number).ok());
     let receives = objects(report, "qp").filter(|qp| qp.get("srqn").is_some() && qp.get("srqn") == srq.get("srqn"));

@@ -54,7 +54,7 @@ impl<'a> Request<'a> {
         self.flags & DUMP == DUMP
     }
 
-    /// Its attributes. `None` if what follows the header is no list of attributes.
+    /// Parses the attributes. `None` if what follows the header is no list of attributes.
     pub(super) fn attributes(&self) -> Option<Attributes<'a>> {
         let mut rest = self.whole.get(HEADER..)?;
         let mut all = Vec::new();
@@ -211,7 +211,7 @@ pub(super) fn message(kind: u16, flags: u16, attributes: &Writer) -> Vec<u8> {
     [&header.concat()[..], &attributes.0].concat()
 }
 
-/// What a datagram of an answer holds: number, flags, and the attributes or the error. For tests.
+/// Contents of a datagram of an answer: number, flags, and the attributes or the error. For tests.
 #[cfg(test)]
 pub(super) fn read(datagram: &[u8]) -> (u16, u16, Request<'_>) {
     let request = requests(datagram).next().unwrap();

@@ -17,7 +17,7 @@ use urxe_preload::NetlinkSocket;
 
 use crate::runtime::table::Table;
 
-/// What the preloaded library asks.
+/// Questions of the preloaded library.
 pub(crate) static NETLINK: urxe_preload::Netlink = urxe_preload::Netlink { answer, resume };
 
 /// The longest datagram that is looked at: requests have a few attributes.

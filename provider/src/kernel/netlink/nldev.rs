@@ -1,4 +1,4 @@
-//! What nldev answers (the kernel's `drivers/infiniband/core/nldev.c`): devices, ports, objects, counters.
+//! Answers of nldev (the kernel's `drivers/infiniband/core/nldev.c`): devices, ports, objects, counters.
 //!
 //! Reading only. Names of devices, links, counters that queue pairs are bound to and modes are the administrator's to
 //! change, who does so for urxe by options of `urxe run`.
@@ -12,7 +12,7 @@ use super::message::{Answer, Attributes, MIN_TYPE, Malformed, Request, Writer};
 /// A device as it is shown.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Device {
-    /// Its number: that of its uverbs device.
+    /// Number of the uverbs device.
     pub(super) index: u32,
     pub(super) name: String,
     pub(super) firmware: String,
@@ -21,7 +21,7 @@ pub(super) struct Device {
     pub(super) port: Port,
 }
 
-/// Its port.
+/// Number of the only port.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Port {
     pub(super) capabilities: u64,
@@ -52,7 +52,7 @@ pub(super) trait Devices {
     fn all(&self) -> Vec<Device>;
     /// The reports of the processes that have the device, as far as they may be seen.
     fn reports(&self, device: &Device) -> Vec<Told>;
-    /// Its hardware counters.
+    /// Hardware counters of the port.
     fn counters(&self, device: &Device) -> Vec<(&'static str, u64)>;
     /// The character device of this kind: of a device, or if there is none given, of them all.
     fn chardev(&self, kind: &str, device: Option<&Device>) -> Option<CharDev>;
@@ -307,7 +307,7 @@ impl Call<'_> {
     }
 }
 
-/// What every message about a device begins with.
+/// Attributes that every message about a device begins with.
 fn handle(device: &Device) -> Writer {
     let mut writer = Writer::default();
     writer.put_u32(n::RDMA_NLDEV_ATTR_DEV_INDEX, device.index);

@@ -1,4 +1,4 @@
-//! Which loaded objects define a function: copies of a library, whatever their files are called.
+//! Loaded objects that define a function: copies of a library, whatever their files are called.
 
 use std::ffi::{CStr, CString, c_int, c_void};
 

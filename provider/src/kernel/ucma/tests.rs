@@ -70,7 +70,7 @@ fn only_whole_commands_are_commands() {
     assert!(Command::parse(&command(super::WRITE_CM_EVENT + 1, &cmd, 4)).is_none());
 }
 
-/// What librdmacm of rdma-core 60 and later writes: its own event, which tells that addresses are resolved.
+/// An event as librdmacm of rdma-core 60 and later writes it: its own, which tells that addresses are resolved.
 #[test]
 fn events_that_are_written_come_back() {
     let (channel, _fd) = open_channel();
