@@ -174,6 +174,27 @@ fn a_process_that_was_stopped_goes_on() -> Result<()> {
     ends.finish()
 }
 
+/// rping compares what it gets, and sleeps until there is an event.
+#[test]
+fn data_is_right_after_a_process_was_stopped() -> Result<()> {
+    let world = World::new()?;
+    let host = world.host();
+    let args = |role| [role, "-a", "127.0.0.1", "-V", "-C", "5000", "-S", "4096"];
+    let server = host.spawn("rping", &args("-s"))?;
+    wait_until("rping listens", || Ok(host.run("cat", &["/proc/net/unix"])?.stdout.contains("/service/")))?;
+    let client = host.spawn("rping", &args("-c"))?;
+    for end in [&server, &client, &server] {
+        thread::sleep(Duration::from_millis(50));
+        end.signal(libc::SIGSTOP)?;
+        thread::sleep(Duration::from_millis(200));
+        end.signal(libc::SIGCONT)?;
+    }
+    let (client, server) = (client.finish(TIMEOUT)?, server.finish(TIMEOUT)?);
+    ensure!(client.status.success(), "{client}\n{server}");
+    ensure!(!format!("{}{}", client.stdout, client.stderr).contains("mismatch"), "{client}");
+    Ok(())
+}
+
 #[test]
 fn an_interface_goes_down_and_comes_back() -> Result<()> {
     let (world, other) = World::linked()?;

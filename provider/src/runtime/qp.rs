@@ -137,6 +137,18 @@ impl Qp {
         self.turn(work, Act::Aside, |engine, io| engine.handle_timeout(io));
     }
 
+    /// Does what is due, likewise, unless the ACK timeout is over: then nothing is done, and true returned. The question and
+    /// the deed have one time: a thread that loses its processor between two looks at the clock would find it over only then.
+    pub(super) fn handle_timeout_before_ack_timeout(&self, work: &mut Work) -> bool {
+        self.turn(work, Act::Aside, |engine, io| {
+            let is_over = engine.ack_deadline().is_some_and(|at| at <= io.clock.now());
+            if !is_over {
+                engine.handle_timeout(io);
+            }
+            is_over
+        })
+    }
+
     /// Lets `act` at the engine, sends what comes of it, and sees to timers and events.
     pub(crate) fn drive<T>(
         &self,

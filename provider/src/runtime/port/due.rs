@@ -68,10 +68,8 @@ impl NetPort {
         let mut silent = Vec::new();
         for (at, qpn) in due {
             let Some(qp) = self.qp(qpn).filter(|qp| qp.timer.take(at)) else { continue };
-            if silent_since(&qp, now).is_some() {
+            if self.with_work(|work| qp.handle_timeout_before_ack_timeout(work)) {
                 silent.push(qp);
-            } else {
-                self.with_work(|work| qp.handle_timeout(work));
             }
         }
         if !silent.is_empty() {
@@ -87,11 +85,16 @@ impl NetPort {
     fn time_out(&self, silent: &[Arc<Qp>], now: Instant) {
         let is_all_read = self.catch_up();
         for qp in silent {
-            let waits = !is_all_read && silent_since(qp, now).is_some_and(|at| now.since(at) < UNREAD);
+            let waits = match silent_since(qp, now) {
+                Some(at) if is_all_read || now.since(at) >= UNREAD => {
+                    self.with_work(|work| qp.handle_timeout(work));
+                    false
+                }
+                Some(_) => true,
+                None => self.with_work(|work| qp.handle_timeout_before_ack_timeout(work)),
+            };
             if waits {
                 self.set_timer(qp, now + AGAIN);
-            } else {
-                self.with_work(|work| qp.handle_timeout(work));
             }
         }
     }
