@@ -79,7 +79,7 @@ $(VENV)/.$(SCAPY): | packages
 test: setup build ## every test
 	$(CARGO) test --workspace --no-fail-fast
 	@# Of two users: only root can be both.
-	[ "$$(id -u)" -ne 0 ] || $(CARGO) test -p urxe-tests --test status_processes --test run_folder -- --ignored
+	[ "$$(id -u)" -ne 0 ] || $(CARGO) test -p urxe-tests --test status_processes --test run_folder --test last_ack -- --ignored
 	$(MAKE) loom
 	$(MAKE) no-std
 	scripts/fuzz $(FUZZ_SECONDS)
@@ -107,9 +107,10 @@ sanitize: setup ## the tests that call libibverbs, against a provider with Addre
 	scripts/sanitize
 
 .PHONY: soak
-soak: setup build ## SOAK_SEEDS (a million) simulated schedules, 200 deaths at random moments, 10 000 cycles of everything
+soak: setup build ## SOAK_SEEDS (a million) simulated schedules, 200 deaths at random moments, 2000 exits, 10 000 cycles of everything
 	URXE_SIM_SEEDS=$(SOAK_SEEDS) $(CARGO) test --release -p urxe-sim --test schedules -- --nocapture schedules
 	URXE_KILLS=200 $(CARGO) test -p urxe-tests --test kills -- --nocapture
+	URXE_EXITS=2000 $(CARGO) test -p urxe-tests --test last_ack -- --nocapture
 	URXE_CYCLES=10000 $(CARGO) test -p urxe-tests --test cycles -- --nocapture
 
 .PHONY: weather

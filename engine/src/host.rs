@@ -63,6 +63,13 @@ pub trait Consumer {
     /// Adds a completion to a queue.
     fn complete(&mut self, cq: &Self::Cq, cqe: Cqe);
 
+    /// Adds the completion of a message that was received, whose acknowledgement has not left yet
+    /// ([`QueuePair::owes_answer`](crate::QueuePair::owes_answer)). A consumer that may end at any moment sees it after the
+    /// acknowledgement.
+    fn complete_received(&mut self, cq: &Self::Cq, cqe: Cqe) {
+        self.complete(cq, cqe);
+    }
+
     /// Takes a receive WQE from a shared receive queue; of an SRQ elsewhere, also none if nobody answers there.
     fn take_recv(&mut self, srq: &Self::Srq) -> Option<RecvWr>;
 

@@ -81,6 +81,8 @@ counters! {
         rings_accepted,
         /// Rings of other processes that ended, their last run taken.
         rings_closed,
+        /// ACKs that other processes had left in their rings when they ended.
+        rx_left_acks,
         /// Rings of other processes not taken: too many, not for us, not as they should be.
         rings_refused,
         /// Rings given up because of what was in them.

@@ -78,6 +78,7 @@ pub use port::{Port, descriptor_share};
 pub use receiver::{Deliver, Receiver};
 pub use route::{Destination, Route};
 pub use service::Service;
+pub use shm::PendingAck;
 pub use will::Will;
 
 /// The UDP destination port of RoCE v2 (IBA annex A17, IANA "roce").

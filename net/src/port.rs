@@ -18,6 +18,7 @@ use crate::receiver::{Deliver, Receiver};
 use crate::registry::{Registry, block_of};
 use crate::route::{Destination, Route, TxPool};
 use crate::service::{Mailbox, Services};
+use crate::shm::PendingAck;
 use crate::token::Token;
 use crate::udp::{bind_owner, receive_buffer};
 use crate::will::Wills;
@@ -41,6 +42,9 @@ pub struct Port {
     wills: Wills,
     counters: Counters,
     receive_buffer: usize,
+    /// What processes that have ended had received.
+    left_acks: Mutex<Vec<PendingAck>>,
+    has_left_acks: AtomicBool,
     headers: AtomicBool,
     icrcs: AtomicBool,
 }
@@ -81,6 +85,8 @@ impl Port {
             changes: Mutex::default(),
             has_changed: AtomicBool::new(false),
             counters: Counters::default(),
+            left_acks: Mutex::default(),
+            has_left_acks: AtomicBool::new(false),
             headers: AtomicBool::new(false),
             icrcs: AtomicBool::new(false),
             fds,
@@ -109,6 +115,24 @@ impl Port {
             return Vec::new();
         }
         core::mem::take(&mut *self.changes.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Whether there is anything for [`take_left_acks`](Self::take_left_acks).
+    #[inline]
+    pub fn has_left_acks(&self) -> bool {
+        self.has_left_acks.load(Ordering::Relaxed)
+    }
+
+    /// What processes that have ended had received, since the last call. What they have sent themselves comes before: take
+    /// these when nothing else is there.
+    pub fn take_left_acks(&self) -> Vec<PendingAck> {
+        self.has_left_acks.store(false, Ordering::Relaxed);
+        core::mem::take(&mut *self.left_acks.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(crate) fn leave_acks(&self, acks: Vec<PendingAck>) {
+        self.left_acks.lock().unwrap_or_else(PoisonError::into_inner).extend(acks);
+        self.has_left_acks.store(true, Ordering::Relaxed);
     }
 
     pub(crate) fn interface_is(&self, now: Interface) {
@@ -260,6 +284,11 @@ impl Port {
     /// Takes no more rings at this door.
     pub(crate) fn close_door(&self, door: RawFd) {
         self.registry.close_door(door);
+    }
+
+    /// The block whose door this is.
+    pub(crate) fn block_of_door(&self, door: RawFd) -> Option<u16> {
+        self.registry.block_of_door(door)
     }
 
     /// The connection of a ring to another process has something to say: that the other is gone.

@@ -18,7 +18,7 @@ use urxe_wire::Qpn;
 use crate::error::PortError;
 use crate::fd::{Fd, FdSet};
 use crate::random::{random_below, random_u16};
-use crate::shm;
+use crate::shm::{self, Purpose};
 use crate::token::Token;
 
 /// Numbers in a block.
@@ -51,22 +51,23 @@ pub(crate) struct Registry {
     owned: Box<[AtomicU64]>,
     pool: Mutex<Pool>,
     limit: usize,
-    /// Blocks have doors: others may send through shared memory.
-    doors: bool,
+    /// For what blocks have doors, where processes of this host come with shared memory.
+    doors: Purpose,
 }
 
 #[derive(Debug, Default)]
 struct Pool {
     mailboxes: Vec<Fd>,
-    doors: Vec<Fd>,
+    doors: Vec<(u16, Fd)>,
     /// Free numbers in the order in which they will be given out: the longest unused first.
     free: VecDeque<Qpn>,
 }
 
 impl Registry {
     /// A registry of at most `limit` blocks, none yet.
-    pub(crate) fn new(limit: usize, doors: bool) -> Self {
+    pub(crate) fn new(limit: usize, shared: bool) -> Self {
         let owned = (0..BLOCKS / 64).map(|_| AtomicU64::new(0)).collect();
+        let doors = if shared { Purpose::Packets } else { Purpose::Acks };
         Self { owned, pool: Mutex::new(Pool::default()), limit, doors }
     }
 
@@ -100,7 +101,13 @@ impl Registry {
     /// Closes the door with this descriptor.
     pub(crate) fn close_door(&self, door: RawFd) {
         let mut pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
-        pool.doors.retain(|other| other.as_raw_fd() != door);
+        pool.doors.retain(|(_, other)| other.as_raw_fd() != door);
+    }
+
+    /// The block whose door has this descriptor.
+    pub(crate) fn block_of_door(&self, door: RawFd) -> Option<u16> {
+        let pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
+        pool.doors.iter().find(|(_, other)| other.as_raw_fd() == door).map(|(block, _)| *block)
     }
 
     /// Gives a number back.
@@ -132,10 +139,8 @@ impl Registry {
             let raw = mailbox.as_raw_fd();
             fds.watch(raw, token(raw)).map_err(|e| PortError::os(WHAT, e))?;
             pool.mailboxes.push(mailbox);
-            if self.doors {
-                // Without one, others send by UDP.
-                pool.doors.extend(open_door(fds, block));
-            }
+            // Without one, others send by UDP.
+            pool.doors.extend(open_door(fds, block, self.doors).map(|door| (block, door)));
             if let Some(word) = self.owned.get(usize::from(block) / 64) {
                 word.fetch_or(1 << (block % 64), Ordering::Release);
             }
@@ -155,8 +160,8 @@ impl Registry {
 }
 
 /// Opens the door of a block, and has it watched.
-fn open_door(fds: &Arc<FdSet>, block: u16) -> Option<Fd> {
-    let door = fds.adopt(shm::door(block).ok()?).ok()?;
+fn open_door(fds: &Arc<FdSet>, block: u16, purpose: Purpose) -> Option<Fd> {
+    let door = fds.adopt(shm::door(block, purpose).ok()?).ok()?;
     let raw = door.as_raw_fd();
     fds.watch(raw, Token::Door(raw).pack()).ok()?;
     Some(door)

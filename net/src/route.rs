@@ -12,7 +12,7 @@ use crate::counters::{Counters, add};
 use crate::fd::{Fd, FdSet};
 use crate::interface::Gid;
 use crate::registry::block_of;
-use crate::shm::{Link, is_own_address};
+use crate::shm::{Link, PendingAck, Purpose, is_own_address};
 use crate::sys::RawAddr;
 use crate::udp::{DEFAULT_HOP_LIMIT, TxOptions, bind_tx, has_gso, send_multicast_through};
 
@@ -79,9 +79,25 @@ impl Route {
         self.link().is_none_or(Link::has_lost)
     }
 
+    /// Leaves the last ACK of a queue pair where its peer's process finds it if this one ends before it has sent the ACK, by
+    /// whatever way. False if there is no such place: the peer is on another host, or another user's. It stays until
+    /// [`Route::take_back_ack`], and a later one takes its place.
+    #[inline]
+    pub fn leave_ack(&self, ack: PendingAck) -> bool {
+        let link = self.link.as_ref().filter(|link| link.is_alive());
+        link.inspect(|link| link.leave_ack(ack)).is_some()
+    }
+
+    /// The last ACK for this queue pair means nothing any more.
+    pub fn take_back_ack(&self, to: Qpn) {
+        if let Some(link) = &self.link {
+            link.take_back_ack(to);
+        }
+    }
+
     #[inline]
     pub(crate) fn link(&self) -> Option<&Link> {
-        self.link.as_deref().filter(|link| link.is_alive())
+        self.link.as_deref().filter(|link| link.carries_packets() && link.is_alive())
     }
 
     pub(crate) fn flow(&self) -> &icrc::Flow {
@@ -138,6 +154,8 @@ struct TxSocket {
     /// Whether the kernel takes GSO runs on it.
     gso: AtomicBool,
     link: Mutex<SharedWay>,
+    /// The rings that there may be, the best first.
+    purposes: [Purpose; 2],
 }
 
 /// The way to a destination through shared memory.
@@ -165,18 +183,16 @@ impl TxSocket {
         }
         let Key { remote, block, options, .. } = self.key;
         let hops = if options.hop_limit == 0 { DEFAULT_HOP_LIMIT } else { options.hop_limit };
-        match Link::open(fds, block, self.local, remote, options.tclass, hops) {
-            Ok(link) => {
-                let link = Arc::new(link);
-                *way = SharedWay::Known(Arc::downgrade(&link));
-                add(&counters.rings_opened, 1);
-                Some(link)
-            }
-            Err(_) => {
-                *way = SharedWay::None;
-                None
-            }
+        let open = |purpose| Link::open(fds, purpose, block, self.local, remote, options.tclass, hops).ok();
+        let Some(link) = self.purposes.into_iter().find_map(open).map(Arc::new) else {
+            *way = SharedWay::None;
+            return None;
+        };
+        *way = SharedWay::Known(Arc::downgrade(&link));
+        if link.carries_packets() {
+            add(&counters.rings_opened, 1);
         }
+        Some(link)
     }
 }
 
@@ -226,9 +242,10 @@ impl TxPool {
                         send_multicast_through(fd.as_raw_fd(), remote, self.interface, to.hop_limit)?;
                     }
                     let gso = AtomicBool::new(has_gso(&fd));
-                    let may_share = self.shared && key.block != 0 && is_own_address(remote);
+                    let may_share = key.block != 0 && is_own_address(remote);
+                    let purposes = if self.shared { [Purpose::Packets, Purpose::Acks] } else { [Purpose::Acks; 2] };
                     let link = Mutex::new(if may_share { SharedWay::Unknown } else { SharedWay::None });
-                    let socket = Arc::new(TxSocket { fd, local: bound, key, gso, link });
+                    let socket = Arc::new(TxSocket { fd, local: bound, key, gso, link, purposes });
                     self.sockets.push(Arc::clone(&socket));
                     let link = socket.link(fds, counters);
                     return Ok(Route::new(socket, remote, link));

@@ -106,6 +106,14 @@ impl Answers {
         self.responses.is_empty() && self.acknowledgement.is_some_and(|waiting| waiting.refusal.is_none())
     }
 
+    /// The PSN of the ACK that waits, if it is all.
+    pub(super) fn lone_ack(&self) -> Option<Psn> {
+        match self.acknowledgement {
+            Some(Acknowledgement { psn, refusal: None, .. }) if self.responses.is_empty() => Some(psn),
+            _ => None,
+        }
+    }
+
     pub(super) fn clear(&mut self) {
         self.responses.clear();
         self.acknowledgement = None;

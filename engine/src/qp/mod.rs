@@ -20,7 +20,7 @@ use alloc::collections::VecDeque;
 use core::time::Duration;
 
 use urxe_wire::opcode::{OpcodeInfo, Role};
-use urxe_wire::{Opcode, Operation, PKey, Packet, Qpn, Transport};
+use urxe_wire::{Opcode, Operation, PKey, Packet, Psn, Qpn, Transport};
 
 use crate::cq::{Cqe, WcOpcode, WcStatus};
 use crate::event::{AsyncEvent, DropReason, Event};
@@ -97,6 +97,11 @@ impl<H: Host> QueuePair<H> {
             None => self.requester.frontier(),
         };
         QpAttr { rq_psn: self.responder.expected_psn(), sq_psn, ..self.attr }
+    }
+
+    /// The queue pair at the other end, as far as it is connected.
+    pub const fn dest_qpn(&self) -> Qpn {
+        self.attr.dest_qpn
     }
 
     /// Its ACK timeout; `None` is none.
@@ -335,6 +340,16 @@ impl<H: Host> QueuePair<H> {
     /// matter: the next request could take it along.
     pub fn owes_only_ack(&self) -> bool {
         self.responder.answers.is_lone_ack() && !(self.state.sends() && self.requester.has_output())
+    }
+
+    /// Whether it owes its peer an acknowledgement or response.
+    pub fn owes_answer(&self) -> bool {
+        !self.responder.answers.is_empty()
+    }
+
+    /// The PSN of the ACK that is owed, if nothing else is.
+    pub fn pending_ack(&self) -> Option<Psn> {
+        self.responder.answers.lone_ack()
     }
 
     /// Whether it has refused a request and not said so yet: its peer sends in vain meanwhile.

@@ -39,7 +39,7 @@ impl Receiver {
             add_alone(&counters.rx_datagrams, 1);
             add_alone(&counters.rx_ring_runs, 1);
             let Some(local) = self.address(envelope.index) else { continue };
-            let Envelope { index, peer, tclass, hop_limit } = envelope;
+            let Envelope { index, peer, tclass, hop_limit, .. } = envelope;
             let whole = !run.sealed && !call.port.keeps_icrcs();
             if !run.sealed && !whole {
                 let flow = self.peers.flow(index, local, peer);
@@ -60,18 +60,24 @@ impl Receiver {
 
     /// Another process offers a ring.
     pub(super) fn open_door(&mut self, door: RawFd, port: &Port) {
+        let Some(block) = port.block_of_door(door) else { return };
         let Self { inbox, addresses, fds, .. } = self;
-        match inbox.admit(fds, door, |local| find_local(addresses, local.ip(), scope_id(local))) {
+        match inbox.admit(fds, (block, door), |local| find_local(addresses, local.ip(), scope_id(local))) {
             Ok(visits) => count_visits(port, visits),
             // No descriptor to spare: who waits there goes by UDP, and whoever comes.
             Err(_) => port.close_door(door),
         }
     }
 
+    /// The sender of a ring has something to say, or has gone.
     pub(super) fn attend_ring(&mut self, fd: RawFd, port: &Port) {
         let Self { inbox, addresses, .. } = self;
-        let visits = inbox.attend(fd, |local| find_local(addresses, local.ip(), scope_id(local)));
+        let (visits, acks) = inbox.attend(fd, |local| find_local(addresses, local.ip(), scope_id(local)));
         count_visits(port, visits);
+        if !acks.is_empty() {
+            add_alone(&port.counters().rx_left_acks, acks.len());
+            port.leave_acks(acks);
+        }
     }
 
     /// Has the descriptor readable when anything comes through shared memory from now on. False: something has come

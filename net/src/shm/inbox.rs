@@ -6,6 +6,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 
 use super::offer;
+use super::pending_acks::{PendingAck, PendingAcks as _};
 use super::ring::{self, Consumer, Damaged, Run};
 use super::segment::Segment;
 use crate::fd::{Fd, FdSet};
@@ -15,8 +16,8 @@ use crate::token::Token;
 #[derive(Debug)]
 pub(crate) struct Inbox {
     rings: Vec<Incoming>,
-    /// Connections whose offer has not come yet.
-    guests: Vec<Fd>,
+    /// Connections whose offer has not come yet, and the block whose door they came to.
+    guests: Vec<(u16, Fd)>,
     limit: usize,
     /// Where something was found last.
     at: usize,
@@ -35,6 +36,8 @@ struct Incoming {
 /// Whose a run is.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Envelope {
+    /// The block of QPNs it is for.
+    block: u16,
     /// Index of the local address.
     pub(crate) index: usize,
     pub(crate) peer: SocketAddr,
@@ -60,7 +63,7 @@ impl Inbox {
     pub(crate) fn admit(
         &mut self,
         fds: &Arc<FdSet>,
-        door: RawFd,
+        (block, door): (u16, RawFd),
         find: impl Fn(SocketAddr) -> Option<usize>,
     ) -> io::Result<Visits> {
         let mut visits = Visits::default();
@@ -71,19 +74,19 @@ impl Inbox {
             }
             let guest = fds.adopt(guest)?;
             fds.watch(guest.as_raw_fd(), Token::Ring(guest.as_raw_fd()).pack())?;
-            self.greet(guest, &find, &mut visits);
+            self.greet(block, guest, &find, &mut visits);
         }
         Ok(visits)
     }
 
     /// Takes the guest's offer if it has come.
-    fn greet(&mut self, guest: Fd, find: &impl Fn(SocketAddr) -> Option<usize>, visits: &mut Visits) {
+    fn greet(&mut self, block: u16, guest: Fd, find: &impl Fn(SocketAddr) -> Option<usize>, visits: &mut Visits) {
         match offer::receive(guest.as_raw_fd()) {
-            Ok(None) => self.guests.push(guest),
+            Ok(None) => self.guests.push((block, guest)),
             Ok(Some((offer, segment))) => match find(offer.to).filter(|_| offer::is_own_address(offer.from)) {
                 Some(index) => {
                     let (tclass, hop_limit) = (offer.tclass, offer.hop_limit);
-                    let envelope = Envelope { index, peer: offer.from, tclass, hop_limit };
+                    let envelope = Envelope { block, index, peer: offer.from, tclass, hop_limit };
                     let consumer = Consumer::new(segment, offer.key);
                     self.rings.push(Incoming { connection: guest, consumer, envelope, rang: false });
                     visits.accepted += 1;
@@ -95,22 +98,27 @@ impl Inbox {
     }
 
     /// Looks what a connection that is ready has to say: an offer, or that its ring will not be written to any more. The
-    /// latter ends the ring once it is empty.
-    pub(crate) fn attend(&mut self, fd: RawFd, find: impl Fn(SocketAddr) -> Option<usize>) -> Visits {
-        let mut visits = Visits::default();
-        if let Some(at) = self.guests.iter().position(|guest| guest.as_raw_fd() == fd) {
-            let guest = self.guests.swap_remove(at);
-            self.greet(guest, &find, &mut visits);
+    /// latter ends the ring once it is empty; then the last ACKs of its sender's queue pairs are told.
+    pub(crate) fn attend(
+        &mut self,
+        fd: RawFd,
+        find: impl Fn(SocketAddr) -> Option<usize>,
+    ) -> (Visits, Vec<PendingAck>) {
+        let (mut visits, mut acks) = (Visits::default(), Vec::new());
+        if let Some(at) = self.guests.iter().position(|(_, guest)| guest.as_raw_fd() == fd) {
+            let (block, guest) = self.guests.swap_remove(at);
+            self.greet(block, guest, &find, &mut visits);
         } else if let Some(at) = self.rings.iter().position(|ring| ring.connection.as_raw_fd() == fd)
             && let Some(ring) = self.rings.get_mut(at)
         {
             ring.rang = true;
             if is_hung_up(fd) && ring.consumer.is_empty() {
-                self.rings.swap_remove(at);
+                let Incoming { consumer, envelope, .. } = self.rings.swap_remove(at);
+                acks = consumer.storage().take(envelope.block);
                 visits.closed += 1;
             }
         }
-        visits
+        (visits, acks)
     }
 
     /// Takes one run out of the rings, into `buffer`. The ring where something was found last comes first, so a sender
@@ -188,7 +196,7 @@ fn discard(fd: RawFd) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::offer::Offer;
+    use super::super::offer::{Offer, Purpose};
     use super::super::ring::Producer;
     use super::*;
     use crate::random::random_u16;
@@ -200,15 +208,15 @@ mod tests {
     #[test]
     fn a_bell_that_is_rung_late_wakes_but_once() {
         let (fds, block) = (FdSet::new().unwrap(), random_u16());
-        let door = offer::door(block).unwrap();
-        let sender = offer::knock(block).unwrap();
+        let door = offer::door(block, Purpose::Packets).unwrap();
+        let sender = offer::knock(block, Purpose::Packets).unwrap();
         let (segment, memory) = Segment::create().unwrap();
         let mut producer = Producer::new(segment, 7);
         producer.begin();
         let (from, to) = ("127.0.0.1:50000".parse().unwrap(), "127.0.0.1:4791".parse().unwrap());
         offer::send(sender.as_raw_fd(), &Offer { from, to, tclass: 0, hop_limit: 64, key: 7 }, &memory).unwrap();
         let mut inbox = Inbox::new(8);
-        assert_eq!(inbox.admit(&fds, door.as_raw_fd(), |_| Some(0)).unwrap().accepted, 1);
+        assert_eq!(inbox.admit(&fds, (block, door.as_raw_fd()), |_| Some(0)).unwrap().accepted, 1);
 
         let (mut buffer, mut tokens) = (vec![0; 1 << 16], [0; 4]);
         let run = Run { len: 40, segment: 40, sealed: true };

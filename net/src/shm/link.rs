@@ -7,9 +7,12 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::offer::{self, Offer};
+use urxe_wire::Qpn;
+
+use super::offer::{self, Offer, Purpose};
+use super::pending_acks::{PendingAck, PendingAcks as _};
 use super::ring::{self, Producer, Run};
-use super::segment::Segment;
+use super::segment::{AckWords, Segment};
 use crate::batch::CAPACITY;
 use crate::fd::{Fd, FdSet};
 use crate::random::random_u32;
@@ -29,7 +32,10 @@ const STALLED: Duration = Duration::from_millis(50);
 /// A ring to another process, or to this one.
 #[derive(Debug)]
 pub(crate) struct Link {
+    purpose: Purpose,
     connection: Fd,
+    /// In the memory of the writer's ring, which stays as long as this.
+    acks: AckWords,
     /// The other end has gone.
     is_dead: AtomicBool,
     /// There was room behind the run put in last, so there is.
@@ -51,15 +57,18 @@ impl Link {
     /// UDP.
     pub(crate) fn open(
         fds: &Arc<FdSet>,
+        purpose: Purpose,
         block: u16,
         from: SocketAddr,
         to: SocketAddr,
         tclass: u8,
         hop_limit: u8,
     ) -> io::Result<Self> {
-        let connection = offer::knock(block)?;
+        let connection = offer::knock(block, purpose)?;
         let (segment, memory) = Segment::create()?;
         let key = u64::from(random_u32()) << 32 | u64::from(random_u32()) | 1;
+        // SAFETY: the producer keeps the segment, in the link that has both; the mapping does not move with it.
+        let acks = unsafe { AckWords::of(&segment) };
         let producer = Producer::new(segment, key);
         // Asleep, for all that is known.
         producer.begin();
@@ -69,7 +78,9 @@ impl Link {
         fds.watch(fd, Token::Link(fd).pack())?;
         let writer = Mutex::new(Writer { producer, stuck: None });
         Ok(Self {
+            purpose,
             connection,
+            acks,
             is_dead: AtomicBool::new(false),
             has_room: AtomicBool::new(true),
             has_lost: AtomicBool::new(false),
@@ -150,6 +161,23 @@ impl Link {
             sys::ring(self.raw_fd());
         }
         lost
+    }
+
+    /// Whether packets go through it.
+    #[inline]
+    pub(crate) fn carries_packets(&self) -> bool {
+        self.purpose == Purpose::Packets
+    }
+
+    /// Leaves an ACK for a queue pair of the receiver's block, in case this process ends before it has sent it.
+    #[inline]
+    pub(crate) fn leave_ack(&self, ack: PendingAck) {
+        self.acks.leave(ack);
+    }
+
+    /// The last ACK for this queue pair means nothing any more.
+    pub(crate) fn take_back_ack(&self, to: Qpn) {
+        self.acks.take_back(to);
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Writer> {

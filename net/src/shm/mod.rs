@@ -11,6 +11,7 @@
 //! | [`offer`] | how a ring is handed over, and what must be true of it |
 //! | [`link`] | the sender's end |
 //! | [`inbox`] | the receiver's ends |
+//! | [`pending_acks`] | the last ACK of each queue pair, for the receiver of a ring whose sender has ended |
 //!
 //! # Who may send what
 //!
@@ -27,15 +28,19 @@
 //! # When the other end is gone
 //!
 //! The sender goes on by UDP, as if there had never been a ring; what was in there is lost, as in a socket's buffer. The
-//! receiver takes what is left.
+//! receiver takes what is left, and then the last ACK of each queue pair, which may not have been sent ([`pending_acks`]).
+//!
+//! Where packets go by UDP, processes of one host have rings for that alone: nothing is ever put into them.
 
 mod inbox;
 mod link;
 mod offer;
+mod pending_acks;
 mod ring;
 mod segment;
 
 pub(crate) use inbox::{Envelope, Inbox, Visits};
 pub(crate) use link::Link;
-pub(crate) use offer::{door, is_own_address};
+pub(crate) use offer::{Purpose, door, is_own_address};
+pub use pending_acks::PendingAck;
 pub(crate) use ring::{Damaged, Run};

@@ -17,17 +17,33 @@ use crate::sys::{scope_id, with_port};
 
 /// A header and the ring's key.
 const OFFER_LEN: usize = HEADER_LEN + 8;
-/// In the names of these doors.
-const KIND: &str = "ring";
-
-/// The door of a block, listening.
-pub(crate) fn door(block: u16) -> io::Result<Socket> {
-    peer::listen(KIND, block)
+/// What a ring is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// Packets, and the last ACKs.
+    Packets,
+    /// The last ACKs alone: packets go by UDP.
+    Acks,
 }
 
-/// Connects to the door of a block. Fails if nobody takes rings there, or another user would.
-pub(super) fn knock(block: u16) -> io::Result<Socket> {
-    peer::connect(KIND, block)
+impl Purpose {
+    /// In the names of doors.
+    const fn kind(self) -> &'static str {
+        match self {
+            Self::Packets => "ring",
+            Self::Acks => "acks",
+        }
+    }
+}
+
+/// The door of a block, listening.
+pub(crate) fn door(block: u16, purpose: Purpose) -> io::Result<Socket> {
+    peer::listen(purpose.kind(), block)
+}
+
+/// Connects to the door of a block. Fails if nobody takes such rings there, or another user would.
+pub(super) fn knock(block: u16, purpose: Purpose) -> io::Result<Socket> {
+    peer::connect(purpose.kind(), block)
 }
 
 /// Who waits at a door, if it is the same user's; others are sent away. `Ok(None)`: nobody.

@@ -184,6 +184,11 @@ impl<S: Storage> Consumer<S> {
         Self { storage, key, head: 0 }
     }
 
+    /// The memory it is in.
+    pub(super) const fn storage(&self) -> &S {
+        &self.storage
+    }
+
     /// Whether nothing is there.
     pub(super) fn is_empty(&self) -> bool {
         let (stamp, _) = self.storage.header(offset(self.head));

@@ -8,14 +8,18 @@ use core::sync::atomic::{AtomicU32, AtomicU64};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
+use super::pending_acks::{self, PendingAcks};
 use super::ring::{HEADER, SIZE, Storage};
 
 /// Where the receiver's position is, on a cache line of its own.
 const HEAD: usize = 0;
 /// Where the bell is, on another.
 const BELL: usize = 128;
+/// Where the ACKs that wait are.
+const ACKS: usize = 2048;
 /// Where the ring begins.
 const RECORDS: usize = 4096;
+const _: () = assert!(ACKS + pending_acks::COUNT * 8 <= RECORDS);
 /// Bytes of it all.
 const TOTAL: usize = RECORDS + SIZE;
 
@@ -120,6 +124,40 @@ impl Drop for Segment {
     fn drop(&mut self) {
         // SAFETY: the mapping is ours, and nothing borrowed from `self` is left.
         unsafe { libc::munmap(self.0.as_ptr().cast(), TOTAL) };
+    }
+}
+
+/// The words for ACKs in the memory of a ring, for whoever writes no records.
+#[derive(Debug)]
+pub(super) struct AckWords(NonNull<u8>);
+
+// SAFETY: as for `Segment`: atomics only.
+unsafe impl Send for AckWords {}
+// SAFETY: as above.
+unsafe impl Sync for AckWords {}
+
+impl AckWords {
+    /// Those of a segment.
+    ///
+    /// # Safety
+    /// The segment outlives the result.
+    pub(super) unsafe fn of(segment: &Segment) -> Self {
+        Self(segment.at(ACKS, pending_acks::COUNT * 8))
+    }
+}
+
+impl PendingAcks for AckWords {
+    #[inline]
+    fn word(&self, of: usize) -> &AtomicU64 {
+        // SAFETY: `of` is cut to one of the words, which are aligned (`ACKS` and mappings are) and in a mapping that outlives
+        // `self`. Any bytes are a value, and both ends access them by atomics, or break only what they are told.
+        unsafe { self.0.cast::<AtomicU64>().add(of % pending_acks::COUNT).as_ref() }
+    }
+}
+
+impl PendingAcks for Segment {
+    fn word(&self, of: usize) -> &AtomicU64 {
+        Self::word(self, ACKS + of % pending_acks::COUNT * 8)
     }
 }
 

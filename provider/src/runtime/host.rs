@@ -80,6 +80,14 @@ pub(crate) struct Origin {
     fields: grh::Fields,
 }
 
+impl Origin {
+    /// As packets of the peer at the end of a route have it.
+    pub(super) fn of_peer(route: &Route) -> Self {
+        let (local, peer) = (route.local().ip(), route.remote().ip());
+        Self { local, peer, fields: grh::Fields { tclass: 0, hop_limit: 0 } }
+    }
+}
+
 impl From<&Headers> for Origin {
     fn from(headers: &Headers) -> Self {
         let fields = grh::Fields { tclass: headers.tclass, hop_limit: headers.hop_limit };
@@ -121,6 +129,16 @@ impl Network for Sender {
     }
 }
 
+/// A completion that the application is not to see before the ACK has left.
+#[derive(Debug)]
+pub(super) enum Unacknowledged {
+    /// Of a message that was received. Its queue is the queue pair's: counting a reference would wait for what was stored
+    /// before to reach memory that the peer is reading.
+    Received(Cqe),
+    /// Made behind one of these.
+    Behind(Arc<Cq>, Cqe),
+}
+
 /// What the application is to hear of, after the engine has been let go of.
 #[derive(Debug)]
 pub(crate) struct Upcalls {
@@ -134,6 +152,10 @@ pub(crate) struct Upcalls {
     pub(super) moderated: Vec<(Instant, Arc<Cq>)>,
     /// Completions of the XRC target at work, held back until its answers are out.
     held: Vec<(AnySrq, Cqe)>,
+    /// Completions of the queue pair at work, in order, held back until its ACK is out.
+    unacknowledged: Vec<Unacknowledged>,
+    /// Completions of received messages are held back.
+    holds_received: bool,
     /// Events of the queue pair at work, for its own counters.
     traced: Vec<Event>,
     counters: Arc<Counters>,
@@ -149,6 +171,8 @@ impl Upcalls {
             completions: 0,
             moderated: Vec::new(),
             held: Vec::new(),
+            unacknowledged: Vec::new(),
+            holds_received: false,
             traced: Vec::new(),
             counters,
             xrc_srqs,
@@ -180,6 +204,79 @@ impl Upcalls {
         }
     }
 
+    /// Holds completions of received messages back from now on.
+    #[inline]
+    pub(super) fn hold_received(&mut self) {
+        self.holds_received = true;
+    }
+
+    /// Has completions come behind those that a queue pair has held back.
+    #[inline]
+    pub(super) fn queue_behind(&mut self, before: &mut Vec<Unacknowledged>) {
+        if !before.is_empty() {
+            std::mem::swap(&mut self.unacknowledged, before);
+        }
+    }
+
+    /// Gives what is held back to the queue pair, until its ACK has left.
+    #[inline]
+    pub(super) fn give_unacknowledged(&mut self, to: &mut Vec<Unacknowledged>) {
+        self.holds_received = false;
+        if !self.unacknowledged.is_empty() {
+            std::mem::swap(&mut self.unacknowledged, to);
+        }
+    }
+
+    /// The ACK has left: the application may see what was held back for it. `cq` is the queue pair's for receives.
+    #[inline]
+    pub(super) fn complete_unacknowledged(&mut self, cq: Option<&Arc<Cq>>) {
+        self.holds_received = false;
+        if !self.unacknowledged.is_empty() {
+            self.show(cq);
+        }
+    }
+
+    // Apart: turns in which nothing is held back are many.
+    #[inline(never)]
+    fn show(&mut self, cq: Option<&Arc<Cq>>) {
+        let mut unacknowledged = std::mem::take(&mut self.unacknowledged);
+        for completion in unacknowledged.drain(..) {
+            match (&completion, cq) {
+                (Unacknowledged::Received(cqe), Some(cq)) => self.push(cq, *cqe),
+                (Unacknowledged::Behind(cq, cqe), _) => self.push(cq, *cqe),
+                // A queue pair that receives has one.
+                (Unacknowledged::Received(_), None) => {}
+            }
+        }
+        // Its room is for the next.
+        self.unacknowledged = unacknowledged;
+    }
+
+    /// The application sees a completion from now on.
+    #[inline]
+    fn push(&mut self, cq: &Arc<Cq>, cqe: Cqe) {
+        match cq.push(cqe) {
+            Added::Done => {}
+            Added::LookAt(at) => self.moderated.push((at, Arc::clone(cq))),
+            Added::Overrun => {
+                if let Some(observer) = observe::who(&self.observer) {
+                    observer.overrun(&cqe, cq.capacity());
+                }
+                self.overruns.push(Arc::clone(cq));
+            }
+        }
+    }
+
+    /// Counts a completion, and shows it to who looks.
+    #[inline]
+    fn note(&mut self, cqe: &mut Cqe) {
+        self.completions += 1;
+        if let Some(observer) = observe::who(&self.observer) {
+            observer.spoil(cqe);
+            observer.completion(cqe);
+        }
+    }
+
     #[cold]
     fn complete_held(&mut self) {
         for (srq, cqe) in std::mem::take(&mut self.held) {
@@ -204,20 +301,24 @@ impl Consumer for Upcalls {
     }
 
     fn complete(&mut self, cq: &Arc<Cq>, mut cqe: Cqe) {
-        self.completions += 1;
-        if let Some(observer) = observe::who(&self.observer) {
-            observer.spoil(&mut cqe);
-            observer.completion(&cqe);
+        self.note(&mut cqe);
+        if self.unacknowledged.is_empty() {
+            self.push(cq, cqe);
+        } else {
+            // In the order in which they were made.
+            self.unacknowledged.push(Unacknowledged::Behind(Arc::clone(cq), cqe));
         }
-        match cq.push(cqe) {
-            Added::Done => {}
-            Added::LookAt(at) => self.moderated.push((at, Arc::clone(cq))),
-            Added::Overrun => {
-                if let Some(observer) = observe::who(&self.observer) {
-                    observer.overrun(&cqe, cq.capacity());
-                }
-                self.overruns.push(Arc::clone(cq));
-            }
+    }
+
+    //= spec/hosts.md#net-034
+    //# A message MUST be acknowledged, though its receiver ends as soon as it has polled it: before it can be polled, or by
+    //# what the peer's process finds.
+    fn complete_received(&mut self, cq: &Arc<Cq>, mut cqe: Cqe) {
+        if self.holds_received {
+            self.note(&mut cqe);
+            self.unacknowledged.push(Unacknowledged::Received(cqe));
+        } else {
+            self.complete(cq, cqe);
         }
     }
 

@@ -4,13 +4,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use urxe_engine::{AsyncEvent, Clock as _, Io, Progress, QpConfig, QpType, QueuePair};
-use urxe_wire::{Packet, Qpn};
+use urxe_net::{PendingAck, Route};
+use urxe_wire::{Aeth, Bth, Credits, Ext, Header, ICRC_LEN, Msn, Opcode, Operation, Packet, Qpn, Syndrome, Transport};
 
 use super::async_events::AsyncEvents;
 use super::clock::Look;
 use super::cq::Cq;
 use super::habit::Habit;
-use super::host::{Origin, Surroundings};
+use super::host::{Origin, Surroundings, Unacknowledged};
 use super::port::{Acks, NetPort, Work};
 use super::timers::TimerSlot;
 use super::{lock, watch};
@@ -40,6 +41,42 @@ struct Inner {
     /// The application may wait for events: who does is not in a hurry, and neither is its peer.
     sleeps: bool,
     tally: Tally,
+    /// Completions that the application sees when the ACK of their messages has left.
+    unacknowledged: Vec<Unacknowledged>,
+    last_ack: LastAck,
+}
+
+/// The last ACK, where the peer's process finds it if this one ends.
+#[derive(Default)]
+struct LastAck {
+    /// The way to that process, and the peer.
+    left_at: Option<(Arc<Route>, Qpn)>,
+    /// It says all that is owed.
+    is_current: bool,
+}
+
+impl LastAck {
+    /// Leaves the ACK that is owed. False if that is not all, or there is nobody who would find it.
+    #[inline]
+    fn leave(&mut self, engine: &QueuePair<Surroundings>) -> bool {
+        self.is_current = false;
+        let (Some(route), Some(psn)) = (engine.route(), engine.pending_ack()) else { return false };
+        let to = engine.dest_qpn();
+        if !self.left_at.as_ref().is_some_and(|(at, before)| Arc::ptr_eq(at, route) && *before == to) {
+            self.take_back();
+            self.left_at = Some((Arc::clone(route), to));
+        }
+        self.is_current = route.leave_ack(PendingAck { from: engine.config().qpn, to, psn });
+        self.is_current
+    }
+
+    /// The queue pair begins anew.
+    fn take_back(&mut self) {
+        self.is_current = false;
+        if let Some((route, peer)) = self.left_at.take() {
+            route.take_back_ack(peer);
+        }
+    }
 }
 
 /// Outcome of handing packets to a queue pair.
@@ -65,13 +102,14 @@ enum Act {
 impl Inner {
     /// Whether an ACK is all that there is to send, and should wait for a request to go with.
     fn lets_ack_wait(&mut self, clock: &Look, acks: Acks) -> bool {
-        let Self { engine, habit, sleeps, .. } = self;
+        let Self { engine, habit, sleeps, last_ack, .. } = self;
         if !engine.owes_only_ack() {
             return false;
         }
         // Ends of a connection mostly have the same ACK timeout. It must not expire, whoever forgets the ACK.
         let impatient = engine.ack_timeout().is_some_and(|timeout| timeout < 4 * watch::LAST);
-        !*sleeps && !impatient && habit.lets_wait(clock, acks)
+        // Nor is it lost if the process ends meanwhile.
+        !*sleeps && !impatient && last_ack.is_current && habit.lets_wait(clock, acks)
     }
 }
 
@@ -86,6 +124,8 @@ impl Qp {
                 sleeps,
                 engine: QueuePair::new(config),
                 habit: Habit::default(),
+                unacknowledged: Vec::new(),
+                last_ack: LastAck::default(),
                 tally: Tally::default(),
             }),
             port: Arc::clone(port),
@@ -201,9 +241,10 @@ impl Qp {
         clock: &Look,
         act: impl FnOnce(&mut QueuePair<Surroundings>, &mut Io<'_, Surroundings>) -> T,
     ) -> T {
-        let Inner { engine, habit, tally, .. } = &mut *inner;
+        let Inner { engine, habit, tally, unacknowledged, .. } = &mut *inner;
         work.sender.speak_for(self.qpn);
         *work.sender.sent() = Traffic::default();
+        work.upcalls.queue_behind(unacknowledged);
         let turn = work.memory.turn();
         let mut io = Io { clock, memory: &work.memory, network: &mut work.sender, consumer: &mut work.upcalls };
         let waits = habit.waits();
@@ -236,6 +277,11 @@ impl Qp {
         }
         // Before anybody else may send for this queue pair: packets must not overtake one another.
         work.sender.flush();
+        // What the engine keeps back it keeps back from a peer that is to see what happens then.
+        if !engine.owes_answer() || engine.kept_until().is_some() {
+            work.upcalls.complete_unacknowledged(engine.config().recv_cq.as_ref());
+        }
+        work.upcalls.give_unacknowledged(unacknowledged);
         work.upcalls.release();
         tally.sent.take(work.sender.sent());
         work.upcalls.count(tally);
@@ -272,7 +318,9 @@ impl Qp {
             packets.for_each(|bytes| accepted |= self.receive_xrc(work, origin, bytes));
             return Taken { accepted, is_urgent: false };
         }
-        let Inner { engine, tally, .. } = &mut *lock(&self.inner);
+        let Inner { engine, tally, unacknowledged, last_ack, .. } = &mut *lock(&self.inner);
+        work.upcalls.queue_behind(unacknowledged);
+        work.upcalls.hold_received();
         let _turn = work.memory.turn();
         let mut io = Io { clock, memory: &work.memory, network: &mut work.sender, consumer: &mut work.upcalls };
         for bytes in packets {
@@ -289,7 +337,25 @@ impl Qp {
             }
         }
         work.upcalls.count(tally);
+        // Nothing is owed, or the peer's process has the ACK, whatever becomes of this one.
+        if !engine.owes_answer() || last_ack.leave(engine) {
+            work.upcalls.complete_unacknowledged(engine.config().recv_cq.as_ref());
+        }
+        work.upcalls.give_unacknowledged(unacknowledged);
         Taken { accepted, is_urgent: engine.owes_refusal() }
+    }
+
+    /// Gives the engine the last ACK of a peer whose process has ended.
+    pub(super) fn receive_left_ack(&self, work: &mut Work, clock: &Look, ack: PendingAck) {
+        let to_peer = self.inspect(|engine| engine.route().filter(|_| engine.dest_qpn() == ack.from).cloned());
+        let (Some(route), Some(opcode)) = (to_peer, Opcode::new(Transport::Rc, Operation::Acknowledge)) else { return };
+        // Nobody posts receive WQEs there any more, nor counts messages.
+        let aeth = Aeth { syndrome: Syndrome::Ack(Credits::INVALID), msn: Msn::default() };
+        let header = Header::new(Bth::new(opcode, self.qpn, ack.psn), Ext::Aeth(aeth));
+        // An ICRC follows, which nobody asks for.
+        let mut bytes = vec![0; header.len() + ICRC_LEN];
+        header.emit(&mut bytes);
+        self.receive(work, clock, &Origin::of_peer(&route), core::iter::once(Some(&*bytes)));
     }
 
     /// Gives the engine of an XRC target a packet. Its completions are held back until it has answered.
@@ -374,8 +440,8 @@ impl Qp {
         self.retired.store(true, Ordering::Relaxed);
         self.port.remove_qp(self.qpn);
         self.port.with_work(|work| {
-            // A completion is seen before its ACK is sent when another thread receives. An application that then
-            // destroys the queue pair owes its peer that ACK.
+            // A completion may be seen while its ACK waits for a request. An application that then destroys the queue pair
+            // owes its peer that ACK.
             self.drive(work, |engine, io| engine.hurry(io));
             let reset = urxe_engine::QpState::Reset;
             self.drive(work, |engine, io| {
@@ -389,6 +455,11 @@ impl Qp {
 
     /// Removes its completions from the queues: those of a queue pair that is no more, or is as good as new.
     pub(crate) fn forget_completions(&self) {
+        {
+            let mut inner = lock(&self.inner);
+            inner.unacknowledged.clear();
+            inner.last_ack.take_back();
+        }
         self.inspect(|engine| {
             for cq in [&engine.config().send_cq, &engine.config().recv_cq].into_iter().flatten() {
                 cq.forget(self.qpn);

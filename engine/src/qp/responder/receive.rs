@@ -42,7 +42,7 @@ impl<H: Host> QueuePair<H> {
     pub(in crate::qp) fn complete_recv(&self, io: &mut Io<'_, H>, cqe: Cqe) {
         match (&self.xrc_srq, &self.config.recv_cq) {
             (Some((_, srq)), _) => io.consumer.complete_xrc(srq, cqe),
-            (None, Some(cq)) => io.consumer.complete(cq, cqe),
+            (None, Some(cq)) => io.consumer.complete_received(cq, cqe),
             // Has no receive WQEs.
             (None, None) => {}
         }

@@ -12,7 +12,7 @@ mod telling;
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use urxe_net::{Interface, Port, PortError};
@@ -95,6 +95,8 @@ pub(crate) struct NetPort {
     pub(super) crowd: Crowd,
     /// The background thread sees to ACKs that wait, though pollers receive.
     pub(super) watch: Watch,
+    /// Looks since the last ACKs of ended processes have been there to be taken.
+    left_acks_wait: AtomicU32,
     /// The program ends: no ACK waits any more.
     exits: AtomicBool,
     pub(super) stop: AtomicBool,
@@ -153,6 +155,7 @@ impl NetPort {
             glances: Glances::default(),
             crowd: Crowd::default(),
             watch,
+            left_acks_wait: AtomicU32::new(0),
             exits: AtomicBool::new(false),
             stop: AtomicBool::new(false),
         };

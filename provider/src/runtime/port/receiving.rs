@@ -207,6 +207,9 @@ impl NetPort {
         if self.port.has_news() {
             self.hear_news(to.work);
         }
+        if self.port.has_left_acks() {
+            packets += self.take_left_acks(&mut to, packets);
+        }
         let is_overdue = |at| acks == Acks::Leave || clock.taken().is_some_and(|now| at <= now);
         if packets > 0 || token.waits_until.is_some_and(is_overdue) {
             // A burst is acknowledged at once: its sender keeps more in flight than one message.
@@ -264,6 +267,28 @@ impl NetPort {
         for will in self.port.take_due_wills() {
             gsi::send(work, &self.port, Psn::default(), will.local, will.remote, &will.message);
         }
+    }
+
+    /// Gives queue pairs the last ACKs of processes that have ended, when all that these have sent themselves has been taken:
+    /// `packets` are none, or many times in a row some.
+    //= spec/hosts.md#net-034
+    //# A message MUST be acknowledged, though its receiver ends as soon as it has polled it: before it can be polled, or by
+    //# what the peer's process finds.
+    #[cold]
+    fn take_left_acks(&self, to: &mut Addressees<'_>, packets: usize) -> usize {
+        const LOOKS: u32 = 64;
+        if packets > 0 && self.left_acks_wait.fetch_add(1, Ordering::Relaxed) < LOOKS {
+            return 0;
+        }
+        self.left_acks_wait.store(0, Ordering::Relaxed);
+        let acks = self.port.take_left_acks();
+        for ack in &acks {
+            if let Some(qp) = self.qp(ack.to) {
+                qp.receive_left_ack(to.work, to.clock, *ack);
+                to.touch(qp);
+            }
+        }
+        acks.len()
     }
 
     /// Gives packets to those they are for. Returns whether a queue pair has accepted one.
