@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use socket2::{Domain, SockAddr, Socket, Type};
 use urxe_net::Will;
+use urxe_wire::icrc::{self, Flow};
 use urxe_wire::mad::MAD_LEN;
 
 use crate::end::{End, PATIENCE, fill, introduce};
@@ -174,10 +175,15 @@ fn a_burst_of_a_stranger_takes_no_descriptors() {
         let (mut owner, mut other) = (End::on("lo"), End::on("lo"));
         let mut packet = vec![0; 64];
         fill(&mut packet[..60], other.qpn, 1);
+        let port: SocketAddr = "127.0.0.1:4791".parse().unwrap();
         let strangers: Vec<_> = as_user(OTHER, || (0..300).map(|_| UdpSocket::bind("127.0.0.1:0").unwrap()).collect());
         for stranger in &strangers {
-            // The number is right, and the ICRC is not.
-            stranger.send_to(&packet, "127.0.0.1:4791").unwrap();
+            // The number is right, and the ICRC is not: one in 2^15 would be, for some identification.
+            let flow = Flow::new(stranger.local_addr().unwrap(), port);
+            while icrc::verify(&flow, 0, &packet) != icrc::Check::Bad {
+                packet[63] += 1;
+            }
+            stranger.send_to(&packet, port).unwrap();
             let forwarded = owner.count("forwarded_out");
             owner.until("it is forwarded", |owner| owner.count("forwarded_out") > forwarded);
             let came = other.count("forwarded_in");
