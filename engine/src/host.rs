@@ -54,6 +54,8 @@ pub trait Consumer {
     type Cq;
     /// A shared receive queue.
     type Srq;
+    /// A completion counter.
+    type Counter;
 
     /// Whether the queue wants to know when its completions were made ([`Cqe::at`]).
     fn wants_time(&self, _cq: &Self::Cq) -> bool {
@@ -69,6 +71,9 @@ pub trait Consumer {
     fn complete_received(&mut self, cq: &Self::Cq, cqe: Cqe) {
         self.complete(cq, cqe);
     }
+
+    /// Counts an operation that ended, well or not. It comes before the completion of the operation.
+    fn count(&mut self, counter: &Self::Counter, succeeded: bool);
 
     /// Takes a receive WQE from a shared receive queue; of an SRQ elsewhere, also none if nobody answers there.
     fn take_recv(&mut self, srq: &Self::Srq) -> Option<RecvWr>;

@@ -28,7 +28,8 @@
 //! [`qp`] holds the queue pair: [`qp::state`] and [`qp::attr`] the rules of `modify`; `requester` cuts work
 //! requests into packets, `completer` takes responses, `responder` takes requests, as in IBA chapter 9, and
 //! `answers` keeps what it says to them until that is sent.
-//! [`memory`] is regions and keys, [`mw`] memory windows, [`cq`] completion queues, [`srq`] shared receive queues,
+//! [`memory`] is regions and keys, [`mw`] memory windows, [`cq`] completion queues, [`counter`] what completion counters
+//! count, [`srq`] shared receive queues,
 //! [`work`] work requests, [`fault`] the table of what a responder does about each kind of error, [`event`] what a
 //! caller may want to know of it all. [`cm`] connects queue pairs. [`chaos`] is what a device may do and devices rarely do.
 
@@ -39,6 +40,7 @@ extern crate std;
 pub mod access;
 pub mod chaos;
 pub mod cm;
+pub mod counter;
 pub mod cq;
 pub mod event;
 pub mod fault;
@@ -53,6 +55,7 @@ pub mod work;
 
 pub use access::Access;
 pub use chaos::{Chaos, Liberties};
+pub use counter::{AttachError, CountedOps};
 pub use cq::{CompletionQueue, Cqe, Moderation, Pushed, WcOpcode, WcStatus};
 pub use event::{AsyncEvent, DropReason, Event};
 pub use host::{Consumer, Host, Io, Network};

@@ -31,6 +31,8 @@ pub(crate) const MAX_DM: u64 = 1 << 20;
 pub(crate) const MAX_PD: u32 = 1 << 20;
 /// Address handles in a process.
 pub(crate) const MAX_AH: u32 = 1 << 20;
+/// Completion counters in a process.
+pub(crate) const MAX_COMP_CNTR: u32 = 65536;
 /// Multicast groups in a process: each takes a socket.
 pub(crate) const MAX_MCAST_GRP: u32 = 256;
 /// Queue pairs in a process that may be attached to one group.

@@ -58,4 +58,4 @@ pub use memory::AddressSpace;
 pub use network::{Datagram, Nic, Origin, Route};
 pub use node::{Node, NodeConfig, NodeId, QpSetup, Received, SimHost};
 pub use rule::{Flight, Rule, Verdict};
-pub use verbs::{CqId, Happening, SrqId, Verbs};
+pub use verbs::{CounterId, CqId, Happening, SrqId, Verbs};

@@ -7,15 +7,15 @@ use std::time::Duration;
 use urxe_engine::attr::{AttrMask, ModifyError, QpAttr};
 use urxe_engine::rng::Rng;
 use urxe_engine::{
-    Chaos, Cqe, Host, Instant, Io, Liberties, Pd, PostError, Progress, QpCap, QpConfig, QpState, QpType, QueuePair,
-    RecvWr, SendWr, UdRecipient, XrcDomain,
+    AttachError, Chaos, CountedOps, Cqe, Host, Instant, Io, Liberties, Pd, PostError, Progress, QpCap, QpConfig,
+    QpState, QpType, QueuePair, RecvWr, SendWr, UdRecipient, XrcDomain,
 };
 use urxe_wire::{Mtu, Packet, Qpn};
 
 use crate::memory::{AddressSpace, DEFAULT_PD};
 use crate::network::{Datagram, Nic, Origin, Route};
 use crate::timeouts::Timeouts;
-use crate::verbs::{CqId, SrqId, Verbs};
+use crate::verbs::{CounterId, CqId, SrqId, Verbs};
 
 /// Bytes of payload in the largest datagram of UD.
 pub(crate) const PORT_MTU: Mtu = Mtu::Mtu1024;
@@ -163,9 +163,22 @@ impl Node {
         let nth = self.qps.len() as u64;
         let liberties = self.config.chaos.map_or(Liberties::default(), |chaos| chaos.queue_pair(nth));
         let (send_cq, recv_cq) = (Some(send_cq), Some(recv_cq));
-        let port_mtu = PORT_MTU;
-        let config =
-            QpConfig { qpn, qp_type, pd, cap, sq_sig_all, send_cq, recv_cq, srq, xrcd, window, port_mtu, liberties };
+        let (port_mtu, counters) = (PORT_MTU, Vec::new());
+        let config = QpConfig {
+            qpn,
+            qp_type,
+            pd,
+            cap,
+            sq_sig_all,
+            send_cq,
+            recv_cq,
+            srq,
+            xrcd,
+            window,
+            port_mtu,
+            liberties,
+            counters,
+        };
         self.qps.insert(qpn, QueuePair::new(config));
         self.qpns.insert(self.qpns.partition_point(|other| *other < qpn), qpn);
         qpn
@@ -252,6 +265,14 @@ impl Node {
         to: UdRecipient<Route>,
     ) -> Result<(), PostError> {
         self.drive(now, qpn, |qp, io| qp.post_send(io, wr, Some(to))).expect("the QP exists")
+    }
+
+    /// `ibv_qp_attach_comp_cntr(3)`.
+    ///
+    /// # Errors
+    /// As [`QueuePair::attach_counter`].
+    pub fn attach_counter(&mut self, qpn: Qpn, ops: CountedOps, counter: CounterId) -> Result<(), AttachError> {
+        self.qps.get_mut(&qpn).expect("the QP exists").attach_counter(ops, counter)
     }
 
     /// `ibv_post_recv(3)`.

@@ -16,6 +16,10 @@ pub struct CqId(pub(crate) usize);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct SrqId(pub(crate) usize);
 
+/// A completion counter of a node.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct CounterId(pub usize);
+
 /// Something a node's consumer saw.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Happening {
@@ -25,6 +29,8 @@ pub enum Happening {
     Async(Qpn, AsyncEvent),
     /// A completion was added to a CQ.
     Completed(CqId, Cqe),
+    /// An operation was counted, as one that succeeded or not.
+    Counted(CounterId, bool),
     /// A CQ raised a completion event.
     CompletionEvent(CqId),
     /// A CQ overran.
@@ -124,6 +130,7 @@ impl Verbs {
 impl Consumer for Verbs {
     type Cq = CqId;
     type Srq = SrqId;
+    type Counter = CounterId;
 
     fn complete(&mut self, cq: &CqId, cqe: Cqe) {
         self.log.push(Happening::Completed(*cq, cqe));
@@ -135,6 +142,10 @@ impl Consumer for Verbs {
             Pushed::RaiseEvent => self.log.push(Happening::CompletionEvent(*cq)),
             Pushed::Overrun { first: true } => self.log.push(Happening::CqError(*cq)),
         }
+    }
+
+    fn count(&mut self, counter: &CounterId, succeeded: bool) {
+        self.log.push(Happening::Counted(*counter, succeeded));
     }
 
     fn take_recv(&mut self, srq: &SrqId) -> Option<RecvWr> {

@@ -150,10 +150,13 @@ pub(crate) struct Completions(pub(crate) Vec<Cqe>);
 impl Consumer for Completions {
     type Cq = ();
     type Srq = ();
+    type Counter = ();
 
     fn complete(&mut self, _cq: &(), cqe: Cqe) {
         self.0.push(cqe);
     }
+
+    fn count(&mut self, _counter: &(), _succeeded: bool) {}
 
     fn take_recv(&mut self, _srq: &()) -> Option<RecvWr> {
         None
@@ -210,6 +213,7 @@ impl Stack {
             window: 64,
             port_mtu: Mtu::Mtu1024,
             liberties: urxe_engine::Liberties::default(),
+            counters: Vec::new(),
         };
         Self {
             qp: QueuePair::new(config),

@@ -1,10 +1,13 @@
 //! What a queue pair is made of, and what its operations say.
 
+use alloc::vec::Vec;
+
 use urxe_wire::{Mtu, Qpn, Transport};
 
-use super::{Cq, Srq};
+use super::{Counter, Cq, Srq};
 use crate::chaos::Liberties;
-use crate::host::Host;
+use crate::counter::CountedOps;
+use crate::host::{Consumer, Host, Io};
 use crate::memory::{Accessor, Pd};
 use crate::qp::state::QpState;
 use crate::srq::XrcDomain;
@@ -61,7 +64,7 @@ pub struct QpCap {
     pub max_inline_data: u32,
 }
 
-/// What a queue pair is made of; fixed for its life.
+/// What a queue pair is made of; fixed for its life, but for the counters.
 pub struct QpConfig<H: Host> {
     /// Its number.
     pub qpn: Qpn,
@@ -87,6 +90,9 @@ pub struct QpConfig<H: Host> {
     pub port_mtu: Mtu,
     /// What it does where it is free to choose.
     pub liberties: Liberties,
+    /// Completion counters and what each counts; no operation twice. They come with
+    /// [`attach_counter`](super::QueuePair::attach_counter).
+    pub counters: Vec<(CountedOps, Counter<H>)>,
 }
 
 impl<H: Host> QpConfig<H> {
@@ -99,6 +105,21 @@ impl<H: Host> QpConfig<H> {
     /// (`make cost`).
     pub(super) const fn liberties(&self) -> Liberties {
         if cfg!(urxe_unobserved) { Liberties::NONE } else { self.liberties }
+    }
+
+    /// Whether one of the operations is counted.
+    pub(super) fn is_counted(&self, ops: CountedOps) -> bool {
+        self.counters.iter().any(|(counted, _)| counted.overlaps(ops))
+    }
+
+    /// Counts the end of an operation.
+    #[inline]
+    pub(super) fn count(&self, io: &mut Io<'_, H>, op: CountedOps, succeeded: bool) {
+        for (counted, counter) in &self.counters {
+            if counted.overlaps(op) {
+                io.consumer.count(counter, succeeded);
+            }
+        }
     }
 
     /// The peer, as one who asks for access to the memory of `pd`.

@@ -17,11 +17,13 @@ mod window;
 mod wqe;
 
 use alloc::collections::VecDeque;
+use alloc::vec::Vec;
 use core::time::Duration;
 
 use urxe_wire::opcode::{OpcodeInfo, Role};
 use urxe_wire::{Opcode, Operation, PKey, Packet, Psn, Qpn, Transport};
 
+use crate::counter::{AttachError, CountedOps};
 use crate::cq::{Cqe, WcOpcode, WcStatus};
 use crate::event::{AsyncEvent, DropReason, Event};
 use crate::fault::ResponderFault;
@@ -37,6 +39,7 @@ use state::QpState;
 use unreliable::Unreliable;
 
 type Cq<H> = <<H as Host>::Consumer as Consumer>::Cq;
+type Counter<H> = <<H as Host>::Consumer as Consumer>::Counter;
 type Srq<H> = <<H as Host>::Consumer as Consumer>::Srq;
 type Route<H> = <<H as Host>::Network as Network>::Route;
 type Origin<H> = <<H as Host>::Network as Network>::Origin;
@@ -175,6 +178,26 @@ impl<H: Host> QueuePair<H> {
         self.requester.attributes_changed(&self.attr);
         self.check_drained(io);
         Ok(())
+    }
+
+    /// Has a completion counter count operations from now on (`ibv_qp_attach_comp_cntr(3)`).
+    ///
+    /// # Errors
+    /// Says what is wrong; nothing is attached then.
+    pub fn attach_counter(&mut self, ops: CountedOps, counter: Counter<H>) -> Result<(), AttachError> {
+        if !matches!(self.state, QpState::Reset | QpState::Init) {
+            return Err(AttachError::State(self.state));
+        }
+        if self.config.is_counted(ops) {
+            return Err(AttachError::Overlap);
+        }
+        self.config.counters.push((ops, counter));
+        Ok(())
+    }
+
+    /// Lets go of all completion counters.
+    pub fn detach_counters(&mut self) {
+        self.config.counters = Vec::new();
     }
 
     /// Puts the QP into ERR because its surroundings failed, such as a CQ that overran (IBA 10.3.1.7).

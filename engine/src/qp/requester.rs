@@ -25,7 +25,7 @@ use super::attr::QpAttr;
 use super::credit::Credit;
 use super::send_queue::SendQueue;
 use super::window::Window;
-use super::wqe::{SendWqe, Span, complete};
+use super::wqe::{SendWqe, Span, complete, succeed};
 use super::{Progress, QpConfig, Route};
 use crate::cq::WcStatus;
 use crate::event::{Event, RetryReason};
@@ -545,9 +545,7 @@ impl Requester {
             if wqe.wr.op.consumes_recv() {
                 self.credit.acknowledge();
             }
-            if wqe.signaled {
-                complete(config, io, wqe, WcStatus::Success);
-            }
+            succeed(config, io, wqe);
             self.queue.pop();
             retired += 1;
         }

@@ -25,6 +25,7 @@ use super::answers::Answers;
 use super::state::QpState;
 use crate::access::Access;
 use crate::chaos::AckPolicy;
+use crate::counter::CountedOps;
 use crate::cq::{Cqe, WcOpcode};
 use crate::event::{AsyncEvent, DropReason, Event, Nak};
 use crate::fault::ResponderFault;
@@ -243,6 +244,23 @@ impl<H: Host> QueuePair<H> {
 
     /// Checks and carries out the request that is expected. A fault comes with the receive WQE it fails.
     pub(super) fn execute(
+        &mut self,
+        io: &mut Io<'_, H>,
+        packet: &Packet<'_>,
+        info: &OpcodeInfo,
+    ) -> Result<Verdict, (ResponderFault, Option<RecvWr>)> {
+        let result = self.check_and_execute(io, packet, info);
+        // One without an answer comes again.
+        if info.kind == Kind::Write
+            && let Err((fault, _)) = &result
+            && *fault != ResponderFault::NoAnswer
+        {
+            self.config.count(io, CountedOps::REMOTE_RDMA_WRITE, false);
+        }
+        result
+    }
+
+    fn check_and_execute(
         &mut self,
         io: &mut Io<'_, H>,
         packet: &Packet<'_>,

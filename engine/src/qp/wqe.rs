@@ -3,6 +3,7 @@
 use urxe_wire::{Psn, Qpn};
 
 use super::QpConfig;
+use crate::counter::CountedOps;
 use crate::cq::{Cqe, WcOpcode, WcStatus};
 use crate::event::Event;
 use crate::host::{Consumer, Host, Io};
@@ -48,6 +49,33 @@ impl Span {
     }
 }
 
+/// Tells the consumer of a WQE that was carried out; of one that is not signaled, its counter alone.
+#[inline]
+pub(super) fn succeed<H: Host>(config: &QpConfig<H>, io: &mut Io<'_, H>, wqe: &SendWqe) {
+    if wqe.signaled {
+        complete(config, io, wqe, WcStatus::Success);
+    } else if !config.counters.is_empty() {
+        count(config, io, wqe, true);
+    }
+}
+
+/// Counts the end of a WQE.
+fn count<H: Host>(config: &QpConfig<H>, io: &mut Io<'_, H>, wqe: &SendWqe, succeeded: bool) {
+    let op = match wqe.wr.op {
+        SendOp::Send | SendOp::SendWithImmediate(_) | SendOp::SendWithInvalidate(_) => CountedOps::SEND,
+        SendOp::Write(_) | SendOp::WriteWithImmediate(..) => CountedOps::RDMA_WRITE,
+        SendOp::Read(_) => CountedOps::RDMA_READ,
+        // libibverbs has no counters of these.
+        SendOp::CompareSwap { .. }
+        | SendOp::FetchAdd { .. }
+        | SendOp::AtomicWrite(_)
+        | SendOp::Flush { .. }
+        | SendOp::LocalInvalidate(_)
+        | SendOp::BindWindow(_) => return,
+    };
+    config.count(io, op, succeeded);
+}
+
 /// Tells the consumer how a WQE ended.
 pub(super) fn complete<H: Host>(config: &QpConfig<H>, io: &mut Io<'_, H>, wqe: &SendWqe, status: WcStatus) {
     let (opcode, byte_len) = match wqe.wr.op {
@@ -64,6 +92,9 @@ pub(super) fn complete<H: Host>(config: &QpConfig<H>, io: &mut Io<'_, H>, wqe: &
     if !matches!(status, WcStatus::Success | WcStatus::WrFlushError) {
         let (wr_id, op, length) = (wqe.wr.wr_id, wqe.wr.op, wqe.length);
         io.consumer.trace(config.qpn, Event::SendFailed { wr_id, op, length, status });
+    }
+    if !config.counters.is_empty() {
+        count(config, io, wqe, status == WcStatus::Success);
     }
     let cqe = Cqe {
         wr_id: wqe.wr.wr_id,

@@ -18,14 +18,54 @@ macro_rules! opaque {
 opaque! {
     /// A provider-allocated buffer (rdma-core 64).
     ibv_buf
-    /// A completion counter (rdma-core 65).
-    ibv_comp_cntr
-    /// How to make a completion counter (rdma-core 65).
-    ibv_comp_cntr_init_attr
-    /// What completion counters can do (rdma-core 65).
-    ibv_comp_cntr_caps
-    /// What a completion counter counts (rdma-core 65).
-    ibv_qp_attach_comp_cntr_attr
+}
+
+/// A completion counter (rdma-core 65).
+#[repr(C)]
+pub struct ibv_comp_cntr {
+    /// The device.
+    pub context: *mut ibv_context,
+    /// The kernel's number of it.
+    pub handle: u32,
+}
+
+/// How to make a completion counter (rdma-core 65).
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ibv_comp_cntr_init_attr {
+    /// No bit is known.
+    pub comp_mask: u32,
+    /// `enum ibv_comp_cntr_type`.
+    pub type_: core::ffi::c_uint,
+    /// No bit is known.
+    pub flags: u32,
+}
+
+/// `ibv_comp_cntr_init_attr::type`: work requests are counted.
+pub const IBV_COMP_CNTR_TYPE_WRS: core::ffi::c_uint = 0;
+/// `ibv_comp_cntr_init_attr::type`: bytes are counted.
+pub const IBV_COMP_CNTR_TYPE_BYTES: core::ffi::c_uint = 1;
+
+/// What completion counters can do (rdma-core 65).
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ibv_comp_cntr_caps {
+    /// The largest value.
+    pub max_value: u64,
+    /// How many there may be.
+    pub max_counters: u32,
+    /// Operations that can be counted: `enum ibv_qp_attach_comp_cntr_op`.
+    pub supported_qp_attach_ops: u32,
+}
+
+/// What a completion counter counts of a queue pair (rdma-core 65).
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ibv_qp_attach_comp_cntr_attr {
+    /// No bit is known.
+    pub comp_mask: u32,
+    /// `enum ibv_qp_attach_comp_cntr_op`.
+    pub op_mask: u32,
 }
 
 /// A DMA handle (rdma-core 59).

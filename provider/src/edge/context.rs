@@ -9,7 +9,9 @@ use urxe_ffi::driver::ContextOps;
 use urxe_ffi::private::Libibverbs;
 use urxe_ffi::verbs as v;
 
-use super::{ah, cq, cq_ex, dm, dmabuf, dmah, domain, import, mcast, misc, mr, mw, post, qp, register, srq, xrcd};
+use super::{
+    ah, comp_cntr, cq, cq_ex, dm, dmabuf, dmah, domain, import, mcast, misc, mr, mw, post, qp, register, srq, xrcd,
+};
 use super::{number, pointer};
 use crate::kernel::{Errno, hook};
 use crate::observe::complain;
@@ -87,6 +89,16 @@ const OPS: ContextOps = ContextOps {
     alloc_dmah: Some(dmah::alloc_dmah),
     dealloc_dmah: Some(dmah::dealloc_dmah),
     reg_mr_ex: Some(dmah::reg_mr_ex),
+    query_comp_cntr_caps: Some(comp_cntr::query_comp_cntr_caps),
+    create_comp_cntr: Some(comp_cntr::create_comp_cntr),
+    destroy_comp_cntr: Some(comp_cntr::destroy_comp_cntr),
+    set_comp_cntr: Some(comp_cntr::set_comp_cntr),
+    set_err_comp_cntr: Some(comp_cntr::set_err_comp_cntr),
+    inc_comp_cntr: Some(comp_cntr::inc_comp_cntr),
+    inc_err_comp_cntr: Some(comp_cntr::inc_err_comp_cntr),
+    read_comp_cntr: Some(comp_cntr::read_comp_cntr),
+    read_err_comp_cntr: Some(comp_cntr::read_err_comp_cntr),
+    qp_attach_comp_cntr: Some(comp_cntr::qp_attach_comp_cntr),
     free_context: Some(free_context),
     ..ContextOps::NONE
 };

@@ -5,6 +5,7 @@
 
 pub(crate) mod ah;
 mod builder;
+mod comp_cntr;
 pub(crate) mod context;
 pub(crate) mod cq;
 mod cq_ex;

@@ -185,6 +185,7 @@ unsafe fn create(ibv_context: *mut v::ibv_context, attr: &mut v::ibv_qp_init_att
         window: port.window(),
         port_mtu: query::active_mtu(&context.interface()),
         liberties: chaos::queue_pair(),
+        counters: Vec::new(),
     };
     // The address is known before what is there: events name it.
     let place = Box::<QpObject>::new_uninit();

@@ -9,6 +9,7 @@ use urxe_status::Counters;
 use urxe_wire::{ICRC_LEN, Qpn, grh};
 
 use super::clock::Look;
+use super::counter::CompletionCounter;
 use super::cq::{Added, Cq};
 use super::srq::{AnySrq, XrcSrqs};
 use crate::counters::{Tally, Traffic};
@@ -137,6 +138,8 @@ pub(super) enum Unacknowledged {
     Received(Cqe),
     /// Made behind one of these.
     Behind(Arc<Cq>, Cqe),
+    /// It is seen by a counter.
+    Counted(Arc<CompletionCounter>, bool),
 }
 
 /// What the application is to hear of, after the engine has been let go of.
@@ -244,6 +247,7 @@ impl Upcalls {
             match (&completion, cq) {
                 (Unacknowledged::Received(cqe), Some(cq)) => self.push(cq, *cqe),
                 (Unacknowledged::Behind(cq, cqe), _) => self.push(cq, *cqe),
+                (Unacknowledged::Counted(counter, succeeded), _) => counter.count(*succeeded),
                 // A queue pair that receives has one.
                 (Unacknowledged::Received(_), None) => {}
             }
@@ -295,6 +299,7 @@ impl Upcalls {
 impl Consumer for Upcalls {
     type Cq = Arc<Cq>;
     type Srq = AnySrq;
+    type Counter = Arc<CompletionCounter>;
 
     fn wants_time(&self, cq: &Arc<Cq>) -> bool {
         cq.wants_time()
@@ -319,6 +324,14 @@ impl Consumer for Upcalls {
             self.unacknowledged.push(Unacknowledged::Received(cqe));
         } else {
             self.complete(cq, cqe);
+        }
+    }
+
+    fn count(&mut self, counter: &Arc<CompletionCounter>, succeeded: bool) {
+        if self.holds_received || !self.unacknowledged.is_empty() {
+            self.unacknowledged.push(Unacknowledged::Counted(Arc::clone(counter), succeeded));
+        } else {
+            counter.count(succeeded);
         }
     }
 

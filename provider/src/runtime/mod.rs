@@ -31,6 +31,7 @@
 pub(crate) mod async_events;
 pub(crate) mod changes;
 pub(crate) mod clock;
+pub(crate) mod counter;
 pub(crate) mod cq;
 mod crammed;
 mod crowd;

@@ -3,12 +3,13 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use urxe_engine::{AsyncEvent, Clock as _, Io, Progress, QpConfig, QpType, QueuePair};
+use urxe_engine::{AsyncEvent, AttachError, Clock as _, CountedOps, Io, Progress, QpConfig, QpType, QueuePair};
 use urxe_net::{PendingAck, Route};
 use urxe_wire::{Aeth, Bth, Credits, Ext, Header, ICRC_LEN, Msn, Opcode, Operation, Packet, Qpn, Syndrome, Transport};
 
 use super::async_events::AsyncEvents;
 use super::clock::Look;
+use super::counter::CompletionCounter;
 use super::cq::Cq;
 use super::habit::Habit;
 use super::host::{Origin, Surroundings, Unacknowledged};
@@ -152,6 +153,11 @@ impl Qp {
     /// Looks at the engine without driving it.
     pub(crate) fn inspect<T>(&self, look: impl FnOnce(&QueuePair<Surroundings>) -> T) -> T {
         look(&lock(&self.inner).engine)
+    }
+
+    /// Has a completion counter count operations from now on.
+    pub(crate) fn attach_counter(&self, ops: CountedOps, counter: Arc<CompletionCounter>) -> Result<(), AttachError> {
+        lock(&self.inner).engine.attach_counter(ops, counter)
     }
 
     /// Posts send requests, by calls of the engine in `post`, and sends what comes of it.
@@ -451,6 +457,8 @@ impl Qp {
             });
         });
         self.forget_completions();
+        // The counters may be destroyed now, whoever still holds the queue pair.
+        lock(&self.inner).engine.detach_counters();
     }
 
     /// Removes its completions from the queues: those of a queue pair that is no more, or is as good as new.

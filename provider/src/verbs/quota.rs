@@ -17,6 +17,7 @@ pub(crate) struct Quotas {
     pub(crate) mw: Quota,
     pub(crate) pd: Quota,
     pub(crate) ah: Quota,
+    pub(crate) comp_cntr: Quota,
     /// Open contexts, of which there may be any number.
     pub(crate) ctx: Arc<Objects>,
 }
@@ -24,7 +25,7 @@ pub(crate) struct Quotas {
 /// How many objects of a kind there may be, and are.
 #[derive(Debug)]
 pub(crate) struct Quota {
-    /// The member of `struct ibv_device_attr` that says it.
+    /// Which member that an application can ask for says it.
     name: &'static str,
     most: u32,
     used: Arc<AtomicU32>,
@@ -44,12 +45,13 @@ impl Quotas {
     pub(crate) fn new(numbers: usize) -> Self {
         let numbers = u32::try_from(numbers).unwrap_or(u32::MAX);
         Self {
-            qp: Quota::new("max_qp", limits::MAX_QP.min(numbers)),
-            srq: Quota::new("max_srq", limits::MAX_SRQ),
-            cq: Quota::new("max_cq", limits::MAX_CQ),
-            mw: Quota::new("max_mw", limits::MAX_MW),
-            pd: Quota::new("max_pd", limits::MAX_PD),
-            ah: Quota::new("max_ah", limits::MAX_AH),
+            qp: Quota::new("max_qp of ibv_query_device", limits::MAX_QP.min(numbers)),
+            srq: Quota::new("max_srq of ibv_query_device", limits::MAX_SRQ),
+            cq: Quota::new("max_cq of ibv_query_device", limits::MAX_CQ),
+            mw: Quota::new("max_mw of ibv_query_device", limits::MAX_MW),
+            pd: Quota::new("max_pd of ibv_query_device", limits::MAX_PD),
+            ah: Quota::new("max_ah of ibv_query_device", limits::MAX_AH),
+            comp_cntr: Quota::new("max_counters of ibv_query_comp_cntr_caps", limits::MAX_COMP_CNTR),
             ctx: Arc::default(),
         }
     }

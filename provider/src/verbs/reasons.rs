@@ -121,9 +121,7 @@ pub(crate) fn at_most(errno: Errno, what: &str, given: impl std::fmt::Display, m
 
 /// As many of a kind as there may be are there already.
 pub(crate) fn used_up(what: &str, most: u32) -> Errno {
-    because(Errno(libc::ENOMEM), || {
-        (format!("{most} are there, which is {what} of ibv_query_device"), "destroy what is not used any more")
-    })
+    because(Errno(libc::ENOMEM), || (format!("{most} are there, which is {what}"), "destroy what is not used any more"))
 }
 
 /// An argument that is wrong for a reason of its own.

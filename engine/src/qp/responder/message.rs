@@ -7,6 +7,7 @@ use super::disorder::Part;
 use super::{Inbound, Verdict, ask};
 use crate::access::Access;
 use crate::chaos::AckPolicy;
+use crate::counter::CountedOps;
 use crate::cq::{Cqe, WcOpcode};
 use crate::fault::ResponderFault;
 use crate::host::{Host, Io};
@@ -100,6 +101,13 @@ impl<H: Host> QueuePair<H> {
         let psn = packet.bth().psn;
         if let Err(refusal) = self.write_remote(io, &reth, received, payload, psn) {
             return Err((ResponderFault::remote(refusal), recv));
+        }
+        if info.position.ends() && self.config.is_counted(CountedOps::REMOTE_RDMA_WRITE) {
+            // Who sees the count may look at the bytes.
+            if let Err(fault) = self.settle_writes(io) {
+                return Err((fault, recv));
+            }
+            self.config.count(io, CountedOps::REMOTE_RDMA_WRITE, true);
         }
         if let Some(wr) = recv {
             if let Err(fault) = self.settle_writes(io) {

@@ -3,6 +3,7 @@
 use urxe_wire::packet::Service;
 use urxe_wire::{ImmDt, Packet, Qpn};
 
+use crate::counter::CountedOps;
 use crate::cq::{Cqe, WcOpcode, WcStatus};
 use crate::fault::ResponderFault;
 use crate::host::{Consumer, Host, Io};
@@ -40,6 +41,7 @@ impl<H: Host> QueuePair<H> {
 
     /// Completes a receive WQE.
     pub(in crate::qp) fn complete_recv(&self, io: &mut Io<'_, H>, cqe: Cqe) {
+        self.config.count(io, CountedOps::RECV, cqe.status == WcStatus::Success);
         match (&self.xrc_srq, &self.config.recv_cq) {
             (Some((_, srq)), _) => io.consumer.complete_xrc(srq, cqe),
             (None, Some(cq)) => io.consumer.complete_received(cq, cqe),

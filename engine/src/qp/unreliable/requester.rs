@@ -13,7 +13,7 @@ use crate::qp::attr::QpAttr;
 use crate::qp::requester::execute_local;
 use crate::qp::segment::data_packet;
 use crate::qp::sge::copy_payload;
-use crate::qp::wqe::{SendWqe, complete};
+use crate::qp::wqe::{SendWqe, complete, succeed};
 use crate::qp::{Progress, QpConfig, QpType, Route, opcode};
 use crate::time::Instant;
 use crate::work::UdRecipient;
@@ -138,10 +138,8 @@ impl<H: Host> Requester<H> {
                 }
             }
             self.sent = 0;
-            if let Some(wqe) = self.queue.pop_front()
-                && wqe.request.signaled
-            {
-                complete(config, io, &wqe.request, WcStatus::Success);
+            if let Some(wqe) = self.queue.pop_front() {
+                succeed(config, io, &wqe.request);
             }
         }
         Ok(Progress::Idle)
