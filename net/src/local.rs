@@ -48,6 +48,16 @@ pub fn own_uid() -> u32 {
     unsafe { libc::geteuid() }
 }
 
+/// Whether a file of this process may have so many bytes, memory files included (RLIMIT_FSIZE of setrlimit(2)): to write more
+/// ends the process by SIGXFSZ.
+#[must_use]
+pub fn file_may_have(bytes: usize) -> bool {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is writable.
+    let known = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) } == 0;
+    known && limit.rlim_cur >= bytes as libc::rlim_t
+}
+
 /// An abstract name, for a socket of socket2.
 pub(crate) fn abstract_address(name: &str) -> io::Result<SockAddr> {
     // Its length is part of it; let std check that it fits before socket2 copies it.

@@ -104,6 +104,17 @@ os.remove('symbol_error')";
 }
 
 /// Where the tree was installed its files are static, until `urxe status --sysfs` writes what it was told.
+/// SIGXFSZ would end it (setrlimit(2)).
+#[test]
+fn a_program_that_may_write_no_files_opens_counters_and_closes_devices() -> Result<()> {
+    let launcher = Launcher::new()?;
+    let script =
+        format!("ulimit -f 0; ibv_devinfo -d urxe0 | grep -c PORT_ACTIVE; cat {PORT}/counters/port_xmit_packets");
+    let said = launcher.sh(&script)?;
+    ensure!(said.stdout == "1\n0\n", "{said}");
+    Ok(())
+}
+
 #[test]
 fn an_installed_tree_is_refreshed() -> Result<()> {
     let world = World::new()?;

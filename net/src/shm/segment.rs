@@ -8,6 +8,8 @@ use core::sync::atomic::{AtomicU32, AtomicU64};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
+use crate::local::file_may_have;
+
 use super::pending_acks::{self, PendingAcks};
 use super::ring::{HEADER, SIZE, Storage};
 
@@ -39,7 +41,7 @@ unsafe impl Sync for Segment {}
 impl Segment {
     /// New memory, all zero, and its descriptor for the peer.
     pub(super) fn create() -> io::Result<(Self, OwnedFd)> {
-        if !may_be_made() {
+        if !file_may_have(TOTAL) {
             return Err(io::ErrorKind::FileTooLarge.into());
         }
         let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
@@ -110,14 +112,6 @@ fn memfd(flags: libc::c_uint) -> io::Result<OwnedFd> {
     }
     // SAFETY: new, and nobody else's.
     Ok(unsafe { OwnedFd::from_raw_fd(raw) })
-}
-
-/// Whether this process may have files so long: to try would end it by SIGXFSZ (setrlimit(2)).
-fn may_be_made() -> bool {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` is writable.
-    let known = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) } == 0;
-    known && limit.rlim_cur >= TOTAL as libc::rlim_t
 }
 
 impl Drop for Segment {

@@ -21,7 +21,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::Duration;
 
-use urxe_net::local::own_uid;
+use urxe_net::local::{file_may_have, own_uid};
 
 /// How often to ask for a file that somebody else has, with a millisecond in between.
 const ATTEMPTS: usize = 100;
@@ -96,6 +96,9 @@ impl Ledger {
         let before = values(&file)?;
         let sums = counters.zip(before).map(|((_, value), before)| value.wrapping_add(before));
         let bytes: Vec<u8> = std::iter::once(signature()).chain(sums).flat_map(u64::to_ne_bytes).collect();
+        if !file_may_have(bytes.len()) {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
         // Closing it unlocks it.
         file.write_all_at(&bytes, 0)
     }

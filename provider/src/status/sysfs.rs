@@ -8,6 +8,8 @@ use std::io::{Seek, Write};
 use std::os::fd::{FromRawFd, IntoRawFd, RawFd};
 use std::time::Duration;
 
+use urxe_net::local::file_may_have;
+
 use super::ledger;
 use crate::device;
 
@@ -56,6 +58,9 @@ pub(crate) fn hardware_counters(device: &str) -> Vec<(&'static str, u64)> {
 
 /// A file without a name, to be read from its beginning, that nobody can change.
 fn memory_file(text: &str) -> Option<RawFd> {
+    if !file_may_have(text.len()) {
+        return None;
+    }
     let name = CString::new("urxe counter").ok()?;
     // SAFETY: a string.
     let fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
