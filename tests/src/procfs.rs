@@ -142,7 +142,8 @@ fn holder_of(inode: u64) -> Result<Option<u32>> {
 /// How often urxe's thread in this process wakes in a span of time in which nothing happens. What has happened just before
 /// may concern it a little longer, and it may not have its turn at once: the span begins when it has slept for a while.
 pub fn wakes_of_our_thread(span: Duration) -> Result<u64> {
-    const A_WHILE: Duration = Duration::from_millis(500);
+    // An ACK timer that is not needed any more still goes off: after 1.07 s, by `verbs::Options`.
+    const A_WHILE: Duration = Duration::from_millis(1500);
     let mut before = None;
     wait_until("urxe's thread sleeps", || {
         sleep(A_WHILE);
