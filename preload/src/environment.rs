@@ -13,10 +13,26 @@ const PRELOAD: &[u8] = b"LD_PRELOAD=";
 /// Prefix of the names of all variables of urxe.
 const OURS: &[u8] = b"URXE_";
 
+/// Room for an environment that gets ours back.
+///
+/// On the stack: this may be a child that shares its parent's memory (vfork), in which nobody would give memory back.
+struct Room<const MOST: usize, const PRELOAD_MAX: usize> {
+    /// Pointers to the variables, and null.
+    list: [*const c_char; MOST],
+    /// `LD_PRELOAD` and its value.
+    preload: [u8; PRELOAD_MAX],
+}
+
+impl<const MOST: usize, const PRELOAD_MAX: usize> Room<MOST, PRELOAD_MAX> {
+    const fn new() -> Self {
+        Self { list: [core::ptr::null(); MOST], preload: [0; PRELOAD_MAX] }
+    }
+}
+
+/// Enough for most, and small enough for the stack of any thread.
+type Usual = Room<128, 512>;
 /// The most variables that a program can have and get ours back.
-const MOST: usize = 1024;
-/// Room for `LD_PRELOAD` and its value.
-const PRELOAD_MAX: usize = 4096;
+type Most = Room<1024, 4096>;
 
 static LOST: &CStr =
     c"urxe: warning: a program is started without urxe's devices: its environment is too large to add them\n";
@@ -114,34 +130,44 @@ pub(crate) unsafe fn given_back<T>(all: *const *const c_char, then: impl FnOnce(
         return then(all);
     }
     // SAFETY: as above.
-    unsafe { with_ours(all, found, then) }
+    unsafe { with_usual(all, found, then) }
 }
 
-/// On the stack: this may be a child that shares its parent's memory (vfork).
-///
 /// # Safety
 /// As [`variables`].
 #[cold]
 #[inline(never)]
-unsafe fn with_ours<T>(all: *const *const c_char, found: Found, then: impl FnOnce(*const *const c_char) -> T) -> T {
-    let mut list = [core::ptr::null(); MOST];
-    let mut preload = [0; PRELOAD_MAX];
+unsafe fn with_usual<T>(all: *const *const c_char, found: Found, then: impl FnOnce(*const *const c_char) -> T) -> T {
+    let mut room = Usual::new();
     // SAFETY: the caller's promise.
-    if unsafe { fill(&mut list, &mut preload, all, found) }.is_none() {
+    match unsafe { fill(&mut room, all, found) } {
+        Some(()) => then(room.list.as_ptr()),
+        // SAFETY: as above.
+        None => unsafe { with_most(all, found, then) },
+    }
+}
+
+/// # Safety
+/// As [`variables`].
+#[cold]
+#[inline(never)]
+unsafe fn with_most<T>(all: *const *const c_char, found: Found, then: impl FnOnce(*const *const c_char) -> T) -> T {
+    let mut room = Most::new();
+    // SAFETY: the caller's promise.
+    if unsafe { fill(&mut room, all, found) }.is_none() {
         // SAFETY: a descriptor, and as many bytes as there are.
         unsafe { libc::write(libc::STDERR_FILENO, LOST.as_ptr().cast(), LOST.to_bytes().len()) };
         return then(all);
     }
-    then(list.as_ptr())
+    then(room.list.as_ptr())
 }
 
 /// The environment with what it has lost; `None` if it is too large.
 ///
 /// # Safety
-/// As [`variables`]. `preload` must live as long as `list`.
-unsafe fn fill(
-    list: &mut [*const c_char; MOST],
-    preload: &mut [u8; PRELOAD_MAX],
+/// As [`variables`].
+unsafe fn fill<const MOST: usize, const PRELOAD_MAX: usize>(
+    Room { list, preload }: &mut Room<MOST, PRELOAD_MAX>,
     all: *const *const c_char,
     found: Found,
 ) -> Option<()> {
@@ -205,6 +231,20 @@ mod tests {
     }
 
     #[test]
+    fn a_large_environment_gets_ours_back() {
+        LIBRARY.store(c"/u/liburxe.so".as_ptr().cast_mut(), Ordering::Release);
+        let mut given = vec![c"A=1".as_ptr(); 500];
+        given.push(core::ptr::null());
+        let found = Found { run: true, library: false, is_refused: false };
+        // SAFETY: lists of C strings.
+        let (in_usual, count) = unsafe {
+            let in_usual = fill(&mut Usual::new(), given.as_ptr(), found);
+            (in_usual, with_usual(given.as_ptr(), found, |all| variables(all).count()))
+        };
+        assert_eq!((in_usual, count), (None, 501));
+    }
+
+    #[test]
     fn what_is_lost_comes_back_and_nothing_twice() {
         LIBRARY.store(c"/u/liburxe.so".as_ptr().cast_mut(), Ordering::Release);
         VARIABLES[0].store(c"URXE_RUN=/f".as_ptr().cast_mut(), Ordering::Release);
@@ -212,13 +252,13 @@ mod tests {
         let filled = |given: &[&CStr]| {
             let mut given: Vec<_> = given.iter().map(|variable| variable.as_ptr()).collect();
             given.push(core::ptr::null());
-            let (mut list, mut preload) = ([core::ptr::null(); MOST], [0; PRELOAD_MAX]);
+            let mut room = Most::new();
             // SAFETY: lists of C strings.
             unsafe {
                 let found = look(given.as_ptr());
-                fill(&mut list, &mut preload, given.as_ptr(), found)?;
+                fill(&mut room, given.as_ptr(), found)?;
                 Some(
-                    variables(list.as_ptr())
+                    variables(room.list.as_ptr())
                         .map(|it| CStr::from_ptr(it).to_str().unwrap().to_owned())
                         .collect::<Vec<_>>(),
                 )
@@ -230,6 +270,6 @@ mod tests {
             ["A=1", "URXE_MTU=512", "LD_PRELOAD=/u/liburxe.so:/b.so", "URXE_RUN=/f"]
         );
         assert_eq!(filled(&[c"URXE_RUN=/g", c"LD_PRELOAD="]).unwrap(), ["URXE_RUN=/g", "LD_PRELOAD=/u/liburxe.so"]);
-        assert_eq!(filled(&[c"A=1"; MOST]), None);
+        assert_eq!(filled(&[c"A=1"; 1024]), None);
     }
 }

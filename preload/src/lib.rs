@@ -14,8 +14,8 @@
 //! Counters are files in memory that are made when they are opened ([`Live`]).
 //!
 //! These functions run in every program, also before `main`, in signal handlers and between fork and exec. So there is
-//! no `std`, no allocation and no lock here, and nothing but the path is looked at. Without `URXE_RUN` (the library
-//! is a provider and nothing else then) everything passes.
+//! no `std`, no malloc(3), no lock and no large frame here, and nothing but the path is looked at. Without `URXE_RUN` (the
+//! library is a provider and nothing else then) everything passes.
 //!
 //! Only the library may be linked with this crate: in a program these functions would take the place of the library's.
 //!
@@ -23,6 +23,7 @@
 //! the provider when to make itself known instead.
 #![cfg_attr(not(test), no_std)]
 
+mod buffer;
 mod environment;
 mod folder;
 mod interposed;

@@ -7,8 +7,8 @@ use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use crate::folder::{folder, is_parent, is_shadowed};
 use crate::next::{Next, with_errno_kept};
-use crate::resolve::path_of;
-use crate::text::Path;
+use crate::resolve::prefix_of;
+use crate::text::Prefix;
 
 type Dir = *mut c_void;
 
@@ -60,12 +60,16 @@ pub(crate) unsafe fn opened(dir: Dir) -> Dir {
 /// `dir` is an open directory stream.
 unsafe fn remember(dir: Dir) -> Option<()> {
     // SAFETY: the caller's promise.
-    let parent = path_of(unsafe { libc::dirfd(dir.cast()) })?;
-    if !is_parent(parent.as_bytes()) {
-        return None;
-    }
-    let mut place = Path::new();
-    if !place.push_all(folder()?) || !place.push_all(parent.as_bytes()) {
+    let parent = prefix_of(unsafe { libc::dirfd(dir.cast()) })?;
+    if is_parent(parent.as_bytes()) { join(dir, parent.as_bytes()) } else { None }
+}
+
+/// Opens the folder's listing of `parent`, which goes with the machine's.
+#[cold]
+#[inline(never)]
+fn join(dir: Dir, parent: &[u8]) -> Option<()> {
+    let mut place = Prefix::new();
+    if !place.push_all(folder()?) || !place.push_all(parent) {
         return None;
     }
     let opendir = OPENDIR.address();
@@ -107,9 +111,10 @@ fn find(dir: Dir) -> Option<&'static Listing> {
 pub(crate) unsafe fn next(dir: Dir, readdir: impl Fn(Dir) -> Dir) -> Dir {
     let Some(listing) = find(dir) else { return readdir(dir) };
     // SAFETY: the caller's promise.
-    let parent = with_errno_kept(|| path_of(unsafe { libc::dirfd(dir.cast()) }));
+    let parent = with_errno_kept(|| prefix_of(unsafe { libc::dirfd(dir.cast()) }));
     let is_hidden = |entry: Dir| {
-        let mut path = Path::new();
+        // The name of an entry has 255 bytes at most, and fits behind that of a parent.
+        let mut path = Prefix::new();
         // SAFETY: an entry that libc has returned.
         let name = unsafe { CStr::from_ptr((*entry.cast::<libc::dirent>()).d_name.as_ptr()) };
         parent.as_ref().is_some_and(|parent| path.push_all(parent.as_bytes()))

@@ -112,13 +112,15 @@ fn replace(fd: c_int) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::resolve::prefix_of;
     use std::os::fd::AsRawFd;
 
     #[test]
     fn the_path_of_a_descriptor() {
         let file = std::fs::File::open("/dev/null").unwrap();
         assert_eq!(path_of(file.as_raw_fd()).unwrap().as_bytes(), b"/dev/null");
-        assert!(path_of(987_654_321).is_none());
+        assert_eq!(prefix_of(file.as_raw_fd()).unwrap().as_bytes(), b"/dev/null");
+        assert!(path_of(987_654_321).is_none() && prefix_of(987_654_321).is_none());
     }
 
     #[test]

@@ -150,17 +150,19 @@ unsafe fn answer(fd: c_int, cookie: u64, pieces: &[libc::iovec], to: *const c_vo
 /// Something has been read: tells who sent it, and goes on with the answer.
 ///
 /// # Safety
-/// `from` is null, or the address of `from_len` bytes that the system has put there.
+/// `from` is null, or the address of as many bytes as `from_len` says, which the system has put there. Where `from` is
+/// null the length is not asked for: the system does not look at it either, so it may be anything.
 #[inline]
-pub(crate) unsafe fn received(fd: c_int, from: *mut c_void, from_len: u32) {
+pub(crate) unsafe fn received(fd: c_int, from: *mut c_void, from_len: impl FnOnce() -> u32) {
     if let Some(cookie) = find(fd) {
+        let from_len = if from.is_null() { 0 } else { from_len() };
         // SAFETY: the caller's promise.
         unsafe { finish_receive(fd, cookie, from, from_len) };
     }
 }
 
 /// # Safety
-/// As for [`received`].
+/// `from` is null, or the address of `from_len` bytes that the system has put there.
 #[cold]
 unsafe fn finish_receive(fd: c_int, cookie: u64, from: *mut c_void, from_len: u32) {
     if !from.is_null() && from_len as usize >= size_of::<libc::sockaddr_nl>() {

@@ -12,7 +12,7 @@ use core::sync::atomic::{AtomicU8, Ordering};
 
 use crate::folder::{VERBS, folder, is_below, is_parent, is_shadowed, may_be_shadowed};
 use crate::next::{system_call, with_errno_kept};
-use crate::text::Path;
+use crate::text::{Path, Prefix, Text};
 
 /// The working directory, in the place of a descriptor.
 pub(crate) const CWD: c_int = libc::AT_FDCWD;
@@ -25,7 +25,7 @@ pub(crate) struct Located {
 }
 
 impl Located {
-    pub(crate) const fn as_ptr(&self) -> *const c_char {
+    pub(crate) fn as_ptr(&self) -> *const c_char {
         self.path.as_ptr()
     }
 
@@ -84,7 +84,7 @@ fn walk(dir: c_int, path: &[u8]) -> Option<Located> {
     let folder = folder()?;
     let is_absolute = path.first() == Some(&b'/');
     // Where the walk is. No slash at the end; the root is empty.
-    let mut at = Path::new();
+    let mut at = Path::new()?;
     let mut was_inside = !is_absolute && start(dir, &mut at)?;
     // So much of it has no symbolic link.
     let mut resolved = at.len();
@@ -120,17 +120,14 @@ fn walk(dir: c_int, path: &[u8]) -> Option<Located> {
     if !is_shadowed && !was_inside {
         return None;
     }
-    let mut located = Path::new();
     let must_be_a_folder = at.len() == 0 || path.ends_with(b"/") || path.ends_with(b"/.");
-    let fits = (!is_shadowed || located.push_all(folder))
-        && located.push_all(at.as_bytes())
-        && (!must_be_a_folder || located.push(b'/'));
-    fits.then_some(Located { path: located, is_shadowed })
+    let fits = (!is_shadowed || at.insert_prefix(folder)) && (!must_be_a_folder || at.push(b'/'));
+    fits.then_some(Located { path: at, is_shadowed })
 }
 
 /// Start of a relative path, and whether it lies in the folder.
 fn start(dir: c_int, at: &mut Path) -> Option<bool> {
-    *at = if dir == CWD { working_directory()? } else { path_of(dir)? };
+    if dir == CWD { working_directory(at) } else { read_link(dir, at) }?;
     if at.as_bytes() == b"/" {
         at.truncate(0);
         return Some(false);
@@ -143,23 +140,30 @@ fn is_absolute(path: &Path) -> Option<()> {
     (path.as_bytes().first() == Some(&b'/')).then_some(())
 }
 
-/// Follows all symbolic links of a path. Whether that leads into the folder.
+/// Follows all symbolic links of a path. Whether that leads into the folder; `None`, and the path stays, if there is no
+/// such file.
 fn resolve(at: &mut Path) -> Option<bool> {
-    let mut place = Path::new();
     let inside = is_shadowed(at.as_bytes());
-    if (inside && !place.push_all(folder()?)) || !place.push_all(at.as_bytes()) {
+    let prefix = if inside { folder()? } else { b"" };
+    if !at.insert_prefix(prefix) {
         return None;
     }
     // SAFETY: a C string.
     let fd = unsafe {
         let flags = libc::O_PATH | libc::O_CLOEXEC;
-        system_call(libc::SYS_openat, [CWD as usize, place.as_ptr() as usize, flags as usize, 0])
+        system_call(libc::SYS_openat, [CWD as usize, at.as_ptr() as usize, flags as usize, 0])
     };
-    let fd = c_int::try_from(fd).ok().filter(|fd| *fd >= 0)?;
-    let found = path_of(fd);
-    // SAFETY: the descriptor of above.
-    unsafe { system_call(libc::SYS_close, [fd as usize, 0, 0, 0]) };
-    *at = found?;
+    let fd = c_int::try_from(fd).ok().filter(|fd| *fd >= 0);
+    let found = fd.and_then(|fd| {
+        let found = read_link(fd, at);
+        // SAFETY: the descriptor of above.
+        unsafe { system_call(libc::SYS_close, [fd as usize, 0, 0, 0]) };
+        found
+    });
+    if found.is_none() {
+        at.remove_prefix(prefix.len());
+        return None;
+    }
     is_absolute(at)?;
     if at.as_bytes() == b"/" {
         at.truncate(0);
@@ -168,7 +172,7 @@ fn resolve(at: &mut Path) -> Option<bool> {
 }
 
 /// Turns a path into the folder into the one that it stands for. Whether it was one.
-fn without_folder(path: &mut Path) -> bool {
+fn without_folder<B: AsRef<[u8]> + AsMut<[u8]>>(path: &mut Text<B>) -> bool {
     let Some(folder) = folder() else { return false };
     let inside = is_below(path.as_bytes(), folder) && path.len() > folder.len();
     if inside {
@@ -179,7 +183,23 @@ fn without_folder(path: &mut Path) -> bool {
 
 /// Locates the file that `fd` was opened as, by libc's own calls and names.
 pub(crate) fn path_of(fd: c_int) -> Option<Path> {
-    let mut link = Path::new();
+    let mut path = Path::new()?;
+    read_link(fd, &mut path)?;
+    Some(path)
+}
+
+/// As [`path_of`], and cuts a long path off.
+pub(crate) fn prefix_of(fd: c_int) -> Option<Prefix> {
+    let mut prefix = Prefix::new();
+    read_link(fd, &mut prefix)?;
+    Some(prefix)
+}
+
+/// Fills `path` with that of a descriptor.
+fn read_link<B: AsRef<[u8]> + AsMut<[u8]>>(fd: c_int, path: &mut Text<B>) -> Option<()> {
+    const LINKS: &[u8] = b"/proc/self/fd/";
+    // With ten digits and NUL.
+    let mut link = [0; LINKS.len() + 11];
     let mut digits = [0; 10];
     let mut start = digits.len();
     let mut rest = u32::try_from(fd).ok()?;
@@ -191,26 +211,22 @@ pub(crate) fn path_of(fd: c_int) -> Option<Path> {
             break;
         }
     }
-    if !link.push_all(b"/proc/self/fd/") || !link.push_all(digits.get(start..)?) {
-        return None;
+    for (to, from) in link.iter_mut().zip(LINKS.iter().chain(digits.get(start..)?)) {
+        *to = *from;
     }
-    let mut path = Path::new();
     // SAFETY: a C string, and room for the answer.
     path.fill(|to, room| unsafe {
         let len = system_call(libc::SYS_readlinkat, [CWD as usize, link.as_ptr() as usize, to as usize, room]);
         usize::try_from(len).ok()
-    })?;
-    Some(path)
+    })
 }
 
-fn working_directory() -> Option<Path> {
-    let mut path = Path::new();
+fn working_directory(path: &mut Path) -> Option<()> {
     // SAFETY: room for the answer, whose length counts its NUL.
     path.fill(|to, room| unsafe {
         let len = system_call(libc::SYS_getcwd, [to as usize, room, 0, 0]);
         usize::try_from(len).ok()?.checked_sub(1)
-    })?;
-    Some(path)
+    })
 }
 
 /// States of [`WORKING_DIRECTORY`].
@@ -224,14 +240,21 @@ mod state {
 /// Whether the working directory can be in the folder.
 static WORKING_DIRECTORY: AtomicU8 = AtomicU8::new(state::UNKNOWN);
 
+/// Whether a descriptor's path leads into the folder, or to what the folder hides. An unknown one may.
+fn is_inside(dir: c_int) -> bool {
+    prefix_of(dir).is_none_or(|mut prefix| without_folder(&mut prefix) || is_shadowed(prefix.as_bytes()))
+}
+
 /// Whether a relative path may start in the folder.
 fn may_be_inside(dir: c_int) -> bool {
     if dir != CWD {
-        return true;
+        return with_errno_kept(|| is_inside(dir));
     }
     match WORKING_DIRECTORY.load(Ordering::Relaxed) {
         state::UNKNOWN => {
-            let inside = with_errno_kept(working_directory).is_some_and(|mut path| without_folder(&mut path));
+            let Some(mut path) = with_errno_kept(Path::new) else { return false };
+            let found = with_errno_kept(|| working_directory(&mut path));
+            let inside = found.is_some() && without_folder(&mut path);
             let now = if inside { state::INSIDE } else { state::OUTSIDE };
             let _ = WORKING_DIRECTORY.compare_exchange(state::UNKNOWN, now, Ordering::Relaxed, Ordering::Relaxed);
             inside
@@ -245,7 +268,7 @@ fn may_be_inside(dir: c_int) -> bool {
 pub(crate) fn working_directory_changed(dir: Option<c_int>) {
     if folder().is_some()
         && WORKING_DIRECTORY.load(Ordering::Relaxed) != state::INSIDE
-        && dir.is_none_or(|dir| with_errno_kept(|| path_of(dir)).is_none_or(|mut path| without_folder(&mut path)))
+        && dir.is_none_or(|dir| with_errno_kept(|| prefix_of(dir)).is_none_or(|mut path| without_folder(&mut path)))
     {
         WORKING_DIRECTORY.store(state::INSIDE, Ordering::Relaxed);
     }

@@ -18,11 +18,12 @@ const LENGTH: usize = 1;
 pub fn hold_folder(name: &str) {
     // SAFETY: the calling thread's errno.
     let errno = unsafe { *libc::__errno_location() };
-    if let Some(folder) = folder() {
-        let mut path = Path::new();
-        if path.push_all(folder) && path.push(b'/') && path.push_all(name.as_bytes()) {
-            lock(&path);
-        }
+    if let Some(folder) = folder()
+        && let Some(mut path) = Path::new()
+        && path.push_all(folder)
+        && path.push_component(name.as_bytes())
+    {
+        lock(&path);
     }
     // SAFETY: as above.
     unsafe { *libc::__errno_location() = errno };

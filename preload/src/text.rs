@@ -1,6 +1,9 @@
-//! C strings, without allocation and without `std`.
+//! C strings, without `std`, malloc(3), and large frames: threads may have stacks of 16 KiB (`PTHREAD_STACK_MIN`), and
+//! signal handlers smaller ones.
 
 use core::ffi::c_char;
+
+use crate::buffer::Buffer;
 
 /// Room for a path, NUL included: `PATH_MAX` of `<linux/limits.h>`.
 pub(crate) const PATH_MAX: usize = 4096;
@@ -14,24 +17,59 @@ pub(crate) unsafe fn at(text: *const c_char, index: usize) -> u8 {
     unsafe { *text.add(index).cast::<u8>() }
 }
 
-/// A path being put together. Always NUL-terminated.
-pub(crate) struct Path {
-    bytes: [u8; PATH_MAX],
+/// A text being put together. Always NUL-terminated: bytes behind it are zero.
+pub(crate) struct Text<B> {
+    bytes: B,
     len: usize,
 }
 
+/// A path of any length.
+pub(crate) type Path = Text<Buffer>;
+
+/// Room for the folder's path, and for what follows it in the paths that are told apart here.
+const PREFIX_MAX: usize = 384;
+
+/// A path, or the beginning of a long one, on the stack.
+pub(crate) type Prefix = Text<[u8; PREFIX_MAX]>;
+
 impl Path {
-    pub(crate) const fn new() -> Self {
-        Self { bytes: [0; PATH_MAX], len: 0 }
+    /// An empty path; `None` if there is no memory.
+    pub(crate) fn new() -> Option<Self> {
+        Some(Self { bytes: Buffer::new()?, len: 0 })
     }
 
+    /// Puts bytes in front. False if there is no room.
+    pub(crate) fn insert_prefix(&mut self, prefix: &[u8]) -> bool {
+        let (old, new) = (self.len, self.len + prefix.len());
+        // The last byte stays NUL.
+        if new >= PATH_MAX {
+            return false;
+        }
+        let bytes = self.bytes.as_mut();
+        bytes.copy_within(..old, prefix.len());
+        for (to, from) in bytes.iter_mut().zip(prefix) {
+            *to = *from;
+        }
+        self.len = new;
+        true
+    }
+}
+
+impl Prefix {
+    pub(crate) const fn new() -> Self {
+        Self { bytes: [0; PREFIX_MAX], len: 0 }
+    }
+}
+
+impl<B: AsRef<[u8]> + AsMut<[u8]>> Text<B> {
     /// Appends one byte. False if there is no room.
     pub(crate) fn push(&mut self, byte: u8) -> bool {
         // The last byte stays NUL.
-        if self.len + 1 >= PATH_MAX {
+        let bytes = self.bytes.as_mut();
+        if self.len + 1 >= bytes.len() {
             return false;
         }
-        if let Some(to) = self.bytes.get_mut(self.len) {
+        if let Some(to) = bytes.get_mut(self.len) {
             *to = byte;
         }
         self.len += 1;
@@ -43,11 +81,11 @@ impl Path {
     }
 
     pub(crate) fn as_bytes(&self) -> &[u8] {
-        self.bytes.get(..self.len).unwrap_or_default()
+        self.bytes.as_ref().get(..self.len).unwrap_or_default()
     }
 
-    pub(crate) const fn as_ptr(&self) -> *const c_char {
-        self.bytes.as_ptr().cast()
+    pub(crate) fn as_ptr(&self) -> *const c_char {
+        self.bytes.as_ref().as_ptr().cast()
     }
 
     /// Appends a slash and one component.
@@ -63,7 +101,7 @@ impl Path {
 
     /// Keeps the first `len` bytes.
     pub(crate) fn truncate(&mut self, len: usize) {
-        if let Some(rest) = self.bytes.get_mut(len..self.len) {
+        if let Some(rest) = self.bytes.as_mut().get_mut(len..self.len) {
             rest.fill(0);
             self.len = len;
         }
@@ -72,7 +110,7 @@ impl Path {
     /// Removes the first `len` bytes.
     pub(crate) fn remove_prefix(&mut self, len: usize) {
         if len <= self.len {
-            self.bytes.copy_within(len..self.len, 0);
+            self.bytes.as_mut().copy_within(len..self.len, 0);
             self.truncate(self.len - len);
         }
     }
@@ -81,22 +119,26 @@ impl Path {
         self.len
     }
 
-    /// Has `fill` write into the buffer, all but its last byte, and say how many bytes it wrote.
+    /// Has `fill` write into the buffer, all but its last byte, and say how many bytes it wrote: `None` if it left them as
+    /// they were.
     pub(crate) fn fill(&mut self, fill: impl FnOnce(*mut u8, usize) -> Option<usize>) -> Option<()> {
-        self.bytes = [0; PATH_MAX];
-        let len = fill(self.bytes.as_mut_ptr(), PATH_MAX - 1)?;
-        self.len = len.min(PATH_MAX - 1);
+        let bytes = self.bytes.as_mut();
+        let room = bytes.len() - 1;
+        self.len = fill(bytes.as_mut_ptr(), room)?.min(room);
+        if let Some(rest) = bytes.get_mut(self.len..) {
+            rest.fill(0);
+        }
         Some(())
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Path;
+    use super::{Path, Prefix};
 
     #[test]
     fn components_come_and_go() {
-        let mut path = Path::new();
+        let mut path = Path::new().unwrap();
         assert!(path.push_component(b"sys") && path.push_component(b"class"));
         assert_eq!(path.as_bytes(), b"/sys/class");
         path.pop_component();
@@ -107,13 +149,18 @@ mod tests {
         assert!(path.push_all(b"/dev/shm/x/sys"));
         path.remove_prefix(10);
         assert_eq!(path.as_bytes(), b"/sys");
+        assert!(path.insert_prefix(b"/dev/shm/x"));
+        assert_eq!(path.as_bytes(), b"/dev/shm/x/sys");
     }
 
     #[test]
     fn what_does_not_fit_is_refused() {
-        let mut path = Path::new();
+        let mut path = Path::new().unwrap();
         assert!(path.push_all(&[b'x'; super::PATH_MAX - 1]));
-        assert!(!path.push(b'x'));
+        assert!(!path.push(b'x') && !path.insert_prefix(b"x"));
+        let mut prefix = Prefix::new();
+        assert!(!prefix.push_all(path.as_bytes()));
+        assert_eq!(prefix.as_bytes().len(), super::PREFIX_MAX - 1);
         assert_eq!(path.as_bytes().len(), super::PATH_MAX - 1);
     }
 }

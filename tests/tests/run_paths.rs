@@ -1,5 +1,7 @@
 //! The paths that `urxe run` shows, by every call that takes one.
 
+use std::os::unix::fs::PermissionsExt as _;
+
 use anyhow::{Result, ensure};
 use urxe_tests::{Launcher, TIMEOUT};
 
@@ -120,6 +122,20 @@ int main(void) {
     return 0;
 }
 "#;
+
+/// Threads with stacks of 16 KiB and signal handlers with less make the calls that they make on a large stack.
+#[test]
+fn calls_on_small_stacks() -> Result<()> {
+    let launcher = Launcher::new()?;
+    let program = compiled(&launcher, "small_stacks", include_str!("../programs/small_stacks.c"))?;
+    let folder = launcher.world().dir().join("work");
+    std::fs::create_dir(&folder)?;
+    // The program is another user's.
+    std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o777))?;
+    let said = launcher.run(&[&program, &folder.display().to_string()])?;
+    ensure!(said.stdout == "all\n", "{said}");
+    Ok(())
+}
 
 /// The path of a program made from this source.
 fn compiled(launcher: &Launcher, name: &str, source: &str) -> Result<String> {

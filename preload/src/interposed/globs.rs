@@ -111,15 +111,17 @@ fn written_out(words: &[u8]) -> Option<Path> {
     if !folder.iter().all(is_plain) {
         return None;
     }
-    let mut written = Path::new();
-    let mut found = false;
-    for (index, word) in words.split(|byte| matches!(byte, b' ' | b'\t')).enumerate() {
+    let is_separator = |byte: &u8| matches!(byte, b' ' | b'\t');
+    if !words.split(is_separator).any(is_shadowed) {
+        return None;
+    }
+    let mut written = Path::new()?;
+    for (index, word) in words.split(is_separator).enumerate() {
         let separated = index == 0 || written.push(b' ');
         let is_ours = is_shadowed(word);
         if !separated || (is_ours && !written.push_all(folder)) || !written.push_all(word) {
             return None;
         }
-        found |= is_ours;
     }
-    found.then_some(written)
+    Some(written)
 }

@@ -93,7 +93,7 @@ interpose! {
             let received = unsafe { next(fd, room, length, flags) };
             if received >= 0 {
                 // SAFETY: no address.
-                unsafe { netlink::received(fd, core::ptr::null_mut(), 0) };
+                unsafe { netlink::received(fd, core::ptr::null_mut(), || 0) };
             }
             received
         }
@@ -103,8 +103,8 @@ interpose! {
             // SAFETY: the caller's own call.
             let received = unsafe { next(fd, room, length, flags, from, from_length) };
             if received >= 0 {
-                // SAFETY: the system has filled them in.
-                unsafe { netlink::received(fd, from, from_length.as_ref().copied().unwrap_or_default()) };
+                // SAFETY: the system has filled in `from_length` if it has filled in `from`.
+                unsafe { netlink::received(fd, from, || from_length.read()) };
             }
             received
         }
@@ -114,8 +114,8 @@ interpose! {
             // SAFETY: the caller's own call.
             let received = unsafe { next(fd, room, length, size, flags, from, from_length) };
             if received >= 0 {
-                // SAFETY: the system has filled them in.
-                unsafe { netlink::received(fd, from, from_length.as_ref().copied().unwrap_or_default()) };
+                // SAFETY: the system has filled in `from_length` if it has filled in `from`.
+                unsafe { netlink::received(fd, from, || from_length.read()) };
             }
             received
         }
@@ -124,7 +124,7 @@ interpose! {
             let received = unsafe { next(fd, message, flags) };
             if received >= 0 {
                 // SAFETY: the system has filled it in.
-                unsafe { netlink::received(fd, (*message).msg_name, (*message).msg_namelen) };
+                unsafe { netlink::received(fd, (*message).msg_name, || (*message).msg_namelen) };
             }
             received
         }
