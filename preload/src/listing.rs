@@ -1,6 +1,7 @@
 //! Listings of the machine's folders that hidden ones lie in: `/sys/class` shows `infiniband`.
 //!
-//! The machine's entries come first, without those that are hidden, then the folder's.
+//! The machine's entries come first, without those that are hidden, then the folder's. The folder of this run does not show in
+//! the listing of `/dev/shm`: a walk that came into it there would leave it by `..` for the folders that it stands for.
 
 use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
@@ -12,11 +13,11 @@ use crate::text::Prefix;
 
 type Dir = *mut c_void;
 
-/// An open listing of two folders.
+/// An open listing of two folders, or of one from which entries are left out.
 struct Listing {
     /// The machine's; null if the slot is free.
     machine: AtomicPtr<c_void>,
-    /// The folder's.
+    /// The folder's; null if there is none.
     ours: AtomicPtr<c_void>,
     /// Set when `machine` has come to its end.
     is_at_end: AtomicUsize,
@@ -61,7 +62,26 @@ pub(crate) unsafe fn opened(dir: Dir) -> Dir {
 unsafe fn remember(dir: Dir) -> Option<()> {
     // SAFETY: the caller's promise.
     let parent = prefix_of(unsafe { libc::dirfd(dir.cast()) })?;
-    if is_parent(parent.as_bytes()) { join(dir, parent.as_bytes()) } else { None }
+    if is_parent(parent.as_bytes()) {
+        join(dir, parent.as_bytes())
+    } else if holds_folder(parent.as_bytes()) {
+        add(dir, core::ptr::null_mut())
+    } else {
+        None
+    }
+}
+
+/// The folder that `urxe run` has made, of which [`folder`] is a part.
+fn made_folder() -> Option<&'static [u8]> {
+    let inner = folder()?;
+    inner.iter().rposition(|byte| *byte == b'/').map(|end| &inner[..end])
+}
+
+/// Whether this is `/dev/shm`, or wherever else the folder has been made.
+fn holds_folder(path: &[u8]) -> bool {
+    made_folder()
+        .and_then(|made| made.strip_prefix(path))
+        .is_some_and(|rest| rest.strip_prefix(b"/").is_some_and(|name| !name.is_empty() && !name.contains(&b'/')))
 }
 
 /// Opens the folder's listing of `parent`, which goes with the machine's.
@@ -84,13 +104,19 @@ fn join(dir: Dir, parent: &[u8]) -> Option<()> {
     if ours.is_null() {
         return None;
     }
+    let added = add(dir, ours);
+    if added.is_none() {
+        close(ours);
+    }
+    added
+}
+
+/// Takes a slot for a listing; `None` if there is none.
+fn add(dir: Dir, ours: Dir) -> Option<()> {
     let is_free = |listing: &&Listing| {
         listing.machine.compare_exchange(core::ptr::null_mut(), dir, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     };
-    let Some(listing) = LISTINGS.iter().find(is_free) else {
-        close(ours);
-        return None;
-    };
+    let listing = LISTINGS.iter().find(is_free)?;
     listing.is_at_end.store(0, Ordering::Relaxed);
     listing.ours.store(ours, Ordering::Relaxed);
     COUNT.fetch_add(1, Ordering::Relaxed);
@@ -119,7 +145,7 @@ pub(crate) unsafe fn next(dir: Dir, readdir: impl Fn(Dir) -> Dir) -> Dir {
         let name = unsafe { CStr::from_ptr((*entry.cast::<libc::dirent>()).d_name.as_ptr()) };
         parent.as_ref().is_some_and(|parent| path.push_all(parent.as_bytes()))
             && path.push_component(name.to_bytes())
-            && is_shadowed(path.as_bytes())
+            && (is_shadowed(path.as_bytes()) || made_folder() == Some(path.as_bytes()))
     };
     while listing.is_at_end.load(Ordering::Relaxed) == 0 {
         let entry = readdir(dir);
@@ -129,8 +155,12 @@ pub(crate) unsafe fn next(dir: Dir, readdir: impl Fn(Dir) -> Dir) -> Dir {
             return entry;
         }
     }
+    let ours = listing.ours.load(Ordering::Relaxed);
+    if ours.is_null() {
+        return core::ptr::null_mut();
+    }
     loop {
-        let entry = readdir(listing.ours.load(Ordering::Relaxed));
+        let entry = readdir(ours);
         if entry.is_null() || is_hidden(entry) {
             return entry;
         }
@@ -140,7 +170,10 @@ pub(crate) unsafe fn next(dir: Dir, readdir: impl Fn(Dir) -> Dir) -> Dir {
 /// To be called before rewinddir(3).
 pub(crate) fn forget_position(dir: Dir) {
     if let Some(listing) = find(dir) {
-        call(&REWINDDIR, listing.ours.load(Ordering::Relaxed));
+        let ours = listing.ours.load(Ordering::Relaxed);
+        if !ours.is_null() {
+            call(&REWINDDIR, ours);
+        }
         listing.is_at_end.store(0, Ordering::Relaxed);
     }
 }
@@ -155,7 +188,9 @@ pub(crate) fn closed(dir: Dir) {
 }
 
 fn close(dir: Dir) {
-    with_errno_kept(|| call(&CLOSEDIR, dir));
+    if !dir.is_null() {
+        with_errno_kept(|| call(&CLOSEDIR, dir));
+    }
 }
 
 /// Calls a function of libc's with a stream that is this module's own.

@@ -249,6 +249,15 @@ int main(void) {
 }
 "#;
 
+/// fts(3) leaves a folder by `..`, and stops where that leads elsewhere than it came from.
+#[test]
+fn a_walk_through_dev_does_not_end_in_the_folder_of_the_run() -> Result<()> {
+    let launcher = Launcher::new()?;
+    let said = launcher.sh("find /dev -name uverbs0; du -s /dev/shm >/dev/null; ls /dev/shm")?;
+    ensure!(said.stdout == "/dev/infiniband/uverbs0\n" && said.stderr.is_empty(), "{said}");
+    Ok(())
+}
+
 #[test]
 fn programs_that_walk_trees() -> Result<()> {
     let launcher = Launcher::new()?;
