@@ -12,8 +12,15 @@ use crate::NAMES;
 /// More than a process with every queue pair it can have would say.
 const LONGEST: u64 = 64 << 20;
 
-/// Who says something every now and then is listened to for so many times the patience; other users' devices all together.
+/// What one device of another user may say (thousands of queue pairs), and all of them together: root asks, and has to read it.
+const OTHERS_LONGEST: u64 = 4 << 20;
+const OTHERS_LONGEST_TOGETHER: u64 = 16 << 20;
+
+/// Who says something every now and then is listened to for so many times the patience.
 const MOST_WAITS: u32 = 10;
+
+/// Devices of other users are listened to for so many times the patience, all of them together.
+const OTHERS_MOST_WAITS: u32 = 2;
 
 /// What was found out.
 #[derive(Debug, Default)]
@@ -32,11 +39,16 @@ pub struct Report {
     /// The numbers that the process has, here and in PID namespaces of its own; none if it cannot be seen from here. Not
     /// asked for where it does not matter: this user and root may tell of any process.
     pids: Option<Vec<u32>>,
-    /// The number that the process has here, if it can be seen from here.
-    pub pid: Option<u32>,
+    pid: Option<u32>,
 }
 
 impl Report {
+    /// The number that the process has here, if it can be seen from here and is its user's: another one may have it by now.
+    #[must_use]
+    pub fn pid(&self) -> Option<u32> {
+        self.pid.filter(|pid| self.is_by(Some(u64::from(*pid))))
+    }
+
     /// Whether a report that names this process is by it.
     #[must_use]
     pub fn is_by(&self, pid: Option<u64>) -> bool {
@@ -65,15 +77,23 @@ const fn trust(answerer: u32, own: u32) -> Trust {
     }
 }
 
-/// What others may still take of whoever asks: all of them together, for there may be any number.
+/// What those who answer may still take of whoever asks. Other users share one, for there may be any number of devices.
 struct Allowance {
     until: Instant,
     bytes: u64,
+    /// Of `bytes`, those of one device.
+    each: u64,
 }
 
 impl Allowance {
     fn new(patience: Duration) -> Self {
-        Self { until: Instant::now() + patience.saturating_mul(MOST_WAITS), bytes: LONGEST }
+        let until = Instant::now() + patience.saturating_mul(MOST_WAITS);
+        Self { until, bytes: LONGEST, each: LONGEST }
+    }
+
+    fn of_others(patience: Duration) -> Self {
+        let until = Instant::now() + patience.saturating_mul(OTHERS_MOST_WAITS);
+        Self { until, bytes: OTHERS_LONGEST_TOGETHER, each: OTHERS_LONGEST }
     }
 }
 
@@ -99,7 +119,7 @@ pub fn ask_all(patience: Duration) -> io::Result<Answers> {
             Ok(Some((_, _, Trust::None))) | Err(_) => answers.silent += 1,
         }
     }
-    let mut allowance = Allowance::new(patience);
+    let mut allowance = Allowance::of_others(patience);
     for name in others {
         match meet(name) {
             Ok(Some((stream, peer, _))) => {
@@ -134,13 +154,14 @@ fn meet(name: &str) -> io::Result<Option<(UnixStream, Credentials, Trust)>> {
 
 /// What somebody says.
 fn listen(mut stream: UnixStream, patience: Duration, allowance: &mut Allowance) -> io::Result<String> {
-    stream.set_read_timeout(Some(patience))?;
     let (mut report, mut part) = (Vec::new(), vec![0; 1 << 16]);
     loop {
         // It may say as little as keeps us waiting, or as much as fills our memory.
-        if Instant::now() > allowance.until || allowance.bytes == 0 {
+        let left = allowance.until.saturating_duration_since(Instant::now());
+        if left.is_zero() || allowance.bytes == 0 || report.len() as u64 > allowance.each {
             return Err(ErrorKind::TimedOut.into());
         }
+        stream.set_read_timeout(Some(patience.min(left)))?;
         match stream.read(&mut part) {
             Ok(0) => break,
             Ok(length) => {
@@ -148,6 +169,8 @@ fn listen(mut stream: UnixStream, patience: Duration, allowance: &mut Allowance)
                 allowance.bytes = allowance.bytes.saturating_sub(length as u64);
             }
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            // SO_RCVTIMEO (socket(7)).
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Err(ErrorKind::TimedOut.into()),
             Err(error) => return Err(error),
         }
     }
@@ -171,7 +194,8 @@ fn numbers_in(status: &str, pid: u32, uid: u32) -> Vec<u32> {
         let line = status.lines().find_map(|line| line.strip_prefix(name));
         line.unwrap_or_default().split_whitespace().filter_map(|word| word.parse().ok()).collect()
     };
-    if !row("Uid:").contains(&uid) {
+    // All four: the real one is still the user's in a program that has become root's.
+    if row("Uid:") != [uid; 4] {
         return Vec::new();
     }
     std::iter::once(pid).chain(row("NSpid:")).collect()
@@ -240,6 +264,35 @@ mod tests {
     }
 
     #[test]
+    fn one_of_another_user_leaves_something_for_the_next() {
+        use std::io::Write;
+        let patience = Duration::from_secs(600);
+        let mut allowance = Allowance::of_others(patience);
+        let mut heard = |length: u64| {
+            let (stream, mut far) = UnixStream::pair().unwrap();
+            let writer = std::thread::spawn(move || far.write_all(&vec![b' '; usize::try_from(length).unwrap()]));
+            let heard = listen(stream, patience, &mut allowance).is_ok();
+            let _ = writer.join().unwrap();
+            heard
+        };
+        assert!(!heard(OTHERS_LONGEST_TOGETHER), "more than one may say");
+        assert!(heard(1 << 20));
+        assert!((0..OTHERS_LONGEST_TOGETHER >> 20).any(|_| !heard(1 << 20)), "all together have a limit too");
+    }
+
+    #[test]
+    fn silent_devices_of_other_users_share_one_time() {
+        let patience = Duration::from_secs(60);
+        let until = Instant::now() + Duration::from_millis(50);
+        let mut allowance = Allowance { until, ..Allowance::of_others(patience) };
+        for _ in 0..3 {
+            let (stream, _silent) = UnixStream::pair().unwrap();
+            assert!(listen(stream, patience, &mut allowance).is_err());
+        }
+        assert!(Instant::now() < until + patience, "read(2) waits until all have had their time, not for each");
+    }
+
+    #[test]
     fn who_is_believed() {
         assert_eq!([trust(0, 0), trust(0, 7), trust(7, 7)], [Trust::Full; 3]);
         assert_eq!([trust(7, 8), trust(u32::MAX, 8)], [Trust::None; 2]);
@@ -248,15 +301,27 @@ mod tests {
 
     #[test]
     fn another_user_tells_of_his_own_processes() {
-        const STATUS: &str = "Name:\tx\nPid:\t77\nUid:\t7\t8\t7\t7\nNSpid:\t77\t1\n";
+        const STATUS: &str = "Name:\tx\nPid:\t77\nUid:\t8\t8\t8\t8\nNSpid:\t77\t1\n";
         assert_eq!(numbers_in(STATUS, 77, 8), [77, 77, 1]);
         assert_eq!([numbers_in(STATUS, 77, 9), numbers_in("", 77, 8)], [[]; 2] as [[u32; 0]; 2]);
+        for at in 0..4 {
+            let mut uids = ["8"; 4];
+            uids[at] = "0";
+            assert!(numbers_in(&format!("Uid:\t{}\nNSpid:\t77\n", uids.join("\t")), 77, 8).is_empty(), "{uids:?}");
+        }
         let (pid, uid) = (std::process::id(), local::own_uid());
         assert!(numbers(Credentials { pid: Some(pid), uid }).contains(&pid));
         assert!(numbers(Credentials { pid: None, uid }).is_empty(), "somebody who cannot be seen");
         let report = |pids| Report { text: String::new(), pids, pid: None };
         assert!(report(None).is_by(Some(5)) && report(Some(vec![77, 1])).is_by(Some(1)));
         assert!(!report(Some(vec![77, 1])).is_by(Some(5)) && !report(Some(vec![])).is_by(None));
+        let pid = |pids, pid| Report { text: String::new(), pids, pid }.pid();
+        assert_eq!(
+            [pid(None, Some(5)), pid(Some(vec![5, 5, 1]), Some(5))],
+            [Some(5); 2],
+            "root's and this user's; his"
+        );
+        assert_eq!([pid(Some(vec![]), Some(5)), pid(None, None)], [None; 2], "somebody else's by now; unknown");
     }
 
     const REPORT: &str = r#"{"pid":7,"program":"\"device\":\"x","device":"urxe0","netdev":"lo","counters":{"rx_packets":5,"icrc_err":0},"qps":[{"qpn":1,"counters":{"rx_packets":9}}]}"#;

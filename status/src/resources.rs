@@ -43,21 +43,28 @@ impl Object<'_> {
     }
 }
 
-/// The list of a kind in a report.
+/// The most objects of a kind that are read of one report.
+const MOST_OBJECTS: usize = 1 << 20;
+
+/// The list of a kind in a report, each object with the members of its kind.
 pub fn objects<'a>(report: &'a str, kind: &str) -> impl Iterator<Item = Object<'a>> + use<'a> {
+    let known = KINDS.iter().find(|known| known.name == kind).map_or(&[][..], |known| known.members);
     // In a value the quotation marks would be escaped, and no list holds another.
     let lists = report.split_once("\"resources\":{").map(|(_, lists)| lists);
     let list = lists.and_then(|lists| lists.split_once(&format!("\"{kind}\":[")));
     let list = list.and_then(|(_, list)| list.split_once(']')).map(|(list, _)| list);
-    list.unwrap_or_default().split('}').filter_map(|object| Some(members(object.split_once('{')?.1)))
+    let objects = list.unwrap_or_default().split('}').take(MOST_OBJECTS);
+    objects.filter_map(|object| Some(members(object.split_once('{')?.1, known)))
 }
 
-fn members(object: &str) -> Object<'_> {
+/// Any user may write the object: an unknown member, and one more than there can be, takes no memory.
+fn members<'a>(object: &'a str, known: &[&str]) -> Object<'a> {
     let member = |member| {
         let (name, value): (&str, &str) = str::split_once(member, ':')?;
-        Some((name.trim_matches('"'), value.parse().ok()?))
+        let name = name.trim_matches('"');
+        known.contains(&name).then_some((name, value.parse().ok()?))
     };
-    Object(object.split(',').filter_map(member).collect())
+    Object(object.split(',').filter_map(member).take(known.len()).collect())
 }
 
 #[cfg(test)]
@@ -86,6 +93,15 @@ mod tests {
         }
         let odd = objects("\"resources\":{\"pd\":[{\"pdn\":x,,\"users\":-1,\"ctxn\":2}]}", "pd").next().unwrap();
         assert_eq!((odd.get("pdn"), odd.get("users"), odd.get("ctxn")), (None, None, Some(2)));
+    }
+
+    #[test]
+    fn an_object_has_the_members_of_its_kind() {
+        let report = |members: &str| format!("\"resources\":{{\"pd\":[{{{members}}}]}}");
+        let all = report(&format!("{}\"pdn\":5", "\"x\":0,:0,\"lqpn\":7,".repeat(1000)));
+        assert_eq!(objects(&all, "pd").next(), Some(Object(vec![("pdn", 5)])));
+        let often = report(&"\"pdn\":5,".repeat(1000));
+        assert_eq!(objects(&often, "pd").next(), Some(Object(vec![("pdn", 5); 3])));
     }
 
     #[test]

@@ -146,6 +146,82 @@ fn a_burst_from_many_ports_takes_no_descriptors() -> Result<()> {
     Ok(())
 }
 
+/// Listens as a device of process `pid` does, and tells of `lists`. Each answer is read by somebody, or not: who does not
+/// believe it hangs up.
+const DEVICE: &str = "import os, socket
+def listen():
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind('\\0urxe/1/status/%d/1' % os.getpid())
+    listener.listen(64)
+    return listener
+def tell(listener, lists):
+    report = '{\"pid\":%d,\"program\":\"x\",\"device\":\"urxe0\",\"netdev\":\"lo\",\"counters\":{},\"qps\":[],'
+    report = (report % os.getpid() + '\"resources\":{' + lists + '}}').encode()
+    print('go', flush=True)
+    while True:
+        stream, _ = listener.accept()
+        try: stream.sendall(report)
+        except OSError: pass
+        stream.close()
+";
+
+/// Objects that `rdma` cannot show, many that each could cost the time of all, a range of numbers that never ends, and the number
+/// of a process that was another user's when it listened, and is root's now.
+#[test]
+fn another_users_objects_do_not_spoil_the_list_of_all() -> Result<()> {
+    const MANY: u32 = 30_000;
+    let world = World::bare()?;
+    let host = world.host();
+    let hostile = format!(
+        "{DEVICE}
+qps = '{{\"lqpn\":4294967294,\"srqn\":1}},{{\"lqpn\":4294967295,\"srqn\":1}},' + '{{\"lqpn\":1,\"srqn\":2}},' * {MANY}
+tell(listen(), '\"pd\":[{{}}],\"qp\":[' + qps + '],\"srq\":[' + '{{\"srqn\":1}},' * {MANY} + ']')"
+    );
+    let mut hostile = attack(host, &hostile)?;
+    // Listening tells the kernel who this is. The child answers later.
+    let spoof = format!(
+        "{DEVICE}
+import signal, ctypes
+os.seteuid(65533)
+listener = listen()
+os.seteuid(0)
+parent = os.getpid()
+if os.fork() == 0:
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    os.setresuid(65533, 65533, 65533)
+    tell(listener, '\"pd\":[{{\"pdn\":666,\"users\":1,\"ctxn\":1}}]')
+listener.close()
+signal.pause()"
+    );
+    let mut root = host.spawn("/usr/bin/python3", &["-uc", &spoof])?;
+    wait_until("somebody answers in root's name", || Ok(root.stdout_so_far().contains("go")))?;
+    let port = host.next_port();
+    let script = format!(
+        "ibv_srq_pingpong -d urxe0 -g 1 -p {port} >/dev/null & server=$!
+        until ss -Hltn sport = {port} | grep -q .; do sleep 0.02; done
+        echo $server
+        for kind in pd qp srq; do rdma -j resource show $kind; done
+        rdma resource show srq lqpn 7 >/dev/null
+        kill $server"
+    );
+    let said = host.run(artifacts::urxe()?, &["run", "sh", "-ec", &script])?;
+    let mut lines = said.stdout.lines();
+    let server: u32 = lines.next().context("no number")?.parse()?;
+    for kind in ["pd", "qp", "srq"] {
+        let list: Vec<Value> = serde_json::from_str(lines.next().context("too few lists")?)?;
+        let of = |pid: u32| list.iter().filter(|object| object["pid"] == pid).count();
+        ensure!(of(server) > 0 && of(root.pid()) == 0, "{kind} of {server} and {}: {list:?}", root.pid());
+        ensure!(of(hostile.pid()) == if kind == "srq" { MANY as usize } else { 0 }, "{kind}: {}", of(hostile.pid()));
+    }
+    for process in [&mut hostile, &mut root] {
+        ensure!(process.is_running()?, "{}", process.stderr_so_far());
+        process.signal(libc::SIGKILL)?;
+    }
+    hostile.finish(TIMEOUT)?;
+    root.finish(TIMEOUT)?;
+    Ok(())
+}
+
 /// The one limit that nobody can be protected from, where it is real.
 #[test]
 fn the_doctor_says_whose_the_port_is() -> Result<()> {

@@ -27,7 +27,7 @@ impl Devices for Host {
 
     fn reports(&self, device: &Device) -> Vec<Told> {
         let reports = sysfs::reports(&device.name, PATIENCE);
-        reports.into_iter().filter_map(|report| Some(Told { pid: report.pid?, report: report.text })).collect()
+        reports.into_iter().filter_map(|report| Some(Told { pid: report.pid()?, report: report.text })).collect()
     }
 
     fn counters(&self, device: &Device) -> Vec<(&'static str, u64)> {

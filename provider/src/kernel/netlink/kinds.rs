@@ -1,5 +1,7 @@
 //! Objects as nldev shows them: which attribute each member of a report is, as data.
 
+use std::collections::HashMap;
+
 use urxe_ffi::nldev as n;
 use urxe_status::resources::{Object, objects};
 
@@ -18,6 +20,8 @@ pub(super) struct Kind {
     /// The number that tells one from the others, among its members.
     pub(super) id: (&'static str, u32),
     members: &'static [(&'static str, u32, Width)],
+    /// Members without which `rdma` of iproute2 fails, and shows none of the list.
+    required: &'static [&'static str],
 }
 
 /// The type of an attribute.
@@ -43,6 +47,7 @@ pub(super) const KINDS: [Kind; 7] = [
             ("pdn", n::RDMA_NLDEV_ATTR_RES_PDN, U32),
             ("ctxn", n::RDMA_NLDEV_ATTR_RES_CTXN, U32),
         ],
+        required: &["pdn", "users"],
     },
     Kind {
         name: "cq",
@@ -56,6 +61,7 @@ pub(super) const KINDS: [Kind; 7] = [
             ("cqn", n::RDMA_NLDEV_ATTR_RES_CQN, U32),
             ("ctxn", n::RDMA_NLDEV_ATTR_RES_CTXN, U32),
         ],
+        required: &["cqn", "cqe", "users"],
     },
     Kind {
         name: "qp",
@@ -73,6 +79,7 @@ pub(super) const KINDS: [Kind; 7] = [
             ("state", n::RDMA_NLDEV_ATTR_RES_STATE, U8),
             ("pdn", n::RDMA_NLDEV_ATTR_RES_PDN, U32),
         ],
+        required: &["lqpn", "sq_psn", "type", "state"],
     },
     Kind {
         name: "cm_id",
@@ -86,6 +93,7 @@ pub(super) const KINDS: [Kind; 7] = [
             ("state", n::RDMA_NLDEV_ATTR_RES_STATE, U8),
             ("cm_idn", n::RDMA_NLDEV_ATTR_RES_CM_IDN, U32),
         ],
+        required: &["cm_idn", "ps", "state"],
     },
     Kind {
         name: "mr",
@@ -98,6 +106,7 @@ pub(super) const KINDS: [Kind; 7] = [
             ("mrn", n::RDMA_NLDEV_ATTR_RES_MRN, U32),
             ("pdn", n::RDMA_NLDEV_ATTR_RES_PDN, U32),
         ],
+        required: &["mrn", "mrlen"],
     },
     Kind {
         name: "ctx",
@@ -106,6 +115,7 @@ pub(super) const KINDS: [Kind; 7] = [
         entry: n::RDMA_NLDEV_ATTR_RES_CTX_ENTRY,
         id: ("ctxn", n::RDMA_NLDEV_ATTR_RES_CTXN),
         members: &[("ctxn", n::RDMA_NLDEV_ATTR_RES_CTXN, U32)],
+        required: &["ctxn"],
     },
     Kind {
         name: "srq",
@@ -118,6 +128,7 @@ pub(super) const KINDS: [Kind; 7] = [
             ("type", n::RDMA_NLDEV_ATTR_RES_TYPE, U8),
             ("pdn", n::RDMA_NLDEV_ATTR_RES_PDN, U32),
         ],
+        required: &["srqn"],
     },
 ];
 
@@ -127,19 +138,28 @@ impl Kind {
         KINDS.iter().find(|kind| kind.command == command)
     }
 
-    /// The attributes of an object of the process that has told of it.
-    pub(super) fn attributes(&self, object: &Object<'_>, told: &Told) -> Writer {
+    /// The objects of this kind that a process has told of: the number and the attributes of each.
+    pub(super) fn of_process<'a>(&'a self, told: &'a Told) -> impl Iterator<Item = (u128, Writer)> + use<'a> {
+        let mut receivers = if self.name == "srq" { receivers(&told.report) } else { HashMap::new() };
+        objects(&told.report, self.name).filter_map(move |object| self.attributes(&object, told, &mut receivers))
+    }
+
+    /// The number and the attributes of an object. `None` if it lacks what every object has: another process tells of it, and
+    /// `rdma` would show none of the other objects.
+    fn attributes(&self, object: &Object<'_>, told: &Told, receivers: &mut Receivers) -> Option<(u128, Writer)> {
         let mut writer = Writer::default();
         if matches!(self.name, "qp" | "cm_id") {
             writer.put_u32(n::RDMA_NLDEV_ATTR_PORT_INDEX, 1);
         }
         for (name, number, width) in self.members {
-            let Some(value) = object.get(name) else { continue };
-            // Another process says it: what does not fit is left out.
-            match width {
-                U8 => u8::try_from(value).into_iter().for_each(|value| writer.put_u8(*number, value)),
-                U32 => u32::try_from(value).into_iter().for_each(|value| writer.put_u32(*number, value)),
-                U64 => u64::try_from(value).into_iter().for_each(|value| writer.put_u64(*number, value)),
+            let fitting = object.get(name).and_then(|value| width.fit(value));
+            match (fitting, width) {
+                // Another process says it: what does not fit is left out.
+                (None, _) if self.required.contains(name) => return None,
+                (None, _) => {}
+                (Some(value), U8) => writer.put_u8(*number, u8::try_from(value).ok()?),
+                (Some(value), U32) => writer.put_u32(*number, u32::try_from(value).ok()?),
+                (Some(value), U64) => writer.put_u64(*number, value),
             }
         }
         let ends = [
@@ -151,20 +171,50 @@ impl Kind {
                 writer.put(number, &storage);
             }
         }
+        let id = object.get(self.id.0)?;
         if self.name == "srq" {
-            writer.nest(n::RDMA_NLDEV_ATTR_RES_QP, &queue_pairs(object, &told.report));
+            // An SRQ that is told of twice has its queue pairs once: a report's answer is not longer by a factor.
+            writer.nest(n::RDMA_NLDEV_ATTR_RES_QP, &queue_pairs(receivers.remove(&id).unwrap_or_default()));
         }
         writer.put_u32(n::RDMA_NLDEV_ATTR_RES_PID, told.pid);
-        writer
+        Some((id, writer))
     }
 }
 
+impl Width {
+    /// The value, if it is no larger than a number of this type.
+    fn fit(self, value: u128) -> Option<u64> {
+        let most = match self {
+            U8 => u8::MAX.into(),
+            U32 => u32::MAX.into(),
+            U64 => u64::MAX,
+        };
+        u64::try_from(value).ok().filter(|value| *value <= most)
+    }
+}
+
+/// Numbers of the queue pairs that receive from each SRQ.
+type Receivers = HashMap<u128, Vec<u32>>;
+
+/// Queue pair numbers are less: they have 24 bits. `rdma` counts through a range, and never ends at 2^32 - 1.
+const QP_NUMBERS: u32 = 1 << 24;
+
+/// Reads the list of queue pairs once for all SRQs of the report.
+fn receivers(report: &str) -> Receivers {
+    let mut receivers = Receivers::new();
+    for qp in objects(report, "qp") {
+        let number = qp.get("lqpn").and_then(|number| u32::try_from(number).ok()).filter(|number| *number < QP_NUMBERS);
+        if let (Some(srqn), Some(number)) = (qp.get("srqn"), number) {
+            receivers.entry(srqn).or_default().push(number);
+        }
+    }
+    receivers
+}
+
 /// Queue pairs that receive from an SRQ, as ranges of numbers (`fill_res_srq_qps`): as many as there is room for.
-fn queue_pairs(srq: &Object<'_>, report: &str) -> Writer {
-    let number = |qp: Object<'_>| qp.get("lqpn").and_then(|number| u32::try_from(number).ok());
-    let receives = objects(report, "qp").filter(|qp| qp.get("srqn").is_some() && qp.get("srqn") == srq.get("srqn"));
-    let mut numbers: Vec<u32> = receives.filter_map(number).collect();
+fn queue_pairs(mut numbers: Vec<u32>) -> Writer {
     numbers.sort_unstable();
+    numbers.dedup();
     let mut list = Writer::default();
     for range in numbers.chunk_by(|one, next| one.checked_add(1) == Some(*next)) {
         let (Some(first), Some(last)) = (range.first(), range.last()) else { continue };
@@ -203,6 +253,7 @@ fn sockaddr(ipv4: Option<u128>, ipv6: Option<u128>, port: Option<u128>) -> Optio
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kernel::netlink::message::{Attributes, message, read};
 
     /// Every member that devices tell has an attribute, and every attribute a member.
     #[test]
@@ -219,7 +270,71 @@ mod tests {
             shown.sort_unstable();
             assert_eq!(told, shown, "{}", kind.name);
             assert!(shown.contains(&kind.id.0));
+            assert!(kind.required.contains(&kind.id.0) && kind.required.iter().all(|name| shown.contains(name)));
         }
+    }
+
+    fn shown(kind: &str, lists: &str) -> Vec<(u128, Writer)> {
+        let kind = KINDS.iter().find(|known| known.name == kind).unwrap();
+        kind.of_process(&Told { pid: 1, report: format!("{{\"resources\":{{{lists}}}}}") }).collect()
+    }
+
+    #[test]
+    fn an_object_that_rdma_cannot_show_is_left_out() {
+        let numbers = |kind, lists| shown(kind, lists).iter().map(|(number, _)| *number).collect::<Vec<_>>();
+        assert_eq!(
+            numbers("pd", r#""pd":[{},{"users":1},{"pdn":2},{"pdn":3,"users":0},{"pdn":4294967296,"users":0}]"#),
+            [3]
+        );
+        let qp = r#""qp":[{"lqpn":1,"type":2,"state":3},{"lqpn":2,"type":256,"state":3,"sq_psn":0},{"lqpn":3,"type":2,"state":3,"sq_psn":0}]"#;
+        assert_eq!(numbers("qp", qp), [3]);
+        for kind in KINDS {
+            assert!(shown(kind.name, &format!("\"{}\":[{{}}]", kind.name)).is_empty(), "{}", kind.name);
+        }
+    }
+
+    /// Ranges, as first and last number, of the queue pairs of each SRQ.
+    fn ranges(lists: &str) -> Vec<Vec<(u32, u32)>> {
+        let range = |entry: &[u8]| {
+            let entry = Attributes::inside(entry);
+            let number = |number| entry.u32(number).unwrap();
+            let one = number(n::RDMA_NLDEV_ATTR_RES_LQPN).map(|one| (one, one));
+            one.or_else(|| number(n::RDMA_NLDEV_ATTR_MIN_RANGE).zip(number(n::RDMA_NLDEV_ATTR_MAX_RANGE))).unwrap()
+        };
+        let of_srq = |(_, srq): (u128, Writer)| {
+            let bytes = message(16, 0, &srq);
+            let list = read(&bytes).2.attributes().unwrap().all(n::RDMA_NLDEV_ATTR_RES_QP).concat();
+            Attributes::inside(&list).all(n::RDMA_NLDEV_ATTR_RES_QP_ENTRY).into_iter().map(range).collect()
+        };
+        shown("srq", lists).into_iter().map(of_srq).collect()
+    }
+
+    #[test]
+    fn queue_pairs_of_an_srq() {
+        let qp = |(qpn, srqn)| format!("{{\"lqpn\":{qpn},\"srqn\":{srqn}}}");
+        let told = |qps: &[(u64, u64)]| {
+            let qps: Vec<String> = qps.iter().copied().map(qp).collect();
+            ranges(&format!(r#""qp":[{}],"srq":[{{"srqn":1}},{{"srqn":2}},{{"srqn":1}}]"#, qps.join(",")))
+        };
+        assert_eq!(
+            told(&[(9, 1), (5, 1), (6, 2), (7, 1), (6, 1), (3, 3)]),
+            [vec![(5, 7), (9, 9)], vec![(6, 6)], vec![]]
+        );
+        // Numbers that no queue pair has.
+        assert_eq!(told(&[(u64::from(u32::MAX), 1), (u64::from(u32::MAX) - 1, 1), (1 << 24, 2)]), [[]; 3]);
+    }
+
+    /// The list of queue pairs is read once, not once for each SRQ: else this takes an hour.
+    #[test]
+    fn many_srqs_and_queue_pairs() {
+        const COUNT: usize = 100_000;
+        let lists = format!(
+            "\"qp\":[{}],\"srq\":[{}]",
+            vec![r#"{"lqpn":1,"srqn":2}"#; COUNT].join(","),
+            vec![r#"{"srqn":2}"#; COUNT].join(",")
+        );
+        let found = ranges(&lists);
+        assert_eq!((found.len(), &found[0][..], found[1].len()), (COUNT, &[(1, 1)][..], 0));
     }
 
     #[test]

@@ -4,7 +4,6 @@
 //! change, who does so for urxe by options of `urxe run`.
 
 use urxe_ffi::nldev as n;
-use urxe_status::resources::objects;
 
 use super::kinds::{KINDS, Kind};
 use super::message::{Answer, Attributes, MIN_TYPE, Malformed, Request, Writer};
@@ -218,7 +217,7 @@ impl Call<'_> {
             let told = self.devices.reports(device);
             let mut table = Writer::default();
             for kind in &KINDS {
-                let count = told.iter().map(|told| objects(&told.report, kind.name).count() as u64).sum();
+                let count = told.iter().map(|told| kind.of_process(told).count() as u64).sum();
                 let mut entry = Writer::default();
                 entry.put_text(n::RDMA_NLDEV_ATTR_RES_SUMMARY_ENTRY_NAME, kind.name);
                 entry.put_u64(n::RDMA_NLDEV_ATTR_RES_SUMMARY_ENTRY_CURR, count);
@@ -234,19 +233,17 @@ impl Call<'_> {
         let device = self.one_device()?;
         self.names_port()?;
         let told = self.devices.reports(&device);
-        let all = told.iter().flat_map(|told| objects(&told.report, kind.name).map(move |object| (told, object)));
+        let mut all = told.iter().flat_map(|told| kind.of_process(told));
         if !self.lists {
             let id = self.attributes.u32(kind.id.1)?.ok_or(libc::EINVAL)?;
-            let (told, object) =
-                { all }.find(|(_, object)| object.get(kind.id.0) == Some(id.into())).ok_or(libc::ENOENT)?;
+            let (_, object) = all.find(|(number, _)| *number == id.into()).ok_or(libc::ENOENT)?;
             let mut writer = handle(&device);
-            writer.append(&kind.attributes(&object, told));
+            writer.append(&object);
             answer.push(&writer);
             return Ok(false);
         }
         let mut table = Writer::default();
-        for (told, object) in all {
-            let object = kind.attributes(&object, told);
+        for (_, object) in all {
             if table.len() + object.len() > MOST {
                 push_table(answer, &device, kind.table, &std::mem::take(&mut table));
             }

@@ -26,7 +26,7 @@ impl Devices for World {
         let qp = |number| format!(r#"{{"lqpn":{number},"rqpn":7,"type":2,"state":3,"sq_psn":9,"pdn":1}}"#);
         let qps: Vec<_> = (0..self.qps).map(qp).collect();
         let report = format!(r#"{{"resources":{{"pd":[{{"pdn":1,"users":2}}],"qp":[{}]}}}}"#, qps.join(","));
-        let other = r#"{"resources":{"qp":[{"lqpn":99999,"state":6,"type":4000}],"cq":[]}}"#.to_owned();
+        let other = r#"{"resources":{"qp":[{"lqpn":99999,"state":6,"type":4,"sq_psn":0,"path_mig_state":4000},{"lqpn":88888,"state":6}],"cq":[]}}"#.to_owned();
         vec![Told { pid: 17, report }, Told { pid: 18, report: other }]
     }
 
@@ -156,7 +156,8 @@ fn queue_pairs_of_all_processes() {
     assert_eq!(found.all(n::RDMA_NLDEV_ATTR_RES_STATE), [[3]]);
     // What another process says and does not fit is not told.
     let other = one(99_999);
-    assert!(message::read(&other[0]).2.attributes().unwrap().all(n::RDMA_NLDEV_ATTR_RES_TYPE).is_empty());
+    assert!(message::read(&other[0]).2.attributes().unwrap().all(n::RDMA_NLDEV_ATTR_RES_PATH_MIG_STATE).is_empty());
+    assert_eq!(refusal(&one(88_888)), libc::ENOENT, "`rdma` would fail for all");
     assert_eq!(refusal(&one(3)), libc::ENOENT);
     assert_eq!(refusal(&ask(n::RDMA_NLDEV_CMD_RES_QP_GET, 0, device)), libc::EINVAL, "which?");
     assert_eq!(refusal(&ask(n::RDMA_NLDEV_CMD_RES_QP_GET, DUMP, |_| ())), libc::EINVAL, "of which device?");
