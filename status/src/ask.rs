@@ -12,11 +12,11 @@ use crate::NAMES;
 /// More than a process with every queue pair it can have would say.
 const LONGEST: u64 = 64 << 20;
 
-/// What one device of another user may say (thousands of queue pairs), and all of them together: root asks, and has to read it.
+/// Bytes that root reads of one device of another user (thousands of queue pairs), and of all of them together.
 const OTHERS_LONGEST: u64 = 4 << 20;
 const OTHERS_LONGEST_TOGETHER: u64 = 16 << 20;
 
-/// Who says something every now and then is listened to for so many times the patience.
+/// Patiences for which a device of the own user is listened to that says something every now and then.
 const MOST_WAITS: u32 = 10;
 
 /// Devices of other users are listened to for so many times the patience, all of them together.
@@ -77,7 +77,7 @@ const fn trust(answerer: u32, own: u32) -> Trust {
     }
 }
 
-/// What those who answer may still take of whoever asks. Other users share one, for there may be any number of devices.
+/// Time and bytes that are left for answers. Other users share one, for there may be any number of devices.
 struct Allowance {
     until: Instant,
     bytes: u64,
