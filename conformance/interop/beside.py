@@ -12,10 +12,14 @@ PINGPONG = """
     ibv_rc_pingpong -d urxe0 -g 1 -n 100 & server=$!
     until ibv_rc_pingpong -d urxe0 -g 1 -n 100 127.0.0.1; do sleep 0.2; done
     wait $server"""
+# The server takes one connection: when a client that has given up was that one, it ends, and no client will ever be answered.
 RPING = """
-    rping -s -a 127.0.0.1 -C 10 & server=$!
-    until rping -c -a 127.0.0.1 -C 10 -v; do sleep 0.2; done
-    wait $server"""
+    for attempt in 1 2 3; do
+        rping -s -a 127.0.0.1 -C 10 & server=$!
+        until rping -c -a 127.0.0.1 -C 10 -v; do kill -0 $server || break; sleep 0.2; done
+        ! wait $server || exit 0
+    done
+    exit 1"""
 
 
 @dataclasses.dataclass(frozen=True)
