@@ -1,4 +1,4 @@
-//! Which operations a completion counter counts (`ibv_qp_attach_comp_cntr(3)`).
+//! Operations that a completion counter counts (`ibv_qp_attach_comp_cntr(3)`).
 
 use core::ops::BitOr;
 

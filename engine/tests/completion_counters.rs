@@ -24,7 +24,7 @@ fn all() -> Solo {
     counted(QpType::Rc, &[(CountedOps::ALL, FIRST)])
 }
 
-/// What was counted since this was asked last, and which requests have completed.
+/// Takes the counts since the last call, and the requests that have completed.
 fn news(qp: &mut Solo) -> (Vec<(CounterId, bool)>, Vec<u64>) {
     let (mut counts, mut completed) = (Vec::new(), Vec::new());
     for event in qp.node.verbs().take_log() {

@@ -42,7 +42,7 @@ pub struct Port {
     wills: Wills,
     counters: Counters,
     receive_buffer: usize,
-    /// What processes that have ended had received.
+    /// Last ACKs that processes of this host left when they ended.
     left_acks: Mutex<Vec<PendingAck>>,
     has_left_acks: AtomicBool,
     headers: AtomicBool,
@@ -123,7 +123,7 @@ impl Port {
         self.has_left_acks.load(Ordering::Relaxed)
     }
 
-    /// What processes that have ended had received, since the last call. What they have sent themselves comes before: take
+    /// Takes the last ACKs that processes have left at their end since the last call. What they have sent themselves comes before: take
     /// these when nothing else is there.
     pub fn take_left_acks(&self) -> Vec<PendingAck> {
         self.has_left_acks.store(false, Ordering::Relaxed);

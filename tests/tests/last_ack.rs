@@ -18,11 +18,11 @@ const EXCHANGES: usize = 16;
 /// How the receiver waits for the last message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wait {
-    /// It polls.
+    /// Polling.
     Polls,
-    /// It has answered each message before, and polls.
+    /// Polling, after an answer to each message before.
     Answers,
-    /// It sleeps until there is an event.
+    /// Sleeping until there is an event.
     Sleeps,
 }
 
@@ -34,7 +34,7 @@ enum Ending {
     Exec,
 }
 
-/// Which process opens its device first, and so owns the port.
+/// Process that opens its device first, and so owns the port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Owner {
     Receiver,

@@ -64,7 +64,7 @@ pub struct QpCap {
     pub max_inline_data: u32,
 }
 
-/// What a queue pair is made of; fixed for its life, but for the counters.
+/// Configuration of a queue pair; fixed for its life, but for the counters.
 pub struct QpConfig<H: Host> {
     /// Its number.
     pub qpn: Qpn,

@@ -46,7 +46,7 @@ pub const IBV_COMP_CNTR_TYPE_WRS: core::ffi::c_uint = 0;
 /// `ibv_comp_cntr_init_attr::type`: bytes are counted.
 pub const IBV_COMP_CNTR_TYPE_BYTES: core::ffi::c_uint = 1;
 
-/// What completion counters can do (rdma-core 65).
+/// Capabilities of completion counters (rdma-core 65).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_comp_cntr_caps {
@@ -58,7 +58,7 @@ pub struct ibv_comp_cntr_caps {
     pub supported_qp_attach_ops: u32,
 }
 
-/// What a completion counter counts of a queue pair (rdma-core 65).
+/// Operations of a queue pair that a completion counter counts (rdma-core 65).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_qp_attach_comp_cntr_attr {

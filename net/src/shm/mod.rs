@@ -30,7 +30,7 @@
 //! The sender goes on by UDP, as if there had never been a ring; what was in there is lost, as in a socket's buffer. The
 //! receiver takes what is left, and then the last ACK of each queue pair, which may not have been sent ([`pending_acks`]).
 //!
-//! Where packets go by UDP, processes of one host have rings for that alone: nothing is ever put into them.
+//! If packets go by UDP, processes of one host have rings for that alone: nothing is ever put into them.
 
 mod inbox;
 mod link;

@@ -17,7 +17,7 @@ use crate::sys::{scope_id, with_port};
 
 /// A header and the ring's key.
 const OFFER_LEN: usize = HEADER_LEN + 8;
-/// What a ring is for.
+/// Purpose of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// Packets, and the last ACKs.

@@ -16,12 +16,12 @@ const VALID: u64 = 1 << 63;
 /// Of a QPN or PSN.
 const MASK: u32 = 0xFF_FFFF;
 
-/// What a queue pair had received from its peer when its process ended.
+/// Last ACK of a queue pair whose process has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PendingAck {
-    /// Which queue pair had.
+    /// Queue pair that received.
     pub from: Qpn,
-    /// Its peer, a queue pair of this process.
+    /// Peer that sent, a queue pair of this process.
     pub to: Qpn,
     /// Everything up to here.
     pub psn: Psn,

@@ -17,7 +17,7 @@ use super::ring::{HEADER, SIZE, Storage};
 const HEAD: usize = 0;
 /// Where the bell is, on another.
 const BELL: usize = 128;
-/// Where the ACKs that wait are.
+/// Offset of the ACKs that wait.
 const ACKS: usize = 2048;
 /// Where the ring begins.
 const RECORDS: usize = 4096;

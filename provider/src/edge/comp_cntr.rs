@@ -39,7 +39,7 @@ struct CompCntrObject {
 struct LastRead(AtomicU64);
 
 impl LastRead {
-    /// Who reads the same value again may be waiting for another: makes progress in its thread, as polling a queue does.
+    /// Reading the same value again may be waiting for another: makes progress in its thread, as polling a queue does.
     fn read(&self, context: &Context, count: &Count) -> u64 {
         let mut value = count.read();
         if self.0.load(Ordering::Relaxed) == value {
@@ -51,7 +51,7 @@ impl LastRead {
     }
 }
 
-/// What is behind an `ibv_comp_cntr`, and its device.
+/// Counter behind an `ibv_comp_cntr`, and its device.
 ///
 /// # Safety
 /// `comp_cntr` came from [`create_comp_cntr`] and has not been destroyed.

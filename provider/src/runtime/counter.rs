@@ -16,7 +16,7 @@ pub(crate) struct CompletionCounter {
 pub(crate) struct Count(AtomicU64);
 
 impl Count {
-    /// Who reads the value sees what the operations that are counted have written.
+    /// A reader of the value sees the bytes that the counted operations have written.
     pub(crate) fn read(&self) -> u64 {
         self.0.load(Ordering::Acquire)
     }

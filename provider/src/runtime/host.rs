@@ -138,7 +138,7 @@ pub(super) enum Unacknowledged {
     Received(Cqe),
     /// Made behind one of these.
     Behind(Arc<Cq>, Cqe),
-    /// It is seen by a counter.
+    /// Count that a counter shows then.
     Counted(Arc<CompletionCounter>, bool),
 }
 

@@ -52,7 +52,7 @@ struct Inner {
 struct LastAck {
     /// The way to that process, and the peer.
     left_at: Option<(Arc<Route>, Qpn)>,
-    /// It says all that is owed.
+    /// Set while the ACK that was left says all that is owed.
     is_current: bool,
 }
 

@@ -25,7 +25,7 @@ pub(crate) struct Quotas {
 /// How many objects of a kind there may be, and are.
 #[derive(Debug)]
 pub(crate) struct Quota {
-    /// Which member that an application can ask for says it.
+    /// Attribute by which an application asks for the limit.
     name: &'static str,
     most: u32,
     used: Arc<AtomicU32>,

@@ -266,7 +266,7 @@ const ON_DEMAND_RC: &[Row] = &[
     Row(7, "ATOMIC_WRITE", ByDoing(|device| operation(device, v::IBV_WR_ATOMIC_WRITE, ODP))),
 ];
 
-/// The same, of UC.
+/// ODP capabilities of UC.
 const ON_DEMAND_UC: &[Row] = &[
     Row(0, "SEND", ByDoing(|device| unreliable(device, v::IBV_WR_SEND))),
     Row(1, "RECV", ByDoing(|device| unreliable(device, v::IBV_WR_SEND))),
@@ -277,7 +277,7 @@ const ON_DEMAND_UC: &[Row] = &[
     Row(7, "ATOMIC_WRITE", ByDoing(|device| unreliable(device, v::IBV_WR_ATOMIC_WRITE))),
 ];
 
-/// The same, of UD.
+/// ODP capabilities of UD.
 const ON_DEMAND_UD: &[Row] = &[
     Row(0, "SEND", ByDoing(datagram)),
     Row(1, "RECV", ByDoing(datagram)),
