@@ -12,14 +12,14 @@ PINGPONG = """
     ibv_rc_pingpong -d urxe0 -g 1 -n 100 & server=$!
     until ibv_rc_pingpong -d urxe0 -g 1 -n 100 127.0.0.1; do sleep 0.2; done
     wait $server"""
-# The server takes one connection: when a client that has given up was that one, it ends, and no client will ever be answered.
+# A server that has ended answers nobody: the clients stop, and its own words are the last.
 RPING = """
-    for attempt in 1 2 3; do
-        rping -s -a 127.0.0.1 -C 10 & server=$!
-        until rping -c -a 127.0.0.1 -C 10 -v; do kill -0 $server || break; sleep 0.2; done
-        ! wait $server || exit 0
+    rping -s -a 127.0.0.1 -C 10 & server=$!
+    until rping -c -a 127.0.0.1 -C 10 -v; do
+        kill -0 $server || { wait $server; echo "the server ended: $?"; exit 1; }
+        sleep 0.2
     done
-    exit 1"""
+    wait $server"""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,7 +7,6 @@
 
 extern crate alloc;
 
-#[allow(dead_code, unreachable_pub)]
 #[path = "../../engine/examples/two_queue_pairs/stack.rs"]
 mod stack;
 

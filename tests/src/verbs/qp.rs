@@ -262,10 +262,10 @@ impl Qp {
 
     /// `ibv_post_send(3)` of one that is written already.
     pub fn post_raw(&self, wr: &mut v::ibv_send_wr) -> Result<(), PostError> {
-        // SAFETY: as the inline function of verbs.h does.
         post_list(
             vec![*wr],
             |wr: &mut v::ibv_send_wr, next| wr.next = next,
+            // SAFETY: as the inline function of verbs.h does.
             |first, bad| unsafe {
                 let post = (*self.pd.context().raw()).ops.post_send.expect("every provider has it");
                 post(self.raw(), first, bad)
