@@ -9,10 +9,10 @@ use anyhow::{Result, ensure};
 use urxe_ffi::verbs as v;
 use urxe_tests::memory_of_our_own;
 use urxe_tests::verbs::child::{Child, Parent};
-use urxe_tests::verbs::crowd::{Cost, Crowd, Shape, Wait};
 use urxe_tests::verbs::memory::ALL_ACCESS;
 use urxe_tests::verbs::pair::connect_to;
 use urxe_tests::verbs::qp::Init;
+use urxe_tests::verbs::scale::{Cost, Scale, Shape, Wait};
 use urxe_tests::verbs::{Context, Cq, Mr, Op, Options, Pd, Qp, Remote, SendWr, Status, Wc};
 
 /// What the target's program does while its peer writes to its memory.
@@ -193,7 +193,7 @@ pub fn processes(count: usize, shape: Shape, wait: Wait) -> Result<[f64; 2]> {
         Shape::Mesh => count * (count - 1),
     };
     let messages = (100_000 / connections).max(10) as u64;
-    let Cost { time, used, .. } = Crowd { processes: count, shape, messages, wait }.run()?;
+    let Cost { time, used, .. } = Scale { processes: count, shape, messages, wait }.run()?;
     Ok([time.as_secs_f64() * 1e9, used as f64 / 1024.0])
 }
 
@@ -208,11 +208,11 @@ pub fn stacks(count: usize) -> Result<[f64; 2]> {
     let before = memory_of_our_own()?;
     // No loss: what is measured is how much work they are.
     let config = urxe_sim::NodeConfig { receive_buffer: usize::MAX, ..urxe_sim::NodeConfig::default() };
-    let mut crowd = urxe_sim::crowd::Crowd::new(count, NEIGHBOURS, 1, config);
-    let memory = memory_of_our_own()?.saturating_sub(before) as f64 / crowd.queue_pairs() as f64;
+    let mut scale = urxe_sim::scale::Scale::new(count, NEIGHBOURS, 1, config);
+    let memory = memory_of_our_own()?.saturating_sub(before) as f64 / scale.queue_pairs() as f64;
     let (start, mut messages) = (Instant::now(), 0);
     for round in 1.. {
-        messages += crowd.talk(round).map_err(anyhow::Error::msg)?;
+        messages += scale.talk(round).map_err(anyhow::Error::msg)?;
         if messages >= STACKS_SAY {
             break;
         }

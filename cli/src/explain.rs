@@ -1,7 +1,7 @@
 //! `urxe explain`: codes, and what `URXE_CHAOS` does.
 
 use anyhow::{Context as _, Result, ensure};
-use urxe_engine::chaos::{Chaos, Row, TABLE};
+use urxe_engine::quirks::{Quirks, Row, TABLE};
 use urxe_explain::{Entry, TABLES, Table};
 
 use crate::out;
@@ -21,7 +21,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         [] => list(),
         ["chaos"] => TABLE.iter().map(liberty).collect(),
         ["chaos", value] => {
-            let chaos: Chaos = value.parse().with_context(|| format!("URXE_CHAOS={value}"))?;
+            let chaos: Quirks = value.parse().with_context(|| format!("URXE_CHAOS={value}"))?;
             chaos.shown().map(liberty).collect()
         }
         _ => {
@@ -40,9 +40,9 @@ fn list() -> String {
         let rows: String = table.entries.iter().map(|entry| row(table, entry)).collect();
         format!("{} (`urxe explain {} CODE`):\n{rows}\n", table.kind, table.word)
     });
-    let liberties = TABLE.iter().map(|row| format!("  {:<16} {}\n", row.name, row.what));
+    let quirks = TABLE.iter().map(|row| format!("  {:<16} {}\n", row.name, row.what));
     let title = "what devices may do (`urxe explain chaos`):\n".to_owned();
-    codes.chain([title]).chain(liberties).collect()
+    codes.chain([title]).chain(quirks).collect()
 }
 
 /// What there is to say about a code.

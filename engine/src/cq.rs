@@ -5,7 +5,7 @@ use core::time::Duration;
 
 use urxe_wire::{ImmDt, Qpn, RKey, grh};
 
-use crate::chaos::Lateness;
+use crate::quirks::CqDelay;
 use crate::time::Instant;
 
 /// How a work request ended (`enum ibv_wc_status`, IBA 11.6.2); the numbers are libibverbs'.
@@ -165,7 +165,7 @@ pub struct CompletionQueue {
     /// Completions that cannot be polled before some time.
     late: VecDeque<(Instant, Cqe)>,
     /// How long that is; `None` for ordinary devices.
-    lateness: Option<Lateness>,
+    delay: Option<CqDelay>,
     capacity: usize,
     arm: Arm,
     /// How many elements at the end of the queue came after the last event.
@@ -183,29 +183,19 @@ impl CompletionQueue {
         let queue = VecDeque::with_capacity(capacity.min(4096));
         let arm = Arm::Disarmed;
         let late = VecDeque::new();
-        Self {
-            queue,
-            late,
-            lateness: None,
-            capacity,
-            arm,
-            unannounced: 0,
-            overrun: false,
-            moderation: None,
-            untold: None,
-        }
+        Self { queue, late, delay: None, capacity, arm, unannounced: 0, overrun: false, moderation: None, untold: None }
     }
 
     /// The same, but completions can be polled only some time after they were added.
     #[must_use]
-    pub fn with_lateness(self, lateness: Option<Lateness>) -> Self {
-        Self { lateness, ..self }
+    pub fn with_delay(self, delay: Option<CqDelay>) -> Self {
+        Self { delay, ..self }
     }
 
     /// Whether it goes by the time at which completions were made.
     #[must_use]
     pub const fn wants_time(&self) -> bool {
-        self.lateness.is_some() || self.moderation.is_some()
+        self.delay.is_some() || self.moderation.is_some()
     }
 
     /// Adds a completion.
@@ -219,8 +209,8 @@ impl CompletionQueue {
             self.overrun = true;
             return Pushed::Overrun { first };
         }
-        if let Some(lateness) = self.lateness.as_mut().filter(|_| !cfg!(urxe_unobserved)) {
-            let at = cqe.at + lateness.next();
+        if let Some(delay) = self.delay.as_mut().filter(|_| !cfg!(urxe_unobserved)) {
+            let at = cqe.at + delay.next();
             let alone = self.late.is_empty();
             // In order, however late those before it are.
             let at = self.late.back().map_or(at, |(before, _)| at.max(*before));

@@ -62,7 +62,7 @@ pub enum RetryReason {
     /// The peer had no receive WQE.
     Rnr,
     /// Nothing came back for several round trips: the oldest packet, to see what the peer says.
-    Silence,
+    TailLossProbe,
 }
 
 /// A NAK, sent or received.
@@ -101,7 +101,7 @@ pub enum Event {
         psn: Psn,
     },
     /// The last bytes of a WRITE, which were stored before the others, changed while these were kept back
-    /// ([`crate::chaos`]): somebody took them for the end of it.
+    /// ([`crate::quirks`]): somebody took them for the end of it.
     WriteOvertaken {
         /// Where they are.
         va: u64,

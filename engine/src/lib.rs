@@ -31,14 +31,13 @@
 //! [`memory`] is regions and keys, [`mw`] memory windows, [`cq`] completion queues, [`counter`] what completion counters
 //! count, [`srq`] shared receive queues,
 //! [`work`] work requests, [`fault`] the table of what a responder does about each kind of error, [`event`] what a
-//! caller may want to know of it all. [`cm`] connects queue pairs. [`chaos`] is what a device may do and devices rarely do.
+//! caller may want to know of it all. [`cm`] connects queue pairs. [`quirks`] is what a device may do and devices rarely do.
 
 extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
 pub mod access;
-pub mod chaos;
 pub mod cm;
 pub mod counter;
 pub mod cq;
@@ -48,13 +47,13 @@ pub mod host;
 pub mod memory;
 pub mod mw;
 pub mod qp;
+pub mod quirks;
 pub mod rng;
 pub mod srq;
 pub mod time;
 pub mod work;
 
 pub use access::Access;
-pub use chaos::{Chaos, Liberties};
 pub use counter::{AttachError, CountedOps};
 pub use cq::{CompletionQueue, Cqe, Moderation, Pushed, WcOpcode, WcStatus};
 pub use event::{AsyncEvent, DropReason, Event};
@@ -63,6 +62,7 @@ pub use memory::{Accessor, Ask, Denied, Fault, Key, KeyTable, Memory, Pd, Refusa
 pub use mw::{Bind, BindError, RegionTable, WindowType};
 pub use qp::sge::scatter;
 pub use qp::{PostError, Progress, QpCap, QpConfig, QpType, QueuePair, attr, state::QpState};
+pub use quirks::{QpQuirks, Quirks};
 pub use srq::{SharedReceiveQueue, XrcDomain};
 pub use time::{Clock, Instant};
 pub use work::{Data, Recipient, RecvWr, Remote, SendFlags, SendOp, SendWr, Sge, SgeList, UdRecipient};

@@ -2,12 +2,12 @@
 //! is fastest.
 
 use urxe_engine::{Key, SendOp, WcStatus};
-use urxe_sim::solo::{RQ_PSN, SQ_PSN, Solo};
+use urxe_sim::single_qp::{RQ_PSN, SQ_PSN, SingleQp};
 use urxe_wire::{Ext, Operation as O, RKey, Reth};
 
 /// A queue pair that has received a message and owes its ACK.
-fn owing() -> Solo {
-    let mut qp = Solo::rts();
+fn owing() -> SingleQp {
+    let mut qp = SingleQp::rts();
     qp.recv(1, 64);
     qp.gets(O::SendOnly, RQ_PSN, Ext::None, b"question");
     assert!(qp.node.qp(qp.qpn).owes_only_ack());
@@ -52,7 +52,7 @@ fn an_ack_leaves_though_the_request_fails() {
 /// A NAK says what went wrong, and nobody should wait for it.
 #[test]
 fn a_nak_goes_first() {
-    let mut qp = Solo::rts();
+    let mut qp = SingleQp::rts();
     let nowhere = Reth { va: 0, r_key: RKey(Key(0).0), dma_len: 4 };
     qp.gets(O::SendOnly, RQ_PSN + 1, Ext::None, b"later");
     assert!(!qp.node.qp(qp.qpn).owes_only_ack() && qp.node.qp(qp.qpn).owes_refusal());
@@ -66,7 +66,7 @@ fn a_nak_goes_first() {
 /// Nor for the answer to a READ, which has data.
 #[test]
 fn a_response_goes_first() {
-    let mut qp = Solo::rts();
+    let mut qp = SingleQp::rts();
     let reth = Reth { va: qp.remote.addr, r_key: RKey(qp.remote.key.0), dma_len: 4 };
     qp.gets(O::ReadRequest, RQ_PSN, Ext::Reth(reth), &[]);
     assert!(!qp.node.qp(qp.qpn).owes_only_ack());

@@ -1,8 +1,8 @@
 //! Completion counters: what counts, when, and as what.
 
 use urxe_engine::{AttachError, CountedOps, Data, QpState, QpType, Recipient, Remote, SendFlags, SendOp, SendWr};
-use urxe_sim::solo::{MTU, RQ_PSN, Solo};
-use urxe_sim::{CounterId, Happening};
+use urxe_sim::single_qp::{MTU, RQ_PSN, SingleQp};
+use urxe_sim::{CounterId, NodeEvent};
 use urxe_wire::{Aeth, Credits, Ext, ImmDt, Msn, NakCode, Operation as O, RKey, Reth, Syndrome};
 
 const REMOTE: Remote = Remote { addr: 0x1234_5678_9A00, r_key: RKey(0x77) };
@@ -10,43 +10,43 @@ const FIRST: CounterId = CounterId(0);
 const SECOND: CounterId = CounterId(1);
 
 /// One in RTS with `counters` attached.
-fn counted(qp_type: QpType, counters: &[(CountedOps, CounterId)]) -> Solo {
-    let mut qp = Solo::reset(|setup, _| setup.qp_type = qp_type);
+fn counted(qp_type: QpType, counters: &[(CountedOps, CounterId)]) -> SingleQp {
+    let mut qp = SingleQp::reset(|setup, _| setup.qp_type = qp_type);
     for (ops, counter) in counters {
         qp.node.attach_counter(qp.qpn, *ops, *counter).unwrap();
     }
-    qp.go_to(QpState::Rts, &Solo::attr());
+    qp.go_to(QpState::Rts, &SingleQp::attr());
     qp
 }
 
 /// One of RC, with all that is counted in one counter.
-fn all() -> Solo {
+fn all() -> SingleQp {
     counted(QpType::Rc, &[(CountedOps::ALL, FIRST)])
 }
 
 /// Takes the counts since the last call, and the requests that have completed.
-fn news(qp: &mut Solo) -> (Vec<(CounterId, bool)>, Vec<u64>) {
+fn news(qp: &mut SingleQp) -> (Vec<(CounterId, bool)>, Vec<u64>) {
     let (mut counts, mut completed) = (Vec::new(), Vec::new());
     for event in qp.node.verbs().take_log() {
         match event {
-            Happening::Counted(counter, succeeded) => counts.push((counter, succeeded)),
-            Happening::Completed(_, cqe) => completed.push(cqe.wr_id),
+            NodeEvent::Counted(counter, succeeded) => counts.push((counter, succeeded)),
+            NodeEvent::Completed(_, cqe) => completed.push(cqe.wr_id),
             _ => {}
         }
     }
     (counts, completed)
 }
 
-fn counts(qp: &mut Solo) -> Vec<(CounterId, bool)> {
+fn counts(qp: &mut SingleQp) -> Vec<(CounterId, bool)> {
     news(qp).0
 }
 
-fn post_quietly(qp: &mut Solo, wr_id: u64, op: SendOp, len: u32) {
+fn post_quietly(qp: &mut SingleQp, wr_id: u64, op: SendOp, len: u32) {
     let data = Data::Gather(qp.sges(len));
     qp.post_wr(SendWr { wr_id, op, data, flags: SendFlags::default(), to: Recipient::Peer }).unwrap();
 }
 
-fn reth(qp: &Solo, dma_len: u32) -> Reth {
+fn reth(qp: &SingleQp, dma_len: u32) -> Reth {
     Reth { va: qp.remote.addr, r_key: RKey(qp.remote.key.0), dma_len }
 }
 
@@ -85,8 +85,8 @@ fn the_count_comes_before_the_completion() {
         .take_log()
         .iter()
         .filter_map(|event| match event {
-            Happening::Counted(..) => Some("counted"),
-            Happening::Completed(..) => Some("completed"),
+            NodeEvent::Counted(..) => Some("counted"),
+            NodeEvent::Completed(..) => Some("completed"),
             _ => None,
         })
         .collect();
@@ -94,7 +94,7 @@ fn the_count_comes_before_the_completion() {
 }
 
 #[test]
-fn what_fails_and_what_is_flushed_counts_as_an_error() {
+fn failed_and_flushed_requests_count_as_errors() {
     let mut qp = all();
     qp.recv(1, 64);
     post_quietly(&mut qp, 2, SendOp::Write(REMOTE), 10);
@@ -158,20 +158,20 @@ fn datagrams_count() {
 
 #[test]
 fn a_counter_is_attached_before_anything_can_arrive_and_no_operation_has_two() {
-    let mut qp = Solo::reset(|_, _| {});
+    let mut qp = SingleQp::reset(|_, _| {});
     qp.node.attach_counter(qp.qpn, CountedOps::SEND | CountedOps::RECV, FIRST).unwrap();
-    let attach = |qp: &mut Solo, ops| qp.node.attach_counter(qp.qpn, ops, SECOND);
+    let attach = |qp: &mut SingleQp, ops| qp.node.attach_counter(qp.qpn, ops, SECOND);
     assert_eq!(attach(&mut qp, CountedOps::RECV | CountedOps::RDMA_READ), Err(AttachError::Overlap));
-    qp.go_to(QpState::Init, &Solo::attr());
+    qp.go_to(QpState::Init, &SingleQp::attr());
     assert_eq!(attach(&mut qp, CountedOps::RDMA_READ), Ok(()));
     assert_eq!(attach(&mut qp, CountedOps::RDMA_READ), Err(AttachError::Overlap));
-    let mut qp = Solo::reset(|_, _| {});
-    qp.go_to(QpState::Rtr, &Solo::attr());
+    let mut qp = SingleQp::reset(|_, _| {});
+    qp.go_to(QpState::Rtr, &SingleQp::attr());
     assert_eq!(attach(&mut qp, CountedOps::SEND), Err(AttachError::State(QpState::Rtr)));
     // RESET forgets work requests, and no counter.
     let mut qp = all();
     post_quietly(&mut qp, 1, SendOp::Send, 10);
-    qp.modify(QpState::Reset, urxe_engine::attr::AttrMask::STATE, &Solo::attr()).unwrap();
+    qp.modify(QpState::Reset, urxe_engine::attr::AttrMask::STATE, &SingleQp::attr()).unwrap();
     assert_eq!(counts(&mut qp), []);
     assert_eq!(attach(&mut qp, CountedOps::SEND), Err(AttachError::Overlap));
 }

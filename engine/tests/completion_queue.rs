@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use urxe_engine::chaos::Lateness;
 use urxe_engine::cq::Due;
+use urxe_engine::quirks::CqDelay;
 use urxe_engine::{CompletionQueue, Cqe, Instant, Moderation, Pushed, WcOpcode, WcStatus};
 use urxe_wire::Qpn;
 
@@ -137,7 +137,7 @@ fn moderated_events_come_after_a_period() {
 }
 
 #[test]
-fn what_is_put_off_is_due_when_moderation_changes() {
+fn a_moderated_event_is_due_when_moderation_changes() {
     let mut cq = moderated();
     cq.push(cqe(1));
     assert!(cq.moderate(None));
@@ -207,14 +207,14 @@ fn a_qp_that_is_gone_leaves_nothing() {
 fn a_queue_wants_the_time_only_if_it_goes_by_it() {
     assert!(!CompletionQueue::new(4).wants_time());
     assert!(moderated().wants_time());
-    assert!(CompletionQueue::new(4).with_lateness(Some(Lateness::new(5, Duration::from_micros(1)))).wants_time());
+    assert!(CompletionQueue::new(4).with_delay(Some(CqDelay::new(5, Duration::from_micros(1)))).wants_time());
 }
 
 /// Completions that are kept back come in order, none before its time, and count against the capacity.
 #[test]
 fn late_completions_come_in_order() {
     let most = Duration::from_micros(100);
-    let mut cq = CompletionQueue::new(64).with_lateness(Some(Lateness::new(5, most)));
+    let mut cq = CompletionQueue::new(64).with_delay(Some(CqDelay::new(5, most)));
     let (mut look_at, mut seen, mut late) = (None, Vec::new(), 0);
     for wr_id in 0..64 {
         let now = Instant::from_nanos(wr_id * 1000);
@@ -243,8 +243,8 @@ fn late_completions_overrun_raise_events_and_are_forgotten() {
     let late = || {
         (0..)
             .find_map(|seed| {
-                let lateness = Lateness::new(seed, Duration::from_micros(100));
-                let mut cq = CompletionQueue::new(2).with_lateness(Some(lateness));
+                let delay = CqDelay::new(seed, Duration::from_micros(100));
+                let mut cq = CompletionQueue::new(2).with_delay(Some(delay));
                 match cq.push(cqe(1)) {
                     Pushed::LookAt(at) => Some((cq, at)),
                     _ => None,

@@ -3,18 +3,18 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use urxe_engine::{Data, DropReason, PostError, QpState, QpType, Recipient, SendFlags, SendOp, SendWr, WcStatus};
-use urxe_sim::solo::{PEER_QPN, Q_KEY, Solo};
+use urxe_sim::single_qp::{PEER_QPN, Q_KEY, SingleQp};
 use urxe_wire::packet::{Service, pad_count};
 use urxe_wire::{Bth, Deth, Ext, Header, ImmDt, Opcode, Operation, Psn, QKey, Qpn, Transport};
 
 const PORT_MTU: u32 = 1024;
 const GRH: usize = 40;
 
-fn ud() -> Solo {
-    Solo::of(QpType::Ud)
+fn ud() -> SingleQp {
+    SingleQp::of(QpType::Ud)
 }
 
-fn request(qp: &Solo, len: u32) -> SendWr {
+fn request(qp: &SingleQp, len: u32) -> SendWr {
     let flags = SendFlags { signaled: true, ..SendFlags::default() };
     SendWr { wr_id: 1, op: SendOp::Send, data: Data::Gather(qp.sges(len)), flags, to: Recipient::Peer }
 }
@@ -25,7 +25,7 @@ fn deth_of(service: Service) -> Deth {
 }
 
 /// A datagram with this Q_Key arrives.
-fn gets_with(qp: &mut Solo, q_key: QKey, payload: &[u8]) {
+fn gets_with(qp: &mut SingleQp, q_key: QKey, payload: &[u8]) {
     let mut bth = Bth::new(Opcode::new(Transport::Ud, Operation::SendOnly).unwrap(), qp.qpn, Psn::new(5));
     bth.pad_count = pad_count(payload.len());
     let service = Service::Datagram(Deth { q_key, src_qp: PEER_QPN });

@@ -1,18 +1,18 @@
 //! Duplicate requests: answered again, never carried out again (IBA 9.7.5.1.5, 9.7.5.2.3).
 
 use urxe_engine::{DropReason, QpState, WcStatus};
-use urxe_sim::solo::{MTU, Sent, Solo};
+use urxe_sim::single_qp::{MTU, Sent, SingleQp};
 use urxe_wire::{Aeth, AtomicEth, Ext, Operation as O, RKey, Reth};
 
-fn part(qp: &Solo, offset: u64, dma_len: u32) -> Ext {
+fn part(qp: &SingleQp, offset: u64, dma_len: u32) -> Ext {
     Ext::Reth(Reth { va: qp.remote.addr + offset, r_key: RKey(qp.remote.key.0), dma_len })
 }
 
-fn fetch_add(qp: &Solo, add: u64) -> Ext {
+fn fetch_add(qp: &SingleQp, add: u64) -> Ext {
     Ext::AtomicEth(AtomicEth { va: qp.remote.addr, r_key: RKey(qp.remote.key.0), swap_add: add, compare: 0 })
 }
 
-fn word(qp: &Solo) -> u64 {
+fn word(qp: &SingleQp) -> u64 {
     u64::from_ne_bytes(qp.node.memory().peek(qp.remote.addr, 8).try_into().unwrap())
 }
 
@@ -28,7 +28,7 @@ fn original(sent: &Sent) -> u64 {
 //# A duplicate SEND or WRITE MUST be acknowledged again and MUST NOT be executed.
 #[test]
 fn send_is_acknowledged_and_not_received_again() {
-    let mut qp = Solo::rts();
+    let mut qp = SingleQp::rts();
     qp.recv(1, 64);
     qp.recv(2, 64);
     qp.gets(O::SendOnly, 100, Ext::None, b"once");
@@ -45,7 +45,7 @@ fn send_is_acknowledged_and_not_received_again() {
 //# A duplicate SEND or WRITE MUST be acknowledged again and MUST NOT be executed.
 #[test]
 fn write_does_not_write() {
-    let mut qp = Solo::rts();
+    let mut qp = SingleQp::rts();
     qp.gets(O::WriteOnly, 100, part(&qp, 0, 4), b"told");
     assert_eq!(qp.sent(), ["ACK 100"]);
     qp.node.memory_mut().poke(qp.remote.addr, b"mine");
@@ -56,7 +56,7 @@ fn write_does_not_write() {
 
 #[test]
 fn a_message_under_way_is_not_disturbed() {
-    let mut qp = Solo::rts();
+    let mut qp = SingleQp::rts();
     qp.recv(1, 1024);
     qp.gets(O::SendFirst, 100, Ext::None, &[1; MTU]);
     qp.gets(O::SendFirst, 100, Ext::None, &[1; MTU]);
@@ -70,7 +70,7 @@ fn a_message_under_way_is_not_disturbed() {
 //# A duplicate READ MUST be answered from memory as it is, if it lies within the request it repeats.
 #[test]
 fn read_is_read_again() {
-    let mut qp = Solo::rts();
+    let mut qp = SingleQp::rts();
     qp.node.memory_mut().poke(qp.remote.addr, &[1; 3 * MTU]);
     qp.gets(O::ReadRequest, 100, part(&qp, 0, 700), &[]);
     let first = qp.sent();
@@ -90,7 +90,7 @@ fn read_is_read_again() {
 //# A duplicate READ MUST be answered from memory as it is, if it lies within the request it repeats.
 #[test]
 fn read_may_ask_for_the_rest_only() {
-    let mut qp = Solo::rts();
+    let mut qp = SingleQp::rts();
     qp.gets(O::ReadRequest, 100, part(&qp, 0, 700), &[]);
     qp.sent();
     qp.gets(O::ReadRequest, 102, part(&qp, 512, 188), &[]);
@@ -106,7 +106,7 @@ fn read_may_ask_for_the_rest_only() {
 
 #[test]
 fn read_still_being_answered_is_not_answered_twice() {
-    let mut qp = Solo::rts();
+    let mut qp = SingleQp::rts();
     qp.gets(O::ReadRequest, 100, part(&qp, 0, 700), &[]);
     qp.gets(O::ReadRequest, 100, part(&qp, 0, 700), &[]);
     qp.gets(O::ReadRequest, 101, part(&qp, 256, 444), &[]);
@@ -115,7 +115,7 @@ fn read_still_being_answered_is_not_answered_twice() {
 
 #[test]
 fn read_in_place_of_a_send_is_dropped() {
-    let mut qp = Solo::rts();
+    let mut qp = SingleQp::rts();
     qp.recv(1, 64);
     qp.gets(O::SendOnly, 100, Ext::None, b"x");
     qp.sent();
@@ -130,7 +130,7 @@ fn read_in_place_of_a_send_is_dropped() {
 //# A duplicate READ of memory that is gone MUST be refused, and MUST NOT end the connection.
 #[test]
 fn read_of_memory_that_has_been_deregistered_is_refused() {
-    let mut qp = Solo::rts();
+    let mut qp = SingleQp::rts();
     qp.gets(O::ReadRequest, 100, part(&qp, 0, 700), &[]);
     qp.sent();
     qp.node.memory_mut().deregister(qp.remote.key);
@@ -150,7 +150,7 @@ fn read_of_memory_that_has_been_deregistered_is_refused() {
 //# A duplicate READ of memory that is gone MUST be refused, and MUST NOT end the connection.
 #[test]
 fn read_of_memory_that_goes_while_it_is_read_again_is_refused() {
-    let mut qp = Solo::rts();
+    let mut qp = SingleQp::rts();
     qp.gets(O::ReadRequest, 100, part(&qp, 0, 700), &[]);
     qp.sent();
     qp.gets(O::ReadRequest, 100, part(&qp, 0, 700), &[]);
@@ -164,7 +164,7 @@ fn read_of_memory_that_goes_while_it_is_read_again_is_refused() {
 //# A duplicate atomic MUST be answered with the first result and MUST NOT be executed.
 #[test]
 fn atomic_is_answered_from_memory_of_its_result() {
-    let mut qp = Solo::rts();
+    let mut qp = SingleQp::rts();
     qp.gets(O::FetchAdd, 100, fetch_add(&qp, 10), &[]);
     qp.gets(O::FetchAdd, 101, fetch_add(&qp, 100), &[]);
     assert_eq!(qp.sent(), ["ATOMIC Acknowledge 100", "ATOMIC Acknowledge 101"]);
@@ -179,7 +179,7 @@ fn atomic_is_answered_from_memory_of_its_result() {
 //# The answers kept for duplicates MUST be as many as responder resources.
 #[test]
 fn results_are_kept_as_long_as_responder_resources_last() {
-    let mut qp = Solo::with(|attr| attr.max_dest_rd_atomic = 2);
+    let mut qp = SingleQp::with(|attr| attr.max_dest_rd_atomic = 2);
     for psn in 100..103 {
         qp.gets(O::FetchAdd, psn, fetch_add(&qp, 1), &[]);
         qp.sent();
@@ -195,7 +195,7 @@ fn results_are_kept_as_long_as_responder_resources_last() {
 
 #[test]
 fn duplicates_take_no_responder_resources() {
-    let mut qp = Solo::with(|attr| attr.max_dest_rd_atomic = 1);
+    let mut qp = SingleQp::with(|attr| attr.max_dest_rd_atomic = 1);
     qp.gets(O::FetchAdd, 100, fetch_add(&qp, 1), &[]);
     assert_eq!(qp.sent(), ["ATOMIC Acknowledge 100"]);
     // A late duplicate, and before that is answered, a new request.
@@ -210,7 +210,7 @@ fn duplicates_take_no_responder_resources() {
 //# A flood of duplicates MUST NOT make anything grow.
 #[test]
 fn a_flood_makes_nothing_grow() {
-    let mut qp = Solo::with(|attr| attr.max_dest_rd_atomic = 4);
+    let mut qp = SingleQp::with(|attr| attr.max_dest_rd_atomic = 4);
     let packets = 60;
     qp.gets(O::ReadRequest, 100, part(&qp, 0, packets * 256), &[]);
     assert_eq!(qp.sent().len(), 60);
@@ -228,7 +228,7 @@ fn a_flood_makes_nothing_grow() {
 
 #[test]
 fn an_ack_survives_the_replay_of_an_earlier_read() {
-    let mut qp = Solo::rts();
+    let mut qp = SingleQp::rts();
     qp.gets(O::ReadRequest, 100, part(&qp, 0, 4), &[]);
     qp.sent();
     qp.gets(O::WriteOnly, 101, part(&qp, 0, 4), b"data");

@@ -2,8 +2,8 @@
 //! 9.9.3, 11.6.2).
 
 use urxe_engine::{Access, AsyncEvent, Key, Pd, QpState, RecvWr, SendOp, Sge, SgeList, WcStatus};
-use urxe_sim::Happening;
-use urxe_sim::solo::{MTU, Solo};
+use urxe_sim::NodeEvent;
+use urxe_sim::single_qp::{MTU, SingleQp};
 use urxe_wire::{AtomicEth, Ext, Feth, Ieth, ImmDt, Operation as O, RKey, Reth};
 
 /// How the consumer learns of a fault.
@@ -20,15 +20,15 @@ const ACCESS_ERROR: News = News::Async(AsyncEvent::QpAccessError);
 
 /// `make` has the queue pair meet a fault; two receives of 600 bytes and a send are there beforehand.
 #[track_caller]
-fn fault(nak: &str, news: News, make: impl FnOnce(&mut Solo)) {
-    let mut qp = Solo::rts();
+fn fault(nak: &str, news: News, make: impl FnOnce(&mut SingleQp)) {
+    let mut qp = SingleQp::rts();
     qp.recv(1, 600);
     qp.recv(2, 600);
     fault_of(&mut qp, nak, news, make);
 }
 
 #[track_caller]
-fn fault_of(qp: &mut Solo, nak: &str, news: News, make: impl FnOnce(&mut Solo)) {
+fn fault_of(qp: &mut SingleQp, nak: &str, news: News, make: impl FnOnce(&mut SingleQp)) {
     qp.post(9, SendOp::Send, 4);
     qp.sent();
     make(qp);
@@ -39,16 +39,16 @@ fn fault_of(qp: &mut Solo, nak: &str, news: News, make: impl FnOnce(&mut Solo)) 
     let log = qp.log();
     let completed: Vec<_> = log
         .iter()
-        .filter_map(|happening| match happening {
-            Happening::Completed(_, cqe) => Some((cqe.wr_id, cqe.status)),
+        .filter_map(|event| match event {
+            NodeEvent::Completed(_, cqe) => Some((cqe.wr_id, cqe.status)),
             _ => None,
         })
         .filter(|&(_, status)| status != WcStatus::Success)
         .collect();
     let events: Vec<_> = log
         .iter()
-        .filter_map(|happening| match happening {
-            Happening::Async(_, event) => Some(*event),
+        .filter_map(|event| match event {
+            NodeEvent::Async(_, event) => Some(*event),
             _ => None,
         })
         .collect();
@@ -70,7 +70,7 @@ fn fault_of(qp: &mut Solo, nak: &str, news: News, make: impl FnOnce(&mut Solo)) 
     assert_eq!(qp.completed(), []);
 }
 
-fn reth(qp: &Solo, dma_len: u32) -> Ext {
+fn reth(qp: &SingleQp, dma_len: u32) -> Ext {
     reth_of(qp.remote.key, qp.remote.addr, dma_len)
 }
 
@@ -103,7 +103,7 @@ fn opcodes_out_of_order_between_messages() {
 //# First, Middle, Last and Only packets in an impossible order MUST be refused as an invalid request.
 #[test]
 fn opcodes_out_of_order_within_a_send() {
-    fn after_first(next: impl FnOnce(&mut Solo)) {
+    fn after_first(next: impl FnOnce(&mut SingleQp)) {
         fault("NAK InvalidRequest 101", News::Recv(WcStatus::RemoteInvalidRequestError), |qp| {
             qp.gets(O::SendFirst, 100, Ext::None, &[0; MTU]);
             next(qp);
@@ -149,7 +149,7 @@ fn a_flush_that_the_queue_pair_does_not_enable() {
 #[test]
 fn a_key_that_cannot_be_invalidated() {
     let news = News::Recv(WcStatus::RemoteInvalidRequestError);
-    for key in [|_: &Solo| RKey(1), |qp: &Solo| RKey(qp.remote.key.0)] {
+    for key in [|_: &SingleQp| RKey(1), |qp: &SingleQp| RKey(qp.remote.key.0)] {
         fault("NAK RemoteAccessError 100", news, |qp| {
             qp.gets(O::SendOnlyWithInvalidate, 100, Ext::Ieth(Ieth { r_key: key(qp) }), &[]);
         });
@@ -231,13 +231,13 @@ fn messages_longer_than_two_gigabytes() {
 //# More READs and atomics at once than responder resources MUST be refused as an invalid request.
 #[test]
 fn more_reads_and_atomics_than_responder_resources() {
-    let mut qp = Solo::with(|attr| attr.max_dest_rd_atomic = 2);
+    let mut qp = SingleQp::with(|attr| attr.max_dest_rd_atomic = 2);
     fault_of(&mut qp, "NAK InvalidRequest 102", REQUEST_ERROR, |qp| {
         qp.gets(O::ReadRequest, 100, reth(qp, 4), &[]);
         qp.gets(O::FetchAdd, 101, atomic(qp.remote.key, qp.remote.addr), &[]);
         qp.gets(O::ReadRequest, 102, reth(qp, 4), &[]);
     });
-    let mut qp = Solo::with(|attr| attr.max_dest_rd_atomic = 0);
+    let mut qp = SingleQp::with(|attr| attr.max_dest_rd_atomic = 0);
     fault_of(&mut qp, "NAK InvalidRequest 100", REQUEST_ERROR, |qp| {
         qp.gets(O::FetchAdd, 100, atomic(qp.remote.key, qp.remote.addr), &[]);
     });
@@ -249,8 +249,8 @@ fn more_reads_and_atomics_than_responder_resources() {
 #[test]
 fn operations_that_the_qp_does_not_allow() {
     let without = |right: Access| {
-        let all = Solo::attr().access;
-        Solo::with(|attr| attr.access = Access::from_bits(all.bits() & !right.bits()))
+        let all = SingleQp::attr().access;
+        SingleQp::with(|attr| attr.access = Access::from_bits(all.bits() & !right.bits()))
     };
     let nak = "NAK InvalidRequest 100";
     fault_of(&mut without(Access::REMOTE_WRITE), nak, REQUEST_ERROR, |qp| {
@@ -288,7 +288,7 @@ fn misaligned_atomics() {
 
 /// All three kinds of one-sided requests for 8 bytes at `va` of the region with `key`.
 #[track_caller]
-fn no_access(region: impl Fn(&mut Solo) -> (Key, u64)) {
+fn no_access(region: impl Fn(&mut SingleQp) -> (Key, u64)) {
     for operation in [O::WriteOnly, O::ReadRequest, O::CompareSwap] {
         fault("NAK RemoteAccessError 100", ACCESS_ERROR, |qp| {
             let (key, va) = region(qp);
@@ -376,7 +376,7 @@ fn write_with_immediate_fails_its_receive() {
 #[test]
 fn unmapped_memory_is_an_operational_error() {
     let nak = "NAK RemoteOperationalError 100";
-    let unmap = |qp: &mut Solo| qp.node.memory_mut().unmap(qp.remote.addr);
+    let unmap = |qp: &mut SingleQp| qp.node.memory_mut().unmap(qp.remote.addr);
     fault(nak, ACCESS_ERROR, |qp| {
         unmap(qp);
         qp.gets(O::WriteOnly, 100, reth(qp, 4), &[1; 4]);
@@ -394,7 +394,7 @@ fn unmapped_memory_is_an_operational_error() {
 #[test]
 fn a_read_that_can_only_be_answered_in_part() {
     // The READ and what follows it were accepted before the memory went away: the refusal is the READ's.
-    let mut qp = Solo::rts();
+    let mut qp = SingleQp::rts();
     qp.gets(O::ReadRequest, 100, reth(&qp, 600), &[]);
     qp.node.nic().set_room(1);
     assert_eq!(qp.sent(), ["RDMA READ response First 100"]);
@@ -419,7 +419,7 @@ fn receive_too_short() {
         qp.gets(O::SendLast, 102, Ext::None, &[0; 89]);
     });
     // To the byte, it fits.
-    let mut qp = Solo::rts();
+    let mut qp = SingleQp::rts();
     qp.recv(1, 600);
     qp.gets(O::SendFirst, 100, Ext::None, &[0; MTU]);
     qp.gets(O::SendMiddle, 101, Ext::None, &[0; MTU]);
@@ -429,7 +429,7 @@ fn receive_too_short() {
 
 #[test]
 fn receive_buffers_that_l_keys_do_not_give() {
-    let buffers: [fn(&mut Solo) -> Sge; 5] = [
+    let buffers: [fn(&mut SingleQp) -> Sge; 5] = [
         |qp| Sge { addr: qp.local.addr, length: 64, l_key: 0 },
         |qp| Sge { addr: qp.local.addr + qp.local.length - 63, length: 64, l_key: qp.local.key.0 },
         |qp| Sge { addr: u64::MAX, length: 64, l_key: qp.local.key.0 },
@@ -443,7 +443,7 @@ fn receive_buffers_that_l_keys_do_not_give() {
         },
     ];
     for buffer in buffers {
-        let mut qp = Solo::rts();
+        let mut qp = SingleQp::rts();
         let sge = buffer(&mut qp);
         qp.recv_wr(RecvWr { wr_id: 1, buffers: SgeList::new(&[sge]) }).unwrap();
         qp.recv(2, 4);
@@ -455,7 +455,7 @@ fn receive_buffers_that_l_keys_do_not_give() {
 
 #[test]
 fn bad_elements_behind_the_message_do_not_matter() {
-    let mut qp = Solo::rts();
+    let mut qp = SingleQp::rts();
     let good = Sge { addr: qp.local.addr, length: 4, l_key: qp.local.key.0 };
     let bad = Sge { addr: 0, length: 100, l_key: 0 };
     qp.recv_wr(RecvWr { wr_id: 1, buffers: SgeList::new(&[good, bad]) }).unwrap();

@@ -4,7 +4,7 @@
 use urxe_engine::attr::{AttrMask, QpAttr};
 use urxe_engine::rng::Rng;
 use urxe_engine::{QpState, Remote, SendOp, WcOpcode};
-use urxe_sim::solo::{MTU, Solo};
+use urxe_sim::single_qp::{MTU, SingleQp};
 use urxe_wire::opcode::HeaderSet;
 use urxe_wire::{
     Aeth, AtomicAckEth, AtomicEth, Ext, Feth, Ieth, ImmDt, Msn, Opcode, Operation, Psn, RKey, Reth, Syndrome, Transport,
@@ -34,7 +34,7 @@ struct Peer {
 }
 
 impl Peer {
-    fn reth(&mut self, qp: &Solo, payload: usize) -> Reth {
+    fn reth(&mut self, qp: &SingleQp, payload: usize) -> Reth {
         let rng = &mut self.rng;
         let offset = one_of(rng, &[0, 8, 100, qp.remote.length - 256, qp.remote.length, u64::MAX - qp.remote.addr]);
         let payload = u32::try_from(payload).unwrap();
@@ -52,7 +52,7 @@ impl Peer {
         Aeth { syndrome: Syndrome::from_u8(byte).unwrap(), msn: Msn::new(small(&mut self.rng, 1 << 24)) }
     }
 
-    fn attack(&mut self, qp: &mut Solo) {
+    fn attack(&mut self, qp: &mut SingleQp) {
         let operation = one_of(&mut self.rng, &self.operations);
         let info = operation.info();
         let len = one_of(&mut self.rng, &[0, 1, 8, MTU - 1, MTU, MTU, MTU, MTU + 4]);
@@ -93,7 +93,7 @@ struct Order {
 }
 
 impl Order {
-    fn check(&mut self, qp: &mut Solo) {
+    fn check(&mut self, qp: &mut SingleQp) {
         for cqe in qp.cqes() {
             // Of a failure the opcode says no more than which queue it was (and not even that is promised).
             let queue = usize::from(cqe.wr_id >= 1 << 32);
@@ -108,8 +108,8 @@ impl Order {
 
 fn siege(seed: u64) {
     let mut peer = Peer { rng: Rng::new(seed), operations: rc_operations() };
-    let attr = QpAttr { retry_cnt: 7, rnr_retry: 7, ..Solo::attr() };
-    let mut qp = Solo::with(|given| *given = attr);
+    let attr = QpAttr { retry_cnt: 7, rnr_retry: 7, ..SingleQp::attr() };
+    let mut qp = SingleQp::with(|given| *given = attr);
     let mut order = Order { next: [0, 1 << 32] };
     let outside = qp.node.memory_mut().map(4096);
     let [mut sends, mut recvs] = [0, 1 << 32];
@@ -150,7 +150,7 @@ fn siege(seed: u64) {
         }
         order.check(&mut qp);
         if qp.state() == QpState::Err {
-            qp.modify(QpState::Reset, AttrMask::NONE, &Solo::attr()).unwrap();
+            qp.modify(QpState::Reset, AttrMask::NONE, &SingleQp::attr()).unwrap();
             qp.go_to(QpState::Rts, &attr);
         }
     }

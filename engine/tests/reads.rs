@@ -4,7 +4,7 @@ use urxe_engine::{
     Access, Data, DropReason, Pd, QpState, Recipient, Remote, SendFlags, SendOp, SendWr, Sge, SgeList, WcOpcode,
     WcStatus,
 };
-use urxe_sim::solo::{MTU, Sent, Solo};
+use urxe_sim::single_qp::{MTU, Sent, SingleQp};
 use urxe_wire::{Aeth, AtomicAckEth, Credits, Ext, Msn, NakCode, Operation as O, RKey, Reth, RnrTimer, Syndrome};
 
 const REMOTE: Remote = Remote { addr: 0x1234_5678_9A00, r_key: RKey(0x77) };
@@ -22,12 +22,12 @@ fn reth(sent: &Sent) -> (u64, u32) {
 }
 
 /// A response of 256 bytes in the middle of a READ.
-fn middle(qp: &mut Solo, psn: u32) {
+fn middle(qp: &mut SingleQp, psn: u32) {
     qp.gets(O::ReadResponseMiddle, psn, Ext::None, &[psn.to_le_bytes()[0]; MTU]);
 }
 
 /// A full response at `psn` to the request for the PSNs from `first` to `last`.
-fn part(qp: &mut Solo, psn: u32, first: u32, last: u32) {
+fn part(qp: &mut SingleQp, psn: u32, first: u32, last: u32) {
     let (operation, ext) = match (psn == first, psn == last) {
         (true, true) => (O::ReadResponseOnly, Ext::Aeth(ACK)),
         (true, false) => (O::ReadResponseFirst, Ext::Aeth(ACK)),
@@ -37,13 +37,13 @@ fn part(qp: &mut Solo, psn: u32, first: u32, last: u32) {
     qp.gets(operation, psn, ext, &[psn.to_le_bytes()[0]; MTU]);
 }
 
-fn atomic_ack(qp: &mut Solo, psn: u32, original: u64) {
+fn atomic_ack(qp: &mut SingleQp, psn: u32, original: u64) {
     qp.gets(O::AtomicAcknowledge, psn, Ext::AethAtomicAckEth(ACK, AtomicAckEth { original }), &[]);
 }
 
 #[test]
 fn responses_go_where_the_elements_say() {
-    let mut qp = Solo::rts();
+    let mut qp = SingleQp::rts();
     let sge = |offset, length| Sge { addr: qp.local.addr + offset, length, l_key: qp.local.key.0 };
     let data = Data::Gather(SgeList::new(&[sge(1000, 250), sge(0, 20), sge(2000, 30)]));
     let flags = SendFlags { signaled: true, ..SendFlags::default() };
@@ -63,7 +63,7 @@ fn responses_go_where_the_elements_say() {
 
 #[test]
 fn atomics_bring_back_what_was_there() {
-    let mut qp = Solo::rts();
+    let mut qp = SingleQp::rts();
     qp.post(1, SendOp::CompareSwap { remote: REMOTE, compare: 1, swap: 2 }, 8);
     qp.post(2, SendOp::FetchAdd { remote: REMOTE, add: 3 }, 8);
     let sent = qp.sent();
@@ -85,7 +85,7 @@ fn atomics_bring_back_what_was_there() {
 
 #[test]
 fn nothing_is_read_without_a_key() {
-    let mut qp = Solo::rts();
+    let mut qp = SingleQp::rts();
     let flags = SendFlags { signaled: true, ..SendFlags::default() };
     let data = Data::Gather(SgeList::new(&[]));
     qp.post_wr(SendWr { wr_id: 1, op: SendOp::Read(REMOTE), data, flags, to: Recipient::Peer }).unwrap();
@@ -101,7 +101,7 @@ fn nothing_is_read_without_a_key() {
 //# Each request packet MUST have the next PSN of 24 bits; a READ takes one for each packet of its response.
 #[test]
 fn a_long_read_is_asked_for_in_chunks() {
-    let mut qp = Solo::rts();
+    let mut qp = SingleQp::rts();
     qp.post(1, SendOp::Read(REMOTE), 60 * 256 + 1);
     // A window of 32 packets in four chunks of 8.
     let sent = qp.sent();
@@ -141,7 +141,7 @@ fn a_long_read_is_asked_for_in_chunks() {
 //# READs and atomics outstanding MUST NOT be more than max_rd_atomic.
 #[test]
 fn no_more_reads_and_atomics_than_the_responder_takes() {
-    let mut qp = Solo::with(|attr| attr.max_rd_atomic = 2);
+    let mut qp = SingleQp::with(|attr| attr.max_rd_atomic = 2);
     for wr_id in 1..=3 {
         qp.post(wr_id, SendOp::FetchAdd { remote: REMOTE, add: 1 }, 8);
     }
@@ -154,7 +154,7 @@ fn no_more_reads_and_atomics_than_the_responder_takes() {
 #[test]
 fn reads_and_atomics_that_can_never_be_sent_fail() {
     for op in [SendOp::Read(REMOTE), SendOp::FetchAdd { remote: REMOTE, add: 1 }] {
-        let mut qp = Solo::with(|attr| attr.max_rd_atomic = 0);
+        let mut qp = SingleQp::with(|attr| attr.max_rd_atomic = 0);
         qp.post(1, SendOp::Write(REMOTE), 4);
         qp.post(2, op, 8);
         assert_eq!(qp.sent(), ["RDMA WRITE Only 200 ?"]);
@@ -168,8 +168,8 @@ fn reads_and_atomics_that_can_never_be_sent_fail() {
 //# A fenced request MUST wait until all READs and atomics before it have completed.
 #[test]
 fn a_fence_waits_for_reads_and_atomics_only() {
-    let mut qp = Solo::rts();
-    let fenced = |wr_id, qp: &Solo| SendWr {
+    let mut qp = SingleQp::rts();
+    let fenced = |wr_id, qp: &SingleQp| SendWr {
         wr_id,
         op: SendOp::Send,
         data: Data::Gather(qp.sges(4)),
@@ -197,7 +197,7 @@ fn a_fence_waits_for_reads_and_atomics_only() {
 //# A READ that is asked for again MUST stay within the PSNs of the request that it repeats.
 #[test]
 fn a_lost_response_is_asked_for_again() {
-    let mut qp = Solo::rts();
+    let mut qp = SingleQp::rts();
     qp.post(1, SendOp::Read(REMOTE), 1000);
     qp.sent();
     qp.gets(O::ReadResponseFirst, 200, Ext::Aeth(ACK), &[1; MTU]);
@@ -223,7 +223,7 @@ fn a_lost_response_is_asked_for_again() {
 #[test]
 fn an_ack_of_later_requests_implies_that_a_response_was_lost() {
     for op in [SendOp::Read(REMOTE), SendOp::FetchAdd { remote: REMOTE, add: 1 }] {
-        let mut qp = Solo::rts();
+        let mut qp = SingleQp::rts();
         qp.post(1, SendOp::Send, 4);
         qp.post(2, op, 8);
         qp.post(3, SendOp::Send, 4);
@@ -238,7 +238,7 @@ fn an_ack_of_later_requests_implies_that_a_response_was_lost() {
 
 #[test]
 fn a_refusal_behind_a_lost_response_waits() {
-    let mut qp = Solo::rts();
+    let mut qp = SingleQp::rts();
     qp.post(1, SendOp::Read(REMOTE), 4);
     qp.post(2, SendOp::Write(REMOTE), 4);
     qp.sent();
@@ -252,7 +252,7 @@ fn a_refusal_behind_a_lost_response_waits() {
 /// The responder has refused the rest of a READ, and is in ERR: it would not answer if asked for the lost response.
 #[test]
 fn a_refusal_of_the_request_whose_response_was_lost_does_not_wait() {
-    let mut qp = Solo::rts();
+    let mut qp = SingleQp::rts();
     qp.post(1, SendOp::Read(REMOTE), 1000);
     qp.sent();
     qp.gets(O::ReadResponseFirst, 200, Ext::Aeth(ACK), &[1; MTU]);
@@ -262,7 +262,7 @@ fn a_refusal_of_the_request_whose_response_was_lost_does_not_wait() {
 
 #[test]
 fn an_rnr_nak_behind_a_lost_response_waits_too() {
-    let mut qp = Solo::rts();
+    let mut qp = SingleQp::rts();
     qp.post(1, SendOp::Read(REMOTE), 4);
     qp.post(2, SendOp::Send, 4);
     let sent = qp.sent();
@@ -280,7 +280,7 @@ fn an_rnr_nak_behind_a_lost_response_waits_too() {
 
 #[test]
 fn a_read_request_that_was_lost() {
-    let mut qp = Solo::rts();
+    let mut qp = SingleQp::rts();
     qp.post(1, SendOp::Read(REMOTE), 1000);
     qp.post(2, SendOp::Send, 4);
     let sent = qp.sent();
@@ -296,7 +296,7 @@ fn a_read_request_that_was_lost() {
 
 #[test]
 fn a_read_whose_responses_stop_coming() {
-    let mut qp = Solo::rts();
+    let mut qp = SingleQp::rts();
     qp.post(1, SendOp::Read(REMOTE), 1000);
     qp.sent();
     qp.gets(O::ReadResponseFirst, 200, Ext::Aeth(ACK), &[1; MTU]);
@@ -317,7 +317,7 @@ fn a_read_whose_responses_stop_coming() {
 
 #[test]
 fn a_read_may_be_refused_midway() {
-    let mut qp = Solo::rts();
+    let mut qp = SingleQp::rts();
     qp.post(1, SendOp::Read(REMOTE), 600);
     qp.sent();
     qp.gets(O::ReadResponseFirst, 200, Ext::Aeth(ACK), &[1; MTU]);
@@ -330,7 +330,7 @@ fn a_read_may_be_refused_midway() {
 //# A duplicate of a response MUST change nothing.
 #[test]
 fn duplicate_responses_change_nothing() {
-    let mut qp = Solo::rts();
+    let mut qp = SingleQp::rts();
     qp.post(1, SendOp::FetchAdd { remote: REMOTE, add: 1 }, 8);
     qp.sent();
     atomic_ack(&mut qp, 200, 5);
@@ -347,8 +347,8 @@ fn duplicate_responses_change_nothing() {
 //# A response whose kind or length is not what its PSN demands MUST fail the request with IBV_WC_BAD_RESP_ERR.
 #[test]
 fn responses_of_the_wrong_kind_or_length() {
-    let bad = |op: SendOp, len, respond: &dyn Fn(&mut Solo)| {
-        let mut qp = Solo::rts();
+    let bad = |op: SendOp, len, respond: &dyn Fn(&mut SingleQp)| {
+        let mut qp = SingleQp::rts();
         qp.post(1, op, len);
         qp.post(2, SendOp::Send, 4);
         qp.sent();
@@ -373,7 +373,7 @@ fn responses_of_the_wrong_kind_or_length() {
 
 /// Sends a READ of three packets, lets `before` come, and returns how it ends when the response `operation` comes at `psn`.
 fn read_ends_by(before: &[(O, u32)], operation: O, psn: u32) -> Vec<(u64, WcStatus)> {
-    let mut qp = Solo::rts();
+    let mut qp = SingleQp::rts();
     qp.post(1, SendOp::Read(REMOTE), 3 * 256);
     qp.sent();
     for &(operation, psn) in before.iter().chain(&[(operation, psn)]) {
@@ -405,7 +405,7 @@ fn responses_of_a_read_in_an_impossible_order() {
     }
     // One packet.
     for operation in ALL {
-        let mut qp = Solo::rts();
+        let mut qp = SingleQp::rts();
         qp.post(1, SendOp::Read(REMOTE), 4);
         qp.sent();
         let ext = if operation == O::ReadResponseMiddle { Ext::None } else { Ext::Aeth(ACK) };
@@ -419,7 +419,7 @@ fn responses_of_a_read_in_an_impossible_order() {
 #[test]
 fn responses_of_a_read_that_was_resumed() {
     let resumed = || {
-        let mut qp = Solo::rts();
+        let mut qp = SingleQp::rts();
         qp.post(1, SendOp::Read(REMOTE), 4 * 256);
         qp.sent();
         part(&mut qp, 200, 200, 203);
@@ -463,7 +463,7 @@ fn responses_of_a_read_that_was_resumed() {
 //# A response to what was never asked for MUST be dropped.
 #[test]
 fn responses_to_what_was_never_asked_for() {
-    let mut qp = Solo::rts();
+    let mut qp = SingleQp::rts();
     qp.post(1, SendOp::Read(REMOTE), 60 * 256);
     qp.sent();
     // Asked for are 200 to 231.
@@ -480,7 +480,7 @@ fn responses_to_what_was_never_asked_for() {
 #[test]
 fn buffers_that_may_not_be_written() {
     for (pd, access) in [(Pd(1), Access::NONE), (Pd(2), Access::LOCAL_WRITE)] {
-        let mut qp = Solo::rts();
+        let mut qp = SingleQp::rts();
         let key = qp.node.memory_mut().register(pd, access, qp.local.addr, 64);
         let data = Data::Gather(SgeList::new(&[Sge { addr: qp.local.addr, length: 8, l_key: key.0 }]));
         let flags = SendFlags::default();

@@ -5,7 +5,7 @@ use std::time::Duration;
 use urxe_engine::{
     Data, DropReason, QpState, Recipient, Remote, SendFlags, SendOp, SendWr, Sge, SgeList, WcOpcode, WcStatus,
 };
-use urxe_sim::solo::{MTU, Solo};
+use urxe_sim::single_qp::{MTU, SingleQp};
 use urxe_wire::{Aeth, Credits, Ext, ImmDt, Msn, NakCode, Operation as O, RKey, Reth, RnrTimer, Syndrome};
 
 const REMOTE: Remote = Remote { addr: 0x1234_5678_9ABC, r_key: RKey(0x77) };
@@ -29,7 +29,7 @@ fn send_wr(wr_id: u64, data: Data, flags: SendFlags) -> SendWr {
 //# A message MUST be cut into packets of one path MTU, all full but the last.
 #[test]
 fn a_message_is_cut_at_the_mtu() {
-    let mut qp = Solo::rts();
+    let mut qp = SingleQp::rts();
     let bytes: Vec<u8> = (0..600).map(|at: u32| at.to_le_bytes()[0]).collect();
     qp.node.memory_mut().poke(qp.local.addr, &bytes);
     qp.post(1, SendOp::Send, 600);
@@ -42,7 +42,7 @@ fn a_message_is_cut_at_the_mtu() {
 
 #[test]
 fn a_write_says_once_where_it_goes() {
-    let mut qp = Solo::rts();
+    let mut qp = SingleQp::rts();
     qp.post(1, SendOp::Write(REMOTE), 257);
     qp.post(2, SendOp::WriteWithImmediate(REMOTE, ImmDt([7; 4])), 300);
     qp.post(3, SendOp::WriteWithImmediate(REMOTE, ImmDt([7; 4])), 0);
@@ -64,7 +64,7 @@ fn a_write_says_once_where_it_goes() {
 
 #[test]
 fn a_message_is_gathered_from_its_elements() {
-    let mut qp = Solo::rts();
+    let mut qp = SingleQp::rts();
     qp.node.memory_mut().poke(qp.local.addr, b"0123456789");
     let sge = |offset, length| Sge { addr: qp.local.addr + offset, length, l_key: qp.local.key.0 };
     let list = SgeList::new(&[sge(8, 2), sge(0, 0), sge(0, 3), sge(5, 1)]);
@@ -74,7 +74,7 @@ fn a_message_is_gathered_from_its_elements() {
 
 #[test]
 fn inline_data_are_cut_like_any() {
-    let mut qp = Solo::rts();
+    let mut qp = SingleQp::rts();
     let bytes: Vec<u8> = (0..600).map(|at: u32| at.to_le_bytes()[0]).collect();
     qp.post_wr(send_wr(1, Data::Inline(bytes.as_slice().into()), SendFlags::default())).unwrap();
     let sent = qp.sent();
@@ -87,7 +87,7 @@ fn inline_data_are_cut_like_any() {
 //# Only the last packet of a message that consumes a receive WQE MAY ask for a solicited event.
 #[test]
 fn only_the_end_of_what_consumes_a_receive_is_solicited() {
-    let mut qp = Solo::rts();
+    let mut qp = SingleQp::rts();
     let flags = SendFlags { solicited: true, ..SendFlags::default() };
     let data = Data::Gather(qp.sges(300));
     qp.post_wr(SendWr { wr_id: 1, op: SendOp::Send, data: data.clone(), flags, to: Recipient::Peer }).unwrap();
@@ -101,7 +101,7 @@ fn only_the_end_of_what_consumes_a_receive_is_solicited() {
 //# Each request packet MUST have the next PSN of 24 bits; a READ takes one for each packet of its response.
 #[test]
 fn psns_wrap() {
-    let mut qp = Solo::with(|attr| attr.sq_psn = urxe_wire::Psn::new(0xFF_FFFF));
+    let mut qp = SingleQp::with(|attr| attr.sq_psn = urxe_wire::Psn::new(0xFF_FFFF));
     qp.post(1, SendOp::Send, 300);
     qp.post(2, SendOp::Send, 1);
     assert_eq!(qp.sent(), ["SEND First 16777215", "SEND Last 0 ?", "SEND Only 1 ?"]);
@@ -115,7 +115,7 @@ fn psns_wrap() {
 
 #[test]
 fn a_request_completes_when_its_last_packet_is_acknowledged() {
-    let mut qp = Solo::rts();
+    let mut qp = SingleQp::rts();
     qp.post(1, SendOp::Send, 600);
     qp.sent();
     qp.gets_ack(201);
@@ -134,7 +134,7 @@ fn a_request_completes_when_its_last_packet_is_acknowledged() {
 //# Requests MUST complete in the order in which they were posted.
 #[test]
 fn one_ack_completes_everything_before() {
-    let mut qp = Solo::rts();
+    let mut qp = SingleQp::rts();
     for wr_id in 1..=4 {
         let flags = SendFlags { signaled: wr_id != 2, ..SendFlags::default() };
         let data = Data::Gather(qp.sges(10));
@@ -152,7 +152,7 @@ fn one_ack_completes_everything_before() {
 //# An acknowledgement of what is not outstanding MUST change nothing.
 #[test]
 fn ghost_acks_change_nothing() {
-    let mut qp = Solo::rts();
+    let mut qp = SingleQp::rts();
     qp.post(1, SendOp::Send, 10);
     qp.post(2, SendOp::Send, 10);
     qp.sent();
@@ -183,7 +183,7 @@ fn refusals_fail_the_request_they_name() {
         (NakCode::RemoteOperationalError, WcStatus::RemoteOperationError),
         (NakCode::InvalidRdRequest, WcStatus::RemoteInvalidRequestError),
     ] {
-        let mut qp = Solo::rts();
+        let mut qp = SingleQp::rts();
         for wr_id in 1..=4 {
             let flags = SendFlags { signaled: wr_id == 1, ..SendFlags::default() };
             let data = Data::Gather(qp.sges(300));
@@ -203,13 +203,13 @@ fn refusals_fail_the_request_they_name() {
 //# A request whose local buffers no L_Key gives MUST fail in its turn with IBV_WC_LOC_PROT_ERR.
 #[test]
 fn bad_local_memory_fails_the_request_in_its_turn() {
-    let elements: [fn(&Solo) -> Sge; 3] = [
+    let elements: [fn(&SingleQp) -> Sge; 3] = [
         |_| Sge { addr: 0, length: 10, l_key: 0 },
         |qp| Sge { addr: qp.local.addr + qp.local.length - 9, length: 10, l_key: qp.local.key.0 },
         |qp| Sge { addr: u64::MAX - 3, length: 10, l_key: qp.local.key.0 },
     ];
     for element in elements {
-        let mut qp = Solo::rts();
+        let mut qp = SingleQp::rts();
         qp.post(1, SendOp::Send, 10);
         let data = Data::Gather(SgeList::new(&[element(&qp)]));
         qp.post_wr(send_wr(2, data, SendFlags::default())).unwrap();
@@ -224,7 +224,7 @@ fn bad_local_memory_fails_the_request_in_its_turn() {
 
 #[test]
 fn local_memory_that_is_gone_fails_the_request() {
-    let mut qp = Solo::rts();
+    let mut qp = SingleQp::rts();
     qp.post(1, SendOp::Send, 300);
     qp.node.memory_mut().unmap(qp.local.addr);
     assert_eq!(qp.sent(), [""; 0]);
@@ -239,7 +239,7 @@ fn local_memory_that_is_gone_fails_the_request() {
 //# After a PSN sequence error NAK everything from the PSN it names on MUST be sent again.
 #[test]
 fn a_sequence_nak_goes_back_to_the_gap() {
-    let mut qp = Solo::rts();
+    let mut qp = SingleQp::rts();
     qp.post(1, SendOp::Send, 10);
     qp.post(2, SendOp::Send, 600);
     assert_eq!(qp.sent().len(), 4);
@@ -250,7 +250,7 @@ fn a_sequence_nak_goes_back_to_the_gap() {
 
 #[test]
 fn an_ack_while_going_back_skips_what_arrived() {
-    let mut qp = Solo::rts();
+    let mut qp = SingleQp::rts();
     qp.post(1, SendOp::Send, 4 * 256);
     qp.sent();
     qp.gets_aeth(200, nak(NakCode::PsnSequenceError));
@@ -263,7 +263,7 @@ fn an_ack_while_going_back_skips_what_arrived() {
 //# Duplicates of a NAK, before anything was sent again, MUST count as one try.
 #[test]
 fn duplicates_of_a_nak_are_one_try() {
-    let mut qp = Solo::rts();
+    let mut qp = SingleQp::rts();
     qp.post(1, SendOp::Send, 10);
     qp.sent();
     for _ in 0..20 {
@@ -276,7 +276,7 @@ fn duplicates_of_a_nak_are_one_try() {
 #[test]
 fn tries_after_sequence_naks_are_counted() {
     for retry_cnt in 0..=7 {
-        let mut qp = Solo::with(|attr| attr.retry_cnt = retry_cnt);
+        let mut qp = SingleQp::with(|attr| attr.retry_cnt = retry_cnt);
         qp.post(1, SendOp::Send, 10);
         qp.post(2, SendOp::Send, 10);
         qp.sent();
@@ -296,7 +296,7 @@ fn tries_after_sequence_naks_are_counted() {
 #[test]
 fn tries_after_timeouts_are_counted() {
     for retry_cnt in [0, 1, 3, 7] {
-        let mut qp = Solo::with(|attr| attr.retry_cnt = retry_cnt);
+        let mut qp = SingleQp::with(|attr| attr.retry_cnt = retry_cnt);
         qp.post(1, SendOp::Write(REMOTE), 10);
         qp.sent();
         for _ in 0..retry_cnt {
@@ -315,7 +315,7 @@ fn tries_after_timeouts_are_counted() {
 
 #[test]
 fn progress_gives_all_tries_back() {
-    let mut qp = Solo::rts();
+    let mut qp = SingleQp::rts();
     qp.post(1, SendOp::Send, 12 * 256);
     qp.sent();
     for psn in 200..212 {
@@ -332,7 +332,7 @@ fn progress_gives_all_tries_back() {
 
 #[test]
 fn every_acknowledgement_restarts_the_timer() {
-    let mut qp = Solo::rts();
+    let mut qp = SingleQp::rts();
     qp.post(1, SendOp::Send, 10);
     qp.post(2, SendOp::Send, 10);
     qp.sent();
@@ -359,7 +359,7 @@ fn ack_timeouts() {
         (18, Some(Duration::from_nanos(1_073_741_824))),
         (31, Some(Duration::from_nanos(8_796_093_022_208))),
     ] {
-        let mut qp = Solo::with(|attr| attr.timeout = timeout);
+        let mut qp = SingleQp::with(|attr| attr.timeout = timeout);
         qp.post(1, SendOp::Send, 10);
         qp.sent();
         assert_eq!(qp.timeout(), expected, "timeout {timeout}");
@@ -373,7 +373,7 @@ fn ack_timeouts() {
 //# After an RNR NAK the requester MUST wait as long as it says before it sends the request again.
 #[test]
 fn an_rnr_nak_is_waited_for() {
-    let mut qp = Solo::rts();
+    let mut qp = SingleQp::rts();
     qp.post(1, SendOp::Send, 10);
     qp.post(2, SendOp::Send, 10);
     qp.sent();
@@ -399,7 +399,7 @@ fn an_rnr_nak_is_waited_for() {
 fn tries_after_rnr_naks_are_counted() {
     for rnr_retry in 0..=6 {
         // Tries after timeouts are a count of their own.
-        let mut qp = Solo::with(|attr| (attr.rnr_retry, attr.retry_cnt) = (rnr_retry, 0));
+        let mut qp = SingleQp::with(|attr| (attr.rnr_retry, attr.retry_cnt) = (rnr_retry, 0));
         qp.post(1, SendOp::Send, 10);
         qp.sent();
         for _ in 0..rnr_retry {
@@ -418,7 +418,7 @@ fn tries_after_rnr_naks_are_counted() {
 //# An rnr_retry of 7 MUST be without end; fewer MUST be counted and end in IBV_WC_RNR_RETRY_EXC_ERR.
 #[test]
 fn seven_tries_after_rnr_naks_are_without_end() {
-    let mut qp = Solo::with(|attr| attr.rnr_retry = 7);
+    let mut qp = SingleQp::with(|attr| attr.rnr_retry = 7);
     qp.post(1, SendOp::Send, 10);
     qp.sent();
     for _ in 0..1000 {
@@ -437,7 +437,7 @@ fn seven_tries_after_rnr_naks_are_without_end() {
 //# An RNR NAK MUST give the tries of retry_cnt back: the responder is there, and got what it refuses.
 #[test]
 fn sequence_naks_behind_rnr_naks_do_not_use_tries_up() {
-    let mut qp = Solo::with(|attr| (attr.rnr_retry, attr.retry_cnt) = (7, 1));
+    let mut qp = SingleQp::with(|attr| (attr.rnr_retry, attr.retry_cnt) = (7, 1));
     qp.post(1, SendOp::Send, 10);
     qp.post(2, SendOp::Send, 10);
     qp.sent();
@@ -457,7 +457,7 @@ fn sequence_naks_behind_rnr_naks_do_not_use_tries_up() {
 //# Duplicates of a NAK, before anything was sent again, MUST count as one try.
 #[test]
 fn duplicates_of_an_rnr_nak_are_one_try() {
-    let mut qp = Solo::with(|attr| attr.rnr_retry = 1);
+    let mut qp = SingleQp::with(|attr| attr.rnr_retry = 1);
     qp.post(1, SendOp::Send, 10);
     qp.sent();
     for _ in 0..20 {
@@ -469,7 +469,7 @@ fn duplicates_of_an_rnr_nak_are_one_try() {
 
 #[test]
 fn an_ack_with_credits_ends_the_wait() {
-    let mut qp = Solo::rts();
+    let mut qp = SingleQp::rts();
     qp.post(1, SendOp::Send, 10);
     qp.sent();
     qp.gets_aeth(200, Syndrome::RnrNak(RnrTimer::new(0)));
@@ -487,7 +487,7 @@ fn an_ack_with_credits_ends_the_wait() {
 //# Messages that consume receive WQEs MUST NOT exceed the credits, but for one that finds out.
 #[test]
 fn credits_limit_what_consumes_receives() {
-    let mut qp = Solo::rts();
+    let mut qp = SingleQp::rts();
     qp.post(1, SendOp::Send, 10);
     qp.sent();
     qp.gets_aeth(200, Syndrome::Ack(Credits::from_wqes(2)));
@@ -503,7 +503,7 @@ fn credits_limit_what_consumes_receives() {
 
 #[test]
 fn a_message_acknowledged_in_part_has_its_receive_already() {
-    let mut qp = Solo::rts();
+    let mut qp = SingleQp::rts();
     qp.post(1, SendOp::Send, 600);
     qp.sent();
     qp.gets_aeth(200, Syndrome::Ack(Credits::from_wqes(1)));
@@ -514,7 +514,7 @@ fn a_message_acknowledged_in_part_has_its_receive_already() {
 
 #[test]
 fn a_write_with_immediate_acknowledged_in_part_has_none_yet() {
-    let mut qp = Solo::rts();
+    let mut qp = SingleQp::rts();
     qp.post(1, SendOp::WriteWithImmediate(REMOTE, ImmDt([0; 4])), 600);
     qp.sent();
     qp.gets_aeth(200, Syndrome::Ack(Credits::from_wqes(1)));
@@ -527,7 +527,7 @@ fn a_write_with_immediate_acknowledged_in_part_has_none_yet() {
 //# Messages that consume receive WQEs MUST NOT exceed the credits, but for one that finds out.
 #[test]
 fn without_credits_one_message_finds_out() {
-    let mut qp = Solo::rts();
+    let mut qp = SingleQp::rts();
     qp.post(1, SendOp::Send, 10);
     qp.sent();
     qp.gets_aeth(200, Syndrome::Ack(Credits::from_wqes(0)));
@@ -540,7 +540,7 @@ fn without_credits_one_message_finds_out() {
 
 #[test]
 fn credits_do_not_limit_writes() {
-    let mut qp = Solo::rts();
+    let mut qp = SingleQp::rts();
     qp.post(1, SendOp::Send, 10);
     qp.sent();
     qp.gets_aeth(200, Syndrome::Ack(Credits::from_wqes(0)));
@@ -556,7 +556,7 @@ fn credits_do_not_limit_writes() {
 //# The last packet of a message, and the last that the window lets out, MUST ask for an acknowledgement.
 #[test]
 fn a_window_is_in_flight_and_its_end_asks_for_an_ack() {
-    let mut qp = Solo::rts();
+    let mut qp = SingleQp::rts();
     qp.post(1, SendOp::Send, 64 * 256);
     let sent = qp.sent();
     assert_eq!(sent.len(), 32);
@@ -568,7 +568,7 @@ fn a_window_is_in_flight_and_its_end_asks_for_an_ack() {
 
 #[test]
 fn no_room_in_the_network_is_not_the_end() {
-    let mut qp = Solo::rts();
+    let mut qp = SingleQp::rts();
     qp.post(1, SendOp::Send, 600);
     qp.node.nic().set_room(1);
     assert_eq!(qp.sent(), ["SEND First 200"]);
@@ -581,7 +581,7 @@ fn no_room_in_the_network_is_not_the_end() {
 
 #[test]
 fn responses_without_requests_change_nothing() {
-    let mut qp = Solo::rts();
+    let mut qp = SingleQp::rts();
     qp.post(1, SendOp::Send, 600);
     qp.sent();
     let aeth = Ext::Aeth(Aeth { syndrome: Syndrome::Ack(Credits::INVALID), msn: Msn::default() });

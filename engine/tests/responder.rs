@@ -2,14 +2,14 @@
 
 use urxe_engine::attr::AttrMask;
 use urxe_engine::{Access, AsyncEvent, DropReason, Event, QpState, RecvWr, SendOp, SgeList, WcOpcode, WcStatus};
-use urxe_sim::Happening;
+use urxe_sim::NodeEvent;
 use urxe_sim::memory::DEFAULT_PD;
 
-use urxe_sim::solo::{MTU, PEER_QPN, RQ_PSN, Sent, Solo};
+use urxe_sim::single_qp::{MTU, PEER_QPN, RQ_PSN, Sent, SingleQp};
 use urxe_wire::{Aeth, Ext, ImmDt, Operation as O, Psn, RKey, Reth, Syndrome};
 
 /// A RETH for the first `dma_len` bytes of the buffer that peers may use.
-fn reth(qp: &Solo, dma_len: u32) -> Ext {
+fn reth(qp: &SingleQp, dma_len: u32) -> Ext {
     Ext::Reth(Reth { va: qp.remote.addr, r_key: RKey(qp.remote.key.0), dma_len })
 }
 
@@ -34,7 +34,7 @@ fn credits(sent: &Sent) -> Option<u32> {
 //# A request that asks for an acknowledgement MUST get one; one MAY answer all before it.
 #[test]
 fn one_ack_for_a_burst_of_requests() {
-    let mut qp = Solo::rts();
+    let mut qp = SingleQp::rts();
     for (wr_id, psn) in (0..3).zip(RQ_PSN..) {
         qp.recv(wr_id, 64);
         qp.gets(O::SendOnly, psn, Ext::None, b"message");
@@ -50,7 +50,7 @@ fn one_ack_for_a_burst_of_requests() {
 //# A request that asks for an acknowledgement MUST get one; one MAY answer all before it.
 #[test]
 fn no_ack_unless_asked_for() {
-    let mut qp = Solo::rts();
+    let mut qp = SingleQp::rts();
     qp.recv(1, 64);
     qp.gets_changed(O::SendOnly, 100, Ext::None, b"x", |bth| bth.ack_req = false);
     assert_eq!(qp.sent(), [""; 0]);
@@ -59,7 +59,7 @@ fn no_ack_unless_asked_for() {
 
 #[test]
 fn a_receive_completion_tells_everything() {
-    let mut qp = Solo::rts();
+    let mut qp = SingleQp::rts();
     qp.recv(7, 1024);
     qp.gets(O::SendFirst, 100, Ext::None, &[1; MTU]);
     qp.gets(O::SendMiddle, 101, Ext::None, &[2; MTU]);
@@ -78,7 +78,7 @@ fn a_receive_completion_tells_everything() {
 //# A WRITE with immediate MUST take its receive WQE at its last packet.
 #[test]
 fn write_with_immediate_takes_a_receive_but_not_its_buffers() {
-    let mut qp = Solo::rts();
+    let mut qp = SingleQp::rts();
     qp.recv(3, 4);
     let reth = Reth { va: qp.remote.addr + 8, r_key: RKey(qp.remote.key.0), dma_len: 300 };
     qp.gets(O::WriteFirst, 100, Ext::Reth(reth), &[5; MTU]);
@@ -91,7 +91,7 @@ fn write_with_immediate_takes_a_receive_but_not_its_buffers() {
 
 #[test]
 fn a_response_acknowledges_what_came_before() {
-    let mut qp = Solo::rts();
+    let mut qp = SingleQp::rts();
     qp.gets(O::WriteOnly, 100, reth(&qp, 4), b"data");
     qp.gets(O::ReadRequest, 101, reth(&qp, 4), &[]);
     let sent = qp.sent();
@@ -104,7 +104,7 @@ fn a_response_acknowledges_what_came_before() {
 //# A WRITE or READ of no bytes MUST succeed whatever its R_Key and address are.
 #[test]
 fn zero_bytes_need_no_key_and_no_buffer() {
-    let mut qp = Solo::rts();
+    let mut qp = SingleQp::rts();
     let nowhere = Ext::Reth(Reth { va: u64::MAX, r_key: RKey(0), dma_len: 0 });
     qp.recv_wr(RecvWr { wr_id: 1, buffers: SgeList::new(&[]) }).unwrap();
     qp.gets(O::WriteOnly, 100, nowhere, &[]);
@@ -118,7 +118,7 @@ fn zero_bytes_need_no_key_and_no_buffer() {
 
 #[test]
 fn a_long_read_does_not_keep_requests_from_leaving() {
-    let mut qp = Solo::rts();
+    let mut qp = SingleQp::rts();
     let long = qp.node.memory_mut().register_new(1 << 20, Access::REMOTE_READ);
     let reth = Reth { va: long.addr, r_key: RKey(long.key.0), dma_len: 1 << 20 };
     qp.gets(O::ReadRequest, 100, Ext::Reth(reth), &[]);
@@ -136,10 +136,10 @@ fn a_long_read_does_not_keep_requests_from_leaving() {
 //# A request behind a gap MUST be refused with a PSN sequence error NAK once, and once more when the
 //# requester has gone back and the gap is still there, and else be dropped until the gap is filled.
 #[test]
-fn what_was_lost_again_is_asked_for_once_more() {
-    let mut qp = Solo::rts();
+fn a_retransmission_that_is_lost_gets_a_second_nak() {
+    let mut qp = SingleQp::rts();
     qp.recv(1, 64);
-    let behind = |qp: &mut Solo| (101..105).for_each(|psn| qp.gets(O::SendOnly, psn, Ext::None, b"behind"));
+    let behind = |qp: &mut SingleQp| (101..105).for_each(|psn| qp.gets(O::SendOnly, psn, Ext::None, b"behind"));
     behind(&mut qp);
     assert_eq!(qp.sent(), ["NAK PsnSequenceError 100"]);
     behind(&mut qp);
@@ -151,8 +151,8 @@ fn what_was_lost_again_is_asked_for_once_more() {
 }
 
 #[test]
-fn what_is_put_off_again_is_not_missing() {
-    let mut qp = Solo::rts();
+fn an_rnr_nak_leaves_no_gap() {
+    let mut qp = SingleQp::rts();
     for _ in 0..3 {
         (100..105).for_each(|psn| qp.gets(O::SendOnly, psn, Ext::None, b"message"));
         assert_eq!(qp.sent(), ["RNR NAK 100"]);
@@ -165,7 +165,7 @@ fn what_is_put_off_again_is_not_missing() {
 //# requester has gone back and the gap is still there, and else be dropped until the gap is filled.
 #[test]
 fn a_gap_is_reported_once() {
-    let mut qp = Solo::rts();
+    let mut qp = SingleQp::rts();
     qp.recv(1, 64);
     qp.gets(O::SendOnly, 101, Ext::None, b"second");
     qp.gets(O::SendOnly, 102, Ext::None, b"third");
@@ -184,7 +184,7 @@ fn a_gap_is_reported_once() {
 
 #[test]
 fn a_refusal_that_has_not_left_is_overtaken_by_the_missing_packet() {
-    let mut qp = Solo::rts();
+    let mut qp = SingleQp::rts();
     qp.recv(1, 64);
     qp.gets(O::SendOnly, 101, Ext::None, b"second");
     qp.gets(O::SendOnly, 100, Ext::None, b"first");
@@ -193,7 +193,7 @@ fn a_refusal_that_has_not_left_is_overtaken_by_the_missing_packet() {
 
 #[test]
 fn a_refusal_that_stands_is_not_overwritten_by_a_duplicate() {
-    let mut qp = Solo::rts();
+    let mut qp = SingleQp::rts();
     qp.gets(O::SendOnly, 101, Ext::None, b"second");
     qp.gets(O::SendOnly, 99, Ext::None, b"old");
     assert_eq!(qp.sent(), ["NAK PsnSequenceError 100"]);
@@ -201,7 +201,7 @@ fn a_refusal_that_stands_is_not_overwritten_by_a_duplicate() {
 
 #[test]
 fn psns_wrap() {
-    let mut qp = Solo::with(|attr| attr.rq_psn = Psn::new(0xFF_FFFF));
+    let mut qp = SingleQp::with(|attr| attr.rq_psn = Psn::new(0xFF_FFFF));
     qp.recv(1, 600);
     qp.gets(O::SendFirst, 0xFF_FFFF, Ext::None, &[0; MTU]);
     qp.gets(O::SendLast, 0, Ext::None, &[0; 1]);
@@ -214,10 +214,11 @@ fn psns_wrap() {
 
 #[test]
 fn refusals_are_traced() {
-    let mut qp = Solo::rts();
+    let mut qp = SingleQp::rts();
     qp.gets(O::SendOnly, 105, Ext::None, &[]);
-    let is_nak = |happening: &Happening| matches!(happening, Happening::Trace(_, Event::SentNak { psn, .. }) if psn.get() == 100);
-    assert_eq!(qp.log().iter().filter(|happening| is_nak(happening)).count(), 1);
+    let is_nak =
+        |event: &NodeEvent| matches!(event, NodeEvent::Trace(_, Event::SentNak { psn, .. }) if psn.get() == 100);
+    assert_eq!(qp.log().iter().filter(|event| is_nak(event)).count(), 1);
 }
 
 // --- readiness and credits ---------------------------------------------------------------------------------
@@ -227,12 +228,12 @@ fn refusals_are_traced() {
 //# A message for which there is no receive WQE MUST be put off with an RNR NAK of min_rnr_timer.
 #[test]
 fn without_a_receive_the_request_is_put_off() {
-    let mut qp = Solo::rts();
+    let mut qp = SingleQp::rts();
     qp.gets(O::SendOnly, 100, Ext::None, b"early");
     qp.gets(O::SendOnly, 101, Ext::None, b"behind");
     let sent = qp.sent();
     assert_eq!(sent, ["RNR NAK 100"]);
-    assert_eq!(aeth(&sent[0]).syndrome, Syndrome::RnrNak(Solo::attr().min_rnr_timer));
+    assert_eq!(aeth(&sent[0]).syndrome, Syndrome::RnrNak(SingleQp::attr().min_rnr_timer));
     assert_eq!(qp.drops(), [DropReason::OutOfSequence]);
 
     qp.recv(1, 64);
@@ -246,7 +247,7 @@ fn without_a_receive_the_request_is_put_off() {
 
 #[test]
 fn an_rnr_nak_may_be_repeated_when_it_was_lost() {
-    let mut qp = Solo::rts();
+    let mut qp = SingleQp::rts();
     for _ in 0..2 {
         qp.gets(O::SendOnly, 100, Ext::None, b"early");
         assert_eq!(qp.sent(), ["RNR NAK 100"]);
@@ -258,7 +259,7 @@ fn an_rnr_nak_may_be_repeated_when_it_was_lost() {
 //# A WRITE with immediate MUST take its receive WQE at its last packet.
 #[test]
 fn write_with_immediate_waits_at_its_last_packet() {
-    let mut qp = Solo::rts();
+    let mut qp = SingleQp::rts();
     qp.gets(O::WriteFirst, 100, reth(&qp, 260), &[1; MTU]);
     qp.gets(O::WriteLastWithImmediate, 101, Ext::ImmDt(ImmDt([0; 4])), &[2; 4]);
     assert_eq!(qp.sent(), ["RNR NAK 101"]);
@@ -270,7 +271,7 @@ fn write_with_immediate_waits_at_its_last_packet() {
 
 #[test]
 fn writes_and_reads_need_no_receive() {
-    let mut qp = Solo::rts();
+    let mut qp = SingleQp::rts();
     qp.gets(O::WriteOnly, 100, reth(&qp, 4), b"data");
     qp.gets(O::ReadRequest, 101, reth(&qp, 4), &[]);
     let sent = qp.sent();
@@ -287,7 +288,7 @@ fn writes_and_reads_need_no_receive() {
 //# An acknowledgement MUST tell how many receive WQEs are posted, or that they are not counted.
 #[test]
 fn credits_count_receives() {
-    let mut qp = Solo::rts();
+    let mut qp = SingleQp::rts();
     for wr_id in 0..6 {
         qp.recv(wr_id, 4);
     }
@@ -298,11 +299,11 @@ fn credits_count_receives() {
 #[test]
 fn receives_from_an_srq() {
     let mut srq = None;
-    let mut qp = Solo::reset(|setup, node| {
+    let mut qp = SingleQp::reset(|setup, node| {
         srq = Some(node.verbs().create_srq(DEFAULT_PD, 64));
         setup.srq = srq;
     });
-    qp.go_to(QpState::Rts, &Solo::attr());
+    qp.go_to(QpState::Rts, &SingleQp::attr());
     qp.gets(O::SendOnly, 100, Ext::None, b"x");
     assert_eq!(qp.sent(), ["RNR NAK 100"]);
     let buffers = qp.sges(4);
@@ -310,6 +311,6 @@ fn receives_from_an_srq() {
     qp.gets(O::SendOnly, 100, Ext::None, b"x");
     assert_eq!(credits(&qp.sent()[0]), None, "receives of an SRQ are promised to nobody");
     assert_eq!(qp.completed(), [(5, WcStatus::Success)]);
-    qp.modify(QpState::Err, AttrMask::NONE, &Solo::attr()).unwrap();
+    qp.modify(QpState::Err, AttrMask::NONE, &SingleQp::attr()).unwrap();
     assert_eq!(qp.async_events(), [AsyncEvent::LastWqeReached]);
 }

@@ -7,9 +7,9 @@ use urxe_engine::{
     AsyncEvent, Data, DropReason, Event, PostError, QpState, QpType, Recipient, RecvWr, Remote, SendFlags, SendOp,
     SendWr, Sge, SgeList, WcStatus,
 };
-use urxe_sim::Happening;
+use urxe_sim::NodeEvent;
 use urxe_sim::memory::DEFAULT_PD;
-use urxe_sim::solo::{PEER_QPN, RQ_PSN, SQ_PSN, Solo};
+use urxe_sim::single_qp::{PEER_QPN, RQ_PSN, SQ_PSN, SingleQp};
 use urxe_wire::{
     Aeth, Bth, Credits, Ext, Feth, FlushLevel, Header, ImmDt, Msn, Opcode, Operation as O, PKey, Psn, Qpn, RKey, Reth,
     Syndrome, Transport,
@@ -19,14 +19,14 @@ const REMOTE: Remote = Remote { addr: 0, r_key: RKey(1) };
 const OK: WcStatus = WcStatus::Success;
 const FLUSHED: WcStatus = WcStatus::WrFlushError;
 
-fn in_state(state: QpState) -> Solo {
-    let mut qp = Solo::reset(|_, _| {});
+fn in_state(state: QpState) -> SingleQp {
+    let mut qp = SingleQp::reset(|_, _| {});
     match state {
         QpState::Reset => {}
-        QpState::Init | QpState::Rtr | QpState::Rts => qp.go_to(state, &Solo::attr()),
+        QpState::Init | QpState::Rtr | QpState::Rts => qp.go_to(state, &SingleQp::attr()),
         QpState::Sqd | QpState::Err => {
-            qp.go_to(QpState::Rts, &Solo::attr());
-            qp.modify(state, AttrMask::NONE, &Solo::attr()).unwrap();
+            qp.go_to(QpState::Rts, &SingleQp::attr());
+            qp.modify(state, AttrMask::NONE, &SingleQp::attr()).unwrap();
             qp.log();
         }
         QpState::Sqe => unreachable!("an RC QP has no SQE"),
@@ -35,7 +35,7 @@ fn in_state(state: QpState) -> Solo {
     qp
 }
 
-fn send(qp: &Solo) -> SendWr {
+fn send(qp: &SingleQp) -> SendWr {
     SendWr {
         wr_id: 1,
         op: SendOp::Send,
@@ -45,7 +45,7 @@ fn send(qp: &Solo) -> SendWr {
     }
 }
 
-fn recv(qp: &Solo) -> RecvWr {
+fn recv(qp: &SingleQp) -> RecvWr {
     RecvWr { wr_id: 2, buffers: qp.sges(4) }
 }
 
@@ -55,7 +55,7 @@ fn recv(qp: &Solo) -> RecvWr {
 //= type=test
 //# Send requests MUST be refused with EINVAL in RESET, INIT and RTR; receive requests in RESET.
 #[test]
-fn where_work_requests_may_be_posted() {
+fn states_that_take_work_requests() {
     for (state, sends, recvs) in [
         (QpState::Reset, false, false),
         (QpState::Init, false, true),
@@ -78,8 +78,8 @@ fn where_work_requests_may_be_posted() {
 //= type=test
 //# A work request with more elements or inline data than the queue pair was made for MUST be refused when posted.
 #[test]
-fn what_may_not_be_posted() {
-    let mut qp = Solo::rts();
+fn refused_work_requests() {
+    let mut qp = SingleQp::rts();
     let good = send(&qp);
     let with = |op, data| SendWr { op, data, ..good.clone() };
     let gather = |count: usize, length| Data::Gather(SgeList::new(&vec![Sge { addr: 0, length, l_key: 0 }; count]));
@@ -114,8 +114,8 @@ fn what_may_not_be_posted() {
 
 #[test]
 fn queues_are_as_long_as_asked_for() {
-    let mut qp = Solo::reset(|setup, _| (setup.cap.max_send_wr, setup.cap.max_recv_wr) = (3, 2));
-    qp.go_to(QpState::Rts, &Solo::attr());
+    let mut qp = SingleQp::reset(|setup, _| (setup.cap.max_send_wr, setup.cap.max_recv_wr) = (3, 2));
+    qp.go_to(QpState::Rts, &SingleQp::attr());
     for _ in 0..3 {
         qp.post(1, SendOp::Send, 4);
     }
@@ -146,11 +146,11 @@ fn services_take_only_their_operations() {
     for (qp_type, taken) in
         [(QpType::Rc, 7), (QpType::XrcSend, 7), (QpType::Uc, 4), (QpType::Ud, 2), (QpType::XrcRecv, 0)]
     {
-        let mut qp = Solo::reset(|setup, _| setup.qp_type = qp_type);
+        let mut qp = SingleQp::reset(|setup, _| setup.qp_type = qp_type);
         let own = if qp_type == QpType::Ud { AttrMask::QKEY } else { AttrMask::ACCESS_FLAGS };
         let init = AttrMask::PKEY_INDEX.with(AttrMask::PORT).with(own);
-        qp.modify(QpState::Init, init, &Solo::attr()).unwrap();
-        qp.modify(QpState::Err, AttrMask::NONE, &Solo::attr()).unwrap();
+        qp.modify(QpState::Init, init, &SingleQp::attr()).unwrap();
+        qp.modify(QpState::Err, AttrMask::NONE, &SingleQp::attr()).unwrap();
         for (at, op) in all.into_iter().enumerate() {
             let expected = if at < taken { Ok(()) } else { Err(PostError::Operation) };
             let (to, astray) = match qp_type {
@@ -166,8 +166,8 @@ fn services_take_only_their_operations() {
 
 #[test]
 fn no_receive_of_its_own_with_an_srq() {
-    let mut qp = Solo::reset(|setup, node| setup.srq = Some(node.verbs().create_srq(DEFAULT_PD, 4)));
-    qp.go_to(QpState::Init, &Solo::attr());
+    let mut qp = SingleQp::reset(|setup, node| setup.srq = Some(node.verbs().create_srq(DEFAULT_PD, 4)));
+    qp.go_to(QpState::Init, &SingleQp::attr());
     let wr = recv(&qp);
     assert_eq!(qp.recv_wr(wr), Err(PostError::NoRecvQueue));
 }
@@ -205,7 +205,7 @@ fn rtr_answers_but_does_not_ask() {
 //# A packet of another transport, partition or peer than the queue pair's MUST be dropped without an answer.
 #[test]
 fn packets_that_are_not_for_this_connection() {
-    let mut qp = Solo::rts();
+    let mut qp = SingleQp::rts();
     qp.recv(1, 64);
     let bth = |transport, operation| Bth::new(Opcode::new(transport, operation).unwrap(), qp.qpn, Psn::new(RQ_PSN));
     let rc = Header::new(bth(Transport::Rc, O::SendOnly), Ext::None);
@@ -228,8 +228,8 @@ fn packets_that_are_not_for_this_connection() {
 
 // --- SQD ---------------------------------------------------------------------------------------------------
 
-fn drain(qp: &mut Solo) {
-    let attr = QpAttr { sqd_notify: true, ..Solo::attr() };
+fn drain(qp: &mut SingleQp) {
+    let attr = QpAttr { sqd_notify: true, ..SingleQp::attr() };
     qp.modify(QpState::Sqd, AttrMask::EN_SQD_ASYNC_NOTIFY, &attr).unwrap();
 }
 
@@ -238,7 +238,7 @@ fn drain(qp: &mut Solo) {
 //# In SQD no new request MUST be begun, and SQ_DRAINED be raised when asked for and all begun have completed.
 #[test]
 fn draining_lets_what_has_begun_complete_and_tells() {
-    let mut qp = Solo::rts();
+    let mut qp = SingleQp::rts();
     qp.post(1, SendOp::Send, 10_000);
     qp.sent();
     drain(&mut qp);
@@ -251,50 +251,50 @@ fn draining_lets_what_has_begun_complete_and_tells() {
     assert_eq!(qp.async_events(), []);
     qp.gets_ack(SQ_PSN + 39);
     let log = qp.log();
-    let events = log.iter().filter(|happening| matches!(happening, Happening::Async(_, AsyncEvent::SqDrained)));
+    let events = log.iter().filter(|event| matches!(event, NodeEvent::Async(_, AsyncEvent::SqDrained)));
     assert_eq!(events.count(), 1);
     assert!(!qp.node.qp(qp.qpn).is_draining());
     assert_eq!(qp.sent(), [""; 0], "what had not begun waits");
     // Attributes may be changed now, and that is no other drain.
-    qp.modify(QpState::Sqd, AttrMask::RETRY_CNT, &QpAttr { retry_cnt: 1, ..Solo::attr() }).unwrap();
+    qp.modify(QpState::Sqd, AttrMask::RETRY_CNT, &QpAttr { retry_cnt: 1, ..SingleQp::attr() }).unwrap();
     assert_eq!(qp.async_events(), []);
-    qp.modify(QpState::Rts, AttrMask::NONE, &Solo::attr()).unwrap();
+    qp.modify(QpState::Rts, AttrMask::NONE, &SingleQp::attr()).unwrap();
     assert_eq!(qp.sent(), ["SEND Only 240 ?"]);
 }
 
 #[test]
 fn draining_an_idle_queue_tells_at_once() {
-    let mut qp = Solo::rts();
+    let mut qp = SingleQp::rts();
     drain(&mut qp);
     assert_eq!(qp.async_events(), [AsyncEvent::SqDrained]);
 }
 
 #[test]
 fn draining_does_not_tell_unless_asked() {
-    let mut qp = Solo::rts();
-    qp.modify(QpState::Sqd, AttrMask::NONE, &Solo::attr()).unwrap();
+    let mut qp = SingleQp::rts();
+    qp.modify(QpState::Sqd, AttrMask::NONE, &SingleQp::attr()).unwrap();
     assert_eq!(qp.async_events(), []);
 }
 
 /// Each modify asks for the event anew.
 #[test]
 fn an_event_that_was_asked_for_once_is_not_told_twice() {
-    let mut qp = Solo::rts();
+    let mut qp = SingleQp::rts();
     drain(&mut qp);
     assert_eq!(qp.async_events(), [AsyncEvent::SqDrained]);
-    qp.modify(QpState::Rts, AttrMask::NONE, &Solo::attr()).unwrap();
-    qp.modify(QpState::Sqd, AttrMask::NONE, &Solo::attr()).unwrap();
+    qp.modify(QpState::Rts, AttrMask::NONE, &SingleQp::attr()).unwrap();
+    qp.modify(QpState::Sqd, AttrMask::NONE, &SingleQp::attr()).unwrap();
     assert_eq!(qp.async_events(), []);
 }
 
 #[test]
-fn who_goes_on_is_not_draining() {
-    let mut qp = Solo::rts();
+fn back_to_rts_ends_draining() {
+    let mut qp = SingleQp::rts();
     qp.post(1, SendOp::Send, 4);
     qp.sent();
     drain(&mut qp);
     assert!(qp.node.qp(qp.qpn).is_draining());
-    qp.modify(QpState::Rts, AttrMask::NONE, &Solo::attr()).unwrap();
+    qp.modify(QpState::Rts, AttrMask::NONE, &SingleQp::attr()).unwrap();
     assert!(!qp.node.qp(qp.qpn).is_draining());
     qp.gets_ack(SQ_PSN);
     assert_eq!(qp.async_events(), []);
@@ -305,8 +305,8 @@ fn who_goes_on_is_not_draining() {
 //= type=test
 //# In SQD no new request MUST be begun, and SQ_DRAINED be raised when asked for and all begun have completed.
 #[test]
-fn what_waits_for_a_resource_has_not_begun() {
-    let mut qp = Solo::with(|attr| attr.max_rd_atomic = 1);
+fn a_request_that_waits_for_a_resource_has_not_begun() {
+    let mut qp = SingleQp::with(|attr| attr.max_rd_atomic = 1);
     let read = SendOp::Read(Remote { addr: 0, r_key: RKey(1) });
     qp.post(1, read, 4);
     qp.post(2, read, 4);
@@ -316,13 +316,13 @@ fn what_waits_for_a_resource_has_not_begun() {
     qp.gets(O::ReadResponseOnly, SQ_PSN, aeth, &[0; 4]);
     assert!(qp.sent().is_empty());
     assert_eq!(qp.async_events(), [AsyncEvent::SqDrained]);
-    qp.modify(QpState::Rts, AttrMask::NONE, &Solo::attr()).unwrap();
+    qp.modify(QpState::Rts, AttrMask::NONE, &SingleQp::attr()).unwrap();
     assert_eq!(qp.sent(), ["RDMA READ Request 201 ?"]);
 }
 
 #[test]
 fn a_draining_queue_still_answers_and_tries_again() {
-    let mut qp = Solo::rts();
+    let mut qp = SingleQp::rts();
     qp.post(1, SendOp::Send, 4);
     qp.sent();
     drain(&mut qp);
@@ -342,7 +342,7 @@ fn a_draining_queue_still_answers_and_tries_again() {
 //# After a request has failed, those behind it MUST be flushed in order and MUST NOT be executed.
 #[test]
 fn everything_is_flushed_in_order() {
-    let mut qp = Solo::rts();
+    let mut qp = SingleQp::rts();
     for wr_id in 1..=3 {
         let wr = SendWr { wr_id, ..send(&qp) };
         qp.post_wr(wr).unwrap();
@@ -353,12 +353,12 @@ fn everything_is_flushed_in_order() {
     }
     // The first receive has a message begun, and an answer is due.
     qp.gets(O::SendFirst, RQ_PSN, Ext::None, &[0; 256]);
-    qp.modify(QpState::Err, AttrMask::NONE, &Solo::attr()).unwrap();
+    qp.modify(QpState::Err, AttrMask::NONE, &SingleQp::attr()).unwrap();
     assert_eq!(qp.completed(), [1, 2, 3, 11, 12, 13].map(|wr_id| (wr_id, FLUSHED)), "unsignaled ones too");
     assert_eq!((qp.sent().len(), qp.timeout()), (0, None));
     qp.gets_ack(SQ_PSN + 2);
     qp.gets(O::SendLast, RQ_PSN + 1, Ext::None, &[0]);
-    qp.modify(QpState::Err, AttrMask::NONE, &Solo::attr()).unwrap();
+    qp.modify(QpState::Err, AttrMask::NONE, &SingleQp::attr()).unwrap();
     assert_eq!((qp.completed(), qp.sent().len()), (vec![], 0));
 }
 
@@ -367,17 +367,17 @@ fn everything_is_flushed_in_order() {
 //# RESET MUST forget everything without completions.
 #[test]
 fn reset_forgets_everything_without_completions() {
-    let mut qp = Solo::rts();
+    let mut qp = SingleQp::rts();
     qp.post(1, SendOp::Read(REMOTE), 400);
     qp.recv(2, 1024);
     qp.sent();
     qp.gets(O::SendFirst, RQ_PSN, Ext::None, &[0; 256]);
-    qp.modify(QpState::Reset, AttrMask::NONE, &Solo::attr()).unwrap();
+    qp.modify(QpState::Reset, AttrMask::NONE, &SingleQp::attr()).unwrap();
     assert_eq!(qp.completed(), []);
     assert_eq!((qp.timeout(), qp.sent().len()), (None, 0));
 
     // And it works again, from PSNs of its own.
-    let attr = QpAttr { rq_psn: Psn::new(1000), sq_psn: Psn::new(2000), ..Solo::attr() };
+    let attr = QpAttr { rq_psn: Psn::new(1000), sq_psn: Psn::new(2000), ..SingleQp::attr() };
     qp.go_to(QpState::Rts, &attr);
     qp.gets_ack(SQ_PSN + 1);
     qp.gets(O::SendLast, RQ_PSN + 1, Ext::None, &[0]);
@@ -392,11 +392,11 @@ fn reset_forgets_everything_without_completions() {
 
 #[test]
 fn surroundings_that_fail() {
-    let mut qp = Solo::rts();
+    let mut qp = SingleQp::rts();
     qp.post(1, SendOp::Send, 4);
     qp.node.fail(qp.now, qp.qpn);
     assert_eq!((qp.state(), qp.completed()), (QpState::Err, vec![(1, FLUSHED)]));
-    let mut qp = Solo::reset(|_, _| {});
+    let mut qp = SingleQp::reset(|_, _| {});
     qp.node.fail(qp.now, qp.qpn);
     assert_eq!(qp.state(), QpState::Reset);
 }
@@ -407,14 +407,14 @@ fn surroundings_that_fail() {
 #[test]
 fn timers_do_not_outlive_their_state() {
     for rnr in [false, true] {
-        let mut qp = Solo::rts();
+        let mut qp = SingleQp::rts();
         qp.post(1, SendOp::Send, 4);
         qp.sent();
         if rnr {
             qp.gets_aeth(SQ_PSN, Syndrome::RnrNak(urxe_wire::RnrTimer::new(1)));
         }
         let wait = qp.timeout().unwrap();
-        qp.modify(QpState::Err, AttrMask::NONE, &Solo::attr()).unwrap();
+        qp.modify(QpState::Err, AttrMask::NONE, &SingleQp::attr()).unwrap();
         qp.log();
         qp.elapse(wait);
         assert_eq!((qp.timeout(), qp.completed(), qp.sent().len()), (None, vec![], 0));
@@ -423,10 +423,10 @@ fn timers_do_not_outlive_their_state() {
 
 #[test]
 fn changes_of_state_are_traced() {
-    let mut qp = Solo::rts();
+    let mut qp = SingleQp::rts();
     qp.gets(O::SendMiddle, RQ_PSN, Ext::None, &[0; 256]);
-    let state = |happening: &Happening| match happening {
-        Happening::Trace(_, Event::State { from, to }) => Some((*from, *to)),
+    let state = |event: &NodeEvent| match event {
+        NodeEvent::Trace(_, Event::State { from, to }) => Some((*from, *to)),
         _ => None,
     };
     assert_eq!(qp.log().iter().filter_map(state).collect::<Vec<_>>(), [(QpState::Rts, QpState::Err)]);
@@ -436,7 +436,7 @@ fn changes_of_state_are_traced() {
 
 #[test]
 fn queried_psns_are_the_next_ones() {
-    let mut qp = Solo::rts();
+    let mut qp = SingleQp::rts();
     qp.recv(1, 64);
     qp.gets(O::SendOnly, RQ_PSN, Ext::None, &[]);
     qp.post(2, SendOp::Send, 600);
@@ -453,7 +453,7 @@ fn queried_psns_are_the_next_ones() {
 fn a_refused_modify_changes_nothing() {
     let mut qp = in_state(QpState::Init);
     let before = qp.node.qp(qp.qpn).attr();
-    let attr = QpAttr { min_rnr_timer: urxe_wire::RnrTimer::new(5), ..Solo::attr() };
+    let attr = QpAttr { min_rnr_timer: urxe_wire::RnrTimer::new(5), ..SingleQp::attr() };
     let refused = qp.modify(QpState::Rtr, AttrMask::MIN_RNR_TIMER, &attr);
     let missing = AttrMask::AV
         .with(AttrMask::PATH_MTU)
@@ -475,9 +475,9 @@ fn values_out_of_range() {
         .with(AttrMask::RNR_RETRY)
         .with(AttrMask::MAX_QP_RD_ATOMIC);
     for (attr, bad) in [
-        (QpAttr { timeout: 32, ..Solo::attr() }, AttrMask::TIMEOUT),
-        (QpAttr { retry_cnt: 8, ..Solo::attr() }, AttrMask::RETRY_CNT),
-        (QpAttr { rnr_retry: 8, ..Solo::attr() }, AttrMask::RNR_RETRY),
+        (QpAttr { timeout: 32, ..SingleQp::attr() }, AttrMask::TIMEOUT),
+        (QpAttr { retry_cnt: 8, ..SingleQp::attr() }, AttrMask::RETRY_CNT),
+        (QpAttr { rnr_retry: 8, ..SingleQp::attr() }, AttrMask::RNR_RETRY),
     ] {
         let mut qp = in_state(QpState::Rtr);
         assert_eq!(qp.modify(QpState::Rts, rts, &attr), Err(ModifyError::Value(bad)));
@@ -485,7 +485,7 @@ fn values_out_of_range() {
     }
     let mut qp = in_state(QpState::Init);
     let all = rts.with(AttrMask::AV);
-    assert_eq!(qp.modify(QpState::Err, all, &Solo::attr()), Err(ModifyError::Unexpected(all)));
+    assert_eq!(qp.modify(QpState::Err, all, &SingleQp::attr()), Err(ModifyError::Unexpected(all)));
 }
 
 #[test]
@@ -497,7 +497,7 @@ fn transitions_that_are_not_there() {
         (QpState::Rts, QpState::Rtr),
         (QpState::Err, QpState::Rts),
     ] {
-        let refused = in_state(from).modify(to, AttrMask::NONE, &Solo::attr());
+        let refused = in_state(from).modify(to, AttrMask::NONE, &SingleQp::attr());
         assert_eq!(refused, Err(ModifyError::NoTransition { from, to }));
     }
 }
@@ -505,7 +505,7 @@ fn transitions_that_are_not_there() {
 #[test]
 fn an_ack_that_comes_with_the_last_response_is_not_needed() {
     // A drain ends with a READ response as well as with an ACK.
-    let mut qp = Solo::rts();
+    let mut qp = SingleQp::rts();
     qp.post(1, SendOp::Read(REMOTE), 4);
     qp.sent();
     drain(&mut qp);

@@ -7,15 +7,15 @@ use urxe_engine::{
     AsyncEvent, Data, DropReason, PostError, QpState, QpType, Recipient, Remote, SendFlags, SendOp, SendWr, Sge,
     SgeList, WcOpcode, WcStatus,
 };
-use urxe_sim::solo::{MTU, RQ_PSN, SQ_PSN, Solo};
+use urxe_sim::single_qp::{MTU, RQ_PSN, SQ_PSN, SingleQp};
 use urxe_wire::{Ext, ImmDt, Operation, RKey, Reth};
 
 /// Three full packets.
 const LONG: u32 = 768;
 
 /// One that its peer knows already.
-fn uc() -> Solo {
-    let mut qp = Solo::of(QpType::Uc);
+fn uc() -> SingleQp {
+    let mut qp = SingleQp::of(QpType::Uc);
     qp.post(0, SendOp::Send, 0);
     assert_eq!(qp.sent(), ["SEND Only 200"]);
     assert_eq!(qp.completed(), [(0, WcStatus::Success)]);
@@ -26,7 +26,7 @@ fn uc() -> Solo {
 /// A peer that opens a socket for a new flow may see what follows before what came first.
 #[test]
 fn the_first_long_message_pauses_behind_its_first_packet() {
-    let mut qp = Solo::of(QpType::Uc);
+    let mut qp = SingleQp::of(QpType::Uc);
     qp.post(1, SendOp::Send, LONG);
     assert_eq!(qp.sent(), ["SEND First 200"]);
     assert!(qp.completed().is_empty());
@@ -135,7 +135,7 @@ fn no_receive_is_a_loss() {
 //= type=test
 //# On UC and UD nothing that a peer sends MUST stop the queue pair.
 #[test]
-fn what_the_peer_does_wrong_harms_nobody() {
+fn peer_errors_do_not_stop_uc() {
     let mut qp = uc();
     qp.recv(1, 8);
     let nowhere = Reth { va: 0, r_key: RKey(0xBAD), dma_len: 4 };
@@ -162,7 +162,7 @@ fn a_receive_with_a_bad_key_ends_the_queue_pair() {
     assert_eq!(qp.state(), QpState::Err);
 }
 
-fn bad_send(qp: &Solo, wr_id: u64) -> SendWr {
+fn bad_send(qp: &SingleQp, wr_id: u64) -> SendWr {
     let data = Data::Gather(SgeList::new(&[Sge { addr: qp.local.addr, length: 64, l_key: 0xBAD }]));
     SendWr { wr_id, op: SendOp::Send, data, flags: SendFlags::default(), to: Recipient::Peer }
 }
@@ -197,7 +197,7 @@ fn sqd_finishes_the_message_begun_and_starts_no_other() {
     qp.post(1, SendOp::Send, LONG);
     qp.post(2, SendOp::Send, 8);
     assert_eq!(qp.sent(), ["SEND First 201"]);
-    let notify = QpAttr { sqd_notify: true, ..Solo::attr() };
+    let notify = QpAttr { sqd_notify: true, ..SingleQp::attr() };
     qp.modify(QpState::Sqd, AttrMask::EN_SQD_ASYNC_NOTIFY, &notify).unwrap();
     assert!(qp.async_events().is_empty());
     qp.node.nic().set_room(usize::MAX);
@@ -249,7 +249,7 @@ fn recipients_are_for_datagrams() {
         flags: SendFlags::default(),
         to: Recipient::Peer,
     };
-    let refused = qp.post_to(wr, urxe_sim::solo::PEER_QPN, urxe_sim::solo::Q_KEY);
+    let refused = qp.post_to(wr, urxe_sim::single_qp::PEER_QPN, urxe_sim::single_qp::Q_KEY);
     assert_eq!(refused, Err(PostError::Operation));
     qp.elapse(Duration::from_millis(1));
     assert!(qp.sent().is_empty());

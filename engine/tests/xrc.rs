@@ -8,7 +8,7 @@ use urxe_engine::{
     SendWr, WcStatus, XrcDomain,
 };
 use urxe_sim::memory::DEFAULT_PD;
-use urxe_sim::solo::{MTU, RQ_PSN, Solo};
+use urxe_sim::single_qp::{MTU, RQ_PSN, SingleQp};
 use urxe_sim::{CqId, Route, SrqId};
 use urxe_wire::packet::{Service, pad_count};
 use urxe_wire::{Bth, Credits, Ext, Header, Opcode, Operation as O, Psn, Qpn, RKey, Reth, Syndrome, Transport, XrcEth};
@@ -22,12 +22,12 @@ const OTHER_PD: Pd = Pd(77);
 
 /// A target with two SRQs in its domain, of different protection domains, and one in another domain.
 struct Target {
-    qp: Solo,
+    qp: SingleQp,
     srqs: [SrqId; 2],
     cqs: [CqId; 2],
 }
 
-fn connect(qp: &mut Solo) {
+fn connect(qp: &mut SingleQp) {
     let init = AttrMask::PKEY_INDEX.with(AttrMask::PORT).with(AttrMask::ACCESS_FLAGS);
     let peer = AttrMask::PATH_MTU.with(AttrMask::DEST_QPN).with(AttrMask::RQ_PSN);
     let (responds, sends) = match qp.node.qp(qp.qpn).config().qp_type {
@@ -43,7 +43,7 @@ fn connect(qp: &mut Solo) {
         (QpState::Rtr, peer.with(responds), Some(route)),
         (QpState::Rts, sends.with(AttrMask::SQ_PSN), None),
     ] {
-        qp.node.modify(qp.now, qp.qpn, state, mask, &Solo::attr(), route).unwrap();
+        qp.node.modify(qp.now, qp.qpn, state, mask, &SingleQp::attr(), route).unwrap();
     }
     qp.node.verbs().take_log();
 }
@@ -51,7 +51,7 @@ fn connect(qp: &mut Solo) {
 impl Target {
     fn new() -> Self {
         let (mut srqs, mut cqs) = (Vec::new(), Vec::new());
-        let mut qp = Solo::reset(|setup, node| {
+        let mut qp = SingleQp::reset(|setup, node| {
             (setup.qp_type, setup.pd, setup.xrcd) = (QpType::XrcRecv, Pd(0), Some(DOMAIN));
             for (pd, domain, number) in
                 [(DEFAULT_PD, DOMAIN, FIRST), (OTHER_PD, DOMAIN, SECOND), (DEFAULT_PD, XrcDomain(4), STRANGE)]
@@ -170,7 +170,7 @@ fn in_error_the_srq_keeps_its_wqes() {
     target.posts(0, 1, 2 * 256);
     target.posts(0, 2, 8);
     target.gets(O::SendFirst, RQ_PSN, FIRST, Ext::None, &[1; MTU]);
-    target.qp.modify(QpState::Err, AttrMask::NONE, &Solo::attr()).unwrap();
+    target.qp.modify(QpState::Err, AttrMask::NONE, &SingleQp::attr()).unwrap();
     assert_eq!(target.completed(0).map(|(wr_id, status, ..)| (wr_id, status)), Some((1, WcStatus::WrFlushError)));
     assert_eq!(target.completed(0), None);
     let srq = target.srqs[0];
@@ -183,7 +183,7 @@ fn in_error_the_srq_keeps_its_wqes() {
 //# A request for an XRC SRQ whose process does not answer in time MUST be dropped, to be repeated by its requester, or
 //# put off with an RNR NAK.
 #[test]
-fn what_nobody_answers_is_as_good_as_lost() {
+fn an_unanswered_xrc_request_counts_as_lost() {
     let parts = [[1; MTU], [2; MTU], [3; MTU]];
     let message = [(O::SendFirst, 0), (O::SendMiddle, 1), (O::SendLast, 2)];
     for silent in 0..3 {
@@ -227,7 +227,7 @@ fn what_nobody_answers_is_as_good_as_lost() {
 //= type=test
 //# An XRC request MUST be received and protected by the SRQ that it names, in the target's domain.
 #[test]
-fn who_changes_the_srq_of_a_message_is_refused() {
+fn an_srq_that_changes_within_a_message_is_refused() {
     let mut target = Target::new();
     target.posts(0, 1, 8);
     target.qp.node.memory().fall_silent(1);
@@ -242,10 +242,10 @@ fn who_changes_the_srq_of_a_message_is_refused() {
 
 #[test]
 fn an_initiator_says_for_which_srq() {
-    let mut qp = Solo::reset(|setup, _| setup.qp_type = QpType::XrcSend);
+    let mut qp = SingleQp::reset(|setup, _| setup.qp_type = QpType::XrcSend);
     connect(&mut qp);
     let remote = Remote { addr: 0, r_key: RKey(1) };
-    let wr = |qp: &Solo, wr_id, op, to| {
+    let wr = |qp: &SingleQp, wr_id, op, to| {
         let flags = SendFlags { signaled: true, ..SendFlags::default() };
         SendWr { wr_id, op, data: Data::Gather(qp.sges(8)), flags, to }
     };
@@ -287,7 +287,7 @@ fn nothing_is_posted_to_a_target() {
     let mut qp = Target::new().qp;
     let recv = RecvWr { wr_id: 1, buffers: qp.sges(8) };
     assert_eq!(qp.recv_wr(recv), Err(PostError::NoRecvQueue));
-    let mut qp = Solo::reset(|setup, _| setup.qp_type = QpType::XrcSend);
+    let mut qp = SingleQp::reset(|setup, _| setup.qp_type = QpType::XrcSend);
     let recv = RecvWr { wr_id: 1, buffers: qp.sges(8) };
     assert_eq!(qp.recv_wr(recv), Err(PostError::NoRecvQueue));
 }
@@ -297,11 +297,11 @@ fn nothing_is_posted_to_a_target() {
 fn receive_buffers_are_of_the_srqs_domain() {
     for (pd, status) in [(DEFAULT_PD, WcStatus::Success), (OTHER_PD, WcStatus::LocalProtectionError)] {
         let mut srq = None;
-        let mut qp = Solo::reset(|setup, node| {
+        let mut qp = SingleQp::reset(|setup, node| {
             srq = Some(node.verbs().create_srq(pd, 8));
             (setup.srq, setup.pd) = (srq, Pd(1000));
         });
-        qp.go_to(QpState::Rts, &Solo::attr());
+        qp.go_to(QpState::Rts, &SingleQp::attr());
         let buffers = qp.sges(8);
         qp.node.verbs().srq(srq.unwrap()).post(RecvWr { wr_id: 1, buffers }).unwrap();
         qp.gets(O::SendOnly, RQ_PSN, Ext::None, b"x");
@@ -313,19 +313,19 @@ fn receive_buffers_are_of_the_srqs_domain() {
 #[test]
 fn the_limit_is_reported_to_the_consumer() {
     let mut srq = None;
-    let mut qp = Solo::reset(|setup, node| {
+    let mut qp = SingleQp::reset(|setup, node| {
         srq = Some(node.verbs().create_srq(DEFAULT_PD, 8));
         setup.srq = srq;
     });
     let srq = srq.unwrap();
-    qp.go_to(QpState::Rts, &Solo::attr());
+    qp.go_to(QpState::Rts, &SingleQp::attr());
     for wr_id in 0..4 {
         let buffers = qp.sges(0);
         qp.node.verbs().srq(srq).post(RecvWr { wr_id, buffers }).unwrap();
     }
     qp.node.verbs().srq(srq).modify(None, Some(3)).unwrap();
     let limits =
-        |qp: &mut Solo| qp.log().iter().filter(|happening| **happening == urxe_sim::Happening::SrqLimit(srq)).count();
+        |qp: &mut SingleQp| qp.log().iter().filter(|event| **event == urxe_sim::NodeEvent::SrqLimit(srq)).count();
     for (psn, reported) in (RQ_PSN..).zip([0, 1, 0]) {
         qp.gets(O::SendOnly, psn, Ext::None, b"");
         assert_eq!(limits(&mut qp), reported, "PSN {psn}");
@@ -336,7 +336,7 @@ fn the_limit_is_reported_to_the_consumer() {
 #[test]
 fn a_target_has_access_flags() {
     let mut target = Target::new();
-    let attr = urxe_engine::attr::QpAttr { access: Access::NONE, ..Solo::attr() };
+    let attr = urxe_engine::attr::QpAttr { access: Access::NONE, ..SingleQp::attr() };
     target.qp.modify(QpState::Rts, AttrMask::ACCESS_FLAGS, &attr).unwrap();
     let remote = target.qp.remote;
     let ext = Ext::Reth(Reth { va: remote.addr, r_key: RKey(remote.key.0), dma_len: 1 });

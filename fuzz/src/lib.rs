@@ -7,7 +7,7 @@ use std::time::Duration;
 use libfuzzer_sys::arbitrary::{Result, Unstructured};
 use urxe_engine::attr::{AttrMask, QpAttr};
 use urxe_engine::{Key, QpState, Remote, SendOp, WcOpcode};
-use urxe_sim::solo::{MTU, Solo};
+use urxe_sim::single_qp::{MTU, SingleQp};
 use urxe_wire::opcode::{HeaderSet, Role};
 use urxe_wire::{
     Aeth, AtomicAckEth, AtomicEth, Ext, Feth, FlushLevel, Ieth, ImmDt, Msn, Opcode, Operation, RKey, Reth, Syndrome, Transport,
@@ -33,7 +33,7 @@ pub enum Target {
 
 /// A queue pair under attack, and what must stay true.
 pub struct Siege {
-    qp: Solo,
+    qp: SingleQp,
     target: Target,
     /// Memory that no work request and no key names.
     outside: u64,
@@ -46,13 +46,13 @@ impl Siege {
     /// A queue pair in RTS.
     #[must_use]
     pub fn new(target: Target) -> Self {
-        let mut qp = Solo::with(|attr| *attr = Self::attr());
+        let mut qp = SingleQp::with(|attr| *attr = Self::attr());
         let outside = qp.node.memory_mut().map(4096);
         Self { qp, target, outside, next: [0, RECVS], posted: [0, RECVS] }
     }
 
     fn attr() -> QpAttr {
-        QpAttr { retry_cnt: 7, rnr_retry: 7, ..Solo::attr() }
+        QpAttr { retry_cnt: 7, rnr_retry: 7, ..SingleQp::attr() }
     }
 
     /// Does what the bytes say until there are none left.

@@ -15,7 +15,7 @@ use crate::network::{Datagram, Route};
 use crate::node::{Node, NodeConfig, NodeId, QpSetup, Received};
 use crate::rule::{Flight, Rule, Verdict};
 use crate::timeouts::Timeouts;
-use crate::verbs::Happening;
+use crate::verbs::NodeEvent;
 
 /// The medium between any two nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -136,7 +136,7 @@ pub struct Fabric {
     order: u64,
     counts: Counts,
     capture: Option<Capture>,
-    journal: Vec<(Instant, NodeId, Happening)>,
+    journal: Vec<(Instant, NodeId, NodeEvent)>,
     digest: DefaultHasher,
 }
 
@@ -199,7 +199,7 @@ impl Fabric {
 
     /// Everything that nodes saw, oldest first.
     #[must_use]
-    pub fn journal(&self) -> &[(Instant, NodeId, Happening)] {
+    pub fn journal(&self) -> &[(Instant, NodeId, NodeEvent)] {
         &self.journal
     }
 
@@ -420,10 +420,10 @@ impl Fabric {
 
     /// Moves what the node's consumer saw into the journal.
     fn collect(&mut self, id: NodeId) {
-        for happening in self.node_mut(id).verbs().take_log() {
+        for event in self.node_mut(id).verbs().take_log() {
             self.now.as_nanos().hash(&mut self.digest);
-            hash_happening(&happening, &mut self.digest);
-            self.journal.push((self.now, id, happening));
+            hash_event(&event, &mut self.digest);
+            self.journal.push((self.now, id, event));
         }
     }
 
@@ -496,7 +496,7 @@ fn forged(datagram: Datagram, changes: &[(usize, u8)]) -> Datagram {
 }
 
 /// The engine's events have no `Hash`; their debug output says everything that is in them.
-fn hash_happening(happening: &Happening, digest: &mut DefaultHasher) {
+fn hash_event(event: &NodeEvent, digest: &mut DefaultHasher) {
     struct Sink<'a>(&'a mut DefaultHasher);
     impl std::fmt::Write for Sink<'_> {
         fn write_str(&mut self, text: &str) -> std::fmt::Result {
@@ -504,7 +504,7 @@ fn hash_happening(happening: &Happening, digest: &mut DefaultHasher) {
             Ok(())
         }
     }
-    std::fmt::Write::write_fmt(&mut Sink(digest), format_args!("{happening:?}")).expect("hashing does not fail");
+    std::fmt::Write::write_fmt(&mut Sink(digest), format_args!("{event:?}")).expect("hashing does not fail");
 }
 
 /// Required attributes of RESET → INIT, of INIT → RTR but for the address vector, and of RTR → RTS.

@@ -39,17 +39,17 @@
 //! ```
 //!
 //! [`oracle`] generates traffic from a seed, predicts what memory and completions must be, and compares.
-//! [`crowd`] is hundreds of stacks at once. [`solo`] is one queue pair whose peer is the test itself: packets in, packets out.
+//! [`scale`] is hundreds of stacks at once. [`single_qp`] is one queue pair whose peer is the test itself: packets in, packets out.
 
 pub mod capture;
-pub mod crowd;
 mod fabric;
 pub mod memory;
 mod network;
 mod node;
 pub mod oracle;
 pub mod rule;
-pub mod solo;
+pub mod scale;
+pub mod single_qp;
 mod timeouts;
 mod verbs;
 
@@ -58,4 +58,4 @@ pub use memory::AddressSpace;
 pub use network::{Datagram, Nic, Origin, Route};
 pub use node::{Node, NodeConfig, NodeId, QpSetup, Received, SimHost};
 pub use rule::{Flight, Rule, Verdict};
-pub use verbs::{CounterId, CqId, Happening, SrqId, Verbs};
+pub use verbs::{CounterId, CqId, NodeEvent, SrqId, Verbs};

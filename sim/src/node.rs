@@ -7,8 +7,8 @@ use std::time::Duration;
 use urxe_engine::attr::{AttrMask, ModifyError, QpAttr};
 use urxe_engine::rng::Rng;
 use urxe_engine::{
-    AttachError, Chaos, CountedOps, Cqe, Host, Instant, Io, Liberties, Pd, PostError, Progress, QpCap, QpConfig,
-    QpState, QpType, QueuePair, RecvWr, SendWr, UdRecipient, XrcDomain,
+    AttachError, CountedOps, Cqe, Host, Instant, Io, Pd, PostError, Progress, QpCap, QpConfig, QpQuirks, QpState,
+    QpType, QueuePair, Quirks, RecvWr, SendWr, UdRecipient, XrcDomain,
 };
 use urxe_wire::{Mtu, Packet, Qpn};
 
@@ -49,7 +49,7 @@ pub struct NodeConfig {
     /// Packets it can send before it must wait for `service_delay`.
     pub send_room: usize,
     /// What it does where it is free to choose, unless what is ordinary.
-    pub chaos: Option<Chaos>,
+    pub quirks: Option<Quirks>,
 }
 
 impl Default for NodeConfig {
@@ -60,7 +60,7 @@ impl Default for NodeConfig {
             receive_buffer: 256,
             service_delay: Duration::from_micros(2),
             send_room: 1024,
-            chaos: None,
+            quirks: None,
         }
     }
 }
@@ -106,7 +106,7 @@ impl Node {
             config,
             memory: AddressSpace::new(config.seed),
             nic: Nic::new(address),
-            verbs: Verbs::new(config.chaos),
+            verbs: Verbs::new(config.quirks),
             qps: BTreeMap::new(),
             qpns: Vec::new(),
             busy: BTreeSet::new(),
@@ -161,7 +161,7 @@ impl Node {
         };
         let QpSetup { qp_type, pd, cap, sq_sig_all, send_cq, recv_cq, srq, xrcd, window } = qp;
         let nth = self.qps.len() as u64;
-        let liberties = self.config.chaos.map_or(Liberties::default(), |chaos| chaos.queue_pair(nth));
+        let quirks = self.config.quirks.map_or(QpQuirks::default(), |quirks| quirks.queue_pair(nth));
         let (send_cq, recv_cq) = (Some(send_cq), Some(recv_cq));
         let (port_mtu, counters) = (PORT_MTU, Vec::new());
         let config = QpConfig {
@@ -176,7 +176,7 @@ impl Node {
             xrcd,
             window,
             port_mtu,
-            liberties,
+            quirks,
             counters,
         };
         self.qps.insert(qpn, QueuePair::new(config));

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use urxe_engine::{
-    AsyncEvent, Chaos, CompletionQueue, Consumer, Cqe, Event, Instant, Pd, Pushed, RecvWr, SharedReceiveQueue,
+    AsyncEvent, CompletionQueue, Consumer, Cqe, Event, Instant, Pd, Pushed, Quirks, RecvWr, SharedReceiveQueue,
     XrcDomain,
 };
 use urxe_wire::Qpn;
@@ -22,7 +22,7 @@ pub struct CounterId(pub usize);
 
 /// Something a node's consumer saw.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Happening {
+pub enum NodeEvent {
     /// A trace event of a QP.
     Trace(Qpn, Event),
     /// An affiliated asynchronous event.
@@ -53,22 +53,22 @@ pub struct Verbs {
     cqs: Vec<CompletionQueue>,
     srqs: Vec<Srq>,
     xrc: BTreeMap<(u32, u32), SrqId>,
-    log: Vec<Happening>,
+    log: Vec<NodeEvent>,
     /// When completion queues want to be looked at.
     timers: BTreeSet<(Instant, usize)>,
-    chaos: Option<Chaos>,
+    quirks: Option<Quirks>,
 }
 
 impl Verbs {
-    pub(crate) fn new(chaos: Option<Chaos>) -> Self {
-        Self { chaos, ..Self::default() }
+    pub(crate) fn new(quirks: Option<Quirks>) -> Self {
+        Self { quirks, ..Self::default() }
     }
 
     /// Makes a completion queue.
     pub fn create_cq(&mut self, capacity: usize) -> CqId {
         let nth = self.cqs.len() as u64;
-        let mut cq = CompletionQueue::new(capacity).with_lateness(self.chaos.and_then(|chaos| chaos.lateness(nth)));
-        cq.moderate(self.chaos.and_then(|chaos| chaos.moderation(nth)));
+        let mut cq = CompletionQueue::new(capacity).with_delay(self.quirks.and_then(|quirks| quirks.cq_delay(nth)));
+        cq.moderate(self.quirks.and_then(|quirks| quirks.moderation(nth)));
         self.cqs.push(cq);
         CqId(self.cqs.len() - 1)
     }
@@ -85,14 +85,14 @@ impl Verbs {
             let due = self.cqs[cq].handle_timeout(now);
             self.timers.extend(due.look_at.map(|at| (at, cq)));
             if due.raise_event {
-                self.log.push(Happening::CompletionEvent(CqId(cq)));
+                self.log.push(NodeEvent::CompletionEvent(CqId(cq)));
             }
         }
     }
 
     /// Makes a shared receive queue of `max_wr` WQEs.
     pub fn create_srq(&mut self, pd: Pd, max_wr: u32) -> SrqId {
-        let order = self.chaos.and_then(|chaos| chaos.srq_order(self.srqs.len() as u64));
+        let order = self.quirks.and_then(|quirks| quirks.srq_order(self.srqs.len() as u64));
         self.srqs.push(Srq { queue: SharedReceiveQueue::new(max_wr, 4).in_order(order), pd, cq: None });
         SrqId(self.srqs.len() - 1)
     }
@@ -117,12 +117,12 @@ impl Verbs {
 
     /// What happened since the last [`take_log`](Self::take_log), oldest first.
     #[must_use]
-    pub fn log(&self) -> &[Happening] {
+    pub fn log(&self) -> &[NodeEvent] {
         &self.log
     }
 
     /// Takes the log.
-    pub fn take_log(&mut self) -> Vec<Happening> {
+    pub fn take_log(&mut self) -> Vec<NodeEvent> {
         std::mem::take(&mut self.log)
     }
 }
@@ -133,25 +133,25 @@ impl Consumer for Verbs {
     type Counter = CounterId;
 
     fn complete(&mut self, cq: &CqId, cqe: Cqe) {
-        self.log.push(Happening::Completed(*cq, cqe));
+        self.log.push(NodeEvent::Completed(*cq, cqe));
         match self.cqs[cq.0].push(cqe) {
             Pushed::Quietly | Pushed::Overrun { first: false } => {}
             Pushed::LookAt(at) => {
                 self.timers.insert((at, cq.0));
             }
-            Pushed::RaiseEvent => self.log.push(Happening::CompletionEvent(*cq)),
-            Pushed::Overrun { first: true } => self.log.push(Happening::CqError(*cq)),
+            Pushed::RaiseEvent => self.log.push(NodeEvent::CompletionEvent(*cq)),
+            Pushed::Overrun { first: true } => self.log.push(NodeEvent::CqError(*cq)),
         }
     }
 
     fn count(&mut self, counter: &CounterId, succeeded: bool) {
-        self.log.push(Happening::Counted(*counter, succeeded));
+        self.log.push(NodeEvent::Counted(*counter, succeeded));
     }
 
     fn take_recv(&mut self, srq: &SrqId) -> Option<RecvWr> {
         let taken = self.srqs[srq.0].queue.take()?;
         if taken.limit_reached {
-            self.log.push(Happening::SrqLimit(*srq));
+            self.log.push(NodeEvent::SrqLimit(*srq));
         }
         Some(taken.wr)
     }
@@ -171,10 +171,10 @@ impl Consumer for Verbs {
     }
 
     fn async_event(&mut self, qpn: Qpn, event: AsyncEvent) {
-        self.log.push(Happening::Async(qpn, event));
+        self.log.push(NodeEvent::Async(qpn, event));
     }
 
     fn trace(&mut self, qpn: Qpn, event: Event) {
-        self.log.push(Happening::Trace(qpn, event));
+        self.log.push(NodeEvent::Trace(qpn, event));
     }
 }

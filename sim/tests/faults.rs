@@ -4,7 +4,7 @@ use urxe_engine::{
     Access, Data, Event, Recipient, Remote, SendFlags, SendOp, SendWr, Sge, SgeList, WcStatus, event::RetryReason,
 };
 use urxe_faults::Script;
-use urxe_sim::{Connection, Fabric, Happening, NodeConfig};
+use urxe_sim::{Connection, Fabric, NodeConfig, NodeEvent};
 
 /// Runs 40 WRITEs of several packets; returns the digest of every packet and event, and how often something was sent
 /// again.
@@ -28,13 +28,13 @@ fn run(script: &str) -> (u64, usize) {
         let cqe = fabric.node_mut(a).poll(cq).unwrap();
         assert_eq!((cqe.wr_id, cqe.status), (wr_id, WcStatus::Success), "{script}");
     }
-    let retried = |happening: &Happening| {
+    let retried = |event: &NodeEvent| {
         matches!(
-            happening,
-            Happening::Trace(_, Event::Retry { reason: RetryReason::SequenceNak | RetryReason::AckTimeout, .. })
+            event,
+            NodeEvent::Trace(_, Event::Retry { reason: RetryReason::SequenceNak | RetryReason::AckTimeout, .. })
         )
     };
-    let retries = fabric.journal().iter().filter(|(_, _, happening)| retried(happening)).count();
+    let retries = fabric.journal().iter().filter(|(_, _, event)| retried(event)).count();
     (fabric.digest(), retries)
 }
 

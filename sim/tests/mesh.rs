@@ -6,7 +6,7 @@ use urxe_engine::{
     Access, Data, Event, Recipient, RecvWr, SendFlags, SendOp, SendWr, Sge, SgeList, WcOpcode, WcStatus,
 };
 use urxe_sim::rule::{Chance, Delays, Drops, Duplicates};
-use urxe_sim::{Connection, Fabric, Happening, NodeConfig, NodeId, Verdict};
+use urxe_sim::{Connection, Fabric, NodeConfig, NodeEvent, NodeId, Verdict};
 use urxe_wire::Qpn;
 
 const NODES: usize = 6;
@@ -130,9 +130,7 @@ fn any_closure_is_a_rule() {
     fabric.run();
     let counts = fabric.counts();
     assert_eq!((counts.sent, counts.dropped, counts.bad_icrc, counts.delivered), (4, 1, 1, 2));
-    let retries = fabric
-        .journal()
-        .iter()
-        .filter(|(_, _, happening)| matches!(happening, Happening::Trace(_, Event::Retry { .. })));
+    let retries =
+        fabric.journal().iter().filter(|(_, _, event)| matches!(event, NodeEvent::Trace(_, Event::Retry { .. })));
     assert_eq!(retries.count(), 2);
 }

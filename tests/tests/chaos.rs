@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use urxe_engine::chaos::{AckPolicy, Behaviour, Chaos, CreditPolicy, Liberties};
+use urxe_engine::quirks::{AckPolicy, CreditPolicy, QpQuirks, Quirk, Quirks};
 use urxe_ffi::verbs as v;
 use urxe_tests::verbs::memory::{PAGE, pattern};
 use urxe_tests::verbs::pair::connect;
@@ -105,8 +105,8 @@ fn completions_after_the_data() {
 }
 
 /// How the responder of a [`Pair`] behaves: its far end is the second queue pair that is made.
-fn liberties() -> Result<Liberties> {
-    let chaos: Chaos = std::env::var("URXE_CHAOS")?.parse()?;
+fn quirks() -> Result<QpQuirks> {
+    let chaos: Quirks = std::env::var("URXE_CHAOS")?.parse()?;
     Ok(chaos.queue_pair(1))
 }
 
@@ -130,10 +130,13 @@ seeds! {
 /// Each extreme is among the seeds above.
 #[test]
 fn the_seeds_differ() {
-    let credits = [1, 2, 3].map(|seed| Chaos::of(seed, &[Behaviour::Credits]).queue_pair(1).credits);
+    let credits = [1, 2, 3].map(|seed| Quirks::of(seed, &[Quirk::Credits]).queue_pair(1).credits);
     assert!(credits.iter().any(|policy| *policy != credits[0]), "{credits:?}");
-    let acks = [1, 2].map(|seed| Chaos::of(seed, &[Behaviour::Acks]).queue_pair(1).acks);
-    assert!(acks.contains(&AckPolicy::Each) && acks.iter().any(|policy| *policy != AckPolicy::Each), "{acks:?}");
+    let acks = [1, 2].map(|seed| Quirks::of(seed, &[Quirk::Acks]).queue_pair(1).acks);
+    assert!(
+        acks.contains(&AckPolicy::PerPacket) && acks.iter().any(|policy| *policy != AckPolicy::PerPacket),
+        "{acks:?}"
+    );
 }
 
 /// What the AETHs of all ACKs say, by the capture.
@@ -157,7 +160,7 @@ fn few_credits() -> Result<()> {
         ensure!(done.into_iter().all(|wc| wc.status == Status::SUCCESS && wc.wr_id == round));
     }
     // IBA table 46: the credit count is in the low five bits.
-    let most = match liberties()?.credits {
+    let most = match quirks()?.credits {
         CreditPolicy::AtMost(most) => u8::try_from(most)?,
         CreditPolicy::Uncounted => 31,
         CreditPolicy::All => bail!("nothing was asked for"),
@@ -184,10 +187,10 @@ fn extreme_acks() -> Result<()> {
     let median = times[times.len() / 2];
     // Each was sent and received by this process.
     let acks = syndromes()?.len() / 2;
-    match liberties()?.acks {
-        AckPolicy::Each => ensure!(acks >= 50 * PACKETS, "{acks} ACKs of {} packets", 50 * PACKETS),
-        AckPolicy::Late(by) => ensure!(median >= by && acks <= 100, "{median:?} instead of {by:?}, {acks} ACKs"),
-        AckPolicy::Together => bail!("nothing was asked for"),
+    match quirks()?.acks {
+        AckPolicy::PerPacket => ensure!(acks >= 50 * PACKETS, "{acks} ACKs of {} packets", 50 * PACKETS),
+        AckPolicy::Delayed(by) => ensure!(median >= by && acks <= 100, "{median:?} instead of {by:?}, {acks} ACKs"),
+        AckPolicy::Coalesced => bail!("nothing was asked for"),
     }
     Ok(())
 }
@@ -199,9 +202,9 @@ fn late_acks_of_who_answers_at_once() -> Result<()> {
     let world = World::new()?;
     let host = world.host();
     for seed in 0..100 {
-        let chaos = Chaos::of(seed, &[Behaviour::Acks]);
+        let chaos = Quirks::of(seed, &[Quirk::Acks]);
         // Soon enough for what the answer is late by to be still an answer at once.
-        if !matches!(chaos.queue_pair(0).acks, AckPolicy::Late(by) if by < Duration::from_micros(100)) {
+        if !matches!(chaos.queue_pair(0).acks, AckPolicy::Delayed(by) if by < Duration::from_micros(100)) {
             continue;
         }
         host.set_env("URXE_CHAOS", &format!("{seed}:acks"));

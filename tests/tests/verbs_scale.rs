@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use urxe_tests::verbs::crowd::{Crowd, Shape, Wait};
+use urxe_tests::verbs::scale::{Scale, Shape, Wait};
 use urxe_tests::verbs::{Many, Op, Options, RecvWr, SendWr};
 use urxe_tests::{in_world, in_world_over_udp, memory_of_our_own, wakes_of_our_thread};
 
@@ -71,8 +71,8 @@ fn ten_thousand_queue_pairs_talk() {
 #[test]
 fn sixty_four_processes_write_to_each_other() {
     in_world(|| {
-        let crowd = Crowd { processes: 64, shape: Shape::Mesh, messages: 8, wait: Wait::Sleeps };
-        let cost = crowd.run()?;
+        let scale = Scale { processes: 64, shape: Shape::Mesh, messages: 8, wait: Wait::Sleeps };
+        let cost = scale.run()?;
         println!("{cost:?}");
         Ok(())
     });
@@ -82,8 +82,8 @@ fn sixty_four_processes_write_to_each_other() {
 #[test]
 fn sixty_four_processes_and_a_hub_by_udp() {
     in_world_over_udp(|| {
-        let crowd = Crowd { processes: 64, shape: Shape::Star, messages: 50, wait: Wait::Sleeps };
-        let cost = crowd.run()?;
+        let scale = Scale { processes: 64, shape: Shape::Star, messages: 50, wait: Wait::Sleeps };
+        let cost = scale.run()?;
         println!("{cost:?}");
         Ok(())
     });

@@ -15,7 +15,7 @@ use std::time::Duration;
 use anyhow::Result;
 use urxe_benches::bare::percentile;
 use urxe_benches::own::{self, Target};
-use urxe_tests::verbs::crowd::{Shape, Wait};
+use urxe_tests::verbs::scale::{Shape, Wait};
 
 const RUN: Duration = Duration::from_millis(500);
 const EXCHANGES: usize = 10_000;

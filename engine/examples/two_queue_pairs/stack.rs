@@ -212,7 +212,7 @@ impl Stack {
             xrcd: None,
             window: 64,
             port_mtu: Mtu::Mtu1024,
-            liberties: urxe_engine::Liberties::default(),
+            quirks: urxe_engine::QpQuirks::default(),
             counters: Vec::new(),
         };
         Self {

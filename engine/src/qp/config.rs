@@ -5,11 +5,11 @@ use alloc::vec::Vec;
 use urxe_wire::{Mtu, Qpn, Transport};
 
 use super::{Counter, Cq, Srq};
-use crate::chaos::Liberties;
 use crate::counter::CountedOps;
 use crate::host::{Consumer, Host, Io};
 use crate::memory::{Accessor, Pd};
 use crate::qp::state::QpState;
+use crate::quirks::QpQuirks;
 use crate::srq::XrcDomain;
 use crate::work::SendOp;
 
@@ -89,7 +89,7 @@ pub struct QpConfig<H: Host> {
     /// The largest payload of a UD packet.
     pub port_mtu: Mtu,
     /// What it does where it is free to choose.
-    pub liberties: Liberties,
+    pub quirks: QpQuirks,
     /// Completion counters and what each counts; no operation twice. They come with
     /// [`attach_counter`](super::QueuePair::attach_counter).
     pub counters: Vec<(CountedOps, Counter<H>)>,
@@ -103,8 +103,8 @@ impl<H: Host> QpConfig<H> {
 
     /// What it does where it is free to choose. A build that is to show what looking for this costs does not look
     /// (`make cost`).
-    pub(super) const fn liberties(&self) -> Liberties {
-        if cfg!(urxe_unobserved) { Liberties::NONE } else { self.liberties }
+    pub(super) const fn quirks(&self) -> QpQuirks {
+        if cfg!(urxe_unobserved) { QpQuirks::NONE } else { self.quirks }
     }
 
     /// Whether one of the operations is counted.

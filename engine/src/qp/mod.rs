@@ -1,20 +1,12 @@
 //! The queue pair.
 
-mod answers;
 pub mod attr;
-mod completer;
 mod config;
-mod credit;
-mod posting;
-mod requester;
-mod responder;
-mod segment;
-mod send_queue;
+mod post;
+mod recv;
+mod send;
 pub(crate) mod sge;
 pub mod state;
-mod unreliable;
-mod window;
-mod wqe;
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -33,10 +25,10 @@ use crate::time::Instant;
 use crate::work::RecvWr;
 use attr::{AttrMask, ModifyError, QpAttr};
 pub use config::{PostError, Progress, QpCap, QpConfig, QpType};
-use requester::Requester;
-use responder::Responder;
+use recv::responder::Responder;
+use send::reliable::Requester;
+use send::unreliable::Unreliable;
 use state::QpState;
-use unreliable::Unreliable;
 
 type Cq<H> = <<H as Host>::Consumer as Consumer>::Cq;
 type Counter<H> = <<H as Host>::Consumer as Consumer>::Counter;
@@ -97,7 +89,7 @@ impl<H: Host> QueuePair<H> {
     pub fn attr(&self) -> QpAttr {
         let sq_psn = match &self.unreliable {
             Some(unreliable) => unreliable.requester.psn(),
-            None => self.requester.frontier(),
+            None => self.requester.snd_max(),
         };
         QpAttr { rq_psn: self.responder.expected_psn(), sq_psn, ..self.attr }
     }
@@ -292,15 +284,15 @@ impl<H: Host> QueuePair<H> {
         self.requester.ack_deadline()
     }
 
-    /// Until when it keeps something back because it may ([`crate::chaos`]): then it leaves with [`transmit`](Self::transmit).
+    /// Until when it keeps something back because it may ([`crate::quirks`]): then it leaves with [`transmit`](Self::transmit).
     pub fn kept_until(&self) -> Option<Instant> {
         self.responder.kept_until()
     }
 
-    /// What it keeps back because it may ([`crate::chaos`]) leaves with the next [`transmit`](Self::transmit): there may
+    /// What it keeps back because it may ([`crate::quirks`]) leaves with the next [`transmit`](Self::transmit): there may
     /// be no other.
-    pub fn hurry(&mut self, io: &Io<'_, H>) {
-        self.responder.hurry(self.config.liberties().acks, io.clock);
+    pub fn flush_delayed(&mut self, io: &Io<'_, H>) {
+        self.responder.flush_delayed(self.config.quirks().acks, io.clock);
     }
 
     /// Sends what is to be sent: answers first, then requests as far as the window, the peer's credits, and its
@@ -312,7 +304,7 @@ impl<H: Host> QueuePair<H> {
         }
         let keeps_back = self.keeps_back(io);
         let request_first = !keeps_back
-            && self.responder.answers.is_lone_ack()
+            && self.responder.responses.is_lone_ack()
             && self.state == QpState::Rts
             && self.requester.has_short_output(self.attr.path_mtu);
         let Some(route) = &self.route else { return Progress::Idle };
@@ -321,7 +313,7 @@ impl<H: Host> QueuePair<H> {
             return Progress::Blocked;
         }
         let posted = self.rq.len();
-        let answers = &mut self.responder.answers;
+        let answers = &mut self.responder.responses;
         let answered = match keeps_back {
             true => Ok(Progress::Idle),
             false => answers.transmit(&self.config, &self.attr, posted, route, io, RESPONSE_BURST),
@@ -362,22 +354,22 @@ impl<H: Host> QueuePair<H> {
     /// Whether all that a call of [`transmit`](Self::transmit) would send is an ACK, for which a short time does not
     /// matter: the next request could take it along.
     pub fn owes_only_ack(&self) -> bool {
-        self.responder.answers.is_lone_ack() && !(self.state.sends() && self.requester.has_output())
+        self.responder.responses.is_lone_ack() && !(self.state.sends() && self.requester.has_output())
     }
 
     /// Whether it owes its peer an acknowledgement or response.
     pub fn owes_answer(&self) -> bool {
-        !self.responder.answers.is_empty()
+        !self.responder.responses.is_empty()
     }
 
     /// The PSN of the ACK that is owed, if nothing else is.
     pub fn pending_ack(&self) -> Option<Psn> {
-        self.responder.answers.lone_ack()
+        self.responder.responses.lone_ack()
     }
 
     /// Whether it has refused a request and not said so yet: its peer sends in vain meanwhile.
     pub fn owes_refusal(&self) -> bool {
-        self.responder.answers.has_refusal()
+        self.responder.responses.has_refusal()
     }
 
     /// Whether the send queue is full of requests that complete without a word: nobody will learn when there is room.
@@ -392,7 +384,7 @@ impl<H: Host> QueuePair<H> {
     pub fn has_output(&self) -> bool {
         match &self.unreliable {
             Some(unreliable) => self.state.sends() && unreliable.requester.has_output(),
-            None => !self.responder.answers.is_empty() || (self.state.sends() && self.requester.has_output()),
+            None => !self.responder.responses.is_empty() || (self.state.sends() && self.requester.has_output()),
         }
     }
 
@@ -439,8 +431,8 @@ impl<H: Host> QueuePair<H> {
                 self.check_drained(io);
                 return true;
             }
-            Err(completer::Failure::Dropped(reason)) => self.drop_packet(io, packet, reason),
-            Err(completer::Failure::Front(status)) => self.fail_send(io, status),
+            Err(send::Failure::Dropped(reason)) => self.drop_packet(io, packet, reason),
+            Err(send::Failure::Front(status)) => self.fail_send(io, status),
         }
         false
     }

@@ -2,7 +2,7 @@
 
 mod late;
 mod pair;
-mod silence;
+mod unreachable;
 
 use std::time::Duration;
 
@@ -121,7 +121,7 @@ fn a_slow_listener_asks_for_patience() {
 //= type=test
 //# A message without an answer MUST be sent again 15 times, a DREQ 4 times, and the connection then be given up.
 #[test]
-fn who_is_gone_is_told() {
+fn messages_for_released_connections_are_answered() {
     let mut pair = Pair::new(1, Weather::default());
     let (a, b) = pair.established();
     pair.ends[A].release(pair.now, a);

@@ -34,7 +34,7 @@ pub(super) unsafe extern "C" fn post_send(
             let next = |wr: &v::ibv_send_wr| wr.next;
             let Some(observer) = strict else {
                 let post = |wr: &_| {
-                    engine.post_written(io, |place| {
+                    engine.post_send_with(io, |place| {
                         // SAFETY: a request with the fields that its opcode and flags say.
                         unsafe { write_request(wr, qp_type, max_inline, place) }?;
                         // SAFETY: requests on UD say where to.

@@ -184,7 +184,7 @@ unsafe fn create(ibv_context: *mut v::ibv_context, attr: &mut v::ibv_qp_init_att
         xrcd: xrcd.map(|xrcd| xrcd.xrcd.id()),
         window: port.window(),
         port_mtu: query::active_mtu(&context.interface()),
-        liberties: chaos::queue_pair(),
+        quirks: chaos::queue_pair(),
         counters: Vec::new(),
     };
     // The address is known before what is there: events name it.

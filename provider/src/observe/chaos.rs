@@ -1,12 +1,12 @@
-//! What devices may do and rarely do (`URXE_CHAOS`): [`urxe_engine::chaos`] decides, by the seed and by how many objects
+//! What devices may do and rarely do (`URXE_CHAOS`): [`urxe_engine::quirks`] decides, by the seed and by how many objects
 //! of a kind this process has made before.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use urxe_engine::chaos::WritePolicy;
+use urxe_engine::quirks::WritePolicy;
 use urxe_engine::rng::Rng;
-use urxe_engine::{Chaos, CompletionQueue, Liberties, SharedReceiveQueue};
+use urxe_engine::{CompletionQueue, QpQuirks, Quirks, SharedReceiveQueue};
 use urxe_ffi::verbs as v;
 
 use super::settings;
@@ -25,7 +25,7 @@ fn is_strict_about_writes() -> bool {
     strict.is_some_and(|strictness| strictness.write_order)
 }
 
-fn chaos() -> Option<Chaos> {
+fn chaos() -> Option<Quirks> {
     settings::get().as_ref().ok().and_then(|settings| settings.chaos)
 }
 
@@ -35,11 +35,11 @@ fn count(calls: &AtomicU64) -> u64 {
 }
 
 /// How another queue pair behaves.
-pub(crate) fn queue_pair() -> Liberties {
+pub(crate) fn queue_pair() -> QpQuirks {
     static MADE: AtomicU64 = AtomicU64::new(0);
-    let liberties = chaos().map_or(Liberties::default(), |chaos| chaos.queue_pair(count(&MADE)));
-    let writes = liberties.writes.or_else(|| is_strict_about_writes().then_some(WRITE_ORDER));
-    Liberties { writes, ..liberties }
+    let quirks = chaos().map_or(QpQuirks::default(), |chaos| chaos.queue_pair(count(&MADE)));
+    let writes = quirks.writes.or_else(|| is_strict_about_writes().then_some(WRITE_ORDER));
+    QpQuirks { writes, ..quirks }
 }
 
 /// Another completion queue.
@@ -48,7 +48,7 @@ pub(crate) fn completion_queue(capacity: usize) -> CompletionQueue {
     let queue = CompletionQueue::new(capacity);
     let Some(chaos) = chaos() else { return queue };
     let nth = count(&MADE);
-    let mut queue = queue.with_lateness(chaos.lateness(nth));
+    let mut queue = queue.with_delay(chaos.cq_delay(nth));
     // Nobody waits for an event of a new queue that it could be late for.
     let _ = queue.moderate(chaos.moderation(nth));
     queue

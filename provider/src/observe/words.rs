@@ -212,7 +212,7 @@ pub(crate) const fn retry(reason: RetryReason) -> &'static str {
         RetryReason::SequenceNak => "the peer misses it",
         RetryReason::ImpliedNak => "a response to it was lost",
         RetryReason::Rnr => "the peer had no receive posted",
-        RetryReason::Silence => "nothing came back for several round trips",
+        RetryReason::TailLossProbe => "nothing came back for several round trips",
     }
 }
 

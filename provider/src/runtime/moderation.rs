@@ -1,4 +1,4 @@
-//! Completion events that are put off (`ibv_modify_cq(3)`), and completions ([`urxe_engine::chaos`]).
+//! Completion events that are put off (`ibv_modify_cq(3)`), and completions ([`urxe_engine::quirks`]).
 
 use std::sync::{Arc, Mutex, Weak};
 

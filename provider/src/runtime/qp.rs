@@ -39,7 +39,7 @@ pub(crate) struct Qp {
 struct Inner {
     engine: QueuePair<Surroundings>,
     habit: Habit,
-    /// The application may wait for events: who does is not in a hurry, and neither is its peer.
+    /// The application may wait for events: who does is not in a flush_delayed, and neither is its peer.
     sleeps: bool,
     tally: Tally,
     /// Completions that the application sees when the ACK of their messages has left.
@@ -212,7 +212,7 @@ impl Qp {
     ) -> T {
         self.drive(work, |engine, io| {
             // An ACK may be owed for a message that the application has polled already.
-            engine.hurry(io);
+            engine.flush_delayed(io);
             engine.transmit(io);
             act(engine, io)
         })
@@ -270,7 +270,7 @@ impl Qp {
         }
         let result = act(engine, &mut io);
         let mut progress = Progress::Idle;
-        // What the engine itself keeps back (`urxe_engine::chaos`) leaves when its time has come, all the same.
+        // What the engine itself keeps back (`urxe_engine::quirks`) leaves when its time has come, all the same.
         let is_due = |engine: &QueuePair<_>| engine.kept_until().is_some_and(|at| at <= clock.now());
         let has_nothing = !engine.has_output() || (waits && engine.owes_only_ack());
         if !(kind == Act::Aside && has_nothing && !is_due(engine)) {
@@ -448,7 +448,7 @@ impl Qp {
         self.port.with_work(|work| {
             // A completion may be seen while its ACK waits for a request. An application that then destroys the queue pair
             // owes its peer that ACK.
-            self.drive(work, |engine, io| engine.hurry(io));
+            self.drive(work, |engine, io| engine.flush_delayed(io));
             let reset = urxe_engine::QpState::Reset;
             self.drive(work, |engine, io| {
                 let attr = urxe_engine::attr::QpAttr::default();

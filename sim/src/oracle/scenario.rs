@@ -13,7 +13,7 @@ use super::plan::{ALL_VERBS, Plan, Poison, Style, small};
 use super::stream::{Complaint, Stream, ensure};
 use crate::fabric::{Connection, Counts, Fabric, Step};
 use crate::rule::{Chance, Corrupts, Delays, Drops, Duplicates, Flight, Verdict};
-use crate::verbs::Happening;
+use crate::verbs::NodeEvent;
 use crate::{NodeConfig, NodeId};
 
 /// What is hard about a scenario.
@@ -42,7 +42,7 @@ pub enum Profile {
     /// At some time a buffer is deregistered.
     Deregister,
     /// At some time nothing arrives any more.
-    Silence,
+    Blackhole,
     /// A request is wrong.
     Poisoned,
     /// A request is wrong, and a few packets are lost.
@@ -63,7 +63,7 @@ impl Profile {
         Self::NotReady,
         Self::Draining,
         Self::Deregister,
-        Self::Silence,
+        Self::Blackhole,
         Self::Poisoned,
         Self::PoisonedLoss,
     ];
@@ -71,7 +71,7 @@ impl Profile {
     /// Whether every request must succeed.
     #[must_use]
     pub const fn must_succeed(self) -> bool {
-        !matches!(self, Self::HeavyLoss | Self::Deregister | Self::Silence | Self::Poisoned | Self::PoisonedLoss)
+        !matches!(self, Self::HeavyLoss | Self::Deregister | Self::Blackhole | Self::Poisoned | Self::PoisonedLoss)
     }
 }
 
@@ -93,7 +93,7 @@ pub struct Scenario {
     /// Chances of loss, duplication, delay, corruption.
     pub chances: [Chance; 4],
     /// From this packet on all are lost.
-    pub silence_after: Option<u64>,
+    pub blackhole_after: Option<u64>,
     /// When each connection loses one of its buffers.
     pub deregister_after: Option<Duration>,
     /// Receives posted in the beginning, and then every 700 µs.
@@ -158,7 +158,7 @@ impl Scenario {
             | Profile::TinyBuffers
             | Profile::NotReady
             | Profile::Deregister
-            | Profile::Silence
+            | Profile::Blackhole
             | Profile::Poisoned => [never; 4],
             Profile::Loss | Profile::Draining | Profile::PoisonedLoss => [few, never, never, never],
             Profile::HeavyLoss => [Chance::percent(30), never, never, never],
@@ -177,7 +177,7 @@ impl Scenario {
         };
         let recv_batch = if profile == Profile::NotReady { 1 + small(rng, 4) } else { usize::MAX };
         let deregister_after = (profile == Profile::Deregister).then(|| Duration::from_nanos(rng.below(200_000)));
-        let silence_after = (profile == Profile::Silence).then(|| rng.below(200));
+        let blackhole_after = (profile == Profile::Blackhole).then(|| rng.below(200));
         Self {
             seed,
             profile,
@@ -186,7 +186,7 @@ impl Scenario {
             connections,
             plans,
             chances,
-            silence_after,
+            blackhole_after,
             deregister_after,
             recv_batch,
         }
@@ -258,25 +258,25 @@ struct Retries {
     sequence: u64,
     implied: u64,
     rnr: u64,
-    silence: u64,
+    probes: u64,
 }
 
 impl Retries {
     const fn total(&self) -> u64 {
-        self.timeout + self.sequence + self.implied + self.rnr + self.silence
+        self.timeout + self.sequence + self.implied + self.rnr + self.probes
     }
 }
 
 fn retries(fabric: &Fabric) -> Retries {
     let mut retries = Retries::default();
-    for (_, _, happening) in fabric.journal() {
-        if let Happening::Trace(_, Event::Retry { reason, .. }) = happening {
+    for (_, _, event) in fabric.journal() {
+        if let NodeEvent::Trace(_, Event::Retry { reason, .. }) = event {
             *match reason {
                 RetryReason::AckTimeout => &mut retries.timeout,
                 RetryReason::SequenceNak => &mut retries.sequence,
                 RetryReason::ImpliedNak => &mut retries.implied,
                 RetryReason::Rnr => &mut retries.rnr,
-                RetryReason::Silence => &mut retries.silence,
+                RetryReason::TailLossProbe => &mut retries.probes,
             } += 1;
         }
     }
@@ -301,7 +301,7 @@ impl<'a> Run<'a> {
         let counters = nodes
             .map(|id| fabric.node_mut(id).memory_mut().register_new(8, Access::LOCAL_WRITE | Access::REMOTE_ATOMIC));
         let [drop, duplicate, delay, corrupt] = scenario.chances;
-        if let Some(last) = scenario.silence_after {
+        if let Some(last) = scenario.blackhole_after {
             fabric
                 .add_rule(move |flight: &Flight<'_>| if flight.number < last { Verdict::Pass } else { Verdict::Drop });
         }
@@ -497,7 +497,7 @@ impl<'a> Run<'a> {
             ensure!(retries.total() == 0, "sent again for no reason: {retries:?}");
         }
         let window = self.scenario.connections.iter().map(|c| u64::from(c.window.max(2))).max().unwrap_or(0);
-        let explained = counts.impaired() + counts.bad_icrc + retries.timeout + retries.silence;
+        let explained = counts.impaired() + counts.bad_icrc + retries.timeout + retries.probes;
         ensure!(retries.sequence + retries.implied <= 4 * explained, "went back too often: {retries:?} for {counts:?}");
         // Going back repeats at most a window of requests, each of which may be answered.
         let bound = 2 * self.scenario.needed() + 64 + retries.total() * (2 * window + 8) + 2 * counts.duplicated;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use urxe_engine::attr::{AttrMask, QpAttr};
-use urxe_engine::chaos::Behaviour;
+use urxe_engine::quirks::Quirk;
 use urxe_engine::{
     Access, AsyncEvent, Cqe, Data, PostError, QpState, Recipient, RecvWr, Remote, SendOp, SendWr, Sge, SgeList,
     WcOpcode, WcStatus,
@@ -12,7 +12,7 @@ use urxe_wire::{Feth, FlushLevel, Qpn, RKey};
 
 use super::plan::{Piece, Plan, Planned, Poison, Verb};
 use crate::memory::Buffer;
-use crate::verbs::Happening;
+use crate::verbs::NodeEvent;
 use crate::{Fabric, NodeId};
 
 /// Something that must not be.
@@ -251,8 +251,8 @@ impl Stream {
 
     /// Every drain was told of, once.
     pub(super) fn check_drains(&self, fabric: &Fabric) -> Result<(), Complaint> {
-        let told = |(_, node, happening): &&(_, NodeId, Happening)| {
-            *node == self.from && *happening == Happening::Async(self.qp, AsyncEvent::SqDrained)
+        let told = |(_, node, event): &&(_, NodeId, NodeEvent)| {
+            *node == self.from && *event == NodeEvent::Async(self.qp, AsyncEvent::SqDrained)
         };
         let told = fabric.journal().iter().filter(told).count();
         ensure!(told == self.drains, "drained {} times, but told {told} times", self.drains);
@@ -409,8 +409,8 @@ impl Stream {
                 ensure!(self.counted.insert(count), "{at}: counted to {count} twice");
             }
         }
-        let chaos = fabric.node(self.to).config().chaos;
-        let may_be_late = chaos.is_some_and(|chaos| chaos.shows(Behaviour::LateCompletions));
+        let quirks = fabric.node(self.to).config().quirks;
+        let may_be_late = quirks.is_some_and(|quirks| quirks.shows(Quirk::LateCompletions));
         if let Some(recv) = op.recv.filter(|_| !may_be_late) {
             ensure!(recv < self.recv_done, "{at} is acknowledged, but its receive has not completed");
         }

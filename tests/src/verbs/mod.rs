@@ -12,7 +12,7 @@
 //! | [`many`] | many of one process that share a completion queue |
 //! | [`datagram`] | UD queue pairs, address handles |
 //! | [`child`] | forked processes |
-//! | [`crowd`] | many processes, connected with each other |
+//! | [`scale`] | many processes, connected with each other |
 //! | [`loss`] | a network that loses packets |
 //! | [`window`] | memory windows |
 //! | [`mistake`] | wrong use and its consequences, as tables |
@@ -25,7 +25,6 @@
 pub mod child;
 pub mod context;
 pub mod cq;
-pub mod crowd;
 pub mod datagram;
 mod handle;
 pub mod loss;
@@ -34,6 +33,7 @@ pub mod memory;
 pub mod mistake;
 pub mod pair;
 pub mod qp;
+pub mod scale;
 pub mod srq;
 pub mod window;
 pub mod wr;

@@ -181,7 +181,7 @@ impl NetPort {
             };
             if chaos::is_on() {
                 for qp in self.queue_pairs() {
-                    self.with_work(|work| qp.drive(work, |engine, io| engine.hurry(io)));
+                    self.with_work(|work| qp.drive(work, |engine, io| engine.flush_delayed(io)));
                 }
             }
             for _ in 0..ROUNDS {

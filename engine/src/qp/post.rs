@@ -1,0 +1,139 @@
+//! Posting send requests: what is refused, and what becomes of the others.
+//!
+//! All of it is inlined into the loop over a list: the calls would cost as much as what they do.
+
+use alloc::vec::Vec;
+use core::mem;
+
+use super::{PostError, QpConfig, QpState, QpType, QueuePair, Route};
+use crate::host::{Host, Io};
+use crate::work::{Data, Recipient, SendOp, SendWr, UdRecipient};
+
+impl<H: Host> QueuePair<H> {
+    /// Posts a send request (`ibv_post_send(3)`), on UD with a recipient. It leaves in the next
+    /// [`transmit`](Self::transmit).
+    ///
+    /// # Errors
+    /// Says what is wrong; the request is not queued then.
+    pub fn post_send(
+        &mut self,
+        io: &mut Io<'_, H>,
+        wr: SendWr,
+        to: Option<UdRecipient<Route<H>>>,
+    ) -> Result<(), PostError> {
+        self.post_send_with(io, |place| {
+            *place = wr;
+            Ok(to)
+        })
+    }
+
+    /// The same with a request that `write` writes, all of it, to where it stays. What is there before means nothing.
+    ///
+    /// # Errors
+    /// Likewise, or what `write` says.
+    #[inline(always)]
+    pub fn post_send_with<E: From<PostError>>(
+        &mut self,
+        io: &mut Io<'_, H>,
+        write: impl FnOnce(&mut SendWr) -> Result<Option<UdRecipient<Route<H>>>, E>,
+    ) -> Result<(), E> {
+        self.check_queue(1)?;
+        let wqe = self.requester.queue.vacant();
+        let to = write(&mut wqe.wr)?;
+        let length = self.config.check_send(&wqe.wr, to.is_some())?;
+        wqe.begin(length, self.config.sq_sig_all);
+        self.take_in(io, to);
+        Ok(())
+    }
+
+    /// Posts several send requests, or none (`ibv_wr_complete(3)`); those on UD with a recipient. `wrs` is empty
+    /// afterwards.
+    ///
+    /// # Errors
+    /// What is wrong with the first that cannot be posted; none is queued then.
+    pub fn post_send_all(
+        &mut self,
+        io: &mut Io<'_, H>,
+        wrs: &mut Vec<(SendWr, Option<UdRecipient<Route<H>>>)>,
+    ) -> Result<(), PostError> {
+        let checked = wrs.iter().zip(1..).try_for_each(|((wr, to), count)| {
+            self.check_queue(count)?;
+            self.config.check_send(wr, to.is_some()).map(drop)
+        });
+        for (wr, to) in wrs.drain(..) {
+            if checked.is_ok() {
+                let length = u32::try_from(wr.data.length()).map_err(|_| PostError::Length)?;
+                let wqe = self.requester.queue.vacant();
+                wqe.wr = wr;
+                wqe.begin(length, self.config.sq_sig_all);
+                self.take_in(io, to);
+            }
+        }
+        checked
+    }
+
+    /// The request that was written belongs to the queue from now on.
+    #[inline(always)]
+    fn take_in(&mut self, io: &mut Io<'_, H>, to: Option<UdRecipient<Route<H>>>) {
+        match &mut self.unreliable {
+            None => self.requester.queue.push(),
+            // It has a queue of its own, with recipients.
+            Some(unreliable) => unreliable.requester.push(mem::take(self.requester.queue.vacant()), to),
+        }
+        if matches!(self.state, QpState::Err | QpState::Sqe) {
+            self.flush_send(io);
+        }
+    }
+
+    /// Whether `count` send requests could be queued now.
+    #[inline(always)]
+    fn check_queue(&self, count: usize) -> Result<(), PostError> {
+        match self.state {
+            QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Err => {}
+            //= spec/states.md#qps-007
+            //# Send requests MUST be refused with EINVAL in RESET, INIT and RTR; receive requests in RESET.
+            QpState::Reset | QpState::Init | QpState::Rtr => return Err(PostError::State(self.state)),
+        }
+        // It has no send queue that could be full.
+        if self.config.qp_type == QpType::XrcRecv {
+            return Err(PostError::Operation);
+        }
+        let queued = self.unreliable.as_ref().map_or(self.requester.len(), |unreliable| unreliable.requester.len());
+        if queued + count > self.config.cap.max_send_wr as usize { Err(PostError::QueueFull) } else { Ok(()) }
+    }
+}
+
+impl<H: Host> QpConfig<H> {
+    /// Whether `wr` is one that such a queue pair carries out, addressed as UD wants it or not; its length.
+    #[inline(always)]
+    fn check_send(&self, wr: &SendWr, addressed: bool) -> Result<u32, PostError> {
+        match &wr.data {
+            Data::Gather(list) if list.as_slice().len() > self.cap.max_send_sge as usize => {
+                return Err(PostError::TooManySge);
+            }
+            // The eight bytes of an ATOMIC WRITE are always inline in `ibv_wr_atomic_write`.
+            Data::Inline(bytes) if bytes.len() > self.cap.max_inline_data as usize && !wr.op.is_eight_bytes() => {
+                //= spec/requester.md#req-020
+                //# A work request with more elements or inline data than the queue pair was made for MUST be refused
+                //# when posted.
+                return Err(PostError::InlineTooLong);
+            }
+            Data::Gather(_) | Data::Inline(_) => {}
+        }
+        let length = u32::try_from(wr.data.length()).ok().filter(|&length| length <= 1 << 31);
+        let length = length.ok_or(PostError::Length)?;
+        // A FLUSH has no bytes of its own, whose PSNs its peer would not count.
+        if (wr.op.is_eight_bytes() && length != 8) || (matches!(wr.op, SendOp::Flush { .. }) && length != 0) {
+            return Err(PostError::Length);
+        }
+        // There is no place inline for what comes back (`ibv_post_send(3)`).
+        let nowhere = wr.op.is_response_bearing() && matches!(wr.data, Data::Inline(_));
+        let astray = matches!(wr.to, Recipient::XrcSrq(_)) != (self.qp_type == QpType::XrcSend);
+        let astray = astray && !wr.op.is_local();
+        let astray = astray || addressed != (self.qp_type == QpType::Ud);
+        if nowhere || astray || !self.qp_type.carries(&wr.op) {
+            return Err(PostError::Operation);
+        }
+        Ok(length)
+    }
+}

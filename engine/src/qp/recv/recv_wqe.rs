@@ -1,0 +1,90 @@
+//! Receive WQEs: whose they are, and their completions.
+
+use urxe_wire::packet::Service;
+use urxe_wire::{ImmDt, Packet, Qpn};
+
+use crate::counter::CountedOps;
+use crate::cq::{Cqe, WcOpcode, WcStatus};
+use crate::fault::ResponderFault;
+use crate::host::{Consumer, Host, Io};
+use crate::memory::Pd;
+use crate::qp::{QueuePair, Srq};
+use crate::srq::XrcDomain;
+use crate::work::RecvWr;
+
+impl<H: Host> QueuePair<H> {
+    /// The protection domain of the memory that peers name.
+    pub(in crate::qp) fn remote_pd(&self, io: &Io<'_, H>) -> Pd {
+        self.xrc_srq.as_ref().map_or(self.config.pd, |(_, srq)| io.consumer.srq_pd(srq))
+    }
+
+    /// The protection domain of receive buffers: the SRQ's, if they are of one (IBA 10.2.9.3).
+    pub(in crate::qp) fn recv_pd(&self, io: &Io<'_, H>) -> Pd {
+        self.srq().map_or(self.config.pd, |srq| io.consumer.srq_pd(srq))
+    }
+
+    const fn srq(&self) -> Option<&Srq<H>> {
+        match &self.xrc_srq {
+            Some((_, srq)) => Some(srq),
+            None => self.config.srq.as_ref(),
+        }
+    }
+
+    pub(in crate::qp) fn take_recv(&mut self, io: &mut Io<'_, H>) -> Option<RecvWr> {
+        match (self.rq.pop_front(), self.srq()) {
+            // With an SRQ, one that was given back.
+            (Some(wr), _) => Some(wr),
+            (None, Some(srq)) => io.consumer.take_recv(srq),
+            (None, None) => None,
+        }
+    }
+
+    /// Completes a receive WQE.
+    pub(in crate::qp) fn complete_recv(&self, io: &mut Io<'_, H>, cqe: Cqe) {
+        self.config.count(io, CountedOps::RECV, cqe.status == WcStatus::Success);
+        match (&self.xrc_srq, &self.config.recv_cq) {
+            (Some((_, srq)), _) => io.consumer.complete_xrc(srq, cqe),
+            (None, Some(cq)) => io.consumer.complete_received(cq, cqe),
+            // Has no receive WQEs.
+            (None, None) => {}
+        }
+    }
+
+    pub(in crate::qp) fn recv_completion(
+        &self,
+        io: &Io<'_, H>,
+        wr: &RecvWr,
+        opcode: WcOpcode,
+        byte_len: u32,
+        imm: Option<ImmDt>,
+        solicited: bool,
+    ) -> Cqe {
+        Cqe {
+            wr_id: wr.wr_id,
+            status: WcStatus::Success,
+            opcode,
+            qpn: self.config.qpn,
+            byte_len,
+            imm,
+            invalidated: None,
+            at: if self.xrc_srq.is_some() { io.now() } else { io.time_for(self.config.recv_cq.as_ref()) },
+            src_qp: self.attr.dest_qpn,
+            solicited,
+            grh: None,
+        }
+    }
+}
+
+/// The XRC SRQ that a request names, and its number: its message goes there, and its memory is of that SRQ's protection
+/// domain (IBA annex A14).
+//= spec/responder.md#rsp-026
+//# An XRC request MUST be received and protected by the SRQ that it names, in the target's domain.
+pub(in crate::qp) fn find_srq<H: Host>(
+    io: &Io<'_, H>,
+    domain: XrcDomain,
+    packet: &Packet<'_>,
+) -> Result<(Qpn, Srq<H>), ResponderFault> {
+    let Service::Xrc(xrceth) = packet.header.service else { return Err(ResponderFault::Unsupported) };
+    let number = xrceth.xrc_srq;
+    io.consumer.xrc_srq(domain, number).map(|srq| (number, srq)).ok_or(ResponderFault::NoSuchSrq)
+}

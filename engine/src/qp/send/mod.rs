@@ -1,0 +1,19 @@
+//! The send half of a queue pair: work requests become packets, responses complete them.
+//!
+//! RC and XRC: [`reliable`] cuts requests into packets and sends them again when they were lost, [`completer`] takes the
+//! responses; [`congestion`] bounds the packets in flight, [`credit`] the messages that need a receive WQE,
+//! [`tail_loss_probe`] finds losses that nobody reports. UC and UD: [`unreliable`]. Shared: [`wqe`], [`send_queue`],
+//! [`segment`] (the headers of each packet of a message).
+
+mod completer;
+mod congestion;
+mod credit;
+mod packets;
+pub(super) mod reliable;
+mod segment;
+mod send_queue;
+mod tail_loss_probe;
+pub(super) mod unreliable;
+mod wqe;
+
+pub(super) use completer::Failure;

@@ -1,0 +1,155 @@
+//! The packets of each kind of request.
+
+use urxe_wire::packet::{Service, pad_count};
+use urxe_wire::{AtomicEth, Bth, Ext, Header, Operation, Psn, Reth, XrcEth};
+
+use super::reliable::Requester;
+use super::segment::data_packet;
+use super::wqe::{SendWqe, Span};
+use crate::cq::WcStatus;
+use crate::host::{Host, Io, Network};
+use crate::qp::attr::QpAttr;
+use crate::qp::sge::copy_payload;
+use crate::qp::{QpConfig, Route, opcode};
+use crate::work::{Recipient, SendOp, SendWr};
+
+/// Sends the packet with `psn` of a SEND or WRITE whose packets have the PSNs of `span`.
+//= spec/requester.md#req-002
+//# A message MUST be cut into packets of one path MTU, all full but the last.
+#[expect(clippy::too_many_arguments, reason = "a packet's parts, and the surroundings")]
+// Called in one place, for each packet: handing over what it needs would cost as much as it does.
+#[inline(always)]
+pub(in crate::qp) fn send_data<H: Host>(
+    config: &QpConfig<H>,
+    attr: &QpAttr,
+    route: &Route<H>,
+    io: &mut Io<'_, H>,
+    wqe: &SendWqe,
+    span: Span,
+    psn: Psn,
+    ack_req: bool,
+) -> Result<(), Unsent> {
+    let mtu = attr.path_mtu.bytes();
+    let length = wqe.length as usize;
+    let offset = psn.advance_from(span.first) as usize * mtu;
+    let (first, last) = (psn == span.first, psn == span.last);
+    let payload_len = if last { length.saturating_sub(offset) } else { mtu };
+    let (operation, ext) = data_packet(&wqe.wr.op, wqe.length, first, last);
+
+    let mut bth = Bth::new(opcode(config.qp_type, operation), attr.dest_qpn, psn);
+    bth.pad_count = pad_count(payload_len);
+    //= spec/requester.md#req-003
+    //# Only the last packet of a message that consumes a receive WQE MAY ask for a solicited event.
+    bth.solicited_event = last && wqe.wr.flags.solicited && wqe.wr.op.consumes_recv();
+    bth.ack_req = ack_req;
+
+    let header = Header { bth, service: service(wqe.wr.to), ext };
+    let header_len = header.len();
+    let packet_len = header_len + payload_len + usize::from(bth.pad_count);
+    let packet = io.network.packet(route, packet_len).ok_or(Unsent::NoRoom)?;
+    header.emit(packet);
+    let (payload, pad) = packet.get_mut(header_len..).unwrap_or_default().split_at_mut(payload_len);
+    if !pad.is_empty() {
+        pad.fill(0);
+    }
+    copy_payload(io.memory, config.pd, &wqe.wr.data, offset, payload).map_err(|_| REFUSED)?;
+    io.network.commit();
+    Ok(())
+}
+
+impl Requester {
+    /// Sends a request that a response of its own answers: a READ, an atomic, an ATOMIC WRITE or a FLUSH. Its response
+    /// takes the PSNs up to `last`.
+    pub(in crate::qp) fn send_answered<H: Host>(
+        &mut self,
+        config: &QpConfig<H>,
+        attr: &QpAttr,
+        route: &Route<H>,
+        io: &mut Io<'_, H>,
+        psn: Psn,
+        last: Psn,
+    ) -> Result<(), Unsent> {
+        let wqe = self.queue.get(self.seg_wqe).ok_or(Unsent::NoRoom)?;
+        let mut bytes = [0; 8];
+        let (operation, ext, payload): (_, _, &[u8]) = match wqe.wr.op {
+            SendOp::Read(remote) => {
+                let first = wqe.sent.map_or(psn, |span| span.first);
+                let offset = u64::from(psn.advance_from(first)) * attr.path_mtu.bytes() as u64;
+                let packets = last.advance_from(psn) + 1;
+                let rest = u64::from(wqe.length) - offset;
+                let dma_len = rest.min(u64::from(packets) * attr.path_mtu.bytes() as u64);
+                let reth = Reth {
+                    va: remote.addr.wrapping_add(offset),
+                    r_key: remote.r_key,
+                    dma_len: u32::try_from(dma_len).map_err(|_| REFUSED)?,
+                };
+                (Operation::ReadRequest, Ext::Reth(reth), &[])
+            }
+            SendOp::CompareSwap { remote, compare, swap } => {
+                let eth = AtomicEth { va: remote.addr, r_key: remote.r_key, swap_add: swap, compare };
+                (Operation::CompareSwap, Ext::AtomicEth(eth), &[])
+            }
+            SendOp::FetchAdd { remote, add } => {
+                let eth = AtomicEth { va: remote.addr, r_key: remote.r_key, swap_add: add, compare: 0 };
+                (Operation::FetchAdd, Ext::AtomicEth(eth), &[])
+            }
+            SendOp::AtomicWrite(remote) => {
+                copy_payload(io.memory, config.pd, &wqe.wr.data, 0, &mut bytes).map_err(|_| REFUSED)?;
+                let reth = Reth { va: remote.addr, r_key: remote.r_key, dma_len: 8 };
+                (Operation::AtomicWrite, Ext::Reth(reth), &bytes)
+            }
+            SendOp::Flush { remote, length, how } => {
+                let reth = Reth { va: remote.addr, r_key: remote.r_key, dma_len: length };
+                (Operation::Flush, Ext::FethReth(how, reth), &[])
+            }
+            _ => return Err(REFUSED),
+        };
+        send_request(config, attr, route, io, &wqe.wr, operation, psn, ext, payload)?;
+        self.asked(psn, last);
+        self.ask = false;
+        Ok(())
+    }
+}
+
+/// Why a packet was not sent.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::qp) enum Unsent {
+    NoRoom,
+    Refused(WcStatus),
+}
+
+/// A local buffer is not what the L_Key says (IBA 11.6.2 "local protection error").
+//= spec/requester.md#req-017
+//# A request whose local buffers no L_Key gives MUST fail in its turn with IBV_WC_LOC_PROT_ERR.
+const REFUSED: Unsent = Unsent::Refused(WcStatus::LocalProtectionError);
+
+/// The headers that say for whom a request is.
+const fn service(to: Recipient) -> Service {
+    match to {
+        Recipient::Peer => Service::Connected,
+        Recipient::XrcSrq(xrc_srq) => Service::Xrc(XrcEth { xrc_srq }),
+    }
+}
+
+/// Sends a request that is one packet; these always ask for an answer. `payload` needs no padding.
+#[expect(clippy::too_many_arguments, reason = "a request's parts, and the surroundings")]
+fn send_request<H: Host>(
+    config: &QpConfig<H>,
+    attr: &QpAttr,
+    route: &Route<H>,
+    io: &mut Io<'_, H>,
+    wr: &SendWr,
+    operation: Operation,
+    psn: Psn,
+    ext: Ext,
+    payload: &[u8],
+) -> Result<(), Unsent> {
+    let mut bth = Bth::new(opcode(config.qp_type, operation), attr.dest_qpn, psn);
+    bth.ack_req = true;
+    let header = Header { bth, service: service(wr.to), ext };
+    let packet = io.network.packet(route, header.len() + payload.len()).ok_or(Unsent::NoRoom)?;
+    header.emit(packet);
+    packet.get_mut(header.len()..).unwrap_or_default().copy_from_slice(payload);
+    io.network.commit();
+    Ok(())
+}

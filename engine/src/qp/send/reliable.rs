@@ -1,0 +1,613 @@
+//! The requester: cuts send requests into packets, and sends them again when they were lost (IBA 9.7.2, 9.7.3).
+//!
+//! Send WQEs stand in a queue, oldest first. Three positions, all PSNs, move along it:
+//! `snd_una` (oldest unacknowledged) ≤ `snd_nxt` (sent next) ≤ `snd_max` (never sent before). Going back is setting
+//! `snd_nxt` to `snd_una`.
+//!
+//! A long READ is asked for in *chunks*, each a READ request of its own, so that responses in flight count
+//! against the window like requests do and no receive buffer is flooded. A responder cannot tell this from several
+//! READs; PSNs are those of one long READ. A chunk that is asked for again keeps its end, because a responder
+//! must find a duplicate READ within the request it repeats (IBA 9.7.5.1.5).
+
+use alloc::collections::VecDeque;
+use core::time::Duration;
+
+use urxe_wire::opcode::Position;
+use urxe_wire::{Mtu, Psn};
+
+use super::congestion::CongestionWindow;
+use super::credit::Credit;
+use super::packets::{Unsent, send_data};
+use super::send_queue::SendQueue;
+use super::tail_loss_probe::TailLossProbe;
+use super::wqe::{SendWqe, Span, complete, succeed};
+use crate::cq::WcStatus;
+use crate::event::{Event, RetryReason};
+use crate::host::{Consumer, Host, Io, Network as _};
+use crate::memory::Memory;
+use crate::qp::attr::QpAttr;
+use crate::qp::{Progress, QpConfig, Route};
+use crate::time::{Clock, Instant};
+use crate::work::SendOp;
+
+/// The requester of one queue pair.
+#[derive(Debug)]
+pub(in crate::qp) struct Requester {
+    pub(in crate::qp) queue: SendQueue,
+    pub(in crate::qp) snd_una: Psn,
+    snd_nxt: Psn,
+    /// Index in `queue` of the WQE that `snd_nxt` is in: cut into segments next.
+    pub(super) seg_wqe: usize,
+    snd_max: Psn,
+    /// READ chunks and atomics not answered yet, oldest first.
+    pub(in crate::qp) reads: VecDeque<Span>,
+    /// From where on the oldest of these was asked for last, if not from its first PSN.
+    pub(in crate::qp) resumed_at: Option<Psn>,
+    window: CongestionWindow,
+    /// Packets since the last one with AckReq.
+    unasked: u32,
+    /// The next packet asks for an ACK: it is the first after going back.
+    pub(super) ask: bool,
+    ack_deadline: Option<Instant>,
+    rnr_deadline: Option<Instant>,
+    probe: TailLossProbe,
+    /// Something was sent for which a timer is to start ([`start_timers`](Self::start_timers)).
+    untimed: bool,
+    retries_left: u8,
+    rnr_retries_left: u8,
+    credit: Credit,
+    /// Going back to this PSN because of an implied NAK has been done; once is enough.
+    pub(in crate::qp) implied_nak_at: Option<Psn>,
+}
+
+impl Requester {
+    /// Packets that may be outstanding now.
+    pub(in crate::qp) const fn window(&self) -> u32 {
+        self.window.packets()
+    }
+
+    pub(in crate::qp) fn new(window: u32) -> Self {
+        Self {
+            queue: SendQueue::default(),
+            snd_una: Psn::default(),
+            snd_nxt: Psn::default(),
+            seg_wqe: 0,
+            snd_max: Psn::default(),
+            reads: VecDeque::new(),
+            resumed_at: None,
+            window: CongestionWindow::new(window),
+            unasked: 0,
+            ask: false,
+            ack_deadline: None,
+            rnr_deadline: None,
+            probe: TailLossProbe::default(),
+            untimed: false,
+            retries_left: 0,
+            rnr_retries_left: 0,
+            credit: Credit::default(),
+            implied_nak_at: None,
+        }
+    }
+
+    /// RTR → RTS.
+    pub(in crate::qp) fn start(&mut self, attr: &QpAttr) {
+        self.snd_una = attr.sq_psn;
+        self.snd_nxt = attr.sq_psn;
+        self.snd_max = attr.sq_psn;
+    }
+
+    pub(in crate::qp) fn attributes_changed(&mut self, attr: &QpAttr) {
+        self.retries_left = attr.retry_cnt;
+        self.rnr_retries_left = attr.rnr_retry;
+    }
+
+    pub(in crate::qp) const fn len(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// The PSN of the next packet never sent before.
+    pub(in crate::qp) const fn snd_max(&self) -> Psn {
+        self.snd_max
+    }
+
+    /// Whether every request begun has completed. One may have its PSNs and wait for a responder resource, or for room,
+    /// before its first packet.
+    pub(in crate::qp) fn is_drained(&self) -> bool {
+        let has_begun = |span: Span| span.first != self.snd_max;
+        self.snd_una == self.snd_max && self.queue.front().is_none_or(|wqe| !wqe.sent.is_some_and(has_begun))
+    }
+
+    /// Whether there may be something to send.
+    pub(in crate::qp) fn has_output(&self) -> bool {
+        self.rnr_deadline.is_none() && self.seg_wqe < self.queue.len() && !self.awaits_probe()
+    }
+
+    /// Whether the packet that asks whether the peer is there has been sent, and not been answered.
+    fn awaits_probe(&self) -> bool {
+        self.probe.is_probing() && self.snd_nxt != self.snd_una
+    }
+
+    /// Whether what there is to send is one packet, or one READ request.
+    pub(in crate::qp) fn has_short_output(&self, mtu: Mtu) -> bool {
+        let last = self.queue.back().filter(|_| self.has_output() && self.seg_wqe + 1 == self.queue.len());
+        last.is_some_and(|wqe| wqe.length as usize <= mtu.bytes())
+    }
+
+    //= spec/states.md#qps-009
+    //# A timer MUST NOT outlive the state that it was set in.
+    pub(in crate::qp) fn deadline(&self) -> Option<Instant> {
+        let probe = self.probe.deadline().filter(|_| self.ack_deadline.is_some());
+        self.rnr_deadline.or_else(|| probe.into_iter().chain(self.ack_deadline).min())
+    }
+
+    /// When the ACK timeout is over.
+    pub(in crate::qp) fn ack_deadline(&self) -> Option<Instant> {
+        self.ack_deadline.filter(|_| self.rnr_deadline.is_none())
+    }
+
+    /// The status of the oldest WQE, if it is one that failed here.
+    pub(in crate::qp) fn failed_front(&self) -> Option<WcStatus> {
+        self.queue.front().and_then(|wqe| wqe.failed)
+    }
+
+    // --- sending -------------------------------------------------------------------------------------------
+
+    /// Sends what may be sent. New WQEs are begun only if `may_start` (not in SQD).
+    pub(in crate::qp) fn transmit<H: Host>(
+        &mut self,
+        config: &QpConfig<H>,
+        attr: &QpAttr,
+        route: &Route<H>,
+        io: &mut Io<'_, H>,
+        may_start: bool,
+    ) -> Progress {
+        if self.rnr_deadline.is_some() {
+            return Progress::Idle;
+        }
+        self.probe.may_lose(io.network.may_lose(route));
+        // A probe is the oldest packet alone.
+        let room = if self.probe.is_probing() { 1 } else { self.window.packets() };
+        loop {
+            let in_flight = self.snd_nxt.advance_from(self.snd_una);
+            if in_flight >= room {
+                break;
+            }
+            let Some(wqe) = self.queue.get_mut(self.seg_wqe).filter(|wqe| wqe.failed.is_none()) else { break };
+            let span = match wqe.sent {
+                Some(span) if may_start || span.first != self.snd_max => span,
+                None if may_start
+                    && may_begin(wqe, !self.reads.is_empty(), self.snd_una == self.snd_max, &mut self.credit) =>
+                {
+                    *wqe.sent.insert(span(wqe, self.snd_max, attr.path_mtu))
+                }
+                Some(_) | None => break,
+            };
+            let psn = self.snd_nxt;
+            let sent = match wqe.wr.op {
+                // It would wait for ever.
+                _ if wqe.wr.op.takes_responder_resource() && attr.max_rd_atomic == 0 => {
+                    Err(Unsent::Refused(WcStatus::LocalQpOperationError))
+                }
+                SendOp::Read(_)
+                | SendOp::CompareSwap { .. }
+                | SendOp::FetchAdd { .. }
+                | SendOp::AtomicWrite(_)
+                | SendOp::Flush { .. } => {
+                    let Some(last) = self.chunk(span, psn, in_flight, attr) else { break };
+                    self.send_answered(config, attr, route, io, psn, last).map(|()| last)
+                }
+                SendOp::LocalInvalidate(_) | SendOp::BindWindow(_) => {
+                    if let Err(status) = self.execute_local(config, io) {
+                        Err(Unsent::Refused(status))
+                    } else {
+                        self.seg_wqe += 1;
+                        self.retire_acknowledged(config, io);
+                        continue;
+                    }
+                }
+                SendOp::Send
+                | SendOp::SendWithImmediate(_)
+                | SendOp::SendWithInvalidate(_)
+                | SendOp::Write(_)
+                | SendOp::WriteWithImmediate(..) => {
+                    // Ask at the end of a message, before waiting for the window, and now and then to keep it moving.
+                    //= spec/requester.md#req-004
+                    //# The last packet of a message, and the last that the window lets out, MUST ask for an
+                    //# acknowledgement.
+                    let ack_req = psn == span.last
+                        || self.ask
+                        || in_flight + 1 >= self.window.packets()
+                        || self.unasked + 1 >= (self.window.packets() / 4).max(1);
+                    let sent = send_data(config, attr, route, io, wqe, span, psn, ack_req);
+                    if sent.is_ok() {
+                        self.ask = false;
+                        self.unasked = if ack_req { 0 } else { self.unasked + 1 };
+                    }
+                    sent.map(|()| psn)
+                }
+            };
+            match sent {
+                Ok(last) => self.advance(span, last),
+                Err(Unsent::NoRoom) => return Progress::Blocked,
+                Err(Unsent::Refused(status)) => {
+                    // The WQEs before it complete first.
+                    if let Some(wqe) = self.queue.get_mut(self.seg_wqe) {
+                        wqe.failed = Some(status);
+                        let wr_id = wqe.wr.wr_id;
+                        io.consumer.trace(config.qpn, Event::SendRefused { wr_id, status });
+                    }
+                    break;
+                }
+            }
+        }
+        Progress::Idle
+    }
+
+    /// Moves `snd_nxt` behind `last`, which was just sent.
+    #[inline]
+    fn advance(&mut self, span: Span, last: Psn) {
+        self.snd_nxt = last.next();
+        if last == span.last {
+            self.seg_wqe += 1;
+        }
+        if self.snd_nxt.distance_from(self.snd_max) > 0 {
+            self.snd_max = self.snd_nxt;
+            self.untimed |= self.probe.sent(last);
+        }
+        self.untimed |= self.ack_deadline.is_none();
+    }
+
+    /// What was sent has left now.
+    pub(in crate::qp) fn start_timers(&mut self, attr: &QpAttr, clock: &impl Clock) {
+        if !core::mem::take(&mut self.untimed) {
+            return;
+        }
+        let now = clock.now();
+        self.probe.left(now);
+        if self.ack_deadline.is_none() && self.snd_una != self.snd_max {
+            self.ack_deadline = attr.ack_timeout().map(|timeout| now + timeout);
+            self.probe.begin(now);
+        }
+    }
+
+    /// The last PSN that the response to the request to send at `psn` takes: a long READ is asked for in chunks.
+    /// `None` if it must wait.
+    fn chunk(&mut self, span: Span, psn: Psn, in_flight: u32, attr: &QpAttr) -> Option<Psn> {
+        if let Some(asked) = self.reads.iter().find(|chunk| chunk.contains(psn)) {
+            //= spec/requester.md#req-016
+            //# A READ that is asked for again MUST stay within the PSNs of the request that it repeats.
+            return Some(asked.last);
+        }
+        //= spec/requester.md#req-005
+        //# READs and atomics outstanding MUST NOT be more than max_rd_atomic.
+        if self.reads.len() >= usize::from(attr.max_rd_atomic) {
+            return None;
+        }
+        let remaining = span.last.advance_from(psn) + 1;
+        let window = self.window.packets();
+        // Several chunks at once keep the responder busy while the next is asked for; small ones would not pay.
+        let wanted = (window / u32::from(attr.max_rd_atomic.clamp(1, 4))).max(1).min(remaining);
+        if window - in_flight < wanted {
+            return None;
+        }
+        Some(psn.add(wanted - 1))
+    }
+
+    /// A request for responses from `psn` to `last` was sent.
+    pub(in crate::qp) fn asked(&mut self, psn: Psn, last: Psn) {
+        match self.reads.iter().position(|chunk| chunk.contains(psn)) {
+            None => self.reads.push_back(Span { first: psn, last }),
+            // Going back is going to the oldest PSN, so no other begins in its middle.
+            Some(0) => self.resumed_at = Some(psn),
+            Some(_) => {}
+        }
+    }
+
+    /// Whether `chunk`, the oldest, can have a response of this position at `psn`. It may have been asked for again from
+    /// its middle on, and the old responses still be under way.
+    pub(in crate::qp) fn can_be(&self, position: Position, psn: Psn, chunk: Span) -> bool {
+        let begins = psn == chunk.first || self.resumed_at == Some(psn);
+        let goes_on = psn != chunk.first;
+        (if position.starts() { begins } else { goes_on }) && position.ends() == (psn == chunk.last)
+    }
+
+    /// Carries out the local operation at `snd_nxt`, unless that was done before going back.
+    fn execute_local<H: Host>(&mut self, config: &QpConfig<H>, io: &Io<'_, H>) -> Result<(), WcStatus> {
+        let Some(wqe) = self.queue.get_mut(self.seg_wqe).filter(|wqe| !wqe.done) else { return Ok(()) };
+        execute_local(config, io, &wqe.wr.op)?;
+        wqe.done = true;
+        Ok(())
+    }
+
+    // --- what the completer finds out ----------------------------------------------------------------------
+
+    /// Everything before `snd_una` is acknowledged: WQEs complete, the window opens, the timer starts anew.
+    /// The caller has seen that `snd_una` is not before the present one nor behind `snd_max`.
+    //= spec/completer.md#cmp-002
+    //# An acknowledgement MUST complete every request up to its PSN.
+    pub(in crate::qp) fn acknowledged_before<H: Host>(
+        &mut self,
+        config: &QpConfig<H>,
+        attr: &QpAttr,
+        io: &mut Io<'_, H>,
+        snd_una: Psn,
+    ) {
+        let count = snd_una.advance_from(self.snd_una);
+        if count == 0 {
+            return;
+        }
+        self.snd_una = snd_una;
+        self.retire_acknowledged(config, io);
+        while self.reads.front().is_some_and(|chunk| chunk.last.distance_from(snd_una) < 0) {
+            self.reads.pop_front();
+            self.resumed_at = None;
+        }
+        if self.snd_nxt.distance_from(snd_una) < 0 {
+            // What was about to be sent again has arrived after all.
+            self.rewind();
+        }
+        self.window.on_acknowledged(count, snd_una);
+        if self.probe.heard(count, snd_una, io.clock) && snd_una != self.snd_max {
+            if count > 1 && self.reads.is_empty() {
+                // More than the probe was taken, so that nothing was lost there: the peer was slow, or an ACK was lost.
+                // What else is in flight still is.
+                self.skip_to_snd_max();
+            } else {
+                // The probe was answered, and nothing behind it: that is lost.
+                self.probe.lost();
+                self.window.on_loss(self.snd_max);
+            }
+        }
+        self.retries_left = attr.retry_cnt;
+        self.rnr_retries_left = attr.rnr_retry;
+        self.implied_nak_at = None;
+        self.rnr_deadline = None;
+        self.restart_timer(attr, io.clock);
+    }
+
+    /// The peer has receive WQEs for `wqes` messages beyond those before `snd_una`. If any, there is no need to wait
+    /// for the end of an RNR timer.
+    pub(in crate::qp) fn credits(&mut self, wqes: Option<u32>) {
+        // A SEND acknowledged in part has its WQE already.
+        let partial = self.queue.front().is_some_and(|wqe| {
+            wqe.sent.is_some_and(|span| span.first != self.snd_una && span.contains(self.snd_una))
+                && wqe.wr.op.is_send()
+        });
+        self.credit.promise(wqes, partial);
+        if wqes.is_some_and(|wqes| wqes > 0) {
+            self.rnr_deadline = None;
+        }
+    }
+
+    /// Whether it has gone back, and sent nothing since.
+    fn is_back(&self) -> bool {
+        self.snd_una != self.snd_max && self.snd_nxt == self.snd_una
+    }
+
+    /// Goes back to `snd_una` to send everything again, for a reason that counts as a try. News of the same loss
+    /// before anything was sent again, such as a duplicate of a NAK, do not count.
+    ///
+    /// # Errors
+    /// The status of the oldest WQE when no tries are left.
+    pub(in crate::qp) fn retry<H: Host>(
+        &mut self,
+        config: &QpConfig<H>,
+        attr: &QpAttr,
+        io: &mut Io<'_, H>,
+        reason: RetryReason,
+    ) -> Result<(), WcStatus> {
+        //= spec/requester.md#req-014
+        //# Duplicates of a NAK, before anything was sent again, MUST count as one try.
+        if reason != RetryReason::AckTimeout && self.is_back() {
+            return Ok(());
+        }
+        //= spec/requester.md#req-010
+        //# When retry_cnt tries in a row brought nothing, the oldest request MUST fail with IBV_WC_RETRY_EXC_ERR.
+        let Some(left) = self.retries_left.checked_sub(1) else { return Err(WcStatus::RetryExceededError) };
+        self.retries_left = left;
+        match reason {
+            RetryReason::AckTimeout => self.window.on_timeout(),
+            RetryReason::SequenceNak | RetryReason::ImpliedNak => {
+                self.probe.lost();
+                self.window.on_loss(self.snd_max);
+            }
+            RetryReason::Rnr | RetryReason::TailLossProbe => {}
+        }
+        self.go_back(config, io, reason, Some(left));
+        self.restart_timer(attr, io.clock);
+        Ok(())
+    }
+
+    /// Waits for `delay`, then sends everything from `snd_una` on again.
+    ///
+    /// # Errors
+    /// The status of the oldest WQE when no tries are left.
+    pub(in crate::qp) fn wait_for_receiver<H: Host>(
+        &mut self,
+        config: &QpConfig<H>,
+        attr: &QpAttr,
+        io: &mut Io<'_, H>,
+        delay: Duration,
+    ) -> Result<(), WcStatus> {
+        const FOR_EVER: u8 = 7;
+        if self.rnr_deadline.is_some() {
+            // Nothing was sent since the last one: it refuses the same packets once more.
+            return Ok(());
+        }
+        //= spec/requester.md#req-013
+        //# An rnr_retry of 7 MUST be without end; fewer MUST be counted and end in IBV_WC_RNR_RETRY_EXC_ERR.
+        let left = if attr.rnr_retry == FOR_EVER {
+            None
+        } else {
+            let left = self.rnr_retries_left.checked_sub(1).ok_or(WcStatus::RnrRetryExceededError)?;
+            self.rnr_retries_left = left;
+            Some(left)
+        };
+        //= spec/requester.md#req-021
+        //# An RNR NAK MUST give the tries of retry_cnt back: the responder is there, and got what it refuses.
+        self.retries_left = attr.retry_cnt;
+        self.go_back(config, io, RetryReason::Rnr, left);
+        //= spec/requester.md#req-012
+        //# After an RNR NAK the requester MUST wait as long as it says before it sends the request again.
+        self.rnr_deadline = Some(io.now() + delay);
+        self.ack_deadline = None;
+        Ok(())
+    }
+
+    /// Does what is due.
+    ///
+    /// # Errors
+    /// The status of the oldest WQE when no tries are left.
+    pub(in crate::qp) fn handle_timeout<H: Host>(
+        &mut self,
+        config: &QpConfig<H>,
+        attr: &QpAttr,
+        io: &mut Io<'_, H>,
+    ) -> Result<(), WcStatus> {
+        let now = io.now();
+        if let Some(deadline) = self.rnr_deadline {
+            if deadline <= now {
+                self.rnr_deadline = None;
+            }
+            return Ok(());
+        }
+        if self.ack_deadline.is_some_and(|deadline| deadline > now)
+            && self.probe.deadline().is_some_and(|deadline| deadline <= now)
+        {
+            //= spec/requester.md#req-022
+            //# When nothing has come back for several round trips, the oldest packet MAY be sent again before the ACK
+            //# timeout; that MUST NOT count as a try.
+            self.go_back(config, io, RetryReason::TailLossProbe, None);
+            self.probe.probe(now);
+            return Ok(());
+        }
+        if self.ack_deadline.is_some_and(|deadline| deadline <= now) {
+            self.ack_deadline = None;
+            self.implied_nak_at = None;
+            self.retry(config, attr, io, RetryReason::AckTimeout)?;
+        }
+        Ok(())
+    }
+
+    /// Completes the oldest WQE with an error.
+    pub(in crate::qp) fn fail_front<H: Host>(&mut self, config: &QpConfig<H>, io: &mut Io<'_, H>, status: WcStatus) {
+        if let Some(wqe) = self.queue.front() {
+            complete(config, io, wqe, status);
+            self.queue.pop();
+        }
+    }
+
+    /// Completes all WQEs as flushed and forgets what was in flight.
+    //= spec/requester.md#req-009
+    //# After a request has failed, those behind it MUST be flushed in order and MUST NOT be executed.
+    pub(in crate::qp) fn flush<H: Host>(&mut self, config: &QpConfig<H>, io: &mut Io<'_, H>) {
+        self.undo_binds(config, io);
+        while let Some(wqe) = self.queue.front() {
+            complete(config, io, wqe, WcStatus::WrFlushError);
+            self.queue.pop();
+        }
+        self.seg_wqe = 0;
+        self.snd_nxt = self.snd_max;
+        self.reads.clear();
+        self.resumed_at = None;
+        self.snd_una = self.snd_max;
+        self.ack_deadline = None;
+        self.rnr_deadline = None;
+        self.probe.gone_back();
+    }
+
+    /// Closes the windows that were bound by requests which will not complete with success: a request behind one that
+    /// fails may have been carried out already.
+    //= spec/memory.md#mem-013
+    //# A window whose bind does not complete with success MUST be closed before that is told.
+    pub(in crate::qp) fn undo_binds<H: Host>(&self, config: &QpConfig<H>, io: &Io<'_, H>) {
+        for wqe in (0..self.queue.len()).rev().filter_map(|nth| self.queue.get(nth)).filter(|wqe| wqe.done) {
+            if let SendOp::BindWindow(bind) = &wqe.wr.op {
+                io.memory.undo_bind(config.qpn, bind);
+            }
+        }
+    }
+
+    /// Completes what is acknowledged; a local operation is, when everything before it is.
+    //= spec/requester.md#req-007
+    //# Requests MUST complete in the order in which they were posted.
+    //= spec/requester.md#req-008
+    //# Every signaled request MUST complete exactly once, whatever the network does.
+    fn retire_acknowledged<H: Host>(&mut self, config: &QpConfig<H>, io: &mut Io<'_, H>) {
+        let mut retired = 0;
+        while let Some(wqe) = self.queue.front()
+            && (!wqe.wr.op.is_local() || wqe.done)
+            && wqe.sent.is_some_and(|span| span.last.distance_from(self.snd_una) < 0)
+        {
+            if wqe.wr.op.consumes_recv() {
+                self.credit.acknowledge();
+            }
+            succeed(config, io, wqe);
+            self.queue.pop();
+            retired += 1;
+        }
+        self.seg_wqe = self.seg_wqe.saturating_sub(retired);
+    }
+
+    fn go_back<H: Host>(&mut self, config: &QpConfig<H>, io: &mut Io<'_, H>, reason: RetryReason, left: Option<u8>) {
+        io.consumer.trace(config.qpn, Event::Retry { reason, psn: self.snd_una, left });
+        self.ask = true;
+        self.probe.gone_back();
+        self.rewind();
+    }
+
+    fn rewind(&mut self) {
+        self.seg_wqe = 0;
+        self.snd_nxt = self.snd_una;
+    }
+
+    /// Goes on with what was never sent, as if it had not gone back.
+    fn skip_to_snd_max(&mut self) {
+        let snd_max = self.snd_max;
+        let goes_on = |wqe: &SendWqe| match wqe.sent {
+            Some(span) => wqe.failed.is_some() || (!wqe.done && span.last.distance_from(snd_max) >= 0),
+            None => true,
+        };
+        self.seg_wqe = self.queue.iter().position(goes_on).unwrap_or(self.queue.len());
+        self.snd_nxt = snd_max;
+    }
+
+    fn restart_timer(&mut self, attr: &QpAttr, clock: &impl Clock) {
+        // Nothing is waited for when nothing is outstanding; silence counts only while an answer is waited for.
+        self.ack_deadline = None;
+        if self.snd_una != self.snd_max {
+            let now = clock.now();
+            self.ack_deadline = attr.ack_timeout().map(|timeout| now + timeout);
+            self.probe.begin(now);
+        }
+    }
+}
+
+/// Whether a request can be begun, of which nothing is sent yet: `reading` tells whether READs or atomics are outstanding,
+/// `idle` whether nothing is. Takes the credit that it needs.
+#[inline]
+fn may_begin(wqe: &SendWqe, reading: bool, idle: bool, credit: &mut Credit) -> bool {
+    //= spec/requester.md#req-006
+    //# A fenced request MUST wait until all READs and atomics before it have completed.
+    let waits = wqe.wr.flags.fence && reading;
+    !waits && (!wqe.wr.op.consumes_recv() || credit.take(idle))
+}
+
+/// The PSNs of a request of which nothing is sent yet.
+//= spec/requester.md#req-001
+//# Each request packet MUST have the next PSN of 24 bits; a READ takes one for each packet of its response.
+fn span(wqe: &SendWqe, first: Psn, mtu: Mtu) -> Span {
+    let packets = if wqe.wr.op.is_local() { 0 } else { mtu.packets(wqe.length) };
+    Span { first, last: first.add(packets).sub(1) }
+}
+
+/// Carries out an operation that needs no packet.
+pub(in crate::qp) fn execute_local<H: Host>(config: &QpConfig<H>, io: &Io<'_, H>, op: &SendOp) -> Result<(), WcStatus> {
+    match op {
+        SendOp::LocalInvalidate(key) => {
+            io.memory.invalidate(config.pd, config.qpn, *key).map_err(|_| WcStatus::LocalQpOperationError)
+        }
+        SendOp::BindWindow(bind) => io.memory.bind(config.pd, config.qpn, bind).map_err(|_| WcStatus::MwBindError),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,86 @@
+//! How fast packets leave that nobody acknowledges.
+//!
+//! A requester on RC is held back by its window. UC and UD have no such feedback (IBA 9.8.1), and a receiver in
+//! software has a socket buffer of finite size, which a whole long message at once would overrun. So packets leave in
+//! bursts that fit into half of such a buffer, at a rate at which a receiver can be expected to take them. It
+//! promises nothing: a receiver that sleeps, or has many senders, loses packets all the same, as these services do.
+
+use core::time::Duration;
+
+use crate::time::Instant;
+
+/// What a receiver spends on a packet, whatever its length.
+const PER_PACKET: Duration = Duration::from_nanos(600);
+/// What it spends on 1024 bytes: ICRC and copy.
+const PER_KIB: Duration = Duration::from_nanos(300);
+
+/// A bound on the rate of packets (the generic cell rate algorithm: a clock that each packet advances by its cost,
+/// and that may run ahead of time by one burst).
+#[derive(Clone, Copy, Debug)]
+pub(in crate::qp) struct Pace {
+    /// When a receiver will be done with what was sent.
+    done: Instant,
+    /// How far ahead that may be.
+    burst: Duration,
+}
+
+impl Pace {
+    /// Bursts of `packets` full packets of 4096 bytes.
+    pub(in crate::qp) fn new(packets: u32) -> Self {
+        Self { done: Instant::default(), burst: cost(4096) * packets.max(1) }
+    }
+
+    /// Notes that a packet of `length` bytes was sent.
+    pub(in crate::qp) fn sent(&mut self, now: Instant, length: usize) {
+        self.done = self.done.max(now) + cost(length);
+    }
+
+    /// Until when to wait before the next packet, if not now: until half a burst may leave at once, so that one does
+    /// not wake up for every packet.
+    pub(in crate::qp) fn wait(&self, now: Instant) -> Option<Instant> {
+        let ahead = self.done.since(now);
+        (ahead >= self.burst).then(|| now + (ahead - self.burst / 2))
+    }
+}
+
+fn cost(length: usize) -> Duration {
+    PER_PACKET + PER_KIB * u32::try_from(length.div_ceil(1024)).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burst_and_then_a_wait() {
+        let mut pace = Pace::new(16);
+        let now = Instant::default() + Duration::from_secs(1);
+        let mut sent = 0;
+        let until = loop {
+            match pace.wait(now) {
+                Some(until) => break until,
+                None => pace.sent(now, 4096),
+            }
+            sent += 1;
+        };
+        assert_eq!(sent, 16);
+        let mut sent = 0;
+        while pace.wait(until).is_none() {
+            pace.sent(until, 4096);
+            sent += 1;
+        }
+        assert_eq!(sent, 8);
+    }
+
+    #[test]
+    fn small_packets_are_cheaper_but_not_free() {
+        let mut pace = Pace::new(16);
+        let now = Instant::default() + Duration::from_secs(1);
+        let mut sent = 0;
+        while pace.wait(now).is_none() {
+            pace.sent(now, 1);
+            sent += 1;
+        }
+        assert!((17..64).contains(&sent), "{sent}");
+    }
+}

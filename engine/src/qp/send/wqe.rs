@@ -1,0 +1,115 @@
+//! Send work queue elements.
+
+use urxe_wire::{Psn, Qpn};
+
+use crate::counter::CountedOps;
+use crate::cq::{Cqe, WcOpcode, WcStatus};
+use crate::event::Event;
+use crate::host::{Consumer, Host, Io};
+use crate::qp::QpConfig;
+use crate::work::{SendOp, SendWr};
+
+/// A send WQE.
+#[derive(Debug, Default)]
+pub(in crate::qp) struct SendWqe {
+    pub(in crate::qp) wr: SendWr,
+    /// Bytes of the message.
+    pub(in crate::qp) length: u32,
+    pub(in crate::qp) signaled: bool,
+    /// Set when the first packet is cut.
+    pub(in crate::qp) sent: Option<Span>,
+    /// A local operation that is done: not to be done again after going back.
+    pub(in crate::qp) done: bool,
+    /// It cannot be carried out; completes so when it is the oldest.
+    pub(in crate::qp) failed: Option<WcStatus>,
+}
+
+impl SendWqe {
+    /// `wr` has just been written: nothing of it is sent yet.
+    #[inline]
+    pub(in crate::qp) const fn begin(&mut self, length: u32, sq_sig_all: bool) {
+        self.length = length;
+        self.signaled = self.wr.flags.signaled || sq_sig_all;
+        self.sent = None;
+        self.done = false;
+        self.failed = None;
+    }
+}
+
+/// The PSNs of a WQE's packets; for a READ, of the responses.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::qp) struct Span {
+    pub(in crate::qp) first: Psn,
+    pub(in crate::qp) last: Psn,
+}
+
+impl Span {
+    pub(in crate::qp) fn contains(self, psn: Psn) -> bool {
+        psn.advance_from(self.first) <= self.last.advance_from(self.first)
+    }
+}
+
+/// Tells the consumer of a WQE that was carried out; of one that is not signaled, its counter alone.
+#[inline]
+pub(in crate::qp) fn succeed<H: Host>(config: &QpConfig<H>, io: &mut Io<'_, H>, wqe: &SendWqe) {
+    if wqe.signaled {
+        complete(config, io, wqe, WcStatus::Success);
+    } else if !config.counters.is_empty() {
+        count(config, io, wqe, true);
+    }
+}
+
+/// Counts the end of a WQE.
+fn count<H: Host>(config: &QpConfig<H>, io: &mut Io<'_, H>, wqe: &SendWqe, succeeded: bool) {
+    let op = match wqe.wr.op {
+        SendOp::Send | SendOp::SendWithImmediate(_) | SendOp::SendWithInvalidate(_) => CountedOps::SEND,
+        SendOp::Write(_) | SendOp::WriteWithImmediate(..) => CountedOps::RDMA_WRITE,
+        SendOp::Read(_) => CountedOps::RDMA_READ,
+        // libibverbs has no counters of these.
+        SendOp::CompareSwap { .. }
+        | SendOp::FetchAdd { .. }
+        | SendOp::AtomicWrite(_)
+        | SendOp::Flush { .. }
+        | SendOp::LocalInvalidate(_)
+        | SendOp::BindWindow(_) => return,
+    };
+    config.count(io, op, succeeded);
+}
+
+/// Tells the consumer how a WQE ended.
+pub(in crate::qp) fn complete<H: Host>(config: &QpConfig<H>, io: &mut Io<'_, H>, wqe: &SendWqe, status: WcStatus) {
+    let (opcode, byte_len) = match wqe.wr.op {
+        SendOp::Send | SendOp::SendWithImmediate(_) | SendOp::SendWithInvalidate(_) => (WcOpcode::Send, 0),
+        SendOp::Write(_) | SendOp::WriteWithImmediate(..) => (WcOpcode::RdmaWrite, 0),
+        SendOp::Read(_) => (WcOpcode::RdmaRead, wqe.length),
+        SendOp::CompareSwap { .. } => (WcOpcode::CompSwap, 8),
+        SendOp::FetchAdd { .. } => (WcOpcode::FetchAdd, 8),
+        SendOp::AtomicWrite(_) => (WcOpcode::AtomicWrite, 0),
+        SendOp::Flush { .. } => (WcOpcode::Flush, 0),
+        SendOp::LocalInvalidate(_) => (WcOpcode::LocalInv, 0),
+        SendOp::BindWindow(_) => (WcOpcode::BindMw, 0),
+    };
+    if !matches!(status, WcStatus::Success | WcStatus::WrFlushError) {
+        let (wr_id, op, length) = (wqe.wr.wr_id, wqe.wr.op, wqe.length);
+        io.consumer.trace(config.qpn, Event::SendFailed { wr_id, op, length, status });
+    }
+    if !config.counters.is_empty() {
+        count(config, io, wqe, status == WcStatus::Success);
+    }
+    let cqe = Cqe {
+        wr_id: wqe.wr.wr_id,
+        status,
+        opcode,
+        qpn: config.qpn,
+        byte_len,
+        imm: None,
+        invalidated: None,
+        at: io.time_for(config.send_cq.as_ref()),
+        src_qp: Qpn::default(),
+        solicited: false,
+        grh: None,
+    };
+    if let Some(cq) = &config.send_cq {
+        io.consumer.complete(cq, cqe);
+    }
+}
