@@ -1,13 +1,12 @@
-//! Posting send requests: what is refused, and what becomes of the others.
+//! Posting work requests: the checks, and the way into the queues.
 //!
-//! All of it is inlined into the loop over a list: the calls would cost as much as what they do.
+//! Posting sends is inlined into the loop over a list: the calls would cost as much as what they do.
 
 use alloc::vec::Vec;
-use core::mem;
 
 use super::{PostError, QpConfig, QpState, QpType, QueuePair, Route};
 use crate::host::{Host, Io};
-use crate::work::{Data, Recipient, SendOp, SendWr, UdRecipient};
+use crate::work::{Data, Recipient, RecvWr, SendOp, SendWr, UdRecipient};
 
 impl<H: Host> QueuePair<H> {
     /// Posts a send request (`ibv_post_send(3)`), on UD with a recipient. It leaves in the next
@@ -27,10 +26,11 @@ impl<H: Host> QueuePair<H> {
         })
     }
 
-    /// The same with a request that `write` writes, all of it, to where it stays. What is there before means nothing.
+    /// Posts the send request that `write` writes, all of it, in its place in the send queue. What is there before means
+    /// nothing.
     ///
     /// # Errors
-    /// Likewise, or what `write` says.
+    /// [`PostError`] as [`post_send`](Self::post_send), or the error of `write`; the request is not queued then.
     #[inline(always)]
     pub fn post_send_with<E: From<PostError>>(
         &mut self,
@@ -38,7 +38,7 @@ impl<H: Host> QueuePair<H> {
         write: impl FnOnce(&mut SendWr) -> Result<Option<UdRecipient<Route<H>>>, E>,
     ) -> Result<(), E> {
         self.check_queue(1)?;
-        let wqe = self.requester.queue.vacant();
+        let wqe = self.send.vacant();
         let to = write(&mut wqe.wr)?;
         let length = self.config.check_send(&wqe.wr, to.is_some())?;
         wqe.begin(length, self.config.sq_sig_all);
@@ -63,7 +63,7 @@ impl<H: Host> QueuePair<H> {
         for (wr, to) in wrs.drain(..) {
             if checked.is_ok() {
                 let length = u32::try_from(wr.data.length()).map_err(|_| PostError::Length)?;
-                let wqe = self.requester.queue.vacant();
+                let wqe = self.send.vacant();
                 wqe.wr = wr;
                 wqe.begin(length, self.config.sq_sig_all);
                 self.take_in(io, to);
@@ -72,16 +72,38 @@ impl<H: Host> QueuePair<H> {
         checked
     }
 
-    /// The request that was written belongs to the queue from now on.
+    /// Posts a receive request (`ibv_post_recv(3)`).
+    ///
+    /// # Errors
+    /// Says what is wrong; the request is not queued then.
+    pub fn post_recv(&mut self, io: &mut Io<'_, H>, wr: RecvWr) -> Result<(), PostError> {
+        if !self.config.has_recv_queue() {
+            return Err(PostError::NoRecvQueue);
+        }
+        if self.state == QpState::Reset {
+            return Err(PostError::State(self.state));
+        }
+        if self.rq.len() >= self.config.cap.max_recv_wr as usize {
+            return Err(PostError::QueueFull);
+        }
+        if wr.buffers.as_slice().len() > self.config.cap.max_recv_sge as usize {
+            return Err(PostError::TooManySge);
+        }
+        self.rq.push_back(wr);
+        if self.state == QpState::Err {
+            self.flush_recv(io);
+        } else if self.state.receives() {
+            self.responder.receive_posted(self.rq.len());
+        }
+        Ok(())
+    }
+
+    /// Queues the request that was written in the vacant place.
     #[inline(always)]
     fn take_in(&mut self, io: &mut Io<'_, H>, to: Option<UdRecipient<Route<H>>>) {
-        match &mut self.unreliable {
-            None => self.requester.queue.push(),
-            // It has a queue of its own, with recipients.
-            Some(unreliable) => unreliable.requester.push(mem::take(self.requester.queue.vacant()), to),
-        }
+        self.send.push(to);
         if matches!(self.state, QpState::Err | QpState::Sqe) {
-            self.flush_send(io);
+            self.send.flush(&self.config, io);
         }
     }
 
@@ -98,8 +120,7 @@ impl<H: Host> QueuePair<H> {
         if self.config.qp_type == QpType::XrcRecv {
             return Err(PostError::Operation);
         }
-        let queued = self.unreliable.as_ref().map_or(self.requester.len(), |unreliable| unreliable.requester.len());
-        if queued + count > self.config.cap.max_send_wr as usize { Err(PostError::QueueFull) } else { Ok(()) }
+        if self.send.len() + count > self.config.cap.max_send_wr as usize { Err(PostError::QueueFull) } else { Ok(()) }
     }
 }
 

@@ -20,15 +20,14 @@ impl<H: Host> QueuePair<H> {
         packet: &Packet<'_>,
         info: &OpcodeInfo,
     ) -> bool {
-        let Some(unreliable) = &mut self.unreliable else { return false };
         let psn = packet.bth().psn;
         //= spec/unreliable.md#unr-002
         //# On UC a new message MUST be taken at any PSN.
         if info.position.starts() {
-            unreliable.dropping = false;
+            self.responder.dropping = false;
             self.abandon_inbound();
-        } else if unreliable.dropping || psn != self.responder.expected_psn() || !self.responder.is_in_message() {
-            unreliable.dropping = true;
+        } else if self.responder.dropping || psn != self.responder.expected_psn() || !self.responder.is_in_message() {
+            self.responder.dropping = true;
             self.abandon_inbound();
             self.responder.start(psn.next());
             self.drop_packet(io, packet, DropReason::OutOfSequence);
@@ -53,9 +52,7 @@ impl<H: Host> QueuePair<H> {
         };
         self.abandon_inbound();
         self.responder.start(psn.next());
-        if let Some(unreliable) = &mut self.unreliable {
-            unreliable.dropping = true;
-        }
+        self.responder.dropping = true;
         self.drop_packet(io, packet, reason);
         false
     }

@@ -1,10 +1,11 @@
 //! Receive WQEs: whose they are, and their completions.
 
 use urxe_wire::packet::Service;
-use urxe_wire::{ImmDt, Packet, Qpn};
+use urxe_wire::{ImmDt, Packet, Psn, Qpn};
 
 use crate::counter::CountedOps;
 use crate::cq::{Cqe, WcOpcode, WcStatus};
+use crate::event::Event;
 use crate::fault::ResponderFault;
 use crate::host::{Consumer, Host, Io};
 use crate::memory::Pd;
@@ -37,6 +38,24 @@ impl<H: Host> QueuePair<H> {
             (None, Some(srq)) => io.consumer.take_recv(srq),
             (None, None) => None,
         }
+    }
+
+    /// Returns a receive WQE of which nothing came: it serves the next message.
+    pub(super) fn give_back(&mut self, wr: Option<RecvWr>) {
+        if let Some(wr) = wr {
+            self.rq.push_front(wr);
+        }
+    }
+
+    /// The consumer's own receive WQE is no good: it completes with an error, and the queue pair goes to ERR (IBA
+    /// 9.9.3.2).
+    pub(super) fn local_fault(&mut self, io: &mut Io<'_, H>, fault: ResponderFault, wr: Option<RecvWr>, psn: Psn) {
+        io.consumer.trace(self.config.qpn, Event::ResponderFault { fault, psn });
+        if let Some(wr) = wr {
+            let cqe = self.recv_completion(io, &wr, WcOpcode::Recv, 0, None, false);
+            self.complete_recv(io, Cqe { status: fault.consequence().recv, ..cqe });
+        }
+        self.enter_error(io);
     }
 
     /// Completes a receive WQE.

@@ -41,6 +41,8 @@ pub(in crate::qp) struct Responder {
     psn_nak: Option<PsnNak>,
     /// The message being received.
     pub(super) inbound: Option<Inbound>,
+    /// The rest of a message is dropped until the next First or Only (UC).
+    pub(super) dropping: bool,
     /// ResponseQueue to READs and atomics, kept for duplicates; oldest first.
     pub(super) replays: VecDeque<Replay>,
     pub(in crate::qp) responses: ResponseQueue,

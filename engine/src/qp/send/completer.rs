@@ -3,7 +3,7 @@
 use urxe_wire::opcode::{Kind, Position};
 use urxe_wire::{Aeth, Credits, Ext, NakCode, Packet, Psn, Syndrome};
 
-use super::reliable::Requester;
+use super::reliable::Reliable;
 use crate::cq::WcStatus;
 use crate::event::{DropReason, Event, Nak, RetryReason};
 use crate::fault::ResponseFault;
@@ -34,7 +34,7 @@ impl From<ResponseFault> for Failure {
     }
 }
 
-impl Requester {
+impl Reliable {
     /// Takes a response.
     pub(in crate::qp) fn handle_response<H: Host>(
         &mut self,

@@ -2,18 +2,22 @@
 //!
 //! RC and XRC: [`reliable`] cuts requests into packets and sends them again when they were lost, [`completer`] takes the
 //! responses; [`congestion`] bounds the packets in flight, [`credit`] the messages that need a receive WQE,
-//! [`tail_loss_probe`] finds losses that nobody reports. UC and UD: [`unreliable`]. Shared: [`wqe`], [`send_queue`],
+//! [`tail_loss_probe`] finds losses that nobody reports. UC and UD: [`unreliable`], at the
+//! rate that [`pace`] allows. [`side`] is the choice between the two. Shared: [`wqe`], [`send_queue`],
 //! [`segment`] (the headers of each packet of a message).
 
 mod completer;
 mod congestion;
 mod credit;
+mod pace;
 mod packets;
-pub(super) mod reliable;
+mod reliable;
 mod segment;
 mod send_queue;
+mod side;
 mod tail_loss_probe;
-pub(super) mod unreliable;
+mod unreliable;
 mod wqe;
 
 pub(super) use completer::Failure;
+pub(super) use side::SendSide;

@@ -3,7 +3,7 @@
 use urxe_wire::packet::{Service, pad_count};
 use urxe_wire::{AtomicEth, Bth, Ext, Header, Operation, Psn, Reth, XrcEth};
 
-use super::reliable::Requester;
+use super::reliable::Reliable;
 use super::segment::data_packet;
 use super::wqe::{SendWqe, Span};
 use crate::cq::WcStatus;
@@ -57,7 +57,7 @@ pub(in crate::qp) fn send_data<H: Host>(
     Ok(())
 }
 
-impl Requester {
+impl Reliable {
     /// Sends a request that a response of its own answers: a READ, an atomic, an ATOMIC WRITE or a FLUSH. Its response
     /// takes the PSNs up to `last`.
     pub(in crate::qp) fn send_answered<H: Host>(

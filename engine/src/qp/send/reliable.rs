@@ -20,7 +20,7 @@ use super::credit::Credit;
 use super::packets::{Unsent, send_data};
 use super::send_queue::SendQueue;
 use super::tail_loss_probe::TailLossProbe;
-use super::wqe::{SendWqe, Span, complete, succeed};
+use super::wqe::{SendWqe, Span, complete, execute_local, succeed};
 use crate::cq::WcStatus;
 use crate::event::{Event, RetryReason};
 use crate::host::{Consumer, Host, Io, Network as _};
@@ -32,8 +32,8 @@ use crate::work::SendOp;
 
 /// The requester of one queue pair.
 #[derive(Debug)]
-pub(in crate::qp) struct Requester {
-    pub(in crate::qp) queue: SendQueue,
+pub(in crate::qp) struct Reliable {
+    pub(in crate::qp) queue: SendQueue<SendWqe>,
     pub(in crate::qp) snd_una: Psn,
     snd_nxt: Psn,
     /// Index in `queue` of the WQE that `snd_nxt` is in: cut into segments next.
@@ -60,7 +60,7 @@ pub(in crate::qp) struct Requester {
     pub(in crate::qp) implied_nak_at: Option<Psn>,
 }
 
-impl Requester {
+impl Reliable {
     /// Packets that may be outstanding now.
     pub(in crate::qp) const fn window(&self) -> u32 {
         self.window.packets()
@@ -99,10 +99,6 @@ impl Requester {
     pub(in crate::qp) fn attributes_changed(&mut self, attr: &QpAttr) {
         self.retries_left = attr.retry_cnt;
         self.rnr_retries_left = attr.rnr_retry;
-    }
-
-    pub(in crate::qp) const fn len(&self) -> usize {
-        self.queue.len()
     }
 
     /// The PSN of the next packet never sent before.
@@ -599,15 +595,4 @@ fn may_begin(wqe: &SendWqe, reading: bool, idle: bool, credit: &mut Credit) -> b
 fn span(wqe: &SendWqe, first: Psn, mtu: Mtu) -> Span {
     let packets = if wqe.wr.op.is_local() { 0 } else { mtu.packets(wqe.length) };
     Span { first, last: first.add(packets).sub(1) }
-}
-
-/// Carries out an operation that needs no packet.
-pub(in crate::qp) fn execute_local<H: Host>(config: &QpConfig<H>, io: &Io<'_, H>, op: &SendOp) -> Result<(), WcStatus> {
-    match op {
-        SendOp::LocalInvalidate(key) => {
-            io.memory.invalidate(config.pd, config.qpn, *key).map_err(|_| WcStatus::LocalQpOperationError)
-        }
-        SendOp::BindWindow(bind) => io.memory.bind(config.pd, config.qpn, bind).map_err(|_| WcStatus::MwBindError),
-        _ => Ok(()),
-    }
 }

@@ -5,59 +5,70 @@
 
 use alloc::vec::Vec;
 
-use super::wqe::SendWqe;
+/// An element of a send queue.
+pub(in crate::qp) trait Entry: Default {
+    /// Frees what is on the heap.
+    fn clear(&mut self);
+}
 
 /// Places that a ring begins with.
 const FIRST: usize = 4;
 
 /// The WQEs of a queue pair, oldest first.
-#[derive(Debug, Default)]
-pub(in crate::qp) struct SendQueue {
+#[derive(Debug)]
+pub(in crate::qp) struct SendQueue<W> {
     /// As many as a power of two, or none. Those that are not in the queue hold nothing on the heap, but for the one
     /// that is being written.
-    ring: Vec<SendWqe>,
+    ring: Vec<W>,
     /// Where the oldest is.
     front: usize,
     len: usize,
 }
 
-impl SendQueue {
+impl<W> Default for SendQueue<W> {
+    fn default() -> Self {
+        Self { ring: Vec::new(), front: 0, len: 0 }
+    }
+}
+
+impl<W: Entry> SendQueue<W> {
+    #[inline]
     pub(in crate::qp) const fn len(&self) -> usize {
         self.len
     }
 
     /// The WQE that comes `nth`, the oldest being the 0th.
     #[inline]
-    pub(in crate::qp) fn get(&self, nth: usize) -> Option<&SendWqe> {
+    pub(in crate::qp) fn get(&self, nth: usize) -> Option<&W> {
         if nth < self.len { self.ring.get(self.place(nth)) } else { None }
     }
 
     /// The same, to be changed.
     #[inline]
-    pub(in crate::qp) fn get_mut(&mut self, nth: usize) -> Option<&mut SendWqe> {
+    pub(in crate::qp) fn get_mut(&mut self, nth: usize) -> Option<&mut W> {
         let place = self.place(nth);
         if nth < self.len { self.ring.get_mut(place) } else { None }
     }
 
     /// The oldest.
     #[inline]
-    pub(in crate::qp) fn front(&self) -> Option<&SendWqe> {
+    pub(in crate::qp) fn front(&self) -> Option<&W> {
         self.get(0)
     }
 
     /// The youngest.
-    pub(in crate::qp) fn back(&self) -> Option<&SendWqe> {
+    pub(in crate::qp) fn back(&self) -> Option<&W> {
         self.get(self.len.wrapping_sub(1))
     }
 
     /// All, oldest first.
-    pub(in crate::qp) fn iter(&self) -> impl Iterator<Item = &SendWqe> {
+    pub(in crate::qp) fn iter(&self) -> impl Iterator<Item = &W> {
         (0..self.len).filter_map(|nth| self.get(nth))
     }
 
     /// The place behind the youngest. What was written there is still there, if it has not been posted.
     #[inline]
-    pub(in crate::qp) fn vacant(&mut self) -> &mut SendWqe {
+    pub(in crate::qp) fn vacant(&mut self) -> &mut W {
         if self.len == self.ring.len() {
             self.grow();
         }
@@ -78,7 +89,7 @@ impl SendQueue {
         if self.len > 0
             && let Some(wqe) = self.ring.get_mut(front)
         {
-            wqe.wr.data.clear();
+            wqe.clear();
             (self.front, self.len) = (next, self.len - 1);
         }
     }
@@ -93,7 +104,7 @@ impl SendQueue {
         let room = (2 * self.ring.len()).max(FIRST);
         self.ring.rotate_left(self.front);
         self.front = 0;
-        self.ring.resize_with(room, SendWqe::default);
+        self.ring.resize_with(room, W::default);
     }
 }
 
@@ -102,16 +113,17 @@ mod tests {
     use alloc::vec;
 
     use super::*;
+    use crate::qp::send::wqe::SendWqe;
     use crate::work::Data;
 
-    fn push(queue: &mut SendQueue, wr_id: u64) {
+    fn push(queue: &mut SendQueue<SendWqe>, wr_id: u64) {
         let wqe = queue.vacant();
         wqe.wr.wr_id = wr_id;
         wqe.wr.data = Data::Inline(vec![1; 8].into());
         queue.push();
     }
 
-    fn ids(queue: &SendQueue) -> Vec<u64> {
+    fn ids(queue: &SendQueue<SendWqe>) -> Vec<u64> {
         let all: Vec<_> = queue.iter().map(|wqe| wqe.wr.wr_id).collect();
         assert_eq!(all.len(), queue.len());
         assert_eq!(all.first().copied(), queue.front().map(|wqe| wqe.wr.wr_id));
@@ -125,7 +137,7 @@ mod tests {
 
     #[test]
     fn order_outlives_wrapping_and_growing() {
-        let mut queue = SendQueue::default();
+        let mut queue = SendQueue::<SendWqe>::default();
         assert!(ids(&queue).is_empty());
         queue.pop();
         let (mut oldest, mut next) = (0, 0);
@@ -149,7 +161,7 @@ mod tests {
 
     #[test]
     fn a_written_wqe_counts_only_when_pushed() {
-        let mut queue = SendQueue::default();
+        let mut queue = SendQueue::<SendWqe>::default();
         queue.vacant().wr.wr_id = 1;
         assert!(ids(&queue).is_empty());
         push(&mut queue, 2);
@@ -158,7 +170,7 @@ mod tests {
 
     #[test]
     fn popped_wqes_hold_no_memory() {
-        let mut queue = SendQueue::default();
+        let mut queue = SendQueue::<SendWqe>::default();
         for round in 0..10 {
             push(&mut queue, round);
             queue.pop();

@@ -2,10 +2,12 @@
 
 use urxe_wire::{Psn, Qpn};
 
+use super::send_queue::Entry;
 use crate::counter::CountedOps;
 use crate::cq::{Cqe, WcOpcode, WcStatus};
 use crate::event::Event;
 use crate::host::{Consumer, Host, Io};
+use crate::memory::Memory;
 use crate::qp::QpConfig;
 use crate::work::{SendOp, SendWr};
 
@@ -33,6 +35,13 @@ impl SendWqe {
         self.sent = None;
         self.done = false;
         self.failed = None;
+    }
+}
+
+impl Entry for SendWqe {
+    #[inline]
+    fn clear(&mut self) {
+        self.wr.data.clear();
     }
 }
 
@@ -111,5 +120,16 @@ pub(in crate::qp) fn complete<H: Host>(config: &QpConfig<H>, io: &mut Io<'_, H>,
     };
     if let Some(cq) = &config.send_cq {
         io.consumer.complete(cq, cqe);
+    }
+}
+
+/// Carries out an operation that needs no packet.
+pub(in crate::qp) fn execute_local<H: Host>(config: &QpConfig<H>, io: &Io<'_, H>, op: &SendOp) -> Result<(), WcStatus> {
+    match op {
+        SendOp::LocalInvalidate(key) => {
+            io.memory.invalidate(config.pd, config.qpn, *key).map_err(|_| WcStatus::LocalQpOperationError)
+        }
+        SendOp::BindWindow(bind) => io.memory.bind(config.pd, config.qpn, bind).map_err(|_| WcStatus::MwBindError),
+        _ => Ok(()),
     }
 }

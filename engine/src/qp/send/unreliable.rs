@@ -1,18 +1,17 @@
 //! The requester of UC and UD: a request is complete when its last packet is sent (IBA 9.8.2, 9.8.3).
 
-use alloc::collections::VecDeque;
 use core::time::Duration;
 
 use urxe_wire::packet::Service;
 use urxe_wire::{Bth, Deth, Header, Psn, packet::pad_count};
 
 use super::pace::Pace;
+use super::segment::data_packet;
+use super::send_queue::{Entry, SendQueue};
+use super::wqe::{SendWqe, complete, execute_local, succeed};
 use crate::cq::WcStatus;
 use crate::host::{Host, Io, Network};
 use crate::qp::attr::QpAttr;
-use crate::qp::send::reliable::execute_local;
-use crate::qp::send::segment::data_packet;
-use crate::qp::send::wqe::{SendWqe, complete, succeed};
 use crate::qp::sge::copy_payload;
 use crate::qp::{Progress, QpConfig, QpType, Route, opcode};
 use crate::time::Instant;
@@ -24,15 +23,29 @@ use crate::work::UdRecipient;
 const INTRODUCTION: Duration = Duration::from_millis(4);
 
 /// A send WQE.
-struct Wqe<H: Host> {
-    request: SendWqe,
-    /// To whom, on UD.
-    to: Option<UdRecipient<Route<H>>>,
+pub(super) struct Wqe<H: Host> {
+    pub(super) request: SendWqe,
+    /// The recipient, on UD.
+    pub(super) to: Option<UdRecipient<Route<H>>>,
+}
+
+impl<H: Host> Default for Wqe<H> {
+    fn default() -> Self {
+        Self { request: SendWqe::default(), to: None }
+    }
+}
+
+impl<H: Host> Entry for Wqe<H> {
+    #[inline]
+    fn clear(&mut self) {
+        self.request.clear();
+        self.to = None;
+    }
 }
 
 /// The requester of one queue pair.
-pub(in crate::qp) struct Requester<H: Host> {
-    queue: VecDeque<Wqe<H>>,
+pub(in crate::qp) struct Unreliable<H: Host> {
+    pub(super) queue: SendQueue<Wqe<H>>,
     /// Packets of the oldest WQE that are sent.
     sent: u32,
     psn: Psn,
@@ -48,10 +61,10 @@ enum Unsent {
     Failed(WcStatus),
 }
 
-impl<H: Host> Requester<H> {
+impl<H: Host> Unreliable<H> {
     pub(in crate::qp) fn new(window: u32) -> Self {
         Self {
-            queue: VecDeque::new(),
+            queue: SendQueue::default(),
             sent: 0,
             psn: Psn::default(),
             pace: Pace::new(window),
@@ -65,14 +78,6 @@ impl<H: Host> Requester<H> {
         self.psn = attr.sq_psn;
     }
 
-    pub(in crate::qp) fn push(&mut self, request: SendWqe, to: Option<UdRecipient<Route<H>>>) {
-        self.queue.push_back(Wqe { request, to });
-    }
-
-    pub(in crate::qp) fn len(&self) -> usize {
-        self.queue.len()
-    }
-
     /// The PSN of the next packet.
     pub(in crate::qp) const fn psn(&self) -> Psn {
         self.psn
@@ -84,7 +89,7 @@ impl<H: Host> Requester<H> {
     }
 
     pub(in crate::qp) fn has_output(&self) -> bool {
-        !self.queue.is_empty() && self.waits_until.is_none()
+        self.queue.len() > 0 && self.waits_until.is_none()
     }
 
     pub(in crate::qp) const fn deadline(&self) -> Option<Instant> {
@@ -138,9 +143,8 @@ impl<H: Host> Requester<H> {
                 }
             }
             self.sent = 0;
-            if let Some(wqe) = self.queue.pop_front() {
-                succeed(config, io, &wqe.request);
-            }
+            succeed(config, io, &wqe.request);
+            self.queue.pop();
         }
         Ok(Progress::Idle)
     }
@@ -154,14 +158,15 @@ impl<H: Host> Requester<H> {
     /// Completes the oldest WQE with an error.
     pub(in crate::qp) fn fail_front(&mut self, config: &QpConfig<H>, io: &mut Io<'_, H>, status: WcStatus) {
         self.sent = 0;
-        if let Some(wqe) = self.queue.pop_front() {
+        if let Some(wqe) = self.queue.front() {
             complete(config, io, &wqe.request, status);
+            self.queue.pop();
         }
     }
 
     /// Completes all WQEs as flushed.
     pub(in crate::qp) fn flush(&mut self, config: &QpConfig<H>, io: &mut Io<'_, H>) {
-        while !self.queue.is_empty() {
+        while self.queue.len() > 0 {
             self.fail_front(config, io, WcStatus::WrFlushError);
         }
         self.waits_until = None;
