@@ -7,26 +7,16 @@
  *
  * A queue pair in ERR flushes one receive: a device without the defect says `1 completion`.
  */
-#include <infiniband/verbs.h>
+#include "bugs.h"
+
 #include <stdio.h>
-#include <string.h>
-
-static struct ibv_context *open_named(const char *name)
-{
-	struct ibv_device **list = ibv_get_device_list(NULL);
-
-	for (int i = 0; list && list[i]; i++)
-		if (!strcmp(ibv_get_device_name(list[i]), name))
-			return ibv_open_device(list[i]);
-	return NULL;
-}
 
 int main(int argc, char **argv)
 {
 	struct ibv_context *context = argc == 2 ? open_named(argv[1]) : NULL;
 	struct ibv_cq_init_attr_ex cq_attr = { .cqe = 16 };
 	struct ibv_qp_init_attr init = { .cap = { 4, 4, 1, 1, 0 }, .qp_type = IBV_QPT_RC };
-	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1 };
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
 	struct ibv_recv_wr recv = { .wr_id = 7 }, *bad;
 	struct ibv_poll_cq_attr poll = { 0 };
 	struct ibv_cq_ex *cq;
@@ -44,9 +34,8 @@ int main(int argc, char **argv)
 	qp = ibv_create_qp(ibv_alloc_pd(context), &init);
 	if (!qp)
 		return 1;
-	ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
+	initialize(qp);
 	ibv_post_recv(qp, &recv, &bad);
-	attr.qp_state = IBV_QPS_ERR;
 	ibv_modify_qp(qp, &attr, IBV_QP_STATE);
 	for (int tries = 0; tries < 1000 && found < 10; tries++) {
 		if (ibv_start_poll(cq, &poll))

@@ -6,24 +6,13 @@
  *
  * A device without the defects says `list: 30 bytes, inline: 5 bytes`.
  */
-#include <infiniband/verbs.h>
+#include "bugs.h"
+
 #include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 static char memory[4096];
-
-static struct ibv_context *open_named(const char *name)
-{
-	struct ibv_device **list = ibv_get_device_list(NULL);
-
-	for (int i = 0; list && list[i]; i++)
-		if (!strcmp(ibv_get_device_name(list[i]), name))
-			return ibv_open_device(list[i]);
-	return NULL;
-}
 
 /* Bytes of the message that arrives, -1 if none does. */
 static int received(struct ibv_cq *cq)
@@ -52,7 +41,6 @@ int main(int argc, char **argv)
 		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
 		.send_ops_flags = IBV_QP_EX_WITH_SEND,
 	};
-	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1 };
 	struct ibv_recv_wr recv = { .num_sge = 1 }, *bad;
 	struct ibv_sge room, list[2];
 	struct ibv_mr *mr;
@@ -70,27 +58,8 @@ int main(int argc, char **argv)
 	mr = ibv_reg_mr(init.pd, memory, sizeof(memory), IBV_ACCESS_LOCAL_WRITE);
 	if (!qp || !mr)
 		return 1;
-	/* Connected with itself. */
-	ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
-	attr.qp_state = IBV_QPS_RTR;
-	attr.path_mtu = IBV_MTU_1024;
-	attr.dest_qp_num = qp->qp_num;
-	attr.max_dest_rd_atomic = 1;
-	attr.min_rnr_timer = 1;
-	attr.ah_attr.is_global = 1;
-	attr.ah_attr.port_num = 1;
-	attr.ah_attr.grh.sgid_index = atoi(argv[2]);
-	attr.ah_attr.grh.hop_limit = 1;
-	ibv_query_gid(context, 1, atoi(argv[2]), &attr.ah_attr.grh.dgid);
-	ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-		      IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
-	attr.qp_state = IBV_QPS_RTS;
-	attr.timeout = 14;
-	attr.retry_cnt = 7;
-	attr.rnr_retry = 7;
-	attr.max_rd_atomic = 1;
-	ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
-		      IBV_QP_MAX_QP_RD_ATOMIC);
+	if (connect_with_itself(qp, argv[2]))
+		return 1;
 	room = (struct ibv_sge){ (uintptr_t)memory + 2048, 1024, mr->lkey };
 	recv.sg_list = &room;
 	ibv_post_recv(qp, &recv, &bad);
