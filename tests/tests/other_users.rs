@@ -187,8 +187,10 @@ listener = listen()
 os.seteuid(0)
 parent = os.getpid()
 if os.fork() == 0:
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
     os.setresuid(65533, 65533, 65533)
+    # PR_SET_PDEATHSIG, which a change of users would undo.
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    if os.getppid() != parent: os._exit(0)
     tell(listener, '\"pd\":[{{\"pdn\":666,\"users\":1,\"ctxn\":1}}]')
 listener.close()
 signal.pause()"
