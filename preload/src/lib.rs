@@ -34,6 +34,7 @@ mod next;
 mod read_only;
 mod resolve;
 mod shared_lock;
+mod status;
 mod text;
 
 use core::ffi::c_void;

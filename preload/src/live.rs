@@ -4,6 +4,8 @@
 //! value takes the place of its descriptor, whoever holds that: a number, or a `FILE`. As with the kernel's own files,
 //! a value is as old as the call of open(2); other than there, reading it again from the start shows the same. Finding it
 //! out takes what everything else in here does without, memory and some time: in signal handlers counters are not opened.
+//!
+//! stat(2) of the path and fstat(2) of the descriptor say the same ([`crate::status`]): cp(1) compares them.
 
 use core::ffi::{c_char, c_int, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
@@ -11,6 +13,7 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 use crate::folder::{folder, is_active, is_below, is_of_interest};
 use crate::next::with_errno_kept;
 use crate::resolve::path_of;
+use crate::status;
 use crate::text::at;
 
 /// Who knows the counters.
@@ -70,7 +73,7 @@ pub(crate) unsafe fn brought_up_to_date<F: Opened>(path: *const c_char, file: F)
 ///
 /// # Safety
 /// `path` is null or a C string.
-unsafe fn may_be_counter(path: *const c_char) -> bool {
+pub(crate) unsafe fn may_be_counter(path: *const c_char) -> bool {
     // SAFETY: the caller's promise; null is of no interest.
     unsafe {
         !path.is_null()
@@ -104,6 +107,7 @@ fn replace(fd: c_int) {
     // SAFETY: descriptors. If it fails, the program reads the file of the folder.
     unsafe {
         let close_on_exec = libc::fcntl(fd, libc::F_GETFD) & libc::FD_CLOEXEC != 0;
+        status::stands_for(new, fd);
         libc::dup3(new, fd, if close_on_exec { libc::O_CLOEXEC } else { 0 });
         libc::close(new);
     }

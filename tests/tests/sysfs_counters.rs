@@ -103,6 +103,39 @@ os.remove('symbol_error')";
     Ok(())
 }
 
+/// cp(1) and install(1) compare stat(2) of the path with fstat(2) of what they have opened; tail(1) looks whether a file is
+/// shorter than what it has shown.
+#[test]
+fn a_counter_is_the_same_file_by_its_path_and_its_descriptor() -> Result<()> {
+    let launcher = Launcher::new()?;
+    let port = launcher.host().next_port();
+    let said = launcher.sh(&format!(
+        "{}
+        wait $server; wait $client
+        file=$port/counters/port_xmit_packets
+        cp $file $TMPDIR/copied; install -m 600 $file $TMPDIR/installed
+        [ $(cat $file $file $TMPDIR/copied $TMPDIR/installed | sort -u | wc -l) = 1 ]
+        sleep 0 & ended=$!; wait $ended
+        [ $(tail -s 0.01 -f --pid=$ended $file) = $(cat $file) ]
+        [ $(tail -s 0.01 ---disable-inotify -f --pid=$ended $file) = $(cat $file) ]
+        mkdir $TMPDIR/all; cd $port/hw_counters; cp * $TMPDIR/all; cat sent_pkts $TMPDIR/all/sent_pkts
+        python3 -c 'import os, sys
+for path in os.listdir(\".\") + sys.argv[1:]:
+    fd = os.open(path, os.O_RDONLY)
+    folder = os.open(os.path.dirname(path) or \".\", os.O_RDONLY)
+    for status in os.stat(path), os.stat(fd), os.lstat(path), os.stat(os.path.basename(path), dir_fd=folder):
+        assert os.path.samestat(status, os.fstat(fd)) and status[:9] == os.fstat(fd)[:9], (status, os.fstat(fd))
+    assert status.st_size == 4096 and os.fstat(os.dup(fd)).st_nlink == 1, status
+    os.close(fd)
+print(\"all\")' $file",
+        pingpong(port, 100)
+    ))?;
+    let lines: Vec<&str> = said.stdout.lines().collect();
+    ensure!(matches!(lines[..], [packets, copied, "all"] if packets == copied && packets.len() >= 3), "{said}");
+    ensure!(said.stderr.is_empty(), "{said}");
+    Ok(())
+}
+
 /// Where the tree was installed its files are static, until `urxe status --sysfs` writes what it was told.
 /// SIGXFSZ would end it (setrlimit(2)).
 #[test]

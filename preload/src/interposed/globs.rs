@@ -3,7 +3,7 @@
 use core::ffi::{CStr, c_char, c_int};
 
 use super::Buffer;
-use super::lookups::{lstat, stat};
+use super::status::{lstat, stat};
 use super::walks::{closedir, opendir, readdir};
 use crate::folder::{folder, is_active, is_shadowed, unshadow_text};
 use crate::text::Path;
@@ -24,8 +24,8 @@ pub(super) struct Glob {
     closedir: Option<unsafe extern "C" fn(Buffer) -> c_int>,
     readdir: Option<unsafe extern "C" fn(Buffer) -> Buffer>,
     opendir: Option<unsafe extern "C" fn(*const c_char) -> Buffer>,
-    lstat: Option<unsafe extern "C" fn(*const c_char, Buffer) -> c_int>,
-    stat: Option<unsafe extern "C" fn(*const c_char, Buffer) -> c_int>,
+    lstat: Option<unsafe extern "C" fn(*const c_char, *mut libc::stat) -> c_int>,
+    stat: Option<unsafe extern "C" fn(*const c_char, *mut libc::stat) -> c_int>,
 }
 
 const _: () = assert!(size_of::<Glob>() == size_of::<libc::glob_t>());

@@ -12,20 +12,6 @@ interpose! {
     path, by with_path {
         fn inotify_add_watch(fd: c_int; CWD, path; mask: c_uint) -> c_int;
         fn pathconf(; CWD, path; name: c_int) -> c_long;
-
-        fn stat(; CWD, path; buffer: Buffer) -> c_int;
-        fn stat64(; CWD, path; buffer: Buffer) -> c_int;
-        fn lstat(; CWD, path; buffer: Buffer) -> c_int;
-        fn lstat64(; CWD, path; buffer: Buffer) -> c_int;
-        fn fstatat(dir: c_int; dir, path; buffer: Buffer, flags: c_int) -> c_int;
-        fn fstatat64(dir: c_int; dir, path; buffer: Buffer, flags: c_int) -> c_int;
-        fn __xstat(version: c_int; CWD, path; buffer: Buffer) -> c_int;
-        fn __xstat64(version: c_int; CWD, path; buffer: Buffer) -> c_int;
-        fn __lxstat(version: c_int; CWD, path; buffer: Buffer) -> c_int;
-        fn __lxstat64(version: c_int; CWD, path; buffer: Buffer) -> c_int;
-        fn __fxstatat(version: c_int, dir: c_int; dir, path; buffer: Buffer, flags: c_int) -> c_int;
-        fn __fxstatat64(version: c_int, dir: c_int; dir, path; buffer: Buffer, flags: c_int) -> c_int;
-        fn statx(dir: c_int; dir, path; flags: c_int, mask: c_uint, buffer: Buffer) -> c_int;
         fn getxattr(; CWD, path; name: *const c_char, value: Buffer, size: usize) -> isize;
         fn lgetxattr(; CWD, path; name: *const c_char, value: Buffer, size: usize) -> isize;
         fn listxattr(; CWD, path; list: *mut c_char, size: usize) -> isize;

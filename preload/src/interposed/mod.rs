@@ -85,6 +85,7 @@ mod lookups;
 mod opens;
 mod programs;
 mod sockets;
+mod status;
 mod syscalls;
 mod walks;
 
@@ -100,6 +101,7 @@ pub fn find_all() {
     opens::find_all();
     programs::find_all();
     sockets::find_all();
+    status::find_all();
     walks::find_all();
 }
 

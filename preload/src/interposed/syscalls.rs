@@ -6,6 +6,7 @@ use super::changes::{attributes, creation, removal};
 use super::lookups::{checked, with_file_system, with_target};
 use super::opens::opened;
 use super::sockets::socket;
+use super::status::{descriptor, looked_at};
 use super::with_path;
 use crate::folder::{is_active, unshadow};
 use crate::next::{fail, system_call_of_six};
@@ -94,9 +95,14 @@ unsafe fn with_paths(number: c_long, arguments: Arguments) -> Option<c_long> {
                 call(number, [a, path as usize, flags.cast_unsigned() as usize, d, 0, 0])
             })),
             libc::SYS_openat2 => c_long::from(open_as(as_int(a), as_path(b), arguments)),
-            libc::SYS_newfstatat | libc::SYS_statx | libc::SYS_name_to_handle_at => {
-                c_long::from(with_path(as_int(a), as_path(b), at(1)))
+            libc::SYS_name_to_handle_at => c_long::from(with_path(as_int(a), as_path(b), at(1))),
+            libc::SYS_newfstatat => {
+                c_long::from(looked_at(as_int(a), as_path(b), as_int(d), c as *mut libc::stat, at(1)))
             }
+            libc::SYS_statx => {
+                c_long::from(looked_at(as_int(a), as_path(b), as_int(c), fifth as *mut libc::statx, at(1)))
+            }
+            libc::SYS_fstat => c_long::from(descriptor(call(number, arguments), b as *mut libc::stat)),
             libc::SYS_inotify_add_watch => c_long::from(with_path(CWD, as_path(b), at(1))),
             libc::SYS_getxattr | libc::SYS_lgetxattr | libc::SYS_listxattr | libc::SYS_llistxattr => {
                 c_long::from(with_path(CWD, as_path(a), at(0)))
@@ -164,7 +170,7 @@ unsafe fn legacy(number: c_long, arguments: Arguments) -> Option<c_int> {
                 call(number, [path as usize, flags.cast_unsigned() as usize, c, 0, 0, 0])
             }),
             libc::SYS_creat => super::opens::creat(as_path(a), as_int(b).cast_unsigned()),
-            libc::SYS_stat | libc::SYS_lstat => with_path(CWD, as_path(a), at(0)),
+            libc::SYS_stat | libc::SYS_lstat => looked_at(CWD, as_path(a), 0, b as *mut libc::stat, at(0)),
             libc::SYS_access => checked(CWD, as_path(a), as_int(b), at(0)),
             libc::SYS_readlink => as_status(target(b, with_path(CWD, as_path(a), at(0)))),
             libc::SYS_chmod | libc::SYS_chown | libc::SYS_lchown | libc::SYS_utime | libc::SYS_utimes => {
