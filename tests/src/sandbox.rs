@@ -7,7 +7,7 @@ use std::ffi::{CString, OsStr};
 use std::fs;
 use std::io::{Error, Read, Result};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::ptr::null;
 
@@ -107,6 +107,10 @@ fn private_copy(dir: &Path, keep: impl Fn(&OsStr) -> bool) -> Result<()> {
             symlink(fs::read_link(&source)?, &target)?;
             continue;
         }
+        // Bound alone it finds no `pts` beside it, and makes no pseudoterminals (`path_pts` of fs/namei.c).
+        if entry.file_name() == "ptmx" && kind.is_char_device() && copy_node(&source, &target).is_ok() {
+            continue;
+        }
         if kind.is_dir() {
             fs::create_dir(&target)?;
         } else {
@@ -115,6 +119,14 @@ fn private_copy(dir: &Path, keep: impl Fn(&OsStr) -> bool) -> Result<()> {
         mount(&source, &target, c"none", libc::MS_BIND | libc::MS_REC)?;
     }
     Ok(())
+}
+
+/// Makes a device node of the same numbers and permissions. Only root can.
+fn copy_node(from: &Path, to: &Path) -> Result<()> {
+    let (path, metadata) = (CString::new(to.as_os_str().as_bytes())?, fs::metadata(from)?);
+    // SAFETY: a C string.
+    check(unsafe { libc::mknod(path.as_ptr(), metadata.mode(), metadata.rdev()) })?;
+    fs::set_permissions(to, metadata.permissions())
 }
 
 /// Changes the propagation of the mount at `path`.

@@ -103,6 +103,34 @@ fn static_programs_in_namespaces() -> Result<()> {
     Ok(())
 }
 
+/// Pseudoterminals can be made, nothing names the run's folder, and a run inside another works: of root and of a user.
+#[test]
+fn namespaces_have_terminals_keep_the_folder_secret_and_nest() -> Result<()> {
+    let launcher = Launcher::new()?;
+    let urxe = launcher.urxe().display().to_string();
+    // In a world without root there may be none to begin with.
+    let terminals = launcher.host().run("/usr/bin/python3", &["-c", "import os; os.openpty()"]).is_ok();
+    let python = "import os, sys
+folder = os.environ['URXE_RUN'].rsplit('/', 1)[1]
+assert folder not in open('/proc/self/mountinfo').read()
+if sys.argv[1] == 'true':
+    master, slave = os.openpty()
+    assert os.path.samestat(os.stat(os.ttyname(slave)), os.fstat(slave))
+print(len(os.listdir('/sys/class/infiniband')), os.path.exists('/dev/pts'), os.path.exists('/sys/class/net/lo'))";
+    let terminals = terminals.to_string();
+    let program = ["/usr/bin/python3", "-c", python, &terminals];
+    let inner = [&[urxe.as_str(), "run", "--isolate", "--"], &program[..]].concat();
+    for words in [&program[..], &inner] {
+        let said = launcher.try_run(&["--isolate"], words)?.success()?;
+        ensure!(said.stdout == "1 True True\n" && said.stderr.is_empty(), "{said}");
+        let said = launcher.host().run(&urxe, &[&["run", "--isolate", "--"], words].concat())?;
+        ensure!(said.stdout == "1 True True\n" && said.stderr.is_empty(), "as root: {said}");
+    }
+    let said = launcher.run(&inner)?;
+    ensure!(said.stdout == "1 True True\n" && said.stderr.is_empty(), "below one without namespaces: {said}");
+    Ok(())
+}
+
 const STATIC: &str = r#"
 #include <errno.h>
 #include <fcntl.h>

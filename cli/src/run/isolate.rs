@@ -2,13 +2,16 @@
 //!
 //! The process gets a mount namespace of its own, and, unless it is root, a user namespace in which to mount. There the
 //! folders that RDMA's lie in (`/dev`, `/sys/class`, …) become file systems in memory, with the machine's entries bound into
-//! them and the folder's in their places. The kernel creates nothing in `/sys` for anybody, so nothing less would do.
+//! them and copies of the folder's in their places. The kernel creates nothing in `/sys` for anybody, so nothing less would do.
+//!
+//! Copies, because everybody may read `/proc/PID/mountinfo`: of a bind mount it names the folder, which is to be known only to
+//! processes of the run ([`super::folder`]).
 
-use std::ffi::{CStr, CString, OsStr};
+use std::ffi::{CStr, CString, OsStr, c_int};
 use std::fs::{self, File, FileType};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
@@ -17,6 +20,12 @@ use crate::layout::DEV_DIR;
 
 /// Prefixes of the names of RDMA's files.
 const OURS: [&str; 4] = ["infiniband", "rdma_cm", "pci7572:", "7572:"];
+
+/// Folder of the new `/dev` that shows the machine's `/dev`.
+const MACHINE_DEV: &str = ".machine";
+/// Makes pseudoterminals in the `pts` that lies in the same folder of the same mount (`path_pts` of fs/namei.c): bound alone
+/// it finds none.
+const PTMX: &str = "ptmx";
 
 /// Shows `folder`, which holds a `dev` and a `sys`, to this process and to what it becomes and starts.
 pub(super) fn enter(folder: &Path) -> Result<()> {
@@ -76,17 +85,18 @@ fn show(from: &Path, at: &Path) -> Result<()> {
             if kind.is_symlink() {
                 // `class/net` leads to itself here.
                 if is_ours(name.as_os_str()) {
-                    symlink(fs::read_link(&source)?, &target)?;
+                    copy_link(&source, &target)?;
                 }
                 continue;
             }
             ensure!(kind.is_dir(), "{} is not a folder", source.display());
-            fs::create_dir(&target)?;
+            if is_ours(name.as_os_str()) && target != Path::new(DEV_DIR) {
+                copy(&source, &target)?;
+                continue;
+            }
+            create_dir(&target)?;
             if target == Path::new(DEV_DIR) {
                 show_devices(&source, &target)?;
-            } else if is_ours(name.as_os_str()) {
-                bind(&source, &target)?;
-                make_read_only(&target)?;
             }
         }
     }
@@ -116,6 +126,8 @@ fn show_devices(from: &Path, at: &Path) -> Result<()> {
 /// Puts a file system in memory over the folder `at`, with all of the folder's entries but those of RDMA.
 fn rebuild(at: &Path) -> Result<()> {
     let machine = entries(at)?;
+    // Copied now: bound later, it would be with what is about to be mounted on it.
+    let tree = copy_mounts(at);
     // Reaches what was there before.
     let old = File::open(at)?;
     let before = Path::new("/proc/self/fd").join(old.as_raw_fd().to_string());
@@ -123,15 +135,55 @@ fn rebuild(at: &Path) -> Result<()> {
     for (name, kind) in machine.iter().filter(|(name, _)| !is_ours(name.as_os_str())) {
         let (source, target) = (before.join(name), at.join(name));
         if kind.is_symlink() {
-            symlink(fs::read_link(&source)?, &target)?;
-            continue;
-        }
-        if kind.is_dir() {
-            fs::create_dir(&target)?;
+            copy_link(&source, &target)?;
+        } else if kind.is_dir() {
+            create_dir(&target)?;
+            bind(&source, &target)?;
+        } else if kind.is_char_device() && at == Path::new("/dev") && name == Path::new(PTMX) {
+            show_ptmx(&source, &target, tree.as_ref())?;
         } else {
-            File::create(&target)?;
+            File::create(&target).with_context(|| target.display().to_string())?;
+            bind(&source, &target)?;
         }
-        bind(&source, &target)?;
+    }
+    Ok(())
+}
+
+/// The device that makes pseudoterminals. A user namespace has no nodes of its own: a link leads to the machine's then, in a
+/// copy of `/dev` that has the machine's `pts` too.
+fn show_ptmx(from: &Path, at: &Path, machine: Option<&OwnedFd>) -> Result<()> {
+    let path = CString::new(at.as_os_str().as_bytes())?;
+    let metadata = fs::metadata(from).with_context(|| at.display().to_string())?;
+    // SAFETY: a C string.
+    if unsafe { libc::mknod(path.as_ptr(), libc::S_IFCHR, metadata.rdev()) } == 0 {
+        return fs::set_permissions(at, metadata.permissions()).with_context(|| at.display().to_string());
+    }
+    let (Some(machine), Some(dev)) = (machine, at.parent()) else { return Ok(()) };
+    create_dir(&dev.join(MACHINE_DEV))?;
+    attach(machine, &dev.join(MACHINE_DEV))?;
+    symlink(Path::new(MACHINE_DEV).join(PTMX), at).with_context(|| at.display().to_string())
+}
+
+fn create_dir(at: &Path) -> Result<()> {
+    fs::create_dir(at).with_context(|| at.display().to_string())
+}
+
+fn copy_link(from: &Path, to: &Path) -> Result<()> {
+    symlink(fs::read_link(from)?, to).with_context(|| to.display().to_string())
+}
+
+/// Copies a folder with all that is in it.
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    create_dir(to)?;
+    for (name, kind) in entries(from)? {
+        let (source, target) = (from.join(&name), to.join(&name));
+        if kind.is_symlink() {
+            copy_link(&source, &target)?;
+        } else if kind.is_dir() {
+            copy(&source, &target)?;
+        } else {
+            fs::copy(&source, &target).with_context(|| target.display().to_string())?;
+        }
     }
     Ok(())
 }
@@ -143,6 +195,29 @@ fn memory(at: &Path) -> Result<()> {
 
 fn bind(from: &Path, at: &Path) -> Result<()> {
     mount(Some(from), at, None, libc::MS_BIND | libc::MS_REC)
+}
+
+/// Copies the mount at `at` with all below it (open_tree(2)); `None` before Linux 5.2.
+fn copy_mounts(at: &Path) -> Option<OwnedFd> {
+    const OPEN_TREE_CLONE: c_int = 1;
+    const AT_RECURSIVE: c_int = 0x8000;
+    let path = CString::new(at.as_os_str().as_bytes()).ok()?;
+    let flags = OPEN_TREE_CLONE | AT_RECURSIVE | libc::O_CLOEXEC;
+    // SAFETY: a C string.
+    let fd = unsafe { libc::syscall(libc::SYS_open_tree, libc::AT_FDCWD, path.as_ptr(), flags) };
+    // SAFETY: new, and ours.
+    c_int::try_from(fd).ok().filter(|fd| *fd >= 0).map(|fd| unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Mounts what [`copy_mounts`] has copied (move_mount(2)).
+fn attach(tree: &OwnedFd, at: &Path) -> Result<()> {
+    const MOVE_MOUNT_F_EMPTY_PATH: c_int = 4;
+    let path = CString::new(at.as_os_str().as_bytes())?;
+    let (from, to, flags) = (tree.as_raw_fd(), libc::AT_FDCWD, MOVE_MOUNT_F_EMPTY_PATH);
+    // SAFETY: C strings, and descriptors.
+    let result = unsafe { libc::syscall(libc::SYS_move_mount, from, c"".as_ptr(), to, path.as_ptr(), flags) };
+    ensure!(result == 0, "--isolate: mounting on {}: {}", at.display(), std::io::Error::last_os_error());
+    Ok(())
 }
 
 /// Makes the mount at `at` read-only. Devices in it can be written to.

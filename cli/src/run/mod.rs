@@ -51,7 +51,7 @@ pub(crate) struct Args {
 
 /// Becomes the program; comes back only if that fails.
 pub(crate) fn run(args: &Args) -> ExitCode {
-    let failed = match prepare(args) {
+    let failed = match leave_outer_run(args).and_then(|()| prepare(args)) {
         Ok(()) => exec::exec(&args.command),
         Err(error) => {
             out::complain(&format_args!("{error:#}"));
@@ -66,6 +66,19 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 
 /// What [`exec::exec`] returns: only ever an error.
 type Never = Result<Infallible, std::io::Error>;
+
+/// Starts this command anew without the folder of an outer `urxe run`, if mounts are to be made: the preloaded library would
+/// lead them into that folder.
+fn leave_outer_run(args: &Args) -> Result<()> {
+    let is_inside = std::env::var_os(urxe_options::RUN_VARIABLE).is_some_and(|folder| !folder.is_empty());
+    if !args.isolate || !is_inside {
+        return Ok(());
+    }
+    // SAFETY: this process has one thread.
+    unsafe { std::env::set_var(urxe_options::RUN_VARIABLE, "") };
+    let Err(error) = exec::exec_file(&this_command()?, &std::env::args_os().collect::<Vec<_>>());
+    Err(error).context("starting urxe anew, without the devices of the `urxe run` that this is in")
+}
 
 fn prepare(args: &Args) -> Result<()> {
     let library = library::beside_this_command()?;
