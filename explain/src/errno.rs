@@ -86,7 +86,7 @@ const ENTRIES: &[Entry] = &[
         "EOPNOTSUPP",
         "not supported",
         "an operation, queue pair type or flag that this device does not have",
-        "check what ibv_query_device_ex announces, and docs/features.md",
+        "check what ibv_query_device_ex announces, and docs/reference/features.md",
     ),
     row(
         110,

@@ -102,3 +102,7 @@ mod tests {
         assert_eq!(errno::TABLE.by_name("einval").map(|entry| entry.number), Some(22));
     }
 }
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

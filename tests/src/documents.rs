@@ -250,6 +250,13 @@ fn all_files(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
+/// Targets of a Makefile.
+#[must_use]
+pub fn make_targets(makefile: &str) -> Vec<String> {
+    let rules = makefile.lines().filter_map(|line| line.split_once(':').map(|(target, _)| target));
+    rules.filter(|target| is_word(target)).map(str::to_owned).collect()
+}
+
 /// `MEM-001`
 fn is_rule(word: &str) -> bool {
     word.split_once('-').is_some_and(|(group, number)| {
@@ -343,7 +350,7 @@ mod tests {
 
     #[test]
     fn what_exists_may_be_named() {
-        let text = "`make test`, `make tarball GLIBC=2.28`, [design](design.md#the-house), `urxe status --json`, `--json`, `--only 1`,\n\
+        let text = "`make test`, `make tarball GLIBC=2.28`, [features](reference/features.md#memory), `urxe status --json`, `--json`, `--only 1`,\n\
                     `tests/src/documents.rs`, `engine/cm`, `wire`, `URXE_NETDEV`, MEM-001, `urxe run -- prog --its-own`\n\
                     \n| what | shown by |\n|---|---|\n| this | `documents`, pyverbs `that`; `verbs_*` |\n";
         assert_eq!(missing(&text.replace("urxe run", "urxe status")), [] as [&str; 0]);
@@ -356,7 +363,7 @@ mod tests {
             ("```\nmake nothing  # says why\n```", "no make target nothing"),
             ("`make test NOWHERE=1`", "no variable of the Makefile NOWHERE"),
             ("[there](nowhere.md)", "no such link: nowhere.md"),
-            ("[there](design.md#nowhere)", "no such link: design.md#nowhere"),
+            ("[there](reference/features.md#nowhere)", "no such link: reference/features.md#nowhere"),
             ("[there](#nowhere)", "no such link: #nowhere"),
             ("`urxe dance`", "no command of urxe dance"),
             ("`urxe status --only`", "no option of urxe --only"),

@@ -246,7 +246,7 @@ fn words(text: &str) -> String {
 }
 
 /// The files below `dir` whose names end in `.extension`, in order.
-pub(crate) fn files(dir: &Path, extension: &str) -> Result<Vec<PathBuf>> {
+pub fn files(dir: &Path, extension: &str) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir).with_context(|| dir.display().to_string())? {
         let path = entry?.path();

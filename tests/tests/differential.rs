@@ -39,7 +39,7 @@ fn random_programs_come_to_the_same_over_udp_and_shared_memory() -> Result<()> {
     Ok(())
 }
 
-/// The programs of docs/known-bugs-elsewhere.md, on a device that has not these bugs.
+/// The programs of docs/reference/known-bugs-elsewhere.md, on a device that has not these bugs.
 #[test]
 fn bugs_elsewhere_are_not_here() -> Result<()> {
     let dir = tempfile::tempdir()?;

@@ -1,11 +1,12 @@
-//! README, SECURITY, `docs/` and `spec/` name only what exists.
+//! README, CONTRIBUTING and the like, `docs/` and `spec/` name only what exists, and all of what they list.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use urxe_tests::artifacts;
 use urxe_tests::documents::Things;
+use urxe_tests::requirements::files;
 
 fn help(command: &[&str]) -> Result<String> {
     let said = Command::new(artifacts::urxe()?).args(command).arg("--help").output()?;
@@ -16,12 +17,16 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
+/// Documents by their paths below `root`. The changelog is none: it names what is gone.
 fn documents(root: &Path) -> Result<Vec<PathBuf>> {
-    let mut documents = vec!["README.md".into(), "SECURITY.md".into()];
+    let mut documents = Vec::new();
+    for entry in root.read_dir()? {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        documents.extend((name.ends_with(".md") && name != "CHANGELOG.md").then(|| PathBuf::from(name)));
+    }
     for folder in ["docs", "spec"] {
-        for entry in root.join(folder).read_dir().context(folder)? {
-            let name = entry?.file_name().to_string_lossy().into_owned();
-            documents.extend(name.ends_with(".md").then(|| Path::new(folder).join(name)));
+        for path in files(&root.join(folder), "md")? {
+            documents.push(path.strip_prefix(root)?.to_owned());
         }
     }
     Ok(documents)
@@ -43,6 +48,34 @@ fn tables_have_headers() -> Result<()> {
                 number + 1
             );
         }
+    }
+    Ok(())
+}
+
+/// Names in the first column of the tables of a document.
+fn first_column(text: &str) -> Vec<&str> {
+    let rows = text.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
+    rows.map(|(name, _)| name).collect()
+}
+
+#[test]
+fn the_reference_lists_every_counter() -> Result<()> {
+    let text = std::fs::read_to_string(root().join("docs/reference/counters.md"))?;
+    let mut listed = first_column(&text);
+    let mut counters: Vec<&str> = urxe_status::names().collect();
+    listed.sort_unstable();
+    counters.sort_unstable();
+    ensure!(listed == counters, "docs/reference/counters.md lists {listed:?}, and there are {counters:?}");
+    Ok(())
+}
+
+#[test]
+fn the_guide_lists_every_option() -> Result<()> {
+    let text = std::fs::read_to_string(root().join("docs/guide/configuration.md"))?;
+    let listed: Vec<&str> = first_column(&text).into_iter().filter(|name| name.starts_with("--")).collect();
+    for option in urxe_options::ALL {
+        ensure!(listed.contains(&format!("--{}", option.name).as_str()), "no row for --{}", option.name);
+        ensure!(text.contains(option.variable), "{} is not named", option.variable);
     }
     Ok(())
 }
