@@ -10,6 +10,12 @@ PACKAGES   := $(TARGET_DIR)/packages
 AARCH64    := aarch64-unknown-linux-gnu
 SCAPY      := scapy==2.6.1
 ZIGBUILD   := cargo-zigbuild==0.20.1 ziglang==0.14.1
+TYPOS      := typos==1.52.0
+CARGO_DENY := 0.20.2
+SEMVER_CHECKS := 0.51.0
+TOOLS      := $(TARGET_DIR)/tools
+# The oldest compiler that builds urxe.
+MSRV       := $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 HOST       := $(shell uname -m)-unknown-linux-gnu
 FUZZ_SECONDS ?= 30
 SOAK_SEEDS   ?= 1000000
@@ -255,10 +261,10 @@ cost: build ## what being ready to be looked into costs when nobody looks; COST_
 	@$(BIN_DIR)/cost --without $(TARGET_DIR)/unobserved/release/liburxe.so --out $(TARGET_DIR)/bench $(COST_ARGS)
 
 .PHONY: curves
-curves: build ## draws docs/curves: bandwidth, latencies, goodput over losses, what scale costs
+curves: build ## draws docs/results/curves: bandwidth, latencies, goodput over losses, what scale costs
 	@scripts/install-packages $(BENCH_PACKAGES)
 	$(CARGO) build --release -p urxe-tests -p urxe-benches --bins
-	@$(BIN_DIR)/curves --out docs/curves $(CURVES_ARGS)
+	@$(BIN_DIR)/curves --out docs/results/curves $(CURVES_ARGS)
 
 .PHONY: bench-rxe
 bench-rxe: build ## urxe against the kernel's rxe, both inside the virtual machine; minutes
@@ -295,6 +301,55 @@ lint: ## what must be clean before a commit
 doc: ## the rooms' documentation
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps
 
+# RUSTUP=install fetches the toolchain by rustup; without it the toolchain must be there.
+.PHONY: msrv
+msrv: ## checks everything with the oldest compiler that is supported; RUSTUP=install fetches it
+ifeq ($(RUSTUP),install)
+	rustup toolchain install $(MSRV) --profile minimal --no-self-update
+endif
+	CARGO_TARGET_DIR=$(TARGET_DIR)/msrv cargo +$(MSRV) check --locked --workspace --all-targets
+
+.PHONY: miri
+miri: ## wire and engine under Miri; RUSTUP=install fetches it
+ifeq ($(RUSTUP),install)
+	rustup toolchain install nightly --profile minimal --component miri,rust-src --no-self-update
+endif
+	CARGO_TARGET_DIR=$(TARGET_DIR)/miri MIRIFLAGS=-Zmiri-disable-isolation PROPTEST_CASES=1 \
+	    cargo +nightly miri test --locked -p urxe-wire -p urxe-engine --lib
+
+.PHONY: deny
+deny: $(TOOLS)/bin/cargo-deny ## licences, duplicates, sources and advisories of the dependencies; DENY='licenses bans sources' needs no network
+	$(TOOLS)/bin/cargo-deny --locked check $(DENY)
+
+$(TOOLS)/bin/cargo-deny:
+	$(CARGO) install --locked --root $(TOOLS) --target-dir $(TARGET_DIR)/tools-build cargo-deny@$(CARGO_DENY)
+
+.PHONY: typos
+typos: ## spelling, in sources and documents
+	@scripts/install-packages python3-venv
+	[ -x $(VENV)/bin/python3 ] || python3 -m venv $(VENV)
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check $(TYPOS)
+	$(VENV)/bin/typos
+
+# SINCE: a tag or commit with the API to compare with.
+.PHONY: semver-checks
+semver-checks: $(TOOLS)/bin/cargo-semver-checks ## changes of the published crates' APIs against the newest tag, or SINCE=
+	since=$${SINCE:-$$(git describe --tags --abbrev=0 2>/dev/null)}; \
+	    [ -n "$$since" ] || { echo 'no release to compare with'; exit 0; }; \
+	    $(TOOLS)/bin/cargo-semver-checks semver-checks --workspace --baseline-rev "$$since"
+
+$(TOOLS)/bin/cargo-semver-checks:
+	$(CARGO) install --locked --root $(TOOLS) --target-dir $(TARGET_DIR)/tools-build cargo-semver-checks@$(SEMVER_CHECKS)
+
+.PHONY: package
+package: ## packages the crates that are published, builds each from its package, prints their order
+	@mkdir -p $(TARGET_DIR)
+	@scripts/package
+
+.PHONY: release-check
+release-check: ## TAG, Cargo.toml and CHANGELOG.md name one version
+	@scripts/release-check $(TAG)
+
 .PHONY: install
 install: build ## for every program of this machine
 	$(SUDO) $(BIN_DIR)/urxe install
@@ -312,6 +367,11 @@ deb: build ## a Debian package, in target/packages
 tarball: $(if $(GLIBC),older-glibc,build) ## urxe and liburxe.so for any folder of any distribution, in target/packages; GLIBC=2.28 for older ones
 	@scripts/install-packages $(PACKAGING_PACKAGES)
 	packaging/tarball $(if $(GLIBC),$(TARGET_DIR)/$(HOST)/release,$(BIN_DIR)) $(PACKAGES)
+
+.PHONY: wheel
+wheel: build ## a Python wheel with urxe and liburxe.so, in target/packages
+	@scripts/install-packages $(PACKAGING_PACKAGES) python3
+	packaging/wheel $(BIN_DIR) $(PACKAGES)
 
 # The linker of zig knows the symbols that each version of glibc had.
 .PHONY: older-glibc

@@ -32,3 +32,7 @@ mod verbs;
 
 pub use script::{Announcement, Direction, Occurrence, Qp, Refused, Script, Sight, Verdict};
 pub use spec::Invalid;
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -89,6 +89,8 @@ pub enum Occurrence {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Action {
     Drop(Chance),
+    /// This many packets in a row are lost.
+    Burst(Chance, u64),
     Duplicate(Chance),
     Corrupt(Chance),
     Delay(RangeInclusive<u64>),
@@ -138,6 +140,8 @@ pub(crate) struct Rule {
     /// In which step it holds; `None` is always.
     pub(crate) step: Option<usize>,
     pub(crate) seen: u64,
+    /// Packets that a burst still takes.
+    pub(crate) left: u64,
 }
 
 /// Rules, in order; the first that strikes decides.
@@ -198,6 +202,14 @@ impl Script {
             // Independent of whether it strikes.
             let choice = throw(!seed, index, count);
             let verdict = match &rule.action {
+                Action::Burst(..) if rule.left > 0 => {
+                    rule.left -= 1;
+                    Verdict::Drop
+                }
+                Action::Burst(chance, packets) if chance.happens(dice) => {
+                    rule.left = packets - 1;
+                    Verdict::Drop
+                }
                 Action::Drop(chance) if chance.happens(dice) => Verdict::Drop,
                 Action::Duplicate(chance) if chance.happens(dice) => Verdict::Duplicate,
                 Action::Corrupt(chance) if chance.happens(dice) => {
@@ -274,7 +286,7 @@ impl Script {
     fn begin(&mut self) {
         let step = self.steps.now();
         for rule in self.rules.iter_mut().filter(|rule| rule.step.is_some() && rule.step == step) {
-            rule.seen = 0;
+            (rule.seen, rule.left) = (0, 0);
         }
     }
 

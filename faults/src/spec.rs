@@ -6,6 +6,7 @@
 //! | action | what happens |
 //! |---|---|
 //! | `drop=P`, `dup=P`, `corrupt=P` | a packet is lost, comes twice, comes with a bit flipped |
+//! | `burst=P/N` | N packets in a row are lost, from this one on |
 //! | `reorder=P/N` | N others overtake it |
 //! | `delay=T`, `delay=T..T` | every packet comes later |
 //! | `nak=rnr`, `sequence`, `invalid`, `access`, `operational` | a response becomes that refusal |
@@ -61,7 +62,7 @@ impl fmt::Display for Invalid {
 
 impl std::error::Error for Invalid {}
 
-const ACTIONS: &str = "an action (drop, dup, corrupt, reorder, delay, nak, qp_error, fail, wc, event, remove), an aim (qp, \
+const ACTIONS: &str = "an action (drop, burst, dup, corrupt, reorder, delay, nak, qp_error, fail, wc, event, remove), an aim (qp, \
                        opcode, peer, dir, nth), step, repeat or seed";
 
 /// Whoever follows a script wakes up for every step: shorter rounds would keep a processor busy.
@@ -147,6 +148,13 @@ fn add(script: &mut Script, step: Option<usize>, rule: &str) -> Result<(), Inval
             "dup" => actions.push(Action::Duplicate(chance(value).ok_or_else(|| invalid("dup=0.1%, up to 100%"))?)),
             "corrupt" => {
                 actions.push(Action::Corrupt(chance(value).ok_or_else(|| invalid("corrupt=0.1%, up to 100%"))?));
+            }
+            "burst" => {
+                const EXPECTED: &str = "burst=0.1%/20, 20 packets in a row";
+                match needed(EXPECTED)?.rsplit_once('/').map(|(often, len)| (chance(Some(often)), len.parse().ok())) {
+                    Some((Some(often), Some(packets @ 1..))) => actions.push(Action::Burst(often, packets)),
+                    _ => return Err(invalid(EXPECTED)),
+                }
             }
             "reorder" => {
                 const EXPECTED: &str = "reorder=1%/8";
@@ -257,7 +265,7 @@ fn add(script: &mut Script, step: Option<usize>, rule: &str) -> Result<(), Inval
             Action::Announce(announcement) => Action::Announce(Announcement { after, ..announcement }),
             other => other,
         };
-        script.rules.push(Rule { action, aim: aim.clone(), step, seen: 0 });
+        script.rules.push(Rule { action, aim: aim.clone(), step, seen: 0, left: 0 });
     }
     Ok(())
 }
@@ -367,6 +375,13 @@ mod tests {
     }
 
     #[test]
+    fn bursts_take_packets_in_a_row() {
+        let mut bursts = script("burst=100%/2,nth=2..4");
+        let verdicts = [0; 5].map(|_| bursts.packet(&sight(Operation::SendOnly, Direction::Sent)));
+        assert_eq!(verdicts, [Verdict::Pass, Verdict::Drop, Verdict::Drop, Verdict::Drop, Verdict::Pass]);
+    }
+
+    #[test]
     fn delays_are_within_their_range() {
         let mut delayed = script("delay=50us..2ms,seed=7");
         for _ in 0..100 {
@@ -435,6 +450,7 @@ mod tests {
             ("drop=x", "drop=x"),
             ("lose=1%", "lose=1%"),
             ("reorder=1%", "reorder=1%"),
+            ("burst=1%/0", "burst=1%/0"),
             ("delay=2ms..1ms", "delay=2ms..1ms"),
             ("delay=5", "delay=5"),
             ("nak=maybe", "nak=maybe"),

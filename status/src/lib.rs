@@ -22,3 +22,7 @@ pub use counters::{Counters, names};
 
 /// What the names of the sockets begin with: process id and a random number follow.
 pub const NAMES: &str = "urxe/1/status/";
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -75,6 +75,7 @@ macro_rules! reliable {
 reliable! {
     lost_packets_are_sent_again: "drop=1%,seed=42", "URXE_FAULTS: dropped";
     lost_on_arrival_likewise: "drop=1%,dir=rx,seed=42", "URXE_FAULTS: dropped";
+    losses_in_a_row_are_sent_again: "burst=1%/6,seed=42", "URXE_FAULTS: dropped";
     duplicates_are_carried_out_once: "dup=3%,seed=42", "a duplicate: answered again";
     damage_is_noticed_by_the_icrc: "corrupt=1%,seed=42", "the ICRC is wrong";
     overtaken_packets_do_no_harm: "reorder=2%/3,seed=42", "packets are missing";

@@ -1,4 +1,4 @@
-//! The Debian package and the tarball: what is in them, and that what they do is undone. `make distributions` installs the
+//! The Debian package, the tarball and the wheel: what is in them, and that what they do is undone. `make distributions` installs the
 //! package with dpkg, in trees that may be changed.
 
 use std::fs;
@@ -114,5 +114,21 @@ fn the_tarball_works_from_any_folder() -> Result<()> {
     host.set_env("SYSFS_PATH", "/var/lib/urxe/sysfs");
     let devices = host.run("ibv_devices", &[])?;
     ensure!(devices.stdout.contains("urxe0"), "{devices}");
+    Ok(())
+}
+
+#[test]
+fn the_wheel_puts_urxe_into_a_virtual_environment() -> Result<()> {
+    let world = World::bare()?;
+    let wheel = make("wheel", world.dir())?;
+    let venv = world.dir().join("venv");
+    output(Command::new("python3").args(["-m", "venv"]).arg(&venv))?;
+    let pip = venv.join("bin/pip");
+    let install = ["install", "--quiet", "--disable-pip-version-check", "--no-index"];
+    output(Command::new(&pip).args(install).arg(&wheel))?;
+    let devices = world.host().run(venv.join("bin/urxe"), &["run", "--", "ibv_devices"])?;
+    ensure!(devices.stdout.contains("urxe0"), "{devices}");
+    output(Command::new(&pip).args(["uninstall", "--quiet", "--yes", "urxe"]))?;
+    ensure!(!venv.join("bin/urxe").exists() && !venv.join("bin/liburxe.so").exists());
     Ok(())
 }
