@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use urxe_net::Interface;
 use urxe_options::Personality;
 use urxe_status::port::CAPABILITY_MASK;
+use urxe_wire::{Gid, Lid};
 
 use crate::plan::Plan;
 
@@ -37,20 +38,20 @@ const GID_TABLE_LEN: usize = 16;
 pub(crate) struct Netdev<'a> {
     pub(crate) name: &'a str,
     pub(crate) guid: [u8; 8],
-    pub(crate) gids: &'a [[u8; 16]],
-    /// 0 where nobody wants LIDs.
-    pub(crate) lid: u16,
+    pub(crate) gids: &'a [Gid],
+    /// [`Lid::NONE`] unless `--lid` asks for one.
+    pub(crate) lid: Lid,
 }
 
 impl<'a> From<&'a Interface> for Netdev<'a> {
     fn from(interface: &'a Interface) -> Self {
-        Self { name: interface.name(), guid: interface.guid(), gids: interface.gids(), lid: 0 }
+        Self { name: interface.name(), guid: interface.guid(), gids: interface.gids(), lid: Lid::NONE }
     }
 }
 
 impl Netdev<'_> {
     /// With the LID that the port says it has.
-    pub(crate) fn with_lid(self, lid: u16) -> Self {
+    pub(crate) fn with_lid(self, lid: Lid) -> Self {
         Self { lid, ..self }
     }
 }
@@ -146,7 +147,7 @@ fn add_net(plan: &mut Plan, device: &Path, netdev: Option<&Netdev<'_>>) {
 
 fn add_port(plan: &mut Plan, dir: &Path, netdev: Option<&Netdev<'_>>) {
     let (state, phys_state) = if netdev.is_some() { ("4: ACTIVE", "5: LinkUp") } else { ("1: DOWN", "3: Disabled") };
-    let lid = &format!("{:#x}", netdev.map_or(0, |netdev| netdev.lid));
+    let lid = &format!("{}", netdev.map_or(Lid::NONE, |netdev| netdev.lid));
     for (name, value) in [
         ("state", state),
         ("phys_state", phys_state),
@@ -169,7 +170,7 @@ fn add_port(plan: &mut Plan, dir: &Path, netdev: Option<&Netdev<'_>>) {
     let gids = netdev.map_or(&[][..], |netdev| netdev.gids);
     for index in 0..gids.len().max(GID_TABLE_LEN) {
         let gid = gids.get(index);
-        plan.text(dir.join(format!("gids/{index}")), colon_separated(gid.unwrap_or(&[0; 16])) + "\n");
+        plan.text(dir.join(format!("gids/{index}")), format!("{}\n", gid.copied().unwrap_or_default()));
         // The kernel answers EINVAL for the type of an empty entry. A file cannot, and libibverbs takes a missing one
         // for an error that ends ibv_query_gid_table (libibverbs/cmd_device.c).
         plan.text(dir.join(format!("gid_attrs/types/{index}")), "RoCE v2\n");
@@ -179,7 +180,7 @@ fn add_port(plan: &mut Plan, dir: &Path, netdev: Option<&Netdev<'_>>) {
     }
 }
 
-/// Groups of two bytes in hexadecimal, as sysfs prints GUIDs and GIDs.
+/// Groups of two bytes in hexadecimal, as sysfs prints GUIDs.
 fn colon_separated(bytes: &[u8]) -> String {
     let group = |pair: &[u8]| pair.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     bytes.chunks(2).map(group).collect::<Vec<_>>().join(":")
@@ -205,7 +206,7 @@ mod tests {
     fn kernel_tree(personality: Personality) -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
         let mut plan = Plan::default();
-        let netdev = Netdev { name: "lo", guid: [2; 8], gids: &[], lid: 0x10a };
+        let netdev = Netdev { name: "lo", guid: [2; 8], gids: &[], lid: Lid(0x10a) };
         add_kernel_tree(&mut plan, &dir.path().join("sysfs"), &[slot(Some(netdev))], personality);
         plan.write().unwrap();
         dir
@@ -219,11 +220,11 @@ mod tests {
     fn what_the_kernel_prints_for_rxe() {
         // Addresses of the kernel's dump in its own notation: MAC 52:54:00:77:00:02.
         let gids = [
-            [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0x50, 0x54, 0, 0xff, 0xfe, 0x77, 0, 2],
-            [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0x4d, 0, 2],
+            Gid::new([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0x50, 0x54, 0, 0xff, 0xfe, 0x77, 0, 2]),
+            Gid::new([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0x4d, 0, 2]),
         ];
         let guid = [0x50, 0x54, 0, 0xff, 0xfe, 0x77, 0, 2];
-        let tree = tree(&[slot(Some(Netdev { name: "eth0", guid, gids: &gids, lid: 0 }))]);
+        let tree = tree(&[slot(Some(Netdev { name: "eth0", guid, gids: &gids, lid: Lid::NONE }))]);
         assert_eq!(read(&tree, "infiniband/urxe0/node_guid"), "5054:00ff:fe77:0002\n");
         assert_eq!(read(&tree, "infiniband/urxe0/ports/1/gids/0"), "fe80:0000:0000:0000:5054:00ff:fe77:0002\n");
         assert_eq!(read(&tree, "infiniband/urxe0/ports/1/gids/1"), "0000:0000:0000:0000:0000:ffff:0a4d:0002\n");

@@ -6,10 +6,11 @@ use libfuzzer_sys::arbitrary::{Result, Unstructured};
 use libfuzzer_sys::fuzz_target;
 use urxe_engine::Instant;
 use urxe_engine::cm::{Cm, Ends, Event, Verdict};
+use urxe_wire::Gid;
 use urxe_wire::cm::{CmMad, CommId, Message, RejReason};
 use urxe_wire::mad::MAD_LEN;
 
-const ENDS: Ends = Ends { local: [0xA; 16], remote: [0xB; 16] };
+const ENDS: Ends = Ends { local: Gid::new([0xA; 16]), remote: Gid::new([0xB; 16]) };
 
 fn run(bytes: &[u8]) -> Result<()> {
     let mut u = Unstructured::new(bytes);

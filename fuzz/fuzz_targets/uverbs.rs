@@ -8,6 +8,7 @@ use libfuzzer_sys::fuzz_target;
 use urxe::kernel::Errno;
 use urxe::kernel::uverbs::{Device, GidEntry, GidType, RDMA_VERBS_IOCTL, handle_ioctl, handle_write};
 use urxe_fuzz::memory::{BASE, Memory};
+use urxe_wire::Gid;
 
 /// Of errno.h.
 const EINVAL: i32 = 22;
@@ -27,7 +28,7 @@ impl Device for Gids {
 
     fn gid(&self, port: u32, index: u32) -> Result<GidEntry, Errno> {
         if port == 1 && index < 3 {
-            Ok(GidEntry { gid: [7; 16], index, port, gid_type: GidType::RoceV2, netdev_ifindex: 1 })
+            Ok(GidEntry { gid: Gid::new([7; 16]), index, port, gid_type: GidType::RoceV2, netdev_ifindex: 1 })
         } else {
             Err(Errno(EINVAL))
         }

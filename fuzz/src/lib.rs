@@ -10,7 +10,8 @@ use urxe_engine::{Key, QpState, Remote, SendOp, WcOpcode};
 use urxe_sim::single_qp::{MTU, SingleQp};
 use urxe_wire::opcode::{HeaderSet, Role};
 use urxe_wire::{
-    Aeth, AtomicAckEth, AtomicEth, Ext, Feth, FlushLevel, Ieth, ImmDt, Msn, Opcode, Operation, RKey, Reth, Syndrome, Transport,
+    Aeth, AtomicAckEth, AtomicEth, Ext, Feth, FlushLevel, Ieth, ImmDt, Msn, Opcode, Operation, RKey, Reth, Syndrome,
+    Transport,
 };
 
 /// Receive requests are numbered from here on, send requests from 0.

@@ -2,10 +2,9 @@
 
 use std::net::SocketAddr;
 
-use urxe_wire::{Qpn, icrc};
+use urxe_wire::{Gid, Qpn, icrc};
 
 use crate::MIN_PACKET;
-use crate::interface::{Gid, gid_of};
 use crate::registry::block_of;
 
 /// What UDP and IP say of a packet: the same of all that come in one run.
@@ -94,7 +93,7 @@ impl Datagram<'_> {
 
     /// The GID it was sent to.
     pub fn local_gid(&self) -> Gid {
-        gid_of(self.headers.local.ip())
+        Gid::from(self.headers.local.ip())
     }
 }
 

@@ -107,6 +107,8 @@ impl EarlyRequests {
 
 #[cfg(test)]
 mod tests {
+    use urxe_wire::Gid;
+
     use super::*;
 
     fn meta() -> Meta {
@@ -116,8 +118,8 @@ mod tests {
         Meta { index: 0, headers, segment: 280, first: 0, whole: false }
     }
 
-    const TO: Mailbox = Mailbox::Service(1, [0; 16]);
-    const OTHER: Mailbox = Mailbox::Service(2, [0; 16]);
+    const TO: Mailbox = Mailbox::Service(1, Gid::UNSPECIFIED);
+    const OTHER: Mailbox = Mailbox::Service(2, Gid::UNSPECIFIED);
 
     #[test]
     fn a_request_waits_until_somebody_is_found() {
@@ -160,8 +162,9 @@ mod tests {
     fn each_service_is_asked_for_once_a_look() {
         let (fds, mut early) = (FdSet::new().unwrap(), EarlyRequests::default());
         for round in 0..3_u16 {
-            let kept =
-                (0..100).filter(|id| early.keep(&fds, Mailbox::Service(*id, [0; 16]), meta(), round, b"?")).count();
+            let kept = (0..100)
+                .filter(|id| early.keep(&fds, Mailbox::Service(*id, Gid::UNSPECIFIED), meta(), round, b"?"))
+                .count();
             assert_eq!(kept, SERVICES);
         }
         for _ in 1..LOOKS {
@@ -180,7 +183,7 @@ mod tests {
             is_there
         });
         assert_eq!((found, refused.len()), (vec![0, 1, 2], 3 * (SERVICES - 1)));
-        assert!(early.keep(&fds, Mailbox::Service(1000, [0; 16]), meta(), 0, b"?"), "there is room again");
+        assert!(early.keep(&fds, Mailbox::Service(1000, Gid::UNSPECIFIED), meta(), 0, b"?"), "there is room again");
     }
 
     #[test]

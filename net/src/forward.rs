@@ -9,11 +9,13 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixDatagram;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use urxe_wire::Gid;
 
 use crate::cancellation::Shield;
 use crate::fd::{Fd, FdSet};
@@ -69,9 +71,9 @@ impl Header {
         put(&[u8::from(self.learn), self.tclass, self.hop_limit, 0]);
         put(&self.segment.to_le_bytes());
         put(&self.first.to_le_bytes());
-        put(&octets(self.local.0));
+        put(&Gid::from(self.local.0).octets());
         put(&self.local.1.to_le_bytes());
-        put(&octets(self.peer.ip()));
+        put(&Gid::from(self.peer.ip()).octets());
         put(&scope_id(self.peer).to_le_bytes());
         put(&self.peer.port().to_le_bytes());
         bytes
@@ -84,8 +86,8 @@ impl Header {
         let [learn, tclass, hop_limit, _] = take(&mut rest)?;
         let segment = u16::from_le_bytes(take(&mut rest)?);
         let first = u16::from_le_bytes(take(&mut rest)?);
-        let local = (address(take(&mut rest)?), u32::from_le_bytes(take(&mut rest)?));
-        let peer_ip = address(take(&mut rest)?);
+        let local = (Gid::new(take(&mut rest)?).ip(), u32::from_le_bytes(take(&mut rest)?));
+        let peer_ip = Gid::new(take(&mut rest)?).ip();
         let peer_scope = u32::from_le_bytes(take(&mut rest)?);
         let peer_port = u16::from_le_bytes(take(&mut rest)?);
         if magic != MAGIC || learn > 1 || segment == 0 || peer_ip.is_ipv4() != local.0.is_ipv4() {
@@ -100,16 +102,6 @@ fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
     let (field, after) = rest.split_first_chunk::<N>()?;
     *rest = after;
     Some(*field)
-}
-
-/// IPv4 addresses travel in their mapped form.
-fn octets(ip: IpAddr) -> [u8; 16] {
-    crate::interface::gid_of(ip)
-}
-
-fn address(octets: [u8; 16]) -> IpAddr {
-    let v6 = Ipv6Addr::from(octets);
-    v6.to_ipv4_mapped().map_or(IpAddr::V6(v6), IpAddr::V4)
 }
 
 /// What became of a datagram.
@@ -352,7 +344,7 @@ mod tests {
     }
 
     fn service(id: u64) -> Mailbox {
-        Mailbox::Service(id << 16 | u64::from(std::process::id()), [0xEE; 16])
+        Mailbox::Service(id << 16 | u64::from(std::process::id()), Gid::new([0xEE; 16]))
     }
 
     #[test]

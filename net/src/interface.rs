@@ -7,21 +7,16 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsRawFd;
 
 use socket2::{Domain, Socket, Type};
+use urxe_wire::Gid;
 
 use crate::ROCE_V2_PORT;
 use crate::elsewhere::{LOOPBACK_PORT, rxe_has_the_port};
 use crate::error::PortError;
 use crate::sys::{scope_id, socket_address, with_port};
 
-/// A GID in network byte order.
-pub type Gid = [u8; 16];
-
 /// The longest headers a payload of path MTU size may travel with: IPv6 40, UDP 8, BTH 12, RETH 16, ICRC 4. The
 /// kernel's rxe subtracts this sum (RXE_MAX_HDR_LENGTH in rxe_param.h) whatever the IP version.
 const MAX_HEADERS: u32 = 40 + 8 + 12 + 16 + 4;
-
-/// What an empty row of the GID table holds.
-const NO_GID: Gid = [0; 16];
 
 /// A network interface as it was when it was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,7 +66,7 @@ impl Interface {
 
     /// What is left of it when it has been removed.
     pub(crate) fn removed(&self) -> Self {
-        Self { flags: 0, addresses: Vec::new(), gids: vec![NO_GID; self.gids.len()], ..self.clone() }
+        Self { flags: 0, addresses: Vec::new(), gids: vec![Gid::UNSPECIFIED; self.gids.len()], ..self.clone() }
     }
 
     /// `port`: what has been decided on already.
@@ -92,9 +87,9 @@ impl Interface {
 
     /// An interface that is down.
     fn new(name: String, index: u32, mac: [u8; 6], mtu: u32, addresses: Vec<SocketAddr>) -> Self {
-        let mut gids = vec![gid_of(IpAddr::V6(link_local(mac)))];
+        let mut gids = vec![Gid::from(IpAddr::V6(link_local(mac)))];
         for address in &addresses {
-            let gid = gid_of(address.ip());
+            let gid = Gid::from(address.ip());
             if !gids.contains(&gid) {
                 gids.push(gid);
             }
@@ -117,7 +112,7 @@ impl Interface {
         self.chosen = addresses.to_vec();
         if !addresses.is_empty() {
             let (default, others) = self.gids.split_at(self.gids.len().min(1));
-            let chosen = addresses.iter().map(|address| gid_of(*address)).filter(|gid| others.contains(gid));
+            let chosen = addresses.iter().map(|address| Gid::from(*address)).filter(|gid| others.contains(gid));
             self.gids = default.iter().copied().chain(chosen).collect();
         }
         self
@@ -167,12 +162,12 @@ impl Interface {
 
     /// The GID in a row of the table, unless that is empty.
     pub fn gid(&self, index: usize) -> Option<Gid> {
-        self.gids.get(index).copied().filter(|gid| *gid != NO_GID)
+        self.gids.get(index).copied().filter(|gid| *gid != Gid::UNSPECIFIED)
     }
 
     /// The index of a GID.
     pub fn gid_index(&self, gid: &Gid) -> Option<usize> {
-        self.gids.iter().position(|row| row == gid && *gid != NO_GID)
+        self.gids.iter().position(|row| row == gid && *gid != Gid::UNSPECIFIED)
     }
 
     /// The address, at the same UDP port, that a GID stands for: this interface's or a peer's.
@@ -180,7 +175,7 @@ impl Interface {
     /// The own default GID, when no such address is assigned (on `lo`, or with privacy addresses), stands for the first
     /// address, so that it works between the processes of this host. `None`: not an address to send to.
     pub fn resolve(&self, gid: &Gid) -> Option<SocketAddr> {
-        let v6 = Ipv6Addr::from(*gid);
+        let v6 = gid.ipv6();
         if let Some(v4) = v6.to_ipv4_mapped() {
             return (!v4.is_unspecified()).then(|| socket_address(IpAddr::V4(v4), self.port, 0));
         }
@@ -199,26 +194,18 @@ impl Interface {
 
     /// Whether this is the default GID, and not an address of the interface.
     pub(crate) fn is_placeholder(&self, gid: &Gid) -> bool {
-        self.gids.first() == Some(gid) && !self.addresses.iter().any(|a| gid_of(a.ip()) == *gid)
-    }
-}
-
-/// The GID of an address: itself, or the IPv4-mapped form (IBA annex A17.4.5.1).
-pub fn gid_of(ip: IpAddr) -> Gid {
-    match ip {
-        IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
-        IpAddr::V6(ip) => ip.octets(),
+        self.gids.first() == Some(gid) && !self.addresses.iter().any(|a| Gid::from(a.ip()) == *gid)
     }
 }
 
 /// The GID table after `old` that holds what is in `new`.
 fn succeed(old: &[Gid], new: &[Gid]) -> Vec<Gid> {
-    let mut table: Vec<Gid> = old.iter().map(|gid| if new.contains(gid) { *gid } else { NO_GID }).collect();
+    let mut table: Vec<Gid> = old.iter().map(|gid| if new.contains(gid) { *gid } else { Gid::UNSPECIFIED }).collect();
     // The default GID's row is its own.
     let (default, others) = new.split_at(new.len().min(1));
     for gid in &mut table {
         if default.contains(gid) {
-            *gid = NO_GID;
+            *gid = Gid::UNSPECIFIED;
         }
     }
     for (row, gid) in table.iter_mut().zip(default) {
@@ -228,7 +215,7 @@ fn succeed(old: &[Gid], new: &[Gid]) -> Vec<Gid> {
         if table.contains(gid) {
             continue;
         }
-        match table.iter_mut().skip(1).find(|row| **row == NO_GID) {
+        match table.iter_mut().skip(1).find(|row| **row == Gid::UNSPECIFIED) {
             Some(row) => *row = *gid,
             None => table.push(*gid),
         }
@@ -366,7 +353,7 @@ mod tests {
     fn default_gid_is_the_modified_eui64() {
         // RFC 4291 appendix A's inversion, on the address of the kernel's capture VM.
         let interface = eth([0x52, 0x54, 0, 0x12, 0x34, 0x56], &["10.0.0.1:4791"]);
-        assert_eq!(Ipv6Addr::from(interface.gids()[0]), "fe80::5054:ff:fe12:3456".parse::<Ipv6Addr>().unwrap());
+        assert_eq!(interface.gids()[0].ipv6(), "fe80::5054:ff:fe12:3456".parse::<Ipv6Addr>().unwrap());
         assert_eq!(interface.guid(), [0x50, 0x54, 0, 0xFF, 0xFE, 0x12, 0x34, 0x56]);
     }
 
@@ -374,7 +361,7 @@ mod tests {
     fn gid_table_has_ipv4_at_index_1_and_no_gid_twice() {
         let own = "[fe80::5054:ff:fe12:3456%7]:4791";
         let interface = eth([0x52, 0x54, 0, 0x12, 0x34, 0x56], &["10.0.0.1:4791", own, "[2001:db8::1]:4791"]);
-        let table: Vec<Ipv6Addr> = interface.gids().iter().map(|g| Ipv6Addr::from(*g)).collect();
+        let table: Vec<Ipv6Addr> = interface.gids().iter().map(|gid| gid.ipv6()).collect();
         let expected: [Ipv6Addr; 3] =
             ["fe80::5054:ff:fe12:3456", "::ffff:10.0.0.1", "2001:db8::1"].map(|a| a.parse().unwrap());
         assert_eq!(table, expected);
@@ -383,20 +370,24 @@ mod tests {
 
     #[test]
     fn gids_keep_their_index() {
-        let gid = |last| [last; 16];
+        let gid = |last| Gid::new([last; 16]);
         let table = succeed(&[gid(1), gid(2), gid(3), gid(4)], &[gid(1), gid(5), gid(4), gid(6), gid(7)]);
         assert_eq!(table, [gid(1), gid(5), gid(6), gid(4), gid(7)]);
-        assert_eq!(succeed(&table, &[gid(1), gid(4)]), [gid(1), NO_GID, NO_GID, gid(4), NO_GID]);
+        assert_eq!(
+            succeed(&table, &[gid(1), gid(4)]),
+            [gid(1), Gid::UNSPECIFIED, Gid::UNSPECIFIED, gid(4), Gid::UNSPECIFIED]
+        );
         // Another hardware address; the new default GID was assigned before.
-        assert_eq!(succeed(&[gid(1), gid(2), gid(3)], &[gid(3), gid(2)]), [gid(3), gid(2), NO_GID]);
+        assert_eq!(succeed(&[gid(1), gid(2), gid(3)], &[gid(3), gid(2)]), [gid(3), gid(2), Gid::UNSPECIFIED]);
         let interface = eth([0; 6], &["10.0.0.1:4791"]);
-        assert_eq!(interface.gid_index(&NO_GID), None);
+        assert_eq!(interface.gid_index(&Gid::UNSPECIFIED), None);
     }
 
     #[test]
     fn restrictions() {
         let eth0 = || eth([0x52, 0x54, 0, 0x12, 0x34, 0x56], &["10.0.0.1:4791", "10.0.0.2:4791", "[2001:db8::1]:4791"]);
-        let [one, two, three] = ["10.0.0.1", "10.0.0.2", "2001:db8::1"].map(|ip| gid_of(ip.parse().unwrap()));
+        let [one, two, three] =
+            ["10.0.0.1", "10.0.0.2", "2001:db8::1"].map(|ip| Gid::from(ip.parse::<IpAddr>().unwrap()));
         let elsewhere = "10.9.9.9".parse().unwrap();
         let chosen = eth0().restricted(None, &["2001:db8::1".parse().unwrap(), elsewhere, "10.0.0.1".parse().unwrap()]);
         assert_eq!(chosen.gids()[1..], [three, one]);
@@ -416,7 +407,8 @@ mod tests {
     #[test]
     fn link_local_peers_get_the_interface_as_scope() {
         let interface = eth([0; 6], &["10.0.0.1:4791"]);
-        let resolve = |text: &str| interface.resolve(&gid_of(text.parse().unwrap())).map(|a| a.to_string());
+        let resolve =
+            |text: &str| interface.resolve(&Gid::from(text.parse::<IpAddr>().unwrap())).map(|a| a.to_string());
         assert_eq!(resolve("fe80::2").as_deref(), Some("[fe80::2%7]:4791"));
         assert_eq!(resolve("2001:db8::2").as_deref(), Some("[2001:db8::2]:4791"));
         assert_eq!(resolve("ff02::1").as_deref(), Some("[ff02::1%7]:4791"));

@@ -6,13 +6,13 @@ use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use urxe_wire::Qpn;
+use urxe_wire::{Gid, Qpn};
 
 use crate::change::Change;
 use crate::counters::Counters;
 use crate::error::{PortError, RouteError};
 use crate::fd::FdSet;
-use crate::interface::{Gid, Interface};
+use crate::interface::Interface;
 use crate::multicast::{Groups, Membership};
 use crate::receiver::{Deliver, Receiver};
 use crate::registry::{Registry, block_of};

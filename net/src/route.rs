@@ -6,11 +6,10 @@ use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use urxe_wire::{Qpn, icrc};
+use urxe_wire::{Gid, Qpn, icrc};
 
 use crate::counters::{Counters, add};
 use crate::fd::{Fd, FdSet};
-use crate::interface::Gid;
 use crate::registry::block_of;
 use crate::shm::{Link, PendingAck, Purpose, is_own_address};
 use crate::sys::RawAddr;
@@ -284,8 +283,8 @@ mod tests {
 
     fn to(dest_qpn: u32) -> Destination {
         Destination {
-            local: [0; 16],
-            remote: [0; 16],
+            local: Gid::UNSPECIFIED,
+            remote: Gid::UNSPECIFIED,
             dest_qpn: Qpn::new(dest_qpn),
             flow_label: 0,
             tclass: 0,

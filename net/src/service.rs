@@ -12,11 +12,10 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixDatagram};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use urxe_wire::Qpn;
 use urxe_wire::cm::{CmMad, Message};
+use urxe_wire::{Gid, Qpn};
 
 use crate::fd::Fd;
-use crate::interface::Gid;
 use crate::port::Port;
 use crate::registry::{NAME_PREFIX, block_of, mailbox_name};
 use crate::token::Token;
@@ -36,7 +35,7 @@ impl Mailbox {
             Self::Block(block) => mailbox_name(*block),
             Self::Service(id, gid) => UnixAddr::from_abstract_name(format!(
                 "{NAME_PREFIX}/service/{id:016x}/{:032x}",
-                u128::from_be_bytes(*gid)
+                u128::from_be_bytes(gid.octets())
             )),
         }
     }
@@ -105,7 +104,7 @@ mod tests {
     use urxe_wire::PKey;
     use urxe_wire::cm::{CommId, Dreq, Ids, Plain, SidrReq};
 
-    const LOCAL: Gid = [7; 16];
+    const LOCAL: Gid = Gid::new([7; 16]);
 
     /// BTH and DETH of no meaning, the message, and an ICRC.
     fn packet(message: Message) -> Vec<u8> {
@@ -142,11 +141,8 @@ mod tests {
 
     #[test]
     fn names_tell_services_and_addresses_apart() {
-        let name = |id, last| {
-            let mut gid = LOCAL;
-            gid[15] = last;
-            Mailbox::Service(id, gid).name().unwrap().as_abstract_name().unwrap().to_vec()
-        };
+        let name =
+            |id, last| Mailbox::Service(id, Gid::new([last; 16])).name().unwrap().as_abstract_name().unwrap().to_vec();
         assert_ne!(name(1, 0), name(2, 0));
         assert_ne!(name(1, 0), name(1, 1));
         assert_eq!(name(1, 0), name(1, 0));

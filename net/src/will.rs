@@ -19,9 +19,9 @@ use std::os::fd::RawFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use urxe_wire::Gid;
 use urxe_wire::mad::MAD_LEN;
 
-use crate::interface::Gid;
 use crate::port::Port;
 use crate::sys::{recv_parts, send_parts};
 
@@ -60,7 +60,7 @@ pub struct Will {
 
 impl Will {
     fn emit(&self) -> Vec<u8> {
-        [&self.name.to_le_bytes()[..], &self.local, &self.remote, &self.message].concat()
+        [&self.name.to_le_bytes()[..], &self.local.octets(), &self.remote.octets(), &self.message].concat()
     }
 
     fn parse(bytes: &[u8; LEN]) -> Self {
@@ -68,7 +68,7 @@ impl Will {
         let (local, rest) = rest.split_first_chunk().unwrap_or((&[0; 16], &[]));
         let (remote, rest) = rest.split_first_chunk().unwrap_or((&[0; 16], &[]));
         let message = rest.first_chunk().unwrap_or(&[0; MAD_LEN]);
-        Self { name: u32::from_le_bytes(*name), local: *local, remote: *remote, message: *message }
+        Self { name: u32::from_le_bytes(*name), local: Gid::new(*local), remote: Gid::new(*remote), message: *message }
     }
 }
 
@@ -260,13 +260,14 @@ mod tests {
 
     #[test]
     fn as_it_was_written() {
-        let will = Will { name: 0xAB00_1234, local: [1; 16], remote: [2; 16], message: [3; MAD_LEN] };
+        let will =
+            Will { name: 0xAB00_1234, local: Gid::new([1; 16]), remote: Gid::new([2; 16]), message: [3; MAD_LEN] };
         let bytes = will.emit();
         assert_eq!(Will::parse(bytes.as_slice().try_into().unwrap()), will);
     }
 
     fn will(name: u32) -> Will {
-        Will { name, local: [1; 16], remote: [2; 16], message: [3; MAD_LEN] }
+        Will { name, local: Gid::new([1; 16]), remote: Gid::new([2; 16]), message: [3; MAD_LEN] }
     }
 
     fn connected() -> (Socket, Socket) {
@@ -370,7 +371,7 @@ mod tests {
     fn wills_are_executed_again_for_an_owner_that_comes_soon() {
         let mut testators = Testators::default();
         let (near, far) = connected();
-        let elsewhere = Will { local: [9; 16], ..will(2) };
+        let elsewhere = Will { local: Gid::new([9; 16]), ..will(2) };
         for will in [&will(1), &elsewhere] {
             near.send(&will.emit()).unwrap();
         }
@@ -378,9 +379,9 @@ mod tests {
         assert!(!testators.hear(far.as_raw_fd()));
         let now = Instant::now();
         assert_eq!(testators.execute(now, |_| false).0, []);
-        testators.has_owner([1; 16]);
+        testators.has_owner(Gid::new([1; 16]));
         assert_eq!(testators.execute(now, |_| true).0, [will(1)]);
-        testators.has_owner([9; 16]);
+        testators.has_owner(Gid::new([9; 16]));
         assert_eq!(testators.execute(now, |_| true).0, [elsewhere]);
     }
 }

@@ -24,6 +24,7 @@ use anyhow::{Context, Result, ensure};
 use tempfile::TempDir;
 use urxe_net::Interface;
 use urxe_options::Choices;
+use urxe_wire::Lid;
 
 use crate::device_node;
 use crate::layout::{DEV_DIR, RDMA_CM};
@@ -67,7 +68,7 @@ impl Folder {
             .iter()
             .zip(interfaces)
             .map(|(device, interface)| {
-                let lid = if choices.lids { interface.lid() } else { 0 };
+                let lid = if choices.lids { interface.lid() } else { Lid::NONE };
                 Slot { name: device.name.clone(), netdev: Some(Netdev::from(interface).with_lid(lid)) }
             })
             .collect();

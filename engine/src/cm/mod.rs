@@ -21,7 +21,7 @@ use urxe_wire::cm::{
     SidrStatus,
 };
 use urxe_wire::mad::MAD_LEN;
-use urxe_wire::{QKey, Qpn};
+use urxe_wire::{Gid, QKey, Qpn};
 
 use crate::time::Instant;
 use connection::{Connection, State};
@@ -44,13 +44,13 @@ const DREQ_RETRIES: u8 = 4;
 /// Exponent of the time that a MRA asks for (`CMA_CM_MRA_SETTING`).
 const MRA_TIMEOUT: u8 = 24;
 
-/// Between whom messages travel: GIDs.
+/// Two ports that exchange messages.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Ends {
-    /// Ours.
-    pub local: [u8; 16],
-    /// The peer's.
-    pub remote: [u8; 16],
+    /// The GID of this end.
+    pub local: Gid,
+    /// The GID of the peer.
+    pub remote: Gid,
 }
 
 /// A datagram to the peer's QP1.

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use urxe_engine::Instant;
 use urxe_engine::cm::{Cm, Disconnect, Ends, Event, Verdict};
 use urxe_wire::cm::{CmMad, CommId, Ids, Message, RejReason, SidrReq, SidrStatus};
-use urxe_wire::{PKey, QKey, Qpn};
+use urxe_wire::{Gid, PKey, QKey, Qpn};
 
 use pair::{A, B, GIDS, Pair, SERVICE, Weather, rep};
 
@@ -170,7 +170,7 @@ fn strangers_are_not_listened_to() {
             private_data: [0; 220],
         }),
     };
-    let stranger = Ends { local: GIDS[A], remote: [0xC; 16] };
+    let stranger = Ends { local: GIDS[A], remote: Gid::new([0xC; 16]) };
     pair.ends[A].handle(pair.now, stranger, &spoofed, &mut |_| Verdict::Refuse);
     assert_eq!(pair.ends[A].poll_event(), None);
 }

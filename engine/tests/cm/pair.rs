@@ -7,11 +7,11 @@ use urxe_engine::Instant;
 use urxe_engine::cm::{Cm, Ends, Event, Verdict};
 use urxe_engine::rng::Rng;
 use urxe_wire::cm::{CmMad, CommId, Ids, Path, Rep, Req, ServiceId, TransportService};
-use urxe_wire::{Mtu, PKey, Psn, QKey, Qpn};
+use urxe_wire::{Gid, Mtu, PKey, Psn, QKey, Qpn};
 
 pub(crate) const A: usize = 0;
 pub(crate) const B: usize = 1;
-pub(crate) const GIDS: [[u8; 16]; 2] = [[0xA; 16], [0xB; 16]];
+pub(crate) const GIDS: [Gid; 2] = [Gid::new([0xA; 16]), Gid::new([0xB; 16])];
 pub(crate) const SERVICE: u64 = ServiceId::new(ServiceId::TCP, 7471).0;
 
 /// What the network does to each datagram.

@@ -5,12 +5,13 @@ use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
 use std::time::{Duration, Instant};
 
+use urxe_wire::Gid;
+
 use super::Receiver;
 use crate::counters::add_alone;
 use crate::deadline::Task;
 use crate::error::PortError;
 use crate::fd::FdSet;
-use crate::interface::gid_of;
 use crate::owner::Seat;
 use crate::port::{Port, descriptor_share};
 use crate::token::Token;
@@ -87,14 +88,14 @@ impl Receiver {
 
     fn appoint_heir(&self, index: usize, port: &Port) {
         if let (Some(address), Some(seat)) = (self.address(index), self.seats.get(index)) {
-            port.wills().appoint(gid_of(address.ip()), seat.heir());
+            port.wills().appoint(Gid::from(address.ip()), seat.heir());
         }
     }
 
     /// To be called before a descriptor is closed that may be an heir.
     fn dismiss_heir(&self, index: usize, port: &Port) {
         if let Some(address) = self.address(index) {
-            port.wills().appoint(gid_of(address.ip()), None);
+            port.wills().appoint(Gid::from(address.ip()), None);
         }
     }
 
@@ -161,7 +162,7 @@ impl Receiver {
         let Self { testators, seats, addresses, .. } = self;
         let is_owned = |gid| {
             let has_owner = |(seat, address): (&Seat, &Option<SocketAddr>)| {
-                !matches!(seat, Seat::Vacant) && address.is_some_and(|address| gid_of(address.ip()) == gid)
+                !matches!(seat, Seat::Vacant) && address.is_some_and(|address| Gid::from(address.ip()) == gid)
             };
             seats.iter().zip(addresses.iter()).any(has_owner)
         };
@@ -194,7 +195,7 @@ impl Receiver {
                     }
                     *place = seat;
                     self.appoint_heir(index, port);
-                    self.testators.has_owner(gid_of(address.ip()));
+                    self.testators.has_owner(Gid::from(address.ip()));
                     self.begin_wills(port);
                     return;
                 }

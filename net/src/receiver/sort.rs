@@ -4,14 +4,13 @@ use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::time::Instant;
 
-use urxe_wire::Qpn;
+use urxe_wire::{Gid, Qpn};
 
 use super::{Call, Meta, Receiver};
 use crate::counters::add_alone;
 use crate::datagram::{Datagram, Headers, Run, dest_qpn, group_of, leading};
 use crate::deadline::Task;
 use crate::forward::{Forwarded, Forwarder, Header, STALLED};
-use crate::interface::gid_of;
 use crate::port::Port;
 use crate::registry::block_of;
 use crate::service::Mailbox;
@@ -43,7 +42,7 @@ impl Receiver {
         while let Some(packet) = payload.get(at..len.min(at + meta.segment)).filter(|packet| !packet.is_empty()) {
             if stray != Stray::Drop
                 && dest_qpn(packet) == Some(Qpn::GSI)
-                && let Some(mailbox) = Mailbox::of_gsi(packet, gid_of(headers.local.ip()))
+                && let Some(mailbox) = Mailbox::of_gsi(packet, Gid::from(headers.local.ip()))
                 && !call.port.owns_mailbox(mailbox)
             {
                 let outcome = forward(&mut self.forwarder, call.port, meta, index, false, mailbox, packet);

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use urxe_net::{Datagram, Destination, Interface, Port, Receiver, Route, TxBatch};
-use urxe_wire::Qpn;
 use urxe_wire::icrc::Check;
+use urxe_wire::{Gid, Qpn};
 
 /// Long enough for a loaded machine; nothing waits for it unless a test fails.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
@@ -140,7 +140,7 @@ impl End {
     }
 }
 
-pub(crate) fn destination(local: [u8; 16], remote: [u8; 16], dest_qpn: Qpn) -> Destination {
+pub(crate) fn destination(local: Gid, remote: Gid, dest_qpn: Qpn) -> Destination {
     Destination { local, remote, dest_qpn, flow_label: 0, tclass: 0, hop_limit: 0 }
 }
 

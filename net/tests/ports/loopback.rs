@@ -4,8 +4,8 @@ use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
 
 use urxe_net::Destination;
-use urxe_wire::Qpn;
 use urxe_wire::icrc::Check;
+use urxe_wire::{Gid, Qpn};
 
 use crate::end::{Arrival, BTH, End, destination, introduce};
 use crate::namespace::alone;
@@ -365,8 +365,8 @@ fn source_and_destination_must_fit() {
         let gids = end.port.interface().gids().to_vec();
         let route =
             |local, remote| end.port.route(&destination(local, remote, end.qpn)).map(|r| r.remote().to_string());
-        assert!(matches!(route([9; 16], gids[1]), Err(urxe_net::RouteError::LocalGidUnknown)));
-        assert!(matches!(route(gids[1], [0; 16]), Err(urxe_net::RouteError::RemoteGidUnusable)));
+        assert!(matches!(route(Gid::new([9; 16]), gids[1]), Err(urxe_net::RouteError::LocalGidUnknown)));
+        assert!(matches!(route(gids[1], Gid::UNSPECIFIED), Err(urxe_net::RouteError::RemoteGidUnusable)));
         assert!(matches!(route(gids[1], gids[2]), Err(urxe_net::RouteError::FamilyMismatch)));
         // The default GID of `lo` is no address: it goes with either.
         assert_eq!(route(gids[0], gids[2]).unwrap(), "[::1]:4791");

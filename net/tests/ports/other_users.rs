@@ -51,7 +51,7 @@ fn will(end: &End, name: u32) -> Will {
 
 /// As it goes over a connection.
 fn emit(will: &Will) -> Vec<u8> {
-    [&will.name.to_le_bytes()[..], &will.local, &will.remote, &will.message].concat()
+    [&will.name.to_le_bytes()[..], &will.local.octets(), &will.remote.octets(), &will.message].concat()
 }
 
 //= spec/hosts.md#net-030

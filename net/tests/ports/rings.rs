@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use urxe_net::Route;
+use urxe_wire::Gid;
 use urxe_wire::icrc::Check;
 
 use crate::end::{End, PATIENCE, destination};
@@ -332,7 +333,7 @@ fn another_network_namespace_is_another_host() {
                     assert!(start.elapsed() < PATIENCE);
                 }
                 let (end, here) = (End::sharing_on("wire0"), End::sharing_on("lo"));
-                let gid = |address: &str| urxe_net::gid_of(address.parse().unwrap());
+                let gid = |address: &str| Gid::from(address.parse::<std::net::IpAddr>().unwrap());
                 let gids = end.port.interface();
                 let local = *gids.gids().iter().find(|known| **known == gid("10.9.0.1")).unwrap();
                 // A block that somebody has here, on an address that nobody has.

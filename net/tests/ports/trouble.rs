@@ -1,11 +1,11 @@
 //! What is wrong before or beside the traffic: errors of opening, strangers, floods.
 
-use std::net::UdpSocket;
+use std::net::{IpAddr, UdpSocket};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixDatagram};
 
 use urxe_net::{Interface, Port, PortError};
-use urxe_wire::Qpn;
+use urxe_wire::{Gid, Qpn};
 
 use crate::end::{End, introduce};
 use crate::namespace::{alone, ip};
@@ -49,8 +49,8 @@ fn a_fresh_ipv6_address_is_no_obstacle() {
         let interface = Interface::by_name("v0").unwrap();
         assert!(interface.addresses().iter().any(|a| a.is_ipv6()));
         assert_eq!(interface.path_mtu(), 1024);
-        assert_eq!(interface.gids()[0][..8], [0xFE, 0x80, 0, 0, 0, 0, 0, 0]);
-        assert_eq!(interface.gids()[1][10..], [0xFF, 0xFF, 10, 7, 0, 1]);
+        assert_eq!(interface.gids()[0].octets()[..8], [0xFE, 0x80, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(interface.gids()[1].octets()[10..], [0xFF, 0xFF, 10, 7, 0, 1]);
         Port::open(interface).unwrap();
     });
 }
@@ -161,8 +161,7 @@ fn without_a_way_packets_are_counted() {
     alone(|| {
         let mut end = End::on("lo");
         let gids = end.port.interface().gids().to_vec();
-        let mut remote = gids[1];
-        remote[12..].copy_from_slice(&[192, 0, 2, 1]);
+        let remote = Gid::from(IpAddr::from([192, 0, 2, 1]));
         let to = crate::end::destination(gids[1], remote, Qpn::new(0x1234));
         let route = end.port.route(&to).unwrap();
         end.send(&route, Qpn::new(0x1234), 1, 60);

@@ -3,15 +3,15 @@
 use std::sync::mpsc;
 use std::time::Instant;
 
-use urxe_wire::Qpn;
 use urxe_wire::icrc::Check;
+use urxe_wire::{Gid, Qpn};
 
 use crate::end::{End, PATIENCE, destination};
 use crate::namespace::{enter_new, ip};
 
 /// What a host tells the other.
 struct Hello {
-    gids: Vec<[u8; 16]>,
+    gids: Vec<Gid>,
     qpn: Qpn,
 }
 

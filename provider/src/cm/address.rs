@@ -3,7 +3,8 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::ops::RangeInclusive;
 
-use urxe_net::{Gid, Service, gid_of};
+use urxe_net::Service;
+use urxe_wire::Gid;
 use urxe_wire::cm::ServiceId;
 
 use super::id::PortSpace;
@@ -52,7 +53,7 @@ impl State {
 
     /// Whether a device has the address of this GID.
     pub(super) fn has_address(&self, gid: Gid) -> bool {
-        let has = |device: &Device| device.interface().addresses().iter().any(|address| gid_of(address.ip()) == gid);
+        let has = |device: &Device| device.interface().addresses().iter().any(|address| Gid::from(address.ip()) == gid);
         self.devices.iter().any(has)
     }
 
@@ -129,7 +130,7 @@ impl State {
         let mut claims = Vec::new();
         for device in &self.devices {
             for own in device.interface().addresses().iter().filter(|own| wanted(own.ip())) {
-                let claimed = device.shared.port().net().serve(service_id, gid_of(own.ip()));
+                let claimed = device.shared.port().net().serve(service_id, Gid::from(own.ip()));
                 claims.push(claimed.map_err(|error| match error.kind() {
                     std::io::ErrorKind::AddrInUse => Errno(libc::EADDRINUSE),
                     _ => Errno(error.raw_os_error().unwrap_or(libc::ENOMEM)),

@@ -7,7 +7,7 @@ use urxe_engine::cm::{Ends, MAX_RETRIES, RESPONSE_TIMEOUT};
 use urxe_wire::cm::{
     Ids, IpHeader, IpPair, Path, RejReason, Rep, Req, ServiceId, SidrReq, SidrStatus, TransportService,
 };
-use urxe_wire::{Mtu, PKey, Psn, QKey, Qpn};
+use urxe_wire::{Gid, Lid, Mtu, PKey, Psn, QKey, Qpn};
 
 use super::address::source_towards;
 use super::channel::Channel;
@@ -241,8 +241,8 @@ impl Manager {
                 max_cm_retries: MAX_RETRIES,
                 srq: offer.param.srq,
                 primary: Path {
-                    local_lid: 0xFFFF,
-                    remote_lid: 0xFFFF,
+                    local_lid: Lid::PERMISSIVE,
+                    remote_lid: Lid::PERMISSIVE,
                     local_gid: ends.local,
                     remote_gid: ends.remote,
                     flow_label: 0,
@@ -453,7 +453,7 @@ impl Manager {
         }
         let (channel, local, tos) = (Arc::clone(&id.channel), id.local_gid(), id.tos);
         let device = state.devices.get(index).ok_or(Errno(libc::ENODEV))?;
-        let address = Address { dgid: urxe_net::gid_of(group.ip()), sgid_index: device.gid_index(&local), tclass: tos };
+        let address = Address { dgid: Gid::from(group.ip()), sgid_index: device.gid_index(&local), tclass: tos };
         let new = state.ids.join(handle).ok_or(Errno(libc::ENOMEM))?;
         channel.push(Event {
             handle,

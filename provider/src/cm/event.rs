@@ -1,6 +1,6 @@
 //! Events as librdmacm gets them.
 
-use urxe_net::Gid;
+use urxe_wire::Gid;
 
 /// `enum rdma_cm_event_type` (`rdma/rdma_cma.h`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -4,7 +4,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use urxe_engine::Instant;
-use urxe_net::{Gid, Service};
+use urxe_net::Service;
+use urxe_wire::Gid;
 use urxe_wire::cm::{CommId, ServiceId};
 
 use super::channel::Channel;
@@ -134,11 +135,11 @@ impl Id {
     }
 
     pub(crate) fn local_gid(&self) -> Gid {
-        self.on_device(self.src).map_or([0; 16], urxe_net::gid_of)
+        self.on_device(self.src).map_or(Gid::UNSPECIFIED, Gid::from)
     }
 
     pub(crate) fn remote_gid(&self) -> Gid {
-        self.on_device(self.dst).map_or([0; 16], urxe_net::gid_of)
+        self.on_device(self.dst).map_or(Gid::UNSPECIFIED, Gid::from)
     }
 
     /// The address that packets carry for `address`.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use urxe_engine::Instant;
 use urxe_engine::cm::{Ends, Event as CmEvent, Verdict};
-use urxe_net::Gid;
+use urxe_wire::Gid;
 use urxe_wire::cm::{CmMad, CommId, IpHeader, Message, Rep, Req, ServiceId, SidrRep, SidrStatus, TransportService};
 
 use super::commands::{low, mtu_of};
@@ -234,7 +234,7 @@ pub(super) fn addressee<'a>(
     let to = IpHeader::parse(private_data.first_chunk()?)?.addresses.dst();
     let (space, port) = ServiceId(service_id).parts()?;
     // The addresses in there must be those that it travelled between, as the kernel's `validate_net_dev` has it.
-    if urxe_net::gid_of(to) != local {
+    if Gid::from(to) != local {
         return None;
     }
     let fits = |id: &Id| {

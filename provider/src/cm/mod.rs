@@ -25,9 +25,9 @@ use std::sync::{Arc, Mutex, MutexGuard, Once};
 
 use urxe_engine::Instant;
 use urxe_engine::cm::{Cm, Ends, Transmit};
-use urxe_net::{Gid, Interface, Will};
+use urxe_net::{Interface, Will};
 use urxe_wire::cm::{CmMad, CommId};
-use urxe_wire::{Psn, Qpn};
+use urxe_wire::{Gid, Psn, Qpn};
 
 use crate::device;
 use crate::kernel::Errno;

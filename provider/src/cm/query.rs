@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use urxe_net::Gid;
+use urxe_wire::Gid;
 
 use super::commands::{UDP_QKEY, mtu_of};
 use super::event::Address;

@@ -2,6 +2,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex};
 
+use urxe_wire::Gid;
 use urxe_wire::cm::{IpHeader, IpPair, MESSAGE_LEN, Message, ServiceId, TransportService};
 
 use super::Manager;
@@ -78,7 +79,7 @@ fn bound(address: &str, state: State) -> Id {
 }
 
 /// A request for a connection, or without `service` for datagrams, from somewhere to `to`.
-fn request_for(service: Option<TransportService>, space: u16, to: &str) -> (Message, [u8; 16]) {
+fn request_for(service: Option<TransportService>, space: u16, to: &str) -> (Message, Gid) {
     let to: SocketAddr = to.parse().unwrap();
     let from: IpAddr = if to.is_ipv4() { "192.0.2.9".parse().unwrap() } else { "2001:db8::9".parse().unwrap() };
     let mut header = [0; IpHeader::LEN];
@@ -100,10 +101,10 @@ fn request_for(service: Option<TransportService>, space: u16, to: &str) -> (Mess
         }
         _ => unreachable!("zeroes and an MTU are a request"),
     };
-    (message, urxe_net::gid_of(to.ip()))
+    (message, Gid::from(to.ip()))
 }
 
-fn request(space: u16, to: &str) -> (Message, [u8; 16]) {
+fn request(space: u16, to: &str) -> (Message, Gid) {
     request_for(Some(TransportService::Rc), space, to)
 }
 
@@ -201,7 +202,7 @@ fn who_serves_one_service_is_not_asked_for_another() {
 fn a_request_must_have_come_where_it_says() {
     let (message, _) = request(ServiceId::TCP, "192.0.2.1:5");
     let ids = at_ports([bound("0.0.0.0:5", State::Listen)]);
-    let elsewhere = urxe_net::gid_of("192.0.2.2".parse().unwrap());
+    let elsewhere = Gid::from(IpAddr::from([192, 0, 2, 2]));
     assert!(addressee(&ids, &message, elsewhere, true).is_none());
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use urxe_engine::UdRecipient;
 use urxe_ffi::verbs as v;
 use urxe_net::Route;
-use urxe_wire::{QKey, Qpn};
+use urxe_wire::{Gid, Lid, QKey, Qpn};
 
 use super::context::shared;
 use super::{mr, number, pointer};
@@ -53,13 +53,13 @@ pub(super) unsafe fn recipient(
 pub(super) fn address_vector(attr: &v::ibv_ah_attr) -> AddressVector {
     AddressVector {
         // SAFETY: every bit pattern is sixteen bytes.
-        dgid: unsafe { attr.grh.dgid.raw },
+        dgid: Gid::new(unsafe { attr.grh.dgid.raw }),
         sgid_index: u32::from(attr.grh.sgid_index),
         flow_label: attr.grh.flow_label,
         traffic_class: attr.grh.traffic_class,
         hop_limit: attr.grh.hop_limit,
         is_global: attr.is_global != 0,
-        dlid: attr.dlid,
+        dlid: Lid(attr.dlid),
     }
 }
 

@@ -4,8 +4,8 @@ use std::ffi::c_int;
 
 use urxe_engine::QpType;
 use urxe_ffi::verbs as v;
-use urxe_net::{Gid, RouteError};
-use urxe_wire::Qpn;
+use urxe_net::RouteError;
+use urxe_wire::{Gid, Qpn};
 
 use super::context::shared;
 use super::{number, qp};
@@ -42,7 +42,7 @@ pub(super) unsafe extern "C" fn detach_mcast(qp: *mut v::ibv_qp, gid: *const v::
 /// A queue pair of ours, and a GID.
 unsafe fn arguments<'a>(qp: *mut v::ibv_qp, gid: *const v::ibv_gid) -> Result<(&'a Context, Qpn, Gid), Errno> {
     // SAFETY: the caller's promise; every bit pattern is sixteen bytes.
-    let (context, object, gid) = unsafe { (shared((*qp).context), qp::object(qp), (*gid).raw) };
+    let (context, object, gid) = unsafe { (shared((*qp).context), qp::object(qp), Gid::new((*gid).raw)) };
     context.check_alive()?;
     if object.qp.inspect(|engine| engine.config().qp_type) != QpType::Ud {
         return Err(EINVAL);

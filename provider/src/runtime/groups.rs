@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 
-use urxe_net::{Gid, Membership, Port, RouteError};
-use urxe_wire::Qpn;
+use urxe_net::{Membership, Port, RouteError};
+use urxe_wire::{Gid, Qpn};
 
 use super::lock;
 use crate::limits;

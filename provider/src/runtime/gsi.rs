@@ -3,11 +3,11 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use urxe_net::{Destination, Gid, Port};
+use urxe_net::{Destination, Port};
 use urxe_wire::cm::CmMad;
 use urxe_wire::mad::MAD_LEN;
 use urxe_wire::packet::Service;
-use urxe_wire::{Bth, Deth, Ext, Header, Opcode, Operation, PKey, Packet, Psn, QKey, Qpn, Transport};
+use urxe_wire::{Bth, Deth, Ext, Gid, Header, Opcode, Operation, PKey, Packet, Psn, QKey, Qpn, Transport};
 
 use super::host::Sender;
 use super::port::{NetPort, Work};
@@ -58,7 +58,7 @@ pub(crate) fn send(work: &mut Work, port: &Port, psn: Psn, local: Gid, remote: G
 
 /// The GID of an address.
 pub(super) fn gid(address: IpAddr) -> Gid {
-    urxe_net::gid_of(address)
+    Gid::from(address)
 }
 
 impl NetPort {

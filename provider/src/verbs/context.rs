@@ -6,7 +6,8 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-use urxe_net::{Gid, Interface, PortError};
+use urxe_net::{Interface, PortError};
+use urxe_wire::Gid;
 
 use crate::kernel::Errno;
 use crate::kernel::event_file::EventFile;

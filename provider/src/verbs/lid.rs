@@ -7,7 +7,8 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use urxe_net::{Interface, UNICAST_LIDS, gid_of};
+use urxe_net::Interface;
+use urxe_wire::{Gid, Lid};
 
 use super::objects::AddressVector;
 use super::reasons;
@@ -17,9 +18,9 @@ use crate::kernel::Errno;
 /// TTL of a packet whose sender names none, as the kernel's default (`net.ipv4.ip_default_ttl`).
 const HOP_LIMIT: u8 = 64;
 
-/// The LID of the port; 0 for none.
-pub(crate) fn of(interface: &Interface) -> u16 {
-    if device::has_lids() { interface.lid() } else { 0 }
+/// The LID of the port.
+pub(crate) fn of(interface: &Interface) -> Lid {
+    if device::has_lids() { interface.lid() } else { Lid::NONE }
 }
 
 /// An address vector that says by a GRH what `av` says by a LID.
@@ -36,13 +37,13 @@ pub(crate) fn with_grh(interface: &Interface, av: &AddressVector) -> Result<Addr
     }
     let led = interface.first_ipv4().and_then(|(index, own)| Some((index, peer(own, av.dlid)?)));
     let (sgid_index, peer) = led.ok_or_else(|| reasons::no_lid(av.dlid))?;
-    Ok(AddressVector { dgid: gid_of(IpAddr::V4(peer)), sgid_index, hop_limit: HOP_LIMIT, is_global: true, ..*av })
+    Ok(AddressVector { dgid: Gid::from(IpAddr::V4(peer)), sgid_index, hop_limit: HOP_LIMIT, is_global: true, ..*av })
 }
 
 /// The address that has this LID in the network of `own`.
-fn peer(own: Ipv4Addr, lid: u16) -> Option<Ipv4Addr> {
-    let ([a, b, ..], [c, d]) = (own.octets(), lid.to_be_bytes());
-    UNICAST_LIDS.contains(&lid).then(|| Ipv4Addr::new(a, b, c, d))
+fn peer(own: Ipv4Addr, lid: Lid) -> Option<Ipv4Addr> {
+    let ([a, b, ..], [c, d]) = (own.octets(), lid.0.to_be_bytes());
+    lid.is_unicast().then(|| Ipv4Addr::new(a, b, c, d))
 }
 
 #[cfg(test)]
@@ -52,10 +53,10 @@ mod tests {
     #[test]
     fn a_lid_leads_to_an_address_of_the_own_network() {
         let own = Ipv4Addr::new(10, 77, 0, 1);
-        assert_eq!(peer(own, 2), Some(Ipv4Addr::new(10, 77, 0, 2)));
-        assert_eq!(peer(own, 0xBFFF), Some(Ipv4Addr::new(10, 77, 191, 255)));
+        assert_eq!(peer(own, Lid(2)), Some(Ipv4Addr::new(10, 77, 0, 2)));
+        assert_eq!(peer(own, Lid(0xBFFF)), Some(Ipv4Addr::new(10, 77, 191, 255)));
         for nobody in [0, 0xC000, 0xFFFF] {
-            assert_eq!(peer(own, nobody), None);
+            assert_eq!(peer(own, Lid(nobody)), None);
         }
     }
 }

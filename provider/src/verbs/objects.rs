@@ -6,8 +6,8 @@ use std::sync::{Arc, Weak};
 use urxe_engine::attr::{AttrMask, QpAttr};
 use urxe_engine::{Access, Key, Pd, PostError, QpCap, QpState, Region, RegionKind};
 use urxe_ffi::verbs as v;
-use urxe_net::{Destination, Gid, Route};
-use urxe_wire::{Mtu, Psn, QKey, Qpn, RnrTimer};
+use urxe_net::{Destination, Route};
+use urxe_wire::{Gid, Lid, Mtu, Psn, QKey, Qpn, RnrTimer};
 
 use super::context::Context;
 use super::quota::Counted;
@@ -261,7 +261,7 @@ pub(crate) struct AddressVector {
     /// There is a GRH: RoCE needs one.
     pub(crate) is_global: bool,
     /// The peer's LID, which counts where there is no GRH and ports have LIDs.
-    pub(crate) dlid: u16,
+    pub(crate) dlid: Lid,
 }
 
 /// The way to a queue pair of the peer.

@@ -116,7 +116,7 @@ pub(crate) fn port(interface: &Interface, attr: &mut v::ibv_port_attr) {
     attr.active_mtu = u32::from(active_mtu(interface).code());
     attr.gid_tbl_len = i32::try_from(limits::GID_TABLE).unwrap_or(i32::MAX);
     attr.port_cap_flags = capabilities::PORT;
-    attr.lid = lid::of(interface);
+    attr.lid = lid::of(interface).0;
     attr.max_msg_sz = limits::MAX_MSG;
     attr.pkey_tbl_len = 1;
     attr.max_vl_num = 1;

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use urxe_engine::attr::{AttrMask, ModifyError};
 use urxe_engine::{Access, PostError, QpState, QpType, QueuePair};
+use urxe_wire::Lid;
 
 use crate::kernel::Errno;
 use crate::memory::maps::NotUsable;
@@ -233,10 +234,10 @@ pub(crate) fn region_memory(address: u64, length: u64, error: NotUsable) -> Errn
 }
 
 /// A LID that no port can have.
-pub(crate) fn no_lid(dlid: u16) -> Errno {
+pub(crate) fn no_lid(dlid: Lid) -> Errno {
     because(Errno(libc::EINVAL), || {
         (
-            format!("ah_attr.dlid {dlid:#x} stands for no address"),
+            format!("ah_attr.dlid {dlid} stands for no address"),
             "ports with IPv4 addresses that end in 0.1 to 191.255 have LIDs; both ends need URXE_LID=1".to_owned(),
         )
     })

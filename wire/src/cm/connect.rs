@@ -1,7 +1,7 @@
 //! REQ and REP (IBA 12.6.5, 12.6.8).
 
 use super::{CommId, Ids, MESSAGE_LEN, at, join, put, put_word, split, word};
-use crate::{Mtu, PKey, Psn, QKey, Qpn};
+use crate::{Gid, Lid, Mtu, PKey, Psn, QKey, Qpn};
 
 /// The service a connection is to give (IBA 12.6.5, with the extension of annex A14).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,13 +38,13 @@ impl TransportService {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Path {
     /// The sender's LID; 0xFFFF on RoCE.
-    pub local_lid: u16,
+    pub local_lid: Lid,
     /// The receiver's.
-    pub remote_lid: u16,
+    pub remote_lid: Lid,
     /// The sender's GID.
-    pub local_gid: [u8; 16],
+    pub local_gid: Gid,
     /// The receiver's.
-    pub remote_gid: [u8; 16],
+    pub remote_gid: Gid,
     /// 20 bits.
     pub flow_label: u32,
     /// The rate's code, 6 bits.
@@ -65,10 +65,10 @@ impl Path {
     fn parse(b: &[u8; MESSAGE_LEN], start: usize) -> Self {
         let flow = word(b, start + 36);
         Self {
-            local_lid: u16::from_be_bytes(at(b, start)),
-            remote_lid: u16::from_be_bytes(at(b, start + 2)),
-            local_gid: at(b, start + 4),
-            remote_gid: at(b, start + 20),
+            local_lid: Lid(u16::from_be_bytes(at(b, start))),
+            remote_lid: Lid(u16::from_be_bytes(at(b, start + 2))),
+            local_gid: Gid::new(at(b, start + 4)),
+            remote_gid: Gid::new(at(b, start + 20)),
             flow_label: flow >> 12,
             packet_rate: flow.to_be_bytes()[3] & 0x3F,
             traffic_class: b[start + 40],
@@ -80,10 +80,10 @@ impl Path {
     }
 
     fn emit(&self, b: &mut [u8; MESSAGE_LEN], start: usize) {
-        put(b, start, &self.local_lid.to_be_bytes());
-        put(b, start + 2, &self.remote_lid.to_be_bytes());
-        put(b, start + 4, &self.local_gid);
-        put(b, start + 20, &self.remote_gid);
+        put(b, start, &self.local_lid.0.to_be_bytes());
+        put(b, start + 2, &self.remote_lid.0.to_be_bytes());
+        put(b, start + 4, &self.local_gid.octets());
+        put(b, start + 20, &self.remote_gid.octets());
         put_word(b, start + 36, (self.flow_label & 0xF_FFFF) << 12 | u32::from(self.packet_rate & 0x3F));
         let last = [
             self.traffic_class,

@@ -8,6 +8,7 @@ use std::sync::Mutex;
 use urxe_ffi::driver::device::verbs_device;
 use urxe_ffi::private::Libibverbs;
 use urxe_ffi::verbs::{ibv_comp_channel, ibv_context, ibv_gid, ibv_gid_entry, verbs_context};
+use urxe_wire::Gid;
 
 use super::*;
 use crate::kernel::uverbs::{GidEntry, GidType};
@@ -17,7 +18,7 @@ type DestroyCompChannel = unsafe extern "C" fn(*mut ibv_comp_channel) -> c_int;
 type QueryGid = unsafe extern "C" fn(*mut ibv_context, u8, c_int, *mut ibv_gid) -> c_int;
 type QueryGidTable = unsafe extern "C" fn(*mut ibv_context, *mut ibv_gid_entry, usize, u32, usize) -> isize;
 
-const GID: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1];
+const GID: Gid = Gid::new([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1]);
 
 /// Hands out pipes, and remembers their other ends.
 #[derive(Default)]
@@ -144,7 +145,7 @@ fn talk_to_the_kernel(early: bool) {
         let query_gid = std::mem::transmute::<*mut c_void, QueryGid>(symbol(c"ibv_query_gid"));
         let mut gid: ibv_gid = std::mem::zeroed();
         assert_eq!(query_gid(context.public(), 1, 0, &raw mut gid), 0);
-        assert_eq!(gid.raw, GID);
+        assert_eq!(gid.raw, GID.octets());
         assert_eq!(query_gid(context.public(), 1, 1, &raw mut gid), 0);
         assert_eq!(gid.raw, [0; 16], "an empty row is a zero GID");
         assert_eq!(query_gid(context.public(), 1, 2, &raw mut gid), -1);
@@ -153,7 +154,7 @@ fn talk_to_the_kernel(early: bool) {
         let mut entries: [ibv_gid_entry; 3] = std::mem::zeroed();
         let count = query_table(context.public(), entries.as_mut_ptr(), 3, 0, size_of::<ibv_gid_entry>());
         assert_eq!(count, 1);
-        assert_eq!(entries[0].gid.raw, GID);
+        assert_eq!(entries[0].gid.raw, GID.octets());
         assert_eq!((entries[0].gid_type, entries[0].ndev_ifindex), (2, 1));
     }
 }

@@ -210,7 +210,7 @@ pub(super) fn route(route: &Route) -> ucma::rdma_ucm_query_route_resp {
     }
     resp.port_num = 1;
     let [path, _] = &mut resp.ib_route;
-    (path.sgid, path.dgid, path.pkey) = (route.sgid, route.dgid, PKEY.to_be());
+    (path.sgid, path.dgid, path.pkey) = (route.sgid.octets(), route.dgid.octets(), PKEY.to_be());
     if route.has_path {
         resp.num_paths = 1;
         path.reversible = 1;
@@ -277,7 +277,7 @@ fn ah_attr(address: &Address) -> ucma::ib_uverbs_ah_attr {
         // SAFETY: integers only: all-zero is a value.
         unsafe { std::mem::zeroed() }
     };
-    attr.grh.dgid = address.dgid;
+    attr.grh.dgid = address.dgid.octets();
     attr.grh.sgid_index = address.sgid_index;
     attr.grh.hop_limit = HOP_LIMIT;
     attr.grh.traffic_class = address.tclass;

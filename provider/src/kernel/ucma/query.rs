@@ -6,6 +6,7 @@
 use std::net::SocketAddr;
 
 use urxe_ffi::ucma;
+use urxe_wire::Gid;
 
 use super::abi;
 use crate::cm::query::Route;
@@ -61,11 +62,12 @@ fn gids(route: &Route) -> ucma::rdma_ucm_query_addr_resp {
 }
 
 /// Family and P_Key, a flow label of 0, the GID, the service id; its mask and the scope stay 0.
-fn sockaddr_ib(pkey: u16, gid: [u8; 16], space: u16, address: Option<SocketAddr>) -> [u8; SOCKADDR_IB] {
+fn sockaddr_ib(pkey: u16, gid: Gid, space: u16, address: Option<SocketAddr>) -> [u8; SOCKADDR_IB] {
     let service_id = u64::from(space) << 16 | address.map_or(0, |address| u64::from(address.port()));
     let mut bytes = [0; SOCKADDR_IB];
     let mut room = bytes.iter_mut();
-    let fields: [&[u8]; 5] = [&AF_IB.to_ne_bytes(), &pkey.to_be_bytes(), &[0; 4], &gid, &service_id.to_be_bytes()];
+    let fields: [&[u8]; 5] =
+        [&AF_IB.to_ne_bytes(), &pkey.to_be_bytes(), &[0; 4], &gid.octets(), &service_id.to_be_bytes()];
     for (to, from) in room.by_ref().zip(fields.into_iter().flatten()) {
         *to = *from;
     }
@@ -92,8 +94,8 @@ fn paths(route: &Route, room: usize) -> Vec<u8> {
     let class_and_sl = [0; 2];
     let record: [&[u8]; 9] = [
         &service_id,
-        &route.dgid,
-        &route.sgid,
+        &route.dgid.octets(),
+        &route.sgid.octets(),
         &lids,
         &label_and_hop_limit,
         &[route.tclass, reversible],
@@ -117,7 +119,7 @@ mod tests {
     fn route(has_path: bool) -> Route {
         let gid = |address: &str| {
             let address: SocketAddr = address.parse().unwrap();
-            (Some(address), urxe_net::gid_of(address.ip()))
+            (Some(address), Gid::from(address.ip()))
         };
         let ((src, sgid), (dst, dgid)) = (gid(SRC), gid(DST));
         Route { node_guid: 5, src, dst, sgid, dgid, space: 0x0106, has_path, mtu: 3, tclass: 9, packet_life_time: 16 }
@@ -139,7 +141,7 @@ mod tests {
         assert_eq!((resp.node_guid, resp.port_num, resp.src_size, resp.dst_size), (5, 1, 48, 48));
         let bytes = sockaddr_ib(abi::PKEY, route.sgid, route.space, route.src);
         assert_eq!(bytes[..8], [27, 0, 0xFF, 0xFF, 0, 0, 0, 0]);
-        assert_eq!(bytes[8..24], route.sgid);
+        assert_eq!(bytes[8..24], route.sgid.octets());
         assert_eq!(bytes[24..32], [0, 0, 0, 0, 1, 6, 0x1D, 0x2F]);
         assert_eq!(bytes[32..], [0; 16]);
     }
@@ -152,7 +154,7 @@ mod tests {
         let bytes = answer(1, &route, 440).unwrap();
         assert_eq!((bytes.len(), &bytes[..12]), (8 + 72, &[1, 0, 0, 0, 0, 0, 0, 0, 0x2B, 0, 0, 0][..]));
         let record = &bytes[16..];
-        assert_eq!((&record[8..24], &record[24..40]), (&route.dgid[..], &route.sgid[..]));
+        assert_eq!((&record[8..24], &record[24..40]), (&route.dgid.octets()[..], &route.sgid.octets()[..]));
         assert_eq!(record[40..57], [0, 0, 0, 0, 0, 0, 0, 64, 9, 0x80, 0xFF, 0xFF, 0, 0, 0x83, 0x83, 0x90]);
         assert_eq!(record[57..], [0; 7]);
     }

@@ -265,7 +265,7 @@ fn entry_bytes(entry: &GidEntry, size: usize) -> Vec<u8> {
         GidType::RoceV1 => uapi::IB_UVERBS_GID_TYPE_ROCE_V1,
         GidType::RoceV2 => uapi::IB_UVERBS_GID_TYPE_ROCE_V2,
     };
-    let mut bytes = entry.gid.to_vec();
+    let mut bytes = entry.gid.octets().to_vec();
     for field in [entry.index, entry.port, gid_type, entry.netdev_ifindex] {
         bytes.extend(field.to_ne_bytes());
     }

@@ -15,6 +15,8 @@
 
 use std::os::fd::{OwnedFd, RawFd};
 
+use urxe_wire::Gid;
+
 use super::Errno;
 
 mod ioctl;
@@ -39,7 +41,7 @@ pub enum GidType {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GidEntry {
     /// The GID, in network byte order.
-    pub gid: [u8; 16],
+    pub gid: Gid,
     /// Its index in the port's table.
     pub index: u32,
     /// The port, from 1.

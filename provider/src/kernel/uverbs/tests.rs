@@ -2,6 +2,7 @@ use std::cell::RefCell;
 use std::os::fd::{AsRawFd as _, FromRawFd as _};
 
 use urxe_ffi::uapi;
+use urxe_wire::Gid;
 
 use super::*;
 use crate::kernel::memory::UserMemory;
@@ -58,7 +59,7 @@ impl UserMemory for Memory {
 struct TwoGids;
 
 fn entry(index: u32) -> GidEntry {
-    let gid = std::array::from_fn(|i| u8::try_from(i).unwrap() + 16 * u8::try_from(index).unwrap());
+    let gid = Gid::new(std::array::from_fn(|i| u8::try_from(i).unwrap() + 16 * u8::try_from(index).unwrap()));
     GidEntry { gid, index, port: 1, gid_type: GidType::RoceV2, netdev_ifindex: 7 }
 }
 
@@ -170,7 +171,7 @@ fn query_entry(memory: &Memory, port: u64, index: u64, flags: u64, len: u16) -> 
 
 fn expected_bytes(index: u32) -> Vec<u8> {
     let entry = entry(index);
-    let mut bytes = entry.gid.to_vec();
+    let mut bytes = entry.gid.octets().to_vec();
     for field in [index, 1, uapi::IB_UVERBS_GID_TYPE_ROCE_V2, 7] {
         bytes.extend(field.to_ne_bytes());
     }
