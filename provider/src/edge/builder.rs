@@ -18,8 +18,9 @@ use urxe_wire::{Feth, FlushLevel, ImmDt, Qpn, RKey};
 
 use super::context::shared;
 use super::gate::Gate;
-use super::{ah, at_once, guarded, post, qp};
+use super::{ah, at_once, guarded, post, qp, reentrant};
 use crate::kernel::Errno;
+use crate::runtime::qp::Qp;
 use crate::verbs::reasons;
 
 /// `IBV_QP_EX_WITH_FLUSH`, which the headers of rdma-core 44 do not have yet.
@@ -183,26 +184,34 @@ unsafe extern "C" fn wr_complete(qp: *mut v::ibv_qp_ex) -> c_int {
         if let Some(errno) = batch.error {
             return Err(errno);
         }
-        let port = object.qp.port();
-        let strict = port.observer().filter(|observer| observer.is_strict());
-        let post = |engine: &mut urxe_engine::QueuePair<_>, io: &mut urxe_engine::Io<'_, _>| {
-            let Some(observer) = strict else { return engine.post_send_all(io, &mut batch.requests) };
-            let (sender, count) = (reasons::sender(engine), batch.requests.len());
-            observer.posting_list(sender.qpn, "send", count, engine.config().cap.max_send_wr);
-            for (request, _) in &batch.requests {
-                observer.posting_send(sender, request);
-            }
-            let posted = engine.post_send_all(io, &mut batch.requests);
-            if posted.is_err() {
-                observer.refused_send(sender.qpn, count);
-            }
-            observer.posted_send(sender.qpn, engine.is_stuck());
-            posted
-        };
-        object.qp.port().with_work(|work| object.qp.post_send(work, post)).map_err(Errno::from)
+        if reentrant::is_nested() {
+            return reentrant::wr_complete(&object.qp, &mut batch.requests);
+        }
+        send(&object.qp, &mut batch.requests)
     });
     object.builder.gate.leave();
     result
+}
+
+/// Posts all of the requests or none.
+pub(super) fn send(qp: &Qp, requests: &mut Vec<(SendWr, Option<UdRecipient<Arc<Route>>>)>) -> Result<(), Errno> {
+    let port = qp.port();
+    let strict = port.observer().filter(|observer| observer.is_strict());
+    let post = |engine: &mut urxe_engine::QueuePair<_>, io: &mut urxe_engine::Io<'_, _>| {
+        let Some(observer) = strict else { return engine.post_send_all(io, requests) };
+        let (sender, count) = (reasons::sender(engine), requests.len());
+        observer.posting_list(sender.qpn, "send", count, engine.config().cap.max_send_wr);
+        for (request, _) in &*requests {
+            observer.posting_send(sender, request);
+        }
+        let posted = engine.post_send_all(io, requests);
+        if posted.is_err() {
+            observer.refused_send(sender.qpn, count);
+        }
+        observer.posted_send(sender.qpn, engine.is_stuck());
+        posted
+    };
+    port.with_work(|work| qp.post_send(work, post)).map_err(Errno::from)
 }
 
 unsafe extern "C" fn wr_abort(qp: *mut v::ibv_qp_ex) {

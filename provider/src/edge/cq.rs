@@ -13,7 +13,7 @@ use urxe_wire::grh;
 use super::context::shared;
 use super::cq_ex::Poll;
 use super::users::Users;
-use super::{at_once, count, mr, number, pointer, wait};
+use super::{at_once, count, mr, number, pointer, reentrant, wait};
 use crate::kernel::Errno;
 use crate::limits;
 use crate::observe::chaos;
@@ -180,6 +180,9 @@ pub(super) unsafe extern "C" fn poll_cq(cq: *mut v::ibv_cq, num_entries: c_int, 
                 at = at.add(1);
             }
         };
+        if reentrant::is_nested() {
+            return Ok(object.cq.try_poll(most, &mut each));
+        }
         let taken = object.cq.poll(most, &mut each);
         if taken > 0 || most == 0 {
             return Ok(taken);
@@ -201,6 +204,9 @@ pub(super) unsafe extern "C" fn req_notify_cq(cq: *mut v::ibv_cq, solicited_only
         // SAFETY: the caller's queue.
         let (context, object) = unsafe { (shared((*cq).context), object(cq)) };
         context.check_alive()?;
+        if reentrant::is_nested() {
+            return reentrant::req_notify(context.port(), &object.cq, solicited_only != 0);
+        }
         object.cq.arm(solicited_only != 0);
         context.port().stopped_polling();
         Ok(())

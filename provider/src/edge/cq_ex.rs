@@ -4,13 +4,13 @@
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
 
-use urxe_engine::Instant;
+use urxe_engine::{Cqe, Instant};
 use urxe_ffi::verbs as v;
 
 use super::context::shared;
 use super::cq::{self, CqObject};
 use super::gate::Gate;
-use super::{at_once, guarded, pointer};
+use super::{at_once, guarded, pointer, reentrant};
 use crate::kernel::Errno;
 use crate::runtime::clock;
 
@@ -113,7 +113,7 @@ fn fill_in(cq: &mut v::ibv_cq_ex, wc_flags: u64) {
 /// # Safety
 /// As for the calls between `start_poll` and `end_poll`.
 unsafe fn advance(cq: *mut v::ibv_cq_ex, object: &CqObject) -> Result<(), Errno> {
-    let taken = object.cq.poll(1, |cqe| {
+    let take = |cqe: &Cqe| {
         let wc = cq::work_completion(cqe);
         // SAFETY: one thread is between `start_poll` and `end_poll`; the public fields are ours to write.
         unsafe {
@@ -121,8 +121,11 @@ unsafe fn advance(cq: *mut v::ibv_cq_ex, object: &CqObject) -> Result<(), Errno>
             (*cq).wr_id = wc.wr_id;
             *object.poll.current.get() = Current { wc, at: cqe.at };
         }
-    });
-    match taken {
+    };
+    if reentrant::is_nested() {
+        return if object.cq.try_poll(1, take) > 0 { Ok(()) } else { Err(Errno(libc::ENOENT)) };
+    }
+    match object.cq.poll(1, take) {
         0 if object.cq.has_overrun() => Err(Errno(libc::EIO)),
         0 => Err(Errno(libc::ENOENT)),
         _ => Ok(()),
@@ -138,11 +141,15 @@ unsafe extern "C" fn start_poll(cq: *mut v::ibv_cq_ex, attr: *mut v::ibv_poll_cq
             return Err(Errno(libc::EINVAL));
         }
         if let Some(gate) = &object.poll.gate {
-            gate.enter();
+            if !reentrant::is_nested() {
+                gate.enter();
+            } else if !gate.try_enter() {
+                return Err(Errno(libc::ENOENT));
+            }
         }
         // SAFETY: through the gate.
         let mut result = unsafe { advance(cq, object) };
-        if result == Err(Errno(libc::ENOENT)) {
+        if result == Err(Errno(libc::ENOENT)) && !reentrant::is_nested() {
             context.port().polled(object.cq.is_armed());
             // SAFETY: as above.
             result = unsafe { advance(cq, object) };

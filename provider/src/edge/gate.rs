@@ -1,5 +1,6 @@
 //! A lock that is taken in one call of the application and left in another.
 
+use std::mem;
 use std::sync::{Condvar, Mutex};
 
 use crate::runtime::lock;
@@ -19,6 +20,11 @@ impl Gate {
             occupied = self.left.wait(occupied).unwrap_or_else(std::sync::PoisonError::into_inner);
         }
         *occupied = true;
+    }
+
+    /// Enters if nobody is inside, without waiting.
+    pub(super) fn try_enter(&self) -> bool {
+        self.occupied.try_lock().is_ok_and(|mut occupied| !mem::replace(&mut *occupied, true))
     }
 
     /// Lets the next one in.

@@ -1,7 +1,8 @@
 //! What libibverbs calls: pointers in, pointers and errno out, nothing in between.
 //!
 //! Every entry runs inside [`pointer`], [`number`], [`at_once`] or [`count`]: a panic never unwinds into C but makes the device
-//! fatal, errno is what the man page says, an object inherited over a fork is refused, and the thread is not cancelled.
+//! fatal, errno is what the man page says, an object inherited over a fork is refused, the thread is not cancelled, and a signal handler
+//! of the thread that posts work requests waits for none of its locks ([`reentrant`]).
 
 pub(crate) mod ah;
 mod builder;
@@ -21,6 +22,7 @@ pub(crate) mod mr;
 mod mw;
 pub(crate) mod post;
 pub(crate) mod qp;
+mod reentrant;
 pub(crate) mod register;
 pub(crate) mod srq;
 mod stub;
@@ -44,6 +46,8 @@ const BROKEN: Errno = Errno(libc::EIO);
 #[inline]
 fn verb<T, F: FnOnce() -> Result<T, Errno>>(act: F) -> Result<T, Errno> {
     if verbs::is_armed()
+        // Counting calls takes a lock.
+        && !reentrant::is_inside()
         && let Some(errno) = verbs::refuse(std::any::type_name::<F>())
     {
         return Err(errno);
@@ -53,7 +57,7 @@ fn verb<T, F: FnOnce() -> Result<T, Errno>>(act: F) -> Result<T, Errno> {
 
 #[inline]
 fn guarded<T>(act: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
-    catch_unwind(AssertUnwindSafe(act)).unwrap_or_else(|_| {
+    reentrant::inside(|| catch_unwind(AssertUnwindSafe(act))).unwrap_or_else(|_| {
         // What there is to tell, and to whom, is not what panicked; if it panics as well, there is nobody to tell.
         let _ = catch_unwind(changes::devices_failed);
         Err(BROKEN)
@@ -64,7 +68,10 @@ fn guarded<T>(act: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
 #[cold]
 fn failed<F>(errno: Errno) {
     let _shield = Shield::new();
-    explain::failed(std::any::type_name::<F>(), errno);
+    // Explaining allocates.
+    if !reentrant::is_inside() {
+        explain::failed(std::any::type_name::<F>(), errno);
+    }
     errno.set();
 }
 

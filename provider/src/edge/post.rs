@@ -11,11 +11,12 @@ use urxe_net::Route;
 use urxe_wire::{ImmDt, Qpn, RKey};
 
 use super::context::shared;
-use super::{ah, at_once, builder, qp};
+use super::{ah, at_once, builder, qp, reentrant};
 use crate::kernel::Errno;
 use crate::limits;
 use crate::memory::guard;
 use crate::observe::RecvQueue;
+use crate::runtime::qp::Qp;
 use crate::verbs::context::Context;
 use crate::verbs::reasons;
 
@@ -28,45 +29,65 @@ pub(super) unsafe extern "C" fn post_send(
         // SAFETY: the caller's queue pair.
         let (context, object) = unsafe { (shared((*qp).context), qp::object(qp)) };
         context.check_alive()?;
-        let strict = context.port().observer().filter(|observer| observer.is_strict());
-        let post = |engine: &mut urxe_engine::QueuePair<_>, io: &mut urxe_engine::Io<'_, _>| {
-            let (qp_type, max_inline) = (engine.config().qp_type, engine.config().cap.max_inline_data);
-            let next = |wr: &v::ibv_send_wr| wr.next;
-            let Some(observer) = strict else {
-                let post = |wr: &_| {
-                    engine.post_send_with(io, |place| {
-                        // SAFETY: a request with the fields that its opcode and flags say.
-                        unsafe { write_request(wr, qp_type, max_inline, place) }?;
-                        // SAFETY: requests on UD say where to.
-                        (qp_type == QpType::Ud).then(|| unsafe { recipient(context, wr) }).transpose()
-                    })
-                };
-                // SAFETY: a list of requests, ended by null, and the caller's pointer.
-                return unsafe { each(first, next, bad_wr, post) };
-            };
-            // SAFETY: as above.
-            let count = unsafe { count(first, next) };
-            observer.posting_list(engine.config().qpn, "send", count, engine.config().cap.max_send_wr);
-            let post = |wr: &_| {
-                let mut request = SendWr::default();
-                // SAFETY: as above.
-                let to = unsafe {
-                    write_request(wr, qp_type, max_inline, &mut request)?;
-                    (qp_type == QpType::Ud).then(|| recipient(context, wr)).transpose()?
-                };
-                observer.posting_send(reasons::sender(engine), &request);
-                let posted = engine.post_send(io, request, to).map_err(Errno::from);
-                match posted {
-                    Ok(()) => observer.posted_send(engine.config().qpn, engine.is_stuck()),
-                    Err(_) => observer.refused_send(engine.config().qpn, 1),
-                }
-                posted
-            };
-            // SAFETY: as above.
-            unsafe { each(first, next, bad_wr, post) }
-        };
-        object.qp.port().with_work(|work| object.qp.post_send(work, post))
+        if reentrant::is_nested() {
+            // SAFETY: the caller's queue pair, list and pointer.
+            return unsafe { reentrant::post_send((*qp).context, &object.qp, object.max_inline, first, bad_wr) };
+        }
+        // SAFETY: as above.
+        unsafe { send(context, &object.qp, object.max_inline, first, bad_wr) }
     })
+}
+
+/// Posts a list of send requests.
+///
+/// # Safety
+/// As for `ibv_post_send(3)`.
+#[inline]
+pub(super) unsafe fn send(
+    context: &Context,
+    qp: &Qp,
+    max_inline: u32,
+    first: *mut v::ibv_send_wr,
+    bad_wr: *mut *mut v::ibv_send_wr,
+) -> Result<(), Errno> {
+    let strict = context.port().observer().filter(|observer| observer.is_strict());
+    let post = |engine: &mut urxe_engine::QueuePair<_>, io: &mut urxe_engine::Io<'_, _>| {
+        let qp_type = engine.config().qp_type;
+        let next = |wr: &v::ibv_send_wr| wr.next;
+        let Some(observer) = strict else {
+            let post = |wr: &_| {
+                engine.post_send_with(io, |place| {
+                    // SAFETY: a request with the fields that its opcode and flags say.
+                    unsafe { write_request(wr, qp_type, max_inline, place) }?;
+                    // SAFETY: requests on UD say where to.
+                    (qp_type == QpType::Ud).then(|| unsafe { recipient(context, wr) }).transpose()
+                })
+            };
+            // SAFETY: a list of requests, ended by null, and the caller's pointer.
+            return unsafe { each(first, next, bad_wr, post) };
+        };
+        // SAFETY: as above.
+        let count = unsafe { count(first, next) };
+        observer.posting_list(engine.config().qpn, "send", count, engine.config().cap.max_send_wr);
+        let post = |wr: &_| {
+            let mut request = SendWr::default();
+            // SAFETY: as above.
+            let to = unsafe {
+                write_request(wr, qp_type, max_inline, &mut request)?;
+                (qp_type == QpType::Ud).then(|| recipient(context, wr)).transpose()?
+            };
+            observer.posting_send(reasons::sender(engine), &request);
+            let posted = engine.post_send(io, request, to).map_err(Errno::from);
+            match posted {
+                Ok(()) => observer.posted_send(engine.config().qpn, engine.is_stuck()),
+                Err(_) => observer.refused_send(engine.config().qpn, 1),
+            }
+            posted
+        };
+        // SAFETY: as above.
+        unsafe { each(first, next, bad_wr, post) }
+    };
+    qp.port().with_work(|work| qp.post_send(work, post))
 }
 
 pub(super) unsafe extern "C" fn post_recv(
@@ -78,33 +99,49 @@ pub(super) unsafe extern "C" fn post_recv(
         // SAFETY: the caller's queue pair.
         let (context, object) = unsafe { (shared((*qp).context), qp::object(qp)) };
         context.check_alive()?;
-        let strict = context.port().observer().filter(|observer| observer.is_strict());
-        let post = |engine: &mut urxe_engine::QueuePair<_>, io: &mut urxe_engine::Io<'_, _>| {
-            let next = |wr: &v::ibv_recv_wr| wr.next;
-            if let Some(observer) = strict {
-                // SAFETY: a list of requests, ended by null.
-                let count = unsafe { count(first, next) };
-                observer.posting_list(engine.config().qpn, "receive", count, engine.config().cap.max_recv_wr);
+        // SAFETY: the caller's list and pointer.
+        unsafe {
+            if reentrant::is_nested() {
+                reentrant::post_recv(&object.qp, first, bad_wr)
+            } else {
+                recv(&object.qp, first, bad_wr)
             }
-            let post = |wr: &v::ibv_recv_wr| {
-                // SAFETY: a request with that many elements.
-                let buffers = unsafe { buffers(wr.sg_list, wr.num_sge) }?;
-                let request = RecvWr { wr_id: wr.wr_id, buffers };
-                if let Some(observer) = strict {
-                    let config = engine.config();
-                    observer.posting_recv(config.qpn, config.qp_type, engine.state(), &request);
-                }
-                let posted = engine.post_recv(io, request).map_err(Errno::from);
-                if let (Err(_), Some(observer)) = (&posted, strict) {
-                    observer.refused_recv(RecvQueue::Own(engine.config().qpn));
-                }
-                posted
-            };
-            // SAFETY: a list of requests, ended by null, and the caller's pointer.
-            unsafe { each(first, next, bad_wr, post) }
-        };
-        object.qp.port().with_work(|work| object.qp.post_recv(work, post))
+        }
     })
+}
+
+/// Posts a list of receive requests.
+///
+/// # Safety
+/// As for `ibv_post_recv(3)`.
+#[inline]
+pub(super) unsafe fn recv(qp: &Qp, first: *mut v::ibv_recv_wr, bad_wr: *mut *mut v::ibv_recv_wr) -> Result<(), Errno> {
+    let strict = qp.port().observer().filter(|observer| observer.is_strict());
+    let post = |engine: &mut urxe_engine::QueuePair<_>, io: &mut urxe_engine::Io<'_, _>| {
+        let next = |wr: &v::ibv_recv_wr| wr.next;
+        if let Some(observer) = strict {
+            // SAFETY: a list of requests, ended by null.
+            let count = unsafe { count(first, next) };
+            observer.posting_list(engine.config().qpn, "receive", count, engine.config().cap.max_recv_wr);
+        }
+        let post = |wr: &v::ibv_recv_wr| {
+            // SAFETY: a request with that many elements.
+            let buffers = unsafe { buffers(wr.sg_list, wr.num_sge) }?;
+            let request = RecvWr { wr_id: wr.wr_id, buffers };
+            if let Some(observer) = strict {
+                let config = engine.config();
+                observer.posting_recv(config.qpn, config.qp_type, engine.state(), &request);
+            }
+            let posted = engine.post_recv(io, request).map_err(Errno::from);
+            if let (Err(_), Some(observer)) = (&posted, strict) {
+                observer.refused_recv(RecvQueue::Own(engine.config().qpn));
+            }
+            posted
+        };
+        // SAFETY: a list of requests, ended by null, and the caller's pointer.
+        unsafe { each(first, next, bad_wr, post) }
+    };
+    qp.port().with_work(|work| qp.post_recv(work, post))
 }
 
 /// Lets `post` at each request of a list, whose `next` says what comes after one, until one is refused: `bad` is to say which.

@@ -11,11 +11,12 @@ use urxe_wire::Qpn;
 
 use super::context::shared;
 use super::users::{Use, Users};
-use super::{at_once, cq, mr, number, pointer, post, wait, xrcd};
+use super::{at_once, cq, mr, number, pointer, post, reentrant, wait, xrcd};
 use crate::kernel::Errno;
 use crate::limits;
 use crate::observe::{RecvQueue, chaos};
 use crate::runtime::async_events::AsyncEvents;
+use crate::runtime::port::NetPort;
 use crate::runtime::srq::{Srq, Xrc};
 use crate::verbs::objects::ProtectionDomain;
 use crate::verbs::quota::Counted;
@@ -260,28 +261,50 @@ pub(super) unsafe extern "C" fn post_srq_recv(
         // SAFETY: the caller's queue.
         let (context, object) = unsafe { (shared((*srq).context), object(srq)) };
         context.check_alive()?;
-        let place = RecvQueue::Shared(srq as u64);
-        let strict = context.port().observer().filter(|observer| observer.is_strict());
-        let next = |wr: &v::ibv_recv_wr| wr.next;
-        if let Some(observer) = strict {
-            // SAFETY: a list of requests, ended by null.
-            let count = unsafe { post::count(first, next) };
-            observer.posting_list(Qpn::default(), "shared receive", count, object.srq.with(|queue| queue.max_wr()));
+        let (port, number) = (context.port(), srq as u64);
+        // SAFETY: the caller's list and pointer.
+        unsafe {
+            if reentrant::is_nested() {
+                reentrant::post_srq_recv(port, &object.srq, number, first, bad_wr)
+            } else {
+                recv(port, &object.srq, number, first, bad_wr)
+            }
         }
-        let post = |wr: &v::ibv_recv_wr| {
-            // SAFETY: a request with that many elements.
-            let buffers = unsafe { post::buffers(wr.sg_list, wr.num_sge) }?;
-            let request = RecvWr { wr_id: wr.wr_id, buffers };
-            if let Some(observer) = strict {
-                observer.posting_buffers(place, &request);
-            }
-            let posted = object.srq.with(|queue| queue.post(request)).map_err(Errno::from);
-            if let (Err(_), Some(observer)) = (&posted, strict) {
-                observer.refused_recv(place);
-            }
-            posted
-        };
-        // SAFETY: a list of requests, ended by null, and the caller's pointer.
-        unsafe { post::each(first, next, bad_wr, post) }
     })
+}
+
+/// Posts a list of receive requests to a queue that strict mode knows by `number`.
+///
+/// # Safety
+/// As for `ibv_post_srq_recv(3)`.
+pub(super) unsafe fn recv(
+    port: &NetPort,
+    srq: &Srq,
+    number: u64,
+    first: *mut v::ibv_recv_wr,
+    bad_wr: *mut *mut v::ibv_recv_wr,
+) -> Result<(), Errno> {
+    let place = RecvQueue::Shared(number);
+    let strict = port.observer().filter(|observer| observer.is_strict());
+    let next = |wr: &v::ibv_recv_wr| wr.next;
+    if let Some(observer) = strict {
+        // SAFETY: a list of requests, ended by null.
+        let count = unsafe { post::count(first, next) };
+        observer.posting_list(Qpn::default(), "shared receive", count, srq.with(|queue| queue.max_wr()));
+    }
+    let post = |wr: &v::ibv_recv_wr| {
+        // SAFETY: a request with that many elements.
+        let buffers = unsafe { post::buffers(wr.sg_list, wr.num_sge) }?;
+        let request = RecvWr { wr_id: wr.wr_id, buffers };
+        if let Some(observer) = strict {
+            observer.posting_buffers(place, &request);
+        }
+        let posted = srq.with(|queue| queue.post(request)).map_err(Errno::from);
+        if let (Err(_), Some(observer)) = (&posted, strict) {
+            observer.refused_recv(place);
+        }
+        posted
+    };
+    // SAFETY: a list of requests, ended by null, and the caller's pointer.
+    unsafe { post::each(first, next, bad_wr, post) }
 }

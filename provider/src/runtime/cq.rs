@@ -1,7 +1,7 @@
 //! A completion queue that several threads may use.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use urxe_engine::{CompletionQueue, Cqe, Instant, Moderation, Pushed};
 use urxe_wire::Qpn;
@@ -141,10 +141,20 @@ impl Cq {
         if self.stirs.load(Ordering::Acquire) { self.take(most, each) } else { 0 }
     }
 
+    /// Takes completions as [`poll`](Self::poll) does, but none if somebody else is at the queue: for signal handlers, which may
+    /// have interrupted whoever that is.
+    pub(crate) fn try_poll(&self, most: usize, each: impl FnMut(&Cqe)) -> usize {
+        self.queue.try_lock().map_or(0, |queue| self.take_from(queue, most, each))
+    }
+
     // Apart: polls in vain are many.
     #[inline(never)]
-    fn take(&self, most: usize, mut each: impl FnMut(&Cqe)) -> usize {
-        let mut queue = lock(&self.queue);
+    fn take(&self, most: usize, each: impl FnMut(&Cqe)) -> usize {
+        self.take_from(lock(&self.queue), most, each)
+    }
+
+    #[inline]
+    fn take_from(&self, mut queue: MutexGuard<'_, CompletionQueue>, most: usize, mut each: impl FnMut(&Cqe)) -> usize {
         let mut taken = 0;
         while taken < most {
             let Some(cqe) = queue.poll() else { break };
@@ -160,6 +170,16 @@ impl Cq {
         let mut queue = lock(&self.queue);
         self.armed.store(true, Ordering::Relaxed);
         if queue.arm(solicited_only) {
+            self.raise_event();
+        }
+    }
+
+    /// Asks for an event as [`arm`](Self::arm) does, but somewhat later than the application did: a completion that is there
+    /// may have come since.
+    pub(crate) fn arm_late(&self, solicited_only: bool) {
+        let mut queue = lock(&self.queue);
+        self.armed.store(true, Ordering::Relaxed);
+        if queue.arm(solicited_only) || !queue.is_empty() {
             self.raise_event();
         }
     }

@@ -488,7 +488,7 @@ impl Qp {
     }
 
     /// Whether packets to its number are not for it any more.
-    pub(super) fn is_retired(&self) -> bool {
+    pub(crate) fn is_retired(&self) -> bool {
         self.retired.load(Ordering::Relaxed)
     }
 }

@@ -1,0 +1,373 @@
+//! Verbs that a signal handler calls while its thread is inside another verb.
+//!
+//! A thread inside a verb may hold any lock of this library, and one of malloc(3). A signal handler that interrupts the
+//! thread there must neither wait for a lock nor allocate. So `ibv_post_send`, `ibv_post_recv`, `ibv_post_srq_recv`,
+//! `ibv_wr_complete` and `ibv_req_notify_cq` put a copy of what they are asked aside and return; the interrupted verb does
+//! it before it returns itself. `ibv_poll_cq` takes what is there if nobody is at the queue, and makes no progress. On
+//! mlx5 the same calls work there, since posting and polling have locks of their own.
+//!
+//! Copies lie in memory from mmap(2), which is async-signal-safe. A request that finds its queue full stays aside
+//! until a verb of the same thread finds room for it; one that is wrong otherwise is dropped, and explained as a failed verb.
+
+mod copies;
+mod list;
+
+use std::cell::Cell;
+use std::mem;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering, compiler_fence};
+
+use urxe_engine::{SendWr, UdRecipient};
+use urxe_ffi::verbs as v;
+use urxe_net::Route;
+use urxe_net::cancellation::Shield;
+
+use super::{builder, post, srq};
+use crate::kernel::Errno;
+use crate::memory::guard;
+use crate::observe::explain;
+use crate::runtime::cq::Cq;
+use crate::runtime::port::NetPort;
+use crate::runtime::qp::Qp;
+use crate::runtime::srq::Srq;
+use copies::Request;
+use list::{append, is_for, reversed};
+
+/// State of a thread. Its signal handlers change it too, each back to what it was.
+struct Thread {
+    /// Verbs that the thread is inside of.
+    depth: AtomicU32,
+    /// Calls put aside by signal handlers, the latest first.
+    aside: AtomicPtr<Node>,
+    /// Calls that found no room, the oldest first. Only the outermost verb looks here.
+    blocked: Cell<*mut Node>,
+}
+
+thread_local! {
+    static THREAD: Thread = const {
+        Thread {
+            depth: AtomicU32::new(0),
+            aside: AtomicPtr::new(ptr::null_mut()),
+            blocked: Cell::new(ptr::null_mut()),
+        }
+    };
+}
+
+/// Runs a verb. Calls that signal handlers have put aside meanwhile are done before it returns.
+#[inline]
+pub(super) fn inside<T>(verb: impl FnOnce() -> T) -> T {
+    THREAD.with(|thread| {
+        let depth = thread.depth.load(Ordering::Relaxed);
+        thread.depth.store(depth + 1, Ordering::Relaxed);
+        // Signal handlers of this thread see the depth before any lock is taken.
+        compiler_fence(Ordering::SeqCst);
+        let result = verb();
+        compiler_fence(Ordering::SeqCst);
+        thread.depth.store(depth, Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
+        if depth == 0 && (!thread.aside.load(Ordering::Relaxed).is_null() || !thread.blocked.get().is_null()) {
+            thread.catch_up();
+        }
+        result
+    })
+}
+
+/// Whether the thread is inside a verb: its locks may be taken.
+#[cold]
+pub(super) fn is_inside() -> bool {
+    THREAD.with(|thread| thread.depth.load(Ordering::Relaxed) > 0)
+}
+
+/// Whether the verb that runs was called by a signal handler, inside another verb.
+#[inline]
+pub(super) fn is_nested() -> bool {
+    THREAD.with(|thread| thread.depth.load(Ordering::Relaxed) > 1)
+}
+
+impl Thread {
+    /// Does what was put aside, and tries again what found no room.
+    #[cold]
+    fn catch_up(&self) {
+        let _shield = Shield::new();
+        // SAFETY: errno is the thread's own.
+        let errno = unsafe { *libc::__errno_location() };
+        loop {
+            self.depth.store(1, Ordering::Relaxed);
+            compiler_fence(Ordering::SeqCst);
+            let mut queue = self.blocked.replace(ptr::null_mut());
+            let newest = self.aside.swap(ptr::null_mut(), Ordering::Relaxed);
+            append(&mut queue, reversed(newest));
+            let mut blocked = ptr::null_mut();
+            while let Some(mut node) = NonNull::new(queue) {
+                // SAFETY: in this list only.
+                let node_ref = unsafe { node.as_mut() };
+                queue = mem::replace(&mut node_ref.next, ptr::null_mut());
+                // Requests of one queue do not overtake one another.
+                let waits = is_for(blocked, node_ref.call.queue());
+                // SAFETY: in no list any more.
+                if waits || unsafe { node_ref.call.run() } == Err(Full) {
+                    append(&mut blocked, node.as_ptr());
+                } else {
+                    // SAFETY: as above.
+                    unsafe { Node::free(node) };
+                }
+            }
+            self.blocked.set(blocked);
+            compiler_fence(Ordering::SeqCst);
+            self.depth.store(0, Ordering::Relaxed);
+            compiler_fence(Ordering::SeqCst);
+            // One that came while the depth was not 0 yet.
+            if self.aside.load(Ordering::Relaxed).is_null() {
+                break;
+            }
+        }
+        // SAFETY: as above.
+        unsafe { *libc::__errno_location() = errno };
+    }
+}
+
+/// The queue has no room for more requests.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Full;
+
+/// A call that was put aside.
+enum Call {
+    /// `ibv_post_send`.
+    Send { context: *mut v::ibv_context, qp: Arc<Qp>, max_inline: u32, first: *mut v::ibv_send_wr },
+    /// `ibv_wr_complete`.
+    SendBatch { qp: Arc<Qp>, requests: Vec<(SendWr, Option<UdRecipient<Arc<Route>>>)> },
+    /// `ibv_post_recv`.
+    Recv { qp: Arc<Qp>, first: *mut v::ibv_recv_wr },
+    /// `ibv_post_srq_recv`; `number` is the address by which strict mode knows the queue.
+    SharedRecv { port: Arc<NetPort>, srq: Arc<Srq>, number: u64, first: *mut v::ibv_recv_wr },
+    /// `ibv_req_notify_cq`.
+    Arm { port: Arc<NetPort>, cq: Arc<Cq>, solicited_only: bool },
+}
+
+impl Call {
+    /// Tells queues apart.
+    fn queue(&self) -> *const () {
+        match self {
+            Self::Send { qp, .. } | Self::SendBatch { qp, .. } => Arc::as_ptr(qp).cast(),
+            // A receive queue, told apart from the send queue beside it.
+            Self::Recv { qp, .. } => Arc::as_ptr(qp).cast::<u8>().wrapping_add(1).cast(),
+            Self::SharedRecv { srq, .. } => Arc::as_ptr(srq).cast(),
+            Self::Arm { cq, .. } => Arc::as_ptr(cq).cast(),
+        }
+    }
+
+    /// Does it. Requests that are posted are taken out.
+    ///
+    /// # Safety
+    /// The lists of requests are copies in the call's own memory. Address handles and windows that they name live.
+    unsafe fn run(&mut self) -> Result<(), Full> {
+        let (verb, posted) = match self {
+            Self::Send { qp, .. } | Self::SendBatch { qp, .. } | Self::Recv { qp, .. } if qp.is_retired() => {
+                return Ok(());
+            }
+            Self::Send { context, qp, max_inline, first } => {
+                let mut bad = ptr::null_mut();
+                // SAFETY: the caller's promise; the context of a queue pair lives as long as that.
+                let posted =
+                    unsafe { post::send(super::context::shared(*context), qp, *max_inline, *first, &raw mut bad) };
+                if posted.is_err() {
+                    *first = bad;
+                }
+                ("post_send", posted)
+            }
+            Self::SendBatch { qp, requests } => ("wr_complete", builder::send(qp, requests)),
+            Self::Recv { qp, first } => {
+                let mut bad = ptr::null_mut();
+                // SAFETY: the caller's promise.
+                let posted = unsafe { post::recv(qp, *first, &raw mut bad) };
+                if posted.is_err() {
+                    *first = bad;
+                }
+                ("post_recv", posted)
+            }
+            Self::SharedRecv { port, srq, number, first } => {
+                let mut bad = ptr::null_mut();
+                // SAFETY: the caller's promise.
+                let posted = unsafe { srq::recv(port, srq, *number, *first, &raw mut bad) };
+                if posted.is_err() {
+                    *first = bad;
+                }
+                ("post_srq_recv", posted)
+            }
+            Self::Arm { port, cq, solicited_only } => {
+                cq.arm_late(*solicited_only);
+                port.stopped_polling();
+                return Ok(());
+            }
+        };
+        match posted {
+            Ok(()) => Ok(()),
+            Err(Errno(libc::ENOMEM)) => Err(Full),
+            Err(errno) => {
+                explain::failed(verb, errno);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Alignment of everything behind a node.
+const ALIGN: usize = 16;
+
+/// A call in memory of its own, with what it refers to behind it.
+struct Node {
+    /// The call after this one, or before it in [`Thread::aside`].
+    next: *mut Self,
+    /// Bytes of the mapping.
+    length: usize,
+    call: Call,
+}
+
+impl Node {
+    /// Maps memory for a node and `more` bytes.
+    fn map(more: usize) -> Result<NonNull<Self>, Errno> {
+        let length = size_of::<Self>().next_multiple_of(ALIGN) + more;
+        // SAFETY: a fresh mapping.
+        let at = unsafe {
+            let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+            libc::mmap(ptr::null_mut(), length, access, flags, -1, 0)
+        };
+        let at = NonNull::new(at).filter(|at| at.as_ptr() != libc::MAP_FAILED).ok_or(Errno(libc::ENOMEM))?;
+        Ok(at.cast())
+    }
+
+    /// Writes the node at the start of the memory that [`map`](Self::map) gave for it, and puts it aside.
+    ///
+    /// # Safety
+    /// `at` came from `map` with as many bytes.
+    unsafe fn put_aside(at: NonNull<Self>, more: usize, call: Call) {
+        let length = size_of::<Self>().next_multiple_of(ALIGN) + more;
+        THREAD.with(|thread| {
+            // SAFETY: the caller's promise.
+            unsafe { at.write(Self { next: ptr::null_mut(), length, call }) };
+            // A handler that interrupts this one leaves the list as longer as it is done, or as it was.
+            let mut next = thread.aside.load(Ordering::Relaxed);
+            loop {
+                // SAFETY: not in the list yet.
+                unsafe { (*at.as_ptr()).next = next };
+                let added = thread.aside.compare_exchange_weak(next, at.as_ptr(), Ordering::Relaxed, Ordering::Relaxed);
+                match added {
+                    Ok(_) => break,
+                    Err(now) => next = now,
+                }
+            }
+        });
+    }
+
+    /// Drops the call and gives the memory back.
+    ///
+    /// # Safety
+    /// In no list.
+    unsafe fn free(node: NonNull<Self>) {
+        // SAFETY: the caller's promise; the mapping is the node's own.
+        unsafe {
+            let length = node.as_ref().length;
+            drop(node.read());
+            libc::munmap(node.as_ptr().cast(), length);
+        }
+    }
+}
+
+/// Puts `ibv_post_send` aside. Inline data is copied.
+///
+/// # Safety
+/// As for `ibv_post_send(3)`.
+pub(super) unsafe fn post_send(
+    context: *mut v::ibv_context,
+    qp: &Arc<Qp>,
+    max_inline: u32,
+    first: *mut v::ibv_send_wr,
+    bad_wr: *mut *mut v::ibv_send_wr,
+) -> Result<(), Errno> {
+    let call = |first| Call::Send { context, qp: Arc::clone(qp), max_inline, first };
+    // SAFETY: the caller's list and pointer.
+    unsafe { put_list_aside(first, bad_wr, max_inline, call) }
+}
+
+/// Puts `ibv_post_recv` aside.
+///
+/// # Safety
+/// As for `ibv_post_recv(3)`.
+pub(super) unsafe fn post_recv(
+    qp: &Arc<Qp>,
+    first: *mut v::ibv_recv_wr,
+    bad_wr: *mut *mut v::ibv_recv_wr,
+) -> Result<(), Errno> {
+    // SAFETY: the caller's list and pointer.
+    unsafe { put_list_aside(first, bad_wr, 0, |first| Call::Recv { qp: Arc::clone(qp), first }) }
+}
+
+/// Puts `ibv_post_srq_recv` aside.
+///
+/// # Safety
+/// As for `ibv_post_srq_recv(3)`.
+pub(super) unsafe fn post_srq_recv(
+    port: &Arc<NetPort>,
+    srq: &Arc<Srq>,
+    number: u64,
+    first: *mut v::ibv_recv_wr,
+    bad_wr: *mut *mut v::ibv_recv_wr,
+) -> Result<(), Errno> {
+    let call = |first| Call::SharedRecv { port: Arc::clone(port), srq: Arc::clone(srq), number, first };
+    // SAFETY: the caller's list and pointer.
+    unsafe { put_list_aside(first, bad_wr, 0, call) }
+}
+
+/// Puts `ibv_wr_complete` aside, with the requests of the batch.
+pub(super) fn wr_complete(
+    qp: &Arc<Qp>,
+    requests: &mut Vec<(SendWr, Option<UdRecipient<Arc<Route>>>)>,
+) -> Result<(), Errno> {
+    let node = Node::map(0)?;
+    // SAFETY: just mapped.
+    unsafe { Node::put_aside(node, 0, Call::SendBatch { qp: Arc::clone(qp), requests: mem::take(requests) }) };
+    Ok(())
+}
+
+/// Puts `ibv_req_notify_cq` aside.
+pub(super) fn req_notify(port: &Arc<NetPort>, cq: &Arc<Cq>, solicited_only: bool) -> Result<(), Errno> {
+    let node = Node::map(0)?;
+    // SAFETY: just mapped.
+    unsafe { Node::put_aside(node, 0, Call::Arm { port: Arc::clone(port), cq: Arc::clone(cq), solicited_only }) };
+    Ok(())
+}
+
+/// Copies a list of requests and puts the call aside that `call` makes of the copy.
+///
+/// # Safety
+/// `first` is null, or begins a list that ends with null; `bad` can be written to.
+unsafe fn put_list_aside<W: Request>(
+    first: *mut W,
+    bad: *mut *mut W,
+    max_inline: u32,
+    call: impl FnOnce(*mut W) -> Call,
+) -> Result<(), Errno> {
+    let Some(start) = NonNull::new(first) else { return Ok(()) };
+    guard::admit();
+    // SAFETY: the caller's list.
+    let room = unsafe { copies::room(start, max_inline) }.map_err(|(wr, errno)| {
+        // SAFETY: the caller's pointer.
+        unsafe { bad.write(wr) };
+        errno
+    })?;
+    // SAFETY: as above; the memory has that much room.
+    unsafe {
+        let node = Node::map(room).inspect_err(|_| bad.write(first))?;
+        let base = node.as_ptr().cast::<u8>().add(size_of::<Node>().next_multiple_of(ALIGN));
+        match copies::copy(start, base) {
+            Ok(copied) => Node::put_aside(node, room, call(copied)),
+            Err((wr, errno)) => {
+                libc::munmap(node.as_ptr().cast(), size_of::<Node>().next_multiple_of(ALIGN) + room);
+                bad.write(wr);
+                return Err(errno);
+            }
+        }
+    }
+    Ok(())
+}

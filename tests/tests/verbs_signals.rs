@@ -1,0 +1,220 @@
+//! Signal handlers that post and poll, whatever their thread is doing: a card's queues each have a lock of their own, so that
+//! `ibv_post_send` in a handler that interrupts `ibv_poll_cq` works there.
+
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use urxe_ffi::verbs as v;
+use urxe_tests::verbs::qp::Init;
+use urxe_tests::verbs::{Change, Context, Cq, Mr, Options, PATIENCE, Pair, Qp, Srq};
+use urxe_tests::verbs::{memory::ALL_ACCESS, pair};
+use urxe_tests::{in_world, in_world_over_udp};
+
+/// Messages of each test.
+const MESSAGES: u64 = 3000;
+/// Requests that wait to complete, at most.
+const DEPTH: u64 = 32;
+/// Time between signals.
+const PERIOD: Duration = Duration::from_micros(50);
+
+/// What the handler works with.
+struct Handler {
+    near: *mut v::ibv_qp,
+    send_cq: *mut v::ibv_cq,
+    far: *mut v::ibv_qp,
+    srq: *mut v::ibv_srq,
+    receives: v::ibv_sge,
+    /// Requests posted and completed, and messages received.
+    posted: AtomicU64,
+    completed: AtomicU64,
+    received: AtomicU64,
+    /// What went wrong first: an errno, or a completion's status above 1000.
+    wrong: AtomicU64,
+}
+
+static HANDLER: AtomicPtr<Handler> = AtomicPtr::new(ptr::null_mut());
+
+extern "C" fn on_signal(_: i32) {
+    // SAFETY: null, or what lives until the signals have ended.
+    let Some(handler) = (unsafe { HANDLER.load(Ordering::Acquire).as_ref() }) else { return };
+    // SAFETY: errno is the thread's own.
+    let errno = unsafe { *libc::__errno_location() };
+    if let Err(wrong) = handler.handle() {
+        let _ = handler.wrong.compare_exchange(0, wrong, Ordering::Relaxed, Ordering::Relaxed);
+    }
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = errno };
+}
+
+/// The errno that a verb returned.
+fn check(returned: i32) -> Result<(), u64> {
+    if returned == 0 { Ok(()) } else { Err(u64::from(returned.unsigned_abs())) }
+}
+
+impl Handler {
+    /// Polls, posts a receive, and a SEND of the number of the message. Allocates nothing itself.
+    fn handle(&self) -> Result<(), u64> {
+        let posted = self.posted.load(Ordering::Relaxed);
+        let completed = self.completed.load(Ordering::Relaxed) + poll(self.send_cq)?.0;
+        self.completed.store(completed, Ordering::Relaxed);
+        let behind = completed.min(self.received.load(Ordering::Relaxed));
+        if posted == MESSAGES || posted - behind == DEPTH {
+            return Ok(());
+        }
+        let number = posted + 1;
+        let mut to = v::ibv_sge { addr: self.receives.addr + 8 * (posted % (2 * DEPTH)), length: 8, ..self.receives };
+        let mut from = v::ibv_sge { addr: (&raw const number) as u64, length: 8, lkey: 0 };
+        // SAFETY: all-zero is a value of these plain C structs; the rest is as the inline functions of verbs.h do.
+        unsafe {
+            let mut recv: v::ibv_recv_wr = std::mem::zeroed();
+            (recv.wr_id, recv.sg_list, recv.num_sge) = (to.addr, &raw mut to, 1);
+            let mut send: v::ibv_send_wr = std::mem::zeroed();
+            (send.wr_id, send.sg_list, send.num_sge) = (number, &raw mut from, 1);
+            send.opcode = v::IBV_WR_SEND;
+            send.send_flags = v::IBV_SEND_INLINE | v::IBV_SEND_SIGNALED;
+            let ops = &(*(*self.near).context).ops;
+            let mut bad = ptr::null_mut();
+            if self.srq.is_null() {
+                check(ops.post_recv.expect("a verb")(self.far, &raw mut recv, &raw mut bad))?;
+            } else {
+                check(ops.post_srq_recv.expect("a verb")(self.srq, &raw mut recv, &raw mut bad))?;
+            }
+            check(ops.post_send.expect("a verb")(self.near, &raw mut send, &mut ptr::null_mut()))?;
+        }
+        self.posted.store(number, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// Polls: how many completions, and what the last says. Allocates nothing.
+fn poll(cq: *mut v::ibv_cq) -> Result<(u64, u64), u64> {
+    // SAFETY: all-zero is a value of this plain C struct; the rest is as the inline function of verbs.h does.
+    unsafe {
+        let mut wc: v::ibv_wc = std::mem::zeroed();
+        match (*(*cq).context).ops.poll_cq.expect("a verb")(cq, 1, &raw mut wc) {
+            0 => Ok((0, 0)),
+            1 if wc.status == v::IBV_WC_SUCCESS => Ok((1, wc.wr_id)),
+            1 => Err(1000 + u64::from(wc.status)),
+            other => Err(u64::from(other.unsigned_abs())),
+        }
+    }
+}
+
+/// Thread that sends this one a signal every [`PERIOD`], until it is dropped.
+struct Signals {
+    ends: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Signals {
+    fn start(handler: &Handler) -> Self {
+        HANDLER.store(ptr::from_ref(handler).cast_mut(), Ordering::Release);
+        // SAFETY: the handler calls verbs only, which is what is tested; the other call takes nothing.
+        let poller = unsafe {
+            libc::signal(libc::SIGALRM, on_signal as *const () as usize);
+            libc::pthread_self()
+        };
+        let ends = Arc::new(AtomicBool::new(false));
+        let ended = Arc::clone(&ends);
+        let thread = std::thread::spawn(move || {
+            while !ended.load(Ordering::Relaxed) {
+                // SAFETY: the poller waits for this thread to end.
+                unsafe { libc::pthread_kill(poller, libc::SIGALRM) };
+                std::thread::sleep(PERIOD);
+            }
+        });
+        Self { ends, thread: Some(thread) }
+    }
+}
+
+impl Drop for Signals {
+    fn drop(&mut self) {
+        self.ends.store(true, Ordering::Relaxed);
+        let _ = self.thread.take().map(JoinHandle::join);
+        HANDLER.store(ptr::null_mut(), Ordering::Release);
+    }
+}
+
+/// Polls `recv_cq` all the time, while a handler posts, and takes completions of what it has posted.
+fn exchange(near: &Qp, send_cq: &Cq, far: &Qp, srq: Option<&Srq>, recv_cq: &Cq, memory: &Mr) -> Result<()> {
+    let handler = Handler {
+        near: near.raw(),
+        send_cq: send_cq.raw(),
+        far: far.raw(),
+        srq: srq.map_or(ptr::null_mut(), Srq::raw),
+        receives: memory.sge(0, 8),
+        posted: AtomicU64::new(0),
+        completed: AtomicU64::new(0),
+        received: AtomicU64::new(0),
+        wrong: AtomicU64::new(0),
+    };
+    let mut received = 0;
+    let (cq, deadline) = (recv_cq.raw(), Instant::now() + PATIENCE);
+    let signals = Signals::start(&handler);
+    let wrong = loop {
+        match poll(cq) {
+            Ok((0, _)) if Instant::now() > deadline => break Some(9999),
+            Ok((0, _)) => {}
+            Ok((_, at)) => {
+                received += 1;
+                // SAFETY: within the region, which nobody writes to before the receive of this place is posted again.
+                let number = unsafe { ptr::with_exposed_provenance::<u64>(usize::try_from(at)?).read_volatile() };
+                if number != received {
+                    break Some(10_000 + number);
+                }
+                handler.received.store(received, Ordering::Relaxed);
+            }
+            Err(wrong) => break Some(wrong),
+        }
+        let wrong = handler.wrong.load(Ordering::Relaxed);
+        if wrong != 0 {
+            break Some(wrong);
+        }
+        if received == MESSAGES && handler.completed.load(Ordering::Relaxed) == MESSAGES {
+            break None;
+        }
+    };
+    drop(signals);
+    if let Some(wrong) = wrong {
+        bail!("{wrong}, after {received} messages of {:?}, {:?} completed", handler.posted, handler.completed);
+    }
+    Ok(())
+}
+
+/// Between two queue pairs of one process.
+fn messages(options: &Options) -> Result<()> {
+    let Pair { near, far } = &Pair::new(options)?;
+    let memory = far.region(4096)?;
+    exchange(&near.qp, &near.send_cq, &far.qp, None, &far.recv_cq, &memory)
+}
+
+#[test]
+fn posting_in_a_handler_that_interrupts_polling() {
+    in_world(|| messages(&Options::default()));
+}
+
+#[test]
+fn posting_in_a_handler_that_interrupts_polling_over_udp() {
+    in_world_over_udp(|| messages(&Options::default()));
+}
+
+#[test]
+fn posting_to_a_shared_receive_queue_in_a_handler_that_interrupts_polling() {
+    in_world(|| {
+        let options = Options::default();
+        let context: Arc<Context> = Context::open()?;
+        let near = pair::End::new(&context, &options)?;
+        let far = pair::End::new(&context, &options)?;
+        let srq = Srq::new(&far.pd, 64, 1)?;
+        let shared = Qp::with_srq(&far.pd, &far.recv_cq, &srq, &Init::default())?;
+        pair::connect(&context, &near.qp, &shared, &options).context("connecting")?;
+        let memory = Mr::alloc(&far.pd, 4096, ALL_ACCESS)?;
+        exchange(&near.qp, &near.send_cq, &shared, Some(&srq), &far.recv_cq, &memory)?;
+        shared.modify(&Change::to(v::IBV_QPS_ERR))?;
+        Ok(())
+    });
+}
