@@ -1,7 +1,7 @@
 //! `urxe explain`: codes, and what `URXE_CHAOS` does.
 
 use anyhow::{Context as _, Result, ensure};
-use urxe_engine::quirks::{Quirks, Row, TABLE};
+use urxe_engine::quirks::{QuirkSet, Row, TABLE};
 use urxe_explain::{Entry, TABLES, Table};
 
 use crate::out;
@@ -21,7 +21,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         [] => list(),
         ["chaos"] => TABLE.iter().map(liberty).collect(),
         ["chaos", value] => {
-            let chaos: Quirks = value.parse().with_context(|| format!("URXE_CHAOS={value}"))?;
+            let chaos: QuirkSet = value.parse().with_context(|| format!("URXE_CHAOS={value}"))?;
             chaos.shown().map(liberty).collect()
         }
         _ => {

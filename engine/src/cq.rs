@@ -5,7 +5,7 @@ use core::time::Duration;
 
 use urxe_wire::{ImmDt, Qpn, RKey, grh};
 
-use crate::quirks::CqDelay;
+use crate::quirks::Quirks;
 use crate::time::Instant;
 
 /// How a work request ended (`enum ibv_wc_status`, IBA 11.6.2); the numbers are libibverbs'.
@@ -160,12 +160,11 @@ pub struct Due {
 
 /// A completion queue: bounded, first in first out.
 #[derive(Debug)]
-pub struct CompletionQueue {
+pub struct CompletionQueue<Q = ()> {
     queue: VecDeque<Cqe>,
     /// Completions that cannot be polled before some time.
     late: VecDeque<(Instant, Cqe)>,
-    /// How long that is; `None` for ordinary devices.
-    delay: Option<CqDelay>,
+    quirks: Q,
     capacity: usize,
     arm: Arm,
     /// How many elements at the end of the queue came after the last event.
@@ -180,22 +179,24 @@ impl CompletionQueue {
     /// A queue of `capacity` elements.
     #[must_use]
     pub fn new(capacity: usize) -> Self {
+        Self::with_quirks(capacity, ())
+    }
+}
+
+impl<Q: Quirks> CompletionQueue<Q> {
+    /// A queue as [`new`](CompletionQueue::new), whose completions are delayed by `quirks`.
+    #[must_use]
+    pub fn with_quirks(capacity: usize, quirks: Q) -> Self {
         let queue = VecDeque::with_capacity(capacity.min(4096));
         let arm = Arm::Disarmed;
         let late = VecDeque::new();
-        Self { queue, late, delay: None, capacity, arm, unannounced: 0, overrun: false, moderation: None, untold: None }
-    }
-
-    /// The same, but completions can be polled only some time after they were added.
-    #[must_use]
-    pub fn with_delay(self, delay: Option<CqDelay>) -> Self {
-        Self { delay, ..self }
+        Self { queue, late, quirks, capacity, arm, unannounced: 0, overrun: false, moderation: None, untold: None }
     }
 
     /// Whether it goes by the time at which completions were made.
     #[must_use]
-    pub const fn wants_time(&self) -> bool {
-        self.delay.is_some() || self.moderation.is_some()
+    pub fn wants_time(&self) -> bool {
+        self.quirks.delays_completions() || self.moderation.is_some()
     }
 
     /// Adds a completion.
@@ -209,8 +210,8 @@ impl CompletionQueue {
             self.overrun = true;
             return Pushed::Overrun { first };
         }
-        if let Some(delay) = self.delay.as_mut().filter(|_| !cfg!(urxe_unobserved)) {
-            let at = cqe.at + delay.next();
+        if self.quirks.delays_completions() {
+            let at = cqe.at + self.quirks.completion_delay();
             let alone = self.late.is_empty();
             // In order, however late those before it are.
             let at = self.late.back().map_or(at, |(before, _)| at.max(*before));

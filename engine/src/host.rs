@@ -3,6 +3,7 @@
 use crate::cq::Cqe;
 use crate::event::{AsyncEvent, Event};
 use crate::memory::{Memory, Pd};
+use crate::quirks::Quirks;
 use crate::srq::XrcDomain;
 use crate::time::{Clock, Instant};
 use crate::work::RecvWr;
@@ -16,8 +17,10 @@ pub trait Host {
     type Network: Network;
     /// Where completions and events go.
     type Consumer: Consumer;
-    /// Who knows the time.
+    /// The source of the time.
     type Clock: Clock;
+    /// Choices that the specification leaves to a queue pair; `()` chooses as ordinary devices do.
+    type Quirks: Quirks;
 }
 
 /// Takes packets.

@@ -62,7 +62,9 @@ pub use memory::{Accessor, Ask, Denied, Fault, Key, KeyTable, Memory, Pd, Refusa
 pub use mw::{Bind, BindError, RegionTable, WindowType};
 pub use qp::sge::scatter;
 pub use qp::{PostError, Progress, QpCap, QpConfig, QpType, QueuePair, attr, state::QpState};
-pub use quirks::{QpQuirks, Quirks};
+pub use quirks::Quirks;
+#[cfg(feature = "quirks")]
+pub use quirks::{CqDelay, QpQuirks, QuirkSet, SrqOrder};
 pub use srq::{SharedReceiveQueue, XrcDomain};
 pub use time::{Clock, Instant};
 pub use work::{Data, Recipient, RecvWr, Remote, SendFlags, SendOp, SendWr, Sge, SgeList, UdRecipient};

@@ -3,7 +3,7 @@
 use alloc::collections::VecDeque;
 
 use crate::qp::PostError;
-use crate::rng::Rng;
+use crate::quirks::Quirks;
 use crate::work::RecvWr;
 
 /// An XRC domain, by number: XRC SRQs and the target QPs that may deliver to them (IBA annex A14).
@@ -12,13 +12,12 @@ pub struct XrcDomain(pub u32);
 
 /// A receive queue for several QPs: bounded, with a low watermark.
 #[derive(Debug)]
-pub struct SharedReceiveQueue {
+pub struct SharedReceiveQueue<Q = ()> {
     queue: VecDeque<RecvWr>,
     max_wr: u32,
     max_sge: u32,
     limit: u32,
-    /// Decides which is taken, if not the oldest.
-    order: Option<Rng>,
+    quirks: Q,
 }
 
 /// A receive WQE taken from an SRQ.
@@ -45,13 +44,15 @@ impl SharedReceiveQueue {
     /// A queue of `max_wr` WQEs of up to `max_sge` elements; no limit is armed.
     #[must_use]
     pub const fn new(max_wr: u32, max_sge: u32) -> Self {
-        Self { queue: VecDeque::new(), max_wr, max_sge, limit: 0, order: None }
+        Self::with_quirks(max_wr, max_sge, ())
     }
+}
 
-    /// The same, but WQEs are taken in an order that `order` decides (IBA 10.8.3.2 promises none).
+impl<Q: Quirks> SharedReceiveQueue<Q> {
+    /// A queue as [`new`](SharedReceiveQueue::new), whose order is decided by `quirks`.
     #[must_use]
-    pub fn in_order(self, order: Option<Rng>) -> Self {
-        Self { order, ..self }
+    pub const fn with_quirks(max_wr: u32, max_sge: u32, quirks: Q) -> Self {
+        Self { queue: VecDeque::new(), max_wr, max_sge, limit: 0, quirks }
     }
 
     /// Posts a receive request (`ibv_post_srq_recv(3)`).
@@ -77,12 +78,9 @@ impl SharedReceiveQueue {
     /// Takes the oldest WQE, unless told otherwise. Going below the limit disarms it (IBA 11.6.3.1 "SRQ limit reached"); as on the kernel's
     /// rxe, only taking does, not arming a limit that the queue is below already.
     pub fn take(&mut self) -> Option<Taken> {
-        let wr = match &mut self.order {
-            None => self.queue.pop_front()?,
-            Some(order) => {
-                let any = order.below(self.queue.len() as u64);
-                self.queue.remove(usize::try_from(any).unwrap_or(0))?
-            }
+        let wr = match self.quirks.next_recv(self.queue.len()) {
+            0 => self.queue.pop_front()?,
+            nth => self.queue.remove(nth)?,
         };
         let limit_reached = self.queue.len() < self.limit as usize;
         if limit_reached {
@@ -141,6 +139,7 @@ impl SharedReceiveQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rng::Rng;
     use crate::work::{Sge, SgeList};
 
     fn wr(wr_id: u64) -> RecvWr {
@@ -149,13 +148,17 @@ mod tests {
 
     fn filled(max_wr: u32, posted: u64) -> SharedReceiveQueue {
         let mut srq = SharedReceiveQueue::new(max_wr, 1);
-        for wr_id in 0..posted {
-            srq.post(wr(wr_id)).unwrap();
-        }
+        fill(&mut srq, posted);
         srq
     }
 
-    fn take(srq: &mut SharedReceiveQueue) -> (u64, bool) {
+    fn fill<Q: Quirks>(srq: &mut SharedReceiveQueue<Q>, posted: u64) {
+        for wr_id in 0..posted {
+            srq.post(wr(wr_id)).unwrap();
+        }
+    }
+
+    fn take<Q: Quirks>(srq: &mut SharedReceiveQueue<Q>) -> (u64, bool) {
         let Taken { wr, limit_reached } = srq.take().unwrap();
         (wr.wr_id, limit_reached)
     }
@@ -171,9 +174,19 @@ mod tests {
         assert!(srq.is_empty());
     }
 
+    #[derive(Debug)]
+    struct Shuffled(Rng);
+
+    impl Quirks for Shuffled {
+        fn next_recv(&mut self, posted: usize) -> usize {
+            usize::try_from(self.0.below(posted as u64)).unwrap()
+        }
+    }
+
     #[test]
     fn any_order_gives_each_once() {
-        let mut srq = filled(100, 100).in_order(Some(Rng::new(3)));
+        let mut srq = SharedReceiveQueue::with_quirks(100, 1, Shuffled(Rng::new(3)));
+        fill(&mut srq, 100);
         let mut taken: alloc::vec::Vec<_> = (0..100).map(|_| take(&mut srq).0).collect();
         assert!(srq.take().is_none() && !taken.is_sorted());
         taken.sort_unstable();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use urxe_engine::cq::Due;
-use urxe_engine::quirks::CqDelay;
+use urxe_engine::quirks::{CqDelay, Quirks};
 use urxe_engine::{CompletionQueue, Cqe, Instant, Moderation, Pushed, WcOpcode, WcStatus};
 use urxe_wire::Qpn;
 
@@ -23,7 +23,7 @@ fn cqe(wr_id: u64) -> Cqe {
     }
 }
 
-fn polled(cq: &mut CompletionQueue) -> Vec<u64> {
+fn polled<Q: Quirks>(cq: &mut CompletionQueue<Q>) -> Vec<u64> {
     std::iter::from_fn(|| cq.poll()).map(|cqe| cqe.wr_id).collect()
 }
 
@@ -207,14 +207,14 @@ fn a_qp_that_is_gone_leaves_nothing() {
 fn a_queue_wants_the_time_only_if_it_goes_by_it() {
     assert!(!CompletionQueue::new(4).wants_time());
     assert!(moderated().wants_time());
-    assert!(CompletionQueue::new(4).with_delay(Some(CqDelay::new(5, Duration::from_micros(1)))).wants_time());
+    assert!(CompletionQueue::with_quirks(4, CqDelay::new(5, Duration::from_micros(1))).wants_time());
 }
 
 /// Completions that are kept back come in order, none before its time, and count against the capacity.
 #[test]
 fn late_completions_come_in_order() {
     let most = Duration::from_micros(100);
-    let mut cq = CompletionQueue::new(64).with_delay(Some(CqDelay::new(5, most)));
+    let mut cq = CompletionQueue::with_quirks(64, CqDelay::new(5, most));
     let (mut look_at, mut seen, mut late) = (None, Vec::new(), 0);
     for wr_id in 0..64 {
         let now = Instant::from_nanos(wr_id * 1000);
@@ -244,7 +244,7 @@ fn late_completions_overrun_raise_events_and_are_forgotten() {
         (0..)
             .find_map(|seed| {
                 let delay = CqDelay::new(seed, Duration::from_micros(100));
-                let mut cq = CompletionQueue::new(2).with_delay(Some(delay));
+                let mut cq = CompletionQueue::with_quirks(2, delay);
                 match cq.push(cqe(1)) {
                     Pushed::LookAt(at) => Some((cq, at)),
                     _ => None,

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use urxe_engine::Quirks;
+use urxe_engine::QuirkSet;
 use urxe_faults::Script;
 
 use crate::{CHAOS, EXPLAIN, FAULTS, Mistake, Opt, PCAP, PCAP_ROTATE, PCAP_SNAPLEN, STRICT};
@@ -22,7 +22,7 @@ pub struct Observations {
     /// What works here and will not everywhere is told.
     pub strict: Option<Strictness>,
     /// What is allowed and rarely happens is shown.
-    pub chaos: Option<Quirks>,
+    pub chaos: Option<QuirkSet>,
 }
 
 /// Where packets are written down, and how.
@@ -149,7 +149,7 @@ fn strict(text: &str) -> Result<Option<Strictness>, Mistake> {
     Ok(Some(strictness))
 }
 
-fn chaos(text: &str) -> Result<Quirks, Mistake> {
+fn chaos(text: &str) -> Result<QuirkSet, Mistake> {
     text.parse().or_else(|what| expected(CHAOS, text, what))
 }
 
@@ -205,7 +205,7 @@ mod tests {
         assert_eq!(with(&[("URXE_EXPLAIN", "json")]).unwrap().explain, Some(Format::Json));
         let strict = with(&[("URXE_STRICT", "1,write-order")]).unwrap().strict;
         assert_eq!(strict, Some(Strictness { write_order: true, with_sites: false }));
-        assert_eq!(with(&[("URXE_CHAOS", "7")]).unwrap().chaos, Some(Quirks::new(7)));
+        assert_eq!(with(&[("URXE_CHAOS", "7")]).unwrap().chaos, Some(QuirkSet::new(7)));
         let set = [("URXE_PCAP", "/tmp/it"), ("URXE_PCAP_SNAPLEN", "96"), ("URXE_PCAP_ROTATE", "1M,2")];
         let capture = Capture { path: "/tmp/it".into(), snaplen: 96, rotation: Some((1 << 20, 2)) };
         assert_eq!(with(&set).unwrap().capture, Some(capture));

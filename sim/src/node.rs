@@ -8,7 +8,7 @@ use urxe_engine::attr::{AttrMask, ModifyError, QpAttr};
 use urxe_engine::rng::Rng;
 use urxe_engine::{
     AttachError, CountedOps, Cqe, Host, Instant, Io, Pd, PostError, Progress, QpCap, QpConfig, QpQuirks, QpState,
-    QpType, QueuePair, Quirks, RecvWr, SendWr, UdRecipient, XrcDomain,
+    QpType, QueuePair, QuirkSet, RecvWr, SendWr, UdRecipient, XrcDomain,
 };
 use urxe_wire::{Mtu, Packet, Qpn};
 
@@ -33,6 +33,7 @@ impl Host for SimHost {
     type Network = Nic;
     type Consumer = Verbs;
     type Clock = Instant;
+    type Quirks = QpQuirks;
 }
 
 /// What a node is like.
@@ -49,7 +50,7 @@ pub struct NodeConfig {
     /// Packets it can send before it must wait for `service_delay`.
     pub send_room: usize,
     /// What it does where it is free to choose, unless what is ordinary.
-    pub quirks: Option<Quirks>,
+    pub quirks: Option<QuirkSet>,
 }
 
 impl Default for NodeConfig {

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use urxe_engine::{
-    AsyncEvent, CompletionQueue, Consumer, Cqe, Event, Instant, Pd, Pushed, Quirks, RecvWr, SharedReceiveQueue,
-    XrcDomain,
+    AsyncEvent, CompletionQueue, Consumer, CqDelay, Cqe, Event, Instant, Pd, Pushed, QuirkSet, RecvWr,
+    SharedReceiveQueue, SrqOrder, XrcDomain,
 };
 use urxe_wire::Qpn;
 
@@ -41,7 +41,7 @@ pub enum NodeEvent {
 
 #[derive(Debug)]
 struct Srq {
-    queue: SharedReceiveQueue,
+    queue: SharedReceiveQueue<Option<SrqOrder>>,
     pd: Pd,
     /// Of an XRC SRQ.
     cq: Option<CqId>,
@@ -50,24 +50,24 @@ struct Srq {
 /// The consumer of one node.
 #[derive(Debug, Default)]
 pub struct Verbs {
-    cqs: Vec<CompletionQueue>,
+    cqs: Vec<CompletionQueue<Option<CqDelay>>>,
     srqs: Vec<Srq>,
     xrc: BTreeMap<(u32, u32), SrqId>,
     log: Vec<NodeEvent>,
     /// When completion queues want to be looked at.
     timers: BTreeSet<(Instant, usize)>,
-    quirks: Option<Quirks>,
+    quirks: Option<QuirkSet>,
 }
 
 impl Verbs {
-    pub(crate) fn new(quirks: Option<Quirks>) -> Self {
+    pub(crate) fn new(quirks: Option<QuirkSet>) -> Self {
         Self { quirks, ..Self::default() }
     }
 
     /// Makes a completion queue.
     pub fn create_cq(&mut self, capacity: usize) -> CqId {
         let nth = self.cqs.len() as u64;
-        let mut cq = CompletionQueue::new(capacity).with_delay(self.quirks.and_then(|quirks| quirks.cq_delay(nth)));
+        let mut cq = CompletionQueue::with_quirks(capacity, self.quirks.and_then(|quirks| quirks.cq_delay(nth)));
         cq.moderate(self.quirks.and_then(|quirks| quirks.moderation(nth)));
         self.cqs.push(cq);
         CqId(self.cqs.len() - 1)
@@ -93,7 +93,7 @@ impl Verbs {
     /// Makes a shared receive queue of `max_wr` WQEs.
     pub fn create_srq(&mut self, pd: Pd, max_wr: u32) -> SrqId {
         let order = self.quirks.and_then(|quirks| quirks.srq_order(self.srqs.len() as u64));
-        self.srqs.push(Srq { queue: SharedReceiveQueue::new(max_wr, 4).in_order(order), pd, cq: None });
+        self.srqs.push(Srq { queue: SharedReceiveQueue::with_quirks(max_wr, 4, order), pd, cq: None });
         SrqId(self.srqs.len() - 1)
     }
 
@@ -106,12 +106,12 @@ impl Verbs {
     }
 
     /// A completion queue.
-    pub fn cq(&mut self, cq: CqId) -> &mut CompletionQueue {
+    pub fn cq(&mut self, cq: CqId) -> &mut CompletionQueue<Option<CqDelay>> {
         &mut self.cqs[cq.0]
     }
 
     /// A shared receive queue.
-    pub fn srq(&mut self, srq: SrqId) -> &mut SharedReceiveQueue {
+    pub fn srq(&mut self, srq: SrqId) -> &mut SharedReceiveQueue<Option<SrqOrder>> {
         &mut self.srqs[srq.0].queue
     }
 

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use urxe_engine::quirks::{AckPolicy, CreditPolicy, Quirk, TABLE};
 use urxe_engine::{
-    Access, Consumer, Data, Instant, QpQuirks, Quirks, Recipient, RecvWr, Remote, SendFlags, SendOp, SendWr, Sge,
+    Access, Consumer, Data, Instant, QpQuirks, QuirkSet, Recipient, RecvWr, Remote, SendFlags, SendOp, SendWr, Sge,
     SgeList, WcStatus,
 };
 use urxe_sim::memory::DEFAULT_PD;
@@ -25,7 +25,7 @@ fn check(scenario: &Scenario) {
 fn nothing_is_wrong_with_any_seed() {
     for seed in 0..400 {
         let mut scenario = Scenario::from_seed(5_000_000 + seed);
-        scenario.node.quirks = Some(Quirks::new(seed));
+        scenario.node.quirks = Some(QuirkSet::new(seed));
         check(&scenario);
     }
 }
@@ -37,7 +37,7 @@ fn nothing_is_wrong_with_any_behaviour() {
         for (seed, profile) in (6_000_000..).zip(Profile::ALL) {
             for nth in 0..2 {
                 let mut scenario = Scenario::new(seed + 1000 * nth, profile);
-                scenario.node.quirks = Some(Quirks::of(nth, &[row.quirk]));
+                scenario.node.quirks = Some(QuirkSet::of(nth, &[row.quirk]));
                 check(&scenario);
             }
         }
@@ -48,7 +48,7 @@ fn nothing_is_wrong_with_any_behaviour() {
 fn same_seed_same_bytes() {
     let run = |seed| {
         let mut scenario = Scenario::new(7_000_000, Profile::Mixed);
-        scenario.node.quirks = Some(Quirks::of(seed, &TABLE.map(|row| row.quirk)));
+        scenario.node.quirks = Some(QuirkSet::of(seed, &TABLE.map(|row| row.quirk)));
         scenario.run(&mut Fabric::new()).expect("it goes well").digest
     };
     assert_eq!(run(1), run(1));
@@ -63,7 +63,7 @@ struct Two {
 }
 
 impl Two {
-    fn new(quirks: Quirks) -> Self {
+    fn new(quirks: QuirkSet) -> Self {
         let mut fabric = Fabric::new();
         let config = |seed| NodeConfig { seed, quirks: Some(quirks), ..NodeConfig::default() };
         let [a, b] = [1, 2].map(|seed| fabric.add_node(config(seed)));
@@ -114,8 +114,8 @@ impl Two {
 }
 
 /// The first seed with which a quirk has this extreme.
-fn find(quirk: Quirk, wanted: impl Fn(&QpQuirks) -> bool) -> Quirks {
-    let mut all = (0..).map(|seed| Quirks::of(seed, &[quirk]));
+fn find(quirk: Quirk, wanted: impl Fn(&QpQuirks) -> bool) -> QuirkSet {
+    let mut all = (0..).map(|seed| QuirkSet::of(seed, &[quirk]));
     all.find(|quirks| wanted(&quirks.queue_pair(0))).expect("there are many seeds")
 }
 
@@ -124,7 +124,7 @@ fn find(quirk: Quirk, wanted: impl Fn(&QpQuirks) -> bool) -> Quirks {
 //# All bytes of a WRITE MUST be stored before it is acknowledged and before what follows it is carried out.
 #[test]
 fn the_last_bytes_of_a_write_come_first() {
-    let mut two = Two::new(Quirks::of(1, &[Quirk::WriteOrder]));
+    let mut two = Two::new(QuirkSet::of(1, &[Quirk::WriteOrder]));
     let at = two.post(1, 3000, SendOp::Write);
     let (b, _) = two.ends[1];
     let (mut torn, mut whole) = (false, false);
@@ -181,7 +181,7 @@ fn acks_come_late_and_for_all() {
 #[test]
 fn messages_take_any_receive_of_an_srq() {
     let mut fabric = Fabric::new();
-    let quirks = Some(Quirks::of(1, &[Quirk::SrqOrder]));
+    let quirks = Some(QuirkSet::of(1, &[Quirk::SrqOrder]));
     let node = fabric.add_node(NodeConfig { quirks, ..NodeConfig::default() });
     let verbs = fabric.node_mut(node).verbs();
     let srq = verbs.create_srq(DEFAULT_PD, 32);

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use urxe_engine::quirks::{AckPolicy, CreditPolicy, QpQuirks, Quirk, Quirks};
+use urxe_engine::quirks::{AckPolicy, CreditPolicy, QpQuirks, Quirk, QuirkSet};
 use urxe_ffi::verbs as v;
 use urxe_tests::verbs::memory::{PAGE, pattern};
 use urxe_tests::verbs::pair::connect;
@@ -106,7 +106,7 @@ fn completions_after_the_data() {
 
 /// How the responder of a [`Pair`] behaves: its far end is the second queue pair that is made.
 fn quirks() -> Result<QpQuirks> {
-    let chaos: Quirks = std::env::var("URXE_CHAOS")?.parse()?;
+    let chaos: QuirkSet = std::env::var("URXE_CHAOS")?.parse()?;
     Ok(chaos.queue_pair(1))
 }
 
@@ -130,9 +130,9 @@ seeds! {
 /// Each extreme is among the seeds above.
 #[test]
 fn the_seeds_differ() {
-    let credits = [1, 2, 3].map(|seed| Quirks::of(seed, &[Quirk::Credits]).queue_pair(1).credits);
+    let credits = [1, 2, 3].map(|seed| QuirkSet::of(seed, &[Quirk::Credits]).queue_pair(1).credits);
     assert!(credits.iter().any(|policy| *policy != credits[0]), "{credits:?}");
-    let acks = [1, 2].map(|seed| Quirks::of(seed, &[Quirk::Acks]).queue_pair(1).acks);
+    let acks = [1, 2].map(|seed| QuirkSet::of(seed, &[Quirk::Acks]).queue_pair(1).acks);
     assert!(
         acks.contains(&AckPolicy::PerPacket) && acks.iter().any(|policy| *policy != AckPolicy::PerPacket),
         "{acks:?}"
@@ -202,7 +202,7 @@ fn late_acks_of_who_answers_at_once() -> Result<()> {
     let world = World::new()?;
     let host = world.host();
     for seed in 0..100 {
-        let chaos = Quirks::of(seed, &[Quirk::Acks]);
+        let chaos = QuirkSet::of(seed, &[Quirk::Acks]);
         // Soon enough for what the answer is late by to be still an answer at once.
         if !matches!(chaos.queue_pair(0).acks, AckPolicy::Delayed(by) if by < Duration::from_micros(100)) {
             continue;

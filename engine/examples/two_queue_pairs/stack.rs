@@ -186,6 +186,7 @@ impl Host for Surroundings {
     type Network = Outbox;
     type Consumer = Completions;
     type Clock = Instant;
+    type Quirks = ();
 }
 
 /// A queue pair with its surroundings.
@@ -212,7 +213,7 @@ impl Stack {
             xrcd: None,
             window: 64,
             port_mtu: Mtu::Mtu1024,
-            quirks: urxe_engine::QpQuirks::default(),
+            quirks: (),
             counters: Vec::new(),
         };
         Self {

@@ -9,7 +9,6 @@ use crate::counter::CountedOps;
 use crate::host::{Consumer, Host, Io};
 use crate::memory::{Accessor, Pd};
 use crate::qp::state::QpState;
-use crate::quirks::QpQuirks;
 use crate::srq::XrcDomain;
 use crate::work::SendOp;
 
@@ -89,7 +88,7 @@ pub struct QpConfig<H: Host> {
     /// The largest payload of a UD packet.
     pub port_mtu: Mtu,
     /// What it does where it is free to choose.
-    pub quirks: QpQuirks,
+    pub quirks: H::Quirks,
     /// Completion counters and what each counts; no operation twice. They come with
     /// [`attach_counter`](super::QueuePair::attach_counter).
     pub counters: Vec<(CountedOps, Counter<H>)>,
@@ -99,12 +98,6 @@ impl<H: Host> QpConfig<H> {
     /// Whether it has a receive queue of its own.
     pub(super) const fn has_recv_queue(&self) -> bool {
         self.srq.is_none() && matches!(self.qp_type, QpType::Rc | QpType::Uc | QpType::Ud)
-    }
-
-    /// What it does where it is free to choose. A build that is to show what looking for this costs does not look
-    /// (`make cost`).
-    pub(super) const fn quirks(&self) -> QpQuirks {
-        if cfg!(urxe_unobserved) { QpQuirks::NONE } else { self.quirks }
     }
 
     /// Whether one of the operations is counted.

@@ -19,6 +19,7 @@ use urxe_wire::{Opcode, Operation, Qpn};
 
 use crate::counter::{AttachError, CountedOps};
 use crate::host::{Consumer, Host, Io, Network};
+use crate::quirks::Quirks as _;
 use crate::time::Instant;
 use crate::work::RecvWr;
 use attr::QpAttr;
@@ -165,7 +166,7 @@ impl<H: Host> QueuePair<H> {
     /// What it keeps back because it may ([`crate::quirks`]) leaves with the next [`transmit`](Self::transmit): there may
     /// be no other.
     pub fn flush_delayed(&mut self, io: &Io<'_, H>) {
-        self.responder.flush_delayed(self.config.quirks().acks, io.clock);
+        self.responder.flush_delayed(self.config.quirks.acks(), io.clock);
     }
 }
 

@@ -6,12 +6,14 @@ use std::time::Duration;
 
 use urxe_engine::quirks::WritePolicy;
 use urxe_engine::rng::Rng;
-use urxe_engine::{CompletionQueue, QpQuirks, Quirks, SharedReceiveQueue};
+use urxe_engine::{CompletionQueue, QuirkSet, SharedReceiveQueue};
 use urxe_ffi::verbs as v;
 
 use super::settings;
+use crate::runtime::quirks;
 
 /// What strict mode wants: long enough for a program that waits in a loop to go on.
+#[cfg(not(urxe_unobserved))]
 const WRITE_ORDER: WritePolicy = WritePolicy { seed: 1, gap: Duration::from_millis(1) };
 
 /// Whether anything of it is asked for.
@@ -25,7 +27,7 @@ fn is_strict_about_writes() -> bool {
     strict.is_some_and(|strictness| strictness.write_order)
 }
 
-fn chaos() -> Option<Quirks> {
+fn chaos() -> Option<QuirkSet> {
     settings::get().as_ref().ok().and_then(|settings| settings.chaos)
 }
 
@@ -35,30 +37,45 @@ fn count(calls: &AtomicU64) -> u64 {
 }
 
 /// How another queue pair behaves.
-pub(crate) fn queue_pair() -> QpQuirks {
+#[cfg(not(urxe_unobserved))]
+pub(crate) fn queue_pair() -> quirks::Qp {
     static MADE: AtomicU64 = AtomicU64::new(0);
-    let quirks = chaos().map_or(QpQuirks::default(), |chaos| chaos.queue_pair(count(&MADE)));
+    let quirks = chaos().map_or_else(quirks::Qp::default, |chaos| chaos.queue_pair(count(&MADE)));
     let writes = quirks.writes.or_else(|| is_strict_about_writes().then_some(WRITE_ORDER));
-    QpQuirks { writes, ..quirks }
+    quirks::Qp { writes, ..quirks }
 }
 
+#[cfg(urxe_unobserved)]
+pub(crate) fn queue_pair() -> quirks::Qp {}
+
 /// Another completion queue.
-pub(crate) fn completion_queue(capacity: usize) -> CompletionQueue {
+#[cfg(not(urxe_unobserved))]
+pub(crate) fn completion_queue(capacity: usize) -> CompletionQueue<quirks::Cq> {
     static MADE: AtomicU64 = AtomicU64::new(0);
-    let queue = CompletionQueue::new(capacity);
-    let Some(chaos) = chaos() else { return queue };
+    let Some(chaos) = chaos() else { return CompletionQueue::with_quirks(capacity, None) };
     let nth = count(&MADE);
-    let mut queue = queue.with_delay(chaos.cq_delay(nth));
+    let mut queue = CompletionQueue::with_quirks(capacity, chaos.cq_delay(nth));
     // Nobody waits for an event of a new queue that it could be late for.
     let _ = queue.moderate(chaos.moderation(nth));
     queue
 }
 
+#[cfg(urxe_unobserved)]
+pub(crate) fn completion_queue(capacity: usize) -> CompletionQueue<quirks::Cq> {
+    CompletionQueue::new(capacity)
+}
+
 /// Another shared receive queue.
-pub(crate) fn shared_receive_queue(max_wr: u32, max_sge: u32) -> SharedReceiveQueue {
+#[cfg(not(urxe_unobserved))]
+pub(crate) fn shared_receive_queue(max_wr: u32, max_sge: u32) -> SharedReceiveQueue<quirks::Srq> {
     static MADE: AtomicU64 = AtomicU64::new(0);
     let order = chaos().and_then(|chaos| chaos.srq_order(count(&MADE)));
-    SharedReceiveQueue::new(max_wr, max_sge).in_order(order)
+    SharedReceiveQueue::with_quirks(max_wr, max_sge, order)
+}
+
+#[cfg(urxe_unobserved)]
+pub(crate) fn shared_receive_queue(max_wr: u32, max_sge: u32) -> SharedReceiveQueue<quirks::Srq> {
+    SharedReceiveQueue::new(max_wr, max_sge)
 }
 
 /// Fills in what has no meaning in a completion with an error: all but `wr_id`, `status`, `qp_num` and `vendor_err`

@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use urxe_engine::{CompletionQueue, Cqe, Instant, Moderation, Pushed};
 use urxe_wire::Qpn;
 
-use super::lock;
+use super::{lock, quirks};
 use crate::kernel::event_file::{Event, EventFile};
 
 /// A completion queue.
 #[derive(Debug)]
 pub(crate) struct Cq {
-    queue: Mutex<CompletionQueue>,
+    queue: Mutex<CompletionQueue<quirks::Cq>>,
     /// There is something to poll, or a completion was lost: a program that spins asks this, and not the queue. Only
     /// changed with the queue locked.
     stirs: AtomicBool,
@@ -44,7 +44,11 @@ pub(crate) enum Added {
 
 impl Cq {
     /// An empty one.
-    pub(crate) fn new(queue: CompletionQueue, channel: Option<Arc<EventFile>>, async_file: Arc<EventFile>) -> Self {
+    pub(crate) fn new(
+        queue: CompletionQueue<quirks::Cq>,
+        channel: Option<Arc<EventFile>>,
+        async_file: Arc<EventFile>,
+    ) -> Self {
         Self {
             wants_time: AtomicBool::new(queue.wants_time()),
             queue: Mutex::new(queue),
@@ -87,7 +91,7 @@ impl Cq {
     }
 
     /// The queue, which is locked, has changed.
-    fn note(&self, queue: &CompletionQueue) {
+    fn note(&self, queue: &CompletionQueue<quirks::Cq>) {
         self.stirs.store(!queue.is_empty() || queue.has_overrun(), Ordering::Release);
     }
 

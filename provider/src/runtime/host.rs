@@ -11,6 +11,7 @@ use urxe_wire::{ICRC_LEN, Qpn, grh};
 use super::clock::Look;
 use super::counter::CompletionCounter;
 use super::cq::{Added, Cq};
+use super::quirks;
 use super::srq::{AnySrq, XrcSrqs};
 use crate::counters::{Tally, Traffic};
 use crate::memory::in_use::InUse;
@@ -25,6 +26,7 @@ impl Host for Surroundings {
     type Network = Sender;
     type Consumer = Upcalls;
     type Clock = Look;
+    type Quirks = quirks::Qp;
 }
 
 /// Packets on their way out.

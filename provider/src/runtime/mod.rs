@@ -48,6 +48,7 @@ pub(crate) mod port;
 pub(crate) mod progress;
 pub(crate) mod qp;
 mod qpns;
+pub(crate) mod quirks;
 mod slumber;
 pub(crate) mod srq;
 pub(crate) mod table;

@@ -9,13 +9,13 @@ use urxe_wire::Qpn;
 
 use super::async_events::AsyncEvents;
 use super::cq::Cq;
-use super::lock;
+use super::{lock, quirks};
 use crate::xrc::neighbours::{ForeignSrq, Neighbours};
 
 /// A shared receive queue.
 #[derive(Debug)]
 pub(crate) struct Srq {
-    queue: Mutex<SharedReceiveQueue>,
+    queue: Mutex<SharedReceiveQueue<quirks::Srq>>,
     pd: Pd,
     number: u32,
     xrc: Option<Xrc>,
@@ -36,7 +36,7 @@ pub(crate) struct Xrc {
 impl Srq {
     /// A queue in `pd`. Those who look from outside tell it by its number.
     pub(crate) const fn new(
-        queue: SharedReceiveQueue,
+        queue: SharedReceiveQueue<quirks::Srq>,
         pd: Pd,
         number: u32,
         xrc: Option<Xrc>,
@@ -61,7 +61,7 @@ impl Srq {
     }
 
     /// Lets `act` at the queue.
-    pub(crate) fn with<T>(&self, act: impl FnOnce(&mut SharedReceiveQueue) -> T) -> T {
+    pub(crate) fn with<T>(&self, act: impl FnOnce(&mut SharedReceiveQueue<quirks::Srq>) -> T) -> T {
         act(&mut lock(&self.queue))
     }
 

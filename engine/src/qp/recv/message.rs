@@ -13,7 +13,7 @@ use crate::host::{Host, Io};
 use crate::memory::{self, Ask, Key, Memory, Refusal, Touch};
 use crate::qp::QueuePair;
 use crate::qp::sge::scatter;
-use crate::quirks::AckPolicy;
+use crate::quirks::{AckPolicy, Quirks as _};
 use crate::work::RecvWr;
 
 impl<H: Host> QueuePair<H> {
@@ -150,7 +150,7 @@ impl<H: Host> QueuePair<H> {
         }
         let va = reth.va.checked_add(u64::from(received)).ok_or(Refusal::OutOfBounds)?;
         let part = Ask { va, length: payload.len() as u64, ..whole };
-        if let Some(policy) = self.config.quirks().writes
+        if let Some(policy) = self.config.quirks.writes()
             && self.config.qp_type.is_reliable()
         {
             let ends = received as usize + payload.len() >= reth.dma_len as usize;
@@ -169,7 +169,7 @@ impl<H: Host> QueuePair<H> {
         //= spec/responder.md#rsp-018
         //# A request that asks for an acknowledgement MUST get one; one MAY answer all before it.
         if self.config.qp_type.is_reliable() {
-            if self.config.quirks().acks == AckPolicy::PerPacket {
+            if self.config.quirks.acks() == AckPolicy::PerPacket {
                 responder.responses.acknowledge_apart(responder.expected, responder.msn);
             } else if packet.bth().ack_req {
                 responder.acknowledge();

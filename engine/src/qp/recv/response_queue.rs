@@ -16,7 +16,7 @@ use crate::host::{Consumer, Host, Io, Network};
 use crate::memory::{self, Ask, Key, Pd, Refusal, Touch};
 use crate::qp::attr::QpAttr;
 use crate::qp::{Progress, QpConfig, Route, opcode};
-use crate::quirks::{AckPolicy, CreditPolicy};
+use crate::quirks::{AckPolicy, CreditPolicy, Quirks as _};
 use crate::time::{Clock, Instant};
 
 /// The answers waiting.
@@ -227,7 +227,7 @@ impl ResponseQueue {
         //= spec/responder.md#rsp-019
         //# An acknowledgement MUST tell how many receive WQEs are posted, or that they are not counted.
         let posted = u32::try_from(posted).unwrap_or(u32::MAX);
-        let credits = match config.quirks().credits {
+        let credits = match config.quirks.credits() {
             _ if !config.has_recv_queue() => Credits::INVALID,
             CreditPolicy::All => Credits::from_wqes(posted),
             CreditPolicy::AtMost(most) => Credits::from_wqes(posted.min(most)),

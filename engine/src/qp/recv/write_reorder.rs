@@ -15,7 +15,7 @@ use crate::fault::ResponderFault;
 use crate::host::{Consumer, Host, Io};
 use crate::memory::{self, Ask, Memory, Refusal, Touch};
 use crate::qp::QueuePair;
-use crate::quirks::WritePolicy;
+use crate::quirks::{Quirks as _, WritePolicy};
 use crate::rng::Rng;
 use crate::time::Instant;
 
@@ -130,7 +130,7 @@ impl<H: Host> QueuePair<H> {
     /// Whether answers are not to be sent yet. What is kept back long enough is stored.
     pub(in crate::qp) fn keeps_back(&mut self, io: &mut Io<'_, H>) -> bool {
         let Some(reorder) = &self.responder.reorder else {
-            return self.responder.responses.keeps_back(self.config.quirks().acks, io.clock);
+            return self.responder.responses.keeps_back(self.config.quirks.acks(), io.clock);
         };
         let psn = reorder.psn;
         match reorder.until {

@@ -1,15 +1,16 @@
-//! Behaviours that the specification allows and devices rarely show, for programs to be tried with.
+//! Quirks picked by a seed.
 //!
-//! [`TABLE`] has a row for each: where it is allowed, and what a program must therefore not rely on. [`Quirks`] picks
-//! among them by a seed, and says how each object is to behave: a queue pair by its [`QpQuirks`], a completion queue by
-//! its [`CqDelay`] and [`Moderation`], a shared receive queue by an order. The same seed gives the n-th object of a kind
-//! the same quirk.
+//! [`TABLE`] has a row for each: where the specification allows it, and what a program must therefore not rely on. A
+//! [`QuirkSet`] picks among them by a seed, and says how each object behaves: a queue pair by its [`QpQuirks`], a
+//! completion queue by its [`CqDelay`] and [`Moderation`], a shared receive queue by its [`SrqOrder`]. With the same seed
+//! the n-th object of a kind behaves the same.
 
 use alloc::vec::Vec;
 use core::fmt;
 use core::str::FromStr;
 use core::time::Duration;
 
+use super::{AckPolicy, CreditPolicy, Quirks, WritePolicy};
 use crate::cq::Moderation;
 use crate::rng::Rng;
 
@@ -105,13 +106,13 @@ impl Quirk {
 
 /// Which of the quirks are shown, and how.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Quirks {
+pub struct QuirkSet {
     seed: u64,
     /// In the order of [`TABLE`].
     shown: [bool; TABLE.len()],
 }
 
-/// How a queue pair makes use of the freedom that it has. The default is that of ordinary devices.
+/// Choices of a queue pair. The default is that of ordinary devices.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct QpQuirks {
     /// Of receive requests.
@@ -122,45 +123,24 @@ pub struct QpQuirks {
     pub writes: Option<WritePolicy>,
 }
 
-impl QpQuirks {
-    /// Those of ordinary devices.
-    pub(crate) const NONE: Self = Self { credits: CreditPolicy::All, acks: AckPolicy::Coalesced, writes: None };
+impl Quirks for QpQuirks {
+    #[inline]
+    fn credits(&self) -> CreditPolicy {
+        self.credits
+    }
+
+    #[inline]
+    fn acks(&self) -> AckPolicy {
+        self.acks
+    }
+
+    #[inline]
+    fn writes(&self) -> Option<WritePolicy> {
+        self.writes
+    }
 }
 
-/// How many receive requests acknowledgements tell of.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum CreditPolicy {
-    /// As many as are posted.
-    #[default]
-    All,
-    /// Never more than this.
-    AtMost(u32),
-    /// They are not counted.
-    Uncounted,
-}
-
-/// When requests are acknowledged.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum AckPolicy {
-    /// When asked for; one ACK for all that has come.
-    #[default]
-    Coalesced,
-    /// Each packet by itself.
-    PerPacket,
-    /// One for all that has come, so long after the first.
-    Delayed(Duration),
-}
-
-/// How WRITEs are disordered.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct WritePolicy {
-    /// Decides the order.
-    pub seed: u64,
-    /// Between the last bytes and the others.
-    pub gap: Duration,
-}
-
-/// How completions are kept back.
+/// A random delay of completions.
 #[derive(Clone, Debug)]
 pub struct CqDelay {
     rng: Rng,
@@ -173,10 +153,34 @@ impl CqDelay {
     pub const fn new(seed: u64, most: Duration) -> Self {
         Self { rng: Rng::new(seed), most }
     }
+}
 
-    /// For how long the next one is. Half of them are not.
-    pub(crate) fn next(&mut self) -> Duration {
+impl Quirks for CqDelay {
+    fn delays_completions(&self) -> bool {
+        true
+    }
+
+    /// Half of the completions are not delayed.
+    fn completion_delay(&mut self) -> Duration {
         if self.rng.below(2) == 0 { Duration::ZERO } else { within(&mut self.rng, Duration::ZERO, self.most) }
+    }
+}
+
+/// The order in which a shared receive queue hands out its WQEs.
+#[derive(Clone, Debug)]
+pub struct SrqOrder(Rng);
+
+impl SrqOrder {
+    /// Decides by `rng`.
+    #[must_use]
+    pub const fn new(rng: Rng) -> Self {
+        Self(rng)
+    }
+}
+
+impl Quirks for SrqOrder {
+    fn next_recv(&mut self, posted: usize) -> usize {
+        usize::try_from(self.0.below(posted as u64)).unwrap_or(0)
     }
 }
 
@@ -196,7 +200,7 @@ fn one_of<T: Copy>(rng: &mut Rng, all: &[T]) -> Option<T> {
 const LEAST: Duration = Duration::from_micros(20);
 const MOST: Duration = Duration::from_micros(500);
 
-impl Quirks {
+impl QuirkSet {
     /// Picks by `seed`: each quirk with every other seed, at least one.
     #[must_use]
     pub fn new(seed: u64) -> Self {
@@ -265,10 +269,10 @@ impl Quirks {
         Some(Moderation { count, period: within(&mut rng, LEAST, MOST) })
     }
 
-    /// In which order the `nth` shared receive queue gives away its requests.
+    /// The order in which the `nth` shared receive queue hands out its WQEs.
     #[must_use]
-    pub fn srq_order(&self, nth: u64) -> Option<Rng> {
-        self.dice(Quirk::SrqOrder, nth)
+    pub fn srq_order(&self, nth: u64) -> Option<SrqOrder> {
+        self.dice(Quirk::SrqOrder, nth).map(SrqOrder)
     }
 
     /// What stands in the fields of the `nth` completion with an error.
@@ -279,7 +283,7 @@ impl Quirks {
 }
 
 /// `SEED`, or `SEED:NAME,NAME…`.
-impl FromStr for Quirks {
+impl FromStr for QuirkSet {
     type Err = ParseQuirksError;
 
     fn from_str(text: &str) -> Result<Self, ParseQuirksError> {
@@ -330,11 +334,11 @@ mod tests {
     fn seeds_pick() {
         let mut seen = Vec::<&Row>::new();
         for seed in 0..100 {
-            let quirks = Quirks::new(seed);
-            assert_eq!(quirks, Quirks::new(seed));
+            let quirks = QuirkSet::new(seed);
+            assert_eq!(quirks, QuirkSet::new(seed));
             assert!(quirks.shown().next().is_some());
             seen.extend(quirks.shown());
-            assert_eq!(quirks.queue_pair(3), Quirks::new(seed).queue_pair(3));
+            assert_eq!(quirks.queue_pair(3), QuirkSet::new(seed).queue_pair(3));
         }
         for row in &TABLE {
             let count = seen.iter().filter(|&&shown| shown == row).count();
@@ -345,7 +349,7 @@ mod tests {
     #[test]
     fn every_extreme_is_reached() {
         let all: Vec<_> = TABLE.iter().map(|row| row.quirk).collect();
-        let quirks: Vec<_> = (0..100).map(|seed| Quirks::of(seed, &all).queue_pair(0)).collect();
+        let quirks: Vec<_> = (0..100).map(|seed| QuirkSet::of(seed, &all).queue_pair(0)).collect();
         for policy in [CreditPolicy::AtMost(0), CreditPolicy::AtMost(1), CreditPolicy::Uncounted] {
             assert!(quirks.iter().any(|its| its.credits == policy), "{policy:?}");
         }
@@ -355,16 +359,16 @@ mod tests {
             assert!(its.acks == AckPolicy::PerPacket || matches!(its.acks, AckPolicy::Delayed(by) if within(by)));
             assert!(its.writes.is_some_and(|writes| within(writes.gap)));
         }
-        assert_eq!(Quirks::of(1, &[]).queue_pair(0), QpQuirks::default());
+        assert_eq!(QuirkSet::of(1, &[]).queue_pair(0), QpQuirks::default());
     }
 
     #[test]
     fn words() {
-        assert_eq!("7".parse(), Ok(Quirks::new(7)));
+        assert_eq!("7".parse(), Ok(QuirkSet::new(7)));
         let two = [Quirk::WriteOrder, Quirk::Acks];
-        assert_eq!("7: write-order, acks".parse(), Ok(Quirks::of(7, &two)));
+        assert_eq!("7: write-order, acks".parse(), Ok(QuirkSet::of(7, &two)));
         for wrong in ["", "x", "-1", "7:", "7:acks,", "7:lies", ":acks"] {
-            assert_eq!(wrong.parse::<Quirks>(), Err(ParseQuirksError), "{wrong}");
+            assert_eq!(wrong.parse::<QuirkSet>(), Err(ParseQuirksError), "{wrong}");
         }
         assert!(ParseQuirksError.to_string().contains("7:srq-order,error-fields,"), "{ParseQuirksError}");
     }
