@@ -158,7 +158,12 @@ impl Cq {
     }
 
     #[inline]
-    fn take_from(&self, mut queue: MutexGuard<'_, CompletionQueue>, most: usize, mut each: impl FnMut(&Cqe)) -> usize {
+    fn take_from(
+        &self,
+        mut queue: MutexGuard<'_, CompletionQueue<quirks::Cq>>,
+        most: usize,
+        mut each: impl FnMut(&Cqe),
+    ) -> usize {
         let mut taken = 0;
         while taken < most {
             let Some(cqe) = queue.poll() else { break };
