@@ -32,6 +32,8 @@ pub struct Datagram<'a> {
     pub flow: Option<&'a icrc::Flow>,
     /// BTH to ICRC, at least 16 bytes.
     pub payload: &'a [u8],
+    /// Connection request to be refused by QP1, whoever listens in this process: no process of this host listened in time.
+    pub is_refused: bool,
 }
 
 /// RoCE packets for one queue pair of this process that came in one piece: one, or some of a GRO run.
@@ -151,7 +153,8 @@ mod tests {
         let bytes = [packet(7, 20), packet(7, 20), packet(7, 16)].concat();
         let flow = &icrc::Flow::new(peer, local);
         let headers = &Headers { local, peer, tclass: 0, hop_limit: 64 };
-        let first = Datagram { headers, expected_id: u16::MAX, flow: Some(flow), payload: bytes.as_slice() };
+        let first =
+            Datagram { headers, expected_id: u16::MAX, flow: Some(flow), payload: bytes.as_slice(), is_refused: false };
         let run = Run::new(first, 20);
         assert_eq!(run.dest_qpn(), Qpn::new(7));
         let seen: Vec<_> = run.datagrams().map(|packet| (packet.expected_id, packet.payload.len())).collect();

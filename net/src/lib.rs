@@ -50,7 +50,6 @@ pub mod service;
 pub mod will;
 
 mod deadline;
-mod early;
 mod elsewhere;
 mod fd;
 mod flow;
@@ -58,6 +57,7 @@ mod forward;
 mod lid;
 mod owner;
 mod peer;
+mod pending_requests;
 mod random;
 mod shm;
 mod sys;

@@ -12,7 +12,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixDatagram};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use urxe_wire::cm::{CmMad, Message};
+use urxe_wire::cm::{CmMad, CommId, Message};
 use urxe_wire::{Gid, Qpn};
 
 use crate::fd::Fd;
@@ -29,6 +29,13 @@ pub(crate) enum Mailbox {
     Service(u64, Gid),
 }
 
+/// What the sender of a request calls it: the same in all copies (IBA 12.6.5, 13.4.6.4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct RequestId {
+    pub(crate) comm_id: CommId,
+    pub(crate) transaction_id: u64,
+}
+
 impl Mailbox {
     pub(crate) fn name(&self) -> io::Result<UnixAddr> {
         match self {
@@ -40,18 +47,21 @@ impl Mailbox {
         }
     }
 
-    /// Whose a packet to QP1 is that was sent to `local`; `None` if it does not say.
-    pub(crate) fn of_gsi(packet: &[u8], local: Gid) -> Option<Self> {
+    /// Whose a packet to QP1 is that was sent to `local`, and which request if it is one; `None` if it does not say.
+    pub(crate) fn of_gsi(packet: &[u8], local: Gid) -> Option<(Self, Option<RequestId>)> {
         /// BTH and DETH.
         const HEADERS: usize = 12 + 8;
         let payload = packet.get(HEADERS..HEADERS + urxe_wire::mad::MAD_LEN)?;
-        let message = CmMad::parse(payload).ok()?.message;
-        match (&message, message.receiver_id()) {
-            (Message::Req(req), _) => Some(Self::Service(req.service_id, local)),
-            (Message::SidrReq(req), _) => Some(Self::Service(req.service_id, local)),
-            (_, Some(id)) => Some(Self::Block(block_of(Qpn::new(id.0)))).filter(|mailbox| *mailbox != Self::Block(0)),
-            (_, None) => None,
-        }
+        let CmMad { message, transaction_id, .. } = CmMad::parse(payload).ok()?;
+        let (service_id, comm_id) = match &message {
+            Message::Req(req) => (req.service_id, req.local_id),
+            Message::SidrReq(req) => (req.service_id, req.request_id),
+            _ => {
+                let block = block_of(Qpn::new(message.receiver_id()?.0));
+                return (block != 0).then_some((Self::Block(block), None));
+            }
+        };
+        Some((Self::Service(service_id, local), Some(RequestId { comm_id, transaction_id })))
     }
 }
 
@@ -102,7 +112,7 @@ impl Port {
 mod tests {
     use super::*;
     use urxe_wire::PKey;
-    use urxe_wire::cm::{CommId, Dreq, Ids, Plain, SidrReq};
+    use urxe_wire::cm::{Dreq, Ids, Plain, SidrReq};
 
     const LOCAL: Gid = Gid::new([7; 16]);
 
@@ -117,13 +127,14 @@ mod tests {
         let sidr =
             SidrReq { request_id: CommId(9), p_key: PKey::DEFAULT, service_id: 0x106_1C06, private_data: [0; 216] };
         let of = |message| Mailbox::of_gsi(&packet(message), LOCAL);
-        assert_eq!(of(Message::SidrReq(sidr)), Some(Mailbox::Service(0x106_1C06, LOCAL)));
+        let request = RequestId { comm_id: CommId(9), transaction_id: 1 };
+        assert_eq!(of(Message::SidrReq(sidr)), Some((Mailbox::Service(0x106_1C06, LOCAL), Some(request))));
         // Eight bits of the id differ each time, the rest is a QPN of the receiver's.
         let ids = Ids { local: CommId(1), remote: CommId(0xAB_12_34_56) };
         let rtu = Message::Rtu(Plain { ids, private_data: [0; 224] });
-        assert_eq!(of(rtu), Some(Mailbox::Block(0x1234)));
+        assert_eq!(of(rtu), Some((Mailbox::Block(0x1234), None)));
         let dreq = Dreq { ids, remote_qpn: Qpn::new(1), private_data: [0; 220] };
-        assert_eq!(of(Message::Dreq(dreq)), Some(Mailbox::Block(0x1234)));
+        assert_eq!(of(Message::Dreq(dreq)), Some((Mailbox::Block(0x1234), None)));
         // Nobody has block 0: it holds QP1 itself.
         let nobody = Ids { local: CommId(1), remote: CommId(0xAB_00_00_56) };
         assert_eq!(of(Message::Rtu(Plain { ids: nobody, private_data: [0; 224] })), None);

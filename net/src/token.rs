@@ -23,8 +23,8 @@ pub(crate) enum Token {
     Group(usize),
     /// The socket that tells of changes.
     Change,
-    /// The timer of early requests.
-    Early,
+    /// The timer of pending requests.
+    PendingRequests,
     /// Where other processes offer rings.
     Door(RawFd),
     /// The connection of a ring that this process reads, or that is about to be offered.
@@ -47,7 +47,7 @@ impl Token {
             Self::Timer => (7, 0, 0),
             Self::Group(slot) => (8, slot, 0),
             Self::Change => (9, 0, 0),
-            Self::Early => (10, 0, 0),
+            Self::PendingRequests => (10, 0, 0),
             Self::Door(fd) => (11, 0, fd),
             Self::Ring(fd) => (12, 0, fd),
             Self::Link(fd) => (13, 0, fd),
@@ -71,7 +71,7 @@ impl Token {
             7 => Some(Self::Timer),
             8 => Some(Self::Group(index)),
             9 => Some(Self::Change),
-            10 => Some(Self::Early),
+            10 => Some(Self::PendingRequests),
             11 => Some(Self::Door(fd)),
             12 => Some(Self::Ring(fd)),
             13 => Some(Self::Link(fd)),
@@ -97,7 +97,7 @@ mod tests {
             Token::Timer,
             Token::Group(4),
             Token::Change,
-            Token::Early,
+            Token::PendingRequests,
             Token::Door(3),
             Token::Ring(4),
             Token::Link(5),

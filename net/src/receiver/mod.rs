@@ -6,7 +6,9 @@
 //! | `sources` | datagrams out of sockets |
 //! | `rings` | runs out of shared memory |
 //! | `sort` | whose a packet is |
+//! | `cm_router` | whose a message of connection management is |
 
+mod cm_router;
 mod rings;
 mod seats;
 mod sort;
@@ -20,12 +22,12 @@ use crate::cancellation::Shield;
 use crate::change::Watch;
 use crate::datagram::{Headers, Run};
 use crate::deadline::{Deadlines, Task};
-use crate::early::EarlyRequests;
 use crate::error::PortError;
 use crate::fd::FdSet;
 use crate::flow::{FlowTable, PeerCache};
 use crate::forward::Forwarder;
 use crate::owner::Seat;
+use crate::pending_requests::PendingRequests;
 use crate::port::{Port, descriptor_share};
 use crate::shm::Inbox;
 use crate::token::Token;
@@ -65,7 +67,7 @@ pub struct Receiver {
     flows: FlowTable,
     peers: PeerCache,
     forwarder: Forwarder,
-    early: EarlyRequests,
+    pending: PendingRequests,
     testators: Testators,
     inbox: Inbox,
     deadlines: Deadlines,
@@ -125,7 +127,7 @@ impl Receiver {
             flows: FlowTable::new(descriptor_share()),
             peers: PeerCache::new(),
             forwarder: Forwarder::new(),
-            early: EarlyRequests::default(),
+            pending: PendingRequests::default(),
             testators: Testators::default(),
             inbox: Inbox::new(descriptor_share()),
             deadlines,
@@ -234,7 +236,7 @@ impl Receiver {
                     }
                 }
                 Token::Leader(seat) => self.hear_owner(seat, call.port),
-                Token::Early => self.look_for_listeners(call),
+                Token::PendingRequests => self.look_for_listeners(call),
                 Token::Backlog(fd) => self.send_backlog(fd, call.port),
                 Token::Timer => self.do_what_is_due(call.port),
                 Token::Change => self.follow(call.port),

@@ -4,8 +4,9 @@ use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::time::Instant;
 
-use urxe_wire::{Gid, Qpn};
+use urxe_wire::Qpn;
 
+use super::cm_router::{self, Way};
 use super::{Call, Meta, Receiver};
 use crate::counters::add_alone;
 use crate::datagram::{Datagram, Headers, Run, dest_qpn, group_of, leading};
@@ -40,32 +41,17 @@ impl Receiver {
         // The kernel's runs have at most 128 packets, a mailbox's datagram at most 65 536 bytes.
         let mut index = meta.first;
         while let Some(packet) = payload.get(at..len.min(at + meta.segment)).filter(|packet| !packet.is_empty()) {
-            if stray != Stray::Drop
-                && dest_qpn(packet) == Some(Qpn::GSI)
-                && let Some(mailbox) = Mailbox::of_gsi(packet, Gid::from(headers.local.ip()))
-                && !call.port.owns_mailbox(mailbox)
-            {
-                let outcome = forward(&mut self.forwarder, call.port, meta, index, false, mailbox, packet);
-                waits |= outcome == Forwarded::Waits;
-                let counter = match outcome {
-                    Forwarded::Sent | Forwarded::Waits => Some(&counters.forwarded_out),
-                    Forwarded::Unknown
-                        if matches!(mailbox, Mailbox::Service(..))
-                            && self.early.keep(call.port.fds(), mailbox, *meta, index, packet) =>
-                    {
-                        Some(&counters.early_requests)
+            let mut is_refused = false;
+            if stray != Stray::Drop && dest_qpn(packet) == Some(Qpn::GSI) {
+                match cm_router::route(&mut self.forwarder, &mut self.pending, call.port, meta, index, packet) {
+                    Way::Here => {}
+                    Way::Refused => is_refused = true,
+                    Way::Elsewhere { waits: is_late } => {
+                        waits |= is_late;
+                        at += packet.len();
+                        index = index.wrapping_add(1);
+                        continue;
                     }
-                    // It is told so from here.
-                    Forwarded::Unknown => None,
-                    // The sender will try again.
-                    Forwarded::Full => Some(&counters.drop_forward_full),
-                    Forwarded::Refused => Some(&counters.drop_forward_refused),
-                };
-                if let Some(counter) = counter {
-                    add_alone(counter, 1);
-                    at += packet.len();
-                    index = index.wrapping_add(1);
-                    continue;
                 }
             }
             match dest_qpn(packet) {
@@ -75,7 +61,7 @@ impl Receiver {
                         Qpn::GSI => (packet, 1),
                         _ => leading(payload.get(at..).unwrap_or_default(), meta.segment, |next| next == qpn),
                     };
-                    let first = Datagram { headers, expected_id: index, flow, payload: group };
+                    let first = Datagram { headers, expected_id: index, flow, payload: group, is_refused };
                     call.accepted |= (call.deliver)(Run::new(first, meta.segment));
                     packets += usize::from(count);
                     bytes += group.len();
@@ -146,41 +132,9 @@ impl Receiver {
         }
         add_alone(&port.counters().drop_forward_full, self.forwarder.take_lost());
     }
-
-    /// Passes requests on whose service somebody has by now; delivers, to be refused, those that nobody will have.
-    pub(super) fn look_for_listeners(&mut self, call: &mut Call<'_>) {
-        let counters = call.port.counters();
-        let mut waits = false;
-        let Self { early, forwarder, .. } = self;
-        let refused = early.look(|early| {
-            let outcome = forward(forwarder, call.port, &early.meta, early.index, false, early.to, &early.packet);
-            let counter = match outcome {
-                Forwarded::Unknown => return false,
-                Forwarded::Sent | Forwarded::Waits => &counters.forwarded_out,
-                // The sender will try again.
-                Forwarded::Full => &counters.drop_forward_full,
-                Forwarded::Refused => &counters.drop_forward_refused,
-            };
-            add_alone(counter, 1);
-            waits |= outcome == Forwarded::Waits;
-            true
-        });
-        if waits {
-            self.deadlines.set(Task::DropBacklog, STALLED);
-        }
-        for early in refused {
-            let Meta { index, headers, .. } = &early.meta;
-            let flow = Some(self.peers.flow(*index, headers.local, headers.peer));
-            let (payload, expected_id) = (&*early.packet, early.index);
-            (call.deliver)(Datagram { headers, expected_id, flow, payload }.into());
-            add_alone(&counters.rx_packets, 1);
-            add_alone(&counters.rx_bytes, payload.len());
-            call.delivered += 1;
-        }
-    }
 }
 
-fn forward(
+pub(super) fn forward(
     forwarder: &mut Forwarder,
     port: &Port,
     meta: &Meta,

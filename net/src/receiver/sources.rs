@@ -117,7 +117,13 @@ impl Receiver {
                 add_alone(&counters.drop_unknown_qpn, 1);
                 continue;
             }
-            let datagram = Datagram { headers: &headers, expected_id: index, flow: Some(&flow), payload: packet };
+            let datagram = Datagram {
+                headers: &headers,
+                expected_id: index,
+                flow: Some(&flow),
+                payload: packet,
+                is_refused: false,
+            };
             (call.deliver)(datagram.into());
             add_alone(&counters.rx_packets, 1);
             add_alone(&counters.rx_bytes, packet.len());

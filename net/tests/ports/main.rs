@@ -5,6 +5,7 @@ mod loopback;
 mod namespace;
 mod other_users;
 mod processes;
+mod requests;
 mod rings;
 mod trouble;
 mod veth;

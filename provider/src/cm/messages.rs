@@ -18,15 +18,17 @@ use super::{Device, State};
 const SOON: Duration = Duration::from_secs(1);
 
 impl State {
-    /// A message has come.
-    pub(super) fn handle_message(&mut self, index: usize, now: Instant, local: Gid, peer: Gid, mad: &CmMad) {
+    /// Takes a message. A new request that `is_refused` is not told to a listener: the port's owner found none in time, and
+    /// the peer may have heard so.
+    pub(super) fn handle_message(&mut self, index: usize, now: Instant, ends: Ends, mad: &CmMad, is_refused: bool) {
         let random = self.random();
-        let from_this_host = self.has_address(peer);
+        let from_this_host = self.has_address(ends.remote);
         let Self { devices, ids, .. } = self;
         let Some(device) = devices.get_mut(index) else { return };
         let Device { cm, shared, names, .. } = device;
         let mut decide = |message: &Message| {
-            let Some((listener, id)) = addressee(ids, message, local, from_this_host) else { return Verdict::Refuse };
+            let listener = if is_refused { None } else { addressee(ids, message, ends.local, from_this_host) };
+            let Some((listener, id)) = listener else { return Verdict::Refuse };
             match id.state {
                 Phase::Listen if id.backlog > 0 => {}
                 // Whoever has just taken a port is about to listen at it: the request comes again.
@@ -46,7 +48,7 @@ impl State {
             names.insert(comm, listener);
             Verdict::Take(comm)
         };
-        cm.handle(now, Ends { local, remote: peer }, mad, &mut decide);
+        cm.handle(now, ends, mad, &mut decide);
     }
 
     /// Something has happened to a connection.

@@ -285,9 +285,9 @@ impl PortGsi {
 }
 
 impl Gsi for PortGsi {
-    fn receive(&self, work: &mut Work, now: Instant, local: Gid, peer: Gid, mad: &CmMad) {
+    fn receive(&self, work: &mut Work, now: Instant, local: Gid, peer: Gid, mad: &CmMad, is_refused: bool) {
         let mut state = self.manager().state();
-        state.handle_message(self.index, now, local, peer, mad);
+        state.handle_message(self.index, now, Ends { local, remote: peer }, mad, is_refused);
         state.pump(self.index, work);
     }
 

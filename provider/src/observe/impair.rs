@@ -70,6 +70,7 @@ pub(crate) struct Arrival {
     expected_id: u16,
     flow: Option<icrc::Flow>,
     payload: Vec<u8>,
+    is_refused: bool,
 }
 
 impl Arrival {
@@ -79,6 +80,7 @@ impl Arrival {
             expected_id: datagram.expected_id,
             flow: datagram.flow.cloned(),
             payload: datagram.payload.to_vec(),
+            is_refused: datagram.is_refused,
         }
     }
 
@@ -89,6 +91,7 @@ impl Arrival {
             expected_id: self.expected_id,
             flow: self.flow.as_ref(),
             payload: &self.payload,
+            is_refused: self.is_refused,
         }
     }
 }

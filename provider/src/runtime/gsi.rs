@@ -15,8 +15,8 @@ use urxe_engine::{Instant, Network};
 
 /// Who takes the datagrams.
 pub(crate) trait Gsi: Send + Sync {
-    /// A message has come.
-    fn receive(&self, work: &mut Work, now: Instant, local: Gid, peer: Gid, mad: &CmMad);
+    /// Takes a message that has come. A request that `is_refused` is not told to any listener.
+    fn receive(&self, work: &mut Work, now: Instant, local: Gid, peer: Gid, mad: &CmMad, is_refused: bool);
 
     /// The time set with [`NetPort::set_gsi_timer`] has come.
     fn handle_timeout(&self, now: Instant);

@@ -366,7 +366,7 @@ impl NetPort {
         let _shield = Shield::new();
         let (local, peer) = (gsi::gid(datagram.headers.local.ip()), gsi::gid(datagram.headers.peer.ip()));
         if let Some(gsi) = self.gsi() {
-            gsi.receive(work, now, local, peer, &mad);
+            gsi.receive(work, now, local, peer, &mad, datagram.is_refused);
         } else if let Some(answer) = urxe_engine::cm::answer_to_unknown(&mad) {
             gsi::send(work, &self.port, Psn::default(), local, peer, &answer.to_bytes());
         }

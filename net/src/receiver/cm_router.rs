@@ -1,0 +1,118 @@
+//! Routing of connection management messages: to the process that listens for a service, or that named the connection.
+
+use std::time::Instant;
+
+use urxe_wire::Gid;
+
+use super::sort::forward;
+use super::{Call, Meta, Receiver};
+use crate::counters::add_alone;
+use crate::datagram::Datagram;
+use crate::deadline::Task;
+use crate::forward::{Forwarded, Forwarder, STALLED};
+use crate::pending_requests::{Fate, PendingRequests, RequestKey};
+use crate::port::Port;
+use crate::service::Mailbox;
+
+/// Where a packet to QP1 goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// To this process.
+    Here,
+    /// To this process, which is to refuse it.
+    Refused,
+    /// To another process, now or later, or nowhere.
+    Elsewhere {
+        /// It waits for room in the other's mailbox.
+        waits: bool,
+    },
+}
+
+/// Forwards, keeps or drops a packet to QP1 that is not for this process.
+//= spec/connections.md#cm-016
+//# All copies of a request MUST be refused, or none.
+pub(super) fn route(
+    forwarder: &mut Forwarder,
+    pending: &mut PendingRequests,
+    port: &Port,
+    meta: &Meta,
+    index: u16,
+    packet: &[u8],
+) -> Way {
+    let counters = port.counters();
+    let Some((to, id)) = Mailbox::of_gsi(packet, Gid::from(meta.headers.local.ip())) else { return Way::Here };
+    let now = Instant::now();
+    let request = id.map(|id| RequestKey::new(meta, to, id));
+    let fate = request.map_or(Fate::New, |key| pending.fate(&key, now));
+    match fate {
+        Fate::New | Fate::Delivered => {}
+        Fate::Waiting => {
+            add_alone(&counters.early_requests, 1);
+            return Way::Elsewhere { waits: false };
+        }
+        Fate::Refused => return Way::Refused,
+    }
+    if port.owns_mailbox(to) {
+        return Way::Here;
+    }
+    let outcome = forward(forwarder, port, meta, index, false, to, packet);
+    if matches!(outcome, Forwarded::Sent | Forwarded::Waits)
+        && let Some(key) = request
+    {
+        pending.decide(key, Fate::Delivered, now);
+    }
+    let counter = match (outcome, request) {
+        (Forwarded::Sent | Forwarded::Waits, _) => &counters.forwarded_out,
+        // The process that has the first copy answers, or its successor.
+        (Forwarded::Unknown, Some(_)) if fate == Fate::Delivered => &counters.early_requests,
+        (Forwarded::Unknown, Some(key)) if pending.keep(port.fds(), key, *meta, index, packet) => {
+            &counters.early_requests
+        }
+        (Forwarded::Unknown, Some(key)) => {
+            pending.decide(key, Fate::Refused, now);
+            return Way::Refused;
+        }
+        // Its sender hears from here that nobody knows the connection.
+        (Forwarded::Unknown, None) => return Way::Here,
+        // The sender will try again.
+        (Forwarded::Full, _) => &counters.drop_forward_full,
+        (Forwarded::Refused, _) => &counters.drop_forward_refused,
+    };
+    add_alone(counter, 1);
+    Way::Elsewhere { waits: outcome == Forwarded::Waits }
+}
+
+impl Receiver {
+    /// Forwards the requests whose service somebody has by now; delivers, to be refused, those that nobody will have.
+    pub(super) fn look_for_listeners(&mut self, call: &mut Call<'_>) {
+        let counters = call.port.counters();
+        let mut waits = false;
+        let Self { pending, forwarder, .. } = self;
+        let refused = pending.look(Instant::now(), |request| {
+            let to = request.key.to();
+            let outcome = forward(forwarder, call.port, &request.meta, request.index, false, to, &request.packet);
+            let counter = match outcome {
+                Forwarded::Unknown => return false,
+                Forwarded::Sent | Forwarded::Waits => &counters.forwarded_out,
+                // The sender will try again.
+                Forwarded::Full => &counters.drop_forward_full,
+                Forwarded::Refused => &counters.drop_forward_refused,
+            };
+            add_alone(counter, 1);
+            waits |= outcome == Forwarded::Waits;
+            true
+        });
+        if waits {
+            self.deadlines.set(Task::DropBacklog, STALLED);
+        }
+        for request in refused {
+            let Meta { index, headers, .. } = &request.meta;
+            let flow = Some(self.peers.flow(*index, headers.local, headers.peer));
+            let (payload, expected_id) = (&*request.packet, request.index);
+            (call.deliver)(Datagram { headers, expected_id, flow, payload, is_refused: true }.into());
+            add_alone(&counters.rx_packets, 1);
+            add_alone(&counters.rx_bytes, payload.len());
+            call.delivered += 1;
+        }
+    }
+}
