@@ -27,7 +27,7 @@ class Ends:
         """What went wrong, as far as the exit statuses tell; None if nothing did."""
         if self.hung:
             return f"no end: {', '.join(self.hung)}; {self.said(self.hung[0])}"
-        if "client" not in self.status:
+        if "server" in self.status and "client" not in self.status:
             return f"the server did not listen; {self.said('server')}"
         # The one that failed by itself, rather than the one that still waited for it and was killed.
         for side, status in sorted(self.status.items(), key=lambda item: (item[1] or 0) <= 0):

@@ -155,8 +155,7 @@ unsafe fn with_most<T>(all: *const *const c_char, found: Found, then: impl FnOnc
     let mut room = Most::new();
     // SAFETY: the caller's promise.
     if unsafe { fill(&mut room, all, found) }.is_none() {
-        // SAFETY: a descriptor, and as many bytes as there are.
-        unsafe { libc::write(libc::STDERR_FILENO, LOST.as_ptr().cast(), LOST.to_bytes().len()) };
+        crate::standard_error::write(LOST);
         return then(all);
     }
     then(room.list.as_ptr())

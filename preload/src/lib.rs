@@ -34,6 +34,7 @@ mod next;
 mod read_only;
 mod resolve;
 mod shared_lock;
+mod standard_error;
 mod status;
 mod text;
 

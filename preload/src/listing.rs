@@ -3,7 +3,7 @@
 //! The machine's entries come first, without those that are hidden, then the folder's. The folder of this run does not show in
 //! the listing of `/dev/shm`: a walk that came into it there would leave it by `..` for the folders that it stands for.
 
-use core::ffi::{CStr, c_void};
+use core::ffi::{CStr, c_long, c_ulong, c_void};
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use crate::folder::{folder, is_parent, is_shadowed};
@@ -21,6 +21,8 @@ struct Listing {
     ours: AtomicPtr<c_void>,
     /// Set when `machine` has come to its end.
     is_at_end: AtomicUsize,
+    /// Entries that have been read of `ours`.
+    read: AtomicUsize,
 }
 
 static LISTINGS: [Listing; 32] = [const {
@@ -28,19 +30,24 @@ static LISTINGS: [Listing; 32] = [const {
         machine: AtomicPtr::new(core::ptr::null_mut()),
         ours: AtomicPtr::new(core::ptr::null_mut()),
         is_at_end: AtomicUsize::new(0),
+        read: AtomicUsize::new(0),
     }
 }; 32];
+
+/// Positions from here on are those in the folder's listing: no file system that the joined listings lie in has so large ones.
+const OURS_FROM: c_long = 1 << 62;
 
 /// How many there are: all that other listings pay.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 static OPENDIR: Next = Next::new(c"opendir");
+static READDIR: Next = Next::new(c"readdir");
 static REWINDDIR: Next = Next::new(c"rewinddir");
 static CLOSEDIR: Next = Next::new(c"closedir");
 
 /// Finds libc's functions.
 pub(crate) fn find_all() {
-    for next in [&OPENDIR, &REWINDDIR, &CLOSEDIR] {
+    for next in [&OPENDIR, &READDIR, &REWINDDIR, &CLOSEDIR] {
         next.address();
     }
 }
@@ -118,6 +125,7 @@ fn add(dir: Dir, ours: Dir) -> Option<()> {
     };
     let listing = LISTINGS.iter().find(is_free)?;
     listing.is_at_end.store(0, Ordering::Relaxed);
+    listing.read.store(0, Ordering::Relaxed);
     listing.ours.store(ours, Ordering::Relaxed);
     COUNT.fetch_add(1, Ordering::Relaxed);
     Some(())
@@ -161,6 +169,9 @@ pub(crate) unsafe fn next(dir: Dir, readdir: impl Fn(Dir) -> Dir) -> Dir {
     }
     loop {
         let entry = readdir(ours);
+        if !entry.is_null() {
+            listing.read.fetch_add(1, Ordering::Relaxed);
+        }
         if entry.is_null() || is_hidden(entry) {
             return entry;
         }
@@ -174,8 +185,38 @@ pub(crate) fn forget_position(dir: Dir) {
         if !ours.is_null() {
             call(&REWINDDIR, ours);
         }
+        listing.read.store(0, Ordering::Relaxed);
         listing.is_at_end.store(0, Ordering::Relaxed);
     }
+}
+
+/// The position for telldir(3); `None` if it is that of the machine's listing.
+pub(crate) fn position(dir: Dir) -> Option<c_long> {
+    let listing = find(dir).filter(|listing| listing.is_at_end.load(Ordering::Relaxed) != 0)?;
+    Some(OURS_FROM.saturating_add_unsigned(listing.read.load(Ordering::Relaxed) as c_ulong))
+}
+
+/// To be called before seekdir(3), which goes to the position in the machine's listing. False if it is one in the folder's.
+pub(crate) fn seek(dir: Dir, position: c_long) -> bool {
+    let Some(listing) = find(dir) else { return true };
+    forget_position(dir);
+    let Ok(entries) = usize::try_from(position.wrapping_sub(OURS_FROM)) else { return true };
+    listing.is_at_end.store(1, Ordering::Relaxed);
+    let ours = listing.ours.load(Ordering::Relaxed);
+    let readdir = READDIR.address();
+    if ours.is_null() || readdir.is_null() {
+        return false;
+    }
+    // SAFETY: the function of this name has this type.
+    let readdir = unsafe { core::mem::transmute::<Dir, unsafe extern "C" fn(Dir) -> Dir>(readdir) };
+    while listing.read.load(Ordering::Relaxed) < entries {
+        // SAFETY: a stream of this module's own.
+        if with_errno_kept(|| unsafe { readdir(ours) }).is_null() {
+            break;
+        }
+        listing.read.fetch_add(1, Ordering::Relaxed);
+    }
+    false
 }
 
 /// To be called before closedir(3).

@@ -251,16 +251,26 @@ fn may_be_inside(dir: c_int) -> bool {
         return with_errno_kept(|| is_inside(dir));
     }
     match WORKING_DIRECTORY.load(Ordering::Relaxed) {
-        state::UNKNOWN => {
-            let Some(mut path) = with_errno_kept(Path::new) else { return false };
-            let found = with_errno_kept(|| working_directory(&mut path));
-            let inside = found.is_some() && without_folder(&mut path);
-            let now = if inside { state::INSIDE } else { state::OUTSIDE };
-            let _ = WORKING_DIRECTORY.compare_exchange(state::UNKNOWN, now, Ordering::Relaxed, Ordering::Relaxed);
-            inside
-        }
+        state::UNKNOWN => find_working_directory(),
         state::OUTSIDE => false,
         _ => true,
+    }
+}
+
+/// Whether the working directory is in the folder. One that the kernel does not tell is not.
+fn find_working_directory() -> bool {
+    let Some(mut path) = with_errno_kept(Path::new) else { return false };
+    let found = with_errno_kept(|| working_directory(&mut path));
+    let inside = found.is_some() && without_folder(&mut path);
+    let now = if inside { state::INSIDE } else { state::OUTSIDE };
+    let _ = WORKING_DIRECTORY.compare_exchange(state::UNKNOWN, now, Ordering::Relaxed, Ordering::Relaxed);
+    inside
+}
+
+/// Finds the working directory, so that getcwd(2) need not be called once the program has forbidden it to itself (seccomp(2)).
+pub(crate) fn remember_working_directory() {
+    if folder().is_some() && WORKING_DIRECTORY.load(Ordering::Relaxed) == state::UNKNOWN {
+        find_working_directory();
     }
 }
 

@@ -7,11 +7,16 @@
 #include <fts.h>
 #include <ftw.h>
 #include <glob.h>
+#include <linux/filter.h>
 #include <linux/openat2.h>
+#include <linux/seccomp.h>
+#include <setjmp.h>
 #include <spawn.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
 #include <sys/statvfs.h>
@@ -90,6 +95,82 @@ static int spawned(const char *folder, const char *path) {
 static int openat2_of(int dir, const char *path, unsigned long long flags) {
     struct open_how how = {.flags = flags};
     return syscall(SYS_openat2, dir, path, &how, sizeof how);
+}
+
+/* Forbids getcwd(2) to this process (seccomp(2)). */
+static int forbid_getcwd(unsigned what) {
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_getcwd, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, what),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {sizeof filter / sizeof *filter, filter};
+    return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program);
+}
+
+/* A program that does not call getcwd does not notice that it may not. */
+static void without_getcwd(void) {
+    int status = -1;
+    if (fork() == 0) {
+        struct stat st;
+        if (chdir("/usr") || forbid_getcwd(SECCOMP_RET_KILL_PROCESS)) _exit(1);
+        if (stat("../etc/passwd", &st) || open("../etc/passwd", O_RDONLY) < 0 || !FAILS(unlink("no-such"), ENOENT)) _exit(2);
+        _exit(access("symbol_error", F_OK) == 0 || stat(GUID, &st) ? 3 : 0);
+    }
+    CHECK(wait(&status) > 0 && status == 0);
+    if (fork() == 0) {
+        struct stat st;
+        if (chdir(DEVICE) || forbid_getcwd(SECCOMP_RET_ERRNO | EPERM)) _exit(1);
+        _exit(stat("node_guid", &st) || open("ports/1/state", O_RDONLY) < 0 || !FAILS(stat("ports/9", &st), ENOENT) ? 2 : 0);
+    }
+    CHECK(wait(&status) > 0 && status == 0);
+}
+
+static jmp_buf back;
+
+static int visit_and_leave(const char *path, const struct stat *st, int type, struct FTW *ftw) {
+    (void)path, (void)st, (void)type, (void)ftw;
+    longjmp(back, 1);
+}
+
+/* Leaves a walk and begins another, in a callback of a walk too, more often than there can be walks at once. */
+static int visit_with_walks_that_are_left(const char *path, const struct stat *st, int type, struct FTW *ftw) {
+    static int left;
+    for (left = 0; left < 3; left++)
+        if (!setjmp(back)) nftw(DEVICE "/ports", visit_and_leave, 8, FTW_PHYS);
+    return visit_n(path, st, type, ftw);
+}
+
+static void walks_that_are_left(void) {
+    static int left;
+    for (left = 0; left < 40; left++)
+        if (!setjmp(back)) nftw(DEVICE "/ports", visit_and_leave, 8, FTW_PHYS);
+    visited = strange = 0;
+    CHECK(nftw(DEVICE "/ports", visit_n, 8, FTW_PHYS) == 0 && visited > 10 && !strange);
+    visited = strange = 0;
+    CHECK(nftw(DEVICE "/ports", visit_with_walks_that_are_left, 8, FTW_PHYS) == 0 && visited > 10 && !strange);
+}
+
+/* Every position leads to the entry that came after it. */
+static void positions(const char *path) {
+    static char names[4096][256];
+    static long places[4096];
+    DIR *dir = opendir(path);
+    struct dirent *entry;
+    int count = 0, wrong = 0;
+    if (!dir) { CHECK(!"opendir"); return; }
+    for (; places[count] = telldir(dir), (entry = readdir(dir)) && count < 4095; count++) strcpy(names[count], entry->d_name);
+    for (int i = count; i >= 0; i--) {
+        seekdir(dir, places[i]);
+        entry = readdir(dir);
+        wrong += i == count ? entry != NULL : !entry || strcmp(entry->d_name, names[i]);
+    }
+    CHECK(count > 2 && !wrong);
+    seekdir(dir, places[count / 2]);
+    rewinddir(dir);
+    CHECK((entry = readdir(dir)) && !strcmp(entry->d_name, names[0]));
+    closedir(dir);
 }
 
 static void walks(void) {
@@ -269,7 +350,12 @@ static void changes(void) {
 
 int main(void) {
     setvbuf(stdout, NULL, _IOLBF, 0);
+    without_getcwd();
     walks();
+    walks_that_are_left();
+    positions("/sys/class");
+    positions("/dev");
+    positions("/sys/class/infiniband");
     questions();
     changes();
     relative();

@@ -297,6 +297,20 @@ fn children_get_lost_variables_back() -> Result<()> {
         said.stderr.lines().count() == 1 && said.stderr.starts_with("urxe: warning: a program is started"),
         "{said}"
     );
+    // A file or a connection of the program's own may have standard error's number, and a client may be there from the start.
+    let other = "import os, socket, sys
+mine, clients = socket.socketpair()
+file = os.open(os.environ['TMPDIR'], os.O_RDWR | os.O_TMPFILE)
+os.dup2(file if sys.argv[1] == 'file' else clients.fileno(), 2)
+if os.fork() == 0:
+    if sys.argv[1] == 'inherited': os.execv('/usr/bin/python3', ['python3', '-c', sys.argv[2]])
+    exec(sys.argv[2])
+os.wait(); os.close(2); clients.close()
+print(os.fstat(file).st_size, mine.recv(99))";
+    for way in ["file", "socket", "inherited"] {
+        let said = launcher.run(&["/usr/bin/python3", "-c", other, way, script])?;
+        ensure!(said.stdout == "0 b''\n" && said.stderr.is_empty(), "{way}: {said}");
+    }
     wait_until_clean(&launcher)
 }
 

@@ -89,12 +89,14 @@ mod status;
 mod syscalls;
 mod walks;
 
-/// Finds all of libc's functions, so that nothing has to be looked up in a signal handler, and keeps the variables that
-/// children may lose.
+/// Finds all of libc's functions, so that nothing has to be looked up in a signal handler, and keeps what later may be gone:
+/// the variables that children may lose, standard error, and the working directory.
 pub fn find_all() {
     crate::next::find_system_call();
     crate::listing::find_all();
     crate::environment::remember();
+    crate::standard_error::remember();
+    crate::resolve::remember_working_directory();
     changes::find_all();
     globs::find_all();
     lookups::find_all();

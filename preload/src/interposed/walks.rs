@@ -41,6 +41,16 @@ interpose! {
             // SAFETY: the caller's own call.
             unsafe { next(dir) }
         }
+        fn telldir(dir: Buffer) -> c_long = |next| {
+            // SAFETY: as above.
+            listing::position(dir).unwrap_or_else(|| unsafe { next(dir) })
+        }
+        fn seekdir(dir: Buffer, position: c_long) -> () = |next| {
+            if listing::seek(dir, position) {
+                // SAFETY: as above.
+                unsafe { next(dir, position) }
+            }
+        }
         fn closedir(dir: Buffer) -> c_int = |next| {
             listing::closed(dir);
             // SAFETY: as above.
@@ -95,16 +105,16 @@ interpose! {
 struct Walk {
     /// The thread; 0 if there is no walk.
     thread: AtomicUsize,
-    /// The later of two walks of one thread has the greater.
-    order: AtomicUsize,
+    /// An address in the frame that has begun the walk. What the walk calls lies below it. If the thread is back in a frame
+    /// above, the walk has been left, by longjmp(3) out of the program's function.
+    frame: AtomicUsize,
     /// The program's function.
     visit: AtomicPtr<c_void>,
 }
 
 static WALKS: [Walk; 16] = [const {
-    Walk { thread: AtomicUsize::new(0), order: AtomicUsize::new(0), visit: AtomicPtr::new(core::ptr::null_mut()) }
+    Walk { thread: AtomicUsize::new(0), frame: AtomicUsize::new(0), visit: AtomicPtr::new(core::ptr::null_mut()) }
 }; 16];
-static ORDER: AtomicUsize = AtomicUsize::new(1);
 
 #[expect(clippy::cast_possible_truncation, reason = "an address")]
 fn this_thread() -> usize {
@@ -125,22 +135,35 @@ unsafe fn walk(
 ) -> c_int {
     // SAFETY: the caller's promise.
     let Some(located) = (unsafe { locate(CWD, path) }) else { return then(path, visit) };
+    let frame = (&raw const located).addr();
+    forget_left(frame);
     let is_free =
         |walk: &&Walk| walk.thread.compare_exchange(0, this_thread(), Ordering::Acquire, Ordering::Relaxed).is_ok();
     let Some(walk) = WALKS.iter().find(is_free) else { return then(located.as_ptr(), visit) };
     walk.visit.store(visit, Ordering::Relaxed);
-    walk.order.store(ORDER.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
+    walk.frame.store(frame, Ordering::Relaxed);
     working_directory_changed(None);
     let result = then(located.as_ptr(), ours);
     walk.thread.store(0, Ordering::Release);
     result
 }
 
-/// The program's function of this thread's innermost walk.
-fn visit() -> Buffer {
-    let own = WALKS.iter().filter(|walk| walk.thread.load(Ordering::Relaxed) == this_thread());
-    let latest = own.max_by_key(|walk| walk.order.load(Ordering::Relaxed));
-    latest.map_or(core::ptr::null_mut(), |walk| walk.visit.load(Ordering::Relaxed))
+/// Forgets this thread's walks that have been left, now that it is back in a frame at this address.
+fn forget_left(frame: usize) {
+    for left in own_walks().filter(|walk| walk.frame.load(Ordering::Relaxed) <= frame) {
+        left.thread.store(0, Ordering::Release);
+    }
+}
+
+fn own_walks() -> impl Iterator<Item = &'static Walk> {
+    WALKS.iter().filter(|walk| walk.thread.load(Ordering::Relaxed) == this_thread())
+}
+
+/// The program's function of this thread's innermost walk that has begun above `here`, an address in the frame that calls it.
+fn visit(here: usize) -> Buffer {
+    let frame = |walk: &&Walk| walk.frame.load(Ordering::Relaxed);
+    let innermost = own_walks().filter(|walk| frame(walk) > here).min_by_key(frame);
+    innermost.map_or(core::ptr::null_mut(), |walk| walk.visit.load(Ordering::Relaxed))
 }
 
 /// How many bytes of a path lead to the folder: 0 if it is not in there.
@@ -155,14 +178,18 @@ unsafe fn prefix_len(path: *const c_char) -> usize {
 }
 
 unsafe extern "C" fn visit_ftw(path: *const c_char, stat: Buffer, flag: c_int) -> c_int {
-    let visit = visit();
+    let local = 0_u8;
+    let frame = (&raw const local).addr();
+    let visit = visit(frame);
     if visit.is_null() {
         return 0;
     }
     // SAFETY: the program's function has this type, and libc's own arguments.
     unsafe {
         let visit = core::mem::transmute::<Buffer, unsafe extern "C" fn(*const c_char, Buffer, c_int) -> c_int>(visit);
-        visit(path.add(prefix_len(path)), stat, flag)
+        let result = visit(path.add(prefix_len(path)), stat, flag);
+        forget_left(frame);
+        result
     }
 }
 
@@ -177,7 +204,9 @@ struct Ftw {
 type VisitNftw = unsafe extern "C" fn(*const c_char, Buffer, c_int, *mut Ftw) -> c_int;
 
 unsafe extern "C" fn visit_nftw(path: *const c_char, stat: Buffer, flag: c_int, ftw: *mut Ftw) -> c_int {
-    let visit = visit();
+    let local = 0_u8;
+    let frame = (&raw const local).addr();
+    let visit = visit(frame);
     if visit.is_null() {
         return 0;
     }
@@ -187,7 +216,9 @@ unsafe extern "C" fn visit_nftw(path: *const c_char, stat: Buffer, flag: c_int, 
         let prefix = prefix_len(path);
         let base = c_int::try_from(prefix).unwrap_or(0);
         let mut shown = Ftw { base: (*ftw).base - base, level: (*ftw).level };
-        visit(path.add(prefix), stat, flag, &raw mut shown)
+        let result = visit(path.add(prefix), stat, flag, &raw mut shown);
+        forget_left(frame);
+        result
     }
 }
 
