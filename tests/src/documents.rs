@@ -151,7 +151,7 @@ impl Things {
     fn check_code(&self, code: &str, miss: &mut impl FnMut(&'static str, &str)) {
         let words: Vec<&str> = code.trim_start_matches("$ ").split_whitespace().collect();
         if let ["make", arguments @ ..] = &words[..] {
-            for argument in arguments.iter().take_while(|word| !word.starts_with('#')) {
+            for argument in arguments.iter().take_while(|word| !word.starts_with('#') && **word != "&&") {
                 match argument.split_once('=') {
                     Some((variable, _)) if !self.makefile.contains(&format!("({variable})")) => {
                         miss("no variable of the Makefile", variable);

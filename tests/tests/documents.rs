@@ -1,9 +1,11 @@
 //! README, CONTRIBUTING and the like, `docs/` and `spec/` name only what exists, and all of what they list.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
 use urxe_tests::artifacts;
 use urxe_tests::documents::Things;
 use urxe_tests::requirements::files;
@@ -66,6 +68,44 @@ fn the_reference_lists_every_counter() -> Result<()> {
     listed.sort_unstable();
     counters.sort_unstable();
     ensure!(listed == counters, "docs/reference/counters.md lists {listed:?}, and there are {counters:?}");
+    Ok(())
+}
+
+/// Crates of the workspace and those crates of it that each depends on, by `cargo metadata`.
+fn crates(root: &Path) -> Result<BTreeMap<String, BTreeSet<String>>> {
+    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
+    let arguments = ["metadata", "--format-version", "1", "--no-deps", "--offline"];
+    let output = Command::new(cargo).args(arguments).current_dir(root).output()?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let metadata: Value = serde_json::from_slice(&output.stdout)?;
+    let packages = metadata["packages"].as_array().context("no packages")?;
+    let name = |value: &Value| value["name"].as_str().unwrap_or_default().to_owned();
+    let depends = |package: &Value| {
+        let all = package["dependencies"].as_array().into_iter().flatten();
+        all.filter(|it| it["kind"].is_null()).map(name).filter(|it| it.starts_with("urxe-")).collect()
+    };
+    Ok(packages.iter().map(|package| (name(package), depends(package))).collect())
+}
+
+#[test]
+fn the_architecture_lists_every_crate_and_its_dependencies() -> Result<()> {
+    let text = std::fs::read_to_string(root().join("docs/internals/architecture.md"))?;
+    let mut listed = BTreeMap::new();
+    for row in text.lines().filter(|line| line.starts_with("| `urxe-")) {
+        let mut cells = row.split('|').skip(1).map(|cell| {
+            cell.split('`').skip(1).step_by(2).filter(|it| it.starts_with("urxe-")).map(str::to_owned).collect()
+        });
+        let (names, depends): (BTreeSet<String>, _) =
+            (cells.next().unwrap_or_default(), cells.next().unwrap_or_default());
+        listed.insert(names.into_iter().collect(), depends);
+    }
+    let crates = crates(&root())?;
+    ensure!(listed == crates, "docs/internals/architecture.md has {listed:#?}, and there are {crates:#?}");
+    let words = text.split_whitespace().count();
+    ensure!(words <= 1500, "docs/internals/architecture.md has {words} words");
+    let performance = std::fs::read_to_string(root().join("docs/performance.md"))?;
+    let words = performance.split_whitespace().count();
+    ensure!(words <= 800, "docs/performance.md has {words} words");
     Ok(())
 }
 

@@ -177,7 +177,7 @@ int main(int argc, char **argv) {
     for argument in [None, Some("another namespace")] {
         let words: Vec<&str> = [program.as_str()].into_iter().chain(argument).collect();
         ensure!(world.host().run(&program, &words[1..])?.stdout == "1\n", "installed: {argument:?}");
-        // What docs/internals/architecture.md says of `urxe run`.
+        // What docs/internals/abi-hooks.md says of `urxe run`.
         let mut command = world.host().command(&urxe);
         command.args(["run", "--"]).args(&words).env_remove("IBV_DRIVERS");
         let said = world.host().start(command)?.finish(TIMEOUT)?.success()?;

@@ -1,4 +1,4 @@
-//! What docs/guide/ci.md, action.yml and the Dockerfile tell people to write: parsed, and run as far as one machine can.
+//! Recipes of docs/guide (CI, containers), action.yml and the Dockerfile: parsed, and run as far as one machine can.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -27,12 +27,12 @@ fn read(file: &str) -> Result<String> {
     fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))
 }
 
-/// The documents of the YAML block in docs/guide/ci.md that begins with the comment `# name`.
+/// Documents of the YAML block in the guide that begins with the comment `# name`.
 fn recipe(name: &str) -> Result<Vec<Value>> {
-    let text = read("docs/guide/ci.md")?;
+    let text = read("docs/guide/ci.md")? + &read("docs/guide/containers.md")?;
     let start = format!("```yaml\n# {name}\n");
     let block = text.split_once(&start).and_then(|(_, rest)| rest.split_once("\n```\n"));
-    documents(block.with_context(|| format!("docs/guide/ci.md has no block {start:?}"))?.0)
+    documents(block.with_context(|| format!("no block {start:?} in docs/guide"))?.0)
 }
 
 fn documents(yaml: &str) -> Result<Vec<Value>> {

@@ -91,6 +91,7 @@ mod tests {
 
     /// Each bit of each byte, in packets that go by tables and in those that do not.
     #[test]
+    #[cfg_attr(miri, ignore = "minutes, and no memory access that others lack")]
     fn any_bit() {
         let crc = Crc::<u32>::new(&CRC_32_ISO_HDLC);
         for len in 1..=FEW + 2 {
