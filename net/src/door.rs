@@ -71,6 +71,12 @@ impl AsRawFd for KeptFile {
 }
 
 impl KeptFile {
+    /// Whether the number still is what it was.
+    #[must_use]
+    pub fn is_ours(&self) -> bool {
+        self.0.is_ours()
+    }
+
     fn new(fds: &Arc<FdSet>, file: BorrowedFd<'_>) -> io::Result<Self> {
         fds.adopt(file.try_clone_to_owned()?).map(Self)
     }

@@ -1,36 +1,79 @@
 //! Descriptors of a port and the epoll instance that watches them, known all together so that a forked child can close
 //! its copies without taking a lock.
 
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::io;
 use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use crate::identity::Identity;
 use crate::sys::{close, epoll_add, epoll_create, epoll_ready, epoll_remove};
 
-/// Highest descriptor number that is kept track of; the usual hard limits are far below or, where they are not, nobody
-/// gets there.
-const MAX_FD: usize = 1 << 16;
+/// Slots in the first block of a [`FdSet`]; each further block has twice as many.
+const FIRST: usize = 64;
+/// More descriptors than 2^30 there cannot be (`NR_OPEN` of the kernel).
+const BLOCKS: usize = 25;
+/// An empty slot.
+const NONE: RawFd = -1;
 
-/// The set of open descriptors of one port, as a bitmap by number: readable after `fork` whatever lock was held.
+/// One descriptor of a set.
+#[derive(Debug)]
+struct Slot {
+    raw: AtomicI32,
+    /// What is under the number; written before `raw` is.
+    identity: Mutex<Option<Identity>>,
+}
+
+impl Slot {
+    const fn empty() -> Self {
+        Self { raw: AtomicI32::new(NONE), identity: Mutex::new(None) }
+    }
+
+    /// Empties the slot, and closes the descriptor if it still is what it was. False if another has emptied it.
+    fn close(&self, raw: RawFd) -> bool {
+        let is_emptied = self.raw.compare_exchange(raw, NONE, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        // Not `lock`: in the child of a fork, somebody who is not there may have it. A slot in use is not locked, though.
+        let identity = self.identity.try_lock().map(|identity| *identity).unwrap_or_default();
+        if is_emptied && identity.is_none_or(|identity| identity.is_under(raw)) {
+            // SAFETY: the slot has owned the number, and what is under it is what was put there.
+            unsafe { close(raw) };
+        }
+        is_emptied
+    }
+}
+
+/// The set of open descriptors of one port: readable after `fork` whatever lock was held.
 #[derive(Debug)]
 pub(crate) struct FdSet {
     epoll: RawFd,
-    bits: Box<[AtomicU64]>,
+    epoll_identity: Option<Identity>,
+    blocks: [OnceLock<Box<[Slot]>>; BLOCKS],
+    /// Slots that were used and are empty, and how many there have been.
+    free: Mutex<(Vec<usize>, usize)>,
     /// Every [`Fd`] is closed already, and the number may be somebody else's by now.
     abandoned: AtomicBool,
 }
 
 impl FdSet {
     pub(crate) fn new() -> io::Result<Arc<Self>> {
-        let bits = (0..MAX_FD / 64).map(|_| AtomicU64::new(0)).collect();
         let epoll = epoll_create()?.into_raw_fd();
-        Ok(Arc::new(Self { epoll, bits, abandoned: AtomicBool::new(false) }))
+        Ok(Arc::new(Self {
+            epoll,
+            epoll_identity: Identity::of(epoll).ok(),
+            blocks: [const { OnceLock::new() }; BLOCKS],
+            free: Mutex::default(),
+            abandoned: AtomicBool::new(false),
+        }))
     }
 
     /// The epoll instance.
     pub(crate) fn epoll(&self) -> RawFd {
         self.epoll
+    }
+
+    /// Whether the application has closed the descriptors: the epoll instance is not what it was.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.epoll_identity.is_some_and(|identity| !identity.is_under(self.epoll))
     }
 
     /// Watches a descriptor of the set for input and hang-up, under `token`, until it is closed.
@@ -57,12 +100,25 @@ impl FdSet {
     /// the child's `exec` (all are close-on-exec).
     pub(crate) fn adopt(self: &Arc<Self>, fd: impl Into<OwnedFd>) -> io::Result<Fd> {
         let fd = fd.into();
-        let number = usize::try_from(fd.as_raw_fd()).unwrap_or(usize::MAX);
-        let Some(word) = self.bits.get(number / 64) else {
-            return Err(io::Error::from_raw_os_error(libc::EMFILE));
+        let index = {
+            let (free, used) = &mut *lock(&self.free);
+            free.pop().unwrap_or_else(|| {
+                *used += 1;
+                *used - 1
+            })
         };
-        word.fetch_or(1 << (number % 64), Ordering::Relaxed);
-        Ok(Fd { raw: fd.into_raw_fd(), set: Arc::clone(self) })
+        let Some(slot) = self.slot(index) else { return Err(io::Error::from_raw_os_error(libc::EMFILE)) };
+        *lock(&slot.identity) = Identity::of(fd.as_raw_fd()).ok();
+        let raw = fd.into_raw_fd();
+        slot.raw.store(raw, Ordering::Release);
+        Ok(Fd { raw, index, set: Arc::clone(self) })
+    }
+
+    /// The slot of this index, in a block that is made if need be.
+    fn slot(&self, index: usize) -> Option<&Slot> {
+        let (block, offset) = place(index);
+        let make = || std::iter::repeat_with(Slot::empty).take(FIRST << block).collect();
+        self.blocks.get(block)?.get_or_init(make).get(offset)
     }
 
     /// Closes all, now and for good, though they are still referred to: in the child of a fork, or when a device is closed
@@ -71,28 +127,38 @@ impl FdSet {
         if self.abandoned.swap(true, Ordering::Relaxed) {
             return;
         }
-        // SAFETY: the set owns its epoll instance, and `abandoned` keeps `drop` from closing it again.
-        unsafe { libc::close(self.epoll) };
-        for (base, word) in self.bits.iter().enumerate() {
-            let mut bits = word.swap(0, Ordering::Relaxed);
-            while bits != 0 {
-                let number = base * 64 + bits.trailing_zeros() as usize;
-                bits &= bits - 1;
-                if let Ok(raw) = RawFd::try_from(number) {
-                    // SAFETY: the bit says that an `Fd` of this set owns the number, and `abandoned` keeps that `Fd`
-                    // from closing it again.
-                    unsafe { libc::close(raw) };
-                }
+        self.close_epoll();
+        for slot in self.blocks.iter().filter_map(OnceLock::get).flatten() {
+            let raw = slot.raw.load(Ordering::Acquire);
+            if raw != NONE {
+                slot.close(raw);
             }
         }
     }
+
+    /// Closes the epoll instance, if it is ours still.
+    fn close_epoll(&self) {
+        if !self.is_lost() {
+            // SAFETY: the set owns its epoll instance; `abandoned`, or the set's end, keep it from being closed again.
+            unsafe { close(self.epoll) };
+        }
+    }
+}
+
+/// Block of a slot, and its place there.
+const fn place(index: usize) -> (usize, usize) {
+    let block = (index / FIRST + 1).ilog2() as usize;
+    (block, index + FIRST - (FIRST << block))
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Drop for FdSet {
     fn drop(&mut self) {
         if !self.abandoned.load(Ordering::Relaxed) {
-            // SAFETY: the set owns its epoll instance and is going away.
-            unsafe { libc::close(self.epoll) };
+            self.close_epoll();
         }
     }
 }
@@ -101,6 +167,8 @@ impl Drop for FdSet {
 #[derive(Debug)]
 pub(crate) struct Fd {
     raw: RawFd,
+    /// Its slot.
+    index: usize,
     set: Arc<FdSet>,
 }
 
@@ -110,21 +178,27 @@ impl AsRawFd for Fd {
     }
 }
 
+impl Fd {
+    /// Whether the number still is what it was, as far as that can be told.
+    pub(crate) fn is_ours(&self) -> bool {
+        let identity = self.set.slot(self.index).and_then(|slot| *lock(&slot.identity));
+        identity.is_none_or(|identity| identity.is_under(self.raw))
+    }
+}
+
 impl Drop for Fd {
     fn drop(&mut self) {
         if self.set.abandoned.load(Ordering::Relaxed) {
             return;
         }
+        let Some(slot) = self.set.slot(self.index) else { return };
         // A copy in a forked process would keep a merely closed descriptor in the epoll instance, ready for ever.
-        epoll_remove(self.set.epoll, self.raw);
-        // `adopt` accepted the number, so it is in range.
-        let number = self.raw.unsigned_abs() as usize;
-        let bit = 1 << (number % 64);
-        let Some(word) = self.set.bits.get(number / 64) else { return };
+        if !self.set.is_lost() {
+            epoll_remove(self.set.epoll, self.raw);
+        }
         // Unless all have just been closed.
-        if word.fetch_and(!bit, Ordering::Relaxed) & bit != 0 {
-            // SAFETY: `self` owns the descriptor and is going away.
-            unsafe { close(self.raw) };
+        if slot.close(self.raw) {
+            lock(&self.set.free).0.push(self.index);
         }
     }
 }
@@ -154,6 +228,61 @@ mod tests {
         assert!(is_open(raw));
         drop(fd);
         assert!(!is_open(raw));
+    }
+
+    #[test]
+    fn slots_have_one_place_each() {
+        let mut next = (0, 0);
+        for index in 0..100 * FIRST {
+            assert_eq!(place(index), next);
+            next = if next.1 + 1 == FIRST << next.0 { (next.0 + 1, 0) } else { (next.0, next.1 + 1) };
+        }
+        assert!(place(1 << 30).0 < BLOCKS);
+    }
+
+    #[test]
+    fn descriptors_above_65535() {
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: a structure to write, then one to read.
+        unsafe {
+            libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit);
+            limit.rlim_cur = limit.rlim_max;
+            libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
+        }
+        if limit.rlim_cur <= 70_000 {
+            return;
+        }
+        let set = FdSet::new().unwrap();
+        let fd = set.adopt(high_fd(70_000)).unwrap();
+        let raw = fd.as_raw_fd();
+        assert!(is_open(raw));
+        drop(fd);
+        assert!(!is_open(raw));
+        let fd = set.adopt(high_fd(70_000)).unwrap();
+        set.abandon();
+        assert!(!is_open(fd.as_raw_fd()));
+    }
+
+    /// The program has closed it, and something else has the number.
+    #[test]
+    fn drop_and_abandon_leave_strangers_alone() {
+        let set = FdSet::new().unwrap();
+        let stranger = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let fds = [900, 901].map(|number| set.adopt(high_fd(number)).unwrap());
+        for fd in &fds {
+            // SAFETY: replaces what is under a number of this test's.
+            assert!(unsafe { libc::dup2(stranger.as_raw_fd(), fd.as_raw_fd()) } >= 0);
+        }
+        let [first, second] = fds;
+        let numbers = [first.as_raw_fd(), second.as_raw_fd()];
+        drop(first);
+        set.abandon();
+        drop(second);
+        for raw in numbers {
+            assert!(is_open(raw));
+            // SAFETY: a number of this test's.
+            unsafe { libc::close(raw) };
+        }
     }
 
     #[test]

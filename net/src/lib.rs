@@ -39,6 +39,7 @@ pub mod counters;
 pub mod datagram;
 pub mod door;
 pub mod error;
+pub mod identity;
 pub mod interface;
 pub mod local;
 pub mod multicast;

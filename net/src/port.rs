@@ -305,6 +305,12 @@ impl Port {
         self.fds.abandon();
     }
 
+    /// Whether the application has closed the port's descriptors: their numbers may be its own by now.
+    #[must_use]
+    pub fn has_lost_descriptors(&self) -> bool {
+        self.fds.is_lost()
+    }
+
     pub(crate) fn fds(&self) -> &Arc<FdSet> {
         &self.fds
     }

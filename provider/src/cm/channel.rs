@@ -7,6 +7,8 @@ use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Mutex;
 
+use urxe_net::identity::CheckedFd;
+
 use crate::kernel::Errno;
 use crate::runtime::lock;
 
@@ -16,8 +18,8 @@ use super::event::Event;
 pub struct Channel {
     queue: Mutex<VecDeque<Event>>,
     /// The application's end: the same open file, so that what it sets counts here.
-    reader: OwnedFd,
-    writer: OwnedFd,
+    reader: CheckedFd,
+    writer: CheckedFd,
 }
 
 impl Channel {
@@ -32,7 +34,7 @@ impl Channel {
         // SAFETY: two descriptors that are new and nobody else's.
         let (reader, writer) = unsafe { (OwnedFd::from_raw_fd(pair[0]), OwnedFd::from_raw_fd(pair[1])) };
         let application = reader.try_clone().map_err(|_| Errno::last())?;
-        Ok((Self { queue: Mutex::default(), reader, writer }, application))
+        Ok((Self { queue: Mutex::default(), reader: reader.into(), writer: writer.into() }, application))
     }
 
     /// Our copy of the application's end: a byte can be seen there while there are events.
@@ -61,6 +63,10 @@ impl Channel {
         let mut queue = lock(&self.queue);
         let before = queue.is_empty();
         let result = act(&mut queue);
+        // The application may have closed them.
+        if !self.reader.is_ours() || !self.writer.is_ours() {
+            return result;
+        }
         let mut byte = 1_u8;
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
         match (before, queue.is_empty()) {

@@ -402,6 +402,8 @@ pub(super) unsafe extern "C" fn destroy_qp(qp: *mut v::ibv_qp) -> c_int {
         if context.port().groups().holds(object.qp.qpn()) {
             return Err(Errno(libc::EBUSY));
         }
+        // What is left to be said goes to no number that the application has closed.
+        context.port().has_lost_descriptors();
         let events = object.qp.close(qp as u64);
         // SAFETY: the queue pair's own, initialised by being zero; not used any more afterwards.
         let object = unsafe {

@@ -11,11 +11,12 @@
 //! read.
 
 use std::collections::VecDeque;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
 
 use urxe_ffi::uapi;
 use urxe_ffi::verbs::ibv_event_type;
+use urxe_net::identity::CheckedFd;
 
 use super::Errno;
 use super::memory::Fields;
@@ -76,9 +77,9 @@ const ASYNC: usize = size_of::<uapi::ib_uverbs_async_event_desc>();
 pub struct EventFile {
     /// Events after those in the socket. Locked while the socket changes, except by the application's reads.
     backlog: Mutex<VecDeque<Event>>,
-    sender: OwnedFd,
+    sender: CheckedFd,
     /// The application's end as well, to look at what it has not read.
-    receiver: OwnedFd,
+    receiver: CheckedFd,
 }
 
 impl EventFile {
@@ -93,19 +94,25 @@ impl EventFile {
         // SAFETY: two descriptors that are new and nobody else's.
         let (receiver, sender) = unsafe { (OwnedFd::from_raw_fd(pair[0]), OwnedFd::from_raw_fd(pair[1])) };
         let application = receiver.try_clone().map_err(|_| Errno::last())?;
-        Ok((Self { backlog: Mutex::default(), sender, receiver }, application))
+        Ok((Self { backlog: Mutex::default(), sender: sender.into(), receiver: receiver.into() }, application))
     }
 
     /// The application's end once more.
     pub fn another_end(&self) -> Result<OwnedFd, Errno> {
-        self.receiver.try_clone().map_err(|_| Errno::last())
+        // SAFETY: open for as long as this lives, or closed by the application, which the call says then.
+        let receiver = unsafe { BorrowedFd::borrow_raw(self.receiver.as_raw_fd()) };
+        receiver.try_clone_to_owned().map_err(|_| Errno::last())
     }
 
     /// Adds an event. Never blocks, never loses one.
     pub fn push(&self, event: Event) {
         let mut backlog = self.backlog.lock().unwrap_or_else(PoisonError::into_inner);
         backlog.push_back(event);
-        self.send(&mut backlog);
+        // Completions are many, and come from a device whose descriptors are looked after; this may be the word that they
+        // are not what they were.
+        if matches!(event, Event::Completion { .. }) || self.sender.is_ours() {
+            self.send(&mut backlog);
+        }
     }
 
     /// The application has read: there may be room.
@@ -117,6 +124,9 @@ impl EventFile {
     /// There will be no other event: who has read all reads the end of the file, and who waits is woken.
     pub fn end(&self) {
         let _backlog = self.backlog.lock().unwrap_or_else(PoisonError::into_inner);
+        if !self.sender.is_ours() {
+            return;
+        }
         // SAFETY: a descriptor of ours.
         unsafe { libc::shutdown(self.sender.as_raw_fd(), libc::SHUT_WR) };
     }
@@ -126,6 +136,12 @@ impl EventFile {
     /// Whoever destroys the object then waits for the application to acknowledge all that were pushed, less these.
     pub fn discard(&self, element: u64) -> usize {
         let mut backlog = self.backlog.lock().unwrap_or_else(PoisonError::into_inner);
+        // The application has closed it, and reads nothing any more.
+        if !self.receiver.is_ours() || !self.sender.is_ours() {
+            let before = backlog.len();
+            backlog.retain(|event| event.element() != element);
+            return before - backlog.len();
+        }
         let unread: Vec<Event> = std::iter::from_fn(|| self.receive()).collect();
         for event in unread.into_iter().rev() {
             backlog.push_front(event);

@@ -9,11 +9,11 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-use urxe_engine::{Accessor, Ask, Bind, BindError, Denied, Fault, Key, Memory, Pd, Refusal, Region, Touch};
+use urxe_engine::{Access, Accessor, Ask, Bind, BindError, Denied, Fault, Key, Memory, Pd, Refusal, Region, Touch};
 use urxe_wire::Qpn;
 
 use super::regions::{Held, Regions};
-use super::{guard, mapping};
+use super::{guard, mapping, protected};
 use crate::observe;
 use crate::xrc::neighbours::is_elsewhere;
 
@@ -53,6 +53,15 @@ impl InUse {
         drop(self.at_hand.take());
     }
 
+    /// Does `again` what has faulted, if the region at hand is one that a card would have pinned.
+    //= spec/memory.md#mem-015
+    //# Memory that was protected while registered MUST be accessed all the same, unless it was registered on demand.
+    #[cold]
+    fn pinned<T>(&self, fault: Fault, again: impl FnOnce() -> Result<T, Fault>) -> Result<T, Fault> {
+        let is_pinned = self.at_hand.borrow().as_ref().is_some_and(|held| !held.access.contains(Access::ON_DEMAND));
+        if is_pinned { again() } else { Err(fault) }
+    }
+
     /// Has the region that has `key` at hand, or none if there is none.
     #[cold]
     fn take_up(&self, key: Key) -> Ref<'_, Option<Held>> {
@@ -77,24 +86,31 @@ impl Memory for InUse {
 
     #[inline]
     fn read(&self, from: u64, to: &mut [u8]) -> Result<(), Fault> {
-        guard::load(from, to)
+        guard::load(from, to).or_else(|fault| self.pinned(fault, || protected::load(from, to)))
     }
 
     #[inline]
     fn write(&self, to: u64, from: &[u8]) -> Result<(), Fault> {
         // SAFETY: the engine passes addresses that `Region::check` gave, of a region held meanwhile that allows
         // writing.
-        unsafe { guard::store(to, from) }
+        unsafe { guard::store(to, from).or_else(|fault| self.pinned(fault, || protected::store(to, from))) }
     }
 
     fn compare_swap(&self, at: u64, compare: u64, swap: u64) -> Result<u64, Fault> {
         // SAFETY: as above.
-        unsafe { guard::compare_swap(at, compare, swap) }
+        unsafe {
+            let change = |original| if original == compare { swap } else { original };
+            let again = || protected::update(at, change);
+            guard::compare_swap(at, compare, swap).or_else(|fault| self.pinned(fault, again))
+        }
     }
 
     fn fetch_add(&self, at: u64, add: u64) -> Result<u64, Fault> {
         // SAFETY: as above.
-        unsafe { guard::fetch_add(at, add) }
+        unsafe {
+            let again = || protected::update(at, |original| original.wrapping_add(add));
+            guard::fetch_add(at, add).or_else(|fault| self.pinned(fault, again))
+        }
     }
 
     /// Only a region of a file can be registered for persistence; there it takes as long as the disk does.
@@ -140,7 +156,6 @@ impl Memory for InUse {
 
 #[cfg(test)]
 mod tests {
-    use urxe_engine::Access;
     use urxe_engine::RegionKind;
 
     use super::*;

@@ -2,6 +2,7 @@
 //!
 //! - [`guard`] copies from and to application memory; memory that is gone is an error, not a signal;
 //! - [`mapping`] is memory of our own: device memory, dma-bufs;
+//! - `protected` does the same where the application has protected the memory since;
 //! - [`maps`] tells what is mapped, when memory is registered;
 //! - [`regions`] is the table of regions;
 //! - [`in_use`] is the engine's door to all of this.
@@ -10,4 +11,5 @@ pub(crate) mod guard;
 pub(crate) mod in_use;
 pub(crate) mod mapping;
 pub(crate) mod maps;
+mod protected;
 pub(crate) mod regions;

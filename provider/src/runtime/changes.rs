@@ -97,7 +97,7 @@ impl Listeners {
     }
 
     /// The device can do nothing any more.
-    fn fail(&self) {
+    pub(super) fn fail(&self) {
         if !self.failed.swap(true, Ordering::AcqRel) {
             self.raise(v::IBV_EVENT_DEVICE_FATAL);
         }

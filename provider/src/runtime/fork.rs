@@ -75,7 +75,7 @@ thread_local! {
 /// The program ends: what has come for other processes is theirs still.
 extern "C" fn at_exit() {
     let ports: Vec<Arc<NetPort>> = PORTS.try_lock().map(|ports| ports.clone()).unwrap_or_default();
-    for port in &ports {
+    for port in ports.iter().filter(|port| !port.net().has_lost_descriptors()) {
         port.pass_on();
     }
     crate::status::hang_up();

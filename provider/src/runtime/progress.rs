@@ -189,7 +189,9 @@ fn run(port: &NetPort) {
             }
         }
     }
-    port.send_acks();
+    if !port.has_lost_descriptors() {
+        port.send_acks();
+    }
 }
 
 /// Looks for the next packets for a while, because to sleep and wake up again takes longer than it takes them to come.
@@ -224,7 +226,10 @@ fn stand_by(port: &NetPort, sockets: RawFd, mut is_left: bool) -> bool {
     watch.begin(clock::now());
     while port.polled_within(stretched(FRESH)) && !port.stop.load(Ordering::Acquire) {
         // Those who poll see to timers as well, or put the watch's off no more.
-        let expired = sleep([port.kick_fd(), watch.fd()], None);
+        let expired = sleep(port, watch.fd(), None);
+        if port.stop.load(Ordering::Acquire) {
+            break;
+        }
         let now = clock::now();
         port.run_timers(now);
         if !expired {
@@ -243,7 +248,9 @@ fn stand_by(port: &NetPort, sockets: RawFd, mut is_left: bool) -> bool {
         }
     }
     watch.end();
-    port.send_acks();
+    if !port.has_lost_descriptors() {
+        port.send_acks();
+    }
     is_left
 }
 
@@ -303,19 +310,22 @@ fn wait(port: &NetPort, sockets: RawFd, most: Option<Duration>) -> bool {
     // Say how long before looking at the timers, so that one set meanwhile either is seen or kicks.
     port.slumber.begin(limit);
     let until = [port.next_timer(), limit].into_iter().flatten().min();
-    let readable = sleep([port.kick_fd(), sockets], until.map(|until| until.since(now)));
+    let readable = sleep(port, sockets, until.map(|until| until.since(now)));
     port.slumber.end();
     readable
 }
 
-/// Sleeps until one of two descriptors is readable, for so long at most. The first only wakes; true if the second is
-/// readable.
-fn sleep(fds: [RawFd; 2], most: Option<Duration>) -> bool {
-    let mut polled = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+/// Sleeps until the descriptor is readable or somebody kicks, for so long at most. True if it is readable.
+fn sleep(port: &NetPort, fd: RawFd, most: Option<Duration>) -> bool {
+    let mut polled = [port.kick_fd(), fd].map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
     let timeout = most.map(timespec);
     let timeout = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     // SAFETY: an array of that many entries; a null timeout waits without end.
     unsafe { libc::ppoll(polled.as_mut_ptr(), 2, timeout, std::ptr::null()) };
+    // What is readable may be somebody else's.
+    if port.has_lost_descriptors() {
+        return false;
+    }
     let [kick, other] = polled;
     if kick.revents != 0 {
         let mut count = [0_u8; 8];

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use urxe_engine::{Clock, Instant};
+use urxe_net::identity::CheckedFd;
 
 use super::pace::stretched;
 
@@ -25,7 +26,7 @@ const HABIT: u32 = 4;
 #[derive(Debug)]
 pub(super) struct Watch {
     /// timerfd(2).
-    timer: OwnedFd,
+    timer: CheckedFd,
     /// When the timer expires, in nanoseconds; 0 while nobody watches.
     until: AtomicU64,
     /// For how long it is put off, in nanoseconds.
@@ -43,6 +44,7 @@ impl Watch {
         }
         // SAFETY: new, and ours.
         let timer = unsafe { OwnedFd::from_raw_fd(fd) };
+        let timer = timer.into();
         Ok(Self { timer, until: AtomicU64::new(0), span: AtomicU64::new(0), pairs: AtomicU32::new(0) })
     }
 
@@ -124,8 +126,10 @@ impl Watch {
 
     /// For a forked child.
     pub(super) fn close_in_child(&self) {
-        // SAFETY: this process will not use it.
-        unsafe { libc::close(self.fd()) };
+        if self.timer.is_ours() {
+            // SAFETY: this process will not use it.
+            unsafe { libc::close(self.fd()) };
+        }
     }
 }
 

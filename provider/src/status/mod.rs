@@ -10,6 +10,7 @@ mod resources;
 pub(crate) mod sysfs;
 
 use std::io::{self, Write};
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
@@ -18,6 +19,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use urxe_net::identity::Identity;
 use urxe_net::local::{Credentials, own_uid};
 
 use crate::runtime::fork::Generation;
@@ -37,7 +39,7 @@ static LISTENERS: [AtomicI32; urxe_options::MAX_DEVICES] = [const { AtomicI32::n
 /// Answers until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Server {
-    listener: Arc<UnixListener>,
+    listener: Arc<Listener>,
     thread: Option<JoinHandle<()>>,
     generation: Generation,
 }
@@ -46,7 +48,7 @@ impl Server {
     /// Starts to answer for the device `name`. `seed` makes the socket's name unlike others.
     pub(crate) fn start(name: &str, port: &Arc<NetPort>, quotas: &Arc<Quotas>, seed: u64) -> io::Result<Self> {
         let address = format!("{}{}/{seed:016x}", urxe_status::NAMES, std::process::id());
-        let listener = Arc::new(UnixListener::bind_addr(&SocketAddr::from_abstract_name(address)?)?);
+        let listener = Arc::new(Listener::bind(&SocketAddr::from_abstract_name(address)?)?);
         remember(listener.as_raw_fd());
         let (name, port, quotas, waiting) =
             (name.to_owned(), Arc::clone(port), Arc::clone(quotas), Arc::clone(&listener));
@@ -66,11 +68,50 @@ impl Drop for Server {
             return;
         }
         forget(self.listener.as_raw_fd());
+        if !self.listener.is_ours() {
+            // The application has closed it: the thread cannot be told, and sleeps on.
+            return;
+        }
         // SAFETY: a descriptor of ours. Whoever waits in accept(2) is told.
         unsafe { libc::shutdown(self.listener.as_raw_fd(), libc::SHUT_RDWR) };
         if let Some(thread) = self.thread.take() {
             // A thread that panicked has nothing left to end.
             let _ = thread.join();
+        }
+    }
+}
+
+/// The socket, and what it is.
+#[derive(Debug)]
+struct Listener {
+    socket: ManuallyDrop<UnixListener>,
+    /// Nothing if that could not be found out.
+    identity: Option<Identity>,
+}
+
+impl Listener {
+    fn bind(address: &SocketAddr) -> io::Result<Self> {
+        let socket = ManuallyDrop::new(UnixListener::bind_addr(address)?);
+        Ok(Self { identity: Identity::of(socket.as_raw_fd()).ok(), socket })
+    }
+
+    /// Whether the application has not closed it.
+    fn is_ours(&self) -> bool {
+        self.identity.is_none_or(|identity| identity.is_under(self.as_raw_fd()))
+    }
+}
+
+impl AsRawFd for Listener {
+    fn as_raw_fd(&self) -> RawFd {
+        self.socket.as_raw_fd()
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if self.is_ours() {
+            // SAFETY: not used any more.
+            unsafe { ManuallyDrop::drop(&mut self.socket) };
         }
     }
 }
@@ -111,10 +152,10 @@ pub(crate) fn close_in_child() {
     }
 }
 
-fn serve(listener: &UnixListener, report: impl Fn() -> String) {
+fn serve(listener: &Listener, report: impl Fn() -> String) {
     // A look first: accept(2) of a socket that was shut down says so only as long as there is a descriptor to spare.
     while somebody_asks(listener) {
-        match listener.accept() {
+        match listener.socket.accept() {
             Ok((stream, _)) => answer(stream, &report),
             Err(error) if is_passing(&error) => thread::sleep(PATIENCE),
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
@@ -128,8 +169,8 @@ fn is_passing(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM))
 }
 
-/// Waits for somebody; false when the socket was shut down.
-fn somebody_asks(listener: &UnixListener) -> bool {
+/// Waits for somebody; false when the socket was shut down, or closed by the application.
+fn somebody_asks(listener: &Listener) -> bool {
     let mut polled = libc::pollfd { fd: listener.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     // SAFETY: one entry.
     while unsafe { libc::poll(&raw mut polled, 1, -1) } < 0 {
@@ -137,7 +178,7 @@ fn somebody_asks(listener: &UnixListener) -> bool {
             return false;
         }
     }
-    polled.revents & libc::POLLHUP == 0
+    polled.revents & libc::POLLHUP == 0 && listener.is_ours()
 }
 
 fn answer(mut stream: UnixStream, report: impl Fn() -> String) {

@@ -54,15 +54,16 @@ impl Drop for SharedPort {
             std::mem::forget(self.thread.get_mut().map(Option::take));
             return;
         }
+        let is_lost = self.port.has_lost_descriptors();
         crate::xrc::owner::close(&self.port);
         self.port.check_leftovers();
-        self.port.request_stop();
-        if let Some(thread) = lock(&self.thread).take() {
-            // A thread that panicked has nothing left to end.
-            let _ = thread.join();
+        let hears = self.port.request_stop();
+        // A thread that panicked has nothing left to end. One that cannot be woken sleeps on, and ends should it wake.
+        let _ = lock(&self.thread).take().filter(|_| hears).map(JoinHandle::join);
+        if !is_lost {
+            // What this process has said last to others on the address may be in there: a refusal, before its end.
+            self.port.pass_on();
         }
-        // What this process has said last to others on the address may be in there: a refusal, before its end.
-        self.port.pass_on();
         // Nobody is to count it twice.
         drop(self.status.take());
         self.port.settle();

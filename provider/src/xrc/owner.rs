@@ -107,9 +107,11 @@ fn start(port: &Arc<NetPort>) -> io::Result<Running> {
 fn stop(running: Option<Running>) {
     if let Some(Running { shared, thread }) = running {
         shared.stop.store(true, Ordering::Release);
-        shared.wake();
-        // A thread that panicked has nothing left to end.
-        let _ = thread.join();
+        if shared.wake.is_ours() {
+            shared.wake();
+            // A thread that panicked has nothing left to end.
+            let _ = thread.join();
+        }
     }
 }
 

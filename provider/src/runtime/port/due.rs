@@ -108,16 +108,21 @@ impl NetPort {
 
     /// Wakes the background thread.
     pub(in crate::runtime) fn wake(&self) {
+        if !self.kick.is_ours() {
+            return;
+        }
         let one = 1_u64.to_ne_bytes();
         // By number, as it is done for packets: write(2) is a cancellation point (`urxe_net::cancellation`).
         // SAFETY: eight bytes to our eventfd. It can only fail by being full, and then it is readable already.
         unsafe { libc::syscall(libc::SYS_write, self.kick.as_raw_fd(), one.as_ptr(), one.len()) };
     }
 
-    /// Ends the background thread.
-    pub(crate) fn request_stop(&self) {
+    /// Ends the background thread. False if it cannot be woken, as the application has closed the descriptor for that.
+    pub(crate) fn request_stop(&self) -> bool {
         self.stop.store(true, Ordering::Release);
+        let hears = self.kick.is_ours();
         self.wake();
+        hears
     }
 }
 

@@ -15,6 +15,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
+use urxe_net::identity::CheckedFd;
 use urxe_net::{Interface, Port, PortError};
 use urxe_status::Counters;
 use urxe_wire::Qpn;
@@ -85,7 +86,7 @@ pub(crate) struct NetPort {
     /// When it wants to be woken.
     gsi_timer: Deadline,
     /// Wakes the background thread (eventfd).
-    kick: OwnedFd,
+    kick: CheckedFd,
     /// Until when the background thread sleeps.
     pub(super) slumber: Slumber,
     /// When the application last polled in vain, in nanoseconds.
@@ -99,6 +100,8 @@ pub(crate) struct NetPort {
     left_acks_wait: AtomicU32,
     /// The program ends: no ACK waits any more.
     exits: AtomicBool,
+    /// The application has closed descriptors.
+    lost: AtomicBool,
     pub(super) stop: AtomicBool,
 }
 
@@ -149,7 +152,7 @@ impl NetPort {
             has_overran: AtomicBool::new(false),
             gsi: RwLock::new(None),
             gsi_timer: Deadline::never(),
-            kick,
+            kick: kick.into(),
             slumber: Slumber::none(),
             polled_at: AtomicU64::new(0),
             glances: Glances::default(),
@@ -157,6 +160,7 @@ impl NetPort {
             watch,
             left_acks_wait: AtomicU32::new(0),
             exits: AtomicBool::new(false),
+            lost: AtomicBool::new(false),
             stop: AtomicBool::new(false),
         };
         lock(&new.token).work = Some(new.new_work());
@@ -327,12 +331,31 @@ impl NetPort {
         self.port.close();
     }
 
+    /// Whether the application has closed descriptors of the device (daemon(7) closes all). Then the device fails, what is
+    /// left of its descriptors is closed, and the numbers of others are not touched any more.
+    pub(crate) fn has_lost_descriptors(&self) -> bool {
+        if !self.lost.load(Ordering::Relaxed) && (self.port.has_lost_descriptors() || !self.kick.is_ours()) {
+            self.lose();
+        }
+        self.lost.load(Ordering::Relaxed)
+    }
+
+    #[cold]
+    fn lose(&self) {
+        self.lost.store(true, Ordering::Relaxed);
+        self.stop.store(true, Ordering::Release);
+        self.listeners.fail();
+        self.close();
+    }
+
     /// For a forked child: closes the child's copies of the sockets. Takes no lock, allocates nothing.
     pub(super) fn close_in_child(&self) {
         self.port.close();
         self.watch.close_in_child();
-        // SAFETY: this process will not use it: the device is dead here, and this structure is never dropped.
-        unsafe { libc::close(self.kick.as_raw_fd()) };
+        if self.kick.is_ours() {
+            // SAFETY: this process will not use it: the device is dead here, and this structure is never dropped.
+            unsafe { libc::close(self.kick.as_raw_fd()) };
+        }
     }
 }
 

@@ -1,0 +1,149 @@
+//! Telling whether a descriptor number still is what it was opened as.
+//!
+//! An application may close every descriptor of its process, ours among them (daemon(7) does so by the book), and use the
+//! numbers again. What is then under a number is somebody else's: it must not be closed, written to or waited for.
+
+use std::fs::File;
+use std::io;
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+
+/// What was under a descriptor number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Identity {
+    device: u64,
+    inode: u64,
+    /// Process that the open file was marked with, where all files of its kind share one inode: eventfds, timers and epoll
+    /// instances (`anon_inode:`). Nobody is told of such files by SIGIO, so the owner of fcntl(2) is free to say whose it is.
+    mark: Option<libc::pid_t>,
+}
+
+impl Identity {
+    /// Notes what is under `fd`, and marks it if need be.
+    ///
+    /// # Errors
+    /// What fstat(2) says.
+    pub fn of(fd: RawFd) -> io::Result<Self> {
+        let (device, inode, is_anonymous) = inode(fd)?;
+        let mark = if is_anonymous { mark(fd) } else { None };
+        Ok(Self { device, inode, mark })
+    }
+
+    /// Whether that is under `fd` still.
+    #[must_use]
+    pub fn is_under(&self, fd: RawFd) -> bool {
+        match self.mark {
+            Some(mark) => owner(fd) == Some(mark),
+            None => inode(fd).is_ok_and(|(device, inode, _)| (device, inode) == (self.device, self.inode)),
+        }
+    }
+}
+
+/// Device and inode of an open file, and whether the inode has no type: many open files share it then.
+fn inode(fd: RawFd) -> io::Result<(u64, u64, bool)> {
+    // SAFETY: borrowed for fstat(2), which fails if nothing is open there, and never closed here.
+    let file = ManuallyDrop::new(unsafe { File::from_raw_fd(fd) });
+    let metadata = file.metadata()?;
+    let kind = metadata.file_type();
+    let has_type = kind.is_file()
+        || kind.is_dir()
+        || kind.is_socket()
+        || kind.is_fifo()
+        || kind.is_char_device()
+        || kind.is_block_device();
+    Ok((metadata.dev(), metadata.ino(), !has_type))
+}
+
+/// `struct f_owner_ex` of fcntl(2), for a process.
+#[repr(C)]
+struct Owner {
+    kind: libc::c_int,
+    pid: libc::pid_t,
+}
+
+const F_SETOWN_EX: libc::c_int = 15;
+const F_GETOWN_EX: libc::c_int = 16;
+const F_OWNER_PID: libc::c_int = 1;
+
+/// Makes this process the owner of an open file. `None` where fcntl(2) may not: then nothing can be told.
+fn mark(fd: RawFd) -> Option<libc::pid_t> {
+    let owner = Owner { kind: F_OWNER_PID, pid: i32::try_from(std::process::id()).ok()? };
+    // SAFETY: a structure to read.
+    (unsafe { libc::fcntl(fd, F_SETOWN_EX, &raw const owner) } == 0).then_some(owner.pid)
+}
+
+/// Process that owns an open file.
+fn owner(fd: RawFd) -> Option<libc::pid_t> {
+    let mut owner = Owner { kind: -1, pid: 0 };
+    // SAFETY: a structure to write.
+    let found = unsafe { libc::fcntl(fd, F_GETOWN_EX, &raw mut owner) } == 0;
+    (found && owner.kind == F_OWNER_PID).then_some(owner.pid)
+}
+
+/// A descriptor that is closed only if it still is what it was.
+#[derive(Debug)]
+pub struct CheckedFd {
+    raw: RawFd,
+    identity: Option<Identity>,
+}
+
+impl CheckedFd {
+    /// Whether the number still is what it was, as far as that can be told.
+    #[must_use]
+    pub fn is_ours(&self) -> bool {
+        self.identity.is_none_or(|identity| identity.is_under(self.raw))
+    }
+}
+
+impl From<OwnedFd> for CheckedFd {
+    fn from(fd: OwnedFd) -> Self {
+        Self { identity: Identity::of(fd.as_raw_fd()).ok(), raw: fd.into_raw_fd() }
+    }
+}
+
+impl AsRawFd for CheckedFd {
+    fn as_raw_fd(&self) -> RawFd {
+        self.raw
+    }
+}
+
+impl Drop for CheckedFd {
+    fn drop(&mut self) {
+        if self.is_ours() {
+            // SAFETY: owned, and not used any more.
+            unsafe { crate::sys::close(self.raw) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+
+    use super::*;
+    use crate::sys::{epoll_create, timer_create};
+
+    /// Puts another open file under the number of a checked one, which must not be closed then.
+    fn is_left_alone(ours: OwnedFd, other: &OwnedFd) {
+        let checked = CheckedFd::from(ours);
+        assert!(checked.is_ours());
+        let raw = checked.as_raw_fd();
+        // SAFETY: replaces what is under a number that nobody but `checked` knows.
+        assert_eq!(unsafe { libc::dup3(other.as_raw_fd(), raw, libc::O_CLOEXEC) }, raw);
+        assert!(!checked.is_ours());
+        drop(checked);
+        // SAFETY: a look at a flag, and the end of a number that nobody else knows.
+        assert_eq!(unsafe { (libc::fcntl(raw, libc::F_GETFD), libc::close(raw)) }, (libc::FD_CLOEXEC, 0));
+    }
+
+    #[test]
+    fn another_file_under_the_number_is_left_alone() {
+        let socket = || OwnedFd::from(UdpSocket::bind("127.0.0.1:0").unwrap());
+        is_left_alone(socket(), &socket());
+        is_left_alone(timer_create().unwrap(), &timer_create().unwrap());
+        is_left_alone(epoll_create().unwrap(), &timer_create().unwrap());
+        is_left_alone(socket(), &epoll_create().unwrap());
+        is_left_alone(epoll_create().unwrap(), &socket());
+    }
+}

@@ -1,0 +1,150 @@
+//! Registered memory that the application has protected since (mprotect(2)).
+//!
+//! A card has the pages of a region pinned (`ib_umem_get` of the kernel's umem.c, pin_user_pages(2)) and reaches them by their
+//! physical addresses: page protection is for the processor alone. So where a copy faults, and the region is not of
+//! `IBV_ACCESS_ON_DEMAND` (whose pages a card takes from the page tables), it is done once more through `/proc/self/mem`,
+//! which looks at what a mapping may be used for and not at what it is used for now (`FOLL_FORCE`). Memory that is
+//! unmapped, or behind the end of its file, is refused there too; so is a write to a shared mapping that cannot be written
+//! at present, as the kernel forces only private ones. Where the file cannot be opened, the copy fails as it did.
+
+use std::ffi::CStr;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::{Mutex, PoisonError};
+
+use urxe_engine::Fault;
+
+const MEMORY: &CStr = c"/proc/self/mem";
+
+/// The bytes of this process, as a debugger sees them.
+struct OwnMemory(OwnedFd);
+
+impl OwnMemory {
+    /// Opened for each use: a program may close all descriptors, and a forked child has another memory.
+    fn open(flags: libc::c_int) -> Result<Self, Fault> {
+        let flags = flags | libc::O_CLOEXEC;
+        // By number: open(2) is a cancellation point, and may be interposed.
+        // SAFETY: a C string.
+        let fd = unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, MEMORY.as_ptr(), flags) };
+        let fd = i32::try_from(fd).ok().filter(|fd| *fd >= 0).ok_or(Fault)?;
+        // SAFETY: new, and ours.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    fn read(&self, mut from: u64, mut to: &mut [u8]) -> Result<(), Fault> {
+        while !to.is_empty() {
+            let (fd, offset) = (self.0.as_raw_fd(), from.cast_signed());
+            // SAFETY: room for as many bytes.
+            let read = unsafe { libc::syscall(libc::SYS_pread64, fd, to.as_mut_ptr(), to.len(), offset) };
+            let read = usize::try_from(read).ok().filter(|read| *read > 0).ok_or(Fault)?;
+            to = to.get_mut(read..).ok_or(Fault)?;
+            from += read as u64;
+        }
+        Ok(())
+    }
+
+    /// # Safety
+    /// As for [`store`].
+    unsafe fn write(&self, mut to: u64, mut from: &[u8]) -> Result<(), Fault> {
+        while !from.is_empty() {
+            let (fd, offset) = (self.0.as_raw_fd(), to.cast_signed());
+            // SAFETY: as many bytes; the caller answers for where they go.
+            let written = unsafe { libc::syscall(libc::SYS_pwrite64, fd, from.as_ptr(), from.len(), offset) };
+            let written = usize::try_from(written).ok().filter(|written| *written > 0).ok_or(Fault)?;
+            from = from.get(written..).ok_or(Fault)?;
+            to += written as u64;
+        }
+        Ok(())
+    }
+}
+
+/// Copies from application memory at `from`.
+#[cold]
+pub(super) fn load(from: u64, to: &mut [u8]) -> Result<(), Fault> {
+    OwnMemory::open(libc::O_RDONLY)?.read(from, to)
+}
+
+/// Copies to application memory at `to`; the last eight bytes become visible last.
+///
+/// # Safety
+/// `[to, to + from.len())` is memory that the application registered for writing.
+#[cold]
+pub(super) unsafe fn store(to: u64, from: &[u8]) -> Result<(), Fault> {
+    let memory = OwnMemory::open(libc::O_RDWR)?;
+    let (before, last) = from.split_at(from.len().saturating_sub(8));
+    // SAFETY: the caller's promise.
+    unsafe {
+        memory.write(to, before)?;
+        memory.write(to + before.len() as u64, last)
+    }
+}
+
+/// One thread of ours changes such memory at a time. The application's cannot: it is protected.
+static ATOMIC: Mutex<()> = Mutex::new(());
+
+/// Replaces the eight aligned bytes at `at` by what `change` makes of them, and returns what they were.
+///
+/// # Safety
+/// As for [`store`].
+#[cold]
+pub(super) unsafe fn update(at: u64, change: impl FnOnce(u64) -> u64) -> Result<u64, Fault> {
+    let memory = OwnMemory::open(libc::O_RDWR)?;
+    let _alone = ATOMIC.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut bytes = [0; 8];
+    memory.read(at, &mut bytes)?;
+    let original = u64::from_ne_bytes(bytes);
+    // SAFETY: the caller's promise.
+    unsafe { memory.write(at, &change(original).to_ne_bytes()) }?;
+    Ok(original)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIZE: usize = 4096;
+
+    /// A page of zeros that nobody may touch.
+    fn page(kind: libc::c_int) -> u64 {
+        // SAFETY: a fresh mapping.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), SIZE, libc::PROT_NONE, kind | libc::MAP_ANONYMOUS, -1, 0) };
+        assert_ne!(at, libc::MAP_FAILED);
+        at as u64
+    }
+
+    fn unmap(page: u64) {
+        // SAFETY: a mapping of these tests.
+        unsafe { libc::munmap(std::ptr::with_exposed_provenance_mut(usize::try_from(page).unwrap()), SIZE) };
+    }
+
+    //= spec/memory.md#mem-015
+    //= type=test
+    //# Memory that was protected while registered MUST be accessed all the same, unless it was registered on demand.
+    #[test]
+    fn private_memory_is_reached_whatever_protects_it() {
+        let page = page(libc::MAP_PRIVATE);
+        let data: Vec<u8> = (0..100).collect();
+        let mut back = vec![0; 100];
+        // SAFETY: a page of this test.
+        unsafe {
+            store(page + 11, &data).unwrap();
+            assert_eq!(update(page, |zero| zero + 7), Ok(0));
+            assert_eq!(update(page, |seven| seven + 1), Ok(7));
+            store(page + 3000, &[]).unwrap();
+        }
+        load(page + 11, &mut back).unwrap();
+        assert_eq!(back, data);
+        unmap(page);
+        assert_eq!(load(page + 11, &mut back), Err(Fault));
+        // SAFETY: nothing is there.
+        unsafe { assert_eq!((store(page, &data), update(page, |same| same)), (Err(Fault), Err(Fault))) };
+    }
+
+    #[test]
+    fn shared_memory_can_be_read_only() {
+        let page = page(libc::MAP_SHARED);
+        assert_eq!(load(page, &mut [1; 8]), Ok(()));
+        // SAFETY: a page of this test.
+        assert_eq!(unsafe { store(page, &[1; 8]) }, Err(Fault));
+        unmap(page);
+    }
+}

@@ -1,0 +1,138 @@
+//! Descriptors: programs that close all of them (daemon(7)) with a device open, and programs with very many.
+
+use std::fs;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixDatagram;
+
+use anyhow::{Context as _, Result, ensure};
+use urxe_tests::in_world;
+use urxe_tests::verbs::pair::works;
+use urxe_tests::verbs::{Context, Options, Pair};
+
+/// Numbers of the descriptors that are open, but for those of standard input and output.
+fn open_numbers() -> Result<Vec<RawFd>> {
+    let entries =
+        fs::read_dir("/proc/self/fd")?.map(|entry| Ok(entry?.file_name().to_string_lossy().parse::<RawFd>()?));
+    let numbers = entries.collect::<Result<Vec<_>>>()?;
+    // SAFETY: a look at a flag, which only fails for the number of the list itself.
+    let is_open = |number: &RawFd| unsafe { libc::fcntl(*number, libc::F_GETFD) } >= 0;
+    Ok(numbers.into_iter().filter(|number| *number > 2 && is_open(number)).collect())
+}
+
+/// The same open file under a number that the device has not had.
+fn out_of_the_way(file: &OwnedFd) -> Result<OwnedFd> {
+    // SAFETY: a new descriptor.
+    let copy = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 500) };
+    ensure!(copy >= 0, "fcntl");
+    // SAFETY: likewise.
+    Ok(unsafe { OwnedFd::from_raw_fd(copy) })
+}
+
+/// Somebody else's descriptor under a number of the device's.
+struct Stranger {
+    number: RawFd,
+    /// A datagram socket's peer, or nothing if the stranger is an eventfd.
+    peer: Option<UnixDatagram>,
+}
+
+impl Stranger {
+    /// Puts an eventfd, an epoll instance or a socket under the number.
+    fn put(number: RawFd) -> Result<Self> {
+        let (file, peer) = match number % 3 {
+            0 => {
+                let (file, peer) = UnixDatagram::pair()?;
+                peer.send(b"theirs")?;
+                (OwnedFd::from(file), Some(UnixDatagram::from(out_of_the_way(&peer.into())?)))
+            }
+            // SAFETY: a new descriptor each.
+            1 => (unsafe { OwnedFd::from_raw_fd(libc::eventfd(1, libc::EFD_NONBLOCK)) }, None),
+            // SAFETY: likewise.
+            _ => (unsafe { OwnedFd::from_raw_fd(libc::epoll_create1(0)) }, None),
+        };
+        let file = out_of_the_way(&file)?;
+        // SAFETY: the number is of a descriptor that was closed.
+        ensure!(unsafe { libc::dup2(file.as_raw_fd(), number) } == number, "dup2");
+        Ok(Self { number, peer })
+    }
+
+    /// Whether it is open, and nobody has read or written there.
+    fn is_untouched(&self) -> bool {
+        let mut bytes = [0_u8; 64];
+        // SAFETY: room for what is read.
+        let read = unsafe { libc::read(self.number, bytes.as_mut_ptr().cast(), bytes.len()) };
+        let is_quiet = |peer: &UnixDatagram| {
+            let quiet = peer.set_nonblocking(true).is_ok() && peer.recv(&mut [0; 64]).is_err();
+            quiet && read == 6 && bytes.starts_with(b"theirs")
+        };
+        match (&self.peer, self.number % 3) {
+            (Some(peer), _) => is_quiet(peer),
+            (None, 1) => read == 8 && u64::from_ne_bytes(bytes[..8].try_into().expect("eight")) == 1,
+            // SAFETY: a look at a flag.
+            (None, _) => unsafe { libc::fcntl(self.number, libc::F_GETFD) >= 0 },
+        }
+    }
+}
+
+/// Closes every descriptor, uses the numbers again, and then closes the device. `destroys`: its objects before.
+fn close_all(destroys: bool) -> Result<()> {
+    let before = open_numbers()?;
+    let context = Context::open()?;
+    let pair = Pair::on(&context, &Options { events: true, ..Options::default() })?;
+    works(&pair)?;
+    // Those are libibverbs' to close, whatever they are: no number of theirs is used again.
+    let theirs = unsafe {
+        // SAFETY: an open context.
+        let raw = &*context.raw();
+        [raw.cmd_fd, raw.async_fd]
+    };
+    let channels = [&pair.near, &pair.far].map(|end| end.channel.as_ref().map(|channel| channel.fd()));
+    let mut strangers = Vec::new();
+    let numbers = open_numbers()?;
+    for number in numbers.into_iter().filter(|number| !before.contains(number)) {
+        // SAFETY: what the test is about.
+        unsafe { libc::close(number) };
+        if !theirs.contains(&number) && !channels.contains(&Some(number)) {
+            strangers.push(number);
+        }
+    }
+    ensure!(strangers.len() > 5, "{strangers:?}");
+    let strangers = strangers.into_iter().map(Stranger::put).collect::<Result<Vec<_>>>()?;
+    if destroys {
+        drop(pair);
+    } else {
+        std::mem::forget(pair);
+    }
+    context.close().context("closing the device")?;
+    let touched: Vec<RawFd> =
+        strangers.iter().filter(|stranger| !stranger.is_untouched()).map(|stranger| stranger.number).collect();
+    ensure!(touched.is_empty(), "somebody else's: {touched:?}");
+    // Anew, as if nothing had been.
+    works(&Pair::new(&Options::default())?)
+}
+
+#[test]
+fn a_device_is_closed_whose_descriptors_are_somebody_elses() {
+    in_world(|| close_all(false));
+}
+
+#[test]
+fn objects_are_destroyed_whose_descriptors_are_somebody_elses() {
+    in_world(|| close_all(true));
+}
+
+/// More than a set of 16-bit numbers holds.
+#[test]
+fn descriptors_above_65535() {
+    in_world(|| {
+        let limit = libc::rlimit { rlim_cur: 80_000, rlim_max: 80_000 };
+        // SAFETY: a structure to read; room for the other is not wanted.
+        if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) } != 0 {
+            eprintln!("skipped: not enough descriptors");
+            return Ok(());
+        }
+        let null = fs::File::open("/dev/null")?;
+        // SAFETY: duplicates of an open file, which live as long as the process.
+        while unsafe { libc::fcntl(null.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 3) } < 66_000 {}
+        works(&Pair::new(&Options::default())?)
+    });
+}
