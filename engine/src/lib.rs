@@ -2,11 +2,58 @@
 #![forbid(unsafe_code)]
 //! The RoCE v2 transport as a state machine: no socket, clock, thread, lock, or look at the environment.
 //!
-//! # How to drive it
+//! # Two endpoints
 //!
-//! A [`QueuePair`] is an object of its own; a caller that shares one between threads puts it into a lock. Every
-//! call takes an [`Io`]: the time, the application's [`Memory`], the [`Network`] into which packets are
-//! written, and the [`Consumer`] that gets completions and events.
+//! An [`Endpoint`] holds queue pairs, completion queues and timers. Datagrams go in and come out, and the caller says what
+//! time it is:
+//!
+//! ```
+//! use std::net::IpAddr;
+//!
+//! use urxe_engine::endpoint::{HeapMemory, Route, connected_attr};
+//! use urxe_engine::{
+//!     Access, Data, Endpoint, Instant, Memory, Pd, QpSetup, QpType, SendOp, SendWr, WcStatus,
+//! };
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let (pd, now) = (Pd(1), Instant::default());
+//! let [mut a, mut b] = [1, 2].map(|host| Endpoint::new(IpAddr::from([192, 0, 2, host]), HeapMemory::new(1), host.into()));
+//! let (cq_a, cq_b) = (a.create_cq(16), b.create_cq(16));
+//! let qp_a = a.create_qp(&QpSetup { sq_sig_all: true, ..QpSetup::new(QpType::Rc, pd, cq_a, cq_a) });
+//! let qp_b = b.create_qp(&QpSetup::new(QpType::Rc, pd, cq_b, cq_b));
+//! let [to_a, to_b] = [a.address(), b.address()].map(|to| Some(Route { to, source_port: 0xC000 }));
+//! a.connect(now, qp_a, &connected_attr(qp_b), to_b)?;
+//! b.connect(now, qp_b, &connected_attr(qp_a), to_a)?;
+//!
+//! // An RDMA WRITE of five bytes.
+//! let from = a.memory_mut().register(pd, Access::NONE, 4096).expect("room for a region");
+//! let to = b.memory_mut().register(pd, Access::LOCAL_WRITE | Access::REMOTE_WRITE, 4096).expect("room for a region");
+//! a.memory().write(from.addr, b"hello")?;
+//! let data = Data::Gather(from.sge(0, 5));
+//! a.post_send(now, qp_a, SendWr { op: SendOp::Write(to.remote(0)), data, ..SendWr::default() }, None)?;
+//!
+//! // The network: no packet is lost here, so that no timer is needed.
+//! while let Some(request) = a.poll_transmit(now) {
+//!     b.handle_datagram(now, &request);
+//!     while let Some(response) = b.poll_transmit(now) {
+//!         a.handle_datagram(now, &response);
+//!     }
+//! }
+//! assert_eq!(a.poll_cq(cq_a).map(|cqe| cqe.status), Some(WcStatus::Success));
+//! let mut bytes = [0; 5];
+//! b.memory().read(to.addr, &mut bytes)?;
+//! assert_eq!(&bytes, b"hello");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The example `two_queue_pairs` adds a SEND, a READ, and a packet that is lost.
+//!
+//! # Queue pairs of one's own
+//!
+//! A program with threads, sockets and application memory implements [`Host`] and drives each [`QueuePair`] itself, in a
+//! lock of its own. Every call takes an [`Io`]: the time, the application's [`Memory`], the [`Network`] into which packets
+//! are written, and the [`Consumer`] that gets completions and events.
 //!
 //! | | |
 //! |---|---|
@@ -21,17 +68,24 @@
 //!
 //! The same calls with the same arguments give the same packets, completions and events, byte for byte.
 //!
-//! The example `two_queue_pairs` has the smallest surroundings that a queue pair can live in.
+//! # Modules
 //!
-//! # Rooms
+//! | | |
+//! |---|---|
+//! | [`endpoint`] | [`Endpoint`], and the parts of one for programs with threads: QPN table, timer queue |
+//! | [`qp`] | the queue pair: [`qp::state`] and [`qp::attr`] have the rules of `modify`; the send and receive halves are private |
+//! | [`cq`], [`srq`], [`counter`] | completion queues, shared receive queues, completion counters |
+//! | [`memory`], [`mw`], [`access`] | regions and keys, memory windows, access rights |
+//! | [`work`] | work requests |
+//! | [`cm`] | communication management: how queue pairs get connected |
+//! | [`fault`], [`event`] | the table of what a responder does about each error; events for counters, traces and people |
+//! | [`host`], [`time`] | the traits that a host implements |
+//! | [`quirks`] | what a device may do and devices rarely do (feature `quirks`) |
 //!
-//! [`qp`] holds the queue pair: [`qp::state`] and [`qp::attr`] the rules of `modify`; `requester` cuts work
-//! requests into packets, `completer` takes responses, `responder` takes requests, as in IBA chapter 9, and
-//! `answers` keeps what it says to them until that is sent.
-//! [`memory`] is regions and keys, [`mw`] memory windows, [`cq`] completion queues, [`counter`] what completion counters
-//! count, [`srq`] shared receive queues,
-//! [`work`] work requests, [`fault`] the table of what a responder does about each kind of error, [`event`] what a
-//! caller may want to know of it all. [`cm`] connects queue pairs. [`quirks`] is what a device may do and devices rarely do.
+//! # Features
+//!
+//! `std` (default): see `urxe-wire`. `quirks`: [`quirks`] picked by a seed. Without `std` the crate needs `alloc`, and 64-bit
+//! atomics for [`endpoint`].
 
 extern crate alloc;
 #[cfg(test)]
@@ -41,6 +95,7 @@ pub mod access;
 pub mod cm;
 pub mod counter;
 pub mod cq;
+pub mod endpoint;
 pub mod event;
 pub mod fault;
 pub mod host;
@@ -56,6 +111,7 @@ pub mod work;
 pub use access::Access;
 pub use counter::{AttachError, CountedOps};
 pub use cq::{CompletionQueue, Cqe, Moderation, Pushed, WcOpcode, WcStatus};
+pub use endpoint::{Endpoint, QpSetup};
 pub use event::{AsyncEvent, DropReason, Event};
 pub use host::{Consumer, Host, Io, Network};
 pub use memory::{Accessor, Ask, Denied, Fault, Key, KeyTable, Memory, Pd, Refusal, Region, RegionKind, Touch};

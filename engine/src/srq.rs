@@ -7,7 +7,7 @@ use crate::quirks::Quirks;
 use crate::work::RecvWr;
 
 /// An XRC domain, by number: XRC SRQs and the target QPs that may deliver to them (IBA annex A14).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub struct XrcDomain(pub u32);
 
 /// A receive queue for several QPs: bounded, with a low watermark.

@@ -7,8 +7,7 @@ use std::time::Duration;
 use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
 use pcap_file::{DataLink, PcapError, TsResolution};
 use urxe_engine::Instant;
-
-use crate::network::Datagram;
+use urxe_engine::endpoint::Datagram;
 
 /// Packets with the times they were sent at.
 #[derive(Clone, Debug, Default)]

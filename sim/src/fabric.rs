@@ -7,15 +7,15 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use urxe_engine::attr::{AttrMask, ModifyError, QpAttr};
-use urxe_engine::{Access, Instant, PostError, QpCap, QpState, RecvWr, SendWr};
+use urxe_engine::endpoint::{Datagram, Event as NodeEvent, QpSetup, Received, Route};
+use urxe_engine::{Access, Instant, PostError, QpCap, QpState, QpType, RecvWr, SendWr};
 use urxe_wire::{ICRC_LEN, Mtu, Packet, Psn, Qpn, RnrTimer};
 
 use crate::capture::Capture;
-use crate::network::{Datagram, Route};
-use crate::node::{Node, NodeConfig, NodeId, QpSetup, Received};
+use crate::memory::DEFAULT_PD;
+use crate::node::{Node, NodeConfig, NodeId};
 use crate::rule::{Flight, Rule, Verdict};
 use crate::timeouts::Timeouts;
-use crate::verbs::NodeEvent;
 
 /// The medium between any two nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -258,13 +258,13 @@ impl Fabric {
     /// Makes a queue pair on each node, with CQs of their own, and connects them.
     pub fn connect(&mut self, a: NodeId, b: NodeId, connection: &Connection) -> (Qpn, Qpn) {
         let setups = [a, b].map(|id| {
-            let verbs = self.nodes[id.0].verbs();
+            let mut verbs = self.nodes[id.0].verbs();
             let (send_cq, recv_cq) = (verbs.create_cq(connection.cq_capacity), verbs.create_cq(connection.cq_capacity));
             QpSetup {
                 cap: connection.cap,
                 sq_sig_all: connection.sq_sig_all,
                 window: connection.window,
-                ..QpSetup::rc(send_cq, recv_cq)
+                ..QpSetup::new(QpType::Rc, DEFAULT_PD, send_cq, recv_cq)
             }
         });
         let [qp_a, qp_b] = self.connect_made([a, b], setups, connection);
@@ -278,7 +278,7 @@ impl Fabric {
         [setup_a, setup_b]: [QpSetup; 2],
         connection: &Connection,
     ) -> [Qpn; 2] {
-        let (qp_a, qp_b) = (self.nodes[a.0].create_qp(setup_a), self.nodes[b.0].create_qp(setup_b));
+        let (qp_a, qp_b) = (self.nodes[a.0].create_qp(&setup_a), self.nodes[b.0].create_qp(&setup_b));
         let [psn_a, psn_b] = connection.psns;
         self.establish(a, qp_a, psn_a, b, qp_b, psn_b, connection);
         self.establish(b, qp_b, psn_b, a, qp_a, psn_a, connection);
@@ -492,7 +492,7 @@ fn forged(datagram: Datagram, changes: &[(usize, u8)]) -> Datagram {
         let at = at % bytes.len();
         bytes[at] ^= with;
     }
-    Datagram::sealed(from, to, bytes)
+    Datagram::with_icrc(from, to, bytes)
 }
 
 /// The engine's events have no `Hash`; their debug output says everything that is in them.

@@ -44,7 +44,6 @@
 pub mod capture;
 mod fabric;
 pub mod memory;
-mod network;
 mod node;
 pub mod oracle;
 pub mod rule;
@@ -55,7 +54,9 @@ mod verbs;
 
 pub use fabric::{Connection, Counts, Fabric, Link, Step};
 pub use memory::AddressSpace;
-pub use network::{Datagram, Nic, Origin, Route};
-pub use node::{Node, NodeConfig, NodeId, QpSetup, Received, SimHost};
+pub use node::{Node, NodeConfig, NodeId, SimQueuePair};
 pub use rule::{Flight, Rule, Verdict};
-pub use verbs::{CounterId, CqId, NodeEvent, SrqId, Verbs};
+pub use urxe_engine::endpoint::{
+    CounterId, CqId, Datagram, Event as NodeEvent, Origin, Outbox, QpSetup, Received, Route, SrqId,
+};
+pub use verbs::{SimQuirks, Verbs};

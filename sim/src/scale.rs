@@ -1,12 +1,13 @@
 //! Many stacks: each is connected with its neighbours on a ring, and with one hub.
 
 use urxe_engine::rng::Rng;
-use urxe_engine::{Access, Data, Recipient, RecvWr, SendFlags, SendOp, SendWr, Sge, SgeList, WcOpcode, WcStatus};
+use urxe_engine::{
+    Access, Data, QpType, Recipient, RecvWr, SendFlags, SendOp, SendWr, Sge, SgeList, WcOpcode, WcStatus,
+};
 use urxe_wire::Qpn;
 
-use crate::memory::Buffer;
-use crate::verbs::CqId;
-use crate::{Connection, Fabric, NodeConfig, NodeId, QpSetup};
+use crate::memory::{Buffer, DEFAULT_PD};
+use crate::{Connection, CqId, Fabric, NodeConfig, NodeId, QpSetup};
 
 /// Bytes of a SEND.
 const MESSAGE: u64 = 64;
@@ -86,7 +87,7 @@ impl Scale {
     fn connect(&mut self, a: usize, b: usize) {
         let setups = [a, b].map(|at| {
             let cq = self.stacks[at].cq;
-            QpSetup { sq_sig_all: true, ..QpSetup::rc(cq, cq) }
+            QpSetup { sq_sig_all: true, ..QpSetup::new(QpType::Rc, DEFAULT_PD, cq, cq) }
         });
         let nodes = [a, b].map(|at| self.stacks[at].node);
         let qpns = self.fabric.connect_made(nodes, setups, &Connection::default());

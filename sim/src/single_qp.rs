@@ -15,6 +15,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use urxe_engine::attr::{AttrMask, ModifyError, QpAttr};
+use urxe_engine::endpoint::{Datagram, Event as NodeEvent, QpSetup, Received, Route};
 use urxe_engine::{
     Access, AsyncEvent, Cqe, Data, DropReason, Event, Instant, PostError, QpState, QpType, Recipient, RecvWr,
     SendFlags, SendOp, SendWr, Sge, SgeList, UdRecipient, WcStatus,
@@ -24,10 +25,8 @@ use urxe_wire::{
     Syndrome, packet::Service, packet::pad_count,
 };
 
-use crate::memory::Buffer;
-use crate::network::{Datagram, Route};
-use crate::node::{Node, NodeConfig, QpSetup, Received};
-use crate::verbs::NodeEvent;
+use crate::memory::{Buffer, DEFAULT_PD};
+use crate::node::{Node, NodeConfig};
 
 /// The first PSN that the queue pair expects.
 pub const RQ_PSN: u32 = 100;
@@ -138,9 +137,9 @@ impl SingleQp {
         let address = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
         let mut node = Node::new(address, NodeConfig::default());
         let [send_cq, recv_cq] = [(); 2].map(|()| node.verbs().create_cq(64));
-        let mut setup = QpSetup::rc(send_cq, recv_cq);
+        let mut setup = QpSetup::new(QpType::Rc, DEFAULT_PD, send_cq, recv_cq);
         change(&mut setup, &mut node);
-        let qpn = node.create_qp(setup);
+        let qpn = node.create_qp(&setup);
         let access = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
         let local = node.memory_mut().register_new(1 << 14, Access::LOCAL_WRITE);
         let remote = node.memory_mut().register_new(1 << 14, access);
@@ -305,7 +304,7 @@ impl SingleQp {
         bytes.extend_from_slice(payload);
         bytes.resize(bytes.len() + usize::from(pad_count(payload.len())), 0);
         let to = SocketAddr::new(self.node.address(), ROCE_PORT);
-        let datagram = Datagram::sealed(SocketAddr::new(address, SOURCE_PORT), to, bytes);
+        let datagram = Datagram::with_icrc(SocketAddr::new(address, SOURCE_PORT), to, bytes);
         assert_eq!(self.node.receive(self.now, &datagram), Received::Delivered(self.qpn));
     }
 
@@ -326,7 +325,7 @@ impl SingleQp {
     pub fn sent(&mut self) -> Vec<Sent> {
         self.node.transmit(self.now);
         let parse = |datagram: Datagram| {
-            assert!(datagram.is_whole() && datagram.to == SocketAddr::new(PEER, ROCE_PORT));
+            assert!(datagram.has_right_icrc() && datagram.to == SocketAddr::new(PEER, ROCE_PORT));
             let packet = Packet::parse(&datagram.bytes).expect("it sends packets");
             assert_eq!(packet.bth().dest_qp, PEER_QPN);
             Sent { header: packet.header, payload: packet.payload.to_vec() }

@@ -36,11 +36,6 @@ impl<K: Copy + Ord> Timeouts<K> {
     pub(crate) fn first(&self) -> Option<(Instant, K)> {
         self.in_order.first().copied()
     }
-
-    /// All whose time has come, in their own order.
-    pub(crate) fn due(&self, now: Instant) -> BTreeSet<K> {
-        self.in_order.iter().take_while(|(at, _)| *at <= now).map(|(_, who)| *who).collect()
-    }
 }
 
 #[cfg(test)]
@@ -56,8 +51,6 @@ mod tests {
             timeouts.set(who, when);
         }
         assert_eq!(timeouts.first(), Some((Instant::from_nanos(30), 1)));
-        assert!(timeouts.due(Instant::from_nanos(29)).is_empty());
-        assert_eq!(timeouts.due(Instant::from_nanos(40)), BTreeSet::from([1, 3, 4]));
         timeouts.set(1, None);
         timeouts.set(1, None);
         assert_eq!(timeouts.first(), Some((Instant::from_nanos(30), 4)));

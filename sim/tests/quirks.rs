@@ -6,8 +6,8 @@ use std::rc::Rc;
 
 use urxe_engine::quirks::{AckPolicy, CreditPolicy, Quirk, TABLE};
 use urxe_engine::{
-    Access, Consumer, Data, Instant, QpQuirks, QuirkSet, Recipient, RecvWr, Remote, SendFlags, SendOp, SendWr, Sge,
-    SgeList, WcStatus,
+    Access, Data, Instant, QpQuirks, QuirkSet, Recipient, RecvWr, Remote, SendFlags, SendOp, SendWr, Sge, SgeList,
+    WcStatus,
 };
 use urxe_sim::memory::DEFAULT_PD;
 use urxe_sim::oracle::{Profile, Scenario};
@@ -183,11 +183,11 @@ fn messages_take_any_receive_of_an_srq() {
     let mut fabric = Fabric::new();
     let quirks = Some(QuirkSet::of(1, &[Quirk::SrqOrder]));
     let node = fabric.add_node(NodeConfig { quirks, ..NodeConfig::default() });
-    let verbs = fabric.node_mut(node).verbs();
+    let mut verbs = fabric.node_mut(node).verbs();
     let srq = verbs.create_srq(DEFAULT_PD, 32);
     for wr_id in 0..32 {
         verbs.srq(srq).post(RecvWr { wr_id, buffers: SgeList::new(&[]) }).expect("there is room");
     }
-    let taken: Vec<_> = std::iter::from_fn(|| verbs.take_recv(&srq)).map(|wr| wr.wr_id).collect();
+    let taken: Vec<_> = std::iter::from_fn(|| verbs.srq(srq).take()).map(|taken| taken.wr.wr_id).collect();
     assert!(taken.len() == 32 && !taken.is_sorted(), "{taken:?}");
 }

@@ -7,6 +7,7 @@
 #[cfg(feature = "quirks")]
 mod seeded;
 
+use alloc::boxed::Box;
 use core::fmt;
 use core::time::Duration;
 
@@ -86,6 +87,33 @@ impl<Q: Quirks> Quirks for Option<Q> {
     #[inline]
     fn next_recv(&mut self, posted: usize) -> usize {
         self.as_mut().map_or(0, |quirks| quirks.next_recv(posted))
+    }
+}
+
+/// The quirks behind the pointer.
+impl<Q: Quirks + ?Sized> Quirks for Box<Q> {
+    fn credits(&self) -> CreditPolicy {
+        (**self).credits()
+    }
+
+    fn acks(&self) -> AckPolicy {
+        (**self).acks()
+    }
+
+    fn writes(&self) -> Option<WritePolicy> {
+        (**self).writes()
+    }
+
+    fn delays_completions(&self) -> bool {
+        (**self).delays_completions()
+    }
+
+    fn completion_delay(&mut self) -> Duration {
+        (**self).completion_delay()
+    }
+
+    fn next_recv(&mut self, posted: usize) -> usize {
+        (**self).next_recv(posted)
     }
 }
 

@@ -11,9 +11,9 @@ use urxe_wire::{Mtu, Psn, RnrTimer};
 
 use super::plan::{ALL_VERBS, Plan, Poison, Style, small};
 use super::stream::{Complaint, Stream, ensure};
+use crate::NodeEvent;
 use crate::fabric::{Connection, Counts, Fabric, Step};
 use crate::rule::{Chance, Corrupts, Delays, Drops, Duplicates, Flight, Verdict};
-use crate::verbs::NodeEvent;
 use crate::{NodeConfig, NodeId};
 
 /// What is hard about a scenario.

@@ -11,8 +11,8 @@ use urxe_engine::{
 use urxe_wire::{Feth, FlushLevel, Qpn, RKey};
 
 use super::plan::{Piece, Plan, Planned, Poison, Verb};
+use crate::NodeEvent;
 use crate::memory::Buffer;
-use crate::verbs::NodeEvent;
 use crate::{Fabric, NodeId};
 
 /// Something that must not be.

@@ -1,0 +1,449 @@
+//! A RoCE v2 endpoint: queue pairs by number, completion queues, timers and an outbox behind one object.
+//!
+//! An [`Endpoint`] is to queue pairs what `quinn_proto::Endpoint` is to QUIC connections. It performs no I/O:
+//!
+//! | | |
+//! |---|---|
+//! | objects | [`create_cq`](Endpoint::create_cq), [`create_srq`](Endpoint::create_srq), [`create_qp`](Endpoint::create_qp), [`destroy_qp`](Endpoint::destroy_qp) |
+//! | commands | [`connect`](Endpoint::connect), [`modify`](Endpoint::modify), [`post_send`](Endpoint::post_send), [`post_recv`](Endpoint::post_recv) |
+//! | input | [`handle_datagram`](Endpoint::handle_datagram) or [`handle_packet`](Endpoint::handle_packet), [`handle_timeout`](Endpoint::handle_timeout) |
+//! | output | [`poll_transmit`](Endpoint::poll_transmit), [`poll_cq`](Endpoint::poll_cq), [`poll_event`](Endpoint::poll_event), [`next_timeout`](Endpoint::next_timeout) |
+//!
+//! After commands and input, call `poll_transmit` until it returns `None`, and then ask for the next timeout.
+//!
+//! An endpoint belongs to one thread at a time. A program that shares queue pairs between threads, each in a lock of its
+//! own, builds on the parts instead: [`QueuePair`], [`QpnTable`], [`TimerQueue`] with its [`TimerSlot`]s,
+//! [`CompletionQueue`](crate::CompletionQueue), [`RegionTable`](crate::RegionTable).
+
+mod heap_memory;
+mod outbox;
+mod qpn_table;
+mod queues;
+mod setup;
+mod timer_queue;
+
+use alloc::collections::BTreeSet;
+use alloc::vec::Vec;
+use core::fmt;
+use core::marker::PhantomData;
+use core::mem;
+use core::net::IpAddr;
+
+use urxe_wire::{Packet, Qpn};
+
+use crate::counter::{AttachError, CountedOps};
+use crate::cq::Cqe;
+use crate::host::{Host, Io};
+use crate::memory::{Memory, Pd};
+use crate::qp::attr::{AttrMask, ModifyError, QpAttr};
+use crate::qp::state::QpState;
+use crate::qp::{PostError, Progress, QpConfig, QueuePair};
+use crate::quirks::Quirks;
+use crate::rng::Rng;
+use crate::time::Instant;
+use crate::work::{RecvWr, SendWr, UdRecipient};
+pub use heap_memory::{Buffer, HeapMemory};
+pub use outbox::{Datagram, Origin, Outbox, Route};
+pub use qpn_table::QpnTable;
+pub use queues::{CounterId, CqId, Event, Queues, SrqId};
+pub use setup::{QpSetup, connected_attr};
+pub use timer_queue::{Earlier, TimerQueue, TimerSlot};
+
+/// The [`Host`] of an endpoint's queue pairs.
+#[derive(Debug)]
+pub struct EndpointHost<M, Q>(PhantomData<(M, Q)>);
+
+impl<M: Memory, Q: Quirks> Host for EndpointHost<M, Q> {
+    type Memory = M;
+    type Network = Outbox;
+    type Consumer = Queues<Q>;
+    type Clock = Instant;
+    type Quirks = Q;
+}
+
+/// The fate of a datagram.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Received {
+    /// Handed to this queue pair.
+    Delivered(Qpn),
+    /// Dropped: the ICRC is wrong.
+    BadIcrc,
+    /// Dropped: not a RoCE v2 packet.
+    Malformed,
+    /// Dropped: no queue pair has the destination QPN.
+    NoSuchQp,
+}
+
+/// A queue pair number that the endpoint does not have, or what its queue pair refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Error<E> {
+    /// No queue pair has the number.
+    #[error("no queue pair has this number")]
+    NoSuchQp,
+    /// The queue pair refuses.
+    #[error(transparent)]
+    Refused(#[from] E),
+}
+
+/// A queue pair and what the endpoint knows of it.
+struct Slot<M: Memory, Q: Quirks> {
+    qp: QueuePair<EndpointHost<M, Q>>,
+    /// The time at which the queue pair wants to be called.
+    deadline: Option<Instant>,
+    timer: TimerSlot,
+}
+
+/// Queue pairs, completion queues, timers and packets of one address: see the [module documentation](self).
+pub struct Endpoint<M: Memory, Q: Quirks = ()> {
+    memory: M,
+    outbox: Outbox,
+    queues: Queues<Q>,
+    qps: QpnTable<Slot<M, Q>>,
+    /// Queue pairs that may have something to send.
+    busy: BTreeSet<Qpn>,
+    /// The queue pair whose turn it is to send first.
+    turn: Qpn,
+    timers: TimerQueue<Qpn>,
+    rng: Rng,
+}
+
+impl<M: Memory> Endpoint<M> {
+    /// An endpoint at `address` whose queue pairs use `memory`; `seed` decides queue pair numbers.
+    #[must_use]
+    pub const fn new(address: IpAddr, memory: M, seed: u64) -> Self {
+        Self::with_quirks(address, memory, seed)
+    }
+
+    /// Creates a completion queue of `capacity` elements.
+    pub fn create_cq(&mut self, capacity: usize) -> CqId {
+        self.queues.create_cq(capacity, ())
+    }
+
+    /// Creates a shared receive queue of `max_wr` WQEs with `max_sge` elements each.
+    pub fn create_srq(&mut self, pd: Pd, max_wr: u32, max_sge: u32) -> SrqId {
+        self.queues.create_srq(pd, max_wr, max_sge, ())
+    }
+
+    /// Creates a queue pair in RESET, with a number that cannot be guessed from others.
+    pub fn create_qp(&mut self, setup: &QpSetup) -> Qpn {
+        self.create_qp_with(setup, ())
+    }
+}
+
+impl<M: Memory, Q: Quirks> Endpoint<M, Q> {
+    /// An endpoint as [`new`](Endpoint::new), whose objects are created with [`Quirks`].
+    #[must_use]
+    pub const fn with_quirks(address: IpAddr, memory: M, seed: u64) -> Self {
+        Self {
+            memory,
+            outbox: Outbox::new(address),
+            queues: Queues::new(),
+            qps: QpnTable::new(),
+            busy: BTreeSet::new(),
+            turn: Qpn::new(0),
+            timers: TimerQueue::new(),
+            rng: Rng::new(seed),
+        }
+    }
+
+    /// The address that packets are sent from.
+    #[must_use]
+    pub const fn address(&self) -> IpAddr {
+        self.outbox.address()
+    }
+
+    /// The memory of work requests and peers.
+    #[must_use]
+    pub const fn memory(&self) -> &M {
+        &self.memory
+    }
+
+    /// The memory, to register and change it.
+    pub const fn memory_mut(&mut self) -> &mut M {
+        &mut self.memory
+    }
+
+    /// The outbox, to bound or empty it.
+    pub const fn outbox_mut(&mut self) -> &mut Outbox {
+        &mut self.outbox
+    }
+
+    /// Completion queues, shared receive queues and events.
+    pub const fn queues_mut(&mut self) -> &mut Queues<Q> {
+        &mut self.queues
+    }
+
+    // --- objects -------------------------------------------------------------------------------------------
+
+    /// Creates a queue pair with `quirks`, in RESET.
+    pub fn create_qp_with(&mut self, setup: &QpSetup, quirks: Q) -> Qpn {
+        let qpn = loop {
+            // 0 and 1 are the special queue pairs; all ones is multicast.
+            let qpn = Qpn::new(u32::try_from(2 + self.rng.below(0xFF_FFF0)).unwrap_or(2));
+            if !self.qps.contains(qpn) {
+                break qpn;
+            }
+        };
+        let QpSetup { qp_type, pd, cap, sq_sig_all, send_cq, recv_cq, srq, xrcd, window, port_mtu } = *setup;
+        let (send_cq, recv_cq) = (Some(send_cq), Some(recv_cq));
+        let counters = Vec::new();
+        let config = QpConfig {
+            qpn,
+            qp_type,
+            pd,
+            cap,
+            sq_sig_all,
+            send_cq,
+            recv_cq,
+            srq,
+            xrcd,
+            window,
+            port_mtu,
+            quirks,
+            counters,
+        };
+        self.qps.insert(qpn, Slot { qp: QueuePair::new(config), deadline: None, timer: TimerSlot::default() });
+        qpn
+    }
+
+    /// Destroys a queue pair and removes its completions. Packets for it are dropped from now on.
+    pub fn destroy_qp(&mut self, qpn: Qpn) {
+        if let Some(slot) = self.qps.remove(qpn) {
+            self.busy.remove(&qpn);
+            self.queues.forget(slot.qp.config());
+            self.settle_timers();
+        }
+    }
+
+    /// A queue pair.
+    #[must_use]
+    pub fn qp(&self, qpn: Qpn) -> Option<&QueuePair<EndpointHost<M, Q>>> {
+        self.qps.get(qpn).map(|slot| &slot.qp)
+    }
+
+    /// Number of queue pairs.
+    #[must_use]
+    pub const fn qp_count(&self) -> usize {
+        self.qps.len()
+    }
+
+    // --- commands ------------------------------------------------------------------------------------------
+
+    /// Takes a queue pair from RESET to RTS, with the attributes that its type requires out of `attr`
+    /// ([`connected_attr`]).
+    ///
+    /// # Errors
+    /// [`ModifyError`] of the first transition that is refused.
+    pub fn connect(
+        &mut self,
+        now: Instant,
+        qpn: Qpn,
+        attr: &QpAttr,
+        route: Option<Route>,
+    ) -> Result<(), Error<ModifyError>> {
+        let qp_type = self.qp(qpn).ok_or(Error::NoSuchQp)?.config().qp_type;
+        for (to, mask) in setup::to_rts(qp_type) {
+            self.modify(now, qpn, to, mask, attr, route.filter(|_| mask.contains(AttrMask::AV)))?;
+        }
+        Ok(())
+    }
+
+    /// Changes state and attributes of a queue pair ([`QueuePair::modify`]). A `route` sets [`AttrMask::AV`].
+    ///
+    /// # Errors
+    /// [`ModifyError`]; nothing is changed then.
+    pub fn modify(
+        &mut self,
+        now: Instant,
+        qpn: Qpn,
+        to: QpState,
+        mask: AttrMask,
+        attr: &QpAttr,
+        route: Option<Route>,
+    ) -> Result<(), Error<ModifyError>> {
+        let mask = if route.is_some() { mask.with(AttrMask::AV) } else { mask };
+        self.command(now, qpn, |qp, io| qp.modify(io, to, mask, attr, route))
+    }
+
+    /// Posts a send request; on UD, with a recipient ([`QueuePair::post_send`]).
+    ///
+    /// # Errors
+    /// [`PostError`]; the request is not queued then.
+    pub fn post_send(
+        &mut self,
+        now: Instant,
+        qpn: Qpn,
+        wr: SendWr,
+        to: Option<UdRecipient<Route>>,
+    ) -> Result<(), Error<PostError>> {
+        self.command(now, qpn, |qp, io| qp.post_send(io, wr, to))
+    }
+
+    /// Posts a receive request ([`QueuePair::post_recv`]).
+    ///
+    /// # Errors
+    /// [`PostError`]; the request is not queued then.
+    pub fn post_recv(&mut self, now: Instant, qpn: Qpn, wr: RecvWr) -> Result<(), Error<PostError>> {
+        self.command(now, qpn, |qp, io| qp.post_recv(io, wr))
+    }
+
+    /// Attaches a completion counter ([`QueuePair::attach_counter`]).
+    ///
+    /// # Errors
+    /// [`AttachError`]; nothing is attached then.
+    pub fn attach_counter(&mut self, qpn: Qpn, ops: CountedOps, counter: CounterId) -> Result<(), Error<AttachError>> {
+        let slot = self.qps.get_mut(qpn).ok_or(Error::NoSuchQp)?;
+        Ok(slot.qp.attach_counter(ops, counter)?)
+    }
+
+    /// Puts a queue pair into ERR because its surroundings failed ([`QueuePair::fail`]).
+    pub fn fail(&mut self, now: Instant, qpn: Qpn) {
+        self.drive(now, qpn, QueuePair::fail);
+    }
+
+    // --- input ---------------------------------------------------------------------------------------------
+
+    /// Handles a datagram: checks its ICRC, which must be that of a packet with identification 0 and DF, and hands it to
+    /// its queue pair.
+    pub fn handle_datagram(&mut self, now: Instant, datagram: &Datagram) -> Received {
+        if !datagram.has_right_icrc() {
+            return Received::BadIcrc;
+        }
+        self.handle_packet(now, &datagram.origin(), &datagram.bytes)
+    }
+
+    /// Handles a packet, from the BTH to the ICRC, that came from `origin`, and whose ICRC was found right.
+    pub fn handle_packet(&mut self, now: Instant, origin: &Origin, bytes: &[u8]) -> Received {
+        let Ok(packet) = Packet::parse(bytes) else { return Received::Malformed };
+        let qpn = packet.bth().dest_qp;
+        match self.drive(now, qpn, |qp, io| qp.handle_packet(io, &packet, origin)) {
+            Some(_) => Received::Delivered(qpn),
+            None => Received::NoSuchQp,
+        }
+    }
+
+    /// Handles the timers that are due.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        self.queues.handle_timeout(now);
+        let mut due = BTreeSet::new();
+        while let Some((at, qpn)) = self.timers.pop_due(now) {
+            // A queue pair that was destroyed may have left its entry, and one that has put its timer off as well.
+            let Some(slot) = self.qps.get(qpn).filter(|slot| slot.timer.take(at)) else { continue };
+            match slot.deadline {
+                Some(deadline) if deadline > now => drop(self.timers.set(&slot.timer, qpn, deadline)),
+                Some(_) => drop(due.insert(qpn)),
+                None => {}
+            }
+        }
+        for qpn in due {
+            self.drive(now, qpn, QueuePair::handle_timeout);
+        }
+    }
+
+    // --- output --------------------------------------------------------------------------------------------
+
+    /// The next datagram to send; `None` when there is none now.
+    pub fn poll_transmit(&mut self, now: Instant) -> Option<Datagram> {
+        if let Some(datagram) = self.outbox.pop() {
+            return Some(datagram);
+        }
+        self.transmit(now);
+        self.outbox.pop()
+    }
+
+    /// Lets all queue pairs write what they have to send into the outbox, each first in its turn. False if the outbox had
+    /// no room for everything.
+    pub fn transmit(&mut self, now: Instant) -> bool {
+        let busy = mem::take(&mut self.busy);
+        let first = self.turn;
+        self.turn = busy.range(Qpn::new(first.get().saturating_add(1))..).next().copied().unwrap_or_default();
+        let mut blocked = BTreeSet::new();
+        for &qpn in busy.range(first..).chain(busy.range(..first)) {
+            let progress = self.drive(now, qpn, |qp, io| {
+                loop {
+                    let progress = qp.transmit(io);
+                    if progress != Progress::More {
+                        return progress;
+                    }
+                }
+            });
+            blocked.extend((progress == Some(Progress::Blocked)).then_some(qpn));
+        }
+        let all = blocked.is_empty();
+        // Those that have sent everything are not asked again until something is done with them.
+        self.busy = blocked;
+        all
+    }
+
+    /// Takes the oldest completion of a queue.
+    pub fn poll_cq(&mut self, cq: CqId) -> Option<Cqe> {
+        self.queues.cq(cq).poll()
+    }
+
+    /// Takes the oldest event.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.queues.poll_event()
+    }
+
+    /// The time at which [`handle_timeout`](Self::handle_timeout) is to be called.
+    #[must_use]
+    pub fn next_timeout(&self) -> Option<Instant> {
+        self.timers.next().into_iter().chain(self.queues.next_timeout()).min()
+    }
+
+    // --- inside --------------------------------------------------------------------------------------------
+
+    fn command<T, E>(
+        &mut self,
+        now: Instant,
+        qpn: Qpn,
+        act: impl FnOnce(&mut QueuePair<EndpointHost<M, Q>>, &mut Io<'_, EndpointHost<M, Q>>) -> Result<T, E>,
+    ) -> Result<T, Error<E>> {
+        self.drive(now, qpn, act).ok_or(Error::NoSuchQp)?.map_err(Error::Refused)
+    }
+
+    /// Lets `act` at a queue pair, if there is one with this number, and sees to its timer.
+    fn drive<T>(
+        &mut self,
+        now: Instant,
+        qpn: Qpn,
+        act: impl FnOnce(&mut QueuePair<EndpointHost<M, Q>>, &mut Io<'_, EndpointHost<M, Q>>) -> T,
+    ) -> Option<T> {
+        let slot = self.qps.get_mut(qpn)?;
+        let io = &mut Io { clock: &now, memory: &self.memory, network: &mut self.outbox, consumer: &mut self.queues };
+        let result = act(&mut slot.qp, io);
+        slot.deadline = slot.qp.poll_timeout(&now);
+        if let Some(at) = slot.deadline {
+            self.timers.set(&slot.timer, qpn, at);
+        }
+        self.busy.insert(qpn);
+        self.settle_timers();
+        Some(result)
+    }
+
+    /// Lets the earliest entry be one that its queue pair still wants: entries stay where they are when they are put off.
+    fn settle_timers(&mut self) {
+        while let Some((at, &qpn)) = self.timers.peek() {
+            let slot = self.qps.get(qpn);
+            if slot.is_some_and(|slot| slot.deadline == Some(at)) {
+                return;
+            }
+            self.timers.pop_due(at);
+            if let Some(slot) = slot.filter(|slot| slot.timer.take(at))
+                && let Some(deadline) = slot.deadline
+            {
+                self.timers.set(&slot.timer, qpn, deadline);
+            }
+        }
+    }
+}
+
+impl<M: Memory, Q: Quirks> fmt::Debug for Endpoint<M, Q> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Endpoint")
+            .field("address", &self.address())
+            .field("qps", &self.qps.len())
+            .field("next_timeout", &self.next_timeout())
+            .finish_non_exhaustive()
+    }
+}
