@@ -1,7 +1,7 @@
-//! The background thread of `urxe-provider` and the deadlines that are set while it falls asleep ([`slumber`]).
+//! The background thread of `urxe-runtime` and the deadlines that are set while it falls asleep ([`slumber`]).
 
-#[allow(dead_code, reason = "the provider's needs are more than a model's")]
-#[path = "../provider/src/runtime/slumber.rs"]
+#[allow(dead_code, reason = "the runtime's needs are more than a model's")]
+#[path = "../runtime/src/slumber.rs"]
 mod slumber;
 
 use super::explore;

@@ -6,7 +6,7 @@ use std::sync::Once;
 use urxe_net::{Interface, PortError};
 use urxe_options::{Choices, Device, Loopback};
 
-use crate::runtime::table::Table;
+use urxe_runtime::table::Table;
 
 /// What was chosen. A mistake is reported once, and there is no device then.
 fn choices() -> Option<Choices> {

@@ -2,26 +2,18 @@
 //!
 //! ```text
 //! libibverbs ─▶ edge/      extern "C", pointers, errno          ─▶ verbs/    what each call means, in safe code
-//!            ─▶ kernel/    what libibverbs asks a kernel for       runtime/  threads, locks, clock around the engine
-//!                                                                  memory/   the application's memory
-//!                                                                  observe/  captures and explanations, if asked for
-//!                                                                  xrc/      XRC domains shared with other processes
+//!            ─▶ kernel/    what libibverbs asks a kernel for       observe/  captures and explanations, if asked for
 //!                                                                  cm/       ids and events of rdma_cm
 //!                                                                  status/   how the device is, for those who ask
 //! ```
 //!
-//! The engine (`urxe-engine`) is the transport, `urxe-net` the sockets, `urxe-ffi` the ABI. `unsafe` is in `edge/`,
-//! `kernel/`, `memory/` and, for single system calls, beside who makes them.
+//! The engine (`urxe-engine`) is the transport, `urxe-net` the sockets, `urxe-runtime` the device with its threads and locks,
+//! `urxe-ffi` the ABI. `unsafe` is in `edge/`, `kernel/` and, for single system calls, beside who makes them.
 
 mod cm;
-mod counters;
 mod device;
 mod edge;
 pub mod kernel;
-mod limits;
-mod memory;
 mod observe;
-mod runtime;
 mod status;
 mod verbs;
-mod xrc;

@@ -10,7 +10,7 @@ use std::sync::Mutex;
 use urxe_net::identity::CheckedFd;
 
 use crate::kernel::Errno;
-use crate::runtime::lock;
+use urxe_runtime::lock;
 
 use super::event::Event;
 

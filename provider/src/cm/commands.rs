@@ -17,7 +17,7 @@ use super::id::{
 };
 use super::{EINVAL, Manager, State};
 use crate::kernel::Errno;
-use crate::runtime::clock;
+use urxe_runtime::clock;
 
 /// `RDMA_UDP_QKEY` of `rdma/rdma_cma.h`.
 pub(super) const UDP_QKEY: u32 = 0x0123_4567;

@@ -31,15 +31,15 @@ use urxe_wire::{Gid, Psn, Qpn};
 
 use crate::device;
 use crate::kernel::Errno;
-use crate::runtime::fork::Generation;
-use crate::runtime::gsi::{self, Gsi};
-use crate::runtime::port::Work;
-use crate::runtime::{clock, lock};
 use crate::verbs::context::SharedPort;
 use channel::Channel;
 use id::Id;
 use ids::Ids;
 pub(crate) use list::Listed;
+use urxe_runtime::fork::Generation;
+use urxe_runtime::gsi::{self, Gsi};
+use urxe_runtime::port::Work;
+use urxe_runtime::{clock, lock};
 
 const EINVAL: Errno = Errno(libc::EINVAL);
 

@@ -7,7 +7,7 @@
 use super::State;
 use super::event::Kind;
 use super::id::State as Phase;
-use crate::runtime::clock;
+use urxe_runtime::clock;
 
 impl State {
     /// The device is gone; [`device_of`](State::device_of) does not find it any more.

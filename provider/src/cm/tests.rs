@@ -12,7 +12,7 @@ use super::id::{IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_RECV, Id, PortSp
 use super::ids::{Ids, LAST_HANDLE};
 use super::messages::addressee;
 use crate::kernel::Errno;
-use crate::runtime::fork::Generation;
+use urxe_runtime::fork::Generation;
 
 fn event(handle: u32, kind: Kind) -> Event {
     let param = Param::Conn(ConnParam::default());

@@ -20,8 +20,9 @@ use super::context::shared;
 use super::gate::Gate;
 use super::{ah, at_once, guarded, post, qp, reentrant};
 use crate::kernel::Errno;
-use crate::runtime::qp::Qp;
+use crate::observe;
 use crate::verbs::reasons;
+use urxe_runtime::qp::Qp;
 
 /// `IBV_QP_EX_WITH_FLUSH`, which the headers of rdma-core 44 do not have yet.
 const WITH_FLUSH: u32 = 1 << 11;
@@ -196,7 +197,7 @@ unsafe extern "C" fn wr_complete(qp: *mut v::ibv_qp_ex) -> c_int {
 /// Posts all of the requests or none.
 pub(super) fn send(qp: &Qp, requests: &mut Vec<(SendWr, Option<UdRecipient<Arc<Route>>>)>) -> Result<(), Errno> {
     let port = qp.port();
-    let strict = port.observer().filter(|observer| observer.is_strict());
+    let strict = observe::of(port).filter(|observer| observer.is_strict());
     let post = |engine: &mut urxe_engine::QueuePair<_>, io: &mut urxe_engine::Io<'_, _>| {
         let Some(observer) = strict else { return engine.post_send_all(io, requests) };
         let (sender, count) = (reasons::sender(engine), requests.len());

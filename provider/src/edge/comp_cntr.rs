@@ -17,9 +17,9 @@ use urxe_ffi::verbs as v;
 use super::context::shared;
 use super::{at_once, number, pointer, qp};
 use crate::kernel::Errno;
-use crate::runtime::counter::{CompletionCounter, Count};
 use crate::verbs::context::Context;
 use crate::verbs::quota::Counted;
+use urxe_runtime::counter::{CompletionCounter, Count};
 
 const EINVAL: Errno = Errno(libc::EINVAL);
 const EOPNOTSUPP: Errno = Errno(libc::EOPNOTSUPP);

@@ -17,7 +17,8 @@ use crate::kernel::{Errno, hook};
 use crate::observe::complain;
 use crate::verbs::context::{Context, OpenError};
 use crate::verbs::{query, reasons};
-use crate::{device, kernel, limits};
+use crate::{device, kernel};
+use urxe_runtime::limits;
 
 /// What stands behind the `ibv_context`.
 #[repr(C)]

@@ -15,12 +15,13 @@ use super::cq_ex::Poll;
 use super::users::Users;
 use super::{at_once, count, mr, number, pointer, reentrant, wait};
 use crate::kernel::Errno;
-use crate::limits;
 use crate::observe::chaos;
-use crate::runtime::cq::Cq;
 use crate::verbs::objects::ProtectionDomain;
 use crate::verbs::quota::Counted;
 use crate::verbs::reasons;
+use urxe_runtime::cq::Cq;
+use urxe_runtime::event::EventSink;
+use urxe_runtime::limits;
 
 /// An `ibv_cq` of ours.
 #[repr(C)]
@@ -74,13 +75,13 @@ pub(super) unsafe fn create(
         return Err(reasons::at_most(Errno(libc::EINVAL), "comp_vector", comp_vector, most));
     }
     let events = match channel {
-        Some(channel) => Some(context.channel(channel.fd).ok_or(Errno(libc::EINVAL))?),
+        Some(channel) => Some(context.channel(channel.fd).ok_or(Errno(libc::EINVAL))? as Arc<dyn EventSink>),
         None => None,
     };
     let counted = context.quotas().cq.take()?;
     // SAFETY: as above.
     let parent_domain = (!parent_domain.is_null()).then(|| unsafe { Arc::clone(mr::domain(parent_domain)) });
-    let cq = Arc::new(Cq::new(chaos::completion_queue(capacity as usize), events, Arc::clone(context.async_file())));
+    let cq = Arc::new(Cq::new(chaos::completion_queue(capacity as usize), events, context.async_sink()));
     // SAFETY: all-zero is a queue that libibverbs then fills in.
     let mut ibv = unsafe { std::mem::zeroed::<v::ibv_cq_ex>() };
     ibv.cqe = cqe;
@@ -123,7 +124,7 @@ pub(super) unsafe extern "C" fn destroy_cq(cq: *mut v::ibv_cq) -> c_int {
             wait::acknowledged(mutex, cond, &raw const (*cq).comp_events_completed, events, complain);
             let complain = |missing| context.complain("ibv_destroy_cq", "ibv_ack_async_event", missing);
             wait::acknowledged(mutex, cond, &raw const (*cq).async_events_completed, async_events, complain);
-            if let Some(observer) = context.port().observer() {
+            if let Some(observer) = context.observer() {
                 observer.forget_cq(Arc::as_ptr(&object.cq) as u64);
             }
             drop(Box::from_raw(cq.cast::<CqObject>()).parent_domain);

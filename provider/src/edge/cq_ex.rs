@@ -12,7 +12,7 @@ use super::cq::{self, CqObject};
 use super::gate::Gate;
 use super::{at_once, guarded, pointer, reentrant};
 use crate::kernel::Errno;
-use crate::runtime::clock;
+use urxe_runtime::clock;
 
 /// Fields of completions that there are. RoCE has no LIDs and no service levels on the wire: they read as 0.
 const WC_FLAGS: u32 = v::IBV_WC_EX_WITH_BYTE_LEN

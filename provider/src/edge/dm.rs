@@ -10,10 +10,10 @@ use super::context::shared;
 use super::mr;
 use super::{number, pointer};
 use crate::kernel::Errno;
-use crate::limits;
-use crate::memory::guard;
 use crate::verbs::dm::DeviceMemory;
 use crate::verbs::objects::Registration;
+use urxe_runtime::limits;
+use urxe_runtime::memory::guard;
 
 const EINVAL: Errno = Errno(libc::EINVAL);
 /// What offsets and lengths are multiples of, as on the devices that have such memory.

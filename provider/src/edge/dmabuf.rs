@@ -9,9 +9,9 @@ use urxe_ffi::verbs as v;
 
 use super::{mr, pointer};
 use crate::kernel::Errno;
-use crate::limits;
-use crate::memory::mapping::Mapping;
 use crate::verbs::objects::Registration;
+use urxe_runtime::limits;
+use urxe_runtime::memory::mapping::Mapping;
 
 const EINVAL: Errno = Errno(libc::EINVAL);
 

@@ -3,7 +3,7 @@
 use std::mem;
 use std::sync::{Condvar, Mutex};
 
-use crate::runtime::lock;
+use urxe_runtime::lock;
 
 /// One thread is inside at a time.
 #[derive(Debug, Default)]

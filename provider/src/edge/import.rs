@@ -13,9 +13,9 @@ use urxe_ffi::verbs as v;
 
 use super::{context, pointer, register};
 use crate::kernel::Errno;
-use crate::runtime::table::Table;
 use crate::verbs::context::Context;
 use crate::verbs::reasons;
+use urxe_runtime::table::Table;
 
 /// An open uverbs file.
 struct Opened {

@@ -10,8 +10,8 @@ use urxe_wire::{Gid, Qpn};
 use super::context::shared;
 use super::{number, qp};
 use crate::kernel::Errno;
-use crate::runtime::groups::AttachError;
 use crate::verbs::context::Context;
+use urxe_runtime::groups::AttachError;
 
 const EINVAL: Errno = Errno(libc::EINVAL);
 

@@ -6,7 +6,7 @@ use urxe_ffi::verbs as v;
 
 use super::context::shared;
 use super::number;
-use crate::runtime::clock;
+use urxe_runtime::clock;
 
 /// The clock of completion timestamps (`ibv_query_rt_values_ex(3)`): ticks are nanoseconds.
 pub(super) unsafe extern "C" fn query_rt_values(context: *mut v::ibv_context, values: *mut v::ibv_values_ex) -> c_int {

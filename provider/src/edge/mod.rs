@@ -37,7 +37,7 @@ use urxe_net::cancellation::Shield;
 
 use crate::kernel::Errno;
 use crate::observe::{explain, verbs};
-use crate::runtime::changes;
+use urxe_runtime::changes;
 
 /// What a panic looks like to the application.
 const BROKEN: Errno = Errno(libc::EIO);
@@ -120,7 +120,10 @@ mod tests {
 
     use super::*;
     use crate::kernel::event_file::EventFile;
-    use crate::runtime::changes::Listeners;
+    use std::sync::Arc;
+
+    use urxe_runtime::changes::Listeners;
+    use urxe_runtime::event::EventSink;
 
     /// A file, as libibverbs reads it: the events' types.
     fn told(fd: &std::os::fd::OwnedFd) -> Vec<u32> {
@@ -141,7 +144,7 @@ mod tests {
     fn a_panic_makes_every_device_fatal() {
         let (one, other) = (Listeners::new(), Listeners::new());
         let (file, fd) = EventFile::new().unwrap();
-        let file = std::sync::Arc::new(file);
+        let file: Arc<dyn EventSink> = Arc::new(file);
         one.add(&file);
         assert!(!one.has_failed());
         for _ in 0..2 {

@@ -14,11 +14,11 @@ use super::context::shared;
 use super::users::Use;
 use super::{number, pointer};
 use crate::kernel::Errno;
-use crate::limits;
-use crate::memory::mapping::{self, Mapping};
 use crate::verbs::handles::Registered;
 use crate::verbs::objects::{ProtectionDomain, Registration};
 use crate::verbs::reasons;
+use urxe_runtime::limits;
+use urxe_runtime::memory::mapping::{self, Mapping};
 
 /// `enum ib_uverbs_advise_mr_advice`, `enum ib_uverbs_advise_mr_flag`; the header makes them macros.
 const PREFETCH: ibv_advise_mr_advice = 0;
@@ -294,7 +294,7 @@ pub(super) unsafe extern "C" fn dereg_mr(mr: *mut verbs_mr) -> c_int {
         // SAFETY: as above.
         let key = unsafe { (*mr.cast::<MrObject>()).key };
         let port = context.port();
-        if let Some(observer) = port.observer() {
+        if let Some(observer) = context.observer() {
             observer.deregistering(key);
         }
         // A memory window may be bound to it (`ibv_dereg_mr(3)`).
@@ -302,7 +302,7 @@ pub(super) unsafe extern "C" fn dereg_mr(mr: *mut verbs_mr) -> c_int {
             TableError::Bound => Errno(libc::EBUSY),
             TableError::NoSuchKey => Errno(libc::EINVAL),
         })?;
-        if let (Some(observer), Ok(Registered { asked, .. })) = (port.observer(), context.handles().region(key.0)) {
+        if let (Some(observer), Ok(Registered { asked, .. })) = (context.observer(), context.handles().region(key.0)) {
             observer.deregistered(key, asked.iova, asked.length);
         }
         context.handles().remove_region(key);

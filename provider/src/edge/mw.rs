@@ -46,7 +46,7 @@ pub(super) unsafe extern "C" fn dealloc_mw(mw: *mut v::ibv_mw) -> c_int {
         let (context, handle) = unsafe { (shared((*mw).context), (*mw).handle) };
         context.check_own()?;
         context.port().regions().remove_window(Key(handle)).map_err(|_| Errno(libc::EINVAL))?;
-        if let Some(observer) = context.port().observer() {
+        if let Some(observer) = context.observer() {
             observer.forget_window(Key(handle));
         }
         // SAFETY: made by `alloc_mw`, and not used any more.

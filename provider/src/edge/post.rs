@@ -13,12 +13,12 @@ use urxe_wire::{ImmDt, Qpn, RKey};
 use super::context::shared;
 use super::{ah, at_once, builder, qp, reentrant};
 use crate::kernel::Errno;
-use crate::limits;
-use crate::memory::guard;
-use crate::observe::RecvQueue;
-use crate::runtime::qp::Qp;
+use crate::observe::{self, RecvQueue};
 use crate::verbs::context::Context;
 use crate::verbs::reasons;
+use urxe_runtime::limits;
+use urxe_runtime::memory::guard;
+use urxe_runtime::qp::Qp;
 
 pub(super) unsafe extern "C" fn post_send(
     qp: *mut v::ibv_qp,
@@ -50,7 +50,7 @@ pub(super) unsafe fn send(
     first: *mut v::ibv_send_wr,
     bad_wr: *mut *mut v::ibv_send_wr,
 ) -> Result<(), Errno> {
-    let strict = context.port().observer().filter(|observer| observer.is_strict());
+    let strict = context.observer().filter(|observer| observer.is_strict());
     let post = |engine: &mut urxe_engine::QueuePair<_>, io: &mut urxe_engine::Io<'_, _>| {
         let qp_type = engine.config().qp_type;
         let next = |wr: &v::ibv_send_wr| wr.next;
@@ -116,7 +116,7 @@ pub(super) unsafe extern "C" fn post_recv(
 /// As for `ibv_post_recv(3)`.
 #[inline]
 pub(super) unsafe fn recv(qp: &Qp, first: *mut v::ibv_recv_wr, bad_wr: *mut *mut v::ibv_recv_wr) -> Result<(), Errno> {
-    let strict = qp.port().observer().filter(|observer| observer.is_strict());
+    let strict = observe::of(qp.port()).filter(|observer| observer.is_strict());
     let post = |engine: &mut urxe_engine::QueuePair<_>, io: &mut urxe_engine::Io<'_, _>| {
         let next = |wr: &v::ibv_recv_wr| wr.next;
         if let Some(observer) = strict {

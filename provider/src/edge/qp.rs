@@ -17,13 +17,13 @@ use super::users::{Use, Users};
 use super::{ah, context, cq, mr, number, pointer, srq, wait, xrcd};
 use crate::kernel::Errno;
 use crate::observe::chaos;
-use crate::runtime::async_events::AsyncEvents;
-use crate::runtime::lock;
-use crate::runtime::qp::Qp;
-use crate::runtime::srq::AnySrq;
 use crate::verbs::objects::{ProtectionDomain, answer_attr, engine_attr, queue_sizes, route};
 use crate::verbs::quota::Counted;
 use crate::verbs::{query, reasons};
+use urxe_runtime::async_events::AsyncEvents;
+use urxe_runtime::lock;
+use urxe_runtime::qp::Qp;
+use urxe_runtime::srq::AnySrq;
 
 const EINVAL: Errno = Errno(libc::EINVAL);
 
@@ -189,9 +189,11 @@ unsafe fn create(ibv_context: *mut v::ibv_context, attr: &mut v::ibv_qp_init_att
     };
     // The address is known before what is there: events name it.
     let place = Box::<QpObject>::new_uninit();
-    let events = AsyncEvents::new(Arc::clone(context.async_file()), place.as_ptr() as u64);
+    let events = AsyncEvents::new(context.async_sink(), place.as_ptr() as u64);
     let qp = Qp::new(port, config, events);
-    port.check_sizes(&qp);
+    if let Some(observer) = context.observer() {
+        observer.check_sizes(port, &qp);
+    }
     let mut verbs = verbs_qp::zeroed();
     let ibv = verbs.public_mut();
     ibv.context = ibv_context;
@@ -258,7 +260,7 @@ pub(super) unsafe extern "C" fn open_qp(
         let qp = context.port().qp(Qpn::new(attr.qp_num)).ok_or(EINVAL)?;
         let (mine, state) = qp.inspect(|engine| (engine.config().xrcd == Some(xrcd.xrcd.id()), engine.state()));
         let place = Box::<QpObject>::new_uninit();
-        let events = AsyncEvents::new(Arc::clone(context.async_file()), place.as_ptr() as u64);
+        let events = AsyncEvents::new(context.async_sink(), place.as_ptr() as u64);
         if !mine || !qp.open(events) {
             return Err(EINVAL);
         }
@@ -344,7 +346,7 @@ pub(super) unsafe extern "C" fn modify_qp(qp: *mut v::ibv_qp, attr: *mut v::ibv_
         let address = way.as_ref().map(|way| way.remote().ip());
         port.with_work(|work| object.qp.modify(work, |engine, io| engine.modify(io, to, mask, &given, way)))
             .map_err(|error| reasons::modify(qp_type, current, to, error))?;
-        if let Some(observer) = port.observer() {
+        if let Some(observer) = context.observer() {
             let peer = object.qp.inspect(|engine| reasons::peer(engine, address));
             observer.connected(object.qp.qpn(), peer);
         }

@@ -25,14 +25,14 @@ use urxe_net::cancellation::Shield;
 
 use super::{builder, post, srq};
 use crate::kernel::Errno;
-use crate::memory::guard;
 use crate::observe::explain;
-use crate::runtime::cq::Cq;
-use crate::runtime::port::NetPort;
-use crate::runtime::qp::Qp;
-use crate::runtime::srq::Srq;
 use copies::Request;
 use list::{append, is_for, reversed};
+use urxe_runtime::cq::Cq;
+use urxe_runtime::memory::guard;
+use urxe_runtime::port::NetPort;
+use urxe_runtime::qp::Qp;
+use urxe_runtime::srq::Srq;
 
 /// State of a thread. Its signal handlers change it too, each back to what it was.
 struct Thread {

@@ -15,8 +15,8 @@ use urxe_net::cancellation::Shield;
 use super::{context, guarded, import, stub};
 use crate::kernel::plt::{Exporter, exporters, file_name, loads};
 use crate::observe::complain;
-use crate::runtime::table::{Table, whole};
-use crate::{device, kernel, runtime};
+use crate::{device, kernel};
+use urxe_runtime::table::{Table, whole};
 
 /// A copy of libibverbs that the provider is registered with. `ops` comes first: every device of the copy points to it.
 #[repr(C)]
@@ -134,7 +134,7 @@ fn add(copy: &Exporter) {
         Err(LookupError::NotLoaded) => return,
         Err(error) => return refuse(&copy.path, &error),
     };
-    runtime::fork::notice();
+    urxe_runtime::fork::notice();
     if let Err(error) = kernel::hook::install(library.address()) {
         return refuse(&copy.path, &format_args!("cannot divert libibverbs' system calls: {error}"));
     }

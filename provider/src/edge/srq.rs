@@ -13,14 +13,14 @@ use super::context::shared;
 use super::users::{Use, Users};
 use super::{at_once, cq, mr, number, pointer, post, reentrant, wait, xrcd};
 use crate::kernel::Errno;
-use crate::limits;
-use crate::observe::{RecvQueue, chaos};
-use crate::runtime::async_events::AsyncEvents;
-use crate::runtime::port::NetPort;
-use crate::runtime::srq::{Srq, Xrc};
+use crate::observe::{self, RecvQueue, chaos};
 use crate::verbs::objects::ProtectionDomain;
 use crate::verbs::quota::Counted;
 use crate::verbs::reasons;
+use urxe_runtime::async_events::AsyncEvents;
+use urxe_runtime::limits;
+use urxe_runtime::port::NetPort;
+use urxe_runtime::srq::{Srq, Xrc};
 
 const EINVAL: Errno = Errno(libc::EINVAL);
 
@@ -152,7 +152,7 @@ unsafe fn create(
     });
     // The address is known before what is there: events name it.
     let place = Box::<SrqObject>::new_uninit();
-    let events = AsyncEvents::new(Arc::clone(context.async_file()), place.as_ptr() as u64);
+    let events = AsyncEvents::new(context.async_sink(), place.as_ptr() as u64);
     let queue = chaos::shared_receive_queue(attr.max_wr, attr.max_sge);
     let srq = Arc::new(Srq::new(queue, domain.id(), number, delivery, events));
     if let Err(error) = port.add_srq(&srq) {
@@ -234,7 +234,7 @@ pub(super) unsafe extern "C" fn destroy_srq(srq: *mut v::ibv_srq) -> c_int {
         }
         let port = context.port();
         port.remove_srq(&object.srq);
-        if let Some(observer) = port.observer() {
+        if let Some(observer) = context.observer() {
             observer.forget_recvs(RecvQueue::Shared(srq as u64));
         }
         let events = object.srq.retire();
@@ -285,7 +285,7 @@ pub(super) unsafe fn recv(
     bad_wr: *mut *mut v::ibv_recv_wr,
 ) -> Result<(), Errno> {
     let place = RecvQueue::Shared(number);
-    let strict = port.observer().filter(|observer| observer.is_strict());
+    let strict = observe::of(port).filter(|observer| observer.is_strict());
     let next = |wr: &v::ibv_recv_wr| wr.next;
     if let Some(observer) = strict {
         // SAFETY: a list of requests, ended by null.

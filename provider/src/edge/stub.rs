@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::register::register;
 use crate::kernel::plt::{exporters, files};
-use crate::runtime::table::whole;
+use urxe_runtime::table::whole;
 
 /// How the stub's file is called, before the number of the private ABI.
 const NAME: &CStr = c"liburxe-rdmav";

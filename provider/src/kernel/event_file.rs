@@ -17,6 +17,7 @@ use std::sync::{Mutex, PoisonError};
 use urxe_ffi::uapi;
 use urxe_ffi::verbs::ibv_event_type;
 use urxe_net::identity::CheckedFd;
+use urxe_runtime::event::{EventSink, EventType};
 
 use super::Errno;
 use super::memory::Fields;
@@ -178,6 +179,28 @@ impl EventFile {
             libc::recv(self.receiver.as_raw_fd(), bytes.as_mut_ptr().cast(), bytes.len(), libc::MSG_DONTWAIT)
         };
         Event::from_bytes(bytes.get(..usize::try_from(received).ok()?)?)
+    }
+}
+
+impl EventSink for EventFile {
+    fn completion(&self, cq: u64) {
+        self.push(Event::Completion { cq });
+    }
+
+    fn async_event(&self, element: u64, event_type: EventType) {
+        self.push(Event::Async { element, event_type: event_type as u32 });
+    }
+
+    fn discard(&self, element: u64) -> usize {
+        Self::discard(self, element)
+    }
+
+    fn refill(&self) {
+        Self::refill(self);
+    }
+
+    fn end(&self) {
+        Self::end(self);
     }
 }
 

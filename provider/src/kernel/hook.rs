@@ -13,7 +13,7 @@ use super::Errno;
 use super::memory::OwnMemory;
 use super::plt::{Object, PltError};
 use super::uverbs::{self, Device};
-use crate::runtime::table::{Table, whole};
+use urxe_runtime::table::{Table, whole};
 
 type Write = unsafe extern "C" fn(fd: c_int, buf: *const c_void, count: usize) -> isize;
 type Ioctl = unsafe extern "C" fn(fd: c_int, request: c_ulong, ...) -> c_int;

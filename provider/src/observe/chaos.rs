@@ -10,7 +10,7 @@ use urxe_engine::{CompletionQueue, QuirkSet, SharedReceiveQueue};
 use urxe_ffi::verbs as v;
 
 use super::settings;
-use crate::runtime::quirks;
+use urxe_runtime::quirks;
 
 /// What strict mode wants: long enough for a program that waits in a loop to go on.
 #[cfg(not(urxe_unobserved))]

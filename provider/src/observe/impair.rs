@@ -9,11 +9,12 @@ use std::time::Duration;
 
 use urxe_engine::{Cqe, Instant, WcStatus};
 use urxe_faults::{Announcement, Direction, Qp, Script, Sight, Verdict};
-use urxe_net::{Datagram, Headers, Port, Route, TxBatch};
+use urxe_net::{Datagram, Port, Route, TxBatch};
 use urxe_wire::{Aeth, Bth, Ext, Header, ICRC_LEN, Msn, Opcode, Operation, Qpn, Syndrome, icrc};
 
 use super::Observer;
-use crate::runtime::{clock, lock};
+use urxe_runtime::interceptor::{HeldPacket, Verdict as Decision};
+use urxe_runtime::{clock, lock};
 
 /// A packet to be overtaken by others is not held back for longer than this when there are none.
 const NO_OTHERS: Duration = Duration::from_millis(10);
@@ -60,53 +61,7 @@ struct Held {
 #[derive(Debug)]
 enum Parcel {
     Sent(Arc<Route>, Vec<u8>),
-    Received(Arrival),
-}
-
-/// A received packet that comes late.
-#[derive(Debug)]
-pub(crate) struct Arrival {
-    headers: Headers,
-    expected_id: u16,
-    flow: Option<icrc::Flow>,
-    payload: Vec<u8>,
-    is_refused: bool,
-}
-
-impl Arrival {
-    fn of(datagram: &Datagram<'_>) -> Self {
-        Self {
-            headers: *datagram.headers,
-            expected_id: datagram.expected_id,
-            flow: datagram.flow.cloned(),
-            payload: datagram.payload.to_vec(),
-            is_refused: datagram.is_refused,
-        }
-    }
-
-    /// As it would have come.
-    pub(crate) fn datagram(&self) -> Datagram<'_> {
-        Datagram {
-            headers: &self.headers,
-            expected_id: self.expected_id,
-            flow: self.flow.as_ref(),
-            payload: &self.payload,
-            is_refused: self.is_refused,
-        }
-    }
-}
-
-/// What becomes of a packet that has come.
-#[derive(Debug)]
-pub(crate) enum Fate {
-    /// It is taken.
-    Taken,
-    /// It is not there (yet).
-    Gone,
-    /// It arrives damaged.
-    Damaged,
-    /// This comes in its place.
-    Replaced(Vec<u8>),
+    Received(HeldPacket),
 }
 
 impl Impairment {
@@ -210,7 +165,7 @@ fn refusal(response: &[u8], syndrome: Syndrome) -> Option<Vec<u8>> {
 
 impl Observer {
     /// A queue pair was made.
-    pub(crate) fn made(&self, qpn: Qpn) {
+    pub(super) fn made(&self, qpn: Qpn) {
         if let Some(faults) = &self.impairment {
             let mut made = lock(&faults.made);
             made.count += 1;
@@ -228,7 +183,7 @@ impl Observer {
 
     /// The packet that `batch` has pending is about to be sent for `qpn`.
     #[inline(never)]
-    pub(crate) fn send(&self, qpn: Qpn, batch: &mut TxBatch, port: &Port) {
+    pub(super) fn commit_or_impair(&self, qpn: Qpn, batch: &mut TxBatch, port: &Port) {
         let Some(faults) = &self.impairment else { return self.commit(batch, None) };
         let Some((route, packet)) = batch.pending() else { return };
         let route = Arc::clone(route);
@@ -295,7 +250,7 @@ impl Observer {
     }
 
     /// Sends what was held back and is due.
-    pub(crate) fn send_due(&self, now: Instant, batch: &mut TxBatch, port: &Port) {
+    pub(super) fn resend_due(&self, now: Instant, batch: &mut TxBatch, port: &Port) {
         let Some(faults) = &self.impairment else { return };
         for parcel in faults.take(|parcel| parcel.is_sent() && parcel.due <= now) {
             self.resend(batch, port, parcel);
@@ -303,40 +258,40 @@ impl Observer {
     }
 
     /// What becomes of a packet that has come.
-    pub(crate) fn fate(&self, datagram: &Datagram<'_>) -> Fate {
-        let Some(faults) = &self.impairment else { return Fate::Taken };
+    pub(crate) fn fate(&self, datagram: &Datagram<'_>) -> Decision {
+        let Some(faults) = &self.impairment else { return Decision::Accept };
         let (qpn, payload) = (datagram.dest_qpn(), datagram.payload);
         let verdict = faults.verdict(Direction::Received, qpn, datagram.headers.peer, payload, payload.len());
         let (fate, what) = match verdict {
-            Verdict::Pass => (Fate::Taken, None),
+            Verdict::Pass => (Decision::Accept, None),
             Verdict::BreakQp => {
                 lock(&faults.broken).push(qpn);
-                (Fate::Taken, Some("its queue pair goes to ERR"))
+                (Decision::Accept, Some("its queue pair goes to ERR"))
             }
-            Verdict::Drop => (Fate::Gone, Some("dropped")),
-            Verdict::Corrupt(_) => (Fate::Damaged, Some("damaged, so its ICRC is wrong: dropped")),
+            Verdict::Drop => (Decision::Drop, Some("dropped")),
+            Verdict::Corrupt(_) => (Decision::Corrupt, Some("damaged, so its ICRC is wrong: dropped")),
             Verdict::Duplicate => {
-                faults.hold(AT_ONCE, None, Parcel::Received(Arrival::of(datagram)));
-                (Fate::Taken, Some("comes twice"))
+                faults.hold(AT_ONCE, None, Parcel::Received(HeldPacket::of(datagram)));
+                (Decision::Accept, Some("comes twice"))
             }
             Verdict::Delay(by) => {
-                faults.hold(clock::now() + by, None, Parcel::Received(Arrival::of(datagram)));
-                (Fate::Gone, Some("delayed"))
+                faults.hold(clock::now() + by, None, Parcel::Received(HeldPacket::of(datagram)));
+                (Decision::Drop, Some("delayed"))
             }
             Verdict::Reorder(behind) => {
                 let due = clock::now() + NO_OTHERS;
-                faults.hold(due, Some(behind), Parcel::Received(Arrival::of(datagram)));
+                faults.hold(due, Some(behind), Parcel::Received(HeldPacket::of(datagram)));
                 self.remark("URXE_FAULTS: held back until others have overtaken it");
-                return Fate::Gone;
+                return Decision::Drop;
             }
             Verdict::Refuse(syndrome) => match refusal(payload, syndrome) {
                 Some(mut packet) => {
                     let compute = |flow| icrc::compute(flow, datagram.expected_id, &packet);
                     let icrc = datagram.flow.map_or(0, compute);
                     packet.extend(icrc.to_le_bytes());
-                    (Fate::Replaced(packet), Some("taken for a refusal"))
+                    (Decision::Replace(packet), Some("taken for a refusal"))
                 }
-                None => (Fate::Taken, None),
+                None => (Decision::Accept, None),
             },
         };
         if let Some(what) = what {
@@ -349,7 +304,7 @@ impl Observer {
     }
 
     /// Packets that had been held back and arrive now.
-    pub(crate) fn arrivals(&self, now: Instant) -> Vec<Arrival> {
+    pub(super) fn due_arrivals(&self, now: Instant) -> Vec<HeldPacket> {
         let Some(faults) =
             self.impairment.as_ref().filter(|faults| faults.due.load(Ordering::SeqCst) <= now.as_nanos())
         else {
@@ -363,7 +318,7 @@ impl Observer {
     }
 
     /// When there is something to do.
-    pub(crate) fn next_due(&self) -> Option<Instant> {
+    pub(super) fn next_fault(&self) -> Option<Instant> {
         let faults = self.impairment.as_ref()?;
         let held = faults.due.load(Ordering::SeqCst);
         let held = (held != NEVER).then(|| Instant::from_nanos(held));
@@ -387,12 +342,12 @@ impl Observer {
     }
 
     /// Queue pairs that are to go to ERR.
-    pub(crate) fn take_broken(&self) -> Vec<Qpn> {
+    pub(super) fn broken(&self) -> Vec<Qpn> {
         self.impairment.as_ref().map_or(Vec::new(), |faults| std::mem::take(&mut *lock(&faults.broken)))
     }
 
     /// The application has opened the device; with the first time, the script's clock starts.
-    pub(crate) fn opened(&self) {
+    pub(super) fn start_script(&self) {
         let Some(faults) = &self.impairment else { return };
         faults.opened.get_or_init(clock::now);
         faults.announce();

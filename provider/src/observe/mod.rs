@@ -1,6 +1,6 @@
 //! What a person may see of a device: captures, explanations, faults on demand.
 //!
-//! Nothing of it is there unless the environment asks ([`settings`]): then every [`NetPort`](crate::runtime::port) has an
+//! Nothing of it is there unless the environment asks ([`settings`]): then every [`NetPort`](urxe_runtime::port) has an
 //! [`Observer`]. It is told of packets, of the engine's events and of completions, each by the thread at work, and
 //! puts together what belongs to one packet ([`scene`]). [`words`] says what happened, [`capture`] writes packets down,
 //! [`explain`] tells what went wrong, [`strict`] what may go wrong elsewhere. [`impair`] and [`verbs`] make things go wrong, [`chaos`] makes them
@@ -10,6 +10,7 @@ mod capture;
 pub(crate) mod chaos;
 pub(crate) mod explain;
 mod impair;
+mod intercept;
 mod peers;
 mod scene;
 pub(crate) mod settings;
@@ -17,6 +18,7 @@ mod strict;
 pub(crate) mod verbs;
 pub(crate) mod words;
 
+use std::any::Any;
 use std::fmt::Display;
 use std::io::Write;
 use std::sync::{Arc, Mutex};
@@ -28,24 +30,25 @@ use urxe_options::Format;
 use urxe_wire::icrc::Check;
 use urxe_wire::{Packet, Psn, Qpn};
 
-use crate::memory::regions::Regions;
-use crate::runtime::lock;
 use capture::Received;
-pub(crate) use impair::Fate;
 use impair::Impairment;
 pub(crate) use peers::Peer;
 use peers::Peers;
 use scene::Scene;
 use strict::Strict;
 pub(crate) use strict::{RecvQueue, Sender};
+use urxe_runtime::lock;
+use urxe_runtime::memory::regions::Regions;
+use urxe_runtime::port::NetPort;
 use words::Refused;
 
-/// A build of which nothing can be seen: what seeing costs when nobody looks is the difference (`make cost`).
-pub(crate) const UNOBSERVED: bool = cfg!(urxe_unobserved);
+pub(crate) use urxe_runtime::interceptor::UNOBSERVED;
 
-/// Who sees, if anybody does.
-pub(crate) const fn who(observer: &Option<Arc<Observer>>) -> Option<&Arc<Observer>> {
-    if UNOBSERVED { None } else { observer.as_ref() }
+/// Returns the observer of a device, if the environment asks for one.
+#[inline]
+pub(crate) fn of(port: &NetPort) -> Option<&Observer> {
+    let interceptor: &dyn Any = &**port.interceptor()?;
+    interceptor.downcast_ref()
 }
 
 /// Says something to the person in front of the program: one line.
@@ -131,8 +134,8 @@ impl Observer {
 
     /// A packet has come. What is told from now on belongs to it, until another comes or [`settle`](Self::settle).
     /// `known`: its queue pair is there.
-    pub(crate) fn received(&self, datagram: &Datagram<'_>, known: impl FnOnce(Qpn) -> bool) {
-        self.settle();
+    pub(super) fn show_received(&self, datagram: &Datagram<'_>, known: bool) {
+        self.end_packet();
         let check = datagram.verify();
         let mut comments = Vec::new();
         if check == Check::Bad {
@@ -143,7 +146,7 @@ impl Observer {
                 Ok(packet) => {
                     let qpn = packet.bth().dest_qp;
                     lock(&self.peers).heard(qpn);
-                    if qpn != Qpn::GSI && qpn != Qpn::MULTICAST && !known(qpn) {
+                    if qpn != Qpn::GSI && qpn != Qpn::MULTICAST && !known {
                         comments.push(format!("dropped: there is no QP {qpn} (any more)"));
                     }
                 }
@@ -163,7 +166,7 @@ impl Observer {
     }
 
     /// What is told from now on belongs to no packet that was received.
-    pub(crate) fn settle(&self) {
+    pub(super) fn end_packet(&self) {
         let (packet, comments) = scene::with(|scene| {
             scene.receiving = false;
             (scene.packet.take(), std::mem::take(&mut scene.comments))
@@ -176,7 +179,7 @@ impl Observer {
     /// A packet is about to be sent.
     fn sent(&self, sealed: &Sealed<'_>) {
         let Some(capture) = &self.capture else { return };
-        self.settle();
+        self.end_packet();
         let mut comments = Vec::new();
         let mut announced = lock(&self.announced);
         if !announced.is_empty()
@@ -198,7 +201,7 @@ impl Observer {
     /// A packet was about to be sent to where `route` leads, and was lost.
     fn lost(&self, route: &Route, packet: &[u8]) {
         if let Some(capture) = &self.capture {
-            self.settle();
+            self.end_packet();
             let comment = "URXE_FAULTS: dropped, it never left".to_owned();
             capture.sent(route.local(), route.remote(), 0, packet, &[comment]);
         }
@@ -212,7 +215,7 @@ impl Observer {
     }
 
     /// A burst is through.
-    pub(crate) fn flush(&self) {
+    pub(super) fn flush_capture(&self) {
         if let Some(capture) = &self.capture {
             capture.flush();
         }
@@ -234,7 +237,7 @@ impl Observer {
     // --- events ----------------------------------------------------------------------------------------------
 
     /// The engine reports something about `qpn`.
-    pub(crate) fn event(&self, qpn: Qpn, event: &Event) {
+    pub(super) fn engine_event(&self, qpn: Qpn, event: &Event) {
         let refused = scene::with(|scene| {
             // What stands in the scene is what was refused just now, or earlier in the same call.
             let refused = scene.refused.clone();
@@ -277,7 +280,7 @@ impl Observer {
     }
 
     /// A completion is about to be seen by the application.
-    pub(crate) fn completion(&self, cqe: &Cqe) {
+    pub(super) fn show_completion(&self, cqe: &Cqe) {
         self.check_buffers(cqe);
         if cqe.status != WcStatus::Success
             && let Some(format) = self.explain
@@ -287,14 +290,14 @@ impl Observer {
     }
 
     /// An asynchronous event is about to be seen by the application.
-    pub(crate) fn async_event(&self, qpn: Qpn, event: AsyncEvent) {
+    pub(super) fn explain_async_event(&self, qpn: Qpn, event: AsyncEvent) {
         if let Some(format) = self.explain {
             explain::async_event(self, format, qpn, event);
         }
     }
 
     /// A completion queue has lost a completion.
-    pub(crate) fn overrun(&self, cqe: &Cqe, capacity: usize) {
+    pub(super) fn explain_overrun(&self, cqe: &Cqe, capacity: usize) {
         if let Some(format) = self.explain {
             explain::overrun(self, format, cqe, capacity);
         }

@@ -8,7 +8,7 @@ use urxe_faults::Script;
 
 use super::explain;
 use crate::kernel::Errno;
-use crate::runtime::table::Table;
+use urxe_runtime::table::Table;
 
 /// Any verb is to fail.
 static ARMED: AtomicBool = AtomicBool::new(false);

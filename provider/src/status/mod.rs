@@ -22,10 +22,10 @@ use std::time::Duration;
 use urxe_net::identity::Identity;
 use urxe_net::local::{Credentials, own_uid};
 
-use crate::runtime::fork::Generation;
-use crate::runtime::port::NetPort;
-use crate::runtime::progress::without_signals;
 use crate::verbs::quota::Quotas;
+use urxe_runtime::fork::Generation;
+use urxe_runtime::port::NetPort;
+use urxe_runtime::progress::without_signals;
 
 /// How long somebody who asks may take to read the answer.
 const PATIENCE: Duration = Duration::from_secs(1);

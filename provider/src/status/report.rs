@@ -6,10 +6,10 @@ use urxe_engine::QpType;
 
 use crate::observe::explain::quoted;
 use crate::observe::words;
-use crate::runtime::port::NetPort;
-use crate::runtime::qp::Qp;
 use crate::status::resources;
 use crate::verbs::quota::Quotas;
+use urxe_runtime::port::NetPort;
+use urxe_runtime::qp::Qp;
 
 /// The device `name` of this process: one JSON object in a line.
 pub(super) fn report(name: &str, port: &NetPort, quotas: &Quotas) -> String {

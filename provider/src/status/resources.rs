@@ -6,10 +6,10 @@ use urxe_engine::QpType;
 
 use crate::cm;
 use crate::observe::explain::quoted;
-use crate::runtime::port::NetPort;
-use crate::runtime::qp::Qp;
-use crate::runtime::srq::AnySrq;
 use crate::verbs::quota::Quotas;
+use urxe_runtime::port::NetPort;
+use urxe_runtime::qp::Qp;
+use urxe_runtime::srq::AnySrq;
 
 /// An object: names and numbers. Addresses of IPv6 have 128 bits.
 type Object = Vec<(&'static str, u128)>;

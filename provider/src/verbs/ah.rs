@@ -10,7 +10,7 @@ use urxe_wire::Qpn;
 use super::context::Context;
 use super::objects::{AddressVector, route};
 use crate::kernel::Errno;
-use crate::runtime::lock;
+use urxe_runtime::lock;
 
 /// An address handle. Which UDP source port a datagram gets depends on the process it is for, so there is a route for
 /// each block of queue pair numbers that was written to lately.

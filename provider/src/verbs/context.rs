@@ -12,16 +12,20 @@ use urxe_wire::Gid;
 use crate::kernel::Errno;
 use crate::kernel::event_file::EventFile;
 use crate::kernel::uverbs::{self, GidEntry, GidType};
-use crate::limits;
-use crate::observe;
-use crate::runtime::fork::{self, Generation};
-use crate::runtime::port::NetPort;
-use crate::runtime::{lock, progress};
+use crate::observe::{self, Observer};
+use crate::status::ledger;
 use crate::verbs::handles::Handles;
 use crate::verbs::quota::Quotas;
 use crate::verbs::reasons;
 use crate::verbs::tracked::Tracked;
 use crate::verbs::xrcd::XrcDomains;
+use urxe_runtime::event::EventSink;
+use urxe_runtime::fork::{self, Generation};
+use urxe_runtime::interceptor::Interceptor;
+use urxe_runtime::limits;
+use urxe_runtime::memory::regions::Regions;
+use urxe_runtime::port::{NetPort, OpenOptions};
+use urxe_runtime::{lock, progress};
 
 /// An open device: what `ibv_open_device` gives.
 pub(crate) struct Context {
@@ -55,8 +59,10 @@ impl Drop for SharedPort {
             return;
         }
         let is_lost = self.port.has_lost_descriptors();
-        crate::xrc::owner::close(&self.port);
-        self.port.check_leftovers();
+        urxe_runtime::xrc::owner::close(&self.port);
+        if let Some(observer) = observe::of(&self.port) {
+            observer.check_leftovers(&self.port);
+        }
         let hears = self.port.request_stop();
         // A thread that panicked has nothing left to end. One that cannot be woken sleeps on, and ends should it wake.
         let _ = lock(&self.thread).take().filter(|_| hears).map(JoinHandle::join);
@@ -100,7 +106,18 @@ impl SharedPort {
         observe::settings::get().as_ref().map_err(|mistake| OpenError::Settings(mistake.clone()))?;
         let interface = crate::device::interface(netdev).map_err(OpenError::Port)?;
         let (keys, status) = (random_seed()?, random_seed()?);
-        let port = Arc::new(NetPort::open(name, interface, keys).map_err(OpenError::Port)?);
+        fork::set_hooks(fork::Hooks { at_exit: crate::status::hang_up, in_child: crate::status::close_in_child });
+        let mut observe = |interface: &Interface, regions: &Arc<Regions>| {
+            Observer::new(name, interface, regions).map(|observer| observer as Arc<dyn Interceptor>)
+        };
+        let options = OpenOptions {
+            shares_memory: crate::device::shares_memory(),
+            key_seed: keys,
+            has_quirks: observe::chaos::is_on(),
+            final_counters: Some(|name, counters| ledger::add(name, counters)),
+            interceptor: Some(&mut observe),
+        };
+        let port = Arc::new(NetPort::open(name, interface, options).map_err(OpenError::Port)?);
         fork::remember(&port);
         let quotas = Arc::new(Quotas::new(port.net().most_qpns()));
         let shared = Arc::new(Self {
@@ -161,7 +178,8 @@ impl Context {
 
     fn new(shared: Arc<SharedPort>, async_file: EventFile, handles: Arc<Handles>) -> Arc<Self> {
         let async_file = Arc::new(async_file);
-        shared.port.tell_changes(&async_file);
+        let sink: Arc<dyn EventSink> = async_file.clone();
+        shared.port.tell_changes(&sink);
         let mut number = 0;
         let tracked = shared.quotas.ctx.track(|ctxn| {
             number = ctxn;
@@ -195,7 +213,7 @@ impl Context {
 
     /// `verb` waits for `missing` calls of `acknowledge`, perhaps for ever.
     pub(crate) fn complain(&self, verb: &str, acknowledge: &str, missing: u32) {
-        if let Some(observer) = self.port().observer() {
+        if let Some(observer) = self.observer() {
             observer.not_acknowledged(verb, acknowledge, missing);
         }
     }
@@ -218,6 +236,16 @@ impl Context {
     /// Where its asynchronous events go.
     pub(crate) const fn async_file(&self) -> &Arc<EventFile> {
         &self.async_file
+    }
+
+    /// The same file, for the runtime.
+    pub(crate) fn async_sink(&self) -> Arc<dyn EventSink> {
+        self.async_file.clone()
+    }
+
+    /// Observer of the device, if the environment asks for one.
+    pub(crate) fn observer(&self) -> Option<&Observer> {
+        observe::of(self.port())
     }
 
     /// The completion channel that the application knows by `fd`.
@@ -254,7 +282,8 @@ impl uverbs::Device for Context {
         self.check_alive()?;
         let (file, fd) = EventFile::new()?;
         let file = Arc::new(file);
-        self.port().listen(&file);
+        let sink: Arc<dyn EventSink> = file.clone();
+        self.port().listen(&sink);
         lock(&self.channels).insert(fd.as_raw_fd(), file);
         Ok(fd)
     }

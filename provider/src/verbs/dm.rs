@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::kernel::Errno;
-use crate::limits;
-use crate::memory::mapping::Mapping;
+use urxe_runtime::limits;
+use urxe_runtime::memory::mapping::Mapping;
 
 /// Bytes in use in this process.
 static IN_USE: AtomicU64 = AtomicU64::new(0);

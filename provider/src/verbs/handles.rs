@@ -11,8 +11,8 @@ use urxe_engine::Key;
 use super::dm::DeviceMemory;
 use super::objects::{ProtectionDomain, Registration};
 use crate::kernel::Errno;
-use crate::memory::mapping::Mapping;
-use crate::runtime::lock;
+use urxe_runtime::lock;
+use urxe_runtime::memory::mapping::Mapping;
 
 /// A number that stands for nothing (any more): as the kernel's `uverbs_get_uobject_from_file`.
 const UNKNOWN: Errno = Errno(libc::ENOENT);

@@ -13,8 +13,8 @@ use super::context::Context;
 use super::quota::Counted;
 use super::{lid, reasons};
 use crate::kernel::Errno;
-use crate::limits;
-use crate::memory::maps;
+use urxe_runtime::limits;
+use urxe_runtime::memory::maps;
 
 const EINVAL: Errno = Errno(libc::EINVAL);
 
@@ -270,7 +270,7 @@ pub(crate) struct AddressVector {
 /// EINVAL without a GRH (see [`lid`]), or if the GIDs are not of use; ENODATA for an empty row of the GID table, as the
 /// kernel's `rdma_get_gid_attr`; else what the system says.
 pub(crate) fn route(context: &Context, av: &AddressVector, dest_qpn: u32) -> Result<Arc<Route>, Errno> {
-    if let Some(observer) = context.port().observer().filter(|_| !av.is_global) {
+    if let Some(observer) = context.observer().filter(|_| !av.is_global) {
         observer.no_grh();
     }
     let av = if av.is_global { *av } else { lid::with_grh(&context.interface(), av)? };

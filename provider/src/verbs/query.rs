@@ -6,7 +6,7 @@ use urxe_wire::Mtu;
 
 use super::context::Context;
 use super::{capabilities, lid};
-use crate::limits;
+use urxe_runtime::limits;
 
 /// `ibv_query_device`.
 pub(crate) fn device(context: &Context) -> v::ibv_device_attr {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::reasons;
 use super::tracked::{Members, Objects, Tracked};
 use crate::kernel::Errno;
-use crate::limits;
+use urxe_runtime::limits;
 
 /// Those of one device in this process. Memory regions are counted by their table.
 #[derive(Debug)]

@@ -7,11 +7,11 @@ use urxe_engine::{Access, PostError, QpState, QpType, QueuePair};
 use urxe_wire::Lid;
 
 use crate::kernel::Errno;
-use crate::memory::maps::NotUsable;
 use crate::observe::explain::because;
 use crate::observe::words::{self, Range, Rights};
 use crate::observe::{Peer, Sender};
-use crate::runtime::host::Surroundings;
+use urxe_runtime::host::Surroundings;
+use urxe_runtime::memory::maps::NotUsable;
 
 /// What explanations need of a queue pair.
 pub(crate) fn peer(engine: &QueuePair<Surroundings>, address: Option<IpAddr>) -> Peer {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::runtime::table::Table;
+use urxe_runtime::table::Table;
 
 /// Public members of an object: names of `urxe_status::resources`, and numbers.
 pub(crate) type Members = Vec<(&'static str, u64)>;

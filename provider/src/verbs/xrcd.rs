@@ -1,7 +1,7 @@
 //! XRC domains (`ibv_open_xrcd(3)`).
 //!
 //! All contexts of a process that open the same file share its domain, and so do all processes of the user: a message may
-//! name an SRQ of any of them ([`crate::xrc`]). A target queue pair belongs to its process: `ibv_open_qp` finds none of
+//! name an SRQ of any of them ([`urxe_runtime::xrc`]). A target queue pair belongs to its process: `ibv_open_qp` finds none of
 //! another one (EINVAL). Whether a domain is there already, which `O_EXCL` and a missing `O_CREAT` ask, is answered for this
 //! process alone: every process that opens the file begins its own part.
 
@@ -13,9 +13,9 @@ use std::sync::{Arc, Mutex, Weak};
 use urxe_engine::XrcDomain;
 
 use crate::kernel::Errno;
-use crate::runtime::lock;
-use crate::xrc::Inode;
-use crate::xrc::neighbours::Neighbours;
+use urxe_runtime::lock;
+use urxe_runtime::xrc::Inode;
+use urxe_runtime::xrc::neighbours::Neighbours;
 
 /// An XRC domain: all who open the same file on the same device share it.
 #[derive(Debug)]

@@ -7,8 +7,8 @@ use urxe_ffi::verbs as v;
 
 use super::ALIGN;
 use crate::kernel::Errno;
-use crate::limits;
-use crate::memory::guard;
+use urxe_runtime::limits;
+use urxe_runtime::memory::guard;
 
 /// A work request of a list.
 pub(super) trait Request: Copy {

@@ -88,3 +88,33 @@ fn asynchronous_events_are_taken_back_by_object() {
     assert_eq!(Event::from_bytes(&record), Some(Event::Async { element: 0x2000, event_type: IBV_EVENT_QP_FATAL }));
     assert!(!is_readable(&file));
 }
+
+#[test]
+fn event_types_have_the_numbers_of_libibverbs() {
+    use urxe_ffi::verbs as v;
+    use urxe_runtime::event::EventType;
+    let numbers = [
+        (EventType::CqError, v::IBV_EVENT_CQ_ERR),
+        (EventType::QpFatal, IBV_EVENT_QP_FATAL),
+        (EventType::QpRequestError, v::IBV_EVENT_QP_REQ_ERR),
+        (EventType::QpAccessError, v::IBV_EVENT_QP_ACCESS_ERR),
+        (EventType::CommunicationEstablished, IBV_EVENT_COMM_EST),
+        (EventType::SqDrained, v::IBV_EVENT_SQ_DRAINED),
+        (EventType::PathMigrated, v::IBV_EVENT_PATH_MIG),
+        (EventType::PathMigrationError, v::IBV_EVENT_PATH_MIG_ERR),
+        (EventType::DeviceFatal, v::IBV_EVENT_DEVICE_FATAL),
+        (EventType::PortActive, v::IBV_EVENT_PORT_ACTIVE),
+        (EventType::PortError, v::IBV_EVENT_PORT_ERR),
+        (EventType::LidChange, v::IBV_EVENT_LID_CHANGE),
+        (EventType::PkeyChange, v::IBV_EVENT_PKEY_CHANGE),
+        (EventType::SmChange, v::IBV_EVENT_SM_CHANGE),
+        (EventType::SrqError, v::IBV_EVENT_SRQ_ERR),
+        (EventType::SrqLimitReached, v::IBV_EVENT_SRQ_LIMIT_REACHED),
+        (EventType::LastWqeReached, v::IBV_EVENT_QP_LAST_WQE_REACHED),
+        (EventType::ClientReregister, v::IBV_EVENT_CLIENT_REREGISTER),
+        (EventType::GidChange, v::IBV_EVENT_GID_CHANGE),
+        (EventType::WqFatal, v::IBV_EVENT_WQ_FATAL),
+    ];
+    assert_eq!(numbers.map(|(event_type, _)| event_type), EventType::ALL);
+    assert!(numbers.iter().all(|(event_type, number)| *event_type as u32 == *number));
+}

@@ -15,7 +15,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use urxe_net::cancellation::Shield;
 use urxe_preload::NetlinkSocket;
 
-use crate::runtime::table::Table;
+use urxe_runtime::table::Table;
 
 /// Questions of the preloaded library.
 pub(crate) static NETLINK: urxe_preload::Netlink = urxe_preload::Netlink { answer, resume };

@@ -17,8 +17,8 @@ use crate::kernel::Errno;
 use crate::kernel::hook::{answer, aside, call_close, call_write, divert};
 use crate::kernel::memory::OwnMemory;
 use crate::kernel::plt::{Exporter, Object, exporters, loads};
-use crate::runtime::fork::Generation;
-use crate::runtime::table::{Table, whole};
+use urxe_runtime::fork::Generation;
+use urxe_runtime::table::{Table, whole};
 
 type Fstat = unsafe extern "C" fn(fd: c_int, stat: *mut libc::stat) -> c_int;
 

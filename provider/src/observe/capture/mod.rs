@@ -18,9 +18,9 @@ use urxe_net::cancellation::Shield;
 use urxe_options::Capture as Settings;
 use urxe_wire::icrc::Check;
 
-use crate::runtime::lock;
 use frame::Addresses;
 use pcapng::{Direction, Record};
+use urxe_runtime::lock;
 
 /// Bytes collected before they are written in any case.
 const BUFFER: usize = 1 << 18;

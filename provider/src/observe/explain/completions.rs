@@ -10,7 +10,7 @@ use super::line::Line;
 use crate::observe::peers::Known;
 use crate::observe::words::{self, Request};
 use crate::observe::{Observer, scene};
-use crate::runtime::lock;
+use urxe_runtime::lock;
 
 /// Explains a completion with an error; flushed ones once for each way to ERR, and not if that was explained itself.
 pub(in crate::observe) fn completion(observer: &Observer, format: Format, cqe: &Cqe) {

@@ -21,13 +21,13 @@ use urxe_wire::{Qpn, grh};
 
 use super::explain::advise;
 use super::{Observer, words};
-use crate::memory::guard;
-use crate::memory::regions::Regions;
-use crate::runtime::lock;
 use keys::Keys;
 pub(crate) use receives::RecvQueue;
 use receives::{Part, Receives};
 use told::{Object, Told};
+use urxe_runtime::lock;
+use urxe_runtime::memory::guard;
+use urxe_runtime::memory::regions::Regions;
 
 /// What strict mode remembers of a device.
 #[derive(Debug, Default)]

@@ -8,7 +8,7 @@ use super::told::Object;
 use super::{Advice, Rule, Strict};
 use crate::observe::Observer;
 use crate::observe::words::Refused;
-use crate::runtime::{clock, lock};
+use urxe_runtime::{clock, lock};
 
 impl Observer {
     /// A completion queue of `capacity` now serves queues of `demand` requests.

@@ -12,8 +12,8 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use urxe_engine::{Access, Cqe, Key, WcOpcode, WcStatus};
 use urxe_wire::Qpn;
 
-use crate::memory::guard;
-use crate::memory::regions::Regions;
+use urxe_runtime::memory::guard;
+use urxe_runtime::memory::regions::Regions;
 
 /// What a buffer holds that is posted.
 pub(super) const WORDS: &[u8; 18] = b"not received yet; ";

@@ -1,0 +1,140 @@
+//! The observer as the runtime's [`Interceptor`].
+
+use std::sync::Arc;
+
+use urxe_engine::{AsyncEvent, BindError, Cqe, Denied, Event, Instant, Region};
+use urxe_faults::Occurrence;
+use urxe_net::{Datagram, Port, TxBatch};
+use urxe_runtime::cq::Cq;
+use urxe_runtime::event::EventType;
+use urxe_runtime::interceptor::{DeviceEvent, HeldPacket, Interceptor, Verdict};
+use urxe_runtime::port::NetPort;
+use urxe_runtime::qp::Qp;
+use urxe_wire::Qpn;
+
+use super::Observer;
+
+impl Interceptor for Observer {
+    fn opened(&self) {
+        self.start_script();
+    }
+
+    fn created(&self, qpn: Qpn) {
+        self.made(qpn);
+    }
+
+    fn destroyed(&self, qpn: Qpn) {
+        self.forgotten(qpn);
+    }
+
+    fn received(&self, datagram: &Datagram<'_>, known: bool) {
+        self.show_received(datagram, known);
+    }
+
+    fn verdict(&self, datagram: &Datagram<'_>) -> Verdict {
+        self.fate(datagram)
+    }
+
+    fn is_late(&self) {
+        self.remark("URXE_FAULTS: comes late or once more");
+    }
+
+    fn arrivals(&self, now: Instant) -> Vec<HeldPacket> {
+        self.due_arrivals(now)
+    }
+
+    fn settle(&self) {
+        self.end_packet();
+    }
+
+    fn send(&self, qpn: Qpn, batch: &mut TxBatch, port: &Port) {
+        self.commit_or_impair(qpn, batch, port);
+    }
+
+    fn send_due(&self, now: Instant, batch: &mut TxBatch, port: &Port) {
+        self.resend_due(now, batch, port);
+    }
+
+    fn flush(&self) {
+        self.flush_capture();
+    }
+
+    fn event(&self, qpn: Qpn, event: &Event) {
+        self.engine_event(qpn, event);
+    }
+
+    fn refused(&self, denied: &Denied, region: Option<&Region>) {
+        super::refused(denied, region);
+    }
+
+    fn bind_failed(&self, error: BindError) {
+        super::unbound(error);
+    }
+
+    fn completion(&self, cqe: &mut Cqe) {
+        self.spoil(cqe);
+        self.show_completion(cqe);
+    }
+
+    fn overrun(&self, cqe: &Cqe, capacity: usize) {
+        self.explain_overrun(cqe, capacity);
+    }
+
+    fn async_event(&self, qpn: Qpn, event: AsyncEvent) {
+        self.explain_async_event(qpn, event);
+    }
+
+    fn take_broken(&self) -> Vec<Qpn> {
+        self.broken()
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        self.next_fault()
+    }
+
+    fn device_events(&self, now: Instant) -> Vec<DeviceEvent> {
+        let announced = self.announcements(now).into_iter();
+        let event = |what| match what {
+            Occurrence::Event(number) => EventType::from_number(number).map(DeviceEvent::Event),
+            Occurrence::Removal => Some(DeviceEvent::Removal),
+        };
+        announced.filter_map(|announcement| event(announcement.what)).collect()
+    }
+
+    fn removed(&self) {
+        self.take_out();
+    }
+}
+
+impl Observer {
+    /// In strict mode, compares the completion queues of a new queue pair with what completes there.
+    pub(crate) fn check_sizes(&self, port: &NetPort, qp: &Qp) {
+        if !self.is_strict() {
+            return;
+        }
+        let cqs: Vec<_> = qp.inspect(|engine| {
+            let config = engine.config();
+            [&config.send_cq, &config.recv_cq].into_iter().flatten().cloned().collect()
+        });
+        let all = port.queue_pairs();
+        for cq in cqs {
+            let demand = |qp: &Arc<Qp>| {
+                qp.inspect(|engine| {
+                    let config = engine.config();
+                    let part = |its: &Option<Arc<Cq>>, requests: u32| match its {
+                        Some(its) if Arc::ptr_eq(its, &cq) => u64::from(requests),
+                        _ => 0,
+                    };
+                    part(&config.send_cq, config.cap.max_send_wr) + part(&config.recv_cq, config.cap.max_recv_wr)
+                })
+            };
+            let demand = all.iter().map(demand).sum();
+            self.sized(qp.qpn(), Arc::as_ptr(&cq) as u64, cq.capacity(), demand);
+        }
+    }
+
+    /// In strict mode, tells what was not destroyed before the device is closed.
+    pub(crate) fn check_leftovers(&self, port: &NetPort) {
+        self.closed(port.queue_pairs().len(), port.regions().count(), &port.regions().all());
+    }
+}

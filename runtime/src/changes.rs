@@ -1,0 +1,123 @@
+//! Asynchronous events of the port and the device: what every context is told (`ibv_get_async_event(3)`).
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+
+use urxe_net::Change;
+
+use super::lock;
+use crate::event::{EventSink, EventType};
+
+/// The number of the only port.
+const PORT: u64 = 1;
+
+/// Who is told of what happens to a device.
+#[derive(Debug, Default)]
+pub struct Listeners {
+    files: Mutex<Vec<Weak<dyn EventSink>>>,
+    /// Completion channels.
+    channels: Mutex<Vec<Weak<dyn EventSink>>>,
+    /// The device can do nothing any more.
+    failed: AtomicBool,
+    /// It is not there any more.
+    gone: AtomicBool,
+}
+
+/// Those of every device that is open.
+static ALL: Mutex<Vec<Weak<Listeners>>> = Mutex::new(Vec::new());
+
+/// Something of ours has panicked: what it was at may be half done, so nothing goes on.
+pub fn devices_failed() {
+    let all: Vec<_> = lock(&ALL).iter().filter_map(Weak::upgrade).collect();
+    for listeners in all {
+        listeners.fail();
+    }
+}
+
+impl Listeners {
+    /// Listeners of a new device.
+    #[must_use]
+    pub fn new() -> Arc<Self> {
+        let new = Arc::default();
+        let mut all = lock(&ALL);
+        all.retain(|listeners| listeners.strong_count() > 0);
+        all.push(Arc::downgrade(&new));
+        new
+    }
+
+    /// From now on, whoever reads this file.
+    pub fn add(&self, file: &Arc<dyn EventSink>) {
+        let mut files = lock(&self.files);
+        files.retain(|file| file.strong_count() > 0);
+        files.push(Arc::downgrade(file));
+    }
+
+    /// A completion channel, which ends with the device.
+    pub fn add_channel(&self, file: &Arc<dyn EventSink>) {
+        let mut channels = lock(&self.channels);
+        channels.retain(|file| file.strong_count() > 0);
+        channels.push(Arc::downgrade(file));
+    }
+
+    /// The device is about to be gone, which rdma_cm's ids hear of before anything fails.
+    pub fn leave(&self) {
+        self.gone.store(true, Ordering::Release);
+    }
+
+    /// Tells of a change.
+    pub fn tell(&self, change: Change) {
+        match change {
+            Change::Gids => self.raise(EventType::GidChange),
+            Change::Up => self.raise(EventType::PortActive),
+            Change::Down => self.raise(EventType::PortError),
+            // As when the kernel's rxe loses its interface: the device is gone.
+            Change::Gone => {
+                self.raise(EventType::PortError);
+                self.fail();
+            }
+        }
+    }
+
+    /// Tells of what did not happen, because somebody wants to know how a program takes it.
+    pub fn pretend(&self, event_type: EventType) {
+        match event_type {
+            EventType::DeviceFatal => self.fail(),
+            _ => self.raise(event_type),
+        }
+    }
+
+    /// The device was taken out: after what has been told, reading a file fails, as the kernel's do when it
+    /// disassociates a device (`ib_uverbs_event_read` gives EIO).
+    pub fn take_out(&self) {
+        self.fail();
+        let channels = std::mem::take(&mut *lock(&self.channels));
+        let files = std::mem::take(&mut *lock(&self.files));
+        for file in files.into_iter().chain(channels).filter_map(|file| file.upgrade()) {
+            file.end();
+        }
+    }
+
+    /// The device can do nothing any more.
+    pub(super) fn fail(&self) {
+        if !self.failed.swap(true, Ordering::AcqRel) {
+            self.raise(EventType::DeviceFatal);
+        }
+    }
+
+    /// Whether it was said so.
+    pub fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Relaxed)
+    }
+
+    /// Whether the device is not there any more.
+    pub fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Acquire)
+    }
+
+    fn raise(&self, event_type: EventType) {
+        let files: Vec<_> = lock(&self.files).iter().filter_map(Weak::upgrade).collect();
+        for file in files {
+            file.async_event(PORT, event_type);
+        }
+    }
+}

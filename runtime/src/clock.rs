@@ -1,0 +1,70 @@
+//! The engine's time: CLOCK_MONOTONIC.
+
+use std::cell::Cell;
+use std::mem::MaybeUninit;
+
+use urxe_engine::{Clock, Instant};
+
+/// Now.
+pub fn now() -> Instant {
+    let mut time = MaybeUninit::<libc::timespec>::uninit();
+    // SAFETY: with this clock and a valid pointer the call cannot fail (clock_gettime(2)).
+    let time = unsafe {
+        libc::clock_gettime(libc::CLOCK_MONOTONIC, time.as_mut_ptr());
+        time.assume_init()
+    };
+    Instant::from_nanos(time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned())
+}
+
+/// A look at the clock, taken when somebody first needs it: where the clock is an emulated device, it takes as long as
+/// hundreds of instructions.
+#[derive(Debug, Default)]
+pub struct Look(Cell<Option<Instant>>);
+
+impl Look {
+    /// The time, if anybody has needed it.
+    pub const fn taken(&self) -> Option<Instant> {
+        self.0.get()
+    }
+
+    /// Looks once more.
+    pub fn renew(&self) -> Instant {
+        let now = now();
+        self.0.set(Some(now));
+        now
+    }
+}
+
+impl Clock for Look {
+    #[inline]
+    fn now(&self) -> Instant {
+        self.taken().unwrap_or_else(|| self.renew())
+    }
+}
+
+impl From<Instant> for Look {
+    fn from(now: Instant) -> Self {
+        Self(Cell::new(Some(now)))
+    }
+}
+
+/// What CLOCK_REALTIME was at `at`, in nanoseconds since 1970, by the clocks of now.
+pub fn wall_clock(at: Instant) -> u64 {
+    let since_1970 = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let ago = now().as_nanos().saturating_sub(at.as_nanos());
+    u64::try_from(since_1970.as_nanos()).unwrap_or(u64::MAX).saturating_sub(ago)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_look_is_taken_once_and_only_if_needed() {
+        let look = Look::default();
+        assert_eq!(look.taken(), None);
+        let time = look.now();
+        assert_eq!((look.taken(), look.now()), (Some(time), time));
+        assert!(look.renew() >= time);
+    }
+}

@@ -1,0 +1,260 @@
+//! A completion queue that several threads may use.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use urxe_engine::{CompletionQueue, Cqe, Instant, Moderation, Pushed};
+use urxe_wire::Qpn;
+
+use super::{lock, quirks};
+use crate::event::{EventSink, EventType};
+
+/// A completion queue.
+#[derive(Debug)]
+pub struct Cq {
+    queue: Mutex<CompletionQueue<quirks::Cq>>,
+    /// There is something to poll, or a completion was lost: a program that spins asks this, and not the queue. Only
+    /// changed with the queue locked.
+    stirs: AtomicBool,
+    /// Somebody wants to know when completions were made.
+    wants_time: AtomicBool,
+    channel: Option<Arc<dyn EventSink>>,
+    /// Where the context's asynchronous events go.
+    async_file: Arc<dyn EventSink>,
+    /// The `ibv_cq` by which the application knows it; 0 until it has been told, and again when it is destroyed.
+    handle: AtomicU64,
+    /// Completion events raised and not taken back.
+    reported: AtomicU32,
+    /// Asynchronous events, likewise.
+    async_reported: AtomicU32,
+    /// The application has asked for an event and not got it: it is going to sleep rather than to poll.
+    armed: AtomicBool,
+}
+
+/// What is left to do when a completion has been added.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Added {
+    /// Nothing.
+    Done,
+    /// To look at the queue at this time ([`Cq::handle_timeout`]).
+    LookAt(Instant),
+    /// To report that the queue just overran.
+    Overrun,
+}
+
+impl Cq {
+    /// An empty one.
+    pub fn new(
+        queue: CompletionQueue<quirks::Cq>,
+        channel: Option<Arc<dyn EventSink>>,
+        async_file: Arc<dyn EventSink>,
+    ) -> Self {
+        Self {
+            wants_time: AtomicBool::new(queue.wants_time()),
+            queue: Mutex::new(queue),
+            stirs: AtomicBool::new(false),
+            channel,
+            async_file,
+            handle: AtomicU64::new(0),
+            reported: AtomicU32::new(0),
+            async_reported: AtomicU32::new(0),
+            armed: AtomicBool::new(false),
+        }
+    }
+
+    /// Says under which address the application knows it.
+    pub fn set_handle(&self, handle: u64) {
+        self.handle.store(handle, Ordering::Release);
+    }
+
+    /// The address, or 0.
+    pub fn handle(&self) -> u64 {
+        self.handle.load(Ordering::Acquire)
+    }
+
+    /// Adds a completion.
+    #[must_use]
+    #[inline]
+    pub fn push(&self, cqe: Cqe) -> Added {
+        let mut queue = lock(&self.queue);
+        let pushed = queue.push(cqe);
+        self.note(&queue);
+        match pushed {
+            Pushed::Quietly | Pushed::Overrun { first: false } => Added::Done,
+            Pushed::RaiseEvent => {
+                self.raise_event();
+                Added::Done
+            }
+            Pushed::LookAt(at) => Added::LookAt(at),
+            Pushed::Overrun { first: true } => Added::Overrun,
+        }
+    }
+
+    /// The queue, which is locked, has changed.
+    fn note(&self, queue: &CompletionQueue<quirks::Cq>) {
+        self.stirs.store(!queue.is_empty() || queue.has_overrun(), Ordering::Release);
+    }
+
+    /// Tells the application, which has asked for it. The queue is locked.
+    fn raise_event(&self) {
+        self.armed.store(false, Ordering::Relaxed);
+        let handle = self.handle();
+        if let (Some(channel), 1..) = (&self.channel, handle) {
+            self.reported.fetch_add(1, Ordering::Relaxed);
+            channel.completion(handle);
+        }
+    }
+
+    /// Has its completions tell when they were made ([`Cqe::at`]).
+    pub fn want_time(&self) {
+        self.wants_time.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether they do.
+    pub fn wants_time(&self) -> bool {
+        self.wants_time.load(Ordering::Relaxed)
+    }
+
+    /// Raises fewer events, or with `None` one for each request again.
+    pub fn moderate(&self, moderation: Option<Moderation>) {
+        if moderation.is_some() {
+            self.want_time();
+        }
+        let mut queue = lock(&self.queue);
+        if queue.moderate(moderation) {
+            self.raise_event();
+        }
+    }
+
+    /// The time of what was put off has come. Returns when there is more.
+    pub(super) fn handle_timeout(&self, now: Instant) -> Option<Instant> {
+        let mut queue = lock(&self.queue);
+        let due = queue.handle_timeout(now);
+        self.note(&queue);
+        if due.raise_event {
+            self.raise_event();
+        }
+        due.look_at
+    }
+
+    /// Takes completions, oldest first, and hands them to `each` until it has had `most`. Returns how many.
+    #[inline]
+    pub fn poll(&self, most: usize, each: impl FnMut(&Cqe)) -> usize {
+        // What was added before the application had reason to expect it is seen: it asked for an event under the lock, or
+        // has read one.
+        if self.stirs.load(Ordering::Acquire) { self.take(most, each) } else { 0 }
+    }
+
+    /// Takes completions as [`poll`](Self::poll) does, but none if somebody else is at the queue: for signal handlers, which may
+    /// have interrupted whoever that is.
+    pub fn try_poll(&self, most: usize, each: impl FnMut(&Cqe)) -> usize {
+        self.queue.try_lock().map_or(0, |queue| self.take_from(queue, most, each))
+    }
+
+    // Apart: polls in vain are many.
+    #[inline(never)]
+    fn take(&self, most: usize, each: impl FnMut(&Cqe)) -> usize {
+        self.take_from(lock(&self.queue), most, each)
+    }
+
+    #[inline]
+    fn take_from(
+        &self,
+        mut queue: MutexGuard<'_, CompletionQueue<quirks::Cq>>,
+        most: usize,
+        mut each: impl FnMut(&Cqe),
+    ) -> usize {
+        let mut taken = 0;
+        while taken < most {
+            let Some(cqe) = queue.poll() else { break };
+            each(&cqe);
+            taken += 1;
+        }
+        self.note(&queue);
+        taken
+    }
+
+    /// Asks for an event.
+    pub fn arm(&self, solicited_only: bool) {
+        let mut queue = lock(&self.queue);
+        self.armed.store(true, Ordering::Relaxed);
+        if queue.arm(solicited_only) {
+            self.raise_event();
+        }
+    }
+
+    /// Asks for an event as [`arm`](Self::arm) does, but somewhat later than the application did: a completion that is there
+    /// may have come since.
+    pub fn arm_late(&self, solicited_only: bool) {
+        let mut queue = lock(&self.queue);
+        self.armed.store(true, Ordering::Relaxed);
+        if queue.arm(solicited_only) || !queue.is_empty() {
+            self.raise_event();
+        }
+    }
+
+    /// Whether events may be asked for.
+    pub const fn has_channel(&self) -> bool {
+        self.channel.is_some()
+    }
+
+    /// Whether an event is asked for and due.
+    pub fn is_armed(&self) -> bool {
+        self.armed.load(Ordering::Relaxed)
+    }
+
+    /// Whether a completion was lost.
+    pub fn has_overrun(&self) -> bool {
+        self.stirs.load(Ordering::Acquire) && lock(&self.queue).has_overrun()
+    }
+
+    /// Elements it can hold.
+    pub fn capacity(&self) -> usize {
+        lock(&self.queue).capacity()
+    }
+
+    /// Changes the capacity, unless it holds more.
+    pub fn resize(&self, capacity: usize) -> Result<(), usize> {
+        lock(&self.queue).resize(capacity)
+    }
+
+    /// Removes a queue pair's completions.
+    pub fn forget(&self, qpn: Qpn) {
+        let mut queue = lock(&self.queue);
+        queue.forget(qpn);
+        self.note(&queue);
+    }
+
+    /// The application has read an event of the channel.
+    pub fn event_read(&self) {
+        if let Some(channel) = &self.channel {
+            channel.refill();
+        }
+    }
+
+    /// Tells the application that a completion was lost.
+    pub(super) fn raise_error(&self) {
+        let queue = lock(&self.queue);
+        let handle = self.handle();
+        if handle != 0 {
+            self.async_reported.fetch_add(1, Ordering::Relaxed);
+            self.async_file.async_event(handle, EventType::CqError);
+        }
+        drop(queue);
+    }
+
+    /// No more events; those not read yet are taken back. Returns how many completion and asynchronous events the
+    /// application has read, each of which it must acknowledge.
+    pub fn retire(&self) -> (u32, u32) {
+        // Under the lock, so that none is raised meanwhile.
+        let queue = lock(&self.queue);
+        let handle = self.handle.swap(0, Ordering::AcqRel);
+        let unread = self.channel.as_ref().map_or(0, |channel| channel.discard(handle));
+        let async_unread = self.async_file.discard(handle);
+        drop(queue);
+        let read = |reported: &AtomicU32, unread: usize| {
+            reported.load(Ordering::Relaxed).wrapping_sub(u32::try_from(unread).unwrap_or(u32::MAX))
+        };
+        (read(&self.reported, unread), read(&self.async_reported, async_unread))
+    }
+}

@@ -1,0 +1,129 @@
+//! A child of fork(2) has no device.
+//!
+//! Only the forking thread lives on in the child; locks may be held there for ever, and the sockets belong to the
+//! parent. So the child closes its copies (names and ports must vanish with the parent) and verbs calls on what
+//! it inherited fail with EIO, but for those that need nothing of it (`ibv_query_device_ex`, device memory). It may
+//! open the device anew.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock};
+
+use super::port::NetPort;
+use super::{lock, table};
+
+/// How many forks away from the process that loaded us: what was made at another generation is dead.
+static GENERATION: AtomicU32 = AtomicU32::new(0);
+
+/// Ports open in this process. Held over a fork, so that the child finds it whole.
+static PORTS: Mutex<Vec<Arc<NetPort>>> = Mutex::new(Vec::new());
+
+/// A port is being opened; taken before [`PORTS`].
+static OPENING: Mutex<()> = Mutex::new(());
+
+/// The process, as far as forks are concerned.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Generation(u32);
+
+impl Generation {
+    /// The present one.
+    pub fn now() -> Self {
+        Self(GENERATION.load(Ordering::Relaxed))
+    }
+}
+
+/// Functions of the embedding library that run when the process forks or ends.
+#[derive(Debug)]
+pub struct Hooks {
+    /// Runs when the program ends, before the final counters are reported.
+    pub at_exit: fn(),
+    /// Runs in the child of a fork(2); takes no lock and allocates nothing.
+    pub in_child: fn(),
+}
+
+static HOOKS: OnceLock<Hooks> = OnceLock::new();
+
+/// Sets the hooks; only the first call of a process counts.
+pub fn set_hooks(hooks: Hooks) {
+    let _ = HOOKS.set(hooks);
+}
+
+/// From now on forks are noticed. Before libibverbs' calls are diverted, for some lead to a [`table`].
+pub fn notice() {
+    static REGISTERED: Once = Once::new();
+    REGISTERED.call_once(|| {
+        // SAFETY: three functions of the right type that stay loaded. It fails only without memory; then children
+        // keep the parent's sockets open.
+        unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
+    });
+}
+
+/// Remembers a port, to be closed in children.
+pub fn remember(port: &Arc<NetPort>) {
+    static ENDS: Once = Once::new();
+    notice();
+    ENDS.call_once(|| {
+        // SAFETY: a function that stays loaded. It fails only without memory.
+        unsafe { libc::atexit(at_exit) };
+    });
+    lock(&PORTS).push(Arc::clone(port));
+}
+
+/// Closes it and forgets it; no fork comes in between.
+pub fn close(port: &Arc<NetPort>) {
+    let mut ports = lock(&PORTS);
+    port.close();
+    ports.retain(|other| !Arc::ptr_eq(other, port));
+}
+
+/// Puts off forks until the result is dropped: in a child a port that is half open would stay so for ever.
+pub fn put_off() -> MutexGuard<'static, ()> {
+    lock(&OPENING)
+}
+
+/// What the forking thread holds over a fork. The ports are let go of first.
+type Held = (MutexGuard<'static, Vec<Arc<NetPort>>>, MutexGuard<'static, ()>, table::Kept);
+
+thread_local! {
+    static HELD: Cell<Option<Held>> = const { Cell::new(None) };
+}
+
+/// The program ends: what has come for other processes is theirs still.
+extern "C" fn at_exit() {
+    let ports: Vec<Arc<NetPort>> = PORTS.try_lock().map(|ports| ports.clone()).unwrap_or_default();
+    for port in ports.iter().filter(|port| !port.net().has_lost_descriptors()) {
+        port.pass_on();
+    }
+    if let Some(hooks) = HOOKS.get() {
+        (hooks.at_exit)();
+    }
+    for port in &ports {
+        port.settle();
+    }
+}
+
+extern "C" fn prepare() {
+    let opening = put_off();
+    let ports = lock(&PORTS);
+    HELD.set(Some((ports, opening, table::keep_all())));
+}
+
+extern "C" fn parent() {
+    HELD.set(None);
+}
+
+//= spec/hosts.md#net-007
+//# The child of a fork MUST have no part in its parent's device.
+extern "C" fn child() {
+    GENERATION.fetch_add(1, Ordering::Relaxed);
+    if let Some(hooks) = HOOKS.get() {
+        (hooks.in_child)();
+    }
+    if let Some((mut ports, _opening, _tables)) = HELD.take() {
+        for port in ports.drain(..) {
+            port.close_in_child();
+            // Its locks may be held by threads that are not here: never to be touched again, not even by a drop.
+            std::mem::forget(port);
+        }
+    }
+}

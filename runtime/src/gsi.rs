@@ -1,0 +1,119 @@
+//! QP1, the general services interface: datagrams of communication management.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use urxe_net::{Destination, Port};
+use urxe_wire::cm::CmMad;
+use urxe_wire::mad::MAD_LEN;
+use urxe_wire::packet::Service;
+use urxe_wire::{Bth, Deth, Ext, Gid, Header, Opcode, Operation, PKey, Packet, Psn, QKey, Qpn, Transport};
+
+use super::host::Sender;
+use super::port::{NetPort, Work};
+use urxe_engine::{Instant, Network};
+
+/// Who takes the datagrams.
+pub trait Gsi: Send + Sync {
+    /// Takes a message that has come. A request that `is_refused` is not told to any listener.
+    fn receive(&self, work: &mut Work, now: Instant, local: Gid, peer: Gid, mad: &CmMad, is_refused: bool);
+
+    /// The time set with [`NetPort::set_gsi_timer`] has come.
+    fn handle_timeout(&self, now: Instant);
+
+    /// The device was taken out ([`NetPort::is_gone`]).
+    fn removed(&self, work: &mut Work);
+}
+
+/// The message in a packet to QP1, if it may come in (IBA 9.6.1.1.3, 9.6.1.2: P_Key and Q_Key) and is one.
+//= spec/packets.md#pkt-013
+//# A packet of another transport, partition or peer than the queue pair's MUST be dropped without an answer.
+pub(super) fn message(packet: &Packet<'_>) -> Option<CmMad> {
+    match packet.header.service {
+        Service::Datagram(deth) if deth.q_key == QKey::GSI && packet.bth().p_key.matches(PKey::DEFAULT) => {
+            CmMad::parse(packet.payload).ok()
+        }
+        _ => None,
+    }
+}
+
+/// Sends a message from QP1 to QP1. What cannot be sent is lost.
+pub fn send(work: &mut Work, port: &Port, psn: Psn, local: Gid, remote: Gid, payload: &[u8; MAD_LEN]) {
+    let to = Destination { local, remote, dest_qpn: Qpn::GSI, flow_label: 0, tclass: 0, hop_limit: 0 };
+    let Some(opcode) = Opcode::new(Transport::Ud, Operation::SendOnly) else { return };
+    let Ok(route) = port.route(&to) else { return };
+    let service = Service::Datagram(Deth { q_key: QKey::GSI, src_qp: Qpn::GSI });
+    let header = Header { bth: Bth::new(opcode, Qpn::GSI, psn), service, ext: Ext::None };
+    let sender: &mut Sender = &mut work.sender;
+    sender.speak_for(Qpn::GSI);
+    if let Some(room) = sender.packet(&route, header.len() + MAD_LEN) {
+        let at = header.emit(room);
+        if let Some(body) = room.get_mut(at..) {
+            body.copy_from_slice(payload);
+        }
+        sender.commit();
+        sender.flush();
+    }
+}
+
+/// The GID of an address.
+pub(super) fn gid(address: IpAddr) -> Gid {
+    Gid::from(address)
+}
+
+impl NetPort {
+    /// Says who takes datagrams to QP1 from now on; before, and after `None`, requests are refused.
+    pub fn set_gsi(&self, gsi: Option<Arc<dyn Gsi>>) {
+        *self.gsi.write().unwrap_or_else(std::sync::PoisonError::into_inner) = gsi;
+    }
+
+    /// Tells who takes them that the device is taken out: first of all, or a program whose requests fail meanwhile may have
+    /// ended before it hears why.
+    pub(super) fn leave(&self, work: &mut Work) {
+        self.listeners.leave();
+        if let Some(gsi) = self.gsi() {
+            gsi.removed(work);
+        }
+    }
+
+    pub(super) fn gsi(&self) -> Option<Arc<dyn Gsi>> {
+        self.gsi.read().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use urxe_wire::ICRC_LEN;
+    use urxe_wire::cm::{CommId, Message, SidrReq};
+
+    use super::*;
+
+    //= spec/packets.md#pkt-013
+    //= type=test
+    //# A packet of another transport, partition or peer than the queue pair's MUST be dropped without an answer.
+    #[test]
+    fn only_who_has_the_keys_comes_in() {
+        let request = SidrReq { request_id: CommId(1), p_key: PKey::DEFAULT, service_id: 1, private_data: [0; 216] };
+        let mad = CmMad { transaction_id: 1, attribute_modifier: 0, message: Message::SidrReq(request) };
+        let comes_in = |p_key, q_key, transport| {
+            let bth = Bth {
+                p_key,
+                ..Bth::new(Opcode::new(transport, Operation::SendOnly).unwrap(), Qpn::GSI, Psn::default())
+            };
+            let service = match transport {
+                Transport::Ud => Service::Datagram(Deth { q_key, src_qp: Qpn::GSI }),
+                _ => Service::Connected,
+            };
+            let header = Header { bth, service, ext: Ext::None };
+            let mut bytes = vec![0; header.len() + MAD_LEN + ICRC_LEN];
+            let at = header.emit(&mut bytes);
+            bytes[at..at + MAD_LEN].copy_from_slice(&mad.to_bytes());
+            message(&Packet::parse(&bytes).unwrap()) == Some(mad)
+        };
+        assert!(comes_in(PKey::DEFAULT, QKey::GSI, Transport::Ud));
+        assert!(comes_in(PKey(0x7FFF), QKey::GSI, Transport::Ud), "a limited member of the same partition");
+        assert!(!comes_in(PKey(0x8001), QKey::GSI, Transport::Ud));
+        assert!(!comes_in(PKey::DEFAULT, QKey(0x1111_1111), Transport::Ud));
+        assert!(!comes_in(PKey::DEFAULT, QKey::GSI, Transport::Rc));
+    }
+}

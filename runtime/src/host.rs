@@ -1,0 +1,378 @@
+//! The engine's surroundings: sockets below, the application above.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use urxe_engine::{AsyncEvent, Consumer, Cqe, Event, Host, Instant, Network, Pd, RecvWr, XrcDomain};
+use urxe_net::{Headers, Port, Route, TxBatch};
+use urxe_status::Counters;
+use urxe_wire::{ICRC_LEN, Qpn, grh};
+
+use super::clock::Look;
+use super::counter::CompletionCounter;
+use super::cq::{Added, Cq};
+use super::quirks;
+use super::srq::{AnySrq, XrcSrqs};
+use crate::counters::{Tally, Traffic};
+use crate::interceptor::{self, Interceptor};
+use crate::memory::in_use::InUse;
+
+/// The engine's [`Host`].
+#[derive(Debug)]
+pub struct Surroundings;
+
+impl Host for Surroundings {
+    type Memory = InUse;
+    type Network = Sender;
+    type Consumer = Upcalls;
+    type Clock = Look;
+    type Quirks = quirks::Qp;
+}
+
+/// Packets on their way out.
+#[derive(Debug)]
+pub struct Sender {
+    port: Arc<Port>,
+    batch: TxBatch,
+    /// For whom packets are sent.
+    qpn: Qpn,
+    /// What was sent for it, for its own counters.
+    sent: Traffic,
+    /// Bytes of the packet last handed out.
+    pending: usize,
+    interceptor: Option<Arc<dyn Interceptor>>,
+}
+
+impl Sender {
+    pub(crate) fn new(port: Arc<Port>, interceptor: Option<Arc<dyn Interceptor>>) -> Self {
+        Self { port, batch: TxBatch::new(), qpn: Qpn::GSI, sent: Traffic::default(), pending: 0, interceptor }
+    }
+
+    /// Says for whom packets are sent from now on.
+    pub(super) fn speak_for(&mut self, qpn: Qpn) {
+        self.qpn = qpn;
+    }
+
+    /// What was sent since this was asked last.
+    pub(super) const fn sent(&mut self) -> &mut Traffic {
+        &mut self.sent
+    }
+
+    /// Sends what the interceptor held back and is due.
+    pub(super) fn send_due(&mut self, now: Instant) {
+        if let Some(interceptor) = interceptor::active(&self.interceptor) {
+            interceptor.send_due(now, &mut self.batch, &self.port);
+        }
+        self.flush();
+    }
+
+    /// Sends what has been committed.
+    pub fn flush(&mut self) {
+        self.batch.flush(&self.port);
+        if let Some(interceptor) = interceptor::active(&self.interceptor) {
+            interceptor.flush();
+        }
+    }
+}
+
+/// Between which addresses a packet travelled.
+#[derive(Clone, Copy, Debug)]
+pub struct Origin {
+    pub(super) local: IpAddr,
+    pub(super) peer: IpAddr,
+    fields: grh::Fields,
+}
+
+impl Origin {
+    /// As packets of the peer at the end of a route have it.
+    pub(super) fn of_peer(route: &Route) -> Self {
+        let (local, peer) = (route.local().ip(), route.remote().ip());
+        Self { local, peer, fields: grh::Fields { tclass: 0, hop_limit: 0 } }
+    }
+}
+
+impl From<&Headers> for Origin {
+    fn from(headers: &Headers) -> Self {
+        let fields = grh::Fields { tclass: headers.tclass, hop_limit: headers.hop_limit };
+        Self { local: headers.local.ip(), peer: headers.peer.ip(), fields }
+    }
+}
+
+impl Network for Sender {
+    type Route = Arc<Route>;
+    type Origin = Origin;
+
+    fn is_from(route: &Arc<Route>, origin: &Origin) -> bool {
+        route.remote().ip() == origin.peer && route.local().ip() == origin.local
+    }
+
+    fn network_header(origin: &Origin, len: usize) -> [u8; grh::LEN] {
+        grh::network_header(origin.peer, origin.local, origin.fields, len)
+    }
+
+    #[inline]
+    fn packet(&mut self, route: &Arc<Route>, len: usize) -> Option<&mut [u8]> {
+        self.pending = len + ICRC_LEN;
+        route.has_room().then(|| self.batch.packet(&self.port, route, len))
+    }
+
+    #[inline]
+    fn commit(&mut self) {
+        self.sent.add(self.pending);
+        match interceptor::active(&self.interceptor) {
+            None => _ = self.batch.commit(),
+            Some(interceptor) => interceptor.send(self.qpn, &mut self.batch, &self.port),
+        }
+    }
+
+    /// An interceptor may drop packets. What a peer's interceptor drops here, nobody foresees: the ACK timeout finds that.
+    fn may_lose(&self, route: &Arc<Route>) -> bool {
+        interceptor::active(&self.interceptor).is_some() || route.may_lose()
+    }
+}
+
+/// A completion that the application is not to see before the ACK has left.
+#[derive(Debug)]
+pub(super) enum Unacknowledged {
+    /// Of a message that was received. Its queue is the queue pair's: counting a reference would wait for what was stored
+    /// before to reach memory that the peer is reading.
+    Received(Cqe),
+    /// Made behind one of these.
+    Behind(Arc<Cq>, Cqe),
+    /// Count that a counter shows then.
+    Counted(Arc<CompletionCounter>, bool),
+}
+
+/// What the application is to hear of, after the engine has been let go of.
+#[derive(Debug)]
+pub struct Upcalls {
+    /// Asynchronous events of queue pairs.
+    pub events: Vec<(Qpn, AsyncEvent)>,
+    /// Completion queues that have just overrun.
+    pub overruns: Vec<Arc<Cq>>,
+    /// How many completions there were.
+    pub(super) completions: u64,
+    /// Completion queues that are to be looked at later.
+    pub(super) moderated: Vec<(Instant, Arc<Cq>)>,
+    /// Completions of the XRC target at work, held back until its answers are out.
+    held: Vec<(AnySrq, Cqe)>,
+    /// Completions of the queue pair at work, in order, held back until its ACK is out.
+    unacknowledged: Vec<Unacknowledged>,
+    /// Completions of received messages are held back.
+    holds_received: bool,
+    /// Events of the queue pair at work, for its own counters.
+    traced: Vec<Event>,
+    counters: Arc<Counters>,
+    xrc_srqs: Arc<XrcSrqs>,
+    interceptor: Option<Arc<dyn Interceptor>>,
+}
+
+impl Upcalls {
+    pub(crate) const fn new(
+        counters: Arc<Counters>,
+        xrc_srqs: Arc<XrcSrqs>,
+        interceptor: Option<Arc<dyn Interceptor>>,
+    ) -> Self {
+        Self {
+            events: Vec::new(),
+            overruns: Vec::new(),
+            completions: 0,
+            moderated: Vec::new(),
+            held: Vec::new(),
+            unacknowledged: Vec::new(),
+            holds_received: false,
+            traced: Vec::new(),
+            counters,
+            xrc_srqs,
+            interceptor,
+        }
+    }
+
+    /// Counts what the queue pair at work reported.
+    #[inline]
+    pub(super) fn count(&mut self, tally: &mut Tally) {
+        if !self.traced.is_empty() {
+            self.traced.drain(..).for_each(|event| tally.count(event));
+        }
+    }
+
+    /// Whether the application is to hear of something.
+    pub(super) const fn has_news(&self) -> bool {
+        !(self.events.is_empty() && self.overruns.is_empty() && self.moderated.is_empty())
+    }
+
+    /// Adds the completions held back to their queues.
+    ///
+    /// An application that answers a message does so by another queue pair, on XRC. Its peer expects the ACK first, as
+    /// a card sends it: perftest takes a completion event that comes before that of its own SEND for the latter.
+    #[inline]
+    pub(super) fn release(&mut self) {
+        if !self.held.is_empty() {
+            self.complete_held();
+        }
+    }
+
+    /// Holds completions of received messages back from now on.
+    #[inline]
+    pub(super) fn hold_received(&mut self) {
+        self.holds_received = true;
+    }
+
+    /// Has completions come behind those that a queue pair has held back.
+    #[inline]
+    pub(super) fn queue_behind(&mut self, before: &mut Vec<Unacknowledged>) {
+        if !before.is_empty() {
+            std::mem::swap(&mut self.unacknowledged, before);
+        }
+    }
+
+    /// Gives what is held back to the queue pair, until its ACK has left.
+    #[inline]
+    pub(super) fn give_unacknowledged(&mut self, to: &mut Vec<Unacknowledged>) {
+        self.holds_received = false;
+        if !self.unacknowledged.is_empty() {
+            std::mem::swap(&mut self.unacknowledged, to);
+        }
+    }
+
+    /// The ACK has left: the application may see what was held back for it. `cq` is the queue pair's for receives.
+    #[inline]
+    pub(super) fn complete_unacknowledged(&mut self, cq: Option<&Arc<Cq>>) {
+        self.holds_received = false;
+        if !self.unacknowledged.is_empty() {
+            self.show(cq);
+        }
+    }
+
+    // Apart: turns in which nothing is held back are many.
+    #[inline(never)]
+    fn show(&mut self, cq: Option<&Arc<Cq>>) {
+        let mut unacknowledged = std::mem::take(&mut self.unacknowledged);
+        for completion in unacknowledged.drain(..) {
+            match (&completion, cq) {
+                (Unacknowledged::Received(cqe), Some(cq)) => self.push(cq, *cqe),
+                (Unacknowledged::Behind(cq, cqe), _) => self.push(cq, *cqe),
+                (Unacknowledged::Counted(counter, succeeded), _) => counter.count(*succeeded),
+                // A queue pair that receives has one.
+                (Unacknowledged::Received(_), None) => {}
+            }
+        }
+        // Its room is for the next.
+        self.unacknowledged = unacknowledged;
+    }
+
+    /// The application sees a completion from now on.
+    #[inline]
+    fn push(&mut self, cq: &Arc<Cq>, cqe: Cqe) {
+        match cq.push(cqe) {
+            Added::Done => {}
+            Added::LookAt(at) => self.moderated.push((at, Arc::clone(cq))),
+            Added::Overrun => {
+                if let Some(interceptor) = interceptor::active(&self.interceptor) {
+                    interceptor.overrun(&cqe, cq.capacity());
+                }
+                self.overruns.push(Arc::clone(cq));
+            }
+        }
+    }
+
+    /// Counts a completion, and shows it to who looks.
+    #[inline]
+    fn note(&mut self, cqe: &mut Cqe) {
+        self.completions += 1;
+        if let Some(interceptor) = interceptor::active(&self.interceptor) {
+            interceptor.completion(cqe);
+        }
+    }
+
+    #[cold]
+    fn complete_held(&mut self) {
+        for (srq, cqe) in std::mem::take(&mut self.held) {
+            match srq {
+                AnySrq::Here(srq) => {
+                    if let Some(xrc) = srq.xrc() {
+                        self.complete(&xrc.cq, cqe);
+                    }
+                }
+                AnySrq::Elsewhere(srq) => srq.complete(cqe),
+            }
+        }
+    }
+}
+
+impl Consumer for Upcalls {
+    type Cq = Arc<Cq>;
+    type Srq = AnySrq;
+    type Counter = Arc<CompletionCounter>;
+
+    fn wants_time(&self, cq: &Arc<Cq>) -> bool {
+        cq.wants_time()
+    }
+
+    fn complete(&mut self, cq: &Arc<Cq>, mut cqe: Cqe) {
+        self.note(&mut cqe);
+        if self.unacknowledged.is_empty() {
+            self.push(cq, cqe);
+        } else {
+            // In the order in which they were made.
+            self.unacknowledged.push(Unacknowledged::Behind(Arc::clone(cq), cqe));
+        }
+    }
+
+    //= spec/hosts.md#net-034
+    //# A message MUST be acknowledged, though its receiver ends as soon as it has polled it: before it can be polled, or by
+    //# what the peer's process finds.
+    fn complete_received(&mut self, cq: &Arc<Cq>, mut cqe: Cqe) {
+        if self.holds_received {
+            self.note(&mut cqe);
+            self.unacknowledged.push(Unacknowledged::Received(cqe));
+        } else {
+            self.complete(cq, cqe);
+        }
+    }
+
+    fn count(&mut self, counter: &Arc<CompletionCounter>, succeeded: bool) {
+        if self.holds_received || !self.unacknowledged.is_empty() {
+            self.unacknowledged.push(Unacknowledged::Counted(Arc::clone(counter), succeeded));
+        } else {
+            counter.count(succeeded);
+        }
+    }
+
+    fn take_recv(&mut self, srq: &AnySrq) -> Option<RecvWr> {
+        match srq {
+            AnySrq::Here(srq) => srq.take(),
+            AnySrq::Elsewhere(srq) => srq.take(),
+        }
+    }
+
+    fn srq_pd(&self, srq: &AnySrq) -> Pd {
+        match srq {
+            AnySrq::Here(srq) => srq.pd(),
+            AnySrq::Elsewhere(srq) => srq.pd(),
+        }
+    }
+
+    fn xrc_srq(&self, domain: XrcDomain, number: Qpn) -> Option<AnySrq> {
+        self.xrc_srqs.find(domain, number)
+    }
+
+    fn complete_xrc(&mut self, srq: &AnySrq, cqe: Cqe) {
+        self.held.push((srq.clone(), cqe));
+    }
+
+    fn async_event(&mut self, qpn: Qpn, event: AsyncEvent) {
+        if let Some(interceptor) = interceptor::active(&self.interceptor) {
+            interceptor.async_event(qpn, event);
+        }
+        self.events.push((qpn, event));
+    }
+
+    fn trace(&mut self, qpn: Qpn, event: Event) {
+        if let Some(interceptor) = interceptor::active(&self.interceptor) {
+            interceptor.event(qpn, &event);
+        }
+        self.counters.count(event);
+        self.traced.push(event);
+    }
+}

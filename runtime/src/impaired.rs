@@ -1,0 +1,84 @@
+//! A port whose packets meet with faults that somebody asked for ([`crate::interceptor`]).
+
+use std::sync::Arc;
+
+use urxe_engine::Instant;
+use urxe_net::Datagram;
+
+use super::port::{NetPort, Work};
+use crate::counters::bump;
+use crate::interceptor::{DeviceEvent, Interceptor, Verdict};
+
+impl NetPort {
+    /// Shows a packet that has come to the interceptor. `None`: it is not to be taken. `room` is for what may come in its
+    /// place. A packet that is not `fresh` has been through this before.
+    pub(super) fn intercept<'a>(
+        &self,
+        interceptor: &Arc<dyn Interceptor>,
+        datagram: Datagram<'a>,
+        fresh: bool,
+        room: &'a mut Vec<u8>,
+    ) -> Option<Datagram<'a>> {
+        interceptor.received(&datagram, self.qp(datagram.dest_qpn()).is_some());
+        if !fresh {
+            interceptor.is_late();
+            return Some(datagram);
+        }
+        match interceptor.verdict(&datagram) {
+            Verdict::Accept => Some(datagram),
+            Verdict::Drop => None,
+            Verdict::Corrupt => {
+                bump(&self.counters().icrc_err);
+                if let Some(qp) = self.qp(datagram.dest_qpn()) {
+                    qp.damaged();
+                }
+                None
+            }
+            Verdict::Replace(packet) => {
+                *room = packet;
+                Some(Datagram { payload: room, ..datagram })
+            }
+        }
+    }
+
+    /// Does what the interceptor wants done after a call into an engine.
+    pub(super) fn attend(&self, interceptor: &Arc<dyn Interceptor>, work: &mut Work) {
+        for qpn in interceptor.take_broken() {
+            if let Some(qp) = self.qp(qpn) {
+                qp.drive(work, |engine, io| engine.fail(io));
+                qp.raise(urxe_engine::AsyncEvent::QpFatal);
+            }
+        }
+        if let Some(at) = interceptor.next_due() {
+            self.wake_for(at);
+        }
+    }
+
+    /// Does what is due.
+    pub(super) fn release_held(&self, interceptor: &Arc<dyn Interceptor>, now: Instant) {
+        if interceptor.next_due().is_none_or(|at| at > now) {
+            return;
+        }
+        self.with_work(|work| work.sender.send_due(now));
+        for event in interceptor.device_events(now) {
+            match event {
+                DeviceEvent::Event(event_type) => self.listeners.pretend(event_type),
+                DeviceEvent::Removal => {
+                    interceptor.removed();
+                    self.with_work(|work| self.leave(work));
+                    self.listeners.take_out();
+                }
+            }
+        }
+        // What arrives late arrives in there.
+        self.progress(super::port::Acks::Leave, &now.into());
+    }
+
+    /// The application has opened the device.
+    pub(super) fn opened(&self) {
+        if let Some(interceptor) = self.interceptor() {
+            interceptor.opened();
+            self.wake();
+        }
+    }
+}

@@ -1,0 +1,502 @@
+//! Copies that survive memory being gone.
+//!
+//! An application may unmap memory that it has registered. A card has such memory pinned; here an access would be a
+//! SIGSEGV (or SIGBUS, behind the end of a truncated file). So application memory is touched by a few assembly
+//! routines only, and by nothing else in this library. The signal handler looks where the program was: inside one of
+//! them, it makes the routine return "fault"; anywhere else, it does what would have been done without it.
+//!
+//! The alternative that needs no handler, process_vm_readv(2) on oneself, costs a system call a packet.
+
+#[cfg(target_arch = "x86_64")]
+mod words;
+
+use std::cell::Cell;
+use std::mem::MaybeUninit;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use urxe_engine::Fault;
+
+// Every routine takes addresses and returns 0, or 1 after a fault. They stand between `urxe_guard_begin` and
+// `urxe_guard_end`; `urxe_guard_fault` is where the handler makes them go on.
+//
+// `store` writes the last (up to eight) bytes by themselves, once and last, as programs spin on them (x86 makes stores
+// visible in order, except within one string operation; aarch64 needs the barrier). On x86 `load` is the same routine.
+// Moves that overlap copy what is not a multiple of their size; a string operation is the quickest for what is long, and
+// slow to begin: of bytes, or where the processor is emulated of words ([`words`]).
+#[cfg(target_arch = "x86_64")]
+core::arch::global_asm!(
+    ".pushsection .text.urxe_guard,\"ax\",@progbits",
+    ".p2align 4",
+    ".local urxe_guard_begin, urxe_guard_end, urxe_guard_fault, urxe_guard_load, urxe_guard_store",
+    ".local urxe_guard_swap, urxe_guard_add",
+    "urxe_guard_begin:",
+    // load(rdi: to, rsi: from, rdx: length)
+    "urxe_guard_load:",
+    // store(rdi: to, rsi: from, rdx: length)
+    "urxe_guard_store:",
+    "sub rdx, 8",
+    "jb 2f",
+    // The last eight bytes are rax, and go to r8.
+    "mov rax, [rsi + rdx]",
+    "lea r8, [rdi + rdx]",
+    "jz 7f",
+    "cmp rdx, 16",
+    "ja 5f",
+    "cmp rdx, 8",
+    "jb 3f",
+    // Before them, 8 to 16.
+    "mov rcx, [rsi]",
+    "mov r9, [rsi + rdx - 8]",
+    "mov [rdi], rcx",
+    "mov [rdi + rdx - 8], r9",
+    "jmp 7f",
+    // Less than eight, alone or before the last eight.
+    "2: xor r8d, r8d",
+    "add rdx, 8",
+    "3: test edx, 4",
+    "jz 4f",
+    "mov ecx, [rsi]",
+    "mov [rdi], ecx",
+    "add rsi, 4",
+    "add rdi, 4",
+    "4: test edx, 2",
+    "jz 4f",
+    "movzx ecx, word ptr [rsi]",
+    "mov [rdi], cx",
+    "add rsi, 2",
+    "add rdi, 2",
+    "4: test edx, 1",
+    "jz 4f",
+    "movzx ecx, byte ptr [rsi]",
+    "mov [rdi], cl",
+    "4: test r8, r8",
+    "jz 8f",
+    "7: mov [r8], rax",
+    "8: xor eax, eax",
+    "ret",
+    // Before the last eight, 17 to 256.
+    "5: cmp rdx, 256",
+    "ja 6f",
+    "lea rcx, [rdx - 16]",
+    "xor r9d, r9d",
+    "4: movups xmm0, [rsi + r9]",
+    "movups [rdi + r9], xmm0",
+    "add r9, 16",
+    "cmp r9, rcx",
+    "jb 4b",
+    "movups xmm0, [rsi + rcx]",
+    "movups [rdi + rcx], xmm0",
+    "jmp 7b",
+    // And more.
+    "6: mov rcx, rdx",
+    "cmp byte ptr [rip + {by_words}], 0",
+    "jne 4f",
+    "rep movsb",
+    "jmp 7b",
+    "4: shr rcx, 3",
+    "rep movsq",
+    "and edx, 7",
+    "jmp 3b",
+    // swap(rdi: at, rsi: compare, rdx: swap, rcx: original out)
+    "urxe_guard_swap:",
+    "mov rax, rsi",
+    "lock cmpxchg [rdi], rdx",
+    "mov [rcx], rax",
+    "xor eax, eax",
+    "ret",
+    // add(rdi: at, rsi: add, rdx: original out)
+    "urxe_guard_add:",
+    "lock xadd [rdi], rsi",
+    "mov [rdx], rsi",
+    "xor eax, eax",
+    "ret",
+    "urxe_guard_end:",
+    "urxe_guard_fault:",
+    "mov eax, 1",
+    "ret",
+    ".popsection",
+    by_words = sym words::QUICKER,
+);
+
+// See above.
+#[cfg(target_arch = "aarch64")]
+core::arch::global_asm!(
+    ".pushsection .text.urxe_guard,\"ax\",@progbits",
+    ".p2align 4",
+    "urxe_guard_begin:",
+    // load(x0: to, x1: from, x2: length) and the head of store
+    "urxe_guard_load:",
+    "1: subs x2, x2, #8",
+    "b.lo 2f",
+    "ldr x3, [x1], #8",
+    "str x3, [x0], #8",
+    "b 1b",
+    "2: adds x2, x2, #8",
+    "b.eq 4f",
+    "3: ldrb w3, [x1], #1",
+    "strb w3, [x0], #1",
+    "subs x2, x2, #1",
+    "b.ne 3b",
+    "4: mov w0, #0",
+    "ret",
+    // store(x0: to, x1: from, x2: length)
+    "urxe_guard_store:",
+    "cbz x2, 4f",
+    "mov x4, #8",
+    "cmp x2, #8",
+    "b.hs 1f",
+    "mov x4, #1",
+    "1: sub x2, x2, x4",
+    "5: subs x2, x2, #8",
+    "b.lo 6f",
+    "ldr x3, [x1], #8",
+    "str x3, [x0], #8",
+    "b 5b",
+    "6: adds x2, x2, #8",
+    "b.eq 8f",
+    "7: ldrb w3, [x1], #1",
+    "strb w3, [x0], #1",
+    "subs x2, x2, #1",
+    "b.ne 7b",
+    "8: dmb ishst",
+    "cmp x4, #8",
+    "b.ne 9f",
+    "ldr x3, [x1]",
+    "str x3, [x0]",
+    "b 4f",
+    "9: ldrb w3, [x1]",
+    "strb w3, [x0]",
+    "4: mov w0, #0",
+    "ret",
+    // swap(x0: at, x1: compare, x2: swap, x3: original out)
+    "urxe_guard_swap:",
+    "1: ldaxr x4, [x0]",
+    "cmp x4, x1",
+    "b.ne 2f",
+    "stlxr w5, x2, [x0]",
+    "cbnz w5, 1b",
+    "b 3f",
+    "2: clrex",
+    "3: str x4, [x3]",
+    "mov w0, #0",
+    "ret",
+    // add(x0: at, x1: add, x2: original out)
+    "urxe_guard_add:",
+    "1: ldaxr x3, [x0]",
+    "add x4, x3, x1",
+    "stlxr w5, x4, [x0]",
+    "cbnz w5, 1b",
+    "str x3, [x2]",
+    "mov w0, #0",
+    "ret",
+    "urxe_guard_end:",
+    "urxe_guard_fault:",
+    "mov w0, #1",
+    "ret",
+    ".popsection",
+);
+
+unsafe extern "C" {
+    fn urxe_guard_begin();
+    fn urxe_guard_end();
+    fn urxe_guard_fault();
+    fn urxe_guard_load(to: *mut u8, from: u64, length: usize) -> u32;
+    fn urxe_guard_store(to: u64, from: *const u8, length: usize) -> u32;
+    fn urxe_guard_swap(at: u64, compare: u64, swap: u64, original: *mut u64) -> u32;
+    fn urxe_guard_add(at: u64, add: u64, original: *mut u64) -> u32;
+}
+
+fn check(faulted: u32) -> Result<(), Fault> {
+    if faulted == 0 { Ok(()) } else { Err(Fault) }
+}
+
+/// Copies from application memory at `from`. As before all that follows, the thread has been through [`admit`].
+//= spec/memory.md#mem-008
+//# Memory that was unmapped while registered MUST fail the work request, not the process.
+pub fn load(from: u64, to: &mut [u8]) -> Result<(), Fault> {
+    // SAFETY: `to` is ours; `from` may be anything, since the handler is there.
+    check(unsafe { urxe_guard_load(to.as_mut_ptr(), from, to.len()) })
+}
+
+/// Copies to application memory at `to`; the last byte becomes visible last.
+///
+/// # Safety
+/// `[to, to + from.len())` is memory that the application registered for writing.
+pub unsafe fn store(to: u64, from: &[u8]) -> Result<(), Fault> {
+    // SAFETY: `from` is ours; the caller answers for `to` being the application's to write, the handler for its being
+    // there.
+    check(unsafe { urxe_guard_store(to, from.as_ptr(), from.len()) })
+}
+
+/// Compare and swap on the eight aligned bytes at `at`.
+///
+/// # Safety
+/// As for [`store`].
+//= spec/memory.md#mem-009
+//# CMP_SWP and FETCH_ADD MUST be atomic to the processor's own atomics.
+pub unsafe fn compare_swap(at: u64, compare: u64, swap: u64) -> Result<u64, Fault> {
+    let mut original = 0;
+    // SAFETY: as for `store`.
+    check(unsafe { urxe_guard_swap(at, compare, swap, &raw mut original) }).map(|()| original)
+}
+
+/// Fetch and add on the eight aligned bytes at `at`.
+///
+/// # Safety
+/// As for [`store`].
+pub unsafe fn fetch_add(at: u64, add: u64) -> Result<u64, Fault> {
+    let mut original = 0;
+    // SAFETY: as for `store`.
+    check(unsafe { urxe_guard_add(at, add, &raw mut original) }).map(|()| original)
+}
+
+const SIGNALS: [i32; 2] = [libc::SIGSEGV, libc::SIGBUS];
+
+/// What was installed before, for each of [`SIGNALS`].
+static PREVIOUS: [OnceLock<libc::sigaction>; 2] = [OnceLock::new(), OnceLock::new()];
+static INSTALLED: AtomicBool = AtomicBool::new(false);
+
+thread_local! {
+    static ADMITTED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Makes copies in this thread survive: the handler is installed, and a fault reaches it. To be called also before the
+/// first region exists, so that handlers which the application installs later are found in front of ours.
+#[inline]
+pub fn admit() {
+    if !ADMITTED.replace(true) {
+        prepare();
+    }
+}
+
+#[cold]
+fn prepare() {
+    install();
+    unblock();
+}
+
+/// Installs the handler, once in a process.
+fn install() {
+    if INSTALLED.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    for (signal, previous) in SIGNALS.into_iter().zip(&PREVIOUS) {
+        // SAFETY: all-zero is a value of this plain C struct.
+        let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
+        action.sa_sigaction = handler as *const () as usize;
+        // On the thread's alternate stack if it has one, so that real stack overflows are still reported.
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
+        // SAFETY: as above.
+        let mut old: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
+        // SAFETY: asks only. The handler needs the answer as soon as it is installed.
+        if unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut old) } == 0 {
+            let _ = previous.set(old);
+        }
+        // SAFETY: the handler is async-signal-safe: it reads constants and atomics and calls sigaction.
+        unsafe { libc::sigaction(signal, &raw const action, std::ptr::null_mut()) };
+    }
+    #[cfg(target_arch = "x86_64")]
+    words::choose();
+}
+
+/// Unblocks the handler's signals in the calling thread. The kernel kills a process whose thread blocks the signal of its
+/// own fault (signal(7)), and threads of servers often block all signals; those sent by kill(2), for which alone blocking
+/// is of use, go to another thread or the handler's predecessor then.
+fn unblock() {
+    // SAFETY: a local signal set.
+    unsafe {
+        let mut set = MaybeUninit::uninit();
+        libc::sigemptyset(set.as_mut_ptr());
+        for signal in SIGNALS {
+            libc::sigaddset(set.as_mut_ptr(), signal);
+        }
+        libc::pthread_sigmask(libc::SIG_UNBLOCK, set.as_ptr(), std::ptr::null_mut());
+    }
+}
+
+unsafe extern "C" fn handler(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    // SAFETY: with SA_SIGINFO the third argument is the interrupted thread's ucontext.
+    let at = unsafe { program_counter(context.cast()) };
+    let guarded = (urxe_guard_begin as *const () as u64)..(urxe_guard_end as *const () as u64);
+    // SAFETY: as above.
+    let interrupted = unsafe { *at };
+    if guarded.contains(&interrupted) {
+        // The routines call nothing and keep nothing on the stack, so returning from `fault` returns from them.
+        // SAFETY: as above.
+        unsafe { *at = urxe_guard_fault as *const () as u64 };
+        return;
+    }
+    // SAFETY: passes on what the kernel gave.
+    unsafe { pass_on(signal, info, context) };
+}
+
+/// Does what would have happened without the handler.
+unsafe fn pass_on(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    let index = usize::from(signal == libc::SIGBUS);
+    let Some(previous) = PREVIOUS.get(index).and_then(OnceLock::get) else { return };
+    if matches!(previous.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN) {
+        // The instruction runs again, and ends the process with the right signal and core dump.
+        // SAFETY: a plain C struct that the kernel gave us.
+        unsafe { libc::sigaction(signal, previous, std::ptr::null_mut()) };
+    } else if previous.sa_flags & libc::SA_SIGINFO != 0 {
+        // SAFETY: it was installed with SA_SIGINFO, so it takes three arguments.
+        unsafe {
+            let function: extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) =
+                std::mem::transmute(previous.sa_sigaction);
+            function(signal, info, context);
+        }
+    } else {
+        // SAFETY: it was installed without SA_SIGINFO, so it takes one argument.
+        unsafe {
+            let function: extern "C" fn(i32) = std::mem::transmute(previous.sa_sigaction);
+            function(signal);
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+unsafe fn program_counter(context: *mut libc::ucontext_t) -> *mut u64 {
+    // SAFETY: the caller's promise.
+    unsafe { (&raw mut (*context).uc_mcontext.gregs[libc::REG_RIP as usize]).cast() }
+}
+
+#[cfg(target_arch = "aarch64")]
+unsafe fn program_counter(context: *mut libc::ucontext_t) -> *mut u64 {
+    // SAFETY: the caller's promise.
+    unsafe { &raw mut (*context).uc_mcontext.pc }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A page of memory with nothing behind it.
+    struct Page(*mut libc::c_void);
+
+    const SIZE: usize = 4096;
+
+    impl Page {
+        fn new() -> Self {
+            // SAFETY: a fresh mapping of two pages, of which the second goes away again.
+            unsafe {
+                let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+                let at = libc::mmap(std::ptr::null_mut(), 2 * SIZE, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
+                assert_ne!(at, libc::MAP_FAILED);
+                assert_eq!(libc::munmap(at.add(SIZE), SIZE), 0);
+                Self(at)
+            }
+        }
+
+        fn address(&self) -> u64 {
+            self.0 as u64
+        }
+    }
+
+    impl Drop for Page {
+        fn drop(&mut self) {
+            // SAFETY: our mapping.
+            unsafe { libc::munmap(self.0, SIZE) };
+        }
+    }
+
+    #[test]
+    fn copies_of_every_small_length() {
+        admit();
+        let page = Page::new();
+        let data: Vec<u8> = (0..300).map(|index| (index % 251) as u8).collect();
+        for length in 0..=data.len() {
+            #[cfg(target_arch = "x86_64")]
+            words::QUICKER.store(length % 2 == 0, Ordering::Relaxed);
+            for skew in 0..9 {
+                // SAFETY: within our page.
+                unsafe { store(page.address(), &[0xff; 400]) }.unwrap();
+                // SAFETY: likewise.
+                unsafe { store(page.address() + 8 + skew, &data[..length]) }.unwrap();
+                let mut back = vec![0xff; 400];
+                load(page.address() + 8 + skew, &mut back[8..8 + length]).unwrap();
+                let untouched = |bytes: &[u8]| bytes.iter().all(|byte| *byte == 0xff);
+                assert_eq!(back[8..8 + length], data[..length]);
+                assert!(untouched(&back[..8]) && untouched(&back[8 + length..]), "load of {length} bytes");
+                load(page.address(), &mut back).unwrap();
+                let at = 8 + usize::try_from(skew).unwrap();
+                assert_eq!(back[at..at + length], data[..length]);
+                assert!(untouched(&back[..at]) && untouched(&back[at + length..]), "store of {length} bytes");
+            }
+        }
+    }
+
+    //= spec/memory.md#mem-008
+    //= type=test
+    //# Memory that was unmapped while registered MUST fail the work request, not the process.
+    #[test]
+    fn memory_that_is_not_there_is_a_fault() {
+        admit();
+        let page = Page::new();
+        let end = page.address() + SIZE as u64;
+        for length in [1, 2, 4, 8, 9, 100, 4096] {
+            let mut buffer = vec![0; length];
+            assert_eq!(load(end - length as u64, &mut buffer), Ok(()));
+            assert_eq!(load(end - length as u64 + 1, &mut buffer), Err(Fault));
+            // SAFETY: what is not our page is not mapped.
+            assert_eq!(unsafe { store(end - length as u64 + 1, &buffer) }, Err(Fault));
+        }
+        // SAFETY: not mapped.
+        unsafe {
+            assert_eq!(fetch_add(end, 1), Err(Fault));
+            assert_eq!(compare_swap(end, 0, 1), Err(Fault));
+        }
+        assert_eq!(load(0x10, &mut [0; 8]), Err(Fault));
+        assert_eq!(load(u64::MAX - 3, &mut [0; 8]), Err(Fault), "not a canonical address");
+    }
+
+    #[test]
+    fn read_only_memory_cannot_be_stored_to() {
+        admit();
+        let page = Page::new();
+        // SAFETY: our page.
+        unsafe {
+            assert_eq!(libc::mprotect(page.0, SIZE, libc::PROT_READ), 0);
+            assert_eq!(store(page.address(), &[1; 16]), Err(Fault));
+        }
+        assert_eq!(load(page.address(), &mut [0; 16]), Ok(()));
+    }
+
+    //= spec/memory.md#mem-009
+    //= type=test
+    //# CMP_SWP and FETCH_ADD MUST be atomic to the processor's own atomics.
+    #[test]
+    fn atomics() {
+        admit();
+        let page = Page::new();
+        // SAFETY: our page.
+        unsafe {
+            assert_eq!(fetch_add(page.address(), 5), Ok(0));
+            assert_eq!(compare_swap(page.address(), 4, 9), Ok(5));
+            assert_eq!(compare_swap(page.address(), 5, 9), Ok(5));
+            assert_eq!(fetch_add(page.address(), u64::MAX), Ok(9));
+            assert_eq!(fetch_add(page.address(), 0), Ok(8));
+        }
+    }
+
+    #[test]
+    fn another_fault_still_ends_the_process() {
+        admit();
+        // SAFETY: the child touches nothing that another thread may hold.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: meant to fault.
+            unsafe {
+                let limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+                libc::setrlimit(libc::RLIMIT_CORE, &raw const limit);
+                std::ptr::with_exposed_provenance_mut::<u8>(8).write_volatile(1);
+                libc::_exit(0);
+            }
+        }
+        let mut status = 0;
+        // SAFETY: our child.
+        unsafe { libc::waitpid(child, &raw mut status, 0) };
+        assert!(libc::WIFSIGNALED(status));
+        assert_eq!(libc::WTERMSIG(status), libc::SIGSEGV);
+    }
+}

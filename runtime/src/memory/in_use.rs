@@ -1,0 +1,214 @@
+//! How the engine reaches registered bytes.
+//!
+//! Looking a region up costs a lock and a reference count, as much as copying a hundred bytes. Messages mostly come one
+//! after the other for the same region, so the one used last is kept at hand for the rest of a turn: as long as one queue
+//! pair is at work.
+
+use std::cell::{Ref, RefCell};
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+
+use urxe_engine::{Access, Accessor, Ask, Bind, BindError, Denied, Fault, Key, Memory, Pd, Refusal, Region, Touch};
+use urxe_wire::Qpn;
+
+use super::regions::{Held, Regions};
+use super::{guard, mapping, protected};
+use crate::interceptor::{self, Interceptor};
+use crate::xrc::neighbours::is_elsewhere;
+
+/// Regions, and the one at hand.
+#[derive(Debug)]
+pub struct InUse {
+    regions: Arc<Regions>,
+    at_hand: RefCell<Option<Held>>,
+    interceptor: Option<Arc<dyn Interceptor>>,
+}
+
+/// A turn of one queue pair. At its end nothing is at hand any more.
+///
+/// Whoever deregisters waits for that, perhaps while it has another queue pair's engine; so within a turn no second one
+/// may be waited for.
+#[derive(Debug)]
+pub struct Turn<'a>(&'a InUse);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.put_down();
+    }
+}
+
+impl InUse {
+    /// Nothing is at hand.
+    pub const fn new(regions: Arc<Regions>, interceptor: Option<Arc<dyn Interceptor>>) -> Self {
+        Self { regions, at_hand: RefCell::new(None), interceptor }
+    }
+
+    /// Begins a turn.
+    #[must_use]
+    pub const fn turn(&self) -> Turn<'_> {
+        Turn(self)
+    }
+
+    fn put_down(&self) {
+        drop(self.at_hand.take());
+    }
+
+    /// Does `again` what has faulted, if the region at hand is one that a card would have pinned.
+    //= spec/memory.md#mem-015
+    //# Memory that was protected while registered MUST be accessed all the same, unless it was registered on demand.
+    #[cold]
+    fn pinned<T>(&self, fault: Fault, again: impl FnOnce() -> Result<T, Fault>) -> Result<T, Fault> {
+        let is_pinned = self.at_hand.borrow().as_ref().is_some_and(|held| !held.access.contains(Access::ON_DEMAND));
+        if is_pinned { again() } else { Err(fault) }
+    }
+
+    /// Has the region that has `key` at hand, or none if there is none.
+    #[cold]
+    fn take_up(&self, key: Key) -> Ref<'_, Option<Held>> {
+        // Whoever has a region at hand copies from or to it, in the same thread.
+        guard::admit();
+        self.put_down();
+        self.at_hand.replace(self.regions.region(key));
+        self.at_hand.borrow()
+    }
+}
+
+impl Memory for InUse {
+    #[inline]
+    fn region(&self, key: Key) -> Option<impl Deref<Target = Region>> {
+        let mut at_hand = self.at_hand.borrow();
+        if at_hand.as_ref().is_none_or(|held| held.key != key) {
+            drop(at_hand);
+            at_hand = self.take_up(key);
+        }
+        Ref::filter_map(at_hand, Option::as_deref).ok()
+    }
+
+    #[inline]
+    fn read(&self, from: u64, to: &mut [u8]) -> Result<(), Fault> {
+        guard::load(from, to).or_else(|fault| self.pinned(fault, || protected::load(from, to)))
+    }
+
+    #[inline]
+    fn write(&self, to: u64, from: &[u8]) -> Result<(), Fault> {
+        // SAFETY: the engine passes addresses that `Region::check` gave, of a region held meanwhile that allows
+        // writing.
+        unsafe { guard::store(to, from).or_else(|fault| self.pinned(fault, || protected::store(to, from))) }
+    }
+
+    fn compare_swap(&self, at: u64, compare: u64, swap: u64) -> Result<u64, Fault> {
+        // SAFETY: as above.
+        unsafe {
+            let change = |original| if original == compare { swap } else { original };
+            let again = || protected::update(at, change);
+            guard::compare_swap(at, compare, swap).or_else(|fault| self.pinned(fault, again))
+        }
+    }
+
+    fn fetch_add(&self, at: u64, add: u64) -> Result<u64, Fault> {
+        // SAFETY: as above.
+        unsafe {
+            let again = || protected::update(at, |original| original.wrapping_add(add));
+            guard::fetch_add(at, add).or_else(|fault| self.pinned(fault, again))
+        }
+    }
+
+    /// Only a region of a file can be registered for persistence; there it takes as long as the disk does.
+    fn flush(&self, at: u64, length: u64, persistent: bool) -> Result<(), Fault> {
+        if persistent {
+            mapping::persist(at, length).map_err(|_| Fault)?;
+        }
+        // Processors keep their caches coherent: what is stored in order is seen in order.
+        fence(Ordering::SeqCst);
+        Ok(())
+    }
+
+    fn bind(&self, pd: Pd, qpn: Qpn, bind: &Bind) -> Result<(), BindError> {
+        self.put_down();
+        self.regions.bind(pd, qpn, bind).inspect_err(|error| {
+            if let Some(interceptor) = interceptor::active(&self.interceptor) {
+                interceptor.bind_failed(*error);
+            }
+        })
+    }
+
+    fn undo_bind(&self, qpn: Qpn, bind: &Bind) {
+        self.put_down();
+        self.regions.undo_bind(qpn, bind);
+    }
+
+    fn invalidate(&self, pd: Pd, qpn: Qpn, key: Key) -> Result<(), Refusal> {
+        self.put_down();
+        self.regions.invalidate(pd, qpn, key)
+    }
+
+    #[inline]
+    fn is_elsewhere(&self, by: Accessor) -> bool {
+        let (Accessor::Local(pd) | Accessor::Remote(pd, _)) = by;
+        is_elsewhere(pd)
+    }
+
+    fn elsewhere(&self, ask: &Ask, touch: &mut Touch<'_>) -> Result<u64, Refusal> {
+        self.put_down();
+        let result = self.regions.neighbours().ok_or(Refusal::Vanished)?.touch(ask, touch);
+        result.inspect_err(|refusal| {
+            let Ask { by, key, access, va, length } = *ask;
+            self.refused(&Denied { by, key, access, va, length, refusal: *refusal }, None);
+        })
+    }
+
+    fn refused(&self, denied: &Denied, region: Option<&Region>) {
+        if let Some(interceptor) = interceptor::active(&self.interceptor) {
+            interceptor.refused(denied, region);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use urxe_engine::RegionKind;
+
+    use super::*;
+
+    fn in_use() -> InUse {
+        InUse::new(Arc::new(Regions::new(2, 1)), None)
+    }
+
+    fn register(regions: &Regions) -> Key {
+        let make = |key| Region {
+            key,
+            pd: Pd(1),
+            access: Access::NONE,
+            iova: 0,
+            length: 8,
+            host: 0,
+            kind: RegionKind::Memory,
+        };
+        regions.insert(make).unwrap()
+    }
+
+    #[test]
+    fn flushing_needs_memory_that_is_there() {
+        let memory = in_use();
+        let on_stack = 0_u64;
+        let at = (&raw const on_stack) as u64;
+        assert!(memory.flush(at, 8, false).is_ok() && memory.flush(at, 8, true).is_ok());
+        assert!(memory.flush(0x10, 8, true).is_err());
+    }
+
+    /// Deregistration returns, so nothing is held; and what is gone is not found.
+    #[test]
+    fn what_is_at_hand_is_put_down_at_the_end_of_a_turn() {
+        let memory = in_use();
+        let (first, second) = (register(&memory.regions), register(&memory.regions));
+        let turn = memory.turn();
+        let knows = |key| memory.region(key).is_some_and(|region| region.key == key);
+        assert!(knows(first) && knows(first) && knows(second));
+        memory.regions.remove(first).unwrap();
+        assert!(!knows(first) && knows(second));
+        drop(turn);
+        memory.regions.remove(second).unwrap();
+        assert!(!knows(second));
+    }
+}

@@ -1,0 +1,72 @@
+//! Memory that we map ourselves: device memory, dma-bufs.
+
+use std::io;
+use std::os::fd::RawFd;
+
+use crate::limits::page;
+
+/// A mapping, undone when this is dropped.
+#[derive(Debug)]
+pub struct Mapping {
+    address: u64,
+    length: usize,
+}
+
+impl Mapping {
+    /// Zeros.
+    pub fn anonymous(length: usize) -> io::Result<Self> {
+        Self::map(length, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)
+    }
+
+    /// Of what `fd` stands for, from `offset` on, which is a multiple of the page size.
+    pub fn shared(fd: RawFd, offset: i64, length: usize, write: bool) -> io::Result<Self> {
+        let protection = if write { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
+        Self::map(length, protection, libc::MAP_SHARED, fd, offset)
+    }
+
+    fn map(length: usize, protection: i32, flags: i32, fd: RawFd, offset: i64) -> io::Result<Self> {
+        // SAFETY: a new mapping, where the kernel finds room for it.
+        let address = unsafe { libc::mmap(std::ptr::null_mut(), length, protection, flags, fd, offset) };
+        if address == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Self { address: address as u64, length })
+    }
+
+    /// Its first address.
+    pub const fn address(&self) -> u64 {
+        self.address
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: our mapping; who used it as memory of a region has removed the region.
+        unsafe { libc::munmap(self.address as *mut libc::c_void, self.length) };
+    }
+}
+
+/// Writes what is stored there to its file, and waits for that (msync(2)).
+pub fn persist(address: u64, length: u64) -> io::Result<()> {
+    let start = address - address % page();
+    let length = usize::try_from(address - start + length).map_err(|_| io::ErrorKind::InvalidInput)?;
+    // By number, as it is done for packets: msync(2) is a cancellation point (`urxe_net::cancellation`).
+    // SAFETY: it changes nothing in memory, and what is not mapped is an error.
+    if unsafe { libc::syscall(libc::SYS_msync, start, length, libc::MS_SYNC) } == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// Faults pages in (`MADV_POPULATE_READ` or `_WRITE`). Kernels before 5.14 cannot: then they come when they are used.
+pub fn populate(address: u64, length: u64, advice: i32) -> io::Result<()> {
+    let start = address - address % page();
+    let length = usize::try_from(address - start + length).map_err(|_| io::ErrorKind::InvalidInput)?;
+    // SAFETY: it reads or writes nothing, and what is not mapped is an error.
+    if unsafe { libc::madvise(start as *mut libc::c_void, length, advice) } == 0 {
+        return Ok(());
+    }
+    let error = io::Error::last_os_error();
+    if error.raw_os_error() == Some(libc::EINVAL) { Ok(()) } else { Err(error) }
+}

@@ -1,0 +1,73 @@
+//! Answering what was received, at once or a little later, and going on with what one turn did not finish.
+
+use std::sync::atomic::Ordering;
+
+use urxe_engine::Instant;
+use urxe_wire::Qpn;
+
+use super::NetPort;
+use super::receiving::{Acks, Token};
+use crate::clock::Look;
+use crate::{habit, lock};
+
+impl NetPort {
+    /// Sends the ACKs that have waited long enough, unless somebody receives, who does the same.
+    pub(crate) fn send_overdue_acks(&self) {
+        if let Ok(mut token) = self.token.try_lock() {
+            self.answer(&mut token, &Look::default(), Acks::Measured);
+        }
+    }
+
+    /// Sends all ACKs that wait.
+    pub(crate) fn send_acks(&self) {
+        self.answer(&mut lock(&self.token), &Look::default(), Acks::Leave);
+    }
+
+    /// Sends the answers of queue pairs that have got packets.
+    pub(super) fn answer(&self, token: &mut Token, clock: &Look, acks: Acks) {
+        let Token { work: Some(work), touched, waits_until, .. } = token else { return };
+        if touched.is_empty() {
+            return;
+        }
+        let acks = if self.exits.load(Ordering::Relaxed) { Acks::Leave } else { acks };
+        touched.retain(|qp| {
+            let waits = qp.answer(work, clock, acks);
+            if !waits {
+                qp.untouch();
+            }
+            waits
+        });
+        *waits_until = match (*waits_until, clock.taken()) {
+            _ if touched.is_empty() => None,
+            // They are measured at the next look.
+            (_, None) => Some(Instant::default()),
+            (Some(at), Some(now)) if at > now => Some(at),
+            (_, Some(now)) => Some(now + habit::patience()),
+        };
+    }
+
+    /// Goes on with what did not get all sent.
+    #[cold]
+    pub(super) fn go_on(&self, token: &mut Token) {
+        let Some(work) = &mut token.work else { return };
+        if self.has_unfinished.swap(false, Ordering::Relaxed) {
+            for qpn in self.unfinished.take() {
+                if let Some(qp) = self.qp(qpn) {
+                    qp.drive(work, |_, _| ());
+                }
+            }
+        }
+        self.squeeze_in(work);
+    }
+
+    /// The queue pair has more to send.
+    pub(crate) fn finish_later(&self, qpn: Qpn) {
+        self.unfinished.add(qpn);
+        self.has_unfinished.store(true, Ordering::Relaxed);
+        self.wake();
+    }
+
+    pub(crate) fn has_unfinished(&self) -> bool {
+        self.has_unfinished.load(Ordering::Relaxed)
+    }
+}

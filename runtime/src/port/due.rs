@@ -1,0 +1,132 @@
+//! What is due when, and waking the background thread for it.
+
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use urxe_engine::Instant;
+use urxe_net::cancellation::Shield;
+
+use super::NetPort;
+use crate::qp::Qp;
+
+/// A queue pair that waits until everything is read asks again after this time,
+const AGAIN: Duration = Duration::from_millis(4);
+/// and waits no longer than this, whoever sends more than can be read.
+const UNREAD: Duration = Duration::from_secs(1);
+
+impl NetPort {
+    pub(crate) fn set_timer(&self, qp: &Qp, at: Instant) {
+        if self.timers.set(&qp.timer, qp.qpn(), at) {
+            self.wake_for(at);
+        }
+    }
+
+    pub(crate) fn next_timer(&self) -> Option<Instant> {
+        let gsi = self.gsi_timer.get();
+        let intercepted = self.interceptor().and_then(|interceptor| interceptor.next_due());
+        let crammed = self.crammed.next_look();
+        self.timers.next().into_iter().chain(self.moderated.next()).chain(gsi).chain(intercepted).chain(crammed).min()
+    }
+
+    /// Whether anything is due, for [`run_timers`](Self::run_timers).
+    pub(crate) fn is_any_due(&self, now: Instant) -> bool {
+        self.timers.is_over(now)
+            || self.moderated.is_over(now)
+            || self.gsi_timer.is_over(now)
+            || self.crammed.is_over(now)
+            || self.interceptor().and_then(|interceptor| interceptor.next_due()).is_some_and(|at| at <= now)
+    }
+
+    /// When QP1 wants to be woken.
+    pub fn set_gsi_timer(&self, at: Option<Instant>) {
+        self.gsi_timer.set(at);
+        if let Some(at) = at {
+            self.wake_for(at);
+        }
+    }
+
+    /// Does what is due.
+    pub(crate) fn run_timers(&self, now: Instant) {
+        self.moderated.expire(now);
+        self.tell_overruns();
+        if let Some(interceptor) = self.interceptor() {
+            self.release_held(interceptor, now);
+        }
+        if self.gsi_timer.is_over(now)
+            && let Some(gsi) = self.gsi()
+        {
+            let _shield = Shield::new();
+            gsi.handle_timeout(now);
+        }
+        if self.crammed.is_over(now) {
+            self.with_work(|work| self.squeeze_in(work));
+        }
+        // Each once: packets are to get their turn as well, whatever is due next.
+        let due: Vec<_> = std::iter::from_fn(|| self.timers.expired(now)).collect();
+        let mut silent = Vec::new();
+        for (at, qpn) in due {
+            let Some(qp) = self.qp(qpn).filter(|qp| qp.timer.take(at)) else { continue };
+            if self.with_work(|work| qp.handle_timeout_before_ack_timeout(work)) {
+                silent.push(qp);
+            }
+        }
+        if !silent.is_empty() {
+            self.time_out(&silent, now);
+        }
+    }
+
+    /// The peers of these queue pairs are silent, it seems; but their answers may have come and lie unread, because the program
+    /// had no processor, or has much to read. To send all again would make it more. So that is read before.
+    //= spec/hosts.md#net-023
+    //# What has arrived SHOULD be read before a peer is taken for silent.
+    #[cold]
+    fn time_out(&self, silent: &[Arc<Qp>], now: Instant) {
+        let is_all_read = self.catch_up();
+        for qp in silent {
+            let waits = match silent_since(qp, now) {
+                Some(at) if is_all_read || now.since(at) >= UNREAD => {
+                    self.with_work(|work| qp.handle_timeout(work));
+                    false
+                }
+                Some(_) => true,
+                None => self.with_work(|work| qp.handle_timeout_before_ack_timeout(work)),
+            };
+            if waits {
+                self.set_timer(qp, now + AGAIN);
+            }
+        }
+    }
+
+    /// Wakes the background thread if it sleeps longer than to `at`, for which a deadline has been set.
+    pub(crate) fn wake_for(&self, at: Instant) {
+        if self.slumber.outlasts(at) {
+            self.wake();
+        }
+    }
+
+    /// Wakes the background thread.
+    pub(crate) fn wake(&self) {
+        if !self.kick.is_ours() {
+            return;
+        }
+        let one = 1_u64.to_ne_bytes();
+        // By number, as it is done for packets: write(2) is a cancellation point (`urxe_net::cancellation`).
+        // SAFETY: eight bytes to our eventfd. It can only fail by being full, and then it is readable already.
+        unsafe { libc::syscall(libc::SYS_write, self.kick.as_raw_fd(), one.as_ptr(), one.len()) };
+    }
+
+    /// Ends the background thread. False if it cannot be woken, as the application has closed the descriptor for that.
+    pub fn request_stop(&self) -> bool {
+        self.stop.store(true, Ordering::Release);
+        let hears = self.kick.is_ours();
+        self.wake();
+        hears
+    }
+}
+
+/// Since when the queue pair's peer is silent for too long, if it is.
+fn silent_since(qp: &Qp, now: Instant) -> Option<Instant> {
+    qp.inspect(|engine| engine.ack_deadline()).filter(|at| *at <= now)
+}

@@ -1,0 +1,400 @@
+//! What a device is in this process: its sockets, queue pairs, regions and timers.
+//!
+//! - `receiving`: packets, by whoever holds the receive token;
+//! - `answering`: ACKs and responses, and what one turn did not finish;
+//! - `due`: timers of all kinds, and waking the background thread for them;
+//! - `telling`: the application, of what the engine left to be told.
+
+mod answering;
+mod due;
+mod receiving;
+mod telling;
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use urxe_net::identity::CheckedFd;
+use urxe_net::{Interface, Port, PortError};
+use urxe_status::Counters;
+use urxe_wire::Qpn;
+
+use super::changes::Listeners;
+use super::cq::Cq;
+use super::crammed::Crammed;
+use super::crowd::Crowd;
+use super::glances::Glances;
+use super::groups::Groups;
+use super::gsi::Gsi;
+use super::host::{Sender, Upcalls};
+use super::lock;
+use super::moderation::Moderated;
+use super::qp::Qp;
+use super::qpns::QueuePairs;
+use super::slumber::{Deadline, Slumber};
+use super::srq::{Srq, XrcSrqs};
+use super::timers::Timers;
+use super::waiting::Waiting;
+use super::watch::Watch;
+use crate::event::EventSink;
+use crate::interceptor::{self, Interceptor};
+use crate::limits;
+use crate::memory::in_use::InUse;
+use crate::memory::regions::Regions;
+use crate::xrc::neighbours::Neighbours;
+use crate::xrc::owner::{self, Reception};
+use receiving::Token;
+pub(super) use receiving::{Acks, Drained, FEW};
+
+/// Function that gets a device's name and its counters when the device is closed or the program ends.
+pub type FinalCounters = fn(&str, &mut dyn Iterator<Item = (&'static str, u64)>);
+
+/// Function that makes the interceptor of a device on this interface with these regions.
+pub type MakeInterceptor<'a> = &'a mut dyn FnMut(&Interface, &Arc<Regions>) -> Option<Arc<dyn Interceptor>>;
+
+/// Settings of a device.
+#[derive(Default)]
+pub struct OpenOptions<'a> {
+    /// Packets to other processes of this host go through shared memory where they can.
+    pub shares_memory: bool,
+    /// Seed that makes memory keys hard to guess.
+    pub key_seed: u64,
+    /// Queue pairs may keep ACKs back on purpose (`urxe_engine::quirks`).
+    pub has_quirks: bool,
+    /// Receiver of the last values of the counters.
+    pub final_counters: Option<FinalCounters>,
+    /// Layer that sees what happens.
+    pub interceptor: Option<MakeInterceptor<'a>>,
+}
+
+/// A device in this process.
+pub struct NetPort {
+    name: String,
+    port: Arc<Port>,
+    /// The receive token: who holds it receives for everybody.
+    token: Mutex<Token>,
+    qps: RwLock<QueuePairs>,
+    regions: Arc<Regions>,
+    groups: Groups,
+    timers: Timers,
+    moderated: Moderated,
+    /// Queue pairs with more to send than one turn allows.
+    unfinished: Waiting,
+    has_unfinished: AtomicBool,
+    /// Queue pairs whose packets found no room.
+    pub(super) crammed: Crammed,
+    /// What sending needs, once something was sent; for one thread at a time.
+    work: Mutex<Option<Work>>,
+    /// The same for those who come meanwhile.
+    spare: Mutex<Vec<Work>>,
+    counters: Arc<Counters>,
+    /// What they have counted is in the ledger.
+    is_settled: AtomicBool,
+    /// Somebody wants to see what happens.
+    interceptor: Option<Arc<dyn Interceptor>>,
+    final_counters: Option<FinalCounters>,
+    /// Queue pairs keep ACKs back on purpose, which leave when the program ends.
+    has_quirks: bool,
+    pub(super) listeners: Arc<Listeners>,
+    xrc_srqs: Arc<XrcSrqs>,
+    /// Who answers other processes that ask for them.
+    reception: Reception,
+    /// Completion queues that overran by a message for such a process.
+    overran: Mutex<Vec<Arc<Cq>>>,
+    has_overran: AtomicBool,
+    /// Who takes datagrams to QP1.
+    pub(super) gsi: RwLock<Option<Arc<dyn Gsi>>>,
+    /// When it wants to be woken.
+    gsi_timer: Deadline,
+    /// Wakes the background thread (eventfd).
+    kick: CheckedFd,
+    /// Until when the background thread sleeps.
+    pub(super) slumber: Slumber,
+    /// When the application last polled in vain, in nanoseconds.
+    pub(super) polled_at: AtomicU64,
+    pub(super) glances: Glances,
+    /// Who else is on the processor of those who poll.
+    pub(super) crowd: Crowd,
+    /// The background thread sees to ACKs that wait, though pollers receive.
+    pub(super) watch: Watch,
+    /// Looks since the last ACKs of ended processes have been there to be taken.
+    left_acks_wait: AtomicU32,
+    /// The program ends: no ACK waits any more.
+    exits: AtomicBool,
+    /// The application has closed descriptors.
+    lost: AtomicBool,
+    pub(super) stop: AtomicBool,
+}
+
+/// What sending and completing need besides a queue pair.
+#[derive(Debug)]
+pub struct Work {
+    pub(super) sender: Sender,
+    pub(super) memory: InUse,
+    pub(super) upcalls: Upcalls,
+}
+
+impl NetPort {
+    /// Opens the device's sockets.
+    ///
+    /// # Errors
+    /// The port cannot be had, or the system refuses a descriptor.
+    pub fn open(name: &str, interface: Interface, options: OpenOptions<'_>) -> Result<Self, PortError> {
+        let OpenOptions { shares_memory, key_seed, has_quirks, final_counters, interceptor } = options;
+        let open = if shares_memory { Port::open_sharing_memory } else { Port::open };
+        let (port, receiver) = open(interface)?;
+        let port = Arc::new(port);
+        let xrc_srqs = Arc::new(XrcSrqs::new(Neighbours::new(&port)));
+        let regions = Arc::new(Regions::new(limits::KEYS as usize, key_seed).with(xrc_srqs.neighbours()));
+        let interceptor = interceptor.and_then(|make| make(&port.interface(), &regions));
+        if interceptor.is_some() {
+            port.keep_icrcs();
+        }
+        let kick = eventfd().map_err(|source| PortError::os("make an eventfd", source))?;
+        let watch = Watch::new().map_err(|source| PortError::os("make a timer", source))?;
+        let counters = Arc::new(Counters::default());
+        let new = Self {
+            name: name.to_owned(),
+            token: Mutex::new(Token::new(receiver)),
+            port,
+            qps: RwLock::default(),
+            regions,
+            groups: Groups::default(),
+            timers: Timers::new(),
+            moderated: Moderated::new(),
+            unfinished: Waiting::default(),
+            has_unfinished: AtomicBool::new(false),
+            crammed: Crammed::default(),
+            work: Mutex::default(),
+            spare: Mutex::default(),
+            is_settled: AtomicBool::new(false),
+            counters,
+            interceptor,
+            final_counters,
+            has_quirks,
+            listeners: Listeners::new(),
+            xrc_srqs,
+            reception: Reception::default(),
+            overran: Mutex::default(),
+            has_overran: AtomicBool::new(false),
+            gsi: RwLock::new(None),
+            gsi_timer: Deadline::never(),
+            kick: kick.into(),
+            slumber: Slumber::none(),
+            polled_at: AtomicU64::new(0),
+            glances: Glances::default(),
+            crowd: Crowd::default(),
+            watch,
+            left_acks_wait: AtomicU32::new(0),
+            exits: AtomicBool::new(false),
+            lost: AtomicBool::new(false),
+            stop: AtomicBool::new(false),
+        };
+        lock(&new.token).work = Some(new.new_work());
+        Ok(new)
+    }
+
+    fn new_work(&self) -> Work {
+        let interceptor = self.interceptor.clone();
+        let upcalls = Upcalls::new(Arc::clone(&self.counters), Arc::clone(&self.xrc_srqs), interceptor.clone());
+        Work { sender: Sender::new(Arc::clone(&self.port), interceptor), memory: self.memory(), upcalls }
+    }
+
+    /// Packets a peer may be thought to hold in its receive buffer, from what ours holds: the bound of windows.
+    pub fn window(&self) -> u32 {
+        // Half of it, at what a packet of 4096 bytes costs the kernel in a run.
+        u32::try_from(self.port.receive_buffer() / 2 / 4608).unwrap_or(u32::MAX).clamp(16, 256)
+    }
+
+    /// Sockets, addresses, queue pair numbers.
+    pub fn net(&self) -> &Port {
+        &self.port
+    }
+
+    /// Whether the device can do nothing any more.
+    pub fn has_failed(&self) -> bool {
+        self.listeners.has_failed()
+    }
+
+    /// Whether the device was taken out, or its interface.
+    pub fn is_gone(&self) -> bool {
+        self.listeners.is_gone()
+    }
+
+    /// Has events of the port told in this file.
+    pub fn tell_changes(&self, file: &Arc<dyn EventSink>) {
+        self.listeners.add(file);
+        self.opened();
+    }
+
+    /// A completion channel, which ends when the device is taken out.
+    pub fn listen(&self, channel: &Arc<dyn EventSink>) {
+        self.listeners.add_channel(channel);
+    }
+
+    /// Multicast groups.
+    pub const fn groups(&self) -> &Groups {
+        &self.groups
+    }
+
+    /// What went wrong, and how often.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// All counters, those of the sockets first.
+    pub fn all_counters(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        self.port.counters().named().chain(self.counters.named())
+    }
+
+    /// The device is about to go, and its counters with it: those who look at sysfs want to see them still.
+    pub fn settle(&self) {
+        if let Some(report) = self.final_counters
+            && !self.is_settled.swap(true, Ordering::Relaxed)
+        {
+            report(&self.name, &mut self.all_counters());
+        }
+    }
+
+    /// Who sees what happens, if anybody wants to.
+    pub const fn interceptor(&self) -> Option<&Arc<dyn Interceptor>> {
+        interceptor::active(&self.interceptor)
+    }
+
+    /// Registered memory.
+    pub fn regions(&self) -> &Regions {
+        &self.regions
+    }
+
+    /// Its bytes. For one access: what is at hand is put down when this is dropped.
+    pub fn memory(&self) -> InUse {
+        InUse::new(Arc::clone(&self.regions), self.interceptor.clone())
+    }
+
+    pub(super) fn kick_fd(&self) -> RawFd {
+        self.kick.as_raw_fd()
+    }
+
+    /// Lends what sending needs. Where it is, mostly: it is large.
+    pub fn with_work<T>(&self, then: impl FnOnce(&mut Work) -> T) -> T {
+        let mut own = self.work.try_lock().ok();
+        let mut spare = None;
+        let work = match &mut own {
+            Some(work) => work.get_or_insert_with(|| self.new_work()),
+            None => {
+                let another = lock(&self.spare).pop();
+                spare.insert(another.unwrap_or_else(|| self.new_work()))
+            }
+        };
+        let result = then(work);
+        if let Some(spare) = spare {
+            lock(&self.spare).push(spare);
+        }
+        result
+    }
+
+    pub(super) fn add_qp(&self, qp: Arc<Qp>) {
+        if let Some(interceptor) = self.interceptor() {
+            interceptor.created(qp.qpn());
+        }
+        self.qps.write().unwrap_or_else(PoisonError::into_inner).insert(qp.qpn(), qp);
+    }
+
+    pub(super) fn remove_qp(&self, qpn: Qpn) {
+        self.qps.write().unwrap_or_else(PoisonError::into_inner).remove(&qpn);
+        self.port.free_qpn(qpn);
+        if let Some(interceptor) = self.interceptor() {
+            interceptor.destroyed(qpn);
+        }
+    }
+
+    /// All of them.
+    pub fn queue_pairs(&self) -> Vec<Arc<Qp>> {
+        self.qps.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+
+    /// The queue pair of this number.
+    pub fn qp(&self, qpn: Qpn) -> Option<Arc<Qp>> {
+        self.qps.read().unwrap_or_else(PoisonError::into_inner).get(&qpn).cloned()
+    }
+
+    /// Lets messages reach an XRC SRQ, also those of other processes that have the domain's file.
+    ///
+    /// # Errors
+    /// What the system refuses that these need; nothing is changed then.
+    pub fn add_srq(self: &Arc<Self>, srq: &Arc<Srq>) -> io::Result<()> {
+        if let Some(xrc) = srq.xrc() {
+            self.xrc_srqs.add(srq);
+            if self.xrc_srqs.neighbours().is_shared(xrc.domain) {
+                owner::receive(self, xrc.number).inspect_err(|_| self.xrc_srqs.remove(xrc))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends that, and gives its number back.
+    pub fn remove_srq(&self, srq: &Srq) {
+        if let Some(xrc) = srq.xrc() {
+            self.xrc_srqs.remove(xrc);
+            if self.xrc_srqs.neighbours().is_shared(xrc.domain) {
+                owner::turn_away(self, xrc.number);
+            }
+            self.port.free_qpn(xrc.number);
+        }
+    }
+
+    /// The XRC SRQs within reach.
+    pub const fn xrc_srqs(&self) -> &Arc<XrcSrqs> {
+        &self.xrc_srqs
+    }
+
+    /// Who answers other processes.
+    pub const fn reception(&self) -> &Reception {
+        &self.reception
+    }
+
+    /// The device is closed: gives up sockets and names, though queue pairs that were not destroyed refer to them.
+    pub(super) fn close(&self) {
+        // Who looks at the sockets for any other reason finds nothing from now on.
+        lock(&self.token).work = None;
+        self.port.close();
+    }
+
+    /// Whether the application has closed descriptors of the device (daemon(7) closes all). Then the device fails, what is
+    /// left of its descriptors is closed, and the numbers of others are not touched any more.
+    pub fn has_lost_descriptors(&self) -> bool {
+        if !self.lost.load(Ordering::Relaxed) && (self.port.has_lost_descriptors() || !self.kick.is_ours()) {
+            self.lose();
+        }
+        self.lost.load(Ordering::Relaxed)
+    }
+
+    #[cold]
+    fn lose(&self) {
+        self.lost.store(true, Ordering::Relaxed);
+        self.stop.store(true, Ordering::Release);
+        self.listeners.fail();
+        self.close();
+    }
+
+    /// For a forked child: closes the child's copies of the sockets. Takes no lock, allocates nothing.
+    pub(super) fn close_in_child(&self) {
+        self.port.close();
+        self.watch.close_in_child();
+        if self.kick.is_ours() {
+            // SAFETY: this process will not use it: the device is dead here, and this structure is never dropped.
+            unsafe { libc::close(self.kick.as_raw_fd()) };
+        }
+    }
+}
+
+fn eventfd() -> io::Result<OwnedFd> {
+    // SAFETY: no pointers.
+    let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: new, and ours.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}

@@ -1,0 +1,374 @@
+//! Receiving: who holds the token takes what is in the sockets, and gives it to those it is for.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use urxe_engine::{Clock as _, Instant};
+use urxe_net::cancellation::Shield;
+use urxe_net::{Change, Datagram, Receiver, Run};
+use urxe_wire::icrc::Check;
+use urxe_wire::{Packet, Psn, Qpn};
+
+use super::{NetPort, Work};
+use crate::clock::Look;
+use crate::counters::bump;
+use crate::gsi;
+use crate::host::Origin;
+use crate::interceptor::Interceptor;
+use crate::qp::Qp;
+use crate::{clock, lock};
+
+/// Datagrams (GRO runs) taken before answering: a run can be 15 packets of 4096 bytes, and a peer waits for the
+/// answer to keep its window moving.
+const BUDGET: usize = 4;
+/// Packets received at once that are not a burst: a request, and the ACK that came with it.
+pub(crate) const FEW: usize = 2;
+/// Queue pairs that got packets last, among which the next packet's is looked for first.
+const NEAR: usize = 2;
+
+/// The receive side's state.
+pub(super) struct Token {
+    receiver: Receiver,
+    pub(super) work: Option<Work>,
+    /// Queue pairs that have got packets and not been answered for; between drains, those whose ACK waits.
+    pub(super) touched: Vec<Arc<Qp>>,
+    /// Until when the first of these ACKs waits.
+    pub(super) waits_until: Option<Instant>,
+}
+
+impl Token {
+    pub(super) const fn new(receiver: Receiver) -> Self {
+        Self { receiver, work: None, touched: Vec::new(), waits_until: None }
+    }
+}
+
+/// What the background thread found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Drained {
+    /// Packets that came at once, at most.
+    pub(crate) most: usize,
+    /// They concerned nobody but us: no completion came of them.
+    pub(crate) one_sided: bool,
+    /// ACKs wait.
+    pub(crate) acks_wait: bool,
+    /// There may be more, of which no socket tells: it is left to somebody who polls, but has to be looked after.
+    pub(crate) is_left: bool,
+}
+
+/// Whether ACKs may wait ([`habit`](crate::habit)).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Acks {
+    /// Somebody will look after them in time.
+    MayWait,
+    /// The same, but for those of whom nobody has measured how long they wait.
+    Measured,
+    /// All leave.
+    Leave,
+}
+
+/// Those who get packets.
+struct Addressees<'a> {
+    work: &'a mut Work,
+    touched: &'a mut Vec<Arc<Qp>>,
+    clock: &'a Look,
+}
+
+impl Addressees<'_> {
+    /// The queue pair has got packets.
+    fn touch(&mut self, qp: Arc<Qp>) {
+        if qp.touch() {
+            self.touched.push(qp);
+        }
+    }
+}
+
+impl NetPort {
+    /// Receives and answers, unless somebody else is at it. Returns how many packets came.
+    #[inline]
+    pub(crate) fn progress(&self, acks: Acks, clock: &Look) -> usize {
+        let Ok(mut token) = self.token.try_lock() else { return 0 };
+        // Asked with the token in hand: who ceases to watch sends what waits with the token in hand, afterwards.
+        let acks = if self.watch.is_on() { acks } else { Acks::Leave };
+        self.drain(&mut token, acks, clock)
+    }
+
+    /// Receives and answers until nothing is there, or somebody polls who does the rest; for the background thread, when
+    /// the sockets are readable.
+    pub(crate) fn drain_all(&self, acks: Acks) -> Drained {
+        let mut token = lock(&self.token);
+        token.receiver.woken();
+        let mut all = Drained { most: 0, one_sided: true, acks_wait: false, is_left: false };
+        let mut began = None;
+        while !self.stop.load(Ordering::Relaxed) {
+            let now = clock::now();
+            let drained = self.drain_once(&mut token, acks, now);
+            all.most = all.most.max(drained.most);
+            all.one_sided &= drained.one_sided;
+            if drained.most == 0 && token.receiver.prepare_to_wait() {
+                break;
+            }
+            // Otherwise a thread that was once quicker than a program that polls would do its work as long as packets come,
+            // and take the processor from it.
+            all.is_left = self.polled_since(*began.get_or_insert(now));
+            if all.is_left {
+                break;
+            }
+        }
+        Drained { acks_wait: token.waits_until.is_some(), ..all }
+    }
+
+    /// Has the sockets readable when anything comes. False if that is not to be waited for: something is there, or somebody
+    /// receives.
+    pub(crate) fn prepare_to_wait(&self) -> bool {
+        self.token.try_lock().is_ok_and(|mut token| token.receiver.prepare_to_wait())
+    }
+
+    /// The sockets were found readable: whoever receives next looks at all.
+    pub(crate) fn woken(&self) {
+        if let Ok(mut token) = self.token.try_lock() {
+            token.receiver.woken();
+        }
+    }
+
+    /// Receives and answers what is there, unless somebody else is at it; for the background thread, while it keeps its
+    /// eyes open.
+    pub(crate) fn look_once(&self, now: Instant) -> Option<Drained> {
+        let mut token = self.token.try_lock().ok()?;
+        Some(self.drain_once(&mut token, Acks::Leave, now))
+    }
+
+    fn drain_once(&self, token: &mut Token, acks: Acks, now: Instant) -> Drained {
+        let completions = |token: &Token| token.work.as_ref().map_or(0, |work| work.upcalls.completions);
+        let before = completions(token);
+        let most = self.drain(token, acks, &Look::from(now));
+        let one_sided = completions(token) == before;
+        Drained { most, one_sided, acks_wait: token.waits_until.is_some(), is_left: false }
+    }
+
+    /// The queue pairs that a multicast datagram is for.
+    fn attached(&self, datagram: &Datagram<'_>) -> Vec<Arc<Qp>> {
+        self.groups.attached(datagram.headers.local.ip()).into_iter().filter_map(|qpn| self.qp(qpn)).collect()
+    }
+
+    /// Takes what is in any socket now; waits for whoever is at it.
+    pub fn look(&self) {
+        let mut token = lock(&self.token);
+        token.receiver.woken();
+        self.drain(&mut token, Acks::Leave, &Look::default());
+    }
+
+    /// Receives and answers until nothing is there. False if somebody else is at it, or there was too much.
+    pub(super) fn catch_up(&self) -> bool {
+        const TURNS: usize = 64;
+        let Ok(mut token) = self.token.try_lock() else { return false };
+        (0..TURNS).any(|_| {
+            token.receiver.woken();
+            self.drain(&mut token, Acks::Leave, &Look::default()) == 0 && token.receiver.is_done()
+        })
+    }
+
+    /// Looks at the sockets a last time: a port owner has other processes' packets in there.
+    pub fn pass_on(&self) {
+        const ROUNDS: usize = 64;
+        const ATTEMPTS: usize = 100;
+        self.exits.store(true, Ordering::Relaxed);
+        for _ in 0..ATTEMPTS {
+            // Not `lock`: a signal handler that exits may have interrupted who has it.
+            let Ok(mut token) = self.token.try_lock() else {
+                std::thread::sleep(Duration::from_micros(10));
+                continue;
+            };
+            if self.has_quirks {
+                for qp in self.queue_pairs() {
+                    self.with_work(|work| qp.drive(work, |engine, io| engine.flush_delayed(io)));
+                }
+            }
+            for _ in 0..ROUNDS {
+                token.receiver.woken();
+                self.drain(&mut token, Acks::Leave, &Look::default());
+            }
+            return;
+        }
+    }
+
+    /// Receives some packets and answers them; returns how many. If nobody has looked at the clock yet, ACKs that wait are not
+    /// looked after.
+    fn drain(&self, token: &mut Token, acks: Acks, clock: &Look) -> usize {
+        let Token { receiver, work: Some(work), touched, .. } = token else { return 0 };
+        let mut to = Addressees { work, touched, clock };
+        let mut packets = self.port.receive(receiver, BUDGET, &mut |run| match self.interceptor() {
+            None => self.take(&mut to, run),
+            Some(interceptor) => self.take_observed(&mut to, interceptor, run),
+        });
+        if let Some(interceptor) = self.interceptor() {
+            packets += self.take_arrivals(&mut to, interceptor);
+        }
+        if self.port.has_news() {
+            self.hear_news(to.work);
+        }
+        if self.port.has_left_acks() {
+            packets += self.take_left_acks(&mut to, packets);
+        }
+        let is_overdue = |at| acks == Acks::Leave || clock.taken().is_some_and(|now| at <= now);
+        if packets > 0 || token.waits_until.is_some_and(is_overdue) {
+            // A burst is acknowledged at once: its sender keeps more in flight than one message.
+            let acks = if packets <= FEW { acks } else { Acks::Leave };
+            self.answer(token, clock, acks);
+        }
+        if self.has_unfinished() || self.crammed.any() {
+            self.go_on(token);
+        }
+        packets
+    }
+
+    /// Gives packets to those they are for, as somebody wants to see them, or has them changed.
+    #[cold]
+    fn take_observed(&self, to: &mut Addressees<'_>, interceptor: &Arc<dyn Interceptor>, run: Run<'_>) -> bool {
+        let mut accepted = false;
+        for datagram in run.datagrams() {
+            let mut room = Vec::new();
+            if let Some(datagram) = self.intercept(interceptor, datagram, true, &mut room) {
+                accepted |= self.take(to, datagram.into());
+            }
+        }
+        accepted
+    }
+
+    /// Gives out packets that were held back, and ends what there is to see of this drain. Returns how many.
+    #[cold]
+    fn take_arrivals(&self, to: &mut Addressees<'_>, interceptor: &Arc<dyn Interceptor>) -> usize {
+        let arrivals = interceptor.arrivals(to.clock.now());
+        for arrival in &arrivals {
+            let mut room = Vec::new();
+            if let Some(datagram) = self.intercept(interceptor, arrival.datagram(), false, &mut room) {
+                self.take(to, datagram.into());
+            }
+        }
+        interceptor.settle();
+        interceptor.flush();
+        self.attend(interceptor, to.work);
+        arrivals.len()
+    }
+
+    /// Something has happened that is no packet.
+    #[cold]
+    fn hear_news(&self, work: &mut Work) {
+        let _shield = Shield::new();
+        for change in self.port.take_changes() {
+            if change == Change::Down {
+                bump(&self.counters.link_downed);
+            }
+            if change == Change::Gone {
+                self.leave(work);
+            }
+            self.listeners.tell(change);
+        }
+        for will in self.port.take_due_wills() {
+            gsi::send(work, &self.port, Psn::default(), will.local, will.remote, &will.message);
+        }
+    }
+
+    /// Gives queue pairs the last ACKs of processes that have ended, when all that these have sent themselves has been taken:
+    /// `packets` are none, or many times in a row some.
+    //= spec/hosts.md#net-034
+    //# A message MUST be acknowledged, though its receiver ends as soon as it has polled it: before it can be polled, or by
+    //# what the peer's process finds.
+    #[cold]
+    fn take_left_acks(&self, to: &mut Addressees<'_>, packets: usize) -> usize {
+        const LOOKS: u32 = 64;
+        if packets > 0 && self.left_acks_wait.fetch_add(1, Ordering::Relaxed) < LOOKS {
+            return 0;
+        }
+        self.left_acks_wait.store(0, Ordering::Relaxed);
+        let acks = self.port.take_left_acks();
+        for ack in &acks {
+            if let Some(qp) = self.qp(ack.to) {
+                qp.receive_left_ack(to.work, to.clock, *ack);
+                to.touch(qp);
+            }
+        }
+        acks.len()
+    }
+
+    /// Gives packets to those they are for. Returns whether a queue pair has accepted one.
+    fn take(&self, to: &mut Addressees<'_>, run: Run<'_>) -> bool {
+        let clock = to.clock;
+        let qpn = run.dest_qpn();
+        if qpn == Qpn::MULTICAST || qpn == Qpn::GSI {
+            for datagram in run.datagrams() {
+                let Some(packet) = self.examine(&datagram) else { continue };
+                if qpn == Qpn::GSI {
+                    self.receive_gsi(to.work, clock.now(), &datagram, &packet);
+                    continue;
+                }
+                for qp in self.attached(&datagram) {
+                    qp.receive(
+                        to.work,
+                        clock,
+                        &Origin::from(datagram.headers),
+                        core::iter::once(Some(datagram.payload)),
+                    );
+                    to.touch(qp);
+                }
+            }
+            // No flow socket could take these: multicast has sockets of its own, and QP1 is everybody's.
+            return false;
+        }
+        let near = to.touched.iter().rev().take(NEAR).find(|qp| qp.qpn() == qpn && !qp.is_retired());
+        let found = if near.is_none() { self.qp(qpn) } else { None };
+        let Some(qp) = near.or(found.as_ref()) else {
+            let fit = run.datagrams().filter(|datagram| self.examine(datagram).is_some()).count();
+            self.counters.unknown_qp.fetch_add(fit as u64, Ordering::Relaxed);
+            return false;
+        };
+        // Made here, as they are taken: of many packets each is touched once.
+        let mut datagrams = run.datagrams();
+        let packets = core::iter::from_fn(|| datagrams.next().map(|datagram| self.whole(&datagram)));
+        let taken = qp.receive(to.work, clock, &Origin::from(run.headers()), packets);
+        if taken.is_urgent {
+            // Not after what else is in the socket: all that its peer sends meanwhile is thrown away.
+            qp.drive(to.work, |_, _| ());
+        } else if let Some(qp) = found {
+            to.touch(qp);
+        }
+        taken.accepted
+    }
+
+    /// The bytes of a packet, unless it is damaged.
+    fn whole<'a>(&self, datagram: &Datagram<'a>) -> Option<&'a [u8]> {
+        //= spec/packets.md#pkt-010
+        //# A packet whose ICRC is wrong MUST be counted and dropped without an answer.
+        if datagram.verify() == Check::Bad {
+            bump(&self.counters.icrc_err);
+            return None;
+        }
+        Some(datagram.payload)
+    }
+
+    /// The packet, if it is whole, and one at all.
+    fn examine<'a>(&self, datagram: &Datagram<'a>) -> Option<Packet<'a>> {
+        let packet = Packet::parse(self.whole(datagram)?).ok();
+        if packet.is_none() {
+            self.count_malformed();
+        }
+        packet
+    }
+
+    /// Something was no packet.
+    #[cold]
+    pub(crate) fn count_malformed(&self) {
+        bump(&self.counters.malformed);
+    }
+
+    fn receive_gsi(&self, work: &mut Work, now: Instant, datagram: &Datagram<'_>, packet: &Packet<'_>) {
+        let Some(mad) = gsi::message(packet) else { return };
+        let _shield = Shield::new();
+        let (local, peer) = (gsi::gid(datagram.headers.local.ip()), gsi::gid(datagram.headers.peer.ip()));
+        if let Some(gsi) = self.gsi() {
+            gsi.receive(work, now, local, peer, &mad, datagram.is_refused);
+        } else if let Some(answer) = urxe_engine::cm::answer_to_unknown(&mad) {
+            gsi::send(work, &self.port, Psn::default(), local, peer, &answer.to_bytes());
+        }
+    }
+}

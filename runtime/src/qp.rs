@@ -1,0 +1,487 @@
+//! A queue pair that several threads may use.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use urxe_engine::{AsyncEvent, AttachError, Clock as _, CountedOps, Io, Progress, QpConfig, QpType, QueuePair};
+use urxe_net::{PendingAck, Route};
+use urxe_wire::{Aeth, Bth, Credits, Ext, Header, ICRC_LEN, Msn, Opcode, Operation, Packet, Qpn, Syndrome, Transport};
+
+use super::async_events::AsyncEvents;
+use super::clock::Look;
+use super::counter::CompletionCounter;
+use super::cq::Cq;
+use super::habit::Habit;
+use super::host::{Origin, Surroundings, Unacknowledged};
+use super::port::{Acks, NetPort, Work};
+use super::timers::TimerSlot;
+use super::{lock, watch};
+use crate::counters::{Tally, Traffic};
+use crate::event::EventType;
+
+/// How many rounds of READ responses are sent before others get a turn.
+const ROUNDS: usize = 8;
+
+/// A queue pair.
+pub struct Qp {
+    qpn: Qpn,
+    inner: Mutex<Inner>,
+    port: Arc<NetPort>,
+    pub(super) timer: TimerSlot,
+    /// It is in the list of those to be answered for. Changed only by who holds the receive token.
+    touched: AtomicBool,
+    /// No packet reaches it any more.
+    retired: AtomicBool,
+    is_xrc_target: bool,
+    /// Events of each `ibv_qp` by which the application knows it: one, or several of an XRC target (`ibv_open_qp(3)`).
+    listeners: Mutex<Vec<Arc<AsyncEvents>>>,
+}
+
+struct Inner {
+    engine: QueuePair<Surroundings>,
+    habit: Habit,
+    /// The application may wait for events: who does is not in a flush_delayed, and neither is its peer.
+    sleeps: bool,
+    tally: Tally,
+    /// Completions that the application sees when the ACK of their messages has left.
+    unacknowledged: Vec<Unacknowledged>,
+    last_ack: LastAck,
+}
+
+/// The last ACK, where the peer's process finds it if this one ends.
+#[derive(Default)]
+struct LastAck {
+    /// The way to that process, and the peer.
+    left_at: Option<(Arc<Route>, Qpn)>,
+    /// Set while the ACK that was left says all that is owed.
+    is_current: bool,
+}
+
+impl LastAck {
+    /// Leaves the ACK that is owed. False if that is not all, or there is nobody who would find it.
+    #[inline]
+    fn leave(&mut self, engine: &QueuePair<Surroundings>) -> bool {
+        self.is_current = false;
+        let (Some(route), Some(psn)) = (engine.route(), engine.pending_ack()) else { return false };
+        let to = engine.dest_qpn();
+        if !self.left_at.as_ref().is_some_and(|(at, before)| Arc::ptr_eq(at, route) && *before == to) {
+            self.take_back();
+            self.left_at = Some((Arc::clone(route), to));
+        }
+        self.is_current = route.leave_ack(PendingAck { from: engine.config().qpn, to, psn });
+        self.is_current
+    }
+
+    /// The queue pair begins anew.
+    fn take_back(&mut self) {
+        self.is_current = false;
+        if let Some((route, peer)) = self.left_at.take() {
+            route.take_back_ack(peer);
+        }
+    }
+}
+
+/// Outcome of handing packets to a queue pair.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Taken {
+    /// The queue pair accepted one ([`QueuePair::handle_packet`]).
+    pub(super) accepted: bool,
+    /// The queue pair should be driven soon.
+    pub(super) is_urgent: bool,
+}
+
+/// What an act means for an ACK that waits.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Act {
+    /// A send request is posted, which takes it along.
+    Send,
+    /// A receive request is posted, or a timer is due, which does not concern it.
+    Aside,
+    /// It leaves before: in the state that comes it may be forgotten.
+    Other,
+}
+
+impl Inner {
+    /// Whether an ACK is all that there is to send, and should wait for a request to go with.
+    fn lets_ack_wait(&mut self, clock: &Look, acks: Acks) -> bool {
+        let Self { engine, habit, sleeps, last_ack, .. } = self;
+        if !engine.owes_only_ack() {
+            return false;
+        }
+        // Ends of a connection mostly have the same ACK timeout. It must not expire, whoever forgets the ACK.
+        let impatient = engine.ack_timeout().is_some_and(|timeout| timeout < 4 * watch::LAST);
+        // Nor is it lost if the process ends meanwhile.
+        !*sleeps && !impatient && last_ack.is_current && habit.lets_wait(clock, acks)
+    }
+}
+
+impl Qp {
+    /// Makes a queue pair and lets packets reach it. `events` are those of its `ibv_qp`.
+    pub fn new(port: &Arc<NetPort>, config: QpConfig<Surroundings>, events: AsyncEvents) -> Arc<Self> {
+        let is_xrc_target = config.qp_type == QpType::XrcRecv;
+        let sleeps = [&config.send_cq, &config.recv_cq].into_iter().flatten().any(|cq| cq.has_channel());
+        let qp = Arc::new(Self {
+            qpn: config.qpn,
+            inner: Mutex::new(Inner {
+                sleeps,
+                engine: QueuePair::new(config),
+                habit: Habit::default(),
+                unacknowledged: Vec::new(),
+                last_ack: LastAck::default(),
+                tally: Tally::default(),
+            }),
+            port: Arc::clone(port),
+            timer: TimerSlot::default(),
+            touched: AtomicBool::new(false),
+            retired: AtomicBool::new(false),
+            is_xrc_target,
+            listeners: Mutex::new(vec![Arc::new(events)]),
+        });
+        port.add_qp(Arc::clone(&qp));
+        qp
+    }
+
+    /// Its number.
+    pub const fn qpn(&self) -> Qpn {
+        self.qpn
+    }
+
+    /// The device it is on.
+    pub const fn port(&self) -> &Arc<NetPort> {
+        &self.port
+    }
+
+    /// Looks at the engine without driving it.
+    pub fn inspect<T>(&self, look: impl FnOnce(&QueuePair<Surroundings>) -> T) -> T {
+        look(&lock(&self.inner).engine)
+    }
+
+    /// Has a completion counter count operations from now on.
+    pub fn attach_counter(&self, ops: CountedOps, counter: Arc<CompletionCounter>) -> Result<(), AttachError> {
+        lock(&self.inner).engine.attach_counter(ops, counter)
+    }
+
+    /// Posts send requests, by calls of the engine in `post`, and sends what comes of it.
+    pub fn post_send<T>(
+        &self,
+        work: &mut Work,
+        post: impl FnOnce(&mut QueuePair<Surroundings>, &mut Io<'_, Surroundings>) -> T,
+    ) -> T {
+        self.turn(work, Act::Send, post)
+    }
+
+    /// Posts receive requests, likewise.
+    pub fn post_recv<T>(
+        &self,
+        work: &mut Work,
+        post: impl FnOnce(&mut QueuePair<Surroundings>, &mut Io<'_, Surroundings>) -> T,
+    ) -> T {
+        self.turn(work, Act::Aside, post)
+    }
+
+    /// Does what is due, likewise.
+    pub(super) fn handle_timeout(&self, work: &mut Work) {
+        self.turn(work, Act::Aside, |engine, io| engine.handle_timeout(io));
+    }
+
+    /// Does what is due, likewise, unless the ACK timeout is over: then nothing is done, and true returned. The question and
+    /// the deed have one time: a thread that loses its processor between two looks at the clock would find it over only then.
+    pub(super) fn handle_timeout_before_ack_timeout(&self, work: &mut Work) -> bool {
+        self.turn(work, Act::Aside, |engine, io| {
+            let is_over = engine.ack_deadline().is_some_and(|at| at <= io.clock.now());
+            if !is_over {
+                engine.handle_timeout(io);
+            }
+            is_over
+        })
+    }
+
+    /// Lets `act` at the engine, sends what comes of it, and sees to timers and events.
+    pub fn drive<T>(
+        &self,
+        work: &mut Work,
+        act: impl FnOnce(&mut QueuePair<Surroundings>, &mut Io<'_, Surroundings>) -> T,
+    ) -> T {
+        self.turn(work, Act::Other, act)
+    }
+
+    /// Changes its state. What it owes its peer leaves before: in the state that comes it may be forgotten.
+    pub fn modify<T>(
+        &self,
+        work: &mut Work,
+        act: impl FnOnce(&mut QueuePair<Surroundings>, &mut Io<'_, Surroundings>) -> T,
+    ) -> T {
+        self.drive(work, |engine, io| {
+            // An ACK may be owed for a message that the application has polled already.
+            engine.flush_delayed(io);
+            engine.transmit(io);
+            act(engine, io)
+        })
+    }
+
+    /// Sends what is to be sent after packets were taken. True: it is but an ACK, which is to wait for a request to go with,
+    /// as it may.
+    pub(super) fn answer(&self, work: &mut Work, clock: &Look, acks: Acks) -> bool {
+        let mut inner = lock(&self.inner);
+        let waits = acks != Acks::Leave && inner.lets_ack_wait(clock, acks);
+        if !waits {
+            self.turn_of(inner, work, Act::Other, clock, |_, _| ());
+        }
+        waits
+    }
+
+    fn turn<T>(
+        &self,
+        work: &mut Work,
+        kind: Act,
+        act: impl FnOnce(&mut QueuePair<Surroundings>, &mut Io<'_, Surroundings>) -> T,
+    ) -> T {
+        let inner = lock(&self.inner);
+        self.turn_of(inner, work, kind, &Look::default(), act)
+    }
+
+    fn turn_of<T>(
+        &self,
+        mut inner: MutexGuard<'_, Inner>,
+        work: &mut Work,
+        kind: Act,
+        clock: &Look,
+        act: impl FnOnce(&mut QueuePair<Surroundings>, &mut Io<'_, Surroundings>) -> T,
+    ) -> T {
+        let Inner { engine, habit, tally, unacknowledged, .. } = &mut *inner;
+        work.sender.speak_for(self.qpn);
+        *work.sender.sent() = Traffic::default();
+        work.upcalls.queue_behind(unacknowledged);
+        let turn = work.memory.turn();
+        let mut io = Io { clock, memory: &work.memory, network: &mut work.sender, consumer: &mut work.upcalls };
+        let waits = habit.waits();
+        match kind {
+            Act::Send => {
+                // One that is about to leave stays first: perftest with events takes an event of a message that comes
+                // before that of its own SEND for the latter.
+                if !waits && engine.owes_only_ack() {
+                    engine.transmit(&mut io);
+                }
+            }
+            Act::Other if waits => {
+                habit.gave_up();
+                engine.transmit(&mut io);
+            }
+            Act::Aside | Act::Other => {}
+        }
+        let result = act(engine, &mut io);
+        let mut progress = Progress::Idle;
+        // What the engine itself keeps back (`urxe_engine::quirks`) leaves when its time has come, all the same.
+        let is_due = |engine: &QueuePair<_>| engine.kept_until().is_some_and(|at| at <= clock.now());
+        let has_nothing = !engine.has_output() || (waits && engine.owes_only_ack());
+        if !(kind == Act::Aside && has_nothing && !is_due(engine)) {
+            for _ in 0..ROUNDS {
+                progress = engine.transmit(&mut io);
+                if progress != Progress::More {
+                    break;
+                }
+            }
+        }
+        // Before anybody else may send for this queue pair: packets must not overtake one another.
+        work.sender.flush();
+        // What the engine keeps back it keeps back from a peer that is to see what happens then.
+        if !engine.owes_answer() || engine.kept_until().is_some() {
+            work.upcalls.complete_unacknowledged(engine.config().recv_cq.as_ref());
+        }
+        work.upcalls.give_unacknowledged(unacknowledged);
+        work.upcalls.release();
+        tally.sent.take(work.sender.sent());
+        work.upcalls.count(tally);
+        // The clock is looked at when the packets have left: their receiver need not wait for that.
+        if kind == Act::Send {
+            habit.answered(clock);
+        }
+        let deadline = engine.poll_timeout(clock);
+        drop(turn);
+        drop(inner);
+        if let Some(at) = deadline {
+            self.port.set_timer(self, at);
+        }
+        match progress {
+            Progress::Idle => {}
+            Progress::Blocked => self.port.wait_for_room(self.qpn),
+            Progress::More => self.port.finish_later(self.qpn),
+        }
+        self.port.deliver_upcalls(work);
+        result
+    }
+
+    /// Gives the engine packets of one peer: their bytes, or `None` for a damaged one. What comes of them is sent by a later
+    /// [`answer`](Self::answer) or [`drive`](Self::drive).
+    pub(super) fn receive<'a>(
+        &self,
+        work: &mut Work,
+        clock: &Look,
+        origin: &Origin,
+        packets: impl Iterator<Item = Option<&'a [u8]>>,
+    ) -> Taken {
+        let mut accepted = false;
+        if self.is_xrc_target {
+            packets.for_each(|bytes| accepted |= self.receive_xrc(work, origin, bytes));
+            return Taken { accepted, is_urgent: false };
+        }
+        let Inner { engine, tally, unacknowledged, last_ack, .. } = &mut *lock(&self.inner);
+        work.upcalls.queue_behind(unacknowledged);
+        work.upcalls.hold_received();
+        let _turn = work.memory.turn();
+        let mut io = Io { clock, memory: &work.memory, network: &mut work.sender, consumer: &mut work.upcalls };
+        for bytes in packets {
+            let Some(bytes) = bytes else {
+                tally.damaged();
+                continue;
+            };
+            match &Packet::parse(bytes) {
+                Ok(packet) => {
+                    tally.received.add(bytes.len());
+                    accepted |= engine.handle_packet(&mut io, packet, origin);
+                }
+                Err(_) => self.port.count_malformed(),
+            }
+        }
+        work.upcalls.count(tally);
+        // Nothing is owed, or the peer's process has the ACK, whatever becomes of this one.
+        if !engine.owes_answer() || last_ack.leave(engine) {
+            work.upcalls.complete_unacknowledged(engine.config().recv_cq.as_ref());
+        }
+        work.upcalls.give_unacknowledged(unacknowledged);
+        Taken { accepted, is_urgent: engine.owes_refusal() }
+    }
+
+    /// Gives the engine the last ACK of a peer whose process has ended.
+    pub(super) fn receive_left_ack(&self, work: &mut Work, clock: &Look, ack: PendingAck) {
+        let to_peer = self.inspect(|engine| engine.route().filter(|_| engine.dest_qpn() == ack.from).cloned());
+        let (Some(route), Some(opcode)) = (to_peer, Opcode::new(Transport::Rc, Operation::Acknowledge)) else { return };
+        // Nobody posts receive WQEs there any more, nor counts messages.
+        let aeth = Aeth { syndrome: Syndrome::Ack(Credits::INVALID), msn: Msn::default() };
+        let header = Header::new(Bth::new(opcode, self.qpn, ack.psn), Ext::Aeth(aeth));
+        // An ICRC follows, which nobody asks for.
+        let mut bytes = vec![0; header.len() + ICRC_LEN];
+        header.emit(&mut bytes);
+        self.receive(work, clock, &Origin::of_peer(&route), core::iter::once(Some(&*bytes)));
+    }
+
+    /// Gives the engine of an XRC target a packet. Its completions are held back until it has answered.
+    fn receive_xrc(&self, work: &mut Work, origin: &Origin, bytes: Option<&[u8]>) -> bool {
+        let Some(bytes) = bytes else {
+            self.damaged();
+            return false;
+        };
+        match &Packet::parse(bytes) {
+            Ok(packet) => {
+                lock(&self.inner).tally.received.add(bytes.len());
+                self.drive(work, |engine, io| engine.handle_packet(io, packet, origin))
+            }
+            Err(_) => {
+                self.port.count_malformed();
+                false
+            }
+        }
+    }
+
+    /// A packet that claims to be for it was damaged.
+    pub(super) fn damaged(&self) {
+        lock(&self.inner).tally.damaged();
+    }
+
+    /// What it has counted.
+    pub fn counted(&self) -> Vec<(&'static str, u64)> {
+        lock(&self.inner).tally.named().collect()
+    }
+
+    /// Tells the application.
+    pub(super) fn raise(&self, event: AsyncEvent) {
+        let event_type = EventType::from(event);
+        for events in &*lock(&self.listeners) {
+            events.raise(event_type);
+        }
+    }
+
+    /// Opens it once more, under another `ibv_qp`. False if it is being destroyed.
+    pub fn open(&self, events: AsyncEvents) -> bool {
+        let mut listeners = lock(&self.listeners);
+        let alive = !listeners.is_empty();
+        if alive {
+            listeners.push(Arc::new(events));
+        }
+        alive
+    }
+
+    /// Closes the `ibv_qp` at `handle`, and ends the queue pair with the last one. Returns how many events the
+    /// application must acknowledge.
+    pub fn close(&self, handle: u64) -> u32 {
+        let (closed, last) = {
+            let mut listeners = lock(&self.listeners);
+            let at = listeners.iter().position(|events| events.is_of(handle));
+            let closed = at.map(|at| listeners.swap_remove(at));
+            (closed, listeners.is_empty())
+        };
+        if last {
+            self.retire();
+        }
+        closed.map_or(0, |events| events.retire())
+    }
+
+    /// Whether its completions go to `cq`.
+    pub(super) fn uses(&self, cq: &Arc<Cq>) -> bool {
+        self.inspect(|engine| {
+            let config = engine.config();
+            [&config.send_cq, &config.recv_cq].into_iter().flatten().any(|mine| Arc::ptr_eq(mine, cq))
+        })
+    }
+
+    /// Ends it: no packet reaches it, nothing is outstanding, its completions are gone.
+    fn retire(&self) {
+        self.retired.store(true, Ordering::Relaxed);
+        self.port.remove_qp(self.qpn);
+        self.port.with_work(|work| {
+            // A completion may be seen while its ACK waits for a request. An application that then destroys the queue pair
+            // owes its peer that ACK.
+            self.drive(work, |engine, io| engine.flush_delayed(io));
+            let reset = urxe_engine::QpState::Reset;
+            self.drive(work, |engine, io| {
+                let attr = urxe_engine::attr::QpAttr::default();
+                // To RESET there is always a way.
+                let _ = engine.modify(io, reset, urxe_engine::attr::AttrMask::STATE, &attr, None);
+            });
+        });
+        self.forget_completions();
+        // The counters may be destroyed now, whoever still holds the queue pair.
+        lock(&self.inner).engine.detach_counters();
+    }
+
+    /// Removes its completions from the queues: those of a queue pair that is no more, or is as good as new.
+    pub fn forget_completions(&self) {
+        {
+            let mut inner = lock(&self.inner);
+            inner.unacknowledged.clear();
+            inner.last_ack.take_back();
+        }
+        self.inspect(|engine| {
+            for cq in [&engine.config().send_cq, &engine.config().recv_cq].into_iter().flatten() {
+                cq.forget(self.qpn);
+            }
+        });
+    }
+
+    /// It is to be answered for. Whether it was not before.
+    pub(super) fn touch(&self) -> bool {
+        let before = self.touched.load(Ordering::Relaxed);
+        self.touched.store(true, Ordering::Relaxed);
+        !before
+    }
+
+    /// It is answered for.
+    pub(super) fn untouch(&self) {
+        self.touched.store(false, Ordering::Relaxed);
+    }
+
+    /// Whether packets to its number are not for it any more.
+    pub fn is_retired(&self) -> bool {
+        self.retired.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,133 @@
+//! A shared receive queue that several threads and queue pairs may use.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use urxe_engine::{Pd, RecvWr, SharedReceiveQueue, XrcDomain};
+use urxe_wire::Qpn;
+
+use super::async_events::AsyncEvents;
+use super::cq::Cq;
+use super::{lock, quirks};
+use crate::event::EventType;
+use crate::xrc::neighbours::{ForeignSrq, Neighbours};
+
+/// A shared receive queue.
+#[derive(Debug)]
+pub struct Srq {
+    queue: Mutex<SharedReceiveQueue<quirks::Srq>>,
+    pd: Pd,
+    number: u32,
+    xrc: Option<Xrc>,
+    events: AsyncEvents,
+}
+
+/// What an XRC SRQ has besides.
+#[derive(Clone, Debug)]
+pub struct Xrc {
+    /// Queue pairs of this domain deliver to it.
+    pub domain: XrcDomain,
+    /// By this number.
+    pub number: Qpn,
+    /// Where its messages complete.
+    pub cq: Arc<Cq>,
+}
+
+impl Srq {
+    /// A queue in `pd`. Those who look from outside tell it by its number.
+    pub const fn new(
+        queue: SharedReceiveQueue<quirks::Srq>,
+        pd: Pd,
+        number: u32,
+        xrc: Option<Xrc>,
+        events: AsyncEvents,
+    ) -> Self {
+        Self { queue: Mutex::new(queue), pd, number, xrc, events }
+    }
+
+    /// Number among the device's SRQs in this process.
+    pub const fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Its protection domain.
+    pub const fn pd(&self) -> Pd {
+        self.pd
+    }
+
+    /// What it is, if it is an XRC SRQ.
+    pub const fn xrc(&self) -> Option<&Xrc> {
+        self.xrc.as_ref()
+    }
+
+    /// Lets `act` at the queue.
+    pub fn with<T>(&self, act: impl FnOnce(&mut SharedReceiveQueue<quirks::Srq>) -> T) -> T {
+        act(&mut lock(&self.queue))
+    }
+
+    /// Takes the oldest WQE, and tells the application when there are too few.
+    pub fn take(&self) -> Option<RecvWr> {
+        let taken = lock(&self.queue).take()?;
+        if taken.limit_reached {
+            self.events.raise(EventType::SrqLimitReached);
+        }
+        Some(taken.wr)
+    }
+
+    /// No more events. Returns how many the application must acknowledge.
+    pub fn retire(&self) -> u32 {
+        self.events.retire()
+    }
+}
+
+/// A shared receive queue, as the engine knows it.
+#[derive(Clone, Debug)]
+pub enum AnySrq {
+    /// Of this process.
+    Here(Arc<Srq>),
+    /// An XRC SRQ of another one.
+    Elsewhere(Arc<ForeignSrq>),
+}
+
+/// The XRC SRQs that a device can reach.
+#[derive(Debug)]
+pub struct XrcSrqs {
+    here: RwLock<HashMap<(XrcDomain, Qpn), Arc<Srq>>>,
+    neighbours: Arc<Neighbours>,
+}
+
+impl XrcSrqs {
+    /// None yet.
+    pub(super) fn new(neighbours: Neighbours) -> Self {
+        Self { here: RwLock::default(), neighbours: Arc::new(neighbours) }
+    }
+
+    /// Those of other processes.
+    pub const fn neighbours(&self) -> &Arc<Neighbours> {
+        &self.neighbours
+    }
+
+    /// Lets queue pairs of its domain deliver to it.
+    pub(super) fn add(&self, srq: &Arc<Srq>) {
+        if let Some(xrc) = srq.xrc() {
+            let mut all = self.here.write().unwrap_or_else(PoisonError::into_inner);
+            all.insert((xrc.domain, xrc.number), Arc::clone(srq));
+        }
+    }
+
+    /// Ends that.
+    pub(super) fn remove(&self, xrc: &Xrc) {
+        self.here.write().unwrap_or_else(PoisonError::into_inner).remove(&(xrc.domain, xrc.number));
+    }
+
+    /// The SRQ of that number in this process' part of `domain`.
+    pub fn here(&self, domain: XrcDomain, number: Qpn) -> Option<Arc<Srq>> {
+        self.here.read().unwrap_or_else(PoisonError::into_inner).get(&(domain, number)).cloned()
+    }
+
+    /// The SRQ of that number in `domain`.
+    pub(super) fn find(&self, domain: XrcDomain, number: Qpn) -> Option<AnySrq> {
+        let here = self.here(domain, number).map(AnySrq::Here);
+        here.or_else(|| self.neighbours.find(domain, number).map(AnySrq::Elsewhere))
+    }
+}

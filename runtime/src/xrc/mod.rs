@@ -1,0 +1,37 @@
+//! XRC domains that processes share (`ibv_open_xrcd(3)`, IBA annex A14): messages that arrive at a queue pair of one
+//! process for an SRQ of another.
+//!
+//! The process that owns an SRQ alone has its WQEs, its completion queue and its memory. The process whose queue pair
+//! gets the message asks it for each step, over a line of its own ([`urxe_net::door`]):
+//!
+//! ```text
+//!   who has the queue pair                            who has the SRQ (a thread of its own)
+//!   Join + the domain's file  ───────────────────▶    same file, same interface? else it hangs up
+//!   Find the SRQ              ◀──────────────────▶    is it in the domain
+//!   Take a WQE                ◀──────────────────▶    a number, and how many bytes it has room for
+//!   Scatter a packet's bytes  ◀──────────────────▶    to the WQE's buffers, as its owner checks them
+//!   Access (WRITE, READ, …)   ◀──────────────────▶    to memory of the SRQ's protection domain, likewise
+//!   Complete                  ───────────────────▶    the owner's completion queue, events and all
+//! ```
+//!
+//! - [`message`]: what is said;
+//! - [`neighbours`]: the one who asks;
+//! - [`owner`]: the one who answers.
+//!
+//! # Nothing waits for ever
+//!
+//! Who asks holds the receive token and its queue pair's engine, and waits a quarter of a second at most. Who answers
+//! takes what a receiving thread takes last (the table of regions, an SRQ, a completion queue), never a receive token or
+//! a queue pair's engine, and asks nobody. So two processes that are each other's target wait for threads that wait for
+//! nothing but short locks of their own.
+//!
+//! An owner that is stopped is not asked again until it has answered what it was asked before. Meanwhile it has no WQEs
+//! (RNR NAK), and packets that need something else of it count as lost: their requester repeats them. When a process
+//! ends, its lines do, and the WQEs that it had taken go back to where they were.
+
+mod message;
+pub mod neighbours;
+pub mod owner;
+
+/// What a file is known by: device and inode number.
+pub type Inode = (u64, u64);

@@ -1,0 +1,371 @@
+//! Answering other processes that have messages for this one's XRC SRQs.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::MetadataExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+
+use urxe_engine::memory::access;
+use urxe_engine::{Accessor, Ask, Cqe, Memory, RecvWr, Refusal, Touch, XrcDomain, scatter};
+use urxe_net::{Door, KeptFile, Line, descriptor_share};
+use urxe_wire::Qpn;
+
+use super::Inode;
+use super::message::{self, Act, Answer, Range, Request, Wqe};
+use crate::port::NetPort;
+use crate::srq::Srq;
+use crate::{changes, clock, lock, progress};
+
+/// Requests answered on one line before others get their turn.
+const BUDGET: usize = 16;
+/// Lines there may be, in shares of an eighth of the descriptors: half of them, for a process that is not answered has no
+/// other way.
+const SHARES: usize = 4;
+/// How long newcomers wait when there is no descriptor for them, in milliseconds.
+const PAUSE: i32 = 100;
+/// The longest message, which is the most that a receive takes (IBA 9.7.1).
+const LONGEST: u64 = 1 << 31;
+
+/// The thread that answers, as long as there is something to ask for.
+#[derive(Debug, Default)]
+pub struct Reception(Mutex<Option<Running>>);
+
+#[derive(Debug)]
+struct Running {
+    shared: Arc<Shared>,
+    thread: JoinHandle<()>,
+}
+
+/// What the thread has in common with those who create and destroy SRQs.
+#[derive(Debug)]
+struct Shared {
+    /// By block of numbers, and how many SRQs have numbers there.
+    doors: Mutex<HashMap<u32, (Door, usize)>>,
+    stop: AtomicBool,
+    /// An eventfd.
+    wake: KeptFile,
+}
+
+/// Lets other processes that have the file of its domain ask for an SRQ.
+pub fn receive(port: &Arc<NetPort>, number: Qpn) -> io::Result<()> {
+    let mut running = lock(&port.reception().0);
+    let shared = match &*running {
+        Some(running) => Arc::clone(&running.shared),
+        None => {
+            let new = start(port)?;
+            let shared = Arc::clone(&new.shared);
+            *running = Some(new);
+            shared
+        }
+    };
+    let opened = shared.open(port, number);
+    if opened.is_err() && lock(&shared.doors).is_empty() {
+        stop(running.take());
+    }
+    opened
+}
+
+/// Ends that.
+pub fn turn_away(port: &NetPort, number: Qpn) {
+    let mut running = lock(&port.reception().0);
+    if running.as_ref().is_some_and(|running| running.shared.close(number)) {
+        stop(running.take());
+    }
+}
+
+/// Turns everybody away.
+pub fn close(port: &NetPort) {
+    stop(lock(&port.reception().0).take());
+}
+
+fn start(port: &Arc<NetPort>) -> io::Result<Running> {
+    // SAFETY: no pointers.
+    let wake = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+    if wake < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: new, and ours.
+    let wake = unsafe { OwnedFd::from_raw_fd(wake) };
+    let wake = port.net().keep_file(wake.as_fd())?;
+    let shared = Arc::new(Shared { doors: Mutex::default(), stop: AtomicBool::new(false), wake });
+    let (serving, served) = (Arc::clone(&shared), Arc::clone(port));
+    let serve = move || {
+        progress::ask_for_promptness();
+        if catch_unwind(AssertUnwindSafe(|| serve(&served, &serving))).is_err() {
+            changes::devices_failed();
+        }
+    };
+    let thread = progress::without_signals(|| thread::Builder::new().name("urxe-xrc".into()).spawn(serve))?;
+    Ok(Running { shared, thread })
+}
+
+fn stop(running: Option<Running>) {
+    if let Some(Running { shared, thread }) = running {
+        shared.stop.store(true, Ordering::Release);
+        if shared.wake.is_ours() {
+            shared.wake();
+            // A thread that panicked has nothing left to end.
+            let _ = thread.join();
+        }
+    }
+}
+
+const fn block(number: Qpn) -> u32 {
+    number.get() >> 8
+}
+
+impl Shared {
+    fn open(&self, port: &NetPort, number: Qpn) -> io::Result<()> {
+        let mut doors = lock(&self.doors);
+        match doors.get_mut(&block(number)) {
+            Some((_, count)) => *count += 1,
+            None => {
+                doors.insert(block(number), (port.net().open_door(number)?, 1));
+            }
+        }
+        drop(doors);
+        self.wake();
+        Ok(())
+    }
+
+    /// True if that was the last.
+    fn close(&self, number: Qpn) -> bool {
+        let mut doors = lock(&self.doors);
+        if let Some((_, count)) = doors.get_mut(&block(number)) {
+            *count -= 1;
+            if *count == 0 {
+                doors.remove(&block(number));
+            }
+        }
+        doors.is_empty()
+    }
+
+    fn wake(&self) {
+        let one = 1_u64.to_ne_bytes();
+        // SAFETY: eight bytes to our eventfd. It can only fail by being full, and then it is readable already.
+        unsafe { libc::write(self.wake.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+    }
+
+    fn woken(&self) {
+        let mut count = [0_u8; 8];
+        // SAFETY: eight bytes from our eventfd, which does not block.
+        unsafe { libc::read(self.wake.as_raw_fd(), count.as_mut_ptr().cast(), count.len()) };
+    }
+
+    /// Takes the lines of all who wait at a door, up to `most`. False if there is no descriptor for them now.
+    fn answer(&self, block: u32, guests: &mut Vec<Guest>, most: usize) -> bool {
+        // It may be closed since it was looked at.
+        let doors = lock(&self.doors);
+        let Some((door, _)) = doors.get(&block) else { return true };
+        while guests.len() < most {
+            match door.answer() {
+                Ok(Some(line)) => guests.push(Guest::new(line)),
+                Ok(None) => return true,
+                Err(_) => return false,
+            }
+        }
+        true
+    }
+}
+
+/// Answers until it is told to stop. Takes no receive token and no queue pair's engine, and waits for no other process:
+/// one that waits for this thread may be waited for by that process' own.
+fn serve(port: &NetPort, shared: &Shared) {
+    let mut guests: Vec<Guest> = Vec::new();
+    let mut buffer = [0; message::LENGTH];
+    let most = SHARES * descriptor_share();
+    let mut pauses = false;
+    while !shared.stop.load(Ordering::Acquire) {
+        let entry = |fd: RawFd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        // Whoever comes when there are as many as there may be waits at the door until somebody leaves.
+        let doors: Vec<(u32, RawFd)> = if pauses || guests.len() >= most {
+            Vec::new()
+        } else {
+            lock(&shared.doors).iter().map(|(block, (door, _))| (*block, door.as_raw_fd())).collect()
+        };
+        let mut polled = vec![entry(shared.wake.as_raw_fd())];
+        polled.extend(guests.iter().map(|guest| entry(guest.line.as_raw_fd())));
+        polled.extend(doors.iter().map(|(_, fd)| entry(*fd)));
+        let count = polled.len() as libc::nfds_t;
+        // SAFETY: an array of that many entries. What can go wrong is an interruption, and then nothing is ready.
+        unsafe { libc::poll(polled.as_mut_ptr(), count, if pauses { PAUSE } else { -1 }) };
+        let mut ready = polled.into_iter().map(|entry| entry.revents != 0);
+        if ready.next() == Some(true) {
+            shared.woken();
+        }
+        guests.retain_mut(|guest| ready.next() != Some(true) || guest.serve(port, &mut buffer));
+        pauses = false;
+        for ((block, _), _) in doors.iter().zip(ready).filter(|(_, ready)| *ready) {
+            pauses |= !shared.answer(*block, &mut guests, most);
+        }
+    }
+    for mut guest in guests {
+        guest.leave(port);
+    }
+}
+
+/// Another process, and what it has taken.
+struct Guest {
+    line: Line,
+    /// It has shown the file of this domain.
+    domain: Option<XrcDomain>,
+    taken: BTreeMap<Wqe, Taken>,
+    last: u32,
+}
+
+/// A WQE of an SRQ.
+struct Taken {
+    srq: Qpn,
+    wr: RecvWr,
+}
+
+impl Guest {
+    const fn new(line: Line) -> Self {
+        Self { line, domain: None, taken: BTreeMap::new(), last: 0 }
+    }
+
+    /// Answers some of what it asks. False when it is gone, and has left.
+    fn serve(&mut self, port: &NetPort, buffer: &mut [u8; message::LENGTH]) -> bool {
+        for _ in 0..BUDGET {
+            match self.line.receive(buffer) {
+                Ok(None) => return true,
+                Ok(Some((length, file))) => {
+                    let request = buffer.get(..length).and_then(|message| Request::parse(message, clock::now()));
+                    if request.and_then(|request| self.act(port, &request, file)).is_some() {
+                        continue;
+                    }
+                }
+                Err(_) => {}
+            }
+            self.leave(port);
+            return false;
+        }
+        true
+    }
+
+    /// Gives back what it has taken, in the order in which it was.
+    fn leave(&mut self, port: &NetPort) {
+        while let Some((_, taken)) = self.taken.pop_last() {
+            self.give_back(port, taken);
+        }
+    }
+
+    fn give_back(&self, port: &NetPort, taken: Taken) {
+        if let Some(srq) = self.srq(port, taken.srq) {
+            srq.with(|queue| queue.give_back(taken.wr));
+        }
+    }
+
+    fn srq(&self, port: &NetPort, number: Qpn) -> Option<Arc<Srq>> {
+        port.xrc_srqs().here(self.domain?, number)
+    }
+
+    /// Does what is asked for. `None` if it cannot be answered: that is the end of the line.
+    fn act(&mut self, port: &NetPort, request: &Request<'_>, file: Option<OwnedFd>) -> Option<()> {
+        if let Request::Join { interface } = *request {
+            self.domain = self.domain.or(domain(port, interface, file?));
+            return self.domain.map(drop);
+        }
+        // Nothing else before that.
+        self.domain?;
+        let mut read = [0; message::MOST];
+        let answer = match *request {
+            Request::Join { .. } => return None,
+            Request::Find { srq } => self.srq(port, srq).map_or(Answer::NotThere, |_| Answer::Done(0)),
+            Request::Take { srq } => self.take(port, srq),
+            Request::Scatter { wqe, offset, data } => self.scatter(port, wqe, offset, data),
+            Request::Access { srq, qpn, range, act } => match self.srq(port, srq) {
+                Some(srq) => touch(port, &srq, qpn, &range, act, &mut read),
+                None => Answer::NotThere,
+            },
+            Request::Invalidate { srq, qpn, key } => match self.srq(port, srq) {
+                Some(srq) => answer(port.memory().invalidate(srq.pd(), qpn, key).map(|()| 0)),
+                None => Answer::NotThere,
+            },
+            Request::Complete { wqe, cqe } => {
+                self.complete(port, wqe, cqe);
+                return Some(());
+            }
+            Request::GiveBack { wqe } => {
+                let taken = self.taken.remove(&wqe)?;
+                self.give_back(port, taken);
+                return Some(());
+            }
+        };
+        let parts = answer.emit();
+        self.line.send([parts.head(), parts.payload]).ok()
+    }
+
+    fn take(&mut self, port: &NetPort, number: Qpn) -> Answer<'static> {
+        let Some(srq) = self.srq(port, number) else { return Answer::NotThere };
+        let Some(wr) = srq.take() else { return Answer::Empty };
+        let room = u32::try_from(wr.buffers.length().min(LONGEST)).unwrap_or(u32::MAX);
+        self.last = self.last.wrapping_add(1);
+        let wqe = Wqe(self.last);
+        self.taken.insert(wqe, Taken { srq: number, wr });
+        Answer::Taken { wqe, room }
+    }
+
+    fn scatter(&self, port: &NetPort, wqe: Wqe, offset: u64, data: &[u8]) -> Answer<'static> {
+        let found = self.taken.get(&wqe).and_then(|taken| Some((self.srq(port, taken.srq)?, taken)));
+        let (Some((srq, taken)), Ok(offset)) = (found, usize::try_from(offset)) else { return Answer::NotThere };
+        answer(scatter(&port.memory(), srq.pd(), &taken.wr.buffers, offset, data).map(|()| 0))
+    }
+
+    fn complete(&mut self, port: &NetPort, wqe: Wqe, cqe: Cqe) {
+        let Some(taken) = self.taken.remove(&wqe) else { return };
+        if let Some(xrc) = self.srq(port, taken.srq).as_ref().and_then(|srq| srq.xrc()) {
+            port.complete_for_other(&xrc.cq, Cqe { wr_id: taken.wr.wr_id, ..cqe });
+        }
+    }
+}
+
+const fn answer(result: Result<u64, Refusal>) -> Answer<'static> {
+    match result {
+        Ok(found) => Answer::Done(found),
+        Err(refusal) => Answer::Refused(refusal),
+    }
+}
+
+/// What a peer of a queue pair asks of memory in the SRQ's protection domain. What is read goes to `room`.
+fn touch<'a>(
+    port: &NetPort,
+    srq: &Srq,
+    qpn: Qpn,
+    range: &Range,
+    act: Act<'_>,
+    room: &'a mut [u8; message::MOST],
+) -> Answer<'a> {
+    let Range { key, access: rights, va, length } = *range;
+    let ask = Ask { by: Accessor::Remote(srq.pd(), qpn), key, access: rights, va, length };
+    let touch = match act {
+        Act::Read => {
+            let Some(room) = usize::try_from(length).ok().and_then(|length| room.get_mut(..length)) else {
+                return Answer::Refused(Refusal::OutOfBounds);
+            };
+            return match access(&port.memory(), &ask, Touch::Read(room)) {
+                Ok(_) => Answer::Data(room),
+                Err(refusal) => Answer::Refused(refusal),
+            };
+        }
+        Act::Look => Touch::Look,
+        Act::Write(data) => Touch::Write(data),
+        Act::WriteWord(word) => Touch::WriteWord(word),
+        Act::CompareSwap { compare, swap } => Touch::CompareSwap { compare, swap },
+        Act::FetchAdd(add) => Touch::FetchAdd(add),
+        Act::Flush { persistent, whole } => Touch::Flush { persistent, whole },
+    };
+    answer(access(&port.memory(), &ask, touch))
+}
+
+/// The domain whose file this is, on the interface of this index.
+fn domain(port: &NetPort, interface: u32, file: OwnedFd) -> Option<XrcDomain> {
+    let file = File::from(file).metadata().ok()?;
+    let inode: Inode = (file.dev(), file.ino());
+    (port.net().interface().index() == interface).then(|| port.xrc_srqs().neighbours().domain_of(inode))?
+}
