@@ -1,6 +1,6 @@
 //! Asking every device of this network namespace.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, ErrorKind, Read};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
@@ -77,7 +77,8 @@ const fn trust(answerer: u32, own: u32) -> Trust {
     }
 }
 
-/// Time and bytes that are left for answers. Other users share one, for there may be any number of devices.
+/// Time and bytes that are left for answers. Other users share one, for there may be any number of devices; each has an equal
+/// part of it, so that what one user's devices use up is not missing for another's.
 struct Allowance {
     until: Instant,
     bytes: u64,
@@ -89,6 +90,13 @@ impl Allowance {
     fn new(patience: Duration) -> Self {
         let until = Instant::now() + patience.saturating_mul(MOST_WAITS);
         Self { until, bytes: LONGEST, each: LONGEST }
+    }
+
+    /// The part of one of so many that are left.
+    fn part(&self, left: u32) -> Self {
+        let now = Instant::now();
+        let time = self.until.saturating_duration_since(now) / left.max(1);
+        Self { until: now + time, bytes: self.bytes / u64::from(left.max(1)), each: self.each }
     }
 
     fn of_others(patience: Duration) -> Self {
@@ -108,27 +116,32 @@ pub fn ask_all(patience: Duration) -> io::Result<Answers> {
     let names = sockets.lines().filter_map(|line| line.split_whitespace().nth(7)?.strip_prefix('@'));
     // A connection that is being answered shows up under the same name.
     let names: BTreeSet<&str> = names.filter(|name| name.starts_with(NAMES)).collect();
-    let (mut answers, mut others) = (Answers::default(), Vec::new());
+    let (mut answers, mut others) = (Answers::default(), BTreeMap::<u32, Vec<&str>>::new());
     for name in names {
         match meet(name) {
             Ok(Some((stream, peer, Trust::Full))) => {
                 answers.add(peer, listen(stream, patience, &mut Allowance::new(patience)).map(|text| (text, None)));
             }
-            Ok(Some((_, _, Trust::OwnProcesses))) => others.push(name),
+            Ok(Some((_, peer, Trust::OwnProcesses))) => others.entry(peer.uid).or_default().push(name),
             Ok(None) => {}
             Ok(Some((_, _, Trust::None))) | Err(_) => answers.silent += 1,
         }
     }
     let mut allowance = Allowance::of_others(patience);
-    for name in others {
-        match meet(name) {
-            Ok(Some((stream, peer, _))) => {
-                let text = listen(stream, patience, &mut allowance);
-                answers.add(peer, text.map(|text| (text, Some(numbers(peer)))));
+    for ((user, names), left) in others.iter().zip((1..=u32::try_from(others.len()).unwrap_or(u32::MAX)).rev()) {
+        let mut part = allowance.part(left);
+        let before = part.bytes;
+        for name in names {
+            match meet(name) {
+                Ok(Some((stream, peer, _))) if peer.uid == *user => {
+                    let text = listen(stream, patience, &mut part);
+                    answers.add(peer, text.map(|text| (text, Some(numbers(peer)))));
+                }
+                Ok(None) => {}
+                Ok(Some(_)) | Err(_) => answers.silent += 1,
             }
-            Ok(None) => {}
-            Err(_) => answers.silent += 1,
         }
+        allowance.bytes = allowance.bytes.saturating_sub(before - part.bytes);
     }
     Ok(answers)
 }
@@ -278,6 +291,19 @@ mod tests {
         assert!(!heard(OTHERS_LONGEST_TOGETHER), "more than one may say");
         assert!(heard(1 << 20));
         assert!((0..OTHERS_LONGEST_TOGETHER >> 20).any(|_| !heard(1 << 20)), "all together have a limit too");
+    }
+
+    #[test]
+    fn what_one_user_uses_up_is_not_missing_for_the_next() {
+        let mut allowance = Allowance::of_others(Duration::from_secs(600));
+        let whole = (allowance.until, allowance.bytes);
+        for left in [3, 2, 1] {
+            let part = allowance.part(left);
+            assert!(part.until <= whole.0 && part.bytes >= whole.1 / 3, "{left}: {}", part.bytes);
+            assert!(left == 1 || part.until < whole.0, "{left}");
+            allowance.bytes -= part.bytes;
+        }
+        assert_eq!(allowance.bytes, 0);
     }
 
     #[test]

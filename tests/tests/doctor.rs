@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
-use urxe_tests::{Finished, Launcher, TIMEOUT, World, artifacts, wait_until};
+use urxe_tests::{Finished, Launcher, TIMEOUT, World, artifacts, wait_for_listener, wait_until};
 
 /// What the doctor says on this machine, to its root.
 fn consult(world: &World, options: &[&str]) -> Result<Finished> {
@@ -236,6 +236,45 @@ fn installations() -> Result<()> {
     problem(&without("IBV_DRIVERS")?, "urxe.driver is missing", "urxe install")?;
     host.set_env("IBV_DRIVERS", "/nowhere/liburxe");
     problem(&consult(&world, &[])?, "IBV_DRIVERS is /nowhere/liburxe", "urxe env")
+}
+
+/// As manuals of RDMA tell administrators to have it (`chown root:rdma; chmod 660`). Only root can ask as somebody else.
+#[test]
+fn devices_that_this_user_may_not_open() -> Result<()> {
+    // SAFETY: it asks only.
+    if unsafe { libc::geteuid() } != 0 {
+        println!("left out: this user is not root");
+        return Ok(());
+    }
+    let world = World::new()?;
+    std::fs::set_permissions(world.dir(), std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
+    for name in ["urxe", "liburxe.so"] {
+        std::fs::copy(artifacts::bin_dir()?.join(name), world.dir().join(name))?;
+    }
+    let urxe = world.dir().join("urxe").display().to_string();
+    let as_user = ["--reuid=65534", "--regid=65534", "--clear-groups", "--", &urxe, "doctor"];
+    let ask = || world.host().try_run("setpriv", &as_user);
+    ensure!(!ask()?.stdout.contains("EACCES"), "{}", ask()?);
+    world.host().run("chmod", &["660", "/dev/infiniband/uverbs0"])?;
+    problem(&ask()?, "/dev/infiniband/uverbs0 cannot be opened by user 65534 (EACCES): its mode is 660", "usermod")?;
+    fine(&consult(&world, &[])?)
+}
+
+/// To look whether datagrams arrive, none is sent to a process that is at work.
+#[test]
+fn nothing_is_counted_by_others() -> Result<()> {
+    let world = World::new()?;
+    let host = world.host();
+    let port = host.next_port();
+    let server = host.spawn("ibv_rc_pingpong", &["-d", "urxe0", "-g", "1", "-p", &port.to_string()])?;
+    let server = wait_for_listener(host, server, port)?;
+    fine(&consult(&world, &[])?)?;
+    let said = host.run(artifacts::urxe()?, &["status", "--json"])?;
+    let devices: serde_json::Value = serde_json::from_str(&said.stdout)?;
+    ensure!(devices[0]["counters"]["drop_short"] == 0, "{devices}");
+    server.signal(libc::SIGKILL)?;
+    server.finish(TIMEOUT)?;
+    Ok(())
 }
 
 /// An installation has its files below SYSFS_PATH, which libibverbs follows and other readers do not.

@@ -124,6 +124,56 @@ while True:
     Ok(())
 }
 
+/// Sockets of one user that sort first and say a little now and then do not use up the time for another user's.
+#[test]
+#[ignore = "needs root: in a user namespace of one user there are no others"]
+fn slow_sockets_of_one_user_do_not_hide_anothers() -> Result<()> {
+    const SLOW: &str = "import socket, threading
+def trickle(stream):
+    while True:
+        try: stream.sendall(b' ')
+        except OSError: return
+        if done.wait(0.1): return
+done = threading.Event()
+def serve(name):
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind('\\0urxe/1/status/0/%d' % name)
+    listener.listen(64)
+    print('go', flush=True)
+    while True:
+        threading.Thread(target=trickle, args=(listener.accept()[0],)).start()
+for name in range(8): threading.Thread(target=serve, args=(name,)).start()";
+    const HONEST: &str = "import os, socket
+listener = socket.socket(socket.AF_UNIX)
+listener.bind('\\0urxe/1/status/%d/1' % os.getpid())
+listener.listen(64)
+print('go', flush=True)
+while True:
+    stream, _ = listener.accept()
+    report = '{\"pid\":%d,\"program\":\"honest\",\"device\":\"urxe0\",\"netdev\":\"lo\",\"counters\":{},\"qps\":[]}'
+    try: stream.sendall((report % os.getpid()).encode())
+    except OSError: pass
+    stream.close()";
+    let world = World::bare()?;
+    let host = world.host();
+    let start = |user: &str, program: &str, ready: usize| -> Result<_> {
+        let user = format!("--reuid={user}");
+        let words = [&user, "--regid=65534", "--clear-groups", "/usr/bin/python3", "-c", program];
+        let process = host.spawn("setpriv", &words)?;
+        wait_until("it listens", || Ok(process.stdout_so_far().matches("go").count() == ready))?;
+        Ok(process)
+    };
+    // Users come in the order of their numbers.
+    let (slow, honest) = (start("65532", SLOW, 8)?, start("65533", HONEST, 1)?);
+    let found = json(host)?;
+    ensure!(found.len() == 1 && found[0]["program"] == "honest", "{found:?}");
+    for process in [slow, honest] {
+        process.signal(libc::SIGKILL)?;
+        process.finish(TIMEOUT)?;
+    }
+    Ok(())
+}
+
 #[test]
 fn watch() -> Result<()> {
     let world = World::bare()?;

@@ -94,6 +94,10 @@ fn mtu(interface: &Interface, choices: &Choices) -> Vec<Finding> {
 
 /// Sends a datagram to the port that was opened. It is too short to be RoCE, and is counted as such when it arrives.
 fn firewall(port: &Port, receiver: &mut urxe_net::Receiver, address: SocketAddr) -> Option<Finding> {
+    // Where another process owns the address, the datagram would be that one's, and would be counted there.
+    if owned_by_another(address) {
+        return None;
+    }
     let arrived = |port: &Port| port.counters().drop_short.load(Ordering::Relaxed);
     let before = arrived(port);
     let socket = UdpSocket::bind(SocketAddr::new(address.ip(), 0)).ok()?;
@@ -104,10 +108,6 @@ fn firewall(port: &Port, receiver: &mut urxe_net::Receiver, address: SocketAddr)
                 "allow UDP port 4791 in its output chain (`nft list ruleset`, `iptables -S OUTPUT`)",
             )
         });
-    }
-    // Where another process owns the address, the datagram is that one's.
-    if owned_by_another(address) {
-        return None;
     }
     let deadline = Instant::now() + PATIENCE;
     while Instant::now() < deadline {

@@ -1,5 +1,9 @@
 //! What programs need that are started without `urxe run`: an installation, and a kernel that leaves libibverbs alone.
 
+use std::ffi::CString;
+use std::fs;
+use std::io::{Error, ErrorKind};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::Finding;
@@ -34,6 +38,7 @@ pub(super) fn check() -> Vec<Finding> {
         let what = format!("{} is missing: rdma_cm programs (rping, perftest -R) fail", device(RDMA_CM).display());
         findings.push(Finding::warning(what, REMEDY));
     }
+    findings.extend(["uverbs0", RDMA_CM].into_iter().filter_map(|name| forbidden(&device(name))));
     if findings.is_empty() {
         findings.push(Finding::fine("installed: programs find devices without `urxe run` too"));
     }
@@ -45,7 +50,7 @@ pub(super) fn check() -> Vec<Finding> {
 /// Whether programs that read `/sys/class/infiniband` without asking libibverbs, which follows SYSFS_PATH, find the device.
 fn sys_class() -> Option<Finding> {
     let tree = PathBuf::from(std::env::var_os("SYSFS_PATH")?);
-    let name = std::fs::read_to_string(tree.join("class/infiniband_verbs/uverbs0/ibdev")).ok()?;
+    let name = fs::read_to_string(tree.join("class/infiniband_verbs/uverbs0/ibdev")).ok()?;
     let path = Path::new("/sys/class/infiniband").join(name.trim());
     (!path.exists()).then(|| {
         Finding::warning(
@@ -59,9 +64,27 @@ fn sys_class() -> Option<Finding> {
     })
 }
 
+/// Whether the modes of the device keep this user from opening it.
+fn forbidden(device: &Path) -> Option<Finding> {
+    let path = CString::new(device.as_os_str().as_encoded_bytes()).ok()?;
+    // SAFETY: a C string.
+    let result = unsafe { libc::faccessat(libc::AT_FDCWD, path.as_ptr(), libc::R_OK | libc::W_OK, libc::AT_EACCESS) };
+    if result == 0 || Error::last_os_error().kind() != ErrorKind::PermissionDenied {
+        return None;
+    }
+    let allowed = fs::metadata(device).map_or_else(
+        |_| "a folder above it may not be entered".to_owned(),
+        |it| format!("its mode is {:o}, of user {} and group {}", it.mode() & 0o7777, it.uid(), it.gid()),
+    );
+    Some(Finding::problem(
+        format!("{} cannot be opened by user {} (EACCES): {allowed}", device.display(), urxe_net::local::own_uid()),
+        "as root: chmod 666 it, or add the user to its group (usermod -aG) where the mode lets the group in, and log in anew",
+    ))
+}
+
 /// Whether the device is a link to `/dev/null`, which is what an installation without `CAP_MKNOD` makes.
 fn linked(device: &Path) -> Option<Finding> {
-    let target = std::fs::read_link(device).ok()?;
+    let target = fs::read_link(device).ok()?;
     (target == Path::new("/dev/null")).then(|| {
         Finding::warning(
             format!("{} is a link to /dev/null: chmod and chown of it change /dev/null itself", device.display()),
