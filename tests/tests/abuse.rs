@@ -174,6 +174,22 @@ fn a_process_that_was_stopped_goes_on() -> Result<()> {
     ends.finish()
 }
 
+/// A card loses nothing on the way to itself, and UC sends nothing again: without one of its messages ib_write_lat would wait
+/// for ever. A message is longer than the ring between the two.
+#[test]
+fn a_peer_without_a_processor_loses_no_message_of_uc() -> Result<()> {
+    let world = World::new()?;
+    let ends =
+        Perftest::start("ib_write_lat", &["-c", "UC", "-s", "8388608", "-n", "100"], world.host(), world.host())?;
+    for end in [&ends.server, &ends.client].repeat(5) {
+        thread::sleep(Duration::from_millis(100));
+        end.signal(libc::SIGSTOP)?;
+        thread::sleep(Duration::from_millis(200));
+        end.signal(libc::SIGCONT)?;
+    }
+    ends.finish()
+}
+
 /// rping compares what it gets, and sleeps until there is an event.
 #[test]
 fn data_is_right_after_a_process_was_stopped() -> Result<()> {

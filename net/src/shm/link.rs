@@ -26,8 +26,9 @@ const _: () = assert!(cfg!(loom) || ROOM * 2 < ring::SIZE);
 
 /// A receiver that takes nothing for so long holds up nobody any more: what it has no room for is lost, as in the full
 /// buffer of a socket that nobody reads, and the transport's timers decide what becomes of it. Longer than a process
-/// waits for a processor on a machine that has more to do than it can.
-const STALLED: Duration = Duration::from_millis(50);
+/// waits for a processor on a machine that has ten times more to do than it can: UC and UD repeat nothing, and on the way from
+/// one process to another of its host a card loses nothing.
+const STALLED: Duration = Duration::from_secs(1);
 
 /// A ring to another process, or to this one.
 #[derive(Debug)]
