@@ -12,7 +12,7 @@ use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicU32, AtomicU64};
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
-use ring::{Consumer, HEADER, Producer, Run, SIZE, Storage, barrier};
+use ring::{Consumer, HEADER, Producer, RingRecord, SIZE, Storage, barrier};
 
 const LINE: usize = 64;
 const KEY: u64 = 0x1234_5678_9ABC_DEF1;
@@ -20,7 +20,7 @@ const KEY: u64 = 0x1234_5678_9ABC_DEF1;
 /// What both sides see.
 struct Shared {
     head: AtomicU64,
-    bell: AtomicU32,
+    doorbell: AtomicU32,
     headers: Vec<(AtomicU64, AtomicU64)>,
     /// What stands behind each header: no run here is longer than its line.
     lines: Vec<UnsafeCell<[u8; LINE - HEADER]>>,
@@ -31,7 +31,7 @@ impl Shared {
         let lines = SIZE / LINE;
         Arc::new(Self {
             head: AtomicU64::new(0),
-            bell: AtomicU32::new(0),
+            doorbell: AtomicU32::new(0),
             headers: (0..lines).map(|_| (AtomicU64::new(0), AtomicU64::new(0))).collect(),
             lines: (0..lines).map(|_| UnsafeCell::new([0; LINE - HEADER])).collect(),
         })
@@ -43,8 +43,8 @@ impl Storage for Arc<Shared> {
         &self.head
     }
 
-    fn bell(&self) -> &AtomicU32 {
-        &self.bell
+    fn doorbell(&self) -> &AtomicU32 {
+        &self.doorbell
     }
 
     fn header(&self, offset: usize) -> (&AtomicU64, &AtomicU64) {
@@ -69,14 +69,14 @@ fn sides() -> (Producer<Arc<Shared>>, Consumer<Arc<Shared>>) {
 }
 
 fn push(producer: &mut Producer<Arc<Shared>>, number: u8) -> bool {
-    producer.push(&[number; 20], Run { len: 20, segment: 20, sealed: false }, true)
+    producer.push(&[number; 20], RingRecord { len: 20, segment: 20, has_icrc: false }, true)
 }
 
 /// The number of the next run, checked.
 fn pop(consumer: &mut Consumer<Arc<Shared>>) -> Option<u8> {
     let mut buffer = [0; 64];
     let run = consumer.pop(&mut buffer).expect("nothing is damaged")?;
-    assert_eq!(run, Run { len: 20, segment: 20, sealed: false });
+    assert_eq!(run, RingRecord { len: 20, segment: 20, has_icrc: false });
     assert!(buffer[..20].iter().all(|byte| *byte == buffer[0]), "torn: {:?}", &buffer[..20]);
     Some(buffer[0])
 }

@@ -53,7 +53,7 @@ impl End {
     /// Receives once; each packet is verified and copied to `memory`. Returns the bytes received.
     fn receive(&mut self, memory: &mut [u8], at: &mut usize) -> usize {
         let mut bytes = 0;
-        self.port.receive(&mut self.rx, 16, &mut |run| {
+        self.rx.receive(&self.port, 16, &mut |run| {
             for datagram in run.datagrams() {
                 assert_eq!(datagram.verify(), Check::Exact);
                 let body = &datagram.payload[12..datagram.payload.len() - 4];
@@ -139,7 +139,7 @@ fn stream(run: Duration, len: usize, count: usize) -> f64 {
         sender.flush();
         let begin = Instant::now();
         let mut receive_own = || {
-            sender.port.receive(&mut sender.rx, 16, &mut |_| false);
+            sender.rx.receive(&sender.port, 16, &mut |_| false);
         };
         while received.load(Ordering::Relaxed) == 0 {
             receive_own();

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use urxe_wire::{Gid, Qpn, icrc};
 
 use crate::MIN_PACKET;
-use crate::registry::block_of;
+use crate::qpn_registry::block_of;
 
 /// What UDP and IP say of a packet: the same of all that come in one run.
 #[derive(Clone, Copy, Debug)]
@@ -38,14 +38,14 @@ pub struct Datagram<'a> {
 
 /// RoCE packets for one queue pair of this process that came in one piece: one, or some of a GRO run.
 #[derive(Clone, Copy, Debug)]
-pub struct Run<'a> {
+pub struct RxBatch<'a> {
     /// The first of them, with the bytes of all.
     first: Datagram<'a>,
     /// Length of each; the last may be shorter.
     segment: usize,
 }
 
-impl<'a> Run<'a> {
+impl<'a> RxBatch<'a> {
     /// `first` has the bytes of all, each but the last of `segment`.
     pub(crate) const fn new(first: Datagram<'a>, segment: usize) -> Self {
         Self { first, segment }
@@ -74,7 +74,7 @@ impl<'a> Run<'a> {
     }
 }
 
-impl<'a> From<Datagram<'a>> for Run<'a> {
+impl<'a> From<Datagram<'a>> for RxBatch<'a> {
     fn from(datagram: Datagram<'a>) -> Self {
         Self { segment: datagram.payload.len(), first: datagram }
     }
@@ -155,11 +155,11 @@ mod tests {
         let headers = &Headers { local, peer, tclass: 0, hop_limit: 64 };
         let first =
             Datagram { headers, expected_id: u16::MAX, flow: Some(flow), payload: bytes.as_slice(), is_refused: false };
-        let run = Run::new(first, 20);
+        let run = RxBatch::new(first, 20);
         assert_eq!(run.dest_qpn(), Qpn::new(7));
         let seen: Vec<_> = run.datagrams().map(|packet| (packet.expected_id, packet.payload.len())).collect();
         assert_eq!(seen, [(u16::MAX, 20), (0, 20), (1, 16)]);
-        let alone = Run::from(Datagram { payload: &bytes[..20], ..first });
+        let alone = RxBatch::from(Datagram { payload: &bytes[..20], ..first });
         assert_eq!(alone.datagrams().count(), 1);
     }
 

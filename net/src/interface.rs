@@ -10,8 +10,8 @@ use socket2::{Domain, Socket, Type};
 use urxe_wire::Gid;
 
 use crate::ROCE_V2_PORT;
-use crate::elsewhere::{LOOPBACK_PORT, rxe_has_the_port};
 use crate::error::PortError;
+use crate::rxe_conflict::{LOOPBACK_PORT, rxe_has_the_port};
 use crate::sys::{scope_id, socket_address, with_port};
 
 /// The longest headers a payload of path MTU size may travel with: IPv6 40, UDP 8, BTH 12, RETH 16, ICRC 4. The

@@ -1,85 +1,101 @@
-//! UDP port 4791 for any number of processes: the only room of urxe that has sockets.
+//! UDP port 4791 for any number of processes: the only crate of urxe that has sockets.
 //!
-//! A [`Port`] is the presence of one device on the network in this process. It
+//! A [`Port`] is the presence of one device on the network in this process. It has
 //!
-//! * receives RoCE v2 packets addressed to the QPNs it owns ([`Port::receive`]),
-//! * sends packets that a [`TxBatch`] collects into GSO runs along a [`Route`],
-//! * hands out QPNs nobody else on this host has ([`Port::alloc_qpn`]).
+//! * a receive side ([`Receiver::receive`]): RoCE v2 packets addressed to the QPNs that it owns,
+//! * a send side: packets that a [`TxBatch`] collects into GSO runs along a [`Route`],
+//! * QPNs that nobody else on this host has ([`Port::alloc_qpn`]).
+//!
+//! ```no_run
+//! use urxe_net::{Destination, Interface, Port, TxBatch};
+//! use urxe_wire::Qpn;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let (port, mut receiver) = Port::open(Interface::by_name("lo")?)?;
+//! let (qpn, gid) = (port.alloc_qpn()?, port.interface().gids()[1]);
+//! let to = Destination { local: gid, remote: gid, dest_qpn: qpn, flow_label: 0, tclass: 0, hop_limit: 0 };
+//! let route = port.route(&to)?;
+//! let mut batch = TxBatch::new();
+//! let packet = batch.packet(&port, &route, 12);
+//! packet.fill(0);
+//! packet[5..8].copy_from_slice(&qpn.get().to_be_bytes()[1..]);
+//! batch.commit();
+//! batch.flush(&port);
+//! receiver.receive(&port, 4, &mut |batch| {
+//!     assert_eq!(batch.dest_qpn(), qpn);
+//!     true
+//! });
+//! # Ok(())
+//! # }
+//! ```
 //!
 //! # One address, many processes
 //!
-//! Every process of a network namespace shares `address:4791`. The *port owner* holds the unconnected socket. Each
-//! sender uses one source port for each destination process, so a packet that reaches the owner for another process
-//! is forwarded (a unix datagram to the *mailbox* of the QPN's block). Once a queue pair of the receiver has accepted one,
-//! the receiver opens a *flow socket*: bound to the same `address:4791`, connected to the sender, and therefore preferred
-//! by the kernel. When the owner goes, another process takes its name and its socket. Names are abstract unix addresses: they belong to the
-//! network namespace, are unique, need no privilege, and vanish with the process.
+//! Every process of a network namespace shares `address:4791`. The *port owner*, which the processes elect (`election`),
+//! holds the unconnected socket. Each sender uses one source port for each destination process, so a packet that reaches the
+//! owner for another process is forwarded: a unix datagram to the *mailbox* of the QPN's block (`qpn_registry`). Once a queue
+//! pair of the receiver has accepted one, the receiver opens a *flow socket*: bound to the same `address:4791`, connected to the
+//! sender, and therefore preferred by the kernel. When the owner goes, another process takes its name and its socket. Names
+//! are abstract unix addresses: they belong to the network namespace, are unique, need no privilege, and vanish with the
+//! process.
 //!
-//! A process may leave word with a neighbour of what is to be said when it is killed: [`Will`].
+//! A process may leave messages with a neighbour, which sends them when the process is killed: [`LastWill`].
 //!
 //! # Processes of one host
 //!
 //! A port [opened for it](Port::open_sharing_memory) sends to other such ports of the same host and user through shared
-//! memory: rings of the same runs of packets, made when a route is. Everything else goes by UDP.
+//! memory: rings of the same batches of packets, made when a route is. Everything else goes by UDP.
 //!
-//! # Changes
+//! # Changes of the interface
 //!
-//! Addresses that come and go while the port is open, and links that go down, are followed by whoever receives: a
-//! netlink socket among the others becomes readable. [`Port::take_changes`] says what has happened.
+//! Addresses that come and go while the port is open, and links that go down, are followed by whoever receives: an rtnetlink
+//! socket among the others becomes readable. [`Port::take_link_events`] returns what has happened.
 //!
 //! # Threads
 //!
-//! This crate starts none and decides nothing about who polls. [`Port`] is `Sync`; what only one thread may touch at a
+//! This crate starts none, and its caller decides which thread polls. [`Port`] is `Sync`; what only one thread may touch at a
 //! time is in [`Receiver`] (receive side) and [`TxBatch`] (send side).
 
-pub mod batch;
-pub mod cancellation;
-pub mod change;
+pub mod cm_service;
 pub mod counters;
 pub mod datagram;
-pub mod door;
 pub mod error;
-pub mod identity;
 pub mod interface;
-pub mod local;
+pub mod ipc;
+pub mod last_will;
+pub mod link_monitor;
 pub mod multicast;
 pub mod port;
-pub mod receiver;
-pub mod registry;
+pub mod qpn_registry;
 pub mod route;
-pub mod service;
-pub mod will;
+pub mod rx;
+pub mod tx;
 
-mod deadline;
-mod elsewhere;
-mod fd;
-mod flow;
-mod forward;
+mod election;
 mod lid;
-mod owner;
-mod peer;
-mod pending_requests;
-mod random;
+mod open;
+mod rxe_conflict;
 mod shm;
 mod sys;
-mod token;
-mod udp;
 
-pub use batch::{Sealed, TxBatch};
-pub use change::Change;
+pub use cm_service::Service;
 pub use counters::Counters;
-pub use datagram::{Datagram, Headers, Run};
-pub use door::{Door, KeptFile, Line};
-pub use elsewhere::LOOPBACK_PORT;
+pub use datagram::{Datagram, Headers, RxBatch};
 pub use error::{PortError, RouteError};
 pub use interface::Interface;
+pub use ipc::{Channel, KeptFile, Listener};
+pub use last_will::LastWill;
+pub use link_monitor::LinkEvent;
 pub use multicast::Membership;
-pub use port::{Port, descriptor_share};
-pub use receiver::{Deliver, Receiver};
+pub use port::Port;
 pub use route::{Destination, Route};
-pub use service::Service;
+pub use rx::{Deliver, Receiver};
+pub use rxe_conflict::LOOPBACK_PORT;
 pub use shm::PendingAck;
-pub use will::Will;
+pub use sys::cancellation;
+pub use sys::fd::descriptor_share;
+pub use sys::identity;
+pub use tx::batch::{CommittedPacket, TxBatch};
 
 /// The UDP destination port of RoCE v2 (IBA annex A17, IANA "roce").
 pub const ROCE_V2_PORT: u16 = 4791;

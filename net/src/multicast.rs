@@ -14,10 +14,10 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use socket2::{InterfaceIndexOrAddress, Socket};
 
-use crate::fd::{Fd, FdSet};
+use crate::sys::epoll_key::EpollKey;
+use crate::sys::fd::{Fd, FdSet};
 use crate::sys::set_option;
-use crate::token::Token;
-use crate::udp::{receive_socket, report_headers, send_multicast_through};
+use crate::sys::udp::{receive_socket, report_headers, send_multicast_through};
 
 /// Membership of a group; dropping it leaves the group.
 #[derive(Debug)]
@@ -87,7 +87,7 @@ impl Groups {
         if let Some(place) = slots.get_mut(slot) {
             *place = Arc::downgrade(&membership);
         }
-        fds.watch(membership.raw_fd(), Token::Group(slot).pack())?;
+        fds.watch(membership.raw_fd(), EpollKey::Group(slot).pack())?;
         Ok(membership)
     }
 

@@ -3,25 +3,25 @@
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::RawFd;
+use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use urxe_wire::{Gid, Qpn};
 
-use crate::change::Change;
+use crate::cm_service::{Mailbox, Service, Services};
 use crate::counters::Counters;
 use crate::error::{PortError, RouteError};
-use crate::fd::FdSet;
 use crate::interface::Interface;
+use crate::ipc::{Channel, KeptFile, Listener};
+use crate::last_will::{LastWill, OwnLastWills};
+use crate::link_monitor::LinkEvent;
 use crate::multicast::{Groups, Membership};
-use crate::receiver::{Deliver, Receiver};
-use crate::registry::{Registry, block_of};
+use crate::qpn_registry::{Registry, block_of};
 use crate::route::{Destination, Route, TxPool};
-use crate::service::{Mailbox, Services};
 use crate::shm::PendingAck;
-use crate::token::Token;
-use crate::udp::{bind_owner, receive_buffer};
-use crate::will::Wills;
+use crate::sys::epoll_key::EpollKey;
+use crate::sys::fd::FdSet;
+use crate::sys::udp::{bind_owner, receive_buffer};
 
 /// The presence of one device on the network in this process: see the [crate documentation](crate).
 ///
@@ -32,14 +32,14 @@ pub struct Port {
     interface: RwLock<Arc<Interface>>,
     /// Index of the interface, which stays.
     index: u32,
-    changes: Mutex<Vec<Change>>,
-    has_changed: AtomicBool,
+    link_events: Mutex<Vec<LinkEvent>>,
+    has_link_events: AtomicBool,
     fds: Arc<FdSet>,
     registry: Registry,
     routes: Mutex<TxPool>,
     groups: Groups,
     services: Arc<Services>,
-    wills: Wills,
+    wills: OwnLastWills,
     counters: Counters,
     receive_buffer: usize,
     /// Last ACKs that processes of this host left when they ended.
@@ -50,51 +50,26 @@ pub struct Port {
 }
 
 impl Port {
-    /// Opens the port on all addresses of `interface`, together with the state of its receive side, of which there is
-    /// one. Its names and sockets are given up when both are dropped.
-    ///
-    /// # Errors
-    /// [`PortError::PortTaken`] when a program that is not urxe holds UDP port 4791 of an address; otherwise what the
-    /// system refused.
-    pub fn open(interface: Interface) -> Result<(Self, Receiver), PortError> {
-        Self::open_with(interface, false)
-    }
-
-    /// The same, for a port that exchanges packets with processes of this host and user through shared memory, if they
-    /// have opened theirs likewise. With all others it is UDP.
-    ///
-    /// # Errors
-    /// As [`Port::open`].
-    pub fn open_sharing_memory(interface: Interface) -> Result<(Self, Receiver), PortError> {
-        Self::open_with(interface, true)
-    }
-
-    fn open_with(interface: Interface, shared: bool) -> Result<(Self, Receiver), PortError> {
-        let fds = FdSet::new().map_err(|e| PortError::os("create an epoll instance", e))?;
-        let mut receiver = Receiver::open(&fds, interface.addresses())?;
-        let limit = descriptor_share();
-        let port = Self {
-            receive_buffer: granted_receive_buffer(&fds, interface.addresses())?,
+    /// The port without its receive side.
+    pub(crate) fn new(fds: &Arc<FdSet>, interface: Interface, limit: usize, shared: bool) -> Result<Self, PortError> {
+        Ok(Self {
+            receive_buffer: granted_receive_buffer(fds, interface.addresses())?,
             registry: Registry::new(limit, shared),
             routes: Mutex::new(TxPool::new(limit, interface.index(), shared)),
             groups: Groups::default(),
             services: Arc::default(),
-            wills: Wills::default(),
+            wills: OwnLastWills::default(),
             index: interface.index(),
             interface: RwLock::new(Arc::new(interface)),
-            changes: Mutex::default(),
-            has_changed: AtomicBool::new(false),
+            link_events: Mutex::default(),
+            has_link_events: AtomicBool::new(false),
             counters: Counters::default(),
             left_acks: Mutex::default(),
             has_left_acks: AtomicBool::new(false),
             headers: AtomicBool::new(false),
             icrcs: AtomicBool::new(false),
-            fds,
-        };
-        // What happened since the interface was read, nobody has told.
-        receiver.follow(&port);
-        receiver.appoint_heirs(&port);
-        Ok((port, receiver))
+            fds: Arc::clone(fds),
+        })
     }
 
     /// The interface as it is now: [`Port::receive`] follows its changes.
@@ -102,19 +77,19 @@ impl Port {
         Arc::clone(&self.interface.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Whether there is anything for [`take_changes`](Self::take_changes) or [`take_due_wills`](Self::take_due_wills):
+    /// Whether there is anything for [`take_link_events`](Self::take_link_events) or [`take_due_last_wills`](Self::take_due_last_wills):
     /// asked with every receiving, nearly always for nothing.
     #[inline]
     pub fn has_news(&self) -> bool {
-        self.has_changed.load(Ordering::Relaxed) || self.wills.are_due()
+        self.has_link_events.load(Ordering::Relaxed) || self.wills.are_due()
     }
 
     /// What has changed since the last call.
-    pub fn take_changes(&self) -> Vec<Change> {
-        if !self.has_changed.swap(false, Ordering::Acquire) {
+    pub fn take_link_events(&self) -> Vec<LinkEvent> {
+        if !self.has_link_events.swap(false, Ordering::Acquire) {
             return Vec::new();
         }
-        core::mem::take(&mut *self.changes.lock().unwrap_or_else(PoisonError::into_inner))
+        core::mem::take(&mut *self.link_events.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Whether there is anything for [`take_left_acks`](Self::take_left_acks).
@@ -138,7 +113,7 @@ impl Port {
     pub(crate) fn interface_is(&self, now: Interface) {
         let mut interface = self.interface.write().unwrap_or_else(PoisonError::into_inner);
         if **interface != now {
-            self.note(Change::between(&interface, &now));
+            self.note(LinkEvent::between(&interface, &now));
             *interface = Arc::new(now);
         }
     }
@@ -146,13 +121,13 @@ impl Port {
     pub(crate) fn interface_is_gone(&self) {
         let gone = Arc::new(self.interface().removed());
         *self.interface.write().unwrap_or_else(PoisonError::into_inner) = gone;
-        self.note(vec![Change::Gone]);
+        self.note(vec![LinkEvent::Gone]);
     }
 
-    fn note(&self, changes: Vec<Change>) {
+    fn note(&self, changes: Vec<LinkEvent>) {
         if !changes.is_empty() {
-            self.changes.lock().unwrap_or_else(PoisonError::into_inner).extend(changes);
-            self.has_changed.store(true, Ordering::Release);
+            self.link_events.lock().unwrap_or_else(PoisonError::into_inner).extend(changes);
+            self.has_link_events.store(true, Ordering::Release);
         }
     }
 
@@ -160,18 +135,6 @@ impl Port {
     /// only while nobody polls; then say [`Receiver::woken`].
     pub fn epoll_fd(&self) -> RawFd {
         self.fds.epoll()
-    }
-
-    /// Receives without blocking: about `budget` datagrams at most (a GRO run counts once), handing the RoCE packets
-    /// for this process to `deliver`, which says whether one was [accepted](Deliver). Returns how many packets that were; 0
-    /// says that nothing for it was found now.
-    ///
-    /// It looks first where packets came from last, at all sockets every few calls, and may return before all are
-    /// empty, so that a reply is not held back by looking for more: whoever wants everything calls until 0, and until
-    /// [`Receiver::is_done`] where the sockets may hold other processes' packets as well.
-    #[inline]
-    pub fn receive(&self, receiver: &mut Receiver, budget: usize, deliver: &mut Deliver<'_>) -> usize {
-        receiver.receive(self, budget, deliver)
     }
 
     /// A way to `to`, for as many packets as one likes. Looks for a socket to share or opens one.
@@ -225,13 +188,62 @@ impl Port {
         pair.ok_or(RouteError::FamilyMismatch)
     }
 
+    /// Takes a service id on an address; requests that reach other processes come here from now on.
+    ///
+    /// # Errors
+    /// `AddrInUse` if another process has it; what else the system refuses.
+    pub fn serve(&self, service_id: u64, gid: Gid) -> io::Result<Service> {
+        Service::bind(&self.fds, &self.services, service_id, gid)
+    }
+
+    /// Has a message sent when this process ends without a word. It takes the place of one of the same name.
+    pub fn set_last_will(&self, will: LastWill) {
+        self.wills.set(will);
+    }
+
+    /// Takes a last will back.
+    pub fn clear_last_will(&self, name: u32) {
+        self.wills.clear(name);
+    }
+
+    /// Takes the last wills of processes that have ended since the last call, to be sent.
+    pub fn take_due_last_wills(&self) -> Vec<LastWill> {
+        self.wills.take_due()
+    }
+
+    /// Listens for channels at the block of `qpn`, which is this port's. The listener is to be waited for by its descriptor
+    /// ([`AsRawFd`](std::os::fd::AsRawFd)), and is closed when it is dropped.
+    ///
+    /// # Errors
+    /// `AddrInUse` if there is one already; what else the system refuses.
+    pub fn listen(&self, qpn: Qpn) -> io::Result<Listener> {
+        Listener::open(&self.fds, block_of(qpn))
+    }
+
+    /// Connects to the process that owns `qpn`, without waiting.
+    ///
+    /// # Errors
+    /// `ConnectionRefused` if it does not listen; `PermissionDenied` if another user would answer; `WouldBlock` if too many
+    /// connections wait there already; what else the system refuses.
+    pub fn connect(&self, qpn: Qpn) -> io::Result<Channel> {
+        Channel::connect(&self.fds, block_of(qpn))
+    }
+
+    /// Takes a file into the keeping of the port: a forked child has no part in it.
+    ///
+    /// # Errors
+    /// What the system refuses.
+    pub fn keep_file(&self, file: BorrowedFd<'_>) -> io::Result<KeptFile> {
+        KeptFile::new(&self.fds, file)
+    }
+
     /// A QPN that nobody else on this host has. Numbers come in no guessable order, and one that was freed rests while
     /// others are used.
     ///
     /// # Errors
     /// [`PortError::QpnsExhausted`], or what the system refused.
     pub fn alloc_qpn(&self) -> Result<Qpn, PortError> {
-        self.registry.alloc(&self.fds, |fd| Token::Mailbox(fd).pack())
+        self.registry.alloc(&self.fds, |fd| EpollKey::Mailbox(fd).pack())
     }
 
     /// How many QPNs there may be at a time, if the host has as many: each block of them takes descriptors.
@@ -315,11 +327,7 @@ impl Port {
         &self.fds
     }
 
-    pub(crate) fn services(&self) -> &Arc<Services> {
-        &self.services
-    }
-
-    pub(crate) fn wills(&self) -> &Wills {
+    pub(crate) fn wills(&self) -> &OwnLastWills {
         &self.wills
     }
 
@@ -335,18 +343,6 @@ impl Port {
     pub(crate) fn accepts(&self, qpn: Qpn) -> bool {
         self.owns_qpn(qpn) || qpn == Qpn::GSI || qpn == Qpn::MULTICAST
     }
-}
-
-/// How many descriptors each of the growing kinds (transmit sockets, flow sockets, mailboxes, lines) may take: the process
-/// belongs to somebody else.
-#[must_use]
-pub fn descriptor_share() -> usize {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` is writable.
-    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } != 0 {
-        return 64;
-    }
-    usize::try_from(limit.rlim_cur / 8).unwrap_or(usize::MAX).clamp(8, 256)
 }
 
 /// What the system grants a receive socket; found out with one on a port of no meaning.

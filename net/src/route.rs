@@ -9,11 +9,11 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use urxe_wire::{Gid, Qpn, icrc};
 
 use crate::counters::{Counters, add};
-use crate::fd::{Fd, FdSet};
-use crate::registry::block_of;
+use crate::qpn_registry::block_of;
 use crate::shm::{Link, PendingAck, Purpose, is_own_address};
 use crate::sys::RawAddr;
-use crate::udp::{DEFAULT_HOP_LIMIT, TxOptions, bind_tx, has_gso, send_multicast_through};
+use crate::sys::fd::{Fd, FdSet};
+use crate::sys::udp::{DEFAULT_HOP_LIMIT, TxOptions, bind_tx, has_gso, send_multicast_through};
 
 /// Where a queue pair or address handle sends to, in verbs terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-use urxe_net::Change;
+use urxe_net::LinkEvent;
 
 use super::lock;
 use crate::event::{EventSink, EventType};
@@ -65,13 +65,13 @@ impl Listeners {
     }
 
     /// Tells of a change.
-    pub fn tell(&self, change: Change) {
+    pub fn tell(&self, change: LinkEvent) {
         match change {
-            Change::Gids => self.raise(EventType::GidChange),
-            Change::Up => self.raise(EventType::PortActive),
-            Change::Down => self.raise(EventType::PortError),
+            LinkEvent::Gids => self.raise(EventType::GidChange),
+            LinkEvent::Up => self.raise(EventType::PortActive),
+            LinkEvent::Down => self.raise(EventType::PortError),
             // As when the kernel's rxe loses its interface: the device is gone.
-            Change::Gone => {
+            LinkEvent::Gone => {
                 self.raise(EventType::PortError);
                 self.fail();
             }

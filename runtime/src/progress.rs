@@ -29,7 +29,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use urxe_engine::Instant;
-use urxe_net::cancellation::Shield;
+use urxe_net::cancellation::CancelGuard;
 
 use super::clock::Look;
 use super::pace::stretched;
@@ -86,7 +86,7 @@ impl NetPort {
     /// Sleeps until something comes, for a moment at most, and takes it.
     #[cold]
     fn doze(&self) {
-        let _shield = Shield::new();
+        let _guard = CancelGuard::new();
         if self.prepare_to_wait() && is_readable(self.net().epoll_fd(), DOZE) {
             self.woken();
             self.progress(Acks::MayWait, &Look::default());

@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind, Read};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use urxe_net::local::{self, Credentials};
+use urxe_net::ipc::credentials::{self, Credentials};
 
 use crate::NAMES;
 
@@ -157,12 +157,12 @@ impl Answers {
 
 /// Connects to who has this name; `None` if it has gone meanwhile.
 fn meet(name: &str) -> io::Result<Option<(UnixStream, Credentials, Trust)>> {
-    let stream = match local::connect(name) {
+    let stream = match credentials::connect(name) {
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => return Ok(None),
         stream => stream?,
     };
     let peer = Credentials::of(&stream)?;
-    Ok(Some((stream, peer, trust(peer.uid, local::own_uid()))))
+    Ok(Some((stream, peer, trust(peer.uid, credentials::own_uid()))))
 }
 
 /// What somebody says.
@@ -335,7 +335,7 @@ mod tests {
             uids[at] = "0";
             assert!(numbers_in(&format!("Uid:\t{}\nNSpid:\t77\n", uids.join("\t")), 77, 8).is_empty(), "{uids:?}");
         }
-        let (pid, uid) = (std::process::id(), local::own_uid());
+        let (pid, uid) = (std::process::id(), credentials::own_uid());
         assert!(numbers(Credentials { pid: Some(pid), uid }).contains(&pid));
         assert!(numbers(Credentials { pid: None, uid }).is_empty(), "somebody who cannot be seen");
         let report = |pids| Report { text: String::new(), pids, pid: None };

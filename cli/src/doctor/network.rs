@@ -111,7 +111,7 @@ fn firewall(port: &Port, receiver: &mut urxe_net::Receiver, address: SocketAddr)
     }
     let deadline = Instant::now() + PATIENCE;
     while Instant::now() < deadline {
-        port.receive(receiver, 1, &mut |_| false);
+        receiver.receive(port, 1, &mut |_| false);
         if arrived(port) > before {
             return None;
         }

@@ -77,7 +77,11 @@ fn forbidden(device: &Path) -> Option<Finding> {
         |it| format!("its mode is {:o}, of user {} and group {}", it.mode() & 0o7777, it.uid(), it.gid()),
     );
     Some(Finding::problem(
-        format!("{} cannot be opened by user {} (EACCES): {allowed}", device.display(), urxe_net::local::own_uid()),
+        format!(
+            "{} cannot be opened by user {} (EACCES): {allowed}",
+            device.display(),
+            urxe_net::ipc::credentials::own_uid()
+        ),
         "as root: chmod 666 it, or add the user to its group (usermod -aG) where the mode lets the group in, and log in anew",
     ))
 }

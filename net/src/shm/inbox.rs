@@ -5,18 +5,18 @@ use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 
-use super::offer;
+use super::handshake;
 use super::pending_acks::{PendingAck, PendingAcks as _};
-use super::ring::{self, Consumer, Damaged, Run};
+use super::ring::{self, Consumer, Damaged, RingRecord};
 use super::segment::Segment;
-use crate::fd::{Fd, FdSet};
-use crate::token::Token;
+use crate::sys::epoll_key::EpollKey;
+use crate::sys::fd::{Fd, FdSet};
 
 /// The rings that others send to this process through.
 #[derive(Debug)]
 pub(crate) struct Inbox {
     rings: Vec<Incoming>,
-    /// Connections whose offer has not come yet, and the block whose door they came to.
+    /// Connections whose handshake has not come yet, and the block whose door they came to.
     guests: Vec<(u16, Fd)>,
     limit: usize,
     /// Where something was found last.
@@ -28,8 +28,8 @@ struct Incoming {
     connection: Fd,
     consumer: Consumer<Segment>,
     envelope: Envelope,
-    /// A byte lies on the connection, for all that is known. Usually the bell is not armed then; but a sender that loses its
-    /// processor between taking the bell and ringing may ring when its runs have been taken and the bell is armed anew.
+    /// A byte lies on the connection, for all that is known. Usually the doorbell is not armed then; but a sender that loses its
+    /// processor between taking the doorbell and ringing may ring when its runs have been taken and the doorbell is armed anew.
     rang: bool,
 }
 
@@ -67,37 +67,39 @@ impl Inbox {
         find: impl Fn(SocketAddr) -> Option<usize>,
     ) -> io::Result<Visits> {
         let mut visits = Visits::default();
-        while let Some(guest) = offer::open_door(door)? {
+        while let Some(guest) = handshake::accept(door)? {
             if self.rings.len() + self.guests.len() >= self.limit {
                 visits.refused += 1;
                 continue;
             }
             let guest = fds.adopt(guest)?;
-            fds.watch(guest.as_raw_fd(), Token::Ring(guest.as_raw_fd()).pack())?;
+            fds.watch(guest.as_raw_fd(), EpollKey::RingRx(guest.as_raw_fd()).pack())?;
             self.greet(block, guest, &find, &mut visits);
         }
         Ok(visits)
     }
 
-    /// Takes the guest's offer if it has come.
+    /// Takes the guest's handshake if it has come.
     fn greet(&mut self, block: u16, guest: Fd, find: &impl Fn(SocketAddr) -> Option<usize>, visits: &mut Visits) {
-        match offer::receive(guest.as_raw_fd()) {
+        match handshake::receive(guest.as_raw_fd()) {
             Ok(None) => self.guests.push((block, guest)),
-            Ok(Some((offer, segment))) => match find(offer.to).filter(|_| offer::is_own_address(offer.from)) {
-                Some(index) => {
-                    let (tclass, hop_limit) = (offer.tclass, offer.hop_limit);
-                    let envelope = Envelope { block, index, peer: offer.from, tclass, hop_limit };
-                    let consumer = Consumer::new(segment, offer.key);
-                    self.rings.push(Incoming { connection: guest, consumer, envelope, rang: false });
-                    visits.accepted += 1;
+            Ok(Some((handshake, segment))) => {
+                match find(handshake.to).filter(|_| handshake::is_own_address(handshake.from)) {
+                    Some(index) => {
+                        let (tclass, hop_limit) = (handshake.tclass, handshake.hop_limit);
+                        let envelope = Envelope { block, index, peer: handshake.from, tclass, hop_limit };
+                        let consumer = Consumer::new(segment, handshake.key);
+                        self.rings.push(Incoming { connection: guest, consumer, envelope, rang: false });
+                        visits.accepted += 1;
+                    }
+                    None => visits.refused += 1,
                 }
-                None => visits.refused += 1,
-            },
+            }
             Err(_) => visits.refused += 1,
         }
     }
 
-    /// Looks what a connection that is ready has to say: an offer, or that its ring will not be written to any more. The
+    /// Looks what a connection that is ready has to say: an handshake, or that its ring will not be written to any more. The
     /// latter ends the ring once it is empty; then the last ACKs of its sender's queue pairs are told.
     pub(crate) fn attend(
         &mut self,
@@ -123,7 +125,7 @@ impl Inbox {
 
     /// Takes one run out of the rings, into `buffer`. The ring where something was found last comes first, so a sender
     /// that has more is not made to wait; `next` is for when it has had its turn.
-    pub(crate) fn take(&mut self, buffer: &mut [u8]) -> Option<Result<(Envelope, Run), Damaged>> {
+    pub(crate) fn take(&mut self, buffer: &mut [u8]) -> Option<Result<(Envelope, RingRecord), Damaged>> {
         let mut next = self.at;
         for _ in 0..self.rings.len() {
             let at = if next < self.rings.len() { next } else { 0 };
@@ -196,40 +198,41 @@ fn discard(fd: RawFd) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::offer::{Offer, Purpose};
+    use super::super::handshake::{Handshake, Purpose};
     use super::super::ring::Producer;
     use super::*;
-    use crate::random::random_u16;
+    use crate::sys::random::random_u16;
 
     //= spec/hosts.md#net-008
     //= type=test
     //# A device on which nothing happens MUST NOT wake anything.
-    /// The sender has lost its processor after it took the bell; what it rings for has been found without it.
+    /// The sender has lost its processor after it took the doorbell; what it rings for has been found without it.
     #[test]
-    fn a_bell_that_is_rung_late_wakes_but_once() {
+    fn a_doorbell_that_is_rung_late_wakes_but_once() {
         let (fds, block) = (FdSet::new().unwrap(), random_u16());
-        let door = offer::door(block, Purpose::Packets).unwrap();
-        let sender = offer::knock(block, Purpose::Packets).unwrap();
+        let door = handshake::listen(block, Purpose::Packets).unwrap();
+        let sender = handshake::connect(block, Purpose::Packets).unwrap();
         let (segment, memory) = Segment::create().unwrap();
         let mut producer = Producer::new(segment, 7);
         producer.begin();
         let (from, to) = ("127.0.0.1:50000".parse().unwrap(), "127.0.0.1:4791".parse().unwrap());
-        offer::send(sender.as_raw_fd(), &Offer { from, to, tclass: 0, hop_limit: 64, key: 7 }, &memory).unwrap();
+        handshake::send(sender.as_raw_fd(), &Handshake { from, to, tclass: 0, hop_limit: 64, key: 7 }, &memory)
+            .unwrap();
         let mut inbox = Inbox::new(8);
         assert_eq!(inbox.admit(&fds, (block, door.as_raw_fd()), |_| Some(0)).unwrap().accepted, 1);
 
-        let (mut buffer, mut tokens) = (vec![0; 1 << 16], [0; 4]);
-        let run = Run { len: 40, segment: 40, sealed: true };
+        let (mut buffer, mut keys) = (vec![0; 1 << 16], [0; 4]);
+        let run = RingRecord { len: 40, segment: 40, has_icrc: true };
         for _ in 0..3 {
             assert!(producer.push(&[1; 40], run, true) && producer.must_ring());
             assert!(matches!(inbox.take(&mut buffer), Some(Ok(_))));
-            assert!(inbox.arm() && fds.ready(&mut tokens) == 0, "nothing is left, and nobody has rung");
+            assert!(inbox.arm() && fds.ready(&mut keys) == 0, "nothing is left, and nobody has rung");
             assert_eq!(sender.send(&[0]).unwrap(), 1);
-            assert_eq!(fds.ready(&mut tokens), 1);
-            let Some(Token::Ring(fd)) = Token::unpack(tokens[0]) else { panic!("something else rings") };
+            assert_eq!(fds.ready(&mut keys), 1);
+            let Some(EpollKey::RingRx(fd)) = EpollKey::unpack(keys[0]) else { panic!("something else rings") };
             inbox.attend(fd, |_| None);
             assert!(inbox.take(&mut buffer).is_none() && inbox.arm());
-            assert_eq!(fds.ready(&mut tokens), 0, "it rings on and on");
+            assert_eq!(fds.ready(&mut keys), 0, "it rings on and on");
         }
     }
 }

@@ -9,19 +9,20 @@ use std::time::{Duration, Instant};
 
 use urxe_wire::Qpn;
 
-use super::offer::{self, Offer, Purpose};
+use super::handshake::{self, Handshake, Purpose};
 use super::pending_acks::{PendingAck, PendingAcks as _};
-use super::ring::{self, Producer, Run};
+use super::ring::{self, Producer, RingRecord};
 use super::segment::{AckWords, Segment};
-use crate::batch::CAPACITY;
-use crate::fd::{Fd, FdSet};
-use crate::random::random_u32;
 use crate::sys;
-use crate::token::Token;
+use crate::sys::epoll_key::EpollKey;
+use crate::sys::fd::{Fd, FdSet};
+use crate::sys::random::random_u32;
 
+/// Bytes that a batch of packets holds at most.
+pub(crate) const BATCH: usize = 128 << 10;
 /// What must be free for packets to be made: all that the batches of two threads may hold by then, and what the end of
 /// the ring wastes.
-const ROOM: usize = 2 * CAPACITY + (64 << 10);
+const ROOM: usize = 2 * BATCH + (64 << 10);
 const _: () = assert!(cfg!(loom) || ROOM * 2 < ring::SIZE);
 
 /// A receiver that takes nothing for so long holds up nobody any more: what it has no room for is lost, as in the full
@@ -65,7 +66,7 @@ impl Link {
         tclass: u8,
         hop_limit: u8,
     ) -> io::Result<Self> {
-        let connection = offer::knock(block, purpose)?;
+        let connection = handshake::connect(block, purpose)?;
         let (segment, memory) = Segment::create()?;
         let key = u64::from(random_u32()) << 32 | u64::from(random_u32()) | 1;
         // SAFETY: the producer keeps the segment, in the link that has both; the mapping does not move with it.
@@ -73,10 +74,10 @@ impl Link {
         let producer = Producer::new(segment, key);
         // Asleep, for all that is known.
         producer.begin();
-        offer::send(connection.as_raw_fd(), &Offer { from, to, tclass, hop_limit, key }, &memory)?;
+        handshake::send(connection.as_raw_fd(), &Handshake { from, to, tclass, hop_limit, key }, &memory)?;
         let connection = fds.adopt(connection)?;
         let fd = connection.as_raw_fd();
-        fds.watch(fd, Token::Link(fd).pack())?;
+        fds.watch(fd, EpollKey::RingTx(fd).pack())?;
         let writer = Mutex::new(Writer { producer, stuck: None });
         Ok(Self {
             purpose,
@@ -142,7 +143,7 @@ impl Link {
     }
 
     /// Puts runs in, and wakes the receiver if need be. Returns how many packets were lost for want of room.
-    pub(crate) fn send<'a>(&self, runs: impl ExactSizeIterator<Item = (&'a [u8], Run, u16)>) -> usize {
+    pub(crate) fn send<'a>(&self, runs: impl ExactSizeIterator<Item = (&'a [u8], RingRecord, u16)>) -> usize {
         let alone = runs.len() == 1;
         let mut lost = 0;
         let mut writer = self.lock();

@@ -1,14 +1,14 @@
 //! The way between two processes of one host: runs of packets through shared memory instead of UDP.
 //!
-//! Who sends makes a *ring* for each destination block of QPNs, in sealed memory that has no name, and hands it to the
-//! block's owner over a unix socket ([`offer`]). It is one-way; the peer makes its own for what it sends. Packets, their
+//! Who sends makes a *ring* for each destination block of QPNs, in has_icrc memory that has no name, and hands it to the
+//! block's owner over a unix socket ([`handshake`]). It is one-way; the peer makes its own for what it sends. Packets, their
 //! order and their fate are those of UDP; only their ICRC may be left out, because memory does not damage them.
 //!
 //! | file | holds |
 //! |---|---|
 //! | [`segment`] | the mapped memory: the only `unsafe` that touches what another process writes |
 //! | [`ring`] | runs in and out of it, and who has to be woken: safe, and over any [`ring::Storage`] |
-//! | [`offer`] | how a ring is handed over, and what must be true of it |
+//! | [`handshake`] | how a ring is handed over, and what must be true of it |
 //! | [`link`] | the sender's end |
 //! | [`inbox`] | the receiver's ends |
 //! | [`pending_acks`] | the last ACK of each queue pair, for the receiver of a ring whose sender has ended |
@@ -32,15 +32,15 @@
 //!
 //! If packets go by UDP, processes of one host have rings for that alone: nothing is ever put into them.
 
+mod handshake;
 mod inbox;
 mod link;
-mod offer;
 mod pending_acks;
 mod ring;
 mod segment;
 
+pub(crate) use handshake::{Purpose, is_own_address, listen};
 pub(crate) use inbox::{Envelope, Inbox, Visits};
-pub(crate) use link::Link;
-pub(crate) use offer::{Purpose, door, is_own_address};
+pub(crate) use link::{BATCH, Link};
 pub use pending_acks::PendingAck;
-pub(crate) use ring::{Damaged, Run};
+pub(crate) use ring::{Damaged, RingRecord};

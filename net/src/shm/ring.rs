@@ -7,10 +7,10 @@
 //!
 //! # Sleeping
 //!
-//! A receiver that is about to sleep *arms* the bell and then looks at the ring once more. A sender that has put a record
-//! in looks afterwards whether the bell is armed, and rings if so. Between write and look both have a sequentially
+//! A receiver that is about to sleep *arms* the doorbell and then looks at the ring once more. A sender that has put a record
+//! in looks afterwards whether the doorbell is armed, and rings if so. Between write and look both have a sequentially
 //! consistent fence: in the order of the two fences the later one's side sees what the earlier one's side wrote. So either
-//! the receiver sees the record, or the sender sees the armed bell, or both; a record never lies unseen by a receiver that
+//! the receiver sees the record, or the sender sees the armed doorbell, or both; a record never lies unseen by a receiver that
 //! sleeps. `loom/` has this checked over all interleavings and reorderings (`make loom`).
 
 #[cfg(not(loom))]
@@ -45,7 +45,7 @@ pub(super) trait Storage {
     /// How far the receiver has read.
     fn head(&self) -> &AtomicU64;
     /// 1 while the receiver wants to be woken.
-    fn bell(&self) -> &AtomicU32;
+    fn doorbell(&self) -> &AtomicU32;
     /// Stamp and descriptor of a record at `offset`, a multiple of [`LINE`] below [`SIZE`].
     fn header(&self, offset: usize) -> (&AtomicU64, &AtomicU64);
     /// Copies `bytes` to `offset`. The range is within the ring.
@@ -56,24 +56,24 @@ pub(super) trait Storage {
 
 /// What is said about a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Run {
+pub(crate) struct RingRecord {
     pub(crate) len: usize,
     /// Length of each packet but the last.
     pub(crate) segment: usize,
     /// The packets have ICRCs.
-    pub(crate) sealed: bool,
+    pub(crate) has_icrc: bool,
 }
 
-impl Run {
+impl RingRecord {
     fn pack(self) -> u64 {
-        (self.len as u64) | (self.segment as u64) << 32 | if self.sealed { SEALED } else { 0 }
+        (self.len as u64) | (self.segment as u64) << 32 | if self.has_icrc { SEALED } else { 0 }
     }
 
-    /// `None`: nothing that [`Run::pack`] makes.
+    /// `None`: nothing that [`RingRecord::pack`] makes.
     fn unpack(descriptor: u64) -> Option<Self> {
         let half = |word: u64| usize::try_from(word & 0xFFFF_FFFF).ok();
         let (len, segment) = (half(descriptor)?, half((descriptor & !SEALED) >> 32)?);
-        let run = Self { len, segment, sealed: descriptor & SEALED != 0 };
+        let run = Self { len, segment, has_icrc: descriptor & SEALED != 0 };
         (len <= MAX_RUN && (1..=len).contains(&segment)).then_some(run)
     }
 }
@@ -105,7 +105,7 @@ impl<S: Storage> Producer<S> {
 
     /// The receiver sleeps, for all that is known.
     pub(super) fn begin(&self) {
-        self.storage.bell().store(1, Ordering::Relaxed);
+        self.storage.doorbell().store(1, Ordering::Relaxed);
     }
 
     /// How far the receiver has read. A receiver that says what cannot be is not believed.
@@ -132,7 +132,7 @@ impl<S: Storage> Producer<S> {
     }
 
     /// Puts a run in, which comes alone or among others. False if there is no room.
-    pub(super) fn push(&mut self, packets: &[u8], run: Run, alone: bool) -> bool {
+    pub(super) fn push(&mut self, packets: &[u8], run: RingRecord, alone: bool) -> bool {
         debug_assert!(packets.len() == run.len && run.len <= MAX_RUN);
         let need = record_len(packets.len());
         let at = offset(self.tail);
@@ -161,8 +161,8 @@ impl<S: Storage> Producer<S> {
     //# A receiver that sleeps MUST be woken by what is put into its ring.
     pub(super) fn must_ring(&self) -> bool {
         fence(Ordering::SeqCst);
-        let bell = self.storage.bell();
-        bell.load(Ordering::Relaxed) != 0 && bell.swap(0, Ordering::Relaxed) != 0
+        let doorbell = self.storage.doorbell();
+        doorbell.load(Ordering::Relaxed) != 0 && doorbell.swap(0, Ordering::Relaxed) != 0
     }
 }
 
@@ -198,7 +198,7 @@ impl<S: Storage> Consumer<S> {
     /// Takes the oldest run out, into `buffer`. `Ok(None)`: nothing there.
     //= spec/hosts.md#net-021
     //# What another process writes into shared memory MUST do no more than packets can.
-    pub(super) fn pop(&mut self, buffer: &mut [u8]) -> Result<Option<Run>, Damaged> {
+    pub(super) fn pop(&mut self, buffer: &mut [u8]) -> Result<Option<RingRecord>, Damaged> {
         // Nobody skips twice in a row.
         for _ in 0..2 {
             let at = offset(self.head);
@@ -211,7 +211,7 @@ impl<S: Storage> Consumer<S> {
                 self.release(SIZE - at);
                 continue;
             }
-            let run = Run::unpack(descriptor).ok_or(Damaged)?;
+            let run = RingRecord::unpack(descriptor).ok_or(Damaged)?;
             let room = buffer.get_mut(..run.len).ok_or(Damaged)?;
             if at + record_len(run.len) > SIZE {
                 return Err(Damaged);
@@ -231,12 +231,12 @@ impl<S: Storage> Consumer<S> {
 
     /// Whether the sender will ring for its next run.
     pub(super) fn is_armed(&self) -> bool {
-        self.storage.bell().load(Ordering::Relaxed) != 0
+        self.storage.doorbell().load(Ordering::Relaxed) != 0
     }
 
     /// Wants to be woken from now on. Whoever sleeps then looks once more, behind a [`barrier`].
     pub(super) fn arm(&self) {
-        self.storage.bell().store(1, Ordering::Relaxed);
+        self.storage.doorbell().store(1, Ordering::Relaxed);
     }
 }
 
@@ -262,8 +262,8 @@ mod tests {
         (Producer::new(segment, KEY), Consumer::new(open(), KEY), open())
     }
 
-    fn run(len: usize) -> Run {
-        Run { len, segment: len, sealed: false }
+    fn run(len: usize) -> RingRecord {
+        RingRecord { len, segment: len, has_icrc: false }
     }
 
     fn bytes(number: usize, len: usize) -> Vec<u8> {
@@ -280,7 +280,7 @@ mod tests {
                 if puts {
                     let len = if alone { len % 2000 + 1 } else { len };
                     let sent = bytes(number, len);
-                    let said = Run { len, segment: len.div_ceil(3), sealed: alone };
+                    let said = RingRecord { len, segment: len.div_ceil(3), has_icrc: alone };
                     let room = producer.has_room(2 * (MAX_RUN + HEADER + LINE));
                     let put = producer.push(&sent, said, alone);
                     prop_assert!(put || !room);
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bell_is_rung_once() {
+    fn a_doorbell_is_rung_once() {
         let (mut producer, mut consumer, _) = sides();
         producer.begin();
         let mut buffer = vec![0; 1 << 16];

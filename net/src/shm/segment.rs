@@ -8,15 +8,15 @@ use core::sync::atomic::{AtomicU32, AtomicU64};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-use crate::local::file_may_have;
+use crate::ipc::credentials::file_may_have;
 
 use super::pending_acks::{self, PendingAcks};
 use super::ring::{HEADER, SIZE, Storage};
 
 /// Where the receiver's position is, on a cache line of its own.
 const HEAD: usize = 0;
-/// Where the bell is, on another.
-const BELL: usize = 128;
+/// Where the doorbell is, on another.
+const DOORBELL: usize = 128;
 /// Offset of the ACKs that wait.
 const ACKS: usize = 2048;
 /// Where the ring begins.
@@ -160,9 +160,9 @@ impl Storage for Segment {
         self.word(HEAD)
     }
 
-    fn bell(&self) -> &AtomicU32 {
+    fn doorbell(&self) -> &AtomicU32 {
         // SAFETY: as for `word`; four bytes.
-        unsafe { self.at(BELL, 4).cast().as_ref() }
+        unsafe { self.at(DOORBELL, 4).cast().as_ref() }
     }
 
     fn header(&self, offset: usize) -> (&AtomicU64, &AtomicU64) {

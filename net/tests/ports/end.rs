@@ -101,7 +101,7 @@ impl End {
     pub(crate) fn receive(&mut self) -> Vec<Arrival> {
         let mut arrivals = Vec::new();
         self.rx.woken();
-        self.port.receive(&mut self.rx, 64, &mut |run| {
+        self.rx.receive(&self.port, 64, &mut |run| {
             let before = arrivals.len();
             arrivals.extend(run.datagrams().map(|datagram| Arrival::of(&datagram)));
             arrivals[before..].iter().any(|arrival| arrival.check != Check::Bad)

@@ -50,7 +50,7 @@ fn an_owner_is_not_done_while_it_forwards() {
             let mut lengths = Vec::new();
             let mut look = || {
                 owner.rx.woken();
-                owner.port.receive(&mut owner.rx, 1, &mut |run| {
+                owner.rx.receive(&owner.port, 1, &mut |run| {
                     lengths.extend(run.datagrams().map(|datagram| datagram.payload.len()));
                     true
                 });
@@ -278,7 +278,7 @@ fn a_quiet_socket_is_served_while_another_is_busy() {
         for number in 0..1000 {
             other.send(&busy, owner.qpn, number, 60);
             let End { port, rx, .. } = &mut owner;
-            port.receive(rx, 1, &mut |run| {
+            rx.receive(port, 1, &mut |run| {
                 numbers.extend(run.datagrams().map(|d| u32::from_be_bytes(d.payload[8..12].try_into().unwrap())));
                 true
             });
@@ -395,7 +395,7 @@ fn a_stranger_may_use_any_identification() {
         let mut checks = Vec::new();
         owner.until("the damaged packet", |owner| {
             owner.rx.woken();
-            owner.port.receive(&mut owner.rx, 1, &mut |run| {
+            owner.rx.receive(&owner.port, 1, &mut |run| {
                 checks.extend(run.datagrams().map(|d| d.verify()));
                 false
             });

@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 use std::time::Instant;
 
 use socket2::{Domain, SockAddr, Socket, Type};
-use urxe_net::Will;
+use urxe_net::LastWill;
 use urxe_wire::icrc::{self, Flow};
 use urxe_wire::mad::MAD_LEN;
 
@@ -44,13 +44,13 @@ fn heard(socket: &Socket) -> Option<Vec<u8>> {
     }
 }
 
-fn will(end: &End, name: u32) -> Will {
+fn will(end: &End, name: u32) -> LastWill {
     let gid = end.port.interface().gids()[1];
-    Will { name, local: gid, remote: gid, message: [7; MAD_LEN] }
+    LastWill { name, local: gid, remote: gid, message: [7; MAD_LEN] }
 }
 
 /// As it goes over a connection.
-fn emit(will: &Will) -> Vec<u8> {
+fn emit(will: &LastWill) -> Vec<u8> {
     [&will.name.to_le_bytes()[..], &will.local.octets(), &will.remote.octets(), &will.message].concat()
 }
 
@@ -67,12 +67,12 @@ fn connections_of_another_user_end_and_take_no_place() {
         owner.until("they end", |_| connections.iter().all(|connection| heard(connection).is_none()));
         // A process of the owner's user comes after them, and has its will.
         let follower = End::on("lo");
-        follower.port.leave_will(will(&follower, 1));
+        follower.port.set_last_will(will(&follower, 1));
         owner.receive();
         drop(follower);
         let mut due = Vec::new();
         owner.until("its will is due", |owner| {
-            due.extend(owner.port.take_due_wills());
+            due.extend(owner.port.take_due_last_wills());
             !due.is_empty()
         });
         assert_eq!(due.iter().map(|will| will.name).collect::<Vec<_>>(), [1]);
@@ -99,12 +99,12 @@ fn another_user_has_nothing_sent() {
             });
             // As long as it takes for one of the owner's user to be heard, who comes behind them.
             let follower = End::on("lo");
-            follower.port.leave_will(will(&follower, 1000 + round));
+            follower.port.set_last_will(will(&follower, 1000 + round));
             owner.receive();
             drop(follower);
             let mut due = Vec::new();
             owner.until("the honest will is due", |owner| {
-                due.extend(owner.port.take_due_wills());
+                due.extend(owner.port.take_due_last_wills());
                 !due.is_empty()
             });
             assert_eq!(due.iter().map(|will| will.name).collect::<Vec<_>>(), [1000 + round]);
@@ -122,13 +122,13 @@ fn another_user_is_not_entrusted_with_wills_though_it_comes_first() {
         let spies = as_user(OTHER, || connect(1));
         let (mut other, mut own) = (as_user(OTHER, || End::on("lo")), End::on("lo"));
         for name in 1..=3 {
-            owner.port.leave_will(will(&owner, name));
+            owner.port.set_last_will(will(&owner, name));
         }
         owner.until("the spy is sent away", |owner| {
             assert_eq!(heard(&spies[0]).unwrap_or_default(), []);
             own.receive();
             as_user(OTHER, || other.receive());
-            owner.port.leave_will(will(owner, 4));
+            owner.port.set_last_will(will(owner, 4));
             heard(&spies[0]).is_none()
         });
         drop(owner);
@@ -136,9 +136,9 @@ fn another_user_is_not_entrusted_with_wills_though_it_comes_first() {
         while due.len() < 4 {
             assert!(start.elapsed() < PATIENCE, "{due:?}");
             own.receive();
-            due.extend(own.port.take_due_wills());
+            due.extend(own.port.take_due_last_wills());
             as_user(OTHER, || other.receive());
-            assert_eq!(other.port.take_due_wills(), []);
+            assert_eq!(other.port.take_due_last_wills(), []);
         }
     });
 }

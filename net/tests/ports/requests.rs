@@ -35,7 +35,7 @@ fn gid(port: &Port) -> Gid {
 /// Receives what is there now: the requests that are delivered, and whether they are to be refused.
 fn receive(end: &mut End, seen: &mut Vec<(u32, bool)>) {
     end.rx.woken();
-    end.port.receive(&mut end.rx, 64, &mut |run| {
+    end.rx.receive(&end.port, 64, &mut |run| {
         for datagram in run.datagrams() {
             let packet = Packet::parse(datagram.payload).unwrap();
             let Message::SidrReq(request) = CmMad::parse(packet.payload).unwrap().message else { panic!("a request") };

@@ -287,7 +287,7 @@ fn icrcs_are_there_for_who_wants_to_see_them() {
             from.tx.flush(&from.port);
             let (mut checked, start) = (0, Instant::now());
             while checked < 3 {
-                to.port.receive(&mut to.rx, 16, &mut |run| {
+                to.rx.receive(&to.port, 16, &mut |run| {
                     for datagram in run.datagrams() {
                         assert!(datagram.flow.is_some(), "the ICRC is missing");
                         assert_eq!(datagram.verify(), Check::Exact);

@@ -90,7 +90,7 @@ fn garbage_does_no_harm() {
                 let End { port, rx, .. } = end;
                 rx.woken();
                 // Random bytes may name a QPN of ours; the ICRC is for the caller to check.
-                port.receive(rx, 64, &mut |run| {
+                rx.receive(port, 64, &mut |run| {
                     assert!(run.datagrams().all(|d| d.verify() == urxe_wire::icrc::Check::Bad));
                     false
                 });

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use urxe_net::Will;
+use urxe_net::LastWill;
 use urxe_wire::mad::MAD_LEN;
 
 use crate::end::{End, PATIENCE};
@@ -12,10 +12,10 @@ use crate::namespace::alone;
 /// Long enough for what must not come.
 const A_WHILE: Duration = Duration::from_millis(50);
 
-fn will(end: &End, name: u32) -> Will {
+fn will(end: &End, name: u32) -> LastWill {
     // 127.0.0.1
     let gid = end.port.interface().gids()[1];
-    Will { name, local: gid, remote: gid, message: [7; MAD_LEN] }
+    LastWill { name, local: gid, remote: gid, message: [7; MAD_LEN] }
 }
 
 /// Waits until these wills are due at `heir`, while the others go on. Others may be due once more.
@@ -26,7 +26,7 @@ fn expect(heir: &mut End, others: &mut [&mut End], names: &[u32]) {
         assert!(Instant::now() < until, "{missing:?} are not due");
         others.iter_mut().for_each(|end| drop(end.receive()));
         heir.receive();
-        let due = heir.port.take_due_wills();
+        let due = heir.port.take_due_last_wills();
         missing.retain(|name| due.iter().all(|will| will.name != *name));
     }
 }
@@ -37,7 +37,7 @@ fn expect_nothing(heir: &mut End, others: &mut [&mut End]) {
     while Instant::now() < until {
         others.iter_mut().for_each(|end| drop(end.receive()));
         heir.receive();
-        assert_eq!(heir.port.take_due_wills(), []);
+        assert_eq!(heir.port.take_due_last_wills(), []);
     }
 }
 
@@ -49,23 +49,23 @@ fn wills_go_to_the_owner_and_the_owners_to_its_first_follower() {
     alone(|| {
         let (mut owner, follower, mut third) = (End::on("lo"), End::on("lo"), End::on("lo"));
         for name in 1..=3 {
-            follower.port.leave_will(will(&follower, name));
+            follower.port.set_last_will(will(&follower, name));
         }
-        follower.port.take_back_will(2);
-        let changed = Will { message: [8; MAD_LEN], ..will(&follower, 3) };
-        follower.port.leave_will(changed);
+        follower.port.clear_last_will(2);
+        let changed = LastWill { message: [8; MAD_LEN], ..will(&follower, 3) };
+        follower.port.set_last_will(changed);
         expect_nothing(&mut owner, &mut [&mut third]);
         drop(follower);
         expect(&mut owner, &mut [&mut third], &[1, 3]);
         expect_nothing(&mut owner, &mut [&mut third]);
         // The first follower has gone, so the next one has the owner's.
-        owner.port.leave_will(will(&owner, 4));
+        owner.port.set_last_will(will(&owner, 4));
         expect_nothing(&mut third, &mut [&mut owner]);
         drop(owner);
         expect(&mut third, &mut [], &[4]);
         // Which is the owner now.
         let last = End::on("lo");
-        last.port.leave_will(will(&last, 5));
+        last.port.set_last_will(will(&last, 5));
         drop(last);
         expect(&mut third, &mut [], &[5]);
     });
@@ -75,7 +75,7 @@ fn wills_go_to_the_owner_and_the_owners_to_its_first_follower() {
 fn wills_are_left_again_with_who_comes_next() {
     alone(|| {
         let (owner, mut second, mut third) = (End::on("lo"), End::on("lo"), End::on("lo"));
-        third.port.leave_will(will(&third, 1));
+        third.port.set_last_will(will(&third, 1));
         drop(owner);
         let took_over = |end: &End| end.port.counters().takeovers.load(Ordering::Relaxed) > 0;
         let until = Instant::now() + PATIENCE;
@@ -98,9 +98,9 @@ fn a_process_with_many_wills_does_not_take_the_receiver_from_the_others() {
     const MANY: u32 = 200;
     alone(|| {
         let (mut owner, follower, second) = (End::on("lo"), End::on("lo"), End::on("lo"));
-        second.port.leave_will(will(&second, MANY));
+        second.port.set_last_will(will(&second, MANY));
         for name in 0..MANY {
-            follower.port.leave_will(will(&follower, name));
+            follower.port.set_last_will(will(&follower, name));
             // The connection holds some hundred.
             owner.receive();
         }
@@ -110,7 +110,7 @@ fn a_process_with_many_wills_does_not_take_the_receiver_from_the_others() {
         while due.len() <= MANY as usize {
             assert!(Instant::now() < until, "{} are due", due.len());
             owner.receive();
-            let few = owner.port.take_due_wills();
+            let few = owner.port.take_due_last_wills();
             assert!(few.len() <= 16, "{} at once", few.len());
             due.extend(few.iter().map(|will| will.name));
             if !due.is_empty() {

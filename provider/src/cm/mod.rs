@@ -25,7 +25,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Once};
 
 use urxe_engine::Instant;
 use urxe_engine::cm::{Cm, Ends, Transmit};
-use urxe_net::{Interface, Will};
+use urxe_net::{Interface, LastWill};
 use urxe_wire::cm::{CmMad, CommId};
 use urxe_wire::{Gid, Psn, Qpn};
 
@@ -108,9 +108,9 @@ impl State {
             while let Some((comm, will)) = device.cm.poll_will() {
                 match will {
                     Some(Transmit { ends: Ends { local, remote }, payload }) => {
-                        net.leave_will(Will { name: comm.0, local, remote, message: payload });
+                        net.set_last_will(LastWill { name: comm.0, local, remote, message: payload });
                     }
-                    None => net.take_back_will(comm.0),
+                    None => net.clear_last_will(comm.0),
                 }
             }
             while let Some(transmit) = device.cm.poll_transmit() {

@@ -33,7 +33,7 @@ pub(crate) mod xrcd;
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use urxe_net::cancellation::Shield;
+use urxe_net::cancellation::CancelGuard;
 
 use crate::kernel::Errno;
 use crate::observe::{explain, verbs};
@@ -67,7 +67,7 @@ fn guarded<T>(act: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
 /// A verb has failed; the type of its closure names it.
 #[cold]
 fn failed<F>(errno: Errno) {
-    let _shield = Shield::new();
+    let _guard = CancelGuard::new();
     // Explaining allocates.
     if !reentrant::is_inside() {
         explain::failed(std::any::type_name::<F>(), errno);
@@ -77,7 +77,7 @@ fn failed<F>(errno: Errno) {
 
 /// A verb that returns a pointer, or null with errno.
 fn pointer<T, F: FnOnce() -> Result<*mut T, Errno>>(act: F) -> *mut T {
-    let _shield = Shield::new();
+    let _guard = CancelGuard::new();
     verb(act).unwrap_or_else(|errno| {
         failed::<F>(errno);
         std::ptr::null_mut()
@@ -86,7 +86,7 @@ fn pointer<T, F: FnOnce() -> Result<*mut T, Errno>>(act: F) -> *mut T {
 
 /// A verb that returns 0 or an errno.
 fn number<F: FnOnce() -> Result<(), Errno>>(act: F) -> c_int {
-    let _shield = Shield::new();
+    let _guard = CancelGuard::new();
     at_once(act)
 }
 

@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering, compiler_fence};
 use urxe_engine::{SendWr, UdRecipient};
 use urxe_ffi::verbs as v;
 use urxe_net::Route;
-use urxe_net::cancellation::Shield;
+use urxe_net::cancellation::CancelGuard;
 
 use super::{builder, post, srq};
 use crate::kernel::Errno;
@@ -89,7 +89,7 @@ impl Thread {
     /// Does what was put aside, and tries again what found no room.
     #[cold]
     fn catch_up(&self) {
-        let _shield = Shield::new();
+        let _guard = CancelGuard::new();
         // SAFETY: errno is the thread's own.
         let errno = unsafe { *libc::__errno_location() };
         loop {

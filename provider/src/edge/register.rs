@@ -10,7 +10,7 @@ use urxe_ffi::driver::device::{VERBS_MATCH_SENTINEL, verbs_device, verbs_device_
 use urxe_ffi::driver::device::{verbs_match_value, verbs_sysfs_dev};
 use urxe_ffi::private::{Libibverbs, LookupError};
 use urxe_ffi::verbs::ibv_device;
-use urxe_net::cancellation::Shield;
+use urxe_net::cancellation::CancelGuard;
 
 use super::{context, guarded, import, stub};
 use crate::kernel::plt::{Exporter, exporters, file_name, loads};
@@ -94,7 +94,7 @@ extern "C" fn construct() {
 /// A copy that is loaded later runs no constructor of ours, even if it loads this library, which is loaded already. So this is
 /// called when a copy is about to list devices, too: by the preloaded `socket`, or by the [`stub`] that it loads.
 pub(super) extern "C" fn register() {
-    let _shield = Shield::new();
+    let _guard = CancelGuard::new();
     let _ = guarded(|| {
         // Before the search: what is loaded meanwhile is found next time.
         let loads = whole(loads);
@@ -173,7 +173,7 @@ unsafe fn name(name: *const c_char) -> Option<String> {
 }
 
 unsafe extern "C" fn match_device(sysfs_dev: *mut verbs_sysfs_dev) -> bool {
-    let _shield = Shield::new();
+    let _guard = CancelGuard::new();
     guarded(|| {
         // SAFETY: libibverbs passes a device it has filled in.
         let name = unsafe { name((&raw const (*sysfs_dev).ibdev_name).cast()) };

@@ -24,8 +24,8 @@ use std::io::Write;
 use std::sync::{Arc, Mutex};
 
 use urxe_engine::{AsyncEvent, Cqe, Denied, Event, QpState, Refusal, Region, WcStatus};
-use urxe_net::cancellation::Shield;
-use urxe_net::{Datagram, Interface, Route, Sealed};
+use urxe_net::cancellation::CancelGuard;
+use urxe_net::{CommittedPacket, Datagram, Interface, Route};
 use urxe_options::Format;
 use urxe_wire::icrc::Check;
 use urxe_wire::{Packet, Psn, Qpn};
@@ -53,7 +53,7 @@ pub(crate) fn of(port: &NetPort) -> Option<&Observer> {
 
 /// Says something to the person in front of the program: one line.
 pub(crate) fn complain(what: &dyn Display) {
-    let _shield = Shield::new();
+    let _guard = CancelGuard::new();
     // Nothing can be done about a closed stderr.
     let _ = writeln!(std::io::stderr(), "urxe: {what}");
 }
@@ -177,7 +177,7 @@ impl Observer {
     }
 
     /// A packet is about to be sent.
-    fn sent(&self, sealed: &Sealed<'_>) {
+    fn sent(&self, sealed: &CommittedPacket<'_>) {
         let Some(capture) = &self.capture else { return };
         self.end_packet();
         let mut comments = Vec::new();

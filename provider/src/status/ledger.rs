@@ -21,7 +21,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::Duration;
 
-use urxe_net::local::{file_may_have, own_uid};
+use urxe_net::ipc::credentials::{file_may_have, own_uid};
 
 /// How often to ask for a file that somebody else has, with a millisecond in between.
 const ATTEMPTS: usize = 100;

@@ -20,7 +20,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use urxe_net::identity::Identity;
-use urxe_net::local::{Credentials, own_uid};
+use urxe_net::ipc::credentials::{Credentials, own_uid};
 
 use crate::verbs::quota::Quotas;
 use urxe_runtime::fork::Generation;

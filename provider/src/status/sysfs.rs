@@ -8,7 +8,7 @@ use std::io::{Seek, Write};
 use std::os::fd::{FromRawFd, IntoRawFd, RawFd};
 use std::time::Duration;
 
-use urxe_net::local::file_may_have;
+use urxe_net::ipc::credentials::file_may_have;
 
 use super::ledger;
 use crate::device;

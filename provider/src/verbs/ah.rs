@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use urxe_net::Route;
-use urxe_net::registry::block_of;
+use urxe_net::qpn_registry::block_of;
 use urxe_wire::Qpn;
 
 use super::context::Context;

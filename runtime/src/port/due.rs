@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use urxe_engine::Instant;
-use urxe_net::cancellation::Shield;
+use urxe_net::cancellation::CancelGuard;
 
 use super::NetPort;
 use crate::qp::Qp;
@@ -57,7 +57,7 @@ impl NetPort {
         if self.gsi_timer.is_over(now)
             && let Some(gsi) = self.gsi()
         {
-            let _shield = Shield::new();
+            let _guard = CancelGuard::new();
             gsi.handle_timeout(now);
         }
         if self.crammed.is_over(now) {

@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use urxe_engine::{Clock as _, Instant};
-use urxe_net::cancellation::Shield;
-use urxe_net::{Change, Datagram, Receiver, Run};
+use urxe_net::cancellation::CancelGuard;
+use urxe_net::{Datagram, LinkEvent, Receiver, RxBatch};
 use urxe_wire::icrc::Check;
 use urxe_wire::{Packet, Psn, Qpn};
 
@@ -197,7 +197,7 @@ impl NetPort {
     fn drain(&self, token: &mut Token, acks: Acks, clock: &Look) -> usize {
         let Token { receiver, work: Some(work), touched, .. } = token else { return 0 };
         let mut to = Addressees { work, touched, clock };
-        let mut packets = self.port.receive(receiver, BUDGET, &mut |run| match self.interceptor() {
+        let mut packets = receiver.receive(&self.port, BUDGET, &mut |run| match self.interceptor() {
             None => self.take(&mut to, run),
             Some(interceptor) => self.take_observed(&mut to, interceptor, run),
         });
@@ -224,7 +224,7 @@ impl NetPort {
 
     /// Gives packets to those they are for, as somebody wants to see them, or has them changed.
     #[cold]
-    fn take_observed(&self, to: &mut Addressees<'_>, interceptor: &Arc<dyn Interceptor>, run: Run<'_>) -> bool {
+    fn take_observed(&self, to: &mut Addressees<'_>, interceptor: &Arc<dyn Interceptor>, run: RxBatch<'_>) -> bool {
         let mut accepted = false;
         for datagram in run.datagrams() {
             let mut room = Vec::new();
@@ -254,17 +254,17 @@ impl NetPort {
     /// Something has happened that is no packet.
     #[cold]
     fn hear_news(&self, work: &mut Work) {
-        let _shield = Shield::new();
-        for change in self.port.take_changes() {
-            if change == Change::Down {
+        let _guard = CancelGuard::new();
+        for change in self.port.take_link_events() {
+            if change == LinkEvent::Down {
                 bump(&self.counters.link_downed);
             }
-            if change == Change::Gone {
+            if change == LinkEvent::Gone {
                 self.leave(work);
             }
             self.listeners.tell(change);
         }
-        for will in self.port.take_due_wills() {
+        for will in self.port.take_due_last_wills() {
             gsi::send(work, &self.port, Psn::default(), will.local, will.remote, &will.message);
         }
     }
@@ -292,7 +292,7 @@ impl NetPort {
     }
 
     /// Gives packets to those they are for. Returns whether a queue pair has accepted one.
-    fn take(&self, to: &mut Addressees<'_>, run: Run<'_>) -> bool {
+    fn take(&self, to: &mut Addressees<'_>, run: RxBatch<'_>) -> bool {
         let clock = to.clock;
         let qpn = run.dest_qpn();
         if qpn == Qpn::MULTICAST || qpn == Qpn::GSI {
@@ -363,7 +363,7 @@ impl NetPort {
 
     fn receive_gsi(&self, work: &mut Work, now: Instant, datagram: &Datagram<'_>, packet: &Packet<'_>) {
         let Some(mad) = gsi::message(packet) else { return };
-        let _shield = Shield::new();
+        let _guard = CancelGuard::new();
         let (local, peer) = (gsi::gid(datagram.headers.local.ip()), gsi::gid(datagram.headers.peer.ip()));
         if let Some(gsi) = self.gsi() {
             gsi.receive(work, now, local, peer, &mad, datagram.is_refused);

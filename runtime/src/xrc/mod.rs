@@ -2,7 +2,7 @@
 //! process for an SRQ of another.
 //!
 //! The process that owns an SRQ alone has its WQEs, its completion queue and its memory. The process whose queue pair
-//! gets the message asks it for each step, over a line of its own ([`urxe_net::door`]):
+//! gets the message asks it for each step, over a line of its own ([`urxe_net::ipc`]):
 //!
 //! ```text
 //!   who has the queue pair                            who has the SRQ (a thread of its own)

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use urxe_engine::{Accessor, Ask, Cqe, Key, Pd, RecvWr, Refusal, Sge, SgeList, Touch, XrcDomain};
-use urxe_net::cancellation::Shield;
-use urxe_net::{KeptFile, Line, Port};
+use urxe_net::cancellation::CancelGuard;
+use urxe_net::{Channel, KeptFile, Port};
 use urxe_wire::Qpn;
 
 use super::Inode;
@@ -117,8 +117,8 @@ impl Neighbours {
     //# Processes of one user that open the same file on the same interface MUST share its XRC domain.
     fn call(&self, domain: XrcDomain, number: Qpn) -> Option<Arc<Owner>> {
         let (_, file) = self.tables().domains.get(&domain).cloned()?;
-        let _shield = Shield::new();
-        let line = self.port.call(number).ok()?;
+        let _guard = CancelGuard::new();
+        let line = self.port.connect(number).ok()?;
         let join = Request::Join { interface: self.port.interface().index() }.emit();
         line.send_file(join.head(), &file).ok()?;
         let owner = Arc::new(Owner { line, state: Mutex::new(State::new()) });
@@ -237,7 +237,7 @@ impl ForeignSrq {
 /// A process that has SRQs of a domain.
 #[derive(Debug)]
 struct Owner {
-    line: Line,
+    line: Channel,
     state: Mutex<State>,
 }
 
@@ -288,12 +288,12 @@ impl Owner {
     /// Nobody will be asked on this line any more.
     fn give_up(&self, state: &mut State) {
         state.is_gone = true;
-        self.line.hang_up();
+        self.line.shutdown();
     }
 
     /// Asks. The answer is in the buffer then, so many bytes.
     fn exchange(&self, state: &mut State, request: &Request<'_>) -> Result<usize, Failure> {
-        let _shield = Shield::new();
+        let _guard = CancelGuard::new();
         if state.is_gone {
             return Err(Failure::Gone);
         }

@@ -12,7 +12,7 @@ use std::thread::{self, JoinHandle};
 
 use urxe_engine::memory::access;
 use urxe_engine::{Accessor, Ask, Cqe, Memory, RecvWr, Refusal, Touch, XrcDomain, scatter};
-use urxe_net::{Door, KeptFile, Line, descriptor_share};
+use urxe_net::{Channel, KeptFile, Listener, descriptor_share};
 use urxe_wire::Qpn;
 
 use super::Inode;
@@ -45,7 +45,7 @@ struct Running {
 #[derive(Debug)]
 struct Shared {
     /// By block of numbers, and how many SRQs have numbers there.
-    doors: Mutex<HashMap<u32, (Door, usize)>>,
+    doors: Mutex<HashMap<u32, (Listener, usize)>>,
     stop: AtomicBool,
     /// An eventfd.
     wake: KeptFile,
@@ -125,7 +125,7 @@ impl Shared {
         match doors.get_mut(&block(number)) {
             Some((_, count)) => *count += 1,
             None => {
-                doors.insert(block(number), (port.net().open_door(number)?, 1));
+                doors.insert(block(number), (port.net().listen(number)?, 1));
             }
         }
         drop(doors);
@@ -163,7 +163,7 @@ impl Shared {
         let doors = lock(&self.doors);
         let Some((door, _)) = doors.get(&block) else { return true };
         while guests.len() < most {
-            match door.answer() {
+            match door.accept() {
                 Ok(Some(line)) => guests.push(Guest::new(line)),
                 Ok(None) => return true,
                 Err(_) => return false,
@@ -211,7 +211,7 @@ fn serve(port: &NetPort, shared: &Shared) {
 
 /// Another process, and what it has taken.
 struct Guest {
-    line: Line,
+    line: Channel,
     /// It has shown the file of this domain.
     domain: Option<XrcDomain>,
     taken: BTreeMap<Wqe, Taken>,
@@ -225,7 +225,7 @@ struct Taken {
 }
 
 impl Guest {
-    const fn new(line: Line) -> Self {
+    const fn new(line: Channel) -> Self {
         Self { line, domain: None, taken: BTreeMap::new(), last: 0 }
     }
 

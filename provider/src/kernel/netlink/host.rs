@@ -50,7 +50,7 @@ impl Devices for Host {
     }
 
     fn is_administrator(&self) -> bool {
-        urxe_net::local::own_uid() == 0
+        urxe_net::ipc::credentials::own_uid() == 0
     }
 }
 

@@ -12,7 +12,7 @@ mod nldev;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use urxe_net::cancellation::Shield;
+use urxe_net::cancellation::CancelGuard;
 use urxe_preload::NetlinkSocket;
 
 use urxe_runtime::table::Table;
@@ -29,7 +29,7 @@ static WAITING: Table<Vec<Waiting>> = Table::new(Vec::new());
 type Waiting = (i32, u64, VecDeque<Vec<u8>>);
 
 fn answer(socket: &NetlinkSocket, pieces: &[libc::iovec]) {
-    let _shield = Shield::new();
+    let _guard = CancelGuard::new();
     let _ = catch_unwind(AssertUnwindSafe(|| {
         let datagram = gather(pieces);
         let answers: Vec<Vec<u8>> =
@@ -52,7 +52,7 @@ fn answer(socket: &NetlinkSocket, pieces: &[libc::iovec]) {
 }
 
 fn resume(socket: &NetlinkSocket) {
-    let _shield = Shield::new();
+    let _guard = CancelGuard::new();
     let _ = catch_unwind(AssertUnwindSafe(|| deliver(socket)));
 }
 

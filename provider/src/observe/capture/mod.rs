@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use urxe_net::cancellation::Shield;
+use urxe_net::cancellation::CancelGuard;
 use urxe_options::Capture as Settings;
 use urxe_wire::icrc::Check;
 
@@ -161,7 +161,7 @@ const APPLICATION: &str = concat!("urxe ", env!("CARGO_PKG_VERSION"));
 
 impl State {
     fn flush(&mut self, settings: &Settings) {
-        let _shield = Shield::new();
+        let _guard = CancelGuard::new();
         if let Some(file) = &mut self.file
             && !self.buffer.is_empty()
         {

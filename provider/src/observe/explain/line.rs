@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::io::Write as _;
 
-use urxe_net::cancellation::Shield;
+use urxe_net::cancellation::CancelGuard;
 
 use super::Format;
 
@@ -38,7 +38,7 @@ impl Line<'_> {
             Format::Json => self.json(),
         };
         text.push('\n');
-        let _shield = Shield::new();
+        let _guard = CancelGuard::new();
         // Nothing can be done about a closed stderr.
         let _ = std::io::stderr().write_all(text.as_bytes());
     }

@@ -2,7 +2,7 @@
 
 use std::backtrace::Backtrace;
 
-use urxe_net::cancellation::Shield;
+use urxe_net::cancellation::CancelGuard;
 
 /// Frames that are shown.
 const MOST: usize = 4;
@@ -10,7 +10,7 @@ const MOST: usize = 4;
 /// The frames of the program that led here, innermost first.
 pub(super) fn here() -> String {
     // It reads the program's files.
-    let _shield = Shield::new();
+    let _guard = CancelGuard::new();
     callers(&Backtrace::force_capture().to_string())
 }
 

@@ -15,8 +15,8 @@ use std::sync::Arc;
 
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
-use crate::fd::{Fd, FdSet};
-use crate::random::random_u16;
+use crate::sys::fd::{Fd, FdSet};
+use crate::sys::random::random_u16;
 use crate::sys::{discard_input, scope_id, set_option, set_struct, socket_address, socklen};
 
 /// Receive buffer wanted, bytes; the kernel grants less where `net.core.rmem_max` says so and the process has no

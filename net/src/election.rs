@@ -3,7 +3,7 @@
 //! The owner of `address` is the process that listens on the abstract name `…/owner/<address>`. Every other process
 //! keeps a connection to it that hangs up when the owner goes, however it goes; then all race for the name.
 //!
-//! A follower of the owner's user is connected at that name, and the two say [wills](crate::will) to each other. The owner
+//! A follower of the owner's user is connected at that name, and the two say [wills](crate::last_will) to each other. The owner
 //! hangs up on everybody else there: another user costs it neither a descriptor nor a look at what he says.
 //!
 //! A follower of another user is connected at `…/liveness/<address>`, where the owner listens and never accepts. The
@@ -19,11 +19,11 @@ use std::time::Duration;
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::error::PortError;
-use crate::fd::{Fd, FdSet};
-use crate::local::{Credentials, abstract_address};
-use crate::peer;
-use crate::registry::NAME_PREFIX;
-use crate::udp::bind_owner;
+use crate::ipc::NAME_PREFIX;
+use crate::ipc::credentials::{Credentials, abstract_address};
+use crate::ipc::unix;
+use crate::sys::fd::{Fd, FdSet};
+use crate::sys::udp::bind_owner;
 
 /// Connections that may wait for the owner to accept them (the system caps it at net.core.somaxconn).
 const BACKLOG: libc::c_int = 4096;
@@ -33,9 +33,9 @@ const ACCEPTED: usize = 64;
 
 /// This process's place at one address.
 #[derive(Debug)]
-pub(crate) enum Seat {
+pub(crate) enum Role {
     /// Nobody's yet: lost a race, will try again.
-    Vacant,
+    Candidate,
     /// Another process of this user has the unconnected socket.
     Follower {
         /// Hangs up when that process goes.
@@ -49,7 +49,7 @@ pub(crate) enum Seat {
         liveness: Option<Fd>,
     },
     /// This process has it.
-    Owner {
+    Leader {
         /// Listener for followers of this user.
         listener: Fd,
         /// Listener for followers of other users, who are never accepted. `None`: somebody else has the name.
@@ -61,9 +61,9 @@ pub(crate) enum Seat {
     },
 }
 
-impl Seat {
-    /// One attempt to become owner of `local` or, if there is one, to follow it. [`Seat::Vacant`]: try again soon.
-    pub(crate) fn take(fds: &Arc<FdSet>, local: SocketAddr) -> Result<Self, PortError> {
+impl Role {
+    /// One attempt to become owner of `local` or, if there is one, to follow it. [`Role::Candidate`]: try again soon.
+    pub(crate) fn elect(fds: &Arc<FdSet>, local: SocketAddr) -> Result<Self, PortError> {
         const WHAT: &str = "claim the address for this process";
         let failed = |e| PortError::os(WHAT, e);
         let name = name("owner", local).map_err(failed)?;
@@ -82,36 +82,36 @@ impl Seat {
         // Now: who follows may send at once.
         socket.listen(BACKLOG).map_err(failed)?;
         let listener = fds.adopt(socket).map_err(failed)?;
-        Ok(Self::Owner { listener, _liveness: liveness, udp, followers: Vec::new() })
+        Ok(Self::Leader { listener, _liveness: liveness, udp, followers: Vec::new() })
     }
 
-    /// [`Seat::take`] until it gives a place; the owner of the moment may be just coming or just going.
-    pub(crate) fn take_patiently(fds: &Arc<FdSet>, local: SocketAddr) -> Result<Self, PortError> {
+    /// [`Role::elect`] until it gives a place; the owner of the moment may be just coming or just going.
+    pub(crate) fn elect_patiently(fds: &Arc<FdSet>, local: SocketAddr) -> Result<Self, PortError> {
         const ATTEMPTS: u32 = 200;
         for _ in 0..ATTEMPTS {
-            match Self::take(fds, local)? {
-                Self::Vacant => std::thread::sleep(Duration::from_millis(1)),
-                seat => return Ok(seat),
+            match Self::elect(fds, local)? {
+                Self::Candidate => std::thread::sleep(Duration::from_millis(1)),
+                role => return Ok(role),
             }
         }
         // Whoever has the name neither listens nor goes away.
         Err(PortError::PortTaken { address: local })
     }
 
-    /// Accepts followers of this user, hangs up on everybody else, and watches each connection under the token that
-    /// `token` makes of its descriptor, to learn when it ends. `Err` when there are `limit` of them or no descriptor is left.
+    /// Accepts followers of this user, hangs up on everybody else, and watches each connection under the key that
+    /// `key` makes of its descriptor, to learn when it ends. `Err` when there are `limit` of them or no descriptor is left.
     //= spec/hosts.md#net-030
     //# The owner of the port MUST hear, keep and entrust with wills only connections of its own user.
-    pub(crate) fn accept(&mut self, fds: &Arc<FdSet>, limit: usize, token: impl Fn(RawFd) -> u64) -> io::Result<()> {
-        let Self::Owner { listener, followers, .. } = self else { return Ok(()) };
+    pub(crate) fn accept(&mut self, fds: &Arc<FdSet>, limit: usize, key: impl Fn(RawFd) -> u64) -> io::Result<()> {
+        let Self::Leader { listener, followers, .. } = self else { return Ok(()) };
         for _ in 0..ACCEPTED {
             if followers.len() >= limit {
                 return Err(io::Error::from_raw_os_error(libc::EMFILE));
             }
             // If more wait, the listener stays readable.
-            let Some(guest) = peer::accept(listener.as_raw_fd())? else { return Ok(()) };
+            let Some(guest) = unix::accept(listener.as_raw_fd())? else { return Ok(()) };
             let follower = fds.adopt(guest)?;
-            fds.watch(follower.as_raw_fd(), token(follower.as_raw_fd()))?;
+            fds.watch(follower.as_raw_fd(), key(follower.as_raw_fd()))?;
             followers.push(follower);
         }
         Ok(())
@@ -119,47 +119,47 @@ impl Seat {
 
     /// Whether only another attempt can tell if there is an owner.
     pub(crate) fn is_to_be_retried(&self) -> bool {
-        matches!(self, Self::Vacant | Self::Guest { liveness: None, .. })
+        matches!(self, Self::Candidate | Self::Guest { liveness: None, .. })
     }
 
     /// The connection to who has the wills of this process: the owner, or if it is this, the first of its followers.
-    pub(crate) fn heir(&self) -> Option<RawFd> {
+    pub(crate) fn successor(&self) -> Option<RawFd> {
         match self {
-            Self::Vacant | Self::Guest { .. } => None,
+            Self::Candidate | Self::Guest { .. } => None,
             Self::Follower { owner } => Some(owner.as_raw_fd()),
-            Self::Owner { followers, .. } => followers.first().map(AsRawFd::as_raw_fd),
+            Self::Leader { followers, .. } => followers.first().map(AsRawFd::as_raw_fd),
         }
     }
 
     /// The connections to neighbours.
     pub(crate) fn neighbours(&self) -> impl Iterator<Item = RawFd> {
         let (owner, followers) = match self {
-            Self::Vacant | Self::Guest { .. } => (None, &[][..]),
+            Self::Candidate | Self::Guest { .. } => (None, &[][..]),
             Self::Follower { owner } => (Some(owner), &[][..]),
-            Self::Owner { followers, .. } => (None, followers.as_slice()),
+            Self::Leader { followers, .. } => (None, followers.as_slice()),
         };
         owner.into_iter().chain(followers).map(AsRawFd::as_raw_fd)
     }
 
     /// Forgets a follower whose connection ended, or who said what none of us says.
     pub(crate) fn dismiss(&mut self, fd: RawFd) {
-        if let Self::Owner { followers, .. } = self {
+        if let Self::Leader { followers, .. } = self {
             followers.retain(|follower| follower.as_raw_fd() != fd);
         }
     }
 }
 
 /// Connects to the owner. It may have gone meanwhile, or not be listening yet: then the place is vacant for now.
-fn follow(fds: &Arc<FdSet>, name: &SockAddr, local: SocketAddr) -> io::Result<Seat> {
+fn follow(fds: &Arc<FdSet>, name: &SockAddr, local: SocketAddr) -> io::Result<Role> {
     let socket = Socket::new(Domain::UNIX, Type::SEQPACKET.nonblocking(), None)?;
     match socket.connect(name) {
-        Ok(()) if peer::is_same_user(socket.as_raw_fd()) => Ok(Seat::Follower { owner: fds.adopt(socket)? }),
+        Ok(()) if unix::is_same_user(socket.as_raw_fd()) => Ok(Role::Follower { owner: fds.adopt(socket)? }),
         Ok(()) => {
             let owner = Credentials::of(&socket)?;
-            Ok(Seat::Guest { owner: owner.uid, liveness: follow_as_guest(fds, local, owner).ok() })
+            Ok(Role::Guest { owner: owner.uid, liveness: follow_as_guest(fds, local, owner).ok() })
         }
         // EAGAIN: its backlog is full.
-        Err(e) if matches!(e.raw_os_error(), Some(libc::ECONNREFUSED | libc::EAGAIN)) => Ok(Seat::Vacant),
+        Err(e) if matches!(e.raw_os_error(), Some(libc::ECONNREFUSED | libc::EAGAIN)) => Ok(Role::Candidate),
         Err(e) => Err(e),
     }
 }
@@ -200,10 +200,10 @@ mod tests {
     #[test]
     fn first_owns_second_follows_and_inherits() {
         let fds = FdSet::new().unwrap();
-        let first = Seat::take(&fds, local(1)).unwrap();
-        assert!(matches!(first, Seat::Owner { .. }));
-        let second = Seat::take(&fds, local(1)).unwrap();
-        let Seat::Follower { owner } = &second else { panic!("{second:?}") };
+        let first = Role::elect(&fds, local(1)).unwrap();
+        assert!(matches!(first, Role::Leader { .. }));
+        let second = Role::elect(&fds, local(1)).unwrap();
+        let Role::Follower { owner } = &second else { panic!("{second:?}") };
         let hung_up = |fd: RawFd| {
             let mut poll = libc::pollfd { fd, events: 0, revents: 0 };
             // SAFETY: one pollfd, no wait.
@@ -214,30 +214,30 @@ mod tests {
         // Not accepted: hangs up all the same.
         drop(first);
         assert!(hung_up(owner.as_raw_fd()));
-        assert!(matches!(Seat::take(&fds, local(1)).unwrap(), Seat::Owner { .. }));
+        assert!(matches!(Role::elect(&fds, local(1)).unwrap(), Role::Leader { .. }));
     }
 
     #[test]
     fn accepted_followers_are_kept_until_dismissed() {
         let fds = FdSet::new().unwrap();
-        let mut owner = Seat::take(&fds, local(2)).unwrap();
-        let _a = Seat::take(&fds, local(2)).unwrap();
-        let _b = Seat::take(&fds, local(2)).unwrap();
+        let mut owner = Role::elect(&fds, local(2)).unwrap();
+        let _a = Role::elect(&fds, local(2)).unwrap();
+        let _b = Role::elect(&fds, local(2)).unwrap();
         owner.accept(&fds, 8, |_| 0).unwrap();
-        let Seat::Owner { followers, .. } = &owner else { panic!("{owner:?}") };
+        let Role::Leader { followers, .. } = &owner else { panic!("{owner:?}") };
         assert_eq!(followers.len(), 2);
         let gone = followers[0].as_raw_fd();
         owner.dismiss(gone);
-        let Seat::Owner { followers, .. } = &owner else { panic!("{owner:?}") };
+        let Role::Leader { followers, .. } = &owner else { panic!("{owner:?}") };
         assert_eq!(followers.len(), 1);
     }
 
     #[test]
     fn a_foreign_holder_of_the_port_is_named() {
         let holder = std::net::UdpSocket::bind(local(3)).unwrap();
-        let error = Seat::take(&FdSet::new().unwrap(), local(3)).unwrap_err();
+        let error = Role::elect(&FdSet::new().unwrap(), local(3)).unwrap_err();
         assert!(matches!(error, PortError::PortTaken { address } if address == local(3)), "{error}");
         drop(holder);
-        assert!(matches!(Seat::take(&FdSet::new().unwrap(), local(3)).unwrap(), Seat::Owner { .. }));
+        assert!(matches!(Role::elect(&FdSet::new().unwrap(), local(3)).unwrap(), Role::Leader { .. }));
     }
 }

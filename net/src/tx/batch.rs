@@ -1,7 +1,6 @@
 //! Collects packets into GSO runs and sends them.
 
-use core::mem::{self, size_of, zeroed};
-use core::ptr;
+use core::mem;
 use std::io;
 use std::sync::Arc;
 
@@ -12,16 +11,18 @@ use crate::counters::add;
 use crate::port::Port;
 use crate::route::Route;
 use crate::shm;
-use crate::sys::{Control, wait_writable};
+use crate::sys::wait_writable;
+
+use super::gso::send;
 
 /// Bytes a batch holds: a full run, and room to begin another.
-pub(crate) const CAPACITY: usize = 128 << 10;
+const CAPACITY: usize = shm::BATCH;
 /// Runs a batch holds.
 const MAX_RUNS: usize = 32;
 /// Segments of a run (UDP_MAX_SEGMENTS; newer kernels take 128).
 const MAX_SEGMENTS: u16 = 64;
 /// Runs one sendmmsg call takes.
-const MAX_CALL: usize = 16;
+pub(super) const MAX_CALL: usize = 16;
 /// How often a full socket buffer is waited for, a millisecond each, before the run is dropped. On loopback and veth the
 /// send buffer is never charged beyond the call; on a NIC it drains at line rate, so a longer wait means a dead link.
 const MAX_WAITS: u32 = 4;
@@ -40,7 +41,7 @@ pub struct TxBatch {
     buffer: Box<[u8]>,
     /// End of the committed packets.
     end: usize,
-    runs: Vec<Run>,
+    runs: Vec<TxSegments>,
     /// Length of the packet handed out and not yet committed, ICRC included; 0: there is none. It will be the next of the last
     /// run, which has been begun for it if need be.
     pending: usize,
@@ -48,24 +49,24 @@ pub struct TxBatch {
 
 /// Equal packets to one destination, adjacent in the buffer.
 #[derive(Debug)]
-struct Run {
-    route: Arc<Route>,
-    start: usize,
-    len: usize,
+pub(super) struct TxSegments {
+    pub(super) route: Arc<Route>,
+    pub(super) start: usize,
+    pub(super) len: usize,
     /// Length of each packet, ICRC included; the last may be shorter, and then nothing follows.
-    segment: usize,
-    packets: u16,
+    pub(super) segment: usize,
+    pub(super) packets: u16,
     /// Bytes that may follow; 0: nothing does.
     room: usize,
     /// It goes through shared memory.
     shared: bool,
     /// Its packets have ICRCs.
-    sealed: bool,
+    has_icrc: bool,
 }
 
 /// A packet as it will be on the wire.
 #[derive(Debug)]
-pub struct Sealed<'a> {
+pub struct CommittedPacket<'a> {
     /// Its way.
     pub route: &'a Arc<Route>,
     /// The IPv4 identification that the kernel will give it.
@@ -74,7 +75,7 @@ pub struct Sealed<'a> {
     pub bytes: &'a mut [u8],
 }
 
-impl Run {
+impl TxSegments {
     #[inline]
     fn takes(&self, route: &Arc<Route>, len: usize) -> bool {
         len <= self.room
@@ -125,7 +126,7 @@ impl TxBatch {
             self.flush(port);
         }
         let shared = route.is_shared();
-        self.runs.push(Run {
+        self.runs.push(TxSegments {
             route: Arc::clone(route),
             start: self.end,
             len: 0,
@@ -134,7 +135,7 @@ impl TxBatch {
             // Without GSO each packet is a run of its own, and each then has identification 0.
             room: if shared || route.has_gso() { route.max_run() } else { len },
             shared,
-            sealed: !shared || port.keeps_icrcs(),
+            has_icrc: !shared || port.keeps_icrcs(),
         });
     }
 
@@ -156,18 +157,18 @@ impl TxBatch {
     /// happens.
     // Inline for those who don't look at it.
     #[inline]
-    pub fn commit(&mut self) -> Option<Sealed<'_>> {
+    pub fn commit(&mut self) -> Option<CommittedPacket<'_>> {
         let len = mem::take(&mut self.pending);
         let (start, end) = (self.end, self.end + len);
         let (body, trailer) = self.buffer.get_mut(start..end)?.split_last_chunk_mut::<ICRC_LEN>()?;
         let run = self.runs.last_mut()?;
         let identification = run.packets;
-        *trailer = if run.sealed { icrc_of(&run.route, identification, body) } else { [0; ICRC_LEN] };
+        *trailer = if run.has_icrc { icrc_of(&run.route, identification, body) } else { [0; ICRC_LEN] };
         run.packets += 1;
         run.len += len;
         run.room = if len < run.segment || run.packets == MAX_SEGMENTS { 0 } else { run.room - len };
         self.end = end;
-        Some(Sealed { route: &run.route, identification, bytes: &mut self.buffer[start..end] })
+        Some(CommittedPacket { route: &run.route, identification, bytes: &mut self.buffer[start..end] })
     }
 
     /// Whether nothing waits to be sent.
@@ -236,14 +237,14 @@ impl TxBatch {
 }
 
 /// Puts runs, all of one path, into shared memory.
-fn share(port: &Port, buffer: &[u8], runs: &[Run]) {
+fn share(port: &Port, buffer: &[u8], runs: &[TxSegments]) {
     let counters = port.counters();
     let Some(link) = runs.first().and_then(|run| run.route.link()) else {
         // The receiver has gone since they were made, and they may have no ICRC.
         return add(&counters.tx_unreachable, runs.iter().map(|run| usize::from(run.packets)).sum());
     };
     let lost = link.send(runs.iter().map(|run| {
-        let said = shm::Run { len: run.len, segment: run.segment.min(run.len), sealed: run.sealed };
+        let said = shm::RingRecord { len: run.len, segment: run.segment.min(run.len), has_icrc: run.has_icrc };
         (&buffer[run.start..run.start + run.len], said, run.packets)
     }));
     add(&counters.tx_ring_runs, runs.len());
@@ -259,7 +260,7 @@ fn icrc_of(route: &Route, index: u16, packet: &[u8]) -> [u8; ICRC_LEN] {
 
 /// Sends the packets of a run that cannot go as a run. Those that pass show that the fault was with segmentation, which
 /// is then no longer tried on this socket.
-fn send_one_by_one(port: &Port, buffer: &mut [u8], run: &Run) {
+fn send_one_by_one(port: &Port, buffer: &mut [u8], run: &TxSegments) {
     let mut passed = 0;
     let mut start = run.start;
     for _ in 0..run.packets {
@@ -267,7 +268,7 @@ fn send_one_by_one(port: &Port, buffer: &mut [u8], run: &Run) {
         if let Some((body, trailer)) = buffer[start..end].split_last_chunk_mut() {
             *trailer = icrc_of(&run.route, 0, body);
         }
-        let lone = Run {
+        let lone = TxSegments {
             route: Arc::clone(&run.route),
             start,
             len: end - start,
@@ -275,7 +276,7 @@ fn send_one_by_one(port: &Port, buffer: &mut [u8], run: &Run) {
             packets: 1,
             room: 0,
             shared: false,
-            sealed: true,
+            has_icrc: true,
         };
         match send(buffer, core::slice::from_ref(&lone)) {
             Ok(_) => passed += 1,
@@ -300,74 +301,4 @@ fn count_loss(port: &Port, error: &io::Error, packets: usize) {
         _ => &counters.tx_other,
     };
     add(counter, packets);
-}
-
-/// Room for one UDP_SEGMENT control message.
-const SEGMENT_CONTROL: usize = 24;
-const _: () = assert!(size_of::<libc::cmsghdr>() + size_of::<u64>() <= SEGMENT_CONTROL);
-
-/// Hands runs, all of one socket, to the kernel; returns how many it took. An error is the first run's.
-fn send(buffer: &[u8], runs: &[Run]) -> io::Result<usize> {
-    match runs {
-        [run] if run.packets == 1 => send_packet(buffer, run),
-        [run] => send_messages::<1>(buffer, core::slice::from_ref(run)),
-        runs => send_messages::<MAX_CALL>(buffer, runs),
-    }
-}
-
-/// One packet goes without the message header, whose fetching costs the kernel a few percent of a small packet.
-fn send_packet(buffer: &[u8], run: &Run) -> io::Result<usize> {
-    let bytes = &buffer[run.start..run.start + run.len];
-    let (name, name_len) = run.route.name();
-    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-    // SAFETY: bytes and name are readable for the lengths given.
-    let n = unsafe {
-        libc::syscall(libc::SYS_sendto, run.route.raw_fd(), bytes.as_ptr(), bytes.len(), flags, name, name_len)
-    };
-    if n < 0 { Err(io::Error::last_os_error()) } else { Ok(1) }
-}
-
-fn send_messages<const N: usize>(buffer: &[u8], runs: &[Run]) -> io::Result<usize> {
-    let Some(first) = runs.first() else { return Ok(0) };
-    let mut controls = [Control([0u8; SEGMENT_CONTROL]); N];
-    let mut iovs = [libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 }; N];
-    // SAFETY: all-zero bytes are valid message headers (null pointers, zero lengths).
-    let mut messages: [libc::mmsghdr; N] = unsafe { zeroed() };
-    let mut count = 0;
-    for (((run, control), iov), message) in runs.iter().zip(&mut controls).zip(&mut iovs).zip(&mut messages) {
-        let bytes = &buffer[run.start..run.start + run.len];
-        *iov = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-        let (name, name_len) = run.route.name();
-        let header = &mut message.msg_hdr;
-        header.msg_name = name.cast_mut().cast();
-        header.msg_namelen = name_len;
-        header.msg_iov = iov;
-        header.msg_iovlen = 1;
-        if run.packets > 1 {
-            header.msg_control = control.0.as_mut_ptr().cast();
-            header.msg_controllen = SEGMENT_CONTROL as _;
-            // SAFETY: the control buffer is aligned (`Control`) and, as asserted above, large enough for one header
-            // with a u16; CMSG_FIRSTHDR therefore returns its start.
-            unsafe {
-                let cmsg = libc::CMSG_FIRSTHDR(header);
-                (*cmsg).cmsg_level = libc::SOL_UDP;
-                (*cmsg).cmsg_type = libc::UDP_SEGMENT;
-                (*cmsg).cmsg_len = libc::CMSG_LEN(u16::BITS / 8) as _;
-                // A run of several packets is shorter than 64 KiB, so its segments are.
-                libc::CMSG_DATA(cmsg).cast::<u16>().write_unaligned(u16::try_from(run.segment).unwrap_or(u16::MAX));
-            }
-        }
-        count += 1;
-    }
-    let fd = first.route.raw_fd();
-    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-    let sent = if count == 1 {
-        // SAFETY: name, iovec and control memory outlive the call, and the kernel only reads them.
-        let n = unsafe { libc::syscall(libc::SYS_sendmsg, fd, &raw const messages[0].msg_hdr, flags) };
-        if n < 0 { -1 } else { 1 }
-    } else {
-        // SAFETY: as above; `count` messages are filled in, and the kernel writes their `msg_len`.
-        unsafe { libc::syscall(libc::SYS_sendmmsg, fd, messages.as_mut_ptr(), count, flags) }
-    };
-    usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }

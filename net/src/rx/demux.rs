@@ -7,14 +7,15 @@ use std::time::Instant;
 use urxe_wire::Qpn;
 
 use super::cm_router::{self, Way};
+use super::deadline::Task;
+use super::forward::{Forwarded, Forwarder, STALLED};
 use super::{Call, Meta, Receiver};
+use crate::cm_service::Mailbox;
 use crate::counters::add_alone;
-use crate::datagram::{Datagram, Headers, Run, dest_qpn, group_of, leading};
-use crate::deadline::Task;
-use crate::forward::{Forwarded, Forwarder, Header, STALLED};
+use crate::datagram::{Datagram, Headers, RxBatch, dest_qpn, group_of, leading};
+use crate::ipc::header::Header;
 use crate::port::Port;
-use crate::registry::block_of;
-use crate::service::Mailbox;
+use crate::qpn_registry::block_of;
 use crate::sys::scope_id;
 
 /// What to do with a packet for another process.
@@ -34,7 +35,7 @@ impl Receiver {
         let Some(payload) = self.buffer.get(..len) else { return false };
         let headers = &meta.headers;
         // Where there are no ICRCs, nobody asks for it.
-        let flow = if meta.whole { None } else { Some(self.peers.flow(meta.index, headers.local, headers.peer)) };
+        let flow = if meta.icrc_elided { None } else { Some(self.peers.flow(meta.index, headers.local, headers.peer)) };
         let counters = call.port.counters();
         let (mut packets, mut bytes, mut at) = (0, 0, 0);
         let mut waits = false;
@@ -62,7 +63,7 @@ impl Receiver {
                         _ => leading(payload.get(at..).unwrap_or_default(), meta.segment, |next| next == qpn),
                     };
                     let first = Datagram { headers, expected_id: index, flow, payload: group, is_refused };
-                    call.accepted |= (call.deliver)(Run::new(first, meta.segment));
+                    call.accepted |= (call.deliver)(RxBatch::new(first, meta.segment));
                     packets += usize::from(count);
                     bytes += group.len();
                     at += group.len();

@@ -9,8 +9,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use socket2::{Domain, SockAddr, Socket, Type};
 
-use crate::local::{Credentials, abstract_address, own_uid};
-use crate::registry::NAME_PREFIX;
+use crate::ipc::NAME_PREFIX;
+use crate::ipc::credentials::{Credentials, abstract_address, own_uid};
 use crate::sys::{Control, socklen};
 
 /// Who may wait to be accepted.
@@ -179,7 +179,7 @@ mod tests {
     #[test]
     fn others_are_sent_away_a_few_at_a_time() {
         const KIND: &str = "others";
-        let block = crate::random::random_u16();
+        let block = crate::sys::random::random_u16();
         let listener = listen(KIND, block).unwrap();
         let waiting: Vec<_> = (0..=OTHERS).map(|_| connect(KIND, block).unwrap()).collect();
         assert!(accept_if(listener.as_raw_fd(), |_| false).unwrap().is_none());
@@ -192,7 +192,7 @@ mod tests {
     #[test]
     fn a_message_leaves_one_descriptor_at_most() {
         let (near, far) = Socket::pair(Domain::UNIX, Type::SEQPACKET.nonblocking(), None).unwrap();
-        let name = format!("urxe-{:08x}", crate::random::random_u32());
+        let name = format!("urxe-{:08x}", crate::sys::random::random_u32());
         let terminated = std::ffi::CString::new(name.as_str()).unwrap();
         // SAFETY: a terminated name.
         let raw = unsafe { libc::memfd_create(terminated.as_ptr(), libc::MFD_CLOEXEC) };

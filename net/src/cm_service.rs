@@ -15,10 +15,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use urxe_wire::cm::{CmMad, CommId, Message};
 use urxe_wire::{Gid, Qpn};
 
-use crate::fd::Fd;
-use crate::port::Port;
-use crate::registry::{NAME_PREFIX, block_of, mailbox_name};
-use crate::token::Token;
+use crate::ipc::NAME_PREFIX;
+use crate::qpn_registry::{block_of, mailbox_name};
+use crate::sys::epoll_key::EpollKey;
+use crate::sys::fd::{Fd, FdSet};
 
 /// A name for datagrams of other processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -93,18 +93,15 @@ impl Services {
     }
 }
 
-impl Port {
-    /// Takes a service id on an address; requests that reach other processes come here from now on.
-    ///
-    /// # Errors
-    /// `AddrInUse` if somebody has it; what else the system refuses.
-    pub fn serve(&self, service_id: u64, gid: Gid) -> io::Result<Service> {
+impl Service {
+    /// Takes the name of a service id on an address, and has its mailbox watched.
+    pub(crate) fn bind(fds: &Arc<FdSet>, services: &Arc<Services>, service_id: u64, gid: Gid) -> io::Result<Self> {
         let name = Mailbox::Service(service_id, gid);
-        let socket = self.fds().adopt(UnixDatagram::bind_addr(&name.name()?)?)?;
+        let socket = fds.adopt(UnixDatagram::bind_addr(&name.name()?)?)?;
         let fd = socket.as_raw_fd();
-        self.fds().watch(fd, Token::Mailbox(fd).pack())?;
-        self.services().lock().insert(name);
-        Ok(Service { name, services: Arc::clone(self.services()), _socket: socket })
+        fds.watch(fd, EpollKey::Mailbox(fd).pack())?;
+        services.lock().insert(name);
+        Ok(Self { name, services: Arc::clone(services), _socket: socket })
     }
 }
 
@@ -161,7 +158,7 @@ mod tests {
 
     #[test]
     fn a_service_is_known_as_long_as_it_lives() {
-        let (services, fds) = (Arc::new(Services::default()), crate::fd::FdSet::new().unwrap());
+        let (services, fds) = (Arc::new(Services::default()), FdSet::new().unwrap());
         let name = Mailbox::Service(3, LOCAL);
         let socket = fds.adopt(UnixDatagram::unbound().unwrap()).unwrap();
         services.lock().insert(name);

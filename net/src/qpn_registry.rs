@@ -16,10 +16,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use urxe_wire::Qpn;
 
 use crate::error::PortError;
-use crate::fd::{Fd, FdSet};
-use crate::random::{random_below, random_u16};
+use crate::ipc::NAME_PREFIX;
 use crate::shm::{self, Purpose};
-use crate::token::Token;
+use crate::sys::epoll_key::EpollKey;
+use crate::sys::fd::{Fd, FdSet};
+use crate::sys::random::{random_below, random_u16};
 
 /// Numbers in a block.
 const BLOCK_SIZE: u32 = 256;
@@ -27,9 +28,6 @@ const BLOCK_SIZE: u32 = 256;
 const BLOCKS: usize = 1 << 16;
 /// Numbers that must be free for one to be given out: a number rests while this many others are used before it.
 const RESERVE: usize = 128;
-
-/// Every name of this crate in the abstract namespace starts so; the digit is the version of what is said there.
-pub(crate) const NAME_PREFIX: &str = "urxe/1";
 
 /// The block a QPN lies in.
 pub fn block_of(qpn: Qpn) -> u16 {
@@ -83,13 +81,13 @@ impl Registry {
     }
 
     /// A number nobody on this host has. A new block is taken when too few numbers have rested; its mailbox is watched
-    /// under the token that `token` makes of its descriptor.
+    /// under the key that `key` makes of its descriptor.
     //= spec/hosts.md#net-004
     //# Queue pair numbers MUST be unique on a host and 0 and 1 never be given.
-    pub(crate) fn alloc(&self, fds: &Arc<FdSet>, token: fn(RawFd) -> u64) -> Result<Qpn, PortError> {
+    pub(crate) fn alloc(&self, fds: &Arc<FdSet>, key: fn(RawFd) -> u64) -> Result<Qpn, PortError> {
         let mut pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
         if pool.free.len() <= RESERVE {
-            match self.take_block(&mut pool, fds, token) {
+            match self.take_block(&mut pool, fds, key) {
                 // Numbers that have rested less are better than none.
                 Err(_) if !pool.free.is_empty() => {}
                 other => other?,
@@ -118,7 +116,7 @@ impl Registry {
     }
 
     /// Takes a random block, and mixes its numbers.
-    fn take_block(&self, pool: &mut Pool, fds: &Arc<FdSet>, token: fn(RawFd) -> u64) -> Result<(), PortError> {
+    fn take_block(&self, pool: &mut Pool, fds: &Arc<FdSet>, key: fn(RawFd) -> u64) -> Result<(), PortError> {
         const WHAT: &str = "open a mailbox socket";
         if pool.mailboxes.len() >= self.limit {
             return Err(PortError::QpnsExhausted);
@@ -137,7 +135,7 @@ impl Registry {
             };
             let mailbox = fds.adopt(socket).map_err(|e| PortError::os(WHAT, e))?;
             let raw = mailbox.as_raw_fd();
-            fds.watch(raw, token(raw)).map_err(|e| PortError::os(WHAT, e))?;
+            fds.watch(raw, key(raw)).map_err(|e| PortError::os(WHAT, e))?;
             pool.mailboxes.push(mailbox);
             // Without one, others send by UDP.
             pool.doors.extend(open_door(fds, block, self.doors).map(|door| (block, door)));
@@ -161,9 +159,9 @@ impl Registry {
 
 /// Opens the door of a block, and has it watched.
 fn open_door(fds: &Arc<FdSet>, block: u16, purpose: Purpose) -> Option<Fd> {
-    let door = fds.adopt(shm::door(block, purpose).ok()?).ok()?;
+    let door = fds.adopt(shm::listen(block, purpose).ok()?).ok()?;
     let raw = door.as_raw_fd();
-    fds.watch(raw, Token::Door(raw).pack()).ok()?;
+    fds.watch(raw, EpollKey::RingListener(raw).pack()).ok()?;
     Some(door)
 }
 

@@ -1,4 +1,4 @@
-//! Passing a datagram on to the process it is for.
+//! Forwarding of datagrams to the process that they are for.
 //!
 //! A forwarded datagram is one unix datagram: a header with what UDP knew of it, then the payload as it came (a GRO run
 //! stays one). It is forwarded once: what comes out of a mailbox is delivered or dropped.
@@ -9,24 +9,17 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixDatagram;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use urxe_wire::Gid;
-
-use crate::cancellation::Shield;
-use crate::fd::{Fd, FdSet};
-use crate::service::Mailbox;
-use crate::sys::{scope_id, send_parts, set_option, socket_address};
-use crate::token::Token;
-
-/// Bytes of a [`Header`] before the payload.
-pub(crate) const HEADER_LEN: usize = 64;
-
-const MAGIC: [u8; 4] = *b"uRxE";
+use crate::cm_service::Mailbox;
+use crate::ipc::header::{HEADER_LEN, Header};
+use crate::sys::cancellation::CancelGuard;
+use crate::sys::epoll_key::EpollKey;
+use crate::sys::fd::{Fd, FdSet};
+use crate::sys::{send_parts, set_option};
 
 /// Bytes of forwarded datagrams that may wait in one mailbox; a limit, not a reservation.
 const SEND_BUFFER: libc::c_int = 4 << 20;
@@ -40,69 +33,6 @@ const BACKLOG: usize = 32;
 const BACKLOG_BYTES: usize = 4 << 20;
 /// How long they wait for a process that reads nothing.
 pub(crate) const STALLED: Duration = Duration::from_millis(50);
-
-/// What UDP knew of a datagram. All numbers are little-endian in the mailbox.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Header {
-    /// Address it was sent to; the port is implied.
-    pub(crate) local: (IpAddr, u32),
-    /// Address and source port it came from.
-    pub(crate) peer: SocketAddr,
-    pub(crate) tclass: u8,
-    pub(crate) hop_limit: u8,
-    /// Length of each packet but the last.
-    pub(crate) segment: u16,
-    /// Index in its GRO run of the first packet.
-    pub(crate) first: u16,
-    /// It came through the unconnected socket: the receiver should open a flow socket.
-    pub(crate) learn: bool,
-}
-
-impl Header {
-    pub(crate) fn emit(&self) -> [u8; HEADER_LEN] {
-        let mut bytes = [0; HEADER_LEN];
-        let mut rest = bytes.as_mut_slice();
-        let mut put = |field: &[u8]| {
-            let (to, after) = core::mem::take(&mut rest).split_at_mut(field.len());
-            to.copy_from_slice(field);
-            rest = after;
-        };
-        put(&MAGIC);
-        put(&[u8::from(self.learn), self.tclass, self.hop_limit, 0]);
-        put(&self.segment.to_le_bytes());
-        put(&self.first.to_le_bytes());
-        put(&Gid::from(self.local.0).octets());
-        put(&self.local.1.to_le_bytes());
-        put(&Gid::from(self.peer.ip()).octets());
-        put(&scope_id(self.peer).to_le_bytes());
-        put(&self.peer.port().to_le_bytes());
-        bytes
-    }
-
-    /// `None`: no header of this version.
-    pub(crate) fn parse(bytes: &[u8; HEADER_LEN]) -> Option<Self> {
-        let mut rest = bytes.as_slice();
-        let magic: [u8; 4] = take(&mut rest)?;
-        let [learn, tclass, hop_limit, _] = take(&mut rest)?;
-        let segment = u16::from_le_bytes(take(&mut rest)?);
-        let first = u16::from_le_bytes(take(&mut rest)?);
-        let local = (Gid::new(take(&mut rest)?).ip(), u32::from_le_bytes(take(&mut rest)?));
-        let peer_ip = Gid::new(take(&mut rest)?).ip();
-        let peer_scope = u32::from_le_bytes(take(&mut rest)?);
-        let peer_port = u16::from_le_bytes(take(&mut rest)?);
-        if magic != MAGIC || learn > 1 || segment == 0 || peer_ip.is_ipv4() != local.0.is_ipv4() {
-            return None;
-        }
-        let peer = socket_address(peer_ip, peer_port, peer_scope);
-        Some(Self { local, peer, tclass, hop_limit, segment, first, learn: learn == 1 })
-    }
-}
-
-fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
-    let (field, after) = rest.split_first_chunk::<N>()?;
-    *rest = after;
-    Some(*field)
-}
 
 /// What became of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -197,7 +127,7 @@ impl Forwarder {
         }
         if connection.backlog.is_empty() {
             let fd = connection.fd.as_raw_fd();
-            if fds.watch_output(fd, Token::Backlog(fd).pack()).is_err() {
+            if fds.watch_output(fd, EpollKey::Backlog(fd).pack()).is_err() {
                 return Forwarded::Full;
             }
             connection.read_at = Instant::now();
@@ -253,7 +183,7 @@ impl Forwarder {
     }
 
     fn connect(&mut self, fds: &Arc<FdSet>, to: Mailbox) -> io::Result<usize> {
-        let _shield = Shield::new();
+        let _guard = CancelGuard::new();
         let socket = match self.spare.take() {
             Some(socket) => socket,
             None => {
@@ -281,50 +211,10 @@ impl Forwarder {
 
 #[cfg(test)]
 mod tests {
+    use urxe_wire::Gid;
+
     use super::*;
-    use proptest::prelude::*;
-
-    fn header() -> Header {
-        Header {
-            local: ("127.0.0.1".parse().unwrap(), 0),
-            peer: "127.0.0.1:50000".parse().unwrap(),
-            tclass: 0x2A,
-            hop_limit: 63,
-            segment: 4112,
-            first: 3,
-            learn: true,
-        }
-    }
-
-    #[test]
-    fn headers_survive() {
-        let v6 = Header {
-            local: ("fe80::1".parse().unwrap(), 9),
-            peer: "[fe80::2%9]:65535".parse().unwrap(),
-            learn: false,
-            ..header()
-        };
-        for header in [header(), v6] {
-            assert_eq!(Header::parse(&header.emit()), Some(header));
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn any_bytes_are_parsed_or_refused(bytes: [u8; HEADER_LEN]) {
-            prop_assert_eq!(Header::parse(&bytes), None, "random bytes carry no magic");
-        }
-
-        #[test]
-        fn any_damaged_header_is_parsed_or_refused(at in 4..HEADER_LEN, value: u8) {
-            let mut bytes = header().emit();
-            bytes[at] = value;
-            if let Some(parsed) = Header::parse(&bytes) {
-                prop_assert!(parsed.segment > 0);
-                prop_assert_eq!(Header::parse(&parsed.emit()), Some(parsed));
-            }
-        }
-    }
+    use crate::ipc::header::tests::header;
 
     #[test]
     fn a_block_without_owner_is_unknown_and_costs_one_socket() {
@@ -356,18 +246,18 @@ mod tests {
             sent += 1;
         }
         assert_eq!(forwarder.connected[0].backlog.len(), BACKLOG);
-        let (mut bytes, mut tokens) = ([0; 100], [0; 4]);
+        let (mut bytes, mut keys) = ([0; 100], [0; 4]);
         for number in 0..sent {
             let len = mailbox.recv(&mut bytes).unwrap();
             assert_eq!(bytes[HEADER_LEN..len], number.to_le_bytes());
-            let ready = fds.ready(&mut tokens);
-            for token in &tokens[..ready] {
-                let Some(Token::Backlog(fd)) = Token::unpack(*token) else { panic!("{token:x}") };
+            let ready = fds.ready(&mut keys);
+            for key in &keys[..ready] {
+                let Some(EpollKey::Backlog(fd)) = EpollKey::unpack(*key) else { panic!("{key:x}") };
                 forwarder.send_backlog(&fds, fd);
             }
         }
         assert_eq!((forwarder.bytes, forwarder.take_lost()), (0, 0));
-        assert_eq!(fds.ready(&mut tokens), 0, "an empty backlog is not watched");
+        assert_eq!(fds.ready(&mut keys), 0, "an empty backlog is not watched");
         assert_eq!(forwarder.forward(&fds, service(1), &header(), b"?"), Forwarded::Sent);
     }
 
@@ -431,9 +321,9 @@ mod tests {
         assert_eq!(results[0], Forwarded::Sent);
         assert_eq!(results[999], Forwarded::Full);
         drop(there);
-        let mut tokens = [0; 4];
-        assert_eq!(fds.ready(&mut tokens), 1, "the end of a mailbox is room, too");
-        let Some(Token::Backlog(fd)) = Token::unpack(tokens[0]) else { panic!("{:x}", tokens[0]) };
+        let mut keys = [0; 4];
+        assert_eq!(fds.ready(&mut keys), 1, "the end of a mailbox is room, too");
+        let Some(EpollKey::Backlog(fd)) = EpollKey::unpack(keys[0]) else { panic!("{:x}", keys[0]) };
         forwarder.send_backlog(&fds, fd);
         assert!(forwarder.connected.is_empty() && forwarder.bytes == 0);
         assert_eq!(forwarder.forward(&fds, service(2), &header(), &[]), Forwarded::Unknown);

@@ -1,4 +1,4 @@
-//! Which addresses a port receives at: seats come, go, and change hands.
+//! Which addresses a port receives at: roles come, go, and change hands.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -8,16 +8,17 @@ use std::time::{Duration, Instant};
 use urxe_wire::Gid;
 
 use super::Receiver;
+use super::deadline::Task;
 use crate::counters::add_alone;
-use crate::deadline::Task;
+use crate::election::Role;
 use crate::error::PortError;
-use crate::fd::FdSet;
-use crate::owner::Seat;
-use crate::port::{Port, descriptor_share};
-use crate::token::Token;
-use crate::udp::report_headers;
+use crate::port::Port;
+use crate::sys::epoll_key::EpollKey;
+use crate::sys::fd::FdSet;
+use crate::sys::fd::descriptor_share;
+use crate::sys::udp::report_headers;
 
-/// Until the next attempt at a vacant seat: somebody is just taking it.
+/// Until the next attempt at a vacant role: somebody is just taking it.
 const RACE: Duration = Duration::from_millis(2);
 /// The same after an error, such as a foreign program that has the port now.
 pub(super) const TROUBLE: Duration = Duration::from_millis(500);
@@ -25,13 +26,13 @@ pub(super) const TROUBLE: Duration = Duration::from_millis(500);
 impl Receiver {
     /// The addresses whose port a process of another user owns, and which user that is.
     pub fn other_users(&self) -> impl Iterator<Item = (SocketAddr, u32)> {
-        self.seats.iter().zip(&self.addresses).filter_map(|(seat, address)| match seat {
-            Seat::Guest { owner, .. } => Some(((*address)?, *owner)),
+        self.roles.iter().zip(&self.addresses).filter_map(|(role, address)| match role {
+            Role::Guest { owner, .. } => Some(((*address)?, *owner)),
             _ => None,
         })
     }
 
-    /// Looks what has become of the interface, and takes seats at its new addresses.
+    /// Looks what has become of the interface, and takes roles at its new addresses.
     pub(crate) fn follow(&mut self, port: &Port) {
         if let Some(watch) = &self.watch {
             watch.clear();
@@ -58,41 +59,41 @@ impl Receiver {
                 let free = self.addresses.iter().position(Option::is_none);
                 let index = free.unwrap_or_else(|| {
                     self.addresses.push(None);
-                    self.seats.push(Seat::Vacant);
-                    self.seats.len() - 1
+                    self.roles.push(Role::Candidate);
+                    self.roles.len() - 1
                 });
                 self.addresses[index] = Some(*address);
                 self.peers.clear();
             }
         }
         // An IPv6 address can be used some time after it came, which is a change as well.
-        self.take_seats(port);
+        self.retry_elections(port);
         port.interface_is(now);
     }
 
-    /// Tries to fill the seats that have nobody to hear from.
-    pub(super) fn take_seats(&mut self, port: &Port) {
-        for index in 0..self.seats.len() {
-            if self.seats.get(index).is_some_and(Seat::is_to_be_retried) {
+    /// Tries to fill the roles that have nobody to hear from.
+    pub(super) fn retry_elections(&mut self, port: &Port) {
+        for index in 0..self.roles.len() {
+            if self.roles.get(index).is_some_and(Role::is_to_be_retried) {
                 self.take_seat(index, port);
             }
         }
     }
 
     /// Says who has the wills of each address' connections.
-    pub(crate) fn appoint_heirs(&self, port: &Port) {
-        for index in 0..self.seats.len() {
+    pub(crate) fn appoint_successors(&self, port: &Port) {
+        for index in 0..self.roles.len() {
             self.appoint_heir(index, port);
         }
     }
 
     fn appoint_heir(&self, index: usize, port: &Port) {
-        if let (Some(address), Some(seat)) = (self.address(index), self.seats.get(index)) {
-            port.wills().appoint(Gid::from(address.ip()), seat.heir());
+        if let (Some(address), Some(role)) = (self.address(index), self.roles.get(index)) {
+            port.wills().appoint(Gid::from(address.ip()), role.successor());
         }
     }
 
-    /// To be called before a descriptor is closed that may be an heir.
+    /// To be called before a descriptor is closed that may be an successor.
     fn dismiss_heir(&self, index: usize, port: &Port) {
         if let Some(address) = self.address(index) {
             port.wills().appoint(Gid::from(address.ip()), None);
@@ -100,10 +101,10 @@ impl Receiver {
     }
 
     pub(super) fn accept(&mut self, index: usize, port: &Port) {
-        let Some(seat) = self.seats.get_mut(index) else { return };
-        let token = |fd| Token::Follower(index, fd).pack();
-        if seat.accept(&self.fds, descriptor_share(), token).is_err()
-            && let Seat::Owner { listener, .. } = seat
+        let Some(role) = self.roles.get_mut(index) else { return };
+        let key = |fd| EpollKey::FollowerLink(index, fd).pack();
+        if role.accept(&self.fds, descriptor_share(), key).is_err()
+            && let Role::Leader { listener, .. } = role
         {
             // No descriptor to spare: who waits in the backlog stays connected and learns all the same when this process
             // goes. Looked at again when a follower has gone.
@@ -113,23 +114,23 @@ impl Receiver {
     }
 
     pub(super) fn dismiss(&mut self, index: usize, fd: RawFd, port: &Port) {
-        if self.seats.get(index).and_then(Seat::heir) == Some(fd) {
+        if self.roles.get(index).and_then(Role::successor) == Some(fd) {
             self.dismiss_heir(index, port);
         }
-        let Some(seat) = self.seats.get_mut(index) else { return };
-        seat.dismiss(fd);
-        if let Seat::Owner { listener, .. } = seat {
+        let Some(role) = self.roles.get_mut(index) else { return };
+        role.dismiss(fd);
+        if let Role::Leader { listener, .. } = role {
             // Fails when it is watched already, which is the usual case.
-            let _ = self.fds.watch(listener.as_raw_fd(), Token::Listener(index).pack());
+            let _ = self.fds.watch(listener.as_raw_fd(), EpollKey::ElectionListener(index).pack());
         }
         self.appoint_heir(index, port);
     }
 
     /// The connection to the owner of an address has something to say.
     pub(super) fn hear_owner(&mut self, index: usize, port: &Port) {
-        let Some(seat) = self.seats.get(index) else { return };
-        match seat.heir() {
-            Some(owner) if self.testators.hear(owner) => self.begin_wills(port),
+        let Some(role) = self.roles.get(index) else { return };
+        match role.successor() {
+            Some(owner) if self.last_wills.hear(owner) => self.begin_last_wills(port),
             Some(_) => {
                 self.vacate(index, port);
                 self.take_seat(index, port);
@@ -137,66 +138,66 @@ impl Receiver {
             // Another user's, who may hang up as often as it likes: at its own expense.
             None => {
                 self.vacate(index, port);
-                self.deadlines.set(Task::TakeSeats, RACE);
+                self.deadlines.set(Task::RetryElection, RACE);
             }
         }
     }
 
     pub(super) fn vacate(&mut self, index: usize, port: &Port) {
         self.dismiss_heir(index, port);
-        if let Some(seat) = self.seats.get_mut(index) {
-            seat.neighbours().for_each(|fd| self.testators.forget(fd));
-            *seat = Seat::Vacant;
+        if let Some(role) = self.roles.get_mut(index) {
+            role.neighbours().for_each(|fd| self.last_wills.forget(fd));
+            *role = Role::Candidate;
         }
     }
 
     /// Has the wills of processes that have ended executed, unless that is under way already.
-    pub(super) fn begin_wills(&mut self, port: &Port) {
-        if self.testators.begin() {
-            self.execute_wills(port);
+    pub(super) fn begin_last_wills(&mut self, port: &Port) {
+        if self.last_wills.begin() {
+            self.send_last_wills(port);
         }
     }
 
     /// Has the next few wills executed.
-    pub(super) fn execute_wills(&mut self, port: &Port) {
-        let Self { testators, seats, addresses, .. } = self;
+    pub(super) fn send_last_wills(&mut self, port: &Port) {
+        let Self { last_wills, roles, addresses, .. } = self;
         let is_owned = |gid| {
-            let has_owner = |(seat, address): (&Seat, &Option<SocketAddr>)| {
-                !matches!(seat, Seat::Vacant) && address.is_some_and(|address| Gid::from(address.ip()) == gid)
+            let has_owner = |(role, address): (&Role, &Option<SocketAddr>)| {
+                !matches!(role, Role::Candidate) && address.is_some_and(|address| Gid::from(address.ip()) == gid)
             };
-            seats.iter().zip(addresses.iter()).any(has_owner)
+            roles.iter().zip(addresses.iter()).any(has_owner)
         };
-        let (wills, again) = testators.execute(Instant::now(), is_owned);
+        let (wills, again) = last_wills.execute(Instant::now(), is_owned);
         port.wills().execute(wills);
         if let Some(after) = again {
-            self.deadlines.set(Task::ExecuteWills, after);
+            self.deadlines.set(Task::SendLastWills, after);
         }
     }
 
-    /// Tries to fill a vacant seat, or to try again later.
+    /// Tries to fill a vacant role, or to try again later.
     //= spec/hosts.md#net-002
     //# When the owner of the port ends, however it ends, another process MUST take over and the others go on.
     pub(super) fn take_seat(&mut self, index: usize, port: &Port) {
         let Some(address) = self.address(index) else { return };
-        let Some(place) = self.seats.get_mut(index) else { return };
-        let retry = match Seat::take(&self.fds, address) {
-            Ok(Seat::Vacant) => RACE,
-            Ok(seat @ Seat::Guest { liveness: None, .. }) => {
-                *place = seat;
+        let Some(place) = self.roles.get_mut(index) else { return };
+        let retry = match Role::elect(&self.fds, address) {
+            Ok(Role::Candidate) => RACE,
+            Ok(role @ Role::Guest { liveness: None, .. }) => {
+                *place = role;
                 TROUBLE
             }
-            Ok(seat) => {
-                if watch_seat(&self.fds, index, &seat).is_ok() {
-                    if let Seat::Owner { udp, .. } = &seat {
+            Ok(role) => {
+                if watch_role(&self.fds, index, &role).is_ok() {
+                    if let Role::Leader { udp, .. } = &role {
                         add_alone(&port.counters().takeovers, 1);
                         if self.headers {
                             report_headers(udp.as_raw_fd(), address);
                         }
                     }
-                    *place = seat;
+                    *place = role;
                     self.appoint_heir(index, port);
-                    self.testators.has_owner(Gid::from(address.ip()));
-                    self.begin_wills(port);
+                    self.last_wills.has_owner(Gid::from(address.ip()));
+                    self.begin_last_wills(port);
                     return;
                 }
                 TROUBLE
@@ -205,19 +206,19 @@ impl Receiver {
             Err(PortError::Os { source, .. }) if source.kind() == ErrorKind::AddrNotAvailable => return,
             Err(_) => TROUBLE,
         };
-        self.deadlines.set(Task::TakeSeats, retry);
+        self.deadlines.set(Task::RetryElection, retry);
     }
 }
 
-pub(super) fn watch_seat(fds: &FdSet, index: usize, seat: &Seat) -> std::io::Result<()> {
-    match seat {
-        Seat::Vacant | Seat::Guest { liveness: None, .. } => Ok(()),
-        Seat::Follower { owner } | Seat::Guest { liveness: Some(owner), .. } => {
-            fds.watch(owner.as_raw_fd(), Token::Leader(index).pack())
+pub(super) fn watch_role(fds: &FdSet, index: usize, role: &Role) -> std::io::Result<()> {
+    match role {
+        Role::Candidate | Role::Guest { liveness: None, .. } => Ok(()),
+        Role::Follower { owner } | Role::Guest { liveness: Some(owner), .. } => {
+            fds.watch(owner.as_raw_fd(), EpollKey::LeaderLink(index).pack())
         }
-        Seat::Owner { listener, udp, .. } => {
-            fds.watch(listener.as_raw_fd(), Token::Listener(index).pack())?;
-            fds.watch(udp.as_raw_fd(), Token::Owner(index).pack())
+        Role::Leader { listener, udp, .. } => {
+            fds.watch(listener.as_raw_fd(), EpollKey::ElectionListener(index).pack())?;
+            fds.watch(udp.as_raw_fd(), EpollKey::LeaderSocket(index).pack())
         }
     }
 }

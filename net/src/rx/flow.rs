@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use urxe_wire::icrc;
 
-use crate::fd::{Fd, FdSet};
-use crate::udp::connect_flow;
+use crate::sys::fd::{Fd, FdSet};
+use crate::sys::udp::connect_flow;
 
 /// How long a flow must have been silent before a new one may take its place.
 const REPLACEABLE: Duration = Duration::from_secs(1);

@@ -4,53 +4,53 @@ use std::os::fd::RawFd;
 
 /// What epoll says of a descriptor: its kind in the high byte, below it what identifies it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Token {
-    /// The unconnected socket of this seat.
-    Owner(usize),
+pub(crate) enum EpollKey {
+    /// The unconnected socket of this role.
+    LeaderSocket(usize),
     /// The flow socket in this slot.
     Flow(usize),
     /// The mailbox with this descriptor.
     Mailbox(RawFd),
-    /// This seat's listening socket.
-    Listener(usize),
-    /// This seat's connection to the owner.
-    Leader(usize),
-    /// A connection from another process to this seat.
-    Follower(usize, RawFd),
+    /// This role's listening socket.
+    ElectionListener(usize),
+    /// This role's connection to the owner.
+    LeaderLink(usize),
+    /// A connection from another process to this role.
+    FollowerLink(usize, RawFd),
     /// The timer of what is put off.
     Timer,
     /// The multicast group in this slot.
     Group(usize),
     /// The socket that tells of changes.
-    Change,
+    Rtnetlink,
     /// The timer of pending requests.
     PendingRequests,
     /// Where other processes offer rings.
-    Door(RawFd),
+    RingListener(RawFd),
     /// The connection of a ring that this process reads, or that is about to be offered.
-    Ring(RawFd),
+    RingRx(RawFd),
     /// The connection of a ring that this process writes.
-    Link(RawFd),
+    RingTx(RawFd),
     /// A connection to another process's mailbox for which datagrams wait.
     Backlog(RawFd),
 }
 
-impl Token {
+impl EpollKey {
     pub(crate) fn pack(self) -> u64 {
         let (kind, index, fd) = match self {
-            Self::Owner(seat) => (1, seat, 0),
+            Self::LeaderSocket(role) => (1, role, 0),
             Self::Flow(slot) => (2, slot, 0),
             Self::Mailbox(fd) => (3, 0, fd),
-            Self::Listener(seat) => (4, seat, 0),
-            Self::Leader(seat) => (5, seat, 0),
-            Self::Follower(seat, fd) => (6, seat, fd),
+            Self::ElectionListener(role) => (4, role, 0),
+            Self::LeaderLink(role) => (5, role, 0),
+            Self::FollowerLink(role, fd) => (6, role, fd),
             Self::Timer => (7, 0, 0),
             Self::Group(slot) => (8, slot, 0),
-            Self::Change => (9, 0, 0),
+            Self::Rtnetlink => (9, 0, 0),
             Self::PendingRequests => (10, 0, 0),
-            Self::Door(fd) => (11, 0, fd),
-            Self::Ring(fd) => (12, 0, fd),
-            Self::Link(fd) => (13, 0, fd),
+            Self::RingListener(fd) => (11, 0, fd),
+            Self::RingRx(fd) => (12, 0, fd),
+            Self::RingTx(fd) => (13, 0, fd),
             Self::Backlog(fd) => (14, 0, fd),
         };
         // Seats and slots are below 2^24, being descriptors.
@@ -62,19 +62,19 @@ impl Token {
         let index = u32::from_be_bytes([0, a, b, c]) as usize;
         let fd = RawFd::from_be_bytes(fd);
         match kind {
-            1 => Some(Self::Owner(index)),
+            1 => Some(Self::LeaderSocket(index)),
             2 => Some(Self::Flow(index)),
             3 => Some(Self::Mailbox(fd)),
-            4 => Some(Self::Listener(index)),
-            5 => Some(Self::Leader(index)),
-            6 => Some(Self::Follower(index, fd)),
+            4 => Some(Self::ElectionListener(index)),
+            5 => Some(Self::LeaderLink(index)),
+            6 => Some(Self::FollowerLink(index, fd)),
             7 => Some(Self::Timer),
             8 => Some(Self::Group(index)),
-            9 => Some(Self::Change),
+            9 => Some(Self::Rtnetlink),
             10 => Some(Self::PendingRequests),
-            11 => Some(Self::Door(fd)),
-            12 => Some(Self::Ring(fd)),
-            13 => Some(Self::Link(fd)),
+            11 => Some(Self::RingListener(fd)),
+            12 => Some(Self::RingRx(fd)),
+            13 => Some(Self::RingTx(fd)),
             14 => Some(Self::Backlog(fd)),
             _ => None,
         }
@@ -87,24 +87,24 @@ mod tests {
 
     #[test]
     fn tokens_survive_epoll() {
-        for token in [
-            Token::Owner(0),
-            Token::Flow(0xFF_FFFF),
-            Token::Mailbox(RawFd::MAX),
-            Token::Listener(1),
-            Token::Leader(2),
-            Token::Follower(3, 1023),
-            Token::Timer,
-            Token::Group(4),
-            Token::Change,
-            Token::PendingRequests,
-            Token::Door(3),
-            Token::Ring(4),
-            Token::Link(5),
-            Token::Backlog(6),
+        for key in [
+            EpollKey::LeaderSocket(0),
+            EpollKey::Flow(0xFF_FFFF),
+            EpollKey::Mailbox(RawFd::MAX),
+            EpollKey::ElectionListener(1),
+            EpollKey::LeaderLink(2),
+            EpollKey::FollowerLink(3, 1023),
+            EpollKey::Timer,
+            EpollKey::Group(4),
+            EpollKey::Rtnetlink,
+            EpollKey::PendingRequests,
+            EpollKey::RingListener(3),
+            EpollKey::RingRx(4),
+            EpollKey::RingTx(5),
+            EpollKey::Backlog(6),
         ] {
-            assert_eq!(Token::unpack(token.pack()), Some(token));
+            assert_eq!(EpollKey::unpack(key.pack()), Some(key));
         }
-        assert_eq!(Token::unpack(0), None);
+        assert_eq!(EpollKey::unpack(0), None);
     }
 }

@@ -1,8 +1,8 @@
-//! Handing a ring over.
+//! The handshake of a ring: the sender hands the receiver the ring's memory.
 //!
-//! The owner of a block of QPNs listens at a name, as the block's mailbox has one: the *door*. Who wants to send connects,
-//! sees who it is, and says in one message what the ring is for, with the ring's memory beside it. It need not wait for
-//! an answer: an owner that will not have the ring hangs up.
+//! The owner of a block of QPNs listens at an abstract name made of the block, as its mailbox has one. A sender connects,
+//! checks whose socket answers, and sends one message with the ring's addresses and key and the memory's descriptor. There is no
+//! answer to wait for: an owner that refuses the ring closes the connection.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -11,12 +11,13 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use socket2::Socket;
 
 use super::segment::Segment;
-use crate::forward::{HEADER_LEN, Header};
-use crate::peer;
+use crate::ipc::header::{HEADER_LEN, Header};
+use crate::ipc::unix;
 use crate::sys::{scope_id, with_port};
 
 /// A header and the ring's key.
-const OFFER_LEN: usize = HEADER_LEN + 8;
+const HANDSHAKE_LEN: usize = HEADER_LEN + 8;
+
 /// Purpose of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
@@ -27,7 +28,7 @@ pub(crate) enum Purpose {
 }
 
 impl Purpose {
-    /// In the names of doors.
+    /// The part of a listener's name that says so.
     const fn kind(self) -> &'static str {
         match self {
             Self::Packets => "ring",
@@ -36,19 +37,19 @@ impl Purpose {
     }
 }
 
-/// The door of a block, listening.
-pub(crate) fn door(block: u16, purpose: Purpose) -> io::Result<Socket> {
-    peer::listen(purpose.kind(), block)
+/// Listens for the rings of a block.
+pub(crate) fn listen(block: u16, purpose: Purpose) -> io::Result<Socket> {
+    unix::listen(purpose.kind(), block)
 }
 
-/// Connects to the door of a block. Fails if nobody takes such rings there, or another user would.
-pub(super) fn knock(block: u16, purpose: Purpose) -> io::Result<Socket> {
-    peer::connect(purpose.kind(), block)
+/// Connects to the owner of a block. Fails if none takes such rings, or another user would.
+pub(super) fn connect(block: u16, purpose: Purpose) -> io::Result<Socket> {
+    unix::connect(purpose.kind(), block)
 }
 
-/// Who waits at a door, if it is the same user's; others are sent away. `Ok(None)`: nobody.
-pub(super) fn open_door(door: RawFd) -> io::Result<Option<OwnedFd>> {
-    peer::accept(door)
+/// Accepts a connection of the same user; others are closed. `Ok(None)`: there is none.
+pub(super) fn accept(listener: RawFd) -> io::Result<Option<OwnedFd>> {
+    unix::accept(listener)
 }
 
 /// Whether an address is one of this host's: a process can bind to it.
@@ -56,9 +57,9 @@ pub(crate) fn is_own_address(address: SocketAddr) -> bool {
     UdpSocket::bind(with_port(address, 0)).is_ok()
 }
 
-/// What a ring is for.
+/// Addresses and key of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Offer {
+pub(super) struct Handshake {
     /// The sender's address and the UDP port it would use.
     pub(super) from: SocketAddr,
     /// The receiver's address.
@@ -69,18 +70,18 @@ pub(super) struct Offer {
     pub(super) key: u64,
 }
 
-impl Offer {
-    fn emit(&self) -> [u8; OFFER_LEN] {
+impl Handshake {
+    fn emit(&self) -> [u8; HANDSHAKE_LEN] {
         let Self { from, to, tclass, hop_limit, key } = *self;
         let local = (to.ip(), scope_id(to));
         let header = Header { local, peer: from, tclass, hop_limit, segment: 1, first: 0, learn: false };
-        let mut bytes = [0; OFFER_LEN];
+        let mut bytes = [0; HANDSHAKE_LEN];
         bytes[..HEADER_LEN].copy_from_slice(&header.emit());
         bytes[HEADER_LEN..].copy_from_slice(&key.to_le_bytes());
         bytes
     }
 
-    fn parse(bytes: &[u8; OFFER_LEN], port: u16) -> Option<Self> {
+    fn parse(bytes: &[u8; HANDSHAKE_LEN], port: u16) -> Option<Self> {
         let (header, key) = bytes.split_first_chunk::<HEADER_LEN>()?;
         let Header { local: (ip, scope), peer, tclass, hop_limit, .. } = Header::parse(header)?;
         let to = crate::sys::socket_address(ip, port, scope);
@@ -90,21 +91,21 @@ impl Offer {
 }
 
 /// Hands a ring over, without waiting.
-pub(super) fn send(fd: RawFd, offer: &Offer, memory: &OwnedFd) -> io::Result<()> {
-    peer::send_file(fd, &offer.emit(), memory.as_raw_fd())
+pub(super) fn send(fd: RawFd, handshake: &Handshake, memory: &OwnedFd) -> io::Result<()> {
+    unix::send_file(fd, &handshake.emit(), memory.as_raw_fd())
 }
 
-/// Takes an offer and its memory. `Ok(None)`: not there yet.
-pub(super) fn receive(fd: RawFd) -> io::Result<Option<(Offer, Segment)>> {
-    let mut bytes = [0_u8; OFFER_LEN];
-    let Some((length, memory)) = peer::receive(fd, &mut bytes)? else { return Ok(None) };
+/// Takes a handshake and its memory. `Ok(None)`: not there yet.
+pub(super) fn receive(fd: RawFd) -> io::Result<Option<(Handshake, Segment)>> {
+    let mut bytes = [0_u8; HANDSHAKE_LEN];
+    let Some((length, memory)) = unix::receive(fd, &mut bytes)? else { return Ok(None) };
     let bad = || io::Error::from(io::ErrorKind::InvalidData);
-    if length != OFFER_LEN {
+    if length != HANDSHAKE_LEN {
         return Err(bad());
     }
-    let offer = Offer::parse(&bytes, crate::ROCE_V2_PORT).ok_or_else(bad)?;
+    let handshake = Handshake::parse(&bytes, crate::ROCE_V2_PORT).ok_or_else(bad)?;
     let memory = Segment::open(memory.ok_or_else(bad)?.as_fd())?;
-    Ok(Some((offer, memory)))
+    Ok(Some((handshake, memory)))
 }
 
 #[cfg(test)]
@@ -115,8 +116,8 @@ mod tests {
     use proptest::prelude::*;
     use socket2::{Domain, Type};
 
-    fn offer() -> Offer {
-        Offer {
+    fn handshake() -> Handshake {
+        Handshake {
             from: "127.0.0.1:50000".parse().unwrap(),
             to: "127.0.0.1:4791".parse().unwrap(),
             tclass: 0x2A,
@@ -127,22 +128,25 @@ mod tests {
 
     #[test]
     fn offers_survive() {
-        let v6 =
-            Offer { from: "[fe80::2%9]:65535".parse().unwrap(), to: "[fe80::1%9]:4791".parse().unwrap(), ..offer() };
-        for offer in [offer(), v6] {
-            assert_eq!(Offer::parse(&offer.emit(), 4791), Some(offer));
+        let v6 = Handshake {
+            from: "[fe80::2%9]:65535".parse().unwrap(),
+            to: "[fe80::1%9]:4791".parse().unwrap(),
+            ..handshake()
+        };
+        for handshake in [handshake(), v6] {
+            assert_eq!(Handshake::parse(&handshake.emit(), 4791), Some(handshake));
         }
         // A stamp of 0 is what a new ring is full of.
-        assert_eq!(Offer::parse(&Offer { key: 2, ..offer() }.emit(), 4791), None);
+        assert_eq!(Handshake::parse(&Handshake { key: 2, ..handshake() }.emit(), 4791), None);
     }
 
     proptest! {
         #[test]
-        fn any_damaged_offer_is_parsed_or_refused(at in 0..OFFER_LEN, value: u8) {
-            let mut bytes = offer().emit();
+        fn any_damaged_offer_is_parsed_or_refused(at in 0..HANDSHAKE_LEN, value: u8) {
+            let mut bytes = handshake().emit();
             bytes[at] = value;
-            if let Some(parsed) = Offer::parse(&bytes, 4791) {
-                prop_assert_eq!(Offer::parse(&parsed.emit(), 4791), Some(parsed));
+            if let Some(parsed) = Handshake::parse(&bytes, 4791) {
+                prop_assert_eq!(Handshake::parse(&parsed.emit(), 4791), Some(parsed));
             }
         }
     }
@@ -172,8 +176,8 @@ mod tests {
         let (a, b) = pair();
         assert!(receive(b.as_raw_fd()).unwrap().is_none());
         let (_, memory) = Segment::create().unwrap();
-        send(a.as_raw_fd(), &offer(), &memory).unwrap();
-        assert_eq!(receive(b.as_raw_fd()).unwrap().unwrap().0, offer());
+        send(a.as_raw_fd(), &handshake(), &memory).unwrap();
+        assert_eq!(receive(b.as_raw_fd()).unwrap().unwrap().0, handshake());
     }
 
     //= spec/hosts.md#net-021
@@ -193,12 +197,12 @@ mod tests {
             ("a socket", OwnedFd::from(pair().0)),
         ] {
             let (a, b) = pair();
-            send(a.as_raw_fd(), &offer(), &refused).unwrap();
+            send(a.as_raw_fd(), &handshake(), &refused).unwrap();
             assert!(receive(b.as_raw_fd()).is_err(), "{what}");
         }
         // As it should be, so that the others were refused for what they say.
         let (a, b) = pair();
-        send(a.as_raw_fd(), &offer(), &memory(whole, all)).unwrap();
+        send(a.as_raw_fd(), &handshake(), &memory(whole, all)).unwrap();
         assert!(receive(b.as_raw_fd()).unwrap().is_some());
     }
 
@@ -216,7 +220,7 @@ mod tests {
         let (a, b) = pair();
         a.send(b"good morning").unwrap();
         assert!(receive(b.as_raw_fd()).is_err());
-        a.send(&offer().emit()).unwrap();
+        a.send(&handshake().emit()).unwrap();
         assert!(receive(b.as_raw_fd()).is_err(), "without memory");
         drop(a);
         assert!(receive(b.as_raw_fd()).is_err(), "hung up");

@@ -4,7 +4,14 @@
 //! What is called for packets is called by number (`syscall`): the C library's functions of these names are cancellation
 //! points (pthreads(7)), which `ibv_poll_cq` and `ibv_post_send` are not to be, and in a program of several threads that
 //! takes them two locked instructions and fifty others. What is called now and then is behind a
-//! [`Shield`](crate::cancellation::Shield).
+//! [`CancelGuard`](crate::sys::cancellation::CancelGuard).
+
+pub mod cancellation;
+pub(crate) mod epoll_key;
+pub(crate) mod fd;
+pub mod identity;
+pub(crate) mod random;
+pub(crate) mod udp;
 
 use core::fmt;
 use core::mem::{MaybeUninit, size_of, zeroed};
@@ -294,9 +301,9 @@ pub(crate) fn epoll_create() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(raw) })
 }
 
-/// Watches `fd` (level-triggered) for `events` under `token`.
-pub(crate) fn epoll_add(epoll: RawFd, fd: RawFd, events: libc::c_int, token: u64) -> io::Result<()> {
-    let mut event = libc::epoll_event { events: events.cast_unsigned(), u64: token };
+/// Watches `fd` (level-triggered) for `events` under `key`.
+pub(crate) fn epoll_add(epoll: RawFd, fd: RawFd, events: libc::c_int, key: u64) -> io::Result<()> {
+    let mut event = libc::epoll_event { events: events.cast_unsigned(), u64: key };
     // SAFETY: `event` is readable during the call.
     let rc = unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, fd, &raw mut event) };
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
@@ -308,8 +315,8 @@ pub(crate) fn epoll_remove(epoll: RawFd, fd: RawFd) {
     unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_DEL, fd, ptr::null_mut()) };
 }
 
-/// What is ready now, without waiting: the tokens of up to `N` descriptors.
-pub(crate) fn epoll_ready<const N: usize>(epoll: RawFd, tokens: &mut [u64; N]) -> usize {
+/// What is ready now, without waiting: the keys of up to `N` descriptors.
+pub(crate) fn epoll_ready<const N: usize>(epoll: RawFd, keys: &mut [u64; N]) -> usize {
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; N];
     let room = i32::try_from(N).unwrap_or(i32::MAX);
     // SAFETY: `events` has room for `room` entries.
@@ -325,8 +332,8 @@ pub(crate) fn epoll_ready<const N: usize>(epoll: RawFd, tokens: &mut [u64; N]) -
         )
     };
     let n = usize::try_from(n).unwrap_or(0);
-    for (token, event) in tokens.iter_mut().zip(events.iter().take(n)) {
-        *token = event.u64;
+    for (key, event) in keys.iter_mut().zip(events.iter().take(n)) {
+        *key = event.u64;
     }
     n
 }
@@ -373,14 +380,14 @@ mod tests {
         let epoll = epoll_create().unwrap();
         let timer = timer_create().unwrap();
         epoll_add(epoll.as_raw_fd(), timer.as_raw_fd(), libc::EPOLLIN, 42).unwrap();
-        let mut tokens = [0; 4];
-        assert_eq!(epoll_ready(epoll.as_raw_fd(), &mut tokens), 0);
+        let mut keys = [0; 4];
+        assert_eq!(epoll_ready(epoll.as_raw_fd(), &mut keys), 0);
         timer_arm(timer.as_raw_fd(), Duration::from_millis(1));
-        while epoll_ready(epoll.as_raw_fd(), &mut tokens) == 0 {
+        while epoll_ready(epoll.as_raw_fd(), &mut keys) == 0 {
             std::thread::yield_now();
         }
-        assert_eq!(tokens[0], 42);
+        assert_eq!(keys[0], 42);
         timer_arm(timer.as_raw_fd(), Duration::ZERO);
-        assert_eq!(epoll_ready(epoll.as_raw_fd(), &mut tokens), 0);
+        assert_eq!(epoll_ready(epoll.as_raw_fd(), &mut keys), 0);
     }
 }

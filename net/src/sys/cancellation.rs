@@ -38,26 +38,26 @@ fn set(state: c_int) -> State {
 /// cancellation points (`sys.rs`).
 #[derive(Debug)]
 #[must_use]
-pub struct Shield {
+pub struct CancelGuard {
     before: State,
     /// Of this thread.
     _here: PhantomData<*const ()>,
 }
 
-impl Shield {
+impl CancelGuard {
     /// From now on.
     pub fn new() -> Self {
         Self { before: disable(), _here: PhantomData }
     }
 }
 
-impl Default for Shield {
+impl Default for CancelGuard {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Drop for Shield {
+impl Drop for CancelGuard {
     fn drop(&mut self) {
         restore(self.before);
     }

@@ -4,15 +4,15 @@ use std::time::Instant;
 
 use urxe_wire::Gid;
 
-use super::sort::forward;
+use super::deadline::Task;
+use super::demux::forward;
+use super::forward::{Forwarded, Forwarder, STALLED};
+use super::pending_requests::{Fate, PendingRequests, RequestKey};
 use super::{Call, Meta, Receiver};
+use crate::cm_service::Mailbox;
 use crate::counters::add_alone;
 use crate::datagram::Datagram;
-use crate::deadline::Task;
-use crate::forward::{Forwarded, Forwarder, STALLED};
-use crate::pending_requests::{Fate, PendingRequests, RequestKey};
 use crate::port::Port;
-use crate::service::Mailbox;
 
 /// Where a packet to QP1 goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,26 +6,26 @@ use std::time::Instant;
 
 use urxe_wire::{Qpn, icrc};
 
-use super::sort::Stray;
+use super::deadline::Task;
+use super::demux::Stray;
+use super::flow::IDLE;
 use super::{Call, Meta, Receiver};
-use crate::cancellation::Shield;
 use crate::counters::add_alone;
 use crate::datagram::{Datagram, Headers, dest_qpn};
-use crate::deadline::Task;
-use crate::flow::IDLE;
-use crate::forward::{HEADER_LEN, Header};
+use crate::election::Role;
 use crate::interface::find_local;
-use crate::owner::Seat;
+use crate::ipc::header::{HEADER_LEN, Header};
 use crate::port::Port;
+use crate::sys::cancellation::CancelGuard;
+use crate::sys::epoll_key::EpollKey;
+use crate::sys::udp::report_headers;
 use crate::sys::{Received, recv_parts, recv_udp};
-use crate::token::Token;
-use crate::udp::report_headers;
 
 impl Receiver {
     /// `None`: nothing there. `Some(true)`: it was a run of packets.
-    pub(super) fn receive_owner(&mut self, seat: usize, call: &mut Call<'_>) -> Option<bool> {
-        let Some(Seat::Owner { udp, .. }) = self.seats.get(seat) else { return None };
-        let (several, _) = self.receive_udp(udp.as_raw_fd(), seat, true, call)?;
+    pub(super) fn receive_owner(&mut self, role: usize, call: &mut Call<'_>) -> Option<bool> {
+        let Some(Role::Leader { udp, .. }) = self.roles.get(role) else { return None };
+        let (several, _) = self.receive_udp(udp.as_raw_fd(), role, true, call)?;
         Some(several)
     }
 
@@ -59,7 +59,7 @@ impl Receiver {
             headers: Headers { local, peer: received.peer, tclass: received.tclass, hop_limit: received.hop_limit },
             segment: received.segment,
             first: 0,
-            whole: false,
+            icrc_elided: false,
         };
         let ours = self.sort(&meta, received.len, Stray::Forward { learn }, call);
         Some((received.len > received.segment, ours))
@@ -87,7 +87,7 @@ impl Receiver {
             headers: Headers { local, peer: header.peer, tclass: header.tclass, hop_limit: header.hop_limit },
             segment: header.segment.into(),
             first: header.first,
-            whole: false,
+            icrc_elided: false,
         };
         call.accepted = false;
         self.sort(&meta, len, Stray::Drop, call);
@@ -140,10 +140,10 @@ impl Receiver {
     //# Processes of one host MUST share UDP 4791 of an address without privileges.
     fn learn(&mut self, index: usize, local: SocketAddr, peer: SocketAddr, port: &Port) {
         // The owner gets everything that no flow socket takes; a forwarded datagram is from before it became the owner.
-        if matches!(self.seats.get(index), Some(Seat::Owner { .. })) {
+        if matches!(self.roles.get(index), Some(Role::Leader { .. })) {
             return;
         }
-        let _shield = Shield::new();
+        let _guard = CancelGuard::new();
         let (new, closed) = self.flows.learn(&self.fds, index, local, peer, Instant::now());
         add_alone(&port.counters().flows_closed, closed);
         if let Some((slot, fd)) = new {
@@ -151,7 +151,7 @@ impl Receiver {
             if self.headers {
                 report_headers(fd, local);
             }
-            if self.fds.watch(fd, Token::Flow(slot).pack()).is_err() {
+            if self.fds.watch(fd, EpollKey::Flow(slot).pack()).is_err() {
                 // Unwatched it might never be read; without it, forwarding goes on.
                 self.flows.close(slot);
             }

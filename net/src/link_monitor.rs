@@ -4,14 +4,14 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 
-use crate::fd::{Fd, FdSet};
 use crate::interface::Interface;
+use crate::sys::epoll_key::EpollKey;
+use crate::sys::fd::{Fd, FdSet};
 use crate::sys::{family, socklen};
-use crate::token::Token;
 
 /// What has changed since the port was opened, or since the last change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum LinkEvent {
     /// The GID table.
     Gids,
     /// The interface is running again.
@@ -22,7 +22,7 @@ pub enum Change {
     Gone,
 }
 
-impl Change {
+impl LinkEvent {
     /// What is different. GIDs go before the port does, and come after it.
     pub(crate) fn between(before: &Interface, now: &Interface) -> Vec<Self> {
         let gids = (before.gids() != now.gids()).then_some(Self::Gids);
@@ -34,9 +34,9 @@ impl Change {
 
 /// A socket that is readable when anything about interfaces has changed in this network namespace (rtnetlink(7)).
 #[derive(Debug)]
-pub(crate) struct Watch(Fd);
+pub(crate) struct RtnetlinkSocket(Fd);
 
-impl Watch {
+impl RtnetlinkSocket {
     /// Has it watched.
     pub(crate) fn open(fds: &Arc<FdSet>) -> io::Result<Self> {
         let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
@@ -56,7 +56,7 @@ impl Watch {
         if unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) } != 0 {
             return Err(io::Error::last_os_error());
         }
-        fds.watch(socket.as_raw_fd(), Token::Change.pack())?;
+        fds.watch(socket.as_raw_fd(), EpollKey::Rtnetlink.pack())?;
         Ok(Self(socket))
     }
 

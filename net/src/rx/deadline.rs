@@ -5,17 +5,17 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::fd::{Fd, FdSet};
+use crate::sys::epoll_key::EpollKey;
+use crate::sys::fd::{Fd, FdSet};
 use crate::sys::{timer_arm, timer_create};
-use crate::token::Token;
 
 /// Work that can be put off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Task {
     /// Another attempt at the addresses that this process neither owns nor follows anybody at.
-    TakeSeats,
+    RetryElection,
     /// The next few last wills of processes that have ended.
-    ExecuteWills,
+    SendLastWills,
     /// Dropping datagrams that wait for a mailbox nobody reads.
     DropBacklog,
     /// Closing flow sockets through which nothing comes any more.
@@ -23,7 +23,7 @@ pub(crate) enum Task {
 }
 
 impl Task {
-    const ALL: [Self; 4] = [Self::TakeSeats, Self::ExecuteWills, Self::DropBacklog, Self::CloseIdleFlows];
+    const ALL: [Self; 4] = [Self::RetryElection, Self::SendLastWills, Self::DropBacklog, Self::CloseIdleFlows];
 }
 
 /// The deadlines of a receiver, at most one for each [`Task`]. The descriptor is readable when one has passed.
@@ -37,7 +37,7 @@ impl Deadlines {
     /// Creates the timer and has it watched.
     pub(crate) fn open(fds: &Arc<FdSet>) -> io::Result<Self> {
         let timer = fds.adopt(timer_create()?)?;
-        fds.watch(timer.as_raw_fd(), Token::Timer.pack())?;
+        fds.watch(timer.as_raw_fd(), EpollKey::Timer.pack())?;
         Ok(Self { timer, at: [None; Task::ALL.len()] })
     }
 
@@ -80,16 +80,16 @@ mod tests {
         let fds = FdSet::new().unwrap();
         let mut deadlines = Deadlines::open(&fds).unwrap();
         deadlines.set(Task::CloseIdleFlows, Duration::from_secs(3600));
-        deadlines.set(Task::ExecuteWills, Duration::from_secs(3600));
+        deadlines.set(Task::SendLastWills, Duration::from_secs(3600));
         assert_eq!(deadlines.take_due().count(), 0);
-        deadlines.set(Task::ExecuteWills, Duration::ZERO);
-        deadlines.set(Task::ExecuteWills, Duration::from_secs(3600));
-        let mut tokens = [0; 4];
-        while fds.ready(&mut tokens) == 0 {
+        deadlines.set(Task::SendLastWills, Duration::ZERO);
+        deadlines.set(Task::SendLastWills, Duration::from_secs(3600));
+        let mut keys = [0; 4];
+        while fds.ready(&mut keys) == 0 {
             std::thread::yield_now();
         }
-        assert_eq!(Token::unpack(tokens[0]), Some(Token::Timer));
-        assert_eq!(deadlines.take_due().collect::<Vec<_>>(), [Task::ExecuteWills]);
-        assert_eq!(fds.ready(&mut tokens), 0, "the other deadline is an hour away");
+        assert_eq!(EpollKey::unpack(keys[0]), Some(EpollKey::Timer));
+        assert_eq!(deadlines.take_due().collect::<Vec<_>>(), [Task::SendLastWills]);
+        assert_eq!(fds.ready(&mut keys), 0, "the other deadline is an hour away");
     }
 }

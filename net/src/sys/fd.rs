@@ -6,8 +6,8 @@ use std::io;
 use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use crate::identity::Identity;
-use crate::sys::{close, epoll_add, epoll_create, epoll_ready, epoll_remove};
+use super::identity::Identity;
+use super::{close, epoll_add, epoll_create, epoll_ready, epoll_remove};
 
 /// Slots in the first block of a [`FdSet`]; each further block has twice as many.
 const FIRST: usize = 64;
@@ -76,14 +76,14 @@ impl FdSet {
         self.epoll_identity.is_some_and(|identity| !identity.is_under(self.epoll))
     }
 
-    /// Watches a descriptor of the set for input and hang-up, under `token`, until it is closed.
-    pub(crate) fn watch(&self, fd: RawFd, token: u64) -> io::Result<()> {
-        epoll_add(self.epoll, fd, libc::EPOLLIN | libc::EPOLLRDHUP, token)
+    /// Watches a descriptor of the set for input and hang-up, under `key`, until it is closed.
+    pub(crate) fn watch(&self, fd: RawFd, key: u64) -> io::Result<()> {
+        epoll_add(self.epoll, fd, libc::EPOLLIN | libc::EPOLLRDHUP, key)
     }
 
     /// Watches a descriptor of the set for room to write, likewise.
-    pub(crate) fn watch_output(&self, fd: RawFd, token: u64) -> io::Result<()> {
-        epoll_add(self.epoll, fd, libc::EPOLLOUT, token)
+    pub(crate) fn watch_output(&self, fd: RawFd, key: u64) -> io::Result<()> {
+        epoll_add(self.epoll, fd, libc::EPOLLOUT, key)
     }
 
     /// Stops watching a descriptor.
@@ -91,9 +91,9 @@ impl FdSet {
         epoll_remove(self.epoll, fd);
     }
 
-    /// The tokens of up to `N` watched descriptors that are ready now.
-    pub(crate) fn ready<const N: usize>(&self, tokens: &mut [u64; N]) -> usize {
-        epoll_ready(self.epoll, tokens)
+    /// The keys of up to `N` watched descriptors that are ready now.
+    pub(crate) fn ready<const N: usize>(&self, keys: &mut [u64; N]) -> usize {
+        epoll_ready(self.epoll, keys)
     }
 
     /// Takes a descriptor into the set. A fork between its creation and this call leaves it open in the child until
@@ -201,6 +201,18 @@ impl Drop for Fd {
             lock(&self.set.free).0.push(self.index);
         }
     }
+}
+
+/// How many descriptors each of the growing kinds (transmit sockets, flow sockets, mailboxes, channels) may take: the process
+/// belongs to somebody else.
+#[must_use]
+pub fn descriptor_share() -> usize {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is writable.
+    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } != 0 {
+        return 64;
+    }
+    usize::try_from(limit.rlim_cur / 8).unwrap_or(usize::MAX).clamp(8, 256)
 }
 
 #[cfg(test)]

@@ -22,32 +22,31 @@ use std::time::{Duration, Instant};
 use urxe_wire::Gid;
 use urxe_wire::mad::MAD_LEN;
 
-use crate::port::Port;
 use crate::sys::{recv_parts, send_parts};
 
 /// A name, two GIDs and a message.
 const LEN: usize = 4 + 16 + 16 + MAD_LEN;
 
-/// Wills that a neighbour may leave: the memory is ours.
+/// OwnLastWills that a neighbour may leave: the memory is ours.
 const MOST: usize = 4096;
 
-/// Wills that all neighbours together may leave; and as many of those that have ended [of late](SOON).
+/// OwnLastWills that all neighbours together may leave; and as many of those that have ended [of late](SOON).
 const ALL: usize = 4 * MOST;
 
 /// Messages of one neighbour before somebody else gets his turn: it may say them as fast as they are heard.
 const HEARD: usize = 64;
 
-/// Wills of a process are executed again if the owner changes within this time.
+/// OwnLastWills of a process are executed again if the owner changes within this time.
 const SOON: Duration = Duration::from_secs(1);
 
-/// Wills that are executed at a time: the receiver sends them, and has other work.
+/// OwnLastWills that are executed at a time: the receiver sends them, and has other work.
 const AT_ONCE: usize = 16;
 /// Until the next so many are.
 const INTERVAL: Duration = Duration::from_millis(2);
 
 /// What QP1 is to say to a peer's when its process has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Will {
+pub struct LastWill {
     /// What the process calls it: the connection it is about.
     pub name: u32,
     /// From whom it is.
@@ -58,7 +57,7 @@ pub struct Will {
     pub message: [u8; MAD_LEN],
 }
 
-impl Will {
+impl LastWill {
     fn emit(&self) -> Vec<u8> {
         [&self.name.to_le_bytes()[..], &self.local.octets(), &self.remote.octets(), &self.message].concat()
     }
@@ -74,30 +73,30 @@ impl Will {
 
 /// The wills of this process, and to whom each address' go.
 #[derive(Debug, Default)]
-pub(crate) struct Wills {
+pub(crate) struct OwnLastWills {
     own: Mutex<Own>,
     /// Of others, to be executed.
-    due: Mutex<Vec<Will>>,
+    due: Mutex<Vec<LastWill>>,
     is_due: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct Own {
-    wills: BTreeMap<u32, Will>,
+    wills: BTreeMap<u32, LastWill>,
     /// By address: the connection to the neighbour. Receivers say when one goes, before they close it.
-    heirs: HashMap<Gid, RawFd>,
+    successors: HashMap<Gid, RawFd>,
 }
 
 impl Own {
     fn tell(&self, local: &Gid, bytes: &[u8]) {
-        if let Some(heir) = self.heirs.get(local) {
+        if let Some(successor) = self.successors.get(local) {
             // If it is full or gone, it is.
-            let _ = send_parts(*heir, [bytes]);
+            let _ = send_parts(*successor, [bytes]);
         }
     }
 }
 
-impl Wills {
+impl OwnLastWills {
     /// Whether there are any to be executed.
     #[inline]
     pub(crate) fn are_due(&self) -> bool {
@@ -109,13 +108,13 @@ impl Wills {
     }
 
     /// Who has the wills of an address from now on.
-    pub(crate) fn appoint(&self, local: Gid, heir: Option<RawFd>) {
+    pub(crate) fn appoint(&self, local: Gid, successor: Option<RawFd>) {
         let mut own = self.own();
-        let before = match heir {
-            Some(heir) => own.heirs.insert(local, heir),
-            None => own.heirs.remove(&local),
+        let before = match successor {
+            Some(successor) => own.successors.insert(local, successor),
+            None => own.successors.remove(&local),
         };
-        if before == heir {
+        if before == successor {
             return;
         }
         for will in own.wills.values().filter(|will| will.local == local) {
@@ -124,7 +123,7 @@ impl Wills {
     }
 
     /// Has these sent.
-    pub(crate) fn execute(&self, wills: Vec<Will>) {
+    pub(crate) fn execute(&self, wills: Vec<LastWill>) {
         if wills.is_empty() {
             return;
         }
@@ -136,18 +135,18 @@ impl Wills {
 
 /// The wills of the neighbours.
 #[derive(Debug, Default)]
-pub(crate) struct Testators {
+pub(crate) struct LastWillStore {
     /// By the connection to each.
-    living: HashMap<RawFd, BTreeMap<u32, Will>>,
+    living: HashMap<RawFd, BTreeMap<u32, LastWill>>,
     /// Of those who have ended, to be executed.
-    due: VecDeque<Will>,
+    due: VecDeque<LastWill>,
     /// Executed, or of an address that had no owner then, and when that was; the latest last.
-    done: VecDeque<(Instant, Will)>,
+    done: VecDeque<(Instant, LastWill)>,
     /// More are executed after [`INTERVAL`].
     goes_on: bool,
 }
 
-impl Testators {
+impl LastWillStore {
     /// Hears some of what a neighbour says. False if it has hung up, or says what none of us does: then its wills are to
     /// be executed.
     pub(crate) fn hear(&mut self, fd: RawFd) -> bool {
@@ -156,7 +155,7 @@ impl Testators {
             match recv_parts(fd, [&mut bytes, &mut more]) {
                 Ok(None) => return true,
                 Ok(Some(LEN)) => {
-                    let will = Will::parse(&bytes);
+                    let will = LastWill::parse(&bytes);
                     let all = self.living.values().map(BTreeMap::len).sum::<usize>();
                     let wills = self.living.entry(fd).or_default();
                     if (wills.len() < MOST && all < ALL) || wills.contains_key(&will.name) {
@@ -208,10 +207,14 @@ impl Testators {
     /// `is_owned`, wait until one [has](Self::has_owner).
     //= spec/hosts.md#net-031
     //# Last wills MUST leave a few at a time, and again only for an owner of the address that has just come.
-    pub(crate) fn execute(&mut self, now: Instant, is_owned: impl Fn(Gid) -> bool) -> (Vec<Will>, Option<Duration>) {
+    pub(crate) fn execute(
+        &mut self,
+        now: Instant,
+        is_owned: impl Fn(Gid) -> bool,
+    ) -> (Vec<LastWill>, Option<Duration>) {
         let forgotten = self.done.iter().take_while(|(at, _)| now.duration_since(*at) >= SOON).count();
         self.done.drain(..forgotten);
-        let few: Vec<Will> = self.due.drain(..AT_ONCE.min(self.due.len())).collect();
+        let few: Vec<LastWill> = self.due.drain(..AT_ONCE.min(self.due.len())).collect();
         self.done.extend(few.iter().map(|will| (now, will.clone())));
         self.goes_on = !self.due.is_empty();
         let again = if self.goes_on { Some(INTERVAL) } else { (!self.done.is_empty()).then_some(SOON) };
@@ -224,29 +227,28 @@ impl Testators {
     }
 }
 
-impl Port {
-    /// Has something said when this process ends without a word. It takes the place of what had the same name.
-    pub fn leave_will(&self, will: Will) {
-        let mut own = self.wills().own();
+impl OwnLastWills {
+    /// Leaves a last will with the successor of its address. It takes the place of one of the same name.
+    pub(crate) fn set(&self, will: LastWill) {
+        let mut own = self.own();
         own.tell(&will.local, &will.emit());
         own.wills.insert(will.name, will);
     }
 
-    /// Takes that back.
-    pub fn take_back_will(&self, name: u32) {
-        let mut own = self.wills().own();
+    /// Takes a last will back.
+    pub(crate) fn clear(&self, name: u32) {
+        let mut own = self.own();
         if let Some(will) = own.wills.remove(&name) {
             own.tell(&will.local, &name.to_le_bytes());
         }
     }
 
-    /// What is to be said for processes that have ended since the last call.
-    pub fn take_due_wills(&self) -> Vec<Will> {
-        let wills = self.wills();
-        if !wills.is_due.swap(false, Ordering::Acquire) {
+    /// Takes the last wills to be sent.
+    pub(crate) fn take_due(&self) -> Vec<LastWill> {
+        if !self.is_due.swap(false, Ordering::Acquire) {
             return Vec::new();
         }
-        core::mem::take(&mut *wills.due.lock().unwrap_or_else(PoisonError::into_inner))
+        core::mem::take(&mut *self.due.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -261,13 +263,13 @@ mod tests {
     #[test]
     fn as_it_was_written() {
         let will =
-            Will { name: 0xAB00_1234, local: Gid::new([1; 16]), remote: Gid::new([2; 16]), message: [3; MAD_LEN] };
+            LastWill { name: 0xAB00_1234, local: Gid::new([1; 16]), remote: Gid::new([2; 16]), message: [3; MAD_LEN] };
         let bytes = will.emit();
-        assert_eq!(Will::parse(bytes.as_slice().try_into().unwrap()), will);
+        assert_eq!(LastWill::parse(bytes.as_slice().try_into().unwrap()), will);
     }
 
-    fn will(name: u32) -> Will {
-        Will { name, local: Gid::new([1; 16]), remote: Gid::new([2; 16]), message: [3; MAD_LEN] }
+    fn will(name: u32) -> LastWill {
+        LastWill { name, local: Gid::new([1; 16]), remote: Gid::new([2; 16]), message: [3; MAD_LEN] }
     }
 
     fn connected() -> (Socket, Socket) {
@@ -278,50 +280,50 @@ mod tests {
     #[test]
     fn a_talker_is_heard_for_a_while() {
         let (near, far) = connected();
-        let mut testators = Testators::default();
+        let mut last_wills = LastWillStore::default();
         for name in 0..=HEARD {
             near.send(&will(u32::try_from(name).unwrap()).emit()).unwrap();
         }
-        let known = |testators: &Testators| testators.living[&far.as_raw_fd()].len();
-        assert!(testators.hear(far.as_raw_fd()));
-        assert_eq!(known(&testators), HEARD);
-        assert!(testators.hear(far.as_raw_fd()));
-        assert_eq!(known(&testators), HEARD + 1);
+        let known = |last_wills: &LastWillStore| last_wills.living[&far.as_raw_fd()].len();
+        assert!(last_wills.hear(far.as_raw_fd()));
+        assert_eq!(known(&last_wills), HEARD);
+        assert!(last_wills.hear(far.as_raw_fd()));
+        assert_eq!(known(&last_wills), HEARD + 1);
     }
 
     /// Nor do many that stay.
     #[test]
     fn wills_of_the_living_are_bounded() {
-        let mut testators = Testators::default();
+        let mut last_wills = LastWillStore::default();
         let neighbours: Vec<_> = (0..=ALL / MOST).map(|_| connected()).collect();
         for (near, far) in &neighbours {
             for name in 0..u32::try_from(MOST).unwrap() {
                 near.send(&will(name).emit()).unwrap();
-                assert!(testators.hear(far.as_raw_fd()));
+                assert!(last_wills.hear(far.as_raw_fd()));
             }
         }
-        assert_eq!(testators.living.values().map(BTreeMap::len).sum::<usize>(), ALL);
+        assert_eq!(last_wills.living.values().map(BTreeMap::len).sum::<usize>(), ALL);
         // What one has left it may still change.
         let (near, far) = &neighbours[0];
-        let changed = Will { message: [4; MAD_LEN], ..will(7) };
+        let changed = LastWill { message: [4; MAD_LEN], ..will(7) };
         near.send(&changed.emit()).unwrap();
-        assert!(testators.hear(far.as_raw_fd()));
-        assert_eq!(testators.living[&far.as_raw_fd()][&7], changed);
+        assert!(last_wills.hear(far.as_raw_fd()));
+        assert_eq!(last_wills.living[&far.as_raw_fd()][&7], changed);
     }
 
     /// Neighbours that come, leave wills, and go, do not fill the memory.
     #[test]
     fn wills_of_the_ended_are_bounded() {
-        let mut testators = Testators::default();
+        let mut last_wills = LastWillStore::default();
         for round in 0..=ALL / MOST {
             let (near, far) = connected();
             for name in 0..u32::try_from(MOST).unwrap() {
                 near.send(&will(name).emit()).unwrap();
-                assert!(testators.hear(far.as_raw_fd()), "round {round}");
+                assert!(last_wills.hear(far.as_raw_fd()), "round {round}");
             }
             drop(near);
-            assert!(!testators.hear(far.as_raw_fd()));
-            assert_eq!(testators.due.len(), ALL.min((round + 1) * MOST), "round {round}");
+            assert!(!last_wills.hear(far.as_raw_fd()));
+            assert_eq!(last_wills.due.len(), ALL.min((round + 1) * MOST), "round {round}");
         }
     }
 
@@ -330,27 +332,27 @@ mod tests {
     //# Last wills MUST leave a few at a time, and again only for an owner of the address that has just come.
     #[test]
     fn wills_are_executed_a_few_at_a_time_and_once() {
-        let mut testators = Testators::default();
-        let end = |testators: &mut Testators, names: core::ops::Range<u32>| {
+        let mut last_wills = LastWillStore::default();
+        let end = |last_wills: &mut LastWillStore, names: core::ops::Range<u32>| {
             let (near, far) = connected();
             for name in names {
                 near.send(&will(name).emit()).unwrap();
-                assert!(testators.hear(far.as_raw_fd()));
+                assert!(last_wills.hear(far.as_raw_fd()));
             }
             drop(near);
-            assert!(!testators.hear(far.as_raw_fd()));
+            assert!(!last_wills.hear(far.as_raw_fd()));
         };
-        end(&mut testators, 0..100);
-        assert!(testators.begin());
+        end(&mut last_wills, 0..100);
+        assert!(last_wills.begin());
         let (mut now, mut seen) = (Instant::now(), Vec::new());
         loop {
-            let (wills, again) = testators.execute(now, |_| true);
+            let (wills, again) = last_wills.execute(now, |_| true);
             assert!(wills.len() <= AT_ONCE);
             seen.extend(wills.iter().map(|will| will.name));
             if seen.len() == AT_ONCE {
                 // It goes on as it would have.
-                end(&mut testators, 100..101);
-                assert!(!testators.begin());
+                end(&mut last_wills, 100..101);
+                assert!(!last_wills.begin());
             }
             match again {
                 Some(INTERVAL) => now += INTERVAL,
@@ -359,29 +361,29 @@ mod tests {
         }
         assert_eq!(seen, (0..101).collect::<Vec<_>>());
         // Another one that ends does not have them sent again.
-        end(&mut testators, 200..201);
-        assert!(testators.begin());
-        let (wills, _) = testators.execute(now, |_| true);
+        end(&mut last_wills, 200..201);
+        assert!(last_wills.begin());
+        let (wills, _) = last_wills.execute(now, |_| true);
         assert_eq!(wills, [will(200)]);
         // They are forgotten in the end.
-        assert_eq!(testators.execute(now + SOON, |_| true), (Vec::new(), None));
+        assert_eq!(last_wills.execute(now + SOON, |_| true), (Vec::new(), None));
     }
 
     #[test]
     fn wills_are_executed_again_for_an_owner_that_comes_soon() {
-        let mut testators = Testators::default();
+        let mut last_wills = LastWillStore::default();
         let (near, far) = connected();
-        let elsewhere = Will { local: Gid::new([9; 16]), ..will(2) };
+        let elsewhere = LastWill { local: Gid::new([9; 16]), ..will(2) };
         for will in [&will(1), &elsewhere] {
             near.send(&will.emit()).unwrap();
         }
         drop(near);
-        assert!(!testators.hear(far.as_raw_fd()));
+        assert!(!last_wills.hear(far.as_raw_fd()));
         let now = Instant::now();
-        assert_eq!(testators.execute(now, |_| false).0, []);
-        testators.has_owner(Gid::new([1; 16]));
-        assert_eq!(testators.execute(now, |_| true).0, [will(1)]);
-        testators.has_owner(Gid::new([9; 16]));
-        assert_eq!(testators.execute(now, |_| true).0, [elsewhere]);
+        assert_eq!(last_wills.execute(now, |_| false).0, []);
+        last_wills.has_owner(Gid::new([1; 16]));
+        assert_eq!(last_wills.execute(now, |_| true).0, [will(1)]);
+        last_wills.has_owner(Gid::new([9; 16]));
+        assert_eq!(last_wills.execute(now, |_| true).0, [elsewhere]);
     }
 }

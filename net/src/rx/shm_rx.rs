@@ -4,7 +4,7 @@ use std::os::fd::RawFd;
 
 use urxe_wire::icrc;
 
-use super::sort::Stray;
+use super::demux::Stray;
 use super::{BURST, Call, Meta, Receiver};
 use crate::ICRC_LEN;
 use crate::counters::add_alone;
@@ -40,8 +40,8 @@ impl Receiver {
             add_alone(&counters.rx_ring_runs, 1);
             let Some(local) = self.address(envelope.index) else { continue };
             let Envelope { index, peer, tclass, hop_limit, .. } = envelope;
-            let whole = !run.sealed && !call.port.keeps_icrcs();
-            if !run.sealed && !whole {
+            let icrc_elided = !run.has_icrc && !call.port.keeps_icrcs();
+            if !run.has_icrc && !icrc_elided {
                 let flow = self.peers.flow(index, local, peer);
                 for (id, packet) in (0..).zip(self.buffer[..run.len].chunks_mut(run.segment)) {
                     if let Some((body, trailer)) = packet.split_last_chunk_mut::<ICRC_LEN>() {
@@ -50,7 +50,7 @@ impl Receiver {
                 }
             }
             let headers = Headers { local, peer, tclass, hop_limit };
-            let meta = Meta { index, headers, segment: run.segment, first: 0, whole };
+            let meta = Meta { index, headers, segment: run.segment, first: 0, icrc_elided };
             self.sort(&meta, run.len, Stray::Drop, call);
         }
         self.backlog = if self.inbox.is_empty() { 0 } else { self.backlog.saturating_add(1) };

@@ -18,11 +18,11 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::fd::{Fd, FdSet};
-use crate::receiver::Meta;
-use crate::service::{Mailbox, RequestId};
+use crate::cm_service::{Mailbox, RequestId};
+use crate::rx::Meta;
+use crate::sys::epoll_key::EpollKey;
+use crate::sys::fd::{Fd, FdSet};
 use crate::sys::{timer_arm, timer_create};
-use crate::token::Token;
 
 /// Between two looks for a listener.
 const INTERVAL: Duration = Duration::from_millis(2);
@@ -130,7 +130,7 @@ impl PendingRequests {
         }
     }
 
-    /// Keeps a request, to be looked at when [`Token::PendingRequests`] is ready. False if it cannot be kept.
+    /// Keeps a request, to be looked at when [`EpollKey::PendingRequests`] is ready. False if it cannot be kept.
     pub(crate) fn keep(&mut self, fds: &Arc<FdSet>, key: RequestKey, meta: Meta, index: u16, packet: &[u8]) -> bool {
         let is_new = !self.services.contains(&key.to);
         if packet.len() > LONGEST
@@ -183,7 +183,7 @@ impl PendingRequests {
             Some(timer) => timer,
             none => {
                 let timer = fds.adopt(timer_create()?)?;
-                fds.watch(timer.as_raw_fd(), Token::PendingRequests.pack())?;
+                fds.watch(timer.as_raw_fd(), EpollKey::PendingRequests.pack())?;
                 none.insert(timer)
             }
         };
@@ -206,7 +206,7 @@ mod tests {
         let local = "127.0.0.1:4791".parse().unwrap();
         let peer = "127.0.0.1:50000".parse().unwrap();
         let headers = crate::Headers { local, peer, tclass: 0, hop_limit: 0 };
-        Meta { index: 0, headers, segment: 280, first: 0, whole: false }
+        Meta { index: 0, headers, segment: 280, first: 0, icrc_elided: false }
     }
 
     const TO: Mailbox = Mailbox::Service(1, Gid::new([0; 16]));
@@ -229,11 +229,11 @@ mod tests {
         let (fds, mut pending, now) = (FdSet::new().unwrap(), PendingRequests::default(), Instant::now());
         assert!(keep(&mut pending, &fds, TO, 1));
         assert!(keep(&mut pending, &fds, OTHER, 2));
-        let mut tokens = [0; 4];
-        while fds.ready(&mut tokens) == 0 {
+        let mut keys = [0; 4];
+        while fds.ready(&mut keys) == 0 {
             std::thread::yield_now();
         }
-        assert_eq!(Token::unpack(tokens[0]), Some(Token::PendingRequests));
+        assert_eq!(EpollKey::unpack(keys[0]), Some(EpollKey::PendingRequests));
         assert!(pending.look(now, |request| request.key == key(TO, 1)).is_empty());
         let mut left = Vec::new();
         let refused = pending.look(now, |request| {

@@ -2,38 +2,42 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `seats` | addresses that come and go, and who owns the port there |
+//! | `roles` | addresses that come and go, and who owns the port there |
 //! | `sources` | datagrams out of sockets |
 //! | `rings` | runs out of shared memory |
 //! | `sort` | whose a packet is |
 //! | `cm_router` | whose a message of connection management is |
 
+mod addresses;
 mod cm_router;
-mod rings;
-mod seats;
-mod sort;
-mod sources;
+mod deadline;
+mod demux;
+mod flow;
+mod forward;
+mod pending_requests;
+mod shm_rx;
+mod udp_rx;
 
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
-use crate::cancellation::Shield;
-use crate::change::Watch;
-use crate::datagram::{Headers, Run};
-use crate::deadline::{Deadlines, Task};
+use crate::datagram::{Headers, RxBatch};
+use crate::election::Role;
 use crate::error::PortError;
-use crate::fd::FdSet;
-use crate::flow::{FlowTable, PeerCache};
-use crate::forward::Forwarder;
-use crate::owner::Seat;
-use crate::pending_requests::PendingRequests;
-use crate::port::{Port, descriptor_share};
+use crate::last_will::LastWillStore;
+use crate::link_monitor::RtnetlinkSocket;
+use crate::port::Port;
 use crate::shm::Inbox;
-use crate::token::Token;
-use crate::udp::report_headers;
-use crate::will::Testators;
-use seats::{TROUBLE, watch_seat};
+use crate::sys::cancellation::CancelGuard;
+use crate::sys::epoll_key::EpollKey;
+use crate::sys::fd::{FdSet, descriptor_share};
+use crate::sys::udp::report_headers;
+use addresses::{TROUBLE, watch_role};
+use deadline::{Deadlines, Task};
+use flow::{FlowTable, PeerCache};
+use forward::Forwarder;
+use pending_requests::PendingRequests;
 
 /// A datagram longer than any the kernel delivers.
 const BUFFER: usize = 1 << 16;
@@ -61,19 +65,19 @@ pub struct Receiver {
     /// Local addresses. What comes takes the place of what went; the others keep their index.
     addresses: Vec<Option<SocketAddr>>,
     /// By index of the local address.
-    seats: Vec<Seat>,
+    roles: Vec<Role>,
     /// Tells of changes, where the system lets it.
-    watch: Option<Watch>,
+    watch: Option<RtnetlinkSocket>,
     flows: FlowTable,
     peers: PeerCache,
     forwarder: Forwarder,
     pending: PendingRequests,
-    testators: Testators,
+    last_wills: LastWillStore,
     inbox: Inbox,
     deadlines: Deadlines,
     buffer: Box<[u8]>,
     /// The UDP sockets that delivered last, the latest first.
-    hot: [Option<Token>; 2],
+    hot: [Option<EpollKey>; 2],
     /// The second of them has delivered since all sockets were looked at.
     second: bool,
     hits: u32,
@@ -102,7 +106,7 @@ struct Call<'a> {
 
 /// Takes packets for this process, and returns whether a queue pair has accepted one of them: its ICRC is right, it is from
 /// the queue pair's peer, and it was expected. Only then does the receiver learn the flow.
-pub type Deliver<'a> = dyn FnMut(Run<'_>) -> bool + 'a;
+pub type Deliver<'a> = dyn FnMut(RxBatch<'_>) -> bool + 'a;
 
 /// What is known of a datagram besides its bytes.
 #[derive(Clone, Copy, Debug)]
@@ -113,7 +117,7 @@ pub(crate) struct Meta {
     pub(crate) segment: usize,
     pub(crate) first: u16,
     /// ICRCs are left out ([`Datagram::flow`](crate::Datagram::flow)).
-    pub(crate) whole: bool,
+    pub(crate) icrc_elided: bool,
 }
 
 impl Receiver {
@@ -122,13 +126,13 @@ impl Receiver {
         let mut receiver = Self {
             fds: Arc::clone(fds),
             addresses: addresses.iter().copied().map(Some).collect(),
-            seats: Vec::with_capacity(addresses.len()),
-            watch: Watch::open(fds).ok(),
+            roles: Vec::with_capacity(addresses.len()),
+            watch: RtnetlinkSocket::open(fds).ok(),
             flows: FlowTable::new(descriptor_share()),
             peers: PeerCache::new(),
             forwarder: Forwarder::new(),
             pending: PendingRequests::default(),
-            testators: Testators::default(),
+            last_wills: LastWillStore::default(),
             inbox: Inbox::new(descriptor_share()),
             deadlines,
             buffer: vec![0; BUFFER].into_boxed_slice(),
@@ -144,12 +148,12 @@ impl Receiver {
             is_done: false,
         };
         for (index, address) in addresses.iter().enumerate() {
-            let seat = Seat::take_patiently(fds, *address)?;
-            watch_seat(fds, index, &seat).map_err(|e| PortError::os("watch a socket", e))?;
-            if seat.is_to_be_retried() {
-                receiver.deadlines.set(Task::TakeSeats, TROUBLE);
+            let role = Role::elect_patiently(fds, *address)?;
+            watch_role(fds, index, &role).map_err(|e| PortError::os("watch a socket", e))?;
+            if role.is_to_be_retried() {
+                receiver.deadlines.set(Task::RetryElection, TROUBLE);
             }
-            receiver.seats.push(seat);
+            receiver.roles.push(role);
         }
         Ok(receiver)
     }
@@ -164,7 +168,15 @@ impl Receiver {
         self.is_done
     }
 
-    pub(crate) fn receive(&mut self, port: &Port, budget: usize, deliver: &mut Deliver<'_>) -> usize {
+    /// Receives without blocking: about `budget` datagrams at most (a GRO run counts once), handing the RoCE packets
+    /// for this process to `deliver`, which says whether one was [accepted](Deliver). Returns how many packets that were; 0
+    /// says that nothing for this process was found now.
+    ///
+    /// Looks first where packets came from last, at all sockets every few calls, and may return before all are empty, so that a
+    /// reply is not held back by looking for more: whoever wants everything calls until 0, and until
+    /// [`Receiver::is_done`] where the sockets may hold other processes' packets as well.
+    #[inline]
+    pub fn receive(&mut self, port: &Port, budget: usize, deliver: &mut Deliver<'_>) -> usize {
         let mut call = Call { port, left: budget, delivered: 0, accepted: false, deliver };
         self.is_done = false;
         // Asked first: most looks are in vain.
@@ -178,8 +190,8 @@ impl Receiver {
         }
         if self.hits < HITS && self.misses < MISSES && self.scattered == 0 {
             for at in 0..self.hot.len() {
-                let Some(token) = self.hot[at] else { break };
-                self.drain(token, &mut call);
+                let Some(key) = self.hot[at] else { break };
+                self.drain(key, &mut call);
                 if call.delivered > 0 {
                     self.hot.swap(0, at);
                     self.second |= at > 0;
@@ -201,7 +213,7 @@ impl Receiver {
     /// By itself, as all that is seldom here: a look in vain, of which there are many, is short then.
     #[inline(never)]
     fn look_at_all(&mut self, call: &mut Call<'_>) {
-        let _shield = Shield::new();
+        let _guard = CancelGuard::new();
         if call.port.reports_headers() && !self.headers {
             self.headers = true;
             self.report_headers();
@@ -213,36 +225,36 @@ impl Receiver {
         self.misses = 0;
         self.scattered = self.scattered.saturating_sub(1);
         let mut fruitful = 0;
-        let mut tokens = [0; EVENTS];
-        let ready = self.fds.ready(&mut tokens);
-        for token in tokens.iter().take(ready).copied().filter_map(Token::unpack) {
-            match token {
-                Token::Owner(_) | Token::Flow(_) | Token::Mailbox(_) | Token::Group(_) => {
+        let mut keys = [0; EVENTS];
+        let ready = self.fds.ready(&mut keys);
+        for key in keys.iter().take(ready).copied().filter_map(EpollKey::unpack) {
+            match key {
+                EpollKey::LeaderSocket(_) | EpollKey::Flow(_) | EpollKey::Mailbox(_) | EpollKey::Group(_) => {
                     let before = call.delivered;
-                    self.drain(token, call);
+                    self.drain(key, call);
                     if call.delivered > before {
                         fruitful += 1;
                         // What comes through a mailbox comes directly soon.
-                        if self.hot[0] != Some(token) && !matches!(token, Token::Mailbox(_)) {
-                            self.hot = [Some(token), self.hot[0]];
+                        if self.hot[0] != Some(key) && !matches!(key, EpollKey::Mailbox(_)) {
+                            self.hot = [Some(key), self.hot[0]];
                         }
                     }
                 }
-                Token::Listener(seat) => self.accept(seat, call.port),
-                Token::Follower(seat, fd) => {
-                    if !self.testators.hear(fd) {
-                        self.dismiss(seat, fd, call.port);
-                        self.begin_wills(call.port);
+                EpollKey::ElectionListener(role) => self.accept(role, call.port),
+                EpollKey::FollowerLink(role, fd) => {
+                    if !self.last_wills.hear(fd) {
+                        self.dismiss(role, fd, call.port);
+                        self.begin_last_wills(call.port);
                     }
                 }
-                Token::Leader(seat) => self.hear_owner(seat, call.port),
-                Token::PendingRequests => self.look_for_listeners(call),
-                Token::Backlog(fd) => self.send_backlog(fd, call.port),
-                Token::Timer => self.do_what_is_due(call.port),
-                Token::Change => self.follow(call.port),
-                Token::Door(door) => self.open_door(door, call.port),
-                Token::Ring(fd) => self.attend_ring(fd, call.port),
-                Token::Link(fd) => call.port.look_at_link(fd),
+                EpollKey::LeaderLink(role) => self.hear_owner(role, call.port),
+                EpollKey::PendingRequests => self.look_for_listeners(call),
+                EpollKey::Backlog(fd) => self.send_backlog(fd, call.port),
+                EpollKey::Timer => self.do_what_is_due(call.port),
+                EpollKey::Rtnetlink => self.follow(call.port),
+                EpollKey::RingListener(door) => self.open_door(door, call.port),
+                EpollKey::RingRx(fd) => self.attend_ring(fd, call.port),
+                EpollKey::RingTx(fd) => call.port.look_at_link(fd),
             }
         }
         self.receive_rings(call);
@@ -255,8 +267,8 @@ impl Receiver {
     fn do_what_is_due(&mut self, port: &Port) {
         for task in self.deadlines.take_due() {
             match task {
-                Task::TakeSeats => self.take_seats(port),
-                Task::ExecuteWills => self.execute_wills(port),
+                Task::RetryElection => self.retry_elections(port),
+                Task::SendLastWills => self.send_last_wills(port),
                 Task::DropBacklog => self.drop_backlog(port),
                 Task::CloseIdleFlows => self.close_idle_flows(port),
             }
@@ -265,8 +277,8 @@ impl Receiver {
 
     /// Asks the sockets there are; later ones are asked when they are opened.
     fn report_headers(&self) {
-        let owners = self.seats.iter().zip(&self.addresses).filter_map(|(seat, address)| match seat {
-            Seat::Owner { udp, .. } => Some((udp.as_raw_fd(), (*address)?)),
+        let owners = self.roles.iter().zip(&self.addresses).filter_map(|(role, address)| match role {
+            Role::Leader { udp, .. } => Some((udp.as_raw_fd(), (*address)?)),
             _ => None,
         });
         let flows = self.flows.iter().filter_map(|flow| Some((flow.raw_fd(), self.address(flow.local)?)));
@@ -280,14 +292,14 @@ impl Receiver {
     }
 
     /// Receives from one socket: one datagram, and more if more are likely to be there.
-    fn drain(&mut self, token: Token, call: &mut Call<'_>) {
+    fn drain(&mut self, key: EpollKey, call: &mut Call<'_>) {
         let mut found = 0;
         while call.left > 0 && call.delivered < BURST {
-            let several = match token {
-                Token::Owner(seat) => self.receive_owner(seat, call),
-                Token::Flow(slot) => self.receive_flow(slot, call),
-                Token::Mailbox(fd) => self.receive_mailbox(fd, call),
-                Token::Group(slot) => self.receive_group(slot, call),
+            let several = match key {
+                EpollKey::LeaderSocket(role) => self.receive_owner(role, call),
+                EpollKey::Flow(slot) => self.receive_flow(slot, call),
+                EpollKey::Mailbox(fd) => self.receive_mailbox(fd, call),
+                EpollKey::Group(slot) => self.receive_group(slot, call),
                 _ => None,
             };
             let Some(several) = several else { break };

@@ -1,63 +1,30 @@
-//! Lines between processes of one user on one host, for what packets cannot do.
+//! Channels between processes of one user on one host, for what packets cannot do.
 //!
-//! Who has something under a QPN that others may ask for opens a *door* at the QPN's block: a listening socket whose name
-//! is made of the block, as the block's mailbox has one. Who asks connects, which makes a *line*. Messages keep their
-//! bounds and their order, and one may carry an open file, which proves that the sender has it.
+//! The owner of a QPN block listens on an abstract SEQPACKET socket named after the block; other processes connect.
+//! Messages keep their bounds and their order, and one may carry an open file, which proves that the sender has it.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use urxe_wire::Qpn;
+use crate::ipc::unix;
+use crate::sys::fd::{Fd, FdSet};
 
-use crate::fd::{Fd, FdSet};
-use crate::peer;
-use crate::port::Port;
-use crate::registry::block_of;
-
-/// In the names of these doors.
+/// Part of the names of these listeners.
 const KIND: &str = "xrc";
 
-/// Where other processes may ask for what is under the numbers of a block.
+/// Listening socket of a QPN block.
 #[derive(Debug)]
-pub struct Door {
+pub struct Listener {
     socket: Fd,
     fds: Arc<FdSet>,
 }
 
-/// A connection with another process.
+/// Connection with another process.
 #[derive(Debug)]
-pub struct Line {
+pub struct Channel {
     socket: Fd,
-}
-
-impl Port {
-    /// Opens a door at the block of `qpn`, which is this port's. It needs to be waited at
-    /// ([`AsRawFd`]), and is closed when it is dropped.
-    ///
-    /// # Errors
-    /// `AddrInUse` if it is open already; what else the system refuses.
-    pub fn open_door(&self, qpn: Qpn) -> io::Result<Door> {
-        Door::open(self.fds(), block_of(qpn))
-    }
-
-    /// A line to the process whose `qpn` is, without waiting.
-    ///
-    /// # Errors
-    /// `ConnectionRefused` if there is no door; `PermissionDenied` if another user would answer; `WouldBlock` if too many
-    /// wait there already; what else the system refuses.
-    pub fn call(&self, qpn: Qpn) -> io::Result<Line> {
-        Line::call(self.fds(), block_of(qpn))
-    }
-
-    /// Takes a file into the keeping of the port: a forked child has no part in it.
-    ///
-    /// # Errors
-    /// What the system refuses.
-    pub fn keep_file(&self, file: BorrowedFd<'_>) -> io::Result<KeptFile> {
-        KeptFile::new(self.fds(), file)
-    }
 }
 
 /// An open file that a forked child does not have.
@@ -77,43 +44,43 @@ impl KeptFile {
         self.0.is_ours()
     }
 
-    fn new(fds: &Arc<FdSet>, file: BorrowedFd<'_>) -> io::Result<Self> {
+    pub(crate) fn new(fds: &Arc<FdSet>, file: BorrowedFd<'_>) -> io::Result<Self> {
         fds.adopt(file.try_clone_to_owned()?).map(Self)
     }
 }
 
-impl AsRawFd for Door {
+impl AsRawFd for Listener {
     fn as_raw_fd(&self) -> RawFd {
         self.socket.as_raw_fd()
     }
 }
 
-impl AsRawFd for Line {
+impl AsRawFd for Channel {
     fn as_raw_fd(&self) -> RawFd {
         self.socket.as_raw_fd()
     }
 }
 
-impl Door {
-    fn open(fds: &Arc<FdSet>, block: u16) -> io::Result<Self> {
-        Ok(Self { socket: fds.adopt(peer::listen(KIND, block)?)?, fds: Arc::clone(fds) })
+impl Listener {
+    pub(crate) fn open(fds: &Arc<FdSet>, block: u16) -> io::Result<Self> {
+        Ok(Self { socket: fds.adopt(unix::listen(KIND, block)?)?, fds: Arc::clone(fds) })
     }
 
-    /// Takes the line of who waits at the door, if it is the same user's; others are sent away. `Ok(None)`: nobody.
+    /// Accepts a connection of the same user; others are closed. `Ok(None)`: there is none.
     ///
     /// # Errors
     /// What the system refuses, such as another descriptor.
     //= spec/hosts.md#net-010
     //# Nobody MUST get at another process' part of an XRC domain but who is of the same user and shows the domain's file.
-    pub fn answer(&self) -> io::Result<Option<Line>> {
-        let guest = peer::accept(self.as_raw_fd())?;
-        guest.map(|guest| Ok(Line { socket: self.fds.adopt(guest)? })).transpose()
+    pub fn accept(&self) -> io::Result<Option<Channel>> {
+        let guest = unix::accept(self.as_raw_fd())?;
+        guest.map(|guest| Ok(Channel { socket: self.fds.adopt(guest)? })).transpose()
     }
 }
 
-impl Line {
-    fn call(fds: &Arc<FdSet>, block: u16) -> io::Result<Self> {
-        Ok(Self { socket: fds.adopt(peer::connect(KIND, block)?)? })
+impl Channel {
+    pub(crate) fn connect(fds: &Arc<FdSet>, block: u16) -> io::Result<Self> {
+        Ok(Self { socket: fds.adopt(unix::connect(KIND, block)?)? })
     }
 
     /// Sends one message, of two parts, without waiting.
@@ -130,7 +97,7 @@ impl Line {
     /// # Errors
     /// As [`send`](Self::send).
     pub fn send_file(&self, bytes: &[u8], file: &KeptFile) -> io::Result<()> {
-        peer::send_file(self.as_raw_fd(), bytes, file.as_raw_fd())
+        unix::send_file(self.as_raw_fd(), bytes, file.as_raw_fd())
     }
 
     /// Takes the next message into `buffer`, and the file that came with it. `Ok(None)`: there is none now.
@@ -139,7 +106,7 @@ impl Line {
     /// `UnexpectedEof` when the other end is gone; `InvalidData` if the message is longer than `buffer`; what else the
     /// system says.
     pub fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<(usize, Option<OwnedFd>)>> {
-        peer::receive(self.as_raw_fd(), buffer)
+        unix::receive(self.as_raw_fd(), buffer)
     }
 
     /// Takes the next message into `buffer`, when it comes before `until`. `Ok(None)`: it did not.
@@ -159,13 +126,13 @@ impl Line {
         }
     }
 
-    /// Ends the line, at both ends.
-    pub fn hang_up(&self) {
+    /// Shuts the channel down, at both ends.
+    pub fn shutdown(&self) {
         // SAFETY: no pointers. It can only fail by having ended already.
         unsafe { libc::shutdown(self.as_raw_fd(), libc::SHUT_RDWR) };
     }
 
-    /// Waits for a message, or for the end of the line.
+    /// Waits for a message, or for the end of the channel.
     fn wait(&self, most: Duration) {
         let mut poll = libc::pollfd { fd: self.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // Rounded up: not to spin in the last millisecond.
@@ -182,18 +149,18 @@ mod tests {
     use std::os::fd::AsFd;
     use std::os::unix::fs::MetadataExt;
 
-    use crate::random::random_u16;
+    use crate::sys::random::random_u16;
 
     #[test]
-    fn a_line_carries_messages_and_a_file_and_tells_of_its_end() {
+    fn a_channel_carries_messages_and_a_file_and_tells_of_its_end() {
         let (fds, block) = (FdSet::new().unwrap(), random_u16());
-        assert_eq!(Line::call(&fds, block).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
-        let door = Door::open(&fds, block).unwrap();
-        assert_eq!(Door::open(&fds, block).unwrap_err().kind(), io::ErrorKind::AddrInUse);
-        assert!(door.answer().unwrap().is_none());
+        assert_eq!(Channel::connect(&fds, block).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+        let listener = Listener::open(&fds, block).unwrap();
+        assert_eq!(Listener::open(&fds, block).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        assert!(listener.accept().unwrap().is_none());
 
-        let near = Line::call(&fds, block).unwrap();
-        let far = door.answer().unwrap().unwrap();
+        let near = Channel::connect(&fds, block).unwrap();
+        let far = listener.accept().unwrap().unwrap();
         let (file, mut buffer) = (File::open("/proc/self/exe").unwrap(), [0; 16]);
         near.send_file(b"hello", &KeptFile::new(&fds, file.as_fd()).unwrap()).unwrap();
         near.send([b"one", b"two"]).unwrap();
@@ -211,7 +178,7 @@ mod tests {
         assert_eq!(far.receive(&mut buffer).unwrap_err().kind(), io::ErrorKind::InvalidData);
         drop(near);
         assert_eq!(far.receive(&mut buffer).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
-        drop(door);
-        assert_eq!(Line::call(&fds, block).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+        drop(listener);
+        assert_eq!(Channel::connect(&fds, block).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
     }
 }

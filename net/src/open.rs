@@ -1,0 +1,38 @@
+//! Opening of a port and its receive side.
+
+use crate::error::PortError;
+use crate::interface::Interface;
+use crate::port::Port;
+use crate::rx::Receiver;
+use crate::sys::fd::{FdSet, descriptor_share};
+
+impl Port {
+    /// Opens the port on all addresses of `interface`, together with its receive side, of which there is one. Names and sockets
+    /// are given up when both are dropped.
+    ///
+    /// # Errors
+    /// [`PortError::PortTaken`] when a program that is not urxe holds UDP port 4791 of an address; otherwise what the
+    /// system refused.
+    pub fn open(interface: Interface) -> Result<(Self, Receiver), PortError> {
+        Self::open_with(interface, false)
+    }
+
+    /// Opens a port that exchanges packets with processes of this host and user through shared memory, if they have opened
+    /// theirs likewise, and with all others by UDP.
+    ///
+    /// # Errors
+    /// As [`Port::open`].
+    pub fn open_sharing_memory(interface: Interface) -> Result<(Self, Receiver), PortError> {
+        Self::open_with(interface, true)
+    }
+
+    fn open_with(interface: Interface, shared: bool) -> Result<(Self, Receiver), PortError> {
+        let fds = FdSet::new().map_err(|e| PortError::os("create an epoll instance", e))?;
+        let mut receiver = Receiver::open(&fds, interface.addresses())?;
+        let port = Self::new(&fds, interface, descriptor_share(), shared)?;
+        // Changes since the interface was read have been announced to nobody.
+        receiver.follow(&port);
+        receiver.appoint_successors(&port);
+        Ok((port, receiver))
+    }
+}
