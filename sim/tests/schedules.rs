@@ -18,8 +18,8 @@ fn check(scenario: &Scenario) -> Report {
     let mut fabric = Fabric::new();
     fabric.start_capture();
     let again = scenario.run(&mut fabric).err();
-    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("seed-{}.pcap", scenario.seed));
-    fabric.capture().unwrap().write_pcap(File::create(&path).unwrap()).unwrap();
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("seed-{}.pcapng", scenario.seed));
+    fabric.capture().unwrap().write_pcapng(File::create(&path).unwrap()).unwrap();
     assert_eq!(again.as_ref(), Some(&complaint), "the same seed gives the same run");
     panic!(
         "seed {} ({:?}): {}\nrun it alone with URXE_SIM_SEED={} cargo test -p urxe-sim --test schedules\npackets: {}",

@@ -7,7 +7,7 @@ use urxe_wire::opcode::{Position, Role};
 use urxe_wire::{Ext, Syndrome};
 
 use super::pairs::Pair;
-use super::read::Captured;
+use urxe_pcapng::Captured;
 
 /// The diagram.
 pub(super) struct Ladder {

@@ -6,7 +6,6 @@
 mod html;
 mod ladder;
 mod pairs;
-mod read;
 mod text;
 
 use std::path::PathBuf;
@@ -46,7 +45,7 @@ fn qpn(text: &str) -> Result<u32, String> {
 pub(crate) fn run(args: &Args) -> Result<()> {
     let mut packets = Vec::new();
     for file in &args.files {
-        packets.extend(read::packets(file).with_context(|| file.display().to_string())?);
+        packets.extend(urxe_pcapng::packets(file).with_context(|| file.display().to_string())?);
     }
     packets.sort_by_key(|packet| packet.at);
     let pairs = pairs::find(&packets);

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 
 use urxe_wire::opcode::Role;
 
-use super::read::Captured;
+use urxe_pcapng::Captured;
 
 /// Packets to one queue pair from one address.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -94,9 +94,13 @@ impl Reliable {
             // The request that misses a response is the one refused: nothing still to come would make it whole, and who
             // has refused may answer no more.
             let is_same = self.queue.front().and_then(|wqe| wqe.sent).is_some_and(|span| span.contains(psn));
-            return match aeth.syndrome {
-                Syndrome::Nak(code) if is_same && let Some(status) = refusal(code) => Err(Failure::Front(status)),
-                _ => self.imply_nak(config, attr, io, at),
+            let refused = match aeth.syndrome {
+                Syndrome::Nak(code) if is_same => refusal(code),
+                _ => None,
+            };
+            return match refused {
+                Some(status) => Err(Failure::Front(status)),
+                None => self.imply_nak(config, attr, io, at),
             };
         }
         match aeth.syndrome {

@@ -3,9 +3,6 @@
 //! A process has one file. Every device is an interface in it, named after the process and the device. Packets are
 //! written when the burst that they belong to is through, so that a program that is killed leaves all but its last burst.
 
-mod frame;
-mod pcapng;
-
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -16,10 +13,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use urxe_net::cancellation::CancelGuard;
 use urxe_options::Capture as Settings;
+use urxe_pcapng::{Addresses, Direction, Writer};
 use urxe_wire::icrc::Check;
 
-use frame::Addresses;
-use pcapng::{Direction, Record};
 use urxe_runtime::lock;
 
 /// Bytes collected before they are written in any case.
@@ -40,8 +36,7 @@ struct State {
     file: Option<File>,
     written: u64,
     interfaces: Vec<(String, String)>,
-    buffer: Vec<u8>,
-    scratch: Vec<u8>,
+    writer: Writer,
 }
 
 /// One device's place in the file.
@@ -72,9 +67,8 @@ impl Interface {
         let id = {
             let mut state = lock(&capture.state);
             let description = format!("urxe on {netdev}");
-            let State { buffer, interfaces, .. } = &mut *state;
-            pcapng::interface(buffer, &name, &description, settings.snaplen);
-            interfaces.push((name, description));
+            state.writer.interface(&name, &description);
+            state.interfaces.push((name, description));
             let id = u32::try_from(state.interfaces.len() - 1).unwrap_or(u32::MAX);
             state.flush(settings);
             id
@@ -99,17 +93,8 @@ impl Interface {
     fn note(&self, direction: Direction, addresses: &Addresses, packet: &[u8], at: u64, comments: &[String]) {
         let settings = &self.capture.settings;
         let mut state = lock(&self.capture.state);
-        let State { buffer, scratch, .. } = &mut *state;
-        scratch.clear();
-        let len = frame::headers(scratch, addresses, packet) + packet.len();
-        let keep = match settings.snaplen {
-            0 => len,
-            snaplen => len.min(snaplen as usize),
-        };
-        scratch.extend_from_slice(packet.get(..keep.saturating_sub(scratch.len())).unwrap_or(packet));
-        scratch.truncate(keep);
-        pcapng::packet(buffer, &Record { interface: self.id, at, direction, bytes: scratch, len, comments });
-        if state.buffer.len() >= BUFFER {
+        state.writer.packet(self.id, direction, at, addresses, packet, comments);
+        if state.writer.bytes().len() >= BUFFER {
             state.flush(settings);
         }
     }
@@ -144,15 +129,13 @@ pub(super) fn now() -> u64 {
 impl Capture {
     fn create(settings: &Settings, pid: u32) -> io::Result<Self> {
         let (path, file) = claim(&settings.path, pid)?;
-        let mut state = State {
+        let state = State {
             path,
             file: Some(file),
             written: 0,
             interfaces: Vec::new(),
-            buffer: Vec::with_capacity(BUFFER),
-            scratch: Vec::with_capacity(frame::MAX_HEADERS + 4200),
+            writer: Writer::new(APPLICATION, settings.snaplen),
         };
-        pcapng::section(&mut state.buffer, APPLICATION);
         Ok(Self { pid, settings: settings.clone(), state: Mutex::new(state) })
     }
 }
@@ -163,17 +146,17 @@ impl State {
     fn flush(&mut self, settings: &Settings) {
         let _guard = CancelGuard::new();
         if let Some(file) = &mut self.file
-            && !self.buffer.is_empty()
+            && !self.writer.bytes().is_empty()
         {
-            match file.write_all(&self.buffer) {
-                Ok(()) => self.written += self.buffer.len() as u64,
+            match file.write_all(self.writer.bytes()) {
+                Ok(()) => self.written += self.writer.bytes().len() as u64,
                 Err(error) => {
                     super::complain(&format_args!("the capture ends here: {}: {error}", self.path.display()));
                     self.file = None;
                 }
             }
         }
-        self.buffer.clear();
+        self.writer.clear();
         if let Some((size, keep)) = settings.rotation
             && self.file.is_some()
             && self.written >= size
@@ -198,9 +181,9 @@ impl State {
                 let _ = file.set_len(0);
                 self.file = Some(file);
                 self.written = 0;
-                pcapng::section(&mut self.buffer, APPLICATION);
+                self.writer = Writer::new(APPLICATION, settings.snaplen);
                 for (name, description) in &self.interfaces {
-                    pcapng::interface(&mut self.buffer, name, description, settings.snaplen);
+                    self.writer.interface(name, description);
                 }
             }
             Err(error) => {
@@ -257,15 +240,15 @@ mod tests {
     use super::*;
 
     /// What is in the folder once this has been written by way of a file of at most `size` bytes.
-    fn rotated(keep: u32, bursts: &[&[u8]]) -> (Vec<(String, usize)>, PathBuf) {
+    fn rotated(keep: u32, bursts: &[usize]) -> (Vec<(String, usize)>, PathBuf) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("it.pcapng");
         let settings = Settings { path: path.clone(), snaplen: 0, rotation: Some((1, keep)) };
         let capture = Capture::create(&settings, 7).unwrap();
         for burst in bursts {
             let mut state = lock(&capture.state);
-            state.buffer.clear();
-            state.buffer.extend_from_slice(burst);
+            // A section of its own, of which more names make more bytes.
+            state.writer = Writer::new(&"x".repeat(*burst), 0);
             state.flush(&settings);
         }
         let (other, _) = claim(&path, 8).unwrap();
@@ -280,10 +263,11 @@ mod tests {
 
     #[test]
     fn as_many_old_captures_are_kept_as_asked_for() {
-        let bursts: [&[u8]; 4] = [&[0; 4], &[0; 8], &[0; 12], &[0; 16]];
+        let bursts = [4, 8, 12, 16];
+        let size = |burst: &usize| Writer::new(&"x".repeat(*burst), 0).bytes().len();
         let (current, other) = (("it.pcapng".to_owned(), 0), ("it.8.pcapng".to_owned(), 0));
         for (keep, old) in [(0, &[][..]), (1, &[16]), (3, &[16, 12, 8]), (u32::MAX, &[16, 12, 8, 4])] {
-            let old = (1..).zip(old).map(|(number, length)| (format!("it.pcapng.{number}"), *length));
+            let old = (1..).zip(old).map(|(number, length)| (format!("it.pcapng.{number}"), size(length)));
             let expected: Vec<_> = [other.clone(), current.clone()].into_iter().chain(old).collect();
             let (files, elsewhere) = rotated(keep, &bursts);
             assert_eq!(files, expected, "{keep}");

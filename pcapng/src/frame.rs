@@ -11,30 +11,33 @@ const UDP: u8 = 17;
 const UDP_LEN: usize = 8;
 const HOP_LIMIT: u8 = 64;
 
-/// The most bytes that stand before the BTH.
-pub(super) const MAX_HEADERS: usize = 14 + 40 + UDP_LEN;
-
-/// What the headers say.
+/// Addresses and header fields of a packet, as far as a UDP socket knows them.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Addresses {
-    pub(super) from: SocketAddr,
-    pub(super) to: SocketAddr,
-    pub(super) tclass: u8,
-    pub(super) hop_limit: u8,
+pub struct Addresses {
+    /// Source.
+    pub from: SocketAddr,
+    /// Destination.
+    pub to: SocketAddr,
+    /// IPv4 type of service, IPv6 traffic class.
+    pub tclass: u8,
+    /// IPv4 time to live, IPv6 hop limit.
+    pub hop_limit: u8,
     /// IPv4 identification.
-    pub(super) id: u16,
+    pub id: u16,
     /// IPv4 "don't fragment".
-    pub(super) df: bool,
+    pub df: bool,
 }
 
 impl Addresses {
-    /// Of a packet that went `from` one endpoint `to` another.
-    pub(super) const fn new(from: SocketAddr, to: SocketAddr, id: u16) -> Self {
+    /// Addresses of a packet from one endpoint to another, with default header fields and an IPv4 identification.
+    #[must_use]
+    pub const fn new(from: SocketAddr, to: SocketAddr, id: u16) -> Self {
         Self { from, to, tclass: 0, hop_limit: HOP_LIMIT, id, df: true }
     }
 
-    /// With what the check of the ICRC found out.
-    pub(super) const fn recovered(self, check: icrc::Check) -> Self {
+    /// Takes over the IPv4 identification and DF bit that the check of the ICRC recovered.
+    #[must_use]
+    pub const fn recovered(self, check: icrc::Check) -> Self {
         match check {
             icrc::Check::Recovered { id, df } => Self { id, df, ..self },
             icrc::Check::Exact | icrc::Check::Bad => self,
@@ -43,7 +46,7 @@ impl Addresses {
 }
 
 /// Appends the headers of `payload` (BTH to ICRC), and returns how many bytes they are.
-pub(super) fn headers(out: &mut Vec<u8>, of: &Addresses, payload: &[u8]) -> usize {
+pub(crate) fn headers(out: &mut Vec<u8>, of: &Addresses, payload: &[u8]) -> usize {
     let start = out.len();
     let udp_len = low16(UDP_LEN + payload.len());
     let (from, to) = (of.from.ip().to_canonical(), of.to.ip().to_canonical());

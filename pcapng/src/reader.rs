@@ -1,42 +1,48 @@
 //! Packets of a pcapng file, or of a pcap file, as tcpdump writes them.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io::{self, BufRead, BufReader};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
-use pcap_file::DataLink;
 use pcap_file::pcap::PcapReader;
 use pcap_file::pcapng::PcapNgReader;
 use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketOption;
 use pcap_file::pcapng::blocks::interface_description::InterfaceDescriptionOption;
 use pcap_file::pcapng::blocks::{Block, enhanced_packet::EnhancedPacketBlock};
+use pcap_file::{DataLink, PcapError};
 use urxe_wire::packet::Service;
 use urxe_wire::{Bth, Header, Packet, ROCE_PORT};
 
+/// UDP ports of RoCE v2, and of urxe's processes on `lo` where the kernel's rxe holds the former.
+const PORTS: [u16; 2] = [ROCE_PORT, 14791];
+
 /// A packet of a capture.
 #[derive(Clone, Debug)]
-pub(super) struct Captured {
-    /// Since 1970.
-    pub(super) at: Duration,
-    pub(super) from: IpAddr,
-    pub(super) to: IpAddr,
+pub struct Captured {
+    /// Time since 1970.
+    pub at: Duration,
+    /// Source.
+    pub from: IpAddr,
+    /// Destination.
+    pub to: IpAddr,
     /// All headers; `None` if the packet was cut short or is malformed behind the BTH.
-    pub(super) header: Option<Header>,
-    pub(super) bth: Bth,
+    pub header: Option<Header>,
+    /// Base transport header.
+    pub bth: Bth,
     /// Bytes of payload; 0 if it is not known.
-    pub(super) len: usize,
+    pub len: usize,
     /// Whether it was captured where it left (else where it came in); `None` if the capture does not say.
-    pub(super) outbound: Option<bool>,
-    /// What urxe knew of it.
-    pub(super) comments: Vec<String>,
+    pub outbound: Option<bool>,
+    /// Comments of the capturing program.
+    pub comments: Vec<String>,
 }
 
 impl Captured {
-    /// The queue pair that sent it, where it says so (UD).
-    pub(super) fn src_qp(&self) -> Option<u32> {
+    /// Returns the source queue pair of a UD packet.
+    #[must_use]
+    pub fn src_qp(&self) -> Option<u32> {
         match self.header?.service {
             Service::Datagram(deth) => Some(deth.src_qp.get()),
             Service::Connected | Service::Xrc(_) => None,
@@ -44,8 +50,26 @@ impl Captured {
     }
 }
 
-/// The RoCE v2 packets of a file.
-pub(super) fn packets(path: &Path) -> Result<Vec<Captured>> {
+/// Reason why a file cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReadError {
+    /// The file cannot be opened or read.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// The file has neither format.
+    #[error("neither a pcapng nor a pcap file")]
+    Format(#[source] PcapError),
+    /// The frames are not Ethernet's.
+    #[error("captured with link type {0:?}: name an interface, as tcpdump -i lo does")]
+    LinkType(DataLink),
+}
+
+/// Reads the RoCE v2 packets of a file. A record that is cut off at the end, by a program that was killed, is left out.
+///
+/// # Errors
+/// See [`ReadError`].
+pub fn packets(path: &Path) -> Result<Vec<Captured>, ReadError> {
     let mut file = BufReader::new(File::open(path)?);
     // A pcapng file begins with a section header block (draft-ietf-opsawg-pcapng, 4.1).
     let is_pcapng = file.fill_buf()?.starts_with(&[0x0A, 0x0D, 0x0D, 0x0A]);
@@ -53,10 +77,12 @@ pub(super) fn packets(path: &Path) -> Result<Vec<Captured>> {
 }
 
 /// What tcpdump has captured: nobody has written comments, nor which way a packet went.
-fn of_pcap(file: impl BufRead) -> Result<Vec<Captured>> {
-    let mut reader = PcapReader::new(file).context("neither a pcapng nor a pcap file")?;
+fn of_pcap(file: impl BufRead) -> Result<Vec<Captured>, ReadError> {
+    let mut reader = PcapReader::new(file).map_err(ReadError::Format)?;
     let link = reader.header().datalink;
-    ensure!(link == DataLink::ETHERNET, "captured with link type {link:?}: name an interface, as tcpdump -i lo does");
+    if link != DataLink::ETHERNET {
+        return Err(ReadError::LinkType(link));
+    }
     let mut found = Vec::new();
     // A program that was killed may leave half a packet at the end.
     while let Some(Ok(packet)) = reader.next_packet() {
@@ -66,8 +92,8 @@ fn of_pcap(file: impl BufRead) -> Result<Vec<Captured>> {
     Ok(found)
 }
 
-fn of_pcapng(file: impl BufRead) -> Result<Vec<Captured>> {
-    let mut reader = PcapNgReader::new(file).context("not a pcapng file")?;
+fn of_pcapng(file: impl BufRead) -> Result<Vec<Captured>, ReadError> {
+    let mut reader = PcapNgReader::new(file).map_err(ReadError::Format)?;
     let mut found = Vec::new();
     let mut resolutions: Vec<u8> = Vec::new();
     while let Some(block) = reader.next_block() {
@@ -168,9 +194,7 @@ fn udp(frame: &[u8]) -> Option<(IpAddr, IpAddr, &[u8])> {
         _ => return None,
     };
     let (header, payload) = udp.split_first_chunk::<8>()?;
-    [ROCE_PORT, urxe_net::LOOPBACK_PORT]
-        .contains(&u16::from_be_bytes([header[2], header[3]]))
-        .then_some((from, to, payload))
+    PORTS.contains(&u16::from_be_bytes([header[2], header[3]])).then_some((from, to, payload))
 }
 
 #[cfg(test)]
