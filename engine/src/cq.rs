@@ -1,10 +1,10 @@
 //! Completion queues.
 
 use alloc::collections::VecDeque;
-use core::time::Duration;
 
 use urxe_wire::{ImmDt, Qpn, RKey, grh};
 
+use crate::moderation::Moderation;
 use crate::quirks::Quirks;
 use crate::time::Instant;
 
@@ -138,15 +138,6 @@ pub enum Pushed {
         /// This is the overrun, not one after it.
         first: bool,
     },
-}
-
-/// One event for several completions (`ibv_modify_cq(3)`).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Moderation {
-    /// The event is raised with this many completions,
-    pub count: u16,
-    /// or so long after the first of them.
-    pub period: Duration,
 }
 
 /// What is to be done when [`CompletionQueue::handle_timeout`] has looked.

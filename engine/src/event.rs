@@ -7,18 +7,6 @@ use crate::fault::ResponderFault;
 use crate::qp::state::QpState;
 use crate::work::SendOp;
 
-/// An affiliated asynchronous event of a queue pair (IBA 11.6.3; `ibv_get_async_event(3)`).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[expect(missing_docs, reason = "the names are the specification's")]
-pub enum AsyncEvent {
-    QpFatal,
-    QpRequestError,
-    QpAccessError,
-    CommunicationEstablished,
-    SqDrained,
-    LastWqeReached,
-}
-
 /// Why a packet was thrown away without an answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DropReason {

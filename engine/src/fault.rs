@@ -5,9 +5,9 @@
 
 use urxe_wire::NakCode;
 
+use crate::async_event::AsyncEvent;
 use crate::cq::WcStatus;
-use crate::event::AsyncEvent;
-use crate::memory::Refusal;
+use crate::mr::Refusal;
 
 /// What is wrong with a request, or with carrying it out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

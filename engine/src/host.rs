@@ -1,8 +1,10 @@
 //! What the engine asks of its surroundings.
 
+use crate::async_event::AsyncEvent;
 use crate::cq::Cqe;
-use crate::event::{AsyncEvent, Event};
-use crate::memory::{Memory, Pd};
+use crate::event::Event;
+use crate::memory::Memory;
+use crate::mr::Pd;
 use crate::quirks::Quirks;
 use crate::srq::XrcDomain;
 use crate::time::{Clock, Instant};

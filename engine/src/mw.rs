@@ -10,7 +10,8 @@ use alloc::sync::Arc;
 use urxe_wire::Qpn;
 
 use crate::access::Access;
-use crate::memory::{Full, Key, KeyTable, Pd, Refusal, Region, RegionKind};
+use crate::key::{Full, Key, KeyTable};
+use crate::mr::{Pd, Refusal, Region, RegionKind};
 
 /// The two types of memory windows (`enum ibv_mw_type`); type 2 is 2B.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

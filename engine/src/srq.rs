@@ -2,9 +2,8 @@
 
 use alloc::collections::VecDeque;
 
-use crate::qp::PostError;
 use crate::quirks::Quirks;
-use crate::work::RecvWr;
+use crate::work::{PostError, RecvWr};
 
 /// An XRC domain, by number: XRC SRQs and the target QPs that may deliver to them (IBA annex A14).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]

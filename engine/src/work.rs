@@ -5,8 +5,9 @@ use core::slice;
 
 use urxe_wire::{Feth, ImmDt, QKey, Qpn, RKey};
 
-use crate::memory::Key;
+use crate::key::Key;
 use crate::mw::Bind;
+use crate::qp::state::QpState;
 
 /// A scatter/gather element.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -259,4 +260,31 @@ pub struct RecvWr {
     pub wr_id: u64,
     /// Where the message goes.
     pub buffers: SgeList,
+}
+
+/// Why a post is refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum PostError {
+    /// The QP's state does not take it (EINVAL).
+    #[error("the queue pair is in {0}")]
+    State(QpState),
+    /// The queue is full (ENOMEM).
+    #[error("the queue is full")]
+    QueueFull,
+    /// More scatter/gather elements than the QP was made for (EINVAL).
+    #[error("too many scatter/gather elements")]
+    TooManySge,
+    /// More inline data than the QP was made for (EINVAL).
+    #[error("too much inline data")]
+    InlineTooLong,
+    /// Longer than 2^31 bytes, or an atomic that is not eight bytes, or a FLUSH with any (EINVAL).
+    #[error("the length is not one that the operation takes")]
+    Length,
+    /// The QP has no receive queue: it has an SRQ, or is of XRC (EINVAL).
+    #[error("the queue pair has no receive queue of its own")]
+    NoRecvQueue,
+    /// The QP's service does not have the operation, or not with inline data, or not for this recipient; on UD, none is
+    /// given (EINVAL).
+    #[error("the service does not have the operation, or not with these arguments")]
+    Operation,
 }

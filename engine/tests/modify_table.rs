@@ -7,7 +7,7 @@ use std::path::Path;
 use urxe_engine::QpState::{self, Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
 use urxe_engine::QpType::{self, Rc, Uc, Ud, XrcRecv, XrcSend};
 use urxe_engine::attr::AttrMask as M;
-use urxe_engine::qp::state::transition;
+use urxe_engine::qp::transition;
 
 const TYPES: [QpType; 5] = [Rc, Uc, Ud, XrcSend, XrcRecv];
 

@@ -2,7 +2,8 @@
 
 use std::net::IpAddr;
 
-use urxe_engine::attr::{AttrMask, ModifyError, QpAttr};
+use urxe_engine::ModifyError;
+use urxe_engine::attr::{AttrMask, QpAttr};
 use urxe_engine::{
     AsyncEvent, Data, DropReason, Event, PostError, QpState, QpType, Recipient, RecvWr, Remote, SendFlags, SendOp,
     SendWr, Sge, SgeList, WcStatus,

@@ -6,7 +6,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-use urxe_engine::attr::{AttrMask, ModifyError, QpAttr};
+use urxe_engine::ModifyError;
+use urxe_engine::attr::{AttrMask, QpAttr};
 use urxe_engine::endpoint::{Datagram, Event as NodeEvent, QpSetup, Received, Route};
 use urxe_engine::{Access, Instant, PostError, QpCap, QpState, QpType, RecvWr, SendWr};
 use urxe_wire::{ICRC_LEN, Mtu, Packet, Psn, Qpn, RnrTimer};

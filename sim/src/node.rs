@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use urxe_engine::attr::{AttrMask, ModifyError, QpAttr};
+use urxe_engine::ModifyError;
+use urxe_engine::attr::{AttrMask, QpAttr};
 use urxe_engine::endpoint::{CounterId, CqId, Datagram, EndpointHost, Error, Outbox, QpSetup, Received, Route};
 use urxe_engine::{
     AttachError, CountedOps, Cqe, Endpoint, Instant, PostError, QpState, QueuePair, QuirkSet, RecvWr, SendWr,

@@ -14,7 +14,8 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use urxe_engine::attr::{AttrMask, ModifyError, QpAttr};
+use urxe_engine::ModifyError;
+use urxe_engine::attr::{AttrMask, QpAttr};
 use urxe_engine::endpoint::{Datagram, Event as NodeEvent, QpSetup, Received, Route};
 use urxe_engine::{
     Access, AsyncEvent, Cqe, Data, DropReason, Event, Instant, PostError, QpState, QpType, Recipient, RecvWr,

@@ -8,10 +8,9 @@ use urxe_wire::Qpn;
 use urxe_wire::cm::{CmMad, CommId, Dreq, Ids, Message, Plain, RejReason, Rejected, SidrStatus};
 use urxe_wire::mad::MAD_LEN;
 
-use super::{
-    DREQ_RETRIES, Disconnect, Ends, Event, FIRST_TRY, MAX_RETRIES, SLOWEST, TIME_WAIT, WrongState, answer_to_unknown,
-    mra, plain_rej, plain_sidr_rep,
-};
+use super::answer::{answer_to_unknown, mra, plain_rej, plain_sidr_rep};
+use super::timing::{DREQ_RETRIES, FIRST_TRY, MAX_RETRIES, SLOWEST, TIME_WAIT};
+use super::types::{Disconnect, Ends, Event, WrongState};
 use crate::time::Instant;
 
 /// The states of the specification's machines; MRA only prolongs waiting here.
@@ -46,8 +45,8 @@ pub(super) struct Connection {
     pub(super) attribute_modifier: u32,
     /// Nobody wants to hear of it any more.
     pub(super) released: bool,
-    /// The state in which its [will](Self::will) was last told.
-    pub(super) willed: Option<State>,
+    /// The state in which its [last will](Self::last_will) was last told.
+    pub(super) last_will_of: Option<State>,
     pub(super) deadline: Option<Instant>,
     interval: Duration,
     tries_left: u8,
@@ -68,7 +67,7 @@ impl Connection {
             service_id: 0,
             attribute_modifier: 0,
             released: false,
-            willed: None,
+            last_will_of: None,
             deadline: None,
             interval: FIRST_TRY,
             tries_left: 0,
@@ -178,7 +177,7 @@ impl Connection {
     /// What [`release`](Self::release) would say now, if anything.
     //= spec/connections.md#cm-010
     //# The peer of a process that was killed MUST be told what it would be told if the process had let go of its connections.
-    pub(super) fn will(&self, ids: Ids) -> Option<[u8; MAD_LEN]> {
+    pub(super) fn last_will(&self, ids: Ids) -> Option<[u8; MAD_LEN]> {
         let mut copy = self.clone();
         copy.release(Instant::from_nanos(0), ids);
         copy.outbox.pop()

@@ -6,112 +6,28 @@
 //! |---|---|
 //! | commands | [`Cm::connect`], [`accept`](Cm::accept), [`establish`](Cm::establish), [`reject`](Cm::reject), [`disconnect`](Cm::disconnect), [`resolve_service`](Cm::resolve_service), [`answer_service`](Cm::answer_service), [`release`](Cm::release) |
 //! | input | [`Cm::handle`], [`handle_timeout`](Cm::handle_timeout) |
-//! | output | [`Cm::poll_transmit`], [`poll_event`](Cm::poll_event), [`poll_will`](Cm::poll_will), [`poll_timeout`](Cm::poll_timeout) |
+//! | output | [`Cm::poll_transmit`], [`poll_event`](Cm::poll_event), [`poll_last_will`](Cm::poll_last_will), [`poll_timeout`](Cm::poll_timeout) |
 //!
 //! The caller names connections by [`CommId`]s that are unique on its host, and has them back with [`Event::Gone`].
 
+mod answer;
 mod connection;
+mod timing;
+mod types;
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
-use core::time::Duration;
 
-use urxe_wire::cm::{
-    Apr, CmMad, CommId, Dreq, Ids, Message, Mra, Plain, Rej, RejReason, Rejected, Rep, Req, SidrRep, SidrReq,
-    SidrStatus,
-};
-use urxe_wire::mad::MAD_LEN;
-use urxe_wire::{Gid, QKey, Qpn};
+use urxe_wire::cm::{CmMad, CommId, Dreq, Ids, Message, Plain, RejReason, Rejected, Rep, Req, SidrReq, SidrStatus};
+use urxe_wire::{QKey, Qpn};
 
 use crate::time::Instant;
+pub use answer::answer_to_unknown;
+use answer::plain_rej;
+use answer::plain_sidr_rep;
 use connection::{Connection, State};
-
-/// After the last packet of a connection may have arrived, its names may be used again (IBA 12.9.8.4).
-const TIME_WAIT: Duration = Duration::from_secs(1);
-/// The first wait for an answer. It doubles until [`SLOWEST`]: a peer on the same host answers at once or never.
-const FIRST_TRY: Duration = Duration::from_millis(100);
-/// What the kernel waits each time: 4.096 µs · 2^20 (`CMA_CM_RESPONSE_TIMEOUT`).
-pub const SLOWEST: Duration = Duration::from_nanos(4096 << 20);
-/// The exponent of it, as messages carry it.
-pub const RESPONSE_TIMEOUT: u8 = 20;
-/// How often a message is sent again (`CMA_MAX_CM_RETRIES`).
-//= spec/connections.md#cm-003
-//# A message without an answer MUST be sent again 15 times, a DREQ 4 times, and the connection then be given up.
-pub const MAX_RETRIES: u8 = 15;
-/// How often a DREQ is: three seconds in all. A kernel answers it for a process that is gone; here nobody may be left to,
-/// and whoever ends a connection waits for the answer (qperf does so after each test).
-const DREQ_RETRIES: u8 = 4;
-/// Exponent of the time that a MRA asks for (`CMA_CM_MRA_SETTING`).
-const MRA_TIMEOUT: u8 = 24;
-
-/// Two ports that exchange messages.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Ends {
-    /// The GID of this end.
-    pub local: Gid,
-    /// The GID of the peer.
-    pub remote: Gid,
-}
-
-/// A datagram to the peer's QP1.
-#[derive(Clone, Debug)]
-pub struct Transmit {
-    /// Between whom.
-    pub ends: Ends,
-    /// The payload.
-    pub payload: [u8; MAD_LEN],
-}
-
-/// What the caller says to a new request.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Verdict {
-    /// It is told to whoever listens, and will be answered under this name.
-    Take(CommId),
-    /// Nobody listens.
-    Refuse,
-    /// Nobody can take it now: it is ignored, so that it comes again.
-    Ignore,
-}
-
-/// Why a connection has ended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Disconnect {
-    /// The peer wants to.
-    Asked,
-    /// The peer agrees.
-    Agreed,
-    /// The peer does not answer.
-    Unanswered,
-}
-
-/// What has happened to a connection.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Event {
-    /// A peer asks for a connection, which `handle` was told to take.
-    Request(Box<Req>),
-    /// A peer looks for a service, which `handle` was told to take.
-    ServiceRequest(Box<SidrReq>),
-    /// The peer has accepted: to be followed by `establish` or `reject`.
-    Reply(Box<Rep>),
-    /// The peer is ready to use the connection.
-    Established(Box<[u8; 224]>),
-    /// The peer has answered about a service.
-    ServiceReply(Box<SidrRep>),
-    /// The peer has rejected.
-    Rejected(Box<Rej>),
-    /// The peer does not answer.
-    Unreachable,
-    /// The connection has ended; with the peer's private data.
-    Disconnected(Disconnect, Box<[u8; 224]>),
-    /// No packet of the connection is under way any more.
-    TimeWaitExit,
-    /// Nothing is known under this name any more: the last event.
-    Gone,
-}
-
-/// A command does not fit the connection's state, or there is no such connection.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct WrongState;
+pub use timing::{MAX_RETRIES, RESPONSE_TIMEOUT, SLOWEST};
+pub use types::{Disconnect, Ends, Event, Transmit, Verdict, WrongState};
 
 /// The connections of a port: see the [module documentation](self).
 #[derive(Debug, Default)]
@@ -122,7 +38,7 @@ pub struct Cm {
     deadlines: BTreeSet<(Instant, CommId)>,
     transmits: VecDeque<Transmit>,
     events: VecDeque<(CommId, Event)>,
-    wills: VecDeque<(CommId, Option<Transmit>)>,
+    last_wills: VecDeque<(CommId, Option<Transmit>)>,
 }
 
 impl Cm {
@@ -401,10 +317,10 @@ impl Cm {
         self.events.pop_front()
     }
 
-    /// The next connection whose will has changed: what [`release`](Self::release) would say to its peer now, for
+    /// The next connection whose last will has changed: what [`release`](Self::release) would say to its peer now, for
     /// somebody else to say should this end perish.
-    pub fn poll_will(&mut self) -> Option<(CommId, Option<Transmit>)> {
-        self.wills.pop_front()
+    pub fn poll_last_will(&mut self) -> Option<(CommId, Option<Transmit>)> {
+        self.last_wills.pop_front()
     }
 
     /// When [`handle_timeout`](Self::handle_timeout) wants to be called.
@@ -435,10 +351,10 @@ impl Cm {
         self.transmits.extend(connection.outbox.drain(..).map(|payload| Transmit { ends, payload }));
         let released = connection.released;
         self.events.extend(connection.news.drain(..).filter(|_| !released).map(|event| (id, event)));
-        if connection.willed != Some(connection.state) {
-            connection.willed = Some(connection.state);
-            let message = connection.will(Ids { local: id, remote: connection.peer_id });
-            self.wills.push_back((id, message.map(|payload| Transmit { ends, payload })));
+        if connection.last_will_of != Some(connection.state) {
+            connection.last_will_of = Some(connection.state);
+            let message = connection.last_will(Ids { local: id, remote: connection.peer_id });
+            self.last_wills.push_back((id, message.map(|payload| Transmit { ends, payload })));
         }
     }
 
@@ -462,67 +378,4 @@ impl Cm {
         }
         result
     }
-}
-
-/// What to say to a message about something that nobody here knows: a request is refused, a release agreed to
-/// (IBA 12.9.8.6), so that the peer need not wait in vain.
-#[must_use]
-pub fn answer_to_unknown(mad: &CmMad) -> Option<CmMad> {
-    let message = match &mad.message {
-        Message::Req(req) => {
-            let ids = Ids { local: CommId(0), remote: req.local_id };
-            //= spec/connections.md#cm-004
-            //# A request for a service that nobody serves MUST be rejected as an invalid service id.
-            Message::Rej(plain_rej(ids, Rejected::Req, RejReason::INVALID_SERVICE_ID))
-        }
-        // Whoever asked is gone: the one that has accepted need not find out by silence.
-        Message::Rep(rep) => {
-            let ids = Ids { local: rep.ids.remote, remote: rep.ids.local };
-            Message::Rej(plain_rej(ids, Rejected::Rep, RejReason::INVALID_COMM_ID))
-        }
-        Message::SidrReq(req) => {
-            Message::SidrRep(plain_sidr_rep(req.request_id, req.service_id, SidrStatus::UNSUPPORTED))
-        }
-        //= spec/connections.md#cm-005
-        //# A disconnect of an unknown connection MUST be agreed to.
-        Message::Dreq(dreq) => {
-            let ids = Ids { local: dreq.ids.remote, remote: dreq.ids.local };
-            Message::Drep(Plain { ids, private_data: [0; 224] })
-        }
-        Message::Lap(lap) => {
-            let ids = Ids { local: lap.ids.remote, remote: lap.ids.local };
-            Message::Apr(Apr {
-                ids,
-                info_len: 0,
-                status: Apr::NOT_SUPPORTED,
-                reserved: 0,
-                info: [0; 72],
-                private_data: [0; 148],
-            })
-        }
-        _ => return None,
-    };
-    Some(CmMad { transaction_id: mad.transaction_id, attribute_modifier: 0, message })
-}
-
-fn plain_rej(ids: Ids, message: Rejected, reason: RejReason) -> Rej {
-    Rej { ids, message, info_len: 0, reason, info: [0; 72], private_data: [0; 148] }
-}
-
-fn plain_sidr_rep(request_id: CommId, service_id: u64, status: SidrStatus) -> SidrRep {
-    SidrRep {
-        request_id,
-        status,
-        info_len: 0,
-        reserved: 0,
-        qpn: Qpn::default(),
-        service_id,
-        q_key: QKey(0),
-        info: [0; 72],
-        private_data: [0; 136],
-    }
-}
-
-fn mra(ids: Ids, message: Rejected) -> Message {
-    Message::Mra(Mra { ids, message, service_timeout: MRA_TIMEOUT, private_data: [0; 222] })
 }

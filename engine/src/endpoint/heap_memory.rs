@@ -10,7 +10,9 @@ use core::ops::Deref;
 use urxe_wire::{Qpn, RKey};
 
 use crate::access::Access;
-use crate::memory::{Fault, Key, Memory, Pd, Refusal, Region, RegionKind};
+use crate::key::Key;
+use crate::memory::{Fault, Memory};
+use crate::mr::{Pd, Refusal, Region, RegionKind};
 use crate::mw::{Bind, BindError, RegionTable};
 use crate::work::{Remote, Sge, SgeList};
 

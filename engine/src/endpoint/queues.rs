@@ -5,10 +5,11 @@ use alloc::vec::Vec;
 
 use urxe_wire::Qpn;
 
+use crate::async_event::AsyncEvent;
 use crate::cq::{CompletionQueue, Cqe, Pushed};
-use crate::event::{self, AsyncEvent};
+use crate::event;
 use crate::host::{Consumer, Host};
-use crate::memory::Pd;
+use crate::mr::Pd;
 use crate::qp::QpConfig;
 use crate::quirks::Quirks;
 use crate::srq::{SharedReceiveQueue, XrcDomain};

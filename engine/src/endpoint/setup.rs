@@ -4,10 +4,10 @@ use urxe_wire::{Mtu, Psn, Qpn, RnrTimer};
 
 use super::queues::{CqId, SrqId};
 use crate::access::Access;
-use crate::memory::Pd;
+use crate::mr::Pd;
 use crate::qp::attr::{AttrMask, QpAttr};
-use crate::qp::state::{QpState, transition};
-use crate::qp::{QpCap, QpType};
+use crate::qp::state::QpState;
+use crate::qp::{QpCap, QpType, transition};
 use crate::srq::XrcDomain;
 
 /// The properties of a new queue pair.

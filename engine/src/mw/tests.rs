@@ -1,5 +1,5 @@
 use super::*;
-use crate::memory::Accessor;
+use crate::mr::Accessor;
 
 const PD: Pd = Pd(1);
 const QPN: Qpn = Qpn::new(0x11);

@@ -1,12 +1,10 @@
-//! Queue pair attributes and the checks of `modify`.
+//! Queue pair attributes.
 
 use core::fmt;
 use core::time::Duration;
 
 use urxe_wire::{Mtu, Psn, QKey, Qpn, RnrTimer};
 
-use super::QpType;
-use super::state::{QpState, transition};
 use crate::access::Access;
 
 /// A set of attributes, with the bits of `enum ibv_qp_attr_mask`.
@@ -220,51 +218,4 @@ impl QpAttr {
     pub fn ack_timeout(&self) -> Option<Duration> {
         (self.timeout != 0).then(|| Duration::from_nanos(4096 << (self.timeout & 31)).max(Duration::from_millis(2)))
     }
-}
-
-/// Why `modify` is refused (`ibv_modify_qp(3)`: EINVAL).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum ModifyError {
-    /// The table has no such transition for this type.
-    #[error("no transition from {from} to {to}")]
-    NoTransition {
-        /// The state it is in.
-        from: QpState,
-        /// The state asked for.
-        to: QpState,
-    },
-    /// Required attributes are not given.
-    #[error("required attributes are missing: {0}")]
-    Missing(AttrMask),
-    /// Attributes are given that the transition does not take.
-    #[error("the transition does not take the attributes {0}")]
-    Unexpected(AttrMask),
-    /// `cur_qp_state` is not the state it is in.
-    #[error("the queue pair is in {0}")]
-    CurrentState(QpState),
-    /// An attribute's value is out of range.
-    #[error("value out of range: {0}")]
-    Value(AttrMask),
-}
-
-/// Checks a change of a QP of type `qp_type` from `from` with the attributes `mask`, which includes
-/// [`AttrMask::STATE`] when `to` was given by the caller.
-///
-/// # Errors
-/// The first rule broken.
-//= spec/states.md#qps-002
-//# A modify without a required attribute, or with one that does not belong there, MUST be refused with EINVAL and
-//# change nothing.
-pub fn check(qp_type: QpType, from: QpState, to: QpState, mask: AttrMask) -> Result<(), ModifyError> {
-    let row = transition(qp_type, from, to).ok_or(ModifyError::NoTransition { from, to })?;
-    let given = mask.without(AttrMask::STATE);
-    let missing = row.required.without(given);
-    if !missing.is_empty() {
-        return Err(ModifyError::Missing(missing));
-    }
-    let unexpected = given.without(row.required.with(row.optional));
-    if !unexpected.is_empty() {
-        return Err(ModifyError::Unexpected(unexpected));
-    }
-    Ok(())
 }

@@ -1,56 +1,15 @@
-//! What a queue pair is made of, and what its operations say.
+//! Configuration of a queue pair.
 
 use alloc::vec::Vec;
 
-use urxe_wire::{Mtu, Qpn, Transport};
+use urxe_wire::{Mtu, Qpn};
 
+use super::qp_type::QpType;
 use super::{Counter, Cq, Srq};
 use crate::counter::CountedOps;
 use crate::host::{Consumer, Host, Io};
-use crate::memory::{Accessor, Pd};
-use crate::qp::state::QpState;
+use crate::mr::{Accessor, Pd};
 use crate::srq::XrcDomain;
-use crate::work::SendOp;
-
-/// The service a queue pair gives (`enum ibv_qp_type`).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
-#[expect(missing_docs, reason = "the names are libibverbs'")]
-pub enum QpType {
-    Rc,
-    Uc,
-    Ud,
-    XrcSend,
-    XrcRecv,
-}
-
-impl QpType {
-    /// The transport of its packets.
-    #[must_use]
-    pub const fn transport(self) -> Transport {
-        match self {
-            Self::Rc => Transport::Rc,
-            Self::Uc => Transport::Uc,
-            Self::Ud => Transport::Ud,
-            Self::XrcSend | Self::XrcRecv => Transport::Xrc,
-        }
-    }
-
-    /// Whether requests are acknowledged, and sent again when they are lost.
-    #[must_use]
-    pub const fn is_reliable(self) -> bool {
-        !matches!(self, Self::Uc | Self::Ud)
-    }
-
-    /// Whether its send queue takes the operation (IBA 9.8 table "services and operations").
-    pub(super) const fn carries(self, op: &SendOp) -> bool {
-        match self {
-            Self::Rc | Self::XrcSend => true,
-            Self::Uc => !op.takes_responder_resource() && !matches!(op, SendOp::SendWithInvalidate(_)),
-            Self::Ud => matches!(op, SendOp::Send | SendOp::SendWithImmediate(_)),
-            Self::XrcRecv => false,
-        }
-    }
-}
 
 /// Sizes of a queue pair (`struct ibv_qp_cap`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -119,33 +78,6 @@ impl<H: Host> QpConfig<H> {
     pub(super) const fn peer_in(&self, pd: Pd) -> Accessor {
         Accessor::Remote(pd, self.qpn)
     }
-}
-
-/// Why a post is refused.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum PostError {
-    /// The QP's state does not take it (EINVAL).
-    #[error("the queue pair is in {0}")]
-    State(QpState),
-    /// The queue is full (ENOMEM).
-    #[error("the queue is full")]
-    QueueFull,
-    /// More scatter/gather elements than the QP was made for (EINVAL).
-    #[error("too many scatter/gather elements")]
-    TooManySge,
-    /// More inline data than the QP was made for (EINVAL).
-    #[error("too much inline data")]
-    InlineTooLong,
-    /// Longer than 2^31 bytes, or an atomic that is not eight bytes, or a FLUSH with any (EINVAL).
-    #[error("the length is not one that the operation takes")]
-    Length,
-    /// The QP has no receive queue: it has an SRQ, or is of XRC (EINVAL).
-    #[error("the queue pair has no receive queue of its own")]
-    NoRecvQueue,
-    /// The QP's service does not have the operation, or not with inline data, or not for this recipient; on UD, none is
-    /// given (EINVAL).
-    #[error("the service does not have the operation, or not with these arguments")]
-    Operation,
 }
 
 /// Whether `transmit` could send everything.

@@ -5,10 +5,12 @@ pub mod attr;
 mod config;
 mod modify;
 mod post;
+mod qp_type;
 mod recv;
 mod send;
 pub(crate) mod sge;
 pub mod state;
+mod transition;
 mod transmit;
 
 use alloc::collections::VecDeque;
@@ -23,10 +25,12 @@ use crate::quirks::Quirks as _;
 use crate::time::Instant;
 use crate::work::RecvWr;
 use attr::QpAttr;
-pub use config::{PostError, Progress, QpCap, QpConfig, QpType};
+pub use config::{Progress, QpCap, QpConfig};
+pub use qp_type::QpType;
 use recv::responder::Responder;
 use send::SendSide;
 use state::QpState;
+pub use transition::{ModifyError, Transition, check, transition};
 
 type Cq<H> = <<H as Host>::Consumer as Consumer>::Cq;
 type Counter<H> = <<H as Host>::Consumer as Consumer>::Counter;

@@ -4,13 +4,15 @@ use core::mem;
 
 use urxe_wire::Qpn;
 
-use super::attr::{self, AttrMask, ModifyError, QpAttr};
+use super::attr::{AttrMask, QpAttr};
 use super::recv::responder::Responder;
 use super::send::SendSide;
 use super::state::QpState;
+use super::transition::{ModifyError, check};
 use super::{QueuePair, Route, initial_attr};
+use crate::async_event::AsyncEvent;
 use crate::cq::{Cqe, WcOpcode, WcStatus};
-use crate::event::{AsyncEvent, Event};
+use crate::event::Event;
 use crate::host::{Consumer, Host, Io};
 
 impl<H: Host> QueuePair<H> {
@@ -30,7 +32,7 @@ impl<H: Host> QueuePair<H> {
         route: Option<Route<H>>,
     ) -> Result<(), ModifyError> {
         let from = self.state;
-        attr::check(self.config.qp_type, from, to, mask)?;
+        check(self.config.qp_type, from, to, mask)?;
         for (bit, bad) in [
             (AttrMask::TIMEOUT, given.timeout > 31),
             (AttrMask::RETRY_CNT, given.retry_cnt > 7),

@@ -4,9 +4,9 @@
 
 use alloc::vec::Vec;
 
-use super::{PostError, QpConfig, QpState, QpType, QueuePair, Route};
+use super::{QpConfig, QpState, QpType, QueuePair, Route};
 use crate::host::{Host, Io};
-use crate::work::{Data, Recipient, RecvWr, SendOp, SendWr, UdRecipient};
+use crate::work::{Data, PostError, Recipient, RecvWr, SendOp, SendWr, UdRecipient};
 
 impl<H: Host> QueuePair<H> {
     /// Posts a send request (`ibv_post_send(3)`), on UD with a recipient. It leaves in the next

@@ -1,7 +1,8 @@
 //! Copies between packets and what scatter/gather lists describe.
 
 use crate::access::Access;
-use crate::memory::{self, Accessor, Ask, Memory, Pd, Refusal, Touch};
+use crate::memory::{self, Ask, Memory, Touch};
+use crate::mr::{Accessor, Pd, Refusal};
 use crate::work::{Data, Sge, SgeList};
 
 /// Copies the bytes from `offset` on of what `data` describes to `to`.

@@ -7,7 +7,7 @@ use super::state::QpState;
 use super::{Progress, QueuePair};
 use crate::fault::ResponderFault;
 use crate::host::{Host, Io};
-use crate::memory::Refusal;
+use crate::mr::Refusal;
 
 /// Packets of READ responses in one `transmit`: so that a long READ does not keep its thread from receiving.
 const RESPONSE_BURST: u32 = 64;

@@ -11,7 +11,7 @@ use core::str::FromStr;
 use core::time::Duration;
 
 use super::{AckPolicy, CreditPolicy, Quirks, WritePolicy};
-use crate::cq::Moderation;
+use crate::moderation::Moderation;
 use crate::rng::Rng;
 
 /// Something that a device may do.

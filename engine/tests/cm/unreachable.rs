@@ -165,7 +165,7 @@ fn a_will_in_each_state() {
         let mut pair = Pair::new(1, Weather::default());
         let (end, id) = reach(&mut pair, state);
         let mut last = None;
-        while let Some((about, will)) = pair.ends[end].poll_will() {
+        while let Some((about, will)) = pair.ends[end].poll_last_will() {
             if about == id {
                 last = will;
             }
@@ -206,6 +206,6 @@ fn no_will_is_left_of_what_is_over() {
     let mut pair = Pair::new(1, Weather::default());
     let (end, id) = reach(&mut pair, State::SidrReqRcvd);
     pair.ends[end].answer_service(id, SidrStatus::SUCCESS, Qpn::new(7), QKey(1), &[0; 136]).unwrap();
-    let last = std::iter::from_fn(|| pair.ends[end].poll_will()).last();
+    let last = std::iter::from_fn(|| pair.ends[end].poll_last_will()).last();
     assert!(matches!(last, Some((about, None)) if about == id), "{last:?}");
 }

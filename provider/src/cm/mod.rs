@@ -105,7 +105,7 @@ impl State {
             let Some(device) = self.devices.get_mut(index) else { return };
             // First what is to be said if this process is killed as soon as its peer knows more.
             let net = device.shared.port().net();
-            while let Some((comm, will)) = device.cm.poll_will() {
+            while let Some((comm, will)) = device.cm.poll_last_will() {
                 match will {
                     Some(Transmit { ends: Ends { local, remote }, payload }) => {
                         net.set_last_will(LastWill { name: comm.0, local, remote, message: payload });

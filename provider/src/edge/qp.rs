@@ -328,7 +328,7 @@ pub(super) unsafe extern "C" fn modify_qp(qp: *mut v::ibv_qp, attr: *mut v::ibv_
         let current = object.qp.inspect(|engine| engine.state());
         let state = |number| QpState::from_u32(number).ok_or_else(|| reasons::value(AttrMask::STATE));
         if mask.contains(AttrMask::CUR_STATE) && state(attr.cur_qp_state)? != current {
-            let error = urxe_engine::attr::ModifyError::CurrentState(current);
+            let error = urxe_engine::ModifyError::CurrentState(current);
             return Err(reasons::modify(qp_type, current, state(attr.cur_qp_state)?, error));
         }
         let to = if mask.contains(AttrMask::STATE) { state(attr.qp_state)? } else { current };

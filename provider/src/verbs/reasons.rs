@@ -2,7 +2,8 @@
 
 use std::net::IpAddr;
 
-use urxe_engine::attr::{AttrMask, ModifyError};
+use urxe_engine::ModifyError;
+use urxe_engine::attr::AttrMask;
 use urxe_engine::{Access, PostError, QpState, QpType, QueuePair};
 use urxe_wire::Lid;
 

@@ -3,7 +3,7 @@
 use std::ops::Deref;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use urxe_engine::memory::Full;
+use urxe_engine::Full;
 use urxe_engine::mw::TableError;
 use urxe_engine::{Bind, BindError, Key, Pd, Refusal, Region, RegionTable, WindowType};
 use urxe_wire::Qpn;

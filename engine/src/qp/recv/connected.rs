@@ -4,7 +4,8 @@ use urxe_wire::Packet;
 use urxe_wire::opcode::OpcodeInfo;
 
 use super::responder::Verdict;
-use crate::event::{AsyncEvent, DropReason, Event};
+use crate::async_event::AsyncEvent;
+use crate::event::{DropReason, Event};
 use crate::host::{Consumer, Host, Io};
 use crate::qp::QueuePair;
 use crate::qp::state::QpState;

@@ -8,7 +8,7 @@ use crate::cq::{Cqe, WcOpcode, WcStatus};
 use crate::event::Event;
 use crate::fault::ResponderFault;
 use crate::host::{Consumer, Host, Io};
-use crate::memory::Pd;
+use crate::mr::Pd;
 use crate::qp::{QueuePair, Srq};
 use crate::srq::XrcDomain;
 use crate::work::RecvWr;

@@ -9,7 +9,9 @@ use super::response_queue::{ReadResponse, Response};
 use crate::access::Access;
 use crate::fault::ResponderFault;
 use crate::host::{Host, Io};
-use crate::memory::{self, Ask, Key, Pd, Touch};
+use crate::key::Key;
+use crate::memory::{self, Ask, Touch};
+use crate::mr::Pd;
 use crate::qp::QueuePair;
 
 impl<H: Host> QueuePair<H> {
