@@ -1,4 +1,4 @@
-//! Whose a datagram to QP1 is, when several processes share an address.
+//! Services of connection management: which process a datagram to QP1 is for.
 //!
 //! A process that listens at a service id on an address holds the abstract name of the two, and its socket is the
 //! mailbox for requests, as a block's is for packets. Everything else of communication management names a connection by
@@ -23,13 +23,13 @@ use crate::sys::fd::{Fd, FdSet};
 /// A name for datagrams of other processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Mailbox {
-    /// That of a QPN's block.
+    /// Mailbox of a QPN block.
     Block(u16),
-    /// That of a service id on an address.
+    /// Mailbox of a service id on an address.
     Service(u64, Gid),
 }
 
-/// What the sender of a request calls it: the same in all copies (IBA 12.6.5, 13.4.6.4).
+/// Identity of a request at its sender, equal in all copies (IBA 12.6.5, 13.4.6.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct RequestId {
     pub(crate) comm_id: CommId,
@@ -47,7 +47,7 @@ impl Mailbox {
         }
     }
 
-    /// Whose a packet to QP1 is that was sent to `local`, and which request if it is one; `None` if it does not say.
+    /// Finds the mailbox that a packet to QP1 of `local` is for, and the identity of a request; `None` if the packet names neither.
     pub(crate) fn of_gsi(packet: &[u8], local: Gid) -> Option<(Self, Option<RequestId>)> {
         /// BTH and DETH.
         const HEADERS: usize = 12 + 8;

@@ -1,4 +1,4 @@
-//! What a port has done, and what it has thrown away and why.
+//! Counters of a port: packets delivered and sent, and packets dropped, by reason.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,7 +13,7 @@ macro_rules! counters {
         }
 
         impl $Counters {
-            /// Their names, in the order of declaration.
+            /// Names of the counters, in the order of declaration.
             pub const NAMES: &'static [&'static str] = &[$(stringify!($name),)*];
 
             /// Every counter with its name, in the order of declaration.
@@ -29,7 +29,7 @@ counters! {
     pub struct Counters {
         /// RoCE packets delivered to this process.
         rx_packets,
-        /// Their bytes, BTH to ICRC.
+        /// Bytes of these packets, BTH to ICRC.
         rx_bytes,
         /// UDP datagrams received from the kernel (a GRO run counts once), forwarded ones among them.
         rx_datagrams,
@@ -57,7 +57,7 @@ counters! {
         takeovers,
         /// RoCE packets offered to the kernel, those it refused included.
         tx_packets,
-        /// Their bytes, BTH to ICRC.
+        /// Bytes of these packets, BTH to ICRC.
         tx_bytes,
         /// Messages (GSO runs) they were handed over in.
         tx_runs,

@@ -7,7 +7,7 @@ use urxe_wire::{Gid, Qpn, icrc};
 use crate::MIN_PACKET;
 use crate::qpn_registry::block_of;
 
-/// What UDP and IP say of a packet: the same of all that come in one run.
+/// UDP and IP headers of a packet: equal for all packets of one batch.
 #[derive(Clone, Copy, Debug)]
 pub struct Headers {
     /// Own address it was sent to, UDP port 4791.

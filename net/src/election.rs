@@ -1,4 +1,4 @@
-//! Who holds the unconnected socket of an address, and who comes next.
+//! Election of the port owner: the process that holds the unconnected socket of an address.
 //!
 //! The owner of `address` is the process that listens on the abstract name `…/owner/<address>`. Every other process
 //! keeps a connection to it that hangs up when the owner goes, however it goes; then all race for the name.
@@ -31,24 +31,24 @@ const BACKLOG: libc::c_int = 4096;
 /// Followers accepted before something else gets its turn.
 const ACCEPTED: usize = 64;
 
-/// This process's place at one address.
+/// Role of this process in the election at one address.
 #[derive(Debug)]
 pub(crate) enum Role {
-    /// Nobody's yet: lost a race, will try again.
+    /// Candidate: lost a race, will try again.
     Candidate,
-    /// Another process of this user has the unconnected socket.
+    /// Follower of another process of this user, the port owner.
     Follower {
         /// Hangs up when that process goes.
         owner: Fd,
     },
-    /// A process of another user has it.
+    /// Follower of a port owner of another user.
     Guest {
         /// User ID of the owner.
         owner: u32,
         /// Hangs up when that process goes. Without it, whether the owner is still there has to be asked now and then.
         liveness: Option<Fd>,
     },
-    /// This process has it.
+    /// Port owner: this process has the unconnected socket.
     Leader {
         /// Listener for followers of this user.
         listener: Fd,

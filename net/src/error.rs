@@ -1,4 +1,4 @@
-//! What can go wrong, by who is at fault; each message is one line that says what to do.
+//! Errors of ports and routes; each message is one line that says what to do.
 
 use core::fmt;
 use std::io;
@@ -17,12 +17,12 @@ pub enum PortError {
     },
     /// The interface is administratively down.
     InterfaceDown {
-        /// Its name.
+        /// Name of the interface.
         name: String,
     },
     /// The interface has neither an IPv4 nor an IPv6 address.
     NoAddress {
-        /// Its name.
+        /// Name of the interface.
         name: String,
     },
     /// An address was chosen for the GID table that no chosen interface has.
@@ -37,19 +37,19 @@ pub enum PortError {
     },
     /// The kernel or a security policy refused what needs no privilege normally.
     NotPermitted {
-        /// What was attempted.
+        /// The attempted operation; completes "cannot …".
         what: &'static str,
     },
     /// The process (EMFILE) or the system (ENFILE) has no file descriptor left.
     TooManyFiles {
-        /// What was attempted.
+        /// The attempted operation; completes "cannot …".
         what: &'static str,
     },
-    /// This process has used up its share of QPN blocks, or the host has none left.
+    /// The process has used up its share of QPN blocks, or the host has none left.
     QpnsExhausted,
     /// Any other refusal of the operating system.
     Os {
-        /// What was attempted.
+        /// The attempted operation; completes "cannot …".
         what: &'static str,
         /// The error it returned.
         source: io::Error,

@@ -53,7 +53,7 @@ impl Interface {
         Ok(found)
     }
 
-    /// The same interface as it is now. What stays keeps its place in the GID table; what comes takes the first that is
+    /// Reads the interface again. What stays keeps its place in the GID table; what comes takes the first that is
     /// empty, as in the kernel's (`ib_gid_table`).
     ///
     /// # Errors
@@ -64,7 +64,7 @@ impl Interface {
         Ok(now)
     }
 
-    /// What is left of it when it has been removed.
+    /// The interface when it has been removed.
     pub(crate) fn removed(&self) -> Self {
         Self { flags: 0, addresses: Vec::new(), gids: vec![Gid::UNSPECIFIED; self.gids.len()], ..self.clone() }
     }
@@ -104,7 +104,7 @@ impl Interface {
         self.flags & running == running
     }
 
-    /// The same interface with a path MTU of `mtu` at most, and with the GIDs of these addresses, as far as it has
+    /// Restricts the interface to a path MTU of `mtu` at most, and with the GIDs of these addresses, as far as it has
     /// them, in this order behind the default GID. `None` and none: as it is.
     #[must_use]
     pub fn restricted(mut self, mtu: Option<u16>, addresses: &[IpAddr]) -> Self {
@@ -118,17 +118,17 @@ impl Interface {
         self
     }
 
-    /// Its name.
+    /// Name of the interface.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its index in this network namespace.
+    /// Index of the interface in this network namespace.
     pub fn index(&self) -> u32 {
         self.index
     }
 
-    /// Its hardware address; zero where there is none, as on `lo`.
+    /// Hardware address; zero where there is none, as on `lo`.
     pub fn mac(&self) -> [u8; 6] {
         self.mac
     }
@@ -148,7 +148,7 @@ impl Interface {
         path_mtu(self.mtu).min(self.mtu_limit)
     }
 
-    /// Its addresses at UDP port 4791 (on `lo` at [`LOOPBACK_PORT`], where the kernel's rxe has that): IPv4 first, then
+    /// Addresses at UDP port 4791 (on `lo` at [`LOOPBACK_PORT`], where the kernel's rxe has that): IPv4 first, then
     /// IPv6.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses

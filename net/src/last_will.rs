@@ -1,4 +1,4 @@
-//! Last words of processes that end without saying them.
+//! Last wills: messages that a neighbour sends for a process that was killed.
 //!
 //! A kernel tells the peers of a process that was killed that its connections are over. Here the process itself would
 //! have to, so it leaves what it would say with a neighbour, which is there anyhow: the owner of its address, or, if it
@@ -27,31 +27,31 @@ use crate::sys::{recv_parts, send_parts};
 /// A name, two GIDs and a message.
 const LEN: usize = 4 + 16 + 16 + MAD_LEN;
 
-/// OwnLastWills that a neighbour may leave: the memory is ours.
+/// Last wills that a neighbour may leave: the memory is ours.
 const MOST: usize = 4096;
 
-/// OwnLastWills that all neighbours together may leave; and as many of those that have ended [of late](SOON).
+/// Last wills that all neighbours together may leave; and as many of those that have ended [of late](SOON).
 const ALL: usize = 4 * MOST;
 
 /// Messages of one neighbour before somebody else gets his turn: it may say them as fast as they are heard.
 const HEARD: usize = 64;
 
-/// OwnLastWills of a process are executed again if the owner changes within this time.
+/// Last wills of a process are sent again if the owner changes within this time.
 const SOON: Duration = Duration::from_secs(1);
 
-/// OwnLastWills that are executed at a time: the receiver sends them, and has other work.
+/// Last wills that are sent at a time: the receiver sends them, and has other work.
 const AT_ONCE: usize = 16;
-/// Until the next so many are.
+/// Interval between two such batches.
 const INTERVAL: Duration = Duration::from_millis(2);
 
-/// What QP1 is to say to a peer's when its process has ended.
+/// Message that QP1 sends to a peer's when its process has ended (MQTT's term).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LastWill {
-    /// What the process calls it: the connection it is about.
+    /// Name of the connection that it is about.
     pub name: u32,
-    /// From whom it is.
+    /// GID of the sender.
     pub local: Gid,
-    /// To whom.
+    /// GID of the receiver.
     pub remote: Gid,
     /// The management datagram.
     pub message: [u8; MAD_LEN],
@@ -75,7 +75,7 @@ impl LastWill {
 #[derive(Debug, Default)]
 pub(crate) struct OwnLastWills {
     own: Mutex<Own>,
-    /// Of others, to be executed.
+    /// Last wills of other processes, to be sent.
     due: Mutex<Vec<LastWill>>,
     is_due: AtomicBool,
 }
@@ -97,7 +97,7 @@ impl Own {
 }
 
 impl OwnLastWills {
-    /// Whether there are any to be executed.
+    /// Whether there are any to be sent.
     #[inline]
     pub(crate) fn are_due(&self) -> bool {
         self.is_due.load(Ordering::Relaxed)
@@ -107,7 +107,7 @@ impl OwnLastWills {
         self.own.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Who has the wills of an address from now on.
+    /// Appoints the successor of an address: the connection to the process that keeps its last wills.
     pub(crate) fn appoint(&self, local: Gid, successor: Option<RawFd>) {
         let mut own = self.own();
         let before = match successor {
@@ -122,8 +122,8 @@ impl OwnLastWills {
         }
     }
 
-    /// Has these sent.
-    pub(crate) fn execute(&self, wills: Vec<LastWill>) {
+    /// Queues last wills to be sent.
+    pub(crate) fn send(&self, wills: Vec<LastWill>) {
         if wills.is_empty() {
             return;
         }
@@ -138,11 +138,11 @@ impl OwnLastWills {
 pub(crate) struct LastWillStore {
     /// By the connection to each.
     living: HashMap<RawFd, BTreeMap<u32, LastWill>>,
-    /// Of those who have ended, to be executed.
+    /// Last wills of processes that have ended, to be sent.
     due: VecDeque<LastWill>,
     /// Executed, or of an address that had no owner then, and when that was; the latest last.
     done: VecDeque<(Instant, LastWill)>,
-    /// More are executed after [`INTERVAL`].
+    /// More are sent after [`INTERVAL`].
     goes_on: bool,
 }
 
@@ -182,7 +182,7 @@ impl LastWillStore {
         true
     }
 
-    /// An address has another owner, who receives for the processes of this host. What was executed of late may have been
+    /// An address has another owner, who receives for the processes of this host. What was sent of late may have been
     /// lost: the old owner was perhaps just going, too, and a process' descriptors are not closed all at once.
     pub(crate) fn has_owner(&mut self, address: Gid) {
         let now = Instant::now();
@@ -203,15 +203,11 @@ impl LastWillStore {
         !self.due.is_empty() && !self.goes_on
     }
 
-    /// The next few wills to be executed, and after how long to ask again. Those of addresses that have no owner, says
+    /// The next few wills to be sent, and after how long to ask again. Those of addresses that have no owner, says
     /// `is_owned`, wait until one [has](Self::has_owner).
     //= spec/hosts.md#net-031
     //# Last wills MUST leave a few at a time, and again only for an owner of the address that has just come.
-    pub(crate) fn execute(
-        &mut self,
-        now: Instant,
-        is_owned: impl Fn(Gid) -> bool,
-    ) -> (Vec<LastWill>, Option<Duration>) {
+    pub(crate) fn send(&mut self, now: Instant, is_owned: impl Fn(Gid) -> bool) -> (Vec<LastWill>, Option<Duration>) {
         let forgotten = self.done.iter().take_while(|(at, _)| now.duration_since(*at) >= SOON).count();
         self.done.drain(..forgotten);
         let few: Vec<LastWill> = self.due.drain(..AT_ONCE.min(self.due.len())).collect();
@@ -221,7 +217,7 @@ impl LastWillStore {
         (few.into_iter().filter(|will| is_owned(will.local)).collect(), again)
     }
 
-    /// A connection ends from this side, because its address goes: nobody's will is executed.
+    /// A connection ends from this side, because its address goes: nobody's will is sent.
     pub(crate) fn forget(&mut self, fd: RawFd) {
         self.living.remove(&fd);
     }
@@ -291,7 +287,7 @@ mod tests {
         assert_eq!(known(&last_wills), HEARD + 1);
     }
 
-    /// Nor do many that stay.
+    /// Many neighbours that stay do not fill the memory.
     #[test]
     fn wills_of_the_living_are_bounded() {
         let mut last_wills = LastWillStore::default();
@@ -331,7 +327,7 @@ mod tests {
     //= type=test
     //# Last wills MUST leave a few at a time, and again only for an owner of the address that has just come.
     #[test]
-    fn wills_are_executed_a_few_at_a_time_and_once() {
+    fn wills_are_sent_a_few_at_a_time_and_once() {
         let mut last_wills = LastWillStore::default();
         let end = |last_wills: &mut LastWillStore, names: core::ops::Range<u32>| {
             let (near, far) = connected();
@@ -346,7 +342,7 @@ mod tests {
         assert!(last_wills.begin());
         let (mut now, mut seen) = (Instant::now(), Vec::new());
         loop {
-            let (wills, again) = last_wills.execute(now, |_| true);
+            let (wills, again) = last_wills.send(now, |_| true);
             assert!(wills.len() <= AT_ONCE);
             seen.extend(wills.iter().map(|will| will.name));
             if seen.len() == AT_ONCE {
@@ -363,14 +359,14 @@ mod tests {
         // Another one that ends does not have them sent again.
         end(&mut last_wills, 200..201);
         assert!(last_wills.begin());
-        let (wills, _) = last_wills.execute(now, |_| true);
+        let (wills, _) = last_wills.send(now, |_| true);
         assert_eq!(wills, [will(200)]);
         // They are forgotten in the end.
-        assert_eq!(last_wills.execute(now + SOON, |_| true), (Vec::new(), None));
+        assert_eq!(last_wills.send(now + SOON, |_| true), (Vec::new(), None));
     }
 
     #[test]
-    fn wills_are_executed_again_for_an_owner_that_comes_soon() {
+    fn wills_are_sent_again_for_an_owner_that_comes_soon() {
         let mut last_wills = LastWillStore::default();
         let (near, far) = connected();
         let elsewhere = LastWill { local: Gid::new([9; 16]), ..will(2) };
@@ -380,10 +376,10 @@ mod tests {
         drop(near);
         assert!(!last_wills.hear(far.as_raw_fd()));
         let now = Instant::now();
-        assert_eq!(last_wills.execute(now, |_| false).0, []);
+        assert_eq!(last_wills.send(now, |_| false).0, []);
         last_wills.has_owner(Gid::new([1; 16]));
-        assert_eq!(last_wills.execute(now, |_| true).0, [will(1)]);
+        assert_eq!(last_wills.send(now, |_| true).0, [will(1)]);
         last_wills.has_owner(Gid::new([9; 16]));
-        assert_eq!(last_wills.execute(now, |_| true).0, [elsewhere]);
+        assert_eq!(last_wills.send(now, |_| true).0, [elsewhere]);
     }
 }

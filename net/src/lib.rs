@@ -53,7 +53,7 @@
 //!
 //! # Threads
 //!
-//! This crate starts none, and its caller decides which thread polls. [`Port`] is `Sync`; what only one thread may touch at a
+//! The crate starts none, and its caller decides which thread polls. [`Port`] is `Sync`; what only one thread may touch at a
 //! time is in [`Receiver`] (receive side) and [`TxBatch`] (send side).
 
 pub mod cm_service;

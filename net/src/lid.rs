@@ -1,4 +1,4 @@
-//! What an interface's LID is where somebody wants LIDs, which RoCE has none of: the last two bytes of its first IPv4
+//! LIDs for programs that want some, which RoCE has none of: the last two bytes of the interface's first IPv4
 //! address.
 
 use std::net::Ipv4Addr;

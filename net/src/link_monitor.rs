@@ -9,7 +9,7 @@ use crate::sys::epoll_key::EpollKey;
 use crate::sys::fd::{Fd, FdSet};
 use crate::sys::{family, socklen};
 
-/// What has changed since the port was opened, or since the last change.
+/// Change of the interface since the port was opened, or since the last change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkEvent {
     /// The GID table.
@@ -23,7 +23,7 @@ pub enum LinkEvent {
 }
 
 impl LinkEvent {
-    /// What is different. GIDs go before the port does, and come after it.
+    /// Differences. GIDs go before the port does, and come after it.
     pub(crate) fn between(before: &Interface, now: &Interface) -> Vec<Self> {
         let gids = (before.gids() != now.gids()).then_some(Self::Gids);
         let down = (before.is_running() && !now.is_running()).then_some(Self::Down);
@@ -37,7 +37,7 @@ impl LinkEvent {
 pub(crate) struct RtnetlinkSocket(Fd);
 
 impl RtnetlinkSocket {
-    /// Has it watched.
+    /// Opens the socket and has it watched.
     pub(crate) fn open(fds: &Arc<FdSet>) -> io::Result<Self> {
         let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         // SAFETY: no pointers.

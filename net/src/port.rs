@@ -72,7 +72,7 @@ impl Port {
         })
     }
 
-    /// The interface as it is now: [`Port::receive`] follows its changes.
+    /// The interface as it is now: [`Receiver::receive`](crate::Receiver::receive) follows its changes.
     pub fn interface(&self) -> Arc<Interface> {
         Arc::clone(&self.interface.read().unwrap_or_else(PoisonError::into_inner))
     }
@@ -84,7 +84,7 @@ impl Port {
         self.has_link_events.load(Ordering::Relaxed) || self.wills.are_due()
     }
 
-    /// What has changed since the last call.
+    /// Takes the changes of the interface since the last call.
     pub fn take_link_events(&self) -> Vec<LinkEvent> {
         if !self.has_link_events.swap(false, Ordering::Acquire) {
             return Vec::new();
@@ -131,8 +131,8 @@ impl Port {
         }
     }
 
-    /// A descriptor that is readable (level-triggered) while [`Port::receive`] has something to do. To be waited on
-    /// only while nobody polls; then say [`Receiver::woken`].
+    /// A descriptor that is readable (level-triggered) while [`Receiver::receive`](crate::Receiver::receive) has something to do. To be waited on
+    /// only while nobody polls; then say [`Receiver::woken`](crate::Receiver::woken).
     pub fn epoll_fd(&self) -> RawFd {
         self.fds.epoll()
     }
@@ -148,7 +148,7 @@ impl Port {
         route.map(Arc::new).map_err(|e| RouteError::Os(PortError::os("open a UDP socket to send from", e)))
     }
 
-    /// Joins a multicast group: until the result is dropped, [`Port::receive`] delivers what is sent to it, whose
+    /// Joins a multicast group: until the result is dropped, [`Receiver::receive`](crate::Receiver::receive) delivers what is sent to it, whose
     /// [`Headers::local`](crate::Headers::local) is the group. An IPv4 group's GID is its mapped address.
     ///
     /// # Errors
@@ -196,7 +196,7 @@ impl Port {
         Service::bind(&self.fds, &self.services, service_id, gid)
     }
 
-    /// Has a message sent when this process ends without a word. It takes the place of one of the same name.
+    /// Has a message sent when this process ends without a word. A last will of the same name is replaced.
     pub fn set_last_will(&self, will: LastWill) {
         self.wills.set(will);
     }
@@ -232,7 +232,7 @@ impl Port {
     /// Takes a file into the keeping of the port: a forked child has no part in it.
     ///
     /// # Errors
-    /// What the system refuses.
+    /// Any refusal of the system.
     pub fn keep_file(&self, file: BorrowedFd<'_>) -> io::Result<KeptFile> {
         KeptFile::new(&self.fds, file)
     }
@@ -261,7 +261,7 @@ impl Port {
         self.registry.owns(block_of(qpn))
     }
 
-    /// What the port has done.
+    /// Counters of the port.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
@@ -283,7 +283,7 @@ impl Port {
         self.headers.load(Ordering::Relaxed)
     }
 
-    /// From now on all packets have ICRCs, those that go or come through shared memory too: for who looks at them.
+    /// Gives all packets ICRCs from now on, also those that go or come through shared memory: for captures.
     pub fn keep_icrcs(&self) {
         self.icrcs.store(true, Ordering::Relaxed);
     }
@@ -345,7 +345,7 @@ impl Port {
     }
 }
 
-/// What the system grants a receive socket; found out with one on a port of no meaning.
+/// Measures the receive buffer that the system grants, with a socket at an ephemeral port.
 fn granted_receive_buffer(fds: &Arc<FdSet>, addresses: &[SocketAddr]) -> Result<usize, PortError> {
     let granted = |address: &SocketAddr| -> io::Result<usize> {
         Ok(receive_buffer(&bind_owner(fds, crate::sys::with_port(*address, 0))?))

@@ -1,4 +1,4 @@
-//! Who has which QPNs on this host: blocks of numbers owned by abstract unix names.
+//! Registry of QPNs on this host: blocks of numbers owned by abstract unix names.
 //!
 //! A block is 256 numbers, the low byte of a QPN. The process that holds the datagram socket named after the block owns
 //! it, and that socket is the mailbox for packets that reached another process. 256 because a mailbox is a descriptor,

@@ -135,7 +135,7 @@ impl Route {
     }
 }
 
-/// What must be equal for two destinations to share a socket without the receiver noticing.
+/// Key of a transmit socket: destinations with equal keys share it without the receiver noticing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Key {
     local: SocketAddr,

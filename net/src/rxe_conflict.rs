@@ -1,6 +1,6 @@
 //! Where the kernel has RoCE v2 of its own.
 //!
-//! Its rxe driver binds UDP port 4791 of *all* addresses of the network namespace, for itself alone
+//! The rxe driver binds UDP port 4791 of *all* addresses of the network namespace, for itself alone
 //! (`rxe_setup_udp_tunnel`, drivers/infiniband/sw/rxe/rxe_net.c). On an interface that ends it: packets to that port are
 //! the kernel's. On `lo` nobody but urxe's own processes is there to talk to, and any port will do, if all take the same.
 

@@ -69,7 +69,7 @@ impl Listener {
     /// Accepts a connection of the same user; others are closed. `Ok(None)`: there is none.
     ///
     /// # Errors
-    /// What the system refuses, such as another descriptor.
+    /// Any refusal of the system, such as no descriptor left.
     //= spec/hosts.md#net-010
     //# Nobody MUST get at another process' part of an XRC domain but who is of the same user and shows the domain's file.
     pub fn accept(&self) -> io::Result<Option<Channel>> {

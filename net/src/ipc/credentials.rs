@@ -9,21 +9,21 @@ use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::sys::socklen;
 
-/// Who opened the other end, as the kernel knows it (`SO_PEERCRED`, unix(7)): who has connected, or who was the first to
+/// Credentials of the process at the other end (`SO_PEERCRED`, unix(7)): the one that has connected, or that was the first to
 /// listen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Credentials {
     /// The process; `None` if it is in a PID namespace that cannot be seen from here.
     pub pid: Option<u32>,
-    /// Its effective user.
+    /// Effective user ID of the process.
     pub uid: u32,
 }
 
 impl Credentials {
-    /// Of the other end of this socket.
+    /// Reads the credentials of the other end of a socket.
     ///
     /// # Errors
-    /// What the system says: it is no unix socket.
+    /// The system's error: it is no unix socket.
     pub fn of(socket: &impl AsFd) -> io::Result<Self> {
         Self::of_raw(socket.as_fd().as_raw_fd())
     }
@@ -69,7 +69,7 @@ pub(crate) fn abstract_address(name: &str) -> io::Result<SockAddr> {
 /// arrange.
 ///
 /// # Errors
-/// What the system says.
+/// The system's error.
 pub fn connect(name: &str) -> io::Result<UnixStream> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None)?;
     socket.connect(&abstract_address(name)?)?;

@@ -11,7 +11,7 @@ pub(crate) const HEADER_LEN: usize = 64;
 
 const MAGIC: [u8; 4] = *b"uRxE";
 
-/// What UDP knew of a datagram. All numbers are little-endian in the mailbox.
+/// UDP and IP headers of a forwarded datagram. All numbers are little-endian in the mailbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     /// Address it was sent to; the port is implied.
@@ -24,7 +24,7 @@ pub(crate) struct Header {
     pub(crate) segment: u16,
     /// Index in its GRO run of the first packet.
     pub(crate) first: u16,
-    /// It came through the unconnected socket: the receiver should open a flow socket.
+    /// Whether it came through the unconnected socket: the receiver should open a flow socket.
     pub(crate) learn: bool,
 }
 

@@ -13,14 +13,14 @@ use crate::ipc::NAME_PREFIX;
 use crate::ipc::credentials::{Credentials, abstract_address, own_uid};
 use crate::sys::{Control, socklen};
 
-/// Who may wait to be accepted.
+/// Connections that may wait to be accepted.
 const BACKLOG: libc::c_int = 64;
 
 /// Room for a header and one descriptor, and what aligns the next header.
 const CONTROL: usize = 24;
 const _: () = assert!(size_of::<libc::cmsghdr>() + size_of::<RawFd>() <= CONTROL);
 
-/// What the kernel shows for users that have no number here (`/proc/sys/kernel/overflowuid`): they are not the same.
+/// User ID that the kernel shows for users without a number here (`/proc/sys/kernel/overflowuid`): they are not the same user.
 const OVERFLOW_UID: libc::uid_t = 65534;
 
 fn name(kind: &str, block: u16) -> io::Result<SockAddr> {
@@ -42,10 +42,10 @@ pub(crate) fn connect(kind: &str, block: u16) -> io::Result<Socket> {
     if is_same_user(socket.as_raw_fd()) { Ok(socket) } else { Err(io::ErrorKind::PermissionDenied.into()) }
 }
 
-/// Others that are sent away before somebody else gets his turn: they may come as fast as they go.
+/// Connections of other users that are closed in one turn: they may come as fast as they go.
 const OTHERS: usize = 16;
 
-/// Who waits to be accepted, if it is the same user's; others are sent away. `Ok(None)`: nobody, or so many others that
+/// Accepts a connection of the same user; others are closed. `Ok(None)`: there is none, or there are so many others that
 /// it is time for something else.
 pub(crate) fn accept(listener: RawFd) -> io::Result<Option<OwnedFd>> {
     accept_if(listener, is_same_user)
@@ -175,7 +175,7 @@ mod tests {
         assert!(!is_of(alone.as_raw_fd(), me));
     }
 
-    /// Others that keep coming do not keep a receiver from its work.
+    /// Connections of other users that keep coming do not keep a receiver from its work.
     #[test]
     fn others_are_sent_away_a_few_at_a_time() {
         const KIND: &str = "others";

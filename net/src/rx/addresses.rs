@@ -1,4 +1,4 @@
-//! Which addresses a port receives at: roles come, go, and change hands.
+//! Addresses that a port receives at, and the elections there.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -18,9 +18,9 @@ use crate::sys::fd::FdSet;
 use crate::sys::fd::descriptor_share;
 use crate::sys::udp::report_headers;
 
-/// Until the next attempt at a vacant role: somebody is just taking it.
+/// Interval before the next attempt at an election that another process is about to win.
 const RACE: Duration = Duration::from_millis(2);
-/// The same after an error, such as a foreign program that has the port now.
+/// Interval after an error, such as a foreign program that has the port now.
 pub(super) const TROUBLE: Duration = Duration::from_millis(500);
 
 impl Receiver {
@@ -32,7 +32,7 @@ impl Receiver {
         })
     }
 
-    /// Looks what has become of the interface, and takes roles at its new addresses.
+    /// Reads the interface again, and stands for election at its new addresses.
     pub(crate) fn follow(&mut self, port: &Port) {
         if let Some(watch) = &self.watch {
             watch.clear();
@@ -71,30 +71,30 @@ impl Receiver {
         port.interface_is(now);
     }
 
-    /// Tries to fill the roles that have nobody to hear from.
+    /// Stands for election again where there is no port owner to hear from.
     pub(super) fn retry_elections(&mut self, port: &Port) {
         for index in 0..self.roles.len() {
             if self.roles.get(index).is_some_and(Role::is_to_be_retried) {
-                self.take_seat(index, port);
+                self.stand_for_election(index, port);
             }
         }
     }
 
-    /// Says who has the wills of each address' connections.
+    /// Appoints the successor of each address.
     pub(crate) fn appoint_successors(&self, port: &Port) {
         for index in 0..self.roles.len() {
-            self.appoint_heir(index, port);
+            self.appoint_successor(index, port);
         }
     }
 
-    fn appoint_heir(&self, index: usize, port: &Port) {
+    fn appoint_successor(&self, index: usize, port: &Port) {
         if let (Some(address), Some(role)) = (self.address(index), self.roles.get(index)) {
             port.wills().appoint(Gid::from(address.ip()), role.successor());
         }
     }
 
-    /// To be called before a descriptor is closed that may be an successor.
-    fn dismiss_heir(&self, index: usize, port: &Port) {
+    /// To be called before a descriptor is closed that may be a successor.
+    fn dismiss_successor(&self, index: usize, port: &Port) {
         if let Some(address) = self.address(index) {
             port.wills().appoint(Gid::from(address.ip()), None);
         }
@@ -110,12 +110,12 @@ impl Receiver {
             // goes. Looked at again when a follower has gone.
             self.fds.unwatch(listener.as_raw_fd());
         }
-        self.appoint_heir(index, port);
+        self.appoint_successor(index, port);
     }
 
     pub(super) fn dismiss(&mut self, index: usize, fd: RawFd, port: &Port) {
         if self.roles.get(index).and_then(Role::successor) == Some(fd) {
-            self.dismiss_heir(index, port);
+            self.dismiss_successor(index, port);
         }
         let Some(role) = self.roles.get_mut(index) else { return };
         role.dismiss(fd);
@@ -123,7 +123,7 @@ impl Receiver {
             // Fails when it is watched already, which is the usual case.
             let _ = self.fds.watch(listener.as_raw_fd(), EpollKey::ElectionListener(index).pack());
         }
-        self.appoint_heir(index, port);
+        self.appoint_successor(index, port);
     }
 
     /// The connection to the owner of an address has something to say.
@@ -133,7 +133,7 @@ impl Receiver {
             Some(owner) if self.last_wills.hear(owner) => self.begin_last_wills(port),
             Some(_) => {
                 self.vacate(index, port);
-                self.take_seat(index, port);
+                self.stand_for_election(index, port);
             }
             // Another user's, who may hang up as often as it likes: at its own expense.
             None => {
@@ -144,21 +144,21 @@ impl Receiver {
     }
 
     pub(super) fn vacate(&mut self, index: usize, port: &Port) {
-        self.dismiss_heir(index, port);
+        self.dismiss_successor(index, port);
         if let Some(role) = self.roles.get_mut(index) {
             role.neighbours().for_each(|fd| self.last_wills.forget(fd));
             *role = Role::Candidate;
         }
     }
 
-    /// Has the wills of processes that have ended executed, unless that is under way already.
+    /// Begins to send the last wills of processes that have ended, unless that is under way already.
     pub(super) fn begin_last_wills(&mut self, port: &Port) {
         if self.last_wills.begin() {
             self.send_last_wills(port);
         }
     }
 
-    /// Has the next few wills executed.
+    /// Sends the next few last wills.
     pub(super) fn send_last_wills(&mut self, port: &Port) {
         let Self { last_wills, roles, addresses, .. } = self;
         let is_owned = |gid| {
@@ -167,17 +167,17 @@ impl Receiver {
             };
             roles.iter().zip(addresses.iter()).any(has_owner)
         };
-        let (wills, again) = last_wills.execute(Instant::now(), is_owned);
-        port.wills().execute(wills);
+        let (wills, again) = last_wills.send(Instant::now(), is_owned);
+        port.wills().send(wills);
         if let Some(after) = again {
             self.deadlines.set(Task::SendLastWills, after);
         }
     }
 
-    /// Tries to fill a vacant role, or to try again later.
+    /// Stands for election, or does so again later.
     //= spec/hosts.md#net-002
     //# When the owner of the port ends, however it ends, another process MUST take over and the others go on.
-    pub(super) fn take_seat(&mut self, index: usize, port: &Port) {
+    pub(super) fn stand_for_election(&mut self, index: usize, port: &Port) {
         let Some(address) = self.address(index) else { return };
         let Some(place) = self.roles.get_mut(index) else { return };
         let retry = match Role::elect(&self.fds, address) {
@@ -195,7 +195,7 @@ impl Receiver {
                         }
                     }
                     *place = role;
-                    self.appoint_heir(index, port);
+                    self.appoint_successor(index, port);
                     self.last_wills.has_owner(Gid::from(address.ip()));
                     self.begin_last_wills(port);
                     return;

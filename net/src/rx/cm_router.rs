@@ -23,7 +23,7 @@ pub(super) enum Way {
     Refused,
     /// To another process, now or later, or nowhere.
     Elsewhere {
-        /// It waits for room in the other's mailbox.
+        /// Whether it waits for room in the other's mailbox.
         waits: bool,
     },
 }

@@ -1,4 +1,4 @@
-//! Whose a packet is: ours, another process', or nobody's.
+//! Demultiplexing by QPN: packets for this process, another one, or none.
 
 use std::net::IpAddr;
 use std::os::fd::RawFd;
@@ -18,7 +18,7 @@ use crate::port::Port;
 use crate::qpn_registry::block_of;
 use crate::sys::scope_id;
 
-/// What to do with a packet for another process.
+/// Treatment of a packet for another process.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stray {
     /// Forward it. `learn`: it came through the unconnected socket.

@@ -1,4 +1,4 @@
-//! What is known of senders: flow sockets opened for them, and their ICRC pseudo headers.
+//! Flow sockets opened for known senders, and their ICRC pseudo headers.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
@@ -28,7 +28,7 @@ pub(crate) struct FlowSocket {
     /// Index of the local address.
     pub(crate) local: usize,
     pub(crate) peer: SocketAddr,
-    /// Has received since the last look at idle flows.
+    /// Whether it has received since the last look at idle flows.
     active: bool,
     /// At that look, or when it was opened.
     looked: Instant,

@@ -34,14 +34,14 @@ const BACKLOG_BYTES: usize = 4 << 20;
 /// How long they wait for a process that reads nothing.
 pub(crate) const STALLED: Duration = Duration::from_millis(50);
 
-/// What became of a datagram.
+/// Outcome of forwarding a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Forwarded {
-    /// It is in the mailbox.
+    /// The datagram is in the mailbox.
     Sent,
     /// Queued until there is room in the mailbox.
     Waits,
-    /// Nobody owns the block.
+    /// No process owns the block.
     Unknown,
     /// The mailbox is full.
     Full,

@@ -2,11 +2,15 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `roles` | addresses that come and go, and who owns the port there |
-//! | `sources` | datagrams out of sockets |
-//! | `rings` | runs out of shared memory |
-//! | `sort` | whose a packet is |
-//! | `cm_router` | whose a message of connection management is |
+//! | `udp_rx` | datagrams out of sockets |
+//! | `shm_rx` | batches out of shared memory |
+//! | `demux` | for which process a packet is |
+//! | `cm_router` | for which process a message of connection management is |
+//! | `pending_requests` | requests for services that nobody listens for yet, and what became of the latest |
+//! | `forward` | datagrams for other processes |
+//! | `flow` | sockets of known senders |
+//! | `addresses` | addresses that come and go, and the election at each |
+//! | `deadline` | tasks that are done later |
 
 mod addresses;
 mod cm_router;
@@ -94,7 +98,7 @@ pub struct Receiver {
     is_done: bool,
 }
 
-/// What one call of `receive` may still do and has done.
+/// Budget and results of one call of `receive`.
 struct Call<'a> {
     port: &'a Port,
     left: usize,
@@ -108,7 +112,7 @@ struct Call<'a> {
 /// the queue pair's peer, and it was expected. Only then does the receiver learn the flow.
 pub type Deliver<'a> = dyn FnMut(RxBatch<'_>) -> bool + 'a;
 
-/// What is known of a datagram besides its bytes.
+/// Addresses and layout of a datagram.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Meta {
     /// Index of the local address.

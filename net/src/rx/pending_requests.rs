@@ -50,12 +50,12 @@ pub(crate) struct RequestKey {
     id: RequestId,
 }
 
-/// What has become of a request.
+/// State of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// It has not come before, or long ago.
+    /// No copy has come before, or long ago.
     New,
-    /// It waits for a listener.
+    /// The request waits for a listener.
     Waiting,
     Refused,
     /// A process of this host has it.
@@ -67,7 +67,7 @@ pub(crate) enum Fate {
 pub(crate) struct PendingRequest {
     pub(crate) key: RequestKey,
     pub(crate) meta: Meta,
-    /// Its index in the run it came in.
+    /// Index in the run that the request came in.
     pub(crate) index: u16,
     pub(crate) packet: Box<[u8]>,
     looks: u8,
@@ -77,7 +77,7 @@ pub(crate) struct PendingRequest {
 #[derive(Debug, Default)]
 pub(crate) struct PendingRequests {
     requests: Vec<PendingRequest>,
-    /// What they are for, each once.
+    /// Services that they are for, each once.
     services: Vec<Mailbox>,
     /// Made when it is first needed.
     timer: Option<Fd>,
@@ -97,7 +97,7 @@ impl RequestKey {
 }
 
 impl PendingRequests {
-    /// What has become of the copies that came before.
+    /// State that earlier copies have left.
     pub(crate) fn fate(&mut self, key: &RequestKey, now: Instant) -> Fate {
         if self.requests.iter().any(|request| request.key == *key) {
             return Fate::Waiting;
@@ -292,7 +292,7 @@ mod tests {
         assert_eq!(pending.fate(&key(TO, most), now), Fate::Refused);
     }
 
-    /// What a look costs is bounded by services, and those are few.
+    /// The cost of a look is bounded by services, and those are few.
     #[test]
     fn each_service_is_asked_for_once_a_look() {
         let (fds, mut pending, now) = (FdSet::new().unwrap(), PendingRequests::default(), Instant::now());

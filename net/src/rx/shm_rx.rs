@@ -80,7 +80,7 @@ impl Receiver {
         }
     }
 
-    /// Has the descriptor readable when anything comes through shared memory from now on. False: something has come
+    /// Makes the descriptor readable when anything comes through shared memory from now on. False: something has come
     /// meanwhile, receive it and ask again. To be called by whoever is about to wait for [`Port::epoll_fd`], and by nobody
     /// else: until then, senders do not bother to wake anybody.
     pub fn prepare_to_wait(&mut self) -> bool {

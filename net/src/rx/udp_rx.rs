@@ -97,7 +97,7 @@ impl Receiver {
         Some(len > usize::from(header.segment))
     }
 
-    /// What came to a multicast group.
+    /// Receives one datagram of a multicast group.
     #[inline(never)]
     pub(super) fn receive_group(&mut self, slot: usize, call: &mut Call<'_>) -> Option<bool> {
         let membership = call.port.groups().get(slot)?;

@@ -33,7 +33,7 @@ struct Incoming {
     rang: bool,
 }
 
-/// Whose a run is.
+/// Addresses of the runs of a ring.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Envelope {
     /// The block of QPNs it is for.
@@ -45,7 +45,7 @@ pub(crate) struct Envelope {
     pub(crate) hop_limit: u8,
 }
 
-/// What a look at doors and connections has come to.
+/// Counts of connections accepted and refused, and of rings that ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Visits {
     pub(crate) accepted: usize,
@@ -158,7 +158,7 @@ impl Inbox {
         self.at += 1;
     }
 
-    /// Has every sender wake this process for its next run. False if runs have come meanwhile: somebody has to take
+    /// Arms every doorbell: the senders wake this process for their next run. False if runs have come meanwhile: somebody has to take
     /// them, and then ask again. For whoever is about to sleep, and nobody else: see [`ring`].
     pub(crate) fn arm(&mut self) -> bool {
         let mut armed = false;

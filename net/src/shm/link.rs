@@ -20,7 +20,7 @@ use crate::sys::random::random_u32;
 
 /// Bytes that a batch of packets holds at most.
 pub(crate) const BATCH: usize = 128 << 10;
-/// What must be free for packets to be made: all that the batches of two threads may hold by then, and what the end of
+/// Bytes that must be free for packets to be made: all that the batches of two threads may hold by then, and what the end of
 /// the ring wastes.
 const ROOM: usize = 2 * BATCH + (64 << 10);
 const _: () = assert!(cfg!(loom) || ROOM * 2 < ring::SIZE);

@@ -1,6 +1,6 @@
 //! The way between two processes of one host: runs of packets through shared memory instead of UDP.
 //!
-//! Who sends makes a *ring* for each destination block of QPNs, in has_icrc memory that has no name, and hands it to the
+//! A sender makes a *ring* for each destination block of QPNs, in sealed memory that has no name, and hands it to the
 //! block's owner over a unix socket ([`handshake`]). It is one-way; the peer makes its own for what it sends. Packets, their
 //! order and their fate are those of UDP; only their ICRC may be left out, because memory does not damage them.
 //!

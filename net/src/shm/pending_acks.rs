@@ -13,7 +13,7 @@ use urxe_wire::{Psn, Qpn};
 pub(super) const COUNT: usize = 256;
 /// Set in a word that holds an ACK.
 const VALID: u64 = 1 << 63;
-/// Of a QPN or PSN.
+/// Bits of a QPN or PSN.
 const MASK: u32 = 0xFF_FFFF;
 
 /// Last ACK of a queue pair whose process has ended.

@@ -21,7 +21,7 @@ use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 /// Bytes of records in a ring. A window of 256 packets of 4096 bytes does not quite fill it; larger ones leave the
 /// processor's cache.
 pub(super) const SIZE: usize = if cfg!(loom) { 256 } else { 2 << 20 };
-/// What records are aligned to.
+/// Alignment of records.
 const LINE: usize = 64;
 /// Bytes of a record's header: stamp and descriptor.
 pub(super) const HEADER: usize = 16;
@@ -54,7 +54,7 @@ pub(super) trait Storage {
     fn read(&self, offset: usize, bytes: &mut [u8]);
 }
 
-/// What is said about a run.
+/// Record of the ring: the length and kind of a run of packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RingRecord {
     pub(crate) len: usize,
@@ -98,7 +98,7 @@ pub(super) struct Producer<S> {
 }
 
 impl<S: Storage> Producer<S> {
-    /// Of a ring that nobody has written to. Keys are odd: then no stamp is 0, which is what a new ring is full of.
+    /// Producer of a ring that nobody has written to. Keys are odd: then no stamp is 0, which is what a new ring is full of.
     pub(super) const fn new(storage: S, key: u64) -> Self {
         Self { storage, key, tail: 0, head: 0 }
     }
@@ -179,7 +179,7 @@ pub(super) struct Consumer<S> {
 pub(crate) struct Damaged;
 
 impl<S: Storage> Consumer<S> {
-    /// Of a ring that nobody has read from.
+    /// Consumer of a ring that nobody has read from.
     pub(super) const fn new(storage: S, key: u64) -> Self {
         Self { storage, key, head: 0 }
     }
@@ -223,7 +223,7 @@ impl<S: Storage> Consumer<S> {
         Err(Damaged)
     }
 
-    /// What lay here may be overwritten: it has been copied.
+    /// Frees the record for the producer: it has been copied.
     fn release(&mut self, len: usize) {
         self.head += len as u64;
         self.storage.head().store(self.head, Ordering::Release);
@@ -271,7 +271,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is put in comes out, in order, however the two take turns.
+        /// All that is put in comes out, in order, however the two take turns.
         #[test]
         fn a_queue(steps in proptest::collection::vec((any::<bool>(), 1_usize..=MAX_RUN, any::<bool>()), 1..200)) {
             let (mut producer, mut consumer, _) = sides();

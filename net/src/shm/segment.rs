@@ -131,7 +131,7 @@ unsafe impl Send for AckWords {}
 unsafe impl Sync for AckWords {}
 
 impl AckWords {
-    /// Those of a segment.
+    /// ACK words of a segment.
     ///
     /// # Safety
     /// The segment outlives the result.

@@ -15,12 +15,12 @@ unsafe extern "C" {
 #[derive(Clone, Copy, Debug)]
 pub struct State(c_int);
 
-/// This thread cannot be cancelled any more, until [`restore`].
+/// Disables cancellation of the calling thread, until [`restore`].
 pub fn disable() -> State {
     set(DISABLE)
 }
 
-/// As it was before.
+/// Restores the state before [`disable`].
 pub fn restore(before: State) {
     set(before.0);
 }
@@ -32,20 +32,20 @@ fn set(state: c_int) -> State {
     State(old)
 }
 
-/// While it lives, this thread cannot be cancelled.
+/// Guard: while it lives, the calling thread cannot be cancelled.
 ///
-/// It takes two locked instructions (glibc 2.36: 30 ns), too many for each packet. Packets go by calls that are no
+/// A guard takes two locked instructions (glibc 2.36: 30 ns), too many for each packet. Packets go by calls that are no
 /// cancellation points (`sys.rs`).
 #[derive(Debug)]
 #[must_use]
 pub struct CancelGuard {
     before: State,
-    /// Of this thread.
+    /// Makes the guard `!Send`: the state is the thread's.
     _here: PhantomData<*const ()>,
 }
 
 impl CancelGuard {
-    /// From now on.
+    /// Disables cancellation of the calling thread.
     pub fn new() -> Self {
         Self { before: disable(), _here: PhantomData }
     }

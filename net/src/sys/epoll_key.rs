@@ -1,33 +1,33 @@
-//! What epoll is told of each descriptor, and tells in turn.
+//! Keys under which epoll watches descriptors.
 
 use std::os::fd::RawFd;
 
-/// What epoll says of a descriptor: its kind in the high byte, below it what identifies it.
+/// Key of a descriptor in epoll: its kind in the high byte, below it what identifies it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EpollKey {
-    /// The unconnected socket of this role.
+    /// Unconnected UDP socket of this address.
     LeaderSocket(usize),
     /// The flow socket in this slot.
     Flow(usize),
     /// The mailbox with this descriptor.
     Mailbox(RawFd),
-    /// This role's listening socket.
+    /// Listening socket of the election at this address.
     ElectionListener(usize),
-    /// This role's connection to the owner.
+    /// Connection to the port owner of this address.
     LeaderLink(usize),
-    /// A connection from another process to this role.
+    /// Connection from a follower of this address.
     FollowerLink(usize, RawFd),
     /// The timer of what is put off.
     Timer,
     /// The multicast group in this slot.
     Group(usize),
-    /// The socket that tells of changes.
+    /// The rtnetlink socket.
     Rtnetlink,
     /// The timer of pending requests.
     PendingRequests,
-    /// Where other processes offer rings.
+    /// Listener for the handshakes of rings.
     RingListener(RawFd),
-    /// The connection of a ring that this process reads, or that is about to be offered.
+    /// Connection of a ring that this process reads, or whose handshake has not come yet.
     RingRx(RawFd),
     /// The connection of a ring that this process writes.
     RingTx(RawFd),

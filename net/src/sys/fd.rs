@@ -20,7 +20,7 @@ const NONE: RawFd = -1;
 #[derive(Debug)]
 struct Slot {
     raw: AtomicI32,
-    /// What is under the number; written before `raw` is.
+    /// Identity of the open file under the number; written before `raw` is.
     identity: Mutex<Option<Identity>>,
 }
 
@@ -167,7 +167,7 @@ impl Drop for FdSet {
 #[derive(Debug)]
 pub(crate) struct Fd {
     raw: RawFd,
-    /// Its slot.
+    /// Index of the slot.
     index: usize,
     set: Arc<FdSet>,
 }

@@ -9,7 +9,7 @@ use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 
-/// What was under a descriptor number.
+/// Identity of the open file under a descriptor number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Identity {
     device: u64,
@@ -23,7 +23,7 @@ impl Identity {
     /// Notes what is under `fd`, and marks it if need be.
     ///
     /// # Errors
-    /// What fstat(2) says.
+    /// Errors of fstat(2).
     pub fn of(fd: RawFd) -> io::Result<Self> {
         let (device, inode, is_anonymous) = inode(fd)?;
         let mark = if is_anonymous { mark(fd) } else { None };

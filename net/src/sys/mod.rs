@@ -1,9 +1,9 @@
 //! The few system calls that neither std nor socket2 wraps as this crate needs them: batched messages with control
 //! data, and epoll.
 //!
-//! What is called for packets is called by number (`syscall`): the C library's functions of these names are cancellation
+//! System calls made for packets are made by number (`syscall`): the C library's functions of these names are cancellation
 //! points (pthreads(7)), which `ibv_poll_cq` and `ibv_post_send` are not to be, and in a program of several threads that
-//! takes them two locked instructions and fifty others. What is called now and then is behind a
+//! takes them two locked instructions and fifty others. Rare calls are behind a
 //! [`CancelGuard`](crate::sys::cancellation::CancelGuard).
 
 pub mod cancellation;
@@ -75,7 +75,7 @@ impl RawAddr {
         }
     }
 
-    /// What the kernel wrote, if it is an IP address.
+    /// The address that the kernel wrote, if it is an IP address.
     pub(crate) fn get(&self) -> Option<SocketAddr> {
         // SAFETY: the union was zeroed before the kernel wrote to it, so every byte is initialised, and `family` lies
         // at offset 0 of both structures.
@@ -163,7 +163,7 @@ pub(crate) struct Control<const N: usize>(pub(crate) [u8; N]);
 /// Room for what a receive socket asks for: segment size, traffic class, hop limit (24 bytes each).
 const RECV_CONTROL: usize = 96;
 
-/// What came with a datagram.
+/// A received datagram: length, sender and headers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Received {
     /// Bytes of payload.
@@ -274,7 +274,7 @@ pub(crate) fn ring(fd: RawFd) {
 /// Closes a descriptor.
 ///
 /// # Safety
-/// It is the caller's, who does not use it any more.
+/// The caller owns the descriptor and does not use it any more.
 pub(crate) unsafe fn close(fd: RawFd) {
     // SAFETY: the caller's promise.
     unsafe { libc::syscall(libc::SYS_close, fd) };
@@ -315,7 +315,7 @@ pub(crate) fn epoll_remove(epoll: RawFd, fd: RawFd) {
     unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_DEL, fd, ptr::null_mut()) };
 }
 
-/// What is ready now, without waiting: the keys of up to `N` descriptors.
+/// Fetches what is ready now, without waiting: the keys of up to `N` descriptors.
 pub(crate) fn epoll_ready<const N: usize>(epoll: RawFd, keys: &mut [u64; N]) -> usize {
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; N];
     let room = i32::try_from(N).unwrap_or(i32::MAX);

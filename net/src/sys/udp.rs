@@ -78,7 +78,7 @@ pub(crate) fn report_headers(fd: RawFd, local: SocketAddr) {
     }
 }
 
-/// What distinguishes one transmit socket's packets from another's, besides the addresses.
+/// Header fields that distinguish one transmit socket's packets from another's, besides the addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TxOptions {
     /// Flow label of the address handle; 0 leaves the source port to chance.

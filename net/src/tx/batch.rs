@@ -58,16 +58,16 @@ pub(super) struct TxSegments {
     pub(super) packets: u16,
     /// Bytes that may follow; 0: nothing does.
     room: usize,
-    /// It goes through shared memory.
+    /// Whether they go through shared memory.
     shared: bool,
-    /// Its packets have ICRCs.
+    /// Whether they have ICRCs.
     has_icrc: bool,
 }
 
 /// A packet as it will be on the wire.
 #[derive(Debug)]
 pub struct CommittedPacket<'a> {
-    /// Its way.
+    /// Route that it leaves by.
     pub route: &'a Arc<Route>,
     /// The IPv4 identification that the kernel will give it.
     pub identification: u16,

@@ -20,7 +20,7 @@ pub(crate) struct End {
     pub(crate) qpn: Qpn,
 }
 
-/// What arrived: number, length without ICRC, and what UDP knew.
+/// A packet that arrived: number, length without ICRC, and what UDP knew.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Arrival {
     pub(crate) number: u32,
@@ -70,7 +70,7 @@ impl End {
         Self::of(Port::open(Interface::by_name(interface).unwrap()).unwrap())
     }
 
-    /// The same, for a port that shares memory.
+    /// An end whose port shares memory.
     pub(crate) fn sharing_on(interface: &str) -> Self {
         Self::of(Port::open_sharing_memory(Interface::by_name(interface).unwrap()).unwrap())
     }
@@ -120,7 +120,7 @@ impl End {
         arrivals
     }
 
-    /// Until `condition` holds, receiving meanwhile.
+    /// Receives until `condition` holds.
     pub(crate) fn until(&mut self, what: &str, mut condition: impl FnMut(&mut Self) -> bool) {
         let start = Instant::now();
         while !condition(self) {

@@ -98,7 +98,7 @@ fn a_port_sends_to_itself() {
     });
 }
 
-/// What is sent as a list of lengths must arrive so, with a good ICRC, in as many runs as expected.
+/// Packets sent by a list of lengths must arrive so, with a good ICRC, in as many runs as expected.
 fn shapes(gid: usize, lens: &[usize], runs: u64) {
     alone(|| {
         let (mut owner, mut other) = (End::on("lo"), End::on("lo"));

@@ -13,7 +13,7 @@ use urxe_wire::mad::MAD_LEN;
 use crate::end::{End, PATIENCE, fill, introduce};
 use crate::namespace::{alone, as_user, enter_new, ip};
 
-/// Somebody else than the user of these tests, who is root.
+/// User other than that of these tests, which is root.
 const OTHER: libc::uid_t = 65_531;
 
 const OWNER: &str = "\0urxe/1/owner/127.0.0.1";
@@ -49,7 +49,7 @@ fn will(end: &End, name: u32) -> LastWill {
     LastWill { name, local: gid, remote: gid, message: [7; MAD_LEN] }
 }
 
-/// As it goes over a connection.
+/// Encodes a last will as it goes over a connection.
 fn emit(will: &LastWill) -> Vec<u8> {
     [&will.name.to_le_bytes()[..], &will.local.octets(), &will.remote.octets(), &will.message].concat()
 }

@@ -69,7 +69,7 @@ impl Drop for Process {
     }
 }
 
-/// What a child does: answers every request, and makes `rounds` requests of its peer, one after the other.
+/// Main function of a child: answers every request, and makes `rounds` requests of its peer, one after the other.
 #[test]
 #[ignore = "the other tests of this file start it as a process of its own"]
 fn child() {

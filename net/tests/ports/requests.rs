@@ -45,7 +45,7 @@ fn receive(end: &mut End, seen: &mut Vec<(u32, bool)>) {
     });
 }
 
-/// Until `condition` holds, receiving meanwhile.
+/// Receives until `condition` holds.
 fn until(end: &mut End, seen: &mut Vec<(u32, bool)>, condition: impl Fn(&End, &[(u32, bool)]) -> bool) {
     let start = std::time::Instant::now();
     while !condition(end, seen) {

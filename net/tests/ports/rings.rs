@@ -316,7 +316,7 @@ fn a_packet_damaged_on_purpose_is_noticed() {
 //= spec/hosts.md#net-020
 //= type=test
 //# Memory MUST be shared with processes of the same user and host only, and everybody else reached by UDP.
-/// The same numbers of queue pairs may be in use on another host.
+/// Equal numbers of queue pairs may be in use on another host.
 #[test]
 fn another_network_namespace_is_another_host() {
     std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! What is wrong before or beside the traffic: errors of opening, strangers, floods.
+//! Trouble before or beside the traffic: errors of opening, strangers, floods.
 
 use std::net::{IpAddr, UdpSocket};
 use std::os::linux::net::SocketAddrExt;

@@ -9,7 +9,7 @@ use urxe_wire::{Gid, Qpn};
 use crate::end::{End, PATIENCE, destination};
 use crate::namespace::{enter_new, ip};
 
-/// What a host tells the other.
+/// Addresses that a host tells the other.
 struct Hello {
     gids: Vec<Gid>,
     qpn: Qpn,

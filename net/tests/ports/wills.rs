@@ -1,4 +1,4 @@
-//! What processes leave with their neighbours to be said for them.
+//! Last wills that processes leave with their neighbours.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
