@@ -1,4 +1,4 @@
-//! What urxe does without locks, under [loom], which runs a model in every interleaving of its threads and with every
+//! Lock-free parts of urxe under [loom], which runs a model in every interleaving of its threads and with every
 //! value that the memory model lets a load see: `make loom`.
 #![cfg(all(test, loom))]
 

@@ -17,12 +17,12 @@ use ring::{Consumer, HEADER, Producer, RingRecord, SIZE, Storage, barrier};
 const LINE: usize = 64;
 const KEY: u64 = 0x1234_5678_9ABC_DEF1;
 
-/// What both sides see.
+/// State that both sides share.
 struct Shared {
     head: AtomicU64,
     doorbell: AtomicU32,
     headers: Vec<(AtomicU64, AtomicU64)>,
-    /// What stands behind each header: no run here is longer than its line.
+    /// Bytes behind each header: no run here is longer than its line.
     lines: Vec<UnsafeCell<[u8; LINE - HEADER]>>,
 }
 

@@ -36,7 +36,7 @@ fn a_deadline_is_seen_or_its_setter_wakes_the_thread() {
     explore(|| nobody_oversleeps(Some(at(9))));
 }
 
-/// Who would have slept for less is not woken.
+/// A thread that would have slept for less is not woken.
 #[test]
 fn a_deadline_after_the_sleep_wakes_nobody() {
     explore(|| {

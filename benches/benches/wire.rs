@@ -1,4 +1,4 @@
-//! What a packet costs before the transport sees it: ICRC and parser.
+//! Cost of a packet before the transport sees it: ICRC and parser.
 //!
 //! The sizes are those of a packet from the BTH to the padding: an eight byte WRITE with its headers, one with change, a
 //! READ response Only of 1024 bytes, and one of 4096.
@@ -36,7 +36,7 @@ fn packet(len: usize) -> Vec<u8> {
     bytes
 }
 
-/// The same with the ICRC of a sender who uses this identification.
+/// Packet with the ICRC of a sender that uses this identification.
 fn sealed(flow: &Flow, ip_id: u16, len: usize) -> Vec<u8> {
     let mut bytes = packet(len);
     let icrc = icrc::compute(flow, ip_id, &bytes);

@@ -1,4 +1,4 @@
-//! The same work by bare UDP and through two ports, alternating in one run: what `net` costs.
+//! Cost of `net`: one workload by bare UDP and through two ports, alternating in one run.
 //!
 //! The small packets carry an ICRC only where ports send them.
 //!

@@ -193,7 +193,7 @@ pub fn small_rate(run: Duration) -> f64 {
     })
 }
 
-/// What travels in each direction of a ping-pong.
+/// Packets of each direction of a ping-pong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ball {
     /// A packet: a WRITE of 8 bytes.

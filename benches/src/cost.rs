@@ -1,4 +1,4 @@
-//! What captures, explanations, strict mode, faults and chaos cost while none of them is asked for: the library against
+//! Overhead of the disabled diagnostics hooks (captures, explanations, strict mode, faults, quirks): the library against
 //! one from which all places that ask were left out (`--cfg urxe_unobserved`).
 //!
 //! The difference sought is below one percent, far less than what a machine does by itself from one second to the next. So
@@ -16,7 +16,7 @@ use crate::programs::{Perftest, Program, SHARED_MEMORY};
 use crate::report::{Setting, markdown};
 use crate::sample::Sample;
 
-/// What speed with all of it, in terms of speed without, should be at least.
+/// Least ratio of the speed with the hooks to the speed without.
 pub const GOAL: f64 = 0.98;
 
 /// Something a program measures.

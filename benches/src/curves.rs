@@ -9,7 +9,7 @@ use crate::bare::median;
 use crate::plot::{Axis, Chart, Curve, Scale};
 use crate::programs::{Measurement, Ping};
 
-/// What is drawn, and under which name.
+/// Chart, and the name of its file.
 #[derive(Debug)]
 pub struct Picture {
     /// The file's name, without its end.

@@ -1,4 +1,4 @@
-//! What no stock program measures, by a small program of our own over libibverbs: a target that sleeps beside one that
+//! Measurements that no stock program makes, by a small program over libibverbs: a target that sleeps beside one that
 //! polls, and many queue pairs between two processes: what they move, and what they cost.
 
 use std::sync::Arc;
@@ -15,12 +15,12 @@ use urxe_tests::verbs::qp::Init;
 use urxe_tests::verbs::scale::{Cost, Scale, Shape, Wait};
 use urxe_tests::verbs::{Context, Cq, Mr, Op, Options, Pd, Qp, Remote, SendWr, Status, Wc};
 
-/// What the target's program does while its peer writes to its memory.
+/// Behaviour of the target's program while its peer writes to its memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target {
-    /// It polls its completion queue.
+    /// Polls its completion queue.
     Polls,
-    /// It sleeps.
+    /// Sleeps.
     Sleeps,
 }
 

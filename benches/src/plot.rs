@@ -28,7 +28,7 @@ pub struct Chart {
 /// An axis.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Axis {
-    /// What it shows, and the unit.
+    /// Quantity and unit.
     pub label: &'static str,
     /// How values become distances.
     pub scale: Scale,
@@ -45,10 +45,10 @@ pub enum Scale {
     Log,
 }
 
-/// What was measured of one thing.
+/// Measured points of one curve.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Curve {
-    /// Which.
+    /// Name in the legend.
     pub name: String,
     /// From left to right.
     pub points: Vec<(f64, f64)>,

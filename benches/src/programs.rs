@@ -16,7 +16,7 @@ pub enum Program {
     Own {
         /// `bare-udp` or `own-verbs`.
         program: &'static str,
-        /// Its arguments.
+        /// Arguments.
         args: &'static str,
     },
     /// One of perftest's, two processes over urxe.
@@ -64,14 +64,14 @@ pub struct Perftest {
     apart: bool,
 }
 
-/// What is read from a line of perftest's table.
+/// Column read from a line of perftest's table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Report {
     /// `#bytes #iterations t_min t_max t_typical t_avg t_stdev 99% 99.9%`: typical (the median) and 99 %.
     Latency,
     /// `#bytes #iterations BW-peak BW-average MsgRate`: the average.
     Bandwidth,
-    /// The same: the message rate.
+    /// Message rate.
     Rate,
 }
 
@@ -97,12 +97,12 @@ impl Perftest {
         Self { program, args, report: Report::Rate, variable: None, apart: false }
     }
 
-    /// The same with a variable that changes what urxe does.
+    /// Adds a variable that changes urxe's behaviour.
     pub const fn with(self, name: &'static str, value: &'static str) -> Self {
         Self { variable: Some((name, value)), ..self }
     }
 
-    /// The same with each end on a processor of its own: where the scheduler puts them makes no difference.
+    /// Pins each end to a processor of its own, so that the scheduler makes no difference.
     pub const fn apart(self) -> Self {
         Self { apart: true, ..self }
     }
@@ -212,15 +212,15 @@ impl Program {
 pub enum Measurement {
     /// A program of perftest, over the size of messages.
     Perftest(&'static str),
-    /// The same through shared memory.
+    /// Program through shared memory.
     SharedMemory(&'static str),
-    /// The same on a network that loses so many percent, in each direction.
+    /// Program on a network that loses so many percent, in each direction.
     Lossy(&'static str, f64),
     /// `iperf3`, over the size of writes.
     Tcp,
     /// A figure of `own-verbs`, by its place, over how many of what it is about.
     Own(&'static str, usize),
-    /// The same through shared memory.
+    /// Program through shared memory.
     OwnSharedMemory(&'static str, usize),
 }
 
@@ -260,7 +260,7 @@ pub enum Ping {
     BareUdp,
     /// A latency test of perftest.
     Perftest(&'static str),
-    /// The same through shared memory.
+    /// Program through shared memory.
     SharedMemory(&'static str),
 }
 
@@ -370,7 +370,7 @@ fn pair(host: &Host, program: &str, args: &[&str], env: &[(&str, &str)]) -> Resu
     pair_on(host, program, args, env, false)
 }
 
-/// The same, each end on a processor of its own if they are to be `apart`.
+/// Starts a pair, each end on a processor of its own if they are to be `apart`.
 fn pair_on(host: &Host, program: &str, args: &[&str], env: &[(&str, &str)], apart: bool) -> Result<Finished> {
     let port = host.next_port();
     let port_arg = port.to_string();

@@ -1,4 +1,4 @@
-//! What is printed and what is kept.
+//! Output: printed tables and kept files.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! What was measured: one value a figure and round.
+//! Samples: one value a figure and round.
 
 use crate::suite::{Comparison, Figure};
 

@@ -1,4 +1,4 @@
-//! What is measured, and which figures are compared with which.
+//! Measurements, and the figures that are compared.
 //!
 //! A new alternative is a [`Program`] and a line in [`PROBES`]; a new question is a line in [`COMPARISONS`].
 
@@ -9,7 +9,7 @@ use crate::programs::{Perftest, Program, SHARED_MEMORY, Ucx};
 /// Something a program measures.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Figure {
-    /// What did what, as a row of the table names it.
+    /// Name of the row in the table.
     pub name: &'static str,
     /// Of its values.
     pub unit: Unit,
@@ -29,9 +29,9 @@ pub enum Unit {
 /// A program to run in every round, and the figures it reports, in its order.
 #[derive(Debug)]
 pub struct Probe {
-    /// What runs.
+    /// Program to run.
     pub program: Program,
-    /// What it reports.
+    /// Figures that the program reports.
     pub figures: &'static [Figure],
 }
 
@@ -42,11 +42,11 @@ pub struct Comparison {
     pub of: Figure,
     /// Denominator: what it is held against.
     pub to: Figure,
-    /// What the ratio should be.
+    /// Goals of the ratio.
     pub goals: Goals,
 }
 
-/// What a ratio should be: to start with, and in the end.
+/// Goals of a ratio: the first and the final one.
 #[derive(Debug, Clone, Copy)]
 pub struct Goals {
     /// The first version's.
@@ -112,15 +112,15 @@ const fn megamessages(name: &'static str) -> Figure {
 
 /// Bare UDP ping-pong, both ends polling: median.
 pub const UDP_LATENCY: Figure = micros("UDP ping-pong");
-/// The same: 99th percentile.
+/// 99th percentile of the figure above.
 pub const UDP_LATENCY_P99: Figure = micros("UDP ping-pong p99");
-/// The same, when an ACK goes with each packet, as two packets of one GSO run: median.
+/// Latency of bare UDP when an ACK goes with each packet, as two packets of one GSO run: median.
 pub const UDP_LATENCY_ACKS: Figure = micros("UDP ping-pong with ACKs");
-/// The same: 99th percentile.
+/// 99th percentile of the figure above.
 pub const UDP_LATENCY_ACKS_P99: Figure = micros("UDP ping-pong with ACKs p99");
 /// Bare UDP with GSO, GRO, and a CRC and a copy at both ends.
 pub const UDP_STREAM: Figure = gigabits("UDP stream");
-/// The same, without the copy at the sending end: the kernel takes the payload from where it is.
+/// Bandwidth of bare UDP without the copy at the sending end: the kernel takes the payload from where it is.
 pub const UDP_GATHERED: Figure = gigabits("UDP stream, gathered");
 /// Bare UDP, 64 small packets a GSO run.
 pub const UDP_SMALL: Figure = megamessages("UDP small packets");
@@ -159,7 +159,7 @@ const fn through_memory(perftest: Perftest) -> Program {
     Program::Perftest(perftest.with(SHARED_MEMORY.0, SHARED_MEMORY.1))
 }
 
-/// What is lost is chosen where packets leave, in both directions.
+/// Program with losses where packets leave, in both directions.
 const fn lossy(script: &'static str) -> Program {
     Program::Perftest(Perftest::bandwidth("ib_write_bw", "-s 1048576 -n 300").with("URXE_FAULTS", script))
 }

@@ -4,7 +4,7 @@ use anyhow::{Result, bail};
 use urxe_net::Interface;
 use urxe_options::Choices;
 
-/// Their interfaces as they show them, in order.
+/// Interfaces of the devices, in their order, as the devices show them.
 pub(crate) fn interfaces(choices: &Choices) -> Result<Vec<Interface>> {
     let interface = |netdev: &str| Interface::by_name(netdev);
     let all: Vec<Interface> =

@@ -45,14 +45,14 @@ fn list() -> String {
     codes.chain([title]).chain(quirks).collect()
 }
 
-/// What there is to say about a code.
+/// Text about a code.
 fn meaning(table: &Table, entry: &Entry) -> String {
     let Entry { name, meaning, cause, remedy, .. } = entry;
     let number = number(table, entry);
     format!("{name} ({}, {number})\n  means:  {meaning}\n  cause:  {cause}\n  remedy: {remedy}\n", table.kind)
 }
 
-/// What there is to say about something that devices may do.
+/// Text about a behaviour that devices may show.
 fn liberty(row: &Row) -> String {
     format!("{}\n  does:    {}\n  allowed: {}\n  so:      {}\n", row.name, row.what, row.source, row.lesson)
 }

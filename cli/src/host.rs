@@ -1,4 +1,4 @@
-//! What this machine lets a provider in *plain* mode (no preload) do: checks that only ever warn.
+//! Checks of the machine for a provider in *plain* mode (no preload); they only warn.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use crate::layout::DEV_DIR;
 /// `NETLINK_RDMA` of linux/netlink.h.
 const NETLINK_RDMA: libc::c_int = 20;
 
-/// What keeps libibverbs from listing a urxe device on this machine, one line each with what to do about it.
+/// Obstacles that keep libibverbs from listing a urxe device on this machine, one line each with its remedy.
 pub(crate) fn obstacles() -> Vec<String> {
     let mut lines = Vec::new();
     if kernel_has_rdma() {

@@ -13,7 +13,7 @@ pub(crate) const PROVIDER_ABIS: [u32; 5] = [34, 57, 59, 64, 65];
 /// Where libibverbs expects the character devices (`RDMA_CDEV_DIR`, fixed when it was compiled).
 pub(crate) const DEV_DIR: &str = "/dev/infiniband";
 
-/// What librdmacm opens in there (`dev_name` of librdmacm/cma.c).
+/// File that librdmacm opens in there (`dev_name` of librdmacm/cma.c).
 pub(crate) const RDMA_CM: &str = "rdma_cm";
 
 /// Where libibverbs looks for driver files (`IBV_CONFIG_DIR`). Debian, Ubuntu and RHEL all compile in this path.

@@ -6,7 +6,7 @@ use urxe_options::{ALL, RUN_VARIABLE};
 
 use crate::options::CONFIG_VARIABLE;
 
-/// What every variable of ours begins with.
+/// Prefix of every variable of urxe.
 const PREFIX: &str = "URXE_";
 
 /// So many letters may be wrong, missing or too many.

@@ -15,7 +15,7 @@ use crate::faults;
 const CONFIG: &str = "config";
 pub(crate) const CONFIG_VARIABLE: &str = "URXE_CONFIG";
 
-/// What the command line and the environment say.
+/// Options from the command line and the environment.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Options {
     config: Option<PathBuf>,
@@ -23,7 +23,7 @@ pub(crate) struct Options {
     given: BTreeMap<&'static str, (String, bool)>,
 }
 
-/// What is in force.
+/// Options in force.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Settings {
     /// By variable.
@@ -100,12 +100,12 @@ impl Options {
 }
 
 impl Settings {
-    /// What the values mean.
+    /// Parses the values that are about devices.
     pub(crate) fn choices(&self) -> Result<Choices> {
         Ok(Choices::new(|name| self.values.get(name).cloned())?)
     }
 
-    /// What they mean, of those that are not about the devices themselves.
+    /// Parses the values that are about diagnostics.
     pub(crate) fn observations(&self) -> Result<Observations> {
         Ok(Observations::new(|name| self.values.get(name).cloned())?)
     }

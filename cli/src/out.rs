@@ -1,4 +1,4 @@
-//! What the subcommands say.
+//! Output of the subcommands.
 
 use std::fmt::Display;
 use std::io::{ErrorKind, Write as _};
@@ -10,7 +10,7 @@ pub(crate) fn print(text: &str) -> Result<()> {
     offer(text).map(|_| ())
 }
 
-/// The same; false if nobody reads any more.
+/// Prints a text; false if nobody reads any more.
 pub(crate) fn offer(text: &str) -> Result<bool> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {

@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail};
 use crate::device_node;
 use crate::manifest::{Entry, Manifest};
 
-/// What one path is to become.
+/// Content that a path is to get.
 enum Content {
     Bytes(Vec<u8>),
     Copy(PathBuf),
@@ -104,7 +104,7 @@ impl Plan {
         Ok(())
     }
 
-    /// What will be ours afterwards: folders first (those of the old manifest and those that are missing now), then
+    /// Paths that will be urxe's afterwards: folders first (those of the old manifest and those that are missing now), then
     /// the manifest itself, then the rest.
     fn manifest(&self, manifest_path: &Path, old: &Manifest) -> Manifest {
         let mut dirs: Vec<PathBuf> = Vec::new();

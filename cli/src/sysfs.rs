@@ -34,7 +34,7 @@ const DEV_NULL: &str = "1:3";
 /// GIDs in a port's table; empty entries are zero. A longer list of addresses makes a longer table.
 const GID_TABLE_LEN: usize = 16;
 
-/// What the tree says about an interface.
+/// Interface, as the tree describes it.
 pub(crate) struct Netdev<'a> {
     pub(crate) name: &'a str,
     pub(crate) guid: [u8; 8],

@@ -1,4 +1,4 @@
-//! What verbs return when they fail (the `ibv_*(3)` manual pages), by errno.
+//! Errors of verbs (the `ibv_*(3)` manual pages), by errno.
 
 use crate::{Entry, Table, row};
 

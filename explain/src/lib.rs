@@ -1,6 +1,6 @@
 #![no_std]
 #![forbid(unsafe_code)]
-//! What the codes of RDMA mean, what usually causes them, and what to do: tables, no more.
+//! Codes of RDMA, with meanings, usual causes and remedies: tables, no more.
 //!
 //! The provider takes from here what it says about a failure besides what it knows of the case; `urxe explain` looks
 //! codes up. One file a kind of code: [`wc`] completion statuses, [`nak`] AETH syndromes, [`event`] asynchronous events,
@@ -17,15 +17,15 @@ pub mod wc;
 /// One code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Entry {
-    /// Its number.
+    /// Number.
     pub number: u32,
-    /// Its name in `verbs.h`, `errno.h`, or the specification.
+    /// Name in `verbs.h`, `errno.h`, or the specification.
     pub name: &'static str,
-    /// What it says.
+    /// Meaning.
     pub meaning: &'static str,
-    /// What usually causes it.
+    /// Usual cause.
     pub cause: &'static str,
-    /// What to do.
+    /// Remedy.
     pub remedy: &'static str,
 }
 
@@ -43,11 +43,11 @@ const fn row(
 /// A kind of code.
 #[derive(Clone, Copy, Debug)]
 pub struct Table {
-    /// What the codes are, such as "completion status".
+    /// Kind of the codes, such as "completion status".
     pub kind: &'static str,
     /// By which word one asks for this kind only, such as `wc`.
     pub word: &'static str,
-    /// What a name begins with that may be left out, such as `IBV_WC_`.
+    /// Prefix of names that may be left out, such as `IBV_WC_`.
     pub prefix: &'static str,
     /// The codes.
     pub entries: &'static [Entry],

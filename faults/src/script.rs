@@ -1,4 +1,4 @@
-//! What a script decides.
+//! Decisions of a script.
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
@@ -21,7 +21,7 @@ pub enum Direction {
 /// A queue pair of this side.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Qp {
-    /// Its number, which it has by chance.
+    /// Number, which is random.
     pub qpn: Qpn,
     /// The how manieth it is that was made on the device, counted from 1; `None` if nobody knows.
     pub made: Option<u32>,
@@ -32,7 +32,7 @@ pub struct Qp {
 pub struct Sight {
     /// Which way it goes.
     pub direction: Direction,
-    /// What it is.
+    /// Operation and transport.
     pub opcode: Opcode,
     /// The queue pair on this side.
     pub qp: Qp,
@@ -42,24 +42,24 @@ pub struct Sight {
     pub len: usize,
 }
 
-/// What happens to a packet.
+/// Decision about a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
     /// Nothing.
     Pass,
-    /// It is lost.
+    /// Lose the packet.
     Drop,
-    /// It comes twice.
+    /// Deliver the packet twice.
     Duplicate,
-    /// This bit is flipped, counted from the first of the BTH.
+    /// Flip a bit, counted from the first of the BTH.
     Corrupt(usize),
-    /// It comes so much later.
+    /// Delay the packet.
     Delay(Duration),
     /// As many others of its direction overtake it.
     Reorder(u32),
     /// A response becomes a refusal.
     Refuse(Syndrome),
-    /// It passes, and its queue pair goes to ERR.
+    /// Pass the packet, and move its queue pair to ERR.
     BreakQp,
 }
 
@@ -70,26 +70,26 @@ pub struct Refused(pub u32);
 /// Something that happens to the device, and when after it was opened, or after the step that it belongs to began.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Announcement {
-    /// What.
+    /// Event or removal.
     pub what: Occurrence,
     /// When.
     pub after: Duration,
 }
 
-/// What happens to a device.
+/// Occurrence at a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Occurrence {
     /// An asynchronous event: `enum ibv_event_type`.
     Event(u32),
-    /// It is taken out.
+    /// Removal of the device.
     Removal,
 }
 
-/// What a rule does.
+/// Action of a rule.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Action {
     Drop(Chance),
-    /// This many packets in a row are lost.
+    /// Lose this many packets in a row.
     Burst(Chance, u64),
     Duplicate(Chance),
     Corrupt(Chance),
@@ -120,7 +120,7 @@ impl WhichQp {
     }
 }
 
-/// What a rule is about.
+/// Aim of a rule.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub(crate) struct Aim {
     pub(crate) qp: Option<WhichQp>,
@@ -177,7 +177,7 @@ impl Rule {
 }
 
 impl Script {
-    /// What happens to a packet.
+    /// Decides about a packet.
     pub fn packet(&mut self, sight: &Sight) -> Verdict {
         let verdict = self.verdict(sight);
         if self.steps.packet() {
@@ -269,7 +269,7 @@ impl Script {
         self.steps.ends_at()
     }
 
-    /// What happens to the device from now on: of the steps that have begun since this was asked last. Times are those
+    /// Takes the announcements of the steps that have begun since the last call. Times are those
     /// since the device was opened.
     pub fn take_announcements(&mut self) -> Vec<Announcement> {
         let mut taken = Vec::new();

@@ -86,7 +86,7 @@ impl Sequence {
         over
     }
 
-    /// It is so late. True if another step begins; then it is to be asked again.
+    /// Advances the clock. True if another step begins; then it is to be called again.
     pub(crate) fn clock(&mut self, elapsed: Duration) -> bool {
         self.pass_over_rounds(elapsed);
         let over = self.ends_at().filter(|at| *at <= elapsed);

@@ -50,7 +50,7 @@ use crate::verbs;
 pub struct Invalid {
     /// The item that makes no sense.
     pub item: String,
-    /// What it should look like.
+    /// Description of a valid item.
     pub expected: &'static str,
 }
 
@@ -65,7 +65,7 @@ impl std::error::Error for Invalid {}
 const ACTIONS: &str = "an action (drop, burst, dup, corrupt, reorder, delay, nak, qp_error, fail, wc, event, remove), an aim (qp, \
                        opcode, peer, dir, nth), step, repeat or seed";
 
-/// Whoever follows a script wakes up for every step: shorter rounds would keep a processor busy.
+/// Shortest round of steps: every step is a wake-up, and shorter rounds would keep a processor busy.
 const SHORTEST_ROUND: Duration = Duration::from_millis(1);
 
 impl FromStr for Script {
@@ -90,7 +90,7 @@ impl FromStr for Script {
 }
 
 impl Script {
-    /// What only the whole shows.
+    /// Checks conditions of the whole script.
     fn check(&self) -> Result<(), Invalid> {
         let invalid = |item: &str, expected| Err(Invalid { item: item.to_owned(), expected });
         if self.steps.repeats && self.steps.is_endless() {

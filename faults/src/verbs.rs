@@ -1,6 +1,6 @@
 //! The verbs that can be made to fail: those that reach a provider.
 
-/// Their names without `ibv_`, and without the `_ex` of those that a program may call either way.
+/// Names of verbs without `ibv_`, and without the `_ex` of those that a program may call either way.
 const NAMES: &[&str] = &[
     "advise_mr",
     "alloc_dm",

@@ -1,4 +1,4 @@
-//! What the targets share: one queue pair, and a peer whose every choice is the fuzzer's.
+//! Common parts of the targets: one queue pair, and a peer whose every choice is the fuzzer's.
 
 pub mod memory;
 

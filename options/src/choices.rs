@@ -21,7 +21,7 @@ pub struct Device {
     pub netdev: String,
 }
 
-/// What was chosen.
+/// Values chosen for the devices.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Choices {
     /// The devices, in order. Never empty.
@@ -32,7 +32,7 @@ pub struct Choices {
     pub gids: Vec<IpAddr>,
     /// Ports have LIDs.
     pub lids: bool,
-    /// What the devices look like.
+    /// Appearance of the devices in sysfs.
     pub personality: Personality,
     /// The way to other processes of this host.
     pub loopback: Loopback,

@@ -1,4 +1,4 @@
-//! What can be chosen about devices.
+//! Options of devices.
 //!
 //! Each choice is one row of [`ALL`]: `--netdev` of the command `urxe`, the variable `URXE_NETDEV` that the library
 //! reads, and the key `netdev` of a TOML file are the same thing. The command turns the first and the last into the
@@ -44,9 +44,9 @@ pub struct Opt {
     pub name: &'static str,
     /// `URXE_NETDEV`.
     pub variable: &'static str,
-    /// What stands for the value in help texts.
+    /// Placeholder of the value in help texts.
     pub value: &'static str,
-    /// What it does, in a line.
+    /// Effect, in a line.
     pub help: &'static str,
 }
 
@@ -90,7 +90,7 @@ pub const LID: Opt = Opt {
     help: "Ports have LIDs, the last two bytes of their IPv4 address, for programs that know InfiniBand only",
 };
 
-/// What the devices look like.
+/// Appearance of the devices in sysfs.
 pub const PERSONALITY: Opt = Opt {
     name: "personality",
     variable: "URXE_PERSONALITY",
@@ -130,7 +130,7 @@ pub const PCAP_ROTATE: Opt = Opt {
     help: "Begin another file after so many bytes, and keep so many files, such as 100M,5",
 };
 
-/// What goes wrong, in words.
+/// Explanations of failures.
 pub const EXPLAIN: Opt = Opt {
     name: "explain",
     variable: "URXE_EXPLAIN",
@@ -138,7 +138,7 @@ pub const EXPLAIN: Opt = Opt {
     help: "Explain on standard error what goes wrong; 0 for not [default under `urxe run`: 1 at a terminal]",
 };
 
-/// What goes wrong on purpose.
+/// Fault script.
 pub const FAULTS: Opt = Opt {
     name: "faults",
     variable: "URXE_FAULTS",
@@ -146,7 +146,7 @@ pub const FAULTS: Opt = Opt {
     help: "What goes wrong on purpose, such as drop=1%,delay=50us..2ms,seed=42",
 };
 
-/// What works here and will not everywhere.
+/// Strict mode: reports what works here and will not everywhere.
 pub const STRICT: Opt = Opt {
     name: "strict",
     variable: "URXE_STRICT",
@@ -154,7 +154,7 @@ pub const STRICT: Opt = Opt {
     help: "Tell of what works here and will not everywhere; `backtrace`: where in the program, too; `write-order`: also of programs that wait for the last byte of a WRITE",
 };
 
-/// What is allowed and rarely happens.
+/// Behaviour that is allowed and rarely happens.
 pub const CHAOS: Opt = Opt {
     name: "chaos",
     variable: "URXE_CHAOS",

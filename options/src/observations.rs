@@ -1,4 +1,4 @@
-//! What a person wants to see of devices, and what is to go wrong on purpose: the values of those options, understood.
+//! Parsed options of diagnostics: captures, explanations, faults, strict mode.
 
 use std::path::PathBuf;
 
@@ -15,13 +15,13 @@ const OLD_FILES: u32 = 4;
 pub struct Observations {
     /// Packets are written down.
     pub capture: Option<Capture>,
-    /// What goes wrong is explained.
+    /// Format of explanations, if they are on.
     pub explain: Option<Format>,
-    /// What goes wrong on purpose.
+    /// Fault script.
     pub faults: Option<Script>,
-    /// What works here and will not everywhere is told.
+    /// Strict mode, if it is on.
     pub strict: Option<Strictness>,
-    /// What is allowed and rarely happens is shown.
+    /// Behaviours that are allowed and rarely happen, if they are on.
     pub chaos: Option<QuirkSet>,
 }
 
@@ -45,10 +45,10 @@ pub enum Format {
     Json,
 }
 
-/// What strict mode does besides.
+/// Extras of strict mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Strictness {
-    /// It says where in the program it was.
+    /// Reports name the place in the program.
     pub with_sites: bool,
     /// The last bytes of a WRITE come first.
     pub write_order: bool,

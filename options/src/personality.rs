@@ -1,6 +1,6 @@
-//! What devices look like to programs that read sysfs.
+//! Appearance of devices to programs that read sysfs.
 
-/// What a device claims to be part of.
+/// Bus that a device claims to be part of.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Personality {
     /// A device without hardware, as the kernel's rxe: no `device` with a PCI path.

@@ -76,7 +76,7 @@ pub fn packets(path: &Path) -> Result<Vec<Captured>, ReadError> {
     if is_pcapng { of_pcapng(file) } else { of_pcap(file) }
 }
 
-/// What tcpdump has captured: nobody has written comments, nor which way a packet went.
+/// Reads a capture of tcpdump: without comments and directions.
 fn of_pcap(file: impl BufRead) -> Result<Vec<Captured>, ReadError> {
     let mut reader = PcapReader::new(file).map_err(ReadError::Format)?;
     let link = reader.header().datalink;

@@ -34,7 +34,7 @@ const PARENTS: [&[u8]; 8] = [
     b"/sys/devices/virtual/misc",
 ];
 
-/// The same, for every name that begins so: the PCI domain that no machine has.
+/// Shadowed prefixes of names: the PCI domain that no machine has.
 const SHADOWED_NAMES: [&[u8]; 3] =
     [b"/sys/devices/pci7572:", b"/sys/bus/pci/devices/7572:", b"/sys/class/pci_bus/7572:"];
 
@@ -174,7 +174,7 @@ pub(crate) unsafe fn unshadow(path: *mut c_char, len: usize) -> usize {
     shorter
 }
 
-/// The same for a C string. Null stays null.
+/// Redirects a C string. Null stays null.
 ///
 /// # Safety
 /// `path` is null or a C string that may be changed.

@@ -1,4 +1,4 @@
-//! What `liburxe.so` puts in front of libc's functions when `urxe run` preloads it.
+//! Functions that `liburxe.so` puts in front of libc's when `urxe run` preloads it.
 //!
 //! Programs find RDMA devices by paths that are compiled into them (`/sys/class/infiniband`, `/dev/infiniband`) and by a
 //! netlink socket. `urxe run` makes a folder that holds what these paths should show, names it in `URXE_RUN`, and

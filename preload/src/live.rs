@@ -16,7 +16,7 @@ use crate::resolve::path_of;
 use crate::status;
 use crate::text::at;
 
-/// Who knows the counters.
+/// Source of live counters.
 #[derive(Debug, Clone, Copy)]
 pub struct Live {
     /// Whether a counter's file has this name. Asked for every relative path that is opened.
@@ -32,9 +32,9 @@ pub fn counters_are(live: &'static Live) {
     LIVE.store(core::ptr::from_ref(live).cast_mut(), Ordering::Release);
 }
 
-/// What a function that opens files returns.
+/// Return type of a function that opens files.
 pub(crate) trait Opened: Copy {
-    /// Its descriptor; negative if there is none.
+    /// Descriptor; negative if there is none.
     ///
     /// # Safety
     /// It is what such a function has returned just now.
@@ -87,7 +87,7 @@ fn live() -> Option<&'static Live> {
     unsafe { LIVE.load(Ordering::Acquire).as_ref() }
 }
 
-/// What comes after the last slash.
+/// Last component of a path.
 ///
 /// # Safety
 /// `path` is a C string that stays.

@@ -14,7 +14,7 @@ impl Next {
         Self { name, address: AtomicPtr::new(core::ptr::null_mut()) }
     }
 
-    /// Its address; null if this libc has no such function, and then nothing can have been linked with it either.
+    /// Address of the function; null if this libc has none, and then nothing can have been linked with it either.
     ///
     /// dlsym(3) may not be called in a signal handler: [`super::find_next_functions`] calls it for all of them early on.
     pub(crate) fn address(&self) -> *mut c_void {
@@ -74,7 +74,7 @@ pub(crate) fn with_errno_kept<T>(act: impl FnOnce() -> T) -> T {
     result
 }
 
-/// What a function returns that is not there.
+/// Return value of a function that this libc lacks.
 pub(crate) trait Missing {
     const MISSING: Self;
 }

@@ -1,4 +1,4 @@
-//! What stat(2) says of counters: the same of the path and of an open descriptor.
+//! Results of stat(2) for counters: equal for the path and an open descriptor.
 //!
 //! A descriptor of a counter is one of a file in memory ([`crate::live`]), and the path leads to a file of the folder: cp(1)
 //! and install(1) would take them for two files and refuse, and tail(1) would say that the file has been truncated. As of
@@ -57,7 +57,7 @@ fn status_of(fd: c_int) -> Option<libc::stat> {
     }
 }
 
-/// What is said of the file that this one stands for.
+/// Attributes of the file that this one stands for.
 fn represented(device: u64, inode: u64) -> Option<libc::stat> {
     if COUNT.load(Ordering::Relaxed) == 0 || device != DEVICE.load(Ordering::Relaxed) || inode == 0 {
         return None;

@@ -22,10 +22,10 @@ const MOST_WAITS: u32 = 10;
 /// Devices of other users are listened to for so many times the patience, all of them together.
 const OTHERS_MOST_WAITS: u32 = 2;
 
-/// What was found out.
+/// Answers of the devices asked.
 #[derive(Debug, Default)]
 pub struct Answers {
-    /// What devices say.
+    /// Reports of devices.
     pub reports: Vec<Report>,
     /// Devices of other users, and of processes that do not answer.
     pub silent: usize,
@@ -34,7 +34,7 @@ pub struct Answers {
 /// One JSON object for one device of one process.
 #[derive(Debug)]
 pub struct Report {
-    /// It.
+    /// JSON text.
     pub text: String,
     /// The numbers that the process has, here and in PID namespaces of its own; none if it cannot be seen from here. Not
     /// asked for where it does not matter: this user and root may tell of any process.
@@ -60,7 +60,7 @@ impl Report {
 /// How far somebody who answers is believed. Any user may have a socket with the name of a device's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Trust {
-    /// This user, or root.
+    /// Trust in this user, or root.
     Full,
     /// Another user, and this is root: for processes of his.
     OwnProcesses,
@@ -165,7 +165,7 @@ fn meet(name: &str) -> io::Result<Option<(UnixStream, Credentials, Trust)>> {
     Ok(Some((stream, peer, trust(peer.uid, credentials::own_uid()))))
 }
 
-/// What somebody says.
+/// Reads an answer.
 fn listen(mut stream: UnixStream, patience: Duration, allowance: &mut Allowance) -> io::Result<String> {
     let (mut report, mut part) = (Vec::new(), vec![0; 1 << 16]);
     loop {

@@ -1,4 +1,4 @@
-//! What went wrong at a device, and how often: derived from the engine's events.
+//! Counters of trouble at a device, derived from the engine's events.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -82,7 +82,7 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     named().copied()
 }
 
-/// The same, where they are.
+/// Names of all counters, by reference to their static storage.
 pub(crate) fn named() -> impl Iterator<Item = &'static &'static str> {
     urxe_net::Counters::NAMES.iter().chain(Counters::NAMES)
 }

@@ -1,4 +1,4 @@
-//! What devices tell of themselves, and to whom.
+//! Status reports of devices, and the trust between asker and device.
 //!
 //! Each device of each process has a socket in the abstract unix namespace, and gives whoever connects (and is of the
 //! same user, or root) one JSON object: its process, queue pairs, regions and counters. Nothing is written anywhere, and
@@ -20,7 +20,7 @@ pub mod sysfs;
 pub use ask::{Answers, Report, ask_all, counters, text};
 pub use counters::{Counters, names};
 
-/// What the names of the sockets begin with: process id and a random number follow.
+/// Prefix of the sockets' names: process id and a random number follow.
 pub const NAMES: &str = "urxe/1/status/";
 
 #[cfg(doctest)]

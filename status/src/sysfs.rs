@@ -14,11 +14,11 @@ use crate::counters::named;
 pub struct File {
     /// Below the port: `counters` or `hw_counters`.
     pub folder: &'static str,
-    /// Its name.
+    /// Name of the file.
     pub name: &'static str,
     /// The device's counters that it is the sum of. None: what a port made of UDP sockets does not have, always 0.
     sum: &'static [&'static str],
-    /// What one of it is.
+    /// Unit of the number.
     unit: u64,
 }
 
@@ -89,7 +89,7 @@ pub fn at(path: &str) -> Option<(&str, File)> {
 }
 
 impl File {
-    /// What it shows, line end and all, of the device's counters.
+    /// Content of the file, line end included, from the device's counters.
     #[must_use]
     pub fn text<'a>(&self, counters: impl Iterator<Item = (&'a str, u64)>) -> String {
         format!("{}\n", self.value(counters))
@@ -151,7 +151,7 @@ mod tests {
         assert_eq!(paths.len(), count, "{paths:?}");
     }
 
-    /// What is shown is made of counters that there are, and every counter is shown.
+    /// Files are sums of existing counters, and every counter is shown.
     #[test]
     fn every_counter_is_shown() {
         for file in files() {

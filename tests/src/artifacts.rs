@@ -1,4 +1,4 @@
-//! What is tested: the release build of the command and the library.
+//! Artifacts under test: the release build of the command and the library.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

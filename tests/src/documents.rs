@@ -1,4 +1,4 @@
-//! What the documentation names: files, `make` targets, tests, options, variables, rules. Each must exist.
+//! Names in the documentation: files, `make` targets, tests, options, variables, rules. Each must exist.
 //!
 //! Read are the code spans, code blocks and links of Markdown files. What looks like nothing of ours is left alone.
 
@@ -26,7 +26,7 @@ impl fmt::Display for Missing {
     }
 }
 
-/// What there is to be named.
+/// Things that documents may name.
 #[derive(Debug)]
 pub struct Things {
     root: PathBuf,
@@ -38,7 +38,7 @@ pub struct Things {
     sources: String,
     makefile: String,
     rules: BTreeSet<String>,
-    /// What the command knows: `status`, `--json`.
+    /// Subcommands and options of the command: `status`, `--json`.
     commands: BTreeSet<String>,
     options: BTreeSet<String>,
 }
@@ -108,7 +108,7 @@ impl Things {
         Ok(things)
     }
 
-    /// What the document at `path`, below the root, names and does not exist.
+    /// Names in the document at `path`, below the root, that do not exist.
     ///
     /// # Errors
     /// It cannot be read.

@@ -68,7 +68,7 @@ impl Launcher {
         &self.world
     }
 
-    /// Its first host, where commands run.
+    /// First host of the world, where commands run.
     pub fn host(&self) -> &Host {
         self.world.host()
     }

@@ -35,7 +35,7 @@ impl Perftest {
         self.output().map(drop)
     }
 
-    /// The same: what the client printed.
+    /// Runs the pair and returns the client's output.
     pub fn output(self) -> Result<Finished> {
         // Both before judging one: the error of the end that failed first is often the other's.
         let (client, server) = (self.client.finish(TIMEOUT), self.server.finish(TIMEOUT));

@@ -94,7 +94,7 @@ impl Pair {
 }
 
 impl Pair {
-    /// The same on a network that loses packets. False if one end succeeded and the other's last SEND had no ACK: that
+    /// Runs the pair on a network that loses packets. False if one end succeeded and the other's last SEND had no ACK: that
     /// ACK was lost, and whoever could repeat it has exited, having all it waited for. No implementation of RC can tell
     /// the other.
     pub fn finish_despite_loss(self) -> Result<bool> {
@@ -111,7 +111,7 @@ impl Pair {
     }
 }
 
-/// What ibv_rc_pingpong says when its SEND (work request 2) is never acknowledged.
+/// Message of ibv_rc_pingpong when its SEND (work request 2) is never acknowledged.
 const LAST_ACK_LOST: &str = "transport retry counter exceeded (12) for wr_id 2";
 
 impl PingPong {

@@ -27,7 +27,7 @@ pub struct Process {
     stderr: Output,
 }
 
-/// What a program printed and how it ended.
+/// Output and exit status of a program.
 #[derive(Debug, Clone)]
 pub struct Finished {
     /// The command line.
@@ -85,12 +85,12 @@ impl Process {
         Ok(true)
     }
 
-    /// What it has printed on standard output so far, if it does not keep it back.
+    /// Standard output so far, unless the program buffers it.
     pub fn stdout_so_far(&self) -> String {
         self.stdout.text()
     }
 
-    /// What it has printed on standard error so far.
+    /// Standard error so far.
     pub fn stderr_so_far(&self) -> String {
         self.stderr.text()
     }
@@ -137,12 +137,12 @@ impl Drop for Process {
 }
 
 impl Finished {
-    /// The same, if the program succeeded; else an error with all that it printed.
+    /// Returns the output if the program succeeded; else an error with all that it printed.
     pub fn success(self) -> Result<Self> {
         if self.status.success() { Ok(self) } else { bail!("failed: {self}") }
     }
 
-    /// The same, if the program ended by itself with an error; a success or a signal is an error here.
+    /// Returns the output if the program ended by itself with an error; a success or a signal is an error here.
     pub fn failure(self) -> Result<Self> {
         if self.status.code().is_some_and(|code| code != 0) { Ok(self) } else { bail!("expected a failure: {self}") }
     }

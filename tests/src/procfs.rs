@@ -1,4 +1,4 @@
-//! What the kernel says about a host: listening ports, abstract names, sockets on 4791.
+//! Kernel's view of a host: listening ports, abstract names, sockets on 4791.
 
 use std::fmt;
 use std::fs;
@@ -20,7 +20,7 @@ const SO_ACCEPTCON: u32 = 0x1_0000;
 /// State `TCP_LISTEN` in /proc/net/tcp.
 const TCP_LISTEN: &str = "0A";
 
-/// What urxe holds on a host. Nothing of it may be left once the programs have ended.
+/// Resources that urxe holds on a host. None may be left once the programs have ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Leftovers {
     /// Abstract unix names that start with `urxe/`.
@@ -32,7 +32,7 @@ pub struct Leftovers {
 }
 
 impl Leftovers {
-    /// What is there now.
+    /// Lists the present resources.
     pub fn on(host: &Host) -> Result<Self> {
         let mut sockets = local_addresses(host, "udp")?;
         sockets.extend(local_addresses(host, "udp6")?);

@@ -18,7 +18,7 @@ use crate::verbs::{Errno, PATIENCE, is_readable};
 pub mod kind {
     /// The address is known.
     pub const ADDR_RESOLVED: u32 = 0;
-    /// It is not.
+    /// Address not resolved.
     pub const ADDR_ERROR: u32 = 1;
     /// The route is known.
     pub const ROUTE_RESOLVED: u32 = 2;
@@ -159,7 +159,7 @@ pub fn loopback(port: u16) -> SocketAddrV4 {
     SocketAddrV4::new(Ipv4Addr::LOCALHOST, port)
 }
 
-/// What `rdma_get_cm_event(3)` says of a channel that is not open, by a descriptor that its memory may still show.
+/// Result of `rdma_get_cm_event(3)` on a channel that is not open, by a descriptor that its memory may still show.
 pub fn ask_of_what_is_closed(mut fd: RawFd) -> Result<(), Errno> {
     let mut raw = ptr::null_mut::<RawEvent>();
     // SAFETY: a channel's only field (rdma_cma.h), and room for an event's address.
@@ -174,7 +174,7 @@ pub struct Id(*mut c_void);
 
 /// An event, taken and acknowledged.
 pub struct Event {
-    /// Whose it is; for a request, the new id, which has an owner now.
+    /// Id of the event; for a request, the new id, which has an owner now.
     pub id: Option<Id>,
     /// The [address](Id::address) of the id it is about.
     pub about: usize,
@@ -182,7 +182,7 @@ pub struct Event {
     pub kind: u32,
     /// 0, a negative errno, or a [`reason`].
     pub status: i32,
-    /// What the peer's application has added.
+    /// Private data of the peer's application.
     pub private_data: Vec<u8>,
 }
 

@@ -29,7 +29,7 @@ struct Rule {
     has_source: bool,
 }
 
-/// What a comment says about the place it stands at.
+/// Kind of a citation: what it claims about its place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
     Code,
@@ -50,7 +50,7 @@ struct Citation {
     function: Option<String>,
 }
 
-/// What is wrong with the list.
+/// Defect of the list.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Finding {
     /// A rule says not where it comes from.
@@ -63,7 +63,7 @@ pub enum Finding {
     NoSuchRule(String, PathBuf, usize),
     /// A place repeats another text than the rule's.
     StaleQuote(String, PathBuf, usize),
-    /// What is said to be a test is none.
+    /// Citation of a test that is none.
     NotATest(String, PathBuf, usize),
     /// A `type` that does not exist.
     NoSuchType(String, PathBuf, usize),

@@ -1,4 +1,4 @@
-//! What a tree of files looks like, to compare before and after.
+//! Snapshot of a tree of files, to compare before and after.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,4 +1,4 @@
-//! What this process prints on standard error, caught.
+//! Standard error of this process, captured.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};

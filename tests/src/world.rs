@@ -72,7 +72,7 @@ impl World {
         Ok(world)
     }
 
-    /// The same, and another host on a cable of MTU 1500 ([`link`](Self::link)).
+    /// Makes a world with another host on a cable of MTU 1500 ([`link`](Self::link)).
     pub fn linked() -> Result<(Self, Host)> {
         let world = Self::new()?;
         let other = world.add_host()?;
@@ -124,7 +124,7 @@ impl World {
         Self::address(a, b)
     }
 
-    /// The same, but with a third host on the way that lets one in a hundred RoCE packets be overtaken by some that come
+    /// Makes a world with a third host on the way that lets one in a hundred RoCE packets be overtaken by some that come
     /// behind; `seed` decides which. The process is that host's.
     pub fn link_through(&self, a: &Host, between: &Host, b: &Host, mtu: u32, seed: u64) -> Result<Process> {
         for (host, end) in [(a, "left"), (b, "right")] {

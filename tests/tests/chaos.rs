@@ -1,4 +1,4 @@
-//! What devices may do and rarely do (`URXE_CHAOS`): each behaviour is seen by a program, and stock programs, which rely
+//! Behaviour that devices may show and rarely do (`URXE_CHAOS`): each behaviour is seen by a program, and stock programs, which rely
 //! on none of it, work as ever.
 
 use std::time::{Duration, Instant};
@@ -139,7 +139,7 @@ fn the_seeds_differ() {
     );
 }
 
-/// What the AETHs of all ACKs say, by the capture.
+/// Syndromes of the AETHs of all ACKs, by the capture.
 fn syndromes() -> Result<Vec<u8>> {
     let file = std::env::var("URXE_PCAP")?;
     let args = ["-r", &file, "-Y", "infiniband.bth.opcode == 17", "-T", "fields", "-e", "infiniband.aeth.syndrome"];
@@ -246,7 +246,7 @@ fn one_event_for_many() {
     });
 }
 
-/// Who waits for the last byte of a WRITE finds the first ones missing.
+/// A program that waits for the last byte of a WRITE finds the first ones missing.
 #[test]
 fn the_last_byte_first() {
     with_chaos("1:write-order", || {

@@ -1,4 +1,4 @@
-//! What the user did not set up is said in one line on standard error that tells what to do.
+//! Missing set-up is reported in one line on standard error that names the remedy.
 
 use anyhow::{Context, Result, ensure};
 use urxe_tests::{Finished, World, artifacts, wait_until};
@@ -10,7 +10,7 @@ fn complaint(output: &Finished) -> Result<&str> {
     Ok(line)
 }
 
-/// What ibv_devinfo, which opens every device, makes urxe say.
+/// Output of ibv_devinfo, which opens every device.
 fn devinfo(world: &World) -> Result<Finished> {
     world.host().try_run("ibv_devinfo", &[])
 }

@@ -1,4 +1,4 @@
-//! What is opened and closed, made and destroyed, connected and disconnected again and again leaves nothing behind: no
+//! Opening and closing, making and destroying, connecting and disconnecting again and again leaves nothing behind: no
 //! memory, no descriptor, no thread. `URXE_CYCLES` says how often (1000).
 
 use std::fs;
@@ -9,7 +9,7 @@ use urxe_tests::verbs::qp::Init;
 use urxe_tests::verbs::{Channel, Context, Cq, Mr, Op, Options, Pair, Pd, Qp, RecvWr, SendWr, Srq, Status};
 use urxe_tests::{in_world, memory_of_our_own, wait_until};
 
-/// What the allocator may keep for later, whatever the number of cycles.
+/// Memory that the allocator may keep, whatever the number of cycles.
 const SLACK: usize = 256 << 10;
 
 fn cycles() -> Result<usize> {

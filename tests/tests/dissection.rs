@@ -1,4 +1,4 @@
-//! What others see on the wire: Wireshark's dissector, and scapy's independent ICRC.
+//! Packets as others see them: Wireshark's dissector, and scapy's independent ICRC.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, ensure};
 use urxe_tests::{Finished, Launcher, TIMEOUT, World, artifacts, wait_for_listener, wait_until};
 
-/// What the doctor says on this machine, to its root.
+/// Runs the doctor on this machine, as its root.
 fn consult(world: &World, options: &[&str]) -> Result<Finished> {
     world.host().try_run(artifacts::urxe()?, &[&["doctor"], options].concat())
 }
@@ -297,7 +297,7 @@ fn programs_that_read_sys_themselves() -> Result<()> {
     Ok(())
 }
 
-/// Whatever else the system refuses is passed on.
+/// Other errors of the system are passed on.
 #[test]
 fn no_descriptors() -> Result<()> {
     let urxe = artifacts::urxe()?;
@@ -306,7 +306,7 @@ fn no_descriptors() -> Result<()> {
     problem(&said, "no file descriptor left", "`ulimit -n`")
 }
 
-/// What no check looks at: the program that opens a device says it.
+/// Obstacles without a check are reported by the program that opens a device.
 #[test]
 fn anything_else() -> Result<()> {
     let world = World::bare()?;

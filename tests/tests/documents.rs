@@ -137,3 +137,16 @@ fn documents_name_only_what_exists() -> Result<()> {
     ensure!(missing.is_empty(), "{}", missing.join("\n"));
     Ok(())
 }
+
+/// Rooms whose doc comments all make sense on hover. `scripts/doc-comments` lists those of any folder.
+const CLEAN_ROOMS: &[&str] =
+    &["benches", "cli", "explain", "faults", "fuzz", "loom", "options", "pcapng", "preload", "status", "tests"];
+
+#[test]
+fn doc_comments_make_sense_alone() -> Result<()> {
+    let root = root();
+    let folders = CLEAN_ROOMS.iter().map(|room| root.join(room));
+    let output = Command::new(root.join("scripts/doc-comments")).args(folders).output()?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    Ok(())
+}

@@ -38,7 +38,7 @@ impl Case {
     }
 }
 
-/// It must fail. What it made instead, if it did not, is destroyed here.
+/// Expects a failure. An object made in spite of it is destroyed here.
 #[expect(clippy::needless_pass_by_value, reason = "takes what calls return")]
 fn refused<T, E>(result: Result<T, E>) -> Result<()> {
     ensure!(result.is_err(), "it was not refused");

@@ -43,7 +43,7 @@ fn one_queue_pair_is_cut_off() {
     });
 }
 
-/// The same for what comes in: a peer's requests are not answered.
+/// Losses on arrival: a peer's requests are not answered.
 #[test]
 fn one_queue_pair_is_deaf() {
     in_world_with(with_faults("drop,qp=@2,dir=rx"), || {

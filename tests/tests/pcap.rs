@@ -98,7 +98,7 @@ fn two_programs_over_ipv6() -> Result<()> {
     two_programs(GID_IPV6, "udp")
 }
 
-/// What never was on a wire looks the same.
+/// Packets that never were on a wire look like others.
 #[test]
 fn two_programs_through_memory() -> Result<()> {
     two_programs(GID_IPV4, "shm")?;

@@ -234,7 +234,7 @@ fn a_killed_peer() {
     });
 }
 
-/// What a process holds: descriptors, and resident memory in KiB.
+/// Descriptors of a process, and its resident memory in KiB.
 fn held() -> Result<(usize, u64)> {
     let status = fs::read_to_string("/proc/self/status")?;
     let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;

@@ -192,7 +192,7 @@ fn a_requester_is_killed() {
     });
 }
 
-/// The same between hosts: the neighbour that is left on the victim's host tells the peer on another.
+/// Death between hosts: the neighbour that is left on the victim's host tells the peer on another.
 //= spec/connections.md#cm-010
 //= type=test
 //# The peer of a process that was killed MUST be told what it would be told if the process had let go of its connections.

@@ -114,7 +114,7 @@ fn lose_the_device(at: impl Fn(u16) -> SocketAddrV4) -> Result<Orphans> {
     Ok(Orphans { _ids: ids, _channels: [near, far, any], idle })
 }
 
-/// What rping prints when it is told. Its threads are several: one that sends or receives and fails at that, because the device
+/// Messages of rping when it is told. It has several threads: one that sends or receives and fails at that, because the device
 /// is gone, may end the program before the one that is told has its turn. So the device goes while all of them wait.
 const TOLD: &str = "cma detected device removal";
 

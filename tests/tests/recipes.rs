@@ -52,7 +52,7 @@ fn strings(value: &Value, pointer: &str) -> Result<Vec<String>> {
     list(value, pointer)?.iter().map(|item| Ok(text(item, "")?.to_owned())).collect()
 }
 
-/// What `shell` runs, to its successful end, on `host` with `path` in front of the machine's own.
+/// Runs a script of `shell`, to its successful end, on `host` with `path` in front of the machine's own.
 fn shell(host: &Host, words: &[&str], script: &str, path: &Path, variables: &[(&str, &str)]) -> Result<Finished> {
     let mut command = host.command(words[0]);
     command.args(&words[1..]).arg(script).env("PATH", search_path(path)?).envs(variables.iter().copied());
@@ -220,7 +220,7 @@ impl Container {
         Ok(Self { words, variables })
     }
 
-    /// Its command on `host`, as nobody. A pod's `/dev/shm` and `/tmp` are everybody's.
+    /// Command of the container on `host`, as nobody. A pod's `/dev/shm` and `/tmp` are everybody's.
     fn command(&self, host: &Host, folder: &Path) -> Result<Command> {
         host.run("chmod", &["1777", "/dev/shm"])?;
         // SAFETY: `geteuid` has no preconditions.

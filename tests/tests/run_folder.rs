@@ -78,7 +78,7 @@ fn nobody_is_led_by_links_and_pipes_of_others() -> Result<()> {
     Ok(())
 }
 
-/// Whatever the umask of root's shell.
+/// Permissions hold for every umask of root's shell.
 #[test]
 #[ignore = "needs root: in a user namespace of one user there are no others"]
 fn others_can_write_nowhere_and_clutter_nothing() -> Result<()> {

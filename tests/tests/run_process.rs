@@ -66,7 +66,7 @@ fn the_start_is_quick() -> Result<()> {
     anyhow::bail!("`urxe run -- true` takes {best:?}")
 }
 
-/// What a process inherits, and is, besides the two variables and the options.
+/// Inherited properties of a process, besides the two variables and the options.
 #[test]
 fn a_process_like_any_other() -> Result<()> {
     let launcher = Launcher::new()?;
@@ -375,7 +375,7 @@ fn options_variables_and_files_say_the_same() -> Result<()> {
     Ok(())
 }
 
-/// What no process could make sense of keeps the program from being started, and is said once.
+/// Options that make no sense keep the program from being started, and are reported once.
 #[test]
 fn values_that_make_no_sense() -> Result<()> {
     let launcher = Launcher::new()?;

@@ -45,7 +45,7 @@ fn counters_of_a_program_at_work() {
     });
 }
 
-/// What one queue pair has counted.
+/// Counters of one queue pair.
 fn counted(qpn: u32) -> Result<Value> {
     let devices: Value = serde_json::from_str(&status(&["--json"])?)?;
     let all = devices.as_array().into_iter().flatten();

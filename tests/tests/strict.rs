@@ -12,7 +12,7 @@ use urxe_tests::verbs::qp::{CAP, Init};
 use urxe_tests::verbs::{Change, Context, Cq, Mr, Op, Options, PATIENCE, Pair, Pd, Qp, RecvWr, SendWr, Status};
 use urxe_tests::{Stderr, World, in_world, in_world_with};
 
-/// What works here and not everywhere, and by which words it is told.
+/// Case of strict mode, and the words of its report.
 struct Case {
     name: &'static str,
     words: &'static str,
@@ -253,7 +253,7 @@ fn bind_twice(end: &End, region: &Mr) -> Result<()> {
 /// A case, and the lines that it led to.
 type Said = (&'static Case, Vec<String>);
 
-/// What nobody need be told of.
+/// Correct use, without a report.
 fn good(context: &Arc<Context>) -> Result<()> {
     let Pair { near, far } = &Pair::on(context, &Options::default())?;
     let (local, remote) = (near.region(PAGE)?, far.region(PAGE)?);
@@ -330,7 +330,7 @@ fn nothing_is_told_unless_asked() {
     });
 }
 
-/// What is left when the device is closed.
+/// Objects left when the device is closed.
 #[test]
 fn leaks_are_told_at_the_end() {
     let strict = |world: &World| {
@@ -353,7 +353,7 @@ fn leaks_are_told_at_the_end() {
     });
 }
 
-/// Who looks into a receive buffer too early sees that; what no message has overwritten is as it was.
+/// A program that reads a receive buffer too early notices; bytes that no message has overwritten are restored.
 #[test]
 fn receive_buffers_say_that_nothing_was_received() {
     let strict = |world: &World| {
@@ -437,7 +437,7 @@ fn mailbox(pair: &Pair) -> Result<()> {
     Ok(())
 }
 
-/// The same, told by a completion.
+/// Message announced by a completion.
 fn letter(pair: &Pair) -> Result<()> {
     let (local, remote) = (pair.near.region(PAGE)?, pair.far.region(PAGE)?);
     local.pages().write(0, &[7; 3000]);

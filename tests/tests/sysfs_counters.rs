@@ -28,7 +28,7 @@ fn numbers(text: &str) -> Result<BTreeMap<String, u64>> {
     text.lines().map(pair).collect()
 }
 
-/// What programs have done is seen after their end, as with a card.
+/// Counters include programs that have ended, as with a card.
 #[test]
 fn counters_outlive_programs() -> Result<()> {
     let launcher = Launcher::new()?;

@@ -5,7 +5,7 @@ use urxe_tests::artifacts::urxe;
 use urxe_tests::verbs::{Op, Options, Pair, SendWr, Status};
 use urxe_tests::{World, in_world_with};
 
-/// What `urxe trace` prints.
+/// Output of `urxe trace`.
 fn trace(args: &[&str]) -> Result<String> {
     let file = std::env::var("URXE_PCAP")?;
     let output = std::process::Command::new(urxe()?).arg("trace").arg(&file).args(args).output()?;

@@ -34,7 +34,7 @@ const PROGRAMS: [(&str, &[&str]); 5] = [
     ("ibv_xsrq_pingpong", &["-n 20", "-m 1024 -n 20 -e", "-o", "-c 1"]),
 ];
 
-/// What only the server is given: the number of its clients.
+/// Options of the server alone: the number of its clients.
 const SERVER_ONLY: [(&str, &str); 1] = [("ibv_xsrq_pingpong", "-c 1")];
 
 fn ping_pong(host: &Host, program: &str, options: &str) -> Result<()> {

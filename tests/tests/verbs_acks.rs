@@ -197,7 +197,7 @@ fn the_target_exits() {
     in_world(|| play(1, |parent| answer(parent, 1, |_, _| std::process::exit(0)), |_| Ok(())));
 }
 
-/// Who has polled a message may be done with the connection: rdma_disconnect(3) moves the queue pair to ERR. It may be
+/// A program that has polled a message may be done with the connection: rdma_disconnect(3) moves the queue pair to ERR. It may be
 /// quicker than whoever received the packet, here a thread that polls another queue; the ACK leaves all the same.
 #[test]
 fn the_application_is_quicker_than_the_ack() {

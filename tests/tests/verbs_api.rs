@@ -10,7 +10,7 @@ use urxe_tests::verbs::child::does_not_hang;
 use urxe_tests::verbs::memory::{Pages, pattern};
 use urxe_tests::verbs::{Context, Cq, Mr, Op, Options, Pair, Pd, RecvWr, SendWr, Status};
 
-/// What the inline functions of `verbs.h` look into.
+/// Extended context that the inline functions of `verbs.h` use.
 fn extended(context: &Context) -> &v::verbs_context {
     // SAFETY: an extended context has the public one as its last member (`verbs_get_ctx`).
     unsafe { &*context.raw().byte_sub(std::mem::offset_of!(v::verbs_context, context)).cast() }

@@ -19,7 +19,7 @@ fn open_numbers() -> Result<Vec<RawFd>> {
     Ok(numbers.into_iter().filter(|number| *number > 2 && is_open(number)).collect())
 }
 
-/// The same open file under a number that the device has not had.
+/// Duplicates a descriptor to a number that the device has not had.
 fn out_of_the_way(file: &OwnedFd) -> Result<OwnedFd> {
     // SAFETY: a new descriptor.
     let copy = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 500) };

@@ -1,4 +1,4 @@
-//! What the device says of itself, and what the library is to the linker.
+//! Attributes of the device, and symbols of the library.
 
 use std::ffi::CStr;
 use std::ffi::CString;

@@ -303,7 +303,7 @@ fn communication_established() {
     });
 }
 
-/// The same without a message before RTS: nothing to tell.
+/// Without a message before RTS there is no event.
 #[test]
 fn no_event_in_rts() {
     in_world(|| {

@@ -1,4 +1,4 @@
-//! What an address vector says of flow label, traffic class and hop limit is what the packets have: as UDP source port,
+//! Flow label, traffic class and hop limit of an address vector appear in the packets: as UDP source port,
 //! DSCP and ECN, TTL.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};

@@ -63,7 +63,7 @@ fn numbers_that_stand_for_nothing_are_refused() {
     });
 }
 
-/// It has an asynchronous event file of its own, and lives as long as it likes.
+/// An imported context has an asynchronous event file and a lifetime of its own.
 #[test]
 fn an_imported_context_is_a_context() {
     in_world(|| {

@@ -471,7 +471,7 @@ fn requests_without_bytes_need_no_keys() {
     });
 }
 
-/// What was posted before a mistake completes first, and well.
+/// Requests posted before a mistake complete first, with success.
 #[test]
 fn requests_before_a_mistake_succeed() {
     in_world(|| {

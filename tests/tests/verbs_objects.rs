@@ -240,7 +240,7 @@ fn deregistering_memory_that_is_being_read() {
     });
 }
 
-/// The same the other way: not a byte changes after ibv_dereg_mr has returned.
+/// Deregistration of a target: not a byte changes after ibv_dereg_mr has returned.
 //= spec/memory.md#mem-007
 //= type=test
 //# When deregistration returns, nobody MUST copy from or to the memory any more.
@@ -306,7 +306,7 @@ fn numbers_of_queue_pairs() {
     });
 }
 
-/// What this device does not have yet says so.
+/// Types that the device lacks are refused.
 #[test]
 fn unsupported_queue_pairs() {
     in_world(|| {
@@ -333,7 +333,7 @@ fn exhaust<T>(name: &str, most: i32, make: impl Fn() -> Result<T, Errno>) -> Res
     Ok(())
 }
 
-/// What ibv_query_device(3) promises is there, and no more.
+/// Limits of ibv_query_device(3) can be reached, and not exceeded.
 #[test]
 fn as_many_objects_as_the_device_has() {
     in_world(|| {

@@ -389,7 +389,7 @@ fn opening_and_closing_in_two_threads() {
     });
 }
 
-/// What exec(2) starts inherits none of our descriptors.
+/// A program started by exec(2) inherits no descriptor of urxe.
 #[test]
 fn programs_inherit_nothing() {
     fn inherited() -> Result<Vec<String>> {

@@ -78,7 +78,7 @@ fn sixty_four_processes_write_to_each_other() {
     });
 }
 
-/// The same by UDP, where one socket must serve them all until each has those that are its own.
+/// Processes by UDP, where one socket must serve all until each has sockets of its own.
 #[test]
 fn sixty_four_processes_and_a_hub_by_udp() {
     in_world_over_udp(|| {

@@ -21,7 +21,7 @@ const DEPTH: u64 = 32;
 /// Time between signals.
 const PERIOD: Duration = Duration::from_micros(50);
 
-/// What the handler works with.
+/// State of the handler.
 struct Handler {
     near: *mut v::ibv_qp,
     send_cq: *mut v::ibv_cq,
@@ -32,7 +32,7 @@ struct Handler {
     posted: AtomicU64,
     completed: AtomicU64,
     received: AtomicU64,
-    /// What went wrong first: an errno, or a completion's status above 1000.
+    /// First failure: an errno, or a completion's status above 1000.
     wrong: AtomicU64,
 }
 

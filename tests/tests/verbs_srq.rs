@@ -259,7 +259,7 @@ fn xrc_messages_go_to_the_srq_they_name() {
     });
 }
 
-/// What is in a domain keeps it open, and its CQ; a closed target answers nobody.
+/// Objects in a domain keep it and its CQ open; a closed target answers nobody.
 #[test]
 fn xrc_objects_in_use() {
     in_world(|| {

@@ -24,7 +24,7 @@ const STRIDE: usize = 3072;
 /// The longest that what is outstanding may take to complete, on a machine that is busy with something else.
 const SETTLE: Duration = Duration::from_secs(300);
 
-/// What a work request was, in its number.
+/// Kind of a work request, in its number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 enum Kind {
@@ -68,7 +68,7 @@ struct Live {
     pair: Pair,
     /// Where the near end receives, and the far end.
     rooms: [Mr; 2],
-    /// What atomics count.
+    /// Target of the atomics.
     counter: Mr,
     posted: AtomicU64,
     completed: AtomicU64,
@@ -81,7 +81,7 @@ struct Stress {
     channel: Arc<Channel>,
     cq: Arc<Cq>,
     pd: Arc<Pd>,
-    /// What is sent, written and read: never changed.
+    /// Source of SENDs, WRITEs and READs: never changed.
     source: Mr,
     /// Where READs and WRITEs go. What goes to a place is always the same.
     read: Mr,

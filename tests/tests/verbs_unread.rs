@@ -16,7 +16,7 @@ fn options() -> Options {
     Options { timeout: 21, retry_cnt: 0, ..Options::default() }
 }
 
-/// That timeout: 4.096 µs × 2^21.
+/// ACK timeout: 4.096 µs × 2^21.
 const ACK_TIMEOUT: Duration = Duration::from_micros(8_589_934);
 
 /// The writer goes on so long after its last queue pair should have given up,

@@ -22,7 +22,7 @@ fn lost(host: &Host) -> Result<u64> {
     words.nth(1).and_then(|count| count.parse().ok()).with_context(|| format!("no counter in {rules}"))
 }
 
-/// The same, rain on both.
+/// World with losses in both directions.
 fn world() -> Result<(World, Host)> {
     let (world, other) = World::linked()?;
     // The kernel drops whole GRO runs: one loss of several packets.
@@ -109,7 +109,7 @@ fn packets_that_others_overtake() -> Result<()> {
     Ok(())
 }
 
-/// What gets through, for a person to see: `make weather`.
+/// Goodput, printed for `make weather`.
 #[test]
 fn goodput() -> Result<()> {
     const PROGRAMS: [&str; 3] = ["ib_write_bw", "ib_send_bw", "ib_read_bw"];

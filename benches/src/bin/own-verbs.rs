@@ -1,4 +1,4 @@
-//! What no stock program measures ([`urxe_benches::own`]). Prints its figures, separated by spaces.
+//! Measurements that no stock program makes ([`urxe_benches::own`]). Prints its figures, separated by spaces.
 //!
 //! * `own-verbs one-sided polls|sleeps`: µs from posting a WRITE of 8 bytes to its completion, median and 99th percentile,
 //!   while the target's program polls or sleeps

@@ -32,12 +32,12 @@ enum Verdict {
     Problem,
 }
 
-/// What a check has to say.
+/// Result of a check.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Finding {
     verdict: Verdict,
     what: String,
-    /// What to do.
+    /// Remedy.
     remedy: Option<String>,
 }
 
@@ -54,7 +54,7 @@ impl Finding {
         Self { verdict: Verdict::Problem, what: what.into(), remedy: Some(remedy.into()) }
     }
 
-    /// What went wrong elsewhere, in a line that says what to do as well.
+    /// Turns an error, whose line names the remedy too, into a finding.
     fn error(error: &anyhow::Error) -> Self {
         Self { verdict: Verdict::Problem, what: format!("{error:#}"), remedy: None }
     }

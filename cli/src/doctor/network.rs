@@ -16,7 +16,7 @@ const HEADERS: u32 = 40 + 8 + 12 + 16 + 4;
 /// The smallest path MTU of RoCE.
 const SMALLEST: u32 = 256;
 
-/// What Linux gives sockets that do not ask (net.core.rmem_default): with less, bursts are lost.
+/// Default receive buffer of Linux (net.core.rmem_default): with less, bursts are lost.
 const BUFFER: usize = 200 * 1024;
 
 /// How long a datagram may take through the loopback.
@@ -130,7 +130,7 @@ fn owned_by_another(address: SocketAddr) -> bool {
     !sockets.is_empty() && !sockets.iter().any(|inode| holder(inode).is_some_and(|(pid, _)| pid == own))
 }
 
-/// Who holds the port.
+/// Names the holder of the port.
 fn taken(address: SocketAddr) -> Finding {
     let holders = udp_sockets(address);
     let who = holders.iter().find_map(|inode| holder(inode));

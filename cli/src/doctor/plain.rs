@@ -1,4 +1,4 @@
-//! What programs need that are started without `urxe run`: an installation, and a kernel that leaves libibverbs alone.
+//! Checks for programs started without `urxe run`: an installation, and a kernel that leaves libibverbs alone.
 
 use std::ffi::CString;
 use std::fs;

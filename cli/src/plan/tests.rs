@@ -1,4 +1,4 @@
-//! What may be overwritten, what must not be, and that nothing stays.
+//! Tests: files that may be overwritten, files that must not be, and nothing that stays.
 
 use super::*;
 

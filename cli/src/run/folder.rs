@@ -31,7 +31,7 @@ use crate::layout::{DEV_DIR, RDMA_CM};
 use crate::plan::Plan;
 use crate::sysfs::{self, Netdev, Slot};
 
-/// What the folders' names begin with.
+/// Prefix of the folders' names.
 pub(super) const PREFIX: &str = "urxe-";
 
 /// A file in each, locked for as long as somebody is there to remove the folder.

@@ -27,7 +27,7 @@ use crate::options::Options;
 use crate::{devices, library, misspelt, out};
 use folder::Folder;
 
-/// What `urxe run` itself fails with; those of `env` and `timeout` (coreutils).
+/// Exit statuses of `urxe run` itself, as those of `env` and `timeout` (coreutils).
 pub(crate) const FAILED: u8 = 125;
 const CANNOT_RUN: u8 = 126;
 const NOT_FOUND: u8 = 127;
@@ -64,7 +64,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     ExitCode::from(if error.kind() == std::io::ErrorKind::NotFound { NOT_FOUND } else { CANNOT_RUN })
 }
 
-/// What [`exec::exec`] returns: only ever an error.
+/// Return type of [`exec::exec`]: only ever an error.
 type Never = Result<Infallible, std::io::Error>;
 
 /// Starts this command anew without the folder of an outer `urxe run`, if mounts are to be made: the preloaded library would
@@ -135,7 +135,7 @@ fn preload_value(library: &Path, before: Option<&OsStr>) -> OsString {
     value
 }
 
-/// This executable, even if its file was replaced meanwhile.
+/// Path of the running executable, even if its file was replaced meanwhile.
 fn this_command() -> Result<std::ffi::CString> {
     std::ffi::CString::new("/proc/self/exe").context("a path without NUL")
 }

@@ -1,4 +1,4 @@
-//! Who uses a folder: processes that have it in their environment.
+//! Users of a folder: processes that have it in their environment.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -15,12 +15,12 @@ pub(super) enum Users {
     Nobody,
 }
 
-/// Those that use this folder now.
+/// Finds the users of this folder.
 pub(super) fn of(folder: &Path) -> Users {
     below(Path::new("/proc"), folder)
 }
 
-/// What can be seen of a process' environment.
+/// Environment of a process, as far as it can be read.
 enum Environment {
     Is(Vec<u8>),
     IsComing,

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-/// What the devices count, grouped by counter.
+/// Formats the devices' counters, grouped by counter.
 pub(super) fn text(devices: &[Value]) -> String {
     let mut by_name: BTreeMap<&str, Vec<(&Value, u64)>> = BTreeMap::new();
     for device in devices {
@@ -28,7 +28,7 @@ pub(super) fn text(devices: &[Value]) -> String {
     out
 }
 
-/// What each queue pair counts. A counter that is not there is 0: most have no trouble.
+/// Appends the counters of each queue pair. A counter that is not there is 0: most have no trouble.
 fn queue_pairs(devices: &[Value], out: &mut String) {
     let mut by_name: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for device in devices {

@@ -47,7 +47,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(seconds).ok().filter(|time| !time.is_zero()).ok_or_else(|| "not a time".to_owned())
 }
 
-/// What was found.
+/// Reports found.
 #[derive(Default)]
 struct Found {
     devices: Vec<Value>,

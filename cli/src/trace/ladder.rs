@@ -1,4 +1,4 @@
-//! What each packet of an exchange is: the rows of the diagram.
+//! Rows of the diagram, one for each packet of an exchange.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Duration;
@@ -16,7 +16,7 @@ pub(super) struct Ladder {
     pub(super) rows: Vec<Row>,
 }
 
-/// What a row is about, which decides how it looks.
+/// Kind of a row, which decides how it looks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
     /// A request.
@@ -35,7 +35,7 @@ pub(super) struct Row {
     pub(super) at: Duration,
     /// From left to right.
     pub(super) there: bool,
-    /// It did not arrive.
+    /// True if the packet did not arrive.
     pub(super) lost: bool,
     pub(super) kind: Kind,
     pub(super) label: String,

@@ -37,7 +37,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// What a UDP datagram to the RoCE port carries, in an Ethernet frame.
+/// Payload of a UDP datagram to the RoCE port, in an Ethernet frame.
 fn roce(ethernet: &[u8]) -> Option<&[u8]> {
     let (header, ip) = ethernet.split_at_checked(14)?;
     let (protocol, udp) = match header[12..] {

@@ -238,7 +238,7 @@ pub fn event_name(kind: v::ibv_event_type) -> String {
     unsafe { CStr::from_ptr(f::ibv_event_type_str(kind)) }.to_string_lossy().into_owned()
 }
 
-/// What `ibv_get_device_list` returned.
+/// List returned by `ibv_get_device_list`.
 pub struct DeviceList {
     raw: *mut *mut v::ibv_device,
     len: usize,

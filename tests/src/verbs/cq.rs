@@ -50,7 +50,7 @@ pub struct Wc {
     pub wr_id: u64,
     /// How it ended.
     pub status: Status,
-    /// What it was (`IBV_WC_…`).
+    /// Operation (`IBV_WC_…`).
     pub opcode: v::ibv_wc_opcode,
     /// Bytes transferred.
     pub byte_len: u32,
@@ -91,7 +91,7 @@ impl Channel {
         unsafe { (*self.handle.raw()).fd }
     }
 
-    /// Its device.
+    /// Device of the object.
     pub fn context(&self) -> &Arc<Context> {
         &self.context
     }
@@ -143,7 +143,7 @@ impl Cq {
         self.raw() as usize
     }
 
-    /// Its device.
+    /// Device of the object.
     pub fn context(&self) -> &Arc<Context> {
         &self.context
     }

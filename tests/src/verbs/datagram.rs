@@ -70,7 +70,7 @@ pub struct Mouth {
     pub qp: Qp,
     /// Where everything completes.
     pub cq: Arc<Cq>,
-    /// Its domain.
+    /// Protection domain.
     pub pd: Arc<Pd>,
     /// Where it sends from.
     pub out: Mr,

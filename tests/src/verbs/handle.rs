@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 pub struct Errno(pub c_int);
 
 impl Errno {
-    /// What the calling thread's `errno` says.
+    /// Reads the calling thread's `errno`.
     pub fn last() -> Self {
         Self(std::io::Error::last_os_error().raw_os_error().unwrap_or(0))
     }

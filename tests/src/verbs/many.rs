@@ -16,7 +16,7 @@ pub struct Many {
     pub cq: Arc<Cq>,
     /// A page.
     pub mr: Mr,
-    /// They.
+    /// Queue pairs.
     pub qps: Vec<Qp>,
 }
 
@@ -31,7 +31,7 @@ impl Many {
         Ok(Self { cq, mr, qps })
     }
 
-    /// Their numbers.
+    /// Numbers of the queue pairs.
     pub fn numbers(&self) -> Vec<u32> {
         self.qps.iter().map(Qp::number).collect()
     }

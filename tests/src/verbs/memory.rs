@@ -37,7 +37,7 @@ impl Pages {
         Self::map(len, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1)
     }
 
-    /// The same, of a file without a name, which may be cut off.
+    /// Maps pages of a file without a name, which may be truncated.
     pub fn of_file(len: usize) -> (Arc<Self>, File) {
         // SAFETY: a string.
         let fd = unsafe { libc::memfd_create(c"pages".as_ptr(), libc::MFD_CLOEXEC) };
@@ -183,7 +183,7 @@ impl Pd {
         self.handle.raw()
     }
 
-    /// Its device.
+    /// Device of the object.
     pub fn context(&self) -> &Arc<Context> {
         &self.context
     }
@@ -268,13 +268,13 @@ impl Mr {
         self.handle.raw()
     }
 
-    /// Its L_Key.
+    /// L_Key of the region.
     pub fn lkey(&self) -> u32 {
         // SAFETY: a field of a live region.
         unsafe { (*self.handle.raw()).lkey }
     }
 
-    /// Its R_Key.
+    /// R_Key of the region.
     pub fn rkey(&self) -> u32 {
         // SAFETY: as above.
         unsafe { (*self.handle.raw()).rkey }
@@ -286,12 +286,12 @@ impl Mr {
         v::ibv_sge { addr: self.addr.wrapping_add(offset as u64), length, lkey: self.lkey() }
     }
 
-    /// What a peer calls the byte at `offset`.
+    /// Remote address of the byte at `offset`.
     pub fn at(&self, offset: usize) -> Remote {
         Remote { addr: self.addr.wrapping_add(offset as u64), rkey: self.rkey() }
     }
 
-    /// Its memory.
+    /// Memory of the region.
     ///
     /// # Panics
     /// If it was registered by address.

@@ -33,14 +33,14 @@ pub struct Scene {
     kept: RefCell<Vec<Mr>>,
 }
 
-/// What the far end learns.
+/// Consequence at the far end.
 #[derive(Clone, Copy, Debug)]
 pub enum Far {
     /// Nothing: it stays in RTS, and its receive stays posted.
     Nothing,
-    /// This asynchronous event; it is in ERR, and its receive was flushed.
+    /// Asynchronous event; the queue pair is in ERR, and its receive was flushed.
     Event(v::ibv_event_type),
-    /// Its receive completed with this status; it is in ERR.
+    /// Completion status of its receive; the queue pair is in ERR.
     Recv(Status),
 }
 
@@ -48,7 +48,7 @@ pub enum Far {
 pub struct Mistake {
     /// Says what is wrong, in messages.
     pub name: &'static str,
-    /// What the near end posts.
+    /// Work request of the near end.
     pub wr: fn(&Scene) -> Result<SendWr>,
     /// The receive that the far end has posted; `None` is one for the whole region.
     pub recv: Option<fn(&Scene) -> Result<RecvWr>>,
@@ -56,7 +56,7 @@ pub struct Mistake {
     pub access: u32,
     /// How the near end's request completes.
     pub near: Status,
-    /// What the far end learns.
+    /// Consequence at the far end.
     pub far: Far,
 }
 

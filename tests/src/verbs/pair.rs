@@ -19,7 +19,7 @@ pub struct Options {
     pub gid: u32,
     /// Path MTU (`IBV_MTU_…`).
     pub mtu: v::ibv_mtu,
-    /// What the peer may do.
+    /// Access rights of the peer.
     pub access: u32,
     /// Queue sizes.
     pub cap: v::ibv_qp_cap,
@@ -73,7 +73,7 @@ pub struct End {
     pub recv_cq: Arc<Cq>,
     /// The channel of both, with [`Options::events`].
     pub channel: Option<Arc<Channel>>,
-    /// Its protection domain, which the other end does not share.
+    /// Protection domain, which the other end does not share.
     pub pd: Arc<Pd>,
     /// The device it was opened on.
     pub context: Arc<Context>,
@@ -122,7 +122,7 @@ impl End {
         connect_to(&self.qp, peer, gid, options)
     }
 
-    /// Its own GID.
+    /// GID of this end.
     pub fn gid(&self, options: &Options) -> Result<[u8; 16]> {
         Ok(self.context.query_gid(1, i32::try_from(options.gid)?)?)
     }
@@ -147,7 +147,7 @@ impl Pair {
         Self::on(&Context::open()?, options)
     }
 
-    /// The same, on a device that is open already.
+    /// Makes a pair on a device that is open already.
     pub fn on(context: &Arc<Context>, options: &Options) -> Result<Self> {
         let pair = Self { near: End::new(context, options)?, far: End::new(context, options)? };
         pair.connect(options)?;

@@ -29,7 +29,7 @@ unsafe impl Send for Qp {}
 // SAFETY: as above.
 unsafe impl Sync for Qp {}
 
-/// What an RC queue pair is made of.
+/// Attributes of an RC queue pair.
 #[derive(Clone)]
 pub struct Init {
     /// Sizes.
@@ -62,7 +62,7 @@ pub struct Change {
 /// Why posting failed, and where in the list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PostError {
-    /// What the verb returned.
+    /// Errno that the verb returned.
     pub errno: Errno,
     /// The request that `*bad_wr` points to: its index in the list, or `None` if it is none of them.
     pub bad: Option<usize>,
@@ -114,7 +114,7 @@ impl Qp {
         Self::create(pd, send_cq, recv_cq, None, init)
     }
 
-    /// The same, with a shared receive queue.
+    /// Makes a queue pair with a shared receive queue.
     pub fn with_srq(pd: &Arc<Pd>, cq: &Arc<Cq>, srq: &Arc<Srq>, init: &Init) -> Result<Self, Errno> {
         Self::create(pd, cq, cq, Some(srq), init)
     }
@@ -210,7 +210,7 @@ impl Qp {
         self.raw() as usize
     }
 
-    /// Its number.
+    /// Number.
     pub fn number(&self) -> u32 {
         // SAFETY: a field of a live QP.
         unsafe { (*self.raw()).qp_num }

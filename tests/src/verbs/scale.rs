@@ -14,7 +14,7 @@ use super::wr::{Op, Remote, SendWr};
 use super::{Context, PATIENCE, is_readable};
 use crate::procfs::memory_of_our_share;
 
-/// Who is connected with whom.
+/// Topology of the connections.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Shape {
     /// All with the first.
@@ -26,18 +26,18 @@ pub enum Shape {
 /// How a process waits for completions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wait {
-    /// It polls.
+    /// Polls.
     Polls,
-    /// It sleeps until there is an event.
+    /// Sleeps until there is an event.
     Sleeps,
 }
 
-/// What they do: each process writes to each of its peers so many times, in turn, and then adds one to a counter there.
+/// Work: each process writes to each of its peers so many times, in turn, and then adds one to a counter there.
 #[derive(Clone, Copy, Debug)]
 pub struct Scale {
     /// Two at least.
     pub processes: usize,
-    /// Who has whom as peers.
+    /// Topology of the peers.
     pub shape: Shape,
     /// Messages to each peer.
     pub messages: u64,
@@ -45,14 +45,14 @@ pub struct Scale {
     pub wait: Wait,
 }
 
-/// What it cost.
+/// Cost of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Cost {
     /// Of a message, of all processes together.
     pub time: Duration,
     /// Bytes of memory that a process takes, once connected: its share of what several have mapped. The median.
     pub idle: usize,
-    /// The same when it has sent and received.
+    /// Memory after sending and receiving.
     pub used: usize,
 }
 
@@ -111,7 +111,7 @@ impl Scale {
         }
     }
 
-    /// What a process does.
+    /// Runs one process.
     fn live(&self, own: usize, parent: &mut Parent) -> Result<()> {
         let before = memory_of_our_share()?;
         let peers = self.peers(own);

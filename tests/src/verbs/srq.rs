@@ -69,7 +69,7 @@ impl Srq {
         self.raw() as usize
     }
 
-    /// What the create verb returned.
+    /// Attributes that the create verb returned.
     pub fn created(&self) -> v::ibv_srq_attr {
         self.attr
     }

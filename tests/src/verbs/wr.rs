@@ -14,7 +14,7 @@ pub struct Remote {
     pub rkey: u32,
 }
 
-/// What to do; immediate data is in the host's byte order.
+/// Operation; immediate data is in the host's byte order.
 #[derive(Clone, Copy, Debug)]
 #[expect(missing_docs, reason = "the names are the specification's")]
 pub enum Op {
@@ -32,7 +32,7 @@ pub enum Op {
 pub struct SendWr {
     /// The caller's number for it.
     pub wr_id: u64,
-    /// What to do.
+    /// Remedy.
     pub op: Op,
     /// With which local memory.
     pub sges: Vec<v::ibv_sge>,

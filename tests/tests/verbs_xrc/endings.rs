@@ -49,7 +49,7 @@ fn an_owner_that_is_killed() {
     });
 }
 
-/// One that is stopped has no receives; when it goes on, so do messages.
+/// A stopped owner has no receives; when it goes on, so do messages.
 #[test]
 fn an_owner_that_is_stopped() {
     in_world(|| {
@@ -83,7 +83,7 @@ fn an_owner_that_is_stopped() {
     });
 }
 
-/// One that is stopped for a moment, in the middle of messages: they take longer.
+/// An owner that is stopped for a moment, in the middle of messages, delays them.
 #[test]
 fn an_owner_that_stops_now_and_then() {
     in_world(|| {
@@ -110,7 +110,7 @@ fn an_owner_that_stops_now_and_then() {
     });
 }
 
-/// What a process has taken and not used is there again when it ends.
+/// Receives that a process has taken and not used return when it ends.
 #[test]
 fn a_sender_that_is_killed_leaves_the_receive() {
     in_world(|| {
@@ -194,7 +194,7 @@ fn call(number: u32) -> Result<OwnedFd> {
     Ok(line)
 }
 
-/// Whoever has an SRQ keeps descriptors for the program: others wait until there is a place.
+/// An SRQ's owner keeps descriptors for the program: callers wait for a place.
 #[test]
 fn callers_that_say_nothing() {
     in_world(|| {

@@ -13,10 +13,10 @@ use urxe_tests::verbs::{Errno, Op, Options, Qp, SendWr, Status};
 use crate::owner::{Owner, QUIET};
 use crate::part::Part;
 
-/// What domains are of.
+/// File of the domains.
 const FILE: &str = "/proc/self/exe";
 
-/// Who has another file is in another domain.
+/// Another file means another domain.
 //= spec/hosts.md#net-010
 //= type=test
 //# Nobody MUST get at another process' part of an XRC domain but who is of the same user and shows the domain's file.

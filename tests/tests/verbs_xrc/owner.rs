@@ -19,7 +19,7 @@ pub(crate) struct Owner {
     pub(crate) stranger: Remote,
 }
 
-/// What an owner is told, with three numbers; it answers with one, or as `NEXT` says.
+/// Commands to an owner, with three numbers; it answers with one, or as `NEXT` says.
 pub(crate) const POST: u64 = 1;
 pub(crate) const NEXT: u64 = 2;
 pub(crate) const FILL: u64 = 3;
@@ -34,7 +34,7 @@ pub(crate) const DESTROY: u64 = 11;
 pub(crate) const OVERRUN: u64 = 12;
 pub(crate) const END: u64 = 13;
 
-/// What has arrived at an owner.
+/// Message that has arrived at an owner.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Arrived {
     pub(crate) wr_id: u64,

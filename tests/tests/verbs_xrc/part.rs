@@ -1,4 +1,4 @@
-//! What belongs to one process: its part of the domain of a file, and connected queue pairs.
+//! Objects of one process: its part of the domain of a file, and connected queue pairs.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -15,7 +15,7 @@ pub(crate) const MEMORY: usize = 2 << 20;
 /// Receives an SRQ has room for, and completions its queue.
 pub(crate) const ROOM: u32 = 64;
 
-/// What belongs to one process: a device, and its part of the domain of a file.
+/// Objects of one process: a device, and its part of the domain of a file.
 pub(crate) struct Part {
     pub(crate) context: Arc<Context>,
     pub(crate) pd: Arc<Pd>,
