@@ -34,6 +34,7 @@ mod next;
 mod read_only;
 mod resolve;
 mod shared_lock;
+mod signals;
 mod standard_error;
 mod status;
 mod text;
@@ -46,6 +47,7 @@ pub use interposed::find_all as find_next_functions;
 pub use live::{Live, counters_are};
 pub use netlink::{Netlink, NetlinkSocket, netlink_is};
 pub use shared_lock::hold_folder;
+pub use signals::{FaultAction, fault_signals_are, sigaction};
 
 static WHEN_LOOKED_FOR: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 

@@ -239,3 +239,17 @@ fn a_static_program() -> Result<()> {
     ensure!(said.stderr.contains("warning: /sbin/ldconfig is statically linked"), "{said}");
     Ok(())
 }
+
+/// A handler of SIGSEGV that the program installs after it has registered memory is called for the program's faults, in every
+/// way that sigaction(2) knows, and never for the device's.
+#[test]
+fn handlers_of_faults() -> Result<()> {
+    let launcher = Launcher::new()?;
+    let file = launcher.world().dir().join("fault_handlers.c");
+    std::fs::write(&file, include_str!("../programs/fault_handlers.c"))?;
+    let (program, file) = (file.with_extension("").display().to_string(), file.display().to_string());
+    launcher.host().run("gcc", &["-O1", "-Wall", "-o", &program, &file, "-libverbs"])?.success()?;
+    let said = launcher.run(&[&program])?;
+    ensure!(said.stdout == "handled\n", "{said}");
+    Ok(())
+}

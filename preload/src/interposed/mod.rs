@@ -84,6 +84,7 @@ mod globs;
 mod lookups;
 mod opens;
 mod programs;
+mod signals;
 mod sockets;
 mod status;
 mod syscalls;
@@ -102,10 +103,13 @@ pub fn find_all() {
     lookups::find_all();
     opens::find_all();
     programs::find_all();
+    signals::find_all();
     sockets::find_all();
     status::find_all();
     walks::find_all();
 }
+
+pub(crate) use signals::next_sigaction;
 
 /// A pointer to something that only libc and the program look into.
 type Buffer = *mut c_void;

@@ -11,6 +11,7 @@ use urxe_ffi::driver::device::{verbs_match_value, verbs_sysfs_dev};
 use urxe_ffi::private::{Libibverbs, LookupError};
 use urxe_ffi::verbs::ibv_device;
 use urxe_net::cancellation::CancelGuard;
+use urxe_runtime::memory::guard;
 
 use super::{context, guarded, import, stub};
 use crate::kernel::plt::{Exporter, exporters, file_name, loads};
@@ -81,6 +82,8 @@ extern "C" fn construct() {
     if urxe_preload::is_active() {
         // Preloaded, and libibverbs may come later, or never. It will not run this constructor then.
         urxe_preload::find_next_functions();
+        guard::call_sigaction_by(urxe_preload::sigaction);
+        urxe_preload::fault_signals_are(guard::set_wanted);
         urxe_preload::hold_folder(urxe_options::RUN_USERS_LOCK);
         urxe_preload::when_devices_are_looked_for(register);
         urxe_preload::counters_are(&crate::status::sysfs::LIVE);

@@ -7,15 +7,18 @@
 //!
 //! The alternative that needs no handler, process_vm_readv(2) on oneself, costs a system call a packet.
 
+mod wanted;
 #[cfg(target_arch = "x86_64")]
 mod words;
 
 use std::cell::Cell;
 use std::mem::MaybeUninit;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use urxe_engine::Fault;
+
+use wanted::{Wanted, empty_action};
 
 // Every routine takes addresses and returns 0, or 1 after a fault. They stand between `urxe_guard_begin` and
 // `urxe_guard_end`; `urxe_guard_fault` is where the handler makes them go on.
@@ -251,10 +254,12 @@ pub unsafe fn fetch_add(at: u64, add: u64) -> Result<u64, Fault> {
     check(unsafe { urxe_guard_add(at, add, &raw mut original) }).map(|()| original)
 }
 
+/// Signals of faults. Below `urxe run` the handler stays whatever the application installs later; elsewhere a handler that it
+/// installs after the first region takes its place.
 const SIGNALS: [i32; 2] = [libc::SIGSEGV, libc::SIGBUS];
 
-/// What was installed before, for each of [`SIGNALS`].
-static PREVIOUS: [OnceLock<libc::sigaction>; 2] = [OnceLock::new(), OnceLock::new()];
+/// What the application wants done, for each of [`SIGNALS`].
+static WANTED: [Wanted; 2] = [const { Wanted::new() }; 2];
 static INSTALLED: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
@@ -281,23 +286,84 @@ fn install() {
     if INSTALLED.swap(true, Ordering::AcqRel) {
         return;
     }
-    for (signal, previous) in SIGNALS.into_iter().zip(&PREVIOUS) {
-        // SAFETY: all-zero is a value of this plain C struct.
-        let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
-        action.sa_sigaction = handler as *const () as usize;
-        // On the thread's alternate stack if it has one, so that real stack overflows are still reported.
-        action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
-        // SAFETY: as above.
-        let mut old: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
+    for (signal, wanted) in SIGNALS.into_iter().zip(&WANTED) {
+        let mut old = empty_action();
         // SAFETY: asks only. The handler needs the answer as soon as it is installed.
-        if unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut old) } == 0 {
-            let _ = previous.set(old);
+        if unsafe { sigaction(signal, std::ptr::null(), &raw mut old) } == 0 {
+            wanted.set(&old);
         }
         // SAFETY: the handler is async-signal-safe: it reads constants and atomics and calls sigaction.
-        unsafe { libc::sigaction(signal, &raw const action, std::ptr::null_mut()) };
+        unsafe { sigaction(signal, &ours(&old), std::ptr::null_mut()) };
     }
+    OWNER.store(std::process::id(), Ordering::Release);
     #[cfg(target_arch = "x86_64")]
     words::choose();
+}
+
+/// The handler, with what the application wants besides: signals that are blocked meanwhile, and whether calls go on.
+fn ours(wanted: &libc::sigaction) -> libc::sigaction {
+    let mut action = *wanted;
+    let is_handled = !matches!(wanted.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN);
+    let theirs = if is_handled { wanted.sa_flags & (libc::SA_RESTART | libc::SA_NODEFER) } else { libc::SA_RESTART };
+    action.sa_sigaction = handler as *const () as usize;
+    // On the thread's alternate stack if it has one, so that real stack overflows are still reported.
+    action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | theirs;
+    action
+}
+
+fn wanted(signal: i32) -> &'static Wanted {
+    if signal == libc::SIGBUS { &WANTED[1] } else { &WANTED[0] }
+}
+
+/// sigaction(2), as a function of another name than libc's.
+pub type Sigaction = unsafe fn(i32, *const libc::sigaction, *mut libc::sigaction) -> i32;
+
+static SIGACTION: OnceLock<Sigaction> = OnceLock::new();
+
+/// Has sigaction(2) called by another function: where libc's name leads to [`set_wanted`].
+pub fn call_sigaction_by(function: Sigaction) {
+    let _ = SIGACTION.set(function);
+}
+
+/// # Safety
+/// As for sigaction(2).
+unsafe fn sigaction(signal: i32, new: *const libc::sigaction, old: *mut libc::sigaction) -> i32 {
+    // SAFETY: the caller's promise.
+    unsafe { SIGACTION.get().map_or_else(|| libc::sigaction(signal, new, old), |function| function(signal, new, old)) }
+}
+
+/// Process that installed the handler; 0 before.
+static OWNER: AtomicU32 = AtomicU32::new(0);
+
+/// sigaction(2) of the application below `urxe run`: the handler stays, and does what the application wants with what is not
+/// its own. `None` before the handler is there.
+///
+/// # Safety
+/// As for sigaction(2), of SIGSEGV or SIGBUS.
+pub unsafe fn set_wanted(signal: i32, new: *const libc::sigaction, old: *mut libc::sigaction) -> Option<i32> {
+    let owner = OWNER.load(Ordering::Acquire);
+    if owner == 0 {
+        return None;
+    }
+    let wanted = wanted(signal);
+    let before = wanted.get();
+    // SAFETY: the caller's structure.
+    let result = match unsafe { new.as_ref() } {
+        None => 0,
+        // A child that shares the memory (vfork(2)) must leave the parent's alone.
+        // SAFETY: the caller's own call.
+        Some(new) if std::process::id() != owner => unsafe { sigaction(signal, new, std::ptr::null_mut()) },
+        Some(new) => {
+            wanted.set(new);
+            // SAFETY: as in `install`.
+            unsafe { sigaction(signal, &ours(new), std::ptr::null_mut()) }
+        }
+    };
+    if !old.is_null() {
+        // SAFETY: the caller's structure.
+        unsafe { old.write(before) };
+    }
+    Some(result)
 }
 
 /// Unblocks the handler's signals in the calling thread. The kernel kills a process whose thread blocks the signal of its
@@ -333,24 +399,32 @@ unsafe extern "C" fn handler(signal: i32, info: *mut libc::siginfo_t, context: *
 
 /// Does what would have happened without the handler.
 unsafe fn pass_on(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    let index = usize::from(signal == libc::SIGBUS);
-    let Some(previous) = PREVIOUS.get(index).and_then(OnceLock::get) else { return };
-    if matches!(previous.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN) {
-        // The instruction runs again, and ends the process with the right signal and core dump.
-        // SAFETY: a plain C struct that the kernel gave us.
-        unsafe { libc::sigaction(signal, previous, std::ptr::null_mut()) };
-    } else if previous.sa_flags & libc::SA_SIGINFO != 0 {
-        // SAFETY: it was installed with SA_SIGINFO, so it takes three arguments.
-        unsafe {
-            let function: extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) =
-                std::mem::transmute(previous.sa_sigaction);
-            function(signal, info, context);
+    let wanted = wanted(signal);
+    // SAFETY: a plain C struct that the kernel gave us.
+    let is_sent = unsafe { (*info).si_code } <= 0;
+    match wanted.take() {
+        libc::SIG_IGN if is_sent => {}
+        handler @ (libc::SIG_DFL | libc::SIG_IGN) => {
+            let mut default = empty_action();
+            default.sa_sigaction = handler;
+            // The instruction runs again, and ends the process with the right signal and core dump; what kill(2) sent comes
+            // again when the handler has returned.
+            // SAFETY: plain numbers, and a structure to read.
+            unsafe {
+                sigaction(signal, &raw const default, std::ptr::null_mut());
+                if is_sent {
+                    libc::raise(signal);
+                }
+            }
         }
-    } else {
-        // SAFETY: it was installed without SA_SIGINFO, so it takes one argument.
-        unsafe {
-            let function: extern "C" fn(i32) = std::mem::transmute(previous.sa_sigaction);
-            function(signal);
+        handler => {
+            // SAFETY: a handler of the application's. One that was installed without SA_SIGINFO takes the first argument, and
+            // leaves the others where they are.
+            unsafe {
+                let function: extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) =
+                    std::mem::transmute(handler);
+                function(signal, info, context);
+            }
         }
     }
 }
