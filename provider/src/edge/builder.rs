@@ -177,7 +177,7 @@ unsafe extern "C" fn wr_start(qp: *mut v::ibv_qp_ex) {
 unsafe extern "C" fn wr_complete(qp: *mut v::ibv_qp_ex) -> c_int {
     // SAFETY: the caller's queue pair, between `wr_start` and this.
     let object = unsafe { qp::object(qp.cast()) };
-    let result = at_once(|| {
+    let result = at_once(|is_nested| {
         // SAFETY: the caller's queue pair.
         unsafe { shared((*qp).qp_base.context) }.check_alive()?;
         // SAFETY: through the gate.
@@ -185,7 +185,7 @@ unsafe extern "C" fn wr_complete(qp: *mut v::ibv_qp_ex) -> c_int {
         if let Some(errno) = batch.error {
             return Err(errno);
         }
-        if reentrant::is_nested() {
+        if is_nested {
             return reentrant::wr_complete(&object.qp, &mut batch.requests);
         }
         send(&object.qp, &mut batch.requests)

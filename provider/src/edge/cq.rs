@@ -168,7 +168,7 @@ pub(super) unsafe extern "C" fn modify_cq(cq: *mut v::ibv_cq, attr: *mut v::ibv_
 }
 
 pub(super) unsafe extern "C" fn poll_cq(cq: *mut v::ibv_cq, num_entries: c_int, wc: *mut v::ibv_wc) -> c_int {
-    count(|| {
+    count(|is_nested| {
         // SAFETY: the caller's queue.
         let (context, object) = unsafe { (shared((*cq).context), object(cq)) };
         context.check_alive()?;
@@ -181,7 +181,7 @@ pub(super) unsafe extern "C" fn poll_cq(cq: *mut v::ibv_cq, num_entries: c_int, 
                 at = at.add(1);
             }
         };
-        if reentrant::is_nested() {
+        if is_nested {
             return Ok(object.cq.try_poll(most, &mut each));
         }
         let taken = object.cq.poll(most, &mut each);
@@ -201,11 +201,11 @@ pub(super) unsafe extern "C" fn poll_cq(cq: *mut v::ibv_cq, num_entries: c_int, 
 }
 
 pub(super) unsafe extern "C" fn req_notify_cq(cq: *mut v::ibv_cq, solicited_only: c_int) -> c_int {
-    at_once(|| {
+    at_once(|is_nested| {
         // SAFETY: the caller's queue.
         let (context, object) = unsafe { (shared((*cq).context), object(cq)) };
         context.check_alive()?;
-        if reentrant::is_nested() {
+        if is_nested {
             return reentrant::req_notify(context.port(), &object.cq, solicited_only != 0);
         }
         object.cq.arm(solicited_only != 0);
@@ -216,7 +216,7 @@ pub(super) unsafe extern "C" fn req_notify_cq(cq: *mut v::ibv_cq, solicited_only
 
 /// libibverbs has read a completion event.
 pub(super) unsafe extern "C" fn cq_event(cq: *mut v::ibv_cq) {
-    let _ = at_once(|| {
+    let _ = at_once(|_| {
         // SAFETY: the caller's queue.
         let (context, object) = unsafe { (shared((*cq).context), object(cq)) };
         context.check_own()?;

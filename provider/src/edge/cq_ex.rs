@@ -10,7 +10,7 @@ use urxe_ffi::verbs as v;
 use super::context::shared;
 use super::cq::{self, CqObject};
 use super::gate::Gate;
-use super::{at_once, guarded, pointer, reentrant};
+use super::{at_once, guarded, pointer};
 use crate::kernel::Errno;
 use urxe_runtime::clock;
 
@@ -112,7 +112,7 @@ fn fill_in(cq: &mut v::ibv_cq_ex, wc_flags: u64) {
 ///
 /// # Safety
 /// As for the calls between `start_poll` and `end_poll`.
-unsafe fn advance(cq: *mut v::ibv_cq_ex, object: &CqObject) -> Result<(), Errno> {
+unsafe fn advance(cq: *mut v::ibv_cq_ex, object: &CqObject, is_nested: bool) -> Result<(), Errno> {
     let take = |cqe: &Cqe| {
         let wc = cq::work_completion(cqe);
         // SAFETY: one thread is between `start_poll` and `end_poll`; the public fields are ours to write.
@@ -122,7 +122,7 @@ unsafe fn advance(cq: *mut v::ibv_cq_ex, object: &CqObject) -> Result<(), Errno>
             *object.poll.current.get() = Current { wc, at: cqe.at };
         }
     };
-    if reentrant::is_nested() {
+    if is_nested {
         return if object.cq.try_poll(1, take) > 0 { Ok(()) } else { Err(Errno(libc::ENOENT)) };
     }
     match object.cq.poll(1, take) {
@@ -133,7 +133,7 @@ unsafe fn advance(cq: *mut v::ibv_cq_ex, object: &CqObject) -> Result<(), Errno>
 }
 
 unsafe extern "C" fn start_poll(cq: *mut v::ibv_cq_ex, attr: *mut v::ibv_poll_cq_attr) -> c_int {
-    at_once(|| {
+    at_once(|is_nested| {
         // SAFETY: the caller's queue and attributes.
         let (context, object, attr) = unsafe { (shared((*cq).context), cq::object(cq.cast()), &*attr) };
         context.check_alive()?;
@@ -141,18 +141,18 @@ unsafe extern "C" fn start_poll(cq: *mut v::ibv_cq_ex, attr: *mut v::ibv_poll_cq
             return Err(Errno(libc::EINVAL));
         }
         if let Some(gate) = &object.poll.gate {
-            if !reentrant::is_nested() {
+            if !is_nested {
                 gate.enter();
             } else if !gate.try_enter() {
                 return Err(Errno(libc::ENOENT));
             }
         }
         // SAFETY: through the gate.
-        let mut result = unsafe { advance(cq, object) };
-        if result == Err(Errno(libc::ENOENT)) && !reentrant::is_nested() {
+        let mut result = unsafe { advance(cq, object, is_nested) };
+        if result == Err(Errno(libc::ENOENT)) && !is_nested {
             context.port().polled(object.cq.is_armed());
             // SAFETY: as above.
-            result = unsafe { advance(cq, object) };
+            result = unsafe { advance(cq, object, is_nested) };
         }
         //= spec/completions.md#cq-008
         //# A poll that finds nothing MUST leave an extended queue free for every other thread.
@@ -165,9 +165,9 @@ unsafe extern "C" fn start_poll(cq: *mut v::ibv_cq_ex, attr: *mut v::ibv_poll_cq
 }
 
 unsafe extern "C" fn next_poll(cq: *mut v::ibv_cq_ex) -> c_int {
-    at_once(|| {
+    at_once(|is_nested| {
         // SAFETY: the caller's queue, between `start_poll` and `end_poll`.
-        unsafe { advance(cq, cq::object(cq.cast())) }
+        unsafe { advance(cq, cq::object(cq.cast()), is_nested) }
     })
 }
 

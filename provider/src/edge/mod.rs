@@ -42,9 +42,10 @@ use urxe_runtime::changes;
 /// What a panic looks like to the application.
 const BROKEN: Errno = Errno(libc::EIO);
 
-/// Runs a verb, unless it is to fail because somebody asked for it.
+/// Runs a verb that is named by the type of its closure, unless it is to fail because somebody asked for it. The verb is
+/// told whether it was called by a signal handler inside another one.
 #[inline]
-fn verb<T, F: FnOnce() -> Result<T, Errno>>(act: F) -> Result<T, Errno> {
+fn verb<F, T>(act: impl FnOnce(bool) -> Result<T, Errno>) -> Result<T, Errno> {
     if verbs::is_armed()
         // Counting calls takes a lock.
         && !reentrant::is_inside()
@@ -52,12 +53,17 @@ fn verb<T, F: FnOnce() -> Result<T, Errno>>(act: F) -> Result<T, Errno> {
     {
         return Err(errno);
     }
-    guarded(act)
+    guarded_verb(act)
 }
 
 #[inline]
 fn guarded<T>(act: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
-    reentrant::inside(|| catch_unwind(AssertUnwindSafe(act))).unwrap_or_else(|_| {
+    guarded_verb(|_| act())
+}
+
+#[inline]
+fn guarded_verb<T>(act: impl FnOnce(bool) -> Result<T, Errno>) -> Result<T, Errno> {
+    reentrant::inside(|is_nested| catch_unwind(AssertUnwindSafe(|| act(is_nested)))).unwrap_or_else(|_| {
         // What there is to tell, and to whom, is not what panicked; if it panics as well, there is nobody to tell.
         let _ = catch_unwind(changes::devices_failed);
         Err(BROKEN)
@@ -78,7 +84,7 @@ fn failed<F>(errno: Errno) {
 /// A verb that returns a pointer, or null with errno.
 fn pointer<T, F: FnOnce() -> Result<*mut T, Errno>>(act: F) -> *mut T {
     let _guard = CancelGuard::new();
-    verb(act).unwrap_or_else(|errno| {
+    verb::<F, _>(|_| act()).unwrap_or_else(|errno| {
         failed::<F>(errno);
         std::ptr::null_mut()
     })
@@ -87,13 +93,18 @@ fn pointer<T, F: FnOnce() -> Result<*mut T, Errno>>(act: F) -> *mut T {
 /// A verb that returns 0 or an errno.
 fn number<F: FnOnce() -> Result<(), Errno>>(act: F) -> c_int {
     let _guard = CancelGuard::new();
-    at_once(act)
+    returned::<F>(verb::<F, _>(|_| act()))
 }
 
 /// The same, of a verb that is called for messages: what it does is no cancellation point, or has a shield of its own.
 #[inline]
-fn at_once<F: FnOnce() -> Result<(), Errno>>(act: F) -> c_int {
-    match verb(act) {
+fn at_once<F: FnOnce(bool) -> Result<(), Errno>>(act: F) -> c_int {
+    returned::<F>(verb::<F, _>(act))
+}
+
+#[inline]
+fn returned<F>(result: Result<(), Errno>) -> c_int {
+    match result {
         Ok(()) => 0,
         Err(errno) => {
             failed::<F>(errno);
@@ -104,8 +115,8 @@ fn at_once<F: FnOnce() -> Result<(), Errno>>(act: F) -> c_int {
 
 /// A verb that returns a count, or -1; likewise.
 #[inline]
-fn count<F: FnOnce() -> Result<usize, Errno>>(act: F) -> c_int {
-    match verb(act) {
+fn count<F: FnOnce(bool) -> Result<usize, Errno>>(act: F) -> c_int {
+    match verb::<F, _>(act) {
         Ok(count) => c_int::try_from(count).unwrap_or(c_int::MAX),
         Err(errno) => {
             failed::<F>(errno);

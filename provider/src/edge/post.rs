@@ -25,11 +25,11 @@ pub(super) unsafe extern "C" fn post_send(
     first: *mut v::ibv_send_wr,
     bad_wr: *mut *mut v::ibv_send_wr,
 ) -> c_int {
-    at_once(|| {
+    at_once(|is_nested| {
         // SAFETY: the caller's queue pair.
         let (context, object) = unsafe { (shared((*qp).context), qp::object(qp)) };
         context.check_alive()?;
-        if reentrant::is_nested() {
+        if is_nested {
             // SAFETY: the caller's queue pair, list and pointer.
             return unsafe { reentrant::post_send((*qp).context, &object.qp, object.max_inline, first, bad_wr) };
         }
@@ -95,17 +95,13 @@ pub(super) unsafe extern "C" fn post_recv(
     first: *mut v::ibv_recv_wr,
     bad_wr: *mut *mut v::ibv_recv_wr,
 ) -> c_int {
-    at_once(|| {
+    at_once(|is_nested| {
         // SAFETY: the caller's queue pair.
         let (context, object) = unsafe { (shared((*qp).context), qp::object(qp)) };
         context.check_alive()?;
         // SAFETY: the caller's list and pointer.
         unsafe {
-            if reentrant::is_nested() {
-                reentrant::post_recv(&object.qp, first, bad_wr)
-            } else {
-                recv(&object.qp, first, bad_wr)
-            }
+            if is_nested { reentrant::post_recv(&object.qp, first, bad_wr) } else { recv(&object.qp, first, bad_wr) }
         }
     })
 }

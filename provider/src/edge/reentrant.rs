@@ -54,35 +54,32 @@ thread_local! {
     };
 }
 
-/// Runs a verb. Calls that signal handlers have put aside meanwhile are done before it returns.
+/// Runs a verb, and tells it whether a signal handler called it, inside another verb. Calls that signal handlers have put
+/// aside meanwhile are done before it returns.
 #[inline]
-pub(super) fn inside<T>(verb: impl FnOnce() -> T) -> T {
-    THREAD.with(|thread| {
-        let depth = thread.depth.load(Ordering::Relaxed);
-        thread.depth.store(depth + 1, Ordering::Relaxed);
-        // Signal handlers of this thread see the depth before any lock is taken.
-        compiler_fence(Ordering::SeqCst);
-        let result = verb();
-        compiler_fence(Ordering::SeqCst);
-        thread.depth.store(depth, Ordering::Relaxed);
-        compiler_fence(Ordering::SeqCst);
-        if depth == 0 && (!thread.aside.load(Ordering::Relaxed).is_null() || !thread.blocked.get().is_null()) {
-            thread.catch_up();
-        }
-        result
-    })
+pub(super) fn inside<T>(verb: impl FnOnce(bool) -> T) -> T {
+    // Not within `with`, which would not be inlined: a poll in vain is as short as that call.
+    let thread = THREAD.with(ptr::from_ref);
+    // SAFETY: of this thread, which lives as long as it does.
+    let thread = unsafe { &*thread };
+    let depth = thread.depth.load(Ordering::Relaxed);
+    thread.depth.store(depth + 1, Ordering::Relaxed);
+    // Signal handlers of this thread see the depth before any lock is taken.
+    compiler_fence(Ordering::SeqCst);
+    let result = verb(depth > 0);
+    compiler_fence(Ordering::SeqCst);
+    thread.depth.store(depth, Ordering::Relaxed);
+    compiler_fence(Ordering::SeqCst);
+    if depth == 0 && (!thread.aside.load(Ordering::Relaxed).is_null() || !thread.blocked.get().is_null()) {
+        thread.catch_up();
+    }
+    result
 }
 
 /// Whether the thread is inside a verb: its locks may be taken.
 #[cold]
 pub(super) fn is_inside() -> bool {
     THREAD.with(|thread| thread.depth.load(Ordering::Relaxed) > 0)
-}
-
-/// Whether the verb that runs was called by a signal handler, inside another verb.
-#[inline]
-pub(super) fn is_nested() -> bool {
-    THREAD.with(|thread| thread.depth.load(Ordering::Relaxed) > 1)
 }
 
 impl Thread {

@@ -257,14 +257,14 @@ pub(super) unsafe extern "C" fn post_srq_recv(
     first: *mut v::ibv_recv_wr,
     bad_wr: *mut *mut v::ibv_recv_wr,
 ) -> c_int {
-    at_once(|| {
+    at_once(|is_nested| {
         // SAFETY: the caller's queue.
         let (context, object) = unsafe { (shared((*srq).context), object(srq)) };
         context.check_alive()?;
         let (port, number) = (context.port(), srq as u64);
         // SAFETY: the caller's list and pointer.
         unsafe {
-            if reentrant::is_nested() {
+            if is_nested {
                 reentrant::post_srq_recv(port, &object.srq, number, first, bad_wr)
             } else {
                 recv(port, &object.srq, number, first, bad_wr)
