@@ -2,8 +2,7 @@
 //!
 //! - [`port`]: what a device is in this process: sockets, queue pairs, regions, timers; receiving and answering;
 //! - [`progress`]: who does it: whoever polls, else the background thread; [`watch`]: how it learns that polling stopped;
-//! - [`qp`], [`cq`], [`srq`]: queue pairs, completion queues and shared receive queues that several threads may use; `qpns`:
-//!   finding a queue pair;
+//! - [`qp`], [`cq`], [`srq`]: queue pairs, completion queues and shared receive queues that several threads may use;
 //! - `slumber`: that the background thread oversleeps nothing;
 //! - `moderation`: completion events that are put off;
 //! - [`async_events`]: what the application is told of them besides completions; [`changes`]: and of the port;
@@ -52,7 +51,6 @@ mod pace;
 pub mod port;
 pub mod progress;
 pub mod qp;
-mod qpns;
 pub mod quirks;
 mod slumber;
 pub mod srq;

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use urxe_engine::endpoint::TimerSlot;
 use urxe_engine::{AsyncEvent, AttachError, Clock as _, CountedOps, Io, Progress, QpConfig, QpType, QueuePair};
 use urxe_net::{PendingAck, Route};
 use urxe_wire::{Aeth, Bth, Credits, Ext, Header, ICRC_LEN, Msn, Opcode, Operation, Packet, Qpn, Syndrome, Transport};
@@ -14,7 +15,6 @@ use super::cq::Cq;
 use super::habit::Habit;
 use super::host::{Origin, Surroundings, Unacknowledged};
 use super::port::{Acks, NetPort, Work};
-use super::timers::TimerSlot;
 use super::{lock, watch};
 use crate::counters::{Tally, Traffic};
 use crate::event::EventType;

@@ -15,6 +15,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
+use urxe_engine::endpoint::QpnTable;
 use urxe_net::identity::CheckedFd;
 use urxe_net::{Interface, Port, PortError};
 use urxe_status::Counters;
@@ -31,7 +32,6 @@ use super::host::{Sender, Upcalls};
 use super::lock;
 use super::moderation::Moderated;
 use super::qp::Qp;
-use super::qpns::QueuePairs;
 use super::slumber::{Deadline, Slumber};
 use super::srq::{Srq, XrcSrqs};
 use super::timers::Timers;
@@ -74,7 +74,7 @@ pub struct NetPort {
     port: Arc<Port>,
     /// The receive token: who holds it receives for everybody.
     token: Mutex<Token>,
-    qps: RwLock<QueuePairs>,
+    qps: RwLock<QpnTable<Arc<Qp>>>,
     regions: Arc<Regions>,
     groups: Groups,
     timers: Timers,
@@ -302,7 +302,7 @@ impl NetPort {
     }
 
     pub(super) fn remove_qp(&self, qpn: Qpn) {
-        self.qps.write().unwrap_or_else(PoisonError::into_inner).remove(&qpn);
+        self.qps.write().unwrap_or_else(PoisonError::into_inner).remove(qpn);
         self.port.free_qpn(qpn);
         if let Some(interceptor) = self.interceptor() {
             interceptor.destroyed(qpn);
@@ -316,7 +316,7 @@ impl NetPort {
 
     /// The queue pair of this number.
     pub fn qp(&self, qpn: Qpn) -> Option<Arc<Qp>> {
-        self.qps.read().unwrap_or_else(PoisonError::into_inner).get(&qpn).cloned()
+        self.qps.read().unwrap_or_else(PoisonError::into_inner).get(qpn).cloned()
     }
 
     /// Lets messages reach an XRC SRQ, also those of other processes that have the domain's file.
