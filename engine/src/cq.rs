@@ -55,7 +55,7 @@ impl WcStatus {
     }
 }
 
-/// What kind of work request ended (`enum ibv_wc_opcode`); the numbers are libibverbs'.
+/// Kind of work request that ended (`enum ibv_wc_opcode`); the numbers are libibverbs'.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 #[expect(missing_docs, reason = "the names are the specification's")]
@@ -80,7 +80,7 @@ pub struct Cqe {
     pub wr_id: u64,
     /// How it ended. If not well, only `wr_id`, `status` and `qpn` mean anything.
     pub status: WcStatus,
-    /// What it was.
+    /// Kind of work request.
     pub opcode: WcOpcode,
     /// The QP it was posted to.
     pub qpn: Qpn,
@@ -100,10 +100,10 @@ pub struct Cqe {
     pub grh: Option<grh::Kind>,
 }
 
-/// What makes a CQ raise a completion event (IBA 11.4.2.2).
+/// Completions for which a CQ raises a completion event (IBA 11.4.2.2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Arm {
-    /// Nothing.
+    /// No completion.
     Disarmed,
     /// Receive completions of solicited messages, and errors.
     Solicited,
@@ -123,29 +123,29 @@ impl Arm {
     }
 }
 
-/// What adding a completion did.
+/// Outcome of adding a completion.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Pushed {
-    /// It was added.
+    /// Added.
     Quietly,
-    /// It was added, and the consumer asked to be told: raise a completion event.
+    /// Added, and the consumer asked to be told: raise a completion event.
     RaiseEvent,
-    /// It was added, and [`CompletionQueue::handle_timeout`] is to be called at this time: the consumer is to be told of it
+    /// Added, and [`CompletionQueue::handle_timeout`] is to be called at this time: the consumer is to be told of it
     /// then at the latest, or can poll it only then.
     LookAt(Instant),
     /// The queue was full, or had overrun before: the completion is lost and the CQ is in error (IBA 11.6.3.2 "CQ error"): raise `IBV_EVENT_CQ_ERR` the first time.
     Overrun {
-        /// This is the overrun, not one after it.
+        /// True for the overrun itself, not for completions after it.
         first: bool,
     },
 }
 
-/// What is to be done when [`CompletionQueue::handle_timeout`] has looked.
+/// Work left by [`CompletionQueue::handle_timeout`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Due {
     /// A completion event is to be raised.
     pub raise_event: bool,
-    /// It wants to be called again at this time.
+    /// The time of the next call, if one is needed.
     pub look_at: Option<Instant>,
 }
 

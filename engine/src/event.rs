@@ -1,4 +1,4 @@
-//! What happened, and why: for counters, traces, tests, and people.
+//! Events of queue pairs, with reasons: for counters, traces, tests, and people.
 
 use urxe_wire::{NakCode, Opcode, Psn, RnrTimer};
 
@@ -22,13 +22,13 @@ pub enum DropReason {
     NoReceive,
     /// The message cannot be carried out, and there is no way to say so (UC, UD); a fault event says why.
     Refused,
-    /// It came from another address than the connected peer's.
+    /// The source address is not the connected peer's.
     Stranger,
     /// A request behind a gap; the gap has been reported already (IBA 9.7.5.2.8).
     OutOfSequence,
     /// A duplicate whose answer is not kept any more (IBA 9.7.5.1.5).
     StaleDuplicate,
-    /// It is for an XRC SRQ of a process that does not answer now.
+    /// The XRC SRQ belongs to a process that does not answer now.
     NoAnswer,
     /// An acknowledgement of something not outstanding, a "ghost" (IBA 9.7.5.1.4).
     GhostAck,
@@ -41,7 +41,7 @@ pub enum DropReason {
 /// Why requests are sent again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RetryReason {
-    /// Nothing came back in time (IBA 9.7.6.1.3).
+    /// No answer came in time (IBA 9.7.6.1.3).
     AckTimeout,
     /// The peer misses a request.
     SequenceNak,
@@ -49,7 +49,7 @@ pub enum RetryReason {
     ImpliedNak,
     /// The peer had no receive WQE.
     Rnr,
-    /// Nothing came back for several round trips: the oldest packet, to see what the peer says.
+    /// No answer came for several round trips: the oldest packet probes what the peer misses.
     TailLossProbe,
 }
 
@@ -62,7 +62,7 @@ pub enum Nak {
     Code(NakCode),
 }
 
-/// Something happened in a queue pair.
+/// Event of a queue pair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
     /// The state changed.
@@ -74,18 +74,18 @@ pub enum Event {
     },
     /// A packet was thrown away.
     Dropped {
-        /// What it was.
+        /// Opcode of the packet.
         opcode: Opcode,
-        /// Its PSN.
+        /// PSN of the packet.
         psn: Psn,
         /// Why.
         reason: DropReason,
     },
     /// A duplicate request was answered again.
     Duplicate {
-        /// What it was.
+        /// Opcode of the packet.
         opcode: Opcode,
-        /// Its PSN.
+        /// PSN of the packet.
         psn: Psn,
     },
     /// The last bytes of a WRITE, which were stored before the others, changed while these were kept back
@@ -121,7 +121,7 @@ pub enum Event {
     SendFailed {
         /// The consumer's number for it.
         wr_id: u64,
-        /// What it asked for.
+        /// Operation of the request.
         op: SendOp,
         /// Bytes of the message.
         length: u32,

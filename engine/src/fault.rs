@@ -9,7 +9,7 @@ use crate::async_event::AsyncEvent;
 use crate::cq::WcStatus;
 use crate::mr::Refusal;
 
-/// What is wrong with a request, or with carrying it out.
+/// Fault of a request, or in carrying it out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ResponderFault {
     /// First, Middle, Last and Only packets came in an impossible order.
@@ -41,7 +41,7 @@ pub enum ResponderFault {
 /// The consequences of a fault: for RC, the QP goes to ERR in any case.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Consequence {
-    /// What the peer is told.
+    /// NAK for the peer.
     pub nak: NakCode,
     /// How the receive WQE completes, if the message had one.
     pub recv: WcStatus,

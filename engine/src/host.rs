@@ -1,4 +1,4 @@
-//! What the engine asks of its surroundings.
+//! Traits that a host implements: memory, network, consumer, clock.
 
 use crate::async_event::AsyncEvent;
 use crate::cq::Cqe;
@@ -35,7 +35,7 @@ pub trait Network {
     /// Whether packets of `origin` may claim to come from the peer behind `route` (the same addresses).
     fn is_from(route: &Self::Route, origin: &Self::Origin) -> bool;
 
-    /// What stands before the payload in the receive buffer of a UD QP, when the packet from `origin` has `len` bytes
+    /// The bytes before the payload in the receive buffer of a UD QP, when the packet from `origin` has `len` bytes
     /// from the BTH to the padding: the IPv6 header, or 20 unused bytes and the IPv4 header (IBA annex A17.4.5.3).
     fn network_header(origin: &Self::Origin, len: usize) -> [u8; 40];
 
@@ -95,7 +95,7 @@ pub trait Consumer {
     /// Raises an affiliated asynchronous event.
     fn async_event(&mut self, qpn: Qpn, event: AsyncEvent);
 
-    /// Something happened that a person debugging would want to know. Costs nothing unless it is used.
+    /// Tells of an event that a person debugging wants to know. Costs nothing unless it is implemented.
     fn trace(&mut self, _qpn: Qpn, _event: Event) {}
 }
 

@@ -82,6 +82,12 @@
 //! | [`host`], [`time`] | the traits that a host implements |
 //! | [`quirks`] | what a device may do and devices rarely do (feature `quirks`) |
 //!
+//! # Enums
+//!
+//! Events, faults, statuses and errors are tables: a counter, an errno and a text belong to each row, and whoever matches
+//! one shall learn of a new row from the compiler. So they are exhaustive, and a new variant is a breaking change; only what
+//! a caller may well ignore is `#[non_exhaustive]` ([`endpoint::Event`], and the quirks of the feature `quirks`).
+//!
 //! # Features
 //!
 //! `std` (default): see `urxe-wire`. `quirks`: [`quirks`] picked by a seed. Without `std` the crate needs `alloc`, and 64-bit

@@ -17,7 +17,7 @@ pub struct Fault;
 /// An access that somebody asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ask {
-    /// Who asks.
+    /// The accessor.
     pub by: Accessor,
     /// By which key.
     pub key: Key,
@@ -29,10 +29,10 @@ pub struct Ask {
     pub length: u64,
 }
 
-/// What is done with memory to which access was granted.
+/// Operation on memory to which access was granted.
 #[derive(Debug)]
 pub enum Touch<'a> {
-    /// Nothing: it was only to be seen whether it is granted.
+    /// No operation: only whether access is granted.
     Look,
     /// Copies from it. A null region has zeros.
     Read(&'a mut [u8]),
@@ -42,9 +42,9 @@ pub enum Touch<'a> {
     WriteWord([u8; 8]),
     /// Replaces eight bytes if they are as expected.
     CompareSwap {
-        /// What is expected.
+        /// The value expected.
         compare: u64,
-        /// What comes there then.
+        /// The value stored then.
         swap: u64,
     },
     /// Adds to eight bytes.
@@ -61,7 +61,7 @@ pub enum Touch<'a> {
 /// An access that was refused: who asked for what, and the rule it broke.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Denied {
-    /// Who asked.
+    /// The accessor.
     pub by: Accessor,
     /// By which key.
     pub key: Key,

@@ -12,11 +12,11 @@ pub struct Pd(pub u32);
 /// A registered memory region, or a bound memory window (IBA 10.6).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Region {
-    /// Its key.
+    /// Key, local and remote.
     pub key: Key,
     /// The protection domain it belongs to.
     pub pd: Pd,
-    /// What may be done with it.
+    /// Access granted.
     pub access: Access,
     /// The first address by which work requests and peers name it.
     pub iova: u64,
@@ -24,11 +24,11 @@ pub struct Region {
     pub length: u64,
     /// Where the byte at `iova` is in the application's address space.
     pub host: u64,
-    /// What made it.
+    /// Origin.
     pub kind: RegionKind,
 }
 
-/// What made a region, which decides who may use it.
+/// Origin of a region, which decides who may use it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RegionKind {
     /// Registration.
@@ -39,7 +39,7 @@ pub enum RegionKind {
     Window(Option<Qpn>),
 }
 
-/// Who asks for an access.
+/// Party that asks for an access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Accessor {
     /// A work request, by an L_Key.
@@ -69,11 +69,11 @@ pub enum Refusal {
     /// Eight bytes at once are asked for, and the region does not begin at a word of the processor.
     #[error("the region does not begin at a multiple of eight bytes")]
     Misaligned,
-    /// It was another process' memory, and that process is gone, or has given up the SRQ that the memory was reached by;
+    /// The memory was another process', and that process is gone, or has given up the SRQ that the memory was reached by;
     /// or it did not answer, and may have done what cannot be done twice.
     #[error("the process that has the memory has ended")]
     Vanished,
-    /// It is another process' memory, and that process does not answer now. Asking again does no harm.
+    /// The memory is another process', which does not answer now. Asking again does no harm.
     #[error("the process that has the memory does not answer")]
     Silent,
 }

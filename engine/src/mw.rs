@@ -21,7 +21,7 @@ pub enum WindowType {
     Two,
 }
 
-/// What a bind asks for (`struct ibv_mw_bind_info`, IBA 11.4.1.1 "bind memory window").
+/// Parameters of a bind (`struct ibv_mw_bind_info`, IBA 11.4.1.1 "bind memory window").
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bind {
     /// The window: of type 2 by the key that it has, of type 1 by any that it has had. `ibv_bind_mw(3)` tells the
@@ -31,7 +31,7 @@ pub struct Bind {
     pub new_key: Key,
     /// The region, by its L_Key.
     pub region: Key,
-    /// What peers may do.
+    /// Access of peers.
     pub access: Access,
     /// First address, in terms of the region.
     pub addr: u64,
@@ -61,7 +61,7 @@ pub enum BindError {
     /// window shall count from 0 (IBA o10-36.2.2).
     #[error("neither region nor window allow such a window")]
     Access,
-    /// It does not lie in the region, or has no bytes, which type 2 cannot do (IBA C10-75).
+    /// The window leaves the region, or has no bytes, which type 2 cannot do (IBA C10-75).
     #[error("the window leaves the region, or is empty")]
     OutOfBounds,
 }
@@ -71,12 +71,12 @@ pub enum BindError {
 pub struct Window {
     pd: Pd,
     kind: WindowType,
-    /// What peers see, and the region behind it.
+    /// The part of memory that peers see, and the region behind it.
     bound: Option<(Arc<Region>, Key)>,
 }
 
 impl Window {
-    /// What it would be, bound as asked, or `None` for nothing; the rules of binding.
+    /// Checks the rules of binding. Returns the part of memory that peers would see, or `None` for nothing.
     fn bind(&self, pd: Pd, qpn: Qpn, region: Option<&Region>, bind: &Bind) -> Result<Option<Region>, BindError> {
         if self.pd != pd {
             return Err(BindError::OtherPd);
@@ -141,7 +141,7 @@ enum Entry {
 /// Why an entry of the table cannot be changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum TableError {
-    /// It is not there, or is something else.
+    /// The key names nothing, or something else.
     #[error("no such region or window")]
     NoSuchKey,
     /// Windows are bound to the region (`ibv_dereg_mr(3)`, IBA 11.2.8.4).
@@ -151,7 +151,7 @@ pub enum TableError {
 
 /// All regions and memory windows of a device.
 ///
-/// What is taken out of use is handed back as long as somebody may be copying from or to it: who wants to be sure
+/// Regions taken out of use are handed back as long as another thread may be copying from or to them: a caller that must be sure
 /// that nobody is, waits until the `Arc` is the only one.
 #[derive(Debug)]
 pub struct RegionTable(KeyTable<Entry>);
@@ -163,7 +163,7 @@ impl RegionTable {
         Self(KeyTable::new(most, seed))
     }
 
-    /// What a key gives access to: a region, or a window that is bound.
+    /// The memory that a key gives access to: a region, or a window that is bound.
     #[must_use]
     pub fn get(&self, key: Key) -> Option<&Arc<Region>> {
         match self.0.get(key)? {
@@ -303,7 +303,7 @@ impl RegionTable {
     /// until it is bound again. Returns what it gave access to.
     ///
     /// # Errors
-    /// What the key is not.
+    /// [`Refusal`] of a key that may not be invalidated.
     pub fn invalidate(&mut self, pd: Pd, qpn: Qpn, key: Key) -> Result<Arc<Region>, Refusal> {
         let (visible, kind) = match self.0.get(key) {
             Some(Entry::Window(window)) => {

@@ -30,6 +30,7 @@ pub struct Taken {
 
 /// Why `ibv_modify_srq(3)` is refused (EINVAL).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ModifySrqError {
     /// More WQEs are posted than the new size holds.
     #[error("{0} requests are posted, more than the new size holds")]

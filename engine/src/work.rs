@@ -125,7 +125,7 @@ pub struct Remote {
     pub r_key: RKey,
 }
 
-/// What a send request asks for (IBA 11.4.1.1).
+/// Operation of a send request (IBA 11.4.1.1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[expect(missing_docs, reason = "the names are the specification's")]
 pub enum SendOp {
@@ -214,7 +214,7 @@ pub struct SendFlags {
     pub solicited: bool,
 }
 
-/// Whom a send request is for.
+/// Recipient of a send request on a connected service.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Recipient {
     /// The QP's peer.
@@ -232,7 +232,7 @@ pub enum Recipient {
 pub struct SendWr {
     /// The consumer's number for it.
     pub wr_id: u64,
-    /// What to do.
+    /// Operation.
     pub op: SendOp,
     /// With which local bytes.
     pub data: Data,
@@ -245,11 +245,11 @@ pub struct SendWr {
 /// To whom a UD request goes (`ibv_send_wr.wr.ud`).
 #[derive(Clone, Debug)]
 pub struct UdRecipient<R> {
-    /// What the address handle leads to.
+    /// The route of the address handle.
     pub route: R,
     /// The QP there.
     pub qpn: Qpn,
-    /// Its Q_Key; with the high bit set, that of the sending QP is meant.
+    /// The Q_Key there; with the high bit set, that of the sending QP is meant.
     pub q_key: QKey,
 }
 

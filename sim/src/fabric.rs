@@ -33,7 +33,7 @@ impl Default for Link {
     }
 }
 
-/// What became of packets so far.
+/// Fates of packets so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counts {
     /// Sent by nodes.
@@ -74,7 +74,7 @@ impl Counts {
     }
 }
 
-/// What a step of the simulation was.
+/// Step of the simulation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
     /// A packet reached a node's receive buffer.
@@ -92,7 +92,7 @@ enum Scheduled {
     Alarm(u64),
 }
 
-/// Something scheduled; of things at the same time, the one scheduled first comes first.
+/// Scheduled step; of steps at the same time, the one scheduled first comes first.
 #[derive(Debug)]
 struct Entry {
     at: Instant,
@@ -186,7 +186,7 @@ impl Fabric {
         self.now
     }
 
-    /// What became of packets so far.
+    /// Fates of packets so far.
     #[must_use]
     pub const fn counts(&self) -> &Counts {
         &self.counts
@@ -272,7 +272,7 @@ impl Fabric {
         (qp_a, qp_b)
     }
 
-    /// The same with queue pairs made of these.
+    /// Makes queue pairs of these properties on both nodes and connects them.
     pub(crate) fn connect_made(
         &mut self,
         [a, b]: [NodeId; 2],
@@ -521,7 +521,7 @@ const TO_RTS: AttrMask = AttrMask::SQ_PSN
     .with(AttrMask::RNR_RETRY)
     .with(AttrMask::MAX_QP_RD_ATOMIC);
 
-/// What two connected queue pairs are like.
+/// Properties of two connected queue pairs.
 #[derive(Clone, Copy, Debug)]
 pub struct Connection {
     /// Attributes of both; `dest_qpn`, `rq_psn` and `sq_psn` are filled in.

@@ -5,7 +5,7 @@
 //! queues, a bounded receive buffer, and the engine's queue pairs. Packets are the real bytes, ICRC included, and
 //! are checked and parsed again where they arrive. Nothing waits: time jumps to the next arrival or timeout.
 //!
-//! What happens to packets on their way is up to [`Rule`]s, which may drop, duplicate, delay and damage
+//! The fate of packets on their way is up to [`Rule`]s, which may drop, duplicate, delay and damage
 //! them; any `FnMut(&Flight) -> Verdict` is a rule, and [`rule`] has seeded random ones. Same seeds, same bytes:
 //! [`Fabric::digest`] of two runs is equal.
 //!

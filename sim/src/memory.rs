@@ -22,7 +22,7 @@ pub const DEFAULT_PD: Pd = Pd(1);
 /// A mapping that is registered as a whole.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Buffer {
-    /// Its first address.
+    /// First address.
     pub addr: u64,
     /// Bytes.
     pub length: u64,
@@ -51,7 +51,7 @@ pub struct Violation {
     pub addr: u64,
     /// Bytes.
     pub length: usize,
-    /// It was to be written.
+    /// The access was to write.
     pub write: bool,
 }
 
@@ -60,7 +60,7 @@ pub struct Violation {
 pub struct AddressSpace {
     next: u64,
     keys: RefCell<RegionTable>,
-    /// What is registered, to find violations; the table of keys cannot be gone through.
+    /// Regions, to find violations; the table of keys cannot be gone through.
     registered: Vec<Arc<Region>>,
     inner: RefCell<Inner>,
     /// Accesses to come that nobody answers.
@@ -161,7 +161,7 @@ impl AddressSpace {
         self.registered.retain(|region| region.key != key);
     }
 
-    /// What the application reads.
+    /// Reads memory as the application.
     ///
     /// # Panics
     /// If it is not mapped.
@@ -181,7 +181,7 @@ impl AddressSpace {
         inner.find(addr, expected.len(), false).expect("the application reads what it mapped") == expected
     }
 
-    /// What the application writes.
+    /// Writes memory as the application.
     ///
     /// # Panics
     /// If it is not mapped.

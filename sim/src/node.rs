@@ -26,10 +26,10 @@ pub struct NodeId(pub(crate) usize);
 /// A queue pair of a node.
 pub type SimQueuePair = QueuePair<EndpointHost<AddressSpace, SimQuirks>>;
 
-/// What a node is like.
+/// Configuration of a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NodeConfig {
-    /// Its address; the fabric chooses one if there is none.
+    /// Address; the fabric chooses one if there is none.
     pub address: Option<IpAddr>,
     /// Decides keys and QP numbers.
     pub seed: u64,
@@ -39,7 +39,7 @@ pub struct NodeConfig {
     pub service_delay: Duration,
     /// Packets it can send before it must wait for `service_delay`.
     pub send_room: usize,
-    /// What it does where it is free to choose, unless what is ordinary.
+    /// Quirks of its objects.
     pub quirks: Option<QuirkSet>,
 }
 
@@ -76,35 +76,35 @@ impl Node {
         Self { config, endpoint, inbox: VecDeque::new(), wakes_at: None }
     }
 
-    /// Its configuration.
+    /// The configuration.
     #[must_use]
     pub const fn config(&self) -> &NodeConfig {
         &self.config
     }
 
-    /// Its address.
+    /// The address.
     #[must_use]
     pub const fn address(&self) -> IpAddr {
         self.endpoint.address()
     }
 
-    /// Its memory.
+    /// The memory.
     #[must_use]
     pub const fn memory(&self) -> &AddressSpace {
         self.endpoint.memory()
     }
 
-    /// Its memory, to map, register and poke.
+    /// The memory, to map, register and poke.
     pub const fn memory_mut(&mut self) -> &mut AddressSpace {
         self.endpoint.memory_mut()
     }
 
-    /// Its send buffer.
+    /// The send buffer.
     pub const fn nic(&mut self) -> &mut Outbox {
         self.endpoint.outbox_mut()
     }
 
-    /// Its completion queues, shared receive queues and log.
+    /// Completion queues, shared receive queues and log.
     pub const fn verbs(&mut self) -> Verbs<'_> {
         Verbs { quirks: self.config.quirks, queues: self.endpoint.queues_mut() }
     }

@@ -1,4 +1,4 @@
-//! What happens to packets on their way: composable rules, seeded where they are random.
+//! Rules for packets on their way: composable, and seeded where they are random.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -17,30 +17,30 @@ pub struct Flight<'a> {
     pub number: u64,
     /// When it was sent.
     pub now: Instant,
-    /// Who sent it.
+    /// Sender.
     pub from: NodeId,
-    /// Who is to get it.
+    /// Receiver.
     pub to: NodeId,
-    /// What it is.
+    /// The packet, parsed.
     pub packet: Packet<'a>,
     /// From the BTH to the ICRC.
     pub bytes: &'a [u8],
 }
 
-/// What a rule does to a packet.
+/// Decision of a rule about a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// Nothing.
+    /// Leaves the packet alone.
     Pass,
-    /// It is lost.
+    /// Loses the packet.
     Drop,
-    /// It arrives, and once more so much later.
+    /// Delivers the packet, and once more so much later.
     Duplicate(Duration),
-    /// It arrives so much later, perhaps behind packets sent after it.
+    /// Delivers the packet so much later, perhaps behind packets sent after it.
     Delay(Duration),
-    /// It arrives with this bit flipped, counted from the first of the BTH, modulo the packet's length.
+    /// Flips this bit, counted from the first of the BTH, modulo the packet's length.
     Corrupt(usize),
-    /// It arrives with this byte, counted likewise, changed by exclusive or, and the ICRC is right again: somebody on
+    /// Changes this byte, counted likewise, by exclusive or, and puts the ICRC right again: somebody on
     /// the way did it on purpose.
     Forge(usize, u8),
 }
@@ -48,7 +48,7 @@ pub enum Verdict {
 /// Decides about each packet. Rules of a fabric are asked in the order they were added until one says
 /// [`Verdict::Drop`]; delays and damage add up.
 pub trait Rule {
-    /// What happens to this packet.
+    /// Decides about a packet.
     fn on_packet(&mut self, flight: &Flight<'_>) -> Verdict;
 }
 

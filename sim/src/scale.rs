@@ -13,7 +13,7 @@ use crate::{Connection, CqId, Fabric, NodeConfig, NodeId, QpSetup};
 const MESSAGE: u64 = 64;
 /// Sends and receives of a queue pair at a time.
 const DEPTH: u64 = 8;
-/// What completes on a queue pair in a round: sends, an atomic, receives.
+/// Completions of a queue pair in a round: sends, an atomic, receives.
 const COMPLETIONS: u64 = 2 * DEPTH + 1;
 
 /// Stacks and what connects them.
@@ -28,9 +28,9 @@ pub struct Scale {
 struct Stack {
     node: NodeId,
     cq: CqId,
-    /// What others add to.
+    /// The word that others add to.
     counter: Buffer,
-    /// What comes back from their counters.
+    /// The results of atomics on the others' words.
     result: Buffer,
     /// Ends of connections here.
     ends: u64,
@@ -42,7 +42,7 @@ struct End {
     qpn: Qpn,
     /// The end at the other side.
     peer: usize,
-    /// What it sends, and what it receives: places for [`DEPTH`] messages.
+    /// Messages sent and received: places for [`DEPTH`] of each.
     outgoing: Buffer,
     incoming: Buffer,
 }
@@ -177,7 +177,7 @@ fn place(buffer: &Buffer, nth: u64) -> Sge {
     Sge { addr: buffer.addr + nth * MESSAGE, length: u32::try_from(MESSAGE).unwrap_or(0), l_key: buffer.key.0 }
 }
 
-/// What an end says.
+/// Contents of a message.
 fn contents(end: usize, round: u64, nth: u64) -> Vec<u8> {
     [end as u64, round, nth].map(|word| word.wrapping_mul(0x9E37_79B9_7F4A_7C15)).map(u64::to_ne_bytes).concat()
 }

@@ -48,7 +48,7 @@ const SOURCE_PORT: u16 = 0xC001;
 pub struct SingleQp {
     /// Where it lives.
     pub node: Node,
-    /// Its number.
+    /// Number of the queue pair.
     pub qpn: Qpn,
     /// The present time.
     pub now: Instant,
@@ -58,7 +58,7 @@ pub struct SingleQp {
     pub remote: Buffer,
 }
 
-/// What `modify` wants to INIT, RTR and RTS, besides the address vector.
+/// Attributes that `modify` requires to INIT, RTR and RTS, besides the address vector.
 fn steps(qp_type: QpType) -> (AttrMask, AttrMask, AttrMask) {
     let port = AttrMask::PKEY_INDEX.with(AttrMask::PORT);
     if qp_type == QpType::Ud {
@@ -80,9 +80,9 @@ fn steps(qp_type: QpType) -> (AttrMask, AttrMask, AttrMask) {
 /// A packet that the queue pair sent.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Sent {
-    /// Its headers.
+    /// Headers.
     pub header: Header,
-    /// Its payload.
+    /// Payload.
     pub payload: Vec<u8>,
 }
 
@@ -156,7 +156,7 @@ impl SingleQp {
         single_qp
     }
 
-    /// Its service.
+    /// The service.
     #[must_use]
     pub fn qp_type(&self) -> QpType {
         self.node.qp(self.qpn).config().qp_type
@@ -202,7 +202,7 @@ impl SingleQp {
         self.node.modify(self.now, self.qpn, to, mask, attr, None)
     }
 
-    /// Its state.
+    /// The state.
     #[must_use]
     pub fn state(&self) -> QpState {
         self.node.qp(self.qpn).state()
@@ -348,7 +348,7 @@ impl SingleQp {
 
     // --- what it tells -------------------------------------------------------------------------------------
 
-    /// What happened since the last time this or one of the following was called.
+    /// Takes the log of what happened since this or one of the following was called last.
     pub fn log(&mut self) -> Vec<NodeEvent> {
         self.node.verbs().take_log()
     }

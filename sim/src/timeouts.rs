@@ -32,7 +32,7 @@ impl<K: Copy + Ord> Timeouts<K> {
         }
     }
 
-    /// Who wants to be woken first.
+    /// The earliest time, and the key that wants to be woken then.
     pub(crate) fn first(&self) -> Option<(Instant, K)> {
         self.in_order.first().copied()
     }

@@ -5,7 +5,7 @@ use urxe_wire::{QKey, Qpn};
 
 use super::timing::MRA_TIMEOUT;
 
-/// What to say to a message about something that nobody here knows: a request is refused, a release agreed to
+/// The answer to a message about something that nobody here knows: a request is refused, a release agreed to
 /// (IBA 12.9.8.6), so that the peer need not wait in vain.
 #[must_use]
 pub fn answer_to_unknown(mad: &CmMad) -> Option<CmMad> {

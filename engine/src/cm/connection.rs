@@ -43,7 +43,7 @@ pub(super) struct Connection {
     pub(super) peer_qpn: Option<Qpn>,
     pub(super) service_id: u64,
     pub(super) attribute_modifier: u32,
-    /// Nobody wants to hear of it any more.
+    /// The caller has released the connection, and gets no more events.
     pub(super) released: bool,
     /// The state in which its [last will](Self::last_will) was last told.
     pub(super) last_will_of: Option<State>,
@@ -134,7 +134,7 @@ impl Connection {
         self.deadline = Some(now + TIME_WAIT);
     }
 
-    /// Nobody here has use for it any more: the peer is told what it must be.
+    /// Releases the connection: the peer is told what it must be.
     pub(super) fn release(&mut self, now: Instant, ids: Ids) {
         self.released = true;
         match self.state {
@@ -174,7 +174,7 @@ impl Connection {
         self.state = State::Idle;
     }
 
-    /// What [`release`](Self::release) would say now, if anything.
+    /// The message that [`release`](Self::release) would send now, if any.
     //= spec/connections.md#cm-010
     //# The peer of a process that was killed MUST be told what it would be told if the process had let go of its connections.
     pub(super) fn last_will(&self, ids: Ids) -> Option<[u8; MAD_LEN]> {

@@ -33,7 +33,7 @@ pub use types::{Disconnect, Ends, Event, Transmit, Verdict, WrongState};
 #[derive(Debug, Default)]
 pub struct Cm {
     connections: BTreeMap<CommId, Connection>,
-    /// Those that peers began, by the peer and its name for them.
+    /// Connections that peers began, by the peer and its name for them.
     by_peer: BTreeMap<(Ends, CommId), CommId>,
     deadlines: BTreeSet<(Instant, CommId)>,
     transmits: VecDeque<Transmit>,

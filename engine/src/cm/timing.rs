@@ -6,7 +6,7 @@ use core::time::Duration;
 pub(super) const TIME_WAIT: Duration = Duration::from_secs(1);
 /// The first wait for an answer. It doubles until [`SLOWEST`]: a peer on the same host answers at once or never.
 pub(super) const FIRST_TRY: Duration = Duration::from_millis(100);
-/// What the kernel waits each time: 4.096 µs · 2^20 (`CMA_CM_RESPONSE_TIMEOUT`).
+/// The longest wait, which is the kernel's for each try: 4.096 µs · 2^20 (`CMA_CM_RESPONSE_TIMEOUT`).
 pub const SLOWEST: Duration = Duration::from_nanos(4096 << 20);
 /// The exponent of it, as messages carry it.
 pub const RESPONSE_TIMEOUT: u8 = 20;

@@ -24,14 +24,14 @@ pub struct Transmit {
     pub payload: [u8; MAD_LEN],
 }
 
-/// What the caller says to a new request.
+/// Decision of the caller about a new request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// It is told to whoever listens, and will be answered under this name.
+    /// Told to the listener, who will answer under this name.
     Take(CommId),
-    /// Nobody listens.
+    /// Refused: there is no listener.
     Refuse,
-    /// Nobody can take it now: it is ignored, so that it comes again.
+    /// Ignored, so that it comes again: no listener can take it now.
     Ignore,
 }
 
@@ -46,7 +46,7 @@ pub enum Disconnect {
     Unanswered,
 }
 
-/// What has happened to a connection.
+/// Event of a connection.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Event {
     /// A peer asks for a connection, which `handle` was told to take.
@@ -67,10 +67,11 @@ pub enum Event {
     Disconnected(Disconnect, Box<[u8; 224]>),
     /// No packet of the connection is under way any more.
     TimeWaitExit,
-    /// Nothing is known under this name any more: the last event.
+    /// The name is free again: the last event.
     Gone,
 }
 
 /// A command does not fit the connection's state, or there is no such connection.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the connection's state does not allow the command, or there is no such connection")]
 pub struct WrongState;

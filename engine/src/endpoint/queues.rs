@@ -28,7 +28,7 @@ pub struct SrqId(usize);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct CounterId(pub usize);
 
-/// Something that the consumer of an endpoint learns.
+/// Event for the consumer of an endpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Event {

@@ -28,7 +28,7 @@ attributes! {
     CUR_STATE = 1;
     /// Raise `SQ_DRAINED` in SQD.
     EN_SQD_ASYNC_NOTIFY = 2;
-    /// What peers may do.
+    /// Access of peers.
     ACCESS_FLAGS = 3;
     /// Index into the P_Key table.
     PKEY_INDEX = 4;
@@ -93,7 +93,7 @@ impl AttrMask {
         Self(self.0 | other.0)
     }
 
-    /// What is in `self` and not in `other`.
+    /// The attributes in `self` that are not in `other`.
     #[must_use]
     pub const fn without(self, other: Self) -> Self {
         Self(self.0 & !other.0)
@@ -140,7 +140,7 @@ impl fmt::Debug for AttrMask {
 /// The attributes that the engine acts on (`struct ibv_qp_attr`; the rest is the provider's to keep).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QpAttr {
-    /// What peers may do.
+    /// Access of peers.
     pub access: Access,
     /// Bytes of payload in a full packet.
     pub path_mtu: Mtu,

@@ -24,13 +24,13 @@ pub struct QpCap {
 
 /// Configuration of a queue pair; fixed for its life, but for the counters.
 pub struct QpConfig<H: Host> {
-    /// Its number.
+    /// Number.
     pub qpn: Qpn,
-    /// Its service.
+    /// Service.
     pub qp_type: QpType,
-    /// Its protection domain.
+    /// Protection domain.
     pub pd: Pd,
-    /// Its sizes.
+    /// Sizes of the queues.
     pub cap: QpCap,
     /// Every send request gives a completion.
     pub sq_sig_all: bool,
@@ -46,7 +46,7 @@ pub struct QpConfig<H: Host> {
     pub window: u32,
     /// The largest payload of a UD packet.
     pub port_mtu: Mtu,
-    /// What it does where it is free to choose.
+    /// Choices where the specification leaves any.
     pub quirks: H::Quirks,
     /// Completion counters and what each counts; no operation twice. They come with
     /// [`attach_counter`](super::QueuePair::attach_counter).
@@ -83,9 +83,9 @@ impl<H: Host> QpConfig<H> {
 /// Whether `transmit` could send everything.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Progress {
-    /// Nothing to send now.
+    /// There is nothing to send now.
     Idle,
-    /// It has more to send than one call may: call again soon.
+    /// More is to be sent than one call may: call again soon.
     More,
     /// The network had no room: call again when it has.
     Blocked,

@@ -70,17 +70,17 @@ impl<H: Host> QueuePair<H> {
         }
     }
 
-    /// What it is made of.
+    /// The configuration.
     pub const fn config(&self) -> &QpConfig<H> {
         &self.config
     }
 
-    /// Its state.
+    /// The state.
     pub const fn state(&self) -> QpState {
         self.state
     }
 
-    /// Its attributes. PSNs are those that would be sent and expected next.
+    /// The attributes. PSNs are those that would be sent and expected next.
     pub fn attr(&self) -> QpAttr {
         QpAttr { rq_psn: self.responder.expected_psn(), sq_psn: self.send.psn(), ..self.attr }
     }
@@ -90,7 +90,7 @@ impl<H: Host> QueuePair<H> {
         self.attr.dest_qpn
     }
 
-    /// Its ACK timeout; `None` is none.
+    /// The ACK timeout; `None` is none.
     pub fn ack_timeout(&self) -> Option<Duration> {
         self.attr.ack_timeout()
     }
@@ -167,7 +167,7 @@ impl<H: Host> QueuePair<H> {
         self.responder.kept_until()
     }
 
-    /// What it keeps back because it may ([`crate::quirks`]) leaves with the next [`transmit`](Self::transmit): there may
+    /// Ends delays by [`crate::quirks`]: what is kept back leaves with the next [`transmit`](Self::transmit); there may
     /// be no other.
     pub fn flush_delayed(&mut self, io: &Io<'_, H>) {
         self.responder.flush_delayed(self.config.quirks.acks(), io.clock);

@@ -50,7 +50,7 @@ impl<H: Host> QueuePair<H> {
     /// afterwards.
     ///
     /// # Errors
-    /// What is wrong with the first that cannot be posted; none is queued then.
+    /// [`PostError`] of the first request that cannot be posted; none is queued then.
     pub fn post_send_all(
         &mut self,
         io: &mut Io<'_, H>,

@@ -7,7 +7,7 @@ use super::attr::AttrMask;
 use super::qp_type::QpType;
 use super::state::QpState;
 
-/// What a transition needs and takes.
+/// Attributes of a transition.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Transition {
     /// Attributes that must be given.

@@ -14,9 +14,10 @@ use super::{AckPolicy, CreditPolicy, Quirks, WritePolicy};
 use crate::moderation::Moderation;
 use crate::rng::Rng;
 
-/// Something that a device may do.
+/// A behaviour that the specification allows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[expect(missing_docs, reason = "`TABLE` says what each is")]
+#[non_exhaustive]
 pub enum Quirk {
     SrqOrder,
     ErrorFields,
@@ -27,18 +28,18 @@ pub enum Quirk {
     WriteOrder,
 }
 
-/// What there is to say about a quirk.
+/// Description of a quirk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Row {
     /// Which.
     pub quirk: Quirk,
     /// The name to ask for it by.
     pub name: &'static str,
-    /// What is done.
+    /// Effect.
     pub what: &'static str,
     /// Where that is allowed.
     pub source: &'static str,
-    /// What a program must not rely on.
+    /// The lesson for programs: what not to rely on.
     pub lesson: &'static str,
 }
 
@@ -96,7 +97,7 @@ pub const TABLE: [Row; 7] = [
 ];
 
 impl Quirk {
-    /// What there is to say about it.
+    /// Description of the quirk.
     #[must_use]
     pub fn row(self) -> &'static Row {
         // `TABLE` is in the order of declaration, and a test sees to it.
@@ -213,13 +214,13 @@ impl QuirkSet {
         quirks
     }
 
-    /// These quirks; `seed` decides how.
+    /// A set of these quirks; `seed` decides how.
     #[must_use]
     pub fn of(seed: u64, quirks: &[Quirk]) -> Self {
         Self { seed, shown: TABLE.map(|row| quirks.contains(&row.quirk)) }
     }
 
-    /// Those that are shown.
+    /// Descriptions of the quirks in the set.
     pub fn shown(&self) -> impl Iterator<Item = &'static Row> {
         TABLE.iter().zip(self.shown).filter_map(|(row, shown)| shown.then_some(row))
     }
@@ -230,7 +231,7 @@ impl QuirkSet {
         self.shown().any(|row| row.quirk == quirk)
     }
 
-    /// What is random about the `nth` object as far as `quirk` goes; `None` if that is not shown.
+    /// Random numbers of the `nth` object for `quirk`; `None` if the quirk is not in the set.
     fn dice(&self, quirk: Quirk, nth: u64) -> Option<Rng> {
         let salt = (quirk as u64 + 1).wrapping_mul(0xA24B_AED4_963E_E407) ^ nth.wrapping_mul(0x9FB2_1C65_1E98_DF25);
         self.shows(quirk).then(|| Rng::new(Rng::new(self.seed ^ salt).next_u64()))
@@ -275,7 +276,7 @@ impl QuirkSet {
         self.dice(Quirk::SrqOrder, nth).map(SrqOrder)
     }
 
-    /// What stands in the fields of the `nth` completion with an error.
+    /// Random contents of the fields of the `nth` completion with an error.
     #[must_use]
     pub fn garbage(&self, nth: u64) -> Option<Rng> {
         self.dice(Quirk::ErrorFields, nth)

@@ -1,4 +1,4 @@
-//! What one end of a connection is going to post, and what must come of it.
+//! Plans: what one end of a connection is going to post, and what must come of it.
 //!
 //! A reliable connection carries requests out in order and once each, so everything can be predicted when
 //! the plan is made: each request has bytes of its own in every buffer it touches.
@@ -16,7 +16,7 @@ pub struct Piece {
     pub len: usize,
 }
 
-/// What a request does.
+/// Operation of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verb {
     /// SEND.
@@ -67,7 +67,7 @@ impl Verb {
     }
 }
 
-/// What is wrong with a request, on purpose.
+/// Intentional fault of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Poison {
     /// An R_Key that no region has.
@@ -104,7 +104,7 @@ impl Poison {
 /// A send request to post.
 #[derive(Clone, Debug)]
 pub struct Planned {
-    /// What it does.
+    /// Operation.
     pub verb: Verb,
     /// Immediate data.
     pub imm: Option<ImmDt>,
@@ -120,7 +120,7 @@ pub struct Planned {
     pub flags: SendFlags,
     /// Which of the peer's receive requests it consumes.
     pub recv: Option<usize>,
-    /// What is wrong with it.
+    /// Intentional fault.
     pub poison: Option<Poison>,
 }
 
@@ -140,17 +140,17 @@ pub struct Plan {
     pub ops: Vec<Planned>,
     /// The peer's receive requests in order.
     pub recvs: Vec<PlannedRecv>,
-    /// What the local buffer holds in the beginning.
+    /// Initial bytes of the local buffer.
     pub local: Vec<u8>,
-    /// What the peer's buffer for RDMA holds in the beginning.
+    /// Initial bytes of the peer's buffer for RDMA.
     pub remote: Vec<u8>,
-    /// What the peer's receive buffer holds in the beginning.
+    /// Initial bytes of the peer's receive buffer.
     pub recv: Vec<u8>,
     /// The values that the stream's own word, the first eight bytes of `remote`, goes through.
     pub word: Vec<u64>,
 }
 
-/// What plans are like.
+/// Style of plans.
 #[derive(Clone, Copy, Debug)]
 pub struct Style {
     /// How many requests.

@@ -16,10 +16,10 @@ use crate::fabric::{Connection, Counts, Fabric, Step};
 use crate::rule::{Chance, Corrupts, Delays, Drops, Duplicates, Flight, Verdict};
 use crate::{NodeConfig, NodeId};
 
-/// What is hard about a scenario.
+/// Difficulty of a scenario.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Profile {
-    /// Nothing: no packet is lost, every buffer is large.
+    /// None: no packet is lost, every buffer is large.
     Clean,
     /// A few packets are lost.
     Loss,
@@ -80,15 +80,15 @@ impl Profile {
 pub struct Scenario {
     /// Everything random in it comes from here.
     pub seed: u64,
-    /// What is hard about it.
+    /// The difficulty.
     pub profile: Profile,
-    /// What both nodes are like.
+    /// Configuration of both nodes.
     pub node: NodeConfig,
-    /// They have IPv6 addresses.
+    /// The nodes have IPv6 addresses.
     pub ipv6: bool,
-    /// What each connection is like.
+    /// Properties of each connection.
     pub connections: Vec<Connection>,
-    /// What each connection carries: from the first node to the second, and back.
+    /// Plans of each connection: from the first node to the second, and back.
     pub plans: Vec<[Plan; 2]>,
     /// Chances of loss, duplication, delay, corruption.
     pub chances: [Chance; 4],
@@ -111,10 +111,10 @@ const RECV_INTERVAL: Duration = Duration::from_micros(700);
 /// Steps after which a scenario counts as endless.
 const MOST_STEPS: u64 = 3_000_000;
 
-/// What a scenario that went as it should was like.
+/// Report of a scenario that went as it should.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// What became of packets.
+    /// Fates of packets.
     pub counts: Counts,
     /// Packets it would take if nothing were lost and every request packet acknowledged.
     pub needed: u64,

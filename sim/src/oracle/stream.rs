@@ -15,7 +15,7 @@ use crate::NodeEvent;
 use crate::memory::Buffer;
 use crate::{Fabric, NodeId};
 
-/// Something that must not be.
+/// Complaint of the oracle: the first thing that must not be.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Complaint(pub String);
 
@@ -77,7 +77,7 @@ impl Area {
     }
 }
 
-/// What a buffer must hold in the end: each byte is one of two, which are the same where nothing is in doubt.
+/// Final bytes of a buffer: each byte is one of two, which are the same where nothing is in doubt.
 struct Image {
     settled: Vec<u8>,
     possible: Vec<u8>,
@@ -138,7 +138,7 @@ pub(super) struct Stream {
     recv_posted: usize,
     recv_done: usize,
     pub(super) recv_error: Option<(usize, WcStatus)>,
-    /// What the shared counter said.
+    /// Results of atomics on the shared counter.
     pub(super) counted: BTreeSet<u64>,
     /// Receives at the poisoned request and behind are never posted.
     recv_end: usize,
@@ -390,7 +390,7 @@ impl Stream {
         Ok(())
     }
 
-    /// What a request was to do has been done.
+    /// Notes that a request has been carried out.
     fn check_done(&mut self, fabric: &Fabric, at: usize) -> Result<(), Complaint> {
         let op = &self.plan.ops[at];
         ensure!(op.poison.is_none(), "{at} succeeded with {:?}", op.poison);

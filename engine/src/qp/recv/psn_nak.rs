@@ -22,7 +22,7 @@ pub(in crate::qp) struct PsnNak {
 }
 
 impl PsnNak {
-    /// Something came behind it. Whether the requester has to be told once more, because it has gone back in vain.
+    /// Notes a packet behind the gap. Returns whether the requester must be told once more, because it has gone back in vain.
     pub(in crate::qp) fn has_reopened(&mut self, psn: Psn) -> bool {
         let (first, farthest) = self.behind.unwrap_or((psn, psn.sub(1)));
         if psn.distance_from(farthest) > 0 {

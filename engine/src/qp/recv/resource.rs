@@ -100,7 +100,7 @@ impl<H: Host> QueuePair<H> {
         Ok(self.respond_placement(reth))
     }
 
-    /// What was written before becomes visible, or persistent (IBA annex A19).
+    /// Executes a FLUSH: what was written before becomes visible, or persistent (IBA annex A19).
     pub(in crate::qp) fn execute_flush(
         &mut self,
         io: &Io<'_, H>,

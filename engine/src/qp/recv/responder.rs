@@ -62,7 +62,7 @@ pub(super) enum Inbound {
     Write { reth: Reth, received: u32 },
 }
 
-/// What a duplicate READ or atomic is answered from.
+/// Memory of a READ or atomic, from which a duplicate is answered.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Replay {
     Read {
@@ -79,7 +79,7 @@ pub(super) enum Replay {
     },
 }
 
-/// What became of a request.
+/// Outcome of a request.
 pub(in crate::qp) enum Verdict {
     /// Done.
     Accepted,
@@ -123,7 +123,7 @@ impl Responder {
         }
     }
 
-    /// Nothing is kept back any longer than to now.
+    /// Ends every delay now.
     pub(in crate::qp) fn flush_delayed(&mut self, policy: AckPolicy, clock: &impl Clock) {
         match &mut self.reorder {
             Some(reorder) => reorder.flush_delayed(clock.now()),

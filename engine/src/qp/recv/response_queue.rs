@@ -69,9 +69,9 @@ pub(in crate::qp) struct ReadResponse {
     pub(in crate::qp) last: Psn,
     pub(in crate::qp) reth: Reth,
     pub(in crate::qp) msn: Msn,
-    /// Whose memory it is.
+    /// Protection domain of the memory.
     pub(in crate::qp) pd: Pd,
-    /// It answers a duplicate, and takes no responder resource.
+    /// The response answers a duplicate, and takes no responder resource.
     pub(in crate::qp) replayed: bool,
 }
 
@@ -143,7 +143,7 @@ impl ResponseQueue {
         self.not_before
     }
 
-    /// It leaves now at the latest.
+    /// Has the acknowledgement leave now at the latest.
     pub(in crate::qp) fn flush_delayed(&mut self, policy: AckPolicy, clock: &impl Clock) {
         if matches!(policy, AckPolicy::Delayed(_)) && self.is_lone_ack() {
             self.not_before = Some(clock.now());

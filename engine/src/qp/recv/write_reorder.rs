@@ -20,7 +20,7 @@ use crate::quirks::{Quirks as _, WritePolicy};
 use crate::rng::Rng;
 use crate::time::Instant;
 
-/// What is stored at once. Fewer bytes than this never come apart.
+/// Bytes stored at once. Fewer than this never come apart.
 const PIECE: usize = 64;
 
 /// Bytes that are kept back at most; of long messages, the end is reordered.
@@ -71,7 +71,7 @@ impl WriteReorder {
         self.until
     }
 
-    /// They come at `now` at the latest.
+    /// Has the bytes stored at `now` at the latest.
     pub(in crate::qp) fn flush_delayed(&mut self, now: Instant) {
         self.until = self.until.map(|until| until.min(now));
     }

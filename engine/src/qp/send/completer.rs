@@ -16,7 +16,7 @@ use crate::work::{Data, SendOp};
 /// A response that is not simply taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::qp) enum Failure {
-    /// It is thrown away.
+    /// The response is thrown away.
     Dropped(DropReason),
     /// The oldest WQE completes with this status, and the QP goes to ERR.
     Front(WcStatus),

@@ -91,7 +91,7 @@ impl CongestionWindow {
         }
     }
 
-    /// Nothing came back for a whole ACK timeout: begin anew.
+    /// Notes that no answer came for a whole ACK timeout: the window begins anew.
     pub(in crate::qp) fn on_timeout(&mut self) {
         self.threshold = (self.packets / 2).max(LEAST);
         self.packets = LEAST;

@@ -9,9 +9,9 @@ use core::time::Duration;
 
 use crate::time::Instant;
 
-/// What a receiver spends on a packet, whatever its length.
+/// Time of a receiver for a packet, whatever its length.
 const PER_PACKET: Duration = Duration::from_nanos(600);
-/// What it spends on 1024 bytes: ICRC and copy.
+/// Time of a receiver for 1024 bytes: ICRC and copy.
 const PER_KIB: Duration = Duration::from_nanos(300);
 
 /// A bound on the rate of packets (the generic cell rate algorithm: a clock that each packet advances by its cost,

@@ -49,7 +49,7 @@ pub(in crate::qp) struct Reliable {
     pub(super) ack_deadline: Option<Instant>,
     pub(super) rnr_deadline: Option<Instant>,
     pub(super) probe: TailLossProbe,
-    /// Something was sent for which a timer is to start ([`start_timers`](Self::start_timers)).
+    /// A packet was sent for which a timer is to start ([`start_timers`](Self::start_timers)).
     pub(super) untimed: bool,
     pub(super) retries_left: u8,
     pub(super) rnr_retries_left: u8,

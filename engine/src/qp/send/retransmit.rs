@@ -16,7 +16,7 @@ use crate::time::Clock;
 use crate::work::SendOp;
 
 impl Reliable {
-    /// What was sent has left now.
+    /// Starts timers: what was sent has left now.
     pub(in crate::qp) fn start_timers(&mut self, attr: &QpAttr, clock: &impl Clock) {
         if !core::mem::take(&mut self.untimed) {
             return;

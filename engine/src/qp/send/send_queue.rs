@@ -43,7 +43,7 @@ impl<W: Entry> SendQueue<W> {
         if nth < self.len { self.ring.get(self.place(nth)) } else { None }
     }
 
-    /// The same, to be changed.
+    /// The WQE that comes `nth`, to be changed.
     #[inline]
     pub(in crate::qp) fn get_mut(&mut self, nth: usize) -> Option<&mut W> {
         let place = self.place(nth);

@@ -22,7 +22,7 @@ pub(in crate::qp) struct SendWqe {
     pub(in crate::qp) sent: Option<Span>,
     /// A local operation that is done: not to be done again after going back.
     pub(in crate::qp) done: bool,
-    /// It cannot be carried out; completes so when it is the oldest.
+    /// The request cannot be carried out; it completes so when it is the oldest.
     pub(in crate::qp) failed: Option<WcStatus>,
 }
 
