@@ -23,6 +23,7 @@ use urxe_faults::Script;
 use crate::out;
 
 #[derive(clap::Args)]
+#[command(after_long_help = urxe_faults::spec::GRAMMAR)]
 pub(crate) struct Args {
     /// Rules such as `drop=1%,seed=42`, or @FILE; a file whose name ends in .toml may have steps
     #[arg(value_name = "SCRIPT|@FILE")]

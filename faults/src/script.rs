@@ -234,7 +234,7 @@ impl Script {
         let verb = verbs::plain(verb);
         let step = self.steps.now();
         self.rules.iter_mut().filter(|rule| rule.holds(step)).find_map(|rule| match &rule.action {
-            Action::Verb(name, errno) if name == verb => {
+            Action::Verb(name, errno) if verbs::names(name, verb) => {
                 let errno = *errno;
                 rule.matched().map(|_| Refused(errno))
             }

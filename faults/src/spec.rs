@@ -1,40 +1,8 @@
 //! How scripts are written.
 //!
-//! Rules are separated by `;` or line ends, what follows `#` is a comment. A rule is a list of items separated by `,`:
-//! actions, and aims that all actions of the rule have.
+#![doc = concat!("```text\n", include_str!("grammar.txt"), "```")]
 //!
-//! | action | what happens |
-//! |---|---|
-//! | `drop=P`, `dup=P`, `corrupt=P` | a packet is lost, comes twice, comes with a bit flipped |
-//! | `burst=P/N` | N packets in a row are lost, from this one on |
-//! | `reorder=P/N` | N others overtake it |
-//! | `delay=T`, `delay=T..T` | every packet comes later |
-//! | `nak=rnr`, `sequence`, `invalid`, `access`, `operational` | a response becomes that refusal |
-//! | `qp_error` | the packet's queue pair goes to ERR |
-//! | `fail=VERB:ERRNO` | a verb fails, such as `fail=reg_mr:ENOMEM`; `create_qp` is `create_qp_ex` as well |
-//! | `wc=STATUS` | what would complete well completes so, and its queue pair goes to ERR |
-//! | `event=NAME` | an asynchronous event is raised `after=T` |
-//! | `remove` | the device is taken out `after=T`: DEVICE_FATAL, every verb fails with EIO, nothing is sent or received |
-//!
-//! | aim | what for |
-//! |---|---|
-//! | `qp=N`, `qp=@N` | this queue pair of this side: by its number, or the Nth that the process makes on the device |
-//! | `opcode=NAME` | packets whose operation begins so: `SEND`, `READ_RESPONSE`, `ACKNOWLEDGE` |
-//! | `peer=ADDRESS` | packets from or to it |
-//! | `dir=rx`, `dir=tx` | packets received, or sent |
-//! | `nth=N`, `nth=N..M` | only these of what matches otherwise, counted from 1 |
-//!
-//! `step`, by itself or with `packets=N` or `lasts=T`, begins a step: the rules behind it hold until so many packets have
-//! gone by, or for so long, and then those behind the next `step` do. What stands before the first step always holds.
-//! `after` and `nth` count from the beginning of the step. `repeat` lets the first step follow the last; steps that all end
-//! with time must take a millisecond together.
-//!
-//! ```text
-//! step,packets=1000; step,packets=200; drop=10%; step,lasts=500ms; drop; step
-//! ```
-//!
-//! `P` is `1%`, `0.1%` or `1/1000`; left out, it is always. `T` is `50us`, `2ms`, `1s`. `seed=N` anywhere decides
-//! everything random.
+//! Steps that repeat and all end with time must take a millisecond together.
 
 use std::fmt;
 use std::str::FromStr;
@@ -44,6 +12,9 @@ use crate::chance::Chance;
 use crate::script::{Action, Aim, Announcement, Direction, Occurrence, Rule, Script, WhichQp, syndrome};
 use crate::sequence::Until;
 use crate::verbs;
+
+/// The grammar, as help texts show it.
+pub const GRAMMAR: &str = include_str!("grammar.txt");
 
 /// Why a script is none.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -61,6 +32,13 @@ impl fmt::Display for Invalid {
 }
 
 impl std::error::Error for Invalid {}
+
+/// What the action of this name wants.
+macro_rules! probability {
+    ($action:literal) => {
+        concat!($action, "=1%, ", $action, "=0.01 or ", $action, "=1/100, up to 100%; ", $action, " alone is always")
+    };
+}
 
 const ACTIONS: &str = "an action (drop, burst, dup, corrupt, reorder, delay, nak, qp_error, fail, wc, event, remove), an aim (qp, \
                        opcode, peer, dir, nth), step, repeat or seed";
@@ -144,10 +122,10 @@ fn add(script: &mut Script, step: Option<usize>, rule: &str) -> Result<(), Inval
         let invalid = |expected| Invalid { item: item.to_owned(), expected };
         let needed = |expected| value.ok_or_else(|| invalid(expected));
         match key {
-            "drop" => actions.push(Action::Drop(chance(value).ok_or_else(|| invalid("drop=1%, up to 100%"))?)),
-            "dup" => actions.push(Action::Duplicate(chance(value).ok_or_else(|| invalid("dup=0.1%, up to 100%"))?)),
+            "drop" => actions.push(Action::Drop(chance(value).ok_or_else(|| invalid(probability!("drop")))?)),
+            "dup" => actions.push(Action::Duplicate(chance(value).ok_or_else(|| invalid(probability!("dup")))?)),
             "corrupt" => {
-                actions.push(Action::Corrupt(chance(value).ok_or_else(|| invalid("corrupt=0.1%, up to 100%"))?));
+                actions.push(Action::Corrupt(chance(value).ok_or_else(|| invalid(probability!("corrupt")))?));
             }
             "burst" => {
                 const EXPECTED: &str = "burst=0.1%/20, 20 packets in a row";
@@ -186,8 +164,14 @@ fn add(script: &mut Script, step: Option<usize>, rule: &str) -> Result<(), Inval
                 const EXPECTED: &str = "fail=VERB:ERRNO, such as fail=reg_mr:ENOMEM";
                 let (verb, errno) = needed(EXPECTED)?.split_once(':').ok_or_else(|| invalid(EXPECTED))?;
                 let errno = errno_number(errno).ok_or_else(|| invalid(EXPECTED))?;
-                let verb = Some(verbs::plain(verb)).filter(|verb| verbs::is_one(verb));
-                let verb = verb.ok_or_else(|| invalid("a verb of the device, such as reg_mr, create_qp, post_send"))?;
+                let verb = verbs::plain(verb);
+                if !verbs::is_one(verb) {
+                    return Err(invalid(if verb.starts_with("wr_") {
+                        "wr_complete, which returns the errors of ibv_wr_*; or post_send, for both ways to post"
+                    } else {
+                        "a verb of the device, such as reg_mr, create_qp, post_send"
+                    }));
+                }
                 actions.push(Action::Verb(verb.to_owned(), errno));
             }
             "wc" => {
@@ -260,6 +244,11 @@ fn add(script: &mut Script, step: Option<usize>, rule: &str) -> Result<(), Inval
     if actions.is_empty() && !(seeded && aim == Aim::default()) {
         return Err(Invalid { item: rule.to_owned(), expected: "an action to aim at something" });
     }
+    for action in &actions {
+        if let Some((item, expected)) = action.cannot_have(&aim, !after.is_zero()) {
+            return Err(Invalid { item: format!("{item}` in `{rule}"), expected });
+        }
+    }
     for action in actions {
         let action = match action {
             Action::Announce(announcement) => Action::Announce(Announcement { after, ..announcement }),
@@ -270,7 +259,31 @@ fn add(script: &mut Script, step: Option<usize>, rule: &str) -> Result<(), Inval
     Ok(())
 }
 
-/// `1%`, `0.05%`, `1/1000`, or nothing for always.
+impl Action {
+    /// An aim that means nothing to this action, and what does; `timed` if there is `after=T`.
+    fn cannot_have(&self, aim: &Aim, timed: bool) -> Option<(&'static str, &'static str)> {
+        let (all, known): (&[&str], _) = match self {
+            Self::Verb(..) => (&["nth"], "no aim of `fail` but nth=N, which counts the calls"),
+            Self::Completion(_) => (&["qp", "dir", "nth"], "no aims of `wc` but qp, dir and nth"),
+            Self::Announce(_) => (&["after"], "after=T: `event` and `remove` happen once, to the device"),
+            _ => (
+                &["qp", "opcode", "peer", "dir", "nth"],
+                "aims of packets (qp, opcode, peer, dir, nth): `after` is for `event` and `remove`",
+            ),
+        };
+        let given = [
+            ("qp", aim.qp.is_some()),
+            ("opcode", aim.opcode.is_some()),
+            ("peer", aim.peer.is_some()),
+            ("dir", aim.direction.is_some()),
+            ("nth", aim.nth.is_some()),
+            ("after", timed),
+        ];
+        given.into_iter().find(|(name, given)| *given && !all.contains(name)).map(|(name, _)| (name, known))
+    }
+}
+
+/// `1%`, `0.05%`, `1/1000`, `0.001`, or nothing for always.
 fn chance(value: Option<&str>) -> Option<Chance> {
     let Some(value) = value else { return Some(Chance::ALWAYS) };
     let millionths = if let Some(percent) = value.strip_suffix('%') {
@@ -280,6 +293,13 @@ fn chance(value: Option<&str>) -> Option<Chance> {
         }
         let fraction: u32 = format!("{fraction:0<4}").parse().ok()?;
         whole.parse::<u32>().ok()?.checked_mul(10_000)?.checked_add(fraction)?
+    } else if let Some((whole, fraction)) = value.split_once('.') {
+        // A probability. `1` alone could be 1% as well.
+        if fraction.is_empty() || fraction.len() > 6 || !fraction.bytes().all(|byte| byte.is_ascii_digit()) {
+            return None;
+        }
+        let fraction: u32 = format!("{fraction:0<6}").parse().ok()?;
+        whole.parse::<u32>().ok()?.checked_mul(1_000_000)?.checked_add(fraction)?
     } else {
         let (part, of) = value.split_once('/')?;
         let (part, of): (u64, u64) = (part.parse().ok()?, of.parse().ok()?);
@@ -433,6 +453,63 @@ mod tests {
         assert_eq!(timed.verb("reg_mr"), None);
         timed.at(Duration::from_secs(1));
         assert_eq!(timed.verb("reg_mr"), Some(Refused(12)));
+    }
+
+    #[test]
+    fn chances_in_every_notation() {
+        for text in ["1%", "1.0%", "0.01", "0.010000", "1/100"] {
+            assert_eq!(chance(Some(text)), Some(Chance(10_000)), "{text}");
+        }
+        assert_eq!(chance(Some("1.0")), Some(Chance::ALWAYS));
+        for text in ["1", "1.5", "0.0000001", "0.", ".", "x"] {
+            assert_eq!(chance(Some(text)), None, "{text}");
+        }
+        let said = "drop=1".parse::<Script>().unwrap_err().to_string();
+        assert_eq!(said, "`drop=1`: expected drop=1%, drop=0.01 or drop=1/100, up to 100%; drop alone is always");
+    }
+
+    #[test]
+    fn aims_that_mean_nothing_are_refused() {
+        for (text, said) in [
+            ("remove,nth=2", "`nth` in `remove,nth=2`: expected after=T"),
+            ("event=PORT_ERR,qp=1", "`qp` in"),
+            ("remove,after=1s,opcode=SEND", "`opcode` in"),
+            ("fail=reg_mr:ENOMEM,qp=1", "no aim of `fail` but nth"),
+            ("fail=reg_mr:ENOMEM,after=1s", "`after` in"),
+            ("wc=REM_ACCESS_ERR,peer=10.0.0.1", "no aims of `wc` but qp, dir and nth"),
+            ("drop,after=1s", "`after` in"),
+            ("drop,remove,dir=tx", "`dir` in"),
+        ] {
+            let error = text.parse::<Script>().expect_err(text).to_string();
+            assert!(error.contains(said), "{text}: {error}");
+        }
+        for text in
+            ["remove,after=1s", "wc=REM_ACCESS_ERR,qp=@1,dir=rx,nth=2", "drop,qp=1,opcode=SEND,peer=::1,dir=tx,nth=1"]
+        {
+            script(text);
+        }
+    }
+
+    #[test]
+    fn work_requests_are_posted_in_two_ways() {
+        let mut both = script("fail=post_send:ENOMEM,nth=2");
+        let said = ["ibv_post_send", "wr_complete", "post_recv", "post_send"].map(|verb| both.verb(verb));
+        assert_eq!(said, [None, Some(Refused(12)), None, None]);
+        let mut one = script("fail=wr_complete:ENOMEM");
+        assert_eq!((one.verb("post_send"), one.verb("ibv_wr_complete")), (None, Some(Refused(12))));
+        let error = "fail=wr_rdma_write:EINVAL".parse::<Script>().unwrap_err().to_string();
+        assert!(error.contains("expected wr_complete"), "{error}");
+    }
+
+    #[test]
+    fn the_grammar_names_what_there_is_and_its_examples_are_scripts() {
+        for name in ACTIONS.split(|c: char| !c.is_ascii_lowercase() && c != '_').filter(|word| word.len() > 1) {
+            let prose = ["an", "action", "or", "aim"].contains(&name);
+            assert!(prose || GRAMMAR.contains(name), "{name}");
+        }
+        for example in GRAMMAR.split_once("Examples\n").unwrap().1.lines() {
+            script(example.trim());
+        }
     }
 
     #[test]

@@ -71,6 +71,12 @@ pub(crate) fn is_one(name: &str) -> bool {
     NAMES.binary_search(&name).is_ok()
 }
 
+/// Whether the verb `name` of a script means the verb `called`: what `ibv_wr_*` add to a send queue is posted when
+/// `ibv_wr_complete` returns, so `post_send` is both.
+pub(crate) fn names(name: &str, called: &str) -> bool {
+    name == called || (name == "post_send" && called == "wr_complete")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
