@@ -1,6 +1,6 @@
 //! The provider library that belongs to this command.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
@@ -13,8 +13,10 @@ pub(crate) fn beside_this_command() -> Result<PathBuf> {
     let library = command.with_file_name(NAME);
     ensure!(
         library.is_file(),
-        "{} is missing: keep {NAME} in the same folder as `urxe` (`make build` puts both into target/release)",
-        library.display()
+        "{} is missing: keep {NAME} in the same folder as `urxe` (`make build` puts both into target/release; `cargo install` builds \
+         the command only: cargo build --release -p urxe-provider && cp target/release/{NAME} {})",
+        library.display(),
+        library.parent().unwrap_or(Path::new("/")).display()
     );
     Ok(library)
 }

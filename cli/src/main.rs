@@ -3,12 +3,15 @@
 //! One file or folder a subcommand. [`options`] is what most of them understand, [`layout`] knows every path, [`sysfs`]
 //! what the fake sysfs tree holds, [`plan`] how files are created and removed without touching anybody else's.
 
+mod cdi;
 mod device_node;
 mod devices;
 mod doctor;
 mod env;
 mod explain;
 mod faults;
+mod glibc;
+mod help;
 mod host;
 mod install;
 mod layout;
@@ -28,7 +31,7 @@ mod uninstall;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 /// RDMA without an RDMA card: runs programs over a RoCE v2 provider that the stock libibverbs loads.
 #[derive(Parser)]
@@ -52,12 +55,20 @@ enum Command {
     Uninstall(uninstall::Args),
     /// Print the variables that programs need, as shell `export` lines: eval "$(urxe env)"
     Env(env::Args),
+    /// Describe the devices for containers (CDI): podman run --device urxe.dev/rdma=urxe0
+    Cdi(cdi::Args),
     /// Say what a code means, what causes it, and what to do
     Explain(explain::Args),
     /// Check a script of faults, and print it as rules in one line, also from TOML
     Faults(faults::Args),
-    /// Draw what two queue pairs said to each other, from a capture, with retries, refusals and explanations
+    /// Draw a capture as a sequence of packets, with retries, refusals and explanations
     Trace(trace::Args),
+    /// Print completions for a shell: source <(urxe completions bash)
+    Completions(help::CompletionsArgs),
+    /// Print the manual page: urxe man | man -l -
+    Man(help::ManArgs),
+    #[command(name = cdi::check::SUBCOMMAND, hide = true)]
+    CdiCheck,
     #[command(name = doctor::probe::SUBCOMMAND, hide = true)]
     Probe,
     #[command(name = run::janitor::SUBCOMMAND, hide = true)]
@@ -65,7 +76,8 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let command = match Cli::try_parse() {
+    let parsed = parser().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
+    let command = match parsed {
         Ok(cli) => cli.command,
         Err(error) => return usage(&error),
     };
@@ -73,6 +85,10 @@ fn main() -> ExitCode {
         Command::Install(args) => install::run(args).map(done),
         Command::Uninstall(args) => uninstall::run(args).map(done),
         Command::Env(args) => env::run(args).map(done),
+        Command::Cdi(args) => cdi::run(&args).map(done),
+        Command::Completions(args) => help::completions(&args, parser()).map(done),
+        Command::Man(args) => help::man(&args, parser()).map(done),
+        Command::CdiCheck => cdi::check::run().map(done),
         Command::Explain(args) => explain::run(&args).map(done),
         Command::Faults(args) => faults::run(&args).map(done),
         Command::Trace(args) => trace::run(&args).map(done),
@@ -91,14 +107,22 @@ fn main() -> ExitCode {
     })
 }
 
+/// The command line, with help by tasks.
+fn parser() -> clap::Command {
+    help::with_tasks(Cli::command())
+}
+
 const fn done((): ()) -> ExitCode {
     ExitCode::SUCCESS
 }
 
 /// Says what is wrong with the command line, or gives the help that was asked for.
 fn usage(error: &clap::Error) -> ExitCode {
-    // Nothing can be done about a closed stderr.
-    let _ = error.print();
+    match help::meant(error, &parser()) {
+        Some(line) => out::complain(&line),
+        // Nothing can be done about a closed stderr.
+        None => drop(error.print()),
+    }
     // Of `urxe run` any other number could be the program's.
     if error.use_stderr() && std::env::args_os().nth(1).is_some_and(|command| command == "run") {
         return ExitCode::from(run::FAILED);
@@ -109,18 +133,22 @@ fn usage(error: &clap::Error) -> ExitCode {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn help_says_what_there_is() {
-        Cli::command().debug_assert();
-        let mut command = Cli::command();
+        parser().debug_assert();
+        let mut command = parser();
         for help in [command.render_help().to_string(), command.render_long_help().to_string()] {
             assert!(help.starts_with("RDMA without an RDMA card: "), "{help}");
-            for name in ["run", "doctor", "status", "explain", "trace", "install", "uninstall", "env"] {
+            for name in ["run", "doctor", "status", "explain", "trace", "install", "uninstall", "env", "cdi"] {
                 assert!(help.lines().any(|line| line.trim().starts_with(&format!("{name} "))), "no {name}: {help}");
             }
-            assert!(!help.contains("janitor") && !help.contains("probe"), "{help}");
+            for command in command.get_subcommands().filter(|command| !command.is_hide_set()) {
+                let rows = help.lines().filter(|line| line.starts_with(&format!("  {} ", command.get_name()))).count();
+                assert_eq!(rows, 1, "{}: {help}", command.get_name());
+            }
+            assert!(help.lines().all(|line| line.len() <= 100), "{help}");
+            assert!(!help.contains("cdi-check") && !help.contains("janitor") && !help.contains("probe"), "{help}");
         }
     }
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command, value_parser};
-use urxe_options::{ALL, Choices, FAULTS, Observations, Opt};
+use urxe_options::{ALL, Choices, DEFAULT_NETDEV_VARIABLE, FAULTS, Observations, Opt};
 
 use crate::faults;
 
@@ -102,7 +102,8 @@ impl Options {
 impl Settings {
     /// Parses the values that are about devices.
     pub(crate) fn choices(&self) -> Result<Choices> {
-        Ok(Choices::new(|name| self.values.get(name).cloned())?)
+        let fallback = |name: &str| std::env::var(name).ok().filter(|_| name == DEFAULT_NETDEV_VARIABLE);
+        Ok(Choices::new(|name| self.values.get(name).cloned().or_else(|| fallback(name)))?)
     }
 
     /// Parses the values that are about diagnostics.

@@ -17,6 +17,8 @@ use crate::manifest::{Entry, Manifest};
 enum Content {
     Bytes(Vec<u8>),
     Copy(PathBuf),
+    /// A copy that everybody may run.
+    Program(PathBuf),
     Link(PathBuf),
     /// The character device of `/dev/null`, as a node of its own.
     NullDevice,
@@ -44,6 +46,11 @@ impl Plan {
         self.items.push((path.into(), Content::Copy(source.to_path_buf())));
     }
 
+    /// A copy of the program `source`.
+    pub(crate) fn program(&mut self, path: impl Into<PathBuf>, source: &Path) {
+        self.items.push((path.into(), Content::Program(source.to_path_buf())));
+    }
+
     /// A symlink to `target`, which may be relative.
     pub(crate) fn link(&mut self, path: impl Into<PathBuf>, target: impl Into<PathBuf>) {
         self.items.push((path.into(), Content::Link(target.into())));
@@ -65,7 +72,7 @@ impl Plan {
             }
             match content {
                 Content::Bytes(bytes) => fs::write(path, bytes),
-                Content::Copy(source) => fs::copy(source, path).map(|_| ()),
+                Content::Copy(source) | Content::Program(source) => fs::copy(source, path).map(|_| ()),
                 Content::Link(target) => symlink(target, path),
                 Content::NullDevice => device_node::make(path),
             }
@@ -119,7 +126,7 @@ impl Plan {
         let mut entries: Vec<Entry> = dirs.into_iter().map(Entry::Dir).collect();
         entries.push(Entry::File(manifest_path.to_path_buf()));
         entries.extend(self.items.iter().map(|(path, content)| match content {
-            Content::Bytes(_) | Content::Copy(_) => Entry::File(path.clone()),
+            Content::Bytes(_) | Content::Copy(_) | Content::Program(_) => Entry::File(path.clone()),
             Content::Link(target) => Entry::Link(path.clone(), target.clone()),
             Content::NullDevice => Entry::NullDevice(path.clone()),
         }));
@@ -170,6 +177,7 @@ fn replace(path: &Path, content: &Content) -> Result<()> {
     let written = match content {
         Content::Bytes(bytes) => fs::write(&new, bytes).and_then(|()| set_mode(&new, 0o644)),
         Content::Copy(source) => fs::copy(source, &new).and_then(|_| set_mode(&new, 0o644)),
+        Content::Program(source) => fs::copy(source, &new).and_then(|_| set_mode(&new, 0o755)),
         Content::Link(target) => {
             // A leftover of an interrupted run; the others overwrite theirs.
             let _ = fs::remove_file(&new);

@@ -36,7 +36,8 @@ const GID_TABLE_LEN: usize = 16;
 
 /// Interface, as the tree describes it.
 pub(crate) struct Netdev<'a> {
-    pub(crate) name: &'a str,
+    /// `None` if only the network namespace that the tree is shown in knows.
+    pub(crate) name: Option<&'a str>,
     pub(crate) guid: [u8; 8],
     pub(crate) gids: &'a [Gid],
     /// [`Lid::NONE`] unless `--lid` asks for one.
@@ -45,11 +46,16 @@ pub(crate) struct Netdev<'a> {
 
 impl<'a> From<&'a Interface> for Netdev<'a> {
     fn from(interface: &'a Interface) -> Self {
-        Self { name: interface.name(), guid: interface.guid(), gids: interface.gids(), lid: Lid::NONE }
+        Self { name: Some(interface.name()), guid: interface.guid(), gids: interface.gids(), lid: Lid::NONE }
     }
 }
 
-impl Netdev<'_> {
+impl<'a> Netdev<'a> {
+    /// The interface of another network namespace, for the device of this index.
+    pub(crate) fn elsewhere(index: usize, name: Option<&'a str>) -> Self {
+        Self { name, guid: spare_guid(index), gids: &[], lid: Lid::NONE }
+    }
+
     /// With the LID that the port says it has.
     pub(crate) fn with_lid(self, lid: Lid) -> Self {
         Self { lid, ..self }
@@ -132,7 +138,7 @@ fn add_device(plan: &mut Plan, dir: &Path, index: usize, slot: &Slot<'_>) {
     ] {
         plan.text(dir.join(name), format!("{value}\n"));
     }
-    if let Some(Netdev { name, .. }) = netdev {
+    if let Some(Netdev { name: Some(name), .. }) = netdev {
         plan.text(dir.join("parent"), format!("{name}\n"));
     }
     add_port(plan, &dir.join("ports/1"), netdev);
@@ -140,7 +146,7 @@ fn add_device(plan: &mut Plan, dir: &Path, index: usize, slot: &Slot<'_>) {
 
 /// The interface, where programs look for it: below `device/net`.
 fn add_net(plan: &mut Plan, device: &Path, netdev: Option<&Netdev<'_>>) {
-    if let Some(Netdev { name, .. }) = netdev {
+    if let Some(Netdev { name: Some(name), .. }) = netdev {
         plan.link(device.join("net").join(name), Path::new("/sys/class/net").join(name));
     }
 }
@@ -174,8 +180,8 @@ fn add_port(plan: &mut Plan, dir: &Path, netdev: Option<&Netdev<'_>>) {
         // The kernel answers EINVAL for the type of an empty entry. A file cannot, and libibverbs takes a missing one
         // for an error that ends ibv_query_gid_table (libibverbs/cmd_device.c).
         plan.text(dir.join(format!("gid_attrs/types/{index}")), "RoCE v2\n");
-        if let (Some(netdev), Some(_)) = (netdev, gid) {
-            plan.text(dir.join(format!("gid_attrs/ndevs/{index}")), format!("{}\n", netdev.name));
+        if let (Some(Netdev { name: Some(name), .. }), Some(_)) = (netdev, gid) {
+            plan.text(dir.join(format!("gid_attrs/ndevs/{index}")), format!("{name}\n"));
         }
     }
 }
@@ -206,7 +212,7 @@ mod tests {
     fn kernel_tree(personality: Personality) -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
         let mut plan = Plan::default();
-        let netdev = Netdev { name: "lo", guid: [2; 8], gids: &[], lid: Lid(0x10a) };
+        let netdev = Netdev { name: Some("lo"), guid: [2; 8], gids: &[], lid: Lid(0x10a) };
         add_kernel_tree(&mut plan, &dir.path().join("sysfs"), &[slot(Some(netdev))], personality);
         plan.write().unwrap();
         dir
@@ -224,7 +230,7 @@ mod tests {
             Gid::new([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0x4d, 0, 2]),
         ];
         let guid = [0x50, 0x54, 0, 0xff, 0xfe, 0x77, 0, 2];
-        let tree = tree(&[slot(Some(Netdev { name: "eth0", guid, gids: &gids, lid: Lid::NONE }))]);
+        let tree = tree(&[slot(Some(Netdev { name: Some("eth0"), guid, gids: &gids, lid: Lid::NONE }))]);
         assert_eq!(read(&tree, "infiniband/urxe0/node_guid"), "5054:00ff:fe77:0002\n");
         assert_eq!(read(&tree, "infiniband/urxe0/ports/1/gids/0"), "fe80:0000:0000:0000:5054:00ff:fe77:0002\n");
         assert_eq!(read(&tree, "infiniband/urxe0/ports/1/gids/1"), "0000:0000:0000:0000:0000:ffff:0a4d:0002\n");

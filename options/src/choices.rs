@@ -2,8 +2,10 @@
 
 use std::net::IpAddr;
 
+use crate::auto::{self, AUTO};
 use crate::{
-    DEVICE_NAME, GID, LID, LOOPBACK, Loopback, MAX_DEVICES, MTU, Mistake, NAME, NETDEV, Opt, PERSONALITY, Personality,
+    DEFAULT_NETDEV_VARIABLE, DEVICE_NAME, GID, LID, LOOPBACK, Loopback, MAX_DEVICES, MTU, Mistake, NAME, NETDEV, Opt,
+    PERSONALITY, Personality,
 };
 
 /// Interface of the first device when none is chosen: nothing leaves the machine unless asked.
@@ -42,7 +44,8 @@ impl Choices {
     /// From the variables, each by its name; `None` and empty is "not set".
     pub fn new(variable: impl Fn(&str) -> Option<String>) -> Result<Self, Mistake> {
         let value = |option: Opt| variable(option.variable).filter(|value| !value.trim().is_empty());
-        let netdevs = value(NETDEV).unwrap_or_else(|| DEFAULT_NETDEV.to_owned());
+        let default = || variable(DEFAULT_NETDEV_VARIABLE).filter(|value| !value.trim().is_empty());
+        let netdevs = value(NETDEV).or_else(default).unwrap_or_else(|| DEFAULT_NETDEV.to_owned());
         let names = value(DEVICE_NAME).unwrap_or_default();
         Ok(Self {
             devices: devices(&netdevs, &names)?,
@@ -107,7 +110,8 @@ fn devices(netdevs: &str, names: &str) -> Result<Vec<Device>, Mistake> {
         if devices.iter().any(|device| device.name == name) {
             return mistake(DEVICE_NAME, names, format!("{name}: two devices of one name"));
         }
-        devices.push(Device { name, netdev: netdev.to_owned() });
+        let netdev = if netdev == AUTO { auto::interface() } else { netdev.to_owned() };
+        devices.push(Device { name, netdev });
     }
     Ok(devices)
 }
@@ -174,6 +178,9 @@ mod tests {
         let pair = |name: &str, netdev: &str| (name.to_owned(), netdev.to_owned());
         assert_eq!(named(&[("URXE_NETDEV", "eth0")]), [pair("urxe0", "eth0")]);
         assert_eq!(named(&[("URXE_NETDEV", "lo, eth0,")]), [pair("urxe0", "lo"), pair("urxe1", "eth0")]);
+        assert_eq!(named(&[("URXE_DEFAULT_NETDEV", "eth1")]), [pair("urxe0", "eth1")]);
+        assert_eq!(named(&[("URXE_DEFAULT_NETDEV", "eth1"), ("URXE_NETDEV", "eth0")]), [pair("urxe0", "eth0")]);
+        assert_ne!(named(&[("URXE_NETDEV", "auto")]), [pair("urxe0", "auto")]);
         let set = [("URXE_NETDEV", "lo,eth0"), ("URXE_DEVICE_NAME", "mlx5_0")];
         assert_eq!(named(&set), [pair("mlx5_0", "lo"), pair("urxe1", "eth0")]);
         assert_eq!(choices(&set).unwrap().device("urxe1").unwrap().netdev, "eth0");

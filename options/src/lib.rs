@@ -8,6 +8,7 @@
 //! and by the library when it is loaded.
 #![forbid(unsafe_code)]
 
+mod auto;
 mod choices;
 mod loopback;
 mod mistake;
@@ -32,6 +33,9 @@ pub const RUN_USERS_LOCK: &str = "users.lock";
 /// In that folder: what devices that are no more have counted.
 pub const RUN_LEDGER: &str = "counted";
 
+/// The value of `URXE_NETDEV` where that is not set. Containers have it ([`NETDEV`] stays for those who start them).
+pub const DEFAULT_NETDEV_VARIABLE: &str = "URXE_DEFAULT_NETDEV";
+
 /// The start of the names of devices that were not given one: `urxe0`, `urxe1`, ….
 ///
 /// libibverbs' own provider for the kernel's rxe takes every device whose name begins with `rxe`.
@@ -55,7 +59,7 @@ pub const NETDEV: Opt = Opt {
     name: "netdev",
     variable: "URXE_NETDEV",
     value: "LIST",
-    help: "Interfaces of the devices urxe0, urxe1, …, separated by commas [default: lo]",
+    help: "Interfaces of the devices urxe0, urxe1, …, separated by commas; `auto` is that of the default route [default: lo]",
 };
 
 /// Names of the devices.

@@ -275,7 +275,8 @@ fn is_word(word: &str) -> bool {
 
 /// The commands that a help lists.
 fn listed(help: &str) -> BTreeSet<String> {
-    let lines = help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
+    // Titles of tasks stand at the left margin.
+    let lines = help.lines().take_while(|line| *line != "Options:").filter(|line| line.starts_with("  "));
     lines.filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect()
 }
 
@@ -339,7 +340,7 @@ mod tests {
 
     fn things() -> Things {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-        let help = ["Commands:\n  status  Show\n\nOptions:\n".to_owned(), "  --json  As JSON".to_owned()];
+        let help = ["Look:\n  status  Show\n\nOptions:\n  -h  Print\n".to_owned(), "  --json  As JSON".to_owned()];
         Things::read(&root, &help).unwrap()
     }
 

@@ -42,7 +42,7 @@ pub struct Finished {
 
 impl Process {
     /// Starts `command` with nothing on its standard input.
-    pub(crate) fn spawn(mut command: Command) -> Result<Self> {
+    pub fn spawn(mut command: Command) -> Result<Self> {
         let name = display(&command);
         // SAFETY: `prctl(PR_SET_PDEATHSIG)` is a plain system call and may run between fork and exec.
         unsafe {

@@ -43,9 +43,9 @@ fn library(world: &World, name: &str, source: &str) -> Result<PathBuf> {
 }
 
 /// The doctor, with a library preloaded.
-fn consult_with(world: &World, preload: &str) -> Result<Finished> {
+fn consult_with(world: &World, options: &[&str], preload: &str) -> Result<Finished> {
     let mut command = world.host().command(artifacts::urxe()?);
-    command.arg("doctor").env("LD_PRELOAD", library(world, "preload.so", preload)?);
+    command.arg("doctor").args(options).env("LD_PRELOAD", library(world, "preload.so", preload)?);
     world.host().start(command)?.finish(TIMEOUT)
 }
 
@@ -53,6 +53,9 @@ fn fine(said: &Finished) -> Result<()> {
     ensure!(said.status.success() && !said.stdout.contains("problem"), "{said}");
     Ok(())
 }
+
+/// Asks for the status of this way.
+const INSTALLED: &[&str] = &["--for", "installed"];
 
 #[test]
 fn nothing_is_wrong() -> Result<()> {
@@ -65,8 +68,9 @@ fn nothing_is_wrong() -> Result<()> {
         "private ABI",
         "urxe0 is on lo: 127.0.0.1",
         "users who do not trust each other need a network namespace each",
-        "not installed: start programs with `urxe run",
         "`urxe run` opens urxe0",
+        "\nurxe run   works\n",
+        "\ninstalled  no: start programs with `urxe run",
     ] {
         ensure!(said.stdout.contains(wanted), "no {wanted:?}: {said}");
     }
@@ -74,6 +78,29 @@ fn nothing_is_wrong() -> Result<()> {
     let said = consult(&World::new()?, &[])?;
     fine(&said)?;
     ensure!(said.stdout.contains("a program opens urxe0"), "{said}");
+    ensure!(said.stdout.ends_with("\nurxe run   works\ninstalled  works\n"), "{said}");
+    Ok(())
+}
+
+/// Each way has a verdict of its own, and a status on request.
+#[test]
+fn one_way_may_work_where_the_other_does_not() -> Result<()> {
+    let world = World::bare()?;
+    let said = consult(&world, &["--for", "installed"])?;
+    problem(&said, "SYSFS_PATH is not set", "urxe env")?;
+    ensure!(said.stdout.contains("\ninstalled  does not work: SYSFS_PATH is not set"), "{said}");
+    ensure!(!said.stdout.contains("urxe run   "), "{said}");
+    let said = consult(&world, &["--for", "run"])?;
+    ensure!(said.status.success() && said.stdout.ends_with("\nurxe run   works\n"), "{said}");
+    // What is wrong with the installation is told, and the other way works.
+    world.host().set_env("SYSFS_PATH", "/nowhere");
+    let said = consult(&world, &[])?;
+    ensure!(said.status.success() && said.stdout.contains("\nurxe run   works\ninstalled  does not work: "), "{said}");
+    // What both need stops both.
+    for options in [&["--netdev", "nope0"][..], &["--netdev", "nope0", "--for", "run"]] {
+        let said = consult(&world, options)?;
+        ensure!(said.status.code() == Some(1) && !said.stdout.contains("  works"), "{said}");
+    }
     Ok(())
 }
 
@@ -178,7 +205,7 @@ int getsockopt(int fd, int level, int name, void *value, socklen_t *size) {
     if (result == 0 && level == SOL_SOCKET && name == SO_RCVBUF) *(int *)value = 4608;
     return result;
 }";
-    warning(&consult_with(&World::bare()?, small)?, "receive buffers hold", "net.core.rmem_max")
+    warning(&consult_with(&World::bare()?, &[], small)?, "receive buffers hold", "net.core.rmem_max")
 }
 
 #[test]
@@ -191,7 +218,7 @@ fn a_kernel_with_rdma() -> Result<()> {
 int socket(int domain, int type, int protocol) {
     return syscall(SYS_socket, domain, type, domain == AF_NETLINK && protocol == 20 ? 0 : protocol);
 }";
-    problem(&consult_with(&World::new()?, netlink)?, "NETLINK_RDMA", "urxe run")
+    problem(&consult_with(&World::new()?, INSTALLED, netlink)?, "NETLINK_RDMA", "urxe run")
 }
 
 #[test]
@@ -200,22 +227,22 @@ fn installations() -> Result<()> {
     let host = world.host();
     let sysfs = host.run("sh", &["-c", "echo $SYSFS_PATH"])?.stdout;
     host.set_env("SYSFS_PATH", "/nowhere");
-    let said = consult(&world, &[])?;
+    let said = consult(&world, INSTALLED)?;
     problem(&said, "SYSFS_PATH is /nowhere", "urxe env")?;
     problem(&said, "a program cannot open a device", "lines above")?;
     let without = |name: &str| {
         let mut command = host.command(artifacts::urxe()?);
-        command.arg("doctor").env_remove(name);
+        command.arg("doctor").args(INSTALLED).env_remove(name);
         host.start(command)?.finish(TIMEOUT)
     };
     problem(&without("SYSFS_PATH")?, "SYSFS_PATH is not set", "urxe env")?;
     host.set_env("SYSFS_PATH", sysfs.trim());
-    fine(&consult(&world, &[])?)?;
+    fine(&consult(&world, INSTALLED)?)?;
 
     host.run("rm", &["/dev/infiniband/rdma_cm"])?;
-    warning(&consult(&world, &[])?, "/dev/infiniband/rdma_cm is missing", "urxe install")?;
+    warning(&consult(&world, INSTALLED)?, "/dev/infiniband/rdma_cm is missing", "urxe install")?;
     host.run("rm", &["/dev/infiniband/uverbs0"])?;
-    problem(&consult(&world, &[])?, "/dev/infiniband/uverbs0 is missing", "urxe run")?;
+    problem(&consult(&world, INSTALLED)?, "/dev/infiniband/uverbs0 is missing", "urxe run")?;
     host.run(artifacts::urxe()?, &["install"])?;
     let provider = host.run(
         "sh",
@@ -225,17 +252,17 @@ fn installations() -> Result<()> {
     let library = stub.replace("-rdmav34", "");
     warning(&without("IBV_DRIVERS")?, "IBV_DRIVERS is not set: a program that brings a libibverbs", "urxe env")?;
     host.run("mv", &[&library, "/dev/shm/liburxe.so"])?;
-    for said in [without("IBV_DRIVERS")?, consult(&world, &[])?] {
+    for said in [without("IBV_DRIVERS")?, consult(&world, INSTALLED)?] {
         problem(&said, "liburxe.so is missing: libibverbs cannot load", "urxe install")?;
     }
     host.run("mv", &["/dev/shm/liburxe.so", &library])?;
     host.run("rm", &[stub])?;
     problem(&without("IBV_DRIVERS")?, "liburxe-rdmav34.so is missing: libibverbs cannot load", "urxe install")?;
-    problem(&consult(&world, &[])?, "and there is no library of that name", "urxe env")?;
+    problem(&consult(&world, INSTALLED)?, "and there is no library of that name", "urxe env")?;
     host.run("rm", &["/etc/libibverbs.d/urxe.driver"])?;
     problem(&without("IBV_DRIVERS")?, "urxe.driver is missing", "urxe install")?;
     host.set_env("IBV_DRIVERS", "/nowhere/liburxe");
-    problem(&consult(&world, &[])?, "IBV_DRIVERS is /nowhere/liburxe", "urxe env")
+    problem(&consult(&world, INSTALLED)?, "IBV_DRIVERS is /nowhere/liburxe", "urxe env")
 }
 
 /// As manuals of RDMA tell administrators to have it (`chown root:rdma; chmod 660`). Only root can ask as somebody else.
@@ -252,7 +279,7 @@ fn devices_that_this_user_may_not_open() -> Result<()> {
         std::fs::copy(artifacts::bin_dir()?.join(name), world.dir().join(name))?;
     }
     let urxe = world.dir().join("urxe").display().to_string();
-    let as_user = ["--reuid=65534", "--regid=65534", "--clear-groups", "--", &urxe, "doctor"];
+    let as_user = ["--reuid=65534", "--regid=65534", "--clear-groups", "--", &urxe, "doctor", "--for", "installed"];
     let ask = || world.host().try_run("setpriv", &as_user);
     ensure!(!ask()?.stdout.contains("EACCES"), "{}", ask()?);
     world.host().run("chmod", &["660", "/dev/infiniband/uverbs0"])?;

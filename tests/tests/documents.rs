@@ -121,10 +121,32 @@ fn the_guide_lists_every_option() -> Result<()> {
 }
 
 #[test]
+fn the_guide_has_the_grammar_of_faults() -> Result<()> {
+    let text = std::fs::read_to_string(root().join("docs/guide/debugging.md"))?;
+    let grammar = include_str!("../../faults/src/grammar.txt");
+    ensure!(text.contains(&format!("```text\n{grammar}```\n")), "docs/guide/debugging.md lacks faults/src/grammar.txt");
+    ensure!(help(&["faults"])?.contains(grammar.trim_end()), "urxe faults --help lacks faults/src/grammar.txt");
+    Ok(())
+}
+
+#[test]
 fn documents_name_only_what_exists() -> Result<()> {
     let root = root();
     let mut all = vec![help(&[])?];
-    for command in ["run", "status", "doctor", "install", "uninstall", "env", "explain", "faults", "trace"] {
+    for command in [
+        "run",
+        "status",
+        "doctor",
+        "install",
+        "uninstall",
+        "env",
+        "explain",
+        "faults",
+        "trace",
+        "cdi",
+        "completions",
+        "man",
+    ] {
         all.push(help(&[command])?);
     }
     let things = Things::read(&root, &all)?;

@@ -1,7 +1,8 @@
 //! `urxe doctor`: what would stop a program here, and what to do about it.
 //!
 //! Each check looks at one thing and reports [`Finding`]s. What nobody thought of is left to the last one, the
-//! [`probe`]: a process that opens a device as any program would.
+//! [`probe`]: a process that opens a device as any program would. There are two ways for a program to find devices, and a
+//! [`Way`] works or not by itself: what is wrong with an installation does not stop `urxe run`.
 
 mod library;
 mod network;
@@ -20,6 +21,19 @@ use crate::{devices, misspelt, out};
 pub(crate) struct Args {
     #[command(flatten)]
     options: Options,
+
+    /// Look at this way only, and fail if it does not work [default: both, and fail if neither works]
+    #[arg(long = "for", value_name = "WAY", value_enum)]
+    way: Option<Way>,
+}
+
+/// How a program is started that is to find devices.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+enum Way {
+    /// By `urxe run -- PROGRAM`
+    Run,
+    /// By itself, after `urxe install`
+    Installed,
 }
 
 /// How bad it is.
@@ -71,42 +85,68 @@ impl Finding {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let mut worst = Verdict::Fine;
-    let mut say = |findings: Vec<Finding>| {
-        for finding in findings {
-            finding.print()?;
-            if finding.verdict == Verdict::Problem || worst == Verdict::Fine {
-                worst = finding.verdict;
-            }
-        }
-        anyhow::Ok(())
-    };
-    say(library::check())?;
-    say(misspelt::in_environment()
-        .into_iter()
-        .map(|what| Finding::warning(what, "set it again by that name"))
-        .collect())?;
+    let mut both = Said::default();
+    both.say(library::check())?;
+    let misspelt = misspelt::in_environment().into_iter();
+    both.say(misspelt.map(|what| Finding::warning(what, "set it again by that name")).collect())?;
+    let (mut by_run, mut installed) = (None, None);
     match args.options.settings() {
         Ok(settings) => {
-            say(check_devices(&settings))?;
-            say(settings.observations().err().iter().map(Finding::error).collect())?;
-            let installed = plain::is_wanted(&Layout::Machine);
-            if installed {
-                say(plain::check())?;
-            } else {
-                say(vec![Finding::fine("not installed: start programs with `urxe run -- PROGRAM`")])?;
+            both.say(check_devices(&settings))?;
+            both.say(settings.observations().err().iter().map(Finding::error).collect())?;
+            if args.way != Some(Way::Installed) {
+                let mut way = both.clone();
+                way.say(vec![probe::by_run(&settings)])?;
+                by_run = Some(way);
             }
-            say(probe::check(&settings, installed))?;
+            if args.way == Some(Way::Installed) || (args.way.is_none() && plain::is_wanted(&Layout::Machine)) {
+                let mut way = both.clone();
+                way.say(plain::check())?;
+                way.say(vec![probe::installed(&settings)])?;
+                installed = Some(way);
+            }
         }
-        Err(error) => say(vec![Finding::error(&error)])?,
+        Err(error) => both.say(vec![Finding::error(&error)])?,
     }
-    Ok(match worst {
-        Verdict::Problem => {
-            out::print("programs will not find a device that works\n")?;
-            ExitCode::FAILURE
+    if by_run.is_none() && installed.is_none() {
+        (by_run, installed) = match args.way {
+            Some(Way::Installed) => (None, Some(both)),
+            _ => (Some(both), None),
+        };
+    }
+    let verdict = |name: &str, way: &Said| match &way.problem {
+        None => out::print(&format!("{name}  works\n")),
+        Some(problem) => out::print(&format!("{name}  does not work: {problem}\n")),
+    };
+    if let Some(way) = &by_run {
+        verdict("urxe run ", way)?;
+    }
+    match &installed {
+        Some(way) => verdict("installed", way)?,
+        None if args.way.is_none() => out::print("installed  no: start programs with `urxe run -- PROGRAM`\n")?,
+        None => {}
+    }
+    let works = by_run.iter().chain(&installed).any(|way| way.problem.is_none());
+    Ok(if works { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// What was found about a way.
+#[derive(Clone, Default)]
+struct Said {
+    /// The first thing that keeps programs from working.
+    problem: Option<String>,
+}
+
+impl Said {
+    fn say(&mut self, findings: Vec<Finding>) -> Result<()> {
+        for finding in findings {
+            finding.print()?;
+            if finding.verdict == Verdict::Problem {
+                self.problem.get_or_insert(finding.what);
+            }
         }
-        Verdict::Warning | Verdict::Fine => ExitCode::SUCCESS,
-    })
+        Ok(())
+    }
 }
 
 fn check_devices(settings: &Settings) -> Vec<Finding> {

@@ -14,12 +14,14 @@ pub(crate) const SUBCOMMAND: &str = "probe";
 /// Stands for the path of this command.
 const THIS: &str = "urxe";
 
-pub(super) fn check(settings: &Settings, installed: bool) -> Vec<Finding> {
-    let mut findings = vec![finding(settings, &["run", "--", THIS, SUBCOMMAND], "`urxe run`")];
-    if installed {
-        findings.push(finding(settings, &[SUBCOMMAND], "a program"));
-    }
-    findings
+/// What a program finds that `urxe run` starts.
+pub(super) fn by_run(settings: &Settings) -> Finding {
+    finding(settings, &["run", "--", THIS, SUBCOMMAND], "`urxe run`")
+}
+
+/// What a program finds that is started by itself.
+pub(super) fn installed(settings: &Settings) -> Finding {
+    finding(settings, &[SUBCOMMAND], "a program")
 }
 
 fn finding(settings: &Settings, words: &[&str], who: &str) -> Finding {
