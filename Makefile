@@ -30,7 +30,7 @@ INTEROP_PACKAGES := ibverbs-utils perftest rdmacm-utils python3-pyverbs qemu-sys
 # Programs that the tests run; headers and libclang to compare the bindings with.
 TEST_PACKAGES  := $(DEMO_PACKAGES) perftest ucx-utils openmpi-bin python3-mpi4py iproute2 ethtool tshark python3 \
                   python3-venv util-linux libibverbs-dev linux-libc-dev libclang-dev pkg-config g++ nftables $(INTEROP_PACKAGES) \
-                  rdmacm-utils librdmacm1 qperf libfabric-bin dapl2-utils iperf iperf3 infiniband-diags findutils binutils
+                  rdmacm-utils librdmacm1 qperf libfabric-bin dapl2-utils iperf iperf3 infiniband-diags findutils binutils podman runc
 PYVERBS_PACKAGES := $(DEMO_PACKAGES) python3 python3-pyverbs iproute2 util-linux
 DISTRIBUTION_PACKAGES := debootstrap git iproute2 python3 util-linux gcc libc6-dev libibverbs1 libibverbs-dev
 AARCH64_PACKAGES := gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static
@@ -59,12 +59,17 @@ export URXE_KERNEL_DIR := $(TARGET_DIR)/conformance/kernel
 help:
 	@sed -n 's/^\([a-z0-9-]*\):.*## /make \1\t/p' Makefile | expand -t 22
 
+# First of all: an older compiler fails late, and with many lines.
+.PHONY: rust
+rust:
+	@scripts/check-rust $(CARGO)
+
 .PHONY: build
-build: ## target/release/urxe and target/release/liburxe.so
+build: rust ## target/release/urxe and target/release/liburxe.so
 	$(CARGO) build --release -p urxe-cli -p urxe-provider
 
 .PHONY: demo
-demo: ## installs urxe and shows ibv_rc_pingpong
+demo: rust ## installs urxe and shows ibv_rc_pingpong
 	@scripts/install-packages $(DEMO_PACKAGES)
 	$(MAKE) build
 	@scripts/demo $(BIN_DIR)
@@ -82,7 +87,7 @@ $(VENV)/.$(SCAPY): | packages
 	$(VENV)/bin/pip install --quiet --disable-pip-version-check $(SCAPY) && touch '$@' || echo 'no scapy' >&2
 
 .PHONY: test
-test: setup build ## every test
+test: rust setup build ## every test
 	$(CARGO) test --workspace --no-fail-fast
 	@# Of two users: only root can be both.
 	[ "$$(id -u)" -ne 0 ] || $(CARGO) test -p urxe-tests --test status_processes --test run_folder --test last_ack -- --ignored
@@ -359,9 +364,9 @@ uninstall: build ## removes it again
 	$(SUDO) $(BIN_DIR)/urxe uninstall
 
 .PHONY: deb
-deb: build ## a Debian package, in target/packages
+deb: $(if $(GLIBC),older-glibc,build) ## a Debian package, in target/packages; GLIBC=2.28 for older distributions
 	@scripts/install-packages $(PACKAGING_PACKAGES)
-	packaging/deb $(BIN_DIR) $(PACKAGES)
+	packaging/deb $(if $(GLIBC),$(TARGET_DIR)/$(HOST)/release,$(BIN_DIR)) $(PACKAGES)
 
 .PHONY: tarball
 tarball: $(if $(GLIBC),older-glibc,build) ## urxe and liburxe.so for any folder of any distribution, in target/packages; GLIBC=2.28 for older ones
@@ -369,13 +374,18 @@ tarball: $(if $(GLIBC),older-glibc,build) ## urxe and liburxe.so for any folder 
 	packaging/tarball $(if $(GLIBC),$(TARGET_DIR)/$(HOST)/release,$(BIN_DIR)) $(PACKAGES)
 
 .PHONY: wheel
-wheel: build ## a Python wheel with urxe and liburxe.so, in target/packages
+wheel: $(if $(GLIBC),older-glibc,build) ## a Python wheel with urxe and liburxe.so, in target/packages; GLIBC=2.28 for manylinux_2_28
 	@scripts/install-packages $(PACKAGING_PACKAGES) python3
-	packaging/wheel $(BIN_DIR) $(PACKAGES)
+	packaging/wheel $(if $(GLIBC),$(TARGET_DIR)/$(HOST)/release,$(BIN_DIR)) $(PACKAGES)
+
+.PHONY: release
+release: rust ## deb, tarball and wheel, for aarch64 too where that can be built, checksums, bill of materials, licences; GLIBC=2.28
+	@scripts/install-packages $(PACKAGING_PACKAGES) python3
+	GLIBC=$(GLIBC) MAKE=$(MAKE) scripts/release $(PACKAGES)
 
 # The linker of zig knows the symbols that each version of glibc had.
 .PHONY: older-glibc
-older-glibc:
+older-glibc: rust
 	@scripts/install-packages $(DEMO_PACKAGES) python3-venv
 	python3 -m venv $(VENV)
 	$(VENV)/bin/pip install --quiet --disable-pip-version-check $(ZIGBUILD)

@@ -37,6 +37,18 @@ fn contents(root: &Path, dir: &Path, found: &mut Vec<String>) -> Result<()> {
     Ok(())
 }
 
+/// README names only what is in the same folder, or on the web.
+fn links_lead_somewhere(folder: &Path) -> Result<()> {
+    let text = fs::read_to_string(folder.join("README.md"))?;
+    for link in text.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(link, _)| link) {
+        let path = link.split('#').next().unwrap_or_default();
+        // Sources and workflows are not in packages.
+        let document = path.ends_with(".md") && !path.contains("://");
+        ensure!(!document || folder.join(path).is_file(), "README.md links to {link}, which is not in the package");
+    }
+    Ok(())
+}
+
 #[test]
 fn the_debian_package_and_its_scripts() -> Result<()> {
     let world = World::bare()?;
@@ -56,11 +68,21 @@ fn the_debian_package_and_its_scripts() -> Result<()> {
     let wanted = [
         "0 usr/bin/urxe",
         "644 usr/lib/urxe/liburxe.so",
+        "644 usr/share/bash-completion/completions/urxe",
         "644 usr/share/doc/urxe/README.md",
         "644 usr/share/doc/urxe/copyright",
+        "644 usr/share/fish/vendor_completions.d/urxe.fish",
+        "644 usr/share/man/man1/urxe-run.1.gz",
+        "644 usr/share/man/man1/urxe.1.gz",
+        "644 usr/share/zsh/vendor-completions/_urxe",
         "755 usr/lib/urxe/urxe",
     ];
-    ensure!(found == wanted, "{found:#?}");
+    let document =
+        |path: &String| path.starts_with("644 usr/share/doc/urxe/") || path.starts_with("644 usr/share/man/man1/urxe-");
+    ensure!(wanted.iter().all(|file| found.iter().any(|other| other == file)), "{found:#?}");
+    found.retain(|file| !document(file) && !wanted.contains(&file.as_str()));
+    ensure!(found.is_empty(), "these besides: {found:#?}");
+    links_lead_somewhere(&tree.join("usr/share/doc/urxe"))?;
     output(Command::new("md5sum").args(["--check", "--strict", "DEBIAN/md5sums"]).current_dir(&tree))?;
 
     let script = |name: &str, argument: &str| {
@@ -103,13 +125,38 @@ fn the_tarball_works_from_any_folder() -> Result<()> {
     output(Command::new("tar").arg("-xzf").arg(&tarball).arg("-C").arg(&folder).arg("--strip-components=1"))?;
     let mut found = Vec::new();
     contents(&folder, &folder, &mut found)?;
-    ensure!(
-        found
-            == ["644 INSTALL", "644 LICENSE-APACHE", "644 LICENSE-MIT", "644 README.md", "644 liburxe.so", "755 urxe"],
-        "{found:#?}"
-    );
+    for wanted in [
+        "644 INSTALL",
+        "644 LICENSE-APACHE",
+        "644 LICENSE-MIT",
+        "644 README.md",
+        "644 liburxe.so",
+        "755 urxe",
+        "755 install.sh",
+    ] {
+        ensure!(found.iter().any(|file| file == wanted), "no {wanted}: {found:#?}");
+    }
+    links_lead_somewhere(&folder)?;
 
     let host = world.host();
+    // A prefix of one's own, with a space in it, and nothing left of it afterwards.
+    let prefix = world.dir().join("a prefix");
+    let script = folder.join("install.sh");
+    let arguments = ["--prefix", prefix.to_str().context("a path that is not UTF-8")?];
+    let said = host.run(&script, &arguments)?;
+    ensure!(said.stdout.contains("installed: ") && said.stdout.contains("is not in PATH"), "{said}");
+    let devices = host.run(prefix.join("bin/urxe"), &["run", "--", "ibv_devices"])?;
+    ensure!(devices.stdout.contains("urxe0"), "{devices}");
+    for file in
+        ["share/man/man1/urxe-run.1", "share/bash-completion/completions/urxe", "share/zsh/site-functions/_urxe"]
+    {
+        ensure!(prefix.join(file).is_file(), "no {file}");
+    }
+    host.run(&script, &[&["--uninstall"], &arguments[..]].concat())?;
+    let mut left = Vec::new();
+    contents(&prefix, &prefix, &mut left)?;
+    ensure!(left.is_empty(), "{left:#?}");
+
     host.run(folder.join("urxe"), &["install"])?;
     host.set_env("SYSFS_PATH", "/var/lib/urxe/sysfs");
     let devices = host.run("ibv_devices", &[])?;
@@ -130,5 +177,44 @@ fn the_wheel_puts_urxe_into_a_virtual_environment() -> Result<()> {
     ensure!(devices.stdout.contains("urxe0"), "{devices}");
     output(Command::new(&pip).args(["uninstall", "--quiet", "--yes", "urxe"]))?;
     ensure!(!venv.join("bin/urxe").exists() && !venv.join("bin/liburxe.so").exists());
+    Ok(())
+}
+
+/// What a release is built of, from `cargo metadata`.
+#[test]
+fn the_bill_of_materials_has_what_is_linked() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/bill-of-materials");
+    output(Command::new(script).arg(dir.path()))?;
+    let name = format!("urxe-{}-{}.cdx.json", env!("CARGO_PKG_VERSION"), std::env::consts::ARCH);
+    let bill: serde_json::Value = serde_json::from_str(&fs::read_to_string(dir.path().join(name))?)?;
+    let components = bill["components"].as_array().context("no components")?;
+    let has = |name: &str| components.iter().any(|component| component["name"] == name);
+    ensure!(has("urxe-provider") && has("libc") && has("clap"), "{bill:#}");
+    ensure!(!has("proptest") && !has("clap_derive") && !has("urxe-tests"), "not linked: {bill:#}");
+    let licences = fs::read_to_string(dir.path().join("THIRD-PARTY-LICENSES.txt"))?;
+    ensure!(licences.contains("\n  libc 0.2.") && licences.contains("Permission is hereby granted"), "{licences}");
+    Ok(())
+}
+
+/// `make` says in one line that the compiler is too old, or not there.
+#[test]
+fn the_compiler_is_looked_at_first() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let rustc = dir.path().join("rustc");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/check-rust");
+    let check = |version: &str| -> Result<(bool, String)> {
+        fs::write(&rustc, format!("#!/bin/sh\necho 'rustc {version} (abc 2026-01-01)'\n"))?;
+        fs::set_permissions(&rustc, fs::Permissions::from_mode(0o755))?;
+        let said = Command::new(&script).arg("true").env("RUSTC", &rustc).output()?;
+        Ok((said.status.success(), String::from_utf8(said.stderr)?))
+    };
+    for (version, fits) in [("1.88.0", true), ("1.100.0", true), ("2.0.0", true), ("1.87.0", false), ("1.9.0", false)] {
+        let (success, said) = check(version)?;
+        ensure!(success == fits, "{version}: {said}");
+        ensure!(fits || (said.lines().count() == 1 && said.contains("urxe needs Rust 1.88 or newer")), "{said}");
+    }
+    let said = Command::new(&script).arg("/no/cargo").output()?;
+    ensure!(String::from_utf8_lossy(&said.stderr).starts_with("no cargo here; urxe needs Rust"), "{said:?}");
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! Recipes of docs/guide (CI, containers), action.yml and the Dockerfile: parsed, and run as far as one machine can.
 
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -90,8 +90,7 @@ impl Commands {
         let log = fs::read_to_string(self.0.join("apt-get.log"))?;
         let installs = log.lines().filter(|line| line.starts_with("install "));
         Ok(installs
-            .flat_map(str::split_whitespace)
-            .skip(1)
+            .flat_map(|line| line.split_whitespace().skip(1))
             .filter(|word| !word.starts_with('-'))
             .map(str::to_owned)
             .collect())
@@ -135,6 +134,9 @@ fn the_action_makes_urxe_a_command() -> Result<()> {
                 name,
                 match text(value, "")? {
                     "${{ inputs.folder }}" => folder,
+                    // A branch: nothing is downloaded.
+                    "${{ github.action_ref }}" => "main",
+                    "${{ github.server_url }}/${{ github.action_repository }}/releases/download" => "file:///nowhere",
                     "${{ inputs.netdev }}" => text(&action, "/inputs/netdev/default")?,
                     other => anyhow::bail!("not an input of the action: {other}"),
                 },
@@ -148,40 +150,131 @@ fn the_action_makes_urxe_a_command() -> Result<()> {
     Ok(())
 }
 
-/// Runs the commands of a job, those of one step or line after the other, as its runner does.
-fn run_job(lines: &[String], bash: &[&str]) -> Result<Vec<String>> {
+/// A tag's action downloads the tarball of its release.
+#[test]
+fn the_action_of_a_tag_builds_nothing() -> Result<()> {
+    let action = documents(&read("action.yml")?)?.pop().context("action.yml is empty")?;
     let world = World::bare()?;
     let commands = Commands::new(world.dir())?;
-    symlink(artifacts::urxe()?, commands.0.join("urxe"))?;
-    for line in lines {
-        shell(world.host(), bash, line, &commands.0, &[])?;
-    }
-    commands.packages()
+    commands.add("make", "echo built; exit 1")?;
+    let place = world.dir().join("releases/v1.2.3");
+    fs::create_dir_all(&place)?;
+    fs::rename(tarball(world.dir())?, place.join(format!("urxe-1.2.3-{}-linux-gnu.tar.gz", std::env::consts::ARCH)))?;
+    let releases = format!("file://{}", world.dir().join("releases").display());
+    let own = world.dir().join("action");
+    fs::create_dir(&own)?;
+    let own = own.to_str().context("a path that is not UTF-8")?;
+    let variables = [("GITHUB_ACTION_PATH", own), ("ACTION_REF", "v1.2.3"), ("RELEASES", &releases)];
+    let bash = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c"];
+    shell(world.host(), &bash, text(&action, "/runs/steps/0/run")?, &commands.0, &variables)?;
+    let devices = world.host().run(format!("{own}/target/release/urxe"), &["run", "--", "ibv_devices"])?;
+    ensure!(devices.stdout.contains("urxe0"), "{devices}");
+    Ok(())
 }
+
+/// Makes the tarball of what is tested.
+fn tarball(dir: &Path) -> Result<PathBuf> {
+    let said =
+        Command::new(Path::new(REPOSITORY).join("packaging/tarball")).arg(artifacts::bin_dir()?).arg(dir).output()?;
+    ensure!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+    Ok(PathBuf::from(String::from_utf8(said.stdout)?.trim_end()))
+}
+
+/// Runs the commands of a recipe one after the other, as its runner does: in a folder that is empty at first, then anew with the
+/// folder that a cache keeps, and nothing to download from. Returns the packages that were asked for.
+fn run_recipe(url: &str, lines: &[String], bash: &[&str]) -> Result<Vec<String>> {
+    let manifest = read("Cargo.toml")?;
+    let of = |key: &str| {
+        let found = manifest.lines().find_map(|line| line.strip_prefix(&format!("{key} = \""))?.strip_suffix('"'));
+        found.with_context(|| format!("no {key} in Cargo.toml"))
+    };
+    let (repository, version) = (of("repository")?, of("version")?);
+    let wanted = format!("{repository}/releases/download/v{version}/urxe-{version}-x86_64-linux-gnu.tar.gz");
+    ensure!(url == wanted, "{url} is not that of this version: {wanted}");
+
+    let world = World::bare()?;
+    let commands = Commands::new(world.dir())?;
+    let tarball = tarball(world.dir())?;
+    let checkout = world.dir().join("checkout");
+    fs::create_dir(&checkout)?;
+    let checkout = checkout.to_str().context("a path that is not UTF-8")?;
+    for _ in 0..2 {
+        for line in lines {
+            let url = format!("file://{}", tarball.display());
+            // The runner's own folder for a job.
+            let line = format!("cd '{checkout}'\n{line}");
+            shell(world.host(), bash, &line, &commands.0, &[("URXE_TARBALL", &url)])?;
+        }
+        // The second time there is a cache.
+        if tarball.exists() {
+            fs::remove_file(&tarball)?;
+        }
+    }
+    let mut packages = commands.packages().unwrap_or_default();
+    packages.sort();
+    packages.dedup();
+    Ok(packages)
+}
+
+const BASH: [&str; 4] = ["bash", "-eo", "pipefail", "-c"];
 
 #[test]
 fn the_github_recipe_runs() -> Result<()> {
-    let workflow = recipe(".github/workflows/rdma.yml")?.pop().context("an empty recipe")?;
+    let workflow = documents(&read("docs/guide/ci/github.yml")?)?.pop().context("an empty recipe")?;
     let steps = list(&workflow, "/jobs/rdma/steps")?;
     let uses: Vec<&str> = steps.iter().filter_map(|step| step.get("uses")?.as_str()).collect();
-    ensure!(uses == ["actions/checkout@v4", "OWNER/urxe@main"], "{uses:?}");
+    ensure!(uses == ["actions/checkout@v4", "actions/cache@v4"], "{uses:?}");
     let lines: Vec<String> = steps.iter().filter_map(|step| Some(step.get("run")?.as_str()?.to_owned())).collect();
     ensure!(uses.len() + lines.len() == steps.len(), "a step that neither runs nor uses something: {steps:?}");
-    let packages = run_job(&lines, &["bash", "-e", "-c"])?;
+    let packages = run_recipe(text(&workflow, "/env/URXE_TARBALL")?, &lines, &["bash", "-e", "-c"])?;
     ensure!(packages == ["ibverbs-utils"], "{packages:?}");
     Ok(())
 }
 
 #[test]
 fn the_gitlab_recipe_runs() -> Result<()> {
-    let jobs = recipe(".gitlab-ci.yml")?.pop().context("an empty recipe")?;
-    let lines = strings(&jobs, "/rdma/script")?;
-    let packages = run_job(&lines, &["bash", "-eo", "pipefail", "-c"])?;
-    // The package comes from where the other job leaves it, and that from where `make deb` puts it.
-    let artifact = strings(&jobs, "/urxe/artifacts/paths")?;
-    ensure!(artifact == ["urxe/target/packages/"] && text(&jobs, "/urxe/stage")? == "build", "{jobs}");
-    ensure!(packages == ["./urxe/target/packages/urxe_*.deb", "ibverbs-utils"], "{packages:?}");
-    ensure!(strings(&jobs, "/urxe/script")?.last().is_some_and(|line| line == "make --directory=urxe deb"), "{jobs}");
+    let jobs = documents(&read("docs/guide/ci/gitlab.yml")?)?.pop().context("an empty recipe")?;
+    let lines = [strings(&jobs, "/rdma/before_script")?, strings(&jobs, "/rdma/script")?].concat();
+    let packages = run_recipe(text(&jobs, "/variables/URXE_TARBALL")?, &lines, &BASH)?;
+    ensure!(packages == ["ca-certificates", "curl", "ibverbs-utils"], "{packages:?}");
+    Ok(())
+}
+
+#[test]
+fn the_circleci_recipe_runs() -> Result<()> {
+    let config = documents(&read("docs/guide/ci/circleci.yml")?)?.pop().context("an empty recipe")?;
+    let job = &config["jobs"]["rdma"];
+    let lines = list(job, "/steps")?.iter().filter_map(|step| Some(step.get("run")?.as_str()?.to_owned()));
+    let packages = run_recipe(text(job, "/environment/URXE_TARBALL")?, &lines.collect::<Vec<_>>(), &BASH)?;
+    ensure!(packages.contains(&"ibverbs-utils".to_owned()) && packages.contains(&"curl".to_owned()), "{packages:?}");
+    Ok(())
+}
+
+#[test]
+fn the_buildkite_recipe_runs() -> Result<()> {
+    let pipeline = documents(&read("docs/guide/ci/buildkite.yml")?)?.pop().context("an empty recipe")?;
+    // The agent makes one dollar of two when it uploads the pipeline.
+    let lines: Vec<String> =
+        strings(&pipeline, "/steps/0/commands")?.iter().map(|line| line.replace("$$", "$")).collect();
+    run_recipe(text(&pipeline, "/env/URXE_TARBALL")?, &lines, &["bash", "-e", "-c"]).map(drop)
+}
+
+#[test]
+fn the_jenkins_recipe_runs() -> Result<()> {
+    let file = read("docs/guide/ci/Jenkinsfile")?;
+    let url = file.split_once("URXE_TARBALL = '").and_then(|(_, rest)| rest.split_once('\''));
+    // Single quotes: Groovy puts nothing in, but reads backslashes.
+    ensure!(!file.contains('\\'), "a backslash, which Groovy would read");
+    let step = |rest: &str| {
+        let (end, rest) = rest.strip_prefix("'''").map_or(("'", &rest[1..]), |rest| ("'''", rest));
+        rest.split_once(end).map(|(script, _)| script.to_owned())
+    };
+    let lines: Vec<String> =
+        file.split("  sh ").skip(1).filter(|rest| rest.starts_with('\'')).filter_map(step).collect();
+    ensure!(lines.len() == 3, "{lines:#?}");
+    // As the plugin calls it.
+    let packages = run_recipe(url.context("no URXE_TARBALL")?.0, &lines, &["sh", "-xe", "-c"])?;
+    ensure!(packages == ["ca-certificates", "curl", "ibverbs-utils"], "{packages:?}");
     Ok(())
 }
 
