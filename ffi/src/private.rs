@@ -36,13 +36,13 @@ type QpToQpEx = unsafe extern "C" fn(qp: *mut ibv_qp) -> *mut ibv_qp_ex;
 pub enum LookupError {
     /// No library of this name is loaded.
     NotLoaded,
-    /// It has none of the registration functions in [`Pabi::ALL`].
+    /// None of the registration functions in [`Pabi::ALL`] is exported.
     UnknownPabi,
-    /// It lacks a function that every version has.
+    /// A function that every version has is missing.
     Missing(&'static CStr),
-    /// Its op table has a shape that we do not know; the number is how many ops it has.
+    /// Unknown shape of the op table; the number is how many ops it has.
     UnknownOps(usize),
-    /// Its `verbs_qp` has a shape that we do not know.
+    /// Unknown shape of `verbs_qp`.
     UnknownQp,
 }
 

@@ -5,7 +5,7 @@ use crate::{Malformed, Opcode, PKey, Psn, Qpn};
 /// Base transport header (IBA 9.2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bth {
-    /// What the packet is; also which headers follow.
+    /// Operation, which decides the headers that follow.
     pub opcode: Opcode,
     /// SE: the responder should raise a completion event.
     pub solicited_event: bool,

@@ -33,7 +33,7 @@ impl Kind {
     }
 }
 
-/// What was in the header besides the addresses.
+/// Header fields besides the addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Fields {
     /// IPv4 TOS or IPv6 traffic class.

@@ -46,7 +46,7 @@ const DONT_FRAGMENT: u8 = 0x40;
 /// The masked headers below the BTH of all packets that go one way between two UDP endpoints.
 #[derive(Clone, Debug)]
 pub struct Flow {
-    /// Their CRC, with lengths and identification 0.
+    /// CRC of the addresses, with lengths and identification 0.
     crc: u32,
     is_ipv4: bool,
 }
@@ -89,16 +89,16 @@ impl Flow {
 /// Whether a packet's ICRC is right.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Check {
-    /// It is, with the identification that was expected.
+    /// Right, with the identification that was expected.
     Exact,
-    /// It is, for an IPv4 header with this identification and DF bit.
+    /// Right for an IPv4 header with this identification and DF bit.
     Recovered {
         /// The identification the sender used.
         id: u16,
         /// Whether "don't fragment" was set.
         df: bool,
     },
-    /// It is not: the packet was damaged, or forged without care.
+    /// Wrong: the packet was damaged, or forged without care.
     Bad,
 }
 
@@ -144,7 +144,7 @@ pub fn verify(flow: &Flow, expected_id: u16, datagram: &[u8]) -> Check {
     if flow.is_ipv4 { recover(syndrome, expected_id, packet.len()) } else { Check::Bad }
 }
 
-/// What the difference between the ICRC of a packet of `len` bytes and the one that was expected says.
+/// Interprets the difference between the ICRC of a packet of `len` bytes and the expected one.
 #[inline(never)]
 fn recover(syndrome: u32, expected_id: u16, len: usize) -> Check {
     // From the identification to the end of what the CRC covers.
@@ -157,7 +157,7 @@ fn recover(syndrome: u32, expected_id: u16, len: usize) -> Check {
     Check::Recovered { id: expected_id ^ u16::from_be_bytes([first, second]), df }
 }
 
-/// What each value of a 16-bit header field adds to the CRC up to the BTH.
+/// Contributions of each value of a 16-bit header field to the CRC up to the BTH.
 struct Field {
     high: [u32; 256],
     low: [u32; 256],
@@ -175,7 +175,7 @@ impl Field {
     }
 }
 
-/// What the lengths in the IP and the UDP header add to the CRC up to the BTH.
+/// Contributions of the lengths in the IP and the UDP header to the CRC up to the BTH.
 struct Lengths {
     ip: Field,
     /// Bytes that the length in the IP header counts, besides those that the one in the UDP header does.
@@ -214,7 +214,7 @@ static UDP_LENGTH: Field = Field::before_bth(UDP_LEN - 6);
 /// Where FECN and BECN are in the BTH.
 const CONGESTION_AT: usize = 4;
 
-/// What must be added to the CRC before the BTH, so that this is added to the byte of FECN and BECN.
+/// Correction of the CRC before the BTH that adds the index to the byte of FECN and BECN.
 static CONGESTION: [u32; 256] = shifted_bytes(INVERSE_BYTE, CONGESTION_AT);
 
 /// The CRC-32 polynomial, bits reversed: bit 31 is the constant term.

@@ -10,9 +10,9 @@ pub struct Mad {
     pub class: u8,
     /// Version of the class.
     pub class_version: u8,
-    /// What is to be done, and in the top bit whether this is a response.
+    /// Method, with the response bit at the top.
     pub method: u8,
-    /// What became of it.
+    /// Outcome.
     pub status: u16,
     /// As the class defines it.
     pub class_specific: u16,

@@ -117,7 +117,7 @@ pub enum Role {
     Notification,
 }
 
-/// What is done, whatever the packet's place in the message.
+/// Kind of operation, whatever the packet's place in the message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[expect(missing_docs, reason = "the names are the specification's")]
 pub enum Kind {
@@ -227,7 +227,7 @@ pub struct OpcodeInfo {
     pub transports: TransportSet,
     /// For responder or requester.
     pub role: Role,
-    /// What is done.
+    /// Kind of operation.
     pub kind: Kind,
     /// Where in the message.
     pub position: Position,

@@ -101,7 +101,7 @@ impl HeaderSet {
     }
 }
 
-/// What stands between the BTH and the operation's own headers, by transport.
+/// Headers between the BTH and the operation's own, by transport.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Service {
     /// RC and UC, XRC responses, CNP: nothing.
@@ -121,7 +121,7 @@ enum ServiceKind {
 }
 
 impl ServiceKind {
-    /// What packets with this opcode have.
+    /// Kind of service header of packets with this opcode.
     #[inline]
     const fn of(opcode: Opcode) -> Self {
         match (opcode.transport(), opcode.info().role) {

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-/// What an AETH says (IBA 9.7.5.2, table "AETH syndrome").
+/// Syndrome of an AETH (IBA 9.7.5.2, table "AETH syndrome").
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Syndrome {
     /// Acknowledge, with the responder's end-to-end credits.

@@ -124,7 +124,7 @@ pub(crate) fn bytes(header: &Header, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The same with four bytes in the place of the ICRC.
+/// Datagram with four bytes in the place of the ICRC.
 pub(crate) fn datagram(header: &Header, payload: &[u8]) -> Vec<u8> {
     let mut bytes = bytes(header, payload);
     bytes.extend_from_slice(&[0xA5; ICRC_LEN]);

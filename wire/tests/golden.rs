@@ -160,7 +160,7 @@ fn check_written_again(captured: &Captured) {
     assert_eq!(bytes, captured.datagram, "{}", captured.name());
 }
 
-/// The same for captures made just now.
+/// Round trip of captures made just now.
 #[test]
 #[ignore = "make captures: needs the virtual machine of conformance/kernel-rxe"]
 fn packets_captured_anew_are_written_as_they_were() {
@@ -251,7 +251,7 @@ fn fields_are_those_that_tshark_sees() {
     }
 }
 
-/// What the captures are worth: every opcode that the kernel uses, how often.
+/// Coverage of the captures: every opcode that the kernel uses, how often.
 #[test]
 fn opcodes_seen() {
     let mut counts = BTreeMap::new();
@@ -333,7 +333,7 @@ fn cm_messages_are_written_as_they_were() {
     assert_eq!(counts, BTreeMap::from(CM_MESSAGES));
 }
 
-/// Whoever receives a starting PSN begins with it: that is what the kernel's connections do.
+/// A receiver of a starting PSN begins with it, as the kernel's connections do.
 //= spec/connections.md#cm-009
 //= type=test
 //# Each end MUST begin with the PSN that the other named in its request or reply.

@@ -108,7 +108,7 @@ fn every_pair_is_an_opcode_or_none() {
     assert_eq!(pairs, (0..=u8::MAX).filter(|&byte| Opcode::from_u8(byte).is_some()).count());
 }
 
-/// What must hold in any row, whatever the operation.
+/// Conditions of every row, whatever the operation.
 #[test]
 fn rows_agree_with_themselves() {
     for operation in Operation::ALL {

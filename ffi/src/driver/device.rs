@@ -1,4 +1,4 @@
-//! What a provider registers, and the devices it makes: the same in every version from rdma-core 35 on.
+//! Registration of a provider, and the devices it makes: equal in every version from rdma-core 35 on.
 //!
 //! In rdma-core 34 [`verbs_sysfs_dev`] lacks `num_ports`, so that what follows it sits 4 bytes lower: a provider
 //! that serves 34 reads the members before it only.
@@ -23,7 +23,7 @@ pub struct list_node {
 pub struct verbs_match_ent {
     /// The provider's own.
     pub driver_data: *mut c_void,
-    /// What to compare with, depending on `kind`.
+    /// Value to compare with, depending on `kind`.
     pub u: verbs_match_value,
     /// PCI vendor.
     pub vendor: u16,
@@ -128,7 +128,7 @@ unsafe impl Sync for verbs_match_ent {}
 /// A device. The provider's own struct begins with it.
 #[repr(C)]
 pub struct verbs_device {
-    /// What the application sees.
+    /// Public part, which the application sees.
     pub device: ibv_device,
     /// The provider.
     pub ops: *const verbs_device_ops,

@@ -100,7 +100,7 @@ pub const IBV_DMAH_INIT_ATTR_MASK_TPH_MEM_TYPE: u32 = 1 << 2;
 /// host, if a device needs that.
 pub const IBV_PARENT_DOMAIN_INIT_ATTR_ALLOW_CC_UNPROTECTED_ALLOC: u32 = 1 << 2;
 
-/// What `ibv_reg_mr_ex` registers (rdma-core 59; `buf` since 64, so look at `comp_mask` first).
+/// Argument of `ibv_reg_mr_ex` (rdma-core 59; `buf` since 64, so look at `comp_mask` first).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_mr_init_attr {

@@ -22,7 +22,7 @@ pub const IBV_MR_TYPE_DMABUF_MR: ibv_mr_type = 3;
 /// A memory region. `ibv_dereg_mr` and `ibv_rereg_mr` read `mr_type` and `access`.
 #[repr(C)]
 pub struct verbs_mr {
-    /// What the application sees.
+    /// Public part, which the application sees.
     pub ibv_mr: ibv_mr,
     /// `IBV_MR_TYPE_*`.
     pub mr_type: ibv_mr_type,
@@ -33,7 +33,7 @@ pub struct verbs_mr {
 /// A shared receive queue.
 #[repr(C)]
 pub struct verbs_srq {
-    /// What the application sees.
+    /// Public part, which the application sees.
     pub srq: ibv_srq,
     /// `IBV_SRQT_*`.
     pub srq_type: ibv_srq_type,
@@ -48,7 +48,7 @@ pub struct verbs_srq {
 /// An XRC domain.
 #[repr(C)]
 pub struct verbs_xrcd {
-    /// What the application sees.
+    /// Public part, which the application sees.
     pub xrcd: ibv_xrcd,
     /// `verbs_xrcd_mask`.
     pub comp_mask: u32,
@@ -59,7 +59,7 @@ pub struct verbs_xrcd {
 /// Device memory.
 #[repr(C)]
 pub struct verbs_dm {
-    /// What the application sees.
+    /// Public part, which the application sees.
     pub dm: ibv_dm,
     /// The kernel's handle.
     pub handle: u32,
@@ -84,7 +84,7 @@ pub type WrFlush =
 /// A queue pair, with room for every [`QpLayout`]. `ibv_qp` is a prefix of `ibv_qp_ex`.
 #[repr(C)]
 pub struct verbs_qp {
-    /// What the application sees: `ibv_qp`, and the `wr_*` builders when it asked for them.
+    /// Public part: `ibv_qp`, and the `wr_*` builders if the application asked for them.
     pub qp_ex: ibv_qp_ex,
     /// `wr_flush`, `comp_mask` and `xrcd`, at places that differ by version.
     tail: [u64; 3],
@@ -118,7 +118,7 @@ impl verbs_qp {
         true
     }
 
-    /// What the application sees.
+    /// Public part, which the application sees.
     pub fn public_mut(&mut self) -> &mut ibv_qp {
         let this: *mut Self = self;
         // SAFETY: `ibv_qp` is the prefix of `ibv_qp_ex` (the header's `qp_base`), which is the prefix of this.

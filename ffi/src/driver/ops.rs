@@ -25,7 +25,7 @@ pub struct Op {
 
 macro_rules! ops {
     ($($since:ident $name:ident: fn($($arg:ident: $type:ty),* $(,)?) $(-> $ret:ty)?;)*) => {
-        /// What a provider implements: every op of every version, with its C signature. `None` leaves libibverbs' own
+        /// Ops that a provider implements: every op of every version, with its C signature. `None` leaves libibverbs' own
         /// function in place, which says EOPNOTSUPP.
         ///
         /// [`ContextOps::table`] makes the table of the version at hand of it.
@@ -205,7 +205,7 @@ pub struct OpTable {
 }
 
 impl OpTable {
-    /// What `verbs_set_ops` takes. Valid as long as `self`; libibverbs copies it.
+    /// Argument of `verbs_set_ops`. Valid as long as `self`; libibverbs copies it.
     pub fn as_ptr(&self) -> *const c_void {
         self.slots.as_ptr().cast()
     }

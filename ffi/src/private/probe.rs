@@ -28,7 +28,7 @@ const PUBLIC: [(&str, usize); 9] = [
     ("resize_cq", offset_of!(ibv_context_ops, _compat_resize_cq)),
 ];
 
-/// Which [`Layout`] the library has: hands it a table whose n-th op is the number n, and looks where the numbers
+/// Finds the [`Layout`] of the library: hands it a table whose n-th op is the number n, and looks where the numbers
 /// turn up.
 pub(super) fn layout(set_ops: SetOps) -> Result<Layout, LookupError> {
     let table: Vec<usize> = (1..=WORDS).collect();
@@ -52,7 +52,7 @@ pub(super) fn layout(set_ops: SetOps) -> Result<Layout, LookupError> {
         .ok_or(LookupError::UnknownOps(count))
 }
 
-/// Which [`QpLayout`] the library has: sets the flag at one place after the other, and sees whether it notices.
+/// Finds the [`QpLayout`] of the library: sets the flag at one place after the other, and sees whether it notices.
 pub(super) fn qp_layout(qp_to_qp_ex: QpToQpEx) -> Result<QpLayout, LookupError> {
     QpLayout::ALL
         .into_iter()

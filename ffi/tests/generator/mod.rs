@@ -1,4 +1,4 @@
-//! What is generated, from which headers, with which settings.
+//! Generated files, their headers and settings.
 //!
 //! Shared by `examples/regenerate.rs` (writes the files) and `tests/generated.rs` (compares them).
 
@@ -11,7 +11,7 @@ pub(crate) struct Generated {
     pub(crate) file: &'static str,
     /// The C translation unit.
     source: &'static str,
-    /// What the version in the file's first lines is the version of.
+    /// Origin of the version in the file's first lines.
     origin: Origin,
     /// Types and constants to keep (regular expressions); everything they need comes along.
     allow: &'static [&'static str],
@@ -19,7 +19,7 @@ pub(crate) struct Generated {
     functions: bool,
     /// Whether sizes and offsets are those of one architecture: `pthread_mutex_t` differs, and so does what holds one.
     one_architecture: bool,
-    /// What the file is, what it takes from elsewhere, and lints that C's names do not meet.
+    /// Preamble: the file's description, its imports, and lints that C's names do not meet.
     preamble: &'static [&'static str],
 }
 

@@ -102,7 +102,7 @@ pub struct Req {
     pub local_id: CommId,
     /// ECE: whose options the MAD header's modifier holds (24 bits); 0 for none.
     pub vendor_id: u32,
-    /// What the connection is for.
+    /// Service id that the connection is for.
     pub service_id: u64,
     /// The sender's node.
     pub ca_guid: u64,
@@ -227,15 +227,15 @@ pub struct Rep {
     pub initiator_depth: u8,
     /// Exponent of the time its port takes to acknowledge.
     pub target_ack_delay: u8,
-    /// What became of the alternate path, 2 bits.
+    /// Outcome for the alternate path, 2 bits.
     pub failover_accepted: u8,
-    /// Its receive queue gives credits.
+    /// Set if the receive queue gives credits.
     pub flow_control: bool,
     /// For the receiver's QP.
     pub rnr_retry_count: u8,
-    /// Its QP has a shared receive queue.
+    /// Set if the QP has a shared receive queue.
     pub srq: bool,
-    /// Its node.
+    /// GUID of the node.
     pub ca_guid: u64,
     /// The consumer's.
     pub private_data: [u8; 196],

@@ -26,7 +26,7 @@ impl ServiceId {
     }
 }
 
-/// What stands before the consumer's private data in REQ and SIDR_REQ.
+/// Header before the consumer's private data in REQ and SIDR_REQ.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IpHeader {
     /// The sender's port.

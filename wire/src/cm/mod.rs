@@ -60,7 +60,7 @@ pub enum Message {
     Drep(Plain),
     /// Service id resolution request.
     SidrReq(SidrReq),
-    /// Its response.
+    /// Response to a SIDR_REQ.
     SidrRep(SidrRep),
     /// Load alternate path.
     Lap(Lap),
@@ -82,7 +82,7 @@ pub enum MalformedCm {
 }
 
 impl Message {
-    /// Its attribute id (IBA 16.7.2).
+    /// Attribute id of the message (IBA 16.7.2).
     #[must_use]
     pub const fn attribute_id(&self) -> u16 {
         match self {

@@ -38,7 +38,7 @@ impl Rejected {
 pub struct Mra {
     /// The connection.
     pub ids: Ids,
-    /// What has been received.
+    /// Message that has been received.
     pub message: Rejected,
     /// Exponent of how long the answer may take.
     pub service_timeout: u8,
@@ -86,7 +86,7 @@ impl RejReason {
 pub struct Rej {
     /// The connection; the sender's id is zero if it has not told one.
     pub ids: Ids,
-    /// What is rejected.
+    /// Message that is rejected.
     pub message: Rejected,
     /// Bytes of `info` that mean something.
     pub info_len: u8,
@@ -170,7 +170,7 @@ pub struct Apr {
     pub ids: Ids,
     /// Bytes of `info` that mean something.
     pub info_len: u8,
-    /// What became of it (IBA 12.8.2); 0 is success.
+    /// Outcome (IBA 12.8.2); 0 is success.
     pub status: u8,
     /// Vendor id (ECE), 16 of 24 bits and more: kept as it is.
     pub reserved: u16,

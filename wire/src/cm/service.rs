@@ -11,7 +11,7 @@ pub struct SidrReq {
     pub request_id: CommId,
     /// The partition.
     pub p_key: PKey,
-    /// What is looked for.
+    /// Service id that is looked for.
     pub service_id: u64,
     /// The consumer's, behind a [`super::IpHeader`] if the service id says so.
     pub private_data: [u8; 216],
@@ -35,7 +35,7 @@ impl SidrReq {
     }
 }
 
-/// What became of it (IBA 12.11.2.2): any number; those that are used here have names.
+/// Outcome (IBA 12.11.2.2): any number; those that are used here have names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SidrStatus(pub u8);
 
@@ -50,12 +50,12 @@ impl SidrStatus {
     pub const NO_QP: Self = Self(3);
 }
 
-/// Its response.
+/// Response to a SIDR_REQ.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SidrRep {
     /// As in the request.
     pub request_id: CommId,
-    /// What became of it.
+    /// Outcome.
     pub status: SidrStatus,
     /// Bytes of `info` that mean something.
     pub info_len: u8,
@@ -63,9 +63,9 @@ pub struct SidrRep {
     pub reserved: u16,
     /// The QP that serves.
     pub qpn: Qpn,
-    /// What was looked for.
+    /// Service id that was looked for.
     pub service_id: u64,
-    /// Its Q_Key.
+    /// Q_Key of the queue pair.
     pub q_key: QKey,
     /// Additional information.
     pub info: [u8; 72],

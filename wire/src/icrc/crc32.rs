@@ -16,7 +16,7 @@ pub(super) const FEW: usize = 64;
 /// Bytes that are taken at once, if there are as many.
 const STRIDE: usize = 16;
 
-/// What a byte leaves in the register, by how many others of its stride are behind it.
+/// Remainders of a byte in the register, by how many others of its stride are behind it.
 static TABLES: [[u32; 256]; STRIDE] = {
     let mut tables = [[0; 256]; STRIDE];
     let mut behind = 0;

@@ -82,7 +82,7 @@ fn ip_and_udp(src: SocketAddr, dst: SocketAddr, fields: IpFields, packet: &[u8])
     out
 }
 
-/// What the ICRC covers, made from a packet as it is on the wire by masking.
+/// Bytes that the ICRC covers, made from a packet as it is on the wire by masking.
 fn covered(mut headers: Vec<u8>, packet: &[u8]) -> Vec<u8> {
     if headers[0] >> 4 == 4 {
         for at in [1, 8, 10, 11, 26, 27] {

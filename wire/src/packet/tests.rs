@@ -292,7 +292,7 @@ proptest! {
     }
 }
 
-/// What parses is written back in as many bytes, which mean the same.
+/// A parsed packet is written back in as many bytes, with the same meaning.
 fn canonical(datagram: &[u8]) -> Result<(), TestCaseError> {
     if let Ok(packet) = Packet::parse(datagram) {
         let again = crate::testing::datagram(&packet.header, packet.payload);
