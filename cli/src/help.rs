@@ -43,7 +43,7 @@ pub(crate) fn with_tasks(command: Command) -> Command {
     command.help_template(template)
 }
 
-/// What was meant, in a line, where there is no such subcommand.
+/// Suggests a subcommand, in a line, where there is none of that name.
 pub(crate) fn meant(error: &clap::Error, command: &Command) -> Option<String> {
     if error.kind() != ErrorKind::InvalidSubcommand {
         return None;

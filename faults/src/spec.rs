@@ -33,7 +33,7 @@ impl fmt::Display for Invalid {
 
 impl std::error::Error for Invalid {}
 
-/// What the action of this name wants.
+/// Describes the argument of the action of this name.
 macro_rules! probability {
     ($action:literal) => {
         concat!($action, "=1%, ", $action, "=0.01 or ", $action, "=1/100, up to 100%; ", $action, " alone is always")

@@ -180,7 +180,7 @@ fn the_wheel_puts_urxe_into_a_virtual_environment() -> Result<()> {
     Ok(())
 }
 
-/// What a release is built of, from `cargo metadata`.
+/// Components of a release, from `cargo metadata`.
 #[test]
 fn the_bill_of_materials_has_what_is_linked() -> Result<()> {
     let dir = tempfile::tempdir()?;

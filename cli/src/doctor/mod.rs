@@ -130,7 +130,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(if works { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// What was found about a way.
+/// Verdict about a way.
 #[derive(Clone, Default)]
 struct Said {
     /// The first thing that keeps programs from working.

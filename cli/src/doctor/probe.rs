@@ -14,12 +14,12 @@ pub(crate) const SUBCOMMAND: &str = "probe";
 /// Stands for the path of this command.
 const THIS: &str = "urxe";
 
-/// What a program finds that `urxe run` starts.
+/// Probes as a program that `urxe run` starts.
 pub(super) fn by_run(settings: &Settings) -> Finding {
     finding(settings, &["run", "--", THIS, SUBCOMMAND], "`urxe run`")
 }
 
-/// What a program finds that is started by itself.
+/// Probes as a program that is started by itself.
 pub(super) fn installed(settings: &Settings) -> Finding {
     finding(settings, &[SUBCOMMAND], "a program")
 }
