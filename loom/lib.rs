@@ -3,7 +3,7 @@
 #![cfg(all(test, loom))]
 
 mod rings;
-mod slumber;
+mod sleep_deadline;
 
 fn explore(model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();

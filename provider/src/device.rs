@@ -6,7 +6,7 @@ use std::sync::Once;
 use urxe_net::{Interface, PortError};
 use urxe_options::{Choices, Device, Loopback};
 
-use urxe_runtime::table::Table;
+use urxe_runtime::fork_safe_mutex::ForkSafeMutex;
 
 /// What was chosen. A mistake is reported once, and there is no device then.
 fn choices() -> Option<Choices> {
@@ -72,7 +72,7 @@ pub(crate) fn shares_memory() -> bool {
 }
 
 /// GUIDs of the devices, by name, as libibverbs reads them from sysfs.
-static GUIDS: Table<Vec<(String, u64)>> = Table::new(Vec::new());
+static GUIDS: ForkSafeMutex<Vec<(String, u64)>> = ForkSafeMutex::new(Vec::new());
 
 /// Remembers what libibverbs takes for the GUID of a device whose files are in `dir`: by it librdmacm finds the device.
 pub(crate) fn remember_guid(name: &str, dir: &Path) {

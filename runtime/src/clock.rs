@@ -19,9 +19,9 @@ pub fn now() -> Instant {
 /// A look at the clock, taken when somebody first needs it: where the clock is an emulated device, it takes as long as
 /// hundreds of instructions.
 #[derive(Debug, Default)]
-pub struct Look(Cell<Option<Instant>>);
+pub struct LazyInstant(Cell<Option<Instant>>);
 
-impl Look {
+impl LazyInstant {
     /// The time, if anybody has needed it.
     pub const fn taken(&self) -> Option<Instant> {
         self.0.get()
@@ -35,14 +35,14 @@ impl Look {
     }
 }
 
-impl Clock for Look {
+impl Clock for LazyInstant {
     #[inline]
     fn now(&self) -> Instant {
         self.taken().unwrap_or_else(|| self.renew())
     }
 }
 
-impl From<Instant> for Look {
+impl From<Instant> for LazyInstant {
     fn from(now: Instant) -> Self {
         Self(Cell::new(Some(now)))
     }
@@ -61,7 +61,7 @@ mod tests {
 
     #[test]
     fn a_look_is_taken_once_and_only_if_needed() {
-        let look = Look::default();
+        let look = LazyInstant::default();
         assert_eq!(look.taken(), None);
         let time = look.now();
         assert_eq!((look.taken(), look.now()), (Some(time), time));

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use urxe_engine::Event;
 use urxe_status::Counters;
 
-/// What one queue pair has sent and received, and what went wrong there. Only touched with the queue pair locked.
+/// What one queue pair has sent and received, and what went wrong there. Only dirty with the queue pair locked.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     /// Packets received, and their bytes from BTH to ICRC.

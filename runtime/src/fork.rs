@@ -9,14 +9,14 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock};
 
-use super::port::NetPort;
-use super::{lock, table};
+use super::device::Device;
+use super::{fork_safe_mutex, lock};
 
 /// How many forks away from the process that loaded us: what was made at another generation is dead.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
 /// Ports open in this process. Held over a fork, so that the child finds it whole.
-static PORTS: Mutex<Vec<Arc<NetPort>>> = Mutex::new(Vec::new());
+static PORTS: Mutex<Vec<Arc<Device>>> = Mutex::new(Vec::new());
 
 /// A port is being opened; taken before [`PORTS`].
 static OPENING: Mutex<()> = Mutex::new(());
@@ -48,7 +48,7 @@ pub fn set_hooks(hooks: Hooks) {
     let _ = HOOKS.set(hooks);
 }
 
-/// From now on forks are noticed. Before libibverbs' calls are diverted, for some lead to a [`table`].
+/// From now on forks are noticed. Before libibverbs' calls are diverted, for some lead to a [`fork_safe_mutex`].
 pub fn notice() {
     static REGISTERED: Once = Once::new();
     REGISTERED.call_once(|| {
@@ -59,7 +59,7 @@ pub fn notice() {
 }
 
 /// Remembers a port, to be closed in children.
-pub fn remember(port: &Arc<NetPort>) {
+pub fn remember(port: &Arc<Device>) {
     static ENDS: Once = Once::new();
     notice();
     ENDS.call_once(|| {
@@ -70,7 +70,7 @@ pub fn remember(port: &Arc<NetPort>) {
 }
 
 /// Closes it and forgets it; no fork comes in between.
-pub fn close(port: &Arc<NetPort>) {
+pub fn close(port: &Arc<Device>) {
     let mut ports = lock(&PORTS);
     port.close();
     ports.retain(|other| !Arc::ptr_eq(other, port));
@@ -82,7 +82,7 @@ pub fn put_off() -> MutexGuard<'static, ()> {
 }
 
 /// What the forking thread holds over a fork. The ports are let go of first.
-type Held = (MutexGuard<'static, Vec<Arc<NetPort>>>, MutexGuard<'static, ()>, table::Kept);
+type Held = (MutexGuard<'static, Vec<Arc<Device>>>, MutexGuard<'static, ()>, fork_safe_mutex::Kept);
 
 thread_local! {
     static HELD: Cell<Option<Held>> = const { Cell::new(None) };
@@ -90,7 +90,7 @@ thread_local! {
 
 /// The program ends: what has come for other processes is theirs still.
 extern "C" fn at_exit() {
-    let ports: Vec<Arc<NetPort>> = PORTS.try_lock().map(|ports| ports.clone()).unwrap_or_default();
+    let ports: Vec<Arc<Device>> = PORTS.try_lock().map(|ports| ports.clone()).unwrap_or_default();
     for port in ports.iter().filter(|port| !port.net().has_lost_descriptors()) {
         port.pass_on();
     }
@@ -105,7 +105,7 @@ extern "C" fn at_exit() {
 extern "C" fn prepare() {
     let opening = put_off();
     let ports = lock(&PORTS);
-    HELD.set(Some((ports, opening, table::keep_all())));
+    HELD.set(Some((ports, opening, fork_safe_mutex::keep_all())));
 }
 
 extern "C" fn parent() {
@@ -122,7 +122,7 @@ extern "C" fn child() {
     if let Some((mut ports, _opening, _tables)) = HELD.take() {
         for port in ports.drain(..) {
             port.close_in_child();
-            // Its locks may be held by threads that are not here: never to be touched again, not even by a drop.
+            // Its locks may be held by threads that are not here: never to be dirty again, not even by a drop.
             std::mem::forget(port);
         }
     }

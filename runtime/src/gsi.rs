@@ -9,20 +9,20 @@ use urxe_wire::mad::MAD_LEN;
 use urxe_wire::packet::Service;
 use urxe_wire::{Bth, Deth, Ext, Gid, Header, Opcode, Operation, PKey, Packet, Psn, QKey, Qpn, Transport};
 
+use super::device::{Device, TxContext};
 use super::host::Sender;
-use super::port::{NetPort, Work};
 use urxe_engine::{Instant, Network};
 
 /// Who takes the datagrams.
 pub trait Gsi: Send + Sync {
     /// Takes a message that has come. A request that `is_refused` is not told to any listener.
-    fn receive(&self, work: &mut Work, now: Instant, local: Gid, peer: Gid, mad: &CmMad, is_refused: bool);
+    fn receive(&self, work: &mut TxContext, now: Instant, local: Gid, peer: Gid, mad: &CmMad, is_refused: bool);
 
-    /// The time set with [`NetPort::set_gsi_timer`] has come.
+    /// The time set with [`Device::set_gsi_timer`] has come.
     fn handle_timeout(&self, now: Instant);
 
-    /// The device was taken out ([`NetPort::is_gone`]).
-    fn removed(&self, work: &mut Work);
+    /// The device was taken out ([`Device::is_gone`]).
+    fn removed(&self, work: &mut TxContext);
 }
 
 /// The message in a packet to QP1, if it may come in (IBA 9.6.1.1.3, 9.6.1.2: P_Key and Q_Key) and is one.
@@ -38,7 +38,7 @@ pub(super) fn message(packet: &Packet<'_>) -> Option<CmMad> {
 }
 
 /// Sends a message from QP1 to QP1. What cannot be sent is lost.
-pub fn send(work: &mut Work, port: &Port, psn: Psn, local: Gid, remote: Gid, payload: &[u8; MAD_LEN]) {
+pub fn send(work: &mut TxContext, port: &Port, psn: Psn, local: Gid, remote: Gid, payload: &[u8; MAD_LEN]) {
     let to = Destination { local, remote, dest_qpn: Qpn::GSI, flow_label: 0, tclass: 0, hop_limit: 0 };
     let Some(opcode) = Opcode::new(Transport::Ud, Operation::SendOnly) else { return };
     let Ok(route) = port.route(&to) else { return };
@@ -61,7 +61,7 @@ pub(super) fn gid(address: IpAddr) -> Gid {
     Gid::from(address)
 }
 
-impl NetPort {
+impl Device {
     /// Says who takes datagrams to QP1 from now on; before, and after `None`, requests are refused.
     pub fn set_gsi(&self, gsi: Option<Arc<dyn Gsi>>) {
         *self.gsi.write().unwrap_or_else(std::sync::PoisonError::into_inner) = gsi;
@@ -69,7 +69,7 @@ impl NetPort {
 
     /// Tells who takes them that the device is taken out: first of all, or a program whose requests fail meanwhile may have
     /// ended before it hears why.
-    pub(super) fn leave(&self, work: &mut Work) {
+    pub(super) fn leave(&self, work: &mut TxContext) {
         self.listeners.leave();
         if let Some(gsi) = self.gsi() {
             gsi.removed(work);

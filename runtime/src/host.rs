@@ -8,24 +8,24 @@ use urxe_net::{Headers, Port, Route, TxBatch};
 use urxe_status::Counters;
 use urxe_wire::{ICRC_LEN, Qpn, grh};
 
-use super::clock::Look;
+use super::clock::LazyInstant;
 use super::counter::CompletionCounter;
 use super::cq::{Added, Cq};
 use super::quirks;
 use super::srq::{AnySrq, XrcSrqs};
 use crate::counters::{Tally, Traffic};
 use crate::interceptor::{self, Interceptor};
-use crate::memory::in_use::InUse;
+use crate::memory::region_cache::RegionCache;
 
 /// The engine's [`Host`].
 #[derive(Debug)]
-pub struct Surroundings;
+pub struct DeviceHost;
 
-impl Host for Surroundings {
-    type Memory = InUse;
+impl Host for DeviceHost {
+    type Memory = RegionCache;
     type Network = Sender;
-    type Consumer = Upcalls;
-    type Clock = Look;
+    type Consumer = PendingNotifications;
+    type Clock = LazyInstant;
     type Quirks = quirks::Qp;
 }
 
@@ -145,7 +145,7 @@ pub(super) enum Unacknowledged {
 
 /// What the application is to hear of, after the engine has been let go of.
 #[derive(Debug)]
-pub struct Upcalls {
+pub struct PendingNotifications {
     /// Asynchronous events of queue pairs.
     pub events: Vec<(Qpn, AsyncEvent)>,
     /// Completion queues that have just overrun.
@@ -167,7 +167,7 @@ pub struct Upcalls {
     interceptor: Option<Arc<dyn Interceptor>>,
 }
 
-impl Upcalls {
+impl PendingNotifications {
     pub(crate) const fn new(
         counters: Arc<Counters>,
         xrc_srqs: Arc<XrcSrqs>,
@@ -289,18 +289,18 @@ impl Upcalls {
     fn complete_held(&mut self) {
         for (srq, cqe) in std::mem::take(&mut self.held) {
             match srq {
-                AnySrq::Here(srq) => {
+                AnySrq::Local(srq) => {
                     if let Some(xrc) = srq.xrc() {
                         self.complete(&xrc.cq, cqe);
                     }
                 }
-                AnySrq::Elsewhere(srq) => srq.complete(cqe),
+                AnySrq::Remote(srq) => srq.complete(cqe),
             }
         }
     }
 }
 
-impl Consumer for Upcalls {
+impl Consumer for PendingNotifications {
     type Cq = Arc<Cq>;
     type Srq = AnySrq;
     type Counter = Arc<CompletionCounter>;
@@ -341,15 +341,15 @@ impl Consumer for Upcalls {
 
     fn take_recv(&mut self, srq: &AnySrq) -> Option<RecvWr> {
         match srq {
-            AnySrq::Here(srq) => srq.take(),
-            AnySrq::Elsewhere(srq) => srq.take(),
+            AnySrq::Local(srq) => srq.take(),
+            AnySrq::Remote(srq) => srq.take(),
         }
     }
 
     fn srq_pd(&self, srq: &AnySrq) -> Pd {
         match srq {
-            AnySrq::Here(srq) => srq.pd(),
-            AnySrq::Elsewhere(srq) => srq.pd(),
+            AnySrq::Local(srq) => srq.pd(),
+            AnySrq::Remote(srq) => srq.pd(),
         }
     }
 

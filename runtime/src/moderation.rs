@@ -6,7 +6,7 @@ use urxe_engine::Instant;
 
 use super::cq::Cq;
 use super::lock;
-use super::slumber::Deadline;
+use super::progress::sleep_deadline::Deadline;
 
 /// When which completion queues are to be looked at: at most two entries for each queue, so a handful.
 #[derive(Debug)]

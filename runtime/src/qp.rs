@@ -9,13 +9,14 @@ use urxe_net::{PendingAck, Route};
 use urxe_wire::{Aeth, Bth, Credits, Ext, Header, ICRC_LEN, Msn, Opcode, Operation, Packet, Qpn, Syndrome, Transport};
 
 use super::async_events::AsyncEvents;
-use super::clock::Look;
+use super::clock::LazyInstant;
 use super::counter::CompletionCounter;
 use super::cq::Cq;
-use super::habit::Habit;
-use super::host::{Origin, Surroundings, Unacknowledged};
-use super::port::{Acks, NetPort, Work};
-use super::{lock, watch};
+use super::device::{AckMode, Device, TxContext};
+use super::host::{DeviceHost, Origin, Unacknowledged};
+use super::lock;
+use super::progress::delayed_ack::DelayedAck;
+use super::progress::tuning::TUNING;
 use crate::counters::{Tally, Traffic};
 use crate::event::EventType;
 
@@ -26,10 +27,10 @@ const ROUNDS: usize = 8;
 pub struct Qp {
     qpn: Qpn,
     inner: Mutex<Inner>,
-    port: Arc<NetPort>,
+    port: Arc<Device>,
     pub(super) timer: TimerSlot,
     /// It is in the list of those to be answered for. Changed only by who holds the receive token.
-    touched: AtomicBool,
+    dirty: AtomicBool,
     /// No packet reaches it any more.
     retired: AtomicBool,
     is_xrc_target: bool,
@@ -38,8 +39,8 @@ pub struct Qp {
 }
 
 struct Inner {
-    engine: QueuePair<Surroundings>,
-    habit: Habit,
+    engine: QueuePair<DeviceHost>,
+    delayed_ack: DelayedAck,
     /// The application may wait for events: who does is not in a flush_delayed, and neither is its peer.
     sleeps: bool,
     tally: Tally,
@@ -60,7 +61,7 @@ struct LastAck {
 impl LastAck {
     /// Leaves the ACK that is owed. False if that is not all, or there is nobody who would find it.
     #[inline]
-    fn leave(&mut self, engine: &QueuePair<Surroundings>) -> bool {
+    fn leave(&mut self, engine: &QueuePair<DeviceHost>) -> bool {
         self.is_current = false;
         let (Some(route), Some(psn)) = (engine.route(), engine.pending_ack()) else { return false };
         let to = engine.dest_qpn();
@@ -103,21 +104,21 @@ enum Act {
 
 impl Inner {
     /// Whether an ACK is all that there is to send, and should wait for a request to go with.
-    fn lets_ack_wait(&mut self, clock: &Look, acks: Acks) -> bool {
-        let Self { engine, habit, sleeps, last_ack, .. } = self;
+    fn lets_ack_wait(&mut self, clock: &LazyInstant, acks: AckMode) -> bool {
+        let Self { engine, delayed_ack, sleeps, last_ack, .. } = self;
         if !engine.owes_only_ack() {
             return false;
         }
         // Ends of a connection mostly have the same ACK timeout. It must not expire, whoever forgets the ACK.
-        let impatient = engine.ack_timeout().is_some_and(|timeout| timeout < 4 * watch::LAST);
+        let impatient = engine.ack_timeout().is_some_and(|timeout| timeout < 4 * TUNING.watchdog_last);
         // Nor is it lost if the process ends meanwhile.
-        !*sleeps && !impatient && last_ack.is_current && habit.lets_wait(clock, acks)
+        !*sleeps && !impatient && last_ack.is_current && delayed_ack.lets_wait(clock, acks)
     }
 }
 
 impl Qp {
     /// Makes a queue pair and lets packets reach it. `events` are those of its `ibv_qp`.
-    pub fn new(port: &Arc<NetPort>, config: QpConfig<Surroundings>, events: AsyncEvents) -> Arc<Self> {
+    pub fn new(port: &Arc<Device>, config: QpConfig<DeviceHost>, events: AsyncEvents) -> Arc<Self> {
         let is_xrc_target = config.qp_type == QpType::XrcRecv;
         let sleeps = [&config.send_cq, &config.recv_cq].into_iter().flatten().any(|cq| cq.has_channel());
         let qp = Arc::new(Self {
@@ -125,14 +126,14 @@ impl Qp {
             inner: Mutex::new(Inner {
                 sleeps,
                 engine: QueuePair::new(config),
-                habit: Habit::default(),
+                delayed_ack: DelayedAck::default(),
                 unacknowledged: Vec::new(),
                 last_ack: LastAck::default(),
                 tally: Tally::default(),
             }),
             port: Arc::clone(port),
             timer: TimerSlot::default(),
-            touched: AtomicBool::new(false),
+            dirty: AtomicBool::new(false),
             retired: AtomicBool::new(false),
             is_xrc_target,
             listeners: Mutex::new(vec![Arc::new(events)]),
@@ -147,12 +148,12 @@ impl Qp {
     }
 
     /// The device it is on.
-    pub const fn port(&self) -> &Arc<NetPort> {
+    pub const fn port(&self) -> &Arc<Device> {
         &self.port
     }
 
     /// Looks at the engine without driving it.
-    pub fn inspect<T>(&self, look: impl FnOnce(&QueuePair<Surroundings>) -> T) -> T {
+    pub fn inspect<T>(&self, look: impl FnOnce(&QueuePair<DeviceHost>) -> T) -> T {
         look(&lock(&self.inner).engine)
     }
 
@@ -164,8 +165,8 @@ impl Qp {
     /// Posts send requests, by calls of the engine in `post`, and sends what comes of it.
     pub fn post_send<T>(
         &self,
-        work: &mut Work,
-        post: impl FnOnce(&mut QueuePair<Surroundings>, &mut Io<'_, Surroundings>) -> T,
+        work: &mut TxContext,
+        post: impl FnOnce(&mut QueuePair<DeviceHost>, &mut Io<'_, DeviceHost>) -> T,
     ) -> T {
         self.turn(work, Act::Send, post)
     }
@@ -173,20 +174,20 @@ impl Qp {
     /// Posts receive requests, likewise.
     pub fn post_recv<T>(
         &self,
-        work: &mut Work,
-        post: impl FnOnce(&mut QueuePair<Surroundings>, &mut Io<'_, Surroundings>) -> T,
+        work: &mut TxContext,
+        post: impl FnOnce(&mut QueuePair<DeviceHost>, &mut Io<'_, DeviceHost>) -> T,
     ) -> T {
         self.turn(work, Act::Aside, post)
     }
 
     /// Does what is due, likewise.
-    pub(super) fn handle_timeout(&self, work: &mut Work) {
+    pub(super) fn handle_timeout(&self, work: &mut TxContext) {
         self.turn(work, Act::Aside, |engine, io| engine.handle_timeout(io));
     }
 
     /// Does what is due, likewise, unless the ACK timeout is over: then nothing is done, and true returned. The question and
     /// the deed have one time: a thread that loses its processor between two looks at the clock would find it over only then.
-    pub(super) fn handle_timeout_before_ack_timeout(&self, work: &mut Work) -> bool {
+    pub(super) fn handle_timeout_before_ack_timeout(&self, work: &mut TxContext) -> bool {
         self.turn(work, Act::Aside, |engine, io| {
             let is_over = engine.ack_deadline().is_some_and(|at| at <= io.clock.now());
             if !is_over {
@@ -199,8 +200,8 @@ impl Qp {
     /// Lets `act` at the engine, sends what comes of it, and sees to timers and events.
     pub fn drive<T>(
         &self,
-        work: &mut Work,
-        act: impl FnOnce(&mut QueuePair<Surroundings>, &mut Io<'_, Surroundings>) -> T,
+        work: &mut TxContext,
+        act: impl FnOnce(&mut QueuePair<DeviceHost>, &mut Io<'_, DeviceHost>) -> T,
     ) -> T {
         self.turn(work, Act::Other, act)
     }
@@ -208,8 +209,8 @@ impl Qp {
     /// Changes its state. What it owes its peer leaves before: in the state that comes it may be forgotten.
     pub fn modify<T>(
         &self,
-        work: &mut Work,
-        act: impl FnOnce(&mut QueuePair<Surroundings>, &mut Io<'_, Surroundings>) -> T,
+        work: &mut TxContext,
+        act: impl FnOnce(&mut QueuePair<DeviceHost>, &mut Io<'_, DeviceHost>) -> T,
     ) -> T {
         self.drive(work, |engine, io| {
             // An ACK may be owed for a message that the application has polled already.
@@ -221,9 +222,9 @@ impl Qp {
 
     /// Sends what is to be sent after packets were taken. True: it is but an ACK, which is to wait for a request to go with,
     /// as it may.
-    pub(super) fn answer(&self, work: &mut Work, clock: &Look, acks: Acks) -> bool {
+    pub(super) fn answer(&self, work: &mut TxContext, clock: &LazyInstant, acks: AckMode) -> bool {
         let mut inner = lock(&self.inner);
-        let waits = acks != Acks::Leave && inner.lets_ack_wait(clock, acks);
+        let waits = acks != AckMode::Immediate && inner.lets_ack_wait(clock, acks);
         if !waits {
             self.turn_of(inner, work, Act::Other, clock, |_, _| ());
         }
@@ -232,29 +233,29 @@ impl Qp {
 
     fn turn<T>(
         &self,
-        work: &mut Work,
+        work: &mut TxContext,
         kind: Act,
-        act: impl FnOnce(&mut QueuePair<Surroundings>, &mut Io<'_, Surroundings>) -> T,
+        act: impl FnOnce(&mut QueuePair<DeviceHost>, &mut Io<'_, DeviceHost>) -> T,
     ) -> T {
         let inner = lock(&self.inner);
-        self.turn_of(inner, work, kind, &Look::default(), act)
+        self.turn_of(inner, work, kind, &LazyInstant::default(), act)
     }
 
     fn turn_of<T>(
         &self,
         mut inner: MutexGuard<'_, Inner>,
-        work: &mut Work,
+        work: &mut TxContext,
         kind: Act,
-        clock: &Look,
-        act: impl FnOnce(&mut QueuePair<Surroundings>, &mut Io<'_, Surroundings>) -> T,
+        clock: &LazyInstant,
+        act: impl FnOnce(&mut QueuePair<DeviceHost>, &mut Io<'_, DeviceHost>) -> T,
     ) -> T {
-        let Inner { engine, habit, tally, unacknowledged, .. } = &mut *inner;
+        let Inner { engine, delayed_ack, tally, unacknowledged, .. } = &mut *inner;
         work.sender.speak_for(self.qpn);
         *work.sender.sent() = Traffic::default();
-        work.upcalls.queue_behind(unacknowledged);
+        work.notifications.queue_behind(unacknowledged);
         let turn = work.memory.turn();
-        let mut io = Io { clock, memory: &work.memory, network: &mut work.sender, consumer: &mut work.upcalls };
-        let waits = habit.waits();
+        let mut io = Io { clock, memory: &work.memory, network: &mut work.sender, consumer: &mut work.notifications };
+        let waits = delayed_ack.waits();
         match kind {
             Act::Send => {
                 // One that is about to leave stays first: perftest with events takes an event of a message that comes
@@ -264,7 +265,7 @@ impl Qp {
                 }
             }
             Act::Other if waits => {
-                habit.gave_up();
+                delayed_ack.gave_up();
                 engine.transmit(&mut io);
             }
             Act::Aside | Act::Other => {}
@@ -286,15 +287,15 @@ impl Qp {
         work.sender.flush();
         // What the engine keeps back it keeps back from a peer that is to see what happens then.
         if !engine.owes_answer() || engine.kept_until().is_some() {
-            work.upcalls.complete_unacknowledged(engine.config().recv_cq.as_ref());
+            work.notifications.complete_unacknowledged(engine.config().recv_cq.as_ref());
         }
-        work.upcalls.give_unacknowledged(unacknowledged);
-        work.upcalls.release();
+        work.notifications.give_unacknowledged(unacknowledged);
+        work.notifications.release();
         tally.sent.take(work.sender.sent());
-        work.upcalls.count(tally);
+        work.notifications.count(tally);
         // The clock is looked at when the packets have left: their receiver need not wait for that.
         if kind == Act::Send {
-            habit.answered(clock);
+            delayed_ack.answered(clock);
         }
         let deadline = engine.poll_timeout(clock);
         drop(turn);
@@ -307,7 +308,7 @@ impl Qp {
             Progress::Blocked => self.port.wait_for_room(self.qpn),
             Progress::More => self.port.finish_later(self.qpn),
         }
-        self.port.deliver_upcalls(work);
+        self.port.deliver_notifications(work);
         result
     }
 
@@ -315,8 +316,8 @@ impl Qp {
     /// [`answer`](Self::answer) or [`drive`](Self::drive).
     pub(super) fn receive<'a>(
         &self,
-        work: &mut Work,
-        clock: &Look,
+        work: &mut TxContext,
+        clock: &LazyInstant,
         origin: &Origin,
         packets: impl Iterator<Item = Option<&'a [u8]>>,
     ) -> Taken {
@@ -326,10 +327,10 @@ impl Qp {
             return Taken { accepted, is_urgent: false };
         }
         let Inner { engine, tally, unacknowledged, last_ack, .. } = &mut *lock(&self.inner);
-        work.upcalls.queue_behind(unacknowledged);
-        work.upcalls.hold_received();
+        work.notifications.queue_behind(unacknowledged);
+        work.notifications.hold_received();
         let _turn = work.memory.turn();
-        let mut io = Io { clock, memory: &work.memory, network: &mut work.sender, consumer: &mut work.upcalls };
+        let mut io = Io { clock, memory: &work.memory, network: &mut work.sender, consumer: &mut work.notifications };
         for bytes in packets {
             let Some(bytes) = bytes else {
                 tally.damaged();
@@ -343,17 +344,17 @@ impl Qp {
                 Err(_) => self.port.count_malformed(),
             }
         }
-        work.upcalls.count(tally);
+        work.notifications.count(tally);
         // Nothing is owed, or the peer's process has the ACK, whatever becomes of this one.
         if !engine.owes_answer() || last_ack.leave(engine) {
-            work.upcalls.complete_unacknowledged(engine.config().recv_cq.as_ref());
+            work.notifications.complete_unacknowledged(engine.config().recv_cq.as_ref());
         }
-        work.upcalls.give_unacknowledged(unacknowledged);
+        work.notifications.give_unacknowledged(unacknowledged);
         Taken { accepted, is_urgent: engine.owes_refusal() }
     }
 
     /// Gives the engine the last ACK of a peer whose process has ended.
-    pub(super) fn receive_left_ack(&self, work: &mut Work, clock: &Look, ack: PendingAck) {
+    pub(super) fn receive_left_ack(&self, work: &mut TxContext, clock: &LazyInstant, ack: PendingAck) {
         let to_peer = self.inspect(|engine| engine.route().filter(|_| engine.dest_qpn() == ack.from).cloned());
         let (Some(route), Some(opcode)) = (to_peer, Opcode::new(Transport::Rc, Operation::Acknowledge)) else { return };
         // Nobody posts receive WQEs there any more, nor counts messages.
@@ -366,7 +367,7 @@ impl Qp {
     }
 
     /// Gives the engine of an XRC target a packet. Its completions are held back until it has answered.
-    fn receive_xrc(&self, work: &mut Work, origin: &Origin, bytes: Option<&[u8]>) -> bool {
+    fn receive_xrc(&self, work: &mut TxContext, origin: &Origin, bytes: Option<&[u8]>) -> bool {
         let Some(bytes) = bytes else {
             self.damaged();
             return false;
@@ -469,15 +470,15 @@ impl Qp {
     }
 
     /// It is to be answered for. Whether it was not before.
-    pub(super) fn touch(&self) -> bool {
-        let before = self.touched.load(Ordering::Relaxed);
-        self.touched.store(true, Ordering::Relaxed);
+    pub(super) fn mark_dirty(&self) -> bool {
+        let before = self.dirty.load(Ordering::Relaxed);
+        self.dirty.store(true, Ordering::Relaxed);
         !before
     }
 
     /// It is answered for.
-    pub(super) fn untouch(&self) {
-        self.touched.store(false, Ordering::Relaxed);
+    pub(super) fn clear_dirty(&self) {
+        self.dirty.store(false, Ordering::Relaxed);
     }
 
     /// Whether packets to its number are not for it any more.

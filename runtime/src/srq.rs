@@ -10,7 +10,7 @@ use super::async_events::AsyncEvents;
 use super::cq::Cq;
 use super::{lock, quirks};
 use crate::event::EventType;
-use crate::xrc::neighbours::{ForeignSrq, Neighbours};
+use crate::xrc::client::{Client, RemoteSrq};
 
 /// A shared receive queue.
 #[derive(Debug)]
@@ -84,27 +84,27 @@ impl Srq {
 #[derive(Clone, Debug)]
 pub enum AnySrq {
     /// Of this process.
-    Here(Arc<Srq>),
+    Local(Arc<Srq>),
     /// An XRC SRQ of another one.
-    Elsewhere(Arc<ForeignSrq>),
+    Remote(Arc<RemoteSrq>),
 }
 
 /// The XRC SRQs that a device can reach.
 #[derive(Debug)]
 pub struct XrcSrqs {
     here: RwLock<HashMap<(XrcDomain, Qpn), Arc<Srq>>>,
-    neighbours: Arc<Neighbours>,
+    client: Arc<Client>,
 }
 
 impl XrcSrqs {
     /// None yet.
-    pub(super) fn new(neighbours: Neighbours) -> Self {
-        Self { here: RwLock::default(), neighbours: Arc::new(neighbours) }
+    pub(super) fn new(client: Client) -> Self {
+        Self { here: RwLock::default(), client: Arc::new(client) }
     }
 
     /// Those of other processes.
-    pub const fn neighbours(&self) -> &Arc<Neighbours> {
-        &self.neighbours
+    pub const fn client(&self) -> &Arc<Client> {
+        &self.client
     }
 
     /// Lets queue pairs of its domain deliver to it.
@@ -127,7 +127,7 @@ impl XrcSrqs {
 
     /// The SRQ of that number in `domain`.
     pub(super) fn find(&self, domain: XrcDomain, number: Qpn) -> Option<AnySrq> {
-        let here = self.here(domain, number).map(AnySrq::Here);
-        here.or_else(|| self.neighbours.find(domain, number).map(AnySrq::Elsewhere))
+        let here = self.here(domain, number).map(AnySrq::Local);
+        here.or_else(|| self.client.find(domain, number).map(AnySrq::Remote))
     }
 }

@@ -7,7 +7,7 @@ use urxe_engine::endpoint::{TimerQueue, TimerSlot};
 use urxe_wire::Qpn;
 
 use super::lock;
-use super::slumber::Deadline;
+use super::progress::sleep_deadline::Deadline;
 
 /// The timers of a device.
 #[derive(Debug)]

@@ -14,8 +14,8 @@ use urxe_engine::{
 use urxe_net::{Destination, Interface};
 use urxe_runtime::async_events::AsyncEvents;
 use urxe_runtime::cq::Cq;
+use urxe_runtime::device::{Device, OpenOptions};
 use urxe_runtime::event::{EventSink, EventType};
-use urxe_runtime::port::{NetPort, OpenOptions};
 use urxe_runtime::qp::Qp;
 use urxe_runtime::{fork, progress};
 use urxe_wire::{Gid, Mtu, Psn, Qpn, RKey, RnrTimer};
@@ -65,7 +65,7 @@ impl EventSink for Events {
 
 /// A device with its background thread, and one RC queue pair with a buffer.
 struct Node {
-    port: Arc<NetPort>,
+    port: Arc<Device>,
     thread: Option<JoinHandle<()>>,
     events: Arc<Events>,
     cq: Arc<Cq>,
@@ -80,7 +80,7 @@ impl Node {
     fn new(seed: u64, shares_memory: bool) -> Self {
         let interface = Interface::by_name("lo").unwrap();
         let options = OpenOptions { shares_memory, key_seed: seed, ..OpenOptions::default() };
-        let port = Arc::new(NetPort::open("test", interface, options).unwrap());
+        let port = Arc::new(Device::open("test", interface, options).unwrap());
         fork::remember(&port);
         let thread = Some(progress::start(Arc::clone(&port)).unwrap());
         let events = Arc::<Events>::default();
@@ -241,7 +241,7 @@ fn messages_go_through_shared_memory() {
 fn a_closed_device_is_not_kept_alive() {
     in_namespace(|| {
         let node = Node::new(1, false);
-        let port: Weak<NetPort> = Arc::downgrade(&node.port);
+        let port: Weak<Device> = Arc::downgrade(&node.port);
         drop(node);
         assert!(port.upgrade().is_none());
     });

@@ -23,7 +23,7 @@ const ACK_TIMEOUT: Duration = Duration::from_micros(8_589_934);
 const AFTERWARDS: Duration = Duration::from_millis(100);
 
 /// and has sent to the first so long before it is stopped, at most. What is left of a second is for reading what has come
-/// (`runtime/src/port/due.rs`).
+/// (`runtime/src/device/timers.rs`).
 const AT_WORK: Duration = Duration::from_millis(400);
 
 /// Bytes of the second WRITE.

@@ -36,9 +36,9 @@ use channel::Channel;
 use id::Id;
 use ids::Ids;
 pub(crate) use list::Listed;
+use urxe_runtime::device::TxContext;
 use urxe_runtime::fork::Generation;
 use urxe_runtime::gsi::{self, Gsi};
-use urxe_runtime::port::Work;
 use urxe_runtime::{clock, lock};
 
 const EINVAL: Errno = Errno(libc::EINVAL);
@@ -100,7 +100,7 @@ impl State {
     }
 
     /// Sends what the device's connections have to send, and tells what they have to tell.
-    fn pump(&mut self, index: usize, work: &mut Work) {
+    fn pump(&mut self, index: usize, work: &mut TxContext) {
         loop {
             let Some(device) = self.devices.get_mut(index) else { return };
             // First what is to be said if this process is killed as soon as its peer knows more.
@@ -285,7 +285,7 @@ impl PortGsi {
 }
 
 impl Gsi for PortGsi {
-    fn receive(&self, work: &mut Work, now: Instant, local: Gid, peer: Gid, mad: &CmMad, is_refused: bool) {
+    fn receive(&self, work: &mut TxContext, now: Instant, local: Gid, peer: Gid, mad: &CmMad, is_refused: bool) {
         let mut state = self.manager().state();
         state.handle_message(self.index, now, Ends { local, remote: peer }, mad, is_refused);
         state.pump(self.index, work);
@@ -299,7 +299,7 @@ impl Gsi for PortGsi {
         }
     }
 
-    fn removed(&self, work: &mut Work) {
+    fn removed(&self, work: &mut TxContext) {
         let mut state = self.manager().state();
         state.remove_device(self.index);
         state.pump(self.index, work);

@@ -13,9 +13,9 @@ use super::{mr, number, pointer};
 use crate::kernel::Errno;
 use crate::verbs::ah::AddressHandle;
 use crate::verbs::context::Context;
+use crate::verbs::diagnostics;
 use crate::verbs::objects::{AddressVector, ProtectionDomain};
 use crate::verbs::quota::Counted;
-use crate::verbs::reasons;
 
 /// An `ibv_ah` of ours.
 #[repr(C)]
@@ -39,7 +39,7 @@ pub(super) unsafe fn recipient(
 ) -> Result<UdRecipient<Arc<Route>>, Errno> {
     // SAFETY: the caller's promise.
     let object = unsafe { ah.cast::<AhObject>().as_ref() }.ok_or_else(|| {
-        reasons::wrong(
+        diagnostics::wrong(
             Errno(libc::EINVAL),
             "wr.ud.ah is null",
             "on UD every send needs an address handle (ibv_create_ah)",
@@ -69,7 +69,7 @@ pub(super) unsafe extern "C" fn create_ah(pd: *mut v::ibv_pd, attr: *mut v::ibv_
         let (context, domain, attr) = unsafe { (shared((*pd).context), mr::domain(pd), &*attr) };
         context.check_alive()?;
         if attr.port_num != 1 {
-            return Err(reasons::wrong(Errno(libc::EINVAL), "port_num is not 1", "the device has port 1 only"));
+            return Err(diagnostics::wrong(Errno(libc::EINVAL), "port_num is not 1", "the device has port 1 only"));
         }
         let counted = context.quotas().ah.take()?;
         let handle = AddressHandle::new(context, address_vector(attr))?;

@@ -17,11 +17,11 @@ use urxe_net::Route;
 use urxe_wire::{Feth, FlushLevel, ImmDt, Qpn, RKey};
 
 use super::context::shared;
-use super::gate::Gate;
-use super::{ah, at_once, guarded, post, qp, reentrant};
+use super::poll_session_lock::PollSessionLock;
+use super::{ah, fast_verb, guarded, post, qp, reentrant};
 use crate::kernel::Errno;
 use crate::observe;
-use crate::verbs::reasons;
+use crate::verbs::diagnostics;
 use urxe_runtime::qp::Qp;
 
 /// `IBV_QP_EX_WITH_FLUSH`, which the headers of rdma-core 44 do not have yet.
@@ -52,7 +52,7 @@ pub(super) const fn operations(qp_type: QpType) -> u64 {
 #[derive(Debug, Default)]
 pub(super) struct Builder {
     /// Held from `wr_start` to `wr_complete` or `wr_abort`.
-    gate: Gate,
+    gate: PollSessionLock,
     batch: UnsafeCell<Batch>,
 }
 
@@ -177,7 +177,7 @@ unsafe extern "C" fn wr_start(qp: *mut v::ibv_qp_ex) {
 unsafe extern "C" fn wr_complete(qp: *mut v::ibv_qp_ex) -> c_int {
     // SAFETY: the caller's queue pair, between `wr_start` and this.
     let object = unsafe { qp::object(qp.cast()) };
-    let result = at_once(|is_nested| {
+    let result = fast_verb(|is_nested| {
         // SAFETY: the caller's queue pair.
         unsafe { shared((*qp).qp_base.context) }.check_alive()?;
         // SAFETY: through the gate.
@@ -200,7 +200,7 @@ pub(super) fn send(qp: &Qp, requests: &mut Vec<(SendWr, Option<UdRecipient<Arc<R
     let strict = observe::of(port).filter(|observer| observer.is_strict());
     let post = |engine: &mut urxe_engine::QueuePair<_>, io: &mut urxe_engine::Io<'_, _>| {
         let Some(observer) = strict else { return engine.post_send_all(io, requests) };
-        let (sender, count) = (reasons::sender(engine), requests.len());
+        let (sender, count) = (diagnostics::sender(engine), requests.len());
         observer.posting_list(sender.qpn, "send", count, engine.config().cap.max_send_wr);
         for (request, _) in &*requests {
             observer.posting_send(sender, request);

@@ -15,7 +15,7 @@ use urxe_ffi::driver::newer::{
 use urxe_ffi::verbs as v;
 
 use super::context::shared;
-use super::{at_once, number, pointer, qp};
+use super::{fast_verb, number, pointer, qp};
 use crate::kernel::Errno;
 use crate::verbs::context::Context;
 use crate::verbs::quota::Counted;
@@ -162,27 +162,27 @@ unsafe fn with(comp_cntr: *mut ibv_comp_cntr, act: impl FnOnce(&Context, &CompCn
 
 pub(super) unsafe extern "C" fn set_comp_cntr(comp_cntr: *mut ibv_comp_cntr, value: u64) -> c_int {
     // SAFETY: the caller's counter.
-    at_once(|_| unsafe { with(comp_cntr, |_, object| object.counter.completions.set(value)) })
+    fast_verb(|_| unsafe { with(comp_cntr, |_, object| object.counter.completions.set(value)) })
 }
 
 pub(super) unsafe extern "C" fn set_err_comp_cntr(comp_cntr: *mut ibv_comp_cntr, value: u64) -> c_int {
     // SAFETY: the caller's counter.
-    at_once(|_| unsafe { with(comp_cntr, |_, object| object.counter.errors.set(value)) })
+    fast_verb(|_| unsafe { with(comp_cntr, |_, object| object.counter.errors.set(value)) })
 }
 
 pub(super) unsafe extern "C" fn inc_comp_cntr(comp_cntr: *mut ibv_comp_cntr, amount: u64) -> c_int {
     // SAFETY: the caller's counter.
-    at_once(|_| unsafe { with(comp_cntr, |_, object| object.counter.completions.add(amount)) })
+    fast_verb(|_| unsafe { with(comp_cntr, |_, object| object.counter.completions.add(amount)) })
 }
 
 pub(super) unsafe extern "C" fn inc_err_comp_cntr(comp_cntr: *mut ibv_comp_cntr, amount: u64) -> c_int {
     // SAFETY: the caller's counter.
-    at_once(|_| unsafe { with(comp_cntr, |_, object| object.counter.errors.add(amount)) })
+    fast_verb(|_| unsafe { with(comp_cntr, |_, object| object.counter.errors.add(amount)) })
 }
 
 pub(super) unsafe extern "C" fn read_comp_cntr(comp_cntr: *mut ibv_comp_cntr, value: *mut u64) -> c_int {
     // SAFETY: the caller's counter, and room for its value.
-    at_once(|_| unsafe {
+    fast_verb(|_| unsafe {
         with(comp_cntr, |context, object| {
             value.write(object.completions_read.read(context, &object.counter.completions));
         })
@@ -191,7 +191,7 @@ pub(super) unsafe extern "C" fn read_comp_cntr(comp_cntr: *mut ibv_comp_cntr, va
 
 pub(super) unsafe extern "C" fn read_err_comp_cntr(comp_cntr: *mut ibv_comp_cntr, value: *mut u64) -> c_int {
     // SAFETY: the caller's counter, and room for its value.
-    at_once(|_| unsafe {
+    fast_verb(|_| unsafe {
         with(comp_cntr, |context, object| {
             value.write(object.errors_read.read(context, &object.counter.errors));
         })

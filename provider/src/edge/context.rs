@@ -16,7 +16,7 @@ use super::{number, pointer};
 use crate::kernel::{Errno, hook};
 use crate::observe::complain;
 use crate::verbs::context::{Context, OpenError};
-use crate::verbs::{query, reasons};
+use crate::verbs::{diagnostics, query};
 use crate::{device, kernel};
 use urxe_runtime::limits;
 
@@ -247,7 +247,7 @@ unsafe extern "C" fn query_port(context: *mut v::ibv_context, port_num: u8, attr
         let (context, attr) = unsafe { (shared(context), &mut *attr) };
         context.check_alive()?;
         if port_num != 1 {
-            return Err(reasons::wrong(Errno(libc::EINVAL), "port_num is not 1", "the device has port 1 only"));
+            return Err(diagnostics::wrong(Errno(libc::EINVAL), "port_num is not 1", "the device has port 1 only"));
         }
         query::port(&context.interface(), attr);
         let counters = context.port().counters();
@@ -264,7 +264,7 @@ unsafe extern "C" fn query_port_speed(context: *mut v::ibv_context, port_num: u3
         let context = unsafe { shared(context) };
         context.check_alive()?;
         if port_num != 1 {
-            return Err(reasons::wrong(Errno(libc::EINVAL), "port_num is not 1", "the device has port 1 only"));
+            return Err(diagnostics::wrong(Errno(libc::EINVAL), "port_num is not 1", "the device has port 1 only"));
         }
         // SAFETY: the caller has room for a number.
         unsafe { speed.write(query::PORT_SPEED) };

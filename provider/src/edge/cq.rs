@@ -13,12 +13,12 @@ use urxe_wire::grh;
 use super::context::shared;
 use super::cq_ex::Poll;
 use super::users::Users;
-use super::{at_once, count, mr, number, pointer, reentrant, wait};
+use super::{count, fast_verb, mr, number, pointer, reentrant, wait};
 use crate::kernel::Errno;
 use crate::observe::chaos;
+use crate::verbs::diagnostics;
 use crate::verbs::objects::ProtectionDomain;
 use crate::verbs::quota::Counted;
-use crate::verbs::reasons;
 use urxe_runtime::cq::Cq;
 use urxe_runtime::event::EventSink;
 use urxe_runtime::limits;
@@ -72,7 +72,7 @@ pub(super) unsafe fn create(
     let capacity = capacity(cqe)?;
     if !(0..limits::COMP_VECTORS).contains(&comp_vector) {
         let most = limits::COMP_VECTORS - 1;
-        return Err(reasons::at_most(Errno(libc::EINVAL), "comp_vector", comp_vector, most));
+        return Err(diagnostics::at_most(Errno(libc::EINVAL), "comp_vector", comp_vector, most));
     }
     let events = match channel {
         Some(channel) => Some(context.channel(channel.fd).ok_or(Errno(libc::EINVAL))? as Arc<dyn EventSink>),
@@ -103,8 +103,8 @@ pub(super) unsafe fn create(
 fn capacity(cqe: c_int) -> Result<u32, Errno> {
     let known = u32::try_from(cqe).ok().filter(|cqe| (1..=limits::MAX_CQE).contains(cqe));
     known.ok_or_else(|| match cqe {
-        ..=0 => reasons::wrong(Errno(libc::EINVAL), "cqe is not positive", "ask for at least one element"),
-        _ => reasons::at_most(Errno(libc::EINVAL), "cqe", cqe, limits::MAX_CQE),
+        ..=0 => diagnostics::wrong(Errno(libc::EINVAL), "cqe is not positive", "ask for at least one element"),
+        _ => diagnostics::at_most(Errno(libc::EINVAL), "cqe", cqe, limits::MAX_CQE),
     })
 }
 
@@ -140,7 +140,11 @@ pub(super) unsafe extern "C" fn resize_cq(cq: *mut v::ibv_cq, cqe: c_int) -> c_i
         context.check_alive()?;
         let capacity = capacity(cqe)?;
         object.cq.resize(capacity as usize).map_err(|_| {
-            reasons::wrong(Errno(libc::EINVAL), "the queue holds more completions than the new size", "poll them first")
+            diagnostics::wrong(
+                Errno(libc::EINVAL),
+                "the queue holds more completions than the new size",
+                "poll them first",
+            )
         })?;
         // SAFETY: as above.
         unsafe { (*cq).cqe = cqe };
@@ -189,7 +193,7 @@ pub(super) unsafe extern "C" fn poll_cq(cq: *mut v::ibv_cq, num_entries: c_int, 
             return Ok(taken);
         }
         if object.cq.has_overrun() {
-            return Err(reasons::wrong(
+            return Err(diagnostics::wrong(
                 Errno(libc::EIO),
                 "the queue has overrun: a completion is lost",
                 "make the CQ as large as all queues that complete there together",
@@ -201,7 +205,7 @@ pub(super) unsafe extern "C" fn poll_cq(cq: *mut v::ibv_cq, num_entries: c_int, 
 }
 
 pub(super) unsafe extern "C" fn req_notify_cq(cq: *mut v::ibv_cq, solicited_only: c_int) -> c_int {
-    at_once(|is_nested| {
+    fast_verb(|is_nested| {
         // SAFETY: the caller's queue.
         let (context, object) = unsafe { (shared((*cq).context), object(cq)) };
         context.check_alive()?;
@@ -216,7 +220,7 @@ pub(super) unsafe extern "C" fn req_notify_cq(cq: *mut v::ibv_cq, solicited_only
 
 /// libibverbs has read a completion event.
 pub(super) unsafe extern "C" fn cq_event(cq: *mut v::ibv_cq) {
-    let _ = at_once(|_| {
+    let _ = fast_verb(|_| {
         // SAFETY: the caller's queue.
         let (context, object) = unsafe { (shared((*cq).context), object(cq)) };
         context.check_own()?;

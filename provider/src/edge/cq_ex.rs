@@ -9,8 +9,8 @@ use urxe_ffi::verbs as v;
 
 use super::context::shared;
 use super::cq::{self, CqObject};
-use super::gate::Gate;
-use super::{at_once, guarded, pointer};
+use super::poll_session_lock::PollSessionLock;
+use super::{fast_verb, guarded, pointer};
 use crate::kernel::Errno;
 use urxe_runtime::clock;
 
@@ -31,7 +31,7 @@ const TIMES: u32 = v::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | v::IBV_WC_EX_WITH_CO
 /// What `start_poll` and `end_poll` enclose.
 pub(super) struct Poll {
     /// Held meanwhile, unless the application promises to use one thread.
-    gate: Option<Gate>,
+    gate: Option<PollSessionLock>,
     current: UnsafeCell<Current>,
 }
 
@@ -46,7 +46,7 @@ impl Poll {
         // SAFETY: all-zero is a value of this plain C struct.
         let wc = unsafe { std::mem::zeroed() };
         let current = UnsafeCell::new(Current { wc, at: Instant::from_nanos(0) });
-        Self { gate: (!single_threaded).then(Gate::default), current }
+        Self { gate: (!single_threaded).then(PollSessionLock::default), current }
     }
 }
 
@@ -133,7 +133,7 @@ unsafe fn advance(cq: *mut v::ibv_cq_ex, object: &CqObject, is_nested: bool) -> 
 }
 
 unsafe extern "C" fn start_poll(cq: *mut v::ibv_cq_ex, attr: *mut v::ibv_poll_cq_attr) -> c_int {
-    at_once(|is_nested| {
+    fast_verb(|is_nested| {
         // SAFETY: the caller's queue and attributes.
         let (context, object, attr) = unsafe { (shared((*cq).context), cq::object(cq.cast()), &*attr) };
         context.check_alive()?;
@@ -165,7 +165,7 @@ unsafe extern "C" fn start_poll(cq: *mut v::ibv_cq_ex, attr: *mut v::ibv_poll_cq
 }
 
 unsafe extern "C" fn next_poll(cq: *mut v::ibv_cq_ex) -> c_int {
-    at_once(|is_nested| {
+    fast_verb(|is_nested| {
         // SAFETY: the caller's queue, between `start_poll` and `end_poll`.
         unsafe { advance(cq, cq::object(cq.cast()), is_nested) }
     })

@@ -13,7 +13,7 @@ use crate::kernel::Errno;
 use crate::verbs::dm::DeviceMemory;
 use crate::verbs::objects::Registration;
 use urxe_runtime::limits;
-use urxe_runtime::memory::guard;
+use urxe_runtime::memory::faultable_copy;
 
 const EINVAL: Errno = Errno(libc::EINVAL);
 /// What offsets and lengths are multiples of, as on the devices that have such memory.
@@ -59,7 +59,7 @@ pub(super) unsafe extern "C" fn alloc_dm(
             return Err(EINVAL);
         }
         let memory = DeviceMemory::new(attr.length)?;
-        guard::admit();
+        faultable_copy::admit();
         // SAFETY: the caller's context.
         let device = unsafe { shared(context) };
         // In a child of fork(2) nobody can import it, and a lock might be held for ever.
@@ -109,14 +109,14 @@ fn aligned(offset: u64, length: usize) -> Result<(), Errno> {
 
 /// The application's bytes are copied by way of ours: neither side is trusted to be there.
 fn copy(from: u64, to: u64, length: usize) -> Result<(), Errno> {
-    guard::admit();
+    faultable_copy::admit();
     let mut chunk = [0; 4096];
     let mut done = 0;
     while done < length {
         let part = chunk.get_mut(..(length - done).min(4096)).unwrap_or_default();
-        guard::load(from + done as u64, part).map_err(|_| Errno(libc::EFAULT))?;
+        faultable_copy::load(from + done as u64, part).map_err(|_| Errno(libc::EFAULT))?;
         // SAFETY: either the application's buffer, or ours and of that length.
-        unsafe { guard::store(to + done as u64, part) }.map_err(|_| Errno(libc::EFAULT))?;
+        unsafe { faultable_copy::store(to + done as u64, part) }.map_err(|_| Errno(libc::EFAULT))?;
         done += part.len();
     }
     Ok(())

@@ -14,8 +14,8 @@ use urxe_ffi::verbs as v;
 use super::{context, pointer, register};
 use crate::kernel::Errno;
 use crate::verbs::context::Context;
-use crate::verbs::reasons;
-use urxe_runtime::table::Table;
+use crate::verbs::diagnostics;
+use urxe_runtime::fork_safe_mutex::ForkSafeMutex;
 
 /// An open uverbs file.
 struct Opened {
@@ -25,7 +25,7 @@ struct Opened {
     device: usize,
 }
 
-static OPENED: Table<Vec<Opened>> = Table::new(Vec::new());
+static OPENED: ForkSafeMutex<Vec<Opened>> = ForkSafeMutex::new(Vec::new());
 
 /// Remembers an open uverbs file.
 pub(super) fn remember(cmd_fd: RawFd, context: &Arc<Context>, device: *mut v::ibv_device) {
@@ -72,9 +72,9 @@ pub(super) unsafe extern "C" fn import_context(named: *mut v::ibv_device, cmd_fd
     pointer(|| {
         // SAFETY: libibverbs' own device.
         let library = unsafe { register::library(named) }.ok_or(Errno(libc::ENOSYS))?;
-        let (original, device) = original(cmd_fd).ok_or_else(reasons::not_importable)?;
+        let (original, device) = original(cmd_fd).ok_or_else(diagnostics::not_importable)?;
         // SAFETY: both are devices of a libibverbs, this one's and that of the copy which opened the original.
-        let device = unsafe { of_copy(library, named, device) }.ok_or_else(reasons::not_importable)?;
+        let device = unsafe { of_copy(library, named, device) }.ok_or_else(diagnostics::not_importable)?;
         let context = original.import()?;
         // SAFETY: the device of a context that is open during this call; the descriptor is the caller's.
         unsafe { context::introduce(library, device, cmd_fd, context, None) }

@@ -1,6 +1,6 @@
 //! What libibverbs calls: pointers in, pointers and errno out, nothing in between.
 //!
-//! Every entry runs inside [`pointer`], [`number`], [`at_once`] or [`count`]: a panic never unwinds into C but makes the device
+//! Every entry runs inside [`pointer`], [`number`], [`fast_verb`] or [`count`]: a panic never unwinds into C but makes the device
 //! fatal, errno is what the man page says, an object inherited over a fork is refused, the thread is not cancelled, and a signal handler
 //! of the thread that posts work requests waits for none of its locks ([`reentrant`]).
 
@@ -14,12 +14,12 @@ mod dm;
 mod dmabuf;
 mod dmah;
 mod domain;
-mod gate;
 mod import;
 pub(crate) mod mcast;
 mod misc;
 pub(crate) mod mr;
 mod mw;
+mod poll_session_lock;
 pub(crate) mod post;
 pub(crate) mod qp;
 mod reentrant;
@@ -37,7 +37,7 @@ use urxe_net::cancellation::CancelGuard;
 
 use crate::kernel::Errno;
 use crate::observe::{explain, verbs};
-use urxe_runtime::changes;
+use urxe_runtime::port_events;
 
 /// What a panic looks like to the application.
 const BROKEN: Errno = Errno(libc::EIO);
@@ -65,7 +65,7 @@ fn guarded<T>(act: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
 fn guarded_verb<T>(act: impl FnOnce(bool) -> Result<T, Errno>) -> Result<T, Errno> {
     reentrant::inside(|is_nested| catch_unwind(AssertUnwindSafe(|| act(is_nested)))).unwrap_or_else(|_| {
         // What there is to tell, and to whom, is not what panicked; if it panics as well, there is nobody to tell.
-        let _ = catch_unwind(changes::devices_failed);
+        let _ = catch_unwind(port_events::devices_failed);
         Err(BROKEN)
     })
 }
@@ -98,7 +98,7 @@ fn number<F: FnOnce() -> Result<(), Errno>>(act: F) -> c_int {
 
 /// The same, of a verb that is called for messages: what it does is no cancellation point, or has a shield of its own.
 #[inline]
-fn at_once<F: FnOnce(bool) -> Result<(), Errno>>(act: F) -> c_int {
+fn fast_verb<F: FnOnce(bool) -> Result<(), Errno>>(act: F) -> c_int {
     returned::<F>(verb::<F, _>(act))
 }
 
@@ -133,8 +133,8 @@ mod tests {
     use crate::kernel::event_file::EventFile;
     use std::sync::Arc;
 
-    use urxe_runtime::changes::Listeners;
     use urxe_runtime::event::EventSink;
+    use urxe_runtime::port_events::PortEvents;
 
     /// A file, as libibverbs reads it: the events' types.
     fn told(fd: &std::os::fd::OwnedFd) -> Vec<u32> {
@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn a_panic_makes_every_device_fatal() {
-        let (one, other) = (Listeners::new(), Listeners::new());
+        let (one, other) = (PortEvents::new(), PortEvents::new());
         let (file, fd) = EventFile::new().unwrap();
         let file: Arc<dyn EventSink> = Arc::new(file);
         one.add(&file);
@@ -164,6 +164,6 @@ mod tests {
         assert!(one.has_failed() && other.has_failed());
         assert_eq!(told(&fd), [v::IBV_EVENT_DEVICE_FATAL], "once");
         // Others are as they are: a device that is opened now is another.
-        assert!(!Listeners::new().has_failed());
+        assert!(!PortEvents::new().has_failed());
     }
 }

@@ -14,9 +14,9 @@ use super::context::shared;
 use super::users::Use;
 use super::{number, pointer};
 use crate::kernel::Errno;
+use crate::verbs::diagnostics;
 use crate::verbs::handles::Registered;
 use crate::verbs::objects::{ProtectionDomain, Registration};
-use crate::verbs::reasons;
 use urxe_runtime::limits;
 use urxe_runtime::memory::mapping::{self, Mapping};
 
@@ -132,14 +132,14 @@ pub(super) unsafe extern "C" fn reg_mr(
     pointer(|| {
         let address = addr as u64;
         let page = limits::page();
-        // As the kernel's `ib_umem_get`: EINVAL where no page is touched. Anywhere else a region of no bytes is one.
+        // As the kernel's `ib_umem_get`: EINVAL where no page is dirty. Anywhere else a region of no bytes is one.
         if length == 0 && address.is_multiple_of(page) {
-            return Err(reasons::wrong(Errno(libc::EINVAL), "length is 0", "register at least one byte"));
+            return Err(diagnostics::wrong(Errno(libc::EINVAL), "length is 0", "register at least one byte"));
         }
         //= spec/memory.md#mem-014
         //# The iova of a region MUST have the same offset in a page as its address.
         if address % page != hca_va % page {
-            return Err(reasons::iova(address, hca_va));
+            return Err(diagnostics::iova(address, hca_va));
         }
         let asked = Registration { address, length: length as u64, iova: hca_va, access: access.cast_unsigned() };
         // SAFETY: the caller's domain.

@@ -9,9 +9,9 @@ use urxe_ffi::verbs as v;
 use super::context::shared;
 use super::{builder, mr, number, pointer, qp};
 use crate::kernel::Errno;
+use crate::verbs::diagnostics;
 use crate::verbs::objects::ProtectionDomain;
 use crate::verbs::quota::Counted;
-use crate::verbs::reasons;
 
 /// An `ibv_mw` of ours.
 #[repr(C)]
@@ -65,7 +65,7 @@ pub(super) unsafe extern "C" fn bind_mw(qp: *mut v::ibv_qp, mw: *mut v::ibv_mw, 
         //= spec/memory.md#mem-012
         //# A type 1 window MUST NOT be bound zero-based.
         if asked.bind_info.mw_access_flags & v::IBV_ACCESS_ZERO_BASED != 0 {
-            return Err(reasons::wrong(
+            return Err(diagnostics::wrong(
                 Errno(libc::EINVAL),
                 "IBV_ACCESS_ZERO_BASED is for memory windows of type 2",
                 "leave it out, or allocate the window with IBV_MW_TYPE_2",

@@ -11,13 +11,13 @@ use urxe_net::Route;
 use urxe_wire::{ImmDt, Qpn, RKey};
 
 use super::context::shared;
-use super::{ah, at_once, builder, qp, reentrant};
+use super::{ah, builder, fast_verb, qp, reentrant};
 use crate::kernel::Errno;
 use crate::observe::{self, RecvQueue};
 use crate::verbs::context::Context;
-use crate::verbs::reasons;
+use crate::verbs::diagnostics;
 use urxe_runtime::limits;
-use urxe_runtime::memory::guard;
+use urxe_runtime::memory::faultable_copy;
 use urxe_runtime::qp::Qp;
 
 pub(super) unsafe extern "C" fn post_send(
@@ -25,7 +25,7 @@ pub(super) unsafe extern "C" fn post_send(
     first: *mut v::ibv_send_wr,
     bad_wr: *mut *mut v::ibv_send_wr,
 ) -> c_int {
-    at_once(|is_nested| {
+    fast_verb(|is_nested| {
         // SAFETY: the caller's queue pair.
         let (context, object) = unsafe { (shared((*qp).context), qp::object(qp)) };
         context.check_alive()?;
@@ -76,7 +76,7 @@ pub(super) unsafe fn send(
                 write_request(wr, qp_type, max_inline, &mut request)?;
                 (qp_type == QpType::Ud).then(|| recipient(context, wr)).transpose()?
             };
-            observer.posting_send(reasons::sender(engine), &request);
+            observer.posting_send(diagnostics::sender(engine), &request);
             let posted = engine.post_send(io, request, to).map_err(Errno::from);
             match posted {
                 Ok(()) => observer.posted_send(engine.config().qpn, engine.is_stuck()),
@@ -95,7 +95,7 @@ pub(super) unsafe extern "C" fn post_recv(
     first: *mut v::ibv_recv_wr,
     bad_wr: *mut *mut v::ibv_recv_wr,
 ) -> c_int {
-    at_once(|is_nested| {
+    fast_verb(|is_nested| {
         // SAFETY: the caller's queue pair.
         let (context, object) = unsafe { (shared((*qp).context), qp::object(qp)) };
         context.check_alive()?;
@@ -197,7 +197,7 @@ pub(super) unsafe fn buffers(list: *const v::ibv_sge, count: c_int) -> Result<Sg
 /// As above.
 unsafe fn several_buffers(list: *const v::ibv_sge, count: c_int) -> Result<SgeList, Errno> {
     let known = u32::try_from(count).ok().filter(|count| *count <= limits::MAX_SGE);
-    let count = known.ok_or_else(|| reasons::at_most(Errno(libc::EINVAL), "num_sge", count, limits::MAX_SGE))?;
+    let count = known.ok_or_else(|| diagnostics::at_most(Errno(libc::EINVAL), "num_sge", count, limits::MAX_SGE))?;
     // SAFETY: within the list.
     let element = |index: usize| unsafe { element(list, index) };
     Ok(match count as usize {
@@ -229,13 +229,13 @@ fn inline(list: &SgeList, max_inline: u32) -> Result<Data, Errno> {
 
 /// The application's bytes at some addresses, one after the other.
 pub(super) fn copy(parts: impl Iterator<Item = (u64, usize)> + Clone) -> Result<Box<[u8]>, Errno> {
-    guard::admit();
+    faultable_copy::admit();
     let mut bytes = vec![0; parts.clone().map(|(_, length)| length).sum()].into_boxed_slice();
     let mut rest = &mut *bytes;
     for (addr, length) in parts {
         let (part, behind) = rest.split_at_mut(length);
-        guard::load(addr, part).map_err(|_| {
-            reasons::wrong(
+        faultable_copy::load(addr, part).map_err(|_| {
+            diagnostics::wrong(
                 Errno(libc::EFAULT),
                 "inline data is copied when it is posted, and its memory is not mapped",
                 "give addresses of live memory; inline data needs no lkey, but it must be there",

@@ -19,7 +19,7 @@ use crate::kernel::Errno;
 use crate::observe::chaos;
 use crate::verbs::objects::{ProtectionDomain, answer_attr, engine_attr, queue_sizes, route};
 use crate::verbs::quota::Counted;
-use crate::verbs::{query, reasons};
+use crate::verbs::{diagnostics, query};
 use urxe_runtime::async_events::AsyncEvents;
 use urxe_runtime::lock;
 use urxe_runtime::qp::Qp;
@@ -97,7 +97,7 @@ unsafe fn create(ibv_context: *mut v::ibv_context, attr: &mut v::ibv_qp_init_att
     if attr.comp_mask & !INIT_ATTRS != 0
         || (attr.comp_mask & v::IBV_QP_INIT_ATTR_CREATE_FLAGS != 0 && attr.create_flags != 0)
     {
-        return Err(reasons::wrong(
+        return Err(diagnostics::wrong(
             Errno(libc::EOPNOTSUPP),
             "comp_mask or create_flags ask for what this device does not have",
             "leave create_flags 0, and RSS, flow tags and source QPNs out",
@@ -112,7 +112,7 @@ unsafe fn create(ibv_context: *mut v::ibv_context, attr: &mut v::ibv_qp_init_att
         other => {
             // As the kernel's `create_qp` (uverbs_cmd.c) and the drivers behind it.
             let known = matches!(other, v::IBV_QPT_RAW_PACKET | v::IBV_QPT_DRIVER);
-            return Err(reasons::wrong(
+            return Err(diagnostics::wrong(
                 Errno(if known { libc::EOPNOTSUPP } else { libc::EINVAL }),
                 "qp_type is none that this device has",
                 "use IBV_QPT_RC, _UC, _UD, _XRC_SEND or _XRC_RECV",
@@ -140,7 +140,7 @@ unsafe fn create(ibv_context: *mut v::ibv_context, attr: &mut v::ibv_qp_init_att
         || (receives && attr.recv_cq.is_null())
         || (!sends && (!given(v::IBV_QP_INIT_ATTR_XRCD) || xrcd.is_null()))
     {
-        return Err(reasons::wrong(
+        return Err(diagnostics::wrong(
             EINVAL,
             "pd, send_cq, recv_cq or xrcd is missing",
             "set pd, send_cq and recv_cq (of XRC: pd and send_cq, or xrcd) and the comp_mask that says so",
@@ -160,7 +160,7 @@ unsafe fn create(ibv_context: *mut v::ibv_context, attr: &mut v::ibv_qp_init_att
     };
     // A queue of XRC belongs to no queue pair.
     if srq.is_some_and(|srq| srq.srq.xrc().is_some()) {
-        return Err(reasons::wrong(
+        return Err(diagnostics::wrong(
             EINVAL,
             "srq is of XRC, which belongs to no queue pair",
             "make the SRQ with IBV_SRQT_BASIC",
@@ -180,7 +180,7 @@ unsafe fn create(ibv_context: *mut v::ibv_context, attr: &mut v::ibv_qp_init_att
         sq_sig_all: attr.sq_sig_all != 0,
         send_cq: send_cq.map(|cq| Arc::clone(&cq.cq)),
         recv_cq: recv_cq.map(|cq| Arc::clone(&cq.cq)),
-        srq: srq.map(|srq| AnySrq::Here(Arc::clone(&srq.srq))),
+        srq: srq.map(|srq| AnySrq::Local(Arc::clone(&srq.srq))),
         xrcd: xrcd.map(|xrcd| xrcd.xrcd.id()),
         window: port.window(),
         port_mtu: query::active_mtu(&context.interface()),
@@ -321,15 +321,15 @@ pub(super) unsafe extern "C" fn modify_qp(qp: *mut v::ibv_qp, attr: *mut v::ibv_
         //= spec/states.md#qps-011
         //# A modify with an attribute that the device does not know MUST be refused with EOPNOTSUPP and change nothing.
         if !AttrMask::BASIC.contains(mask) {
-            return Err(reasons::unknown_attributes(mask.without(AttrMask::BASIC)));
+            return Err(diagnostics::unknown_attributes(mask.without(AttrMask::BASIC)));
         }
         let mask = mask.without(unused_attributes(qp_type));
         let given = engine_attr(attr, mask)?;
         let current = object.qp.inspect(|engine| engine.state());
-        let state = |number| QpState::from_u32(number).ok_or_else(|| reasons::value(AttrMask::STATE));
+        let state = |number| QpState::from_u32(number).ok_or_else(|| diagnostics::value(AttrMask::STATE));
         if mask.contains(AttrMask::CUR_STATE) && state(attr.cur_qp_state)? != current {
             let error = urxe_engine::ModifyError::CurrentState(current);
-            return Err(reasons::modify(qp_type, current, state(attr.cur_qp_state)?, error));
+            return Err(diagnostics::modify(qp_type, current, state(attr.cur_qp_state)?, error));
         }
         let to = if mask.contains(AttrMask::STATE) { state(attr.qp_state)? } else { current };
         let way = if mask.contains(AttrMask::AV) {
@@ -345,9 +345,9 @@ pub(super) unsafe extern "C" fn modify_qp(qp: *mut v::ibv_qp, attr: *mut v::ibv_
         let port = object.qp.port();
         let address = way.as_ref().map(|way| way.remote().ip());
         port.with_work(|work| object.qp.modify(work, |engine, io| engine.modify(io, to, mask, &given, way)))
-            .map_err(|error| reasons::modify(qp_type, current, to, error))?;
+            .map_err(|error| diagnostics::modify(qp_type, current, to, error))?;
         if let Some(observer) = context.observer() {
-            let peer = object.qp.inspect(|engine| reasons::peer(engine, address));
+            let peer = object.qp.inspect(|engine| diagnostics::peer(engine, address));
             observer.connected(object.qp.qpn(), peer);
         }
         if to == QpState::Reset {

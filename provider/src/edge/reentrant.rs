@@ -29,8 +29,8 @@ use crate::observe::explain;
 use copies::Request;
 use list::{append, is_for, reversed};
 use urxe_runtime::cq::Cq;
-use urxe_runtime::memory::guard;
-use urxe_runtime::port::NetPort;
+use urxe_runtime::device::Device;
+use urxe_runtime::memory::faultable_copy;
 use urxe_runtime::qp::Qp;
 use urxe_runtime::srq::Srq;
 
@@ -137,9 +137,9 @@ enum Call {
     /// `ibv_post_recv`.
     Recv { qp: Arc<Qp>, first: *mut v::ibv_recv_wr },
     /// `ibv_post_srq_recv`; `number` is the address by which strict mode knows the queue.
-    SharedRecv { port: Arc<NetPort>, srq: Arc<Srq>, number: u64, first: *mut v::ibv_recv_wr },
+    SharedRecv { port: Arc<Device>, srq: Arc<Srq>, number: u64, first: *mut v::ibv_recv_wr },
     /// `ibv_req_notify_cq`.
-    Arm { port: Arc<NetPort>, cq: Arc<Cq>, solicited_only: bool },
+    Arm { port: Arc<Device>, cq: Arc<Cq>, solicited_only: bool },
 }
 
 impl Call {
@@ -305,7 +305,7 @@ pub(super) unsafe fn post_recv(
 /// # Safety
 /// As for `ibv_post_srq_recv(3)`.
 pub(super) unsafe fn post_srq_recv(
-    port: &Arc<NetPort>,
+    port: &Arc<Device>,
     srq: &Arc<Srq>,
     number: u64,
     first: *mut v::ibv_recv_wr,
@@ -328,7 +328,7 @@ pub(super) fn wr_complete(
 }
 
 /// Puts `ibv_req_notify_cq` aside.
-pub(super) fn req_notify(port: &Arc<NetPort>, cq: &Arc<Cq>, solicited_only: bool) -> Result<(), Errno> {
+pub(super) fn req_notify(port: &Arc<Device>, cq: &Arc<Cq>, solicited_only: bool) -> Result<(), Errno> {
     let node = Node::map(0)?;
     // SAFETY: just mapped.
     unsafe { Node::put_aside(node, 0, Call::Arm { port: Arc::clone(port), cq: Arc::clone(cq), solicited_only }) };
@@ -346,7 +346,7 @@ unsafe fn put_list_aside<W: Request>(
     call: impl FnOnce(*mut W) -> Call,
 ) -> Result<(), Errno> {
     let Some(start) = NonNull::new(first) else { return Ok(()) };
-    guard::admit();
+    faultable_copy::admit();
     // SAFETY: the caller's list.
     let room = unsafe { copies::room(start, max_inline) }.map_err(|(wr, errno)| {
         // SAFETY: the caller's pointer.

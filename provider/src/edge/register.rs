@@ -11,13 +11,13 @@ use urxe_ffi::driver::device::{verbs_match_value, verbs_sysfs_dev};
 use urxe_ffi::private::{Libibverbs, LookupError};
 use urxe_ffi::verbs::ibv_device;
 use urxe_net::cancellation::CancelGuard;
-use urxe_runtime::memory::guard;
+use urxe_runtime::memory::faultable_copy;
 
 use super::{context, guarded, import, stub};
 use crate::kernel::plt::{Exporter, exporters, file_name, loads};
 use crate::observe::complain;
 use crate::{device, kernel};
-use urxe_runtime::table::{Table, whole};
+use urxe_runtime::fork_safe_mutex::{ForkSafeMutex, without_fork};
 
 /// A copy of libibverbs that the provider is registered with. `ops` comes first: every device of the copy points to it.
 #[repr(C)]
@@ -27,10 +27,10 @@ struct Registration {
 }
 
 /// The copies in this process: one as a rule, and one more for each bundle (a Python wheel, say) that brings its own.
-static REGISTRATIONS: Table<Vec<&'static Registration>> = Table::new(Vec::new());
+static REGISTRATIONS: ForkSafeMutex<Vec<&'static Registration>> = ForkSafeMutex::new(Vec::new());
 
 /// Paths of those that cannot be served.
-static REFUSED: Table<Vec<CString>> = Table::new(Vec::new());
+static REFUSED: ForkSafeMutex<Vec<CString>> = ForkSafeMutex::new(Vec::new());
 
 /// [`loads`] when copies were looked for last.
 static LOADS: AtomicU64 = AtomicU64::new(0);
@@ -82,8 +82,8 @@ extern "C" fn construct() {
     if urxe_preload::is_active() {
         // Preloaded, and libibverbs may come later, or never. It will not run this constructor then.
         urxe_preload::find_next_functions();
-        guard::call_sigaction_by(urxe_preload::sigaction);
-        urxe_preload::fault_signals_are(guard::set_wanted);
+        faultable_copy::call_sigaction_by(urxe_preload::sigaction);
+        urxe_preload::fault_signals_are(faultable_copy::set_wanted);
         urxe_preload::hold_folder(urxe_options::RUN_USERS_LOCK);
         urxe_preload::when_devices_are_looked_for(register);
         urxe_preload::counters_are(&crate::status::sysfs::LIVE);
@@ -100,7 +100,7 @@ pub(super) extern "C" fn register() {
     let _guard = CancelGuard::new();
     let _ = guarded(|| {
         // Before the search: what is loaded meanwhile is found next time.
-        let loads = whole(loads);
+        let loads = without_fork(loads);
         if LOADS.load(Ordering::Acquire) != loads {
             // A library that is preloaded, or loaded by a test or a curious program, may find none.
             for copy in copies() {
@@ -116,10 +116,10 @@ pub(super) extern "C" fn register() {
 /// Every copy that is loaded. Their files have any name: who bundles a library gives it one of its own.
 fn copies() -> Vec<Exporter> {
     let functions = Pabi::ALL.map(Pabi::register_symbol);
-    let mut copies = whole(|| exporters(&functions));
+    let mut copies = without_fork(|| exporters(&functions));
     // Of a release that we do not know; other objects define this function as well, to stand in front of libibverbs.
     let named = |copy: &Exporter| file_name(&copy.path).starts_with(b"libibverbs");
-    let unknown = whole(|| exporters(&[c"ibv_get_device_list"])).into_iter().filter(named);
+    let unknown = without_fork(|| exporters(&[c"ibv_get_device_list"])).into_iter().filter(named);
     let known: Vec<CString> = copies.iter().map(|copy| copy.path.clone()).collect();
     copies.extend(unknown.filter(|copy| !known.contains(&copy.path)));
     copies

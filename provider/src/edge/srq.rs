@@ -11,15 +11,15 @@ use urxe_wire::Qpn;
 
 use super::context::shared;
 use super::users::{Use, Users};
-use super::{at_once, cq, mr, number, pointer, post, reentrant, wait, xrcd};
+use super::{cq, fast_verb, mr, number, pointer, post, reentrant, wait, xrcd};
 use crate::kernel::Errno;
 use crate::observe::{self, RecvQueue, chaos};
+use crate::verbs::diagnostics;
 use crate::verbs::objects::ProtectionDomain;
 use crate::verbs::quota::Counted;
-use crate::verbs::reasons;
 use urxe_runtime::async_events::AsyncEvents;
+use urxe_runtime::device::Device;
 use urxe_runtime::limits;
-use urxe_runtime::port::NetPort;
 use urxe_runtime::srq::{Srq, Xrc};
 
 const EINVAL: Errno = Errno(libc::EINVAL);
@@ -108,13 +108,13 @@ unsafe fn create(
     context.check_alive()?;
     // No requests at all is refused, as by the kernel's rxe (`rxe_srq_chk_init`).
     if attr.max_wr == 0 {
-        return Err(reasons::wrong(EINVAL, "attr.max_wr is 0", "ask for at least one work request"));
+        return Err(diagnostics::wrong(EINVAL, "attr.max_wr is 0", "ask for at least one work request"));
     }
     if attr.max_wr > limits::MAX_SRQ_WR {
-        return Err(reasons::at_most(EINVAL, "attr.max_wr", attr.max_wr, limits::MAX_SRQ_WR));
+        return Err(diagnostics::at_most(EINVAL, "attr.max_wr", attr.max_wr, limits::MAX_SRQ_WR));
     }
     if attr.max_sge > limits::MAX_SGE {
-        return Err(reasons::at_most(EINVAL, "attr.max_sge", attr.max_sge, limits::MAX_SGE));
+        return Err(diagnostics::at_most(EINVAL, "attr.max_sge", attr.max_sge, limits::MAX_SGE));
     }
     let counted = context.quotas().srq.take()?;
     attr.max_sge = attr.max_sge.max(1);
@@ -257,7 +257,7 @@ pub(super) unsafe extern "C" fn post_srq_recv(
     first: *mut v::ibv_recv_wr,
     bad_wr: *mut *mut v::ibv_recv_wr,
 ) -> c_int {
-    at_once(|is_nested| {
+    fast_verb(|is_nested| {
         // SAFETY: the caller's queue.
         let (context, object) = unsafe { (shared((*srq).context), object(srq)) };
         context.check_alive()?;
@@ -278,7 +278,7 @@ pub(super) unsafe extern "C" fn post_srq_recv(
 /// # Safety
 /// As for `ibv_post_srq_recv(3)`.
 pub(super) unsafe fn recv(
-    port: &NetPort,
+    port: &Device,
     srq: &Srq,
     number: u64,
     first: *mut v::ibv_recv_wr,

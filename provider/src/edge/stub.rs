@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::register::register;
 use crate::kernel::plt::{exporters, files};
-use urxe_runtime::table::whole;
+use urxe_runtime::fork_safe_mutex::without_fork;
 
 /// How the stub's file is called, before the number of the private ABI.
 const NAME: &CStr = c"liburxe-rdmav";
@@ -31,7 +31,7 @@ extern "C" fn urxe_register_provider() {
 /// Whether another instance of this library, from another file, is loaded before this one; it is told in our place.
 pub(super) fn told_another_instance() -> bool {
     let own = urxe_register_provider as *const () as usize;
-    let first = whole(|| exporters(&[c"urxe_register_provider"])).into_iter().next();
+    let first = without_fork(|| exporters(&[c"urxe_register_provider"])).into_iter().next();
     let Some(other) = first.filter(|first| first.function != own) else { return false };
     // SAFETY: the function of this name has this type; the library is never unloaded.
     unsafe { std::mem::transmute::<usize, extern "C" fn()>(other.function)() };
@@ -44,7 +44,7 @@ pub(super) fn unload() {
         return;
     }
     let own = own_path();
-    for stub in whole(|| files(NAME)) {
+    for stub in without_fork(|| files(NAME)) {
         // An older installation has the library itself under this name.
         if own.as_deref() != Some(&*stub) {
             close(&stub);

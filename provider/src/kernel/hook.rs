@@ -13,14 +13,14 @@ use super::Errno;
 use super::memory::OwnMemory;
 use super::plt::{Object, PltError};
 use super::uverbs::{self, Device};
-use urxe_runtime::table::{Table, whole};
+use urxe_runtime::fork_safe_mutex::{ForkSafeMutex, without_fork};
 
 type Write = unsafe extern "C" fn(fd: c_int, buf: *const c_void, count: usize) -> isize;
 type Ioctl = unsafe extern "C" fn(fd: c_int, request: c_ulong, ...) -> c_int;
 type Close = unsafe extern "C" fn(fd: c_int) -> c_int;
 
 /// Open uverbs files. A handful at most: one for each open context.
-static ATTACHED: Table<Vec<Attached>> = Table::new(Vec::new());
+static ATTACHED: ForkSafeMutex<Vec<Attached>> = ForkSafeMutex::new(Vec::new());
 
 type Attached = (RawFd, Arc<dyn Device>);
 
@@ -86,7 +86,7 @@ pub(super) fn divert(
     // SAFETY: the hooks have the signatures of what they replace (ioctl's third argument is a pointer wherever it is
     // used here, and passed like a named one on the machines that `plt` knows), and are never unloaded: libibverbs does
     // not dlclose providers.
-    whole(|| unsafe { slot.replace(hook) })
+    without_fork(|| unsafe { slot.replace(hook) })
 }
 
 /// Calls what stood in a slot for `write`.

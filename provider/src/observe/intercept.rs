@@ -6,9 +6,9 @@ use urxe_engine::{AsyncEvent, BindError, Cqe, Denied, Event, Instant, Region};
 use urxe_faults::Occurrence;
 use urxe_net::{Datagram, Port, TxBatch};
 use urxe_runtime::cq::Cq;
+use urxe_runtime::device::Device;
 use urxe_runtime::event::EventType;
 use urxe_runtime::interceptor::{DeviceEvent, HeldPacket, Interceptor, Verdict};
-use urxe_runtime::port::NetPort;
 use urxe_runtime::qp::Qp;
 use urxe_wire::Qpn;
 
@@ -48,7 +48,7 @@ impl Interceptor for Observer {
     }
 
     fn send(&self, qpn: Qpn, batch: &mut TxBatch, port: &Port) {
-        self.commit_or_impair(qpn, batch, port);
+        self.commit_or_fault(qpn, batch, port);
     }
 
     fn send_due(&self, now: Instant, batch: &mut TxBatch, port: &Port) {
@@ -108,7 +108,7 @@ impl Interceptor for Observer {
 
 impl Observer {
     /// In strict mode, compares the completion queues of a new queue pair with what completes there.
-    pub(crate) fn check_sizes(&self, port: &NetPort, qp: &Qp) {
+    pub(crate) fn check_sizes(&self, port: &Device, qp: &Qp) {
         if !self.is_strict() {
             return;
         }
@@ -134,7 +134,7 @@ impl Observer {
     }
 
     /// In strict mode, tells what was not destroyed before the device is closed.
-    pub(crate) fn check_leftovers(&self, port: &NetPort) {
+    pub(crate) fn check_leftovers(&self, port: &Device) {
         self.closed(port.queue_pairs().len(), port.regions().count(), &port.regions().all());
     }
 }

@@ -1,22 +1,22 @@
 //! What a person may see of a device: captures, explanations, faults on demand.
 //!
-//! Nothing of it is there unless the environment asks ([`settings`]): then every [`NetPort`](urxe_runtime::port) has an
+//! Nothing of it is there unless the environment asks ([`settings`]): then every [`Device`](urxe_runtime::port) has an
 //! [`Observer`]. It is told of packets, of the engine's events and of completions, each by the thread at work, and
-//! puts together what belongs to one packet ([`scene`]). [`words`] says what happened, [`capture`] writes packets down,
-//! [`explain`] tells what went wrong, [`strict`] what may go wrong elsewhere. [`impair`] and [`verbs`] make things go wrong, [`chaos`] makes them
+//! puts together what belongs to one packet ([`packet_context`]). [`fmt`] says what happened, [`capture`] writes packets down,
+//! [`explain`] tells what went wrong, [`strict`] what may go wrong elsewhere. [`fault_injector`] and [`verbs`] make things go wrong, [`chaos`] makes them
 //! as odd as they may be.
 
 mod capture;
 pub(crate) mod chaos;
 pub(crate) mod explain;
-mod impair;
+mod fault_injector;
+pub(crate) mod fmt;
 mod intercept;
+mod packet_context;
 mod peers;
-mod scene;
 pub(crate) mod settings;
 mod strict;
 pub(crate) mod verbs;
-pub(crate) mod words;
 
 use std::any::Any;
 use std::fmt::Display;
@@ -31,22 +31,22 @@ use urxe_wire::icrc::Check;
 use urxe_wire::{Packet, Psn, Qpn};
 
 use capture::Received;
-use impair::Impairment;
+use fault_injector::FaultInjector;
+use fmt::Refused;
+use packet_context::PacketContext;
 pub(crate) use peers::Peer;
 use peers::Peers;
-use scene::Scene;
 use strict::Strict;
 pub(crate) use strict::{RecvQueue, Sender};
+use urxe_runtime::device::Device;
 use urxe_runtime::lock;
 use urxe_runtime::memory::regions::Regions;
-use urxe_runtime::port::NetPort;
-use words::Refused;
 
 pub(crate) use urxe_runtime::interceptor::UNOBSERVED;
 
 /// Returns the observer of a device, if the environment asks for one.
 #[inline]
-pub(crate) fn of(port: &NetPort) -> Option<&Observer> {
+pub(crate) fn of(port: &Device) -> Option<&Observer> {
     let interceptor: &dyn Any = &**port.interceptor()?;
     interceptor.downcast_ref()
 }
@@ -65,7 +65,7 @@ pub(crate) struct Observer {
     regions: Arc<Regions>,
     capture: Option<capture::Interface>,
     explain: Option<Format>,
-    impairment: Option<Impairment>,
+    faults: Option<FaultInjector>,
     strict: Option<Strict>,
     peers: Mutex<Peers>,
     /// What there is to say about packets that will be sent.
@@ -91,9 +91,9 @@ impl Observer {
             let opened = capture::Interface::open(capture, name, interface.name());
             opened.map_err(|error| complain(&format_args!("no capture: {}: {error}", capture.path.display()))).ok()
         });
-        let impairment = settings.faults.clone().map(Impairment::new);
+        let faults = settings.faults.clone().map(FaultInjector::new);
         let strict = settings.strict.map(|strictness| Strict::new(strictness.with_sites));
-        if capture.is_none() && settings.explain.is_none() && impairment.is_none() && strict.is_none() {
+        if capture.is_none() && settings.explain.is_none() && faults.is_none() && strict.is_none() {
             return None;
         }
         Some(Arc::new(Self {
@@ -101,7 +101,7 @@ impl Observer {
             regions: Arc::clone(regions),
             capture,
             explain: settings.explain,
-            impairment,
+            faults,
             strict,
             peers: Mutex::default(),
             announced: Mutex::default(),
@@ -162,12 +162,14 @@ impl Observer {
             at: capture::now(),
             bytes: datagram.payload.to_vec(),
         });
-        scene::with(|scene| *scene = Scene { packet, comments, receiving: true, ..Scene::default() });
+        packet_context::with(|scene| {
+            *scene = PacketContext { packet, comments, receiving: true, ..PacketContext::default() }
+        });
     }
 
     /// What is told from now on belongs to no packet that was received.
     pub(super) fn end_packet(&self) {
-        let (packet, comments) = scene::with(|scene| {
+        let (packet, comments) = packet_context::with(|scene| {
             scene.receiving = false;
             (scene.packet.take(), std::mem::take(&mut scene.comments))
         });
@@ -210,7 +212,7 @@ impl Observer {
     /// Something else is to be said about the packet that has come.
     pub(crate) fn remark(&self, what: &str) {
         if self.capture.is_some() {
-            scene::with(|scene| scene.comments.push(what.to_owned()));
+            packet_context::with(|scene| scene.comments.push(what.to_owned()));
         }
     }
 
@@ -238,16 +240,16 @@ impl Observer {
 
     /// The engine reports something about `qpn`.
     pub(super) fn engine_event(&self, qpn: Qpn, event: &Event) {
-        let refused = scene::with(|scene| {
+        let refused = packet_context::with(|scene| {
             // What stands in the scene is what was refused just now, or earlier in the same call.
             let refused = scene.refused.clone();
             if scene.receiving
-                && let Some(text) = words::event(event, refused.as_ref())
+                && let Some(text) = fmt::event(event, refused.as_ref())
             {
                 scene.comments.push(text);
             }
             if let Event::ResponderFault { fault, .. } = event {
-                scene.fault = Some((*fault, words::fault(*fault, refused.as_ref())));
+                scene.fault = Some((*fault, fmt::fault(*fault, refused.as_ref())));
             }
             if let Event::SendFailed { op, length, status, .. } = event {
                 scene.failed = Some((*op, *length, *status));
@@ -262,12 +264,12 @@ impl Observer {
         match *event {
             Event::WriteOvertaken { va, .. } => self.overtaken(qpn, va),
             Event::SentNak { nak, psn } => {
-                let why = scene::with(|scene| scene.fault.as_ref().map(|(_, why)| why.clone()));
+                let why = packet_context::with(|scene| scene.fault.as_ref().map(|(_, why)| why.clone()));
                 let why = why.map_or(String::new(), |why| format!(": {why}"));
-                self.announce(qpn, psn, format!("{}{why}", words::nak(nak)));
+                self.announce(qpn, psn, format!("{}{why}", fmt::nak(nak)));
             }
             Event::Retry { reason, psn, left } => {
-                self.announce(qpn, psn, format!("sent again: {}{}", words::retry(reason), words::Left(left)));
+                self.announce(qpn, psn, format!("sent again: {}{}", fmt::retry(reason), fmt::Left(left)));
                 lock(&self.peers).retried(qpn, reason);
             }
             Event::SendRefused { wr_id, .. } => {
@@ -308,14 +310,14 @@ impl Observer {
 pub(crate) fn refused(denied: &Denied, region: Option<&Region>) {
     if is_on() {
         let refused = Refused { denied: *denied, region: region.cloned() };
-        scene::with(|scene| scene.refused = Some(refused));
+        packet_context::with(|scene| scene.refused = Some(refused));
     }
 }
 
 /// A memory window could not be bound.
 pub(crate) fn unbound(error: urxe_engine::BindError) {
     if is_on() {
-        scene::with(|scene| scene.unbound = Some(error));
+        packet_context::with(|scene| scene.unbound = Some(error));
     }
 }
 

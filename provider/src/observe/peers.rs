@@ -8,7 +8,7 @@ use urxe_engine::QpState;
 use urxe_engine::event::RetryReason;
 use urxe_wire::Qpn;
 
-use super::words::Refused;
+use super::fmt::Refused;
 
 /// A queue pair as the application has set it up.
 #[derive(Clone, Copy, Debug)]

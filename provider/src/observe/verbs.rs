@@ -8,16 +8,16 @@ use urxe_faults::Script;
 
 use super::explain;
 use crate::kernel::Errno;
-use urxe_runtime::table::Table;
+use urxe_runtime::fork_safe_mutex::ForkSafeMutex;
 
 /// Any verb is to fail.
 static ARMED: AtomicBool = AtomicBool::new(false);
-static SCRIPT: OnceLock<Table<Script>> = OnceLock::new();
+static SCRIPT: OnceLock<ForkSafeMutex<Script>> = OnceLock::new();
 static ARMED_AT: OnceLock<Instant> = OnceLock::new();
 
 /// The script of this process; its rules about verbs count calls of all devices together.
 pub(super) fn arm(script: &Script) {
-    if script.is_about_verbs() && SCRIPT.set(Table::new(script.clone())).is_ok() {
+    if script.is_about_verbs() && SCRIPT.set(ForkSafeMutex::new(script.clone())).is_ok() {
         ARMED_AT.get_or_init(Instant::now);
         ARMED.store(true, Ordering::Release);
     }
@@ -40,5 +40,5 @@ pub(crate) fn refuse(path: &str) -> Option<Errno> {
         script.verb(&verb)
     })?;
     let errno = Errno(i32::try_from(refused.0).unwrap_or(libc::EIO));
-    Some(explain::because(errno, || ("URXE_FAULTS asks for it", "see how the program takes it")))
+    Some(explain::with_reason(errno, || ("URXE_FAULTS asks for it", "see how the program takes it")))
 }

@@ -4,7 +4,7 @@
 //! of the same user or root, is given one JSON object ([`report`]) and hung up on. A thread of its own waits there: it
 //! sleeps until somebody asks, and answers whatever the others are busy with.
 
-pub(crate) mod ledger;
+pub(crate) mod final_counters;
 mod report;
 mod resources;
 pub(crate) mod sysfs;
@@ -23,8 +23,8 @@ use urxe_net::identity::Identity;
 use urxe_net::ipc::credentials::{Credentials, own_uid};
 
 use crate::verbs::quota::Quotas;
+use urxe_runtime::device::Device;
 use urxe_runtime::fork::Generation;
-use urxe_runtime::port::NetPort;
 use urxe_runtime::progress::without_signals;
 
 /// How long somebody who asks may take to read the answer.
@@ -46,7 +46,7 @@ pub(crate) struct Server {
 
 impl Server {
     /// Starts to answer for the device `name`. `seed` makes the socket's name unlike others.
-    pub(crate) fn start(name: &str, port: &Arc<NetPort>, quotas: &Arc<Quotas>, seed: u64) -> io::Result<Self> {
+    pub(crate) fn start(name: &str, port: &Arc<Device>, quotas: &Arc<Quotas>, seed: u64) -> io::Result<Self> {
         let address = format!("{}{}/{seed:016x}", urxe_status::NAMES, std::process::id());
         let listener = Arc::new(Listener::bind(&SocketAddr::from_abstract_name(address)?)?);
         remember(listener.as_raw_fd());

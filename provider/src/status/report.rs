@@ -5,14 +5,14 @@ use std::fmt::Write;
 use urxe_engine::QpType;
 
 use crate::observe::explain::quoted;
-use crate::observe::words;
+use crate::observe::fmt;
 use crate::status::resources;
 use crate::verbs::quota::Quotas;
-use urxe_runtime::port::NetPort;
+use urxe_runtime::device::Device;
 use urxe_runtime::qp::Qp;
 
 /// The device `name` of this process: one JSON object in a line.
-pub(super) fn report(name: &str, port: &NetPort, quotas: &Quotas) -> String {
+pub(super) fn report(name: &str, port: &Device, quotas: &Quotas) -> String {
     let interface = port.net().interface();
     let addresses: Vec<String> =
         interface.addresses().iter().map(|address| quoted(&address.ip().to_string())).collect();
@@ -52,7 +52,7 @@ fn queue_pair(qp: &Qp) -> String {
     object(&[
         ("qpn", qp.qpn().get().to_string()),
         ("type", quoted(service(qp_type))),
-        ("state", quoted(words::state(state))),
+        ("state", quoted(fmt::state(state))),
         ("peer", peer),
         ("rq_psn", attr.rq_psn.get().to_string()),
         ("sq_psn", attr.sq_psn.get().to_string()),

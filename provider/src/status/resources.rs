@@ -7,7 +7,7 @@ use urxe_engine::QpType;
 use crate::cm;
 use crate::observe::explain::quoted;
 use crate::verbs::quota::Quotas;
-use urxe_runtime::port::NetPort;
+use urxe_runtime::device::Device;
 use urxe_runtime::qp::Qp;
 use urxe_runtime::srq::AnySrq;
 
@@ -18,7 +18,7 @@ type Object = Vec<(&'static str, u128)>;
 const MIGRATED: u128 = 0;
 
 /// The device's objects in this process, as a JSON object of lists.
-pub(super) fn report(name: &str, port: &NetPort, quotas: &Quotas) -> String {
+pub(super) fn report(name: &str, port: &Device, quotas: &Quotas) -> String {
     let wide =
         |members: Vec<(&'static str, u64)>| members.into_iter().map(|(name, value)| (name, value.into())).collect();
     let tracked = |objects: Vec<Vec<_>>| -> Vec<Object> { objects.into_iter().map(wide).collect() };
@@ -46,7 +46,7 @@ fn object(members: &Object) -> String {
     format!("{{{}}}", members.join(","))
 }
 
-fn queue_pairs(port: &NetPort) -> Vec<Object> {
+fn queue_pairs(port: &Device) -> Vec<Object> {
     let mut qps = port.queue_pairs();
     qps.sort_by_key(|qp| qp.qpn().get());
     qps.iter().map(|qp| queue_pair(qp)).collect()
@@ -57,8 +57,8 @@ fn queue_pair(qp: &Qp) -> Object {
     let (qp_type, state, attr, pd, srq) = qp.inspect(|engine| {
         let config = engine.config();
         let srq = match &config.srq {
-            Some(AnySrq::Here(srq)) => Some(srq.number()),
-            Some(AnySrq::Elsewhere(_)) | None => None,
+            Some(AnySrq::Local(srq)) => Some(srq.number()),
+            Some(AnySrq::Remote(_)) | None => None,
         };
         (config.qp_type, engine.state(), engine.attr(), config.pd, srq)
     });
@@ -87,7 +87,7 @@ const fn ib_qp_type(qp_type: QpType) -> u128 {
 }
 
 /// Without their keys, which the kernel shows to an administrator only.
-fn regions(port: &NetPort) -> Vec<Object> {
+fn regions(port: &Device) -> Vec<Object> {
     let object = |region: urxe_engine::Region| {
         // The upper 24 bits of a key count, the others are hard to guess.
         vec![("mrn", (region.key.0 >> 8).into()), ("mrlen", region.length.into()), ("pdn", region.pd.0.into())]

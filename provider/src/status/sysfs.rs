@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use urxe_net::ipc::credentials::file_may_have;
 
-use super::ledger;
+use super::final_counters;
 use crate::device;
 
 /// How long a process may take to answer: somebody waits in open(2).
@@ -34,7 +34,7 @@ fn sums(device: &str) -> Option<Vec<(&'static str, u64)>> {
     let reports = reports(device, PATIENCE);
     let present = reports.iter().flat_map(|report| urxe_status::counters(&report.text));
     let known = |(name, value)| urxe_status::names().find(|known| *known == name).map(|name| (name, value));
-    Some(present.filter_map(known).chain(ledger::read(device)).collect())
+    Some(present.filter_map(known).chain(final_counters::read(device)).collect())
 }
 
 /// Reports of the processes that have the device.

@@ -13,18 +13,18 @@ use crate::kernel::Errno;
 use crate::kernel::event_file::EventFile;
 use crate::kernel::uverbs::{self, GidEntry, GidType};
 use crate::observe::{self, Observer};
-use crate::status::ledger;
+use crate::status::final_counters;
+use crate::verbs::diagnostics;
 use crate::verbs::handles::Handles;
 use crate::verbs::quota::Quotas;
-use crate::verbs::reasons;
 use crate::verbs::tracked::Tracked;
 use crate::verbs::xrcd::XrcDomains;
+use urxe_runtime::device::{Device, OpenOptions};
 use urxe_runtime::event::EventSink;
 use urxe_runtime::fork::{self, Generation};
 use urxe_runtime::interceptor::Interceptor;
 use urxe_runtime::limits;
 use urxe_runtime::memory::regions::Regions;
-use urxe_runtime::port::{NetPort, OpenOptions};
 use urxe_runtime::{lock, progress};
 
 /// An open device: what `ibv_open_device` gives.
@@ -42,7 +42,7 @@ pub(crate) struct Context {
 pub(crate) struct SharedPort {
     name: String,
     generation: Generation,
-    port: Arc<NetPort>,
+    port: Arc<Device>,
     thread: Mutex<Option<JoinHandle<()>>>,
     /// Without it nobody can ask how the device is.
     status: Option<crate::status::Server>,
@@ -59,7 +59,7 @@ impl Drop for SharedPort {
             return;
         }
         let is_lost = self.port.has_lost_descriptors();
-        urxe_runtime::xrc::owner::close(&self.port);
+        urxe_runtime::xrc::server::close(&self.port);
         if let Some(observer) = observe::of(&self.port) {
             observer.check_leftovers(&self.port);
         }
@@ -114,17 +114,17 @@ impl SharedPort {
             shares_memory: crate::device::shares_memory(),
             key_seed: keys,
             has_quirks: observe::chaos::is_on(),
-            final_counters: Some(|name, counters| ledger::add(name, counters)),
+            final_counters: Some(|name, counters| final_counters::add(name, counters)),
             interceptor: Some(&mut observe),
         };
-        let port = Arc::new(NetPort::open(name, interface, options).map_err(OpenError::Port)?);
+        let port = Arc::new(Device::open(name, interface, options).map_err(OpenError::Port)?);
         fork::remember(&port);
         let quotas = Arc::new(Quotas::new(port.net().most_qpns()));
         let shared = Arc::new(Self {
             status: crate::status::Server::start(name, &port, &quotas, status).ok(),
             name: name.to_owned(),
             generation,
-            xrc_domains: XrcDomains::shared(port.xrc_srqs().neighbours()),
+            xrc_domains: XrcDomains::shared(port.xrc_srqs().client()),
             quotas,
             port,
             thread: Mutex::default(),
@@ -143,7 +143,7 @@ impl SharedPort {
     }
 
     /// The port.
-    pub(crate) const fn port(&self) -> &Arc<NetPort> {
+    pub(crate) const fn port(&self) -> &Arc<Device> {
         &self.port
     }
 }
@@ -207,7 +207,7 @@ impl Context {
     }
 
     /// The device's port.
-    pub(crate) fn port(&self) -> &Arc<NetPort> {
+    pub(crate) fn port(&self) -> &Arc<Device> {
         &self.shared.port
     }
 
@@ -255,13 +255,13 @@ impl Context {
 
     /// EIO in a child that inherited it: for what must go on when the device has failed, such as destroying.
     pub(crate) fn check_own(&self) -> Result<(), Errno> {
-        if self.generation == Generation::now() { Ok(()) } else { Err(reasons::inherited()) }
+        if self.generation == Generation::now() { Ok(()) } else { Err(diagnostics::inherited()) }
     }
 
     /// EIO in a child that inherited it, and when the device has failed (`IBV_EVENT_DEVICE_FATAL`).
     pub(crate) fn check_alive(&self) -> Result<(), Errno> {
         self.check_own()?;
-        if self.port().has_failed() { Err(reasons::failed()) } else { Ok(()) }
+        if self.port().has_failed() { Err(diagnostics::failed()) } else { Ok(()) }
     }
 
     /// A row of the GID table.

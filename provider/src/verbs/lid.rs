@@ -10,8 +10,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use urxe_net::Interface;
 use urxe_wire::{Gid, Lid};
 
+use super::diagnostics;
 use super::objects::AddressVector;
-use super::reasons;
 use crate::device;
 use crate::kernel::Errno;
 
@@ -29,14 +29,14 @@ pub(crate) fn of(interface: &Interface) -> Lid {
 /// EINVAL if that is nothing.
 pub(crate) fn with_grh(interface: &Interface, av: &AddressVector) -> Result<AddressVector, Errno> {
     if !device::has_lids() {
-        return Err(reasons::wrong(
+        return Err(diagnostics::wrong(
             Errno(libc::EINVAL),
             "ah_attr.is_global is 0: this is RoCE, which needs a GRH",
             "set is_global to 1, grh.dgid to the peer's GID and grh.sgid_index to a row of the own table",
         ));
     }
     let led = interface.first_ipv4().and_then(|(index, own)| Some((index, peer(own, av.dlid)?)));
-    let (sgid_index, peer) = led.ok_or_else(|| reasons::no_lid(av.dlid))?;
+    let (sgid_index, peer) = led.ok_or_else(|| diagnostics::no_lid(av.dlid))?;
     Ok(AddressVector { dgid: Gid::from(IpAddr::V4(peer)), sgid_index, hop_limit: HOP_LIMIT, is_global: true, ..*av })
 }
 

@@ -3,12 +3,12 @@
 pub(crate) mod ah;
 pub(crate) mod capabilities;
 pub(crate) mod context;
+pub(crate) mod diagnostics;
 pub(crate) mod dm;
 pub(crate) mod handles;
 pub(crate) mod lid;
 pub(crate) mod objects;
 pub(crate) mod query;
 pub(crate) mod quota;
-pub(crate) mod reasons;
 pub(crate) mod tracked;
 pub(crate) mod xrcd;

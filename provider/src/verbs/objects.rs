@@ -11,7 +11,7 @@ use urxe_wire::{Gid, Lid, Mtu, Psn, QKey, Qpn, RnrTimer};
 
 use super::context::Context;
 use super::quota::Counted;
-use super::{lid, reasons};
+use super::{diagnostics, lid};
 use crate::kernel::Errno;
 use urxe_runtime::limits;
 use urxe_runtime::memory::maps;
@@ -38,7 +38,7 @@ impl ProtectionDomain {
     /// A new one. Numbers are unique in the process: all contexts of a device share a table of regions.
     pub(crate) fn new(counted: Counted, ctxn: u32) -> Arc<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(1);
-        // The upper half stands for domains of other processes (`xrc::neighbours`).
+        // The upper half stands for domains of other processes (`xrc::client`).
         let id = Pd(NEXT.fetch_add(1, Ordering::Relaxed) & i32::MAX.cast_unsigned());
         let names = Arc::<AtomicUsize>::default();
         Arc::new_cyclic(|domain: &Weak<Self>| {
@@ -133,10 +133,10 @@ impl Registration {
         let access = self.access & !OPTIONAL_ACCESS;
         let changes_remotely = access & (v::IBV_ACCESS_REMOTE_WRITE | v::IBV_ACCESS_REMOTE_ATOMIC) != 0;
         if access & !REGION_ACCESS != 0 || (changes_remotely && access & v::IBV_ACCESS_LOCAL_WRITE == 0) {
-            return Err(reasons::region_access(access, REGION_ACCESS));
+            return Err(diagnostics::region_access(access, REGION_ACCESS));
         }
         if self.address.checked_add(self.length).is_none() {
-            return Err(reasons::wrong(EINVAL, "addr + length wraps around", "check the length"));
+            return Err(diagnostics::wrong(EINVAL, "addr + length wraps around", "check the length"));
         }
         let access = Access::from_bits(access);
         let iova = if access.contains(Access::ZERO_BASED) { 0 } else { self.iova };
@@ -145,11 +145,11 @@ impl Registration {
         }
         if !access.contains(Access::ON_DEMAND) {
             maps::check(self.address, self.length, access.intersects(Access::ANY_WRITE))
-                .map_err(|error| reasons::region_memory(self.address, self.length, error))?;
+                .map_err(|error| diagnostics::region_memory(self.address, self.length, error))?;
         }
         // As the kernel's rxe refuses it for what is no persistent memory (`rxe_mr_init_user`).
         if access.contains(Access::FLUSH_PERSISTENT) && !maps::is_persistent(self.address, self.length) {
-            return Err(reasons::wrong(
+            return Err(diagnostics::wrong(
                 EINVAL,
                 "IBV_ACCESS_FLUSH_PERSISTENT is for memory that lasts",
                 "map a file with MAP_SHARED, not on tmpfs; or leave the right out",
@@ -173,7 +173,7 @@ pub(crate) fn queue_sizes(cap: &v::ibv_qp_cap, has_recv_queue: bool) -> Result<Q
         ("cap.max_inline_data", cap.max_inline_data, limits::MAX_INLINE),
     ] {
         if given > most {
-            return Err(reasons::at_most(EINVAL, what, given, most));
+            return Err(diagnostics::at_most(EINVAL, what, given, most));
         }
     }
     Ok(QpCap {
@@ -205,7 +205,7 @@ pub(crate) fn engine_attr(attr: &v::ibv_qp_attr, mask: AttrMask) -> Result<QpAtt
         (AttrMask::MIN_RNR_TIMER, attr.min_rnr_timer > 31),
     ] {
         if given(bit) && bad {
-            return Err(reasons::value(bit));
+            return Err(diagnostics::value(bit));
         }
     }
     Ok(QpAttr {
@@ -274,7 +274,7 @@ pub(crate) fn route(context: &Context, av: &AddressVector, dest_qpn: u32) -> Res
         observer.no_grh();
     }
     let av = if av.is_global { *av } else { lid::with_grh(&context.interface(), av)? };
-    let local = context.gid_row(av.sgid_index).map_err(|errno| reasons::no_gid_row(errno, av.sgid_index))?;
+    let local = context.gid_row(av.sgid_index).map_err(|errno| diagnostics::no_gid_row(errno, av.sgid_index))?;
     let to = Destination {
         local,
         remote: av.dgid,
@@ -283,7 +283,7 @@ pub(crate) fn route(context: &Context, av: &AddressVector, dest_qpn: u32) -> Res
         tclass: av.traffic_class,
         hop_limit: av.hop_limit,
     };
-    context.port().net().route(&to).map_err(|error| reasons::no_route(&error))
+    context.port().net().route(&to).map_err(|error| diagnostics::no_route(&error))
 }
 
 /// The errno of a refused post (`ibv_post_send(3)`, `ibv_post_recv(3)`).
@@ -298,6 +298,6 @@ impl From<PostError> for Errno {
             | PostError::NoRecvQueue
             | PostError::Operation => EINVAL,
         };
-        reasons::post(errno, error)
+        diagnostics::post(errno, error)
     }
 }

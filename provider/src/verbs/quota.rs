@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::reasons;
+use super::diagnostics;
 use super::tracked::{Members, Objects, Tracked};
 use crate::kernel::Errno;
 use urxe_runtime::limits;
@@ -75,7 +75,7 @@ impl Quota {
         let more = |used: u32| (used < self.most).then_some(used + 1);
         match self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more) {
             Ok(_) => Ok(Counted { used: Arc::clone(&self.used), objects: Arc::clone(&self.objects), tracked: None }),
-            Err(_) => Err(reasons::used_up(self.name, self.most)),
+            Err(_) => Err(diagnostics::used_up(self.name, self.most)),
         }
     }
 

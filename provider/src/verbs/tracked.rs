@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use urxe_runtime::table::Table;
+use urxe_runtime::fork_safe_mutex::ForkSafeMutex;
 
 /// Public members of an object: names of `urxe_status::resources`, and numbers.
 pub(crate) type Members = Vec<(&'static str, u64)>;
@@ -13,7 +13,7 @@ pub(crate) type Members = Vec<(&'static str, u64)>;
 type Describe = dyn Fn() -> Option<Members> + Send + Sync;
 
 /// The objects of one kind, by numbers that are not used again soon.
-pub(crate) struct Objects(Table<Inner>);
+pub(crate) struct Objects(ForkSafeMutex<Inner>);
 
 struct Inner {
     last: u32,
@@ -22,7 +22,7 @@ struct Inner {
 
 impl Default for Objects {
     fn default() -> Self {
-        Self(Table::new(Inner { last: 0, all: BTreeMap::new() }))
+        Self(ForkSafeMutex::new(Inner { last: 0, all: BTreeMap::new() }))
     }
 }
 

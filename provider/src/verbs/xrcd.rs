@@ -15,7 +15,7 @@ use urxe_engine::XrcDomain;
 use crate::kernel::Errno;
 use urxe_runtime::lock;
 use urxe_runtime::xrc::Inode;
-use urxe_runtime::xrc::neighbours::Neighbours;
+use urxe_runtime::xrc::client::Client;
 
 /// An XRC domain: all who open the same file on the same device share it.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ pub(crate) struct Xrcd {
     id: XrcDomain,
     file: Option<Inode>,
     /// With whom it is shared.
-    neighbours: Option<Arc<Neighbours>>,
+    client: Option<Arc<Client>>,
 }
 
 /// The domains of one device that belong to files.
@@ -31,7 +31,7 @@ pub(crate) struct Xrcd {
 pub(crate) struct XrcDomains {
     domains: Mutex<Vec<Weak<Xrcd>>>,
     /// Other processes.
-    neighbours: Option<Arc<Neighbours>>,
+    client: Option<Arc<Client>>,
 }
 
 impl Xrcd {
@@ -42,31 +42,31 @@ impl Xrcd {
 
     fn new(file: Option<Inode>) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(1);
-        Self { id: XrcDomain(NEXT.fetch_add(1, Ordering::Relaxed)), file, neighbours: None }
+        Self { id: XrcDomain(NEXT.fetch_add(1, Ordering::Relaxed)), file, client: None }
     }
 
     /// Shares it with who else has the file `fd`.
-    fn share(self, inode: Inode, fd: RawFd, neighbours: &Arc<Neighbours>) -> Result<Self, Errno> {
+    fn share(self, inode: Inode, fd: RawFd, client: &Arc<Client>) -> Result<Self, Errno> {
         // SAFETY: the caller's file, which was open a moment ago; if it is not any more, that is an error.
         let file = unsafe { BorrowedFd::borrow_raw(fd) };
-        let joined = neighbours.join(self.id, inode, file);
+        let joined = client.join(self.id, inode, file);
         joined.map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::ENOMEM)))?;
-        Ok(Self { neighbours: Some(Arc::clone(neighbours)), ..self })
+        Ok(Self { client: Some(Arc::clone(client)), ..self })
     }
 }
 
 impl Drop for Xrcd {
     fn drop(&mut self) {
-        if let Some(neighbours) = &self.neighbours {
-            neighbours.leave(self.id);
+        if let Some(client) = &self.client {
+            client.leave(self.id);
         }
     }
 }
 
 impl XrcDomains {
     /// Shared with other processes.
-    pub(crate) fn shared(neighbours: &Arc<Neighbours>) -> Self {
-        Self { neighbours: Some(Arc::clone(neighbours)), ..Self::default() }
+    pub(crate) fn shared(client: &Arc<Client>) -> Self {
+        Self { client: Some(Arc::clone(client)), ..Self::default() }
     }
 
     /// The domain of the file `fd`, or one of nobody else for -1.
@@ -88,8 +88,8 @@ impl XrcDomains {
             None if oflags & libc::O_CREAT == 0 => Err(Errno(libc::EAGAIN)),
             None => {
                 let mut domain = Xrcd::new(Some(inode));
-                if let Some(neighbours) = &self.neighbours {
-                    domain = domain.share(inode, fd, neighbours)?;
+                if let Some(client) = &self.client {
+                    domain = domain.share(inode, fd, client)?;
                 }
                 let domain = Arc::new(domain);
                 domains.push(Arc::downgrade(&domain));

@@ -1,15 +1,15 @@
-//! The application's memory: registered, checked, and touched without trusting it to be there.
+//! The application's memory: registered, checked, and dirty without trusting it to be there.
 //!
-//! - [`guard`] copies from and to application memory; memory that is gone is an error, not a signal;
+//! - [`faultable_copy`] copies from and to application memory; memory that is gone is an error, not a signal;
 //! - [`mapping`] is memory of our own: device memory, dma-bufs;
 //! - `protected` does the same where the application has protected the memory since;
 //! - [`maps`] tells what is mapped, when memory is registered;
 //! - [`regions`] is the table of regions;
-//! - [`in_use`] is the engine's door to all of this.
+//! - [`region_cache`] is the engine's door to all of this.
 
-pub mod guard;
-pub mod in_use;
+pub mod faultable_copy;
 pub mod mapping;
 pub mod maps;
 mod protected;
+pub mod region_cache;
 pub mod regions;

@@ -8,15 +8,15 @@ use urxe_engine::mw::TableError;
 use urxe_engine::{Bind, BindError, Key, Pd, Refusal, Region, RegionTable, WindowType};
 use urxe_wire::Qpn;
 
-use super::guard;
-use crate::xrc::neighbours::{Neighbours, is_elsewhere};
+use super::faultable_copy;
+use crate::xrc::client::{Client, is_elsewhere};
 
 /// All regions and memory windows of a device. Read by every packet, changed by registration.
 #[derive(Debug)]
 pub struct Regions {
     table: RwLock<RegionTable>,
     /// Those of other processes, which XRC messages may be about.
-    neighbours: Option<Arc<Neighbours>>,
+    client: Option<Arc<Client>>,
 }
 
 /// A region in use: it cannot be deregistered as long as this lives.
@@ -44,12 +44,12 @@ fn settle(mut region: Arc<Region>) {
 impl Regions {
     /// No regions, at most `most`; `seed` makes the keys hard to guess.
     pub fn new(most: usize, seed: u64) -> Self {
-        Self { table: RwLock::new(RegionTable::new(most, seed)), neighbours: None }
+        Self { table: RwLock::new(RegionTable::new(most, seed)), client: None }
     }
 
     /// Also reaches memory of other processes.
-    pub fn with(self, neighbours: &Arc<Neighbours>) -> Self {
-        Self { neighbours: Some(Arc::clone(neighbours)), ..self }
+    pub fn with(self, client: &Arc<Client>) -> Self {
+        Self { client: Some(Arc::clone(client)), ..self }
     }
 
     fn table(&self) -> RwLockReadGuard<'_, RegionTable> {
@@ -62,7 +62,7 @@ impl Regions {
 
     /// Adds the region that `make` makes for its key.
     pub fn insert(&self, make: impl FnOnce(Key) -> Region) -> Result<Key, Full> {
-        guard::admit();
+        faultable_copy::admit();
         self.table_mut().insert(make)
     }
 
@@ -127,7 +127,7 @@ impl Regions {
     /// Unbinds the memory window with `key`, likewise.
     pub(super) fn invalidate(&self, pd: Pd, qpn: Qpn, key: Key) -> Result<(), Refusal> {
         if is_elsewhere(pd) {
-            return self.neighbours.as_ref().ok_or(Refusal::Vanished)?.invalidate(pd, qpn, key);
+            return self.client.as_ref().ok_or(Refusal::Vanished)?.invalidate(pd, qpn, key);
         }
         let old = self.table_mut().invalidate(pd, qpn, key)?;
         settle(old);
@@ -135,8 +135,8 @@ impl Regions {
     }
 
     /// Other processes, and their memory.
-    pub(super) fn neighbours(&self) -> Option<&Neighbours> {
-        self.neighbours.as_deref()
+    pub(super) fn client(&self) -> Option<&Client> {
+        self.client.as_deref()
     }
 
     /// Removes a memory window; `key` is any that it has had.

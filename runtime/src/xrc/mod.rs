@@ -15,7 +15,7 @@
 //! ```
 //!
 //! - [`message`]: what is said;
-//! - [`neighbours`]: the one who asks;
+//! - [`client`]: the one who asks;
 //! - [`owner`]: the one who answers.
 //!
 //! # Nothing waits for ever
@@ -29,9 +29,9 @@
 //! (RNR NAK), and packets that need something else of it count as lost: their requester repeats them. When a process
 //! ends, its lines do, and the WQEs that it had taken go back to where they were.
 
+pub mod client;
 mod message;
-pub mod neighbours;
-pub mod owner;
+pub mod server;
 
 /// What a file is known by: device and inode number.
 pub type Inode = (u64, u64);

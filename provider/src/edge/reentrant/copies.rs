@@ -8,7 +8,7 @@ use urxe_ffi::verbs as v;
 use super::ALIGN;
 use crate::kernel::Errno;
 use urxe_runtime::limits;
-use urxe_runtime::memory::guard;
+use urxe_runtime::memory::faultable_copy;
 
 /// A work request of a list.
 pub(super) trait Request: Copy {
@@ -100,7 +100,7 @@ pub(super) unsafe fn copy<W: Request>(first: NonNull<W>, to: *mut u8) -> Result<
                 if wr.is_inline() {
                     let length = sge.length as usize;
                     let part = std::slice::from_raw_parts_mut(bytes, length);
-                    guard::load(sge.addr, part).map_err(|_| (at, Errno(libc::EFAULT)))?;
+                    faultable_copy::load(sge.addr, part).map_err(|_| (at, Errno(libc::EFAULT)))?;
                     sge.addr = bytes as u64;
                     bytes = bytes.add(length);
                 }

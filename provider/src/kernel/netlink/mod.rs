@@ -15,7 +15,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use urxe_net::cancellation::CancelGuard;
 use urxe_preload::NetlinkSocket;
 
-use urxe_runtime::table::Table;
+use urxe_runtime::fork_safe_mutex::ForkSafeMutex;
 
 /// Questions of the preloaded library.
 pub(crate) static NETLINK: urxe_preload::Netlink = urxe_preload::Netlink { answer, resume };
@@ -24,9 +24,9 @@ pub(crate) static NETLINK: urxe_preload::Netlink = urxe_preload::Netlink { answe
 const LONGEST: usize = 1 << 16;
 
 /// Answers that have found no room yet: the socket's descriptor and cookie, and its datagrams.
-static WAITING: Table<Vec<Waiting>> = Table::new(Vec::new());
+static WAITING: ForkSafeMutex<Vec<RunQueue>> = ForkSafeMutex::new(Vec::new());
 
-type Waiting = (i32, u64, VecDeque<Vec<u8>>);
+type RunQueue = (i32, u64, VecDeque<Vec<u8>>);
 
 fn answer(socket: &NetlinkSocket, pieces: &[libc::iovec]) {
     let _guard = CancelGuard::new();
@@ -36,7 +36,7 @@ fn answer(socket: &NetlinkSocket, pieces: &[libc::iovec]) {
             message::requests(&datagram).flat_map(|request| nldev::answer(request, socket.port, &host::Host)).collect();
         let closed = WAITING.with(|waiting| {
             // What a socket that has been closed since has not read, under the same number.
-            let (mine, closed): (Vec<Waiting>, Vec<Waiting>) = std::mem::take(waiting)
+            let (mine, closed): (Vec<RunQueue>, Vec<RunQueue>) = std::mem::take(waiting)
                 .into_iter()
                 .partition(|(fd, cookie, _)| *fd != socket.fd || *cookie == socket.cookie);
             *waiting = mine;

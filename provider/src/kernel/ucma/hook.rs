@@ -18,12 +18,12 @@ use crate::kernel::hook::{answer, aside, call_close, call_write, divert};
 use crate::kernel::memory::OwnMemory;
 use crate::kernel::plt::{Exporter, Object, exporters, loads};
 use urxe_runtime::fork::Generation;
-use urxe_runtime::table::{Table, whole};
+use urxe_runtime::fork_safe_mutex::{ForkSafeMutex, without_fork};
 
 type Fstat = unsafe extern "C" fn(fd: c_int, stat: *mut libc::stat) -> c_int;
 
 /// Addresses in the copies whose calls are diverted. They stay loaded, and so do the hooks.
-static INSTALLED: Table<Vec<usize>> = Table::new(Vec::new());
+static INSTALLED: ForkSafeMutex<Vec<usize>> = ForkSafeMutex::new(Vec::new());
 
 /// [`loads`] when copies were looked for last.
 static LOADS: AtomicU64 = AtomicU64::new(0);
@@ -40,15 +40,15 @@ struct Open {
     channel: Arc<Channel>,
 }
 
-static OPEN: Table<Vec<Open>> = Table::new(Vec::new());
+static OPEN: ForkSafeMutex<Vec<Open>> = ForkSafeMutex::new(Vec::new());
 
 /// Diverts the calls of every librdmacm that is loaded, whatever its file is called: bundles bring copies. Again does no harm.
 pub(crate) fn install_if_loaded() {
-    let loads = whole(loads);
+    let loads = without_fork(loads);
     if LOADS.load(Ordering::Acquire) == loads {
         return;
     }
-    for copy in whole(|| exporters(&[c"rdma_create_event_channel"])) {
+    for copy in without_fork(|| exporters(&[c"rdma_create_event_channel"])) {
         if !INSTALLED.with(|installed| installed.contains(&copy.function)) {
             install(&copy);
         }
@@ -62,7 +62,7 @@ fn install(copy: &Exporter) {
     if unsafe { libc::dlopen(copy.path.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) }.is_null() {
         return;
     }
-    if let Ok(object) = whole(|| Object::containing(copy.function as *const c_void)) {
+    if let Ok(object) = without_fork(|| Object::containing(copy.function as *const c_void)) {
         // Without `write` it could not talk to a kernel either.
         let _ = divert(&object, c"write", &WRITE, libc::write as *const () as usize, write_hook as *const () as usize);
         let _ = divert(&object, c"fstat", &FSTAT, libc::fstat as *const () as usize, fstat_hook as *const () as usize);

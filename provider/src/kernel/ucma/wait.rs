@@ -1,4 +1,4 @@
-//! Waiting for an event, as a thread waits within the kernel: it can be cancelled (`pthread_cancel(3)`), and a channel that
+//! RunQueue for an event, as a thread waits within the kernel: it can be cancelled (`pthread_cancel(3)`), and a channel that
 //! is closed meanwhile leaves it waiting.
 
 use std::cell::RefCell;

@@ -7,9 +7,9 @@ use urxe_wire::Qpn;
 
 use super::Format;
 use super::line::Line;
+use crate::observe::fmt::{self, Request};
 use crate::observe::peers::Known;
-use crate::observe::words::{self, Request};
-use crate::observe::{Observer, scene};
+use crate::observe::{Observer, packet_context};
 use urxe_runtime::lock;
 
 /// Explains a completion with an error; flushed ones once for each way to ERR, and not if that was explained itself.
@@ -20,7 +20,8 @@ pub(in crate::observe) fn completion(observer: &Observer, format: Format, cqe: &
     }
     let Some(entry) = urxe_explain::wc::TABLE.by_number(cqe.status as u32) else { return };
     let receive = matches!(cqe.opcode, WcOpcode::Recv | WcOpcode::RecvRdmaWithImm);
-    let failed = scene::with(|scene| scene.failed.take().filter(|(.., status)| *status == cqe.status && !receive));
+    let failed =
+        packet_context::with(|context| context.failed.take().filter(|(.., status)| *status == cqe.status && !receive));
     let (to, (why, remedy)) = {
         let peers = lock(&observer.peers);
         let known = peers.get(cqe.qpn);
@@ -28,7 +29,7 @@ pub(in crate::observe) fn completion(observer: &Observer, format: Format, cqe: &
         let told = if receive { receiving(cqe) } else { sending(cqe, failed.as_ref(), known) };
         (to, told.unwrap_or_else(|| (entry.cause.to_owned(), entry.remedy.to_owned())))
     };
-    let asked_for = scene::with(|scene| std::mem::take(&mut scene.asked_for));
+    let asked_for = packet_context::with(|context| std::mem::take(&mut context.asked_for));
     let (why, remedy) = match asked_for {
         true => ("URXE_FAULTS asks for it".to_owned(), "see how the program takes it".to_owned()),
         false => (why, remedy),
@@ -71,9 +72,9 @@ fn receiving(cqe: &Cqe) -> Option<(String, String)> {
     if cqe.status == WcStatus::WrFlushError {
         return Some(flushed());
     }
-    let (fault, refused) = scene::with(|scene| Some((scene.fault.clone()?, scene.refused.clone())))?;
+    let (fault, refused) = packet_context::with(|context| Some((context.fault.clone()?, context.refused.clone())))?;
     let (fault, why) = fault;
-    Some((why, words::fault_remedy(fault, refused.as_ref()).to_owned()))
+    Some((why, fmt::fault_remedy(fault, refused.as_ref()).to_owned()))
 }
 
 fn flushed() -> (String, String) {
@@ -93,7 +94,7 @@ fn sending(cqe: &Cqe, failed: Option<&(SendOp, u32, WcStatus)>, known: Option<&K
             let earlier = known.and_then(|known| known.refused.as_ref()).filter(|(wr_id, _)| *wr_id == cqe.wr_id);
             let refused = match earlier {
                 Some((_, refused)) => refused.clone(),
-                None => scene::with(|scene| scene.refused.clone())?,
+                None => packet_context::with(|context| context.refused.clone())?,
             };
             told(refused.to_string(), refused.remedy())
         }
@@ -106,8 +107,8 @@ fn sending(cqe: &Cqe, failed: Option<&(SendOp, u32, WcStatus)>, known: Option<&K
             "set max_rd_atomic with IBV_QP_MAX_QP_RD_ATOMIC on the way to RTS, and the peer's max_dest_rd_atomic",
         ),
         WcStatus::MwBindError => {
-            let error = scene::with(|scene| scene.unbound.take())?;
-            told(words::bind(error).to_owned(), "see ibv_bind_mw(3)")
+            let error = packet_context::with(|context| context.unbound.take())?;
+            told(fmt::bind(error).to_owned(), "see ibv_bind_mw(3)")
         }
         WcStatus::RetryExceededError => {
             let known = known?;
@@ -169,9 +170,9 @@ pub(in crate::observe) fn async_event(observer: &Observer, format: Format, qpn: 
         AsyncEvent::CommunicationEstablished | AsyncEvent::SqDrained | AsyncEvent::LastWqeReached => return,
     };
     let Some(entry) = urxe_explain::event::TABLE.by_name(name) else { return };
-    let found = scene::with(|scene| {
-        let (fault, why) = scene.fault.clone()?;
-        Some((why, words::fault_remedy(fault, scene.refused.as_ref()).to_owned()))
+    let found = packet_context::with(|context| {
+        let (fault, why) = context.fault.clone()?;
+        Some((why, fmt::fault_remedy(fault, context.refused.as_ref()).to_owned()))
     });
     let (why, remedy) = found.unwrap_or_else(|| (entry.cause.to_owned(), entry.remedy.to_owned()));
     let to = {

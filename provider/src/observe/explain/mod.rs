@@ -14,7 +14,7 @@ use urxe_wire::Qpn;
 pub(super) use completions::{async_event, completion, overrun};
 pub(crate) use line::quoted;
 pub(super) use verbs::name;
-pub(crate) use verbs::{because, failed};
+pub(crate) use verbs::{failed, with_reason};
 
 /// Tells of something that is no error here.
 pub(super) fn advise(device: &str, qpn: Qpn, what: &str, why: &str, remedy: &str, site: Option<&str>) {

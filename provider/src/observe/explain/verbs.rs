@@ -19,7 +19,7 @@ thread_local! {
 
 /// Returns `errno`, and notes why for [`failed`]. `say` gives what was wrong and what to do; it is called only if
 /// somebody wants to know.
-pub(crate) fn because<W: Into<String>, R: Into<String>>(errno: Errno, say: impl FnOnce() -> (W, R)) -> Errno {
+pub(crate) fn with_reason<W: Into<String>, R: Into<String>>(errno: Errno, say: impl FnOnce() -> (W, R)) -> Errno {
     if super::wanted().is_some() {
         let (why, remedy) = say();
         let reason = Reason { errno, qp: None, why: why.into(), remedy: remedy.into() };

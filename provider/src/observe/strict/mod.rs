@@ -5,11 +5,11 @@
 //! [`objects`] has the rules about what is made and destroyed, [`told`] knows what was told, [`site`] says where in the
 //! program a call was made.
 
+mod call_site;
+mod dedup;
 mod keys;
 mod objects;
 mod receives;
-mod site;
-mod told;
 
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{HashMap, VecDeque};
@@ -20,13 +20,13 @@ use urxe_engine::{Cqe, Data, QpState, QpType, RecvWr, RegionKind, SendOp, SendWr
 use urxe_wire::{Qpn, grh};
 
 use super::explain::advise;
-use super::{Observer, words};
+use super::{Observer, fmt};
+use dedup::{Object, Told};
 use keys::Keys;
 pub(crate) use receives::RecvQueue;
 use receives::{Part, Receives};
-use told::{Object, Told};
 use urxe_runtime::lock;
-use urxe_runtime::memory::guard;
+use urxe_runtime::memory::faultable_copy;
 use urxe_runtime::memory::regions::Regions;
 
 /// What strict mode remembers of a device.
@@ -100,7 +100,7 @@ impl Strict {
 
     /// Where in the program the present call was made, if that is to be told.
     fn site(&self) -> Option<String> {
-        self.with_sites.then(site::here)
+        self.with_sites.then(call_site::here)
     }
 
     /// Whether this has not been told yet.
@@ -116,11 +116,11 @@ impl Strict {
 
 /// A digest of the bytes at some addresses; `None` if they are not there.
 fn digest(parts: &[Part]) -> Option<u64> {
-    guard::admit();
+    faultable_copy::admit();
     let mut hasher = DefaultHasher::new();
     for part in parts {
         let mut bytes = vec![0; part.length.min(MOST)];
-        guard::load(part.address, &mut bytes).ok()?;
+        faultable_copy::load(part.address, &mut bytes).ok()?;
         hasher.write(&bytes);
     }
     Some(hasher.finish())
@@ -156,7 +156,7 @@ impl Observer {
         if matches!(state, QpState::Reset | QpState::Init | QpState::Rtr) {
             let advice = Advice {
                 qpn,
-                what: &format!("send request, wr_id {wr_id}, on QP {qpn} in {}", words::state(state)),
+                what: &format!("send request, wr_id {wr_id}, on QP {qpn} in {}", fmt::state(state)),
                 why: "it is refused here; other devices take it, and send it or not",
                 remedy: "bring the queue pair to RTS first",
                 site: None,

@@ -3,11 +3,11 @@
 use urxe_engine::{Key, Region};
 use urxe_wire::Qpn;
 
+use super::dedup::Object;
 use super::keys::Dead;
-use super::told::Object;
 use super::{Advice, Rule, Strict};
 use crate::observe::Observer;
-use crate::observe::words::Refused;
+use crate::observe::fmt::Refused;
 use urxe_runtime::{clock, lock};
 
 impl Observer {

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use urxe_engine::{Access, Cqe, Key, WcOpcode, WcStatus};
 use urxe_wire::Qpn;
 
-use urxe_runtime::memory::guard;
+use urxe_runtime::memory::faultable_copy;
 use urxe_runtime::memory::regions::Regions;
 
 /// What a buffer holds that is posted.
@@ -99,9 +99,9 @@ impl Receives {
         let Some(posted) = self.take(cqe) else { return false };
         let message = cqe.status == WcStatus::Success && cqe.opcode == WcOpcode::Recv;
         let received = if message { cqe.byte_len as usize } else { 0 };
-        let touched = self.settle(&posted, received, regions);
+        let dirty = self.settle(&posted, received, regions);
         // What failed may have been received in part.
-        touched && cqe.status == WcStatus::Success
+        dirty && cqe.status == WcStatus::Success
     }
 
     /// The oldest of the queue pair's own; of those that are shared, the one of that number.
@@ -140,26 +140,26 @@ impl Receives {
 
     /// Puts back what was not received. True if something else stands there.
     fn settle(&mut self, posted: &Posted, mut received: usize, regions: &Regions) -> bool {
-        let mut touched = false;
+        let mut dirty = false;
         for Kept { part, before } in &posted.parts {
             let here = received.min(part.length);
             received -= here;
             if let Some(before) = before {
                 self.buffers.remove(&part.address);
-                touched |= put_back(part, before, here, regions);
+                dirty |= put_back(part, before, here, regions);
             }
         }
-        touched
+        dirty
     }
 }
 
 /// Replaces what a buffer holds; `None` if that cannot be done.
 fn replace(part: &Part) -> Option<Vec<u8>> {
-    guard::admit();
+    faultable_copy::admit();
     let mut before = vec![0; part.length];
-    guard::load(part.address, &mut before).ok()?;
+    faultable_copy::load(part.address, &mut before).ok()?;
     // SAFETY: the caller has found it in a region that may be written to, and gives it away by posting it.
-    unsafe { guard::store(part.address, &words(part.length)) }.ok()?;
+    unsafe { faultable_copy::store(part.address, &words(part.length)) }.ok()?;
     Some(before)
 }
 
@@ -167,22 +167,22 @@ fn replace(part: &Part) -> Option<Vec<u8>> {
 fn put_back(part: &Part, before: &[u8], received: usize, regions: &Regions) -> bool {
     // What is not registered may be anybody's by now.
     let Some(region) = regions.region(part.key) else { return false };
-    guard::admit();
+    faultable_copy::admit();
     let mut now = vec![0; part.length];
-    if !is_within(&region, part) || guard::load(part.address, &mut now).is_err() {
+    if !is_within(&region, part) || faultable_copy::load(part.address, &mut now).is_err() {
         return false;
     }
-    let mut touched = false;
+    let mut dirty = false;
     for ((byte, word), before) in now.iter_mut().zip(words(part.length)).zip(before).skip(received) {
         if *byte == word {
             *byte = *before;
         } else {
-            touched = true;
+            dirty = true;
         }
     }
     // SAFETY: as above; the region is held meanwhile. Nothing is done about a failure: the memory is gone.
-    let _ = unsafe { guard::store(part.address + received as u64, now.get(received..).unwrap_or_default()) };
-    touched
+    let _ = unsafe { faultable_copy::store(part.address + received as u64, now.get(received..).unwrap_or_default()) };
+    dirty
 }
 
 /// Whether it is part of the region's memory, which may be written to.

@@ -5,44 +5,45 @@ use std::sync::atomic::Ordering;
 use urxe_engine::Instant;
 use urxe_wire::Qpn;
 
-use super::NetPort;
-use super::receiving::{Acks, Token};
-use crate::clock::Look;
-use crate::{habit, lock};
+use super::Device;
+use super::rx::{AckMode, Token};
+use crate::clock::LazyInstant;
+use crate::lock;
+use crate::progress::delayed_ack;
 
-impl NetPort {
+impl Device {
     /// Sends the ACKs that have waited long enough, unless somebody receives, who does the same.
     pub(crate) fn send_overdue_acks(&self) {
         if let Ok(mut token) = self.token.try_lock() {
-            self.answer(&mut token, &Look::default(), Acks::Measured);
+            self.answer(&mut token, &LazyInstant::default(), AckMode::DelayTimed);
         }
     }
 
     /// Sends all ACKs that wait.
     pub(crate) fn send_acks(&self) {
-        self.answer(&mut lock(&self.token), &Look::default(), Acks::Leave);
+        self.answer(&mut lock(&self.token), &LazyInstant::default(), AckMode::Immediate);
     }
 
     /// Sends the answers of queue pairs that have got packets.
-    pub(super) fn answer(&self, token: &mut Token, clock: &Look, acks: Acks) {
-        let Token { work: Some(work), touched, waits_until, .. } = token else { return };
-        if touched.is_empty() {
+    pub(super) fn answer(&self, token: &mut Token, clock: &LazyInstant, acks: AckMode) {
+        let Token { work: Some(work), dirty, waits_until, .. } = token else { return };
+        if dirty.is_empty() {
             return;
         }
-        let acks = if self.exits.load(Ordering::Relaxed) { Acks::Leave } else { acks };
-        touched.retain(|qp| {
+        let acks = if self.exits.load(Ordering::Relaxed) { AckMode::Immediate } else { acks };
+        dirty.retain(|qp| {
             let waits = qp.answer(work, clock, acks);
             if !waits {
-                qp.untouch();
+                qp.clear_dirty();
             }
             waits
         });
         *waits_until = match (*waits_until, clock.taken()) {
-            _ if touched.is_empty() => None,
+            _ if dirty.is_empty() => None,
             // They are measured at the next look.
             (_, None) => Some(Instant::default()),
             (Some(at), Some(now)) if at > now => Some(at),
-            (_, Some(now)) => Some(now + habit::patience()),
+            (_, Some(now)) => Some(now + delayed_ack::delayed_ack_timeout()),
         };
     }
 
@@ -57,7 +58,7 @@ impl NetPort {
                 }
             }
         }
-        self.squeeze_in(work);
+        self.retry_blocked(work);
     }
 
     /// The queue pair has more to send.

@@ -56,7 +56,7 @@ mod tests {
     #[test]
     fn the_program_begins_where_we_end() {
         let backtrace = "   0: std::backtrace_rs::backtrace::libunwind::trace\n             at /rustc/x.rs:1:5\n   \
-            1: urxe::observe::strict::site::here\n             at ./provider/src/a.rs:9:1\n   2: core::ops::call\n   \
+            1: urxe::observe::strict::call_site::here\n             at ./provider/src/a.rs:9:1\n   2: core::ops::call\n   \
             3: urxe::edge::post::post_send\n   4: __ibv_post_send_1_1\n   5: send_all\n             at ./app.c:12:3\n   \
             6: main\n   7: <unknown>\n   8: _start\n";
         assert_eq!(callers(backtrace), "send_all (./app.c:12:3) < main < _start");

@@ -6,11 +6,11 @@ use urxe_engine::fault::ResponderFault;
 use urxe_engine::{BindError, SendOp, WcStatus};
 
 use super::capture::Received;
-use super::words::Refused;
+use super::fmt::Refused;
 
 /// What this thread is at.
 #[derive(Debug, Default)]
-pub(super) struct Scene {
+pub(super) struct PacketContext {
     /// A packet is being handled.
     pub(super) receiving: bool,
     /// The packet, for the capture.
@@ -30,10 +30,10 @@ pub(super) struct Scene {
 }
 
 thread_local! {
-    static SCENE: RefCell<Scene> = RefCell::new(Scene::default());
+    static SCENE: RefCell<PacketContext> = RefCell::new(PacketContext::default());
 }
 
 /// Lets `act` at this thread's scene; not while the thread ends.
-pub(super) fn with<T: Default>(act: impl FnOnce(&mut Scene) -> T) -> T {
+pub(super) fn with<T: Default>(act: impl FnOnce(&mut PacketContext) -> T) -> T {
     SCENE.try_with(|scene| act(&mut scene.borrow_mut())).unwrap_or_default()
 }

@@ -10,28 +10,28 @@ use urxe_engine::Instant;
 use urxe_wire::Qpn;
 
 use super::clock;
-use super::port::{NetPort, Work};
-use super::slumber::Deadline;
-use super::waiting::Waiting;
+use super::device::{Device, TxContext};
+use super::progress::sleep_deadline::Deadline;
+use super::run_queue::RunQueue;
 
 /// Between two attempts if nobody looks.
 const LATER: Duration = Duration::from_micros(100);
 
 /// Them.
 #[derive(Debug)]
-pub(super) struct Crammed {
-    queue_pairs: Waiting,
+pub(super) struct Backpressure {
+    queue_pairs: RunQueue,
     /// When to try again at the latest.
     look_at: Deadline,
 }
 
-impl Default for Crammed {
+impl Default for Backpressure {
     fn default() -> Self {
-        Self { queue_pairs: Waiting::default(), look_at: Deadline::never() }
+        Self { queue_pairs: RunQueue::default(), look_at: Deadline::never() }
     }
 }
 
-impl Crammed {
+impl Backpressure {
     /// Whether there are any.
     pub(super) fn any(&self) -> bool {
         self.look_at.is_set()
@@ -48,23 +48,23 @@ impl Crammed {
     }
 }
 
-impl NetPort {
+impl Device {
     /// The queue pair could not send all that it wanted to.
     pub(super) fn wait_for_room(&self, qpn: Qpn) {
         let at = clock::now() + LATER;
-        self.crammed.queue_pairs.add(qpn);
-        self.crammed.look_at.set(Some(at));
+        self.backpressure.queue_pairs.add(qpn);
+        self.backpressure.look_at.set(Some(at));
         self.wake_for(at);
     }
 
     /// Lets those that wait try again.
-    pub(super) fn squeeze_in(&self, work: &mut Work) {
-        if !self.crammed.any() {
+    pub(super) fn retry_blocked(&self, work: &mut TxContext) {
+        if !self.backpressure.any() {
             return;
         }
         // Before they are taken: who comes in between is taken as well, or sets it again.
-        self.crammed.look_at.set(None);
-        let waiting = self.crammed.queue_pairs.take();
+        self.backpressure.look_at.set(None);
+        let waiting = self.backpressure.queue_pairs.take();
         for qp in waiting.into_iter().filter_map(|qpn| self.qp(qpn)) {
             qp.drive(work, |_, _| ());
         }

@@ -40,7 +40,7 @@ enum Failure {
 
 /// The XRC domains of files that this process has opened on a device, and who else has SRQs in them.
 #[derive(Debug)]
-pub struct Neighbours {
+pub struct Client {
     port: Arc<Port>,
     tables: Mutex<Tables>,
 }
@@ -51,12 +51,12 @@ struct Tables {
     /// By domain and block of numbers.
     owners: HashMap<(XrcDomain, u32), Arc<Owner>>,
     /// By what stands for its protection domain.
-    srqs: HashMap<Pd, Arc<ForeignSrq>>,
+    srqs: HashMap<Pd, Arc<RemoteSrq>>,
     found: HashMap<(XrcDomain, Qpn), Pd>,
     last_pd: u32,
 }
 
-impl Neighbours {
+impl Client {
     pub(crate) fn new(port: &Arc<Port>) -> Self {
         Self { port: Arc::clone(port), tables: Mutex::default() }
     }
@@ -92,7 +92,7 @@ impl Neighbours {
 
     /// The SRQ of that number in the other processes' parts of `domain`. One whose owner does not answer now may be
     /// there: it has no receive WQEs then.
-    pub fn find(&self, domain: XrcDomain, number: Qpn) -> Option<Arc<ForeignSrq>> {
+    pub fn find(&self, domain: XrcDomain, number: Qpn) -> Option<Arc<RemoteSrq>> {
         if self.port.owns_qpn(number) {
             return None;
         }
@@ -146,21 +146,21 @@ impl Neighbours {
 }
 
 impl Tables {
-    fn forget(&mut self, which: impl Fn(&ForeignSrq) -> bool) {
+    fn forget(&mut self, which: impl Fn(&RemoteSrq) -> bool) {
         self.srqs.retain(|_, srq| !which(srq));
         let Self { srqs, found, .. } = self;
         found.retain(|_, pd| srqs.contains_key(pd));
     }
 
     /// The SRQ, the same as before if it was found before.
-    fn srq(&mut self, domain: XrcDomain, number: Qpn, owner: &Arc<Owner>) -> Arc<ForeignSrq> {
+    fn srq(&mut self, domain: XrcDomain, number: Qpn, owner: &Arc<Owner>) -> Arc<RemoteSrq> {
         let known = self.found.get(&(domain, number)).and_then(|pd| self.srqs.get(pd));
         if let Some(known) = known.filter(|srq| Arc::ptr_eq(&srq.owner, owner)) {
             return Arc::clone(known);
         }
         self.last_pd = (self.last_pd + 1) & !ELSEWHERE;
         let pd = Pd(self.last_pd | ELSEWHERE);
-        let srq = Arc::new(ForeignSrq { domain, number, pd, owner: Arc::clone(owner) });
+        let srq = Arc::new(RemoteSrq { domain, number, pd, owner: Arc::clone(owner) });
         self.srqs.insert(pd, Arc::clone(&srq));
         self.found.insert((domain, number), pd);
         srq
@@ -174,7 +174,7 @@ const fn block(number: Qpn) -> u32 {
 
 /// An XRC SRQ of another process.
 #[derive(Debug)]
-pub struct ForeignSrq {
+pub struct RemoteSrq {
     domain: XrcDomain,
     number: Qpn,
     /// Stands for its protection domain.
@@ -182,7 +182,7 @@ pub struct ForeignSrq {
     owner: Arc<Owner>,
 }
 
-impl ForeignSrq {
+impl RemoteSrq {
     /// What stands for its protection domain.
     pub const fn pd(&self) -> Pd {
         self.pd

@@ -7,12 +7,12 @@ use urxe_runtime::lock;
 
 /// One thread is inside at a time.
 #[derive(Debug, Default)]
-pub(super) struct Gate {
+pub(super) struct PollSessionLock {
     occupied: Mutex<bool>,
     left: Condvar,
 }
 
-impl Gate {
+impl PollSessionLock {
     /// Waits until nobody is inside, and enters.
     pub(super) fn enter(&self) {
         let mut occupied = lock(&self.occupied);

@@ -1,7 +1,7 @@
 //! Who makes progress: a polling application by itself, or else the background thread.
 //!
 //! While an application polls, a thread that woke for every packet would only take its processor away. So a poll
-//! that finds nothing leaves the time behind ([`NetPort::polled`]). The thread, when it wakes for a packet just after
+//! that finds nothing leaves the time behind ([`Device::polled`]). The thread, when it wakes for a packet just after
 //! such a time, keeps away from the sockets, and sleeps until polling has stopped, which a timer tells that those who
 //! poll put off ([`watch`](super::watch)). Then the thread goes back to waiting for packets. An application that asks
 //! for an event is about to sleep: it ends this at once.
@@ -20,6 +20,15 @@
 //!
 //! When nothing happens, nothing wakes up: the thread waits for packets and timers without end.
 
+mod clock_sampler;
+pub(crate) mod delayed_ack;
+pub(crate) mod policy;
+mod poll_backoff;
+mod poll_watchdog;
+pub(crate) mod sleep_deadline;
+mod time_scale;
+pub mod tuning;
+
 use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -31,108 +40,84 @@ use std::time::Duration;
 use urxe_engine::Instant;
 use urxe_net::cancellation::CancelGuard;
 
-use super::clock::Look;
-use super::pace::stretched;
-use super::port::{Acks, Drained, FEW, NetPort};
-use super::{changes, clock, habit};
+use super::clock::LazyInstant;
+use super::device::{AckMode, Device, Drained, FEW};
+use super::{clock, port_events};
+use policy::ProgressPolicy;
+use poll_backoff::Backoff;
+use tuning::TUNING;
 
-/// A poll this old says that somebody is polling still.
-const FRESH: Duration = Duration::from_micros(250);
-/// Who polls does so more often than this, even with the processor taken away by a thread that wakes up for a packet:
-/// in a virtual machine, interrupting a processor that is busy takes 20 µs and more.
-const BUSY: Duration = Duration::from_micros(60);
-/// So many packets at once are a burst, which others follow.
-const BURST: usize = 16;
-/// For how long the next packets are waited for with open eyes: a sender takes 25 µs for two long runs, and more when it
-/// is told of a completion and posts the next message between them.
-const LINGER: Duration = Duration::from_micros(60);
-/// Who sleeps for so short a time, so often in a row, had better not slept. Waking up is part of it.
-const NAP: Duration = Duration::from_micros(40);
-const NAPS: u32 = 4;
-/// For how long a poll sleeps at most where others want the processor ([`crowd`](super::crowd)): who polls may have other
-/// things to look at.
-const DOZE: Duration = Duration::from_micros(500);
-/// The share of a processor that the thread asks for at a time: short, so that it gets one at once when it wakes, from
-/// a program that spins as well.
-const SLICE: Duration = Duration::from_micros(100);
-
-impl NetPort {
+impl Device {
     /// The application found its completion queue empty: makes progress in its thread.
     pub fn polled(&self, going_to_sleep: bool) {
-        let acks = if going_to_sleep { Acks::Leave } else { Acks::MayWait };
-        let looks = going_to_sleep || !self.glances.may_skip();
-        let clock = if looks { Look::from(clock::now()) } else { Look::default() };
+        let acks = if going_to_sleep { AckMode::Immediate } else { AckMode::Delay };
+        let looks = going_to_sleep || self.policy.reads_clock();
+        let clock = if looks { LazyInstant::from(clock::now()) } else { LazyInstant::default() };
         let packets = self.progress(acks, &clock);
         if packets > 0 {
             self.found(packets, going_to_sleep, &clock);
         }
         let Some(now) = clock.taken() else { return };
-        self.glances.looked(now);
-        let dozes = packets == 0 && self.crowd.found_nothing(now) && !going_to_sleep;
+        self.policy.clock_read(now);
+        let backoff = if packets == 0 { self.policy.poll_empty(now) } else { Backoff::Spin };
+        let parks = backoff == Backoff::Park && !going_to_sleep;
+        if backoff == Backoff::Yield {
+            thread::yield_now();
+            self.policy.yielded(now, clock::now());
+        }
         if !going_to_sleep {
-            // To doze is a part of it.
-            let until = if dozes { now + DOZE } else { now };
-            self.polled_at.store(until.as_nanos(), Ordering::Relaxed);
-            self.watch.put_off(now);
+            // A poll that parks is a poll until the park is over.
+            self.policy.polls(now, if parks { now + TUNING.park } else { now });
         }
         if self.is_any_due(now) {
             self.run_timers(now);
         }
-        if dozes {
-            self.doze();
+        if parks {
+            self.park();
         }
     }
 
     /// Sleeps until something comes, for a moment at most, and takes it.
     #[cold]
-    fn doze(&self) {
+    fn park(&self) {
         let _guard = CancelGuard::new();
-        if self.prepare_to_wait() && is_readable(self.net().epoll_fd(), DOZE) {
+        if self.prepare_to_wait() && is_readable(self.net().epoll_fd(), TUNING.park) {
             self.woken();
-            self.progress(Acks::MayWait, &Look::default());
+            self.progress(AckMode::Delay, &LazyInstant::default());
         }
-        self.crowd.found(clock::now());
+        self.policy.poll_found(Some(clock::now()));
     }
 
     /// A poll found packets.
-    fn found(&self, packets: usize, going_to_sleep: bool, clock: &Look) {
+    fn found(&self, packets: usize, going_to_sleep: bool, clock: &LazyInstant) {
         if packets > FEW {
             // That has taken its time.
             clock.renew();
         }
-        match clock.taken() {
-            Some(now) => self.crowd.found(now),
-            None => self.crowd.found_unseen(),
-        }
+        self.policy.poll_found(clock.taken());
         if !going_to_sleep {
-            self.watch.found(packets, clock);
+            self.policy.packets_found(packets, clock);
         }
     }
 
     /// The application will wait for an event instead of polling.
     pub fn stopped_polling(&self) {
-        let polled_at = self.polled_at.swap(0, Ordering::Relaxed);
-        if polled_at != 0 && self.watch.is_on() {
+        if self.policy.stops_polling() {
             self.wake();
         }
     }
 
     /// Whether the application has polled in vain since then.
     pub(super) fn polled_since(&self, then: Instant) -> bool {
-        self.polled_at.load(Ordering::Relaxed) > then.as_nanos()
-    }
-
-    /// Whether the application polled in vain less than `age` ago.
-    fn polled_within(&self, age: Duration) -> bool {
-        clock::now().since(Instant::from_nanos(self.polled_at.load(Ordering::Relaxed))) < age
+        self.policy.polled_since(then)
     }
 }
 
 /// Starts the background thread of a port.
-pub fn start(port: Arc<NetPort>) -> std::io::Result<JoinHandle<()>> {
+pub fn start(port: Arc<Device>) -> std::io::Result<JoinHandle<()>> {
     let run = move || {
         if catch_unwind(AssertUnwindSafe(|| run(&port))).is_err() {
-            changes::devices_failed();
+            port_events::devices_failed();
         }
     };
     without_signals(|| thread::Builder::new().name("urxe".into()).spawn(run))
@@ -154,37 +139,41 @@ pub fn without_signals<T>(start: impl FnOnce() -> T) -> T {
     result
 }
 
-fn run(port: &NetPort) {
+fn run(port: &Device) {
     ask_for_promptness();
     let sockets = port.net().epoll_fd();
     let mut acks_wait = false;
     // Packets that were left to who polls, and of which no socket tells.
     let mut is_left = false;
-    let mut naps = 0;
+    let mut short_sleeps = 0;
     while !port.stop.load(Ordering::Acquire) {
         port.run_timers(clock::now());
         if port.has_unfinished() {
             // Waits for who receives now, if anybody does.
-            is_left = port.drain_all(Acks::Leave).is_left;
+            is_left = port.drain_all(AckMode::Immediate).is_left;
             continue;
         }
         let readable = is_left || {
             let asleep_at = clock::now();
-            let readable = wait(port, sockets, acks_wait.then(habit::patience));
-            naps = if readable && clock::now().since(asleep_at) < stretched(NAP) { naps + 1 } else { 0 };
+            let readable = wait(port, sockets, acks_wait.then(delayed_ack::delayed_ack_timeout));
+            let slept = clock::now().since(asleep_at);
+            short_sleeps = ProgressPolicy::short_sleeps(short_sleeps, slept, readable);
             readable
         };
-        if readable && port.polled_within(stretched(BUSY)) {
+        if readable && port.policy.is_busy_polling(clock::now()) {
             is_left = stand_by(port, sockets, is_left);
             acks_wait = false;
         } else if readable || acks_wait {
-            let drained = port.drain_all(if readable { Acks::MayWait } else { Acks::Leave });
+            let drained = port.drain_all(if readable { AckMode::Delay } else { AckMode::Immediate });
             (acks_wait, is_left) = (drained.acks_wait, drained.is_left);
             // An application that is told of something wants the processor.
-            if !is_left && drained.one_sided && (drained.most >= BURST || naps >= NAPS) {
-                match linger(port) {
+            if !is_left
+                && drained.one_sided
+                && let Some(spin) = ProgressPolicy::spin_before_sleep(drained.most, short_sleeps)
+            {
+                match spin_before_sleep(port, spin) {
                     Some(last) => is_left = last.is_left,
-                    None => naps = 0,
+                    None => short_sleeps = 0,
                 }
             }
         }
@@ -196,16 +185,15 @@ fn run(port: &NetPort) {
 
 /// Looks for the next packets for a while, because to sleep and wake up again takes longer than it takes them to come.
 /// What was found last, if any came.
-fn linger(port: &NetPort) -> Option<Drained> {
+fn spin_before_sleep(port: &Device, spin: Duration) -> Option<Drained> {
     let mut now = clock::now();
-    let linger = stretched(LINGER);
-    let mut until = now + linger;
+    let mut until = now + spin;
     let mut any = false;
-    while now < until && !port.polled_within(stretched(BUSY)) && !port.stop.load(Ordering::Acquire) {
+    while now < until && !port.policy.is_busy_polling(now) && !port.stop.load(Ordering::Acquire) {
         match port.look_once(now) {
             Some(Drained { one_sided: false, .. }) | None => break,
             Some(Drained { most: 1.., .. }) => {
-                until = now + linger;
+                until = now + spin;
                 any = true;
             }
             Some(_) => {}
@@ -216,15 +204,15 @@ fn linger(port: &NetPort) -> Option<Drained> {
         now = clock::now();
     }
     // And anything that came elsewhere, before it sleeps.
-    any.then(|| port.drain_all(Acks::Leave))
+    any.then(|| port.drain_all(AckMode::Immediate))
 }
 
 /// Leaves packets to an application that polls, until it stops; takes only those it left lying. No ACK waits afterwards.
 /// `is_left`, and what is returned: there may be packets of which no socket tells.
-fn stand_by(port: &NetPort, sockets: RawFd, mut is_left: bool) -> bool {
-    let watch = &port.watch;
+fn stand_by(port: &Device, sockets: RawFd, mut is_left: bool) -> bool {
+    let watch = &port.policy.watchdog;
     watch.begin(clock::now());
-    while port.polled_within(stretched(FRESH)) && !port.stop.load(Ordering::Acquire) {
+    while port.policy.is_polling(clock::now()) && !port.stop.load(Ordering::Acquire) {
         // Those who poll see to timers as well, or put the watch's off no more.
         let expired = sleep(port, watch.fd(), None);
         if port.stop.load(Ordering::Acquire) {
@@ -241,7 +229,7 @@ fn stand_by(port: &NetPort, sockets: RawFd, mut is_left: bool) -> bool {
         }
         port.send_overdue_acks();
         if is_left || is_readable(sockets, Duration::ZERO) {
-            is_left = port.drain_all(Acks::MayWait).is_left;
+            is_left = port.drain_all(AckMode::Delay).is_left;
             watch.begin(clock::now());
         } else {
             watch.put_off(now);
@@ -278,7 +266,7 @@ pub fn ask_for_promptness() {
         policy: libc::SCHED_OTHER.cast_unsigned(),
         nice,
         // Linux 6.12 and later take it as the slice; earlier ones ignore it.
-        runtime: u64::try_from(SLICE.as_nanos()).unwrap_or_default(),
+        runtime: u64::try_from(TUNING.scheduler_slice.as_nanos()).unwrap_or_default(),
         ..SchedAttr::default()
     };
     // Both are wishes: nothing depends on whether they are granted.
@@ -304,19 +292,19 @@ fn timespec(time: Duration) -> libc::timespec {
 /// Sleeps until a socket is readable, somebody kicks, a timer is due, or `most` is over. True if a socket is readable.
 //= spec/hosts.md#net-008
 //# A device on which nothing happens MUST NOT wake anything.
-fn wait(port: &NetPort, sockets: RawFd, most: Option<Duration>) -> bool {
+fn wait(port: &Device, sockets: RawFd, most: Option<Duration>) -> bool {
     let now = clock::now();
     let limit = most.map(|most| now + most);
     // Say how long before looking at the timers, so that one set meanwhile either is seen or kicks.
-    port.slumber.begin(limit);
+    port.sleep_deadline.begin(limit);
     let until = [port.next_timer(), limit].into_iter().flatten().min();
     let readable = sleep(port, sockets, until.map(|until| until.since(now)));
-    port.slumber.end();
+    port.sleep_deadline.end();
     readable
 }
 
 /// Sleeps until the descriptor is readable or somebody kicks, for so long at most. True if it is readable.
-fn sleep(port: &NetPort, fd: RawFd, most: Option<Duration>) -> bool {
+fn sleep(port: &Device, fd: RawFd, most: Option<Duration>) -> bool {
     let mut polled = [port.kick_fd(), fd].map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
     let timeout = most.map(timespec);
     let timeout = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);

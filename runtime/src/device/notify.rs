@@ -5,15 +5,15 @@ use std::sync::atomic::Ordering;
 
 use urxe_engine::{Consumer as _, Cqe};
 
-use super::{NetPort, Work};
+use super::{Device, TxContext};
 use crate::cq::Cq;
 use crate::lock;
 
-impl NetPort {
+impl Device {
     /// Tells the application what the engine left to be told. No lock but the receive token is held.
     #[inline]
-    pub(crate) fn deliver_upcalls(&self, work: &mut Work) {
-        if work.upcalls.has_news() {
+    pub(crate) fn deliver_notifications(&self, work: &mut TxContext) {
+        if work.notifications.has_news() {
             self.tell(work);
         }
         if let Some(interceptor) = self.interceptor() {
@@ -22,20 +22,20 @@ impl NetPort {
     }
 
     #[cold]
-    fn tell(&self, work: &mut Work) {
+    fn tell(&self, work: &mut TxContext) {
         self.moderate(work);
-        while let Some(cq) = work.upcalls.overruns.pop() {
+        while let Some(cq) = work.notifications.overruns.pop() {
             self.overrun(&cq, work);
         }
-        for (qpn, event) in work.upcalls.events.drain(..) {
+        for (qpn, event) in work.notifications.events.drain(..) {
             if let Some(qp) = self.qp(qpn) {
                 qp.raise(event);
             }
         }
     }
 
-    fn moderate(&self, work: &mut Work) {
-        for (at, cq) in work.upcalls.moderated.drain(..) {
+    fn moderate(&self, work: &mut TxContext) {
+        for (at, cq) in work.notifications.moderated.drain(..) {
             self.moderated.add(at, &cq);
             self.wake_for(at);
         }
@@ -45,10 +45,10 @@ impl NetPort {
     /// is left to the background thread: no queue pair's engine is taken here.
     pub(crate) fn complete_for_other(&self, cq: &Arc<Cq>, cqe: Cqe) {
         self.with_work(|work| {
-            work.upcalls.complete(cq, cqe);
+            work.notifications.complete(cq, cqe);
             self.moderate(work);
-            if !work.upcalls.overruns.is_empty() {
-                lock(&self.overran).append(&mut work.upcalls.overruns);
+            if !work.notifications.overruns.is_empty() {
+                lock(&self.overran).append(&mut work.notifications.overruns);
                 self.has_overran.store(true, Ordering::Release);
                 self.wake();
             }
@@ -65,7 +65,7 @@ impl NetPort {
 
     /// A completion was lost: the queue is of no use any more, and neither are the queue pairs that complete there
     /// (IBA 11.6.3.2, 11.6.3.3).
-    fn overrun(&self, cq: &Arc<Cq>, work: &mut Work) {
+    fn overrun(&self, cq: &Arc<Cq>, work: &mut TxContext) {
         cq.raise_error();
         for qp in self.queue_pairs().into_iter().filter(|qp| qp.uses(cq)) {
             qp.drive(work, |engine, io| engine.fail(io));

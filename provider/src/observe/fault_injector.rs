@@ -27,7 +27,7 @@ const NEVER: u64 = u64::MAX;
 
 /// Does what the script says.
 #[derive(Debug)]
-pub(super) struct Impairment {
+pub(super) struct FaultInjector {
     script: Mutex<Script>,
     held: Mutex<Vec<Held>>,
     /// When the first of those held is due, in nanoseconds.
@@ -55,16 +55,16 @@ struct Held {
     due: Instant,
     /// So many others go first.
     behind: Option<u32>,
-    packet: Parcel,
+    packet: HeldData,
 }
 
 #[derive(Debug)]
-enum Parcel {
+enum HeldData {
     Sent(Arc<Route>, Vec<u8>),
     Received(HeldPacket),
 }
 
-impl Impairment {
+impl FaultInjector {
     pub(super) fn new(script: Script) -> Self {
         Self {
             script: Mutex::new(script),
@@ -109,14 +109,14 @@ impl Impairment {
         lock(&self.announcements).extend(begun.into_iter().map(|it| (*opened + it.after, it)));
     }
 
-    fn hold(&self, due: Instant, behind: Option<u32>, packet: Parcel) {
+    fn hold(&self, due: Instant, behind: Option<u32>, packet: HeldData) {
         let mut held = lock(&self.held);
         held.push(Held { due, behind, packet });
         self.due.store(earliest(&held), Ordering::SeqCst);
     }
 
     /// Packets that wait to be overtaken and now have been, or that are due.
-    fn take(&self, ready: impl Fn(&Held) -> bool) -> Vec<Parcel> {
+    fn take(&self, ready: impl Fn(&Held) -> bool) -> Vec<HeldData> {
         let mut held = lock(&self.held);
         let (taken, kept) = std::mem::take(&mut *held).into_iter().partition(|parcel| ready(parcel));
         *held = kept;
@@ -127,7 +127,7 @@ impl Impairment {
     }
 
     /// A packet has gone by; those that have been overtaken often enough follow.
-    fn overtaken(&self, sent: bool) -> Vec<Parcel> {
+    fn overtaken(&self, sent: bool) -> Vec<HeldData> {
         for parcel in lock(&self.held).iter_mut().filter(|parcel| parcel.is_sent() == sent) {
             if let Some(behind) = &mut parcel.behind {
                 *behind = behind.saturating_sub(1);
@@ -139,7 +139,7 @@ impl Impairment {
 
 impl Held {
     const fn is_sent(&self) -> bool {
-        matches!(self.packet, Parcel::Sent(..))
+        matches!(self.packet, HeldData::Sent(..))
     }
 }
 
@@ -166,7 +166,7 @@ fn refusal(response: &[u8], syndrome: Syndrome) -> Option<Vec<u8>> {
 impl Observer {
     /// A queue pair was made.
     pub(super) fn made(&self, qpn: Qpn) {
-        if let Some(faults) = &self.impairment {
+        if let Some(faults) = &self.faults {
             let mut made = lock(&faults.made);
             made.count += 1;
             let nth = made.count;
@@ -176,15 +176,15 @@ impl Observer {
 
     /// A queue pair is no more.
     pub(super) fn unmade(&self, qpn: Qpn) {
-        if let Some(faults) = &self.impairment {
+        if let Some(faults) = &self.faults {
             lock(&faults.made).by_number.remove(&qpn);
         }
     }
 
     /// The packet that `batch` has pending is about to be sent for `qpn`.
     #[inline(never)]
-    pub(super) fn commit_or_impair(&self, qpn: Qpn, batch: &mut TxBatch, port: &Port) {
-        let Some(faults) = &self.impairment else { return self.commit(batch, None) };
+    pub(super) fn commit_or_fault(&self, qpn: Qpn, batch: &mut TxBatch, port: &Port) {
+        let Some(faults) = &self.faults else { return self.commit(batch, None) };
         let Some((route, packet)) = batch.pending() else { return };
         let route = Arc::clone(route);
         let verdict = faults.verdict(Direction::Sent, qpn, route.remote(), packet, packet.len() + ICRC_LEN);
@@ -207,12 +207,12 @@ impl Observer {
             Verdict::Delay(by) => {
                 let copy = packet.to_vec();
                 batch.forget();
-                faults.hold(clock::now() + by, None, Parcel::Sent(route, copy));
+                faults.hold(clock::now() + by, None, HeldData::Sent(route, copy));
             }
             Verdict::Reorder(behind) => {
                 let copy = packet.to_vec();
                 batch.forget();
-                faults.hold(clock::now() + NO_OTHERS, Some(behind), Parcel::Sent(route, copy));
+                faults.hold(clock::now() + NO_OTHERS, Some(behind), HeldData::Sent(route, copy));
                 return;
             }
             Verdict::Refuse(syndrome) => match refusal(packet, syndrome) {
@@ -243,15 +243,15 @@ impl Observer {
         self.commit(batch, None);
     }
 
-    fn resend(&self, batch: &mut TxBatch, port: &Port, parcel: Parcel) {
-        if let Parcel::Sent(route, packet) = parcel {
+    fn resend(&self, batch: &mut TxBatch, port: &Port, parcel: HeldData) {
+        if let HeldData::Sent(route, packet) = parcel {
             self.follow(batch, port, &route, &packet);
         }
     }
 
     /// Sends what was held back and is due.
     pub(super) fn resend_due(&self, now: Instant, batch: &mut TxBatch, port: &Port) {
-        let Some(faults) = &self.impairment else { return };
+        let Some(faults) = &self.faults else { return };
         for parcel in faults.take(|parcel| parcel.is_sent() && parcel.due <= now) {
             self.resend(batch, port, parcel);
         }
@@ -259,7 +259,7 @@ impl Observer {
 
     /// What becomes of a packet that has come.
     pub(crate) fn fate(&self, datagram: &Datagram<'_>) -> Decision {
-        let Some(faults) = &self.impairment else { return Decision::Accept };
+        let Some(faults) = &self.faults else { return Decision::Accept };
         let (qpn, payload) = (datagram.dest_qpn(), datagram.payload);
         let verdict = faults.verdict(Direction::Received, qpn, datagram.headers.peer, payload, payload.len());
         let (fate, what) = match verdict {
@@ -271,16 +271,16 @@ impl Observer {
             Verdict::Drop => (Decision::Drop, Some("dropped")),
             Verdict::Corrupt(_) => (Decision::Corrupt, Some("damaged, so its ICRC is wrong: dropped")),
             Verdict::Duplicate => {
-                faults.hold(AT_ONCE, None, Parcel::Received(HeldPacket::of(datagram)));
+                faults.hold(AT_ONCE, None, HeldData::Received(HeldPacket::of(datagram)));
                 (Decision::Accept, Some("comes twice"))
             }
             Verdict::Delay(by) => {
-                faults.hold(clock::now() + by, None, Parcel::Received(HeldPacket::of(datagram)));
+                faults.hold(clock::now() + by, None, HeldData::Received(HeldPacket::of(datagram)));
                 (Decision::Drop, Some("delayed"))
             }
             Verdict::Reorder(behind) => {
                 let due = clock::now() + NO_OTHERS;
-                faults.hold(due, Some(behind), Parcel::Received(HeldPacket::of(datagram)));
+                faults.hold(due, Some(behind), HeldData::Received(HeldPacket::of(datagram)));
                 self.remark("URXE_FAULTS: held back until others have overtaken it");
                 return Decision::Drop;
             }
@@ -305,21 +305,20 @@ impl Observer {
 
     /// Packets that had been held back and arrive now.
     pub(super) fn due_arrivals(&self, now: Instant) -> Vec<HeldPacket> {
-        let Some(faults) =
-            self.impairment.as_ref().filter(|faults| faults.due.load(Ordering::SeqCst) <= now.as_nanos())
+        let Some(faults) = self.faults.as_ref().filter(|faults| faults.due.load(Ordering::SeqCst) <= now.as_nanos())
         else {
             return Vec::new();
         };
         let arrived = faults.take(|parcel| !parcel.is_sent() && parcel.due <= now);
         arrived
             .into_iter()
-            .filter_map(|parcel| if let Parcel::Received(it) = parcel { Some(it) } else { None })
+            .filter_map(|parcel| if let HeldData::Received(it) = parcel { Some(it) } else { None })
             .collect()
     }
 
     /// When there is something to do.
     pub(super) fn next_fault(&self) -> Option<Instant> {
-        let faults = self.impairment.as_ref()?;
+        let faults = self.faults.as_ref()?;
         let held = faults.due.load(Ordering::SeqCst);
         let held = (held != NEVER).then(|| Instant::from_nanos(held));
         let step = faults.opened.get().and_then(|opened| Some(*opened + lock(&faults.script).next_step()?));
@@ -328,7 +327,7 @@ impl Observer {
 
     /// A completion comes; perhaps it is to be an error, which costs its queue pair its state.
     pub(crate) fn spoil(&self, cqe: &mut Cqe) {
-        let Some(faults) = &self.impairment else { return };
+        let Some(faults) = &self.faults else { return };
         if cqe.status != WcStatus::Success {
             return;
         }
@@ -336,26 +335,26 @@ impl Observer {
         let asked = faults.script().completion(faults.qp(cqe.qpn), direction);
         if let Some(status) = asked.and_then(|refused| WcStatus::from_u32(refused.0)) {
             cqe.status = status;
-            super::scene::with(|scene| scene.asked_for = true);
+            super::packet_context::with(|scene| scene.asked_for = true);
             lock(&faults.broken).push(cqe.qpn);
         }
     }
 
     /// Queue pairs that are to go to ERR.
     pub(super) fn broken(&self) -> Vec<Qpn> {
-        self.impairment.as_ref().map_or(Vec::new(), |faults| std::mem::take(&mut *lock(&faults.broken)))
+        self.faults.as_ref().map_or(Vec::new(), |faults| std::mem::take(&mut *lock(&faults.broken)))
     }
 
     /// The application has opened the device; with the first time, the script's clock starts.
     pub(super) fn start_script(&self) {
-        let Some(faults) = &self.impairment else { return };
+        let Some(faults) = &self.faults else { return };
         faults.opened.get_or_init(clock::now);
         faults.announce();
     }
 
     /// Takes what is due to happen to the device.
     pub(crate) fn announcements(&self, now: Instant) -> Vec<Announcement> {
-        let Some(faults) = &self.impairment else { return Vec::new() };
+        let Some(faults) = &self.faults else { return Vec::new() };
         faults.announce();
         let mut announcements = lock(&faults.announcements);
         let mut due: Vec<_> = announcements.extract_if(.., |(at, _)| *at <= now).collect();
@@ -365,7 +364,7 @@ impl Observer {
 
     /// The device is taken out: nothing reaches it or leaves it any more.
     pub(crate) fn take_out(&self) {
-        if let Some(faults) = &self.impairment {
+        if let Some(faults) = &self.faults {
             faults.removed.store(true, Ordering::Relaxed);
         }
     }

@@ -12,9 +12,9 @@ use super::lock;
 
 /// Them, in the order in which they came.
 #[derive(Debug, Default)]
-pub(super) struct Waiting(Mutex<(Vec<Qpn>, HashSet<Qpn>)>);
+pub(super) struct RunQueue(Mutex<(Vec<Qpn>, HashSet<Qpn>)>);
 
-impl Waiting {
+impl RunQueue {
     /// The queue pair waits, if it does not already.
     pub(super) fn add(&self, qpn: Qpn) {
         let (order, there) = &mut *lock(&self.0);
@@ -37,7 +37,7 @@ mod tests {
 
     #[test]
     fn who_waits_gets_one_turn() {
-        let waiting = Waiting::default();
+        let waiting = RunQueue::default();
         for number in [7, 3, 7, 7, 5, 3] {
             waiting.add(Qpn::new(number));
         }

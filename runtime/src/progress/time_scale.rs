@@ -8,7 +8,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use super::clock;
+use crate::clock;
 
 /// What a system call and a look at the clock take on a machine that the times were chosen on; and up to so many times as
 /// long on those that count as such.
@@ -23,7 +23,7 @@ const ATTEMPTS: usize = 16;
 static FACTOR: AtomicU32 = AtomicU32::new(0);
 
 /// A time, as long as this machine needs it.
-pub(super) fn stretched(time: Duration) -> Duration {
+pub(super) fn scaled(time: Duration) -> Duration {
     match FACTOR.load(Ordering::Relaxed) {
         1 => time,
         0 => time * find_factor(),

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use urxe_engine::Instant;
 use urxe_net::Datagram;
 
-use super::port::{NetPort, Work};
+use super::{Device, TxContext};
 use crate::counters::bump;
 use crate::interceptor::{DeviceEvent, Interceptor, Verdict};
 
-impl NetPort {
+impl Device {
     /// Shows a packet that has come to the interceptor. `None`: it is not to be taken. `room` is for what may come in its
     /// place. A packet that is not `fresh` has been through this before.
     pub(super) fn intercept<'a>(
@@ -42,7 +42,7 @@ impl NetPort {
     }
 
     /// Does what the interceptor wants done after a call into an engine.
-    pub(super) fn attend(&self, interceptor: &Arc<dyn Interceptor>, work: &mut Work) {
+    pub(super) fn attend(&self, interceptor: &Arc<dyn Interceptor>, work: &mut TxContext) {
         for qpn in interceptor.take_broken() {
             if let Some(qp) = self.qp(qpn) {
                 qp.drive(work, |engine, io| engine.fail(io));
@@ -71,7 +71,7 @@ impl NetPort {
             }
         }
         // What arrives late arrives in there.
-        self.progress(super::port::Acks::Leave, &now.into());
+        self.progress(super::rx::AckMode::Immediate, &now.into());
     }
 
     /// The application has opened the device.

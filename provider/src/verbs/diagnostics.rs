@@ -8,14 +8,14 @@ use urxe_engine::{Access, PostError, QpState, QpType, QueuePair};
 use urxe_wire::Lid;
 
 use crate::kernel::Errno;
-use crate::observe::explain::because;
-use crate::observe::words::{self, Range, Rights};
+use crate::observe::explain::with_reason;
+use crate::observe::fmt::{self, Range, Rights};
 use crate::observe::{Peer, Sender};
-use urxe_runtime::host::Surroundings;
+use urxe_runtime::host::DeviceHost;
 use urxe_runtime::memory::maps::NotUsable;
 
 /// What explanations need of a queue pair.
-pub(crate) fn peer(engine: &QueuePair<Surroundings>, address: Option<IpAddr>) -> Peer {
+pub(crate) fn peer(engine: &QueuePair<DeviceHost>, address: Option<IpAddr>) -> Peer {
     let attr = engine.attr();
     Peer {
         state: engine.state(),
@@ -28,15 +28,15 @@ pub(crate) fn peer(engine: &QueuePair<Surroundings>, address: Option<IpAddr>) ->
 }
 
 /// What strict mode needs of it.
-pub(crate) fn sender(engine: &QueuePair<Surroundings>) -> Sender {
+pub(crate) fn sender(engine: &QueuePair<DeviceHost>) -> Sender {
     let (config, attr) = (engine.config(), engine.attr());
     Sender { qpn: config.qpn, max_rd_atomic: attr.max_rd_atomic, sq_sig_all: config.sq_sig_all, state: engine.state() }
 }
 
 /// `ibv_modify_qp(3)`.
 pub(crate) fn modify(qp_type: QpType, from: QpState, to: QpState, error: ModifyError) -> Errno {
-    because(Errno(libc::EINVAL), || {
-        let way = format!("{qp_type:?} {}->{}", words::state(from), words::state(to));
+    with_reason(Errno(libc::EINVAL), || {
+        let way = format!("{qp_type:?} {}->{}", fmt::state(from), fmt::state(to));
         match error {
             ModifyError::NoTransition { .. } => (
                 format!("{way}: there is no such transition"),
@@ -49,7 +49,7 @@ pub(crate) fn modify(qp_type: QpType, from: QpState, to: QpState, error: ModifyE
                 (format!("{way}: {mask} cannot be given here"), "leave the flags out of attr_mask".to_owned())
             }
             ModifyError::CurrentState(state) => (
-                format!("the queue pair is in {}, not in cur_qp_state", words::state(state)),
+                format!("the queue pair is in {}, not in cur_qp_state", fmt::state(state)),
                 "leave IBV_QP_CUR_STATE out of attr_mask".to_owned(),
             ),
             ModifyError::Value(mask) => {
@@ -108,27 +108,31 @@ const fn range(mask: AttrMask) -> &'static str {
 
 /// Attributes that `ibv_modify_qp(3)` does not know, or does not have here.
 pub(crate) fn unknown_attributes(mask: AttrMask) -> Errno {
-    because(Errno(libc::EOPNOTSUPP), || (format!("attr_mask has {mask}"), "leave these bits out"))
+    with_reason(Errno(libc::EOPNOTSUPP), || (format!("attr_mask has {mask}"), "leave these bits out"))
 }
 
 /// An attribute of `ibv_modify_qp(3)` out of range.
 pub(crate) fn value(mask: AttrMask) -> Errno {
-    because(Errno(libc::EINVAL), || (format!("{} is out of range", fields(mask)), format!("it {}", range(mask))))
+    with_reason(Errno(libc::EINVAL), || (format!("{} is out of range", fields(mask)), format!("it {}", range(mask))))
 }
 
 /// A value that the device does not have: `what` is at most `most`.
 pub(crate) fn at_most(errno: Errno, what: &str, given: impl std::fmt::Display, most: impl std::fmt::Display) -> Errno {
-    because(errno, || (format!("{what} is {given}, the device has at most {most}"), "ask for less: see ibv_devinfo -v"))
+    with_reason(errno, || {
+        (format!("{what} is {given}, the device has at most {most}"), "ask for less: see ibv_devinfo -v")
+    })
 }
 
 /// As many of a kind as there may be are there already.
 pub(crate) fn used_up(what: &str, most: u32) -> Errno {
-    because(Errno(libc::ENOMEM), || (format!("{most} are there, which is {what}"), "destroy what is not used any more"))
+    with_reason(Errno(libc::ENOMEM), || {
+        (format!("{most} are there, which is {what}"), "destroy what is not used any more")
+    })
 }
 
 /// An argument that is wrong for a reason of its own.
 pub(crate) fn wrong(errno: Errno, why: &'static str, remedy: &'static str) -> Errno {
-    because(errno, || (why, remedy))
+    with_reason(errno, || (why, remedy))
 }
 
 /// An object that a child of fork(2) inherited.
@@ -160,9 +164,9 @@ pub(crate) fn not_importable() -> Errno {
 
 /// `ibv_post_send(3)`, `ibv_post_recv(3)`, `ibv_wr_complete(3)`.
 pub(crate) fn post(errno: Errno, error: PostError) -> Errno {
-    because(errno, || match error {
+    with_reason(errno, || match error {
         PostError::State(state) => (
-            format!("the queue pair is in {}", words::state(state)),
+            format!("the queue pair is in {}", fmt::state(state)),
             match state {
                 QpState::Reset => "move it to INIT before posting receives, to RTS before posting sends",
                 _ => "move it to RTS (ibv_modify_qp) before posting sends",
@@ -198,7 +202,7 @@ pub(crate) fn post(errno: Errno, error: PostError) -> Errno {
 
 /// `ibv_reg_mr(3)`: rights.
 pub(crate) fn region_access(access: u32, known: u32) -> Errno {
-    because(Errno(libc::EINVAL), || match access & !known {
+    with_reason(Errno(libc::EINVAL), || match access & !known {
         0 => (
             format!("{} without IBV_ACCESS_LOCAL_WRITE", Rights(Access::from_bits(access))),
             "add IBV_ACCESS_LOCAL_WRITE: what peers may change must be writable here".to_owned(),
@@ -209,7 +213,7 @@ pub(crate) fn region_access(access: u32, known: u32) -> Errno {
 
 /// `ibv_reg_mr_iova(3)`.
 pub(crate) fn iova(address: u64, iova: u64) -> Errno {
-    because(Errno(libc::EINVAL), || {
+    with_reason(Errno(libc::EINVAL), || {
         (
             format!("iova {iova:#x} lies elsewhere in its page than addr {address:#x}"),
             "take an iova with the same offset in a page: cards translate whole pages",
@@ -219,7 +223,7 @@ pub(crate) fn iova(address: u64, iova: u64) -> Errno {
 
 /// `ibv_reg_mr(3)`: memory.
 pub(crate) fn region_memory(address: u64, length: u64, error: NotUsable) -> Errno {
-    because(Errno(libc::EFAULT), || {
+    with_reason(Errno(libc::EFAULT), || {
         let range = Range(address, length);
         match error {
             NotUsable::Unmapped => (
@@ -236,7 +240,7 @@ pub(crate) fn region_memory(address: u64, length: u64, error: NotUsable) -> Errn
 
 /// A LID that no port can have.
 pub(crate) fn no_lid(dlid: Lid) -> Errno {
-    because(Errno(libc::EINVAL), || {
+    with_reason(Errno(libc::EINVAL), || {
         (
             format!("ah_attr.dlid {dlid} stands for no address"),
             "ports with IPv4 addresses that end in 0.1 to 191.255 have LIDs; both ends need URXE_LID=1".to_owned(),
@@ -246,7 +250,7 @@ pub(crate) fn no_lid(dlid: Lid) -> Errno {
 
 /// `struct ibv_ah_attr` that leads nowhere.
 pub(crate) fn no_gid_row(errno: Errno, index: u32) -> Errno {
-    because(errno, || {
+    with_reason(errno, || {
         (
             format!("sgid_index {index} is an empty row of the GID table"),
             "take a row that is there: 1 is the interface's first IPv4 address (ibv_devinfo -v lists them)",
@@ -256,7 +260,7 @@ pub(crate) fn no_gid_row(errno: Errno, index: u32) -> Errno {
 
 /// GIDs between which there is no way.
 pub(crate) fn no_route(error: &urxe_net::RouteError) -> Errno {
-    because(Errno(libc::EINVAL), || {
+    with_reason(Errno(libc::EINVAL), || {
         (
             format!("no way from the GID at sgid_index to dgid: {error}"),
             "take for sgid_index a GID of the same kind (IPv4 or IPv6) as dgid, and for dgid the one that the peer has \

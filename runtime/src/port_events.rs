@@ -13,7 +13,7 @@ const PORT: u64 = 1;
 
 /// Who is told of what happens to a device.
 #[derive(Debug, Default)]
-pub struct Listeners {
+pub struct PortEvents {
     files: Mutex<Vec<Weak<dyn EventSink>>>,
     /// Completion channels.
     channels: Mutex<Vec<Weak<dyn EventSink>>>,
@@ -24,7 +24,7 @@ pub struct Listeners {
 }
 
 /// Those of every device that is open.
-static ALL: Mutex<Vec<Weak<Listeners>>> = Mutex::new(Vec::new());
+static ALL: Mutex<Vec<Weak<PortEvents>>> = Mutex::new(Vec::new());
 
 /// Something of ours has panicked: what it was at may be half done, so nothing goes on.
 pub fn devices_failed() {
@@ -34,8 +34,8 @@ pub fn devices_failed() {
     }
 }
 
-impl Listeners {
-    /// Listeners of a new device.
+impl PortEvents {
+    /// PortEvents of a new device.
     #[must_use]
     pub fn new() -> Arc<Self> {
         let new = Arc::default();

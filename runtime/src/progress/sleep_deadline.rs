@@ -34,7 +34,7 @@ impl Deadline {
         }
     }
 
-    /// Whoever sets it wakes the thread if [`Slumber::outlasts`] it.
+    /// Whoever sets it wakes the thread if [`SleepDeadline::outlasts`] it.
     pub(crate) fn set(&self, at: Option<Instant>) {
         self.0.store(at.map_or(NEVER, Instant::as_nanos), Ordering::Release);
     }
@@ -53,9 +53,9 @@ impl Deadline {
 
 /// Until when the background thread sleeps, unless something else comes.
 #[derive(Debug)]
-pub(crate) struct Slumber(AtomicU64);
+pub(crate) struct SleepDeadline(AtomicU64);
 
-impl Slumber {
+impl SleepDeadline {
     /// It is awake.
     pub(crate) fn none() -> Self {
         Self(AtomicU64::new(AWAKE))

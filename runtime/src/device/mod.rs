@@ -1,18 +1,19 @@
 //! What a device is in this process: its sockets, queue pairs, regions and timers.
 //!
-//! - `receiving`: packets, by whoever holds the receive token;
-//! - `answering`: ACKs and responses, and what one turn did not finish;
-//! - `due`: timers of all kinds, and waking the background thread for them;
-//! - `telling`: the application, of what the engine left to be told.
+//! - `rx`: packets, by whoever holds the receive token;
+//! - `acks`: ACKs and responses, and what one turn did not finish;
+//! - `timers`: timers of all kinds, and waking the background thread for them;
+//! - `notify`: the application, of what the engine left to be told.
 
-mod answering;
-mod due;
-mod receiving;
-mod telling;
+mod acks;
+mod intercept;
+mod notify;
+mod rx;
+mod timers;
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use urxe_engine::endpoint::QpnTable;
@@ -21,31 +22,29 @@ use urxe_net::{Interface, Port, PortError};
 use urxe_status::Counters;
 use urxe_wire::Qpn;
 
-use super::changes::Listeners;
+use super::backpressure::Backpressure;
 use super::cq::Cq;
-use super::crammed::Crammed;
-use super::crowd::Crowd;
-use super::glances::Glances;
 use super::groups::Groups;
 use super::gsi::Gsi;
-use super::host::{Sender, Upcalls};
+use super::host::{PendingNotifications, Sender};
 use super::lock;
 use super::moderation::Moderated;
+use super::port_events::PortEvents;
+use super::progress::policy::ProgressPolicy;
+use super::progress::sleep_deadline::{Deadline, SleepDeadline};
 use super::qp::Qp;
-use super::slumber::{Deadline, Slumber};
+use super::run_queue::RunQueue;
 use super::srq::{Srq, XrcSrqs};
 use super::timers::Timers;
-use super::waiting::Waiting;
-use super::watch::Watch;
 use crate::event::EventSink;
 use crate::interceptor::{self, Interceptor};
 use crate::limits;
-use crate::memory::in_use::InUse;
+use crate::memory::region_cache::RegionCache;
 use crate::memory::regions::Regions;
-use crate::xrc::neighbours::Neighbours;
-use crate::xrc::owner::{self, Reception};
-use receiving::Token;
-pub(super) use receiving::{Acks, Drained, FEW};
+use crate::xrc::client::Client;
+use crate::xrc::server::{self, Server};
+use rx::Token;
+pub(super) use rx::{AckMode, Drained, FEW};
 
 /// Function that gets a device's name and its counters when the device is closed or the program ends.
 pub type FinalCounters = fn(&str, &mut dyn Iterator<Item = (&'static str, u64)>);
@@ -69,7 +68,7 @@ pub struct OpenOptions<'a> {
 }
 
 /// A device in this process.
-pub struct NetPort {
+pub struct Device {
     name: String,
     port: Arc<Port>,
     /// The receive token: who holds it receives for everybody.
@@ -80,14 +79,14 @@ pub struct NetPort {
     timers: Timers,
     moderated: Moderated,
     /// Queue pairs with more to send than one turn allows.
-    unfinished: Waiting,
+    unfinished: RunQueue,
     has_unfinished: AtomicBool,
     /// Queue pairs whose packets found no room.
-    pub(super) crammed: Crammed,
+    pub(super) backpressure: Backpressure,
     /// What sending needs, once something was sent; for one thread at a time.
-    work: Mutex<Option<Work>>,
+    work: Mutex<Option<TxContext>>,
     /// The same for those who come meanwhile.
-    spare: Mutex<Vec<Work>>,
+    spare: Mutex<Vec<TxContext>>,
     counters: Arc<Counters>,
     /// What they have counted is in the ledger.
     is_settled: AtomicBool,
@@ -96,10 +95,10 @@ pub struct NetPort {
     final_counters: Option<FinalCounters>,
     /// Queue pairs keep ACKs back on purpose, which leave when the program ends.
     has_quirks: bool,
-    pub(super) listeners: Arc<Listeners>,
+    pub(super) listeners: Arc<PortEvents>,
     xrc_srqs: Arc<XrcSrqs>,
     /// Who answers other processes that ask for them.
-    reception: Reception,
+    server: Server,
     /// Completion queues that overran by a message for such a process.
     overran: Mutex<Vec<Arc<Cq>>>,
     has_overran: AtomicBool,
@@ -110,14 +109,9 @@ pub struct NetPort {
     /// Wakes the background thread (eventfd).
     kick: CheckedFd,
     /// Until when the background thread sleeps.
-    pub(super) slumber: Slumber,
-    /// When the application last polled in vain, in nanoseconds.
-    pub(super) polled_at: AtomicU64,
-    pub(super) glances: Glances,
-    /// Who else is on the processor of those who poll.
-    pub(super) crowd: Crowd,
-    /// The background thread sees to ACKs that wait, though pollers receive.
-    pub(super) watch: Watch,
+    pub(super) sleep_deadline: SleepDeadline,
+    /// Decisions about progress.
+    pub(super) policy: ProgressPolicy,
     /// Looks since the last ACKs of ended processes have been there to be taken.
     left_acks_wait: AtomicU32,
     /// The program ends: no ACK waits any more.
@@ -129,13 +123,13 @@ pub struct NetPort {
 
 /// What sending and completing need besides a queue pair.
 #[derive(Debug)]
-pub struct Work {
+pub struct TxContext {
     pub(super) sender: Sender,
-    pub(super) memory: InUse,
-    pub(super) upcalls: Upcalls,
+    pub(super) memory: RegionCache,
+    pub(super) notifications: PendingNotifications,
 }
 
-impl NetPort {
+impl Device {
     /// Opens the device's sockets.
     ///
     /// # Errors
@@ -145,14 +139,14 @@ impl NetPort {
         let open = if shares_memory { Port::open_sharing_memory } else { Port::open };
         let (port, receiver) = open(interface)?;
         let port = Arc::new(port);
-        let xrc_srqs = Arc::new(XrcSrqs::new(Neighbours::new(&port)));
-        let regions = Arc::new(Regions::new(limits::KEYS as usize, key_seed).with(xrc_srqs.neighbours()));
+        let xrc_srqs = Arc::new(XrcSrqs::new(Client::new(&port)));
+        let regions = Arc::new(Regions::new(limits::KEYS as usize, key_seed).with(xrc_srqs.client()));
         let interceptor = interceptor.and_then(|make| make(&port.interface(), &regions));
         if interceptor.is_some() {
             port.keep_icrcs();
         }
         let kick = eventfd().map_err(|source| PortError::os("make an eventfd", source))?;
-        let watch = Watch::new().map_err(|source| PortError::os("make a timer", source))?;
+        let policy = ProgressPolicy::new().map_err(|source| PortError::os("make a timer", source))?;
         let counters = Arc::new(Counters::default());
         let new = Self {
             name: name.to_owned(),
@@ -163,9 +157,9 @@ impl NetPort {
             groups: Groups::default(),
             timers: Timers::new(),
             moderated: Moderated::new(),
-            unfinished: Waiting::default(),
+            unfinished: RunQueue::default(),
             has_unfinished: AtomicBool::new(false),
-            crammed: Crammed::default(),
+            backpressure: Backpressure::default(),
             work: Mutex::default(),
             spare: Mutex::default(),
             is_settled: AtomicBool::new(false),
@@ -173,19 +167,16 @@ impl NetPort {
             interceptor,
             final_counters,
             has_quirks,
-            listeners: Listeners::new(),
+            listeners: PortEvents::new(),
             xrc_srqs,
-            reception: Reception::default(),
+            server: Server::default(),
             overran: Mutex::default(),
             has_overran: AtomicBool::new(false),
             gsi: RwLock::new(None),
             gsi_timer: Deadline::never(),
             kick: kick.into(),
-            slumber: Slumber::none(),
-            polled_at: AtomicU64::new(0),
-            glances: Glances::default(),
-            crowd: Crowd::default(),
-            watch,
+            sleep_deadline: SleepDeadline::none(),
+            policy,
             left_acks_wait: AtomicU32::new(0),
             exits: AtomicBool::new(false),
             lost: AtomicBool::new(false),
@@ -195,10 +186,11 @@ impl NetPort {
         Ok(new)
     }
 
-    fn new_work(&self) -> Work {
+    fn new_work(&self) -> TxContext {
         let interceptor = self.interceptor.clone();
-        let upcalls = Upcalls::new(Arc::clone(&self.counters), Arc::clone(&self.xrc_srqs), interceptor.clone());
-        Work { sender: Sender::new(Arc::clone(&self.port), interceptor), memory: self.memory(), upcalls }
+        let notifications =
+            PendingNotifications::new(Arc::clone(&self.counters), Arc::clone(&self.xrc_srqs), interceptor.clone());
+        TxContext { sender: Sender::new(Arc::clone(&self.port), interceptor), memory: self.memory(), notifications }
     }
 
     /// Packets a peer may be thought to hold in its receive buffer, from what ours holds: the bound of windows.
@@ -268,8 +260,8 @@ impl NetPort {
     }
 
     /// Its bytes. For one access: what is at hand is put down when this is dropped.
-    pub fn memory(&self) -> InUse {
-        InUse::new(Arc::clone(&self.regions), self.interceptor.clone())
+    pub fn memory(&self) -> RegionCache {
+        RegionCache::new(Arc::clone(&self.regions), self.interceptor.clone())
     }
 
     pub(super) fn kick_fd(&self) -> RawFd {
@@ -277,7 +269,7 @@ impl NetPort {
     }
 
     /// Lends what sending needs. Where it is, mostly: it is large.
-    pub fn with_work<T>(&self, then: impl FnOnce(&mut Work) -> T) -> T {
+    pub fn with_work<T>(&self, then: impl FnOnce(&mut TxContext) -> T) -> T {
         let mut own = self.work.try_lock().ok();
         let mut spare = None;
         let work = match &mut own {
@@ -326,8 +318,8 @@ impl NetPort {
     pub fn add_srq(self: &Arc<Self>, srq: &Arc<Srq>) -> io::Result<()> {
         if let Some(xrc) = srq.xrc() {
             self.xrc_srqs.add(srq);
-            if self.xrc_srqs.neighbours().is_shared(xrc.domain) {
-                owner::receive(self, xrc.number).inspect_err(|_| self.xrc_srqs.remove(xrc))?;
+            if self.xrc_srqs.client().is_shared(xrc.domain) {
+                server::receive(self, xrc.number).inspect_err(|_| self.xrc_srqs.remove(xrc))?;
             }
         }
         Ok(())
@@ -337,8 +329,8 @@ impl NetPort {
     pub fn remove_srq(&self, srq: &Srq) {
         if let Some(xrc) = srq.xrc() {
             self.xrc_srqs.remove(xrc);
-            if self.xrc_srqs.neighbours().is_shared(xrc.domain) {
-                owner::turn_away(self, xrc.number);
+            if self.xrc_srqs.client().is_shared(xrc.domain) {
+                server::turn_away(self, xrc.number);
             }
             self.port.free_qpn(xrc.number);
         }
@@ -350,8 +342,8 @@ impl NetPort {
     }
 
     /// Who answers other processes.
-    pub const fn reception(&self) -> &Reception {
-        &self.reception
+    pub const fn server(&self) -> &Server {
+        &self.server
     }
 
     /// The device is closed: gives up sockets and names, though queue pairs that were not destroyed refer to them.
@@ -362,7 +354,7 @@ impl NetPort {
     }
 
     /// Whether the application has closed descriptors of the device (daemon(7) closes all). Then the device fails, what is
-    /// left of its descriptors is closed, and the numbers of others are not touched any more.
+    /// left of its descriptors is closed, and the numbers of others are not dirty any more.
     pub fn has_lost_descriptors(&self) -> bool {
         if !self.lost.load(Ordering::Relaxed) && (self.port.has_lost_descriptors() || !self.kick.is_ours()) {
             self.lose();
@@ -381,7 +373,7 @@ impl NetPort {
     /// For a forked child: closes the child's copies of the sockets. Takes no lock, allocates nothing.
     pub(super) fn close_in_child(&self) {
         self.port.close();
-        self.watch.close_in_child();
+        self.policy.watchdog.close_in_child();
         if self.kick.is_ours() {
             // SAFETY: this process will not use it: the device is dead here, and this structure is never dropped.
             unsafe { libc::close(self.kick.as_raw_fd()) };

@@ -8,7 +8,7 @@ use std::time::Duration;
 use urxe_engine::Instant;
 use urxe_net::cancellation::CancelGuard;
 
-use super::NetPort;
+use super::Device;
 use crate::qp::Qp;
 
 /// A queue pair that waits until everything is read asks again after this time,
@@ -16,7 +16,7 @@ const AGAIN: Duration = Duration::from_millis(4);
 /// and waits no longer than this, whoever sends more than can be read.
 const UNREAD: Duration = Duration::from_secs(1);
 
-impl NetPort {
+impl Device {
     pub(crate) fn set_timer(&self, qp: &Qp, at: Instant) {
         if self.timers.set(&qp.timer, qp.qpn(), at) {
             self.wake_for(at);
@@ -26,8 +26,15 @@ impl NetPort {
     pub(crate) fn next_timer(&self) -> Option<Instant> {
         let gsi = self.gsi_timer.get();
         let intercepted = self.interceptor().and_then(|interceptor| interceptor.next_due());
-        let crammed = self.crammed.next_look();
-        self.timers.next().into_iter().chain(self.moderated.next()).chain(gsi).chain(intercepted).chain(crammed).min()
+        let backpressure = self.backpressure.next_look();
+        self.timers
+            .next()
+            .into_iter()
+            .chain(self.moderated.next())
+            .chain(gsi)
+            .chain(intercepted)
+            .chain(backpressure)
+            .min()
     }
 
     /// Whether anything is due, for [`run_timers`](Self::run_timers).
@@ -35,7 +42,7 @@ impl NetPort {
         self.timers.is_over(now)
             || self.moderated.is_over(now)
             || self.gsi_timer.is_over(now)
-            || self.crammed.is_over(now)
+            || self.backpressure.is_over(now)
             || self.interceptor().and_then(|interceptor| interceptor.next_due()).is_some_and(|at| at <= now)
     }
 
@@ -60,8 +67,8 @@ impl NetPort {
             let _guard = CancelGuard::new();
             gsi.handle_timeout(now);
         }
-        if self.crammed.is_over(now) {
-            self.with_work(|work| self.squeeze_in(work));
+        if self.backpressure.is_over(now) {
+            self.with_work(|work| self.retry_blocked(work));
         }
         // Each once: packets are to get their turn as well, whatever is due next.
         let due: Vec<_> = std::iter::from_fn(|| self.timers.expired(now)).collect();
@@ -101,7 +108,7 @@ impl NetPort {
 
     /// Wakes the background thread if it sleeps longer than to `at`, for which a deadline has been set.
     pub(crate) fn wake_for(&self, at: Instant) {
-        if self.slumber.outlasts(at) {
+        if self.sleep_deadline.outlasts(at) {
             self.wake();
         }
     }

@@ -13,15 +13,15 @@ use urxe_engine::{Access, Accessor, Ask, Bind, BindError, Denied, Fault, Key, Me
 use urxe_wire::Qpn;
 
 use super::regions::{Held, Regions};
-use super::{guard, mapping, protected};
+use super::{faultable_copy, mapping, protected};
 use crate::interceptor::{self, Interceptor};
-use crate::xrc::neighbours::is_elsewhere;
+use crate::xrc::client::is_elsewhere;
 
 /// Regions, and the one at hand.
 #[derive(Debug)]
-pub struct InUse {
+pub struct RegionCache {
     regions: Arc<Regions>,
-    at_hand: RefCell<Option<Held>>,
+    cached: RefCell<Option<Held>>,
     interceptor: Option<Arc<dyn Interceptor>>,
 }
 
@@ -30,18 +30,18 @@ pub struct InUse {
 /// Whoever deregisters waits for that, perhaps while it has another queue pair's engine; so within a turn no second one
 /// may be waited for.
 #[derive(Debug)]
-pub struct Turn<'a>(&'a InUse);
+pub struct Turn<'a>(&'a RegionCache);
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        self.0.put_down();
+        self.0.release();
     }
 }
 
-impl InUse {
+impl RegionCache {
     /// Nothing is at hand.
     pub const fn new(regions: Arc<Regions>, interceptor: Option<Arc<dyn Interceptor>>) -> Self {
-        Self { regions, at_hand: RefCell::new(None), interceptor }
+        Self { regions, cached: RefCell::new(None), interceptor }
     }
 
     /// Begins a turn.
@@ -50,8 +50,8 @@ impl InUse {
         Turn(self)
     }
 
-    fn put_down(&self) {
-        drop(self.at_hand.take());
+    fn release(&self) {
+        drop(self.cached.take());
     }
 
     /// Does `again` what has faulted, if the region at hand is one that a card would have pinned.
@@ -59,42 +59,42 @@ impl InUse {
     //# Memory that was protected while registered MUST be accessed all the same, unless it was registered on demand.
     #[cold]
     fn pinned<T>(&self, fault: Fault, again: impl FnOnce() -> Result<T, Fault>) -> Result<T, Fault> {
-        let is_pinned = self.at_hand.borrow().as_ref().is_some_and(|held| !held.access.contains(Access::ON_DEMAND));
+        let is_pinned = self.cached.borrow().as_ref().is_some_and(|held| !held.access.contains(Access::ON_DEMAND));
         if is_pinned { again() } else { Err(fault) }
     }
 
     /// Has the region that has `key` at hand, or none if there is none.
     #[cold]
-    fn take_up(&self, key: Key) -> Ref<'_, Option<Held>> {
+    fn miss(&self, key: Key) -> Ref<'_, Option<Held>> {
         // Whoever has a region at hand copies from or to it, in the same thread.
-        guard::admit();
-        self.put_down();
-        self.at_hand.replace(self.regions.region(key));
-        self.at_hand.borrow()
+        faultable_copy::admit();
+        self.release();
+        self.cached.replace(self.regions.region(key));
+        self.cached.borrow()
     }
 }
 
-impl Memory for InUse {
+impl Memory for RegionCache {
     #[inline]
     fn region(&self, key: Key) -> Option<impl Deref<Target = Region>> {
-        let mut at_hand = self.at_hand.borrow();
-        if at_hand.as_ref().is_none_or(|held| held.key != key) {
-            drop(at_hand);
-            at_hand = self.take_up(key);
+        let mut cached = self.cached.borrow();
+        if cached.as_ref().is_none_or(|held| held.key != key) {
+            drop(cached);
+            cached = self.miss(key);
         }
-        Ref::filter_map(at_hand, Option::as_deref).ok()
+        Ref::filter_map(cached, Option::as_deref).ok()
     }
 
     #[inline]
     fn read(&self, from: u64, to: &mut [u8]) -> Result<(), Fault> {
-        guard::load(from, to).or_else(|fault| self.pinned(fault, || protected::load(from, to)))
+        faultable_copy::load(from, to).or_else(|fault| self.pinned(fault, || protected::load(from, to)))
     }
 
     #[inline]
     fn write(&self, to: u64, from: &[u8]) -> Result<(), Fault> {
         // SAFETY: the engine passes addresses that `Region::check` gave, of a region held meanwhile that allows
         // writing.
-        unsafe { guard::store(to, from).or_else(|fault| self.pinned(fault, || protected::store(to, from))) }
+        unsafe { faultable_copy::store(to, from).or_else(|fault| self.pinned(fault, || protected::store(to, from))) }
     }
 
     fn compare_swap(&self, at: u64, compare: u64, swap: u64) -> Result<u64, Fault> {
@@ -102,7 +102,7 @@ impl Memory for InUse {
         unsafe {
             let change = |original| if original == compare { swap } else { original };
             let again = || protected::update(at, change);
-            guard::compare_swap(at, compare, swap).or_else(|fault| self.pinned(fault, again))
+            faultable_copy::compare_swap(at, compare, swap).or_else(|fault| self.pinned(fault, again))
         }
     }
 
@@ -110,7 +110,7 @@ impl Memory for InUse {
         // SAFETY: as above.
         unsafe {
             let again = || protected::update(at, |original| original.wrapping_add(add));
-            guard::fetch_add(at, add).or_else(|fault| self.pinned(fault, again))
+            faultable_copy::fetch_add(at, add).or_else(|fault| self.pinned(fault, again))
         }
     }
 
@@ -125,7 +125,7 @@ impl Memory for InUse {
     }
 
     fn bind(&self, pd: Pd, qpn: Qpn, bind: &Bind) -> Result<(), BindError> {
-        self.put_down();
+        self.release();
         self.regions.bind(pd, qpn, bind).inspect_err(|error| {
             if let Some(interceptor) = interceptor::active(&self.interceptor) {
                 interceptor.bind_failed(*error);
@@ -134,12 +134,12 @@ impl Memory for InUse {
     }
 
     fn undo_bind(&self, qpn: Qpn, bind: &Bind) {
-        self.put_down();
+        self.release();
         self.regions.undo_bind(qpn, bind);
     }
 
     fn invalidate(&self, pd: Pd, qpn: Qpn, key: Key) -> Result<(), Refusal> {
-        self.put_down();
+        self.release();
         self.regions.invalidate(pd, qpn, key)
     }
 
@@ -150,8 +150,8 @@ impl Memory for InUse {
     }
 
     fn elsewhere(&self, ask: &Ask, touch: &mut Touch<'_>) -> Result<u64, Refusal> {
-        self.put_down();
-        let result = self.regions.neighbours().ok_or(Refusal::Vanished)?.touch(ask, touch);
+        self.release();
+        let result = self.regions.client().ok_or(Refusal::Vanished)?.touch(ask, touch);
         result.inspect_err(|refusal| {
             let Ask { by, key, access, va, length } = *ask;
             self.refused(&Denied { by, key, access, va, length, refusal: *refusal }, None);
@@ -171,8 +171,8 @@ mod tests {
 
     use super::*;
 
-    fn in_use() -> InUse {
-        InUse::new(Arc::new(Regions::new(2, 1)), None)
+    fn region_cache() -> RegionCache {
+        RegionCache::new(Arc::new(Regions::new(2, 1)), None)
     }
 
     fn register(regions: &Regions) -> Key {
@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn flushing_needs_memory_that_is_there() {
-        let memory = in_use();
+        let memory = region_cache();
         let on_stack = 0_u64;
         let at = (&raw const on_stack) as u64;
         assert!(memory.flush(at, 8, false).is_ok() && memory.flush(at, 8, true).is_ok());
@@ -200,7 +200,7 @@ mod tests {
     /// Deregistration returns, so nothing is held; and what is gone is not found.
     #[test]
     fn what_is_at_hand_is_put_down_at_the_end_of_a_turn() {
-        let memory = in_use();
+        let memory = region_cache();
         let (first, second) = (register(&memory.regions), register(&memory.regions));
         let turn = memory.turn();
         let knows = |key| memory.region(key).is_some_and(|region| region.key == key);

@@ -10,8 +10,8 @@ use urxe_net::{Datagram, LinkEvent, Receiver, RxBatch};
 use urxe_wire::icrc::Check;
 use urxe_wire::{Packet, Psn, Qpn};
 
-use super::{NetPort, Work};
-use crate::clock::Look;
+use super::{Device, TxContext};
+use crate::clock::LazyInstant;
 use crate::counters::bump;
 use crate::gsi;
 use crate::host::Origin;
@@ -30,16 +30,16 @@ const NEAR: usize = 2;
 /// The receive side's state.
 pub(super) struct Token {
     receiver: Receiver,
-    pub(super) work: Option<Work>,
+    pub(super) work: Option<TxContext>,
     /// Queue pairs that have got packets and not been answered for; between drains, those whose ACK waits.
-    pub(super) touched: Vec<Arc<Qp>>,
+    pub(super) dirty: Vec<Arc<Qp>>,
     /// Until when the first of these ACKs waits.
     pub(super) waits_until: Option<Instant>,
 }
 
 impl Token {
     pub(super) const fn new(receiver: Receiver) -> Self {
-        Self { receiver, work: None, touched: Vec::new(), waits_until: None }
+        Self { receiver, work: None, dirty: Vec::new(), waits_until: None }
     }
 }
 
@@ -56,46 +56,46 @@ pub(crate) struct Drained {
     pub(crate) is_left: bool,
 }
 
-/// Whether ACKs may wait ([`habit`](crate::habit)).
+/// Whether ACKs may wait ([`delayed_ack`](crate::progress::delayed_ack)).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Acks {
+pub(crate) enum AckMode {
     /// Somebody will look after them in time.
-    MayWait,
+    Delay,
     /// The same, but for those of whom nobody has measured how long they wait.
-    Measured,
+    DelayTimed,
     /// All leave.
-    Leave,
+    Immediate,
 }
 
 /// Those who get packets.
 struct Addressees<'a> {
-    work: &'a mut Work,
-    touched: &'a mut Vec<Arc<Qp>>,
-    clock: &'a Look,
+    work: &'a mut TxContext,
+    dirty: &'a mut Vec<Arc<Qp>>,
+    clock: &'a LazyInstant,
 }
 
 impl Addressees<'_> {
     /// The queue pair has got packets.
     fn touch(&mut self, qp: Arc<Qp>) {
-        if qp.touch() {
-            self.touched.push(qp);
+        if qp.mark_dirty() {
+            self.dirty.push(qp);
         }
     }
 }
 
-impl NetPort {
+impl Device {
     /// Receives and answers, unless somebody else is at it. Returns how many packets came.
     #[inline]
-    pub(crate) fn progress(&self, acks: Acks, clock: &Look) -> usize {
+    pub(crate) fn progress(&self, acks: AckMode, clock: &LazyInstant) -> usize {
         let Ok(mut token) = self.token.try_lock() else { return 0 };
         // Asked with the token in hand: who ceases to watch sends what waits with the token in hand, afterwards.
-        let acks = if self.watch.is_on() { acks } else { Acks::Leave };
+        let acks = if self.policy.watchdog.is_on() { acks } else { AckMode::Immediate };
         self.drain(&mut token, acks, clock)
     }
 
     /// Receives and answers until nothing is there, or somebody polls who does the rest; for the background thread, when
     /// the sockets are readable.
-    pub(crate) fn drain_all(&self, acks: Acks) -> Drained {
+    pub(crate) fn drain_all(&self, acks: AckMode) -> Drained {
         let mut token = lock(&self.token);
         token.receiver.woken();
         let mut all = Drained { most: 0, one_sided: true, acks_wait: false, is_left: false };
@@ -135,13 +135,13 @@ impl NetPort {
     /// eyes open.
     pub(crate) fn look_once(&self, now: Instant) -> Option<Drained> {
         let mut token = self.token.try_lock().ok()?;
-        Some(self.drain_once(&mut token, Acks::Leave, now))
+        Some(self.drain_once(&mut token, AckMode::Immediate, now))
     }
 
-    fn drain_once(&self, token: &mut Token, acks: Acks, now: Instant) -> Drained {
-        let completions = |token: &Token| token.work.as_ref().map_or(0, |work| work.upcalls.completions);
+    fn drain_once(&self, token: &mut Token, acks: AckMode, now: Instant) -> Drained {
+        let completions = |token: &Token| token.work.as_ref().map_or(0, |work| work.notifications.completions);
         let before = completions(token);
-        let most = self.drain(token, acks, &Look::from(now));
+        let most = self.drain(token, acks, &LazyInstant::from(now));
         let one_sided = completions(token) == before;
         Drained { most, one_sided, acks_wait: token.waits_until.is_some(), is_left: false }
     }
@@ -155,7 +155,7 @@ impl NetPort {
     pub fn look(&self) {
         let mut token = lock(&self.token);
         token.receiver.woken();
-        self.drain(&mut token, Acks::Leave, &Look::default());
+        self.drain(&mut token, AckMode::Immediate, &LazyInstant::default());
     }
 
     /// Receives and answers until nothing is there. False if somebody else is at it, or there was too much.
@@ -164,7 +164,7 @@ impl NetPort {
         let Ok(mut token) = self.token.try_lock() else { return false };
         (0..TURNS).any(|_| {
             token.receiver.woken();
-            self.drain(&mut token, Acks::Leave, &Look::default()) == 0 && token.receiver.is_done()
+            self.drain(&mut token, AckMode::Immediate, &LazyInstant::default()) == 0 && token.receiver.is_done()
         })
     }
 
@@ -186,7 +186,7 @@ impl NetPort {
             }
             for _ in 0..ROUNDS {
                 token.receiver.woken();
-                self.drain(&mut token, Acks::Leave, &Look::default());
+                self.drain(&mut token, AckMode::Immediate, &LazyInstant::default());
             }
             return;
         }
@@ -194,9 +194,9 @@ impl NetPort {
 
     /// Receives some packets and answers them; returns how many. If nobody has looked at the clock yet, ACKs that wait are not
     /// looked after.
-    fn drain(&self, token: &mut Token, acks: Acks, clock: &Look) -> usize {
-        let Token { receiver, work: Some(work), touched, .. } = token else { return 0 };
-        let mut to = Addressees { work, touched, clock };
+    fn drain(&self, token: &mut Token, acks: AckMode, clock: &LazyInstant) -> usize {
+        let Token { receiver, work: Some(work), dirty, .. } = token else { return 0 };
+        let mut to = Addressees { work, dirty, clock };
         let mut packets = receiver.receive(&self.port, BUDGET, &mut |run| match self.interceptor() {
             None => self.take(&mut to, run),
             Some(interceptor) => self.take_observed(&mut to, interceptor, run),
@@ -210,13 +210,13 @@ impl NetPort {
         if self.port.has_left_acks() {
             packets += self.take_left_acks(&mut to, packets);
         }
-        let is_overdue = |at| acks == Acks::Leave || clock.taken().is_some_and(|now| at <= now);
+        let is_overdue = |at| acks == AckMode::Immediate || clock.taken().is_some_and(|now| at <= now);
         if packets > 0 || token.waits_until.is_some_and(is_overdue) {
             // A burst is acknowledged at once: its sender keeps more in flight than one message.
-            let acks = if packets <= FEW { acks } else { Acks::Leave };
+            let acks = if packets <= FEW { acks } else { AckMode::Immediate };
             self.answer(token, clock, acks);
         }
-        if self.has_unfinished() || self.crammed.any() {
+        if self.has_unfinished() || self.backpressure.any() {
             self.go_on(token);
         }
         packets
@@ -253,7 +253,7 @@ impl NetPort {
 
     /// Something has happened that is no packet.
     #[cold]
-    fn hear_news(&self, work: &mut Work) {
+    fn hear_news(&self, work: &mut TxContext) {
         let _guard = CancelGuard::new();
         for change in self.port.take_link_events() {
             if change == LinkEvent::Down {
@@ -315,14 +315,14 @@ impl NetPort {
             // No flow socket could take these: multicast has sockets of its own, and QP1 is everybody's.
             return false;
         }
-        let near = to.touched.iter().rev().take(NEAR).find(|qp| qp.qpn() == qpn && !qp.is_retired());
+        let near = to.dirty.iter().rev().take(NEAR).find(|qp| qp.qpn() == qpn && !qp.is_retired());
         let found = if near.is_none() { self.qp(qpn) } else { None };
         let Some(qp) = near.or(found.as_ref()) else {
             let fit = run.datagrams().filter(|datagram| self.examine(datagram).is_some()).count();
             self.counters.unknown_qp.fetch_add(fit as u64, Ordering::Relaxed);
             return false;
         };
-        // Made here, as they are taken: of many packets each is touched once.
+        // Made here, as they are taken: of many packets each is dirty once.
         let mut datagrams = run.datagrams();
         let packets = core::iter::from_fn(|| datagrams.next().map(|datagram| self.whole(&datagram)));
         let taken = qp.receive(to.work, clock, &Origin::from(run.headers()), packets);
@@ -361,7 +361,7 @@ impl NetPort {
         bump(&self.counters.malformed);
     }
 
-    fn receive_gsi(&self, work: &mut Work, now: Instant, datagram: &Datagram<'_>, packet: &Packet<'_>) {
+    fn receive_gsi(&self, work: &mut TxContext, now: Instant, datagram: &Datagram<'_>, packet: &Packet<'_>) {
         let Some(mad) = gsi::message(packet) else { return };
         let _guard = CancelGuard::new();
         let (local, peer) = (gsi::gid(datagram.headers.local.ip()), gsi::gid(datagram.headers.peer.ip()));

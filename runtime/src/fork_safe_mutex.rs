@@ -13,9 +13,9 @@ use super::lock;
 static IN_USE: RwLock<()> = RwLock::new(());
 
 /// Something of the whole process.
-pub struct Table<T>(Mutex<T>);
+pub struct ForkSafeMutex<T>(Mutex<T>);
 
-impl<T> Table<T> {
+impl<T> ForkSafeMutex<T> {
     /// Makes a table with this content.
     pub const fn new(content: T) -> Self {
         Self(Mutex::new(content))
@@ -24,7 +24,7 @@ impl<T> Table<T> {
     /// Forks wait for this, so it is short, and takes no lock of ours, not even by dropping a device: what is taken out
     /// is returned, for the caller to drop.
     pub fn with<R>(&self, act: impl FnOnce(&mut T) -> R) -> R {
-        whole(|| act(&mut lock(&self.0)))
+        without_fork(|| act(&mut lock(&self.0)))
     }
 }
 
@@ -33,8 +33,8 @@ thread_local! {
     static FORKS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// No fork comes in between. To be short, as for a [`Table`].
-pub fn whole<R>(act: impl FnOnce() -> R) -> R {
+/// No fork comes in between. To be short, as for a [`ForkSafeMutex`].
+pub fn without_fork<R>(act: impl FnOnce() -> R) -> R {
     let _no_fork = (!FORKS.get()).then(|| IN_USE.read().unwrap_or_else(PoisonError::into_inner));
     act()
 }
@@ -67,7 +67,7 @@ mod tests {
 
     #[test]
     fn who_forks_may_go_to_a_table_and_nobody_else() {
-        static TABLE: Table<u32> = Table::new(0);
+        static TABLE: ForkSafeMutex<u32> = ForkSafeMutex::new(0);
         let (told, tells) = mpsc::channel();
         let (forks, forked) = mpsc::channel::<()>();
         let forking = told.clone();

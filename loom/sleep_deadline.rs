@@ -1,30 +1,30 @@
-//! The background thread of `urxe-runtime` and the deadlines that are set while it falls asleep ([`slumber`]).
+//! The background thread of `urxe-runtime` and the deadlines that are set while it falls asleep ([`sleep_deadline`]).
 
 #[allow(dead_code, reason = "the runtime's needs are more than a model's")]
-#[path = "../runtime/src/slumber.rs"]
-mod slumber;
+#[path = "../runtime/src/progress/sleep_deadline.rs"]
+mod sleep_deadline;
 
 use super::explore;
 use loom::sync::Arc;
 use loom::thread;
-use slumber::{Deadline, Slumber};
+use sleep_deadline::{Deadline, SleepDeadline};
 use urxe_engine::Instant;
 
 const fn at(nanos: u64) -> Instant {
     Instant::from_nanos(nanos)
 }
 
-/// Either the thread has seen the deadline before it sleeps, or who set it wakes the thread.
+/// Either the thread has seen the deadline before it sleeps, or the thread that set it wakes the thread.
 fn nobody_oversleeps(limit: Option<Instant>) {
-    let (slumber, deadline) = (Arc::new(Slumber::none()), Arc::new(Deadline::never()));
+    let (sleep_deadline, deadline) = (Arc::new(SleepDeadline::none()), Arc::new(Deadline::never()));
     let setter = {
-        let (slumber, deadline) = (Arc::clone(&slumber), Arc::clone(&deadline));
+        let (sleep_deadline, deadline) = (Arc::clone(&sleep_deadline), Arc::clone(&deadline));
         thread::spawn(move || {
             deadline.set(Some(at(5)));
-            slumber.outlasts(at(5))
+            sleep_deadline.outlasts(at(5))
         })
     };
-    slumber.begin(limit);
+    sleep_deadline.begin(limit);
     let until = [deadline.get(), limit].into_iter().flatten().min();
     let woken = setter.join().unwrap();
     assert!(woken || until.is_some_and(|until| until <= at(5)), "asleep until {until:?}, and nobody wakes it");
@@ -40,11 +40,11 @@ fn a_deadline_is_seen_or_its_setter_wakes_the_thread() {
 #[test]
 fn a_deadline_after_the_sleep_wakes_nobody() {
     explore(|| {
-        let (slumber, deadline) = (Slumber::none(), Deadline::never());
-        slumber.begin(Some(at(3)));
+        let (sleep_deadline, deadline) = (SleepDeadline::none(), Deadline::never());
+        sleep_deadline.begin(Some(at(3)));
         deadline.set(Some(at(5)));
-        assert!(!slumber.outlasts(at(5)) && deadline.get() == Some(at(5)));
-        slumber.end();
-        assert!(!slumber.outlasts(at(5)));
+        assert!(!sleep_deadline.outlasts(at(5)) && deadline.get() == Some(at(5)));
+        sleep_deadline.end();
+        assert!(!sleep_deadline.outlasts(at(5)));
     });
 }

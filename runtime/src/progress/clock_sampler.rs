@@ -6,31 +6,24 @@
 //! each time: else the last look would be long ago.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::time::Duration;
 
 use urxe_engine::Instant;
 
-use super::pace::stretched;
-
-/// Polls between two looks of who spins.
-const SKIPS: u32 = 7;
-/// Who spins polls again within this time,
-const SOON: Duration = Duration::from_micros(1);
-/// so many looks in a row.
-const SPINS: u32 = 16;
+use super::time_scale::scaled;
+use super::tuning::TUNING;
 
 /// Looks at the clock.
 #[derive(Debug, Default)]
-pub(super) struct Glances {
+pub(super) struct ClockSampler {
     /// Polls that may go by without.
     left: AtomicU32,
-    /// Looks in a row that came soon, up to [`SPINS`].
+    /// Looks in a row that came soon, up to [`Tuning::spins`](super::tuning::Tuning::spins).
     row: AtomicU32,
     /// The last look, in nanoseconds.
     last: AtomicU64,
 }
 
-impl Glances {
+impl ClockSampler {
     /// Whether this poll need not look. Of two threads that poll, one may miss what the other says.
     pub(super) fn may_skip(&self) -> bool {
         let left = self.left.load(Ordering::Relaxed);
@@ -45,10 +38,10 @@ impl Glances {
         let last = Instant::from_nanos(self.last.load(Ordering::Relaxed));
         self.last.store(now.as_nanos(), Ordering::Relaxed);
         let row = self.row.load(Ordering::Relaxed);
-        let polls = if row == SPINS { SKIPS + 1 } else { 1 };
-        let row = if now.since(last) < stretched(SOON * polls) { SPINS.min(row + 1) } else { 0 };
+        let polls = if row == TUNING.spins { TUNING.clock_skips + 1 } else { 1 };
+        let row = if now.since(last) < scaled(TUNING.spin_gap * polls) { TUNING.spins.min(row + 1) } else { 0 };
         self.row.store(row, Ordering::Relaxed);
-        self.left.store(if row == SPINS { SKIPS } else { 0 }, Ordering::Relaxed);
+        self.left.store(if row == TUNING.spins { TUNING.clock_skips } else { 0 }, Ordering::Relaxed);
     }
 }
 
@@ -57,8 +50,8 @@ mod tests {
     use super::*;
 
     /// How many of the next polls need not look.
-    fn skipped(glances: &Glances) -> u32 {
-        (0..100).take_while(|_| glances.may_skip()).count().try_into().unwrap()
+    fn skipped(clock_sampler: &ClockSampler) -> u32 {
+        (0..100).take_while(|_| clock_sampler.may_skip()).count().try_into().unwrap()
     }
 
     /// A time, in nanoseconds after the first look.
@@ -68,29 +61,29 @@ mod tests {
 
     #[test]
     fn who_spins_looks_now_and_then() {
-        let glances = Glances::default();
-        for poll in 0..=u64::from(SPINS) {
-            assert_eq!(skipped(&glances), 0, "nothing is known yet");
-            glances.looked(at(500 * poll));
+        let clock_sampler = ClockSampler::default();
+        for poll in 0..=u64::from(TUNING.spins) {
+            assert_eq!(skipped(&clock_sampler), 0, "nothing is known yet");
+            clock_sampler.looked(at(500 * poll));
         }
-        let mut now = 500 * u64::from(SPINS);
+        let mut now = 500 * u64::from(TUNING.spins);
         for _ in 0..10 {
-            assert_eq!(skipped(&glances), SKIPS);
-            now += u64::from(SKIPS + 1) * 1000 - 100;
-            glances.looked(at(now));
+            assert_eq!(skipped(&clock_sampler), TUNING.clock_skips);
+            now += u64::from(TUNING.clock_skips + 1) * 1000 - 100;
+            clock_sampler.looked(at(now));
         }
-        assert_eq!(skipped(&glances), SKIPS);
-        glances.looked(at(now + u64::from(SKIPS + 1) * 1000));
-        assert_eq!(skipped(&glances), 0, "it has ceased to spin");
+        assert_eq!(skipped(&clock_sampler), TUNING.clock_skips);
+        clock_sampler.looked(at(now + u64::from(TUNING.clock_skips + 1) * 1000));
+        assert_eq!(skipped(&clock_sampler), 0, "it has ceased to spin");
     }
 
     #[test]
     fn who_polls_some_queues_now_and_then_looks_each_time() {
-        let glances = Glances::default();
+        let clock_sampler = ClockSampler::default();
         for round in 0..100 {
             for queue in 0..8 {
-                assert_eq!(skipped(&glances), 0);
-                glances.looked(at(100_000 * round + 100 * queue));
+                assert_eq!(skipped(&clock_sampler), 0);
+                clock_sampler.looked(at(100_000 * round + 100 * queue));
             }
         }
     }

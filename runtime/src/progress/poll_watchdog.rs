@@ -13,18 +13,12 @@ use std::time::Duration;
 use urxe_engine::{Clock, Instant};
 use urxe_net::identity::CheckedFd;
 
-use super::pace::stretched;
-
-/// How soon the thread looks after who ceased to poll at once, and after who polled for long.
-const FIRST: Duration = Duration::from_micros(20);
-pub(super) const LAST: Duration = Duration::from_millis(4);
-
-/// Exchanges whose answer came with the ACK that make a habit.
-const HABIT: u32 = 4;
+use super::time_scale::scaled;
+use super::tuning::TUNING;
 
 /// Whether the background thread watches over those who poll, and when it looks.
 #[derive(Debug)]
-pub(super) struct Watch {
+pub(crate) struct PollWatchdog {
     /// timerfd(2).
     timer: CheckedFd,
     /// When the timer expires, in nanoseconds; 0 while nobody watches.
@@ -35,8 +29,8 @@ pub(super) struct Watch {
     pairs: AtomicU32,
 }
 
-impl Watch {
-    pub(super) fn new() -> io::Result<Self> {
+impl PollWatchdog {
+    pub(crate) fn new() -> io::Result<Self> {
         // SAFETY: no pointers.
         let fd = unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_CLOEXEC | libc::TFD_NONBLOCK) };
         if fd < 0 {
@@ -49,23 +43,23 @@ impl Watch {
     }
 
     /// Readable when nobody has put the timer off in time.
-    pub(super) fn fd(&self) -> RawFd {
+    pub(crate) fn fd(&self) -> RawFd {
         self.timer.as_raw_fd()
     }
 
     /// Whether the thread watches.
-    pub(super) fn is_on(&self) -> bool {
+    pub(crate) fn is_on(&self) -> bool {
         self.until.load(Ordering::Relaxed) != 0
     }
 
     /// Whether nobody has put the timer off in time.
-    pub(super) fn has_expired(&self, now: Instant) -> bool {
+    pub(crate) fn has_expired(&self, now: Instant) -> bool {
         self.until.load(Ordering::Relaxed) <= now.as_nanos()
     }
 
     /// The thread begins to watch, or to look often again.
-    pub(super) fn begin(&self, now: Instant) {
-        let first = stretched(FIRST);
+    pub(crate) fn begin(&self, now: Instant) {
+        let first = scaled(TUNING.watchdog_first);
         self.span.store(nanos(first), Ordering::Relaxed);
         let until = now + first;
         self.until.store(until.as_nanos(), Ordering::Relaxed);
@@ -74,26 +68,26 @@ impl Watch {
 
     /// A poll found so many packets, one at least. When answers used to come along with ACKs, and now there is one packet
     /// alone, the application may cease to poll and wait for the answer to appear in its memory: the thread looks soon.
-    pub(super) fn found(&self, packets: usize, clock: &impl Clock) {
+    pub(crate) fn found(&self, packets: usize, clock: &impl Clock) {
         if packets == 2 {
             self.pairs.store(self.pairs.load(Ordering::Relaxed).saturating_add(1), Ordering::Relaxed);
-        } else if self.pairs.swap(0, Ordering::Relaxed) >= HABIT {
-            self.renew_if_on(clock.now(), stretched(FIRST));
+        } else if self.pairs.swap(0, Ordering::Relaxed) >= TUNING.watchdog_pairs {
+            self.renew_if_on(clock.now(), scaled(TUNING.watchdog_first));
         }
     }
 
     /// The timer expired, though it had been put off: by two at once, of whom the later was overtaken.
-    pub(super) fn renew(&self) {
+    pub(crate) fn renew(&self) {
         self.arm(Instant::from_nanos(self.until.load(Ordering::Relaxed)));
     }
 
     /// The thread watches no more.
-    pub(super) fn end(&self) {
+    pub(crate) fn end(&self) {
         self.until.store(0, Ordering::Relaxed);
     }
 
     /// Somebody polls: there is nothing to look after for a while, if anybody watches at all.
-    pub(super) fn put_off(&self, now: Instant) {
+    pub(crate) fn put_off(&self, now: Instant) {
         let until = self.until.load(Ordering::Relaxed);
         if until == 0 {
             return;
@@ -102,7 +96,7 @@ impl Watch {
         if until.saturating_sub(now.as_nanos()) >= span / 8 {
             return;
         }
-        self.renew_if_on(now, Duration::from_nanos(span * 2).min(LAST));
+        self.renew_if_on(now, Duration::from_nanos(span * 2).min(TUNING.watchdog_last));
     }
 
     fn renew_if_on(&self, now: Instant, span: Duration) {
@@ -125,7 +119,7 @@ impl Watch {
     }
 
     /// For a forked child.
-    pub(super) fn close_in_child(&self) {
+    pub(crate) fn close_in_child(&self) {
         if self.timer.is_ours() {
             // SAFETY: this process will not use it.
             unsafe { libc::close(self.fd()) };
@@ -142,7 +136,7 @@ mod tests {
     use super::*;
     use crate::clock;
 
-    fn is_readable(watch: &Watch, milliseconds: i32) -> bool {
+    fn is_readable(watch: &PollWatchdog, milliseconds: i32) -> bool {
         let mut polled = libc::pollfd { fd: watch.fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: one entry.
         unsafe { libc::poll(&raw mut polled, 1, milliseconds) > 0 }
@@ -150,7 +144,7 @@ mod tests {
 
     #[test]
     fn without_a_watch_nothing_is_put_off() {
-        let watch = Watch::new().unwrap();
+        let watch = PollWatchdog::new().unwrap();
         watch.put_off(clock::now());
         assert!(!watch.is_on() && !is_readable(&watch, 0));
         watch.begin(clock::now());
@@ -162,7 +156,7 @@ mod tests {
 
     #[test]
     fn the_timer_expires_when_nobody_puts_it_off() {
-        let watch = Watch::new().unwrap();
+        let watch = PollWatchdog::new().unwrap();
         watch.begin(clock::now());
         assert!(is_readable(&watch, 10_000), "the timer of a watch expires");
         assert!(watch.has_expired(clock::now()));
@@ -172,41 +166,41 @@ mod tests {
 
     #[test]
     fn it_is_put_off_when_little_time_is_left_for_ever_longer() {
-        let watch = Watch::new().unwrap();
+        let watch = PollWatchdog::new().unwrap();
         let until = || watch.until.load(Ordering::Relaxed);
         // Far enough ahead for the timer not to matter.
         let mut now = clock::now() + Duration::from_secs(100);
         watch.begin(now);
         watch.put_off(now);
-        assert_eq!(until(), (now + FIRST).as_nanos(), "nearly all of its time is left");
-        let mut span = FIRST;
-        while span < LAST {
+        assert_eq!(until(), (now + TUNING.watchdog_first).as_nanos(), "nearly all of its time is left");
+        let mut span = TUNING.watchdog_first;
+        while span < TUNING.watchdog_last {
             now = Instant::from_nanos(until() - nanos(span) / 16);
             watch.put_off(now);
-            span = (2 * span).min(LAST);
+            span = (2 * span).min(TUNING.watchdog_last);
             assert_eq!(until(), (now + span).as_nanos());
         }
         now = Instant::from_nanos(until());
         watch.put_off(now);
-        assert_eq!(until(), (now + LAST).as_nanos(), "not longer than that");
+        assert_eq!(until(), (now + TUNING.watchdog_last).as_nanos(), "not longer than that");
     }
 
     #[test]
     fn an_answer_that_does_not_come_as_it_used_to_is_looked_after() {
-        let watch = Watch::new().unwrap();
+        let watch = PollWatchdog::new().unwrap();
         let until = || watch.until.load(Ordering::Relaxed);
         let mut now = clock::now() + Duration::from_secs(100);
         watch.begin(now);
         for found in [1, 2, 2, 1, 2, 2, 2, 3, 1] {
-            watch.found(found, &(now + FIRST));
-            assert_eq!(until(), (now + FIRST).as_nanos(), "that was no habit");
+            watch.found(found, &(now + TUNING.watchdog_first));
+            assert_eq!(until(), (now + TUNING.watchdog_first).as_nanos(), "that was no habit");
         }
-        for _ in 0..HABIT {
+        for _ in 0..TUNING.watchdog_pairs {
             watch.found(2, &now);
         }
-        now = now + LAST;
+        now = now + TUNING.watchdog_last;
         watch.found(1, &now);
-        assert_eq!(until(), (now + FIRST).as_nanos());
+        assert_eq!(until(), (now + TUNING.watchdog_first).as_nanos());
         watch.end();
         for found in [2, 2, 2, 2, 1] {
             watch.found(found, &now);

@@ -17,9 +17,9 @@ use urxe_wire::Qpn;
 
 use super::Inode;
 use super::message::{self, Act, Answer, Range, Request, Wqe};
-use crate::port::NetPort;
+use crate::device::Device;
 use crate::srq::Srq;
-use crate::{changes, clock, lock, progress};
+use crate::{clock, lock, port_events, progress};
 
 /// Requests answered on one line before others get their turn.
 const BUDGET: usize = 16;
@@ -33,7 +33,7 @@ const LONGEST: u64 = 1 << 31;
 
 /// The thread that answers, as long as there is something to ask for.
 #[derive(Debug, Default)]
-pub struct Reception(Mutex<Option<Running>>);
+pub struct Server(Mutex<Option<Running>>);
 
 #[derive(Debug)]
 struct Running {
@@ -52,8 +52,8 @@ struct Shared {
 }
 
 /// Lets other processes that have the file of its domain ask for an SRQ.
-pub fn receive(port: &Arc<NetPort>, number: Qpn) -> io::Result<()> {
-    let mut running = lock(&port.reception().0);
+pub fn receive(port: &Arc<Device>, number: Qpn) -> io::Result<()> {
+    let mut running = lock(&port.server().0);
     let shared = match &*running {
         Some(running) => Arc::clone(&running.shared),
         None => {
@@ -71,19 +71,19 @@ pub fn receive(port: &Arc<NetPort>, number: Qpn) -> io::Result<()> {
 }
 
 /// Ends that.
-pub fn turn_away(port: &NetPort, number: Qpn) {
-    let mut running = lock(&port.reception().0);
+pub fn turn_away(port: &Device, number: Qpn) {
+    let mut running = lock(&port.server().0);
     if running.as_ref().is_some_and(|running| running.shared.close(number)) {
         stop(running.take());
     }
 }
 
 /// Turns everybody away.
-pub fn close(port: &NetPort) {
-    stop(lock(&port.reception().0).take());
+pub fn close(port: &Device) {
+    stop(lock(&port.server().0).take());
 }
 
-fn start(port: &Arc<NetPort>) -> io::Result<Running> {
+fn start(port: &Arc<Device>) -> io::Result<Running> {
     // SAFETY: no pointers.
     let wake = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
     if wake < 0 {
@@ -97,7 +97,7 @@ fn start(port: &Arc<NetPort>) -> io::Result<Running> {
     let serve = move || {
         progress::ask_for_promptness();
         if catch_unwind(AssertUnwindSafe(|| serve(&served, &serving))).is_err() {
-            changes::devices_failed();
+            port_events::devices_failed();
         }
     };
     let thread = progress::without_signals(|| thread::Builder::new().name("urxe-xrc".into()).spawn(serve))?;
@@ -120,7 +120,7 @@ const fn block(number: Qpn) -> u32 {
 }
 
 impl Shared {
-    fn open(&self, port: &NetPort, number: Qpn) -> io::Result<()> {
+    fn open(&self, port: &Device, number: Qpn) -> io::Result<()> {
         let mut doors = lock(&self.doors);
         match doors.get_mut(&block(number)) {
             Some((_, count)) => *count += 1,
@@ -175,7 +175,7 @@ impl Shared {
 
 /// Answers until it is told to stop. Takes no receive token and no queue pair's engine, and waits for no other process:
 /// one that waits for this thread may be waited for by that process' own.
-fn serve(port: &NetPort, shared: &Shared) {
+fn serve(port: &Device, shared: &Shared) {
     let mut guests: Vec<Guest> = Vec::new();
     let mut buffer = [0; message::LENGTH];
     let most = SHARES * descriptor_share();
@@ -230,7 +230,7 @@ impl Guest {
     }
 
     /// Answers some of what it asks. False when it is gone, and has left.
-    fn serve(&mut self, port: &NetPort, buffer: &mut [u8; message::LENGTH]) -> bool {
+    fn serve(&mut self, port: &Device, buffer: &mut [u8; message::LENGTH]) -> bool {
         for _ in 0..BUDGET {
             match self.line.receive(buffer) {
                 Ok(None) => return true,
@@ -249,24 +249,24 @@ impl Guest {
     }
 
     /// Gives back what it has taken, in the order in which it was.
-    fn leave(&mut self, port: &NetPort) {
+    fn leave(&mut self, port: &Device) {
         while let Some((_, taken)) = self.taken.pop_last() {
             self.give_back(port, taken);
         }
     }
 
-    fn give_back(&self, port: &NetPort, taken: Taken) {
+    fn give_back(&self, port: &Device, taken: Taken) {
         if let Some(srq) = self.srq(port, taken.srq) {
             srq.with(|queue| queue.give_back(taken.wr));
         }
     }
 
-    fn srq(&self, port: &NetPort, number: Qpn) -> Option<Arc<Srq>> {
+    fn srq(&self, port: &Device, number: Qpn) -> Option<Arc<Srq>> {
         port.xrc_srqs().here(self.domain?, number)
     }
 
     /// Does what is asked for. `None` if it cannot be answered: that is the end of the line.
-    fn act(&mut self, port: &NetPort, request: &Request<'_>, file: Option<OwnedFd>) -> Option<()> {
+    fn act(&mut self, port: &Device, request: &Request<'_>, file: Option<OwnedFd>) -> Option<()> {
         if let Request::Join { interface } = *request {
             self.domain = self.domain.or(domain(port, interface, file?));
             return self.domain.map(drop);
@@ -301,7 +301,7 @@ impl Guest {
         self.line.send([parts.head(), parts.payload]).ok()
     }
 
-    fn take(&mut self, port: &NetPort, number: Qpn) -> Answer<'static> {
+    fn take(&mut self, port: &Device, number: Qpn) -> Answer<'static> {
         let Some(srq) = self.srq(port, number) else { return Answer::NotThere };
         let Some(wr) = srq.take() else { return Answer::Empty };
         let room = u32::try_from(wr.buffers.length().min(LONGEST)).unwrap_or(u32::MAX);
@@ -311,13 +311,13 @@ impl Guest {
         Answer::Taken { wqe, room }
     }
 
-    fn scatter(&self, port: &NetPort, wqe: Wqe, offset: u64, data: &[u8]) -> Answer<'static> {
+    fn scatter(&self, port: &Device, wqe: Wqe, offset: u64, data: &[u8]) -> Answer<'static> {
         let found = self.taken.get(&wqe).and_then(|taken| Some((self.srq(port, taken.srq)?, taken)));
         let (Some((srq, taken)), Ok(offset)) = (found, usize::try_from(offset)) else { return Answer::NotThere };
         answer(scatter(&port.memory(), srq.pd(), &taken.wr.buffers, offset, data).map(|()| 0))
     }
 
-    fn complete(&mut self, port: &NetPort, wqe: Wqe, cqe: Cqe) {
+    fn complete(&mut self, port: &Device, wqe: Wqe, cqe: Cqe) {
         let Some(taken) = self.taken.remove(&wqe) else { return };
         if let Some(xrc) = self.srq(port, taken.srq).as_ref().and_then(|srq| srq.xrc()) {
             port.complete_for_other(&xrc.cq, Cqe { wr_id: taken.wr.wr_id, ..cqe });
@@ -334,7 +334,7 @@ const fn answer(result: Result<u64, Refusal>) -> Answer<'static> {
 
 /// What a peer of a queue pair asks of memory in the SRQ's protection domain. What is read goes to `room`.
 fn touch<'a>(
-    port: &NetPort,
+    port: &Device,
     srq: &Srq,
     qpn: Qpn,
     range: &Range,
@@ -364,8 +364,8 @@ fn touch<'a>(
 }
 
 /// The domain whose file this is, on the interface of this index.
-fn domain(port: &NetPort, interface: u32, file: OwnedFd) -> Option<XrcDomain> {
+fn domain(port: &Device, interface: u32, file: OwnedFd) -> Option<XrcDomain> {
     let file = File::from(file).metadata().ok()?;
     let inode: Inode = (file.dev(), file.ino());
-    (port.net().interface().index() == interface).then(|| port.xrc_srqs().neighbours().domain_of(inode))?
+    (port.net().interface().index() == interface).then(|| port.xrc_srqs().client().domain_of(inode))?
 }

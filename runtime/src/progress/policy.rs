@@ -1,0 +1,165 @@
+//! Decisions about progress: when a poll reads the clock, yields or parks, and when the progress thread leaves packets to
+//! polls, spins or sleeps.
+//!
+//! The policy keeps no thread, makes no system call but that of the watchdog's timer, and changes nothing of the application's
+//! threads. It is told what happened and when; its decisions depend on nothing else.
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use urxe_engine::{Clock, Instant};
+
+use super::clock_sampler::ClockSampler;
+use super::poll_backoff::{Backoff, PollBackoff};
+use super::poll_watchdog::PollWatchdog;
+use super::time_scale::scaled;
+use super::tuning::TUNING;
+
+/// Policy of one device.
+#[derive(Debug)]
+pub(crate) struct ProgressPolicy {
+    clock_sampler: ClockSampler,
+    backoff: PollBackoff,
+    /// Timer by which the progress thread learns that polling has stopped.
+    pub(crate) watchdog: PollWatchdog,
+    /// Time of the last empty poll, in nanoseconds.
+    polled_at: AtomicU64,
+}
+
+impl ProgressPolicy {
+    /// Policy of a device that nobody has polled.
+    ///
+    /// # Errors
+    /// The system refuses a timer.
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Self {
+            clock_sampler: ClockSampler::default(),
+            backoff: PollBackoff::default(),
+            watchdog: PollWatchdog::new()?,
+            polled_at: AtomicU64::new(0),
+        })
+    }
+
+    /// Decides whether a poll reads the clock.
+    #[inline]
+    pub(crate) fn reads_clock(&self) -> bool {
+        !self.clock_sampler.may_skip()
+    }
+
+    /// Records that a poll has read the clock.
+    pub(crate) fn clock_read(&self, now: Instant) {
+        self.clock_sampler.looked(now);
+    }
+
+    /// Records that a poll found packets; `now` if it has read the clock.
+    pub(crate) fn poll_found(&self, now: Option<Instant>) {
+        match now {
+            Some(now) => self.backoff.found(now),
+            None => self.backoff.found_unseen(),
+        }
+    }
+
+    /// Records the number of packets that a poll of a spinning application found.
+    pub(crate) fn packets_found(&self, packets: usize, clock: &impl Clock) {
+        self.watchdog.found(packets, clock);
+    }
+
+    /// Decides what an empty poll does next.
+    pub(crate) fn poll_empty(&self, now: Instant) -> Backoff {
+        self.backoff.found_nothing(now)
+    }
+
+    /// Records how long a yield took.
+    pub(crate) fn yielded(&self, before: Instant, after: Instant) {
+        self.backoff.yielded(before, after);
+    }
+
+    /// Records that the application polls until `until`, as of `now`.
+    pub(crate) fn polls(&self, now: Instant, until: Instant) {
+        self.polled_at.store(until.as_nanos(), Ordering::Relaxed);
+        self.watchdog.put_off(now);
+    }
+
+    /// Records that the application has stopped polling; returns whether the progress thread is to be told.
+    pub(crate) fn stops_polling(&self) -> bool {
+        self.polled_at.swap(0, Ordering::Relaxed) != 0 && self.watchdog.is_on()
+    }
+
+    /// Tells whether the application has polled in vain since `then`.
+    pub(crate) fn polled_since(&self, then: Instant) -> bool {
+        self.polled_at.load(Ordering::Relaxed) > then.as_nanos()
+    }
+
+    fn polled_within(&self, now: Instant, age: Duration) -> bool {
+        now.since(Instant::from_nanos(self.polled_at.load(Ordering::Relaxed))) < scaled(age)
+    }
+
+    /// Tells whether the application still polls, so that the progress thread leaves packets to it.
+    pub(crate) fn is_polling(&self, now: Instant) -> bool {
+        self.polled_within(now, TUNING.polling)
+    }
+
+    /// Tells whether the application polls at this moment.
+    pub(crate) fn is_busy_polling(&self, now: Instant) -> bool {
+        self.polled_within(now, TUNING.busy_polling)
+    }
+
+    /// Counts short sleeps in a row: `before`, and one that took `slept` and ended with packets if `is_readable`.
+    pub(crate) fn short_sleeps(before: u32, slept: Duration, is_readable: bool) -> u32 {
+        if is_readable && slept < scaled(TUNING.short_sleep) { before + 1 } else { 0 }
+    }
+
+    /// Decides how long the progress thread spins before it sleeps, after at most `packets` at once and this many short
+    /// sleeps in a row.
+    pub(crate) fn spin_before_sleep(packets: usize, short_sleeps: u32) -> Option<Duration> {
+        (packets >= TUNING.burst || short_sleeps >= TUNING.short_sleeps).then(|| scaled(TUNING.spin_before_sleep))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(micros: u64) -> Instant {
+        Instant::from_nanos(1_000_000_000 + 1000 * micros)
+    }
+
+    #[test]
+    fn the_progress_thread_keeps_away_while_the_application_polls() {
+        let policy = ProgressPolicy::new().unwrap();
+        assert!(!policy.is_polling(at(0)) && !policy.is_busy_polling(at(0)));
+        policy.polls(at(0), at(0));
+        assert!(!policy.polled_since(at(0)) && policy.is_busy_polling(at(59)));
+        assert!(!policy.is_busy_polling(at(60)) && policy.is_polling(at(249)) && !policy.is_polling(at(250)));
+        assert!(!policy.stops_polling(), "nobody watches");
+        assert!(!policy.is_polling(at(10)));
+        policy.watchdog.begin(at(0));
+        policy.polls(at(20), at(20));
+        assert!(policy.stops_polling() && !policy.stops_polling(), "the thread is told once");
+    }
+
+    /// A poll that parks says so: the thread waits until the park is over.
+    #[test]
+    fn a_parked_poll_counts_as_polling() {
+        let policy = ProgressPolicy::new().unwrap();
+        policy.polls(at(0), at(0) + TUNING.park);
+        assert!(policy.is_polling(at(700)) && policy.polled_since(at(400)));
+        assert!(!policy.is_polling(at(750)));
+    }
+
+    #[test]
+    fn the_thread_spins_after_bursts_and_short_sleeps() {
+        let micros = Duration::from_micros;
+        assert_eq!(ProgressPolicy::spin_before_sleep(1, 0), None);
+        assert_eq!(ProgressPolicy::spin_before_sleep(TUNING.burst, 0), Some(TUNING.spin_before_sleep));
+        let mut sleeps = 0;
+        for _ in 0..TUNING.short_sleeps {
+            assert_eq!(ProgressPolicy::spin_before_sleep(1, sleeps), None);
+            sleeps = ProgressPolicy::short_sleeps(sleeps, micros(39), true);
+        }
+        assert_eq!(ProgressPolicy::spin_before_sleep(1, sleeps), Some(TUNING.spin_before_sleep));
+        assert_eq!(ProgressPolicy::short_sleeps(sleeps, micros(40), true), 0, "that one was worth it");
+        assert_eq!(ProgressPolicy::short_sleeps(sleeps, micros(1), false), 0, "a timer woke it");
+    }
+}

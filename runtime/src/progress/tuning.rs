@@ -1,0 +1,98 @@
+//! Durations and counts of the progress policy, in one place.
+//!
+//! Times of microseconds are those of an ordinary machine: [`scaled`](super::time_scale::scaled) makes them longer on slow
+//! ones.
+
+use std::time::Duration;
+
+/// Durations and counts by which [`ProgressPolicy`](super::policy::ProgressPolicy) decides.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Tuning {
+    /// Longest delay of an ACK that waits for the next request to go with.
+    pub delayed_ack_timeout: Duration,
+    /// An answer within this time is a prompt one. Longer than an ACK waits: the application may have to wait for the
+    /// processor of the thread that received.
+    pub prompt_answer: Duration,
+    /// Prompt answers before ACKs of a queue pair are delayed.
+    pub prompt_answers: u8,
+    /// Prompt answers that count at most: an application that ceases to answer loses its delayed ACKs after
+    /// log2(this / `prompt_answers`) + 1 messages.
+    pub prompt_answers_most: u8,
+
+    /// First period of the poll watchdog, after a thread that ceased to poll at once.
+    pub watchdog_first: Duration,
+    /// Longest period, after a thread that polled for long.
+    pub watchdog_last: Duration,
+    /// Exchanges whose answer came with the ACK before a missing answer restarts the watchdog.
+    pub watchdog_pairs: u32,
+
+    /// Empty polls go on for this time before one yields: longer than a ping-pong waits for its answer.
+    pub yield_after: Duration,
+    /// The same where the last yield let another thread run: over UDP an answer takes half as long.
+    pub yield_after_contended: Duration,
+    /// A yield that takes longer has let another thread run.
+    pub yield_alone: Duration,
+    /// Contended yields in a row before polls park.
+    pub contended_yields: u32,
+    /// Polls that park before the next yield asks whether the processor is still contended.
+    pub parks: u32,
+    /// Longest time for which a poll parks: the application may have other things to look at.
+    pub park: Duration,
+
+    /// Polls of a spinning thread between two that read the clock.
+    pub clock_skips: u32,
+    /// A spinning thread polls again within this time,
+    pub spin_gap: Duration,
+    /// so many times in a row.
+    pub spins: u32,
+
+    /// A poll this recent says that the application still polls.
+    pub polling: Duration,
+    /// A polling application polls more often than this, even where a waking thread takes its processor: interrupting a busy
+    /// processor of a virtual machine takes 20 µs and more.
+    pub busy_polling: Duration,
+    /// Packets at once that are a burst, which others follow.
+    pub burst: usize,
+    /// Spinning before sleep, after a burst: a sender takes 25 µs for two long runs, and more when it is told of a
+    /// completion and posts the next message between them.
+    pub spin_before_sleep: Duration,
+    /// A sleep this short costs more than spinning; waking up is part of it.
+    pub short_sleep: Duration,
+    /// Short sleeps in a row before the thread spins first.
+    pub short_sleeps: u32,
+    /// Scheduler slice that the progress thread asks for: short, so that it runs at once when it wakes, beside a
+    /// spinning program too.
+    pub scheduler_slice: Duration,
+}
+
+impl Tuning {
+    /// Values measured on machines where a system call takes 100 ns.
+    pub const DEFAULT: Self = Self {
+        delayed_ack_timeout: Duration::from_micros(20),
+        prompt_answer: Duration::from_micros(50),
+        prompt_answers: 4,
+        prompt_answers_most: 32,
+        watchdog_first: Duration::from_micros(20),
+        watchdog_last: Duration::from_millis(4),
+        watchdog_pairs: 4,
+        yield_after: Duration::from_micros(40),
+        yield_after_contended: Duration::from_micros(20),
+        yield_alone: Duration::from_micros(3),
+        contended_yields: 2,
+        parks: 16,
+        park: Duration::from_micros(500),
+        clock_skips: 7,
+        spin_gap: Duration::from_micros(1),
+        spins: 16,
+        polling: Duration::from_micros(250),
+        busy_polling: Duration::from_micros(60),
+        burst: 16,
+        spin_before_sleep: Duration::from_micros(60),
+        short_sleep: Duration::from_micros(40),
+        short_sleeps: 4,
+        scheduler_slice: Duration::from_micros(100),
+    };
+}
+
+/// Tuning of every device. A constant: comparisons with it cost no load.
+pub(crate) const TUNING: Tuning = Tuning::DEFAULT;
