@@ -4,7 +4,7 @@
 //!
 //! The provider takes from here what it says about a failure besides what it knows of the case; `urxe explain` looks
 //! codes up. One file a kind of code: [`wc`] completion statuses, [`nak`] AETH syndromes, [`event`] asynchronous events,
-//! [`errno`] what verbs return.
+//! [`errno`] what verbs return; [`Verb`] names the verbs.
 
 #[cfg(test)]
 extern crate std;
@@ -12,7 +12,10 @@ extern crate std;
 pub mod errno;
 pub mod event;
 pub mod nak;
+pub mod verb;
 pub mod wc;
+
+pub use verb::Verb;
 
 /// One code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

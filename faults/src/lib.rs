@@ -28,7 +28,6 @@ mod chance;
 mod script;
 mod sequence;
 pub mod spec;
-mod verbs;
 
 pub use script::{Announcement, Direction, Occurrence, Qp, Refused, Script, Sight, Verdict};
 pub use spec::Invalid;

@@ -4,11 +4,11 @@ use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use urxe_explain::Verb;
 use urxe_wire::{NakCode, Opcode, Qpn, RnrTimer, Syndrome};
 
 use crate::chance::{Chance, throw};
 use crate::sequence::Sequence;
-use crate::verbs;
 
 /// Which way a packet goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -97,8 +97,8 @@ pub(crate) enum Action {
     Reorder(Chance, u32),
     Refuse(Syndrome),
     BreakQp,
-    /// A verb, without `ibv_`, and its errno.
-    Verb(String, u32),
+    /// A verb, and the errno with which it fails.
+    Verb(Verb, u32),
     /// `enum ibv_wc_status`.
     Completion(u32),
     Announce(Announcement),
@@ -230,11 +230,10 @@ impl Script {
     }
 
     /// The errno with which a call of `verb` is to fail.
-    pub fn verb(&mut self, verb: &str) -> Option<Refused> {
-        let verb = verbs::plain(verb);
+    pub fn verb(&mut self, verb: Verb) -> Option<Refused> {
         let step = self.steps.now();
         self.rules.iter_mut().filter(|rule| rule.holds(step)).find_map(|rule| match &rule.action {
-            Action::Verb(name, errno) if verbs::names(name, verb) => {
+            Action::Verb(ruled, errno) if *ruled == verb || *ruled == verb.basic() => {
                 let errno = *errno;
                 rule.matched().map(|_| Refused(errno))
             }

@@ -8,10 +8,11 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use urxe_explain::Verb;
+
 use crate::chance::Chance;
 use crate::script::{Action, Aim, Announcement, Direction, Occurrence, Rule, Script, WhichQp, syndrome};
 use crate::sequence::Until;
-use crate::verbs;
 
 /// The grammar, as help texts show it.
 pub const GRAMMAR: &str = include_str!("grammar.txt");
@@ -82,7 +83,7 @@ impl Script {
                 && self.steps.counts_packets(step)
             {
                 return invalid(
-                    &format!("fail={verb}"),
+                    &format!("fail={}", verb.name().trim_start_matches("ibv_")),
                     "only steps with lasts=T before and around it: verbs do not count packets",
                 );
             }
@@ -164,15 +165,16 @@ fn add(script: &mut Script, step: Option<usize>, rule: &str) -> Result<(), Inval
                 const EXPECTED: &str = "fail=VERB:ERRNO, such as fail=reg_mr:ENOMEM";
                 let (verb, errno) = needed(EXPECTED)?.split_once(':').ok_or_else(|| invalid(EXPECTED))?;
                 let errno = errno_number(errno).ok_or_else(|| invalid(EXPECTED))?;
-                let verb = verbs::plain(verb);
-                if !verbs::is_one(verb) {
-                    return Err(invalid(if verb.starts_with("wr_") {
+                let Some(verb) = Verb::by_name(verb).filter(|verb| verb.can_fail()) else {
+                    return Err(invalid(if verb.trim_start_matches("ibv_").starts_with("wr_") {
                         "wr_complete, which returns the errors of ibv_wr_*; or post_send, for both ways to post"
                     } else {
                         "a verb of the device, such as reg_mr, create_qp, post_send"
                     }));
-                }
-                actions.push(Action::Verb(verb.to_owned(), errno));
+                };
+                // An extended form stands for both.
+                let verb = if verb == Verb::WrComplete { verb } else { verb.basic() };
+                actions.push(Action::Verb(verb, errno));
             }
             "wc" => {
                 const EXPECTED: &str = "wc=STATUS, such as wc=REM_ACCESS_ERR (`urxe explain` lists them)";
@@ -415,8 +417,12 @@ mod tests {
     #[test]
     fn verbs_completions_and_events() {
         let mut all = script("fail=reg_mr:ENOMEM,nth=2; wc=REM_ACCESS_ERR,dir=tx,nth=1; event=PORT_ERR,after=100ms");
-        assert_eq!([0; 3].map(|_| all.verb("reg_mr")), [None, Some(Refused(12)), None]);
-        assert_eq!(all.verb("create_qp"), None);
+        assert_eq!([0; 3].map(|_| all.verb(Verb::RegMr)), [None, Some(Refused(12)), None]);
+        assert_eq!(all.verb(Verb::CreateQp), None);
+        let mut posts = script("fail=post_send:ENOMEM; fail=create_qp_ex:EAGAIN; fail=wr_complete:EIO");
+        let errnos = [Verb::PostSend, Verb::WrComplete, Verb::CreateQp, Verb::CreateQpEx].map(|verb| posts.verb(verb));
+        assert_eq!(errnos, [12, 12, 11, 11].map(|errno| Some(Refused(errno))));
+        assert_eq!(script("fail=wr_complete:EIO").verb(Verb::PostSend), None);
         assert_eq!(all.completion(QP, Direction::Received), None);
         assert_eq!(all.completion(QP, Direction::Sent), Some(Refused(10)));
         assert_eq!(all.completion(QP, Direction::Sent), None);
@@ -450,9 +456,9 @@ mod tests {
         assert!(script("step,lasts=500us; drop; step,lasts=500us; repeat").next_step().is_some());
         assert!(script("step,lasts=1ns; drop; step,packets=1; repeat").next_step().is_some());
         let mut timed = script("step,lasts=1s; step; fail=reg_mr:ENOMEM");
-        assert_eq!(timed.verb("reg_mr"), None);
+        assert_eq!(timed.verb(Verb::RegMr), None);
         timed.at(Duration::from_secs(1));
-        assert_eq!(timed.verb("reg_mr"), Some(Refused(12)));
+        assert_eq!(timed.verb(Verb::RegMr), Some(Refused(12)));
     }
 
     #[test]
@@ -496,7 +502,7 @@ mod tests {
         let said = ["ibv_post_send", "wr_complete", "post_recv", "post_send"].map(|verb| both.verb(verb));
         assert_eq!(said, [None, Some(Refused(12)), None, None]);
         let mut one = script("fail=wr_complete:ENOMEM");
-        assert_eq!((one.verb("post_send"), one.verb("ibv_wr_complete")), (None, Some(Refused(12))));
+        assert_eq!((one.verb(Verb::PostSend), one.verb(Verb::WrComplete)), (None, Some(Refused(12))));
         let error = "fail=wr_rdma_write:EINVAL".parse::<Script>().unwrap_err().to_string();
         assert!(error.contains("expected wr_complete"), "{error}");
     }

@@ -4,12 +4,13 @@ use std::ffi::c_int;
 use std::sync::Arc;
 
 use urxe_engine::UdRecipient;
+use urxe_explain::Verb;
 use urxe_ffi::verbs as v;
 use urxe_net::Route;
 use urxe_wire::{Gid, Lid, QKey, Qpn};
 
 use super::context::shared;
-use super::{mr, number, pointer};
+use super::{int_verb, mr, ptr_verb};
 use crate::kernel::Errno;
 use crate::verbs::ah::AddressHandle;
 use crate::verbs::context::Context;
@@ -64,7 +65,7 @@ pub(super) fn address_vector(attr: &v::ibv_ah_attr) -> AddressVector {
 }
 
 pub(super) unsafe extern "C" fn create_ah(pd: *mut v::ibv_pd, attr: *mut v::ibv_ah_attr) -> *mut v::ibv_ah {
-    pointer(|| {
+    ptr_verb(Verb::CreateAh, || {
         // SAFETY: the caller's domain and attributes.
         let (context, domain, attr) = unsafe { (shared((*pd).context), mr::domain(pd), &*attr) };
         context.check_alive()?;
@@ -80,7 +81,7 @@ pub(super) unsafe extern "C" fn create_ah(pd: *mut v::ibv_pd, attr: *mut v::ibv_
 }
 
 pub(super) unsafe extern "C" fn destroy_ah(ah: *mut v::ibv_ah) -> c_int {
-    number(|| {
+    int_verb(Verb::DestroyAh, || {
         // SAFETY: made by `create_ah`, and not used any more.
         let object = unsafe { Box::from_raw(ah.cast::<AhObject>()) };
         drop(object);

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use urxe_engine::{
     Access, Bind, Data, Key, PostError, QpType, Recipient, Remote, SendFlags, SendOp, SendWr, SgeList, UdRecipient,
 };
+use urxe_explain::Verb;
 use urxe_ffi::driver::QpLayout;
 use urxe_ffi::driver::objects::verbs_qp;
 use urxe_ffi::verbs as v;
@@ -177,7 +178,7 @@ unsafe extern "C" fn wr_start(qp: *mut v::ibv_qp_ex) {
 unsafe extern "C" fn wr_complete(qp: *mut v::ibv_qp_ex) -> c_int {
     // SAFETY: the caller's queue pair, between `wr_start` and this.
     let object = unsafe { qp::object(qp.cast()) };
-    let result = fast_verb(|is_nested| {
+    let result = fast_verb(Verb::WrComplete, |is_nested| {
         // SAFETY: the caller's queue pair.
         unsafe { shared((*qp).qp_base.context) }.check_alive()?;
         // SAFETY: through the gate.

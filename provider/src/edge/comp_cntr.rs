@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use urxe_engine::{AttachError, CountedOps};
+use urxe_explain::Verb;
 use urxe_ffi::driver::newer::{
     IBV_COMP_CNTR_TYPE_BYTES, IBV_COMP_CNTR_TYPE_WRS, ibv_comp_cntr, ibv_comp_cntr_caps, ibv_comp_cntr_init_attr,
     ibv_qp_attach_comp_cntr_attr,
@@ -15,7 +16,7 @@ use urxe_ffi::driver::newer::{
 use urxe_ffi::verbs as v;
 
 use super::context::shared;
-use super::{fast_verb, number, pointer, qp};
+use super::{fast_verb, int_verb, ptr_verb, qp};
 use crate::kernel::Errno;
 use crate::verbs::context::Context;
 use crate::verbs::quota::Counted;
@@ -65,7 +66,7 @@ pub(super) unsafe extern "C" fn query_comp_cntr_caps(
     caps: *mut ibv_comp_cntr_caps,
     caps_size: usize,
 ) -> c_int {
-    number(|| {
+    int_verb(Verb::QueryCompCntrCaps, || {
         // SAFETY: the caller's context.
         let device = unsafe { shared(context) };
         device.check_alive()?;
@@ -87,7 +88,7 @@ pub(super) unsafe extern "C" fn create_comp_cntr(
     context: *mut v::ibv_context,
     attr: *mut ibv_comp_cntr_init_attr,
 ) -> *mut ibv_comp_cntr {
-    pointer(|| {
+    ptr_verb(Verb::CreateCompCntr, || {
         // SAFETY: the caller's context and attributes.
         let (device, attr) = unsafe { (shared(context), &*attr) };
         device.check_alive()?;
@@ -109,7 +110,7 @@ pub(super) unsafe extern "C" fn create_comp_cntr(
 }
 
 pub(super) unsafe extern "C" fn destroy_comp_cntr(comp_cntr: *mut ibv_comp_cntr) -> c_int {
-    number(|| {
+    int_verb(Verb::DestroyCompCntr, || {
         // SAFETY: the caller's counter.
         let (context, object) = unsafe { object(comp_cntr) };
         context.check_own()?;
@@ -128,7 +129,7 @@ pub(super) unsafe extern "C" fn qp_attach_comp_cntr(
     comp_cntr: *mut ibv_comp_cntr,
     attr: *mut ibv_qp_attach_comp_cntr_attr,
 ) -> c_int {
-    number(|| {
+    int_verb(Verb::QpAttachCompCntr, || {
         // SAFETY: the caller's queue pair, counter and attributes.
         let ((context, object), qp_context, queue_pair, attr) =
             unsafe { (object(comp_cntr), (*qp).context, qp::object(qp), &*attr) };
@@ -162,27 +163,27 @@ unsafe fn with(comp_cntr: *mut ibv_comp_cntr, act: impl FnOnce(&Context, &CompCn
 
 pub(super) unsafe extern "C" fn set_comp_cntr(comp_cntr: *mut ibv_comp_cntr, value: u64) -> c_int {
     // SAFETY: the caller's counter.
-    fast_verb(|_| unsafe { with(comp_cntr, |_, object| object.counter.completions.set(value)) })
+    fast_verb(Verb::SetCompCntr, |_| unsafe { with(comp_cntr, |_, object| object.counter.completions.set(value)) })
 }
 
 pub(super) unsafe extern "C" fn set_err_comp_cntr(comp_cntr: *mut ibv_comp_cntr, value: u64) -> c_int {
     // SAFETY: the caller's counter.
-    fast_verb(|_| unsafe { with(comp_cntr, |_, object| object.counter.errors.set(value)) })
+    fast_verb(Verb::SetErrCompCntr, |_| unsafe { with(comp_cntr, |_, object| object.counter.errors.set(value)) })
 }
 
 pub(super) unsafe extern "C" fn inc_comp_cntr(comp_cntr: *mut ibv_comp_cntr, amount: u64) -> c_int {
     // SAFETY: the caller's counter.
-    fast_verb(|_| unsafe { with(comp_cntr, |_, object| object.counter.completions.add(amount)) })
+    fast_verb(Verb::IncCompCntr, |_| unsafe { with(comp_cntr, |_, object| object.counter.completions.add(amount)) })
 }
 
 pub(super) unsafe extern "C" fn inc_err_comp_cntr(comp_cntr: *mut ibv_comp_cntr, amount: u64) -> c_int {
     // SAFETY: the caller's counter.
-    fast_verb(|_| unsafe { with(comp_cntr, |_, object| object.counter.errors.add(amount)) })
+    fast_verb(Verb::IncErrCompCntr, |_| unsafe { with(comp_cntr, |_, object| object.counter.errors.add(amount)) })
 }
 
 pub(super) unsafe extern "C" fn read_comp_cntr(comp_cntr: *mut ibv_comp_cntr, value: *mut u64) -> c_int {
     // SAFETY: the caller's counter, and room for its value.
-    fast_verb(|_| unsafe {
+    fast_verb(Verb::ReadCompCntr, |_| unsafe {
         with(comp_cntr, |context, object| {
             value.write(object.completions_read.read(context, &object.counter.completions));
         })
@@ -191,7 +192,7 @@ pub(super) unsafe extern "C" fn read_comp_cntr(comp_cntr: *mut ibv_comp_cntr, va
 
 pub(super) unsafe extern "C" fn read_err_comp_cntr(comp_cntr: *mut ibv_comp_cntr, value: *mut u64) -> c_int {
     // SAFETY: the caller's counter, and room for its value.
-    fast_verb(|_| unsafe {
+    fast_verb(Verb::ReadErrCompCntr, |_| unsafe {
         with(comp_cntr, |context, object| {
             value.write(object.errors_read.read(context, &object.counter.errors));
         })

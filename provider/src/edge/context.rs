@@ -5,14 +5,16 @@ use std::os::fd::{IntoRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use urxe_explain::Verb;
 use urxe_ffi::driver::ContextOps;
 use urxe_ffi::private::Libibverbs;
 use urxe_ffi::verbs as v;
 
 use super::{
-    ah, comp_cntr, cq, cq_ex, dm, dmabuf, dmah, domain, import, mcast, misc, mr, mw, post, qp, register, srq, xrcd,
+    ah, comp_cntr, cq, cq_ex, dm, dmabuf, dmah, domain, guarded, import, mcast, misc, mr, mw, post, qp, register, srq,
+    xrcd,
 };
-use super::{number, pointer};
+use super::{int_verb, ptr_verb};
 use crate::kernel::{Errno, hook};
 use crate::observe::complain;
 use crate::verbs::context::{Context, OpenError};
@@ -127,7 +129,7 @@ pub(super) unsafe extern "C" fn alloc_context(
     cmd_fd: c_int,
     _private_data: *mut c_void,
 ) -> *mut v::verbs_context {
-    pointer(|| {
+    ptr_verb(Verb::OpenDevice, || {
         // It may have been loaded after us.
         kernel::ucma::hook::install_if_loaded();
         // SAFETY: libibverbs' own device.
@@ -199,7 +201,7 @@ fn refuse(name: &str, error: &OpenError) -> Errno {
 }
 
 unsafe extern "C" fn free_context(context: *mut v::ibv_context) {
-    let _ = number(|| {
+    let _ = int_verb(Verb::CloseDevice, || {
         // SAFETY: the last call for this context.
         unsafe {
             import::forget((*context).cmd_fd);
@@ -221,7 +223,7 @@ unsafe extern "C" fn query_device_ex(
     attr: *mut v::ibv_device_attr_ex,
     attr_size: usize,
 ) -> c_int {
-    number(|| {
+    int_verb(Verb::QueryDevice, || {
         // SAFETY: the caller's context; input may be null.
         let (context, input) = unsafe { (shared(context), input.as_ref()) };
         if input.is_some_and(|input| input.comp_mask != 0) || attr_size < size_of::<v::ibv_device_attr>() {
@@ -242,7 +244,7 @@ unsafe extern "C" fn query_device_ex(
 }
 
 unsafe extern "C" fn query_port(context: *mut v::ibv_context, port_num: u8, attr: *mut v::ibv_port_attr) -> c_int {
-    number(|| {
+    int_verb(Verb::QueryPort, || {
         // SAFETY: the caller's context and structure, which libibverbs has cleared.
         let (context, attr) = unsafe { (shared(context), &mut *attr) };
         context.check_alive()?;
@@ -259,7 +261,7 @@ unsafe extern "C" fn query_port(context: *mut v::ibv_context, port_num: u8, attr
 
 /// In units of 100 Mbit/s, as [`query_port`] says it by width and speed.
 unsafe extern "C" fn query_port_speed(context: *mut v::ibv_context, port_num: u32, speed: *mut u64) -> c_int {
-    number(|| {
+    int_verb(Verb::QueryPortSpeed, || {
         // SAFETY: the caller's context.
         let context = unsafe { shared(context) };
         context.check_alive()?;
@@ -274,7 +276,7 @@ unsafe extern "C" fn query_port_speed(context: *mut v::ibv_context, port_num: u3
 
 /// libibverbs has read an asynchronous event.
 unsafe extern "C" fn async_event(context: *mut v::ibv_context, _event: *mut v::ibv_async_event) {
-    let _ = number(|| {
+    let _ = guarded(|| {
         // SAFETY: the caller's context.
         let context = unsafe { shared(context) };
         context.check_own()?;

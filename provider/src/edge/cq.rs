@@ -7,13 +7,14 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use urxe_engine::{Cqe, Moderation, WcStatus};
+use urxe_explain::Verb;
 use urxe_ffi::verbs as v;
 use urxe_wire::grh;
 
 use super::context::shared;
 use super::cq_ex::Poll;
 use super::users::Users;
-use super::{count, fast_verb, mr, number, pointer, reentrant, wait};
+use super::{count_verb, fast_verb, guarded, int_verb, mr, ptr_verb, reentrant, wait};
 use crate::kernel::Errno;
 use crate::observe::chaos;
 use crate::verbs::diagnostics;
@@ -53,7 +54,9 @@ pub(super) unsafe extern "C" fn create_cq(
     comp_vector: c_int,
 ) -> *mut v::ibv_cq {
     // SAFETY: the caller's context and channel.
-    pointer(|| unsafe { create(context, cqe, channel, comp_vector, std::ptr::null_mut(), Poll::new(false)) })
+    ptr_verb(Verb::CreateCq, || unsafe {
+        create(context, cqe, channel, comp_vector, std::ptr::null_mut(), Poll::new(false))
+    })
 }
 
 /// # Safety
@@ -109,7 +112,7 @@ fn capacity(cqe: c_int) -> Result<u32, Errno> {
 }
 
 pub(super) unsafe extern "C" fn destroy_cq(cq: *mut v::ibv_cq) -> c_int {
-    number(|| {
+    int_verb(Verb::DestroyCq, || {
         // SAFETY: the caller's queue.
         let (context, object) = unsafe { (shared((*cq).context), object(cq)) };
         context.check_own()?;
@@ -134,7 +137,7 @@ pub(super) unsafe extern "C" fn destroy_cq(cq: *mut v::ibv_cq) -> c_int {
 }
 
 pub(super) unsafe extern "C" fn resize_cq(cq: *mut v::ibv_cq, cqe: c_int) -> c_int {
-    number(|| {
+    int_verb(Verb::ResizeCq, || {
         // SAFETY: the caller's queue.
         let (context, object) = unsafe { (shared((*cq).context), object(cq)) };
         context.check_alive()?;
@@ -155,7 +158,7 @@ pub(super) unsafe extern "C" fn resize_cq(cq: *mut v::ibv_cq, cqe: c_int) -> c_i
 /// Neither a count without a period nor the reverse moderates anything: who gets too few completions, or none, would
 /// wait for ever.
 pub(super) unsafe extern "C" fn modify_cq(cq: *mut v::ibv_cq, attr: *mut v::ibv_modify_cq_attr) -> c_int {
-    number(|| {
+    int_verb(Verb::ModifyCq, || {
         // SAFETY: the caller's queue and attributes.
         let (context, object, attr) = unsafe { (shared((*cq).context), object(cq), &*attr) };
         context.check_alive()?;
@@ -172,7 +175,7 @@ pub(super) unsafe extern "C" fn modify_cq(cq: *mut v::ibv_cq, attr: *mut v::ibv_
 }
 
 pub(super) unsafe extern "C" fn poll_cq(cq: *mut v::ibv_cq, num_entries: c_int, wc: *mut v::ibv_wc) -> c_int {
-    count(|is_nested| {
+    count_verb(Verb::PollCq, |is_nested| {
         // SAFETY: the caller's queue.
         let (context, object) = unsafe { (shared((*cq).context), object(cq)) };
         context.check_alive()?;
@@ -205,7 +208,7 @@ pub(super) unsafe extern "C" fn poll_cq(cq: *mut v::ibv_cq, num_entries: c_int, 
 }
 
 pub(super) unsafe extern "C" fn req_notify_cq(cq: *mut v::ibv_cq, solicited_only: c_int) -> c_int {
-    fast_verb(|is_nested| {
+    fast_verb(Verb::ReqNotifyCq, |is_nested| {
         // SAFETY: the caller's queue.
         let (context, object) = unsafe { (shared((*cq).context), object(cq)) };
         context.check_alive()?;
@@ -220,7 +223,7 @@ pub(super) unsafe extern "C" fn req_notify_cq(cq: *mut v::ibv_cq, solicited_only
 
 /// libibverbs has read a completion event.
 pub(super) unsafe extern "C" fn cq_event(cq: *mut v::ibv_cq) {
-    let _ = fast_verb(|_| {
+    let _ = guarded(|| {
         // SAFETY: the caller's queue.
         let (context, object) = unsafe { (shared((*cq).context), object(cq)) };
         context.check_own()?;

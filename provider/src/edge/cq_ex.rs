@@ -5,12 +5,13 @@ use std::cell::UnsafeCell;
 use std::ffi::c_int;
 
 use urxe_engine::{Cqe, Instant};
+use urxe_explain::Verb;
 use urxe_ffi::verbs as v;
 
 use super::context::shared;
 use super::cq::{self, CqObject};
 use super::poll_session_lock::PollSessionLock;
-use super::{fast_verb, guarded, pointer};
+use super::{fast_verb, guarded, ptr_verb};
 use crate::kernel::Errno;
 use urxe_runtime::clock;
 
@@ -54,7 +55,7 @@ pub(super) unsafe extern "C" fn create_cq_ex(
     context: *mut v::ibv_context,
     attr: *mut v::ibv_cq_init_attr_ex,
 ) -> *mut v::ibv_cq_ex {
-    pointer(|| {
+    ptr_verb(Verb::CreateCqEx, || {
         // SAFETY: the caller's attributes.
         let attr = unsafe { &*attr };
         let given = |field| attr.comp_mask & field != 0;
@@ -133,7 +134,7 @@ unsafe fn advance(cq: *mut v::ibv_cq_ex, object: &CqObject, is_nested: bool) -> 
 }
 
 unsafe extern "C" fn start_poll(cq: *mut v::ibv_cq_ex, attr: *mut v::ibv_poll_cq_attr) -> c_int {
-    fast_verb(|is_nested| {
+    fast_verb(Verb::StartPoll, |is_nested| {
         // SAFETY: the caller's queue and attributes.
         let (context, object, attr) = unsafe { (shared((*cq).context), cq::object(cq.cast()), &*attr) };
         context.check_alive()?;
@@ -165,7 +166,7 @@ unsafe extern "C" fn start_poll(cq: *mut v::ibv_cq_ex, attr: *mut v::ibv_poll_cq
 }
 
 unsafe extern "C" fn next_poll(cq: *mut v::ibv_cq_ex) -> c_int {
-    fast_verb(|is_nested| {
+    fast_verb(Verb::NextPoll, |is_nested| {
         // SAFETY: the caller's queue, between `start_poll` and `end_poll`.
         unsafe { advance(cq, cq::object(cq.cast()), is_nested) }
     })

@@ -3,12 +3,13 @@
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
 
+use urxe_explain::Verb;
 use urxe_ffi::driver::objects::{IBV_MR_TYPE_MR, verbs_dm};
 use urxe_ffi::verbs as v;
 
 use super::context::shared;
 use super::mr;
-use super::{number, pointer};
+use super::{int_verb, ptr_verb};
 use crate::kernel::Errno;
 use crate::verbs::dm::DeviceMemory;
 use crate::verbs::objects::Registration;
@@ -52,7 +53,7 @@ pub(super) unsafe extern "C" fn alloc_dm(
     context: *mut v::ibv_context,
     attr: *mut v::ibv_alloc_dm_attr,
 ) -> *mut v::ibv_dm {
-    pointer(|| {
+    ptr_verb(Verb::AllocDm, || {
         // SAFETY: the caller's attributes.
         let attr = unsafe { &*attr };
         if attr.comp_mask != 0 || attr.length == 0 || attr.log_align_req > limits::page().trailing_zeros() {
@@ -69,7 +70,7 @@ pub(super) unsafe extern "C" fn alloc_dm(
 }
 
 pub(super) unsafe extern "C" fn import_dm(context: *mut v::ibv_context, dm_handle: u32) -> *mut v::ibv_dm {
-    pointer(|| {
+    ptr_verb(Verb::ImportDm, || {
         // SAFETY: the caller's context.
         let device = unsafe { shared(context) };
         device.check_alive()?;
@@ -79,7 +80,7 @@ pub(super) unsafe extern "C" fn import_dm(context: *mut v::ibv_context, dm_handl
 
 /// The memory stays as long as another `ibv_dm` stands for it.
 pub(super) unsafe extern "C" fn unimport_dm(dm: *mut v::ibv_dm) {
-    let _ = number(|| {
+    let _ = int_verb(Verb::UnimportDm, || {
         // SAFETY: made by `import_dm`, and not used any more.
         drop(unsafe { Box::from_raw(dm.cast::<DmObject>()) });
         Ok(())
@@ -87,7 +88,7 @@ pub(super) unsafe extern "C" fn unimport_dm(dm: *mut v::ibv_dm) {
 }
 
 pub(super) unsafe extern "C" fn free_dm(dm: *mut v::ibv_dm) -> c_int {
-    number(|| {
+    int_verb(Verb::FreeDm, || {
         // SAFETY: the caller's memory.
         let (context, object) = unsafe { (shared((*dm).context), object(dm)) };
         if object.memory.is_registered() {
@@ -128,7 +129,7 @@ unsafe extern "C" fn memcpy_to_dm(
     host_addr: *const c_void,
     length: usize,
 ) -> c_int {
-    number(|| {
+    int_verb(Verb::MemcpyToDm, || {
         aligned(dm_offset, length)?;
         // SAFETY: the caller's memory.
         let to = unsafe { object(dm) }.memory.part(dm_offset, length as u64)?;
@@ -142,7 +143,7 @@ unsafe extern "C" fn memcpy_from_dm(
     dm_offset: u64,
     length: usize,
 ) -> c_int {
-    number(|| {
+    int_verb(Verb::MemcpyFromDm, || {
         aligned(dm_offset, length)?;
         // SAFETY: the caller's memory.
         let from = unsafe { object(dm) }.memory.part(dm_offset, length as u64)?;
@@ -158,7 +159,7 @@ pub(super) unsafe extern "C" fn reg_dm_mr(
     length: usize,
     access: c_uint,
 ) -> *mut v::ibv_mr {
-    pointer(|| {
+    ptr_verb(Verb::RegDmMr, || {
         // SAFETY: the caller's memory.
         let object = unsafe { object(dm) };
         let address = object.memory.part(dm_offset, length as u64)?;

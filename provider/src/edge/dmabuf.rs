@@ -4,10 +4,11 @@ use std::ffi::c_int;
 use std::sync::Arc;
 
 use urxe_engine::Access;
+use urxe_explain::Verb;
 use urxe_ffi::driver::objects::IBV_MR_TYPE_DMABUF_MR;
 use urxe_ffi::verbs as v;
 
-use super::{mr, pointer};
+use super::{mr, ptr_verb};
 use crate::kernel::Errno;
 use crate::verbs::objects::Registration;
 use urxe_runtime::limits;
@@ -23,7 +24,7 @@ pub(super) unsafe extern "C" fn reg_dmabuf_mr(
     fd: c_int,
     access: c_int,
 ) -> *mut v::ibv_mr {
-    pointer(|| {
+    ptr_verb(Verb::RegDmabufMr, || {
         let page = limits::page();
         // The offsets within a page agree, as the kernel demands of dma-bufs.
         if length == 0 || !(offset ^ iova).is_multiple_of(page) {

@@ -6,6 +6,7 @@
 
 use std::ffi::c_int;
 
+use urxe_explain::Verb;
 use urxe_ffi::driver::newer::{
     IBV_DMAH_INIT_ATTR_MASK_CPU_ID, IBV_DMAH_INIT_ATTR_MASK_PH, IBV_DMAH_INIT_ATTR_MASK_TPH_MEM_TYPE,
     IBV_REG_MR_MASK_ADDR, IBV_REG_MR_MASK_DMAH, IBV_REG_MR_MASK_FD, IBV_REG_MR_MASK_FD_OFFSET, IBV_REG_MR_MASK_IOVA,
@@ -15,7 +16,7 @@ use urxe_ffi::verbs as v;
 
 use super::context::shared;
 use super::users::{Use, Users};
-use super::{dmabuf, mr, number, pointer};
+use super::{dmabuf, int_verb, mr, ptr_verb};
 use crate::kernel::Errno;
 
 const EINVAL: Errno = Errno(libc::EINVAL);
@@ -40,7 +41,7 @@ pub(super) unsafe extern "C" fn alloc_dmah(
 ) -> *mut ibv_dmah {
     const KNOWN: u32 =
         IBV_DMAH_INIT_ATTR_MASK_CPU_ID | IBV_DMAH_INIT_ATTR_MASK_PH | IBV_DMAH_INIT_ATTR_MASK_TPH_MEM_TYPE;
-    pointer(|| {
+    ptr_verb(Verb::AllocDmah, || {
         // SAFETY: the caller's context and attributes.
         let (device, attr) = unsafe { (shared(context), &*attr) };
         device.check_alive()?;
@@ -74,7 +75,7 @@ fn may_run_on(cpu: u32) -> bool {
 }
 
 pub(super) unsafe extern "C" fn dealloc_dmah(dmah: *mut ibv_dmah) -> c_int {
-    number(|| {
+    int_verb(Verb::DeallocDmah, || {
         // SAFETY: the caller's handle.
         if unsafe { (*dmah.cast::<DmahObject>()).users.any() } {
             return Err(Errno(libc::EBUSY));
@@ -96,7 +97,7 @@ pub(super) unsafe extern "C" fn reg_mr_ex(pd: *mut v::ibv_pd, attr: *mut ibv_mr_
     // SAFETY: the caller's attributes.
     let attr = unsafe { &*attr };
     let given = |field| attr.comp_mask & field != 0;
-    let memory = |errno: c_int| -> *mut v::ibv_mr { pointer(|| Err(Errno(errno))) };
+    let memory = |errno: c_int| -> *mut v::ibv_mr { ptr_verb(Verb::RegMrEx, || Err(Errno(errno))) };
     if given(!KNOWN) {
         return memory(libc::EOPNOTSUPP);
     }

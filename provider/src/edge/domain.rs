@@ -7,11 +7,12 @@
 use std::ffi::c_int;
 use std::sync::Arc;
 
+use urxe_explain::Verb;
 use urxe_ffi::driver::newer::IBV_PARENT_DOMAIN_INIT_ATTR_ALLOW_CC_UNPROTECTED_ALLOC;
 use urxe_ffi::verbs as v;
 
 use super::context::shared;
-use super::{mr, number, pointer};
+use super::{int_verb, mr, ptr_verb};
 use crate::kernel::Errno;
 use crate::verbs::objects::{ProtectionDomain, ThreadDomain};
 
@@ -28,7 +29,7 @@ pub(super) unsafe extern "C" fn alloc_td(
     context: *mut v::ibv_context,
     init_attr: *mut v::ibv_td_init_attr,
 ) -> *mut v::ibv_td {
-    pointer(|| {
+    ptr_verb(Verb::AllocTd, || {
         // SAFETY: the caller's context and attributes.
         let (device, attr) = unsafe { (shared(context), &*init_attr) };
         device.check_alive()?;
@@ -41,7 +42,7 @@ pub(super) unsafe extern "C" fn alloc_td(
 }
 
 pub(super) unsafe extern "C" fn dealloc_td(td: *mut v::ibv_td) -> c_int {
-    number(|| {
+    int_verb(Verb::DeallocTd, || {
         // SAFETY: the caller's domain.
         if Arc::strong_count(unsafe { &(*td.cast::<TdObject>()).domain }) > 1 {
             return Err(Errno(libc::EBUSY));
@@ -60,7 +61,7 @@ pub(super) unsafe extern "C" fn alloc_parent_domain(
     const KNOWN: u32 = v::IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS
         | v::IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT
         | IBV_PARENT_DOMAIN_INIT_ATTR_ALLOW_CC_UNPROTECTED_ALLOC;
-    pointer(|| {
+    ptr_verb(Verb::AllocParentDomain, || {
         // SAFETY: the caller's context and attributes.
         let (device, attr) = unsafe { (shared(context), &*attr) };
         device.check_alive()?;

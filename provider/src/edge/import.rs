@@ -8,10 +8,11 @@ use std::ffi::{CStr, c_int};
 use std::os::fd::RawFd;
 use std::sync::{Arc, Weak};
 
+use urxe_explain::Verb;
 use urxe_ffi::private::Libibverbs;
 use urxe_ffi::verbs as v;
 
-use super::{context, pointer, register};
+use super::{context, ptr_verb, register};
 use crate::kernel::Errno;
 use crate::verbs::context::Context;
 use crate::verbs::diagnostics;
@@ -69,7 +70,7 @@ fn is_duplicate(one: RawFd, other: RawFd) -> bool {
 
 /// `named` is the first with this device number, and all of ours have the same: which it is, the original knows.
 pub(super) unsafe extern "C" fn import_context(named: *mut v::ibv_device, cmd_fd: c_int) -> *mut v::verbs_context {
-    pointer(|| {
+    ptr_verb(Verb::ImportDevice, || {
         // SAFETY: libibverbs' own device.
         let library = unsafe { register::library(named) }.ok_or(Errno(libc::ENOSYS))?;
         let (original, device) = original(cmd_fd).ok_or_else(diagnostics::not_importable)?;

@@ -3,12 +3,13 @@
 use std::ffi::c_int;
 
 use urxe_engine::QpType;
+use urxe_explain::Verb;
 use urxe_ffi::verbs as v;
 use urxe_net::RouteError;
 use urxe_wire::{Gid, Qpn};
 
 use super::context::shared;
-use super::{number, qp};
+use super::{int_verb, qp};
 use crate::kernel::Errno;
 use crate::verbs::context::Context;
 use urxe_runtime::groups::AttachError;
@@ -18,7 +19,7 @@ const EINVAL: Errno = Errno(libc::EINVAL);
 /// EINVAL for other services than UD and for what is no multicast address, as in the kernel's `ib_attach_mcast`.
 /// The LID means nothing on RoCE.
 pub(super) unsafe extern "C" fn attach_mcast(qp: *mut v::ibv_qp, gid: *const v::ibv_gid, _lid: u16) -> c_int {
-    number(|| {
+    int_verb(Verb::AttachMcast, || {
         // SAFETY: the caller's queue pair and GID.
         let (context, qpn, gid) = unsafe { arguments(qp, gid) }?;
         let port = context.port();
@@ -31,7 +32,7 @@ pub(super) unsafe extern "C" fn attach_mcast(qp: *mut v::ibv_qp, gid: *const v::
 }
 
 pub(super) unsafe extern "C" fn detach_mcast(qp: *mut v::ibv_qp, gid: *const v::ibv_gid, _lid: u16) -> c_int {
-    number(|| {
+    int_verb(Verb::DetachMcast, || {
         // SAFETY: the caller's queue pair and GID.
         let (context, qpn, gid) = unsafe { arguments(qp, gid) }?;
         if context.port().groups().detach(gid, qpn) { Ok(()) } else { Err(EINVAL) }

@@ -2,15 +2,16 @@
 
 use std::ffi::c_int;
 
+use urxe_explain::Verb;
 use urxe_ffi::verbs as v;
+use urxe_runtime::clock;
 
 use super::context::shared;
-use super::number;
-use urxe_runtime::clock;
+use super::int_verb;
 
 /// The clock of completion timestamps (`ibv_query_rt_values_ex(3)`): ticks are nanoseconds.
 pub(super) unsafe extern "C" fn query_rt_values(context: *mut v::ibv_context, values: *mut v::ibv_values_ex) -> c_int {
-    number(|| {
+    int_verb(Verb::QueryRtValues, || {
         // SAFETY: the caller's context and room.
         let (context, values) = unsafe { (shared(context), &mut *values) };
         context.check_alive()?;

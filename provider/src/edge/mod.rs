@@ -1,6 +1,6 @@
 //! What libibverbs calls: pointers in, pointers and errno out, nothing in between.
 //!
-//! Every entry runs inside [`pointer`], [`number`], [`fast_verb`] or [`count`]: a panic never unwinds into C but makes the device
+//! Every entry runs inside [`ptr_verb`], [`int_verb`], [`fast_verb`] or [`count_verb`]: a panic never unwinds into C but makes the device
 //! fatal, errno is what the man page says, an object inherited over a fork is refused, the thread is not cancelled, and a signal handler
 //! of the thread that posts work requests waits for none of its locks ([`reentrant`]).
 
@@ -33,6 +33,7 @@ pub(crate) mod xrcd;
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use urxe_explain::Verb;
 use urxe_net::cancellation::CancelGuard;
 
 use crate::kernel::Errno;
@@ -42,14 +43,13 @@ use urxe_runtime::port_events;
 /// What a panic looks like to the application.
 const BROKEN: Errno = Errno(libc::EIO);
 
-/// Runs a verb that is named by the type of its closure, unless it is to fail because somebody asked for it. The verb is
-/// told whether it was called by a signal handler inside another one.
+/// Runs a verb, unless a fault rule refuses it. `act` is told whether a signal handler called it inside another verb.
 #[inline]
-fn verb<F, T>(act: impl FnOnce(bool) -> Result<T, Errno>) -> Result<T, Errno> {
+fn run<T>(verb: Verb, act: impl FnOnce(bool) -> Result<T, Errno>) -> Result<T, Errno> {
     if verbs::is_armed()
         // Counting calls takes a lock.
         && !reentrant::is_inside()
-        && let Some(errno) = verbs::refuse(std::any::type_name::<F>())
+        && let Some(errno) = verbs::refuse(verb)
     {
         return Err(errno);
     }
@@ -70,56 +70,51 @@ fn guarded_verb<T>(act: impl FnOnce(bool) -> Result<T, Errno>) -> Result<T, Errn
     })
 }
 
-/// A verb has failed; the type of its closure names it.
+/// Explains the failure of a verb, and sets errno.
 #[cold]
-fn failed<F>(errno: Errno) {
+fn failed(verb: Verb, errno: Errno) {
     let _guard = CancelGuard::new();
     // Explaining allocates.
     if !reentrant::is_inside() {
-        explain::failed(std::any::type_name::<F>(), errno);
+        explain::failed(verb, errno);
     }
     errno.set();
 }
 
-/// A verb that returns a pointer, or null with errno.
-fn pointer<T, F: FnOnce() -> Result<*mut T, Errno>>(act: F) -> *mut T {
+/// Runs a verb that returns a pointer, or null with errno.
+fn ptr_verb<T>(verb: Verb, act: impl FnOnce() -> Result<*mut T, Errno>) -> *mut T {
     let _guard = CancelGuard::new();
-    verb::<F, _>(|_| act()).unwrap_or_else(|errno| {
-        failed::<F>(errno);
+    run(verb, |_| act()).unwrap_or_else(|errno| {
+        failed(verb, errno);
         std::ptr::null_mut()
     })
 }
 
-/// A verb that returns 0 or an errno.
-fn number<F: FnOnce() -> Result<(), Errno>>(act: F) -> c_int {
+/// Runs a verb that returns 0 or an errno.
+fn int_verb(verb: Verb, act: impl FnOnce() -> Result<(), Errno>) -> c_int {
     let _guard = CancelGuard::new();
-    returned::<F>(verb::<F, _>(|_| act()))
+    fast_verb(verb, |_| act())
 }
 
-/// The same, of a verb that is called for messages: what it does is no cancellation point, or has a shield of its own.
+/// Runs a verb of the data path that returns 0 or an errno: `act` is no cancellation point, or guards itself.
 #[inline]
-fn fast_verb<F: FnOnce(bool) -> Result<(), Errno>>(act: F) -> c_int {
-    returned::<F>(verb::<F, _>(act))
-}
-
-#[inline]
-fn returned<F>(result: Result<(), Errno>) -> c_int {
-    match result {
+fn fast_verb(verb: Verb, act: impl FnOnce(bool) -> Result<(), Errno>) -> c_int {
+    match run(verb, act) {
         Ok(()) => 0,
         Err(errno) => {
-            failed::<F>(errno);
+            failed(verb, errno);
             errno.0
         }
     }
 }
 
-/// A verb that returns a count, or -1; likewise.
+/// Runs a verb of the data path that returns a count, or -1.
 #[inline]
-fn count<F: FnOnce(bool) -> Result<usize, Errno>>(act: F) -> c_int {
-    match verb::<F, _>(act) {
+fn count_verb(verb: Verb, act: impl FnOnce(bool) -> Result<usize, Errno>) -> c_int {
+    match run(verb, act) {
         Ok(count) => c_int::try_from(count).unwrap_or(c_int::MAX),
         Err(errno) => {
-            failed::<F>(errno);
+            failed(verb, errno);
             -1
         }
     }
@@ -159,7 +154,7 @@ mod tests {
         one.add(&file);
         assert!(!one.has_failed());
         for _ in 0..2 {
-            assert_eq!(number(|| panic!("on purpose")), libc::EIO);
+            assert_eq!(int_verb(Verb::ModifyQp, || panic!("on purpose")), libc::EIO);
         }
         assert!(one.has_failed() && other.has_failed());
         assert_eq!(told(&fd), [v::IBV_EVENT_DEVICE_FATAL], "once");

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use urxe_engine::mw::TableError;
 use urxe_engine::{Access, Accessor, Key, Refusal, Region, RegionKind};
+use urxe_explain::Verb;
 use urxe_ffi::driver::objects::{IBV_MR_TYPE_IMPORTED_MR, IBV_MR_TYPE_MR, IBV_MR_TYPE_NULL_MR};
 use urxe_ffi::driver::objects::{ibv_mr_type, verbs_mr};
 use urxe_ffi::driver::ops::ibv_advise_mr_advice;
@@ -12,7 +13,7 @@ use urxe_ffi::verbs as v;
 
 use super::context::shared;
 use super::users::Use;
-use super::{number, pointer};
+use super::{int_verb, ptr_verb};
 use crate::kernel::Errno;
 use crate::verbs::diagnostics;
 use crate::verbs::handles::Registered;
@@ -62,7 +63,7 @@ pub(super) unsafe fn domain<'a>(pd: *mut v::ibv_pd) -> &'a Arc<ProtectionDomain>
 }
 
 pub(super) unsafe extern "C" fn alloc_pd(context: *mut v::ibv_context) -> *mut v::ibv_pd {
-    pointer(|| {
+    ptr_verb(Verb::AllocPd, || {
         // SAFETY: the caller's context.
         let device = unsafe { shared(context) };
         device.check_alive()?;
@@ -80,7 +81,7 @@ pub(super) fn new_pd(context: *mut v::ibv_context, domain: Arc<ProtectionDomain>
 }
 
 pub(super) unsafe extern "C" fn dealloc_pd(pd: *mut v::ibv_pd) -> c_int {
-    number(|| {
+    int_verb(Verb::DeallocPd, || {
         // SAFETY: the caller's domain.
         let (context, domain) = unsafe { (shared((*pd).context), domain(pd)) };
         if domain.is_used() {
@@ -97,7 +98,7 @@ pub(super) unsafe extern "C" fn dealloc_pd(pd: *mut v::ibv_pd) -> c_int {
 }
 
 pub(super) unsafe extern "C" fn import_pd(context: *mut v::ibv_context, pd_handle: u32) -> *mut v::ibv_pd {
-    pointer(|| {
+    ptr_verb(Verb::ImportPd, || {
         // SAFETY: the caller's context.
         let device = unsafe { shared(context) };
         device.check_alive()?;
@@ -107,7 +108,7 @@ pub(super) unsafe extern "C" fn import_pd(context: *mut v::ibv_context, pd_handl
 
 /// The domain stays; what was made by this name of it keeps it from being freed by another.
 pub(super) unsafe extern "C" fn unimport_pd(pd: *mut v::ibv_pd) {
-    let _ = number(|| {
+    let _ = int_verb(Verb::UnimportPd, || {
         // SAFETY: made by `import_pd`, and not used any more.
         unsafe { forget_pd(pd) };
         Ok(())
@@ -129,7 +130,7 @@ pub(super) unsafe extern "C" fn reg_mr(
     hca_va: u64,
     access: c_int,
 ) -> *mut v::ibv_mr {
-    pointer(|| {
+    ptr_verb(Verb::RegMr, || {
         let address = addr as u64;
         let page = limits::page();
         // As the kernel's `ib_umem_get`: EINVAL where no page is dirty. Anywhere else a region of no bytes is one.
@@ -175,7 +176,7 @@ pub(super) unsafe fn register(
 /// A region that reads as zeros and swallows what is written (`ibv_alloc_null_mr(3)`); peers cannot use it. As on mlx5, where
 /// it is no object of the kernel's, it does not keep its domain from being freed: perftest never deregisters it.
 pub(super) unsafe extern "C" fn alloc_null_mr(pd: *mut v::ibv_pd) -> *mut v::ibv_mr {
-    pointer(|| {
+    ptr_verb(Verb::AllocNullMr, || {
         // SAFETY: the caller's domain.
         let (ibv_context, domain) = unsafe { ((*pd).context, domain(pd)) };
         // SAFETY: as above.
@@ -208,7 +209,7 @@ pub(super) unsafe extern "C" fn rereg_mr(
     length: usize,
     access: c_int,
 ) -> c_int {
-    number(|| {
+    int_verb(Verb::ReregMr, || {
         // SAFETY: the caller's region, which nobody else may be changing.
         let (context, object) = unsafe { (shared((*vmr).ibv_mr.context), &mut *vmr.cast::<MrObject>()) };
         context.check_alive()?;
@@ -251,7 +252,7 @@ pub(super) unsafe extern "C" fn advise_mr(
     sg_list: *mut v::ibv_sge,
     num_sges: u32,
 ) -> c_int {
-    number(|| {
+    int_verb(Verb::AdviseMr, || {
         // SAFETY: the caller's domain.
         let (context, domain) = unsafe { (shared((*pd).context), domain(pd)) };
         context.check_alive()?;
@@ -287,7 +288,7 @@ pub(super) unsafe extern "C" fn advise_mr(
 }
 
 pub(super) unsafe extern "C" fn dereg_mr(mr: *mut verbs_mr) -> c_int {
-    number(|| {
+    int_verb(Verb::DeregMr, || {
         // SAFETY: the caller's region, made by `reg_mr`.
         let context = unsafe { shared((*mr).ibv_mr.context) };
         context.check_own()?;
@@ -314,7 +315,7 @@ pub(super) unsafe extern "C" fn dereg_mr(mr: *mut verbs_mr) -> c_int {
 
 /// The same region once more; where its memory is, only the original tells.
 pub(super) unsafe extern "C" fn import_mr(pd: *mut v::ibv_pd, mr_handle: u32) -> *mut v::ibv_mr {
-    pointer(|| {
+    ptr_verb(Verb::ImportMr, || {
         // SAFETY: the caller's domain.
         let (ibv_context, domain) = unsafe { ((*pd).context, domain(pd)) };
         // SAFETY: as above.
@@ -340,7 +341,7 @@ pub(super) unsafe extern "C" fn import_mr(pd: *mut v::ibv_pd, mr_handle: u32) ->
 
 /// The region stays.
 pub(super) unsafe extern "C" fn unimport_mr(mr: *mut v::ibv_mr) {
-    let _ = number(|| {
+    let _ = int_verb(Verb::UnimportMr, || {
         // SAFETY: made by `import_mr`, and not used any more.
         drop(unsafe { Box::from_raw(mr.cast::<MrObject>()) });
         Ok(())

@@ -4,10 +4,11 @@ use std::ffi::c_int;
 use std::sync::Arc;
 
 use urxe_engine::{Data, Key, Recipient, SendFlags, SendOp, SendWr, SgeList, WindowType};
+use urxe_explain::Verb;
 use urxe_ffi::verbs as v;
 
 use super::context::shared;
-use super::{builder, mr, number, pointer, qp};
+use super::{builder, int_verb, mr, ptr_verb, qp};
 use crate::kernel::Errno;
 use crate::verbs::diagnostics;
 use crate::verbs::objects::ProtectionDomain;
@@ -23,7 +24,7 @@ struct MwObject {
 }
 
 pub(super) unsafe extern "C" fn alloc_mw(pd: *mut v::ibv_pd, type_: v::ibv_mw_type) -> *mut v::ibv_mw {
-    pointer(|| {
+    ptr_verb(Verb::AllocMw, || {
         // SAFETY: the caller's domain.
         let (context, domain) = unsafe { (shared((*pd).context), mr::domain(pd)) };
         context.check_alive()?;
@@ -41,7 +42,7 @@ pub(super) unsafe extern "C" fn alloc_mw(pd: *mut v::ibv_pd, type_: v::ibv_mw_ty
 }
 
 pub(super) unsafe extern "C" fn dealloc_mw(mw: *mut v::ibv_mw) -> c_int {
-    number(|| {
+    int_verb(Verb::DeallocMw, || {
         // SAFETY: the caller's window.
         let (context, handle) = unsafe { (shared((*mw).context), (*mw).handle) };
         context.check_own()?;
@@ -58,7 +59,7 @@ pub(super) unsafe extern "C" fn dealloc_mw(mw: *mut v::ibv_mw) -> c_int {
 /// Binds a type 1 window by a send request with a key of our choice, which the window has as soon as it is posted
 /// (`ibv_bind_mw(3)`). libibverbs has seen to type and domain.
 pub(super) unsafe extern "C" fn bind_mw(qp: *mut v::ibv_qp, mw: *mut v::ibv_mw, mw_bind: *mut v::ibv_mw_bind) -> c_int {
-    number(|| {
+    int_verb(Verb::BindMw, || {
         // SAFETY: the caller's queue pair, window and description.
         let (context, object, asked) = unsafe { (shared((*qp).context), qp::object(qp), &*mw_bind) };
         context.check_alive()?;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use urxe_engine::{
     Data, Key, PostError, QpType, Recipient, RecvWr, Remote, SendFlags, SendOp, SendWr, Sge, SgeList, UdRecipient,
 };
+use urxe_explain::Verb;
 use urxe_ffi::verbs as v;
 use urxe_net::Route;
 use urxe_wire::{ImmDt, Qpn, RKey};
@@ -25,7 +26,7 @@ pub(super) unsafe extern "C" fn post_send(
     first: *mut v::ibv_send_wr,
     bad_wr: *mut *mut v::ibv_send_wr,
 ) -> c_int {
-    fast_verb(|is_nested| {
+    fast_verb(Verb::PostSend, |is_nested| {
         // SAFETY: the caller's queue pair.
         let (context, object) = unsafe { (shared((*qp).context), qp::object(qp)) };
         context.check_alive()?;
@@ -95,7 +96,7 @@ pub(super) unsafe extern "C" fn post_recv(
     first: *mut v::ibv_recv_wr,
     bad_wr: *mut *mut v::ibv_recv_wr,
 ) -> c_int {
-    fast_verb(|is_nested| {
+    fast_verb(Verb::PostRecv, |is_nested| {
         // SAFETY: the caller's queue pair.
         let (context, object) = unsafe { (shared((*qp).context), qp::object(qp)) };
         context.check_alive()?;

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use urxe_engine::attr::AttrMask;
 use urxe_engine::{Pd, QpCap, QpConfig, QpState, QpType};
+use urxe_explain::Verb;
 use urxe_ffi::driver::objects::verbs_qp;
 use urxe_ffi::verbs as v;
 use urxe_wire::Qpn;
@@ -14,7 +15,7 @@ use urxe_wire::Qpn;
 use super::builder::{self, Builder};
 use super::context::shared;
 use super::users::{Use, Users};
-use super::{ah, context, cq, mr, number, pointer, srq, wait, xrcd};
+use super::{ah, context, cq, int_verb, mr, ptr_verb, srq, wait, xrcd};
 use crate::kernel::Errno;
 use crate::observe::chaos;
 use crate::verbs::objects::{ProtectionDomain, answer_attr, engine_attr, queue_sizes, route};
@@ -60,7 +61,7 @@ pub(super) unsafe fn object<'a>(qp: *mut v::ibv_qp) -> &'a QpObject {
 }
 
 pub(super) unsafe extern "C" fn create_qp(pd: *mut v::ibv_pd, attr: *mut v::ibv_qp_init_attr) -> *mut v::ibv_qp {
-    pointer(|| {
+    ptr_verb(Verb::CreateQp, || {
         // SAFETY: the caller's attributes; all-zero is a value of the extended ones, which begin with the same.
         let (attr, mut extended) = unsafe { (&mut *attr, std::mem::zeroed::<v::ibv_qp_init_attr_ex>()) };
         extended.qp_context = attr.qp_context;
@@ -84,7 +85,7 @@ pub(super) unsafe extern "C" fn create_qp_ex(
     attr: *mut v::ibv_qp_init_attr_ex,
 ) -> *mut v::ibv_qp {
     // SAFETY: the caller's context, attributes, domains and queues.
-    pointer(|| unsafe { create(context, &mut *attr) })
+    ptr_verb(Verb::CreateQpEx, || unsafe { create(context, &mut *attr) })
 }
 
 /// # Safety
@@ -242,7 +243,7 @@ pub(super) unsafe extern "C" fn open_qp(
     ibv_context: *mut v::ibv_context,
     attr: *mut v::ibv_qp_open_attr,
 ) -> *mut v::ibv_qp {
-    pointer(|| {
+    ptr_verb(Verb::OpenQp, || {
         const NEEDED: u32 = v::IBV_QP_OPEN_ATTR_NUM | v::IBV_QP_OPEN_ATTR_XRCD | v::IBV_QP_OPEN_ATTR_TYPE;
         // SAFETY: the caller's context and attributes.
         let (context, attr) = unsafe { (shared(ibv_context), &*attr) };
@@ -312,7 +313,7 @@ const fn unused_attributes(qp_type: QpType) -> AttrMask {
 }
 
 pub(super) unsafe extern "C" fn modify_qp(qp: *mut v::ibv_qp, attr: *mut v::ibv_qp_attr, attr_mask: c_int) -> c_int {
-    number(|| {
+    int_verb(Verb::ModifyQp, || {
         // SAFETY: the caller's queue pair and attributes.
         let (context, object, attr) = unsafe { (shared((*qp).context), object(qp), &*attr) };
         context.check_alive()?;
@@ -366,7 +367,7 @@ pub(super) unsafe extern "C" fn query_qp(
     _attr_mask: c_int,
     init_attr: *mut v::ibv_qp_init_attr,
 ) -> c_int {
-    number(|| {
+    int_verb(Verb::QueryQp, || {
         // SAFETY: the caller's queue pair.
         let (context, object) = unsafe { (shared((*qp).context), object(qp)) };
         context.check_alive()?;
@@ -396,7 +397,7 @@ pub(super) unsafe extern "C" fn query_qp(
 }
 
 pub(super) unsafe extern "C" fn destroy_qp(qp: *mut v::ibv_qp) -> c_int {
-    number(|| {
+    int_verb(Verb::DestroyQp, || {
         // SAFETY: the caller's queue pair.
         let (context, object) = unsafe { (shared((*qp).context), object(qp)) };
         context.check_own()?;

@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering, compiler_fence};
 
 use urxe_engine::{SendWr, UdRecipient};
+use urxe_explain::Verb;
 use urxe_ffi::verbs as v;
 use urxe_net::Route;
 use urxe_net::cancellation::CancelGuard;
@@ -171,9 +172,9 @@ impl Call {
                 if posted.is_err() {
                     *first = bad;
                 }
-                ("post_send", posted)
+                (Verb::PostSend, posted)
             }
-            Self::SendBatch { qp, requests } => ("wr_complete", builder::send(qp, requests)),
+            Self::SendBatch { qp, requests } => (Verb::WrComplete, builder::send(qp, requests)),
             Self::Recv { qp, first } => {
                 let mut bad = ptr::null_mut();
                 // SAFETY: the caller's promise.
@@ -181,7 +182,7 @@ impl Call {
                 if posted.is_err() {
                     *first = bad;
                 }
-                ("post_recv", posted)
+                (Verb::PostRecv, posted)
             }
             Self::SharedRecv { port, srq, number, first } => {
                 let mut bad = ptr::null_mut();
@@ -190,7 +191,7 @@ impl Call {
                 if posted.is_err() {
                     *first = bad;
                 }
-                ("post_srq_recv", posted)
+                (Verb::PostSrqRecv, posted)
             }
             Self::Arm { port, cq, solicited_only } => {
                 cq.arm_late(*solicited_only);

@@ -5,13 +5,14 @@ use std::ffi::c_int;
 use std::sync::Arc;
 
 use urxe_engine::RecvWr;
+use urxe_explain::Verb;
 use urxe_ffi::driver::objects::verbs_srq;
 use urxe_ffi::verbs as v;
 use urxe_wire::Qpn;
 
 use super::context::shared;
 use super::users::{Use, Users};
-use super::{cq, fast_verb, mr, number, pointer, post, reentrant, wait, xrcd};
+use super::{cq, fast_verb, int_verb, mr, post, ptr_verb, reentrant, wait, xrcd};
 use crate::kernel::Errno;
 use crate::observe::{self, RecvQueue, chaos};
 use crate::verbs::diagnostics;
@@ -52,7 +53,7 @@ pub(super) unsafe fn object<'a>(srq: *mut v::ibv_srq) -> &'a SrqObject {
 }
 
 pub(super) unsafe extern "C" fn create_srq(pd: *mut v::ibv_pd, attr: *mut v::ibv_srq_init_attr) -> *mut v::ibv_srq {
-    pointer(|| {
+    ptr_verb(Verb::CreateSrq, || {
         // SAFETY: the caller's attributes.
         let attr = unsafe { &mut *attr };
         // SAFETY: the caller's domain.
@@ -64,7 +65,7 @@ pub(super) unsafe extern "C" fn create_srq_ex(
     _context: *mut v::ibv_context,
     attr: *mut v::ibv_srq_init_attr_ex,
 ) -> *mut v::ibv_srq {
-    pointer(|| {
+    ptr_verb(Verb::CreateSrqEx, || {
         // SAFETY: the caller's attributes.
         let attr = unsafe { &mut *attr };
         let given = |field| attr.comp_mask & field != 0;
@@ -178,7 +179,7 @@ pub(super) unsafe extern "C" fn modify_srq(
     attr: *mut v::ibv_srq_attr,
     attr_mask: c_int,
 ) -> c_int {
-    number(|| {
+    int_verb(Verb::ModifySrq, || {
         // SAFETY: the caller's queue and attributes.
         let (context, object, attr) = unsafe { (shared((*srq).context), object(srq), &*attr) };
         context.check_alive()?;
@@ -196,7 +197,7 @@ pub(super) unsafe extern "C" fn modify_srq(
 }
 
 pub(super) unsafe extern "C" fn query_srq(srq: *mut v::ibv_srq, attr: *mut v::ibv_srq_attr) -> c_int {
-    number(|| {
+    int_verb(Verb::QuerySrq, || {
         // SAFETY: the caller's queue.
         let (context, object) = unsafe { (shared((*srq).context), object(srq)) };
         context.check_alive()?;
@@ -213,7 +214,7 @@ pub(super) unsafe extern "C" fn query_srq(srq: *mut v::ibv_srq, attr: *mut v::ib
 
 /// Only an XRC SRQ has a number (`ibv_get_srq_num(3)`).
 pub(super) unsafe extern "C" fn get_srq_num(srq: *mut v::ibv_srq, srq_num: *mut u32) -> c_int {
-    number(|| {
+    int_verb(Verb::GetSrqNum, || {
         // SAFETY: the caller's queue.
         let (context, object) = unsafe { (shared((*srq).context), object(srq)) };
         context.check_alive()?;
@@ -225,7 +226,7 @@ pub(super) unsafe extern "C" fn get_srq_num(srq: *mut v::ibv_srq, srq_num: *mut 
 }
 
 pub(super) unsafe extern "C" fn destroy_srq(srq: *mut v::ibv_srq) -> c_int {
-    number(|| {
+    int_verb(Verb::DestroySrq, || {
         // SAFETY: the caller's queue.
         let (context, object) = unsafe { (shared((*srq).context), object(srq)) };
         context.check_own()?;
@@ -257,7 +258,7 @@ pub(super) unsafe extern "C" fn post_srq_recv(
     first: *mut v::ibv_recv_wr,
     bad_wr: *mut *mut v::ibv_recv_wr,
 ) -> c_int {
-    fast_verb(|is_nested| {
+    fast_verb(Verb::PostSrqRecv, |is_nested| {
         // SAFETY: the caller's queue.
         let (context, object) = unsafe { (shared((*srq).context), object(srq)) };
         context.check_alive()?;

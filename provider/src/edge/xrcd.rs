@@ -3,12 +3,13 @@
 use std::ffi::c_int;
 use std::sync::Arc;
 
+use urxe_explain::Verb;
 use urxe_ffi::driver::objects::verbs_xrcd;
 use urxe_ffi::verbs as v;
 
 use super::context::shared;
 use super::users::Users;
-use super::{number, pointer};
+use super::{int_verb, ptr_verb};
 use crate::kernel::Errno;
 use crate::verbs::xrcd::Xrcd;
 
@@ -34,7 +35,7 @@ pub(super) unsafe extern "C" fn open_xrcd(
     context: *mut v::ibv_context,
     attr: *mut v::ibv_xrcd_init_attr,
 ) -> *mut v::ibv_xrcd {
-    pointer(|| {
+    ptr_verb(Verb::OpenXrcd, || {
         const FIELDS: u32 = v::IBV_XRCD_INIT_ATTR_FD | v::IBV_XRCD_INIT_ATTR_OFLAGS;
         // SAFETY: the caller's context and attributes.
         let (device, attr) = unsafe { (shared(context), &*attr) };
@@ -53,7 +54,7 @@ pub(super) unsafe extern "C" fn open_xrcd(
 }
 
 pub(super) unsafe extern "C" fn close_xrcd(xrcd: *mut v::ibv_xrcd) -> c_int {
-    number(|| {
+    int_verb(Verb::CloseXrcd, || {
         // SAFETY: the caller's domain.
         let (context, object) = unsafe { (shared((*xrcd).context), object(xrcd)) };
         context.check_own()?;

@@ -4,6 +4,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use urxe_explain::Verb;
 use urxe_faults::Script;
 
 use super::explain;
@@ -28,16 +29,15 @@ pub(crate) fn is_armed() -> bool {
     !super::UNOBSERVED && ARMED.load(Ordering::Relaxed)
 }
 
-/// The errno with which this call of a verb, known by the path of its function, is to fail.
-pub(crate) fn refuse(path: &str) -> Option<Errno> {
-    let verb = explain::name(path);
+/// The errno with which a fault rule has this call fail.
+pub(crate) fn refuse(verb: Verb) -> Option<Errno> {
     let armed_at = ARMED_AT.get()?;
     let refused = SCRIPT.get()?.with(|script| {
         // A script's clock starts with the device's; this is when the process first asked for one.
         script.at(armed_at.elapsed());
         // Those are for the devices' own copies.
         let _ = script.take_announcements();
-        script.verb(&verb)
+        script.verb(verb)
     })?;
     let errno = Errno(i32::try_from(refused.0).unwrap_or(libc::EIO));
     Some(explain::with_reason(errno, || ("URXE_FAULTS asks for it", "see how the program takes it")))

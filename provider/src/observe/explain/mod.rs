@@ -13,7 +13,6 @@ use urxe_wire::Qpn;
 
 pub(super) use completions::{async_event, completion, overrun};
 pub(crate) use line::quoted;
-pub(super) use verbs::name;
 pub(crate) use verbs::{failed, with_reason};
 
 /// Tells of something that is no error here.

@@ -2,6 +2,8 @@
 
 use std::cell::RefCell;
 
+use urxe_explain::Verb;
+
 use super::line::Line;
 use crate::kernel::Errno;
 
@@ -29,14 +31,13 @@ pub(crate) fn with_reason<W: Into<String>, R: Into<String>>(errno: Errno, say: i
     errno
 }
 
-/// Explains that a verb, known by the path of its function, failed.
-pub(crate) fn failed(path: &str, errno: Errno) {
+/// Explains that `verb` failed.
+pub(crate) fn failed(verb: Verb, errno: Errno) {
     let Some(format) = super::wanted() else { return };
     let noted = REASON.try_with(|place| place.borrow_mut().take()).ok().flatten();
     let noted = noted.filter(|reason| reason.errno == errno);
-    let verb = name(path);
     // That is how they say that there is no completion (`ibv_create_cq_ex(3)`).
-    if matches!(verb.as_str(), "ibv_start_poll" | "ibv_next_poll") && errno.0 == libc::ENOENT {
+    if matches!(verb, Verb::StartPoll | Verb::NextPoll) && errno.0 == libc::ENOENT {
         return;
     }
     let entry = u32::try_from(errno.0).ok().and_then(|number| urxe_explain::errno::TABLE.by_number(number));
@@ -44,7 +45,7 @@ pub(crate) fn failed(path: &str, errno: Errno) {
     let (why, remedy, qp) = match noted {
         Some(Reason { why, remedy, qp, .. }) => (why, remedy, qp),
         None => {
-            let (why, remedy) = general(&verb, errno);
+            let (why, remedy) = general(verb, errno);
             (why, remedy, None)
         }
     };
@@ -52,27 +53,16 @@ pub(crate) fn failed(path: &str, errno: Errno) {
     Line { kind: "verb", code, qp, what: &what, why: &why, remedy: &remedy, ..Line::default() }.print(format);
 }
 
-/// `ibv_modify_qp` for `urxe::edge::qp::modify_qp::{{closure}}`.
-pub(in crate::observe) fn name(path: &str) -> String {
-    let function = path.split("::").filter(|part| !part.starts_with('{')).last().unwrap_or(path);
-    match function {
-        "alloc_context" => "ibv_open_device".to_owned(),
-        "free_context" => "ibv_close_device".to_owned(),
-        "query_device_ex" => "ibv_query_device".to_owned(),
-        _ => format!("ibv_{function}"),
-    }
-}
-
-/// What is known of a failure without a reason: what destroys fail for, and the table.
-fn general(verb: &str, errno: Errno) -> (String, String) {
+/// The cause and the remedy of a failure without a noted reason: what destroys fail for, else the table.
+fn general(verb: Verb, errno: Errno) -> (String, String) {
     let users = match verb {
-        "ibv_dealloc_pd" => Some("queue pairs, MRs, MWs, SRQs or AHs were made from the PD"),
-        "ibv_destroy_cq" => Some("queue pairs or XRC SRQs complete there"),
-        "ibv_destroy_srq" => Some("queue pairs receive from it"),
-        "ibv_destroy_qp" => Some("it is attached to multicast groups"),
-        "ibv_dereg_mr" => Some("memory windows are bound to it"),
-        "ibv_close_xrcd" => Some("SRQs or queue pairs are in it"),
-        "ibv_dealloc_td" => Some("a parent domain was made from it"),
+        Verb::DeallocPd => Some("queue pairs, MRs, MWs, SRQs or AHs were made from the PD"),
+        Verb::DestroyCq => Some("queue pairs or XRC SRQs complete there"),
+        Verb::DestroySrq => Some("queue pairs receive from it"),
+        Verb::DestroyQp => Some("it is attached to multicast groups"),
+        Verb::DeregMr => Some("memory windows are bound to it"),
+        Verb::CloseXrcd => Some("SRQs or queue pairs are in it"),
+        Verb::DeallocTd => Some("a parent domain was made from it"),
         _ => None,
     };
     if let (Some(users), libc::EBUSY) = (users, errno.0) {
@@ -81,16 +71,5 @@ fn general(verb: &str, errno: Errno) -> (String, String) {
     match u32::try_from(errno.0).ok().and_then(|number| urxe_explain::errno::TABLE.by_number(number)) {
         Some(entry) => (format!("{} ({})", entry.meaning, entry.cause), entry.remedy.to_owned()),
         None => (errno.to_string(), "see the manual page of the verb".to_owned()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::name;
-
-    #[test]
-    fn verbs_are_named_as_in_the_manual() {
-        assert_eq!(name("urxe::edge::qp::modify_qp::{{closure}}"), "ibv_modify_qp");
-        assert_eq!(name("urxe::edge::context::alloc_context::{{closure}}"), "ibv_open_device");
     }
 }
