@@ -499,7 +499,7 @@ mod tests {
     #[test]
     fn work_requests_are_posted_in_two_ways() {
         let mut both = script("fail=post_send:ENOMEM,nth=2");
-        let said = ["ibv_post_send", "wr_complete", "post_recv", "post_send"].map(|verb| both.verb(verb));
+        let said = [Verb::PostSend, Verb::WrComplete, Verb::PostRecv, Verb::PostSend].map(|verb| both.verb(verb));
         assert_eq!(said, [None, Some(Refused(12)), None, None]);
         let mut one = script("fail=wr_complete:ENOMEM");
         assert_eq!((one.verb(Verb::PostSend), one.verb(Verb::WrComplete)), (None, Some(Refused(12))));
