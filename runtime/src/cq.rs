@@ -36,7 +36,7 @@ pub struct Cq {
 pub enum Added {
     /// Nothing.
     Done,
-    /// To look at the queue at this time ([`Cq::handle_timeout`]).
+    /// To look at the queue at this time, by `Cq::handle_timeout`.
     LookAt(Instant),
     /// To report that the queue just overran.
     Overrun,

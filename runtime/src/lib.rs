@@ -1,21 +1,24 @@
-//! Threads, locks and the clock around the engine.
+//! RoCE v2 devices in a process: threads, locks and the clock around [`urxe_engine`], sockets from [`urxe_net`], without
+//! anything of libibverbs.
 //!
-//! - [`device`]: what a device is in this process: sockets, queue pairs, regions, timers; receiving and answering;
-//! - [`progress`]: who does it: whoever polls, else the background thread; [`watch`]: how it learns that polling stopped;
-//! - [`qp`], [`cq`], [`srq`]: queue pairs, completion queues and shared receive queues that several threads may use;
-//! - `slumber`: that the background thread oversleeps nothing;
-//! - `moderation`: completion events that are put off;
-//! - [`async_events`]: what the application is told of them besides completions; [`port_events`]: and of the port;
-//! - [`poll_backoff`]: giving way to others on the same processor, and leaving it to them;
-//! - `waiting`, `backpressure`: queue pairs that go on later, for others are to have a turn, or for there is no room;
-//! - `clock_sampler`: how often those who poll look at the clock;
-//! - [`habit`]: when an ACK waits for a request to go with; `pace`: how slow the machine is, on which such times depend;
-//! - [`host`]: the engine's [`urxe_engine::Host`], made of the above;
-//! - [`groups`], for multicast;
-//! - [`gsi`]: datagrams to QP1;
-//! - [`fork`]: a child has no device; [`table`]: and finds whole what the process knows; [`clock`].
+//! A [`device::Device`] has the sockets of an interface, queue pairs, registered memory and timers. Whoever polls a completion
+//! queue receives for all of them; while nobody polls, a background thread does.
 //!
-//! # Locks
+//! | module | holds |
+//! |---|---|
+//! | [`device`] | sockets, queue pairs, regions, timers; receiving and answering |
+//! | [`qp`], [`cq`], [`srq`], [`counter`] | objects that several threads may use |
+//! | [`progress`] | polling and the background thread; one policy with its [`progress::tuning`] |
+//! | [`memory`] | registered memory, and copies that survive faults |
+//! | [`host`] | the engine's [`urxe_engine::Host`], made of the above |
+//! | [`interceptor`] | the one hook for captures, explanations and faults |
+//! | [`event`], [`async_events`], [`port_events`] | events for the application |
+//! | [`groups`], [`gsi`] | multicast; datagrams to QP1 |
+//! | [`xrc`] | XRC domains that processes share |
+//! | [`fork`], [`fork_safe_mutex`] | fork(2): a child has no device, and finds tables whole |
+//! | [`clock`], [`limits`], [`quirks`] | time; limits of the device; rare but legal behaviour |
+//!
+//! //! # Locks
 //!
 //! In the order in which they may be taken: receive token ([`device::Device`]) → a queue pair's engine → the table of
 //! regions, a shared queue, a completion queue → an event file. No lock is held while calling the application's or
@@ -24,8 +27,8 @@
 //! answers there takes nothing above the table of regions ([`crate::xrc`]). A region at hand ([`region_cache`](crate::memory::region_cache))
 //! counts as a lock below the queue pair's engine: whoever deregisters it waits for the end of the turn, so nothing above is
 //! taken, and no other process waited for, while one is at hand. What sending needs ([`device::Device::with_work`]) has no
-//! place in this order, as nobody waits for it: who finds it taken uses another. A [`table`] is below all of these: who is at
-//! one takes nothing. Who forks takes what [`fork`] keeps, and then keeps everybody else from the tables.
+//! place in this order, as nobody waits for it: who finds it taken uses another. A
+//! [`fork_safe_mutex`] is below all of these: its holder takes nothing. Who forks takes what [`fork`] keeps, and then keeps everybody else from the tables.
 
 pub mod async_events;
 mod backpressure;

@@ -3,14 +3,14 @@
 //! While an application polls, a thread that woke for every packet would only take its processor away. So a poll
 //! that finds nothing leaves the time behind ([`Device::polled`]). The thread, when it wakes for a packet just after
 //! such a time, keeps away from the sockets, and sleeps until polling has stopped, which a timer tells that those who
-//! poll put off ([`watch`](super::watch)). Then the thread goes back to waiting for packets. An application that asks
+//! poll put off (`poll_watchdog`). Then the thread goes back to waiting for packets. An application that asks
 //! for an event is about to sleep: it ends this at once.
 //!
 //! Some applications poll for a moment and then spin on their memory, waiting for an RDMA WRITE. A packet that is there
 //! when the timer expires is for the thread to take; and the timer is made to expire soon when the answer does not come as
 //! it used to.
 //!
-//! An ACK may wait for the application's next request ([`habit`](super::habit)). Who let it wait may be a poll, and the
+//! An ACK may wait for the application's next request (`delayed_ack`). Who let it wait may be a poll, and the
 //! application then never come back; so polls do so only while the thread watches, and it sends what is overdue when
 //! the timer expires. For packets that it takes by itself, the thread waits that short time.
 //!

@@ -1,11 +1,11 @@
 //! Durations and counts of the progress policy, in one place.
 //!
-//! Times of microseconds are those of an ordinary machine: [`scaled`](super::time_scale::scaled) makes them longer on slow
+//! Times of microseconds are those of an ordinary machine: `time_scale::scaled` makes them longer on slow
 //! ones.
 
 use std::time::Duration;
 
-/// Durations and counts by which [`ProgressPolicy`](super::policy::ProgressPolicy) decides.
+/// Durations and counts by which the `ProgressPolicy` decides.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tuning {
     /// Longest delay of an ACK that waits for the next request to go with.

@@ -14,9 +14,9 @@
 //!   Complete                  ───────────────────▶    the owner's completion queue, events and all
 //! ```
 //!
-//! - [`message`]: what is said;
-//! - [`client`]: the one who asks;
-//! - [`owner`]: the one who answers.
+//! - `message`: requests and answers;
+//! - [`client`]: the process that has the queue pair;
+//! - [`server`]: the process that has the SRQ.
 //!
 //! # Nothing waits for ever
 //!
