@@ -105,7 +105,7 @@ pub enum Event {
     },
     /// The responder met an error.
     ResponderFault {
-        /// Which.
+        /// Kind of error.
         fault: ResponderFault,
         /// The request's PSN.
         psn: Psn,

@@ -124,7 +124,8 @@ fn read_in_place_of_a_send_is_dropped() {
     assert_eq!(qp.drops(), [DropReason::StaleDuplicate]);
 }
 
-/// Who has the answer already does not care, and who has not must learn that it does not come.
+/// Answers a duplicate READ of deregistered memory by a NAK: a requester that still waits for the data must learn
+/// that none will come, one that has the data ignores the NAK.
 //= spec/responder.md#rsp-028
 //= type=test
 //# A duplicate READ of memory that is gone MUST be refused, and MUST NOT end the connection.

@@ -1,4 +1,4 @@
-//! What a responder does about each fault: the NAK, the receive's status or the event, and ERR (IBA 9.7.5.2.4,
+//! Reactions of a responder to each fault: the NAK, the receive's status or the event, and ERR (IBA 9.7.5.2.4,
 //! 9.9.3, 11.6.2).
 
 use urxe_engine::{Access, AsyncEvent, Key, Pd, QpState, RecvWr, SendOp, Sge, SgeList, WcStatus};

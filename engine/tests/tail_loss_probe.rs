@@ -87,7 +87,7 @@ fn a_peer_that_had_everything_says_so() {
     assert_eq!(qp.sent(), ["RDMA WRITE Only 203 ?"]);
 }
 
-/// It works off one after the other what it had all the time.
+/// Sends one packet again, not the whole window, to a peer that is late but has lost nothing.
 #[test]
 fn a_slow_peer_is_not_sent_everything_again() {
     let mut qp = acquainted(Duration::from_micros(100));

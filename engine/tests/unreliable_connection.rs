@@ -13,7 +13,7 @@ use urxe_wire::{Ext, ImmDt, Operation, RKey, Reth};
 /// Three full packets.
 const LONG: u32 = 768;
 
-/// One that its peer knows already.
+/// UC queue pair in RTS that has sent its first message.
 fn uc() -> SingleQp {
     let mut qp = SingleQp::of(QpType::Uc);
     qp.post(0, SendOp::Send, 0);

@@ -17,7 +17,7 @@ use super::run_queue::RunQueue;
 /// Between two attempts if nobody looks.
 const LATER: Duration = Duration::from_micros(100);
 
-/// Them.
+/// Queue pairs blocked by a full ring, and when to retry them.
 #[derive(Debug)]
 pub(super) struct Backpressure {
     queue_pairs: RunQueue,

@@ -48,7 +48,7 @@ impl From<Instant> for LazyInstant {
     }
 }
 
-/// What CLOCK_REALTIME was at `at`, in nanoseconds since 1970, by the clocks of now.
+/// Converts `at` to `CLOCK_REALTIME` nanoseconds since 1970, by the present offset between the two clocks.
 pub fn wall_clock(at: Instant) -> u64 {
     let since_1970 = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     let ago = now().as_nanos().saturating_sub(at.as_nanos());

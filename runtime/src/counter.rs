@@ -16,17 +16,17 @@ pub struct CompletionCounter {
 pub struct Count(AtomicU64);
 
 impl Count {
-    /// A reader of the value sees the bytes that the counted operations have written.
+    /// Loads the value with acquire ordering: the bytes that the counted operations wrote are visible to the reader.
     pub fn read(&self) -> u64 {
         self.0.load(Ordering::Acquire)
     }
 
-    /// Whatever it is.
+    /// Replaces the value.
     pub fn set(&self, value: u64) {
         self.0.store(value, Ordering::Release);
     }
 
-    /// Behind the largest value comes 0.
+    /// Adds `amount`, wrapping at `u64::MAX`.
     pub fn add(&self, amount: u64) {
         self.0.fetch_add(amount, Ordering::AcqRel);
     }

@@ -1,18 +1,18 @@
-//! What happened at a queue pair, and how often.
+//! Counters of a queue pair: packets, bytes, errors.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use urxe_engine::Event;
 use urxe_status::Counters;
 
-/// What one queue pair has sent and received, and what went wrong there. Only dirty with the queue pair locked.
+/// Traffic and error counters of one queue pair. Accessed only while the queue pair is locked.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     /// Packets received, and their bytes from BTH to ICRC.
     pub(crate) received: Traffic,
     /// Packets sent, likewise.
     pub(crate) sent: Traffic,
-    /// What most queue pairs never need.
+    /// Error counters, allocated by the first error.
     trouble: Option<Box<Counters>>,
 }
 

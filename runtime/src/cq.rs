@@ -31,7 +31,7 @@ pub struct Cq {
     armed: AtomicBool,
 }
 
-/// What is left to do when a completion has been added.
+/// Follow-up that [`Cq::push`] leaves to its caller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Added {
     /// Nothing.

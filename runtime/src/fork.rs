@@ -81,7 +81,7 @@ pub fn put_off() -> MutexGuard<'static, ()> {
     lock(&OPENING)
 }
 
-/// What the forking thread holds over a fork. The ports are let go of first.
+/// Locks that the forking thread holds over a fork. The list of ports is released first.
 type Held = (MutexGuard<'static, Vec<Arc<Device>>>, MutexGuard<'static, ()>, fork_safe_mutex::Kept);
 
 thread_local! {

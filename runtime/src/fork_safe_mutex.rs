@@ -1,4 +1,4 @@
-//! What the whole process knows of its devices, such that a child of fork(2) finds it whole.
+//! Process-wide tables that a child of fork(2) never finds locked or half changed.
 //!
 //! Another thread may be at a table just when one forks. Its lock would be held in the child for ever, so forks wait
 //! until nobody is at any table, and nobody goes to one meanwhile but the thread that forks: what the program has to do at
@@ -12,7 +12,7 @@ use super::lock;
 /// Read by those who are at a table, written over a fork.
 static IN_USE: RwLock<()> = RwLock::new(());
 
-/// Something of the whole process.
+/// Process-wide value under a mutex that no fork interrupts.
 pub struct ForkSafeMutex<T>(Mutex<T>);
 
 impl<T> ForkSafeMutex<T> {
@@ -29,7 +29,7 @@ impl<T> ForkSafeMutex<T> {
 }
 
 thread_local! {
-    /// This thread is forking, with [`Kept`] in hand.
+    /// Whether this thread is forking and holds [`Kept`].
     static FORKS: Cell<bool> = const { Cell::new(false) };
 }
 

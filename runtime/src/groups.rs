@@ -13,7 +13,7 @@ use crate::limits;
 /// Why a queue pair cannot be attached.
 #[derive(Debug)]
 pub enum AttachError {
-    /// It is none of the multicast addresses, or one that this interface cannot reach.
+    /// Not a multicast address, or one that this interface cannot reach.
     Group(RouteError),
     /// As many groups, or queue pairs in one, as there may be.
     Full,

@@ -13,7 +13,7 @@ use super::device::{Device, TxContext};
 use super::host::Sender;
 use urxe_engine::{Instant, Network};
 
-/// Who takes the datagrams.
+/// Handler of communication management messages that arrive at QP1.
 pub trait Gsi: Send + Sync {
     /// Takes a message that has come. A request that `is_refused` is not told to any listener.
     fn receive(&self, work: &mut TxContext, now: Instant, local: Gid, peer: Gid, mad: &CmMad, is_refused: bool);

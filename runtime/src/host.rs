@@ -36,7 +36,7 @@ pub struct Sender {
     batch: TxBatch,
     /// For whom packets are sent.
     qpn: Qpn,
-    /// What was sent for it, for its own counters.
+    /// Traffic of that queue pair that its counters do not contain yet.
     sent: Traffic,
     /// Bytes of the packet last handed out.
     pending: usize,
@@ -53,7 +53,7 @@ impl Sender {
         self.qpn = qpn;
     }
 
-    /// What was sent since this was asked last.
+    /// Returns the traffic that the queue pair's counters do not contain yet, for the caller to take.
     pub(super) const fn sent(&mut self) -> &mut Traffic {
         &mut self.sent
     }
@@ -143,7 +143,7 @@ pub(super) enum Unacknowledged {
     Counted(Arc<CompletionCounter>, bool),
 }
 
-/// What the application is to hear of, after the engine has been let go of.
+/// Events and completions to report to the application once the queue pair is unlocked.
 #[derive(Debug)]
 pub struct PendingNotifications {
     /// Asynchronous events of queue pairs.

@@ -31,7 +31,7 @@ pub enum Verdict {
     Drop,
     /// The packet counts as one with a wrong ICRC.
     Corrupt,
-    /// These bytes, with their ICRC, are processed in its place.
+    /// Processes these bytes, ICRC included, instead of the packet.
     Replace(Vec<u8>),
 }
 
@@ -105,7 +105,7 @@ pub trait Interceptor: Any + Send + Sync + Debug {
     /// Returns the packets that were held back and arrive now.
     fn arrivals(&self, now: Instant) -> Vec<HeldPacket>;
 
-    /// What this thread reports from now on belongs to no received packet.
+    /// Ends the context of the packet received last: later reports of this thread belong to no packet.
     fn settle(&self);
 
     /// Commits or drops the packet that is pending in `batch`, which queue pair `qpn` sends.

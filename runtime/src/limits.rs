@@ -1,4 +1,4 @@
-//! What the device promises, and holds applications to.
+//! Limits of a device, as `ibv_query_device(3)` reports and the verbs enforce them.
 
 /// Queue pairs in a process that may have descriptors enough for their numbers.
 pub const MAX_QP: u32 = 65536;

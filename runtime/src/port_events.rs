@@ -11,7 +11,7 @@ use crate::event::{EventSink, EventType};
 /// The number of the only port.
 const PORT: u64 = 1;
 
-/// Who is told of what happens to a device.
+/// Receivers of a device's port events.
 #[derive(Debug, Default)]
 pub struct PortEvents {
     files: Mutex<Vec<Weak<dyn EventSink>>>,
@@ -19,11 +19,11 @@ pub struct PortEvents {
     channels: Mutex<Vec<Weak<dyn EventSink>>>,
     /// The device can do nothing any more.
     failed: AtomicBool,
-    /// It is not there any more.
+    /// The device has been removed.
     gone: AtomicBool,
 }
 
-/// Those of every device that is open.
+/// Receivers of every open device.
 static ALL: Mutex<Vec<Weak<PortEvents>>> = Mutex::new(Vec::new());
 
 /// Something of ours has panicked: what it was at may be half done, so nothing goes on.

@@ -29,7 +29,7 @@ pub struct Qp {
     inner: Mutex<Inner>,
     port: Arc<Device>,
     pub(super) timer: TimerSlot,
-    /// It is in the list of those to be answered for. Changed only by who holds the receive token.
+    /// Whether the queue pair is in the receive token's `dirty` list. Changed only by the holder of the receive token.
     dirty: AtomicBool,
     /// No packet reaches it any more.
     retired: AtomicBool,
@@ -91,14 +91,14 @@ pub(super) struct Taken {
     pub(super) is_urgent: bool,
 }
 
-/// What an act means for an ACK that waits.
+/// Effect of an operation on a delayed ACK.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Act {
-    /// A send request is posted, which takes it along.
+    /// A send request is posted: the ACK leaves with it.
     Send,
-    /// A receive request is posted, or a timer is due, which does not concern it.
+    /// A receive request is posted, or a timer is due: the ACK waits on.
     Aside,
-    /// It leaves before: in the state that comes it may be forgotten.
+    /// Anything else: the ACK leaves first, since the next state may forget it.
     Other,
 }
 
@@ -142,7 +142,7 @@ impl Qp {
         qp
     }
 
-    /// Its number.
+    /// Returns the queue pair's number.
     pub const fn qpn(&self) -> Qpn {
         self.qpn
     }
@@ -389,7 +389,7 @@ impl Qp {
         lock(&self.inner).tally.damaged();
     }
 
-    /// What it has counted.
+    /// Returns the queue pair's counters by name.
     pub fn counted(&self) -> Vec<(&'static str, u64)> {
         lock(&self.inner).tally.named().collect()
     }
@@ -469,14 +469,15 @@ impl Qp {
         });
     }
 
-    /// It is to be answered for. Whether it was not before.
+    /// Marks the queue pair as one that has got packets and not been answered for. Returns whether it was not marked
+    /// before.
     pub(super) fn mark_dirty(&self) -> bool {
         let before = self.dirty.load(Ordering::Relaxed);
         self.dirty.store(true, Ordering::Relaxed);
         !before
     }
 
-    /// It is answered for.
+    /// Clears the mark of [`mark_dirty`](Self::mark_dirty).
     pub(super) fn clear_dirty(&self) {
         self.dirty.store(false, Ordering::Relaxed);
     }

@@ -10,7 +10,7 @@ use urxe_wire::Qpn;
 
 use super::lock;
 
-/// Them, in the order in which they came.
+/// Numbers of the queue pairs that wait, first come first served, each once.
 #[derive(Debug, Default)]
 pub(super) struct RunQueue(Mutex<(Vec<Qpn>, HashSet<Qpn>)>);
 

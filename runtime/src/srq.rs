@@ -22,7 +22,7 @@ pub struct Srq {
     events: AsyncEvents,
 }
 
-/// What an XRC SRQ has besides.
+/// XRC domain, number and CQ of an XRC SRQ.
 #[derive(Clone, Debug)]
 pub struct Xrc {
     /// Queue pairs of this domain deliver to it.
@@ -50,12 +50,12 @@ impl Srq {
         self.number
     }
 
-    /// Its protection domain.
+    /// Returns the SRQ's protection domain.
     pub const fn pd(&self) -> Pd {
         self.pd
     }
 
-    /// What it is, if it is an XRC SRQ.
+    /// Returns domain, number and CQ of an XRC SRQ; `None` for a basic SRQ.
     pub const fn xrc(&self) -> Option<&Xrc> {
         self.xrc.as_ref()
     }

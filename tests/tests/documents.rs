@@ -162,8 +162,8 @@ fn documents_name_only_what_exists() -> Result<()> {
 
 /// Rooms whose doc comments all make sense on hover. `scripts/doc-comments` lists those of any folder.
 const CLEAN_ROOMS: &[&str] = &[
-    "benches", "cli", "explain", "faults", "ffi", "fuzz", "loom", "options", "pcapng", "preload", "status", "tests",
-    "wire",
+    "benches", "cli", "engine", "explain", "faults", "ffi", "fuzz", "loom", "net", "options", "pcapng", "preload",
+    "runtime", "sim", "status", "tests", "wire",
 ];
 
 #[test]

@@ -31,7 +31,7 @@ pub enum Quirk {
 /// Description of a quirk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Row {
-    /// Which.
+    /// Quirk that the row describes.
     pub quirk: Quirk,
     /// The name to ask for it by.
     pub name: &'static str,

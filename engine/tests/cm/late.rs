@@ -5,7 +5,7 @@ use urxe_wire::cm::RejReason;
 
 use super::pair::{A, B, Pair, Weather, rep};
 
-/// Who withdraws its request does not know yet what its peer calls the connection.
+/// Withdraws a REQ before a REP has told the peer's communication id.
 //= spec/connections.md#cm-012
 //= type=test
 //# A request that its sender withdraws MUST be told as rejected to whoever was asked.

@@ -176,7 +176,7 @@ fn strangers_are_not_listened_to() {
 }
 
 proptest! {
-    /// Whatever is lost, doubled or reordered: a connection comes about, ends, and leaves nothing behind.
+    /// Establishes and ends a connection while messages are lost, duplicated and reordered; nothing is left behind.
     //= spec/connections.md#cm-002
     //= type=test
     //# A request that comes again MUST be answered as before, and not be told twice.

@@ -14,7 +14,7 @@ pub(crate) const B: usize = 1;
 pub(crate) const GIDS: [Gid; 2] = [Gid::new([0xA; 16]), Gid::new([0xB; 16])];
 pub(crate) const SERVICE: u64 = ServiceId::new(ServiceId::TCP, 7471).0;
 
-/// What the network does to each datagram.
+/// Loss, duplication and delay of the network.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Weather {
     /// Percent that are lost.
@@ -153,7 +153,7 @@ impl Pair {
         self.try_to_establish().unwrap_or_else(|event| panic!("{event:?}"))
     }
 
-    /// Likewise; otherwise what somebody heard instead.
+    /// Establishes a connection: its names at A and B, or the first event that neither end expected.
     pub(crate) fn try_to_establish(&mut self) -> Result<(CommId, CommId), Event> {
         let b = self.request();
         self.ends[B].accept(self.now, b, &rep(), 0).unwrap();

@@ -12,7 +12,7 @@ use super::pair::{A, B, Pair, SERVICE, Weather, rep};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
     ReqSent,
-    /// The same, and the peer has asked for patience.
+    /// REQ sent, and the peer has answered by an MRA.
     MraRcvd,
     ReqRcvd,
     RepSent,
@@ -25,7 +25,7 @@ enum State {
     SidrReqRcvd,
 }
 
-/// What an end is told in the end.
+/// Event that ends a connection whose peer is silent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Told {
     /// RDMA_CM_EVENT_UNREACHABLE, -ETIMEDOUT.
@@ -36,7 +36,7 @@ enum Told {
     TimeWaitExit,
 }
 
-/// What is said for an end that has perished.
+/// Message sent on behalf of a process that has died.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Will {
     Reject(Rejected, RejReason),

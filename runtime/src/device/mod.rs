@@ -1,4 +1,4 @@
-//! What a device is in this process: its sockets, queue pairs, regions and timers.
+//! Device of this process: sockets, queue pairs, regions and timers.
 //!
 //! - `rx`: packets, by whoever holds the receive token;
 //! - `acks`: ACKs and responses, and what one turn did not finish;
@@ -83,28 +83,28 @@ pub struct Device {
     has_unfinished: AtomicBool,
     /// Queue pairs whose packets found no room.
     pub(super) backpressure: Backpressure,
-    /// What sending needs, once something was sent; for one thread at a time.
+    /// Transmit context of the first thread to send; made by the first packet.
     work: Mutex<Option<TxContext>>,
-    /// The same for those who come meanwhile.
+    /// Transmit contexts for threads that send while `work` is in use.
     spare: Mutex<Vec<TxContext>>,
     counters: Arc<Counters>,
-    /// What they have counted is in the ledger.
+    /// Whether `counters` have been added to `final_counters`.
     is_settled: AtomicBool,
-    /// Somebody wants to see what happens.
+    /// Hooks of captures, explanations and fault injection; `None` unless the environment asks for any.
     interceptor: Option<Arc<dyn Interceptor>>,
     final_counters: Option<FinalCounters>,
     /// Queue pairs keep ACKs back on purpose, which leave when the program ends.
     has_quirks: bool,
     pub(super) listeners: Arc<PortEvents>,
     xrc_srqs: Arc<XrcSrqs>,
-    /// Who answers other processes that ask for them.
+    /// Answers other processes that use XRC SRQs of this one.
     server: Server,
     /// Completion queues that overran by a message for such a process.
     overran: Mutex<Vec<Arc<Cq>>>,
     has_overran: AtomicBool,
-    /// Who takes datagrams to QP1.
+    /// Handler of datagrams to QP1.
     pub(super) gsi: RwLock<Option<Arc<dyn Gsi>>>,
-    /// When it wants to be woken.
+    /// Next timer of `gsi`.
     gsi_timer: Deadline,
     /// Wakes the background thread (eventfd).
     kick: CheckedFd,
@@ -121,7 +121,7 @@ pub struct Device {
     pub(super) stop: AtomicBool,
 }
 
-/// What sending and completing need besides a queue pair.
+/// Transmit batch, memory access and pending notifications: all that a queue pair needs to send and to complete.
 #[derive(Debug)]
 pub struct TxContext {
     pub(super) sender: Sender,
@@ -230,7 +230,7 @@ impl Device {
         &self.groups
     }
 
-    /// What went wrong, and how often.
+    /// Returns the device's error counters.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
@@ -249,7 +249,7 @@ impl Device {
         }
     }
 
-    /// Who sees what happens, if anybody wants to.
+    /// Returns the hooks of captures, explanations and fault injection, if the environment asks for any.
     pub const fn interceptor(&self) -> Option<&Arc<dyn Interceptor>> {
         interceptor::active(&self.interceptor)
     }
@@ -259,7 +259,7 @@ impl Device {
         &self.regions
     }
 
-    /// Its bytes. For one access: what is at hand is put down when this is dropped.
+    /// Returns access to the bytes of registered memory. For one access: dropping the cache releases its regions.
     pub fn memory(&self) -> RegionCache {
         RegionCache::new(Arc::clone(&self.regions), self.interceptor.clone())
     }
@@ -341,7 +341,7 @@ impl Device {
         &self.xrc_srqs
     }
 
-    /// Who answers other processes.
+    /// Returns the server that answers other processes about XRC SRQs.
     pub const fn server(&self) -> &Server {
         &self.server
     }

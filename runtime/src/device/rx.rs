@@ -43,12 +43,12 @@ impl Token {
     }
 }
 
-/// What the background thread found.
+/// Result of a drain by the background thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Drained {
-    /// Packets that came at once, at most.
+    /// Most packets received in one drain.
     pub(crate) most: usize,
-    /// They concerned nobody but us: no completion came of them.
+    /// Whether no packet led to a completion: one-sided operations of peers, or ACKs.
     pub(crate) one_sided: bool,
     /// ACKs wait.
     pub(crate) acks_wait: bool,
@@ -61,13 +61,13 @@ pub(crate) struct Drained {
 pub(crate) enum AckMode {
     /// Somebody will look after them in time.
     Delay,
-    /// The same, but for those of whom nobody has measured how long they wait.
+    /// ACKs may wait, except those whose waiting time was not measured.
     DelayTimed,
     /// All leave.
     Immediate,
 }
 
-/// Those who get packets.
+/// Destination of received packets: the queue pairs, and the list of those to answer.
 struct Addressees<'a> {
     work: &'a mut TxContext,
     dirty: &'a mut Vec<Arc<Qp>>,

@@ -1,4 +1,4 @@
-//! What is due when, and waking the background thread for it.
+//! Deadlines of a device, and waking the background thread for them.
 
 use std::os::fd::AsRawFd;
 use std::sync::Arc;

@@ -258,7 +258,7 @@ pub unsafe fn fetch_add(at: u64, add: u64) -> Result<u64, Fault> {
 /// installs after the first region takes its place.
 const SIGNALS: [i32; 2] = [libc::SIGSEGV, libc::SIGBUS];
 
-/// What the application wants done, for each of [`SIGNALS`].
+/// Signal action that the application has set, for each of [`SIGNALS`].
 static WANTED: [Wanted; 2] = [const { Wanted::new() }; 2];
 static INSTALLED: AtomicBool = AtomicBool::new(false);
 

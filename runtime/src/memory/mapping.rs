@@ -33,7 +33,7 @@ impl Mapping {
         Ok(Self { address: address as u64, length })
     }
 
-    /// Its first address.
+    /// Returns the first address of the mapping.
     pub const fn address(&self) -> u64 {
         self.address
     }

@@ -1,4 +1,4 @@
-//! What is mapped in this process: registration must fail where a card could not pin.
+//! Checks that memory is mapped before it is registered: registration must fail where a card could not pin.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -8,9 +8,9 @@ use std::mem::MaybeUninit;
 /// Why memory cannot be registered. The kernel's `get_user_pages` says EFAULT to both.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NotUsable {
-    /// A part of it is not mapped, or not readable.
+    /// Part of the range is not mapped, or not readable.
     Unmapped,
-    /// A part of it cannot be written, and the access asked for needs that.
+    /// Part of the range is read-only, and the requested access needs to write.
     ReadOnly,
 }
 

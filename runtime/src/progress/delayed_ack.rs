@@ -31,12 +31,12 @@ enum Due {
     Unmeasured,
 }
 
-/// What is known of a queue pair's application.
+/// History by which a queue pair decides whether an ACK may wait for the application's next request.
 #[derive(Debug, Default)]
 pub(crate) struct DelayedAck {
     /// The last ACK.
     due: Due,
-    /// It waits.
+    /// The last ACK is being delayed.
     waits: bool,
     /// How many messages were answered promptly; half as many with each that was not.
     prompt: u8,

@@ -1,18 +1,18 @@
-//! Who makes progress: a polling application by itself, or else the background thread.
+//! Progress: by a polling application itself, or else by the background thread.
 //!
-//! While an application polls, a thread that woke for every packet would only take its processor away. So a poll
-//! that finds nothing leaves the time behind ([`Device::polled`]). The thread, when it wakes for a packet just after
-//! such a time, keeps away from the sockets, and sleeps until polling has stopped, which a timer tells that those who
-//! poll put off (`poll_watchdog`). Then the thread goes back to waiting for packets. An application that asks
-//! for an event is about to sleep: it ends this at once.
+//! While an application polls, a thread that woke for every packet would only take its processor away. So an empty poll
+//! records the time ([`Device::polled`]). A thread that wakes for a packet soon after that time leaves the sockets
+//! alone and sleeps until polling has stopped: a timer tells, which polls put off (`poll_watchdog`). Then the thread
+//! goes back to waiting for packets. An application that asks for an event is about to sleep: that ends the watch at
+//! once.
 //!
 //! Some applications poll for a moment and then spin on their memory, waiting for an RDMA WRITE. A packet that is there
-//! when the timer expires is for the thread to take; and the timer is made to expire soon when the answer does not come as
-//! it used to.
+//! when the timer expires is for the thread to process; and the timer expires sooner when the answer takes longer than
+//! usual.
 //!
-//! An ACK may wait for the application's next request (`delayed_ack`). Who let it wait may be a poll, and the
-//! application then never come back; so polls do so only while the thread watches, and it sends what is overdue when
-//! the timer expires. For packets that it takes by itself, the thread waits that short time.
+//! An ACK may wait for the application's next request (`delayed_ack`). A poll that delays an ACK may be the
+//! application's last; so polls delay ACKs only while the thread watches, and the thread sends overdue ACKs when the
+//! timer expires. For packets that the thread receives itself, it waits that short time.
 //!
 //! Packets that concern no application (one-sided operations) often follow one another sooner than a thread falls asleep
 //! and wakes up. After a burst of them, and where sleeping has been short several times in a row, the thread looks for

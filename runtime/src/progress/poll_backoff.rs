@@ -13,7 +13,7 @@ use urxe_engine::Instant;
 use super::time_scale::scaled;
 use super::tuning::TUNING;
 
-/// What an empty poll does next.
+/// Next step of an empty poll.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Backoff {
     /// Returns at once.

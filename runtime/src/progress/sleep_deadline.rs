@@ -1,9 +1,9 @@
-//! That the background thread does not oversleep what is set while it falls asleep.
+//! Prevents lost wake-ups: a deadline that is set while the background thread goes to sleep is always observed.
 //!
-//! It says until when it will sleep, and then looks at every deadline; who sets a deadline stores it, and then looks
-//! until when the thread sleeps. One of the two has to see what the other stored. So each has a sequentially consistent
-//! fence between storing and looking: without, both may look before either store is seen, and the deadline passes
-//! unnoticed. `make loom` has this checked.
+//! The thread stores until when it will sleep, and then reads every deadline. Another thread stores a deadline, and
+//! then reads until when the background thread sleeps. One of the two must see the other's store. So each has a
+//! sequentially consistent fence between its store and its load: without, both loads may precede both stores, and the
+//! deadline passes unnoticed. `make loom` checks this.
 
 #[cfg(not(loom))]
 use core::sync::atomic::{AtomicU64, Ordering, fence};
@@ -34,12 +34,12 @@ impl Deadline {
         }
     }
 
-    /// Whoever sets it wakes the thread if [`SleepDeadline::outlasts`] it.
+    /// Sets the deadline. The caller must wake the thread if [`SleepDeadline::outlasts`] it.
     pub(crate) fn set(&self, at: Option<Instant>) {
         self.0.store(at.map_or(NEVER, Instant::as_nanos), Ordering::Release);
     }
 
-    /// Whether there is one.
+    /// Whether a deadline is set.
     pub(crate) fn is_set(&self) -> bool {
         self.0.load(Ordering::Acquire) != NEVER
     }
@@ -56,23 +56,23 @@ impl Deadline {
 pub(crate) struct SleepDeadline(AtomicU64);
 
 impl SleepDeadline {
-    /// It is awake.
+    /// State of a thread that is awake.
     pub(crate) fn none() -> Self {
         Self(AtomicU64::new(AWAKE))
     }
 
-    /// It falls asleep, and will look at the deadlines next.
+    /// The thread goes to sleep until `until`; it must read the deadlines next.
     pub(crate) fn begin(&self, until: Option<Instant>) {
         self.0.store(until.map_or(NEVER, Instant::as_nanos), Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// It is awake, and will see what is due.
+    /// The thread is awake, and will process whatever is due.
     pub(crate) fn end(&self) {
         self.0.store(AWAKE, Ordering::Relaxed);
     }
 
-    /// Whether it may sleep past a deadline that has just been set.
+    /// Whether the thread may sleep past a deadline that has just been set.
     pub(crate) fn outlasts(&self, at: Instant) -> bool {
         fence(Ordering::SeqCst);
         self.0.load(Ordering::Relaxed) > at.as_nanos()

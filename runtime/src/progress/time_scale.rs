@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use crate::clock;
 
-/// What a system call and a look at the clock take on a machine that the times were chosen on; and up to so many times as
-/// long on those that count as such.
+/// Cost of a system call and a reading of the clock on the machine that the times were chosen on. A machine up to
+/// `TOLERANCE` times as slow counts as such.
 const USUAL: Duration = Duration::from_nanos(100);
 const TOLERANCE: u32 = 4;
 /// The longest that times become.
@@ -45,7 +45,7 @@ fn factor(cost: Duration) -> u32 {
     if times < TOLERANCE { 1 } else { times.min(MOST) }
 }
 
-/// What a system call and a look at the clock take here.
+/// Measures the cost of a system call and a reading of the clock.
 fn measured() -> Duration {
     let attempt = |_| {
         let start = clock::now();

@@ -28,7 +28,7 @@ pub struct Tuning {
 
     /// Empty polls go on for this time before one yields: longer than a ping-pong waits for its answer.
     pub yield_after: Duration,
-    /// The same where the last yield let another thread run: over UDP an answer takes half as long.
+    /// `yield_after` where the last yield let another thread run: over UDP an answer takes half as long.
     pub yield_after_contended: Duration,
     /// A yield that takes longer has let another thread run.
     pub yield_alone: Duration,

@@ -32,9 +32,9 @@ pub const fn is_elsewhere(pd: Pd) -> bool {
 enum Failure {
     /// The owner is gone, or will not have us.
     Gone,
-    /// It has not answered yet what it was asked before, and was not asked.
+    /// The owner has not answered an earlier request yet; the new one was not sent.
     Silent,
-    /// It was asked, and did not answer in time: it may do what it was asked.
+    /// The owner did not answer in time; it may still execute the request.
     Unsure,
 }
 
@@ -183,7 +183,7 @@ pub struct RemoteSrq {
 }
 
 impl RemoteSrq {
-    /// What stands for its protection domain.
+    /// Returns the placeholder for the SRQ's protection domain, which is in another process.
     pub const fn pd(&self) -> Pd {
         self.pd
     }
@@ -326,7 +326,7 @@ impl Owner {
         }
     }
 
-    /// What it has not taken yet is little: there is room for one message more.
+    /// Sends a request. The owner has few unread messages, so there is room for one more.
     fn send(&self, request: &Request<'_>) -> Result<(), Failure> {
         let parts = request.emit();
         self.line.send([parts.head(), parts.payload]).map_err(|_| Failure::Gone)

@@ -1,5 +1,5 @@
-//! What processes that share an XRC domain say to each other. Both are of the same host, so numbers are as the processor
-//! has them; both may be of different releases, so nothing is taken on trust.
+//! Messages between processes that share an XRC domain. Both are on one host, so integers have the processor's byte
+//! order; they may be of different releases, so every field is checked.
 
 use urxe_engine::{Access, Ask, Cqe, Instant, Key, Refusal, Touch, WcOpcode, WcStatus};
 use urxe_wire::{ImmDt, Qpn, RKey};
@@ -15,7 +15,7 @@ pub(super) const LENGTH: usize = HEAD + MOST;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct Wqe(pub(super) u32);
 
-/// What is asked of the process that owns an SRQ. The last two are not answered.
+/// Request to the process that owns an SRQ. The last two are not answered.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) enum Request<'a> {
     /// To be let into the domain of the file that comes along, on the interface of this index. The first on every line.
@@ -58,12 +58,12 @@ pub(super) enum Act<'a> {
     Flush { persistent: bool, whole: bool },
 }
 
-/// What the owner says.
+/// Answer of the SRQ's owner.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) enum Answer<'a> {
-    /// It is so, or done; with what an atomic found.
+    /// Yes, or done; with the original value of an atomic.
     Done(u64),
-    /// What was read.
+    /// Bytes read.
     Data(&'a [u8]),
     /// A WQE with room for so many bytes.
     Taken { wqe: Wqe, room: u32 },
@@ -83,7 +83,7 @@ impl From<&Ask> for Range {
 }
 
 impl<'a> Act<'a> {
-    /// What travels of `touch`, and where what is read goes.
+    /// Splits `touch` into the part that is sent and the buffer for bytes that are read.
     pub(super) fn of(touch: &'a mut Touch<'_>) -> (Self, Option<&'a mut [u8]>) {
         let act = match touch {
             Touch::Read(to) => return (Self::Read, Some(to)),
@@ -139,7 +139,7 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// What is left of a message to be read.
+/// Unread remainder of a message.
 struct Rest<'a>(&'a [u8]);
 
 impl<'a> Rest<'a> {
@@ -420,7 +420,7 @@ mod tests {
         assert_eq!(Answer::parse(&[]), None);
     }
 
-    /// Whoever asks cannot write with the right to read.
+    /// Checks that an access needs its own right: REMOTE_READ does not allow a write.
     #[test]
     fn an_act_needs_its_right() {
         let data = [1; 8];

@@ -33,5 +33,5 @@ pub mod client;
 mod message;
 pub mod server;
 
-/// What a file is known by: device and inode number.
+/// Identity of a file: device and inode number.
 pub type Inode = (u64, u64);

@@ -41,7 +41,7 @@ struct Running {
     thread: JoinHandle<()>,
 }
 
-/// What the thread has in common with those who create and destroy SRQs.
+/// State shared by the server thread and the threads that create and destroy SRQs.
 #[derive(Debug)]
 struct Shared {
     /// By block of numbers, and how many SRQs have numbers there.
@@ -212,7 +212,7 @@ fn serve(port: &Device, shared: &Shared) {
 /// Another process, and what it has taken.
 struct Guest {
     line: Channel,
-    /// It has shown the file of this domain.
+    /// Domain whose file the process has passed; `None` before.
     domain: Option<XrcDomain>,
     taken: BTreeMap<Wqe, Taken>,
     last: u32,
@@ -332,7 +332,7 @@ const fn answer(result: Result<u64, Refusal>) -> Answer<'static> {
     }
 }
 
-/// What a peer of a queue pair asks of memory in the SRQ's protection domain. What is read goes to `room`.
+/// Executes a remote access to memory in the SRQ's protection domain. Bytes that are read go to `room`.
 fn touch<'a>(
     port: &Device,
     srq: &Srq,

@@ -1,4 +1,4 @@
-//! What the application wants done at a fault.
+//! Signal actions that the application has set for SIGSEGV and SIGBUS.
 
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};

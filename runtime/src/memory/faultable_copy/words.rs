@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const NAME_LEAF: u32 = 0x4000_0000;
 const QEMU: &[u8; 12] = b"TCGTCGTCGTCG";
 
-/// What [`choose`] has found.
+/// Whether copies by words are quicker, as [`choose`] has found.
 pub(super) static QUICKER: AtomicBool = AtomicBool::new(false);
 
 /// Asks the processor.
