@@ -8,7 +8,7 @@ use urxe_options::{Choices, Device, Loopback};
 
 use urxe_runtime::fork_safe_mutex::ForkSafeMutex;
 
-/// What was chosen. A mistake is reported once, and there is no device then.
+/// Reads the device's settings from the environment. A mistake is reported once, and there is no device then.
 fn choices() -> Option<Choices> {
     static REPORTED: Once = Once::new();
     Choices::new(variable)

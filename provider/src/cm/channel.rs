@@ -1,4 +1,4 @@
-//! What an event channel is to the kernel: an open file with a queue of events.
+//! Event channel of librdmacm (`rdma_create_event_channel(3)`): an open file with a queue of events.
 //!
 //! The application polls the file and may make it non-blocking, so it is one end of a socket pair that holds a byte
 //! exactly while there are events: a look at that byte waits, or does not, as the file is set.

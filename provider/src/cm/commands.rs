@@ -1,4 +1,4 @@
-//! What librdmacm asks for. The states and errnos are those of the kernel's `cma.c` and `ucma.c`.
+//! Commands of librdmacm. The states and errnos are those of the kernel's `cma.c` and `ucma.c`.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -27,7 +27,7 @@ const MAX_BACKLOG: u32 = 1024;
 /// packet on its way (`CMA_IBOE_PACKET_LIFETIME`), and there are two ways (`cm_ack_timeout` of cm.c).
 const ACK_TIMEOUT: u8 = 17;
 
-/// What `rdma_connect` and `rdma_accept` give.
+/// Parameters of `rdma_connect(3)` and `rdma_accept(3)`.
 pub(crate) struct Offer {
     pub(crate) param: ConnParam,
     pub(crate) qkey: u32,

@@ -43,7 +43,7 @@ pub(crate) struct UdParam {
     pub(crate) address: Address,
 }
 
-/// What an address handle needs.
+/// GID, GID index and traffic class of an address handle.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Address {
     pub(crate) dgid: Gid,

@@ -52,11 +52,11 @@ pub(crate) enum State {
     /// From a request on, either way, until it ends.
     Connect,
     Disconnect,
-    /// Its device was taken out: it can only be destroyed.
+    /// The id's device was removed: the id can only be destroyed.
     Removed,
 }
 
-/// What both ends have told each other.
+/// Parameters that both ends of a connection have exchanged.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Connection {
     /// Named by this end: the peer's first PSN.

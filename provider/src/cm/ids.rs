@@ -15,13 +15,13 @@ pub(super) const LAST_HANDLE: u32 = 0xFFFF;
 #[derive(Default)]
 pub(super) struct Ids {
     all: HashMap<u32, Id>,
-    /// Whose each group is.
+    /// Handle of the id that has joined each group, by the group's handle.
     groups: HashMap<u32, u32>,
-    /// Who has taken a port, or had: a connection that was accepted has none of its own.
+    /// Handles of the ids that have, or had, each port. An accepted connection has no port of its own.
     ports: HashMap<u16, Vec<u32>>,
-    /// How many handles have ever been given out: those up to this number.
+    /// Largest handle ever given out.
     given: u32,
-    /// Those of them that nobody has any more, in the order in which they were given back.
+    /// Handles free again, in the order in which they were given back.
     free: VecDeque<u32>,
 }
 
@@ -79,7 +79,7 @@ impl Ids {
         }
     }
 
-    /// Those who have taken this port.
+    /// Returns the ids that have taken a port, with their handles.
     pub(super) fn at_port(&self, port: u16) -> impl Iterator<Item = (u32, &Id)> {
         let takers = self.ports.get(&port).map(Vec::as_slice).unwrap_or_default();
         takers.iter().filter_map(|handle| Some((*handle, self.get(*handle)?)))

@@ -1,4 +1,4 @@
-//! What peers say, turned into the application's events (the kernel's `cma_ib_handler` and `cma_sidr_rep_handler`).
+//! Turns peers' CM messages into the application's events (the kernel's `cma_ib_handler` and `cma_sidr_rep_handler`).
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -221,7 +221,7 @@ const fn responder_of(service: TransportService) -> Option<u8> {
     }
 }
 
-/// Who has the port that a request which came to `local` is for, and maybe listens at it.
+/// Returns the id that has the port of a request which came to `local`. The id is bound; it may not be listening.
 pub(super) fn addressee<'a>(
     ids: &'a Ids,
     message: &Message,

@@ -266,7 +266,7 @@ extern "C" fn at_exit() {
     });
 }
 
-/// What a port gives its datagrams to.
+/// Handler of a port's CM messages.
 struct PortGsi {
     manager: *const Manager,
     index: usize,

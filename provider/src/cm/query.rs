@@ -1,4 +1,4 @@
-//! What an id knows.
+//! Queries of an id: addresses, device, route, queue-pair attributes.
 
 use std::net::SocketAddr;
 
@@ -28,7 +28,7 @@ pub(crate) struct Route {
     pub(crate) packet_life_time: u8,
 }
 
-/// What `ibv_modify_qp` needs for the next state.
+/// Attributes and mask for the `ibv_modify_qp(3)` to the next state.
 pub(crate) struct QpAttr {
     pub(crate) mask: u32,
     pub(crate) access: u32,
@@ -73,7 +73,7 @@ impl Manager {
         })
     }
 
-    /// What the queue pair needs to get to `qp_state` (`enum ibv_qp_state`).
+    /// Returns the attributes for the queue pair's transition to `qp_state` (`enum ibv_qp_state`).
     pub(crate) fn qp_attr(&self, handle: u32, qp_state: u32) -> Result<QpAttr, Errno> {
         use urxe_ffi::verbs as v;
         let mut state = self.state();

@@ -50,7 +50,7 @@ pub(super) unsafe fn recipient(
     Ok(UdRecipient { route: object.handle.route(context, qpn)?, qpn, q_key: QKey(q_key) })
 }
 
-/// What an `ibv_ah_attr` says.
+/// Converts an `ibv_ah_attr`.
 pub(super) fn address_vector(attr: &v::ibv_ah_attr) -> AddressVector {
     AddressVector {
         // SAFETY: every bit pattern is sixteen bytes.

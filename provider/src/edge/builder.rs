@@ -319,7 +319,7 @@ unsafe extern "C" fn wr_bind_mw(
     unsafe { begin(qp, SendOp::BindWindow(bind)) };
 }
 
-/// What a bind asks for.
+/// Converts the arguments of a memory-window bind.
 ///
 /// # Safety
 /// The window and the region are ours and live; the region may be null.

@@ -22,7 +22,7 @@ use crate::verbs::{diagnostics, query};
 use crate::{device, kernel};
 use urxe_runtime::limits;
 
-/// What stands behind the `ibv_context`.
+/// Private data behind an `ibv_context`.
 #[repr(C)]
 struct Extra {
     context: *const Context,
@@ -216,7 +216,7 @@ unsafe extern "C" fn free_context(context: *mut v::ibv_context) {
     });
 }
 
-/// What a device can do is known to children of fork(2) too.
+/// `ibv_query_device_ex(3)`; works in a child of fork(2) too.
 unsafe extern "C" fn query_device_ex(
     context: *mut v::ibv_context,
     input: *const v::ibv_query_device_ex_input,

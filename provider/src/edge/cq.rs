@@ -30,7 +30,7 @@ pub(super) struct CqObject {
     /// `ibv_cq` is a prefix. libibverbs writes there (events counted) while others refer to the rest.
     ibv: UnsafeCell<v::ibv_cq_ex>,
     pub(super) cq: Arc<Cq>,
-    /// What completes here: queue pairs, XRC SRQs.
+    /// Count of queue pairs and XRC SRQs that complete here.
     pub(super) users: Users,
     pub(super) poll: Poll,
     /// The parent domain it was made with, kept from being freed.
@@ -38,7 +38,7 @@ pub(super) struct CqObject {
     _counted: Counted,
 }
 
-/// What is behind an `ibv_cq`.
+/// Returns the object behind an `ibv_cq`.
 ///
 /// # Safety
 /// `cq` came from [`create_cq`] and has not been destroyed.

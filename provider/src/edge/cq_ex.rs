@@ -26,10 +26,10 @@ const WC_FLAGS: u32 = v::IBV_WC_EX_WITH_BYTE_LEN
     | v::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP
     | v::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
 
-/// Those for which the time of each completion is looked up.
+/// `wc_flags` that need the time of each completion.
 const TIMES: u32 = v::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | v::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
 
-/// What `start_poll` and `end_poll` enclose.
+/// State of an extended poll, from `ibv_start_poll` to `ibv_end_poll`.
 pub(super) struct Poll {
     /// Held meanwhile, unless the application promises to use one thread.
     gate: Option<PollSessionLock>,

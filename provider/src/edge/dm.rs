@@ -27,7 +27,7 @@ struct DmObject {
     memory: Arc<DeviceMemory>,
 }
 
-/// What is behind an `ibv_dm`.
+/// Returns the object behind an `ibv_dm`.
 ///
 /// # Safety
 /// `dm` came from [`alloc_dm`] and has not been freed.

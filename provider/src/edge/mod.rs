@@ -1,4 +1,4 @@
-//! What libibverbs calls: pointers in, pointers and errno out, nothing in between.
+//! Entries that libibverbs calls: pointers in, pointers and errno out, nothing in between.
 //!
 //! Every entry runs inside [`ptr_verb`], [`int_verb`], [`fast_verb`] or [`count_verb`]: a panic never unwinds into C but makes the device
 //! fatal, errno is what the man page says, an object inherited over a fork is refused, the thread is not cancelled, and a signal handler
@@ -40,7 +40,7 @@ use crate::kernel::Errno;
 use crate::observe::{explain, verbs};
 use urxe_runtime::port_events;
 
-/// What a panic looks like to the application.
+/// Errno of a verb that panicked.
 const BROKEN: Errno = Errno(libc::EIO);
 
 /// Runs a verb, unless a fault rule refuses it. `act` is told whether a signal handler called it inside another verb.

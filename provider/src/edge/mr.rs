@@ -38,7 +38,7 @@ struct PdObject {
 #[repr(C)]
 struct MrObject {
     verbs: verbs_mr,
-    /// What the context's table of handles has it by.
+    /// Key in the context's table of handles.
     key: Key,
     /// Keeps the DMA handle that it was registered with.
     dmah: Option<Use>,
@@ -313,7 +313,7 @@ pub(super) unsafe extern "C" fn dereg_mr(mr: *mut verbs_mr) -> c_int {
     })
 }
 
-/// The same region once more; where its memory is, only the original tells.
+/// `ibv_import_mr(3)`: another `ibv_mr` of a region. Its `addr` is null, as only the original knows the address.
 pub(super) unsafe extern "C" fn import_mr(pd: *mut v::ibv_pd, mr_handle: u32) -> *mut v::ibv_mr {
     ptr_verb(Verb::ImportMr, || {
         // SAFETY: the caller's domain.

@@ -192,10 +192,10 @@ pub(super) unsafe fn buffers(list: *const v::ibv_sge, count: c_int) -> Result<Sg
     unsafe { if count == 1 { Ok(SgeList::new(&[element(list, 0)])) } else { several_buffers(list, count) } }
 }
 
-/// The same where it is not one.
+/// Copies a scatter/gather list of any other length than 1: the part of [`buffers`] that is not inlined.
 ///
 /// # Safety
-/// As above.
+/// As for [`buffers`].
 unsafe fn several_buffers(list: *const v::ibv_sge, count: c_int) -> Result<SgeList, Errno> {
     let known = u32::try_from(count).ok().filter(|count| *count <= limits::MAX_SGE);
     let count = known.ok_or_else(|| diagnostics::at_most(Errno(libc::EINVAL), "num_sge", count, limits::MAX_SGE))?;

@@ -51,7 +51,7 @@ pub(super) struct QpObject {
     _counted: Counted,
 }
 
-/// What is behind an `ibv_qp`.
+/// Returns the object behind an `ibv_qp`.
 ///
 /// # Safety
 /// `qp` came from [`create_qp`] or its kin and has not been destroyed.

@@ -43,7 +43,7 @@ pub(super) struct SrqObject {
     _counted: Counted,
 }
 
-/// What is behind an `ibv_srq`.
+/// Returns the object behind an `ibv_srq`.
 ///
 /// # Safety
 /// `srq` came from [`create_srq`] or [`create_srq_ex`] and has not been destroyed.

@@ -22,7 +22,7 @@ pub(super) struct XrcdObject {
     pub(super) users: Users,
 }
 
-/// What is behind an `ibv_xrcd`.
+/// Returns the object behind an `ibv_xrcd`.
 ///
 /// # Safety
 /// `xrcd` came from [`open_xrcd`] and has not been closed.

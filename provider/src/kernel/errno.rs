@@ -7,12 +7,12 @@ use std::fmt;
 pub struct Errno(pub i32);
 
 impl Errno {
-    /// What the last failed libc call of this thread left.
+    /// Returns the calling thread's `errno`.
     pub fn last() -> Self {
         Self(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))
     }
 
-    /// Leaves it for the C caller to find.
+    /// Sets the calling thread's `errno`.
     pub fn set(self) {
         // SAFETY: the address of this thread's errno.
         unsafe { *libc::__errno_location() = self.0 };

@@ -22,7 +22,7 @@ use urxe_runtime::event::{EventSink, EventType};
 use super::Errno;
 use super::memory::Fields;
 
-/// What there is to tell.
+/// Completion event or asynchronous event, as the application reads it from the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// `ib_uverbs_comp_event_desc`: a completion queue that was armed has a completion. The application's `ibv_cq *`.

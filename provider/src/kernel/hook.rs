@@ -1,4 +1,4 @@
-//! What stands in libibverbs' slots for `write`, `ioctl` and `close`, and the descriptors that it is about.
+//! Hooks in libibverbs' PLT slots for `write`, `ioctl` and `close`, and the descriptors that they answer for.
 //!
 //! A hook answers for a descriptor that is [attached](attach) to a device; every other call goes on to where it went
 //! before, and finds errno as it was.

@@ -11,7 +11,7 @@ pub trait UserMemory {
     fn write(&self, address: u64, data: &[u8]) -> Result<(), Errno>;
 }
 
-/// This process' own memory, believing the addresses.
+/// Memory of this process. Addresses are trusted, not checked.
 #[derive(Clone, Copy, Debug)]
 pub struct OwnMemory(());
 

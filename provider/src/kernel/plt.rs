@@ -96,7 +96,7 @@ pub struct Object {
     base: usize,
     /// Lowest and highest address, code and data.
     extent: Range<usize>,
-    /// What the loader makes read-only once it is done.
+    /// Addresses that the loader makes read-only after relocation (`PT_GNU_RELRO`).
     relro: Range<usize>,
     jmprel: Table,
     rela: Table,

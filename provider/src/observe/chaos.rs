@@ -1,5 +1,5 @@
-//! What devices may do and rarely do (`URXE_CHAOS`): [`urxe_engine::quirks`] decides, by the seed and by how many objects
-//! of a kind this process has made before.
+//! Behaviour that the specification allows and devices rarely show (`URXE_CHAOS`): [`urxe_engine::quirks`] decides, by
+//! the seed and by how many objects of a kind this process has made before.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -12,11 +12,11 @@ use urxe_ffi::verbs as v;
 use super::settings;
 use urxe_runtime::quirks;
 
-/// What strict mode wants: long enough for a program that waits in a loop to go on.
+/// Order and pace of WRITEs in strict mode. The gap is long enough for a program that spins on memory to go on.
 #[cfg(not(urxe_unobserved))]
 const WRITE_ORDER: WritePolicy = WritePolicy { seed: 1, gap: Duration::from_millis(1) };
 
-/// Whether anything of it is asked for.
+/// Whether the environment asks for any quirk.
 pub(crate) fn is_on() -> bool {
     !super::UNOBSERVED && (chaos().is_some() || is_strict_about_writes())
 }

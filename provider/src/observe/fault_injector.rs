@@ -36,9 +36,9 @@ pub(super) struct FaultInjector {
     made: Mutex<Made>,
     /// When the device was opened, with which the script's clock starts.
     opened: OnceLock<Instant>,
-    /// What happens to the device, and when it is due.
+    /// Scripted device events, with the time when each is due.
     announcements: Mutex<Vec<(Instant, Announcement)>>,
-    /// It was taken out.
+    /// The device was removed by the script.
     removed: AtomicBool,
 }
 
@@ -257,7 +257,7 @@ impl Observer {
         }
     }
 
-    /// What becomes of a packet that has come.
+    /// Decides about a received packet.
     pub(crate) fn fate(&self, datagram: &Datagram<'_>) -> Decision {
         let Some(faults) = &self.faults else { return Decision::Accept };
         let (qpn, payload) = (datagram.dest_qpn(), datagram.payload);

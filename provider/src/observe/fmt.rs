@@ -1,4 +1,4 @@
-//! What happened, as people say it: comments of captures, explanations.
+//! Plain-language texts for the comments of captures and for explanations.
 
 use std::fmt::{self, Display};
 
@@ -105,7 +105,7 @@ impl Display for Refused {
 }
 
 impl Refused {
-    /// What to do about it.
+    /// Returns the remedy for a refused access.
     pub(crate) const fn remedy(&self) -> &'static str {
         let local = matches!(self.denied.by, Accessor::Local(_));
         match (self.denied.refusal, local) {
@@ -124,7 +124,7 @@ impl Refused {
     }
 }
 
-/// What a responder found wrong; `refused` is the access behind it.
+/// Describes a responder's fault; `refused` is the access behind it.
 pub(crate) fn fault(fault: ResponderFault, refused: Option<&Refused>) -> String {
     let because = |what: &str| match refused {
         Some(refused) => format!("{what}: {refused}"),
@@ -151,7 +151,7 @@ pub(crate) fn fault(fault: ResponderFault, refused: Option<&Refused>) -> String 
     }
 }
 
-/// What to do about it.
+/// Returns the remedy for a responder's fault.
 pub(crate) fn fault_remedy(fault: ResponderFault, refused: Option<&Refused>) -> &'static str {
     match fault {
         ResponderFault::OpcodeSequence | ResponderFault::Unsupported => {
@@ -197,7 +197,7 @@ pub(crate) fn dropped(reason: DropReason) -> String {
     }
 }
 
-/// What a NAK is called.
+/// Returns the name of a NAK.
 pub(crate) fn nak(nak: Nak) -> String {
     match nak {
         Nak::Rnr(timer) => format!("RNR NAK, wait {timer}"),
@@ -216,7 +216,7 @@ pub(crate) const fn retry(reason: RetryReason) -> &'static str {
     }
 }
 
-/// What an event says about the packet being handled; `None` if it is about another.
+/// Describes an event of the packet being handled; `None` for an event about another packet.
 pub(crate) fn event(event: &Event, refused: Option<&Refused>) -> Option<String> {
     Some(match event {
         Event::State { from, to } => format!("the queue pair goes from {} to {}", state(*from), state(*to)),

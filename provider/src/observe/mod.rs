@@ -1,4 +1,4 @@
-//! What a person may see of a device: captures, explanations, faults on demand.
+//! Diagnostics of a device: captures, explanations, strict mode, fault injection.
 //!
 //! Nothing of it is there unless the environment asks ([`settings`]): then every [`Device`](urxe_runtime::port) has an
 //! [`Observer`]. It is told of packets, of the engine's events and of completions, each by the thread at work, and
@@ -68,7 +68,7 @@ pub(crate) struct Observer {
     faults: Option<FaultInjector>,
     strict: Option<Strict>,
     peers: Mutex<Peers>,
-    /// What there is to say about packets that will be sent.
+    /// Comments for packets that will be sent.
     announced: Mutex<Vec<Announced>>,
 }
 
@@ -167,7 +167,8 @@ impl Observer {
         });
     }
 
-    /// What is told from now on belongs to no packet that was received.
+    /// Ends the context of the packet received last and writes it to the capture: later reports of this thread belong
+    /// to no packet.
     pub(super) fn end_packet(&self) {
         let (packet, comments) = packet_context::with(|scene| {
             scene.receiving = false;

@@ -1,4 +1,4 @@
-//! What belongs together: everything about one packet is told by one thread, in one go.
+//! Context of the packet being handled: one thread reports everything about a packet, before it takes the next.
 
 use std::cell::RefCell;
 
@@ -8,14 +8,14 @@ use urxe_engine::{BindError, SendOp, WcStatus};
 use super::capture::Received;
 use super::fmt::Refused;
 
-/// What this thread is at.
+/// Packet that this thread handles, and reports about it.
 #[derive(Debug, Default)]
 pub(super) struct PacketContext {
     /// A packet is being handled.
     pub(super) receiving: bool,
     /// The packet, for the capture.
     pub(super) packet: Option<Received>,
-    /// What was said about it.
+    /// Comments about the packet.
     pub(super) comments: Vec<String>,
     /// The access that was refused last.
     pub(super) refused: Option<Refused>,

@@ -1,4 +1,4 @@
-//! What is known of queue pairs beyond their packets: to whom the application connected them, and how that went.
+//! Connections of queue pairs, beyond their packets: the peer that the application named, and the errors since.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -13,11 +13,11 @@ use super::fmt::Refused;
 /// A queue pair as the application has set it up.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Peer {
-    /// Its state after the change.
+    /// State after the change.
     pub(crate) state: QpState,
     /// The queue pair that it talks to.
     pub(crate) qpn: Qpn,
-    /// Where that is.
+    /// Address of that queue pair.
     pub(crate) address: Option<IpAddr>,
     /// The ACK timeout.
     pub(crate) timeout: Option<Duration>,
@@ -33,11 +33,11 @@ pub(super) struct Known {
     pub(super) peer: Peer,
     /// A packet has come since it was set up.
     pub(super) heard: bool,
-    /// Why it went back last.
+    /// Reason of the last retry.
     pub(super) last_retry: Option<RetryReason>,
     /// A request that will fail, and why.
     pub(super) refused: Option<(u64, Refused)>,
-    /// Its way to ERR has been explained: what is flushed is a consequence.
+    /// Whether the transition to ERR has been explained: flushed requests are a consequence.
     pub(super) explained: bool,
 }
 

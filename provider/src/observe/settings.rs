@@ -1,4 +1,4 @@
-//! What the environment asks to see of devices, and what to do wrong on purpose.
+//! Settings of captures, explanations, strict mode and fault injection, from the environment.
 
 use std::sync::OnceLock;
 

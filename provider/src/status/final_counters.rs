@@ -1,8 +1,8 @@
-//! What devices that are no more have counted, for as long as `urxe run` lasts.
+//! Counters of closed devices, kept for as long as `urxe run` lasts.
 //!
-//! A card counts for everybody: who looks at its counters, starts a program, and looks again after its end, sees what the
-//! program did. So a device that goes adds what it has counted to a file in the folder of `urxe run`, one for each device
-//! and network namespace. A program that is killed has no time for that. Elsewhere there is no such folder, and no ledger.
+//! A card's counters outlive a process: an administrator who reads them before and after a program sees the program's
+//! traffic. So a device that closes adds its counters to a file in the folder of `urxe run`, one for each device and
+//! network namespace. A program that is killed does not. Without `urxe run` there is no such folder, and no file.
 //!
 //! The file holds a number that stands for the names of the counters, and their values, each of eight bytes in the order
 //! of the machine.
@@ -37,7 +37,7 @@ pub(crate) fn add(device: &str, counters: impl Iterator<Item = (&'static str, u6
     }
 }
 
-/// What devices of this name have counted that are no more.
+/// Returns the counters of closed devices of this name.
 pub(crate) fn read(device: &str) -> impl Iterator<Item = (&'static str, u64)> {
     let read = || {
         let folder = Path::new(OsStr::from_bytes(urxe_preload::folder()?));

@@ -1,4 +1,4 @@
-//! What is told of a device, as JSON.
+//! Status report of a device, as JSON.
 
 use std::fmt::Write;
 

@@ -16,7 +16,7 @@ use crate::device;
 /// How long a process may take to answer: somebody waits in open(2).
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// What the preloaded library asks.
+/// Callbacks by which the preloaded library serves live counters.
 pub(crate) static LIVE: urxe_preload::Live = urxe_preload::Live { is_name: urxe_status::sysfs::is_name, open };
 
 /// A file that holds what the counter at this path is now; `None` if there is no such counter.

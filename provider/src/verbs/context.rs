@@ -201,7 +201,7 @@ impl Context {
         self.number
     }
 
-    /// What can be imported.
+    /// Returns the handles of domains, regions and device memory that can be imported.
     pub(crate) fn handles(&self) -> &Handles {
         &self.handles
     }
@@ -238,7 +238,7 @@ impl Context {
         &self.async_file
     }
 
-    /// The same file, for the runtime.
+    /// Returns the asynchronous event file as the runtime's sink.
     pub(crate) fn async_sink(&self) -> Arc<dyn EventSink> {
         self.async_file.clone()
     }

@@ -14,7 +14,7 @@ use crate::observe::{Peer, Sender};
 use urxe_runtime::host::DeviceHost;
 use urxe_runtime::memory::maps::NotUsable;
 
-/// What explanations need of a queue pair.
+/// Returns the attributes of a queue pair that explanations need.
 pub(crate) fn peer(engine: &QueuePair<DeviceHost>, address: Option<IpAddr>) -> Peer {
     let attr = engine.attr();
     Peer {
@@ -27,7 +27,7 @@ pub(crate) fn peer(engine: &QueuePair<DeviceHost>, address: Option<IpAddr>) -> P
     }
 }
 
-/// What strict mode needs of it.
+/// Returns the attributes of a queue pair that strict mode needs.
 pub(crate) fn sender(engine: &QueuePair<DeviceHost>) -> Sender {
     let (config, attr) = (engine.config(), engine.attr());
     Sender { qpn: config.qpn, max_rd_atomic: attr.max_rd_atomic, sq_sig_all: config.sq_sig_all, state: engine.state() }
@@ -87,7 +87,7 @@ fn fields(mask: AttrMask) -> String {
     if names.is_empty() { mask.to_string() } else { names.join(", ") }
 }
 
-/// What the value of an attribute may be.
+/// Describes the legal values of an attribute.
 const fn range(mask: AttrMask) -> &'static str {
     if mask.contains(AttrMask::TIMEOUT) || mask.contains(AttrMask::MIN_RNR_TIMER) {
         "is a code from 0 to 31"

@@ -17,20 +17,20 @@ use urxe_runtime::memory::mapping::Mapping;
 /// A number that stands for nothing (any more): as the kernel's `uverbs_get_uobject_from_file`.
 const UNKNOWN: Errno = Errno(libc::ENOENT);
 
-/// What is behind an `ibv_mr`, besides the engine's region.
+/// Memory region behind an `ibv_mr`, besides the engine's.
 #[derive(Clone, Debug)]
 pub(crate) struct Registered {
-    /// What was asked for.
+    /// Arguments of the registration.
     pub(crate) asked: Registration,
     /// Keeps the domain from being freed.
     pub(crate) domain: Arc<ProtectionDomain>,
     /// Memory that is ours.
     pub(crate) backing: Option<Arc<Mapping>>,
-    /// What peers name it by; 0 where they cannot.
+    /// R_Key.
     pub(crate) r_key: u32,
 }
 
-/// What was made through one uverbs file.
+/// Objects made through one uverbs file.
 #[derive(Debug, Default)]
 pub(crate) struct Handles {
     domains: Mutex<HashMap<u32, Weak<ProtectionDomain>>>,

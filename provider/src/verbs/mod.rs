@@ -1,4 +1,4 @@
-//! What the verbs mean: in safe code, on our own types.
+//! Semantics of the verbs, in safe code, on Rust types.
 
 pub(crate) mod ah;
 pub(crate) mod capabilities;

@@ -58,7 +58,7 @@ impl ProtectionDomain {
         Arc::new(Self { id: parent.id, names: Arc::default(), within: Some((parent, thread)), _counted: None })
     }
 
-    /// Its number.
+    /// Returns the protection domain's number.
     pub(crate) const fn id(&self) -> Pd {
         self.id
     }
@@ -84,7 +84,7 @@ impl ProtectionDomain {
     }
 }
 
-/// What `ibv_reg_mr_iova` asks for.
+/// Arguments of `ibv_reg_mr_iova(3)`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Registration {
     /// Where the memory is.

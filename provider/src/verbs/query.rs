@@ -1,4 +1,4 @@
-//! What the device says of itself.
+//! Attributes of the device and the port, as `ibv_query_device(3)` and `ibv_query_port(3)` report them.
 
 use urxe_ffi::verbs as v;
 use urxe_net::Interface;
@@ -71,7 +71,7 @@ pub(crate) fn capabilities() -> u64 {
 /// `IBV_PCI_ATOMIC_OPERATION_8_BYTE_SIZE_SUP`.
 const EIGHT_BYTES: u16 = 1 << 1;
 
-/// What `ibv_query_device_ex` says besides; the fields not named here stay 0, which is "not supported".
+/// Fills in the further attributes of `ibv_query_device_ex(3)`. Fields not set here stay 0: "not supported".
 pub(crate) fn extended(answer: &mut v::ibv_device_attr_ex) {
     answer.device_cap_flags_ex = capabilities();
     answer.phys_port_cnt_ex = 1;

@@ -62,7 +62,7 @@ impl Quota {
         Self { name, most, used: Arc::default(), objects: Arc::default() }
     }
 
-    /// What `ibv_query_device` says.
+    /// Returns the limit, as `ibv_query_device(3)` reports it.
     pub(crate) const fn most(&self) -> u32 {
         self.most
     }
@@ -79,7 +79,7 @@ impl Quota {
         }
     }
 
-    /// Those that are [tracked](Counted::tracked).
+    /// Returns the objects that are [tracked](Counted::tracked).
     pub(crate) fn objects(&self) -> &Objects {
         &self.objects
     }

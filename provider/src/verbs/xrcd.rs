@@ -35,7 +35,7 @@ pub(crate) struct XrcDomains {
 }
 
 impl Xrcd {
-    /// Its number.
+    /// Returns the XRC domain's number.
     pub(crate) const fn id(&self) -> XrcDomain {
         self.id
     }

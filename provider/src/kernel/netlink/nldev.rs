@@ -46,7 +46,7 @@ pub(super) struct Told {
     pub(super) report: String,
 }
 
-/// Whom to ask.
+/// Source of the devices, their reports and counters.
 pub(super) trait Devices {
     fn all(&self) -> Vec<Device>;
     /// The reports of the processes that have the device, as far as they may be seen.

@@ -107,7 +107,7 @@ fn zeroed<T: Abi>() -> T {
     decode(&[])
 }
 
-/// Its bytes. Every value that goes out was zeroed first, padding included.
+/// Returns the bytes of a response. Every value that goes out was zeroed first, padding included.
 pub(super) fn encode<T: Abi>(value: &T) -> &[u8] {
     // SAFETY: the value's own memory; as said above, all of it is initialised.
     unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast(), size_of::<T>()) }
@@ -252,7 +252,7 @@ struct Storage(ucma::__kernel_sockaddr_storage);
 // SAFETY: bytes; its other member is only there for alignment.
 unsafe impl Abi for Storage {}
 
-/// What `rdma_connect` or `rdma_accept` gives.
+/// Converts the parameters of `rdma_connect(3)` or `rdma_accept(3)`.
 pub(super) fn offer(param: &ucma::rdma_ucm_conn_param, ece: &ucma::rdma_ucm_ece) -> Offer {
     Offer {
         param: ConnParam {

@@ -1,4 +1,4 @@
-//! What stands in librdmacm's slots for `write`, `fstat` and `close`.
+//! Hooks in librdmacm's PLT slots for `write`, `fstat` and `close`.
 //!
 //! librdmacm opens `/dev/infiniband/rdma_cm`, which has the device number of `/dev/null` here, and looks whether that is a character
 //! device. Then the descriptor is replaced by an event channel's: programs poll it before they send the first command
@@ -146,13 +146,13 @@ unsafe extern "C-unwind" fn write_hook(fd: c_int, buf: *const c_void, count: usi
     result.unwrap_or_else(|| unsafe { call_write(&WRITE, fd, buf, count) })
 }
 
-/// What becomes of something written.
+/// Result of a hooked write.
 enum Outcome {
-    /// It was a command, which returns this.
+    /// A command, which returns this.
     Returns(isize),
     /// A command for an event that is not there yet.
     Waits(wait::Place),
-    /// It is somebody else's.
+    /// A write to another file, for the C library.
     NotOurs,
 }
 

@@ -38,7 +38,7 @@ pub fn close_channel(channel: &Arc<Channel>) {
     manager().close_channel(channel);
 }
 
-/// What write(2) to the file of a channel does: a command, whose addresses are in `memory`.
+/// Executes a command that was written to the file of a channel. The command's addresses are in `memory`.
 pub fn handle_write(channel: &Arc<Channel>, memory: &dyn UserMemory, bytes: &[u8]) -> Result<usize, Errno> {
     let command = Command::parse(bytes).ok_or(EINVAL)?;
     let done = command.run(channel, memory);
@@ -57,7 +57,7 @@ pub(crate) struct Command<'a> {
 }
 
 impl<'a> Command<'a> {
-    /// What was written, if it has the shape of a command (`ucma_write` of the kernel's ucma.c).
+    /// Parses a command: `None` if the header or the lengths are wrong (`ucma_write` of the kernel's ucma.c).
     pub(crate) fn parse(bytes: &'a [u8]) -> Option<Self> {
         let header: ucma::rdma_ucm_cmd_hdr = abi::decode(bytes.get(..HEADER)?);
         let body = bytes.get(HEADER..)?;

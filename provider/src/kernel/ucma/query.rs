@@ -1,4 +1,4 @@
-//! What `RDMA_USER_CM_CMD_QUERY` answers: addresses, GIDs and path of an id.
+//! `RDMA_USER_CM_CMD_QUERY`: addresses, GIDs and path of an id.
 //!
 //! librdmacm asks these where AF_IB addresses can be bound, which it tries first (`ucma_set_af_ib_support`); elsewhere
 //! it asks for the route, which is all of them in one.
@@ -18,7 +18,7 @@ pub(super) const AF_IB: u16 = 27;
 /// Size of `struct sockaddr_ib` (`<infiniband/ib.h>`).
 pub(super) const SOCKADDR_IB: usize = 48;
 
-/// What the kernel wants room for at least: all but `ibdev_index`, which came later.
+/// Smallest response buffer that the kernel accepts: all but `ibdev_index`, a later field.
 const LEAST_ROOM: usize = std::mem::offset_of!(ucma::rdma_ucm_query_addr_resp, ibdev_index);
 
 /// `IB_PATH_GMP | IB_PATH_PRIMARY | IB_PATH_BIDIRECTIONAL` of `rdma/ib_user_sa.h`.

@@ -1,5 +1,5 @@
-//! RunQueue for an event, as a thread waits within the kernel: it can be cancelled (`pthread_cancel(3)`), and a channel that
-//! is closed meanwhile leaves it waiting.
+//! Waits for an event as a thread does in the kernel: the wait can be cancelled (`pthread_cancel(3)`), and outlasts a
+//! close(2) of the channel.
 
 use std::cell::RefCell;
 use std::ffi::{c_int, c_void};
@@ -23,7 +23,7 @@ unsafe extern "C-unwind" {
 }
 
 thread_local! {
-    /// What a thread waits for stays there. Dropped with the thread, should it be cancelled.
+    /// Channel that this thread waits for, kept open meanwhile. Dropped with the thread, should it be cancelled.
     static HELD: RefCell<Option<Arc<Channel>>> = const { RefCell::new(None) };
 }
 
@@ -85,7 +85,8 @@ pub(super) fn is_late(bytes: &[u8]) -> bool {
     closer != 0 && closer != unsafe { libc::gettid() } && is_for_an_event(bytes)
 }
 
-/// This thread is about to close a channel: before the channel is gone, or whoever misses it could not know why.
+/// Records that this thread is about to close a channel. To be called before the channel is gone: another thread that
+/// misses the channel reads this record.
 pub(super) fn closing() {
     // SAFETY: no pointers involved.
     CLOSER.store(unsafe { libc::gettid() }, Ordering::Release);

@@ -41,7 +41,7 @@ enum Method {
     AsyncEventAlloc,
 }
 
-/// What the kernel does on ioctl(2) with `argument` on a uverbs file.
+/// Executes ioctl(2) with `argument` on a uverbs file.
 ///
 /// The checks and their errnos are those of the kernel's `uverbs_ioctl.c`.
 pub fn handle_ioctl(device: &dyn Device, memory: &dyn UserMemory, request: u64, argument: u64) -> Result<(), Errno> {

@@ -28,7 +28,7 @@ pub use write::handle_write;
 #[cfg(test)]
 mod tests;
 
-/// What a GID is good for: `IB_UVERBS_GID_TYPE_*`.
+/// RoCE version of a GID: `IB_UVERBS_GID_TYPE_*`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GidType {
     /// RoCE v1, by Ethertype.
@@ -42,17 +42,17 @@ pub enum GidType {
 pub struct GidEntry {
     /// The GID, in network byte order.
     pub gid: Gid,
-    /// Its index in the port's table.
+    /// Index in the port's GID table.
     pub index: u32,
     /// The port, from 1.
     pub port: u32,
-    /// What it is good for.
+    /// RoCE version.
     pub gid_type: GidType,
     /// The network interface's index; 0 for none.
     pub netdev_ifindex: u32,
 }
 
-/// What the command handlers ask of the device behind an open uverbs file.
+/// Device behind an open uverbs file, as the command handlers need it.
 pub trait Device: Send + Sync {
     /// A new completion channel: the end that the application polls, and from which libibverbs reads
     /// `ib_uverbs_comp_event_desc`s. It belongs to the application, which closes it (see [`Self::before_close`]).

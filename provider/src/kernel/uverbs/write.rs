@@ -53,7 +53,7 @@ impl Command {
     }
 }
 
-/// What the kernel does when `buf` is written to a uverbs file. Answers how many bytes it took: all.
+/// Executes the command in `buf`, which was written to a uverbs file. Returns the number of bytes taken: all.
 ///
 /// The checks and their errnos are those of `verify_hdr` in the kernel's `uverbs_main.c`.
 pub fn handle_write(device: &dyn Device, memory: &dyn UserMemory, buf: &[u8]) -> Result<usize, Errno> {

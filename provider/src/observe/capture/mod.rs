@@ -239,7 +239,8 @@ fn try_lock(file: &File) -> bool {
 mod tests {
     use super::*;
 
-    /// What is in the folder once this has been written by way of a file of at most `size` bytes.
+    /// Writes bursts to a capture that keeps `keep` files. Returns the files in the folder, with their sizes, and the
+    /// name that a second capture claims.
     fn rotated(keep: u32, bursts: &[usize]) -> (Vec<(String, usize)>, PathBuf) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("it.pcapng");

@@ -67,7 +67,7 @@ impl std::fmt::Display for Who<'_> {
     }
 }
 
-/// What is wrong with a receive.
+/// Explains the error status of a receive: why, and the remedy.
 fn receiving(cqe: &Cqe) -> Option<(String, String)> {
     if cqe.status == WcStatus::WrFlushError {
         return Some(flushed());
@@ -85,7 +85,7 @@ fn flushed() -> (String, String) {
     )
 }
 
-/// What is wrong with a send request.
+/// Explains the error status of a send request: why, and the remedy.
 fn sending(cqe: &Cqe, failed: Option<&(SendOp, u32, WcStatus)>, known: Option<&Known>) -> Option<(String, String)> {
     let told = |why: String, remedy: &str| Some((why, remedy.to_owned()));
     match cqe.status {

@@ -20,11 +20,11 @@ pub(super) struct Line<'a> {
     pub(super) qp: Option<u32>,
     /// The work request.
     pub(super) wr_id: Option<u64>,
-    /// What was asked.
+    /// The failed operation.
     pub(super) what: &'a str,
-    /// Which rule it broke.
+    /// The rule that was broken.
     pub(super) why: &'a str,
-    /// What to do.
+    /// The remedy.
     pub(super) remedy: &'a str,
     /// Where in the program.
     pub(super) site: Option<&'a str>,

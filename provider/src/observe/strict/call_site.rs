@@ -14,7 +14,7 @@ pub(super) fn here() -> String {
     callers(&Backtrace::force_capture().to_string())
 }
 
-/// What stands in a backtrace above libibverbs and us.
+/// Returns the frames of a backtrace above libibverbs and urxe: the application's.
 ///
 /// Its format is not promised (`std::backtrace`); if it changes, there is nothing to show.
 fn callers(backtrace: &str) -> String {

@@ -1,4 +1,4 @@
-//! What has been told already, of what is still there.
+//! Rules reported already, for each object that still exists.
 
 use std::collections::{HashMap, HashSet};
 
@@ -7,7 +7,7 @@ use urxe_wire::Qpn;
 
 use super::Rule;
 
-/// What something is told of.
+/// Object of a report.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Object {
     /// The device, or the program as a whole.

@@ -22,7 +22,7 @@ pub(super) struct Dead {
 #[derive(Debug, Default)]
 pub(super) struct Keys {
     dead: HashMap<Key, Dead>,
-    /// The same, oldest first.
+    /// Keys of `dead`, oldest first.
     order: VecDeque<Key>,
     /// The low bits that each window was bound with lately, by its index.
     bound: HashMap<u32, VecDeque<u8>>,

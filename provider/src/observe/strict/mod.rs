@@ -29,7 +29,7 @@ use urxe_runtime::lock;
 use urxe_runtime::memory::faultable_copy;
 use urxe_runtime::memory::regions::Regions;
 
-/// What strict mode remembers of a device.
+/// State of strict mode for a device.
 #[derive(Debug, Default)]
 pub(super) struct Strict {
     told: Mutex<Told>,
@@ -41,7 +41,7 @@ pub(super) struct Strict {
     with_sites: bool,
 }
 
-/// What is told.
+/// Content of a report.
 #[derive(Clone, Copy, Debug)]
 struct Advice<'a> {
     qpn: Qpn,
@@ -81,7 +81,7 @@ struct Sent {
     site: Option<String>,
 }
 
-/// What is to be known of a queue pair to which requests are posted.
+/// Attributes of a queue pair that the checks of posted requests need.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sender {
     pub(crate) qpn: Qpn,

@@ -46,7 +46,7 @@ impl Observer {
         }
     }
 
-    /// It has been.
+    /// A region has been deregistered.
     pub(crate) fn deregistered(&self, key: Key, iova: u64, length: u64) {
         let Some(strict) = &self.strict else { return };
         let dead = Dead { iova, length, at: clock::now(), site: strict.site() };

@@ -15,7 +15,7 @@ use urxe_wire::Qpn;
 use urxe_runtime::memory::faultable_copy;
 use urxe_runtime::memory::regions::Regions;
 
-/// What a buffer holds that is posted.
+/// Pattern that fills a posted receive buffer.
 pub(super) const WORDS: &[u8; 18] = b"not received yet; ";
 
 /// Bytes of a request that are looked after.
@@ -38,7 +38,7 @@ pub(super) struct Part {
     pub(super) length: usize,
 }
 
-/// What a part held before it was posted; `None` if it is left alone.
+/// Contents of a part before the pattern was written; `None` if the part is left alone.
 #[derive(Debug)]
 struct Kept {
     part: Part,
