@@ -13,7 +13,7 @@ fn choices() -> Option<Choices> {
     static REPORTED: Once = Once::new();
     Choices::new(variable)
         .map_err(|mistake| {
-            REPORTED.call_once(|| crate::observe::complain(&format_args!("no device: {mistake}")));
+            REPORTED.call_once(|| urxe_diag::complain(&format_args!("no device: {mistake}")));
         })
         .ok()
 }
@@ -24,13 +24,7 @@ fn variable(name: &str) -> Option<String> {
     if name == urxe_options::DEVICE_NAME.variable && !urxe_preload::is_active() {
         return None;
     }
-    environment(name)
-}
-
-/// A variable of the environment. What is not UTF-8 is no interface, address or number either: the message shows it as
-/// far as it can.
-pub(crate) fn environment(name: &str) -> Option<String> {
-    std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
+    urxe_diag::settings::environment(name)
 }
 
 /// The devices.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! libibverbs ─▶ edge/      extern "C", pointers, errno          ─▶ verbs/    what each call means, in safe code
-//!            ─▶ kernel/    what libibverbs asks a kernel for       observe/  captures and explanations, if asked for
+//!            ─▶ kernel/    what libibverbs asks a kernel for
 //!                                                                  cm/       ids and events of rdma_cm
 //!                                                                  status/   how the device is, for those who ask
 //! ```
@@ -14,6 +14,5 @@ mod cm;
 mod device;
 mod edge;
 pub mod kernel;
-mod observe;
 mod status;
 mod verbs;

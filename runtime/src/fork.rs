@@ -122,7 +122,7 @@ extern "C" fn child() {
     if let Some((mut ports, _opening, _tables)) = HELD.take() {
         for port in ports.drain(..) {
             port.close_in_child();
-            // Its locks may be held by threads that are not here: never to be dirty again, not even by a drop.
+            // Its locks may be held by threads that are not here: never to be touched again, not even by a drop.
             std::mem::forget(port);
         }
     }

@@ -123,9 +123,12 @@ fn the_guide_lists_every_option() -> Result<()> {
 #[test]
 fn the_guide_has_the_grammar_of_faults() -> Result<()> {
     let text = std::fs::read_to_string(root().join("docs/guide/debugging.md"))?;
-    let grammar = include_str!("../../faults/src/grammar.txt");
-    ensure!(text.contains(&format!("```text\n{grammar}```\n")), "docs/guide/debugging.md lacks faults/src/grammar.txt");
-    ensure!(help(&["faults"])?.contains(grammar.trim_end()), "urxe faults --help lacks faults/src/grammar.txt");
+    let grammar = include_str!("../../diag/faults/src/grammar.txt");
+    ensure!(
+        text.contains(&format!("```text\n{grammar}```\n")),
+        "docs/guide/debugging.md lacks diag/faults/src/grammar.txt"
+    );
+    ensure!(help(&["faults"])?.contains(grammar.trim_end()), "urxe faults --help lacks diag/faults/src/grammar.txt");
     Ok(())
 }
 

@@ -77,7 +77,7 @@ fn other_users_see_that_there_is_something() -> Result<()> {
 }
 
 /// Anybody may listen at a name like a device's. Who is believed about what decide `trust` and `numbers_in` of
-/// `status/src/ask.rs`, whose tests always run.
+/// `diag/status/src/ask.rs`, whose tests always run.
 #[test]
 #[ignore = "needs root: in a user namespace of one user there are no others"]
 fn look_alikes_speak_for_nobody_else() -> Result<()> {

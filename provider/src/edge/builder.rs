@@ -21,7 +21,6 @@ use super::context::shared;
 use super::poll_session_lock::PollSessionLock;
 use super::{ah, fast_verb, guarded, post, qp, reentrant};
 use crate::kernel::Errno;
-use crate::observe;
 use crate::verbs::diagnostics;
 use urxe_runtime::qp::Qp;
 
@@ -198,7 +197,7 @@ unsafe extern "C" fn wr_complete(qp: *mut v::ibv_qp_ex) -> c_int {
 /// Posts all of the requests or none.
 pub(super) fn send(qp: &Qp, requests: &mut Vec<(SendWr, Option<UdRecipient<Arc<Route>>>)>) -> Result<(), Errno> {
     let port = qp.port();
-    let strict = observe::of(port).filter(|observer| observer.is_strict());
+    let strict = urxe_diag::of(port).filter(|observer| observer.is_strict());
     let post = |engine: &mut urxe_engine::QueuePair<_>, io: &mut urxe_engine::Io<'_, _>| {
         let Some(observer) = strict else { return engine.post_send_all(io, requests) };
         let (sender, count) = (diagnostics::sender(engine), requests.len());

@@ -16,10 +16,10 @@ use super::{
 };
 use super::{int_verb, ptr_verb};
 use crate::kernel::{Errno, hook};
-use crate::observe::complain;
 use crate::verbs::context::{Context, OpenError};
 use crate::verbs::{diagnostics, query};
 use crate::{device, kernel};
+use urxe_diag::complain;
 use urxe_runtime::limits;
 
 /// Private data behind an `ibv_context`.

@@ -14,12 +14,12 @@ use urxe_wire::grh;
 use super::context::shared;
 use super::cq_ex::Poll;
 use super::users::Users;
-use super::{count_verb, fast_verb, guarded, int_verb, mr, ptr_verb, reentrant, wait};
+use super::{count_verb, fast_verb, garbage, guarded, int_verb, mr, ptr_verb, reentrant, wait};
 use crate::kernel::Errno;
-use crate::observe::chaos;
 use crate::verbs::diagnostics;
 use crate::verbs::objects::ProtectionDomain;
 use crate::verbs::quota::Counted;
+use urxe_diag::chaos;
 use urxe_runtime::cq::Cq;
 use urxe_runtime::event::EventSink;
 use urxe_runtime::limits;
@@ -267,7 +267,9 @@ pub(super) fn work_completion(cqe: &Cqe) -> v::ibv_wc {
             wc.__bindgen_anon_1.invalidated_rkey = r_key.0;
         }
     } else {
-        chaos::garble(&mut wc);
+        if let Some(rng) = chaos::garbage() {
+            garbage::fill(&mut wc, rng);
+        }
     }
     wc
 }

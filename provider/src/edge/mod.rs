@@ -14,6 +14,7 @@ mod dm;
 mod dmabuf;
 mod dmah;
 mod domain;
+mod garbage;
 mod import;
 pub(crate) mod mcast;
 mod misc;
@@ -37,7 +38,7 @@ use urxe_explain::Verb;
 use urxe_net::cancellation::CancelGuard;
 
 use crate::kernel::Errno;
-use crate::observe::{explain, verbs};
+use urxe_diag::{explain, verbs};
 use urxe_runtime::port_events;
 
 /// Errno of a verb that panicked.
@@ -49,7 +50,7 @@ fn run<T>(verb: Verb, act: impl FnOnce(bool) -> Result<T, Errno>) -> Result<T, E
     if verbs::is_armed()
         // Counting calls takes a lock.
         && !reentrant::is_inside()
-        && let Some(errno) = verbs::refuse(verb)
+        && let Some(errno) = verbs::refuse(verb).map(Errno)
     {
         return Err(errno);
     }
@@ -76,7 +77,7 @@ fn failed(verb: Verb, errno: Errno) {
     let _guard = CancelGuard::new();
     // Explaining allocates.
     if !reentrant::is_inside() {
-        explain::failed(verb, errno);
+        explain::failed(verb, errno.0);
     }
     errno.set();
 }

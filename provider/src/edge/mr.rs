@@ -133,7 +133,7 @@ pub(super) unsafe extern "C" fn reg_mr(
     ptr_verb(Verb::RegMr, || {
         let address = addr as u64;
         let page = limits::page();
-        // As the kernel's `ib_umem_get`: EINVAL where no page is dirty. Anywhere else a region of no bytes is one.
+        // As the kernel's `ib_umem_get`: EINVAL where no page is touched. Anywhere else a region of no bytes is one.
         if length == 0 && address.is_multiple_of(page) {
             return Err(diagnostics::wrong(Errno(libc::EINVAL), "length is 0", "register at least one byte"));
         }

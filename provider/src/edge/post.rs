@@ -14,9 +14,9 @@ use urxe_wire::{ImmDt, Qpn, RKey};
 use super::context::shared;
 use super::{ah, builder, fast_verb, qp, reentrant};
 use crate::kernel::Errno;
-use crate::observe::{self, RecvQueue};
 use crate::verbs::context::Context;
 use crate::verbs::diagnostics;
+use urxe_diag::{self, RecvQueue};
 use urxe_runtime::limits;
 use urxe_runtime::memory::faultable_copy;
 use urxe_runtime::qp::Qp;
@@ -113,7 +113,7 @@ pub(super) unsafe extern "C" fn post_recv(
 /// As for `ibv_post_recv(3)`.
 #[inline]
 pub(super) unsafe fn recv(qp: &Qp, first: *mut v::ibv_recv_wr, bad_wr: *mut *mut v::ibv_recv_wr) -> Result<(), Errno> {
-    let strict = observe::of(qp.port()).filter(|observer| observer.is_strict());
+    let strict = urxe_diag::of(qp.port()).filter(|observer| observer.is_strict());
     let post = |engine: &mut urxe_engine::QueuePair<_>, io: &mut urxe_engine::Io<'_, _>| {
         let next = |wr: &v::ibv_recv_wr| wr.next;
         if let Some(observer) = strict {

@@ -26,9 +26,9 @@ use urxe_net::cancellation::CancelGuard;
 
 use super::{builder, post, srq};
 use crate::kernel::Errno;
-use crate::observe::explain;
 use copies::Request;
 use list::{append, is_for, reversed};
+use urxe_diag::explain;
 use urxe_runtime::cq::Cq;
 use urxe_runtime::device::Device;
 use urxe_runtime::memory::faultable_copy;
@@ -203,7 +203,7 @@ impl Call {
             Ok(()) => Ok(()),
             Err(Errno(libc::ENOMEM)) => Err(Full),
             Err(errno) => {
-                explain::failed(verb, errno);
+                explain::failed(verb, errno.0);
                 Ok(())
             }
         }

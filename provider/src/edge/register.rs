@@ -15,8 +15,8 @@ use urxe_runtime::memory::faultable_copy;
 
 use super::{context, guarded, import, stub};
 use crate::kernel::plt::{Exporter, exporters, file_name, loads};
-use crate::observe::complain;
 use crate::{device, kernel};
+use urxe_diag::complain;
 use urxe_runtime::fork_safe_mutex::{ForkSafeMutex, without_fork};
 
 /// A copy of libibverbs that the provider is registered with. `ops` comes first: every device of the copy points to it.
@@ -188,7 +188,7 @@ unsafe extern "C" fn match_device(sysfs_dev: *mut verbs_sysfs_dev) -> bool {
         register();
         stub::unload();
         // From now on verbs may be called, and some may have to fail.
-        let _ = crate::observe::settings::get();
+        let _ = urxe_diag::settings::get();
         Ok(name.is_some_and(|name| device::netdev_of(&name).is_some()))
     })
     .unwrap_or(false)

@@ -14,10 +14,10 @@ use super::context::shared;
 use super::users::{Use, Users};
 use super::{cq, fast_verb, int_verb, mr, post, ptr_verb, reentrant, wait, xrcd};
 use crate::kernel::Errno;
-use crate::observe::{self, RecvQueue, chaos};
 use crate::verbs::diagnostics;
 use crate::verbs::objects::ProtectionDomain;
 use crate::verbs::quota::Counted;
+use urxe_diag::{self, RecvQueue, chaos};
 use urxe_runtime::async_events::AsyncEvents;
 use urxe_runtime::device::Device;
 use urxe_runtime::limits;
@@ -286,7 +286,7 @@ pub(super) unsafe fn recv(
     bad_wr: *mut *mut v::ibv_recv_wr,
 ) -> Result<(), Errno> {
     let place = RecvQueue::Shared(number);
-    let strict = observe::of(port).filter(|observer| observer.is_strict());
+    let strict = urxe_diag::of(port).filter(|observer| observer.is_strict());
     let next = |wr: &v::ibv_recv_wr| wr.next;
     if let Some(observer) = strict {
         // SAFETY: a list of requests, ended by null.

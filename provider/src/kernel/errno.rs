@@ -25,4 +25,10 @@ impl fmt::Display for Errno {
     }
 }
 
+impl From<Errno> for i32 {
+    fn from(errno: Errno) -> Self {
+        errno.0
+    }
+}
+
 impl std::error::Error for Errno {}

@@ -4,10 +4,10 @@ use std::fmt::Write;
 
 use urxe_engine::QpType;
 
-use crate::observe::explain::quoted;
-use crate::observe::fmt;
 use crate::status::resources;
 use crate::verbs::quota::Quotas;
+use urxe_diag::explain::quoted;
+use urxe_diag::fmt;
 use urxe_runtime::device::Device;
 use urxe_runtime::qp::Qp;
 

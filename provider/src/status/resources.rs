@@ -5,8 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 use urxe_engine::QpType;
 
 use crate::cm;
-use crate::observe::explain::quoted;
 use crate::verbs::quota::Quotas;
+use urxe_diag::explain::quoted;
 use urxe_runtime::device::Device;
 use urxe_runtime::qp::Qp;
 use urxe_runtime::srq::AnySrq;

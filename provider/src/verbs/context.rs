@@ -12,13 +12,13 @@ use urxe_wire::Gid;
 use crate::kernel::Errno;
 use crate::kernel::event_file::EventFile;
 use crate::kernel::uverbs::{self, GidEntry, GidType};
-use crate::observe::{self, Observer};
 use crate::status::final_counters;
 use crate::verbs::diagnostics;
 use crate::verbs::handles::Handles;
 use crate::verbs::quota::Quotas;
 use crate::verbs::tracked::Tracked;
 use crate::verbs::xrcd::XrcDomains;
+use urxe_diag::{self, Observer};
 use urxe_runtime::device::{Device, OpenOptions};
 use urxe_runtime::event::EventSink;
 use urxe_runtime::fork::{self, Generation};
@@ -60,7 +60,7 @@ impl Drop for SharedPort {
         }
         let is_lost = self.port.has_lost_descriptors();
         urxe_runtime::xrc::server::close(&self.port);
-        if let Some(observer) = observe::of(&self.port) {
+        if let Some(observer) = urxe_diag::of(&self.port) {
             observer.check_leftovers(&self.port);
         }
         let hears = self.port.request_stop();
@@ -89,7 +89,7 @@ pub(crate) enum OpenError {
     /// The system refuses something else.
     System(Errno),
     /// The environment asks for what makes no sense.
-    Settings(observe::settings::Mistake),
+    Settings(urxe_diag::settings::Mistake),
 }
 
 impl SharedPort {
@@ -103,7 +103,7 @@ impl SharedPort {
         if let Some(port) = open.iter().filter_map(std::sync::Weak::upgrade).find(mine) {
             return Ok(port);
         }
-        observe::settings::get().as_ref().map_err(|mistake| OpenError::Settings(mistake.clone()))?;
+        urxe_diag::settings::get().as_ref().map_err(|mistake| OpenError::Settings(mistake.clone()))?;
         let interface = crate::device::interface(netdev).map_err(OpenError::Port)?;
         let (keys, status) = (random_seed()?, random_seed()?);
         fork::set_hooks(fork::Hooks { at_exit: crate::status::hang_up, in_child: crate::status::close_in_child });
@@ -113,7 +113,7 @@ impl SharedPort {
         let options = OpenOptions {
             shares_memory: crate::device::shares_memory(),
             key_seed: keys,
-            has_quirks: observe::chaos::is_on(),
+            has_quirks: urxe_diag::chaos::is_on(),
             final_counters: Some(|name, counters| final_counters::add(name, counters)),
             interceptor: Some(&mut observe),
         };
@@ -245,7 +245,7 @@ impl Context {
 
     /// Observer of the device, if the environment asks for one.
     pub(crate) fn observer(&self) -> Option<&Observer> {
-        observe::of(self.port())
+        urxe_diag::of(self.port())
     }
 
     /// The completion channel that the application knows by `fd`.

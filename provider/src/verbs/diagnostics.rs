@@ -1,4 +1,4 @@
-//! Why verbs are refused, for people: see [`crate::observe::explain`].
+//! Why verbs are refused, for people: see [`urxe_diag::explain`].
 
 use std::net::IpAddr;
 
@@ -8,9 +8,9 @@ use urxe_engine::{Access, PostError, QpState, QpType, QueuePair};
 use urxe_wire::Lid;
 
 use crate::kernel::Errno;
-use crate::observe::explain::with_reason;
-use crate::observe::fmt::{self, Range, Rights};
-use crate::observe::{Peer, Sender};
+use urxe_diag::explain::with_reason;
+use urxe_diag::fmt::{self, Range, Rights};
+use urxe_diag::{Peer, Sender};
 use urxe_runtime::host::DeviceHost;
 use urxe_runtime::memory::maps::NotUsable;
 

@@ -41,6 +41,11 @@ impl Device {
         }
     }
 
+    /// Returns when the interceptor has something to do.
+    pub(super) fn intercept_due(&self) -> Option<Instant> {
+        self.interceptor().and_then(|interceptor| interceptor.next_due())
+    }
+
     /// Does what the interceptor wants done after a call into an engine.
     pub(super) fn attend(&self, interceptor: &Arc<dyn Interceptor>, work: &mut TxContext) {
         for qpn in interceptor.take_broken() {

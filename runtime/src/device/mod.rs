@@ -354,7 +354,7 @@ impl Device {
     }
 
     /// Whether the application has closed descriptors of the device (daemon(7) closes all). Then the device fails, what is
-    /// left of its descriptors is closed, and the numbers of others are not dirty any more.
+    /// left of its descriptors is closed, and the numbers of others are not touched any more.
     pub fn has_lost_descriptors(&self) -> bool {
         if !self.lost.load(Ordering::Relaxed) && (self.port.has_lost_descriptors() || !self.kick.is_ours()) {
             self.lose();

@@ -197,13 +197,10 @@ impl Device {
     fn drain(&self, token: &mut Token, acks: AckMode, clock: &LazyInstant) -> usize {
         let Token { receiver, work: Some(work), dirty, .. } = token else { return 0 };
         let mut to = Addressees { work, dirty, clock };
-        let mut packets = receiver.receive(&self.port, BUDGET, &mut |run| match self.interceptor() {
-            None => self.take(&mut to, run),
-            Some(interceptor) => self.take_observed(&mut to, interceptor, run),
-        });
-        if let Some(interceptor) = self.interceptor() {
-            packets += self.take_arrivals(&mut to, interceptor);
-        }
+        let mut packets = match self.interceptor() {
+            None => receiver.receive(&self.port, BUDGET, &mut |run| self.take(&mut to, run)),
+            Some(interceptor) => self.receive_intercepted(receiver, &mut to, interceptor),
+        };
         if self.port.has_news() {
             self.hear_news(to.work);
         }
@@ -222,9 +219,20 @@ impl Device {
         packets
     }
 
-    /// Gives packets to those they are for, as somebody wants to see them, or has them changed.
+    /// Receives some packets by way of the interceptor, and those that it had held back; returns how many.
     #[cold]
-    fn take_observed(&self, to: &mut Addressees<'_>, interceptor: &Arc<dyn Interceptor>, run: RxBatch<'_>) -> bool {
+    fn receive_intercepted(
+        &self,
+        receiver: &mut Receiver,
+        to: &mut Addressees<'_>,
+        interceptor: &Arc<dyn Interceptor>,
+    ) -> usize {
+        let packets = receiver.receive(&self.port, BUDGET, &mut |run| self.take_intercepted(to, interceptor, run));
+        packets + self.take_arrivals(to, interceptor)
+    }
+
+    /// Gives packets to their queue pairs, as the interceptor decides.
+    fn take_intercepted(&self, to: &mut Addressees<'_>, interceptor: &Arc<dyn Interceptor>, run: RxBatch<'_>) -> bool {
         let mut accepted = false;
         for datagram in run.datagrams() {
             let mut room = Vec::new();
@@ -236,7 +244,6 @@ impl Device {
     }
 
     /// Gives out packets that were held back, and ends what there is to see of this drain. Returns how many.
-    #[cold]
     fn take_arrivals(&self, to: &mut Addressees<'_>, interceptor: &Arc<dyn Interceptor>) -> usize {
         let arrivals = interceptor.arrivals(to.clock.now());
         for arrival in &arrivals {
@@ -322,7 +329,7 @@ impl Device {
             self.counters.unknown_qp.fetch_add(fit as u64, Ordering::Relaxed);
             return false;
         };
-        // Made here, as they are taken: of many packets each is dirty once.
+        // Made here, as they are taken: of many packets each is touched once.
         let mut datagrams = run.datagrams();
         let packets = core::iter::from_fn(|| datagrams.next().map(|datagram| self.whole(&datagram)));
         let taken = qp.receive(to.work, clock, &Origin::from(run.headers()), packets);

@@ -25,7 +25,7 @@ impl Device {
 
     pub(crate) fn next_timer(&self) -> Option<Instant> {
         let gsi = self.gsi_timer.get();
-        let intercepted = self.interceptor().and_then(|interceptor| interceptor.next_due());
+        let intercepted = self.intercept_due();
         let backpressure = self.backpressure.next_look();
         self.timers
             .next()
@@ -43,7 +43,7 @@ impl Device {
             || self.moderated.is_over(now)
             || self.gsi_timer.is_over(now)
             || self.backpressure.is_over(now)
-            || self.interceptor().and_then(|interceptor| interceptor.next_due()).is_some_and(|at| at <= now)
+            || self.intercept_due().is_some_and(|at| at <= now)
     }
 
     /// When QP1 wants to be woken.

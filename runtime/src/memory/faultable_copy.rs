@@ -1,7 +1,7 @@
 //! Copies that survive memory being gone.
 //!
 //! An application may unmap memory that it has registered. A card has such memory pinned; here an access would be a
-//! SIGSEGV (or SIGBUS, behind the end of a truncated file). So application memory is dirty by a few assembly
+//! SIGSEGV (or SIGBUS, behind the end of a truncated file). So application memory is touched by a few assembly
 //! routines only, and by nothing else in this library. The signal handler looks where the program was: inside one of
 //! them, it makes the routine return "fault"; anywhere else, it does what would have been done without it.
 //!

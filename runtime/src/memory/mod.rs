@@ -1,4 +1,4 @@
-//! The application's memory: registered, checked, and dirty without trusting it to be there.
+//! The application's memory: registered, checked, and touched without trusting it to be there.
 //!
 //! - [`faultable_copy`] copies from and to application memory; memory that is gone is an error, not a signal;
 //! - [`mapping`] is memory of our own: device memory, dma-bufs;

@@ -23,7 +23,7 @@ use super::explain::advise;
 use super::{Observer, fmt};
 use dedup::{Object, Told};
 use keys::Keys;
-pub(crate) use receives::RecvQueue;
+pub use receives::RecvQueue;
 use receives::{Part, Receives};
 use urxe_runtime::lock;
 use urxe_runtime::memory::faultable_copy;
@@ -83,11 +83,15 @@ struct Sent {
 
 /// Attributes of a queue pair that the checks of posted requests need.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Sender {
-    pub(crate) qpn: Qpn,
-    pub(crate) max_rd_atomic: u8,
-    pub(crate) sq_sig_all: bool,
-    pub(crate) state: QpState,
+pub struct Sender {
+    /// Queue pair number.
+    pub qpn: Qpn,
+    /// READs and atomics that it may have outstanding.
+    pub max_rd_atomic: u8,
+    /// Every send request gives a completion.
+    pub sq_sig_all: bool,
+    /// Current state.
+    pub state: QpState,
 }
 
 /// Bytes of a buffer that are looked at.
@@ -149,7 +153,7 @@ impl Observer {
     }
 
     /// A send request is about to be posted.
-    pub(crate) fn posting_send(&self, sender: Sender, request: &SendWr) {
+    pub fn posting_send(&self, sender: Sender, request: &SendWr) {
         let Some(strict) = &self.strict else { return };
         let Sender { qpn, max_rd_atomic, sq_sig_all, state } = sender;
         let wr_id = request.wr_id;
@@ -199,7 +203,7 @@ impl Observer {
     }
 
     /// A list of `count` requests is about to be posted to a queue of `room`.
-    pub(crate) fn posting_list(&self, qpn: Qpn, queue: &'static str, count: usize, room: u32) {
+    pub fn posting_list(&self, qpn: Qpn, queue: &'static str, count: usize, room: u32) {
         let Some(strict) = &self.strict else { return };
         if count > room as usize {
             let advice = Advice {
@@ -214,7 +218,7 @@ impl Observer {
     }
 
     /// The last `count` requests were refused.
-    pub(crate) fn refused_send(&self, qpn: Qpn, count: usize) {
+    pub fn refused_send(&self, qpn: Qpn, count: usize) {
         let Some(strict) = &self.strict else { return };
         if let Some(queue) = lock(&strict.sent).get_mut(&qpn) {
             queue.truncate(queue.len().saturating_sub(count));
@@ -222,7 +226,7 @@ impl Observer {
     }
 
     /// Send requests have been posted. `stuck`: the queue is full, and none of them is signaled.
-    pub(crate) fn posted_send(&self, qpn: Qpn, stuck: bool) {
+    pub fn posted_send(&self, qpn: Qpn, stuck: bool) {
         let Some(strict) = &self.strict else { return };
         if stuck {
             let advice = Advice {
@@ -237,7 +241,7 @@ impl Observer {
     }
 
     /// A receive request is about to be posted to a queue pair in this state.
-    pub(crate) fn posting_recv(&self, qpn: Qpn, qp_type: QpType, state: QpState, request: &RecvWr) {
+    pub fn posting_recv(&self, qpn: Qpn, qp_type: QpType, state: QpState, request: &RecvWr) {
         let Some(strict) = &self.strict else { return };
         let (length, wr_id) = (request.buffers.length(), request.wr_id);
         if state == QpState::Reset {
@@ -264,7 +268,7 @@ impl Observer {
     }
 
     /// The buffers of a receive request are about to be given away.
-    pub(crate) fn posting_buffers(&self, queue: RecvQueue, request: &RecvWr) {
+    pub fn posting_buffers(&self, queue: RecvQueue, request: &RecvWr) {
         let Some(strict) = &self.strict else { return };
         let parts = places(&request.buffers, &self.regions).unwrap_or_default();
         let writable =
@@ -274,14 +278,14 @@ impl Observer {
     }
 
     /// The receive request posted last was refused.
-    pub(crate) fn refused_recv(&self, queue: RecvQueue) {
+    pub fn refused_recv(&self, queue: RecvQueue) {
         if let Some(strict) = &self.strict {
             lock(&strict.received).refuse(queue, &self.regions);
         }
     }
 
     /// A receive queue is no more, or empty.
-    pub(crate) fn forget_recvs(&self, queue: RecvQueue) {
+    pub fn forget_recvs(&self, queue: RecvQueue) {
         if let Some(strict) = &self.strict {
             lock(&strict.received).forget(queue, &self.regions);
         }
@@ -350,14 +354,14 @@ impl Observer {
     }
 
     /// A queue pair is no more, or as good as new.
-    pub(crate) fn forget_sent(&self, qpn: Qpn) {
+    pub fn forget_sent(&self, qpn: Qpn) {
         if let Some(strict) = &self.strict {
             lock(&strict.sent).remove(&qpn);
         }
     }
 
     /// Whether any of this is wanted.
-    pub(crate) const fn is_strict(&self) -> bool {
+    pub const fn is_strict(&self) -> bool {
         self.strict.is_some()
     }
 }

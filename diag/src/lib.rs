@@ -7,16 +7,16 @@
 //! as odd as they may be.
 
 mod capture;
-pub(crate) mod chaos;
-pub(crate) mod explain;
+pub mod chaos;
+pub mod explain;
 mod fault_injector;
-pub(crate) mod fmt;
+pub mod fmt;
 mod intercept;
 mod packet_context;
 mod peers;
-pub(crate) mod settings;
+pub mod settings;
 mod strict;
-pub(crate) mod verbs;
+pub mod verbs;
 
 use std::any::Any;
 use std::fmt::Display;
@@ -34,25 +34,25 @@ use capture::Received;
 use fault_injector::FaultInjector;
 use fmt::Refused;
 use packet_context::PacketContext;
-pub(crate) use peers::Peer;
+pub use peers::Peer;
 use peers::Peers;
 use strict::Strict;
-pub(crate) use strict::{RecvQueue, Sender};
+pub use strict::{RecvQueue, Sender};
 use urxe_runtime::device::Device;
 use urxe_runtime::lock;
 use urxe_runtime::memory::regions::Regions;
 
-pub(crate) use urxe_runtime::interceptor::UNOBSERVED;
+pub use urxe_runtime::interceptor::UNOBSERVED;
 
 /// Returns the observer of a device, if the environment asks for one.
 #[inline]
-pub(crate) fn of(port: &Device) -> Option<&Observer> {
+pub fn of(port: &Device) -> Option<&Observer> {
     let interceptor: &dyn Any = &**port.interceptor()?;
     interceptor.downcast_ref()
 }
 
 /// Says something to the person in front of the program: one line.
-pub(crate) fn complain(what: &dyn Display) {
+pub fn complain(what: &dyn Display) {
     let _guard = CancelGuard::new();
     // Nothing can be done about a closed stderr.
     let _ = writeln!(std::io::stderr(), "urxe: {what}");
@@ -60,7 +60,7 @@ pub(crate) fn complain(what: &dyn Display) {
 
 /// Sees one device of this process.
 #[derive(Debug)]
-pub(crate) struct Observer {
+pub struct Observer {
     device: String,
     regions: Arc<Regions>,
     capture: Option<capture::Interface>,
@@ -85,7 +85,7 @@ const MOST_ANNOUNCED: usize = 64;
 
 impl Observer {
     /// The observer of the device `name`, if there is anything to be seen.
-    pub(crate) fn new(name: &str, interface: &Interface, regions: &Arc<Regions>) -> Option<Arc<Self>> {
+    pub fn new(name: &str, interface: &Interface, regions: &Arc<Regions>) -> Option<Arc<Self>> {
         let settings = settings::get().as_ref().ok()?;
         let capture = settings.capture.as_ref().and_then(|capture| {
             let opened = capture::Interface::open(capture, name, interface.name());
@@ -113,7 +113,7 @@ impl Observer {
     }
 
     /// The application has connected or changed a queue pair.
-    pub(crate) fn connected(&self, qpn: Qpn, peer: Peer) {
+    pub fn connected(&self, qpn: Qpn, peer: Peer) {
         if peer.state == QpState::Reset {
             self.forget_sent(qpn);
             self.forget_recvs(RecvQueue::Own(qpn));
@@ -122,7 +122,7 @@ impl Observer {
     }
 
     /// A queue pair is no more.
-    pub(crate) fn forgotten(&self, qpn: Qpn) {
+    pub fn forgotten(&self, qpn: Qpn) {
         lock(&self.peers).remove(qpn);
         self.unmade(qpn);
         self.forget_sent(qpn);
@@ -134,7 +134,7 @@ impl Observer {
 
     /// A packet has come. What is told from now on belongs to it, until another comes or [`settle`](Self::settle).
     /// `known`: its queue pair is there.
-    pub(super) fn show_received(&self, datagram: &Datagram<'_>, known: bool) {
+    fn show_received(&self, datagram: &Datagram<'_>, known: bool) {
         self.end_packet();
         let check = datagram.verify();
         let mut comments = Vec::new();
@@ -169,7 +169,7 @@ impl Observer {
 
     /// Ends the context of the packet received last and writes it to the capture: later reports of this thread belong
     /// to no packet.
-    pub(super) fn end_packet(&self) {
+    fn end_packet(&self) {
         let (packet, comments) = packet_context::with(|scene| {
             scene.receiving = false;
             (scene.packet.take(), std::mem::take(&mut scene.comments))
@@ -211,14 +211,14 @@ impl Observer {
     }
 
     /// Something else is to be said about the packet that has come.
-    pub(crate) fn remark(&self, what: &str) {
+    pub fn remark(&self, what: &str) {
         if self.capture.is_some() {
             packet_context::with(|scene| scene.comments.push(what.to_owned()));
         }
     }
 
     /// A burst is through.
-    pub(super) fn flush_capture(&self) {
+    fn flush_capture(&self) {
         if let Some(capture) = &self.capture {
             capture.flush();
         }
@@ -240,7 +240,7 @@ impl Observer {
     // --- events ----------------------------------------------------------------------------------------------
 
     /// The engine reports something about `qpn`.
-    pub(super) fn engine_event(&self, qpn: Qpn, event: &Event) {
+    fn engine_event(&self, qpn: Qpn, event: &Event) {
         let refused = packet_context::with(|scene| {
             // What stands in the scene is what was refused just now, or earlier in the same call.
             let refused = scene.refused.clone();
@@ -283,7 +283,7 @@ impl Observer {
     }
 
     /// A completion is about to be seen by the application.
-    pub(super) fn show_completion(&self, cqe: &Cqe) {
+    fn show_completion(&self, cqe: &Cqe) {
         self.check_buffers(cqe);
         if cqe.status != WcStatus::Success
             && let Some(format) = self.explain
@@ -293,14 +293,14 @@ impl Observer {
     }
 
     /// An asynchronous event is about to be seen by the application.
-    pub(super) fn explain_async_event(&self, qpn: Qpn, event: AsyncEvent) {
+    fn explain_async_event(&self, qpn: Qpn, event: AsyncEvent) {
         if let Some(format) = self.explain {
             explain::async_event(self, format, qpn, event);
         }
     }
 
     /// A completion queue has lost a completion.
-    pub(super) fn explain_overrun(&self, cqe: &Cqe, capacity: usize) {
+    fn explain_overrun(&self, cqe: &Cqe, capacity: usize) {
         if let Some(format) = self.explain {
             explain::overrun(self, format, cqe, capacity);
         }
@@ -308,7 +308,7 @@ impl Observer {
 }
 
 /// An access was refused; the event that comes of it follows in the same call. For [`Memory`](urxe_engine::Memory).
-pub(crate) fn refused(denied: &Denied, region: Option<&Region>) {
+pub fn refused(denied: &Denied, region: Option<&Region>) {
     if is_on() {
         let refused = Refused { denied: *denied, region: region.cloned() };
         packet_context::with(|scene| scene.refused = Some(refused));
@@ -316,7 +316,7 @@ pub(crate) fn refused(denied: &Denied, region: Option<&Region>) {
 }
 
 /// A memory window could not be bound.
-pub(crate) fn unbound(error: urxe_engine::BindError) {
+pub fn unbound(error: urxe_engine::BindError) {
     if is_on() {
         packet_context::with(|scene| scene.unbound = Some(error));
     }

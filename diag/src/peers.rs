@@ -12,19 +12,19 @@ use super::fmt::Refused;
 
 /// A queue pair as the application has set it up.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Peer {
+pub struct Peer {
     /// State after the change.
-    pub(crate) state: QpState,
+    pub state: QpState,
     /// The queue pair that it talks to.
-    pub(crate) qpn: Qpn,
+    pub qpn: Qpn,
     /// Address of that queue pair.
-    pub(crate) address: Option<IpAddr>,
+    pub address: Option<IpAddr>,
     /// The ACK timeout.
-    pub(crate) timeout: Option<Duration>,
+    pub timeout: Option<Duration>,
     /// Tries after a timeout.
-    pub(crate) retry_cnt: u8,
+    pub retry_cnt: u8,
     /// Tries after an RNR NAK.
-    pub(crate) rnr_retry: u8,
+    pub rnr_retry: u8,
 }
 
 /// A queue pair, and what has been seen of it.

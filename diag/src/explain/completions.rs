@@ -7,13 +7,13 @@ use urxe_wire::Qpn;
 
 use super::Format;
 use super::line::Line;
-use crate::observe::fmt::{self, Request};
-use crate::observe::peers::Known;
-use crate::observe::{Observer, packet_context};
+use crate::fmt::{self, Request};
+use crate::peers::Known;
+use crate::{Observer, packet_context};
 use urxe_runtime::lock;
 
 /// Explains a completion with an error; flushed ones once for each way to ERR, and not if that was explained itself.
-pub(in crate::observe) fn completion(observer: &Observer, format: Format, cqe: &Cqe) {
+pub(crate) fn completion(observer: &Observer, format: Format, cqe: &Cqe) {
     let explained = lock(&observer.peers).explain(cqe.qpn);
     if explained && cqe.status == WcStatus::WrFlushError {
         return;
@@ -161,7 +161,7 @@ impl std::fmt::Display for Millis {
 }
 
 /// Explains an asynchronous event that says what no completion can.
-pub(in crate::observe) fn async_event(observer: &Observer, format: Format, qpn: Qpn, event: AsyncEvent) {
+pub(crate) fn async_event(observer: &Observer, format: Format, qpn: Qpn, event: AsyncEvent) {
     let name = match event {
         AsyncEvent::QpFatal => "IBV_EVENT_QP_FATAL",
         AsyncEvent::QpRequestError => "IBV_EVENT_QP_REQ_ERR",
@@ -195,7 +195,7 @@ pub(in crate::observe) fn async_event(observer: &Observer, format: Format, qpn: 
 }
 
 /// Explains that a completion queue was too small.
-pub(in crate::observe) fn overrun(observer: &Observer, format: Format, cqe: &Cqe, capacity: usize) {
+pub(crate) fn overrun(observer: &Observer, format: Format, cqe: &Cqe, capacity: usize) {
     lock(&observer.peers).explain(cqe.qpn);
     let what = format!("IBV_EVENT_CQ_ERR: the completion of wr_id {} on QP {} is lost", cqe.wr_id, cqe.qpn);
     let why = format!("{capacity} completions were in the queue already, which is its size");

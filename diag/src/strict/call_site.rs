@@ -38,9 +38,12 @@ fn callers(backtrace: &str) -> String {
 /// A function of this library: by its name, or, where line tables are all there is to know and names lack their paths, by
 /// its file.
 fn is_ours(frame: &str) -> bool {
-    const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/");
-    let in_our_sources = || frame.contains(SOURCES.trim_start_matches('/'));
-    frame.starts_with("urxe::") || frame.starts_with("<urxe::") || in_our_sources()
+    const ROOT: &str = env!("CARGO_MANIFEST_DIR");
+    const CRATES: [&str; 5] = ["diag", "provider", "runtime", "engine", "net"];
+    let root = ROOT.trim_end_matches("diag").trim_start_matches('/');
+    let in_our_sources = || CRATES.iter().any(|name| frame.contains(&format!("{root}{name}/src/")));
+    let name = frame.trim_start_matches('<');
+    name.starts_with("urxe::") || name.starts_with("urxe_") || in_our_sources()
 }
 
 /// A function of libibverbs, or one without a name.
@@ -56,11 +59,11 @@ mod tests {
     #[test]
     fn the_program_begins_where_we_end() {
         let backtrace = "   0: std::backtrace_rs::backtrace::libunwind::trace\n             at /rustc/x.rs:1:5\n   \
-            1: urxe::observe::strict::call_site::here\n             at ./provider/src/a.rs:9:1\n   2: core::ops::call\n   \
+            1: urxe_diag::strict::call_site::here\n             at ./diag/src/a.rs:9:1\n   2: core::ops::call\n   \
             3: urxe::edge::post::post_send\n   4: __ibv_post_send_1_1\n   5: send_all\n             at ./app.c:12:3\n   \
             6: main\n   7: <unknown>\n   8: _start\n";
         assert_eq!(callers(backtrace), "send_all (./app.c:12:3) < main < _start");
-        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/src/edge/post.rs");
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../provider/src/edge/post.rs").replace("diag/../", "");
         let backtrace = format!(
             "   0: here\n             at .{file}:9:1\n   1: post_send\n             at .{file}:7:1\n   2: main\n"
         );

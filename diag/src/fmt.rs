@@ -10,7 +10,7 @@ use urxe_engine::{
 use urxe_wire::NakCode;
 
 /// The name of a state, as in `verbs.h` without `IBV_QPS_`.
-pub(crate) const fn state(state: QpState) -> &'static str {
+pub const fn state(state: QpState) -> &'static str {
     match state {
         QpState::Reset => "RESET",
         QpState::Init => "INIT",
@@ -23,7 +23,7 @@ pub(crate) const fn state(state: QpState) -> &'static str {
 }
 
 /// Names of access flags, as in `verbs.h`.
-pub(crate) struct Rights(pub(crate) Access);
+pub struct Rights(pub Access);
 
 const RIGHTS: [(Access, &str); 10] = [
     (Access::LOCAL_WRITE, "IBV_ACCESS_LOCAL_WRITE"),
@@ -52,7 +52,7 @@ impl Display for Rights {
 }
 
 /// A range of addresses.
-pub(crate) struct Range(pub(crate) u64, pub(crate) u64);
+pub struct Range(pub u64, pub u64);
 
 impl Display for Range {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -62,9 +62,11 @@ impl Display for Range {
 
 /// An access that was refused, and what the region of the key is like.
 #[derive(Clone, Debug)]
-pub(crate) struct Refused {
-    pub(crate) denied: Denied,
-    pub(crate) region: Option<Region>,
+pub struct Refused {
+    /// The access, and why it was refused.
+    pub denied: Denied,
+    /// The region of the key, if there is one.
+    pub region: Option<Region>,
 }
 
 impl Display for Refused {
@@ -106,7 +108,7 @@ impl Display for Refused {
 
 impl Refused {
     /// Returns the remedy for a refused access.
-    pub(crate) const fn remedy(&self) -> &'static str {
+    pub const fn remedy(&self) -> &'static str {
         let local = matches!(self.denied.by, Accessor::Local(_));
         match (self.denied.refusal, local) {
             (Refusal::NoSuchKey, true) => "use mr->lkey of a live MR; do not deregister before the completion",
@@ -125,7 +127,7 @@ impl Refused {
 }
 
 /// Describes a responder's fault; `refused` is the access behind it.
-pub(crate) fn fault(fault: ResponderFault, refused: Option<&Refused>) -> String {
+pub fn fault(fault: ResponderFault, refused: Option<&Refused>) -> String {
     let because = |what: &str| match refused {
         Some(refused) => format!("{what}: {refused}"),
         None => what.to_owned(),
@@ -152,7 +154,7 @@ pub(crate) fn fault(fault: ResponderFault, refused: Option<&Refused>) -> String 
 }
 
 /// Returns the remedy for a responder's fault.
-pub(crate) fn fault_remedy(fault: ResponderFault, refused: Option<&Refused>) -> &'static str {
+pub fn fault_remedy(fault: ResponderFault, refused: Option<&Refused>) -> &'static str {
     match fault {
         ResponderFault::OpcodeSequence | ResponderFault::Unsupported => {
             "the peer's transport is at fault: capture the exchange (URXE_PCAP)"
@@ -176,7 +178,7 @@ pub(crate) fn fault_remedy(fault: ResponderFault, refused: Option<&Refused>) -> 
 }
 
 /// Why a packet was thrown away.
-pub(crate) fn dropped(reason: DropReason) -> String {
+pub fn dropped(reason: DropReason) -> String {
     match reason {
         DropReason::State(QpState::Reset | QpState::Init) => {
             "the queue pair does not receive yet: move it to RTR before the peer sends".to_owned()
@@ -198,7 +200,7 @@ pub(crate) fn dropped(reason: DropReason) -> String {
 }
 
 /// Returns the name of a NAK.
-pub(crate) fn nak(nak: Nak) -> String {
+pub fn nak(nak: Nak) -> String {
     match nak {
         Nak::Rnr(timer) => format!("RNR NAK, wait {timer}"),
         Nak::Code(code) => format!("NAK {code}"),
@@ -206,7 +208,7 @@ pub(crate) fn nak(nak: Nak) -> String {
 }
 
 /// Why requests are sent again.
-pub(crate) const fn retry(reason: RetryReason) -> &'static str {
+pub const fn retry(reason: RetryReason) -> &'static str {
     match reason {
         RetryReason::AckTimeout => "no answer within the ACK timeout",
         RetryReason::SequenceNak => "the peer misses it",
@@ -217,7 +219,7 @@ pub(crate) const fn retry(reason: RetryReason) -> &'static str {
 }
 
 /// Describes an event of the packet being handled; `None` for an event about another packet.
-pub(crate) fn event(event: &Event, refused: Option<&Refused>) -> Option<String> {
+pub fn event(event: &Event, refused: Option<&Refused>) -> Option<String> {
     Some(match event {
         Event::State { from, to } => format!("the queue pair goes from {} to {}", state(*from), state(*to)),
         Event::Dropped { reason, .. } => format!("dropped: {}", dropped(*reason)),
@@ -238,7 +240,7 @@ pub(crate) fn event(event: &Event, refused: Option<&Refused>) -> Option<String> 
 }
 
 /// How many tries are left.
-pub(crate) struct Left(pub(crate) Option<u8>);
+pub struct Left(pub Option<u8>);
 
 impl Display for Left {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -251,7 +253,7 @@ impl Display for Left {
 }
 
 /// The name of an operation.
-pub(crate) const fn operation(op: &SendOp) -> &'static str {
+pub const fn operation(op: &SendOp) -> &'static str {
     match op {
         SendOp::Send => "SEND",
         SendOp::SendWithImmediate(_) => "SEND with immediate",
@@ -269,7 +271,7 @@ pub(crate) const fn operation(op: &SendOp) -> &'static str {
 }
 
 /// The operation, its length and what it is about.
-pub(crate) struct Request<'a>(pub(crate) &'a SendOp, pub(crate) u32);
+pub struct Request<'a>(pub &'a SendOp, pub u32);
 
 impl Display for Request<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -297,7 +299,7 @@ impl Display for Request<'_> {
 }
 
 /// Why a memory window cannot be bound.
-pub(crate) const fn bind(error: BindError) -> &'static str {
+pub const fn bind(error: BindError) -> &'static str {
     match error {
         BindError::NoSuchWindow => "the window's R_Key is no memory window's (any more)",
         BindError::OtherPd => "window, MR and queue pair are not of one protection domain",

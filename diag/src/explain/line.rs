@@ -76,7 +76,7 @@ impl Line<'_> {
 }
 
 /// A JSON string (RFC 8259 7).
-pub(crate) fn quoted(text: &str) -> String {
+pub fn quoted(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     out.push('"');
     for c in text.chars() {

@@ -7,7 +7,6 @@ use std::time::Duration;
 use urxe_engine::quirks::WritePolicy;
 use urxe_engine::rng::Rng;
 use urxe_engine::{CompletionQueue, QuirkSet, SharedReceiveQueue};
-use urxe_ffi::verbs as v;
 
 use super::settings;
 use urxe_runtime::quirks;
@@ -17,7 +16,7 @@ use urxe_runtime::quirks;
 const WRITE_ORDER: WritePolicy = WritePolicy { seed: 1, gap: Duration::from_millis(1) };
 
 /// Whether the environment asks for any quirk.
-pub(crate) fn is_on() -> bool {
+pub fn is_on() -> bool {
     !super::UNOBSERVED && (chaos().is_some() || is_strict_about_writes())
 }
 
@@ -38,7 +37,7 @@ fn count(calls: &AtomicU64) -> u64 {
 
 /// How another queue pair behaves.
 #[cfg(not(urxe_unobserved))]
-pub(crate) fn queue_pair() -> quirks::Qp {
+pub fn queue_pair() -> quirks::Qp {
     static MADE: AtomicU64 = AtomicU64::new(0);
     let quirks = chaos().map_or_else(quirks::Qp::default, |chaos| chaos.queue_pair(count(&MADE)));
     let writes = quirks.writes.or_else(|| is_strict_about_writes().then_some(WRITE_ORDER));
@@ -46,11 +45,11 @@ pub(crate) fn queue_pair() -> quirks::Qp {
 }
 
 #[cfg(urxe_unobserved)]
-pub(crate) fn queue_pair() -> quirks::Qp {}
+pub fn queue_pair() -> quirks::Qp {}
 
 /// Another completion queue.
 #[cfg(not(urxe_unobserved))]
-pub(crate) fn completion_queue(capacity: usize) -> CompletionQueue<quirks::Cq> {
+pub fn completion_queue(capacity: usize) -> CompletionQueue<quirks::Cq> {
     static MADE: AtomicU64 = AtomicU64::new(0);
     let Some(chaos) = chaos() else { return CompletionQueue::with_quirks(capacity, None) };
     let nth = count(&MADE);
@@ -61,56 +60,26 @@ pub(crate) fn completion_queue(capacity: usize) -> CompletionQueue<quirks::Cq> {
 }
 
 #[cfg(urxe_unobserved)]
-pub(crate) fn completion_queue(capacity: usize) -> CompletionQueue<quirks::Cq> {
+pub fn completion_queue(capacity: usize) -> CompletionQueue<quirks::Cq> {
     CompletionQueue::new(capacity)
 }
 
 /// Another shared receive queue.
 #[cfg(not(urxe_unobserved))]
-pub(crate) fn shared_receive_queue(max_wr: u32, max_sge: u32) -> SharedReceiveQueue<quirks::Srq> {
+pub fn shared_receive_queue(max_wr: u32, max_sge: u32) -> SharedReceiveQueue<quirks::Srq> {
     static MADE: AtomicU64 = AtomicU64::new(0);
     let order = chaos().and_then(|chaos| chaos.srq_order(count(&MADE)));
     SharedReceiveQueue::with_quirks(max_wr, max_sge, order)
 }
 
 #[cfg(urxe_unobserved)]
-pub(crate) fn shared_receive_queue(max_wr: u32, max_sge: u32) -> SharedReceiveQueue<quirks::Srq> {
+pub fn shared_receive_queue(max_wr: u32, max_sge: u32) -> SharedReceiveQueue<quirks::Srq> {
     SharedReceiveQueue::new(max_wr, max_sge)
 }
 
-/// Fills in what has no meaning in a completion with an error: all but `wr_id`, `status`, `qp_num` and `vendor_err`
-/// (`ibv_poll_cq(3)`).
+/// Returns garbage for the fields of another completion that have no meaning, if such are to be filled in.
 #[cold]
-pub(crate) fn garble(wc: &mut v::ibv_wc) {
+pub fn garbage() -> Option<Rng> {
     static MADE: AtomicU64 = AtomicU64::new(0);
-    if let Some(garbage) = chaos().and_then(|chaos| chaos.garbage(count(&MADE))) {
-        fill(wc, garbage);
-    }
-}
-
-fn fill(wc: &mut v::ibv_wc, mut garbage: Rng) {
-    let mut word = || {
-        let [a, b, c, d, ..] = garbage.next_u64().to_ne_bytes();
-        u32::from_ne_bytes([a, b, c, d])
-    };
-    (wc.opcode, wc.byte_len, wc.src_qp, wc.wc_flags) = (word(), word(), word(), word());
-    wc.__bindgen_anon_1.imm_data = word();
-    let [a, b, c, d] = word().to_ne_bytes();
-    (wc.pkey_index, wc.slid) = (u16::from_ne_bytes([a, b]), u16::from_ne_bytes([c, d]));
-    [wc.sl, wc.dlid_path_bits, ..] = word().to_ne_bytes();
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_has_a_meaning_stays() {
-        // SAFETY: all-zero is a value of this plain C struct.
-        let mut wc = unsafe { std::mem::zeroed::<v::ibv_wc>() };
-        (wc.wr_id, wc.status, wc.qp_num) = (7, v::IBV_WC_WR_FLUSH_ERR, 9);
-        fill(&mut wc, Rng::new(1));
-        assert_eq!((wc.wr_id, wc.status, wc.qp_num, wc.vendor_err), (7, v::IBV_WC_WR_FLUSH_ERR, 9, 0));
-        assert!(wc.opcode != 0 && wc.byte_len != 0 && wc.src_qp != 0 && wc.wc_flags != 0);
-    }
+    chaos().and_then(|chaos| chaos.garbage(count(&MADE)))
 }

@@ -6,13 +6,13 @@ use urxe_wire::Qpn;
 use super::dedup::Object;
 use super::keys::Dead;
 use super::{Advice, Rule, Strict};
-use crate::observe::Observer;
-use crate::observe::fmt::Refused;
+use crate::Observer;
+use crate::fmt::Refused;
 use urxe_runtime::{clock, lock};
 
 impl Observer {
     /// A completion queue of `capacity` now serves queues of `demand` requests.
-    pub(crate) fn sized(&self, qpn: Qpn, cq: u64, capacity: usize, demand: u64) {
+    pub fn sized(&self, qpn: Qpn, cq: u64, capacity: usize, demand: u64) {
         let Some(strict) = &self.strict else { return };
         if demand > capacity as u64 {
             let advice = Advice {
@@ -27,7 +27,7 @@ impl Observer {
     }
 
     /// An address without a GRH is refused.
-    pub(crate) fn no_grh(&self) {
+    pub fn no_grh(&self) {
         let Some(strict) = &self.strict else { return };
         let advice = Advice {
             qpn: Qpn::default(),
@@ -40,14 +40,14 @@ impl Observer {
     }
 
     /// A region is about to be deregistered.
-    pub(crate) fn deregistering(&self, key: Key) {
+    pub fn deregistering(&self, key: Key) {
         if let Some(strict) = &self.strict {
             lock(&strict.received).deregister(key, &self.regions);
         }
     }
 
     /// A region has been deregistered.
-    pub(crate) fn deregistered(&self, key: Key, iova: u64, length: u64) {
+    pub fn deregistered(&self, key: Key, iova: u64, length: u64) {
         let Some(strict) = &self.strict else { return };
         let dead = Dead { iova, length, at: clock::now(), site: strict.site() };
         let long_gone = lock(&strict.keys).bury(key, dead);
@@ -58,7 +58,7 @@ impl Observer {
     }
 
     /// An access by `qpn`, or by its peer, was refused: perhaps because the region is gone.
-    pub(in crate::observe) fn check_dead(&self, qpn: Qpn, refused: &Refused) {
+    pub fn check_dead(&self, qpn: Qpn, refused: &Refused) {
         let Some(strict) = &self.strict else { return };
         let denied = &refused.denied;
         let Some(Dead { iova, length, at, site }) = lock(&strict.keys).dead(denied.key).cloned() else { return };
@@ -96,7 +96,7 @@ impl Observer {
     }
 
     /// A window is no more.
-    pub(crate) fn forget_window(&self, key: Key) {
+    pub fn forget_window(&self, key: Key) {
         if let Some(strict) = &self.strict {
             lock(&strict.keys).forget_window(key);
             strict.forget(Object::Window(key.0 >> 8));
@@ -104,21 +104,21 @@ impl Observer {
     }
 
     /// A queue pair is no more.
-    pub(in crate::observe) fn forget_qp(&self, qpn: Qpn) {
+    pub fn forget_qp(&self, qpn: Qpn) {
         if let Some(strict) = &self.strict {
             strict.forget(Object::Qp(qpn));
         }
     }
 
     /// A completion queue is no more.
-    pub(crate) fn forget_cq(&self, cq: u64) {
+    pub fn forget_cq(&self, cq: u64) {
         if let Some(strict) = &self.strict {
             strict.forget(Object::Cq(cq));
         }
     }
 
     /// `verb` has waited for some time for `missing` calls of `acknowledge`.
-    pub(crate) fn not_acknowledged(&self, verb: &str, acknowledge: &str, missing: u32) {
+    pub fn not_acknowledged(&self, verb: &str, acknowledge: &str, missing: u32) {
         let Some(strict) = &self.strict else { return };
         let advice = Advice {
             qpn: Qpn::default(),
@@ -131,7 +131,7 @@ impl Observer {
     }
 
     /// The device is closed; so many queue pairs and regions are still there.
-    pub(crate) fn closed(&self, queue_pairs: usize, count: usize, regions: &[Region]) {
+    pub fn closed(&self, queue_pairs: usize, count: usize, regions: &[Region]) {
         let Some(strict) = &self.strict else { return };
         if queue_pairs + count > 0 {
             let list: Vec<String> =

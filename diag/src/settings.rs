@@ -2,19 +2,24 @@
 
 use std::sync::OnceLock;
 
-pub(crate) use urxe_options::{Mistake, Observations};
+pub use urxe_options::{Mistake, Observations};
 
 use super::verbs;
-use crate::device;
 
 /// The settings of this process, which the environment had when they were first asked for.
-pub(crate) fn get() -> &'static Result<Observations, Mistake> {
+pub fn get() -> &'static Result<Observations, Mistake> {
     static SETTINGS: OnceLock<Result<Observations, Mistake>> = OnceLock::new();
     SETTINGS.get_or_init(|| {
-        let settings = Observations::new(device::environment);
+        let settings = Observations::new(environment);
         if let Ok(Observations { faults: Some(script), .. }) = &settings {
             verbs::arm(script);
         }
         settings
     })
+}
+
+/// Returns a variable of the environment. What is not UTF-8 is no interface, address or number either: the message shows it as
+/// far as it can.
+pub fn environment(name: &str) -> Option<String> {
+    std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
 }

@@ -23,7 +23,7 @@ const MOST: usize = 1 << 20;
 
 /// Where receive requests wait.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) enum RecvQueue {
+pub enum RecvQueue {
     /// In a queue pair's own receive queue.
     Own(Qpn),
     /// In the SRQ at this address.

@@ -8,7 +8,6 @@ use urxe_explain::Verb;
 use urxe_faults::Script;
 
 use super::explain;
-use crate::kernel::Errno;
 use urxe_runtime::fork_safe_mutex::ForkSafeMutex;
 
 /// Any verb is to fail.
@@ -25,12 +24,12 @@ pub(super) fn arm(script: &Script) {
 }
 
 /// Whether any verb is to fail. Cheap.
-pub(crate) fn is_armed() -> bool {
+pub fn is_armed() -> bool {
     !super::UNOBSERVED && ARMED.load(Ordering::Relaxed)
 }
 
 /// The errno with which a fault rule has this call fail.
-pub(crate) fn refuse(verb: Verb) -> Option<Errno> {
+pub fn refuse(verb: Verb) -> Option<i32> {
     let armed_at = ARMED_AT.get()?;
     let refused = SCRIPT.get()?.with(|script| {
         // A script's clock starts with the device's; this is when the process first asked for one.
@@ -39,6 +38,6 @@ pub(crate) fn refuse(verb: Verb) -> Option<Errno> {
         let _ = script.take_announcements();
         script.verb(verb)
     })?;
-    let errno = Errno(i32::try_from(refused.0).unwrap_or(libc::EIO));
+    let errno = i32::try_from(refused.0).unwrap_or(libc::EIO);
     Some(explain::with_reason(errno, || ("URXE_FAULTS asks for it", "see how the program takes it")))
 }

@@ -12,8 +12,8 @@ use urxe_options::Format;
 use urxe_wire::Qpn;
 
 pub(super) use completions::{async_event, completion, overrun};
-pub(crate) use line::quoted;
-pub(crate) use verbs::{failed, with_reason};
+pub use line::quoted;
+pub use verbs::{failed, with_reason};
 
 /// Tells of something that is no error here.
 pub(super) fn advise(device: &str, qpn: Qpn, what: &str, why: &str, remedy: &str, site: Option<&str>) {

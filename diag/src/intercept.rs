@@ -108,7 +108,7 @@ impl Interceptor for Observer {
 
 impl Observer {
     /// In strict mode, compares the completion queues of a new queue pair with what completes there.
-    pub(crate) fn check_sizes(&self, port: &Device, qp: &Qp) {
+    pub fn check_sizes(&self, port: &Device, qp: &Qp) {
         if !self.is_strict() {
             return;
         }
@@ -134,7 +134,7 @@ impl Observer {
     }
 
     /// In strict mode, tells what was not destroyed before the device is closed.
-    pub(crate) fn check_leftovers(&self, port: &Device) {
+    pub fn check_leftovers(&self, port: &Device) {
         self.closed(port.queue_pairs().len(), port.regions().count(), &port.regions().all());
     }
 }

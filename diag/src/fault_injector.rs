@@ -258,7 +258,7 @@ impl Observer {
     }
 
     /// Decides about a received packet.
-    pub(crate) fn fate(&self, datagram: &Datagram<'_>) -> Decision {
+    pub fn fate(&self, datagram: &Datagram<'_>) -> Decision {
         let Some(faults) = &self.faults else { return Decision::Accept };
         let (qpn, payload) = (datagram.dest_qpn(), datagram.payload);
         let verdict = faults.verdict(Direction::Received, qpn, datagram.headers.peer, payload, payload.len());
@@ -326,7 +326,7 @@ impl Observer {
     }
 
     /// A completion comes; perhaps it is to be an error, which costs its queue pair its state.
-    pub(crate) fn spoil(&self, cqe: &mut Cqe) {
+    pub fn spoil(&self, cqe: &mut Cqe) {
         let Some(faults) = &self.faults else { return };
         if cqe.status != WcStatus::Success {
             return;
@@ -353,7 +353,7 @@ impl Observer {
     }
 
     /// Takes what is due to happen to the device.
-    pub(crate) fn announcements(&self, now: Instant) -> Vec<Announcement> {
+    pub fn announcements(&self, now: Instant) -> Vec<Announcement> {
         let Some(faults) = &self.faults else { return Vec::new() };
         faults.announce();
         let mut announcements = lock(&faults.announcements);
@@ -363,7 +363,7 @@ impl Observer {
     }
 
     /// The device is taken out: nothing reaches it or leaves it any more.
-    pub(crate) fn take_out(&self) {
+    pub fn take_out(&self) {
         if let Some(faults) = &self.faults {
             faults.removed.store(true, Ordering::Relaxed);
         }
