@@ -170,3 +170,21 @@ fn doc_comments_make_sense_alone() -> Result<()> {
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
     Ok(())
 }
+
+/// Each numbered step of `docs/internals/data-path.md` names a function and the file it is in.
+#[test]
+fn the_data_path_names_functions_of_its_files() -> Result<()> {
+    let text = std::fs::read_to_string(root().join("docs/internals/data-path.md"))?;
+    let is_numbered = |line: &&str| line.split_once(". ").is_some_and(|(number, _)| number.parse::<u32>().is_ok());
+    let steps: Vec<&str> = text.lines().filter(is_numbered).collect();
+    ensure!(steps.len() > 20, "only {} steps", steps.len());
+    for step in steps {
+        let mut parts = step.splitn(5, ['`', '(', ')']);
+        let (_, function, _, file) = (parts.next(), parts.next(), parts.next(), parts.next());
+        let (Some(function), Some(file)) = (function, file) else { anyhow::bail!("{step}: no function and file") };
+        let source = std::fs::read_to_string(root().join(file)).with_context(|| step.to_owned())?;
+        let defined = [format!("fn {function}("), format!("fn {function}<")];
+        ensure!(defined.iter().any(|name| source.contains(name)), "{step}: {file} has no such function");
+    }
+    Ok(())
+}
