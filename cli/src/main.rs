@@ -49,7 +49,7 @@ enum Command {
     Status(status::Args),
     /// Say what would stop a program here, and what to do
     Doctor(doctor::Args),
-    /// Install the provider, for the whole machine (needs root) or below a folder of your own
+    /// Install the provider, for the whole machine (needs root) or below a folder
     Install(install::Args),
     /// Remove what `urxe install` created
     Uninstall(uninstall::Args),

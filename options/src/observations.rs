@@ -216,7 +216,7 @@ mod tests {
         assert_eq!(said("URXE_EXPLAIN", "yes"), "--explain or URXE_EXPLAIN=yes: expected 0, 1 or json");
         assert!(said("URXE_STRICT", "1,order").starts_with("--strict or URXE_STRICT=1,order: expected 0, 1, "));
         assert!(said("URXE_CHAOS", "often").contains("URXE_CHAOS=often: expected a seed, such as 7,"));
-        assert!(said("URXE_FAULTS", "drop=1%,dup=2").contains("URXE_FAULTS=dup=2: expected dup=0.1%"));
+        assert!(said("URXE_FAULTS", "drop=1%,dup=2").contains("URXE_FAULTS=dup=2: expected dup=1%"));
         assert!(said("URXE_FAULTS", "@/nowhere").contains("expected a file that can be read (No such file"));
         for (name, wrong) in [("URXE_PCAP_SNAPLEN", "few"), ("URXE_PCAP_ROTATE", "often")] {
             let said = with(&[("URXE_PCAP", "/tmp/it"), (name, wrong)]).unwrap_err().to_string();

@@ -67,7 +67,7 @@ fn what_is_installed_on_the_machine_is_not_seen() -> Result<()> {
     let mut command = installed.host().command(machine);
     command.arg(artifacts::bin_dir()?).args(["sh", "-ec", LOOK]);
     let said = installed.host().start(command)?.finish(TIMEOUT)?.success()?;
-    ensure!(said.stdout == "1\nfine     not installed: start programs with `urxe run -- PROGRAM`\n", "{said}");
+    ensure!(said.stdout == "1\ninstalled  no: start programs with `urxe run -- PROGRAM`\n", "{said}");
     Ok(())
 }
 
