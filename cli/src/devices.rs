@@ -12,7 +12,11 @@ pub(crate) fn interfaces(choices: &Choices) -> Result<Vec<Interface>> {
     for address in &choices.gids {
         if !all.iter().any(|interface| interface.addresses().iter().any(|own| own.ip() == *address)) {
             let names: Vec<&str> = all.iter().map(Interface::name).collect();
-            bail!("--gid {address}: {} has no such address (`ip address` lists them)", names.join(" or "));
+            let has = match names[..] {
+                [name] => format!("{name} has no such address"),
+                _ => format!("none of {} has such an address", names.join(", ")),
+            };
+            bail!("--gid {address}: {has} (`ip address` lists them)");
         }
     }
     Ok(all.into_iter().map(|interface| interface.restricted(choices.mtu, &choices.gids)).collect())
@@ -27,6 +31,15 @@ mod tests {
         let choices = Choices { gids: vec!["192.0.2.1".parse().unwrap()], ..Choices::default() };
         let said = interfaces(&choices).unwrap_err().to_string();
         assert!(said.contains("192.0.2.1") && said.contains("lo has no such address"), "{said}");
+    }
+
+    #[test]
+    fn a_missing_address_is_on_none_of_several_interfaces() {
+        let lo = Choices::default().devices.remove(0);
+        let devices = vec![lo.clone(), lo];
+        let choices = Choices { devices, gids: vec!["192.0.2.1".parse().unwrap()], ..Choices::default() };
+        let said = interfaces(&choices).unwrap_err().to_string();
+        assert!(said.contains("none of lo, lo has such an address"), "{said}");
     }
 
     #[test]
