@@ -4,8 +4,8 @@ use std::ffi::OsStr;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use clap::Command;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Arg, Command};
 use clap_complete::Shell;
 use strsim::osa_distance;
 
@@ -41,6 +41,18 @@ pub(crate) fn with_tasks(command: Command) -> Command {
          First: urxe run -- ibv_devinfo; if that fails: urxe doctor\n"
     );
     command.help_template(template)
+}
+
+/// Suggests an option of a subcommand, in a line, where clap sees none that is near: `--mut` for `--mtu`.
+pub(crate) fn meant_option(error: &clap::Error, command: &Command, subcommand: &str) -> Option<String> {
+    if error.kind() != ErrorKind::UnknownArgument || error.get(ContextKind::SuggestedArg).is_some() {
+        return None;
+    }
+    let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidArg) else { return None };
+    let word = word.strip_prefix("--")?;
+    let names = command.find_subcommand(subcommand)?.get_arguments().filter_map(Arg::get_long);
+    let near = names.map(|name| (osa_distance(word, name), name)).min().filter(|(typos, _)| *typos <= TYPOS);
+    near.map(|(_, name)| format!("`urxe {subcommand}` has no option `--{word}`: did you mean `--{name}`?"))
 }
 
 /// Suggests a subcommand, in a line, where there is none of that name.
@@ -116,6 +128,20 @@ mod tests {
         assert_eq!(said("instal"), "there is no subcommand `instal`: did you mean `install`?");
         assert_eq!(said("sort"), "there is no subcommand `sort`: did you mean `urxe run -- sort`?");
         assert!(said("nonsense-at-length").contains("`urxe --help` lists them"));
+    }
+
+    #[test]
+    fn misspelt_options_are_understood() {
+        let command = || {
+            let run = Command::new("run").arg(Arg::new("mtu").long("mtu")).arg(Arg::new("program").num_args(1..));
+            Command::new("urxe").subcommand(run)
+        };
+        let said = |option| {
+            let error = command().try_get_matches_from(["urxe", "run", option, "true"]).unwrap_err();
+            meant_option(&error, &command(), "run")
+        };
+        assert_eq!(said("--mut").unwrap(), "`urxe run` has no option `--mut`: did you mean `--mtu`?");
+        assert_eq!(said("--nonsense"), None);
     }
 
     #[test]

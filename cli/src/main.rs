@@ -118,13 +118,15 @@ const fn done((): ()) -> ExitCode {
 
 /// Says what is wrong with the command line, or gives the help that was asked for.
 fn usage(error: &clap::Error) -> ExitCode {
-    match help::meant(error, &parser()) {
+    let subcommand = std::env::args_os().nth(1).unwrap_or_default();
+    let option = || help::meant_option(error, &parser(), &subcommand.to_string_lossy());
+    match help::meant(error, &parser()).or_else(option) {
         Some(line) => out::complain(&line),
         // Nothing can be done about a closed stderr.
         None => drop(error.print()),
     }
     // Of `urxe run` any other number could be the program's.
-    if error.use_stderr() && std::env::args_os().nth(1).is_some_and(|command| command == "run") {
+    if error.use_stderr() && subcommand == "run" {
         return ExitCode::from(run::FAILED);
     }
     u8::try_from(error.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from)
