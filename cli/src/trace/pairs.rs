@@ -30,7 +30,7 @@ impl Flow {
 pub(super) struct Pair {
     /// From left to right: the requests that came first.
     there: Flow,
-    /// From right to left, if anything went that way.
+    /// From right to left, if anything went that way; `there` again for a queue pair that is connected with itself.
     back: Option<Flow>,
     /// Indices of its packets.
     pub(super) packets: Vec<usize>,
@@ -49,6 +49,9 @@ impl Pair {
 
     /// Whether the packet goes from left to right.
     pub(super) fn is_there(&self, packet: &Captured) -> bool {
+        if self.back == Some(self.there) {
+            return packet.bth.opcode.info().role != Role::Response;
+        }
         Flow::of(packet) == self.there
     }
 
@@ -115,13 +118,21 @@ pub(super) fn find(packets: &[Captured]) -> Vec<Pair> {
         let (there, back) = if first(asked) <= first(answering) { (asked, answering) } else { (answering, asked) };
         pairs.push(Pair { there: *there, back: Some(*back), packets: Vec::new() });
     }
+    // A queue pair connected with itself: requests and responses go to one number.
+    let answers_itself = |flow: &Flow| {
+        let answer = |packet: &Captured| {
+            let role = packet.bth.opcode.info().role;
+            role == Role::Response && requests.get(&packet.bth.psn.get()).is_some_and(|asked| asked.contains(flow))
+        };
+        flow.from == flow.to && flows[flow].iter().any(|&index| answer(&packets[index]))
+    };
     pairs.extend(flows.keys().filter(|flow| !taken.contains(*flow)).map(|flow| Pair {
         there: *flow,
-        back: None,
+        back: answers_itself(flow).then_some(*flow),
         packets: Vec::new(),
     }));
     for pair in &mut pairs {
-        let both = [Some(pair.there), pair.back];
+        let both = [Some(pair.there), pair.back.filter(|back| *back != pair.there)];
         let indices = both.into_iter().flatten().filter_map(|flow| flows.get(&flow)).flatten();
         pair.packets = indices.copied().collect();
         pair.packets.sort_unstable();
