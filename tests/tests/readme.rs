@@ -37,6 +37,12 @@ fn hello_rdma_compiles_and_runs() -> Result<()> {
     let output = run(&world, world.dir(), "urxe run -- ./hello")?;
     ensure!(output == "success: hello, RDMA\n", "{output}");
     ensure!(text.contains("\nurxe run -- ./hello\n"));
+    let said = run(&world, world.dir(), "./hello 2>&1 && exit 1 || :")?;
+    ensure!(said == "no RDMA device: start it with `urxe run -- ./hello`\n", "{said}");
+    // Its queue pair is connected with itself.
+    let drawn = run(&world, world.dir(), "urxe run --pcap it.pcapng -- ./hello; urxe trace it.pcapng")?;
+    let has = |words: [&str; 2]| drawn.lines().any(|line| words.iter().all(|word| line.contains(word)));
+    ensure!(has(["RC SEND Only", "->|"]) && has(["|<-", "RC Acknowledge"]), "{drawn}");
     Ok(())
 }
 
