@@ -1,7 +1,11 @@
 //! A hook that container runtimes call before they start a container with a device: refuses images in which the library
 //! cannot work, in a line that the engine shows.
 
-use std::io::Read as _;
+use std::ffi::CString;
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -12,7 +16,10 @@ use crate::{glibc, library};
 /// How the hidden subcommand is called.
 pub(crate) const SUBCOMMAND: &str = "cdi-check";
 
-/// Where dynamic linkers lie. A link with an absolute target is not followed: it leads elsewhere in the container.
+/// Bytes that are read of a file of an image, which may be of any length.
+const MOST: u64 = 64 << 20;
+
+/// Where dynamic linkers lie.
 const FOLDERS: [&str; 6] = ["lib64", "lib", "usr/lib64", "usr/lib", "lib/x86_64-linux-gnu", "lib/aarch64-linux-gnu"];
 
 /// Reads the container's state (runtime-spec of OCI, "State") from standard input.
@@ -31,8 +38,9 @@ pub(crate) fn run() -> Result<()> {
 
 /// Whether programs below `root` can load a library that needs this version of glibc.
 fn check(root: &Path, needed: glibc::Version) -> Result<()> {
-    if file(root, |name| name.starts_with("ld-linux-")).is_none() {
-        if file(root, |name| name.starts_with("ld-musl-")).is_some() {
+    let root = &Image::open(root)?;
+    if root.file(|name| name.starts_with("ld-linux-")).is_none() {
+        if root.file(|name| name.starts_with("ld-musl-")).is_some() {
             bail!(
                 "this image has musl (Alpine?), and urxe needs glibc {needed} or newer: take an image of Debian, Ubuntu, Fedora \
                  or RHEL, or leave out the device"
@@ -41,12 +49,12 @@ fn check(root: &Path, needed: glibc::Version) -> Result<()> {
         // Statically linked programs only, or somewhere else: nothing is loaded, and nothing breaks.
         return Ok(());
     }
-    if file(root, |name| name == "libgcc_s.so.1").is_none() {
+    if root.file(|name| name == "libgcc_s.so.1").is_none() {
         bail!(
             "this image has no libgcc_s.so.1, which urxe needs: add its package (Debian libgcc-s1, RHEL libgcc), or leave out the device"
         );
     }
-    let found = file(root, |name| name == "libc.so.6").and_then(|path| glibc::newest(&std::fs::read(path).ok()?));
+    let found = root.file(|name| name == "libc.so.6").and_then(|path| glibc::newest(&root.read(&path).ok()?));
     match found {
         Some(found) if found < needed => bail!(
             "this image has glibc {found}, and this build of urxe needs {needed} or newer: take a newer image, or a urxe that was \
@@ -56,10 +64,57 @@ fn check(root: &Path, needed: glibc::Version) -> Result<()> {
     }
 }
 
-/// A file of such a name, where dynamic linkers and the C library are.
-fn file(root: &Path, is_it: impl Fn(&str) -> bool) -> Option<PathBuf> {
-    let entries = FOLDERS.iter().filter_map(|folder| std::fs::read_dir(root.join(folder)).ok()).flatten().flatten();
-    entries.filter(|entry| entry.file_name().to_str().is_some_and(&is_it)).map(|entry| entry.path()).next()
+/// Root folder of an image, which may be anybody's work.
+///
+/// The hook runs as root outside the container: links of the image lead to files of the image only, and nothing but regular
+/// files is opened. Before Linux 5.6, which has no openat2(2), nothing is found, and nothing refused.
+struct Image(OwnedFd);
+
+impl Image {
+    fn open(root: &Path) -> Result<Self> {
+        let folder = File::open(root).with_context(|| format!("opening {}", root.display()))?;
+        Ok(Self(folder.into()))
+    }
+
+    /// Finds what is at `path` for processes of the image, and opens nothing yet: a descriptor of `O_PATH`.
+    fn find(&self, path: &Path) -> io::Result<File> {
+        let path = CString::new(path.as_os_str().as_bytes())?;
+        // SAFETY: all-zero is a value of this plain C struct.
+        let mut how: libc::open_how = unsafe { std::mem::zeroed() };
+        how.flags = (libc::O_PATH | libc::O_CLOEXEC).unsigned_abs().into();
+        how.resolve = libc::RESOLVE_IN_ROOT | libc::RESOLVE_NO_MAGICLINKS;
+        let (root, size) = (self.0.as_raw_fd(), size_of::<libc::open_how>());
+        // SAFETY: a C string, and a structure of that size to read.
+        let fd = unsafe { libc::syscall(libc::SYS_openat2, root, path.as_ptr(), &raw const how, size) };
+        let fd = i32::try_from(fd).ok().filter(|fd| *fd >= 0).ok_or_else(io::Error::last_os_error)?;
+        // SAFETY: new, and ours.
+        Ok(unsafe { File::from_raw_fd(fd) })
+    }
+
+    /// Path of a file of such a name, where dynamic linkers and the C library are.
+    fn file(&self, is_it: impl Fn(&str) -> bool) -> Option<PathBuf> {
+        FOLDERS.iter().find_map(|folder| {
+            let entries = std::fs::read_dir(opened(&self.find(Path::new(folder)).ok()?)).ok()?;
+            let mut names = entries.flatten().map(|entry| entry.file_name());
+            let name = names.find(|name| name.to_str().is_some_and(&is_it))?;
+            Some(Path::new(folder).join(name))
+        })
+    }
+
+    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+        let file = self.find(path)?;
+        if !file.metadata()?.is_file() {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let mut bytes = Vec::new();
+        File::open(opened(&file))?.take(MOST).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
+}
+
+/// Path that leads to what a descriptor of `O_PATH` has found.
+fn opened(file: &File) -> PathBuf {
+    Path::new("/proc/self/fd").join(file.as_raw_fd().to_string())
 }
 
 #[cfg(test)]
@@ -88,5 +143,32 @@ mod tests {
         assert_eq!(verdict(&[linker, libgcc, ("lib/x86_64-linux-gnu/libc.so.6", "GLIBC_2.36\0")]), Ok(()));
         assert!(verdict(&[linker]).unwrap_err().contains("libgcc_s"));
         assert_eq!(verdict(&[]), Ok(()));
+    }
+
+    /// An image whose files are links that lead out of it, a pipe that nobody writes to, or a device.
+    #[test]
+    fn nothing_outside_the_image_is_read() {
+        let (root, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        std::fs::write(outside.path().join("ld-musl-x86_64.so.1"), "").unwrap();
+        std::fs::write(outside.path().join("libc.so.6"), "GLIBC_2.28").unwrap();
+        std::os::unix::fs::symlink(outside.path(), root.path().join("lib")).unwrap();
+        let check = || check(root.path(), glibc::Version(2, 34));
+        check().unwrap();
+        let lib64 = root.path().join("lib64");
+        std::fs::create_dir(&lib64).unwrap();
+        for name in ["ld-linux-x86-64.so.2", "libgcc_s.so.1"] {
+            std::fs::write(lib64.join(name), "").unwrap();
+        }
+        let up = Path::new("../../../../../../../..");
+        let leaves = outside.path().strip_prefix("/").unwrap().join("libc.so.6");
+        for target in [outside.path().join("libc.so.6"), up.join(leaves), "/dev/zero".into(), up.join("dev/zero")] {
+            std::os::unix::fs::symlink(&target, lib64.join("libc.so.6")).unwrap();
+            check().unwrap();
+            std::fs::remove_file(lib64.join("libc.so.6")).unwrap();
+        }
+        let pipe = CString::new(lib64.join("libc.so.6").as_os_str().as_bytes()).unwrap();
+        // SAFETY: a C string.
+        assert_eq!(unsafe { libc::mkfifo(pipe.as_ptr(), 0o600) }, 0);
+        check().unwrap();
     }
 }
