@@ -174,19 +174,14 @@ fn replace(path: &Path, content: &Content) -> Result<()> {
     let mut name = path.file_name().context("a path without a file name")?.to_owned();
     name.push(".urxe-new");
     let new = path.with_file_name(name);
+    // A leftover of an interrupted run, or a link of somebody else's, which would be followed.
+    let _ = fs::remove_file(&new);
     let written = match content {
         Content::Bytes(bytes) => fs::write(&new, bytes).and_then(|()| set_mode(&new, 0o644)),
         Content::Copy(source) => fs::copy(source, &new).and_then(|_| set_mode(&new, 0o644)),
         Content::Program(source) => fs::copy(source, &new).and_then(|_| set_mode(&new, 0o755)),
-        Content::Link(target) => {
-            // A leftover of an interrupted run; the others overwrite theirs.
-            let _ = fs::remove_file(&new);
-            symlink(target, &new)
-        }
-        Content::NullDevice => {
-            let _ = fs::remove_file(&new);
-            device_node::make(&new)
-        }
+        Content::Link(target) => symlink(target, &new),
+        Content::NullDevice => device_node::make(&new),
     };
     written.and_then(|()| fs::rename(&new, path)).with_context(|| format!("writing {}", path.display())).inspect_err(
         |_| {

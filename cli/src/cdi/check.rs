@@ -25,7 +25,7 @@ const FOLDERS: [&str; 6] = ["lib64", "lib", "usr/lib64", "usr/lib", "lib/x86_64-
 /// Reads the container's state (runtime-spec of OCI, "State") from standard input.
 pub(crate) fn run() -> Result<()> {
     let mut state = String::new();
-    std::io::stdin().read_to_string(&mut state)?;
+    io::stdin().read_to_string(&mut state)?;
     let state: Value = serde_json::from_str(&state).context("the state of the container on standard input")?;
     let bundle = Path::new(state["bundle"].as_str().context("no bundle in the container's state")?);
     let config = std::fs::read_to_string(bundle.join("config.json"))

@@ -14,6 +14,7 @@
 
 pub(crate) mod check;
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
@@ -58,6 +59,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<()> {
     let dir = args.dir.clone().map_or_else(default_dir, Ok)?;
     let dir = std::path::absolute(&dir).with_context(|| format!("--dir {}", dir.display()))?;
+    check_owners(&dir)?;
     let manifest = dir.join("manifest");
     if args.remove {
         let removed = plan::remove(&manifest)?;
@@ -104,6 +106,29 @@ fn default_dir() -> Result<PathBuf> {
     let data = std::env::var_os("XDG_DATA_HOME").filter(|dir| !dir.is_empty()).map(PathBuf::from);
     let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".local/share"));
     Ok(data.or_else(home).context("neither HOME nor XDG_DATA_HOME is set: say where with --dir")?.join("urxe/cdi"))
+}
+
+/// Refuses a folder that another user can change: engines run `urxe` in it as root, and its manifest names files to remove.
+fn check_owners(dir: &Path) -> Result<()> {
+    let there = dir.ancestors().find(|folder| folder.exists()).context("a path without a folder")?;
+    let real = there.canonicalize()?;
+    // In a user namespace, the root folder's may have no other name than the overflow user's.
+    let root = std::fs::symlink_metadata("/")?.uid();
+    // SAFETY: `geteuid` has no preconditions.
+    let own = unsafe { libc::geteuid() };
+    for folder in dir.ancestors().chain(real.ancestors()) {
+        let Ok(metadata) = folder.symlink_metadata() else { continue };
+        // In a folder with the sticky bit, as /tmp, others cannot touch what is there.
+        let is_sticky = metadata.mode() & libc::S_ISVTX != 0 && folder != there && folder != real;
+        let is_open = metadata.is_dir() && metadata.mode() & libc::S_IWOTH != 0 && !is_sticky;
+        ensure!(
+            [0, own, root].contains(&metadata.uid()) && !is_open,
+            "{}: other users can change {}, and container engines run a program of it as root: choose another folder",
+            dir.display(),
+            folder.display()
+        );
+    }
+    Ok(())
 }
 
 /// A device, and the interface in the container if it was named.
@@ -198,6 +223,29 @@ mod tests {
         let devices = specification["devices"].as_array().unwrap();
         let device = devices.iter().find(|device| device["name"] == name).unwrap();
         device["containerEdits"]["env"].as_array().unwrap().iter().filter_map(Value::as_str).collect()
+    }
+
+    #[test]
+    fn folders_that_others_can_change_are_refused() {
+        use std::fs::{self, Permissions};
+        use std::os::unix::fs::PermissionsExt;
+        let root = tempfile::tempdir().unwrap();
+        let (own, open) = (root.path().join("own"), root.path().join("open"));
+        fs::create_dir(&own).unwrap();
+        fs::create_dir_all(open.join("own")).unwrap();
+        std::os::unix::fs::symlink(&open, own.join("link")).unwrap();
+        for (mode, others) in [(0o777, false), (0o1777, true)] {
+            fs::set_permissions(&open, Permissions::from_mode(mode)).unwrap();
+            check_owners(&own.join("new/er")).unwrap();
+            assert!(check_owners(&open).is_err() && check_owners(&open.join("new/er")).is_err());
+            assert!(check_owners(&own.join("link/new")).is_err());
+            assert_eq!(check_owners(&open.join("own/new")).is_ok(), others);
+        }
+        // SAFETY: `geteuid` has no preconditions.
+        if unsafe { libc::geteuid() } == 0 {
+            std::os::unix::fs::chown(&own, Some(12345), None).unwrap();
+            assert!(check_owners(&own.join("new")).is_err());
+        }
     }
 
     #[test]

@@ -104,3 +104,14 @@ fn a_replaced_file_is_a_new_file() {
     plan(root.path(), "two").apply(&manifest).unwrap();
     assert_ne!(mapped.metadata().unwrap().ino(), root.path().join("etc/deep/er/a").metadata().unwrap().ino());
 }
+
+#[test]
+fn a_link_at_the_name_of_a_new_file_is_not_followed() {
+    let root = tempfile::tempdir().unwrap();
+    let other = root.path().join("other");
+    fs::write(&other, "somebody's").unwrap();
+    fs::create_dir(root.path().join("var")).unwrap();
+    symlink(&other, root.path().join("var/manifest.urxe-new")).unwrap();
+    plan(root.path(), "one").apply(&root.path().join("var/manifest")).unwrap();
+    assert_eq!(fs::read_to_string(other).unwrap(), "somebody's");
+}
