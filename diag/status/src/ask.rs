@@ -22,6 +22,10 @@ const MOST_WAITS: u32 = 10;
 /// Devices of other users are listened to for so many times the patience, all of them together.
 const OTHERS_MOST_WAITS: u32 = 2;
 
+/// Other users that may use up their part of what is left, before the next one's becomes too small: one user may have 65536 user IDs
+/// (subuid(5)), and the lowest of all come first.
+const OTHERS_PARTS: u32 = 8;
+
 /// Answers of the devices asked.
 #[derive(Debug, Default)]
 pub struct Answers {
@@ -78,7 +82,7 @@ const fn trust(answerer: u32, own: u32) -> Trust {
 }
 
 /// Time and bytes that are left for answers. Other users share one, for there may be any number of devices; each has an equal
-/// part of it, so that what one user's devices use up is not missing for another's.
+/// part of it, or an eighth of what is left, so that what one user's devices use up is not missing for another's.
 struct Allowance {
     until: Instant,
     bytes: u64,
@@ -94,6 +98,7 @@ impl Allowance {
 
     /// The part of one of so many that are left.
     fn part(&self, left: u32) -> Self {
+        let left = left.min(OTHERS_PARTS);
         let now = Instant::now();
         let time = self.until.saturating_duration_since(now) / left.max(1);
         Self { until: now + time, bytes: self.bytes / u64::from(left.max(1)), each: self.each }
@@ -304,6 +309,15 @@ mod tests {
             allowance.bytes -= part.bytes;
         }
         assert_eq!(allowance.bytes, 0);
+    }
+
+    #[test]
+    fn a_user_of_many_user_ids_leaves_others_their_part() {
+        let allowance = Allowance::of_others(Duration::from_secs(600));
+        let part = allowance.part(65536);
+        assert_eq!(part.bytes, OTHERS_LONGEST_TOGETHER / u64::from(OTHERS_PARTS));
+        assert!(part.until > Instant::now() + Duration::from_secs(60));
+        assert_eq!(allowance.part(1).bytes, OTHERS_LONGEST_TOGETHER);
     }
 
     #[test]
