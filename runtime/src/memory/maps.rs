@@ -61,6 +61,23 @@ fn is_on_disk(path: &str) -> bool {
     u64::try_from(statfs.f_type).is_ok_and(|kind| !IN_MEMORY.contains(&kind))
 }
 
+/// Whether all of `[start, start + length)` is private memory of no file, and no code, by the text of `/proc/PID/maps`.
+pub fn is_data_in(maps: impl BufRead, start: u64, length: u64) -> bool {
+    let Some(end) = start.checked_add(length) else { return false };
+    let mut covered = start;
+    for line in maps.lines().map_while(Result::ok) {
+        let Some(mapping) = Mapping::parse(&line).filter(|mapping| mapping.end > covered) else { continue };
+        if mapping.start > covered || !mapping.is_data {
+            return false;
+        }
+        covered = mapping.end;
+        if covered >= end {
+            return true;
+        }
+    }
+    false
+}
+
 fn check_in(maps: impl BufRead, start: u64, length: u64, write: bool) -> Result<(), NotUsable> {
     let end = start.checked_add(length).ok_or(NotUsable::Unmapped)?;
     let mut covered = start;
@@ -89,6 +106,8 @@ struct Mapping<'a> {
     end: u64,
     readable: bool,
     writable: bool,
+    /// Private, of no file, not executable.
+    is_data: bool,
     /// Of a shared mapping: the file, if it has a name still.
     file: Option<&'a str>,
 }
@@ -99,10 +118,13 @@ impl<'a> Mapping<'a> {
         let (start, end) = range.split_once('-')?;
         let permissions = rest.as_bytes();
         let shared = permissions.get(3) == Some(&b's');
+        let inode = rest.split(' ').nth(3);
+        let is_data = !shared && permissions.get(2) == Some(&b'-') && inode == Some("0");
         let path = rest.splitn(5, ' ').nth(4).map_or("", str::trim_start);
         let file = (shared && path.starts_with('/') && !path.ends_with(" (deleted)")).then_some(path);
         Some(Self {
             file,
+            is_data,
             start: u64::from_str_radix(start, 16).ok()?,
             end: u64::from_str_radix(end, 16).ok()?,
             readable: permissions.first() == Some(&b'r'),
@@ -152,6 +174,25 @@ mod tests {
             [(0xfff, 2), (0x3fff, 2), (0x4000, 1), (0x5000, 1), (0x6000, 1), (0x7000, 1), (0x9000, 1), (u64::MAX, 2)]
         {
             assert!(!check(start, length), "{start:#x}");
+        }
+    }
+
+    #[test]
+    fn data_is_told_from_code_and_files() {
+        const TEXT: &str = "\
+1000-2000 rw-p 00000000 00:00 0                          [heap]
+2000-3000 ---p 00000000 00:00 0
+3000-4000 r-xp 00000000 00:00 0
+4000-5000 r--p 00000000 08:01 77                         /lib/a b
+5000-6000 rw-s 00000000 00:01 5                          /dev/zero (deleted)
+7000-8000 r--p 00000000 00:00 0
+";
+        let is_data = |start, length| is_data_in(TEXT.as_bytes(), start, length);
+        assert!(is_data(0x1000, 0x2000) && is_data(0x7fff, 1));
+        for (start, length) in
+            [(0xfff, 2), (0x2fff, 2), (0x3000, 1), (0x4000, 1), (0x5000, 1), (0x6fff, 2), (0x7fff, 2), (u64::MAX, 2)]
+        {
+            assert!(!is_data(start, length), "{start:#x}");
         }
     }
 

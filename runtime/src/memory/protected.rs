@@ -6,6 +6,9 @@
 //! which looks at what a mapping may be used for and not at what it is used for now (`FOLL_FORCE`). Memory that is
 //! unmapped, or behind the end of its file, is refused there too; so is a write to a shared mapping that cannot be written
 //! at present, as the kernel forces only private ones. Where the file cannot be opened, the copy fails as it did.
+//!
+//! Code and pages of files are read-only for everybody, and not written: a program that unmaps registered memory may find a library
+//! at its address next, whose code a peer would change. A card would write to the pages that were there before.
 
 use std::ffi::CStr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -13,7 +16,10 @@ use std::sync::{Mutex, PoisonError};
 
 use urxe_engine::Fault;
 
+use super::maps;
+
 const MEMORY: &CStr = c"/proc/self/mem";
+const MAPS: &CStr = c"/proc/self/maps";
 
 /// The bytes of this process, as a debugger sees them.
 struct OwnMemory(OwnedFd);
@@ -21,13 +27,41 @@ struct OwnMemory(OwnedFd);
 impl OwnMemory {
     /// Opened for each use: a program may close all descriptors, and a forked child has another memory.
     fn open(flags: libc::c_int) -> Result<Self, Fault> {
+        Self::open_file(MEMORY, flags)
+    }
+
+    /// Opens the memory to change `[to, to + length)`, if that is data.
+    fn open_to_write(to: u64, length: usize) -> Result<Self, Fault> {
+        let maps = Self::open_file(MAPS, libc::O_RDONLY)?.text()?;
+        if !maps::is_data_in(&*maps, to, length as u64) {
+            return Err(Fault);
+        }
+        Self::open(libc::O_RDWR)
+    }
+
+    fn open_file(path: &CStr, flags: libc::c_int) -> Result<Self, Fault> {
         let flags = flags | libc::O_CLOEXEC;
         // By number: open(2) is a cancellation point, and may be interposed.
         // SAFETY: a C string.
-        let fd = unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, MEMORY.as_ptr(), flags) };
+        let fd = unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags) };
         let fd = i32::try_from(fd).ok().filter(|fd| *fd >= 0).ok_or(Fault)?;
         // SAFETY: new, and ours.
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    /// All of a text of proc(5).
+    fn text(&self) -> Result<Vec<u8>, Fault> {
+        let (mut text, mut part) = (Vec::new(), [0_u8; 4096]);
+        loop {
+            let (fd, offset) = (self.0.as_raw_fd(), text.len());
+            // SAFETY: room for as many bytes.
+            let read = unsafe { libc::syscall(libc::SYS_pread64, fd, part.as_mut_ptr(), part.len(), offset) };
+            let read = usize::try_from(read).map_err(|_| Fault)?;
+            if read == 0 {
+                return Ok(text);
+            }
+            text.extend_from_slice(part.get(..read).ok_or(Fault)?);
+        }
     }
 
     fn read(&self, mut from: u64, mut to: &mut [u8]) -> Result<(), Fault> {
@@ -69,7 +103,7 @@ pub(super) fn load(from: u64, to: &mut [u8]) -> Result<(), Fault> {
 /// `[to, to + from.len())` is memory that the application registered for writing.
 #[cold]
 pub(super) unsafe fn store(to: u64, from: &[u8]) -> Result<(), Fault> {
-    let memory = OwnMemory::open(libc::O_RDWR)?;
+    let memory = OwnMemory::open_to_write(to, from.len())?;
     let (before, last) = from.split_at(from.len().saturating_sub(8));
     // SAFETY: the caller's promise.
     unsafe {
@@ -87,7 +121,7 @@ static ATOMIC: Mutex<()> = Mutex::new(());
 /// As for [`store`].
 #[cold]
 pub(super) unsafe fn update(at: u64, change: impl FnOnce(u64) -> u64) -> Result<u64, Fault> {
-    let memory = OwnMemory::open(libc::O_RDWR)?;
+    let memory = OwnMemory::open_to_write(at, size_of::<u64>())?;
     let _alone = ATOMIC.lock().unwrap_or_else(PoisonError::into_inner);
     let mut bytes = [0; 8];
     memory.read(at, &mut bytes)?;
@@ -137,6 +171,29 @@ mod tests {
         assert_eq!(load(page + 11, &mut back), Err(Fault));
         // SAFETY: nothing is there.
         unsafe { assert_eq!((store(page, &data), update(page, |same| same)), (Err(Fault), Err(Fault))) };
+    }
+
+    /// A library may lie where registered memory was.
+    #[test]
+    fn code_and_files_are_not_written() {
+        let code = page(libc::MAP_PRIVATE);
+        let at = std::ptr::with_exposed_provenance_mut(usize::try_from(code).unwrap());
+        let flags = libc::MAP_PRIVATE | libc::MAP_FIXED;
+        let refused = || {
+            // SAFETY: a page of this test.
+            let written = unsafe { (store(code, &[1; 16]), update(code, |old| old + 1)) };
+            assert_eq!(written, (Err(Fault), Err(Fault)));
+        };
+        // SAFETY: a page of this test.
+        assert_eq!(unsafe { libc::mprotect(at, SIZE, libc::PROT_READ | libc::PROT_EXEC) }, 0);
+        refused();
+        let file = std::fs::File::open(std::env::current_exe().unwrap()).unwrap();
+        for protection in [libc::PROT_NONE, libc::PROT_READ] {
+            // SAFETY: replaces the page of this test.
+            assert_eq!(unsafe { libc::mmap(at, SIZE, protection, flags, file.as_raw_fd(), 0) }, at);
+            refused();
+        }
+        unmap(code);
     }
 
     #[test]
