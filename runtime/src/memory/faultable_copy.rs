@@ -13,6 +13,7 @@ mod words;
 
 use std::cell::Cell;
 use std::mem::MaybeUninit;
+use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -289,11 +290,11 @@ fn install() {
     for (signal, wanted) in SIGNALS.into_iter().zip(&WANTED) {
         let mut old = empty_action();
         // SAFETY: asks only. The handler needs the answer as soon as it is installed.
-        if unsafe { sigaction(signal, std::ptr::null(), &raw mut old) } == 0 {
+        if unsafe { sigaction(signal, ptr::null(), &raw mut old) } == 0 {
             wanted.set(&old);
         }
         // SAFETY: the handler is async-signal-safe: it reads constants and atomics and calls sigaction.
-        unsafe { sigaction(signal, &ours(&old), std::ptr::null_mut()) };
+        unsafe { sigaction(signal, &ours(&old), ptr::null_mut()) };
     }
     OWNER.store(std::process::id(), Ordering::Release);
     #[cfg(target_arch = "x86_64")]
@@ -346,17 +347,24 @@ pub unsafe fn set_wanted(signal: i32, new: *const libc::sigaction, old: *mut lib
         return None;
     }
     let wanted = wanted(signal);
-    let before = wanted.get();
+    let mut before = wanted.get();
     // SAFETY: the caller's structure.
     let result = match unsafe { new.as_ref() } {
+        // A child that shares the memory (vfork(2)) must leave the parent's alone. What it has set itself is the kernel's.
+        new if std::process::id() != owner => {
+            let mut actual = empty_action();
+            // SAFETY: the caller's own call, and a structure to write.
+            let result = unsafe { sigaction(signal, new.map_or(ptr::null(), ptr::from_ref), &raw mut actual) };
+            if actual.sa_sigaction != handler as *const () as usize {
+                before = actual;
+            }
+            result
+        }
         None => 0,
-        // A child that shares the memory (vfork(2)) must leave the parent's alone.
-        // SAFETY: the caller's own call.
-        Some(new) if std::process::id() != owner => unsafe { sigaction(signal, new, std::ptr::null_mut()) },
         Some(new) => {
             wanted.set(new);
             // SAFETY: as in `install`.
-            unsafe { sigaction(signal, &ours(new), std::ptr::null_mut()) }
+            unsafe { sigaction(signal, &ours(new), ptr::null_mut()) }
         }
     };
     if !old.is_null() {
@@ -377,7 +385,7 @@ fn unblock() {
         for signal in SIGNALS {
             libc::sigaddset(set.as_mut_ptr(), signal);
         }
-        libc::pthread_sigmask(libc::SIG_UNBLOCK, set.as_ptr(), std::ptr::null_mut());
+        libc::pthread_sigmask(libc::SIG_UNBLOCK, set.as_ptr(), ptr::null_mut());
     }
 }
 
@@ -411,7 +419,7 @@ unsafe fn pass_on(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c
             // again when the handler has returned.
             // SAFETY: plain numbers, and a structure to read.
             unsafe {
-                sigaction(signal, &raw const default, std::ptr::null_mut());
+                sigaction(signal, &raw const default, ptr::null_mut());
                 if is_sent {
                     libc::raise(signal);
                 }
@@ -455,7 +463,7 @@ mod tests {
             // SAFETY: a fresh mapping of two pages, of which the second goes away again.
             unsafe {
                 let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-                let at = libc::mmap(std::ptr::null_mut(), 2 * SIZE, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
+                let at = libc::mmap(ptr::null_mut(), 2 * SIZE, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
                 assert_ne!(at, libc::MAP_FAILED);
                 assert_eq!(libc::munmap(at.add(SIZE), SIZE), 0);
                 Self(at)
@@ -563,7 +571,7 @@ mod tests {
             unsafe {
                 let limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
                 libc::setrlimit(libc::RLIMIT_CORE, &raw const limit);
-                std::ptr::with_exposed_provenance_mut::<u8>(8).write_volatile(1);
+                ptr::with_exposed_provenance_mut::<u8>(8).write_volatile(1);
                 libc::_exit(0);
             }
         }
@@ -572,5 +580,28 @@ mod tests {
         unsafe { libc::waitpid(child, &raw mut status, 0) };
         assert!(libc::WIFSIGNALED(status));
         assert_eq!(libc::WTERMSIG(status), libc::SIGSEGV);
+    }
+
+    /// A child of fork(2) has actions of its own, and is told of them.
+    #[test]
+    fn a_child_hears_of_its_own_action() {
+        extern "C" fn mine(_: i32) {}
+        admit();
+        // SAFETY: the child makes system calls only.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let (mut action, mut found) = (empty_action(), empty_action());
+            action.sa_sigaction = mine as *const () as usize;
+            // SAFETY: structures of this test.
+            unsafe {
+                set_wanted(libc::SIGSEGV, &raw const action, ptr::null_mut());
+                set_wanted(libc::SIGSEGV, ptr::null(), &raw mut found);
+                libc::_exit(i32::from(found.sa_sigaction != action.sa_sigaction));
+            }
+        }
+        let mut status = 0;
+        // SAFETY: our child.
+        unsafe { libc::waitpid(child, &raw mut status, 0) };
+        assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0);
     }
 }
