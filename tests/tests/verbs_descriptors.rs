@@ -6,6 +6,7 @@ use std::os::unix::net::UnixDatagram;
 
 use anyhow::{Context as _, Result, ensure};
 use urxe_tests::in_world;
+use urxe_tests::verbs::child::Child;
 use urxe_tests::verbs::pair::works;
 use urxe_tests::verbs::{Context, Options, Pair};
 
@@ -118,6 +119,38 @@ fn a_device_is_closed_whose_descriptors_are_somebody_elses() {
 #[test]
 fn objects_are_destroyed_whose_descriptors_are_somebody_elses() {
     in_world(|| close_all(true));
+}
+
+/// A child closes its copies of the device's descriptors: those that are the device's still.
+#[test]
+fn a_child_of_fork_keeps_descriptors_that_are_somebody_elses() {
+    in_world(|| {
+        let before = open_numbers()?;
+        let context = Context::open()?;
+        std::mem::forget(Pair::on(&context, &Options::default())?);
+        // SAFETY: an open context.
+        let library = unsafe { (*context.raw()).cmd_fd };
+        let mut numbers = open_numbers()?;
+        numbers.retain(|number| !before.contains(number));
+        for number in &numbers {
+            // SAFETY: what the test is about.
+            unsafe { libc::close(*number) };
+        }
+        // libibverbs' own number stays free, for what is made meanwhile.
+        numbers.retain(|number| *number != library);
+        let strangers = numbers.iter().map(|number| Stranger::put(*number)).collect::<Result<Vec<_>>>()?;
+        let child = Child::fork(|_| {
+            // SAFETY: a look at a flag.
+            let is_closed = |number: &&RawFd| unsafe { libc::fcntl(**number, libc::F_GETFD) } < 0;
+            let closed: Vec<_> = numbers.iter().filter(is_closed).collect();
+            ensure!(closed.is_empty(), "{closed:?} of {numbers:?}");
+            Ok(())
+        })?;
+        child.finish()?;
+        drop(strangers);
+        std::mem::forget(context);
+        Ok(())
+    });
 }
 
 /// More than a set of 16-bit numbers holds.

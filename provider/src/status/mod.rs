@@ -14,8 +14,8 @@ use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -34,7 +34,25 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const STACK: usize = 128 * 1024;
 
 /// Descriptors that a forked child must close: else the names would outlive this process. A device has one.
-static LISTENERS: [AtomicI32; urxe_options::MAX_DEVICES] = [const { AtomicI32::new(-1) }; urxe_options::MAX_DEVICES];
+static LISTENERS: [Slot; urxe_options::MAX_DEVICES] = [const { Slot::empty() }; urxe_options::MAX_DEVICES];
+
+/// Descriptor of a listener, which the application may have closed and used the number again.
+struct Slot {
+    fd: AtomicI32,
+    /// Written when `fd` has been, by the thread that wrote it.
+    identity: Mutex<Option<Identity>>,
+}
+
+impl Slot {
+    const fn empty() -> Self {
+        Self { fd: AtomicI32::new(-1), identity: Mutex::new(None) }
+    }
+
+    /// Whether `fd` still is the listener. Takes no lock: in the child of a fork, somebody who is not there may have it.
+    fn is_ours(&self, fd: RawFd) -> bool {
+        self.identity.try_lock().is_ok_and(|identity| identity.is_none_or(|identity| identity.is_under(fd)))
+    }
+}
 
 /// Answers until it is dropped.
 #[derive(Debug)]
@@ -49,7 +67,7 @@ impl Server {
     pub(crate) fn start(name: &str, port: &Arc<Device>, quotas: &Arc<Quotas>, seed: u64) -> io::Result<Self> {
         let address = format!("{}{}/{seed:016x}", urxe_status::NAMES, std::process::id());
         let listener = Arc::new(Listener::bind(&SocketAddr::from_abstract_name(address)?)?);
-        remember(listener.as_raw_fd());
+        remember(&listener);
         let (name, port, quotas, waiting) =
             (name.to_owned(), Arc::clone(port), Arc::clone(quotas), Arc::clone(&listener));
         let serve = move || serve(&waiting, || report::report(&name, &port, &quotas));
@@ -116,9 +134,11 @@ impl Drop for Listener {
     }
 }
 
-fn remember(fd: RawFd) {
+fn remember(listener: &Listener) {
     for slot in &LISTENERS {
-        if slot.compare_exchange(-1, fd, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+        let fd = listener.as_raw_fd();
+        if slot.fd.compare_exchange(-1, fd, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            *slot.identity.lock().unwrap_or_else(PoisonError::into_inner) = listener.identity;
             return;
         }
     }
@@ -126,15 +146,15 @@ fn remember(fd: RawFd) {
 
 fn forget(fd: RawFd) {
     for slot in &LISTENERS {
-        let _ = slot.compare_exchange(fd, -1, Ordering::AcqRel, Ordering::Relaxed);
+        let _ = slot.fd.compare_exchange(fd, -1, Ordering::AcqRel, Ordering::Relaxed);
     }
 }
 
 /// The program ends: nobody is answered any more.
 pub(crate) fn hang_up() {
     for slot in &LISTENERS {
-        let fd = slot.load(Ordering::Acquire);
-        if fd >= 0 {
+        let fd = slot.fd.load(Ordering::Acquire);
+        if fd >= 0 && slot.is_ours(fd) {
             // SAFETY: a descriptor of ours, for it is forgotten before it is closed.
             unsafe { libc::shutdown(fd, libc::SHUT_RDWR) };
         }
@@ -144,8 +164,8 @@ pub(crate) fn hang_up() {
 /// For a forked child. Takes no lock, allocates nothing.
 pub(crate) fn close_in_child() {
     for slot in &LISTENERS {
-        let fd = slot.swap(-1, Ordering::AcqRel);
-        if fd >= 0 {
+        let fd = slot.fd.swap(-1, Ordering::AcqRel);
+        if fd >= 0 && slot.is_ours(fd) {
             // SAFETY: this process will not use it: the server is dead here.
             unsafe { libc::close(fd) };
         }
