@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use urxe_ffi::verbs as v;
 use urxe_tests::verbs::qp::Init;
 use urxe_tests::verbs::{Change, Context, Cq, Mr, Options, PATIENCE, Pair, Qp, Srq};
@@ -112,10 +112,15 @@ struct Signals {
 
 impl Signals {
     fn start(handler: &Handler) -> Self {
+        Self::start_with(handler, on_signal)
+    }
+
+    /// Starts, with another function as the handler.
+    fn start_with(handler: &Handler, function: extern "C" fn(i32)) -> Self {
         HANDLER.store(ptr::from_ref(handler).cast_mut(), Ordering::Release);
         // SAFETY: the handler calls verbs only, which is what is tested; the other call takes nothing.
         let poller = unsafe {
-            libc::signal(libc::SIGALRM, on_signal as *const () as usize);
+            libc::signal(libc::SIGALRM, function as *const () as usize);
             libc::pthread_self()
         };
         let ends = Arc::new(AtomicBool::new(false));
@@ -215,6 +220,60 @@ fn posting_to_a_shared_receive_queue_in_a_handler_that_interrupts_polling() {
         let memory = Mr::alloc(&far.pd, 4096, ALL_ACCESS)?;
         exchange(&near.qp, &near.send_cq, &shared, Some(&srq), &far.recv_cq, &memory)?;
         shared.modify(&Change::to(v::IBV_QPS_ERR))?;
+        Ok(())
+    });
+}
+
+/// Receive requests that the handler below has posted before it was told that there is no room, at most.
+static MOST: AtomicU64 = AtomicU64::new(0);
+/// More than there can be room for: 64 in the queue, and what a thread may have aside.
+const TOO_MANY: u64 = 10_000;
+
+extern "C" fn fill(_: i32) {
+    // SAFETY: null, or what lives until the signals have ended.
+    let Some(handler) = (unsafe { HANDLER.load(Ordering::Acquire).as_ref() }) else { return };
+    let mut posted = 0;
+    while posted < TOO_MANY && MOST.load(Ordering::Relaxed) < 65 {
+        let mut to = handler.receives;
+        // SAFETY: all-zero is a value of this plain C struct; the rest is as the inline function of verbs.h does.
+        let returned = unsafe {
+            let mut recv: v::ibv_recv_wr = std::mem::zeroed();
+            (recv.sg_list, recv.num_sge) = (&raw mut to, 1);
+            let post = (*(*handler.far).context).ops.post_recv.expect("a verb");
+            post(handler.far, &raw mut recv, &mut ptr::null_mut())
+        };
+        if returned != 0 {
+            break;
+        }
+        posted += 1;
+    }
+    MOST.fetch_max(posted, Ordering::Relaxed);
+}
+
+/// A program that posts receives until there is no room hears of it in a handler too.
+#[test]
+fn a_handler_that_fills_a_queue_is_told_that_it_is_full() {
+    in_world(|| {
+        let Pair { near, far } = &Pair::new(&Options::default())?;
+        let memory = far.region(4096)?;
+        let handler = Handler {
+            near: near.qp.raw(),
+            send_cq: near.send_cq.raw(),
+            far: far.qp.raw(),
+            srq: ptr::null_mut(),
+            receives: memory.sge(0, 8),
+            posted: AtomicU64::new(0),
+            completed: AtomicU64::new(0),
+            received: AtomicU64::new(0),
+            wrong: AtomicU64::new(0),
+        };
+        let signals = Signals::start_with(&handler, fill);
+        // Until it has interrupted a poll: there the requests go beside the queue.
+        while MOST.load(Ordering::Relaxed) < 65 {
+            let _ = poll(far.recv_cq.raw());
+        }
+        drop(signals);
+        ensure!(MOST.load(Ordering::Relaxed) < TOO_MANY, "{MOST:?} posted");
         Ok(())
     });
 }

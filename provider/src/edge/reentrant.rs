@@ -8,6 +8,7 @@
 //!
 //! Copies lie in memory from mmap(2), which is async-signal-safe. A request that finds its queue full stays aside
 //! until a verb of the same thread finds room for it; one that is wrong otherwise is dropped, and explained as a failed verb.
+//! A thread that has [`MOST`] calls aside is told ENOMEM, as by a full queue.
 
 mod copies;
 mod list;
@@ -43,7 +44,12 @@ struct Thread {
     aside: AtomicPtr<Node>,
     /// Calls that found no room, the oldest first. Only the outermost verb looks here.
     blocked: Cell<*mut Node>,
+    /// Calls in the two lists.
+    count: AtomicU32,
 }
+
+/// Calls that a thread may have aside. Programs post until a queue is full, and would never hear that it is.
+const MOST: u32 = 4096;
 
 thread_local! {
     static THREAD: Thread = const {
@@ -51,6 +57,7 @@ thread_local! {
             depth: AtomicU32::new(0),
             aside: AtomicPtr::new(ptr::null_mut()),
             blocked: Cell::new(ptr::null_mut()),
+            count: AtomicU32::new(0),
         }
     };
 }
@@ -97,6 +104,7 @@ impl Thread {
             let newest = self.aside.swap(ptr::null_mut(), Ordering::Relaxed);
             append(&mut queue, reversed(newest));
             let mut blocked = ptr::null_mut();
+            let mut end = &raw mut blocked;
             while let Some(mut node) = NonNull::new(queue) {
                 // SAFETY: in this list only.
                 let node_ref = unsafe { node.as_mut() };
@@ -105,10 +113,13 @@ impl Thread {
                 let waits = is_for(blocked, node_ref.call.queue());
                 // SAFETY: in no list any more.
                 if waits || unsafe { node_ref.call.run() } == Err(Full) {
-                    append(&mut blocked, node.as_ptr());
+                    // SAFETY: `end` is where the list `blocked` ends, in its last node or itself.
+                    unsafe { end.write(node.as_ptr()) };
+                    end = &raw mut node_ref.next;
                 } else {
                     // SAFETY: as above.
                     unsafe { Node::free(node) };
+                    self.count.fetch_sub(1, Ordering::Relaxed);
                 }
             }
             self.blocked.set(blocked);
@@ -224,7 +235,13 @@ struct Node {
 
 impl Node {
     /// Maps memory for a node and `more` bytes.
+    ///
+    /// # Errors
+    /// ENOMEM, also where the thread has [`MOST`] calls aside.
     fn map(more: usize) -> Result<NonNull<Self>, Errno> {
+        if THREAD.with(|thread| thread.count.load(Ordering::Relaxed)) >= MOST {
+            return Err(Errno(libc::ENOMEM));
+        }
         let length = size_of::<Self>().next_multiple_of(ALIGN) + more;
         // SAFETY: a fresh mapping.
         let at = unsafe {
@@ -242,6 +259,7 @@ impl Node {
     unsafe fn put_aside(at: NonNull<Self>, more: usize, call: Call) {
         let length = size_of::<Self>().next_multiple_of(ALIGN) + more;
         THREAD.with(|thread| {
+            thread.count.fetch_add(1, Ordering::Relaxed);
             // SAFETY: the caller's promise.
             unsafe { at.write(Self { next: ptr::null_mut(), length, call }) };
             // A handler that interrupts this one leaves the list as longer as it is done, or as it was.
