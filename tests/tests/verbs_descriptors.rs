@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, ensure};
 use urxe_tests::in_world;
 use urxe_tests::verbs::child::Child;
 use urxe_tests::verbs::pair::works;
-use urxe_tests::verbs::{Context, Options, Pair};
+use urxe_tests::verbs::{Context, Op, Options, Pair, SendWr};
 
 /// Numbers of the descriptors that are open, but for those of standard input and output.
 fn open_numbers() -> Result<Vec<RawFd>> {
@@ -54,6 +54,16 @@ impl Stranger {
         // SAFETY: the number is of a descriptor that was closed.
         ensure!(unsafe { libc::dup2(file.as_raw_fd(), number) } == number, "dup2");
         Ok(Self { number, peer })
+    }
+
+    /// Puts a socket with one datagram under the number.
+    fn put_socket(number: RawFd) -> Result<Self> {
+        let (file, peer) = UnixDatagram::pair()?;
+        peer.send(b"theirs")?;
+        let (file, peer) = (out_of_the_way(&file.into())?, out_of_the_way(&peer.into())?);
+        // SAFETY: what the tests are about.
+        ensure!(unsafe { libc::dup2(file.as_raw_fd(), number) } == number, "dup2");
+        Ok(Self { number, peer: Some(UnixDatagram::from(peer)) })
     }
 
     /// Whether it is open, and nobody has read or written there.
@@ -149,6 +159,38 @@ fn a_child_of_fork_keeps_descriptors_that_are_somebody_elses() {
         child.finish()?;
         drop(strangers);
         std::mem::forget(context);
+        Ok(())
+    });
+}
+
+/// Messages through shared memory need no descriptors: they may go on for a while, and neither wake anybody nor report completions through
+/// sockets that are somebody else's.
+#[test]
+fn messages_leave_sockets_alone_that_are_somebody_elses() {
+    in_world(|| {
+        let before = open_numbers()?;
+        let context = Context::open()?;
+        let pair = Pair::on(&context, &Options { events: true, ..Options::default() })?;
+        let (local, remote) = (pair.near.region(64)?, pair.far.region(64)?);
+        // SAFETY: an open context.
+        let raw = unsafe { &*context.raw() };
+        let channels = [&pair.near, &pair.far].map(|end| end.channel.as_ref().map_or(-1, |channel| channel.fd()));
+        let library = [raw.cmd_fd, raw.async_fd, channels[0], channels[1]];
+        let mut numbers = open_numbers()?;
+        numbers.retain(|number| !before.contains(number) && !library.contains(number));
+        let strangers = numbers.into_iter().map(Stranger::put_socket).collect::<Result<Vec<_>>>()?;
+        for _ in 0..100 {
+            let wr = SendWr::new(Op::Write(remote.at(0)), &[local.sge(0, 64)]);
+            let cq = &pair.near.send_cq;
+            // The device may find out, and fail.
+            if cq.arm(false).is_err() || pair.near.qp.post_send(&wr).is_err() || cq.next().is_err() {
+                break;
+            }
+        }
+        let touched: Vec<RawFd> =
+            strangers.iter().filter(|stranger| !stranger.is_untouched()).map(|stranger| stranger.number).collect();
+        std::mem::forget((pair, local, remote, context));
+        ensure!(touched.is_empty(), "somebody else's: {touched:?}");
         Ok(())
     });
 }

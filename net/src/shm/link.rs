@@ -159,7 +159,8 @@ impl Link {
         }
         let must_ring = writer.producer.must_ring();
         drop(writer);
-        if must_ring {
+        // The application may have closed it, and have a socket of its own under the number.
+        if must_ring && self.connection.is_ours() {
             sys::ring(self.raw_fd());
         }
         lost

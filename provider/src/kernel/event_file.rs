@@ -109,9 +109,8 @@ impl EventFile {
     pub fn push(&self, event: Event) {
         let mut backlog = self.backlog.lock().unwrap_or_else(PoisonError::into_inner);
         backlog.push_back(event);
-        // Completions are many, and come from a device whose descriptors are looked after; this may be the word that they
-        // are not what they were.
-        if matches!(event, Event::Completion { .. }) || self.sender.is_ours() {
+        // The application may have closed it. Completions go on then where messages go through shared memory.
+        if self.sender.is_ours() {
             self.send(&mut backlog);
         }
     }
@@ -119,7 +118,9 @@ impl EventFile {
     /// The application has read: there may be room.
     pub fn refill(&self) {
         let mut backlog = self.backlog.lock().unwrap_or_else(PoisonError::into_inner);
-        self.send(&mut backlog);
+        if self.sender.is_ours() {
+            self.send(&mut backlog);
+        }
     }
 
     /// There will be no other event: who has read all reads the end of the file, and who waits is woken.
