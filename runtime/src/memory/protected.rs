@@ -8,7 +8,8 @@
 //! at present, as the kernel forces only private ones. Where the file cannot be opened, the copy fails as it did.
 //!
 //! Code and pages of files are read-only for everybody, and not written: a program that unmaps registered memory may find a library
-//! at its address next, whose code a peer would change. A card would write to the pages that were there before.
+//! at its address next, whose code a peer would change. A card would write to the pages that were there before. What is mapped
+//! between the look and the write is written all the same; so is other private memory of no file.
 
 use std::ffi::CStr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
