@@ -42,7 +42,7 @@ fn hello_rdma_compiles_and_runs() -> Result<()> {
     // Its queue pair is connected with itself.
     let drawn = run(&world, world.dir(), "urxe run --pcap it.pcapng -- ./hello; urxe trace it.pcapng")?;
     let has = |words: [&str; 2]| drawn.lines().any(|line| words.iter().all(|word| line.contains(word)));
-    ensure!(has(["RC SEND Only", "->|"]) && has(["|<-", "RC Acknowledge"]), "{drawn}");
+    ensure!(has(["RC RDMA WRITE Only", "->|"]) && has(["|<-", "RC Acknowledge"]), "{drawn}");
     Ok(())
 }
 
