@@ -1,10 +1,17 @@
-//! Diagnostics of a device: captures, explanations, strict mode, fault injection.
+//! Diagnostics of a device, as one layer around it: captures, explanations, strict mode, fault injection.
 //!
-//! Nothing of it is there unless the environment asks ([`settings`]): then every [`Device`](urxe_runtime::port) has an
-//! [`Observer`]. It is told of packets, of the engine's events and of completions, each by the thread at work, and
-//! puts together what belongs to one packet ([`packet_context`]). [`fmt`] says what happened, [`capture`] writes packets down,
-//! [`explain`] tells what went wrong, [`strict`] what may go wrong elsewhere. [`fault_injector`] and [`verbs`] make things go wrong, [`chaos`] makes them
-//! as odd as they may be.
+//! A device whose environment asks for none of it ([`settings`]) has no layer. Otherwise its [`Observer`] is the
+//! [`Interceptor`](urxe_runtime::interceptor::Interceptor) of its [`Device`], and is told of packets, the engine's events and
+//! completions by the thread at work.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `capture` | packets with comments, as pcapng |
+//! | [`explain`] | a line for each failed verb, completion and event |
+//! | `strict` | what works here and may fail on a card |
+//! | `fault_injector`, [`verbs`] | packets and verbs that fail as a script says |
+//! | [`chaos`] | rare but legal behaviour, by seed |
+//! | `packet_context`, [`fmt`] | what belongs to one packet, and its words |
 
 mod capture;
 pub mod chaos;

@@ -1,7 +1,7 @@
 //! Explanations: one line on standard error for every verb that fails and every completion with an error. It says what
 //! was asked, which rule it broke, and what to do.
 //!
-//! [`verbs`] explains failed calls, [`completions`] errors that show later, [`line`] prints.
+//! `verbs` explains failed calls, `completions` errors that show later, `line` prints.
 
 mod completions;
 mod line;
