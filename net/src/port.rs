@@ -293,14 +293,14 @@ impl Port {
         self.icrcs.load(Ordering::Relaxed)
     }
 
-    /// Takes no more rings at this door.
-    pub(crate) fn close_door(&self, door: RawFd) {
-        self.registry.close_door(door);
+    /// Closes a listener: no more rings come to its block.
+    pub(crate) fn close_listener(&self, listener: RawFd) {
+        self.registry.close_listener(listener);
     }
 
-    /// The block whose door this is.
-    pub(crate) fn block_of_door(&self, door: RawFd) -> Option<u16> {
-        self.registry.block_of_door(door)
+    /// The block of a listener.
+    pub(crate) fn block_of_listener(&self, listener: RawFd) -> Option<u16> {
+        self.registry.block_of_listener(listener)
     }
 
     /// The connection of a ring to another process has something to say: that the other is gone.

@@ -49,14 +49,14 @@ pub(crate) struct Registry {
     owned: Box<[AtomicU64]>,
     pool: Mutex<Pool>,
     limit: usize,
-    /// For what blocks have doors, where processes of this host come with shared memory.
-    doors: Purpose,
+    /// Purpose of the listeners of blocks, to which processes of this host connect with shared memory.
+    purpose: Purpose,
 }
 
 #[derive(Debug, Default)]
 struct Pool {
     mailboxes: Vec<Fd>,
-    doors: Vec<(u16, Fd)>,
+    listeners: Vec<(u16, Fd)>,
     /// Free numbers in the order in which they will be given out: the longest unused first.
     free: VecDeque<Qpn>,
 }
@@ -65,8 +65,8 @@ impl Registry {
     /// A registry of at most `limit` blocks, none yet.
     pub(crate) fn new(limit: usize, shared: bool) -> Self {
         let owned = (0..BLOCKS / 64).map(|_| AtomicU64::new(0)).collect();
-        let doors = if shared { Purpose::Packets } else { Purpose::Acks };
-        Self { owned, pool: Mutex::new(Pool::default()), limit, doors }
+        let purpose = if shared { Purpose::Packets } else { Purpose::Acks };
+        Self { owned, pool: Mutex::new(Pool::default()), limit, purpose }
     }
 
     /// How many numbers it can give out.
@@ -96,16 +96,16 @@ impl Registry {
         pool.free.pop_front().ok_or(PortError::QpnsExhausted)
     }
 
-    /// Closes the door with this descriptor.
-    pub(crate) fn close_door(&self, door: RawFd) {
+    /// Closes the listener with this descriptor.
+    pub(crate) fn close_listener(&self, listener: RawFd) {
         let mut pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
-        pool.doors.retain(|(_, other)| other.as_raw_fd() != door);
+        pool.listeners.retain(|(_, other)| other.as_raw_fd() != listener);
     }
 
-    /// The block whose door has this descriptor.
-    pub(crate) fn block_of_door(&self, door: RawFd) -> Option<u16> {
+    /// The block whose listener has this descriptor.
+    pub(crate) fn block_of_listener(&self, listener: RawFd) -> Option<u16> {
         let pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
-        pool.doors.iter().find(|(_, other)| other.as_raw_fd() == door).map(|(block, _)| *block)
+        pool.listeners.iter().find(|(_, other)| other.as_raw_fd() == listener).map(|(block, _)| *block)
     }
 
     /// Gives a number back.
@@ -138,7 +138,7 @@ impl Registry {
             fds.watch(raw, key(raw)).map_err(|e| PortError::os(WHAT, e))?;
             pool.mailboxes.push(mailbox);
             // Without one, others send by UDP.
-            pool.doors.extend(open_door(fds, block, self.doors).map(|door| (block, door)));
+            pool.listeners.extend(open_listener(fds, block, self.purpose).map(|listener| (block, listener)));
             if let Some(word) = self.owned.get(usize::from(block) / 64) {
                 word.fetch_or(1 << (block % 64), Ordering::Release);
             }
@@ -157,12 +157,12 @@ impl Registry {
     }
 }
 
-/// Opens the door of a block, and has it watched.
-fn open_door(fds: &Arc<FdSet>, block: u16, purpose: Purpose) -> Option<Fd> {
-    let door = fds.adopt(shm::listen(block, purpose).ok()?).ok()?;
-    let raw = door.as_raw_fd();
+/// Listens on the socket of a block, and has it watched.
+fn open_listener(fds: &Arc<FdSet>, block: u16, purpose: Purpose) -> Option<Fd> {
+    let listener = fds.adopt(shm::listen(block, purpose).ok()?).ok()?;
+    let raw = listener.as_raw_fd();
     fds.watch(raw, EpollKey::RingListener(raw).pack()).ok()?;
-    Some(door)
+    Some(listener)
 }
 
 #[cfg(test)]

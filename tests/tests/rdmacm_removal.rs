@@ -143,11 +143,11 @@ fn rping_whose_device_is_taken_out() -> Result<()> {
 }
 
 /// Lets no more RoCE packets in. Whoever sends them does not notice.
-fn close_the_door(host: &Host) -> Result<()> {
+fn drop_incoming_packets(host: &Host) -> Result<()> {
     for command in [
-        &["add", "table", "inet", "door"][..],
-        &["add", "chain", "inet", "door", "input", "{ type filter hook input priority 0; }"],
-        &["add", "rule", "inet", "door", "input", "udp dport 4791 drop"],
+        &["add", "table", "inet", "drop_4791"][..],
+        &["add", "chain", "inet", "drop_4791", "input", "{ type filter hook input priority 0; }"],
+        &["add", "rule", "inet", "drop_4791", "input", "udp dport 4791 drop"],
     ] {
         host.run("nft", command)?;
     }
@@ -160,8 +160,8 @@ fn rping_whose_interface_is_removed() -> Result<()> {
     let (world, other) = World::linked()?;
     let (server, client) = rping(world.host(), &other)?;
     wait_until("they exchange messages", || Ok(other.packets_sent("veth0")? > 100))?;
-    close_the_door(world.host())?;
-    close_the_door(&other)?;
+    drop_incoming_packets(world.host())?;
+    drop_incoming_packets(&other)?;
     // A thread that has been looked at may be woken by one that has not.
     let are_asleep = || anyhow::Ok(server.is_asleep()? && client.is_asleep()?);
     wait_until("they wait for each other", || Ok(are_asleep()? && are_asleep()?))?;

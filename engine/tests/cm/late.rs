@@ -3,7 +3,7 @@
 use urxe_engine::cm::{Disconnect, Event};
 use urxe_wire::cm::RejReason;
 
-use super::pair::{A, B, Pair, Weather, rep};
+use super::pair::{A, B, LossyNetwork, Pair, rep};
 
 /// Withdraws a REQ before a REP has told the peer's communication id.
 //= spec/connections.md#cm-012
@@ -11,7 +11,7 @@ use super::pair::{A, B, Pair, Weather, rep};
 //# A request that its sender withdraws MUST be told as rejected to whoever was asked.
 #[test]
 fn a_request_is_withdrawn() {
-    let mut pair = Pair::new(1, Weather::default());
+    let mut pair = Pair::new(1, LossyNetwork::default());
     let b = pair.request();
     pair.ends[A].release(pair.now, super::CommId(1));
     let (id, event) = pair.wait(B);
@@ -28,14 +28,14 @@ fn a_request_is_withdrawn() {
 //# A disconnect of an unknown connection MUST be agreed to.
 #[test]
 fn a_disconnect_that_comes_again_after_the_end_is_agreed_to() {
-    let mut pair = Pair::new(1, Weather::default());
+    let mut pair = Pair::new(1, LossyNetwork::default());
     let (a, b) = pair.established();
     pair.ends[A].disconnect(pair.now, a).unwrap();
     assert!(matches!(pair.wait(B).1, Event::Disconnected(Disconnect::Asked, _)));
-    pair.weather.loss = 100;
+    pair.network.loss = 100;
     pair.ends[B].disconnect(pair.now, b).unwrap();
     assert_eq!(pair.wait(B), (b, Event::TimeWaitExit));
-    pair.weather.loss = 0;
+    pair.network.loss = 0;
     assert!(matches!(pair.wait(A), (id, Event::Disconnected(Disconnect::Agreed, _)) if id == a));
 }
 
@@ -45,7 +45,7 @@ fn a_disconnect_that_comes_again_after_the_end_is_agreed_to() {
 //# Who is disconnected before it has said that it is ready MUST be told.
 #[test]
 fn a_disconnect_overtakes_the_readiness() {
-    let mut pair = Pair::new(1, Weather::default());
+    let mut pair = Pair::new(1, LossyNetwork::default());
     let b = pair.request();
     pair.ends[B].accept(pair.now, b, &rep(), 0).unwrap();
     let (a, event) = pair.wait(A);

@@ -12,11 +12,11 @@ use urxe_engine::cm::{Cm, Disconnect, Ends, Event, Verdict};
 use urxe_wire::cm::{CmMad, CommId, Ids, Message, RejReason, SidrReq, SidrStatus};
 use urxe_wire::{Gid, PKey, QKey, Qpn};
 
-use pair::{A, B, GIDS, Pair, SERVICE, Weather, rep};
+use pair::{A, B, GIDS, LossyNetwork, Pair, SERVICE, rep};
 
 #[test]
 fn connecting_and_disconnecting_takes_five_messages() {
-    let mut pair = Pair::new(1, Weather::default());
+    let mut pair = Pair::new(1, LossyNetwork::default());
     let (a, b) = pair.established();
     assert_eq!(pair.sent, 3);
     pair.ends[A].disconnect(pair.now, a).unwrap();
@@ -38,7 +38,7 @@ fn connecting_and_disconnecting_takes_five_messages() {
 //# When both sides disconnect at once, each MUST answer the other and end.
 #[test]
 fn both_disconnect_at_once() {
-    let mut pair = Pair::new(1, Weather::default());
+    let mut pair = Pair::new(1, LossyNetwork::default());
     let (a, b) = pair.established();
     pair.ends[A].disconnect(pair.now, a).unwrap();
     pair.ends[B].disconnect(pair.now, b).unwrap();
@@ -55,7 +55,7 @@ fn both_disconnect_at_once() {
 //# A rejection MUST bring the reason and private data that were given.
 #[test]
 fn a_rejection_brings_reason_and_private_data() {
-    let mut pair = Pair::new(1, Weather::default());
+    let mut pair = Pair::new(1, LossyNetwork::default());
     let b = pair.request();
     pair.ends[B].reject(b, RejReason::CONSUMER_DEFINED, &[], &[9; 148]).unwrap();
     let (_, Event::Rejected(rej)) = pair.wait(A) else { panic!() };
@@ -68,7 +68,7 @@ fn a_rejection_brings_reason_and_private_data() {
 //# A request for a service that nobody serves MUST be rejected as an invalid service id.
 #[test]
 fn nobody_listens() {
-    let mut pair = Pair::new(1, Weather::default());
+    let mut pair = Pair::new(1, LossyNetwork::default());
     pair.verdict = Some(Verdict::Refuse);
     pair.connect(1);
     let (_, Event::Rejected(rej)) = pair.wait(A) else { panic!() };
@@ -80,7 +80,7 @@ fn nobody_listens() {
 //# A message without an answer MUST be sent again 15 times, a DREQ 4 times, and the connection then be given up.
 #[test]
 fn nobody_is_there() {
-    let mut pair = Pair::new(1, Weather { loss: 100, ..Weather::default() });
+    let mut pair = Pair::new(1, LossyNetwork { loss: 100, ..LossyNetwork::default() });
     pair.connect(1);
     assert_eq!(pair.wait(A), (CommId(1), Event::Unreachable));
     assert_eq!(pair.sent, 16, "one and fifteen retries");
@@ -89,7 +89,7 @@ fn nobody_is_there() {
 
 #[test]
 fn a_busy_listener_is_asked_again() {
-    let mut pair = Pair::new(1, Weather::default());
+    let mut pair = Pair::new(1, LossyNetwork::default());
     pair.verdict = Some(Verdict::Ignore);
     pair.connect(1);
     for _ in 0..6 {
@@ -105,7 +105,7 @@ fn a_busy_listener_is_asked_again() {
 //# A request that comes again MUST be answered as before, and not be told twice.
 #[test]
 fn a_slow_listener_asks_for_patience() {
-    let mut pair = Pair::new(1, Weather::default());
+    let mut pair = Pair::new(1, LossyNetwork::default());
     let b = pair.request();
     // The request comes again, a MRA goes back, and then nothing for longer than all retries would take.
     for _ in 0..3 {
@@ -122,7 +122,7 @@ fn a_slow_listener_asks_for_patience() {
 //# A message without an answer MUST be sent again 15 times, a DREQ 4 times, and the connection then be given up.
 #[test]
 fn messages_for_released_connections_are_answered() {
-    let mut pair = Pair::new(1, Weather::default());
+    let mut pair = Pair::new(1, LossyNetwork::default());
     let (a, b) = pair.established();
     pair.ends[A].release(pair.now, a);
     assert!(matches!(pair.wait(B), (id, Event::Disconnected(Disconnect::Asked, _)) if id == b));
@@ -136,7 +136,7 @@ fn messages_for_released_connections_are_answered() {
 //# A disconnect of an unknown connection MUST be agreed to.
 #[test]
 fn an_unknown_connection_is_released_at_once() {
-    let mut pair = Pair::new(1, Weather::default());
+    let mut pair = Pair::new(1, LossyNetwork::default());
     let (_, b) = pair.established();
     pair.ends[A] = Cm::new();
     pair.ends[B].disconnect(pair.now, b).unwrap();
@@ -145,7 +145,7 @@ fn an_unknown_connection_is_released_at_once() {
 
 #[test]
 fn a_service_is_looked_up() {
-    let mut pair = Pair::new(1, Weather { loss: 30, dup: 30, delay: 0 });
+    let mut pair = Pair::new(1, LossyNetwork { loss: 30, dup: 30, delay: 0 });
     let request = SidrReq { request_id: CommId(5), p_key: PKey::DEFAULT, service_id: SERVICE, private_data: [1; 216] };
     pair.ends[A].resolve_service(pair.now, Pair::ends(A), &request).unwrap();
     let (b, Event::ServiceRequest(_)) = pair.wait(B) else { panic!() };
@@ -159,7 +159,7 @@ fn a_service_is_looked_up() {
 //# A message about a connection MUST come from its peer, or be ignored.
 #[test]
 fn strangers_are_not_listened_to() {
-    let mut pair = Pair::new(1, Weather::default());
+    let mut pair = Pair::new(1, LossyNetwork::default());
     let (a, _) = pair.established();
     let spoofed = CmMad {
         transaction_id: 1,
@@ -182,7 +182,7 @@ proptest! {
     //# A request that comes again MUST be answered as before, and not be told twice.
     #[test]
     fn in_bad_weather(seed: u64, loss in 0_u64..40, dup in 0_u64..40, delay in 0_u64..600) {
-        let mut pair = Pair::new(seed, Weather { loss, dup, delay });
+        let mut pair = Pair::new(seed, LossyNetwork { loss, dup, delay });
         let (a, b) = match pair.try_to_establish() {
             Ok(ids) => ids,
             // Once in some ten thousand times every copy of a message is lost, or of its answer.
@@ -216,7 +216,7 @@ proptest! {
     //# Any bytes MUST be taken for a management datagram or refused.
     #[test]
     fn any_message(attribute in 0x10_u16..0x1B, ids: (u8, u8), fill: u8, established: bool) {
-        let mut pair = Pair::new(1, Weather::default());
+        let mut pair = Pair::new(1, LossyNetwork::default());
         if established {
             pair.established();
         } else {

@@ -16,7 +16,7 @@ pub(crate) const SERVICE: u64 = ServiceId::new(ServiceId::TCP, 7471).0;
 
 /// Loss, duplication and delay of the network.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Weather {
+pub(crate) struct LossyNetwork {
     /// Percent that are lost.
     pub(crate) loss: u64,
     /// Percent that come twice.
@@ -31,21 +31,21 @@ pub(crate) struct Pair {
     under_way: BTreeMap<(Instant, u64), (usize, Ends, [u8; 256])>,
     pub(crate) sent: u64,
     rng: Rng,
-    pub(crate) weather: Weather,
+    pub(crate) network: LossyNetwork,
     pub(crate) verdict: Option<Verdict>,
     next_id: u32,
     pub(crate) events: [Vec<(CommId, Event)>; 2],
 }
 
 impl Pair {
-    pub(crate) fn new(seed: u64, weather: Weather) -> Self {
+    pub(crate) fn new(seed: u64, network: LossyNetwork) -> Self {
         Self {
             now: Instant::from_nanos(0),
             ends: [Cm::new(), Cm::new()],
             under_way: BTreeMap::new(),
             sent: 0,
             rng: Rng::new(seed),
-            weather,
+            network,
             verdict: None,
             next_id: 100,
             events: [Vec::new(), Vec::new()],
@@ -60,11 +60,11 @@ impl Pair {
         for of in [A, B] {
             while let Some(transmit) = self.ends[of].poll_transmit() {
                 assert_eq!(transmit.ends, Self::ends(of));
-                let copies = if self.rng.below(100) < self.weather.dup { 2 } else { 1 };
+                let copies = if self.rng.below(100) < self.network.dup { 2 } else { 1 };
                 for _ in 0..copies {
                     self.sent += 1;
-                    if self.rng.below(100) >= self.weather.loss {
-                        let delay = Duration::from_micros(10 + self.rng.below(1000 * self.weather.delay + 1));
+                    if self.rng.below(100) >= self.network.loss {
+                        let delay = Duration::from_micros(10 + self.rng.below(1000 * self.network.delay + 1));
                         self.under_way
                             .insert((self.now + delay, self.sent), (1 - of, Self::ends(1 - of), transmit.payload));
                     }

@@ -6,7 +6,7 @@ use urxe_engine::cm::{Disconnect, Event, SLOWEST, Transmit};
 use urxe_wire::cm::{CmMad, CommId, Message, RejReason, Rejected, SidrReq, SidrStatus};
 use urxe_wire::{PKey, QKey, Qpn};
 
-use super::pair::{A, B, Pair, SERVICE, Weather, rep};
+use super::pair::{A, B, LossyNetwork, Pair, SERVICE, rep};
 
 /// An end's state, after IBA 12.9.7.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -71,7 +71,7 @@ fn reach(pair: &mut Pair, state: State) -> (usize, CommId) {
     let lookup = SidrReq { request_id: CommId(5), p_key: PKey::DEFAULT, service_id: SERVICE, private_data: [1; 216] };
     let end = match state {
         State::ReqSent => {
-            pair.weather.loss = 100;
+            pair.network.loss = 100;
             pair.connect(1);
             (A, CommId(1))
         }
@@ -86,7 +86,7 @@ fn reach(pair: &mut Pair, state: State) -> (usize, CommId) {
         State::ReqRcvd => (B, pair.request()),
         State::RepSent => {
             let b = pair.request();
-            pair.weather.loss = 100;
+            pair.network.loss = 100;
             pair.ends[B].accept(pair.now, b, &rep(), 0).unwrap();
             (B, b)
         }
@@ -98,7 +98,7 @@ fn reach(pair: &mut Pair, state: State) -> (usize, CommId) {
         State::Established => (A, pair.established().0),
         State::DreqSent => {
             let (a, _) = pair.established();
-            pair.weather.loss = 100;
+            pair.network.loss = 100;
             pair.ends[A].disconnect(pair.now, a).unwrap();
             (A, a)
         }
@@ -112,7 +112,7 @@ fn reach(pair: &mut Pair, state: State) -> (usize, CommId) {
             (B, b)
         }
         State::SidrReqSent => {
-            pair.weather.loss = 100;
+            pair.network.loss = 100;
             pair.ends[A].resolve_service(pair.now, Pair::ends(A), &lookup).unwrap();
             (A, CommId(5))
         }
@@ -121,14 +121,14 @@ fn reach(pair: &mut Pair, state: State) -> (usize, CommId) {
             (B, pair.wait(B).0)
         }
     };
-    pair.weather.loss = 100;
+    pair.network.loss = 100;
     end
 }
 
 #[test]
 fn a_silent_peer_in_each_state() {
     for (state, told, _) in TABLE {
-        let mut pair = Pair::new(1, Weather::default());
+        let mut pair = Pair::new(1, LossyNetwork::default());
         let (end, id) = reach(&mut pair, state);
         pair.hush(end);
         pair.events = Default::default();
@@ -162,7 +162,7 @@ fn a_silent_peer_in_each_state() {
 #[test]
 fn a_will_in_each_state() {
     for (state, _, will) in TABLE {
-        let mut pair = Pair::new(1, Weather::default());
+        let mut pair = Pair::new(1, LossyNetwork::default());
         let (end, id) = reach(&mut pair, state);
         let mut last = None;
         while let Some((about, will)) = pair.ends[end].poll_last_will() {
@@ -190,7 +190,7 @@ fn a_will_in_each_state() {
 //# A DREQ that is not answered when its program lets go of the connection MUST be sent once more.
 #[test]
 fn a_lost_dreq_is_repeated_by_who_lets_go() {
-    let mut pair = Pair::new(1, Weather::default());
+    let mut pair = Pair::new(1, LossyNetwork::default());
     let (a, b) = pair.established();
     pair.ends[A].disconnect(pair.now, a).unwrap();
     assert!(pair.ends[A].poll_transmit().is_some() && pair.ends[A].poll_transmit().is_none(), "it is lost");
@@ -203,7 +203,7 @@ fn a_lost_dreq_is_repeated_by_who_lets_go() {
 /// A service that was answered for needs nothing more.
 #[test]
 fn no_will_is_left_of_what_is_over() {
-    let mut pair = Pair::new(1, Weather::default());
+    let mut pair = Pair::new(1, LossyNetwork::default());
     let (end, id) = reach(&mut pair, State::SidrReqRcvd);
     pair.ends[end].answer_service(id, SidrStatus::SUCCESS, Qpn::new(7), QKey(1), &[0; 136]).unwrap();
     let last = std::iter::from_fn(|| pair.ends[end].poll_last_will()).last();

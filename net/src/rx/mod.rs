@@ -256,7 +256,7 @@ impl Receiver {
                 EpollKey::Backlog(fd) => self.send_backlog(fd, call.port),
                 EpollKey::Timer => self.do_what_is_due(call.port),
                 EpollKey::Rtnetlink => self.follow(call.port),
-                EpollKey::RingListener(door) => self.open_door(door, call.port),
+                EpollKey::RingListener(listener) => self.accept_rings(listener, call.port),
                 EpollKey::RingRx(fd) => self.attend_ring(fd, call.port),
                 EpollKey::RingTx(fd) => call.port.look_at_link(fd),
             }

@@ -58,14 +58,14 @@ impl Receiver {
         self.inbox.next();
     }
 
-    /// Another process offers a ring.
-    pub(super) fn open_door(&mut self, door: RawFd, port: &Port) {
-        let Some(block) = port.block_of_door(door) else { return };
+    /// Accepts the rings that other processes offer at a listener.
+    pub(super) fn accept_rings(&mut self, listener: RawFd, port: &Port) {
+        let Some(block) = port.block_of_listener(listener) else { return };
         let Self { inbox, addresses, fds, .. } = self;
-        match inbox.admit(fds, (block, door), |local| find_local(addresses, local.ip(), scope_id(local))) {
+        match inbox.admit(fds, (block, listener), |local| find_local(addresses, local.ip(), scope_id(local))) {
             Ok(visits) => count_visits(port, visits),
             // No descriptor to spare: who waits there goes by UDP, and whoever comes.
-            Err(_) => port.close_door(door),
+            Err(_) => port.close_listener(listener),
         }
     }
 

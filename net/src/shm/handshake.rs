@@ -151,7 +151,7 @@ mod tests {
         }
     }
 
-    /// A connected pair, as a door gives it.
+    /// A connected pair, as a listener gives it.
     fn pair() -> (Socket, Socket) {
         Socket::pair(Domain::UNIX, Type::SEQPACKET.nonblocking(), None).unwrap()
     }

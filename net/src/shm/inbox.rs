@@ -16,7 +16,7 @@ use crate::sys::fd::{Fd, FdSet};
 #[derive(Debug)]
 pub(crate) struct Inbox {
     rings: Vec<Incoming>,
-    /// Connections whose handshake has not come yet, and the block whose door they came to.
+    /// Connections whose handshake has not come yet, and the block whose listener they came to.
     guests: Vec<(u16, Fd)>,
     limit: usize,
     /// Where something was found last.
@@ -59,15 +59,15 @@ impl Inbox {
         Self { rings: Vec::new(), guests: Vec::new(), limit, at: 0 }
     }
 
-    /// Lets in who waits at a door. Each connection is watched, and [`Inbox::attend`]ed when it is ready.
+    /// Accepts the connections that wait at a listener. Each is watched, and [`Inbox::attend`]ed when it is ready.
     pub(crate) fn admit(
         &mut self,
         fds: &Arc<FdSet>,
-        (block, door): (u16, RawFd),
+        (block, listener): (u16, RawFd),
         find: impl Fn(SocketAddr) -> Option<usize>,
     ) -> io::Result<Visits> {
         let mut visits = Visits::default();
-        while let Some(guest) = handshake::accept(door)? {
+        while let Some(guest) = handshake::accept(listener)? {
             if self.rings.len() + self.guests.len() >= self.limit {
                 visits.refused += 1;
                 continue;
@@ -210,7 +210,7 @@ mod tests {
     #[test]
     fn a_doorbell_that_is_rung_late_wakes_but_once() {
         let (fds, block) = (FdSet::new().unwrap(), random_u16());
-        let door = handshake::listen(block, Purpose::Packets).unwrap();
+        let listener = handshake::listen(block, Purpose::Packets).unwrap();
         let sender = handshake::connect(block, Purpose::Packets).unwrap();
         let (segment, memory) = Segment::create().unwrap();
         let mut producer = Producer::new(segment, 7);
@@ -219,7 +219,7 @@ mod tests {
         handshake::send(sender.as_raw_fd(), &Handshake { from, to, tclass: 0, hop_limit: 64, key: 7 }, &memory)
             .unwrap();
         let mut inbox = Inbox::new(8);
-        assert_eq!(inbox.admit(&fds, (block, door.as_raw_fd()), |_| Some(0)).unwrap().accepted, 1);
+        assert_eq!(inbox.admit(&fds, (block, listener.as_raw_fd()), |_| Some(0)).unwrap().accepted, 1);
 
         let (mut buffer, mut keys) = (vec![0; 1 << 16], [0; 4]);
         let run = RingRecord { len: 40, segment: 40, has_icrc: true };

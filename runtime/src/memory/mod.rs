@@ -5,7 +5,7 @@
 //! - `protected` does the same where the application has protected the memory since;
 //! - [`maps`] tells what is mapped, when memory is registered;
 //! - [`regions`] is the table of regions;
-//! - [`region_cache`] is the engine's door to all of this.
+//! - [`region_cache`] is the engine's access to all of this.
 
 pub mod faultable_copy;
 pub mod mapping;

@@ -2,10 +2,10 @@
 //!
 //! An application that answers each message at once is the usual case where latency matters, and there an ACK that
 //! leaves by itself costs a system call at both ends and makes the peer look twice. So the ACK of such a queue pair waits
-//! for a moment ([`delayed_ack_timeout`]), and the next request takes it along in one run of packets. Whoever let it wait sees to it that it
-//! leaves in time: see [`progress`](super::progress).
+//! for a moment ([`delayed_ack_timeout`]), and the next request takes it along in one run of packets. The thread that let it
+//! wait sends it in time (see the module `progress`).
 //!
-//! No ACK waits on a queue pair that does not answer, or not that fast: habits are learnt from what was done before.
+//! An ACK waits only on a queue pair whose application has answered promptly several times in a row.
 
 use std::time::Duration;
 
@@ -94,64 +94,64 @@ mod tests {
         Instant::from_nanos(micros * 1000).into()
     }
 
-    /// A habit of answering at once, at the time of that many microseconds.
+    /// State of a queue pair whose application answers at once, at the time of that many microseconds.
     fn prompt(now: u64) -> DelayedAck {
-        let mut habit = DelayedAck::default();
+        let mut acks = DelayedAck::default();
         for _ in 0..TUNING.prompt_answers {
-            assert!(!habit.lets_wait(&at(now), AckMode::Delay), "nothing is known yet");
-            habit.answered(&at(now + 5));
+            assert!(!acks.lets_wait(&at(now), AckMode::Delay), "nothing is known yet");
+            acks.answered(&at(now + 5));
         }
-        habit
+        acks
     }
 
     #[test]
     fn acks_wait_for_those_who_answer_at_once() {
-        let mut habit = prompt(100);
-        assert!(habit.lets_wait(&at(200), AckMode::Delay));
-        assert!(habit.lets_wait(&at(219), AckMode::Delay));
-        habit.answered(&at(219));
-        assert!(!habit.waits());
-        assert!(habit.lets_wait(&at(300), AckMode::Delay));
+        let mut acks = prompt(100);
+        assert!(acks.lets_wait(&at(200), AckMode::Delay));
+        assert!(acks.lets_wait(&at(219), AckMode::Delay));
+        acks.answered(&at(219));
+        assert!(!acks.waits());
+        assert!(acks.lets_wait(&at(300), AckMode::Delay));
     }
 
     #[test]
     fn acks_do_not_wait_for_long() {
-        let mut habit = prompt(100);
-        assert!(habit.lets_wait(&at(200), AckMode::Delay));
-        assert!(!habit.lets_wait(&at(220), AckMode::Delay));
-        habit.gave_up();
-        // The answer is late: the habit is broken.
-        habit.answered(&at(250));
-        assert!(!habit.lets_wait(&at(300), AckMode::Delay));
+        let mut acks = prompt(100);
+        assert!(acks.lets_wait(&at(200), AckMode::Delay));
+        assert!(!acks.lets_wait(&at(220), AckMode::Delay));
+        acks.gave_up();
+        // The answer is late: prompt answers are counted anew.
+        acks.answered(&at(250));
+        assert!(!acks.lets_wait(&at(300), AckMode::Delay));
     }
 
     #[test]
     fn acks_do_not_wait_for_those_who_only_receive() {
-        let mut habit = prompt(100);
-        assert!(habit.lets_wait(&at(200), AckMode::Delay));
-        assert!(!habit.lets_wait(&at(220), AckMode::Delay));
-        habit.gave_up();
+        let mut acks = prompt(100);
+        assert!(acks.lets_wait(&at(200), AckMode::Delay));
+        assert!(!acks.lets_wait(&at(220), AckMode::Delay));
+        acks.gave_up();
         for message in 0..10 {
-            assert!(!habit.lets_wait(&at(300 + message), AckMode::Delay));
+            assert!(!acks.lets_wait(&at(300 + message), AckMode::Delay));
         }
     }
 
     #[test]
     fn who_has_been_prompt_for_long_may_be_late_once() {
-        let mut habit = DelayedAck::default();
+        let mut acks = DelayedAck::default();
         for time in 0..100 {
-            habit.lets_wait(&at(100 * time), AckMode::Delay);
-            habit.answered(&at(100 * time + 5));
+            acks.lets_wait(&at(100 * time), AckMode::Delay);
+            acks.answered(&at(100 * time + 5));
         }
-        assert!(habit.lets_wait(&at(20_000), AckMode::Delay));
-        assert!(!habit.lets_wait(&at(20_020), AckMode::Delay));
-        habit.gave_up();
-        habit.answered(&at(24_000));
-        assert!(habit.lets_wait(&at(30_000), AckMode::Delay), "something came between");
-        habit.gave_up();
+        assert!(acks.lets_wait(&at(20_000), AckMode::Delay));
+        assert!(!acks.lets_wait(&at(20_020), AckMode::Delay));
+        acks.gave_up();
+        acks.answered(&at(24_000));
+        assert!(acks.lets_wait(&at(30_000), AckMode::Delay), "something came between");
+        acks.gave_up();
         let ceases = |message: &u64| {
-            let waits = habit.lets_wait(&at(30_000 + 1000 * message), AckMode::Delay);
-            habit.gave_up();
+            let waits = acks.lets_wait(&at(30_000 + 1000 * message), AckMode::Delay);
+            acks.gave_up();
             waits
         };
         let waits = (1..10).filter(ceases).count();
@@ -165,40 +165,40 @@ mod tests {
 
     #[test]
     fn who_has_been_prompt_for_long_is_measured_where_somebody_has_looked() {
-        let mut habit = prompt(100);
-        assert!(habit.lets_wait(&unseen(), AckMode::Delay) && matches!(habit.due, Due::At(_)), "not for long");
-        habit.answered(&unseen());
+        let mut acks = prompt(100);
+        assert!(acks.lets_wait(&unseen(), AckMode::Delay) && matches!(acks.due, Due::At(_)), "not for long");
+        acks.answered(&unseen());
         for time in 0..100 {
-            habit.lets_wait(&at(100 * time), AckMode::Delay);
-            habit.answered(&at(100 * time + 5));
+            acks.lets_wait(&at(100 * time), AckMode::Delay);
+            acks.answered(&at(100 * time + 5));
         }
         let clock = unseen();
-        assert!(habit.lets_wait(&clock, AckMode::Delay));
-        habit.answered(&clock);
-        assert_eq!((clock.taken(), habit.prompt), (None, TUNING.prompt_answers_most), "nobody has looked");
-        assert!(habit.lets_wait(&unseen(), AckMode::Delay));
+        assert!(acks.lets_wait(&clock, AckMode::Delay));
+        acks.answered(&clock);
+        assert_eq!((clock.taken(), acks.prompt), (None, TUNING.prompt_answers_most), "nobody has looked");
+        assert!(acks.lets_wait(&unseen(), AckMode::Delay));
         // From the next look on it is measured.
-        assert!(habit.lets_wait(&at(20_000), AckMode::Delay) && habit.lets_wait(&at(20_019), AckMode::Delay));
-        assert!(!habit.lets_wait(&at(20_020), AckMode::Delay));
-        habit.gave_up();
-        habit.answered(&at(20_050));
-        assert_eq!(habit.prompt, TUNING.prompt_answers_most / 2);
+        assert!(acks.lets_wait(&at(20_000), AckMode::Delay) && acks.lets_wait(&at(20_019), AckMode::Delay));
+        assert!(!acks.lets_wait(&at(20_020), AckMode::Delay));
+        acks.gave_up();
+        acks.answered(&at(20_050));
+        assert_eq!(acks.prompt, TUNING.prompt_answers_most / 2);
     }
 
     #[test]
     fn who_sweeps_lets_nothing_wait_that_nobody_measures() {
-        let mut habit = prompt(100);
-        habit.prompt = TUNING.prompt_answers_most;
-        assert!(habit.lets_wait(&unseen(), AckMode::Delay));
-        assert!(!habit.lets_wait(&at(200), AckMode::DelayTimed));
+        let mut acks = prompt(100);
+        acks.prompt = TUNING.prompt_answers_most;
+        assert!(acks.lets_wait(&unseen(), AckMode::Delay));
+        assert!(!acks.lets_wait(&at(200), AckMode::DelayTimed));
     }
 
     #[test]
     fn those_who_send_unasked_have_no_habit() {
-        let mut habit = DelayedAck::default();
+        let mut acks = DelayedAck::default();
         for time in 0..100 {
-            habit.answered(&at(time));
+            acks.answered(&at(time));
         }
-        assert!(!habit.lets_wait(&at(100), AckMode::Delay));
+        assert!(!acks.lets_wait(&at(100), AckMode::Delay));
     }
 }

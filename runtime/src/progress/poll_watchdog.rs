@@ -193,7 +193,7 @@ mod tests {
         watch.begin(now);
         for found in [1, 2, 2, 1, 2, 2, 2, 3, 1] {
             watch.found(found, &(now + TUNING.watchdog_first));
-            assert_eq!(until(), (now + TUNING.watchdog_first).as_nanos(), "that was no habit");
+            assert_eq!(until(), (now + TUNING.watchdog_first).as_nanos(), "too few pairs to learn from");
         }
         for _ in 0..TUNING.watchdog_pairs {
             watch.found(2, &now);

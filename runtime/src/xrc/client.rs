@@ -167,7 +167,7 @@ impl Tables {
     }
 }
 
-/// Numbers with the same door.
+/// Numbers of SRQs whose owner listens on one socket.
 const fn block(number: Qpn) -> u32 {
     number.get() >> 8
 }

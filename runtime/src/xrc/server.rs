@@ -45,7 +45,7 @@ struct Running {
 #[derive(Debug)]
 struct Shared {
     /// By block of numbers, and how many SRQs have numbers there.
-    doors: Mutex<HashMap<u32, (Listener, usize)>>,
+    listeners: Mutex<HashMap<u32, (Listener, usize)>>,
     stop: AtomicBool,
     /// An eventfd.
     wake: KeptFile,
@@ -64,7 +64,7 @@ pub fn receive(port: &Arc<Device>, number: Qpn) -> io::Result<()> {
         }
     };
     let opened = shared.open(port, number);
-    if opened.is_err() && lock(&shared.doors).is_empty() {
+    if opened.is_err() && lock(&shared.listeners).is_empty() {
         stop(running.take());
     }
     opened
@@ -92,7 +92,7 @@ fn start(port: &Arc<Device>) -> io::Result<Running> {
     // SAFETY: new, and ours.
     let wake = unsafe { OwnedFd::from_raw_fd(wake) };
     let wake = port.net().keep_file(wake.as_fd())?;
-    let shared = Arc::new(Shared { doors: Mutex::default(), stop: AtomicBool::new(false), wake });
+    let shared = Arc::new(Shared { listeners: Mutex::default(), stop: AtomicBool::new(false), wake });
     let (serving, served) = (Arc::clone(&shared), Arc::clone(port));
     let serve = move || {
         progress::ask_for_promptness();
@@ -121,28 +121,28 @@ const fn block(number: Qpn) -> u32 {
 
 impl Shared {
     fn open(&self, port: &Device, number: Qpn) -> io::Result<()> {
-        let mut doors = lock(&self.doors);
-        match doors.get_mut(&block(number)) {
+        let mut listeners = lock(&self.listeners);
+        match listeners.get_mut(&block(number)) {
             Some((_, count)) => *count += 1,
             None => {
-                doors.insert(block(number), (port.net().listen(number)?, 1));
+                listeners.insert(block(number), (port.net().listen(number)?, 1));
             }
         }
-        drop(doors);
+        drop(listeners);
         self.wake();
         Ok(())
     }
 
     /// True if that was the last.
     fn close(&self, number: Qpn) -> bool {
-        let mut doors = lock(&self.doors);
-        if let Some((_, count)) = doors.get_mut(&block(number)) {
+        let mut listeners = lock(&self.listeners);
+        if let Some((_, count)) = listeners.get_mut(&block(number)) {
             *count -= 1;
             if *count == 0 {
-                doors.remove(&block(number));
+                listeners.remove(&block(number));
             }
         }
-        doors.is_empty()
+        listeners.is_empty()
     }
 
     fn wake(&self) {
@@ -157,13 +157,13 @@ impl Shared {
         unsafe { libc::read(self.wake.as_raw_fd(), count.as_mut_ptr().cast(), count.len()) };
     }
 
-    /// Takes the lines of all who wait at a door, up to `most`. False if there is no descriptor for them now.
+    /// Accepts the connections that wait at the listener of a block, up to `most`. False if there is no descriptor for them now.
     fn answer(&self, block: u32, guests: &mut Vec<Guest>, most: usize) -> bool {
         // It may be closed since it was looked at.
-        let doors = lock(&self.doors);
-        let Some((door, _)) = doors.get(&block) else { return true };
+        let listeners = lock(&self.listeners);
+        let Some((listener, _)) = listeners.get(&block) else { return true };
         while guests.len() < most {
-            match door.accept() {
+            match listener.accept() {
                 Ok(Some(line)) => guests.push(Guest::new(line)),
                 Ok(None) => return true,
                 Err(_) => return false,
@@ -182,15 +182,15 @@ fn serve(port: &Device, shared: &Shared) {
     let mut pauses = false;
     while !shared.stop.load(Ordering::Acquire) {
         let entry = |fd: RawFd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-        // Whoever comes when there are as many as there may be waits at the door until somebody leaves.
-        let doors: Vec<(u32, RawFd)> = if pauses || guests.len() >= most {
+        // A connection beyond the limit waits in the backlog until another one ends.
+        let listeners: Vec<(u32, RawFd)> = if pauses || guests.len() >= most {
             Vec::new()
         } else {
-            lock(&shared.doors).iter().map(|(block, (door, _))| (*block, door.as_raw_fd())).collect()
+            lock(&shared.listeners).iter().map(|(block, (listener, _))| (*block, listener.as_raw_fd())).collect()
         };
         let mut polled = vec![entry(shared.wake.as_raw_fd())];
         polled.extend(guests.iter().map(|guest| entry(guest.line.as_raw_fd())));
-        polled.extend(doors.iter().map(|(_, fd)| entry(*fd)));
+        polled.extend(listeners.iter().map(|(_, fd)| entry(*fd)));
         let count = polled.len() as libc::nfds_t;
         // SAFETY: an array of that many entries. What can go wrong is an interruption, and then nothing is ready.
         unsafe { libc::poll(polled.as_mut_ptr(), count, if pauses { PAUSE } else { -1 }) };
@@ -200,7 +200,7 @@ fn serve(port: &Device, shared: &Shared) {
         }
         guests.retain_mut(|guest| ready.next() != Some(true) || guest.serve(port, &mut buffer));
         pauses = false;
-        for ((block, _), _) in doors.iter().zip(ready).filter(|(_, ready)| *ready) {
+        for ((block, _), _) in listeners.iter().zip(ready).filter(|(_, ready)| *ready) {
             pauses |= !shared.answer(*block, &mut guests, most);
         }
     }

@@ -146,7 +146,7 @@ fn a_sender_that_is_killed_leaves_the_receive() {
     });
 }
 
-/// The door is open as long as there is an SRQ, and a second one opens it again.
+/// The owner listens as long as it has an SRQ, and a second SRQ has it listen again.
 #[test]
 fn an_srq_that_is_destroyed() {
     in_world(|| {
