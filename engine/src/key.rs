@@ -11,8 +11,8 @@ use crate::rng::Rng;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct Key(pub u32);
 
-/// Entries found by key in constant time. Keys cannot be guessed from one another, and a key that was
-/// removed does not come back soon (the random low bits change with every use of an entry).
+/// Entries found by key in constant time. A key that was removed does not come back soon: the random low bits change with
+/// every use of an entry.
 #[derive(Debug)]
 pub struct KeyTable<T> {
     entries: Vec<Entry<T>>,

@@ -73,9 +73,9 @@
 //! | | |
 //! |---|---|
 //! | [`endpoint`] | [`Endpoint`], and the parts of one for programs with threads: QPN table, timer queue |
-//! | [`qp`] | the queue pair: [`qp::state`] and [`qp::attr`] have the rules of `modify`; the send and receive halves are private |
+//! | [`qp`] | the queue pair: [`qp::state`] and [`qp::attr`] have states and attributes; the rules of `modify` and the send and receive halves are private |
 //! | [`cq`], [`srq`], [`counter`] | completion queues, shared receive queues, completion counters |
-//! | [`memory`], [`mw`], [`access`] | regions and keys, memory windows, access rights |
+//! | [`Region`], [`KeyTable`], [`memory`], [`mw`], [`access`] | regions, keys, access to memory, memory windows, access rights |
 //! | [`work`] | work requests |
 //! | [`cm`] | communication management: how queue pairs get connected |
 //! | [`fault`], [`event`] | the table of what a responder does about each error; events for counters, traces and people |
@@ -90,8 +90,8 @@
 //!
 //! # Features
 //!
-//! `std` (default): see `urxe-wire`. `quirks`: [`quirks`] picked by a seed. Without `std` the crate needs `alloc`, and 64-bit
-//! atomics for [`endpoint`].
+//! `std` (default): see `urxe-wire`. `quirks`: [`quirks`] picked by a seed. Without `std` the crate needs `alloc` and
+//! 64-bit atomics.
 
 extern crate alloc;
 #[cfg(test)]

@@ -9,7 +9,7 @@ use urxe_engine::{
 };
 use urxe_sim::memory::DEFAULT_PD;
 use urxe_sim::single_qp::{MTU, RQ_PSN, SingleQp};
-use urxe_sim::{CqId, Route, SrqId};
+use urxe_sim::{CqId, SrqId};
 use urxe_wire::packet::{Service, pad_count};
 use urxe_wire::{Bth, Credits, Ext, Header, Opcode, Operation as O, Psn, Qpn, RKey, Reth, Syndrome, Transport, XrcEth};
 
@@ -27,27 +27,6 @@ struct Target {
     cqs: [CqId; 2],
 }
 
-fn connect(qp: &mut SingleQp) {
-    let init = AttrMask::PKEY_INDEX.with(AttrMask::PORT).with(AttrMask::ACCESS_FLAGS);
-    let peer = AttrMask::PATH_MTU.with(AttrMask::DEST_QPN).with(AttrMask::RQ_PSN);
-    let (responds, sends) = match qp.node.qp(qp.qpn).config().qp_type {
-        QpType::XrcRecv => (AttrMask::MAX_DEST_RD_ATOMIC.with(AttrMask::MIN_RNR_TIMER), AttrMask::TIMEOUT),
-        _ => (
-            AttrMask::NONE,
-            AttrMask::TIMEOUT.with(AttrMask::RETRY_CNT).with(AttrMask::RNR_RETRY).with(AttrMask::MAX_QP_RD_ATOMIC),
-        ),
-    };
-    let route = Route { to: PEER, source_port: 0xC001 };
-    for (state, mask, route) in [
-        (QpState::Init, init, None),
-        (QpState::Rtr, peer.with(responds), Some(route)),
-        (QpState::Rts, sends.with(AttrMask::SQ_PSN), None),
-    ] {
-        qp.node.modify(qp.now, qp.qpn, state, mask, &SingleQp::attr(), route).unwrap();
-    }
-    qp.node.verbs().take_log();
-}
-
 impl Target {
     fn new() -> Self {
         let (mut srqs, mut cqs) = (Vec::new(), Vec::new());
@@ -60,7 +39,7 @@ impl Target {
                 srqs.push(node.verbs().create_xrc_srq(pd, 8, cqs[cqs.len() - 1], domain, number));
             }
         });
-        connect(&mut qp);
+        qp.go_to(QpState::Rts, &SingleQp::attr());
         Self { qp, srqs: [srqs[0], srqs[1]], cqs: [cqs[0], cqs[1]] }
     }
 
@@ -243,7 +222,7 @@ fn an_srq_that_changes_within_a_message_is_refused() {
 #[test]
 fn an_initiator_says_for_which_srq() {
     let mut qp = SingleQp::reset(|setup, _| setup.qp_type = QpType::XrcSend);
-    connect(&mut qp);
+    qp.go_to(QpState::Rts, &SingleQp::attr());
     let remote = Remote { addr: 0, r_key: RKey(1) };
     let wr = |qp: &SingleQp, wr_id, op, to| {
         let flags = SendFlags { signaled: true, ..SendFlags::default() };

@@ -42,7 +42,9 @@ fn run(bytes: &[u8]) -> Result<()> {
                     if let Message::Req(req) = &parsed.message
                         && u.ratio(1, 4)?
                     {
-                        let _ = cm.connect(now, ENDS, req, 0);
+                        if cm.connect(now, ENDS, req, 0).is_ok() {
+                            gone.retain(|id| *id != req.local_id);
+                        }
                     }
                     if let Message::Rep(rep) = &parsed.message {
                         let _ = cm.accept(now, id, rep, 0);

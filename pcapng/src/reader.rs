@@ -102,6 +102,9 @@ fn of_pcapng(file: impl BufRead) -> Result<Vec<Captured>, ReadError> {
         match block {
             Block::SectionHeader(_) => resolutions.clear(),
             Block::InterfaceDescription(interface) => {
+                if interface.linktype != DataLink::ETHERNET {
+                    return Err(ReadError::LinkType(interface.linktype));
+                }
                 let given = interface.options.iter().find_map(|option| match option {
                     InterfaceDescriptionOption::IfTsResol(resolution) => Some(*resolution),
                     _ => None,
@@ -194,6 +197,9 @@ fn udp(frame: &[u8]) -> Option<(IpAddr, IpAddr, &[u8])> {
         _ => return None,
     };
     let (header, payload) = udp.split_first_chunk::<8>()?;
+    // Short frames are padded to 60 bytes, and one that was cut has less than the header says.
+    let len = usize::from(u16::from_be_bytes([header[4], header[5]])).checked_sub(8)?;
+    let payload = payload.get(..len).unwrap_or(payload);
     PORTS.contains(&u16::from_be_bytes([header[2], header[3]])).then_some((from, to, payload))
 }
 
@@ -202,6 +208,8 @@ mod tests {
     use std::io::Write as _;
 
     use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
+    use pcap_file::pcapng::PcapNgWriter;
+    use pcap_file::pcapng::blocks::interface_description::InterfaceDescriptionBlock;
     use urxe_wire::{Opcode, Operation, Psn, Qpn, Transport};
 
     use super::*;
@@ -238,7 +246,21 @@ mod tests {
 
     #[test]
     fn frames_without_ethernet_are_refused() {
-        let said = packets(file(DataLink::LINUX_SLL).path()).unwrap_err().to_string();
-        assert!(said.contains("LINUX_SLL") && said.contains("tcpdump -i lo"), "{said}");
+        let mut writer = PcapNgWriter::new(Vec::new()).unwrap();
+        let interface = InterfaceDescriptionBlock { linktype: DataLink::LINUX_SLL, snaplen: 0, options: Vec::new() };
+        writer.write_pcapng_block(interface).unwrap();
+        let mut pcapng = tempfile::NamedTempFile::new().unwrap();
+        pcapng.write_all(writer.get_ref()).unwrap();
+        for file in [file(DataLink::LINUX_SLL), pcapng] {
+            let said = packets(file.path()).unwrap_err().to_string();
+            assert!(said.contains("LINUX_SLL") && said.contains("tcpdump -i lo"), "{said}");
+        }
+    }
+
+    #[test]
+    fn padding_of_a_short_frame_is_no_payload() {
+        let padded = [frame(), vec![0; 2]].concat();
+        let found = dissect(&padded, true, Duration::ZERO).unwrap();
+        assert_eq!((found.header.is_some(), found.len), (true, 0));
     }
 }

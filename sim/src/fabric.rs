@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use urxe_engine::ModifyError;
 use urxe_engine::attr::{AttrMask, QpAttr};
-use urxe_engine::endpoint::{Datagram, Event as NodeEvent, QpSetup, Received, Route};
+use urxe_engine::endpoint::{Datagram, Event as NodeEvent, QpSetup, Received, Route, to_rts};
 use urxe_engine::{Access, Instant, PostError, QpCap, QpState, QpType, RecvWr, SendWr};
 use urxe_wire::{ICRC_LEN, Mtu, Packet, Psn, Qpn, RnrTimer};
 
@@ -301,9 +301,8 @@ impl Fabric {
         let source_port = 0xC000 | u16::try_from(qpn.get() & 0x3FFF).unwrap_or(0);
         let route = Route { to: self.nodes[peer.0].address(), source_port };
         let now = self.now;
-        for (to, mask, route) in
-            [(QpState::Init, TO_INIT, None), (QpState::Rtr, TO_RTR, Some(route)), (QpState::Rts, TO_RTS, None)]
-        {
+        for (to, mask) in to_rts(QpType::Rc) {
+            let route = (to == QpState::Rtr).then_some(route);
             self.nodes[id.0].modify(now, qpn, to, mask, &attr, route).expect("the attributes are all there");
         }
         self.collect(id);
@@ -507,19 +506,6 @@ fn hash_event(event: &NodeEvent, digest: &mut DefaultHasher) {
     }
     std::fmt::Write::write_fmt(&mut Sink(digest), format_args!("{event:?}")).expect("hashing does not fail");
 }
-
-/// Required attributes of RESET → INIT, of INIT → RTR but for the address vector, and of RTR → RTS.
-const TO_INIT: AttrMask = AttrMask::PKEY_INDEX.with(AttrMask::PORT).with(AttrMask::ACCESS_FLAGS);
-const TO_RTR: AttrMask = AttrMask::PATH_MTU
-    .with(AttrMask::DEST_QPN)
-    .with(AttrMask::RQ_PSN)
-    .with(AttrMask::MAX_DEST_RD_ATOMIC)
-    .with(AttrMask::MIN_RNR_TIMER);
-const TO_RTS: AttrMask = AttrMask::SQ_PSN
-    .with(AttrMask::TIMEOUT)
-    .with(AttrMask::RETRY_CNT)
-    .with(AttrMask::RNR_RETRY)
-    .with(AttrMask::MAX_QP_RD_ATOMIC);
 
 /// Properties of two connected queue pairs.
 #[derive(Clone, Copy, Debug)]

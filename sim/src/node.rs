@@ -109,7 +109,7 @@ impl Node {
         Verbs { quirks: self.config.quirks, queues: self.endpoint.queues_mut() }
     }
 
-    /// Creates a queue pair, with a number nobody guesses.
+    /// Creates a queue pair, with a number that the seed decides.
     pub fn create_qp(&mut self, setup: &QpSetup) -> Qpn {
         let nth = self.endpoint.qp_count() as u64;
         let quirks = self.config.quirks.map(|quirks| quirks.queue_pair(nth));
@@ -118,7 +118,7 @@ impl Node {
 
     /// Destroys a queue pair; packets for it find nobody.
     pub fn destroy_qp(&mut self, qpn: Qpn) {
-        self.endpoint.destroy_qp(qpn);
+        assert!(self.endpoint.destroy_qp(qpn), "there is no queue pair {qpn}");
     }
 
     /// A queue pair.
@@ -165,7 +165,7 @@ impl Node {
 
     /// Puts a queue pair into ERR as if its surroundings had failed.
     pub fn fail(&mut self, now: Instant, qpn: Qpn) {
-        self.endpoint.fail(now, qpn);
+        assert!(self.endpoint.fail(now, qpn), "there is no queue pair {qpn}");
     }
 
     /// `ibv_post_send(3)`; nothing is sent yet.

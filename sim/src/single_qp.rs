@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use urxe_engine::ModifyError;
 use urxe_engine::attr::{AttrMask, QpAttr};
-use urxe_engine::endpoint::{Datagram, Event as NodeEvent, QpSetup, Received, Route};
+use urxe_engine::endpoint::{Datagram, Event as NodeEvent, QpSetup, Received, Route, to_rts};
 use urxe_engine::{
     Access, AsyncEvent, Cqe, Data, DropReason, Event, Instant, PostError, QpState, QpType, Recipient, RecvWr,
     SendFlags, SendOp, SendWr, Sge, SgeList, UdRecipient, WcStatus,
@@ -56,25 +56,6 @@ pub struct SingleQp {
     pub local: Buffer,
     /// A buffer that peers may do everything to, 16 KiB.
     pub remote: Buffer,
-}
-
-/// Attributes that `modify` requires to INIT, RTR and RTS, besides the address vector.
-fn steps(qp_type: QpType) -> (AttrMask, AttrMask, AttrMask) {
-    let port = AttrMask::PKEY_INDEX.with(AttrMask::PORT);
-    if qp_type == QpType::Ud {
-        return (port.with(AttrMask::QKEY), AttrMask::NONE, AttrMask::SQ_PSN);
-    }
-    let init = port.with(AttrMask::ACCESS_FLAGS);
-    let peer = AttrMask::PATH_MTU.with(AttrMask::DEST_QPN).with(AttrMask::RQ_PSN);
-    if qp_type == QpType::Uc {
-        return (init, peer, AttrMask::SQ_PSN);
-    }
-    let rts = AttrMask::SQ_PSN
-        .with(AttrMask::TIMEOUT)
-        .with(AttrMask::RETRY_CNT)
-        .with(AttrMask::RNR_RETRY)
-        .with(AttrMask::MAX_QP_RD_ATOMIC);
-    (init, peer.with(AttrMask::MAX_DEST_RD_ATOMIC).with(AttrMask::MIN_RNR_TIMER), rts)
 }
 
 /// A packet that the queue pair sent.
@@ -183,9 +164,9 @@ impl SingleQp {
     /// # Panics
     /// If a step is refused.
     pub fn go_to(&mut self, state: QpState, attr: &QpAttr) {
-        let (init, rtr, rts) = steps(self.qp_type());
-        let route = (self.qp_type() != QpType::Ud).then_some(Route { to: PEER, source_port: SOURCE_PORT });
-        for (to, mask, route) in [(QpState::Init, init, None), (QpState::Rtr, rtr, route), (QpState::Rts, rts, None)] {
+        let connected = self.qp_type() != QpType::Ud;
+        for (to, mask) in to_rts(self.qp_type()) {
+            let route = (connected && to == QpState::Rtr).then_some(Route { to: PEER, source_port: SOURCE_PORT });
             self.node.modify(self.now, self.qpn, to, mask, attr, route).expect("everything is given");
             if to == state {
                 break;

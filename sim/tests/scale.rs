@@ -28,7 +28,7 @@ fn a_thousand_stacks_talk() {
 }
 
 #[test]
-fn the_same_seed_is_the_same_crowd() {
+fn the_same_seed_gives_the_same_digest() {
     let run = |seed| {
         let mut scale = Scale::new(50, 3, seed, NodeConfig::default());
         scale.talk(1).unwrap();

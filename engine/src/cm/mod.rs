@@ -16,15 +16,15 @@ mod timing;
 mod types;
 
 use alloc::boxed::Box;
-use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::collections::btree_map::{BTreeMap, Entry};
+use alloc::collections::{BTreeSet, VecDeque};
 
 use urxe_wire::cm::{CmMad, CommId, Dreq, Ids, Message, Plain, RejReason, Rejected, Rep, Req, SidrReq, SidrStatus};
 use urxe_wire::{QKey, Qpn};
 
 use crate::time::Instant;
 pub use answer::answer_to_unknown;
-use answer::plain_rej;
-use answer::plain_sidr_rep;
+use answer::{plain_rej, plain_sidr_rep};
 use connection::{Connection, State};
 pub use timing::{MAX_RETRIES, RESPONSE_TIMEOUT, SLOWEST};
 pub use types::{Disconnect, Ends, Event, Transmit, Verdict, WrongState};
@@ -260,6 +260,8 @@ impl Cm {
             return;
         }
         let id = match decide(&mad.message) {
+            // Two connections of one name: the deadline of the first would never be taken out.
+            Verdict::Take(id) if self.connections.contains_key(&id) => return,
             Verdict::Take(id) => id,
             Verdict::Refuse => return self.answer_stranger(ends, mad),
             Verdict::Ignore => return,
@@ -371,7 +373,11 @@ impl Cm {
         let result = act(&mut connection, ids);
         self.collect(id, &mut connection);
         if connection.released && connection.state == State::Idle {
-            self.by_peer.remove(&(connection.ends, connection.peer_id));
+            if let Entry::Occupied(request) = self.by_peer.entry((connection.ends, connection.peer_id))
+                && *request.get() == id
+            {
+                request.remove();
+            }
             self.events.push_back((id, Event::Gone));
         } else {
             self.put(id, connection);

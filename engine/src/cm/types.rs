@@ -27,7 +27,7 @@ pub struct Transmit {
 /// Decision of the caller about a new request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// Told to the listener, who will answer under this name.
+    /// Told to the listener, who will answer under this name. A name in use is as [`Ignore`](Self::Ignore).
     Take(CommId),
     /// Refused: there is no listener.
     Refuse,

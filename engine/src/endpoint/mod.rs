@@ -46,7 +46,7 @@ pub use heap_memory::{Buffer, HeapMemory};
 pub use outbox::{Datagram, Origin, Outbox, Route};
 pub use qpn_table::QpnTable;
 pub use queues::{CounterId, CqId, Event, Queues, SrqId};
-pub use setup::{QpSetup, connected_attr};
+pub use setup::{QpSetup, connected_attr, to_rts};
 pub use timer_queue::{Earlier, TimerQueue, TimerSlot};
 
 /// The [`Host`] of an endpoint's queue pairs.
@@ -124,7 +124,7 @@ impl<M: Memory> Endpoint<M> {
         self.queues.create_srq(pd, max_wr, max_sge, ())
     }
 
-    /// Creates a queue pair in RESET, with a number that cannot be guessed from others.
+    /// Creates a queue pair in RESET. Its number comes from the endpoint's seed: who knows the seed can predict it.
     pub fn create_qp(&mut self, setup: &QpSetup) -> Qpn {
         self.create_qp_with(setup, ())
     }
@@ -206,13 +206,14 @@ impl<M: Memory, Q: Quirks> Endpoint<M, Q> {
         qpn
     }
 
-    /// Destroys a queue pair and removes its completions. Packets for it are dropped from now on.
-    pub fn destroy_qp(&mut self, qpn: Qpn) {
-        if let Some(slot) = self.qps.remove(qpn) {
-            self.busy.remove(&qpn);
-            self.queues.forget(slot.qp.config());
-            self.settle_timers();
-        }
+    /// Destroys a queue pair and removes its completions. Packets for it are dropped from now on. False if no queue pair
+    /// has the number.
+    pub fn destroy_qp(&mut self, qpn: Qpn) -> bool {
+        let Some(slot) = self.qps.remove(qpn) else { return false };
+        self.busy.remove(&qpn);
+        self.queues.forget(slot.qp.config());
+        self.settle_timers();
+        true
     }
 
     /// A queue pair.
@@ -242,7 +243,7 @@ impl<M: Memory, Q: Quirks> Endpoint<M, Q> {
         route: Option<Route>,
     ) -> Result<(), Error<ModifyError>> {
         let qp_type = self.qp(qpn).ok_or(Error::NoSuchQp)?.config().qp_type;
-        for (to, mask) in setup::to_rts(qp_type) {
+        for (to, mask) in to_rts(qp_type) {
             self.modify(now, qpn, to, mask, attr, route.filter(|_| mask.contains(AttrMask::AV)))?;
         }
         Ok(())
@@ -296,9 +297,10 @@ impl<M: Memory, Q: Quirks> Endpoint<M, Q> {
         Ok(slot.qp.attach_counter(ops, counter)?)
     }
 
-    /// Puts a queue pair into ERR because its surroundings failed ([`QueuePair::fail`]).
-    pub fn fail(&mut self, now: Instant, qpn: Qpn) {
-        self.drive(now, qpn, QueuePair::fail);
+    /// Puts a queue pair into ERR because its surroundings failed ([`QueuePair::fail`]). False if no queue pair has the
+    /// number.
+    pub fn fail(&mut self, now: Instant, qpn: Qpn) -> bool {
+        self.drive(now, qpn, QueuePair::fail).is_some()
     }
 }
 

@@ -48,6 +48,7 @@ impl<T> QpnTable<T> {
     #[inline]
     #[must_use]
     pub fn get(&self, qpn: Qpn) -> Option<&T> {
+        // Not by `find`: a received packet would check the bounds twice.
         let mut at = self.home(qpn);
         loop {
             match self.places.get(at)? {

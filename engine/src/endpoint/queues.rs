@@ -114,16 +114,20 @@ impl<Q: Quirks> Queues<Q> {
 
     /// A completion queue.
     ///
+    /// An id of another endpoint may name a different queue here.
+    ///
     /// # Panics
-    /// If `cq` is of another endpoint.
+    /// If the endpoint has created no such queue.
     pub fn cq(&mut self, cq: CqId) -> &mut CompletionQueue<Q> {
         &mut self.cqs[cq.0]
     }
 
     /// A shared receive queue.
     ///
+    /// An id of another endpoint may name a different queue here.
+    ///
     /// # Panics
-    /// If `srq` is of another endpoint.
+    /// If the endpoint has created no such queue.
     pub fn srq(&mut self, srq: SrqId) -> &mut SharedReceiveQueue<Q> {
         &mut self.srqs[srq.0].queue
     }

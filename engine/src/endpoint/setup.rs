@@ -74,8 +74,9 @@ pub fn connected_attr(dest_qpn: Qpn) -> QpAttr {
     }
 }
 
-/// The transitions from RESET to RTS, and the attributes that each requires of a queue pair of this type.
-pub(super) fn to_rts(qp_type: QpType) -> [(QpState, AttrMask); 3] {
+/// The transitions from RESET to RTS, and the attributes that each requires of a queue pair of this type (IBA 11.2.5.2).
+#[must_use]
+pub fn to_rts(qp_type: QpType) -> [(QpState, AttrMask); 3] {
     [(QpState::Reset, QpState::Init), (QpState::Init, QpState::Rtr), (QpState::Rtr, QpState::Rts)].map(|(from, to)| {
         let required = transition(qp_type, from, to).map_or(AttrMask::NONE, |row| row.required);
         (to, required.with(AttrMask::STATE))

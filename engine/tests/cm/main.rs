@@ -12,7 +12,7 @@ use urxe_engine::cm::{Cm, Disconnect, Ends, Event, Verdict};
 use urxe_wire::cm::{CmMad, CommId, Ids, Message, RejReason, SidrReq, SidrStatus};
 use urxe_wire::{Gid, PKey, QKey, Qpn};
 
-use pair::{A, B, GIDS, LossyNetwork, Pair, SERVICE, rep};
+use pair::{A, B, GIDS, LossyNetwork, Pair, SERVICE, rep, req};
 
 #[test]
 fn connecting_and_disconnecting_takes_five_messages() {
@@ -232,4 +232,18 @@ proptest! {
         }
         pair.run_dry();
     }
+}
+
+/// A request that is taken under a name in use is as if it had not come, and its sender asks again.
+#[test]
+fn a_name_in_use_is_not_given_twice() {
+    let mut pair = Pair::new(1, LossyNetwork::default());
+    pair.connect(1);
+    let name = CommId(7);
+    pair.ends[B].connect(pair.now, Pair::ends(B), &req(7), 0).unwrap();
+    pair.verdict = Some(Verdict::Take(name));
+    let (id, event) = pair.wait(B);
+    assert_eq!((id, event), (name, Event::Unreachable), "the connection that had the name goes on");
+    pair.run_dry();
+    assert_eq!(pair.events[B], []);
 }

@@ -38,7 +38,7 @@ enum Told {
 
 /// Message sent on behalf of a process that has died.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Will {
+enum LastWill {
     Reject(Rejected, RejReason),
     Dreq,
     Drep,
@@ -46,24 +46,28 @@ enum Will {
 }
 
 /// State; what is told, within how many seconds; will.
-type Row = (State, Option<(Told, u64)>, Option<Will>);
+type Row = (State, Option<(Told, u64)>, Option<LastWill>);
 
 /// The state of an end when its peer falls silent, what it is told within how many seconds, and its will. Nothing is
 /// told where the other end or the application has the word: the kernel's cm.c has no timers in these states
 /// (`cm_process_send_error` knows the others), and wills are what its `cm_destroy_id` says.
 const TABLE: [Row; 11] = [
-    (State::ReqSent, Some((Told::Unreachable, 60)), Some(Will::Reject(Rejected::None, RejReason::TIMEOUT))),
+    (State::ReqSent, Some((Told::Unreachable, 60)), Some(LastWill::Reject(Rejected::None, RejReason::TIMEOUT))),
     // A MRA asks for 4.096 us * 2^24 more, 69 s.
-    (State::MraRcvd, Some((Told::Unreachable, 140)), Some(Will::Reject(Rejected::None, RejReason::TIMEOUT))),
-    (State::ReqRcvd, None, Some(Will::Reject(Rejected::Req, RejReason::CONSUMER_DEFINED))),
-    (State::RepSent, Some((Told::Unreachable, 60)), Some(Will::Reject(Rejected::None, RejReason::CONSUMER_DEFINED))),
-    (State::RepRcvd, None, Some(Will::Reject(Rejected::Rep, RejReason::CONSUMER_DEFINED))),
-    (State::Established, None, Some(Will::Dreq)),
-    (State::DreqSent, Some((Told::Disconnected, 10)), Some(Will::Dreq)),
-    (State::DreqRcvd, None, Some(Will::Drep)),
+    (State::MraRcvd, Some((Told::Unreachable, 140)), Some(LastWill::Reject(Rejected::None, RejReason::TIMEOUT))),
+    (State::ReqRcvd, None, Some(LastWill::Reject(Rejected::Req, RejReason::CONSUMER_DEFINED))),
+    (
+        State::RepSent,
+        Some((Told::Unreachable, 60)),
+        Some(LastWill::Reject(Rejected::None, RejReason::CONSUMER_DEFINED)),
+    ),
+    (State::RepRcvd, None, Some(LastWill::Reject(Rejected::Rep, RejReason::CONSUMER_DEFINED))),
+    (State::Established, None, Some(LastWill::Dreq)),
+    (State::DreqSent, Some((Told::Disconnected, 10)), Some(LastWill::Dreq)),
+    (State::DreqRcvd, None, Some(LastWill::Drep)),
     (State::TimeWait, Some((Told::TimeWaitExit, 2)), None),
     (State::SidrReqSent, Some((Told::Unreachable, 60)), None),
-    (State::SidrReqRcvd, None, Some(Will::NoService)),
+    (State::SidrReqRcvd, None, Some(LastWill::NoService)),
 ];
 
 /// Brings an end there: which it is, and its name for the connection. Then the network takes everything.
@@ -160,7 +164,7 @@ fn a_silent_peer_in_each_state() {
 //= type=test
 //# The peer of a process that was killed MUST be told what it would be told if the process had let go of its connections.
 #[test]
-fn a_will_in_each_state() {
+fn a_last_will_in_each_state() {
     for (state, _, will) in TABLE {
         let mut pair = Pair::new(1, LossyNetwork::default());
         let (end, id) = reach(&mut pair, state);
@@ -173,10 +177,10 @@ fn a_will_in_each_state() {
         let said = last.map(|Transmit { ends, payload }| {
             assert_eq!(ends, Pair::ends(end));
             match CmMad::parse(&payload).unwrap().message {
-                Message::Rej(rej) => Will::Reject(rej.message, rej.reason),
-                Message::Dreq(_) => Will::Dreq,
-                Message::Drep(_) => Will::Drep,
-                Message::SidrRep(rep) if rep.status == SidrStatus::REJECT => Will::NoService,
+                Message::Rej(rej) => LastWill::Reject(rej.message, rej.reason),
+                Message::Dreq(_) => LastWill::Dreq,
+                Message::Drep(_) => LastWill::Drep,
+                Message::SidrRep(rep) if rep.status == SidrStatus::REJECT => LastWill::NoService,
                 other => panic!("{state:?}: {other:?}"),
             }
         });
@@ -202,7 +206,7 @@ fn a_lost_dreq_is_repeated_by_who_lets_go() {
 
 /// A service that was answered for needs nothing more.
 #[test]
-fn no_will_is_left_of_what_is_over() {
+fn no_last_will_after_the_end() {
     let mut pair = Pair::new(1, LossyNetwork::default());
     let (end, id) = reach(&mut pair, State::SidrReqRcvd);
     pair.ends[end].answer_service(id, SidrStatus::SUCCESS, Qpn::new(7), QKey(1), &[0; 136]).unwrap();

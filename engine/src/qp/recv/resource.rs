@@ -134,7 +134,7 @@ impl<H: Host> QueuePair<H> {
         Ok(())
     }
 
-    /// ResponseQueue an ATOMIC WRITE or FLUSH that was carried out: by a READ response without data (IBA annex A19).
+    /// Answers an ATOMIC WRITE or FLUSH that was carried out: by a READ response without data (IBA annex A19).
     fn respond_placement(&mut self, reth: &Reth) -> Verdict {
         let psn = self.responder.expected;
         self.responder.expected = psn.next();

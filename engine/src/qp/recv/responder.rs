@@ -1,11 +1,12 @@
 //! The responder: takes requests, in order and once each, and answers them (IBA 9.7.4, 9.7.5).
 //!
 //! A request is checked in the specification's order: PSN, opcode sequence, operation and access of the QP,
-//! receive WQE, length, R_Key; then it is executed. ResponseQueue wait until the next `transmit`, so that one ACK
+//! receive WQE, length, R_Key; then it is executed. Answers wait until the next `transmit`, so that one ACK
 //! answers a burst of requests.
 //!
 //! Here is what all requests have in common; `message` executes SENDs and WRITEs, `resource` what takes a responder
-//! resource, with receive WQEs from `receive`. `replay` answers duplicates. `reorder` is for those who ask for it.
+//! resource, with receive WQEs from `recv_wqe`. `replay` answers duplicates. `write_reorder` delays the bytes of WRITEs
+//! ([`crate::quirks`]).
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -46,7 +47,7 @@ pub(in crate::qp) struct Responder {
     pub(super) inbound: Option<Inbound>,
     /// The rest of a message is dropped until the next First or Only (UC).
     pub(super) dropping: bool,
-    /// ResponseQueue to READs and atomics, kept for duplicates; oldest first.
+    /// Answers to READs and atomics, kept for duplicates; oldest first.
     pub(super) replays: VecDeque<Replay>,
     pub(in crate::qp) responses: ResponseQueue,
     /// The consumer knows that the connection works.
@@ -62,7 +63,7 @@ pub(super) enum Inbound {
     Write { reth: Reth, received: u32 },
 }
 
-/// Memory of a READ or atomic, from which a duplicate is answered.
+/// Record of a READ or atomic, from which a duplicate is answered.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Replay {
     Read {

@@ -1,4 +1,4 @@
-//! ResponseQueue of the responder on their way out: acknowledgements, READ responses, atomic results.
+//! Answers of the responder on their way out: acknowledgements, READ responses, atomic results.
 //!
 //! They leave in the order of their PSNs. At most one acknowledgement waits, behind everything else, because a
 //! later one says all that an earlier one did, and so does a response (IBA 9.7.5.1.2). READs and atomics
@@ -175,14 +175,14 @@ impl ResponseQueue {
         self.acknowledgement = Some(Acknowledgement { psn, refusal: Some(syndrome), msn });
     }
 
-    /// ResponseQueue a request that was just carried out, and thereby acknowledges all before it.
+    /// Answers a request that was just carried out, and thereby acknowledges all before it.
     pub(in crate::qp) fn respond(&mut self, response: Response) {
         self.acknowledgement = None;
         self.apart.clear();
         self.responses.push_back(response);
     }
 
-    /// ResponseQueue a duplicate again, before what is acknowledged behind it. `false` if `most` duplicates wait
+    /// Answers a duplicate again, before what is acknowledged behind it. `false` if `most` duplicates wait
     /// already: the requester will ask again.
     pub(in crate::qp) fn replay(&mut self, response: Response, most: u8) -> bool {
         let waiting = self.responses.iter().filter(|response| response.is_replayed()).count();
