@@ -139,7 +139,7 @@ pub const EXPLAIN: Opt = Opt {
     name: "explain",
     variable: "URXE_EXPLAIN",
     value: "0|1|json",
-    help: "Explain on standard error what goes wrong; 0 for not [default under `urxe run`: 1 at a terminal]",
+    help: "Explain on standard error what goes wrong; 0 for not [default under `urxe run`: 1 at a terminal and where CI is set]",
 };
 
 /// Fault script.

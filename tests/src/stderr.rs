@@ -36,6 +36,19 @@ impl Stderr {
         Ok(Self { before, caught, at: 0 })
     }
 
+    /// The explanations since the last call, each as one line: urxe indents the lines after the first.
+    pub fn explanations(&mut self) -> Result<Vec<String>> {
+        let mut told: Vec<String> = Vec::new();
+        for line in self.lines()? {
+            ensure!(line.chars().count() <= 160 || line.starts_with('{'), "too long: {line}");
+            match (line.strip_prefix("      "), told.last_mut()) {
+                (Some(rest), Some(last)) => *last += &format!(" {rest}"),
+                _ => told.push(line),
+            }
+        }
+        Ok(told)
+    }
+
     /// The lines since the last call.
     pub fn lines(&mut self) -> Result<Vec<String>> {
         let mut text = String::new();

@@ -19,12 +19,14 @@ use crate::process::{Finished, Process, TICK, TIMEOUT};
 use crate::verbs::PATIENCE;
 
 /// Variables that must not leak from the machine into a world, besides those of options.
-const FOREIGN_VARIABLES: [&str; 9] = [
+const FOREIGN_VARIABLES: [&str; 11] = [
+    "CI",
     "IBV_CONFIG_DIR",
     "IBV_DRIVERS",
     "IBV_FORK_SAFE",
     "IBV_SHOW_WARNINGS",
     "LD_PRELOAD",
+    "NO_COLOR",
     "RDMAV_DRIVERS",
     "SYSFS_PATH",
     "URXE_CONFIG",

@@ -342,7 +342,7 @@ fn anything_else() -> Result<()> {
     let said = world.host().start(command)?.finish(TIMEOUT)?;
     problem(
         &said,
-        "`urxe run` cannot open a device: ibv_open_device failed with EPERM: URXE_FAULTS asks for it",
+        "`urxe run` cannot open a device: URXE_FAULTS asks for it (ibv_open_device failed with EPERM)",
         "lines above",
     )
 }

@@ -375,7 +375,7 @@ fn make_all() -> Result<Vec<(&'static Case, Vec<String>)>> {
         while let Some(event) = context.async_event(std::time::Duration::ZERO)? {
             drop(event);
         }
-        made.push((case, stderr.lines()?));
+        made.push((case, stderr.explanations()?));
     }
     Ok(made)
 }

@@ -277,10 +277,10 @@ fn break_all() -> Result<(Vec<Said>, Vec<String>)> {
     let mut broken = Vec::new();
     for case in CASES {
         (case.act)(&context).with_context(|| case.name)?;
-        broken.push((case, stderr.lines()?));
+        broken.push((case, stderr.explanations()?));
     }
     good(&context)?;
-    Ok((broken, stderr.lines()?))
+    Ok((broken, stderr.explanations()?))
 }
 
 #[test]
@@ -315,7 +315,7 @@ fn what_is_made_anew_is_told_of_anew() {
             let cq = Cq::new(&context, 100, None)?;
             Qp::new(&pd, &cq, &cq, &Init::default())?;
         }
-        let lines = stderr.lines()?;
+        let lines = stderr.explanations()?;
         ensure!(lines.len() == 3 && lines.iter().all(|line| line.contains("a CQ of 100 elements")), "{lines:?}");
         Ok(())
     });
@@ -342,7 +342,7 @@ fn leaks_are_told_at_the_end() {
         let mr = Mr::alloc(&Pd::new(&context)?, PAGE, 0)?;
         let mut stderr = Stderr::catch()?;
         context.close()?;
-        let lines = stderr.lines()?;
+        let lines = stderr.explanations()?;
         // Its verbs need the context that is gone.
         std::mem::forget(mr);
         ensure!(
@@ -414,7 +414,7 @@ fn call_sites_are_told_when_asked_for() {
         for words in ["a buffer changed under way", "a list longer than the send queue"] {
             let case = CASES.iter().find(|case| case.name == words).context("no such case")?;
             (case.act)(&context)?;
-            let lines = stderr.lines()?;
+            let lines = stderr.explanations()?;
             let [line] = &lines[..] else { bail!("{lines:?}") };
             ensure!(line.contains(case.words) && line.contains("post_sends"), "{line}");
         }
@@ -464,12 +464,12 @@ fn whoever_waits_for_the_last_byte_is_told_when_asked_for() {
         for _ in 0..5 {
             letter(&pair)?;
         }
-        ensure!(stderr.lines()?.is_empty(), "a completion is waited for");
+        ensure!(stderr.explanations()?.is_empty(), "a completion is waited for");
         // The program may have been away for as long as the rest takes; hardly every time.
         for _ in 0..100 {
             mailbox(&pair)?;
         }
-        let lines = stderr.lines()?;
+        let lines = stderr.explanations()?;
         ensure!(lines.len() == 1 && lines[0].contains("was changed before its beginning was there"), "{lines:?}");
         Ok(())
     });

@@ -46,7 +46,7 @@ fn finding(settings: &Settings, words: &[&str], who: &str) -> Finding {
 
 /// All that it said, in one line: the library's reason stands in front of the errno.
 fn said(stderr: &str) -> String {
-    let lines: Vec<&str> = stderr.lines().map(|line| line.trim_start_matches("urxe: ")).collect();
+    let lines: Vec<&str> = stderr.lines().map(|line| line.trim_start_matches("urxe: ").trim_start()).collect();
     if lines.is_empty() { "it said nothing".to_owned() } else { lines.join("; ") }
 }
 

@@ -104,10 +104,10 @@ fn prepare(args: &Args) -> Result<()> {
     let mut variables: Vec<(&OsStr, &OsStr)> =
         vec![(OsStr::new("LD_PRELOAD"), &preload), (OsStr::new(urxe_options::RUN_VARIABLE), path.as_os_str())];
     variables.extend(settings.variables().map(|(name, value)| (OsStr::new(name), OsStr::new(value))));
-    // Who sits in front of it wants to know; a log may be for somebody else.
+    // Who sits in front of it wants to know, and so does who reads the log of a CI job; another log may be for somebody else.
     let explain = urxe_options::EXPLAIN.variable;
     let said = std::env::var_os(explain).is_some() || variables.iter().any(|(name, _)| *name == explain);
-    if !said && std::io::stderr().is_terminal() {
+    if !said && (std::io::stderr().is_terminal() || is_ci(std::env::var_os("CI").as_deref())) {
         variables.push((OsStr::new(explain), OsStr::new("1")));
     }
     // SAFETY: this process has one thread.
@@ -120,6 +120,11 @@ fn prepare(args: &Args) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Whether the value of `CI` says that this is a job of continuous integration, as GitHub, GitLab and others set it.
+fn is_ci(value: Option<&OsStr>) -> bool {
+    value.is_some_and(|value| !["", "0", "false"].iter().any(|no| value.eq_ignore_ascii_case(no)))
 }
 
 /// Our library in front of those that are there; an earlier one of ours goes.
@@ -143,6 +148,12 @@ fn this_command() -> Result<std::ffi::CString> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ci_jobs_are_known_by_their_variable() {
+        assert!(["true", "1", "True"].iter().all(|yes| is_ci(Some(OsStr::new(yes)))));
+        assert!(!["", "0", "false"].iter().any(|no| is_ci(Some(OsStr::new(no)))) && !is_ci(None));
+    }
 
     #[test]
     fn other_preloaded_libraries_stay() {

@@ -1,11 +1,12 @@
-//! A line, as text or JSON.
+//! An explanation as text (the cause on one line, the remedy on the next) or as a line of JSON.
 
 use std::fmt::Write as _;
-use std::io::Write as _;
+use std::io::{IsTerminal as _, Write as _};
 
 use urxe_net::cancellation::CancelGuard;
 
 use super::Format;
+use crate::settings;
 
 /// One explanation.
 #[derive(Debug, Default)]
@@ -30,23 +31,40 @@ pub(super) struct Line<'a> {
     pub(super) site: Option<&'a str>,
 }
 
+/// The longest line of text, in characters.
+const WIDTH: usize = 160;
+/// Start of the first line.
+const NAME: &str = "urxe: ";
+/// Start of the other lines.
+const INDENT: &str = "      ";
+
 impl Line<'_> {
-    /// Prints it by a single write, so that lines of several threads and processes do not mix.
+    /// Prints the explanation by a single write, so that those of several threads and processes do not mix.
     pub(super) fn print(&self, format: Format) {
-        let mut text = match format {
-            Format::Text => self.text(),
-            Format::Json => self.json(),
+        let text = match format {
+            Format::Text => self.text(settings::has_colour() && std::io::stderr().is_terminal()),
+            Format::Json => self.json() + "\n",
         };
-        text.push('\n');
         let _guard = CancelGuard::new();
         // Nothing can be done about a closed stderr.
         let _ = std::io::stderr().write_all(text.as_bytes());
     }
 
-    fn text(&self) -> String {
-        let Self { what, why, remedy, .. } = self;
+    fn text(&self, is_coloured: bool) -> String {
+        let Self { kind, what, why, remedy, .. } = self;
+        let (red, green, plain) = if is_coloured { ("\x1b[1;31m", "\x1b[32m", "\x1b[0m") } else { ("", "", "") };
+        // Of strict mode, what was seen is the cause.
+        let cause = if *kind == "strict" { format!("{what}: {why}") } else { format!("{why} ({what})") };
         let site = self.site.map_or(String::new(), |site| format!(" [{site}]"));
-        format!("urxe: {what}: {why}; {remedy}{site}")
+        let mut out = String::new();
+        for (index, line) in wrapped(&cause).into_iter().enumerate() {
+            let start = if index == 0 { NAME } else { INDENT };
+            out += &format!("{start}{red}{line}{plain}\n");
+        }
+        for line in wrapped(&format!("{remedy}{site}")) {
+            out += &format!("{INDENT}{green}{line}{plain}\n");
+        }
+        out
     }
 
     fn json(&self) -> String {
@@ -73,6 +91,22 @@ impl Line<'_> {
         out.push('}');
         out
     }
+}
+
+/// Breaks a text between words into lines of at most [`WIDTH`] characters, their start included.
+fn wrapped(text: &str) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if line.is_empty() => line.push_str(word),
+            Some(line) if NAME.len() + line.chars().count() + 1 + word.chars().count() <= WIDTH => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
 }
 
 /// A JSON string (RFC 8259 7).
@@ -108,10 +142,24 @@ mod tests {
             remedy: "do",
             ..Line::default()
         };
-        assert_eq!(line.text(), "urxe: ibv_x(\"a\\b\"): tab\there; do");
+        assert_eq!(line.text(false), "urxe: tab here (ibv_x(\"a\\b\"))\n      do\n");
+        let coloured = "urxe: \x1b[1;31mtab here (ibv_x(\"a\\b\"))\x1b[0m\n      \x1b[32mdo\x1b[0m\n";
+        assert_eq!(line.text(true), coloured);
         assert_eq!(
             line.json(),
             r#"{"kind":"verb","device":"urxe0","code":"EINVAL","qp":17,"what":"ibv_x(\"a\\b\")","why":"tab\u0009here","do":"do"}"#
         );
+    }
+    #[test]
+    fn no_line_is_longer_than_160_characters() {
+        let long = "word ".repeat(100);
+        let line = Line { kind: "event", what: "a", why: &long, remedy: &long, ..Line::default() };
+        let text = line.text(false);
+        assert!(text.lines().all(|line| line.chars().count() <= 160), "{text}");
+        assert!(text.lines().any(|line| line.chars().count() > 150), "{text}");
+        assert_eq!(text.matches("word").count(), 200);
+        assert_eq!(text.lines().filter(|line| line.starts_with("urxe: ")).count(), 1);
+        let strict = Line { kind: "strict", what: "seen", why: "matters", remedy: "do", ..Line::default() };
+        assert_eq!(strict.text(false), "urxe: seen: matters\n      do\n");
     }
 }

@@ -1,5 +1,5 @@
-//! Explanations: one line on standard error for every verb that fails and every completion with an error. It says what
-//! was asked, which rule it broke, and what to do.
+//! Explanations on standard error of every verb that fails and every completion with an error: the cause, with what was
+//! asked, and on the next line the remedy.
 //!
 //! `verbs` explains failed calls, `completions` errors that show later, `line` prints.
 
