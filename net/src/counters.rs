@@ -47,7 +47,8 @@ counters! {
         forwarded_out,
         /// Datagrams that came through our mailbox.
         forwarded_in,
-        /// Requests for a service that nobody on this host had when they came.
+        /// Connection requests that nobody on this host listened for when they came: kept for a moment, or copies of one that is
+        /// kept or was delivered.
         early_requests,
         /// Flow sockets opened.
         flows_opened,

@@ -4,11 +4,11 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use urxe_wire::Gid;
 
-use crate::ROCE_V2_PORT;
 use crate::error::PortError;
-use crate::rxe_conflict::{LOOPBACK_PORT, rxe_has_the_port};
+use crate::rxe_conflict::rxe_has_the_port;
 use crate::sys::ifaddrs::{needs_scope, read_entries, read_mtu};
 use crate::sys::{scope_id, socket_address, with_port};
+use crate::{LOOPBACK_PORT, ROCE_V2_PORT};
 
 /// The longest headers a payload of path MTU size may travel with: IPv6 40, UDP 8, BTH 12, RETH 16, ICRC 4. The
 /// kernel's rxe subtracts this sum (RXE_MAX_HDR_LENGTH in rxe_param.h) whatever the IP version.

@@ -90,15 +90,13 @@ pub use multicast::Membership;
 pub use port::Port;
 pub use route::{Destination, Route};
 pub use rx::{Deliver, Receiver};
-pub use rxe_conflict::LOOPBACK_PORT;
 pub use shm::PendingAck;
 pub use sys::cancellation;
 pub use sys::fd::descriptor_share;
 pub use sys::identity;
 pub use tx::batch::{CommittedPacket, TxBatch};
 
-/// The UDP destination port of RoCE v2 (IBA annex A17, IANA "roce").
-pub const ROCE_V2_PORT: u16 = 4791;
+pub use urxe_wire::{LOOPBACK_PORT, ROCE_PORT as ROCE_V2_PORT};
 
 /// Bytes of the ICRC, which ends every packet (IBA 7.8.1).
 pub(crate) const ICRC_LEN: usize = 4;

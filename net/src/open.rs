@@ -28,7 +28,7 @@ impl Port {
 
     fn open_with(interface: Interface, shared: bool) -> Result<(Self, Receiver), PortError> {
         let fds = FdSet::new().map_err(|e| PortError::os("create an epoll instance", e))?;
-        let mut receiver = Receiver::open(&fds, interface.addresses())?;
+        let mut receiver = Receiver::open(&fds, interface.addresses(), shared)?;
         let port = Self::new(&fds, interface, descriptor_share(), shared)?;
         // Changes since the interface was read have been announced to nobody.
         receiver.follow(&port);

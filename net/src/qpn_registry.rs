@@ -65,8 +65,7 @@ impl Registry {
     /// A registry of at most `limit` blocks, none yet.
     pub(crate) fn new(limit: usize, shared: bool) -> Self {
         let owned = (0..BLOCKS / 64).map(|_| AtomicU64::new(0)).collect();
-        let purpose = if shared { Purpose::Packets } else { Purpose::Acks };
-        Self { owned, pool: Mutex::new(Pool::default()), limit, purpose }
+        Self { owned, pool: Mutex::new(Pool::default()), limit, purpose: Purpose::of(shared) }
     }
 
     /// How many numbers it can give out.

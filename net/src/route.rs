@@ -87,10 +87,10 @@ impl Route {
         link.inspect(|link| link.leave_ack(ack)).is_some()
     }
 
-    /// The last ACK for this queue pair means nothing any more.
-    pub fn take_back_ack(&self, to: Qpn) {
+    /// Takes back the ACK that the queue pair `from` has left for its peer `to`. What others have left stays.
+    pub fn take_back_ack(&self, from: Qpn, to: Qpn) {
         if let Some(link) = &self.link {
-            link.take_back_ack(to);
+            link.take_back_ack(from, to);
         }
     }
 
@@ -154,7 +154,7 @@ struct TxSocket {
     gso: AtomicBool,
     link: Mutex<SharedWay>,
     /// The rings that there may be, the best first.
-    purposes: [Purpose; 2],
+    purposes: &'static [Purpose],
 }
 
 /// The way to a destination through shared memory.
@@ -183,7 +183,7 @@ impl TxSocket {
         let Key { remote, block, options, .. } = self.key;
         let hops = if options.hop_limit == 0 { DEFAULT_HOP_LIMIT } else { options.hop_limit };
         let open = |purpose| Link::open(fds, purpose, block, self.local, remote, options.tclass, hops).ok();
-        let Some(link) = self.purposes.into_iter().find_map(open).map(Arc::new) else {
+        let Some(link) = self.purposes.iter().copied().find_map(open).map(Arc::new) else {
             *way = SharedWay::None;
             return None;
         };
@@ -242,7 +242,8 @@ impl TxPool {
                     }
                     let gso = AtomicBool::new(has_gso(&fd));
                     let may_share = key.block != 0 && is_own_address(remote);
-                    let purposes = if self.shared { [Purpose::Packets, Purpose::Acks] } else { [Purpose::Acks; 2] };
+                    let purposes: &[_] =
+                        if self.shared { &[Purpose::Packets, Purpose::Acks] } else { &[Purpose::Acks] };
                     let link = Mutex::new(if may_share { SharedWay::Unknown } else { SharedWay::None });
                     let socket = Arc::new(TxSocket { fd, local: bound, key, gso, link, purposes });
                     self.sockets.push(Arc::clone(&socket));

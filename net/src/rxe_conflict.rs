@@ -7,9 +7,6 @@
 use std::fs;
 use std::path::Path;
 
-/// The port of `lo` then: not assigned by IANA, and below those that Linux hands out (net.ipv4.ip_local_port_range).
-pub const LOOPBACK_PORT: u16 = 14791;
-
 /// Whether the kernel's rxe holds the port here. All processes of a network namespace come to the same answer.
 pub(crate) fn rxe_has_the_port() -> bool {
     Path::new("/sys/module/rdma_rxe").exists()

@@ -13,10 +13,10 @@ use pcap_file::pcapng::blocks::interface_description::InterfaceDescriptionOption
 use pcap_file::pcapng::blocks::{Block, enhanced_packet::EnhancedPacketBlock};
 use pcap_file::{DataLink, PcapError};
 use urxe_wire::packet::Service;
-use urxe_wire::{Bth, Header, Packet, ROCE_PORT};
+use urxe_wire::{Bth, Header, LOOPBACK_PORT, Packet, ROCE_PORT};
 
 /// UDP ports of RoCE v2, and of urxe's processes on `lo` where the kernel's rxe holds the former.
-const PORTS: [u16; 2] = [ROCE_PORT, 14791];
+const PORTS: [u16; 2] = [ROCE_PORT, LOOPBACK_PORT];
 
 /// A packet of a capture.
 #[derive(Clone, Debug)]

@@ -66,18 +66,18 @@ impl LastAck {
         let (Some(route), Some(psn)) = (engine.route(), engine.pending_ack()) else { return false };
         let to = engine.dest_qpn();
         if !self.left_at.as_ref().is_some_and(|(at, before)| Arc::ptr_eq(at, route) && *before == to) {
-            self.take_back();
+            self.take_back(engine.config().qpn);
             self.left_at = Some((Arc::clone(route), to));
         }
         self.is_current = route.leave_ack(PendingAck { from: engine.config().qpn, to, psn });
         self.is_current
     }
 
-    /// The queue pair begins anew.
-    fn take_back(&mut self) {
+    /// Takes back what the queue pair of this number has left: it begins anew.
+    fn take_back(&mut self, of: Qpn) {
         self.is_current = false;
         if let Some((route, peer)) = self.left_at.take() {
-            route.take_back_ack(peer);
+            route.take_back_ack(of, peer);
         }
     }
 }
@@ -460,7 +460,7 @@ impl Qp {
         {
             let mut inner = lock(&self.inner);
             inner.unacknowledged.clear();
-            inner.last_ack.take_back();
+            inner.last_ack.take_back(self.qpn);
         }
         self.inspect(|engine| {
             for cq in [&engine.config().send_cq, &engine.config().recv_cq].into_iter().flatten() {

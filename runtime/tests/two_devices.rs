@@ -171,6 +171,10 @@ impl Node {
         found.unwrap()
     }
 
+    fn count(&self, name: &str) -> u64 {
+        self.port.all_counters().find(|(counter, _)| *counter == name).unwrap().1
+    }
+
     fn remote(&self, offset: u64) -> Remote {
         Remote { addr: offset, r_key: RKey(self.key.0) }
     }
@@ -215,6 +219,10 @@ fn exchange(shares_memory: bool) {
     b.post_send(SendOp::Read(a.remote(8)), 0, all - 8);
     assert_eq!(b.completion().status, WcStatus::Success);
     assert_eq!((b.word(0), b.word(WORDS - 2)), (101, 100 + WORDS as u64 - 1));
+    for node in [&a, &b] {
+        assert_eq!(node.count("tx_ring_runs") > 0, shares_memory, "the way the packets go");
+        assert_eq!(node.count("rx_ring_runs") > 0, shares_memory, "the way the packets come");
+    }
     assert!(a.events.0.lock().unwrap().is_empty() && b.events.0.lock().unwrap().is_empty());
 
     // Behind the end of the region.

@@ -44,21 +44,29 @@ impl Capture {
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
+    use urxe_wire::{Bth, Ext, Header, ICRC_LEN, Opcode, Operation, Psn, Qpn, Transport};
+
     use super::*;
 
     #[test]
     fn a_capture_reads_back() {
-        let endpoints = |v4: &str, port| std::net::SocketAddr::new(v4.parse().unwrap(), port);
-        let datagram =
-            Datagram { from: endpoints("10.0.0.1", 49152), to: endpoints("10.0.0.2", 4791), bytes: vec![1; 20] };
+        let [from, to]: [SocketAddr; 2] = ["10.0.0.1:49152", "10.0.0.2:4791"].map(|at| at.parse().unwrap());
+        let opcode = Opcode::new(Transport::Rc, Operation::SendOnly).unwrap();
+        let bth = Bth::new(opcode, Qpn::new(0x12_3456), Psn::new(0xFF_FFFF));
+        let header = Header::new(bth, Ext::None);
+        let mut bytes = vec![1; header.len() + 4 + ICRC_LEN];
+        header.emit(&mut bytes);
+        let datagram = Datagram { from, to, bytes };
         let mut capture = Capture::default();
         capture.push(Instant::from_nanos(1_000_000_007), datagram);
-        let mut file = Vec::new();
-        capture.write_pcapng(&mut file).unwrap();
-        // Section, interface, one packet of 42 bytes of headers and 20 of the datagram.
-        assert!(file.starts_with(&[0x0A, 0x0D, 0x0D, 0x0A]));
-        let ports = [0xC0, 0, 0x12, 0xB7];
-        assert!(file.windows(4).any(|bytes| bytes == ports), "the UDP header");
-        assert!(file.windows(20).any(|bytes| bytes == [1; 20]), "the datagram");
+        let file = tempfile::NamedTempFile::new().unwrap();
+        capture.write_pcapng(file.as_file()).unwrap();
+        let packets = urxe_pcapng::packets(file.path()).unwrap();
+        let [packet] = &packets[..] else { panic!("{packets:?}") };
+        assert_eq!(packet.at, std::time::Duration::from_nanos(1_000_000_007));
+        assert_eq!((packet.from, packet.to), (from.ip(), to.ip()));
+        assert_eq!((packet.bth, packet.len, packet.outbound), (bth, 4, Some(true)));
     }
 }

@@ -74,5 +74,9 @@ pub use xrceth::XrcEth;
 /// The UDP destination port of RoCE v2 (IANA; IBA annex A17.3.1.2).
 pub const ROCE_PORT: u16 = 4791;
 
+/// The UDP port that urxe's processes use on `lo` where the kernel's rxe holds [`ROCE_PORT`] of all addresses: not assigned by
+/// IANA, and below those that Linux hands out (`net.ipv4.ip_local_port_range`).
+pub const LOOPBACK_PORT: u16 = 14791;
+
 /// Bytes of the invariant CRC at the end of every packet.
 pub const ICRC_LEN: usize = 4;

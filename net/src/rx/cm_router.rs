@@ -91,16 +91,16 @@ impl Receiver {
         let refused = pending.look(Instant::now(), |request| {
             let to = request.key.to();
             let outcome = forward(forwarder, call.port, &request.meta, request.index, false, to, &request.packet);
-            let counter = match outcome {
-                Forwarded::Unknown => return false,
-                Forwarded::Sent | Forwarded::Waits => &counters.forwarded_out,
-                // The sender will try again.
-                Forwarded::Full => &counters.drop_forward_full,
-                Forwarded::Refused => &counters.drop_forward_refused,
+            let (counter, fate) = match outcome {
+                Forwarded::Unknown => return None,
+                Forwarded::Sent | Forwarded::Waits => (&counters.forwarded_out, Fate::Delivered),
+                // The sender will try again, and what it sends then is as new.
+                Forwarded::Full => (&counters.drop_forward_full, Fate::New),
+                Forwarded::Refused => (&counters.drop_forward_refused, Fate::New),
             };
             add_alone(counter, 1);
             waits |= outcome == Forwarded::Waits;
-            true
+            Some(fate)
         });
         if waits {
             self.deadlines.set(Task::DropBacklog, STALLED);

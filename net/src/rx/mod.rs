@@ -32,7 +32,7 @@ use crate::error::PortError;
 use crate::last_will::LastWillStore;
 use crate::link_monitor::RtnetlinkSocket;
 use crate::port::Port;
-use crate::shm::Inbox;
+use crate::shm::{Inbox, Purpose};
 use crate::sys::cancellation::CancelGuard;
 use crate::sys::epoll_key::EpollKey;
 use crate::sys::fd::{FdSet, descriptor_share};
@@ -125,7 +125,7 @@ pub(crate) struct Meta {
 }
 
 impl Receiver {
-    pub(crate) fn open(fds: &Arc<FdSet>, addresses: &[SocketAddr]) -> Result<Self, PortError> {
+    pub(crate) fn open(fds: &Arc<FdSet>, addresses: &[SocketAddr], shared: bool) -> Result<Self, PortError> {
         let deadlines = Deadlines::open(fds).map_err(|e| PortError::os("create a timer", e))?;
         let mut receiver = Self {
             fds: Arc::clone(fds),
@@ -137,7 +137,7 @@ impl Receiver {
             forwarder: Forwarder::new(),
             pending: PendingRequests::default(),
             last_wills: LastWillStore::default(),
-            inbox: Inbox::new(descriptor_share()),
+            inbox: Inbox::new(descriptor_share(), Purpose::of(shared)),
             deadlines,
             buffer: vec![0; BUFFER].into_boxed_slice(),
             hot: [None; 2],
@@ -218,6 +218,11 @@ impl Receiver {
     #[inline(never)]
     fn look_at_all(&mut self, call: &mut Call<'_>) {
         let _guard = CancelGuard::new();
+        if self.fds.is_lost() {
+            // What is under the numbers may be the application's.
+            self.hot = [None; 2];
+            return;
+        }
         if call.port.reports_headers() && !self.headers {
             self.headers = true;
             self.report_headers();

@@ -106,10 +106,11 @@ impl PendingRequests {
         self.decisions.get(key).copied().unwrap_or(Fate::New)
     }
 
-    /// Remembers what has become of a request, for later copies. The first decision holds.
+    /// Remembers what has become of a request, for later copies. The first decision holds. One that is as
+    /// [new](Fate::New) is not remembered.
     pub(crate) fn decide(&mut self, key: RequestKey, fate: Fate, now: Instant) {
         self.forget(now);
-        if self.decisions.contains_key(&key) {
+        if fate == Fate::New || self.decisions.contains_key(&key) {
             return;
         }
         if self.ages.len() >= DECISIONS
@@ -147,16 +148,20 @@ impl PendingRequests {
         true
     }
 
-    /// Asks about each, but not again in the same look for a service that nobody has: `find` says whether it has found
-    /// somebody. Returns those that are refused: nobody will be looked for any more.
-    pub(crate) fn look(&mut self, now: Instant, mut find: impl FnMut(&PendingRequest) -> bool) -> Vec<PendingRequest> {
+    /// Asks about each, but not again in the same look for a service that nobody has: `find` returns what has become of the
+    /// request, or `None` where nobody listens. Returns those that are refused: nobody will be looked for any more.
+    pub(crate) fn look(
+        &mut self,
+        now: Instant,
+        mut find: impl FnMut(&PendingRequest) -> Option<Fate>,
+    ) -> Vec<PendingRequest> {
         let (mut refused, mut absent) = (Vec::new(), Vec::new());
         self.services.clear();
         for mut request in std::mem::take(&mut self.requests) {
             let to = request.key.to;
             if !absent.contains(&to) {
-                if find(&request) {
-                    self.decide(request.key, Fate::Delivered, now);
+                if let Some(fate) = find(&request) {
+                    self.decide(request.key, fate, now);
                     continue;
                 }
                 absent.push(to);
@@ -220,6 +225,10 @@ mod tests {
         pending.keep(fds, key(to, id), meta(), 0, b"request")
     }
 
+    fn delivered(is_there: bool) -> Option<Fate> {
+        is_there.then_some(Fate::Delivered)
+    }
+
     fn ids(requests: &[PendingRequest]) -> Vec<u32> {
         requests.iter().map(|request| request.key.id.comm_id.0).collect()
     }
@@ -234,11 +243,11 @@ mod tests {
             std::thread::yield_now();
         }
         assert_eq!(EpollKey::unpack(keys[0]), Some(EpollKey::PendingRequests));
-        assert!(pending.look(now, |request| request.key == key(TO, 1)).is_empty());
+        assert!(pending.look(now, |request| delivered(request.key == key(TO, 1))).is_empty());
         let mut left = Vec::new();
         let refused = pending.look(now, |request| {
             left.push(request.key);
-            true
+            delivered(true)
         });
         assert!(refused.is_empty());
         assert_eq!(left, [key(OTHER, 2)]);
@@ -249,9 +258,9 @@ mod tests {
         let (fds, mut pending, now) = (FdSet::new().unwrap(), PendingRequests::default(), Instant::now());
         assert!(keep(&mut pending, &fds, TO, 7));
         for _ in 1..LOOKS {
-            assert!(pending.look(now, |_| false).is_empty());
+            assert!(pending.look(now, |_| None).is_empty());
         }
-        assert_eq!(ids(&pending.look(now, |_| false)), [7]);
+        assert_eq!(ids(&pending.look(now, |_| None)), [7]);
         std::thread::sleep(2 * INTERVAL);
         assert_eq!(fds.ready(&mut [0; 4]), 0);
     }
@@ -268,7 +277,7 @@ mod tests {
         assert_eq!(pending.fate(&key(TO, 1), now), Fate::Waiting);
         assert_eq!(pending.fate(&key(TO, 2), now), Fate::New, "another request");
         for _ in 0..LOOKS {
-            pending.look(now, |request| request.key.to() == OTHER);
+            pending.look(now, |request| delivered(request.key.to() == OTHER));
         }
         assert_eq!(pending.fate(&key(TO, 1), now), Fate::Refused);
         assert_eq!(pending.fate(&key(OTHER, 2), now), Fate::Delivered);
@@ -278,6 +287,21 @@ mod tests {
         // The name may mean another request, in the end.
         assert_eq!(pending.fate(&key(TO, 1), now + MEMORY), Fate::New);
         assert_eq!((pending.decisions.len(), pending.ages.len()), (0, 0));
+    }
+
+    /// There was no room in the listener's mailbox, or no descriptor for a way there.
+    #[test]
+    fn a_request_that_was_dropped_is_new_when_it_comes_again() {
+        let (fds, mut pending, now) = (FdSet::new().unwrap(), PendingRequests::default(), Instant::now());
+        assert!(keep(&mut pending, &fds, TO, 1));
+        assert!(pending.look(now, |_| Some(Fate::New)).is_empty());
+        assert_eq!(pending.fate(&key(TO, 1), now), Fate::New);
+        // By then nobody listens: its sender is to hear that, as of any other.
+        assert!(keep(&mut pending, &fds, TO, 1));
+        for _ in 1..LOOKS {
+            pending.look(now, |_| None);
+        }
+        assert_eq!(ids(&pending.look(now, |_| None)), [1]);
     }
 
     #[test]
@@ -305,7 +329,7 @@ mod tests {
             let mut asked = 0;
             let refused = pending.look(now, |_| {
                 asked += 1;
-                false
+                None
             });
             assert_eq!((asked, refused.len()), (SERVICES, 0));
         }
@@ -314,7 +338,7 @@ mod tests {
         let refused = pending.look(now, |request| {
             let is_there = request.key.to == TO;
             found.extend(is_there.then_some(request.key.id.comm_id.0));
-            is_there
+            delivered(is_there)
         });
         assert_eq!((found, refused.len()), (vec![0, 1, 2], 3 * (SERVICES - 1)));
         assert!(keep(&mut pending, &fds, Mailbox::Service(1000, Gid::new([0; 16])), 0), "there is room again");

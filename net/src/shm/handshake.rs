@@ -28,6 +28,11 @@ pub(crate) enum Purpose {
 }
 
 impl Purpose {
+    /// Purpose of the rings that a port takes: `shared` says that it takes packets through shared memory.
+    pub(crate) const fn of(shared: bool) -> Self {
+        if shared { Self::Packets } else { Self::Acks }
+    }
+
     /// The part of a listener's name that says so.
     const fn kind(self) -> &'static str {
         match self {

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 
-use super::handshake;
+use super::handshake::{self, Purpose};
 use super::pending_acks::{PendingAck, PendingAcks as _};
 use super::ring::{self, Consumer, Damaged, RingRecord};
 use super::segment::Segment;
@@ -19,6 +19,7 @@ pub(crate) struct Inbox {
     /// Connections whose handshake has not come yet, and the block whose listener they came to.
     guests: Vec<(u16, Fd)>,
     limit: usize,
+    purpose: Purpose,
     /// Where something was found last.
     at: usize,
 }
@@ -55,8 +56,10 @@ pub(crate) struct Visits {
 }
 
 impl Inbox {
-    pub(crate) const fn new(limit: usize) -> Self {
-        Self { rings: Vec::new(), guests: Vec::new(), limit, at: 0 }
+    /// An inbox of at most `limit` rings. Nothing is looked for in rings for [ACKs](Purpose::Acks) alone, whatever their senders
+    /// put there.
+    pub(crate) const fn new(limit: usize, purpose: Purpose) -> Self {
+        Self { rings: Vec::new(), guests: Vec::new(), limit, purpose, at: 0 }
     }
 
     /// Accepts the connections that wait at a listener. Each is watched, and [`Inbox::attend`]ed when it is ready.
@@ -114,7 +117,12 @@ impl Inbox {
             && let Some(ring) = self.rings.get_mut(at)
         {
             ring.rang = true;
-            if is_hung_up(fd) && ring.consumer.is_empty() {
+            let holds_packets = self.purpose == Purpose::Packets;
+            if !holds_packets {
+                // Nobody will arm its doorbell, and nobody should have rung.
+                discard(fd);
+            }
+            if is_hung_up(fd) && (!holds_packets || ring.consumer.is_empty()) {
                 let Incoming { consumer, envelope, .. } = self.rings.swap_remove(at);
                 acks = consumer.storage().take(envelope.block);
                 visits.closed += 1;
@@ -126,6 +134,9 @@ impl Inbox {
     /// Takes one run out of the rings, into `buffer`. The ring where something was found last comes first, so a sender
     /// that has more is not made to wait; `next` is for when it has had its turn.
     pub(crate) fn take(&mut self, buffer: &mut [u8]) -> Option<Result<(Envelope, RingRecord), Damaged>> {
+        if self.purpose == Purpose::Acks {
+            return None;
+        }
         let mut next = self.at;
         for _ in 0..self.rings.len() {
             let at = if next < self.rings.len() { next } else { 0 };
@@ -150,7 +161,7 @@ impl Inbox {
     /// Whether nothing is in any ring.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.rings.iter().all(|ring| ring.consumer.is_empty())
+        self.purpose == Purpose::Acks || self.rings.iter().all(|ring| ring.consumer.is_empty())
     }
 
     /// The next ring comes first.
@@ -161,6 +172,9 @@ impl Inbox {
     /// Arms every doorbell: the senders wake this process for their next run. False if runs have come meanwhile: somebody has to take
     /// them, and then ask again. For whoever is about to sleep, and nobody else: see [`ring`].
     pub(crate) fn arm(&mut self) -> bool {
+        if self.purpose == Purpose::Acks {
+            return true;
+        }
         let mut armed = false;
         for ring in self.rings.iter_mut().filter(|ring| ring.rang || !ring.consumer.is_armed()) {
             ring.rang = false;
@@ -198,10 +212,30 @@ fn discard(fd: RawFd) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::handshake::{Handshake, Purpose};
+    use socket2::Socket;
+
+    use super::super::handshake::Handshake;
     use super::super::ring::Producer;
     use super::*;
     use crate::sys::random::random_u16;
+
+    const RUN: RingRecord = RingRecord { len: 40, segment: 40, has_icrc: true };
+
+    /// An inbox with one ring: the ring's producer, and its end of the connection.
+    fn inbox_of(purpose: Purpose) -> (Arc<FdSet>, Inbox, Producer<Segment>, Socket) {
+        let (fds, block) = (FdSet::new().unwrap(), random_u16());
+        let listener = handshake::listen(block, purpose).unwrap();
+        let sender = handshake::connect(block, purpose).unwrap();
+        let (segment, memory) = Segment::create().unwrap();
+        let producer = Producer::new(segment, 7);
+        producer.begin();
+        let (from, to) = ("127.0.0.1:50000".parse().unwrap(), "127.0.0.1:4791".parse().unwrap());
+        handshake::send(sender.as_raw_fd(), &Handshake { from, to, tclass: 0, hop_limit: 64, key: 7 }, &memory)
+            .unwrap();
+        let mut inbox = Inbox::new(8, purpose);
+        assert_eq!(inbox.admit(&fds, (block, listener.as_raw_fd()), |_| Some(0)).unwrap().accepted, 1);
+        (fds, inbox, producer, sender)
+    }
 
     //= spec/hosts.md#net-008
     //= type=test
@@ -209,22 +243,10 @@ mod tests {
     /// The sender has lost its processor after it took the doorbell; what it rings for has been found without it.
     #[test]
     fn a_doorbell_that_is_rung_late_wakes_but_once() {
-        let (fds, block) = (FdSet::new().unwrap(), random_u16());
-        let listener = handshake::listen(block, Purpose::Packets).unwrap();
-        let sender = handshake::connect(block, Purpose::Packets).unwrap();
-        let (segment, memory) = Segment::create().unwrap();
-        let mut producer = Producer::new(segment, 7);
-        producer.begin();
-        let (from, to) = ("127.0.0.1:50000".parse().unwrap(), "127.0.0.1:4791".parse().unwrap());
-        handshake::send(sender.as_raw_fd(), &Handshake { from, to, tclass: 0, hop_limit: 64, key: 7 }, &memory)
-            .unwrap();
-        let mut inbox = Inbox::new(8);
-        assert_eq!(inbox.admit(&fds, (block, listener.as_raw_fd()), |_| Some(0)).unwrap().accepted, 1);
-
+        let (fds, mut inbox, mut producer, sender) = inbox_of(Purpose::Packets);
         let (mut buffer, mut keys) = (vec![0; 1 << 16], [0; 4]);
-        let run = RingRecord { len: 40, segment: 40, has_icrc: true };
         for _ in 0..3 {
-            assert!(producer.push(&[1; 40], run, true) && producer.must_ring());
+            assert!(producer.push(&[1; 40], RUN, true) && producer.must_ring());
             assert!(matches!(inbox.take(&mut buffer), Some(Ok(_))));
             assert!(inbox.arm() && fds.ready(&mut keys) == 0, "nothing is left, and nobody has rung");
             assert_eq!(sender.send(&[0]).unwrap(), 1);
@@ -234,5 +256,21 @@ mod tests {
             assert!(inbox.take(&mut buffer).is_none() && inbox.arm());
             assert_eq!(fds.ready(&mut keys), 0, "it rings on and on");
         }
+    }
+
+    /// Where packets go by UDP, a ring is there for the last ACKs.
+    #[test]
+    fn packets_in_a_ring_for_acks_are_not_there() {
+        let (fds, mut inbox, mut producer, sender) = inbox_of(Purpose::Acks);
+        let mut keys = [0; 4];
+        assert!(producer.push(&[1; 40], RUN, true));
+        assert!(inbox.is_empty() && inbox.take(&mut vec![0; 1 << 16]).is_none() && inbox.arm());
+        assert_eq!(sender.send(&[0]).unwrap(), 1);
+        assert_eq!(fds.ready(&mut keys), 1);
+        let Some(EpollKey::RingRx(fd)) = EpollKey::unpack(keys[0]) else { panic!("something else rings") };
+        assert_eq!(inbox.attend(fd, |_| None).0.closed, 0);
+        assert_eq!(fds.ready(&mut keys), 0, "it rings on and on");
+        drop(sender);
+        assert_eq!(inbox.attend(fd, |_| None).0.closed, 1, "its ACKs are left to be taken");
     }
 }

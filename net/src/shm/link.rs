@@ -178,9 +178,9 @@ impl Link {
         self.acks.leave(ack);
     }
 
-    /// The last ACK for this queue pair means nothing any more.
-    pub(crate) fn take_back_ack(&self, to: Qpn) {
-        self.acks.take_back(to);
+    /// Takes back the ACK that `from` has left for `to`.
+    pub(crate) fn take_back_ack(&self, from: Qpn, to: Qpn) {
+        self.acks.take_back(from, to);
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Writer> {

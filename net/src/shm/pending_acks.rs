@@ -40,9 +40,13 @@ pub(super) trait PendingAcks {
         self.word(index(ack.to)).store(word, Ordering::Relaxed);
     }
 
-    /// The peer is no peer any more.
-    fn take_back(&self, to: Qpn) {
-        self.word(index(to)).store(0, Ordering::Relaxed);
+    /// Takes back the last ACK of `from` for `to`, which is its peer no more. The ACK of another queue pair, whose peer `to` has
+    /// become, stays.
+    fn take_back(&self, from: Qpn, to: Qpn) {
+        let is_own = |word: u64| word & VALID != 0 && part(word, 24) == from.get();
+        let empty = |word| is_own(word).then_some(0);
+        // Unless it is another's by then.
+        let _ = self.word(index(to)).fetch_update(Ordering::Relaxed, Ordering::Relaxed, empty);
     }
 
     /// The ACKs that the other end has left for the queue pairs of this block.
@@ -51,12 +55,16 @@ pub(super) trait PendingAcks {
     fn take(&self, block: u16) -> Vec<PendingAck> {
         let take = |low| {
             let word = self.word(usize::from(low)).swap(0, Ordering::Relaxed);
-            let part = |shift: u32| u32::try_from(word >> shift & u64::from(MASK)).unwrap_or(0);
             let to = Qpn::new(u32::from(block) << 8 | u32::from(low));
-            (word & VALID != 0).then(|| PendingAck { from: Qpn::new(part(24)), to, psn: Psn::new(part(0)) })
+            (word & VALID != 0).then(|| PendingAck { from: Qpn::new(part(word, 24)), to, psn: Psn::new(part(word, 0)) })
         };
         (0..=u8::MAX).filter_map(take).collect()
     }
+}
+
+/// The QPN or PSN in a word.
+fn part(word: u64, shift: u32) -> u32 {
+    u32::try_from(word >> shift & u64::from(MASK)).unwrap_or(0)
 }
 
 fn index(of: Qpn) -> usize {
@@ -82,8 +90,10 @@ mod tests {
         }
     }
 
+    const OWNER: Qpn = Qpn::new(0xFE_DCBA);
+
     fn ack(to: u32, psn: u32) -> PendingAck {
-        PendingAck { from: Qpn::new(0xFE_DCBA), to: Qpn::new(to), psn: Psn::new(psn) }
+        PendingAck { from: OWNER, to: Qpn::new(to), psn: Psn::new(psn) }
     }
 
     #[test]
@@ -101,8 +111,27 @@ mod tests {
         let words = Words::new();
         words.leave(ack(0x43_2107, 1));
         words.leave(ack(0x43_2108, 2));
-        words.take_back(Qpn::new(0x43_2107));
+        words.take_back(OWNER, Qpn::new(0x43_2107));
+        words.take_back(OWNER, Qpn::new(0x43_2109));
         assert_eq!(words.take(0x4321), [ack(0x43_2108, 2)]);
+    }
+
+    //= spec/hosts.md#net-034
+    //= type=test
+    //# A message MUST be acknowledged, though its receiver ends as soon as it has polled it: before it can be polled, or by
+    //# what the peer's process finds.
+    /// The peer has gone over to another queue pair of this process, and then the first one is destroyed.
+    #[test]
+    fn one_queue_pair_does_not_take_back_the_ack_of_another() {
+        let (words, other) = (Words::new(), Qpn::new(0xFE_DCBB));
+        let peer = ack(0x43_2107, 1).to;
+        words.leave(ack(0x43_2107, 1));
+        words.leave(PendingAck { from: other, ..ack(0x43_2107, 9) });
+        words.take_back(OWNER, peer);
+        assert_eq!(words.take(0x4321), [PendingAck { from: other, ..ack(0x43_2107, 9) }]);
+        words.leave(PendingAck { from: other, ..ack(0x43_2107, 9) });
+        words.take_back(other, peer);
+        assert_eq!(words.take(0x4321), []);
     }
 
     //= spec/hosts.md#net-021

@@ -52,6 +52,8 @@ pub(crate) struct FdSet {
     free: Mutex<(Vec<usize>, usize)>,
     /// Every [`Fd`] is closed already, and the number may be somebody else's by now.
     abandoned: AtomicBool,
+    /// The application was found to have closed the descriptors.
+    lost: AtomicBool,
 }
 
 impl FdSet {
@@ -63,6 +65,7 @@ impl FdSet {
             blocks: [const { OnceLock::new() }; BLOCKS],
             free: Mutex::default(),
             abandoned: AtomicBool::new(false),
+            lost: AtomicBool::new(false),
         }))
     }
 
@@ -73,7 +76,17 @@ impl FdSet {
 
     /// Whether the application has closed the descriptors: the epoll instance is not what it was.
     pub(crate) fn is_lost(&self) -> bool {
-        self.epoll_identity.is_some_and(|identity| !identity.is_under(self.epoll))
+        if self.epoll_identity.is_some_and(|identity| !identity.is_under(self.epoll)) {
+            self.lost.store(true, Ordering::Relaxed);
+        }
+        self.lost.load(Ordering::Relaxed)
+    }
+
+    /// Whether the descriptors are known to be the set's no more: somebody has closed them, or [`is_lost`](Self::is_lost) has
+    /// found that the application has. Asks nobody.
+    #[inline]
+    pub(crate) fn is_dead(&self) -> bool {
+        self.lost.load(Ordering::Relaxed) || self.abandoned.load(Ordering::Relaxed)
     }
 
     /// Watches a descriptor of the set for input and hang-up, under `key`, until it is closed.
@@ -252,8 +265,9 @@ mod tests {
         assert!(place(1 << 30).0 < BLOCKS);
     }
 
+    /// The highest number that the limit of open files allows; more than a set of 16-bit numbers holds where it does.
     #[test]
-    fn descriptors_above_65535() {
+    fn descriptors_of_high_numbers() {
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: a structure to write, then one to read.
         unsafe {
@@ -261,16 +275,15 @@ mod tests {
             limit.rlim_cur = limit.rlim_max;
             libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
         }
-        if limit.rlim_cur <= 70_000 {
-            return;
-        }
+        let high = RawFd::try_from(limit.rlim_max.min(70_000) - 1).unwrap();
+        assert!(high > 1000, "a hard limit of {} open files is too few for these tests (ulimit -Hn)", limit.rlim_max);
         let set = FdSet::new().unwrap();
-        let fd = set.adopt(high_fd(70_000)).unwrap();
+        let fd = set.adopt(high_fd(high)).unwrap();
         let raw = fd.as_raw_fd();
-        assert!(is_open(raw));
+        assert_eq!(raw, high);
         drop(fd);
         assert!(!is_open(raw));
-        let fd = set.adopt(high_fd(70_000)).unwrap();
+        let fd = set.adopt(high_fd(high)).unwrap();
         set.abandon();
         assert!(!is_open(fd.as_raw_fd()));
     }

@@ -189,8 +189,16 @@ impl TxBatch {
         }
     }
 
+    /// Counts all as lost. Returns how many runs there are.
+    #[cold]
+    fn drop_all(&self, port: &Port) -> usize {
+        add(&port.counters().tx_other, self.runs.iter().map(|run| usize::from(run.packets)).sum());
+        self.runs.len()
+    }
+
     fn send_all(&mut self, port: &Port) {
-        let mut at = 0;
+        // Under the sockets' numbers there may be the application's files.
+        let mut at = if port.fds().is_dead() { self.drop_all(port) } else { 0 };
         let mut waits = 0;
         while let Some(first) = self.runs.get(at) {
             let rest = &self.runs[at..];

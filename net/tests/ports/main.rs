@@ -1,5 +1,6 @@
 //! Ports against each other and against the kernel, in network namespaces of the tests' own (this needs root).
 
+mod descriptors;
 mod end;
 mod loopback;
 mod namespace;

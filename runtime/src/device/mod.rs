@@ -13,7 +13,7 @@ mod timers;
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use urxe_engine::endpoint::QpnTable;
@@ -112,8 +112,6 @@ pub struct Device {
     pub(super) sleep_deadline: SleepDeadline,
     /// Decisions about progress.
     pub(super) policy: ProgressPolicy,
-    /// Looks since the last ACKs of ended processes have been there to be taken.
-    left_acks_wait: AtomicU32,
     /// The program ends: no ACK waits any more.
     exits: AtomicBool,
     /// The application has closed descriptors.
@@ -177,7 +175,6 @@ impl Device {
             kick: kick.into(),
             sleep_deadline: SleepDeadline::none(),
             policy,
-            left_acks_wait: AtomicU32::new(0),
             exits: AtomicBool::new(false),
             lost: AtomicBool::new(false),
             stop: AtomicBool::new(false),
@@ -354,7 +351,8 @@ impl Device {
     }
 
     /// Whether the application has closed descriptors of the device (daemon(7) closes all). Then the device fails, what is
-    /// left of its descriptors is closed, and the numbers of others are not touched any more.
+    /// left of its descriptors is closed, and the numbers of others are not touched any more. Asks the system: not for each
+    /// packet, so packets that come or go before somebody asks may do so through a socket that is the application's.
     pub fn has_lost_descriptors(&self) -> bool {
         if !self.lost.load(Ordering::Relaxed) && (self.port.has_lost_descriptors() || !self.kick.is_ours()) {
             self.lose();

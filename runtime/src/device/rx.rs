@@ -27,6 +27,9 @@ pub(crate) const FEW: usize = 2;
 /// Queue pairs that got packets last, among which the next packet's is looked for first.
 const NEAR: usize = 2;
 
+/// Looks in a row that find packets, after which the last ACKs of ended processes are taken all the same.
+const LEFT_ACKS_WAIT: u32 = 64;
+
 /// The receive side's state.
 pub(super) struct Token {
     receiver: Receiver,
@@ -35,11 +38,13 @@ pub(super) struct Token {
     pub(super) dirty: Vec<Arc<Qp>>,
     /// Until when the first of these ACKs waits.
     pub(super) waits_until: Option<Instant>,
+    /// Looks since the last ACKs of ended processes have been there to be taken.
+    left_acks_wait: u32,
 }
 
 impl Token {
     pub(super) const fn new(receiver: Receiver) -> Self {
-        Self { receiver, work: None, dirty: Vec::new(), waits_until: None }
+        Self { receiver, work: None, dirty: Vec::new(), waits_until: None, left_acks_wait: 0 }
     }
 }
 
@@ -195,7 +200,7 @@ impl Device {
     /// Receives some packets and answers them; returns how many. If nobody has looked at the clock yet, ACKs that wait are not
     /// looked after.
     fn drain(&self, token: &mut Token, acks: AckMode, clock: &LazyInstant) -> usize {
-        let Token { receiver, work: Some(work), dirty, .. } = token else { return 0 };
+        let Token { receiver, work: Some(work), dirty, left_acks_wait, .. } = token else { return 0 };
         let mut to = Addressees { work, dirty, clock };
         let mut packets = match self.interceptor() {
             None => receiver.receive(&self.port, BUDGET, &mut |run| self.take(&mut to, run)),
@@ -205,7 +210,11 @@ impl Device {
             self.hear_news(to.work);
         }
         if self.port.has_left_acks() {
-            packets += self.take_left_acks(&mut to, packets);
+            *left_acks_wait += 1;
+            if packets == 0 || *left_acks_wait > LEFT_ACKS_WAIT {
+                *left_acks_wait = 0;
+                packets += self.take_left_acks(&mut to);
+            }
         }
         let is_overdue = |at| acks == AckMode::Immediate || clock.taken().is_some_and(|now| at <= now);
         if packets > 0 || token.waits_until.is_some_and(is_overdue) {
@@ -277,17 +286,12 @@ impl Device {
     }
 
     /// Gives queue pairs the last ACKs of processes that have ended, when all that these have sent themselves has been taken:
-    /// `packets` are none, or many times in a row some.
+    /// a look has found nothing, or [`LEFT_ACKS_WAIT`] looks in a row have found something.
     //= spec/hosts.md#net-034
     //# A message MUST be acknowledged, though its receiver ends as soon as it has polled it: before it can be polled, or by
     //# what the peer's process finds.
     #[cold]
-    fn take_left_acks(&self, to: &mut Addressees<'_>, packets: usize) -> usize {
-        const LOOKS: u32 = 64;
-        if packets > 0 && self.left_acks_wait.fetch_add(1, Ordering::Relaxed) < LOOKS {
-            return 0;
-        }
-        self.left_acks_wait.store(0, Ordering::Relaxed);
+    fn take_left_acks(&self, to: &mut Addressees<'_>) -> usize {
         let acks = self.port.take_left_acks();
         for ack in &acks {
             if let Some(qp) = self.qp(ack.to) {

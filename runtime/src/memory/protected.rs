@@ -16,13 +16,15 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
 
 use urxe_engine::Fault;
+use urxe_net::cancellation::CancelGuard;
 
 use super::maps;
 
 const MEMORY: &CStr = c"/proc/self/mem";
 const MAPS: &CStr = c"/proc/self/maps";
 
-/// The bytes of this process, as a debugger sees them.
+/// The bytes of this process, as a debugger sees them. Closing the file is a cancellation point (pthreads(7)): whoever opens it
+/// has a [`CancelGuard`].
 struct OwnMemory(OwnedFd);
 
 impl OwnMemory {
@@ -95,6 +97,7 @@ impl OwnMemory {
 /// Copies from application memory at `from`.
 #[cold]
 pub(super) fn load(from: u64, to: &mut [u8]) -> Result<(), Fault> {
+    let _guard = CancelGuard::new();
     OwnMemory::open(libc::O_RDONLY)?.read(from, to)
 }
 
@@ -104,6 +107,7 @@ pub(super) fn load(from: u64, to: &mut [u8]) -> Result<(), Fault> {
 /// `[to, to + from.len())` is memory that the application registered for writing.
 #[cold]
 pub(super) unsafe fn store(to: u64, from: &[u8]) -> Result<(), Fault> {
+    let _guard = CancelGuard::new();
     let memory = OwnMemory::open_to_write(to, from.len())?;
     let (before, last) = from.split_at(from.len().saturating_sub(8));
     // SAFETY: the caller's promise.
@@ -122,6 +126,7 @@ static ATOMIC: Mutex<()> = Mutex::new(());
 /// As for [`store`].
 #[cold]
 pub(super) unsafe fn update(at: u64, change: impl FnOnce(u64) -> u64) -> Result<u64, Fault> {
+    let _guard = CancelGuard::new();
     let memory = OwnMemory::open_to_write(at, size_of::<u64>())?;
     let _alone = ATOMIC.lock().unwrap_or_else(PoisonError::into_inner);
     let mut bytes = [0; 8];
@@ -172,6 +177,25 @@ mod tests {
         assert_eq!(load(page + 11, &mut back), Err(Fault));
         // SAFETY: nothing is there.
         unsafe { assert_eq!((store(page, &data), update(page, |same| same)), (Err(Fault), Err(Fault))) };
+    }
+
+    /// The thread that does the copy has a receive token and a queue pair's lock.
+    #[test]
+    fn a_thread_that_is_to_be_cancelled_copies_all_the_same() {
+        let page = page(libc::MAP_PRIVATE);
+        let copied = std::thread::spawn(move || {
+            let mut back = [0; 8];
+            // SAFETY: this thread, which is cancelled at the next cancellation point; a page of this test.
+            let cancelled = unsafe { libc::pthread_cancel(libc::pthread_self()) };
+            // SAFETY: likewise.
+            let changed = unsafe { (store(page, &7_u64.to_ne_bytes()), update(page, |seven| seven + 1)) };
+            let loaded = load(page, &mut back);
+            // Whoever waits for this thread waits for its end, and so would be cancelled.
+            urxe_net::cancellation::disable();
+            (cancelled, changed, loaded, u64::from_ne_bytes(back))
+        });
+        assert_eq!(copied.join().unwrap(), (0, (Ok(()), Ok(7)), Ok(()), 8));
+        unmap(page);
     }
 
     /// A library may lie where registered memory was.

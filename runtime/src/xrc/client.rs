@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use urxe_engine::{Accessor, Ask, Cqe, Key, Pd, RecvWr, Refusal, Sge, SgeList, Touch, XrcDomain};
 use urxe_net::cancellation::CancelGuard;
+use urxe_net::qpn_registry::block_of;
 use urxe_net::{Channel, KeptFile, Port};
 use urxe_wire::Qpn;
 
@@ -49,7 +50,7 @@ pub struct Client {
 struct Tables {
     domains: HashMap<XrcDomain, (Inode, Arc<KeptFile>)>,
     /// By domain and block of numbers.
-    owners: HashMap<(XrcDomain, u32), Arc<Owner>>,
+    owners: HashMap<(XrcDomain, u16), Arc<Owner>>,
     /// By what stands for its protection domain.
     srqs: HashMap<Pd, Arc<RemoteSrq>>,
     found: HashMap<(XrcDomain, Qpn), Pd>,
@@ -97,7 +98,7 @@ impl Client {
             return None;
         }
         // An owner may have ended since it was asked last, and another process, or the same once more, have its numbers.
-        let known = self.tables().owners.get(&(domain, block(number))).cloned();
+        let known = self.tables().owners.get(&(domain, block_of(number))).cloned();
         let answer = known.map(|owner| (owner.has(number), owner));
         let (answer, owner) = match answer {
             Some((answer, owner)) if answer != Err(Failure::Gone) => (answer, owner),
@@ -124,8 +125,8 @@ impl Client {
         let owner = Arc::new(Owner { line, state: Mutex::new(State::new()) });
         let mut tables = self.tables();
         // What was reached by an earlier line is not there any more.
-        tables.forget(|srq| srq.domain == domain && block(srq.number) == block(number));
-        tables.owners.insert((domain, block(number)), Arc::clone(&owner));
+        tables.forget(|srq| srq.domain == domain && block_of(srq.number) == block_of(number));
+        tables.owners.insert((domain, block_of(number)), Arc::clone(&owner));
         Some(owner)
     }
 
@@ -165,11 +166,6 @@ impl Tables {
         self.found.insert((domain, number), pd);
         srq
     }
-}
-
-/// Numbers of SRQs whose owner listens on one socket.
-const fn block(number: Qpn) -> u32 {
-    number.get() >> 8
 }
 
 /// An XRC SRQ of another process.

@@ -12,6 +12,7 @@ use std::thread::{self, JoinHandle};
 
 use urxe_engine::memory::access;
 use urxe_engine::{Accessor, Ask, Cqe, Memory, RecvWr, Refusal, Touch, XrcDomain, scatter};
+use urxe_net::qpn_registry::block_of;
 use urxe_net::{Channel, KeptFile, Listener, descriptor_share};
 use urxe_wire::Qpn;
 
@@ -45,7 +46,7 @@ struct Running {
 #[derive(Debug)]
 struct Shared {
     /// By block of numbers, and how many SRQs have numbers there.
-    listeners: Mutex<HashMap<u32, (Listener, usize)>>,
+    listeners: Mutex<HashMap<u16, (Listener, usize)>>,
     stop: AtomicBool,
     /// An eventfd.
     wake: KeptFile,
@@ -115,17 +116,13 @@ fn stop(running: Option<Running>) {
     }
 }
 
-const fn block(number: Qpn) -> u32 {
-    number.get() >> 8
-}
-
 impl Shared {
     fn open(&self, port: &Device, number: Qpn) -> io::Result<()> {
         let mut listeners = lock(&self.listeners);
-        match listeners.get_mut(&block(number)) {
+        match listeners.get_mut(&block_of(number)) {
             Some((_, count)) => *count += 1,
             None => {
-                listeners.insert(block(number), (port.net().listen(number)?, 1));
+                listeners.insert(block_of(number), (port.net().listen(number)?, 1));
             }
         }
         drop(listeners);
@@ -136,10 +133,10 @@ impl Shared {
     /// True if that was the last.
     fn close(&self, number: Qpn) -> bool {
         let mut listeners = lock(&self.listeners);
-        if let Some((_, count)) = listeners.get_mut(&block(number)) {
+        if let Some((_, count)) = listeners.get_mut(&block_of(number)) {
             *count -= 1;
             if *count == 0 {
-                listeners.remove(&block(number));
+                listeners.remove(&block_of(number));
             }
         }
         listeners.is_empty()
@@ -158,7 +155,7 @@ impl Shared {
     }
 
     /// Accepts the connections that wait at the listener of a block, up to `most`. False if there is no descriptor for them now.
-    fn answer(&self, block: u32, guests: &mut Vec<Guest>, most: usize) -> bool {
+    fn answer(&self, block: u16, guests: &mut Vec<Guest>, most: usize) -> bool {
         // It may be closed since it was looked at.
         let listeners = lock(&self.listeners);
         let Some((listener, _)) = listeners.get(&block) else { return true };
@@ -183,7 +180,7 @@ fn serve(port: &Device, shared: &Shared) {
     while !shared.stop.load(Ordering::Acquire) {
         let entry = |fd: RawFd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         // A connection beyond the limit waits in the backlog until another one ends.
-        let listeners: Vec<(u32, RawFd)> = if pauses || guests.len() >= most {
+        let listeners: Vec<(u16, RawFd)> = if pauses || guests.len() >= most {
             Vec::new()
         } else {
             lock(&shared.listeners).iter().map(|(block, (listener, _))| (*block, listener.as_raw_fd())).collect()
