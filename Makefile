@@ -124,9 +124,9 @@ soak: setup build ## SOAK_SEEDS (a million) simulated schedules, 200 deaths at r
 	URXE_EXITS=2000 $(CARGO) test -p urxe-tests --test last_ack -- --nocapture
 	URXE_CYCLES=10000 $(CARGO) test -p urxe-tests --test cycles -- --nocapture
 
-.PHONY: weather
-weather: setup build ## what gets through networks that lose packets, or let others overtake them
-	$(CARGO) test -p urxe-tests --test weather -- --nocapture goodput
+.PHONY: lossy-network
+lossy-network: setup build ## goodput over networks that lose or reorder packets
+	$(CARGO) test -p urxe-tests --test lossy_network -- --nocapture goodput
 
 .PHONY: fuzz
 fuzz: setup ## every fuzz target for FUZZ_SECONDS (30), each in a network namespace of its own
@@ -182,12 +182,12 @@ differential: build ## DIFFERENTIAL_SEEDS (1000) random programs of verbs, over 
 	    --program $(TARGET_DIR)/conformance/differential --seeds $(DIFFERENTIAL_SEEDS) \
 	    --out $(TARGET_DIR)/conformance/differential.tsv
 
-.PHONY: beside
-beside: build ## urxe run where the kernel has an RDMA device of its own
+.PHONY: kernel-coexistence
+kernel-coexistence: build ## urxe run where the kernel has an RDMA device of its own
 	@scripts/install-packages $(DEMO_PACKAGES) $(INTEROP_PACKAGES) infiniband-diags
 	conformance/kernel-rxe/fetch $(URXE_KERNEL_DIR)
 	conformance/machine $(BIN_DIR) conformance/kernel-rxe/boot \
-	    conformance/interop/run --out $(TARGET_DIR)/conformance/beside.tsv 'beside-rxe/*'
+	    conformance/interop/run --out $(TARGET_DIR)/conformance/kernel-coexistence.tsv 'kernel-coexistence/*'
 
 .PHONY: captures
 captures: build ## records urxe and the kernel's rxe anew; every packet must be read, and written again as it was
@@ -227,11 +227,11 @@ distributions: deb ## the library inside other distributions and releases of rdm
 	$(SUDO) conformance/distributions/run --trees $(TARGET_DIR)/distributions --package "$$(ls -t $(PACKAGES)/*.deb | head -n 1)" \
 	    --bin $(BIN_DIR) --out $(TARGET_DIR)/conformance/distributions.tsv $(TREES)
 
-.PHONY: fresh
-fresh: ## make demo on a Debian 12 that has never seen urxe; COMMAND='make test'
+.PHONY: clean-install
+clean-install: ## make demo on a Debian 12 that has never seen urxe; COMMAND='make test'
 	@scripts/install-packages debootstrap git util-linux
 	$(SUDO) env CARGO_HOME="$${CARGO_HOME:-$$HOME/.cargo}" RUSTUP_HOME="$${RUSTUP_HOME:-$$HOME/.rustup}" \
-	    conformance/fresh $(TARGET_DIR)/fresh $(or $(COMMAND),make demo)
+	    conformance/clean-install $(TARGET_DIR)/clean-install $(or $(COMMAND),make demo)
 
 .PHONY: ucx
 ucx: build ## every kind of operation of UCX over urxe0

@@ -1,4 +1,4 @@
-//! `urxe explain`: codes, and what `URXE_CHAOS` does.
+//! `urxe explain`: codes, and what `URXE_QUIRKS` does.
 
 use anyhow::{Context as _, Result, ensure};
 use urxe_engine::quirks::{QuirkSet, Row, TABLE};
@@ -9,7 +9,7 @@ use crate::out;
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// A completion status, NAK syndrome, asynchronous event or errno, by name or number: RETRY_EXC_ERR, 12, 0x62,
-    /// EINVAL, QP_FATAL; `wc 12` asks for one kind; `chaos` and `chaos 7` for what URXE_CHAOS may do. Without any, all
+    /// EINVAL, QP_FATAL; `wc 12` asks for one kind; `quirks` and `quirks 7` for what URXE_QUIRKS may do. Without any, all
     /// are listed
     #[arg(value_name = "CODE", num_args = 0..=2)]
     code: Vec<String>,
@@ -19,10 +19,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let words: Vec<&str> = args.code.iter().map(String::as_str).collect();
     out::print(&match words[..] {
         [] => list(),
-        ["chaos"] => TABLE.iter().map(liberty).collect(),
-        ["chaos", value] => {
-            let chaos: QuirkSet = value.parse().with_context(|| format!("URXE_CHAOS={value}"))?;
-            chaos.shown().map(liberty).collect()
+        ["quirks"] => TABLE.iter().map(quirk).collect(),
+        ["quirks", value] => {
+            let quirks: QuirkSet = value.parse().with_context(|| format!("URXE_QUIRKS={value}"))?;
+            quirks.shown().map(quirk).collect()
         }
         _ => {
             let found = find(&words);
@@ -41,7 +41,7 @@ fn list() -> String {
         format!("{} (`urxe explain {} CODE`):\n{rows}\n", table.kind, table.word)
     });
     let quirks = TABLE.iter().map(|row| format!("  {:<16} {}\n", row.name, row.what));
-    let title = "what devices may do (`urxe explain chaos`):\n".to_owned();
+    let title = "what devices may do (`urxe explain quirks`):\n".to_owned();
     codes.chain([title]).chain(quirks).collect()
 }
 
@@ -53,7 +53,7 @@ fn meaning(table: &Table, entry: &Entry) -> String {
 }
 
 /// Text about a behaviour that devices may show.
-fn liberty(row: &Row) -> String {
+fn quirk(row: &Row) -> String {
     format!("{}\n  does:    {}\n  allowed: {}\n  so:      {}\n", row.name, row.what, row.source, row.lesson)
 }
 

@@ -7,8 +7,8 @@ use anyhow::{Context, Result};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Command};
 use clap_complete::Shell;
-use strsim::osa_distance;
 
+use crate::misspelt::nearest;
 use crate::out;
 
 /// Subcommands by what somebody wants to do.
@@ -21,9 +21,6 @@ const TASKS: [(&str, &[&str]); 5] = [
 ];
 
 const HELP_ABOUT: &str = "Print this message, or the help of a subcommand";
-
-/// So many letters may be wrong, missing, too many or exchanged.
-const TYPOS: usize = 2;
 
 /// The command, with its subcommands by task.
 pub(crate) fn with_tasks(command: Command) -> Command {
@@ -51,8 +48,7 @@ pub(crate) fn meant_option(error: &clap::Error, command: &Command, subcommand: &
     let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidArg) else { return None };
     let word = word.strip_prefix("--")?;
     let names = command.find_subcommand(subcommand)?.get_arguments().filter_map(Arg::get_long);
-    let near = names.map(|name| (osa_distance(word, name), name)).min().filter(|(typos, _)| *typos <= TYPOS);
-    near.map(|(_, name)| format!("`urxe {subcommand}` has no option `--{word}`: did you mean `--{name}`?"))
+    nearest(word, names).map(|name| format!("`urxe {subcommand}` has no option `--{word}`: did you mean `--{name}`?"))
 }
 
 /// Suggests a subcommand, in a line, where there is none of that name.
@@ -62,9 +58,8 @@ pub(crate) fn meant(error: &clap::Error, command: &Command) -> Option<String> {
     }
     let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else { return None };
     let names = command.get_subcommands().filter(|command| !command.is_hide_set()).map(Command::get_name);
-    let near = names.map(|name| (osa_distance(word, name), name)).min().filter(|(typos, _)| *typos <= TYPOS);
-    Some(match near {
-        Some((_, name)) => format!("there is no subcommand `{word}`: did you mean `{name}`?"),
+    Some(match nearest(word, names) {
+        Some(name) => format!("there is no subcommand `{word}`: did you mean `{name}`?"),
         None if is_program(word) => format!("there is no subcommand `{word}`: did you mean `urxe run -- {word}`?"),
         None => format!("there is no subcommand `{word}`; `urxe --help` lists them"),
     })

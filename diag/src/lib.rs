@@ -10,17 +10,17 @@
 //! | [`explain`] | a line for each failed verb, completion and event |
 //! | `strict` | what works here and may fail on a card |
 //! | `fault_injector`, [`verbs`] | packets and verbs that fail as a script says |
-//! | [`chaos`] | rare but legal behaviour, by seed |
+//! | [`quirks`] | rare but legal behaviour, by seed |
 //! | `packet_context`, [`fmt`] | what belongs to one packet, and its words |
 
 mod capture;
-pub mod chaos;
 pub mod explain;
 mod fault_injector;
 pub mod fmt;
 mod intercept;
 mod packet_context;
 mod peers;
+pub mod quirks;
 pub mod settings;
 mod strict;
 pub mod verbs;

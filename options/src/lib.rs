@@ -159,11 +159,11 @@ pub const STRICT: Opt = Opt {
 };
 
 /// Behaviour that is allowed and rarely happens.
-pub const CHAOS: Opt = Opt {
-    name: "chaos",
-    variable: "URXE_CHAOS",
+pub const QUIRKS: Opt = Opt {
+    name: "quirks",
+    variable: "URXE_QUIRKS",
     value: "SEED[:NAME,…]",
-    help: "Show what devices may do and rarely do, picked by a seed; `urxe explain chaos` lists it",
+    help: "Show what devices may do and rarely do, picked by a seed; `urxe explain quirks` lists it",
 };
 
 /// Everything that can be chosen.
@@ -181,7 +181,7 @@ pub const ALL: &[Opt] = &[
     EXPLAIN,
     FAULTS,
     STRICT,
-    CHAOS,
+    QUIRKS,
 ];
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use urxe_engine::QuirkSet;
 use urxe_faults::Script;
 
-use crate::{CHAOS, EXPLAIN, FAULTS, Mistake, Opt, PCAP, PCAP_ROTATE, PCAP_SNAPLEN, STRICT};
+use crate::{EXPLAIN, FAULTS, Mistake, Opt, PCAP, PCAP_ROTATE, PCAP_SNAPLEN, QUIRKS, STRICT};
 
 /// Old files that are kept where nobody says how many.
 const OLD_FILES: u32 = 4;
@@ -22,7 +22,7 @@ pub struct Observations {
     /// Strict mode, if it is on.
     pub strict: Option<Strictness>,
     /// Behaviours that are allowed and rarely happen, if they are on.
-    pub chaos: Option<QuirkSet>,
+    pub quirks: Option<QuirkSet>,
 }
 
 /// Where packets are written down, and how.
@@ -64,7 +64,7 @@ impl Observations {
             explain: value(EXPLAIN).map_or(Ok(None), |text| explain(&text))?,
             faults: value(FAULTS).map(|text| faults(&text)).transpose()?,
             strict: value(STRICT).map_or(Ok(None), |text| strict(&text))?,
-            chaos: value(CHAOS).map(|text| chaos(&text)).transpose()?,
+            quirks: value(QUIRKS).map(|text| quirks(&text)).transpose()?,
         })
     }
 }
@@ -149,8 +149,8 @@ fn strict(text: &str) -> Result<Option<Strictness>, Mistake> {
     Ok(Some(strictness))
 }
 
-fn chaos(text: &str) -> Result<QuirkSet, Mistake> {
-    text.parse().or_else(|what| expected(CHAOS, text, what))
+fn quirks(text: &str) -> Result<QuirkSet, Mistake> {
+    text.parse().or_else(|what| expected(QUIRKS, text, what))
 }
 
 /// A script, or `@FILE` for one in a file.
@@ -196,7 +196,7 @@ mod tests {
         for nothing in [&[][..], &[("URXE_EXPLAIN", "0"), ("URXE_STRICT", "0"), ("URXE_PCAP", "")]] {
             let none = with(nothing).unwrap();
             assert!(none.capture.is_none() && none.explain.is_none() && none.strict.is_none());
-            assert!(none.faults.is_none() && none.chaos.is_none());
+            assert!(none.faults.is_none() && none.quirks.is_none());
         }
     }
 
@@ -205,7 +205,7 @@ mod tests {
         assert_eq!(with(&[("URXE_EXPLAIN", "json")]).unwrap().explain, Some(Format::Json));
         let strict = with(&[("URXE_STRICT", "1,write-order")]).unwrap().strict;
         assert_eq!(strict, Some(Strictness { write_order: true, with_sites: false }));
-        assert_eq!(with(&[("URXE_CHAOS", "7")]).unwrap().chaos, Some(QuirkSet::new(7)));
+        assert_eq!(with(&[("URXE_QUIRKS", "7")]).unwrap().quirks, Some(QuirkSet::new(7)));
         let set = [("URXE_PCAP", "/tmp/it"), ("URXE_PCAP_SNAPLEN", "96"), ("URXE_PCAP_ROTATE", "1M,2")];
         let capture = Capture { path: "/tmp/it".into(), snaplen: 96, rotation: Some((1 << 20, 2)) };
         assert_eq!(with(&set).unwrap().capture, Some(capture));
@@ -215,7 +215,7 @@ mod tests {
     fn nonsense_is_named() {
         assert_eq!(said("URXE_EXPLAIN", "yes"), "--explain or URXE_EXPLAIN=yes: expected 0, 1 or json");
         assert!(said("URXE_STRICT", "1,order").starts_with("--strict or URXE_STRICT=1,order: expected 0, 1, "));
-        assert!(said("URXE_CHAOS", "often").contains("URXE_CHAOS=often: expected a seed, such as 7,"));
+        assert!(said("URXE_QUIRKS", "often").contains("URXE_QUIRKS=often: expected a seed, such as 7,"));
         assert!(said("URXE_FAULTS", "drop=1%,dup=2").contains("URXE_FAULTS=dup=2: expected dup=1%"));
         assert!(said("URXE_FAULTS", "@/nowhere").contains("expected a file that can be read (No such file"));
         for (name, wrong) in [("URXE_PCAP_SNAPLEN", "few"), ("URXE_PCAP_ROTATE", "often")] {

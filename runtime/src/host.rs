@@ -41,14 +41,11 @@ pub struct Sender {
     /// Bytes of the packet last handed out.
     pending: usize,
     interceptor: Option<Arc<dyn Interceptor>>,
-    /// The interceptor may drop packets.
-    may_drop: bool,
 }
 
 impl Sender {
     pub(crate) fn new(port: Arc<Port>, interceptor: Option<Arc<dyn Interceptor>>) -> Self {
-        let may_drop = interceptor::active(&interceptor).is_some();
-        Self { port, batch: TxBatch::new(), qpn: Qpn::GSI, sent: Traffic::default(), pending: 0, interceptor, may_drop }
+        Self { port, batch: TxBatch::new(), qpn: Qpn::GSI, sent: Traffic::default(), pending: 0, interceptor }
     }
 
     /// Says for whom packets are sent from now on.
@@ -130,7 +127,7 @@ impl Network for Sender {
 
     /// An interceptor may drop packets. What a peer's interceptor drops here, nobody foresees: the ACK timeout finds that.
     fn may_lose(&self, route: &Arc<Route>) -> bool {
-        self.may_drop || route.may_lose()
+        interceptor::active(&self.interceptor).is_some() || route.may_lose()
     }
 }
 

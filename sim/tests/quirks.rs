@@ -30,7 +30,7 @@ fn nothing_is_wrong_with_any_seed() {
     }
 }
 
-/// Each alone, in each kind of weather.
+/// Each alone, on each kind of network.
 #[test]
 fn nothing_is_wrong_with_any_behaviour() {
     for row in &TABLE {

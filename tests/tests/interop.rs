@@ -81,7 +81,7 @@ fn the_kernels_rxe_is_understood_and_understands() -> Result<()> {
         .arg("--out")
         .arg(dir.path().join("table.tsv"))
         .args(["urxe>rxe", "rxe>urxe"].iter().flat_map(|sides| CASES.map(|case| format!("{sides}/{case}"))))
-        .arg("beside-rxe/*")
+        .arg("kernel-coexistence/*")
         .output()
         .context("running conformance/machine")?;
     let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));

@@ -382,7 +382,7 @@ fn values_that_make_no_sense() -> Result<()> {
     for (options, said) in [
         (&["--explain", "maybe"][..], "--explain or URXE_EXPLAIN=maybe: expected 0, 1 or json"),
         (&["--strict=bogus"], "--strict or URXE_STRICT=bogus: expected 0, 1, backtrace"),
-        (&["--chaos", "often"], "--chaos or URXE_CHAOS=often: expected a seed"),
+        (&["--quirks", "often"], "--quirks or URXE_QUIRKS=often: expected a seed"),
         (&["--pcap", "it", "--pcap-snaplen", "few"], "--pcap-snaplen or URXE_PCAP_SNAPLEN=few: expected a number"),
         (&["--pcap", "it", "--pcap-rotate", "often"], "--pcap-rotate or URXE_PCAP_ROTATE=often: expected SIZE"),
         (&["--pcap-snaplen", "96"], "--pcap-snaplen or URXE_PCAP_SNAPLEN=96: captures nothing by itself: --pcap"),

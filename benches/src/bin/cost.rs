@@ -1,4 +1,4 @@
-//! Measures what captures, explanations, strict mode, faults and chaos cost while none of them is asked for. `make cost`
+//! Measures what captures, explanations, strict mode, faults and quirks cost while none of them is asked for. `make cost`
 //! builds what it needs.
 
 use std::io::Write;

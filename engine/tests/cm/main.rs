@@ -181,7 +181,7 @@ proptest! {
     //= type=test
     //# A request that comes again MUST be answered as before, and not be told twice.
     #[test]
-    fn in_bad_weather(seed: u64, loss in 0_u64..40, dup in 0_u64..40, delay in 0_u64..600) {
+    fn over_a_lossy_network(seed: u64, loss in 0_u64..40, dup in 0_u64..40, delay in 0_u64..600) {
         let mut pair = Pair::new(seed, LossyNetwork { loss, dup, delay });
         let (a, b) = match pair.try_to_establish() {
             Ok(ids) => ids,

@@ -19,7 +19,7 @@ use crate::kernel::Errno;
 use crate::verbs::diagnostics;
 use crate::verbs::objects::ProtectionDomain;
 use crate::verbs::quota::Counted;
-use urxe_diag::chaos;
+use urxe_diag::quirks;
 use urxe_runtime::cq::Cq;
 use urxe_runtime::event::EventSink;
 use urxe_runtime::limits;
@@ -84,7 +84,7 @@ pub(super) unsafe fn create(
     let counted = context.quotas().cq.take()?;
     // SAFETY: as above.
     let parent_domain = (!parent_domain.is_null()).then(|| unsafe { Arc::clone(mr::domain(parent_domain)) });
-    let cq = Arc::new(Cq::new(chaos::completion_queue(capacity as usize), events, context.async_sink()));
+    let cq = Arc::new(Cq::new(quirks::completion_queue(capacity as usize), events, context.async_sink()));
     // SAFETY: all-zero is a queue that libibverbs then fills in.
     let mut ibv = unsafe { std::mem::zeroed::<v::ibv_cq_ex>() };
     ibv.cqe = cqe;
@@ -267,7 +267,7 @@ pub(super) fn work_completion(cqe: &Cqe) -> v::ibv_wc {
             wc.__bindgen_anon_1.invalidated_rkey = r_key.0;
         }
     } else {
-        if let Some(rng) = chaos::garbage() {
+        if let Some(rng) = quirks::garbage() {
             garbage::fill(&mut wc, rng);
         }
     }

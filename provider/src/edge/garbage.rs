@@ -1,4 +1,4 @@
-//! Garbage where a completion with an error says nothing (`URXE_CHAOS`).
+//! Garbage where a completion with an error says nothing (`URXE_QUIRKS`).
 
 use urxe_engine::rng::Rng;
 use urxe_ffi::verbs as v;

@@ -20,7 +20,7 @@ use crate::kernel::Errno;
 use crate::verbs::objects::{ProtectionDomain, answer_attr, engine_attr, queue_sizes, route};
 use crate::verbs::quota::Counted;
 use crate::verbs::{diagnostics, query};
-use urxe_diag::chaos;
+use urxe_diag::quirks;
 use urxe_runtime::async_events::AsyncEvents;
 use urxe_runtime::lock;
 use urxe_runtime::qp::Qp;
@@ -185,7 +185,7 @@ unsafe fn create(ibv_context: *mut v::ibv_context, attr: &mut v::ibv_qp_init_att
         xrcd: xrcd.map(|xrcd| xrcd.xrcd.id()),
         window: port.window(),
         port_mtu: query::active_mtu(&context.interface()),
-        quirks: chaos::queue_pair(),
+        quirks: quirks::queue_pair(),
         counters: Vec::new(),
     };
     // The address is known before what is there: events name it.

@@ -17,7 +17,7 @@ use crate::kernel::Errno;
 use crate::verbs::diagnostics;
 use crate::verbs::objects::ProtectionDomain;
 use crate::verbs::quota::Counted;
-use urxe_diag::{self, RecvQueue, chaos};
+use urxe_diag::{self, RecvQueue, quirks};
 use urxe_runtime::async_events::AsyncEvents;
 use urxe_runtime::device::Device;
 use urxe_runtime::limits;
@@ -154,7 +154,7 @@ unsafe fn create(
     // The address is known before what is there: events name it.
     let place = Box::<SrqObject>::new_uninit();
     let events = AsyncEvents::new(context.async_sink(), place.as_ptr() as u64);
-    let queue = chaos::shared_receive_queue(attr.max_wr, attr.max_sge);
+    let queue = quirks::shared_receive_queue(attr.max_wr, attr.max_sge);
     let srq = Arc::new(Srq::new(queue, domain.id(), number, delivery, events));
     if let Err(error) = port.add_srq(&srq) {
         if let Some(xrc) = srq.xrc() {

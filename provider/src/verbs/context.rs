@@ -113,7 +113,7 @@ impl SharedPort {
         let options = OpenOptions {
             shares_memory: crate::device::shares_memory(),
             key_seed: keys,
-            has_quirks: urxe_diag::chaos::is_on(),
+            has_quirks: urxe_diag::quirks::is_on(),
             final_counters: Some(|name, counters| final_counters::add(name, counters)),
             interceptor: Some(&mut observe),
         };

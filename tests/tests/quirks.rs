@@ -1,4 +1,4 @@
-//! Behaviour that devices may show and rarely do (`URXE_CHAOS`): each behaviour is seen by a program, and stock programs, which rely
+//! Behaviour that devices may show and rarely do (`URXE_QUIRKS`): each behaviour is seen by a program, and stock programs, which rely
 //! on none of it, work as ever.
 
 use std::time::{Duration, Instant};
@@ -12,10 +12,10 @@ use urxe_tests::verbs::qp::Init;
 use urxe_tests::verbs::{Change, Context, Cq, Op, Options, Pair, Pd, Qp, RecvWr, SendWr, Srq, Status, is_readable};
 use urxe_tests::{Perftest, PingPong, TIMEOUT, World, artifacts, in_world_with};
 
-fn with_chaos<F: FnOnce() -> Result<()>>(chaos: &str, test: F) {
+fn with_quirks<F: FnOnce() -> Result<()>>(quirks: &str, test: F) {
     in_world_with(
         |world| {
-            world.host().set_env("URXE_CHAOS", chaos);
+            world.host().set_env("URXE_QUIRKS", quirks);
             world.host().set_env("URXE_PCAP", world.dir().join("it.pcapng").to_str().unwrap_or_default());
             Ok(())
         },
@@ -31,7 +31,7 @@ fn send(pair: &Pair, wr_id: u64) -> Result<()> {
 
 #[test]
 fn receives_of_an_srq_in_any_order() {
-    with_chaos("1:srq-order", || {
+    with_quirks("1:srq-order", || {
         let context = Context::open()?;
         let (pd, cq) = (Pd::new(&context)?, Cq::new(&context, 256, None)?);
         let srq = Srq::new(&pd, 64, 1)?;
@@ -51,7 +51,7 @@ fn receives_of_an_srq_in_any_order() {
 
 #[test]
 fn fields_without_a_meaning() {
-    with_chaos("1:error-fields", || {
+    with_quirks("1:error-fields", || {
         let pair = Pair::new(&Options::default())?;
         for wr_id in 0..8 {
             pair.far.qp.post_recv(&RecvWr::new(wr_id, &[]))?;
@@ -77,7 +77,7 @@ fn fields_without_a_meaning() {
 /// The data are there, and nothing can be polled, for a while.
 #[test]
 fn completions_after_the_data() {
-    with_chaos("4:late-completions", || {
+    with_quirks("4:late-completions", || {
         let pair = Pair::new(&Options::default())?;
         let remote = pair.far.region(PAGE)?;
         let local = pair.near.region(PAGE)?;
@@ -106,15 +106,15 @@ fn completions_after_the_data() {
 
 /// How the responder of a [`Pair`] behaves: its far end is the second queue pair that is made.
 fn quirks() -> Result<QpQuirks> {
-    let chaos: QuirkSet = std::env::var("URXE_CHAOS")?.parse()?;
-    Ok(chaos.queue_pair(1))
+    let quirks: QuirkSet = std::env::var("URXE_QUIRKS")?.parse()?;
+    Ok(quirks.queue_pair(1))
 }
 
 macro_rules! seeds {
-    ($($name:ident: $chaos:literal, $act:ident;)*) => {$(
+    ($($name:ident: $quirks:literal, $act:ident;)*) => {$(
         #[test]
         fn $name() {
-            with_chaos($chaos, || $act());
+            with_quirks($quirks, || $act());
         }
     )*};
 }
@@ -202,14 +202,14 @@ fn late_acks_of_who_answers_at_once() -> Result<()> {
     let world = World::new()?;
     let host = world.host();
     for seed in 0..100 {
-        let chaos = QuirkSet::of(seed, &[Quirk::Acks]);
+        let quirks = QuirkSet::of(seed, &[Quirk::Acks]);
         // Soon enough for what the answer is late by to be still an answer at once.
-        if !matches!(chaos.queue_pair(0).acks, AckPolicy::Delayed(by) if by < Duration::from_micros(100)) {
+        if !matches!(quirks.queue_pair(0).acks, AckPolicy::Delayed(by) if by < Duration::from_micros(100)) {
             continue;
         }
-        host.set_env("URXE_CHAOS", &format!("{seed}:acks"));
+        host.set_env("URXE_QUIRKS", &format!("{seed}:acks"));
         Perftest::run("ib_write_lat", &["-n", "100", "-s", "5000"], host, host)
-            .with_context(|| format!("URXE_CHAOS={seed}:acks"))?;
+            .with_context(|| format!("URXE_QUIRKS={seed}:acks"))?;
     }
     Ok(())
 }
@@ -217,7 +217,7 @@ fn late_acks_of_who_answers_at_once() -> Result<()> {
 /// An event for several completions, and only some time after the first.
 #[test]
 fn one_event_for_many() {
-    with_chaos("1:events", || {
+    with_quirks("1:events", || {
         let options = Options { events: true, ..Options::default() };
         let pair = Pair::new(&options)?;
         let (channel, cq) = (pair.far.channel.as_ref().context("no channel")?, &pair.far.recv_cq);
@@ -249,7 +249,7 @@ fn one_event_for_many() {
 /// A program that waits for the last byte of a WRITE finds the first ones missing.
 #[test]
 fn the_last_byte_first() {
-    with_chaos("1:write-order", || {
+    with_quirks("1:write-order", || {
         const LEN: usize = 3000;
         let pair = Pair::new(&Options::default())?;
         let (local, remote) = (pair.near.region(PAGE)?, pair.far.region(PAGE)?);
@@ -281,15 +281,15 @@ fn stock_programs() -> Result<()> {
     let world = World::new()?;
     let host = world.host();
     for seed in 1..=3_u32 {
-        host.set_env("URXE_CHAOS", &seed.to_string());
+        host.set_env("URXE_QUIRKS", &seed.to_string());
         for (events, size) in [(false, 4096), (true, 65_536)] {
             PingPong { iters: 100, size, events, validate: true, ..PingPong::default() }
                 .run(host, host)
-                .with_context(|| format!("ibv_rc_pingpong with URXE_CHAOS={seed}"))?;
+                .with_context(|| format!("ibv_rc_pingpong with URXE_QUIRKS={seed}"))?;
         }
         for program in ["ib_send_bw", "ib_write_lat", "ib_read_bw", "ib_send_lat"] {
             Perftest::run(program, &["-n", "100", "-s", "5000"], host, host)
-                .with_context(|| format!("{program} with URXE_CHAOS={seed}"))?;
+                .with_context(|| format!("{program} with URXE_QUIRKS={seed}"))?;
         }
     }
     Ok(())
@@ -298,9 +298,9 @@ fn stock_programs() -> Result<()> {
 #[test]
 fn what_a_seed_means_can_be_asked() -> Result<()> {
     let world = World::bare()?;
-    let all = world.host().run(artifacts::urxe()?, &["explain", "chaos"])?.stdout;
+    let all = world.host().run(artifacts::urxe()?, &["explain", "quirks"])?.stdout;
     ensure!(all.contains("srq-order") && all.contains("IBA 10.8.3.2") && all.contains("find the buffer"), "{all}");
-    let some = world.host().run(artifacts::urxe()?, &["explain", "chaos", "7:acks,events"])?.stdout;
+    let some = world.host().run(artifacts::urxe()?, &["explain", "quirks", "7:acks,events"])?.stdout;
     ensure!(some.contains("acks") && some.contains("events") && !some.contains("srq-order"), "{some}");
     Ok(())
 }
@@ -309,10 +309,10 @@ fn what_a_seed_means_can_be_asked() -> Result<()> {
 fn a_seed_that_makes_no_sense_is_refused() -> Result<()> {
     let world = World::new()?;
     let mut command = world.host().command("ibv_devinfo");
-    command.args(["-d", "urxe0"]).env("URXE_CHAOS", "7:lies");
+    command.args(["-d", "urxe0"]).env("URXE_QUIRKS", "7:lies");
     let finished = world.host().start(command)?.finish(TIMEOUT)?.failure()?;
     ensure!(
-        finished.stderr.contains("urxe: --chaos or URXE_CHAOS=7:lies: expected a seed, such as 7, or"),
+        finished.stderr.contains("urxe: --quirks or URXE_QUIRKS=7:lies: expected a seed, such as 7, or"),
         "{finished}"
     );
     Ok(())

@@ -3,21 +3,21 @@
 use anyhow::{Context as _, Result, ensure};
 use urxe_tests::{Host, Perftest, PingPong, World};
 
-/// Has a host's kernel throw away one in a hundred of the RoCE packets that arrive.
-fn rain(host: &Host) -> Result<()> {
+/// Has a host's kernel drop one in a hundred of the RoCE packets that arrive.
+fn drop_one_percent(host: &Host) -> Result<()> {
     for command in [
-        &["add", "table", "inet", "rain"][..],
-        &["add", "chain", "inet", "rain", "input", "{ type filter hook input priority 0; }"],
-        &["add", "rule", "inet", "rain", "input", "udp dport 4791 numgen random mod 100 lt 1 counter drop"],
+        &["add", "table", "inet", "lossy"][..],
+        &["add", "chain", "inet", "lossy", "input", "{ type filter hook input priority 0; }"],
+        &["add", "rule", "inet", "lossy", "input", "udp dport 4791 numgen random mod 100 lt 1 counter drop"],
     ] {
         host.run("nft", command)?;
     }
     Ok(())
 }
 
-/// How many it has thrown away.
-fn lost(host: &Host) -> Result<u64> {
-    let rules = host.run("nft", &["list", "table", "inet", "rain"])?.stdout;
+/// Counts the packets that `host` has dropped.
+fn dropped(host: &Host) -> Result<u64> {
+    let rules = host.run("nft", &["list", "table", "inet", "lossy"])?.stdout;
     let mut words = rules.split_whitespace().skip_while(|word| *word != "packets");
     words.nth(1).and_then(|count| count.parse().ok()).with_context(|| format!("no counter in {rules}"))
 }
@@ -26,13 +26,13 @@ fn lost(host: &Host) -> Result<u64> {
 fn world() -> Result<(World, Host)> {
     let (world, other) = World::linked()?;
     // The kernel drops whole GRO runs: one loss of several packets.
-    rain(world.host())?;
-    rain(&other)?;
+    drop_one_percent(world.host())?;
+    drop_one_percent(&other)?;
     Ok((world, other))
 }
 
-fn it_rained(world: &World, other: &Host) -> Result<()> {
-    let (here, there) = (lost(world.host())?, lost(other)?);
+fn ensure_packets_were_dropped(world: &World, other: &Host) -> Result<()> {
+    let (here, there) = (dropped(world.host())?, dropped(other)?);
     ensure!(here > 0 && there > 0, "{here} and {there} packets were lost: this shows nothing");
     Ok(())
 }
@@ -54,14 +54,14 @@ fn pingpong_with_data_compared() -> Result<()> {
             }
         }
     }
-    it_rained(&world, &other)
+    ensure_packets_were_dropped(&world, &other)
 }
 
 #[test]
 fn perftest_of_every_operation() -> Result<()> {
     let (world, other) = world()?;
     perftest(world.host(), &other)?;
-    it_rained(&world, &other)
+    ensure_packets_were_dropped(&world, &other)
 }
 
 fn perftest(here: &Host, there: &Host) -> Result<()> {
@@ -76,7 +76,7 @@ fn perftest(here: &Host, there: &Host) -> Result<()> {
 fn rping_compares_what_it_reads() -> Result<()> {
     let (world, other) = world()?;
     rping(world.host(), &other)?;
-    it_rained(&world, &other)
+    ensure_packets_were_dropped(&world, &other)
 }
 
 fn rping(here: &Host, there: &Host) -> Result<()> {
@@ -109,7 +109,7 @@ fn packets_that_others_overtake() -> Result<()> {
     Ok(())
 }
 
-/// Goodput, printed for `make weather`.
+/// Prints the goodput for `make lossy-network`.
 #[test]
 fn goodput() -> Result<()> {
     const PROGRAMS: [&str; 3] = ["ib_write_bw", "ib_send_bw", "ib_read_bw"];
@@ -121,22 +121,22 @@ fn goodput() -> Result<()> {
             .collect()
     };
     let (world, other) = World::linked()?;
-    let calm = measure(world.host(), &other)?;
-    rain(world.host())?;
-    rain(&other)?;
-    let rain = measure(world.host(), &other)?;
-    it_rained(&world, &other)?;
+    let lossless = measure(world.host(), &other)?;
+    drop_one_percent(world.host())?;
+    drop_one_percent(&other)?;
+    let lossy = measure(world.host(), &other)?;
+    ensure_packets_were_dropped(&world, &other)?;
 
     let world = World::new()?;
     let (other, between) = (world.add_host()?, world.add_host()?);
     let forwarder = world.link_through(world.host(), &between, &other, 1500, 42)?;
-    let disorder = measure(world.host(), &other)?;
+    let reordered = measure(world.host(), &other)?;
     ensure!(forwarder.stderr_so_far().contains("16 overtaken"), "{}", forwarder.stderr_so_far());
 
-    println!("| 64 KiB over veth, MTU 1500, Gbit/s | calm | 1 % lost both ways | 1 % overtaken, by a forwarder |");
+    println!("| 64 KiB over veth, MTU 1500, Gbit/s | no losses | 1 % lost both ways | 1 % overtaken, by a forwarder |");
     println!("|---|---|---|---|");
     for (at, program) in PROGRAMS.iter().enumerate() {
-        println!("| {program} | {:.2} | {:.2} | {:.2} |", calm[at], rain[at], disorder[at]);
+        println!("| {program} | {:.2} | {:.2} | {:.2} |", lossless[at], lossy[at], reordered[at]);
     }
     Ok(())
 }

@@ -6,7 +6,7 @@ import time
 
 from sides import RXE, Program
 
-PREFIX = "beside-rxe"
+PREFIX = "kernel-coexistence"
 NOBODY = "setpriv --reuid=65534 --regid=65534 --clear-groups --bounding-set=-all --inh-caps=-all --"
 PINGPONG = """
     ibv_rc_pingpong -d urxe0 -g 1 -n 100 & server=$!

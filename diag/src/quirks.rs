@@ -1,4 +1,4 @@
-//! Behaviour that the specification allows and devices rarely show (`URXE_CHAOS`): [`urxe_engine::quirks`] decides, by
+//! Behaviour that the specification allows and devices rarely show (`URXE_QUIRKS`): [`urxe_engine::quirks`] decides, by
 //! the seed and by how many objects of a kind this process has made before.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,7 +17,7 @@ const WRITE_ORDER: WritePolicy = WritePolicy { seed: 1, gap: Duration::from_mill
 
 /// Whether the environment asks for any quirk.
 pub fn is_on() -> bool {
-    !super::UNOBSERVED && (chaos().is_some() || is_strict_about_writes())
+    !super::UNOBSERVED && (seeded().is_some() || is_strict_about_writes())
 }
 
 /// Whether strict mode is to find those who rely on the order of a WRITE's bytes.
@@ -26,8 +26,8 @@ fn is_strict_about_writes() -> bool {
     strict.is_some_and(|strictness| strictness.write_order)
 }
 
-fn chaos() -> Option<QuirkSet> {
-    settings::get().as_ref().ok().and_then(|settings| settings.chaos)
+fn seeded() -> Option<QuirkSet> {
+    settings::get().as_ref().ok().and_then(|settings| settings.quirks)
 }
 
 /// The number of this call, from 0.
@@ -39,7 +39,7 @@ fn count(calls: &AtomicU64) -> u64 {
 #[cfg(not(urxe_unobserved))]
 pub fn queue_pair() -> quirks::Qp {
     static MADE: AtomicU64 = AtomicU64::new(0);
-    let quirks = chaos().map_or_else(quirks::Qp::default, |chaos| chaos.queue_pair(count(&MADE)));
+    let quirks = seeded().map_or_else(quirks::Qp::default, |set| set.queue_pair(count(&MADE)));
     let writes = quirks.writes.or_else(|| is_strict_about_writes().then_some(WRITE_ORDER));
     quirks::Qp { writes, ..quirks }
 }
@@ -51,11 +51,11 @@ pub fn queue_pair() -> quirks::Qp {}
 #[cfg(not(urxe_unobserved))]
 pub fn completion_queue(capacity: usize) -> CompletionQueue<quirks::Cq> {
     static MADE: AtomicU64 = AtomicU64::new(0);
-    let Some(chaos) = chaos() else { return CompletionQueue::with_quirks(capacity, None) };
+    let Some(set) = seeded() else { return CompletionQueue::with_quirks(capacity, None) };
     let nth = count(&MADE);
-    let mut queue = CompletionQueue::with_quirks(capacity, chaos.cq_delay(nth));
+    let mut queue = CompletionQueue::with_quirks(capacity, set.cq_delay(nth));
     // Nobody waits for an event of a new queue that it could be late for.
-    let _ = queue.moderate(chaos.moderation(nth));
+    let _ = queue.moderate(set.moderation(nth));
     queue
 }
 
@@ -68,7 +68,7 @@ pub fn completion_queue(capacity: usize) -> CompletionQueue<quirks::Cq> {
 #[cfg(not(urxe_unobserved))]
 pub fn shared_receive_queue(max_wr: u32, max_sge: u32) -> SharedReceiveQueue<quirks::Srq> {
     static MADE: AtomicU64 = AtomicU64::new(0);
-    let order = chaos().and_then(|chaos| chaos.srq_order(count(&MADE)));
+    let order = seeded().and_then(|set| set.srq_order(count(&MADE)));
     SharedReceiveQueue::with_quirks(max_wr, max_sge, order)
 }
 
@@ -81,5 +81,5 @@ pub fn shared_receive_queue(max_wr: u32, max_sge: u32) -> SharedReceiveQueue<qui
 #[cold]
 pub fn garbage() -> Option<Rng> {
     static MADE: AtomicU64 = AtomicU64::new(0);
-    chaos().and_then(|chaos| chaos.garbage(count(&MADE)))
+    seeded().and_then(|set| set.garbage(count(&MADE)))
 }
