@@ -257,9 +257,9 @@ bench: build ## latency and bandwidth beside plain UDP and TCP; BENCH_ARGS='--ro
 	$(CARGO) build --release -p urxe-tests -p urxe-benches --bins
 	@$(BIN_DIR)/side-by-side --out $(TARGET_DIR)/bench $(BENCH_ARGS)
 
-# Into a folder of its own: every crate is another with such a flag.
+# The flag has every crate compiled anew: a folder of its own keeps the other build.
 .PHONY: cost
-cost: build ## what being ready to be looked into costs when nobody looks; COST_ARGS='--rounds 15'
+cost: build ## overhead of the disabled diagnostics hooks; COST_ARGS='--rounds 15'
 	@scripts/install-packages $(BENCH_PACKAGES)
 	CARGO_TARGET_DIR=$(TARGET_DIR)/unobserved RUSTFLAGS='--cfg urxe_unobserved' $(CARGO) build --release -p urxe-provider
 	$(CARGO) build --release -p urxe-tests -p urxe-benches --bins
@@ -353,7 +353,7 @@ package: ## packages the crates that are published, builds each from its package
 
 .PHONY: release-check
 release-check: ## TAG, Cargo.toml and CHANGELOG.md name one version
-	@scripts/release-check $(TAG)
+	@scripts/release-check "$${TAG:?TAG=vVERSION}"
 
 .PHONY: install
 install: build ## for every program of this machine

@@ -44,7 +44,10 @@ for file in $files; do
     case "$file" in
         bin/urxe) ln -sfn ../lib/urxe/urxe "$prefix/$file" ;;
         # Not over a file that programs have mapped.
-        lib/urxe/*) cp "$here/${file##*/}" "$prefix/$file.new" && mv "$prefix/$file.new" "$prefix/$file" ;;
+        lib/urxe/*)
+            cp "$here/${file##*/}" "$prefix/$file.new"
+            mv "$prefix/$file.new" "$prefix/$file"
+            ;;
         *) cp "$here/$file" "$prefix/$file" ;;
     esac
 done

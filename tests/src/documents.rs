@@ -153,7 +153,12 @@ impl Things {
         if let ["make", arguments @ ..] = &words[..] {
             for argument in arguments.iter().take_while(|word| !word.starts_with('#') && **word != "&&") {
                 match argument.split_once('=') {
-                    Some((variable, _)) if !self.makefile.contains(&format!("({variable})")) => {
+                    // Read by make, or by a recipe's shell.
+                    Some((variable, _))
+                        if ![format!("({variable})"), format!("${{{variable}:")]
+                            .iter()
+                            .any(|use_of_it| self.makefile.contains(use_of_it)) =>
+                    {
                         miss("no variable of the Makefile", variable);
                     }
                     None if is_word(argument) && !self.makefile.contains(&format!("\n{argument}:")) => {

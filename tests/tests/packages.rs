@@ -157,6 +157,12 @@ fn the_tarball_works_from_any_folder() -> Result<()> {
     contents(&prefix, &prefix, &mut left)?;
     ensure!(left.is_empty(), "{left:#?}");
 
+    // A file that cannot be copied fails the installation.
+    fs::rename(folder.join("liburxe.so"), folder.join("elsewhere.so"))?;
+    let said = host.spawn(&script, &arguments)?.finish(urxe_tests::TIMEOUT)?.failure()?;
+    ensure!(said.stderr.contains("liburxe.so") && !said.stdout.contains("installed: "), "{said}");
+    fs::rename(folder.join("elsewhere.so"), folder.join("liburxe.so"))?;
+
     host.run(folder.join("urxe"), &["install"])?;
     host.set_env("SYSFS_PATH", "/var/lib/urxe/sysfs");
     let devices = host.run("ibv_devices", &[])?;
@@ -191,6 +197,8 @@ fn the_bill_of_materials_has_what_is_linked() -> Result<()> {
     let components = bill["components"].as_array().context("no components")?;
     let has = |name: &str| components.iter().any(|component| component["name"] == name);
     ensure!(has("urxe-provider") && has("libc") && has("clap"), "{bill:#}");
+    let libc = components.iter().find(|component| component["name"] == "libc").context("no libc")?;
+    ensure!(libc["hashes"][0]["content"].as_str().is_some_and(|hash| hash.len() == 64), "{libc:#}");
     ensure!(!has("proptest") && !has("clap_derive") && !has("urxe-tests"), "not linked: {bill:#}");
     let licences = fs::read_to_string(dir.path().join("THIRD-PARTY-LICENSES.txt"))?;
     ensure!(licences.contains("\n  libc 0.2.") && licences.contains("Permission is hereby granted"), "{licences}");

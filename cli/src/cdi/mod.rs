@@ -112,17 +112,19 @@ fn default_dir() -> Result<PathBuf> {
 fn check_owners(dir: &Path) -> Result<()> {
     let there = dir.ancestors().find(|folder| folder.exists()).context("a path without a folder")?;
     let real = there.canonicalize()?;
-    // In a user namespace, the root folder's may have no other name than the overflow user's.
-    let root = std::fs::symlink_metadata("/")?.uid();
-    // SAFETY: `geteuid` has no preconditions.
-    let own = unsafe { libc::geteuid() };
+    // In a user namespace, the root folder's may have no other names than the overflow user's and group's.
+    let root = std::fs::symlink_metadata("/")?;
+    // SAFETY: `geteuid` and `getegid` have no preconditions.
+    let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
     for folder in dir.ancestors().chain(real.ancestors()) {
         let Ok(metadata) = folder.symlink_metadata() else { continue };
         // In a folder with the sticky bit, as /tmp, others cannot touch what is there.
         let is_sticky = metadata.mode() & libc::S_ISVTX != 0 && folder != there && folder != real;
-        let is_open = metadata.is_dir() && metadata.mode() & libc::S_IWOTH != 0 && !is_sticky;
+        let trusts_group = [0, group, root.gid()].contains(&metadata.gid());
+        let others = if trusts_group { libc::S_IWOTH } else { libc::S_IWOTH | libc::S_IWGRP };
+        let is_open = metadata.is_dir() && metadata.mode() & others != 0 && !is_sticky;
         ensure!(
-            [0, own, root].contains(&metadata.uid()) && !is_open,
+            [0, user, root.uid()].contains(&metadata.uid()) && !is_open,
             "{}: other users can change {}, and container engines run a program of it as root: choose another folder",
             dir.display(),
             folder.display()
@@ -243,6 +245,12 @@ mod tests {
         }
         // SAFETY: `geteuid` has no preconditions.
         if unsafe { libc::geteuid() } == 0 {
+            fs::set_permissions(&own, Permissions::from_mode(0o775)).unwrap();
+            check_owners(&own.join("new")).unwrap();
+            std::os::unix::fs::chown(&own, None, Some(12345)).unwrap();
+            assert!(check_owners(&own.join("new")).is_err());
+            fs::set_permissions(&own, Permissions::from_mode(0o755)).unwrap();
+            check_owners(&own.join("new")).unwrap();
             std::os::unix::fs::chown(&own, Some(12345), None).unwrap();
             assert!(check_owners(&own.join("new")).is_err());
         }
