@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use urxe_ffi::verbs as v;
+use urxe_tests::verbs::datagram::{Ah, MULTICAST, Mouth, Q_KEY, towards};
 use urxe_tests::verbs::qp::Init;
-use urxe_tests::verbs::{Change, Context, Cq, Mr, Options, PATIENCE, Pair, Qp, Srq};
+use urxe_tests::verbs::{Change, Context, Cq, Mr, Op, Options, PATIENCE, Pair, Qp, SendWr, Srq, Status};
 use urxe_tests::verbs::{memory::ALL_ACCESS, pair};
 use urxe_tests::{in_world, in_world_over_udp};
 
@@ -118,6 +119,10 @@ impl Signals {
     /// Starts, with another function as the handler.
     fn start_with(handler: &Handler, function: extern "C" fn(i32)) -> Self {
         HANDLER.store(ptr::from_ref(handler).cast_mut(), Ordering::Release);
+        Self::call(function)
+    }
+
+    fn call(function: extern "C" fn(i32)) -> Self {
         // SAFETY: the handler calls verbs only, which is what is tested; the other call takes nothing.
         let poller = unsafe {
             libc::signal(libc::SIGALRM, function as *const () as usize);
@@ -141,6 +146,7 @@ impl Drop for Signals {
         self.ends.store(true, Ordering::Relaxed);
         let _ = self.thread.take().map(JoinHandle::join);
         HANDLER.store(ptr::null_mut(), Ordering::Release);
+        ASIDE.store(ptr::null_mut(), Ordering::Release);
     }
 }
 
@@ -274,6 +280,102 @@ fn a_handler_that_fills_a_queue_is_told_that_it_is_full() {
         }
         drop(signals);
         ensure!(MOST.load(Ordering::Relaxed) < TOO_MANY, "{MOST:?} posted");
+        Ok(())
+    });
+}
+
+/// A request for a queue that is full.
+struct Aside {
+    qp: *mut v::ibv_qp,
+    request: v::ibv_send_wr,
+    is_posted: AtomicBool,
+}
+
+static ASIDE: AtomicPtr<Aside> = AtomicPtr::new(ptr::null_mut());
+
+extern "C" fn post_once(_: i32) {
+    // SAFETY: null, or what lives until the signals have ended.
+    let Some(aside) = (unsafe { ASIDE.load(Ordering::Acquire).as_ref() }) else { return };
+    if aside.is_posted.load(Ordering::Relaxed) {
+        return;
+    }
+    let mut request = aside.request;
+    // SAFETY: as the inline function of verbs.h does; errno is the thread's own.
+    unsafe {
+        let errno = *libc::__errno_location();
+        let post = (*(*aside.qp).context).ops.post_send.expect("a verb");
+        let returned = post(aside.qp, &raw mut request, &mut ptr::null_mut());
+        *libc::__errno_location() = errno;
+        aside.is_posted.store(returned == 0, Ordering::Relaxed);
+    }
+}
+
+/// Has a handler post `request` to a queue that is full. It is accepted where the handler interrupts a verb, and waits for room.
+fn put_aside(qp: &Qp, cq: &Cq, request: v::ibv_send_wr) {
+    let aside = Aside { qp: qp.raw(), request, is_posted: AtomicBool::new(false) };
+    ASIDE.store((&raw const aside).cast_mut(), Ordering::Release);
+    let signals = Signals::call(post_once);
+    while !aside.is_posted.load(Ordering::Relaxed) {
+        let _ = poll(cq.raw());
+    }
+    drop(signals);
+}
+
+/// A signaled request of this operation.
+fn request(wr_id: u64, opcode: v::ibv_wr_opcode) -> v::ibv_send_wr {
+    // SAFETY: a plain C struct: numbers, unions of numbers, null pointers.
+    let mut wr: v::ibv_send_wr = unsafe { std::mem::zeroed() };
+    (wr.wr_id, wr.opcode, wr.send_flags) = (wr_id, opcode, v::IBV_SEND_SIGNALED);
+    wr
+}
+
+/// The address handle of a request that was posted may be destroyed (`ibv_post_send(3)`).
+#[test]
+fn a_datagram_posted_in_a_handler_goes_where_its_address_handle_led() {
+    in_world(|| {
+        let context = Context::open()?;
+        let (near, far) = (Mouth::completing_at(&context, &Cq::new(&context, 256, None)?)?, Mouth::new(&context)?);
+        let gid = context.query_gid(1, 1)?;
+        let ah = Ah::new(&near.pd, towards(gid, 1))?;
+        for wr_id in 0..2 {
+            far.listen(wr_id, 8)?;
+        }
+        near.qp.modify(&Change::to(v::IBV_QPS_SQD))?;
+        let message = |wr_id| SendWr::new(Op::Send, &[near.out.sge(0, 8)]).id(wr_id);
+        let room = u64::from(near.qp.cap().max_send_wr);
+        // All of them but the first go to a queue pair that there is not.
+        for wr_id in 0..room {
+            let to = if wr_id == 0 { far.qp.number() } else { MULTICAST - 1 };
+            near.post(&message(wr_id), &ah, to, Q_KEY)?;
+        }
+        let mut late = request(room, v::IBV_WR_SEND);
+        let mut sge = near.out.sge(0, 8);
+        (late.sg_list, late.num_sge) = (&raw mut sge, 1);
+        late.wr.ud = v::ibv_send_wr__bindgen_ty_2__bindgen_ty_3 {
+            ah: ah.raw(),
+            remote_qpn: far.qp.number(),
+            remote_qkey: Q_KEY,
+        };
+        put_aside(&near.qp, &near.cq, late);
+        let attr = towards(gid, 1);
+        drop(ah);
+        // Likely where the other was, and leads elsewhere: to 192.0.2.1, of RFC 5737.
+        let _others = (0..8)
+            .map(|_| {
+                let mut attr = attr;
+                attr.grh.dgid.raw = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 9, 9, 9];
+                Ah::new(&near.pd, attr)
+            })
+            .collect::<Result<Vec<_>, _>>()?;
+        near.qp.modify(&Change::to(v::IBV_QPS_RTS))?;
+        for wr_id in 0..=room {
+            let wc = near.cq.next()?;
+            ensure!(wc.wr_id == wr_id && wc.status == Status::SUCCESS, "{wc:?} instead of {wr_id}");
+        }
+        for wr_id in 0..2 {
+            let wc = far.cq.next()?;
+            ensure!(wc.wr_id == wr_id && wc.status == Status::SUCCESS, "{wc:?} instead of {wr_id}");
+        }
         Ok(())
     });
 }

@@ -13,7 +13,7 @@ use urxe_wire::Qpn;
 
 pub(super) use completions::{async_event, completion, overrun};
 pub use line::quoted;
-pub use verbs::{failed, with_reason};
+pub use verbs::{Quiet, failed, with_reason};
 
 /// Tells of something that is no error here.
 pub(super) fn advise(device: &str, qpn: Qpn, what: &str, why: &str, remedy: &str, site: Option<&str>) {

@@ -1,7 +1,8 @@
 //! Verbs that failed: where one is refused, [`with_reason`] notes the rule; [`failed`] prints it on the way out.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
+use std::marker::PhantomData;
 
 use urxe_explain::Verb;
 
@@ -17,17 +18,48 @@ struct Reason {
 
 thread_local! {
     static REASON: RefCell<Option<Reason>> = const { RefCell::new(None) };
+    static IS_QUIET: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Guard: while it lives, [`with_reason`] notes nothing on its thread. For signal handlers, which must not allocate, nor replace
+/// the reason of the verb that they interrupt.
+#[derive(Debug)]
+#[must_use]
+pub struct Quiet {
+    was_quiet: bool,
+    /// Makes the guard `!Send`: the state is the thread's.
+    _here: PhantomData<*const ()>,
+}
+
+impl Quiet {
+    /// Begins to note nothing.
+    #[cold]
+    pub fn new() -> Self {
+        Self { was_quiet: IS_QUIET.replace(true), _here: PhantomData }
+    }
+}
+
+impl Default for Quiet {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for Quiet {
+    fn drop(&mut self) {
+        IS_QUIET.set(self.was_quiet);
+    }
 }
 
 /// Returns `errno`, and notes why for [`failed`]. `say` gives what was wrong and what to do; it is called only where failures
-/// are explained.
+/// are explained, and not beside a [`Quiet`].
 pub fn with_reason<E, W, R>(errno: E, say: impl FnOnce() -> (W, R)) -> E
 where
     E: Copy + Into<i32>,
     W: Into<String>,
     R: Into<String>,
 {
-    if super::wanted().is_some() {
+    if !IS_QUIET.get() && super::wanted().is_some() {
         let (why, remedy) = say();
         let reason = Reason { errno: errno.into(), qp: None, why: why.into(), remedy: remedy.into() };
         // A thread that ends has nobody to tell.
@@ -76,5 +108,19 @@ fn general(verb: Verb, errno: i32) -> (String, String) {
     match u32::try_from(errno).ok().and_then(|number| urxe_explain::errno::TABLE.by_number(number)) {
         Some(entry) => (format!("{} ({})", entry.meaning, entry.cause), entry.remedy.to_owned()),
         None => (io::Error::from_raw_os_error(errno).to_string(), "see the manual page of the verb".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn guards_nest() {
+        let outer = Quiet::new();
+        drop(Quiet::new());
+        assert!(IS_QUIET.get());
+        drop(outer);
+        assert!(!IS_QUIET.get());
     }
 }

@@ -20,18 +20,30 @@ use crate::verbs::quota::Counted;
 
 /// An `ibv_ah` of ours.
 #[repr(C)]
-struct AhObject {
+pub(super) struct AhObject {
     ibv: v::ibv_ah,
-    handle: AddressHandle,
-    /// Keeps the domain from being freed.
-    domain: Arc<ProtectionDomain>,
-    _counted: Counted,
+    handle: Arc<AddressHandle>,
+    /// The domain, which is kept from being freed. None for a copy.
+    _owned: Option<(Arc<ProtectionDomain>, Counted)>,
+}
+
+impl AhObject {
+    /// Copies an address handle for a request that is put aside: the handle may be destroyed once the request is posted.
+    /// Neither allocates nor takes a lock.
+    ///
+    /// # Safety
+    /// `ah` came from [`create_ah`] and has not been destroyed.
+    pub(super) unsafe fn copy(ah: *mut v::ibv_ah) -> Self {
+        // SAFETY: the caller's promise.
+        let Self { ibv, handle, .. } = unsafe { &*ah.cast::<Self>() };
+        Self { ibv: *ibv, handle: Arc::clone(handle), _owned: None }
+    }
 }
 
 /// To whom a request goes that names this address handle, queue pair and Q_Key.
 ///
 /// # Safety
-/// `ah` is null (which is refused), or came from [`create_ah`] and has not been destroyed.
+/// `ah` is null (which is refused), a [copy](AhObject::copy), or came from [`create_ah`] and has not been destroyed.
 pub(super) unsafe fn recipient(
     context: &Context,
     ah: *mut v::ibv_ah,
@@ -73,10 +85,10 @@ pub(super) unsafe extern "C" fn create_ah(pd: *mut v::ibv_pd, attr: *mut v::ibv_
             return Err(diagnostics::wrong(Errno(libc::EINVAL), "port_num is not 1", "the device has port 1 only"));
         }
         let counted = context.quotas().ah.take()?;
-        let handle = AddressHandle::new(context, address_vector(attr))?;
+        let handle = Arc::new(AddressHandle::new(context, address_vector(attr))?);
         // SAFETY: as above.
         let ibv = v::ibv_ah { context: unsafe { (*pd).context }, pd, handle: 0 };
-        Ok(Box::into_raw(Box::new(AhObject { ibv, handle, domain: Arc::clone(domain), _counted: counted })).cast())
+        Ok(Box::into_raw(Box::new(AhObject { ibv, handle, _owned: Some((Arc::clone(domain), counted)) })).cast())
     })
 }
 

@@ -40,10 +40,11 @@ struct CompCntrObject {
 struct LastRead(AtomicU64);
 
 impl LastRead {
-    /// Reading the same value again may be waiting for another: makes progress in its thread, as polling a queue does.
-    fn read(&self, context: &Context, count: &Count) -> u64 {
+    /// Reading the same value again may be waiting for another: makes progress in its thread, as polling a queue does, unless
+    /// a signal handler reads that interrupts another verb.
+    fn read(&self, context: &Context, count: &Count, is_nested: bool) -> u64 {
         let mut value = count.read();
-        if self.0.load(Ordering::Relaxed) == value {
+        if self.0.load(Ordering::Relaxed) == value && !is_nested {
             context.port().polled(false);
             value = count.read();
         }
@@ -183,18 +184,18 @@ pub(super) unsafe extern "C" fn inc_err_comp_cntr(comp_cntr: *mut ibv_comp_cntr,
 
 pub(super) unsafe extern "C" fn read_comp_cntr(comp_cntr: *mut ibv_comp_cntr, value: *mut u64) -> c_int {
     // SAFETY: the caller's counter, and room for its value.
-    fast_verb(Verb::ReadCompCntr, |_| unsafe {
+    fast_verb(Verb::ReadCompCntr, |is_nested| unsafe {
         with(comp_cntr, |context, object| {
-            value.write(object.completions_read.read(context, &object.counter.completions));
+            value.write(object.completions_read.read(context, &object.counter.completions, is_nested));
         })
     })
 }
 
 pub(super) unsafe extern "C" fn read_err_comp_cntr(comp_cntr: *mut ibv_comp_cntr, value: *mut u64) -> c_int {
     // SAFETY: the caller's counter, and room for its value.
-    fast_verb(Verb::ReadErrCompCntr, |_| unsafe {
+    fast_verb(Verb::ReadErrCompCntr, |is_nested| unsafe {
         with(comp_cntr, |context, object| {
-            value.write(object.errors_read.read(context, &object.counter.errors));
+            value.write(object.errors_read.read(context, &object.counter.errors, is_nested));
         })
     })
 }

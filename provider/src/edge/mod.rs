@@ -38,7 +38,8 @@ use urxe_explain::Verb;
 use urxe_net::cancellation::CancelGuard;
 
 use crate::kernel::Errno;
-use urxe_diag::{explain, verbs};
+use urxe_diag::explain::{self, Quiet};
+use urxe_diag::verbs;
 use urxe_runtime::port_events;
 
 /// Errno of a verb that panicked.
@@ -47,14 +48,16 @@ const BROKEN: Errno = Errno(libc::EIO);
 /// Runs a verb, unless a fault rule refuses it. `act` is told whether a signal handler called it inside another verb.
 #[inline]
 fn run<T>(verb: Verb, act: impl FnOnce(bool) -> Result<T, Errno>) -> Result<T, Errno> {
-    if verbs::is_armed()
-        // Counting calls takes a lock.
-        && !reentrant::is_inside()
-        && let Some(errno) = verbs::refuse(verb).map(Errno)
-    {
-        return Err(errno);
-    }
-    guarded_verb(act)
+    guarded_verb(|is_nested| {
+        if verbs::is_armed()
+            // Counting calls takes a lock.
+            && !is_nested
+            && let Some(errno) = verbs::refuse(verb).map(Errno)
+        {
+            return Err(errno);
+        }
+        act(is_nested)
+    })
 }
 
 #[inline]
@@ -64,10 +67,23 @@ fn guarded<T>(act: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
 
 #[inline]
 fn guarded_verb<T>(act: impl FnOnce(bool) -> Result<T, Errno>) -> Result<T, Errno> {
-    reentrant::inside(|is_nested| catch_unwind(AssertUnwindSafe(|| act(is_nested)))).unwrap_or_else(|_| {
+    reentrant::inside(|is_nested| {
+        caught(|| {
+            // Noting why something fails allocates.
+            let _quiet = is_nested.then(Quiet::new);
+            act(is_nested)
+        })
+    })
+    .unwrap_or_else(Err)
+}
+
+/// Runs `act`. A panic makes every device fatal, and is [`BROKEN`].
+#[inline]
+fn caught<T>(act: impl FnOnce() -> T) -> Result<T, Errno> {
+    catch_unwind(AssertUnwindSafe(act)).map_err(|_| {
         // What there is to tell, and to whom, is not what panicked; if it panics as well, there is nobody to tell.
         let _ = catch_unwind(port_events::devices_failed);
-        Err(BROKEN)
+        BROKEN
     })
 }
 
@@ -75,10 +91,12 @@ fn guarded_verb<T>(act: impl FnOnce(bool) -> Result<T, Errno>) -> Result<T, Errn
 #[cold]
 fn failed(verb: Verb, errno: Errno) {
     let _guard = CancelGuard::new();
-    // Explaining allocates.
-    if !reentrant::is_inside() {
-        explain::failed(verb, errno.0);
-    }
+    // Explaining allocates: not in a signal handler, and with the calls of such handlers put aside.
+    reentrant::inside(|is_nested| {
+        if !is_nested {
+            let _ = caught(|| explain::failed(verb, errno.0));
+        }
+    });
     errno.set();
 }
 

@@ -32,7 +32,7 @@ pub(super) unsafe extern "C" fn post_send(
         context.check_alive()?;
         if is_nested {
             // SAFETY: the caller's queue pair, list and pointer.
-            return unsafe { reentrant::post_send((*qp).context, &object.qp, object.max_inline, first, bad_wr) };
+            return unsafe { reentrant::post_send(qp, object, first, bad_wr) };
         }
         // SAFETY: as above.
         unsafe { send(context, &object.qp, object.max_inline, first, bad_wr) }

@@ -6,10 +6,15 @@
 //! it before it returns itself. `ibv_poll_cq` takes what is there if nobody is at the queue, and makes no progress. On
 //! mlx5 the same calls work there, since posting and polling have locks of their own.
 //!
-//! Copies lie in memory from mmap(2), which is async-signal-safe. A request that finds its queue full stays aside
+//! Copies lie in memory from mmap(2), which is async-signal-safe, and with them what a request names by pointer: an address handle
+//! or a window may be destroyed once the request is posted. A request that finds its queue full stays aside
 //! until a verb of the same thread finds room for it; one that is wrong otherwise is dropped, and explained as a failed verb.
 //! A thread that has [`MOST`] calls aside is told ENOMEM, as by a full queue.
+//!
+//! A handler that leaves a verb by siglongjmp(3) leaves its locks taken, as in malloc(3), and the thread inside it for ever: calls
+//! put aside from then on are not done.
 
+mod call;
 mod copies;
 mod list;
 
@@ -20,16 +25,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering, compiler_fence};
 
 use urxe_engine::{SendWr, UdRecipient};
-use urxe_explain::Verb;
 use urxe_ffi::verbs as v;
 use urxe_net::Route;
 use urxe_net::cancellation::CancelGuard;
 
-use super::{builder, post, srq};
+use super::caught;
+use super::qp::QpObject;
 use crate::kernel::Errno;
+use call::{Call, Full, SendList};
 use copies::Request;
 use list::{append, is_for, reversed};
-use urxe_diag::explain;
 use urxe_runtime::cq::Cq;
 use urxe_runtime::device::Device;
 use urxe_runtime::memory::faultable_copy;
@@ -84,12 +89,6 @@ pub(super) fn inside<T>(verb: impl FnOnce(bool) -> T) -> T {
     result
 }
 
-/// Whether the thread is inside a verb: its locks may be taken.
-#[cold]
-pub(super) fn is_inside() -> bool {
-    THREAD.with(|thread| thread.depth.load(Ordering::Relaxed) > 0)
-}
-
 impl Thread {
     /// Does what was put aside, and tries again what found no room.
     #[cold]
@@ -111,8 +110,9 @@ impl Thread {
                 queue = mem::replace(&mut node_ref.next, ptr::null_mut());
                 // Requests of one queue do not overtake one another.
                 let waits = is_for(blocked, node_ref.call.queue());
-                // SAFETY: in no list any more.
-                if waits || unsafe { node_ref.call.run() } == Err(Full) {
+                // One that panics has had its turn. SAFETY: in no list any more.
+                let mut run = || caught(|| unsafe { node_ref.call.run() }).unwrap_or(Ok(()));
+                if waits || run() == Err(Full) {
                     // SAFETY: `end` is where the list `blocked` ends, in its last node or itself.
                     unsafe { end.write(node.as_ptr()) };
                     end = &raw mut node_ref.next;
@@ -133,91 +133,6 @@ impl Thread {
         }
         // SAFETY: as above.
         unsafe { *libc::__errno_location() = errno };
-    }
-}
-
-/// The queue has no room for more requests.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Full;
-
-/// A call that was put aside.
-enum Call {
-    /// `ibv_post_send`.
-    Send { context: *mut v::ibv_context, qp: Arc<Qp>, max_inline: u32, first: *mut v::ibv_send_wr },
-    /// `ibv_wr_complete`.
-    SendBatch { qp: Arc<Qp>, requests: Vec<(SendWr, Option<UdRecipient<Arc<Route>>>)> },
-    /// `ibv_post_recv`.
-    Recv { qp: Arc<Qp>, first: *mut v::ibv_recv_wr },
-    /// `ibv_post_srq_recv`; `number` is the address by which strict mode knows the queue.
-    SharedRecv { port: Arc<Device>, srq: Arc<Srq>, number: u64, first: *mut v::ibv_recv_wr },
-    /// `ibv_req_notify_cq`.
-    Arm { port: Arc<Device>, cq: Arc<Cq>, solicited_only: bool },
-}
-
-impl Call {
-    /// Tells queues apart.
-    fn queue(&self) -> *const () {
-        match self {
-            Self::Send { qp, .. } | Self::SendBatch { qp, .. } => Arc::as_ptr(qp).cast(),
-            // A receive queue, told apart from the send queue beside it.
-            Self::Recv { qp, .. } => Arc::as_ptr(qp).cast::<u8>().wrapping_add(1).cast(),
-            Self::SharedRecv { srq, .. } => Arc::as_ptr(srq).cast(),
-            Self::Arm { cq, .. } => Arc::as_ptr(cq).cast(),
-        }
-    }
-
-    /// Does it. Requests that are posted are taken out.
-    ///
-    /// # Safety
-    /// The lists of requests are copies in the call's own memory. Address handles and windows that they name live.
-    unsafe fn run(&mut self) -> Result<(), Full> {
-        let (verb, posted) = match self {
-            Self::Send { qp, .. } | Self::SendBatch { qp, .. } | Self::Recv { qp, .. } if qp.is_retired() => {
-                return Ok(());
-            }
-            Self::Send { context, qp, max_inline, first } => {
-                let mut bad = ptr::null_mut();
-                // SAFETY: the caller's promise; the context of a queue pair lives as long as that.
-                let posted =
-                    unsafe { post::send(super::context::shared(*context), qp, *max_inline, *first, &raw mut bad) };
-                if posted.is_err() {
-                    *first = bad;
-                }
-                (Verb::PostSend, posted)
-            }
-            Self::SendBatch { qp, requests } => (Verb::WrComplete, builder::send(qp, requests)),
-            Self::Recv { qp, first } => {
-                let mut bad = ptr::null_mut();
-                // SAFETY: the caller's promise.
-                let posted = unsafe { post::recv(qp, *first, &raw mut bad) };
-                if posted.is_err() {
-                    *first = bad;
-                }
-                (Verb::PostRecv, posted)
-            }
-            Self::SharedRecv { port, srq, number, first } => {
-                let mut bad = ptr::null_mut();
-                // SAFETY: the caller's promise.
-                let posted = unsafe { srq::recv(port, srq, *number, *first, &raw mut bad) };
-                if posted.is_err() {
-                    *first = bad;
-                }
-                (Verb::PostSrqRecv, posted)
-            }
-            Self::Arm { port, cq, solicited_only } => {
-                cq.arm_late(*solicited_only);
-                port.stopped_polling();
-                return Ok(());
-            }
-        };
-        match posted {
-            Ok(()) => Ok(()),
-            Err(Errno(libc::ENOMEM)) => Err(Full),
-            Err(errno) => {
-                explain::failed(verb, errno.0);
-                Ok(())
-            }
-        }
     }
 }
 
@@ -295,15 +210,21 @@ impl Node {
 /// # Safety
 /// As for `ibv_post_send(3)`.
 pub(super) unsafe fn post_send(
-    context: *mut v::ibv_context,
-    qp: &Arc<Qp>,
-    max_inline: u32,
+    qp: *mut v::ibv_qp,
+    object: &QpObject,
     first: *mut v::ibv_send_wr,
     bad_wr: *mut *mut v::ibv_send_wr,
 ) -> Result<(), Errno> {
-    let call = |first| Call::Send { context, qp: Arc::clone(qp), max_inline, first };
-    // SAFETY: the caller's list and pointer.
-    unsafe { put_list_aside(first, bad_wr, max_inline, call) }
+    let max_inline = object.max_inline;
+    // SAFETY: the caller's queue pair, list and pointer.
+    unsafe {
+        let (context, is_datagram) = ((*qp).context, (*qp).qp_type == v::IBV_QPT_UD);
+        let call = |first| {
+            let list = SendList { first, rest: first, is_datagram };
+            Call::Send { context, qp: Arc::clone(&object.qp), max_inline, list }
+        };
+        put_list_aside(first, bad_wr, max_inline, is_datagram, call)
+    }
 }
 
 /// Puts `ibv_post_recv` aside.
@@ -316,7 +237,7 @@ pub(super) unsafe fn post_recv(
     bad_wr: *mut *mut v::ibv_recv_wr,
 ) -> Result<(), Errno> {
     // SAFETY: the caller's list and pointer.
-    unsafe { put_list_aside(first, bad_wr, 0, |first| Call::Recv { qp: Arc::clone(qp), first }) }
+    unsafe { put_list_aside(first, bad_wr, 0, false, |first| Call::Recv { qp: Arc::clone(qp), first }) }
 }
 
 /// Puts `ibv_post_srq_recv` aside.
@@ -332,7 +253,7 @@ pub(super) unsafe fn post_srq_recv(
 ) -> Result<(), Errno> {
     let call = |first| Call::SharedRecv { port: Arc::clone(port), srq: Arc::clone(srq), number, first };
     // SAFETY: the caller's list and pointer.
-    unsafe { put_list_aside(first, bad_wr, 0, call) }
+    unsafe { put_list_aside(first, bad_wr, 0, false, call) }
 }
 
 /// Puts `ibv_wr_complete` aside, with the requests of the batch.
@@ -357,33 +278,60 @@ pub(super) fn req_notify(port: &Arc<Device>, cq: &Arc<Cq>, solicited_only: bool)
 /// Copies a list of requests and puts the call aside that `call` makes of the copy.
 ///
 /// # Safety
-/// `first` is null, or begins a list that ends with null; `bad` can be written to.
+/// `first` is null, or begins a list that ends with null; `bad` can be written to. What the requests name lives.
 unsafe fn put_list_aside<W: Request>(
     first: *mut W,
     bad: *mut *mut W,
     max_inline: u32,
+    is_datagram: bool,
     call: impl FnOnce(*mut W) -> Call,
 ) -> Result<(), Errno> {
     let Some(start) = NonNull::new(first) else { return Ok(()) };
     faultable_copy::admit();
-    // SAFETY: the caller's list.
-    let room = unsafe { copies::room(start, max_inline) }.map_err(|(wr, errno)| {
-        // SAFETY: the caller's pointer.
-        unsafe { bad.write(wr) };
-        errno
-    })?;
-    // SAFETY: as above; the memory has that much room.
+    // SAFETY: the caller's list and pointer; the memory has that much room.
     unsafe {
-        let node = Node::map(room).inspect_err(|_| bad.write(first))?;
-        let base = node.as_ptr().cast::<u8>().add(size_of::<Node>().next_multiple_of(ALIGN));
-        match copies::copy(start, base) {
-            Ok(copied) => Node::put_aside(node, room, call(copied)),
-            Err((wr, errno)) => {
+        let (room, mut refused) = copies::room(start, max_inline, is_datagram);
+        if room > 0 {
+            let node = Node::map(room).inspect_err(|_| bad.write(first))?;
+            let base = node.as_ptr().cast::<u8>().add(size_of::<Node>().next_multiple_of(ALIGN));
+            let end = refused.map_or(ptr::null_mut(), |(wr, _)| wr);
+            let (copied, faulty) = copies::copy(start, end, is_datagram, base);
+            refused = faulty.or(refused);
+            if copied.is_null() {
                 libc::munmap(node.as_ptr().cast(), size_of::<Node>().next_multiple_of(ALIGN) + room);
-                bad.write(wr);
-                return Err(errno);
+            } else {
+                Node::put_aside(node, room, call(copied));
             }
         }
+        refused.map_or(Ok(()), |(wr, errno)| {
+            bad.write(wr);
+            Err(errno)
+        })
     }
-    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use urxe_runtime::port_events::PortEvents;
+
+    /// Puts a call aside that panics, as a signal handler does.
+    fn put_aside() {
+        let node = Node::map(0).unwrap();
+        // SAFETY: just mapped.
+        unsafe { Node::put_aside(node, 0, Call::Panic) };
+    }
+
+    #[test]
+    fn a_panic_of_a_call_put_aside_makes_devices_fatal_and_goes_no_further() {
+        let port = PortEvents::new();
+        for _ in 0..2 {
+            assert_eq!(inside(|_| inside(|_| put_aside())), ());
+            assert!(port.has_failed());
+            THREAD.with(|thread| {
+                assert_eq!(thread.count.load(Ordering::Relaxed), 0);
+                assert_eq!(thread.depth.load(Ordering::Relaxed), 0);
+            });
+        }
+    }
 }

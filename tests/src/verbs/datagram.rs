@@ -62,6 +62,11 @@ impl Ah {
         let handle = unsafe { Handle::new(raw, f::ibv_destroy_ah)? };
         Ok(Self { handle, _pd: Arc::clone(pd) })
     }
+
+    /// The C object.
+    pub fn raw(&self) -> *mut v::ibv_ah {
+        self.handle.raw()
+    }
 }
 
 /// A UD queue pair in RTS, with memory to send from and to receive into.
