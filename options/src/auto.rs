@@ -5,8 +5,8 @@ use std::fs;
 /// The value that asks for it.
 pub(crate) const AUTO: &str = "auto";
 
-/// Returns the interface of the default route of this network namespace; without one, the first that has an address,
-/// other than `lo`; `lo` if there is none.
+/// Returns the interface of the IPv4 default route of this network namespace; without one, of another IPv4 route; without any, the
+/// first that has an IPv6 address; never `lo`, unless there is nothing else.
 pub(crate) fn interface() -> String {
     let read = |file: &str| fs::read_to_string(file).unwrap_or_default();
     choose(&read("/proc/net/route"), &read("/proc/net/if_inet6")).to_owned()
@@ -17,7 +17,8 @@ fn choose<'a>(routes: &'a str, addresses: &'a str) -> &'a str {
     const ANYWHERE: &str = "00000000";
     // Iface Destination Gateway Flags RefCnt Use Metric Mask …
     let rows = routes.lines().skip(1).map(|line| line.split_whitespace().collect::<Vec<_>>());
-    let mut routes = rows.filter(|row| row.len() > 7 && row[0] != "lo").map(|row| {
+    // An unreachable route has the interface `*`.
+    let mut routes = rows.filter(|row| row.len() > 7 && !["lo", "*"].contains(&row[0])).map(|row| {
         let leads_anywhere = row[1] == ANYWHERE && row[7] == ANYWHERE;
         (!leads_anywhere, row[6].parse::<u32>().unwrap_or(u32::MAX), row[0])
     });
@@ -47,6 +48,9 @@ mod tests {
         let near = "eth0\t00000000\t0100000A\t0003\t0\t0\t100\t00000000\t0\t0\t0\n";
         assert_eq!(choose(&[HEADER, net, far, near].concat(), ""), "eth0");
         assert_eq!(choose(&[HEADER, net].concat(), ""), "net1");
+        let unreachable = "*\t00000000\t00000000\t0200\t0\t0\t0\t00000000\t0\t0\t0\n";
+        assert_eq!(choose(&[HEADER, unreachable, far].concat(), ""), "wlan0");
+        assert_eq!(choose(&[HEADER, unreachable].concat(), ""), "lo");
         let inet6 = "00000000000000000000000000000001 01 80 10 80       lo\n\
                      fe80000000000000505400fffe770002 02 40 20 80     eth0\n\
                      fd000000000000000000000000000002 03 40 00 80     eth1\n";

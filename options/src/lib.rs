@@ -59,7 +59,7 @@ pub const NETDEV: Opt = Opt {
     name: "netdev",
     variable: "URXE_NETDEV",
     value: "LIST",
-    help: "Interfaces of the devices urxe0, urxe1, …, separated by commas; `auto` is that of the default route [default: lo]",
+    help: "Interfaces of the devices urxe0, urxe1, …, separated by commas; `auto` is that of the IPv4 default route [default: lo]",
 };
 
 /// Names of the devices.
