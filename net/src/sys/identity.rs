@@ -94,6 +94,12 @@ impl CheckedFd {
     pub fn is_ours(&self) -> bool {
         self.identity.is_none_or(|identity| identity.is_under(self.raw))
     }
+
+    /// Identity of the open file; none if it could not be found out.
+    #[must_use]
+    pub fn identity(&self) -> Option<Identity> {
+        self.identity
+    }
 }
 
 impl From<OwnedFd> for CheckedFd {

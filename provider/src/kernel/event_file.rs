@@ -99,8 +99,14 @@ impl EventFile {
     }
 
     /// The application's end once more.
+    ///
+    /// # Errors
+    /// EBADF if the application has closed our descriptor; the number may be another file's by now.
     pub fn another_end(&self) -> Result<OwnedFd, Errno> {
-        // SAFETY: open for as long as this lives, or closed by the application, which the call says then.
+        if !self.receiver.is_ours() {
+            return Err(Errno(libc::EBADF));
+        }
+        // SAFETY: a descriptor of ours, open for as long as this lives.
         let receiver = unsafe { BorrowedFd::borrow_raw(self.receiver.as_raw_fd()) };
         receiver.try_clone_to_owned().map_err(|_| Errno::last())
     }

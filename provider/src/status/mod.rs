@@ -11,20 +11,21 @@ pub(crate) mod sysfs;
 
 use std::io::{self, Write};
 use std::mem::ManuallyDrop;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::atomic::{AtomicI32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use urxe_net::identity::Identity;
+use urxe_net::identity::{CheckedFd, Identity};
 use urxe_net::ipc::credentials::{Credentials, own_uid};
 
 use crate::verbs::quota::Quotas;
 use urxe_runtime::device::Device;
 use urxe_runtime::fork::Generation;
+use urxe_runtime::lock;
 use urxe_runtime::progress::without_signals;
 
 /// How long somebody who asks may take to read the answer.
@@ -38,14 +39,35 @@ static LISTENERS: [Slot; urxe_options::MAX_DEVICES] = [const { Slot::empty() }; 
 
 /// Descriptor of a listener, which the application may have closed and used the number again.
 struct Slot {
+    /// -1 in an empty slot. Changes with `identity` locked, except in a forked child.
     fd: AtomicI32,
-    /// Written when `fd` has been, by the thread that wrote it.
     identity: Mutex<Option<Identity>>,
 }
 
 impl Slot {
     const fn empty() -> Self {
         Self { fd: AtomicI32::new(-1), identity: Mutex::new(None) }
+    }
+
+    /// Notes a listener, if the slot is empty.
+    fn fill(&self, fd: RawFd, identity: Option<Identity>) -> bool {
+        let mut noted = lock(&self.identity);
+        let is_empty = self.fd.load(Ordering::Relaxed) < 0;
+        if is_empty {
+            *noted = identity;
+            self.fd.store(fd, Ordering::Release);
+        }
+        is_empty
+    }
+
+    /// Empties the slot, if it is that listener's.
+    fn empty_of(&self, fd: RawFd) -> bool {
+        let mut noted = lock(&self.identity);
+        let is_it = self.fd.compare_exchange(fd, -1, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        if is_it {
+            *noted = None;
+        }
+        is_it
     }
 
     /// Whether `fd` still is the listener. Takes no lock: in the child of a fork, somebody who is not there may have it.
@@ -57,7 +79,7 @@ impl Slot {
 /// Answers until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Server {
-    listener: Arc<Listener>,
+    listener: Arc<CheckedFd>,
     thread: Option<JoinHandle<()>>,
     generation: Generation,
 }
@@ -66,7 +88,7 @@ impl Server {
     /// Starts to answer for the device `name`. `seed` makes the socket's name unlike others.
     pub(crate) fn start(name: &str, port: &Arc<Device>, quotas: &Arc<Quotas>, seed: u64) -> io::Result<Self> {
         let address = format!("{}{}/{seed:016x}", urxe_status::NAMES, std::process::id());
-        let listener = Arc::new(Listener::bind(&SocketAddr::from_abstract_name(address)?)?);
+        let listener = Arc::new(bind(&SocketAddr::from_abstract_name(address)?)?);
         remember(&listener);
         let (name, port, quotas, waiting) =
             (name.to_owned(), Arc::clone(port), Arc::clone(quotas), Arc::clone(&listener));
@@ -99,55 +121,17 @@ impl Drop for Server {
     }
 }
 
-/// The socket, and what it is.
-#[derive(Debug)]
-struct Listener {
-    socket: ManuallyDrop<UnixListener>,
-    /// Nothing if that could not be found out.
-    identity: Option<Identity>,
+/// Makes the listening socket.
+fn bind(address: &SocketAddr) -> io::Result<CheckedFd> {
+    Ok(OwnedFd::from(UnixListener::bind_addr(address)?).into())
 }
 
-impl Listener {
-    fn bind(address: &SocketAddr) -> io::Result<Self> {
-        let socket = ManuallyDrop::new(UnixListener::bind_addr(address)?);
-        Ok(Self { identity: Identity::of(socket.as_raw_fd()).ok(), socket })
-    }
-
-    /// Whether the application has not closed it.
-    fn is_ours(&self) -> bool {
-        self.identity.is_none_or(|identity| identity.is_under(self.as_raw_fd()))
-    }
-}
-
-impl AsRawFd for Listener {
-    fn as_raw_fd(&self) -> RawFd {
-        self.socket.as_raw_fd()
-    }
-}
-
-impl Drop for Listener {
-    fn drop(&mut self) {
-        if self.is_ours() {
-            // SAFETY: not used any more.
-            unsafe { ManuallyDrop::drop(&mut self.socket) };
-        }
-    }
-}
-
-fn remember(listener: &Listener) {
-    for slot in &LISTENERS {
-        let fd = listener.as_raw_fd();
-        if slot.fd.compare_exchange(-1, fd, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-            *slot.identity.lock().unwrap_or_else(PoisonError::into_inner) = listener.identity;
-            return;
-        }
-    }
+fn remember(listener: &CheckedFd) {
+    let _ = LISTENERS.iter().find(|slot| slot.fill(listener.as_raw_fd(), listener.identity()));
 }
 
 fn forget(fd: RawFd) {
-    for slot in &LISTENERS {
-        let _ = slot.fd.compare_exchange(fd, -1, Ordering::AcqRel, Ordering::Relaxed);
-    }
+    let _ = LISTENERS.iter().find(|slot| slot.empty_of(fd));
 }
 
 /// The program ends: nobody is answered any more.
@@ -172,10 +156,10 @@ pub(crate) fn close_in_child() {
     }
 }
 
-fn serve(listener: &Listener, report: impl Fn() -> String) {
+fn serve(listener: &CheckedFd, report: impl Fn() -> String) {
     // A look first: accept(2) of a socket that was shut down says so only as long as there is a descriptor to spare.
     while somebody_asks(listener) {
-        match listener.socket.accept() {
+        match accept(listener) {
             Ok((stream, _)) => answer(stream, &report),
             Err(error) if is_passing(&error) => thread::sleep(PATIENCE),
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
@@ -184,13 +168,19 @@ fn serve(listener: &Listener, report: impl Fn() -> String) {
     }
 }
 
+/// Accepts a connection (accept(2)).
+fn accept(listener: &CheckedFd) -> io::Result<(UnixStream, SocketAddr)> {
+    // SAFETY: a descriptor of ours, which is lent for the call.
+    ManuallyDrop::new(unsafe { UnixListener::from_raw_fd(listener.as_raw_fd()) }).accept()
+}
+
 /// Whether there is no descriptor or no memory left for now (accept(2)).
 fn is_passing(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM))
 }
 
 /// Waits for somebody; false when the socket was shut down, or closed by the application.
-fn somebody_asks(listener: &Listener) -> bool {
+fn somebody_asks(listener: &CheckedFd) -> bool {
     let mut polled = libc::pollfd { fd: listener.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     // SAFETY: one entry.
     while unsafe { libc::poll(&raw mut polled, 1, -1) } < 0 {
@@ -222,7 +212,23 @@ const fn is_trusted(peer: u32, own: u32) -> bool {
 mod tests {
     use std::io::Error;
 
-    use super::{is_passing, is_trusted};
+    use std::os::fd::AsRawFd as _;
+
+    use urxe_net::identity::Identity;
+
+    use super::{Slot, is_passing, is_trusted};
+
+    #[test]
+    fn a_slot_forgets_what_was_in_it() {
+        let (first, second) = (std::fs::File::open("/dev/null").unwrap(), std::fs::File::open("/proc").unwrap());
+        let slot = Slot::empty();
+        assert!(slot.fill(first.as_raw_fd(), Identity::of(first.as_raw_fd()).ok()));
+        assert!(!slot.fill(second.as_raw_fd(), None), "it is taken");
+        assert!(!slot.empty_of(second.as_raw_fd()), "it is another's");
+        assert!(slot.empty_of(first.as_raw_fd()));
+        assert!(slot.fill(second.as_raw_fd(), None));
+        assert!(slot.is_ours(second.as_raw_fd()), "its identity is not the first's");
+    }
 
     #[test]
     fn a_machine_that_is_short_of_everything_for_a_moment_is_not_the_end() {

@@ -118,3 +118,16 @@ fn event_types_have_the_numbers_of_libibverbs() {
     assert_eq!(numbers.map(|(event_type, _)| event_type), EventType::ALL);
     assert!(numbers.iter().all(|(event_type, number)| *event_type as u32 == *number));
 }
+
+#[test]
+fn another_file_under_the_number_of_a_closed_one_is_not_given_away() {
+    let (events, _file) = new();
+    assert!(events.another_end().is_ok());
+    let other = File::open("/dev/null").unwrap();
+    let raw = events.receiver.as_raw_fd();
+    // SAFETY: replaces what is under a number that nobody but `events` knows.
+    assert_eq!(unsafe { libc::dup3(other.as_raw_fd(), raw, libc::O_CLOEXEC) }, raw);
+    assert_eq!(events.another_end().err(), Some(Errno(libc::EBADF)));
+    // SAFETY: `events` does not close what is not its own.
+    unsafe { libc::close(raw) };
+}
