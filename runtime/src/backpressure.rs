@@ -65,7 +65,7 @@ impl Device {
         // Before they are taken: who comes in between is taken as well, or sets it again.
         self.backpressure.look_at.set(None);
         let waiting = self.backpressure.queue_pairs.take();
-        for qp in waiting.into_iter().filter_map(|qpn| self.qp(qpn)) {
+        for qp in waiting.into_iter().filter_map(|qpn| self.qp(qpn)).filter(|qp| !self.xrc_rx().resume(qp)) {
             qp.drive(work, |_, _| ());
         }
     }

@@ -19,6 +19,7 @@ use super::progress::delayed_ack::DelayedAck;
 use super::progress::tuning::TUNING;
 use crate::counters::{Tally, Traffic};
 use crate::event::EventType;
+use crate::xrc::rx_queue::{self, Target};
 
 /// How many rounds of READ responses are sent before others get a turn.
 const ROUNDS: usize = 8;
@@ -33,7 +34,8 @@ pub struct Qp {
     dirty: AtomicBool,
     /// No packet reaches it any more.
     retired: AtomicBool,
-    is_xrc_target: bool,
+    /// `None`: no XRC target.
+    xrc_target: Option<Target>,
     /// Events of each `ibv_qp` by which the application knows it: one, or several of an XRC target (`ibv_open_qp(3)`).
     listeners: Mutex<Vec<Arc<AsyncEvents>>>,
 }
@@ -119,7 +121,10 @@ impl Inner {
 impl Qp {
     /// Makes a queue pair and lets packets reach it. `events` are those of its `ibv_qp`.
     pub fn new(port: &Arc<Device>, config: QpConfig<DeviceHost>, events: AsyncEvents) -> Arc<Self> {
-        let is_xrc_target = config.qp_type == QpType::XrcRecv;
+        let xrc_target = (config.qp_type == QpType::XrcRecv).then(Target::default);
+        if config.xrcd.is_some_and(|domain| port.xrc_srqs().client().is_shared(domain)) {
+            rx_queue::start(port);
+        }
         let sleeps = [&config.send_cq, &config.recv_cq].into_iter().flatten().any(|cq| cq.has_channel());
         let qp = Arc::new(Self {
             qpn: config.qpn,
@@ -135,7 +140,7 @@ impl Qp {
             timer: TimerSlot::default(),
             dirty: AtomicBool::new(false),
             retired: AtomicBool::new(false),
-            is_xrc_target,
+            xrc_target,
             listeners: Mutex::new(vec![Arc::new(events)]),
         });
         port.add_qp(Arc::clone(&qp));
@@ -145,6 +150,11 @@ impl Qp {
     /// Returns the queue pair's number.
     pub const fn qpn(&self) -> Qpn {
         self.qpn
+    }
+
+    /// What whoever receives knows of it as an XRC target; `None`: it is none.
+    pub(crate) const fn xrc_target(&self) -> Option<&Target> {
+        self.xrc_target.as_ref()
     }
 
     /// The device it is on.
@@ -322,10 +332,6 @@ impl Qp {
         packets: impl Iterator<Item = Option<&'a [u8]>>,
     ) -> Taken {
         let mut accepted = false;
-        if self.is_xrc_target {
-            packets.for_each(|bytes| accepted |= self.receive_xrc(work, origin, bytes));
-            return Taken { accepted, is_urgent: false };
-        }
         let Inner { engine, tally, unacknowledged, last_ack, .. } = &mut *lock(&self.inner);
         work.notifications.queue_behind(unacknowledged);
         work.notifications.hold_received();
@@ -367,7 +373,7 @@ impl Qp {
     }
 
     /// Gives the engine of an XRC target a packet. Its completions are held back until it has answered.
-    fn receive_xrc(&self, work: &mut TxContext, origin: &Origin, bytes: Option<&[u8]>) -> bool {
+    pub(super) fn receive_xrc(&self, work: &mut TxContext, origin: &Origin, bytes: Option<&[u8]>) -> bool {
         let Some(bytes) = bytes else {
             self.damaged();
             return false;

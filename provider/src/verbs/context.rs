@@ -59,7 +59,7 @@ impl Drop for SharedPort {
             return;
         }
         let is_lost = self.port.has_lost_descriptors();
-        urxe_runtime::xrc::server::close(&self.port);
+        urxe_runtime::xrc::close(&self.port);
         if let Some(observer) = urxe_diag::of(&self.port) {
             observer.check_leftovers(&self.port);
         }

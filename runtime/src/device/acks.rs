@@ -53,7 +53,7 @@ impl Device {
         let Some(work) = &mut token.work else { return };
         if self.has_unfinished.swap(false, Ordering::Relaxed) {
             for qpn in self.unfinished.take() {
-                if let Some(qp) = self.qp(qpn) {
+                if let Some(qp) = self.qp(qpn).filter(|qp| !self.xrc_rx.resume(qp)) {
                     qp.drive(work, |_, _| ());
                 }
             }

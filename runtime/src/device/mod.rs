@@ -42,6 +42,7 @@ use crate::limits;
 use crate::memory::region_cache::RegionCache;
 use crate::memory::regions::Regions;
 use crate::xrc::client::Client;
+use crate::xrc::rx_queue::RxQueue;
 use crate::xrc::server::{self, Server};
 use rx::Token;
 pub(super) use rx::{AckMode, Drained, FEW};
@@ -99,6 +100,8 @@ pub struct Device {
     xrc_srqs: Arc<XrcSrqs>,
     /// Answers other processes that use XRC SRQs of this one.
     server: Server,
+    /// Packets for XRC SRQs of other processes.
+    xrc_rx: RxQueue,
     /// Completion queues that overran by a message for such a process.
     overran: Mutex<Vec<Arc<Cq>>>,
     has_overran: AtomicBool,
@@ -168,6 +171,7 @@ impl Device {
             listeners: PortEvents::new(),
             xrc_srqs,
             server: Server::default(),
+            xrc_rx: RxQueue::default(),
             overran: Mutex::default(),
             has_overran: AtomicBool::new(false),
             gsi: RwLock::new(None),
@@ -341,6 +345,11 @@ impl Device {
     /// Returns the server that answers other processes about XRC SRQs.
     pub const fn server(&self) -> &Server {
         &self.server
+    }
+
+    /// Returns the queue of packets for XRC SRQs of other processes.
+    pub(crate) const fn xrc_rx(&self) -> &RxQueue {
+        &self.xrc_rx
     }
 
     /// The device is closed: gives up sockets and names, though queue pairs that were not destroyed refer to them.

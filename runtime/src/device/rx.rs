@@ -8,7 +8,8 @@ use urxe_engine::{Clock as _, Instant};
 use urxe_net::cancellation::CancelGuard;
 use urxe_net::{Datagram, LinkEvent, Receiver, RxBatch};
 use urxe_wire::icrc::Check;
-use urxe_wire::{Packet, Psn, Qpn};
+use urxe_wire::packet::Service;
+use urxe_wire::{Header, Packet, Psn, Qpn};
 
 use super::{Device, TxContext};
 use crate::clock::LazyInstant;
@@ -17,6 +18,7 @@ use crate::gsi;
 use crate::host::Origin;
 use crate::interceptor::Interceptor;
 use crate::qp::Qp;
+use crate::xrc::rx_queue::{RxQueue, Target};
 use crate::{clock, lock};
 
 /// Datagrams (GRO runs) taken before answering: a run can be 15 packets of 4096 bytes, and a peer waits for the
@@ -333,6 +335,9 @@ impl Device {
             self.counters.unknown_qp.fetch_add(fit as u64, Ordering::Relaxed);
             return false;
         };
+        if let Some(target) = qp.xrc_target() {
+            return self.take_xrc(to.work, qp, target, &run);
+        }
         // Made here, as they are taken: of many packets each is touched once.
         let mut datagrams = run.datagrams();
         let packets = core::iter::from_fn(|| datagrams.next().map(|datagram| self.whole(&datagram)));
@@ -344,6 +349,28 @@ impl Device {
             to.touch(qp);
         }
         taken.accepted
+    }
+
+    /// Gives packets to an XRC target, or leaves them to the thread that asks other processes: those for SRQs of theirs, and
+    /// what comes behind. Each is answered there. Returns whether the queue pair has accepted a packet of this sender.
+    fn take_xrc(&self, work: &mut TxContext, qp: &Arc<Qp>, target: &Target, run: &RxBatch<'_>) -> bool {
+        let mut accepted = false;
+        for datagram in run.datagrams() {
+            let bytes = self.whole(&datagram);
+            let waits = RxQueue::is_behind(target) || bytes.is_some_and(|bytes| self.is_for_other(bytes));
+            let put = if waits { self.xrc_rx.put(qp, datagram.headers, bytes) } else { None };
+            accepted |= put.unwrap_or_else(|| qp.receive_xrc(work, &Origin::from(datagram.headers), bytes));
+        }
+        accepted
+    }
+
+    /// Whether the XRC SRQ that a packet names may be another process's. An [`Interceptor`] is to see in order what happens: its
+    /// device waits for other processes where it receives.
+    fn is_for_other(&self, bytes: &[u8]) -> bool {
+        let Ok(Packet { header: Header { service: Service::Xrc(xrceth), .. }, .. }) = Packet::parse(bytes) else {
+            return false;
+        };
+        !self.port.owns_qpn(xrceth.xrc_srq) && self.interceptor().is_none()
     }
 
     /// The bytes of a packet, unless it is damaged.

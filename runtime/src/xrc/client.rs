@@ -17,7 +17,7 @@ use super::message::{self, Act, Answer, Range, Request, Wqe};
 use crate::lock;
 
 /// How long an owner is waited for: within what a requester waits for an ACK in all, usually half a second, since
-/// meanwhile nothing is received here. One that runs answers in microseconds.
+/// meanwhile no message for any other process is received here. One that runs answers in microseconds.
 const PATIENCE: Duration = Duration::from_millis(250);
 
 /// The bit that numbers of protection domains of other processes have, and ours never.

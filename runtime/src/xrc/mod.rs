@@ -16,11 +16,13 @@
 //!
 //! - `message`: requests and answers;
 //! - [`client`]: the process that has the queue pair;
+//! - [`rx_queue`]: its thread that takes the packets, and asks;
 //! - [`server`]: the process that has the SRQ.
 //!
 //! # Nothing waits for ever
 //!
-//! Who asks holds the receive token and its queue pair's engine, and waits a quarter of a second at most. Who answers
+//! Who asks holds its queue pair's engine, and waits a quarter of a second at most. It has a thread of its own
+//! ([`rx_queue`]): no other queue pair waits with it, but those whose messages are for other processes too. Who answers
 //! takes what a receiving thread takes last (the table of regions, an SRQ, a completion queue), never a receive token or
 //! a queue pair's engine, and asks nobody. So two processes that are each other's target wait for threads that wait for
 //! nothing but short locks of their own.
@@ -28,10 +30,21 @@
 //! An owner that is stopped is not asked again until it has answered what it was asked before. Meanwhile it has no WQEs
 //! (RNR NAK), and packets that need something else of it count as lost: their requester repeats them. When a process
 //! ends, its lines do, and the WQEs that it had taken go back to where they were.
+//!
+//! Devices with an [interceptor](crate::interceptor) ask where they receive: what it sees happens in the order of packets.
 
 pub mod client;
 mod message;
+pub mod rx_queue;
 pub mod server;
+
+use crate::device::Device;
+
+/// Ends the threads of a device: nobody is answered any more, and no packet for an SRQ of another process taken.
+pub fn close(device: &Device) {
+    rx_queue::close(device);
+    server::close(device);
+}
 
 /// Identity of a file: device and inode number.
 pub type Inode = (u64, u64);

@@ -80,7 +80,7 @@ pub fn turn_away(port: &Device, number: Qpn) {
 }
 
 /// Turns everybody away.
-pub fn close(port: &Device) {
+pub(super) fn close(port: &Device) {
     stop(lock(&port.server().0).take());
 }
 

@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, ensure};
 use urxe_ffi::verbs as v;
 use urxe_tests::verbs::child::Child;
 use urxe_tests::verbs::memory::pattern;
-use urxe_tests::verbs::{Op, Options, RecvWr, SendWr, Status};
+use urxe_tests::verbs::{Op, Options, Pair, RecvWr, SendWr, Status};
 use urxe_tests::{in_world, wait_until};
 
 use crate::FILE;
@@ -80,6 +80,44 @@ fn an_owner_that_is_stopped() {
             ensure!(arrived.wr_id == wr_id, "{arrived:?}");
         }
         owner.end()
+    });
+}
+
+/// While its process waits for a stopped owner, other queue pairs of the process go on.
+#[test]
+fn an_owner_that_is_stopped_delays_no_other_queue_pair() {
+    /// Far more messages than may come between the answers of a queue pair that is not answered.
+    const MANY: u32 = 100;
+    in_world(|| {
+        let part = Part::of(FILE)?;
+        let beside = Pair::on(&part.context, &Options::default())?;
+        let (local, remote) = (beside.near.region(8)?, beside.far.region(8)?);
+        // Each time a while passes, more or less; somebody else may have had the processors for all of it.
+        let mut most = 0;
+        for _ in 0..10 {
+            let owner = Owner::of(FILE)?;
+            let impatient = part.pair(&Options { rnr_retry: 1, ..Options::default() })?;
+            owner.child.stop()?;
+            impatient.initiator.post_send(&owner.send(&part, 0, 8))?;
+            let mut messages = 0;
+            let failed = loop {
+                if let Some(wc) = part.cq.poll(1)?.pop() {
+                    break wc;
+                }
+                beside.far.qp.post_recv(&RecvWr::new(0, &[remote.sge(0, 8)]))?;
+                let wc = beside.near.complete(&SendWr::new(Op::Send, &[local.sge(0, 8)]))?;
+                ensure!(wc.status == Status::SUCCESS && beside.far.recv_cq.next()?.status == Status::SUCCESS, "{wc:?}");
+                messages += 1;
+            };
+            ensure!(failed.status == Status::RNR_RETRY_EXC_ERR, "{failed:?}");
+            owner.child.signal(libc::SIGCONT)?;
+            owner.end()?;
+            most = most.max(messages);
+            if most >= MANY {
+                return Ok(());
+            }
+        }
+        anyhow::bail!("only {most} messages while the owner was waited for")
     });
 }
 
