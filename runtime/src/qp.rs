@@ -152,7 +152,7 @@ impl Qp {
         self.qpn
     }
 
-    /// What whoever receives knows of it as an XRC target; `None`: it is none.
+    /// State of an XRC target for whoever receives; `None`: the queue pair is none.
     pub(crate) const fn xrc_target(&self) -> Option<&Target> {
         self.xrc_target.as_ref()
     }
