@@ -22,6 +22,10 @@ const NO_OTHERS: Duration = Duration::from_millis(10);
 /// In the very burst that is being received.
 const AT_ONCE: Instant = Instant::from_nanos(0);
 
+/// Cause and remedy of what a script has done.
+const ASKED: &str = "URXE_FAULTS asks for it";
+const SEE: &str = "see how the program takes it";
+
 /// Never.
 const NEVER: u64 = u64::MAX;
 
@@ -191,11 +195,15 @@ impl Observer {
         match verdict {
             Verdict::Pass => self.commit(batch, None),
             Verdict::BreakQp => {
-                lock(&faults.broken).push(qpn);
+                self.break_qp(faults, qpn);
                 self.commit(batch, None);
             }
-            Verdict::Corrupt(bit) => self.commit(batch, Some(bit)),
+            Verdict::Corrupt(bit) => {
+                self.spoilt_sent(qpn, &route);
+                self.commit(batch, Some(bit));
+            }
             Verdict::Drop => {
+                self.spoilt_sent(qpn, &route);
                 self.lost(&route, &sealed(&route, packet));
                 batch.forget();
             }
@@ -205,6 +213,7 @@ impl Observer {
                 self.follow(batch, port, &route, &copy);
             }
             Verdict::Delay(by) => {
+                self.spoilt_sent(qpn, &route);
                 let copy = packet.to_vec();
                 batch.forget();
                 faults.hold(clock::now() + by, None, HeldData::Sent(route, copy));
@@ -217,6 +226,7 @@ impl Observer {
             }
             Verdict::Refuse(syndrome) => match refusal(packet, syndrome) {
                 Some(refusal) => {
+                    self.note_to_peer(qpn, route.local().ip(), ASKED, SEE);
                     batch.forget();
                     self.follow(batch, port, &route, &refusal);
                 }
@@ -226,6 +236,29 @@ impl Observer {
         for parcel in faults.overtaken(true) {
             self.resend(batch, port, parcel);
         }
+    }
+
+    /// A packet of `qpn` is lost, damaged or late. Returns whether it is the first.
+    fn spoilt(&self, qpn: Qpn) -> bool {
+        lock(&self.peers).get_mut(qpn).is_some_and(|known| {
+            known.spoilt += 1;
+            known.spoilt == 1
+        })
+    }
+
+    /// A packet that `qpn` sends is lost, damaged or late: its peer may wait in vain.
+    fn spoilt_sent(&self, qpn: Qpn, route: &Route) {
+        if self.spoilt(qpn) {
+            self.note_to_peer(qpn, route.local().ip(), "URXE_FAULTS loses, damages or holds back packets", SEE);
+        }
+    }
+
+    /// Has `qpn` go to ERR.
+    fn break_qp(&self, faults: &FaultInjector, qpn: Qpn) {
+        if let Some(known) = lock(&self.peers).get_mut(qpn) {
+            known.is_asked_for = true;
+        }
+        lock(&faults.broken).push(qpn);
     }
 
     fn commit(&self, batch: &mut TxBatch, bit: Option<usize>) {
@@ -265,16 +298,23 @@ impl Observer {
         let (fate, what) = match verdict {
             Verdict::Pass => (Decision::Accept, None),
             Verdict::BreakQp => {
-                lock(&faults.broken).push(qpn);
+                self.break_qp(faults, qpn);
                 (Decision::Accept, Some("its queue pair goes to ERR"))
             }
-            Verdict::Drop => (Decision::Drop, Some("dropped")),
-            Verdict::Corrupt(_) => (Decision::Corrupt, Some("damaged, so its ICRC is wrong: dropped")),
+            Verdict::Drop => {
+                self.spoilt(qpn);
+                (Decision::Drop, Some("dropped"))
+            }
+            Verdict::Corrupt(_) => {
+                self.spoilt(qpn);
+                (Decision::Corrupt, Some("damaged, so its ICRC is wrong: dropped"))
+            }
             Verdict::Duplicate => {
                 faults.hold(AT_ONCE, None, HeldData::Received(HeldPacket::of(datagram)));
                 (Decision::Accept, Some("comes twice"))
             }
             Verdict::Delay(by) => {
+                self.spoilt(qpn);
                 faults.hold(clock::now() + by, None, HeldData::Received(HeldPacket::of(datagram)));
                 (Decision::Drop, Some("delayed"))
             }
@@ -289,6 +329,7 @@ impl Observer {
                     let compute = |flow| icrc::compute(flow, datagram.expected_id, &packet);
                     let icrc = datagram.flow.map_or(0, compute);
                     packet.extend(icrc.to_le_bytes());
+                    super::packet_context::with(|scene| scene.asked_for = true);
                     (Decision::Replace(packet), Some("taken for a refusal"))
                 }
                 None => (Decision::Accept, None),
@@ -336,7 +377,7 @@ impl Observer {
         if let Some(status) = asked.and_then(|refused| WcStatus::from_u32(refused.0)) {
             cqe.status = status;
             super::packet_context::with(|scene| scene.asked_for = true);
-            lock(&faults.broken).push(cqe.qpn);
+            self.break_qp(faults, cqe.qpn);
         }
     }
 
@@ -366,6 +407,7 @@ impl Observer {
     pub fn take_out(&self) {
         if let Some(faults) = &self.faults {
             faults.removed.store(true, Ordering::Relaxed);
+            super::verbs::devices_are_taken_out();
         }
     }
 }

@@ -229,7 +229,10 @@ pub fn event(event: &Event, refused: Option<&Refused>) -> Option<String> {
             format!("packets are missing: answered by a NAK that asks for PSN {psn}")
         }
         // The fault before it says more.
-        Event::SentNak { .. } | Event::SendRefused { .. } | Event::WriteOvertaken { .. } => return None,
+        Event::SentNak { .. }
+        | Event::SendRefused { .. }
+        | Event::DatagramTooLong { .. }
+        | Event::WriteOvertaken { .. } => return None,
         Event::ResponderFault { fault: found, .. } => format!("refused: {}", fault(*found, refused)),
         Event::ReceivedNak { nak: what, .. } => nak(*what),
         Event::Retry { reason, psn, left } => {

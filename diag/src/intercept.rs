@@ -15,6 +15,10 @@ use urxe_wire::Qpn;
 use super::Observer;
 
 impl Interceptor for Observer {
+    fn touches_packets(&self) -> bool {
+        self.capture.is_some() || self.faults.is_some()
+    }
+
     fn opened(&self) {
         self.start_script();
     }

@@ -11,13 +11,16 @@
 //! | `strict` | what works here and may fail on a card |
 //! | `fault_injector`, [`verbs`] | packets and verbs that fail as a script says |
 //! | [`quirks`] | rare but legal behaviour, by seed |
-//! | `packet_context`, [`fmt`] | what belongs to one packet, and its words |
+//! | `packet_context`, `arrived`, [`fmt`] | what belongs to one packet, and its words |
+//! | `peers`, `notes` | what is known of the other ends, and what those on this host say |
 
+mod arrived;
 mod capture;
 pub mod explain;
 mod fault_injector;
 pub mod fmt;
 mod intercept;
+mod notes;
 mod packet_context;
 mod peers;
 pub mod quirks;
@@ -28,26 +31,31 @@ pub mod verbs;
 use std::any::Any;
 use std::fmt::Display;
 use std::io::Write;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use urxe_engine::{AsyncEvent, Cqe, Denied, Event, QpState, Refusal, Region, WcStatus};
+use urxe_engine::event::Nak;
+use urxe_engine::{AsyncEvent, Cqe, Denied, DropReason, Event, QpState, QpType, Refusal, Region, WcStatus};
 use urxe_net::cancellation::CancelGuard;
-use urxe_net::{CommittedPacket, Datagram, Interface, Route};
+use urxe_net::{CommittedPacket, Datagram, Interface, Port, Route};
 use urxe_options::Format;
 use urxe_wire::icrc::Check;
-use urxe_wire::{Packet, Psn, Qpn};
+use urxe_wire::{NakCode, Packet, Psn, Qpn};
 
+use arrived::Arrived;
 use capture::Received;
 use fault_injector::FaultInjector;
 use fmt::Refused;
+use notes::{Note, NoteBox};
 use packet_context::PacketContext;
 pub use peers::Peer;
 use peers::Peers;
 use strict::Strict;
 pub use strict::{RecvQueue, Sender};
 use urxe_runtime::device::Device;
-use urxe_runtime::lock;
 use urxe_runtime::memory::regions::Regions;
+use urxe_runtime::{clock, lock};
 
 pub use urxe_runtime::interceptor::UNOBSERVED;
 
@@ -69,6 +77,7 @@ pub fn complain(what: &dyn Display) {
 #[derive(Debug)]
 pub struct Observer {
     device: String,
+    interface: Interface,
     regions: Arc<Regions>,
     capture: Option<capture::Interface>,
     explain: Option<Format>,
@@ -77,7 +86,13 @@ pub struct Observer {
     peers: Mutex<Peers>,
     /// Comments for packets that will be sent.
     announced: Mutex<Vec<Announced>>,
+    notes: NoteBox,
+    /// When notes about datagrams are looked for next, in nanoseconds; never without UD queue pairs.
+    look_for_notes: AtomicU64,
 }
+
+/// How long notes about datagrams may lie, in nanoseconds.
+const NOTES_LIE: u64 = 10_000_000;
 
 /// A comment for the packet with this PSN to this queue pair.
 #[derive(Debug)]
@@ -105,6 +120,7 @@ impl Observer {
         }
         Some(Arc::new(Self {
             device: name.to_owned(),
+            interface: interface.clone(),
             regions: Arc::clone(regions),
             capture,
             explain: settings.explain,
@@ -112,6 +128,8 @@ impl Observer {
             strict,
             peers: Mutex::default(),
             announced: Mutex::default(),
+            notes: NoteBox::default(),
+            look_for_notes: AtomicU64::new(u64::MAX),
         }))
     }
 
@@ -120,7 +138,13 @@ impl Observer {
     }
 
     /// The application has connected or changed a queue pair.
-    pub fn connected(&self, qpn: Qpn, peer: Peer) {
+    pub fn connected(&self, port: &Port, qpn: Qpn, peer: Peer) {
+        if self.explain.is_some() && peer.state != QpState::Reset {
+            self.notes.listen(port, qpn);
+            if peer.qp_type == QpType::Ud {
+                self.look_for_notes.store(0, Ordering::Relaxed);
+            }
+        }
         if peer.state == QpState::Reset {
             self.forget_sent(qpn);
             self.forget_recvs(RecvQueue::Own(qpn));
@@ -143,6 +167,16 @@ impl Observer {
     /// `known`: its queue pair is there.
     fn show_received(&self, datagram: &Datagram<'_>, known: bool) {
         self.end_packet();
+        let arrived = Arrived::of(datagram);
+        if self.capture.is_none() {
+            packet_context::with(|scene| {
+                *scene = PacketContext { arrived, receiving: true, ..PacketContext::default() }
+            });
+            if let Some(arrived) = arrived {
+                self.hear(&arrived, known);
+            }
+            return;
+        }
         let check = datagram.verify();
         let mut comments = Vec::new();
         if check == Check::Bad {
@@ -152,7 +186,9 @@ impl Observer {
                 Err(malformed) => comments.push(format!("dropped: not RoCE v2: {malformed:?}")),
                 Ok(packet) => {
                     let qpn = packet.bth().dest_qp;
-                    lock(&self.peers).heard(qpn);
+                    if let Some(arrived) = arrived {
+                        self.hear(&arrived, known);
+                    }
                     if qpn != Qpn::GSI && qpn != Qpn::MULTICAST && !known {
                         comments.push(format!("dropped: there is no QP {qpn} (any more)"));
                     }
@@ -170,8 +206,50 @@ impl Observer {
             bytes: datagram.payload.to_vec(),
         });
         packet_context::with(|scene| {
-            *scene = PacketContext { packet, comments, receiving: true, ..PacketContext::default() }
+            *scene = PacketContext { packet, arrived, comments, receiving: true, ..PacketContext::default() }
         });
+    }
+
+    fn hear(&self, arrived: &Arrived, known: bool) {
+        let qpn = arrived.dest;
+        if known {
+            lock(&self.peers).heard(qpn, arrived.is_request.then_some(arrived.psn));
+        } else if let Some(format) = self.explain
+            && qpn != Qpn::GSI
+            && qpn != Qpn::MULTICAST
+        {
+            explain::drops::astray(self, format, arrived);
+        }
+    }
+
+    /// Explains what peers on this host say that they have dropped, and keeps what they say that they have refused.
+    fn take_notes(&self) {
+        for note in self.notes.receive() {
+            if note.is_drop {
+                if let Some(format) = self.explain {
+                    explain::drops::noted(self, format, &note);
+                }
+            } else if let Some(known) = lock(&self.peers).get_mut(note.to)
+                && known.peer.qpn == note.from
+                && known.peer.address == Some(note.address)
+            {
+                known.note = Some(note);
+            }
+        }
+    }
+
+    /// Tells the peer of `qpn`, if that is on this host, why a request of its is refused.
+    fn note_refusal(&self, qpn: Qpn, why: &str, remedy: &str) {
+        if let Some(arrived) = packet_context::with(|scene| scene.arrived) {
+            self.note_to_peer(qpn, arrived.to, why, remedy);
+        }
+    }
+
+    /// Sends the peer of `qpn`, which is at `address`, a note.
+    fn note_to_peer(&self, qpn: Qpn, address: IpAddr, why: &str, remedy: &str) {
+        let Some(to) = lock(&self.peers).get(qpn).map(|known| known.peer.qpn) else { return };
+        let (why, remedy) = (why.to_owned(), remedy.to_owned());
+        self.notes.send(&Note { to, from: qpn, address, is_drop: false, why, remedy });
     }
 
     /// Ends the context of the packet received last and writes it to the capture: later reports of this thread belong
@@ -229,6 +307,14 @@ impl Observer {
         if let Some(capture) = &self.capture {
             capture.flush();
         }
+        let due = self.look_for_notes.load(Ordering::Relaxed);
+        if due != u64::MAX {
+            let now = clock::now().as_nanos();
+            if now >= due {
+                self.look_for_notes.store(now + NOTES_LIE, Ordering::Relaxed);
+                self.take_notes();
+            }
+        }
     }
 
     /// The next packet of `qpn` to its peer with this PSN has a comment.
@@ -272,13 +358,33 @@ impl Observer {
         match *event {
             Event::WriteOvertaken { va, .. } => self.overtaken(qpn, va),
             Event::SentNak { nak, psn } => {
+                if nak == Nak::Code(NakCode::PsnSequenceError) {
+                    self.explain_drop(qpn, event);
+                }
                 let why = packet_context::with(|scene| scene.fault.as_ref().map(|(_, why)| why.clone()));
                 let why = why.map_or(String::new(), |why| format!(": {why}"));
                 self.announce(qpn, psn, format!("{}{why}", fmt::nak(nak)));
             }
             Event::Retry { reason, psn, left } => {
                 self.announce(qpn, psn, format!("sent again: {}{}", fmt::retry(reason), fmt::Left(left)));
-                lock(&self.peers).retried(qpn, reason);
+                lock(&self.peers).retried(qpn, reason, psn);
+            }
+            Event::ResponderFault { .. } => {
+                let told = packet_context::with(|scene| {
+                    let (fault, why) = scene.fault.clone()?;
+                    Some((why, fmt::fault_remedy(fault, scene.refused.as_ref())))
+                });
+                if let Some((why, remedy)) = told.filter(|_| self.explain.is_some()) {
+                    self.note_refusal(qpn, &why, remedy);
+                }
+            }
+            Event::Dropped { reason: DropReason::GhostAck, psn, .. } => {
+                if let Some(known) = lock(&self.peers).get_mut(qpn) {
+                    known.ghost = Some(psn);
+                }
+            }
+            Event::Dropped { .. } | Event::Duplicate { .. } | Event::DatagramTooLong { .. } => {
+                self.explain_drop(qpn, event);
             }
             Event::SendRefused { wr_id, .. } => {
                 if let Some(refused) = refused {
@@ -289,12 +395,25 @@ impl Observer {
         }
     }
 
+    /// A packet is dropped, or taken for a duplicate, or not sent.
+    fn explain_drop(&self, qpn: Qpn, event: &Event) {
+        let Some(format) = self.explain else { return };
+        match *event {
+            Event::Dropped { reason, .. } => explain::drops::dropped(self, format, qpn, reason),
+            Event::SentNak { .. } => explain::drops::dropped(self, format, qpn, DropReason::OutOfSequence),
+            Event::Duplicate { .. } => explain::drops::duplicate(self, format, qpn),
+            Event::DatagramTooLong { wr_id, length } => explain::drops::too_long(self, format, qpn, wr_id, length),
+            _ => {}
+        }
+    }
+
     /// A completion is about to be seen by the application.
     fn show_completion(&self, cqe: &Cqe) {
         self.check_buffers(cqe);
         if cqe.status != WcStatus::Success
             && let Some(format) = self.explain
         {
+            self.take_notes();
             explain::completion(self, format, cqe);
         }
     }

@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use urxe_engine::fault::ResponderFault;
 use urxe_engine::{BindError, SendOp, WcStatus};
 
+use super::arrived::Arrived;
 use super::capture::Received;
 use super::fmt::Refused;
 
@@ -15,6 +16,8 @@ pub(super) struct PacketContext {
     pub(super) receiving: bool,
     /// The packet, for the capture.
     pub(super) packet: Option<Received>,
+    /// Headers of the packet, for explanations.
+    pub(super) arrived: Option<Arrived>,
     /// Comments about the packet.
     pub(super) comments: Vec<String>,
     /// The access that was refused last.

@@ -1,18 +1,26 @@
 //! Connections of queue pairs, beyond their packets: the peer that the application named, and the errors since.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use urxe_engine::QpState;
 use urxe_engine::event::RetryReason;
-use urxe_wire::Qpn;
+use urxe_engine::{QpState, QpType};
+use urxe_wire::{Psn, QKey, Qpn};
 
 use super::fmt::Refused;
+use super::notes::Note;
+
+/// Queue pairs that are no more, and are remembered.
+const MOST_GONE: usize = 1024;
+/// Numbers of queue pairs that were never there and were asked for, which peers choose.
+const MOST_STRANGE: usize = 16;
 
 /// A queue pair as the application has set it up.
 #[derive(Clone, Copy, Debug)]
 pub struct Peer {
+    /// Service of the queue pair.
+    pub qp_type: QpType,
     /// State after the change.
     pub state: QpState,
     /// The queue pair that it talks to.
@@ -25,6 +33,27 @@ pub struct Peer {
     pub retry_cnt: u8,
     /// Tries after an RNR NAK.
     pub rnr_retry: u8,
+    /// Bytes of payload in a full packet.
+    pub path_mtu: usize,
+    /// The first PSN expected.
+    pub rq_psn: Psn,
+    /// The first PSN sent.
+    pub sq_psn: Psn,
+    /// The Q_Key (UD).
+    pub q_key: QKey,
+}
+
+/// A kind of message that is printed once for a queue pair.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Once {
+    PsnMismatch,
+    QKey,
+    NoReceive,
+    TooShort,
+    TooLong,
+    SentTooLong,
+    /// The peer has dropped a datagram.
+    PeerDropped,
 }
 
 /// A queue pair, and what has been seen of it.
@@ -39,56 +68,156 @@ pub(super) struct Known {
     pub(super) refused: Option<(u64, Refused)>,
     /// Whether the transition to ERR has been explained: flushed requests are a consequence.
     pub(super) explained: bool,
+    /// The first request has come: the one with `rq_psn`.
+    began: bool,
+    /// PSN of a request that came before that one, and how often it came.
+    misplaced: Option<(Psn, u32)>,
+    /// The PSN to which the requester has gone back last.
+    retried_at: Option<Psn>,
+    /// The PSN of the last answer to what is not outstanding.
+    pub(super) ghost: Option<Psn>,
+    /// Packets that `URXE_FAULTS` has lost, damaged or held back.
+    pub(super) spoilt: u64,
+    /// `URXE_FAULTS` has sent the queue pair to ERR.
+    pub(super) is_asked_for: bool,
+    /// Reason of the peer's last refusal, as its process says.
+    pub(super) note: Option<Note>,
+    told: Vec<Once>,
 }
 
-/// All of a device.
-#[derive(Debug, Default)]
-pub(super) struct Peers(HashMap<Qpn, Known>);
+/// Requests with a PSN beside the expected one that come so often are no losses: the requester begins there.
+const SURE: u32 = 3;
+/// As many packets as a loss may leave out.
+const NEAR: u32 = 64;
 
-impl Peers {
-    pub(super) fn set(&mut self, qpn: Qpn, mut peer: Peer) {
-        let before = self.0.remove(&qpn);
-        // Attributes are given once, and stay.
-        peer.address = peer.address.or(before.as_ref().and_then(|known| known.peer.address));
-        let fresh = matches!(peer.state, QpState::Reset | QpState::Init);
-        let mut known = before.filter(|_| !fresh).unwrap_or(Known {
+impl Known {
+    fn new(peer: Peer) -> Self {
+        Self {
             peer,
             heard: false,
             last_retry: None,
             refused: None,
             explained: false,
-        });
+            began: false,
+            misplaced: None,
+            retried_at: None,
+            ghost: None,
+            spoilt: 0,
+            is_asked_for: false,
+            note: None,
+            told: Vec::new(),
+        }
+    }
+
+    /// Whether this has not been printed yet.
+    pub(super) fn first(&mut self, what: Once) -> bool {
+        let first = !self.told.contains(&what);
+        if first {
+            self.told.push(what);
+        }
+        first
+    }
+
+    /// Notes a request that is not the expected one. Returns whether the peer must have another `sq_psn` than `rq_psn` here:
+    /// nothing has come in order yet, and this came before the first PSN or comes again and again.
+    pub(super) fn is_misplaced(&mut self, psn: Psn) -> bool {
+        if self.began {
+            return false;
+        }
+        let distance = psn.distance_from(self.peer.rq_psn);
+        if distance < 0 {
+            return true;
+        }
+        let count = match self.misplaced {
+            Some((first, count)) if psn.distance_from(first) > 0 => return self.misplaced_often(count),
+            Some((first, count)) if first == psn => count + 1,
+            _ => 1,
+        };
+        self.misplaced = Some((psn, count));
+        self.misplaced_often(count)
+    }
+
+    fn misplaced_often(&self, count: u32) -> bool {
+        let Some((first, _)) = self.misplaced else { return false };
+        let is_far = first.distance_from(self.peer.rq_psn).unsigned_abs() > NEAR;
+        count >= if is_far { 2 } else { SURE }
+    }
+
+    /// Whether the peer answers for PSNs that were never sent, and nothing was ever acknowledged: what it expects.
+    pub(super) fn expected_elsewhere(&self) -> Option<Psn> {
+        self.ghost.filter(|_| self.retried_at == Some(self.peer.sq_psn))
+    }
+}
+
+/// All of a device.
+#[derive(Debug, Default)]
+pub(super) struct Peers {
+    known: HashMap<Qpn, Known>,
+    /// Lately destroyed, oldest first.
+    gone: VecDeque<Qpn>,
+    /// Never there, and told of.
+    strange: Vec<Qpn>,
+}
+
+impl Peers {
+    pub(super) fn set(&mut self, qpn: Qpn, mut peer: Peer) {
+        let before = self.known.remove(&qpn);
+        // Attributes are given once, and stay.
+        peer.address = peer.address.or(before.as_ref().and_then(|known| known.peer.address));
+        let fresh = matches!(peer.state, QpState::Reset | QpState::Init);
+        let mut known = before.filter(|_| !fresh).unwrap_or_else(|| Known::new(peer));
         known.peer = peer;
-        self.0.insert(qpn, known);
+        self.known.insert(qpn, known);
     }
 
     pub(super) fn remove(&mut self, qpn: Qpn) {
-        self.0.remove(&qpn);
+        if self.known.remove(&qpn).is_some() {
+            if self.gone.len() == MOST_GONE {
+                self.gone.pop_front();
+            }
+            self.gone.push_back(qpn);
+        }
     }
 
     pub(super) fn get(&self, qpn: Qpn) -> Option<&Known> {
-        self.0.get(&qpn)
+        self.known.get(&qpn)
+    }
+
+    pub(super) fn get_mut(&mut self, qpn: Qpn) -> Option<&mut Known> {
+        self.known.get_mut(&qpn)
+    }
+
+    /// Whether there has been no such queue pair lately, and that has not been told of.
+    pub(super) fn is_strange(&mut self, qpn: Qpn) -> bool {
+        let new = self.strange.len() < MOST_STRANGE && !self.strange.contains(&qpn) && !self.gone.contains(&qpn);
+        if new {
+            self.strange.push(qpn);
+        }
+        new
     }
 
     /// Notes that the queue pair's way to ERR is explained; returns whether it was already.
     pub(super) fn explain(&mut self, qpn: Qpn) -> bool {
-        self.0.get_mut(&qpn).is_some_and(|known| std::mem::replace(&mut known.explained, true))
+        self.known.get_mut(&qpn).is_some_and(|known| std::mem::replace(&mut known.explained, true))
     }
 
-    pub(super) fn heard(&mut self, qpn: Qpn) {
-        if let Some(known) = self.0.get_mut(&qpn) {
+    /// A packet has come: a request with this PSN, or another.
+    pub(super) fn heard(&mut self, qpn: Qpn, request: Option<Psn>) {
+        if let Some(known) = self.known.get_mut(&qpn) {
             known.heard = true;
+            known.began |= request == Some(known.peer.rq_psn);
         }
     }
 
-    pub(super) fn retried(&mut self, qpn: Qpn, reason: RetryReason) {
-        if let Some(known) = self.0.get_mut(&qpn) {
+    pub(super) fn retried(&mut self, qpn: Qpn, reason: RetryReason, at: Psn) {
+        if let Some(known) = self.known.get_mut(&qpn) {
             known.last_retry = Some(reason);
+            known.retried_at = Some(at);
         }
     }
 
     pub(super) fn refused(&mut self, qpn: Qpn, wr_id: u64, refused: Refused) {
-        if let Some(known) = self.0.get_mut(&qpn) {
+        if let Some(known) = self.known.get_mut(&qpn) {
             known.refused = Some((wr_id, refused));
         }
     }

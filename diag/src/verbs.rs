@@ -23,6 +23,19 @@ pub(super) fn arm(script: &Script) {
     }
 }
 
+/// A script has taken devices out.
+static TAKEN_OUT: AtomicBool = AtomicBool::new(false);
+
+/// Notes that a script has taken a device out.
+pub(super) fn devices_are_taken_out() {
+    TAKEN_OUT.store(true, Ordering::Relaxed);
+}
+
+/// Whether a script has taken a device of this process out.
+pub fn has_taken_out() -> bool {
+    TAKEN_OUT.load(Ordering::Relaxed)
+}
+
 /// Whether any verb is to fail. Cheap.
 pub fn is_armed() -> bool {
     !super::UNOBSERVED && ARMED.load(Ordering::Relaxed)

@@ -117,6 +117,13 @@ pub enum Event {
         /// How it will complete.
         status: WcStatus,
     },
+    /// A datagram is longer than the port's MTU: nothing is sent, and its request completes well (IBA C10-93.1.1).
+    DatagramTooLong {
+        /// The consumer's number for it.
+        wr_id: u64,
+        /// Bytes of the message.
+        length: u32,
+    },
     /// A send request completes with an error of its own (not flushed).
     SendFailed {
         /// The consumer's number for it.

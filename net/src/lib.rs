@@ -83,7 +83,7 @@ pub use counters::Counters;
 pub use datagram::{Datagram, Headers, RxBatch};
 pub use error::{PortError, RouteError};
 pub use interface::Interface;
-pub use ipc::{Channel, KeptFile, Listener};
+pub use ipc::{Channel, KeptFile, Listener, Notes};
 pub use last_will::LastWill;
 pub use link_monitor::LinkEvent;
 pub use multicast::Membership;

@@ -12,7 +12,7 @@ use crate::cm_service::{Mailbox, Service, Services};
 use crate::counters::Counters;
 use crate::error::{PortError, RouteError};
 use crate::interface::Interface;
-use crate::ipc::{Channel, KeptFile, Listener};
+use crate::ipc::{Channel, KeptFile, Listener, Notes};
 use crate::last_will::{LastWill, OwnLastWills};
 use crate::link_monitor::LinkEvent;
 use crate::multicast::{Groups, Membership};
@@ -227,6 +227,12 @@ impl Port {
     /// connections wait there already; what else the system refuses.
     pub fn connect(&self, qpn: Qpn) -> io::Result<Channel> {
         Channel::connect(&self.fds, block_of(qpn))
+    }
+
+    /// Returns a sender and receiver of notes between processes of this host.
+    #[must_use]
+    pub fn notes(&self) -> Notes {
+        Notes::new(&self.fds)
     }
 
     /// Takes a file into the keeping of the port: a forked child has no part in it.

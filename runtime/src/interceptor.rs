@@ -83,6 +83,10 @@ pub enum DeviceEvent {
 /// Observer of a device, which may change what it sees. Called by the thread at work, often with a queue pair's lock held:
 /// an implementation takes no lock of the device and never blocks.
 pub trait Interceptor: Any + Send + Sync + Debug {
+    /// Whether packets may be changed, dropped or written down: all have ICRCs then, also those that go through shared
+    /// memory, and a packet that was sent may not arrive.
+    fn touches_packets(&self) -> bool;
+
     /// An application has opened the device, for the first time or once more.
     fn opened(&self);
 

@@ -1,9 +1,9 @@
-//! Errors of verbs (the `ibv_*(3)` manual pages), by errno.
+//! Errors of verbs and of rdma_cm (the `ibv_*(3)` and `rdma_*(3)` manual pages), by errno.
 
 use crate::{Entry, Table, row};
 
 /// The numbers of Linux on most processors (`errno(3)`).
-pub const TABLE: Table = Table { kind: "errno of a verb", word: "errno", prefix: "E", entries: ENTRIES };
+pub const TABLE: Table = Table { kind: "errno", word: "errno", prefix: "E", entries: ENTRIES };
 
 const ENTRIES: &[Entry] = &[
     row(
@@ -26,6 +26,13 @@ const ENTRIES: &[Entry] = &[
         "the device is of no use here",
         "a device inherited over fork(), a completion queue that overran, or a bug of the provider",
         "open the device anew in the child; make completion queues larger",
+    ),
+    row(
+        6,
+        "ENXIO",
+        "the device is gone",
+        "connection management: an id whose device was removed (RDMA_CM_EVENT_DEVICE_REMOVAL)",
+        "destroy the id, and make another",
     ),
     row(11, "EAGAIN", "not now", "a resource is in use or short for a moment", "try again; look at ulimit -a"),
     row(
@@ -56,8 +63,9 @@ const ENTRIES: &[Entry] = &[
         19,
         "ENODEV",
         "no such device",
-        "the interface behind the device is gone, or URXE_NETDEV names none",
-        "check URXE_NETDEV and `ip link`",
+        "the interface behind the device is gone, or URXE_NETDEV names none; rdma_bind_addr, rdma_resolve_addr: no device \
+         has the address",
+        "check URXE_NETDEV and `ip link`; put a device on the interface that has the address (--netdev)",
     ),
     row(
         22,
@@ -87,6 +95,41 @@ const ENTRIES: &[Entry] = &[
         "not supported",
         "an operation, queue pair type or flag that this device does not have",
         "check what ibv_query_device_ex announces, and docs/reference/features.md",
+    ),
+    row(
+        97,
+        "EAFNOSUPPORT",
+        "no such family of addresses",
+        "connection management: neither AF_INET nor AF_INET6; AF_IB does not exist on RoCE",
+        "use an IP address",
+    ),
+    row(
+        98,
+        "EADDRINUSE",
+        "the port is taken",
+        "rdma_bind_addr, rdma_listen: another id, perhaps of another process, has the port",
+        "end the other program, or choose another port; port 0 is any that is free",
+    ),
+    row(
+        99,
+        "EADDRNOTAVAIL",
+        "the port or address cannot be had",
+        "rdma_bind_addr: the port is taken at one of the addresses that the wildcard stands for, or none is free",
+        "end the other program, choose another port, or bind to one address",
+    ),
+    row(
+        101,
+        "ENETUNREACH",
+        "no way there",
+        "rdma_resolve_addr: no route leads to the address",
+        "check the address and `ip route get ADDRESS`",
+    ),
+    row(
+        107,
+        "ENOTCONN",
+        "not connected",
+        "connection management: the connection has ended, or was never made",
+        "connect first",
     ),
     row(
         110,

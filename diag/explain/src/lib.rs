@@ -4,11 +4,12 @@
 //!
 //! The provider takes from here what it says about a failure besides what it knows of the case; `urxe explain` looks
 //! codes up. One file a kind of code: [`wc`] completion statuses, [`nak`] AETH syndromes, [`event`] asynchronous events,
-//! [`errno`] what verbs return; [`Verb`] names the verbs.
+//! [`cm`] events and rejections of rdma_cm, [`errno`] what calls return; [`Verb`] names the verbs.
 
 #[cfg(test)]
 extern crate std;
 
+pub mod cm;
 pub mod errno;
 pub mod event;
 pub mod nak;
@@ -57,7 +58,7 @@ pub struct Table {
 }
 
 /// Every kind.
-pub const TABLES: [Table; 4] = [wc::TABLE, nak::TABLE, event::TABLE, errno::TABLE];
+pub const TABLES: [Table; 6] = [wc::TABLE, nak::TABLE, event::TABLE, cm::EVENTS, cm::REJECTIONS, errno::TABLE];
 
 impl Table {
     /// The code with this number.

@@ -14,22 +14,23 @@ use urxe_runtime::lock;
 
 /// Explains a completion with an error; flushed ones once for each way to ERR, and not if that was explained itself.
 pub(crate) fn completion(observer: &Observer, format: Format, cqe: &Cqe) {
+    let receive = matches!(cqe.opcode, WcOpcode::Recv | WcOpcode::RecvRdmaWithImm);
     let explained = lock(&observer.peers).explain(cqe.qpn);
     if explained && cqe.status == WcStatus::WrFlushError {
         return;
     }
     let Some(entry) = urxe_explain::wc::TABLE.by_number(cqe.status as u32) else { return };
-    let receive = matches!(cqe.opcode, WcOpcode::Recv | WcOpcode::RecvRdmaWithImm);
     let failed =
         packet_context::with(|context| context.failed.take().filter(|(.., status)| *status == cqe.status && !receive));
     let (to, (why, remedy)) = {
         let peers = lock(&observer.peers);
         let known = peers.get(cqe.qpn);
         let to = known.map_or(String::new(), |known| format!(" to {}", Who(known)));
-        let told = if receive { receiving(cqe) } else { sending(cqe, failed.as_ref(), known) };
+        let told = if receive { receiving(cqe) } else { sending(observer, cqe, failed.as_ref(), known) };
         (to, told.unwrap_or_else(|| (entry.cause.to_owned(), entry.remedy.to_owned())))
     };
-    let asked_for = packet_context::with(|context| std::mem::take(&mut context.asked_for));
+    let asked_for = packet_context::with(|context| std::mem::take(&mut context.asked_for))
+        || lock(&observer.peers).get(cqe.qpn).is_some_and(|known| known.is_asked_for);
     let (why, remedy) = match asked_for {
         true => ("URXE_FAULTS asks for it".to_owned(), "see how the program takes it".to_owned()),
         false => (why, remedy),
@@ -86,9 +87,18 @@ fn flushed() -> (String, String) {
 }
 
 /// Explains the error status of a send request: why, and the remedy.
-fn sending(cqe: &Cqe, failed: Option<&(SendOp, u32, WcStatus)>, known: Option<&Known>) -> Option<(String, String)> {
+fn sending(
+    observer: &Observer,
+    cqe: &Cqe,
+    failed: Option<&(SendOp, u32, WcStatus)>,
+    known: Option<&Known>,
+) -> Option<(String, String)> {
     let told = |why: String, remedy: &str| Some((why, remedy.to_owned()));
     match cqe.status {
+        WcStatus::RemoteInvalidRequestError | WcStatus::RemoteAccessError | WcStatus::RemoteOperationError => {
+            let note = known?.note.as_ref()?;
+            told(format!("at the peer: {}", note.why), &format!("there: {}", note.remedy))
+        }
         WcStatus::WrFlushError => Some(flushed()),
         WcStatus::LocalProtectionError => {
             let earlier = known.and_then(|known| known.refused.as_ref()).filter(|(wr_id, _)| *wr_id == cqe.wr_id);
@@ -110,27 +120,7 @@ fn sending(cqe: &Cqe, failed: Option<&(SendOp, u32, WcStatus)>, known: Option<&K
             let error = packet_context::with(|context| context.unbound.take())?;
             told(fmt::bind(error).to_owned(), "see ibv_bind_mw(3)")
         }
-        WcStatus::RetryExceededError => {
-            let known = known?;
-            let tries = known.peer.retry_cnt;
-            let timeout = known.peer.timeout.map_or_else(String::new, |timeout| format!(" x {}", Millis(timeout)));
-            let peer = Who(known);
-            if known.heard {
-                told(
-                    format!("{tries} retries{timeout} to {peer} without progress, though it has answered before"),
-                    "has the peer's queue pair been destroyed or gone to ERR? Else packets are lost: look at the \
-                     counters, or raise timeout and retry_cnt",
-                )
-            } else {
-                told(
-                    format!("{tries} retries{timeout} to {peer}, no answer at all"),
-                    &format!(
-                        "is QP {} in RTR there, with this end's GID and number? Does UDP port 4791 pass?",
-                        known.peer.qpn
-                    ),
-                )
-            }
-        }
+        WcStatus::RetryExceededError => Some(unanswered(observer, failed.map_or(0, |(_, length, _)| *length), known?)),
         WcStatus::RnrRetryExceededError => {
             let known = known?;
             told(
@@ -143,6 +133,62 @@ fn sending(cqe: &Cqe, failed: Option<&(SendOp, u32, WcStatus)>, known: Option<&K
             )
         }
         _ => None,
+    }
+}
+
+/// Explains that the peer did not acknowledge a message of `length` bytes, however often it was sent.
+fn unanswered(observer: &Observer, length: u32, known: &Known) -> (String, String) {
+    let (tries, peer) = (known.peer.retry_cnt, Who(known));
+    let timeout = known.peer.timeout.map_or_else(String::new, |timeout| format!(" x {}", Millis(timeout)));
+    if known.spoilt > 0 {
+        let why = format!(
+            "URXE_FAULTS has lost, damaged or held back {} packets of the queue pair: {tries} retries{timeout} to {peer}",
+            known.spoilt
+        );
+        return (why, "see how the program takes it".to_owned());
+    }
+    let (netdev, mtu, path_mtu) =
+        (observer.interface.name(), observer.interface.mtu(), usize::from(observer.interface.path_mtu()));
+    if known.peer.path_mtu > path_mtu && length as usize > path_mtu {
+        let why = format!(
+            "path_mtu {} does not fit through {netdev}, whose MTU is {mtu}: packets with more than {path_mtu} bytes never leave",
+            known.peer.path_mtu
+        );
+        return (why, "set path_mtu at both ends to active_mtu (ibv_query_port) of the smaller one".to_owned());
+    }
+    if let Some(note) = &known.note {
+        return (format!("at the peer: {}", note.why), format!("there: {}", note.remedy));
+    }
+    if let Some(expected) = known.expected_elsewhere() {
+        let why = format!(
+            "sq_psn is {}, but {peer} answers for PSN {expected}: its rq_psn is another number",
+            known.peer.sq_psn
+        );
+        let remedy = "set rq_psn there to sq_psn here, and the other way round: exchange the PSNs when connecting";
+        return (why, remedy.to_owned());
+    }
+    if known.heard {
+        return (
+            format!("{tries} retries{timeout} to {peer} without progress, though it has answered before"),
+            "has the peer's queue pair been destroyed or gone to ERR? Else packets are lost: look at the counters, or raise \
+             timeout and retry_cnt"
+                .to_owned(),
+        );
+    }
+    let rtr = format!("is QP {} in RTR there, with this end's GID, number and PSN?", known.peer.qpn);
+    match known.peer.address {
+        Some(address) if address.is_loopback() => (
+            format!(
+                "no answer at all in {tries} retries{timeout} to {peer}, which is this host: {} is on lo",
+                observer.device()
+            ),
+            format!(
+                "if the peer is on another host, start both ends with --netdev (URXE_NETDEV=eth0, or auto); else {rtr}"
+            ),
+        ),
+        _ => {
+            (format!("{tries} retries{timeout} to {peer}, no answer at all"), format!("{rtr} Does UDP port 4791 pass?"))
+        }
     }
 }
 
@@ -174,7 +220,12 @@ pub(crate) fn async_event(observer: &Observer, format: Format, qpn: Qpn, event: 
         let (fault, why) = context.fault.clone()?;
         Some((why, fmt::fault_remedy(fault, context.refused.as_ref()).to_owned()))
     });
-    let (why, remedy) = found.unwrap_or_else(|| (entry.cause.to_owned(), entry.remedy.to_owned()));
+    let asked_for = lock(&observer.peers).get(qpn).is_some_and(|known| known.is_asked_for);
+    let (why, remedy) = match found {
+        _ if asked_for => ("URXE_FAULTS asks for it".to_owned(), "see how the program takes it".to_owned()),
+        Some(found) => found,
+        None => (entry.cause.to_owned(), entry.remedy.to_owned()),
+    };
     let to = {
         let mut peers = lock(&observer.peers);
         peers.explain(qpn);

@@ -1,9 +1,10 @@
 //! Explanations on standard error of every verb that fails and every completion with an error: the cause, with what was
 //! asked, and on the next line the remedy.
 //!
-//! `verbs` explains failed calls, `completions` errors that show later, `line` prints.
+//! `verbs` explains failed calls, `completions` errors that show later, `drops` what shows nowhere, `line` prints.
 
 mod completions;
+pub(super) mod drops;
 mod line;
 mod verbs;
 

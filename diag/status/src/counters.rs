@@ -114,6 +114,7 @@ impl Counters {
             Event::State { .. }
             | Event::ResponderFault { .. }
             | Event::SendRefused { .. }
+            | Event::DatagramTooLong { .. }
             | Event::WriteOvertaken { .. }
             | Event::SendFailed { .. } => return,
         };

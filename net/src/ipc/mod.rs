@@ -4,16 +4,19 @@
 //! |---|---|
 //! | `unix` | SEQPACKET sockets between processes of one user, at abstract names made of QPN blocks |
 //! | `channel` | [`Listener`] and [`Channel`]: messages and open files, for what packets cannot do |
+//! | `notes` | [`Notes`]: why a request was refused, for the process that made it |
 //! | `credentials` | user and process at the other end of a unix socket |
 //! | `header` | the header of a forwarded datagram |
 
 pub mod channel;
 pub mod credentials;
 pub(crate) mod header;
+pub mod notes;
 pub(crate) mod unix;
 
 pub use channel::{Channel, KeptFile, Listener};
 pub use credentials::Credentials;
+pub use notes::Notes;
 
 /// Prefix of every name of this crate in the abstract namespace; the digit is the version of the protocols there.
 pub(crate) const NAME_PREFIX: &str = "urxe/1";

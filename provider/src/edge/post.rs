@@ -17,6 +17,7 @@ use crate::kernel::Errno;
 use crate::verbs::context::Context;
 use crate::verbs::diagnostics;
 use urxe_diag::{self, RecvQueue};
+use urxe_runtime::host::DeviceHost;
 use urxe_runtime::limits;
 use urxe_runtime::memory::faultable_copy;
 use urxe_runtime::qp::Qp;
@@ -65,7 +66,8 @@ pub(super) unsafe fn send(
                 })
             };
             // SAFETY: a list of requests, ended by null, and the caller's pointer.
-            return unsafe { each(first, next, bad_wr, post) };
+            let posted = unsafe { each(first, next, bad_wr, post) };
+            return posted.map_err(|errno| explained(engine, errno));
         };
         // SAFETY: as above.
         let count = unsafe { count(first, next) };
@@ -86,9 +88,19 @@ pub(super) unsafe fn send(
             posted
         };
         // SAFETY: as above.
-        unsafe { each(first, next, bad_wr, post) }
+        let posted = unsafe { each(first, next, bad_wr, post) };
+        posted.map_err(|errno| explained(engine, errno))
     };
     qp.port().with_work(|work| qp.post_send(work, post))
+}
+
+/// The errno of a send request that was refused; a queue that never empties is a reason of its own.
+#[cold]
+fn explained(engine: &urxe_engine::QueuePair<DeviceHost>, errno: Errno) -> Errno {
+    match errno {
+        Errno(libc::ENOMEM) if engine.is_stuck() => diagnostics::stuck(errno, engine.config().cap.max_send_wr),
+        _ => errno,
+    }
 }
 
 pub(super) unsafe extern "C" fn post_recv(

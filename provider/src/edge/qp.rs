@@ -349,7 +349,7 @@ pub(super) unsafe extern "C" fn modify_qp(qp: *mut v::ibv_qp, attr: *mut v::ibv_
             .map_err(|error| diagnostics::modify(qp_type, current, to, error))?;
         if let Some(observer) = context.observer() {
             let peer = object.qp.inspect(|engine| diagnostics::peer(engine, address));
-            observer.connected(object.qp.qpn(), peer);
+            observer.connected(port.net(), object.qp.qpn(), peer);
         }
         if to == QpState::Reset {
             object.qp.forget_completions();

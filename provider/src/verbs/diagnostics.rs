@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use urxe_engine::ModifyError;
 use urxe_engine::attr::AttrMask;
 use urxe_engine::{Access, PostError, QpState, QpType, QueuePair};
-use urxe_wire::Lid;
+use urxe_wire::{Gid, Lid};
 
 use crate::kernel::Errno;
 use urxe_diag::explain::with_reason;
@@ -18,12 +18,17 @@ use urxe_runtime::memory::maps::NotUsable;
 pub(crate) fn peer(engine: &QueuePair<DeviceHost>, address: Option<IpAddr>) -> Peer {
     let attr = engine.attr();
     Peer {
+        qp_type: engine.config().qp_type,
         state: engine.state(),
         qpn: attr.dest_qpn,
         address,
         timeout: attr.ack_timeout(),
         retry_cnt: attr.retry_cnt,
         rnr_retry: attr.rnr_retry,
+        path_mtu: attr.path_mtu.bytes(),
+        rq_psn: attr.rq_psn,
+        sq_psn: attr.sq_psn,
+        q_key: attr.q_key,
     }
 }
 
@@ -146,6 +151,9 @@ pub(crate) fn inherited() -> Errno {
 
 /// A device whose interface is gone, or in which something of ours has panicked.
 pub(crate) fn failed() -> Errno {
+    if urxe_diag::verbs::has_taken_out() {
+        return wrong(Errno(libc::EIO), "URXE_FAULTS has taken the device out", "see how the program takes it");
+    }
     wrong(
         Errno(libc::EIO),
         "the device has failed (IBV_EVENT_DEVICE_FATAL): its network interface is gone, or urxe has met a bug",
@@ -197,6 +205,16 @@ pub(crate) fn post(errno: Errno, error: PostError) -> Errno {
             "the operation is none of this queue pair type's, or not with these flags or this recipient".to_owned(),
             "UC has no READ, atomics or invalidate; UD only SEND, with an address handle; inline data cannot be read into",
         ),
+    })
+}
+
+/// A send queue full of requests without a completion to come.
+pub(crate) fn stuck(errno: Errno, most: u32) -> Errno {
+    with_reason(errno, || {
+        (
+            format!("the send queue is full of {most} requests, all without IBV_SEND_SIGNALED: none ever completes"),
+            "signal at least one request in each max_send_wr, or set sq_sig_all, and poll its completion",
+        )
     })
 }
 
@@ -259,10 +277,20 @@ pub(crate) fn no_gid_row(errno: Errno, index: u32) -> Errno {
 }
 
 /// GIDs between which there is no way.
-pub(crate) fn no_route(error: &urxe_net::RouteError) -> Errno {
+pub(crate) fn no_route(error: &urxe_net::RouteError, (index, local): (u32, Gid), remote: Gid) -> Errno {
+    let named = |gid: Gid| format!("{} ({})", gid.ip(), if gid.ip().is_ipv4() { "IPv4" } else { "IPv6" });
     with_reason(Errno(libc::EINVAL), || {
         (
-            format!("no way from the GID at sgid_index to dgid: {error}"),
+            match error {
+                urxe_net::RouteError::FamilyMismatch => {
+                    format!(
+                        "sgid_index {index} is {}, dgid is {}: no packet goes from one to the other",
+                        named(local),
+                        named(remote)
+                    )
+                }
+                _ => format!("no way from the GID at sgid_index {index} to dgid: {error}"),
+            },
             "take for sgid_index a GID of the same kind (IPv4 or IPv6) as dgid, and for dgid the one that the peer has \
              at its own sgid_index",
         )

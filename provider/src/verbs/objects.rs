@@ -283,7 +283,7 @@ pub(crate) fn route(context: &Context, av: &AddressVector, dest_qpn: u32) -> Res
         tclass: av.traffic_class,
         hop_limit: av.hop_limit,
     };
-    context.port().net().route(&to).map_err(|error| diagnostics::no_route(&error))
+    context.port().net().route(&to).map_err(|error| diagnostics::no_route(&error, (av.sgid_index, local), av.dgid))
 }
 
 /// The errno of a refused post (`ibv_post_send(3)`, `ibv_post_recv(3)`).

@@ -143,7 +143,7 @@ impl Device {
         let xrc_srqs = Arc::new(XrcSrqs::new(Client::new(&port)));
         let regions = Arc::new(Regions::new(limits::KEYS as usize, key_seed).with(xrc_srqs.client()));
         let interceptor = interceptor.and_then(|make| make(&port.interface(), &regions));
-        if interceptor.is_some() {
+        if interceptor.as_ref().is_some_and(|interceptor| interceptor.touches_packets()) {
             port.keep_icrcs();
         }
         let kick = eventfd().map_err(|source| PortError::os("make an eventfd", source))?;

@@ -10,7 +10,8 @@ use super::segment::data_packet;
 use super::send_queue::{Entry, SendQueue};
 use super::wqe::{SendWqe, complete, execute_local, succeed};
 use crate::cq::WcStatus;
-use crate::host::{Host, Io, Network};
+use crate::event::Event;
+use crate::host::{Consumer, Host, Io, Network};
 use crate::qp::attr::QpAttr;
 use crate::qp::sge::copy_payload;
 use crate::qp::{Progress, QpConfig, QpType, Route, opcode};
@@ -122,7 +123,10 @@ impl<H: Host> Unreliable<H> {
             let unsendable = config.qp_type == QpType::Ud && wqe.request.length as usize > attr.path_mtu.bytes();
             if wqe.request.wr.op.is_local() {
                 execute_local(config, io, &wqe.request.wr.op)?;
-            } else if !unsendable {
+            } else if unsendable {
+                let (wr_id, length) = (wqe.request.wr.wr_id, wqe.request.length);
+                io.consumer.trace(config.qpn, Event::DatagramTooLong { wr_id, length });
+            } else {
                 let now = io.now();
                 self.waits_until = self.pace.wait(now).max(self.introduction(now));
                 if self.waits_until.is_some() {

@@ -1,0 +1,253 @@
+//! Events of rdma_cm (`enum rdma_cm_event_type` of `rdma/rdma_cma.h`, `rdma_get_cm_event(3)`), and why a connection is
+//! rejected (IBA 12.6.7.2, `enum ib_cm_rej_reason`): the status of `RDMA_CM_EVENT_REJECTED`.
+
+use crate::{Entry, Table, row};
+
+/// The events.
+pub const EVENTS: Table = Table { kind: "rdma_cm event", word: "cm", prefix: "RDMA_CM_EVENT_", entries: EVENT_ENTRIES };
+
+/// The reasons of a rejection.
+pub const REJECTIONS: Table =
+    Table { kind: "reason of a rejection", word: "rej", prefix: "REJ_", entries: REJECTION_ENTRIES };
+
+const EVENT_ENTRIES: &[Entry] = &[
+    row(
+        0,
+        "RDMA_CM_EVENT_ADDR_RESOLVED",
+        "rdma_resolve_addr has found a device and a way",
+        "nothing is wrong",
+        "go on with rdma_resolve_route",
+    ),
+    row(
+        1,
+        "RDMA_CM_EVENT_ADDR_ERROR",
+        "rdma_resolve_addr has found no device or no way; status is an errno",
+        "ENETUNREACH: no route to the address; ENODEV: the route leads through an interface without a device",
+        "check the address and `ip route get ADDRESS`; put a device on that interface: --netdev or URXE_NETDEV",
+    ),
+    row(
+        2,
+        "RDMA_CM_EVENT_ROUTE_RESOLVED",
+        "rdma_resolve_route is done",
+        "nothing is wrong",
+        "make the queue pair, then rdma_connect",
+    ),
+    row(
+        3,
+        "RDMA_CM_EVENT_ROUTE_ERROR",
+        "rdma_resolve_route has found no path; status is an errno",
+        "a subnet manager without such a path; not on RoCE",
+        "check that the address was resolved on the right device",
+    ),
+    row(
+        4,
+        "RDMA_CM_EVENT_CONNECT_REQUEST",
+        "a peer wants to connect; the event has an id of its own",
+        "nothing is wrong",
+        "rdma_accept or rdma_reject with the id of the event",
+    ),
+    row(
+        5,
+        "RDMA_CM_EVENT_CONNECT_RESPONSE",
+        "the peer has accepted, and the id has no queue pair of rdma_cm's",
+        "nothing is wrong",
+        "move the queue pair to RTS, then rdma_accept",
+    ),
+    row(
+        6,
+        "RDMA_CM_EVENT_CONNECT_ERROR",
+        "the connection failed while it was made; status is an errno",
+        "the queue pair could not be moved to RTR or RTS, or the peer's message made no sense",
+        "look at the state of the queue pair, and at both ends with URXE_EXPLAIN=1",
+    ),
+    row(
+        7,
+        "RDMA_CM_EVENT_UNREACHABLE",
+        "the peer does not answer; status is an errno, on UD the status of a SIDR reply",
+        "no RDMA device at the address, or UDP port 4791 does not pass; on UD, nobody listens there",
+        "start the peer first; check that it has a device on that address, and firewalls for UDP port 4791",
+    ),
+    row(
+        8,
+        "RDMA_CM_EVENT_REJECTED",
+        "the peer does not want the connection; status is a reason: `urxe explain rej STATUS`",
+        "8: nobody listens at that port; 28: the application has called rdma_reject; 10: it has the connection still",
+        "start the listening side first, at the same port and port space; look at the private data for its reason",
+    ),
+    row(9, "RDMA_CM_EVENT_ESTABLISHED", "the connection stands", "nothing is wrong", "nothing"),
+    row(
+        10,
+        "RDMA_CM_EVENT_DISCONNECTED",
+        "the connection is at its end",
+        "rdma_disconnect or the end of the program at either side",
+        "acknowledge the event, then rdma_destroy_qp and rdma_destroy_id",
+    ),
+    row(
+        11,
+        "RDMA_CM_EVENT_DEVICE_REMOVAL",
+        "the device is gone",
+        "its interface was removed, or the device was taken out",
+        "destroy every object on it, or wait for the device to come back",
+    ),
+    row(12, "RDMA_CM_EVENT_MULTICAST_JOIN", "the group is joined", "nothing is wrong", "attach the queue pair"),
+    row(
+        13,
+        "RDMA_CM_EVENT_MULTICAST_ERROR",
+        "the group could not be joined, or is lost; status is an errno",
+        "an address that is no multicast address, or a subnet manager",
+        "check the address of the group",
+    ),
+    row(
+        14,
+        "RDMA_CM_EVENT_ADDR_CHANGE",
+        "the address has moved to another hardware address",
+        "failover of a bonding interface",
+        "connect anew",
+    ),
+    row(
+        15,
+        "RDMA_CM_EVENT_TIMEWAIT_EXIT",
+        "late packets of the connection cannot come any more",
+        "nothing is wrong",
+        "the queue pair number may be used again",
+    ),
+    row(16, "RDMA_CM_EVENT_ADDRINFO_RESOLVED", "rdma_resolve_addrinfo is done", "nothing is wrong", "go on"),
+    row(
+        17,
+        "RDMA_CM_EVENT_ADDRINFO_ERROR",
+        "rdma_resolve_addrinfo has failed; status is an errno",
+        "a service of the subnet's administration; not on RoCE",
+        "resolve by name or address instead",
+    ),
+    row(18, "RDMA_CM_EVENT_USER", "an event of the application's own", "rdma_write_cm_event", "nothing"),
+    row(19, "RDMA_CM_EVENT_INTERNAL", "an event of librdmacm's own", "nothing is wrong", "nothing"),
+];
+
+const REJECTION_ENTRIES: &[Entry] = &[
+    row(1, "REJ_NO_QP", "no queue pair is left", "the peer's device has no more", "destroy what is not used there"),
+    row(2, "REJ_NO_EEC", "no end-to-end context is left", "RD only", "do not use RD"),
+    row(
+        3,
+        "REJ_NO_RESOURCES",
+        "the peer has no room for the connection",
+        "its backlog is full or its memory used up",
+        "accept faster there, or listen with a larger backlog",
+    ),
+    row(
+        4,
+        "REJ_TIMEOUT",
+        "the peer has waited in vain",
+        "the answer to its reply did not come in time",
+        "connect again; look for lost packets",
+    ),
+    row(
+        5,
+        "REJ_UNSUPPORTED",
+        "the peer cannot do what was asked for",
+        "a service that its device does not have",
+        "use a service that both have, such as RC",
+    ),
+    row(
+        6,
+        "REJ_INVALID_COMM_ID",
+        "the peer does not know the connection",
+        "it has ended meanwhile, or was started again",
+        "connect anew",
+    ),
+    row(
+        7,
+        "REJ_INVALID_COMM_INSTANCE",
+        "the numbers of the connection do not fit together",
+        "a late message of an earlier connection",
+        "connect anew",
+    ),
+    row(
+        8,
+        "REJ_INVALID_SERVICE_ID",
+        "nobody listens at that port",
+        "the listening side is not started, has another port, another port space (RDMA_PS_TCP, RDMA_PS_UDP) or another \
+         address",
+        "start the listening side first; compare ports, and the address it is bound to",
+    ),
+    row(
+        9,
+        "REJ_INVALID_TRANSPORT_TYPE",
+        "the peer listens for another service",
+        "RC asked for, UD listened for, or the other way round",
+        "use the same port space at both ends",
+    ),
+    row(
+        10,
+        "REJ_STALE_CONN",
+        "the peer has a connection with that queue pair still",
+        "a program that ended without disconnecting, and its number is used again",
+        "connect again in a moment",
+    ),
+    row(11, "REJ_RDC_NOT_EXIST", "RD only", "no device has RD", "do not use RD"),
+    row(
+        12,
+        "REJ_INVALID_GID",
+        "the peer does not have that GID",
+        "an address that it has lost",
+        "resolve the address anew",
+    ),
+    row(13, "REJ_INVALID_LID", "the peer does not have that LID", "not on RoCE", "resolve the address anew"),
+    row(14, "REJ_INVALID_SL", "a service level that the peer refuses", "not on RoCE", "use service level 0"),
+    row(15, "REJ_INVALID_TRAFFIC_CLASS", "a traffic class that the peer refuses", "rdma_set_option TOS", "use 0"),
+    row(16, "REJ_INVALID_HOP_LIMIT", "a hop limit that the peer refuses", "a router between", "use 64"),
+    row(17, "REJ_INVALID_PACKET_RATE", "a rate that the peer refuses", "an older device", "ask for less"),
+    row(18, "REJ_INVALID_ALT_GID", "as 12, of the alternate path", "path migration; not on RoCE", "give no such path"),
+    row(19, "REJ_INVALID_ALT_LID", "as 13, of the alternate path", "path migration; not on RoCE", "give no such path"),
+    row(
+        24,
+        "REJ_PORT_CM_REDIRECT",
+        "another port answers for this one",
+        "a gateway; not on RoCE",
+        "connect to the address in the answer",
+    ),
+    row(25, "REJ_PORT_REDIRECT", "as 24", "a gateway; not on RoCE", "connect to the address in the answer"),
+    row(
+        26,
+        "REJ_INVALID_MTU",
+        "the peer does not have that path MTU",
+        "its interface is narrower",
+        "give both interfaces the same MTU (`ip link`)",
+    ),
+    row(
+        27,
+        "REJ_INSUFFICIENT_RESP_RESOURCES",
+        "the peer has too few responder resources",
+        "initiator_depth above what it accepts",
+        "ask for a smaller initiator_depth",
+    ),
+    row(
+        28,
+        "REJ_CONSUMER_DEFINED",
+        "the application at the peer has refused",
+        "it has called rdma_reject, or has destroyed the id of the request",
+        "look at the private data of the event, and at the peer's own messages",
+    ),
+    row(29, "REJ_INVALID_RNR_RETRY", "an rnr_retry_count that the peer refuses", "an older device", "use 7"),
+    row(
+        30,
+        "REJ_DUPLICATE_LOCAL_COMM_ID",
+        "the peer has a connection of that number",
+        "a late message of an earlier connection",
+        "connect again",
+    ),
+    row(
+        31,
+        "REJ_INVALID_CLASS_VERSION",
+        "the peer speaks another version of the protocol",
+        "a message that was damaged, or no CM",
+        "capture the exchange (URXE_PCAP)",
+    ),
+    row(32, "REJ_INVALID_FLOW_LABEL", "a flow label that the peer refuses", "a router between", "use 0"),
+    row(
+        35,
+        "REJ_VENDOR_OPTION_NOT_SUPPORTED",
+        "the peer does not know an option of the vendor",
+        "ECE with a device of another vendor",
+        "connect without ECE",
+    ),
+];
