@@ -86,12 +86,16 @@ impl Bench {
         let world = World::new()?;
         let without = world.dir().join("without");
         fs::create_dir(&without)?;
-        // `urxe install` installs what is beside it.
-        fs::copy(artifacts::urxe()?, without.join("urxe"))?;
+        // `urxe install` installs what is beside it; an older release's command installs its library.
+        let beside = library.with_file_name("urxe");
+        let command = if beside.exists() { beside } else { artifacts::urxe()? };
+        fs::copy(command, without.join("urxe"))?;
         fs::copy(library, without.join("liburxe.so")).with_context(|| library.display().to_string())?;
         let with = artifacts::bin_dir()?.to_path_buf();
         let same = fs::read(with.join("liburxe.so"))? == fs::read(without.join("liburxe.so"))?;
         ensure!(!same, "{} is the usual library", library.display());
+        // What the world came with: each run installs its own.
+        world.host().run(with.join("urxe"), &["uninstall"])?;
         Ok(Self { world, with, without })
     }
 
@@ -100,6 +104,8 @@ impl Bench {
         let run = |dir: &Path| -> Result<f64> {
             self.world.host().run(dir.join("urxe"), &["install"])?;
             let values = probe.program.run(self.world.host())?;
+            // Another release may not read this one's manifest.
+            self.world.host().run(dir.join("urxe"), &["uninstall"])?;
             values.first().copied().context("no figure")
         };
         let [a, b, c, d] = [run(&self.without)?, run(&self.with)?, run(&self.with)?, run(&self.without)?];
