@@ -93,6 +93,7 @@ test: rust setup build ## every test
 	[ "$$(id -u)" -ne 0 ] || $(CARGO) test -p urxe-tests --test status_processes --test run_folder --test last_ack -- --ignored
 	$(MAKE) loom
 	$(MAKE) no-std
+	$(MAKE) device-plugin
 	scripts/fuzz $(FUZZ_SECONDS)
 
 # Built before the processors are taken. What fails is tried again by the seed that is printed: SEED=.
@@ -112,6 +113,15 @@ no-std: ## two queue pairs in a C program, without Rust's std
 	CARGO_TARGET_DIR=$(TARGET_DIR)/no-std $(CARGO) build --locked --release --manifest-path conformance/no-std/Cargo.toml
 	$(CC) -o $(TARGET_DIR)/no-std/two_queue_pairs conformance/no-std/main.c $(TARGET_DIR)/no-std/release/liburxe_no_std.a
 	$(TARGET_DIR)/no-std/two_queue_pairs
+
+# Into a folder of its own: it is not of the workspace.
+.PHONY: device-plugin-build
+device-plugin-build: rust
+	CARGO_TARGET_DIR=$(TARGET_DIR)/device-plugin $(CARGO) build --locked --release --manifest-path device-plugin/Cargo.toml
+
+.PHONY: device-plugin
+device-plugin: build ## the Kubernetes device plugin against a fake kubelet
+	CARGO_TARGET_DIR=$(TARGET_DIR)/device-plugin $(CARGO) test --locked --manifest-path device-plugin/Cargo.toml
 
 .PHONY: sanitize
 sanitize: setup ## the tests that call libibverbs, against a provider with AddressSanitizer
@@ -296,10 +306,12 @@ aarch64: ## compiles everything, tests included, for aarch64, and runs stock pro
 .PHONY: fmt
 fmt: ## formats the sources
 	$(CARGO) fmt --all
+	$(CARGO) fmt --manifest-path device-plugin/Cargo.toml
 
 .PHONY: lint
 lint: ## what must be clean before a commit
 	$(CARGO) fmt --all --check
+	$(CARGO) fmt --manifest-path device-plugin/Cargo.toml --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 
 .PHONY: doc

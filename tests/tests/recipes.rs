@@ -299,6 +299,37 @@ fn the_dockerfile_names_what_there_is() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn the_daemonset_fits_the_device_plugin() -> Result<()> {
+    let [daemonset] = &documents(&read("device-plugin/daemonset.yaml")?)?[..] else { anyhow::bail!("not one object") };
+    let pod = daemonset.pointer("/spec/template/spec").context("no pod")?;
+    ensure!(
+        daemonset.pointer("/spec/selector/matchLabels") == daemonset.pointer("/spec/template/metadata/labels"),
+        "{daemonset}"
+    );
+    let [container] = list(pod, "/containers")? else { anyhow::bail!("not one container: {pod}") };
+    let image = format!("urxe-device-plugin:{}", env!("CARGO_PKG_VERSION"));
+    ensure!(text(container, "/image")? == image, "{container}");
+    ensure!(read("device-plugin/Cargo.toml")?.contains(&format!("\nversion = \"{}\"\n", env!("CARGO_PKG_VERSION"))));
+    ensure!(read("device-plugin/Dockerfile")?.contains(&format!("docker build -t {image} ")));
+    // Each folder has the path that it has on the node, and holds one of the program's.
+    let program = read("device-plugin/src/main.rs")?;
+    let defaults: Vec<&str> =
+        program.split("default_value = \"/").skip(1).filter_map(|rest| rest.split('"').next()).collect();
+    ensure!(defaults.len() == 3, "{defaults:?}");
+    let mounts = list(container, "/volumeMounts")?;
+    for mount in mounts {
+        let volume =
+            list(pod, "/volumes")?.iter().find(|volume| volume["name"] == mount["name"]).context("no volume")?;
+        ensure!(volume.pointer("/hostPath/path") == mount.pointer("/mountPath"), "{mount} {volume}");
+    }
+    for folder in defaults.iter().map(|path| format!("/{path}")) {
+        let holds = |mount: &Value| mount["mountPath"].as_str().is_some_and(|path| folder.starts_with(path));
+        ensure!(mounts.iter().any(holds), "{folder} is not mounted");
+    }
+    Ok(())
+}
+
 /// The container of a pod: its words, and its variables.
 struct Container {
     words: Vec<String>,
