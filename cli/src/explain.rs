@@ -8,8 +8,8 @@ use crate::out;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// A completion status, NAK syndrome, asynchronous event or errno, by name or number: RETRY_EXC_ERR, 12, 0x62,
-    /// EINVAL, QP_FATAL; `wc 12` asks for one kind; `quirks` and `quirks 7` for what URXE_QUIRKS may do. Without any, all
+    /// A completion status, NAK syndrome, asynchronous event, event or rejection of rdma_cm, or errno, by name or number:
+    /// RETRY_EXC_ERR, 12, 0x62, EINVAL, QP_FATAL, REJECTED; `wc 12` or `rej 8` asks for one kind; `quirks` and `quirks 7` for what URXE_QUIRKS may do. Without any, all
     /// are listed
     #[arg(value_name = "CODE", num_args = 0..=2)]
     code: Vec<String>,
@@ -82,7 +82,12 @@ fn find(words: &[&str]) -> Vec<(Table, &'static Entry)> {
         };
         entry.map(|entry| (*table, entry))
     });
-    matching.collect()
+    let mut found: Vec<_> = matching.collect();
+    // Of all codes, only syndromes are written in hexadecimal.
+    if code.starts_with("0x") && found.iter().any(|(table, _)| table.word == "nak") {
+        found.retain(|(table, _)| table.word == "nak");
+    }
+    found
 }
 
 #[cfg(test)]
@@ -95,11 +100,23 @@ mod tests {
 
     #[test]
     fn codes_are_found_by_number_name_and_kind() {
-        assert_eq!(names(&["12"]), ["IBV_WC_RETRY_EXC_ERR", "IBV_EVENT_PKEY_CHANGE", "ENOMEM"]);
+        assert_eq!(
+            names(&["12"]),
+            [
+                "IBV_WC_RETRY_EXC_ERR",
+                "IBV_EVENT_PKEY_CHANGE",
+                "RDMA_CM_EVENT_MULTICAST_JOIN",
+                "REJ_INVALID_GID",
+                "ENOMEM"
+            ]
+        );
         assert_eq!(names(&["wc", "12"]), ["IBV_WC_RETRY_EXC_ERR"]);
         assert_eq!(names(&["0x62"]), ["NAK_REMOTE_ACCESS_ERROR"]);
         assert_eq!(names(&["nak", "0x2c"]), ["RNR_NAK"]);
         assert_eq!(names(&["qp_fatal"]), ["IBV_EVENT_QP_FATAL"]);
+        assert_eq!(names(&["rejected"]), ["RDMA_CM_EVENT_REJECTED"]);
+        assert_eq!(names(&["rej", "8"]), ["REJ_INVALID_SERVICE_ID"]);
+        assert_eq!(names(&["EADDRNOTAVAIL"]), ["EADDRNOTAVAIL"]);
         assert!(names(&["nonsense"]).is_empty() && names(&["wc", "0x7777"]).is_empty());
     }
 }

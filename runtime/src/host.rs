@@ -127,7 +127,7 @@ impl Network for Sender {
 
     /// An interceptor may drop packets. What a peer's interceptor drops here, nobody foresees: the ACK timeout finds that.
     fn may_lose(&self, route: &Arc<Route>) -> bool {
-        interceptor::active(&self.interceptor).is_some() || route.may_lose()
+        interceptor::active(&self.interceptor).is_some_and(|it| it.touches_packets()) || route.may_lose()
     }
 }
 

@@ -1,8 +1,9 @@
 //! Explanations on standard error of every verb that fails and every completion with an error: the cause, with what was
 //! asked, and on the next line the remedy.
 //!
-//! `verbs` explains failed calls, `completions` errors that show later, `drops` what shows nowhere, `line` prints.
+//! `verbs` explains failed calls, `cm` those of rdma_cm and its events, `completions` errors that show later, `drops` what shows nowhere, `line` prints.
 
+mod cm;
 mod completions;
 pub(super) mod drops;
 mod line;
@@ -12,6 +13,7 @@ use line::Line;
 use urxe_options::Format;
 use urxe_wire::Qpn;
 
+pub use cm::{CmEvent, cm_event, cm_failed};
 pub(super) use completions::{async_event, completion, overrun};
 pub use line::quoted;
 pub use verbs::{Quiet, failed, with_reason};

@@ -70,23 +70,28 @@ where
 
 /// Explains that `verb` failed.
 pub fn failed(verb: Verb, errno: i32) {
-    let Some(format) = super::wanted() else { return };
-    let noted = REASON.try_with(|place| place.borrow_mut().take()).ok().flatten();
-    let noted = noted.filter(|reason| reason.errno == errno);
     // That is how they say that there is no completion (`ibv_create_cq_ex(3)`).
     if matches!(verb, Verb::StartPoll | Verb::NextPoll) && errno == libc::ENOENT {
         return;
     }
+    explain(verb.name(), errno, || general(verb, errno));
+}
+
+/// Explains that a function failed, by the noted reason, or else by `general`.
+pub(super) fn explain(function: &str, errno: i32, general: impl FnOnce() -> (String, String)) {
+    let Some(format) = super::wanted() else { return };
+    let noted = REASON.try_with(|place| place.borrow_mut().take()).ok().flatten();
+    let noted = noted.filter(|reason| reason.errno == errno);
     let entry = u32::try_from(errno).ok().and_then(|number| urxe_explain::errno::TABLE.by_number(number));
     let code = entry.map_or("errno", |entry| entry.name);
     let (why, remedy, qp) = match noted {
         Some(Reason { why, remedy, qp, .. }) => (why, remedy, qp),
         None => {
-            let (why, remedy) = general(verb, errno);
+            let (why, remedy) = general();
             (why, remedy, None)
         }
     };
-    let what = format!("{verb} failed with {code}");
+    let what = format!("{function} failed with {code}");
     Line { kind: "verb", code, qp, what: &what, why: &why, remedy: &remedy, ..Line::default() }.print(format);
 }
 

@@ -12,6 +12,7 @@ use urxe_wire::{Gid, Lid, Mtu, PKey, Psn, QKey, Qpn};
 use super::address::source_towards;
 use super::channel::Channel;
 use super::event::{Address, ConnParam, Event, Kind, Param, UdParam};
+use super::explained::out_of_turn;
 use super::id::{
     IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND, Id, PortSpace, State as Phase,
 };
@@ -101,7 +102,7 @@ impl Manager {
         }
         let id = state.id(handle)?;
         if id.state != Phase::AddrBound {
-            return Err(EINVAL);
+            return Err(out_of_turn(id.state, "bind before listening, with an id that does nothing else"));
         }
         let wanted = u32::try_from(backlog).unwrap_or_default();
         id.backlog = if wanted == 0 || wanted > MAX_BACKLOG { MAX_BACKLOG } else { wanted };
@@ -124,7 +125,7 @@ impl Manager {
         }
         let id = state.id(handle)?;
         if !matches!(id.state, Phase::Idle | Phase::AddrBound) {
-            return Err(EINVAL);
+            return Err(out_of_turn(id.state, "resolve an address once, with an id of its own for each connection"));
         }
         let bound = id.src;
         // To any GID.
@@ -173,6 +174,7 @@ impl Manager {
             id.state = Phase::AddrBound;
             id.src = id.src.or(Some(SocketAddr::new(unspecified_like(dst), port)));
             state.ids.took_port(handle);
+            state.explain_event(handle, kind, status, Some(dst));
         }
         state.tell(handle, kind, status, None, Vec::new());
         Ok(())
@@ -182,7 +184,7 @@ impl Manager {
         let mut state = self.state();
         let id = state.id(handle)?;
         if id.state != Phase::AddrResolved {
-            return Err(EINVAL);
+            return Err(out_of_turn(id.state, "wait for RDMA_CM_EVENT_ADDR_RESOLVED of rdma_resolve_addr first"));
         }
         id.state = Phase::RouteResolved;
         state.tell(handle, Kind::RouteResolved, 0, None, Vec::new());
@@ -194,7 +196,7 @@ impl Manager {
         let (our_psn, random) = (Psn::new(low(state.random())), state.random());
         let id = state.id(handle)?;
         if id.state != Phase::RouteResolved {
-            return Err(EINVAL);
+            return Err(out_of_turn(id.state, "wait for RDMA_CM_EVENT_ROUTE_RESOLVED of rdma_resolve_route first"));
         }
         let (src, dst, index) = (id.src.ok_or(EINVAL)?, id.dst.ok_or(EINVAL)?, id.device.ok_or(EINVAL)?);
         let ends = Ends { local: id.local_gid(), remote: id.remote_gid() };
@@ -285,7 +287,7 @@ impl Manager {
         let mut state = self.state();
         let id = state.id(handle)?;
         if id.state != Phase::Connect {
-            return Err(EINVAL);
+            return Err(out_of_turn(id.state, "accept the id of an RDMA_CM_EVENT_CONNECT_REQUEST, not the listener"));
         }
         let our_psn = Psn::new(id.connection.our_psn);
         let (index, comm, is_datagram) = (id.device.ok_or(EINVAL)?, id.comm.ok_or(EINVAL)?, id.is_datagram());
@@ -502,18 +504,18 @@ impl State {
     fn bind(&mut self, handle: u32, address: SocketAddr) -> Result<(), Errno> {
         let id = self.id(handle)?;
         if id.state != Phase::Idle {
-            return Err(EINVAL);
+            return Err(out_of_turn(id.state, "bind an id once, before anything else"));
         }
         let (space, v6_only, reuse) = (id.space, id.v6_only, id.reuse);
         let device = if self.is_any(address.ip()) {
             None
         } else {
-            Some(self.device_of(address.ip()).ok_or(Errno(libc::ENODEV))?)
+            Some(self.device_of(address.ip()).ok_or_else(|| self.no_device_has(address))?)
         };
         let (port, claims) = match (reuse, address.port()) {
             // Whoever listens takes it.
             (true, port) if port != 0 => (port, Vec::new()),
-            _ => self.claim(space, address, v6_only)?,
+            _ => self.claim(space, address, v6_only).map_err(|errno| Self::port_is_taken(address, errno))?,
         };
         let mut address = address;
         address.set_port(port);

@@ -77,12 +77,14 @@ impl State {
                 if let Ok(id) = self.id(handle) {
                     id.state = Phase::Disconnect;
                 }
+                self.explain_event(handle, Kind::Rejected, i32::from(rej.reason.0), None);
                 self.tell(handle, Kind::Rejected, i32::from(rej.reason.0), None, rej.private_data.to_vec());
             }
             CmEvent::Unreachable => {
                 if let Ok(id) = self.id(handle) {
                     id.state = Phase::Disconnect;
                 }
+                self.explain_event(handle, Kind::Unreachable, -libc::ETIMEDOUT, None);
                 self.tell(handle, Kind::Unreachable, -libc::ETIMEDOUT, None, Vec::new());
             }
             CmEvent::Disconnected(how, private_data) => {
@@ -199,6 +201,7 @@ impl State {
             if let Ok(id) = self.id(handle) {
                 id.state = Phase::Disconnect;
             }
+            self.explain_event(handle, Kind::Unreachable, i32::from(rep.status.0), None);
             self.tell(handle, Kind::Unreachable, i32::from(rep.status.0), Some(Param::Ud(param)), data);
         }
     }

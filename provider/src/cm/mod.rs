@@ -12,6 +12,7 @@ mod address;
 pub(crate) mod channel;
 pub(crate) mod commands;
 pub(crate) mod event;
+mod explained;
 pub(crate) mod id;
 mod ids;
 mod list;

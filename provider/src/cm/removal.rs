@@ -16,6 +16,7 @@ impl State {
         let mut handles: Vec<u32> = on_it.map(|(handle, _)| handle).collect();
         handles.sort_unstable();
         for handle in handles {
+            self.explain_event(handle, Kind::DeviceRemoval, 0, None);
             self.tell(handle, Kind::DeviceRemoval, 0, None, Vec::new());
             let Some(id) = self.ids.get_mut(handle) else { continue };
             id.state = Phase::Removed;

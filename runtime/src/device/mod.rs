@@ -194,6 +194,11 @@ impl Device {
         TxContext { sender: Sender::new(Arc::clone(&self.port), interceptor), memory: self.memory(), notifications }
     }
 
+    /// Returns the name of the device, such as `urxe0`.
+    pub fn device_name(&self) -> &str {
+        &self.name
+    }
+
     /// Packets a peer may be thought to hold in its receive buffer, from what ours holds: the bound of windows.
     pub fn window(&self) -> u32 {
         // Half of it, at what a packet of 4096 bytes costs the kernel in a run.

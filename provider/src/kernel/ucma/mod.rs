@@ -42,6 +42,9 @@ pub fn close_channel(channel: &Arc<Channel>) {
 pub fn handle_write(channel: &Arc<Channel>, memory: &dyn UserMemory, bytes: &[u8]) -> Result<usize, Errno> {
     let command = Command::parse(bytes).ok_or(EINVAL)?;
     let done = command.run(channel, memory);
+    if let (Err(errno), Some(function)) = (done, command.function()) {
+        urxe_diag::explain::cm_failed(function, errno.0);
+    }
     if command.may_send() {
         manager().look();
     }
@@ -77,6 +80,24 @@ impl<'a> Command<'a> {
                 | ucma::RDMA_USER_CM_CMD_DISCONNECT
                 | ucma::RDMA_USER_CM_CMD_DESTROY_ID
         )
+    }
+
+    /// The function of librdmacm that writes the command, if its caller has made a mistake when it fails: events are waited
+    /// for and ids are disconnected at both ends as a matter of course.
+    const fn function(&self) -> Option<&'static str> {
+        Some(match self.number {
+            ucma::RDMA_USER_CM_CMD_CREATE_ID => "rdma_create_id",
+            ucma::RDMA_USER_CM_CMD_BIND_IP | ucma::RDMA_USER_CM_CMD_BIND => "rdma_bind_addr",
+            ucma::RDMA_USER_CM_CMD_RESOLVE_IP | ucma::RDMA_USER_CM_CMD_RESOLVE_ADDR => "rdma_resolve_addr",
+            ucma::RDMA_USER_CM_CMD_RESOLVE_ROUTE => "rdma_resolve_route",
+            ucma::RDMA_USER_CM_CMD_CONNECT => "rdma_connect",
+            ucma::RDMA_USER_CM_CMD_LISTEN => "rdma_listen",
+            ucma::RDMA_USER_CM_CMD_ACCEPT => "rdma_accept",
+            ucma::RDMA_USER_CM_CMD_REJECT => "rdma_reject",
+            ucma::RDMA_USER_CM_CMD_SET_OPTION => "rdma_set_option",
+            ucma::RDMA_USER_CM_CMD_JOIN_IP_MCAST | ucma::RDMA_USER_CM_CMD_JOIN_MCAST => "rdma_join_multicast",
+            _ => return None,
+        })
     }
 
     /// A number of a structure that the headers do not have. What is missing is zero, as in any other.
