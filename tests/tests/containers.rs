@@ -51,16 +51,21 @@ fn image(dir: &Path) -> Result<PathBuf> {
         fs::create_dir_all(to.parent().context("a file without a folder")?)?;
         fs::copy(from, to).with_context(|| from.to_owned()).map(drop)
     };
-    for program in ["sh", "cat", "ibv_devinfo", "ibv_rc_pingpong"] {
-        let found = Command::new("sh").args(["-c", "command -v \"$0\"", program]).output()?;
-        let path = String::from_utf8(found.stdout)?;
-        let path = path.trim();
-        copy(path, root.join("bin").join(program))?;
-        let libraries = Command::new("ldd").arg(path).output()?;
+    let copy_libraries = |of: &Path| -> Result<()> {
+        let libraries = Command::new("ldd").arg(of).output()?;
         for word in String::from_utf8(libraries.stdout)?.split_whitespace().filter(|word| word.starts_with('/')) {
             copy(word, root.join(word.trim_start_matches('/')))?;
         }
+        Ok(())
+    };
+    for program in ["sh", "cat", "ibv_devinfo", "ibv_rc_pingpong"] {
+        let found = Command::new("sh").args(["-c", "command -v \"$0\"", program]).output()?;
+        let path = String::from_utf8(found.stdout)?;
+        copy(path.trim(), root.join("bin").join(program))?;
+        copy_libraries(Path::new(path.trim()))?;
     }
+    // A build for glibc 2.28 names libraries that newer ones have merged into libc.so.6, and keep.
+    copy_libraries(&artifacts::bin_dir()?.join("liburxe.so"))?;
     // Every image of a distribution with glibc has it.
     let libgcc = Command::new("sh")
         .args(["-c", "ls /lib/*/libgcc_s.so.1 /usr/lib64/libgcc_s.so.1 2>/dev/null | head -1"])

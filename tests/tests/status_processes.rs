@@ -127,7 +127,7 @@ while True:
 /// Sockets of one user that sort first and say a little now and then do not use up the time for another user's.
 #[test]
 #[ignore = "needs root: in a user namespace of one user there are no others"]
-fn slow_sockets_of_one_user_do_not_hide_anothers() -> Result<()> {
+fn slow_sockets_of_one_user_do_not_hide_those_of_another() -> Result<()> {
     const SLOW: &str = "import socket, threading
 def trickle(stream):
     while True:
