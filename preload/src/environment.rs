@@ -7,6 +7,7 @@ use core::ffi::{CStr, c_char};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::folder::is_active;
+use crate::pointer;
 
 const RUN: &[u8] = b"URXE_RUN=";
 const PRELOAD: &[u8] = b"LD_PRELOAD=";
@@ -70,6 +71,28 @@ pub(crate) fn remember() {
     }
 }
 
+/// Whether a list and its variables can be read, as far as a look at their beginnings tells.
+///
+/// # Safety
+/// What can be read of it stays while this looks.
+unsafe fn is_readable(all: *const *const c_char) -> bool {
+    let mut slot = all;
+    loop {
+        if !pointer::is_readable(slot, size_of_val(&slot)) {
+            return false;
+        }
+        // SAFETY: it can be read.
+        let variable = unsafe { slot.read() };
+        if variable.is_null() {
+            return true;
+        }
+        if !pointer::is_readable(variable, 1) {
+            return false;
+        }
+        slot = slot.wrapping_add(1);
+    }
+}
+
 /// The variables of an environment.
 ///
 /// # Safety
@@ -122,6 +145,10 @@ unsafe fn look(all: *const *const c_char) -> Found {
 /// As [`variables`].
 pub(crate) unsafe fn given_back<T>(all: *const *const c_char, then: impl FnOnce(*const *const c_char) -> T) -> T {
     if !is_active() || LIBRARY.load(Ordering::Acquire).is_null() {
+        return then(all);
+    }
+    // SAFETY: the caller's promise.
+    if !all.is_null() && all != own() && !unsafe { is_readable(all) } {
         return then(all);
     }
     // SAFETY: the caller's promise.

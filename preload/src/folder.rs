@@ -4,6 +4,7 @@ use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_char};
 use core::sync::atomic::{AtomicU8, Ordering};
 
+use crate::pointer::is_plausible;
 use crate::text::{PATH_MAX, at};
 
 /// What of the machine is hidden behind the folder: these and all below them.
@@ -119,7 +120,7 @@ fn remember_folder() -> Option<&'static [u8]> {
 pub(crate) unsafe fn is_of_interest(path: *const c_char) -> bool {
     // SAFETY: each byte is looked at only if the one before is not the end.
     unsafe {
-        !path.is_null()
+        is_plausible(path)
             && at(path, 0) == b'/'
             && match at(path, 1) {
                 b's' => at(path, 2) == b'y',

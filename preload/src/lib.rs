@@ -31,6 +31,7 @@ mod listing;
 mod live;
 mod netlink;
 mod next;
+mod pointer;
 mod read_only;
 mod resolve;
 mod shared_lock;

@@ -12,6 +12,7 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::folder::{folder, is_active, is_below, is_of_interest};
 use crate::next::with_errno_kept;
+use crate::pointer::is_plausible;
 use crate::resolve::path_of;
 use crate::status;
 use crate::text::at;
@@ -72,11 +73,11 @@ pub(crate) unsafe fn brought_up_to_date<F: Opened>(path: *const c_char, file: F)
 /// Whether the path is worth a closer look: all that other files pay.
 ///
 /// # Safety
-/// `path` is null or a C string.
+/// `path` is null, or a C string if a program can have memory there.
 pub(crate) unsafe fn may_be_counter(path: *const c_char) -> bool {
     // SAFETY: the caller's promise; null is of no interest.
     unsafe {
-        !path.is_null()
+        is_plausible(path)
             && (is_of_interest(path) || at(path, 0) != b'/')
             && live().is_some_and(|live| (live.is_name)(name(path)))
     }

@@ -13,6 +13,7 @@ use core::mem::size_of;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 use crate::next::{fail, with_errno_kept};
+use crate::pointer;
 
 /// `NETLINK_RDMA` of `<linux/netlink.h>`.
 pub(crate) const NETLINK_RDMA: c_int = 20;
@@ -22,6 +23,9 @@ pub(crate) const NETLINK_USERSOCK: c_int = 2;
 
 /// How many sockets a process may have open at a time: a program that asks has one.
 const MOST: usize = 32;
+
+/// The longest datagram that a netlink socket sends: its send buffer (`net.core.wmem_default`), less 32 (`netlink_sendmsg`).
+const MOST_BYTES: usize = 212_992 - 32;
 
 /// A socket, while it is asked something.
 #[derive(Debug, Clone, Copy)]
@@ -119,7 +123,7 @@ pub(crate) fn is_netlink(fd: c_int) -> bool {
 /// Answers the requests that somebody sends, or says why not. `None` if `fd` is no socket of ours.
 ///
 /// # Safety
-/// The pieces are readable; `to` is null or an address of `to_len` bytes.
+/// Nothing else writes to the pieces and the address meanwhile.
 #[inline]
 pub(crate) unsafe fn sent(fd: c_int, pieces: &[libc::iovec], to: *const c_void, to_len: u32) -> Option<isize> {
     let cookie = find(fd)?;
@@ -131,6 +135,14 @@ pub(crate) unsafe fn sent(fd: c_int, pieces: &[libc::iovec], to: *const c_void, 
 /// As for [`sent`].
 #[cold]
 unsafe fn answer(fd: c_int, cookie: u64, pieces: &[libc::iovec], to: *const c_void, to_len: u32) -> isize {
+    let length = pieces.iter().fold(0_usize, |sum, piece| sum.saturating_add(piece.iov_len));
+    if length > MOST_BYTES {
+        return fail(libc::EMSGSIZE);
+    }
+    let is_readable = |piece: &libc::iovec| pointer::is_readable(piece.iov_base, piece.iov_len);
+    if !pieces.iter().all(is_readable) || (!to.is_null() && !pointer::is_readable(to, to_len as usize)) {
+        return fail(libc::EFAULT);
+    }
     if !to.is_null() && to_len as usize >= size_of::<libc::sockaddr_nl>() {
         // SAFETY: the caller's promise.
         let address = unsafe { to.cast::<libc::sockaddr_nl>().read_unaligned() };
@@ -140,7 +152,6 @@ unsafe fn answer(fd: c_int, cookie: u64, pieces: &[libc::iovec], to: *const c_vo
         }
     }
     let Some(port) = connect_to_itself(fd) else { return -1 };
-    let length = pieces.iter().map(|piece| piece.iov_len).sum::<usize>();
     if let Some(answerer) = answerer() {
         with_errno_kept(|| (answerer.answer)(&NetlinkSocket { fd, cookie, port }, pieces));
     }

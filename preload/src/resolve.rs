@@ -12,6 +12,7 @@ use core::sync::atomic::{AtomicU8, Ordering};
 
 use crate::folder::{VERBS, folder, is_below, is_parent, is_shadowed, may_be_shadowed};
 use crate::next::{system_call, with_errno_kept};
+use crate::pointer::is_plausible;
 use crate::text::{Path, Prefix, Text};
 
 /// The working directory, in the place of a descriptor.
@@ -70,7 +71,7 @@ pub(crate) unsafe fn locate_always(dir: c_int, path: *const c_char) -> Option<Lo
 /// # Safety
 /// `path` is null or a C string, which stays.
 unsafe fn of_interest<'a>(path: *const c_char) -> Option<&'a [u8]> {
-    if path.is_null() || folder().is_none() {
+    if !is_plausible(path) || folder().is_none() {
         return None;
     }
     // SAFETY: the caller's promise.

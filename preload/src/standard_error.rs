@@ -5,10 +5,10 @@
 //! where a write would wait or end the program by a signal.
 
 use core::ffi::{CStr, c_int};
-use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use crate::next::{system_call, with_errno_kept};
+use crate::next::with_errno_kept;
+use crate::status::status_of;
 
 /// Device and inode of the file that standard error was; inode 0 if there was none.
 static DEVICE: AtomicU64 = AtomicU64::new(0);
@@ -23,12 +23,7 @@ pub(crate) fn remember() {
 }
 
 fn status() -> Option<libc::stat> {
-    let mut status = MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: room for the answer: the kernel's structure is libc's on 64-bit machines.
-    unsafe {
-        let arguments = [libc::STDERR_FILENO as usize, status.as_mut_ptr() as usize, 0, 0];
-        (system_call(libc::SYS_fstat, arguments) == 0).then(|| status.assume_init())
-    }
+    status_of(libc::STDERR_FILENO)
 }
 
 /// Writes a line, if standard error is what it was.

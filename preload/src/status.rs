@@ -48,7 +48,7 @@ pub(crate) fn stands_for(copy: c_int, file: c_int) {
     slot.inode.store(copy.st_ino, Ordering::Release);
 }
 
-fn status_of(fd: c_int) -> Option<libc::stat> {
+pub(crate) fn status_of(fd: c_int) -> Option<libc::stat> {
     let mut status = MaybeUninit::<libc::stat>::zeroed();
     // SAFETY: room for the answer: the kernel's structure is libc's on 64-bit machines.
     unsafe {

@@ -16,7 +16,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
 #include <sys/statvfs.h>
@@ -287,6 +289,8 @@ static void questions(void) {
     CHECK(CALL(int, "statfs64", GUID, &fs) == 0 && (isolated || fs.f_type == here.f_type));
     CHECK(statfs(DEVICE "/none", &fs) < 0 && errno == ENOENT);
     CHECK(statvfs(DEVICE, &vfs) == 0 && CALL(int, "statvfs64", NODE, &vfs) == 0);
+    CHECK((vfs.f_flag & ST_RDONLY) && statvfs(DEVICE, &vfs) == 0 && (vfs.f_flag & ST_RDONLY) && statvfs(".", &vfs) == 0);
+    CHECK(syscall(SYS_statfs, DEVICE, &fs) == 0 && (fs.f_flags & ST_RDONLY) && !statvfs("/proc", &vfs) && !(vfs.f_flag & ST_RDONLY));
     CHECK(pathconf(DEVICE, _PC_NAME_MAX) == 255);
     CHECK(access(GUID, R_OK) == 0 && FAILS(access(GUID, W_OK), EROFS) && access(NODE, R_OK | W_OK) == 0);
     CHECK(faccessat(AT_FDCWD, GUID, R_OK, AT_EACCESS) == 0 && eaccess(GUID, R_OK) == 0);
@@ -300,6 +304,39 @@ static void questions(void) {
 #endif
     CHECK(syscall(SYS_getpid) == getpid() && syscall(SYS_openat, AT_FDCWD, "/none", 0) == -1 && errno == ENOENT);
     CHECK(spawned(NULL, GUID) == 0 && spawned(CLASS, "/etc/passwd") == 0 && spawned(DEVICE, "node_guid") == 0);
+}
+
+/* Where nothing is, calls fail as the kernel has them fail. */
+static void bad_pointers(void) {
+    char *bad[] = {NULL, (char *)22, (char *)-1, (char *)(1L << 62)}, *words[] = {"true", NULL};
+    for (int i = 0; i < 4; i++) {
+        struct stat st; struct statfs fs; struct statx sx; char text[64], *p = bad[i];
+        CHECK(FAILS(open(p, O_RDONLY), EFAULT) && FAILS(openat(AT_FDCWD, p, O_RDONLY), EFAULT) && FAILS(creat(p, 0600), EFAULT));
+        CHECK(FAILS(stat(p, &st), EFAULT) && FAILS(lstat(p, &st), EFAULT) && FAILS(fstatat(AT_FDCWD, p, &st, 0), EFAULT));
+        CHECK(FAILS(access(p, F_OK), EFAULT) && FAILS(chdir(p), EFAULT) && FAILS(readlink(p, text, sizeof text), EFAULT));
+        CHECK(FAILS(statfs(p, &fs), EFAULT) && FAILS(chmod(p, 0600), EFAULT) && FAILS(unlink(p), EFAULT));
+        CHECK(FAILS(rename(p, "/x"), EFAULT) && FAILS(rename("/x", p), EFAULT) && FAILS(mkdir(p, 0700), EFAULT));
+        CHECK(FAILS(syscall(SYS_openat, AT_FDCWD, p, O_RDONLY), EFAULT) && FAILS(execve(p, words, environ), EFAULT));
+        CHECK(i == 0 || (FAILS(statx(AT_FDCWD, p, AT_EMPTY_PATH, 0, &sx), EFAULT) && FAILS(openat2_of(AT_FDCWD, p, 0), EFAULT)));
+    }
+    /* What no number tells is asked of the kernel, where calls are rare. */
+    char *page = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), *variables[] = {"A=1", page, NULL};
+    CHECK(page != MAP_FAILED && FAILS(syscall(SYS_openat2, AT_FDCWD, GUID, page, sizeof(struct open_how)), EFAULT));
+    CHECK(FAILS(execve("/bin/true", words, (char **)page), EFAULT) && FAILS(execve("/bin/true", words, variables), EFAULT));
+    CHECK(FAILS(execve("/bin/true", words, (char **)-1), EFAULT));
+    int netlink = socket(AF_NETLINK, SOCK_RAW, 20 /* NETLINK_RDMA */);
+    struct iovec piece = {page, 64}, pieces[2] = {{"", 0}, {"", (size_t)-1}};
+    struct msghdr message = {.msg_iov = &piece, .msg_iovlen = 1};
+    if (netlink >= 0) {
+        CHECK(FAILS(bind(netlink, (void *)page, 12), EFAULT) && FAILS(send(netlink, page, 64, 0), EFAULT));
+        CHECK(FAILS(sendto(netlink, "", 0, 0, (void *)page, 12), EFAULT) && FAILS(sendmsg(netlink, &message, 0), EFAULT));
+        message.msg_iov = (void *)page;
+        CHECK(FAILS(sendmsg(netlink, &message, 0), EFAULT) && FAILS(sendmsg(netlink, (void *)page, 0), EFAULT));
+        message.msg_iov = pieces, message.msg_iovlen = 2;
+        CHECK(sendmsg(netlink, &message, 0) < 0);
+        close(netlink);
+    }
+    munmap(page, 4096);
 }
 
 /* As on a file system that is mounted read-only. */
@@ -357,6 +394,7 @@ int main(void) {
     positions("/dev");
     positions("/sys/class/infiniband");
     questions();
+    bad_pointers();
     changes();
     relative();
     walks();

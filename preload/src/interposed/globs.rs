@@ -6,6 +6,7 @@ use super::Buffer;
 use super::status::{lstat, stat};
 use super::walks::{closedir, opendir, readdir};
 use crate::folder::{folder, is_active, is_shadowed, unshadow_text};
+use crate::pointer::is_plausible;
 use crate::text::Path;
 
 /// `GLOB_ALTDIRFUNC` of `<glob.h>`.
@@ -86,7 +87,7 @@ unsafe fn with_words(
     flags: c_int,
     then: impl FnOnce(*const c_char) -> c_int,
 ) -> c_int {
-    if words.is_null() || found.is_null() {
+    if !is_plausible(words) || !is_plausible(found) {
         return then(words);
     }
     // SAFETY: the caller's promise.

@@ -1,6 +1,6 @@
 //! Functions that look at files, or name them.
 
-use core::ffi::{c_char, c_int, c_long, c_uint};
+use core::ffi::{c_char, c_int, c_long, c_uint, c_ulong};
 
 use super::{Buffer, with_path};
 use crate::folder::{unshadow, unshadow_text};
@@ -19,14 +19,23 @@ interpose! {
         fn name_to_handle_at(dir: c_int; dir, path; handle: Buffer, mount: *mut c_int, flags: c_int) -> c_int;
     }
 
-    path, by with_file_system {
-        fn statfs(; CWD, path; buffer: Buffer) -> c_int;
-        fn statfs64(; CWD, path; buffer: Buffer) -> c_int;
-        fn statvfs(; CWD, path; buffer: Buffer) -> c_int;
-        fn statvfs64(; CWD, path; buffer: Buffer) -> c_int;
-    }
-
     others {
+        fn statfs(path: *const c_char, answer: *mut StatFs) -> c_int = |next| {
+            // SAFETY: the caller's own call, but for the path.
+            unsafe { with_file_system(path, answer, |path| next(path, answer)) }
+        }
+        fn statfs64(path: *const c_char, answer: *mut StatFs) -> c_int = |next| {
+            // SAFETY: as above.
+            unsafe { with_file_system(path, answer, |path| next(path, answer)) }
+        }
+        fn statvfs(path: *const c_char, answer: *mut libc::statvfs) -> c_int = |next| {
+            // SAFETY: as above.
+            unsafe { with_file_system(path, answer, |path| next(path, answer)) }
+        }
+        fn statvfs64(path: *const c_char, answer: *mut libc::statvfs) -> c_int = |next| {
+            // SAFETY: as above.
+            unsafe { with_file_system(path, answer, |path| next(path, answer)) }
+        }
         fn access(path: *const c_char, mode: c_int) -> c_int = |next| {
             // SAFETY: the caller's own call, but for the path.
             unsafe { checked(CWD, path, mode, |path| next(path, mode)) }
@@ -132,21 +141,51 @@ pub(super) unsafe fn checked(
     result
 }
 
-/// Calls `then` with the mount point of the file system that a file of the folder is shown in.
+/// `struct statfs` of `<bits/statfs.h>`: words, all of them.
+#[repr(transparent)]
+pub(super) struct StatFs([c_long; 15]);
+
+/// Answer about a file system.
+pub(super) trait FileSystem {
+    fn set_read_only(&mut self);
+}
+
+impl FileSystem for StatFs {
+    fn set_read_only(&mut self) {
+        let Self([.., flags, _, _, _, _]) = self;
+        *flags |= ST_RDONLY.cast_signed();
+    }
+}
+
+impl FileSystem for libc::statvfs {
+    fn set_read_only(&mut self) {
+        self.f_flag |= ST_RDONLY;
+    }
+}
+
+/// As in `<sys/statvfs.h>`.
+const ST_RDONLY: c_ulong = libc::MS_RDONLY;
+
+/// Calls `then` with the mount point of the file system that a file of the folder is shown in, and says that it is read-only.
 ///
 /// # Safety
-/// `path` is null or a C string.
-pub(super) unsafe fn with_file_system(
-    dir: c_int,
+/// `path` is null or a C string, and `answer` is filled by `then` when that returns 0.
+pub(super) unsafe fn with_file_system<F: FileSystem>(
     path: *const c_char,
+    answer: *mut F,
     then: impl FnOnce(*const c_char) -> c_int,
 ) -> c_int {
     // SAFETY: the caller's promise.
-    let Some(located) = (unsafe { locate(dir, path) }) else { return then(path) };
-    match located.mount_point() {
+    let Some(located) = (unsafe { locate(CWD, path) }) else { return then(path) };
+    let result = match located.mount_point() {
         Some(mount_point) if exists(&located) => then(mount_point.as_ptr()),
         _ => then(located.as_ptr()),
+    };
+    if result == 0 && located.is_shadowed {
+        // SAFETY: the caller's promise.
+        unsafe { (*answer).set_read_only() };
     }
+    result
 }
 
 /// The result of a `readlink`.

@@ -4,6 +4,7 @@ use core::ffi::{c_char, c_int, c_uint};
 
 use super::{Buffer, with_path};
 use crate::live::brought_up_to_date;
+use crate::pointer::is_plausible;
 use crate::read_only::{self, mode_flags};
 use crate::resolve::CWD;
 
@@ -26,7 +27,7 @@ pub(super) unsafe fn opened(
 /// # Safety
 /// Both are null or C strings.
 unsafe fn stream(path: *const c_char, mode: *const c_char, then: impl FnOnce(*const c_char) -> Buffer) -> Buffer {
-    if path.is_null() || mode.is_null() {
+    if !is_plausible(path) || !is_plausible(mode) {
         return then(path);
     }
     // SAFETY: C strings, and what came of them.

@@ -5,9 +5,13 @@ use core::ffi::{c_int, c_uint, c_void};
 use crate::folder::is_active;
 use crate::netlink::{self, NETLINK_RDMA, NETLINK_USERSOCK, is_netlink};
 use crate::next::fail;
+use crate::pointer::is_readable;
 
 type Bytes = *const c_void;
 type Room = *mut c_void;
+
+/// The most pieces that a message has (`UIO_MAXIOV` of `<linux/uio.h>`).
+const MOST_PIECES: usize = 1024;
 
 interpose! {
     others {
@@ -36,6 +40,9 @@ interpose! {
             }
             let mut own = [0_u8; size_of::<libc::sockaddr_nl>()];
             let usable = if address.is_null() { 0 } else { own.len().min(length as usize) };
+            if !is_readable(address, usable) {
+                return fail(libc::EFAULT);
+            }
             // SAFETY: the caller's address is that long.
             unsafe { address.cast::<u8>().copy_to_nonoverlapping(own.as_mut_ptr(), usable) };
             // Its groups are of another protocol.
@@ -71,15 +78,18 @@ interpose! {
             }
         }
         fn sendmsg(fd: c_int, message: *const libc::msghdr, flags: c_int) -> isize = |next| {
-            if is_netlink(fd) && !message.is_null() {
+            if is_netlink(fd) && is_readable(message, size_of::<libc::msghdr>()) {
                 // SAFETY: the caller's message.
                 let message = unsafe { &*message };
-                let pieces = if message.msg_iov.is_null() {
-                    &[][..]
-                } else {
-                    // SAFETY: as above.
-                    unsafe { core::slice::from_raw_parts(message.msg_iov, message.msg_iovlen) }
-                };
+                let (pieces, count) = (message.msg_iov.cast_const(), message.msg_iovlen);
+                if count > MOST_PIECES {
+                    return fail(libc::EMSGSIZE);
+                }
+                if !is_readable(pieces, count * size_of::<libc::iovec>()) {
+                    return fail(libc::EFAULT);
+                }
+                // SAFETY: as above.
+                let pieces = if count == 0 { &[] } else { unsafe { core::slice::from_raw_parts(pieces, count) } };
                 // SAFETY: as above.
                 if let Some(sent) = unsafe { netlink::sent(fd, pieces, message.msg_name, message.msg_namelen) } {
                     return sent;

@@ -5,6 +5,7 @@ use core::ffi::{c_char, c_int, c_uint};
 use super::with_path;
 use crate::live::may_be_counter;
 use crate::next::with_errno_kept;
+use crate::pointer::is_plausible;
 use crate::resolve::{CWD, locate_always};
 use crate::status::Status;
 
@@ -21,7 +22,7 @@ pub(super) unsafe fn looked_at<S: Status>(
 ) -> c_int {
     // SAFETY: the caller's promise.
     unsafe {
-        if flags & libc::AT_EMPTY_PATH != 0 && (path.is_null() || *path == 0) {
+        if flags & libc::AT_EMPTY_PATH != 0 && (path.is_null() || (is_plausible(path) && *path == 0)) {
             return descriptor(then(path), status);
         }
         let result = with_path(dir, path, then);

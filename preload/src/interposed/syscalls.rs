@@ -3,13 +3,14 @@
 use core::ffi::{c_char, c_int, c_long, c_void};
 
 use super::changes::{attributes, creation, removal};
-use super::lookups::{checked, with_file_system, with_target};
+use super::lookups::{StatFs, checked, with_file_system, with_target};
 use super::opens::opened;
 use super::sockets::socket;
 use super::status::{descriptor, looked_at};
 use super::with_path;
 use crate::folder::{is_active, unshadow};
 use crate::next::{fail, system_call_of_six};
+use crate::pointer::is_readable;
 use crate::read_only::{change_two, open_flags};
 use crate::resolve::{CWD, locate, working_directory_changed};
 
@@ -107,7 +108,7 @@ unsafe fn with_paths(number: c_long, arguments: Arguments) -> Option<c_long> {
             libc::SYS_getxattr | libc::SYS_lgetxattr | libc::SYS_listxattr | libc::SYS_llistxattr => {
                 c_long::from(with_path(CWD, as_path(a), at(0)))
             }
-            libc::SYS_statfs => c_long::from(with_file_system(CWD, as_path(a), at(0))),
+            libc::SYS_statfs => c_long::from(with_file_system(as_path(a), b as *mut StatFs, at(0))),
             libc::SYS_faccessat | libc::SYS_faccessat2 => {
                 c_long::from(checked(as_int(a), as_path(b), as_int(c), at(1)))
             }
@@ -209,7 +210,8 @@ unsafe fn open_as(dir: c_int, path: *const c_char, arguments: Arguments) -> c_in
     let [_, _, how, size, ..] = arguments;
     // SAFETY: the caller's own call; a structure of another size is left alone.
     unsafe {
-        let located = (size == size_of::<OpenHow>() && how != 0).then(|| locate(dir, path)).flatten();
+        let is_known = size == size_of::<OpenHow>() && is_readable(how as *const OpenHow, size);
+        let located = is_known.then(|| locate(dir, path)).flatten();
         let Some(located) = located else { return call(libc::SYS_openat2, arguments) };
         let mut how = *(how as *const OpenHow);
         if how.resolve & BELOW_DIR != 0 && path.cast::<u8>().read() == b'/' {
