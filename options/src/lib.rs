@@ -31,7 +31,7 @@ pub const RUN_VARIABLE: &str = "URXE_RUN";
 pub const RUN_USERS_LOCK: &str = "users.lock";
 
 /// In that folder: what devices that are no more have counted.
-pub const RUN_LEDGER: &str = "counted";
+pub const RUN_FINAL_COUNTERS: &str = "counted";
 
 /// The value of `URXE_NETDEV` where that is not set. Containers have it ([`NETDEV`] stays for those who start them).
 pub const DEFAULT_NETDEV_VARIABLE: &str = "URXE_DEFAULT_NETDEV";

@@ -9,7 +9,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use urxe_tests::{Launcher, TIMEOUT, wait_until};
+use urxe_tests::{Finished, Launcher, TIMEOUT, wait_until};
 
 #[test]
 fn exit_statuses() -> Result<()> {
@@ -423,5 +423,52 @@ fn a_misspelt_variable_is_pointed_out() -> Result<()> {
     command.env("URXE_NETDEW", "eth0").env("URXE_EXPLAIN", "0");
     let said = launcher.host().start(command)?.finish(TIMEOUT)?.success()?;
     ensure!(said.stderr == "urxe: warning: URXE_NETDEW means nothing here: is it URXE_NETDEV?\n", "{said}");
+    Ok(())
+}
+
+/// Runs `script` with a `/dev/shm` of 64 KiB of its own.
+fn with_small_shm(launcher: &Launcher, script: &str) -> Result<Finished> {
+    let script = format!("mount -t tmpfs -o size=64k tmpfs /dev/shm\n{script}");
+    let mut command = launcher.host().command("unshare");
+    command.args(["--mount", "sh", "-ec", &script]).env("URXE", launcher.urxe()).env("TMPDIR", launcher.tmp());
+    launcher.host().start(command)?.finish(TIMEOUT)
+}
+
+/// `/dev/shm` of a container is small, and may be full.
+#[test]
+fn a_full_shm_leaves_room_elsewhere() -> Result<()> {
+    let launcher = Launcher::new()?;
+    let said = with_small_shm(
+        &launcher,
+        "head -c 100000 /dev/zero >/dev/shm/full 2>/dev/null || true
+        \"$URXE\" run -- sh -c 'cat /sys/class/infiniband/urxe0/node_type; case $URXE_RUN in $TMPDIR/*) echo there;; esac'",
+    )?
+    .success()?;
+    ensure!(said.stdout == "1: CA\nthere\n", "{said}");
+    // What was begun in the full one is gone.
+    let said = with_small_shm(
+        &launcher,
+        "head -c 100000 /dev/zero >/dev/shm/full 2>/dev/null || true; \"$URXE\" run -- true; ls /dev/shm",
+    )?
+    .success()?;
+    ensure!(said.stdout == "full\n", "{said}");
+    Ok(())
+}
+
+/// A `/dev/shm` that is mounted below `urxe run` hides its folder: who asks for devices is told.
+#[test]
+fn a_hidden_folder_is_said_in_a_line() -> Result<()> {
+    let launcher = Launcher::new()?;
+    let script = "mount -t tmpfs tmpfs /dev/shm; ibv_devices || true; \"$URXE\" doctor --for run";
+    // A path without spaces: the library is not in the folder then, and can say something.
+    let urxe = launcher.tmp().join("urxe");
+    fs::copy(launcher.urxe(), &urxe)?;
+    fs::copy(launcher.urxe().with_file_name("liburxe.so"), urxe.with_file_name("liburxe.so"))?;
+    let mut command = launcher.host().command(&urxe);
+    command.args(["run", "--", "unshare", "--mount", "sh", "-ec", script]).env("URXE", &urxe);
+    let said = launcher.host().start(command)?.finish(TIMEOUT)?.success()?;
+    let lines: Vec<_> = said.stderr.lines().filter(|line| line.starts_with("urxe: no devices: /")).collect();
+    ensure!(lines.len() == 1 && lines[0].contains("mounted anew"), "{said}");
+    ensure!(said.stdout.contains("warning  programs started from here find no devices"), "{said}");
     Ok(())
 }

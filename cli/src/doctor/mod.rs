@@ -9,6 +9,7 @@ mod network;
 mod plain;
 pub(crate) mod probe;
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -87,6 +88,7 @@ impl Finding {
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let mut both = Said::default();
     both.say(library::check())?;
+    both.say(missing_folder().into_iter().collect())?;
     let misspelt = misspelt::in_environment().into_iter();
     both.say(misspelt.map(|what| Finding::warning(what, "set it again by that name")).collect())?;
     let (mut by_run, mut installed) = (None, None);
@@ -147,6 +149,21 @@ impl Said {
         }
         Ok(())
     }
+}
+
+/// Whether the folder of the `urxe run` that this is below is hidden or gone.
+fn missing_folder() -> Option<Finding> {
+    let folder = std::env::var_os(urxe_options::RUN_VARIABLE).filter(|folder| !folder.is_empty())?;
+    let is_missing = !Path::new(&folder).is_dir();
+    is_missing.then(|| {
+        Finding::warning(
+            format!(
+                "programs started from here find no devices: {} is not there, which `urxe run` made",
+                folder.display()
+            ),
+            "where /dev/shm is mounted anew (bwrap, unshare, a container), start `urxe run` in there",
+        )
+    })
 }
 
 fn check_devices(settings: &Settings) -> Vec<Finding> {

@@ -20,7 +20,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, bail, ensure};
 use tempfile::TempDir;
 use urxe_net::Interface;
 use urxe_options::Choices;
@@ -48,8 +48,20 @@ pub(super) struct Folder {
 }
 
 impl Folder {
+    /// Makes it in the first place that has room.
     pub(super) fn create(choices: &Choices, interfaces: &[Interface], library: &Path) -> Result<Self> {
-        let dir = temporary()?;
+        let mut errors = Vec::new();
+        for place in places() {
+            match Self::create_in(&place, choices, interfaces, library) {
+                Ok(folder) => return Ok(folder),
+                Err(error) => errors.push(format!("{}: {error:#}", place.display())),
+            }
+        }
+        bail!("no temporary folder ({}): make room there, or set TMPDIR", errors.join("; "))
+    }
+
+    fn create_in(place: &Path, choices: &Choices, interfaces: &[Interface], library: &Path) -> Result<Self> {
+        let dir = tempfile::Builder::new().prefix(PREFIX).tempdir_in(place)?;
         // Whatever the umask of the program is to be: processes of other users may read, and never write.
         let _umask = Umask::set(0o022);
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o711))?;
@@ -82,7 +94,7 @@ impl Folder {
         }
         plan.link(shown.join(LIBRARY), library);
         plan.write()?;
-        fs::create_dir(shown.join(urxe_options::RUN_LEDGER))?;
+        fs::create_dir(shown.join(urxe_options::RUN_FINAL_COUNTERS))?;
         Ok(Self { dir, shown, lock })
     }
 
@@ -135,19 +147,10 @@ impl Drop for Umask {
     }
 }
 
-/// A folder in memory if possible, which is quick, and gone after a crash of the machine.
-fn temporary() -> Result<TempDir> {
+/// Where a folder may be: in memory if possible, which is quick, and gone after a crash of the machine.
+fn places() -> impl Iterator<Item = PathBuf> {
     let in_memory = [Some(PathBuf::from("/dev/shm")), std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from)];
-    let mut builder = tempfile::Builder::new();
-    builder.prefix(PREFIX);
-    for base in in_memory.into_iter().flatten() {
-        if let Ok(dir) = builder.tempdir_in(base) {
-            return Ok(dir);
-        }
-    }
-    builder.tempdir().with_context(|| {
-        format!("no temporary folder, neither in /dev/shm nor in {}: set TMPDIR", std::env::temp_dir().display())
-    })
+    in_memory.into_iter().flatten().chain([std::env::temp_dir()])
 }
 
 /// Locks a file for as long as a copy of this descriptor is open somewhere. False if somebody else has.

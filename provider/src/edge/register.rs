@@ -1,9 +1,10 @@
 //! How libibverbs gets to know the provider, and the devices.
 
-use std::ffi::{CStr, CString, c_char};
+use std::ffi::{CStr, CString, OsStr, c_char};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use urxe_ffi::driver::Pabi;
 use urxe_ffi::driver::device::{VERBS_MATCH_SENTINEL, verbs_device, verbs_device_ops, verbs_match_ent};
@@ -85,7 +86,7 @@ extern "C" fn construct() {
         faultable_copy::call_sigaction_by(urxe_preload::sigaction);
         urxe_preload::fault_signals_are(faultable_copy::set_wanted);
         urxe_preload::hold_folder(urxe_options::RUN_USERS_LOCK);
-        urxe_preload::when_devices_are_looked_for(register);
+        urxe_preload::when_devices_are_looked_for(look_for_devices);
         urxe_preload::counters_are(&crate::status::sysfs::LIVE);
         urxe_preload::netlink_is(&kernel::netlink::NETLINK);
     }
@@ -111,6 +112,27 @@ pub(super) extern "C" fn register() {
         kernel::ucma::hook::install_if_loaded();
         Ok(())
     });
+}
+
+/// Called when the program is about to list devices.
+extern "C" fn look_for_devices() {
+    let _ = guarded(|| {
+        miss_folder();
+        Ok(())
+    });
+    register();
+}
+
+/// Says once that the folder of `urxe run`, and with it every device, is not there.
+fn miss_folder() {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    let Some(folder) = urxe_preload::folder().map(|folder| Path::new(OsStr::from_bytes(folder))) else { return };
+    if !folder.is_dir() && !SAID.swap(true, Ordering::Relaxed) {
+        complain(&format_args!(
+            "no devices: {} is not there, which `urxe run` made; where /dev/shm is mounted anew, use `urxe run` in there",
+            folder.display()
+        ));
+    }
 }
 
 /// Every copy that is loaded. Their files have any name: who bundles a library gives it one of its own.

@@ -7,12 +7,14 @@
 //! The file holds a number that stands for the names of the counters, and their values, each of eight bytes in the order
 //! of the machine.
 //!
+//! Whoever changes a file has the lock, a file that others cannot open: a file that they can read they could lock, too.
+//!
 //! Only the user of `urxe run` may write there: a folder that several users write to is one in which each can lay out
 //! links and pipes for the others. So what a process of another user has counted (one that a service started as root has
 //! become, say) is lost with it. Nothing about the folder is taken on trust: `URXE_RUN` is a variable, and root may be
 //! below somebody else's `urxe run`.
 
-use std::ffi::{CString, OsStr};
+use std::ffi::{CStr, CString, OsStr};
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd};
@@ -26,14 +28,17 @@ use urxe_net::ipc::credentials::{file_may_have, own_uid};
 /// How often to ask for a file that somebody else has, with a millisecond in between.
 const ATTEMPTS: usize = 100;
 
+/// Name of the lock.
+const LOCK: &CStr = c"lock";
+
 /// Permission to write for the group or for everybody.
 const SHARED: u32 = 0o022;
 
 /// Adds what the device has counted. What goes wrong costs counts, and concerns nobody.
 pub(crate) fn add(device: &str, counters: impl Iterator<Item = (&'static str, u64)>) {
     if let Some(folder) = urxe_preload::folder() {
-        let _ = Ledger::open(Path::new(OsStr::from_bytes(folder)), own_uid())
-            .and_then(|ledger| ledger.add(&name(device)?, counters));
+        let _ = FinalCounters::open(Path::new(OsStr::from_bytes(folder)), own_uid())
+            .and_then(|kept| kept.add(&name(device)?, counters));
     }
 }
 
@@ -42,8 +47,8 @@ pub(crate) fn read(device: &str) -> impl Iterator<Item = (&'static str, u64)> {
     let read = || {
         let folder = Path::new(OsStr::from_bytes(urxe_preload::folder()?));
         // This user's, or root's, if root has started this program as another user.
-        let ledger = Ledger::open(folder, own_uid()).or_else(|_| Ledger::open(folder, 0)).ok()?;
-        values(&ledger.file(&name(device).ok()?, libc::O_RDONLY).ok()?).ok()
+        let counters = FinalCounters::open(folder, own_uid()).or_else(|_| FinalCounters::open(folder, 0)).ok()?;
+        values(&counters.file(&name(device).ok()?, libc::O_RDONLY, 0).ok()?).ok()
     };
     urxe_status::names().zip(read().unwrap_or_default())
 }
@@ -55,17 +60,17 @@ fn name(device: &str) -> io::Result<CString> {
 }
 
 /// The folder of the files, and the user that it and they belong to.
-struct Ledger {
+struct FinalCounters {
     folder: File,
     owner: u32,
 }
 
-impl Ledger {
+impl FinalCounters {
     /// In the folder of `urxe run`, if it is the user `owner`'s and nobody else may write there.
     fn open(run: &Path, owner: u32) -> io::Result<Self> {
         let mut options = OpenOptions::new();
         let options = options.read(true).custom_flags(libc::O_DIRECTORY | libc::O_NOFOLLOW);
-        let folder = options.open(run.join(urxe_options::RUN_LEDGER))?;
+        let folder = options.open(run.join(urxe_options::RUN_FINAL_COUNTERS))?;
         let metadata = folder.metadata()?;
         if metadata.uid() != owner || metadata.mode() & SHARED != 0 {
             return Err(io::ErrorKind::PermissionDenied.into());
@@ -73,13 +78,12 @@ impl Ledger {
         Ok(Self { folder, owner })
     }
 
-    /// The file `name`: a regular file of the owner's with one name. A pipe or a device is not waited for.
-    fn file(&self, name: &CString, flags: libc::c_int) -> io::Result<File> {
-        /// For everybody to read, whatever the umask leaves of it.
-        const MODE: libc::mode_t = 0o644;
+    /// Opens the file `name`, or makes it with this mode: a regular file of the owner's with one name. A pipe or a device is not
+    /// waited for.
+    fn file(&self, name: &CStr, flags: libc::c_int, mode: libc::mode_t) -> io::Result<File> {
         let flags = flags | libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC | libc::O_NOCTTY;
         // SAFETY: a descriptor and a C string.
-        let fd = unsafe { libc::openat(self.folder.as_raw_fd(), name.as_ptr(), flags, MODE) };
+        let fd = unsafe { libc::openat(self.folder.as_raw_fd(), name.as_ptr(), flags, mode) };
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
@@ -91,21 +95,23 @@ impl Ledger {
     }
 
     fn add(&self, name: &CString, counters: impl Iterator<Item = (&'static str, u64)>) -> io::Result<()> {
-        let file = self.file(name, libc::O_RDWR | libc::O_CREAT)?;
-        lock(&file)?;
+        let lock = self.file(LOCK, libc::O_RDWR | libc::O_CREAT, 0o600)?;
+        wait_for(&lock)?;
+        // For everybody to read, whatever the umask leaves of it.
+        let file = self.file(name, libc::O_RDWR | libc::O_CREAT, 0o644)?;
         let before = values(&file)?;
         let sums = counters.zip(before).map(|((_, value), before)| value.wrapping_add(before));
         let bytes: Vec<u8> = std::iter::once(signature()).chain(sums).flat_map(u64::to_ne_bytes).collect();
         if !file_may_have(bytes.len()) {
             return Err(io::ErrorKind::FileTooLarge.into());
         }
-        // Closing it unlocks it.
+        // Closing the lock gives it back.
         file.write_all_at(&bytes, 0)
     }
 }
 
 /// Waits a moment for whoever has it: a program that ends may not be held up by one that was stopped.
-fn lock(file: &File) -> io::Result<()> {
+fn wait_for(file: &File) -> io::Result<()> {
     for _ in 0..ATTEMPTS {
         // SAFETY: a descriptor.
         if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
@@ -140,63 +146,77 @@ mod tests {
     use super::*;
     use std::os::unix::fs::{PermissionsExt, symlink};
 
-    /// A folder of `urxe run` with a ledger in it.
+    /// A folder of `urxe run` for final counters.
     fn run_folder() -> tempfile::TempDir {
         let run = tempfile::tempdir().unwrap();
-        fs::create_dir(run.path().join(urxe_options::RUN_LEDGER)).unwrap();
+        fs::create_dir(run.path().join(urxe_options::RUN_FINAL_COUNTERS)).unwrap();
         run
     }
 
-    fn ledger(run: &tempfile::TempDir) -> Ledger {
-        Ledger::open(run.path(), own_uid()).unwrap()
+    fn counters(run: &tempfile::TempDir) -> FinalCounters {
+        FinalCounters::open(run.path(), own_uid()).unwrap()
     }
 
     fn ones() -> impl Iterator<Item = (&'static str, u64)> {
         urxe_status::names().map(|name| (name, 1))
     }
 
-    fn read_values(ledger: &Ledger, name: &CString) -> Vec<u64> {
-        values(&ledger.file(name, libc::O_RDONLY).unwrap()).unwrap()
+    fn read_values(counters: &FinalCounters, name: &CString) -> Vec<u64> {
+        values(&counters.file(name, libc::O_RDONLY, 0).unwrap()).unwrap()
     }
 
     #[test]
     fn counts_add_up() {
         let run = run_folder();
-        let (ledger, name) = (ledger(&run), c"urxe0@1".to_owned());
+        let (counters, name) = (counters(&run), c"urxe0@1".to_owned());
         for factor in [1, 10] {
-            let counters = urxe_status::names().zip(1_u64..).map(|(name, index)| (name, index * factor));
-            ledger.add(&name, counters).unwrap();
+            let counted = urxe_status::names().zip(1_u64..).map(|(name, index)| (name, index * factor));
+            counters.add(&name, counted).unwrap();
         }
-        let sums = read_values(&ledger, &name);
+        let sums = read_values(&counters, &name);
         assert_eq!(sums.len(), urxe_status::names().count());
         assert!(sums.iter().zip(1_u64..).all(|(sum, index)| *sum == index * 11));
         // Somebody else's file, and one that was cut off, count for nothing.
         let damage: [fn(&File) -> io::Result<()>; 2] = [|file| file.write_all_at(&[7], 0), |file| file.set_len(20)];
         for damage in damage {
-            damage(&ledger.file(&name, libc::O_RDWR).unwrap()).unwrap();
-            assert!(read_values(&ledger, &name).iter().all(|value| *value == 0));
+            damage(&counters.file(&name, libc::O_RDWR, 0).unwrap()).unwrap();
+            assert!(read_values(&counters, &name).iter().all(|value| *value == 0));
         }
+    }
+
+    /// Another user may read the file, and so can lock it.
+    #[test]
+    fn a_lock_on_a_file_of_counters_keeps_nobody_from_counting() {
+        let run = run_folder();
+        let (counters, name) = (counters(&run), c"urxe0@1".to_owned());
+        counters.add(&name, ones()).unwrap();
+        let file = counters.file(&name, libc::O_RDONLY, 0).unwrap();
+        // SAFETY: a descriptor.
+        assert_eq!(unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) }, 0);
+        counters.add(&name, ones()).unwrap();
+        let lock = run.path().join(urxe_options::RUN_FINAL_COUNTERS).join("lock");
+        assert_eq!(fs::metadata(lock).unwrap().mode() & 0o777, 0o600);
     }
 
     #[test]
     fn sums_of_many_at_once() {
         let run = run_folder();
-        let (ledger, name) = (ledger(&run), c"urxe0@1".to_owned());
+        let (counters, name) = (counters(&run), c"urxe0@1".to_owned());
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 // One that has waited in vain has counted nothing: a busy machine.
-                let add = || while ledger.add(&name, ones()).is_err() {};
+                let add = || while counters.add(&name, ones()).is_err() {};
                 scope.spawn(move || (0..5).for_each(|_| add()));
             }
         });
-        assert!(read_values(&ledger, &name).iter().all(|value| *value == 20));
+        assert!(read_values(&counters, &name).iter().all(|value| *value == 20));
     }
 
     #[test]
     fn nothing_but_a_regular_file_with_one_name_is_opened() {
         let run = run_folder();
-        let (ledger, name) = (ledger(&run), c"urxe0@1".to_owned());
-        let path = run.path().join(urxe_options::RUN_LEDGER).join("urxe0@1");
+        let (counters, name) = (counters(&run), c"urxe0@1".to_owned());
+        let path = run.path().join(urxe_options::RUN_FINAL_COUNTERS).join("urxe0@1");
         let victim = run.path().join("victim");
         fs::write(&victim, "precious").unwrap();
         let traps: [&dyn Fn(); 5] = [
@@ -208,7 +228,7 @@ mod tests {
         ];
         for trap in traps {
             trap();
-            assert!(ledger.add(&name, ones()).is_err() && ledger.file(&name, libc::O_RDONLY).is_err());
+            assert!(counters.add(&name, ones()).is_err() && counters.file(&name, libc::O_RDONLY, 0).is_err());
             let _ = fs::remove_file(&path).or_else(|_| fs::remove_dir(&path));
         }
         assert!(!run.path().join("not-there").exists());
@@ -218,16 +238,16 @@ mod tests {
     #[test]
     fn a_folder_of_others_or_for_others_is_not_used() {
         let run = run_folder();
-        let folder = run.path().join(urxe_options::RUN_LEDGER);
-        assert!(Ledger::open(run.path(), own_uid() + 1).is_err());
+        let folder = run.path().join(urxe_options::RUN_FINAL_COUNTERS);
+        assert!(FinalCounters::open(run.path(), own_uid() + 1).is_err());
         for mode in [0o1777, 0o775, 0o757] {
             fs::set_permissions(&folder, fs::Permissions::from_mode(mode)).unwrap();
-            assert!(Ledger::open(run.path(), own_uid()).is_err(), "{mode:o}");
+            assert!(FinalCounters::open(run.path(), own_uid()).is_err(), "{mode:o}");
         }
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
-        assert!(Ledger::open(run.path(), own_uid()).is_ok());
+        assert!(FinalCounters::open(run.path(), own_uid()).is_ok());
         fs::rename(&folder, run.path().join("elsewhere")).unwrap();
         symlink(run.path().join("elsewhere"), &folder).unwrap();
-        assert!(Ledger::open(run.path(), own_uid()).is_err());
+        assert!(FinalCounters::open(run.path(), own_uid()).is_err());
     }
 }

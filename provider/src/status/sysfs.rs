@@ -1,6 +1,6 @@
 //! Counters below `/sys/class/infiniband`, where `urxe run` shows it: what is in such a file is found out when it is
 //! opened. The sum over all processes of this network namespace that have the device, and over those that are no more
-//! ([`ledger`]); of other users' processes only if this is root.
+//! ([`final_counters`]); of other users' processes only if this is root.
 
 use std::ffi::CString;
 use std::fs::File;
