@@ -121,23 +121,23 @@ impl FaultInjector {
 
     /// Packets that wait to be overtaken and now have been, or that are due.
     fn take(&self, ready: impl Fn(&Held) -> bool) -> Vec<HeldData> {
-        let mut held = lock(&self.held);
-        let (taken, kept) = std::mem::take(&mut *held).into_iter().partition(|parcel| ready(parcel));
-        *held = kept;
-        self.due.store(earliest(&held), Ordering::SeqCst);
-        let mut taken: Vec<Held> = taken;
-        taken.sort_by_key(|parcel| parcel.due);
-        taken.into_iter().map(|parcel| parcel.packet).collect()
+        let mut all = lock(&self.held);
+        let (mut taken, kept): (Vec<Held>, Vec<Held>) =
+            std::mem::take(&mut *all).into_iter().partition(|held| ready(held));
+        *all = kept;
+        self.due.store(earliest(&all), Ordering::SeqCst);
+        taken.sort_by_key(|held| held.due);
+        taken.into_iter().map(|held| held.packet).collect()
     }
 
     /// A packet has gone by; those that have been overtaken often enough follow.
     fn overtaken(&self, sent: bool) -> Vec<HeldData> {
-        for parcel in lock(&self.held).iter_mut().filter(|parcel| parcel.is_sent() == sent) {
-            if let Some(behind) = &mut parcel.behind {
+        for held in lock(&self.held).iter_mut().filter(|held| held.is_sent() == sent) {
+            if let Some(behind) = &mut held.behind {
                 *behind = behind.saturating_sub(1);
             }
         }
-        self.take(|parcel| parcel.behind == Some(0) && parcel.is_sent() == sent)
+        self.take(|held| held.behind == Some(0) && held.is_sent() == sent)
     }
 }
 
@@ -147,8 +147,8 @@ impl Held {
     }
 }
 
-fn earliest(held: &[Held]) -> u64 {
-    held.iter().map(|parcel| parcel.due.as_nanos()).min().unwrap_or(NEVER)
+fn earliest(all: &[Held]) -> u64 {
+    all.iter().map(|held| held.due.as_nanos()).min().unwrap_or(NEVER)
 }
 
 /// `packet` with its ICRC, as sent alone.
@@ -233,8 +233,8 @@ impl Observer {
                 None => self.commit(batch, None),
             },
         }
-        for parcel in faults.overtaken(true) {
-            self.resend(batch, port, parcel);
+        for held in faults.overtaken(true) {
+            self.resend(batch, port, held);
         }
     }
 
@@ -276,8 +276,8 @@ impl Observer {
         self.commit(batch, None);
     }
 
-    fn resend(&self, batch: &mut TxBatch, port: &Port, parcel: HeldData) {
-        if let HeldData::Sent(route, packet) = parcel {
+    fn resend(&self, batch: &mut TxBatch, port: &Port, held: HeldData) {
+        if let HeldData::Sent(route, packet) = held {
             self.follow(batch, port, &route, &packet);
         }
     }
@@ -285,8 +285,8 @@ impl Observer {
     /// Sends what was held back and is due.
     pub(super) fn resend_due(&self, now: Instant, batch: &mut TxBatch, port: &Port) {
         let Some(faults) = &self.faults else { return };
-        for parcel in faults.take(|parcel| parcel.is_sent() && parcel.due <= now) {
-            self.resend(batch, port, parcel);
+        for held in faults.take(|held| held.is_sent() && held.due <= now) {
+            self.resend(batch, port, held);
         }
     }
 
@@ -338,8 +338,8 @@ impl Observer {
         if let Some(what) = what {
             self.remark(&format!("URXE_FAULTS: {what}"));
         }
-        for parcel in faults.overtaken(false) {
-            faults.hold(AT_ONCE, None, parcel);
+        for held in faults.overtaken(false) {
+            faults.hold(AT_ONCE, None, held);
         }
         fate
     }
@@ -350,11 +350,8 @@ impl Observer {
         else {
             return Vec::new();
         };
-        let arrived = faults.take(|parcel| !parcel.is_sent() && parcel.due <= now);
-        arrived
-            .into_iter()
-            .filter_map(|parcel| if let HeldData::Received(it) = parcel { Some(it) } else { None })
-            .collect()
+        let arrived = faults.take(|held| !held.is_sent() && held.due <= now);
+        arrived.into_iter().filter_map(|held| if let HeldData::Received(it) = held { Some(it) } else { None }).collect()
     }
 
     /// When there is something to do.

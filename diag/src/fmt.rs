@@ -62,11 +62,11 @@ impl Display for Range {
 
 /// An access that was refused, and what the region of the key is like.
 #[derive(Clone, Debug)]
-pub struct Refused {
+pub(crate) struct Refused {
     /// The access, and why it was refused.
-    pub denied: Denied,
+    pub(crate) denied: Denied,
     /// The region of the key, if there is one.
-    pub region: Option<Region>,
+    pub(crate) region: Option<Region>,
 }
 
 impl Display for Refused {
@@ -108,7 +108,7 @@ impl Display for Refused {
 
 impl Refused {
     /// Returns the remedy for a refused access.
-    pub const fn remedy(&self) -> &'static str {
+    pub(crate) const fn remedy(&self) -> &'static str {
         let local = matches!(self.denied.by, Accessor::Local(_));
         match (self.denied.refusal, local) {
             (Refusal::NoSuchKey, true) => "use mr->lkey of a live MR; do not deregister before the completion",
@@ -127,7 +127,7 @@ impl Refused {
 }
 
 /// Describes a responder's fault; `refused` is the access behind it.
-pub fn fault(fault: ResponderFault, refused: Option<&Refused>) -> String {
+pub(crate) fn fault(fault: ResponderFault, refused: Option<&Refused>) -> String {
     let because = |what: &str| match refused {
         Some(refused) => format!("{what}: {refused}"),
         None => what.to_owned(),
@@ -154,7 +154,7 @@ pub fn fault(fault: ResponderFault, refused: Option<&Refused>) -> String {
 }
 
 /// Returns the remedy for a responder's fault.
-pub fn fault_remedy(fault: ResponderFault, refused: Option<&Refused>) -> &'static str {
+pub(crate) fn fault_remedy(fault: ResponderFault, refused: Option<&Refused>) -> &'static str {
     match fault {
         ResponderFault::OpcodeSequence | ResponderFault::Unsupported => {
             "the peer's transport is at fault: capture the exchange (URXE_PCAP)"
@@ -178,7 +178,7 @@ pub fn fault_remedy(fault: ResponderFault, refused: Option<&Refused>) -> &'stati
 }
 
 /// Why a packet was thrown away.
-pub fn dropped(reason: DropReason) -> String {
+pub(crate) fn dropped(reason: DropReason) -> String {
     match reason {
         DropReason::State(QpState::Reset | QpState::Init) => {
             "the queue pair does not receive yet: move it to RTR before the peer sends".to_owned()
@@ -200,7 +200,7 @@ pub fn dropped(reason: DropReason) -> String {
 }
 
 /// Returns the name of a NAK.
-pub fn nak(nak: Nak) -> String {
+pub(crate) fn nak(nak: Nak) -> String {
     match nak {
         Nak::Rnr(timer) => format!("RNR NAK, wait {timer}"),
         Nak::Code(code) => format!("NAK {code}"),
@@ -208,7 +208,7 @@ pub fn nak(nak: Nak) -> String {
 }
 
 /// Why requests are sent again.
-pub const fn retry(reason: RetryReason) -> &'static str {
+pub(crate) const fn retry(reason: RetryReason) -> &'static str {
     match reason {
         RetryReason::AckTimeout => "no answer within the ACK timeout",
         RetryReason::SequenceNak => "the peer misses it",
@@ -219,7 +219,7 @@ pub const fn retry(reason: RetryReason) -> &'static str {
 }
 
 /// Describes an event of the packet being handled; `None` for an event about another packet.
-pub fn event(event: &Event, refused: Option<&Refused>) -> Option<String> {
+pub(crate) fn event(event: &Event, refused: Option<&Refused>) -> Option<String> {
     Some(match event {
         Event::State { from, to } => format!("the queue pair goes from {} to {}", state(*from), state(*to)),
         Event::Dropped { reason, .. } => format!("dropped: {}", dropped(*reason)),
@@ -243,7 +243,7 @@ pub fn event(event: &Event, refused: Option<&Refused>) -> Option<String> {
 }
 
 /// How many tries are left.
-pub struct Left(pub Option<u8>);
+pub(crate) struct Left(pub(crate) Option<u8>);
 
 impl Display for Left {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -256,7 +256,7 @@ impl Display for Left {
 }
 
 /// The name of an operation.
-pub const fn operation(op: &SendOp) -> &'static str {
+pub(crate) const fn operation(op: &SendOp) -> &'static str {
     match op {
         SendOp::Send => "SEND",
         SendOp::SendWithImmediate(_) => "SEND with immediate",
@@ -274,7 +274,7 @@ pub const fn operation(op: &SendOp) -> &'static str {
 }
 
 /// The operation, its length and what it is about.
-pub struct Request<'a>(pub &'a SendOp, pub u32);
+pub(crate) struct Request<'a>(pub(crate) &'a SendOp, pub(crate) u32);
 
 impl Display for Request<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -302,7 +302,7 @@ impl Display for Request<'_> {
 }
 
 /// Why a memory window cannot be bound.
-pub const fn bind(error: BindError) -> &'static str {
+pub(crate) const fn bind(error: BindError) -> &'static str {
     match error {
         BindError::NoSuchWindow => "the window's R_Key is no memory window's (any more)",
         BindError::OtherPd => "window, MR and queue pair are not of one protection domain",

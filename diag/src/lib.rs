@@ -153,7 +153,7 @@ impl Observer {
     }
 
     /// A queue pair is no more.
-    pub fn forgotten(&self, qpn: Qpn) {
+    pub(crate) fn forgotten(&self, qpn: Qpn) {
         lock(&self.peers).remove(qpn);
         self.unmade(qpn);
         self.forget_sent(qpn);
@@ -434,7 +434,7 @@ impl Observer {
 }
 
 /// An access was refused; the event that comes of it follows in the same call. For [`Memory`](urxe_engine::Memory).
-pub fn refused(denied: &Denied, region: Option<&Region>) {
+pub(crate) fn refused(denied: &Denied, region: Option<&Region>) {
     if is_on() {
         let refused = Refused { denied: *denied, region: region.cloned() };
         packet_context::with(|scene| scene.refused = Some(refused));
@@ -442,7 +442,7 @@ pub fn refused(denied: &Denied, region: Option<&Region>) {
 }
 
 /// A memory window could not be bound.
-pub fn unbound(error: urxe_engine::BindError) {
+pub(crate) fn unbound(error: urxe_engine::BindError) {
     if is_on() {
         packet_context::with(|scene| scene.unbound = Some(error));
     }

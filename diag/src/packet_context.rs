@@ -33,10 +33,10 @@ pub(super) struct PacketContext {
 }
 
 thread_local! {
-    static SCENE: RefCell<PacketContext> = RefCell::new(PacketContext::default());
+    static CONTEXT: RefCell<PacketContext> = RefCell::new(PacketContext::default());
 }
 
 /// Lets `act` at this thread's scene; not while the thread ends.
 pub(super) fn with<T: Default>(act: impl FnOnce(&mut PacketContext) -> T) -> T {
-    SCENE.try_with(|scene| act(&mut scene.borrow_mut())).unwrap_or_default()
+    CONTEXT.try_with(|context| act(&mut context.borrow_mut())).unwrap_or_default()
 }

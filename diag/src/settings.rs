@@ -25,7 +25,7 @@ static HAS_COLOUR: AtomicBool = AtomicBool::new(false);
 
 /// Whether explanations at a terminal have colours: unless `NO_COLOR` is set (no-color.org) or `TERM` is `dumb`, when
 /// the settings were first asked for.
-pub fn has_colour() -> bool {
+pub(crate) fn has_colour() -> bool {
     HAS_COLOUR.load(Ordering::Relaxed)
 }
 

@@ -257,7 +257,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn as_it_was_written() {
+    fn a_will_is_read_as_it_was_written() {
         let will =
             LastWill { name: 0xAB00_1234, local: Gid::new([1; 16]), remote: Gid::new([2; 16]), message: [3; MAD_LEN] };
         let bytes = will.emit();

@@ -18,7 +18,7 @@
 //! | [`fork`], [`fork_safe_mutex`] | fork(2): a child has no device, and finds tables whole |
 //! | [`clock`], [`limits`], [`quirks`] | time; limits of the device; rare but legal behaviour |
 //!
-//! //! # Locks
+//! # Locks
 //!
 //! In the order in which they may be taken: receive token ([`device::Device`]) → a queue pair's engine → the table of
 //! regions, a shared queue, a completion queue → an event file. No lock is held while calling the application's or

@@ -43,7 +43,7 @@ pub struct Qp {
 struct Inner {
     engine: QueuePair<DeviceHost>,
     delayed_ack: DelayedAck,
-    /// The application may wait for events: who does is not in a flush_delayed, and neither is its peer.
+    /// A completion queue has a channel: the application may sleep until an event, and ACKs are not delayed.
     sleeps: bool,
     tally: Tally,
     /// Completions that the application sees when the ACK of their messages has left.

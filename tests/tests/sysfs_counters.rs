@@ -136,7 +136,6 @@ print(\"all\")' $file",
     Ok(())
 }
 
-/// Where the tree was installed its files are static, until `urxe status --sysfs` writes what it was told.
 /// SIGXFSZ would end it (setrlimit(2)).
 #[test]
 fn a_program_that_may_write_no_files_opens_counters_and_closes_devices() -> Result<()> {
@@ -148,6 +147,7 @@ fn a_program_that_may_write_no_files_opens_counters_and_closes_devices() -> Resu
     Ok(())
 }
 
+/// Where the tree was installed its files are static, until `urxe status --sysfs` writes what it was told.
 #[test]
 fn an_installed_tree_is_refreshed() -> Result<()> {
     let world = World::new()?;

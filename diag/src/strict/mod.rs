@@ -2,7 +2,7 @@
 //! Each rule is told once for each object.
 //!
 //! Here are the rules about work requests and queues; [`receives`] looks after receive buffers, [`keys`] after keys,
-//! [`objects`] has the rules about what is made and destroyed, [`told`] knows what was told, [`site`] says where in the
+//! [`objects`] has the rules about what is made and destroyed, [`dedup`] knows what was told, [`call_site`] says where in the
 //! program a call was made.
 
 mod call_site;
@@ -354,7 +354,7 @@ impl Observer {
     }
 
     /// A queue pair is no more, or as good as new.
-    pub fn forget_sent(&self, qpn: Qpn) {
+    pub(crate) fn forget_sent(&self, qpn: Qpn) {
         if let Some(strict) = &self.strict {
             lock(&strict.sent).remove(&qpn);
         }

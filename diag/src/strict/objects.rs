@@ -12,7 +12,7 @@ use urxe_runtime::{clock, lock};
 
 impl Observer {
     /// A completion queue of `capacity` now serves queues of `demand` requests.
-    pub fn sized(&self, qpn: Qpn, cq: u64, capacity: usize, demand: u64) {
+    pub(crate) fn sized(&self, qpn: Qpn, cq: u64, capacity: usize, demand: u64) {
         let Some(strict) = &self.strict else { return };
         if demand > capacity as u64 {
             let advice = Advice {
@@ -58,7 +58,7 @@ impl Observer {
     }
 
     /// An access by `qpn`, or by its peer, was refused: perhaps because the region is gone.
-    pub fn check_dead(&self, qpn: Qpn, refused: &Refused) {
+    pub(crate) fn check_dead(&self, qpn: Qpn, refused: &Refused) {
         let Some(strict) = &self.strict else { return };
         let denied = &refused.denied;
         let Some(Dead { iova, length, at, site }) = lock(&strict.keys).dead(denied.key).cloned() else { return };
@@ -104,7 +104,7 @@ impl Observer {
     }
 
     /// A queue pair is no more.
-    pub fn forget_qp(&self, qpn: Qpn) {
+    pub(crate) fn forget_qp(&self, qpn: Qpn) {
         if let Some(strict) = &self.strict {
             strict.forget(Object::Qp(qpn));
         }

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn offers_survive() {
+    fn a_handshake_is_read_as_it_was_written() {
         let v6 = Handshake {
             from: "[fe80::2%9]:65535".parse().unwrap(),
             to: "[fe80::1%9]:4791".parse().unwrap(),
@@ -221,7 +221,7 @@ mod tests {
     use std::os::unix::fs::OpenOptionsExt;
 
     #[test]
-    fn a_message_that_is_no_offer_is_an_error() {
+    fn a_message_that_is_no_handshake_is_an_error() {
         let (a, b) = pair();
         a.send(b"good morning").unwrap();
         assert!(receive(b.as_raw_fd()).is_err());

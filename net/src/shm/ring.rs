@@ -317,7 +317,7 @@ mod tests {
     //= type=test
     //# What another process writes into shared memory MUST do no more than packets can.
     #[test]
-    fn a_run_that_would_end_behind_the_ring_is_refused() {
+    fn a_record_that_would_end_behind_the_ring_is_refused() {
         let (mut producer, mut consumer, other) = sides();
         let mut buffer = vec![0; 1 << 16];
         while SIZE - offset(producer.tail) > 2 * LINE {

@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_survive_epoll() {
+    fn keys_survive_epoll() {
         for key in [
             EpollKey::LeaderSocket(0),
             EpollKey::Flow(0xFF_FFFF),

@@ -32,7 +32,7 @@ pub enum Op {
 pub struct SendWr {
     /// The caller's number for it.
     pub wr_id: u64,
-    /// Remedy.
+    /// Operation.
     pub op: Op,
     /// With which local memory.
     pub sges: Vec<v::ibv_sge>,

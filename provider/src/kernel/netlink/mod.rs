@@ -23,10 +23,11 @@ pub(crate) static NETLINK: urxe_preload::Netlink = urxe_preload::Netlink { answe
 /// The longest datagram that is looked at: requests have a few attributes.
 const LONGEST: usize = 1 << 16;
 
-/// Answers that have found no room yet: the socket's descriptor and cookie, and its datagrams.
-static WAITING: ForkSafeMutex<Vec<RunQueue>> = ForkSafeMutex::new(Vec::new());
+/// Answers that have found no room yet, of each socket.
+static WAITING: ForkSafeMutex<Vec<Unsent>> = ForkSafeMutex::new(Vec::new());
 
-type RunQueue = (i32, u64, VecDeque<Vec<u8>>);
+/// A socket's descriptor and cookie, and datagrams for it.
+type Unsent = (i32, u64, VecDeque<Vec<u8>>);
 
 fn answer(socket: &NetlinkSocket, pieces: &[libc::iovec]) {
     let _guard = CancelGuard::new();
@@ -36,7 +37,7 @@ fn answer(socket: &NetlinkSocket, pieces: &[libc::iovec]) {
             message::requests(&datagram).flat_map(|request| nldev::answer(request, socket.port, &host::Host)).collect();
         let closed = WAITING.with(|waiting| {
             // What a socket that has been closed since has not read, under the same number.
-            let (mine, closed): (Vec<RunQueue>, Vec<RunQueue>) = std::mem::take(waiting)
+            let (mine, closed): (Vec<Unsent>, Vec<Unsent>) = std::mem::take(waiting)
                 .into_iter()
                 .partition(|(fd, cookie, _)| *fd != socket.fd || *cookie == socket.cookie);
             *waiting = mine;
