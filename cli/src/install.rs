@@ -8,7 +8,7 @@ use urxe_options::{Choices, MAX_DEVICES, NAME, NETDEV};
 use crate::layout::{Layout, PROVIDER_ABIS, RDMA_CM, library_name};
 use crate::plan::Plan;
 use crate::sysfs::{Netdev, Slot};
-use crate::{device_node, devices, env, host, library, out, stub, sysfs};
+use crate::{device_node, devices, env, host, library, out, stub, sysfs, valgrind};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -35,6 +35,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let mut plan = Plan::default();
     add_library(&mut plan, &layout.provider_dir()?, &library);
     sysfs::add_tree(&mut plan, &layout.sysfs(), &slots);
+    plan.text(layout.suppressions(), valgrind::SUPPRESSIONS);
     if let Some(path) = layout.driver_file() {
         plan.text(path, "driver urxe\n");
     }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::libibverbs;
+use crate::{libibverbs, valgrind};
 
 /// Suffixes of the library, one for each private provider ABI number that libibverbs has had since rdma-core 36.
 /// Every libibverbs looks for its own number only (`VERBS_PROVIDER_SUFFIX` in libibverbs/dynamic_driver.c).
@@ -64,6 +64,11 @@ impl Layout {
     /// Root of the fake sysfs tree: the value of `SYSFS_PATH`.
     pub(crate) fn sysfs(&self) -> PathBuf {
         self.state_dir().join("sysfs")
+    }
+
+    /// Suppressions for valgrind.
+    pub(crate) fn suppressions(&self) -> PathBuf {
+        self.state_dir().join(valgrind::FILE)
     }
 
     /// The list of what was created.

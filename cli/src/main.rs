@@ -28,6 +28,7 @@ mod stub;
 mod sysfs;
 mod trace;
 mod uninstall;
+mod valgrind;
 
 use std::process::ExitCode;
 

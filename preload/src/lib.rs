@@ -34,6 +34,7 @@ mod next;
 mod pointer;
 mod read_only;
 mod resolve;
+mod sanitizer_options;
 mod shared_lock;
 mod signals;
 mod standard_error;

@@ -17,6 +17,7 @@
 //! | [`xrc`] | XRC domains that processes share |
 //! | [`fork`], [`fork_safe_mutex`] | fork(2): a child has no device, and finds tables whole |
 //! | [`clock`], [`limits`], [`quirks`] | time; limits of the device; rare but legal behaviour |
+//! | [`sanitizer`] | what sanitizers and valgrind are told |
 //!
 //! # Locks
 //!
@@ -58,6 +59,7 @@ pub mod quirks;
 
 pub mod fork_safe_mutex;
 mod run_queue;
+pub mod sanitizer;
 pub mod srq;
 mod timers;
 

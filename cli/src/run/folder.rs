@@ -7,6 +7,7 @@
 //!     ├── users.lock        locked by each of these processes
 //!     ├── counted           the final counters of devices; only the user of `urxe run` writes there
 //!     ├── dev, sys          what the library shows
+//!     ├── valgrind.supp     suppressions that VALGRIND_OPTS names
 //!     └── liburxe.so        if its own path does not fit in LD_PRELOAD
 //! ```
 //!
@@ -30,6 +31,7 @@ use crate::device_node;
 use crate::layout::{DEV_DIR, RDMA_CM};
 use crate::plan::Plan;
 use crate::sysfs::{self, Netdev, Slot};
+use crate::valgrind;
 
 /// Prefix of the folders' names.
 pub(super) const PREFIX: &str = "urxe-";
@@ -93,6 +95,7 @@ impl Folder {
             if nodes { plan.null_device(path) } else { plan.link(path, "/dev/null") }
         }
         plan.link(shown.join(LIBRARY), library);
+        plan.text(shown.join(valgrind::FILE), valgrind::SUPPRESSIONS);
         plan.write()?;
         fs::create_dir(shown.join(urxe_options::RUN_FINAL_COUNTERS))?;
         Ok(Self { dir, shown, lock })

@@ -24,7 +24,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 
 use crate::options::Options;
-use crate::{devices, library, misspelt, out};
+use crate::{devices, library, misspelt, out, valgrind};
 use folder::Folder;
 
 /// Exit statuses of `urxe run` itself, as those of `env` and `timeout` (coreutils).
@@ -103,6 +103,11 @@ fn prepare(args: &Args) -> Result<()> {
 
     let mut variables: Vec<(&OsStr, &OsStr)> =
         vec![(OsStr::new("LD_PRELOAD"), &preload), (OsStr::new(urxe_options::RUN_VARIABLE), path.as_os_str())];
+    // Any other program's environment stays as it is.
+    let is_valgrind = args.command.first().is_some_and(|name| Path::new(name).file_name() == Some("valgrind".as_ref()));
+    let options = || valgrind::options(&path.join(valgrind::FILE), std::env::var_os(valgrind::VARIABLE).as_deref());
+    let valgrind = if is_valgrind { options() } else { None };
+    variables.extend(valgrind.as_deref().map(|value| (OsStr::new(valgrind::VARIABLE), value)));
     variables.extend(settings.variables().map(|(name, value)| (OsStr::new(name), OsStr::new(value))));
     // Who sits in front of it wants to know, and so does who reads the log of a CI job; another log may be for somebody else.
     let explain = urxe_options::EXPLAIN.variable;

@@ -23,6 +23,7 @@ use super::{ah, fast_verb, guarded, post, qp, reentrant};
 use crate::kernel::Errno;
 use crate::verbs::diagnostics;
 use urxe_runtime::qp::Qp;
+use urxe_runtime::sanitizer;
 
 /// `IBV_QP_EX_WITH_FLUSH`, which the headers of rdma-core 44 do not have yet.
 const WITH_FLUSH: u32 = 1 << 11;
@@ -177,6 +178,7 @@ unsafe extern "C" fn wr_start(qp: *mut v::ibv_qp_ex) {
 unsafe extern "C" fn wr_complete(qp: *mut v::ibv_qp_ex) -> c_int {
     // SAFETY: the caller's queue pair, between `wr_start` and this.
     let object = unsafe { qp::object(qp.cast()) };
+    sanitizer::posting();
     let result = fast_verb(Verb::WrComplete, |is_nested| {
         // SAFETY: the caller's queue pair.
         unsafe { shared((*qp).qp_base.context) }.check_alive()?;

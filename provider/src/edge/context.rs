@@ -20,7 +20,7 @@ use crate::verbs::context::{Context, OpenError};
 use crate::verbs::{diagnostics, query};
 use crate::{device, kernel};
 use urxe_diag::complain;
-use urxe_runtime::limits;
+use urxe_runtime::{limits, sanitizer};
 
 /// Private data behind an `ibv_context`.
 #[repr(C)]
@@ -239,6 +239,7 @@ unsafe extern "C" fn query_device_ex(
             attr.cast::<u8>().write_bytes(0, attr_size);
             attr.cast::<u8>().copy_from_nonoverlapping((&raw const answer).cast(), length);
         }
+        sanitizer::written(attr as u64, attr_size);
         Ok(())
     })
 }

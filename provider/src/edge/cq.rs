@@ -22,7 +22,7 @@ use crate::verbs::quota::Counted;
 use urxe_diag::quirks;
 use urxe_runtime::cq::Cq;
 use urxe_runtime::event::EventSink;
-use urxe_runtime::limits;
+use urxe_runtime::{limits, sanitizer};
 
 /// An `ibv_cq` of ours.
 #[repr(C)]
@@ -175,7 +175,7 @@ pub(super) unsafe extern "C" fn modify_cq(cq: *mut v::ibv_cq, attr: *mut v::ibv_
 }
 
 pub(super) unsafe extern "C" fn poll_cq(cq: *mut v::ibv_cq, num_entries: c_int, wc: *mut v::ibv_wc) -> c_int {
-    count_verb(Verb::PollCq, |is_nested| {
+    let count = count_verb(Verb::PollCq, |is_nested| {
         // SAFETY: the caller's queue.
         let (context, object) = unsafe { (shared((*cq).context), object(cq)) };
         context.check_alive()?;
@@ -204,7 +204,12 @@ pub(super) unsafe extern "C" fn poll_cq(cq: *mut v::ibv_cq, num_entries: c_int, 
         }
         context.port().polled(object.cq.is_armed());
         Ok(object.cq.poll(most, &mut each))
-    })
+    });
+    if let Ok(count @ 1..) = usize::try_from(count) {
+        sanitizer::written(wc as u64, count * size_of::<v::ibv_wc>());
+        sanitizer::completed();
+    }
+    count
 }
 
 pub(super) unsafe extern "C" fn req_notify_cq(cq: *mut v::ibv_cq, solicited_only: c_int) -> c_int {

@@ -13,7 +13,7 @@ use super::cq::{self, CqObject};
 use super::poll_session_lock::PollSessionLock;
 use super::{fast_verb, guarded, ptr_verb};
 use crate::kernel::Errno;
-use urxe_runtime::clock;
+use urxe_runtime::{clock, sanitizer};
 
 /// Fields of completions that there are. RoCE has no LIDs and no service levels on the wire: they read as 0.
 const WC_FLAGS: u32 = v::IBV_WC_EX_WITH_BYTE_LEN
@@ -129,7 +129,10 @@ unsafe fn advance(cq: *mut v::ibv_cq_ex, object: &CqObject, is_nested: bool) -> 
     match object.cq.poll(1, take) {
         0 if object.cq.has_overrun() => Err(Errno(libc::EIO)),
         0 => Err(Errno(libc::ENOENT)),
-        _ => Ok(()),
+        _ => {
+            sanitizer::completed();
+            Ok(())
+        }
     }
 }
 

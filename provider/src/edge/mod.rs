@@ -40,7 +40,7 @@ use urxe_net::cancellation::CancelGuard;
 use crate::kernel::Errno;
 use urxe_diag::explain::{self, Quiet};
 use urxe_diag::verbs;
-use urxe_runtime::port_events;
+use urxe_runtime::{port_events, sanitizer};
 
 /// Errno of a verb that panicked.
 const BROKEN: Errno = Errno(libc::EIO);
@@ -67,6 +67,7 @@ fn guarded<T>(act: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
 
 #[inline]
 fn guarded_verb<T>(act: impl FnOnce(bool) -> Result<T, Errno>) -> Result<T, Errno> {
+    let _unchecked = sanitizer::Unchecked::begin();
     reentrant::inside(|is_nested| {
         caught(|| {
             // Noting why something fails allocates.
@@ -91,6 +92,7 @@ fn caught<T>(act: impl FnOnce() -> T) -> Result<T, Errno> {
 #[cold]
 fn failed(verb: Verb, errno: Errno) {
     let _guard = CancelGuard::new();
+    let _unchecked = sanitizer::Unchecked::begin();
     // Explaining allocates: not in a signal handler, and with the calls of such handlers put aside.
     reentrant::inside(|is_nested| {
         if !is_nested {
@@ -103,10 +105,16 @@ fn failed(verb: Verb, errno: Errno) {
 /// Runs a verb that returns a pointer, or null with errno.
 fn ptr_verb<T>(verb: Verb, act: impl FnOnce() -> Result<*mut T, Errno>) -> *mut T {
     let _guard = CancelGuard::new();
-    run(verb, |_| act()).unwrap_or_else(|errno| {
-        failed(verb, errno);
-        std::ptr::null_mut()
-    })
+    match run(verb, |_| act()) {
+        Ok(object) => {
+            sanitizer::written(object as u64, size_of::<T>());
+            object
+        }
+        Err(errno) => {
+            failed(verb, errno);
+            std::ptr::null_mut()
+        }
+    }
 }
 
 /// Runs a verb that returns 0 or an errno.

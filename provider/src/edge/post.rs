@@ -21,12 +21,14 @@ use urxe_runtime::host::DeviceHost;
 use urxe_runtime::limits;
 use urxe_runtime::memory::faultable_copy;
 use urxe_runtime::qp::Qp;
+use urxe_runtime::sanitizer;
 
 pub(super) unsafe extern "C" fn post_send(
     qp: *mut v::ibv_qp,
     first: *mut v::ibv_send_wr,
     bad_wr: *mut *mut v::ibv_send_wr,
 ) -> c_int {
+    sanitizer::posting();
     fast_verb(Verb::PostSend, |is_nested| {
         // SAFETY: the caller's queue pair.
         let (context, object) = unsafe { (shared((*qp).context), qp::object(qp)) };
@@ -108,6 +110,7 @@ pub(super) unsafe extern "C" fn post_recv(
     first: *mut v::ibv_recv_wr,
     bad_wr: *mut *mut v::ibv_recv_wr,
 ) -> c_int {
+    sanitizer::posting();
     fast_verb(Verb::PostRecv, |is_nested| {
         // SAFETY: the caller's queue pair.
         let (context, object) = unsafe { (shared((*qp).context), qp::object(qp)) };

@@ -24,6 +24,7 @@ use urxe_diag::quirks;
 use urxe_runtime::async_events::AsyncEvents;
 use urxe_runtime::lock;
 use urxe_runtime::qp::Qp;
+use urxe_runtime::sanitizer;
 use urxe_runtime::srq::AnySrq;
 
 const EINVAL: Errno = Errno(libc::EINVAL);
@@ -228,7 +229,10 @@ unsafe fn create(ibv_context: *mut v::ibv_context, attr: &mut v::ibv_qp_init_att
         used: unsafe { Use::of(&used) },
         _counted: counted,
     };
-    Ok(Box::into_raw(Box::write(place, object)).cast())
+    let object = Box::into_raw(Box::write(place, object));
+    // More than an `ibv_qp`: the functions of an `ibv_qp_ex`, which inline functions of the headers read.
+    sanitizer::written(object as u64, size_of::<QpObject>());
+    Ok(object.cast())
 }
 
 /// Of an XRC target: nothing is posted to it.
@@ -392,6 +396,8 @@ pub(super) unsafe extern "C" fn query_qp(
             attr.write(answer);
             init_attr.write(init);
         }
+        sanitizer::written(attr as u64, size_of::<v::ibv_qp_attr>());
+        sanitizer::written(init_attr as u64, size_of::<v::ibv_qp_init_attr>());
         Ok(())
     })
 }

@@ -13,6 +13,7 @@ use urxe_ffi::private::{Libibverbs, LookupError};
 use urxe_ffi::verbs::ibv_device;
 use urxe_net::cancellation::CancelGuard;
 use urxe_runtime::memory::faultable_copy;
+use urxe_runtime::sanitizer;
 
 use super::{context, guarded, import, stub};
 use crate::kernel::plt::{Exporter, exporters, file_name, loads};
@@ -76,6 +77,7 @@ pub(super) unsafe fn library(device: *mut ibv_device) -> Option<&'static Libibve
 }
 
 extern "C" fn construct() {
+    sanitizer::find();
     // Preloaded by `urxe run` and installed as well: one of the two serves the process.
     if guarded(|| Ok(stub::told_another_instance())).unwrap_or(false) {
         return;

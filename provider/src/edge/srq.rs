@@ -20,8 +20,8 @@ use crate::verbs::quota::Counted;
 use urxe_diag::{self, RecvQueue, quirks};
 use urxe_runtime::async_events::AsyncEvents;
 use urxe_runtime::device::Device;
-use urxe_runtime::limits;
 use urxe_runtime::srq::{Srq, Xrc};
+use urxe_runtime::{limits, sanitizer};
 
 const EINVAL: Errno = Errno(libc::EINVAL);
 
@@ -208,6 +208,7 @@ pub(super) unsafe extern "C" fn query_srq(srq: *mut v::ibv_srq, attr: *mut v::ib
         });
         // SAFETY: the caller's structure.
         unsafe { attr.write(answer) };
+        sanitizer::written(attr as u64, size_of::<v::ibv_srq_attr>());
         Ok(())
     })
 }
@@ -258,6 +259,7 @@ pub(super) unsafe extern "C" fn post_srq_recv(
     first: *mut v::ibv_recv_wr,
     bad_wr: *mut *mut v::ibv_recv_wr,
 ) -> c_int {
+    sanitizer::posting();
     fast_verb(Verb::PostSrqRecv, |is_nested| {
         // SAFETY: the caller's queue.
         let (context, object) = unsafe { (shared((*srq).context), object(srq)) };

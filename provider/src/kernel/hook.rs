@@ -14,6 +14,7 @@ use super::memory::OwnMemory;
 use super::plt::{Object, PltError};
 use super::uverbs::{self, Device};
 use urxe_runtime::fork_safe_mutex::{ForkSafeMutex, without_fork};
+use urxe_runtime::sanitizer;
 
 type Write = unsafe extern "C" fn(fd: c_int, buf: *const c_void, count: usize) -> isize;
 type Ioctl = unsafe extern "C" fn(fd: c_int, request: c_ulong, ...) -> c_int;
@@ -114,6 +115,7 @@ pub(super) unsafe fn call_close(original: &AtomicUsize, fd: c_int) -> c_int {
 /// Runs something of ours on the way to a call that is not: errno is afterwards what it was.
 pub(super) fn aside<T>(work: impl FnOnce() -> T) -> T {
     let errno = Errno::last();
+    let _unchecked = sanitizer::Unchecked::begin();
     let result = work();
     errno.set();
     result
@@ -121,6 +123,7 @@ pub(super) fn aside<T>(work: impl FnOnce() -> T) -> T {
 
 /// Runs a handler as a system call: never unwinds into C, and reports by errno.
 pub(super) fn answer<T>(failure: T, handler: impl FnOnce() -> Result<T, Errno>) -> T {
+    let _unchecked = sanitizer::Unchecked::begin();
     let result = catch_unwind(AssertUnwindSafe(handler)).unwrap_or(Err(Errno(libc::EIO)));
     result.unwrap_or_else(|errno| {
         errno.set();

@@ -27,6 +27,7 @@ use urxe_runtime::device::Device;
 use urxe_runtime::fork::Generation;
 use urxe_runtime::lock;
 use urxe_runtime::progress::without_signals;
+use urxe_runtime::sanitizer;
 
 /// How long somebody who asks may take to read the answer.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -92,7 +93,10 @@ impl Server {
         remember(&listener);
         let (name, port, quotas, waiting) =
             (name.to_owned(), Arc::clone(port), Arc::clone(quotas), Arc::clone(&listener));
-        let serve = move || serve(&waiting, || report::report(&name, &port, &quotas));
+        let serve = move || {
+            let _unchecked = sanitizer::Unchecked::begin();
+            serve(&waiting, || report::report(&name, &port, &quotas));
+        };
         let thread =
             without_signals(|| thread::Builder::new().name("urxe-status".into()).stack_size(STACK).spawn(serve));
         let thread = thread.inspect_err(|_| forget(listener.as_raw_fd()))?;

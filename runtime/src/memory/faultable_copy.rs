@@ -19,6 +19,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use urxe_engine::Fault;
 
+use crate::sanitizer;
+
 use wanted::{Wanted, empty_action};
 
 // Every routine takes addresses and returns 0, or 1 after a fault. They stand between `urxe_guard_begin` and
@@ -219,8 +221,11 @@ fn check(faulted: u32) -> Result<(), Fault> {
 //= spec/memory.md#mem-008
 //# Memory that was unmapped while registered MUST fail the work request, not the process.
 pub fn load(from: u64, to: &mut [u8]) -> Result<(), Fault> {
+    sanitizer::reading(from, to.len());
     // SAFETY: `to` is ours; `from` may be anything, since the handler is there.
-    check(unsafe { urxe_guard_load(to.as_mut_ptr(), from, to.len()) })
+    let loaded = check(unsafe { urxe_guard_load(to.as_mut_ptr(), from, to.len()) });
+    sanitizer::read();
+    loaded
 }
 
 /// Copies to application memory at `to`; the last byte becomes visible last.
@@ -228,9 +233,12 @@ pub fn load(from: u64, to: &mut [u8]) -> Result<(), Fault> {
 /// # Safety
 /// `[to, to + from.len())` is memory that the application registered for writing.
 pub unsafe fn store(to: u64, from: &[u8]) -> Result<(), Fault> {
+    sanitizer::writing(to, from.len());
     // SAFETY: `from` is ours; the caller answers for `to` being the application's to write, the handler for its being
     // there.
-    check(unsafe { urxe_guard_store(to, from.as_ptr(), from.len()) })
+    let stored = check(unsafe { urxe_guard_store(to, from.as_ptr(), from.len()) });
+    sanitizer::written(to, from.len());
+    stored
 }
 
 /// Compare and swap on the eight aligned bytes at `at`.
@@ -241,6 +249,7 @@ pub unsafe fn store(to: u64, from: &[u8]) -> Result<(), Fault> {
 //# CMP_SWP and FETCH_ADD MUST be atomic to the processor's own atomics.
 pub unsafe fn compare_swap(at: u64, compare: u64, swap: u64) -> Result<u64, Fault> {
     let mut original = 0;
+    sanitizer::writing(at, size_of::<u64>());
     // SAFETY: as for `store`.
     check(unsafe { urxe_guard_swap(at, compare, swap, &raw mut original) }).map(|()| original)
 }
@@ -251,6 +260,7 @@ pub unsafe fn compare_swap(at: u64, compare: u64, swap: u64) -> Result<u64, Faul
 /// As for [`store`].
 pub unsafe fn fetch_add(at: u64, add: u64) -> Result<u64, Fault> {
     let mut original = 0;
+    sanitizer::writing(at, size_of::<u64>());
     // SAFETY: as for `store`.
     check(unsafe { urxe_guard_add(at, add, &raw mut original) }).map(|()| original)
 }

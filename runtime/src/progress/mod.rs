@@ -42,7 +42,7 @@ use urxe_net::cancellation::CancelGuard;
 
 use super::clock::LazyInstant;
 use super::device::{AckMode, Device, Drained, FEW};
-use super::{clock, port_events};
+use super::{clock, port_events, sanitizer};
 use policy::ProgressPolicy;
 use poll_backoff::Backoff;
 use tuning::TUNING;
@@ -116,6 +116,7 @@ impl Device {
 /// Starts the background thread of a port.
 pub fn start(port: Arc<Device>) -> std::io::Result<JoinHandle<()>> {
     let run = move || {
+        let _unchecked = sanitizer::Unchecked::begin();
         if catch_unwind(AssertUnwindSafe(|| run(&port))).is_err() {
             port_events::devices_failed();
         }

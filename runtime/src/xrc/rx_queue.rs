@@ -16,7 +16,7 @@ use crate::counters::bump;
 use crate::device::Device;
 use crate::host::Origin;
 use crate::qp::Qp;
-use crate::{lock, port_events, progress};
+use crate::{lock, port_events, progress, sanitizer};
 
 /// Packets that may wait, of 4 KiB at most. More are lost, as in the full buffer of a socket: their requester repeats them.
 const ROOM: usize = 1024;
@@ -78,6 +78,7 @@ pub fn start(device: &Arc<Device>) {
     lock(&rx.shared.queue).is_served = true;
     let (of, shared) = (Arc::clone(device), Arc::clone(&rx.shared));
     let run = move || {
+        let _unchecked = sanitizer::Unchecked::begin();
         progress::ask_for_promptness();
         if catch_unwind(AssertUnwindSafe(|| shared.serve(&of))).is_err() {
             port_events::devices_failed();

@@ -20,7 +20,7 @@ use super::Inode;
 use super::message::{self, Act, Answer, Range, Request, Wqe};
 use crate::device::Device;
 use crate::srq::Srq;
-use crate::{clock, lock, port_events, progress};
+use crate::{clock, lock, port_events, progress, sanitizer};
 
 /// Requests answered on one line before others get their turn.
 const BUDGET: usize = 16;
@@ -96,6 +96,7 @@ fn start(port: &Arc<Device>) -> io::Result<Running> {
     let shared = Arc::new(Shared { listeners: Mutex::default(), stop: AtomicBool::new(false), wake });
     let (serving, served) = (Arc::clone(&shared), Arc::clone(port));
     let serve = move || {
+        let _unchecked = sanitizer::Unchecked::begin();
         progress::ask_for_promptness();
         if catch_unwind(AssertUnwindSafe(|| serve(&served, &serving))).is_err() {
             port_events::devices_failed();
