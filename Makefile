@@ -391,8 +391,13 @@ wheel: $(if $(GLIBC),older-glibc,build) ## a Python wheel with urxe and liburxe.
 	@scripts/install-packages $(PACKAGING_PACKAGES) python3
 	packaging/wheel $(if $(GLIBC),$(TARGET_DIR)/$(HOST)/release,$(BIN_DIR)) $(PACKAGES)
 
+.PHONY: oci
+oci: tarball ## an OCI image without a base, to COPY --from, in target/packages; GLIBC=2.28 for older images
+	@scripts/install-packages python3
+	packaging/oci $(PACKAGES) "$$(ls -t $(PACKAGES)/urxe-*-$$(uname -m)-linux-gnu.tar.gz | head -n 1)"
+
 .PHONY: release
-release: rust ## deb, tarball and wheel, for aarch64 too where that can be built, checksums, bill of materials, licences; GLIBC=2.28
+release: rust ## deb, tarball, wheel and OCI image, for aarch64 too where that can be built, checksums, bill of materials, licences; GLIBC=2.28
 	@scripts/install-packages $(PACKAGING_PACKAGES) python3
 	GLIBC=$(GLIBC) MAKE=$(MAKE) scripts/release $(PACKAGES)
 

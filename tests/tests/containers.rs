@@ -185,3 +185,42 @@ fn what_was_written_is_removed() -> Result<()> {
     ensure!(said.stdout == "removed\n" && !dir.exists(), "{said}");
     Ok(())
 }
+
+/// `make oci`: an image without a base, from which others copy.
+#[test]
+fn other_images_copy_the_files() -> Result<()> {
+    /// `$0` is a folder with the image's archive and a Containerfile.
+    const SCRIPT: &str = "set -e
+mount -t tmpfs none /run
+podman() { command podman --root /run/storage --runroot /run/podman \"$@\"; }
+podman load --quiet --input \"$0\"/urxe-*.oci.tar >/dev/null
+podman build --quiet --isolation chroot --tag copy --file \"$0/Containerfile\" \"$0\" >/dev/null
+copied=$(podman image mount copy)
+cmp \"$copied/opt/urxe/liburxe.so\" \"$0/liburxe.so\"
+\"$copied/opt/urxe/urxe\" --version";
+    if !possible()? {
+        return Ok(());
+    }
+    let dir = tempfile::tempdir()?;
+    let packaging = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging");
+    let run = |command: &mut Command| -> Result<String> {
+        let said = command.output()?;
+        ensure!(said.status.success(), "{command:?}: {}", String::from_utf8_lossy(&said.stderr));
+        Ok(String::from_utf8(said.stdout)?.trim_end().to_owned())
+    };
+    let tarball = run(Command::new(packaging.join("tarball")).arg(artifacts::bin_dir()?).arg(dir.path()))?;
+    let make = || run(Command::new(packaging.join("oci")).arg(dir.path()).arg(&tarball));
+    let archive = make()?;
+    // The same files make the same image.
+    let before = fs::read(&archive)?;
+    ensure!(fs::read(make()?)? == before);
+    run(Command::new("tar").args(["-xzf", &tarball, "--strip-components=1", "-C"]).arg(dir.path()))?;
+    let version = env!("CARGO_PKG_VERSION");
+    fs::write(
+        dir.path().join("Containerfile"),
+        format!("FROM scratch\nCOPY --from=urxe:{version} /opt/urxe /opt/urxe\n"),
+    )?;
+    let said = run(Command::new("unshare").args(["--mount", "sh", "-c", SCRIPT]).arg(dir.path()))?;
+    ensure!(said == format!("urxe {version}"), "{said}");
+    Ok(())
+}
