@@ -111,6 +111,21 @@ impl Settings {
         Ok(Observations::new(|name| self.values.get(name).cloned())?)
     }
 
+    /// Whether an option has a value.
+    pub(crate) fn has(&self, option: Opt) -> bool {
+        self.values.get(option.variable).is_some_and(|value| !value.trim().is_empty())
+    }
+
+    /// Writes the options in force as a file for `--config`.
+    pub(crate) fn to_toml(&self) -> String {
+        let lines = ALL.iter().filter_map(|option| {
+            // A string of JSON is one of TOML.
+            let value = serde_json::to_string(self.values.get(option.variable)?).ok()?;
+            Some(format!("{} = {value}\n", option.name))
+        });
+        lines.collect()
+    }
+
     /// Variables that say the same, without those that the environment has.
     pub(crate) fn variables(&self) -> impl Iterator<Item = (&'static str, &str)> {
         self.new.iter().filter_map(|variable| Some((*variable, self.values.get(variable)?.as_str())))
@@ -173,6 +188,19 @@ mod tests {
         assert!(said("netdv = \"lo\"").contains("no option `netdv`; there are netdev, "), "{}", said("netdv = \"lo\""));
         assert!(said("[netdev]\na = 1").contains("`netdev`: neither text"));
         assert!(said("netdev = ").contains("line 1"));
+    }
+
+    #[test]
+    fn options_are_written_as_they_are_read() {
+        let mut settings = Settings::default();
+        settings.values.insert("URXE_FAULTS", "drop=1%,opcode=\"A\"".to_owned());
+        settings.values.insert("URXE_NETDEV", "lo".to_owned());
+        let written = settings.to_toml();
+        let expected = [("netdev", "lo".to_owned()), ("faults", "drop=1%,opcode=\"A\"".to_owned())];
+        let mut read = values(&written);
+        read.sort_unstable();
+        assert!(expected.iter().all(|pair| read.contains(pair)) && read.len() == 2, "{written}");
+        assert!(settings.has(FAULTS) && !settings.has(urxe_options::PCAP));
     }
 
     #[test]

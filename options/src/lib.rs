@@ -138,8 +138,8 @@ pub const PCAP_ROTATE: Opt = Opt {
 pub const EXPLAIN: Opt = Opt {
     name: "explain",
     variable: "URXE_EXPLAIN",
-    value: "0|1|json",
-    help: "Explain on standard error what goes wrong; 0 for not [default under `urxe run`: 1 at a terminal and where CI is set]",
+    value: "0|1|json|failure",
+    help: "Explain on standard error what goes wrong; 0 for not, `failure`: when a process ends with a status other than 0 [default under `urxe run`: 1 at a terminal, in CI and with --artifacts, else failure]",
 };
 
 /// Fault script.

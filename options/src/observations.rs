@@ -43,6 +43,8 @@ pub enum Format {
     Text,
     /// One JSON object a line.
     Json,
+    /// As text, all at once, when the process ends with a status other than 0.
+    Held,
 }
 
 /// Extras of strict mode.
@@ -128,7 +130,8 @@ fn explain(text: &str) -> Result<Option<Format>, Mistake> {
         "0" => Ok(None),
         "1" => Ok(Some(Format::Text)),
         "json" => Ok(Some(Format::Json)),
-        _ => expected(EXPLAIN, text, "0, 1 or json"),
+        "failure" => Ok(Some(Format::Held)),
+        _ => expected(EXPLAIN, text, "0, 1, json or failure"),
     }
 }
 
@@ -213,7 +216,7 @@ mod tests {
 
     #[test]
     fn nonsense_is_named() {
-        assert_eq!(said("URXE_EXPLAIN", "yes"), "--explain or URXE_EXPLAIN=yes: expected 0, 1 or json");
+        assert_eq!(said("URXE_EXPLAIN", "yes"), "--explain or URXE_EXPLAIN=yes: expected 0, 1, json or failure");
         assert!(said("URXE_STRICT", "1,order").starts_with("--strict or URXE_STRICT=1,order: expected 0, 1, "));
         assert!(said("URXE_QUIRKS", "often").contains("URXE_QUIRKS=often: expected a seed, such as 7,"));
         assert!(said("URXE_FAULTS", "drop=1%,dup=2").contains("URXE_FAULTS=dup=2: expected dup=1%"));

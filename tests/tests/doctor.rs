@@ -351,6 +351,10 @@ fn anything_else() -> Result<()> {
 fn options_that_make_no_sense() -> Result<()> {
     problem(&consult(&World::bare()?, &["--gid", "192.0.2.1"])?, "lo has no such address", "`ip address`")?;
     problem(&consult(&World::bare()?, &["--mtu", "1500"])?, "RoCE knows 256", "RoCE knows 256")?;
-    problem(&consult(&World::bare()?, &["--explain", "maybe"])?, "--explain or URXE_EXPLAIN=maybe", "0, 1 or json")?;
+    problem(
+        &consult(&World::bare()?, &["--explain", "maybe"])?,
+        "--explain or URXE_EXPLAIN=maybe",
+        "0, 1, json or failure",
+    )?;
     problem(&consult(&World::bare()?, &["--config", "/no/such/file"])?, "No such file", "--config")
 }

@@ -543,7 +543,7 @@ fn explanations_for_machines() {
 fn a_setting_that_makes_no_sense_is_refused() -> Result<()> {
     let world = urxe_tests::World::new()?;
     for (variables, expected) in [
-        (&[("URXE_EXPLAIN", "maybe")][..], "--explain or URXE_EXPLAIN=maybe: expected 0, 1 or json"),
+        (&[("URXE_EXPLAIN", "maybe")][..], "--explain or URXE_EXPLAIN=maybe: expected 0, 1, json or failure"),
         (
             &[("URXE_PCAP_ROTATE", "often"), ("URXE_PCAP", "/nowhere/it")],
             "--pcap-rotate or URXE_PCAP_ROTATE=often: expected SIZE or SIZE,FILES",

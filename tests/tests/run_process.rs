@@ -72,7 +72,7 @@ fn a_process_like_any_other() -> Result<()> {
     let launcher = Launcher::new()?;
     let script = "echo $$; grep -E '^(Sig(Blk|Ign|Cgt)|PPid|Threads|CapEff|NoNewPrivs)' /proc/self/status
         for fd in /proc/$$/fd/*; do echo ${fd##*/}; done; umask; pwd; ps -o pgid= -o sid= -p $$
-        env | grep -v -e ^LD_PRELOAD= -e ^URXE_RUN= -e ^_= | sort; ulimit -a";
+        env | grep -v -e ^LD_PRELOAD= -e ^URXE_RUN= -e ^URXE_EXPLAIN= -e ^_= | sort; ulimit -a";
     let run = |command: std::process::Command| -> Result<Vec<String>> {
         let process = launcher.host().start(command)?;
         let pid = process.pid().to_string();
@@ -380,7 +380,7 @@ fn options_variables_and_files_say_the_same() -> Result<()> {
 fn values_that_make_no_sense() -> Result<()> {
     let launcher = Launcher::new()?;
     for (options, said) in [
-        (&["--explain", "maybe"][..], "--explain or URXE_EXPLAIN=maybe: expected 0, 1 or json"),
+        (&["--explain", "maybe"][..], "--explain or URXE_EXPLAIN=maybe: expected 0, 1, json or failure"),
         (&["--strict=bogus"], "--strict or URXE_STRICT=bogus: expected 0, 1, backtrace"),
         (&["--quirks", "often"], "--quirks or URXE_QUIRKS=often: expected a seed"),
         (&["--pcap", "it", "--pcap-snaplen", "few"], "--pcap-snaplen or URXE_PCAP_SNAPLEN=few: expected a number"),

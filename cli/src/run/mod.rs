@@ -2,9 +2,10 @@
 //!
 //! The library is preloaded, and a folder holds what it shows in the place of `/sys/class/infiniband` and
 //! `/dev/infiniband` ([`folder`]). Then this process *becomes* the program: its exit status, signals, terminal and
-//! process id are nobody else's business. Somebody has to remove the folder afterwards: the [`janitor`], a process of its
+//! process id are nobody else's business ([`artifacts`] is the exception, when asked for). Somebody has to remove the folder afterwards: the [`janitor`], a process of its
 //! own that sleeps until then.
 
+mod artifacts;
 mod blind;
 mod exec;
 mod folder;
@@ -18,13 +19,14 @@ use std::convert::Infallible;
 use std::ffi::{OsStr, OsString};
 use std::io::IsTerminal;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 
 use crate::options::Options;
 use crate::{devices, library, misspelt, out, valgrind};
+use artifacts::Artifacts;
 use folder::Folder;
 
 /// Exit statuses of `urxe run` itself, as those of `env` and `timeout` (coreutils).
@@ -44,6 +46,10 @@ pub(crate) struct Args {
     #[arg(long)]
     isolate: bool,
 
+    /// If the program fails, leave captures, their trace, counters and options in DIR; this process stays as its parent
+    #[arg(long, value_name = "DIR")]
+    artifacts: Option<PathBuf>,
+
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<OsString>,
@@ -52,7 +58,8 @@ pub(crate) struct Args {
 /// Becomes the program; comes back only if that fails.
 pub(crate) fn run(args: &Args) -> ExitCode {
     let failed = match leave_outer_run(args).and_then(|()| prepare(args)) {
-        Ok(()) => exec::exec(&args.command),
+        Ok(None) => exec::exec(&args.command),
+        Ok(Some(code)) => return code,
         Err(error) => {
             out::complain(&format_args!("{error:#}"));
             return ExitCode::from(FAILED);
@@ -80,7 +87,8 @@ fn leave_outer_run(args: &Args) -> Result<()> {
     Err(error).context("starting urxe anew, without the devices of the `urxe run` that this is in")
 }
 
-fn prepare(args: &Args) -> Result<()> {
+/// Prepares this process to become the program. With `--artifacts` a child is to, and its parent gets to know how to end.
+fn prepare(args: &Args) -> Result<Option<ExitCode>> {
     let library = library::beside_this_command()?;
     for mistake in misspelt::in_environment() {
         out::complain(&format_args!("warning: {mistake}"));
@@ -94,6 +102,8 @@ fn prepare(args: &Args) -> Result<()> {
     // Here it is one line; every process that opens the device would say it again.
     settings.observations()?;
     let interfaces = devices::interfaces(&choices)?;
+    let artifacts =
+        args.artifacts.as_deref().map(|dir| Artifacts::create(dir, &settings, &args.command)).transpose()?;
     let folder = Folder::create(&choices, &interfaces, &library)?;
     let preload = preload_value(&folder.library(&library), std::env::var_os("LD_PRELOAD").as_deref());
     let path = janitor::start(folder)?;
@@ -109,11 +119,15 @@ fn prepare(args: &Args) -> Result<()> {
     let valgrind = if is_valgrind { options() } else { None };
     variables.extend(valgrind.as_deref().map(|value| (OsStr::new(valgrind::VARIABLE), value)));
     variables.extend(settings.variables().map(|(name, value)| (OsStr::new(name), OsStr::new(value))));
-    // Who sits in front of it wants to know, and so does who reads the log of a CI job; another log may be for somebody else.
+    let captures = artifacts.as_ref().map_or(Vec::new(), |artifacts| artifacts.variables(&settings));
+    variables.extend(captures.iter().map(|(name, value)| (OsStr::new(*name), value.as_os_str())));
+    // Who sits in front of it wants to know, and so does who reads the log of a CI job; other logs have the cause of a failure.
     let explain = urxe_options::EXPLAIN.variable;
     let said = std::env::var_os(explain).is_some() || variables.iter().any(|(name, _)| *name == explain);
-    if !said && (std::io::stderr().is_terminal() || is_ci(std::env::var_os("CI").as_deref())) {
-        variables.push((OsStr::new(explain), OsStr::new("1")));
+    let is_read = || std::io::stderr().is_terminal() || is_ci(std::env::var_os("CI").as_deref());
+    if !said {
+        let how = if artifacts.is_some() || is_read() { "1" } else { "failure" };
+        variables.push((OsStr::new(explain), OsStr::new(how)));
     }
     // SAFETY: this process has one thread.
     unsafe {
@@ -124,7 +138,7 @@ fn prepare(args: &Args) -> Result<()> {
             std::env::remove_var(name);
         }
     }
-    Ok(())
+    artifacts.map_or(Ok(None), |artifacts| artifacts.fork(&path))
 }
 
 /// Whether the value of `CI` says that this is a job of continuous integration, as GitHub, GitLab and others set it.

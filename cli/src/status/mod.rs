@@ -8,7 +8,7 @@ mod sysfs;
 mod table;
 
 use std::io::IsTerminal;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -76,6 +76,27 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let Some(pause) = args.watch.filter(|_| is_read) else { return Ok(()) };
         std::thread::sleep(pause);
     }
+}
+
+/// The devices of processes that still run, and the counters of those that were closed below the `urxe run` of this folder.
+pub(crate) fn at_end(run_folder: &Path) -> String {
+    let mut text = match look() {
+        Ok(found) => table::text(&found, true),
+        Err(error) => format!("{error:#}\n"),
+    };
+    for entry in std::fs::read_dir(run_folder.join(urxe_options::RUN_FINAL_COUNTERS)).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let device = name.split('@').next().unwrap_or_default();
+        text += &format!("\nclosed devices {device}, together:\n");
+        // The first value stands for the names.
+        let values = std::fs::read(entry.path()).unwrap_or_default();
+        let values =
+            values.chunks_exact(8).skip(1).filter_map(|bytes| bytes.first_chunk().map(|it| u64::from_ne_bytes(*it)));
+        for (name, value) in urxe_status::names().zip(values).filter(|(_, value)| *value != 0) {
+            text += &format!("  {name} {value}\n");
+        }
+    }
+    text
 }
 
 fn look() -> Result<Found> {

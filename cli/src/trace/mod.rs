@@ -42,6 +42,18 @@ fn qpn(text: &str) -> Result<u32, String> {
     parsed.map_err(|error| error.to_string())
 }
 
+/// Draws every exchange of some captures as text.
+pub(crate) fn exchanges(files: &[PathBuf]) -> Result<String> {
+    let mut packets = Vec::new();
+    for file in files {
+        packets.extend(urxe_pcapng::packets(file).with_context(|| file.display().to_string())?);
+    }
+    packets.sort_by_key(|packet| packet.at);
+    let pairs = pairs::find(&packets);
+    let draw = |pair: &pairs::Pair| format!("{pair}\n{}\n", text::draw(&ladder::Ladder::new(pair, &packets, false)));
+    Ok(pairs.iter().map(draw).collect())
+}
+
 pub(crate) fn run(args: &Args) -> Result<()> {
     let mut packets = Vec::new();
     for file in &args.files {

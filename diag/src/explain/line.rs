@@ -5,7 +5,7 @@ use std::io::{IsTerminal as _, Write as _};
 
 use urxe_net::cancellation::CancelGuard;
 
-use super::Format;
+use super::{Format, held};
 use crate::settings;
 
 /// One explanation.
@@ -44,6 +44,7 @@ impl Line<'_> {
         let text = match format {
             Format::Text => self.text(settings::has_colour() && std::io::stderr().is_terminal()),
             Format::Json => self.json() + "\n",
+            Format::Held => return held::hold(self.text(false)),
         };
         let _guard = CancelGuard::new();
         // Nothing can be done about a closed stderr.

@@ -1,11 +1,13 @@
 //! Explanations on standard error of every verb that fails and every completion with an error: the cause, with what was
 //! asked, and on the next line the remedy.
 //!
-//! `verbs` explains failed calls, `cm` those of rdma_cm and its events, `completions` errors that show later, `drops` what shows nowhere, `line` prints.
+//! `verbs` explains failed calls, `cm` those of rdma_cm and its events, `completions` errors that show later, `drops` what shows nowhere, `line` prints;
+//! `held` keeps texts for the end of the process.
 
 mod cm;
 mod completions;
 pub(super) mod drops;
+mod held;
 mod line;
 mod verbs;
 
@@ -21,7 +23,7 @@ pub use verbs::{Quiet, failed, with_reason};
 /// Tells of something that is no error here.
 pub(super) fn advise(device: &str, qpn: Qpn, what: &str, why: &str, remedy: &str, site: Option<&str>) {
     let qp = (qpn != Qpn::default()).then_some(qpn.get());
-    let format = wanted().unwrap_or(Format::Text);
+    let format = wanted().filter(|format| *format == Format::Json).unwrap_or(Format::Text);
     let site = site.filter(|site| !site.is_empty());
     Line { kind: "strict", device, code: "strict", qp, what, why, remedy, site, ..Line::default() }.print(format);
 }

@@ -1,0 +1,173 @@
+//! `urxe run --artifacts DIR`: what a failure leaves behind.
+//!
+//! Only a parent learns how a program has ended, whatever ended it. So this process stays and is the program's parent, as
+//! timeout(1) does; without the option it becomes the program. While the program runs, captures are written to a folder in
+//! DIR; what the program has succeeded without is removed again.
+
+use std::ffi::{OsString, c_int};
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{ExitCode, ExitStatus};
+use std::sync::atomic::{AtomicI32, Ordering};
+
+use anyhow::{Context, Result};
+
+use crate::options::Settings;
+use crate::{out, status, trace};
+
+/// Captures of a process: so many bytes, twice.
+const ROTATION: &str = "64M,1";
+
+/// The folder, and where captures are until the program has ended.
+pub(super) struct Artifacts {
+    dir: PathBuf,
+    /// The folder was not there before.
+    is_new: bool,
+    captures: tempfile::TempDir,
+    /// Lines of the file that makes the same run again.
+    options: String,
+}
+
+impl Artifacts {
+    /// Makes the folder.
+    pub(super) fn create(dir: &Path, settings: &Settings, command: &[OsString]) -> Result<Self> {
+        let failed = || format!("--artifacts {}", dir.display());
+        let is_new = match fs::create_dir(dir) {
+            Ok(()) => true,
+            Err(error) if error.kind() == ErrorKind::AlreadyExists && dir.is_dir() => false,
+            Err(error) => return Err(error).with_context(failed),
+        };
+        let dir = dir.canonicalize().with_context(failed)?;
+        let captures = tempfile::Builder::new().prefix(".captures-").tempdir_in(&dir).with_context(failed)?;
+        let command: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
+        let options = format!("# urxe run --config options.toml -- {}\n{}", command.join(" "), settings.to_toml());
+        Ok(Self { dir, is_new, captures, options })
+    }
+
+    /// Variables of the program: its captures, unless it has another place for them.
+    pub(super) fn variables(&self, settings: &Settings) -> Vec<(&'static str, OsString)> {
+        if settings.has(urxe_options::PCAP) {
+            return Vec::new();
+        }
+        let file = self.captures.path().join("capture-%p.pcapng").into_os_string();
+        let mut variables = vec![(urxe_options::PCAP.variable, file)];
+        if !settings.has(urxe_options::PCAP_ROTATE) {
+            variables.push((urxe_options::PCAP_ROTATE.variable, ROTATION.into()));
+        }
+        variables
+    }
+
+    /// Starts a child, which is to become the program and gets `None`, and waits for it. Leaves what there is to be seen if it
+    /// fails; returns how this process is to end.
+    pub(super) fn fork(self, run_folder: &Path) -> Result<Option<ExitCode>> {
+        // SAFETY: this process has one thread, so the child may do what it likes.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // The folder is the parent's.
+            std::mem::forget(self);
+            return Ok(None);
+        }
+        if child < 0 {
+            let error = std::io::Error::last_os_error();
+            self.remove();
+            return Err(error).context("starting a process");
+        }
+        pass_signals_on(child);
+        let ended = wait_for(child)?;
+        if ended.success() {
+            self.remove();
+        } else if let Err(error) = self.keep(ended, run_folder) {
+            out::complain(&format_args!("{error:#}"));
+        }
+        Ok(Some(end_like(ended)))
+    }
+
+    /// Removes what was made for nothing.
+    fn remove(&self) {
+        let _ = fs::remove_dir_all(self.captures.path());
+        if self.is_new {
+            let _ = fs::remove_dir(&self.dir);
+        }
+    }
+
+    /// Writes down how the program and its devices were.
+    fn keep(&self, ended: ExitStatus, run_folder: &Path) -> Result<()> {
+        let dir = &self.dir;
+        let write = |name: &str, text: &str| {
+            fs::write(dir.join(name), text).with_context(|| format!("--artifacts {}: {name}", dir.display()))
+        };
+        write("options.toml", &format!("# urxe {}: {ended}\n{}", env!("CARGO_PKG_VERSION"), self.options))?;
+        write("status.txt", &status::at_end(run_folder))?;
+        let mut captures: Vec<PathBuf> = Vec::new();
+        for entry in fs::read_dir(self.captures.path()).into_iter().flatten().flatten() {
+            let kept = dir.join(entry.file_name());
+            fs::rename(entry.path(), &kept).with_context(|| format!("--artifacts {}", dir.display()))?;
+            captures.push(kept);
+        }
+        let _ = fs::remove_dir(self.captures.path());
+        captures.sort();
+        let drawn = if captures.is_empty() {
+            "no packets were captured: no device was opened, or --pcap has them\n".to_owned()
+        } else {
+            trace::exchanges(&captures).unwrap_or_else(|error| format!("{error:#}\n"))
+        };
+        write("trace.txt", &drawn)?;
+        out::complain(&format_args!("the program failed ({ended}): see {}", dir.display()));
+        Ok(())
+    }
+}
+
+/// Waits for the end of the program.
+fn wait_for(program: libc::pid_t) -> Result<ExitStatus> {
+    let mut status = 0;
+    loop {
+        // SAFETY: room for the status.
+        if unsafe { libc::waitpid(program, &raw mut status, 0) } == program {
+            return Ok(ExitStatus::from_raw(status));
+        }
+        let error = std::io::Error::last_os_error();
+        if error.kind() != ErrorKind::Interrupted {
+            return Err(error).context("waiting for the program");
+        }
+    }
+}
+
+/// The program, for signals.
+static PROGRAM: AtomicI32 = AtomicI32::new(0);
+
+/// Has signals to this process reach the program. Those of the terminal's keys reach it anyway.
+fn pass_signals_on(program: libc::pid_t) {
+    PROGRAM.store(program, Ordering::Relaxed);
+    extern "C" fn pass_on(signal: c_int) {
+        // SAFETY: plain numbers. The program is a child that was not waited for, or this fails.
+        unsafe { libc::kill(PROGRAM.load(Ordering::Relaxed), signal) };
+    }
+    let handler = pass_on as extern "C" fn(c_int) as usize;
+    for (signal, action) in [
+        (libc::SIGTERM, handler),
+        (libc::SIGHUP, handler),
+        (libc::SIGUSR1, handler),
+        (libc::SIGUSR2, handler),
+        (libc::SIGINT, libc::SIG_IGN),
+        (libc::SIGQUIT, libc::SIG_IGN),
+    ] {
+        // SAFETY: a handler that only calls kill(2), which is async-signal-safe.
+        unsafe { libc::signal(signal, action) };
+    }
+}
+
+/// The exit status of the program; if a signal has ended it, that signal ends this process too.
+fn end_like(ended: ExitStatus) -> ExitCode {
+    if let Some(signal) = ended.signal() {
+        let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: a limit, and plain numbers. The program has dumped its core; this one is of no interest.
+        unsafe {
+            libc::setrlimit(libc::RLIMIT_CORE, &raw const none);
+            libc::signal(signal, libc::SIG_DFL);
+            libc::raise(signal);
+        }
+    }
+    ended.code().and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from)
+}

@@ -1,0 +1,87 @@
+//! `urxe run --artifacts DIR`: what a failure leaves behind, and that success leaves nothing.
+
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, ensure};
+use urxe_tests::{Finished, Launcher, TIMEOUT, wait_until};
+
+/// Both ends of a ping-pong.
+const PINGPONG: &str = "ibv_rc_pingpong -d urxe0 -g 1 -n 20 >&2 & \
+    until ibv_rc_pingpong -d urxe0 -g 1 -n 20 localhost 2>/dev/null; do sleep 0.1; done; wait";
+
+fn run(launcher: &Launcher, dir: &Path, options: &[&str], script: &str) -> Result<Finished> {
+    let dir = dir.display().to_string();
+    launcher.try_run(&[&["--artifacts", &dir], options].concat(), &["sh", "-c", script])
+}
+
+/// Names of the files in a folder, in order.
+fn files(dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    let mut names: Vec<String> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+fn dir(launcher: &Launcher) -> PathBuf {
+    launcher.tmp().join("artifacts")
+}
+
+#[test]
+fn a_failure_leaves_captures_trace_counters_and_options() -> Result<()> {
+    let launcher = Launcher::new()?;
+    let dir = dir(&launcher);
+    let said = run(&launcher, &dir, &["--mtu", "1024"], &format!("{PINGPONG}; exit 7"))?;
+    ensure!(said.status.code() == Some(7), "{said}");
+    ensure!(said.stderr.contains("urxe: the program failed (exit status: 7): see /"), "{said}");
+    let names = files(&dir);
+    let (captures, others): (Vec<_>, Vec<_>) = names.iter().partition(|name| name.ends_with(".pcapng"));
+    ensure!(others == ["options.toml", "status.txt", "trace.txt"], "{names:?}");
+    ensure!(captures.len() == 2 && captures.iter().all(|name| name.starts_with("capture-")), "{names:?}");
+    let read = |name: &str| fs::read_to_string(dir.join(name));
+    let (options, status, trace) = (read("options.toml")?, read("status.txt")?, read("trace.txt")?);
+    ensure!(options.contains("\nmtu = \"1024\"\n") && options.contains("exit status: 7"), "{options}");
+    ensure!(status.contains("closed devices urxe0") && status.contains("  tx_packets "), "{status}");
+    ensure!(trace.contains("SEND_ONLY") || trace.contains("SEND"), "{trace}");
+    // The same again, with the file.
+    let config = dir.join("options.toml").display().to_string();
+    launcher.try_run(&["--config", &config], &["ibv_devinfo"])?.success()?;
+    Ok(())
+}
+
+#[test]
+fn success_leaves_nothing() -> Result<()> {
+    let launcher = Launcher::new()?;
+    let dir = dir(&launcher);
+    let said = run(&launcher, &dir, &[], PINGPONG)?.success()?;
+    ensure!(!dir.exists() && !said.stderr.contains("urxe: "), "{said}");
+    // A folder that was there before stays, and what is in it.
+    run(&launcher, &dir, &[], "exit 1")?;
+    let before = files(&dir);
+    run(&launcher, &dir, &[], "exit 0")?.success()?;
+    ensure!(!before.is_empty() && files(&dir) == before, "{before:?} became {:?}", files(&dir));
+    Ok(())
+}
+
+#[test]
+fn signals_and_statuses_are_the_program_s() -> Result<()> {
+    let launcher = Launcher::new()?;
+    let dir = dir(&launcher);
+    let said = run(&launcher, &dir, &[], "kill -SEGV $$")?;
+    ensure!(said.status.signal() == Some(libc::SIGSEGV) && files(&dir).contains(&"trace.txt".to_owned()), "{said}");
+    let at = dir.display().to_string();
+    let said = launcher.try_run(&["--artifacts", &at], &["/no/such/program"])?;
+    ensure!(said.status.code() == Some(127) && said.stderr.contains("cannot run /no/such/program"), "{said}");
+    let said = launcher.try_run(&["--artifacts", "/no/such/folder/at/all"], &["true"])?;
+    ensure!(said.status.code() == Some(125) && said.stderr.contains("--artifacts /no/such/folder"), "{said}");
+    // A signal to `urxe` reaches the program.
+    let mark = launcher.tmp().join("mark");
+    let script = format!("trap 'exit 9' TERM; echo >'{}'; while :; do sleep 0.05; done", mark.display());
+    let running = launcher.host().start(launcher.command(&["--artifacts", &at], &["sh", "-c", &script])?)?;
+    wait_until("the program runs", || Ok(mark.exists()))?;
+    running.signal(libc::SIGTERM)?;
+    let said = running.finish(TIMEOUT)?;
+    ensure!(said.status.code() == Some(9), "{said}");
+    Ok(())
+}
