@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use urxe_wire::{Gid, Qpn, icrc};
+use urxe_wire::{Gid, Packet, Qpn, icrc};
 
 use crate::MIN_PACKET;
 use crate::qpn_registry::block_of;
@@ -80,9 +80,32 @@ impl<'a> From<Datagram<'a>> for RxBatch<'a> {
     }
 }
 
-impl Datagram<'_> {
-    /// Checks the ICRC, if there is one.
+/// Reason why a datagram is no packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BadPacket {
+    /// The ICRC is wrong.
+    Damaged,
+    /// The headers are none of RoCE v2.
+    Malformed,
+}
+
+impl<'a> Datagram<'a> {
+    /// Returns the packet, if its ICRC is right and its headers are.
+    ///
+    /// # Errors
+    /// See [`BadPacket`].
+    //= spec/packets.md#pkt-010
+    //# A packet whose ICRC is wrong MUST be counted and dropped without an answer.
     // Inline, so that of each packet of a run only what is looked at is made.
+    #[inline]
+    pub fn packet(&self) -> Result<Packet<'a>, BadPacket> {
+        if self.verify() == icrc::Check::Bad {
+            return Err(BadPacket::Damaged);
+        }
+        Packet::parse(self.payload).map_err(|_| BadPacket::Malformed)
+    }
+
+    /// Checks the ICRC, if there is one.
     #[inline]
     pub fn verify(&self) -> icrc::Check {
         self.flow.map_or(icrc::Check::Exact, |flow| icrc::verify(flow, self.expected_id, self.payload))

@@ -80,7 +80,7 @@ mod sys;
 
 pub use cm_service::Service;
 pub use counters::Counters;
-pub use datagram::{Datagram, Headers, RxBatch};
+pub use datagram::{BadPacket, Datagram, Headers, RxBatch};
 pub use error::{PortError, RouteError};
 pub use interface::Interface;
 pub use ipc::{Channel, KeptFile, Listener, Notes};

@@ -83,14 +83,6 @@ pub struct Origin {
     fields: grh::Fields,
 }
 
-impl Origin {
-    /// As packets of the peer at the end of a route have it.
-    pub(super) fn of_peer(route: &Route) -> Self {
-        let (local, peer) = (route.local().ip(), route.remote().ip());
-        Self { local, peer, fields: grh::Fields { tclass: 0, hop_limit: 0 } }
-    }
-}
-
 impl From<&Headers> for Origin {
     fn from(headers: &Headers) -> Self {
         let fields = grh::Fields { tclass: headers.tclass, hop_limit: headers.hop_limit };

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use urxe_engine::endpoint::TimerSlot;
 use urxe_engine::{AsyncEvent, AttachError, Clock as _, CountedOps, Io, Progress, QpConfig, QpType, QueuePair};
-use urxe_net::{PendingAck, Route};
+use urxe_net::{BadPacket, Datagram, Headers, PendingAck, Route, RxBatch};
 use urxe_wire::{Aeth, Bth, Credits, Ext, Header, ICRC_LEN, Msn, Opcode, Operation, Packet, Qpn, Syndrome, Transport};
 
 use super::async_events::AsyncEvents;
@@ -322,32 +322,27 @@ impl Qp {
         result
     }
 
-    /// Gives the engine packets of one peer: their bytes, or `None` for a damaged one. What comes of them is sent by a later
-    /// [`answer`](Self::answer) or [`drive`](Self::drive).
-    pub(super) fn receive<'a>(
-        &self,
-        work: &mut TxContext,
-        clock: &LazyInstant,
-        origin: &Origin,
-        packets: impl Iterator<Item = Option<&'a [u8]>>,
-    ) -> Taken {
-        let mut accepted = false;
+    /// Gives the engine packets of one peer. What comes of them is sent by a later [`answer`](Self::answer) or
+    /// [`drive`](Self::drive).
+    pub(super) fn receive(&self, work: &mut TxContext, clock: &LazyInstant, run: &RxBatch<'_>) -> Taken {
+        let (mut accepted, origin) = (false, Origin::from(run.headers()));
         let Inner { engine, tally, unacknowledged, last_ack, .. } = &mut *lock(&self.inner);
         work.notifications.queue_behind(unacknowledged);
         work.notifications.hold_received();
         let _turn = work.memory.turn();
         let mut io = Io { clock, memory: &work.memory, network: &mut work.sender, consumer: &mut work.notifications };
-        for bytes in packets {
-            let Some(bytes) = bytes else {
-                tally.damaged();
-                continue;
-            };
-            match &Packet::parse(bytes) {
+        for datagram in run.datagrams() {
+            match &datagram.packet() {
                 Ok(packet) => {
-                    tally.received.add(bytes.len());
-                    accepted |= engine.handle_packet(&mut io, packet, origin);
+                    tally.received.add(datagram.payload.len());
+                    accepted |= engine.handle_packet(&mut io, packet, &origin);
                 }
-                Err(_) => self.port.count_malformed(),
+                Err(bad) => {
+                    if *bad == BadPacket::Damaged {
+                        tally.damaged();
+                    }
+                    self.port.count_bad(*bad);
+                }
             }
         }
         work.notifications.count(tally);
@@ -369,28 +364,22 @@ impl Qp {
         // An ICRC follows, which nobody asks for.
         let mut bytes = vec![0; header.len() + ICRC_LEN];
         header.emit(&mut bytes);
-        self.receive(work, clock, &Origin::of_peer(&route), core::iter::once(Some(&*bytes)));
+        let headers = &Headers { local: route.local(), peer: route.remote(), tclass: 0, hop_limit: 0 };
+        let datagram = Datagram { headers, expected_id: 0, flow: None, payload: &bytes, is_refused: false };
+        self.receive(work, clock, &datagram.into());
     }
 
-    /// Gives the engine of an XRC target a packet. Its completions are held back until it has answered.
+    /// Gives the engine of an XRC target a packet, its bytes or `None` for a damaged one. Its completions are held back until it has answered.
     pub(super) fn receive_xrc(&self, work: &mut TxContext, origin: &Origin, bytes: Option<&[u8]>) -> bool {
-        let Some(bytes) = bytes else {
+        let Some((Ok(packet), bytes)) = bytes.map(|bytes| (Packet::parse(bytes), bytes)) else {
             self.damaged();
             return false;
         };
-        match &Packet::parse(bytes) {
-            Ok(packet) => {
-                lock(&self.inner).tally.received.add(bytes.len());
-                self.drive(work, |engine, io| engine.handle_packet(io, packet, origin))
-            }
-            Err(_) => {
-                self.port.count_malformed();
-                false
-            }
-        }
+        lock(&self.inner).tally.received.add(bytes.len());
+        self.drive(work, |engine, io| engine.handle_packet(io, &packet, origin))
     }
 
-    /// A packet that claims to be for it was damaged.
+    /// Counts a damaged packet that claims to be for the queue pair.
     pub(super) fn damaged(&self) {
         lock(&self.inner).tally.damaged();
     }

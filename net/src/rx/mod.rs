@@ -195,7 +195,7 @@ impl Receiver {
         if self.hits < HITS && self.misses < MISSES && self.scattered == 0 {
             for at in 0..self.hot.len() {
                 let Some(key) = self.hot[at] else { break };
-                self.drain(key, &mut call);
+                self.receive_from(key, &mut call);
                 if call.delivered > 0 {
                     self.hot.swap(0, at);
                     self.second |= at > 0;
@@ -240,7 +240,7 @@ impl Receiver {
             match key {
                 EpollKey::LeaderSocket(_) | EpollKey::Flow(_) | EpollKey::Mailbox(_) | EpollKey::Group(_) => {
                     let before = call.delivered;
-                    self.drain(key, call);
+                    self.receive_from(key, call);
                     if call.delivered > before {
                         fruitful += 1;
                         // What comes through a mailbox comes directly soon.
@@ -298,27 +298,5 @@ impl Receiver {
 
     fn address(&self, index: usize) -> Option<SocketAddr> {
         *self.addresses.get(index)?
-    }
-
-    /// Receives from one socket: one datagram, and more if more are likely to be there.
-    fn drain(&mut self, key: EpollKey, call: &mut Call<'_>) {
-        let mut found = 0;
-        while call.left > 0 && call.delivered < BURST {
-            let several = match key {
-                EpollKey::LeaderSocket(role) => self.receive_owner(role, call),
-                EpollKey::Flow(slot) => self.receive_flow(slot, call),
-                EpollKey::Mailbox(fd) => self.receive_mailbox(fd, call),
-                EpollKey::Group(slot) => self.receive_group(slot, call),
-                _ => None,
-            };
-            let Some(several) = several else { break };
-            call.left -= 1;
-            found += 1;
-            self.probe = self.probe.wrapping_add(1);
-            if !(self.eager || several || self.probe.is_multiple_of(PROBE)) {
-                return;
-            }
-        }
-        self.eager = found > 1;
     }
 }

@@ -9,7 +9,7 @@ use urxe_wire::{Qpn, icrc};
 use super::deadline::Task;
 use super::demux::Stray;
 use super::flow::IDLE;
-use super::{Call, Meta, Receiver};
+use super::{BURST, Call, Meta, PROBE, Receiver};
 use crate::counters::add_alone;
 use crate::datagram::{Datagram, Headers, dest_qpn};
 use crate::election::Role;
@@ -19,39 +19,42 @@ use crate::port::Port;
 use crate::sys::cancellation::CancelGuard;
 use crate::sys::epoll_key::EpollKey;
 use crate::sys::udp::report_headers;
-use crate::sys::{Received, recv_parts, recv_udp};
+use crate::sys::{recv_parts, recv_udp};
 
 impl Receiver {
-    /// `None`: nothing there. `Some(true)`: it was a run of packets.
-    pub(super) fn receive_owner(&mut self, role: usize, call: &mut Call<'_>) -> Option<bool> {
-        let Some(Role::Leader { udp, .. }) = self.roles.get(role) else { return None };
-        let (several, _) = self.receive_udp(udp.as_raw_fd(), role, true, call)?;
-        Some(several)
-    }
-
-    pub(super) fn receive_flow(&mut self, slot: usize, call: &mut Call<'_>) -> Option<bool> {
-        let flow = self.flows.get(slot)?;
-        let (several, ours) = self.receive_udp(flow.raw_fd(), flow.local, false, call)?;
-        if self.flows.note(slot, ours) {
-            add_alone(&call.port.counters().flows_closed, 1);
+    /// Receives from one socket: one datagram, and more if more are likely to be there.
+    pub(super) fn receive_from(&mut self, key: EpollKey, call: &mut Call<'_>) {
+        let mut found = 0;
+        while call.left > 0 && call.delivered < BURST {
+            let run = match key {
+                EpollKey::LeaderSocket(role) => match self.roles.get(role) {
+                    Some(Role::Leader { udp, .. }) => self.receive_udp(udp.as_raw_fd(), role, None, call),
+                    _ => None,
+                },
+                EpollKey::Flow(slot) => match self.flows.get(slot) {
+                    Some(flow) => self.receive_udp(flow.raw_fd(), flow.local, Some(slot), call),
+                    None => None,
+                },
+                EpollKey::Mailbox(fd) => self.receive_mailbox(fd, call),
+                EpollKey::Group(slot) => self.receive_group(slot, call),
+                _ => None,
+            };
+            let Some(several) = run else { break };
+            call.left -= 1;
+            found += 1;
+            self.probe = self.probe.wrapping_add(1);
+            if !(self.eager || several || self.probe.is_multiple_of(PROBE)) {
+                return;
+            }
         }
-        Some(several)
+        self.eager = found > 1;
     }
 
-    /// Returns whether it was a run of packets, and whether it was for this process.
-    fn receive_udp(&mut self, fd: RawFd, index: usize, learn: bool, call: &mut Call<'_>) -> Option<(bool, bool)> {
+    /// Receives a datagram from the socket of this local address, or of the flow in `slot`. Returns whether it was a run of packets;
+    /// `None`: there is none.
+    #[inline]
+    fn receive_udp(&mut self, fd: RawFd, index: usize, slot: Option<usize>, call: &mut Call<'_>) -> Option<bool> {
         let received = recv_udp(fd, &mut self.buffer)?;
-        self.take_datagram(&received, index, learn, call)
-    }
-
-    #[inline(never)]
-    fn take_datagram(
-        &mut self,
-        received: &Received,
-        index: usize,
-        learn: bool,
-        call: &mut Call<'_>,
-    ) -> Option<(bool, bool)> {
         let local = self.address(index)?;
         add_alone(&call.port.counters().rx_datagrams, 1);
         let meta = Meta {
@@ -61,8 +64,13 @@ impl Receiver {
             first: 0,
             icrc_elided: false,
         };
-        let ours = self.sort(&meta, received.len, Stray::Forward { learn }, call);
-        Some((received.len > received.segment, ours))
+        let ours = self.sort(&meta, received.len, Stray::Forward { learn: slot.is_none() }, call);
+        if let Some(slot) = slot
+            && self.flows.note(slot, ours)
+        {
+            add_alone(&call.port.counters().flows_closed, 1);
+        }
+        Some(received.len > received.segment)
     }
 
     //= spec/hosts.md#net-005

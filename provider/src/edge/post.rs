@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::sync::Arc;
 
 use urxe_engine::{
-    Data, Key, PostError, QpType, Recipient, RecvWr, Remote, SendFlags, SendOp, SendWr, Sge, SgeList, UdRecipient,
+    Data, Io, Key, PostError, QpType, Recipient, RecvWr, Remote, SendFlags, SendOp, SendWr, Sge, SgeList, UdRecipient,
 };
 use urxe_explain::Verb;
 use urxe_ffi::verbs as v;
@@ -16,7 +16,7 @@ use super::{ah, builder, fast_verb, qp, reentrant};
 use crate::kernel::Errno;
 use crate::verbs::context::Context;
 use crate::verbs::diagnostics;
-use urxe_diag::{self, RecvQueue};
+use urxe_diag::{self, Observer, RecvQueue};
 use urxe_runtime::host::DeviceHost;
 use urxe_runtime::limits;
 use urxe_runtime::memory::faultable_copy;
@@ -55,32 +55,75 @@ pub(super) unsafe fn send(
     bad_wr: *mut *mut v::ibv_send_wr,
 ) -> Result<(), Errno> {
     let strict = context.observer().filter(|observer| observer.is_strict());
-    let post = |engine: &mut urxe_engine::QueuePair<_>, io: &mut urxe_engine::Io<'_, _>| {
-        let qp_type = engine.config().qp_type;
-        let next = |wr: &v::ibv_send_wr| wr.next;
-        let Some(observer) = strict else {
-            let post = |wr: &_| {
-                engine.post_send_with(io, |place| {
-                    // SAFETY: a request with the fields that its opcode and flags say.
-                    unsafe { write_request(wr, qp_type, max_inline, place) }?;
-                    // SAFETY: requests on UD say where to.
-                    (qp_type == QpType::Ud).then(|| unsafe { recipient(context, wr) }).transpose()
-                })
+    qp.port().with_work(|work| {
+        qp.post_send(work, |engine, io| {
+            let list = List { context, max_inline, first, bad_wr };
+            // SAFETY: the caller's promise.
+            let posted = unsafe {
+                match strict {
+                    None => list.post(engine, io),
+                    Some(observer) => list.post_strictly(engine, io, observer),
+                }
             };
-            // SAFETY: a list of requests, ended by null, and the caller's pointer.
-            let posted = unsafe { each(first, next, bad_wr, post) };
-            return posted.map_err(|errno| explained(engine, errno));
+            posted.map_err(|errno| explained(engine, errno))
+        })
+    })
+}
+
+/// The errno of a send request that was refused; a queue that never empties is a reason of its own.
+#[cold]
+fn explained(engine: &Engine, errno: Errno) -> Errno {
+    match errno {
+        Errno(libc::ENOMEM) if engine.is_stuck() => diagnostics::stuck(errno, engine.config().cap.max_send_wr),
+        _ => errno,
+    }
+}
+
+/// Arguments of `ibv_post_send(3)`.
+struct List<'a> {
+    context: &'a Context,
+    max_inline: u32,
+    first: *mut v::ibv_send_wr,
+    bad_wr: *mut *mut v::ibv_send_wr,
+}
+
+/// Queue pair of a device.
+type Engine = urxe_engine::QueuePair<DeviceHost>;
+
+impl List<'_> {
+    /// Writes each request into its place in the send queue.
+    ///
+    /// # Safety
+    /// As for `ibv_post_send(3)`.
+    #[inline]
+    unsafe fn post(&self, engine: &mut Engine, io: &mut Io<'_, DeviceHost>) -> Result<(), Errno> {
+        let qp_type = engine.config().qp_type;
+        let post = |wr: &_| {
+            // SAFETY: a request of the caller's list.
+            engine.post_send_with(io, |place| unsafe { self.write(wr, qp_type, place) })
         };
-        // SAFETY: as above.
-        let count = unsafe { count(first, next) };
+        // SAFETY: a list of requests, ended by null, and the caller's pointer.
+        unsafe { each(self.first, |wr| wr.next, self.bad_wr, post) }
+    }
+
+    /// Posts each request, and shows it to strict mode before.
+    ///
+    /// # Safety
+    /// As for `ibv_post_send(3)`.
+    unsafe fn post_strictly(
+        &self,
+        engine: &mut Engine,
+        io: &mut Io<'_, DeviceHost>,
+        observer: &Observer,
+    ) -> Result<(), Errno> {
+        let qp_type = engine.config().qp_type;
+        // SAFETY: a list of requests, ended by null.
+        let count = unsafe { count(self.first, |wr| wr.next) };
         observer.posting_list(engine.config().qpn, "send", count, engine.config().cap.max_send_wr);
         let post = |wr: &_| {
             let mut request = SendWr::default();
-            // SAFETY: as above.
-            let to = unsafe {
-                write_request(wr, qp_type, max_inline, &mut request)?;
-                (qp_type == QpType::Ud).then(|| recipient(context, wr)).transpose()?
-            };
+            // SAFETY: a request of the caller's list.
+            let to = unsafe { self.write(wr, qp_type, &mut request) }?;
             observer.posting_send(diagnostics::sender(engine), &request);
             let posted = engine.post_send(io, request, to).map_err(Errno::from);
             match posted {
@@ -89,19 +132,25 @@ pub(super) unsafe fn send(
             }
             posted
         };
-        // SAFETY: as above.
-        let posted = unsafe { each(first, next, bad_wr, post) };
-        posted.map_err(|errno| explained(engine, errno))
-    };
-    qp.port().with_work(|work| qp.post_send(work, post))
-}
+        // SAFETY: as above, and the caller's pointer.
+        unsafe { each(self.first, |wr| wr.next, self.bad_wr, post) }
+    }
 
-/// The errno of a send request that was refused; a queue that never empties is a reason of its own.
-#[cold]
-fn explained(engine: &urxe_engine::QueuePair<DeviceHost>, errno: Errno) -> Errno {
-    match errno {
-        Errno(libc::ENOMEM) if engine.is_stuck() => diagnostics::stuck(errno, engine.config().cap.max_send_wr),
-        _ => errno,
+    /// Writes a request as the engine has it. Returns the recipient of one on UD.
+    ///
+    /// # Safety
+    /// `wr` has the fields that its opcode and flags say.
+    #[inline(always)]
+    unsafe fn write(
+        &self,
+        wr: &v::ibv_send_wr,
+        qp_type: QpType,
+        place: &mut SendWr,
+    ) -> Result<Option<UdRecipient<Arc<Route>>>, Errno> {
+        // SAFETY: the caller's promise.
+        unsafe { write_request(wr, qp_type, self.max_inline, place) }?;
+        // SAFETY: requests on UD say where to.
+        (qp_type == QpType::Ud).then(|| unsafe { recipient(self.context, wr) }).transpose()
     }
 }
 
@@ -129,7 +178,7 @@ pub(super) unsafe extern "C" fn post_recv(
 #[inline]
 pub(super) unsafe fn recv(qp: &Qp, first: *mut v::ibv_recv_wr, bad_wr: *mut *mut v::ibv_recv_wr) -> Result<(), Errno> {
     let strict = urxe_diag::of(qp.port()).filter(|observer| observer.is_strict());
-    let post = |engine: &mut urxe_engine::QueuePair<_>, io: &mut urxe_engine::Io<'_, _>| {
+    let post = |engine: &mut urxe_engine::QueuePair<_>, io: &mut Io<'_, _>| {
         let next = |wr: &v::ibv_recv_wr| wr.next;
         if let Some(observer) = strict {
             // SAFETY: a list of requests, ended by null.

@@ -6,10 +6,9 @@ use std::time::Duration;
 
 use urxe_engine::{Clock as _, Instant};
 use urxe_net::cancellation::CancelGuard;
-use urxe_net::{Datagram, LinkEvent, Receiver, RxBatch};
-use urxe_wire::icrc::Check;
+use urxe_net::{BadPacket, Datagram, LinkEvent, Receiver, RxBatch};
 use urxe_wire::packet::Service;
-use urxe_wire::{Header, Packet, Psn, Qpn};
+use urxe_wire::{Packet, Psn, Qpn};
 
 use super::{Device, TxContext};
 use crate::clock::LazyInstant;
@@ -316,12 +315,8 @@ impl Device {
                     continue;
                 }
                 for qp in self.attached(&datagram) {
-                    qp.receive(
-                        to.work,
-                        clock,
-                        &Origin::from(datagram.headers),
-                        core::iter::once(Some(datagram.payload)),
-                    );
+                    // Its ICRC is right.
+                    qp.receive(to.work, clock, &Datagram { flow: None, ..datagram }.into());
                     to.touch(qp);
                 }
             }
@@ -338,10 +333,7 @@ impl Device {
         if let Some(target) = qp.xrc_target() {
             return self.take_xrc(to.work, qp, target, &run);
         }
-        // Made here, as they are taken: of many packets each is touched once.
-        let mut datagrams = run.datagrams();
-        let packets = core::iter::from_fn(|| datagrams.next().map(|datagram| self.whole(&datagram)));
-        let taken = qp.receive(to.work, clock, &Origin::from(run.headers()), packets);
+        let taken = qp.receive(to.work, clock, &run);
         if taken.is_urgent {
             // Not after what else is in the socket: all that its peer sends meanwhile is thrown away.
             qp.drive(to.work, |_, _| ());
@@ -356,8 +348,12 @@ impl Device {
     fn take_xrc(&self, work: &mut TxContext, qp: &Arc<Qp>, target: &Target, run: &RxBatch<'_>) -> bool {
         let mut accepted = false;
         for datagram in run.datagrams() {
-            let bytes = self.whole(&datagram);
-            let waits = RxQueue::is_behind(target) || bytes.is_some_and(|bytes| self.is_for_other(bytes));
+            let packet = datagram.packet().inspect_err(|bad| self.count_bad(*bad));
+            if matches!(packet, Err(BadPacket::Malformed)) {
+                continue;
+            }
+            let bytes = packet.is_ok().then_some(datagram.payload);
+            let waits = RxQueue::is_behind(target) || packet.is_ok_and(|packet| self.is_for_other(&packet));
             let put = if waits { self.xrc_rx.put(qp, datagram.headers, bytes) } else { None };
             accepted |= put.unwrap_or_else(|| qp.receive_xrc(work, &Origin::from(datagram.headers), bytes));
         }
@@ -366,37 +362,23 @@ impl Device {
 
     /// Whether the XRC SRQ that a packet names may be another process's. An [`Interceptor`] is to see in order what happens: its
     /// device waits for other processes where it receives.
-    fn is_for_other(&self, bytes: &[u8]) -> bool {
-        let Ok(Packet { header: Header { service: Service::Xrc(xrceth), .. }, .. }) = Packet::parse(bytes) else {
-            return false;
-        };
+    fn is_for_other(&self, packet: &Packet<'_>) -> bool {
+        let Service::Xrc(xrceth) = packet.header.service else { return false };
         !self.port.owns_qpn(xrceth.xrc_srq) && self.interceptor().is_none()
     }
 
-    /// The bytes of a packet, unless it is damaged.
-    fn whole<'a>(&self, datagram: &Datagram<'a>) -> Option<&'a [u8]> {
-        //= spec/packets.md#pkt-010
-        //# A packet whose ICRC is wrong MUST be counted and dropped without an answer.
-        if datagram.verify() == Check::Bad {
-            bump(&self.counters.icrc_err);
-            return None;
-        }
-        Some(datagram.payload)
-    }
-
-    /// The packet, if it is whole, and one at all.
+    /// Returns the packet, if it is one.
     fn examine<'a>(&self, datagram: &Datagram<'a>) -> Option<Packet<'a>> {
-        let packet = Packet::parse(self.whole(datagram)?).ok();
-        if packet.is_none() {
-            self.count_malformed();
-        }
-        packet
+        datagram.packet().inspect_err(|bad| self.count_bad(*bad)).ok()
     }
 
-    /// Something was no packet.
+    /// Counts a datagram that is no packet.
     #[cold]
-    pub(crate) fn count_malformed(&self) {
-        bump(&self.counters.malformed);
+    pub(crate) fn count_bad(&self, bad: BadPacket) {
+        bump(match bad {
+            BadPacket::Damaged => &self.counters.icrc_err,
+            BadPacket::Malformed => &self.counters.malformed,
+        });
     }
 
     fn receive_gsi(&self, work: &mut TxContext, now: Instant, datagram: &Datagram<'_>, packet: &Packet<'_>) {

@@ -41,11 +41,12 @@ impl<H: Host> QueuePair<H> {
         let reason = match self.execute(io, packet, info) {
             Ok(Verdict::Accepted) => return true,
             Ok(Verdict::NotReady) => DropReason::NoReceive,
-            Err((fault, wr)) if fault.is_local() => {
-                self.local_fault(io, fault, wr, psn);
-                return false;
-            }
             Err((fault, wr)) => {
+                self.count_refused(io, info);
+                if fault.is_local() {
+                    self.local_fault(io, fault, wr, psn);
+                    return false;
+                }
                 io.consumer.trace(self.config.qpn, Event::ResponderFault { fault, psn });
                 self.give_back(wr);
                 DropReason::Refused

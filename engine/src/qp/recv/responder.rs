@@ -210,9 +210,17 @@ impl<H: Host> QueuePair<H> {
                 false
             }
             Err((fault, wr)) => {
+                self.count_refused(io, info);
                 self.responder_fault(io, fault, wr, psn);
                 false
             }
+        }
+    }
+
+    /// Counts a request that was refused, if WRITEs of the peer are counted.
+    pub(super) fn count_refused(&self, io: &mut Io<'_, H>, info: &OpcodeInfo) {
+        if info.kind == Kind::Write {
+            self.config.count(io, CountedOps::REMOTE_RDMA_WRITE, false);
         }
     }
 
@@ -249,23 +257,6 @@ impl<H: Host> QueuePair<H> {
 
     /// Checks and carries out the request that is expected. A fault comes with the receive WQE it fails.
     pub(in crate::qp) fn execute(
-        &mut self,
-        io: &mut Io<'_, H>,
-        packet: &Packet<'_>,
-        info: &OpcodeInfo,
-    ) -> Result<Verdict, (ResponderFault, Option<RecvWr>)> {
-        let result = self.check_and_execute(io, packet, info);
-        // One without an answer comes again.
-        if info.kind == Kind::Write
-            && let Err((fault, _)) = &result
-            && *fault != ResponderFault::NoAnswer
-        {
-            self.config.count(io, CountedOps::REMOTE_RDMA_WRITE, false);
-        }
-        result
-    }
-
-    fn check_and_execute(
         &mut self,
         io: &mut Io<'_, H>,
         packet: &Packet<'_>,
