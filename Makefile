@@ -338,6 +338,7 @@ endif
 .PHONY: deny
 deny: $(TOOLS)/bin/cargo-deny ## licences, duplicates, sources and advisories of the dependencies; DENY='licenses bans sources' needs no network
 	$(TOOLS)/bin/cargo-deny --locked check $(DENY)
+	cd device-plugin && $(TOOLS)/bin/cargo-deny --locked check $(DENY)
 
 $(TOOLS)/bin/cargo-deny:
 	$(CARGO) install --locked --root $(TOOLS) --target-dir $(TARGET_DIR)/tools-build cargo-deny@$(CARGO_DENY)
@@ -351,9 +352,10 @@ typos: ## spelling, in sources and documents
 
 # SINCE: a tag or commit with the API to compare with.
 .PHONY: semver-checks
-semver-checks: $(TOOLS)/bin/cargo-semver-checks ## changes of the published crates' APIs against the newest tag, or SINCE=
-	since=$${SINCE:-$$(git describe --tags --abbrev=0 2>/dev/null)}; \
+semver-checks: ## changes of the published crates' APIs against the newest tag, or SINCE=
+	@since=$${SINCE:-$$(git describe --tags --abbrev=0 2>/dev/null)}; \
 	    [ -n "$$since" ] || { echo 'no release to compare with'; exit 0; }; \
+	    $(MAKE) $(TOOLS)/bin/cargo-semver-checks && \
 	    $(TOOLS)/bin/cargo-semver-checks semver-checks --workspace --baseline-rev "$$since"
 
 $(TOOLS)/bin/cargo-semver-checks:
