@@ -41,6 +41,7 @@ use urxe_net::cancellation::CancelGuard;
 use urxe_net::{CommittedPacket, Datagram, Interface, Port, Route};
 use urxe_options::Format;
 use urxe_wire::icrc::Check;
+use urxe_wire::opcode::Role;
 use urxe_wire::{NakCode, Packet, Psn, Qpn};
 
 use arrived::Arrived;
@@ -399,9 +400,18 @@ impl Observer {
     fn explain_drop(&self, qpn: Qpn, event: &Event) {
         let Some(format) = self.explain else { return };
         match *event {
-            Event::Dropped { reason, .. } => explain::drops::dropped(self, format, qpn, reason),
-            Event::SentNak { .. } => explain::drops::dropped(self, format, qpn, DropReason::OutOfSequence),
-            Event::Duplicate { .. } => explain::drops::duplicate(self, format, qpn),
+            Event::Dropped { reason, opcode, psn } => {
+                let request = (opcode.info().role == Role::Request).then_some(psn);
+                explain::drops::dropped(self, format, qpn, reason, request);
+            }
+            Event::SentNak { .. } => {
+                let request = packet_context::with(|scene| Some(scene.arrived?.psn));
+                explain::drops::dropped(self, format, qpn, DropReason::OutOfSequence, request);
+            }
+            // Of a request that never came before.
+            Event::Duplicate { psn, .. } => {
+                explain::drops::dropped(self, format, qpn, DropReason::StaleDuplicate, Some(psn));
+            }
             Event::DatagramTooLong { wr_id, length } => explain::drops::too_long(self, format, qpn, wr_id, length),
             _ => {}
         }

@@ -96,7 +96,8 @@ pub trait Interceptor: Any + Send + Sync + Debug {
     /// A queue pair was destroyed.
     fn destroyed(&self, qpn: Qpn);
 
-    /// A packet has arrived; until the next one or [`settle`](Self::settle), what this thread reports belongs to it. `known`:
+    /// A packet has arrived, or a run of packets of which this is the first, if it does not [touch
+    /// packets](Self::touches_packets) and they are of a connected service; until the next one or [`settle`](Self::settle), what this thread reports belongs to it. `known`:
     /// its destination queue pair exists.
     fn received(&self, datagram: &Datagram<'_>, known: bool);
 

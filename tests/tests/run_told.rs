@@ -89,3 +89,30 @@ fn terminals_get_colours() -> Result<()> {
     );
     Ok(())
 }
+
+/// The ends are two processes, each with an explanation: what the server finds stands first in the client's.
+#[test]
+fn the_peer_s_reason_leads() -> Result<()> {
+    let launcher = Launcher::new()?;
+    let script = "ibv_rc_pingpong -d urxe0 -g 1 -s 100 >/dev/null 2>&1 &
+        while :; do
+            ibv_rc_pingpong -d urxe0 -g 1 -s 4096 localhost >/dev/null 2>$TMPDIR/said
+            grep -q \"Couldn't connect\" $TMPDIR/said || break
+            sleep 0.1
+        done
+        cat $TMPDIR/said; wait";
+    // The user who tests: processes of user 65534, the kernel's name for users that it does not know, are not told apart.
+    let urxe = launcher.urxe();
+    let mut command = launcher.host().command(&urxe);
+    command.args(["run", "--explain", "1", "--", "sh", "-c", script]);
+    let said = launcher.host().start(command)?.finish(TIMEOUT)?;
+    let lines: Vec<&str> = said.stdout.lines().collect();
+    let at = lines.iter().position(|line| {
+        line.starts_with(
+            "urxe: at the peer: the message is longer than the receive that it came to (IBV_WC_REM_INV_REQ_ERR",
+        )
+    });
+    let remedy = at.and_then(|at| lines[at..].iter().find(|line| line.starts_with("      there: ")));
+    ensure!(remedy.is_some_and(|line| line.contains("post receives as long as the longest message")), "{said}");
+    Ok(())
+}

@@ -86,7 +86,8 @@ pub(crate) fn at_end(run_folder: &Path) -> String {
     };
     for entry in std::fs::read_dir(run_folder.join(urxe_options::RUN_FINAL_COUNTERS)).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
-        let device = name.split('@').next().unwrap_or_default();
+        // Beside the devices' files there is a lock.
+        let Some((device, _network)) = name.split_once('@') else { continue };
         text += &format!("\nclosed devices {device}, together:\n");
         // The first value stands for the names.
         let values = std::fs::read(entry.path()).unwrap_or_default();

@@ -49,16 +49,16 @@ fn datagram(known: &Known, reason: DropReason, arrived: &Arrived) -> Option<(Onc
     })
 }
 
-/// Explains a packet that `qpn` drops: a datagram, or a request with a PSN of another sequence.
-pub(crate) fn dropped(observer: &Observer, format: Format, qpn: Qpn, reason: DropReason) {
+/// Explains a packet that `qpn` drops: a datagram, or a request with a PSN of another sequence, which is `request`.
+pub(crate) fn dropped(observer: &Observer, format: Format, qpn: Qpn, reason: DropReason, request: Option<Psn>) {
     let Some(arrived) = packet_context::with(|context| context.arrived) else { return };
     let told = {
         let mut peers = lock(&observer.peers);
         let Some(known) = peers.get_mut(qpn) else { return };
         let told = match (known.peer.qp_type, reason) {
             (QpType::Ud, _) => datagram(known, reason, &arrived),
-            (_, DropReason::OutOfSequence | DropReason::StaleDuplicate) if arrived.is_request => {
-                misplaced(known, arrived.psn)
+            (_, DropReason::OutOfSequence | DropReason::StaleDuplicate) => {
+                request.and_then(|psn| misplaced(known, psn))
             }
             _ => None,
         };
@@ -70,11 +70,6 @@ pub(crate) fn dropped(observer: &Observer, format: Format, qpn: Qpn, reason: Dro
     print(observer, format, qpn, &what, &why, remedy);
     let is_drop = once != Once::PsnMismatch;
     observer.notes.send(&Note { to: from, from: qpn, address: arrived.to, is_drop, why, remedy: remedy.to_owned() });
-}
-
-/// Explains a duplicate of a request that never came before.
-pub(crate) fn duplicate(observer: &Observer, format: Format, qpn: Qpn) {
-    dropped(observer, format, qpn, DropReason::StaleDuplicate);
 }
 
 /// Cause and remedy if the peer sends from another PSN than is expected here.
