@@ -387,6 +387,7 @@ impl Observer {
     pub(super) fn start_script(&self) {
         let Some(faults) = &self.faults else { return };
         faults.opened.get_or_init(clock::now);
+        super::explain::begin_faults();
         faults.announce();
     }
 

@@ -184,6 +184,31 @@ fn a_script_of_urxe_run() -> Result<()> {
     Ok(())
 }
 
+/// Each rule is counted, and one that never struck is warned of, when the program ends and explanations are on.
+#[test]
+fn hits_of_rules() -> Result<()> {
+    let launcher = Launcher::new()?;
+    let rules = "fail=create_qp:ENOMEM; drop,opcode=READ_RESPONSE";
+    let program = ["ibv_rc_pingpong", "-d", "urxe0", "-g", "1"];
+    let struck = "urxe: URXE_FAULTS: fail=create_qp:ENOMEM struck once\n";
+    let never = "urxe: warning: a rule of URXE_FAULTS never struck (drop,opcode=READ_RESPONSE)\n";
+    for explain in ["1", "failure", "json"] {
+        let said = launcher.try_run(&["--faults", rules, "--explain", explain], &program)?;
+        let (struck, never) = match explain {
+            "json" => ("a rule of URXE_FAULTS struck once", "a rule of URXE_FAULTS never struck"),
+            _ => (struck, never),
+        };
+        ensure!(said.stderr.matches(struck).count() == 1, "no {struck:?}: {said}");
+        ensure!(said.stderr.matches(never).count() == 1, "no {never:?}: {said}");
+    }
+    let said = launcher.try_run(&["--faults", rules, "--explain", "0"], &program)?;
+    ensure!(!said.stderr.contains("URXE_FAULTS"), "{said}");
+    // Without a device, nothing was to strike.
+    let said = launcher.try_run(&["--faults", rules, "--explain", "1"], &["true"])?;
+    ensure!(said.stderr.is_empty(), "{said}");
+    Ok(())
+}
+
 /// Rules on the command line; those that make no sense keep the program from being started.
 #[test]
 fn rules_of_urxe_run() -> Result<()> {

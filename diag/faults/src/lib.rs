@@ -29,7 +29,7 @@ mod script;
 mod sequence;
 pub mod spec;
 
-pub use script::{Announcement, Direction, Occurrence, Qp, Refused, Script, Sight, Verdict};
+pub use script::{Announcement, Direction, Occurrence, Qp, Refused, Script, Sight, Tally, Verdict};
 pub use spec::Invalid;
 
 #[cfg(doctest)]

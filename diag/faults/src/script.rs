@@ -2,6 +2,8 @@
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use urxe_explain::Verb;
@@ -142,6 +144,36 @@ pub(crate) struct Rule {
     pub(crate) seen: u64,
     /// Packets that a burst still takes.
     pub(crate) left: u64,
+    pub(crate) tally: Arc<Tally>,
+}
+
+/// A rule as it was written, and how often it struck. Copies of a script share it.
+#[derive(Debug, Default)]
+pub struct Tally {
+    rule: String,
+    hits: AtomicU64,
+}
+
+impl Tally {
+    pub(crate) fn new(rule: &str) -> Self {
+        Self { rule: rule.to_owned(), hits: AtomicU64::new(0) }
+    }
+
+    /// Text of the rule.
+    #[must_use]
+    pub fn rule(&self) -> &str {
+        &self.rule
+    }
+
+    /// Packets, calls and completions that it struck.
+    #[must_use]
+    pub fn hits(&self) -> u64 {
+        self.hits.load(Ordering::Relaxed)
+    }
+
+    fn hit(&self) {
+        self.hits.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 /// Rules, in order; the first that strikes decides.
@@ -177,6 +209,16 @@ impl Rule {
 }
 
 impl Script {
+    /// Rules about packets, verbs and completions, in their order. A rule with several actions counts for all of them.
+    pub fn tallies(&self) -> impl Iterator<Item = &Tally> {
+        let counted = self.rules.iter().filter(|rule| !matches!(rule.action, Action::Announce(_)));
+        let mut last: Option<&Arc<Tally>> = None;
+        counted.filter_map(move |rule| {
+            let is_new = last.replace(&rule.tally).is_none_or(|last| !Arc::ptr_eq(last, &rule.tally));
+            is_new.then_some(&*rule.tally)
+        })
+    }
+
     /// Decides about a packet.
     pub fn packet(&mut self, sight: &Sight) -> Verdict {
         let verdict = self.verdict(sight);
@@ -224,6 +266,7 @@ impl Script {
                 Action::BreakQp => Verdict::BreakQp,
                 _ => continue,
             };
+            rule.tally.hit();
             return verdict;
         }
         Verdict::Pass
@@ -235,7 +278,7 @@ impl Script {
         self.rules.iter_mut().filter(|rule| rule.holds(step)).find_map(|rule| match &rule.action {
             Action::Verb(ruled, errno) if *ruled == verb || *ruled == verb.basic() => {
                 let errno = *errno;
-                rule.matched().map(|_| Refused(errno))
+                rule.matched().map(|_| rule.refuses(errno))
             }
             _ => None,
         })
@@ -249,7 +292,7 @@ impl Script {
                 if rule.aim.qp.is_none_or(|which| which.is(qp))
                     && rule.aim.direction.is_none_or(|wanted| wanted == direction) =>
             {
-                rule.matched().map(|_| Refused(status))
+                rule.matched().map(|_| rule.refuses(status))
             }
             _ => None,
         })
@@ -297,6 +340,11 @@ impl Script {
 }
 
 impl Rule {
+    fn refuses(&self, code: u32) -> Refused {
+        self.tally.hit();
+        Refused(code)
+    }
+
     /// Whether it holds in this step.
     fn holds(&self, step: Option<usize>) -> bool {
         self.step.is_none() || self.step == step

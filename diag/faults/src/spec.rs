@@ -6,12 +6,13 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use urxe_explain::Verb;
 
 use crate::chance::Chance;
-use crate::script::{Action, Aim, Announcement, Direction, Occurrence, Rule, Script, WhichQp, syndrome};
+use crate::script::{Action, Aim, Announcement, Direction, Occurrence, Rule, Script, Tally, WhichQp, syndrome};
 use crate::sequence::Until;
 
 /// The grammar, as help texts show it.
@@ -251,12 +252,13 @@ fn add(script: &mut Script, step: Option<usize>, rule: &str) -> Result<(), Inval
             return Err(Invalid { item: format!("{item}` in `{rule}"), expected });
         }
     }
+    let tally = Arc::new(Tally::new(rule));
     for action in actions {
         let action = match action {
             Action::Announce(announcement) => Action::Announce(Announcement { after, ..announcement }),
             other => other,
         };
-        script.rules.push(Rule { action, aim: aim.clone(), step, seen: 0, left: 0 });
+        script.rules.push(Rule { action, aim: aim.clone(), step, seen: 0, left: 0, tally: Arc::clone(&tally) });
     }
     Ok(())
 }
@@ -377,6 +379,20 @@ mod tests {
         assert_ne!(run(1), run(2));
         let hits = run(3).iter().filter(|verdict| **verdict != Verdict::Pass).count();
         assert!((100..300).contains(&hits), "{hits}");
+    }
+
+    #[test]
+    fn hits_are_counted_by_rule() {
+        let mut script = script("drop,nth=2; fail=reg_mr:ENOMEM,nth=99; dup=1%,corrupt,opcode=SEND; remove");
+        let mut copy = script.clone();
+        for _ in 0..4 {
+            script.packet(&sight(Operation::SendOnly, Direction::Sent));
+        }
+        copy.packet(&sight(Operation::SendOnly, Direction::Sent));
+        assert_eq!(copy.verb(Verb::RegMr), None);
+        let told: Vec<_> = script.tallies().map(|tally| (tally.rule(), tally.hits())).collect();
+        let wanted = [("drop,nth=2", 1), ("fail=reg_mr:ENOMEM,nth=99", 0), ("dup=1%,corrupt,opcode=SEND", 4)];
+        assert_eq!(told, wanted);
     }
 
     #[test]

@@ -11,7 +11,10 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use urxe_net::cancellation::CancelGuard;
+use urxe_options::Format;
 use urxe_runtime::fork_safe_mutex::ForkSafeMutex;
+
+use super::faults;
 
 /// As many as a person reads: the first ones tell the cause, later ones are consequences.
 const MOST: usize = 32;
@@ -32,13 +35,18 @@ unsafe extern "C" {
     fn on_exit(function: extern "C" fn(c_int, *mut c_void), argument: *mut c_void) -> c_int;
 }
 
-/// Keeps an explanation until the process ends.
-pub(super) fn hold(text: String) {
+/// Has what is held back printed if the process fails.
+pub(super) fn register() {
     static REGISTERED: Once = Once::new();
     // SAFETY: a function that stays loaded. It fails only without memory; then nothing is printed.
     REGISTERED.call_once(|| unsafe {
         on_exit(print, std::ptr::null_mut());
     });
+}
+
+/// Keeps an explanation until the process ends.
+pub(super) fn hold(text: String) {
+    register();
     let this = std::process::id();
     IS_IN_USE.store(true, Ordering::Release);
     HELD.with(|held| {
@@ -67,6 +75,7 @@ extern "C" fn print(status: c_int, _argument: *mut c_void) {
         if held.left_out > 0 {
             text += &format!("urxe: {} more explanations; URXE_EXPLAIN=1 prints all, as they happen\n", held.left_out);
         }
+        text += &faults::summary(Format::Held);
         let _guard = CancelGuard::new();
         // Nothing can be done about a closed stderr.
         let _ = std::io::stderr().write_all(text.as_bytes());

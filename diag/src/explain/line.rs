@@ -41,14 +41,22 @@ const INDENT: &str = "      ";
 impl Line<'_> {
     /// Prints the explanation by a single write, so that those of several threads and processes do not mix.
     pub(super) fn print(&self, format: Format) {
-        let text = match format {
-            Format::Text => self.text(settings::has_colour() && std::io::stderr().is_terminal()),
-            Format::Json => self.json() + "\n",
-            Format::Held => return held::hold(self.text(false)),
-        };
+        let text = self.rendered(format);
+        if format == Format::Held {
+            return held::hold(text);
+        }
         let _guard = CancelGuard::new();
         // Nothing can be done about a closed stderr.
         let _ = std::io::stderr().write_all(text.as_bytes());
+    }
+
+    /// Renders the explanation as it is printed, line ends included.
+    pub(super) fn rendered(&self, format: Format) -> String {
+        match format {
+            Format::Text => self.text(settings::has_colour() && std::io::stderr().is_terminal()),
+            Format::Json => self.json() + "\n",
+            Format::Held => self.text(false),
+        }
     }
 
     fn text(&self, is_coloured: bool) -> String {

@@ -1,12 +1,13 @@
 //! Explanations on standard error of every verb that fails and every completion with an error: the cause, with what was
 //! asked, and on the next line the remedy.
 //!
-//! `verbs` explains failed calls, `cm` those of rdma_cm and its events, `completions` errors that show later, `drops` what shows nowhere, `line` prints;
-//! `held` keeps texts for the end of the process.
+//! `verbs` explains failed calls, `cm` those of rdma_cm and its events, `completions` errors that show later, `drops` what
+//! shows nowhere, `faults` counts what was asked for, `line` prints; `held` keeps texts for the end of the process.
 
 mod cm;
 mod completions;
 pub(super) mod drops;
+mod faults;
 mod held;
 mod line;
 mod verbs;
@@ -17,6 +18,8 @@ use urxe_wire::Qpn;
 
 pub use cm::{CmEvent, cm_event, cm_failed};
 pub(super) use completions::{async_event, completion, overrun};
+pub(super) use faults::begin as begin_faults;
+pub use faults::tell_hits;
 pub use line::quoted;
 pub use verbs::{Quiet, failed, with_reason};
 

@@ -79,6 +79,12 @@ impl Drop for SharedPort {
     }
 }
 
+/// The program ends.
+fn at_exit() {
+    crate::status::hang_up();
+    urxe_diag::explain::tell_hits();
+}
+
 static OPEN: Mutex<Vec<std::sync::Weak<SharedPort>>> = Mutex::new(Vec::new());
 
 /// Why a device cannot be opened.
@@ -106,7 +112,7 @@ impl SharedPort {
         urxe_diag::settings::get().as_ref().map_err(|mistake| OpenError::Settings(mistake.clone()))?;
         let interface = crate::device::interface(netdev).map_err(OpenError::Port)?;
         let (keys, status) = (random_seed()?, random_seed()?);
-        fork::set_hooks(fork::Hooks { at_exit: crate::status::hang_up, in_child: crate::status::close_in_child });
+        fork::set_hooks(fork::Hooks { at_exit, in_child: crate::status::close_in_child });
         let mut observe = |interface: &Interface, regions: &Arc<Regions>| {
             Observer::new(name, interface, regions).map(|observer| observer as Arc<dyn Interceptor>)
         };
