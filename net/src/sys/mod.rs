@@ -1,9 +1,8 @@
-//! The few system calls that neither std nor socket2 wraps as this crate needs them: batched messages with control
-//! data, and epoll.
+//! The few system calls that neither std nor socket2 wraps as this crate needs them: messages with control data, epoll, timers.
 //!
-//! System calls made for packets are made by number (`syscall`): the C library's functions of these names are cancellation
-//! points (pthreads(7)), which `ibv_poll_cq` and `ibv_post_send` are not to be, and in a program of several threads that
-//! takes them two locked instructions and fifty others. Rare calls are behind a
+//! System calls made for packets are those of rustix, or made by number (`syscall`) where it lacks their control messages: the
+//! C library's functions of these names are cancellation points (pthreads(7)), which `ibv_poll_cq` and `ibv_post_send` are not
+//! to be, and in a program of several threads that takes them two locked instructions and fifty others. Rare calls are behind a
 //! [`CancelGuard`](crate::sys::cancellation::CancelGuard).
 
 pub mod cancellation;
@@ -17,10 +16,15 @@ pub(crate) mod udp;
 use core::fmt;
 use core::mem::{MaybeUninit, size_of, zeroed};
 use core::ptr;
-use std::io;
+use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags, recvmsg, send, sendmsg};
+use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime};
 
 /// The size of a structure as the socket calls want it.
 #[expect(clippy::cast_possible_truncation, reason = "structures of some dozen bytes")]
@@ -234,42 +238,32 @@ fn read_control(message: &libc::msghdr, received: &mut Received) {
     }
 }
 
+/// Borrows a descriptor for a call. The caller has it open; if the application has closed it, the call is told EBADF, or meets another
+/// file, as by number.
+fn borrow<'a>(fd: RawFd) -> BorrowedFd<'a> {
+    // SAFETY: not -1, and used for one system call: no other promise about it is relied upon.
+    unsafe { BorrowedFd::borrow_raw(fd) }
+}
+
 /// Sends `parts` as one datagram on a connected socket, without blocking.
 pub(crate) fn send_parts<const N: usize>(fd: RawFd, parts: [&[u8]; N]) -> io::Result<usize> {
-    let iov = parts.map(|part| libc::iovec { iov_base: part.as_ptr().cast_mut().cast(), iov_len: part.len() });
-    // SAFETY: all-zero bytes are a valid msghdr.
-    let mut message: libc::msghdr = unsafe { zeroed() };
-    message.msg_iov = iov.as_ptr().cast_mut();
-    message.msg_iovlen = N as _;
-    // SAFETY: the kernel only reads through the iovec, whose parts outlive the call.
-    let n =
-        unsafe { libc::syscall(libc::SYS_sendmsg, fd, &raw const message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
-    usize::try_from(n).map_err(|_| io::Error::last_os_error())
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    Ok(sendmsg(borrow(fd), &parts.map(IoSlice::new), &mut SendAncillaryBuffer::default(), flags)?)
 }
 
 /// Receives one datagram into `parts`, one after the other, without blocking. `Ok(None)`: nothing there.
 pub(crate) fn recv_parts<const N: usize>(fd: RawFd, parts: [&mut [u8]; N]) -> io::Result<Option<usize>> {
-    let mut iov = parts.map(|part| libc::iovec { iov_base: part.as_mut_ptr().cast(), iov_len: part.len() });
-    // SAFETY: all-zero bytes are a valid msghdr.
-    let mut message: libc::msghdr = unsafe { zeroed() };
-    message.msg_iov = iov.as_mut_ptr();
-    message.msg_iovlen = N as _;
-    // SAFETY: the iovec's parts are writable and outlive the call.
-    let n = unsafe { libc::syscall(libc::SYS_recvmsg, fd, &raw mut message, libc::MSG_DONTWAIT) };
-    match usize::try_from(n) {
-        Ok(n) => Ok(Some(n)),
-        Err(_) => match io::Error::last_os_error() {
-            e if matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EINTR)) => Ok(None),
-            e => Err(e),
-        },
+    let mut parts = parts.map(IoSliceMut::new);
+    match recvmsg(borrow(fd), &mut parts, &mut RecvAncillaryBuffer::default(), RecvFlags::DONTWAIT) {
+        Ok(received) => Ok(Some(received.bytes)),
+        Err(Errno::AGAIN | Errno::INTR) => Ok(None),
+        Err(e) => Err(e.into()),
     }
 }
 
 /// Wakes whoever waits for the other end of a connection. It fails if nobody is there, or has bytes enough to wake it.
 pub(crate) fn ring(fd: RawFd) {
-    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-    // SAFETY: one byte, and no address.
-    unsafe { libc::syscall(libc::SYS_sendto, fd, [0_u8].as_ptr(), 1_usize, flags, ptr::null::<libc::sockaddr>(), 0) };
+    let _ = send(borrow(fd), &[0], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
 }
 
 /// Closes a descriptor.
@@ -278,88 +272,55 @@ pub(crate) fn ring(fd: RawFd) {
 /// The caller owns the descriptor and does not use it any more.
 pub(crate) unsafe fn close(fd: RawFd) {
     // SAFETY: the caller's promise.
-    unsafe { libc::syscall(libc::SYS_close, fd) };
+    unsafe { rustix::io::close(fd) };
 }
 
 /// Waits at most `milliseconds`, less than a second of them, until `fd` can be written to.
 pub(crate) fn wait_writable(fd: RawFd, milliseconds: u16) {
-    let mut poll = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
-    let mut most = libc::timespec { tv_sec: 0, tv_nsec: i64::from(milliseconds) * 1_000_000 };
-    // SAFETY: one pollfd and a time, writable. Timeout and interruption are all the same to the caller, who tries again.
-    unsafe {
-        libc::syscall(libc::SYS_ppoll, &raw mut poll, 1_usize, &raw mut most, ptr::null::<libc::sigset_t>(), 0_usize)
-    };
+    let fd = borrow(fd);
+    let most = Timespec { tv_sec: 0, tv_nsec: i64::from(milliseconds) * 1_000_000 };
+    // Timeout and interruption are all the same to the caller, who tries again.
+    let _ = poll(&mut [PollFd::new(&fd, PollFlags::OUT)], Some(&most));
 }
 
 /// A new epoll instance.
 pub(crate) fn epoll_create() -> io::Result<OwnedFd> {
-    // SAFETY: no pointer involved.
-    let raw = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
-    if raw < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the call succeeded, so `raw` is open and nobody else's.
-    Ok(unsafe { OwnedFd::from_raw_fd(raw) })
+    Ok(epoll::create(epoll::CreateFlags::CLOEXEC)?)
 }
 
 /// Watches `fd` (level-triggered) for `events` under `key`.
 pub(crate) fn epoll_add(epoll: RawFd, fd: RawFd, events: libc::c_int, key: u64) -> io::Result<()> {
-    let mut event = libc::epoll_event { events: events.cast_unsigned(), u64: key };
-    // SAFETY: `event` is readable during the call.
-    let rc = unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, fd, &raw mut event) };
-    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    let events = epoll::EventFlags::from_bits_retain(events.cast_unsigned());
+    Ok(epoll::add(borrow(epoll), borrow(fd), epoll::EventData::new_u64(key), events)?)
 }
 
 /// Stops watching `fd`.
 pub(crate) fn epoll_remove(epoll: RawFd, fd: RawFd) {
-    // SAFETY: EPOLL_CTL_DEL reads no event. Failure means that `fd` is not watched, which is what the caller wants.
-    unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_DEL, fd, ptr::null_mut()) };
+    // Failure means that `fd` is not watched, which is what the caller wants.
+    let _ = epoll::delete(borrow(epoll), borrow(fd));
 }
 
 /// Fetches what is ready now, without waiting: the keys of up to `N` descriptors.
 pub(crate) fn epoll_ready<const N: usize>(epoll: RawFd, keys: &mut [u64; N]) -> usize {
-    let mut events = [libc::epoll_event { events: 0, u64: 0 }; N];
-    let room = i32::try_from(N).unwrap_or(i32::MAX);
-    // SAFETY: `events` has room for `room` entries.
-    let n = unsafe {
-        libc::syscall(
-            libc::SYS_epoll_pwait,
-            epoll,
-            events.as_mut_ptr(),
-            room,
-            0,
-            ptr::null::<libc::sigset_t>(),
-            0_usize,
-        )
-    };
-    let n = usize::try_from(n).unwrap_or(0);
-    for (key, event) in keys.iter_mut().zip(events.iter().take(n)) {
-        *key = event.u64;
+    let mut events = [MaybeUninit::<epoll::Event>::uninit(); N];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let ready = epoll::wait(borrow(epoll), &mut events, Some(&now)).map(|(ready, _)| &*ready).unwrap_or_default();
+    for (key, event) in keys.iter_mut().zip(ready) {
+        *key = event.data.u64();
     }
-    n
+    ready.len()
 }
 
 /// A timer descriptor, disarmed.
 pub(crate) fn timer_create() -> io::Result<OwnedFd> {
-    // SAFETY: no pointer involved.
-    let raw = unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_CLOEXEC | libc::TFD_NONBLOCK) };
-    if raw < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the call succeeded, so `raw` is open and nobody else's.
-    Ok(unsafe { OwnedFd::from_raw_fd(raw) })
+    Ok(timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?)
 }
 
 /// Makes a timer descriptor readable once, after this time (zero: never); clears an earlier expiry.
 pub(crate) fn timer_arm(fd: RawFd, after: Duration) {
-    let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    let value = libc::timespec {
-        tv_sec: libc::time_t::try_from(after.as_secs()).unwrap_or(libc::time_t::MAX),
-        tv_nsec: libc::c_long::from(after.subsec_nanos().cast_signed()),
-    };
-    let spec = libc::itimerspec { it_interval: zero, it_value: value };
-    // SAFETY: `spec` is readable; no old value is asked for.
-    unsafe { libc::timerfd_settime(fd, 0, &raw const spec, ptr::null_mut()) };
+    let it_value = Timespec::try_from(after).unwrap_or(Timespec { tv_sec: i64::MAX, tv_nsec: 0 });
+    let spec = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value };
+    let _ = timerfd_settime(borrow(fd), TimerfdTimerFlags::empty(), &spec);
 }
 
 #[cfg(test)]
