@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use urxe_engine::Instant;
-use urxe_net::Datagram;
+use urxe_net::{Datagram, RxBatch};
+use urxe_wire::opcode::Role;
+use urxe_wire::{Opcode, Transport};
 
 use super::{Device, TxContext};
 use crate::counters::bump;
@@ -85,5 +87,16 @@ impl Device {
             interceptor.opened();
             self.wake();
         }
+    }
+}
+
+/// Whether the first packet of a run tells an interceptor that only looks what it needs: the run is of a connected service,
+/// and begins with a request or has none.
+pub(super) fn is_seen_by_its_first(run: &RxBatch<'_>) -> bool {
+    let opcode = |datagram: Option<Datagram<'_>>| Opcode::from_u8(*datagram?.payload.first()?);
+    let is_request = |opcode: Opcode| opcode.info().role == Role::Request;
+    match (opcode(run.datagrams().next()), opcode(run.datagrams().last())) {
+        (Some(first), Some(last)) => first.transport() != Transport::Ud && (is_request(first) || !is_request(last)),
+        _ => false,
     }
 }

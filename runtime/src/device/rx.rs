@@ -7,9 +7,8 @@ use std::time::Duration;
 use urxe_engine::{Clock as _, Instant};
 use urxe_net::cancellation::CancelGuard;
 use urxe_net::{BadPacket, Datagram, LinkEvent, Receiver, RxBatch};
-use urxe_wire::opcode::Role;
 use urxe_wire::packet::Service;
-use urxe_wire::{Opcode, Packet, Psn, Qpn, Transport};
+use urxe_wire::{Packet, Psn, Qpn};
 
 use super::{Device, TxContext};
 use crate::clock::LazyInstant;
@@ -247,7 +246,7 @@ impl Device {
         let mut accepted = false;
         if !interceptor.touches_packets()
             && let Some(first) = run.datagrams().next()
-            && is_seen_by_its_first(&run)
+            && super::intercept::is_seen_by_its_first(&run)
         {
             interceptor.received(&first, self.qp(first.dest_qpn()).is_some());
             return self.take(to, run);
@@ -398,15 +397,5 @@ impl Device {
         } else if let Some(answer) = urxe_engine::cm::answer_to_unknown(&mad) {
             gsi::send(work, &self.port, Psn::default(), local, peer, &answer.to_bytes());
         }
-    }
-}
-/// Whether the first packet of a run tells an interceptor that only looks what it needs: the run is of a connected service,
-/// and begins with a request or has none.
-fn is_seen_by_its_first(run: &RxBatch<'_>) -> bool {
-    let opcode = |datagram: Option<Datagram<'_>>| Opcode::from_u8(*datagram?.payload.first()?);
-    let is_request = |opcode: Opcode| opcode.info().role == Role::Request;
-    match (opcode(run.datagrams().next()), opcode(run.datagrams().last())) {
-        (Some(first), Some(last)) => first.transport() != Transport::Ud && (is_request(first) || !is_request(last)),
-        _ => false,
     }
 }
