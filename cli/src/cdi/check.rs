@@ -19,6 +19,9 @@ pub(crate) const SUBCOMMAND: &str = "cdi-check";
 /// Bytes that are read of a file of an image, which may be of any length.
 const MOST: u64 = 64 << 20;
 
+/// A library that a build for this machine's glibc needs; one by `make … GLIBC=2.28` has its own copy.
+const LIBGCC: &str = "libgcc_s.so.1";
+
 /// Where dynamic linkers lie.
 const FOLDERS: [&str; 6] = ["lib64", "lib", "usr/lib64", "usr/lib", "lib/x86_64-linux-gnu", "lib/aarch64-linux-gnu"];
 
@@ -33,11 +36,13 @@ pub(crate) fn run() -> Result<()> {
     let config: Value = serde_json::from_str(&config)?;
     let root = bundle.join(config["root"]["path"].as_str().unwrap_or("rootfs"));
     let library = std::fs::read(library::beside_this_command()?)?;
-    check(&root, glibc::newest(&library).unwrap_or_default())
+    check(&root, &library)
 }
 
-/// Whether programs below `root` can load a library that needs this version of glibc.
-fn check(root: &Path, needed: glibc::Version) -> Result<()> {
+/// Whether programs below `root` can load a library.
+fn check(root: &Path, library: &[u8]) -> Result<()> {
+    let needed = glibc::newest(library).unwrap_or_default();
+    let needs_libgcc = library.windows(LIBGCC.len()).any(|bytes| bytes == LIBGCC.as_bytes());
     let root = &Image::open(root)?;
     if root.file(|name| name.starts_with("ld-linux-")).is_none() {
         if root.file(|name| name.starts_with("ld-musl-")).is_some() {
@@ -49,9 +54,9 @@ fn check(root: &Path, needed: glibc::Version) -> Result<()> {
         // Statically linked programs only, or somewhere else: nothing is loaded, and nothing breaks.
         return Ok(());
     }
-    if root.file(|name| name == "libgcc_s.so.1").is_none() {
+    if needs_libgcc && root.file(|name| name == LIBGCC).is_none() {
         bail!(
-            "this image has no libgcc_s.so.1, which urxe needs: add its package (Debian libgcc-s1, RHEL libgcc), or leave out the device"
+            "this image has no {LIBGCC}, which urxe needs: add its package (Debian libgcc-s1, RHEL libgcc), or leave out the device"
         );
     }
     let found = root.file(|name| name == "libc.so.6").and_then(|path| glibc::newest(&root.read(&path).ok()?));
@@ -121,6 +126,9 @@ fn opened(file: &File) -> PathBuf {
 mod tests {
     use super::*;
 
+    /// Names in a library that needs libgcc.
+    const LIBRARY: &[u8] = b"\x7fELF\0libgcc_s.so.1\0GLIBC_2.34\0";
+
     fn verdict(files: &[(&str, &str)]) -> Result<(), String> {
         let root = tempfile::tempdir().unwrap();
         for (path, text) in files {
@@ -128,7 +136,7 @@ mod tests {
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(path, text).unwrap();
         }
-        check(root.path(), glibc::Version(2, 34)).map_err(|error| error.to_string())
+        check(root.path(), LIBRARY).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -141,7 +149,11 @@ mod tests {
             verdict(&[linker, libgcc, ("usr/lib64/libc.so.6", "GLIBC_2.2.5\0GLIBC_2.28\0GLIBC_PRIVATE")]).unwrap_err();
         assert!(old.contains("has glibc 2.28") && old.contains("needs 2.34"), "{old}");
         assert_eq!(verdict(&[linker, libgcc, ("lib/x86_64-linux-gnu/libc.so.6", "GLIBC_2.36\0")]), Ok(()));
-        assert!(verdict(&[linker]).unwrap_err().contains("libgcc_s"));
+        assert!(verdict(&[linker]).unwrap_err().contains("no libgcc_s.so.1"));
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir(root.path().join("lib64")).unwrap();
+        std::fs::write(root.path().join(linker.0), "").unwrap();
+        check(root.path(), b"\x7fELF\0GLIBC_2.28\0").unwrap();
         assert_eq!(verdict(&[]), Ok(()));
     }
 
@@ -152,7 +164,7 @@ mod tests {
         std::fs::write(outside.path().join("ld-musl-x86_64.so.1"), "").unwrap();
         std::fs::write(outside.path().join("libc.so.6"), "GLIBC_2.28").unwrap();
         std::os::unix::fs::symlink(outside.path(), root.path().join("lib")).unwrap();
-        let check = || check(root.path(), glibc::Version(2, 34));
+        let check = || check(root.path(), LIBRARY);
         check().unwrap();
         let lib64 = root.path().join("lib64");
         std::fs::create_dir(&lib64).unwrap();

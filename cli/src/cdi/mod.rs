@@ -92,6 +92,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let others: Vec<(&str, &str)> =
         variables.iter().copied().filter(|(name, _)| ![NETDEV.variable, DEVICE_NAME.variable].contains(name)).collect();
     out::print(&format!("{:#}\n", specification(&dir, &devices, &others)?))?;
+    // SAFETY: `geteuid` has no preconditions.
+    if unsafe { libc::geteuid() } != 0 {
+        out::complain(&format_args!(
+            "for engines of this user only: those of root would run a program of {}, which root does not own",
+            dir.display()
+        ));
+    }
     if let Some(needed) = glibc::newest(&std::fs::read(library::beside_this_command()?)?) {
         out::complain(&format_args!("images need glibc {needed} or newer, and a libibverbs of rdma-core 36 or newer"));
     }
