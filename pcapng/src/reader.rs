@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
@@ -12,8 +12,11 @@ use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketOption;
 use pcap_file::pcapng::blocks::interface_description::InterfaceDescriptionOption;
 use pcap_file::pcapng::blocks::{Block, enhanced_packet::EnhancedPacketBlock};
 use pcap_file::{DataLink, PcapError};
+use urxe_wire::icrc::Flow;
 use urxe_wire::packet::Service;
 use urxe_wire::{Bth, Header, LOOPBACK_PORT, Packet, ROCE_PORT};
+
+use crate::segments;
 
 /// UDP ports of RoCE v2, and of urxe's processes on `lo` where the kernel's rxe holds the former.
 const PORTS: [u16; 2] = [ROCE_PORT, LOOPBACK_PORT];
@@ -50,6 +53,19 @@ impl Captured {
     }
 }
 
+/// Contents of a capture.
+#[derive(Clone, Debug, Default)]
+pub struct Capture {
+    /// The RoCE v2 packets, in the order of the file.
+    pub packets: Vec<Captured>,
+    /// True if the file ends within a record, or has a record that cannot be read: what follows is missing.
+    pub is_truncated: bool,
+    /// Number of records of which the capturing program kept the beginning only (its "snaplen").
+    pub cut_short: usize,
+    /// Number of records that were several packets: UDP_SEGMENT or UDP_GRO made one datagram of them.
+    pub super_packets: usize,
+}
+
 /// Reason why a file cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -65,40 +81,54 @@ pub enum ReadError {
     LinkType(DataLink),
 }
 
-/// Reads the RoCE v2 packets of a file. A record that is cut off at the end, by a program that was killed, is left out.
+/// Reads the RoCE v2 packets of a file. Packets that the kernel handled as one datagram (UDP_SEGMENT, UDP_GRO) come one by
+/// one.
 ///
 /// # Errors
-/// See [`ReadError`].
-pub fn packets(path: &Path) -> Result<Vec<Captured>, ReadError> {
+/// See [`ReadError`]. A file that ends within a record is none: [`Capture::is_truncated`].
+pub fn read(path: &Path) -> Result<Capture, ReadError> {
     let mut file = BufReader::new(File::open(path)?);
     // A pcapng file begins with a section header block (draft-ietf-opsawg-pcapng, 4.1).
     let is_pcapng = file.fill_buf()?.starts_with(&[0x0A, 0x0D, 0x0D, 0x0A]);
     if is_pcapng { of_pcapng(file) } else { of_pcap(file) }
 }
 
+/// Reads the RoCE v2 packets of a file, and no more about it.
+///
+/// # Errors
+/// See [`read`].
+pub fn packets(path: &Path) -> Result<Vec<Captured>, ReadError> {
+    read(path).map(|capture| capture.packets)
+}
+
 /// Reads a capture of tcpdump: without comments and directions.
-fn of_pcap(file: impl BufRead) -> Result<Vec<Captured>, ReadError> {
+fn of_pcap(file: impl BufRead) -> Result<Capture, ReadError> {
     let mut reader = PcapReader::new(file).map_err(ReadError::Format)?;
     let link = reader.header().datalink;
     if link != DataLink::ETHERNET {
         return Err(ReadError::LinkType(link));
     }
-    let mut found = Vec::new();
-    // A program that was killed may leave half a packet at the end.
-    while let Some(Ok(packet)) = reader.next_packet() {
-        let whole = packet.orig_len as usize == packet.data.len();
-        found.extend(dissect(&packet.data, whole, packet.timestamp));
+    let mut capture = Capture::default();
+    while let Some(packet) = reader.next_packet() {
+        let Ok(packet) = packet else {
+            capture.is_truncated = true;
+            break;
+        };
+        let record = Record { at: packet.timestamp, is_whole: packet.orig_len as usize == packet.data.len() };
+        capture.add(&packet.data, &record, None, &[]);
     }
-    Ok(found)
+    Ok(capture)
 }
 
-fn of_pcapng(file: impl BufRead) -> Result<Vec<Captured>, ReadError> {
+fn of_pcapng(file: impl BufRead) -> Result<Capture, ReadError> {
     let mut reader = PcapNgReader::new(file).map_err(ReadError::Format)?;
-    let mut found = Vec::new();
+    let mut capture = Capture::default();
     let mut resolutions: Vec<u8> = Vec::new();
     while let Some(block) = reader.next_block() {
-        // A program that was killed may leave half a block at the end.
-        let Ok(block) = block else { break };
+        let Ok(block) = block else {
+            capture.is_truncated = true;
+            break;
+        };
         match block {
             Block::SectionHeader(_) => resolutions.clear(),
             Block::InterfaceDescription(interface) => {
@@ -113,52 +143,78 @@ fn of_pcapng(file: impl BufRead) -> Result<Vec<Captured>, ReadError> {
             }
             Block::EnhancedPacket(packet) => {
                 let resolution = resolutions.get(packet.interface_id as usize).copied().unwrap_or(9);
-                found.extend(annotated(&packet, resolution));
+                let is_whole = packet.original_len as usize == packet.data.len();
+                let record = Record { at: at(packet.timestamp, resolution), is_whole };
+                capture.add(&packet.data, &record, direction(&packet), &comments(&packet));
             }
             _ => {}
         }
     }
-    Ok(found)
+    Ok(capture)
 }
 
-/// A packet, with what the capture says about it.
-fn annotated(packet: &EnhancedPacketBlock<'_>, resolution: u8) -> Option<Captured> {
-    let whole = packet.original_len as usize == packet.data.len();
-    let captured = dissect(&packet.data, whole, at(packet.timestamp, resolution))?;
+/// What the file says of a frame.
+struct Record {
+    at: Duration,
+    is_whole: bool,
+}
+
+impl Capture {
+    /// Adds the packets of a frame, if it is of RoCE v2.
+    fn add(&mut self, frame: &[u8], record: &Record, outbound: Option<bool>, comments: &[String]) {
+        let Some(datagram) = udp(frame) else { return };
+        let Datagram { from, to, id, bytes, len } = datagram;
+        let before = self.packets.len();
+        let mut add = |bytes: &[u8], is_whole| {
+            let Some(bth) = bytes.first_chunk().and_then(|bytes| Bth::parse(bytes).ok()) else { return };
+            let parsed = if is_whole { Packet::parse(bytes).ok() } else { None };
+            self.packets.push(Captured {
+                at: record.at,
+                from: from.ip(),
+                to: to.ip(),
+                header: parsed.map(|packet| packet.header),
+                bth,
+                len: parsed.map_or(0, |packet| packet.payload.len()),
+                outbound,
+                comments: comments.to_vec(),
+            });
+        };
+        match segments::size(&Flow::new(from, to), id, bytes, len) {
+            Some(size) => {
+                let mut left = len;
+                for segment in bytes.chunks(size) {
+                    add(segment, segment.len() == size.min(left));
+                    left = left.saturating_sub(size);
+                }
+                self.super_packets += 1;
+            }
+            None => add(bytes, record.is_whole),
+        }
+        if self.packets.len() > before && !record.is_whole {
+            self.cut_short += 1;
+        }
+    }
+}
+
+/// Where it was captured: the low two bits of `epb_flags` are 1 for inbound, 2 for outbound.
+fn direction(packet: &EnhancedPacketBlock<'_>) -> Option<bool> {
+    packet.options.iter().find_map(|option| match option {
+        EnhancedPacketOption::Flags(flags) => match flags & 3 {
+            1 => Some(false),
+            2 => Some(true),
+            _ => None,
+        },
+        _ => None,
+    })
+}
+
+fn comments(packet: &EnhancedPacketBlock<'_>) -> Vec<String> {
     let comments = packet.options.iter().filter_map(|option| match option {
         // Captures are passed around: nothing that a terminal would obey.
         EnhancedPacketOption::Comment(text) => Some(text.replace(char::is_control, " ")),
         _ => None,
     });
-    Some(Captured {
-        outbound: packet.options.iter().find_map(|option| match option {
-            // The low two bits are the direction: 1 is inbound, 2 outbound.
-            EnhancedPacketOption::Flags(flags) => match flags & 3 {
-                1 => Some(false),
-                2 => Some(true),
-                _ => None,
-            },
-            _ => None,
-        }),
-        comments: comments.collect(),
-        ..captured
-    })
-}
-
-fn dissect(frame: &[u8], whole: bool, at: Duration) -> Option<Captured> {
-    let (from, to, datagram) = udp(frame)?;
-    let bth = Bth::parse(datagram.first_chunk()?).ok()?;
-    let parsed = if whole { Packet::parse(datagram).ok() } else { None };
-    Some(Captured {
-        at,
-        from,
-        to,
-        header: parsed.map(|packet| packet.header),
-        bth,
-        len: parsed.map_or(0, |packet| packet.payload.len()),
-        outbound: None,
-        comments: Vec::new(),
-    })
+    comments.collect()
 }
 
 /// The reader takes every unit for a nanosecond; here it becomes what the interface says it is (a power of ten).
@@ -167,10 +223,22 @@ fn at(units: Duration, resolution: u8) -> Duration {
     units.saturating_mul(per_unit)
 }
 
-/// Addresses and payload of a datagram to the RoCE port in an Ethernet frame.
-fn udp(frame: &[u8]) -> Option<(IpAddr, IpAddr, &[u8])> {
+/// A UDP datagram in a frame.
+struct Datagram<'a> {
+    from: SocketAddr,
+    to: SocketAddr,
+    /// IPv4 identification; 0 for IPv6.
+    id: u16,
+    /// Its payload, as far as it was kept.
+    bytes: &'a [u8],
+    /// Length of the payload when it was sent.
+    len: usize,
+}
+
+/// The datagram to the RoCE port in an Ethernet frame.
+fn udp(frame: &[u8]) -> Option<Datagram<'_>> {
     let (ether, rest) = frame.split_first_chunk::<14>()?;
-    let (from, to, udp) = match [ether[12], ether[13]] {
+    let (from, to, id, udp) = match [ether[12], ether[13]] {
         [0x08, 0x00] => {
             let (header, _) = rest.split_first_chunk::<20>()?;
             let ip = |at: usize| -> Option<IpAddr> {
@@ -181,7 +249,7 @@ fn udp(frame: &[u8]) -> Option<(IpAddr, IpAddr, &[u8])> {
             if header[9] != 17 {
                 return None;
             }
-            (ip(12)?, ip(16)?, rest.get(len..)?)
+            (ip(12)?, ip(16)?, u16::from_be_bytes([header[4], header[5]]), rest.get(len..)?)
         }
         [0x86, 0xDD] => {
             let (header, rest) = rest.split_first_chunk::<40>()?;
@@ -192,15 +260,17 @@ fn udp(frame: &[u8]) -> Option<(IpAddr, IpAddr, &[u8])> {
             if header[6] != 17 {
                 return None;
             }
-            (ip(8)?, ip(24)?, rest)
+            (ip(8)?, ip(24)?, 0, rest)
         }
         _ => return None,
     };
     let (header, payload) = udp.split_first_chunk::<8>()?;
+    let port = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
     // Short frames are padded to 60 bytes, and one that was cut has less than the header says.
-    let len = usize::from(u16::from_be_bytes([header[4], header[5]])).checked_sub(8)?;
-    let payload = payload.get(..len).unwrap_or(payload);
-    PORTS.contains(&u16::from_be_bytes([header[2], header[3]])).then_some((from, to, payload))
+    let len = usize::from(port(4)).checked_sub(8)?;
+    let bytes = payload.get(..len).unwrap_or(payload);
+    let (from, to) = (SocketAddr::new(from, port(0)), SocketAddr::new(to, port(2)));
+    PORTS.contains(&to.port()).then_some(Datagram { from, to, id, bytes, len })
 }
 
 #[cfg(test)]
@@ -260,7 +330,66 @@ mod tests {
     #[test]
     fn padding_of_a_short_frame_is_no_payload() {
         let padded = [frame(), vec![0; 2]].concat();
-        let found = dissect(&padded, true, Duration::ZERO).unwrap();
-        assert_eq!((found.header.is_some(), found.len), (true, 0));
+        let mut found = Capture::default();
+        found.add(&padded, &Record { at: Duration::ZERO, is_whole: true }, None, &[]);
+        let [packet] = &found.packets[..] else { panic!("{found:?}") };
+        assert_eq!((packet.header.is_some(), packet.len), (true, 0));
+    }
+
+    #[test]
+    fn a_file_that_ends_within_a_record_says_so() {
+        let whole = std::fs::read(file(DataLink::ETHERNET).path()).unwrap();
+        for (len, packets, is_truncated) in
+            [(whole.len(), 2, false), (whole.len() - 1, 1, true), (whole.len() - frame().len() - 10, 1, true)]
+        {
+            let mut file = tempfile::NamedTempFile::new().unwrap();
+            file.write_all(&whole[..len]).unwrap();
+            let capture = read(file.path()).unwrap();
+            assert_eq!((capture.packets.len(), capture.is_truncated), (packets, is_truncated), "{len} bytes");
+        }
+    }
+
+    /// A pcapng file of ours, with its last byte missing.
+    #[test]
+    fn a_pcapng_file_that_ends_within_a_block_says_so() {
+        let mut writer = crate::Writer::new("test", 0);
+        writer.interface("lo", "");
+        let addresses =
+            crate::Addresses::new("10.0.0.1:49152".parse().unwrap(), "10.0.0.2:4791".parse().unwrap(), 0);
+        for at in [1, 2] {
+            writer.packet(0, crate::Direction::Sent, at, &addresses, &frame()[42..], &[]);
+        }
+        let bytes = writer.bytes();
+        for (len, packets, is_truncated) in [(bytes.len(), 2, false), (bytes.len() - 1, 1, true)] {
+            let mut file = tempfile::NamedTempFile::new().unwrap();
+            file.write_all(&bytes[..len]).unwrap();
+            let capture = read(file.path()).unwrap();
+            assert_eq!((capture.packets.len(), capture.is_truncated), (packets, is_truncated), "{len} bytes");
+        }
+    }
+
+    /// Three packets in one datagram, as tcpdump sees a send with UDP_SEGMENT.
+    #[test]
+    fn super_packets_are_split() {
+        let mut bytes = Vec::new();
+        let [from, to]: [SocketAddr; 2] = ["10.0.0.1:49152", "10.0.0.2:4791"].map(|at| at.parse().unwrap());
+        for (index, len) in [(0, 256), (1, 256), (2, 8)] {
+            let mut packet = vec![0; Bth::LEN + len];
+            let opcode = Opcode::new(Transport::Rc, Operation::SendMiddle).unwrap();
+            Bth::new(opcode, Qpn::new(17), Psn::new(5 + u32::from(index))).emit(packet.first_chunk_mut().unwrap());
+            let icrc = urxe_wire::icrc::compute(&Flow::new(from, to), index, &packet);
+            bytes.extend([packet, icrc.to_le_bytes().to_vec()].concat());
+        }
+        for (snaplen, wanted) in [(0, &[(5, 256), (6, 256), (7, 8)][..]), (42 + 300, &[(5, 0)])] {
+            let mut writer = crate::Writer::new("test", snaplen);
+            writer.interface("lo", "");
+            writer.packet(0, crate::Direction::Sent, 1, &crate::Addresses::new(from, to, 0), &bytes, &[]);
+            let mut file = tempfile::NamedTempFile::new().unwrap();
+            file.write_all(writer.bytes()).unwrap();
+            let capture = read(file.path()).unwrap();
+            let seen: Vec<_> = capture.packets.iter().map(|packet| (packet.bth.psn.get(), packet.len)).collect();
+            assert_eq!(seen, wanted);
+            assert_eq!((capture.super_packets, capture.cut_short), if snaplen == 0 { (1, 0) } else { (0, 1) });
+        }
     }
 }
