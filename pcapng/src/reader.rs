@@ -354,8 +354,7 @@ mod tests {
     fn a_pcapng_file_that_ends_within_a_block_says_so() {
         let mut writer = crate::Writer::new("test", 0);
         writer.interface("lo", "");
-        let addresses =
-            crate::Addresses::new("10.0.0.1:49152".parse().unwrap(), "10.0.0.2:4791".parse().unwrap(), 0);
+        let addresses = crate::Addresses::new("10.0.0.1:49152".parse().unwrap(), "10.0.0.2:4791".parse().unwrap(), 0);
         for at in [1, 2] {
             writer.packet(0, crate::Direction::Sent, at, &addresses, &frame()[42..], &[]);
         }

@@ -1,70 +1,126 @@
-//! The diagram as a page: SVG that any browser draws.
+//! The diagrams as a page for browsers: one file, with the packets as JSON, and a style sheet and a script that draw them.
+//!
+//! Members of the JSON: `files`, `warnings`, `opcodes` (names) and `exchanges`. An exchange has its two ends, the time of its
+//! first packet, and a column for each field of its packets; a packet is a place in all columns.
 
-use std::fmt::Write;
+use serde_json::{Value, json};
 
-use super::ladder::{Kind, Ladder, Row};
+use super::ladder::{By, Kind, Ladder, Row, Wait};
+use super::pairs::End;
+use super::text;
 
-const LEFT: usize = 120;
-const RIGHT: usize = 820;
-const ROW: usize = 34;
-const LINE: usize = 16;
-const TOP: usize = 60;
+const PAGE: &str = include_str!("page/page.html");
+const STYLE: &str = include_str!("page/page.css");
+const SCRIPT: &str = include_str!("page/page.js");
 
-pub(super) fn draw(ladder: &Ladder) -> String {
-    let height = TOP + ladder.rows.iter().map(height).sum::<usize>() + ROW;
-    let mut out = format!(
-        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{0} and {1}</title>\n<style>\n\
-         text {{ font: 12px monospace }}\n.request {{ stroke: #1f5fa8 }}\n.again {{ stroke: #c46a00 }}\n\
-         .response {{ stroke: #2b7a3d }}\n.nak {{ stroke: #c01c28 }}\n.note {{ fill: #555 }}\n\
-         line {{ stroke-width: 1.5 }}\n.end {{ stroke: #888 }}\n.lost {{ stroke-dasharray: 4 4 }}\n\
-         </style></head><body>\n<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"1000\" height=\"{height}\">\n\
-         <defs><marker id=\"tip\" orient=\"auto-start-reverse\" markerWidth=\"9\" markerHeight=\"9\" refX=\"8\" refY=\"4\">\
-         <path d=\"M0,0 L9,4 L0,8 z\"/></marker></defs>\n",
-        escaped(&ladder.left),
-        escaped(&ladder.right)
-    );
-    // Writing to a string cannot fail.
-    for (x, name) in [(LEFT, &ladder.left), (RIGHT, &ladder.right)] {
-        let _ = writeln!(out, "<text x=\"{x}\" y=\"30\" text-anchor=\"middle\">{}</text>", escaped(name));
-        let _ = writeln!(out, "<line class=\"end\" x1=\"{x}\" y1=\"40\" x2=\"{x}\" y2=\"{height}\"/>");
+/// Draws the page.
+pub(super) fn draw(ladders: &[Ladder], files: &[String], warnings: &[String]) -> String {
+    let title = files.join(", ").replace('&', "&amp;").replace('<', "&lt;");
+    // In a script element only `</script` and `<!--` mean anything.
+    let data = data(ladders, files, warnings).to_string().replace('<', "\\u003c");
+    let mut page = String::with_capacity(PAGE.len() + STYLE.len() + SCRIPT.len() + data.len() + title.len());
+    for part in PAGE.split_inclusive("}}") {
+        let (text, slot) = part.split_once("{{").unwrap_or((part, ""));
+        page += text;
+        page += match slot {
+            "title}}" => &title,
+            "style}}" => STYLE,
+            "data}}" => &data,
+            "script}}" => SCRIPT,
+            _ => "",
+        };
     }
-    let mut y = TOP;
-    for row in &ladder.rows {
-        y += ROW;
-        let (from, to) = if row.there { (LEFT, RIGHT) } else { (RIGHT, LEFT) };
-        // What is lost ends halfway.
-        let to = if row.lost { (LEFT + RIGHT) / 2 } else { to };
-        let lost = if row.lost { " lost" } else { "" };
-        let (class, middle) = (class(row), (LEFT + RIGHT) / 2);
-        let _ = writeln!(out, "<text x=\"8\" y=\"{}\">{:.6}</text>", y + 4, row.at.as_secs_f64());
-        let _ = writeln!(
-            out,
-            "<line class=\"{class}{lost}\" x1=\"{from}\" y1=\"{y}\" x2=\"{to}\" y2=\"{y}\" marker-end=\"url(#tip)\"/>"
-        );
-        let _ =
-            writeln!(out, "<text x=\"{middle}\" y=\"{}\" text-anchor=\"middle\">{}</text>", y - 6, escaped(&row.label));
-        for comment in &row.comments {
-            y += LINE;
-            let _ = writeln!(out, "<text class=\"note\" x=\"{}\" y=\"{y}\">{}</text>", LEFT + 16, escaped(comment));
-        }
-    }
-    out += "</svg>\n</body></html>\n";
-    out
+    page
 }
 
-fn height(row: &Row) -> usize {
-    ROW + LINE * row.comments.len()
+/// The packets, as the script reads them.
+fn data(ladders: &[Ladder], files: &[String], warnings: &[String]) -> Value {
+    let mut opcodes = Vec::<String>::new();
+    let exchanges: Vec<_> = ladders.iter().map(|ladder| exchange(ladder, &mut opcodes)).collect();
+    json!({
+        "version": env!("CARGO_PKG_VERSION"), "files": files, "warnings": warnings, "opcodes": opcodes,
+        "exchanges": exchanges,
+    })
 }
 
-const fn class(row: &Row) -> &'static str {
-    match row.kind {
-        Kind::Request => "request",
-        Kind::Again => "again",
-        Kind::Response => "response",
-        Kind::Nak => "nak",
+fn exchange(ladder: &Ladder, opcodes: &mut Vec<String>) -> Value {
+    let mut place = |name: String| {
+        let known = opcodes.iter().position(|opcode| *opcode == name);
+        known.unwrap_or_else(|| {
+            opcodes.push(name);
+            opcodes.len() - 1
+        })
+    };
+    let column = |of: &dyn Fn(&Row) -> Value| Value::from(ladder.rows.iter().map(of).collect::<Vec<_>>());
+    // Columns of which most packets have nothing: pairs of place and value.
+    let sparse = |of: &dyn Fn(&Row) -> Option<Value>| {
+        let rows = ladder.rows.iter().enumerate();
+        Value::from(rows.filter_map(|(index, row)| Some(json!([index, of(row)?]))).collect::<Vec<_>>())
+    };
+    let notes = ladder.rows.iter().enumerate();
+    let notes = notes.flat_map(|(index, row)| row.notes.iter().map(move |note| json!([index, by(note.by), note.text])));
+    let mut before = 0;
+    let at = ladder.rows.iter().map(|row| {
+        let now = nanos(row.at);
+        let since = now.saturating_sub(before);
+        before = now;
+        since
+    });
+    json!({
+        "left": end(ladder.left),
+        "right": end(ladder.right),
+        "start": ladder.start.as_secs_f64(),
+        "troubles": ladder.troubles(),
+        // Nanoseconds since the packet before.
+        "at": at.collect::<Vec<_>>(),
+        "opcode": ladder.rows.iter().map(|row| place(row.opcode.to_string())).collect::<Vec<_>>(),
+        "psn": column(&|row| row.psn.get().into()),
+        "len": column(&|row| row.len.into()),
+        "flags": column(&|row| flags(row).into()),
+        "detail": sparse(&|row| (!row.detail.is_empty()).then(|| row.detail.trim().into())),
+        "flight": sparse(&|row| row.flight.map(|flight| nanos(flight).into())),
+        "wait": sparse(&|row| row.wait.map(|wait| json!([kind(wait), text::waited(wait)]))),
+        "notes": notes.collect::<Vec<_>>(),
+    })
+}
+
+fn end(end: End) -> Value {
+    json!({"address": end.address.to_string(), "qp": end.qpn.map(|qpn| format!("{qpn:#x}"))})
+}
+
+/// Bits of the column `flags`, as in `page.js`.
+fn flags(row: &Row) -> u32 {
+    let bits = [
+        row.there,
+        row.lost,
+        row.reordered,
+        row.kind == Kind::Again,
+        matches!(row.kind, Kind::Response | Kind::Nak),
+        row.kind == Kind::Nak,
+        row.is_middle(),
+        row.is_trouble(),
+        row.discarded,
+    ];
+    bits.iter().zip(0..).map(|(bit, place)| u32::from(*bit) << place).sum()
+}
+
+const fn by(by: By) -> &'static str {
+    match by {
+        By::Left => "left",
+        By::Right => "right",
+        By::File => "file",
+        By::Trace => "trace",
     }
 }
 
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+const fn kind(wait: Wait) -> &'static str {
+    match wait {
+        Wait::Timeout(_) => "timeout",
+        Wait::Rnr(_) => "rnr",
+    }
+}
+
+/// Nanoseconds; captures are shorter than 584 years.
+fn nanos(time: std::time::Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }

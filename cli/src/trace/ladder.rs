@@ -4,15 +4,21 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
 use urxe_wire::opcode::{Position, Role};
-use urxe_wire::{Ext, Syndrome};
+use urxe_wire::{Ext, Opcode, Psn, Syndrome};
 
-use super::pairs::Pair;
+use super::order;
+use super::pairs::{End, Pair};
 use urxe_pcapng::Captured;
 
-/// The diagram.
+/// An interval between two tries that no note explains is an ACK timeout from here on: shorter ones are duplicates.
+const SHORTEST_TIMEOUT: Duration = Duration::from_micros(100);
+
+/// The diagram of an exchange.
 pub(super) struct Ladder {
-    pub(super) left: String,
-    pub(super) right: String,
+    pub(super) left: End,
+    pub(super) right: End,
+    /// Time of the first packet, since 1970.
+    pub(super) start: Duration,
     pub(super) rows: Vec<Row>,
 }
 
@@ -29,93 +35,139 @@ pub(super) enum Kind {
     Nak,
 }
 
-/// One packet, or several of the same kind.
+/// Reason why a requester sent again, with the time it waited.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Wait {
+    /// No answer within the ACK timeout.
+    Timeout(Duration),
+    /// RNR NAK: the responder had no receive.
+    Rnr(Duration),
+}
+
+/// Author of a note.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum By {
+    /// The end on the left.
+    Left,
+    /// The end on the right.
+    Right,
+    /// A capturing program that does not say at which end it is.
+    File,
+    /// `urxe trace`, from the order of the packets.
+    Trace,
+}
+
+/// A remark about a packet.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Note {
+    pub(super) by: By,
+    pub(super) text: String,
+}
+
+/// A packet.
 pub(super) struct Row {
     /// Since the first packet.
     pub(super) at: Duration,
+    /// Until it was captured at the other end.
+    pub(super) flight: Option<Duration>,
     /// From left to right.
     pub(super) there: bool,
     /// True if the packet did not arrive.
     pub(super) lost: bool,
+    /// True if it arrived, and the receiver would not have it.
+    pub(super) discarded: bool,
+    /// True if later packets overtook it.
+    pub(super) reordered: bool,
     pub(super) kind: Kind,
-    pub(super) label: String,
-    pub(super) comments: Vec<String>,
+    pub(super) opcode: Opcode,
+    pub(super) psn: Psn,
+    /// Bytes of payload.
+    pub(super) len: usize,
+    /// Headers behind the PSN, as text.
+    pub(super) detail: String,
+    pub(super) wait: Option<Wait>,
+    pub(super) notes: Vec<Note>,
+}
+
+impl Row {
+    /// The packet in words.
+    pub(super) fn label(&self) -> String {
+        let len = if self.len > 0 { format!(" Len={}", self.len) } else { String::new() };
+        let again = if self.kind == Kind::Again { ", again" } else { "" };
+        format!("{} PSN={}{}{len}{again}", self.opcode, self.psn, self.detail)
+    }
+
+    /// True for what a reader who looks for trouble wants to see.
+    pub(super) fn is_trouble(&self) -> bool {
+        self.lost
+            || self.discarded
+            || self.reordered
+            || matches!(self.kind, Kind::Again | Kind::Nak)
+            || !self.notes.is_empty()
+    }
+
+    pub(super) fn is_middle(&self) -> bool {
+        self.opcode.info().position == Position::Middle
+    }
+
+    pub(super) fn is_request(&self) -> bool {
+        self.opcode.info().role == Role::Request
+    }
 }
 
 impl Ladder {
-    pub(super) fn new(pair: &Pair, packets: &[Captured], all: bool) -> Self {
+    pub(super) fn new(pair: &Pair, packets: &[Captured]) -> Self {
         let chosen: Vec<&Captured> = pair.packets.iter().filter_map(|index| packets.get(*index)).collect();
         let start = chosen.first().map_or(Duration::ZERO, |packet| packet.at);
         let (mut rows, mut seen) = (Vec::<Row>::new(), HashSet::new());
-        let mut middles: Option<Middles> = None;
         // Rows of packets that were seen leaving, until they are seen coming in.
-        let mut under_way: HashMap<(bool, u32, u8), VecDeque<usize>> = HashMap::new();
+        let mut under_way: HashMap<(bool, Psn, Opcode), VecDeque<usize>> = HashMap::new();
+        let mut arrivals = order::Arrivals::default();
         for packet in chosen {
             let there = pair.is_there(packet);
-            let key = (there, packet.bth.psn.get(), packet.bth.opcode.to_u8());
+            let key = (there, packet.bth.psn, packet.bth.opcode);
+            let by = match packet.outbound {
+                None => By::File,
+                Some(outbound) if outbound == there => By::Left,
+                Some(_) => By::Right,
+            };
             if packet.outbound == Some(false)
-                && let Some(row) = under_way.get_mut(&key).and_then(VecDeque::pop_front)
-                && let Some(row) = rows.get_mut(row)
+                && let Some(index) = under_way.get_mut(&key).and_then(VecDeque::pop_front)
+                && let Some(row) = rows.get_mut(index)
             {
                 row.lost |= is_lost(packet);
-                row.comments.extend(packet.comments.iter().cloned());
+                row.discarded |= is_discarded(packet);
+                row.flight = (packet.at - start).checked_sub(row.at);
+                row.notes.extend(notes(packet, by));
+                arrivals.push(there, index);
                 continue;
             }
-            let again = packet.bth.opcode.info().role == Role::Request && !seen.insert((there, packet.bth.psn.get()));
-            let row = row(packet, there, again, start);
-            let plain = packet.bth.opcode.info().position == Position::Middle && row.comments.is_empty();
-            if plain && !all {
-                match &mut middles {
-                    Some(run) if run.takes(packet, &row) => {
-                        under_way.entry(key).or_default().push_back(rows.len() - 1);
-                        run.count += 1;
-                        run.last = packet.bth.psn.get();
-                        if let Some(shown) = rows.last_mut() {
-                            shown.label = run.label();
-                        }
-                        continue;
-                    }
-                    _ => middles = Some(Middles::new(packet, &row)),
-                }
-            } else {
-                middles = None;
-            }
+            let again = packet.bth.opcode.info().role == Role::Request && !seen.insert((there, packet.bth.psn));
+            let row = row(packet, there, again, start, by);
             if packet.outbound == Some(true) && !row.lost {
                 under_way.entry(key).or_default().push_back(rows.len());
             }
             rows.push(row);
         }
-        Self { left: pair.left(), right: pair.right(), rows }
+        order::tell(&mut rows, &arrivals);
+        waits(&mut rows);
+        if let (Some((from, wants)), Some(row)) = (pair.mismatch, rows.first_mut()) {
+            let text = format!(
+                "the PSNs of the ends do not match: requests begin with PSN {from}, the responder speaks of PSN {wants}: \
+                 its rq_psn is not the requester's sq_psn"
+            );
+            row.notes.push(Note { by: By::Trace, text });
+        }
+        Self { left: pair.left(), right: pair.right(), start, rows }
+    }
+
+    /// Number of rows with trouble.
+    pub(super) fn troubles(&self) -> usize {
+        self.rows.iter().filter(|row| row.is_trouble()).count()
     }
 }
 
-/// Middle packets that stand in one row.
-struct Middles {
-    there: bool,
-    kind: Kind,
-    opcode: urxe_wire::Opcode,
-    first: u32,
-    last: u32,
-    count: usize,
-}
-
-impl Middles {
-    fn new(packet: &Captured, row: &Row) -> Self {
-        let psn = packet.bth.psn.get();
-        Self { there: row.there, kind: row.kind, opcode: packet.bth.opcode, first: psn, last: psn, count: 1 }
-    }
-
-    fn takes(&self, packet: &Captured, row: &Row) -> bool {
-        self.there == row.there && self.kind == row.kind && self.opcode == packet.bth.opcode
-    }
-
-    fn label(&self) -> String {
-        let again = if self.kind == Kind::Again { ", again" } else { "" };
-        format!("{} x {} PSN={}..{}{again}", self.count, self.opcode, self.first, self.last)
-    }
-}
-
-fn row(packet: &Captured, there: bool, again: bool, start: Duration) -> Row {
+fn row(packet: &Captured, there: bool, again: bool, start: Duration, by: By) -> Row {
     let refusal = packet.header.is_some_and(|header| match header.ext {
         Ext::Aeth(aeth) | Ext::AethAtomicAckEth(aeth, _) => !matches!(aeth.syndrome, Syndrome::Ack(_)),
         _ => false,
@@ -126,24 +178,72 @@ fn row(packet: &Captured, there: bool, again: bool, start: Duration) -> Row {
         Role::Response if refusal => Kind::Nak,
         Role::Response => Kind::Response,
     };
-    let qp = format!(" QP={}", packet.bth.dest_qp);
-    let mut label = match packet.header {
+    let label = match packet.header {
         Some(header) => header.to_string(),
         None => packet.bth.to_string(),
-    }
+    };
     // Where it goes shows in the diagram.
-    .replacen(&qp, "", 1);
-    if packet.len > 0 {
-        label += &format!(" Len={}", packet.len);
+    let known = format!("{} QP={} PSN={}", packet.bth.opcode, packet.bth.dest_qp, packet.bth.psn);
+    Row {
+        at: packet.at.saturating_sub(start),
+        flight: None,
+        there,
+        lost: is_lost(packet),
+        discarded: is_discarded(packet),
+        reordered: false,
+        kind,
+        opcode: packet.bth.opcode,
+        psn: packet.bth.psn,
+        len: packet.len,
+        detail: label.strip_prefix(&known).unwrap_or(&label).to_owned(),
+        wait: None,
+        notes: notes(packet, by).collect(),
     }
-    if again {
-        label += ", again";
-    }
-    let (at, lost) = (packet.at.saturating_sub(start), is_lost(packet));
-    Row { at, there, lost, kind, label, comments: packet.comments.clone() }
 }
 
-/// Whether its capture says that it went no further.
+fn notes(packet: &Captured, by: By) -> impl Iterator<Item = Note> {
+    packet.comments.iter().map(move |text| Note { by, text: text.clone() })
+}
+
+/// Whether its capture says that it went no further: `URXE_FAULTS: dropped`.
 fn is_lost(packet: &Captured) -> bool {
-    packet.comments.iter().any(|comment| comment.contains("dropped"))
+    packet.comments.iter().any(|comment| comment.contains(": dropped"))
+}
+
+/// Whether its capture says that the receiver dropped it, and why.
+fn is_discarded(packet: &Captured) -> bool {
+    packet.comments.iter().any(|comment| comment.starts_with("dropped: "))
+}
+
+/// Finds where a requester went back, and what it had waited for.
+fn waits(rows: &mut [Row]) {
+    // By direction of the requests: time and PSN of the last one, and the NAK after it, if it was an RNR NAK.
+    let mut last: [Option<(Duration, Psn)>; 2] = [None; 2];
+    let mut nak: [Option<bool>; 2] = [None; 2];
+    for row in rows {
+        let there = usize::from(row.there);
+        if row.kind == Kind::Nak {
+            nak[1 - there] = Some(row.detail.contains("RNR"));
+        }
+        if !row.is_request() {
+            continue;
+        }
+        if let Some((at, psn)) = last[there]
+            && row.kind == Kind::Again
+            && row.psn.distance_from(psn) <= 0
+        {
+            let waited = row.at.saturating_sub(at);
+            let says = |text| row.notes.iter().any(|note| note.by != By::Trace && note.text.contains(text));
+            row.wait = match nak[there] {
+                _ if says("no answer within the ACK timeout") => Some(Wait::Timeout(waited)),
+                Some(true) => Some(Wait::Rnr(waited)),
+                None if waited >= SHORTEST_TIMEOUT && !says("sent again") && !row.reordered => {
+                    Some(Wait::Timeout(waited))
+                }
+                Some(false) | None => None,
+            };
+        }
+        last[there] = Some((row.at, row.psn));
+        nak[there] = None;
+    }
 }

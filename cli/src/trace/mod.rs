@@ -1,16 +1,20 @@
 //! `urxe trace`: a capture as a ladder diagram for people.
 //!
-//! [`read`] takes packets out of a file, [`pairs`] finds out which queue pairs talk to each other, [`ladder`] says what each
-//! packet is; [`text`] and [`html`] draw.
+//! [`pairs`] finds out which queue pairs talk to each other, [`ladder`] says what each packet is, [`order`] what the order of
+//! packets tells; [`text`] and [`html`] draw.
 
 mod html;
 mod ladder;
+mod order;
 mod pairs;
+#[cfg(test)]
+mod tests;
 mod text;
 
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
+use urxe_pcapng::Captured;
 
 use crate::out;
 
@@ -29,7 +33,7 @@ pub(crate) struct Args {
     #[arg(long)]
     all: bool,
 
-    /// Draw an HTML page (SVG inside) instead of text
+    /// Draw a page for browsers, of all exchanges, instead of text: one file, without anything from the network
     #[arg(long)]
     html: bool,
 }
@@ -42,41 +46,79 @@ fn qpn(text: &str) -> Result<u32, String> {
     parsed.map_err(|error| error.to_string())
 }
 
-/// Draws every exchange of some captures as text.
-pub(crate) fn exchanges(files: &[PathBuf]) -> Result<String> {
-    let mut packets = Vec::new();
+/// A page beyond this many bytes opens slowly.
+const LARGE_PAGE: usize = 48 << 20;
+/// A diagram of more rows is not for terminals.
+const LONG_TEXT: usize = 20_000;
+
+/// What the files have.
+struct Input {
+    packets: Vec<Captured>,
+    /// What is missing in them.
+    warnings: Vec<String>,
+}
+
+fn read(files: &[PathBuf]) -> Result<Input> {
+    let (mut packets, mut warnings) = (Vec::new(), Vec::new());
     for file in files {
-        packets.extend(urxe_pcapng::packets(file).with_context(|| file.display().to_string())?);
+        let name = file.display();
+        let capture = urxe_pcapng::read(file).with_context(|| name.to_string())?;
+        if capture.is_truncated {
+            warnings.push(format!("{name} ends within a record: what was captured after it is missing"));
+        }
+        if capture.cut_short > 0 {
+            let count = capture.cut_short;
+            warnings.push(format!(
+                "{name}: {count} packets are cut short, and their headers incomplete: capture with tcpdump -s 0"
+            ));
+        }
+        packets.extend(capture.packets);
     }
     packets.sort_by_key(|packet| packet.at);
+    Ok(Input { packets, warnings })
+}
+
+/// Draws every exchange of some captures as text.
+pub(crate) fn exchanges(files: &[PathBuf]) -> Result<String> {
+    let packets = read(files)?.packets;
     let pairs = pairs::find(&packets);
-    let draw = |pair: &pairs::Pair| format!("{pair}\n{}\n", text::draw(&ladder::Ladder::new(pair, &packets, false)));
+    let draw = |pair: &pairs::Pair| format!("{pair}\n{}\n", text::draw(&ladder::Ladder::new(pair, &packets), false));
     Ok(pairs.iter().map(draw).collect())
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let mut packets = Vec::new();
-    for file in &args.files {
-        packets.extend(urxe_pcapng::packets(file).with_context(|| file.display().to_string())?);
+    let Input { packets, warnings } = read(&args.files)?;
+    for warning in &warnings {
+        out::complain(warning);
     }
-    packets.sort_by_key(|packet| packet.at);
-    let pairs = pairs::find(&packets);
-    let chosen = match args.qp {
-        Some(qp) => pairs.iter().find(|pair| pair.names(qp)).with_context(|| format!("no packet of QP {qp:#x}"))?,
-        None => match &pairs[..] {
-            [] => bail!("no RoCE v2 packet in there"),
-            [one] => one,
-            [busiest, ..] => {
-                let choice =
-                    |pair: &pairs::Pair| format!("\n  --qp {:#x}\t{pair}: {} packets", pair.qpn(), pair.packets.len());
-                let (count, choices) = (pairs.len(), pairs.iter().map(choice).collect::<String>());
-                out::complain(&format_args!(
-                    "{count} exchanges; drawing the one with most packets. --qp chooses:{choices}"
-                ));
-                busiest
-            }
-        },
-    };
-    let ladder = ladder::Ladder::new(chosen, &packets, args.all);
-    out::print(&if args.html { html::draw(&ladder) } else { text::draw(&ladder) })
+    let mut pairs = pairs::find(&packets);
+    if let Some(qp) = args.qp {
+        pairs.retain(|pair| pair.names(qp));
+        if pairs.is_empty() {
+            bail!("no packet of QP {qp:#x}");
+        }
+    }
+    let Some(busiest) = pairs.first() else { bail!("no RoCE v2 packet in there") };
+    if args.html {
+        let ladders: Vec<_> = pairs.iter().map(|pair| ladder::Ladder::new(pair, &packets)).collect();
+        let files: Vec<_> = args.files.iter().map(|file| file.display().to_string()).collect();
+        let page = html::draw(&ladders, &files, &warnings);
+        if page.len() > LARGE_PAGE {
+            let mebibytes = page.len() >> 20;
+            out::complain(&format_args!("the page has {mebibytes} MiB, and opens slowly: --qp draws one exchange"));
+        }
+        return out::print(&page);
+    }
+    if args.qp.is_none() && pairs.len() > 1 {
+        let choice = |pair: &pairs::Pair| format!("\n  --qp {:#x}\t{pair}: {} packets", pair.qpn(), pair.packets.len());
+        let (count, choices) = (pairs.len(), pairs.iter().map(choice).collect::<String>());
+        out::complain(&format_args!(
+            "{count} exchanges; drawing the one with most packets. --qp chooses, --html draws all:{choices}"
+        ));
+    }
+    let ladder = ladder::Ladder::new(busiest, &packets);
+    if ladder.rows.len() > LONG_TEXT {
+        out::complain(&format_args!("{} packets: --html has search and filters", ladder.rows.len()));
+    }
+    out::print(&text::draw(&ladder, args.all))
 }

@@ -7,6 +7,7 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::net::IpAddr;
 
+use urxe_wire::Psn;
 use urxe_wire::opcode::Role;
 
 use urxe_pcapng::Captured;
@@ -34,6 +35,25 @@ pub(super) struct Pair {
     back: Option<Flow>,
     /// Indices of its packets.
     pub(super) packets: Vec<usize>,
+    /// PSN of the first request, and of the first response, if the responder answers PSNs that were never sent.
+    pub(super) mismatch: Option<(Psn, Psn)>,
+}
+
+/// A queue pair at its address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct End {
+    pub(super) address: IpAddr,
+    /// `None` if no packet names it.
+    pub(super) qpn: Option<u32>,
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.qpn {
+            Some(qpn) => write!(f, "{} QP {qpn:#x}", self.address),
+            None => write!(f, "{} QP ?", self.address),
+        }
+    }
 }
 
 impl Pair {
@@ -56,16 +76,13 @@ impl Pair {
     }
 
     /// The end on the left.
-    pub(super) fn left(&self) -> String {
-        match self.back {
-            Some(back) => format!("{} QP {:#x}", self.there.from, back.qpn),
-            None => format!("{} QP ?", self.there.from),
-        }
+    pub(super) fn left(&self) -> End {
+        End { address: self.there.from, qpn: self.back.map(|back| back.qpn) }
     }
 
     /// The end on the right.
-    pub(super) fn right(&self) -> String {
-        format!("{} QP {:#x}", self.there.to, self.there.qpn)
+    pub(super) const fn right(&self) -> End {
+        End { address: self.there.to, qpn: Some(self.there.qpn) }
     }
 }
 
@@ -109,15 +126,16 @@ pub(super) fn find(packets: &[Captured]) -> Vec<Pair> {
     let mut answers: Vec<_> = answers.into_iter().collect();
     let first = |flow: &Flow| flows.get(flow).and_then(|indices| indices.first()).copied().unwrap_or(usize::MAX);
     answers.sort_by_key(|((asked, answering), count)| (usize::MAX - count, first(asked), first(answering)));
-    let (mut taken, mut pairs) = (HashSet::new(), Vec::new());
+    let (mut taken, mut pairs) = (HashSet::new(), Vec::<Pair>::new());
     for ((asked, answering), _) in &answers {
         if taken.contains(asked) || taken.contains(answering) {
             continue;
         }
         taken.extend([*asked, *answering]);
         let (there, back) = if first(asked) <= first(answering) { (asked, answering) } else { (answering, asked) };
-        pairs.push(Pair { there: *there, back: Some(*back), packets: Vec::new() });
+        pairs.push(Pair { there: *there, back: Some(*back), packets: Vec::new(), mismatch: None });
     }
+    pairs.extend(mismatched(packets, &mut taken));
     // A queue pair connected with itself: requests and responses go to one number.
     let answers_itself = |flow: &Flow| {
         let answer = |packet: &Captured| {
@@ -130,6 +148,7 @@ pub(super) fn find(packets: &[Captured]) -> Vec<Pair> {
         there: *flow,
         back: answers_itself(flow).then_some(*flow),
         packets: Vec::new(),
+        mismatch: None,
     }));
     for pair in &mut pairs {
         let both = [Some(pair.there), pair.back.filter(|back| *back != pair.there)];
@@ -138,5 +157,46 @@ pub(super) fn find(packets: &[Captured]) -> Vec<Pair> {
         pair.packets.sort_unstable();
     }
     pairs.sort_by_key(|pair| (usize::MAX - pair.packets.len(), pair.packets.first().copied()));
+    pairs
+}
+
+/// Pairs of the flows that are left: a responder whose rq_psn is not the requester's sq_psn answers PSNs that nobody sent. Such
+/// answers follow the requests in time.
+fn mismatched(packets: &[Captured], taken: &mut HashSet<Flow>) -> Vec<Pair> {
+    let mut follows: HashMap<(Flow, Flow), usize> = HashMap::new();
+    // The last request from one address to another.
+    let mut last: HashMap<(IpAddr, IpAddr), Flow> = HashMap::new();
+    // First PSN of requests, and of responses.
+    let (mut requests, mut responses) = (HashMap::new(), HashMap::new());
+    for packet in packets.iter().filter(|packet| packet.src_qp().is_none()) {
+        let (flow, role) = (Flow::of(packet), packet.bth.opcode.info().role);
+        if taken.contains(&flow) {
+            continue;
+        }
+        match role {
+            Role::Request => {
+                last.insert((flow.from, flow.to), flow);
+                requests.entry(flow).or_insert(packet.bth.psn);
+            }
+            Role::Response => {
+                responses.entry(flow).or_insert(packet.bth.psn);
+                if let Some(asked) = last.get(&(flow.to, flow.from)).filter(|asked| **asked != flow) {
+                    *follows.entry((*asked, flow)).or_default() += 1;
+                }
+            }
+            Role::Notification => {}
+        }
+    }
+    let mut follows: Vec<_> = follows.into_iter().collect();
+    follows.sort_by_key(|((asked, answering), count)| (usize::MAX - count, asked.qpn, answering.qpn));
+    let mut pairs = Vec::new();
+    for ((there, back), _) in follows {
+        if taken.contains(&there) || taken.contains(&back) {
+            continue;
+        }
+        taken.extend([there, back]);
+        let mismatch = requests.get(&there).copied().zip(responses.get(&back).copied());
+        pairs.push(Pair { there, back: Some(back), packets: Vec::new(), mismatch });
+    }
     pairs
 }
