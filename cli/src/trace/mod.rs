@@ -80,10 +80,11 @@ fn read(files: &[PathBuf]) -> Result<Input> {
 
 /// Draws every exchange of some captures as text.
 pub(crate) fn exchanges(files: &[PathBuf]) -> Result<String> {
-    let packets = read(files)?.packets;
+    let Input { packets, warnings } = read(files)?;
     let pairs = pairs::find(&packets);
     let draw = |pair: &pairs::Pair| format!("{pair}\n{}\n", text::draw(&ladder::Ladder::new(pair, &packets), false));
-    Ok(pairs.iter().map(draw).collect())
+    let warnings = warnings.iter().map(|warning| format!("{warning}\n"));
+    Ok(warnings.chain(pairs.iter().map(draw)).collect())
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
