@@ -7,6 +7,7 @@
 use std::net::IpAddr;
 use std::sync::OnceLock;
 
+use urxe_net::cancellation::CancelGuard;
 use urxe_net::ipc::notes::NOTE_MAX;
 use urxe_net::{Notes, Port};
 use urxe_wire::{Gid, Qpn};
@@ -71,6 +72,8 @@ impl NoteBox {
     /// Sends a note, if somebody on this host wants it.
     pub(super) fn send(&self, note: &Note) {
         if let Some(notes) = self.0.get() {
+            // connect(2) and close(2) are cancellation points.
+            let _guard = CancelGuard::new();
             // On another host, or without explanations, the peer has its completion only.
             let _ = notes.send(note.to, &note.emit());
         }
@@ -78,7 +81,10 @@ impl NoteBox {
 
     /// Takes the notes that have come.
     pub(super) fn receive(&self) -> Vec<Note> {
-        let come = self.0.get().map_or(Vec::new(), Notes::receive);
+        let Some(notes) = self.0.get() else { return Vec::new() };
+        // accept(2) is a cancellation point.
+        let _guard = CancelGuard::new();
+        let come = notes.receive();
         come.iter().filter_map(|bytes| Note::parse(bytes)).collect()
     }
 }
