@@ -51,7 +51,7 @@ const LARGE_PAGE: usize = 48 << 20;
 /// A diagram of more rows is not for terminals.
 const LONG_TEXT: usize = 20_000;
 
-/// What the files have.
+/// Contents of the files.
 struct Input {
     packets: Vec<Captured>,
     /// What is missing in them.
