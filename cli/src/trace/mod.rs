@@ -54,7 +54,7 @@ const LONG_TEXT: usize = 20_000;
 /// Contents of the files.
 struct Input {
     packets: Vec<Captured>,
-    /// What is missing in them.
+    /// Gaps in the files.
     warnings: Vec<String>,
 }
 

@@ -11,6 +11,7 @@
 mod address;
 pub(crate) mod channel;
 pub(crate) mod commands;
+pub(crate) mod connect;
 pub(crate) mod event;
 mod explained;
 pub(crate) mod id;

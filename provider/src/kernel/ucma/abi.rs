@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV6};
 use urxe_ffi::ucma;
 
 use super::query::AF_IB;
-use crate::cm::commands::Offer;
+use crate::cm::connect::Offer;
 use crate::cm::event::{Address, ConnParam, Event, Param};
 use crate::cm::query::{QpAttr, Route};
 use crate::kernel::Errno;
