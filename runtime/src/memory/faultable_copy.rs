@@ -21,6 +21,8 @@ pub use handler::{Sigaction, admit, call_sigaction_by, set_wanted};
 // Every routine takes addresses and returns 0, or 1 after a fault. They stand between `urxe_guard_begin` and
 // `urxe_guard_end`; `urxe_guard_fault` is where the handler makes them go on.
 //
+// The symbols are hidden rather than local: the handler may be in another object file.
+//
 // `store` writes the last (up to eight) bytes by themselves, once and last, as programs spin on them (x86 makes stores
 // visible in order, except within one string operation; aarch64 needs the barrier). On x86 `load` is the same routine.
 // Moves that overlap copy what is not a multiple of their size; a string operation is the quickest for what is long, and
@@ -29,8 +31,10 @@ pub use handler::{Sigaction, admit, call_sigaction_by, set_wanted};
 core::arch::global_asm!(
     ".pushsection .text.urxe_guard,\"ax\",@progbits",
     ".p2align 4",
-    ".local urxe_guard_begin, urxe_guard_end, urxe_guard_fault, urxe_guard_load, urxe_guard_store",
-    ".local urxe_guard_swap, urxe_guard_add",
+    ".globl urxe_guard_begin, urxe_guard_end, urxe_guard_fault, urxe_guard_load, urxe_guard_store",
+    ".hidden urxe_guard_begin, urxe_guard_end, urxe_guard_fault, urxe_guard_load, urxe_guard_store",
+    ".globl urxe_guard_swap, urxe_guard_add",
+    ".hidden urxe_guard_swap, urxe_guard_add",
     "urxe_guard_begin:",
     // load(rdi: to, rsi: from, rdx: length)
     "urxe_guard_load:",
@@ -125,6 +129,10 @@ core::arch::global_asm!(
 core::arch::global_asm!(
     ".pushsection .text.urxe_guard,\"ax\",@progbits",
     ".p2align 4",
+    ".globl urxe_guard_begin, urxe_guard_end, urxe_guard_fault, urxe_guard_load, urxe_guard_store",
+    ".hidden urxe_guard_begin, urxe_guard_end, urxe_guard_fault, urxe_guard_load, urxe_guard_store",
+    ".globl urxe_guard_swap, urxe_guard_add",
+    ".hidden urxe_guard_swap, urxe_guard_add",
     "urxe_guard_begin:",
     // load(x0: to, x1: from, x2: length) and the head of store
     "urxe_guard_load:",
