@@ -92,6 +92,9 @@ test: rust setup build ## every test
 	$(CARGO) test --workspace --no-fail-fast
 	@# Of two users: only root can be both.
 	[ "$$(id -u)" -ne 0 ] || $(CARGO) test -p urxe-tests --test status_processes --test run_folder --test last_ack -- --ignored
+	@if [ "$$(ulimit -Hn)" = unlimited ] || [ "$$(ulimit -Hn)" -ge 80000 ]; then \
+	    $(CARGO) test -p urxe-tests --test verbs_descriptors -- --ignored; \
+	else echo "not run: descriptors_above_65535. The hard limit is $$(ulimit -Hn) descriptors; it needs 80000." >&2; fi
 	$(MAKE) loom
 	$(MAKE) no-std
 	$(MAKE) device-plugin

@@ -153,7 +153,7 @@ fn of_pcapng(file: impl BufRead) -> Result<Capture, ReadError> {
     Ok(capture)
 }
 
-/// What the file says of a frame.
+/// Metadata of a frame in the file.
 struct Record {
     at: Duration,
     is_whole: bool,
@@ -229,7 +229,7 @@ struct Datagram<'a> {
     to: SocketAddr,
     /// IPv4 identification; 0 for IPv6.
     id: u16,
-    /// Its payload, as far as it was kept.
+    /// Payload, as far as it was kept.
     bytes: &'a [u8],
     /// Length of the payload when it was sent.
     len: usize,
