@@ -46,7 +46,7 @@ pub struct RegisterRequest {
     pub options: Option<DevicePluginOptions>,
 }
 
-/// One of the devices that pods may have.
+/// Device that pods may have.
 #[derive(Clone, PartialEq, Message)]
 pub struct Device {
     /// Name, of at most 63 characters.
@@ -76,7 +76,7 @@ pub struct PreferredAllocationResponse {}
 /// Devices for the containers of a pod.
 #[derive(Clone, PartialEq, Message)]
 pub struct AllocateRequest {
-    /// One entry a container.
+    /// Entries, one a container.
     #[prost(message, repeated, tag = "1")]
     pub container_requests: Vec<ContainerAllocateRequest>,
 }
@@ -100,7 +100,7 @@ pub struct CdiDevice {
 /// Edits to the containers of a pod.
 #[derive(Clone, PartialEq, Message)]
 pub struct AllocateResponse {
-    /// One entry a container, in the order of the request.
+    /// Entries, one a container, in the order of the request.
     #[prost(message, repeated, tag = "1")]
     pub container_responses: Vec<ContainerAllocateResponse>,
 }

@@ -43,7 +43,7 @@ impl Service {
     /// Serves until an error: a folder that is gone, a socket that cannot be made.
     ///
     /// # Errors
-    /// What ended it.
+    /// Reason of the end.
     pub async fn run(&self) -> Result<()> {
         // Before the first look at the socket: nothing is missed.
         let inotify = Inotify::init().context("inotify")?;

@@ -21,7 +21,7 @@ pub(super) struct Note {
     pub(super) from: Qpn,
     /// Address of that queue pair.
     pub(super) address: IpAddr,
-    /// Nobody else tells the sender: the packet was dropped without an answer.
+    /// The packet was dropped without an answer: only this note tells the sender.
     pub(super) is_drop: bool,
     pub(super) why: String,
     pub(super) remedy: String,

@@ -74,7 +74,7 @@ pub(crate) fn remember() {
 /// Whether a list and its variables can be read, as far as a look at their beginnings tells.
 ///
 /// # Safety
-/// What can be read of it stays while this looks.
+/// The readable part must stay mapped meanwhile.
 unsafe fn is_readable(all: *const *const c_char) -> bool {
     let mut slot = all;
     loop {

@@ -8,7 +8,7 @@ use urxe_net::cancellation::CancelGuard;
 use super::{Format, held};
 use crate::settings;
 
-/// One explanation.
+/// Explanation: cause and remedy.
 #[derive(Debug, Default)]
 pub(super) struct Line<'a> {
     /// `verb`, `completion` or `event`.

@@ -1,8 +1,8 @@
 //! Short notes to the process that has a queue pair, between processes of one user: why a request was refused, in more words
 //! than a NAK has.
 //!
-//! Who wants notes listens at an abstract name made of the block of its queue pair's number. Nobody waits: a note that
-//! does not fit or that nobody wants is lost.
+//! A process that takes notes listens at an abstract name made of the block of its queue pair's number. Sending never waits: a note
+//! that does not fit, or that has no listener, is lost.
 
 use std::collections::HashMap;
 use std::io;

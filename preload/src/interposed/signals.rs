@@ -1,7 +1,7 @@
 //! Functions that set what a signal does. For SIGSEGV and SIGBUS the library keeps its handler, and calls the program's for faults
 //! that are the program's own ([`crate::fault_signals_are`]).
 //!
-//! These are `sigaction` and the functions that libc makes of it. A program that makes the system call itself takes the handler away.
+//! `sigaction` and the functions that libc makes of it are interposed. A program that makes the system call itself takes the handler away.
 
 use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;

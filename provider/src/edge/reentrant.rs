@@ -110,7 +110,8 @@ impl Thread {
                 queue = mem::replace(&mut node_ref.next, ptr::null_mut());
                 // Requests of one queue do not overtake one another.
                 let waits = is_for(blocked, node_ref.call.queue());
-                // One that panics has had its turn. SAFETY: in no list any more.
+                // One that panics has had its turn.
+                // SAFETY: in no list any more.
                 let mut run = || caught(|| unsafe { node_ref.call.run() }).unwrap_or(Ok(()));
                 if waits || run() == Err(Full) {
                     // SAFETY: `end` is where the list `blocked` ends, in its last node or itself.

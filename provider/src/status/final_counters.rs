@@ -7,7 +7,7 @@
 //! The file holds a number that stands for the names of the counters, and their values, each of eight bytes in the order
 //! of the machine.
 //!
-//! Whoever changes a file has the lock, a file that others cannot open: a file that they can read they could lock, too.
+//! A process locks another file before it changes this one: a file that other users can read, they could lock, too.
 //!
 //! Only the user of `urxe run` may write there: a folder that several users write to is one in which each can lay out
 //! links and pipes for the others. So what a process of another user has counted (one that a service started as root has

@@ -21,8 +21,8 @@
 //!
 //! # Nothing waits for ever
 //!
-//! Who asks holds its queue pair's engine, and waits a quarter of a second at most. It has a thread of its own
-//! ([`rx_queue`]): no other queue pair waits with it, but those whose messages are for other processes too. Who answers
+//! The thread that asks ([`rx_queue`]) holds its queue pair's engine, and waits a quarter of a second at most. No other queue
+//! pair waits with it, but those whose messages are for other processes too. The thread that answers
 //! takes what a receiving thread takes last (the table of regions, an SRQ, a completion queue), never a receive token or
 //! a queue pair's engine, and asks nobody. So two processes that are each other's target wait for threads that wait for
 //! nothing but short locks of their own.
