@@ -1,13 +1,17 @@
 //! Interfaces change: addresses come and go, links go down and up.
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
+use rustix::io::Errno;
+use rustix::net::netlink::SocketAddrNetlink;
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, recv, socket_with};
+
 use crate::interface::Interface;
+use crate::sys::borrow;
 use crate::sys::epoll_key::EpollKey;
 use crate::sys::fd::{Fd, FdSet};
-use crate::sys::{family, socklen};
 
 /// Change of the interface since the port was opened, or since the last change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,38 +43,21 @@ pub(crate) struct RtnetlinkSocket(Fd);
 impl RtnetlinkSocket {
     /// Opens the socket and has it watched.
     pub(crate) fn open(fds: &Arc<FdSet>) -> io::Result<Self> {
-        let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-        // SAFETY: no pointers.
-        let raw = unsafe { libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE) };
-        if raw < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: new, and nobody else's.
-        let socket = fds.adopt(unsafe { OwnedFd::from_raw_fd(raw) })?;
-        // SAFETY: all-zero is a value of this plain C struct.
-        let mut address: libc::sockaddr_nl = unsafe { core::mem::zeroed() };
-        address.nl_family = family(libc::AF_NETLINK);
-        address.nl_groups = (libc::RTMGRP_LINK | libc::RTMGRP_IPV4_IFADDR | libc::RTMGRP_IPV6_IFADDR).cast_unsigned();
-        let length = socklen::<libc::sockaddr_nl>();
-        // SAFETY: a socket address of this length.
-        if unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) } != 0 {
-            return Err(io::Error::last_os_error());
-        }
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        // NETLINK_ROUTE is 0, which is no protocol to rustix.
+        let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
+        let groups = libc::RTMGRP_LINK | libc::RTMGRP_IPV4_IFADDR | libc::RTMGRP_IPV6_IFADDR;
+        bind(&socket, &SocketAddrNetlink::new(0, groups.cast_unsigned()))?;
+        let socket = fds.adopt(socket)?;
         fds.watch(socket.as_raw_fd(), EpollKey::Rtnetlink.pack())?;
         Ok(Self(socket))
     }
 
     /// Throws away what has been told: the interface is asked instead.
     pub(crate) fn clear(&self) {
-        let mut start = [0_u8; 16];
-        loop {
-            // SAFETY: a buffer of this length; of what is longer the rest is lost.
-            let received =
-                unsafe { libc::recv(self.0.as_raw_fd(), start.as_mut_ptr().cast(), start.len(), libc::MSG_DONTWAIT) };
-            // ENOBUFS says that more was told than fits, and is over by having been told itself.
-            if received < 0 && io::Error::last_os_error().raw_os_error() != Some(libc::ENOBUFS) {
-                return;
-            }
+        // ENOBUFS says that more was told than fits, and is over by having been told itself. Of a longer message the rest is lost.
+        while matches!(recv(borrow(self.0.as_raw_fd()), &mut [0; 16], RecvFlags::DONTWAIT), Ok(_) | Err(Errno::NOBUFS))
+        {
         }
     }
 }

@@ -8,7 +8,11 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{Shutdown, shutdown};
+
 use crate::ipc::unix;
+use crate::sys::borrow;
 use crate::sys::fd::{Fd, FdSet};
 
 /// Part of the names of these listeners.
@@ -128,17 +132,16 @@ impl Channel {
 
     /// Shuts the channel down, at both ends.
     pub fn shutdown(&self) {
-        // SAFETY: no pointers. It can only fail by having ended already.
-        unsafe { libc::shutdown(self.as_raw_fd(), libc::SHUT_RDWR) };
+        // It can only fail by having ended already.
+        let _ = shutdown(borrow(self.as_raw_fd()), Shutdown::Both);
     }
 
     /// Waits for a message, or for the end of the channel.
     fn wait(&self, most: Duration) {
-        let mut poll = libc::pollfd { fd: self.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // Rounded up: not to spin in the last millisecond.
-        let most = i32::try_from(most.as_millis()).unwrap_or(i32::MAX).saturating_add(1);
-        // SAFETY: one pollfd, writable. Timeout and interruption are all the same to the caller, who looks again.
-        unsafe { libc::poll(&raw mut poll, 1, most) };
+        let most = Timespec::try_from(most).unwrap_or(Timespec { tv_sec: i64::MAX, tv_nsec: 0 });
+        let fd = borrow(self.as_raw_fd());
+        // Timeout and interruption are all the same to the caller, who looks again.
+        let _ = poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&most));
     }
 }
 

@@ -44,8 +44,7 @@ impl Credentials {
 /// The effective user of this process.
 #[must_use]
 pub fn own_uid() -> u32 {
-    // SAFETY: no preconditions.
-    unsafe { libc::geteuid() }
+    rustix::process::geteuid().as_raw()
 }
 
 /// Whether a file of this process may have so many bytes, memory files included (RLIMIT_FSIZE of setrlimit(2)): to write more

@@ -3,22 +3,24 @@
 //! Both ends see that the other is of the same user (`SO_PEERCRED`): a name alone proves nothing. Messages keep their bounds
 //! (SEQPACKET), and may carry a descriptor.
 
-use core::mem::{size_of, zeroed};
-use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use core::mem::MaybeUninit;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
+use rustix::cmsg_space;
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, SocketFlags, accept_with, recvmsg, sendmsg,
+};
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::ipc::NAME_PREFIX;
 use crate::ipc::credentials::{Credentials, abstract_address, own_uid};
-use crate::sys::{Control, socklen};
+use crate::sys::borrow;
 
 /// Connections that may wait to be accepted.
 const BACKLOG: libc::c_int = 64;
-
-/// Room for a header and one descriptor, and what aligns the next header.
-const CONTROL: usize = 24;
-const _: () = assert!(size_of::<libc::cmsghdr>() + size_of::<RawFd>() <= CONTROL);
 
 /// User ID that the kernel shows for users without a number here (`/proc/sys/kernel/overflowuid`): they are not the same user.
 const OVERFLOW_UID: libc::uid_t = 65534;
@@ -53,21 +55,11 @@ pub(crate) fn accept(listener: RawFd) -> io::Result<Option<OwnedFd>> {
 
 fn accept_if(listener: RawFd, is_welcome: impl Fn(RawFd) -> bool) -> io::Result<Option<OwnedFd>> {
     for _ in 0..OTHERS {
-        let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-        // SAFETY: the peer's address is not asked for.
-        let raw = unsafe { libc::accept4(listener, core::ptr::null_mut(), core::ptr::null_mut(), flags) };
-        if raw < 0 {
-            let error = io::Error::last_os_error();
-            match error.raw_os_error() {
-                Some(libc::EAGAIN) => return Ok(None),
-                Some(libc::EINTR | libc::ECONNABORTED) => continue,
-                _ => return Err(error),
-            }
-        }
-        // SAFETY: the call succeeded, so `raw` is open and nobody else's.
-        let guest = unsafe { OwnedFd::from_raw_fd(raw) };
-        if is_welcome(raw) {
-            return Ok(Some(guest));
+        match accept_with(borrow(listener), SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+            Ok(guest) if is_welcome(guest.as_raw_fd()) => return Ok(Some(guest)),
+            Ok(_) | Err(Errno::INTR | Errno::CONNABORTED) => {}
+            Err(Errno::AGAIN) => return Ok(None),
+            Err(e) => return Err(e.into()),
         }
     }
     Ok(None)
@@ -86,78 +78,43 @@ fn is_of(fd: RawFd, user: u32) -> bool {
 
 /// Sends one message with a descriptor, without waiting.
 pub(crate) fn send_file(fd: RawFd, bytes: &[u8], file: RawFd) -> io::Result<()> {
-    let mut iov = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-    let mut control = Control([0_u8; CONTROL]);
-    // SAFETY: all-zero bytes are a valid msghdr.
-    let mut message: libc::msghdr = unsafe { zeroed() };
-    message.msg_iov = &raw mut iov;
-    message.msg_iovlen = 1;
-    message.msg_control = control.0.as_mut_ptr().cast();
-    message.msg_controllen = CONTROL as _;
-    // SAFETY: the control buffer is aligned (`Control`) and, as asserted above, has room for one header with a
-    // descriptor; CMSG_FIRSTHDR therefore returns its start.
-    unsafe {
-        let header = libc::CMSG_FIRSTHDR(&raw const message);
-        (*header).cmsg_level = libc::SOL_SOCKET;
-        (*header).cmsg_type = libc::SCM_RIGHTS;
-        (*header).cmsg_len = libc::CMSG_LEN(socklen::<RawFd>()) as _;
-        libc::CMSG_DATA(header).cast::<RawFd>().write_unaligned(file);
-    }
-    // SAFETY: everything that `message` points to outlives the call, and the kernel only reads it.
-    let sent = unsafe { libc::sendmsg(fd, &raw const message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
-    if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let files = [borrow(file)];
+    // There is room for one.
+    control.push(SendAncillaryMessage::ScmRights(&files));
+    sendmsg(borrow(fd), &[IoSlice::new(bytes)], &mut control, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
+    Ok(())
 }
 
 /// Takes the next message into `buffer`, and the descriptor that came with it. `Ok(None)`: there is none now.
 /// `UnexpectedEof` when the other end is gone; `InvalidData` if the message is longer than `buffer`.
 pub(crate) fn receive(fd: RawFd, buffer: &mut [u8]) -> io::Result<Option<(usize, Option<OwnedFd>)>> {
-    let mut iov = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
-    let mut control = Control([0_u8; CONTROL]);
-    // SAFETY: all-zero bytes are a valid msghdr.
-    let mut message: libc::msghdr = unsafe { zeroed() };
-    message.msg_iov = &raw mut iov;
-    message.msg_iovlen = 1;
-    message.msg_control = control.0.as_mut_ptr().cast();
-    // Not CONTROL: what aligns the next header would do for a second descriptor (`scm_max_fds` of net/core/scm.c), which
-    // nobody would close. The kernel closes what there is no room for.
-    // SAFETY: no pointers.
-    message.msg_controllen = unsafe { libc::CMSG_LEN(socklen::<RawFd>()) } as _;
-    // SAFETY: every pointer in `message` is to live, writable memory of the length beside it.
-    let received = unsafe { libc::recvmsg(fd, &raw mut message, libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC) };
-    let Ok(received) = usize::try_from(received) else {
-        let error = io::Error::last_os_error();
-        let later = matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EINTR));
-        return if later { Ok(None) } else { Err(error) };
+    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let received = match recvmsg(borrow(fd), &mut [IoSliceMut::new(buffer)], &mut control, flags) {
+        Ok(received) => received,
+        Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
+        Err(e) => return Err(e.into()),
     };
-    let file = descriptor(&message);
-    match received {
+    // The kernel closes descriptors that there is no room for, the iterator those that are not taken: what aligns the next header
+    // would do for a second one (`scm_max_fds` of net/core/scm.c).
+    let file = control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut files) => files.next(),
+        _ => None,
+    });
+    match received.bytes {
         0 => Err(io::ErrorKind::UnexpectedEof.into()),
-        _ if message.msg_flags & libc::MSG_TRUNC != 0 => Err(io::ErrorKind::InvalidData.into()),
+        _ if received.flags.contains(ReturnFlags::TRUNC) => Err(io::ErrorKind::InvalidData.into()),
         length => Ok(Some((length, file))),
     }
 }
 
-/// The descriptor that came with a message.
-fn descriptor(message: &libc::msghdr) -> Option<OwnedFd> {
-    // SAFETY: `message` was filled in by recvmsg, and its control buffer is alive in the caller.
-    let header = unsafe { libc::CMSG_FIRSTHDR(message) };
-    if header.is_null() {
-        return None;
-    }
-    // SAFETY: CMSG_FIRSTHDR returns null or a header that lies wholly in the control buffer.
-    let found = unsafe { header.read_unaligned() };
-    // SAFETY: no pointers.
-    let length = unsafe { libc::CMSG_LEN(socklen::<RawFd>()) };
-    if (found.cmsg_level, found.cmsg_type) != (libc::SOL_SOCKET, libc::SCM_RIGHTS) || found.cmsg_len != length as usize
-    {
-        return None;
-    }
-    // SAFETY: a header with one descriptor, which the kernel has just opened for this process.
-    Some(unsafe { OwnedFd::from_raw_fd(libc::CMSG_DATA(header).cast::<RawFd>().read_unaligned()) })
-}
-
 #[cfg(test)]
 mod tests {
+    use rustix::fs::{MemfdFlags, memfd_create};
+
     use super::*;
 
     //= spec/hosts.md#net-010
@@ -166,8 +123,7 @@ mod tests {
     #[test]
     fn another_user_is_told_from_this_one() {
         let (near, _far) = Socket::pair(Domain::UNIX, Type::SEQPACKET, None).unwrap();
-        // SAFETY: no preconditions.
-        let me = unsafe { libc::geteuid() };
+        let me = own_uid();
         assert_eq!(is_of(near.as_raw_fd(), me), me != OVERFLOW_UID);
         assert!(!is_of(near.as_raw_fd(), me.wrapping_add(1)));
         // Who has no credentials at the other end is nobody's.
@@ -193,12 +149,7 @@ mod tests {
     fn a_message_leaves_one_descriptor_at_most() {
         let (near, far) = Socket::pair(Domain::UNIX, Type::SEQPACKET.nonblocking(), None).unwrap();
         let name = format!("urxe-{:08x}", crate::sys::random::random_u32());
-        let terminated = std::ffi::CString::new(name.as_str()).unwrap();
-        // SAFETY: a terminated name.
-        let raw = unsafe { libc::memfd_create(terminated.as_ptr(), libc::MFD_CLOEXEC) };
-        assert!(raw >= 0);
-        // SAFETY: new, and nobody else's.
-        let file = unsafe { OwnedFd::from_raw_fd(raw) };
+        let file = memfd_create(name.as_str(), MemfdFlags::CLOEXEC).unwrap();
         let open = || {
             let links = std::fs::read_dir("/proc/self/fd").unwrap();
             let links = links.filter_map(|entry| std::fs::read_link(entry.unwrap().path()).ok());
@@ -216,26 +167,10 @@ mod tests {
 
     /// One byte with several descriptors.
     fn send_files(fd: RawFd, files: &[RawFd]) {
-        let mut iov = libc::iovec { iov_base: [0_u8].as_ptr().cast_mut().cast(), iov_len: 1 };
-        let mut control = Control([0_u8; 64]);
-        let bytes = libc::socklen_t::try_from(size_of_val(files)).unwrap();
-        // SAFETY: all-zero bytes are a valid msghdr.
-        let mut message: libc::msghdr = unsafe { zeroed() };
-        message.msg_iov = &raw mut iov;
-        message.msg_iovlen = 1;
-        message.msg_control = control.0.as_mut_ptr().cast();
-        // SAFETY: no pointers; and the buffer has room for a header and eight descriptors.
-        unsafe {
-            message.msg_controllen = libc::CMSG_SPACE(bytes) as _;
-            let header = libc::CMSG_FIRSTHDR(&raw const message);
-            (*header).cmsg_level = libc::SOL_SOCKET;
-            (*header).cmsg_type = libc::SCM_RIGHTS;
-            (*header).cmsg_len = libc::CMSG_LEN(bytes) as _;
-            let data = libc::CMSG_DATA(header).cast::<RawFd>();
-            for (index, file) in files.iter().enumerate() {
-                data.add(index).write_unaligned(*file);
-            }
-            assert_eq!(libc::sendmsg(fd, &raw const message, libc::MSG_DONTWAIT), 1);
-        }
+        let files: Vec<_> = files.iter().map(|file| borrow(*file)).collect();
+        let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(8))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        assert!(control.push(SendAncillaryMessage::ScmRights(&files)));
+        assert_eq!(sendmsg(borrow(fd), &[IoSlice::new(&[0])], &mut control, SendFlags::DONTWAIT), Ok(1));
     }
 }

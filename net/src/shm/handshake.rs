@@ -115,10 +115,9 @@ pub(super) fn receive(fd: RawFd) -> io::Result<Option<(Handshake, Segment)>> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::FromRawFd;
-
     use super::*;
     use proptest::prelude::*;
+    use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
     use socket2::{Domain, Type};
 
     fn handshake() -> Handshake {
@@ -161,18 +160,10 @@ mod tests {
         Socket::pair(Domain::UNIX, Type::SEQPACKET.nonblocking(), None).unwrap()
     }
 
-    fn memory(bytes: usize, seals: libc::c_int) -> OwnedFd {
-        // SAFETY: a terminated name.
-        let raw = unsafe { libc::memfd_create(c"test".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
-        assert!(raw >= 0);
-        // SAFETY: new, and nobody else's.
-        let file = unsafe { OwnedFd::from_raw_fd(raw) };
-        let bytes = libc::off_t::try_from(bytes).unwrap();
-        // SAFETY: no pointers.
-        unsafe {
-            assert_eq!(libc::ftruncate(raw, bytes), 0);
-            assert_eq!(libc::fcntl(raw, libc::F_ADD_SEALS, seals), 0);
-        }
+    fn memory(bytes: usize, seals: SealFlags) -> OwnedFd {
+        let file = memfd_create(c"test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+        ftruncate(&file, bytes as u64).unwrap();
+        fcntl_add_seals(&file, seals).unwrap();
         file
     }
 
@@ -190,14 +181,14 @@ mod tests {
     //# What another process writes into shared memory MUST do no more than packets can.
     #[test]
     fn memory_that_might_vanish_or_is_none_is_refused() {
-        let all = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+        let all = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
         let whole = 4096 + super::super::ring::SIZE;
         let file = OwnedFd::from(tempfile(whole));
         for (what, refused) in [
-            ("unsealed", memory(whole, 0)),
-            ("may be cut short", memory(whole, libc::F_SEAL_GROW | libc::F_SEAL_SEAL)),
+            ("unsealed", memory(whole, SealFlags::empty())),
+            ("may be cut short", memory(whole, SealFlags::GROW | SealFlags::SEAL)),
             ("too short", memory(4096, all)),
-            ("read-only", memory(whole, all | libc::F_SEAL_WRITE)),
+            ("read-only", memory(whole, all | SealFlags::WRITE)),
             ("a file", file),
             ("a socket", OwnedFd::from(pair().0)),
         ] {

@@ -5,12 +5,15 @@ use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 
+use rustix::net::{RecvFlags, recv};
+
 use super::handshake::{self, Purpose};
 use super::pending_acks::{PendingAck, PendingAcks as _};
 use super::ring::{self, Consumer, Damaged, RingRecord};
 use super::segment::Segment;
 use crate::sys::epoll_key::EpollKey;
 use crate::sys::fd::{Fd, FdSet};
+use crate::sys::{borrow, is_hung_up};
 
 /// The rings that others send to this process through.
 #[derive(Debug)]
@@ -196,18 +199,10 @@ impl Inbox {
     }
 }
 
-/// Whether the other end of a connection is gone, whatever lies unread in it.
-fn is_hung_up(fd: RawFd) -> bool {
-    let mut poll = libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 };
-    // SAFETY: one pollfd; does not wait.
-    unsafe { libc::poll(&raw mut poll, 1, 0) > 0 }
-}
-
 /// Reads all that there is on a connection: it has served to wake us.
 fn discard(fd: RawFd) {
-    let mut bytes = [0_u8; 64];
-    // SAFETY: a buffer of that length. Each message is a byte, or cut to what fits.
-    while unsafe { libc::recv(fd, bytes.as_mut_ptr().cast(), bytes.len(), libc::MSG_DONTWAIT) } > 0 {}
+    // Each message is a byte, or cut to the room there is.
+    while recv(borrow(fd), &mut [0; 64], RecvFlags::DONTWAIT).is_ok_and(|(length, _)| length > 0) {}
 }
 
 #[cfg(test)]

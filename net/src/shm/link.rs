@@ -7,16 +7,18 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
 use urxe_wire::Qpn;
 
 use super::handshake::{self, Handshake, Purpose};
 use super::pending_acks::{PendingAck, PendingAcks as _};
 use super::ring::{self, Producer, RingRecord};
 use super::segment::{AckWords, Segment};
-use crate::sys;
 use crate::sys::epoll_key::EpollKey;
 use crate::sys::fd::{Fd, FdSet};
 use crate::sys::random::random_u32;
+use crate::sys::{self, borrow};
 
 /// Bytes that a batch of packets holds at most.
 pub(crate) const BATCH: usize = 128 << 10;
@@ -101,12 +103,9 @@ impl Link {
 
     /// The connection has become readable, which is how it ends.
     pub(crate) fn look(&self, fds: &FdSet) {
-        let mut byte = [0_u8];
-        let flags = libc::MSG_DONTWAIT | libc::MSG_PEEK;
-        // SAFETY: a buffer of one byte.
-        let received = unsafe { libc::recv(self.raw_fd(), byte.as_mut_ptr().cast(), 1, flags) };
+        let received = recv(borrow(self.raw_fd()), &mut [0; 1], RecvFlags::DONTWAIT | RecvFlags::PEEK);
         // Nobody answers on it: whoever does is none of us.
-        if received >= 0 || io::Error::last_os_error().kind() != io::ErrorKind::WouldBlock {
+        if received.err() != Some(Errno::AGAIN) {
             self.is_dead.store(true, Ordering::Relaxed);
             fds.unwatch(self.raw_fd());
         }

@@ -6,7 +6,9 @@
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, AtomicU64};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
 
 use crate::ipc::credentials::file_may_have;
 
@@ -26,7 +28,7 @@ const _: () = assert!(ACKS + pending_acks::COUNT * 8 <= RECORDS);
 const TOTAL: usize = RECORDS + SIZE;
 
 /// Without these nobody could rely on the memory staying: a file that is cut short raises SIGBUS.
-const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
 /// Shared memory of one ring, mapped.
 #[derive(Debug)]
@@ -44,18 +46,13 @@ impl Segment {
         if !file_may_have(TOTAL) {
             return Err(io::ErrorKind::FileTooLarge.into());
         }
-        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+        // Only /proc shows the name.
+        let memfd = |flags| memfd_create(c"urxe-ring", flags);
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         // Linux before 6.3 knows no NOEXEC_SEAL; later ones may insist on it (`vm.memfd_noexec`).
-        let file = memfd(flags | libc::MFD_NOEXEC_SEAL).or_else(|_| memfd(flags))?;
-        let raw = file.as_raw_fd();
-        // SAFETY: no pointers.
-        if unsafe { libc::ftruncate(raw, TOTAL as libc::off_t) } != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: no pointers.
-        if unsafe { libc::fcntl(raw, libc::F_ADD_SEALS, SEALS) } != 0 {
-            return Err(io::Error::last_os_error());
-        }
+        let file = memfd(flags | MemfdFlags::NOEXEC_SEAL).or_else(|_| memfd(flags))?;
+        ftruncate(&file, TOTAL as u64)?;
+        fcntl_add_seals(&file, SEALS)?;
         Ok((Self::map(file.as_fd())?, file))
     }
 
@@ -63,15 +60,9 @@ impl Segment {
     //= spec/hosts.md#net-021
     //# What another process writes into shared memory MUST do no more than packets can.
     pub(super) fn open(file: BorrowedFd<'_>) -> io::Result<Self> {
-        // SAFETY: no pointers. Fails for what is not memory: no other file has seals.
-        let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
-        // SAFETY: all-zero is a value of this plain C struct.
-        let mut stat: libc::stat = unsafe { core::mem::zeroed() };
-        // SAFETY: `stat` is writable.
-        if seals < 0 || unsafe { libc::fstat(file.as_raw_fd(), &raw mut stat) } != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        if seals & SEALS != SEALS || usize::try_from(stat.st_size) != Ok(TOTAL) {
+        // Fails for what is not memory: no other file has seals.
+        let seals = fcntl_get_seals(file)?;
+        if !seals.contains(SEALS) || usize::try_from(fstat(file)?.st_size) != Ok(TOTAL) {
             return Err(io::ErrorKind::InvalidData.into());
         }
         Self::map(file)
@@ -102,16 +93,6 @@ impl Segment {
         // it is told.
         unsafe { self.at(at, 8).cast().as_ref() }
     }
-}
-
-fn memfd(flags: libc::c_uint) -> io::Result<OwnedFd> {
-    // SAFETY: a terminated name, which only /proc shows.
-    let raw = unsafe { libc::memfd_create(c"urxe-ring".as_ptr(), flags) };
-    if raw < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: new, and nobody else's.
-    Ok(unsafe { OwnedFd::from_raw_fd(raw) })
 }
 
 impl Drop for Segment {

@@ -240,7 +240,7 @@ fn read_control(message: &libc::msghdr, received: &mut Received) {
 
 /// Borrows a descriptor for a call. The caller has it open; if the application has closed it, the call is told EBADF, or meets another
 /// file, as by number.
-fn borrow<'a>(fd: RawFd) -> BorrowedFd<'a> {
+pub(crate) fn borrow<'a>(fd: RawFd) -> BorrowedFd<'a> {
     // SAFETY: not -1, and used for one system call: no other promise about it is relied upon.
     unsafe { BorrowedFd::borrow_raw(fd) }
 }
@@ -281,6 +281,13 @@ pub(crate) fn wait_writable(fd: RawFd, milliseconds: u16) {
     let most = Timespec { tv_sec: 0, tv_nsec: i64::from(milliseconds) * 1_000_000 };
     // Timeout and interruption are all the same to the caller, who tries again.
     let _ = poll(&mut [PollFd::new(&fd, PollFlags::OUT)], Some(&most));
+}
+
+/// Whether the other end of a connection is gone, whatever lies unread in it.
+pub(crate) fn is_hung_up(fd: RawFd) -> bool {
+    let fd = borrow(fd);
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut [PollFd::new(&fd, PollFlags::RDHUP)], Some(&now)).is_ok_and(|ready| ready > 0)
 }
 
 /// A new epoll instance.

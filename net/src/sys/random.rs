@@ -1,18 +1,18 @@
 //! Random numbers for QPNs and source ports, which outsiders must not guess.
 
+use rustix::io::Errno;
+use rustix::rand::{GetRandomFlags, getrandom};
+
 /// A random 32-bit number from the kernel.
 pub(crate) fn random_u32() -> u32 {
     let mut bytes = [0u8; 4];
     loop {
-        // SAFETY: `bytes` is writable for the length given.
-        let n = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
         // A request of up to 256 bytes is never cut short once the pool is initialised (getrandom(2)); before that it
         // can be interrupted.
-        if n == 4 {
-            return u32::from_ne_bytes(bytes);
-        }
-        if std::io::Error::last_os_error().raw_os_error() == Some(libc::ENOSYS) {
-            return fallback();
+        match getrandom(&mut bytes, GetRandomFlags::empty()) {
+            Ok(4) => return u32::from_ne_bytes(bytes),
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(_) => return fallback(),
         }
     }
 }

@@ -13,11 +13,12 @@ use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 
+use rustix::net::sockopt::socket_recv_buffer_size;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use crate::sys::fd::{Fd, FdSet};
 use crate::sys::random::random_u16;
-use crate::sys::{discard_input, scope_id, set_option, set_struct, socket_address, socklen};
+use crate::sys::{borrow, discard_input, scope_id, set_option, set_struct, socket_address};
 
 /// Receive buffer wanted, bytes; the kernel grants less where `net.core.rmem_max` says so and the process has no
 /// CAP_NET_ADMIN. It is a limit, not a reservation.
@@ -179,13 +180,7 @@ pub(crate) fn has_gso(fd: &Fd) -> bool {
 /// The receive buffer a socket has, in the kernel's accounting (which counts packets at about their memory, not their
 /// payload).
 pub(crate) fn receive_buffer(fd: &Fd) -> usize {
-    let mut value: libc::c_int = 0;
-    let mut len = socklen::<libc::c_int>();
-    // SAFETY: `value` is a writable int and `len` its size.
-    unsafe {
-        libc::getsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF, (&raw mut value).cast(), &raw mut len)
-    };
-    usize::try_from(value).unwrap_or(0)
+    socket_recv_buffer_size(borrow(fd.as_raw_fd())).unwrap_or(0)
 }
 
 #[cfg(test)]
