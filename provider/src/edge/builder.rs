@@ -3,26 +3,21 @@
 //!
 //! What is wrong with a request is not said until `wr_complete`, which then posts none of them.
 
-use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
-use std::sync::Arc;
 
-use urxe_engine::{
-    Access, Bind, Data, Key, PostError, QpType, Recipient, Remote, SendFlags, SendOp, SendWr, SgeList, UdRecipient,
-};
+use urxe_engine::{Data, Key, QpType, Recipient, Remote, SendFlags, SendOp, SendWr, SgeList};
 use urxe_explain::Verb;
 use urxe_ffi::driver::QpLayout;
 use urxe_ffi::driver::objects::verbs_qp;
 use urxe_ffi::verbs as v;
-use urxe_net::Route;
 use urxe_wire::{Feth, FlushLevel, ImmDt, Qpn, RKey};
 
+use super::batch::Batch;
+use super::buffers::{buffers, copy};
 use super::context::shared;
-use super::poll_session_lock::PollSessionLock;
-use super::{ah, fast_verb, guarded, post, qp, reentrant};
+use super::work_requests::{bind, send_batch};
+use super::{ah, fast_verb, guarded, qp_object, reentrant};
 use crate::kernel::Errno;
-use crate::verbs::diagnostics;
-use urxe_runtime::qp::Qp;
 use urxe_runtime::sanitizer;
 
 /// `IBV_QP_EX_WITH_FLUSH`, which the headers of rdma-core 44 do not have yet.
@@ -47,23 +42,6 @@ pub(super) const fn operations(qp_type: QpType) -> u64 {
         QpType::Ud => SENDS,
         QpType::XrcRecv => 0,
     }) as u64
-}
-
-/// Requests between `wr_start` and `wr_complete`.
-#[derive(Debug, Default)]
-pub(super) struct Builder {
-    /// Held from `wr_start` to `wr_complete` or `wr_abort`.
-    gate: PollSessionLock,
-    batch: UnsafeCell<Batch>,
-}
-
-#[derive(Debug, Default)]
-struct Batch {
-    /// On UD, with whom each is for.
-    requests: Vec<(SendWr, Option<UdRecipient<Arc<Route>>>)>,
-    /// The first thing that was wrong.
-    error: Option<Errno>,
-    max_inline: u32,
 }
 
 /// Fills in the builders that `operations` asks for.
@@ -118,7 +96,7 @@ pub(super) fn install(verbs: &mut verbs_qp, layout: QpLayout, qp_type: QpType, o
 unsafe fn build(qp: *mut v::ibv_qp_ex, act: impl FnOnce(&mut Batch)) {
     let _ = guarded(|| {
         // SAFETY: between `wr_start` and `wr_complete` the gate keeps other threads out.
-        act(unsafe { &mut *qp::object(qp.cast()).builder.batch.get() });
+        act(unsafe { &mut *qp_object::object(qp.cast()).builder.batch.get() });
         Ok(())
     });
 }
@@ -141,30 +119,10 @@ unsafe fn begin(qp: *mut v::ibv_qp_ex, op: SendOp) {
     unsafe { build(qp, |batch| batch.requests.push((SendWr { wr_id, op, data, flags, to: Recipient::Peer }, None))) };
 }
 
-impl Batch {
-    fn set(&mut self, change: impl FnOnce(&mut SendWr)) {
-        match self.requests.last_mut() {
-            Some((request, _)) => change(request),
-            None => self.fail(Errno(libc::EINVAL)),
-        }
-    }
-
-    fn set_data(&mut self, data: Result<Data, Errno>) {
-        match data {
-            Ok(data) => self.set(|request| request.data = data),
-            Err(errno) => self.fail(errno),
-        }
-    }
-
-    fn fail(&mut self, errno: Errno) {
-        self.error.get_or_insert(errno);
-    }
-}
-
 unsafe extern "C" fn wr_start(qp: *mut v::ibv_qp_ex) {
     let _ = guarded(|| {
         // SAFETY: the caller's queue pair.
-        let object = unsafe { qp::object(qp.cast()) };
+        let object = unsafe { qp_object::object(qp.cast()) };
         object.builder.gate.enter();
         // SAFETY: through the gate.
         let batch = unsafe { &mut *object.builder.batch.get() };
@@ -177,7 +135,7 @@ unsafe extern "C" fn wr_start(qp: *mut v::ibv_qp_ex) {
 
 unsafe extern "C" fn wr_complete(qp: *mut v::ibv_qp_ex) -> c_int {
     // SAFETY: the caller's queue pair, between `wr_start` and this.
-    let object = unsafe { qp::object(qp.cast()) };
+    let object = unsafe { qp_object::object(qp.cast()) };
     sanitizer::posting();
     let result = fast_verb(Verb::WrComplete, |is_nested| {
         // SAFETY: the caller's queue pair.
@@ -190,37 +148,16 @@ unsafe extern "C" fn wr_complete(qp: *mut v::ibv_qp_ex) -> c_int {
         if is_nested {
             return reentrant::wr_complete(&object.qp, &mut batch.requests);
         }
-        send(&object.qp, &mut batch.requests)
+        send_batch(&object.qp, &mut batch.requests)
     });
     object.builder.gate.leave();
     result
 }
 
-/// Posts all of the requests or none.
-pub(super) fn send(qp: &Qp, requests: &mut Vec<(SendWr, Option<UdRecipient<Arc<Route>>>)>) -> Result<(), Errno> {
-    let port = qp.port();
-    let strict = urxe_diag::of(port).filter(|observer| observer.is_strict());
-    let post = |engine: &mut urxe_engine::QueuePair<_>, io: &mut urxe_engine::Io<'_, _>| {
-        let Some(observer) = strict else { return engine.post_send_all(io, requests) };
-        let (sender, count) = (diagnostics::sender(engine), requests.len());
-        observer.posting_list(sender.qpn, "send", count, engine.config().cap.max_send_wr);
-        for (request, _) in &*requests {
-            observer.posting_send(sender, request);
-        }
-        let posted = engine.post_send_all(io, requests);
-        if posted.is_err() {
-            observer.refused_send(sender.qpn, count);
-        }
-        observer.posted_send(sender.qpn, engine.is_stuck());
-        posted
-    };
-    port.with_work(|work| qp.post_send(work, post)).map_err(Errno::from)
-}
-
 unsafe extern "C" fn wr_abort(qp: *mut v::ibv_qp_ex) {
     let _ = guarded(|| {
         // SAFETY: the caller's queue pair, between `wr_start` and this.
-        unsafe { qp::object(qp.cast()) }.builder.gate.leave();
+        unsafe { qp_object::object(qp.cast()) }.builder.gate.leave();
         Ok(())
     });
 }
@@ -280,7 +217,7 @@ unsafe extern "C" fn wr_atomic_fetch_add(qp: *mut v::ibv_qp_ex, rkey: u32, remot
 unsafe extern "C" fn wr_atomic_write(qp: *mut v::ibv_qp_ex, rkey: u32, remote_addr: u64, atomic_wr: *const c_void) {
     // SAFETY: the caller's queue pair.
     unsafe { begin(qp, SendOp::AtomicWrite(remote(remote_addr, rkey))) };
-    let bytes = post::copy(std::iter::once((atomic_wr as u64, 8)));
+    let bytes = copy(std::iter::once((atomic_wr as u64, 8)));
     // SAFETY: as above.
     unsafe { build(qp, |batch| batch.set_data(bytes.map(Data::Inline))) };
 }
@@ -320,23 +257,6 @@ unsafe extern "C" fn wr_bind_mw(
     unsafe { begin(qp, SendOp::BindWindow(bind)) };
 }
 
-/// Converts the arguments of a memory-window bind.
-///
-/// # Safety
-/// The window and the region are ours and live; the region may be null.
-pub(super) unsafe fn bind(mw: *mut v::ibv_mw, rkey: u32, info: &v::ibv_mw_bind_info) -> Bind {
-    Bind {
-        // SAFETY: the caller's promise.
-        window: Key(unsafe { (*mw).rkey }),
-        new_key: Key(rkey),
-        // SAFETY: as above.
-        region: Key(if info.mr.is_null() { 0 } else { unsafe { (*info.mr).lkey } }),
-        access: Access::from_bits(info.mw_access_flags),
-        addr: info.addr,
-        length: info.length,
-    }
-}
-
 // --- setters -----------------------------------------------------------------------------------------------
 
 unsafe extern "C" fn wr_set_sge(qp: *mut v::ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
@@ -348,7 +268,7 @@ unsafe extern "C" fn wr_set_sge(qp: *mut v::ibv_qp_ex, lkey: u32, addr: u64, len
 unsafe extern "C" fn wr_set_sge_list(qp: *mut v::ibv_qp_ex, num_sge: usize, sg_list: *const v::ibv_sge) {
     let count = c_int::try_from(num_sge).unwrap_or(c_int::MAX);
     // SAFETY: the caller's list has that many elements.
-    let list = unsafe { post::buffers(sg_list, count) };
+    let list = unsafe { buffers(sg_list, count) };
     // SAFETY: the caller's queue pair.
     unsafe { build(qp, |batch| batch.set_data(list.map(Data::Gather))) };
 }
@@ -385,20 +305,4 @@ unsafe extern "C" fn wr_set_ud_addr(qp: *mut v::ibv_qp_ex, ah: *mut v::ibv_ah, r
 unsafe extern "C" fn wr_set_xrc_srqn(qp: *mut v::ibv_qp_ex, remote_srqn: u32) {
     // SAFETY: the caller's queue pair.
     unsafe { build(qp, |batch| batch.set(|request| request.to = Recipient::XrcSrq(Qpn::new(remote_srqn)))) };
-}
-
-impl Batch {
-    fn set_inline(&mut self, parts: &[(u64, usize)]) {
-        // Together they may be longer than a number says.
-        let length = parts.iter().fold(0, |sum: u64, &(_, length)| sum.saturating_add(length as u64));
-        let takes = self.requests.last().is_none_or(|(request, _)| !request.op.is_response_bearing());
-        let data = if !takes {
-            Err(Errno::from(PostError::Operation))
-        } else if length > u64::from(self.max_inline) {
-            Err(Errno::from(PostError::InlineTooLong))
-        } else {
-            post::copy(parts.iter().copied()).map(Data::Inline)
-        };
-        self.set_data(data);
-    }
 }

@@ -16,7 +16,7 @@ use urxe_ffi::driver::newer::{
 use urxe_ffi::verbs as v;
 
 use super::context::shared;
-use super::{fast_verb, int_verb, ptr_verb, qp};
+use super::{fast_verb, int_verb, ptr_verb, qp_object};
 use crate::kernel::Errno;
 use crate::verbs::context::Context;
 use crate::verbs::quota::Counted;
@@ -133,7 +133,7 @@ pub(super) unsafe extern "C" fn qp_attach_comp_cntr(
     int_verb(Verb::QpAttachCompCntr, || {
         // SAFETY: the caller's queue pair, counter and attributes.
         let ((context, object), qp_context, queue_pair, attr) =
-            unsafe { (object(comp_cntr), (*qp).context, qp::object(qp), &*attr) };
+            unsafe { (object(comp_cntr), (*qp).context, qp_object::object(qp), &*attr) };
         context.check_alive()?;
         if attr.comp_mask != 0 {
             return Err(EOPNOTSUPP);

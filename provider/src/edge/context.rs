@@ -1,115 +1,30 @@
-//! Opening, closing and asking a device.
+//! Asking an open device, and finding it behind an `ibv_context`.
 
-use std::ffi::{CStr, c_int, c_void};
-use std::os::fd::{IntoRawFd, OwnedFd};
-use std::sync::Arc;
+use std::ffi::c_int;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use urxe_explain::Verb;
-use urxe_ffi::driver::ContextOps;
 use urxe_ffi::private::Libibverbs;
 use urxe_ffi::verbs as v;
 
-use super::{
-    ah, comp_cntr, cq, cq_ex, dm, dmabuf, dmah, domain, guarded, import, mcast, misc, mr, mw, post, qp, register, srq,
-    xrcd,
-};
-use super::{int_verb, ptr_verb};
-use crate::kernel::{Errno, hook};
-use crate::verbs::context::{Context, OpenError};
+use super::{guarded, int_verb};
+use crate::kernel::Errno;
+use crate::verbs::context::Context;
 use crate::verbs::{diagnostics, query};
-use crate::{device, kernel};
-use urxe_diag::complain;
-use urxe_runtime::{limits, sanitizer};
+use urxe_runtime::sanitizer;
 
 /// Private data behind an `ibv_context`.
 #[repr(C)]
-struct Extra {
-    context: *const Context,
+pub(super) struct Extra {
+    pub(super) context: *const Context,
     /// The copy of libibverbs that the context is of.
-    library: &'static Libibverbs,
+    pub(super) library: &'static Libibverbs,
 }
-
-const OPS: ContextOps = ContextOps {
-    alloc_pd: Some(mr::alloc_pd),
-    dealloc_pd: Some(mr::dealloc_pd),
-    reg_mr: Some(mr::reg_mr),
-    dereg_mr: Some(mr::dereg_mr),
-    rereg_mr: Some(mr::rereg_mr),
-    import_pd: Some(mr::import_pd),
-    unimport_pd: Some(mr::unimport_pd),
-    import_mr: Some(mr::import_mr),
-    unimport_mr: Some(mr::unimport_mr),
-    import_dm: Some(dm::import_dm),
-    unimport_dm: Some(dm::unimport_dm),
-    advise_mr: Some(mr::advise_mr),
-    alloc_null_mr: Some(mr::alloc_null_mr),
-    alloc_dm: Some(dm::alloc_dm),
-    free_dm: Some(dm::free_dm),
-    reg_dm_mr: Some(dm::reg_dm_mr),
-    reg_dmabuf_mr: Some(dmabuf::reg_dmabuf_mr),
-    alloc_mw: Some(mw::alloc_mw),
-    bind_mw: Some(mw::bind_mw),
-    dealloc_mw: Some(mw::dealloc_mw),
-    alloc_td: Some(domain::alloc_td),
-    dealloc_td: Some(domain::dealloc_td),
-    alloc_parent_domain: Some(domain::alloc_parent_domain),
-    query_rt_values: Some(misc::query_rt_values),
-    query_qp_data_in_order: Some(misc::query_qp_data_in_order),
-    create_cq: Some(cq::create_cq),
-    create_cq_ex: Some(cq_ex::create_cq_ex),
-    poll_cq: Some(cq::poll_cq),
-    req_notify_cq: Some(cq::req_notify_cq),
-    resize_cq: Some(cq::resize_cq),
-    modify_cq: Some(cq::modify_cq),
-    destroy_cq: Some(cq::destroy_cq),
-    cq_event: Some(cq::cq_event),
-    async_event: Some(async_event),
-    create_qp: Some(qp::create_qp),
-    modify_qp: Some(qp::modify_qp),
-    query_qp: Some(qp::query_qp),
-    destroy_qp: Some(qp::destroy_qp),
-    post_send: Some(post::post_send),
-    post_recv: Some(post::post_recv),
-    create_qp_ex: Some(qp::create_qp_ex),
-    open_qp: Some(qp::open_qp),
-    create_srq: Some(srq::create_srq),
-    create_srq_ex: Some(srq::create_srq_ex),
-    modify_srq: Some(srq::modify_srq),
-    query_srq: Some(srq::query_srq),
-    get_srq_num: Some(srq::get_srq_num),
-    destroy_srq: Some(srq::destroy_srq),
-    post_srq_recv: Some(srq::post_srq_recv),
-    open_xrcd: Some(xrcd::open_xrcd),
-    close_xrcd: Some(xrcd::close_xrcd),
-    attach_mcast: Some(mcast::attach_mcast),
-    detach_mcast: Some(mcast::detach_mcast),
-    create_ah: Some(ah::create_ah),
-    destroy_ah: Some(ah::destroy_ah),
-    query_device_ex: Some(query_device_ex),
-    query_port: Some(query_port),
-    query_port_speed: Some(query_port_speed),
-    alloc_dmah: Some(dmah::alloc_dmah),
-    dealloc_dmah: Some(dmah::dealloc_dmah),
-    reg_mr_ex: Some(dmah::reg_mr_ex),
-    query_comp_cntr_caps: Some(comp_cntr::query_comp_cntr_caps),
-    create_comp_cntr: Some(comp_cntr::create_comp_cntr),
-    destroy_comp_cntr: Some(comp_cntr::destroy_comp_cntr),
-    set_comp_cntr: Some(comp_cntr::set_comp_cntr),
-    set_err_comp_cntr: Some(comp_cntr::set_err_comp_cntr),
-    inc_comp_cntr: Some(comp_cntr::inc_comp_cntr),
-    inc_err_comp_cntr: Some(comp_cntr::inc_err_comp_cntr),
-    read_comp_cntr: Some(comp_cntr::read_comp_cntr),
-    read_err_comp_cntr: Some(comp_cntr::read_err_comp_cntr),
-    qp_attach_comp_cntr: Some(comp_cntr::qp_attach_comp_cntr),
-    free_context: Some(free_context),
-    ..ContextOps::NONE
-};
 
 /// The open device behind an `ibv_context` of ours.
 ///
 /// # Safety
-/// `context` came from [`alloc_context`] and has not been freed.
+/// `context` came from `ibv_open_device` and has not been freed.
 pub(super) unsafe fn shared<'a>(context: *mut v::ibv_context) -> &'a Context {
     // SAFETY: `introduce` left the pointer right behind the context, and holds the reference until `free_context`.
     unsafe { &*(*context.add(1).cast::<Extra>()).context }
@@ -124,100 +39,8 @@ pub(super) unsafe fn library(context: *mut v::ibv_context) -> &'static Libibverb
     unsafe { (*context.add(1).cast::<Extra>()).library }
 }
 
-pub(super) unsafe extern "C" fn alloc_context(
-    device: *mut v::ibv_device,
-    cmd_fd: c_int,
-    _private_data: *mut c_void,
-) -> *mut v::verbs_context {
-    ptr_verb(Verb::OpenDevice, || {
-        // It may have been loaded after us.
-        kernel::ucma::hook::install_if_loaded();
-        // SAFETY: libibverbs' own device.
-        let opened = unsafe { register::library(device) }.ok_or(Errno(libc::ENOSYS)).and_then(|library| {
-            // SAFETY: a device that libibverbs has named.
-            let name = unsafe { CStr::from_ptr((&raw const (*device).name).cast()) };
-            let name = name.to_str().map_err(|_| Errno(libc::ENODEV))?;
-            let netdev = device::netdev_of(name).ok_or(Errno(libc::ENODEV))?;
-            let (context, async_fd) = Context::open(name, &netdev).map_err(|error| refuse(name, &error))?;
-            Ok((library, context, async_fd))
-        });
-        let (library, context, async_fd) = opened.inspect_err(|_| {
-            // SAFETY: ours since the call.
-            unsafe { libc::close(cmd_fd) };
-        })?;
-        // SAFETY: the arguments of this call.
-        unsafe { introduce(library, device, cmd_fd, context, Some(async_fd)) }
-    })
-}
-
-/// Makes the `verbs_context` of an open device. `cmd_fd` belongs to it, and is closed in case of failure.
-///
-/// # Safety
-/// `device` is libibverbs', `cmd_fd` open and the caller's.
-pub(super) unsafe fn introduce(
-    library: &'static Libibverbs,
-    device: *mut v::ibv_device,
-    cmd_fd: c_int,
-    context: Arc<Context>,
-    async_fd: Option<OwnedFd>,
-) -> Result<*mut v::verbs_context, Errno> {
-    hook::attach(cmd_fd, Arc::clone(&context) as _);
-    // SAFETY: the caller's promise.
-    let verbs = unsafe { library.init_and_alloc_context(device, cmd_fd, size_of::<Extra>(), 0) };
-    if verbs.is_null() {
-        hook::detach(cmd_fd);
-        return Err(Errno(libc::ENOMEM));
-    }
-    import::remember(cmd_fd, &context, device);
-    // SAFETY: a context of this library's version with `Extra` behind it; nobody else knows it yet.
-    unsafe {
-        let public = library.public(verbs);
-        public.add(1).cast::<Extra>().write(Extra { context: Arc::into_raw(context), library });
-        if let Some(async_fd) = async_fd {
-            (*public).async_fd = async_fd.into_raw_fd();
-        }
-        (*public).num_comp_vectors = limits::COMP_VECTORS;
-        library.set_ops(verbs, &OPS);
-    }
-    Ok(verbs)
-}
-
-/// Tells the person in front of the program why there is no device.
-fn refuse(name: &str, error: &OpenError) -> Errno {
-    match error {
-        OpenError::Port(error) => {
-            complain(error);
-            Errno(libc::ENODEV)
-        }
-        OpenError::Settings(mistake) => {
-            complain(mistake);
-            Errno(libc::EINVAL)
-        }
-        OpenError::System(errno) => {
-            complain(&format_args!("cannot open {name}: {errno}"));
-            *errno
-        }
-    }
-}
-
-unsafe extern "C" fn free_context(context: *mut v::ibv_context) {
-    let _ = int_verb(Verb::CloseDevice, || {
-        // SAFETY: the last call for this context.
-        unsafe {
-            import::forget((*context).cmd_fd);
-            hook::detach((*context).cmd_fd);
-            let Extra { context: open, library } = context.add(1).cast::<Extra>().read();
-            let verbs = library.context(context);
-            library.uninit_context(verbs);
-            libc::free(verbs.cast());
-            drop(Arc::from_raw(open));
-        }
-        Ok(())
-    });
-}
-
 /// `ibv_query_device_ex(3)`; works in a child of fork(2) too.
-unsafe extern "C" fn query_device_ex(
+pub(super) unsafe extern "C" fn query_device_ex(
     context: *mut v::ibv_context,
     input: *const v::ibv_query_device_ex_input,
     attr: *mut v::ibv_device_attr_ex,
@@ -244,7 +67,11 @@ unsafe extern "C" fn query_device_ex(
     })
 }
 
-unsafe extern "C" fn query_port(context: *mut v::ibv_context, port_num: u8, attr: *mut v::ibv_port_attr) -> c_int {
+pub(super) unsafe extern "C" fn query_port(
+    context: *mut v::ibv_context,
+    port_num: u8,
+    attr: *mut v::ibv_port_attr,
+) -> c_int {
     int_verb(Verb::QueryPort, || {
         // SAFETY: the caller's context and structure, which libibverbs has cleared.
         let (context, attr) = unsafe { (shared(context), &mut *attr) };
@@ -261,7 +88,11 @@ unsafe extern "C" fn query_port(context: *mut v::ibv_context, port_num: u8, attr
 }
 
 /// In units of 100 Mbit/s, as [`query_port`] says it by width and speed.
-unsafe extern "C" fn query_port_speed(context: *mut v::ibv_context, port_num: u32, speed: *mut u64) -> c_int {
+pub(super) unsafe extern "C" fn query_port_speed(
+    context: *mut v::ibv_context,
+    port_num: u32,
+    speed: *mut u64,
+) -> c_int {
     int_verb(Verb::QueryPortSpeed, || {
         // SAFETY: the caller's context.
         let context = unsafe { shared(context) };
@@ -276,7 +107,7 @@ unsafe extern "C" fn query_port_speed(context: *mut v::ibv_context, port_num: u3
 }
 
 /// libibverbs has read an asynchronous event.
-unsafe extern "C" fn async_event(context: *mut v::ibv_context, _event: *mut v::ibv_async_event) {
+pub(super) unsafe extern "C" fn async_event(context: *mut v::ibv_context, _event: *mut v::ibv_async_event) {
     let _ = guarded(|| {
         // SAFETY: the caller's context.
         let context = unsafe { shared(context) };

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use urxe_engine::{Cqe, Moderation, WcStatus};
+use urxe_engine::{Cqe, Instant, Moderation, WcStatus};
 use urxe_explain::Verb;
 use urxe_ffi::verbs as v;
 use urxe_wire::grh;
 
 use super::context::shared;
-use super::cq_ex::Poll;
+use super::poll_session_lock::PollSessionLock;
 use super::users::Users;
 use super::{count_verb, fast_verb, garbage, guarded, int_verb, mr, ptr_verb, reentrant, wait};
 use crate::kernel::Errno;
@@ -36,6 +36,28 @@ pub(super) struct CqObject {
     /// The parent domain it was made with, kept from being freed.
     parent_domain: Option<Arc<ProtectionDomain>>,
     _counted: Counted,
+}
+
+/// State of an extended poll, from `ibv_start_poll` to `ibv_end_poll`.
+pub(super) struct Poll {
+    /// Held meanwhile, unless the application promises to use one thread.
+    pub(super) gate: Option<PollSessionLock>,
+    pub(super) current: UnsafeCell<Current>,
+}
+
+/// The completion that `read_*` are about.
+pub(super) struct Current {
+    pub(super) wc: v::ibv_wc,
+    pub(super) at: Instant,
+}
+
+impl Poll {
+    pub(super) fn new(single_threaded: bool) -> Self {
+        // SAFETY: all-zero is a value of this plain C struct.
+        let wc = unsafe { std::mem::zeroed() };
+        let current = UnsafeCell::new(Current { wc, at: Instant::from_nanos(0) });
+        Self { gate: (!single_threaded).then(PollSessionLock::default), current }
+    }
 }
 
 /// Returns the object behind an `ibv_cq`.

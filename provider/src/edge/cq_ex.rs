@@ -1,16 +1,14 @@
 //! Extended completion queues: `ibv_create_cq_ex`, and polling by `start_poll`, `next_poll`, `end_poll`
 //! (`ibv_create_cq_ex(3)`).
 
-use std::cell::UnsafeCell;
 use std::ffi::c_int;
 
-use urxe_engine::{Cqe, Instant};
+use urxe_engine::Cqe;
 use urxe_explain::Verb;
 use urxe_ffi::verbs as v;
 
 use super::context::shared;
-use super::cq::{self, CqObject};
-use super::poll_session_lock::PollSessionLock;
+use super::cq::{self, CqObject, Current, Poll};
 use super::{fast_verb, guarded, ptr_verb};
 use crate::kernel::Errno;
 use urxe_runtime::{clock, sanitizer};
@@ -28,28 +26,6 @@ const WC_FLAGS: u32 = v::IBV_WC_EX_WITH_BYTE_LEN
 
 /// `wc_flags` that need the time of each completion.
 const TIMES: u32 = v::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | v::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
-
-/// State of an extended poll, from `ibv_start_poll` to `ibv_end_poll`.
-pub(super) struct Poll {
-    /// Held meanwhile, unless the application promises to use one thread.
-    gate: Option<PollSessionLock>,
-    current: UnsafeCell<Current>,
-}
-
-/// The completion that `read_*` are about.
-struct Current {
-    wc: v::ibv_wc,
-    at: Instant,
-}
-
-impl Poll {
-    pub(super) fn new(single_threaded: bool) -> Self {
-        // SAFETY: all-zero is a value of this plain C struct.
-        let wc = unsafe { std::mem::zeroed() };
-        let current = UnsafeCell::new(Current { wc, at: Instant::from_nanos(0) });
-        Self { gate: (!single_threaded).then(PollSessionLock::default), current }
-    }
-}
 
 pub(super) unsafe extern "C" fn create_cq_ex(
     context: *mut v::ibv_context,

@@ -9,7 +9,7 @@ use urxe_net::RouteError;
 use urxe_wire::{Gid, Qpn};
 
 use super::context::shared;
-use super::{int_verb, qp};
+use super::{int_verb, qp_object};
 use crate::kernel::Errno;
 use crate::verbs::context::Context;
 use urxe_runtime::groups::AttachError;
@@ -43,7 +43,7 @@ pub(super) unsafe extern "C" fn detach_mcast(qp: *mut v::ibv_qp, gid: *const v::
 /// A queue pair of ours, and a GID.
 unsafe fn arguments<'a>(qp: *mut v::ibv_qp, gid: *const v::ibv_gid) -> Result<(&'a Context, Qpn, Gid), Errno> {
     // SAFETY: the caller's promise; every bit pattern is sixteen bytes.
-    let (context, object, gid) = unsafe { (shared((*qp).context), qp::object(qp), Gid::new((*gid).raw)) };
+    let (context, object, gid) = unsafe { (shared((*qp).context), qp_object::object(qp), Gid::new((*gid).raw)) };
     context.check_alive()?;
     if object.qp.inspect(|engine| engine.config().qp_type) != QpType::Ud {
         return Err(EINVAL);

@@ -5,6 +5,8 @@
 //! of the thread that posts work requests waits for none of its locks ([`reentrant`]).
 
 pub(crate) mod ah;
+mod batch;
+mod buffers;
 mod builder;
 mod comp_cntr;
 pub(crate) mod context;
@@ -20,30 +22,33 @@ pub(crate) mod mcast;
 mod misc;
 pub(crate) mod mr;
 mod mw;
+mod open;
+mod opened;
+mod panics;
 mod poll_session_lock;
 pub(crate) mod post;
 pub(crate) mod qp;
+mod qp_object;
 mod reentrant;
 pub(crate) mod register;
+mod registrations;
 pub(crate) mod srq;
 mod stub;
 mod users;
 mod wait;
+mod work_requests;
 pub(crate) mod xrcd;
 
 use std::ffi::c_int;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use urxe_explain::Verb;
 use urxe_net::cancellation::CancelGuard;
 
 use crate::kernel::Errno;
+use panics::caught;
 use urxe_diag::explain::{self, Quiet};
 use urxe_diag::verbs;
-use urxe_runtime::{port_events, sanitizer};
-
-/// Errno of a verb that panicked.
-const BROKEN: Errno = Errno(libc::EIO);
+use urxe_runtime::sanitizer;
 
 /// Runs a verb, unless a fault rule refuses it. `act` is told whether a signal handler called it inside another verb.
 #[inline]
@@ -76,16 +81,6 @@ fn guarded_verb<T>(act: impl FnOnce(bool) -> Result<T, Errno>) -> Result<T, Errn
         })
     })
     .unwrap_or_else(Err)
-}
-
-/// Runs `act`. A panic makes every device fatal, and is [`BROKEN`].
-#[inline]
-fn caught<T>(act: impl FnOnce() -> T) -> Result<T, Errno> {
-    catch_unwind(AssertUnwindSafe(act)).map_err(|_| {
-        // What there is to tell, and to whom, is not what panicked; if it panics as well, there is nobody to tell.
-        let _ = catch_unwind(port_events::devices_failed);
-        BROKEN
-    })
 }
 
 /// Explains the failure of a verb, and sets errno.

@@ -8,7 +8,8 @@ use urxe_explain::Verb;
 use urxe_ffi::verbs as v;
 
 use super::context::shared;
-use super::{builder, int_verb, mr, ptr_verb, qp};
+use super::work_requests::bind;
+use super::{int_verb, mr, ptr_verb, qp_object};
 use crate::kernel::Errno;
 use crate::verbs::diagnostics;
 use crate::verbs::objects::ProtectionDomain;
@@ -61,7 +62,7 @@ pub(super) unsafe extern "C" fn dealloc_mw(mw: *mut v::ibv_mw) -> c_int {
 pub(super) unsafe extern "C" fn bind_mw(qp: *mut v::ibv_qp, mw: *mut v::ibv_mw, mw_bind: *mut v::ibv_mw_bind) -> c_int {
     int_verb(Verb::BindMw, || {
         // SAFETY: the caller's queue pair, window and description.
-        let (context, object, asked) = unsafe { (shared((*qp).context), qp::object(qp), &*mw_bind) };
+        let (context, object, asked) = unsafe { (shared((*qp).context), qp_object::object(qp), &*mw_bind) };
         context.check_alive()?;
         //= spec/memory.md#mem-012
         //# A type 1 window MUST NOT be bound zero-based.
@@ -76,7 +77,7 @@ pub(super) unsafe extern "C" fn bind_mw(qp: *mut v::ibv_qp, mw: *mut v::ibv_mw, 
         let rkey = unsafe { (*mw).rkey };
         let next = (rkey & !0xff) | (rkey.wrapping_add(1) & 0xff);
         // SAFETY: as above.
-        let bind = unsafe { builder::bind(mw, next, &asked.bind_info) };
+        let bind = unsafe { bind(mw, next, &asked.bind_info) };
         let flag = |flag| asked.send_flags & flag != 0;
         let wr = SendWr {
             wr_id: asked.wr_id,

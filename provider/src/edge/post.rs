@@ -1,26 +1,13 @@
-//! Posting work requests.
+//! Posting work requests to a queue pair (`ibv_post_send(3)`, `ibv_post_recv(3)`).
 
 use std::ffi::c_int;
-use std::sync::Arc;
 
-use urxe_engine::{
-    Data, Io, Key, PostError, QpType, Recipient, RecvWr, Remote, SendFlags, SendOp, SendWr, Sge, SgeList, UdRecipient,
-};
 use urxe_explain::Verb;
 use urxe_ffi::verbs as v;
-use urxe_net::Route;
-use urxe_wire::{ImmDt, Qpn, RKey};
 
 use super::context::shared;
-use super::{ah, builder, fast_verb, qp, reentrant};
-use crate::kernel::Errno;
-use crate::verbs::context::Context;
-use crate::verbs::diagnostics;
-use urxe_diag::{self, Observer, RecvQueue};
-use urxe_runtime::host::DeviceHost;
-use urxe_runtime::limits;
-use urxe_runtime::memory::faultable_copy;
-use urxe_runtime::qp::Qp;
+use super::work_requests::{recv, send};
+use super::{fast_verb, qp_object, reentrant};
 use urxe_runtime::sanitizer;
 
 pub(super) unsafe extern "C" fn post_send(
@@ -31,7 +18,7 @@ pub(super) unsafe extern "C" fn post_send(
     sanitizer::posting();
     fast_verb(Verb::PostSend, |is_nested| {
         // SAFETY: the caller's queue pair.
-        let (context, object) = unsafe { (shared((*qp).context), qp::object(qp)) };
+        let (context, object) = unsafe { (shared((*qp).context), qp_object::object(qp)) };
         context.check_alive()?;
         if is_nested {
             // SAFETY: the caller's queue pair, list and pointer.
@@ -42,118 +29,6 @@ pub(super) unsafe extern "C" fn post_send(
     })
 }
 
-/// Posts a list of send requests.
-///
-/// # Safety
-/// As for `ibv_post_send(3)`.
-#[inline]
-pub(super) unsafe fn send(
-    context: &Context,
-    qp: &Qp,
-    max_inline: u32,
-    first: *mut v::ibv_send_wr,
-    bad_wr: *mut *mut v::ibv_send_wr,
-) -> Result<(), Errno> {
-    let strict = context.observer().filter(|observer| observer.is_strict());
-    qp.port().with_work(|work| {
-        qp.post_send(work, |engine, io| {
-            let list = List { context, max_inline, first, bad_wr };
-            // SAFETY: the caller's promise.
-            let posted = unsafe {
-                match strict {
-                    None => list.post(engine, io),
-                    Some(observer) => list.post_strictly(engine, io, observer),
-                }
-            };
-            posted.map_err(|errno| explained(engine, errno))
-        })
-    })
-}
-
-/// The errno of a send request that was refused; a queue that never empties is a reason of its own.
-#[cold]
-fn explained(engine: &Engine, errno: Errno) -> Errno {
-    match errno {
-        Errno(libc::ENOMEM) if engine.is_stuck() => diagnostics::stuck(errno, engine.config().cap.max_send_wr),
-        _ => errno,
-    }
-}
-
-/// Arguments of `ibv_post_send(3)`.
-struct List<'a> {
-    context: &'a Context,
-    max_inline: u32,
-    first: *mut v::ibv_send_wr,
-    bad_wr: *mut *mut v::ibv_send_wr,
-}
-
-/// Queue pair of a device.
-type Engine = urxe_engine::QueuePair<DeviceHost>;
-
-impl List<'_> {
-    /// Writes each request into its place in the send queue.
-    ///
-    /// # Safety
-    /// As for `ibv_post_send(3)`.
-    #[inline]
-    unsafe fn post(&self, engine: &mut Engine, io: &mut Io<'_, DeviceHost>) -> Result<(), Errno> {
-        let qp_type = engine.config().qp_type;
-        let post = |wr: &_| {
-            // SAFETY: a request of the caller's list.
-            engine.post_send_with(io, |place| unsafe { self.write(wr, qp_type, place) })
-        };
-        // SAFETY: a list of requests, ended by null, and the caller's pointer.
-        unsafe { each(self.first, |wr| wr.next, self.bad_wr, post) }
-    }
-
-    /// Posts each request, and shows it to strict mode before.
-    ///
-    /// # Safety
-    /// As for `ibv_post_send(3)`.
-    unsafe fn post_strictly(
-        &self,
-        engine: &mut Engine,
-        io: &mut Io<'_, DeviceHost>,
-        observer: &Observer,
-    ) -> Result<(), Errno> {
-        let qp_type = engine.config().qp_type;
-        // SAFETY: a list of requests, ended by null.
-        let count = unsafe { count(self.first, |wr| wr.next) };
-        observer.posting_list(engine.config().qpn, "send", count, engine.config().cap.max_send_wr);
-        let post = |wr: &_| {
-            let mut request = SendWr::default();
-            // SAFETY: a request of the caller's list.
-            let to = unsafe { self.write(wr, qp_type, &mut request) }?;
-            observer.posting_send(diagnostics::sender(engine), &request);
-            let posted = engine.post_send(io, request, to).map_err(Errno::from);
-            match posted {
-                Ok(()) => observer.posted_send(engine.config().qpn, engine.is_stuck()),
-                Err(_) => observer.refused_send(engine.config().qpn, 1),
-            }
-            posted
-        };
-        // SAFETY: as above, and the caller's pointer.
-        unsafe { each(self.first, |wr| wr.next, self.bad_wr, post) }
-    }
-
-    /// Writes a request as the engine has it. Returns the recipient of one on UD.
-    ///
-    /// # Safety
-    /// `wr` has the fields that its opcode and flags say.
-    #[inline(always)]
-    unsafe fn write(
-        &self,
-        wr: &v::ibv_send_wr,
-        qp_type: QpType,
-        place: &mut SendWr,
-    ) -> Result<Option<UdRecipient<Arc<Route>>>, Errno> {
-        // SAFETY: the caller's promise.
-        unsafe { write_request(wr, qp_type, self.max_inline, place) }?;
-        // SAFETY: requests on UD say where to.
-        (qp_type == QpType::Ud).then(|| unsafe { recipient(self.context, wr) }).transpose()
-    }
-}
-
 pub(super) unsafe extern "C" fn post_recv(
     qp: *mut v::ibv_qp,
     first: *mut v::ibv_recv_wr,
@@ -162,217 +37,11 @@ pub(super) unsafe extern "C" fn post_recv(
     sanitizer::posting();
     fast_verb(Verb::PostRecv, |is_nested| {
         // SAFETY: the caller's queue pair.
-        let (context, object) = unsafe { (shared((*qp).context), qp::object(qp)) };
+        let (context, object) = unsafe { (shared((*qp).context), qp_object::object(qp)) };
         context.check_alive()?;
         // SAFETY: the caller's list and pointer.
         unsafe {
             if is_nested { reentrant::post_recv(&object.qp, first, bad_wr) } else { recv(&object.qp, first, bad_wr) }
         }
     })
-}
-
-/// Posts a list of receive requests.
-///
-/// # Safety
-/// As for `ibv_post_recv(3)`.
-#[inline]
-pub(super) unsafe fn recv(qp: &Qp, first: *mut v::ibv_recv_wr, bad_wr: *mut *mut v::ibv_recv_wr) -> Result<(), Errno> {
-    let strict = urxe_diag::of(qp.port()).filter(|observer| observer.is_strict());
-    let post = |engine: &mut urxe_engine::QueuePair<_>, io: &mut Io<'_, _>| {
-        let next = |wr: &v::ibv_recv_wr| wr.next;
-        if let Some(observer) = strict {
-            // SAFETY: a list of requests, ended by null.
-            let count = unsafe { count(first, next) };
-            observer.posting_list(engine.config().qpn, "receive", count, engine.config().cap.max_recv_wr);
-        }
-        let post = |wr: &v::ibv_recv_wr| {
-            // SAFETY: a request with that many elements.
-            let buffers = unsafe { buffers(wr.sg_list, wr.num_sge) }?;
-            let request = RecvWr { wr_id: wr.wr_id, buffers };
-            if let Some(observer) = strict {
-                let config = engine.config();
-                observer.posting_recv(config.qpn, config.qp_type, engine.state(), &request);
-            }
-            let posted = engine.post_recv(io, request).map_err(Errno::from);
-            if let (Err(_), Some(observer)) = (&posted, strict) {
-                observer.refused_recv(RecvQueue::Own(engine.config().qpn));
-            }
-            posted
-        };
-        // SAFETY: a list of requests, ended by null, and the caller's pointer.
-        unsafe { each(first, next, bad_wr, post) }
-    };
-    qp.port().with_work(|work| qp.post_recv(work, post))
-}
-
-/// Lets `post` at each request of a list, whose `next` says what comes after one, until one is refused: `bad` is to say which.
-///
-/// # Safety
-/// `first` is null, or begins a list that ends with null; `bad` can be written to.
-#[inline]
-pub(super) unsafe fn each<W>(
-    first: *mut W,
-    next: impl Fn(&W) -> *mut W,
-    bad: *mut *mut W,
-    mut post: impl FnMut(&W) -> Result<(), Errno>,
-) -> Result<(), Errno> {
-    let mut at = first;
-    // SAFETY: the caller's promise.
-    while let Some(wr) = unsafe { at.as_ref() } {
-        // SAFETY: as above.
-        post(wr).inspect_err(|_| unsafe { bad.write(at) })?;
-        at = next(wr);
-    }
-    Ok(())
-}
-
-/// How long a list of requests is, whose `next` says what comes after one.
-///
-/// # Safety
-/// `first` is null, or begins a list that ends with null.
-pub(super) unsafe fn count<W>(first: *mut W, next: impl Fn(&W) -> *mut W) -> usize {
-    // SAFETY: the caller's promise.
-    std::iter::successors(unsafe { first.as_ref() }, |wr| unsafe { next(wr).as_ref() }).count()
-}
-
-/// To whom a request on UD goes.
-///
-/// # Safety
-/// `wr.wr.ud` is what the caller filled in.
-unsafe fn recipient(context: &Context, wr: &v::ibv_send_wr) -> Result<UdRecipient<Arc<Route>>, Errno> {
-    // SAFETY: the caller's promise.
-    let ud = unsafe { wr.wr.ud };
-    // SAFETY: null, or an address handle that is not destroyed.
-    unsafe { ah::recipient(context, ud.ah, ud.remote_qpn, ud.remote_qkey) }
-}
-
-/// A scatter/gather list, copied.
-///
-/// # Safety
-/// `list` has `count` elements.
-#[inline]
-pub(super) unsafe fn buffers(list: *const v::ibv_sge, count: c_int) -> Result<SgeList, Errno> {
-    // SAFETY: the caller's promise.
-    unsafe { if count == 1 { Ok(SgeList::new(&[element(list, 0)])) } else { several_buffers(list, count) } }
-}
-
-/// Copies a scatter/gather list of any other length than 1: the part of [`buffers`] that is not inlined.
-///
-/// # Safety
-/// As for [`buffers`].
-unsafe fn several_buffers(list: *const v::ibv_sge, count: c_int) -> Result<SgeList, Errno> {
-    let known = u32::try_from(count).ok().filter(|count| *count <= limits::MAX_SGE);
-    let count = known.ok_or_else(|| diagnostics::at_most(Errno(libc::EINVAL), "num_sge", count, limits::MAX_SGE))?;
-    // SAFETY: within the list.
-    let element = |index: usize| unsafe { element(list, index) };
-    Ok(match count as usize {
-        0 => SgeList::default(),
-        2 => SgeList::new(&[element(0), element(1)]),
-        many => SgeList::new(&(0..many).map(element).collect::<Vec<_>>()),
-    })
-}
-
-/// An element of a scatter/gather list.
-///
-/// # Safety
-/// The list has so many.
-#[inline]
-unsafe fn element(list: *const v::ibv_sge, index: usize) -> Sge {
-    // SAFETY: the caller's promise.
-    let sge = unsafe { list.add(index).read() };
-    Sge { addr: sge.addr, length: sge.length, l_key: sge.lkey }
-}
-
-/// The bytes of an inline request: the application's buffers are its own again afterwards, and need no L_Key.
-fn inline(list: &SgeList, max_inline: u32) -> Result<Data, Errno> {
-    let length = list.length();
-    if length > u64::from(max_inline) {
-        return Err(Errno::from(PostError::InlineTooLong));
-    }
-    copy(list.as_slice().iter().map(|sge| (sge.addr, sge.length as usize))).map(Data::Inline)
-}
-
-/// The application's bytes at some addresses, one after the other.
-pub(super) fn copy(parts: impl Iterator<Item = (u64, usize)> + Clone) -> Result<Box<[u8]>, Errno> {
-    faultable_copy::admit();
-    let mut bytes = vec![0; parts.clone().map(|(_, length)| length).sum()].into_boxed_slice();
-    let mut rest = &mut *bytes;
-    for (addr, length) in parts {
-        let (part, behind) = rest.split_at_mut(length);
-        faultable_copy::load(addr, part).map_err(|_| {
-            diagnostics::wrong(
-                Errno(libc::EFAULT),
-                "inline data is copied when it is posted, and its memory is not mapped",
-                "give addresses of live memory; inline data needs no lkey, but it must be there",
-            )
-        })?;
-        rest = behind;
-    }
-    Ok(bytes)
-}
-
-/// Writes a send request as the engine takes it. Inlined into the loop over a list: the call would cost half as much as
-/// what it does.
-///
-/// # Safety
-/// The members of its unions are those that its opcode and the queue pair's type say.
-#[inline(always)]
-unsafe fn write_request(
-    wr: &v::ibv_send_wr,
-    qp_type: QpType,
-    max_inline: u32,
-    place: &mut SendWr,
-) -> Result<(), Errno> {
-    let SendWr { wr_id, op, data, flags, to } = place;
-    *wr_id = wr.wr_id;
-    // SAFETY: plain numbers, whichever member was written last.
-    let (rdma, atomic, imm) = unsafe { (&wr.wr.rdma, &wr.wr.atomic, wr.__bindgen_anon_1.imm_data) };
-    let imm = ImmDt(imm.to_ne_bytes());
-    let remote = || Remote { addr: rdma.remote_addr, r_key: RKey(rdma.rkey) };
-    let atomic_remote = || Remote { addr: atomic.remote_addr, r_key: RKey(atomic.rkey) };
-    *op = match wr.opcode {
-        v::IBV_WR_SEND => SendOp::Send,
-        v::IBV_WR_SEND_WITH_IMM => SendOp::SendWithImmediate(imm),
-        v::IBV_WR_RDMA_WRITE => SendOp::Write(remote()),
-        v::IBV_WR_RDMA_WRITE_WITH_IMM => SendOp::WriteWithImmediate(remote(), imm),
-        v::IBV_WR_RDMA_READ => SendOp::Read(remote()),
-        v::IBV_WR_ATOMIC_CMP_AND_SWP => {
-            SendOp::CompareSwap { remote: atomic_remote(), compare: atomic.compare_add, swap: atomic.swap }
-        }
-        v::IBV_WR_ATOMIC_FETCH_AND_ADD => SendOp::FetchAdd { remote: atomic_remote(), add: atomic.compare_add },
-        v::IBV_WR_ATOMIC_WRITE => SendOp::AtomicWrite(remote()),
-        // SAFETY: a plain number, whichever member was written last.
-        v::IBV_WR_SEND_WITH_INV => SendOp::SendWithInvalidate(RKey(unsafe { wr.__bindgen_anon_1.invalidate_rkey })),
-        // SAFETY: as above.
-        v::IBV_WR_LOCAL_INV => SendOp::LocalInvalidate(Key(unsafe { wr.__bindgen_anon_1.invalidate_rkey })),
-        v::IBV_WR_BIND_MW => {
-            // SAFETY: the member of this opcode.
-            let asked = unsafe { wr.__bindgen_anon_2.bind_mw };
-            // SAFETY: the caller's window and region.
-            SendOp::BindWindow(unsafe { builder::bind(asked.mw, asked.rkey, &asked.bind_info) })
-        }
-        _ => return Err(Errno::from(PostError::Operation)),
-    };
-    let flag = |flag| wr.send_flags & flag != 0;
-    *flags = SendFlags {
-        fence: flag(v::IBV_SEND_FENCE),
-        signaled: flag(v::IBV_SEND_SIGNALED),
-        solicited: flag(v::IBV_SEND_SOLICITED),
-    };
-    // SAFETY: a list of that length.
-    let list = unsafe { buffers(wr.sg_list, wr.num_sge) }?;
-    *data = if flag(v::IBV_SEND_INLINE) {
-        if op.is_response_bearing() {
-            return Err(Errno::from(PostError::Operation));
-        }
-        inline(&list, max_inline)?
-    } else {
-        Data::Gather(list)
-    };
-    *to = match qp_type {
-        // SAFETY: a plain number, whatever was written.
-        QpType::XrcSend => Recipient::XrcSrq(Qpn::new(unsafe { wr.qp_type.xrc.remote_srqn })),
-        QpType::Rc | QpType::Uc | QpType::Ud | QpType::XrcRecv => Recipient::Peer,
-    };
-    Ok(())
 }

@@ -12,13 +12,13 @@ use urxe_ffi::driver::objects::verbs_qp;
 use urxe_ffi::verbs as v;
 use urxe_wire::Qpn;
 
-use super::builder::{self, Builder};
+use super::batch::Builder;
 use super::context::shared;
+use super::qp_object::{QpObject, object};
 use super::users::{Use, Users};
-use super::{ah, context, cq, int_verb, mr, ptr_verb, srq, wait, xrcd};
+use super::{ah, builder, context, cq, int_verb, mr, ptr_verb, srq, wait, xrcd};
 use crate::kernel::Errno;
-use crate::verbs::objects::{ProtectionDomain, answer_attr, engine_attr, queue_sizes, route};
-use crate::verbs::quota::Counted;
+use crate::verbs::objects::{answer_attr, engine_attr, queue_sizes, route};
 use crate::verbs::{diagnostics, query};
 use urxe_diag::quirks;
 use urxe_runtime::async_events::AsyncEvents;
@@ -34,32 +34,6 @@ const INIT_ATTRS: u32 = v::IBV_QP_INIT_ATTR_PD
     | v::IBV_QP_INIT_ATTR_XRCD
     | v::IBV_QP_INIT_ATTR_CREATE_FLAGS
     | v::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
-
-/// An `ibv_qp` of ours.
-#[repr(C)]
-pub(super) struct QpObject {
-    /// libibverbs writes there (state, events counted) while others refer to the rest.
-    verbs: UnsafeCell<verbs_qp>,
-    pub(super) qp: Arc<Qp>,
-    /// The address vector last given, for `ibv_query_qp`.
-    ah_attr: Mutex<v::ibv_ah_attr>,
-    sq_sig_all: bool,
-    pub(super) builder: Builder,
-    pub(super) max_inline: u32,
-    /// Keep what it uses from being destroyed.
-    domain: Option<Arc<ProtectionDomain>>,
-    used: Use,
-    _counted: Counted,
-}
-
-/// Returns the object behind an `ibv_qp`.
-///
-/// # Safety
-/// `qp` came from [`create_qp`] or its kin and has not been destroyed.
-pub(super) unsafe fn object<'a>(qp: *mut v::ibv_qp) -> &'a QpObject {
-    // SAFETY: an `ibv_qp` of ours is the start of a QpObject.
-    unsafe { &*qp.cast::<QpObject>() }
-}
 
 pub(super) unsafe extern "C" fn create_qp(pd: *mut v::ibv_pd, attr: *mut v::ibv_qp_init_attr) -> *mut v::ibv_qp {
     ptr_verb(Verb::CreateQp, || {

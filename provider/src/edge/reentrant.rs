@@ -29,8 +29,8 @@ use urxe_ffi::verbs as v;
 use urxe_net::Route;
 use urxe_net::cancellation::CancelGuard;
 
-use super::caught;
-use super::qp::QpObject;
+use super::panics::caught;
+use super::qp_object::QpObject;
 use crate::kernel::Errno;
 use call::{Call, Full, SendList};
 use copies::Request;

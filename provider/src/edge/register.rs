@@ -10,26 +10,16 @@ use urxe_ffi::driver::Pabi;
 use urxe_ffi::driver::device::{VERBS_MATCH_SENTINEL, verbs_device, verbs_device_ops, verbs_match_ent};
 use urxe_ffi::driver::device::{verbs_match_value, verbs_sysfs_dev};
 use urxe_ffi::private::{Libibverbs, LookupError};
-use urxe_ffi::verbs::ibv_device;
 use urxe_net::cancellation::CancelGuard;
 use urxe_runtime::memory::faultable_copy;
 use urxe_runtime::sanitizer;
 
-use super::{context, guarded, import, stub};
+use super::registrations::{REGISTRATIONS, Registration};
+use super::{guarded, import, open, stub};
 use crate::kernel::plt::{Exporter, exporters, file_name, loads};
 use crate::{device, kernel};
 use urxe_diag::complain;
 use urxe_runtime::fork_safe_mutex::{ForkSafeMutex, without_fork};
-
-/// A copy of libibverbs that the provider is registered with. `ops` comes first: every device of the copy points to it.
-#[repr(C)]
-struct Registration {
-    ops: verbs_device_ops,
-    library: Libibverbs,
-}
-
-/// The copies in this process: one as a rule, and one more for each bundle (a Python wheel, say) that brings its own.
-static REGISTRATIONS: ForkSafeMutex<Vec<&'static Registration>> = ForkSafeMutex::new(Vec::new());
 
 /// Paths of those that cannot be served.
 static REFUSED: ForkSafeMutex<Vec<CString>> = ForkSafeMutex::new(Vec::new());
@@ -56,7 +46,7 @@ const OPS: verbs_device_ops = verbs_device_ops {
     match_table: MATCH_TABLE.as_ptr(),
     static_providers: ptr::null_mut(),
     match_device: Some(match_device),
-    alloc_context: Some(context::alloc_context),
+    alloc_context: Some(open::alloc_context),
     import_context: Some(import::import_context),
     alloc_device: Some(alloc_device),
     uninit_device: Some(uninit_device),
@@ -66,20 +56,10 @@ const OPS: verbs_device_ops = verbs_device_ops {
 #[unsafe(link_section = ".init_array")]
 static CONSTRUCTOR: extern "C" fn() = construct;
 
-/// The copy of libibverbs that a device is of.
-///
-/// # Safety
-/// `device` is one that a libibverbs handed out.
-pub(super) unsafe fn library(device: *mut ibv_device) -> Option<&'static Libibverbs> {
-    // SAFETY: the caller's promise; libibverbs has stored the address of the ops that it was given.
-    let ops = unsafe { (*device.cast::<verbs_device>()).ops };
-    REGISTRATIONS.with(|all| all.iter().find(|one| ptr::eq(&raw const one.ops, ops)).map(|one| &one.library))
-}
-
 extern "C" fn construct() {
     sanitizer::find();
     // Preloaded by `urxe run` and installed as well: one of the two serves the process.
-    if guarded(|| Ok(stub::told_another_instance())).unwrap_or(false) {
+    if guarded(|| Ok(stub::told_another_instance(urxe_register_provider))).unwrap_or(false) {
         return;
     }
     if urxe_preload::is_active() {
@@ -99,7 +79,7 @@ extern "C" fn construct() {
 ///
 /// A copy that is loaded later runs no constructor of ours, even if it loads this library, which is loaded already. So this is
 /// called when a copy is about to list devices, too: by the preloaded `socket`, or by the [`stub`] that it loads.
-pub(super) extern "C" fn register() {
+extern "C" fn register() {
     let _guard = CancelGuard::new();
     let _ = guarded(|| {
         // Before the search: what is loaded meanwhile is found next time.
@@ -114,6 +94,14 @@ pub(super) extern "C" fn register() {
         kernel::ucma::hook::install_if_loaded();
         Ok(())
     });
+}
+
+/// The constructor of the [`stub`].
+#[unsafe(no_mangle)]
+extern "C" fn urxe_register_provider() {
+    stub::stay_loaded();
+    register();
+    stub::has_told();
 }
 
 /// Called when the program is about to list devices.

@@ -4,22 +4,20 @@ use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::sync::Arc;
 
-use urxe_engine::RecvWr;
 use urxe_explain::Verb;
 use urxe_ffi::driver::objects::verbs_srq;
 use urxe_ffi::verbs as v;
-use urxe_wire::Qpn;
 
 use super::context::shared;
 use super::users::{Use, Users};
-use super::{cq, fast_verb, int_verb, mr, post, ptr_verb, reentrant, wait, xrcd};
+use super::work_requests::recv_shared;
+use super::{cq, fast_verb, int_verb, mr, ptr_verb, reentrant, wait, xrcd};
 use crate::kernel::Errno;
 use crate::verbs::diagnostics;
 use crate::verbs::objects::ProtectionDomain;
 use crate::verbs::quota::Counted;
 use urxe_diag::{self, RecvQueue, quirks};
 use urxe_runtime::async_events::AsyncEvents;
-use urxe_runtime::device::Device;
 use urxe_runtime::srq::{Srq, Xrc};
 use urxe_runtime::{limits, sanitizer};
 
@@ -270,44 +268,8 @@ pub(super) unsafe extern "C" fn post_srq_recv(
             if is_nested {
                 reentrant::post_srq_recv(port, &object.srq, number, first, bad_wr)
             } else {
-                recv(port, &object.srq, number, first, bad_wr)
+                recv_shared(port, &object.srq, number, first, bad_wr)
             }
         }
     })
-}
-
-/// Posts a list of receive requests to a queue that strict mode knows by `number`.
-///
-/// # Safety
-/// As for `ibv_post_srq_recv(3)`.
-pub(super) unsafe fn recv(
-    port: &Device,
-    srq: &Srq,
-    number: u64,
-    first: *mut v::ibv_recv_wr,
-    bad_wr: *mut *mut v::ibv_recv_wr,
-) -> Result<(), Errno> {
-    let place = RecvQueue::Shared(number);
-    let strict = urxe_diag::of(port).filter(|observer| observer.is_strict());
-    let next = |wr: &v::ibv_recv_wr| wr.next;
-    if let Some(observer) = strict {
-        // SAFETY: a list of requests, ended by null.
-        let count = unsafe { post::count(first, next) };
-        observer.posting_list(Qpn::default(), "shared receive", count, srq.with(|queue| queue.max_wr()));
-    }
-    let post = |wr: &v::ibv_recv_wr| {
-        // SAFETY: a request with that many elements.
-        let buffers = unsafe { post::buffers(wr.sg_list, wr.num_sge) }?;
-        let request = RecvWr { wr_id: wr.wr_id, buffers };
-        if let Some(observer) = strict {
-            observer.posting_buffers(place, &request);
-        }
-        let posted = srq.with(|queue| queue.post(request)).map_err(Errno::from);
-        if let (Err(_), Some(observer)) = (&posted, strict) {
-            observer.refused_recv(place);
-        }
-        posted
-    };
-    // SAFETY: a list of requests, ended by null, and the caller's pointer.
-    unsafe { post::each(first, next, bad_wr, post) }
 }

@@ -7,7 +7,6 @@
 use std::ffi::{CStr, CString, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::register::register;
 use crate::kernel::plt::{exporters, files};
 use urxe_runtime::fork_safe_mutex::without_fork;
 
@@ -20,22 +19,19 @@ const MAX_HANDLES: usize = 64;
 /// The stub is loaded.
 static LOADED: AtomicBool = AtomicBool::new(false);
 
-/// The constructor of the stub.
-#[unsafe(no_mangle)]
-extern "C" fn urxe_register_provider() {
-    stay_loaded();
-    register();
-    LOADED.store(true, Ordering::Release);
-}
-
 /// Whether another instance of this library, from another file, is loaded before this one; it is told in our place.
-pub(super) fn told_another_instance() -> bool {
-    let own = urxe_register_provider as *const () as usize;
+pub(super) fn told_another_instance(constructor: extern "C" fn()) -> bool {
+    let own = constructor as *const () as usize;
     let first = without_fork(|| exporters(&[c"urxe_register_provider"])).into_iter().next();
     let Some(other) = first.filter(|first| first.function != own) else { return false };
     // SAFETY: the function of this name has this type; the library is never unloaded.
     unsafe { std::mem::transmute::<usize, extern "C" fn()>(other.function)() };
     true
+}
+
+/// The stub's constructor is about to end.
+pub(super) fn has_told() {
+    LOADED.store(true, Ordering::Release);
 }
 
 /// Unloads the stub, if it is loaded. Not from its constructor: the loader is not done with it then.
@@ -69,7 +65,7 @@ fn close(path: &CStr) {
 }
 
 /// Without the stub, which needs us, the loader would unload us too.
-fn stay_loaded() {
+pub(super) fn stay_loaded() {
     if let Some(path) = own_path() {
         // SAFETY: our own name; nothing is loaded.
         unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD | libc::RTLD_NODELETE) };
@@ -81,7 +77,7 @@ fn own_path() -> Option<CString> {
     // SAFETY: all-zero is a value of this plain C struct, which dladdr(3) fills.
     unsafe {
         let mut info: libc::Dl_info = std::mem::zeroed();
-        let found = libc::dladdr(urxe_register_provider as *const () as *const c_void, &raw mut info) != 0;
+        let found = libc::dladdr(own_path as *const () as *const c_void, &raw mut info) != 0;
         (found && !info.dli_fname.is_null()).then(|| CStr::from_ptr(info.dli_fname).to_owned())
     }
 }

@@ -14,7 +14,7 @@ use urxe_runtime::qp::Qp;
 use urxe_runtime::srq::Srq;
 
 use super::copies;
-use crate::edge::{builder, context, post, srq};
+use crate::edge::{context, work_requests};
 use crate::kernel::Errno;
 
 /// The queue has no room for more requests.
@@ -78,17 +78,18 @@ impl Call {
             Self::Send { context, qp, max_inline, list } => {
                 let mut bad = ptr::null_mut();
                 // SAFETY: the caller's promise; the context of a queue pair lives as long as that.
-                let posted = unsafe { post::send(context::shared(*context), qp, *max_inline, list.rest, &raw mut bad) };
+                let posted =
+                    unsafe { work_requests::send(context::shared(*context), qp, *max_inline, list.rest, &raw mut bad) };
                 if posted.is_err() {
                     list.rest = bad;
                 }
                 (Verb::PostSend, posted)
             }
-            Self::SendBatch { qp, requests } => (Verb::WrComplete, builder::send(qp, requests)),
+            Self::SendBatch { qp, requests } => (Verb::WrComplete, work_requests::send_batch(qp, requests)),
             Self::Recv { qp, first } => {
                 let mut bad = ptr::null_mut();
                 // SAFETY: the caller's promise.
-                let posted = unsafe { post::recv(qp, *first, &raw mut bad) };
+                let posted = unsafe { work_requests::recv(qp, *first, &raw mut bad) };
                 if posted.is_err() {
                     *first = bad;
                 }
@@ -97,7 +98,7 @@ impl Call {
             Self::SharedRecv { port, srq, number, first } => {
                 let mut bad = ptr::null_mut();
                 // SAFETY: the caller's promise.
-                let posted = unsafe { srq::recv(port, srq, *number, *first, &raw mut bad) };
+                let posted = unsafe { work_requests::recv_shared(port, srq, *number, *first, &raw mut bad) };
                 if posted.is_err() {
                     *first = bad;
                 }

@@ -1,0 +1,39 @@
+//! Queue pairs as libibverbs holds them.
+
+use std::cell::UnsafeCell;
+use std::sync::{Arc, Mutex};
+
+use urxe_ffi::driver::objects::verbs_qp;
+use urxe_ffi::verbs as v;
+
+use super::batch::Builder;
+use super::users::Use;
+use crate::verbs::objects::ProtectionDomain;
+use crate::verbs::quota::Counted;
+use urxe_runtime::qp::Qp;
+
+/// An `ibv_qp` of ours.
+#[repr(C)]
+pub(super) struct QpObject {
+    /// libibverbs writes there (state, events counted) while others refer to the rest.
+    pub(super) verbs: UnsafeCell<verbs_qp>,
+    pub(super) qp: Arc<Qp>,
+    /// The address vector last given, for `ibv_query_qp`.
+    pub(super) ah_attr: Mutex<v::ibv_ah_attr>,
+    pub(super) sq_sig_all: bool,
+    pub(super) builder: Builder,
+    pub(super) max_inline: u32,
+    /// Keep what it uses from being destroyed.
+    pub(super) domain: Option<Arc<ProtectionDomain>>,
+    pub(super) used: Use,
+    pub(super) _counted: Counted,
+}
+
+/// Returns the object behind an `ibv_qp`.
+///
+/// # Safety
+/// `qp` came from `ibv_create_qp` or its kin and has not been destroyed.
+pub(super) unsafe fn object<'a>(qp: *mut v::ibv_qp) -> &'a QpObject {
+    // SAFETY: an `ibv_qp` of ours is the start of a QpObject.
+    unsafe { &*qp.cast::<QpObject>() }
+}
