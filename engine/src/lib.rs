@@ -78,6 +78,7 @@
 //! | [`Region`], [`KeyTable`], [`memory`], [`mw`], [`access`] | regions, keys, access to memory, memory windows, access rights |
 //! | [`work`] | work requests |
 //! | [`cm`] | communication management: how queue pairs get connected |
+//! | [`mad`] | management datagrams: agents, transactions, RMPP, performance counters |
 //! | [`fault`], [`event`] | the table of what a responder does about each error; events for counters, traces and people |
 //! | [`host`], [`time`] | the traits that a host implements |
 //! | [`quirks`] | what a device may do and devices rarely do (feature `quirks`) |
@@ -107,6 +108,7 @@ pub mod event;
 pub mod fault;
 pub mod host;
 mod key;
+pub mod mad;
 pub mod memory;
 mod moderation;
 mod mr;

@@ -1,0 +1,335 @@
+//! Management datagrams (MADs) of QP1, for agents: transactions with timeout and retries, and RMPP.
+//!
+//! A [`MadPort`] is what the kernel's `ib_mad` keeps for a port: agents send messages and take those that their class,
+//! version, vendor and method claim, and responses to their own. Sans-IO, as the rest of this crate:
+//!
+//! | | |
+//! |---|---|
+//! | commands | [`MadPort::register`], [`unregister`](MadPort::unregister), [`send`](MadPort::send) |
+//! | input | [`MadPort::handle`], [`handle_timeout`](MadPort::handle_timeout) |
+//! | output | [`MadPort::poll_transmit`], [`poll_delivery`](MadPort::poll_delivery), [`poll_timeout`](MadPort::poll_timeout) |
+//!
+//! [`perf`] answers for a port's counters. Subnet management (QP0) and subnet administration have no part of their own: a
+//! RoCE port has neither.
+
+mod agents;
+pub mod perf;
+mod receive;
+mod rmpp;
+mod types;
+
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use urxe_wire::mad::{MAD_LEN, Mad, Rmpp, data_offset, has_rmpp};
+use urxe_wire::{Gid, Qpn};
+
+use crate::time::Instant;
+use agents::Agents;
+use rmpp::{ACK_TIMEOUT, PAUSE, SegmentReceiver, SegmentSender};
+pub use types::{Address, AgentId, Claim, Delivery, Outgoing, Refusal, RegisterError, SendError, Transmit};
+
+/// Bytes of messages that wait for responses or segments, of all agents together.
+const MEMORY: usize = 64 << 20;
+
+/// Name of a message that was sent.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct SendKey {
+    agent: AgentId,
+    transaction_id: u64,
+    class: u8,
+    is_response: bool,
+    /// Responses with one id may go to several peers.
+    remote: Gid,
+}
+
+/// Name of a message that comes in segments.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct ReceiveKey {
+    agent: AgentId,
+    remote: Gid,
+    qpn: Qpn,
+    transaction_id: u64,
+    class: u8,
+    version: u8,
+    method: u8,
+}
+
+/// Something that waits for a time.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Timer {
+    Send(SendKey),
+    Receive(ReceiveKey),
+}
+
+/// A message that waits for its response, or for ACKs of its segments.
+#[derive(Debug)]
+struct Sending<C> {
+    outgoing: Outgoing<C>,
+    retries_left: u32,
+    segments: Option<SegmentSender>,
+    deadline: Instant,
+    /// The deadline is the end of a pause between segments, and not of patience.
+    pauses: bool,
+}
+
+/// A message of which segments have arrived.
+#[derive(Debug)]
+struct Receiving {
+    from: Address,
+    first: [u8; MAD_LEN],
+    segments: SegmentReceiver,
+    deadline: Instant,
+}
+
+/// Agents of a port, and what they wait for: see the [module documentation](self).
+#[derive(Debug)]
+pub struct MadPort<C> {
+    agents: Agents,
+    sending: BTreeMap<SendKey, Sending<C>>,
+    receiving: BTreeMap<ReceiveKey, Receiving>,
+    deadlines: BTreeSet<(Instant, Timer)>,
+    memory: usize,
+    transmits: VecDeque<Transmit>,
+    deliveries: VecDeque<(AgentId, Delivery<C>)>,
+}
+
+impl<C> Default for MadPort<C> {
+    fn default() -> Self {
+        Self {
+            agents: Agents::default(),
+            sending: BTreeMap::new(),
+            receiving: BTreeMap::new(),
+            deadlines: BTreeSet::new(),
+            memory: 0,
+            transmits: VecDeque::new(),
+            deliveries: VecDeque::new(),
+        }
+    }
+}
+
+/// Answer to a `Get()` or `Set()` that no agent takes: not supported (`generate_unmatched_resp` of the kernel's mad.c).
+#[must_use]
+pub fn answer_to_unclaimed(datagram: &[u8; MAD_LEN]) -> Option<[u8; MAD_LEN]> {
+    let mut header = Mad::of(datagram)?;
+    if !matches!(header.method, Mad::METHOD_GET | Mad::METHOD_SET) {
+        return None;
+    }
+    header.method = Mad::METHOD_GET | Mad::RESPONSE;
+    header.status = Mad::STATUS_BAD_METHOD_ATTRIBUTE;
+    let mut answer = *datagram;
+    header.emit(answer.first_chunk_mut()?);
+    Some(answer)
+}
+
+impl<C> MadPort<C> {
+    /// A port without agents.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Number of agents.
+    #[must_use]
+    pub fn agents(&self) -> usize {
+        self.agents.len()
+    }
+
+    /// Bytes of messages that wait.
+    #[must_use]
+    pub const fn memory(&self) -> usize {
+        self.memory
+    }
+
+    /// Makes an agent. `does_rmpp`: messages of classes with RMPP are cut and put together here.
+    ///
+    /// # Errors
+    /// If the claim is out of range, or another agent's.
+    pub fn register(&mut self, id: AgentId, claim: Option<Claim>, does_rmpp: bool) -> Result<(), RegisterError> {
+        self.agents.register(id, claim, does_rmpp)
+    }
+
+    /// Ends an agent, and all that it waits for. Returns whether there was one.
+    pub fn unregister(&mut self, id: AgentId) -> bool {
+        let sending: Vec<_> = self.sending.keys().filter(|key| key.agent == id).copied().collect();
+        for key in sending {
+            self.take_sending(&key);
+        }
+        let receiving: Vec<_> = self.receiving.keys().filter(|key| key.agent == id).copied().collect();
+        for key in receiving {
+            self.take_receiving(&key);
+        }
+        self.deliveries.retain(|(agent, _)| *agent != id);
+        self.agents.unregister(id)
+    }
+
+    /// Sends an agent's message. A request gets the agent's id as the upper half of its transaction id.
+    ///
+    /// # Errors
+    /// If the message does not fit the agent or its class, or repeats one that waits.
+    pub fn send(&mut self, now: Instant, agent: AgentId, mut outgoing: Outgoing<C>) -> Result<(), SendError> {
+        let does_rmpp = self.agents.has_rmpp(agent).ok_or(SendError::NoAgent)?;
+        let header = outgoing.message.first_chunk().and_then(Mad::parse).ok_or(SendError::Length)?;
+        let length = outgoing.message.len();
+        if length < data_offset(header.class) {
+            return Err(SendError::Length);
+        }
+        if does_rmpp && !has_rmpp(header.class) {
+            return Err(SendError::Class);
+        }
+        let is_response = header.is_response();
+        let mut transaction_id = header.transaction_id;
+        if !is_response {
+            transaction_id = u64::from(agent.0) << 32 | transaction_id & 0xFFFF_FFFF;
+            if let Some(bytes) = outgoing.message.get_mut(8..16) {
+                bytes.copy_from_slice(&transaction_id.to_be_bytes());
+            }
+        }
+        let first = first_datagram(&outgoing.message);
+        let rmpp = Rmpp::of(&first);
+        let is_cut = does_rmpp && rmpp.is_active() && rmpp.kind == Rmpp::DATA;
+        if !is_cut && length > MAD_LEN {
+            return Err(SendError::Length);
+        }
+        let remote = if is_response { outgoing.to.remote } else { Gid::UNSPECIFIED };
+        let key = SendKey { agent, transaction_id, class: header.class, is_response, remote };
+        let is_own_rmpp = !does_rmpp && has_rmpp(header.class) && rmpp.is_active();
+        if self.sending.contains_key(&key) {
+            if !is_own_rmpp {
+                return Err(SendError::Duplicate);
+            }
+            // Of a program that does RMPP itself, all segments have one id.
+            self.take_sending(&key);
+        }
+        if self.memory.saturating_add(length) > MEMORY {
+            return Err(SendError::Memory);
+        }
+        if !is_cut {
+            self.transmits.push_back(Transmit { to: outgoing.to, payload: first });
+            let Some(timeout) = outgoing.timeout else { return Ok(()) };
+            self.put_sending(key, now + timeout, outgoing, None);
+            return Ok(());
+        }
+        let segments = SegmentSender::new(&outgoing.message);
+        self.put_sending(key, now, outgoing, Some(segments));
+        self.send_segments(now, &key);
+        Ok(())
+    }
+
+    /// Does what is due.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        while let Some(&(at, timer)) = self.deadlines.first() {
+            if at > now {
+                return;
+            }
+            match timer {
+                Timer::Send(key) => self.retry(now, &key),
+                Timer::Receive(key) => {
+                    let Some(receiving) = self.take_receiving(&key) else { continue };
+                    if !receiving.segments.is_complete {
+                        let payload = rmpp::control(&receiving.first, Rmpp::ABORT, Rmpp::TOO_LONG, 0, 0);
+                        self.transmits.push_back(Transmit { to: receiving.from, payload });
+                    }
+                }
+            }
+        }
+    }
+
+    /// The next datagram to send.
+    pub fn poll_transmit(&mut self) -> Option<Transmit> {
+        self.transmits.pop_front()
+    }
+
+    /// The next thing for an agent.
+    pub fn poll_delivery(&mut self) -> Option<(AgentId, Delivery<C>)> {
+        self.deliveries.pop_front()
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) wants to be called.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.deadlines.first().map(|(at, _)| *at)
+    }
+
+    fn put_sending(&mut self, key: SendKey, deadline: Instant, outgoing: Outgoing<C>, segments: Option<SegmentSender>) {
+        self.memory += outgoing.message.len();
+        self.deadlines.insert((deadline, Timer::Send(key)));
+        let retries_left = outgoing.retries;
+        self.sending.insert(key, Sending { outgoing, retries_left, segments, deadline, pauses: false });
+    }
+
+    fn take_sending(&mut self, key: &SendKey) -> Option<Sending<C>> {
+        let sending = self.sending.remove(key)?;
+        self.memory -= sending.outgoing.message.len();
+        self.deadlines.remove(&(sending.deadline, Timer::Send(*key)));
+        Some(sending)
+    }
+
+    fn take_receiving(&mut self, key: &ReceiveKey) -> Option<Receiving> {
+        let receiving = self.receiving.remove(key)?;
+        self.memory -= receiving.segments.memory();
+        self.deadlines.remove(&(receiving.deadline, Timer::Receive(*key)));
+        Some(receiving)
+    }
+
+    /// Moves the deadline of a message.
+    fn await_until(&mut self, key: &SendKey, at: Instant) {
+        if let Some(sending) = self.sending.get_mut(key) {
+            self.deadlines.remove(&(sending.deadline, Timer::Send(*key)));
+            sending.deadline = at;
+            self.deadlines.insert((at, Timer::Send(*key)));
+        }
+    }
+
+    /// Sends segments of the window, and waits for an ACK of them.
+    fn send_segments(&mut self, now: Instant, key: &SendKey) {
+        let Some(sending) = self.sending.get_mut(key) else { return };
+        let Some(segments) = &mut sending.segments else { return };
+        let to = sending.outgoing.to;
+        let burst = segments.burst(&sending.outgoing.message);
+        self.transmits.extend(burst.into_iter().map(|payload| Transmit { to, payload }));
+        sending.pauses = segments.has_more();
+        let patience = sending.outgoing.timeout.map_or(ACK_TIMEOUT, |timeout| timeout.min(ACK_TIMEOUT));
+        let wait = if sending.pauses { PAUSE } else { patience };
+        self.await_until(key, now + wait);
+    }
+
+    /// Nobody has answered in time: sends a message again, or gives up (`timeout_sends` and `retry_send` of the kernel's
+    /// mad.c).
+    fn retry(&mut self, now: Instant, key: &SendKey) {
+        let Some(sending) = self.sending.get_mut(key) else { return };
+        if sending.pauses {
+            return self.send_segments(now, key);
+        }
+        // A message that has arrived whole is not sent again: its response is on the way or will not come.
+        let has_arrived = sending.segments.as_ref().is_some_and(SegmentSender::is_complete);
+        if sending.retries_left == 0 || has_arrived {
+            let Some(Sending { outgoing, .. }) = self.take_sending(key) else { return };
+            let header = outgoing.message.first_chunk().copied().unwrap_or([0; Mad::LEN]);
+            self.deliveries.push_back((key.agent, Delivery::TimedOut { context: outgoing.context, header }));
+            return;
+        }
+        sending.retries_left -= 1;
+        if let Some(segments) = &mut sending.segments {
+            segments.go_back();
+            return self.send_segments(now, key);
+        }
+        let (to, timeout) = (sending.outgoing.to, sending.outgoing.timeout.unwrap_or(Duration::ZERO));
+        let payload = first_datagram(&sending.outgoing.message);
+        self.transmits.push_back(Transmit { to, payload });
+        self.await_until(key, now + timeout);
+    }
+}
+
+/// The first bytes of a message, with zeros behind a short one.
+fn first_datagram(message: &[u8]) -> [u8; MAD_LEN] {
+    let mut datagram = [0; MAD_LEN];
+    for (to, from) in datagram.iter_mut().zip(message) {
+        *to = *from;
+    }
+    datagram
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,69 @@
+//! Performance management (IBA 16.1): a port's answers about its counters.
+
+use urxe_wire::mad::perf::{self, Attribute, COUNTERS};
+use urxe_wire::mad::{MAD_LEN, Mad};
+
+/// Values of all counters, by [`Counter`](perf::Counter).
+pub type Values = [u64; COUNTERS];
+
+/// Number of the only port, and of all ports.
+const PORT: u8 = 1;
+const ALL_PORTS: u8 = 0xFF;
+
+/// The counters' values at which they show 0. A `Set()` moves these: what counts is not touched.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Performance {
+    zero: Values,
+}
+
+/// Whether a datagram is for the port itself, whoever has registered for the class (`process_mad` of kernel drivers).
+#[must_use]
+pub const fn is_for_port(header: &Mad) -> bool {
+    header.class == Mad::CLASS_PERF && matches!(header.method, Mad::METHOD_GET | Mad::METHOD_SET)
+}
+
+impl Performance {
+    /// Answers a request of which [`is_for_port`] is true, when the counters have these values.
+    pub fn answer(&mut self, request: &[u8; MAD_LEN], now: &Values) -> Option<[u8; MAD_LEN]> {
+        let mut header = Mad::of(request)?;
+        let is_set = header.method == Mad::METHOD_SET;
+        let mut reply = *request;
+        header.status = match Attribute::new(header.attribute_id) {
+            _ if header.class_version != 1 => Mad::STATUS_BAD_VERSION,
+            None => Mad::STATUS_BAD_METHOD_ATTRIBUTE,
+            Some(Attribute::ClassPortInfo) if is_set => Mad::STATUS_BAD_METHOD_ATTRIBUTE,
+            Some(Attribute::ClassPortInfo) => {
+                perf::put_class_port_info(&mut reply);
+                0
+            }
+            Some(_) if !matches!(perf::port(request), PORT | ALL_PORTS) => Mad::STATUS_INVALID_FIELD,
+            Some(attribute) => {
+                self.show(attribute, is_set, request, &mut reply, now);
+                0
+            }
+        };
+        header.method = Mad::METHOD_GET | Mad::RESPONSE;
+        header.emit(reply.first_chunk_mut()?);
+        Some(reply)
+    }
+
+    fn show(
+        &mut self,
+        attribute: Attribute,
+        is_set: bool,
+        request: &[u8; MAD_LEN],
+        reply: &mut [u8; MAD_LEN],
+        now: &Values,
+    ) {
+        let selected = perf::selected(attribute, request);
+        for field in perf::fields(attribute) {
+            let index = field.counter as usize;
+            let (Some(zero), Some(now)) = (self.zero.get_mut(index), now.get(index)) else { continue };
+            if is_set && field.is_in(selected) {
+                *zero = now.wrapping_sub(field.get(request));
+            }
+            // A process that was killed takes its counts along: a sum may be less than it was.
+            field.put(reply, if *zero > *now && *zero - *now < 1 << 63 { 0 } else { now.wrapping_sub(*zero) });
+        }
+    }
+}
