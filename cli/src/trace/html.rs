@@ -5,7 +5,7 @@
 
 use serde_json::{Value, json};
 
-use super::ladder::{By, Kind, Ladder, Row, Wait};
+use super::ladder::{Kind, Ladder, NoteAuthor, Row, Wait};
 use super::pairs::End;
 use super::text;
 
@@ -104,12 +104,12 @@ fn flags(row: &Row) -> u32 {
     bits.iter().zip(0..).map(|(bit, place)| u32::from(*bit) << place).sum()
 }
 
-const fn by(by: By) -> &'static str {
+const fn by(by: NoteAuthor) -> &'static str {
     match by {
-        By::Left => "left",
-        By::Right => "right",
-        By::File => "file",
-        By::Trace => "trace",
+        NoteAuthor::Left => "left",
+        NoteAuthor::Right => "right",
+        NoteAuthor::File => "file",
+        NoteAuthor::Trace => "trace",
     }
 }
 

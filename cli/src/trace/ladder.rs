@@ -1,6 +1,6 @@
 //! Rows of the diagram, one for each packet of an exchange.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use urxe_wire::opcode::{Position, Role};
@@ -46,7 +46,7 @@ pub(super) enum Wait {
 
 /// Author of a note.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum By {
+pub(super) enum NoteAuthor {
     /// The end on the left.
     Left,
     /// The end on the right.
@@ -60,7 +60,7 @@ pub(super) enum By {
 /// A remark about a packet.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Note {
-    pub(super) by: By,
+    pub(super) by: NoteAuthor,
     pub(super) text: String,
 }
 
@@ -120,19 +120,18 @@ impl Ladder {
         let chosen: Vec<&Captured> = pair.packets.iter().filter_map(|index| packets.get(*index)).collect();
         let start = chosen.first().map_or(Duration::ZERO, |packet| packet.at);
         let (mut rows, mut seen) = (Vec::<Row>::new(), HashSet::new());
-        // Rows of packets that were seen leaving, until they are seen coming in.
-        let mut under_way: HashMap<(bool, Psn, Opcode), VecDeque<usize>> = HashMap::new();
+        let sendings = order::sendings(&chosen, pair);
+        // The row of a packet that was captured where it left.
+        let mut row_of: HashMap<usize, usize> = HashMap::new();
         let mut arrivals = order::Arrivals::default();
-        for packet in chosen {
+        for (place, packet) in chosen.into_iter().enumerate() {
             let there = pair.is_there(packet);
-            let key = (there, packet.bth.psn, packet.bth.opcode);
             let by = match packet.outbound {
-                None => By::File,
-                Some(outbound) if outbound == there => By::Left,
-                Some(_) => By::Right,
+                None => NoteAuthor::File,
+                Some(outbound) if outbound == there => NoteAuthor::Left,
+                Some(_) => NoteAuthor::Right,
             };
-            if packet.outbound == Some(false)
-                && let Some(index) = under_way.get_mut(&key).and_then(VecDeque::pop_front)
+            if let Some(&index) = sendings.get(&place).and_then(|sending| row_of.get(sending))
                 && let Some(row) = rows.get_mut(index)
             {
                 row.lost |= is_lost(packet);
@@ -144,19 +143,19 @@ impl Ladder {
             }
             let again = packet.bth.opcode.info().role == Role::Request && !seen.insert((there, packet.bth.psn));
             let row = row(packet, there, again, start, by);
-            if packet.outbound == Some(true) && !row.lost {
-                under_way.entry(key).or_default().push_back(rows.len());
+            if packet.outbound == Some(true) {
+                row_of.insert(place, rows.len());
             }
             rows.push(row);
         }
-        order::tell(&mut rows, &arrivals);
+        order::mark_lost_and_reordered(&mut rows, &arrivals);
         waits(&mut rows);
         if let (Some((from, wants)), Some(row)) = (pair.mismatch, rows.first_mut()) {
             let text = format!(
                 "the PSNs of the ends do not match: requests begin with PSN {from}, the responder speaks of PSN {wants}: \
                  its rq_psn is not the requester's sq_psn"
             );
-            row.notes.push(Note { by: By::Trace, text });
+            row.notes.push(Note { by: NoteAuthor::Trace, text });
         }
         Self { left: pair.left(), right: pair.right(), start, rows }
     }
@@ -167,7 +166,7 @@ impl Ladder {
     }
 }
 
-fn row(packet: &Captured, there: bool, again: bool, start: Duration, by: By) -> Row {
+fn row(packet: &Captured, there: bool, again: bool, start: Duration, by: NoteAuthor) -> Row {
     let refusal = packet.header.is_some_and(|header| match header.ext {
         Ext::Aeth(aeth) | Ext::AethAtomicAckEth(aeth, _) => !matches!(aeth.syndrome, Syndrome::Ack(_)),
         _ => false,
@@ -201,12 +200,12 @@ fn row(packet: &Captured, there: bool, again: bool, start: Duration, by: By) -> 
     }
 }
 
-fn notes(packet: &Captured, by: By) -> impl Iterator<Item = Note> {
+fn notes(packet: &Captured, by: NoteAuthor) -> impl Iterator<Item = Note> {
     packet.comments.iter().map(move |text| Note { by, text: text.clone() })
 }
 
 /// Whether its capture says that it went no further: `URXE_FAULTS: dropped`.
-fn is_lost(packet: &Captured) -> bool {
+pub(super) fn is_lost(packet: &Captured) -> bool {
     packet.comments.iter().any(|comment| comment.contains(": dropped"))
 }
 
@@ -233,7 +232,7 @@ fn waits(rows: &mut [Row]) {
             && row.psn.distance_from(psn) <= 0
         {
             let waited = row.at.saturating_sub(at);
-            let says = |text| row.notes.iter().any(|note| note.by != By::Trace && note.text.contains(text));
+            let says = |text| row.notes.iter().any(|note| note.by != NoteAuthor::Trace && note.text.contains(text));
             row.wait = match nak[there] {
                 _ if says("no answer within the ACK timeout") => Some(Wait::Timeout(waited)),
                 Some(true) => Some(Wait::Rnr(waited)),

@@ -4,11 +4,42 @@
 //! overtaken, or lost and sent again. A requester that sends again goes back and sends all that follows (go-back-N): the later
 //! one comes again too.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
-use urxe_wire::Psn;
+use urxe_pcapng::Captured;
+use urxe_wire::{Opcode, Psn};
 
-use super::ladder::{By, Kind, Note, Row};
+use super::ladder::{self, Kind, Note, NoteAuthor, Row};
+use super::pairs::Pair;
+
+/// Pairs arrivals with sendings: the place of each packet that came in, and of the same packet where it left.
+///
+/// A packet that is sent again looks like the first one. The last arrival belongs to the last sending before it, and so on
+/// backwards: what is left over of the earlier sendings is what was lost.
+pub(super) fn sendings(packets: &[&Captured], pair: &Pair) -> HashMap<usize, usize> {
+    type Key = (bool, Psn, Opcode);
+    let mut ends: HashMap<Key, (Vec<usize>, Vec<usize>)> = HashMap::new();
+    for (place, packet) in packets.iter().enumerate() {
+        let (sent, arrived) = ends.entry((pair.is_there(packet), packet.bth.psn, packet.bth.opcode)).or_default();
+        match packet.outbound {
+            Some(true) if !ladder::is_lost(packet) => sent.push(place),
+            Some(false) => arrived.push(place),
+            _ => {}
+        }
+    }
+    let mut sendings = HashMap::new();
+    for (mut sent, arrived) in ends.into_values() {
+        for arrival in arrived.into_iter().rev() {
+            while let Some(sending) = sent.pop() {
+                if sending < arrival {
+                    sendings.insert(arrival, sending);
+                    break;
+                }
+            }
+        }
+    }
+    sendings
+}
 
 /// Rows in the order in which they came in at the other end, by direction.
 #[derive(Default)]
@@ -21,7 +52,7 @@ impl Arrivals {
 }
 
 /// Marks rows as lost, reordered or sent again.
-pub(super) fn tell(rows: &mut [Row], arrivals: &Arrivals) {
+pub(super) fn mark_lost_and_reordered(rows: &mut [Row], arrivals: &Arrivals) {
     for there in [false, true] {
         let arrived = &arrivals.0[usize::from(there)];
         if arrived.is_empty() {
@@ -37,21 +68,25 @@ fn by_arrival(rows: &mut [Row], there: bool, arrived: &[usize]) {
     let first = arrived.iter().min().copied().unwrap_or_default();
     // The earliest place among later rows.
     let mut earliest = usize::MAX;
-    for index in (first..rows.len()).rev() {
-        let row = &mut rows[index];
+    // Packets among later rows that arrived.
+    let mut later = HashSet::new();
+    for (index, row) in rows.iter_mut().enumerate().rev() {
         if row.there != there {
             continue;
         }
         match places.get(&index) {
             Some(&place) => {
+                later.insert((row.psn, row.opcode));
                 if earliest < place {
                     row.reordered = true;
                     row.notes.push(note("reordered: later packets arrived before it"));
                 }
                 earliest = earliest.min(place);
             }
-            // The other end was captured before and after.
-            None if earliest != usize::MAX && !row.lost => {
+            // The other end was captured before and after; or this one was sent again, and came.
+            None if !row.lost
+                && (index > first && earliest != usize::MAX || later.contains(&(row.psn, row.opcode))) =>
+            {
                 row.lost = true;
                 row.notes.push(note("lost on the way: it was captured where it left, and not at the other end"));
             }
@@ -95,5 +130,5 @@ fn by_psn(rows: &mut [Row], there: bool) {
 }
 
 fn note(text: &str) -> Note {
-    Note { by: By::Trace, text: text.to_owned() }
+    Note { by: NoteAuthor::Trace, text: text.to_owned() }
 }

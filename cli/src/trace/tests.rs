@@ -122,6 +122,19 @@ fn both_ends_tell_what_arrived() {
     assert_eq!(ladder.rows[0].flight, Some(Duration::from_micros(11)));
 }
 
+/// What was lost and sent again arrived once: the second time.
+#[test]
+fn an_arrival_belongs_to_the_last_sending_before_it() {
+    let at = |time, psn, outbound| Captured { outbound: Some(outbound), ..request(time, psn) };
+    let sent = [at(0, 5, true), at(1, 6, true), at(4, 6, false), at(300, 5, true), at(301, 6, true)];
+    let arrived = [at(305, 5, false), at(306, 6, false)];
+    let ladder = ladder(&[&sent[..], &arrived].concat());
+    let seen: Vec<_> = ladder.rows.iter().map(|row| (row.psn.get(), row.lost, row.reordered)).collect();
+    assert_eq!(seen, [(5, true, false), (6, false, false), (5, false, false), (6, false, false)]);
+    let flights: Vec<_> = ladder.rows.iter().map(|row| row.flight.map(|flight| flight.as_micros())).collect();
+    assert_eq!(flights, [None, Some(3), Some(5), Some(5)]);
+}
+
 #[test]
 fn a_pause_after_an_rnr_nak_is_no_timeout() {
     let rnr = Syndrome::RnrNak(urxe_wire::RnrTimer::new(1));

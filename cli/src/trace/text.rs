@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::ladder::{By, Kind, Ladder, Row, Wait};
+use super::ladder::{Kind, Ladder, NoteAuthor, Row, Wait};
 
 /// Columns between the two ends, at least.
 const LEAST: usize = 48;
@@ -30,9 +30,9 @@ pub(super) fn draw(ladder: &Ladder, all: bool) -> String {
         let _ = writeln!(out, "{seconds:>12.6}  |{}|{}", arrow(row, label, width), mark(row));
         for note in &row.notes {
             let by = match note.by {
-                By::Left => format!("{left}: "),
-                By::Right => format!("{right}: "),
-                By::File | By::Trace => String::new(),
+                NoteAuthor::Left => format!("{left}: "),
+                NoteAuthor::Right => format!("{right}: "),
+                NoteAuthor::File | NoteAuthor::Trace => String::new(),
             };
             let _ = writeln!(out, "{:>12}  |   ! {by}{}", "", note.text);
         }
