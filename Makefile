@@ -317,6 +317,7 @@ lint: ## what must be clean before a commit
 	$(CARGO) fmt --all --check
 	$(CARGO) fmt --manifest-path device-plugin/Cargo.toml --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	CARGO_TARGET_DIR=$(TARGET_DIR)/device-plugin $(CARGO) clippy --locked --manifest-path device-plugin/Cargo.toml --all-targets -- -D warnings
 
 .PHONY: doc
 doc: ## the rooms' documentation

@@ -48,9 +48,27 @@ pub(crate) fn this_command() -> Result<String> {
 
 /// A path as one word of the POSIX shell.
 pub(crate) fn quoted(path: &Path) -> Result<String> {
-    let text = path.to_str().with_context(|| format!("{}: not valid UTF-8", path.display()))?;
+    Ok(word(path.to_str().with_context(|| format!("{}: not valid UTF-8", path.display()))?))
+}
+
+/// A text as one word of the shell, on one line: `$'…'` of bash and POSIX.1-2024 where there are control characters.
+pub(crate) fn word(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+@%".contains(&byte);
-    Ok(if text.bytes().all(plain) { text.to_owned() } else { format!("'{}'", text.replace('\'', r"'\''")) })
+    if !text.is_empty() && text.bytes().all(plain) {
+        text.to_owned()
+    } else if text.contains(char::is_control) {
+        let escaped: String = text
+            .chars()
+            .map(|it| match it {
+                '\'' | '\\' => format!("\\{it}"),
+                it if it.is_ascii_control() => format!("\\{:03o}", u32::from(it)),
+                it => it.to_string(),
+            })
+            .collect();
+        format!("$'{escaped}'")
+    } else {
+        format!("'{}'", text.replace('\'', r"'\''"))
+    }
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ fn explaining(variable: &'static str, value: &'static str) -> impl FnOnce(&World
     }
 }
 
-/// A few milliseconds: there is no answer to wait for.
+/// Returns options of a queue pair that gives up within milliseconds: there is no answer to wait for.
 fn impatient(mtu: v::ibv_mtu) -> Options {
     Options { timeout: 8, retry_cnt: 1, mtu, ..Options::default() }
 }

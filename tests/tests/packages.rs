@@ -37,14 +37,22 @@ fn contents(root: &Path, dir: &Path, found: &mut Vec<String>) -> Result<()> {
     Ok(())
 }
 
-/// README names only what is in the same folder, or on the web.
+/// README and all documents link only to what is in the package, or on the web.
 fn links_lead_somewhere(folder: &Path) -> Result<()> {
-    let text = fs::read_to_string(folder.join("README.md"))?;
-    for link in text.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(link, _)| link) {
-        let path = link.split('#').next().unwrap_or_default();
-        // Sources and workflows are not in packages.
-        let document = path.ends_with(".md") && !path.contains("://");
-        ensure!(!document || folder.join(path).is_file(), "README.md links to {link}, which is not in the package");
+    let mut all = Vec::new();
+    contents(folder, folder, &mut all)?;
+    let documents = all.iter().filter_map(|line| line.split_once(' ')).map(|(_, path)| folder.join(path));
+    for document in documents.filter(|path| path.extension().is_some_and(|it| it == "md") && path.is_file()) {
+        let text = fs::read_to_string(&document)?;
+        for link in text.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(link, _)| link) {
+            let path = link.split('#').next().unwrap_or_default();
+            // Sources and workflows are not in packages.
+            let is_ours = [".md", ".png", ".svg", ".yaml", ".yml"].iter().any(|end| path.ends_with(end));
+            let is_elsewhere = path.contains("://") || path.contains(".github/");
+            let at = document.with_file_name(path);
+            let missing = is_ours && !is_elsewhere && !at.exists();
+            ensure!(!missing, "{} links to {link}, which is not in the package", document.display());
+        }
     }
     Ok(())
 }

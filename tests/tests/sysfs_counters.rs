@@ -136,7 +136,7 @@ print(\"all\")' $file",
     Ok(())
 }
 
-/// SIGXFSZ would end it (setrlimit(2)).
+/// A write beyond `RLIMIT_FSIZE` ends a program by SIGXFSZ (`setrlimit(2)`).
 #[test]
 fn a_program_that_may_write_no_files_opens_counters_and_closes_devices() -> Result<()> {
     let launcher = Launcher::new()?;

@@ -275,7 +275,9 @@ fn a_handler_that_fills_a_queue_is_told_that_it_is_full() {
         };
         let signals = Signals::start_with(&handler, fill);
         // Until it has interrupted a poll: there the requests go beside the queue.
+        let give_up = Instant::now() + PATIENCE;
         while MOST.load(Ordering::Relaxed) < 65 {
+            ensure!(Instant::now() < give_up, "a handler never filled the queue: {MOST:?} posted");
             let _ = poll(far.recv_cq.raw());
         }
         drop(signals);
@@ -311,14 +313,17 @@ extern "C" fn post_once(_: i32) {
 }
 
 /// Has a handler post `request` to a queue that is full. It is accepted where the handler interrupts a verb, and waits for room.
-fn put_aside(qp: &Qp, cq: &Cq, request: v::ibv_send_wr) {
+fn put_aside(qp: &Qp, cq: &Cq, request: v::ibv_send_wr) -> Result<()> {
     let aside = Aside { qp: qp.raw(), request, is_posted: AtomicBool::new(false) };
     ASIDE.store((&raw const aside).cast_mut(), Ordering::Release);
     let signals = Signals::call(post_once);
-    while !aside.is_posted.load(Ordering::Relaxed) {
+    let give_up = Instant::now() + PATIENCE;
+    while !aside.is_posted.load(Ordering::Relaxed) && Instant::now() < give_up {
         let _ = poll(cq.raw());
     }
     drop(signals);
+    ensure!(aside.is_posted.into_inner(), "no handler could post a request");
+    Ok(())
 }
 
 /// A signaled request of this operation.
@@ -356,7 +361,7 @@ fn a_datagram_posted_in_a_handler_goes_where_its_address_handle_led() {
             remote_qpn: far.qp.number(),
             remote_qkey: Q_KEY,
         };
-        put_aside(&near.qp, &near.cq, late);
+        put_aside(&near.qp, &near.cq, late)?;
         let attr = towards(gid, 1);
         drop(ah);
         // Likely where the other was, and leads elsewhere: to 192.0.2.1, of RFC 5737.

@@ -14,6 +14,7 @@
 
 pub(crate) mod check;
 
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -115,18 +116,20 @@ fn default_dir() -> Result<PathBuf> {
     Ok(data.or_else(home).context("neither HOME nor XDG_DATA_HOME is set: say where with --dir")?.join("urxe/cdi"))
 }
 
+/// Links in one path, as many as Linux follows (path_resolution(7)).
+const MOST_LINKS: usize = 40;
+
 /// Refuses a folder that another user can change: engines run `urxe` in it as root, and its manifest names files to remove.
 fn check_owners(dir: &Path) -> Result<()> {
-    let there = dir.ancestors().find(|folder| folder.exists()).context("a path without a folder")?;
-    let real = there.canonicalize()?;
+    let passed = passed(dir).with_context(|| dir.display().to_string())?;
     // In a user namespace, the root folder's may have no other names than the overflow user's and group's.
     let root = std::fs::symlink_metadata("/")?;
     // SAFETY: `geteuid` and `getegid` have no preconditions.
     let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
-    for folder in dir.ancestors().chain(real.ancestors()) {
-        let Ok(metadata) = folder.symlink_metadata() else { continue };
+    for path in &passed {
+        let metadata = path.symlink_metadata()?;
         // In a folder with the sticky bit, as /tmp, others cannot touch what is there.
-        let is_sticky = metadata.mode() & libc::S_ISVTX != 0 && folder != there && folder != real;
+        let is_sticky = metadata.mode() & libc::S_ISVTX != 0 && Some(path) != passed.last();
         let trusts_group = [0, group, root.gid()].contains(&metadata.gid());
         let others = if trusts_group { libc::S_IWOTH } else { libc::S_IWOTH | libc::S_IWGRP };
         let is_open = metadata.is_dir() && metadata.mode() & others != 0 && !is_sticky;
@@ -134,10 +137,44 @@ fn check_owners(dir: &Path) -> Result<()> {
             [0, user, root.uid()].contains(&metadata.uid()) && !is_open,
             "{}: other users can change {}, and container engines run a program of it as root: choose another folder",
             dir.display(),
-            folder.display()
+            path.display()
         );
     }
     Ok(())
+}
+
+/// Returns the folders and links on the way to `dir`, as far as it is there, each link followed: the last one is `dir`, or the
+/// folder that it is to be made in.
+fn passed(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut passed = vec![PathBuf::from("/")];
+    let mut at = PathBuf::from("/");
+    // What is still ahead, the next name last.
+    let names = |path: &Path| path.components().rev().map(|it| it.as_os_str().to_owned()).collect::<Vec<_>>();
+    let mut ahead = names(&std::path::absolute(dir)?);
+    let mut links = 0;
+    while let Some(name) = ahead.pop() {
+        if name == ".." {
+            at.pop();
+            continue;
+        }
+        let next = at.join(&name);
+        match next.symlink_metadata() {
+            Ok(metadata) if metadata.is_symlink() => {
+                links += 1;
+                if links > MOST_LINKS {
+                    return Err(io::Error::from_raw_os_error(libc::ELOOP));
+                }
+                ahead.extend(names(&next.read_link()?));
+            }
+            Ok(_) => at.clone_from(&next),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => break,
+            Err(error) => return Err(error),
+        }
+        passed.push(next);
+    }
+    // The end of a link that leads up, say.
+    passed.push(at);
+    Ok(passed)
 }
 
 /// A device, and the interface in the container if it was named.
@@ -243,12 +280,16 @@ mod tests {
         fs::create_dir(&own).unwrap();
         fs::create_dir_all(open.join("own")).unwrap();
         std::os::unix::fs::symlink(&open, own.join("link")).unwrap();
+        std::os::unix::fs::symlink(&own, open.join("back")).unwrap();
+        std::os::unix::fs::symlink(open.join("back"), own.join("chain")).unwrap();
         for (mode, others) in [(0o777, false), (0o1777, true)] {
             fs::set_permissions(&open, Permissions::from_mode(mode)).unwrap();
             check_owners(&own.join("new/er")).unwrap();
             assert!(check_owners(&open).is_err() && check_owners(&open.join("new/er")).is_err());
             assert!(check_owners(&own.join("link/new")).is_err());
             assert_eq!(check_owners(&open.join("own/new")).is_ok(), others);
+            // A link into the open folder, whose own link leads back.
+            assert_eq!(check_owners(&own.join("chain/new")).is_ok(), others);
         }
         // SAFETY: `geteuid` has no preconditions.
         if unsafe { libc::geteuid() } == 0 {

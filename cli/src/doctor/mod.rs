@@ -151,7 +151,7 @@ impl Said {
     }
 }
 
-/// Whether the folder of the `urxe run` that this is below is hidden or gone.
+/// Returns a finding if this process is below a `urxe run` whose folder is hidden or gone.
 fn missing_folder() -> Option<Finding> {
     let folder = std::env::var_os(urxe_options::RUN_VARIABLE).filter(|folder| !folder.is_empty())?;
     let is_missing = !Path::new(&folder).is_dir();

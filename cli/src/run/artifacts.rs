@@ -4,20 +4,20 @@
 //! timeout(1) does; without the option it becomes the program. While the program runs, captures are written to a folder in
 //! DIR; what the program has succeeded without is removed again.
 
-use std::ffi::{OsString, c_int};
+use std::ffi::OsString;
 use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, ExitStatus};
-use std::sync::atomic::{AtomicI32, Ordering};
 
 use anyhow::{Context, Result};
 
+use super::child;
 use crate::options::Settings;
-use crate::{out, status, trace};
+use crate::{env, out, status, trace};
 
-/// Captures of a process: so many bytes, twice.
+/// Sizes of each process's captures: 64 MiB, and as much of what came before.
 const ROTATION: &str = "64M,1";
 
 /// The folder, and where captures are until the program has ended.
@@ -41,8 +41,7 @@ impl Artifacts {
         };
         let dir = dir.canonicalize().with_context(failed)?;
         let captures = tempfile::Builder::new().prefix(".captures-").tempdir_in(&dir).with_context(failed)?;
-        let command: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
-        let options = format!("# urxe run --config options.toml -- {}\n{}", command.join(" "), settings.to_toml());
+        let options = format!("{}\n{}", comment(command), settings.to_toml());
         Ok(Self { dir, is_new, captures, options })
     }
 
@@ -62,20 +61,19 @@ impl Artifacts {
     /// Starts a child, which is to become the program and gets `None`, and waits for it. Leaves what there is to be seen if it
     /// fails; returns how this process is to end.
     pub(super) fn fork(self, run_folder: &Path) -> Result<Option<ExitCode>> {
-        // SAFETY: this process has one thread, so the child may do what it likes.
-        let child = unsafe { libc::fork() };
-        if child == 0 {
-            // The folder is the parent's.
-            std::mem::forget(self);
-            return Ok(None);
-        }
-        if child < 0 {
-            let error = std::io::Error::last_os_error();
-            self.remove();
-            return Err(error).context("starting a process");
-        }
-        pass_signals_on(child);
-        let ended = wait_for(child)?;
+        let child = match child::fork() {
+            Ok(Some(child)) => child,
+            Ok(None) => {
+                // The folder is the parent's.
+                std::mem::forget(self);
+                return Ok(None);
+            }
+            Err(error) => {
+                self.remove();
+                return Err(error).context("starting a process");
+            }
+        };
+        let ended = child.wait().context("waiting for the program")?;
         if ended.success() {
             self.remove();
         } else if let Err(error) = self.keep(ended, run_folder) {
@@ -119,43 +117,10 @@ impl Artifacts {
     }
 }
 
-/// Waits for the end of the program.
-fn wait_for(program: libc::pid_t) -> Result<ExitStatus> {
-    let mut status = 0;
-    loop {
-        // SAFETY: room for the status.
-        if unsafe { libc::waitpid(program, &raw mut status, 0) } == program {
-            return Ok(ExitStatus::from_raw(status));
-        }
-        let error = std::io::Error::last_os_error();
-        if error.kind() != ErrorKind::Interrupted {
-            return Err(error).context("waiting for the program");
-        }
-    }
-}
-
-/// The program, for signals.
-static PROGRAM: AtomicI32 = AtomicI32::new(0);
-
-/// Has signals to this process reach the program. Those of the terminal's keys reach it anyway.
-fn pass_signals_on(program: libc::pid_t) {
-    PROGRAM.store(program, Ordering::Relaxed);
-    extern "C" fn pass_on(signal: c_int) {
-        // SAFETY: plain numbers. The program is a child that was not waited for, or this fails.
-        unsafe { libc::kill(PROGRAM.load(Ordering::Relaxed), signal) };
-    }
-    let handler = pass_on as extern "C" fn(c_int) as usize;
-    for (signal, action) in [
-        (libc::SIGTERM, handler),
-        (libc::SIGHUP, handler),
-        (libc::SIGUSR1, handler),
-        (libc::SIGUSR2, handler),
-        (libc::SIGINT, libc::SIG_IGN),
-        (libc::SIGQUIT, libc::SIG_IGN),
-    ] {
-        // SAFETY: a handler that only calls kill(2), which is async-signal-safe.
-        unsafe { libc::signal(signal, action) };
-    }
+/// The command that makes the same run again, as a line of comment.
+fn comment(command: &[OsString]) -> String {
+    let words: Vec<String> = command.iter().map(|word| env::word(&word.to_string_lossy())).collect();
+    format!("# urxe run --config options.toml -- {}", words.join(" "))
 }
 
 /// The exit status of the program; if a signal has ended it, that signal ends this process too.
@@ -170,4 +135,19 @@ fn end_like(ended: ExitStatus) -> ExitCode {
         }
     }
     ended.code().and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_script_of_several_lines_is_one_line_of_comment() {
+        let script = "a=1\nb='x y'\techo";
+        let line = comment(&["sh".into(), "-c".into(), script.into()]);
+        let words = line.strip_prefix("# urxe run --config options.toml -- sh -c ").unwrap();
+        assert!(!line.contains('\n'), "{line}");
+        let said = std::process::Command::new("bash").args(["-c", &format!("printf %s {words}")]).output().unwrap();
+        assert_eq!(String::from_utf8(said.stdout).unwrap(), script);
+    }
 }

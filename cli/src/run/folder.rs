@@ -50,7 +50,7 @@ pub(super) struct Folder {
 }
 
 impl Folder {
-    /// Makes it in the first place that has room.
+    /// Makes the folder of a run in the first place that has room.
     pub(super) fn create(choices: &Choices, interfaces: &[Interface], library: &Path) -> Result<Self> {
         let mut errors = Vec::new();
         for place in places() {

@@ -7,6 +7,7 @@
 
 mod artifacts;
 mod blind;
+mod child;
 mod exec;
 mod folder;
 mod isolate;

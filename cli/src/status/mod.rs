@@ -84,16 +84,16 @@ pub(crate) fn at_end(run_folder: &Path) -> String {
         Ok(found) => table::text(&found, true),
         Err(error) => format!("{error:#}\n"),
     };
-    for entry in std::fs::read_dir(run_folder.join(urxe_options::RUN_FINAL_COUNTERS)).into_iter().flatten().flatten() {
+    let folder = run_folder.join(urxe_options::RUN_FINAL_COUNTERS);
+    let Ok(closed) = urxe_status::FinalCounters::open(&folder, urxe_net::ipc::credentials::own_uid()) else {
+        return text;
+    };
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
         // Beside the devices' files there is a lock.
         let Some((device, _network)) = name.split_once('@') else { continue };
         text += &format!("\nclosed devices {device}, together:\n");
-        // The first value stands for the names.
-        let values = std::fs::read(entry.path()).unwrap_or_default();
-        let values =
-            values.chunks_exact(8).skip(1).filter_map(|bytes| bytes.first_chunk().map(|it| u64::from_ne_bytes(*it)));
-        for (name, value) in urxe_status::names().zip(values).filter(|(_, value)| *value != 0) {
+        for (name, value) in closed.read(&name).into_iter().flatten().filter(|(_, value)| *value != 0) {
             text += &format!("  {name} {value}\n");
         }
     }

@@ -122,7 +122,7 @@ fn both_ends_tell_what_arrived() {
     assert_eq!(ladder.rows[0].flight, Some(Duration::from_micros(11)));
 }
 
-/// What was lost and sent again arrived once: the second time.
+/// Packets that were lost and sent again arrived once: the second time.
 #[test]
 fn an_arrival_belongs_to_the_last_sending_before_it() {
     let at = |time, psn, outbound| Captured { outbound: Some(outbound), ..request(time, psn) };

@@ -6,19 +6,21 @@
 //! root, other users as far as their own processes go.
 //!
 //! This crate is the asking side ([`ask_all`]), which both the command `urxe` and the library under `urxe run` have; what
-//! a device counts ([`Counters`]), [`resources`]: which objects it has, [`sysfs`]: which files below `/sys/class/infiniband`
-//! show which counters, and [`port`]. The
-//! answering side is `provider/src/status`.
+//! a device counts ([`Counters`]), what closed devices had counted ([`FinalCounters`]), [`resources`]: which objects it has,
+//! [`sysfs`]: which files below `/sys/class/infiniband` show which counters, and [`port`]. The answering side is
+//! `provider/src/status`.
 #![forbid(unsafe_code)]
 
 mod ask;
 mod counters;
+mod final_counters;
 pub mod port;
 pub mod resources;
 pub mod sysfs;
 
 pub use ask::{Answers, Report, ask_all, counters, text};
 pub use counters::{Counters, names};
+pub use final_counters::FinalCounters;
 
 /// Prefix of the sockets' names: process id and a random number follow.
 pub const NAMES: &str = "urxe/1/status/";
