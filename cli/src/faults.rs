@@ -41,7 +41,7 @@ pub(crate) fn text_of(script: &str) -> Result<String> {
         Some(path) => std::fs::read_to_string(path).with_context(|| path.to_owned())?,
         None => script.to_owned(),
     };
-    text.parse::<Script>()?;
+    text.parse::<Script>()?.load_dictionaries(|path| std::fs::read_to_string(path))?;
     Ok(text)
 }
 

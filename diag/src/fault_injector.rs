@@ -10,7 +10,7 @@ use std::time::Duration;
 use urxe_engine::{Cqe, Instant, WcStatus};
 use urxe_faults::{Announcement, Direction, Qp, Script, Sight, Verdict};
 use urxe_net::{Datagram, Port, Route, TxBatch};
-use urxe_wire::{Aeth, Bth, Ext, Header, ICRC_LEN, Msn, Opcode, Operation, Qpn, Syndrome, icrc};
+use urxe_wire::{Aeth, Bth, Ext, Header, ICRC_LEN, Msn, Opcode, Operation, Packet, Qpn, Syndrome, icrc};
 
 use super::Observer;
 use urxe_runtime::interceptor::{HeldPacket, Verdict as Decision};
@@ -157,6 +157,21 @@ fn sealed(route: &Route, packet: &[u8]) -> Vec<u8> {
     [packet, &icrc::compute(&flow, 0, packet).to_le_bytes()].concat()
 }
 
+/// `packet` with an ICRC, as if it had arrived in place of `datagram`.
+fn resealed(datagram: &Datagram<'_>, mut packet: Vec<u8>) -> Vec<u8> {
+    let icrc = datagram.flow.map_or(0, |flow| icrc::compute(flow, datagram.expected_id, &packet));
+    packet.extend(icrc.to_le_bytes());
+    packet
+}
+
+/// The payload of a packet without ICRC; `None` if that is no packet.
+fn payload_mut(packet: &mut [u8]) -> Option<&mut [u8]> {
+    let whole = [&*packet, &[0; ICRC_LEN]].concat();
+    let parsed = Packet::parse(&whole).ok()?;
+    let (start, len) = (parsed.header.len(), parsed.payload.len());
+    packet.get_mut(start..start + len)
+}
+
 /// The refusal that stands in for a response.
 fn refusal(response: &[u8], syndrome: Syndrome) -> Option<Vec<u8>> {
     let bth = Bth::parse(response.first_chunk()?).ok()?;
@@ -206,6 +221,13 @@ impl Observer {
                 self.spoilt_sent(qpn, &route);
                 self.lost(&route, &sealed(&route, packet));
                 batch.forget();
+            }
+            Verdict::Mutate(id) => {
+                if let Some(payload) = payload_mut(packet) {
+                    faults.script().mutate(id, payload);
+                }
+                self.note_to_peer(qpn, route.local().ip(), ASKED, SEE);
+                self.commit(batch, None);
             }
             Verdict::Duplicate => {
                 let copy = packet.to_vec();
@@ -324,11 +346,16 @@ impl Observer {
                 self.remark("URXE_FAULTS: held back until others have overtaken it");
                 return Decision::Drop;
             }
+            Verdict::Mutate(id) => {
+                let mut packet = payload.get(..payload.len() - ICRC_LEN).unwrap_or_default().to_vec();
+                if let Some(payload) = payload_mut(&mut packet) {
+                    faults.script().mutate(id, payload);
+                }
+                (Decision::Replace(resealed(datagram, packet)), Some("payload changed"))
+            }
             Verdict::Refuse(syndrome) => match refusal(payload, syndrome) {
-                Some(mut packet) => {
-                    let compute = |flow| icrc::compute(flow, datagram.expected_id, &packet);
-                    let icrc = datagram.flow.map_or(0, compute);
-                    packet.extend(icrc.to_le_bytes());
+                Some(packet) => {
+                    let packet = resealed(datagram, packet);
                     super::packet_context::with(|scene| scene.asked_for = true);
                     (Decision::Replace(packet), Some("taken for a refusal"))
                 }

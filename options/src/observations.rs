@@ -169,7 +169,18 @@ fn faults(text: &str) -> Result<Script, Mistake> {
             Err(error) => return expected(FAULTS, text, format_args!("a file that can be read ({error})")),
         },
     };
-    rules.parse().or_else(|invalid: urxe_faults::Invalid| expected(FAULTS, &invalid.item, invalid.expected))
+    let parsed: Result<Script, urxe_faults::Invalid> = rules.parse();
+    let mut script = match parsed {
+        Ok(script) => script,
+        Err(invalid) => return expected(FAULTS, &invalid.item, invalid.expected),
+    };
+    match script.load_dictionaries(|path| std::fs::read_to_string(path)) {
+        Ok(()) => Ok(script),
+        Err(unread) => {
+            let what = format_args!("a dictionary that can be read ({})", unread.why);
+            expected(FAULTS, &format!("dict={}", unread.path), what)
+        }
+    }
 }
 
 #[cfg(test)]

@@ -53,7 +53,7 @@ pub trait Rule {
 }
 
 /// The script of a program's `URXE_FAULTS`, for the packets of all nodes as they are sent. What only a program's own end
-/// can do (refuse, break a queue pair) does not happen here.
+/// can do (refuse, change a payload, break a queue pair) does not happen here.
 impl Rule for Script {
     fn on_packet(&mut self, flight: &Flight<'_>) -> Verdict {
         let sight = Sight {
@@ -69,9 +69,10 @@ impl Rule for Script {
             urxe_faults::Verdict::Corrupt(bit) => Verdict::Corrupt(bit),
             urxe_faults::Verdict::Delay(by) => Verdict::Delay(by),
             urxe_faults::Verdict::Reorder(behind) => Verdict::Delay(PACKET_TIME * behind),
-            urxe_faults::Verdict::Pass | urxe_faults::Verdict::Refuse(_) | urxe_faults::Verdict::BreakQp => {
-                Verdict::Pass
-            }
+            urxe_faults::Verdict::Pass
+            | urxe_faults::Verdict::Mutate(_)
+            | urxe_faults::Verdict::Refuse(_)
+            | urxe_faults::Verdict::BreakQp => Verdict::Pass,
         }
     }
 }

@@ -338,3 +338,35 @@ fn a_script_that_makes_no_sense_is_refused() -> Result<()> {
     }
     Ok(())
 }
+
+/// Bytes of SENDs change on their way, with a right ICRC and in their number; those of the seed, each time.
+#[test]
+fn payloads_change_and_arrive() {
+    in_world_with(
+        |world| {
+            world.host().set_env("URXE_FAULTS", "mutate=payload,dir=rx,opcode=SEND,nth=1..20,seed=3");
+            world.host().set_env("URXE_PCAP", world.dir().join("it.pcapng").to_str().unwrap_or_default());
+            Ok(())
+        },
+        || {
+            const LEN: usize = 64;
+            let Pair { near, far } = &Pair::new(&patient())?;
+            let (local, remote) = (near.region(LEN)?, far.region(LEN)?);
+            let mut changed = Vec::new();
+            for round in 0..25 {
+                local.pages().write(0, &pattern(round, LEN));
+                far.qp.post_recv(&RecvWr::new(round, &[remote.sge(0, LEN)]))?;
+                near.qp.post_sends(&[SendWr::new(Op::Send, &[local.sge(0, LEN)])])?;
+                let wc = far.recv_cq.next()?;
+                ensure!(wc.status == Status::SUCCESS && wc.byte_len == 64, "round {round}: {wc:?}");
+                ensure!(near.send_cq.next()?.status == Status::SUCCESS, "round {round}");
+                if remote.pages().read(0, LEN) != pattern(round, LEN) {
+                    changed.push(round);
+                }
+            }
+            ensure!(changed.len() > 15 && changed.iter().all(|round| *round < 20), "{changed:?}");
+            ensure!(remarks("URXE_FAULTS: payload changed")? == 20, "20 were asked for");
+            Ok(())
+        },
+    );
+}

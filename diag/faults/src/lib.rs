@@ -25,11 +25,13 @@
 //! ```
 
 mod chance;
+mod mutate;
 mod script;
 mod sequence;
 pub mod spec;
 
-pub use script::{Announcement, Direction, Occurrence, Qp, Refused, Script, Sight, Tally, Verdict};
+pub use mutate::{Dictionary, Mutation, NotADictionary};
+pub use script::{Announcement, Direction, MutationId, Occurrence, Qp, Refused, Script, Sight, Tally, Unread, Verdict};
 pub use spec::Invalid;
 
 #[cfg(doctest)]

@@ -1,5 +1,7 @@
 //! Decisions of a script.
 
+use std::fmt;
+use std::io;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -7,9 +9,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use urxe_explain::Verb;
-use urxe_wire::{NakCode, Opcode, Qpn, RnrTimer, Syndrome};
+use urxe_wire::opcode::Role;
+use urxe_wire::{Bth, Deth, ICRC_LEN, NakCode, Opcode, Qpn, RnrTimer, Syndrome, Transport, XrcEth};
 
 use crate::chance::{Chance, throw};
+use crate::mutate::{Dictionary, Mutation, NotADictionary};
 use crate::sequence::Sequence;
 
 /// Which way a packet goes.
@@ -55,6 +59,8 @@ pub enum Verdict {
     Duplicate,
     /// Flip a bit, counted from the first of the BTH.
     Corrupt(usize),
+    /// Change the payload by [`Script::mutate`], and give the packet a right ICRC.
+    Mutate(MutationId),
     /// Delay the packet.
     Delay(Duration),
     /// As many others of its direction overtake it.
@@ -63,6 +69,13 @@ pub enum Verdict {
     Refuse(Syndrome),
     /// Pass the packet, and move its queue pair to ERR.
     BreakQp,
+}
+
+/// A change of a payload, which [`Script::mutate`] carries out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MutationId {
+    rule: usize,
+    number: u64,
 }
 
 /// Why a verb fails, or with what a work request completes.
@@ -95,6 +108,8 @@ pub(crate) enum Action {
     Burst(Chance, u64),
     Duplicate(Chance),
     Corrupt(Chance),
+    /// Change the payload, with the help of a dictionary.
+    Mutate(Chance, Option<DictionaryFile>),
     Delay(RangeInclusive<u64>),
     Reorder(Chance, u32),
     Refuse(Syndrome),
@@ -104,6 +119,13 @@ pub(crate) enum Action {
     /// `enum ibv_wc_status`.
     Completion(u32),
     Announce(Announcement),
+}
+
+/// A dictionary, which [`Script::load_dictionaries`] reads.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct DictionaryFile {
+    pub(crate) path: String,
+    pub(crate) tokens: Arc<Dictionary>,
 }
 
 /// A queue pair, by its number or by when it was made.
@@ -176,6 +198,23 @@ impl Tally {
     }
 }
 
+/// A dictionary that cannot be had.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Unread {
+    /// Path, as the script has it.
+    pub path: String,
+    /// Reason.
+    pub why: String,
+}
+
+impl fmt::Display for Unread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "dict={}: {}", self.path, self.why)
+    }
+}
+
+impl std::error::Error for Unread {}
+
 /// Rules, in order; the first that strikes decides.
 #[derive(Clone, Debug, Default)]
 pub struct Script {
@@ -191,6 +230,24 @@ impl Aim {
             && self.direction.is_none_or(|direction| direction == sight.direction)
             && self.opcode.as_ref().is_none_or(|name| opcode_name(sight.opcode).starts_with(name.as_str()))
     }
+}
+
+impl Aim {
+    /// Whether the packet has a payload that is the program's: those of rdma_cm only if that is asked for.
+    fn may_mutate(&self, sight: &Sight) -> bool {
+        let is_cm = sight.qp.qpn == Qpn::GSI && self.qp != Some(WhichQp::Number(Qpn::GSI.get()));
+        !is_cm && sight.len > headers_len(sight.opcode) + ICRC_LEN
+    }
+}
+
+/// Bytes before the payload.
+fn headers_len(opcode: Opcode) -> usize {
+    let service = match (opcode.transport(), opcode.info().role) {
+        (Transport::Ud, _) => Deth::LEN,
+        (Transport::Xrc, Role::Request) => XrcEth::LEN,
+        _ => 0,
+    };
+    Bth::LEN + service + opcode.info().headers.len()
 }
 
 /// `sendfirst` of RC SEND First.
@@ -230,19 +287,20 @@ impl Script {
 
     fn verdict(&mut self, sight: &Sight) -> Verdict {
         let (seed, step) = (self.seed, self.steps.now());
-        for (index, rule) in (0..).zip(&mut self.rules) {
+        for (index, rule) in self.rules.iter_mut().enumerate() {
             if !rule.holds(step) {
                 continue;
             }
             // Only what is a response can be refused.
             let refusable = !matches!(rule.action, Action::Refuse(_)) || is_response(sight.opcode);
-            if !rule.is_about_packets() || !refusable || !rule.aim.takes(sight) {
+            let mutable = !matches!(rule.action, Action::Mutate(..)) || rule.aim.may_mutate(sight);
+            if !rule.is_about_packets() || !refusable || !mutable || !rule.aim.takes(sight) {
                 continue;
             }
             let Some(count) = rule.matched() else { continue };
-            let dice = throw(seed, index, count);
+            let dice = throw(seed, index as u64, count);
             // Independent of whether it strikes.
-            let choice = throw(!seed, index, count);
+            let choice = throw(!seed, index as u64, count);
             let verdict = match &rule.action {
                 Action::Burst(..) if rule.left > 0 => {
                     rule.left -= 1;
@@ -257,6 +315,9 @@ impl Script {
                 Action::Corrupt(chance) if chance.happens(dice) => {
                     Verdict::Corrupt(usize::try_from(choice % (sight.len.max(1) as u64 * 8)).unwrap_or(0))
                 }
+                Action::Mutate(chance, _) if chance.happens(dice) => {
+                    Verdict::Mutate(MutationId { rule: index, number: choice })
+                }
                 Action::Reorder(chance, behind) if chance.happens(dice) => Verdict::Reorder(*behind),
                 Action::Delay(range) => {
                     let span = (range.end() - range.start()).saturating_add(1);
@@ -270,6 +331,32 @@ impl Script {
             return verdict;
         }
         Verdict::Pass
+    }
+
+    /// Changes a payload, as a rule has decided.
+    pub fn mutate(&self, id: MutationId, payload: &mut [u8]) {
+        let none = Dictionary::default();
+        let tokens = match self.rules.get(id.rule).map(|rule| &rule.action) {
+            Some(Action::Mutate(_, Some(dictionary))) => &*dictionary.tokens,
+            _ => &none,
+        };
+        Mutation::new(tokens, id.number).edit(payload);
+    }
+
+    /// Reads the dictionaries of all rules with `read`, which has the path.
+    ///
+    /// # Errors
+    /// [`Unread`]: a file cannot be read, or is none.
+    pub fn load_dictionaries(&mut self, mut read: impl FnMut(&str) -> io::Result<String>) -> Result<(), Unread> {
+        for rule in &mut self.rules {
+            if let Action::Mutate(_, Some(dictionary)) = &mut rule.action {
+                let unread = |why: String| Unread { path: dictionary.path.clone(), why };
+                let text = read(&dictionary.path).map_err(|error| unread(error.to_string()))?;
+                let tokens = text.parse().map_err(|error: NotADictionary| unread(error.to_string()))?;
+                dictionary.tokens = Arc::new(tokens);
+            }
+        }
+        Ok(())
     }
 
     /// The errno with which a call of `verb` is to fail.
@@ -357,7 +444,7 @@ impl Rule {
 
 /// Whether it answers a request, and may therefore be a refusal.
 fn is_response(opcode: Opcode) -> bool {
-    opcode.info().role == urxe_wire::opcode::Role::Response
+    opcode.info().role == Role::Response
 }
 
 /// A NAK, by the name that scripts use.

@@ -12,7 +12,9 @@ use std::time::Duration;
 use urxe_explain::Verb;
 
 use crate::chance::Chance;
-use crate::script::{Action, Aim, Announcement, Direction, Occurrence, Rule, Script, Tally, WhichQp, syndrome};
+use crate::script::{
+    Action, Aim, Announcement, DictionaryFile, Direction, Occurrence, Rule, Script, Tally, WhichQp, syndrome,
+};
 use crate::sequence::Until;
 
 /// The grammar, as help texts show it.
@@ -42,8 +44,8 @@ macro_rules! probability {
     };
 }
 
-const ACTIONS: &str = "an action (drop, burst, dup, corrupt, reorder, delay, nak, qp_error, fail, wc, event, remove), an aim (qp, \
-                       opcode, peer, dir, nth), step, repeat or seed";
+const ACTIONS: &str = "an action (drop, burst, dup, corrupt, mutate, reorder, delay, nak, qp_error, fail, wc, event, remove), an aim (qp, \
+                       opcode, peer, dir, nth), dict, step, repeat or seed";
 
 /// Shortest round of steps: every step is a wake-up, and shorter rounds would keep a processor busy.
 const SHORTEST_ROUND: Duration = Duration::from_millis(1);
@@ -128,6 +130,25 @@ fn add(script: &mut Script, step: Option<usize>, rule: &str) -> Result<(), Inval
             "dup" => actions.push(Action::Duplicate(chance(value).ok_or_else(|| invalid(probability!("dup")))?)),
             "corrupt" => {
                 actions.push(Action::Corrupt(chance(value).ok_or_else(|| invalid(probability!("corrupt")))?));
+            }
+            "mutate" => {
+                const EXPECTED: &str = "mutate=payload or mutate=payload/10%";
+                let value = needed(EXPECTED)?;
+                let (part, often) = value.split_once('/').map_or((value, None), |(part, often)| (part, Some(often)));
+                match (part, chance(often)) {
+                    ("payload", Some(often)) => actions.push(Action::Mutate(often, None)),
+                    _ => return Err(invalid(EXPECTED)),
+                }
+            }
+            "dict" => {
+                const EXPECTED: &str = "dict=FILE, behind mutate=payload";
+                let path = needed(EXPECTED)?.to_owned();
+                match actions.last_mut() {
+                    Some(Action::Mutate(_, file)) if !path.is_empty() => {
+                        *file = Some(DictionaryFile { path, tokens: Arc::default() });
+                    }
+                    _ => return Err(invalid(EXPECTED)),
+                }
             }
             "burst" => {
                 const EXPECTED: &str = "burst=0.1%/20, 20 packets in a row";
@@ -413,6 +434,42 @@ mod tests {
     }
 
     #[test]
+    fn payloads_are_mutated_by_the_seed() {
+        let mutated = |text: &str, operation, qp| {
+            let mut all = script(text);
+            all.load_dictionaries(|path| Ok(format!("\"{path}\""))).unwrap();
+            let Verdict::Mutate(id) = all.packet(&Sight { qp, ..sight(operation, Direction::Sent) }) else {
+                return None;
+            };
+            let mut bytes = [0; 64];
+            all.mutate(id, &mut bytes);
+            Some(bytes)
+        };
+        let first = mutated("mutate=payload,seed=5", Operation::SendOnly, QP).unwrap();
+        assert_eq!(mutated("mutate=payload,seed=5", Operation::SendOnly, QP), Some(first));
+        assert_ne!(mutated("mutate=payload,seed=6", Operation::SendOnly, QP), Some(first));
+        let token = |seed: u32| {
+            let text = format!("mutate=payload,dict=WORD,seed={seed}");
+            mutated(&text, Operation::SendOnly, QP).unwrap().windows(4).any(|part| part == b"WORD")
+        };
+        assert!((0..100).any(token));
+        // 100 bytes have a payload everywhere but in an ACK that is an ACK.
+        assert_eq!(
+            script("mutate=payload").packet(&Sight { len: 20, ..sight(Operation::Acknowledge, Direction::Sent) }),
+            Verdict::Pass
+        );
+        assert_eq!(
+            script("mutate=payload").packet(&Sight { len: 32, ..sight(Operation::WriteOnly, Direction::Sent) }),
+            Verdict::Pass
+        );
+        let cm = Qp { qpn: Qpn::GSI, made: None };
+        assert_eq!(mutated("mutate=payload", Operation::SendOnly, cm), None);
+        assert!(mutated("mutate=payload,qp=1", Operation::SendOnly, cm).is_some());
+        let unread = script("mutate=payload,dict=x").load_dictionaries(|_| Ok("x".to_owned())).unwrap_err();
+        assert_eq!(unread.to_string(), "dict=x: line 1, column 2: expected a text in quotes");
+    }
+
+    #[test]
     fn bursts_take_packets_in_a_row() {
         let mut bursts = script("burst=100%/2,nth=2..4");
         let verdicts = [0; 5].map(|_| bursts.packet(&sight(Operation::SendOnly, Direction::Sent)));
@@ -550,6 +607,11 @@ mod tests {
             ("lose=1%", "lose=1%"),
             ("reorder=1%", "reorder=1%"),
             ("burst=1%/0", "burst=1%/0"),
+            ("mutate", "mutate"),
+            ("mutate=headers", "mutate=headers"),
+            ("mutate=payload/2", "mutate=payload/2"),
+            ("drop,dict=x", "dict=x"),
+            ("mutate=payload,dict=", "dict="),
             ("delay=2ms..1ms", "delay=2ms..1ms"),
             ("delay=5", "delay=5"),
             ("nak=maybe", "nak=maybe"),
