@@ -12,10 +12,11 @@ use urxe_wire::{Gid, Lid, QKey, Qpn};
 use super::context::shared;
 use super::{int_verb, mr, ptr_verb};
 use crate::kernel::Errno;
+use crate::verbs::address_vector::AddressVector;
 use crate::verbs::ah::AddressHandle;
 use crate::verbs::context::Context;
 use crate::verbs::diagnostics;
-use crate::verbs::objects::{AddressVector, ProtectionDomain};
+use crate::verbs::objects::ProtectionDomain;
 use crate::verbs::quota::Counted;
 
 /// An `ibv_ah` of ours.

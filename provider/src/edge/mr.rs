@@ -164,7 +164,7 @@ pub(super) unsafe fn register(
     // SAFETY: as above.
     let context = unsafe { shared(ibv_context) };
     context.check_alive()?;
-    let key = asked.register(context, domain.id())?;
+    let key = asked.register(context.port().regions(), domain.id())?;
     let length = usize::try_from(asked.length).unwrap_or(usize::MAX);
     let ibv_mr = v::ibv_mr { context: ibv_context, pd, addr, length, handle: key.0, lkey: key.0, rkey: key.0 };
     let verbs = verbs_mr { ibv_mr, mr_type, access: asked.access.cast_signed() };

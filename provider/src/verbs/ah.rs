@@ -3,14 +3,37 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use urxe_net::Route;
 use urxe_net::qpn_registry::block_of;
+use urxe_net::{Destination, Route};
 use urxe_wire::Qpn;
 
+use super::address_vector::AddressVector;
 use super::context::Context;
-use super::objects::{AddressVector, route};
+use super::{diagnostics, lid};
 use crate::kernel::Errno;
 use urxe_runtime::lock;
+
+/// The way to a queue pair of the peer.
+///
+/// # Errors
+/// EINVAL without a GRH (see [`lid`]), or if the GIDs are not of use; ENODATA for an empty row of the GID table, as the
+/// kernel's `rdma_get_gid_attr`; else what the system says.
+pub(crate) fn route(context: &Context, av: &AddressVector, dest_qpn: u32) -> Result<Arc<Route>, Errno> {
+    if let Some(observer) = context.observer().filter(|_| !av.is_global) {
+        observer.no_grh();
+    }
+    let av = if av.is_global { *av } else { lid::with_grh(&context.interface(), av)? };
+    let local = context.gid_row(av.sgid_index).map_err(|errno| diagnostics::no_gid_row(errno, av.sgid_index))?;
+    let to = Destination {
+        local,
+        remote: av.dgid,
+        dest_qpn: Qpn::new(dest_qpn),
+        flow_label: av.flow_label,
+        tclass: av.traffic_class,
+        hop_limit: av.hop_limit,
+    };
+    context.port().net().route(&to).map_err(|error| diagnostics::no_route(&error, (av.sgid_index, local), av.dgid))
+}
 
 /// An address handle. Which UDP source port a datagram gets depends on the process it is for, so there is a route for
 /// each block of queue pair numbers that was written to lately.

@@ -10,8 +10,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use urxe_net::Interface;
 use urxe_wire::{Gid, Lid};
 
+use super::address_vector::AddressVector;
 use super::diagnostics;
-use super::objects::AddressVector;
 use crate::device;
 use crate::kernel::Errno;
 

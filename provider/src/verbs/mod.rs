@@ -1,5 +1,6 @@
 //! Semantics of the verbs, in safe code, on Rust types.
 
+pub(crate) mod address_vector;
 pub(crate) mod ah;
 pub(crate) mod capabilities;
 pub(crate) mod context;

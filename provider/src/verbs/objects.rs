@@ -6,15 +6,14 @@ use std::sync::{Arc, Weak};
 use urxe_engine::attr::{AttrMask, QpAttr};
 use urxe_engine::{Access, Key, Pd, PostError, QpCap, QpState, Region, RegionKind};
 use urxe_ffi::verbs as v;
-use urxe_net::{Destination, Route};
-use urxe_wire::{Gid, Lid, Mtu, Psn, QKey, Qpn, RnrTimer};
+use urxe_wire::{Mtu, Psn, QKey, Qpn, RnrTimer};
 
-use super::context::Context;
+use super::diagnostics;
 use super::quota::Counted;
-use super::{diagnostics, lid};
 use crate::kernel::Errno;
 use urxe_runtime::limits;
 use urxe_runtime::memory::maps;
+use urxe_runtime::memory::regions::Regions;
 
 const EINVAL: Errno = Errno(libc::EINVAL);
 
@@ -117,10 +116,10 @@ impl Registration {
     ///
     /// # Errors
     /// As for [`region`](Self::region); ENOMEM.
-    pub(crate) fn register(&self, context: &Context, pd: Pd) -> Result<Key, Errno> {
+    pub(crate) fn register(&self, regions: &Regions, pd: Pd) -> Result<Key, Errno> {
         let region = self.region(pd)?;
         let make = |key| Region { key, ..region };
-        context.port().regions().insert(make).map_err(|_| Errno(libc::ENOMEM))
+        regions.insert(make).map_err(|_| Errno(libc::ENOMEM))
     }
 
     /// The region it would be, without its key.
@@ -243,47 +242,6 @@ pub(crate) fn answer_attr(answer: &mut v::ibv_qp_attr, state: QpState, attr: &Qp
     answer.max_dest_rd_atomic = attr.max_dest_rd_atomic;
     answer.en_sqd_async_notify = u8::from(attr.sqd_notify);
     answer.port_num = 1;
-}
-
-/// Where an address vector leads (`struct ibv_ah_attr`), as far as it needs no pointers.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct AddressVector {
-    /// The peer's GID.
-    pub(crate) dgid: Gid,
-    /// Index of our own.
-    pub(crate) sgid_index: u32,
-    /// Decides the UDP source port.
-    pub(crate) flow_label: u32,
-    /// TOS or traffic class.
-    pub(crate) traffic_class: u8,
-    /// TTL or hop limit.
-    pub(crate) hop_limit: u8,
-    /// There is a GRH: RoCE needs one.
-    pub(crate) is_global: bool,
-    /// The peer's LID, which counts where there is no GRH and ports have LIDs.
-    pub(crate) dlid: Lid,
-}
-
-/// The way to a queue pair of the peer.
-///
-/// # Errors
-/// EINVAL without a GRH (see [`lid`]), or if the GIDs are not of use; ENODATA for an empty row of the GID table, as the
-/// kernel's `rdma_get_gid_attr`; else what the system says.
-pub(crate) fn route(context: &Context, av: &AddressVector, dest_qpn: u32) -> Result<Arc<Route>, Errno> {
-    if let Some(observer) = context.observer().filter(|_| !av.is_global) {
-        observer.no_grh();
-    }
-    let av = if av.is_global { *av } else { lid::with_grh(&context.interface(), av)? };
-    let local = context.gid_row(av.sgid_index).map_err(|errno| diagnostics::no_gid_row(errno, av.sgid_index))?;
-    let to = Destination {
-        local,
-        remote: av.dgid,
-        dest_qpn: Qpn::new(dest_qpn),
-        flow_label: av.flow_label,
-        tclass: av.traffic_class,
-        hop_limit: av.hop_limit,
-    };
-    context.port().net().route(&to).map_err(|error| diagnostics::no_route(&error, (av.sgid_index, local), av.dgid))
 }
 
 /// The errno of a refused post (`ibv_post_send(3)`, `ibv_post_recv(3)`).

@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use urxe_ffi::verbs as v;
 
-use super::nldev::{CharDev, Device, Devices, Port, Told};
+use super::kinds::Told;
+use super::nldev::{CharDev, Device, Devices, Port};
 use crate::device;
 use crate::status::sysfs;
 use crate::verbs::query;

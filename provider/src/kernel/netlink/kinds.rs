@@ -6,7 +6,16 @@ use urxe_ffi::nldev as n;
 use urxe_status::resources::{Object, objects};
 
 use super::message::Writer;
-use super::nldev::{MOST, Told};
+
+/// The most bytes of objects in a message: with the headers it fits into a page, which is what readers have room for.
+pub(super) const MOST: usize = 3500;
+
+/// A process' report of a device, and its number here.
+#[derive(Debug, Clone)]
+pub(super) struct Told {
+    pub(super) pid: u32,
+    pub(super) report: String,
+}
 
 /// How a kind of objects is asked for, and what is told of each.
 #[derive(Debug)]

@@ -5,7 +5,7 @@
 
 use urxe_ffi::nldev as n;
 
-use super::kinds::{KINDS, Kind};
+use super::kinds::{KINDS, Kind, MOST, Told};
 use super::message::{Answer, Attributes, MIN_TYPE, Malformed, Request, Writer};
 
 /// A device as it is shown.
@@ -39,13 +39,6 @@ pub(super) struct CharDev {
     pub(super) number: libc::dev_t,
 }
 
-/// A process' report of a device, and its number here.
-#[derive(Debug, Clone)]
-pub(super) struct Told {
-    pub(super) pid: u32,
-    pub(super) report: String,
-}
-
 /// Source of the devices, their reports and counters.
 pub(super) trait Devices {
     fn all(&self) -> Vec<Device>;
@@ -67,9 +60,6 @@ impl From<Malformed> for Refusal {
         libc::EINVAL
     }
 }
-
-/// The most bytes of objects in a message: with the headers it fits into a page, which is what readers have room for.
-pub(super) const MOST: usize = 3500;
 
 /// The answer to one request.
 pub(super) fn answer(request: Request<'_>, port: u32, devices: &dyn Devices) -> Vec<Vec<u8>> {

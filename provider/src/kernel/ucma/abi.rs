@@ -4,11 +4,13 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV6};
 
 use urxe_ffi::ucma;
 
-use super::query::AF_IB;
 use crate::cm::connect::Offer;
 use crate::cm::event::{Address, ConnParam, Event, Param};
 use crate::cm::query::{QpAttr, Route};
 use crate::kernel::Errno;
+
+/// `AF_IB` of Linux.
+pub(super) const AF_IB: u16 = 27;
 
 /// Plain C structures: any bytes are a value, and all-zero is one.
 ///

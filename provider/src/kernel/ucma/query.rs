@@ -8,12 +8,9 @@ use std::net::SocketAddr;
 use urxe_ffi::ucma;
 use urxe_wire::Gid;
 
-use super::abi;
+use super::abi::{self, AF_IB};
 use crate::cm::query::Route;
 use crate::kernel::Errno;
-
-/// `AF_IB` of Linux.
-pub(super) const AF_IB: u16 = 27;
 
 /// Size of `struct sockaddr_ib` (`<infiniband/ib.h>`).
 pub(super) const SOCKADDR_IB: usize = 48;

@@ -1,0 +1,22 @@
+//! Address vectors, as `ibv_ah_attr` has them.
+
+use urxe_wire::{Gid, Lid};
+
+/// Where an address vector leads (`struct ibv_ah_attr`), as far as it needs no pointers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AddressVector {
+    /// The peer's GID.
+    pub(crate) dgid: Gid,
+    /// Index of our own.
+    pub(crate) sgid_index: u32,
+    /// Decides the UDP source port.
+    pub(crate) flow_label: u32,
+    /// TOS or traffic class.
+    pub(crate) traffic_class: u8,
+    /// TTL or hop limit.
+    pub(crate) hop_limit: u8,
+    /// There is a GRH: RoCE needs one.
+    pub(crate) is_global: bool,
+    /// The peer's LID, which counts where there is no GRH and ports have LIDs.
+    pub(crate) dlid: Lid,
+}
