@@ -10,7 +10,6 @@ use urxe_engine::Instant;
 use urxe_wire::Qpn;
 
 use super::clock;
-use super::device::{Device, TxContext};
 use super::progress::sleep_deadline::Deadline;
 use super::run_queue::RunQueue;
 
@@ -46,27 +45,19 @@ impl Backpressure {
     pub(super) fn is_over(&self, now: Instant) -> bool {
         self.look_at.is_over(now)
     }
-}
 
-impl Device {
-    /// The queue pair could not send all that it wanted to.
-    pub(super) fn wait_for_room(&self, qpn: Qpn) {
+    /// A queue pair could not send all that it wanted to. Returns when to look again.
+    pub(super) fn add(&self, qpn: Qpn) -> Instant {
         let at = clock::now() + LATER;
-        self.backpressure.queue_pairs.add(qpn);
-        self.backpressure.look_at.set(Some(at));
-        self.wake_for(at);
+        self.queue_pairs.add(qpn);
+        self.look_at.set(Some(at));
+        at
     }
 
-    /// Lets those that wait try again.
-    pub(super) fn retry_blocked(&self, work: &mut TxContext) {
-        if !self.backpressure.any() {
-            return;
-        }
+    /// Takes those that wait.
+    pub(super) fn take(&self) -> Vec<Qpn> {
         // Before they are taken: who comes in between is taken as well, or sets it again.
-        self.backpressure.look_at.set(None);
-        let waiting = self.backpressure.queue_pairs.take();
-        for qp in waiting.into_iter().filter_map(|qpn| self.qp(qpn)).filter(|qp| !self.xrc_rx().resume(qp)) {
-            qp.drive(work, |_, _| ());
-        }
+        self.look_at.set(None);
+        self.queue_pairs.take()
     }
 }

@@ -1,7 +1,6 @@
 //! QP1, the general services interface: datagrams of communication management.
 
 use std::net::IpAddr;
-use std::sync::Arc;
 
 use urxe_net::{Destination, Port};
 use urxe_wire::cm::CmMad;
@@ -9,8 +8,7 @@ use urxe_wire::mad::MAD_LEN;
 use urxe_wire::packet::Service;
 use urxe_wire::{Bth, Deth, Ext, Gid, Header, Opcode, Operation, PKey, Packet, Psn, QKey, Qpn, Transport};
 
-use super::device::{Device, TxContext};
-use super::host::Sender;
+use super::host::{Sender, TxContext};
 use urxe_engine::{Instant, Network};
 
 /// Handler of communication management messages that arrive at QP1.
@@ -18,10 +16,10 @@ pub trait Gsi: Send + Sync {
     /// Takes a message that has come. A request that `is_refused` is not told to any listener.
     fn receive(&self, work: &mut TxContext, now: Instant, local: Gid, peer: Gid, mad: &CmMad, is_refused: bool);
 
-    /// The time set with [`Device::set_gsi_timer`] has come.
+    /// The time set with [`Device::set_gsi_timer`](crate::device::Device::set_gsi_timer) has come.
     fn handle_timeout(&self, now: Instant);
 
-    /// The device was taken out ([`Device::is_gone`]).
+    /// The device was taken out ([`Device::is_gone`](crate::device::Device::is_gone)).
     fn removed(&self, work: &mut TxContext);
 }
 
@@ -59,26 +57,6 @@ pub fn send(work: &mut TxContext, port: &Port, psn: Psn, local: Gid, remote: Gid
 /// The GID of an address.
 pub(super) fn gid(address: IpAddr) -> Gid {
     Gid::from(address)
-}
-
-impl Device {
-    /// Says who takes datagrams to QP1 from now on; before, and after `None`, requests are refused.
-    pub fn set_gsi(&self, gsi: Option<Arc<dyn Gsi>>) {
-        *self.gsi.write().unwrap_or_else(std::sync::PoisonError::into_inner) = gsi;
-    }
-
-    /// Tells who takes them that the device is taken out: first of all, or a program whose requests fail meanwhile may have
-    /// ended before it hears why.
-    pub(super) fn leave(&self, work: &mut TxContext) {
-        self.listeners.leave();
-        if let Some(gsi) = self.gsi() {
-            gsi.removed(work);
-        }
-    }
-
-    pub(super) fn gsi(&self) -> Option<Arc<dyn Gsi>> {
-        self.gsi.read().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
-    }
 }
 
 #[cfg(test)]

@@ -29,6 +29,14 @@ impl Host for DeviceHost {
     type Quirks = quirks::Qp;
 }
 
+/// Transmit batch, memory access and pending notifications: all that a queue pair needs to send and to complete.
+#[derive(Debug)]
+pub struct TxContext {
+    pub(super) sender: Sender,
+    pub(super) memory: RegionCache,
+    pub(super) notifications: PendingNotifications,
+}
+
 /// Packets on their way out.
 #[derive(Debug)]
 pub struct Sender {

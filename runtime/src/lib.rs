@@ -17,6 +17,7 @@
 //! | [`xrc`] | XRC domains that processes share |
 //! | [`fork`], [`fork_safe_mutex`] | fork(2): a child has no device, and finds tables whole |
 //! | [`clock`], [`limits`], [`quirks`] | time; limits of the device; rare but legal behaviour |
+//! | [`threads`] | what threads of the library ask for, and keep from |
 //! | [`sanitizer`] | what sanitizers and valgrind are told |
 //!
 //! # Locks
@@ -61,6 +62,7 @@ pub mod fork_safe_mutex;
 mod run_queue;
 pub mod sanitizer;
 pub mod srq;
+pub mod threads;
 mod timers;
 
 pub mod xrc;

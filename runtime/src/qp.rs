@@ -12,14 +12,15 @@ use super::async_events::AsyncEvents;
 use super::clock::LazyInstant;
 use super::counter::CompletionCounter;
 use super::cq::Cq;
-use super::device::{AckMode, Device, TxContext};
-use super::host::{DeviceHost, Origin, Unacknowledged};
+use super::device::Device;
+use super::host::{DeviceHost, Origin, TxContext, Unacknowledged};
 use super::lock;
-use super::progress::delayed_ack::DelayedAck;
+use super::progress::delayed_ack::{AckMode, DelayedAck};
 use super::progress::tuning::TUNING;
 use crate::counters::{Tally, Traffic};
 use crate::event::EventType;
-use crate::xrc::rx_queue::{self, Target};
+use crate::xrc::rx_queue;
+use crate::xrc::target::Target;
 
 /// How many rounds of READ responses are sent before others get a turn.
 const ROUNDS: usize = 8;

@@ -26,8 +26,8 @@ use crate::verbs::quota::Quotas;
 use urxe_runtime::device::Device;
 use urxe_runtime::fork::Generation;
 use urxe_runtime::lock;
-use urxe_runtime::progress::without_signals;
 use urxe_runtime::sanitizer;
+use urxe_runtime::threads::without_signals;
 
 /// How long somebody who asks may take to read the answer.
 const PATIENCE: Duration = Duration::from_secs(1);

@@ -5,11 +5,11 @@ use std::sync::atomic::Ordering;
 use urxe_engine::Instant;
 use urxe_wire::Qpn;
 
-use super::Device;
-use super::rx::{AckMode, Token};
+use super::rx::Token;
+use super::{Device, TxContext};
 use crate::clock::LazyInstant;
 use crate::lock;
-use crate::progress::delayed_ack;
+use crate::progress::delayed_ack::{self, AckMode};
 
 impl Device {
     /// Sends the ACKs that have waited long enough, unless somebody receives, who does the same.
@@ -59,6 +59,22 @@ impl Device {
             }
         }
         self.retry_blocked(work);
+    }
+
+    /// The queue pair could not send all that it wanted to.
+    pub(crate) fn wait_for_room(&self, qpn: Qpn) {
+        self.wake_for(self.backpressure.add(qpn));
+    }
+
+    /// Lets those that wait for room try again.
+    pub(super) fn retry_blocked(&self, work: &mut TxContext) {
+        if !self.backpressure.any() {
+            return;
+        }
+        let waiting = self.backpressure.take();
+        for qp in waiting.into_iter().filter_map(|qpn| self.qp(qpn)).filter(|qp| !self.xrc_rx.resume(qp)) {
+            qp.drive(work, |_, _| ());
+        }
     }
 
     /// The queue pair has more to send.

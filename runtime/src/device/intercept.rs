@@ -10,6 +10,7 @@ use urxe_wire::{Opcode, Transport};
 use super::{Device, TxContext};
 use crate::counters::bump;
 use crate::interceptor::{DeviceEvent, Interceptor, Verdict};
+use crate::progress::delayed_ack::AckMode;
 
 impl Device {
     /// Shows a packet that has come to the interceptor. `None`: it is not to be taken. `room` is for what may come in its
@@ -78,7 +79,7 @@ impl Device {
             }
         }
         // What arrives late arrives in there.
-        self.progress(super::rx::AckMode::Immediate, &now.into());
+        self.progress(AckMode::Immediate, &now.into());
     }
 
     /// The application has opened the device.

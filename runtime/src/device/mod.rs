@@ -26,6 +26,7 @@ use super::backpressure::Backpressure;
 use super::cq::Cq;
 use super::groups::Groups;
 use super::gsi::Gsi;
+pub use super::host::TxContext;
 use super::host::{PendingNotifications, Sender};
 use super::lock;
 use super::moderation::Moderated;
@@ -34,7 +35,7 @@ use super::progress::policy::ProgressPolicy;
 use super::progress::sleep_deadline::{Deadline, SleepDeadline};
 use super::qp::Qp;
 use super::run_queue::RunQueue;
-use super::srq::{Srq, XrcSrqs};
+use super::srq::XrcSrqs;
 use super::timers::Timers;
 use crate::event::EventSink;
 use crate::interceptor::{self, Interceptor};
@@ -42,10 +43,10 @@ use crate::limits;
 use crate::memory::region_cache::RegionCache;
 use crate::memory::regions::Regions;
 use crate::xrc::client::Client;
+use crate::xrc::listeners::Server;
 use crate::xrc::rx_queue::RxQueue;
-use crate::xrc::server::{self, Server};
 use rx::Token;
-pub(super) use rx::{AckMode, Drained, FEW};
+pub(super) use rx::{Drained, FEW};
 
 /// Function that gets a device's name and its counters when the device is closed or the program ends.
 pub type FinalCounters = fn(&str, &mut dyn Iterator<Item = (&'static str, u64)>);
@@ -106,7 +107,7 @@ pub struct Device {
     overran: Mutex<Vec<Arc<Cq>>>,
     has_overran: AtomicBool,
     /// Handler of datagrams to QP1.
-    pub(super) gsi: RwLock<Option<Arc<dyn Gsi>>>,
+    gsi: RwLock<Option<Arc<dyn Gsi>>>,
     /// Next timer of `gsi`.
     gsi_timer: Deadline,
     /// Wakes the background thread (eventfd).
@@ -120,14 +121,6 @@ pub struct Device {
     /// The application has closed descriptors.
     lost: AtomicBool,
     pub(super) stop: AtomicBool,
-}
-
-/// Transmit batch, memory access and pending notifications: all that a queue pair needs to send and to complete.
-#[derive(Debug)]
-pub struct TxContext {
-    pub(super) sender: Sender,
-    pub(super) memory: RegionCache,
-    pub(super) notifications: PendingNotifications,
 }
 
 impl Device {
@@ -317,39 +310,32 @@ impl Device {
         self.qps.read().unwrap_or_else(PoisonError::into_inner).get(qpn).cloned()
     }
 
-    /// Lets messages reach an XRC SRQ, also those of other processes that have the domain's file.
-    ///
-    /// # Errors
-    /// What the system refuses that these need; nothing is changed then.
-    pub fn add_srq(self: &Arc<Self>, srq: &Arc<Srq>) -> io::Result<()> {
-        if let Some(xrc) = srq.xrc() {
-            self.xrc_srqs.add(srq);
-            if self.xrc_srqs.client().is_shared(xrc.domain) {
-                server::receive(self, xrc.number).inspect_err(|_| self.xrc_srqs.remove(xrc))?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Ends that, and gives its number back.
-    pub fn remove_srq(&self, srq: &Srq) {
-        if let Some(xrc) = srq.xrc() {
-            self.xrc_srqs.remove(xrc);
-            if self.xrc_srqs.client().is_shared(xrc.domain) {
-                server::turn_away(self, xrc.number);
-            }
-            self.port.free_qpn(xrc.number);
-        }
-    }
-
     /// The XRC SRQs within reach.
     pub const fn xrc_srqs(&self) -> &Arc<XrcSrqs> {
         &self.xrc_srqs
     }
 
     /// Returns the server that answers other processes about XRC SRQs.
-    pub const fn server(&self) -> &Server {
+    pub(crate) const fn server(&self) -> &Server {
         &self.server
+    }
+
+    /// Says who takes datagrams to QP1 from now on; before, and after `None`, requests are refused.
+    pub fn set_gsi(&self, gsi: Option<Arc<dyn Gsi>>) {
+        *self.gsi.write().unwrap_or_else(PoisonError::into_inner) = gsi;
+    }
+
+    /// Tells who takes them that the device is taken out: first of all, or a program whose requests fail meanwhile may have
+    /// ended before it hears why.
+    pub(super) fn leave(&self, work: &mut TxContext) {
+        self.listeners.leave();
+        if let Some(gsi) = self.gsi() {
+            gsi.removed(work);
+        }
+    }
+
+    pub(super) fn gsi(&self) -> Option<Arc<dyn Gsi>> {
+        self.gsi.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Returns the queue of packets for XRC SRQs of other processes.

@@ -16,8 +16,9 @@ use crate::counters::bump;
 use crate::gsi;
 use crate::host::Origin;
 use crate::interceptor::Interceptor;
+use crate::progress::delayed_ack::AckMode;
 use crate::qp::Qp;
-use crate::xrc::rx_queue::{RxQueue, Target};
+use crate::xrc::target::Target;
 use crate::{clock, lock};
 
 /// Datagrams (GRO runs) taken before answering: a run can be 15 packets of 4096 bytes, and a peer waits for the
@@ -60,17 +61,6 @@ pub(crate) struct Drained {
     pub(crate) acks_wait: bool,
     /// There may be more, of which no socket tells: it is left to somebody who polls, but has to be looked after.
     pub(crate) is_left: bool,
-}
-
-/// Whether ACKs may wait ([`delayed_ack`](crate::progress::delayed_ack)).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum AckMode {
-    /// Somebody will look after them in time.
-    Delay,
-    /// ACKs may wait, except those whose waiting time was not measured.
-    DelayTimed,
-    /// All leave.
-    Immediate,
 }
 
 /// Destination of received packets: the queue pairs, and the list of those to answer.
@@ -360,7 +350,7 @@ impl Device {
                 continue;
             }
             let bytes = packet.is_ok().then_some(datagram.payload);
-            let waits = RxQueue::is_behind(target) || packet.is_ok_and(|packet| self.is_for_other(&packet));
+            let waits = target.is_busy() || packet.is_ok_and(|packet| self.is_for_other(&packet));
             let put = if waits { self.xrc_rx.put(qp, datagram.headers, bytes) } else { None };
             accepted |= put.unwrap_or_else(|| qp.receive_xrc(work, &Origin::from(datagram.headers), bytes));
         }

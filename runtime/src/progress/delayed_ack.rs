@@ -14,11 +14,21 @@ use urxe_engine::{Clock as _, Instant};
 use super::time_scale::scaled;
 use super::tuning::TUNING;
 use crate::clock::LazyInstant;
-use crate::device::AckMode;
 
 /// For how long an ACK waits.
 pub(crate) fn delayed_ack_timeout() -> Duration {
     scaled(TUNING.delayed_ack_timeout)
+}
+
+/// Whether ACKs may wait.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum AckMode {
+    /// Somebody will look after them in time.
+    Delay,
+    /// ACKs may wait, except those whose waiting time was not measured.
+    DelayTimed,
+    /// All leave.
+    Immediate,
 }
 
 /// An ACK that became due, and that no request has followed.

@@ -29,7 +29,6 @@ pub(crate) mod sleep_deadline;
 mod time_scale;
 pub mod tuning;
 
-use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -41,8 +40,10 @@ use urxe_engine::Instant;
 use urxe_net::cancellation::CancelGuard;
 
 use super::clock::LazyInstant;
-use super::device::{AckMode, Device, Drained, FEW};
+use super::device::{Device, Drained, FEW};
+use super::threads::{ask_for_promptness, without_signals};
 use super::{clock, port_events, sanitizer};
+use delayed_ack::AckMode;
 use policy::ProgressPolicy;
 use poll_backoff::Backoff;
 use tuning::TUNING;
@@ -122,22 +123,6 @@ pub fn start(port: Arc<Device>) -> std::io::Result<JoinHandle<()>> {
         }
     };
     without_signals(|| thread::Builder::new().name("urxe".into()).spawn(run))
-}
-
-/// Runs `start` with all signals blocked, which a thread that it starts inherits: none of the application's may be
-/// handled by ours.
-pub fn without_signals<T>(start: impl FnOnce() -> T) -> T {
-    let mut all = MaybeUninit::uninit();
-    let mut before = MaybeUninit::uninit();
-    // SAFETY: local signal sets.
-    unsafe {
-        libc::sigfillset(all.as_mut_ptr());
-        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
-    }
-    let result = start();
-    // SAFETY: the set that the call above filled in.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
-    result
 }
 
 fn run(port: &Device) {
@@ -241,41 +226,6 @@ fn stand_by(port: &Device, sockets: RawFd, mut is_left: bool) -> bool {
         port.send_acks();
     }
     is_left
-}
-
-/// Asks the kernel to let the calling thread run soon after it wakes, and to wake it on time.
-pub fn ask_for_promptness() {
-    /// `struct sched_attr` (sched_setattr(2)) as of Linux 4.14.
-    #[repr(C)]
-    #[derive(Default)]
-    struct SchedAttr {
-        size: u32,
-        policy: u32,
-        flags: u64,
-        nice: i32,
-        priority: u32,
-        runtime: u64,
-        deadline: u64,
-        period: u64,
-        util_min: u32,
-        util_max: u32,
-    }
-    // SAFETY: asks only, and needs no memory of ours.
-    let nice = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
-    let attr = SchedAttr {
-        size: u32::try_from(size_of::<SchedAttr>()).unwrap_or_default(),
-        policy: libc::SCHED_OTHER.cast_unsigned(),
-        nice,
-        // Linux 6.12 and later take it as the slice; earlier ones ignore it.
-        runtime: u64::try_from(TUNING.scheduler_slice.as_nanos()).unwrap_or_default(),
-        ..SchedAttr::default()
-    };
-    // Both are wishes: nothing depends on whether they are granted.
-    // SAFETY: a structure of the size it says; the other call takes plain numbers.
-    unsafe {
-        libc::syscall(libc::SYS_sched_setattr, 0, &raw const attr, 0);
-        libc::prctl(libc::PR_SET_TIMERSLACK, 1);
-    }
 }
 
 /// Whether the descriptor is readable, or becomes so within this time.

@@ -12,8 +12,7 @@ use urxe_net::qpn_registry::block_of;
 use urxe_net::{Channel, KeptFile, Port};
 use urxe_wire::Qpn;
 
-use super::Inode;
-use super::message::{self, Act, Answer, Range, Request, Wqe};
+use super::message::{self, Act, Answer, Inode, Range, Request, Wqe};
 use crate::lock;
 
 /// How long an owner is waited for: within what a requester waits for an ACK in all, usually half a second, since

@@ -11,6 +11,9 @@ const HEAD: usize = 64;
 /// Room for any message.
 pub(super) const LENGTH: usize = HEAD + MOST;
 
+/// Identity of a file: device and inode number.
+pub type Inode = (u64, u64);
+
 /// A receive WQE that the owner of an SRQ has handed out, by a number that means something on one line only.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct Wqe(pub(super) u32);

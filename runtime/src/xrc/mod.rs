@@ -14,14 +14,14 @@
 //!   Complete                  ───────────────────▶    the owner's completion queue, events and all
 //! ```
 //!
-//! - `message`: requests and answers;
+//! - `message`: requests and answers; `target`: state of a queue pair that takes such messages;
 //! - [`client`]: the process that has the queue pair;
-//! - [`rx_queue`]: its thread that takes the packets, and asks;
-//! - [`server`]: the process that has the SRQ.
+//! - `rx_queue`: its thread that takes the packets, and asks;
+//! - `listeners`, `server`: the process that has the SRQ.
 //!
 //! # Nothing waits for ever
 //!
-//! The thread that asks ([`rx_queue`]) holds its queue pair's engine, and waits a quarter of a second at most. No other queue
+//! The thread that asks (`rx_queue`) holds its queue pair's engine, and waits a quarter of a second at most. No other queue
 //! pair waits with it, but those whose messages are for other processes too. The thread that answers
 //! takes what a receiving thread takes last (the table of regions, an SRQ, a completion queue), never a receive token or
 //! a queue pair's engine, and asks nobody. So two processes that are each other's target wait for threads that wait for
@@ -34,17 +34,17 @@
 //! Devices with an [interceptor](crate::interceptor) ask where they receive: what it sees happens in the order of packets.
 
 pub mod client;
+pub(crate) mod listeners;
 mod message;
-pub mod rx_queue;
-pub mod server;
+pub(crate) mod rx_queue;
+pub(crate) mod server;
+pub(crate) mod target;
 
 use crate::device::Device;
+pub use message::Inode;
 
 /// Ends the threads of a device: nobody is answered any more, and no packet for an SRQ of another process taken.
 pub fn close(device: &Device) {
     rx_queue::close(device);
     server::close(device);
 }
-
-/// Identity of a file: device and inode number.
-pub type Inode = (u64, u64);

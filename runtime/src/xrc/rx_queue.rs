@@ -6,33 +6,25 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use urxe_net::Headers;
 
+use super::target::Target;
 use crate::counters::bump;
 use crate::device::Device;
 use crate::host::Origin;
 use crate::qp::Qp;
-use crate::{lock, port_events, progress, sanitizer};
+use crate::{lock, port_events, sanitizer, threads};
 
 /// Packets that may wait, of 4 KiB at most. More are lost, as in the full buffer of a socket: their requester repeats them.
 const ROOM: usize = 1024;
 
-/// State of an XRC target, for whoever holds the receive token.
-#[derive(Debug, Default)]
-pub struct Target {
-    /// Jobs that wait in the queue or are being done. Packets that come meanwhile come behind them.
-    jobs: AtomicUsize,
-    /// UDP sender whose packet the queue pair accepted last.
-    accepted: Mutex<Option<SocketAddr>>,
-}
-
 /// The queue and its thread.
 #[derive(Debug, Default)]
-pub struct RxQueue {
+pub(crate) struct RxQueue {
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -69,7 +61,7 @@ enum Work {
 }
 
 /// Starts the thread of a device, unless it runs. If the system refuses, queue pairs ask where they receive.
-pub fn start(device: &Arc<Device>) {
+pub(crate) fn start(device: &Arc<Device>) {
     let rx = device.xrc_rx();
     let mut thread = lock(&rx.thread);
     if thread.is_some() {
@@ -79,12 +71,12 @@ pub fn start(device: &Arc<Device>) {
     let (of, shared) = (Arc::clone(device), Arc::clone(&rx.shared));
     let run = move || {
         let _unchecked = sanitizer::Unchecked::begin();
-        progress::ask_for_promptness();
+        threads::ask_for_promptness();
         if catch_unwind(AssertUnwindSafe(|| shared.serve(&of))).is_err() {
             port_events::devices_failed();
         }
     };
-    let started = progress::without_signals(|| thread::Builder::new().name("urxe-xrc-rx".into()).spawn(run));
+    let started = threads::without_signals(|| thread::Builder::new().name("urxe-xrc-rx".into()).spawn(run));
     if started.is_err() {
         lock(&rx.shared.queue).is_served = false;
     }
@@ -92,7 +84,7 @@ pub fn start(device: &Arc<Device>) {
 }
 
 /// Ends the thread of a device. What waits is lost.
-pub fn close(device: &Device) {
+pub(crate) fn close(device: &Device) {
     let rx = device.xrc_rx();
     let thread = lock(&rx.thread).take();
     let waiting = {
@@ -109,11 +101,6 @@ pub fn close(device: &Device) {
 }
 
 impl RxQueue {
-    /// Whether packets for a target have to come here, as earlier ones are here still.
-    pub(crate) fn is_behind(target: &Target) -> bool {
-        target.jobs.load(Ordering::Acquire) > 0
-    }
-
     /// Puts a packet here, its bytes or `None` for a damaged one. `None` if nobody would take it. Returns whether the queue pair
     /// has accepted an earlier packet of its sender.
     pub(crate) fn put(&self, qp: &Arc<Qp>, headers: &Headers, bytes: Option<&[u8]>) -> Option<bool> {

@@ -1,6 +1,6 @@
 //! Answering other processes that have messages for this one's XRC SRQs.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -8,19 +8,18 @@ use std::os::unix::fs::MetadataExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::thread::{self, JoinHandle};
+use std::thread;
 
 use urxe_engine::memory::access;
 use urxe_engine::{Accessor, Ask, Cqe, Memory, RecvWr, Refusal, Touch, XrcDomain, scatter};
-use urxe_net::qpn_registry::block_of;
-use urxe_net::{Channel, KeptFile, Listener, descriptor_share};
+use urxe_net::{Channel, descriptor_share};
 use urxe_wire::Qpn;
 
-use super::Inode;
-use super::message::{self, Act, Answer, Range, Request, Wqe};
+use super::listeners::{Running, Shared, stop};
+use super::message::{self, Act, Answer, Inode, Range, Request, Wqe};
 use crate::device::Device;
 use crate::srq::Srq;
-use crate::{clock, lock, port_events, progress, sanitizer};
+use crate::{clock, lock, port_events, sanitizer, threads};
 
 /// Requests answered on one line before others get their turn.
 const BUDGET: usize = 16;
@@ -32,28 +31,35 @@ const PAUSE: i32 = 100;
 /// The longest message, which is the most that a receive takes (IBA 9.7.1).
 const LONGEST: u64 = 1 << 31;
 
-/// The thread that answers, as long as there is something to ask for.
-#[derive(Debug, Default)]
-pub struct Server(Mutex<Option<Running>>);
+impl Device {
+    /// Lets messages reach an XRC SRQ, also those of other processes that have the domain's file.
+    ///
+    /// # Errors
+    /// What the system refuses that these need; nothing is changed then.
+    pub fn add_srq(self: &Arc<Self>, srq: &Arc<Srq>) -> io::Result<()> {
+        if let Some(xrc) = srq.xrc() {
+            self.xrc_srqs().add(srq);
+            if self.xrc_srqs().client().is_shared(xrc.domain) {
+                receive(self, xrc.number).inspect_err(|_| self.xrc_srqs().remove(xrc))?;
+            }
+        }
+        Ok(())
+    }
 
-#[derive(Debug)]
-struct Running {
-    shared: Arc<Shared>,
-    thread: JoinHandle<()>,
-}
-
-/// State shared by the server thread and the threads that create and destroy SRQs.
-#[derive(Debug)]
-struct Shared {
-    /// By block of numbers, and how many SRQs have numbers there.
-    listeners: Mutex<HashMap<u16, (Listener, usize)>>,
-    stop: AtomicBool,
-    /// An eventfd.
-    wake: KeptFile,
+    /// Ends that, and gives its number back.
+    pub fn remove_srq(&self, srq: &Srq) {
+        if let Some(xrc) = srq.xrc() {
+            self.xrc_srqs().remove(xrc);
+            if self.xrc_srqs().client().is_shared(xrc.domain) {
+                turn_away(self, xrc.number);
+            }
+            self.net().free_qpn(xrc.number);
+        }
+    }
 }
 
 /// Lets other processes that have the file of its domain ask for an SRQ.
-pub fn receive(port: &Arc<Device>, number: Qpn) -> io::Result<()> {
+fn receive(port: &Arc<Device>, number: Qpn) -> io::Result<()> {
     let mut running = lock(&port.server().0);
     let shared = match &*running {
         Some(running) => Arc::clone(&running.shared),
@@ -64,7 +70,7 @@ pub fn receive(port: &Arc<Device>, number: Qpn) -> io::Result<()> {
             shared
         }
     };
-    let opened = shared.open(port, number);
+    let opened = shared.open(port.net(), number);
     if opened.is_err() && lock(&shared.listeners).is_empty() {
         stop(running.take());
     }
@@ -72,7 +78,7 @@ pub fn receive(port: &Arc<Device>, number: Qpn) -> io::Result<()> {
 }
 
 /// Ends that.
-pub fn turn_away(port: &Device, number: Qpn) {
+fn turn_away(port: &Device, number: Qpn) {
     let mut running = lock(&port.server().0);
     if running.as_ref().is_some_and(|running| running.shared.close(number)) {
         stop(running.take());
@@ -97,78 +103,28 @@ fn start(port: &Arc<Device>) -> io::Result<Running> {
     let (serving, served) = (Arc::clone(&shared), Arc::clone(port));
     let serve = move || {
         let _unchecked = sanitizer::Unchecked::begin();
-        progress::ask_for_promptness();
+        threads::ask_for_promptness();
         if catch_unwind(AssertUnwindSafe(|| serve(&served, &serving))).is_err() {
             port_events::devices_failed();
         }
     };
-    let thread = progress::without_signals(|| thread::Builder::new().name("urxe-xrc".into()).spawn(serve))?;
+    let thread = threads::without_signals(|| thread::Builder::new().name("urxe-xrc".into()).spawn(serve))?;
     Ok(Running { shared, thread })
 }
 
-fn stop(running: Option<Running>) {
-    if let Some(Running { shared, thread }) = running {
-        shared.stop.store(true, Ordering::Release);
-        if shared.wake.is_ours() {
-            shared.wake();
-            // A thread that panicked has nothing left to end.
-            let _ = thread.join();
+/// Accepts the connections that wait at the listener of a block, up to `most`. False if there is no descriptor for them now.
+fn admit(shared: &Shared, block: u16, guests: &mut Vec<Guest>, most: usize) -> bool {
+    // It may be closed since it was looked at.
+    let listeners = lock(&shared.listeners);
+    let Some((listener, _)) = listeners.get(&block) else { return true };
+    while guests.len() < most {
+        match listener.accept() {
+            Ok(Some(line)) => guests.push(Guest::new(line)),
+            Ok(None) => return true,
+            Err(_) => return false,
         }
     }
-}
-
-impl Shared {
-    fn open(&self, port: &Device, number: Qpn) -> io::Result<()> {
-        let mut listeners = lock(&self.listeners);
-        match listeners.get_mut(&block_of(number)) {
-            Some((_, count)) => *count += 1,
-            None => {
-                listeners.insert(block_of(number), (port.net().listen(number)?, 1));
-            }
-        }
-        drop(listeners);
-        self.wake();
-        Ok(())
-    }
-
-    /// True if that was the last.
-    fn close(&self, number: Qpn) -> bool {
-        let mut listeners = lock(&self.listeners);
-        if let Some((_, count)) = listeners.get_mut(&block_of(number)) {
-            *count -= 1;
-            if *count == 0 {
-                listeners.remove(&block_of(number));
-            }
-        }
-        listeners.is_empty()
-    }
-
-    fn wake(&self) {
-        let one = 1_u64.to_ne_bytes();
-        // SAFETY: eight bytes to our eventfd. It can only fail by being full, and then it is readable already.
-        unsafe { libc::write(self.wake.as_raw_fd(), one.as_ptr().cast(), one.len()) };
-    }
-
-    fn woken(&self) {
-        let mut count = [0_u8; 8];
-        // SAFETY: eight bytes from our eventfd, which does not block.
-        unsafe { libc::read(self.wake.as_raw_fd(), count.as_mut_ptr().cast(), count.len()) };
-    }
-
-    /// Accepts the connections that wait at the listener of a block, up to `most`. False if there is no descriptor for them now.
-    fn answer(&self, block: u16, guests: &mut Vec<Guest>, most: usize) -> bool {
-        // It may be closed since it was looked at.
-        let listeners = lock(&self.listeners);
-        let Some((listener, _)) = listeners.get(&block) else { return true };
-        while guests.len() < most {
-            match listener.accept() {
-                Ok(Some(line)) => guests.push(Guest::new(line)),
-                Ok(None) => return true,
-                Err(_) => return false,
-            }
-        }
-        true
-    }
+    true
 }
 
 /// Answers until it is told to stop. Takes no receive token and no queue pair's engine, and waits for no other process:
@@ -199,7 +155,7 @@ fn serve(port: &Device, shared: &Shared) {
         guests.retain_mut(|guest| ready.next() != Some(true) || guest.serve(port, &mut buffer));
         pauses = false;
         for ((block, _), _) in listeners.iter().zip(ready).filter(|(_, ready)| *ready) {
-            pauses |= !shared.answer(*block, &mut guests, most);
+            pauses |= !admit(shared, *block, &mut guests, most);
         }
     }
     for mut guest in guests {
