@@ -432,7 +432,7 @@ impl Observer {
     pub fn take_out(&self) {
         if let Some(faults) = &self.faults {
             faults.removed.store(true, Ordering::Relaxed);
-            super::verbs::devices_are_taken_out();
+            super::armed::devices_are_taken_out();
         }
     }
 }

@@ -14,6 +14,7 @@
 //! | `packet_context`, `arrived`, [`fmt`] | what belongs to one packet, and its words |
 //! | `peers`, `notes` | what is known of the other ends, and what those on this host say |
 
+mod armed;
 mod arrived;
 mod capture;
 pub mod explain;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 pub use urxe_options::{Mistake, Observations};
 
-use super::verbs;
+use super::armed;
 
 /// The settings of this process, which the environment had when they were first asked for.
 pub fn get() -> &'static Result<Observations, Mistake> {
@@ -14,7 +14,7 @@ pub fn get() -> &'static Result<Observations, Mistake> {
         HAS_COLOUR.store(may_colour(environment), Ordering::Relaxed);
         let settings = Observations::new(environment);
         if let Ok(Observations { faults: Some(script), .. }) = &settings {
-            verbs::arm(script);
+            armed::arm(script);
         }
         settings
     })

@@ -9,7 +9,9 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use crate::next::{system_call, system_call_of_six};
-use crate::text::PATH_MAX;
+
+/// Room for a path, NUL included: `PATH_MAX` of `<linux/limits.h>`.
+pub(crate) const PATH_MAX: usize = 4096;
 
 type Bytes = [u8; PATH_MAX];
 

@@ -4,8 +4,9 @@ use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_char};
 use core::sync::atomic::{AtomicU8, Ordering};
 
+use crate::buffer::PATH_MAX;
 use crate::pointer::is_plausible;
-use crate::text::{PATH_MAX, at};
+use crate::text::at;
 
 /// What of the machine is hidden behind the folder: these and all below them.
 const SHADOWED: [&[u8]; 9] = [

@@ -46,10 +46,11 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 
 pub use folder::{folder, is_active};
 pub use interposed::find_all as find_next_functions;
+pub use interposed::next_sigaction as sigaction;
 pub use live::{Live, counters_are};
 pub use netlink::{Netlink, NetlinkSocket, netlink_is};
 pub use shared_lock::hold_folder;
-pub use signals::{FaultAction, fault_signals_are, sigaction};
+pub use signals::{FaultAction, fault_signals_are};
 
 static WHEN_LOOKED_FOR: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 

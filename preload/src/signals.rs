@@ -35,12 +35,3 @@ pub(crate) unsafe fn fault_action(
     // SAFETY: the caller's promise.
     unsafe { action(signal, new, old) }
 }
-
-/// libc's sigaction(2): that of this name in the library is the one that programs call.
-///
-/// # Safety
-/// As for sigaction(2).
-pub unsafe fn sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
-    // SAFETY: the caller's promise.
-    unsafe { crate::interposed::next_sigaction(signal, new, old) }
-}

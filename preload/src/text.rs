@@ -3,10 +3,7 @@
 
 use core::ffi::c_char;
 
-use crate::buffer::Buffer;
-
-/// Room for a path, NUL included: `PATH_MAX` of `<linux/limits.h>`.
-pub(crate) const PATH_MAX: usize = 4096;
+use crate::buffer::{Buffer, PATH_MAX};
 
 /// The byte at `index`.
 ///
@@ -156,11 +153,11 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_refused() {
         let mut path = Path::new().unwrap();
-        assert!(path.push_all(&[b'x'; super::PATH_MAX - 1]));
+        assert!(path.push_all(&[b'x'; crate::buffer::PATH_MAX - 1]));
         assert!(!path.push(b'x') && !path.insert_prefix(b"x"));
         let mut prefix = Prefix::new();
         assert!(!prefix.push_all(path.as_bytes()));
         assert_eq!(prefix.as_bytes().len(), super::PREFIX_MAX - 1);
-        assert_eq!(path.as_bytes().len(), super::PATH_MAX - 1);
+        assert_eq!(path.as_bytes().len(), crate::buffer::PATH_MAX - 1);
     }
 }

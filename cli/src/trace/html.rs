@@ -5,8 +5,9 @@
 
 use serde_json::{Value, json};
 
-use super::ladder::{Kind, Ladder, NoteAuthor, Row, Wait};
+use super::ladder::Ladder;
 use super::pairs::End;
+use super::row::{Kind, NoteAuthor, Row, Wait};
 use super::text;
 
 const PAGE: &str = include_str!("page/page.html");

@@ -7,6 +7,7 @@ mod html;
 mod ladder;
 mod order;
 mod pairs;
+mod row;
 #[cfg(test)]
 mod tests;
 mod text;

@@ -9,8 +9,8 @@ use std::collections::{HashMap, HashSet};
 use urxe_pcapng::Captured;
 use urxe_wire::{Opcode, Psn};
 
-use super::ladder::{self, Kind, Note, NoteAuthor, Row};
 use super::pairs::Pair;
+use super::row::{Kind, Note, NoteAuthor, Row, is_lost};
 
 /// Pairs arrivals with sendings: the place of each packet that came in, and of the same packet where it left.
 ///
@@ -22,7 +22,7 @@ pub(super) fn sendings(packets: &[&Captured], pair: &Pair) -> HashMap<usize, usi
     for (place, packet) in packets.iter().enumerate() {
         let (sent, arrived) = ends.entry((pair.is_there(packet), packet.bth.psn, packet.bth.opcode)).or_default();
         match packet.outbound {
-            Some(true) if !ladder::is_lost(packet) => sent.push(place),
+            Some(true) if !is_lost(packet) => sent.push(place),
             Some(false) => arrived.push(place),
             _ => {}
         }

@@ -8,7 +8,8 @@ use urxe_pcapng::Captured;
 use urxe_wire::packet::Service;
 use urxe_wire::{Aeth, Bth, Ext, Header, Msn, NakCode, Opcode, Operation, Psn, Qpn, Syndrome, Transport};
 
-use super::ladder::{Kind, Ladder, Wait};
+use super::ladder::Ladder;
+use super::row::{Kind, Wait};
 use super::{html, pairs, text};
 
 const NEAR: u32 = 0x11;

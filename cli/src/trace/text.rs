@@ -2,7 +2,8 @@
 
 use std::fmt::Write;
 
-use super::ladder::{Kind, Ladder, NoteAuthor, Row, Wait};
+use super::ladder::Ladder;
+use super::row::{Kind, NoteAuthor, Row, Wait};
 
 /// Columns between the two ends, at least.
 const LEAST: usize = 48;

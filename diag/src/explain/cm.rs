@@ -75,7 +75,7 @@ fn cause(event: &CmEvent) -> Option<(String, String)> {
             };
             told(why, if event.status == 8 { listen } else { reason.remedy })
         }
-        (DEVICE_REMOVAL, _) if crate::verbs::has_taken_out() => {
+        (DEVICE_REMOVAL, _) if crate::armed::has_taken_out() => {
             told("URXE_FAULTS has taken the device out".to_owned(), "see how the program takes it")
         }
         _ => None,

@@ -7,18 +7,15 @@ use urxe_net::cancellation::CancelGuard;
 use urxe_options::{Format, Observations};
 
 use super::line::Line;
-use super::{held, wanted};
+use super::wanted;
 use crate::settings;
 
 /// Process whose devices have faults; 0 before it opens one. A child of fork(2) has none of its own.
 static OWNER: AtomicU32 = AtomicU32::new(0);
 
 /// Notes that this process has opened a device with faults.
-pub(crate) fn begin() {
+pub(super) fn begin() {
     OWNER.store(std::process::id(), Ordering::Relaxed);
-    if wanted() == Some(Format::Held) {
-        held::register();
-    }
 }
 
 /// Tells of each rule how often it struck, where explanations are on. To be called when the program ends.

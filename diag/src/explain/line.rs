@@ -1,11 +1,10 @@
 //! An explanation as text (the cause on one line, the remedy on the next) or as a line of JSON.
 
 use std::fmt::Write as _;
-use std::io::{IsTerminal as _, Write as _};
+use std::io::IsTerminal as _;
 
-use urxe_net::cancellation::CancelGuard;
+use urxe_options::Format;
 
-use super::{Format, held};
 use crate::settings;
 
 /// Explanation: cause and remedy.
@@ -39,17 +38,6 @@ const NAME: &str = "urxe: ";
 const INDENT: &str = "      ";
 
 impl Line<'_> {
-    /// Prints the explanation by a single write, so that those of several threads and processes do not mix.
-    pub(super) fn print(&self, format: Format) {
-        let text = self.rendered(format);
-        if format == Format::Held {
-            return held::hold(text);
-        }
-        let _guard = CancelGuard::new();
-        // Nothing can be done about a closed stderr.
-        let _ = std::io::stderr().write_all(text.as_bytes());
-    }
-
     /// Renders the explanation as it is printed, line ends included.
     pub(super) fn rendered(&self, format: Format) -> String {
         match format {

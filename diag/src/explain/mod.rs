@@ -10,6 +10,7 @@ pub(super) mod drops;
 mod faults;
 mod held;
 mod line;
+mod print;
 mod verbs;
 
 use line::Line;
@@ -18,10 +19,17 @@ use urxe_wire::Qpn;
 
 pub use cm::{CmEvent, cm_event, cm_failed};
 pub(super) use completions::{async_event, completion, overrun};
-pub(super) use faults::begin as begin_faults;
 pub use faults::tell_hits;
 pub use line::quoted;
 pub use verbs::{Quiet, failed, with_reason};
+
+/// Notes that this process has opened a device with faults: the program's end tells of each rule how often it struck.
+pub(super) fn begin_faults() {
+    faults::begin();
+    if wanted() == Some(Format::Held) {
+        held::register();
+    }
+}
 
 /// Tells of something that is no error here.
 pub(super) fn advise(device: &str, qpn: Qpn, what: &str, why: &str, remedy: &str, site: Option<&str>) {

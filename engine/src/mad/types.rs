@@ -134,12 +134,12 @@ pub enum SendError {
 /// Why a datagram was of no use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refusal {
-    /// Its header is of another base version.
+    /// The header is of another base version.
     Malformed,
     /// No agent takes it.
     NoAgent,
     /// A response to nothing that waits for one.
     NoRequest,
-    /// It breaks the rules of RMPP, or asks for more memory than there is.
+    /// A violation of the rules of RMPP, or a demand for more memory than there is.
     Rmpp,
 }

@@ -5,8 +5,7 @@ use std::time::Instant;
 use urxe_wire::Gid;
 
 use super::deadline::Task;
-use super::demux::forward;
-use super::forward::{Forwarded, Forwarder, STALLED};
+use super::forward::{Forwarded, Forwarder, STALLED, forward};
 use super::pending_requests::{Fate, PendingRequests, RequestKey};
 use super::{Call, Meta, Receiver};
 use crate::cm_service::Mailbox;

@@ -1,6 +1,5 @@
 //! Demultiplexing by QPN: packets for this process, another one, or none.
 
-use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::time::Instant;
 
@@ -8,15 +7,13 @@ use urxe_wire::Qpn;
 
 use super::cm_router::{self, Way};
 use super::deadline::Task;
-use super::forward::{Forwarded, Forwarder, STALLED};
+use super::forward::{Forwarded, STALLED, forward};
 use super::{Call, Meta, Receiver};
 use crate::cm_service::Mailbox;
 use crate::counters::add_alone;
-use crate::datagram::{Datagram, Headers, RxBatch, dest_qpn, group_of, leading};
-use crate::ipc::header::Header;
+use crate::datagram::{Datagram, RxBatch, dest_qpn, group_of, leading};
 use crate::port::Port;
 use crate::qpn_registry::block_of;
-use crate::sys::scope_id;
 
 /// Treatment of a packet for another process.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -133,24 +130,4 @@ impl Receiver {
         }
         add_alone(&port.counters().drop_forward_full, self.forwarder.take_lost());
     }
-}
-
-pub(super) fn forward(
-    forwarder: &mut Forwarder,
-    port: &Port,
-    meta: &Meta,
-    first: u16,
-    learn: bool,
-    to: Mailbox,
-    packets: &[u8],
-) -> Forwarded {
-    // QP0 does not exist on RoCE, and a block 0 mailbox neither.
-    if to == Mailbox::Block(0) {
-        return Forwarded::Unknown;
-    }
-    let Headers { local, peer, tclass, hop_limit } = meta.headers;
-    let local: (IpAddr, u32) = (local.ip(), scope_id(local));
-    let segment = u16::try_from(meta.segment).unwrap_or(u16::MAX);
-    let header = Header { local, peer, tclass, hop_limit, segment, first, learn };
-    forwarder.forward(port.fds(), to, &header, packets)
 }

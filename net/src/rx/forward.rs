@@ -9,17 +9,21 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixDatagram;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::Meta;
 use crate::cm_service::Mailbox;
+use crate::datagram::Headers;
 use crate::ipc::header::{HEADER_LEN, Header};
+use crate::port::Port;
 use crate::sys::cancellation::CancelGuard;
 use crate::sys::epoll_key::EpollKey;
 use crate::sys::fd::{Fd, FdSet};
-use crate::sys::{send_parts, set_option};
+use crate::sys::{scope_id, send_parts, set_option};
 
 /// Bytes of forwarded datagrams that may wait in one mailbox; a limit, not a reservation.
 const SEND_BUFFER: libc::c_int = 4 << 20;
@@ -207,6 +211,27 @@ impl Forwarder {
         self.connected.push(Connection { to, fd, backlog: VecDeque::new(), read_at, is_stalled: false });
         Ok(self.connected.len() - 1)
     }
+}
+
+/// Forwards packets of one datagram, of which the first is at index `first`, to the mailbox of another process.
+pub(super) fn forward(
+    forwarder: &mut Forwarder,
+    port: &Port,
+    meta: &Meta,
+    first: u16,
+    learn: bool,
+    to: Mailbox,
+    packets: &[u8],
+) -> Forwarded {
+    // QP0 does not exist on RoCE, and a block 0 mailbox neither.
+    if to == Mailbox::Block(0) {
+        return Forwarded::Unknown;
+    }
+    let Headers { local, peer, tclass, hop_limit } = meta.headers;
+    let local: (IpAddr, u32) = (local.ip(), scope_id(local));
+    let segment = u16::try_from(meta.segment).unwrap_or(u16::MAX);
+    let header = Header { local, peer, tclass, hop_limit, segment, first, learn };
+    forwarder.forward(port.fds(), to, &header, packets)
 }
 
 #[cfg(test)]

@@ -13,7 +13,8 @@ use crate::route::Route;
 use crate::shm;
 use crate::sys::wait_writable;
 
-use super::gso::send;
+use super::gso::{MAX_CALL, send};
+use super::segments::TxSegments;
 
 /// Bytes a batch holds: a full run, and room to begin another.
 const CAPACITY: usize = shm::BATCH;
@@ -21,8 +22,6 @@ const CAPACITY: usize = shm::BATCH;
 const MAX_RUNS: usize = 32;
 /// Segments of a run (UDP_MAX_SEGMENTS; newer kernels take 128).
 const MAX_SEGMENTS: u16 = 64;
-/// Runs one sendmmsg call takes.
-pub(super) const MAX_CALL: usize = 16;
 /// How often a full socket buffer is waited for, a millisecond each, before the run is dropped. On loopback and veth the
 /// send buffer is never charged beyond the call; on a NIC it drains at line rate, so a longer wait means a dead link.
 const MAX_WAITS: u32 = 4;
@@ -45,23 +44,6 @@ pub struct TxBatch {
     /// Length of the packet handed out and not yet committed, ICRC included; 0: there is none. It will be the next of the last
     /// run, which has been begun for it if need be.
     pending: usize,
-}
-
-/// Equal packets to one destination, adjacent in the buffer.
-#[derive(Debug)]
-pub(super) struct TxSegments {
-    pub(super) route: Arc<Route>,
-    pub(super) start: usize,
-    pub(super) len: usize,
-    /// Length of each packet, ICRC included; the last may be shorter, and then nothing follows.
-    pub(super) segment: usize,
-    pub(super) packets: u16,
-    /// Bytes that may follow; 0: nothing does.
-    room: usize,
-    /// Whether they go through shared memory.
-    shared: bool,
-    /// Whether they have ICRCs.
-    has_icrc: bool,
 }
 
 /// A packet as it will be on the wire.

@@ -4,9 +4,11 @@ use core::mem::{size_of, zeroed};
 use core::ptr;
 use std::io;
 
-use super::batch::{MAX_CALL, TxSegments};
+use super::segments::TxSegments;
 use crate::sys::Control;
 
+/// Runs one sendmmsg call takes.
+pub(super) const MAX_CALL: usize = 16;
 /// Room for one UDP_SEGMENT control message.
 const SEGMENT_CONTROL: usize = 24;
 const _: () = assert!(size_of::<libc::cmsghdr>() + size_of::<u64>() <= SEGMENT_CONTROL);

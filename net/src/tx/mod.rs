@@ -2,3 +2,4 @@
 
 pub mod batch;
 mod gso;
+mod segments;

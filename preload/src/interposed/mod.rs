@@ -109,7 +109,7 @@ pub fn find_all() {
     walks::find_all();
 }
 
-pub(crate) use signals::next_sigaction;
+pub use signals::next_sigaction;
 
 /// A pointer to something that only libc and the program look into.
 type Buffer = *mut c_void;

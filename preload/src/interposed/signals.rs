@@ -61,11 +61,11 @@ unsafe fn simply(signal: c_int, handler: Handler, flags: c_int) -> Option<Handle
     Some(if result == 0 { old.sa_sigaction as Handler } else { libc::SIG_ERR as Handler })
 }
 
-/// libc's own sigaction(2).
+/// libc's sigaction(2): that of this name in the library is the one that programs call.
 ///
 /// # Safety
 /// As for sigaction(2).
-pub(crate) unsafe fn next_sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
+pub unsafe fn next_sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
     let address = original::sigaction.address();
     if address.is_null() {
         return fail(libc::ENOSYS);

@@ -1,9 +1,8 @@
 //! The packets of each kind of request.
 
 use urxe_wire::packet::{Service, pad_count};
-use urxe_wire::{AtomicEth, Bth, Ext, Header, Operation, Psn, Reth, XrcEth};
+use urxe_wire::{Bth, Ext, Header, Operation, Psn, XrcEth};
 
-use super::reliable::Reliable;
 use super::segment::data_packet;
 use super::wqe::{SendWqe, Span};
 use crate::cq::WcStatus;
@@ -11,7 +10,7 @@ use crate::host::{Host, Io, Network};
 use crate::qp::attr::QpAttr;
 use crate::qp::sge::copy_payload;
 use crate::qp::{QpConfig, Route, opcode};
-use crate::work::{Recipient, SendOp, SendWr};
+use crate::work::{Recipient, SendWr};
 
 /// Sends the packet with `psn` of a SEND or WRITE whose packets have the PSNs of `span`.
 //= spec/requester.md#req-002
@@ -57,60 +56,6 @@ pub(in crate::qp) fn send_data<H: Host>(
     Ok(())
 }
 
-impl Reliable {
-    /// Sends a request that a response of its own answers: a READ, an atomic, an ATOMIC WRITE or a FLUSH. Its response
-    /// takes the PSNs up to `last`.
-    pub(in crate::qp) fn send_answered<H: Host>(
-        &mut self,
-        config: &QpConfig<H>,
-        attr: &QpAttr,
-        route: &Route<H>,
-        io: &mut Io<'_, H>,
-        psn: Psn,
-        last: Psn,
-    ) -> Result<(), Unsent> {
-        let wqe = self.queue.get(self.seg_wqe).ok_or(Unsent::NoRoom)?;
-        let mut bytes = [0; 8];
-        let (operation, ext, payload): (_, _, &[u8]) = match wqe.wr.op {
-            SendOp::Read(remote) => {
-                let first = wqe.sent.map_or(psn, |span| span.first);
-                let offset = u64::from(psn.advance_from(first)) * attr.path_mtu.bytes() as u64;
-                let packets = last.advance_from(psn) + 1;
-                let rest = u64::from(wqe.length) - offset;
-                let dma_len = rest.min(u64::from(packets) * attr.path_mtu.bytes() as u64);
-                let reth = Reth {
-                    va: remote.addr.wrapping_add(offset),
-                    r_key: remote.r_key,
-                    dma_len: u32::try_from(dma_len).map_err(|_| REFUSED)?,
-                };
-                (Operation::ReadRequest, Ext::Reth(reth), &[])
-            }
-            SendOp::CompareSwap { remote, compare, swap } => {
-                let eth = AtomicEth { va: remote.addr, r_key: remote.r_key, swap_add: swap, compare };
-                (Operation::CompareSwap, Ext::AtomicEth(eth), &[])
-            }
-            SendOp::FetchAdd { remote, add } => {
-                let eth = AtomicEth { va: remote.addr, r_key: remote.r_key, swap_add: add, compare: 0 };
-                (Operation::FetchAdd, Ext::AtomicEth(eth), &[])
-            }
-            SendOp::AtomicWrite(remote) => {
-                copy_payload(io.memory, config.pd, &wqe.wr.data, 0, &mut bytes).map_err(|_| REFUSED)?;
-                let reth = Reth { va: remote.addr, r_key: remote.r_key, dma_len: 8 };
-                (Operation::AtomicWrite, Ext::Reth(reth), &bytes)
-            }
-            SendOp::Flush { remote, length, how } => {
-                let reth = Reth { va: remote.addr, r_key: remote.r_key, dma_len: length };
-                (Operation::Flush, Ext::FethReth(how, reth), &[])
-            }
-            _ => return Err(REFUSED),
-        };
-        send_request(config, attr, route, io, &wqe.wr, operation, psn, ext, payload)?;
-        self.asked(psn, last);
-        self.ask = false;
-        Ok(())
-    }
-}
-
 /// Why a packet was not sent.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::qp) enum Unsent {
@@ -121,7 +66,7 @@ pub(in crate::qp) enum Unsent {
 /// A local buffer is not what the L_Key says (IBA 11.6.2 "local protection error").
 //= spec/requester.md#req-017
 //# A request whose local buffers no L_Key gives MUST fail in its turn with IBV_WC_LOC_PROT_ERR.
-const REFUSED: Unsent = Unsent::Refused(WcStatus::LocalProtectionError);
+pub(super) const REFUSED: Unsent = Unsent::Refused(WcStatus::LocalProtectionError);
 
 /// The headers that say for whom a request is.
 const fn service(to: Recipient) -> Service {
@@ -133,7 +78,7 @@ const fn service(to: Recipient) -> Service {
 
 /// Sends a request that is one packet; these always ask for an answer. `payload` needs no padding.
 #[expect(clippy::too_many_arguments, reason = "a request's parts, and the surroundings")]
-fn send_request<H: Host>(
+pub(super) fn send_request<H: Host>(
     config: &QpConfig<H>,
     attr: &QpAttr,
     route: &Route<H>,

@@ -1,0 +1,22 @@
+//! Runs of equal packets in a batch.
+
+use std::sync::Arc;
+
+use crate::route::Route;
+
+/// Equal packets to one destination, adjacent in the buffer.
+#[derive(Debug)]
+pub(super) struct TxSegments {
+    pub(super) route: Arc<Route>,
+    pub(super) start: usize,
+    pub(super) len: usize,
+    /// Length of each packet, ICRC included; the last may be shorter, and then nothing follows.
+    pub(super) segment: usize,
+    pub(super) packets: u16,
+    /// Bytes that may follow; 0: nothing does.
+    pub(super) room: usize,
+    /// Whether they go through shared memory.
+    pub(super) shared: bool,
+    /// Whether they have ICRCs.
+    pub(super) has_icrc: bool,
+}
