@@ -1,21 +1,21 @@
 //! The network between nodes, and its time.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeSet, BinaryHeap, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use urxe_engine::ModifyError;
 use urxe_engine::attr::{AttrMask, QpAttr};
-use urxe_engine::endpoint::{Datagram, Event as NodeEvent, QpSetup, Received, Route, to_rts};
-use urxe_engine::{Access, Instant, PostError, QpCap, QpState, QpType, RecvWr, SendWr};
-use urxe_wire::{ICRC_LEN, Mtu, Packet, Psn, Qpn, RnrTimer};
+use urxe_engine::endpoint::{Datagram, Event as NodeEvent, Received};
+use urxe_engine::{Instant, PostError, QpState, RecvWr, SendWr};
+use urxe_wire::{ICRC_LEN, Packet, Qpn};
 
 use crate::capture::Capture;
-use crate::memory::DEFAULT_PD;
+use crate::counts::Counts;
 use crate::node::{Node, NodeConfig, NodeId};
 use crate::rule::{Flight, Rule, Verdict};
+use crate::schedule::{Schedule, Scheduled};
 use crate::timeouts::Timeouts;
 
 /// The medium between any two nodes.
@@ -33,47 +33,6 @@ impl Default for Link {
     }
 }
 
-/// Fates of packets so far.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Counts {
-    /// Sent by nodes.
-    pub sent: u64,
-    /// Given to queue pairs.
-    pub delivered: u64,
-    /// Lost by a rule.
-    pub dropped: u64,
-    /// Sent twice by a rule.
-    pub duplicated: u64,
-    /// Delayed by a rule.
-    pub delayed: u64,
-    /// Damaged by a rule.
-    pub corrupted: u64,
-    /// Changed by a rule, with a right ICRC.
-    pub forged: u64,
-    /// Lost because a receive buffer was full.
-    pub overflowed: u64,
-    /// Thrown away because the ICRC was wrong.
-    pub bad_icrc: u64,
-    /// Thrown away because it was no packet, after a forgery.
-    pub malformed: u64,
-    /// For an address or a queue pair that does not exist.
-    pub unreachable: u64,
-}
-
-impl Counts {
-    /// Packets that something untoward happened to.
-    #[must_use]
-    pub const fn impaired(&self) -> u64 {
-        self.dropped
-            + self.duplicated
-            + self.delayed
-            + self.corrupted
-            + self.forged
-            + self.overflowed
-            + self.unreachable
-    }
-}
-
 /// Step of the simulation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
@@ -85,47 +44,12 @@ pub enum Step {
     Alarm(u64),
 }
 
-#[derive(Debug)]
-enum Scheduled {
-    Arrive(NodeId, Datagram),
-    Serve(NodeId),
-    Alarm(u64),
-}
-
-/// Scheduled step; of steps at the same time, the one scheduled first comes first.
-#[derive(Debug)]
-struct Entry {
-    at: Instant,
-    order: u64,
-    what: Scheduled,
-}
-
-impl PartialEq for Entry {
-    fn eq(&self, other: &Self) -> bool {
-        (self.at, self.order) == (other.at, other.order)
-    }
-}
-
-impl Eq for Entry {}
-
-impl PartialOrd for Entry {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Entry {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.at, self.order).cmp(&(other.at, other.order))
-    }
-}
-
 /// Nodes and what is between them.
 #[derive(Default)]
 pub struct Fabric {
-    now: Instant,
+    pub(crate) now: Instant,
     link: Link,
-    nodes: Vec<Node>,
+    pub(crate) nodes: Vec<Node>,
     by_address: HashMap<IpAddr, NodeId>,
     timeouts: Timeouts<NodeId>,
     /// Nodes that something has been done with since their timeouts were looked at.
@@ -133,8 +57,7 @@ pub struct Fabric {
     /// When each node's link is free again.
     free_at: Vec<Instant>,
     rules: Vec<Box<dyn Rule>>,
-    schedule: BinaryHeap<Reverse<Entry>>,
-    order: u64,
+    schedule: Schedule,
     counts: Counts,
     capture: Option<Capture>,
     journal: Vec<(Instant, NodeId, NodeEvent)>,
@@ -256,61 +179,9 @@ impl Fabric {
         modified
     }
 
-    /// Makes a queue pair on each node, with CQs of their own, and connects them.
-    pub fn connect(&mut self, a: NodeId, b: NodeId, connection: &Connection) -> (Qpn, Qpn) {
-        let setups = [a, b].map(|id| {
-            let mut verbs = self.nodes[id.0].verbs();
-            let (send_cq, recv_cq) = (verbs.create_cq(connection.cq_capacity), verbs.create_cq(connection.cq_capacity));
-            QpSetup {
-                cap: connection.cap,
-                sq_sig_all: connection.sq_sig_all,
-                window: connection.window,
-                ..QpSetup::new(QpType::Rc, DEFAULT_PD, send_cq, recv_cq)
-            }
-        });
-        let [qp_a, qp_b] = self.connect_made([a, b], setups, connection);
-        (qp_a, qp_b)
-    }
-
-    /// Makes queue pairs of these properties on both nodes and connects them.
-    pub(crate) fn connect_made(
-        &mut self,
-        [a, b]: [NodeId; 2],
-        [setup_a, setup_b]: [QpSetup; 2],
-        connection: &Connection,
-    ) -> [Qpn; 2] {
-        let (qp_a, qp_b) = (self.nodes[a.0].create_qp(&setup_a), self.nodes[b.0].create_qp(&setup_b));
-        let [psn_a, psn_b] = connection.psns;
-        self.establish(a, qp_a, psn_a, b, qp_b, psn_b, connection);
-        self.establish(b, qp_b, psn_b, a, qp_a, psn_a, connection);
-        [qp_a, qp_b]
-    }
-
-    #[expect(clippy::too_many_arguments, reason = "both ends of a connection, three values each")]
-    fn establish(
-        &mut self,
-        id: NodeId,
-        qpn: Qpn,
-        psn: Psn,
-        peer: NodeId,
-        peer_qpn: Qpn,
-        peer_psn: Psn,
-        c: &Connection,
-    ) {
-        let attr = QpAttr { dest_qpn: peer_qpn, rq_psn: peer_psn, sq_psn: psn, ..c.attr };
-        let source_port = 0xC000 | u16::try_from(qpn.get() & 0x3FFF).unwrap_or(0);
-        let route = Route { to: self.nodes[peer.0].address(), source_port };
-        let now = self.now;
-        for (to, mask) in to_rts(QpType::Rc) {
-            let route = (to == QpState::Rtr).then_some(route);
-            self.nodes[id.0].modify(now, qpn, to, mask, &attr, route).expect("the attributes are all there");
-        }
-        self.collect(id);
-    }
-
     /// Has [`Step::Alarm`] returned at `at`.
     pub fn alarm(&mut self, at: Instant, token: u64) {
-        self.schedule(at, Scheduled::Alarm(token));
+        self.schedule.push(at, Scheduled::Alarm(token));
     }
 
     /// Whether something will still happen.
@@ -324,7 +195,7 @@ impl Fabric {
         while let Some(id) = self.touched.pop_first() {
             self.timeouts.set(id, self.nodes[id.0].poll_timeout());
         }
-        let next = self.schedule.peek().map(|Reverse(entry)| entry.at);
+        let next = self.schedule.next_at();
         if let Some((at, id)) = self.timeouts.first()
             && next.is_none_or(|next| at < next)
         {
@@ -332,9 +203,9 @@ impl Fabric {
             self.serve(id);
             return Some(Step::Served(id));
         }
-        let Reverse(entry) = self.schedule.pop()?;
-        self.now = self.now.max(entry.at);
-        Some(match entry.what {
+        let (at, what) = self.schedule.pop()?;
+        self.now = self.now.max(at);
+        Some(match what {
             Scheduled::Arrive(id, datagram) => {
                 self.arrive(id, datagram);
                 Step::Arrived(id)
@@ -359,11 +230,6 @@ impl Fabric {
         while self.step().is_some_and(|step| step != Step::Alarm(u64::MAX)) {}
     }
 
-    fn schedule(&mut self, at: Instant, what: Scheduled) {
-        self.order += 1;
-        self.schedule.push(Reverse(Entry { at, order: self.order, what }));
-    }
-
     fn arrive(&mut self, id: NodeId, datagram: Datagram) {
         let node = &mut self.nodes[id.0];
         if node.inbox.len() >= node.config().receive_buffer {
@@ -380,7 +246,7 @@ impl Fabric {
         if node.wakes_at.is_none() {
             let at = self.now + node.config().service_delay;
             node.wakes_at = Some(at);
-            self.schedule(at, Scheduled::Serve(id));
+            self.schedule.push(at, Scheduled::Serve(id));
         }
     }
 
@@ -419,7 +285,7 @@ impl Fabric {
     }
 
     /// Moves what the node's consumer saw into the journal.
-    fn collect(&mut self, id: NodeId) {
+    pub(crate) fn collect(&mut self, id: NodeId) {
         for event in self.node_mut(id).verbs().take_log() {
             self.now.as_nanos().hash(&mut self.digest);
             hash_event(&event, &mut self.digest);
@@ -475,9 +341,9 @@ impl Fabric {
         self.free_at[from.0] = leaves;
         let arrives = leaves + self.link.latency + delay;
         for after in copies {
-            self.schedule(arrives + after, Scheduled::Arrive(to, damaged.clone()));
+            self.schedule.push(arrives + after, Scheduled::Arrive(to, damaged.clone()));
         }
-        self.schedule(arrives, Scheduled::Arrive(to, damaged));
+        self.schedule.push(arrives, Scheduled::Arrive(to, damaged));
     }
 }
 
@@ -505,48 +371,4 @@ fn hash_event(event: &NodeEvent, digest: &mut DefaultHasher) {
         }
     }
     std::fmt::Write::write_fmt(&mut Sink(digest), format_args!("{event:?}")).expect("hashing does not fail");
-}
-
-/// Properties of two connected queue pairs.
-#[derive(Clone, Copy, Debug)]
-pub struct Connection {
-    /// Attributes of both; `dest_qpn`, `rq_psn` and `sq_psn` are filled in.
-    pub attr: QpAttr,
-    /// The first PSN that each sends.
-    pub psns: [Psn; 2],
-    /// Sizes of both.
-    pub cap: QpCap,
-    /// Every send completes with a CQE.
-    pub sq_sig_all: bool,
-    /// Most packets in flight.
-    pub window: u32,
-    /// Capacity of each of the four CQs.
-    pub cq_capacity: usize,
-}
-
-impl Default for Connection {
-    fn default() -> Self {
-        Self {
-            attr: QpAttr {
-                access: Access::LOCAL_WRITE
-                    | Access::REMOTE_READ
-                    | Access::REMOTE_WRITE
-                    | Access::REMOTE_ATOMIC
-                    | Access::FLUSH_GLOBAL,
-                path_mtu: Mtu::Mtu1024,
-                timeout: 12,
-                retry_cnt: 7,
-                rnr_retry: 7,
-                min_rnr_timer: RnrTimer::new(12),
-                max_rd_atomic: 4,
-                max_dest_rd_atomic: 4,
-                ..QpAttr::default()
-            },
-            psns: [Psn::new(0xFF_FFF0), Psn::new(0x12_3456)],
-            cap: QpCap { max_send_wr: 64, max_recv_wr: 64, max_send_sge: 4, max_recv_sge: 4, max_inline_data: 1024 },
-            sq_sig_all: false,
-            window: 128,
-            cq_capacity: 1024,
-        }
-    }
 }

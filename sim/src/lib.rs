@@ -42,17 +42,22 @@
 //! [`scale`] is hundreds of stacks at once. [`single_qp`] is one queue pair whose peer is the test itself: packets in, packets out.
 
 pub mod capture;
+mod connection;
+mod counts;
 mod fabric;
 pub mod memory;
 mod node;
 pub mod oracle;
 pub mod rule;
 pub mod scale;
+mod schedule;
 pub mod single_qp;
 mod timeouts;
 mod verbs;
 
-pub use fabric::{Connection, Counts, Fabric, Link, Step};
+pub use connection::Connection;
+pub use counts::Counts;
+pub use fabric::{Fabric, Link, Step};
 pub use memory::AddressSpace;
 pub use node::{Node, NodeConfig, NodeId, SimQueuePair};
 pub use rule::{Flight, Rule, Verdict};

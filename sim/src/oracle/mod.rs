@@ -12,10 +12,16 @@
 //! - nothing completed after that;
 //! - it took no more packets than the losses explain.
 
+mod area;
+mod complaint;
 mod plan;
+mod run;
 mod scenario;
+mod space;
 mod stream;
 
-pub use plan::{ALL_VERBS, Piece, Plan, Planned, PlannedRecv, Poison, Style, Verb};
-pub use scenario::{Profile, Report, Scenario};
-pub use stream::Complaint;
+pub use complaint::Complaint;
+pub use plan::{ALL_VERBS, Plan, Planned, PlannedRecv, Poison, Style, Verb};
+pub use run::Report;
+pub use scenario::{Profile, Scenario};
+pub use space::Piece;

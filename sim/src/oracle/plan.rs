@@ -7,14 +7,7 @@ use urxe_engine::rng::Rng;
 use urxe_engine::{SendFlags, WcOpcode};
 use urxe_wire::{ImmDt, Mtu};
 
-/// Some bytes of a buffer.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Piece {
-    /// Where they begin.
-    pub offset: usize,
-    /// How many.
-    pub len: usize,
-}
+use super::space::{Piece, Space, random_bytes, small};
 
 /// Operation of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -124,6 +117,18 @@ pub struct Planned {
     pub poison: Option<Poison>,
 }
 
+impl Planned {
+    /// Bytes of the remote buffer.
+    pub(super) const fn remote_piece(&self) -> Piece {
+        Piece { offset: self.remote, len: self.data.len() }
+    }
+
+    /// Bytes of the local buffer, in all.
+    pub(super) fn local_len(&self) -> usize {
+        self.local.iter().map(|piece| piece.len).sum()
+    }
+}
+
 /// A receive request to post.
 #[derive(Clone, Debug)]
 pub struct PlannedRecv {
@@ -181,61 +186,6 @@ pub const ALL_VERBS: &[Verb] = &[
     Verb::AtomicWrite,
     Verb::Flush,
 ];
-
-/// Bytes handed out from the front, with a few unused ones between.
-struct Space {
-    bytes: Vec<u8>,
-}
-
-impl Space {
-    fn take(&mut self, rng: &mut Rng, len: usize) -> Piece {
-        let gap = small(rng, 24);
-        self.extend(rng, gap);
-        let offset = self.bytes.len();
-        self.extend(rng, len);
-        Piece { offset, len }
-    }
-
-    /// Eight bytes at a multiple of eight.
-    fn take_aligned(&mut self, rng: &mut Rng) -> usize {
-        let gap = self.bytes.len().next_multiple_of(8) - self.bytes.len();
-        self.extend(rng, gap + 8);
-        self.bytes.len() - 8
-    }
-
-    fn extend(&mut self, rng: &mut Rng, len: usize) {
-        self.bytes.extend(random_bytes(rng, len));
-    }
-
-    /// As up to `most` pieces; none at all for no bytes, or an empty one.
-    fn scatter(&mut self, rng: &mut Rng, len: usize, most: usize) -> Vec<Piece> {
-        let mut pieces = Vec::new();
-        let mut rest = len;
-        for left in (1..=small(rng, most + 1)).rev() {
-            let part = if left == 1 { rest } else { small(rng, rest + 1) };
-            pieces.push(self.take(rng, part));
-            rest -= part;
-        }
-        if rest > 0 {
-            pieces.push(self.take(rng, rest));
-        }
-        pieces
-    }
-}
-
-/// A number below `bound`.
-pub(super) fn small(rng: &mut Rng, bound: usize) -> usize {
-    usize::try_from(rng.below(bound as u64)).unwrap_or(0)
-}
-
-fn random_bytes(rng: &mut Rng, len: usize) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(len + 8);
-    while bytes.len() < len {
-        bytes.extend_from_slice(&rng.next_u64().to_ne_bytes());
-    }
-    bytes.truncate(len);
-    bytes
-}
 
 /// Lengths that matter: nothing, little, around multiples of the MTU, and now and then a lot.
 fn length(rng: &mut Rng, mtu: usize) -> usize {
@@ -396,13 +346,5 @@ impl Draft {
         if op.poison.is_none() {
             self.word.push(new);
         }
-    }
-}
-
-impl Piece {
-    /// As a range of the buffer.
-    #[must_use]
-    pub const fn range(&self) -> std::ops::Range<usize> {
-        self.offset..self.offset + self.len
     }
 }

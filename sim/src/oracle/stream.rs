@@ -5,118 +5,19 @@ use std::collections::BTreeSet;
 use urxe_engine::attr::{AttrMask, QpAttr};
 use urxe_engine::quirks::Quirk;
 use urxe_engine::{
-    Access, AsyncEvent, Cqe, Data, PostError, QpState, Recipient, RecvWr, Remote, SendOp, SendWr, Sge, SgeList,
-    WcOpcode, WcStatus,
+    Access, AsyncEvent, Cqe, Data, PostError, QpState, Recipient, RecvWr, Remote, SendOp, SendWr, WcOpcode, WcStatus,
 };
 use urxe_wire::{Feth, FlushLevel, Qpn, RKey};
 
-use super::plan::{Piece, Plan, Planned, Poison, Verb};
+use super::area::{Area, Image};
+use super::complaint::{Complaint, ensure};
+use super::plan::{Plan, Planned, Poison, Verb};
+use super::space::Piece;
 use crate::NodeEvent;
-use crate::memory::Buffer;
 use crate::{Fabric, NodeId};
 
-/// Complaint of the oracle: the first thing that must not be.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Complaint(pub String);
-
-macro_rules! ensure {
-    ($condition:expr, $($message:tt)+) => {
-        if !$condition {
-            return Err(Complaint(format!($($message)+)));
-        }
-    };
-}
-pub(super) use ensure;
-
-/// Bytes before and behind a region in its mapping, which nobody may touch.
-const MARGIN: usize = 64;
-const MARGIN_BYTE: u8 = 0xC3;
 /// A key that no region has: index 0 is never given out.
 const NO_KEY: u32 = 0x77;
-
-/// A registered buffer with margins, and what it held in the beginning.
-#[derive(Debug)]
-struct Area {
-    node: NodeId,
-    buffer: Buffer,
-    initial: Vec<u8>,
-}
-
-impl Area {
-    fn new(fabric: &mut Fabric, node: NodeId, initial: &[u8], access: Access) -> Self {
-        let memory = fabric.node_mut(node).memory_mut();
-        let mapping = memory.map(initial.len() + 2 * MARGIN);
-        memory.poke(mapping, &vec![MARGIN_BYTE; initial.len() + 2 * MARGIN]);
-        let addr = mapping + MARGIN as u64;
-        memory.poke(addr, initial);
-        let length = initial.len() as u64;
-        let key = memory.register(crate::memory::DEFAULT_PD, access, addr, length);
-        Self { node, buffer: Buffer { addr, length, key }, initial: initial.to_vec() }
-    }
-
-    fn sges(&self, pieces: &[Piece], l_key: Option<u32>) -> SgeList {
-        let sge = |piece: &Piece| Sge {
-            addr: self.buffer.addr + piece.offset as u64,
-            length: u32::try_from(piece.len).expect("pieces are small"),
-            l_key: l_key.unwrap_or(self.buffer.key.0),
-        };
-        SgeList::new(&pieces.iter().map(sge).collect::<Vec<_>>())
-    }
-
-    /// Whether the pieces together begin with `data`.
-    fn holds(&self, fabric: &Fabric, pieces: &[Piece], data: &[u8]) -> bool {
-        let mut rest = data;
-        for piece in pieces {
-            let (part, behind) = rest.split_at(piece.len.min(rest.len()));
-            if !fabric.node(self.node).memory().holds(self.buffer.addr + piece.offset as u64, part) {
-                return false;
-            }
-            rest = behind;
-        }
-        rest.is_empty()
-    }
-}
-
-/// Final bytes of a buffer: each byte is one of two, which are the same where nothing is in doubt.
-struct Image {
-    settled: Vec<u8>,
-    possible: Vec<u8>,
-}
-
-impl Image {
-    fn of(area: &Area) -> Self {
-        Self { settled: area.initial.clone(), possible: area.initial.clone() }
-    }
-
-    /// `data` have been put into `pieces`, or if not `certain`, perhaps.
-    fn put(&mut self, pieces: &[Piece], data: &[u8], certain: bool) {
-        let mut rest = data;
-        for piece in pieces {
-            let (part, behind) = rest.split_at(piece.len.min(rest.len()));
-            let range = piece.offset..piece.offset + part.len();
-            self.possible[range.clone()].copy_from_slice(part);
-            if certain {
-                self.settled[range].copy_from_slice(part);
-            }
-            rest = behind;
-        }
-    }
-
-    fn compare(&self, what: &str, area: &Area, fabric: &Fabric) -> Result<(), Complaint> {
-        let memory = fabric.node(area.node).memory();
-        let actual = memory.peek(area.buffer.addr - MARGIN as u64, area.initial.len() + 2 * MARGIN);
-        let (before, rest) = actual.split_at(MARGIN);
-        let (inside, behind) = rest.split_at(area.initial.len());
-        for margin in [before, behind] {
-            ensure!(margin.iter().all(|&byte| byte == MARGIN_BYTE), "{what}: written outside of the region");
-        }
-        let pairs = self.settled.iter().zip(&self.possible);
-        let wrong =
-            inside.iter().zip(pairs).position(|(byte, (settled, possible))| byte != settled && byte != possible);
-        ensure!(wrong.is_none(), "{what}: wrong byte at offset {wrong:?}");
-        Ok(())
-    }
-}
 
 /// One direction of a connection.
 pub(super) struct Stream {
@@ -478,15 +379,5 @@ impl Stream {
         let sure = self.error.map_or(self.posted, |(at, _)| at);
         let count = |ops: &[Planned]| ops.iter().filter(|op| op.verb == Verb::Count).count() as u64;
         (count(&self.plan.ops[..sure]), count(&self.plan.ops[..self.posted]))
-    }
-}
-
-impl Planned {
-    const fn remote_piece(&self) -> Piece {
-        Piece { offset: self.remote, len: self.data.len() }
-    }
-
-    fn local_len(&self) -> usize {
-        self.local.iter().map(|piece| piece.len).sum()
     }
 }

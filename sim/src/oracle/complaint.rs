@@ -1,0 +1,14 @@
+//! What the oracle says against a run.
+
+/// Complaint of the oracle: the first thing that must not be.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Complaint(pub String);
+
+macro_rules! ensure {
+    ($condition:expr, $($message:tt)+) => {
+        if !$condition {
+            return Err(Complaint(format!($($message)+)));
+        }
+    };
+}
+pub(super) use ensure;
