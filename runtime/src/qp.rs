@@ -1,12 +1,15 @@
 //! A queue pair that several threads may use.
 
+mod handles;
+mod last_ack;
+
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use urxe_engine::endpoint::TimerSlot;
-use urxe_engine::{AsyncEvent, AttachError, Clock as _, CountedOps, Io, Progress, QpConfig, QpType, QueuePair};
-use urxe_net::{BadPacket, Datagram, Headers, PendingAck, Route, RxBatch};
-use urxe_wire::{Aeth, Bth, Credits, Ext, Header, ICRC_LEN, Msn, Opcode, Operation, Packet, Qpn, Syndrome, Transport};
+use urxe_engine::{AttachError, Clock as _, CountedOps, Io, Progress, QpConfig, QpType, QueuePair};
+use urxe_net::{BadPacket, RxBatch};
+use urxe_wire::{Packet, Qpn};
 
 use super::async_events::AsyncEvents;
 use super::clock::LazyInstant;
@@ -18,9 +21,9 @@ use super::lock;
 use super::progress::delayed_ack::{AckMode, DelayedAck};
 use super::progress::tuning::TUNING;
 use crate::counters::{Tally, Traffic};
-use crate::event::EventType;
 use crate::xrc::rx_queue;
 use crate::xrc::target::Target;
+use last_ack::LastAck;
 
 /// How many rounds of READ responses are sent before others get a turn.
 const ROUNDS: usize = 8;
@@ -50,39 +53,6 @@ struct Inner {
     /// Completions that the application sees when the ACK of their messages has left.
     unacknowledged: Vec<Unacknowledged>,
     last_ack: LastAck,
-}
-
-/// The last ACK, where the peer's process finds it if this one ends.
-#[derive(Default)]
-struct LastAck {
-    /// The way to that process, and the peer.
-    left_at: Option<(Arc<Route>, Qpn)>,
-    /// Set while the ACK that was left says all that is owed.
-    is_current: bool,
-}
-
-impl LastAck {
-    /// Leaves the ACK that is owed. False if that is not all, or there is nobody who would find it.
-    #[inline]
-    fn leave(&mut self, engine: &QueuePair<DeviceHost>) -> bool {
-        self.is_current = false;
-        let (Some(route), Some(psn)) = (engine.route(), engine.pending_ack()) else { return false };
-        let to = engine.dest_qpn();
-        if !self.left_at.as_ref().is_some_and(|(at, before)| Arc::ptr_eq(at, route) && *before == to) {
-            self.take_back(engine.config().qpn);
-            self.left_at = Some((Arc::clone(route), to));
-        }
-        self.is_current = route.leave_ack(PendingAck { from: engine.config().qpn, to, psn });
-        self.is_current
-    }
-
-    /// Takes back what the queue pair of this number has left: it begins anew.
-    fn take_back(&mut self, of: Qpn) {
-        self.is_current = false;
-        if let Some((route, peer)) = self.left_at.take() {
-            route.take_back_ack(of, peer);
-        }
-    }
 }
 
 /// Outcome of handing packets to a queue pair.
@@ -355,21 +325,6 @@ impl Qp {
         Taken { accepted, is_urgent: engine.owes_refusal() }
     }
 
-    /// Gives the engine the last ACK of a peer whose process has ended.
-    pub(super) fn receive_left_ack(&self, work: &mut TxContext, clock: &LazyInstant, ack: PendingAck) {
-        let to_peer = self.inspect(|engine| engine.route().filter(|_| engine.dest_qpn() == ack.from).cloned());
-        let (Some(route), Some(opcode)) = (to_peer, Opcode::new(Transport::Rc, Operation::Acknowledge)) else { return };
-        // Nobody posts receive WQEs there any more, nor counts messages.
-        let aeth = Aeth { syndrome: Syndrome::Ack(Credits::INVALID), msn: Msn::default() };
-        let header = Header::new(Bth::new(opcode, self.qpn, ack.psn), Ext::Aeth(aeth));
-        // An ICRC follows, which nobody asks for.
-        let mut bytes = vec![0; header.len() + ICRC_LEN];
-        header.emit(&mut bytes);
-        let headers = &Headers { local: route.local(), peer: route.remote(), tclass: 0, hop_limit: 0 };
-        let datagram = Datagram { headers, expected_id: 0, flow: None, payload: &bytes, is_refused: false };
-        self.receive(work, clock, &datagram.into());
-    }
-
     /// Gives the engine of an XRC target a packet, its bytes or `None` for a damaged one. Its completions are held back until it has answered.
     pub(super) fn receive_xrc(&self, work: &mut TxContext, origin: &Origin, bytes: Option<&[u8]>) -> bool {
         let Some((Ok(packet), bytes)) = bytes.map(|bytes| (Packet::parse(bytes), bytes)) else {
@@ -390,79 +345,12 @@ impl Qp {
         lock(&self.inner).tally.named().collect()
     }
 
-    /// Tells the application.
-    pub(super) fn raise(&self, event: AsyncEvent) {
-        let event_type = EventType::from(event);
-        for events in &*lock(&self.listeners) {
-            events.raise(event_type);
-        }
-    }
-
-    /// Opens it once more, under another `ibv_qp`. False if it is being destroyed.
-    pub fn open(&self, events: AsyncEvents) -> bool {
-        let mut listeners = lock(&self.listeners);
-        let alive = !listeners.is_empty();
-        if alive {
-            listeners.push(Arc::new(events));
-        }
-        alive
-    }
-
-    /// Closes the `ibv_qp` at `handle`, and ends the queue pair with the last one. Returns how many events the
-    /// application must acknowledge.
-    pub fn close(&self, handle: u64) -> u32 {
-        let (closed, last) = {
-            let mut listeners = lock(&self.listeners);
-            let at = listeners.iter().position(|events| events.is_of(handle));
-            let closed = at.map(|at| listeners.swap_remove(at));
-            (closed, listeners.is_empty())
-        };
-        if last {
-            self.retire();
-        }
-        closed.map_or(0, |events| events.retire())
-    }
-
     /// Whether its completions go to `cq`.
     pub(super) fn uses(&self, cq: &Arc<Cq>) -> bool {
         self.inspect(|engine| {
             let config = engine.config();
             [&config.send_cq, &config.recv_cq].into_iter().flatten().any(|mine| Arc::ptr_eq(mine, cq))
         })
-    }
-
-    /// Ends it: no packet reaches it, nothing is outstanding, its completions are gone.
-    fn retire(&self) {
-        self.retired.store(true, Ordering::Relaxed);
-        self.port.remove_qp(self.qpn);
-        self.port.with_work(|work| {
-            // A completion may be seen while its ACK waits for a request. An application that then destroys the queue pair
-            // owes its peer that ACK.
-            self.drive(work, |engine, io| engine.flush_delayed(io));
-            let reset = urxe_engine::QpState::Reset;
-            self.drive(work, |engine, io| {
-                let attr = urxe_engine::attr::QpAttr::default();
-                // To RESET there is always a way.
-                let _ = engine.modify(io, reset, urxe_engine::attr::AttrMask::STATE, &attr, None);
-            });
-        });
-        self.forget_completions();
-        // The counters may be destroyed now, whoever still holds the queue pair.
-        lock(&self.inner).engine.detach_counters();
-    }
-
-    /// Removes its completions from the queues: those of a queue pair that is no more, or is as good as new.
-    pub fn forget_completions(&self) {
-        {
-            let mut inner = lock(&self.inner);
-            inner.unacknowledged.clear();
-            inner.last_ack.take_back(self.qpn);
-        }
-        self.inspect(|engine| {
-            for cq in [&engine.config().send_cq, &engine.config().recv_cq].into_iter().flatten() {
-                cq.forget(self.qpn);
-            }
-        });
     }
 
     /// Marks the queue pair as one that has got packets and not been answered for. Returns whether it was not marked

@@ -1,0 +1,198 @@
+//! Packets that come and go: captured, with what is to be said about each.
+
+use std::net::IpAddr;
+use std::sync::atomic::Ordering;
+
+use urxe_net::{CommittedPacket, Datagram, Route};
+use urxe_wire::icrc::Check;
+use urxe_wire::{Packet, Psn, Qpn};
+
+use super::arrived::Arrived;
+use super::capture::{self, Received};
+use super::notes::Note;
+use super::packet_context::{self, PacketContext};
+use super::{Observer, explain};
+use urxe_runtime::{clock, lock};
+
+/// How long notes about datagrams may lie, in nanoseconds.
+const NOTES_LIE: u64 = 10_000_000;
+
+/// A comment for the packet with this PSN to this queue pair.
+#[derive(Debug)]
+pub(super) struct Announced {
+    to: Qpn,
+    psn: Psn,
+    text: String,
+}
+
+/// Comments waiting for packets that may never be sent.
+const MOST_ANNOUNCED: usize = 64;
+
+impl Observer {
+    /// A packet has come. What is told from now on belongs to it, until another comes or [`settle`](Self::settle).
+    /// `known`: its queue pair is there.
+    pub(super) fn show_received(&self, datagram: &Datagram<'_>, known: bool) {
+        self.end_packet();
+        let arrived = Arrived::of(datagram);
+        if self.capture.is_none() {
+            packet_context::with(|scene| {
+                *scene = PacketContext { arrived, receiving: true, ..PacketContext::default() }
+            });
+            if let Some(arrived) = arrived {
+                self.hear(&arrived, known);
+            }
+            return;
+        }
+        let check = datagram.verify();
+        let mut comments = Vec::new();
+        if check == Check::Bad {
+            comments.push("dropped: the ICRC is wrong, the packet was damaged on its way".to_owned());
+        } else {
+            match Packet::parse(datagram.payload) {
+                Err(malformed) => comments.push(format!("dropped: not RoCE v2: {malformed:?}")),
+                Ok(packet) => {
+                    let qpn = packet.bth().dest_qp;
+                    if let Some(arrived) = arrived {
+                        self.hear(&arrived, known);
+                    }
+                    if qpn != Qpn::GSI && qpn != Qpn::MULTICAST && !known {
+                        comments.push(format!("dropped: there is no QP {qpn} (any more)"));
+                    }
+                }
+            }
+        }
+        let packet = self.capture.is_some().then(|| Received {
+            from: datagram.headers.peer,
+            to: datagram.headers.local,
+            tclass: datagram.headers.tclass,
+            hop_limit: datagram.headers.hop_limit,
+            expected_id: datagram.expected_id,
+            check,
+            at: capture::now(),
+            bytes: datagram.payload.to_vec(),
+        });
+        packet_context::with(|scene| {
+            *scene = PacketContext { packet, arrived, comments, receiving: true, ..PacketContext::default() }
+        });
+    }
+
+    pub(super) fn hear(&self, arrived: &Arrived, known: bool) {
+        let qpn = arrived.dest;
+        if known {
+            lock(&self.peers).heard(qpn, arrived.is_request.then_some(arrived.psn));
+        } else if let Some(format) = self.explain
+            && qpn != Qpn::GSI
+            && qpn != Qpn::MULTICAST
+        {
+            explain::drops::astray(self, format, arrived);
+        }
+    }
+
+    /// Explains what peers on this host say that they have dropped, and keeps what they say that they have refused.
+    pub(super) fn take_notes(&self) {
+        for note in self.notes.receive() {
+            if note.is_drop {
+                if let Some(format) = self.explain {
+                    explain::drops::noted(self, format, &note);
+                }
+            } else if let Some(known) = lock(&self.peers).get_mut(note.to)
+                && known.peer.qpn == note.from
+                && known.peer.address == Some(note.address)
+            {
+                known.note = Some(note);
+            }
+        }
+    }
+
+    /// Tells the peer of `qpn`, if that is on this host, why a request of its is refused.
+    pub(super) fn note_refusal(&self, qpn: Qpn, why: &str, remedy: &str) {
+        if let Some(arrived) = packet_context::with(|scene| scene.arrived) {
+            self.note_to_peer(qpn, arrived.to, why, remedy);
+        }
+    }
+
+    /// Sends the peer of `qpn`, which is at `address`, a note.
+    pub(super) fn note_to_peer(&self, qpn: Qpn, address: IpAddr, why: &str, remedy: &str) {
+        let Some(to) = lock(&self.peers).get(qpn).map(|known| known.peer.qpn) else { return };
+        let (why, remedy) = (why.to_owned(), remedy.to_owned());
+        self.notes.send(&Note { to, from: qpn, address, is_drop: false, why, remedy });
+    }
+
+    /// Ends the context of the packet received last and writes it to the capture: later reports of this thread belong
+    /// to no packet.
+    pub(super) fn end_packet(&self) {
+        let (packet, comments) = packet_context::with(|scene| {
+            scene.receiving = false;
+            (scene.packet.take(), std::mem::take(&mut scene.comments))
+        });
+        if let (Some(capture), Some(packet)) = (&self.capture, packet) {
+            capture.received(&packet, &comments);
+        }
+    }
+
+    /// A packet is about to be sent.
+    pub(super) fn sent(&self, sealed: &CommittedPacket<'_>) {
+        let Some(capture) = &self.capture else { return };
+        self.end_packet();
+        let mut comments = Vec::new();
+        let mut announced = lock(&self.announced);
+        if !announced.is_empty()
+            && let Ok(packet) = Packet::parse(sealed.bytes)
+        {
+            let bth = packet.bth();
+            announced.retain(|note| {
+                let mine = note.to == bth.dest_qp && note.psn == bth.psn;
+                if mine {
+                    comments.push(note.text.clone());
+                }
+                !mine
+            });
+        }
+        drop(announced);
+        capture.sent(sealed.route.local(), sealed.route.remote(), sealed.identification, sealed.bytes, &comments);
+    }
+
+    /// A packet was about to be sent to where `route` leads, and was lost.
+    pub(super) fn lost(&self, route: &Route, packet: &[u8]) {
+        if let Some(capture) = &self.capture {
+            self.end_packet();
+            let comment = "URXE_FAULTS: dropped, it never left".to_owned();
+            capture.sent(route.local(), route.remote(), 0, packet, &[comment]);
+        }
+    }
+
+    /// Something else is to be said about the packet that has come.
+    pub fn remark(&self, what: &str) {
+        if self.capture.is_some() {
+            packet_context::with(|scene| scene.comments.push(what.to_owned()));
+        }
+    }
+
+    /// A burst is through.
+    pub(super) fn flush_capture(&self) {
+        if let Some(capture) = &self.capture {
+            capture.flush();
+        }
+        let due = self.look_for_notes.load(Ordering::Relaxed);
+        if due != u64::MAX {
+            let now = clock::now().as_nanos();
+            if now >= due {
+                self.look_for_notes.store(now + NOTES_LIE, Ordering::Relaxed);
+                self.take_notes();
+            }
+        }
+    }
+
+    /// The next packet of `qpn` to its peer with this PSN has a comment.
+    pub(super) fn announce(&self, qpn: Qpn, psn: Psn, text: String) {
+        if self.capture.is_none() {
+            return;
+        }
+        let Some(to) = lock(&self.peers).get(qpn).map(|known| known.peer.qpn) else { return };
+        let mut announced = lock(&self.announced);
+        if announced.len() == MOST_ANNOUNCED {
+            announced.remove(0);
+        }
+        announced.push(Announced { to, psn, text });
+    }
+}
