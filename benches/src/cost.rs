@@ -28,7 +28,7 @@ pub struct Probe {
     better: Better,
 }
 
-/// Which of two values is the better one.
+/// Direction in which a value gets better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Better {
     Less,

@@ -12,14 +12,14 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 /// Something that measures, over `lo` of a host.
 #[derive(Debug)]
 pub enum Program {
-    /// One of our own, which prints its figures.
+    /// Program of this repository, which prints its figures.
     Own {
         /// `bare-udp` or `own-verbs`.
         program: &'static str,
         /// Arguments.
         args: &'static str,
     },
-    /// One of perftest's, two processes over urxe.
+    /// Program of perftest, two processes over urxe.
     Perftest(Perftest),
     /// `ibv_rc_pingpong`, two processes over urxe.
     PingPong {

@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 
-/// Everybody reads and writes, as the kernel's `ib_uverbs` and `rdma_ucm` ask of devtmpfs.
+/// Read and written by everybody, as the kernel's `ib_uverbs` and `rdma_ucm` ask of devtmpfs.
 const MODE: libc::mode_t = 0o666;
 
 const fn number() -> libc::dev_t {

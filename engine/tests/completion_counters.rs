@@ -19,7 +19,7 @@ fn counted(qp_type: QpType, counters: &[(CountedOps, CounterId)]) -> SingleQp {
     qp
 }
 
-/// One of RC, with all that is counted in one counter.
+/// A queue pair of RC, with all that is counted in one counter.
 fn all() -> SingleQp {
     counted(QpType::Rc, &[(CountedOps::ALL, FIRST)])
 }

@@ -8,7 +8,7 @@ use crate::buffer::PATH_MAX;
 use crate::pointer::is_plausible;
 use crate::text::at;
 
-/// What of the machine is hidden behind the folder: these and all below them.
+/// Paths of the machine that are hidden behind the folder, with all below them.
 const SHADOWED: [&[u8]; 9] = [
     b"/dev/infiniband",
     b"/sys/class/infiniband",

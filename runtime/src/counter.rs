@@ -11,7 +11,7 @@ pub struct CompletionCounter {
     pub errors: Count,
 }
 
-/// One of the two values.
+/// A value of a counter: successes or errors.
 #[derive(Debug, Default)]
 pub struct Count(AtomicU64);
 

@@ -24,7 +24,7 @@ pub(crate) struct Traffic {
 }
 
 impl Traffic {
-    /// One more, of so many bytes.
+    /// Counts a packet of so many bytes.
     pub(crate) const fn add(&mut self, bytes: usize) {
         self.packets += 1;
         self.bytes += bytes as u64;

@@ -16,7 +16,7 @@ pub struct Cq {
     /// There is something to poll, or a completion was lost: a program that spins asks this, and not the queue. Only
     /// changed with the queue locked.
     stirs: AtomicBool,
-    /// Somebody wants to know when completions were made.
+    /// Set when times of completions are wanted.
     wants_time: AtomicBool,
     channel: Option<Arc<dyn EventSink>>,
     /// Where the context's asynchronous events go.

@@ -102,7 +102,7 @@ impl XrcSrqs {
         Self { here: RwLock::default(), client: Arc::new(client) }
     }
 
-    /// Those of other processes.
+    /// SRQs of other processes.
     pub const fn client(&self) -> &Arc<Client> {
         &self.client
     }

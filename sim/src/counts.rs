@@ -1,4 +1,4 @@
-//! What became of packets.
+//! Fates of packets.
 
 /// Fates of packets so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

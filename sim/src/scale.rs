@@ -24,7 +24,7 @@ pub struct Scale {
     ends: Vec<End>,
 }
 
-/// One of them.
+/// A stack of many.
 struct Stack {
     node: NodeId,
     cq: CqId,

@@ -129,7 +129,7 @@ impl SingleQp {
         Self { node, qpn, now: Instant::default(), local, remote }
     }
 
-    /// One of another service in RTS.
+    /// A queue pair of another service in RTS.
     #[must_use]
     pub fn of(qp_type: QpType) -> Self {
         let mut single_qp = Self::reset(|setup, _| setup.qp_type = qp_type);

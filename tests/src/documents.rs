@@ -44,7 +44,7 @@ pub struct Things {
 }
 
 impl Things {
-    /// Those of the source tree at `root`. `help` is what the command prints about itself: its own help first, then that
+    /// Names of the source tree at `root`. `help` is what the command prints about itself: its own help first, then that
     /// of each command.
     ///
     /// # Errors

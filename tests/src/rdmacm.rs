@@ -42,9 +42,9 @@ pub mod kind {
 pub mod reason {
     /// The peer waits no longer.
     pub const TIMEOUT: i32 = 4;
-    /// Nobody knows the connection.
+    /// The connection is not known.
     pub const INVALID_COMM_ID: i32 = 6;
-    /// Nobody listens.
+    /// No listener has this service id.
     pub const INVALID_SERVICE_ID: i32 = 8;
     /// The application does not want to.
     pub const CONSUMER_DEFINED: i32 = 28;
@@ -178,7 +178,7 @@ pub struct Event {
     pub id: Option<Id>,
     /// The [address](Id::address) of the id it is about.
     pub about: usize,
-    /// One of [`kind`].
+    /// A number of [`kind`].
     pub kind: u32,
     /// 0, a negative errno, or a [`reason`].
     pub status: i32,

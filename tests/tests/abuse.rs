@@ -16,7 +16,7 @@ use urxe_wire::{Bth, Ext, Header, Opcode, Operation, PKey, Psn, Qpn, RKey, ROCE_
 /// The PSN that both ends of a [`Pair`] begin with.
 const FIRST_PSN: u32 = 0x00ff_fffd;
 
-/// Somebody with a UDP socket, who knows how to write packets.
+/// A stranger with a UDP socket, who knows how to write packets.
 struct Stranger(UdpSocket);
 
 impl Stranger {

@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Result, ensure};
 use urxe_tests::{TIMEOUT, World, artifacts};
 
-/// One of each program, and what is particular about transports and options.
+/// A case of each program, and what is particular about transports and options.
 const PERFTEST_CASES: [&str; 9] = [
     "ib_send_bw/rc/qps/new",
     "ib_send_bw/ud/srq/new",
@@ -20,7 +20,7 @@ const PERFTEST_CASES: [&str; 9] = [
     "ib_atomic_bw/rc/compare-swap/new",
 ];
 
-/// One of each of UCX's ways to send over each transport, and to sleep until something comes.
+/// A case of each of UCX's ways to send over each transport, and to sleep until something comes.
 const UCX_CASES: [&str; 8] = [
     "ucp/rc_verbs/tag_lat/8",
     "ucp/rc_verbs/tag_bw/300000",

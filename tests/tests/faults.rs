@@ -289,7 +289,7 @@ fn steps_of_a_toml_file() -> Result<()> {
 /// Messages of a ping-pong from each end.
 const ITERS: u32 = 100;
 
-/// Which of the first so many SENDs of each end of a ping-pong were lost, by number. How many it takes depends on time as
+/// Numbers of the SENDs, of the first so many of each end of a ping-pong, that were lost. How many it takes depends on time as
 /// well: what is not answered soon is sent again.
 fn run_of(seed: u32) -> Result<Vec<Vec<usize>>> {
     let world = World::new()?;
@@ -314,7 +314,7 @@ fn run_of(seed: u32) -> Result<Vec<Vec<usize>>> {
     Ok(runs)
 }
 
-/// Which of the packets sent are lost is the same, in a run of the same packets.
+/// Two runs of the same packets lose the same ones.
 #[test]
 fn the_same_seed_gives_the_same_faults() -> Result<()> {
     let (first, again, other) = (run_of(11)?, run_of(11)?, run_of(12)?);

@@ -101,7 +101,7 @@ fn a_network_that_comes_back() {
 
 /// An ACK timeout of 1 ms, for what is not answered anyway.
 const IMPATIENT: u8 = 8;
-/// One of a second, which no load exceeds seven times.
+/// ACK timeout of a second, which no load exceeds seven times.
 const PATIENT: u8 = 18;
 
 /// perftest's `ib_write_bw` between two hosts; what the client says, and whether it succeeded.

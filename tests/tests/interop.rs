@@ -36,7 +36,7 @@ const CASES: [&str; 17] = [
 
 /// Rows of the table that these make, and how many of them are differences with a reason.
 const ROWS: usize = 2 * (13 + 49 + 3 + 1 + 3) + BESIDE;
-/// Those of one side: `urxe run` where the kernel has a device.
+/// Cases on one side: `urxe run` where the kernel has a device.
 const BESIDE: usize = 12;
 const DIFFERENCES: usize = 5;
 

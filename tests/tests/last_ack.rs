@@ -232,7 +232,7 @@ macro_rules! ways {
                 in_world_over_udp(|| on_one_processor().and_then(|()| end_processes($wait, &OWNERS, None)));
             }
 
-            /// Nobody of the same user is there, as on a host with one process: the ACK leaves first.
+            /// Without a process of the same user, as on a host with one process, the ACK leaves first.
             #[test]
             #[ignore = "of two users: only root can be both"]
             fn of_another_user() {

@@ -229,7 +229,7 @@ print('ok')"
     Ok(())
 }
 
-/// Nobody else can put anything into the socket: not even before it is asked, and whoever it is.
+/// Strangers can put nothing into the socket, not even before it is asked.
 #[test]
 fn strangers_cannot_answer() -> Result<()> {
     let said = Launcher::new()?.python(&format!(

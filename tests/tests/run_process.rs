@@ -103,7 +103,7 @@ fn an_ignored_sigpipe_stays_ignored() -> Result<()> {
     Ok(())
 }
 
-/// Nobody but the program holds the pipes: their readers see the end when it ends.
+/// Only the program holds the pipes: their readers see the end when it ends.
 #[test]
 fn standard_input_and_output() -> Result<()> {
     let launcher = Launcher::new()?;

@@ -76,7 +76,7 @@ fn other_users_see_that_there_is_something() -> Result<()> {
     Ok(())
 }
 
-/// Anybody may listen at a name like a device's. Who is believed about what decide `trust` and `numbers_in` of
+/// A stranger may listen at a name like a device's. Who is believed about what decide `trust` and `numbers_in` of
 /// `diag/status/src/ask.rs`, whose tests always run.
 #[test]
 #[ignore = "needs root: in a user namespace of one user there are no others"]

@@ -29,7 +29,7 @@ fn out_of_the_way(file: &OwnedFd) -> Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(copy) })
 }
 
-/// Somebody else's descriptor under a number of the device's.
+/// A stranger's descriptor under a number of the device's.
 struct Stranger {
     number: RawFd,
     /// A datagram socket's peer, or nothing if the stranger is an eventfd.

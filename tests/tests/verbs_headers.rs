@@ -20,7 +20,7 @@ struct Headers {
 }
 
 impl Headers {
-    /// Those of a RoCE v2 packet to a queue pair.
+    /// Headers of a RoCE v2 packet to a queue pair.
     fn to(qpn: u32, packet: &[u8]) -> Option<Self> {
         let (class, hops, udp) = match packet.first()? >> 4 {
             4 => (*packet.get(1)?, *packet.get(8)?, packet.get(20..)?),

@@ -147,7 +147,7 @@ fn streams_survive_over_ipv6() {
     in_world_over_udp(|| streams(GID_IPV6));
 }
 
-/// Nobody polls: the background thread alone finds out what was lost.
+/// While no thread polls, the background thread alone finds out what was lost.
 #[test]
 fn sleepers_survive() {
     in_world_over_udp(|| {

@@ -587,7 +587,7 @@ fn a_peer_in_another_state() {
     });
 }
 
-/// Nobody there: retry_cnt tries, each after the ACK timeout (IBA 9.7.6.1.3).
+/// A peer that is not there: retry_cnt tries, each after the ACK timeout (IBA 9.7.6.1.3).
 #[test]
 fn no_peer() {
     in_world(|| {

@@ -266,7 +266,7 @@ fn ipv6_multicast_on_an_interface_that_has_it() {
     );
 }
 
-/// Nobody who waits for a datagram keeps the device busy.
+/// A thread that waits for a datagram does not keep the device busy.
 #[test]
 fn a_datagram_wakes_a_sleeper() {
     in_world(|| {

@@ -195,7 +195,7 @@ impl Lengths {
         lengths
     }
 
-    /// Those of a packet of `len` bytes.
+    /// Contribution of the lengths of a packet of `len` bytes.
     fn crc(&self, len: usize) -> u32 {
         self.few.get(len).copied().unwrap_or_else(|| self.sum(len))
     }

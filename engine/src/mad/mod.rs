@@ -295,7 +295,7 @@ impl<C> MadPort<C> {
         self.await_until(key, now + wait);
     }
 
-    /// Nobody has answered in time: sends a message again, or gives up (`timeout_sends` and `retry_send` of the kernel's
+    /// The time for an answer is over: sends a message again, or gives up (`timeout_sends` and `retry_send` of the kernel's
     /// mad.c).
     fn retry(&mut self, now: Instant, key: &SendKey) {
         let Some(sending) = self.sending.get_mut(key) else { return };

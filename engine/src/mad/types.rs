@@ -82,7 +82,7 @@ pub enum Delivery<C> {
         /// The first datagram, and the data of those after it.
         message: Vec<u8>,
     },
-    /// Nobody has responded to a message.
+    /// A message found no answer in time.
     TimedOut {
         /// The message's [context](Outgoing::context).
         context: C,

@@ -105,7 +105,7 @@ impl Quirk {
     }
 }
 
-/// Which of the quirks are shown, and how.
+/// The quirks that are shown, and how.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QuirkSet {
     seed: u64,
@@ -191,7 +191,7 @@ fn within(rng: &mut Rng, least: Duration, most: Duration) -> Duration {
     least + Duration::from_nanos(rng.below(span))
 }
 
-/// One of some.
+/// Picks an element.
 fn one_of<T: Copy>(rng: &mut Rng, all: &[T]) -> Option<T> {
     all.get(usize::try_from(rng.below(all.len() as u64)).unwrap_or(0)).copied()
 }

@@ -108,7 +108,7 @@ pub struct ibv_mr_init_attr {
     pub length: usize,
     /// `ibv_access_flags`.
     pub access: core::ffi::c_int,
-    /// Which of the following count: `IBV_REG_MR_MASK_*`.
+    /// Mask of the following members that count: `IBV_REG_MR_MASK_*`.
     pub comp_mask: u64,
     /// Address that peers and SGEs use.
     pub iova: u64,

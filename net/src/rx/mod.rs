@@ -103,7 +103,7 @@ struct Call<'a> {
     port: &'a Port,
     left: usize,
     delivered: usize,
-    /// Some of what was delivered was accepted.
+    /// Set when a packet that was delivered has been accepted.
     accepted: bool,
     deliver: &'a mut Deliver<'a>,
 }

@@ -34,7 +34,7 @@ const RELIABLE: u32 = v::IBV_QP_EX_WITH_RDMA_READ
     | v::IBV_QP_EX_WITH_ATOMIC_WRITE
     | WITH_FLUSH;
 
-/// Which of `enum ibv_qp_create_send_ops_flags` a service has (IBA 9.8).
+/// The flags of `enum ibv_qp_create_send_ops_flags` that a service has (IBA 9.8).
 pub(super) const fn operations(qp_type: QpType) -> u64 {
     (match qp_type {
         QpType::Rc | QpType::XrcSend => SENDS | WRITES | LOCAL | RELIABLE,

@@ -17,7 +17,7 @@ use urxe_runtime::limits;
 use urxe_runtime::memory::faultable_copy;
 
 const EINVAL: Errno = Errno(libc::EINVAL);
-/// What offsets and lengths are multiples of, as on the devices that have such memory.
+/// Divisor of offsets and lengths, as on the devices that have such memory.
 const GRANULE: u64 = 4;
 
 /// An `ibv_dm` of ours.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// One of `libc::E*`: how a system call says why it failed.
+/// A number of `libc::E*`: how a system call says why it failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Errno(pub i32);
 

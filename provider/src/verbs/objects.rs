@@ -67,12 +67,12 @@ impl ProtectionDomain {
         self.within.is_some()
     }
 
-    /// One more `ibv_pd` stands for it.
+    /// Counts an `ibv_pd` more that stands for it.
     pub(crate) fn named(&self) {
         self.names.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// One less.
+    /// Counts an `ibv_pd` less.
     pub(crate) fn unnamed(&self) {
         self.names.fetch_sub(1, Ordering::AcqRel);
     }

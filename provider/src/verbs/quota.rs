@@ -8,7 +8,7 @@ use super::tracked::{Members, Objects, Tracked};
 use crate::kernel::Errno;
 use urxe_runtime::limits;
 
-/// Those of one device in this process. Memory regions are counted by their table.
+/// Counts of a device's objects in this process. Memory regions are counted by their table.
 #[derive(Debug)]
 pub(crate) struct Quotas {
     pub(crate) qp: Quota,
@@ -32,7 +32,7 @@ pub(crate) struct Quota {
     objects: Arc<Objects>,
 }
 
-/// One of them, for as long as this lives.
+/// An object that counts, for as long as this lives.
 #[derive(Debug)]
 pub(crate) struct Counted {
     used: Arc<AtomicU32>,
@@ -67,7 +67,7 @@ impl Quota {
         self.most
     }
 
-    /// One more.
+    /// Counts an object more.
     ///
     /// # Errors
     /// ENOMEM if that would be too many.

@@ -15,7 +15,7 @@ use crate::xrc::client::{Client, is_elsewhere};
 #[derive(Debug)]
 pub struct Regions {
     table: RwLock<RegionTable>,
-    /// Those of other processes, which XRC messages may be about.
+    /// Regions of other processes, which XRC messages may be about.
     client: Option<Arc<Client>>,
 }
 

@@ -23,7 +23,7 @@ pub(crate) fn delayed_ack_timeout() -> Duration {
 /// Whether ACKs may wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum AckMode {
-    /// Somebody will look after them in time.
+    /// ACKs may wait: a thread will look after them in time.
     Delay,
     /// ACKs may wait, except those whose waiting time was not measured.
     DelayTimed,
@@ -168,7 +168,7 @@ mod tests {
         assert!(waits <= 3, "{waits} ACKs waited for somebody who has ceased to answer");
     }
 
-    /// Somebody who has not looked at the clock, and need not.
+    /// A clock that has not been looked at, and need not be.
     fn unseen() -> LazyInstant {
         LazyInstant::default()
     }

@@ -86,7 +86,7 @@ impl PollWatchdog {
         self.until.store(0, Ordering::Relaxed);
     }
 
-    /// Somebody polls: there is nothing to look after for a while, if anybody watches at all.
+    /// Puts the expiry off: a thread polls, and there is nothing to look after for a while, if anybody watches at all.
     pub(crate) fn put_off(&self, now: Instant) {
         let until = self.until.load(Ordering::Relaxed);
         if until == 0 {

@@ -280,7 +280,7 @@ impl Owner {
         answer
     }
 
-    /// Nobody will be asked on this line any more.
+    /// Ends the line: no request goes out on it any more.
     fn give_up(&self, state: &mut State) {
         state.is_gone = true;
         self.line.shutdown();

@@ -1,4 +1,4 @@
-//! What the oracle says against a run.
+//! Complaints of the oracle.
 
 /// Complaint of the oracle: the first thing that must not be.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -111,7 +111,7 @@ pub struct Planned {
     pub remote: usize,
     /// Fence, signaled, solicited.
     pub flags: SendFlags,
-    /// Which of the peer's receive requests it consumes.
+    /// Index of the peer's receive request that it consumes.
     pub recv: Option<usize>,
     /// Intentional fault.
     pub poison: Option<Poison>,
@@ -134,7 +134,7 @@ impl Planned {
 pub struct PlannedRecv {
     /// Where in the receive buffer.
     pub pieces: Vec<Piece>,
-    /// Which of the sender's requests it is for.
+    /// Index of the sender's request that it is for.
     pub op: usize,
 }
 

@@ -116,7 +116,7 @@ pub struct Req {
     pub initiator_depth: u8,
     /// End-to-end context (RD).
     pub eecn: u32,
-    /// The same of the receiver (RD).
+    /// End-to-end context of the receiver (RD).
     pub remote_eecn: u32,
     /// Exponent of the time within which the receiver is to answer.
     pub remote_response_timeout: u8,

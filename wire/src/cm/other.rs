@@ -71,9 +71,9 @@ pub struct RejReason(pub u16);
 impl RejReason {
     /// No answer came in time.
     pub const TIMEOUT: Self = Self(4);
-    /// Nobody knows the connection.
+    /// No connection has this communication id.
     pub const INVALID_COMM_ID: Self = Self(6);
-    /// Nobody serves this service id.
+    /// No listener serves this service id.
     pub const INVALID_SERVICE_ID: Self = Self(8);
     /// The connection is not known, or not any more.
     pub const STALE_CONNECTION: Self = Self(10);

@@ -42,7 +42,7 @@ pub struct SidrStatus(pub u8);
 impl SidrStatus {
     /// The QPN and Q_Key are valid.
     pub const SUCCESS: Self = Self(0);
-    /// Nobody serves this service id.
+    /// No listener serves this service id.
     pub const UNSUPPORTED: Self = Self(1);
     /// The consumer does not want it.
     pub const REJECT: Self = Self(2);

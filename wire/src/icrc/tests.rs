@@ -25,7 +25,7 @@ fn bitwise_crc(bytes: &[u8]) -> u32 {
     !u32::try_from(remainder).unwrap().reverse_bits()
 }
 
-/// What of an IP header a router may change, or the kernel chooses.
+/// Fields of an IP header that a router may change, or the kernel chooses.
 #[derive(Clone, Copy, Debug)]
 struct IpFields {
     traffic_class: u8,

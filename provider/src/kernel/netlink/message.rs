@@ -128,7 +128,7 @@ impl Writer {
         self.put(number, &inside.0);
     }
 
-    /// Those of another one behind these.
+    /// Appends the attributes of another writer.
     pub(super) fn append(&mut self, other: &Self) {
         self.0.extend(&other.0);
     }
