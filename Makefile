@@ -81,6 +81,9 @@ setup: packages $(VENV)/.$(SCAPY) ## installs what the tests need
 .PHONY: packages
 packages:
 	@scripts/install-packages $(TEST_PACKAGES)
+	@# Opens the pages of urxe trace. Ubuntu has it as a snap only; its runners have google-chrome.
+	@for browser in chromium chromium-browser google-chrome google-chrome-stable; do \
+	    command -v $$browser >/dev/null && exit; done; scripts/install-packages chromium || echo 'no browser' >&2
 
 $(VENV)/.$(SCAPY): | packages
 	python3 -m venv $(VENV)
@@ -126,6 +129,10 @@ device-plugin-build: rust
 .PHONY: device-plugin
 device-plugin: build ## the Kubernetes device plugin against a fake kubelet
 	CARGO_TARGET_DIR=$(TARGET_DIR)/device-plugin $(CARGO) test --locked --manifest-path device-plugin/Cargo.toml
+
+.PHONY: cargo-install
+cargo-install: setup build ## cargo install --path cli --features embedded, and what it leaves at work; minutes
+	$(CARGO) test -p urxe-tests --test cargo_install -- --ignored
 
 .PHONY: sanitize
 sanitize: setup ## the tests that call libibverbs, against a provider with AddressSanitizer

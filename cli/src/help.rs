@@ -14,7 +14,7 @@ use crate::out;
 /// Subcommands by what somebody wants to do.
 const TASKS: [(&str, &[&str]); 5] = [
     ("Run programs", &["run", "cdi"]),
-    ("See what goes on, and what is wrong", &["doctor", "status", "trace", "explain"]),
+    ("See what goes on, and what is wrong", &["doctor", "status", "top", "trace", "explain"]),
     ("Have things go wrong", &["faults"]),
     ("Install", &["install", "uninstall", "env"]),
     ("Help in the shell", &["completions", "man", "help"]),

@@ -26,6 +26,7 @@ mod run;
 mod status;
 mod stub;
 mod sysfs;
+mod top;
 mod trace;
 mod uninstall;
 mod valgrind;
@@ -48,6 +49,8 @@ enum Command {
     Run(run::Args),
     /// Show which processes use urxe, and how their queue pairs are
     Status(status::Args),
+    /// Watch devices and queue pairs at a terminal: rates, windows, retries
+    Top(top::Args),
     /// Say what would stop a program here, and what to do
     Doctor(doctor::Args),
     /// Install the provider, for the whole machine (needs root) or below a folder
@@ -93,6 +96,7 @@ fn main() -> ExitCode {
         Command::Explain(args) => explain::run(&args).map(done),
         Command::Faults(args) => faults::run(&args).map(done),
         Command::Trace(args) => trace::run(&args).map(done),
+        Command::Top(args) => top::run(&args),
         Command::Run(args) => return run::run(&args),
         Command::Status(args) => status::run(&args).map(done),
         Command::Doctor(args) => doctor::run(&args),

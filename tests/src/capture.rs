@@ -41,6 +41,11 @@ impl<'a> Capture<'a> {
     /// see [`without_segmentation_offload`].
     pub fn start(host: &'a Host, netdev: &str, file: &Path) -> Result<Self> {
         without_segmentation_offload(host, netdev)?;
+        Self::start_with_offload(host, netdev, file)
+    }
+
+    /// Starts to capture as tcpdump does: with segmentation offload, a frame may hold many packets.
+    pub fn start_with_offload(host: &'a Host, netdev: &str, file: &Path) -> Result<Self> {
         host.set_env("URXE_LOOPBACK", "udp");
         let path = file.to_str().context("a path that is not UTF-8")?;
         let process =

@@ -55,6 +55,7 @@ pub mod sandbox;
 pub mod scapy;
 mod snapshot;
 mod stderr;
+mod terminal;
 pub mod verbs;
 mod world;
 
@@ -67,4 +68,5 @@ pub use process::{Finished, Process, TIMEOUT};
 pub use procfs::{Leftovers, memory_of_our_own, memory_of_our_share, port_owner, wakes_of_our_thread};
 pub use snapshot::Snapshot;
 pub use stderr::Stderr;
+pub use terminal::Terminal;
 pub use world::{Host, World, wait_until};

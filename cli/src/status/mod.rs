@@ -16,6 +16,24 @@ use serde_json::Value;
 
 use crate::out;
 
+/// Counters of what is to happen; others are of trouble.
+pub(crate) const HARMLESS: [&str; 14] = [
+    "rx_packets",
+    "rx_bytes",
+    "rx_datagrams",
+    "forwarded_out",
+    "forwarded_in",
+    "flows_opened",
+    "tx_packets",
+    "tx_bytes",
+    "tx_runs",
+    "tx_ring_runs",
+    "rx_ring_runs",
+    "rings_opened",
+    "rings_accepted",
+    "rings_closed",
+];
+
 /// How long a process may take to answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -42,17 +60,18 @@ pub(crate) struct Args {
     watch: Option<Duration>,
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
+/// Reads a number of seconds.
+pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
     Duration::try_from_secs_f64(seconds).ok().filter(|time| !time.is_zero()).ok_or_else(|| "not a time".to_owned())
 }
 
 /// Reports found.
 #[derive(Default)]
-struct Found {
-    devices: Vec<Value>,
+pub(crate) struct Found {
+    pub(crate) devices: Vec<Value>,
     /// Devices of other users, and of processes that do not answer.
-    silent: usize,
+    pub(crate) silent: usize,
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
@@ -100,7 +119,8 @@ pub(crate) fn at_end(run_folder: &Path) -> String {
     text
 }
 
-fn look() -> Result<Found> {
+/// Asks every device of this network.
+pub(crate) fn look() -> Result<Found> {
     let answers = urxe_status::ask_all(PATIENCE).context("listing the sockets of this network namespace")?;
     let (mut devices, mut silent) = (Vec::new(), answers.silent);
     for report in &answers.reports {

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::Found;
+use super::{Found, HARMLESS};
 
 pub(super) fn text(found: &Found, all: bool) -> String {
     let mut rows =
@@ -68,22 +68,6 @@ fn queue_pair(qp: &Value) -> String {
 
 /// Counters of what should not happen, that have happened; or all.
 fn counters(of: &Value, all: bool) -> Option<String> {
-    const HARMLESS: [&str; 14] = [
-        "rx_packets",
-        "rx_bytes",
-        "rx_datagrams",
-        "forwarded_out",
-        "forwarded_in",
-        "flows_opened",
-        "tx_packets",
-        "tx_bytes",
-        "tx_runs",
-        "tx_ring_runs",
-        "rx_ring_runs",
-        "rings_opened",
-        "rings_accepted",
-        "rings_closed",
-    ];
     let counters = of["counters"].as_object()?;
     let said: Vec<String> = counters
         .iter()
