@@ -24,8 +24,28 @@ pub(super) fn text(devices: &[Value]) -> String {
                 writeln!(out, "urxe_{name}_total{{device=\"{name_of}\",pid=\"{pid}\",process=\"{process}\"}} {value}");
         }
     }
+    objects(devices, &mut out);
     queue_pairs(devices, &mut out);
     out
+}
+
+/// Appends what a device has, and what it is.
+fn objects(devices: &[Value], out: &mut String) {
+    let labels = |device: &Value| {
+        let [name_of, process] = ["device", "program"].map(|member| escaped(&device[member]));
+        format!("device=\"{name_of}\",pid=\"{}\",process=\"{process}\"", device["pid"])
+    };
+    let mut gauge = |name: &str, of: &dyn Fn(&Value) -> Option<u64>| {
+        let rows = devices.iter().filter_map(|device| Some((labels(device), of(device)?)));
+        let rows: String = rows.map(|(labels, value)| format!("urxe_{name}{{{labels}}} {value}\n")).collect();
+        if !rows.is_empty() {
+            // Writing to a string cannot fail.
+            let _ = write!(out, "# TYPE urxe_{name} gauge\n{rows}");
+        }
+    };
+    gauge("mr_bytes", &|device| device["mrs"]["bytes"].as_u64());
+    gauge("mrs", &|device| device["mrs"]["count"].as_u64());
+    gauge("qps", &|device| device["qps"].as_array().map(|qps| qps.len() as u64));
 }
 
 /// Appends the counters of each queue pair. A counter that is not there is 0: most have no trouble.
@@ -82,6 +102,17 @@ mod tests {
     }
 
     #[test]
+    fn objects_are_counted() {
+        let device = serde_json::json!({
+            "pid": 1, "program": "p", "device": "urxe0", "counters": {}, "mrs": {"count": 2, "bytes": 4096}, "qps": [],
+        });
+        let labels = "{device=\"urxe0\",pid=\"1\",process=\"p\"}";
+        let rows = [("mr_bytes", 4096), ("mrs", 2), ("qps", 0)];
+        let rows = rows.map(|(name, value)| format!("# TYPE urxe_{name} gauge\nurxe_{name}{labels} {value}\n"));
+        assert_eq!(super::text(&[device]), rows.concat());
+    }
+
+    #[test]
     fn queue_pairs_have_metrics_of_their_own() {
         let device = serde_json::json!({
             "pid": 1, "program": "p", "device": "urxe0", "counters": {},
@@ -91,7 +122,8 @@ mod tests {
         assert_eq!(
             super::text(&[device]),
             format!(
-                "# TYPE urxe_qp_rcvd_rnr_err_total counter\nurxe_qp_rcvd_rnr_err_total{labels} 1\n\
+                "# TYPE urxe_qps gauge\nurxe_qps{{device=\"urxe0\",pid=\"1\",process=\"p\"}} 1\n\
+                 # TYPE urxe_qp_rcvd_rnr_err_total counter\nurxe_qp_rcvd_rnr_err_total{labels} 1\n\
                  # TYPE urxe_qp_tx_packets_total counter\nurxe_qp_tx_packets_total{labels} 9\n\
                  # TYPE urxe_qp_window gauge\nurxe_qp_window{labels} 32\n"
             )
