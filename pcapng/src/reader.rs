@@ -11,7 +11,7 @@ use pcap_file::pcapng::PcapNgReader;
 use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketOption;
 use pcap_file::pcapng::blocks::interface_description::InterfaceDescriptionOption;
 use pcap_file::pcapng::blocks::{Block, enhanced_packet::EnhancedPacketBlock};
-use pcap_file::{DataLink, PcapError};
+use pcap_file::{DataLink, PcapError, TsResolution};
 use urxe_wire::icrc::Flow;
 use urxe_wire::packet::Service;
 use urxe_wire::{Bth, Header, LOOPBACK_PORT, Packet, ROCE_PORT};
@@ -109,12 +109,18 @@ fn of_pcap(file: impl BufRead) -> Result<Capture, ReadError> {
         return Err(ReadError::LinkType(link));
     }
     let mut capture = Capture::default();
-    while let Some(packet) = reader.next_packet() {
+    let unit = match reader.header().ts_resolution {
+        TsResolution::MicroSecond => 1000,
+        TsResolution::NanoSecond => 1,
+    };
+    // Raw: the library takes a packet that was longer than the snapshot length for a mistake in the file.
+    while let Some(packet) = reader.next_raw_packet() {
         let Ok(packet) = packet else {
             capture.is_truncated = true;
             break;
         };
-        let record = Record { at: packet.timestamp, is_whole: packet.orig_len as usize == packet.data.len() };
+        let at = Duration::from_secs(packet.ts_sec.into()) + Duration::from_nanos(u64::from(packet.ts_frac) * unit);
+        let record = Record { at, is_whole: packet.orig_len as usize == packet.data.len() };
         capture.add(&packet.data, &record, None, &[]);
     }
     Ok(capture)
@@ -164,7 +170,6 @@ impl Capture {
     fn add(&mut self, frame: &[u8], record: &Record, outbound: Option<bool>, comments: &[String]) {
         let Some(datagram) = udp(frame) else { return };
         let Datagram { from, to, id, bytes, len } = datagram;
-        let before = self.packets.len();
         let mut add = |bytes: &[u8], is_whole| {
             let Some(bth) = bytes.first_chunk().and_then(|bytes| Bth::parse(bytes).ok()) else { return };
             let parsed = if is_whole { Packet::parse(bytes).ok() } else { None };
@@ -190,7 +195,7 @@ impl Capture {
             }
             None => add(bytes, record.is_whole),
         }
-        if self.packets.len() > before && !record.is_whole {
+        if !record.is_whole {
             self.cut_short += 1;
         }
     }
@@ -312,6 +317,22 @@ mod tests {
         let seen: Vec<_> = found.iter().map(|packet| (packet.at.as_secs(), packet.bth.psn.get(), packet.len)).collect();
         assert_eq!(seen, [(1, 5, 0), (2, 5, 0)]);
         assert!(found.iter().all(|packet| packet.header.is_some() && packet.outbound.is_none()));
+    }
+
+    /// The second packet is longer than `tcpdump -s` keeps, and the third is not.
+    #[test]
+    fn a_packet_longer_than_the_snapshot_length_is_cut_short() {
+        let frame = frame();
+        let mut bytes = [0xA1B2_C3D4_u32, 0x0004_0002, 0, 0, 58, 1].map(u32::to_le_bytes).concat();
+        for (at, kept, length) in [(1_u32, 58, 58), (2, 58, 1082), (3, 50, 1082), (4, 58, 58)] {
+            bytes.extend([at, 500_000, kept, length].map(u32::to_le_bytes).concat());
+            bytes.extend(&frame[..kept as usize]);
+        }
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(&bytes).unwrap();
+        let capture = read(file.path()).unwrap();
+        let times: Vec<_> = capture.packets.iter().map(|packet| packet.at.as_millis()).collect();
+        assert_eq!((times, capture.cut_short, capture.is_truncated), (vec![1500, 2500, 4500], 2, false));
     }
 
     #[test]
