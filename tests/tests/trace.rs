@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 use urxe_tests::artifacts::urxe;
 use urxe_tests::verbs::{Op, Options, Pair, SendWr, Status};
-use urxe_tests::{World, in_world_with};
+use urxe_tests::{Capture, PingPong, World, in_world_with};
 
 /// Output of `urxe trace`.
 fn trace(args: &[&str]) -> Result<String> {
@@ -65,6 +65,31 @@ fn a_page_draws_the_same() {
         }
         Ok(())
     });
+}
+
+/// The kernel shows many packets as one datagram (UDP_SEGMENT).
+#[test]
+fn captures_of_the_kernel_are_split_into_packets() -> Result<()> {
+    let world = World::new()?;
+    let (host, file) = (world.host(), world.dir().join("kernel.pcapng"));
+    let capture = Capture::start_with_offload(host, "lo", &file)?;
+    PingPong { size: 16 * 1024, iters: 5, ..PingPong::default() }.run(host, host)?;
+    let frames = capture.finish(&["udp.length"])?;
+    let longest = frames.iter().filter_map(|row| row[0].parse::<usize>().ok()).max().unwrap_or_default();
+    ensure!(longest > 4096 + 128, "no datagram of several packets: {frames:?}");
+    let path = file.to_str().unwrap_or_default();
+    let drawn = host.run(urxe()?, &["trace", "--all", path])?;
+    // 16 packets a message, five messages each way, of which some may have come twice.
+    let count = |words: &str| drawn.stdout.lines().filter(|line| line.contains(words)).count();
+    ensure!(count("RC SEND First") >= 10 && count("RC SEND Last") >= 10, "{drawn}");
+    ensure!(count("RC SEND Middle") >= 140 && count("Len=1024") >= 160, "{drawn}");
+    ensure!(drawn.stderr.is_empty(), "{drawn}");
+    let page = host.run(urxe()?, &["trace", "--html", path])?;
+    let data = page.stdout.split_once("id=\"data\">").and_then(|(_, rest)| rest.split_once("</script>"));
+    let data: serde_json::Value = serde_json::from_str(data.map_or("", |(data, _)| data))?;
+    let packets = data["exchanges"][0]["psn"].as_array().map_or(0, Vec::len);
+    ensure!(packets == drawn.stdout.lines().filter(|line| line.contains("PSN=")).count(), "{packets} packets");
+    Ok(())
 }
 
 #[test]

@@ -6,6 +6,8 @@
 mod html;
 mod ladder;
 mod order;
+#[cfg(test)]
+mod page_tests;
 mod pairs;
 mod row;
 #[cfg(test)]
@@ -52,6 +54,15 @@ const LARGE_PAGE: usize = 48 << 20;
 /// A diagram of more rows is not for terminals.
 const LONG_TEXT: usize = 20_000;
 
+fn too_large(page: usize) -> Option<String> {
+    let mebibytes = page >> 20;
+    (page > LARGE_PAGE).then(|| format!("the page has {mebibytes} MiB, and opens slowly: --qp draws one exchange"))
+}
+
+fn too_long(rows: usize) -> Option<String> {
+    (rows > LONG_TEXT).then(|| format!("{rows} packets: --html has search and filters"))
+}
+
 /// Contents of the files.
 struct Input {
     packets: Vec<Captured>,
@@ -70,7 +81,7 @@ fn read(files: &[PathBuf]) -> Result<Input> {
         if capture.cut_short > 0 {
             let count = capture.cut_short;
             warnings.push(format!(
-                "{name}: {count} packets are cut short, and their headers incomplete: capture with tcpdump -s 0"
+                "{name}: packets that are cut short: {count}; headers or lengths are missing: capture with tcpdump -s 0"
             ));
         }
         packets.extend(capture.packets);
@@ -105,9 +116,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let ladders: Vec<_> = pairs.iter().map(|pair| ladder::Ladder::new(pair, &packets)).collect();
         let files: Vec<_> = args.files.iter().map(|file| file.display().to_string()).collect();
         let page = html::draw(&ladders, &files, &warnings);
-        if page.len() > LARGE_PAGE {
-            let mebibytes = page.len() >> 20;
-            out::complain(&format_args!("the page has {mebibytes} MiB, and opens slowly: --qp draws one exchange"));
+        if let Some(warning) = too_large(page.len()) {
+            out::complain(&warning);
         }
         return out::print(&page);
     }
@@ -119,8 +129,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         ));
     }
     let ladder = ladder::Ladder::new(busiest, &packets);
-    if ladder.rows.len() > LONG_TEXT {
-        out::complain(&format_args!("{} packets: --html has search and filters", ladder.rows.len()));
+    if let Some(warning) = too_long(ladder.rows.len()) {
+        out::complain(&warning);
     }
     out::print(&text::draw(&ladder, args.all))
 }

@@ -12,10 +12,10 @@ use super::ladder::Ladder;
 use super::row::{Kind, Wait};
 use super::{html, pairs, text};
 
-const NEAR: u32 = 0x11;
-const FAR: u32 = 0x22;
+pub(super) const NEAR: u32 = 0x11;
+pub(super) const FAR: u32 = 0x22;
 
-fn packet(at: u64, there: bool, operation: Operation, psn: u32) -> Captured {
+pub(super) fn packet(at: u64, there: bool, operation: Operation, psn: u32) -> Captured {
     let [near, far]: [IpAddr; 2] = ["10.0.0.1", "10.0.0.2"].map(|ip| ip.parse().unwrap());
     let (from, to, qpn) = if there { (near, far, FAR) } else { (far, near, NEAR) };
     let bth = Bth::new(Opcode::new(Transport::Rc, operation).unwrap(), Qpn::new(qpn), Psn::new(psn));
@@ -23,21 +23,21 @@ fn packet(at: u64, there: bool, operation: Operation, psn: u32) -> Captured {
     Captured { at, from, to, header: None, bth, len: 0, outbound: None, comments: Vec::new() }
 }
 
-fn request(at: u64, psn: u32) -> Captured {
+pub(super) fn request(at: u64, psn: u32) -> Captured {
     packet(at, true, Operation::SendOnly, psn)
 }
 
-fn ack(at: u64, psn: u32) -> Captured {
+pub(super) fn ack(at: u64, psn: u32) -> Captured {
     packet(at, false, Operation::Acknowledge, psn)
 }
 
-fn nak(at: u64, psn: u32, syndrome: Syndrome) -> Captured {
+pub(super) fn nak(at: u64, psn: u32, syndrome: Syndrome) -> Captured {
     let ack = ack(at, psn);
     let ext = Ext::Aeth(Aeth { syndrome, msn: Msn::new(0) });
     Captured { header: Some(Header { bth: ack.bth, service: Service::Connected, ext }), ..ack }
 }
 
-fn ladder(packets: &[Captured]) -> Ladder {
+pub(super) fn ladder(packets: &[Captured]) -> Ladder {
     let pairs = pairs::find(packets);
     assert_eq!(pairs.len(), 1, "{pairs:?}");
     Ladder::new(&pairs[0], packets)
@@ -109,7 +109,7 @@ fn reordered_is_not_lost() {
     assert!(text::draw(&lost, false).contains("! sent again: the first one was lost"));
 }
 
-const SEQUENCE: Syndrome = Syndrome::Nak(NakCode::PsnSequenceError);
+pub(super) const SEQUENCE: Syndrome = Syndrome::Nak(NakCode::PsnSequenceError);
 
 /// Captured at both ends: one arrives behind a later one, one never.
 #[test]
@@ -169,4 +169,33 @@ fn a_truncated_file_is_told_of() {
     let input = super::read(&[file.path().to_owned()]).unwrap();
     assert_eq!(input.packets.len(), 1);
     assert!(input.warnings.iter().any(|warning| warning.contains("ends within a record")), "{:?}", input.warnings);
+}
+
+#[test]
+fn large_diagrams_are_warned_of() {
+    assert_eq!((super::too_large(super::LARGE_PAGE), super::too_long(super::LONG_TEXT)), (None, None));
+    let large = super::too_large(100 << 20).unwrap();
+    assert_eq!(large, "the page has 100 MiB, and opens slowly: --qp draws one exchange");
+    assert_eq!(super::too_long(20_001).unwrap(), "20001 packets: --html has search and filters");
+}
+
+#[test]
+fn packets_that_are_cut_short_are_told_of() {
+    // Ethernet, IPv4 and UDP of a datagram whose BTH was not captured whole (tcpdump -s 50).
+    let mut frame = vec![0; 50];
+    frame[12..14].copy_from_slice(&[0x08, 0x00]);
+    frame[14..18].copy_from_slice(&[0x45, 0, 0, 60]);
+    frame[23] = 17;
+    frame[36..40].copy_from_slice(&[0x12, 0xb7, 0, 40]);
+    let mut file = vec![0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 50, 0, 0, 0, 1, 0, 0, 0];
+    for number in [1_u32, 0, 50, 74] {
+        file.extend_from_slice(&number.to_le_bytes());
+    }
+    file.extend_from_slice(&frame);
+    let path = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(path.path(), file).unwrap();
+    let input = super::read(&[path.path().to_owned()]).unwrap();
+    assert!(input.packets.is_empty());
+    let said = &input.warnings[0];
+    assert!(said.contains("packets that are cut short: 1;") && said.contains("tcpdump -s 0"), "{said}");
 }

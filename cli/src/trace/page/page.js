@@ -109,7 +109,7 @@
     const stacked = width < 900;
     const left = 190, right = stacked ? width - 50 : left + Math.max(400, Math.min(680, Math.round((width - 220) * 0.56)));
     const notes = stacked ? left + 16 : right + 40;
-    const characters = Math.max(16, Math.floor((width - notes - 14) / CHARACTER));
+    const characters = Math.max(16, Math.floor(((stacked ? right : width) - notes - 14) / CHARACTER));
     layout = { width, stacked, left, right, notes, characters };
     for (let place = 0; place < items.length; place++) {
       const before = items[place - 1];
