@@ -10,8 +10,11 @@ use urxe_tests::{PingPong, World, dissect, in_world_with};
 
 const PROFILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../packaging/wireshark/urxe");
 
-/// Filters of the colours, and of the buttons, by their names.
-fn filters() -> Result<(Vec<(String, String)>, Vec<(String, String)>)> {
+/// Names and filters.
+type Filters = Vec<(String, String)>;
+
+/// Filters of the colours, and of the buttons.
+fn filters() -> Result<(Filters, Filters)> {
     let read = |name: &str| std::fs::read_to_string(Path::new(PROFILE).join(name));
     let lines = |text: String| -> Vec<String> {
         text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).map(str::to_owned).collect()
