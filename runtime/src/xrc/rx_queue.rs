@@ -60,8 +60,12 @@ enum Work {
     Resume,
 }
 
-/// Starts the thread of a device, unless it runs. If the system refuses, queue pairs ask where they receive.
+/// Starts the thread of a device, unless it runs. If the system refuses, or the device has an
+/// [interceptor](crate::interceptor), queue pairs ask where they receive.
 pub(crate) fn start(device: &Arc<Device>) {
+    if device.interceptor().is_some() {
+        return;
+    }
     let rx = device.xrc_rx();
     let mut thread = lock(&rx.thread);
     if thread.is_some() {
@@ -106,29 +110,35 @@ impl RxQueue {
     pub(crate) fn put(&self, qp: &Arc<Qp>, headers: &Headers, bytes: Option<&[u8]>) -> Option<bool> {
         let target = qp.xrc_target()?;
         let (origin, peer) = (Origin::from(headers), headers.peer);
-        let take = || Work::Take { origin, peer, bytes: bytes.map(Box::from) };
-        self.add(qp, target, take).then(|| *lock(&target.accepted) == Some(peer))
-    }
-
-    /// Has a queue pair send what is left to be sent. False if it is to do so where it is: it is no target, or there is no
-    /// thread.
-    pub(crate) fn resume(&self, qp: &Arc<Qp>) -> bool {
-        qp.xrc_target().is_some_and(|target| self.add(qp, target, || Work::Resume))
-    }
-
-    fn add(&self, qp: &Arc<Qp>, target: &Target, work: impl FnOnce() -> Work) -> bool {
         let mut queue = lock(&self.shared.queue);
         if !queue.is_served {
-            return false;
+            return None;
         }
         if queue.jobs.len() < ROOM {
-            target.jobs.fetch_add(1, Ordering::Relaxed);
-            queue.jobs.push_back(Job { qp: Arc::clone(qp), work: work() });
-            self.shared.filled.notify_one();
+            self.add(&mut queue, qp, target, Work::Take { origin, peer, bytes: bytes.map(Box::from) });
         } else {
             bump(&qp.port().counters().drop_no_answer);
         }
-        true
+        drop(queue);
+        Some(*lock(&target.accepted) == Some(peer))
+    }
+
+    /// Has a queue pair send what is left to be sent behind its packets that wait here. False if none does, and the caller is to
+    /// drive the queue pair. To be called with the receive token: else a packet may be put here meanwhile.
+    pub(crate) fn resume(&self, qp: &Arc<Qp>) -> bool {
+        let Some(target) = qp.xrc_target().filter(|target| target.is_busy()) else { return false };
+        let mut queue = lock(&self.shared.queue);
+        // Not subject to `ROOM`: nobody would repeat it, and each target has one.
+        if queue.is_served && !target.resumes.swap(true, Ordering::Relaxed) {
+            self.add(&mut queue, qp, target, Work::Resume);
+        }
+        queue.is_served
+    }
+
+    fn add(&self, queue: &mut Queue, qp: &Arc<Qp>, target: &Target, work: Work) {
+        target.jobs.fetch_add(1, Ordering::Relaxed);
+        queue.jobs.push_back(Job { qp: Arc::clone(qp), work });
+        self.shared.filled.notify_one();
     }
 }
 
@@ -143,7 +153,11 @@ impl Shared {
                         *lock(&target.accepted) = Some(peer);
                     }
                 }
-                Work::Resume => qp.drive(context, |_, _| ()),
+                Work::Resume => {
+                    // Before it sends: what is left then may wait here again.
+                    target.resumes.store(false, Ordering::Relaxed);
+                    qp.drive(context, |_, _| ());
+                }
             });
             target.jobs.fetch_sub(1, Ordering::Release);
         }
@@ -161,5 +175,87 @@ impl Shared {
             }
             queue = self.filled.wait(queue).unwrap_or_else(PoisonError::into_inner);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use urxe_engine::{Pd, QpCap, QpConfig, QpType};
+    use urxe_net::Interface;
+    use urxe_wire::Mtu;
+
+    use super::*;
+    use crate::async_events::AsyncEvents;
+    use crate::device::OpenOptions;
+    use crate::event::{EventSink, EventType};
+
+    #[derive(Debug)]
+    struct NoEvents;
+
+    impl EventSink for NoEvents {
+        fn completion(&self, _cq: u64) {}
+
+        fn async_event(&self, _element: u64, _event_type: EventType) {}
+
+        fn discard(&self, _element: u64) -> usize {
+            0
+        }
+
+        fn refill(&self) {}
+
+        fn end(&self) {}
+    }
+
+    /// Runs `test` with an XRC target of a device in a network namespace of its own.
+    fn with_target(test: impl FnOnce(&Arc<Qp>) + Send) {
+        let run = || {
+            // SAFETY: no pointers; only the calling thread changes its namespace.
+            assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0, "these tests need root");
+            let up = Command::new("ip").args(["link", "set", "lo", "up"]).status().expect("iproute2 is installed");
+            assert!(up.success());
+            let device = Device::open("test", Interface::by_name("lo").unwrap(), OpenOptions::default()).unwrap();
+            let device = Arc::new(device);
+            let config = QpConfig {
+                qpn: device.net().alloc_qpn().unwrap(),
+                qp_type: QpType::XrcRecv,
+                pd: Pd(1),
+                cap: QpCap { max_send_wr: 0, max_recv_wr: 0, max_send_sge: 0, max_recv_sge: 0, max_inline_data: 0 },
+                sq_sig_all: false,
+                send_cq: None,
+                recv_cq: None,
+                srq: None,
+                xrcd: None,
+                window: device.window(),
+                port_mtu: Mtu::Mtu4096,
+                quirks: Default::default(),
+                counters: Vec::new(),
+            };
+            test(&Qp::new(&device, config, AsyncEvents::new(Arc::new(NoEvents), 7)));
+            device.close();
+        };
+        thread::scope(|scope| scope.spawn(run).join().unwrap());
+    }
+
+    #[test]
+    fn only_a_target_whose_packets_wait_resumes_here() {
+        with_target(|qp| {
+            let rx = qp.port().xrc_rx();
+            // As with a thread that waits for a stopped process.
+            lock(&rx.shared.queue).is_served = true;
+            assert!(!rx.resume(qp), "nothing waits");
+            let peer = SocketAddr::from(([127, 0, 0, 1], 4791));
+            let headers = Headers { local: peer, peer, tclass: 0, hop_limit: 0 };
+            for _ in 0..=ROOM {
+                assert_eq!(rx.put(qp, &headers, None), Some(false));
+            }
+            let dropped = || qp.port().all_counters().find(|(name, _)| *name == "drop_no_answer").unwrap().1;
+            assert_eq!(dropped(), 1, "one packet found no room");
+            assert!(rx.resume(qp) && rx.resume(qp));
+            let queue = lock(&rx.shared.queue);
+            assert_eq!((queue.jobs.len(), dropped()), (ROOM + 1, 1));
+            assert!(matches!(queue.jobs.back(), Some(Job { work: Work::Resume, .. })));
+        });
     }
 }
