@@ -226,9 +226,9 @@ fn check(faulted: u32) -> Result<(), Fault> {
 pub fn load(from: u64, to: &mut [u8]) -> Result<(), Fault> {
     sanitizer::reading(from, to.len());
     // SAFETY: `to` is ours; `from` may be anything, since the handler is there.
-    let loaded = check(unsafe { urxe_guard_load(to.as_mut_ptr(), from, to.len()) });
+    check(unsafe { urxe_guard_load(to.as_mut_ptr(), from, to.len()) })?;
     sanitizer::read();
-    loaded
+    Ok(())
 }
 
 /// Copies to application memory at `to`; the last byte becomes visible last.
@@ -239,9 +239,9 @@ pub unsafe fn store(to: u64, from: &[u8]) -> Result<(), Fault> {
     sanitizer::writing(to, from.len());
     // SAFETY: `from` is ours; the caller answers for `to` being the application's to write, the handler for its being
     // there.
-    let stored = check(unsafe { urxe_guard_store(to, from.as_ptr(), from.len()) });
+    check(unsafe { urxe_guard_store(to, from.as_ptr(), from.len()) })?;
     sanitizer::written(to, from.len());
-    stored
+    Ok(())
 }
 
 /// Compare and swap on the eight aligned bytes at `at`.
@@ -254,7 +254,9 @@ pub unsafe fn compare_swap(at: u64, compare: u64, swap: u64) -> Result<u64, Faul
     let mut original = 0;
     sanitizer::writing(at, size_of::<u64>());
     // SAFETY: as for `store`.
-    check(unsafe { urxe_guard_swap(at, compare, swap, &raw mut original) }).map(|()| original)
+    check(unsafe { urxe_guard_swap(at, compare, swap, &raw mut original) })?;
+    sanitizer::written(at, size_of::<u64>());
+    Ok(original)
 }
 
 /// Fetch and add on the eight aligned bytes at `at`.
@@ -265,7 +267,9 @@ pub unsafe fn fetch_add(at: u64, add: u64) -> Result<u64, Fault> {
     let mut original = 0;
     sanitizer::writing(at, size_of::<u64>());
     // SAFETY: as for `store`.
-    check(unsafe { urxe_guard_add(at, add, &raw mut original) }).map(|()| original)
+    check(unsafe { urxe_guard_add(at, add, &raw mut original) })?;
+    sanitizer::written(at, size_of::<u64>());
+    Ok(original)
 }
 
 #[cfg(test)]

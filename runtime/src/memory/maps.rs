@@ -4,6 +4,7 @@ use std::ffi::CString;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::mem::MaybeUninit;
+use std::ops::Range;
 
 /// Why memory cannot be registered. The kernel's `get_user_pages` says EFAULT to both.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,24 +32,13 @@ pub fn is_persistent(start: u64, length: u64) -> bool {
     is_persistent_in(BufReader::new(file), start, length, is_on_disk)
 }
 
-fn is_persistent_in(maps: impl BufRead, start: u64, length: u64, is_on_disk: impl Fn(&str) -> bool) -> bool {
-    let Some(end) = start.checked_add(length) else { return false };
-    let mut covered = start;
-    for line in maps.lines().map_while(Result::ok) {
-        let Some(mapping) = Mapping::parse(&line).filter(|mapping| mapping.end > covered) else { continue };
-        if mapping.start > covered || !mapping.file.is_some_and(&is_on_disk) {
-            return false;
-        }
-        covered = mapping.end;
-        if covered >= end {
-            return true;
-        }
-    }
-    false
+fn is_persistent_in(maps: impl BufRead, start: u64, length: u64, is_on_disk: impl Fn(&[u8]) -> bool) -> bool {
+    let lasts = |mapping: &Mapping<'_>| mapping.file.is_some_and(&is_on_disk).then_some(()).ok_or(());
+    all_mappings(maps, start, length, (), lasts).is_ok()
 }
 
 /// Whether the file system of `path` outlives the machine's end.
-fn is_on_disk(path: &str) -> bool {
+fn is_on_disk(path: &[u8]) -> bool {
     const IN_MEMORY: [u64; 3] = [0x0102_1994, 0x8584_58f6, 0x9584_58f6]; // tmpfs, ramfs, hugetlbfs (statfs(2))
     let Ok(path) = CString::new(path) else { return false };
     let mut statfs = MaybeUninit::<libc::statfs>::uninit();
@@ -61,46 +51,53 @@ fn is_on_disk(path: &str) -> bool {
     u64::try_from(statfs.f_type).is_ok_and(|kind| !IN_MEMORY.contains(&kind))
 }
 
-/// Whether all of `[start, start + length)` is private memory of no file, and no code, by the text of `/proc/PID/maps`.
-pub fn is_data_in(maps: impl BufRead, start: u64, length: u64) -> bool {
-    let Some(end) = start.checked_add(length) else { return false };
-    let mut covered = start;
-    for line in maps.lines().map_while(Result::ok) {
-        let Some(mapping) = Mapping::parse(&line).filter(|mapping| mapping.end > covered) else { continue };
-        if mapping.start > covered || !mapping.is_data {
-            return false;
-        }
-        covered = mapping.end;
-        if covered >= end {
-            return true;
-        }
-    }
-    false
+/// Returns the mappings that have all of `[start, start + length)`, from the start of the first to the end of the last, if they are
+/// private memory of no file, and no code. `maps` is the text of `/proc/PID/maps`; it is read that far.
+pub fn data_in(maps: impl BufRead, start: u64, length: u64) -> Option<Range<u64>> {
+    all_mappings(maps, start, length, (), |mapping| mapping.is_data.then_some(()).ok_or(())).ok()
 }
 
 fn check_in(maps: impl BufRead, start: u64, length: u64, write: bool) -> Result<(), NotUsable> {
-    let end = start.checked_add(length).ok_or(NotUsable::Unmapped)?;
-    let mut covered = start;
-    for line in maps.lines().map_while(Result::ok) {
-        let Some(mapping) = Mapping::parse(&line) else { continue };
-        if mapping.end <= covered {
-            continue;
-        }
-        if mapping.start > covered || !mapping.readable {
-            return Err(NotUsable::Unmapped);
-        }
-        if write && !mapping.writable {
-            return Err(NotUsable::ReadOnly);
-        }
-        covered = mapping.end;
-        if covered >= end {
-            return Ok(());
-        }
-    }
-    Err(NotUsable::Unmapped)
+    let check = |mapping: &Mapping<'_>| match mapping {
+        Mapping { readable: false, .. } => Err(NotUsable::Unmapped),
+        Mapping { writable: false, .. } if write => Err(NotUsable::ReadOnly),
+        _ => Ok(()),
+    };
+    all_mappings(maps, start, length, NotUsable::Unmapped, check).map(drop)
 }
 
-/// A line of `/proc/PID/maps` (proc_pid_maps(5)): `start-end perms offset device inode path`, in ascending order.
+/// Lets `check` see the mappings that have `[start, start + length)`, in ascending order. Returns the range of all of them, or the
+/// first error: `unmapped` where there is none.
+fn all_mappings<E>(
+    maps: impl BufRead,
+    start: u64,
+    length: u64,
+    unmapped: E,
+    check: impl Fn(&Mapping<'_>) -> Result<(), E>,
+) -> Result<Range<u64>, E> {
+    let Some(end) = start.checked_add(length) else { return Err(unmapped) };
+    let (mut from, mut covered) = (None, start);
+    for line in maps.split(b'\n').map_while(Result::ok) {
+        let Some(mapping) = Mapping::parse(&line).filter(|mapping| mapping.end > covered) else { continue };
+        if mapping.start > covered {
+            return Err(unmapped);
+        }
+        check(&mapping)?;
+        covered = mapping.end;
+        let from = *from.get_or_insert(mapping.start);
+        if covered >= end {
+            return Ok(from..covered);
+        }
+    }
+    Err(unmapped)
+}
+
+/// Path of anonymous memory of huge pages (`HUGETLB_ANON_FILE` of the kernel's include/linux/hugetlb.h): it is of no file that
+/// anybody can open, though it has an inode.
+const ANONYMOUS_HUGE_PAGES: &[u8] = b"/anon_hugepage (deleted)";
+
+/// A line of `/proc/PID/maps` (proc_pid_maps(5)): `start-end perms offset device inode path`, in ascending order. The path is any
+/// bytes.
 struct Mapping<'a> {
     start: u64,
     end: u64,
@@ -109,19 +106,20 @@ struct Mapping<'a> {
     /// Private, of no file, not executable.
     is_data: bool,
     /// Of a shared mapping: the file, if it has a name still.
-    file: Option<&'a str>,
+    file: Option<&'a [u8]>,
 }
 
 impl<'a> Mapping<'a> {
-    fn parse(line: &'a str) -> Option<Self> {
-        let (range, rest) = line.split_once(' ')?;
-        let (start, end) = range.split_once('-')?;
-        let permissions = rest.as_bytes();
+    fn parse(line: &'a [u8]) -> Option<Self> {
+        let mut fields = line.splitn(6, |byte| *byte == b' ');
+        let (start, end) = str::from_utf8(fields.next()?).ok()?.split_once('-')?;
+        let permissions = fields.next()?;
+        let inode = fields.nth(2);
+        let path = fields.next().unwrap_or_default().trim_ascii_start();
         let shared = permissions.get(3) == Some(&b's');
-        let inode = rest.split(' ').nth(3);
-        let is_data = !shared && permissions.get(2) == Some(&b'-') && inode == Some("0");
-        let path = rest.splitn(5, ' ').nth(4).map_or("", str::trim_start);
-        let file = (shared && path.starts_with('/') && !path.ends_with(" (deleted)")).then_some(path);
+        let is_anonymous = inode == Some(b"0") || path == ANONYMOUS_HUGE_PAGES;
+        let is_data = !shared && permissions.get(2) == Some(&b'-') && is_anonymous;
+        let file = (shared && path.starts_with(b"/") && !path.ends_with(b" (deleted)")).then_some(path);
         Some(Self {
             file,
             is_data,
@@ -168,7 +166,7 @@ mod tests {
 6000-7000 rw-s 00000000 00:01 5                          /dev/shm/x
 7000-8000 rw-p 00000000 00:00 0
 ";
-        let check = |start, length| is_persistent_in(FILES.as_bytes(), start, length, |path| path == "/data/a b");
+        let check = |start, length| is_persistent_in(FILES.as_bytes(), start, length, |path| path == b"/data/a b");
         assert!(check(0x1000, 0x3000) && check(0x2fff, 2));
         for (start, length) in
             [(0xfff, 2), (0x3fff, 2), (0x4000, 1), (0x5000, 1), (0x6000, 1), (0x7000, 1), (0x9000, 1), (u64::MAX, 2)]
@@ -186,8 +184,12 @@ mod tests {
 4000-5000 r--p 00000000 08:01 77                         /lib/a b
 5000-6000 rw-s 00000000 00:01 5                          /dev/zero (deleted)
 7000-8000 r--p 00000000 00:00 0
+200000-400000 ---p 00000000 00:10 9                      /anon_hugepage (deleted)
+400000-600000 r-xp 00000000 00:10 9                      /anon_hugepage (deleted)
 ";
-        let is_data = |start, length| is_data_in(TEXT.as_bytes(), start, length);
+        let is_data = |start, length| data_in(TEXT.as_bytes(), start, length).is_some();
+        assert_eq!(data_in(TEXT.as_bytes(), 0x1800, 0x1000), Some(0x1000..0x3000));
+        assert!(is_data(0x20_0000, 0x20_0000) && !is_data(0x40_0000, 1), "huge pages have an inode");
         assert!(is_data(0x1000, 0x2000) && is_data(0x7fff, 1));
         for (start, length) in
             [(0xfff, 2), (0x2fff, 2), (0x3000, 1), (0x4000, 1), (0x5000, 1), (0x6fff, 2), (0x7fff, 2), (u64::MAX, 2)]
@@ -197,9 +199,17 @@ mod tests {
     }
 
     #[test]
+    fn paths_are_any_bytes() {
+        const TEXT: &[u8] = b"1000-2000 rw-s 00000000 08:01 7    /data/\xff\n2000-3000 rw-p 00000000 00:00 0 \n";
+        assert_eq!(check_in(TEXT, 0x1000, 0x2000, true), Ok(()));
+        assert_eq!(data_in(TEXT, 0x2000, 1), Some(0x2000..0x3000));
+        assert!(is_persistent_in(TEXT, 0x1000, 0x1000, |path| path == b"/data/\xff"));
+    }
+
+    #[test]
     fn file_systems() {
-        assert!(!is_on_disk("/nonesuch"));
-        assert!(!is_on_disk("/dev/null"), "/dev is in memory");
+        assert!(!is_on_disk(b"/nonesuch"));
+        assert!(!is_on_disk(b"/dev/null"), "/dev is in memory");
     }
 
     #[test]

@@ -12,6 +12,7 @@ use std::sync::atomic::{Ordering, fence};
 use urxe_engine::{Access, Accessor, Ask, Bind, BindError, Denied, Fault, Key, Memory, Pd, Refusal, Region, Touch};
 use urxe_wire::Qpn;
 
+use super::protected::KnownData;
 use super::regions::{Held, Regions};
 use super::{faultable_copy, mapping, protected};
 use crate::interceptor::{self, Interceptor};
@@ -22,6 +23,8 @@ use crate::xrc::client::is_elsewhere;
 pub struct RegionCache {
     regions: Arc<Regions>,
     cached: RefCell<Option<Held>>,
+    /// What a copy has found of protected memory, until the end of the turn.
+    known_data: KnownData,
     interceptor: Option<Arc<dyn Interceptor>>,
 }
 
@@ -41,7 +44,7 @@ impl Drop for Turn<'_> {
 impl RegionCache {
     /// Nothing is at hand.
     pub const fn new(regions: Arc<Regions>, interceptor: Option<Arc<dyn Interceptor>>) -> Self {
-        Self { regions, cached: RefCell::new(None), interceptor }
+        Self { regions, cached: RefCell::new(None), known_data: KnownData::new(), interceptor }
     }
 
     /// Begins a turn.
@@ -52,6 +55,7 @@ impl RegionCache {
 
     fn release(&self) {
         drop(self.cached.take());
+        self.known_data.forget();
     }
 
     /// Does `again` what has faulted, if the region at hand is one that a card would have pinned.
@@ -94,14 +98,17 @@ impl Memory for RegionCache {
     fn write(&self, to: u64, from: &[u8]) -> Result<(), Fault> {
         // SAFETY: the engine passes addresses that `Region::check` gave, of a region held meanwhile that allows
         // writing.
-        unsafe { faultable_copy::store(to, from).or_else(|fault| self.pinned(fault, || protected::store(to, from))) }
+        unsafe {
+            faultable_copy::store(to, from)
+                .or_else(|fault| self.pinned(fault, || protected::store(to, from, &self.known_data)))
+        }
     }
 
     fn compare_swap(&self, at: u64, compare: u64, swap: u64) -> Result<u64, Fault> {
         // SAFETY: as above.
         unsafe {
             let change = |original| if original == compare { swap } else { original };
-            let again = || protected::update(at, change);
+            let again = || protected::update(at, change, &self.known_data);
             faultable_copy::compare_swap(at, compare, swap).or_else(|fault| self.pinned(fault, again))
         }
     }
@@ -109,7 +116,7 @@ impl Memory for RegionCache {
     fn fetch_add(&self, at: u64, add: u64) -> Result<u64, Fault> {
         // SAFETY: as above.
         unsafe {
-            let again = || protected::update(at, |original| original.wrapping_add(add));
+            let again = || protected::update(at, |original| original.wrapping_add(add), &self.known_data);
             faultable_copy::fetch_add(at, add).or_else(|fault| self.pinned(fault, again))
         }
     }

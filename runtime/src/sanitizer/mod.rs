@@ -10,6 +10,7 @@
 mod runtimes;
 mod valgrind;
 
+use std::marker::PhantomData;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
@@ -61,17 +62,19 @@ fn runtimes() -> Option<&'static Runtimes> {
 #[must_use]
 pub struct Unchecked {
     is_watched: bool,
+    /// The runtimes count for each thread: the value is to be dropped where it was made.
+    _of_thread: PhantomData<*const ()>,
 }
 
 impl Unchecked {
-    /// Begins it. They may be nested.
+    /// Stops checks of this thread until the value is dropped; nests.
     #[inline]
     pub fn begin() -> Self {
         let runtimes = runtimes();
         if let Some(runtimes) = runtimes {
             switch(runtimes, true);
         }
-        Self { is_watched: runtimes.is_some() }
+        Self { is_watched: runtimes.is_some(), _of_thread: PhantomData }
     }
 }
 
