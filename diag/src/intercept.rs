@@ -5,6 +5,7 @@ use std::sync::Arc;
 use urxe_engine::{AsyncEvent, BindError, Cqe, Denied, Event, Instant, Region};
 use urxe_faults::Occurrence;
 use urxe_net::{Datagram, Port, TxBatch};
+use urxe_options::Format;
 use urxe_runtime::cq::Cq;
 use urxe_runtime::device::Device;
 use urxe_runtime::event::EventType;
@@ -12,7 +13,7 @@ use urxe_runtime::interceptor::{DeviceEvent, HeldPacket, Interceptor, Verdict};
 use urxe_runtime::qp::Qp;
 use urxe_wire::Qpn;
 
-use super::Observer;
+use super::{Observer, messages};
 
 impl Interceptor for Observer {
     fn touches_packets(&self) -> bool {
@@ -20,6 +21,10 @@ impl Interceptor for Observer {
     }
 
     fn opened(&self) {
+        // Text that nobody asked for, at the end of a failed program, goes where standard error led when that began.
+        if self.explain != Some(Format::Held) || self.strict.is_some() {
+            messages::are_wanted();
+        }
         self.start_script();
     }
 

@@ -13,6 +13,7 @@
 //! | [`quirks`] | rare but legal behaviour, by seed |
 //! | `packets`, `events` | packets that come and go, and what the engine reports of them |
 //! | `packet_context`, `arrived`, [`fmt`] | what belongs to one packet, and its words |
+//! | [`messages`] | text on standard error |
 //! | `peers`, `notes` | what is known of the other ends, and what those on this host say |
 
 mod armed;
@@ -23,6 +24,7 @@ pub mod explain;
 mod fault_injector;
 pub mod fmt;
 mod intercept;
+pub mod messages;
 mod notes;
 mod packet_context;
 mod packets;
@@ -33,19 +35,17 @@ mod strict;
 pub mod verbs;
 
 use std::any::Any;
-use std::fmt::Display;
-use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use urxe_engine::{Denied, QpState, QpType, Region};
-use urxe_net::cancellation::CancelGuard;
 use urxe_net::{Interface, Port};
 use urxe_options::Format;
 use urxe_wire::Qpn;
 
 use fault_injector::FaultInjector;
 use fmt::Refused;
+pub use messages::complain;
 use notes::NoteBox;
 use packets::Announced;
 pub use peers::Peer;
@@ -63,13 +63,6 @@ pub use urxe_runtime::interceptor::UNOBSERVED;
 pub fn of(port: &Device) -> Option<&Observer> {
     let interceptor: &dyn Any = &**port.interceptor()?;
     interceptor.downcast_ref()
-}
-
-/// Says something to the person in front of the program: one line.
-pub fn complain(what: &dyn Display) {
-    let _guard = CancelGuard::new();
-    // Nothing can be done about a closed stderr.
-    let _ = writeln!(std::io::stderr(), "urxe: {what}");
 }
 
 /// Sees one device of this process.

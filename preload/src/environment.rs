@@ -182,7 +182,7 @@ unsafe fn with_most<T>(all: *const *const c_char, found: Found, then: impl FnOnc
     let mut room = Most::new();
     // SAFETY: the caller's promise.
     if unsafe { fill(&mut room, all, found) }.is_none() {
-        crate::standard_error::write(LOST);
+        crate::standard_error::write(LOST.to_bytes());
         return then(all);
     }
     then(room.list.as_ptr())

@@ -51,6 +51,9 @@ pub use live::{Live, counters_are};
 pub use netlink::{Netlink, NetlinkSocket, netlink_is};
 pub use shared_lock::hold_folder;
 pub use signals::{FaultAction, fault_signals_are};
+pub use standard_error::{
+    expect_text as expect_text_on_standard_error, remember as remember_standard_error, write as write_to_standard_error,
+};
 
 static WHEN_LOOKED_FOR: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 

@@ -462,8 +462,8 @@ const CASES: &[Case] = &[
 
 /// Makes every mistake; returns what was printed meanwhile.
 fn make_all() -> Result<Vec<(&'static Case, Vec<String>)>> {
-    let context = Context::open()?;
     let mut stderr = Stderr::catch()?;
+    let context = Context::open()?;
     let mut made = Vec::new();
     for case in CASES {
         (case.act)(&context).with_context(|| case.name)?;

@@ -27,8 +27,8 @@ fn impatient(mtu: v::ibv_mtu) -> Options {
 
 /// A WRITE fails, and all that is told names this cause or this remedy.
 fn told_of_failure(mtu: v::ibv_mtu, cause: &str, remedy: &str) -> Result<()> {
-    let context = Context::open()?;
     let mut stderr = Stderr::catch()?;
+    let context = Context::open()?;
     let pair = Pair::on(&context, &impatient(mtu))?;
     let (local, remote) = (pair.near.region(PAGE)?, pair.far.region(PAGE)?);
     let wc = pair.near.complete(&SendWr::new(Op::Write(remote.at(0)), &[local.sge(0, 3000)]))?;
@@ -98,8 +98,8 @@ fn completions_that_were_to_fail() {
 #[test]
 fn a_datagram_to_nobody() {
     in_world_with(explaining("URXE_EXPLAIN", "1"), || {
-        let context = Context::open()?;
         let mut stderr = Stderr::catch()?;
+        let context = Context::open()?;
         let near = Mouth::new(&context)?;
         let ah = Ah::new(&near.pd, towards(context.query_gid(1, 1)?, GID_IPV4))?;
         let post = || near.post(&SendWr::new(Op::Send, &[near.out.sge(0, 64)]), &ah, near.qp.number() ^ 1, Q_KEY);
@@ -123,8 +123,8 @@ fn a_datagram_to_nobody() {
 #[test]
 fn devices_that_were_to_go() {
     in_world_with(explaining("URXE_FAULTS", "remove"), || {
-        let context = Context::open()?;
         let mut stderr = Stderr::catch()?;
+        let context = Context::open()?;
         let refused = || -> Result<bool> { Ok(urxe_tests::verbs::Pd::new(&context).is_err()) };
         wait_until("the device is gone", refused)?;
         let lines = stderr.explanations()?;

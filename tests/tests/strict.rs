@@ -272,8 +272,8 @@ fn good(context: &Arc<Context>) -> Result<()> {
 
 /// Breaks every rule; returns what was said about each, and about what is right.
 fn break_all() -> Result<(Vec<Said>, Vec<String>)> {
-    let context = Context::open()?;
     let mut stderr = Stderr::catch()?;
+    let context = Context::open()?;
     let mut broken = Vec::new();
     for case in CASES {
         (case.act)(&context).with_context(|| case.name)?;
@@ -308,8 +308,8 @@ fn what_is_made_anew_is_told_of_anew() {
         Ok(())
     };
     in_world_with(strict, || {
-        let context = Context::open()?;
         let mut stderr = Stderr::catch()?;
+        let context = Context::open()?;
         let pd = Pd::new(&context)?;
         for _ in 0..3 {
             let cq = Cq::new(&context, 100, None)?;
@@ -338,9 +338,9 @@ fn leaks_are_told_at_the_end() {
         Ok(())
     };
     in_world_with(strict, || {
+        let mut stderr = Stderr::catch()?;
         let context = Context::open()?;
         let mr = Mr::alloc(&Pd::new(&context)?, PAGE, 0)?;
-        let mut stderr = Stderr::catch()?;
         context.close()?;
         let lines = stderr.explanations()?;
         // Its verbs need the context that is gone.
@@ -409,8 +409,8 @@ fn call_sites_are_told_when_asked_for() {
         Ok(())
     };
     in_world_with(strict, || {
-        let context = Context::open()?;
         let mut stderr = Stderr::catch()?;
+        let context = Context::open()?;
         for words in ["a buffer changed under way", "a list longer than the send queue"] {
             let case = CASES.iter().find(|case| case.name == words).context("no such case")?;
             (case.act)(&context)?;

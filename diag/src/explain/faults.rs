@@ -1,14 +1,12 @@
 //! At the program's end: how often each rule of `URXE_FAULTS` struck.
 
-use std::io::Write as _;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use urxe_net::cancellation::CancelGuard;
 use urxe_options::{Format, Observations};
 
 use super::line::Line;
 use super::wanted;
-use crate::settings;
+use crate::{messages, settings};
 
 /// Process whose devices have faults; 0 before it opens one. A child of fork(2) has none of its own.
 static OWNER: AtomicU32 = AtomicU32::new(0);
@@ -20,13 +18,10 @@ pub(super) fn begin() {
 
 /// Tells of each rule how often it struck, where explanations are on. To be called when the program ends.
 pub fn tell_hits() {
-    let text = match wanted() {
-        None | Some(Format::Held) => return,
-        Some(format) => summary(format),
-    };
-    let _guard = CancelGuard::new();
-    // Nothing can be done about a closed stderr.
-    let _ = std::io::stderr().write_all(text.as_bytes());
+    match wanted() {
+        None | Some(Format::Held) => {}
+        Some(format) => messages::print(&summary(format)),
+    }
 }
 
 /// Lines about all rules, but for events and the removal of the device; empty in a process without a device.

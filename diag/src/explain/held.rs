@@ -5,16 +5,15 @@
 //! held back with it.
 
 use std::ffi::{c_int, c_void};
-use std::io::Write as _;
 use std::panic::catch_unwind;
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use urxe_net::cancellation::CancelGuard;
 use urxe_options::Format;
 use urxe_runtime::fork_safe_mutex::ForkSafeMutex;
 
 use super::faults;
+use crate::messages;
 
 /// As many as a person reads: the first ones tell the cause, later ones are consequences.
 const MOST: usize = 32;
@@ -76,8 +75,6 @@ extern "C" fn print(status: c_int, _argument: *mut c_void) {
             text += &format!("urxe: {} more explanations; URXE_EXPLAIN=1 prints all, as they happen\n", held.left_out);
         }
         text += &faults::summary(Format::Held);
-        let _guard = CancelGuard::new();
-        // Nothing can be done about a closed stderr.
-        let _ = std::io::stderr().write_all(text.as_bytes());
+        messages::print(&text);
     });
 }

@@ -1,22 +1,18 @@
 //! Printing of explanations.
 
-use std::io::Write as _;
-
-use urxe_net::cancellation::CancelGuard;
 use urxe_options::Format;
 
 use super::held;
 use super::line::Line;
+use crate::messages;
 
 impl Line<'_> {
-    /// Prints the explanation by a single write, so that those of several threads and processes do not mix.
+    /// Prints the explanation, or keeps it for the end of the process.
     pub(super) fn print(&self, format: Format) {
         let text = self.rendered(format);
-        if format == Format::Held {
-            return held::hold(text);
+        match format {
+            Format::Held => held::hold(text),
+            Format::Text | Format::Json => messages::print(&text),
         }
-        let _guard = CancelGuard::new();
-        // Nothing can be done about a closed stderr.
-        let _ = std::io::stderr().write_all(text.as_bytes());
     }
 }

@@ -18,7 +18,7 @@ use super::registrations::{REGISTRATIONS, Registration};
 use super::{guarded, import, open, stub};
 use crate::kernel::plt::{Exporter, exporters, file_name, loads};
 use crate::{device, kernel};
-use urxe_diag::complain;
+use urxe_diag::messages::{self, StandardError, complain};
 use urxe_runtime::fork_safe_mutex::{ForkSafeMutex, without_fork};
 
 /// Paths of those that cannot be served.
@@ -71,7 +71,13 @@ extern "C" fn construct() {
         urxe_preload::when_devices_are_looked_for(look_for_devices);
         urxe_preload::counters_are(&crate::status::sysfs::LIVE);
         urxe_preload::netlink_is(&kernel::netlink::NETLINK);
+    } else {
+        urxe_preload::remember_standard_error();
     }
+    messages::write_by(StandardError {
+        expect_text: urxe_preload::expect_text_on_standard_error,
+        write: urxe_preload::write_to_standard_error,
+    });
     register();
 }
 
