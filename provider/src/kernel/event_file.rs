@@ -115,7 +115,8 @@ impl EventFile {
     pub fn push(&self, event: Event) {
         let mut backlog = self.backlog.lock().unwrap_or_else(PoisonError::into_inner);
         backlog.push_back(event);
-        // The application may have closed it. Completions go on then where messages go through shared memory.
+        // The application may have closed it, and have a file of its own under the number: a system call for each event, which costs
+        // less than the one that sends it. Completions go on then where messages go through shared memory.
         if self.sender.is_ours() {
             self.send(&mut backlog);
         }
@@ -124,7 +125,7 @@ impl EventFile {
     /// The application has read: there may be room.
     pub fn refill(&self) {
         let mut backlog = self.backlog.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.sender.is_ours() {
+        if !backlog.is_empty() && self.sender.is_ours() {
             self.send(&mut backlog);
         }
     }
