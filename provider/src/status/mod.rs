@@ -40,8 +40,9 @@ static LISTENERS: [Slot; urxe_options::MAX_DEVICES] = [const { Slot::empty() }; 
 
 /// Descriptor of a listener, which the application may have closed and used the number again.
 struct Slot {
-    /// -1 in an empty slot. Changes with `identity` locked, except in a forked child.
+    /// -1 in an empty slot.
     fd: AtomicI32,
+    /// Locked only to fill the slot, while no fork can come in between, and tried in a child.
     identity: Mutex<Option<Identity>>,
 }
 
@@ -50,7 +51,7 @@ impl Slot {
         Self { fd: AtomicI32::new(-1), identity: Mutex::new(None) }
     }
 
-    /// Notes a listener, if the slot is empty.
+    /// Notes a listener, if the slot is empty. Forks are put off meanwhile ([`urxe_runtime::fork::put_off`]).
     fn fill(&self, fd: RawFd, identity: Option<Identity>) -> bool {
         let mut noted = lock(&self.identity);
         let is_empty = self.fd.load(Ordering::Relaxed) < 0;
@@ -63,15 +64,10 @@ impl Slot {
 
     /// Empties the slot, if it is that listener's.
     fn empty_of(&self, fd: RawFd) -> bool {
-        let mut noted = lock(&self.identity);
-        let is_it = self.fd.compare_exchange(fd, -1, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-        if is_it {
-            *noted = None;
-        }
-        is_it
+        self.fd.compare_exchange(fd, -1, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// Whether `fd` still is the listener. Takes no lock: in the child of a fork, somebody who is not there may have it.
+    /// Whether `fd` still is the listener. Waits for no lock.
     fn is_ours(&self, fd: RawFd) -> bool {
         self.identity.try_lock().is_ok_and(|identity| identity.is_none_or(|identity| identity.is_under(fd)))
     }
