@@ -37,6 +37,8 @@ impl Generation {
 pub struct Hooks {
     /// Runs when the program ends, before the final counters are reported.
     pub at_exit: fn(),
+    /// Runs when the program ends, after everything that other processes wait for.
+    pub at_last: fn(),
     /// Runs in the child of a fork(2); takes no lock and allocates nothing.
     pub in_child: fn(),
 }
@@ -99,6 +101,9 @@ extern "C" fn at_exit() {
     }
     for port in &ports {
         port.settle();
+    }
+    if let Some(hooks) = HOOKS.get() {
+        (hooks.at_last)();
     }
 }
 

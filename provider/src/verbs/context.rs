@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::io::Read;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::panic::catch_unwind;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
@@ -79,10 +80,10 @@ impl Drop for SharedPort {
     }
 }
 
-/// The program ends.
-fn at_exit() {
-    crate::status::hang_up();
-    urxe_diag::explain::tell_hits();
+/// Prints what is only known at the program's end.
+fn at_last() {
+    // Called by C.
+    let _ = catch_unwind(urxe_diag::explain::tell_hits);
 }
 
 static OPEN: Mutex<Vec<std::sync::Weak<SharedPort>>> = Mutex::new(Vec::new());
@@ -112,7 +113,11 @@ impl SharedPort {
         urxe_diag::settings::get().as_ref().map_err(|mistake| OpenError::Settings(mistake.clone()))?;
         let interface = crate::device::interface(netdev).map_err(OpenError::Port)?;
         let (keys, status) = (random_seed()?, random_seed()?);
-        fork::set_hooks(fork::Hooks { at_exit, in_child: crate::status::close_in_child });
+        fork::set_hooks(fork::Hooks {
+            at_exit: crate::status::hang_up,
+            at_last,
+            in_child: crate::status::close_in_child,
+        });
         let mut observe = |interface: &Interface, regions: &Arc<Regions>| {
             Observer::new(name, interface, regions).map(|observer| observer as Arc<dyn Interceptor>)
         };
