@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use urxe_ffi::verbs as v;
 use urxe_tests::verbs::datagram::{Ah, Mouth, Q_KEY, towards};
 use urxe_tests::verbs::memory::{ALL_ACCESS, PAGE};
-use urxe_tests::verbs::pair::{rtr, rts};
+use urxe_tests::verbs::pair::{connect_to, rtr, rts};
 use urxe_tests::verbs::qp::{CAP, Init};
 use urxe_tests::verbs::{Change, Context, Cq, End, Mr, Op, Options, Pages, Pair, Pd, Qp, RecvWr, Remote, SendWr};
 use urxe_tests::verbs::{Srq, Status};
@@ -248,6 +248,31 @@ const CASES: &[Case] = &[
             // No receive is posted, so none of them completes.
             let list = vec![SendWr::new(Op::Send, &[]).unsignaled(); CAP.max_send_wr as usize + 1];
             refused(pair.near.qp.post_sends(&list))
+        },
+    ),
+    case(
+        "a send queue that builders have filled",
+        "all without IBV_SEND_SIGNALED: none ever completes (ibv_wr_complete",
+        "signal at least one",
+        |c| {
+            let (pd, cq, far) = (Pd::new(c)?, Cq::new(c, 8, None)?, ready(c)?);
+            let qp = Qp::with_builders(&pd, &cq, v::IBV_QP_EX_WITH_SEND)?;
+            connect_to(&qp, far.qp.number(), far.gid(&Options::default())?, &Options::default())?;
+            let ex = qp.raw().cast::<v::ibv_qp_ex>();
+            // SAFETY: a live queue pair, which has these builders.
+            let (start, send, complete) = unsafe { ((*ex).wr_start, (*ex).wr_send, (*ex).wr_complete) };
+            let (start, send) = (start.context("start")?, send.context("send")?);
+            let complete = complete.context("complete")?;
+            let post = |count| {
+                // SAFETY: as above, in the order that the man page asks for.
+                unsafe {
+                    start(ex);
+                    (0..count).for_each(|_| send(ex));
+                    complete(ex)
+                }
+            };
+            ensure!((post(CAP.max_send_wr), post(1)) == (0, libc::ENOMEM));
+            Ok(())
         },
     ),
     case("more sges than the queue takes", "num_sge is more than max_send_sge", "use fewer", |c| {

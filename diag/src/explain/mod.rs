@@ -21,7 +21,7 @@ pub use cm::{CmEvent, cm_event, cm_failed};
 pub(super) use completions::{async_event, completion, overrun};
 pub use faults::tell_hits;
 pub use line::quoted;
-pub use verbs::{Quiet, failed, with_reason};
+pub use verbs::{Quiet, failed, is_answer, is_wanted, with_reason};
 
 /// Notes that this process has opened a device with faults: the program's end tells of each rule how often it struck.
 pub(super) fn begin_faults() {

@@ -51,15 +51,27 @@ impl Drop for Quiet {
     }
 }
 
+/// Whether failures of this thread are explained: the environment asks for it, and there is no [`Quiet`].
+pub fn is_wanted() -> bool {
+    !IS_QUIET.get() && super::wanted().is_some()
+}
+
+/// Whether a verb answers by an errno that there is nothing, which is no failure: so polls say that there is no completion
+/// (`ibv_create_cq_ex(3)`).
+#[must_use]
+pub fn is_answer(verb: Verb, errno: i32) -> bool {
+    matches!(verb, Verb::StartPoll | Verb::NextPoll) && errno == libc::ENOENT
+}
+
 /// Returns `errno`, and notes why for [`failed`]. `say` gives what was wrong and what to do; it is called only where failures
-/// are explained, and not beside a [`Quiet`].
+/// [are explained](is_wanted).
 pub fn with_reason<E, W, R>(errno: E, say: impl FnOnce() -> (W, R)) -> E
 where
     E: Copy + Into<i32>,
     W: Into<String>,
     R: Into<String>,
 {
-    if !IS_QUIET.get() && super::wanted().is_some() {
+    if is_wanted() {
         let (why, remedy) = say();
         let reason = Reason { errno: errno.into(), qp: None, why: why.into(), remedy: remedy.into() };
         // A thread that ends has nobody to tell.
@@ -70,8 +82,7 @@ where
 
 /// Explains that `verb` failed.
 pub fn failed(verb: Verb, errno: i32) {
-    // That is how they say that there is no completion (`ibv_create_cq_ex(3)`).
-    if matches!(verb, Verb::StartPoll | Verb::NextPoll) && errno == libc::ENOENT {
+    if is_answer(verb, errno) {
         return;
     }
     explain(verb.name(), errno, || general(verb, errno));

@@ -86,6 +86,10 @@ fn guarded_verb<T>(act: impl FnOnce(bool) -> Result<T, Errno>) -> Result<T, Errn
 /// Explains the failure of a verb, and sets errno.
 #[cold]
 fn failed(verb: Verb, errno: Errno) {
+    // Programs poll in a loop: neither calls put aside nor a guard are worth it.
+    if explain::is_answer(verb, errno.0) {
+        return errno.set();
+    }
     let _guard = CancelGuard::new();
     let _unchecked = sanitizer::Unchecked::begin();
     // Explaining allocates: not in a signal handler, and with the calls of such handlers put aside.

@@ -14,7 +14,7 @@ use super::buffers::{buffers, inline};
 use crate::kernel::Errno;
 use crate::verbs::context::Context;
 use crate::verbs::diagnostics;
-use urxe_diag::{self, Observer, RecvQueue};
+use urxe_diag::{self, Observer, RecvQueue, explain};
 use urxe_runtime::device::Device;
 use urxe_runtime::host::DeviceHost;
 use urxe_runtime::qp::Qp;
@@ -52,7 +52,10 @@ pub(super) unsafe fn send(
 #[cold]
 fn explained(engine: &Engine, errno: Errno) -> Errno {
     match errno {
-        Errno(libc::ENOMEM) if engine.is_stuck() => diagnostics::stuck(errno, engine.config().cap.max_send_wr),
+        // Looks at each request of the queue.
+        Errno(libc::ENOMEM) if explain::is_wanted() && engine.is_stuck() => {
+            diagnostics::stuck(errno, engine.config().cap.max_send_wr)
+        }
         _ => errno,
     }
 }
@@ -206,21 +209,26 @@ pub(super) unsafe fn recv_shared(
 pub(super) fn send_batch(qp: &Qp, requests: &mut Vec<(SendWr, Option<UdRecipient<Arc<Route>>>)>) -> Result<(), Errno> {
     let port = qp.port();
     let strict = urxe_diag::of(port).filter(|observer| observer.is_strict());
-    let post = |engine: &mut urxe_engine::QueuePair<_>, io: &mut Io<'_, _>| {
-        let Some(observer) = strict else { return engine.post_send_all(io, requests) };
-        let (sender, count) = (diagnostics::sender(engine), requests.len());
-        observer.posting_list(sender.qpn, "send", count, engine.config().cap.max_send_wr);
-        for (request, _) in &*requests {
-            observer.posting_send(sender, request);
-        }
-        let posted = engine.post_send_all(io, requests);
-        if posted.is_err() {
-            observer.refused_send(sender.qpn, count);
-        }
-        observer.posted_send(sender.qpn, engine.is_stuck());
-        posted
+    let post = |engine: &mut Engine, io: &mut Io<'_, _>| {
+        let posted = match strict {
+            None => engine.post_send_all(io, requests),
+            Some(observer) => {
+                let (sender, count) = (diagnostics::sender(engine), requests.len());
+                observer.posting_list(sender.qpn, "send", count, engine.config().cap.max_send_wr);
+                for (request, _) in &*requests {
+                    observer.posting_send(sender, request);
+                }
+                let posted = engine.post_send_all(io, requests);
+                if posted.is_err() {
+                    observer.refused_send(sender.qpn, count);
+                }
+                observer.posted_send(sender.qpn, engine.is_stuck());
+                posted
+            }
+        };
+        posted.map_err(|error| explained(engine, error.into()))
     };
-    port.with_work(|work| qp.post_send(work, post)).map_err(Errno::from)
+    port.with_work(|work| qp.post_send(work, post))
 }
 
 /// Lets `post` at each request of a list, whose `next` says what comes after one, until one is refused: `bad` is to say which.

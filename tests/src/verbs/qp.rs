@@ -143,6 +143,25 @@ impl Qp {
         Ok(Self { handle, cap: raw_init.cap, pd: Arc::clone(pd), _cqs: cqs, _srq: srq.cloned(), _xrcd: None })
     }
 
+    /// A queue pair on RC with builders of these operations (`ibv_qp_to_qp_ex(3)`).
+    pub fn with_builders(pd: &Arc<Pd>, cq: &Arc<Cq>, operations: u32) -> Result<Self, Errno> {
+        // SAFETY: a plain C struct of numbers and pointers.
+        let mut init: v::ibv_qp_init_attr_ex = unsafe { MaybeUninit::zeroed().assume_init() };
+        (init.pd, init.send_cq, init.recv_cq) = (pd.raw(), cq.raw(), cq.raw());
+        (init.cap, init.qp_type) = (CAP, v::IBV_QPT_RC);
+        init.comp_mask = v::IBV_QP_INIT_ATTR_PD | v::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+        init.send_ops_flags = operations.into();
+        let context = pd.context();
+        // SAFETY: as the inline function of verbs.h does.
+        let raw = unsafe {
+            let create = (*context.extended()).create_qp_ex.expect("libibverbs always has it");
+            create(context.raw(), &raw mut init)
+        };
+        // SAFETY: just made.
+        let handle = unsafe { Handle::new(raw, f::ibv_destroy_qp)? };
+        Ok(Self { handle, cap: init.cap, pd: Arc::clone(pd), _cqs: vec![Arc::clone(cq)], _srq: None, _xrcd: None })
+    }
+
     /// An XRC initiator.
     pub fn xrc_initiator(pd: &Arc<Pd>, send_cq: &Arc<Cq>, init: &Init) -> Result<Self, Errno> {
         // SAFETY: plain C structs of numbers and pointers.
