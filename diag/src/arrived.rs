@@ -1,6 +1,6 @@
 //! Headers of the packet being handled that explanations name.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use urxe_net::Datagram;
 use urxe_wire::opcode::Role;
@@ -11,7 +11,7 @@ use urxe_wire::{Bth, Packet, Psn, QKey, Qpn, Transport};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Arrived {
     /// The sender's address.
-    pub(super) from: IpAddr,
+    pub(super) from: SocketAddr,
     /// The address that it was sent to.
     pub(super) to: IpAddr,
     /// The queue pair that it is for.
@@ -34,7 +34,7 @@ impl Arrived {
             }
         }
         Some(Self {
-            from: datagram.headers.peer.ip(),
+            from: datagram.headers.peer,
             to: datagram.headers.local.ip(),
             dest: bth.dest_qp,
             psn: bth.psn,

@@ -1,7 +1,7 @@
 //! Reports of the engine: comments for captures, and explanations.
 
 use urxe_engine::event::Nak;
-use urxe_engine::{AsyncEvent, Cqe, DropReason, Event, Refusal, WcStatus};
+use urxe_engine::{AsyncEvent, Cqe, DropReason, Event, Refusal, WcOpcode, WcStatus};
 use urxe_wire::opcode::Role;
 use urxe_wire::{NakCode, Qpn};
 
@@ -96,11 +96,12 @@ impl Observer {
     /// A completion is about to be seen by the application.
     pub(super) fn show_completion(&self, cqe: &Cqe) {
         self.check_buffers(cqe);
-        if cqe.status != WcStatus::Success
-            && let Some(format) = self.explain
-        {
+        let Some(format) = self.explain else { return };
+        if cqe.status != WcStatus::Success {
             self.take_notes();
             explain::completion(self, format, cqe);
+        } else if !matches!(cqe.opcode, WcOpcode::Recv | WcOpcode::RecvRdmaWithImm) {
+            lock(&self.peers).progressed(cqe.qpn);
         }
     }
 

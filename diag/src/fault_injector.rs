@@ -226,7 +226,7 @@ impl Observer {
                 if let Some(payload) = payload_mut(packet) {
                     faults.script().mutate(id, payload);
                 }
-                self.note_to_peer(qpn, route.local().ip(), ASKED, SEE);
+                self.note_to_peer(qpn, route.local().ip(), route.remote(), ASKED, SEE);
                 self.commit(batch, None);
             }
             Verdict::Duplicate => {
@@ -248,7 +248,7 @@ impl Observer {
             }
             Verdict::Refuse(syndrome) => match refusal(packet, syndrome) {
                 Some(refusal) => {
-                    self.note_to_peer(qpn, route.local().ip(), ASKED, SEE);
+                    self.note_to_peer(qpn, route.local().ip(), route.remote(), ASKED, SEE);
                     batch.forget();
                     self.follow(batch, port, &route, &refusal);
                 }
@@ -271,7 +271,13 @@ impl Observer {
     /// A packet that `qpn` sends is lost, damaged or late: its peer may wait in vain.
     fn spoilt_sent(&self, qpn: Qpn, route: &Route) {
         if self.spoilt(qpn) {
-            self.note_to_peer(qpn, route.local().ip(), "URXE_FAULTS loses, damages or holds back packets", SEE);
+            self.note_to_peer(
+                qpn,
+                route.local().ip(),
+                route.remote(),
+                "URXE_FAULTS loses, damages or holds back packets",
+                SEE,
+            );
         }
     }
 
@@ -356,7 +362,7 @@ impl Observer {
             Verdict::Refuse(syndrome) => match refusal(payload, syndrome) {
                 Some(packet) => {
                     let packet = resealed(datagram, packet);
-                    super::packet_context::with(|scene| scene.asked_for = true);
+                    super::packet_context::with(|scene| scene.asked_for = Some(qpn));
                     (Decision::Replace(packet), Some("taken for a refusal"))
                 }
                 None => (Decision::Accept, None),
@@ -400,7 +406,7 @@ impl Observer {
         let asked = faults.script().completion(faults.qp(cqe.qpn), direction);
         if let Some(status) = asked.and_then(|refused| WcStatus::from_u32(refused.0)) {
             cqe.status = status;
-            super::packet_context::with(|scene| scene.asked_for = true);
+            super::packet_context::with(|scene| scene.asked_for = Some(cqe.qpn));
             self.break_qp(faults, cqe.qpn);
         }
     }

@@ -1,10 +1,11 @@
 //! Notes between the two ends of a host: the end that refuses a request tells the other why, in the words of its own
 //! explanation.
 //!
-//! A note leaves before the NAK does, so it is there when the refused request completes. What comes from another process
-//! is checked: the queue pair must be connected to the one that the note is from.
+//! A note leaves before the NAK does, so it is there when the refused request completes. It is sent only if the peer's address is one
+//! of this host: its QP number means nothing here otherwise. What comes from another process of the user is checked: a refusal must be from the
+//! queue pair's peer; of datagrams, which are for anybody, only the first note is printed.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::OnceLock;
 
 use urxe_net::cancellation::CancelGuard;
@@ -69,13 +70,15 @@ impl NoteBox {
         let _ = self.0.get_or_init(|| port.notes()).listen(qpn);
     }
 
-    /// Sends a note, if somebody on this host wants it.
-    pub(super) fn send(&self, note: &Note) {
+    /// Sends a note to a peer at `remote`, if that is on this host and wants it.
+    pub(super) fn send(&self, remote: SocketAddr, note: &Note) {
         if let Some(notes) = self.0.get() {
             // connect(2) and close(2) are cancellation points.
             let _guard = CancelGuard::new();
-            // On another host, or without explanations, the peer has its completion only.
-            let _ = notes.send(note.to, &note.emit());
+            if urxe_net::is_own_address(remote) {
+                // Without explanations, the peer has its completion only.
+                let _ = notes.send(note.to, &note.emit());
+            }
         }
     }
 

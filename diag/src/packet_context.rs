@@ -4,6 +4,7 @@ use std::cell::RefCell;
 
 use urxe_engine::fault::ResponderFault;
 use urxe_engine::{BindError, SendOp, WcStatus};
+use urxe_wire::Qpn;
 
 use super::arrived::Arrived;
 use super::capture::Received;
@@ -26,8 +27,8 @@ pub(super) struct PacketContext {
     pub(super) unbound: Option<BindError>,
     /// The responder's fault, and how it was described.
     pub(super) fault: Option<(ResponderFault, String)>,
-    /// The completion that is about to be explained is an error only because somebody asked for it.
-    pub(super) asked_for: bool,
+    /// Queue pair whose next completion is an error only because somebody asked for it.
+    pub(super) asked_for: Option<Qpn>,
     /// The request that is about to complete with an error.
     pub(super) failed: Option<(SendOp, u32, WcStatus)>,
 }

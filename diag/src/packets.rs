@@ -1,6 +1,6 @@
 //! Packets that come and go: captured, with what is to be said about each.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering;
 
 use urxe_net::{CommittedPacket, Datagram, Route};
@@ -11,6 +11,7 @@ use super::arrived::Arrived;
 use super::capture::{self, Received};
 use super::notes::Note;
 use super::packet_context::{self, PacketContext};
+use super::peers::Known;
 use super::{Observer, explain};
 use urxe_runtime::{clock, lock};
 
@@ -39,7 +40,7 @@ impl Observer {
                 *scene = PacketContext { arrived, receiving: true, ..PacketContext::default() }
             });
             if let Some(arrived) = arrived {
-                self.hear(&arrived, known);
+                self.hear(&arrived, known, || datagram.verify() != Check::Bad);
             }
             return;
         }
@@ -53,7 +54,7 @@ impl Observer {
                 Ok(packet) => {
                     let qpn = packet.bth().dest_qp;
                     if let Some(arrived) = arrived {
-                        self.hear(&arrived, known);
+                        self.hear(&arrived, known, || true);
                     }
                     if qpn != Qpn::GSI && qpn != Qpn::MULTICAST && !known {
                         comments.push(format!("dropped: there is no QP {qpn} (any more)"));
@@ -76,13 +77,19 @@ impl Observer {
         });
     }
 
-    pub(super) fn hear(&self, arrived: &Arrived, known: bool) {
-        let qpn = arrived.dest;
+    /// Notes what a packet tells about its queue pair, if the packet `is_intact`. That costs an ICRC, and is asked only of
+    /// packets that tell anything new.
+    fn hear(&self, arrived: &Arrived, known: bool, is_intact: impl FnOnce() -> bool) {
+        let (qpn, request) = (arrived.dest, arrived.is_request.then_some(arrived.psn));
         if known {
-            lock(&self.peers).heard(qpn, arrived.is_request.then_some(arrived.psn));
+            if lock(&self.peers).is_news(qpn, arrived.from.ip(), request) && is_intact() {
+                lock(&self.peers).heard(qpn, request);
+            }
         } else if let Some(format) = self.explain
             && qpn != Qpn::GSI
             && qpn != Qpn::MULTICAST
+            && arrived.datagram.is_some()
+            && is_intact()
         {
             explain::drops::astray(self, format, arrived);
         }
@@ -107,15 +114,16 @@ impl Observer {
     /// Tells the peer of `qpn`, if that is on this host, why a request of its is refused.
     pub(super) fn note_refusal(&self, qpn: Qpn, why: &str, remedy: &str) {
         if let Some(arrived) = packet_context::with(|scene| scene.arrived) {
-            self.note_to_peer(qpn, arrived.to, why, remedy);
+            self.note_to_peer(qpn, arrived.to, arrived.from, why, remedy);
         }
     }
 
-    /// Sends the peer of `qpn`, which is at `address`, a note.
-    pub(super) fn note_to_peer(&self, qpn: Qpn, address: IpAddr, why: &str, remedy: &str) {
-        let Some(to) = lock(&self.peers).get(qpn).map(|known| known.peer.qpn) else { return };
+    /// Sends the peer of `qpn` a note, if it has one and that is on this host. Both addresses are those of the connection.
+    pub(super) fn note_to_peer(&self, qpn: Qpn, local: IpAddr, remote: SocketAddr, why: &str, remedy: &str) {
+        let has_peer = |known: &&Known| known.peer.qp_type.is_reliable();
+        let Some(to) = lock(&self.peers).get(qpn).filter(has_peer).map(|known| known.peer.qpn) else { return };
         let (why, remedy) = (why.to_owned(), remedy.to_owned());
-        self.notes.send(&Note { to, from: qpn, address, is_drop: false, why, remedy });
+        self.notes.send(remote, &Note { to, from: qpn, address: local, is_drop: false, why, remedy });
     }
 
     /// Ends the context of the packet received last and writes it to the capture: later reports of this thread belong

@@ -76,7 +76,7 @@ pub(super) struct Known {
     retried_at: Option<Psn>,
     /// The PSN of the last answer to what is not outstanding.
     pub(super) ghost: Option<Psn>,
-    /// Packets that `URXE_FAULTS` has lost, damaged or held back.
+    /// Packets that `URXE_FAULTS` has lost, damaged or held back since a send request completed well.
     pub(super) spoilt: u64,
     /// `URXE_FAULTS` has sent the queue pair to ERR.
     pub(super) is_asked_for: bool,
@@ -199,6 +199,22 @@ impl Peers {
     /// Notes that the queue pair's way to ERR is explained; returns whether it was already.
     pub(super) fn explain(&mut self, qpn: Qpn) -> bool {
         self.known.get_mut(&qpn).is_some_and(|known| std::mem::replace(&mut known.explained, true))
+    }
+
+    /// Whether a packet of this sender tells more about a queue pair than earlier ones: a request with this PSN, or another.
+    pub(super) fn is_news(&self, qpn: Qpn, from: IpAddr, request: Option<Psn>) -> bool {
+        self.known.get(&qpn).is_some_and(|known| {
+            let is_first = request == Some(known.peer.rq_psn);
+            known.peer.address.is_none_or(|address| address == from) && (!known.heard || (is_first && !known.began))
+        })
+    }
+
+    /// Forgets what explains a lack of progress: a send request of the queue pair has completed well.
+    pub(super) fn progressed(&mut self, qpn: Qpn) {
+        if let Some(known) = self.known.get_mut(&qpn) {
+            known.spoilt = 0;
+            known.note = None;
+        }
     }
 
     /// A packet has come: a request with this PSN, or another.

@@ -90,7 +90,7 @@ pub use multicast::Membership;
 pub use port::Port;
 pub use route::{Destination, Route};
 pub use rx::{Deliver, Receiver};
-pub use shm::PendingAck;
+pub use shm::{PendingAck, is_own_address};
 pub use sys::cancellation;
 pub use sys::fd::descriptor_share;
 pub use sys::identity;

@@ -1,12 +1,20 @@
 //! Explanations of requests that fail for a reason outside of both queue pairs: the interface, and faults that were asked
 //! for.
 
-use anyhow::{Result, ensure};
+use std::io::Write as _;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result, ensure};
 use urxe_ffi::verbs as v;
 use urxe_tests::verbs::datagram::{Ah, Mouth, Q_KEY, towards};
 use urxe_tests::verbs::memory::PAGE;
-use urxe_tests::verbs::{Context, Op, Options, Pair, SendWr, Status};
+use urxe_tests::verbs::{Context, Cq, Op, Options, Pair, SendWr, Status};
 use urxe_tests::{GID_IPV4, Stderr, World, in_world_with, wait_until};
+use urxe_wire::icrc::{self, Flow};
+use urxe_wire::packet::Service;
+use urxe_wire::{Bth, Deth, Ext, Header, Opcode, Operation, Psn, QKey, Qpn, ROCE_PORT, Transport};
 
 /// The remedy of everything that was asked for.
 const ASKED: &str = "see how the program takes it";
@@ -120,6 +128,60 @@ fn a_datagram_to_nobody() {
     });
 }
 
+/// A datagram with a wrong ICRC, which says nothing about anybody, before each one that is right.
+#[test]
+fn damaged_packets_are_not_told_of() {
+    in_world_with(explaining("URXE_EXPLAIN", "1"), || {
+        let mut stderr = Stderr::catch()?;
+        let context = Context::open()?;
+        let mouth = Mouth::new(&context)?;
+        let socket = UdpSocket::bind("127.0.0.1:0")?;
+        let to = SocketAddr::from(([127, 0, 0, 1], ROCE_PORT));
+        let opcode = Opcode::new(Transport::Ud, Operation::SendOnly).context("UD has it")?;
+        let send = |qpn: u32, damage: u32| -> Result<()> {
+            let deth = Deth { q_key: QKey(Q_KEY), src_qp: Qpn::new(77) };
+            let bth = Bth::new(opcode, Qpn::new(qpn), Psn::new(0));
+            let header = Header { bth, service: Service::Datagram(deth), ext: Ext::None };
+            let mut packet = vec![0; header.len()];
+            header.emit(&mut packet);
+            let icrc = icrc::compute(&Flow::new(socket.local_addr()?, to), 0, &packet) ^ damage;
+            packet.extend_from_slice(&icrc.to_le_bytes());
+            socket.send_to(&packet, to)?;
+            Ok(())
+        };
+        let (damaged, intact) = (mouth.qp.number() ^ 1, mouth.qp.number() ^ 2);
+        let mut told = Vec::new();
+        wait_until("somebody is told", || {
+            send(damaged, 1)?;
+            send(intact, 0)?;
+            mouth.cq.poll(1)?;
+            told.extend(stderr.explanations()?);
+            Ok(!told.is_empty())
+        })?;
+        ensure!(told.len() == 1 && told[0].contains(&format!("there is no QP {intact:#08x}")), "{told:#?}");
+        Ok(())
+    });
+}
+
+/// What was lost before a message that arrived is no reason for a later failure.
+#[test]
+fn faults_before_the_last_success_are_not_blamed() {
+    in_world_with(explaining("URXE_FAULTS", "drop,opcode=ACK,dir=rx,nth=1"), || {
+        let mut stderr = Stderr::catch()?;
+        let pair = Pair::on(&Context::open()?, &Options { timeout: 12, retry_cnt: 7, ..Options::default() })?;
+        let (local, remote) = (pair.near.region(PAGE)?, pair.far.region(PAGE)?);
+        let write = SendWr::new(Op::Write(remote.at(0)), &[local.sge(0, 8)]);
+        let wc = pair.near.complete(&write)?;
+        ensure!(wc.status == Status::SUCCESS, "{wc:?}");
+        drop(pair.far);
+        let wc = pair.near.complete(&write)?;
+        ensure!(wc.status == Status::RETRY_EXC_ERR, "{wc:?}");
+        let lines = stderr.explanations()?;
+        ensure!(lines.len() == 1 && lines[0].contains("though it has answered before"), "{lines:#?}");
+        Ok(())
+    });
+}
+
 #[test]
 fn devices_that_were_to_go() {
     in_world_with(explaining("URXE_FAULTS", "remove"), || {
@@ -131,5 +193,62 @@ fn devices_that_were_to_go() {
         let [line] = &lines[..] else { anyhow::bail!("{lines:#?}") };
         ensure!(line.contains("URXE_FAULTS has taken the device out") && line.contains(ASKED), "{line}");
         Ok(())
+    });
+}
+
+/// Puts a file under the number of standard error.
+fn replace_stderr(file: &impl AsRawFd) -> Result<()> {
+    // SAFETY: descriptors that are there.
+    ensure!(unsafe { libc::dup2(file.as_raw_fd(), 2) } == 2, "dup2: {}", std::io::Error::last_os_error());
+    Ok(())
+}
+
+fn make_mistake(context: &Arc<Context>) -> Result<()> {
+    ensure!(Cq::new(context, 1 << 30, None).is_err(), "it was not refused");
+    Ok(())
+}
+
+/// A program that has closed standard error may have a file of its own under that number.
+#[test]
+fn a_file_with_the_number_of_standard_error_is_not_written() {
+    in_world_with(explaining("URXE_EXPLAIN", "1"), || {
+        let mut stderr = Stderr::catch()?;
+        let context = Context::open()?;
+        make_mistake(&context)?;
+        ensure!(stderr.explanations()?.len() == 1);
+        let mut own = Stderr::catch()?;
+        make_mistake(&context)?;
+        let written = own.lines()?;
+        drop(own);
+        ensure!(written.is_empty(), "{written:?}");
+        make_mistake(&context)?;
+        ensure!(stderr.explanations()?.len() == 1, "it is what it was");
+        // Asked for where it leads now.
+        let mut own = Stderr::catch()?;
+        let _again = Context::open()?;
+        make_mistake(&context)?;
+        ensure!(own.explanations()?.len() == 1);
+        Ok(())
+    });
+}
+
+/// A verb fails as usual where a person who reads slowly, or nobody, is at the other end.
+#[test]
+fn a_full_or_closed_pipe_loses_what_is_explained() {
+    in_world_with(explaining("URXE_EXPLAIN", "1"), || {
+        // Restores what was there before.
+        let _before = Stderr::catch()?;
+        let (reader, mut writer) = std::io::pipe()?;
+        replace_stderr(&writer)?;
+        let context = Context::open()?;
+        // SAFETY: a descriptor, and no pointers.
+        let size = unsafe { libc::fcntl(writer.as_raw_fd(), libc::F_GETPIPE_SZ) };
+        writer.write_all(&vec![b'x'; usize::try_from(size)?])?;
+        make_mistake(&context)?;
+        // The Rust runtime ignores this signal, a C program does not.
+        // SAFETY: no handler.
+        unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+        drop(reader);
+        make_mistake(&context)
     });
 }

@@ -29,7 +29,7 @@ pub(crate) fn completion(observer: &Observer, format: Format, cqe: &Cqe) {
         let told = if receive { receiving(cqe) } else { sending(observer, cqe, failed.as_ref(), known) };
         (to, told.unwrap_or_else(|| (entry.cause.to_owned(), entry.remedy.to_owned())))
     };
-    let asked_for = packet_context::with(|context| std::mem::take(&mut context.asked_for))
+    let asked_for = packet_context::with(|context| context.asked_for.take_if(|qpn| *qpn == cqe.qpn).is_some())
         || lock(&observer.peers).get(cqe.qpn).is_some_and(|known| known.is_asked_for);
     let (why, remedy) = match asked_for {
         true => ("URXE_FAULTS asks for it".to_owned(), "see how the program takes it".to_owned()),

@@ -66,10 +66,11 @@ pub(crate) fn dropped(observer: &Observer, format: Format, qpn: Qpn, reason: Dro
     };
     let Some(((once, why, remedy), peer)) = told else { return };
     let from = arrived.datagram.map_or(peer, |(src_qp, ..)| src_qp);
-    let what = format!("dropped by QP {qpn}, sent by QP {from} at {}", arrived.from);
+    let what = format!("dropped by QP {qpn}, sent by QP {from} at {}", arrived.from.ip());
     print(observer, format, qpn, &what, &why, remedy);
     let is_drop = once != Once::PsnMismatch;
-    observer.notes.send(&Note { to: from, from: qpn, address: arrived.to, is_drop, why, remedy: remedy.to_owned() });
+    let note = Note { to: from, from: qpn, address: arrived.to, is_drop, why, remedy: remedy.to_owned() };
+    observer.notes.send(arrived.from, &note);
 }
 
 /// Cause and remedy if the peer sends from another PSN than is expected here.
@@ -93,10 +94,10 @@ pub(crate) fn astray(observer: &Observer, format: Format, arrived: &Arrived) {
     }
     let why = format!("there is no QP {dest} at {}", arrived.to);
     let remedy = "tell the sender the qp_num of a queue pair that is there, and its GID";
-    let what = format!("a datagram of QP {src_qp} at {} is dropped", arrived.from);
+    let what = format!("a datagram of QP {src_qp} at {} is dropped", arrived.from.ip());
     print(observer, format, dest, &what, &why, remedy);
     let note = Note { to: src_qp, from: dest, address: arrived.to, is_drop: true, why, remedy: remedy.to_owned() };
-    observer.notes.send(&note);
+    observer.notes.send(arrived.from, &note);
 }
 
 /// Explains a datagram that is not sent because no packet holds it.

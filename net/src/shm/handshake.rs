@@ -58,7 +58,8 @@ pub(super) fn accept(listener: RawFd) -> io::Result<Option<OwnedFd>> {
 }
 
 /// Whether an address is one of this host's: a process can bind to it.
-pub(crate) fn is_own_address(address: SocketAddr) -> bool {
+#[must_use]
+pub fn is_own_address(address: SocketAddr) -> bool {
     UdpSocket::bind(with_port(address, 0)).is_ok()
 }
 

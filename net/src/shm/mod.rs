@@ -39,7 +39,8 @@ mod pending_acks;
 mod ring;
 mod segment;
 
-pub(crate) use handshake::{Purpose, is_own_address, listen};
+pub use handshake::is_own_address;
+pub(crate) use handshake::{Purpose, listen};
 pub(crate) use inbox::{Envelope, Inbox, Visits};
 pub(crate) use link::{BATCH, Link};
 pub use pending_acks::PendingAck;
