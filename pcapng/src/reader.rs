@@ -76,7 +76,7 @@ pub enum ReadError {
     /// The file has neither format.
     #[error("neither a pcapng nor a pcap file")]
     Format(#[source] PcapError),
-    /// The frames are not Ethernet's.
+    /// No interface of the file is Ethernet's.
     #[error("captured with link type {0:?}: name an interface, as tcpdump -i lo does")]
     LinkType(DataLink),
 }
@@ -129,34 +129,53 @@ fn of_pcap(file: impl BufRead) -> Result<Capture, ReadError> {
 fn of_pcapng(file: impl BufRead) -> Result<Capture, ReadError> {
     let mut reader = PcapNgReader::new(file).map_err(ReadError::Format)?;
     let mut capture = Capture::default();
-    let mut resolutions: Vec<u8> = Vec::new();
+    let mut interfaces: Vec<Interface> = Vec::new();
+    let (mut has_ethernet, mut other) = (false, None);
     while let Some(block) = reader.next_block() {
         let Ok(block) = block else {
             capture.is_truncated = true;
             break;
         };
         match block {
-            Block::SectionHeader(_) => resolutions.clear(),
+            Block::SectionHeader(_) => interfaces.clear(),
             Block::InterfaceDescription(interface) => {
-                if interface.linktype != DataLink::ETHERNET {
-                    return Err(ReadError::LinkType(interface.linktype));
-                }
                 let given = interface.options.iter().find_map(|option| match option {
                     InterfaceDescriptionOption::IfTsResol(resolution) => Some(*resolution),
                     _ => None,
                 });
-                resolutions.push(given.unwrap_or(6));
+                let link = interface.linktype;
+                match link {
+                    DataLink::ETHERNET => has_ethernet = true,
+                    _ => other = other.or(Some(link)),
+                }
+                interfaces.push(Interface { link, resolution: given.unwrap_or(6) });
             }
             Block::EnhancedPacket(packet) => {
-                let resolution = resolutions.get(packet.interface_id as usize).copied().unwrap_or(9);
-                let is_whole = packet.original_len as usize == packet.data.len();
-                let record = Record { at: at(packet.timestamp, resolution), is_whole };
-                capture.add(&packet.data, &record, direction(&packet), &comments(&packet));
+                let Some(interface) = interfaces.get(packet.interface_id as usize) else {
+                    // Nothing says what it is, nor what its time means.
+                    capture.is_truncated = true;
+                    break;
+                };
+                if interface.link == DataLink::ETHERNET {
+                    let is_whole = packet.original_len as usize == packet.data.len();
+                    let record = Record { at: at(packet.timestamp, interface.resolution), is_whole };
+                    capture.add(&packet.data, &record, direction(&packet), &comments(&packet));
+                }
             }
             _ => {}
         }
     }
-    Ok(capture)
+    match other {
+        Some(link) if !has_ethernet => Err(ReadError::LinkType(link)),
+        _ => Ok(capture),
+    }
+}
+
+/// An interface of a section (draft-ietf-opsawg-pcapng, 4.2).
+struct Interface {
+    link: DataLink,
+    /// Time unit as `if_tsresol`.
+    resolution: u8,
 }
 
 /// Metadata of a frame in the file.
@@ -333,6 +352,38 @@ mod tests {
         let capture = read(file.path()).unwrap();
         let times: Vec<_> = capture.packets.iter().map(|packet| packet.at.as_millis()).collect();
         assert_eq!((times, capture.cut_short, capture.is_truncated), (vec![1500, 2500, 4500], 2, false));
+    }
+
+    /// As with `dumpcap -i eth0 -i usbmon1`.
+    #[test]
+    fn packets_of_other_interfaces_are_left_out() {
+        let mut writer = PcapNgWriter::new(Vec::new()).unwrap();
+        for linktype in [DataLink::LINUX_SLL, DataLink::ETHERNET] {
+            writer.write_pcapng_block(InterfaceDescriptionBlock { linktype, snaplen: 0, options: Vec::new() }).unwrap();
+        }
+        let frame = frame();
+        let packet = |interface_id| EnhancedPacketBlock {
+            interface_id,
+            timestamp: Duration::ZERO,
+            original_len: u32::try_from(frame.len()).unwrap(),
+            data: frame.as_slice().into(),
+            options: Vec::new(),
+        };
+        for interface in [0, 1, 0] {
+            writer.write_pcapng_block(packet(interface)).unwrap();
+        }
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(writer.get_ref()).unwrap();
+        let capture = read(file.path()).unwrap();
+        assert_eq!((capture.packets.len(), capture.is_truncated), (1, false));
+        // A packet of an interface that was not described, by a writer that does not ask.
+        let before = writer.get_ref().len();
+        writer.write_pcapng_block(packet(1)).unwrap();
+        let mut bytes = writer.get_ref().clone();
+        bytes[before + 8] = 2;
+        std::fs::write(file.path(), bytes).unwrap();
+        let capture = read(file.path()).unwrap();
+        assert_eq!((capture.packets.len(), capture.is_truncated), (1, true));
     }
 
     #[test]
