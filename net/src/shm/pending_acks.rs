@@ -43,10 +43,12 @@ pub(super) trait PendingAcks {
     /// Takes back the last ACK of `from` for `to`, which is its peer no more. The ACK of another queue pair, whose peer `to` has
     /// become, stays.
     fn take_back(&self, from: Qpn, to: Qpn) {
-        let is_own = |word: u64| word & VALID != 0 && part(word, 24) == from.get();
-        let empty = |word| is_own(word).then_some(0);
-        // Unless it is another's by then.
-        let _ = self.word(index(to)).fetch_update(Ordering::Relaxed, Ordering::Relaxed, empty);
+        let word = self.word(index(to));
+        let left = word.load(Ordering::Relaxed);
+        if left & VALID != 0 && part(left, 24) == from.get() {
+            // Once, unless it is another's by then: the other process may change it without end.
+            let _ = word.compare_exchange(left, 0, Ordering::Relaxed, Ordering::Relaxed);
+        }
     }
 
     /// The ACKs that the other end has left for the queue pairs of this block.
