@@ -4,9 +4,9 @@
 //! A process that takes notes listens at an abstract name made of the block of its queue pair's number. Sending never waits: a note
 //! that does not fit, or that has no listener, is lost.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use urxe_wire::Qpn;
@@ -21,19 +21,29 @@ const KIND: &str = "note";
 /// The longest note, in bytes.
 pub const NOTE_MAX: usize = 1024;
 
-/// Notes taken in one call.
+/// Connections accepted in one call.
 const MOST: usize = 64;
+
+/// Connections without a note that are kept: their senders are between connect(2) and send(2), for microseconds.
+const MOST_SILENT: usize = 8;
 
 /// Sends notes, and receives those for the queue pairs that it listens for.
 #[derive(Debug)]
 pub struct Notes {
     fds: Arc<FdSet>,
-    listeners: Mutex<HashMap<u16, Fd>>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    listeners: HashMap<u16, Fd>,
+    /// Accepted connections whose note has not come yet, the oldest first.
+    silent: VecDeque<Fd>,
 }
 
 impl Notes {
     pub(crate) fn new(fds: &Arc<FdSet>) -> Self {
-        Self { fds: Arc::clone(fds), listeners: Mutex::default() }
+        Self { fds: Arc::clone(fds), state: Mutex::default() }
     }
 
     /// Listens for notes to `qpn`, which is this process's.
@@ -41,8 +51,8 @@ impl Notes {
     /// # Errors
     /// `AddrInUse` if another listens already; what else the system refuses.
     pub fn listen(&self, qpn: Qpn) -> io::Result<()> {
-        let mut listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
-        if let std::collections::hash_map::Entry::Vacant(place) = listeners.entry(block_of(qpn)) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if let std::collections::hash_map::Entry::Vacant(place) = state.listeners.entry(block_of(qpn)) {
             place.insert(self.fds.adopt(unix::listen(KIND, block_of(qpn))?)?);
         }
         Ok(())
@@ -59,21 +69,40 @@ impl Notes {
 
     /// Takes the notes that have come, without waiting.
     pub fn receive(&self) -> Vec<Vec<u8>> {
-        let listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
+        let State { listeners, silent } = &mut *self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let mut notes = Vec::new();
+        silent.retain(|connection| connection.is_ours() && !take(connection.as_raw_fd(), &mut notes));
+        let mut accepted = 0;
         for listener in listeners.values() {
-            while notes.len() < MOST
-                && let Ok(Some(guest)) = unix::accept(listener.as_raw_fd())
+            while accepted < MOST
+                && let Ok(Some(connection)) = unix::accept(listener.as_raw_fd())
             {
-                let mut note = vec![0; NOTE_MAX];
-                if let Ok(Some((length, _))) = unix::receive(guest.as_raw_fd(), &mut note) {
-                    note.truncate(length);
-                    notes.push(note);
+                accepted += 1;
+                if !take(connection.as_raw_fd(), &mut notes)
+                    && let Ok(connection) = self.fds.adopt(connection)
+                {
+                    silent.push_back(connection);
                 }
             }
         }
+        silent.drain(..silent.len().saturating_sub(MOST_SILENT));
         notes
     }
+}
+
+/// Takes the note of a connection. False if it has not come yet.
+fn take(connection: RawFd, notes: &mut Vec<Vec<u8>>) -> bool {
+    let mut note = vec![0; NOTE_MAX];
+    match unix::receive(connection, &mut note) {
+        Ok(None) => return false,
+        Ok(Some((length, _))) => {
+            note.truncate(length);
+            notes.push(note);
+        }
+        // Its sender has gone, or is none of ours.
+        Err(_) => {}
+    }
+    true
 }
 
 #[cfg(test)]
@@ -93,5 +122,26 @@ mod tests {
         near.send(Qpn::new(qpn.get() + 1), b"another of the block").unwrap();
         assert_eq!(far.receive(), [b"one".to_vec(), b"another of the block".to_vec()]);
         assert!(far.receive().is_empty() && near.receive().is_empty());
+    }
+
+    #[test]
+    fn a_note_may_come_after_its_connection() {
+        let fds = FdSet::new().unwrap();
+        let notes = Notes::new(&fds);
+        let qpn = Qpn::new(u32::from(crate::sys::random::random_u16()) << 8 | 8);
+        notes.listen(qpn).unwrap();
+        let connect = || unix::connect(KIND, block_of(qpn)).unwrap();
+        let (slow, gone) = (connect(), connect());
+        assert!(notes.receive().is_empty());
+        drop(gone);
+        crate::sys::send_parts(slow.as_raw_fd(), [b"late", &[]]).unwrap();
+        assert_eq!(notes.receive(), [b"late".to_vec()]);
+        // Whoever connects and says nothing takes the place of others who do.
+        let silent: Vec<_> = (0..=MOST_SILENT).map(|_| connect()).collect();
+        assert!(notes.receive().is_empty());
+        assert_eq!(notes.state.lock().unwrap().silent.len(), MOST_SILENT);
+        drop(silent);
+        assert!(notes.receive().is_empty());
+        assert_eq!(notes.state.lock().unwrap().silent.len(), 0);
     }
 }
