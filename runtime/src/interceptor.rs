@@ -96,9 +96,9 @@ pub trait Interceptor: Any + Send + Sync + Debug {
     /// A queue pair was destroyed.
     fn destroyed(&self, qpn: Qpn);
 
-    /// A packet has arrived, or a run of packets of which this is the first, if it does not [touch
-    /// packets](Self::touches_packets) and they are of a connected service; until the next one or [`settle`](Self::settle), what this thread reports belongs to it. `known`:
-    /// its destination queue pair exists.
+    /// A packet has arrived. An interceptor that does not [touch packets](Self::touches_packets) may be told of the first packet
+    /// only of a run of a connected service. Until the next call, or [`settle`](Self::settle), what this thread reports belongs
+    /// to this packet or run. `known`: its destination queue pair exists.
     fn received(&self, datagram: &Datagram<'_>, known: bool);
 
     /// Decides what becomes of the packet that was [`received`](Self::received) last.

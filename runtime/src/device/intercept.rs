@@ -94,10 +94,9 @@ impl Device {
 /// Whether the first packet of a run tells an interceptor that only looks what it needs: the run is of a connected service,
 /// and begins with a request or has none.
 pub(super) fn is_seen_by_its_first(run: &RxBatch<'_>) -> bool {
-    let opcode = |datagram: Option<Datagram<'_>>| Opcode::from_u8(*datagram?.payload.first()?);
     let is_request = |opcode: Opcode| opcode.info().role == Role::Request;
-    match (opcode(run.datagrams().next()), opcode(run.datagrams().last())) {
-        (Some(first), Some(last)) => first.transport() != Transport::Ud && (is_request(first) || !is_request(last)),
-        _ => false,
-    }
+    let mut opcodes = run.datagrams().map(|datagram| Opcode::from_u8(*datagram.payload.first()?));
+    let Some(Some(first)) = opcodes.next() else { return false };
+    first.transport() != Transport::Ud
+        && (is_request(first) || opcodes.all(|opcode| opcode.is_some_and(|opcode| !is_request(opcode))))
 }
