@@ -123,7 +123,7 @@ impl Qp {
         self.qpn
     }
 
-    /// State of an XRC target for whoever receives; `None`: the queue pair is none.
+    /// Returns the state of an XRC target for whoever receives; `None` if the queue pair is not one.
     pub(crate) const fn xrc_target(&self) -> Option<&Target> {
         self.xrc_target.as_ref()
     }
@@ -325,14 +325,20 @@ impl Qp {
         Taken { accepted, is_urgent: engine.owes_refusal() }
     }
 
-    /// Gives the engine of an XRC target a packet, its bytes or `None` for a damaged one. Its completions are held back until it has answered.
-    pub(super) fn receive_xrc(&self, work: &mut TxContext, origin: &Origin, bytes: Option<&[u8]>) -> bool {
-        let Some((Ok(packet), bytes)) = bytes.map(|bytes| (Packet::parse(bytes), bytes)) else {
+    /// Gives the engine of an XRC target a packet and its length in bytes, ICRC included; `None` for a damaged one. Its completions
+    /// are held back until it has answered.
+    pub(super) fn receive_xrc(
+        &self,
+        work: &mut TxContext,
+        origin: &Origin,
+        packet: Option<(&Packet<'_>, usize)>,
+    ) -> bool {
+        let Some((packet, length)) = packet else {
             self.damaged();
             return false;
         };
-        lock(&self.inner).tally.received.add(bytes.len());
-        self.drive(work, |engine, io| engine.handle_packet(io, &packet, origin))
+        lock(&self.inner).tally.received.add(length);
+        self.drive(work, |engine, io| engine.handle_packet(io, packet, origin))
     }
 
     /// Counts a damaged packet that claims to be for the queue pair.

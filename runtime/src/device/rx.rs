@@ -350,9 +350,13 @@ impl Device {
                 continue;
             }
             let bytes = packet.is_ok().then_some(datagram.payload);
-            let waits = target.is_busy() || packet.is_ok_and(|packet| self.is_for_other(&packet));
+            let waits = target.is_busy() || packet.as_ref().is_ok_and(|packet| self.is_for_other(packet));
             let put = if waits { self.xrc_rx.put(qp, datagram.headers, bytes) } else { None };
-            accepted |= put.unwrap_or_else(|| qp.receive_xrc(work, &Origin::from(datagram.headers), bytes));
+            let here = || {
+                let packet = packet.as_ref().ok().map(|packet| (packet, datagram.payload.len()));
+                qp.receive_xrc(work, &Origin::from(datagram.headers), packet)
+            };
+            accepted |= put.unwrap_or_else(here);
         }
         accepted
     }

@@ -112,18 +112,18 @@ impl Client {
         }
     }
 
-    /// Opens a line to whoever has numbers like this.
+    /// Connects to the process that owns the block of `number`.
     //= spec/hosts.md#net-009
     //# Processes of one user that open the same file on the same interface MUST share its XRC domain.
     fn call(&self, domain: XrcDomain, number: Qpn) -> Option<Arc<Owner>> {
         let (_, file) = self.tables().domains.get(&domain).cloned()?;
         let _guard = CancelGuard::new();
-        let line = self.port.connect(number).ok()?;
+        let channel = self.port.connect(number).ok()?;
         let join = Request::Join { interface: self.port.interface().index() }.emit();
-        line.send_file(join.head(), &file).ok()?;
-        let owner = Arc::new(Owner { line, state: Mutex::new(State::new()) });
+        channel.send_file(join.head(), &file).ok()?;
+        let owner = Arc::new(Owner { channel, state: Mutex::new(State::new()) });
         let mut tables = self.tables();
-        // What was reached by an earlier line is not there any more.
+        // What was reached by an earlier connection is not there any more.
         tables.forget(|srq| srq.domain == domain && block_of(srq.number) == block_of(number));
         tables.owners.insert((domain, block_of(number)), Arc::clone(&owner));
         Some(owner)
@@ -232,7 +232,7 @@ impl RemoteSrq {
 /// A process that has SRQs of a domain.
 #[derive(Debug)]
 struct Owner {
-    line: Channel,
+    channel: Channel,
     state: Mutex<State>,
 }
 
@@ -280,10 +280,10 @@ impl Owner {
         answer
     }
 
-    /// Ends the line: no request goes out on it any more.
+    /// Ends the connection: no request goes out on it any more.
     fn give_up(&self, state: &mut State) {
         state.is_gone = true;
-        self.line.shutdown();
+        self.channel.shutdown();
     }
 
     /// Asks. The answer is in the buffer then, so many bytes.
@@ -294,7 +294,7 @@ impl Owner {
         }
         while state.overdue > 0 {
             let (length, _) =
-                self.line.receive(&mut state.buffer).map_err(|_| Failure::Gone)?.ok_or(Failure::Silent)?;
+                self.channel.receive(&mut state.buffer).map_err(|_| Failure::Gone)?.ok_or(Failure::Silent)?;
             state.overdue -= 1;
             // What is due to a message that was given up long ago: of the next one nothing is known here.
             if let Some(Answer::Taken { wqe, .. }) = state.buffer.get(..length).and_then(Answer::parse) {
@@ -303,7 +303,7 @@ impl Owner {
         }
         self.send(request)?;
         let until = Instant::now() + PATIENCE;
-        match self.line.receive_until(&mut state.buffer, until) {
+        match self.channel.receive_until(&mut state.buffer, until) {
             Ok(Some(length)) => Ok(length),
             Ok(None) => {
                 state.overdue += 1;
@@ -324,6 +324,6 @@ impl Owner {
     /// Sends a request. The owner has few unread messages, so there is room for one more.
     fn send(&self, request: &Request<'_>) -> Result<(), Failure> {
         let parts = request.emit();
-        self.line.send([parts.head(), parts.payload]).map_err(|_| Failure::Gone)
+        self.channel.send([parts.head(), parts.payload]).map_err(|_| Failure::Gone)
     }
 }

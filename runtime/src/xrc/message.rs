@@ -14,15 +14,15 @@ pub(super) const LENGTH: usize = HEAD + MOST;
 /// Identity of a file: device and inode number.
 pub type Inode = (u64, u64);
 
-/// A receive WQE that the owner of an SRQ has handed out, by a number that means something on one line only.
+/// A receive WQE that the owner of an SRQ has handed out, by a number that means something on one connection only.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct Wqe(pub(super) u32);
 
 /// Request to the process that owns an SRQ. The last two are not answered.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) enum Request<'a> {
-    /// To be let into the domain of the file that comes along, on the interface of this index. The first on every line.
-    /// It is not answered, but refused by the end of the line.
+    /// To be let into the domain of the file that comes along, on the interface of this index. The first on every connection.
+    /// It is not answered, but refused by the end of the connection.
     Join { interface: u32 },
     /// Whether the domain has this SRQ.
     Find { srq: Qpn },

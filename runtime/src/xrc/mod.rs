@@ -2,7 +2,7 @@
 //! process for an SRQ of another.
 //!
 //! The process that owns an SRQ alone has its WQEs, its completion queue and its memory. The process whose queue pair
-//! gets the message asks it for each step, over a line of its own ([`urxe_net::ipc`]):
+//! gets the message asks it for each step, over a connection of its own ([`urxe_net::ipc`]):
 //!
 //! ```text
 //!   who has the queue pair                            who has the SRQ (a thread of its own)
@@ -29,7 +29,7 @@
 //!
 //! An owner that is stopped is not asked again until it has answered what it was asked before. Meanwhile it has no WQEs
 //! (RNR NAK), and packets that need something else of it count as lost: their requester repeats them. When a process
-//! ends, its lines do, and the WQEs that it had taken go back to where they were.
+//! ends, its connections do, and the WQEs that it had taken go back to where they were.
 //!
 //! Devices with an [interceptor](crate::interceptor) ask where they receive: what it sees happens in the order of packets.
 

@@ -11,6 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use urxe_net::Headers;
+use urxe_wire::Packet;
 
 use super::target::Target;
 use crate::counters::bump;
@@ -149,7 +150,9 @@ impl Shared {
             let Some(target) = qp.xrc_target() else { continue };
             device.with_work(|context| match work {
                 Work::Take { origin, peer, bytes } => {
-                    if qp.receive_xrc(context, &origin, bytes.as_deref()) {
+                    let parsed = bytes.as_deref().and_then(|bytes| Some((Packet::parse(bytes).ok()?, bytes.len())));
+                    let packet = parsed.as_ref().map(|(packet, length)| (packet, *length));
+                    if qp.receive_xrc(context, &origin, packet) {
                         *lock(&target.accepted) = Some(peer);
                     }
                 }

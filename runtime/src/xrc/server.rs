@@ -21,7 +21,7 @@ use crate::device::Device;
 use crate::srq::Srq;
 use crate::{clock, lock, port_events, sanitizer, threads};
 
-/// Requests answered on one line before others get their turn.
+/// Requests answered on one connection before others get their turn.
 const BUDGET: usize = 16;
 /// Lines there may be, in shares of an eighth of the descriptors: half of them, for a process that is not answered has no
 /// other way.
@@ -113,13 +113,13 @@ fn start(port: &Arc<Device>) -> io::Result<Running> {
 }
 
 /// Accepts the connections that wait at the listener of a block, up to `most`. False if there is no descriptor for them now.
-fn admit(shared: &Shared, block: u16, guests: &mut Vec<Guest>, most: usize) -> bool {
+fn admit(shared: &Shared, block: u16, connections: &mut Vec<Connection>, most: usize) -> bool {
     // It may be closed since it was looked at.
     let listeners = lock(&shared.listeners);
     let Some((listener, _)) = listeners.get(&block) else { return true };
-    while guests.len() < most {
+    while connections.len() < most {
         match listener.accept() {
-            Ok(Some(line)) => guests.push(Guest::new(line)),
+            Ok(Some(channel)) => connections.push(Connection::new(channel)),
             Ok(None) => return true,
             Err(_) => return false,
         }
@@ -130,20 +130,20 @@ fn admit(shared: &Shared, block: u16, guests: &mut Vec<Guest>, most: usize) -> b
 /// Answers until it is told to stop. Takes no receive token and no queue pair's engine, and waits for no other process:
 /// one that waits for this thread may be waited for by that process' own.
 fn serve(port: &Device, shared: &Shared) {
-    let mut guests: Vec<Guest> = Vec::new();
+    let mut connections: Vec<Connection> = Vec::new();
     let mut buffer = [0; message::LENGTH];
     let most = SHARES * descriptor_share();
     let mut pauses = false;
     while !shared.stop.load(Ordering::Acquire) {
         let entry = |fd: RawFd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         // A connection beyond the limit waits in the backlog until another one ends.
-        let listeners: Vec<(u16, RawFd)> = if pauses || guests.len() >= most {
+        let listeners: Vec<(u16, RawFd)> = if pauses || connections.len() >= most {
             Vec::new()
         } else {
             lock(&shared.listeners).iter().map(|(block, (listener, _))| (*block, listener.as_raw_fd())).collect()
         };
         let mut polled = vec![entry(shared.wake.as_raw_fd())];
-        polled.extend(guests.iter().map(|guest| entry(guest.line.as_raw_fd())));
+        polled.extend(connections.iter().map(|connection| entry(connection.channel.as_raw_fd())));
         polled.extend(listeners.iter().map(|(_, fd)| entry(*fd)));
         let count = polled.len() as libc::nfds_t;
         // SAFETY: an array of that many entries. What can go wrong is an interruption, and then nothing is ready.
@@ -152,20 +152,20 @@ fn serve(port: &Device, shared: &Shared) {
         if ready.next() == Some(true) {
             shared.woken();
         }
-        guests.retain_mut(|guest| ready.next() != Some(true) || guest.serve(port, &mut buffer));
+        connections.retain_mut(|connection| ready.next() != Some(true) || connection.serve(port, &mut buffer));
         pauses = false;
         for ((block, _), _) in listeners.iter().zip(ready).filter(|(_, ready)| *ready) {
-            pauses |= !admit(shared, *block, &mut guests, most);
+            pauses |= !admit(shared, *block, &mut connections, most);
         }
     }
-    for mut guest in guests {
-        guest.leave(port);
+    for mut connection in connections {
+        connection.leave(port);
     }
 }
 
 /// Another process, and what it has taken.
-struct Guest {
-    line: Channel,
+struct Connection {
+    channel: Channel,
     /// Domain whose file the process has passed; `None` before.
     domain: Option<XrcDomain>,
     taken: BTreeMap<Wqe, Taken>,
@@ -178,15 +178,15 @@ struct Taken {
     wr: RecvWr,
 }
 
-impl Guest {
-    const fn new(line: Channel) -> Self {
-        Self { line, domain: None, taken: BTreeMap::new(), last: 0 }
+impl Connection {
+    const fn new(channel: Channel) -> Self {
+        Self { channel, domain: None, taken: BTreeMap::new(), last: 0 }
     }
 
     /// Answers some of what it asks. False when it is gone, and has left.
     fn serve(&mut self, port: &Device, buffer: &mut [u8; message::LENGTH]) -> bool {
         for _ in 0..BUDGET {
-            match self.line.receive(buffer) {
+            match self.channel.receive(buffer) {
                 Ok(None) => return true,
                 Ok(Some((length, file))) => {
                     let request = buffer.get(..length).and_then(|message| Request::parse(message, clock::now()));
@@ -219,7 +219,7 @@ impl Guest {
         port.xrc_srqs().here(self.domain?, number)
     }
 
-    /// Does what is asked for. `None` if it cannot be answered: that is the end of the line.
+    /// Does what is asked for. `None` if it cannot be answered: the connection ends then.
     fn act(&mut self, port: &Device, request: &Request<'_>, file: Option<OwnedFd>) -> Option<()> {
         if let Request::Join { interface } = *request {
             self.domain = self.domain.or(domain(port, interface, file?));
@@ -252,7 +252,7 @@ impl Guest {
             }
         };
         let parts = answer.emit();
-        self.line.send([parts.head(), parts.payload]).ok()
+        self.channel.send([parts.head(), parts.payload]).ok()
     }
 
     fn take(&mut self, port: &Device, number: Qpn) -> Answer<'static> {
