@@ -11,19 +11,19 @@ use urxe_runtime::lock;
 impl Observer {
     /// The engine reports something about `qpn`.
     pub(super) fn engine_event(&self, qpn: Qpn, event: &Event) {
-        let refused = packet_context::with(|scene| {
-            // What stands in the scene is what was refused just now, or earlier in the same call.
-            let refused = scene.refused.clone();
-            if scene.receiving
+        let refused = packet_context::with(|context| {
+            // What stands in the context is what was refused just now, or earlier in the same call.
+            let refused = context.refused.clone();
+            if context.receiving
                 && let Some(text) = fmt::event(event, refused.as_ref())
             {
-                scene.comments.push(text);
+                context.comments.push(text);
             }
             if let Event::ResponderFault { fault, .. } = event {
-                scene.fault = Some((*fault, fmt::fault(*fault, refused.as_ref())));
+                context.fault = Some((*fault, fmt::fault(*fault, refused.as_ref())));
             }
             if let Event::SendFailed { op, length, status, .. } = event {
-                scene.failed = Some((*op, *length, *status));
+                context.failed = Some((*op, *length, *status));
             }
             refused
         });
@@ -38,7 +38,7 @@ impl Observer {
                 if nak == Nak::Code(NakCode::PsnSequenceError) {
                     self.explain_drop(qpn, event);
                 }
-                let why = packet_context::with(|scene| scene.fault.as_ref().map(|(_, why)| why.clone()));
+                let why = packet_context::with(|context| context.fault.as_ref().map(|(_, why)| why.clone()));
                 let why = why.map_or(String::new(), |why| format!(": {why}"));
                 self.announce(qpn, psn, format!("{}{why}", fmt::nak(nak)));
             }
@@ -47,9 +47,9 @@ impl Observer {
                 lock(&self.peers).retried(qpn, reason, psn);
             }
             Event::ResponderFault { .. } => {
-                let told = packet_context::with(|scene| {
-                    let (fault, why) = scene.fault.clone()?;
-                    Some((why, fmt::fault_remedy(fault, scene.refused.as_ref())))
+                let told = packet_context::with(|context| {
+                    let (fault, why) = context.fault.clone()?;
+                    Some((why, fmt::fault_remedy(fault, context.refused.as_ref())))
                 });
                 if let Some((why, remedy)) = told.filter(|_| self.explain.is_some()) {
                     self.note_refusal(qpn, &why, remedy);
@@ -81,7 +81,7 @@ impl Observer {
                 explain::drops::dropped(self, format, qpn, reason, request);
             }
             Event::SentNak { .. } => {
-                let request = packet_context::with(|scene| Some(scene.arrived?.psn));
+                let request = packet_context::with(|context| Some(context.arrived?.psn));
                 explain::drops::dropped(self, format, qpn, DropReason::OutOfSequence, request);
             }
             // Of a request that never came before.

@@ -26,7 +26,7 @@ const AT_ONCE: Instant = Instant::from_nanos(0);
 const ASKED: &str = "URXE_FAULTS asks for it";
 const SEE: &str = "see how the program takes it";
 
-/// Never.
+/// Time in nanoseconds that never comes.
 const NEVER: u64 = u64::MAX;
 
 /// Does what the script says.
@@ -362,7 +362,7 @@ impl Observer {
             Verdict::Refuse(syndrome) => match refusal(payload, syndrome) {
                 Some(packet) => {
                     let packet = resealed(datagram, packet);
-                    super::packet_context::with(|scene| scene.asked_for = Some(qpn));
+                    super::packet_context::with(|context| context.asked_for = Some(qpn));
                     (Decision::Replace(packet), Some("taken for a refusal"))
                 }
                 None => (Decision::Accept, None),
@@ -387,7 +387,7 @@ impl Observer {
         arrived.into_iter().filter_map(|held| if let HeldData::Received(it) = held { Some(it) } else { None }).collect()
     }
 
-    /// When there is something to do.
+    /// Returns when the next held packet, step or event of the script is due.
     pub(super) fn next_fault(&self) -> Option<Instant> {
         let faults = self.faults.as_ref()?;
         let held = faults.due.load(Ordering::SeqCst);
@@ -406,7 +406,7 @@ impl Observer {
         let asked = faults.script().completion(faults.qp(cqe.qpn), direction);
         if let Some(status) = asked.and_then(|refused| WcStatus::from_u32(refused.0)) {
             cqe.status = status;
-            super::packet_context::with(|scene| scene.asked_for = Some(cqe.qpn));
+            super::packet_context::with(|context| context.asked_for = Some(cqe.qpn));
             self.break_qp(faults, cqe.qpn);
         }
     }

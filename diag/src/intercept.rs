@@ -66,6 +66,7 @@ impl Interceptor for Observer {
 
     fn flush(&self) {
         self.flush_capture();
+        self.take_due_notes();
     }
 
     fn event(&self, qpn: Qpn, event: &Event) {

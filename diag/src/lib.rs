@@ -49,7 +49,7 @@ pub use messages::complain;
 use notes::NoteBox;
 use packets::Announced;
 pub use peers::Peer;
-use peers::{Known, Peers};
+use peers::{Peers, QpRecord};
 use strict::Strict;
 pub use strict::{RecvQueue, Sender};
 use urxe_runtime::device::Device;
@@ -144,14 +144,14 @@ impl Observer {
 pub(crate) fn refused(denied: &Denied, region: Option<&Region>) {
     if is_on() {
         let refused = Refused { denied: *denied, region: region.cloned() };
-        packet_context::with(|scene| scene.refused = Some(refused));
+        packet_context::with(|context| context.refused = Some(refused));
     }
 }
 
 /// A memory window could not be bound.
 pub(crate) fn unbound(error: urxe_engine::BindError) {
     if is_on() {
-        packet_context::with(|scene| scene.unbound = Some(error));
+        packet_context::with(|context| context.unbound = Some(error));
     }
 }
 

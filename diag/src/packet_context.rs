@@ -37,7 +37,7 @@ thread_local! {
     static CONTEXT: RefCell<PacketContext> = RefCell::new(PacketContext::default());
 }
 
-/// Lets `act` at this thread's scene; not while the thread ends.
+/// Lets `act` at this thread's context; not while the thread ends.
 pub(super) fn with<T: Default>(act: impl FnOnce(&mut PacketContext) -> T) -> T {
     CONTEXT.try_with(|context| act(&mut context.borrow_mut())).unwrap_or_default()
 }

@@ -11,7 +11,7 @@ use super::arrived::Arrived;
 use super::capture::{self, Received};
 use super::notes::Note;
 use super::packet_context::{self, PacketContext};
-use super::peers::Known;
+use super::peers::QpRecord;
 use super::{Observer, explain};
 use urxe_runtime::{clock, lock};
 
@@ -36,8 +36,8 @@ impl Observer {
         self.end_packet();
         let arrived = Arrived::of(datagram);
         if self.capture.is_none() {
-            packet_context::with(|scene| {
-                *scene = PacketContext { arrived, receiving: true, ..PacketContext::default() }
+            packet_context::with(|context| {
+                *context = PacketContext { arrived, receiving: true, ..PacketContext::default() }
             });
             if let Some(arrived) = arrived {
                 self.hear(&arrived, known, || datagram.verify() != Check::Bad);
@@ -72,8 +72,8 @@ impl Observer {
             at: capture::now(),
             bytes: datagram.payload.to_vec(),
         });
-        packet_context::with(|scene| {
-            *scene = PacketContext { packet, arrived, comments, receiving: true, ..PacketContext::default() }
+        packet_context::with(|context| {
+            *context = PacketContext { packet, arrived, comments, receiving: true, ..PacketContext::default() }
         });
     }
 
@@ -91,7 +91,7 @@ impl Observer {
             && arrived.datagram.is_some()
             && is_intact()
         {
-            explain::drops::astray(self, format, arrived);
+            explain::drops::unknown_qp(self, format, arrived);
         }
     }
 
@@ -113,14 +113,14 @@ impl Observer {
 
     /// Tells the peer of `qpn`, if that is on this host, why a request of its is refused.
     pub(super) fn note_refusal(&self, qpn: Qpn, why: &str, remedy: &str) {
-        if let Some(arrived) = packet_context::with(|scene| scene.arrived) {
+        if let Some(arrived) = packet_context::with(|context| context.arrived) {
             self.note_to_peer(qpn, arrived.to, arrived.from, why, remedy);
         }
     }
 
     /// Sends the peer of `qpn` a note, if it has one and that is on this host. Both addresses are those of the connection.
     pub(super) fn note_to_peer(&self, qpn: Qpn, local: IpAddr, remote: SocketAddr, why: &str, remedy: &str) {
-        let has_peer = |known: &&Known| known.peer.qp_type.is_reliable();
+        let has_peer = |known: &&QpRecord| known.peer.qp_type.is_reliable();
         let Some(to) = lock(&self.peers).get(qpn).filter(has_peer).map(|known| known.peer.qpn) else { return };
         let (why, remedy) = (why.to_owned(), remedy.to_owned());
         self.notes.send(remote, &Note { to, from: qpn, address: local, is_drop: false, why, remedy });
@@ -129,9 +129,9 @@ impl Observer {
     /// Ends the context of the packet received last and writes it to the capture: later reports of this thread belong
     /// to no packet.
     pub(super) fn end_packet(&self) {
-        let (packet, comments) = packet_context::with(|scene| {
-            scene.receiving = false;
-            (scene.packet.take(), std::mem::take(&mut scene.comments))
+        let (packet, comments) = packet_context::with(|context| {
+            context.receiving = false;
+            (context.packet.take(), std::mem::take(&mut context.comments))
         });
         if let (Some(capture), Some(packet)) = (&self.capture, packet) {
             capture.received(&packet, &comments);
@@ -172,15 +172,19 @@ impl Observer {
     /// Something else is to be said about the packet that has come.
     pub fn remark(&self, what: &str) {
         if self.capture.is_some() {
-            packet_context::with(|scene| scene.comments.push(what.to_owned()));
+            packet_context::with(|context| context.comments.push(what.to_owned()));
         }
     }
 
-    /// A burst is through.
+    /// Writes the packets of a burst to the capture.
     pub(super) fn flush_capture(&self) {
         if let Some(capture) = &self.capture {
             capture.flush();
         }
+    }
+
+    /// Takes notes about datagrams if they may have lain long enough: no completion asks for these.
+    pub(super) fn take_due_notes(&self) {
         let due = self.look_for_notes.load(Ordering::Relaxed);
         if due != u64::MAX {
             let now = clock::now().as_nanos();

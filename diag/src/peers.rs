@@ -14,7 +14,7 @@ use super::notes::Note;
 /// Queue pairs that are no more, and are remembered.
 const MOST_GONE: usize = 1024;
 /// Numbers of queue pairs that were never there and were asked for, which peers choose.
-const MOST_STRANGE: usize = 16;
+const MOST_UNKNOWN: usize = 16;
 
 /// A queue pair as the application has set it up.
 #[derive(Clone, Copy, Debug)]
@@ -58,7 +58,7 @@ pub(super) enum Once {
 
 /// A queue pair, and what has been seen of it.
 #[derive(Debug)]
-pub(super) struct Known {
+pub(super) struct QpRecord {
     pub(super) peer: Peer,
     /// A packet has come since it was set up.
     pub(super) heard: bool,
@@ -71,7 +71,7 @@ pub(super) struct Known {
     /// The first request has come: the one with `rq_psn`.
     began: bool,
     /// PSN of a request that came before that one, and how often it came.
-    misplaced: Option<(Psn, u32)>,
+    out_of_window: Option<(Psn, u32)>,
     /// The PSN to which the requester has gone back last.
     retried_at: Option<Psn>,
     /// The PSN of the last answer to what is not outstanding.
@@ -82,7 +82,7 @@ pub(super) struct Known {
     pub(super) is_asked_for: bool,
     /// Reason of the peer's last refusal, as its process says.
     pub(super) note: Option<Note>,
-    told: Vec<Once>,
+    reported: Vec<Once>,
 }
 
 /// Requests with a PSN beside the expected one that come so often are no losses: the requester begins there.
@@ -90,7 +90,7 @@ const SURE: u32 = 3;
 /// As many packets as a loss may leave out.
 const NEAR: u32 = 64;
 
-impl Known {
+impl QpRecord {
     fn new(peer: Peer) -> Self {
         Self {
             peer,
@@ -99,28 +99,28 @@ impl Known {
             refused: None,
             explained: false,
             began: false,
-            misplaced: None,
+            out_of_window: None,
             retried_at: None,
             ghost: None,
             spoilt: 0,
             is_asked_for: false,
             note: None,
-            told: Vec::new(),
+            reported: Vec::new(),
         }
     }
 
     /// Whether this has not been printed yet.
     pub(super) fn first(&mut self, what: Once) -> bool {
-        let first = !self.told.contains(&what);
+        let first = !self.reported.contains(&what);
         if first {
-            self.told.push(what);
+            self.reported.push(what);
         }
         first
     }
 
     /// Notes a request that is not the expected one. Returns whether the peer must have another `sq_psn` than `rq_psn` here:
     /// nothing has come in order yet, and this came before the first PSN or comes again and again.
-    pub(super) fn is_misplaced(&mut self, psn: Psn) -> bool {
+    pub(super) fn is_out_of_window(&mut self, psn: Psn) -> bool {
         if self.began {
             return false;
         }
@@ -128,17 +128,17 @@ impl Known {
         if distance < 0 {
             return true;
         }
-        let count = match self.misplaced {
-            Some((first, count)) if psn.distance_from(first) > 0 => return self.misplaced_often(count),
+        let count = match self.out_of_window {
+            Some((first, count)) if psn.distance_from(first) > 0 => return self.is_often_out_of_window(count),
             Some((first, count)) if first == psn => count + 1,
             _ => 1,
         };
-        self.misplaced = Some((psn, count));
-        self.misplaced_often(count)
+        self.out_of_window = Some((psn, count));
+        self.is_often_out_of_window(count)
     }
 
-    fn misplaced_often(&self, count: u32) -> bool {
-        let Some((first, _)) = self.misplaced else { return false };
+    fn is_often_out_of_window(&self, count: u32) -> bool {
+        let Some((first, _)) = self.out_of_window else { return false };
         let is_far = first.distance_from(self.peer.rq_psn).unsigned_abs() > NEAR;
         count >= if is_far { 2 } else { SURE }
     }
@@ -149,14 +149,14 @@ impl Known {
     }
 }
 
-/// All of a device.
+/// Records of the queue pairs of a device.
 #[derive(Debug, Default)]
 pub(super) struct Peers {
-    known: HashMap<Qpn, Known>,
+    known: HashMap<Qpn, QpRecord>,
     /// Lately destroyed, oldest first.
     gone: VecDeque<Qpn>,
-    /// Never there, and told of.
-    strange: Vec<Qpn>,
+    /// Numbers of no queue pair that datagrams were for, and that was reported.
+    unknown: Vec<Qpn>,
 }
 
 impl Peers {
@@ -165,7 +165,7 @@ impl Peers {
         // Attributes are given once, and stay.
         peer.address = peer.address.or(before.as_ref().and_then(|known| known.peer.address));
         let fresh = matches!(peer.state, QpState::Reset | QpState::Init);
-        let mut known = before.filter(|_| !fresh).unwrap_or_else(|| Known::new(peer));
+        let mut known = before.filter(|_| !fresh).unwrap_or_else(|| QpRecord::new(peer));
         known.peer = peer;
         self.known.insert(qpn, known);
     }
@@ -179,19 +179,19 @@ impl Peers {
         }
     }
 
-    pub(super) fn get(&self, qpn: Qpn) -> Option<&Known> {
+    pub(super) fn get(&self, qpn: Qpn) -> Option<&QpRecord> {
         self.known.get(&qpn)
     }
 
-    pub(super) fn get_mut(&mut self, qpn: Qpn) -> Option<&mut Known> {
+    pub(super) fn get_mut(&mut self, qpn: Qpn) -> Option<&mut QpRecord> {
         self.known.get_mut(&qpn)
     }
 
     /// Whether there has been no such queue pair lately, and that has not been told of.
-    pub(super) fn is_strange(&mut self, qpn: Qpn) -> bool {
-        let new = self.strange.len() < MOST_STRANGE && !self.strange.contains(&qpn) && !self.gone.contains(&qpn);
+    pub(super) fn is_unknown(&mut self, qpn: Qpn) -> bool {
+        let new = self.unknown.len() < MOST_UNKNOWN && !self.unknown.contains(&qpn) && !self.gone.contains(&qpn);
         if new {
-            self.strange.push(qpn);
+            self.unknown.push(qpn);
         }
         new
     }

@@ -84,7 +84,7 @@ fn cause(event: &CmEvent) -> Option<(String, String)> {
 
 /// Explains that a function of librdmacm failed.
 pub fn cm_failed(function: &str, errno: i32) {
-    super::verbs::explain(function, errno, || {
+    super::verbs::explain("cm", function, errno, || {
         match u32::try_from(errno).ok().and_then(|number| urxe_explain::errno::TABLE.by_number(number)) {
             Some(entry) => (format!("{} ({})", entry.meaning, entry.cause), entry.remedy.to_owned()),
             None => (io::Error::from_raw_os_error(errno).to_string(), format!("see the manual page of {function}")),

@@ -8,7 +8,7 @@ use urxe_wire::Qpn;
 use super::Format;
 use super::line::Line;
 use crate::fmt::{self, Request};
-use crate::peers::Known;
+use crate::peers::QpRecord;
 use crate::{Observer, packet_context};
 use urxe_runtime::lock;
 
@@ -56,7 +56,7 @@ pub(crate) fn completion(observer: &Observer, format: Format, cqe: &Cqe) {
 }
 
 /// The peer of a queue pair.
-struct Who<'a>(&'a Known);
+struct Who<'a>(&'a QpRecord);
 
 impl std::fmt::Display for Who<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -91,7 +91,7 @@ fn sending(
     observer: &Observer,
     cqe: &Cqe,
     failed: Option<&(SendOp, u32, WcStatus)>,
-    known: Option<&Known>,
+    known: Option<&QpRecord>,
 ) -> Option<(String, String)> {
     let told = |why: String, remedy: &str| Some((why, remedy.to_owned()));
     match cqe.status {
@@ -137,7 +137,7 @@ fn sending(
 }
 
 /// Explains that the peer did not acknowledge a message of `length` bytes, however often it was sent.
-fn unanswered(observer: &Observer, length: u32, known: &Known) -> (String, String) {
+fn unanswered(observer: &Observer, length: u32, known: &QpRecord) -> (String, String) {
     let (tries, peer) = (known.peer.retry_cnt, Who(known));
     let timeout = known.peer.timeout.map_or_else(String::new, |timeout| format!(" x {}", Millis(timeout)));
     if known.spoilt > 0 {

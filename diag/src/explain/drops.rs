@@ -10,7 +10,7 @@ use super::Format;
 use super::line::Line;
 use crate::arrived::Arrived;
 use crate::notes::Note;
-use crate::peers::{Known, Once};
+use crate::peers::{Once, QpRecord};
 use crate::{Observer, packet_context};
 use urxe_runtime::lock;
 
@@ -18,7 +18,7 @@ use urxe_runtime::lock;
 const GRH: usize = 40;
 
 /// Cause and remedy of a dropped datagram.
-fn datagram(known: &Known, reason: DropReason, arrived: &Arrived) -> Option<(Once, String, &'static str)> {
+fn datagram(known: &QpRecord, reason: DropReason, arrived: &Arrived) -> Option<(Once, String, &'static str)> {
     let (_, q_key, length) = arrived.datagram?;
     let fault = packet_context::with(|context| context.fault.as_ref().map(|(fault, _)| *fault));
     Some(match (reason, fault) {
@@ -58,7 +58,7 @@ pub(crate) fn dropped(observer: &Observer, format: Format, qpn: Qpn, reason: Dro
         let told = match (known.peer.qp_type, reason) {
             (QpType::Ud, _) => datagram(known, reason, &arrived),
             (_, DropReason::OutOfSequence | DropReason::StaleDuplicate) => {
-                request.and_then(|psn| misplaced(known, psn))
+                request.and_then(|psn| out_of_window(known, psn))
             }
             _ => None,
         };
@@ -74,9 +74,9 @@ pub(crate) fn dropped(observer: &Observer, format: Format, qpn: Qpn, reason: Dro
 }
 
 /// Cause and remedy if the peer sends from another PSN than is expected here.
-fn misplaced(known: &mut Known, psn: Psn) -> Option<(Once, String, &'static str)> {
+fn out_of_window(known: &mut QpRecord, psn: Psn) -> Option<(Once, String, &'static str)> {
     let expected = known.peer.rq_psn;
-    known.is_misplaced(psn).then(|| {
+    known.is_out_of_window(psn).then(|| {
         (
             Once::PsnMismatch,
             format!("rq_psn is {expected}, but the peer sends from {psn}"),
@@ -86,10 +86,10 @@ fn misplaced(known: &mut Known, psn: Psn) -> Option<(Once, String, &'static str)
 }
 
 /// Explains a datagram to a queue pair that there has not been lately.
-pub(crate) fn astray(observer: &Observer, format: Format, arrived: &Arrived) {
+pub(crate) fn unknown_qp(observer: &Observer, format: Format, arrived: &Arrived) {
     let Some((src_qp, ..)) = arrived.datagram else { return };
     let dest = arrived.dest;
-    if !lock(&observer.peers).is_strange(dest) {
+    if !lock(&observer.peers).is_unknown(dest) {
         return;
     }
     let why = format!("there is no QP {dest} at {}", arrived.to);

@@ -10,7 +10,7 @@ use crate::settings;
 /// Explanation: cause and remedy.
 #[derive(Debug, Default)]
 pub(super) struct Line<'a> {
-    /// `verb`, `completion` or `event`.
+    /// `verb`, `cm` (functions and events of librdmacm), `completion`, `event`, `dropped`, `faults` or `strict`.
     pub(super) kind: &'a str,
     /// The device.
     pub(super) device: &'a str,

@@ -85,11 +85,11 @@ pub fn failed(verb: Verb, errno: i32) {
     if is_answer(verb, errno) {
         return;
     }
-    explain(verb.name(), errno, || general(verb, errno));
+    explain("verb", verb.name(), errno, || general(verb, errno));
 }
 
-/// Explains that a function failed, by the noted reason, or else by `general`.
-pub(super) fn explain(function: &str, errno: i32, general: impl FnOnce() -> (String, String)) {
+/// Explains that a function failed, by the noted reason, or else by `general`. `kind` is that of the [`Line`].
+pub(super) fn explain(kind: &str, function: &str, errno: i32, general: impl FnOnce() -> (String, String)) {
     let Some(format) = super::wanted() else { return };
     let noted = REASON.try_with(|place| place.borrow_mut().take()).ok().flatten();
     let noted = noted.filter(|reason| reason.errno == errno);
@@ -103,7 +103,7 @@ pub(super) fn explain(function: &str, errno: i32, general: impl FnOnce() -> (Str
         }
     };
     let what = format!("{function} failed with {code}");
-    Line { kind: "verb", code, qp, what: &what, why: &why, remedy: &remedy, ..Line::default() }.print(format);
+    Line { kind, code, qp, what: &what, why: &why, remedy: &remedy, ..Line::default() }.print(format);
 }
 
 /// The cause and the remedy of a failure without a noted reason: what destroys fail for, else the table.

@@ -66,7 +66,7 @@ impl Call {
         }
     }
 
-    /// Does it. Requests that are posted are taken out.
+    /// Does what the handler asked for. Requests that are posted are taken out.
     ///
     /// # Safety
     /// The lists of requests are copies in the call's own memory, as is what they name.
