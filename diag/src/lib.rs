@@ -49,7 +49,7 @@ pub use messages::complain;
 use notes::NoteBox;
 use packets::Announced;
 pub use peers::Peer;
-use peers::{Peers, QpRecord};
+use peers::Peers;
 use strict::Strict;
 pub use strict::{RecvQueue, Sender};
 use urxe_runtime::device::Device;
