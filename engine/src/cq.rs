@@ -98,6 +98,10 @@ pub struct Cqe {
     pub solicited: bool,
     /// The network header that the receive buffer starts with: on UD.
     pub grh: Option<grh::Kind>,
+    /// The checksums in a raw frame are right (`IBV_WC_IP_CSUM_OK`).
+    pub csum_ok: bool,
+    /// Tag of the flow rule that a raw frame belongs to; else 0.
+    pub flow_tag: u32,
 }
 
 /// Completions for which a CQ raises a completion event (IBA 11.4.2.2).

@@ -80,6 +80,7 @@
 //! | [`cm`] | communication management: how queue pairs get connected |
 //! | [`mad`] | management datagrams: agents, transactions, RMPP, performance counters |
 //! | [`fault`], [`event`] | the table of what a responder does about each error; events for counters, traces and people |
+//! | [`flow`] | flow steering of Ethernet frames |
 //! | [`host`], [`time`] | the traits that a host implements |
 //! | [`quirks`] | what a device may do and devices rarely do (feature `quirks`) |
 //!
@@ -106,6 +107,7 @@ pub mod cq;
 pub mod endpoint;
 pub mod event;
 pub mod fault;
+pub mod flow;
 pub mod host;
 mod key;
 pub mod mad;
@@ -132,7 +134,7 @@ pub use memory::{Ask, Denied, Fault, Memory, Touch};
 pub use moderation::Moderation;
 pub use mr::{Accessor, Pd, Refusal, Region, RegionKind};
 pub use mw::{Bind, BindError, RegionTable, WindowType};
-pub use qp::sge::scatter;
+pub use qp::sge::{copy_payload, scatter};
 pub use qp::{ModifyError, Progress, QpCap, QpConfig, QpType, QueuePair, attr, state::QpState};
 pub use quirks::Quirks;
 #[cfg(feature = "quirks")]

@@ -20,6 +20,8 @@ fn cqe(wr_id: u64) -> Cqe {
         src_qp: Qpn::default(),
         solicited: false,
         grh: None,
+        csum_ok: false,
+        flow_tag: 0,
     }
 }
 

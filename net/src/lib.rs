@@ -67,6 +67,7 @@ pub mod link_monitor;
 pub mod multicast;
 pub mod port;
 pub mod qpn_registry;
+pub mod raw;
 pub mod route;
 pub mod rx;
 pub mod tx;

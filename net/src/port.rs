@@ -34,6 +34,8 @@ pub struct Port {
     index: u32,
     link_events: Mutex<Vec<LinkEvent>>,
     has_link_events: AtomicBool,
+    /// Raw frames are received: there may always be news.
+    has_raw: AtomicBool,
     fds: Arc<FdSet>,
     registry: Registry,
     routes: Mutex<TxPool>,
@@ -63,6 +65,7 @@ impl Port {
             interface: RwLock::new(Arc::new(interface)),
             link_events: Mutex::default(),
             has_link_events: AtomicBool::new(false),
+            has_raw: AtomicBool::new(false),
             counters: Counters::default(),
             left_acks: Mutex::default(),
             has_left_acks: AtomicBool::new(false),
@@ -77,8 +80,8 @@ impl Port {
         Arc::clone(&self.interface.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Whether there is anything for [`take_link_events`](Self::take_link_events) or [`take_due_last_wills`](Self::take_due_last_wills):
-    /// asked with every receiving, nearly always for nothing.
+    /// Whether there is anything for [`take_link_events`](Self::take_link_events) or [`take_due_last_wills`](Self::take_due_last_wills),
+    /// or may be something for [`RawRx::receive`](crate::raw::RawRx::receive): asked with every receiving, nearly always for nothing.
     #[inline]
     pub fn has_news(&self) -> bool {
         self.has_link_events.load(Ordering::Relaxed) || self.wills.are_due()
@@ -86,10 +89,21 @@ impl Port {
 
     /// Takes the changes of the interface since the last call.
     pub fn take_link_events(&self) -> Vec<LinkEvent> {
-        if !self.has_link_events.swap(false, Ordering::Acquire) {
+        if !self.has_link_events.swap(self.has_raw.load(Ordering::Relaxed), Ordering::Acquire) {
             return Vec::new();
         }
         core::mem::take(&mut *self.link_events.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Has [`has_news`](Self::has_news) be true from now on.
+    pub(crate) fn always_has_news(&self) {
+        self.has_raw.store(true, Ordering::Relaxed);
+        self.has_link_events.store(true, Ordering::Release);
+    }
+
+    /// Returns the interface's index.
+    pub(crate) const fn index(&self) -> u32 {
+        self.index
     }
 
     /// Whether there is anything for [`take_left_acks`](Self::take_left_acks).

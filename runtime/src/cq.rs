@@ -137,6 +137,11 @@ impl Cq {
         due.look_at
     }
 
+    /// Whether there are completions to poll.
+    pub fn has_unpolled(&self) -> bool {
+        self.stirs.load(Ordering::Acquire)
+    }
+
     /// Takes completions, oldest first, and hands them to `each` until it has had `most`. Returns how many.
     #[inline]
     pub fn poll(&self, most: usize, each: impl FnMut(&Cqe)) -> usize {

@@ -14,6 +14,7 @@
 //! | [`interceptor`] | the one hook for captures, explanations and faults |
 //! | [`event`], [`async_events`], [`port_events`] | events for the application |
 //! | [`groups`], [`gsi`] | multicast; datagrams to QP1 |
+//! | [`raw`] | raw Ethernet: queue pairs of frames, flow rules |
 //! | [`xrc`] | XRC domains that processes share |
 //! | [`fork`], [`fork_safe_mutex`] | fork(2): a child has no device, and finds tables whole |
 //! | [`clock`], [`limits`], [`quirks`] | time; limits of the device; rare but legal behaviour |
@@ -22,7 +23,7 @@
 //!
 //! # Locks
 //!
-//! In the order in which they may be taken: receive token ([`device::Device`]) → a queue pair's engine → the table of
+//! In the order in which they may be taken: receive token ([`device::Device`]) → the ring of [`raw`] frames → flow rules → a queue pair's engine → the table of
 //! regions, a shared queue, a completion queue → an event file. No lock is held while calling the application's or
 //! libibverbs' code; only the receive token and an engine's lock are held across system calls. While an engine works for an
 //! XRC SRQ of another process, the lock of the line to that process is taken in its place, and held until it answers; who
@@ -57,6 +58,7 @@ pub mod device;
 pub mod progress;
 pub mod qp;
 pub mod quirks;
+pub mod raw;
 
 pub mod fork_safe_mutex;
 mod run_queue;

@@ -273,6 +273,11 @@ impl Host {
         crate::procfs::is_listening(self, port)
     }
 
+    /// Whether a program here has a packet socket that receives.
+    pub fn is_capturing(&self) -> Result<bool> {
+        crate::procfs::is_capturing(self)
+    }
+
     /// How many packets this host has sent on an interface.
     pub fn packets_sent(&self, netdev: &str) -> Result<u64> {
         crate::procfs::packets_sent(self, netdev)

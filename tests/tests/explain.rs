@@ -189,7 +189,7 @@ const CASES: &[Case] = &[
         create_qp(c, &Init { cap: v::ibv_qp_cap { max_inline_data: 100_000, ..CAP }, ..Init::default() })
     }),
     case("a type that is not there", "qp_type is none that this device has", "IBV_QPT_RC", |c| {
-        create_qp(c, &Init { qp_type: v::IBV_QPT_RAW_PACKET, ..Init::default() })
+        create_qp(c, &Init { qp_type: v::IBV_QPT_DRIVER, ..Init::default() })
     }),
     case("no completion queue elements", "cqe is not positive", "at least one", |c| refused(Cq::new(c, 0, None))),
     case("a completion queue too long", "cqe is 2000000000, the device has at most", "ask for less", |c| {

@@ -41,6 +41,7 @@ verbs! {
     CloseXrcd "ibv_close_xrcd";
     CreateAh "ibv_create_ah";
     CreateCompCntr "ibv_create_comp_cntr";
+    CreateFlow "ibv_create_flow";
     CreateCq "ibv_create_cq";
     CreateCqEx "ibv_create_cq_ex";
     CreateQp "ibv_create_qp";
@@ -54,6 +55,7 @@ verbs! {
     DeregMr "ibv_dereg_mr";
     DestroyAh "ibv_destroy_ah";
     DestroyCompCntr "ibv_destroy_comp_cntr";
+    DestroyFlow "ibv_destroy_flow";
     DestroyCq "ibv_destroy_cq";
     DestroyQp "ibv_destroy_qp";
     DestroySrq "ibv_destroy_srq";

@@ -74,6 +74,14 @@ urxe_net::counters! {
         retry_rnr_exceeded_err,
         /// Times the interface went down.
         link_downed,
+        /// Raw frames without a receive.
+        raw_rx_no_receive,
+        /// Raw frames that found no room in the receive ring.
+        raw_rx_lost,
+        /// Raw frames longer than the interface's MTU allows.
+        raw_rx_too_long,
+        /// Raw frames that the interface has not sent.
+        raw_tx_lost,
     }
 }
 

@@ -121,6 +121,8 @@ impl<H: Host> QueuePair<H> {
                 src_qp: Qpn::default(),
                 solicited: false,
                 grh: None,
+                csum_ok: false,
+                flow_tag: 0,
             };
             self.complete_recv(io, cqe);
         }

@@ -6,14 +6,11 @@ use crate::mr::{Accessor, Pd, Refusal};
 use crate::work::{Data, Sge, SgeList};
 
 /// Copies the bytes from `offset` on of what `data` describes to `to`.
+///
+/// # Errors
+/// The first access that is refused, or that `data` is too short.
 #[inline]
-pub(super) fn copy_payload<M: Memory>(
-    memory: &M,
-    pd: Pd,
-    data: &Data,
-    offset: usize,
-    to: &mut [u8],
-) -> Result<(), Refusal> {
+pub fn copy_payload<M: Memory>(memory: &M, pd: Pd, data: &Data, offset: usize, to: &mut [u8]) -> Result<(), Refusal> {
     match data {
         _ if to.is_empty() => Ok(()),
         Data::Inline(bytes) => {

@@ -264,6 +264,8 @@ impl Receiver {
                 EpollKey::RingListener(listener) => self.accept_rings(listener, call.port),
                 EpollKey::RingRx(fd) => self.attend_ring(fd, call.port),
                 EpollKey::RingTx(fd) => call.port.look_at_link(fd),
+                // Whoever receives looks into the ring anyway (`Port::has_news`).
+                EpollKey::Raw => {}
             }
         }
         self.receive_rings(call);

@@ -33,6 +33,8 @@ pub(crate) enum EpollKey {
     RingTx(RawFd),
     /// A connection to another process's mailbox for which datagrams wait.
     Backlog(RawFd),
+    /// A packet socket: the ring tells what is there.
+    Raw,
 }
 
 impl EpollKey {
@@ -52,6 +54,7 @@ impl EpollKey {
             Self::RingRx(fd) => (12, 0, fd),
             Self::RingTx(fd) => (13, 0, fd),
             Self::Backlog(fd) => (14, 0, fd),
+            Self::Raw => (15, 0, 0),
         };
         // Seats and slots are below 2^24, being descriptors.
         kind << 56 | (index as u64) << 32 | u64::from(fd.cast_unsigned())
@@ -76,6 +79,7 @@ impl EpollKey {
             12 => Some(Self::RingRx(fd)),
             13 => Some(Self::RingTx(fd)),
             14 => Some(Self::Backlog(fd)),
+            15 => Some(Self::Raw),
             _ => None,
         }
     }
@@ -102,6 +106,7 @@ mod tests {
             EpollKey::RingRx(4),
             EpollKey::RingTx(5),
             EpollKey::Backlog(6),
+            EpollKey::Raw,
         ] {
             assert_eq!(EpollKey::unpack(key.pack()), Some(key));
         }

@@ -16,7 +16,7 @@ use urxe_ffi::driver::newer::{
 use urxe_ffi::verbs as v;
 
 use super::context::shared;
-use super::{fast_verb, int_verb, ptr_verb, qp_object};
+use super::{fast_verb, int_verb, ptr_verb, qp_object, raw};
 use crate::kernel::Errno;
 use crate::verbs::context::Context;
 use crate::verbs::quota::Counted;
@@ -140,6 +140,10 @@ pub(super) unsafe extern "C" fn qp_attach_comp_cntr(
         }
         let ops = CountedOps::from_bits(attr.op_mask).ok_or(EOPNOTSUPP)?;
         // The kernel finds a handle among those of the same open device only.
+        // SAFETY: the caller's queue pair.
+        if unsafe { raw::is_raw(qp) } {
+            return Err(Errno(libc::EOPNOTSUPP));
+        }
         if ops.is_empty() || qp_context != object.ibv.context {
             return Err(EINVAL);
         }

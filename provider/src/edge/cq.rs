@@ -281,6 +281,7 @@ pub(super) fn work_completion(cqe: &Cqe) -> v::ibv_wc {
     if cqe.status == WcStatus::Success {
         wc.byte_len = cqe.byte_len;
         wc.src_qp = cqe.src_qp.get();
+        wc.wc_flags = u32::from(cqe.csum_ok) << v::IBV_WC_IP_CSUM_OK_SHIFT;
         if let Some(kind) = cqe.grh {
             wc.wc_flags |= v::IBV_WC_GRH;
             wc.sl = packet_type(kind);

@@ -9,7 +9,7 @@ use urxe_net::RouteError;
 use urxe_wire::{Gid, Qpn};
 
 use super::context::shared;
-use super::{int_verb, qp_object};
+use super::{int_verb, qp_object, raw};
 use crate::kernel::Errno;
 use crate::verbs::context::Context;
 use urxe_runtime::groups::AttachError;
@@ -45,7 +45,8 @@ unsafe fn arguments<'a>(qp: *mut v::ibv_qp, gid: *const v::ibv_gid) -> Result<(&
     // SAFETY: the caller's promise; every bit pattern is sixteen bytes.
     let (context, object, gid) = unsafe { (shared((*qp).context), qp_object::object(qp), Gid::new((*gid).raw)) };
     context.check_alive()?;
-    if object.qp.inspect(|engine| engine.config().qp_type) != QpType::Ud {
+    // SAFETY: as above.
+    if unsafe { raw::is_raw(qp) } || object.qp.inspect(|engine| engine.config().qp_type) != QpType::Ud {
         return Err(EINVAL);
     }
     Ok((context, object.qp.qpn(), gid))

@@ -29,6 +29,7 @@ mod poll_session_lock;
 pub(crate) mod post;
 pub(crate) mod qp;
 mod qp_object;
+mod raw;
 mod reentrant;
 pub(crate) mod register;
 mod registrations;

@@ -11,7 +11,8 @@ use urxe_ffi::verbs as v;
 
 use super::context::{self, Extra};
 use super::{
-    ah, comp_cntr, cq, cq_ex, dm, dmabuf, dmah, domain, mcast, misc, mr, mw, opened, post, qp, registrations, srq, xrcd,
+    ah, comp_cntr, cq, cq_ex, dm, dmabuf, dmah, domain, mcast, misc, mr, mw, opened, post, qp, raw, registrations, srq,
+    xrcd,
 };
 use super::{int_verb, ptr_verb};
 use crate::kernel::{Errno, hook};
@@ -72,6 +73,8 @@ const OPS: ContextOps = ContextOps {
     post_srq_recv: Some(srq::post_srq_recv),
     open_xrcd: Some(xrcd::open_xrcd),
     close_xrcd: Some(xrcd::close_xrcd),
+    create_flow: Some(raw::flow::create_flow),
+    destroy_flow: Some(raw::flow::destroy_flow),
     attach_mcast: Some(mcast::attach_mcast),
     detach_mcast: Some(mcast::detach_mcast),
     create_ah: Some(ah::create_ah),

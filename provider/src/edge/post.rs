@@ -7,7 +7,7 @@ use urxe_ffi::verbs as v;
 
 use super::context::shared;
 use super::work_requests::{recv, send};
-use super::{fast_verb, qp_object, reentrant};
+use super::{fast_verb, qp_object, raw, reentrant};
 use urxe_runtime::sanitizer;
 
 pub(super) unsafe extern "C" fn post_send(
@@ -20,9 +20,18 @@ pub(super) unsafe extern "C" fn post_send(
         // SAFETY: the caller's queue pair.
         let (context, object) = unsafe { (shared((*qp).context), qp_object::object(qp)) };
         context.check_alive()?;
-        if is_nested {
+        // SAFETY: the caller's queue pair.
+        let is_raw = unsafe { raw::is_raw(qp) };
+        // One branch for both: neither is of the data path of RoCE.
+        if is_nested | is_raw {
             // SAFETY: the caller's queue pair, list and pointer.
-            return unsafe { reentrant::post_send(qp, object, first, bad_wr) };
+            return unsafe {
+                if is_raw {
+                    raw::post_send(qp, is_nested, first, bad_wr)
+                } else {
+                    reentrant::post_send(qp, object, first, bad_wr)
+                }
+            };
         }
         // SAFETY: as above.
         unsafe { send(context, &object.qp, object.max_inline, first, bad_wr) }
@@ -39,9 +48,18 @@ pub(super) unsafe extern "C" fn post_recv(
         // SAFETY: the caller's queue pair.
         let (context, object) = unsafe { (shared((*qp).context), qp_object::object(qp)) };
         context.check_alive()?;
-        // SAFETY: the caller's list and pointer.
+        // SAFETY: the caller's queue pair.
+        let is_raw = unsafe { raw::is_raw(qp) };
+        // SAFETY: the caller's queue pair, list and pointer.
         unsafe {
-            if is_nested { reentrant::post_recv(&object.qp, first, bad_wr) } else { recv(&object.qp, first, bad_wr) }
+            if is_nested | is_raw {
+                return if is_raw {
+                    raw::post_recv(qp, is_nested, first, bad_wr)
+                } else {
+                    reentrant::post_recv(&object.qp, first, bad_wr)
+                };
+            }
+            recv(&object.qp, first, bad_wr)
         }
     })
 }

@@ -16,7 +16,7 @@ use super::batch::Builder;
 use super::context::shared;
 use super::qp_object::{QpObject, object};
 use super::users::{Use, Users};
-use super::{ah, builder, context, cq, int_verb, mr, ptr_verb, srq, wait, xrcd};
+use super::{ah, builder, context, cq, int_verb, mr, ptr_verb, raw, srq, wait, xrcd};
 use crate::kernel::Errno;
 use crate::verbs::ah::route;
 use crate::verbs::objects::{answer_attr, engine_attr, queue_sizes};
@@ -71,6 +71,10 @@ unsafe fn create(ibv_context: *mut v::ibv_context, attr: &mut v::ibv_qp_init_att
     // SAFETY: the caller's context.
     let context = unsafe { shared(ibv_context) };
     context.check_alive()?;
+    if attr.qp_type == v::IBV_QPT_RAW_PACKET {
+        // SAFETY: the caller's promise.
+        return unsafe { raw::qp::create(ibv_context, attr) };
+    }
     if attr.comp_mask & !INIT_ATTRS != 0
         || (attr.comp_mask & v::IBV_QP_INIT_ATTR_CREATE_FLAGS != 0 && attr.create_flags != 0)
     {
@@ -88,11 +92,11 @@ unsafe fn create(ibv_context: *mut v::ibv_context, attr: &mut v::ibv_qp_init_att
         v::IBV_QPT_XRC_RECV => QpType::XrcRecv,
         other => {
             // As the kernel's `create_qp` (uverbs_cmd.c) and the drivers behind it.
-            let known = matches!(other, v::IBV_QPT_RAW_PACKET | v::IBV_QPT_DRIVER);
+            let known = other == v::IBV_QPT_DRIVER;
             return Err(diagnostics::wrong(
                 Errno(if known { libc::EOPNOTSUPP } else { libc::EINVAL }),
                 "qp_type is none that this device has",
-                "use IBV_QPT_RC, _UC, _UD, _XRC_SEND or _XRC_RECV",
+                "use IBV_QPT_RC, _UC, _UD, _RAW_PACKET, _XRC_SEND or _XRC_RECV",
             ));
         }
     };
@@ -271,7 +275,7 @@ pub(super) unsafe extern "C" fn open_qp(
     })
 }
 
-fn public_cap(cap: &QpCap) -> v::ibv_qp_cap {
+pub(super) fn public_cap(cap: &QpCap) -> v::ibv_qp_cap {
     v::ibv_qp_cap {
         max_send_wr: cap.max_send_wr,
         max_recv_wr: cap.max_recv_wr,
@@ -296,6 +300,11 @@ pub(super) unsafe extern "C" fn modify_qp(qp: *mut v::ibv_qp, attr: *mut v::ibv_
         // SAFETY: the caller's queue pair and attributes.
         let (context, object, attr) = unsafe { (shared((*qp).context), object(qp), &*attr) };
         context.check_alive()?;
+        // SAFETY: the caller's queue pair.
+        if unsafe { raw::is_raw(qp) } {
+            // SAFETY: as above.
+            return unsafe { raw::qp::modify(qp, attr, attr_mask) };
+        }
         let qp_type = object.qp.inspect(|engine| engine.config().qp_type);
         let mask = AttrMask::from_bits(attr_mask.cast_unsigned());
         //= spec/states.md#qps-011
@@ -353,14 +362,20 @@ pub(super) unsafe extern "C" fn query_qp(
         // SAFETY: all-zero is a value of these plain C structs.
         let (mut answer, mut init) =
             unsafe { (std::mem::zeroed::<v::ibv_qp_attr>(), std::mem::zeroed::<v::ibv_qp_init_attr>()) };
-        object.qp.inspect(|engine| {
-            answer_attr(&mut answer, engine.state(), &engine.attr());
-            answer.sq_draining = u8::from(engine.is_draining());
-            answer.cap = public_cap(&engine.config().cap);
-        });
-        answer.ah_attr = *lock(&object.ah_attr);
-        init.cap = answer.cap;
-        init.sq_sig_all = c_int::from(object.sq_sig_all);
+        // SAFETY: the caller's queue pair.
+        if unsafe { raw::is_raw(qp) } {
+            // SAFETY: as above.
+            unsafe { raw::qp::query(qp, &mut answer, &mut init) };
+        } else {
+            object.qp.inspect(|engine| {
+                answer_attr(&mut answer, engine.state(), &engine.attr());
+                answer.sq_draining = u8::from(engine.is_draining());
+                answer.cap = public_cap(&engine.config().cap);
+            });
+            answer.ah_attr = *lock(&object.ah_attr);
+            init.cap = answer.cap;
+            init.sq_sig_all = c_int::from(object.sq_sig_all);
+        }
         // SAFETY: the caller's queue pair, and room for the answers.
         unsafe {
             init.qp_context = (*qp).qp_context;
@@ -382,6 +397,11 @@ pub(super) unsafe extern "C" fn destroy_qp(qp: *mut v::ibv_qp) -> c_int {
         // SAFETY: the caller's queue pair.
         let (context, object) = unsafe { (shared((*qp).context), object(qp)) };
         context.check_own()?;
+        // SAFETY: the caller's queue pair.
+        if unsafe { raw::is_raw(qp) } {
+            // SAFETY: as above.
+            return unsafe { raw::qp::destroy(qp) };
+        }
         // As the kernel's `uverbs_free_qp`: what was attached must be detached first.
         if context.port().groups().holds(object.qp.qpn()) {
             return Err(Errno(libc::EBUSY));

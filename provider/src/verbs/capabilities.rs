@@ -17,6 +17,9 @@ pub(crate) const DEVICE: u32 = v::IBV_DEVICE_RC_RNR_NAK_GEN
     | v::IBV_DEVICE_PORT_ACTIVE_EVENT
     | v::IBV_DEVICE_SRQ_RESIZE
     | v::IBV_DEVICE_XRC
+    | v::IBV_DEVICE_RAW_MULTI
+    | v::IBV_DEVICE_RAW_IP_CSUM
+    | v::IBV_DEVICE_MANAGED_FLOW_STEERING
     | v::IBV_DEVICE_MEM_WINDOW
     | v::IBV_DEVICE_MEM_WINDOW_TYPE_2B
     // Of these, what user space has: local invalidation, and SEND with invalidate.
@@ -29,6 +32,9 @@ const ATOMIC_WRITE: u64 = 1 << 40;
 
 /// `ibv_device_attr_ex::device_cap_flags_ex`, besides [`DEVICE`].
 pub(crate) const DEVICE_EX: u64 = FLUSH_GLOBAL | FLUSH_PERSISTENT | ATOMIC_WRITE;
+
+/// `ibv_device_attr_ex::raw_packet_caps`: checksums of IPv4, TCP and UDP are filled in and looked at.
+pub(crate) const RAW_PACKET: u32 = v::IBV_RAW_PACKET_CAP_IP_CSUM;
 
 /// `ibv_device_attr_ex::odp_caps`. Memory is accessed where it is, when it is: every region could be on demand.
 pub(crate) const ODP: u32 = v::IBV_ODP_SUPPORT | v::IBV_ODP_SUPPORT_IMPLICIT;

@@ -40,8 +40,17 @@ pub(crate) fn sender(engine: &QueuePair<DeviceHost>) -> Sender {
 
 /// `ibv_modify_qp(3)`.
 pub(crate) fn modify(qp_type: QpType, from: QpState, to: QpState, error: ModifyError) -> Errno {
+    modify_of(|| format!("{qp_type:?}"), from, to, error)
+}
+
+/// `ibv_modify_qp(3)` of a raw packet queue pair.
+pub(crate) fn modify_raw(from: QpState, to: QpState, error: ModifyError) -> Errno {
+    modify_of(|| "RawPacket".to_owned(), from, to, error)
+}
+
+fn modify_of(qp_type: impl FnOnce() -> String, from: QpState, to: QpState, error: ModifyError) -> Errno {
     with_reason(Errno(libc::EINVAL), || {
-        let way = format!("{qp_type:?} {}->{}", fmt::state(from), fmt::state(to));
+        let way = format!("{} {}->{}", qp_type(), fmt::state(from), fmt::state(to));
         match error {
             ModifyError::NoTransition { .. } => (
                 format!("{way}: there is no such transition"),

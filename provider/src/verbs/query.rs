@@ -47,7 +47,7 @@ pub(crate) fn device(context: &Context) -> v::ibv_device_attr {
         max_rdd: 0,
         max_mw: count(quotas.mw.most()),
         max_raw_ipv6_qp: 0,
-        max_raw_ethy_qp: 0,
+        max_raw_ethy_qp: count(quotas.qp.most()),
         max_mcast_grp: count(limits::MAX_MCAST_GRP),
         max_mcast_qp_attach: count(limits::MAX_MCAST_QP_ATTACH),
         max_total_mcast_qp_attach: count(limits::MAX_MCAST_GRP * limits::MAX_MCAST_QP_ATTACH),
@@ -88,6 +88,7 @@ pub(crate) fn extended(answer: &mut v::ibv_device_attr_ex) {
     answer.completion_timestamp_mask = u64::MAX;
     answer.hca_core_clock = 1_000_000;
     answer.max_dm_size = limits::MAX_DM;
+    answer.raw_packet_caps = capabilities::RAW_PACKET;
     (answer.cq_mod_caps.max_cq_count, answer.cq_mod_caps.max_cq_period) = (u16::MAX, u16::MAX);
 }
 

@@ -34,6 +34,7 @@ use super::port_events::PortEvents;
 use super::progress::policy::ProgressPolicy;
 use super::progress::sleep_deadline::{Deadline, SleepDeadline};
 use super::qp::Qp;
+use super::raw::Raw;
 use super::run_queue::RunQueue;
 use super::srq::XrcSrqs;
 use super::timers::Timers;
@@ -78,6 +79,7 @@ pub struct Device {
     qps: RwLock<QpnTable<Arc<Qp>>>,
     regions: Arc<Regions>,
     groups: Groups,
+    raw: Raw,
     timers: Timers,
     moderated: Moderated,
     /// Queue pairs with more to send than one turn allows.
@@ -149,6 +151,7 @@ impl Device {
             qps: RwLock::default(),
             regions,
             groups: Groups::default(),
+            raw: Raw::default(),
             timers: Timers::new(),
             moderated: Moderated::new(),
             unfinished: RunQueue::default(),
@@ -227,6 +230,11 @@ impl Device {
     /// Multicast groups.
     pub const fn groups(&self) -> &Groups {
         &self.groups
+    }
+
+    /// Returns the raw Ethernet side.
+    pub const fn raw(&self) -> &Raw {
+        &self.raw
     }
 
     /// Returns the device's error counters.

@@ -10,11 +10,16 @@ use crate::cq::Cq;
 use crate::lock;
 
 impl Device {
+    /// Tells the application of completions that were made outside of a queue pair's turn. The caller holds no lock.
+    pub fn tell(&self, work: &mut TxContext) {
+        self.deliver_notifications(work);
+    }
+
     /// Tells the application what the engine left to be told. No lock but the receive token is held.
     #[inline]
     pub(crate) fn deliver_notifications(&self, work: &mut TxContext) {
         if work.notifications.has_news() {
-            self.tell(work);
+            self.tell_all(work);
         }
         if let Some(interceptor) = self.interceptor() {
             self.attend(interceptor, work);
@@ -22,7 +27,7 @@ impl Device {
     }
 
     #[cold]
-    fn tell(&self, work: &mut TxContext) {
+    fn tell_all(&self, work: &mut TxContext) {
         self.moderate(work);
         while let Some(cq) = work.notifications.overruns.pop() {
             self.overrun(&cq, work);

@@ -198,7 +198,7 @@ impl Device {
             Some(interceptor) => self.receive_intercepted(receiver, &mut to, interceptor),
         };
         if self.port.has_news() {
-            self.hear_news(to.work);
+            packets += self.hear_news(&mut to);
         }
         if self.port.has_left_acks() {
             *left_acks_wait += 1;
@@ -265,10 +265,11 @@ impl Device {
         arrivals.len()
     }
 
-    /// Something has happened that is no packet.
+    /// Something has happened that is no RoCE packet. Returns how many raw frames came.
     #[cold]
-    fn hear_news(&self, work: &mut TxContext) {
+    fn hear_news(&self, to: &mut Addressees<'_>) -> usize {
         let _guard = CancelGuard::new();
+        let work = &mut *to.work;
         for change in self.port.take_link_events() {
             if change == LinkEvent::Down {
                 bump(&self.counters.link_downed);
@@ -281,6 +282,9 @@ impl Device {
         for will in self.port.take_due_last_wills() {
             gsi::send(work, &self.port, Psn::default(), will.local, will.remote, &will.message);
         }
+        let frames = self.receive_raw(work, to.clock);
+        self.deliver_notifications(work);
+        frames
     }
 
     /// Gives queue pairs the last ACKs of processes that have ended, when all that these have sent themselves has been taken:

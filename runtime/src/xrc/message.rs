@@ -288,6 +288,8 @@ fn completion(rest: &mut Rest<'_>, now: Instant) -> Option<Cqe> {
         src_qp,
         solicited,
         grh: None,
+        csum_ok: false,
+        flow_tag: 0,
     })
 }
 
@@ -359,6 +361,8 @@ mod tests {
             src_qp: SRQ,
             solicited: true,
             grh: None,
+            csum_ok: false,
+            flow_tag: 0,
         }
     }
 

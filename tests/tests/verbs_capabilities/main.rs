@@ -78,7 +78,9 @@ fn capabilities_of_the_device() {
         // Atomics of eight bytes, which `operation` shows (IBV_PCI_ATOMIC_OPERATION_8_BYTE_SIZE_SUP).
         let pci = attr.pci_atomic_caps;
         ensure!((pci.fetch_add, pci.swap, pci.compare_swap) == (1 << 1, 0, 1 << 1));
-        ensure!(attr.raw_packet_caps == 0 && attr.max_wq_type_rq == 0 && attr.tso_caps.max_tso == 0);
+        // What `raw_ethernet` shows.
+        ensure!(attr.raw_packet_caps == v::IBV_RAW_PACKET_CAP_IP_CSUM);
+        ensure!(attr.max_wq_type_rq == 0 && attr.tso_caps.max_tso == 0);
         ensure!(attr.rss_caps.supported_qpts == 0 && attr.packet_pacing_caps.supported_qpts == 0);
         if wrong.is_empty() { Ok(()) } else { bail!("{}", wrong.join("\n")) }
     });
@@ -192,18 +194,26 @@ const DEVICE: &[Row] = &[
         }),
     ),
     Row(25, "RC_IP_CSUM", Never(NO_RAW)),
-    Row(26, "RAW_IP_CSUM", Never(NO_RAW)),
+    // `raw_ethernet` shows it.
+    Row(
+        26,
+        "RAW_IP_CSUM",
+        ByDoing(|device| Ok(device.query_device_ex()?.raw_packet_caps & v::IBV_RAW_PACKET_CAP_IP_CSUM != 0)),
+    ),
     Row(
         29,
         "MANAGED_FLOW_STEERING",
         ByDoing(|device| {
-            let pair = Pair::on(device, &Options::default())?;
-            // SAFETY: as the inline function of verbs.h does; the attributes describe no flow.
+            let raw = end(device, v::IBV_QPT_RAW_PACKET)?;
+            // SAFETY: as the inline functions of verbs.h do; a rule for all frames.
             let flow = unsafe {
                 let mut attr: v::ibv_flow_attr = std::mem::zeroed();
-                (*device.extended()).ibv_create_flow.map(|create| create(pair.near.qp.raw(), &raw mut attr))
+                (attr.type_, attr.port) = (v::IBV_FLOW_ATTR_ALL_DEFAULT, 1);
+                let verbs = &*device.extended();
+                let flow = verbs.ibv_create_flow.map(|create| create(raw.qp.raw(), &raw mut attr));
+                flow.filter(|flow| !flow.is_null()).and_then(|flow| Some(verbs.ibv_destroy_flow?(flow)))
             };
-            Ok(flow.is_some_and(|flow| !flow.is_null()))
+            Ok(flow == Some(0))
         }),
     ),
     Row(34, "RAW_SCATTER_FCS", Never(NO_RAW)),

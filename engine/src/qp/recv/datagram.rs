@@ -82,6 +82,8 @@ impl<H: Host> QueuePair<H> {
             src_qp: deth.src_qp,
             solicited: packet.bth().solicited_event,
             grh: Some(grh::Kind::of(&grh)),
+            csum_ok: false,
+            flow_tag: 0,
         };
         self.complete_recv(io, cqe);
         Ok(())

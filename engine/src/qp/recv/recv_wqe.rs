@@ -90,6 +90,8 @@ impl<H: Host> QueuePair<H> {
             src_qp: self.attr.dest_qpn,
             solicited,
             grh: None,
+            csum_ok: false,
+            flow_tag: 0,
         }
     }
 }

@@ -117,6 +117,8 @@ pub(in crate::qp) fn complete<H: Host>(config: &QpConfig<H>, io: &mut Io<'_, H>,
         src_qp: Qpn::default(),
         solicited: false,
         grh: None,
+        csum_ok: false,
+        flow_tag: 0,
     };
     if let Some(cq) = &config.send_cq {
         io.consumer.complete(cq, cqe);

@@ -1,0 +1,174 @@
+//! Checksums of IPv4, TCP and UDP inside of frames (RFC 1071): looked at, and filled in.
+
+use super::frame::{Header, Headers};
+
+const IPPROTO_TCP: u8 = 6;
+const IPPROTO_UDP: u8 = 17;
+
+/// The one's complement sum of big-endian words, not folded.
+fn sum(bytes: &[u8]) -> u64 {
+    let words = bytes.chunks(2).map(|word| match word {
+        [high, low] => u64::from(u16::from_be_bytes([*high, *low])),
+        [high] => u64::from(*high) << 8,
+        _ => 0,
+    });
+    words.sum()
+}
+
+/// Folds a sum to 16 bits.
+const fn fold(mut sum: u64) -> u16 {
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    let [.., high, low] = sum.to_be_bytes();
+    u16::from_be_bytes([high, low])
+}
+
+/// A checksum of a frame: its place, and the bytes that it is over.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    at: usize,
+    start: usize,
+    end: usize,
+    /// Sum of the pseudo header.
+    pseudo: u64,
+    is_udp: bool,
+}
+
+impl Place {
+    fn of_ipv4(headers: &Headers<'_>) -> Option<Self> {
+        let start = headers.offset(Header::Ipv4, false)?;
+        let header = headers.frame().get(start..)?;
+        let length = usize::from(header.first()? & 0xf) * 4;
+        Some(Self { at: start + 10, start, end: start + length, pseudo: 0, is_udp: false })
+    }
+
+    /// Of TCP or UDP. `None` for later fragments, first ones, and packets that are cut off.
+    fn of_transport(headers: &Headers<'_>) -> Option<Self> {
+        let (start, protocol, at) = match (headers.offset(Header::Tcp, false), headers.offset(Header::Udp, false)) {
+            (Some(start), _) => (start, IPPROTO_TCP, start + 16),
+            (None, Some(start)) => (start, IPPROTO_UDP, start + 6),
+            (None, None) => return None,
+        };
+        let frame = headers.frame();
+        let word = |at: usize| Some(usize::from(u16::from_be_bytes(*frame.get(at..)?.first_chunk()?)));
+        let (addresses, end) = if let Some(ip) = headers.offset(Header::Ipv4, false) {
+            if word(ip + 6)? & 0x2000 != 0 {
+                return None;
+            }
+            (frame.get(ip + 12..ip + 20)?, ip + word(ip + 2)?)
+        } else {
+            let ip = headers.offset(Header::Ipv6, false)?;
+            (frame.get(ip + 8..ip + 40)?, ip + 40 + word(ip + 4)?)
+        };
+        let length = frame.get(start..end)?.len();
+        let pseudo = sum(addresses) + u64::from(protocol) + length as u64;
+        (at + 2 <= end).then_some(Self { at, start, end, pseudo, is_udp: protocol == IPPROTO_UDP })
+    }
+
+    fn is_right(&self, frame: &[u8]) -> bool {
+        let has_none = self.is_udp && frame.get(self.at..self.at + 2) == Some(&[0, 0]);
+        has_none || frame.get(self.start..self.end).is_some_and(|bytes| fold(sum(bytes) + self.pseudo) == 0xffff)
+    }
+
+    fn fill(&self, frame: &mut [u8]) {
+        if let Some(field) = frame.get_mut(self.at..self.at + 2) {
+            field.fill(0);
+        }
+        let Some(bytes) = frame.get(self.start..self.end) else { return };
+        let checksum = match !fold(sum(bytes) + self.pseudo) {
+            // Zero would say that there is none.
+            0 if self.is_udp => 0xffff,
+            checksum => checksum,
+        };
+        if let Some(field) = frame.get_mut(self.at..self.at + 2) {
+            field.copy_from_slice(&checksum.to_be_bytes());
+        }
+    }
+}
+
+/// Whether a frame of TCP or UDP over IP has the right checksums (`IBV_WC_IP_CSUM_OK`). `is_trusted`: whoever has handed the
+/// frame on answers for that of TCP or UDP.
+#[must_use]
+pub fn is_right(headers: &Headers<'_>, is_trusted: bool) -> bool {
+    let frame = headers.frame();
+    let network = Place::of_ipv4(headers).is_none_or(|place| place.is_right(frame));
+    network && Place::of_transport(headers).is_some_and(|place| is_trusted || place.is_right(frame))
+}
+
+/// Fills in the checksum of TCP or UDP, and with `network` that of IPv4.
+pub fn fill(frame: &mut [u8], network: bool) {
+    let headers = Headers::parse(frame);
+    let (ipv4, transport) = (Place::of_ipv4(&headers), Place::of_transport(&headers));
+    if let Some(place) = ipv4.filter(|_| network) {
+        place.fill(frame);
+    }
+    if let Some(place) = transport {
+        place.fill(frame);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec::Vec;
+
+    use super::*;
+
+    fn packet(is_v6: bool, protocol: u8, payload: &[u8]) -> Vec<u8> {
+        let mut frame = Vec::from([0; 12]);
+        let header = if protocol == IPPROTO_TCP { 20 } else { 8 };
+        let length = u16::try_from(header + payload.len()).unwrap();
+        if is_v6 {
+            frame.extend([0x86, 0xdd, 0x60, 0, 0, 0]);
+            frame.extend(length.to_be_bytes());
+            frame.extend([protocol, 64]);
+            frame.extend(1..=32);
+        } else {
+            frame.extend([8, 0, 0x45, 0]);
+            frame.extend((length + 20).to_be_bytes());
+            frame.extend([0, 0, 0, 0, 64, protocol, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+        }
+        let start = frame.len();
+        frame.extend([0x12, 0x34, 0x56, 0x78]);
+        frame.extend(length.to_be_bytes());
+        frame.resize(start + header, 0);
+        frame.extend(payload);
+        frame
+    }
+
+    #[test]
+    fn a_header_of_the_textbooks() {
+        let header = [0x45, 0, 0, 0x73, 0, 0, 0x40, 0, 0x40, 0x11, 0, 0, 0xc0, 0xa8, 0, 1, 0xc0, 0xa8, 0, 0xc7];
+        assert_eq!(!fold(sum(&header)), 0xb861);
+    }
+
+    #[test]
+    fn what_is_filled_in_is_right_and_a_bit_makes_it_wrong() {
+        for is_v6 in [false, true] {
+            for protocol in [IPPROTO_TCP, IPPROTO_UDP] {
+                for payload in [&[][..], &[1], &[1, 2, 3, 4]] {
+                    let mut frame = packet(is_v6, protocol, payload);
+                    fill(&mut frame, true);
+                    // Padding is none of the packet's.
+                    frame.extend([7; 9]);
+                    assert!(is_right(&Headers::parse(&frame), false));
+                    let last = frame.len() - 10;
+                    frame[last] ^= 1;
+                    assert!(!is_right(&Headers::parse(&frame), false) && is_right(&Headers::parse(&frame), true));
+                    fill(&mut frame, false);
+                    assert!(is_right(&Headers::parse(&frame), false));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn packets_that_are_cut_off_are_left_alone() {
+        let mut frame = packet(false, IPPROTO_UDP, &[1, 2, 3]);
+        frame.pop();
+        let before = frame.clone();
+        assert!(!is_right(&Headers::parse(&frame), true));
+        fill(&mut frame, false);
+        assert_eq!(frame, before);
+    }
+}

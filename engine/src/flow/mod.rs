@@ -1,0 +1,21 @@
+//! Flow steering of Ethernet frames (`ibv_create_flow(3)`): which rule a frame belongs to.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`frame`] | where the headers of a frame are |
+//! | [`spec`] | `struct ibv_flow_spec_*`, as a table of fields, read from bytes |
+//! | [`table`] | rules by priority |
+//! | [`filter`] | classic BPF programs that pass what some rule may match |
+//! | [`checksum`] | checksums of IPv4, TCP and UDP |
+
+pub mod checksum;
+pub mod filter;
+pub mod frame;
+pub mod spec;
+pub mod table;
+#[cfg(test)]
+mod tests;
+
+pub use frame::{Header, Headers};
+pub use spec::{Actions, Match, SpecError};
+pub use table::{Class, FlowTable, Rule, RuleId};

@@ -1,0 +1,35 @@
+#![no_main]
+//! Flow specifications of any bytes, and any frames: the table, the filter and the checksums.
+
+use std::hint::black_box;
+
+use libfuzzer_sys::fuzz_target;
+use urxe_engine::flow::{Actions, Class, FlowTable, Headers, Rule, checksum, filter, spec};
+
+fuzz_target!(|input: (Vec<(Vec<u8>, u8, u16)>, Vec<u8>)| {
+    let (rules, mut frame) = input;
+    let mut table = FlowTable::default();
+    for (index, (bytes, count, priority)) in rules.iter().enumerate() {
+        let Ok((wanted, _)) = spec::parse(bytes, *count) else { continue };
+        // The list says how long it is.
+        assert_eq!(spec::parse(&[&bytes[..], &[0xa5; 64]].concat(), *count).map(|parsed| parsed.0).as_ref(), Ok(&wanted));
+        let actions = Actions::default();
+        let dont_trap = index % 3 == 0;
+        table.insert(Rule { class: Class::Normal, priority: *priority, wanted, actions, dont_trap, target: index });
+    }
+    let headers = Headers::parse(&frame);
+    let mut taken = Vec::new();
+    table.classify(&headers, |rule| taken.push(rule));
+    assert!(taken.iter().all(|rule| rule.wanted.is_met(&headers)));
+    // The kernel takes the first tag out before it asks.
+    let is_tagged = frame.len() >= 18 && [[0x81, 0x00], [0x88, 0xa8]].iter().any(|tag| frame[12..14] == *tag);
+    let seen = if is_tagged { [&frame[..12], &frame[16..]].concat() } else { frame.clone() };
+    if let Some(program) = filter::program(table.rules()) {
+        let passes = filter::run(&program, &seen).expect("an instruction that there is none of");
+        assert!(passes || taken.is_empty(), "the filter keeps what a rule wants");
+    }
+    black_box(checksum::is_right(&headers, false));
+    checksum::fill(&mut frame, true);
+    let again = Headers::parse(&frame);
+    assert!(!checksum::is_right(&again, true) || checksum::is_right(&again, false), "what is filled in is right");
+});

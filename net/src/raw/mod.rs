@@ -1,0 +1,76 @@
+//! Ethernet frames of an interface, by packet sockets (packet(7)).
+//!
+//! | file | holds |
+//! |---|---|
+//! | `tx` | the socket that sends |
+//! | `rx` | the socket that receives, its filter and its multicast memberships |
+//! | `ring` | the receive ring that the kernel writes (`PACKET_RX_RING`, `TPACKET_V2`) |
+//!
+//! `TPACKET_V2` shows each frame as soon as it is there; `TPACKET_V3` shows blocks, whose timer has a millisecond. Frames
+//! are sent by sendmmsg(2), which copies them: a transmit ring lends its pages to the packet, and gets them back when the
+//! packet is orphaned, which over veth is before its receiver has read them.
+
+mod ring;
+mod rx;
+mod tx;
+
+use core::mem::{size_of, zeroed};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::port::Port;
+use crate::sys::{family, socklen};
+
+pub use rx::{Checksum, Instruction, MacAddress, RawFrame, RawRx};
+pub use tx::RawTx;
+
+impl Port {
+    /// Opens the sending side for raw frames of the interface.
+    ///
+    /// # Errors
+    /// `PermissionDenied` without CAP_NET_RAW in the interface's network namespace; what else the system refuses.
+    pub fn open_raw_tx(&self) -> io::Result<RawTx> {
+        RawTx::open(self.fds(), self.index())
+    }
+
+    /// Opens the receiving side for raw frames of the interface, which passes none until it has a [filter](RawRx::set_filter).
+    /// From now on [`has_news`](Port::has_news) is always true: who receives is to look into the ring.
+    ///
+    /// # Errors
+    /// As for [`open_raw_tx`](Self::open_raw_tx).
+    pub fn open_raw_rx(&self) -> io::Result<RawRx> {
+        let rx = RawRx::open(self.fds(), self.index(), self.interface().mtu())?;
+        self.always_has_news();
+        Ok(rx)
+    }
+}
+
+/// A packet socket that is bound to no interface yet.
+fn packet_socket() -> io::Result<OwnedFd> {
+    // Protocol 0 receives nothing.
+    Socket::new(Domain::PACKET, Type::RAW, Some(Protocol::from(0))).map(OwnedFd::from)
+}
+
+/// Binds a packet socket to an interface, for frames of `protocol` (0 for none).
+fn bind(fd: RawFd, interface: u32, protocol: u16) -> io::Result<()> {
+    // SAFETY: plain integers, for which all-zero is valid.
+    let mut address: libc::sockaddr_ll = unsafe { zeroed() };
+    address.sll_family = family(libc::AF_PACKET);
+    address.sll_protocol = protocol.to_be();
+    address.sll_ifindex = interface.cast_signed();
+    // SAFETY: an address of the length that is given.
+    let bound = unsafe { libc::bind(fd, (&raw const address).cast(), socklen::<libc::sockaddr_ll>()) };
+    if bound == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Asks for room for this many bytes in a buffer of the socket, beyond the system's limit where that is allowed.
+fn ask_for_buffer(fd: &impl AsRawFd, bytes: libc::c_int) {
+    for option in [libc::SO_SNDBUF, libc::SO_SNDBUFFORCE] {
+        // Either may be refused: what there is serves.
+        let _ = crate::sys::set_option(fd.as_raw_fd(), libc::SOL_SOCKET, option, bytes);
+    }
+}
+
+const _: () = assert!(size_of::<libc::tpacket2_hdr>() == 32);

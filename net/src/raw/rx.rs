@@ -1,0 +1,162 @@
+//! The socket that receives raw frames.
+
+use std::io;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+
+use super::ring::Ring;
+use super::{bind, packet_socket};
+use crate::sys::epoll_key::EpollKey;
+use crate::sys::fd::{Fd, FdSet};
+use crate::sys::{set_option, set_struct};
+
+const ETH_P_ALL: u16 = 3;
+const ETH_ALEN: u16 = 6;
+
+/// Instruction of a classic BPF program (`struct sock_filter`): operation, jumps if true and if false, operand.
+pub type Instruction = (u16, u8, u8, u32);
+
+/// Program that passes no frame.
+const NOTHING: Instruction = (0x06, 0, 0, 0);
+/// Program that passes every frame.
+const EVERYTHING: Instruction = (0x06, 0, 0, u32::MAX);
+
+/// A frame in the receive ring.
+#[derive(Debug)]
+pub struct RawFrame<'a> {
+    /// Bytes from the MAC addresses on, without FCS.
+    pub bytes: &'a mut [u8],
+    /// The frame was longer than a slot of the ring, and its end is missing.
+    pub is_cut: bool,
+    /// Frame of this host, seen as it leaves.
+    pub is_sent: bool,
+    /// State of the checksums inside.
+    pub checksum: Checksum,
+}
+
+/// State of the transport checksum in a frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Checksum {
+    /// Unknown: neither the interface nor its driver has looked.
+    Unknown,
+    /// The interface or its driver has found it right.
+    Valid,
+    /// Left by this host to a card that there is none of: the field holds the sum of the pseudo header.
+    Partial,
+}
+
+/// Destinations that the interface is to accept besides its own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MacAddress {
+    /// One address, of a host or of a group.
+    One([u8; 6]),
+    /// All groups.
+    AllMulticast,
+    /// All.
+    Any,
+}
+
+/// The receiving side for raw frames.
+#[derive(Debug)]
+pub struct RawRx {
+    // Unmapped before the socket is closed.
+    ring: Ring,
+    fd: Fd,
+    interface: u32,
+}
+
+impl RawRx {
+    pub(super) fn open(fds: &Arc<FdSet>, interface: u32, mtu: u32) -> io::Result<Self> {
+        let socket = packet_socket()?;
+        let fd = socket.as_raw_fd();
+        attach(fd, &[NOTHING])?;
+        let ring = Ring::new(fd, mtu)?;
+        set_option(fd, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, 1)?;
+        bind(fd, interface, ETH_P_ALL)?;
+        let fd = fds.adopt(socket)?;
+        fds.watch(fd.as_raw_fd(), EpollKey::Raw.pack())?;
+        Ok(Self { ring, fd, interface })
+    }
+
+    /// Has the kernel pass the frames that a program wants; all with `None`.
+    ///
+    /// # Errors
+    /// Any refusal of the system: then the filter is what it was.
+    pub fn set_filter(&self, program: Option<&[Instruction]>) -> io::Result<()> {
+        attach(self.fd.as_raw_fd(), program.unwrap_or(&[EVERYTHING]))
+    }
+
+    /// Says whether frames that this host sends are received too.
+    ///
+    /// # Errors
+    /// Any refusal of the system.
+    pub fn set_sees_sent(&self, sees: bool) -> io::Result<()> {
+        set_option(self.fd.as_raw_fd(), libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, (!sees).into())
+    }
+
+    /// Has the interface accept frames to an address, until [`leave`](Self::leave) is called as often.
+    ///
+    /// # Errors
+    /// Any refusal of the system.
+    pub fn join(&self, address: MacAddress) -> io::Result<()> {
+        self.membership(libc::PACKET_ADD_MEMBERSHIP, address)
+    }
+
+    /// Ends a [`join`](Self::join).
+    pub fn leave(&self, address: MacAddress) {
+        // Fails if the interface is gone, and its memberships with it.
+        let _ = self.membership(libc::PACKET_DROP_MEMBERSHIP, address);
+    }
+
+    fn membership(&self, change: libc::c_int, address: MacAddress) -> io::Result<()> {
+        let (kind, mac) = match address {
+            MacAddress::One(mac) if mac[0] & 1 != 0 => (libc::PACKET_MR_MULTICAST, mac),
+            MacAddress::One(mac) => (libc::PACKET_MR_UNICAST, mac),
+            MacAddress::AllMulticast => (libc::PACKET_MR_ALLMULTI, [0; 6]),
+            MacAddress::Any => (libc::PACKET_MR_PROMISC, [0; 6]),
+        };
+        let [a, b, c, d, e, f] = mac;
+        let request = libc::packet_mreq {
+            mr_ifindex: self.interface.cast_signed(),
+            mr_type: u16::try_from(kind).unwrap_or_default(),
+            mr_alen: ETH_ALEN,
+            mr_address: [a, b, c, d, e, f, 0, 0],
+        };
+        set_struct(self.fd.as_raw_fd(), libc::SOL_PACKET, change, &request)
+    }
+
+    /// Whether a frame is there. Asks the ring, not the system.
+    #[must_use]
+    pub fn has_frames(&self) -> bool {
+        self.ring.has_frames()
+    }
+
+    /// Hands frames to `each`, oldest first, up to `most`. Returns how many there were.
+    pub fn receive(&mut self, most: usize, each: impl FnMut(RawFrame<'_>)) -> usize {
+        self.ring.take(most, each)
+    }
+
+    /// Returns how many frames found no slot of the ring since the last call.
+    #[must_use]
+    pub fn take_lost(&mut self) -> u64 {
+        if !core::mem::take(&mut self.ring.has_lost) {
+            return 0;
+        }
+        let mut answer = [0_u32; 2];
+        let mut length = crate::sys::socklen::<[u32; 2]>();
+        // SAFETY: `struct tpacket_stats` is two numbers; room for them, and its length.
+        let asked = unsafe {
+            let (fd, option) = (self.fd.as_raw_fd(), libc::PACKET_STATISTICS);
+            libc::getsockopt(fd, libc::SOL_PACKET, option, answer.as_mut_ptr().cast(), &raw mut length)
+        };
+        if asked == 0 { answer[1].into() } else { 0 }
+    }
+}
+
+/// Attaches a classic BPF program to a socket.
+fn attach(fd: std::os::fd::RawFd, program: &[Instruction]) -> io::Result<()> {
+    let mut code: Vec<_> = program.iter().map(|&(code, jt, jf, k)| libc::sock_filter { code, jt, jf, k }).collect();
+    let len = u16::try_from(code.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let program = libc::sock_fprog { len, filter: code.as_mut_ptr() };
+    set_struct(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
+}

@@ -1,0 +1,193 @@
+//! Posting frames by `ibv_wr_*` (`ibv_wr_post(3)`): what is wrong with a request is said by `wr_complete`, which then posts
+//! none of them.
+
+use std::cell::UnsafeCell;
+use std::ffi::{c_int, c_void};
+
+use urxe_engine::{Data, PostError, Sge, SgeList};
+use urxe_explain::Verb;
+use urxe_ffi::driver::QpLayout;
+use urxe_ffi::driver::objects::verbs_qp;
+use urxe_ffi::verbs as v;
+
+use super::object::object;
+use crate::edge::buffers::{buffers, copy};
+use crate::edge::context::shared;
+use crate::edge::poll_session_lock::PollSessionLock;
+use crate::edge::{fast_verb, guarded};
+use crate::kernel::Errno;
+use urxe_runtime::raw::RawSend;
+use urxe_runtime::sanitizer;
+
+/// Operations of `enum ibv_qp_create_send_ops_flags` that raw packet queue pairs have.
+pub(super) const OPERATIONS: u64 = v::IBV_QP_EX_WITH_SEND as u64;
+
+/// Requests between `wr_start` and `wr_complete`.
+#[derive(Debug, Default)]
+pub(super) struct Builder {
+    /// Held from `wr_start` to `wr_complete` or `wr_abort`.
+    gate: PollSessionLock,
+    batch: UnsafeCell<Batch>,
+}
+
+#[derive(Debug, Default)]
+struct Batch {
+    requests: Vec<Request>,
+    /// The first thing that was wrong.
+    error: Option<Errno>,
+}
+
+#[derive(Debug)]
+struct Request {
+    wr_id: u64,
+    wr_flags: u32,
+    data: Data,
+}
+
+impl Batch {
+    fn set_data(&mut self, data: Result<Data, Errno>) {
+        match (data, self.requests.last_mut()) {
+            (Ok(data), Some(request)) => request.data = data,
+            (Ok(_), None) => self.fail(Errno(libc::EINVAL)),
+            (Err(errno), _) => self.fail(errno),
+        }
+    }
+
+    fn fail(&mut self, errno: Errno) {
+        self.error.get_or_insert(errno);
+    }
+}
+
+/// Fills in the builders.
+pub(super) fn install(verbs: &mut verbs_qp, layout: QpLayout) {
+    let qp = &mut verbs.qp_ex;
+    qp.wr_send = Some(wr_send);
+    qp.wr_start = Some(wr_start);
+    qp.wr_complete = Some(wr_complete);
+    qp.wr_abort = Some(wr_abort);
+    qp.wr_set_sge = Some(wr_set_sge);
+    qp.wr_set_sge_list = Some(wr_set_sge_list);
+    qp.wr_set_inline_data = Some(wr_set_inline_data);
+    qp.wr_set_inline_data_list = Some(wr_set_inline_data_list);
+    verbs.mark_ex(layout);
+}
+
+/// Lets `act` at the requests being built.
+///
+/// # Safety
+/// `qp` is for frames and was made by `ibv_create_qp_ex`; `wr_start` was called.
+unsafe fn build(qp: *mut v::ibv_qp_ex, act: impl FnOnce(&mut Batch)) {
+    let _ = guarded(|| {
+        // SAFETY: between `wr_start` and `wr_complete` the gate keeps other threads out.
+        act(unsafe { &mut *object(qp.cast()).builder.batch.get() });
+        Ok(())
+    });
+}
+
+unsafe extern "C" fn wr_start(qp: *mut v::ibv_qp_ex) {
+    let _ = guarded(|| {
+        // SAFETY: the caller's queue pair.
+        let object = unsafe { object(qp.cast()) };
+        object.builder.gate.enter();
+        // SAFETY: through the gate.
+        let batch = unsafe { &mut *object.builder.batch.get() };
+        batch.requests.clear();
+        batch.error = None;
+        Ok(())
+    });
+}
+
+unsafe extern "C" fn wr_complete(qp: *mut v::ibv_qp_ex) -> c_int {
+    // SAFETY: the caller's queue pair, between `wr_start` and this.
+    let object = unsafe { object(qp.cast()) };
+    sanitizer::posting();
+    let result = fast_verb(Verb::WrComplete, |is_nested| {
+        // SAFETY: the caller's queue pair.
+        unsafe { shared((*qp).qp_base.context) }.check_alive()?;
+        // SAFETY: through the gate.
+        let batch = unsafe { &mut *object.builder.batch.get() };
+        if let Some(errno) = batch.error {
+            return Err(errno);
+        }
+        if is_nested {
+            return Err(Errno(libc::ENOMEM));
+        }
+        let requests = batch.requests.iter().map(|request| RawSend {
+            wr_id: request.wr_id,
+            data: &request.data,
+            is_signaled: request.wr_flags & v::IBV_SEND_SIGNALED != 0,
+            fills_checksums: request.wr_flags & v::IBV_SEND_IP_CSUM != 0,
+        });
+        let device = object.qp.device();
+        device.with_work(|work| {
+            object.qp.post_send(work, |stage| {
+                stage.check(batch.requests.iter().map(|request| &request.data))?;
+                requests.into_iter().try_for_each(|request| stage.push(&request))
+            })
+        })?;
+        Ok(())
+    });
+    object.builder.gate.leave();
+    result
+}
+
+unsafe extern "C" fn wr_abort(qp: *mut v::ibv_qp_ex) {
+    let _ = guarded(|| {
+        // SAFETY: the caller's queue pair, between `wr_start` and this.
+        unsafe { object(qp.cast()) }.builder.gate.leave();
+        Ok(())
+    });
+}
+
+unsafe extern "C" fn wr_send(qp: *mut v::ibv_qp_ex) {
+    // SAFETY: the caller's queue pair.
+    let (wr_id, wr_flags) = unsafe { ((*qp).wr_id, (*qp).wr_flags) };
+    let data = Data::Gather(SgeList::new(&[]));
+    // SAFETY: as above.
+    unsafe { build(qp, |batch| batch.requests.push(Request { wr_id, wr_flags, data })) };
+}
+
+unsafe extern "C" fn wr_set_sge(qp: *mut v::ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
+    let sge = Sge { addr, length, l_key: lkey };
+    // SAFETY: the caller's queue pair.
+    unsafe { build(qp, |batch| batch.set_data(Ok(Data::Gather(SgeList::new(&[sge]))))) };
+}
+
+unsafe extern "C" fn wr_set_sge_list(qp: *mut v::ibv_qp_ex, num_sge: usize, sg_list: *const v::ibv_sge) {
+    let count = c_int::try_from(num_sge).unwrap_or(c_int::MAX);
+    // SAFETY: the caller's list has that many elements.
+    let list = unsafe { buffers(sg_list, count) };
+    // SAFETY: the caller's queue pair.
+    unsafe { build(qp, |batch| batch.set_data(list.map(Data::Gather))) };
+}
+
+unsafe extern "C" fn wr_set_inline_data(qp: *mut v::ibv_qp_ex, addr: *mut c_void, length: usize) {
+    // SAFETY: the caller's queue pair.
+    unsafe { set_inline(qp, &[(addr as u64, length)]) };
+}
+
+unsafe extern "C" fn wr_set_inline_data_list(qp: *mut v::ibv_qp_ex, num_buf: usize, buf_list: *const v::ibv_data_buf) {
+    let part = |index: usize| {
+        // SAFETY: the caller's list has that many elements.
+        let part = unsafe { buf_list.add(index).read() };
+        (part.addr as u64, part.length)
+    };
+    let parts: Vec<_> = (0..num_buf).map(part).collect();
+    // SAFETY: the caller's queue pair.
+    unsafe { set_inline(qp, &parts) };
+}
+
+/// # Safety
+/// As for [`build`].
+unsafe fn set_inline(qp: *mut v::ibv_qp_ex, parts: &[(u64, usize)]) {
+    // SAFETY: the caller's queue pair.
+    let most = unsafe { object(qp.cast()) }.max_inline;
+    let length = parts.iter().fold(0, |sum: u64, &(_, length)| sum.saturating_add(length as u64));
+    let data = if length > u64::from(most) {
+        Err(Errno::from(PostError::InlineTooLong))
+    } else {
+        copy(parts.iter().copied()).map(Data::Inline)
+    };
+    // SAFETY: as above.
+    unsafe { build(qp, |batch| batch.set_data(data)) };
+}

@@ -1,0 +1,21 @@
+//! Raw packet queue pairs and flow steering (`IBV_QPT_RAW_PACKET`, `ibv_create_flow(3)`).
+
+mod builder;
+pub(super) mod flow;
+mod object;
+mod post;
+pub(super) mod qp;
+
+use urxe_ffi::verbs as v;
+
+pub(super) use post::{post_recv, post_send};
+
+/// Whether a queue pair is one of these, and not one of RoCE.
+///
+/// # Safety
+/// `qp` came from `ibv_create_qp` or its kin and has not been destroyed.
+#[inline]
+pub(super) unsafe fn is_raw(qp: *mut v::ibv_qp) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe { (*qp).qp_type == v::IBV_QPT_RAW_PACKET }
+}

@@ -1,0 +1,93 @@
+//! Posting work requests to raw packet queue pairs.
+
+use urxe_engine::{Data, PostError, RecvWr};
+use urxe_ffi::verbs as v;
+
+use super::object::{RawQpObject, object};
+use crate::edge::buffers::{buffers, inline};
+use crate::edge::work_requests::each;
+use crate::kernel::Errno;
+use urxe_runtime::raw::RawSend;
+
+/// Posts a list of send requests; of a signal handler inside another verb none, as its thread may hold any lock.
+///
+/// # Safety
+/// As for `ibv_post_send(3)`, of a raw packet queue pair.
+#[cold]
+pub(in crate::edge) unsafe fn post_send(
+    qp: *mut v::ibv_qp,
+    is_nested: bool,
+    first: *mut v::ibv_send_wr,
+    bad_wr: *mut *mut v::ibv_send_wr,
+) -> Result<(), Errno> {
+    // SAFETY: the caller's queue pair.
+    let object = unsafe { object(qp) };
+    if is_nested {
+        // SAFETY: the caller's pointer.
+        unsafe { bad_wr.write(first) };
+        return Err(Errno(libc::ENOMEM));
+    }
+    object.qp.device().with_work(|work| {
+        object.qp.post_send(work, |stage| {
+            let post = |wr: &v::ibv_send_wr| {
+                // SAFETY: a request of the caller's list.
+                let data = unsafe { data(object, wr) }?;
+                let flag = |flag| wr.send_flags & flag != 0;
+                let request = RawSend {
+                    wr_id: wr.wr_id,
+                    data: &data,
+                    is_signaled: flag(v::IBV_SEND_SIGNALED),
+                    fills_checksums: flag(v::IBV_SEND_IP_CSUM),
+                };
+                stage.push(&request).map_err(Errno::from)
+            };
+            // SAFETY: the caller's list and pointer.
+            unsafe { each(first, |wr| wr.next, bad_wr, post) }
+        })
+    })
+}
+
+/// Returns the bytes of a send request, or where they are.
+///
+/// # Safety
+/// `wr` has a list of the length that it says.
+unsafe fn data(object: &RawQpObject, wr: &v::ibv_send_wr) -> Result<Data, Errno> {
+    if wr.opcode != v::IBV_WR_SEND {
+        return Err(Errno::from(PostError::Operation));
+    }
+    // SAFETY: the caller's promise.
+    let list = unsafe { buffers(wr.sg_list, wr.num_sge) }?;
+    if wr.send_flags & v::IBV_SEND_INLINE != 0 { inline(&list, object.max_inline) } else { Ok(Data::Gather(list)) }
+}
+
+/// Posts a list of receive requests; of a signal handler inside another verb none.
+///
+/// # Safety
+/// As for `ibv_post_recv(3)`, of a raw packet queue pair.
+#[cold]
+pub(in crate::edge) unsafe fn post_recv(
+    qp: *mut v::ibv_qp,
+    is_nested: bool,
+    first: *mut v::ibv_recv_wr,
+    bad_wr: *mut *mut v::ibv_recv_wr,
+) -> Result<(), Errno> {
+    // SAFETY: the caller's queue pair.
+    let object = unsafe { object(qp) };
+    if is_nested {
+        // SAFETY: the caller's pointer.
+        unsafe { bad_wr.write(first) };
+        return Err(Errno(libc::ENOMEM));
+    }
+    let device = object.qp.device();
+    device.with_work(|work| {
+        let post = |wr: &v::ibv_recv_wr| {
+            // SAFETY: a request with that many elements.
+            let buffers = unsafe { buffers(wr.sg_list, wr.num_sge) }?;
+            object.qp.recv_queue().post(work, RecvWr { wr_id: wr.wr_id, buffers }).map_err(Errno::from)
+        };
+        // SAFETY: the caller's list and pointer.
+        let posted = unsafe { each(first, |wr| wr.next, bad_wr, post) };
+        device.tell(work);
+        posted
+    })
+}

@@ -1,0 +1,73 @@
+//! From the receive ring to the queues.
+
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+
+use urxe_engine::Clock as _;
+use urxe_engine::flow::{Class, FlowTable, Headers, checksum};
+use urxe_net::raw::{Checksum, RawFrame};
+
+use super::Target;
+use super::recv_queue::FrameInfo;
+use crate::clock::LazyInstant;
+use crate::counters::bump;
+use crate::device::{Device, TxContext};
+use crate::lock;
+
+/// Frames taken at once: others are to get their turn.
+const BUDGET: usize = 256;
+
+impl Device {
+    /// Takes frames out of the receive ring, and sends what found no room. Returns how many frames were taken.
+    pub(crate) fn receive_raw(&self, work: &mut TxContext, clock: &LazyInstant) -> usize {
+        let blocked = self.raw().take_blocked();
+        for qp in &blocked {
+            qp.go_on(work);
+        }
+        if !blocked.is_empty() {
+            self.raw().settle_room();
+        }
+        let mut rx = lock(&self.raw().rx);
+        let Some(rx) = &mut *rx else { return 0 };
+        if !rx.has_frames() {
+            return 0;
+        }
+        let flows = self.raw().flows.read().unwrap_or_else(PoisonError::into_inner);
+        let taken = rx.receive(BUDGET, |frame| self.dispatch(work, clock, &flows, frame));
+        drop(flows);
+        let lost = rx.take_lost();
+        if lost > 0 {
+            self.counters().raw_rx_lost.fetch_add(lost, Ordering::Relaxed);
+        }
+        taken
+    }
+
+    fn dispatch(&self, work: &mut TxContext, clock: &LazyInstant, flows: &FlowTable<Target>, frame: RawFrame<'_>) {
+        let RawFrame { bytes, is_cut, is_sent, checksum: state } = frame;
+        if is_cut {
+            bump(&self.counters().raw_rx_too_long);
+            return;
+        }
+        if state == Checksum::Partial {
+            checksum::fill(bytes, false);
+        }
+        let headers = Headers::parse(bytes);
+        let is_trusted = state != Checksum::Unknown;
+        let mut csum_ok = None;
+        let mut deliver = |rule: &urxe_engine::flow::Rule<Target>| {
+            if rule.actions.drop {
+                return;
+            }
+            let csum_ok = *csum_ok.get_or_insert_with(|| checksum::is_right(&headers, is_trusted));
+            let info = FrameInfo { csum_ok, flow_tag: rule.actions.tag.unwrap_or(0), at: clock.now() };
+            if !rule.target.deliver(work, headers.frame(), info) {
+                bump(&self.counters().raw_rx_no_receive);
+            }
+        };
+        if is_sent {
+            flows.rules().filter(|rule| rule.class == Class::Sniffer).for_each(&mut deliver);
+        } else {
+            flows.classify(&headers, &mut deliver);
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! Raw Ethernet: queue pairs and work queues that send and receive frames, and the flow rules between them and the
+//! interface.
+//!
+//! A process has one packet socket to send and one receive ring for all raw queues of a device. Whoever has the receive
+//! token looks into the ring, asks the [rules](urxe_engine::flow), and copies each frame to where it belongs. The union of
+//! the rules is in the kernel as a filter.
+//!
+//! Locks, after the receive token: the ring, the table of rules, then a queue.
+
+mod dispatch;
+mod qp;
+mod recv_queue;
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+
+use urxe_engine::flow::{Class, FlowTable, Rule, RuleId, filter};
+use urxe_net::Port;
+use urxe_net::raw::{Instruction, MacAddress, RawRx, RawTx};
+
+use super::lock;
+
+pub use qp::{RawQp, RawQpConfig, RawSend, Stage};
+pub use recv_queue::{RecvQueue, RecvState};
+
+/// Receiver of the frames of a rule.
+pub type Target = Arc<RecvQueue>;
+
+/// Raw frames of a device.
+#[derive(Debug, Default)]
+pub struct Raw {
+    tx: Mutex<Option<Arc<RawTx>>>,
+    rx: Mutex<Option<RawRx>>,
+    flows: RwLock<FlowTable<Target>>,
+    /// Queue pairs whose frames found no room.
+    blocked: Mutex<Vec<Weak<RawQp>>>,
+    has_blocked: AtomicBool,
+}
+
+/// A rule in force.
+#[derive(Debug)]
+pub struct Flow {
+    id: RuleId,
+    address: Option<MacAddress>,
+}
+
+impl Raw {
+    /// Returns the sending side, which the first call opens.
+    ///
+    /// # Errors
+    /// `PermissionDenied` without CAP_NET_RAW; what else the system refuses.
+    pub fn tx(&self, port: &Port) -> io::Result<Arc<RawTx>> {
+        let mut tx = lock(&self.tx);
+        if let Some(tx) = &*tx {
+            return Ok(Arc::clone(tx));
+        }
+        let new = Arc::new(port.open_raw_tx()?);
+        *tx = Some(Arc::clone(&new));
+        // The ring comes with it, as a queue pair that waits for room is seen to by whoever looks into the ring.
+        *lock(&self.rx) = Some(port.open_raw_rx()?);
+        Ok(new)
+    }
+
+    /// Puts a rule in force. Frames that it takes are its target's when this returns.
+    ///
+    /// # Errors
+    /// What the system refuses.
+    pub fn add_flow(&self, port: &Port, rule: Rule<Target>) -> io::Result<Flow> {
+        let rx = lock(&self.rx);
+        let rx = rx.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        let address = address(&rule, port.interface().mac());
+        if let Some(address) = address {
+            rx.join(address)?;
+        }
+        let mut flows = self.flows.write().unwrap_or_else(PoisonError::into_inner);
+        let id = flows.insert(rule);
+        if let Err(refused) = set_filter(rx, &flows) {
+            flows.remove(id);
+            if let Some(address) = address {
+                rx.leave(address);
+            }
+            return Err(refused);
+        }
+        Ok(Flow { id, address })
+    }
+
+    /// Takes a rule out of force. No frame comes by it when this returns.
+    pub fn remove_flow(&self, flow: &Flow) {
+        let rx = lock(&self.rx);
+        let mut flows = self.flows.write().unwrap_or_else(PoisonError::into_inner);
+        flows.remove(flow.id);
+        if let Some(rx) = &*rx {
+            // One that passes too much does no harm: the rules are asked all the same.
+            let _ = set_filter(rx, &flows);
+            if let Some(address) = flow.address {
+                rx.leave(address);
+            }
+        }
+    }
+
+    /// Notes that a queue pair waits for room.
+    fn block(&self, qp: &Arc<RawQp>) {
+        let mut blocked = lock(&self.blocked);
+        if !blocked.iter().any(|other| std::ptr::eq(other.as_ptr(), Arc::as_ptr(qp))) {
+            blocked.push(Arc::downgrade(qp));
+        }
+        self.has_blocked.store(true, Ordering::Release);
+    }
+
+    /// Takes the queue pairs that wait for room.
+    fn take_blocked(&self) -> Vec<Arc<RawQp>> {
+        if !self.has_blocked.swap(false, Ordering::Acquire) {
+            return Vec::new();
+        }
+        let blocked = std::mem::take(&mut *lock(&self.blocked));
+        blocked.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Waits for room no longer, if nobody needs any.
+    fn settle_room(&self) {
+        let tx = lock(&self.tx);
+        if let Some(tx) = tx.as_ref().filter(|_| !self.has_blocked.load(Ordering::Acquire)) {
+            tx.wait_for_room(false);
+        }
+    }
+}
+
+/// Has the kernel keep what no rule wants.
+fn set_filter(rx: &RawRx, flows: &FlowTable<Target>) -> io::Result<()> {
+    let program = filter::program(flows.rules()).map(|program| {
+        let plain = |of: &filter::Instruction| (of.code, of.if_true, of.if_false, of.operand);
+        program.iter().map(plain).collect::<Vec<Instruction>>()
+    });
+    rx.set_sees_sent(flows.rules().any(|rule| rule.class == Class::Sniffer))?;
+    match rx.set_filter(program.as_deref()) {
+        // The kernel's limit of memory for options (`net.core.optmem_max`).
+        Err(error) if error.raw_os_error() == Some(libc::ENOMEM) => rx.set_filter(None),
+        result => result,
+    }
+}
+
+/// Returns what the interface must accept besides its own address for a rule.
+fn address(rule: &Rule<Target>, own: [u8; 6]) -> Option<MacAddress> {
+    const GROUP: [u8; 6] = [1, 0, 0, 0, 0, 0];
+    match rule.class {
+        Class::MulticastDefault => Some(MacAddress::AllMulticast),
+        Class::AllDefault | Class::Sniffer => Some(MacAddress::Any),
+        Class::Normal => match rule.wanted.destination() {
+            (mac, [0xff, 0xff, 0xff, 0xff, 0xff, 0xff]) if mac == own || mac == [0xff; 6] => None,
+            (mac, [0xff, 0xff, 0xff, 0xff, 0xff, 0xff]) => Some(MacAddress::One(mac)),
+            (GROUP, GROUP) => Some(MacAddress::AllMulticast),
+            _ => Some(MacAddress::Any),
+        },
+    }
+}

@@ -1,0 +1,203 @@
+//! A queue of receive requests for frames: of a raw queue pair, or a work queue.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+
+use urxe_engine::{Consumer as _, Cqe, Instant, Pd, PostError, QpState, RecvWr, WcOpcode, WcStatus, scatter};
+use urxe_wire::Qpn;
+
+use crate::cq::Cq;
+use crate::device::TxContext;
+use crate::{clock, lock};
+
+/// State of a receive queue (`enum ibv_wq_state`, and what the states of a queue pair mean for receiving).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RecvState {
+    /// Takes no requests.
+    Reset,
+    /// Takes requests, and no frames: a queue pair in INIT.
+    Armed,
+    /// Takes requests and frames.
+    Ready,
+    /// Ends requests as soon as they come.
+    Error,
+}
+
+/// A queue of receive requests for frames.
+#[derive(Debug)]
+pub struct RecvQueue {
+    number: Qpn,
+    pd: Pd,
+    cq: Arc<Cq>,
+    max_wr: u32,
+    max_sge: u32,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    state: RecvState,
+    queue: VecDeque<RecvWr>,
+    /// Frames that wait for a request; there is none then.
+    backlog: Backlog,
+}
+
+/// Frames that came when the application had completions to poll and no requests posted: it is about to post some. A card's
+/// application is not so far behind, as the card does not compete with it for a processor.
+#[derive(Debug, Default)]
+struct Backlog {
+    frames: VecDeque<(Box<[u8]>, FrameInfo)>,
+    bytes: usize,
+}
+
+impl Backlog {
+    /// Most frames, and their bytes.
+    const MOST: (usize, usize) = (4096, 8 << 20);
+
+    /// Adds a frame; false if there is no room.
+    fn put(&mut self, frame: &[u8], info: FrameInfo) -> bool {
+        let has_room = self.frames.len() < Self::MOST.0 && self.bytes + frame.len() <= Self::MOST.1;
+        if has_room {
+            self.bytes += frame.len();
+            self.frames.push_back((frame.into(), info));
+        }
+        has_room
+    }
+
+    fn take(&mut self) -> Option<(Box<[u8]>, FrameInfo)> {
+        let taken = self.frames.pop_front()?;
+        self.bytes -= taken.0.len();
+        Some(taken)
+    }
+}
+
+/// Contents of a completion, besides the frame's length.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FrameInfo {
+    pub(super) csum_ok: bool,
+    pub(super) flow_tag: u32,
+    pub(super) at: Instant,
+}
+
+impl RecvQueue {
+    /// Makes an empty queue in state RESET. `number` is that of its queue pair or work queue.
+    #[must_use]
+    pub fn new(number: Qpn, pd: Pd, cq: Arc<Cq>, max_wr: u32, max_sge: u32) -> Self {
+        let inner = Mutex::new(Inner { state: RecvState::Reset, queue: VecDeque::new(), backlog: Backlog::default() });
+        Self { number, pd, cq, max_wr, max_sge, inner }
+    }
+
+    /// Returns the number of the queue pair or work queue.
+    pub const fn number(&self) -> Qpn {
+        self.number
+    }
+
+    /// Returns the completion queue.
+    pub const fn cq(&self) -> &Arc<Cq> {
+        &self.cq
+    }
+
+    /// Returns the state.
+    pub fn state(&self) -> RecvState {
+        lock(&self.inner).state
+    }
+
+    /// Posts a request. In state [`RecvState::Error`] the request ends at once.
+    ///
+    /// # Errors
+    /// [`PostError`]; the request is not queued then.
+    pub fn post(&self, work: &mut TxContext, request: RecvWr) -> Result<(), PostError> {
+        let mut inner = lock(&self.inner);
+        if inner.state == RecvState::Reset {
+            return Err(PostError::State(QpState::Reset));
+        }
+        if request.buffers.as_slice().len() > self.max_sge as usize {
+            return Err(PostError::TooManySge);
+        }
+        if inner.state == RecvState::Error {
+            self.complete(work, request.wr_id, WcStatus::WrFlushError, 0, None);
+            return Ok(());
+        }
+        if inner.queue.len() >= self.max_wr as usize {
+            return Err(PostError::QueueFull);
+        }
+        match inner.backlog.take() {
+            Some((frame, info)) => self.receive(work, &mut inner, &request, &frame, info),
+            None => inner.queue.push_back(request),
+        }
+        Ok(())
+    }
+
+    /// Changes the state. RESET forgets requests, and an error ends them.
+    pub fn set_state(&self, work: &mut TxContext, state: RecvState) {
+        let mut inner = lock(&self.inner);
+        inner.state = state;
+        match state {
+            RecvState::Reset => {
+                inner.queue.clear();
+                inner.backlog = Backlog::default();
+            }
+            RecvState::Error => self.flush(work, &mut inner),
+            RecvState::Armed | RecvState::Ready => {}
+        }
+    }
+
+    fn flush(&self, work: &mut TxContext, inner: &mut Inner) {
+        inner.backlog = Backlog::default();
+        for request in inner.queue.drain(..) {
+            self.complete(work, request.wr_id, WcStatus::WrFlushError, 0, None);
+        }
+    }
+
+    /// Copies a frame to where the oldest request says. False if there is no request, and the frame is lost.
+    pub(super) fn deliver(&self, work: &mut TxContext, frame: &[u8], info: FrameInfo) -> bool {
+        let mut inner = lock(&self.inner);
+        if inner.state != RecvState::Ready {
+            // As on a card: nobody receives, and nothing is wrong.
+            return true;
+        }
+        match inner.queue.pop_front() {
+            Some(request) => self.receive(work, &mut inner, &request, frame, info),
+            None if self.cq.has_unpolled() => return inner.backlog.put(frame, info),
+            None => return false,
+        }
+        true
+    }
+
+    /// Copies a frame to where a request says, and ends the request.
+    fn receive(&self, work: &mut TxContext, inner: &mut Inner, request: &RecvWr, frame: &[u8], info: FrameInfo) {
+        let status = if request.buffers.length() < frame.len() as u64 {
+            WcStatus::LocalLengthError
+        } else {
+            let _turn = work.memory.turn();
+            let copied = scatter(&work.memory, self.pd, &request.buffers, 0, frame);
+            if copied.is_ok() { WcStatus::Success } else { WcStatus::LocalProtectionError }
+        };
+        let length = u32::try_from(frame.len()).unwrap_or(u32::MAX);
+        self.complete(work, request.wr_id, status, length, Some(info));
+        if status != WcStatus::Success {
+            inner.state = RecvState::Error;
+            self.flush(work, inner);
+        }
+    }
+
+    fn complete(&self, work: &mut TxContext, wr_id: u64, status: WcStatus, byte_len: u32, info: Option<FrameInfo>) {
+        let at = info.map_or_else(clock::now, |info| info.at);
+        let cqe = Cqe {
+            wr_id,
+            status,
+            opcode: WcOpcode::Recv,
+            qpn: self.number,
+            byte_len,
+            imm: None,
+            invalidated: None,
+            at,
+            src_qp: Qpn::new(0),
+            solicited: false,
+            grh: None,
+            csum_ok: info.is_some_and(|info| info.csum_ok),
+            flow_tag: info.map_or(0, |info| info.flow_tag),
+        };
+        work.notifications.complete(&self.cq, cqe);
+    }
+}
