@@ -164,6 +164,25 @@ fn documents_name_only_what_exists() -> Result<()> {
 }
 
 /// `scripts/doc-comments` lists the doc comments that begin with a pronoun.
+/// Every line that the example of CONTRIBUTING adds is in the file that it names.
+#[test]
+fn the_example_of_a_change_is_in_the_sources() -> Result<()> {
+    let root = root();
+    let text = std::fs::read_to_string(root.join("CONTRIBUTING.md"))?;
+    let example = text.split("```diff\n").nth(1).and_then(|rest| rest.split("```").next()).context("no example")?;
+    let (mut file, mut added) = (String::new(), 0);
+    for line in example.lines() {
+        if let Some(path) = line.strip_prefix("--- ") {
+            file = std::fs::read_to_string(root.join(path)).with_context(|| path.to_owned())?;
+        } else if let Some(line) = line.strip_prefix('+') {
+            ensure!(file.contains(line.trim()), "CONTRIBUTING.md adds a line that is nowhere: {line}");
+            added += 1;
+        }
+    }
+    ensure!((1..40).contains(&added), "{added} lines");
+    Ok(())
+}
+
 #[test]
 fn doc_comments_make_sense_alone() -> Result<()> {
     let output = Command::new(root().join("scripts/doc-comments")).output()?;
