@@ -1,15 +1,14 @@
 //! Columns of the two tables, and which of them a narrow terminal shows.
 
 use super::cell::Cell;
-use super::sample::{Device, Key, QueuePair};
-use super::state::Top;
+use super::sample::{Device, Key, QueuePair, Samples};
 
 /// A column.
 pub(super) struct Column<T> {
     pub(super) name: &'static str,
     /// Columns of higher ranks go first where a terminal is too narrow for all.
     rank: u8,
-    cell: fn(&Top, &T) -> Cell,
+    cell: fn(&Samples, &T) -> Cell,
     /// Counters of which growth is trouble.
     pub(super) trouble: &'static [&'static str],
     /// True for names, which are sorted from A to Z; amounts have the largest first.
@@ -19,25 +18,25 @@ pub(super) struct Column<T> {
 }
 
 impl<T> Column<T> {
-    const fn name(name: &'static str, rank: u8, cell: fn(&Top, &T) -> Cell) -> Self {
+    const fn name(name: &'static str, rank: u8, cell: fn(&Samples, &T) -> Cell) -> Self {
         Self { name, rank, cell, trouble: &[], is_name: true, is_number: false }
     }
 
-    const fn amount(name: &'static str, rank: u8, cell: fn(&Top, &T) -> Cell) -> Self {
+    const fn amount(name: &'static str, rank: u8, cell: fn(&Samples, &T) -> Cell) -> Self {
         Self { name, rank, cell, trouble: &[], is_name: false, is_number: true }
     }
 
     const fn trouble(
         name: &'static str,
         rank: u8,
-        cell: fn(&Top, &T) -> Cell,
+        cell: fn(&Samples, &T) -> Cell,
         trouble: &'static [&'static str],
     ) -> Self {
         Self { name, rank, cell, trouble, is_name: false, is_number: true }
     }
 
-    pub(super) fn cell(&self, top: &Top, row: &T) -> Cell {
-        (self.cell)(top, row)
+    pub(super) fn cell(&self, samples: &Samples, row: &T) -> Cell {
+        (self.cell)(samples, row)
     }
 }
 
@@ -103,48 +102,48 @@ const DROPS: &[&str] = &[
     "tx_other",
 ];
 
-fn pid<T: Row>(_: &Top, row: &T) -> Cell {
+fn pid<T: Row>(_: &Samples, row: &T) -> Cell {
     Cell::Number(row.key().pid)
 }
 
-fn device_name<T: Row>(_: &Top, row: &T) -> Cell {
+fn device_name<T: Row>(_: &Samples, row: &T) -> Cell {
     Cell::Text(row.key().device.clone())
 }
 
-fn tx_bytes<T: Row>(top: &Top, row: &T) -> Cell {
-    Cell::rate(top.rate(row.key(), TX_BYTES))
+fn tx_bytes<T: Row>(samples: &Samples, row: &T) -> Cell {
+    Cell::rate(samples.rate(row.key(), TX_BYTES))
 }
 
-fn rx_bytes<T: Row>(top: &Top, row: &T) -> Cell {
-    Cell::rate(top.rate(row.key(), RX_BYTES))
+fn rx_bytes<T: Row>(samples: &Samples, row: &T) -> Cell {
+    Cell::rate(samples.rate(row.key(), RX_BYTES))
 }
 
-fn tx_packets<T: Row>(top: &Top, row: &T) -> Cell {
-    Cell::rate(top.rate(row.key(), TX_PACKETS))
+fn tx_packets<T: Row>(samples: &Samples, row: &T) -> Cell {
+    Cell::rate(samples.rate(row.key(), TX_PACKETS))
 }
 
-fn rx_packets<T: Row>(top: &Top, row: &T) -> Cell {
-    Cell::rate(top.rate(row.key(), RX_PACKETS))
+fn rx_packets<T: Row>(samples: &Samples, row: &T) -> Cell {
+    Cell::rate(samples.rate(row.key(), RX_PACKETS))
 }
 
-fn retries<T: Row>(top: &Top, row: &T) -> Cell {
-    Cell::Count(top.sum(row.key(), RETRIES))
+fn retries<T: Row>(samples: &Samples, row: &T) -> Cell {
+    Cell::Count(samples.sum(row.key(), RETRIES))
 }
 
-fn timeouts<T: Row>(top: &Top, row: &T) -> Cell {
-    Cell::Count(top.sum(row.key(), TIMEOUTS))
+fn timeouts<T: Row>(samples: &Samples, row: &T) -> Cell {
+    Cell::Count(samples.sum(row.key(), TIMEOUTS))
 }
 
-fn rnr<T: Row>(top: &Top, row: &T) -> Cell {
-    Cell::Count(top.sum(row.key(), RNR))
+fn rnr<T: Row>(samples: &Samples, row: &T) -> Cell {
+    Cell::Count(samples.sum(row.key(), RNR))
 }
 
-fn naks<T: Row>(top: &Top, row: &T) -> Cell {
-    Cell::Count(top.sum(row.key(), NAKS))
+fn naks<T: Row>(samples: &Samples, row: &T) -> Cell {
+    Cell::Count(samples.sum(row.key(), NAKS))
 }
 
-fn drops<T: Row>(top: &Top, row: &T) -> Cell {
-    Cell::Count(top.sum(row.key(), DROPS))
+fn drops<T: Row>(samples: &Samples, row: &T) -> Cell {
+    Cell::Count(samples.sum(row.key(), DROPS))
 }
 
 pub(super) static DEVICES: [Column<Device>; 13] = [

@@ -8,9 +8,9 @@ use ratatui::widgets::{Paragraph, Sparkline, Wrap};
 
 use super::cell::{Cell, short};
 use super::columns::{RX_BYTES, TX_BYTES};
-use super::draw::{BOLD, DIM, TROUBLE, scrolled};
 use super::sample::{Device, Key, QueuePair};
 use super::state::Top;
+use super::style::{BOLD, DIM, TROUBLE};
 use crate::status::HARMLESS;
 
 /// Rows of bars, and a screen that has room for them.
@@ -109,6 +109,6 @@ fn counters(frame: &mut Frame<'_>, area: Rect, top: &Top, key: &Key) {
     let lines: Vec<Line<'_>> = shown.into_iter().map(line).collect();
     let title = format!("{:<28}{:>20}{:>12}", "counter", "in all", "per second");
     frame.render_widget(Line::styled(title, BOLD), heading);
-    let scroll = scrolled(top, lines.len(), below);
+    let scroll = top.scrolled(lines.len(), below.height);
     frame.render_widget(Paragraph::new(lines).scroll((scroll, 0)), below);
 }

@@ -2,7 +2,7 @@
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
-use ratatui::style::{Color, Modifier, Style};
+use ratatui::style::{Modifier, Style};
 use ratatui::text::{Line, Span, Text};
 use ratatui::widgets::{Cell as TableCell, Paragraph, Row as TableRow, Table, TableState, Wrap};
 
@@ -10,17 +10,10 @@ use super::cell::Cell;
 use super::columns::{self, Column, DEVICES, QPS, Row};
 use super::detail;
 use super::state::{Focus, Sort, Top};
+use super::style::{BOLD, CHOSEN, DIM, ERROR, TROUBLE};
 
 /// Lower screens have one of the two tables.
 const LOW: u16 = 12;
-
-pub(super) const DIM: Style = Style::new().add_modifier(Modifier::DIM);
-pub(super) const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
-const CHOSEN: Style = Style::new().add_modifier(Modifier::REVERSED);
-/// Style of trouble that grows.
-pub(super) const TROUBLE: Style = Style::new().fg(Color::Yellow).add_modifier(Modifier::BOLD);
-/// Style of queue pairs in an error state.
-const ERROR: Style = Style::new().fg(Color::Red).add_modifier(Modifier::BOLD);
 
 const HELP: &str = "\
 q, Control-C     quit
@@ -65,20 +58,13 @@ pub(super) fn draw(frame: &mut Frame<'_>, top: &Top) {
     frame.render_widget(title_line(top), title);
     frame.render_widget(keys_line(top, keys.width), keys);
     if top.is_helping {
-        let scroll = scrolled(top, HELP.lines().count(), body);
+        let scroll = top.scrolled(HELP.lines().count(), body.height);
         frame.render_widget(Paragraph::new(HELP).scroll((scroll, 0)), body);
     } else if let Some(key) = &top.detail {
         detail::draw(frame, body, top, key);
     } else {
         tables(frame, body, top);
     }
-}
-
-/// Lines that are above the screen, of so many.
-pub(super) fn scrolled(top: &Top, lines: usize, area: Rect) -> u16 {
-    let end = lines.saturating_sub(usize::from(area.height));
-    top.scroll_end.set(end);
-    u16::try_from(top.scroll.min(end)).unwrap_or(u16::MAX)
 }
 
 fn tables(frame: &mut Frame<'_>, body: Rect, top: &Top) {
@@ -169,7 +155,7 @@ fn table<T: Row>(
     let first = (chosen + 1).saturating_sub(height);
     let shown = rows.get(first..rows.len().min(first + height)).unwrap_or_default();
     let cells: Vec<Vec<Cell>> =
-        shown.iter().map(|row| columns.iter().map(|column| column.cell(top, row)).collect()).collect();
+        shown.iter().map(|row| columns.iter().map(|column| column.cell(&top.samples, row)).collect()).collect();
     let heads: Vec<String> =
         columns.iter().enumerate().map(|(index, column)| head(column, index, top.sort(focus))).collect();
     let widths: Vec<u16> = heads

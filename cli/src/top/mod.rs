@@ -9,6 +9,7 @@ mod detail;
 mod draw;
 mod sample;
 mod state;
+mod style;
 #[cfg(test)]
 mod tests;
 

@@ -49,6 +49,31 @@ pub(super) struct QueuePair {
     pub(super) counters: Counters,
 }
 
+/// The last two samples.
+#[derive(Default)]
+pub(super) struct Samples {
+    pub(super) now: Option<Sample>,
+    before: Option<Sample>,
+}
+
+impl Samples {
+    /// Takes another one. Returns it and the one before.
+    pub(super) fn take(&mut self, sample: Sample) -> Option<(&Sample, &Sample)> {
+        self.before = self.now.replace(sample);
+        self.now.as_ref().zip(self.before.as_ref())
+    }
+
+    /// Sum of counters.
+    pub(super) fn sum(&self, key: &Key, names: &[&str]) -> u64 {
+        self.now.as_ref().map_or(0, |now| now.sum(key, names))
+    }
+
+    /// Growth of counters per second, between the two.
+    pub(super) fn rate(&self, key: &Key, names: &[&str]) -> Option<f64> {
+        self.now.as_ref()?.rate(self.before.as_ref()?, key, names)
+    }
+}
+
 /// Reports of all devices at one moment.
 pub(super) struct Sample {
     pub(super) at: Instant,

@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 use super::columns::{Column, DEVICES, QPS, RX_BYTES, Row, TX_BYTES};
-use super::sample::{Device, Key, QueuePair, Sample};
+use super::sample::{Device, Key, QueuePair, Sample, Samples};
 
 /// Samples whose rates are drawn as bars.
 const HISTORY: usize = 240;
@@ -21,7 +21,7 @@ pub(super) struct Sort {
     pub(super) is_ascending: bool,
 }
 
-/// One of the two tables.
+/// Table that keys move in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Focus {
     Devices,
@@ -46,8 +46,7 @@ pub(super) enum Next {
 
 /// The view.
 pub(super) struct Top {
-    now: Option<Sample>,
-    before: Option<Sample>,
+    pub(super) samples: Samples,
     /// Bytes per second, sent and received, of what is there now.
     history: HashMap<Key, VecDeque<(u64, u64)>>,
     pub(super) error: Option<String>,
@@ -66,7 +65,7 @@ pub(super) struct Top {
     /// Lines of the details, or of the help, that are above the screen.
     pub(super) scroll: usize,
     /// As many as there may be, which is known when it is drawn.
-    pub(super) scroll_end: Cell<usize>,
+    scroll_end: Cell<usize>,
     /// True where counters that are 0 are shown.
     pub(super) all: bool,
 }
@@ -74,8 +73,7 @@ pub(super) struct Top {
 impl Top {
     pub(super) fn new(filter: String) -> Self {
         Self {
-            now: None,
-            before: None,
+            samples: Samples::default(),
             history: HashMap::new(),
             error: None,
             focus: Focus::QueuePairs,
@@ -108,8 +106,7 @@ impl Top {
             return;
         }
         self.error = None;
-        self.before = self.now.replace(sample);
-        let (Some(now), Some(before)) = (&self.now, &self.before) else { return };
+        let Some((now, before)) = self.samples.take(sample) else { return };
         self.history.retain(|key, _| now.has(key));
         for key in now.keys() {
             let rate = |names| now.rate(before, key, names);
@@ -124,17 +121,17 @@ impl Top {
     }
 
     pub(super) const fn sample(&self) -> Option<&Sample> {
-        self.now.as_ref()
+        self.samples.now.as_ref()
     }
 
     /// Sum of counters.
     pub(super) fn sum(&self, key: &Key, names: &[&str]) -> u64 {
-        self.now.as_ref().map_or(0, |now| now.sum(key, names))
+        self.samples.sum(key, names)
     }
 
     /// Growth of counters per second, between the last two samples.
     pub(super) fn rate(&self, key: &Key, names: &[&str]) -> Option<f64> {
-        self.now.as_ref()?.rate(self.before.as_ref()?, key, names)
+        self.samples.rate(key, names)
     }
 
     /// Bytes per second, sent and received, oldest first.
@@ -142,9 +139,16 @@ impl Top {
         self.history.get(key).into_iter().flatten().copied()
     }
 
+    /// Lines that are above an area, of so many.
+    pub(super) fn scrolled(&self, lines: usize, height: u16) -> u16 {
+        let end = lines.saturating_sub(usize::from(height));
+        self.scroll_end.set(end);
+        u16::try_from(self.scroll.min(end)).unwrap_or(u16::MAX)
+    }
+
     /// Devices that pass the filter, or have a queue pair that does, sorted.
     pub(super) fn devices(&self) -> Vec<&Device> {
-        let Some(now) = &self.now else { return Vec::new() };
+        let Some(now) = &self.samples.now else { return Vec::new() };
         let passing = now.qps.iter().filter(|qp| self.passes(&words_of_qp(qp)));
         let with_qp: HashSet<Key> = passing.map(|qp| Key { qpn: None, ..qp.key.clone() }).collect();
         let rows = now.devices.iter();
@@ -154,7 +158,7 @@ impl Top {
 
     /// Queue pairs that pass the filter, sorted.
     pub(super) fn qps(&self) -> Vec<&QueuePair> {
-        let Some(now) = &self.now else { return Vec::new() };
+        let Some(now) = &self.samples.now else { return Vec::new() };
         let rows = now.qps.iter().filter(|qp| self.passes(&words_of_qp(qp)));
         self.sorted(rows.collect(), &QPS, self.qp_sort)
     }
@@ -167,7 +171,7 @@ impl Top {
     fn sorted<'a, T: Row>(&self, mut rows: Vec<&'a T>, columns: &[Column<T>], sort: Sort) -> Vec<&'a T> {
         let Some(column) = columns.get(sort.column) else { return rows };
         rows.sort_by_key(|row| row.key());
-        let mut cells: Vec<_> = rows.into_iter().map(|row| (column.cell(self, row), row)).collect();
+        let mut cells: Vec<_> = rows.into_iter().map(|row| (column.cell(&self.samples, row), row)).collect();
         cells.sort_by(|(one, _), (two, _)| {
             let order = one.compare(two);
             if sort.is_ascending { order } else { order.reverse() }
