@@ -2,13 +2,12 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-use urxe_wire::Gid;
+use urxe_wire::{Gid, LOOPBACK_PORT, ROCE_PORT};
 
 use crate::error::PortError;
 use crate::rxe_conflict::rxe_has_the_port;
 use crate::sys::ifaddrs::{needs_scope, read_entries, read_mtu};
 use crate::sys::{scope_id, socket_address, with_port};
-use crate::{LOOPBACK_PORT, ROCE_V2_PORT};
 
 /// The longest headers a payload of path MTU size may travel with: IPv6 40, UDP 8, BTH 12, RETH 16, ICRC 4. The
 /// kernel's rxe subtracts this sum (RXE_MAX_HDR_LENGTH in rxe_param.h) whatever the IP version.
@@ -74,7 +73,7 @@ impl Interface {
         found.addresses.sort_by_key(SocketAddr::is_ipv6);
         let mtu = read_mtu(name).map_err(|e| PortError::os("read the interface's MTU", e))?;
         let is_loopback = flags & libc::IFF_LOOPBACK.cast_unsigned() != 0;
-        let usual = || if is_loopback && rxe_has_the_port() { LOOPBACK_PORT } else { ROCE_V2_PORT };
+        let usual = || if is_loopback && rxe_has_the_port() { LOOPBACK_PORT } else { ROCE_PORT };
         let port = port.unwrap_or_else(usual);
         let addresses = found.addresses.into_iter().map(|address| with_port(address, port)).collect();
         let new = Self::new(name.to_owned(), index, found.mac, mtu, addresses);
@@ -90,7 +89,7 @@ impl Interface {
                 gids.push(gid);
             }
         }
-        let port = ROCE_V2_PORT;
+        let port = ROCE_PORT;
         Self { name, index, flags: 0, mac, mtu, port, mtu_limit: u16::MAX, addresses, gids, chosen: Vec::new() }
     }
 

@@ -97,10 +97,5 @@ pub use sys::fd::descriptor_share;
 pub use sys::identity;
 pub use tx::batch::{CommittedPacket, TxBatch};
 
-pub use urxe_wire::{LOOPBACK_PORT, ROCE_PORT as ROCE_V2_PORT};
-
-/// Bytes of the ICRC, which ends every packet (IBA 7.8.1).
-pub(crate) const ICRC_LEN: usize = 4;
-
 /// The shortest packet: a BTH and its ICRC.
-pub(crate) const MIN_PACKET: usize = 12 + ICRC_LEN;
+pub(crate) const MIN_PACKET: usize = urxe_wire::Bth::LEN + urxe_wire::ICRC_LEN;

@@ -12,7 +12,7 @@ pub(crate) fn rxe_has_the_port() -> bool {
     Path::new("/sys/module/rdma_rxe").exists()
         && ["/proc/net/udp", "/proc/net/udp6"]
             .iter()
-            .any(|table| fs::read_to_string(table).is_ok_and(|table| has_unspecified(&table, crate::ROCE_V2_PORT)))
+            .any(|table| fs::read_to_string(table).is_ok_and(|table| has_unspecified(&table, urxe_wire::ROCE_PORT)))
 }
 
 /// Whether a socket of proc_net(5)'s table is bound to this port of all addresses.

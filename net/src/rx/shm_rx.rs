@@ -2,11 +2,10 @@
 
 use std::os::fd::RawFd;
 
-use urxe_wire::icrc;
+use urxe_wire::{ICRC_LEN, icrc};
 
 use super::demux::Stray;
 use super::{BURST, Call, Meta, Receiver};
-use crate::ICRC_LEN;
 use crate::counters::add_alone;
 use crate::datagram::Headers;
 use crate::interface::find_local;

@@ -109,7 +109,7 @@ pub(super) fn receive(fd: RawFd) -> io::Result<Option<(Handshake, Segment)>> {
     if length != HANDSHAKE_LEN {
         return Err(bad());
     }
-    let handshake = Handshake::parse(&bytes, crate::ROCE_V2_PORT).ok_or_else(bad)?;
+    let handshake = Handshake::parse(&bytes, urxe_wire::ROCE_PORT).ok_or_else(bad)?;
     let memory = Segment::open(memory.ok_or_else(bad)?.as_fd())?;
     Ok(Some((handshake, memory)))
 }

@@ -7,9 +7,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsRawFd;
 
 use socket2::{Domain, Socket, Type};
+use urxe_wire::ROCE_PORT;
 
 use super::socket_address;
-use crate::ROCE_V2_PORT;
 
 /// Whether an IPv6 address means something on one link only (RFC 4007), so that the kernel wants the interface with it.
 pub(crate) fn needs_scope(ip: Ipv6Addr) -> bool {
@@ -60,14 +60,14 @@ pub(crate) fn read_entries(name: &str) -> io::Result<Entries> {
                 // SAFETY: the family says that this is a sockaddr_in.
                 let v4 = unsafe { entry.ifa_addr.cast::<libc::sockaddr_in>().read_unaligned() };
                 let ip = Ipv4Addr::from(v4.sin_addr.s_addr.to_ne_bytes());
-                entries.addresses.push(socket_address(IpAddr::V4(ip), ROCE_V2_PORT, 0));
+                entries.addresses.push(socket_address(IpAddr::V4(ip), ROCE_PORT, 0));
             }
             libc::AF_INET6 => {
                 // SAFETY: the family says that this is a sockaddr_in6.
                 let v6 = unsafe { entry.ifa_addr.cast::<libc::sockaddr_in6>().read_unaligned() };
                 let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
                 let scope = if needs_scope(ip) { v6.sin6_scope_id } else { 0 };
-                entries.addresses.push(socket_address(IpAddr::V6(ip), ROCE_V2_PORT, scope));
+                entries.addresses.push(socket_address(IpAddr::V6(ip), ROCE_PORT, scope));
             }
             _ => {}
         }

@@ -4,9 +4,8 @@ use core::mem;
 use std::io;
 use std::sync::Arc;
 
-use urxe_wire::icrc;
+use urxe_wire::{ICRC_LEN, icrc};
 
-use crate::ICRC_LEN;
 use crate::counters::add;
 use crate::port::Port;
 use crate::route::Route;
