@@ -21,7 +21,7 @@ pub(crate) fn beside_this_command() -> Result<PathBuf> {
     let command = std::env::current_exe().context("finding this executable")?;
     let library = command.with_file_name(NAME);
     if let Some(bytes) = EMBEDDED {
-        unpack(bytes, &library).with_context(|| {
+        unpack(bytes, &command, &library).with_context(|| {
             format!("writing {}: run `{} doctor` once as a user who may", library.display(), command.display())
         })?;
     }
@@ -34,11 +34,14 @@ pub(crate) fn beside_this_command() -> Result<PathBuf> {
     Ok(library)
 }
 
-/// Writes the library, unless it is there. Programs that have loaded another one keep that.
-fn unpack(bytes: &[u8], library: &Path) -> Result<()> {
-    let is_as_long = std::fs::metadata(library).is_ok_and(|found| found.len() == bytes.len() as u64);
-    if is_as_long && std::fs::read(library).is_ok_and(|found| found == bytes) {
-        return Ok(());
+/// Writes the library of `command`, unless it is there. One that is newer than the command is left alone: it was written by
+/// the command, or built after it. Programs that have loaded another one keep that.
+fn unpack(bytes: &[u8], command: &Path, library: &Path) -> Result<()> {
+    if let Ok(found) = std::fs::metadata(library) {
+        let is_newer = found.modified()? > std::fs::metadata(command)?.modified()?;
+        if is_newer || found.len() == bytes.len() as u64 && std::fs::read(library).is_ok_and(|found| found == bytes) {
+            return Ok(());
+        }
     }
     let mut file = tempfile::NamedTempFile::new_in(library.parent().unwrap_or(Path::new("/")))?;
     file.write_all(bytes)?;
@@ -49,30 +52,47 @@ fn unpack(bytes: &[u8], library: &Path) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
     use std::os::unix::fs::MetadataExt as _;
+    use std::time::{Duration, SystemTime};
 
     use super::*;
 
+    /// Gives a file a time of so many seconds since 1970.
+    fn age(file: &Path, seconds: u64) {
+        let time = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+        File::options().write(true).open(file).unwrap().set_modified(time).unwrap();
+    }
+
     #[test]
-    fn a_library_is_unpacked_once() {
+    fn a_library_is_unpacked_where_there_is_none_or_an_older_one() {
         let folder = tempfile::tempdir().unwrap();
-        let library = folder.path().join(NAME);
-        let written = || std::fs::metadata(&library).unwrap();
-        unpack(b"one", &library).unwrap();
-        let first = written();
-        assert_eq!(first.permissions().mode() & 0o777, 0o644);
-        unpack(b"one", &library).unwrap();
-        assert_eq!(written().ino(), first.ino(), "as it was");
+        let [command, library] = ["urxe", NAME].map(|name| folder.path().join(name));
+        std::fs::write(&command, "the command").unwrap();
+        age(&command, 1000);
+        let found = || (std::fs::read(&library).unwrap(), std::fs::metadata(&library).unwrap().ino());
+        unpack(b"one", &command, &library).unwrap();
+        let first = found();
+        assert_eq!(first.0, b"one");
+        assert_eq!(std::fs::metadata(&library).unwrap().permissions().mode() & 0o777, 0o644);
+        // The same is left as it is, and so is what was built later.
+        age(&library, 999);
+        unpack(b"one", &command, &library).unwrap();
+        age(&library, 1001);
+        unpack(b"two", &command, &library).unwrap();
+        assert_eq!(found(), first);
         // Another release of the command.
         for bytes in [&b"two"[..], b"three"] {
-            unpack(bytes, &library).unwrap();
-            assert_eq!(std::fs::read(&library).unwrap(), bytes);
+            age(&library, 999);
+            unpack(bytes, &command, &library).unwrap();
+            assert_eq!(found().0, bytes);
         }
-        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "nothing else is left");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2, "nothing else is left");
     }
 
     #[test]
     fn a_folder_that_is_not_there_is_told() {
-        assert!(unpack(b"one", Path::new("/nonexistent/urxe/liburxe.so")).is_err());
+        let library = Path::new("/nonexistent/urxe/liburxe.so");
+        assert!(unpack(b"one", Path::new("/proc/self/exe"), library).is_err());
     }
 }

@@ -1,7 +1,10 @@
 //! `cargo install` leaves a command that works by itself.
 
+use std::fs::File;
+use std::io::Write as _;
 use std::path::Path;
 use std::process::Command;
+use std::time::SystemTime;
 
 use anyhow::{Context, Result, ensure};
 use urxe_tests::World;
@@ -13,12 +16,18 @@ fn cargo_install_leaves_a_working_pair() -> Result<()> {
     let repository = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
     let root = tempfile::tempdir()?;
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let status = Command::new(cargo)
+    let status = Command::new(&cargo)
         .args(["install", "--path", "cli", "--features", "embedded", "--offline", "--locked", "--no-track", "--root"])
         .arg(root.path())
         .current_dir(repository)
         .status()?;
     ensure!(status.success(), "cargo install: {status}");
+    // The build folder has that command now. Other tests want the one without a library within.
+    let status = Command::new(&cargo)
+        .args(["build", "--release", "-p", "urxe-cli", "--offline"])
+        .current_dir(repository)
+        .status()?;
+    ensure!(status.success(), "cargo build: {status}");
     let bin = root.path().join("bin");
     let files = || -> Result<Vec<String>> {
         let mut names: Vec<String> = std::fs::read_dir(&bin)?
@@ -36,7 +45,9 @@ fn cargo_install_leaves_a_working_pair() -> Result<()> {
         ensure!(files()? == ["liburxe.so", "urxe"], "{:?}", files()?);
     }
     // What an older release has left is replaced.
-    std::fs::write(bin.join("liburxe.so"), "an older one").context("writing")?;
+    let mut older = File::create(bin.join("liburxe.so")).context("writing")?;
+    older.write_all(b"an older one")?;
+    older.set_modified(SystemTime::UNIX_EPOCH)?;
     let listed = world.host().run(&urxe, &["run", "--", "ibv_devices"])?;
     ensure!(listed.stdout.contains("urxe0"), "{listed}");
     Ok(())
