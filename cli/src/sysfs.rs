@@ -23,6 +23,9 @@ const UVERBS_ABI: u32 = 6;
 /// `class/misc/rdma_cm/abi_version`: `RDMA_USER_CM_ABI_VERSION` of rdma/rdma_user_cm.h.
 const RDMA_CM_ABI: u32 = 4;
 
+/// `class/infiniband_mad/abi_version`: `IB_USER_MAD_ABI_VERSION` of rdma/ib_user_mad.h.
+const UMAD_ABI: u32 = 5;
+
 /// `uverbsN/abi_version`: the version of the private ABI between provider and kernel driver. There is no kernel driver;
 /// the provider only has to accept this number.
 const DRIVER_ABI: u32 = 1;
@@ -101,7 +104,16 @@ pub(crate) fn add_kernel_tree(plan: &mut Plan, root: &Path, slots: &[Slot<'_>], 
         let device = parent.join("infiniband_verbs").join(&uverbs);
         add_uverbs(plan, &root.join(&device), &slot.name);
         plan.link(root.join("class/infiniband_verbs").join(&uverbs), Path::new("../..").join(&device));
+        for umad in ["umad", "issm"].map(|kind| format!("{kind}{index}")) {
+            let device = parent.join("infiniband_mad").join(&umad);
+            add_umad(plan, &root.join(&device), &slot.name);
+            if personality == Personality::Pci {
+                plan.link(root.join(&device).join("device"), "../..");
+            }
+            plan.link(root.join("class/infiniband_mad").join(&umad), Path::new("../..").join(&device));
+        }
     }
+    plan.text(root.join("class/infiniband_mad/abi_version"), format!("{UMAD_ABI}\n"));
     // `..` of a class leads to the others.
     plan.link(root.join("class/net"), "/sys/class/net");
 }
@@ -122,6 +134,12 @@ fn add_uverbs(plan: &mut Plan, dir: &Path, name: &str) {
     plan.text(dir.join("ibdev"), format!("{name}\n"));
     plan.text(dir.join("dev"), format!("{DEV_NULL}\n"));
     plan.text(dir.join("abi_version"), format!("{DRIVER_ABI}\n"));
+}
+
+fn add_umad(plan: &mut Plan, dir: &Path, name: &str) {
+    for (file, value) in [("ibdev", name), ("port", "1"), ("dev", DEV_NULL)] {
+        plan.text(dir.join(file), format!("{value}\n"));
+    }
 }
 
 fn add_device(plan: &mut Plan, dir: &Path, index: usize, slot: &Slot<'_>) {

@@ -16,6 +16,7 @@ use urxe_wire::cm::{CmMad, CommId, Message};
 use urxe_wire::{Gid, Qpn};
 
 use crate::ipc::NAME_PREFIX;
+use crate::mad_claim::MadName;
 use crate::qpn_registry::{block_of, mailbox_name};
 use crate::sys::epoll_key::EpollKey;
 use crate::sys::fd::{Fd, FdSet};
@@ -27,6 +28,8 @@ pub(crate) enum Mailbox {
     Block(u16),
     /// Mailbox of a service id on an address.
     Service(u64, Gid),
+    /// Mailbox of methods of a management class.
+    Mad(MadName),
 }
 
 /// Identity of a request at its sender, equal in all copies (IBA 12.6.5, 13.4.6.4).
@@ -44,6 +47,7 @@ impl Mailbox {
                 "{NAME_PREFIX}/service/{id:016x}/{:032x}",
                 u128::from_be_bytes(gid.octets())
             )),
+            Self::Mad(name) => name.address(),
         }
     }
 
@@ -65,7 +69,7 @@ impl Mailbox {
     }
 }
 
-/// A service id on an address, which nobody else on this host has while this lives.
+/// A service id on an address, or methods of a management class, which nobody else on this host has while this lives.
 #[derive(Debug)]
 pub struct Service {
     name: Mailbox,
@@ -96,7 +100,11 @@ impl Services {
 impl Service {
     /// Takes the name of a service id on an address, and has its mailbox watched.
     pub(crate) fn bind(fds: &Arc<FdSet>, services: &Arc<Services>, service_id: u64, gid: Gid) -> io::Result<Self> {
-        let name = Mailbox::Service(service_id, gid);
+        Self::bind_mailbox(fds, services, Mailbox::Service(service_id, gid))
+    }
+
+    /// Takes a name, and has its mailbox watched.
+    pub(crate) fn bind_mailbox(fds: &Arc<FdSet>, services: &Arc<Services>, name: Mailbox) -> io::Result<Self> {
         let socket = fds.adopt(UnixDatagram::bind_addr(&name.name()?)?)?;
         let fd = socket.as_raw_fd();
         fds.watch(fd, EpollKey::Mailbox(fd).pack())?;

@@ -15,6 +15,7 @@ use crate::interface::Interface;
 use crate::ipc::{Channel, KeptFile, Listener, Notes};
 use crate::last_will::{LastWill, OwnLastWills};
 use crate::link_monitor::LinkEvent;
+use crate::mad_claim::MadClaim;
 use crate::multicast::{Groups, Membership};
 use crate::qpn_registry::{Registry, block_of};
 use crate::route::{Destination, Route, TxPool};
@@ -210,6 +211,20 @@ impl Port {
         Service::bind(&self.fds, &self.services, service_id, gid)
     }
 
+    /// Takes unsolicited management datagrams; those that reach other processes come here from now on, until the result is
+    /// dropped.
+    ///
+    /// # Errors
+    /// `AddrInUse` if another process has one of the methods; what else the system refuses.
+    pub fn claim_mads(&self, claim: &MadClaim) -> io::Result<Vec<Service>> {
+        claim.bind(&self.fds, &self.services, self.index)
+    }
+
+    /// Index of the interface.
+    pub(crate) const fn interface_index(&self) -> u32 {
+        self.index
+    }
+
     /// Has a message sent when this process ends without a word. A last will of the same name is replaced.
     pub fn set_last_will(&self, will: LastWill) {
         self.wills.set(will);
@@ -355,7 +370,7 @@ impl Port {
     pub(crate) fn owns_mailbox(&self, mailbox: Mailbox) -> bool {
         match mailbox {
             Mailbox::Block(block) => self.registry.owns(block),
-            Mailbox::Service(..) => self.services.contains(mailbox),
+            Mailbox::Service(..) | Mailbox::Mad(_) => self.services.contains(mailbox),
         }
     }
 

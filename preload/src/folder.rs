@@ -9,7 +9,7 @@ use crate::pointer::is_plausible;
 use crate::text::at;
 
 /// Paths of the machine that are hidden behind the folder, with all below them.
-const SHADOWED: [&[u8]; 9] = [
+const SHADOWED: [&[u8]; 10] = [
     b"/dev/infiniband",
     b"/sys/class/infiniband",
     b"/sys/class/infiniband_cm",
@@ -17,6 +17,7 @@ const SHADOWED: [&[u8]; 9] = [
     b"/sys/class/infiniband_verbs",
     b"/sys/class/misc/rdma_cm",
     b"/sys/devices/virtual/infiniband",
+    b"/sys/devices/virtual/infiniband_mad",
     b"/sys/devices/virtual/infiniband_verbs",
     b"/sys/devices/virtual/misc/rdma_cm",
 ];

@@ -31,6 +31,7 @@ mod listing;
 mod live;
 mod netlink;
 mod next;
+mod nodes;
 mod pointer;
 mod read_only;
 mod resolve;
@@ -49,6 +50,7 @@ pub use interposed::find_all as find_next_functions;
 pub use interposed::next_sigaction as sigaction;
 pub use live::{Live, counters_are};
 pub use netlink::{Netlink, NetlinkSocket, netlink_is};
+pub use nodes::{Nodes, nodes_are};
 pub use shared_lock::hold_folder;
 pub use signals::{FaultAction, fault_signals_are};
 pub use standard_error::{

@@ -92,7 +92,7 @@ fn live() -> Option<&'static Live> {
 ///
 /// # Safety
 /// `path` is a C string that stays.
-unsafe fn name<'a>(path: *const c_char) -> &'a [u8] {
+pub(crate) unsafe fn name<'a>(path: *const c_char) -> &'a [u8] {
     // SAFETY: the caller's promise.
     let bytes = unsafe { core::ffi::CStr::from_ptr(path) }.to_bytes();
     bytes.rsplit(|byte| *byte == b'/').next().unwrap_or_default()

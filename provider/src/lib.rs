@@ -4,6 +4,7 @@
 //! libibverbs ─▶ edge/      extern "C", pointers, errno          ─▶ verbs/    what each call means, in safe code
 //!            ─▶ kernel/    what libibverbs asks a kernel for
 //!                                                                  cm/       ids and events of rdma_cm
+//!                                                                  mad/      agents for management datagrams
 //!                                                                  status/   how the device is, for those who ask
 //! ```
 //!
@@ -14,5 +15,6 @@ mod cm;
 mod device;
 mod edge;
 pub mod kernel;
+mod mad;
 mod status;
 mod verbs;

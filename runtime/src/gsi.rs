@@ -1,4 +1,4 @@
-//! QP1, the general services interface: datagrams of communication management.
+//! QP1, the general services interface: datagrams of communication management, and those of other classes.
 
 use std::net::IpAddr;
 
@@ -9,6 +9,7 @@ use urxe_wire::packet::Service;
 use urxe_wire::{Bth, Deth, Ext, Gid, Header, Opcode, Operation, PKey, Packet, Psn, QKey, Qpn, Transport};
 
 use super::host::{Sender, TxContext};
+use urxe_engine::mad::Address;
 use urxe_engine::{Instant, Network};
 
 /// Handler of communication management messages that arrive at QP1.
@@ -21,6 +22,35 @@ pub trait Gsi: Send + Sync {
 
     /// The device was taken out ([`Device::is_gone`](crate::device::Device::is_gone)).
     fn removed(&self, work: &mut TxContext);
+}
+
+/// Handler of management datagrams that are not of communication management.
+pub trait MadHandler: Send + Sync {
+    /// Takes a datagram that has come.
+    fn receive(&self, work: &mut TxContext, now: Instant, from: &Address, datagram: &[u8; MAD_LEN]);
+
+    /// The time set with [`Device::set_mad_timer`] has come.
+    fn handle_timeout(&self, now: Instant);
+}
+
+/// Why a packet to QP1 is no management datagram.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Unfit {
+    /// Another transport, partition or Q_Key.
+    Keys,
+    /// Not 256 bytes.
+    Length,
+}
+
+/// The source queue pair and the bytes of a packet to QP1, if it may come in and is a management datagram.
+pub(super) fn datagram<'a>(packet: &Packet<'a>) -> Result<(Qpn, &'a [u8; MAD_LEN]), Unfit> {
+    match packet.header.service {
+        Service::Datagram(deth) if deth.q_key == QKey::GSI && packet.bth().p_key.matches(PKey::DEFAULT) => {
+            let datagram = packet.payload.try_into().map_err(|_| Unfit::Length)?;
+            Ok((deth.src_qp, datagram))
+        }
+        _ => Err(Unfit::Keys),
+    }
 }
 
 /// The message in a packet to QP1, if it may come in (IBA 9.6.1.1.3, 9.6.1.2: P_Key and Q_Key) and is one.
@@ -38,10 +68,15 @@ pub(super) fn message(packet: &Packet<'_>) -> Option<CmMad> {
 /// Sends a message from QP1 to QP1. What cannot be sent is lost.
 pub fn send(work: &mut TxContext, port: &Port, psn: Psn, local: Gid, remote: Gid, payload: &[u8; MAD_LEN]) {
     let to = Destination { local, remote, dest_qpn: Qpn::GSI, flow_label: 0, tclass: 0, hop_limit: 0 };
+    send_to(work, port, psn, &to, payload);
+}
+
+/// Sends a datagram from QP1. What cannot be sent is lost.
+pub fn send_to(work: &mut TxContext, port: &Port, psn: Psn, to: &Destination, payload: &[u8; MAD_LEN]) {
     let Some(opcode) = Opcode::new(Transport::Ud, Operation::SendOnly) else { return };
-    let Ok(route) = port.route(&to) else { return };
+    let Ok(route) = port.route(to) else { return };
     let service = Service::Datagram(Deth { q_key: QKey::GSI, src_qp: Qpn::GSI });
-    let header = Header { bth: Bth::new(opcode, Qpn::GSI, psn), service, ext: Ext::None };
+    let header = Header { bth: Bth::new(opcode, to.dest_qpn, psn), service, ext: Ext::None };
     let sender: &mut Sender = &mut work.sender;
     sender.speak_for(Qpn::GSI);
     if let Some(room) = sender.packet(&route, header.len() + MAD_LEN) {

@@ -90,7 +90,8 @@ impl Folder {
         let dev = shown.join(DEV_DIR.trim_start_matches('/'));
         // Only root can make nodes, and only root could change `/dev/null` through a descriptor of a link to it.
         let nodes = device_node::can_be_made(&shown);
-        let names = (0..slots.len()).map(|index| format!("uverbs{index}")).chain([RDMA_CM.to_owned()]);
+        let of_device = |index| ["uverbs", "umad", "issm"].map(|kind| format!("{kind}{index}"));
+        let names = (0..slots.len()).flat_map(of_device).chain([RDMA_CM.to_owned()]);
         for path in names.map(|name| dev.join(name)) {
             if nodes { plan.null_device(path) } else { plan.link(path, "/dev/null") }
         }

@@ -66,6 +66,18 @@ urxe_net::counters! {
         drop_ghost_ack,
         /// Responses out of turn.
         drop_unexpected_response,
+        /// Packets to QP1 that are no management datagrams: of another length or base version.
+        mad_malformed,
+        /// Management datagrams that no agent of this host takes.
+        mad_no_agent,
+        /// Responses to no request that waits for one.
+        mad_no_request,
+        /// Management datagrams that break the rules of RMPP, or for whose message there is no room.
+        mad_rmpp_refused,
+        /// Messages for agents whose program reads too slowly.
+        mad_queue_full,
+        /// Requests about performance counters that came while too many waited.
+        mad_perf_dropped,
         /// Congestion notifications.
         rcvd_cnp,
         /// Requests given up after the last retry.

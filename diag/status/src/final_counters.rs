@@ -86,6 +86,25 @@ impl FinalCounters {
         // Closing the lock gives it back.
         file.write_all_at(&bytes, 0)
     }
+
+    /// Reads so many words from the file `name`, as [`write_words`](Self::write_words) has left them.
+    pub fn read_words(&self, name: &str, count: usize) -> io::Result<Vec<u64>> {
+        let mut bytes = vec![0; count * 8];
+        self.file(name, OFlags::RDONLY, Mode::empty())?.read_exact_at(&mut bytes, 0)?;
+        Ok(bytes.chunks_exact(8).map(|word| word.try_into().map_or(0, u64::from_ne_bytes)).collect())
+    }
+
+    /// Writes words to the file `name`, with the lock that [`add`](Self::add) takes.
+    pub fn write_words(&self, name: &str, words: &[u64]) -> io::Result<()> {
+        let bytes: Vec<u8> = words.iter().copied().flat_map(u64::to_ne_bytes).collect();
+        let lock = self.file(LOCK, OFlags::RDWR | OFlags::CREATE, Mode::RUSR | Mode::WUSR)?;
+        wait_for(&lock)?;
+        let file = self.file(name, OFlags::RDWR | OFlags::CREATE, Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::ROTH)?;
+        if !file_may_have(bytes.len()) {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        file.write_all_at(&bytes, 0)
+    }
 }
 
 /// Waits a moment for whoever has it: a program that ends may not be held up by one that was stopped.

@@ -23,6 +23,18 @@ pub const fn is_for_port(header: &Mad) -> bool {
 }
 
 impl Performance {
+    /// Counters that show 0 at these values.
+    #[must_use]
+    pub const fn starting_at(zero: Values) -> Self {
+        Self { zero }
+    }
+
+    /// Values at which the counters show 0.
+    #[must_use]
+    pub const fn zero(&self) -> &Values {
+        &self.zero
+    }
+
     /// Answers a request of which [`is_for_port`] is true, when the counters have these values.
     pub fn answer(&mut self, request: &[u8; MAD_LEN], now: &Values) -> Option<[u8; MAD_LEN]> {
         let mut header = Mad::of(request)?;

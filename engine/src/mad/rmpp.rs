@@ -6,10 +6,10 @@ use core::time::Duration;
 
 use urxe_wire::mad::{MAD_LEN, Mad, Rmpp, data_offset};
 
-/// Segments that a receiver grants beyond those it has (`window_size` of the kernel's mad_rmpp.c).
-const WINDOW: u32 = 64;
-/// Segments sent at once: what a receive buffer takes.
-const BURST: u32 = 64;
+/// Segments that a receiver grants beyond those it has, and that a sender sends at once. The kernel grants 64 of the 512
+/// that its QP1 takes; here they may go through the mailbox of a process that is not on a processor, which takes 42.
+const WINDOW: u32 = 16;
+const BURST: u32 = WINDOW;
 /// How long a sender waits for an ACK (`send_next_seg` of the kernel's mad_rmpp.c).
 pub(super) const ACK_TIMEOUT: Duration = Duration::from_secs(2);
 /// Pause between two bursts of one window.

@@ -5,27 +5,13 @@ use std::time::Instant;
 use urxe_wire::Gid;
 
 use super::deadline::Task;
-use super::forward::{Forwarded, Forwarder, STALLED, forward};
+use super::forward::{Forwarded, Forwarder, STALLED, Way, forward};
 use super::pending_requests::{Fate, PendingRequests, RequestKey};
-use super::{Call, Meta, Receiver};
+use super::{Call, Meta, Receiver, mad_router};
 use crate::cm_service::Mailbox;
 use crate::counters::add_alone;
 use crate::datagram::Datagram;
 use crate::port::Port;
-
-/// Where a packet to QP1 goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
-    /// To this process.
-    Here,
-    /// To this process, which is to refuse it.
-    Refused,
-    /// To another process, now or later, or nowhere.
-    Elsewhere {
-        /// Whether it waits for room in the other's mailbox.
-        waits: bool,
-    },
-}
 
 /// Forwards, keeps or drops a packet to QP1 that is not for this process.
 //= spec/connections.md#cm-016
@@ -39,7 +25,9 @@ pub(super) fn route(
     packet: &[u8],
 ) -> Way {
     let counters = port.counters();
-    let Some((to, id)) = Mailbox::of_gsi(packet, Gid::from(meta.headers.local.ip())) else { return Way::Here };
+    let Some((to, id)) = Mailbox::of_gsi(packet, Gid::from(meta.headers.local.ip())) else {
+        return mad_router::route(forwarder, port, meta, index, packet);
+    };
     let now = Instant::now();
     let request = id.map(|id| RequestKey::new(meta, to, id));
     let fate = request.map_or(Fate::New, |key| pending.fate(&key, now));

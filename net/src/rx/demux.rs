@@ -5,9 +5,9 @@ use std::time::Instant;
 
 use urxe_wire::Qpn;
 
-use super::cm_router::{self, Way};
+use super::cm_router;
 use super::deadline::Task;
-use super::forward::{Forwarded, STALLED, forward};
+use super::forward::{Forwarded, STALLED, Way, forward};
 use super::{Call, Meta, Receiver};
 use crate::cm_service::Mailbox;
 use crate::counters::add_alone;

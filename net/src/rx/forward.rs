@@ -53,6 +53,20 @@ pub(crate) enum Forwarded {
     Refused,
 }
 
+/// Where a packet to QP1 goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// To this process.
+    Here,
+    /// To this process, which is to refuse it.
+    Refused,
+    /// To another process, now or later, or nowhere.
+    Elsewhere {
+        /// Whether it waits for room in the other's mailbox.
+        waits: bool,
+    },
+}
+
 /// Connections to other processes' mailboxes.
 ///
 /// One socket each, because the kernel charges what waits in a mailbox to its sender's socket: a process that does not

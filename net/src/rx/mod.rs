@@ -18,6 +18,7 @@ mod deadline;
 mod demux;
 mod flow;
 mod forward;
+mod mad_router;
 mod pending_requests;
 mod shm_rx;
 mod udp_rx;

@@ -4,6 +4,7 @@ use core::ffi::{c_char, c_int, c_uint};
 
 use super::{Buffer, with_path};
 use crate::live::brought_up_to_date;
+use crate::nodes;
 use crate::pointer::is_plausible;
 use crate::read_only::{self, mode_flags};
 use crate::resolve::CWD;
@@ -18,6 +19,10 @@ pub(super) unsafe fn opened(
     flags: c_int,
     then: impl FnOnce(*const c_char, c_int) -> c_int,
 ) -> c_int {
+    // SAFETY: the caller's path.
+    if let Some(fd) = unsafe { nodes::opened(dir, path, flags) } {
+        return fd;
+    }
     // SAFETY: the caller's path, and what came of it.
     unsafe { brought_up_to_date(path, read_only::open(dir, path, flags, then)) }
 }

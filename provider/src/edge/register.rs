@@ -71,6 +71,7 @@ extern "C" fn construct() {
         urxe_preload::when_devices_are_looked_for(look_for_devices);
         urxe_preload::counters_are(&crate::status::sysfs::LIVE);
         urxe_preload::netlink_is(&kernel::netlink::NETLINK);
+        urxe_preload::nodes_are(&kernel::umad::hook::NODES);
     } else {
         urxe_preload::remember_standard_error();
     }

@@ -24,6 +24,7 @@ pub mod memory;
 pub(crate) mod netlink;
 pub mod plt;
 pub mod ucma;
+pub mod umad;
 pub mod uverbs;
 
 pub use errno::Errno;

@@ -27,6 +27,22 @@ fn open(owner: u32) -> io::Result<FinalCounters> {
     FinalCounters::open(&Path::new(OsStr::from_bytes(folder)).join(urxe_options::RUN_FINAL_COUNTERS), owner)
 }
 
+/// Reads words about a device that [`write_words`] has left; `None` if there are none of this number.
+pub(crate) fn read_words(device: &str, count: usize) -> Option<Vec<u64>> {
+    let kept = open(own_uid()).or_else(|_| open(0)).ok()?;
+    kept.read_words(&words_name(device).ok()?, count).ok()
+}
+
+/// Writes words about a device for later processes of this `urxe run`. What goes wrong loses them.
+pub(crate) fn write_words(device: &str, words: &[u64]) {
+    let _ = open(own_uid()).and_then(|kept| kept.write_words(&words_name(device)?, words));
+}
+
+/// The name of a device's file of words.
+fn words_name(device: &str) -> io::Result<String> {
+    Ok(format!("{}.zero", name(device)?))
+}
+
 /// The name of a device's file in this network namespace.
 fn name(device: &str) -> io::Result<String> {
     let network = fs::metadata("/proc/self/ns/net")?.ino();

@@ -29,7 +29,7 @@ fn open(path: &[u8]) -> Option<RawFd> {
 }
 
 /// The device's counters in every process that has it, one after another.
-fn sums(device: &str) -> Option<Vec<(&'static str, u64)>> {
+pub(crate) fn sums(device: &str) -> Option<Vec<(&'static str, u64)>> {
     device::netdev_of(device)?;
     let reports = reports(device, PATIENCE);
     let present = reports.iter().flat_map(|report| urxe_status::counters(&report.text));

@@ -13,6 +13,7 @@ use urxe_wire::Gid;
 use crate::kernel::Errno;
 use crate::kernel::event_file::EventFile;
 use crate::kernel::uverbs::{self, GidEntry, GidType};
+use crate::mad::Mads;
 use crate::status::final_counters;
 use crate::verbs::diagnostics;
 use crate::verbs::handles::Handles;
@@ -49,6 +50,7 @@ pub(crate) struct SharedPort {
     status: Option<crate::status::Server>,
     xrc_domains: XrcDomains,
     quotas: Arc<Quotas>,
+    mads: Arc<Mads>,
 }
 
 impl Drop for SharedPort {
@@ -137,6 +139,7 @@ impl SharedPort {
             generation,
             xrc_domains: XrcDomains::shared(port.xrc_srqs().client()),
             quotas,
+            mads: Mads::start(&port),
             port,
             thread: Mutex::default(),
         });
@@ -151,6 +154,11 @@ impl SharedPort {
     /// The device's name.
     pub(crate) fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Agents for management datagrams.
+    pub(crate) const fn mads(&self) -> &Arc<Mads> {
+        &self.mads
     }
 
     /// The port.

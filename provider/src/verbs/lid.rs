@@ -23,6 +23,15 @@ pub(crate) fn of(interface: &Interface) -> Lid {
     if device::has_lids() { interface.lid() } else { Lid::NONE }
 }
 
+/// The LID of a peer with this GID.
+pub(crate) fn of_peer(gid: &Gid) -> Lid {
+    let address = gid.ipv6().to_ipv4_mapped().filter(|_| device::has_lids());
+    address.map_or(Lid::NONE, |address| {
+        let [.., high, low] = address.octets();
+        Lid(u16::from_be_bytes([high, low]))
+    })
+}
+
 /// An address vector that says by a GRH what `av` says by a LID.
 ///
 /// # Errors

@@ -25,7 +25,7 @@ use urxe_wire::Qpn;
 use super::backpressure::Backpressure;
 use super::cq::Cq;
 use super::groups::Groups;
-use super::gsi::Gsi;
+use super::gsi::{Gsi, MadHandler};
 pub use super::host::TxContext;
 use super::host::{PendingNotifications, Sender};
 use super::lock;
@@ -112,6 +112,10 @@ pub struct Device {
     gsi: RwLock<Option<Arc<dyn Gsi>>>,
     /// Next timer of `gsi`.
     gsi_timer: Deadline,
+    /// Handler of other management datagrams.
+    mads: RwLock<Option<Arc<dyn MadHandler>>>,
+    /// Next timer of `mads`.
+    mad_timer: Deadline,
     /// Wakes the background thread (eventfd).
     kick: CheckedFd,
     /// Until when the background thread sleeps.
@@ -172,6 +176,8 @@ impl Device {
             has_overran: AtomicBool::new(false),
             gsi: RwLock::new(None),
             gsi_timer: Deadline::never(),
+            mads: RwLock::new(None),
+            mad_timer: Deadline::never(),
             kick: kick.into(),
             sleep_deadline: SleepDeadline::none(),
             policy,
@@ -344,6 +350,16 @@ impl Device {
 
     pub(super) fn gsi(&self) -> Option<Arc<dyn Gsi>> {
         self.gsi.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Says who takes management datagrams of other classes from now on; before, and after `None`, each `Get()` and `Set()`
+    /// is refused.
+    pub fn set_mads(&self, mads: Option<Arc<dyn MadHandler>>) {
+        *self.mads.write().unwrap_or_else(PoisonError::into_inner) = mads;
+    }
+
+    fn mads(&self) -> Option<Arc<dyn MadHandler>> {
+        self.mads.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Returns the queue of packets for XRC SRQs of other processes.

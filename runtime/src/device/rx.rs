@@ -4,16 +4,18 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use urxe_engine::mad::Address;
 use urxe_engine::{Clock as _, Instant};
 use urxe_net::cancellation::CancelGuard;
-use urxe_net::{BadPacket, Datagram, LinkEvent, Receiver, RxBatch};
+use urxe_net::{BadPacket, Datagram, Destination, Headers, LinkEvent, Receiver, RxBatch};
+use urxe_wire::mad::Mad;
 use urxe_wire::packet::Service;
 use urxe_wire::{Packet, Psn, Qpn};
 
 use super::{Device, TxContext};
 use crate::clock::LazyInstant;
 use crate::counters::bump;
-use crate::gsi;
+use crate::gsi::{self, Unfit};
 use crate::host::Origin;
 use crate::interceptor::Interceptor;
 use crate::progress::delayed_ack::AckMode;
@@ -387,13 +389,36 @@ impl Device {
     }
 
     fn receive_gsi(&self, work: &mut TxContext, now: Instant, datagram: &Datagram<'_>, packet: &Packet<'_>) {
-        let Some(mad) = gsi::message(packet) else { return };
+        let Some(mad) = gsi::message(packet) else { return self.receive_mad(work, now, datagram, packet) };
         let _guard = CancelGuard::new();
         let (local, peer) = (gsi::gid(datagram.headers.local.ip()), gsi::gid(datagram.headers.peer.ip()));
         if let Some(gsi) = self.gsi() {
             gsi.receive(work, now, local, peer, &mad, datagram.is_refused);
         } else if let Some(answer) = urxe_engine::cm::answer_to_unknown(&mad) {
             gsi::send(work, &self.port, Psn::default(), local, peer, &answer.to_bytes());
+        }
+    }
+
+    /// Takes a packet to QP1 that is not of communication management.
+    fn receive_mad(&self, work: &mut TxContext, now: Instant, datagram: &Datagram<'_>, packet: &Packet<'_>) {
+        let (qpn, mad) = match gsi::datagram(packet) {
+            Ok((_, mad)) if Mad::of(mad).is_some_and(|header| header.class == Mad::CLASS_CM) => return,
+            Ok(fit) => fit,
+            Err(Unfit::Length) => return bump(&self.counters.mad_malformed),
+            Err(Unfit::Keys) => return,
+        };
+        let _guard = CancelGuard::new();
+        let Headers { local, peer, tclass, hop_limit } = *datagram.headers;
+        let (local, remote) = (gsi::gid(local.ip()), gsi::gid(peer.ip()));
+        if let Some(mads) = self.mads() {
+            let from = Address { local, remote, qpn, flow_label: 0, traffic_class: tclass, hop_limit };
+            mads.receive(work, now, &from, mad);
+            return;
+        }
+        bump(&self.counters.mad_no_agent);
+        if let Some(answer) = urxe_engine::mad::answer_to_unclaimed(mad) {
+            let to = Destination { local, remote, dest_qpn: qpn, flow_label: 0, tclass: 0, hop_limit: 0 };
+            gsi::send_to(work, &self.port, Psn::default(), &to, &answer);
         }
     }
 }

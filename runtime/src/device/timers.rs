@@ -25,6 +25,7 @@ impl Device {
 
     pub(crate) fn next_timer(&self) -> Option<Instant> {
         let gsi = self.gsi_timer.get();
+        let mads = self.mad_timer.get();
         let intercepted = self.intercept_due();
         let backpressure = self.backpressure.next_look();
         self.timers
@@ -32,6 +33,7 @@ impl Device {
             .into_iter()
             .chain(self.moderated.next())
             .chain(gsi)
+            .chain(mads)
             .chain(intercepted)
             .chain(backpressure)
             .min()
@@ -42,6 +44,7 @@ impl Device {
         self.timers.is_over(now)
             || self.moderated.is_over(now)
             || self.gsi_timer.is_over(now)
+            || self.mad_timer.is_over(now)
             || self.backpressure.is_over(now)
             || self.intercept_due().is_some_and(|at| at <= now)
     }
@@ -49,6 +52,14 @@ impl Device {
     /// When QP1 wants to be woken.
     pub fn set_gsi_timer(&self, at: Option<Instant>) {
         self.gsi_timer.set(at);
+        if let Some(at) = at {
+            self.wake_for(at);
+        }
+    }
+
+    /// When the handler of management datagrams wants to be woken.
+    pub fn set_mad_timer(&self, at: Option<Instant>) {
+        self.mad_timer.set(at);
         if let Some(at) = at {
             self.wake_for(at);
         }
@@ -66,6 +77,12 @@ impl Device {
         {
             let _guard = CancelGuard::new();
             gsi.handle_timeout(now);
+        }
+        if self.mad_timer.is_over(now)
+            && let Some(mads) = self.mads()
+        {
+            let _guard = CancelGuard::new();
+            mads.handle_timeout(now);
         }
         if self.backpressure.is_over(now) {
             self.with_work(|work| self.retry_blocked(work));

@@ -1,0 +1,206 @@
+//! Agents for management datagrams: what the kernel's `ib_mad` module keeps for a port.
+//!
+//! ```text
+//! kernel/umad  commands ─▶ Mads ─▶ urxe_engine::mad (a MadPort for each device) ─▶ runtime/gsi  datagrams of QP1
+//!              reads    ◀─ Inbox ◀─
+//! ```
+//!
+//! One lock a device holds its agents: it is taken inside the receive token, as that of rdma_cm's ids is, and never together
+//! with that.
+
+pub(crate) mod inbox;
+mod perf;
+mod zeros;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, Weak};
+
+use urxe_engine::Instant;
+use urxe_engine::mad::{Address, AgentId, Claim, Delivery, MadPort, Outgoing, Refusal, SendError, perf as engine_perf};
+use urxe_net::{Destination, MadClaim, Service};
+use urxe_wire::mad::{MAD_LEN, Mad};
+use urxe_wire::{Psn, Qpn};
+
+use crate::kernel::Errno;
+use inbox::{Content, Header, Inbox, Packet};
+use perf::PerfWorker;
+use urxe_runtime::device::{Device, TxContext};
+use urxe_runtime::gsi::{self, MadHandler};
+use urxe_runtime::{clock, lock};
+
+const EINVAL: Errno = Errno(libc::EINVAL);
+const ENODEV: Errno = Errno(libc::ENODEV);
+const ENOMEM: Errno = Errno(libc::ENOMEM);
+
+/// Version of communication management, whose requests the kernel's `ib_cm` takes.
+const CM_REQUESTS: (u8, u8, u128) = (Mad::CLASS_CM, Mad::CM_VERSION, 1 << Mad::METHOD_SEND);
+
+/// Agents of a device in this process.
+pub(crate) struct Mads {
+    device: Weak<Device>,
+    state: Mutex<State>,
+    perf: PerfWorker,
+}
+
+#[derive(Default)]
+struct State {
+    port: MadPort<Header>,
+    agents: HashMap<AgentId, Agent>,
+    psn: Psn,
+    random: u64,
+}
+
+/// Place of an agent in the file that it was registered by.
+struct Agent {
+    inbox: Arc<Inbox>,
+    id: u32,
+    /// Names by which other processes find the agent.
+    _names: Vec<Service>,
+}
+
+impl Mads {
+    /// Makes the agents of a device, and has it bring datagrams here.
+    pub(crate) fn start(device: &Arc<Device>) -> Arc<Self> {
+        let perf = PerfWorker::new(device);
+        let mads = Arc::new(Self { device: Arc::downgrade(device), state: Mutex::default(), perf });
+        device.set_mads(Some(mads.clone()));
+        mads
+    }
+
+    fn device(&self) -> Result<Arc<Device>, Errno> {
+        self.device.upgrade().filter(|device| !device.has_failed()).ok_or(ENODEV)
+    }
+
+    /// Registers an agent, which the file of `inbox` calls `id` (`ib_register_mad_agent` of the kernel's mad.c).
+    pub(crate) fn register(
+        &self,
+        claim: Option<Claim>,
+        does_rmpp: bool,
+        inbox: &Arc<Inbox>,
+        id: u32,
+    ) -> Result<AgentId, Errno> {
+        let device = self.device()?;
+        let net = device.net();
+        if let Some(Claim { class, version, methods, .. }) = claim
+            && (class, version) == (CM_REQUESTS.0, CM_REQUESTS.1)
+            && methods & CM_REQUESTS.2 != 0
+        {
+            return Err(EINVAL);
+        }
+        let mut state = lock(&self.state);
+        let qpn = net.alloc_qpn().map_err(|_| ENOMEM)?;
+        let registered = state.register(qpn, claim, does_rmpp).and_then(|agent| {
+            let names = claim.map_or(Ok(Vec::new()), |claim| {
+                let Claim { class, version, methods, .. } = claim;
+                net.claim_mads(&MadClaim { class, version, oui: claim.vendor(), methods })
+            });
+            let names = names.map_err(|error| {
+                state.port.unregister(agent);
+                if error.kind() == std::io::ErrorKind::AddrInUse { EINVAL } else { ENOMEM }
+            })?;
+            state.agents.insert(agent, Agent { inbox: Arc::clone(inbox), id, _names: names });
+            Ok(agent)
+        });
+        if registered.is_err() {
+            net.free_qpn(qpn);
+        }
+        drop(state);
+        // For the GRH of what arrives.
+        net.report_headers();
+        registered
+    }
+
+    /// Ends an agent.
+    pub(crate) fn unregister(&self, agent: AgentId) {
+        let mut state = lock(&self.state);
+        state.port.unregister(agent);
+        let Some(gone) = state.agents.remove(&agent) else { return };
+        drop(state);
+        gone.inbox.discard(gone.id);
+        if let Some(device) = self.device.upgrade() {
+            device.net().free_qpn(Qpn::new(agent.0));
+        }
+    }
+
+    /// Sends an agent's message.
+    pub(crate) fn send(&self, agent: AgentId, outgoing: Outgoing<Header>) -> Result<(), Errno> {
+        let device = self.device()?;
+        let mut state = lock(&self.state);
+        state.port.send(clock::now(), agent, outgoing).map_err(|error| match error {
+            SendError::Memory => ENOMEM,
+            SendError::NoAgent | SendError::Length | SendError::Class | SendError::Duplicate => EINVAL,
+        })?;
+        device.with_work(|work| state.pump(&device, work));
+        drop(state);
+        // What goes to another process of this address goes through its owner: if that is this process, now.
+        device.look();
+        Ok(())
+    }
+}
+
+impl State {
+    fn register(&mut self, qpn: Qpn, claim: Option<Claim>, does_rmpp: bool) -> Result<AgentId, Errno> {
+        let mut rng = urxe_engine::rng::Rng::new(self.random ^ clock::now().as_nanos());
+        self.random = rng.next_u64();
+        let [high, ..] = self.random.to_ne_bytes();
+        let agent = AgentId(u32::from(high) << 24 | qpn.get());
+        self.port.register(agent, claim, does_rmpp).map_err(|_| EINVAL)?;
+        Ok(agent)
+    }
+
+    /// Sends what there is to send, and delivers what has come.
+    fn pump(&mut self, device: &Device, work: &mut TxContext) {
+        while let Some(transmit) = self.port.poll_transmit() {
+            let Address { local, remote, qpn, flow_label, traffic_class, hop_limit } = transmit.to;
+            let to = Destination { local, remote, dest_qpn: qpn, flow_label, tclass: traffic_class, hop_limit };
+            let psn = self.psn;
+            self.psn = psn.next();
+            gsi::send_to(work, device.net(), psn, &to, &transmit.payload);
+        }
+        while let Some((agent, delivery)) = self.port.poll_delivery() {
+            let Some(Agent { inbox, id, .. }) = self.agents.get(&agent) else { continue };
+            let content = match delivery {
+                Delivery::Received { from, message } => Content::Received { from, message },
+                Delivery::TimedOut { context, header } => Content::TimedOut { context, header },
+            };
+            if !inbox.push(Packet { agent: *id, content }) {
+                count(&device.counters().mad_queue_full);
+            }
+        }
+        device.set_mad_timer(self.port.poll_timeout());
+    }
+}
+
+fn count(counter: &std::sync::atomic::AtomicU64) {
+    counter.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+}
+
+impl MadHandler for Mads {
+    fn receive(&self, work: &mut TxContext, now: Instant, from: &Address, datagram: &[u8; MAD_LEN]) {
+        let Some(device) = self.device.upgrade() else { return };
+        if Mad::of(datagram).is_some_and(|header| engine_perf::is_for_port(&header)) {
+            if !self.perf.ask(from, datagram) {
+                count(&device.counters().mad_perf_dropped);
+            }
+            return;
+        }
+        let mut state = lock(&self.state);
+        if let Err(refusal) = state.port.handle(now, from, datagram) {
+            let counters = device.counters();
+            count(match refusal {
+                Refusal::Malformed => &counters.mad_malformed,
+                Refusal::NoAgent => &counters.mad_no_agent,
+                Refusal::NoRequest => &counters.mad_no_request,
+                Refusal::Rmpp => &counters.mad_rmpp_refused,
+            });
+        }
+        state.pump(&device, work);
+    }
+
+    fn handle_timeout(&self, now: Instant) {
+        let Some(device) = self.device.upgrade() else { return };
+        let mut state = lock(&self.state);
+        state.port.handle_timeout(now);
+        device.with_work(|work| state.pump(&device, work));
+    }
+}

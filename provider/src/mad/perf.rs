@@ -1,0 +1,138 @@
+//! Answers about a port's performance counters: sums over all processes that have the device.
+//!
+//! Asking other processes may take a second (one that is stopped does not answer), and whoever receives must not wait. So
+//! requests wait for a thread that is started for them and ends when there are none.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, Weak};
+use std::thread;
+
+use urxe_engine::mad::Address;
+use urxe_engine::mad::perf::{Performance, Values};
+use urxe_net::Destination;
+use urxe_runtime::device::Device;
+use urxe_runtime::sanitizer::Unchecked;
+use urxe_runtime::threads::without_signals;
+use urxe_runtime::{gsi, lock};
+use urxe_wire::Psn;
+use urxe_wire::mad::MAD_LEN;
+use urxe_wire::mad::perf::COUNTERS;
+
+use super::zeros;
+use crate::status::sysfs;
+
+/// Requests that may wait; what comes beyond is dropped, and asked again by its sender.
+const ROOM: usize = 64;
+/// Room for the thread: it reads reports.
+const STACK: usize = 256 * 1024;
+
+/// The files of `counters` in sysfs, in the order of [`Counter`](urxe_wire::mad::perf::Counter).
+const FILES: [&str; COUNTERS] = [
+    "symbol_error",
+    "link_error_recovery",
+    "link_downed",
+    "port_rcv_errors",
+    "port_rcv_remote_physical_errors",
+    "port_rcv_switch_relay_errors",
+    "port_xmit_discards",
+    "port_xmit_constraint_errors",
+    "port_rcv_constraint_errors",
+    "local_link_integrity_errors",
+    "excessive_buffer_overrun_errors",
+    "VL15_dropped",
+    "port_xmit_data",
+    "port_rcv_data",
+    "port_xmit_packets",
+    "port_rcv_packets",
+    "port_xmit_wait",
+];
+
+/// Requests that wait for their answer.
+pub(super) struct PerfWorker {
+    device: Weak<Device>,
+    queue: Arc<Mutex<Queue>>,
+}
+
+#[derive(Default)]
+struct Queue {
+    requests: VecDeque<(Address, [u8; MAD_LEN])>,
+    is_served: bool,
+    own: Performance,
+}
+
+impl PerfWorker {
+    pub(super) fn new(device: &Arc<Device>) -> Self {
+        Self { device: Arc::downgrade(device), queue: Arc::default() }
+    }
+
+    /// Takes a request, which is answered soon; false if there is no room.
+    pub(super) fn ask(&self, from: &Address, request: &[u8; MAD_LEN]) -> bool {
+        let mut queue = lock(&self.queue);
+        if queue.requests.len() >= ROOM {
+            return false;
+        }
+        queue.requests.push_back((*from, *request));
+        if queue.is_served {
+            return true;
+        }
+        let (device, requests) = (Weak::clone(&self.device), Arc::clone(&self.queue));
+        let serve = move || {
+            let _unchecked = Unchecked::begin();
+            serve(&device, &requests);
+        };
+        let thread = without_signals(|| thread::Builder::new().name("urxe-perf".into()).stack_size(STACK).spawn(serve));
+        queue.is_served = thread.is_ok();
+        if !queue.is_served {
+            queue.requests.clear();
+        }
+        queue.is_served
+    }
+}
+
+fn serve(device: &Weak<Device>, queue: &Mutex<Queue>) {
+    loop {
+        let (from, request, own) = {
+            let mut queue = lock(queue);
+            let Some((from, request)) = queue.requests.pop_front() else {
+                queue.is_served = false;
+                return;
+            };
+            (from, request, queue.own)
+        };
+        let Some(device) = device.upgrade() else { continue };
+        let name = device.device_name();
+        let before = zeros::read(name, &own);
+        let mut performance = before;
+        let Some(answer) = performance.answer(&request, &values(name)) else { continue };
+        if performance != before {
+            zeros::write(name, &performance);
+            lock(queue).own = performance;
+        }
+        let Address { local, remote, qpn, traffic_class, .. } = from;
+        let to = Destination { local, remote, dest_qpn: qpn, flow_label: 0, tclass: traffic_class, hop_limit: 0 };
+        device.with_work(|work| gsi::send_to(work, device.net(), Psn::default(), &to, &answer));
+        // Through this process, if it owns the address.
+        device.look();
+    }
+}
+
+/// The counters of all processes that have the device, and of those that had it.
+fn values(device: &str) -> Values {
+    let sums = sysfs::sums(device).unwrap_or_default();
+    FILES.map(|name| {
+        let mut files = urxe_status::sysfs::files();
+        files.find(|file| file.name == name).map_or(0, |file| file.value(sums.iter().copied()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_counter_has_a_file() {
+        for name in FILES {
+            assert!(urxe_status::sysfs::files().any(|file| file.name == name && file.folder == "counters"), "{name}");
+        }
+    }
+}
