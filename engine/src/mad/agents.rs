@@ -11,7 +11,7 @@ const VERSIONS: u8 = 0x83;
 /// Largest class of QP1, less one (`MAX_MGMT_CLASS` of the kernel's mad_priv.h).
 const CLASSES: u8 = 80;
 
-/// One method of a class, for which there is at most one agent.
+/// Method of a class, for which there is at most one agent.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Slot {
     class: u8,

@@ -30,19 +30,19 @@ pub(crate) struct Packet {
     pub(crate) content: Content,
 }
 
-/// What has happened.
+/// Contents of a packet.
 #[derive(Debug)]
 pub(crate) enum Content {
     /// A message has arrived.
     Received {
-        /// Its sender.
+        /// Sender of the message.
         from: Address,
-        /// Its bytes.
+        /// Bytes of the message.
         message: Vec<u8>,
     },
-    /// Nobody has answered a message.
+    /// Timeout of a message without an answer.
     TimedOut {
-        /// What the program wrote in front of the message.
+        /// Header that the program wrote in front of the message.
         context: Header,
         /// The message's own header.
         header: [u8; Mad::LEN],

@@ -75,7 +75,7 @@ impl Registration {
     }
 }
 
-/// What a program writes in front of a message.
+/// Header that a program writes in front of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sent {
     pub(super) agent: u32,
