@@ -15,7 +15,7 @@ use crate::status::status_of;
 static DEVICE: AtomicU64 = AtomicU64::new(0);
 static INODE: AtomicU64 = AtomicU64::new(0);
 
-/// Somebody asks for text.
+/// Set once text is asked for.
 static IS_WANTED: AtomicBool = AtomicBool::new(false);
 
 /// Longest text that a pipe takes whole: POLLOUT promises as much (pipe(7)).

@@ -163,7 +163,7 @@ fn damaged_packets_are_not_told_of() {
     });
 }
 
-/// What was lost before a message that arrived is no reason for a later failure.
+/// A packet that was lost before a message arrived is no reason for a later failure.
 #[test]
 fn faults_before_the_last_success_are_not_blamed() {
     in_world_with(explaining("URXE_FAULTS", "drop,opcode=ACK,dir=rx,nth=1"), || {

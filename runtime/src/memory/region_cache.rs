@@ -23,7 +23,7 @@ use crate::xrc::client::is_elsewhere;
 pub struct RegionCache {
     regions: Arc<Regions>,
     cached: RefCell<Option<Held>>,
-    /// What a copy has found of protected memory, until the end of the turn.
+    /// Protected memory that was found to be data, until the end of the turn.
     known_data: KnownData,
     interceptor: Option<Arc<dyn Interceptor>>,
 }
