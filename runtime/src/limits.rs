@@ -4,6 +4,10 @@
 pub const MAX_QP: u32 = 65536;
 /// Work requests in a queue.
 pub const MAX_QP_WR: u32 = 32768;
+/// Work queues in an indirection table.
+pub const MAX_RWQ_IND_TABLE: u32 = 512;
+/// Indirection tables.
+pub const MAX_RWQ_IND_TABLES: u32 = 65536;
 /// Scatter/gather elements of a work request, as on the kernel's rxe.
 pub const MAX_SGE: u32 = 32;
 /// Bytes of inline data.

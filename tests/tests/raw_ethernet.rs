@@ -30,6 +30,19 @@ fn frames_and_flows_on_lo() -> Result<()> {
     Ok(())
 }
 
+/// The order of calls of VPP's rdma driver: every flow stays on its queue, and no frame is lost; also when the device is closed with
+/// everything in use.
+#[test]
+fn queues_in_the_order_of_vpp() -> Result<()> {
+    let world = World::new()?;
+    let program = program("raw_queues", &world)?;
+    for args in [&["1"][..], &["2"], &["3"], &["4"], &["8"], &["2", "leave"]] {
+        let finished = world.host().run(&program, args)?;
+        ensure!(finished.stdout == "ok\n" && finished.stderr.is_empty(), "{args:?}: {finished}");
+    }
+    Ok(())
+}
+
 /// Two hosts on a cable, whose MAC addresses are known.
 fn cabled() -> Result<(World, Host)> {
     let (world, other) = World::linked()?;
@@ -61,7 +74,10 @@ fn run_pair(program: &str, args: &[&str]) -> Result<()> {
         other.is_capturing()
     })?;
     let before = ticks(&server)?;
-    wait_until("the server polls", || Ok(ticks(&server)? >= before + POLLS))?;
+    wait_until("the server polls", || {
+        ensure!(server.is_running()?, "the server ended: {}", server.stderr_so_far());
+        Ok(ticks(&server)? >= before + POLLS)
+    })?;
     let client = world.host().spawn(program, &end("--client", NEAR, FAR))?;
     Perftest { server, client }.finish()
 }
@@ -106,8 +122,8 @@ fn perftest_vlan() -> Result<()> {
     run_pair("raw_ethernet_lat", &["-n", "500", "-s", "512", "--vlan_en", "--vlan_pcp", "3"])
 }
 
-/// The host's own frames are received as well: the programs count, and wait for no answers.
+/// Frames of the hosts' own are received as well: the buffers hold them, and these programs count and wait for no answers.
 #[test]
 fn perftest_promiscuous() -> Result<()> {
-    run_pair("raw_ethernet_bw", &["-n", "5000", "-s", "64", "--promiscuous"])
+    run_pair("raw_ethernet_bw", &["-n", "5000", "-s", "1024", "--promiscuous"])
 }

@@ -46,8 +46,10 @@ verbs! {
     CreateCqEx "ibv_create_cq_ex";
     CreateQp "ibv_create_qp";
     CreateQpEx "ibv_create_qp_ex";
+    CreateRwqIndTable "ibv_create_rwq_ind_table";
     CreateSrq "ibv_create_srq";
     CreateSrqEx "ibv_create_srq_ex";
+    CreateWq "ibv_create_wq";
     DeallocDmah "ibv_dealloc_dmah";
     DeallocMw "ibv_dealloc_mw";
     DeallocPd "ibv_dealloc_pd";
@@ -58,7 +60,9 @@ verbs! {
     DestroyFlow "ibv_destroy_flow";
     DestroyCq "ibv_destroy_cq";
     DestroyQp "ibv_destroy_qp";
+    DestroyRwqIndTable "ibv_destroy_rwq_ind_table";
     DestroySrq "ibv_destroy_srq";
+    DestroyWq "ibv_destroy_wq";
     DetachMcast "ibv_detach_mcast";
     FreeDm "ibv_free_dm";
     GetSrqNum "ibv_get_srq_num";
@@ -73,6 +77,7 @@ verbs! {
     ModifyCq "ibv_modify_cq";
     ModifyQp "ibv_modify_qp";
     ModifySrq "ibv_modify_srq";
+    ModifyWq "ibv_modify_wq";
     NextPoll "ibv_next_poll";
     OpenDevice "ibv_open_device";
     OpenQp "ibv_open_qp";
@@ -81,6 +86,7 @@ verbs! {
     PostRecv "ibv_post_recv";
     PostSend "ibv_post_send";
     PostSrqRecv "ibv_post_srq_recv";
+    PostWqRecv "ibv_post_wq_recv";
     QpAttachCompCntr "ibv_qp_attach_comp_cntr";
     QueryCompCntrCaps "ibv_query_comp_cntr_caps";
     QueryDevice "ibv_query_device";

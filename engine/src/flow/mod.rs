@@ -6,11 +6,13 @@
 //! | [`spec`] | `struct ibv_flow_spec_*`, as a table of fields, read from bytes |
 //! | [`table`] | rules by priority |
 //! | [`filter`] | classic BPF programs that pass what some rule may match |
+//! | [`rss`] | the Toeplitz hash by which frames are spread over queues |
 //! | [`checksum`] | checksums of IPv4, TCP and UDP |
 
 pub mod checksum;
 pub mod filter;
 pub mod frame;
+pub mod rss;
 pub mod spec;
 pub mod table;
 #[cfg(test)]

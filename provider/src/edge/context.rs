@@ -55,7 +55,7 @@ pub(super) unsafe extern "C" fn query_device_ex(
         // SAFETY: all-zero says "not supported" of every extended capability.
         let mut answer = unsafe { std::mem::zeroed::<v::ibv_device_attr_ex>() };
         answer.orig_attr = query::device(context);
-        query::extended(&mut answer);
+        query::extended(context, &mut answer);
         let length = attr_size.min(size_of_val(&answer));
         // SAFETY: the caller has room for attr_size bytes.
         unsafe {

@@ -365,7 +365,7 @@ pub(super) unsafe extern "C" fn query_qp(
         // SAFETY: the caller's queue pair.
         if unsafe { raw::is_raw(qp) } {
             // SAFETY: as above.
-            unsafe { raw::qp::query(qp, &mut answer, &mut init) };
+            unsafe { raw::qp::query(qp, &mut answer, &mut init) }?;
         } else {
             object.qp.inspect(|engine| {
                 answer_attr(&mut answer, engine.state(), &engine.attr());

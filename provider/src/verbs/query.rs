@@ -1,5 +1,6 @@
 //! Attributes of the device and the port, as `ibv_query_device(3)` and `ibv_query_port(3)` report them.
 
+use urxe_engine::flow::rss::ALL_FIELDS;
 use urxe_ffi::verbs as v;
 use urxe_net::Interface;
 use urxe_wire::Mtu;
@@ -72,7 +73,7 @@ pub(crate) fn capabilities() -> u64 {
 const EIGHT_BYTES: u16 = 1 << 1;
 
 /// Fills in the further attributes of `ibv_query_device_ex(3)`. Fields not set here stay 0: "not supported".
-pub(crate) fn extended(answer: &mut v::ibv_device_attr_ex) {
+pub(crate) fn extended(context: &Context, answer: &mut v::ibv_device_attr_ex) {
     answer.device_cap_flags_ex = capabilities();
     answer.phys_port_cnt_ex = 1;
     // Atomics are the processor's own.
@@ -89,6 +90,14 @@ pub(crate) fn extended(answer: &mut v::ibv_device_attr_ex) {
     answer.hca_core_clock = 1_000_000;
     answer.max_dm_size = limits::MAX_DM;
     answer.raw_packet_caps = capabilities::RAW_PACKET;
+    answer.max_wq_type_rq = context.quotas().qp.most();
+    answer.rss_caps = v::ibv_rss_caps {
+        supported_qpts: 1 << v::IBV_QPT_RAW_PACKET,
+        max_rwq_indirection_tables: limits::MAX_RWQ_IND_TABLES,
+        max_rwq_indirection_table_size: limits::MAX_RWQ_IND_TABLE,
+        rx_hash_fields_mask: ALL_FIELDS,
+        rx_hash_function: v::IBV_RX_HASH_FUNC_TOEPLITZ.to_le_bytes()[0],
+    };
     (answer.cq_mod_caps.max_cq_count, answer.cq_mod_caps.max_cq_period) = (u16::MAX, u16::MAX);
 }
 

@@ -60,7 +60,7 @@ impl Device {
             }
             let csum_ok = *csum_ok.get_or_insert_with(|| checksum::is_right(&headers, is_trusted));
             let info = FrameInfo { csum_ok, flow_tag: rule.actions.tag.unwrap_or(0), at: clock.now() };
-            if !rule.target.deliver(work, headers.frame(), info) {
+            if !rule.target.queue(&headers).deliver(work, headers.frame(), info) {
                 bump(&self.counters().raw_rx_no_receive);
             }
         };

@@ -10,6 +10,7 @@
 mod dispatch;
 mod qp;
 mod recv_queue;
+mod target;
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,9 +24,7 @@ use super::lock;
 
 pub use qp::{RawQp, RawQpConfig, RawSend, Stage};
 pub use recv_queue::{RecvQueue, RecvState};
-
-/// Receiver of the frames of a rule.
-pub type Target = Arc<RecvQueue>;
+pub use target::{Rss, Target};
 
 /// Raw frames of a device.
 #[derive(Debug, Default)]

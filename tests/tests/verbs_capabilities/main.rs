@@ -80,8 +80,9 @@ fn capabilities_of_the_device() {
         ensure!((pci.fetch_add, pci.swap, pci.compare_swap) == (1 << 1, 0, 1 << 1));
         // What `raw_ethernet` shows.
         ensure!(attr.raw_packet_caps == v::IBV_RAW_PACKET_CAP_IP_CSUM);
-        ensure!(attr.max_wq_type_rq == 0 && attr.tso_caps.max_tso == 0);
-        ensure!(attr.rss_caps.supported_qpts == 0 && attr.packet_pacing_caps.supported_qpts == 0);
+        ensure!(attr.max_wq_type_rq > 0 && attr.tso_caps.max_tso == 0);
+        ensure!(attr.rss_caps.supported_qpts == 1 << v::IBV_QPT_RAW_PACKET);
+        ensure!(attr.packet_pacing_caps.supported_qpts == 0);
         if wrong.is_empty() { Ok(()) } else { bail!("{}", wrong.join("\n")) }
     });
 }

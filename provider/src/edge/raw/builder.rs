@@ -118,9 +118,9 @@ unsafe extern "C" fn wr_complete(qp: *mut v::ibv_qp_ex) -> c_int {
             is_signaled: request.wr_flags & v::IBV_SEND_SIGNALED != 0,
             fills_checksums: request.wr_flags & v::IBV_SEND_IP_CSUM != 0,
         });
-        let device = object.qp.device();
-        device.with_work(|work| {
-            object.qp.post_send(work, |stage| {
+        let qp = object.own()?;
+        qp.device().with_work(|work| {
+            qp.post_send(work, |stage| {
                 stage.check(batch.requests.iter().map(|request| &request.data))?;
                 requests.into_iter().try_for_each(|request| stage.push(&request))
             })

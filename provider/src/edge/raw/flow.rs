@@ -63,7 +63,7 @@ pub(in crate::edge) unsafe extern "C" fn create_flow(
                 "leave the specifications out, or make it IBV_FLOW_ATTR_NORMAL",
             ));
         }
-        let target = Arc::clone(object.qp.recv_queue());
+        let target = object.kind.target();
         let rule = Rule { class, priority: fields.priority, wanted, actions, dont_trap, target };
         let device = Arc::clone(context.port());
         let flow = device.raw().add_flow(device.net(), rule);

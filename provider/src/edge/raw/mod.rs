@@ -1,10 +1,13 @@
-//! Raw packet queue pairs and flow steering (`IBV_QPT_RAW_PACKET`, `ibv_create_flow(3)`).
+//! Raw packet queue pairs, flow steering, work queues and receive side scaling (`IBV_QPT_RAW_PACKET`, `ibv_create_flow(3)`,
+//! `ibv_create_wq(3)`).
 
 mod builder;
 pub(super) mod flow;
 mod object;
 mod post;
 pub(super) mod qp;
+pub(super) mod rss;
+pub(super) mod wq;
 
 use urxe_ffi::verbs as v;
 

@@ -8,21 +8,59 @@ use urxe_ffi::verbs as v;
 
 use super::builder::Builder;
 use crate::edge::users::{Use, Users};
+use crate::kernel::Errno;
+use crate::verbs::diagnostics;
 use crate::verbs::objects::ProtectionDomain;
 use crate::verbs::quota::Counted;
-use urxe_runtime::raw::RawQp;
+use urxe_runtime::raw::{RawQp, Rss, Target};
+
+/// Queues behind a raw packet queue pair.
+pub(super) enum Kind {
+    /// Queues of its own.
+    Own(Arc<RawQp>),
+    /// Work queues, by a table.
+    Rss(Arc<Rss>),
+}
+
+impl Kind {
+    /// Returns the receiver for flow rules.
+    pub(super) fn target(&self) -> Target {
+        match self {
+            Self::Own(qp) => Target::Queue(Arc::clone(qp.recv_queue())),
+            Self::Rss(rss) => Target::Rss(Arc::clone(rss)),
+        }
+    }
+}
+
+impl RawQpObject {
+    /// Returns the queue pair with its queues.
+    ///
+    /// # Errors
+    /// EOPNOTSUPP of one that only spreads frames over work queues.
+    pub(super) fn own(&self) -> Result<&Arc<RawQp>, Errno> {
+        match &self.kind {
+            Kind::Own(qp) => Ok(qp),
+            Kind::Rss(_) => Err(diagnostics::wrong(
+                Errno(libc::EOPNOTSUPP),
+                "the queue pair has an indirection table, and neither states nor queues of its own",
+                "post to the work queues; send by another queue pair",
+            )),
+        }
+    }
+}
 
 /// An `ibv_qp` of ours, for frames.
 #[repr(C)]
 pub(super) struct RawQpObject {
     /// libibverbs writes there (state, events counted) while others refer to the rest.
     pub(super) verbs: UnsafeCell<verbs_qp>,
-    pub(super) qp: Arc<RawQp>,
+    pub(super) kind: Kind,
     pub(super) builder: Builder,
     pub(super) max_inline: u32,
     /// Flows to it.
     pub(super) users: Users,
     pub(super) domain: Arc<ProtectionDomain>,
+    /// Keeps the objects that the queue pair uses from being destroyed.
     pub(super) used: Use,
     pub(super) _counted: Counted,
 }

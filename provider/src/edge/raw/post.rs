@@ -7,7 +7,8 @@ use super::object::{RawQpObject, object};
 use crate::edge::buffers::{buffers, inline};
 use crate::edge::work_requests::each;
 use crate::kernel::Errno;
-use urxe_runtime::raw::RawSend;
+use urxe_runtime::device::Device;
+use urxe_runtime::raw::{RawSend, RecvQueue};
 
 /// Posts a list of send requests; of a signal handler inside another verb none, as its thread may hold any lock.
 ///
@@ -27,8 +28,10 @@ pub(in crate::edge) unsafe fn post_send(
         unsafe { bad_wr.write(first) };
         return Err(Errno(libc::ENOMEM));
     }
-    object.qp.device().with_work(|work| {
-        object.qp.post_send(work, |stage| {
+    // SAFETY: the caller's pointer.
+    let qp = object.own().inspect_err(|_| unsafe { bad_wr.write(first) })?;
+    qp.device().with_work(|work| {
+        qp.post_send(work, |stage| {
             let post = |wr: &v::ibv_send_wr| {
                 // SAFETY: a request of the caller's list.
                 let data = unsafe { data(object, wr) }?;
@@ -78,12 +81,27 @@ pub(in crate::edge) unsafe fn post_recv(
         unsafe { bad_wr.write(first) };
         return Err(Errno(libc::ENOMEM));
     }
-    let device = object.qp.device();
+    // SAFETY: the caller's pointer.
+    let qp = object.own().inspect_err(|_| unsafe { bad_wr.write(first) })?;
+    // SAFETY: the caller's list and pointer.
+    unsafe { post_to(qp.device(), qp.recv_queue(), first, bad_wr) }
+}
+
+/// Posts a list of receive requests to a queue.
+///
+/// # Safety
+/// As for `ibv_post_recv(3)`.
+pub(super) unsafe fn post_to(
+    device: &Device,
+    queue: &RecvQueue,
+    first: *mut v::ibv_recv_wr,
+    bad_wr: *mut *mut v::ibv_recv_wr,
+) -> Result<(), Errno> {
     device.with_work(|work| {
         let post = |wr: &v::ibv_recv_wr| {
             // SAFETY: a request with that many elements.
             let buffers = unsafe { buffers(wr.sg_list, wr.num_sge) }?;
-            object.qp.recv_queue().post(work, RecvWr { wr_id: wr.wr_id, buffers }).map_err(Errno::from)
+            queue.post(work, RecvWr { wr_id: wr.wr_id, buffers }).map_err(Errno::from)
         };
         // SAFETY: the caller's list and pointer.
         let posted = unsafe { each(first, |wr| wr.next, bad_wr, post) };

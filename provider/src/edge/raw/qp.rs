@@ -11,7 +11,7 @@ use urxe_ffi::driver::objects::verbs_qp;
 use urxe_ffi::verbs as v;
 
 use super::builder::{self, Builder};
-use super::object::{RawQpObject, object};
+use super::object::{Kind, RawQpObject, object};
 use crate::edge::context::{self, shared};
 use crate::edge::users::{Use, Users};
 use crate::edge::{cq, mr};
@@ -20,6 +20,7 @@ use crate::verbs::diagnostics;
 use crate::verbs::objects::queue_sizes;
 use urxe_runtime::raw::{RawQp, RawQpConfig};
 use urxe_runtime::sanitizer;
+use urxe_wire::Qpn;
 
 const EINVAL: Errno = Errno(libc::EINVAL);
 
@@ -37,6 +38,10 @@ pub(in crate::edge) unsafe fn create(
     // SAFETY: the caller's context.
     let context = unsafe { shared(ibv_context) };
     let given = |field| attr.comp_mask & field != 0;
+    if given(v::IBV_QP_INIT_ATTR_IND_TABLE) {
+        // SAFETY: the caller's promise.
+        return unsafe { super::rss::create_qp(ibv_context, attr) };
+    }
     if attr.comp_mask & !INIT_ATTRS != 0 || (given(v::IBV_QP_INIT_ATTR_CREATE_FLAGS) && attr.create_flags != 0) {
         return Err(diagnostics::wrong(
             Errno(libc::EOPNOTSUPP),
@@ -95,7 +100,7 @@ pub(in crate::edge) unsafe fn create(
     }
     let object = RawQpObject {
         verbs: UnsafeCell::new(verbs),
-        qp,
+        kind: Kind::Own(qp),
         builder: Builder::default(),
         max_inline: cap.max_inline_data,
         users: Users::default(),
@@ -110,7 +115,7 @@ pub(in crate::edge) unsafe fn create(
 }
 
 /// Returns the errno of a system that refuses a packet socket.
-fn refused(error: &io::Error) -> Errno {
+pub(super) fn refused(error: &io::Error) -> Errno {
     let errno = Errno(error.raw_os_error().unwrap_or(libc::ENOMEM));
     if errno != Errno(libc::EPERM) {
         return errno;
@@ -141,12 +146,12 @@ fn required(from: QpState, to: QpState) -> Option<AttrMask> {
 /// `qp` is for frames.
 pub(in crate::edge) unsafe fn modify(qp: *mut v::ibv_qp, attr: &v::ibv_qp_attr, attr_mask: c_int) -> Result<(), Errno> {
     // SAFETY: the caller's queue pair.
-    let object = unsafe { object(qp) };
+    let qp = unsafe { object(qp) }.own()?;
     let mask = AttrMask::from_bits(attr_mask.cast_unsigned());
     if !AttrMask::BASIC.contains(mask) {
         return Err(diagnostics::unknown_attributes(mask.without(AttrMask::BASIC)));
     }
-    let current = object.qp.state();
+    let current = qp.state();
     let state = |number| QpState::from_u32(number).ok_or_else(|| diagnostics::value(AttrMask::STATE));
     let to = if mask.contains(AttrMask::STATE) { state(attr.qp_state)? } else { current };
     let refuse = |error| diagnostics::modify_raw(current, to, error);
@@ -164,7 +169,7 @@ pub(in crate::edge) unsafe fn modify(qp: *mut v::ibv_qp, attr: &v::ibv_qp_attr, 
     if mask.contains(AttrMask::PORT) && attr.port_num != 1 {
         return Err(diagnostics::value(AttrMask::PORT));
     }
-    object.qp.device().with_work(|work| object.qp.set_state(work, to));
+    qp.device().with_work(|work| qp.set_state(work, to));
     Ok(())
 }
 
@@ -176,14 +181,15 @@ pub(in crate::edge) unsafe fn query(
     qp: *mut v::ibv_qp,
     attr: &mut v::ibv_qp_attr,
     init_attr: &mut v::ibv_qp_init_attr,
-) {
+) -> Result<(), Errno> {
     // SAFETY: the caller's queue pair.
-    let object = unsafe { object(qp) };
-    let (state, config) = (object.qp.state() as u32, object.qp.config());
+    let qp = unsafe { object(qp) }.own()?;
+    let (state, config) = (qp.state() as u32, qp.config());
     (attr.qp_state, attr.cur_qp_state, attr.port_num) = (state, state, 1);
     attr.cap = crate::edge::qp::public_cap(&config.cap);
     init_attr.cap = attr.cap;
     init_attr.sq_sig_all = c_int::from(config.sq_sig_all);
+    Ok(())
 }
 
 /// `ibv_destroy_qp(3)`.
@@ -200,10 +206,13 @@ pub(in crate::edge) unsafe fn destroy(qp: *mut v::ibv_qp) -> Result<(), Errno> {
             "call ibv_destroy_flow first",
         ));
     }
-    let device = Arc::clone(object.qp.device());
-    // Completions of a queue pair go with it.
-    device.with_work(|work| object.qp.set_state(work, QpState::Reset));
-    device.net().free_qpn(object.qp.config().qpn);
+    if let Kind::Own(own) = &object.kind {
+        // Completions of a queue pair go with it.
+        own.device().with_work(|work| own.set_state(work, QpState::Reset));
+    }
+    // SAFETY: the caller's queue pair.
+    let (context, number) = unsafe { (shared((*qp).context), Qpn::new((*qp).qp_num)) };
+    context.port().net().free_qpn(number);
     // SAFETY: from `create`, and not used any more.
     let object = unsafe { Box::from_raw(qp.cast::<RawQpObject>()) };
     drop(object.used);

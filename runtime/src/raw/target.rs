@@ -1,0 +1,48 @@
+//! Receivers of frames.
+
+use std::sync::Arc;
+
+use urxe_engine::flow::Headers;
+use urxe_engine::flow::rss::Toeplitz;
+
+use super::recv_queue::RecvQueue;
+
+/// Receiver of the frames of a rule.
+#[derive(Clone, Debug)]
+pub enum Target {
+    /// A queue.
+    Queue(Arc<RecvQueue>),
+    /// Several queues, between which a hash decides.
+    Rss(Arc<Rss>),
+}
+
+/// Queues between which a hash decides.
+#[derive(Debug)]
+pub struct Rss {
+    hash: Toeplitz,
+    first: Arc<RecvQueue>,
+    /// A power of two.
+    queues: Vec<Arc<RecvQueue>>,
+}
+
+impl Rss {
+    /// Makes a receiver of a table of queues. `None` unless their number is a power of two.
+    #[must_use]
+    pub fn new(hash: Toeplitz, queues: Vec<Arc<RecvQueue>>) -> Option<Self> {
+        let first = Arc::clone(queues.first()?);
+        queues.len().is_power_of_two().then_some(Self { hash, first, queues })
+    }
+}
+
+impl Target {
+    /// Returns the queue that a frame is for.
+    pub(super) fn queue(&self, headers: &Headers<'_>) -> &Arc<RecvQueue> {
+        match self {
+            Self::Queue(queue) => queue,
+            Self::Rss(rss) => {
+                let at = rss.hash.hash(headers) as usize & (rss.queues.len() - 1);
+                rss.queues.get(at).unwrap_or(&rss.first)
+            }
+        }
+    }
+}
