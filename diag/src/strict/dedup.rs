@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use urxe_engine::Key;
 use urxe_wire::Qpn;
 
-use super::Rule;
+use super::rules::Rule;
 
 /// Object of a report.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -44,10 +44,10 @@ mod tests {
     #[test]
     fn once_for_each_object() {
         let (mut told, [one, other]) = (Told::default(), [1, 2].map(|number| Object::Qp(Qpn::new(number))));
-        assert!(told.first(Rule::WrongState, one) && told.first(Rule::WrongState, other));
-        assert!(told.first(Rule::NothingSignaled, one) && !told.first(Rule::WrongState, one));
+        assert!(told.first(Rule::SendState, one) && told.first(Rule::SendState, other));
+        assert!(told.first(Rule::NothingSignaled, one) && !told.first(Rule::SendState, one));
         told.forget(one);
-        assert!(told.first(Rule::WrongState, one) && !told.first(Rule::WrongState, other));
+        assert!(told.first(Rule::SendState, one) && !told.first(Rule::SendState, other));
         told.forget(one);
         told.forget(other);
         assert!(told.0.is_empty(), "what is gone takes no memory");

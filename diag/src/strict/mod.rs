@@ -1,7 +1,7 @@
 //! Strict mode (`URXE_STRICT`): tells of what works here, by luck or by the emulator's kindness, and will not everywhere.
 //! Each rule is told once for each object.
 //!
-//! Here are the rules about work requests and queues; [`receives`] looks after receive buffers, [`keys`] after keys,
+//! [`rules`] lists them. Here are those about work requests and queues; [`receives`] looks after receive buffers, [`keys`] after keys,
 //! [`objects`] has the rules about what is made and destroyed, [`dedup`] knows what was told, [`call_site`] says where in the
 //! program a call was made.
 
@@ -10,6 +10,7 @@ mod dedup;
 mod keys;
 mod objects;
 mod receives;
+mod rules;
 
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{HashMap, VecDeque};
@@ -25,6 +26,7 @@ use dedup::{Object, Told};
 use keys::Keys;
 pub use receives::RecvQueue;
 use receives::{Part, Receives};
+use rules::{Rule, Text};
 use urxe_runtime::lock;
 use urxe_runtime::memory::faultable_copy;
 use urxe_runtime::memory::regions::Regions;
@@ -46,30 +48,8 @@ pub(super) struct Strict {
 struct Advice<'a> {
     qpn: Qpn,
     what: &'a str,
-    why: &'a str,
-    remedy: &'a str,
-    /// Where in the program, if known; else it is the place of the present call.
+    /// Where in the program: empty if nobody knows, `None` for the place of the present call.
     site: Option<&'a str>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum Rule {
-    SendBufferChanged,
-    RecvBufferChanged,
-    RecvBufferSent,
-    WriteOrder,
-    DatagramTooShort,
-    ReadWithoutDepth,
-    NothingSignaled,
-    /// Of which queue.
-    ListTooLong(&'static str),
-    WrongState,
-    CqTooSmall,
-    MissingGrh,
-    DeadKey,
-    KeyAgain,
-    NotAcknowledged,
-    LeftOpen,
 }
 
 /// A send request under way, and what its buffers held when it was posted, if they may not change.
@@ -146,7 +126,8 @@ impl Observer {
     /// Tells it once for each object.
     fn tell(&self, strict: &Strict, rule: Rule, object: Object, advice: Advice<'_>) {
         if strict.first(rule, object) {
-            let Advice { qpn, what, why, remedy, site } = advice;
+            let Advice { qpn, what, site } = advice;
+            let Text { why, remedy } = rule.text();
             let site = site.map(ToOwned::to_owned).or_else(|| strict.site());
             advise(self.device(), qpn, what, why, remedy, site.as_deref());
         }
@@ -158,23 +139,13 @@ impl Observer {
         let Sender { qpn, max_rd_atomic, sq_sig_all, state } = sender;
         let wr_id = request.wr_id;
         if matches!(state, QpState::Reset | QpState::Init | QpState::Rtr) {
-            let advice = Advice {
-                qpn,
-                what: &format!("send request, wr_id {wr_id}, on QP {qpn} in {}", fmt::state(state)),
-                why: "it is refused here; other devices take it, and send it or not",
-                remedy: "bring the queue pair to RTS first",
-                site: None,
-            };
-            self.tell(strict, Rule::WrongState, Object::Qp(qpn), advice);
+            let what = format!("send request, wr_id {wr_id}, on QP {qpn} in {}", fmt::state(state));
+            let advice = Advice { qpn, what: &what, site: None };
+            self.tell(strict, Rule::SendState, Object::Qp(qpn), advice);
         }
         if request.op.takes_responder_resource() && max_rd_atomic == 0 {
-            let advice = Advice {
-                qpn,
-                what: &format!("READ or atomic, wr_id {wr_id}, on QP {qpn}"),
-                why: "max_rd_atomic is 0, so it may never be sent",
-                remedy: "set IBV_QP_MAX_QP_RD_ATOMIC on the way to RTS",
-                site: None,
-            };
+            let what = format!("READ or atomic, wr_id {wr_id}, on QP {qpn}");
+            let advice = Advice { qpn, what: &what, site: None };
             self.tell(strict, Rule::ReadWithoutDepth, Object::Qp(qpn), advice);
         }
         if let SendOp::BindWindow(bind) = &request.op {
@@ -188,13 +159,8 @@ impl Observer {
         let parts = parts.unwrap_or_default();
         let early = parts.iter().find_map(|part| lock(&strict.received).at(part.address, part.length));
         if let Some(posted) = early {
-            let advice = Advice {
-                qpn,
-                what: &format!("send request, wr_id {wr_id}, on QP {qpn}, from the buffer of receive wr_id {posted}"),
-                why: "what a receive buffer holds before its completion is not defined",
-                remedy: "poll the completion of the receive first",
-                site: None,
-            };
+            let what = format!("send request, wr_id {wr_id}, on QP {qpn}, from the buffer of receive wr_id {posted}");
+            let advice = Advice { qpn, what: &what, site: None };
             self.tell(strict, Rule::RecvBufferSent, Object::Qp(qpn), advice);
         }
         let (signaled, digest) = (request.flags.signaled || sq_sig_all, digest(&parts).unwrap_or_default());
@@ -206,13 +172,8 @@ impl Observer {
     pub fn posting_list(&self, qpn: Qpn, queue: &'static str, count: usize, room: u32) {
         let Some(strict) = &self.strict else { return };
         if count > room as usize {
-            let advice = Advice {
-                qpn,
-                what: &format!("a list of {count} requests for a {queue} queue of {room}"),
-                why: "it has room for that many only if some complete while the list is posted",
-                remedy: "post no more at once than the queue was made for",
-                site: None,
-            };
+            let what = format!("a list of {count} requests for a {queue} queue of {room}");
+            let advice = Advice { qpn, what: &what, site: None };
             self.tell(strict, Rule::ListTooLong(queue), Object::Qp(qpn), advice);
         }
     }
@@ -229,13 +190,8 @@ impl Observer {
     pub fn posted_send(&self, qpn: Qpn, stuck: bool) {
         let Some(strict) = &self.strict else { return };
         if stuck {
-            let advice = Advice {
-                qpn,
-                what: &format!("the send queue of QP {qpn} is full of unsignaled requests"),
-                why: "cards free places only when a later signaled request completes: this queue would stall for ever",
-                remedy: "set IBV_SEND_SIGNALED at least once in max_send_wr requests",
-                site: None,
-            };
+            let what = format!("the send queue of QP {qpn} is full of unsignaled requests");
+            let advice = Advice { qpn, what: &what, site: None };
             self.tell(strict, Rule::NothingSignaled, Object::Qp(qpn), advice);
         }
     }
@@ -245,23 +201,13 @@ impl Observer {
         let Some(strict) = &self.strict else { return };
         let (length, wr_id) = (request.buffers.length(), request.wr_id);
         if state == QpState::Reset {
-            let advice = Advice {
-                qpn,
-                what: &format!("receive request, wr_id {wr_id}, on QP {qpn} in RESET"),
-                why: "it is refused here; other devices take it, and lose it on the way to INIT",
-                remedy: "bring the queue pair to INIT first",
-                site: None,
-            };
-            self.tell(strict, Rule::WrongState, Object::Qp(qpn), advice);
+            let what = format!("receive request, wr_id {wr_id}, on QP {qpn} in RESET");
+            let advice = Advice { qpn, what: &what, site: None };
+            self.tell(strict, Rule::RecvState, Object::Qp(qpn), advice);
         }
         if qp_type == QpType::Ud && length <= grh::LEN as u64 {
-            let advice = Advice {
-                qpn,
-                what: &format!("receive of {length} bytes, wr_id {wr_id}, on UD QP {qpn}"),
-                why: "every datagram begins with 40 bytes of GRH, so no message fits",
-                remedy: "post 40 bytes more than the longest message",
-                site: None,
-            };
+            let what = format!("receive of {length} bytes, wr_id {wr_id}, on UD QP {qpn}");
+            let advice = Advice { qpn, what: &what, site: None };
             self.tell(strict, Rule::DatagramTooShort, Object::Qp(qpn), advice);
         }
         self.posting_buffers(RecvQueue::Own(qpn), request);
@@ -311,14 +257,8 @@ impl Observer {
         drop(sent);
         if let Some(Sent { site, .. }) = changed {
             let (wr_id, qpn) = (cqe.wr_id, cqe.qpn);
-            let advice = Advice {
-                qpn,
-                what: &format!("send buffer changed before its completion, wr_id {wr_id} or earlier, on QP {qpn}"),
-                why: "a card reads it when it sends, and again when it sends again: the peer gets either contents, or a \
-                      mixture",
-                remedy: "leave buffers alone until their completion is polled",
-                site: Some(site.as_deref().unwrap_or_default()),
-            };
+            let what = format!("send buffer changed before its completion, wr_id {wr_id} or earlier, on QP {qpn}");
+            let advice = Advice { qpn, what: &what, site: Some(site.as_deref().unwrap_or_default()) };
             self.tell(strict, Rule::SendBufferChanged, Object::Qp(qpn), advice);
         }
     }
@@ -326,14 +266,8 @@ impl Observer {
     fn check_received(&self, strict: &Strict, cqe: &Cqe) {
         if lock(&strict.received).complete(cqe, &self.regions) {
             let (wr_id, qpn) = (cqe.wr_id, cqe.qpn);
-            let advice = Advice {
-                qpn,
-                what: &format!("receive buffer changed before its completion, wr_id {wr_id}, on QP {qpn}"),
-                why: "it is the device's until then: a message may come at any time, and be overwritten or overwrite",
-                remedy: "leave buffers alone from posting until their completion is polled",
-                // Nobody knows when that was.
-                site: Some(""),
-            };
+            let what = format!("receive buffer changed before its completion, wr_id {wr_id}, on QP {qpn}");
+            let advice = Advice { qpn, what: &what, site: Some("") };
             self.tell(strict, Rule::RecvBufferChanged, Object::Qp(qpn), advice);
         }
     }
@@ -341,15 +275,8 @@ impl Observer {
     /// The program has changed the last bytes of a WRITE, at `va`, before the first ones were stored.
     pub(super) fn overtaken(&self, qpn: Qpn, va: u64) {
         let Some(strict) = &self.strict else { return };
-        let advice = Advice {
-            qpn,
-            what: &format!("the end of a WRITE, at {va:#x}, was changed before its beginning was there, on QP {qpn}"),
-            why: "whoever waits for the last bytes of a WRITE goes on without the others: in which order they are stored is \
-                  not defined",
-            remedy: "wait for a completion: of WRITE_WITH_IMM, or of a SEND behind the WRITE",
-            // Nobody knows when that was.
-            site: Some(""),
-        };
+        let what = format!("the end of a WRITE, at {va:#x}, was changed before its beginning was there, on QP {qpn}");
+        let advice = Advice { qpn, what: &what, site: Some("") };
         self.tell(strict, Rule::WriteOrder, Object::Qp(qpn), advice);
     }
 

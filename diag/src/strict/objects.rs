@@ -5,7 +5,8 @@ use urxe_wire::Qpn;
 
 use super::dedup::Object;
 use super::keys::Dead;
-use super::{Advice, Rule, Strict};
+use super::rules::Rule;
+use super::{Advice, Strict};
 use crate::Observer;
 use crate::fmt::Refused;
 use urxe_runtime::{clock, lock};
@@ -15,13 +16,8 @@ impl Observer {
     pub(crate) fn sized(&self, qpn: Qpn, cq: u64, capacity: usize, demand: u64) {
         let Some(strict) = &self.strict else { return };
         if demand > capacity as u64 {
-            let advice = Advice {
-                qpn,
-                what: &format!("a CQ of {capacity} elements serves queues of {demand} work requests"),
-                why: "if they all complete before it is polled, it overruns, and takes its queue pairs with it",
-                remedy: "make the CQ as large as its queues together, or never have more outstanding",
-                site: None,
-            };
+            let what = format!("a CQ of {capacity} elements serves queues of {demand} work requests");
+            let advice = Advice { qpn, what: &what, site: None };
             self.tell(strict, Rule::CqTooSmall, Object::Cq(cq), advice);
         }
     }
@@ -29,13 +25,8 @@ impl Observer {
     /// An address without a GRH is refused.
     pub fn no_grh(&self) {
         let Some(strict) = &self.strict else { return };
-        let advice = Advice {
-            qpn: Qpn::default(),
-            what: "an address vector without a GRH",
-            why: "InfiniBand devices take it, RoCE has no other addresses",
-            remedy: "set ah_attr.is_global, grh.dgid and grh.sgid_index wherever the link layer may be Ethernet",
-            site: None,
-        };
+        let what = "an address vector without a GRH";
+        let advice = Advice { qpn: Qpn::default(), what, site: None };
         self.tell(strict, Rule::MissingGrh, Object::Device, advice);
     }
 
@@ -63,34 +54,20 @@ impl Observer {
         let denied = &refused.denied;
         let Some(Dead { iova, length, at, site }) = lock(&strict.keys).dead(denied.key).cloned() else { return };
         let ago = clock::now().since(at).as_millis();
-        let advice = Advice {
-            qpn,
-            what: &format!(
-                "access by QP {qpn} to {:#x} with key {:#x} of a region that was deregistered {ago} ms ago",
-                denied.va, denied.key.0
-            ),
-            why: &format!(
-                "it was [{iova:#x}, +{length}); other devices give keys out again, and the access would hit what has it then"
-            ),
-            remedy: "deregister only when every work request that names the region has completed, here and at the peers",
-            site: Some(site.as_deref().unwrap_or_default()),
-        };
+        let what = format!(
+            "access by QP {qpn} to {:#x} with key {:#x} of a region that was deregistered {ago} ms ago, [{iova:#x}, +{length})",
+            denied.va, denied.key.0
+        );
+        let advice = Advice { qpn, what: &what, site: Some(site.as_deref().unwrap_or_default()) };
         self.tell(strict, Rule::DeadKey, Object::Dead(denied.key), advice);
     }
 
     /// A window is about to be bound.
     pub(super) fn binding(&self, strict: &Strict, qpn: Qpn, wr_id: u64, new_key: Key) {
         if lock(&strict.keys).bind(new_key) {
-            let advice = Advice {
-                qpn,
-                what: &format!(
-                    "bind, wr_id {wr_id}, on QP {qpn} with R_Key {:#x}, which the window had before",
-                    new_key.0
-                ),
-                why: "a peer that still has it from then, or a packet that is late, gets at the new memory",
-                remedy: "take another key for every bind: ibv_inc_rkey(3)",
-                site: None,
-            };
+            let what =
+                format!("bind, wr_id {wr_id}, on QP {qpn} with R_Key {:#x}, which the window had before", new_key.0);
+            let advice = Advice { qpn, what: &what, site: None };
             self.tell(strict, Rule::KeyAgain, Object::Window(new_key.0 >> 8), advice);
         }
     }
@@ -120,13 +97,8 @@ impl Observer {
     /// `verb` has waited for some time for `missing` calls of `acknowledge`.
     pub fn not_acknowledged(&self, verb: &str, acknowledge: &str, missing: u32) {
         let Some(strict) = &self.strict else { return };
-        let advice = Advice {
-            qpn: Qpn::default(),
-            what: &format!("{verb} waits for {missing} events that were read and not acknowledged"),
-            why: "it returns only when they are, so perhaps never",
-            remedy: &format!("call {acknowledge} for every event that was got, before destroying what it is about"),
-            site: None,
-        };
+        let what = format!("{verb} waits for {missing} events that were read and not acknowledged ({acknowledge})");
+        let advice = Advice { qpn: Qpn::default(), what: &what, site: None };
         self.tell(strict, Rule::NotAcknowledged, Object::Device, advice);
     }
 
@@ -137,13 +109,8 @@ impl Observer {
             let list: Vec<String> =
                 regions.iter().take(4).map(|region| format!("[{:#x}, +{})", region.iova, region.length)).collect();
             let list = if list.is_empty() { String::new() } else { format!(" ({})", list.join(", ")) };
-            let advice = Advice {
-                qpn: Qpn::default(),
-                what: &format!("ibv_close_device with {count} MRs and {queue_pairs} queue pairs left{list}"),
-                why: "what is not destroyed is leaked, and keeps memory pinned on a card",
-                remedy: "destroy queue pairs, then deregister MRs, then close",
-                site: None,
-            };
+            let what = format!("ibv_close_device with {count} MRs and {queue_pairs} queue pairs left{list}");
+            let advice = Advice { qpn: Qpn::default(), what: &what, site: None };
             self.tell(strict, Rule::LeftOpen, Object::Device, advice);
         }
     }
