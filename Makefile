@@ -29,7 +29,7 @@ INTEROP_PACKAGES := ibverbs-utils perftest rdmacm-utils python3-pyverbs qemu-sys
                   util-linux xz-utils
 # Programs that the tests run; headers and libclang to compare the bindings with.
 TEST_PACKAGES  := $(DEMO_PACKAGES) perftest ucx-utils openmpi-bin python3-mpi4py iproute2 ethtool tshark python3 \
-                  python3-venv util-linux libibverbs-dev linux-libc-dev libclang-dev pkg-config g++ nftables $(INTEROP_PACKAGES) \
+                  python3-venv util-linux libibverbs-dev librdmacm-dev linux-libc-dev libclang-dev pkg-config g++ nftables $(INTEROP_PACKAGES) \
                   rdmacm-utils librdmacm1 qperf libfabric-bin dapl2-utils iperf iperf3 infiniband-diags libibumad-dev findutils binutils podman runc \
                   clang libclang-rt-dev valgrind gdb strace
 PYVERBS_PACKAGES := $(DEMO_PACKAGES) python3 python3-pyverbs iproute2 util-linux

@@ -15,7 +15,7 @@ use crate::out;
 const TASKS: [(&str, &[&str]); 5] = [
     ("Run programs", &["run", "cdi"]),
     ("See what goes on, and what is wrong", &["doctor", "status", "top", "trace", "explain"]),
-    ("Have things go wrong", &["faults"]),
+    ("Have things go wrong", &["faults", "inject", "replay"]),
     ("Install", &["install", "uninstall", "env"]),
     ("Help in the shell", &["completions", "man", "help"]),
 ];

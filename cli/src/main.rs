@@ -13,6 +13,7 @@ mod faults;
 mod glibc;
 mod help;
 mod host;
+mod inject;
 mod install;
 mod layout;
 mod libibverbs;
@@ -65,6 +66,10 @@ enum Command {
     Explain(explain::Args),
     /// Check a script of faults, and print it as rules in one line, also from TOML
     Faults(faults::Args),
+    /// Send packets of a script or a generator to a live program: a raw peer, for fuzzing
+    Inject(Box<inject::InjectArgs>),
+    /// Play one side of a capture to a live program, and say where its answers differ
+    Replay(Box<inject::ReplayArgs>),
     /// Draw a capture as a sequence of packets, with retries, refusals and explanations
     Trace(trace::Args),
     /// Print completions for a shell: source <(urxe completions bash)
@@ -98,6 +103,8 @@ fn main() -> ExitCode {
         Command::Trace(args) => trace::run(&args).map(done),
         Command::Top(args) => top::run(&args),
         Command::Run(args) => return run::run(&args),
+        Command::Inject(args) => inject::inject(&args),
+        Command::Replay(args) => inject::replay(&args),
         Command::Status(args) => status::run(&args).map(done),
         Command::Doctor(args) => doctor::run(&args),
         Command::Probe => doctor::probe::run().map(done),

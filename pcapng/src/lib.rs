@@ -16,7 +16,7 @@ mod writer;
 
 pub use frame::Addresses;
 #[cfg(feature = "read")]
-pub use reader::{Capture, Captured, ReadError, packets, read};
+pub use reader::{Capture, Captured, ReadError, packets, read, read_whole};
 pub use writer::{Direction, Writer};
 
 #[cfg(doctest)]

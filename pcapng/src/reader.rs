@@ -36,6 +36,8 @@ pub struct Captured {
     pub bth: Bth,
     /// Bytes of payload; 0 if it is not known.
     pub len: usize,
+    /// The payload, where it was asked for ([`read_whole`]).
+    pub payload: Vec<u8>,
     /// Whether it was captured where it left (else where it came in); `None` if the capture does not say.
     pub outbound: Option<bool>,
     /// Comments of the capturing program.
@@ -64,6 +66,7 @@ pub struct Capture {
     pub cut_short: usize,
     /// Number of records that were several packets: UDP_SEGMENT or UDP_GRO made one datagram of them.
     pub super_packets: usize,
+    with_payloads: bool,
 }
 
 /// Reason why a file cannot be read.
@@ -87,10 +90,22 @@ pub enum ReadError {
 /// # Errors
 /// See [`ReadError`]. A file that ends within a record is none: [`Capture::is_truncated`].
 pub fn read(path: &Path) -> Result<Capture, ReadError> {
+    read_into(path, Capture::default())
+}
+
+/// Reads the RoCE v2 packets of a file with their payloads.
+///
+/// # Errors
+/// See [`read`].
+pub fn read_whole(path: &Path) -> Result<Capture, ReadError> {
+    read_into(path, Capture { with_payloads: true, ..Capture::default() })
+}
+
+fn read_into(path: &Path, capture: Capture) -> Result<Capture, ReadError> {
     let mut file = BufReader::new(File::open(path)?);
     // A pcapng file begins with a section header block (draft-ietf-opsawg-pcapng, 4.1).
     let is_pcapng = file.fill_buf()?.starts_with(&[0x0A, 0x0D, 0x0D, 0x0A]);
-    if is_pcapng { of_pcapng(file) } else { of_pcap(file) }
+    if is_pcapng { of_pcapng(file, capture) } else { of_pcap(file, capture) }
 }
 
 /// Reads the RoCE v2 packets of a file, and no more about it.
@@ -102,13 +117,12 @@ pub fn packets(path: &Path) -> Result<Vec<Captured>, ReadError> {
 }
 
 /// Reads a capture of tcpdump: without comments and directions.
-fn of_pcap(file: impl BufRead) -> Result<Capture, ReadError> {
+fn of_pcap(file: impl BufRead, mut capture: Capture) -> Result<Capture, ReadError> {
     let mut reader = PcapReader::new(file).map_err(ReadError::Format)?;
     let link = reader.header().datalink;
     if link != DataLink::ETHERNET {
         return Err(ReadError::LinkType(link));
     }
-    let mut capture = Capture::default();
     let unit = match reader.header().ts_resolution {
         TsResolution::MicroSecond => 1000,
         TsResolution::NanoSecond => 1,
@@ -126,9 +140,8 @@ fn of_pcap(file: impl BufRead) -> Result<Capture, ReadError> {
     Ok(capture)
 }
 
-fn of_pcapng(file: impl BufRead) -> Result<Capture, ReadError> {
+fn of_pcapng(file: impl BufRead, mut capture: Capture) -> Result<Capture, ReadError> {
     let mut reader = PcapNgReader::new(file).map_err(ReadError::Format)?;
-    let mut capture = Capture::default();
     let mut interfaces: Vec<Interface> = Vec::new();
     let (mut has_ethernet, mut other) = (false, None);
     while let Some(block) = reader.next_block() {
@@ -189,6 +202,7 @@ impl Capture {
     fn add(&mut self, frame: &[u8], record: &Record, outbound: Option<bool>, comments: &[String]) {
         let Some(datagram) = udp(frame) else { return };
         let Datagram { from, to, id, bytes, len } = datagram;
+        let with_payloads = self.with_payloads;
         let mut add = |bytes: &[u8], is_whole| {
             let Some(bth) = bytes.first_chunk().and_then(|bytes| Bth::parse(bytes).ok()) else { return };
             let parsed = if is_whole { Packet::parse(bytes).ok() } else { None };
@@ -199,6 +213,7 @@ impl Capture {
                 header: parsed.map(|packet| packet.header),
                 bth,
                 len: parsed.map_or(0, |packet| packet.payload.len()),
+                payload: parsed.filter(|_| with_payloads).map_or(Vec::new(), |packet| packet.payload.to_vec()),
                 outbound,
                 comments: comments.to_vec(),
             });

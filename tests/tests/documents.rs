@@ -145,6 +145,8 @@ fn documents_name_only_what_exists() -> Result<()> {
         "env",
         "explain",
         "faults",
+        "inject",
+        "replay",
         "trace",
         "cdi",
         "completions",

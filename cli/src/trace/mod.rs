@@ -8,7 +8,7 @@ mod ladder;
 mod order;
 #[cfg(test)]
 mod page_tests;
-mod pairs;
+pub(crate) mod pairs;
 mod row;
 #[cfg(test)]
 mod tests;
@@ -41,7 +41,7 @@ pub(crate) struct Args {
     html: bool,
 }
 
-fn qpn(text: &str) -> Result<u32, String> {
+pub(crate) fn qpn(text: &str) -> Result<u32, String> {
     let parsed = match text.strip_prefix("0x") {
         Some(hex) => u32::from_str_radix(hex, 16),
         None => text.parse(),

@@ -14,7 +14,7 @@ use urxe_pcapng::Captured;
 
 /// Packets to one queue pair from one address.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) struct Flow {
+pub(crate) struct Flow {
     from: IpAddr,
     to: IpAddr,
     qpn: u32,
@@ -28,23 +28,23 @@ impl Flow {
 
 /// An exchange.
 #[derive(Clone, Debug)]
-pub(super) struct Pair {
+pub(crate) struct Pair {
     /// From left to right: the requests that came first.
     there: Flow,
     /// From right to left, if anything went that way; `there` again for a queue pair that is connected with itself.
     back: Option<Flow>,
     /// Indices of its packets.
-    pub(super) packets: Vec<usize>,
+    pub(crate) packets: Vec<usize>,
     /// PSN of the first request, and of the first response, if the responder answers PSNs that were never sent.
-    pub(super) mismatch: Option<(Psn, Psn)>,
+    pub(crate) mismatch: Option<(Psn, Psn)>,
 }
 
 /// A queue pair at its address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct End {
-    pub(super) address: IpAddr,
+pub(crate) struct End {
+    pub(crate) address: IpAddr,
     /// `None` if no packet names it.
-    pub(super) qpn: Option<u32>,
+    pub(crate) qpn: Option<u32>,
 }
 
 impl fmt::Display for End {
@@ -58,17 +58,17 @@ impl fmt::Display for End {
 
 impl Pair {
     /// Whether it is of a queue pair with this number.
-    pub(super) fn names(&self, qpn: u32) -> bool {
+    pub(crate) fn names(&self, qpn: u32) -> bool {
         self.there.qpn == qpn || self.back.is_some_and(|back| back.qpn == qpn)
     }
 
     /// A number that names it.
-    pub(super) const fn qpn(&self) -> u32 {
+    pub(crate) const fn qpn(&self) -> u32 {
         self.there.qpn
     }
 
     /// Whether the packet goes from left to right.
-    pub(super) fn is_there(&self, packet: &Captured) -> bool {
+    pub(crate) fn is_there(&self, packet: &Captured) -> bool {
         if self.back == Some(self.there) {
             return packet.bth.opcode.info().role != Role::Response;
         }
@@ -76,12 +76,12 @@ impl Pair {
     }
 
     /// The end on the left.
-    pub(super) fn left(&self) -> End {
+    pub(crate) fn left(&self) -> End {
         End { address: self.there.from, qpn: self.back.map(|back| back.qpn) }
     }
 
     /// The end on the right.
-    pub(super) const fn right(&self) -> End {
+    pub(crate) const fn right(&self) -> End {
         End { address: self.there.to, qpn: Some(self.there.qpn) }
     }
 }
@@ -93,7 +93,7 @@ impl fmt::Display for Pair {
 }
 
 /// All exchanges, the one with most packets first.
-pub(super) fn find(packets: &[Captured]) -> Vec<Pair> {
+pub(crate) fn find(packets: &[Captured]) -> Vec<Pair> {
     let mut flows: HashMap<Flow, Vec<usize>> = HashMap::new();
     let mut requests: HashMap<u32, HashSet<Flow>> = HashMap::new();
     for (index, packet) in packets.iter().enumerate() {

@@ -20,7 +20,7 @@ pub(super) fn packet(at: u64, there: bool, operation: Operation, psn: u32) -> Ca
     let (from, to, qpn) = if there { (near, far, FAR) } else { (far, near, NEAR) };
     let bth = Bth::new(Opcode::new(Transport::Rc, operation).unwrap(), Qpn::new(qpn), Psn::new(psn));
     let at = Duration::from_secs(1_700_000_000) + Duration::from_micros(at);
-    Captured { at, from, to, header: None, bth, len: 0, outbound: None, comments: Vec::new() }
+    Captured { at, from, to, header: None, bth, len: 0, payload: Vec::new(), outbound: None, comments: Vec::new() }
 }
 
 pub(super) fn request(at: u64, psn: u32) -> Captured {

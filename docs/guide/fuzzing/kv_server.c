@@ -1,12 +1,40 @@
 /* The server of kv.h over rdma_cm, one connection after the other: kv_server [PORT] */
 #include "kv.h"
 
+#include <poll.h>
 #include <rdma/rdma_cma.h>
 #include <rdma/rdma_verbs.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #define SLOTS 16
+
+/* Waits for a request; 0 when the client has gone. */
+static int next(struct rdma_cm_id *id, struct ibv_wc *wc)
+{
+	struct pollfd fds[] = { { id->recv_cq_channel->fd, POLLIN }, { id->channel->fd, POLLIN } };
+	struct rdma_cm_event *event;
+	struct ibv_cq *cq;
+	void *context;
+
+	for (;;) {
+		if (ibv_poll_cq(id->recv_cq, 1, wc) > 0)
+			return wc->status == IBV_WC_SUCCESS;
+		ibv_req_notify_cq(id->recv_cq, 0);
+		if (ibv_poll_cq(id->recv_cq, 1, wc) > 0)
+			return wc->status == IBV_WC_SUCCESS;
+		poll(fds, 2, -1);
+		if (fds[0].revents && !ibv_get_cq_event(id->recv_cq_channel, &cq, &context))
+			ibv_ack_cq_events(cq, 1);
+		if (fds[1].revents && !rdma_get_cm_event(id->channel, &event)) {
+			int is_gone = event->event == RDMA_CM_EVENT_DISCONNECTED;
+
+			rdma_ack_cm_event(event);
+			if (is_gone)
+				return 0;
+		}
+	}
+}
 
 static void serve(struct kv *kv, struct rdma_cm_id *id)
 {
@@ -17,7 +45,7 @@ static void serve(struct kv *kv, struct rdma_cm_id *id)
 	for (uintptr_t i = 0; i < SLOTS; i++)
 		rdma_post_recv(id, (void *)i, slots[i], KV_SLOT, in);
 	if (!rdma_accept(id, NULL)) {
-		while (rdma_get_recv_comp(id, &wc) == 1 && wc.status == IBV_WC_SUCCESS) {
+		while (next(id, &wc)) {
 			kv_handle(kv, slots[wc.wr_id], wc.byte_len, reply);
 			rdma_post_recv(id, (void *)(uintptr_t)wc.wr_id, slots[wc.wr_id], KV_SLOT, in);
 			if (rdma_post_send(id, NULL, reply, KV_SLOT, out, IBV_SEND_SIGNALED))

@@ -110,6 +110,12 @@ pub(crate) fn send_multicast_through(fd: RawFd, group: SocketAddr, interface: u3
 
 /// A transmit socket at `local`'s address, and the source port it got.
 pub(crate) fn bind_tx(fds: &Arc<FdSet>, local: SocketAddr, options: TxOptions) -> io::Result<(Fd, SocketAddr)> {
+    let (socket, bound) = raw_tx(local, options)?;
+    Ok((fds.adopt(socket)?, bound))
+}
+
+/// A transmit socket that belongs to no port.
+pub(crate) fn raw_tx(local: SocketAddr, options: TxOptions) -> io::Result<(Socket, SocketAddr)> {
     let socket = new_socket(local)?;
     let fd = socket.as_raw_fd();
     discard_input(fd)?;
@@ -124,7 +130,7 @@ pub(crate) fn bind_tx(fds: &Arc<FdSet>, local: SocketAddr, options: TxOptions) -
         set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS, hops.into())?;
     }
     let bound = bind_source_port(&socket, local, options.flow_label)?;
-    Ok((fds.adopt(socket)?, bound))
+    Ok((socket, bound))
 }
 
 /// Takes the port that a flow label asks for if nobody has it, or any.

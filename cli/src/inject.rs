@@ -1,0 +1,296 @@
+//! `urxe inject` and `urxe replay`: a raw peer that speaks to a live program.
+
+use std::io::Read;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use urxe_faults::Dictionary;
+use urxe_inject::campaign::{Aim, Campaign, script_of};
+use urxe_inject::handshake::{Handshake, mtu_of};
+use urxe_inject::peer::{Peer, Settings};
+use urxe_inject::play::Player;
+use urxe_inject::replay::{Recorded, Replay};
+use urxe_inject::script;
+use urxe_wire::{Mtu, Transport};
+
+use crate::out;
+use crate::trace::pairs;
+
+/// The other end, and this one.
+#[derive(clap::Args)]
+struct Ends {
+    /// Connect by rdma_cm, as rdma_connect(3) does
+    #[arg(long, value_name = "HOST:PORT", group = "handshake")]
+    cm: Option<String>,
+    /// Wait for a connection by rdma_cm
+    #[arg(long, value_name = "PORT", group = "handshake")]
+    cm_listen: Option<u16>,
+    /// Be a client of ibv_rc_pingpong, ibv_uc_pingpong or ibv_ud_pingpong, or of a program with their TCP handshake
+    #[arg(long, value_name = "HOST[:PORT]", group = "handshake")]
+    pingpong: Option<String>,
+    /// Be a server of such a program
+    #[arg(long, value_name = "PORT", group = "handshake")]
+    pingpong_listen: Option<u16>,
+    /// Address of this peer, which no other RoCE v2 process has [default: 127.0.0.2 for a peer on lo, else this host's]
+    #[arg(long, value_name = "ADDRESS")]
+    address: Option<IpAddr>,
+    /// rc, uc or ud
+    #[arg(long, value_name = "SERVICE", default_value = "rc", value_parser = transport)]
+    transport: Transport,
+    /// Payload of a packet: 256, 512, 1024, 2048 or 4096
+    #[arg(long, value_name = "BYTES", default_value = "1024", value_parser = mtu)]
+    mtu: Mtu,
+    /// Decides everything random
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// How long an answer may take, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 2000)]
+    patience: u64,
+    /// Texts that mean something to the program, in the syntax of AFL and libFuzzer
+    #[arg(long, value_name = "FILE")]
+    dict: Option<PathBuf>,
+    /// Print no packets
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+#[derive(clap::Args)]
+#[command(after_long_help = script::GRAMMAR, group = clap::ArgGroup::new("packets").required(true))]
+pub(crate) struct InjectArgs {
+    #[command(flatten)]
+    ends: Ends,
+    /// Send the packets of a script (- is standard input), whose grammar --help prints
+    #[arg(long, value_name = "FILE", group = "packets")]
+    script: Option<PathBuf>,
+    /// Send N messages that are mutations of those in --corpus, and say when the program is no more
+    #[arg(long, value_name = "N", group = "packets", requires = "corpus")]
+    generate: Option<u64>,
+    /// A file with one well-formed message; may be given more than once
+    #[arg(long, value_name = "FILE")]
+    corpus: Vec<PathBuf>,
+    /// Part of the packets that changes: payload, or headers
+    #[arg(long, value_name = "PART", default_value = "payload", value_parser = aim)]
+    mutate: Aim,
+    /// Most bytes of a message [default: the longest of the corpus, 64 at least]
+    #[arg(long, value_name = "BYTES")]
+    max_len: Option<usize>,
+    /// Messages of one connection
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    per_connection: u64,
+    /// Write a script with the messages of the last connection here when the program is no more
+    #[arg(long, value_name = "FILE")]
+    save: Option<PathBuf>,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct ReplayArgs {
+    #[command(flatten)]
+    ends: Ends,
+    /// A capture of URXE_PCAP, tshark or tcpdump
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// Queue pair in the capture whose place the live program has [default: the one that got the first request]
+    #[arg(long, value_name = "QPN", value_parser = crate::trace::qpn)]
+    live: Option<u32>,
+    /// Then play it N times more, with mutated payloads
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    mutate: u64,
+}
+
+fn transport(text: &str) -> Result<Transport, String> {
+    match text {
+        "rc" => Ok(Transport::Rc),
+        "uc" => Ok(Transport::Uc),
+        "ud" => Ok(Transport::Ud),
+        _ => Err("rc, uc or ud".to_owned()),
+    }
+}
+
+fn mtu(text: &str) -> Result<Mtu, String> {
+    let mtu = text.parse().ok().and_then(mtu_of);
+    mtu.ok_or_else(|| "256, 512, 1024, 2048 or 4096".to_owned())
+}
+
+fn aim(text: &str) -> Result<Aim, String> {
+    match text {
+        "payload" => Ok(Aim::Payload),
+        "headers" => Ok(Aim::Headers),
+        _ => Err("payload or headers".to_owned()),
+    }
+}
+
+/// Address and port of `HOST:PORT`; `usual` is the port of a name without one.
+fn resolve(name: &str, usual: Option<u16>) -> Result<SocketAddr> {
+    let with_port = match usual {
+        Some(port) if !name.contains(':') => format!("{name}:{port}"),
+        _ => name.to_owned(),
+    };
+    let mut addresses = with_port.to_socket_addrs().with_context(|| format!("{name}: HOST:PORT"))?;
+    addresses.next().with_context(|| format!("{name} has no address"))
+}
+
+impl Ends {
+    fn handshake(&self) -> Result<Handshake> {
+        Ok(match (&self.cm, self.cm_listen, &self.pingpong, self.pingpong_listen) {
+            (Some(server), ..) => Handshake::Cm(resolve(server, None)?),
+            (_, Some(port), ..) => Handshake::CmListen(port),
+            (_, _, Some(server), _) => Handshake::PingPong(resolve(server, Some(18515))?),
+            (_, _, _, Some(port)) => Handshake::PingPongListen(port),
+            _ => {
+                bail!("--cm, --cm-listen, --pingpong or --pingpong-listen says how the program gets to know this peer")
+            }
+        })
+    }
+
+    fn address(&self, handshake: Handshake) -> Result<IpAddr> {
+        const ON_LO: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(127, 0, 0, 2));
+        if let Some(address) = self.address {
+            return Ok(address);
+        }
+        match handshake {
+            Handshake::Cm(server) | Handshake::PingPong(server) if !server.ip().is_loopback() => {
+                // The address from which the route leads there; nothing is sent.
+                let any: SocketAddr = if server.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0; 16], 0).into() };
+                let socket = UdpSocket::bind(any)?;
+                socket.connect(server).with_context(|| format!("no route to {server}"))?;
+                Ok(socket.local_addr()?.ip())
+            }
+            _ => Ok(ON_LO),
+        }
+    }
+
+    fn dictionary(&self) -> Result<Dictionary> {
+        let Some(path) = &self.dict else { return Ok(Dictionary::default()) };
+        let name = || path.display().to_string();
+        std::fs::read_to_string(path).with_context(name)?.parse::<Dictionary>().with_context(name)
+    }
+
+    const fn patience(&self) -> Duration {
+        Duration::from_millis(self.patience)
+    }
+
+    /// The peer, which prints its packets, a line each: time, direction, packet.
+    fn peer(&self, handshake: Handshake) -> Result<Peer<'static>> {
+        let settings =
+            Settings { address: self.address(handshake)?, transport: self.transport, mtu: self.mtu, seed: self.seed };
+        let (quiet, began) = (self.quiet, Instant::now());
+        let tell = move |sent: bool, packet: &str| {
+            if !quiet {
+                let arrow = if sent { '>' } else { '<' };
+                // Nobody reads any more: the packets go all the same.
+                let _ = out::offer(&format!("{:10.6} {arrow} {packet}\n", began.elapsed().as_secs_f64()));
+            }
+        };
+        let peer = Peer::new(settings, Box::new(tell))?;
+        if let Handshake::CmListen(port) | Handshake::PingPongListen(port) = handshake {
+            out::print(&format!("waiting for a connection on {}, port {port}\n", self.address(handshake)?))?;
+        }
+        Ok(peer)
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>> {
+    if path == Path::new("-") {
+        let mut bytes = Vec::new();
+        std::io::stdin().read_to_end(&mut bytes).context("standard input")?;
+        return Ok(bytes);
+    }
+    std::fs::read(path).with_context(|| path.display().to_string())
+}
+
+/// Says what has been found, and how to find it again.
+fn found(why: &str, how: &str) -> Result<ExitCode> {
+    out::print(&format!("found: {why}\n{how}\n"))?;
+    Ok(ExitCode::FAILURE)
+}
+
+pub(crate) fn inject(args: &InjectArgs) -> Result<ExitCode> {
+    let handshake = args.ends.handshake()?;
+    let steps = match &args.script {
+        None => None,
+        Some(path) => {
+            let text = String::from_utf8(read(path)?).with_context(|| format!("{} is not text", path.display()))?;
+            Some(script::parse(&text).with_context(|| path.display().to_string())?)
+        }
+    };
+    let mut peer = args.ends.peer(handshake)?;
+    if let Some(steps) = steps {
+        peer.shake(handshake, 0, args.ends.patience())?;
+        let played = Player::new(&mut peer).play(&steps);
+        // What is still to come, and to be answered.
+        while peer.receive(Instant::now() + Duration::from_millis(50))?.is_some() {}
+        peer.disconnect()?;
+        played?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let corpus = args.corpus.iter().map(|path| read(path)).collect::<Result<Vec<_>>>()?;
+    let longest = corpus.iter().map(Vec::len).max().unwrap_or(0).max(64);
+    let campaign = Campaign {
+        executions: args.generate.unwrap_or(0),
+        seed: args.ends.seed,
+        aim: args.mutate,
+        corpus,
+        dictionary: args.ends.dictionary()?,
+        most: args.max_len.unwrap_or(longest),
+        per_connection: args.per_connection.max(1),
+        patience: args.ends.patience(),
+    };
+    let began = Instant::now();
+    let report = campaign.run(&mut peer, handshake)?;
+    let rate = (report.executions as f64 / began.elapsed().as_secs_f64().max(1e-6)).round();
+    let (acks, naks, unanswered) = (report.acks, report.naks, report.unanswered);
+    out::print(&format!(
+        "{} executions, {rate}/s, {} connections: {acks} acknowledged, {naks} refused, {unanswered} without an answer\n",
+        report.executions, report.connections
+    ))?;
+    let Some((why, messages)) = report.found else { return Ok(ExitCode::SUCCESS) };
+    let how = match &args.save {
+        Some(path) => {
+            std::fs::write(path, script_of(&messages)).with_context(|| path.display().to_string())?;
+            format!("again: urxe inject … --script {}", path.display())
+        }
+        None => format!("again: --seed {}; --save FILE writes a script", args.ends.seed),
+    };
+    found(&why, &how)
+}
+
+pub(crate) fn replay(args: &ReplayArgs) -> Result<ExitCode> {
+    let handshake = args.ends.handshake()?;
+    let name = || args.file.display().to_string();
+    let mut packets = urxe_pcapng::read_whole(&args.file).with_context(name)?.packets;
+    packets.sort_by_key(|packet| packet.at);
+    let mut pairs = pairs::find(&packets);
+    match args.live {
+        Some(qpn) => pairs.retain(|pair| pair.names(qpn)),
+        // Management datagrams are the handshake's.
+        None => pairs.retain(|pair| pair.qpn() != 1),
+    }
+    let Some(pair) = pairs.first() else { bail!("{}: no such exchange in there", name()) };
+    let live_is_right = args.live.is_none_or(|qpn| pair.right().qpn == Some(qpn));
+    let recorded = pair.packets.iter().filter_map(|index| {
+        let packet = packets.get(*index)?;
+        let is_ours = pair.is_there(packet) == live_is_right;
+        Some(Recorded { is_ours, header: packet.header?, payload: packet.payload.clone() })
+    });
+    let replay = Replay {
+        packets: recorded.collect(),
+        patience: args.ends.patience(),
+        rounds: args.mutate,
+        seed: args.ends.seed,
+        dictionary: args.ends.dictionary()?,
+    };
+    let mut peer = args.ends.peer(handshake)?;
+    let report = replay.run(&mut peer, handshake)?;
+    for difference in &report.differences {
+        out::print(&format!("differs: {difference}\n"))?;
+    }
+    let (sent, rounds, differences) = (report.sent, report.rounds, report.differences.len());
+    out::print(&format!("{sent} packets sent, rounds: {rounds}, differences from the capture: {differences}\n"))?;
+    match report.found {
+        Some((why, round)) => found(&why, &format!("again: --seed {} --mutate {round}", args.ends.seed)),
+        None => Ok(ExitCode::SUCCESS),
+    }
+}

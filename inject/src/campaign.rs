@@ -1,0 +1,205 @@
+//! Messages by a seed, one after the other, until the other end is no more.
+
+use std::time::{Duration, Instant as Moment};
+
+use urxe_faults::{Dictionary, Mutation};
+use urxe_wire::{Ext, Operation, Syndrome, Transport};
+
+use crate::Error;
+use crate::handshake::Handshake;
+use crate::peer::{Peer, hex};
+
+/// Part of packets that changes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Aim {
+    /// Messages: packets are well-formed.
+    Payload,
+    /// All bytes of a packet behind its destination QP, and its opcode.
+    Headers,
+}
+
+/// Settings of a campaign.
+#[derive(Clone, Debug)]
+pub struct Campaign {
+    /// How many executions.
+    pub executions: u64,
+    /// Decides everything.
+    pub seed: u64,
+    /// Part that changes.
+    pub aim: Aim,
+    /// Well-formed messages, from which others are made.
+    pub corpus: Vec<Vec<u8>>,
+    /// Texts that mean something to the other end.
+    pub dictionary: Dictionary,
+    /// Most bytes of a message.
+    pub most: usize,
+    /// Executions of one connection.
+    pub per_connection: u64,
+    /// How long an answer may take.
+    pub patience: Duration,
+}
+
+/// Result of a campaign.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// Executions.
+    pub executions: u64,
+    /// Connections.
+    pub connections: u32,
+    /// Messages that were acknowledged.
+    pub acks: u64,
+    /// Messages that were refused.
+    pub naks: u64,
+    /// Messages that nobody answered while the other end lived on, or that need no answer.
+    pub unanswered: u64,
+    /// Reason why the other end is thought to be no more, and messages of its last connection, oldest first.
+    pub found: Option<(String, Vec<Vec<u8>>)>,
+}
+
+/// Fate of an execution.
+enum Fate {
+    Acked,
+    Refused,
+    Unanswered,
+    Gone,
+}
+
+impl Campaign {
+    /// The message or packet of an execution.
+    fn message(&self, execution: u64) -> Vec<u8> {
+        let index = usize::try_from(execution % self.corpus.len().max(1) as u64).unwrap_or(0);
+        let mut message = self.corpus.get(index).cloned().unwrap_or_default();
+        // The corpus comes first, as it is.
+        if execution >= self.corpus.len() as u64 && self.aim == Aim::Payload {
+            self.mutation(execution).edit_message(&mut message, self.most);
+        }
+        message
+    }
+
+    const fn mutation(&self, execution: u64) -> Mutation<'_> {
+        Mutation::new(
+            &self.dictionary,
+            self.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(execution.wrapping_mul(0x1_0001)),
+        )
+    }
+
+    /// Runs until all executions are done or the other end is no more.
+    ///
+    /// # Errors
+    /// [`Error`]: the first connection cannot be made, or the system refuses something.
+    pub fn run(&self, peer: &mut Peer<'_>, handshake: Handshake) -> Result<Report, Error> {
+        let mut report = Report::default();
+        let mut log = Vec::new();
+        let mut left = 0;
+        while report.executions < self.executions {
+            if left == 0 {
+                if let Err(error) = self.connect(peer, handshake, report.connections) {
+                    match error {
+                        Error::Refused(why) | Error::Silent(_, why) if report.connections > 0 => {
+                            report.found = Some((format!("no other connection can be made: {why}"), log));
+                            return Ok(report);
+                        }
+                        error => return Err(error),
+                    }
+                }
+                report.connections += 1;
+                left = self.per_connection;
+                log.clear();
+            }
+            let message = self.message(report.executions);
+            log.push(message.clone());
+            let fate = self.execute(peer, report.executions, &message)?;
+            report.executions += 1;
+            left -= 1;
+            match fate {
+                Fate::Acked => report.acks += 1,
+                Fate::Refused => (report.naks, left) = (report.naks + 1, 0),
+                Fate::Unanswered => report.unanswered += 1,
+                Fate::Gone => left = 0,
+            }
+            if left == 0 {
+                peer.disconnect()?;
+            }
+        }
+        // Whether the last ones ended it.
+        if let Err(error) = self.connect(peer, handshake, report.connections)
+            && report.connections > 0
+        {
+            report.found = Some((format!("no other connection can be made: {error}"), log));
+            return Ok(report);
+        }
+        peer.disconnect()?;
+        Ok(report)
+    }
+
+    /// Connects; one end may need time to be ready for the next connection.
+    fn connect(&self, peer: &mut Peer<'_>, handshake: Handshake, count: u32) -> Result<(), Error> {
+        const TRIES: u32 = 3;
+        let mut tries = if count == 0 { TRIES } else { 0 };
+        loop {
+            match peer.shake(handshake, count, self.patience) {
+                Err(Error::Refused(_) | Error::Silent(..)) if tries < TRIES => {
+                    tries += 1;
+                    std::thread::sleep(self.patience / 10);
+                }
+                result => return result,
+            }
+        }
+    }
+
+    fn execute(&self, peer: &mut Peer<'_>, execution: u64, message: &[u8]) -> Result<Fate, Error> {
+        // Most is answered at once; a receiver that is not ready, and a lost packet, cost another try.
+        const TRIES: u32 = 4;
+        let reliable = peer.settings.transport == Transport::Rc;
+        let before = peer.psn;
+        for attempt in 0..TRIES {
+            peer.psn = before;
+            match self.aim {
+                Aim::Payload => peer.send_message(message)?,
+                Aim::Headers => {
+                    let mut packet = peer.build(Operation::SendOnly, Ext::None, peer.psn, message)?;
+                    let (mut opcode, qpn): ([u8; 2], _) = ([packet[0], packet[1]], packet[4..8].to_vec());
+                    self.mutation(execution).edit(&mut opcode);
+                    self.mutation(execution ^ 1 << 63).edit(&mut packet[2..]);
+                    packet[..2].copy_from_slice(&opcode);
+                    packet[4..8].copy_from_slice(&qpn);
+                    peer.psn = peer.psn.next();
+                    peer.send(&packet, 0)?;
+                }
+            }
+            let last = peer.psn.sub(1);
+            if !reliable {
+                return Ok(Fate::Unanswered);
+            }
+            let patience = if self.aim == Aim::Headers { Duration::from_millis(5) } else { self.patience / TRIES };
+            let until = Moment::now() + patience;
+            while Moment::now() < until {
+                let Some(arrived) = peer.receive(until.min(Moment::now() + Duration::from_millis(10)))? else {
+                    if peer.is_disconnected(Moment::now())? {
+                        return Ok(Fate::Gone);
+                    }
+                    continue;
+                };
+                match arrived.acknowledgement() {
+                    Some((psn, Syndrome::Ack(_))) if psn.distance_from(last) >= 0 => return Ok(Fate::Acked),
+                    Some((_, Syndrome::Nak(_))) => return Ok(Fate::Refused),
+                    _ => {}
+                }
+            }
+            if self.aim == Aim::Headers {
+                peer.psn = before;
+                return Ok(Fate::Unanswered);
+            }
+            if attempt + 1 == TRIES {
+                break;
+            }
+        }
+        Ok(Fate::Gone)
+    }
+}
+
+/// A script that sends these messages again.
+#[must_use]
+pub fn script_of(messages: &[Vec<u8>]) -> String {
+    messages.iter().map(|message| format!("send hex:{}\nexpect ack\n", hex(message))).collect()
+}

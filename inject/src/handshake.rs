@@ -1,0 +1,314 @@
+//! How both ends get to know each other.
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::time::{Duration, Instant as Moment};
+
+use urxe_engine::cm::{Disconnect, Event, MAX_RETRIES, RESPONSE_TIMEOUT, Verdict};
+use urxe_wire::cm::{CmMad, CommId, Ids, IpHeader, IpPair, Message, Path, Rep, Req, ServiceId, TransportService};
+use urxe_wire::{Gid, Lid, Mtu, PKey, Psn, QKey, Qpn, Transport};
+
+use crate::Error;
+use crate::peer::{Peer, Target};
+
+/// A handshake, and this end's part in it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Handshake {
+    /// Client of `ibv_rc_pingpong` and its like.
+    PingPong(SocketAddr),
+    /// Server of such a program, on this TCP port.
+    PingPongListen(u16),
+    /// `rdma_connect(3)` to this address and port.
+    Cm(SocketAddr),
+    /// `rdma_listen(3)` on this port.
+    CmListen(u16),
+}
+
+/// `0000:000000:000000:` and the GID, with a NUL behind it (`pp_client_exch_dest` of rdma-core's rc_pingpong.c).
+const LINE: usize = 52;
+/// Name of connections at this end.
+const LOCAL: CommId = CommId(0x7572_7865);
+/// Tries of a request of rdma_cm are seconds apart.
+const STEP: Duration = Duration::from_millis(50);
+
+impl Peer<'_> {
+    /// Makes a connection, with a new queue pair; `count` is the number of connections before it.
+    ///
+    /// # Errors
+    /// [`Error::Refused`], [`Error::Silent`]: by the other end; [`Error::Os`].
+    pub fn shake(&mut self, handshake: Handshake, count: u32, patience: Duration) -> Result<(), Error> {
+        self.renew(count);
+        match handshake {
+            Handshake::PingPong(server) => {
+                let tcp = TcpStream::connect_timeout(&server, patience)
+                    .map_err(|error| Error::Refused(format!("connecting to {server} by TCP: {error}")))?;
+                self.ping_pong(tcp, true, patience)
+            }
+            Handshake::PingPongListen(port) => {
+                let listener = TcpListener::bind(("0.0.0.0", port)).map_err(Error::os(format!("TCP port {port}")))?;
+                let (tcp, _) = listener.accept().map_err(Error::os("accept"))?;
+                self.ping_pong(tcp, false, patience)
+            }
+            Handshake::Cm(server) => self.cm_connect(server, patience),
+            Handshake::CmListen(port) => self.cm_accept(port),
+        }
+    }
+
+    fn ping_pong(&mut self, mut tcp: TcpStream, is_client: bool, patience: Duration) -> Result<(), Error> {
+        let failed = |error| Error::Refused(format!("the handshake by TCP: {error}"));
+        tcp.set_read_timeout(Some(patience)).map_err(failed)?;
+        let gid: String = crate::peer::hex(&Gid::from(self.settings.address).octets());
+        let mut own = format!("0000:{:06x}:{:06x}:{gid}", self.qpn.get(), self.psn.get()).into_bytes();
+        own.resize(LINE, 0);
+        if is_client {
+            tcp.write_all(&own).map_err(failed)?;
+        }
+        let mut line = [0; LINE];
+        tcp.read_exact(&mut line).map_err(failed)?;
+        let target = parse_line(&line).ok_or_else(|| {
+            Error::Refused(format!(
+                "the handshake by TCP: {:?} is no line of a ping-pong",
+                String::from_utf8_lossy(&line)
+            ))
+        })?;
+        self.connect(target)?;
+        if !is_client {
+            tcp.write_all(&own).map_err(failed)?;
+        }
+        // The end of the client's part: "done"; ends that do not wait for it have closed already.
+        if is_client {
+            let _ = tcp.write_all(b"done\0");
+        } else {
+            let _ = tcp.read(&mut line);
+        }
+        Ok(())
+    }
+
+    fn cm_connect(&mut self, server: SocketAddr, patience: Duration) -> Result<(), Error> {
+        let (local, remote) = (self.settings.address, server.ip());
+        let mut private_data = [0; 92];
+        let addresses = IpPair::new(local, remote)
+            .ok_or_else(|| Error::Invalid(format!("{local} and {remote} are of two IP versions")))?;
+        if let Some(header) = private_data.first_chunk_mut() {
+            IpHeader { src_port: 0x7000, addresses }.emit(header);
+        }
+        let ends = self.ends(remote);
+        let service_id = ServiceId::new(ServiceId::TCP, server.port()).0;
+        let req = self.request(service_id, private_data, ends.local, ends.remote);
+        let now = self.now();
+        self.cm.connect(now, ends, &req, 0).map_err(|error| Error::Invalid(error.to_string()))?;
+        self.do_cm_timers()?;
+        let until = Moment::now() + patience;
+        while Moment::now() < until {
+            self.receive(Moment::now() + STEP)?;
+            while let Some((_, event)) = self.cm.poll_event() {
+                match event {
+                    Event::Reply(rep) => {
+                        self.psn = rep.starting_psn;
+                        self.connect(Target { address: remote, qpn: rep.qpn, psn: self.first_psn })?;
+                        self.cm.establish(LOCAL).map_err(|error| Error::Invalid(error.to_string()))?;
+                        return self.do_cm_timers();
+                    }
+                    Event::Rejected(rej) => {
+                        return Err(Error::Refused(format!(
+                            "{server} rejects the connection, reason {}",
+                            rej.reason.0
+                        )));
+                    }
+                    Event::Unreachable => return Err(Error::Silent(patience, format!("{server} by rdma_cm"))),
+                    _ => {}
+                }
+            }
+        }
+        Err(Error::Silent(patience, format!("{server} by rdma_cm")))
+    }
+
+    /// Waits for a request, however long.
+    fn cm_accept(&mut self, port: u16) -> Result<(), Error> {
+        self.cm_port = Some(port);
+        loop {
+            self.receive(Moment::now() + STEP)?;
+            while let Some((id, event)) = self.cm.poll_event() {
+                match event {
+                    Event::Request(req) => {
+                        let address = req.primary.local_gid.ip();
+                        self.psn = req.starting_psn;
+                        self.connect(Target { address, qpn: req.qpn, psn: self.first_psn })?;
+                        let rep = self.reply();
+                        let now = self.now();
+                        self.cm.accept(now, id, &rep, 0).map_err(|error| Error::Invalid(error.to_string()))?;
+                        self.do_cm_timers()?;
+                    }
+                    Event::Established(_) => return Ok(()),
+                    Event::Unreachable => {
+                        return Err(Error::Refused("who asked for the connection is gone".to_owned()));
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// Tells the other end that the connection is over.
+    ///
+    /// # Errors
+    /// [`Error::Os`].
+    pub fn disconnect(&mut self) -> Result<(), Error> {
+        let now = self.now();
+        if self.cm.disconnect(now, LOCAL).is_ok() {
+            self.do_cm_timers()?;
+            self.is_disconnected(Moment::now() + Duration::from_secs(1))?;
+        }
+        Ok(())
+    }
+
+    /// Whether the other end has said by `until` that the connection is over.
+    ///
+    /// # Errors
+    /// [`Error::Os`].
+    pub fn is_disconnected(&mut self, until: Moment) -> Result<bool, Error> {
+        loop {
+            while let Some((id, event)) = self.cm.poll_event() {
+                if let Event::Disconnected(why, _) = event {
+                    let now = self.now();
+                    if why == Disconnect::Asked {
+                        let _ = self.cm.disconnect(now, id);
+                        self.do_cm_timers()?;
+                    }
+                    return Ok(true);
+                }
+            }
+            if Moment::now() >= until {
+                return Ok(false);
+            }
+            self.receive(Moment::now() + Duration::from_millis(2))?;
+        }
+    }
+
+    pub(crate) fn take_cm(&mut self, from: IpAddr, payload: &[u8]) -> Result<(), Error> {
+        let Ok(mad) = CmMad::parse(payload) else { return Ok(()) };
+        let (now, ends, wanted) = (self.now(), self.ends(from), self.cm_port);
+        self.cm.handle(now, ends, &mad, &mut |message| match message {
+            Message::Req(req) if ServiceId(req.service_id).parts().map(|(_, port)| port) == wanted => {
+                Verdict::Take(LOCAL)
+            }
+            _ => Verdict::Refuse,
+        });
+        self.do_cm_timers()
+    }
+
+    /// Sends what rdma_cm has to say now.
+    pub(crate) fn do_cm_timers(&mut self) -> Result<(), Error> {
+        let now = self.now();
+        self.cm.handle_timeout(now);
+        while let Some(transmit) = self.cm.poll_transmit() {
+            self.send_mad(transmit.ends.remote.ip(), &transmit.payload)?;
+        }
+        Ok(())
+    }
+
+    fn request(&self, service_id: u64, private_data: [u8; 92], local_gid: Gid, remote_gid: Gid) -> Req {
+        let service = match self.settings.transport {
+            Transport::Uc => TransportService::Uc,
+            _ => TransportService::Rc,
+        };
+        let primary = Path {
+            local_lid: Lid::PERMISSIVE,
+            remote_lid: Lid::PERMISSIVE,
+            local_gid,
+            remote_gid,
+            packet_rate: 3,
+            hop_limit: 64,
+            ack_timeout: 17,
+            ..Path::default()
+        };
+        Req {
+            local_id: LOCAL,
+            vendor_id: 0,
+            service_id,
+            ca_guid: 0x7572_7865,
+            q_key: QKey(0),
+            qpn: self.qpn,
+            responder_resources: 16,
+            initiator_depth: 16,
+            eecn: 0,
+            remote_eecn: 0,
+            remote_response_timeout: RESPONSE_TIMEOUT,
+            service,
+            flow_control: true,
+            starting_psn: self.first_psn,
+            local_response_timeout: RESPONSE_TIMEOUT,
+            retry_count: 7,
+            p_key: PKey::DEFAULT,
+            path_mtu: self.settings.mtu,
+            rdc_exists: false,
+            rnr_retry_count: 7,
+            max_cm_retries: MAX_RETRIES,
+            srq: false,
+            primary,
+            alternate: Path::default(),
+            private_data,
+        }
+    }
+
+    fn reply(&self) -> Rep {
+        Rep {
+            ids: Ids::default(),
+            q_key: QKey(0),
+            qpn: self.qpn,
+            eecn: 0,
+            starting_psn: self.first_psn,
+            vendor_id: 0,
+            responder_resources: 16,
+            initiator_depth: 16,
+            target_ack_delay: 15,
+            failover_accepted: 0,
+            flow_control: true,
+            rnr_retry_count: 7,
+            srq: false,
+            ca_guid: 0x7572_7865,
+            private_data: [0; 196],
+        }
+    }
+}
+
+/// The largest payload of packets that fit this many bytes of an interface.
+#[must_use]
+pub const fn mtu_of(bytes: u32) -> Option<Mtu> {
+    match bytes {
+        256 => Some(Mtu::Mtu256),
+        512 => Some(Mtu::Mtu512),
+        1024 => Some(Mtu::Mtu1024),
+        2048 => Some(Mtu::Mtu2048),
+        4096 => Some(Mtu::Mtu4096),
+        _ => None,
+    }
+}
+
+fn parse_line(line: &[u8]) -> Option<Target> {
+    let text = std::str::from_utf8(line).ok()?.trim_end_matches('\0');
+    let mut fields = text.split(':').skip(1);
+    let mut number = || u32::from_str_radix(fields.next()?, 16).ok();
+    let (qpn, psn) = (number()?, number()?);
+    let gid = fields.next().filter(|gid| gid.len() == 32 && gid.is_ascii())?;
+    let mut octets = [0; 16];
+    for (index, octet) in octets.iter_mut().enumerate() {
+        *octet = u8::from_str_radix(gid.get(2 * index..2 * index + 2)?, 16).ok()?;
+    }
+    Some(Target { address: Gid::new(octets).ip(), qpn: Qpn::new(qpn), psn: Psn::new(psn) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_ping_pongs() {
+        let target = parse_line(b"0000:000123:abcdef:00000000000000000000ffff7f000001\0").unwrap();
+        assert_eq!((target.qpn.get(), target.psn.get()), (0x123, 0xAB_CDEF));
+        assert_eq!(target.address, "127.0.0.1".parse::<IpAddr>().unwrap());
+        for line in ["", "0000:000123:abcdef", "0000:x:1:00000000000000000000ffff7f000001", "0:1:2:ff"] {
+            assert_eq!(parse_line(line.as_bytes()), None, "{line}");
+        }
+    }
+}

@@ -1,0 +1,48 @@
+#![forbid(unsafe_code)]
+//! A raw peer for tests of programs that use RDMA: `urxe inject` and `urxe replay`.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`peer`] | one queue pair at an address of its own; an [`Endpoint`](urxe_engine::Endpoint) answers what the other end asks, and requests are written packet by packet |
+//! | [`handshake`] | how the other end gets to know the peer: text over TCP, as the ping-pongs of rdma-core do, or rdma_cm |
+//! | [`script`] | packets as text, with errors by line and column |
+//! | [`play`] | carrying out a script |
+//! | [`campaign`] | messages by a seed, until the other end is no more |
+//! | [`replay`] | one side of a capture |
+//! | [`memory`] | memory with every key and every address |
+
+pub mod campaign;
+pub mod handshake;
+pub mod memory;
+pub mod peer;
+pub mod play;
+pub mod replay;
+pub mod script;
+
+use std::io;
+use std::time::Duration;
+
+/// Reason why nothing can be injected.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The system refuses something.
+    #[error("{0}")]
+    Os(String, #[source] io::Error),
+    /// The other end refuses the connection.
+    #[error("{0}")]
+    Refused(String),
+    /// The other end does not answer.
+    #[error("no answer within {0:?}: {1}")]
+    Silent(Duration, String),
+    /// Something makes no sense.
+    #[error("{0}")]
+    Invalid(String),
+}
+
+impl Error {
+    pub(crate) fn os(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        let what = what.into();
+        move |source| Self::Os(format!("{what}: {source}"), source)
+    }
+}
