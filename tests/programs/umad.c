@@ -54,7 +54,7 @@ static int ask(int port, void *umad, char **args) {
     if (inet_pton(AF_INET6, args[0], to.gid) != 1) return fail("GID");
     umad_set_addr(umad, 0, 1, 0, 0x80010000);
     umad_set_grh(umad, &to);
-    ((struct ib_user_mad *)umad)->addr.gid_index = 1; // umad_set_grh leaves it out
+    ((struct ib_user_mad *)umad)->addr.gid_index = strstr(args[0], "::ffff:") ? 1 : 2; // umad_set_grh leaves it out
     uint8_t *mad = umad_get_mad(umad);
     uint8_t header[HEADERS] = {1, CLASS, 1, 1, [15] = 7, [24] = 1, 1, bytes > 216, [38] = 0x14, 5};
     memcpy(mad, header, HEADERS);
