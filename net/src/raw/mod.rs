@@ -4,12 +4,14 @@
 //! |---|---|
 //! | `tx` | the socket that sends |
 //! | `rx` | the socket that receives, its filter and its multicast memberships |
+//! | `frame` | a received frame |
 //! | `ring` | the receive ring that the kernel writes (`PACKET_RX_RING`, `TPACKET_V2`) |
 //!
 //! `TPACKET_V2` shows each frame as soon as it is there; `TPACKET_V3` shows blocks, whose timer has a millisecond. Frames
 //! are sent by sendmmsg(2), which copies them: a transmit ring lends its pages to the packet, and gets them back when the
 //! packet is orphaned, which over veth is before its receiver has read them.
 
+mod frame;
 mod ring;
 mod rx;
 mod tx;
@@ -23,7 +25,8 @@ use socket2::{Domain, Protocol, Socket, Type};
 use crate::port::Port;
 use crate::sys::{family, socklen};
 
-pub use rx::{Checksum, Instruction, MacAddress, RawFrame, RawRx};
+pub use frame::{Checksum, RawFrame};
+pub use rx::{Instruction, MacAddress, RawRx};
 pub use tx::RawTx;
 
 impl Port {

@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use std::io;
 use std::os::fd::RawFd;
 
-use super::rx::{Checksum, RawFrame};
+use super::frame::{Checksum, RawFrame};
 use crate::sys::{set_option, set_struct};
 
 /// Bytes of the ring, at least.
