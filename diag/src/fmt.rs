@@ -195,7 +195,6 @@ pub(crate) fn dropped(reason: DropReason) -> String {
         DropReason::NoAnswer => "the process that has the XRC SRQ does not answer".to_owned(),
         DropReason::GhostAck => "it acknowledges nothing that is outstanding".to_owned(),
         DropReason::UnexpectedResponse => "no response is due with this PSN".to_owned(),
-        DropReason::CongestionNotification => "congestion notifications are counted, not obeyed".to_owned(),
     }
 }
 
@@ -228,6 +227,12 @@ pub(crate) fn event(event: &Event, refused: Option<&Refused>) -> Option<String> 
         Event::SentNak { nak: Nak::Code(NakCode::PsnSequenceError), psn } => {
             format!("packets are missing: answered by a NAK that asks for PSN {psn}")
         }
+        Event::ReceivedCnp { handled: true } => {
+            "a congestion notification: the queue pair sends more slowly".to_owned()
+        }
+        Event::ReceivedCnp { handled: false } => "a congestion notification, which changes nothing here".to_owned(),
+        Event::Marked { .. } => "it met congestion on the way".to_owned(),
+        Event::SentCnp => "answered by a congestion notification".to_owned(),
         // The fault before it says more.
         Event::SentNak { .. }
         | Event::SendRefused { .. }

@@ -34,8 +34,6 @@ pub enum DropReason {
     GhostAck,
     /// A READ or ATOMIC response out of turn.
     UnexpectedResponse,
-    /// Congestion notifications are counted, not obeyed.
-    CongestionNotification,
 }
 
 /// Why requests are sent again.
@@ -150,5 +148,17 @@ pub enum Event {
         psn: Psn,
         /// How many tries are left; `None` if they are not counted.
         left: Option<u8>,
+    },
+    /// Packets arrived with marks of congestion.
+    Marked {
+        /// How many.
+        packets: u32,
+    },
+    /// A CNP was sent.
+    SentCnp,
+    /// A CNP was received (IBA annex A17.9.3).
+    ReceivedCnp {
+        /// Whether it slowed the requester; otherwise it changed nothing.
+        handled: bool,
     },
 }

@@ -43,6 +43,11 @@ pub trait Network {
     /// The engine writes every byte of it. `None` if there is no room now.
     fn packet(&mut self, route: &Self::Route, len: usize) -> Option<&mut [u8]>;
 
+    /// Room for a congestion notification packet of `len` bytes, whose IP header is to have this DSCP.
+    fn notification(&mut self, route: &Self::Route, len: usize, _dscp: u8) -> Option<&mut [u8]> {
+        self.packet(route, len)
+    }
+
     /// Sends the packet last handed out. One that is never committed is forgotten.
     fn commit(&mut self);
 

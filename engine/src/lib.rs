@@ -102,6 +102,7 @@ extern crate std;
 pub mod access;
 mod async_event;
 pub mod cm;
+pub mod congestion;
 pub mod counter;
 pub mod cq;
 pub mod endpoint;

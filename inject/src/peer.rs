@@ -353,7 +353,7 @@ impl<'a> Peer<'a> {
         (self.tell)(false, &told);
         let mut bytes = arrived.bytes.clone();
         bytes[5..8].copy_from_slice(&self.inner.get().to_be_bytes()[1..]);
-        let origin = endpoint::Origin { from: from.ip(), to: self.settings.address };
+        let origin = endpoint::Origin { from: from.ip(), to: self.settings.address, is_marked: false };
         let now = self.now();
         self.endpoint.handle_packet(now, &origin, &bytes);
         self.endpoint.handle_timeout(now);

@@ -14,7 +14,7 @@ pub struct Headers {
     pub local: SocketAddr,
     /// Address and UDP source port it came from.
     pub peer: SocketAddr,
-    /// IPv4 TOS or IPv6 traffic class, if [asked for](crate::Port::report_headers); the low two bits are ECN.
+    /// IPv4 TOS or IPv6 traffic class, if [asked for](crate::Port::report_marks); the low two bits are ECN.
     pub tclass: u8,
     /// IPv4 TTL or IPv6 hop limit on arrival, if [asked for](crate::Port::report_headers).
     pub hop_limit: u8,

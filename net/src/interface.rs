@@ -99,6 +99,11 @@ impl Interface {
         self.flags & running == running
     }
 
+    /// Whether it is the loopback interface.
+    pub fn is_loopback(&self) -> bool {
+        self.flags & libc::IFF_LOOPBACK.cast_unsigned() != 0
+    }
+
     /// Restricts the interface to a path MTU of `mtu` at most, and with the GIDs of these addresses, as far as it has
     /// them, in this order behind the default GID. `None` and none: as it is.
     #[must_use]

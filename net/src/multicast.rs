@@ -17,7 +17,7 @@ use socket2::{InterfaceIndexOrAddress, Socket};
 use crate::sys::epoll_key::EpollKey;
 use crate::sys::fd::{Fd, FdSet};
 use crate::sys::set_option;
-use crate::sys::udp::{receive_socket, report_headers, send_multicast_through};
+use crate::sys::udp::{Reported, receive_socket, report_headers, send_multicast_through};
 
 /// Membership of a group; dropping it leaves the group.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ impl Membership {
                 socket.join_multicast_v6(&ip, interface)?;
             }
         }
-        report_headers(fd, group);
+        report_headers(fd, group, Reported::All);
         Ok(Self { fd: fds.adopt(socket)?, group })
     }
 

@@ -1,6 +1,6 @@
 //! A device's presence on the network in this process.
 
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, RawFd};
@@ -22,7 +22,7 @@ use crate::route::{Destination, Route, TxPool};
 use crate::shm::PendingAck;
 use crate::sys::epoll_key::EpollKey;
 use crate::sys::fd::FdSet;
-use crate::sys::udp::{bind_owner, receive_buffer};
+use crate::sys::udp::{Reported, bind_owner, receive_buffer};
 
 /// The presence of one device on the network in this process: see the [crate documentation](crate).
 ///
@@ -48,7 +48,8 @@ pub struct Port {
     /// Last ACKs that processes of this host left when they ended.
     left_acks: Mutex<Vec<PendingAck>>,
     has_left_acks: AtomicBool,
-    headers: AtomicBool,
+    /// [`Reported`], as a number.
+    reported: AtomicU8,
     icrcs: AtomicBool,
 }
 
@@ -70,7 +71,7 @@ impl Port {
             counters: Counters::default(),
             left_acks: Mutex::default(),
             has_left_acks: AtomicBool::new(false),
-            headers: AtomicBool::new(false),
+            reported: AtomicU8::default(),
             icrcs: AtomicBool::new(false),
             fds: Arc::clone(fds),
         })
@@ -307,15 +308,24 @@ impl Port {
         self.receive_buffer
     }
 
-    /// From the next look at all sockets on, datagrams carry their traffic class and hop limit: for the GRH of UD, or
-    /// to see congestion marks. Before that both are 0, because telling them costs a tenth of a small packet's time.
+    /// From the next look at all sockets on, datagrams carry their traffic class and hop limit: for the GRH of UD.
+    /// Before that both are 0, because telling them costs a tenth of a small packet's time.
     pub fn report_headers(&self) {
-        self.headers.store(true, Ordering::Relaxed);
+        self.reported.fetch_max(Reported::All as u8, Ordering::Relaxed);
     }
 
-    /// Whether [`Port::report_headers`] was called.
-    pub(crate) fn reports_headers(&self) -> bool {
-        self.headers.load(Ordering::Relaxed)
+    /// From the next look at all sockets on, datagrams carry their traffic class: for congestion marks.
+    pub fn report_marks(&self) {
+        self.reported.fetch_max(Reported::Class as u8, Ordering::Relaxed);
+    }
+
+    /// Header fields that sockets are to tell.
+    pub(crate) fn reported(&self) -> Reported {
+        match self.reported.load(Ordering::Relaxed) {
+            0 => Reported::Nothing,
+            1 => Reported::Class,
+            _ => Reported::All,
+        }
     }
 
     /// Gives all packets ICRCs from now on, also those that go or come through shared memory: for captures.

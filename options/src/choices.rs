@@ -4,8 +4,8 @@ use std::net::IpAddr;
 
 use crate::auto::{self, AUTO};
 use crate::{
-    DEFAULT_NETDEV_VARIABLE, DEVICE_NAME, GID, LID, LOOPBACK, Loopback, MAX_DEVICES, MTU, Mistake, NAME, NETDEV, Opt,
-    PERSONALITY, Personality,
+    Congestion, DEFAULT_NETDEV_VARIABLE, DEVICE_NAME, GID, LID, LOOPBACK, Loopback, MAX_DEVICES, MTU, Mistake, NAME,
+    NETDEV, Opt, PERSONALITY, Personality,
 };
 
 /// Interface of the first device when none is chosen: nothing leaves the machine unless asked.
@@ -38,6 +38,8 @@ pub struct Choices {
     pub personality: Personality,
     /// The way to other processes of this host.
     pub loopback: Loopback,
+    /// Congestion control.
+    pub congestion: Congestion,
 }
 
 impl Choices {
@@ -54,6 +56,7 @@ impl Choices {
             lids: value(LID).map_or(Ok(false), |text| yes_or_no(LID, &text))?,
             personality: value(PERSONALITY).map_or(Ok(Personality::default()), |text| personality(&text))?,
             loopback: value(LOOPBACK).map_or(Ok(Loopback::default()), |text| loopback(&text))?,
+            congestion: Congestion::new(value)?,
         })
     }
 
@@ -66,8 +69,15 @@ impl Choices {
 impl Default for Choices {
     fn default() -> Self {
         let device = Device { name: default_name(0), netdev: DEFAULT_NETDEV.to_owned() };
-        let (personality, loopback) = (Personality::default(), Loopback::default());
-        Self { devices: vec![device], mtu: None, gids: Vec::new(), lids: false, personality, loopback }
+        Self {
+            devices: vec![device],
+            mtu: None,
+            gids: Vec::new(),
+            lids: false,
+            personality: Personality::default(),
+            loopback: Loopback::default(),
+            congestion: Congestion::default(),
+        }
     }
 }
 

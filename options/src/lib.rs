@@ -10,12 +10,14 @@
 
 mod auto;
 mod choices;
+mod congestion;
 mod loopback;
 mod mistake;
 mod observations;
 mod personality;
 
 pub use choices::{Choices, Device};
+pub use congestion::{Congestion, Ecn};
 pub use loopback::Loopback;
 pub use mistake::Mistake;
 pub use observations::{Capture, Format, Observations, Strictness};
@@ -110,6 +112,30 @@ pub const LOOPBACK: Opt = Opt {
     help: "Between processes of this host: `shm`, shared memory where both ends allow it, or `udp` always [default: shm]",
 };
 
+/// Explicit congestion notification.
+pub const ECN: Opt = Opt {
+    name: "ecn",
+    variable: "URXE_ECN",
+    value: "auto|1|0",
+    help: "Packets of RC, UC and XRC are ECN-capable, marks are answered by CNPs and CNPs obeyed; `auto`: on every interface but lo [default: auto]",
+};
+
+/// Congestion control.
+pub const CC: Opt = Opt {
+    name: "cc",
+    variable: "URXE_CC",
+    value: "window|dcqcn|swift",
+    help: "Congestion control of RC and XRC: packets in flight by losses, a rate by CNPs besides, or packets in flight by delay [default: window]",
+};
+
+/// Parameters of congestion control.
+pub const CC_PARAMS: Opt = Opt {
+    name: "cc-params",
+    variable: "URXE_CC_PARAMS",
+    value: "NAME=VALUE,…",
+    help: "Parameters of congestion control under NVIDIA's names, such as rpg_ai_rate=40,cnp_dscp=46",
+};
+
 /// A file for every packet.
 pub const PCAP: Opt = Opt {
     name: "pcap",
@@ -175,6 +201,9 @@ pub const ALL: &[Opt] = &[
     LID,
     PERSONALITY,
     LOOPBACK,
+    ECN,
+    CC,
+    CC_PARAMS,
     PCAP,
     PCAP_SNAPLEN,
     PCAP_ROTATE,

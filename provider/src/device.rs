@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Once;
 
+use urxe_engine::congestion::CongestionSettings;
 use urxe_net::{Interface, PortError};
 use urxe_options::{Choices, Device, Loopback};
 
@@ -63,6 +64,17 @@ pub(crate) fn has_lids() -> bool {
 /// Whether packets to other processes of this host go through shared memory where they can.
 pub(crate) fn shares_memory() -> bool {
     choices().is_some_and(|choices| choices.loopback == Loopback::Shm)
+}
+
+/// Congestion control of queue pairs on `interface`.
+pub(crate) fn congestion(interface: &Interface) -> CongestionSettings {
+    choices().unwrap_or_default().congestion.settings(interface.is_loopback(), speed(interface.name()))
+}
+
+/// The speed of an interface in Mbit/s; 0 if its driver does not say.
+fn speed(netdev: &str) -> u32 {
+    let text = std::fs::read_to_string(format!("/sys/class/net/{netdev}/speed")).unwrap_or_default();
+    text.trim().parse().unwrap_or(0)
 }
 
 /// GUIDs of the devices, by name, as libibverbs reads them from sysfs.

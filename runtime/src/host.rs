@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use urxe_engine::congestion::Marks;
 use urxe_engine::{AsyncEvent, Consumer, Cqe, Event, Host, Instant, Network, Pd, RecvWr, XrcDomain};
 use urxe_net::{Headers, Port, Route, TxBatch};
 use urxe_status::Counters;
@@ -98,6 +99,13 @@ impl From<&Headers> for Origin {
     }
 }
 
+impl Origin {
+    /// Marks in the IP header.
+    pub(super) const fn marks(&self) -> Marks {
+        Marks::of_class(self.fields.tclass)
+    }
+}
+
 impl Network for Sender {
     type Route = Arc<Route>;
     type Origin = Origin;
@@ -114,6 +122,11 @@ impl Network for Sender {
     fn packet(&mut self, route: &Arc<Route>, len: usize) -> Option<&mut [u8]> {
         self.pending = len + ICRC_LEN;
         route.has_room().then(|| self.batch.packet(&self.port, route, len))
+    }
+
+    fn notification(&mut self, route: &Arc<Route>, len: usize, dscp: u8) -> Option<&mut [u8]> {
+        self.pending = len + ICRC_LEN;
+        route.has_room().then(|| self.batch.packet_of_class(&self.port, route, len, dscp << 2))
     }
 
     #[inline]

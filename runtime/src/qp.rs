@@ -6,10 +6,11 @@ mod last_ack;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use urxe_engine::congestion::Marks;
 use urxe_engine::endpoint::TimerSlot;
 use urxe_engine::{AttachError, Clock as _, CountedOps, Io, Progress, QpConfig, QpType, QueuePair};
 use urxe_net::{BadPacket, RxBatch};
-use urxe_wire::{Packet, Qpn};
+use urxe_wire::{Opcode, Packet, Qpn};
 
 use super::async_events::AsyncEvents;
 use super::clock::LazyInstant;
@@ -53,6 +54,29 @@ struct Inner {
     /// Completions that the application sees when the ACK of their messages has left.
     unacknowledged: Vec<Unacknowledged>,
     last_ack: LastAck,
+}
+
+/// Has a queue pair answer the congestion marks of a run, of which `packets` are packets. The CNP leaves now: an ACK might
+/// wait.
+#[cold]
+#[inline(never)]
+fn answer_marks(
+    engine: &mut QueuePair<DeviceHost>,
+    io: &mut Io<'_, DeviceHost>,
+    tally: &mut Tally,
+    run: &RxBatch<'_>,
+    marks: Marks,
+    packets: u32,
+) {
+    // No CNP answers a CNP.
+    let cnps = run.datagrams().filter(|datagram| datagram.payload.first() == Some(&Opcode::CNP.to_u8())).count();
+    let packets = packets.saturating_sub(u32::try_from(cnps).unwrap_or(u32::MAX));
+    io.network.speak_for(engine.config().qpn);
+    *io.network.sent() = Traffic::default();
+    if engine.handle_marks(io, &Origin::from(run.headers()), marks, packets) {
+        io.network.flush();
+        tally.sent.take(io.network.sent());
+    }
 }
 
 /// Outcome of handing packets to a queue pair.
@@ -297,6 +321,7 @@ impl Qp {
     /// [`drive`](Self::drive).
     pub(super) fn receive(&self, work: &mut TxContext, clock: &LazyInstant, run: &RxBatch<'_>) -> Taken {
         let (mut accepted, origin) = (false, Origin::from(run.headers()));
+        let (mut marks, mut packets) = (Marks::of_class(run.headers().tclass), 0);
         let Inner { engine, tally, unacknowledged, last_ack, .. } = &mut *lock(&self.inner);
         work.notifications.queue_behind(unacknowledged);
         work.notifications.hold_received();
@@ -306,7 +331,10 @@ impl Qp {
             match &datagram.packet() {
                 Ok(packet) => {
                     tally.received.add(datagram.payload.len());
-                    accepted |= engine.handle_packet(&mut io, packet, &origin);
+                    let taken = engine.handle_packet(&mut io, packet, &origin);
+                    marks.add(taken & packet.bth().fecn, taken & packet.bth().becn);
+                    packets += 1;
+                    accepted |= taken;
                 }
                 Err(bad) => {
                     if *bad == BadPacket::Damaged {
@@ -315,6 +343,9 @@ impl Qp {
                     self.port.count_bad(*bad);
                 }
             }
+        }
+        if marks.any() {
+            answer_marks(engine, &mut io, tally, run, marks, packets);
         }
         work.notifications.count(tally);
         // Nothing is owed, or the peer's process has the ACK, whatever becomes of this one.
@@ -338,7 +369,16 @@ impl Qp {
             return false;
         };
         lock(&self.inner).tally.received.add(length);
-        self.drive(work, |engine, io| engine.handle_packet(io, packet, origin))
+        self.drive(work, |engine, io| {
+            let accepted = engine.handle_packet(io, packet, origin);
+            let bth = packet.bth();
+            let mut marks = if bth.opcode == Opcode::CNP { Marks::default() } else { origin.marks() };
+            marks.add(accepted & bth.fecn, accepted & bth.becn);
+            if marks.any() {
+                engine.handle_marks(io, origin, marks, 1);
+            }
+            accepted
+        })
     }
 
     /// Counts a damaged packet that claims to be for the queue pair.

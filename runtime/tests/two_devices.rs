@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::thread::{self, JoinHandle};
 
 use urxe_engine::attr::{AttrMask, QpAttr};
+use urxe_engine::congestion::CongestionSettings;
 use urxe_engine::{
     Access, CompletionQueue, Cqe, Data, Key, Pd, QpCap, QpConfig, QpState, QpType, RecvWr, Region, RegionKind, Remote,
     SendOp, SendWr, Sge, SgeList, WcStatus,
@@ -92,6 +93,7 @@ impl Node {
         let make = |key| Region { key, pd: PD, access, iova: 0, length, host, kind: RegionKind::Memory };
         let key = port.regions().insert(make).unwrap();
         let config = QpConfig {
+            congestion: CongestionSettings::NONE,
             qpn: port.net().alloc_qpn().unwrap(),
             qp_type: QpType::Rc,
             pd: PD,

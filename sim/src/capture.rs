@@ -58,7 +58,7 @@ mod tests {
         let header = Header::new(bth, Ext::None);
         let mut bytes = vec![1; header.len() + 4 + ICRC_LEN];
         header.emit(&mut bytes);
-        let datagram = Datagram { from, to, bytes };
+        let datagram = Datagram { from, to, bytes, is_marked: false };
         let mut capture = Capture::default();
         capture.push(Instant::from_nanos(1_000_000_007), datagram);
         let file = tempfile::NamedTempFile::new().unwrap();

@@ -1,6 +1,7 @@
 //! Connecting queue pairs of two nodes.
 
 use urxe_engine::attr::QpAttr;
+use urxe_engine::congestion::CongestionSettings;
 use urxe_engine::endpoint::{QpSetup, Route, to_rts};
 use urxe_engine::{Access, QpCap, QpState, QpType};
 use urxe_wire::{Mtu, Psn, Qpn, RnrTimer};
@@ -22,6 +23,8 @@ pub struct Connection {
     pub sq_sig_all: bool,
     /// Most packets in flight.
     pub window: u32,
+    /// Congestion control of both.
+    pub congestion: CongestionSettings,
     /// Capacity of each of the four CQs.
     pub cq_capacity: usize,
 }
@@ -48,6 +51,7 @@ impl Default for Connection {
             cap: QpCap { max_send_wr: 64, max_recv_wr: 64, max_send_sge: 4, max_recv_sge: 4, max_inline_data: 1024 },
             sq_sig_all: false,
             window: 128,
+            congestion: CongestionSettings::NONE,
             cq_capacity: 1024,
         }
     }
@@ -63,6 +67,7 @@ impl Fabric {
                 cap: connection.cap,
                 sq_sig_all: connection.sq_sig_all,
                 window: connection.window,
+                congestion: connection.congestion,
                 ..QpSetup::new(QpType::Rc, DEFAULT_PD, send_cq, recv_cq)
             }
         });

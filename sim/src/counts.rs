@@ -19,6 +19,10 @@ pub struct Counts {
     pub forged: u64,
     /// Lost because a receive buffer was full.
     pub overflowed: u64,
+    /// Lost because the queue of a switch was full.
+    pub queue_full: u64,
+    /// Marked by a switch.
+    pub marked: u64,
     /// Thrown away because the ICRC was wrong.
     pub bad_icrc: u64,
     /// Thrown away because it was no packet, after a forgery.
@@ -37,6 +41,7 @@ impl Counts {
             + self.corrupted
             + self.forged
             + self.overflowed
+            + self.queue_full
             + self.unreachable
     }
 }

@@ -11,6 +11,7 @@ use urxe_engine::endpoint::{Datagram, Event as NodeEvent, Received};
 use urxe_engine::{Instant, PostError, QpState, RecvWr, SendWr};
 use urxe_wire::{ICRC_LEN, Packet, Qpn};
 
+use crate::bottleneck::{Bottleneck, SwitchQueue};
 use crate::capture::Capture;
 use crate::counts::Counts;
 use crate::node::{Node, NodeConfig, NodeId};
@@ -36,6 +37,8 @@ impl Default for Link {
 /// Step of the simulation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
+    /// A packet reached the queue in front of a node's link.
+    Queued(NodeId),
     /// A packet reached a node's receive buffer.
     Arrived(NodeId),
     /// A node did its work: received, did what was due, sent.
@@ -56,6 +59,8 @@ pub struct Fabric {
     touched: BTreeSet<NodeId>,
     /// When each node's link is free again.
     free_at: Vec<Instant>,
+    /// The switch's queue for each node, if it is not unlimited.
+    queues: HashMap<NodeId, SwitchQueue>,
     rules: Vec<Box<dyn Rule>>,
     schedule: Schedule,
     counts: Counts,
@@ -85,6 +90,17 @@ impl Fabric {
     /// Adds a rule behind the others.
     pub fn add_rule(&mut self, rule: impl Rule + 'static) {
         self.rules.push(Box::new(rule));
+    }
+
+    /// Puts a queue in front of a node's link; `seed` decides which packets it marks.
+    pub fn set_bottleneck(&mut self, to: NodeId, bottleneck: Bottleneck, seed: u64) {
+        self.queues.insert(to, SwitchQueue::new(bottleneck, seed));
+    }
+
+    /// Most packets that were in a node's queue at a time.
+    #[must_use]
+    pub fn longest_queue(&self, to: NodeId) -> usize {
+        self.queues.get(&to).map_or(0, SwitchQueue::longest)
     }
 
     /// Removes all rules.
@@ -210,6 +226,10 @@ impl Fabric {
                 self.arrive(id, datagram);
                 Step::Arrived(id)
             }
+            Scheduled::Enqueue(id, datagram) => {
+                self.enqueue(id, datagram);
+                Step::Queued(id)
+            }
             Scheduled::Serve(id) => {
                 self.nodes[id.0].wakes_at = None;
                 self.serve(id);
@@ -238,6 +258,14 @@ impl Fabric {
         }
         node.inbox.push_back(datagram);
         self.wake_later(id);
+    }
+
+    /// A packet reaches the queue of the node's link.
+    fn enqueue(&mut self, id: NodeId, mut datagram: Datagram) {
+        let Some(queue) = self.queues.get_mut(&id) else { return self.arrive(id, datagram) };
+        if let Some(leaves) = queue.take(self.now, &mut datagram, &mut self.counts) {
+            self.schedule.push(leaves, Scheduled::Arrive(id, datagram));
+        }
     }
 
     /// Has the node do its work soon, unless it will anyway.
@@ -340,25 +368,26 @@ impl Fabric {
         let leaves = self.free_at[from.0].max(self.now) + self.link.gap;
         self.free_at[from.0] = leaves;
         let arrives = leaves + self.link.latency + delay;
+        let arrival = if self.queues.contains_key(&to) { Scheduled::Enqueue } else { Scheduled::Arrive };
         for after in copies {
-            self.schedule.push(arrives + after, Scheduled::Arrive(to, damaged.clone()));
+            self.schedule.push(arrives + after, arrival(to, damaged.clone()));
         }
-        self.schedule.push(arrives, Scheduled::Arrive(to, damaged));
+        self.schedule.push(arrives, arrival(to, damaged));
     }
 }
 
 /// `datagram` with bytes changed, and the ICRC that belongs to them.
 fn forged(datagram: Datagram, changes: &[(usize, u8)]) -> Datagram {
-    let Datagram { from, to, mut bytes } = datagram;
+    let Datagram { from, to, mut bytes, is_marked } = datagram;
     if changes.is_empty() {
-        return Datagram { from, to, bytes };
+        return Datagram { from, to, bytes, is_marked };
     }
     bytes.truncate(bytes.len() - ICRC_LEN);
     for &(at, with) in changes {
         let at = at % bytes.len();
         bytes[at] ^= with;
     }
-    Datagram::with_icrc(from, to, bytes)
+    Datagram { is_marked, ..Datagram::with_icrc(from, to, bytes) }
 }
 
 /// The engine's events have no `Hash`; their debug output says everything that is in them.

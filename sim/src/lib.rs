@@ -41,6 +41,7 @@
 //! [`oracle`] generates traffic from a seed, predicts what memory and completions must be, and compares.
 //! [`scale`] is hundreds of stacks at once. [`single_qp`] is one queue pair whose peer is the test itself: packets in, packets out.
 
+mod bottleneck;
 pub mod capture;
 mod connection;
 mod counts;
@@ -55,6 +56,7 @@ pub mod single_qp;
 mod timeouts;
 mod verbs;
 
+pub use bottleneck::Bottleneck;
 pub use connection::Connection;
 pub use counts::Counts;
 pub use fabric::{Fabric, Link, Step};

@@ -11,6 +11,7 @@ use crate::node::NodeId;
 #[derive(Debug)]
 pub(crate) enum Scheduled {
     Arrive(NodeId, Datagram),
+    Enqueue(NodeId, Datagram),
     Serve(NodeId),
     Alarm(u64),
 }

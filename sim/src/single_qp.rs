@@ -281,12 +281,25 @@ impl SingleQp {
     /// # Panics
     /// If the packet is not one that a queue pair gets to see.
     pub fn gets_from(&mut self, address: IpAddr, header: &Header, payload: &[u8]) {
+        self.gets_datagram(address, header, payload, false);
+    }
+
+    /// A packet of the peer arrives that has met congestion.
+    ///
+    /// # Panics
+    /// If the packet is not one that a queue pair gets to see.
+    pub fn gets_marked(&mut self, header: &Header, payload: &[u8]) {
+        self.gets_datagram(PEER, header, payload, true);
+    }
+
+    fn gets_datagram(&mut self, address: IpAddr, header: &Header, payload: &[u8], is_marked: bool) {
         let mut bytes = vec![0; header.len()];
         header.emit(&mut bytes);
         bytes.extend_from_slice(payload);
         bytes.resize(bytes.len() + usize::from(pad_count(payload.len())), 0);
         let to = SocketAddr::new(self.node.address(), ROCE_PORT);
         let datagram = Datagram::with_icrc(SocketAddr::new(address, SOURCE_PORT), to, bytes);
+        let datagram = Datagram { is_marked, ..datagram };
         assert_eq!(self.node.receive(self.now, &datagram), Received::Delivered(self.qpn));
     }
 

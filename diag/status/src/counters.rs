@@ -78,8 +78,14 @@ urxe_net::counters! {
         mad_queue_full,
         /// Requests about performance counters that came while too many waited.
         mad_perf_dropped,
-        /// Congestion notifications.
-        rcvd_cnp,
+        /// CNPs sent, under mlx5's names as the three below.
+        np_cnp_sent,
+        /// Packets that arrived with marks of congestion.
+        np_ecn_marked_roce_packets,
+        /// CNPs received that slowed a requester.
+        rp_cnp_handled,
+        /// CNPs received that changed nothing.
+        rp_cnp_ignored,
         /// Requests given up after the last retry.
         retry_exceeded_err,
         /// Requests given up after the last RNR NAK.
@@ -131,6 +137,13 @@ impl Counters {
             Event::Retry { .. } => &self.completer_retry_err,
             Event::SendFailed { status: WcStatus::RetryExceededError, .. } => &self.retry_exceeded_err,
             Event::SendFailed { status: WcStatus::RnrRetryExceededError, .. } => &self.retry_rnr_exceeded_err,
+            Event::SentCnp => &self.np_cnp_sent,
+            Event::ReceivedCnp { handled: true } => &self.rp_cnp_handled,
+            Event::ReceivedCnp { handled: false } => &self.rp_cnp_ignored,
+            Event::Marked { packets } => {
+                self.np_ecn_marked_roce_packets.fetch_add(packets.into(), Ordering::Relaxed);
+                return;
+            }
             Event::State { .. }
             | Event::ResponderFault { .. }
             | Event::SendRefused { .. }
@@ -155,7 +168,6 @@ impl Counters {
             DropReason::NoAnswer => &self.drop_no_answer,
             DropReason::GhostAck => &self.drop_ghost_ack,
             DropReason::UnexpectedResponse => &self.drop_unexpected_response,
-            DropReason::CongestionNotification => &self.rcvd_cnp,
         }
     }
 }

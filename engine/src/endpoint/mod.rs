@@ -184,7 +184,8 @@ impl<M: Memory, Q: Quirks> Endpoint<M, Q> {
                 break qpn;
             }
         };
-        let QpSetup { qp_type, pd, cap, sq_sig_all, send_cq, recv_cq, srq, xrcd, window, port_mtu } = *setup;
+        let QpSetup { qp_type, pd, cap, sq_sig_all, send_cq, recv_cq, srq, xrcd, window, congestion, port_mtu } =
+            *setup;
         let (send_cq, recv_cq) = (Some(send_cq), Some(recv_cq));
         let counters = Vec::new();
         let config = QpConfig {
@@ -198,6 +199,7 @@ impl<M: Memory, Q: Quirks> Endpoint<M, Q> {
             srq,
             xrcd,
             window,
+            congestion,
             port_mtu,
             quirks,
             counters,

@@ -25,6 +25,8 @@ pub struct Origin {
     pub from: IpAddr,
     /// Destination.
     pub to: IpAddr,
+    /// The packet has met congestion ([`Datagram::is_marked`]).
+    pub is_marked: bool,
 }
 
 /// A UDP datagram.
@@ -36,6 +38,8 @@ pub struct Datagram {
     pub to: SocketAddr,
     /// The bytes from the BTH to the ICRC.
     pub bytes: Vec<u8>,
+    /// The packet has met congestion: CE in its IP header (RFC 3168).
+    pub is_marked: bool,
 }
 
 impl Datagram {
@@ -45,7 +49,7 @@ impl Datagram {
     pub fn with_icrc(from: SocketAddr, to: SocketAddr, mut bytes: Vec<u8>) -> Self {
         let icrc = icrc::compute(&icrc::Flow::new(from, to), 0, &bytes);
         bytes.extend_from_slice(&icrc.to_le_bytes());
-        Self { from, to, bytes }
+        Self { from, to, bytes, is_marked: false }
     }
 
     /// Whether the ICRC is that of a packet with identification 0 and DF.
@@ -57,7 +61,7 @@ impl Datagram {
     /// The addresses without ports.
     #[must_use]
     pub const fn origin(&self) -> Origin {
-        Origin { from: self.from.ip(), to: self.to.ip() }
+        Origin { from: self.from.ip(), to: self.to.ip(), is_marked: self.is_marked }
     }
 }
 
@@ -124,11 +128,16 @@ impl Network for Outbox {
         let from = SocketAddr::new(self.address, route.source_port);
         // A byte that the engine forgets to write is found by whoever parses or compares it.
         let bytes = vec![0xA5; len];
-        Some(&mut self.open.insert(Datagram { from, to: SocketAddr::new(route.to, ROCE_PORT), bytes }).bytes)
+        Some(
+            &mut self
+                .open
+                .insert(Datagram { from, to: SocketAddr::new(route.to, ROCE_PORT), bytes, is_marked: false })
+                .bytes,
+        )
     }
 
     fn commit(&mut self) {
-        if let Some(Datagram { from, to, bytes }) = self.open.take() {
+        if let Some(Datagram { from, to, bytes, .. }) = self.open.take() {
             self.room -= 1;
             self.sent.push_back(Datagram::with_icrc(from, to, bytes));
         }

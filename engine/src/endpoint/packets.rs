@@ -3,11 +3,12 @@
 use alloc::collections::BTreeSet;
 use core::mem;
 
-use urxe_wire::{Packet, Qpn};
+use urxe_wire::{Opcode, Packet, Qpn};
 
 use super::outbox::{Datagram, Origin};
 use super::queues::{CqId, Event};
 use super::{Endpoint, EndpointHost, Error, Received};
+use crate::congestion::Marks;
 use crate::cq::Cqe;
 use crate::host::Io;
 use crate::memory::Memory;
@@ -31,7 +32,17 @@ impl<M: Memory, Q: Quirks> Endpoint<M, Q> {
     pub fn handle_packet(&mut self, now: Instant, origin: &Origin, bytes: &[u8]) -> Received {
         let Ok(packet) = Packet::parse(bytes) else { return Received::Malformed };
         let qpn = packet.bth().dest_qp;
-        match self.drive(now, qpn, |qp, io| qp.handle_packet(io, &packet, origin)) {
+        let handled = self.drive(now, qpn, |qp, io| {
+            let accepted = qp.handle_packet(io, &packet, origin);
+            let bth = packet.bth();
+            let is_cnp = bth.opcode == Opcode::CNP;
+            let mut marks = Marks { forward: origin.is_marked && !is_cnp, backward: false };
+            marks.add(accepted && bth.fecn, accepted && bth.becn);
+            if marks.any() {
+                qp.handle_marks(io, origin, marks, 1);
+            }
+        });
+        match handled {
             Some(_) => Received::Delivered(qpn),
             None => Received::NoSuchQp,
         }

@@ -4,6 +4,7 @@ use urxe_wire::{Mtu, Psn, Qpn, RnrTimer};
 
 use super::queues::{CqId, SrqId};
 use crate::access::Access;
+use crate::congestion::CongestionSettings;
 use crate::mr::Pd;
 use crate::qp::attr::{AttrMask, QpAttr};
 use crate::qp::state::QpState;
@@ -31,6 +32,8 @@ pub struct QpSetup {
     pub xrcd: Option<XrcDomain>,
     /// Bound of the congestion window, in packets.
     pub window: u32,
+    /// Congestion control.
+    pub congestion: CongestionSettings,
     /// Largest payload of a UD packet.
     pub port_mtu: Mtu,
 }
@@ -49,6 +52,7 @@ impl QpSetup {
             srq: None,
             xrcd: None,
             window: 128,
+            congestion: CongestionSettings::NONE,
             port_mtu: Mtu::Mtu1024,
         }
     }

@@ -27,7 +27,7 @@ impl<H: Host> QueuePair<H> {
             },
             Role::Response => self.handle_response(io, packet),
             Role::Notification => {
-                self.drop_packet(io, packet, DropReason::CongestionNotification);
+                self.handle_notification(io, packet);
                 false
             }
         }

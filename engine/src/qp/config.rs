@@ -6,6 +6,7 @@ use urxe_wire::{Mtu, Qpn};
 
 use super::qp_type::QpType;
 use super::{Counter, Cq, Srq};
+use crate::congestion::CongestionSettings;
 use crate::counter::CountedOps;
 use crate::host::{Consumer, Host, Io};
 use crate::mr::{Accessor, Pd};
@@ -44,6 +45,8 @@ pub struct QpConfig<H: Host> {
     pub xrcd: Option<XrcDomain>,
     /// Packets a receiver's buffer is thought to hold: the bound of the in-flight window.
     pub window: u32,
+    /// Congestion control.
+    pub congestion: CongestionSettings,
     /// The largest payload of a UD packet.
     pub port_mtu: Mtu,
     /// Choices where the specification leaves any.

@@ -3,6 +3,7 @@
 mod admit;
 pub mod attr;
 mod config;
+mod congestion;
 mod modify;
 mod post;
 mod qp_type;
@@ -19,6 +20,7 @@ use core::time::Duration;
 
 use urxe_wire::{Opcode, Operation, Qpn};
 
+use crate::congestion::NotificationPoint;
 use crate::counter::{AttachError, CountedOps};
 use crate::host::{Consumer, Host, Io, Network};
 use crate::quirks::Quirks as _;
@@ -49,6 +51,7 @@ pub struct QueuePair<H: Host> {
     xrc_srq: Option<(Qpn, Srq<H>)>,
     send: SendSide<H>,
     responder: Responder,
+    notification: NotificationPoint,
     /// `SQ_DRAINED` is owed.
     drain_pending: bool,
 }
@@ -66,6 +69,7 @@ impl<H: Host> QueuePair<H> {
             rq: VecDeque::new(),
             xrc_srq: None,
             responder: Responder::default(),
+            notification: NotificationPoint::default(),
             drain_pending: false,
         }
     }

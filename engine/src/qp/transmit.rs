@@ -35,6 +35,18 @@ impl<H: Host> QueuePair<H> {
         let answers = &mut self.responder.responses;
         let answered = match keeps_back {
             true => Ok(Progress::Idle),
+            false if self.state.sends() && requester.is_limited() => {
+                // The rate is that of READ responses as well; they count in packets of one MTU.
+                let burst = requester.allowance(&self.attr, io).unwrap_or(0).min(RESPONSE_BURST);
+                let unsent = answers.unsent();
+                let answered = answers.transmit(&self.config, &self.attr, posted, route, io, burst);
+                let sent = unsent.saturating_sub(answers.unsent());
+                requester.charge(io, sent, u64::from(sent) * self.attr.path_mtu.bytes() as u64);
+                match answered {
+                    Ok(Progress::More) if requester.allowance(&self.attr, io).is_none() => Ok(Progress::Idle),
+                    answered => answered,
+                }
+            }
             false => answers.transmit(&self.config, &self.attr, posted, route, io, RESPONSE_BURST),
         };
         let answered = match answered {

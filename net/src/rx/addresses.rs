@@ -190,9 +190,7 @@ impl Receiver {
                 if watch_role(&self.fds, index, &role).is_ok() {
                     if let Role::Leader { udp, .. } = &role {
                         add_alone(&port.counters().takeovers, 1);
-                        if self.headers {
-                            report_headers(udp.as_raw_fd(), address);
-                        }
+                        report_headers(udp.as_raw_fd(), address, self.reported);
                     }
                     *place = role;
                     self.appoint_successor(index, port);

@@ -37,7 +37,7 @@ use crate::shm::{Inbox, Purpose};
 use crate::sys::cancellation::CancelGuard;
 use crate::sys::epoll_key::EpollKey;
 use crate::sys::fd::{FdSet, descriptor_share};
-use crate::sys::udp::report_headers;
+use crate::sys::udp::{Reported, report_headers};
 use addresses::{TROUBLE, watch_role};
 use deadline::{Deadlines, Task};
 use flow::{FlowTable, PeerCache};
@@ -93,8 +93,8 @@ pub struct Receiver {
     probe: u32,
     /// Looks at the rings in a row that left something there.
     backlog: u32,
-    /// The sockets say class and hop limit.
-    headers: bool,
+    /// Header fields that the sockets tell.
+    reported: Reported,
     /// The last call looked everywhere, and nothing was there.
     is_done: bool,
 }
@@ -149,7 +149,7 @@ impl Receiver {
             eager: false,
             probe: 0,
             backlog: 0,
-            headers: false,
+            reported: Reported::Nothing,
             is_done: false,
         };
         for (index, address) in addresses.iter().enumerate() {
@@ -224,8 +224,8 @@ impl Receiver {
             self.hot = [None; 2];
             return;
         }
-        if call.port.reports_headers() && !self.headers {
-            self.headers = true;
+        if call.port.reported() > self.reported {
+            self.reported = call.port.reported();
             self.report_headers();
         }
         if self.hits >= HITS && !core::mem::take(&mut self.second) {
@@ -295,7 +295,7 @@ impl Receiver {
         });
         let flows = self.flows.iter().filter_map(|flow| Some((flow.raw_fd(), self.address(flow.local)?)));
         for (fd, address) in owners.chain(flows) {
-            report_headers(fd, address);
+            report_headers(fd, address, self.reported);
         }
     }
 

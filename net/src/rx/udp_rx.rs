@@ -156,9 +156,7 @@ impl Receiver {
         add_alone(&port.counters().flows_closed, closed);
         if let Some((slot, fd)) = new {
             add_alone(&port.counters().flows_opened, 1);
-            if self.headers {
-                report_headers(fd, local);
-            }
+            report_headers(fd, local, self.reported);
             if self.fds.watch(fd, EpollKey::Flow(slot).pack()).is_err() {
                 // Unwatched it might never be read; without it, forwarding goes on.
                 self.flows.close(slot);

@@ -66,16 +66,32 @@ pub(crate) fn receive_socket(local: SocketAddr) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Makes a receive socket say the traffic class and hop limit of each datagram. A socket that will not says nothing,
-/// which its reader takes as 0.
-pub(crate) fn report_headers(fd: RawFd, local: SocketAddr) {
-    let (level, options) = if local.is_ipv4() {
-        (libc::IPPROTO_IP, [libc::IP_RECVTOS, libc::IP_RECVTTL])
+/// Header fields that a receive socket tells of each datagram.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub(crate) enum Reported {
+    /// None.
+    #[default]
+    Nothing,
+    /// The traffic class: for congestion marks.
+    Class,
+    /// Traffic class and hop limit: for the GRH of UD.
+    All,
+}
+
+/// Makes a receive socket tell the traffic class and hop limit of each datagram, or the former alone. A socket that will
+/// not says nothing, which its reader takes as 0.
+pub(crate) fn report_headers(fd: RawFd, local: SocketAddr, reported: Reported) {
+    let (level, class, hops) = if local.is_ipv4() {
+        (libc::IPPROTO_IP, libc::IP_RECVTOS, libc::IP_RECVTTL)
     } else {
-        (libc::IPPROTO_IPV6, [libc::IPV6_RECVTCLASS, libc::IPV6_RECVHOPLIMIT])
+        (libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, libc::IPV6_RECVHOPLIMIT)
     };
-    for option in options {
-        let _ = set_option(fd, level, option, 1);
+    if reported >= Reported::Class {
+        let _ = set_option(fd, level, class, 1);
+    }
+    if reported >= Reported::All {
+        let _ = set_option(fd, level, hops, 1);
     }
 }
 

@@ -99,6 +99,24 @@ impl TxBatch {
         &mut self.buffer[self.end..self.end + len - ICRC_LEN]
     }
 
+    /// Room for one packet as [`packet`](Self::packet) gives it, which leaves by itself with this TOS or traffic class instead of the
+    /// route's. Shared memory has no traffic class.
+    ///
+    /// # Panics
+    /// When `len` exceeds [`MAX_PACKET`].
+    pub fn packet_of_class(&mut self, port: &Port, route: &Arc<Route>, len: usize, tclass: u8) -> &mut [u8] {
+        assert!(len <= MAX_PACKET, "a packet of {len} bytes does not fit a UDP datagram");
+        self.forget();
+        let len = len + ICRC_LEN;
+        self.begin(port, route, len);
+        if let Some(run) = self.runs.last_mut() {
+            run.room = len;
+            run.tclass = Some(tclass);
+        }
+        self.pending = len;
+        &mut self.buffer[self.end..self.end + len - ICRC_LEN]
+    }
+
     /// Begins a run of packets of `len` bytes.
     #[inline(never)]
     fn begin(&mut self, port: &Port, route: &Arc<Route>, len: usize) {
@@ -117,6 +135,7 @@ impl TxBatch {
             room: if shared || route.has_gso() { route.max_run() } else { len },
             shared,
             has_icrc: !shared || port.keeps_icrcs(),
+            tclass: None,
         });
     }
 
@@ -266,6 +285,7 @@ fn send_one_by_one(port: &Port, buffer: &mut [u8], run: &TxSegments) {
             room: 0,
             shared: false,
             has_icrc: true,
+            tclass: None,
         };
         match send(buffer, core::slice::from_ref(&lone)) {
             Ok(_) => passed += 1,

@@ -9,14 +9,14 @@ use crate::sys::Control;
 
 /// Runs one sendmmsg call takes.
 pub(super) const MAX_CALL: usize = 16;
-/// Room for one UDP_SEGMENT control message.
-const SEGMENT_CONTROL: usize = 24;
-const _: () = assert!(size_of::<libc::cmsghdr>() + size_of::<u64>() <= SEGMENT_CONTROL);
+/// Room for one control message: UDP_SEGMENT of a run, IP_TOS or IPV6_TCLASS of a lone packet.
+const CONTROL: usize = 24;
+const _: () = assert!(size_of::<libc::cmsghdr>() + size_of::<u64>() <= CONTROL);
 
 /// Hands runs, all of one socket, to the kernel; returns how many it took. An error is the first run's.
 pub(super) fn send(buffer: &[u8], runs: &[TxSegments]) -> io::Result<usize> {
     match runs {
-        [run] if run.packets == 1 => send_packet(buffer, run),
+        [run] if run.packets == 1 && run.tclass.is_none() => send_packet(buffer, run),
         [run] => send_messages::<1>(buffer, core::slice::from_ref(run)),
         runs => send_messages::<MAX_CALL>(buffer, runs),
     }
@@ -36,7 +36,7 @@ fn send_packet(buffer: &[u8], run: &TxSegments) -> io::Result<usize> {
 
 fn send_messages<const N: usize>(buffer: &[u8], runs: &[TxSegments]) -> io::Result<usize> {
     let Some(first) = runs.first() else { return Ok(0) };
-    let mut controls = [Control([0u8; SEGMENT_CONTROL]); N];
+    let mut controls = [Control([0u8; CONTROL]); N];
     let mut iovs = [libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 }; N];
     // SAFETY: all-zero bytes are valid message headers (null pointers, zero lengths).
     let mut messages: [libc::mmsghdr; N] = unsafe { zeroed() };
@@ -50,18 +50,27 @@ fn send_messages<const N: usize>(buffer: &[u8], runs: &[TxSegments]) -> io::Resu
         header.msg_namelen = name_len;
         header.msg_iov = iov;
         header.msg_iovlen = 1;
-        if run.packets > 1 {
+        let segments = (run.packets > 1).then_some(run.segment);
+        if segments.is_some() || run.tclass.is_some() {
             header.msg_control = control.0.as_mut_ptr().cast();
-            header.msg_controllen = SEGMENT_CONTROL as _;
+            header.msg_controllen = CONTROL as _;
             // SAFETY: the control buffer is aligned (`Control`) and, as asserted above, large enough for one header
-            // with a u16; CMSG_FIRSTHDR therefore returns its start.
+            // with a u16 or an int; CMSG_FIRSTHDR therefore returns its start.
             unsafe {
                 let cmsg = libc::CMSG_FIRSTHDR(header);
-                (*cmsg).cmsg_level = libc::SOL_UDP;
-                (*cmsg).cmsg_type = libc::UDP_SEGMENT;
-                (*cmsg).cmsg_len = libc::CMSG_LEN(u16::BITS / 8) as _;
-                // A run of several packets is shorter than 64 KiB, so its segments are.
-                libc::CMSG_DATA(cmsg).cast::<u16>().write_unaligned(u16::try_from(run.segment).unwrap_or(u16::MAX));
+                if let Some(segment) = segments {
+                    (*cmsg).cmsg_level = libc::SOL_UDP;
+                    (*cmsg).cmsg_type = libc::UDP_SEGMENT;
+                    (*cmsg).cmsg_len = libc::CMSG_LEN(u16::BITS / 8) as _;
+                    // A run of several packets is shorter than 64 KiB, so its segments are.
+                    libc::CMSG_DATA(cmsg).cast::<u16>().write_unaligned(u16::try_from(segment).unwrap_or(u16::MAX));
+                } else {
+                    let is_ipv4 = run.route.remote().is_ipv4();
+                    (*cmsg).cmsg_level = if is_ipv4 { libc::IPPROTO_IP } else { libc::IPPROTO_IPV6 };
+                    (*cmsg).cmsg_type = if is_ipv4 { libc::IP_TOS } else { libc::IPV6_TCLASS };
+                    (*cmsg).cmsg_len = libc::CMSG_LEN(libc::c_int::BITS / 8) as _;
+                    libc::CMSG_DATA(cmsg).cast::<libc::c_int>().write_unaligned(run.tclass.unwrap_or_default().into());
+                }
             }
         }
         count += 1;

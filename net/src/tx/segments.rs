@@ -19,4 +19,6 @@ pub(super) struct TxSegments {
     pub(super) shared: bool,
     /// Whether they have ICRCs.
     pub(super) has_icrc: bool,
+    /// TOS or traffic class, if it is not the socket's.
+    pub(super) tclass: Option<u8>,
 }

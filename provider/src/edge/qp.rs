@@ -6,6 +6,7 @@ use std::ptr;
 use std::sync::{Arc, Mutex};
 
 use urxe_engine::attr::AttrMask;
+use urxe_engine::congestion;
 use urxe_engine::{Pd, QpCap, QpConfig, QpState, QpType};
 use urxe_explain::Verb;
 use urxe_ffi::driver::objects::verbs_qp;
@@ -18,7 +19,9 @@ use super::qp_object::{QpObject, object};
 use super::users::{Use, Users};
 use super::{ah, builder, context, cq, int_verb, mr, ptr_verb, raw, srq, wait, xrcd};
 use crate::kernel::Errno;
+use crate::verbs::address_vector::AddressVector;
 use crate::verbs::ah::route;
+use crate::verbs::context::Context;
 use crate::verbs::objects::{answer_attr, engine_attr, queue_sizes};
 use crate::verbs::{diagnostics, query};
 use urxe_diag::quirks;
@@ -164,6 +167,7 @@ unsafe fn create(ibv_context: *mut v::ibv_context, attr: &mut v::ibv_qp_init_att
         srq: srq.map(|srq| AnySrq::Local(Arc::clone(&srq.srq))),
         xrcd: xrcd.map(|xrcd| xrcd.xrcd.id()),
         window: port.window(),
+        congestion: context.congestion(),
         port_mtu: query::active_mtu(&context.interface()),
         quirks: quirks::queue_pair(),
         counters: Vec::new(),
@@ -327,7 +331,7 @@ pub(super) unsafe extern "C" fn modify_qp(qp: *mut v::ibv_qp, attr: *mut v::ibv_
             } else {
                 object.qp.inspect(|engine| engine.attr().dest_qpn.get())
             };
-            Some(route(context, &ah::address_vector(&attr.ah_attr), dest_qpn)?)
+            Some(route(context, &connection_vector(context, object, &attr.ah_attr), dest_qpn)?)
         } else {
             None
         };
@@ -420,4 +424,15 @@ pub(super) unsafe extern "C" fn destroy_qp(qp: *mut v::ibv_qp) -> c_int {
         drop(object.domain);
         Ok(())
     })
+}
+
+/// The address vector of a queue pair. Packets of a connection are ECN-capable where ECN is on, unless its traffic class says
+/// otherwise.
+//= spec/congestion.md#ecn-001
+//# A packet of a connection MUST leave as ECT(0) where ECN is on, unless its address vector's traffic class says otherwise.
+fn connection_vector(context: &Context, object: &QpObject, attr: &v::ibv_ah_attr) -> AddressVector {
+    let vector = ah::address_vector(attr);
+    let marks = context.congestion().ecn && object.qp.inspect(|engine| engine.config().qp_type) != QpType::Ud;
+    let traffic_class = if marks { congestion::capable(vector.traffic_class) } else { vector.traffic_class };
+    AddressVector { traffic_class, ..vector }
 }

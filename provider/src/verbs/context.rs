@@ -21,6 +21,7 @@ use crate::verbs::quota::Quotas;
 use crate::verbs::tracked::Tracked;
 use crate::verbs::xrcd::XrcDomains;
 use urxe_diag::{self, Observer};
+use urxe_engine::congestion::CongestionSettings;
 use urxe_runtime::device::{Device, OpenOptions};
 use urxe_runtime::event::EventSink;
 use urxe_runtime::fork::{self, Generation};
@@ -51,6 +52,8 @@ pub(crate) struct SharedPort {
     xrc_domains: XrcDomains,
     quotas: Arc<Quotas>,
     mads: Arc<Mads>,
+    /// Of every queue pair.
+    congestion: CongestionSettings,
 }
 
 impl Drop for SharedPort {
@@ -130,8 +133,12 @@ impl SharedPort {
             final_counters: Some(|name, counters| final_counters::add(name, counters)),
             interceptor: Some(&mut observe),
         };
+        let congestion = crate::device::congestion(&interface);
         let port = Arc::new(Device::open(name, interface, options).map_err(OpenError::Port)?);
         fork::remember(&port);
+        if congestion.ecn {
+            port.net().report_marks();
+        }
         let quotas = Arc::new(Quotas::new(port.net().most_qpns()));
         let shared = Arc::new(Self {
             status: crate::status::Server::start(name, &port, &quotas, status).ok(),
@@ -140,6 +147,7 @@ impl SharedPort {
             xrc_domains: XrcDomains::shared(port.xrc_srqs().client()),
             quotas,
             mads: Mads::start(&port),
+            congestion,
             port,
             thread: Mutex::default(),
         });
@@ -228,6 +236,11 @@ impl Context {
     /// The device's port.
     pub(crate) fn port(&self) -> &Arc<Device> {
         &self.shared.port
+    }
+
+    /// Congestion control of queue pairs.
+    pub(crate) fn congestion(&self) -> CongestionSettings {
+        self.shared.congestion
     }
 
     /// `verb` waits for `missing` calls of `acknowledge`, perhaps for ever.

@@ -221,6 +221,7 @@ mod tests {
             let device = Device::open("test", Interface::by_name("lo").unwrap(), OpenOptions::default()).unwrap();
             let device = Arc::new(device);
             let config = QpConfig {
+                congestion: urxe_engine::congestion::CongestionSettings::NONE,
                 qpn: device.net().alloc_qpn().unwrap(),
                 qp_type: QpType::XrcRecv,
                 pd: Pd(1),

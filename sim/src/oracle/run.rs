@@ -120,6 +120,9 @@ impl<'a> Run<'a> {
         });
         let counters = nodes
             .map(|id| fabric.node_mut(id).memory_mut().register_new(8, Access::LOCAL_WRITE | Access::REMOTE_ATOMIC));
+        if let Some(bottleneck) = scenario.bottleneck {
+            nodes.iter().for_each(|id| fabric.set_bottleneck(*id, bottleneck, scenario.seed));
+        }
         let [drop, duplicate, delay, corrupt] = scenario.chances;
         if let Some(last) = scenario.blackhole_after {
             fabric
@@ -160,7 +163,7 @@ impl<'a> Run<'a> {
             steps += 1;
             ensure!(steps < MOST_STEPS, "still going on after {steps} steps at {:?}", fabric.now());
             match step {
-                Step::Arrived(_) => {}
+                Step::Arrived(_) | Step::Queued(_) => {}
                 Step::Alarm(DRAIN) => {
                     for stream in &mut self.streams {
                         stream.drain(fabric)?;
@@ -320,7 +323,11 @@ impl<'a> Run<'a> {
         let explained = counts.impaired() + counts.bad_icrc + retries.timeout + retries.probes;
         ensure!(retries.sequence + retries.implied <= 4 * explained, "went back too often: {retries:?} for {counts:?}");
         // Going back repeats at most a window of requests, each of which may be answered.
-        let bound = 2 * self.scenario.needed() + 64 + retries.total() * (2 * window + 8) + 2 * counts.duplicated;
+        let bound = 2 * self.scenario.needed()
+            + 64
+            + retries.total() * (2 * window + 8)
+            + 2 * counts.duplicated
+            + counts.marked;
         ensure!(counts.sent <= bound, "{} packets, expected at most {bound}: {retries:?}, {counts:?}", counts.sent);
         Ok(())
     }

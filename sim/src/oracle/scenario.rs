@@ -3,12 +3,14 @@
 use std::time::Duration;
 
 use urxe_engine::attr::QpAttr;
+use urxe_engine::congestion::{Algorithm, CongestionSettings};
 use urxe_engine::rng::Rng;
 use urxe_wire::{Mtu, Psn, RnrTimer};
 
 use super::plan::{ALL_VERBS, Plan, Poison, Style};
 use super::space::small;
 use crate::NodeConfig;
+use crate::bottleneck::Bottleneck;
 use crate::connection::Connection;
 use crate::rule::Chance;
 
@@ -94,6 +96,8 @@ pub struct Scenario {
     pub deregister_after: Option<Duration>,
     /// Receives posted in the beginning, and then every 700 µs.
     pub recv_batch: usize,
+    /// The queue of a switch in front of both nodes.
+    pub bottleneck: Option<Bottleneck>,
 }
 
 impl Scenario {
@@ -114,7 +118,8 @@ impl Scenario {
         let count = if poison.is_some() { 1 } else { 1 + small(rng, 3) };
         let style =
             Style { ops: 4 + small(rng, 28), mtu, max_sge: 4, max_inline: 1024, verbs: ALL_VERBS, poison: None };
-        let connections = (0..count).map(|_| connection(rng, profile, mtu)).collect();
+        let (bottleneck, congestion) = congestion(seed);
+        let connections = (0..count).map(|_| Connection { congestion, ..connection(rng, profile, mtu) }).collect();
         let plans = (0..count)
             .map(|_| {
                 let there = Plan::random(rng, &Style { poison, ..style });
@@ -159,8 +164,20 @@ impl Scenario {
             blackhole_after,
             deregister_after,
             recv_batch,
+            bottleneck,
         }
     }
+}
+
+/// Congestion of a scenario: of every other none, else marks by short queues that lose nothing, and any algorithm.
+fn congestion(seed: u64) -> (Option<Bottleneck>, CongestionSettings) {
+    let rng = &mut Rng::new(seed ^ 0xCC);
+    if rng.below(2) == 0 {
+        return (None, CongestionSettings::NONE);
+    }
+    let (some, algorithm) = (small(rng, 8), Algorithm::ALL[small(rng, Algorithm::ALL.len())].1);
+    let bottleneck = Bottleneck { rate: 40_000_000_000, capacity: usize::MAX, marks: Some((some, some + 8)) };
+    (Some(bottleneck), CongestionSettings { ecn: true, algorithm, line_rate: 40_000, ..CongestionSettings::NONE })
 }
 
 fn connection(rng: &mut Rng, profile: Profile, path_mtu: Mtu) -> Connection {

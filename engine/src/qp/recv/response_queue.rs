@@ -205,6 +205,15 @@ impl ResponseQueue {
         self.responses.iter().filter(|response| !response.is_replayed()).count()
     }
 
+    /// Packets of READ responses not sent yet.
+    pub(in crate::qp) fn unsent(&self) -> u32 {
+        let packets = |response: &Response| match response {
+            Response::Read(read) => read.last.next().advance_from(read.next),
+            Response::Atomic { .. } | Response::Refusal { .. } => 0,
+        };
+        self.responses.iter().map(packets).sum()
+    }
+
     /// Whether the peer was told that there is no receive WQE; forgets it.
     pub(in crate::qp) const fn take_advertised_none(&mut self) -> bool {
         core::mem::replace(&mut self.advertised_none, false)

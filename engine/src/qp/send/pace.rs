@@ -22,17 +22,26 @@ pub(in crate::qp) struct Pace {
     done: Instant,
     /// How far ahead that may be.
     burst: Duration,
+    /// Least time for a byte, in picoseconds: the network's.
+    per_byte: u64,
 }
 
 impl Pace {
     /// Bursts of `packets` full packets of 4096 bytes.
     pub(in crate::qp) fn new(packets: u32) -> Self {
-        Self { done: Instant::default(), burst: cost(4096) * packets.max(1) }
+        Self { done: Instant::default(), burst: cost(4096) * packets.max(1), per_byte: 0 }
     }
 
     /// Notes that a packet of `length` bytes was sent.
     pub(in crate::qp) fn sent(&mut self, now: Instant, length: usize) {
-        self.done = self.done.max(now) + cost(length);
+        let least = Duration::from_nanos((length as u64).saturating_mul(self.per_byte) / 1000);
+        self.done = self.done.max(now) + cost(length).max(least);
+    }
+
+    /// Has packets leave at `rate` bits a second at most; `None`: as fast as a receiver takes them.
+    pub(in crate::qp) fn limit(&mut self, rate: Option<u64>) {
+        const PICOSECONDS: u64 = 8_000_000_000_000;
+        self.per_byte = rate.map_or(0, |rate| PICOSECONDS / rate.max(1));
     }
 
     /// Until when to wait before the next packet, if not now: until half a burst may leave at once, so that one does

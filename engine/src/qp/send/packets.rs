@@ -12,7 +12,7 @@ use crate::qp::sge::copy_payload;
 use crate::qp::{QpConfig, Route, opcode};
 use crate::work::{Recipient, SendWr};
 
-/// Sends the packet with `psn` of a SEND or WRITE whose packets have the PSNs of `span`.
+/// Sends the packet with `psn` of a SEND or WRITE whose packets have the PSNs of `span`; returns its length.
 //= spec/requester.md#req-002
 //# A message MUST be cut into packets of one path MTU, all full but the last.
 #[expect(clippy::too_many_arguments, reason = "a packet's parts, and the surroundings")]
@@ -27,7 +27,7 @@ pub(in crate::qp) fn send_data<H: Host>(
     span: Span,
     psn: Psn,
     ack_req: bool,
-) -> Result<(), Unsent> {
+) -> Result<usize, Unsent> {
     let mtu = attr.path_mtu.bytes();
     let length = wqe.length as usize;
     let offset = psn.advance_from(span.first) as usize * mtu;
@@ -53,7 +53,7 @@ pub(in crate::qp) fn send_data<H: Host>(
     }
     copy_payload(io.memory, config.pd, &wqe.wr.data, offset, payload).map_err(|_| REFUSED)?;
     io.network.commit();
-    Ok(())
+    Ok(packet_len)
 }
 
 /// Why a packet was not sent.

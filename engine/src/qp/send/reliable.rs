@@ -14,12 +14,12 @@ use alloc::collections::VecDeque;
 use urxe_wire::opcode::Position;
 use urxe_wire::{Mtu, Psn};
 
-use super::congestion::CongestionWindow;
 use super::credit::Credit;
 use super::packets::{Unsent, send_data};
 use super::send_queue::SendQueue;
 use super::tail_loss_probe::TailLossProbe;
 use super::wqe::{SendWqe, Span, execute_local};
+use crate::congestion::{CongestionControl, CongestionSettings};
 use crate::cq::WcStatus;
 use crate::event::Event;
 use crate::host::{Consumer, Host, Io, Network as _};
@@ -41,7 +41,9 @@ pub(in crate::qp) struct Reliable {
     pub(in crate::qp) reads: VecDeque<Span>,
     /// From where on the oldest of these was asked for last, if not from its first PSN.
     pub(in crate::qp) resumed_at: Option<Psn>,
-    pub(super) window: CongestionWindow,
+    pub(super) congestion: CongestionControl,
+    /// Nothing leaves before: the rate is limited.
+    pub(super) paced_until: Option<Instant>,
     /// Packets since the last one with AckReq.
     pub(super) unasked: u32,
     /// The next packet asks for an ACK: it is the first after going back.
@@ -61,10 +63,10 @@ pub(in crate::qp) struct Reliable {
 impl Reliable {
     /// Packets that may be outstanding now.
     pub(in crate::qp) const fn window(&self) -> u32 {
-        self.window.packets()
+        self.congestion.packets()
     }
 
-    pub(in crate::qp) fn new(window: u32) -> Self {
+    pub(in crate::qp) fn new(window: u32, settings: &CongestionSettings) -> Self {
         Self {
             queue: SendQueue::default(),
             snd_una: Psn::default(),
@@ -73,7 +75,8 @@ impl Reliable {
             snd_max: Psn::default(),
             reads: VecDeque::new(),
             resumed_at: None,
-            window: CongestionWindow::new(window),
+            congestion: CongestionControl::new(window, settings),
+            paced_until: None,
             unasked: 0,
             ask: false,
             ack_deadline: None,
@@ -113,7 +116,10 @@ impl Reliable {
 
     /// Whether there may be something to send.
     pub(in crate::qp) fn has_output(&self) -> bool {
-        self.rnr_deadline.is_none() && self.seg_wqe < self.queue.len() && !self.awaits_probe()
+        self.rnr_deadline.is_none()
+            && self.paced_until.is_none()
+            && self.seg_wqe < self.queue.len()
+            && !self.awaits_probe()
     }
 
     /// Whether the packet that asks whether the peer is there has been sent, and not been answered.
@@ -131,7 +137,7 @@ impl Reliable {
     //# A timer MUST NOT outlive the state that it was set in.
     pub(in crate::qp) fn deadline(&self) -> Option<Instant> {
         let probe = self.probe.deadline().filter(|_| self.ack_deadline.is_some());
-        self.rnr_deadline.or_else(|| probe.into_iter().chain(self.ack_deadline).min())
+        self.rnr_deadline.or_else(|| probe.into_iter().chain(self.ack_deadline).chain(self.paced_until).min())
     }
 
     /// When the ACK timeout is over.
@@ -158,7 +164,82 @@ impl Reliable {
         }
         self.probe.may_lose(io.network.may_lose(route));
         // A probe is the oldest packet alone.
-        let room = if self.probe.is_probing() { 1 } else { self.window.packets() };
+        let room = if self.probe.is_probing() { 1 } else { self.congestion.packets() };
+        if self.is_limited() {
+            return self.transmit_paced(config, attr, route, io, may_start, room);
+        }
+        self.burst(config, attr, route, io, may_start, room).1
+    }
+
+    /// Sends what may be sent at a limited rate.
+    #[cold]
+    fn transmit_paced<H: Host>(
+        &mut self,
+        config: &QpConfig<H>,
+        attr: &QpAttr,
+        route: &Route<H>,
+        io: &mut Io<'_, H>,
+        may_start: bool,
+        room: u32,
+    ) -> Progress {
+        loop {
+            let Some(packets) = self.allowance(attr, io) else { return Progress::Idle };
+            let in_flight = self.snd_nxt.advance_from(self.snd_una);
+            let before = self.snd_nxt;
+            let paced = room.min(in_flight.saturating_add(packets));
+            let (bytes, progress) = self.burst(config, attr, route, io, may_start, paced);
+            let sent = self.snd_nxt.advance_from(before);
+            self.charge(io, sent, bytes);
+            if sent == 0 || progress != Progress::Idle {
+                return progress;
+            }
+        }
+    }
+
+    /// Whether the rate is limited.
+    #[inline]
+    pub(in crate::qp) fn is_limited(&mut self) -> bool {
+        self.congestion.limiter().is_some()
+    }
+
+    /// Packets that the limit on the rate allows now. If none, asks to be woken later.
+    pub(in crate::qp) fn allowance<H: Host>(&mut self, attr: &QpAttr, io: &Io<'_, H>) -> Option<u32> {
+        let Some(limiter) = self.congestion.limiter() else { return Some(u32::MAX) };
+        match limiter.allowance(io.now(), attr.path_mtu.bytes()) {
+            Ok(packets) => Some(packets),
+            Err(at) => {
+                self.paced_until = Some(at);
+                None
+            }
+        }
+    }
+
+    /// Notes what was sent at a limited rate.
+    pub(in crate::qp) fn charge<H: Host>(&mut self, io: &Io<'_, H>, packets: u32, bytes: u64) {
+        if packets > 0
+            && let Some(limiter) = self.congestion.limiter()
+        {
+            limiter.sent(io.now(), packets, bytes);
+        }
+    }
+
+    /// A CNP came.
+    pub(in crate::qp) fn handle_notification(&mut self, now: Instant) {
+        self.congestion.on_notification(now, self.snd_max);
+    }
+
+    /// Sends while less than `room` packets are outstanding. Returns bytes of SENDs and WRITEs as well.
+    #[inline(always)]
+    fn burst<H: Host>(
+        &mut self,
+        config: &QpConfig<H>,
+        attr: &QpAttr,
+        route: &Route<H>,
+        io: &mut Io<'_, H>,
+        may_start: bool,
+        room: u32,
+    ) -> (u64, Progress) {
+        let mut bytes = 0;
         loop {
             let in_flight = self.snd_nxt.advance_from(self.snd_una);
             if in_flight >= room {
@@ -208,19 +289,22 @@ impl Reliable {
                     //# acknowledgement.
                     let ack_req = psn == span.last
                         || self.ask
-                        || in_flight + 1 >= self.window.packets()
-                        || self.unasked + 1 >= (self.window.packets() / 4).max(1);
+                        || in_flight + 1 >= self.congestion.packets()
+                        || self.unasked + 1 >= (self.congestion.packets() / 4).max(1);
                     let sent = send_data(config, attr, route, io, wqe, span, psn, ack_req);
                     if sent.is_ok() {
                         self.ask = false;
                         self.unasked = if ack_req { 0 } else { self.unasked + 1 };
                     }
-                    sent.map(|()| psn)
+                    sent.map(|length| {
+                        bytes += length as u64;
+                        psn
+                    })
                 }
             };
             match sent {
                 Ok(last) => self.advance(span, last),
-                Err(Unsent::NoRoom) => return Progress::Blocked,
+                Err(Unsent::NoRoom) => return (bytes, Progress::Blocked),
                 Err(Unsent::Refused(status)) => {
                     // The WQEs before it complete first.
                     if let Some(wqe) = self.queue.get_mut(self.seg_wqe) {
@@ -232,7 +316,7 @@ impl Reliable {
                 }
             }
         }
-        Progress::Idle
+        (bytes, Progress::Idle)
     }
 
     /// Moves `snd_nxt` behind `last`, which was just sent.
@@ -244,7 +328,7 @@ impl Reliable {
         }
         if self.snd_nxt.distance_from(self.snd_max) > 0 {
             self.snd_max = self.snd_nxt;
-            self.untimed |= self.probe.sent(last);
+            self.untimed |= self.probe.sent(last, self.congestion.wants_round_trips);
         }
         self.untimed |= self.ack_deadline.is_none();
     }
@@ -263,7 +347,7 @@ impl Reliable {
             return None;
         }
         let remaining = span.last.advance_from(psn) + 1;
-        let window = self.window.packets();
+        let window = self.congestion.packets();
         // Several chunks at once keep the responder busy while the next is asked for; small ones would not pay.
         let wanted = (window / u32::from(attr.max_rd_atomic.clamp(1, 4))).max(1).min(remaining);
         if window - in_flight < wanted {

@@ -6,6 +6,7 @@ use urxe_wire::Psn;
 
 use super::reliable::Reliable;
 use super::wqe::{SendWqe, complete, succeed};
+use crate::congestion::Acknowledged;
 use crate::cq::WcStatus;
 use crate::event::{Event, RetryReason};
 use crate::host::{Consumer, Host, Io};
@@ -54,8 +55,9 @@ impl Reliable {
             // What was about to be sent again has arrived after all.
             self.rewind();
         }
-        self.window.on_acknowledged(count, snd_una);
-        if self.probe.acknowledged(count, snd_una, io.clock) && snd_una != self.snd_max {
+        let (answers_probe, round_trip) = self.probe.acknowledged(count, snd_una, io.clock);
+        self.congestion.on_acknowledged(Acknowledged { count, snd_una, snd_max: self.snd_max, round_trip });
+        if answers_probe && snd_una != self.snd_max {
             if count > 1 && self.reads.is_empty() {
                 // More than the probe was taken, so that nothing was lost there: the peer was slow, or an ACK was lost.
                 // What else is in flight still is.
@@ -63,7 +65,7 @@ impl Reliable {
             } else {
                 // The probe was answered, and nothing behind it: that is lost.
                 self.probe.lost();
-                self.window.on_loss(self.snd_max);
+                self.congestion.on_loss(self.snd_max);
             }
         }
         self.retries_left = attr.retry_cnt;
@@ -114,10 +116,10 @@ impl Reliable {
         let Some(left) = self.retries_left.checked_sub(1) else { return Err(WcStatus::RetryExceededError) };
         self.retries_left = left;
         match reason {
-            RetryReason::AckTimeout => self.window.on_timeout(),
+            RetryReason::AckTimeout => self.congestion.on_timeout(),
             RetryReason::SequenceNak | RetryReason::ImpliedNak => {
                 self.probe.lost();
-                self.window.on_loss(self.snd_max);
+                self.congestion.on_loss(self.snd_max);
             }
             RetryReason::Rnr | RetryReason::TailLossProbe => {}
         }
@@ -173,6 +175,7 @@ impl Reliable {
         io: &mut Io<'_, H>,
     ) -> Result<(), WcStatus> {
         let now = io.now();
+        self.paced_until = self.paced_until.filter(|at| *at > now);
         if let Some(deadline) = self.rnr_deadline {
             if deadline <= now {
                 self.rnr_deadline = None;
@@ -221,6 +224,7 @@ impl Reliable {
         self.snd_una = self.snd_max;
         self.ack_deadline = None;
         self.rnr_deadline = None;
+        self.paced_until = None;
         self.probe.gone_back();
     }
 

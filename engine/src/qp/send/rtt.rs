@@ -68,8 +68,9 @@ impl RttEstimator {
         }
     }
 
-    /// Notes that `count` packets more are acknowledged, all before `snd_una`.
-    pub(super) fn acknowledged(&mut self, count: u32, snd_una: Psn, clock: &impl Clock) {
+    /// Notes that `count` packets more are acknowledged, all before `snd_una`. Returns the round trip in nanoseconds, if one
+    /// of them was measured.
+    pub(super) fn acknowledged(&mut self, count: u32, snd_una: Psn, clock: &impl Clock) -> Option<u64> {
         self.rests = self.rests.saturating_sub(count);
         if let Some((_, left_at)) = self.sample.filter(|(psn, _)| psn.distance_from(snd_una) < 0) {
             self.sample = None;
@@ -77,8 +78,10 @@ impl RttEstimator {
                 let time = clock.now().as_nanos().saturating_sub(left_at.as_nanos()).min(LONGEST);
                 self.known = Some(self.known.map_or(Rtt::first(time), |known| known.then(time)));
                 self.rests = REST;
+                return Some(time);
             }
         }
+        None
     }
 
     /// Forgets the packet that is measured: it is sent again, and an answer does not tell to which time of sending.

@@ -20,9 +20,17 @@ pub(in crate::qp) enum SendSide<H: Host> {
 impl<H: Host> SendSide<H> {
     pub(in crate::qp) fn new(config: &QpConfig<H>) -> Self {
         if config.qp_type.is_reliable() {
-            Self::Reliable(Reliable::new(config.window))
+            Self::Reliable(Reliable::new(config.window, &config.congestion))
         } else {
             Self::Unreliable(Unreliable::new(config.window))
+        }
+    }
+
+    /// A CNP came. On UC, which has no window, DCQCN answers it whatever the algorithm; UD gets none.
+    pub(in crate::qp) fn handle_notification(&mut self, config: &QpConfig<H>, now: Instant) {
+        match self {
+            Self::Reliable(reliable) => reliable.handle_notification(now),
+            Self::Unreliable(unreliable) => unreliable.handle_notification(config, now),
         }
     }
 

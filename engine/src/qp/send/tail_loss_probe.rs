@@ -49,9 +49,10 @@ impl TailLossProbe {
         self.probing
     }
 
-    /// Notes that a packet is sent for the first time. Returns whether its time of [leaving](Self::left) is wanted.
-    pub(super) const fn sent(&mut self, psn: Psn) -> bool {
-        self.rtt.sent(psn, self.lossy > 0)
+    /// Notes that a packet is sent for the first time. Returns whether its time of [leaving](Self::left) is wanted;
+    /// `always` wants every round trip.
+    pub(super) const fn sent(&mut self, psn: Psn, always: bool) -> bool {
+        self.rtt.sent(psn, always || self.lossy > 0)
     }
 
     /// Notes that what was sent has left.
@@ -93,12 +94,13 @@ impl TailLossProbe {
         self.lossy = CALM;
     }
 
-    /// Notes that `count` packets more are acknowledged, all before `snd_una`. Returns whether a probe had asked for that.
-    pub(super) fn acknowledged(&mut self, count: u32, snd_una: Psn, clock: &impl Clock) -> bool {
+    /// Notes that `count` packets more are acknowledged, all before `snd_una`. Returns whether a probe had asked for that,
+    /// and the round trip in nanoseconds if it was measured.
+    pub(super) fn acknowledged(&mut self, count: u32, snd_una: Psn, clock: &impl Clock) -> (bool, Option<u64>) {
         self.lossy = self.lossy.saturating_sub(count);
-        self.rtt.acknowledged(count, snd_una, clock);
+        let round_trip = self.rtt.acknowledged(count, snd_una, clock);
         self.probes = 0;
-        core::mem::take(&mut self.probing)
+        (core::mem::take(&mut self.probing), round_trip)
     }
 
     /// Notes that packets are sent again.
@@ -115,11 +117,11 @@ mod tests {
     #[test]
     fn every_packet_is_measured_after_a_loss() {
         let mut probe = TailLossProbe::default();
-        assert!(probe.sent(Psn::new(0)));
+        assert!(probe.sent(Psn::new(0), false));
         probe.left(Instant::from_nanos(1000));
         probe.acknowledged(1, Psn::new(1), &Instant::from_nanos(6000));
-        assert!(!probe.sent(Psn::new(1)), "one in many is enough");
+        assert!(!probe.sent(Psn::new(1), false), "one in many is enough");
         probe.lost();
-        assert!(probe.sent(Psn::new(2)));
+        assert!(probe.sent(Psn::new(2), false));
     }
 }

@@ -1,5 +1,6 @@
 //! The requester of UC and UD: a request is complete when its last packet is sent (IBA 9.8.2, 9.8.3).
 
+use alloc::boxed::Box;
 use core::time::Duration;
 
 use urxe_wire::packet::Service;
@@ -9,6 +10,7 @@ use super::pace::Pace;
 use super::segment::data_packet;
 use super::send_queue::{Entry, SendQueue};
 use super::wqe::{SendWqe, complete, execute_local, succeed};
+use crate::congestion::ReactionPoint;
 use crate::cq::WcStatus;
 use crate::event::Event;
 use crate::host::{Consumer, Host, Io, Network};
@@ -51,6 +53,8 @@ pub(in crate::qp) struct Unreliable<H: Host> {
     sent: u32,
     psn: Psn,
     pace: Pace,
+    /// The rate since the first CNP.
+    reaction: Option<Box<ReactionPoint>>,
     /// When the first packet was sent.
     began: Option<Instant>,
     waits_until: Option<Instant>,
@@ -69,6 +73,7 @@ impl<H: Host> Unreliable<H> {
             sent: 0,
             psn: Psn::default(),
             pace: Pace::new(window),
+            reaction: None,
             began: None,
             waits_until: None,
         }
@@ -113,6 +118,9 @@ impl<H: Host> Unreliable<H> {
         io: &mut Io<'_, H>,
         may_start: bool,
     ) -> Result<Progress, WcStatus> {
+        if self.reaction.is_some() {
+            self.follow_rate(io.now());
+        }
         while let Some(wqe) = self.queue.front() {
             if self.sent == 0 && !may_start {
                 break;
@@ -151,6 +159,24 @@ impl<H: Host> Unreliable<H> {
             self.queue.pop();
         }
         Ok(Progress::Idle)
+    }
+
+    /// A CNP came: packets leave more slowly.
+    pub(in crate::qp) fn handle_notification(&mut self, config: &QpConfig<H>, now: Instant) {
+        match &mut self.reaction {
+            Some(point) => point.notified(now),
+            None => self.reaction = Some(Box::new(ReactionPoint::new(&config.congestion, now))),
+        }
+    }
+
+    /// Has packets leave at the rate of the reaction point, until that is the link's.
+    #[cold]
+    fn follow_rate(&mut self, now: Instant) {
+        self.reaction.take_if(|point| {
+            point.advance(now);
+            point.is_at_line_rate()
+        });
+        self.pace.limit(self.reaction.as_ref().map(|point| point.rate()));
     }
 
     /// Until when the second packet of a message waits for what the very first one sets off at the peer.

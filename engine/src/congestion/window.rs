@@ -9,9 +9,9 @@
 
 use urxe_wire::Psn;
 
-/// Packets that may be outstanding at least, whatever is lost.
-const LEAST: u32 = 2;
-const INITIAL: u32 = 32;
+use super::{Acknowledged, Controller, INITIAL, LEAST};
+use crate::time::Instant;
+
 /// Round trips from nothing to the bound, after losses. By one packet each, a network that loses one packet in a hundred
 /// would be left with a dozen in flight (RFC 5681), of which none makes a run.
 const STEPS: u32 = 32;
@@ -22,7 +22,7 @@ const LONG_AGO: u32 = 1024;
 
 /// The window of one requester.
 #[derive(Clone, Debug)]
-pub(in crate::qp) struct CongestionWindow {
+pub(crate) struct CongestionWindow {
     packets: u32,
     most: u32,
     /// Doubling ends here.
@@ -38,7 +38,7 @@ pub(in crate::qp) struct CongestionWindow {
 
 impl CongestionWindow {
     /// A window of at most `most` packets.
-    pub(in crate::qp) fn new(most: u32) -> Self {
+    pub(crate) fn new(most: u32) -> Self {
         let most = most.max(LEAST);
         Self {
             packets: INITIAL.min(most),
@@ -51,13 +51,22 @@ impl CongestionWindow {
         }
     }
 
-    /// Packets that may be outstanding now.
-    pub(in crate::qp) const fn packets(&self) -> u32 {
+    /// Takes one `part`th off the window, once for all packets before `snd_max`.
+    fn decrease(&mut self, part: u32, snd_max: Psn) {
+        self.packets = (self.packets - self.packets / part).max(LEAST);
+        self.threshold = self.packets;
+        self.acknowledged = 0;
+        self.recovered_at = Some(snd_max);
+    }
+}
+
+impl Controller for CongestionWindow {
+    fn packets(&self) -> u32 {
         self.packets
     }
 
-    /// `count` packets more were acknowledged, all before `snd_una`.
-    pub(in crate::qp) fn on_acknowledged(&mut self, count: u32, snd_una: Psn) {
+    #[inline]
+    fn on_acknowledged(&mut self, Acknowledged { count, snd_una, .. }: Acknowledged) {
         self.since_loss = self.since_loss.saturating_add(count);
         if let Some(end) = self.recovered_at {
             if snd_una.distance_from(end) < 0 {
@@ -79,20 +88,23 @@ impl CongestionWindow {
     /// A packet was lost; everything before `snd_max` was in flight at that time.
     //= spec/requester.md#req-018
     //# The packets in flight SHOULD become fewer by a loss, half as many if losses are frequent, and grow again slowly.
-    pub(in crate::qp) fn on_loss(&mut self, snd_max: Psn) {
+    fn on_loss(&mut self, snd_max: Psn) {
         if self.recovered_at.is_none() {
             let since = core::mem::take(&mut self.since_loss).min(LONG_AGO);
             self.between_losses = (3 * self.between_losses + since) / 4;
             let part = if self.between_losses >= SELDOM { 8 } else { 2 };
-            self.packets = (self.packets - self.packets / part).max(LEAST);
-            self.threshold = self.packets;
-            self.acknowledged = 0;
-            self.recovered_at = Some(snd_max);
+            self.decrease(part, snd_max);
         }
     }
 
-    /// Notes that no answer came for a whole ACK timeout: the window begins anew.
-    pub(in crate::qp) fn on_timeout(&mut self) {
+    /// A queue that marks would soon overflow (RFC 3168, 6.1.2): the window reacts as to a loss in a full buffer.
+    fn on_notification(&mut self, _now: Instant, snd_max: Psn) {
+        if self.recovered_at.is_none() {
+            self.decrease(2, snd_max);
+        }
+    }
+
+    fn on_timeout(&mut self) {
         self.threshold = (self.packets / 2).max(LEAST);
         self.packets = LEAST;
         self.acknowledged = 0;
@@ -104,6 +116,10 @@ impl CongestionWindow {
 mod tests {
     use super::*;
 
+    fn acked(count: u32, snd_una: Psn) -> Acknowledged {
+        Acknowledged { count, snd_una, snd_max: snd_una, round_trip: None }
+    }
+
     //= spec/requester.md#req-018
     //= type=test
     //# The packets in flight SHOULD become fewer by a loss, half as many if losses are frequent, and grow again slowly.
@@ -111,14 +127,14 @@ mod tests {
     fn doubles_then_halves_then_creeps() {
         let mut window = CongestionWindow::new(256);
         assert_eq!(window.packets(), 32);
-        window.on_acknowledged(32, Psn::new(32));
+        window.on_acknowledged(acked(32, Psn::new(32)));
         assert_eq!(window.packets(), 64);
         window.on_loss(Psn::new(100));
         window.on_loss(Psn::new(100));
         assert_eq!(window.packets(), 32, "one loss counts once");
-        window.on_acknowledged(10, Psn::new(99));
+        window.on_acknowledged(acked(10, Psn::new(99)));
         assert_eq!(window.packets(), 32, "no growth while recovering");
-        window.on_acknowledged(32, Psn::new(132));
+        window.on_acknowledged(acked(32, Psn::new(132)));
         assert_eq!(window.packets(), 32 + 256 / STEPS);
     }
 
@@ -126,7 +142,7 @@ mod tests {
     fn lose_after(window: &mut CongestionWindow, psn: &mut Psn, packets: u32) -> (u32, u32) {
         for _ in 0..packets {
             *psn = psn.next();
-            window.on_acknowledged(1, *psn);
+            window.on_acknowledged(acked(1, *psn));
         }
         let before = window.packets();
         window.on_loss(*psn);
@@ -151,11 +167,23 @@ mod tests {
     }
 
     #[test]
+    fn a_notification_halves_once_a_window() {
+        let mut window = CongestionWindow::new(256);
+        for _ in 0..2 {
+            window.on_notification(Instant::default(), Psn::new(32));
+            assert_eq!(window.packets(), 16);
+        }
+        window.on_acknowledged(acked(1, Psn::new(32)));
+        window.on_notification(Instant::default(), Psn::new(64));
+        assert_eq!(window.packets(), 8);
+    }
+
+    #[test]
     fn stays_within_its_bounds() {
         let mut window = CongestionWindow::new(1);
         assert_eq!(window.packets(), LEAST);
         for psn in 0..100 {
-            window.on_acknowledged(1000, Psn::new(psn));
+            window.on_acknowledged(acked(1000, Psn::new(psn)));
             assert!(window.packets() <= LEAST);
             window.on_loss(Psn::new(psn));
             window.on_timeout();

@@ -1,0 +1,103 @@
+//! A limit on the rate of packets.
+
+use core::time::Duration;
+
+use super::ReactionPoint;
+use crate::time::Instant;
+
+/// Time by which packets may leave early, or a late timer be made up for: nobody wakes up for every packet.
+const BURST: Duration = Duration::from_nanos(BURST_NANOS);
+const BURST_NANOS: u64 = 100_000;
+/// Bytes of Ethernet, IP and UDP headers that a packet takes of a link besides its own.
+const OVERHEAD: u64 = 14 + 4 + 20 + 8;
+
+/// A limit on the rate of one queue pair, by the generic cell rate algorithm: a clock that each packet advances by its
+/// time on the link.
+#[derive(Clone, Debug)]
+pub(crate) struct RateLimiter {
+    pub(super) point: ReactionPoint,
+    /// When the link would have taken all that was sent.
+    done: Instant,
+}
+
+impl RateLimiter {
+    /// A limit from now on.
+    pub(super) const fn new(point: ReactionPoint, now: Instant) -> Self {
+        Self { point, done: now }
+    }
+
+    /// Packets of up to `length` bytes that may leave now, or when to ask again.
+    //= spec/congestion.md#ecn-004
+    //# A rate that is limited MUST stay between rpg_min_rate and the speed of the interface, and hold back no ACK.
+    pub(crate) fn allowance(&mut self, now: Instant, length: usize) -> Result<u32, Instant> {
+        self.point.advance(now);
+        let ahead = self.done.since(now);
+        if ahead >= BURST {
+            return Err(now + (ahead - BURST / 2));
+        }
+        let packet = time_of(1, length as u64, self.point.rate()).max(1);
+        let packets = u64::try_from((BURST - ahead).as_nanos()).unwrap_or(u64::MAX) / packet;
+        Ok(u32::try_from(packets).unwrap_or(u32::MAX).max(1))
+    }
+
+    /// Notes that `packets` packets of `bytes` bytes in all were sent.
+    pub(crate) fn sent(&mut self, now: Instant, packets: u32, bytes: u64) {
+        let earliest = Instant::from_nanos(now.as_nanos().saturating_sub(BURST_NANOS));
+        let time = time_of(packets.into(), bytes, self.point.rate());
+        self.done = self.done.max(earliest) + Duration::from_nanos(time);
+        self.point.sent(now, bytes);
+    }
+}
+
+/// Nanoseconds that so much takes at `rate` bits a second.
+fn time_of(packets: u64, bytes: u64, rate: u64) -> u64 {
+    let bits = u128::from((bytes + packets * OVERHEAD) * 8);
+    u64::try_from(bits * 1_000_000_000 / u128::from(rate.max(1))).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::congestion::{CongestionSettings, Parameters};
+
+    /// Bytes that leave in a second of virtual time at a rate that does not change.
+    fn bytes_in_a_second(megabits: u32, length: usize) -> u64 {
+        let parameters = Parameters {
+            rate_to_set_on_first_cnp: megabits,
+            rpg_time_reset: 131_071,
+            rpg_byte_reset: 0,
+            rpg_ai_rate: 1,
+            ..Parameters::default()
+        };
+        let mut now = Instant::from_nanos(1);
+        let settings = CongestionSettings { ecn: true, parameters, ..CongestionSettings::default() };
+        let mut limiter = RateLimiter::new(ReactionPoint::new(&settings, now), now);
+        let (end, mut bytes) = (now + Duration::from_secs(1), 0);
+        while now < end {
+            match limiter.allowance(now, length) {
+                Ok(packets) => {
+                    let sent = u64::from(packets) * length as u64;
+                    limiter.sent(now, packets, sent);
+                    bytes += sent;
+                }
+                Err(at) => {
+                    assert!(at > now);
+                    now = at;
+                }
+            }
+        }
+        bytes
+    }
+
+    #[test]
+    fn the_rate_is_that_of_the_link() {
+        for (megabits, length) in [(10, 1024), (100, 1024), (1000, 64), (5000, 4096)] {
+            let bytes = bytes_in_a_second(megabits, length);
+            let on_the_link = bytes / length as u64 * (length as u64 + OVERHEAD) * 8;
+            // A few Mbit/s of increase by the timer are within.
+            let rate = on_the_link / 1_000_000;
+            let wanted = u64::from(megabits);
+            assert!((wanted..=wanted + wanted / 20 + 8).contains(&rate), "{rate} Mbit/s instead of {megabits}");
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! Congestion notification: marks in, CNPs out, and the other way round.
+
+use std::time::Duration;
+
+use urxe_engine::QpState;
+use urxe_engine::congestion::{Algorithm, CongestionSettings, Parameters};
+use urxe_engine::endpoint::Event as NodeEvent;
+use urxe_engine::{Event, QpType, Remote, SendOp};
+use urxe_sim::single_qp::{MTU, PEER_QPN, RQ_PSN, SingleQp};
+use urxe_wire::{Bth, Ext, Header, Opcode, Operation as O, PKey, Psn, RKey, Reth, Transport};
+
+fn with(settings: CongestionSettings, qp_type: QpType) -> SingleQp {
+    let mut qp = SingleQp::reset(|setup, _| {
+        setup.congestion = settings;
+        setup.qp_type = qp_type;
+    });
+    qp.go_to(QpState::Rts, &SingleQp::attr());
+    qp
+}
+
+fn settings(algorithm: Algorithm) -> CongestionSettings {
+    let parameters = Parameters { min_time_between_cnps: 50, ..Parameters::default() };
+    CongestionSettings { ecn: true, algorithm, parameters, line_rate: 1000 }
+}
+
+fn send_only(qp: &SingleQp, psn: u32) -> Header {
+    let opcode = Opcode::new(Transport::Rc, O::SendOnly).unwrap();
+    Header::new(Bth { ack_req: true, ..Bth::new(opcode, qp.qpn, Psn::new(psn)) }, Ext::None)
+}
+
+fn cnp(qp: &SingleQp) -> Header {
+    Header::new(Bth { becn: true, ..Bth::new(Opcode::CNP, qp.qpn, Psn::new(0)) }, Ext::CnpReserved)
+}
+
+/// Events about congestion.
+fn told(qp: &mut SingleQp) -> Vec<Event> {
+    let about = |event| match event {
+        NodeEvent::Trace(_, event @ (Event::Marked { .. } | Event::SentCnp | Event::ReceivedCnp { .. })) => Some(event),
+        _ => None,
+    };
+    qp.log().into_iter().filter_map(about).collect()
+}
+
+//= spec/congestion.md#ecn-002
+//= type=test
+//# A packet of the peer that has met congestion MUST be answered by a CNP, but by no more than one in
+//# min_time_between_cnps.
+#[test]
+fn marks_are_answered_once_an_interval() {
+    let mut qp = with(settings(Algorithm::Window), QpType::Rc);
+    for n in 0..4 {
+        qp.recv(n, 64);
+    }
+    qp.gets_marked(&send_only(&qp, RQ_PSN), b"a");
+    qp.gets_marked(&send_only(&qp, RQ_PSN + 1), b"b");
+    assert_eq!(told(&mut qp), [Event::Marked { packets: 1 }, Event::SentCnp, Event::Marked { packets: 1 }]);
+    let sent = qp.sent();
+    assert_eq!(sent, ["CNP 0", "ACK 101"]);
+    let bth = sent[0].header.bth;
+    assert!(bth.becn && !bth.fecn && !bth.ack_req && bth.dest_qp == PEER_QPN && bth.p_key == PKey::DEFAULT);
+    qp.elapse(Duration::from_micros(50));
+    qp.gets_marked(&send_only(&qp, RQ_PSN + 2), b"c");
+    assert_eq!(qp.sent(), ["CNP 0", "ACK 102"]);
+}
+
+/// FECN in a BTH says what CE says.
+#[test]
+fn fecn_is_answered_as_ce_is() {
+    let mut qp = with(settings(Algorithm::Window), QpType::Rc);
+    qp.recv(1, 64);
+    qp.gets_changed(O::SendOnly, RQ_PSN, Ext::None, b"x", |bth| bth.fecn = true);
+    assert_eq!(qp.sent(), ["CNP 0", "ACK 100"]);
+}
+
+/// A duplicate and a stranger's packet are what anybody could send; a CNP is no data.
+#[test]
+fn what_is_not_answered() {
+    let mut qp = with(settings(Algorithm::Window), QpType::Rc);
+    qp.gets_marked(&cnp(&qp), &[]);
+    assert_eq!(told(&mut qp), [Event::ReceivedCnp { handled: true }]);
+    let mut bth = send_only(&qp, RQ_PSN);
+    bth.bth.fecn = true;
+    qp.gets_from("10.0.0.3".parse().unwrap(), &bth, b"x");
+    assert_eq!(qp.sent(), [""; 0]);
+    let mut off = with(CongestionSettings::NONE, QpType::Rc);
+    off.recv(1, 64);
+    off.gets_marked(&send_only(&off, RQ_PSN), b"x");
+    assert_eq!(off.sent(), ["ACK 100"]);
+    assert_eq!(told(&mut off), []);
+}
+
+//= spec/congestion.md#ecn-003
+//= type=test
+//# A CNP of the peer MUST slow the requester. One without BECN, with a payload, or to a queue pair that does not send or
+//# has no part in ECN MUST change nothing and be counted.
+#[test]
+fn cnps_slow_the_requester_or_are_ignored() {
+    let ignored = [Event::ReceivedCnp { handled: false }];
+    for algorithm in Algorithm::ALL.map(|(_, algorithm)| algorithm) {
+        let mut qp = with(settings(algorithm), QpType::Rc);
+        let before = qp.node.qp(qp.qpn).window();
+        let mut without_becn = cnp(&qp);
+        without_becn.bth.becn = false;
+        qp.gets_from("10.0.0.2".parse().unwrap(), &without_becn, &[]);
+        assert_eq!(told(&mut qp), ignored);
+        qp.gets_from("10.0.0.2".parse().unwrap(), &cnp(&qp), b"data");
+        assert_eq!(told(&mut qp), ignored);
+        assert_eq!(qp.node.qp(qp.qpn).window(), before);
+        qp.gets_from("10.0.0.2".parse().unwrap(), &cnp(&qp), &[]);
+        assert_eq!(told(&mut qp), [Event::ReceivedCnp { handled: true }]);
+        let slowed = qp.node.qp(qp.qpn).window() < before;
+        assert_eq!(slowed, algorithm != Algorithm::Dcqcn, "{algorithm:?}: the window, or the rate");
+    }
+    let mut off = with(CongestionSettings::NONE, QpType::Rc);
+    off.gets_from("10.0.0.2".parse().unwrap(), &cnp(&off), &[]);
+    assert_eq!(told(&mut off), ignored);
+}
+
+/// Bytes that a requester gets out in so many microseconds, to a peer that acknowledges at once.
+fn throughput(qp: &mut SingleQp, micros: u64) -> u64 {
+    let end = qp.now + Duration::from_micros(micros);
+    let (mut bytes, mut posted) = (0, 0);
+    while qp.now < end {
+        while posted < 32 {
+            qp.post(posted, SendOp::Write(Remote { addr: 0, r_key: RKey(0) }), 4096);
+            posted += 1;
+        }
+        let sent = qp.sent();
+        bytes += sent.iter().map(|packet| packet.payload.len() as u64).sum::<u64>();
+        if let Some(last) = sent.last().filter(|last| last.header.bth.opcode != Opcode::CNP) {
+            qp.gets_ack(last.header.bth.psn.get());
+        }
+        posted -= u64::try_from(qp.completed().len()).unwrap();
+        let next = qp.timeout().unwrap_or_default().clamp(Duration::from_micros(1), Duration::from_micros(10));
+        qp.elapse(next);
+    }
+    bytes
+}
+
+//= spec/congestion.md#ecn-004
+//= type=test
+//# A rate that is limited MUST stay between rpg_min_rate and the speed of the interface, and hold back no ACK.
+#[test]
+fn a_limited_rate_holds_back_requests_and_no_acks() {
+    let mut fixed = settings(Algorithm::Dcqcn);
+    fixed.parameters.rate_to_set_on_first_cnp = 100;
+    fixed.parameters.rpg_time_reset = 131_071;
+    fixed.parameters.rpg_byte_reset = 0;
+    let mut qp = with(fixed, QpType::Rc);
+    qp.gets_from("10.0.0.2".parse().unwrap(), &cnp(&qp), &[]);
+    // 100 Mbit/s for 20 ms are 250 kB on the link, of which the headers of packets of 256 bytes are a fourth.
+    let bytes = throughput(&mut qp, 20_000);
+    assert!((170_000..230_000).contains(&bytes), "{bytes}");
+    // The next request waits; an ACK does not.
+    qp.recv(99, 64);
+    qp.gets(O::SendOnly, RQ_PSN, Ext::None, b"x");
+    assert_eq!(qp.sent().first().map(ToString::to_string).as_deref(), Some("ACK 100"));
+}
+
+/// A flood of CNPs leaves the least rate, and when it ends the rate comes back.
+#[test]
+fn a_flood_of_cnps_does_not_stop_the_requester() {
+    let mut qp = with(settings(Algorithm::Dcqcn), QpType::Rc);
+    for _ in 0..1000 {
+        qp.elapse(Duration::from_micros(4));
+        qp.gets_from("10.0.0.2".parse().unwrap(), &cnp(&qp), &[]);
+    }
+    assert!(throughput(&mut qp, 10_000) > 0);
+    qp.elapse(Duration::from_secs(10));
+    // Nothing limits it: a window each time.
+    assert!(throughput(&mut qp, 1000) > 200_000);
+}
+
+/// READ responses are data as well: what is asked for comes at the rate.
+#[test]
+fn read_responses_are_limited_too() {
+    let mut fixed = settings(Algorithm::Dcqcn);
+    fixed.parameters.rate_to_set_on_first_cnp = 10;
+    fixed.parameters.rpg_time_reset = 131_071;
+    fixed.parameters.rpg_byte_reset = 0;
+    let mut qp = with(fixed, QpType::Rc);
+    qp.gets_from("10.0.0.2".parse().unwrap(), &cnp(&qp), &[]);
+    let reth = Reth { va: qp.remote.addr, r_key: RKey(qp.remote.key.0), dma_len: u32::try_from(16 * MTU).unwrap() };
+    qp.gets(O::ReadRequest, RQ_PSN, Ext::Reth(reth), &[]);
+    let mut responses = qp.sent().len();
+    assert!(responses < 16, "{responses} at once");
+    let mut waits = 0;
+    while responses < 16 {
+        let wait = qp.timeout().expect("it waits for its time");
+        qp.elapse(wait);
+        responses += qp.sent().len();
+        waits += 1;
+        assert!(waits < 100);
+    }
+    assert!(waits > 4, "10 Mbit/s are a packet in a quarter of a millisecond");
+}
+
+/// UC has no window: DCQCN slows it, whatever the algorithm.
+#[test]
+fn uc_is_slowed_by_cnps() {
+    let paced = |notify: bool| {
+        let mut qp = with(settings(Algorithm::Window), QpType::Uc);
+        if notify {
+            for _ in 0..40 {
+                qp.elapse(Duration::from_micros(4));
+                qp.gets_from("10.0.0.2".parse().unwrap(), &cnp(&qp), &[]);
+            }
+        }
+        for n in 0..40 {
+            qp.post(n, SendOp::Send, 256);
+        }
+        let (begin, mut sent) = (qp.now, qp.sent().len());
+        while sent < 40 {
+            let wait = qp.timeout().unwrap();
+            qp.elapse(wait);
+            sent += qp.sent().len();
+        }
+        qp.now.since(begin)
+    };
+    assert!(paced(true) > 2 * paced(false));
+}
