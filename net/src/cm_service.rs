@@ -8,29 +8,16 @@
 use std::collections::HashSet;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr as UnixAddr, UnixDatagram};
+use std::os::unix::net::UnixDatagram;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use urxe_wire::cm::{CmMad, CommId, Message};
 use urxe_wire::{Gid, Qpn};
 
-use crate::ipc::NAME_PREFIX;
-use crate::mad_claim::MadName;
-use crate::qpn_registry::{block_of, mailbox_name};
+use crate::mailbox::Mailbox;
+use crate::qpn_registry::block_of;
 use crate::sys::epoll_key::EpollKey;
 use crate::sys::fd::{Fd, FdSet};
-
-/// A name for datagrams of other processes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Mailbox {
-    /// Mailbox of a QPN block.
-    Block(u16),
-    /// Mailbox of a service id on an address.
-    Service(u64, Gid),
-    /// Mailbox of methods of a management class.
-    Mad(MadName),
-}
 
 /// Identity of a request at its sender, equal in all copies (IBA 12.6.5, 13.4.6.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -40,17 +27,6 @@ pub(crate) struct RequestId {
 }
 
 impl Mailbox {
-    pub(crate) fn name(&self) -> io::Result<UnixAddr> {
-        match self {
-            Self::Block(block) => mailbox_name(*block),
-            Self::Service(id, gid) => UnixAddr::from_abstract_name(format!(
-                "{NAME_PREFIX}/service/{id:016x}/{:032x}",
-                u128::from_be_bytes(gid.octets())
-            )),
-            Self::Mad(name) => name.address(),
-        }
-    }
-
     /// Finds the mailbox that a packet to QP1 of `local` is for, and the identity of a request; `None` if the packet names neither.
     pub(crate) fn of_gsi(packet: &[u8], local: Gid) -> Option<(Self, Option<RequestId>)> {
         /// BTH and DETH.
@@ -115,6 +91,8 @@ impl Service {
 
 #[cfg(test)]
 mod tests {
+    use std::os::linux::net::SocketAddrExt;
+
     use super::*;
     use urxe_wire::PKey;
     use urxe_wire::cm::{Dreq, Ids, Plain, SidrReq};

@@ -65,6 +65,7 @@ pub mod ipc;
 pub mod last_will;
 pub mod link_monitor;
 pub mod mad_claim;
+mod mailbox;
 pub mod multicast;
 pub mod port;
 pub mod qpn_registry;

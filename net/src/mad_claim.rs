@@ -5,15 +5,14 @@
 //! the kernel do. Responses need none: the upper half of their transaction id is a QPN of the requester's process.
 
 use std::io;
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr as UnixAddr, UnixDatagram};
+use std::os::unix::net::UnixDatagram;
 use std::sync::Arc;
 
 use urxe_wire::Qpn;
 use urxe_wire::mad::{self, MAD_LEN, Mad};
 
-use crate::cm_service::{Mailbox, Service, Services};
-use crate::ipc::NAME_PREFIX;
+use crate::cm_service::{Service, Services};
+use crate::mailbox::{MadName, Mailbox};
 use crate::qpn_registry::block_of;
 use crate::sys::cancellation::CancelGuard;
 use crate::sys::fd::FdSet;
@@ -31,17 +30,6 @@ pub struct MadClaim {
     pub methods: u128,
 }
 
-/// Methods of a class on an interface, as the name of a mailbox.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct MadName {
-    interface: u32,
-    class: u8,
-    version: u8,
-    oui: [u8; 3],
-    /// One method; `None` stands for all of them.
-    method: Option<u8>,
-}
-
 /// Ways of a management datagram within the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MadWay {
@@ -54,14 +42,6 @@ pub(crate) enum MadWay {
 }
 
 impl MadName {
-    pub(crate) fn address(&self) -> io::Result<UnixAddr> {
-        let Self { interface, class, version, oui: [a, b, c], method } = self;
-        let method = method.map_or_else(|| "all".to_owned(), |method| format!("{method:02x}"));
-        UnixAddr::from_abstract_name(format!(
-            "{NAME_PREFIX}/mad/{interface}/{class:02x}.{version:02x}.{a:02x}{b:02x}{c:02x}/{method}"
-        ))
-    }
-
     /// Whether a process holds the name.
     fn is_held(&self) -> io::Result<bool> {
         let _guard = CancelGuard::new();

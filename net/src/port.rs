@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use urxe_wire::{Gid, Qpn};
 
-use crate::cm_service::{Mailbox, Service, Services};
+use crate::cm_service::{Service, Services};
 use crate::counters::Counters;
 use crate::error::{PortError, RouteError};
 use crate::interface::Interface;
@@ -16,6 +16,7 @@ use crate::ipc::{Channel, KeptFile, Listener, Notes};
 use crate::last_will::{LastWill, OwnLastWills};
 use crate::link_monitor::LinkEvent;
 use crate::mad_claim::MadClaim;
+use crate::mailbox::Mailbox;
 use crate::multicast::{Groups, Membership};
 use crate::qpn_registry::{Registry, block_of};
 use crate::route::{Destination, Route, TxPool};

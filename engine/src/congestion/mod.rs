@@ -5,6 +5,7 @@
 //! | [`window`] | packets in flight by losses, as TCP's Reno: the default |
 //! | [`dcqcn`] | that, and a rate by congestion notifications |
 //! | [`swift`] | packets in flight by the round-trip time |
+//! | [`reaction_point`] | that rate: DCQCN's equations |
 //! | [`limiter`] | when the next packets may leave at a rate |
 //! | [`notification`] | marks of packets that arrive, and when a CNP answers them |
 //! | [`parameters`] | the table of parameters |
@@ -13,6 +14,7 @@ mod dcqcn;
 mod limiter;
 mod notification;
 mod parameters;
+mod reaction_point;
 mod swift;
 mod window;
 
@@ -22,11 +24,11 @@ use urxe_wire::Psn;
 
 use crate::time::Instant;
 use dcqcn::Dcqcn;
-pub(crate) use dcqcn::ReactionPoint;
 pub(crate) use limiter::RateLimiter;
 pub(crate) use notification::NotificationPoint;
 pub use notification::{Marks, capable};
 pub use parameters::{Parameter, ParameterError, Parameters};
+pub(crate) use reaction_point::ReactionPoint;
 use swift::Swift;
 use window::CongestionWindow;
 

@@ -8,9 +8,9 @@ use super::deadline::Task;
 use super::forward::{Forwarded, Forwarder, STALLED, Way, forward};
 use super::pending_requests::{Fate, PendingRequests, RequestKey};
 use super::{Call, Meta, Receiver, mad_router};
-use crate::cm_service::Mailbox;
 use crate::counters::add_alone;
 use crate::datagram::Datagram;
+use crate::mailbox::Mailbox;
 use crate::port::Port;
 
 /// Forwards, keeps or drops a packet to QP1 that is not for this process.

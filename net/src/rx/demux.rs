@@ -9,9 +9,9 @@ use super::cm_router;
 use super::deadline::Task;
 use super::forward::{Forwarded, STALLED, Way, forward};
 use super::{Call, Meta, Receiver};
-use crate::cm_service::Mailbox;
 use crate::counters::add_alone;
 use crate::datagram::{Datagram, RxBatch, dest_qpn, group_of, leading};
+use crate::mailbox::Mailbox;
 use crate::port::Port;
 use crate::qpn_registry::block_of;
 

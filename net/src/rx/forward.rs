@@ -16,9 +16,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::Meta;
-use crate::cm_service::Mailbox;
 use crate::datagram::Headers;
 use crate::ipc::header::{HEADER_LEN, Header};
+use crate::mailbox::Mailbox;
 use crate::port::Port;
 use crate::sys::cancellation::CancelGuard;
 use crate::sys::epoll_key::EpollKey;

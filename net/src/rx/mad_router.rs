@@ -2,9 +2,9 @@
 
 use super::Meta;
 use super::forward::{Forwarded, Forwarder, Way, forward};
-use crate::cm_service::Mailbox;
 use crate::counters::add_alone;
 use crate::mad_claim::MadWay;
+use crate::mailbox::Mailbox;
 use crate::port::Port;
 
 /// Forwards a datagram whose agent is another process's. One that nobody has stays: this process says so to its sender.

@@ -18,7 +18,8 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::cm_service::{Mailbox, RequestId};
+use crate::cm_service::RequestId;
+use crate::mailbox::Mailbox;
 use crate::rx::Meta;
 use crate::sys::epoll_key::EpollKey;
 use crate::sys::fd::{Fd, FdSet};

@@ -76,7 +76,7 @@ unsafe fn create(ibv_context: *mut v::ibv_context, attr: &mut v::ibv_qp_init_att
     context.check_alive()?;
     if attr.qp_type == v::IBV_QPT_RAW_PACKET {
         // SAFETY: the caller's promise.
-        return unsafe { raw::qp::create(ibv_context, attr) };
+        return unsafe { raw::create(ibv_context, attr) };
     }
     if attr.comp_mask & !INIT_ATTRS != 0
         || (attr.comp_mask & v::IBV_QP_INIT_ATTR_CREATE_FLAGS != 0 && attr.create_flags != 0)

@@ -55,9 +55,9 @@ impl Raw {
             return Ok(Arc::clone(tx));
         }
         let new = Arc::new(port.open_raw_tx()?);
-        *tx = Some(Arc::clone(&new));
         // The ring comes with it, as a queue pair that waits for room is seen to by whoever looks into the ring.
         *lock(&self.rx) = Some(port.open_raw_rx()?);
+        *tx = Some(Arc::clone(&new));
         Ok(new)
     }
 

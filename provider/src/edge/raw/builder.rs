@@ -1,7 +1,6 @@
 //! Posting frames by `ibv_wr_*` (`ibv_wr_post(3)`): what is wrong with a request is said by `wr_complete`, which then posts
 //! none of them.
 
-use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 
 use urxe_engine::{Data, PostError, Sge, SgeList};
@@ -11,9 +10,9 @@ use urxe_ffi::driver::objects::verbs_qp;
 use urxe_ffi::verbs as v;
 
 use super::object::object;
+use super::requests::{Batch, Request};
 use crate::edge::buffers::{buffers, copy};
 use crate::edge::context::shared;
-use crate::edge::poll_session_lock::PollSessionLock;
 use crate::edge::{fast_verb, guarded};
 use crate::kernel::Errno;
 use urxe_runtime::raw::RawSend;
@@ -21,42 +20,6 @@ use urxe_runtime::sanitizer;
 
 /// Operations of `enum ibv_qp_create_send_ops_flags` that raw packet queue pairs have.
 pub(super) const OPERATIONS: u64 = v::IBV_QP_EX_WITH_SEND as u64;
-
-/// Requests between `wr_start` and `wr_complete`.
-#[derive(Debug, Default)]
-pub(super) struct Builder {
-    /// Held from `wr_start` to `wr_complete` or `wr_abort`.
-    gate: PollSessionLock,
-    batch: UnsafeCell<Batch>,
-}
-
-#[derive(Debug, Default)]
-struct Batch {
-    requests: Vec<Request>,
-    /// The first thing that was wrong.
-    error: Option<Errno>,
-}
-
-#[derive(Debug)]
-struct Request {
-    wr_id: u64,
-    wr_flags: u32,
-    data: Data,
-}
-
-impl Batch {
-    fn set_data(&mut self, data: Result<Data, Errno>) {
-        match (data, self.requests.last_mut()) {
-            (Ok(data), Some(request)) => request.data = data,
-            (Ok(_), None) => self.fail(Errno(libc::EINVAL)),
-            (Err(errno), _) => self.fail(errno),
-        }
-    }
-
-    fn fail(&mut self, errno: Errno) {
-        self.error.get_or_insert(errno);
-    }
-}
 
 /// Fills in the builders.
 pub(super) fn install(verbs: &mut verbs_qp, layout: QpLayout) {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use urxe_ffi::driver::objects::verbs_qp;
 use urxe_ffi::verbs as v;
 
-use super::builder::Builder;
+use super::requests::Builder;
 use crate::edge::users::{Use, Users};
 use crate::kernel::Errno;
 use crate::verbs::diagnostics;

@@ -10,8 +10,9 @@ use urxe_engine::{ModifyError, QpState};
 use urxe_ffi::driver::objects::verbs_qp;
 use urxe_ffi::verbs as v;
 
-use super::builder::{self, Builder};
+use super::builder;
 use super::object::{Kind, RawQpObject, object};
+use super::requests::Builder;
 use crate::edge::context::{self, shared};
 use crate::edge::users::{Use, Users};
 use crate::edge::{cq, mr};
@@ -31,17 +32,13 @@ const INIT_ATTRS: u32 = v::IBV_QP_INIT_ATTR_PD | v::IBV_QP_INIT_ATTR_CREATE_FLAG
 ///
 /// # Safety
 /// The context and the objects that the attributes name are ours and live.
-pub(in crate::edge) unsafe fn create(
+pub(super) unsafe fn create(
     ibv_context: *mut v::ibv_context,
     attr: &mut v::ibv_qp_init_attr_ex,
 ) -> Result<*mut v::ibv_qp, Errno> {
     // SAFETY: the caller's context.
     let context = unsafe { shared(ibv_context) };
     let given = |field| attr.comp_mask & field != 0;
-    if given(v::IBV_QP_INIT_ATTR_IND_TABLE) {
-        // SAFETY: the caller's promise.
-        return unsafe { super::rss::create_qp(ibv_context, attr) };
-    }
     if attr.comp_mask & !INIT_ATTRS != 0 || (given(v::IBV_QP_INIT_ATTR_CREATE_FLAGS) && attr.create_flags != 0) {
         return Err(diagnostics::wrong(
             Errno(libc::EOPNOTSUPP),

@@ -9,8 +9,8 @@ use urxe_explain::Verb;
 use urxe_ffi::driver::objects::verbs_qp;
 use urxe_ffi::verbs as v;
 
-use super::builder::Builder;
 use super::object::{Kind, RawQpObject};
+use super::requests::Builder;
 use super::{qp, wq};
 use crate::edge::context::shared;
 use crate::edge::users::{Use, Users};

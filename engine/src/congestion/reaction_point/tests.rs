@@ -2,8 +2,11 @@
 
 use std::vec::Vec;
 
+use urxe_wire::Psn;
+
 use super::*;
-use crate::congestion::Algorithm;
+use crate::congestion::dcqcn::Dcqcn;
+use crate::congestion::{Algorithm, Controller};
 
 /// The reaction point as the paper writes it (section 3.2, equations 1 to 4), for one parameter set.
 struct Paper {
