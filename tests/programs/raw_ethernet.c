@@ -201,7 +201,13 @@ static void states(void)
     CHECK(post_list(&end, &list, 1, 0) == 0 && next(end.send_cq).status == IBV_WC_WR_FLUSH_ERR);
     CHECK(move(end.qp, IBV_QPS_RESET, 0) == 0);
     union ibv_gid gid = {.raw = {0xff, 2}};
-    CHECK(ibv_attach_mcast(end.qp, &gid, 0) == EINVAL);
+    CHECK(ibv_attach_mcast(end.qp, &gid, 0) == EINVAL && ibv_detach_mcast(end.qp, &gid, 0) == EINVAL);
+    struct ibv_mw *window = ibv_alloc_mw(pd, IBV_MW_TYPE_1);
+    CHECK(window);
+    struct ibv_mw_bind bind = {.bind_info = {.mr = mr, .addr = (uintptr_t)memory, .length = 64}};
+    uint32_t key = window->rkey;
+    CHECK(ibv_bind_mw(end.qp, window, &bind) == EOPNOTSUPP && window->rkey == key);
+    CHECK(ibv_dealloc_mw(window) == 0);
     finish(&end);
 }
 

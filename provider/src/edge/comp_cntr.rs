@@ -132,21 +132,22 @@ pub(super) unsafe extern "C" fn qp_attach_comp_cntr(
 ) -> c_int {
     int_verb(Verb::QpAttachCompCntr, || {
         // SAFETY: the caller's queue pair, counter and attributes.
-        let ((context, object), qp_context, queue_pair, attr) =
-            unsafe { (object(comp_cntr), (*qp).context, qp_object::object(qp), &*attr) };
+        let ((context, object), qp_context, is_raw, attr) =
+            unsafe { (object(comp_cntr), (*qp).context, raw::is_raw(qp), &*attr) };
         context.check_alive()?;
         if attr.comp_mask != 0 {
             return Err(EOPNOTSUPP);
         }
         let ops = CountedOps::from_bits(attr.op_mask).ok_or(EOPNOTSUPP)?;
-        // The kernel finds a handle among those of the same open device only.
-        // SAFETY: the caller's queue pair.
-        if unsafe { raw::is_raw(qp) } {
-            return Err(Errno(libc::EOPNOTSUPP));
+        if is_raw {
+            return Err(EOPNOTSUPP);
         }
+        // The kernel finds a handle among those of the same open device only.
         if ops.is_empty() || qp_context != object.ibv.context {
             return Err(EINVAL);
         }
+        // SAFETY: the caller's queue pair, not raw.
+        let queue_pair = unsafe { qp_object::object(qp) };
         queue_pair.qp.attach_counter(ops, Arc::clone(&object.counter)).map_err(|error| match error {
             AttachError::State(_) => EINVAL,
             AttachError::Overlap => Errno(libc::EBUSY),

@@ -43,10 +43,14 @@ pub(super) unsafe extern "C" fn detach_mcast(qp: *mut v::ibv_qp, gid: *const v::
 /// A queue pair of ours, and a GID.
 unsafe fn arguments<'a>(qp: *mut v::ibv_qp, gid: *const v::ibv_gid) -> Result<(&'a Context, Qpn, Gid), Errno> {
     // SAFETY: the caller's promise; every bit pattern is sixteen bytes.
-    let (context, object, gid) = unsafe { (shared((*qp).context), qp_object::object(qp), Gid::new((*gid).raw)) };
+    let (context, is_raw, gid) = unsafe { (shared((*qp).context), raw::is_raw(qp), Gid::new((*gid).raw)) };
     context.check_alive()?;
-    // SAFETY: as above.
-    if unsafe { raw::is_raw(qp) } || object.qp.inspect(|engine| engine.config().qp_type) != QpType::Ud {
+    if is_raw {
+        return Err(EINVAL);
+    }
+    // SAFETY: as above, and not raw.
+    let object = unsafe { qp_object::object(qp) };
+    if object.qp.inspect(|engine| engine.config().qp_type) != QpType::Ud {
         return Err(EINVAL);
     }
     Ok((context, object.qp.qpn(), gid))

@@ -9,7 +9,7 @@ use urxe_ffi::verbs as v;
 
 use super::context::shared;
 use super::work_requests::bind;
-use super::{int_verb, mr, ptr_verb, qp_object};
+use super::{int_verb, mr, ptr_verb, qp_object, raw};
 use crate::kernel::Errno;
 use crate::verbs::diagnostics;
 use crate::verbs::objects::ProtectionDomain;
@@ -62,8 +62,17 @@ pub(super) unsafe extern "C" fn dealloc_mw(mw: *mut v::ibv_mw) -> c_int {
 pub(super) unsafe extern "C" fn bind_mw(qp: *mut v::ibv_qp, mw: *mut v::ibv_mw, mw_bind: *mut v::ibv_mw_bind) -> c_int {
     int_verb(Verb::BindMw, || {
         // SAFETY: the caller's queue pair, window and description.
-        let (context, object, asked) = unsafe { (shared((*qp).context), qp_object::object(qp), &*mw_bind) };
+        let (context, is_raw, asked) = unsafe { (shared((*qp).context), raw::is_raw(qp), &*mw_bind) };
         context.check_alive()?;
+        if is_raw {
+            return Err(diagnostics::wrong(
+                Errno(libc::EOPNOTSUPP),
+                "a raw packet queue pair binds no memory windows",
+                "bind by a queue pair of type RC or UC",
+            ));
+        }
+        // SAFETY: as above, and not raw.
+        let object = unsafe { qp_object::object(qp) };
         //= spec/memory.md#mem-012
         //# A type 1 window MUST NOT be bound zero-based.
         if asked.bind_info.mw_access_flags & v::IBV_ACCESS_ZERO_BASED != 0 {

@@ -18,10 +18,8 @@ pub(super) unsafe extern "C" fn post_send(
     sanitizer::posting();
     fast_verb(Verb::PostSend, |is_nested| {
         // SAFETY: the caller's queue pair.
-        let (context, object) = unsafe { (shared((*qp).context), qp_object::object(qp)) };
+        let (context, is_raw) = unsafe { (shared((*qp).context), raw::is_raw(qp)) };
         context.check_alive()?;
-        // SAFETY: the caller's queue pair.
-        let is_raw = unsafe { raw::is_raw(qp) };
         // One branch for both: neither is of the data path of RoCE.
         if is_nested | is_raw {
             // SAFETY: the caller's queue pair, list and pointer.
@@ -29,12 +27,15 @@ pub(super) unsafe extern "C" fn post_send(
                 if is_raw {
                     raw::post_send(qp, is_nested, first, bad_wr)
                 } else {
-                    reentrant::post_send(qp, object, first, bad_wr)
+                    reentrant::post_send(qp, qp_object::object(qp), first, bad_wr)
                 }
             };
         }
-        // SAFETY: as above.
-        unsafe { send(context, &object.qp, object.max_inline, first, bad_wr) }
+        // SAFETY: as above, and not raw.
+        unsafe {
+            let object = qp_object::object(qp);
+            send(context, &object.qp, object.max_inline, first, bad_wr)
+        }
     })
 }
 
@@ -46,20 +47,18 @@ pub(super) unsafe extern "C" fn post_recv(
     sanitizer::posting();
     fast_verb(Verb::PostRecv, |is_nested| {
         // SAFETY: the caller's queue pair.
-        let (context, object) = unsafe { (shared((*qp).context), qp_object::object(qp)) };
+        let (context, is_raw) = unsafe { (shared((*qp).context), raw::is_raw(qp)) };
         context.check_alive()?;
-        // SAFETY: the caller's queue pair.
-        let is_raw = unsafe { raw::is_raw(qp) };
-        // SAFETY: the caller's queue pair, list and pointer.
+        // SAFETY: the caller's queue pair, list and pointer; a queue pair of RoCE where it is not raw.
         unsafe {
             if is_nested | is_raw {
                 return if is_raw {
                     raw::post_recv(qp, is_nested, first, bad_wr)
                 } else {
-                    reentrant::post_recv(&object.qp, first, bad_wr)
+                    reentrant::post_recv(&qp_object::object(qp).qp, first, bad_wr)
                 };
             }
-            recv(&object.qp, first, bad_wr)
+            recv(&qp_object::object(qp).qp, first, bad_wr)
         }
     })
 }

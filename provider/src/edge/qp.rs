@@ -302,13 +302,15 @@ const fn unused_attributes(qp_type: QpType) -> AttrMask {
 pub(super) unsafe extern "C" fn modify_qp(qp: *mut v::ibv_qp, attr: *mut v::ibv_qp_attr, attr_mask: c_int) -> c_int {
     int_verb(Verb::ModifyQp, || {
         // SAFETY: the caller's queue pair and attributes.
-        let (context, object, attr) = unsafe { (shared((*qp).context), object(qp), &*attr) };
+        let (context, attr) = unsafe { (shared((*qp).context), &*attr) };
         context.check_alive()?;
         // SAFETY: the caller's queue pair.
         if unsafe { raw::is_raw(qp) } {
             // SAFETY: as above.
             return unsafe { raw::qp::modify(qp, attr, attr_mask) };
         }
+        // SAFETY: as above, and not raw.
+        let object = unsafe { object(qp) };
         let qp_type = object.qp.inspect(|engine| engine.config().qp_type);
         let mask = AttrMask::from_bits(attr_mask.cast_unsigned());
         //= spec/states.md#qps-011
@@ -361,7 +363,7 @@ pub(super) unsafe extern "C" fn query_qp(
 ) -> c_int {
     int_verb(Verb::QueryQp, || {
         // SAFETY: the caller's queue pair.
-        let (context, object) = unsafe { (shared((*qp).context), object(qp)) };
+        let context = unsafe { shared((*qp).context) };
         context.check_alive()?;
         // SAFETY: all-zero is a value of these plain C structs.
         let (mut answer, mut init) =
@@ -371,6 +373,8 @@ pub(super) unsafe extern "C" fn query_qp(
             // SAFETY: as above.
             unsafe { raw::qp::query(qp, &mut answer, &mut init) }?;
         } else {
+            // SAFETY: as above, and not raw.
+            let object = unsafe { object(qp) };
             object.qp.inspect(|engine| {
                 answer_attr(&mut answer, engine.state(), &engine.attr());
                 answer.sq_draining = u8::from(engine.is_draining());
@@ -399,13 +403,15 @@ pub(super) unsafe extern "C" fn query_qp(
 pub(super) unsafe extern "C" fn destroy_qp(qp: *mut v::ibv_qp) -> c_int {
     int_verb(Verb::DestroyQp, || {
         // SAFETY: the caller's queue pair.
-        let (context, object) = unsafe { (shared((*qp).context), object(qp)) };
+        let context = unsafe { shared((*qp).context) };
         context.check_own()?;
         // SAFETY: the caller's queue pair.
         if unsafe { raw::is_raw(qp) } {
             // SAFETY: as above.
             return unsafe { raw::qp::destroy(qp) };
         }
+        // SAFETY: as above, and not raw.
+        let object = unsafe { object(qp) };
         // As the kernel's `uverbs_free_qp`: what was attached must be detached first.
         if context.port().groups().holds(object.qp.qpn()) {
             return Err(Errno(libc::EBUSY));

@@ -29,11 +29,11 @@ pub(super) struct QpObject {
     pub(super) _counted: Counted,
 }
 
-/// Returns the object behind an `ibv_qp`.
+/// Returns the object behind an `ibv_qp` of RoCE.
 ///
 /// # Safety
-/// `qp` came from `ibv_create_qp` or its kin and has not been destroyed.
+/// `qp` came from `ibv_create_qp` or its kin, has not been destroyed, and is not [raw](super::raw::is_raw).
 pub(super) unsafe fn object<'a>(qp: *mut v::ibv_qp) -> &'a QpObject {
-    // SAFETY: an `ibv_qp` of ours is the start of a QpObject.
+    // SAFETY: such an `ibv_qp` is the start of a QpObject.
     unsafe { &*qp.cast::<QpObject>() }
 }
