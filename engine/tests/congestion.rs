@@ -171,17 +171,68 @@ fn a_flood_of_cnps_does_not_stop_the_requester() {
     assert!(throughput(&mut qp, 1000) > 200_000);
 }
 
-/// READ responses are data as well: what is asked for comes at the rate.
-#[test]
-fn read_responses_are_limited_too() {
+/// A queue pair that a CNP has slowed to so many Mbit/s, for some 130 ms.
+fn slowed(megabits: u32) -> SingleQp {
     let mut fixed = settings(Algorithm::Dcqcn);
-    fixed.parameters.rate_to_set_on_first_cnp = 10;
+    fixed.parameters.rate_to_set_on_first_cnp = megabits;
     fixed.parameters.rpg_time_reset = 131_071;
     fixed.parameters.rpg_byte_reset = 0;
     let mut qp = with(fixed, QpType::Rc);
     qp.gets_from("10.0.0.2".parse().unwrap(), &cnp(&qp), &[]);
-    let reth = Reth { va: qp.remote.addr, r_key: RKey(qp.remote.key.0), dma_len: u32::try_from(16 * MTU).unwrap() };
+    qp
+}
+
+/// Asks for `packets` packets.
+fn asks_to_read(qp: &mut SingleQp, packets: usize) {
+    let reth =
+        Reth { va: qp.remote.addr, r_key: RKey(qp.remote.key.0), dma_len: u32::try_from(packets * MTU).unwrap() };
     qp.gets(O::ReadRequest, RQ_PSN, Ext::Reth(reth), &[]);
+}
+
+fn write() -> SendOp {
+    SendOp::Write(Remote { addr: 0, r_key: RKey(0) })
+}
+
+/// Lets it send for so long, to a peer that says nothing.
+fn sends_for(qp: &mut SingleQp, time: Duration) -> Vec<String> {
+    let end = qp.now + time;
+    let mut sent = Vec::new();
+    while qp.now < end {
+        sent.extend(qp.sent().iter().map(ToString::to_string));
+        let wait = qp.timeout().unwrap_or(time).clamp(Duration::from_nanos(1), end.since(qp.now));
+        qp.elapse(wait);
+    }
+    sent
+}
+
+/// A duplicate READ that is refused is one packet, and not all those that it would have been.
+#[test]
+fn responses_that_never_leave_take_nothing_of_the_rate() {
+    let mut qp = slowed(1);
+    asks_to_read(&mut qp, 16);
+    assert_eq!(sends_for(&mut qp, Duration::from_millis(60)).len(), 16);
+    qp.node.memory_mut().deregister(qp.remote.key);
+    asks_to_read(&mut qp, 16);
+    assert_eq!(qp.sent(), ["NAK RemoteAccessError 100"]);
+    qp.post(1, write(), 256);
+    assert_eq!(qp.sent(), ["RDMA WRITE Only 200 ?"]);
+}
+
+/// A READ request is one packet, however long the response.
+#[test]
+fn a_read_request_takes_one_packet_of_the_rate() {
+    let mut qp = slowed(10);
+    qp.post(1, SendOp::Read(Remote { addr: 0, r_key: RKey(0) }), u32::try_from(16 * MTU).unwrap());
+    qp.post(2, write(), 256);
+    let sent = sends_for(&mut qp, Duration::from_micros(500));
+    assert_eq!(sent.last().map(String::as_str), Some("RDMA WRITE Only 216 ?"), "{sent:?}");
+}
+
+/// READ responses are data as well: what is asked for comes at the rate.
+#[test]
+fn read_responses_are_limited_too() {
+    let mut qp = slowed(10);
+    asks_to_read(&mut qp, 16);
     let mut responses = qp.sent().len();
     assert!(responses < 16, "{responses} at once");
     let mut waits = 0;

@@ -8,8 +8,26 @@ use crate::time::Instant;
 /// Time by which packets may leave early, or a late timer be made up for: nobody wakes up for every packet.
 const BURST: Duration = Duration::from_nanos(BURST_NANOS);
 const BURST_NANOS: u64 = 100_000;
-/// Bytes of Ethernet, IP and UDP headers that a packet takes of a link besides its own.
-const OVERHEAD: u64 = 14 + 4 + 20 + 8;
+/// Longest time from now on for which nothing may leave: more than two packets of 4096 bytes take at 1 Mbit/s.
+const MOST_AHEAD: Duration = Duration::from_millis(100);
+/// Bytes that a packet takes of a link besides its own: headers of Ethernet, IPv4 and UDP, ICRC, FCS.
+const OVERHEAD: u64 = 14 + 20 + 8 + 4 + 4;
+
+/// Packets that were sent, and their bytes without ICRC.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Sent {
+    pub(crate) packets: u32,
+    pub(crate) bytes: u64,
+}
+
+impl Sent {
+    /// Counts a packet of `length` bytes.
+    #[inline]
+    pub(crate) const fn add(&mut self, length: usize) {
+        self.packets += 1;
+        self.bytes += length as u64;
+    }
+}
 
 /// A limit on the rate of one queue pair, by the generic cell rate algorithm: a clock that each packet advances by its
 /// time on the link.
@@ -40,11 +58,11 @@ impl RateLimiter {
         Ok(u32::try_from(packets).unwrap_or(u32::MAX).max(1))
     }
 
-    /// Notes that `packets` packets of `bytes` bytes in all were sent.
-    pub(crate) fn sent(&mut self, now: Instant, packets: u32, bytes: u64) {
+    /// Notes what was sent.
+    pub(crate) fn sent(&mut self, now: Instant, Sent { packets, bytes }: Sent) {
         let earliest = Instant::from_nanos(now.as_nanos().saturating_sub(BURST_NANOS));
         let time = time_of(packets.into(), bytes, self.point.rate());
-        self.done = self.done.max(earliest) + Duration::from_nanos(time);
+        self.done = (self.done.max(earliest) + Duration::from_nanos(time)).min(now + MOST_AHEAD);
         self.point.sent(now, bytes);
     }
 }
@@ -76,9 +94,9 @@ mod tests {
         while now < end {
             match limiter.allowance(now, length) {
                 Ok(packets) => {
-                    let sent = u64::from(packets) * length as u64;
-                    limiter.sent(now, packets, sent);
-                    bytes += sent;
+                    let sent = Sent { packets, bytes: u64::from(packets) * length as u64 };
+                    limiter.sent(now, sent);
+                    bytes += sent.bytes;
                 }
                 Err(at) => {
                     assert!(at > now);

@@ -24,7 +24,7 @@ use urxe_wire::Psn;
 
 use crate::time::Instant;
 use dcqcn::Dcqcn;
-pub(crate) use limiter::RateLimiter;
+pub(crate) use limiter::{RateLimiter, Sent};
 pub(crate) use notification::NotificationPoint;
 pub use notification::{Marks, capable};
 pub use parameters::{Parameter, ParameterError, Parameters};

@@ -2,6 +2,7 @@
 
 use urxe_wire::Psn;
 
+use super::recv::Burst;
 use super::send::SendSide;
 use super::state::QpState;
 use super::{Progress, QueuePair};
@@ -36,18 +37,17 @@ impl<H: Host> QueuePair<H> {
         let answered = match keeps_back {
             true => Ok(Progress::Idle),
             false if self.state.sends() && requester.is_limited() => {
-                // The rate is that of READ responses as well; they count in packets of one MTU.
-                let burst = requester.allowance(&self.attr, io).unwrap_or(0).min(RESPONSE_BURST);
-                let unsent = answers.unsent();
-                let answered = answers.transmit(&self.config, &self.attr, posted, route, io, burst);
-                let sent = unsent.saturating_sub(answers.unsent());
-                requester.charge(io, sent, u64::from(sent) * self.attr.path_mtu.bytes() as u64);
+                // The rate is that of READ responses as well.
+                let most = requester.allowance(&self.attr, io).unwrap_or(0).min(RESPONSE_BURST);
+                let mut burst = Burst::of(most);
+                let answered = answers.transmit(&self.config, &self.attr, posted, route, io, &mut burst);
+                requester.charge(io, burst.sent);
                 match answered {
                     Ok(Progress::More) if requester.allowance(&self.attr, io).is_none() => Ok(Progress::Idle),
                     answered => answered,
                 }
             }
-            false => answers.transmit(&self.config, &self.attr, posted, route, io, RESPONSE_BURST),
+            false => answers.transmit(&self.config, &self.attr, posted, route, io, &mut Burst::of(RESPONSE_BURST)),
         };
         let answered = match answered {
             Ok(Progress::Blocked) => return Progress::Blocked,

@@ -16,3 +16,5 @@ mod resource;
 pub(super) mod responder;
 mod response_queue;
 mod write_reorder;
+
+pub(super) use response_queue::Burst;

@@ -10,6 +10,7 @@ use urxe_wire::packet::pad_count;
 use urxe_wire::{Aeth, AtomicAckEth, Bth, Credits, Ext, Header, Msn, NakCode, Operation, Psn, Reth, Syndrome};
 
 use crate::access::Access;
+use crate::congestion::Sent;
 use crate::event::{Event, Nak};
 use crate::fault::ResponderFault;
 use crate::host::{Consumer, Host, Io, Network};
@@ -82,6 +83,20 @@ impl Response {
             Self::Read(read) => read.replayed,
             Self::Refusal { .. } => true,
         }
+    }
+}
+
+/// Packets of READ responses in one call of [`transmit`](ResponseQueue::transmit).
+#[derive(Clone, Copy, Debug)]
+pub(in crate::qp) struct Burst {
+    most: u32,
+    pub(in crate::qp) sent: Sent,
+}
+
+impl Burst {
+    /// At most that many packets.
+    pub(in crate::qp) fn of(most: u32) -> Self {
+        Self { most, sent: Sent::default() }
     }
 }
 
@@ -205,21 +220,12 @@ impl ResponseQueue {
         self.responses.iter().filter(|response| !response.is_replayed()).count()
     }
 
-    /// Packets of READ responses not sent yet.
-    pub(in crate::qp) fn unsent(&self) -> u32 {
-        let packets = |response: &Response| match response {
-            Response::Read(read) => read.last.next().advance_from(read.next),
-            Response::Atomic { .. } | Response::Refusal { .. } => 0,
-        };
-        self.responses.iter().map(packets).sum()
-    }
-
     /// Whether the peer was told that there is no receive WQE; forgets it.
     pub(in crate::qp) const fn take_advertised_none(&mut self) -> bool {
         core::mem::replace(&mut self.advertised_none, false)
     }
 
-    /// Sends answers; of READ responses up to `burst` packets. `posted` receive WQEs are there for credits.
+    /// Sends answers; of READ responses as much as `burst` allows. `posted` receive WQEs are there for credits.
     ///
     /// # Errors
     /// [`Gone`]; the answers are forgotten then.
@@ -230,7 +236,7 @@ impl ResponseQueue {
         posted: usize,
         route: &Route<H>,
         io: &mut Io<'_, H>,
-        mut burst: u32,
+        burst: &mut Burst,
     ) -> Result<Progress, Gone> {
         if self.is_empty() {
             return Ok(Progress::Idle);
@@ -256,11 +262,10 @@ impl ResponseQueue {
                     }
                     true
                 }
-                Response::Read(_) if burst == 0 => return Ok(Progress::More),
+                Response::Read(_) if burst.sent.packets >= burst.most => return Ok(Progress::More),
                 Response::Read(read) => {
-                    burst -= 1;
                     match send_read_response(config, attr, route, io, read, ack) {
-                        Ok(()) => {}
+                        Ok(length) => burst.sent.add(length),
                         Err(Stopped::NoRoom) => return Ok(Progress::Blocked),
                         Err(Stopped::Refused(refusal)) if read.replayed && refusal != Refusal::Silent => {
                             let nak = ResponderFault::remote(refusal).consequence().nak;
@@ -329,7 +334,7 @@ enum Stopped {
     Refused(Refusal),
 }
 
-/// Sends the next packet of a READ response.
+/// Sends the next packet of a READ response; returns its length.
 fn send_read_response<H: Host>(
     config: &QpConfig<H>,
     attr: &QpAttr,
@@ -337,7 +342,7 @@ fn send_read_response<H: Host>(
     io: &mut Io<'_, H>,
     read: &mut ReadResponse,
     ack: Syndrome,
-) -> Result<(), Stopped> {
+) -> Result<usize, Stopped> {
     let mtu = attr.path_mtu.bytes();
     let offset = read.next.advance_from(read.first) as usize * mtu;
     let len = (read.reth.dma_len as usize).saturating_sub(offset).min(mtu);
@@ -366,5 +371,5 @@ fn send_read_response<H: Host>(
     }
     io.network.commit();
     read.next = read.next.next();
-    Ok(())
+    Ok(packet_len)
 }

@@ -12,7 +12,7 @@ use crate::work::SendOp;
 
 impl Reliable {
     /// Sends a request that a response of its own answers: a READ, an atomic, an ATOMIC WRITE or a FLUSH. Its response
-    /// takes the PSNs up to `last`.
+    /// takes the PSNs up to `last`. Returns its length.
     pub(in crate::qp) fn send_answered<H: Host>(
         &mut self,
         config: &QpConfig<H>,
@@ -21,7 +21,7 @@ impl Reliable {
         io: &mut Io<'_, H>,
         psn: Psn,
         last: Psn,
-    ) -> Result<(), Unsent> {
+    ) -> Result<usize, Unsent> {
         let wqe = self.queue.get(self.seg_wqe).ok_or(Unsent::NoRoom)?;
         let mut bytes = [0; 8];
         let (operation, ext, payload): (_, _, &[u8]) = match wqe.wr.op {
@@ -57,9 +57,9 @@ impl Reliable {
             }
             _ => return Err(REFUSED),
         };
-        send_request(config, attr, route, io, &wqe.wr, operation, psn, ext, payload)?;
+        let length = send_request(config, attr, route, io, &wqe.wr, operation, psn, ext, payload)?;
         self.asked(psn, last);
         self.ask = false;
-        Ok(())
+        Ok(length)
     }
 }

@@ -76,7 +76,8 @@ const fn service(to: Recipient) -> Service {
     }
 }
 
-/// Sends a request that is one packet; these always ask for an answer. `payload` needs no padding.
+/// Sends a request that is one packet; these always ask for an answer. `payload` needs no padding. Returns the packet's
+/// length.
 #[expect(clippy::too_many_arguments, reason = "a request's parts, and the surroundings")]
 pub(super) fn send_request<H: Host>(
     config: &QpConfig<H>,
@@ -88,13 +89,14 @@ pub(super) fn send_request<H: Host>(
     psn: Psn,
     ext: Ext,
     payload: &[u8],
-) -> Result<(), Unsent> {
+) -> Result<usize, Unsent> {
     let mut bth = Bth::new(opcode(config.qp_type, operation), attr.dest_qpn, psn);
     bth.ack_req = true;
     let header = Header { bth, service: service(wr.to), ext };
-    let packet = io.network.packet(route, header.len() + payload.len()).ok_or(Unsent::NoRoom)?;
+    let packet_len = header.len() + payload.len();
+    let packet = io.network.packet(route, packet_len).ok_or(Unsent::NoRoom)?;
     header.emit(packet);
     packet.get_mut(header.len()..).unwrap_or_default().copy_from_slice(payload);
     io.network.commit();
-    Ok(())
+    Ok(packet_len)
 }

@@ -19,7 +19,7 @@ use super::packets::{Unsent, send_data};
 use super::send_queue::SendQueue;
 use super::tail_loss_probe::TailLossProbe;
 use super::wqe::{SendWqe, Span, execute_local};
-use crate::congestion::{CongestionControl, CongestionSettings};
+use crate::congestion::{CongestionControl, CongestionSettings, Sent};
 use crate::cq::WcStatus;
 use crate::event::Event;
 use crate::host::{Consumer, Host, Io, Network as _};
@@ -185,12 +185,10 @@ impl Reliable {
         loop {
             let Some(packets) = self.allowance(attr, io) else { return Progress::Idle };
             let in_flight = self.snd_nxt.advance_from(self.snd_una);
-            let before = self.snd_nxt;
             let paced = room.min(in_flight.saturating_add(packets));
-            let (bytes, progress) = self.burst(config, attr, route, io, may_start, paced);
-            let sent = self.snd_nxt.advance_from(before);
-            self.charge(io, sent, bytes);
-            if sent == 0 || progress != Progress::Idle {
+            let (sent, progress) = self.burst(config, attr, route, io, may_start, paced);
+            self.charge(io, sent);
+            if sent.packets == 0 || progress != Progress::Idle {
                 return progress;
             }
         }
@@ -215,11 +213,11 @@ impl Reliable {
     }
 
     /// Notes what was sent at a limited rate.
-    pub(in crate::qp) fn charge<H: Host>(&mut self, io: &Io<'_, H>, packets: u32, bytes: u64) {
-        if packets > 0
+    pub(in crate::qp) fn charge<H: Host>(&mut self, io: &Io<'_, H>, sent: Sent) {
+        if sent.packets > 0
             && let Some(limiter) = self.congestion.limiter()
         {
-            limiter.sent(io.now(), packets, bytes);
+            limiter.sent(io.now(), sent);
         }
     }
 
@@ -228,7 +226,7 @@ impl Reliable {
         self.congestion.on_notification(now, self.snd_max);
     }
 
-    /// Sends while less than `room` packets are outstanding. Returns bytes of SENDs and WRITEs as well.
+    /// Sends while less than `room` packets are outstanding. Returns what was sent as well.
     #[inline(always)]
     fn burst<H: Host>(
         &mut self,
@@ -238,8 +236,8 @@ impl Reliable {
         io: &mut Io<'_, H>,
         may_start: bool,
         room: u32,
-    ) -> (u64, Progress) {
-        let mut bytes = 0;
+    ) -> (Sent, Progress) {
+        let mut all = Sent::default();
         loop {
             let in_flight = self.snd_nxt.advance_from(self.snd_una);
             if in_flight >= room {
@@ -267,7 +265,7 @@ impl Reliable {
                 | SendOp::AtomicWrite(_)
                 | SendOp::Flush { .. } => {
                     let Some(last) = self.chunk(span, psn, in_flight, attr) else { break };
-                    self.send_answered(config, attr, route, io, psn, last).map(|()| last)
+                    self.send_answered(config, attr, route, io, psn, last).map(|length| (length, last))
                 }
                 SendOp::LocalInvalidate(_) | SendOp::BindWindow(_) => {
                     if let Err(status) = self.execute_local(config, io) {
@@ -296,15 +294,15 @@ impl Reliable {
                         self.ask = false;
                         self.unasked = if ack_req { 0 } else { self.unasked + 1 };
                     }
-                    sent.map(|length| {
-                        bytes += length as u64;
-                        psn
-                    })
+                    sent.map(|length| (length, psn))
                 }
             };
             match sent {
-                Ok(last) => self.advance(span, last),
-                Err(Unsent::NoRoom) => return (bytes, Progress::Blocked),
+                Ok((length, last)) => {
+                    all.add(length);
+                    self.advance(span, last);
+                }
+                Err(Unsent::NoRoom) => return (all, Progress::Blocked),
                 Err(Unsent::Refused(status)) => {
                     // The WQEs before it complete first.
                     if let Some(wqe) = self.queue.get_mut(self.seg_wqe) {
@@ -316,7 +314,7 @@ impl Reliable {
                 }
             }
         }
-        (bytes, Progress::Idle)
+        (all, Progress::Idle)
     }
 
     /// Moves `snd_nxt` behind `last`, which was just sent.
