@@ -7,7 +7,7 @@ use urxe_engine::congestion::{Algorithm, CongestionSettings, Parameters};
 use urxe_engine::endpoint::Event as NodeEvent;
 use urxe_engine::{Event, QpType, Remote, SendOp};
 use urxe_sim::single_qp::{MTU, PEER_QPN, RQ_PSN, SingleQp};
-use urxe_wire::{Bth, Ext, Header, Opcode, Operation as O, PKey, Psn, RKey, Reth, Transport};
+use urxe_wire::{Bth, Ext, Header, Opcode, Operation as O, PKey, Psn, RKey, Reth, RnrTimer, Syndrome, Transport};
 
 fn with(settings: CongestionSettings, qp_type: QpType) -> SingleQp {
     let mut qp = SingleQp::reset(|setup, _| {
@@ -216,6 +216,72 @@ fn responses_that_never_leave_take_nothing_of_the_rate() {
     assert_eq!(qp.sent(), ["NAK RemoteAccessError 100"]);
     qp.post(1, write(), 256);
     assert_eq!(qp.sent(), ["RDMA WRITE Only 200 ?"]);
+}
+
+/// The last packet before a pause asks for an ACK: a peer that owes none would seem dead.
+#[test]
+fn a_long_message_at_a_low_rate_is_not_sent_twice() {
+    let mut qp = slowed(10);
+    qp.post(1, write(), 16 * 1024);
+    let (end, mut packets) = (qp.now + Duration::from_millis(120), 0);
+    while qp.now < end {
+        for packet in qp.sent() {
+            packets += 1;
+            qp.elapse(Duration::from_micros(20));
+            if packet.header.bth.ack_req {
+                qp.gets_ack(packet.header.bth.psn.get());
+            }
+        }
+        let wait = qp.timeout().unwrap_or_default().clamp(Duration::from_micros(1), Duration::from_millis(1));
+        qp.elapse(wait);
+    }
+    let is_retry = |event: &NodeEvent| matches!(event, NodeEvent::Trace(_, Event::Retry { .. }));
+    assert_eq!(qp.log().iter().filter(|event| is_retry(event)).count(), 0);
+    assert_eq!(packets, 64);
+}
+
+/// Tries count from when the packet leaves, not while it waits for that.
+#[test]
+fn no_try_is_counted_while_a_retransmission_waits() {
+    let mut attr = SingleQp::attr();
+    attr.timeout = 6;
+    let mut fixed = settings(Algorithm::Dcqcn);
+    fixed.parameters.rate_to_set_on_first_cnp = 1;
+    fixed.parameters.rpg_time_reset = 131_071;
+    fixed.parameters.rpg_byte_reset = 0;
+    let mut qp = SingleQp::reset(|setup, _| setup.congestion = fixed);
+    qp.go_to(QpState::Rts, &attr);
+    qp.gets_from("10.0.0.2".parse().unwrap(), &cnp(&qp), &[]);
+    // A packet takes 2.6 ms of the link, an ACK timeout 0.26 ms.
+    qp.post(1, write(), 256);
+    let sent = sends_for(&mut qp, Duration::from_millis(9));
+    assert_eq!(sent.len(), 4, "{sent:?}");
+    assert_eq!(qp.completed(), []);
+}
+
+/// READ responses leave at their time, whatever requests wait for.
+#[test]
+fn responses_do_not_wait_for_the_rnr_timer() {
+    let mut qp = slowed(10);
+    qp.post(1, SendOp::Send, 256);
+    assert_eq!(qp.sent().len(), 1);
+    qp.gets_aeth(200, Syndrome::RnrNak(RnrTimer::new(0)));
+    asks_to_read(&mut qp, 16);
+    let sent = sends_for(&mut qp, Duration::from_millis(20));
+    assert_eq!(sent.iter().filter(|packet| packet.starts_with("RDMA READ response")).count(), 16, "{sent:?}");
+}
+
+/// READ responses and requests take turns at a limited rate.
+#[test]
+fn responses_leave_requests_half_of_the_rate() {
+    let mut qp = slowed(10);
+    asks_to_read(&mut qp, 16);
+    for n in 0..8 {
+        qp.post(n, write(), 256);
+    }
+    let sent = sends_for(&mut qp, Duration::from_millis(3));
+    let writes = sent.iter().filter(|packet| packet.starts_with("RDMA WRITE")).count();
+    assert!((4..=8).contains(&writes) && sent.len() - writes >= 4, "{sent:?}");
 }
 
 /// A READ request is one packet, however long the response.

@@ -36,12 +36,14 @@ pub(crate) struct RateLimiter {
     pub(super) point: ReactionPoint,
     /// When the link would have taken all that was sent.
     done: Instant,
+    /// Requests had the last turn, and not READ responses.
+    turn: bool,
 }
 
 impl RateLimiter {
     /// A limit from now on.
     pub(super) const fn new(point: ReactionPoint, now: Instant) -> Self {
-        Self { point, done: now }
+        Self { point, done: now, turn: false }
     }
 
     /// Packets of up to `length` bytes that may leave now, or when to ask again.
@@ -56,6 +58,12 @@ impl RateLimiter {
         let packet = time_of(1, length as u64, self.point.rate()).max(1);
         let packets = u64::try_from((BURST - ahead).as_nanos()).unwrap_or(u64::MAX) / packet;
         Ok(u32::try_from(packets).unwrap_or(u32::MAX).max(1))
+    }
+
+    /// Whether it is the turn of requests, and not of READ responses; every other time.
+    pub(crate) const fn takes_turn(&mut self) -> bool {
+        self.turn = !self.turn;
+        self.turn
     }
 
     /// Notes what was sent.

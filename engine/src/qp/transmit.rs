@@ -38,7 +38,10 @@ impl<H: Host> QueuePair<H> {
             true => Ok(Progress::Idle),
             false if self.state.sends() && requester.is_limited() => {
                 // The rate is that of READ responses as well.
-                let most = requester.allowance(&self.attr, io).unwrap_or(0).min(RESPONSE_BURST);
+                let most = match requester.allowance(&self.attr, io) {
+                    Some(most) if !requester.takes_turn() => most.min(RESPONSE_BURST),
+                    Some(_) | None => 0,
+                };
                 let mut burst = Burst::of(most);
                 let answered = answers.transmit(&self.config, &self.attr, posted, route, io, &mut burst);
                 requester.charge(io, burst.sent);

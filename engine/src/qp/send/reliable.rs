@@ -19,7 +19,7 @@ use super::packets::{Unsent, send_data};
 use super::send_queue::SendQueue;
 use super::tail_loss_probe::TailLossProbe;
 use super::wqe::{SendWqe, Span, execute_local};
-use crate::congestion::{CongestionControl, CongestionSettings, Sent};
+use crate::congestion::{CongestionControl, CongestionSettings, RateLimiter, Sent};
 use crate::cq::WcStatus;
 use crate::event::Event;
 use crate::host::{Consumer, Host, Io, Network as _};
@@ -137,12 +137,22 @@ impl Reliable {
     //# A timer MUST NOT outlive the state that it was set in.
     pub(in crate::qp) fn deadline(&self) -> Option<Instant> {
         let probe = self.probe.deadline().filter(|_| self.ack_deadline.is_some());
-        self.rnr_deadline.or_else(|| probe.into_iter().chain(self.ack_deadline).chain(self.paced_until).min())
+        let answers = match self.rnr_deadline {
+            Some(at) => Some(at),
+            None if self.is_held_back() => None,
+            None => probe.into_iter().chain(self.ack_deadline).min(),
+        };
+        answers.into_iter().chain(self.paced_until).min()
+    }
+
+    /// Whether what is outstanding waits for its time to be sent again: no answer can come.
+    pub(super) fn is_held_back(&self) -> bool {
+        self.paced_until.is_some() && self.is_back()
     }
 
     /// When the ACK timeout is over.
     pub(in crate::qp) fn ack_deadline(&self) -> Option<Instant> {
-        self.ack_deadline.filter(|_| self.rnr_deadline.is_none())
+        self.ack_deadline.filter(|_| self.rnr_deadline.is_none() && !self.is_held_back())
     }
 
     /// The status of the oldest WQE, if it is one that failed here.
@@ -204,12 +214,20 @@ impl Reliable {
     pub(in crate::qp) fn allowance<H: Host>(&mut self, attr: &QpAttr, io: &Io<'_, H>) -> Option<u32> {
         let Some(limiter) = self.congestion.limiter() else { return Some(u32::MAX) };
         match limiter.allowance(io.now(), attr.path_mtu.bytes()) {
-            Ok(packets) => Some(packets),
+            Ok(packets) => {
+                self.paced_until = None;
+                Some(packets)
+            }
             Err(at) => {
                 self.paced_until = Some(at);
                 None
             }
         }
+    }
+
+    /// Whether requests are next, where READ responses want the same rate: they take turns.
+    pub(in crate::qp) fn takes_turn(&mut self) -> bool {
+        self.has_output() && self.congestion.limiter().is_some_and(RateLimiter::takes_turn)
     }
 
     /// Notes what was sent at a limited rate.
@@ -281,13 +299,14 @@ impl Reliable {
                 | SendOp::SendWithInvalidate(_)
                 | SendOp::Write(_)
                 | SendOp::WriteWithImmediate(..) => {
-                    // Ask at the end of a message, before waiting for the window, and now and then to keep it moving.
+                    // Ask at the end of a message, before waiting for the window or the rate, and now and then to keep it
+                    // moving.
                     //= spec/requester.md#req-004
                     //# The last packet of a message, and the last that the window lets out, MUST ask for an
                     //# acknowledgement.
                     let ack_req = psn == span.last
                         || self.ask
-                        || in_flight + 1 >= self.congestion.packets()
+                        || in_flight + 1 >= room
                         || self.unasked + 1 >= (self.congestion.packets() / 4).max(1);
                     let sent = send_data(config, attr, route, io, wqe, span, psn, ack_req);
                     if sent.is_ok() {

@@ -90,7 +90,7 @@ impl Reliable {
     }
 
     /// Whether it has gone back, and sent nothing since.
-    fn is_back(&self) -> bool {
+    pub(super) fn is_back(&self) -> bool {
         self.snd_una != self.snd_max && self.snd_nxt == self.snd_una
     }
 
@@ -175,10 +175,18 @@ impl Reliable {
         io: &mut Io<'_, H>,
     ) -> Result<(), WcStatus> {
         let now = io.now();
+        let held_back = self.is_held_back();
         self.paced_until = self.paced_until.filter(|at| *at > now);
         if let Some(deadline) = self.rnr_deadline {
             if deadline <= now {
                 self.rnr_deadline = None;
+            }
+            return Ok(());
+        }
+        if held_back {
+            if self.paced_until.is_none() {
+                // It leaves now; the time for an answer begins.
+                self.restart_timer(attr, io.clock);
             }
             return Ok(());
         }
