@@ -69,6 +69,10 @@ struct Sending<C> {
     outgoing: Outgoing<C>,
     retries_left: u32,
     segments: Option<SegmentSender>,
+    /// GID that ACKs of the segments come from.
+    acked_by: Option<Gid>,
+    /// End of the patience for an ACK of more segments, once they have left: ACKs that say nothing new do not move it.
+    patience_end: Option<Instant>,
     deadline: Instant,
     /// The deadline is the end of a pause between segments, and not of patience.
     pauses: bool,
@@ -256,7 +260,9 @@ impl<C> MadPort<C> {
         self.memory += outgoing.message.len();
         self.deadlines.insert((deadline, Timer::Send(key)));
         let retries_left = outgoing.retries;
-        self.sending.insert(key, Sending { outgoing, retries_left, segments, deadline, pauses: false });
+        let sending =
+            Sending { outgoing, retries_left, segments, acked_by: None, patience_end: None, deadline, pauses: false };
+        self.sending.insert(key, sending);
     }
 
     fn take_sending(&mut self, key: &SendKey) -> Option<Sending<C>> {
@@ -291,8 +297,8 @@ impl<C> MadPort<C> {
         self.transmits.extend(burst.into_iter().map(|payload| Transmit { to, payload }));
         sending.pauses = segments.has_more();
         let patience = sending.outgoing.timeout.map_or(ACK_TIMEOUT, |timeout| timeout.min(ACK_TIMEOUT));
-        let wait = if sending.pauses { PAUSE } else { patience };
-        self.await_until(key, now + wait);
+        let until = if sending.pauses { now + PAUSE } else { *sending.patience_end.get_or_insert(now + patience) };
+        self.await_until(key, until);
     }
 
     /// The time for an answer is over: sends a message again, or gives up (`timeout_sends` and `retry_send` of the kernel's
@@ -313,6 +319,7 @@ impl<C> MadPort<C> {
         sending.retries_left -= 1;
         if let Some(segments) = &mut sending.segments {
             segments.go_back();
+            sending.patience_end = None;
             return self.send_segments(now, key);
         }
         let (to, timeout) = (sending.outgoing.to, sending.outgoing.timeout.unwrap_or(Duration::ZERO));

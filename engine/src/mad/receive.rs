@@ -126,13 +126,16 @@ impl<C> MadPort<C> {
         let remote = if is_response { from.remote } else { Gid::UNSPECIFIED };
         let key = SendKey { agent, transaction_id: header.transaction_id, class: header.class, is_response, remote };
         let exact = self.sending.contains_key(&key).then_some(key);
-        // From another GID of the same peer.
-        let any = || {
+        // From another GID of the same peer, if there is one message that it can be about, and no other GID has acknowledged
+        // any of that.
+        let only = || {
             let (first, last) =
                 (SendKey { remote: Gid::UNSPECIFIED, ..key }, SendKey { remote: Gid::new([0xFF; 16]), ..key });
-            self.sending.range(first..=last).next().map(|(key, _)| *key)
+            let mut candidates = self.sending.range(first..=last);
+            let (key, sending) = candidates.next().filter(|_| candidates.next().is_none())?;
+            sending.acked_by.is_none_or(|gid| gid == from.remote).then_some(*key)
         };
-        exact.or_else(any).filter(|key| self.sending.get(key).is_some_and(|sending| sending.segments.is_some()))
+        exact.or_else(only).filter(|key| self.sending.get(key).is_some_and(|sending| sending.segments.is_some()))
     }
 
     /// The peer takes no more segments: as in the kernel, nobody is told (`abort_send` of its mad_rmpp.c).
@@ -157,7 +160,10 @@ impl<C> MadPort<C> {
         datagram: &[u8; MAD_LEN],
         ack: &Rmpp,
     ) -> Result<(), Refusal> {
-        let Some(key) = self.sending_of(agent, header, from) else { return Err(Refusal::NoRequest) };
+        let Some(key) = self.sending_of(agent, header, from) else {
+            // The requester turns the direction (IBA 13.6.6.3); the response needs no invitation here.
+            return if ack.segment == 0 { Ok(()) } else { Err(Refusal::NoRequest) };
+        };
         let Some(sending) = self.sending.get_mut(&key) else { return Err(Refusal::NoRequest) };
         let Some(segments) = &mut sending.segments else { return Err(Refusal::NoRequest) };
         let was_complete = segments.is_complete();
@@ -168,12 +174,19 @@ impl<C> MadPort<C> {
                 self.give_up_sending(agent, header, from);
                 self.abort(from, datagram, status)
             }
+            Acked::Window => {
+                self.send_segments(now, &key);
+                Ok(())
+            }
             Acked::Progress => {
+                sending.acked_by = Some(from.remote);
                 sending.retries_left = sending.outgoing.retries;
+                sending.patience_end = None;
                 self.send_segments(now, &key);
                 Ok(())
             }
             Acked::Complete => {
+                sending.acked_by = Some(from.remote);
                 let Some(timeout) = timeout else {
                     self.take_sending(&key);
                     return Ok(());

@@ -48,7 +48,9 @@ pub(super) fn control(about: &[u8; MAD_LEN], kind: u8, status: u8, segment: u32,
 pub(super) enum Acked {
     /// The ACK is old.
     Old,
-    /// The ACK moves the window.
+    /// The ACK moves the window, and tells of no segment more.
+    Window,
+    /// More segments have arrived.
     Progress,
     /// The last segment has arrived.
     Complete,
@@ -142,13 +144,18 @@ impl SegmentSender {
         if segment > self.count || segment > self.window {
             return Acked::Abort(Rmpp::SEGMENT_TOO_BIG);
         }
-        if window < self.window || segment < self.acked {
+        if window < self.window || segment < self.acked || (segment, window) == (self.acked, self.window) {
             return Acked::Old;
         }
+        let is_progress = segment > self.acked;
         self.acked = segment;
         self.sent = self.sent.max(segment);
         self.window = window;
-        if self.is_complete() { Acked::Complete } else { Acked::Progress }
+        match (self.is_complete(), is_progress) {
+            (true, _) => Acked::Complete,
+            (false, true) => Acked::Progress,
+            (false, false) => Acked::Window,
+        }
     }
 }
 

@@ -277,6 +277,67 @@ fn an_endless_window_is_used_in_bursts() {
     assert_eq!(core::iter::from_fn(|| port.poll_transmit()).count(), 16);
 }
 
+/// ACKs without end that tell of no further segment move no deadline: a peer cannot keep a message for ever.
+#[test]
+fn repeated_acks_do_not_keep_a_message() {
+    let mut port = Port::new();
+    port.register(CLIENT, None, true).unwrap();
+    let started = Instant::default();
+    port.send(started, CLIENT, request(1 << 20)).unwrap();
+    let first = port.poll_transmit().unwrap();
+    let (mut now, mut window) = (started, 20);
+    while port.memory() > 0 {
+        assert!(now.since(started) < Duration::from_secs(60), "{} bytes are kept", port.memory());
+        now = now + TIMEOUT / 4;
+        port.handle_timeout(now);
+        window += 1;
+        for window in [window, window] {
+            let ack = rmpp::control(&first.payload, Rmpp::ACK, 0, 1, window);
+            let _ = port.handle(now, &address(A, B), &ack);
+        }
+        while port.poll_transmit().is_some() {}
+    }
+    assert!(matches!(port.poll_delivery(), Some((CLIENT, Delivery::TimedOut { .. }))));
+}
+
+/// ACKs and ABORTs about a response count from one GID of the peer only.
+#[test]
+fn a_third_host_does_not_end_anothers_message() {
+    let mut port = Port::new();
+    let message = message(Mad::METHOD_GET | Mad::RESPONSE, 7, Rmpp::ACTIVE, 5000);
+    let answer = Outgoing { to: address(A, B), message, timeout: None, retries: 5, context: 0 };
+    let (other, third) = (Gid::new([0xC; 16]), Gid::new([0xD; 16]));
+    let now = Instant::default();
+    let count = |port: &Port| port.sending.len();
+    port.register(CLIENT, Some(claim(u128::MAX)), true).unwrap();
+    port.send(now, CLIENT, answer.clone()).unwrap();
+    let first = port.poll_transmit().unwrap();
+    let ack = rmpp::control(&first.payload, Rmpp::ACK, 0, 1, 17);
+    port.handle(now, &address(A, other), &ack).unwrap();
+    assert!(core::iter::from_fn(|| port.poll_transmit()).count() > 0, "another GID of the peer");
+    let abort = rmpp::control(&first.payload, Rmpp::ABORT, Rmpp::TOO_LONG, 0, 0);
+    port.handle(now, &address(A, third), &abort).unwrap();
+    assert_eq!(count(&port), 1, "a third host");
+    port.send(now, CLIENT, Outgoing { to: address(A, third), ..answer }).unwrap();
+    port.handle(now, &address(A, Gid::new([0xE; 16])), &abort).unwrap();
+    assert_eq!(count(&port), 2, "of two, none is meant");
+    port.handle(now, &address(A, other), &abort).unwrap();
+    assert_eq!(count(&port), 2, "of two, none is meant");
+    port.handle(now, &address(A, B), &abort).unwrap();
+    assert_eq!(count(&port), 1);
+}
+
+#[test]
+fn the_turn_of_the_direction_is_no_ack_of_nothing() {
+    let mut port = Port::new();
+    port.register(SERVER, Some(claim(u128::MAX)), true).unwrap();
+    let datagram = first_datagram(&message(Mad::METHOD_GET | Mad::RESPONSE, 7, Rmpp::ACTIVE, 216));
+    let turn = rmpp::control(&datagram, Rmpp::ACK, 0, 0, 1);
+    assert_eq!(port.handle(Instant::default(), &address(B, A), &turn), Ok(()));
+    let ack = rmpp::control(&datagram, Rmpp::ACK, 0, 1, 1);
+    assert_eq!(port.handle(Instant::default(), &address(B, A), &ack), Err(Refusal::NoRequest));
+}
+
 #[test]
 fn first_segments_without_end_are_bounded() {
     let mut port = Port::new();
