@@ -96,7 +96,7 @@ struct Connection {
     is_stalled: bool,
 }
 
-/// The mailbox's process is gone. Another one may have the name by now, at the next datagram.
+/// The mailbox's process is gone. Another one may have the name by now.
 fn is_gone(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ECONNREFUSED | libc::ENOTCONN | libc::EPIPE | libc::ECONNRESET))
 }
@@ -114,31 +114,36 @@ impl Forwarder {
     //= spec/hosts.md#net-032
     //# A mailbox that nobody reads MUST NOT make the owner of the port wait.
     pub(crate) fn forward(&mut self, fds: &Arc<FdSet>, to: Mailbox, header: &Header, payload: &[u8]) -> Forwarded {
-        let known = self.connected.iter().position(|connection| connection.to == to);
-        let at = match known {
-            Some(at) => at,
-            None => match self.connect(fds, to) {
-                Ok(at) => at,
-                Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => return Forwarded::Unknown,
-                Err(_) => return Forwarded::Refused,
-            },
-        };
-        let Some(connection) = self.connected.get_mut(at) else { return Forwarded::Refused };
         let parts = [&header.emit()[..], payload];
-        if connection.backlog.is_empty() {
+        let mut known = self.connected.iter().position(|connection| connection.to == to);
+        let at = loop {
+            let at = match known {
+                Some(at) => at,
+                None => match self.connect(fds, to) {
+                    Ok(at) => at,
+                    Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => return Forwarded::Unknown,
+                    Err(_) => return Forwarded::Refused,
+                },
+            };
+            let Some(connection) = self.connected.get_mut(at) else { return Forwarded::Refused };
+            if !connection.backlog.is_empty() {
+                break at;
+            }
             match send_parts(connection.fd.as_raw_fd(), parts) {
                 Ok(_) => {
                     connection.is_stalled = false;
                     return Forwarded::Sent;
                 }
-                Err(e) if is_full(&e) => {}
-                Err(e) if is_gone(&e) => {
-                    self.remove(at);
-                    return Forwarded::Unknown;
-                }
+                Err(e) if is_full(&e) => break at,
+                Err(e) if is_gone(&e) => self.remove(at),
                 Err(_) => return Forwarded::Refused,
             }
-        }
+            // Another process may have the name by now. Once: one that comes and goes is not chased.
+            if known.take().is_none() {
+                return Forwarded::Unknown;
+            }
+        };
+        let Some(connection) = self.connected.get_mut(at) else { return Forwarded::Refused };
         let bytes = HEADER_LEN + payload.len();
         if connection.is_stalled || connection.backlog.len() >= BACKLOG || self.bytes + bytes > BACKLOG_BYTES {
             return Forwarded::Full;
@@ -350,6 +355,20 @@ mod tests {
         while mailboxes[0].recv(&mut [0; 1 << 16]).is_ok() {}
         assert_eq!(forwarder.forward(&fds, service(1000), &header(), &[0; 60000]), Forwarded::Sent);
         drop(mailboxes);
+    }
+
+    #[test]
+    fn the_first_datagram_after_a_restart_reaches_the_new_process() {
+        let (fds, mut forwarder) = (FdSet::new().unwrap(), Forwarder::new());
+        let first = mailbox(service(3));
+        assert_eq!(forwarder.forward(&fds, service(3), &header(), b"first"), Forwarded::Sent);
+        drop(first);
+        let second = mailbox(service(3));
+        assert_eq!(forwarder.forward(&fds, service(3), &header(), b"second"), Forwarded::Sent);
+        assert_eq!(second.recv(&mut [0; 100]).unwrap(), HEADER_LEN + 6);
+        assert_eq!(forwarder.connected.len(), 1);
+        drop(second);
+        assert_eq!(forwarder.forward(&fds, service(3), &header(), b"third"), Forwarded::Unknown);
     }
 
     #[test]
