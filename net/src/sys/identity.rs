@@ -35,8 +35,15 @@ impl Identity {
     pub fn is_under(&self, fd: RawFd) -> bool {
         match self.mark {
             Some(mark) => owner(fd) == Some(mark),
-            None => inode(fd).is_ok_and(|(device, inode, _)| (device, inode) == (self.device, self.inode)),
+            None => self.may_be_under(fd),
         }
+    }
+
+    /// Whether that, or another file of its kind where those share an inode, is under `fd`. What a mark tells is lost with the
+    /// process that made it.
+    #[must_use]
+    pub fn may_be_under(&self, fd: RawFd) -> bool {
+        inode(fd).is_ok_and(|(device, inode, _)| (device, inode) == (self.device, self.inode))
     }
 }
 

@@ -9,7 +9,8 @@ use std::os::fd::{AsRawFd, IntoRawFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use urxe_net::cancellation;
+use urxe_net::cancellation::{self, CancelGuard};
+use urxe_net::identity::Identity;
 
 use super::{File, issm};
 use crate::kernel::Errno;
@@ -36,6 +37,8 @@ static CLOSE: AtomicUsize = AtomicUsize::new(0);
 #[derive(Clone)]
 struct Open {
     fd: RawFd,
+    /// What is under the number: programs close it behind libibumad's back (`closefrom(3)`, dup2(2)).
+    identity: Option<Identity>,
     generation: Generation,
     file: Arc<File>,
 }
@@ -57,8 +60,10 @@ fn kind(name: &[u8]) -> Option<Kind> {
     number("umad").map(Kind::Umad).or_else(|| number("issm").map(Kind::Issm))
 }
 
-/// Opens the file of this name: a descriptor, or a negative error number.
+/// Opens the file of this name: a descriptor, or a negative error number. A thread that waits for `issmN` in here cannot be
+/// cancelled: the preloaded library's frames lie below.
 fn open(name: &[u8], flags: c_int) -> c_int {
+    let _guard = CancelGuard::new();
     let opened = std::panic::catch_unwind(|| {
         fork::notice();
         install_if_loaded();
@@ -66,7 +71,7 @@ fn open(name: &[u8], flags: c_int) -> c_int {
             Kind::Issm(index) => Ok(issm::open(index, flags)?.into_raw_fd()),
             Kind::Umad(index) => {
                 let (file, fd) = File::open(index, flags)?;
-                let open = Open { fd: fd.as_raw_fd(), generation: Generation::now(), file: Arc::new(file) };
+                let open = Open::new(fd.as_raw_fd(), file);
                 let replaced = OPEN.with(|all| {
                     let replaced = take(all, open.fd);
                     all.push(open);
@@ -110,8 +115,22 @@ fn install(copy: &Exporter) {
     }
 }
 
+/// The file that is open under a number. Forgets one that the program has closed some other way.
 fn find(fd: RawFd) -> Option<Open> {
-    OPEN.with(|all| all.iter().find(|open| open.fd == fd).cloned())
+    let found = OPEN.with(|all| all.iter().find(|open| open.fd == fd).cloned())?;
+    if found.is_there() {
+        return Some(found);
+    }
+    end(forget(&found));
+    None
+}
+
+/// Takes out this file, unless another one has come under its number since.
+fn forget(gone: &Open) -> Option<Open> {
+    OPEN.with(|all| {
+        let at = all.iter().position(|open| Arc::ptr_eq(&open.file, &gone.file))?;
+        Some(all.swap_remove(at))
+    })
 }
 
 fn take(all: &mut Vec<Open>, fd: RawFd) -> Option<Open> {
@@ -127,6 +146,20 @@ fn end(gone: Option<Open>) {
 }
 
 impl Open {
+    fn new(fd: RawFd, file: File) -> Self {
+        let identity = Identity::of(fd).ok();
+        Self { fd, identity, generation: Generation::now(), file: Arc::new(file) }
+    }
+
+    /// Whether the file still is under its number, as far as that can be told.
+    fn is_there(&self) -> bool {
+        let is_own = self.generation == Generation::now();
+        self.identity.is_none_or(|identity| {
+            // In a child the parent may be gone, and its mark with it.
+            if is_own { identity.is_under(self.fd) } else { identity.may_be_under(self.fd) }
+        })
+    }
+
     /// The file; EIO in a child that inherited it.
     fn file(self) -> Result<Arc<File>, Errno> {
         if self.generation == Generation::now() { Ok(self.file) } else { Err(Errno(libc::EIO)) }
@@ -134,7 +167,9 @@ impl Open {
 }
 
 unsafe extern "C" fn ioctl_hook(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
+    let guard = CancelGuard::new();
     let Some(open) = aside(|| find(fd)) else {
+        drop(guard);
         // SAFETY: the address that was in the slot, or libc's: of this type.
         let ioctl = unsafe { std::mem::transmute::<usize, Ioctl>(IOCTL.load(Ordering::Acquire)) };
         // SAFETY: the caller's own call.
@@ -148,8 +183,10 @@ unsafe extern "C" fn ioctl_hook(fd: c_int, request: c_ulong, argument: *mut c_vo
     })
 }
 
-unsafe extern "C" fn write_hook(fd: c_int, buf: *const c_void, count: usize) -> isize {
+unsafe extern "C-unwind" fn write_hook(fd: c_int, buf: *const c_void, count: usize) -> isize {
+    let guard = CancelGuard::new();
     let Some(open) = aside(|| find(fd)) else {
+        drop(guard);
         // SAFETY: the caller's own call.
         return unsafe { call_write(&WRITE, fd, buf, count) };
     };
@@ -206,12 +243,17 @@ fn read(fd: RawFd, buf: *mut c_void, count: usize) -> Option<Result<isize, Errno
     Some(std::panic::catch_unwind(std::panic::AssertUnwindSafe(read)).unwrap_or(Err(Errno(libc::EIO))))
 }
 
-unsafe extern "C" fn close_hook(fd: c_int) -> c_int {
-    let gone = aside(|| OPEN.with(|all| take(all, fd)));
+unsafe extern "C-unwind" fn close_hook(fd: c_int) -> c_int {
+    let guard = CancelGuard::new();
+    let Some(gone) = aside(|| forget(&find(fd)?)) else {
+        drop(guard);
+        // SAFETY: the caller's own call.
+        return unsafe { call_close(&CLOSE, fd) };
+    };
     // SAFETY: the caller's own call.
     let result = unsafe { call_close(&CLOSE, fd) };
     aside(|| {
-        let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| end(gone)));
+        let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| end(Some(gone))));
     });
     result
 }
@@ -219,6 +261,50 @@ unsafe extern "C" fn close_hook(fd: c_int) -> c_int {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Opens a file of the first device, as where libibumad's calls are diverted.
+    fn opened() -> RawFd {
+        CLOSE.store(libc::close as *const () as usize, Ordering::Release);
+        let (file, fd) = File::open(0, libc::O_CLOEXEC).unwrap();
+        let fd = fd.into_raw_fd();
+        OPEN.with(|all| all.push(Open::new(fd, file)));
+        fd
+    }
+
+    #[test]
+    fn another_file_under_the_number_is_not_answered_for() {
+        let fd = opened();
+        assert!(find(fd).is_some());
+        // SAFETY: no pointers; the numbers are this test's.
+        unsafe {
+            let other = libc::eventfd(0, libc::EFD_CLOEXEC);
+            assert_eq!(libc::dup2(other, fd), fd);
+            libc::close(other);
+        }
+        assert!(find(fd).is_none());
+        assert!(!OPEN.with(|all| all.iter().any(|open| open.fd == fd)), "it is forgotten");
+        // SAFETY: as above.
+        assert_eq!(unsafe { close_hook(fd) }, 0);
+    }
+
+    /// A thread that is to be cancelled is, but not within a call on a file of ours.
+    #[test]
+    fn calls_are_no_cancellation_points() {
+        let fd = opened();
+        let done = std::thread::spawn(move || {
+            // SAFETY: this thread; buffers of this length.
+            let results = unsafe {
+                libc::pthread_cancel(libc::pthread_self());
+                let bytes = [0_u8; 400];
+                let written = write_hook(fd, bytes.as_ptr().cast(), bytes.len());
+                (written, ioctl_hook(fd, 0, std::ptr::null_mut()), close_hook(fd))
+            };
+            cancellation::disable();
+            results
+        });
+        assert_eq!(done.join().unwrap(), (-1, -1, 0));
+        assert!(find(fd).is_none());
+    }
 
     #[test]
     fn names_of_files() {
