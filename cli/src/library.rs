@@ -34,12 +34,17 @@ pub(crate) fn beside_this_command() -> Result<PathBuf> {
     Ok(library)
 }
 
-/// Writes the library of `command`, unless it is there. One that is newer than the command is left alone: it was written by
-/// the command, or built after it. Programs that have loaded another one keep that.
+/// Writes the library of `command`, unless it is there. Programs that have loaded another one keep that.
+///
+/// In a folder of cargo's builds, one that is newer than the command is left alone: it was built after it. Elsewhere times say
+/// nothing, as copies and archives keep those of their originals.
 fn unpack(bytes: &[u8], command: &Path, library: &Path) -> Result<()> {
     if let Ok(found) = std::fs::metadata(library) {
-        let is_newer = found.modified()? > std::fs::metadata(command)?.modified()?;
-        if is_newer || found.len() == bytes.len() as u64 && std::fs::read(library).is_ok_and(|found| found == bytes) {
+        let is_build = library.with_extension("d").exists();
+        let is_newer = || Ok::<_, std::io::Error>(found.modified()? > std::fs::metadata(command)?.modified()?);
+        if is_build && is_newer()?
+            || found.len() == bytes.len() as u64 && std::fs::read(library).is_ok_and(|found| found == bytes)
+        {
             return Ok(());
         }
     }
@@ -75,19 +80,23 @@ mod tests {
         let first = found();
         assert_eq!(first.0, b"one");
         assert_eq!(std::fs::metadata(&library).unwrap().permissions().mode() & 0o777, 0o644);
-        // The same is left as it is, and so is what was built later.
-        age(&library, 999);
+        // The same is left as it is.
         unpack(b"one", &command, &library).unwrap();
-        age(&library, 1001);
-        unpack(b"two", &command, &library).unwrap();
         assert_eq!(found(), first);
-        // Another release of the command.
-        for bytes in [&b"two"[..], b"three"] {
-            age(&library, 999);
+        // Another release of the command, however old its files look.
+        for (bytes, time) in [(&b"two"[..], 999), (b"three", 1001)] {
+            age(&library, time);
             unpack(bytes, &command, &library).unwrap();
             assert_eq!(found().0, bytes);
         }
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2, "nothing else is left");
+        // Where cargo builds, what was built later stays.
+        std::fs::write(folder.path().join("liburxe.d"), "").unwrap();
+        for (bytes, time, left) in [(&b"four"[..], 1001, &b"three"[..]), (b"five", 999, b"five")] {
+            age(&library, time);
+            unpack(bytes, &command, &library).unwrap();
+            assert_eq!(found().0, left);
+        }
     }
 
     #[test]

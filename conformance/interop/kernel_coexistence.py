@@ -38,7 +38,7 @@ CASES = (
     Case("ibv_devices", "ibv_devices", ("urxe0",), (" rxe0",)),
     Case("ibv_devinfo", "ibv_devinfo", ("hca_id:\turxe0", "PORT_ACTIVE"), ("hca_id:\trxe0",)),
     Case("paths", "cat /sys/class/infiniband/*/node_desc; echo /dev/infiniband/*",
-         ("urxe\n/dev/infiniband/rdma_cm /dev/infiniband/uverbs0\n",)),
+         ("urxe\n/dev/infiniband/issm0 /dev/infiniband/rdma_cm /dev/infiniband/umad0 /dev/infiniband/uverbs0\n",)),
     Case("ibstat", "ibstat", ("CA 'urxe0'", "State: Active", "Link layer: Ethernet"), ("CA 'rxe0'",)),
     Case("pingpong", PINGPONG, ("100 iters in",)),
     Case("pingpong-as-nobody", PINGPONG, ("100 iters in",), run=f"{NOBODY} urxe run --"),

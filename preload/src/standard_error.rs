@@ -1,9 +1,9 @@
 //! Text goes where standard error led when the program began, or nowhere.
 //!
 //! Descriptor 2 may be something else by now: a daemon that has closed its descriptors gets the number for a file or a
-//! connection of its own. Nothing is written where a write would wait or end the program by a signal, nor to sockets (a server
-//! that inetd(8) starts has its client there), but to one of this machine if somebody asks for text: systemd(1) gives services
-//! the journal's.
+//! connection of its own. Nothing is written where a write would wait or end the program by a signal, nor to a socket that was
+//! standard input as well: a server that inetd(8) starts has its client there. If somebody asks for text, such a socket of this
+//! machine gets it.
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,6 +14,9 @@ use crate::status::status_of;
 /// Device and inode of the file that standard error was; inode 0 if there was none.
 static DEVICE: AtomicU64 = AtomicU64::new(0);
 static INODE: AtomicU64 = AtomicU64::new(0);
+
+/// Set if standard error is a socket that is standard input, too.
+static IS_CLIENT: AtomicBool = AtomicBool::new(false);
 
 /// Set once text is asked for.
 static IS_WANTED: AtomicBool = AtomicBool::new(false);
@@ -29,10 +32,15 @@ pub fn expect_text() {
 
 /// Keeps which file standard error is. To be called before the program can have changed it.
 pub fn remember() {
-    if let Some(status) = with_errno_kept(status) {
+    with_errno_kept(|| {
+        let Some(status) = status() else { return };
+        let input = status_of(libc::STDIN_FILENO);
+        if input.is_some_and(|input| (input.st_dev, input.st_ino) == (status.st_dev, status.st_ino)) {
+            IS_CLIENT.store(true, Ordering::Relaxed);
+        }
         DEVICE.store(status.st_dev, Ordering::Relaxed);
         INODE.store(status.st_ino, Ordering::Relaxed);
-    }
+    });
 }
 
 fn status() -> Option<libc::stat> {
@@ -49,7 +57,9 @@ pub fn write(text: &[u8]) {
         match status.st_mode & libc::S_IFMT {
             libc::S_IFCHR | libc::S_IFIFO => in_parts(text, |part| can_be_written() && write_now(part)),
             libc::S_IFREG if files_may_grow() => in_parts(text, write_now),
-            libc::S_IFSOCK if IS_WANTED.load(Ordering::Relaxed) && is_local() => in_parts(text, send_now),
+            libc::S_IFSOCK if !IS_CLIENT.load(Ordering::Relaxed) || IS_WANTED.load(Ordering::Relaxed) && is_local() => {
+                in_parts(text, send_now);
+            }
             _ => {}
         }
     });

@@ -29,7 +29,7 @@ pub trait MadHandler: Send + Sync {
     /// Takes a datagram that has come.
     fn receive(&self, work: &mut TxContext, now: Instant, from: &Address, datagram: &[u8; MAD_LEN]);
 
-    /// The time set with [`Device::set_mad_timer`] has come.
+    /// Called when the time of [`Device::set_mad_timer`](crate::device::Device::set_mad_timer) has come.
     fn handle_timeout(&self, now: Instant);
 }
 

@@ -200,10 +200,10 @@ fn small_receive_buffers() -> Result<()> {
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-int getsockopt(int fd, int level, int name, void *value, socklen_t *size) {
-    int result = syscall(SYS_getsockopt, fd, level, name, value, size);
-    if (result == 0 && level == SOL_SOCKET && name == SO_RCVBUF) *(int *)value = 4608;
-    return result;
+int setsockopt(int fd, int level, int name, const void *value, socklen_t size) {
+    int small = 2304;
+    if (level == SOL_SOCKET && (name == SO_RCVBUF || name == SO_RCVBUFFORCE)) value = &small;
+    return syscall(SYS_setsockopt, fd, level, name, value, size);
 }";
     warning(&consult_with(&World::bare()?, &[], small)?, "receive buffers hold", "net.core.rmem_max")
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use urxe_tests::{Perftest, PingPong, TIMEOUT, World, wait_until};
 
-/// A world in whose programs `short.c` stands in front of libc.
+/// A world in whose programs `short.c` stands in front of libc, and in which all packets go over UDP.
 fn short_of(variable: &str, value: &str) -> Result<World> {
     let world = World::new()?;
     let library = world.dir().join("short.so");
@@ -15,6 +15,7 @@ fn short_of(variable: &str, value: &str) -> Result<World> {
     world.host().run("cc", &["-shared", "-fPIC", "-O2", "-Wall", "-Werror", "-o", library, source])?;
     world.host().set_env("LD_PRELOAD", library);
     world.host().set_env(variable, value);
+    world.host().set_env("URXE_LOOPBACK", "udp");
     Ok(world)
 }
 

@@ -76,6 +76,17 @@ const NAKS: &[&str] = &[
     "sent_nak_remote_operational",
 ];
 const DROPS: &[&str] = &[
+    "drop_ghost_ack",
+    "mad_malformed",
+    "mad_no_agent",
+    "mad_no_request",
+    "mad_rmpp_refused",
+    "mad_queue_full",
+    "mad_perf_dropped",
+    "raw_rx_no_receive",
+    "raw_rx_lost",
+    "raw_rx_too_long",
+    "raw_tx_lost",
     "icrc_err",
     "malformed",
     "unknown_qp",
@@ -199,4 +210,50 @@ pub(super) fn fit<T>(columns: &[Column<T>], widths: &[u16], room: u16) -> Vec<us
         shown.remove(place);
     }
     shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Counters of no column: what went well, connections and flows, and what a retry or an error of another column comes from.
+    const OTHERS: &[&str] = &[
+        "duplicate_request",
+        "out_of_seq_request",
+        "np_cnp_sent",
+        "np_ecn_marked_roce_packets",
+        "rp_cnp_handled",
+        "rp_cnp_ignored",
+        "retry_exceeded_err",
+        "retry_rnr_exceeded_err",
+        "link_downed",
+        "rx_datagrams",
+        "forwarded_out",
+        "forwarded_in",
+        "early_requests",
+        "flows_opened",
+        "flows_closed",
+        "takeovers",
+        "tx_runs",
+        "tx_ring_runs",
+        "rings_opened",
+        "rx_ring_runs",
+        "rings_accepted",
+        "rings_closed",
+        "rx_left_acks",
+        "rings_refused",
+        "tx_gso_refused",
+    ];
+
+    #[test]
+    fn every_counter_has_its_place() {
+        let lists = [TX_BYTES, RX_BYTES, TX_PACKETS, RX_PACKETS, RETRIES, TIMEOUTS, RNR, NAKS, DROPS, OTHERS];
+        for name in urxe_status::names() {
+            let places = lists.iter().filter(|list| list.contains(&name)).count();
+            assert_eq!(places, 1, "{name}");
+        }
+        let unknown: Vec<&str> =
+            lists.concat().into_iter().filter(|name| !urxe_status::names().any(|known| known == *name)).collect();
+        assert!(unknown.is_empty(), "{unknown:?}");
+    }
 }

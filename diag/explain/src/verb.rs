@@ -41,9 +41,9 @@ verbs! {
     CloseXrcd "ibv_close_xrcd";
     CreateAh "ibv_create_ah";
     CreateCompCntr "ibv_create_comp_cntr";
-    CreateFlow "ibv_create_flow";
     CreateCq "ibv_create_cq";
     CreateCqEx "ibv_create_cq_ex";
+    CreateFlow "ibv_create_flow";
     CreateQp "ibv_create_qp";
     CreateQpEx "ibv_create_qp_ex";
     CreateRwqIndTable "ibv_create_rwq_ind_table";
@@ -57,8 +57,8 @@ verbs! {
     DeregMr "ibv_dereg_mr";
     DestroyAh "ibv_destroy_ah";
     DestroyCompCntr "ibv_destroy_comp_cntr";
-    DestroyFlow "ibv_destroy_flow";
     DestroyCq "ibv_destroy_cq";
+    DestroyFlow "ibv_destroy_flow";
     DestroyQp "ibv_destroy_qp";
     DestroyRwqIndTable "ibv_destroy_rwq_ind_table";
     DestroySrq "ibv_destroy_srq";
