@@ -303,7 +303,10 @@ mine, clients = socket.socketpair()
 file = os.open(os.environ['TMPDIR'], os.O_RDWR | os.O_TMPFILE)
 os.dup2(file if sys.argv[1] == 'file' else clients.fileno(), 2)
 if os.fork() == 0:
-    if sys.argv[1] == 'inherited': os.execv('/usr/bin/python3', ['python3', '-c', sys.argv[2]])
+    if sys.argv[1] == 'inherited':
+        # As inetd(8) starts a server.
+        os.dup2(2, 0)
+        os.execv('/usr/bin/python3', ['python3', '-c', sys.argv[2]])
     exec(sys.argv[2])
 os.wait(); os.close(2); clients.close()
 print(os.fstat(file).st_size, mine.recv(99))";
