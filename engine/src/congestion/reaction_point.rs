@@ -35,6 +35,8 @@ pub(crate) struct ReactionPoint {
     bytes: u64,
     /// Increases by bytes since the last decrease.
     by_bytes: u32,
+    /// The rate has grown since the last decrease, in a way that the next one sets the target by.
+    grown: bool,
 }
 
 impl ReactionPoint {
@@ -42,7 +44,9 @@ impl ReactionPoint {
     pub(crate) fn new(settings: &CongestionSettings, now: Instant) -> Self {
         let (parameters, most) = (settings.parameters, settings.most_rate());
         let first = u64::from(parameters.rate_to_set_on_first_cnp) * MEGABIT;
-        let rate = if first == 0 { most } else { first.min(most) };
+        let least = u64::from(parameters.rpg_min_rate) * MEGABIT;
+        // Cards take up to 85 % of the link's rate.
+        let rate = if first == 0 { most } else { first.min(most * 85 / 100).max(least).min(most) };
         let mut new = Self {
             parameters,
             most,
@@ -55,6 +59,7 @@ impl ReactionPoint {
             by_timer: 0,
             bytes: 0,
             by_bytes: 0,
+            grown: false,
         };
         if first == 0 {
             new.decrease();
@@ -77,9 +82,7 @@ impl ReactionPoint {
     pub(crate) fn notified(&mut self, now: Instant) {
         self.advance(now);
         if now.since(self.decreased_at) >= micros(self.parameters.rate_reduce_monitor_period) {
-            let p = &self.parameters;
-            if p.clamp_tgt_rate == 1 || self.by_bytes > 0 || (self.by_timer > 0 && p.clamp_tgt_rate_after_time_inc == 1)
-            {
+            if self.parameters.clamp_tgt_rate == 1 || self.grown {
                 self.target = self.current;
             }
             self.decrease();
@@ -92,6 +95,7 @@ impl ReactionPoint {
 
     /// R_C ← R_C (1 − α/2), not below its bounds.
     fn decrease(&mut self) {
+        self.grown = false;
         let p = &self.parameters;
         // rpg_gd is the logarithm of what divides an alpha of ten bits.
         let cut = (u128::from(self.current) * u128::from(self.alpha)) >> (10 + p.rpg_gd);
@@ -120,6 +124,7 @@ impl ReactionPoint {
         while now.since(self.timer_at) >= period && !self.is_at_line_rate() {
             self.timer_at = self.timer_at + period;
             self.by_timer += 1;
+            self.grown |= self.parameters.clamp_tgt_rate_after_time_inc == 1;
             self.increase();
         }
     }
@@ -135,6 +140,7 @@ impl ReactionPoint {
         while self.bytes >= reset && !self.is_at_line_rate() {
             self.bytes -= reset;
             self.by_bytes += 1;
+            self.grown = true;
             self.increase();
         }
     }

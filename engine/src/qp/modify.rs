@@ -11,6 +11,7 @@ use super::state::QpState;
 use super::transition::{ModifyError, check};
 use super::{QueuePair, Route, initial_attr};
 use crate::async_event::AsyncEvent;
+use crate::congestion::NotificationPoint;
 use crate::cq::{Cqe, WcOpcode, WcStatus};
 use crate::event::Event;
 use crate::host::{Consumer, Host, Io};
@@ -142,6 +143,7 @@ impl<H: Host> QueuePair<H> {
         self.attr = initial_attr(&self.config);
         self.route = None;
         self.drain_pending = false;
+        self.notification = NotificationPoint::default();
     }
 
     pub(super) fn set_state(&mut self, io: &mut Io<'_, H>, to: QpState) {

@@ -169,6 +169,20 @@ fn the_target_stays_where_it_was_unless_the_rate_has_grown() {
     assert_eq!(point.target, 40_000 * MEGABIT, "an increase by the timer does not count");
 }
 
+/// A CNP within the monitor period decreases nothing, and what the rate has grown by is not forgotten.
+#[test]
+fn a_cnp_that_decreases_nothing_keeps_the_growth() {
+    let mut settings = paper();
+    settings.parameters.clamp_tgt_rate = 0;
+    settings.parameters.rate_reduce_monitor_period = 100;
+    let mut point = ReactionPoint::new(&settings, at(0));
+    point.notified(at(56));
+    let grown = point.current;
+    point.notified(at(100));
+    assert!(grown < 40_000 * MEGABIT);
+    assert_eq!(point.target, grown);
+}
+
 /// Each bound of the table, from figures of its own.
 #[test]
 fn bounds_of_the_table() {
@@ -182,6 +196,8 @@ fn bounds_of_the_table() {
     assert_eq!(megabits(&with(&|p| p.rpg_min_dec_fac = 100)), 40_000);
     assert_eq!(megabits(&with(&|p| p.rpg_min_rate = 30_000)), 30_000);
     assert_eq!(megabits(&with(&|p| p.rate_to_set_on_first_cnp = 123)), 123);
+    assert_eq!(megabits(&with(&|p| p.rate_to_set_on_first_cnp = 40_000)), 34_000);
+    assert_eq!(megabits(&with(&|p| (p.rate_to_set_on_first_cnp, p.rpg_min_rate) = (1, 10))), 10);
     assert_eq!(megabits(&with(&|p| p.initial_alpha_value = 512)), 30_000);
     // 1023/1024 of the rate is gone, but half of it stays at least.
     assert_eq!(megabits(&with(&|p| p.rpg_gd = 10)), 20_000);
