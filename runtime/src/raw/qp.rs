@@ -52,9 +52,29 @@ impl std::fmt::Debug for RawQp {
 #[derive(Debug)]
 struct SendSide {
     state: QpState,
-    /// Bytes of the frames that have not left.
+    /// Bytes of the frames that have not left; in front of them, some that have.
     bytes: Vec<u8>,
     frames: VecDeque<Staged>,
+}
+
+impl SendSide {
+    fn forget(&mut self) {
+        self.frames.clear();
+        self.bytes.clear();
+    }
+
+    /// Forgets the bytes of frames that have left, when they are half of all: so each is moved about once.
+    fn trim(&mut self) {
+        let gone = self.frames.front().map_or(self.bytes.len(), |frame| frame.start);
+        if gone * 2 < self.bytes.len() {
+            return;
+        }
+        self.bytes.drain(..gone);
+        for frame in &mut self.frames {
+            frame.start -= gone;
+            frame.end -= gone;
+        }
+    }
 }
 
 /// A frame that has not left.
@@ -64,6 +84,8 @@ struct Staged {
     start: usize,
     end: usize,
     is_signaled: bool,
+    /// Status of a request whose bytes could not be read: its turn comes behind those posted before.
+    failure: Option<WcStatus>,
 }
 
 /// A send request.
@@ -121,15 +143,14 @@ impl RawQp {
     }
 
     /// Goes to another state, which the caller has found to be one that it may go to.
-    pub fn set_state(&self, work: &mut TxContext, state: QpState) {
+    pub fn set_state(self: &Arc<Self>, work: &mut TxContext, state: QpState) {
         let mut send = lock(&self.send);
         send.state = state;
         match state {
-            QpState::Reset => {
-                send.frames.clear();
-                send.bytes.clear();
-            }
+            QpState::Reset => send.forget(),
             QpState::Err => self.flush(work, &mut send),
+            // What was posted in SQD.
+            QpState::Rts => self.transmit(work, &mut send),
             _ => {}
         }
         drop(send);
@@ -159,6 +180,7 @@ impl RawQp {
         stage: impl FnOnce(&mut Stage<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
         let mut send = lock(&self.send);
+        self.follow_receive_error(work, &mut send);
         let result = stage(&mut Stage { qp: self, send: &mut send, work });
         self.transmit(work, &mut send);
         drop(send);
@@ -169,23 +191,44 @@ impl RawQp {
     /// Tries again to send what found no room.
     pub(super) fn go_on(self: &Arc<Self>, work: &mut TxContext) {
         let mut send = lock(&self.send);
+        self.follow_receive_error(work, &mut send);
         self.transmit(work, &mut send);
     }
 
+    /// Ends the send requests if the receive side has failed.
+    fn follow_receive_error(&self, work: &mut TxContext, send: &mut SendSide) {
+        if !matches!(send.state, QpState::Reset | QpState::Err) && self.recv.state() == RecvState::Error {
+            send.state = QpState::Err;
+            self.flush(work, send);
+        }
+    }
+
+    /// Sends what is staged, as far as there is room; nothing in SQD.
     fn transmit(self: &Arc<Self>, work: &mut TxContext, send: &mut SendSide) {
-        while !send.frames.is_empty() {
-            let frames = send.frames.iter().map(|frame| send.bytes.get(frame.start..frame.end).unwrap_or_default());
+        if send.state == QpState::Sqd {
+            return;
+        }
+        while let Some(first) = send.frames.front() {
+            if let Some(status) = first.failure {
+                let wr_id = first.wr_id;
+                send.frames.pop_front();
+                self.fail(work, send, wr_id, status);
+                break;
+            }
+            let whole = send.frames.iter().take_while(|frame| frame.failure.is_none());
+            let frames = whole.map(|frame| send.bytes.get(frame.start..frame.end).unwrap_or_default());
             let (sent, error) = self.tx.send(frames);
             for frame in send.frames.drain(..sent) {
                 if frame.is_signaled {
                     self.complete(work, frame.wr_id, WcStatus::Success);
                 }
             }
-            let Some(error) = error else { break };
+            let Some(error) = error else { continue };
             match error.raw_os_error() {
                 Some(libc::EAGAIN) => {
                     self.device.raw().block(self);
                     self.tx.wait_for_room(true);
+                    send.trim();
                     return;
                 }
                 // The frame is none that the interface takes, mostly by its length.
@@ -304,18 +347,45 @@ impl Stage<'_> {
         };
         if copied.is_err() {
             send.bytes.truncate(start);
-            qp.transmit(work, send);
-            qp.fail(work, send, request.wr_id, WcStatus::LocalProtectionError);
+            let failure = Some(WcStatus::LocalProtectionError);
+            send.frames.push_back(Staged { wr_id: request.wr_id, start, end: start, is_signaled: true, failure });
             return Ok(());
         }
         if request.fills_checksums {
             urxe_engine::flow::checksum::fill(send.bytes.get_mut(start..).unwrap_or_default(), true);
         }
         let is_signaled = request.is_signaled || qp.config.sq_sig_all;
-        send.frames.push_back(Staged { wr_id: request.wr_id, start, end: start + length, is_signaled });
+        send.frames.push_back(Staged { wr_id: request.wr_id, start, end: start + length, is_signaled, failure: None });
         Ok(())
     }
 }
 
 /// Longest frame that any interface takes.
 const LONGEST: u64 = (1 << 16) + 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A sender that never catches up: one frame always waits.
+    #[test]
+    fn bytes_of_frames_that_have_left_are_forgotten() {
+        const FRAME: usize = 1000;
+        let mut send = SendSide { state: QpState::Rts, bytes: Vec::new(), frames: VecDeque::new() };
+        for wr_id in 0..1000_u64 {
+            let start = send.bytes.len();
+            send.bytes.resize(start + FRAME, wr_id.to_le_bytes()[0]);
+            let end = start + FRAME;
+            send.frames.push_back(Staged { wr_id, start, end, is_signaled: false, failure: None });
+            if send.frames.len() > 2 {
+                send.frames.pop_front();
+            }
+            send.trim();
+            assert!(send.bytes.len() <= 4 * FRAME, "{} bytes for {} frames", send.bytes.len(), send.frames.len());
+            for frame in &send.frames {
+                let first = frame.wr_id.to_le_bytes()[0];
+                assert!(send.bytes[frame.start..frame.end].iter().all(|byte| *byte == first));
+            }
+        }
+    }
+}
