@@ -38,6 +38,8 @@ pub struct Port {
     has_link_events: AtomicBool,
     /// Raw frames are received: there may always be news.
     has_raw: AtomicBool,
+    /// A packet socket was found ready.
+    has_raw_event: AtomicBool,
     fds: Arc<FdSet>,
     registry: Registry,
     routes: Mutex<TxPool>,
@@ -69,6 +71,7 @@ impl Port {
             link_events: Mutex::default(),
             has_link_events: AtomicBool::new(false),
             has_raw: AtomicBool::new(false),
+            has_raw_event: AtomicBool::new(false),
             counters: Counters::default(),
             left_acks: Mutex::default(),
             has_left_acks: AtomicBool::new(false),
@@ -102,6 +105,16 @@ impl Port {
     pub(crate) fn always_has_news(&self) {
         self.has_raw.store(true, Ordering::Relaxed);
         self.has_link_events.store(true, Ordering::Release);
+    }
+
+    /// A packet socket was found ready: for input, for output or with an error.
+    pub(crate) fn note_raw_event(&self) {
+        self.has_raw_event.store(true, Ordering::Release);
+    }
+
+    /// Whether a packet socket was found ready since the last call.
+    pub fn take_raw_event(&self) -> bool {
+        self.has_raw_event.load(Ordering::Relaxed) && self.has_raw_event.swap(false, Ordering::Acquire)
     }
 
     /// Returns the interface's index.

@@ -1,7 +1,7 @@
 //! The socket that receives raw frames.
 
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 
 use super::frame::RawFrame;
@@ -50,9 +50,26 @@ impl RawRx {
         let ring = Ring::new(fd, mtu)?;
         set_option(fd, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, 1)?;
         bind(fd, interface, ETH_P_ALL)?;
+        // ENETDOWN, if the interface is down.
+        clear_error(fd);
         let fd = fds.adopt(socket)?;
         fds.watch(fd.as_raw_fd(), EpollKey::Raw.pack())?;
         Ok(Self { ring, fd, interface })
+    }
+
+    /// Takes the socket's pending error, by which epoll reports it for ever: ENETDOWN when the interface has gone down.
+    pub fn clear_error(&self) {
+        if let Ok(fd) = self.own() {
+            clear_error(fd);
+        }
+    }
+
+    /// Returns the descriptor.
+    ///
+    /// # Errors
+    /// EBADF if the application has closed it: the number may be its own by now.
+    fn own(&self) -> io::Result<RawFd> {
+        if self.fd.is_ours() { Ok(self.fd.as_raw_fd()) } else { Err(io::Error::from_raw_os_error(libc::EBADF)) }
     }
 
     /// Has the kernel pass the frames that a program wants; all with `None`.
@@ -60,7 +77,7 @@ impl RawRx {
     /// # Errors
     /// Any refusal of the system: then the filter is what it was.
     pub fn set_filter(&self, program: Option<&[Instruction]>) -> io::Result<()> {
-        attach(self.fd.as_raw_fd(), program.unwrap_or(&[EVERYTHING]))
+        attach(self.own()?, program.unwrap_or(&[EVERYTHING]))
     }
 
     /// Says whether frames that this host sends are received too.
@@ -68,7 +85,7 @@ impl RawRx {
     /// # Errors
     /// Any refusal of the system.
     pub fn set_sees_sent(&self, sees: bool) -> io::Result<()> {
-        set_option(self.fd.as_raw_fd(), libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, (!sees).into())
+        set_option(self.own()?, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, (!sees).into())
     }
 
     /// Has the interface accept frames to an address, until [`leave`](Self::leave) is called as often.
@@ -99,7 +116,7 @@ impl RawRx {
             mr_alen: ETH_ALEN,
             mr_address: [a, b, c, d, e, f, 0, 0],
         };
-        set_struct(self.fd.as_raw_fd(), libc::SOL_PACKET, change, &request)
+        set_struct(self.own()?, libc::SOL_PACKET, change, &request)
     }
 
     /// Whether a frame is there. Asks the ring, not the system.
@@ -119,19 +136,30 @@ impl RawRx {
         if !core::mem::take(&mut self.ring.has_lost) {
             return 0;
         }
+        let Ok(fd) = self.own() else { return 0 };
         let mut answer = [0_u32; 2];
         let mut length = crate::sys::socklen::<[u32; 2]>();
         // SAFETY: `struct tpacket_stats` is two numbers; room for them, and its length.
         let asked = unsafe {
-            let (fd, option) = (self.fd.as_raw_fd(), libc::PACKET_STATISTICS);
+            let option = libc::PACKET_STATISTICS;
             libc::getsockopt(fd, libc::SOL_PACKET, option, answer.as_mut_ptr().cast(), &raw mut length)
         };
         if asked == 0 { answer[1].into() } else { 0 }
     }
 }
 
+/// Takes a socket's pending error.
+fn clear_error(fd: RawFd) {
+    let mut error: libc::c_int = 0;
+    let mut length = crate::sys::socklen::<libc::c_int>();
+    // SAFETY: room for a number, and its length. That nothing is pending is no failure.
+    unsafe {
+        libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_ERROR, (&raw mut error).cast(), &raw mut length);
+    }
+}
+
 /// Attaches a classic BPF program to a socket.
-fn attach(fd: std::os::fd::RawFd, program: &[Instruction]) -> io::Result<()> {
+fn attach(fd: RawFd, program: &[Instruction]) -> io::Result<()> {
     let mut code: Vec<_> = program.iter().map(|&(code, jt, jf, k)| libc::sock_filter { code, jt, jf, k }).collect();
     let len = u16::try_from(code.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
     let program = libc::sock_fprog { len, filter: code.as_mut_ptr() };

@@ -4,7 +4,6 @@ use core::mem::zeroed;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::{ask_for_buffer, bind, packet_socket};
 use crate::sys::epoll_key::EpollKey;
@@ -20,7 +19,6 @@ const BUFFER: libc::c_int = 4 << 20;
 pub struct RawTx {
     fd: Fd,
     fds: Arc<FdSet>,
-    waits: AtomicBool,
 }
 
 impl RawTx {
@@ -28,11 +26,15 @@ impl RawTx {
         let socket = packet_socket()?;
         bind(socket.as_raw_fd(), interface, 0)?;
         ask_for_buffer(&socket, BUFFER);
-        Ok(Self { fd: fds.adopt(socket)?, fds: Arc::clone(fds), waits: AtomicBool::new(false) })
+        Ok(Self { fd: fds.adopt(socket)?, fds: Arc::clone(fds) })
     }
 
-    /// Sends frames, oldest first, without blocking. Returns how many have left; the error is that of the next one.
+    /// Sends frames, oldest first, without blocking. Returns how many have left; the error is that of the next one: EBADF when
+    /// the application has closed the socket, whose number may be its own by now.
     pub fn send<'a>(&self, frames: impl IntoIterator<Item = &'a [u8]>) -> (usize, Option<io::Error>) {
+        if self.fds.is_dead() || !self.fd.is_ours() {
+            return (0, Some(io::Error::from_raw_os_error(libc::EBADF)));
+        }
         let mut frames = frames.into_iter();
         let mut sent = 0;
         loop {
@@ -71,9 +73,9 @@ impl RawTx {
         (count, sent, None)
     }
 
-    /// Says whether the port is to wake when the socket has room again.
+    /// Says whether the port is to wake when the socket has room again. One thread at a time calls.
     pub fn wait_for_room(&self, waits: bool) {
-        if self.waits.swap(waits, Ordering::Relaxed) == waits || self.fds.is_lost() {
+        if self.fds.is_dead() || self.fds.is_lost() || !self.fd.is_ours() {
             return;
         }
         if waits {

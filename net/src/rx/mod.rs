@@ -266,7 +266,7 @@ impl Receiver {
                 EpollKey::RingRx(fd) => self.attend_ring(fd, call.port),
                 EpollKey::RingTx(fd) => call.port.look_at_link(fd),
                 // Whoever receives looks into the ring anyway (`Port::has_news`).
-                EpollKey::Raw => {}
+                EpollKey::Raw => call.port.note_raw_event(),
             }
         }
         self.receive_rings(call);

@@ -371,6 +371,7 @@ impl Device {
     pub(super) fn close(&self) {
         // Who looks at the sockets for any other reason finds nothing from now on.
         lock(&self.token).work = None;
+        self.raw.close();
         self.port.close();
     }
 

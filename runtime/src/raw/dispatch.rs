@@ -20,16 +20,16 @@ const BUDGET: usize = 256;
 impl Device {
     /// Takes frames out of the receive ring, and sends what found no room. Returns how many frames were taken.
     pub(crate) fn receive_raw(&self, work: &mut TxContext, clock: &LazyInstant) -> usize {
-        let blocked = self.raw().take_blocked();
-        for qp in &blocked {
+        let is_ready = self.net().take_raw_event();
+        for qp in self.raw().take_blocked() {
             qp.go_on(work);
-        }
-        if !blocked.is_empty() {
-            self.raw().settle_room();
         }
         let mut rx = lock(&self.raw().rx);
         let Some(rx) = &mut *rx else { return 0 };
         if !rx.has_frames() {
+            if is_ready {
+                rx.clear_error();
+            }
             return 0;
         }
         let flows = self.raw().flows.read().unwrap_or_else(PoisonError::into_inner);

@@ -33,7 +33,7 @@ pub struct Raw {
     rx: Mutex<Option<RawRx>>,
     flows: RwLock<FlowTable<Target>>,
     /// Queue pairs whose frames found no room.
-    blocked: Mutex<Vec<Weak<RawQp>>>,
+    blocked: Mutex<Blocked>,
     has_blocked: AtomicBool,
 }
 
@@ -98,31 +98,47 @@ impl Raw {
         }
     }
 
-    /// Notes that a queue pair waits for room.
-    fn block(&self, qp: &Arc<RawQp>) {
+    /// Gives up the receiving socket, whose open file the ring's mapping would keep.
+    pub(super) fn close(&self) {
+        *lock(&self.rx) = None;
+    }
+
+    /// Notes that a queue pair waits for room of the sending socket, which is watched from now on.
+    fn block(&self, qp: &Arc<RawQp>, tx: &Arc<RawTx>) {
         let mut blocked = lock(&self.blocked);
-        if !blocked.iter().any(|other| std::ptr::eq(other.as_ptr(), Arc::as_ptr(qp))) {
-            blocked.push(Arc::downgrade(qp));
+        if blocked.watched.is_none() {
+            tx.wait_for_room(true);
+            blocked.watched = Some(Arc::clone(tx));
+        }
+        if !blocked.qps.iter().any(|other| std::ptr::eq(other.as_ptr(), Arc::as_ptr(qp))) {
+            blocked.qps.push(Arc::downgrade(qp));
         }
         self.has_blocked.store(true, Ordering::Release);
     }
 
-    /// Takes the queue pairs that wait for room.
+    /// Takes the queue pairs that wait for room, and watches the sending socket no more: whoever finds no room again says so by
+    /// [`block`](Self::block). Those that were destroyed meanwhile leave no watch behind.
     fn take_blocked(&self) -> Vec<Arc<RawQp>> {
-        if !self.has_blocked.swap(false, Ordering::Acquire) {
+        if !self.has_blocked.load(Ordering::Acquire) {
             return Vec::new();
         }
-        let blocked = std::mem::take(&mut *lock(&self.blocked));
-        blocked.iter().filter_map(Weak::upgrade).collect()
-    }
-
-    /// Waits for room no longer, if nobody needs any.
-    fn settle_room(&self) {
-        let tx = lock(&self.tx);
-        if let Some(tx) = tx.as_ref().filter(|_| !self.has_blocked.load(Ordering::Acquire)) {
+        let mut blocked = lock(&self.blocked);
+        self.has_blocked.store(false, Ordering::Release);
+        if let Some(tx) = blocked.watched.take() {
             tx.wait_for_room(false);
         }
+        let qps = std::mem::take(&mut blocked.qps);
+        drop(blocked);
+        qps.iter().filter_map(Weak::upgrade).collect()
     }
+}
+
+/// Queue pairs whose frames found no room. List and watch change together, under one lock.
+#[derive(Debug, Default)]
+struct Blocked {
+    qps: Vec<Weak<RawQp>>,
+    /// The socket that is watched for room.
+    watched: Option<Arc<RawTx>>,
 }
 
 /// Has the kernel keep what no rule wants.

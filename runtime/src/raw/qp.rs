@@ -226,8 +226,7 @@ impl RawQp {
             let Some(error) = error else { continue };
             match error.raw_os_error() {
                 Some(libc::EAGAIN) => {
-                    self.device.raw().block(self);
-                    self.tx.wait_for_room(true);
+                    self.device.raw().block(self, &self.tx);
                     send.trim();
                     return;
                 }
