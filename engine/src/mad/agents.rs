@@ -6,9 +6,9 @@ use urxe_wire::mad::{self, MAD_LEN, Mad};
 
 use super::types::{AgentId, Claim, RegisterError};
 
-/// Largest version of a class, less one (`MAX_MGMT_VERSION` of the kernel's mad_priv.h).
+/// One more than the largest version of a class (`MAX_MGMT_VERSION` of the kernel's mad_priv.h).
 const VERSIONS: u8 = 0x83;
-/// Largest class of QP1, less one (`MAX_MGMT_CLASS` of the kernel's mad_priv.h).
+/// One more than the largest class of QP1 (`MAX_MGMT_CLASS` of the kernel's mad_priv.h).
 const CLASSES: u8 = 80;
 
 /// Method of a class, for which there is at most one agent.

@@ -22,6 +22,18 @@ pub const fn is_for_port(header: &Mad) -> bool {
     header.class == Mad::CLASS_PERF && matches!(header.method, Mad::METHOD_GET | Mad::METHOD_SET)
 }
 
+/// Answer to a request of which [`is_for_port`] is true, if the counters' values are of no importance to it: a request for
+/// the class' own information, or one that is refused.
+#[must_use]
+pub fn answer_without_counters(request: &[u8; MAD_LEN]) -> Option<[u8; MAD_LEN]> {
+    let header = Mad::of(request)?;
+    let needs_counters = header.class_version == 1
+        && Attribute::new(header.attribute_id).is_some_and(|attribute| {
+            !matches!(attribute, Attribute::ClassPortInfo) && matches!(perf::port(request), PORT | ALL_PORTS)
+        });
+    if needs_counters { None } else { Performance::default().answer(request, &[0; COUNTERS]) }
+}
+
 impl Performance {
     /// Counters that show 0 at these values.
     #[must_use]

@@ -60,9 +60,10 @@ struct Agent {
 
 impl Mads {
     /// Makes the agents of a device, and has it bring datagrams here.
-    pub(crate) fn start(device: &Arc<Device>) -> Arc<Self> {
+    pub(crate) fn start(device: &Arc<Device>, random: u64) -> Arc<Self> {
         let perf = PerfWorker::new(device);
-        let mads = Arc::new(Self { device: Arc::downgrade(device), state: Mutex::default(), perf });
+        let state = Mutex::new(State { random, ..State::default() });
+        let mads = Arc::new(Self { device: Arc::downgrade(device), state, perf });
         device.set_mads(Some(mads.clone()));
         mads
     }
@@ -179,7 +180,15 @@ impl MadHandler for Mads {
     fn receive(&self, work: &mut TxContext, now: Instant, from: &Address, datagram: &[u8; MAD_LEN]) {
         let Some(device) = self.device.upgrade() else { return };
         if Mad::of(datagram).is_some_and(|header| engine_perf::is_for_port(&header)) {
-            if !self.perf.ask(from, datagram) {
+            if let Some(answer) = engine_perf::answer_without_counters(datagram) {
+                let mut state = lock(&self.state);
+                let psn = state.psn;
+                state.psn = psn.next();
+                let Address { local, remote, qpn, traffic_class, .. } = *from;
+                let to =
+                    Destination { local, remote, dest_qpn: qpn, flow_label: 0, tclass: traffic_class, hop_limit: 0 };
+                gsi::send_to(work, device.net(), psn, &to, &answer);
+            } else if !self.perf.ask(from, datagram) {
                 count(&device.counters().mad_perf_dropped);
             }
             return;

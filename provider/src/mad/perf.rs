@@ -1,11 +1,14 @@
 //! Answers about a port's performance counters: sums over all processes that have the device.
 //!
 //! Asking other processes may take a second (one that is stopped does not answer), and whoever receives must not wait. So
-//! requests wait for a thread that is started for them and ends when there are none.
+//! requests wait for a thread that is started for the first of them, and stays for a while: what it has found out is the
+//! answer to those of the next moment as well, so requests without end cost neither threads nor questions without end.
+//! Requests that need no counters are answered where they arrive.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Condvar, Mutex, Weak};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use urxe_engine::mad::Address;
 use urxe_engine::mad::perf::{Performance, Values};
@@ -23,6 +26,10 @@ use crate::status::sysfs;
 
 /// Requests that may wait; what comes beyond is dropped, and asked again by its sender.
 const ROOM: usize = 64;
+/// How long the thread waits for another request before it ends.
+const IDLE: Duration = Duration::from_secs(10);
+/// How long the counters' values are good for.
+const FRESH: Duration = Duration::from_millis(100);
 /// Room for the thread: it reads reports.
 const STACK: usize = 256 * 1024;
 
@@ -50,13 +57,15 @@ const FILES: [&str; COUNTERS] = [
 /// Requests that wait for their answer.
 pub(super) struct PerfWorker {
     device: Weak<Device>,
-    queue: Arc<Mutex<Queue>>,
+    queue: Arc<(Mutex<Queue>, Condvar)>,
 }
 
 #[derive(Default)]
 struct Queue {
     requests: VecDeque<(Address, [u8; MAD_LEN])>,
     is_served: bool,
+    /// The device is closed.
+    is_over: bool,
     own: Performance,
 }
 
@@ -67,12 +76,14 @@ impl PerfWorker {
 
     /// Takes a request, which is answered soon; false if there is no room.
     pub(super) fn ask(&self, from: &Address, request: &[u8; MAD_LEN]) -> bool {
-        let mut queue = lock(&self.queue);
+        let (queue, arrival) = &*self.queue;
+        let mut queue = lock(queue);
         if queue.requests.len() >= ROOM {
             return false;
         }
         queue.requests.push_back((*from, *request));
         if queue.is_served {
+            arrival.notify_one();
             return true;
         }
         let (device, requests) = (Weak::clone(&self.device), Arc::clone(&self.queue));
@@ -89,24 +100,45 @@ impl PerfWorker {
     }
 }
 
-fn serve(device: &Weak<Device>, queue: &Mutex<Queue>) {
-    loop {
-        let (from, request, own) = {
-            let mut queue = lock(queue);
-            let Some((from, request)) = queue.requests.pop_front() else {
-                queue.is_served = false;
-                return;
-            };
-            (from, request, queue.own)
-        };
+impl Drop for PerfWorker {
+    fn drop(&mut self) {
+        let (queue, arrival) = &*self.queue;
+        lock(queue).is_over = true;
+        arrival.notify_one();
+    }
+}
+
+/// The next request, and the counters' zeros of this process; `None` if none comes: then the thread is to end.
+fn next((queue, arrival): &(Mutex<Queue>, Condvar)) -> Option<(Address, [u8; MAD_LEN], Performance)> {
+    let waits = |queue: &mut Queue| queue.requests.is_empty() && !queue.is_over;
+    let waited = arrival.wait_timeout_while(lock(queue), IDLE, waits);
+    let (mut queue, _) = waited.unwrap_or_else(std::sync::PoisonError::into_inner);
+    let Some((from, request)) = queue.requests.pop_front() else {
+        queue.is_served = false;
+        return None;
+    };
+    Some((from, request, queue.own))
+}
+
+fn serve(device: &Weak<Device>, queue: &(Mutex<Queue>, Condvar)) {
+    let mut known: Option<(Instant, Values)> = None;
+    while let Some((from, request, own)) = next(queue) {
         let Some(device) = device.upgrade() else { continue };
         let name = device.device_name();
         let before = zeros::read(name, &own);
         let mut performance = before;
-        let Some(answer) = performance.answer(&request, &values(name)) else { continue };
+        let values = match known {
+            Some((at, values)) if at.elapsed() < FRESH => values,
+            _ => {
+                let values = values(name);
+                known = Some((Instant::now(), values));
+                values
+            }
+        };
+        let Some(answer) = performance.answer(&request, &values) else { continue };
         if performance != before {
             zeros::write(name, &performance);
-            lock(queue).own = performance;
+            lock(&queue.0).own = performance;
         }
         let Address { local, remote, qpn, traffic_class, .. } = from;
         let to = Destination { local, remote, dest_qpn: qpn, flow_label: 0, tclass: traffic_class, hop_limit: 0 };

@@ -117,7 +117,7 @@ impl SharedPort {
         }
         urxe_diag::settings::get().as_ref().map_err(|mistake| OpenError::Settings(mistake.clone()))?;
         let interface = crate::device::interface(netdev).map_err(OpenError::Port)?;
-        let (keys, status) = (random_seed()?, random_seed()?);
+        let (keys, status, agents) = (random_seed()?, random_seed()?, random_seed()?);
         fork::set_hooks(fork::Hooks {
             at_exit: crate::status::hang_up,
             at_last,
@@ -146,7 +146,7 @@ impl SharedPort {
             generation,
             xrc_domains: XrcDomains::shared(port.xrc_srqs().client()),
             quotas,
-            mads: Mads::start(&port),
+            mads: Mads::start(&port, agents),
             congestion,
             port,
             thread: Mutex::default(),
