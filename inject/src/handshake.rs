@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant as Moment};
 
 use urxe_engine::cm::{Disconnect, Event, MAX_RETRIES, RESPONSE_TIMEOUT, Verdict};
-use urxe_wire::cm::{CmMad, CommId, Ids, IpHeader, IpPair, Message, Path, Rep, Req, ServiceId, TransportService};
+use urxe_wire::cm::{CmMad, Ids, IpHeader, IpPair, Message, Path, Rep, Req, ServiceId, TransportService};
 use urxe_wire::{Gid, Lid, Mtu, PKey, Psn, QKey, Qpn, Transport};
 
 use crate::Error;
@@ -26,9 +26,7 @@ pub enum Handshake {
 
 /// `0000:000000:000000:` and the GID, with a NUL behind it (`pp_client_exch_dest` of rdma-core's rc_pingpong.c).
 const LINE: usize = 52;
-/// Name of connections at this end.
-const LOCAL: CommId = CommId(0x7572_7865);
-/// Tries of a request of rdma_cm are seconds apart.
+/// How long a wait for datagrams of rdma_cm lasts, before events are looked at again.
 const STEP: Duration = Duration::from_millis(50);
 
 impl Peer<'_> {
@@ -106,7 +104,7 @@ impl Peer<'_> {
                     Event::Reply(rep) => {
                         self.psn = rep.starting_psn;
                         self.connect(Target { address: remote, qpn: rep.qpn, psn: self.first_psn })?;
-                        self.cm.establish(LOCAL).map_err(|error| Error::Invalid(error.to_string()))?;
+                        self.cm.establish(self.comm_id).map_err(|error| Error::Invalid(error.to_string()))?;
                         return self.do_cm_timers();
                     }
                     Event::Rejected(rej) => {
@@ -155,7 +153,7 @@ impl Peer<'_> {
     /// [`Error::Os`].
     pub fn disconnect(&mut self) -> Result<(), Error> {
         let now = self.now();
-        if self.cm.disconnect(now, LOCAL).is_ok() {
+        if self.cm.disconnect(now, self.comm_id).is_ok() {
             self.do_cm_timers()?;
             self.is_disconnected(Moment::now() + Duration::from_secs(1))?;
         }
@@ -187,10 +185,10 @@ impl Peer<'_> {
 
     pub(crate) fn take_cm(&mut self, from: IpAddr, payload: &[u8]) -> Result<(), Error> {
         let Ok(mad) = CmMad::parse(payload) else { return Ok(()) };
-        let (now, ends, wanted) = (self.now(), self.ends(from), self.cm_port);
+        let (now, ends, wanted, comm_id) = (self.now(), self.ends(from), self.cm_port, self.comm_id);
         self.cm.handle(now, ends, &mad, &mut |message| match message {
             Message::Req(req) if ServiceId(req.service_id).parts().map(|(_, port)| port) == wanted => {
-                Verdict::Take(LOCAL)
+                Verdict::Take(comm_id)
             }
             _ => Verdict::Refuse,
         });
@@ -223,10 +221,10 @@ impl Peer<'_> {
             ..Path::default()
         };
         Req {
-            local_id: LOCAL,
+            local_id: self.comm_id,
             vendor_id: 0,
             service_id,
-            ca_guid: 0x7572_7865,
+            ca_guid: self.ca_guid(),
             q_key: QKey(0),
             qpn: self.qpn,
             responder_resources: 16,
@@ -251,6 +249,12 @@ impl Peer<'_> {
         }
     }
 
+    /// Another CA for each connection: QPNs come again after 192 connections, and a CM takes a known QPN of a CA for a stale
+    /// connection (`cm_match_req` of Linux's drivers/infiniband/core/cm.c).
+    fn ca_guid(&self) -> u64 {
+        0x7572_7865 << 32 | u64::from(self.comm_id.0)
+    }
+
     fn reply(&self) -> Rep {
         Rep {
             ids: Ids::default(),
@@ -266,7 +270,7 @@ impl Peer<'_> {
             flow_control: true,
             rnr_retry_count: 7,
             srq: false,
-            ca_guid: 0x7572_7865,
+            ca_guid: self.ca_guid(),
             private_data: [0; 196],
         }
     }
@@ -301,6 +305,22 @@ fn parse_line(line: &[u8]) -> Option<Target> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_connection_has_a_name_and_a_ca_of_its_own() {
+        let address = "127.99.8.1".parse().unwrap();
+        let settings = crate::peer::Settings { address, transport: Transport::Rc, mtu: Mtu::Mtu1024, seed: 1 };
+        let mut peer = Peer::new(settings, Box::new(|_, _| {})).unwrap();
+        let gid = Gid::from(address);
+        let names: std::collections::HashSet<_> = (0..400)
+            .map(|count| {
+                peer.renew(count);
+                let req = peer.request(1, [0; 92], gid, gid);
+                (req.local_id.0, req.ca_guid)
+            })
+            .collect();
+        assert_eq!(names.len(), 400);
+    }
 
     #[test]
     fn lines_of_ping_pongs() {

@@ -1,6 +1,7 @@
 //! The peer: one queue pair at an address of its own.
 
 use std::collections::VecDeque;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant as Moment};
 
@@ -8,6 +9,7 @@ use urxe_engine::cm::{Cm, Ends};
 use urxe_engine::endpoint::{self, CqId, connected_attr};
 use urxe_engine::{Endpoint, Instant, QpSetup, QpType, RecvWr, Sge, SgeList};
 use urxe_net::RawPeer;
+use urxe_wire::cm::CommId;
 use urxe_wire::icrc::{self, Check, Flow};
 use urxe_wire::packet::{Service, pad_count};
 use urxe_wire::{
@@ -100,6 +102,12 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+/// A number that another process, or the next run, does not have.
+fn random() -> u32 {
+    let bits = RandomState::new().build_hasher().finish();
+    u32::try_from(bits >> 32).unwrap_or(0)
+}
+
 /// Sees packets: the line to print, and whether the packet was sent.
 pub type Tell<'a> = dyn FnMut(bool, &str) + 'a;
 
@@ -119,6 +127,9 @@ pub struct Peer<'a> {
     pub psn: Psn,
     pub(crate) target: Option<Target>,
     pub(crate) cm: Cm,
+    /// Name of the connection at this end. A CM takes the REQ of a name it knows for a duplicate, also while that connection is in
+    /// TIME_WAIT (`cm_dup_req_handler` of Linux's drivers/infiniband/core/cm.c): each connection has another, from a random one on.
+    pub(crate) comm_id: CommId,
     /// Port of requests that are accepted.
     pub(crate) cm_port: Option<u16>,
     gsi_psn: Psn,
@@ -140,7 +151,7 @@ impl<'a> Peer<'a> {
             "UDP port {ROCE_PORT} of {address}, which has to be this host's and no other RoCE v2 process' (--address)"
         )))?;
         let mut endpoint = Endpoint::new(address, OpenMemory::default(), settings.seed);
-        let cq = endpoint.create_cq(1);
+        let cq = endpoint.create_cq(4096);
         let mut peer = Self {
             settings,
             net,
@@ -152,6 +163,7 @@ impl<'a> Peer<'a> {
             psn: Psn::default(),
             target: None,
             cm: Cm::new(),
+            comm_id: CommId(random()),
             cm_port: None,
             gsi_psn: Psn::default(),
             window: VecDeque::new(),
@@ -171,7 +183,8 @@ impl<'a> Peer<'a> {
             Transport::Ud => QpType::Ud,
             _ => QpType::Rc,
         };
-        self.cq = self.endpoint.create_cq(4096);
+        // The CQ stays, without what the queue pair before left.
+        while self.endpoint.poll_cq(self.cq).is_some() {}
         self.inner = self.endpoint.create_qp(&QpSetup::new(qp_type, PD, self.cq, self.cq));
         let seed = u32::try_from(self.settings.seed & 0xFFFF).unwrap_or(0).wrapping_add(count);
         self.qpn = Qpn::new(0x20 + seed % 0xC0);
@@ -180,6 +193,7 @@ impl<'a> Peer<'a> {
         self.target = None;
         self.window.clear();
         self.cm = Cm::new();
+        self.comm_id = CommId(self.comm_id.0.wrapping_add(1));
     }
 
     /// Memory that the other end reaches.
@@ -308,18 +322,23 @@ impl<'a> Peer<'a> {
     /// # Errors
     /// [`Error::Os`].
     pub fn receive(&mut self, until: Moment) -> Result<Option<Arrived>, Error> {
+        let mut is_first = true;
         loop {
             let left = until.saturating_duration_since(Moment::now());
+            // Packets that are not for the queue pair do not put the end off.
+            if left.is_zero() && !is_first {
+                return Ok(None);
+            }
+            is_first = false;
             let mut buffer = std::mem::take(&mut self.buffer);
             let received = self.net.receive(&mut buffer, left.min(Duration::from_millis(20)));
             let arrived = received.map(|it| it.map(|(len, from)| (buffer[..len].to_vec(), from)));
             self.buffer = buffer;
             self.do_cm_timers()?;
             match arrived.map_err(Error::os("receiving"))? {
-                None if left.is_zero() => return Ok(None),
                 None => {}
                 Some((bytes, from)) => {
-                    if let Some(arrived) = self.take(bytes, from)? {
+                    if let Some(arrived) = self.take(bytes, from, until)? {
                         return Ok(Some(arrived));
                     }
                 }
@@ -328,7 +347,7 @@ impl<'a> Peer<'a> {
     }
 
     /// Takes a datagram; returns it if it is for the queue pair.
-    fn take(&mut self, bytes: Vec<u8>, from: SocketAddr) -> Result<Option<Arrived>, Error> {
+    fn take(&mut self, bytes: Vec<u8>, from: SocketAddr, until: Moment) -> Result<Option<Arrived>, Error> {
         let check = if bytes.len() < Bth::LEN + ICRC_LEN {
             Check::Bad
         } else {
@@ -340,7 +359,7 @@ impl<'a> Peer<'a> {
             (self.tell)(false, &told);
             return Ok(None);
         };
-        if dest == Qpn::GSI {
+        if dest == Qpn::GSI && check != Check::Bad {
             (self.tell)(false, &told);
             let payload = arrived.packet().map(|packet| packet.payload.to_vec()).unwrap_or_default();
             self.take_cm(from.ip(), &payload)?;
@@ -365,7 +384,7 @@ impl<'a> Peer<'a> {
             self.post_receive(cqe.wr_id);
         }
         if let Some((psn, Syndrome::RnrNak(timer))) = arrived.acknowledgement() {
-            std::thread::sleep(timer.duration());
+            std::thread::sleep(timer.duration().min(until.saturating_duration_since(Moment::now())));
             let again: Vec<_> = self
                 .window
                 .iter()
