@@ -210,11 +210,21 @@ impl<'p, 'a> Player<'p, 'a> {
             bytes[8] = bytes[8] & 0x7F | byte(ackreq << 7);
         }
         let after_bth = 12;
+        let lacks = |name: &str| {
+            let transport = self.peer.settings.transport;
+            Error::Invalid(format!("{name}: {operation:?} of {transport:?} has no such field"))
+        };
         if let Some(syndrome) = given("syndrome", 0)? {
+            if !matches!(ext, Ext::Aeth(_) | Ext::AethAtomicAckEth(..)) {
+                return Err(lacks("syndrome"));
+            }
             bytes[after_bth] = byte(syndrome);
         }
         for (name, offset) in [("qkey", 0), ("srcqp", 4)] {
-            if let Some(value) = given(name, 0)?.filter(|_| bytes.len() >= after_bth + 8) {
+            if let Some(value) = given(name, 0)? {
+                if self.peer.settings.transport != urxe_wire::Transport::Ud {
+                    return Err(lacks(name));
+                }
                 bytes[after_bth + offset..after_bth + offset + 4].copy_from_slice(&number_bytes(value, 4, true));
             }
         }

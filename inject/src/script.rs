@@ -90,6 +90,12 @@ const FIELDS: [&str; 21] = [
     "psn", "qp", "ackreq", "se", "m", "pkey", "tver", "pad", "opcode", "va", "rkey", "len", "imm", "swap", "compare",
     "syndrome", "msn", "original", "qkey", "srcqp", "icrc",
 ];
+/// Most bytes of a part of a payload.
+const MOST: usize = 1 << 20;
+/// Repeats inside each other.
+const NESTED: usize = 16;
+/// The longest time.
+const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 const STATEMENT: &str =
     "send, raw, wait, expect, let, repeat, end or an operation such as SEND_ONLY, WRITE_FIRST, READ_REQUEST";
 
@@ -156,6 +162,9 @@ pub fn parse(text: &str) -> Result<Vec<Numbered>, Invalid> {
                 const EXPECTED: &str = "how often";
                 let word = one(EXPECTED)?;
                 let times = word.text.parse().map_err(|_| at(&word, EXPECTED))?;
+                if open.len() == NESTED {
+                    return Err(at(first, "at most 16 repeats inside each other"));
+                }
                 open.push((line, times, std::mem::take(&mut steps)));
                 continue;
             }
@@ -240,7 +249,7 @@ fn payload(line: usize, words: &[Word<'_>]) -> Result<Vec<Part>, Invalid> {
             Some((text, times)) if !times.contains('"') => (text, times.parse().map_err(|_| invalid())?),
             _ => (word.text, 1),
         };
-        if times > 1 << 20 {
+        if times > MOST {
             return Err(invalid());
         }
         if text == "random" {
@@ -251,6 +260,7 @@ fn payload(line: usize, words: &[Word<'_>]) -> Result<Vec<Part>, Invalid> {
         {
             let value = value(number).ok_or_else(invalid)?;
             return match (times, value) {
+                (times, _) if bytes * times > MOST => Err(invalid()),
                 (1, value) => Ok(Part::Number(value, bytes, is_big)),
                 (_, Value::Number(number)) => Ok(Part::Bytes(number_bytes(number, bytes, is_big).repeat(times))),
                 _ => Err(invalid()),
@@ -263,6 +273,7 @@ fn payload(line: usize, words: &[Word<'_>]) -> Result<Vec<Part>, Invalid> {
         } else {
             unquoted(text)
         };
+        let bytes = bytes.filter(|bytes| bytes.len().saturating_mul(times) <= MOST);
         bytes.map(|bytes| Part::Bytes(bytes.repeat(times))).ok_or_else(invalid)
     };
     words.iter().map(part).collect()
@@ -353,12 +364,13 @@ fn time(text: &str) -> Option<Duration> {
     let at = text.find(|c: char| !c.is_ascii_digit())?;
     let (digits, unit) = text.split_at(at);
     let count = digits.parse().ok()?;
-    Some(match unit {
+    let time = match unit {
         "us" => Duration::from_micros(count),
         "ms" => Duration::from_millis(count),
         "s" => Duration::from_secs(count),
         _ => return None,
-    })
+    };
+    (time <= LONGEST).then_some(time)
 }
 
 /// An operation by its name: `SEND_ONLY`, `READ_REQUEST`.
@@ -407,6 +419,10 @@ mod tests {
             ("send hex:abc", 1, 6),
             ("wait soon", 1, 6),
             ("wait", 1, 5),
+            ("wait 18446744073709551615s", 1, 6),
+            ("send \"xy\"*1048576", 1, 6),
+            ("send be64:1*1048576", 1, 6),
+            (&"repeat 1\n".repeat(17), 17, 1),
             ("expect", 1, 7),
             ("expect ack within=1", 1, 12),
             ("let va=be64", 1, 5),
