@@ -26,7 +26,7 @@ struct Ends {
     #[arg(long, value_name = "HOST:PORT", group = "handshake")]
     cm: Option<String>,
     /// Wait for a connection by rdma_cm
-    #[arg(long, value_name = "PORT", group = "handshake")]
+    #[arg(long, value_name = "PORT", group = "handshake", requires = "address")]
     cm_listen: Option<u16>,
     /// Be a client of ibv_rc_pingpong, ibv_uc_pingpong or ibv_ud_pingpong, or of a program with their TCP handshake
     #[arg(long, value_name = "HOST[:PORT]", group = "handshake")]
@@ -158,6 +158,11 @@ impl Ends {
                 socket.connect(server).with_context(|| format!("no route to {server}"))?;
                 Ok(socket.local_addr()?.ip())
             }
+            Handshake::Cm(server) | Handshake::PingPong(server) if server.is_ipv6() => {
+                bail!(
+                    "{server}: a peer needs an --address of its own beside ::1, and of IPv6 (ip -6 address add … dev lo)"
+                )
+            }
             _ => Ok(ON_LO),
         }
     }
@@ -185,8 +190,17 @@ impl Ends {
             }
         };
         let peer = Peer::new(settings, Box::new(tell))?;
-        if let Handshake::CmListen(port) | Handshake::PingPongListen(port) = handshake {
-            out::print(&format!("waiting for a connection on {}, port {port}\n", self.address(handshake)?))?;
+        match handshake {
+            Handshake::CmListen(port) => {
+                out::print(&format!("waiting for a connection on {}, port {port}\n", self.address(handshake)?))?;
+            }
+            Handshake::PingPongListen(port) => {
+                let address = self.address(handshake)?;
+                out::print(&format!(
+                    "waiting for a connection on TCP port {port} of all IPv4 addresses; the queue pair is at {address}\n"
+                ))?;
+            }
+            _ => {}
         }
         Ok(peer)
     }
@@ -199,6 +213,11 @@ fn read(path: &Path) -> Result<Vec<u8>> {
         return Ok(bytes);
     }
     std::fs::read(path).with_context(|| path.display().to_string())
+}
+
+/// Whether the program connects to this peer.
+const fn waits(handshake: Handshake) -> bool {
+    matches!(handshake, Handshake::CmListen(_) | Handshake::PingPongListen(_))
 }
 
 /// Says what has been found, and how to find it again.
@@ -216,12 +235,16 @@ pub(crate) fn inject(args: &InjectArgs) -> Result<ExitCode> {
             Some(script::parse(&text).with_context(|| path.display().to_string())?)
         }
     };
+    if steps.is_none() && waits(handshake) {
+        bail!("--generate notices the end of a program by connecting to it again: --cm or --pingpong");
+    }
     let mut peer = args.ends.peer(handshake)?;
     if let Some(steps) = steps {
         peer.shake(handshake, 0, args.ends.patience())?;
         let played = Player::new(&mut peer).play(&steps);
         // What is still to come, and to be answered.
-        while peer.receive(Instant::now() + Duration::from_millis(50))?.is_some() {}
+        let until = Instant::now() + args.ends.patience();
+        while Instant::now() < until && peer.receive(Instant::now() + Duration::from_millis(50))?.is_some() {}
         peer.disconnect()?;
         played?;
         return Ok(ExitCode::SUCCESS);
@@ -259,6 +282,9 @@ pub(crate) fn inject(args: &InjectArgs) -> Result<ExitCode> {
 
 pub(crate) fn replay(args: &ReplayArgs) -> Result<ExitCode> {
     let handshake = args.ends.handshake()?;
+    if args.mutate > 0 && waits(handshake) {
+        bail!("--mutate notices the end of a program by connecting to it again: --cm or --pingpong");
+    }
     let name = || args.file.display().to_string();
     let mut packets = urxe_pcapng::read_whole(&args.file).with_context(name)?.packets;
     packets.sort_by_key(|packet| packet.at);
