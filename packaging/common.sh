@@ -31,7 +31,7 @@ copy_documents() {
     for file in "$here"/*.md; do
         install -m 644 "$file" "$1/"
     done
-    (cd "$here" && find docs spec packaging/grafana packaging/wireshark device-plugin/daemonset.yaml ./*/README.md ./*/*/README.md -name '*.md' -o -name '*.svg' -o -name '*.png' -o -name daemonset.yaml -o -path 'docs/guide/ci/*' -type f -o -path 'packaging/*' -type f) | while read -r file; do
+    (cd "$here" && find docs spec packaging/include packaging/grafana packaging/wireshark device-plugin/daemonset.yaml ./*/README.md ./*/*/README.md -name '*.md' -o -name '*.svg' -o -name '*.png' -o -name daemonset.yaml -o -path 'docs/guide/ci/*' -type f -o -path 'docs/guide/fuzzing/*' -type f -o -path 'packaging/*' -type f) | while read -r file; do
         mkdir -p "$1/$(dirname "$file")"
         install -m 644 "$here/$file" "$1/$file"
     done

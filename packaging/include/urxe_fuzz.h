@@ -56,6 +56,15 @@ static inline uint32_t urxe_fuzz_get24(const uint8_t *at)
 	return (uint32_t)at[0] << 16 | (uint32_t)at[1] << 8 | at[2];
 }
 
+static inline void urxe_fuzz_close(struct urxe_fuzz *peer)
+{
+	if (peer->rx >= 0)
+		close(peer->rx);
+	if (peer->tx >= 0)
+		close(peer->tx);
+	peer->rx = peer->tx = -1;
+}
+
 /* Takes `address`, which no other RoCE v2 process has (127.0.0.2), as the peer of a device at `target` (127.0.0.1). */
 static inline int urxe_fuzz_open(struct urxe_fuzz *peer, const char *address, const char *target)
 {
@@ -63,6 +72,7 @@ static inline int urxe_fuzz_open(struct urxe_fuzz *peer, const char *address, co
 	socklen_t len = sizeof(peer->source);
 
 	memset(peer, 0, sizeof(*peer));
+	peer->rx = peer->tx = -1;
 	peer->qpn = 0x51;
 	peer->psn = 0x1000;
 	peer->local.sin_family = peer->source.sin_family = peer->target.sin_family = AF_INET;
@@ -80,8 +90,13 @@ static inline int urxe_fuzz_open(struct urxe_fuzz *peer, const char *address, co
 	if (peer->rx < 0 || peer->tx < 0 || bind(peer->rx, (struct sockaddr *)&peer->local, sizeof(peer->local)) ||
 	    setsockopt(peer->tx, IPPROTO_IP, IP_MTU_DISCOVER, &discover, sizeof(discover)) ||
 	    bind(peer->tx, (struct sockaddr *)&peer->source, sizeof(peer->source)) ||
-	    getsockname(peer->tx, (struct sockaddr *)&peer->source, &len))
+	    getsockname(peer->tx, (struct sockaddr *)&peer->source, &len)) {
+		const int error = errno;
+
+		urxe_fuzz_close(peer);
+		errno = error;
 		return -1;
+	}
 	return 0;
 }
 
@@ -90,12 +105,6 @@ static inline void urxe_fuzz_connect(struct urxe_fuzz *peer, uint32_t target_qpn
 {
 	peer->target_qpn = target_qpn;
 	peer->next_psn = rq_psn & 0xFFFFFF;
-}
-
-static inline void urxe_fuzz_close(struct urxe_fuzz *peer)
-{
-	close(peer->rx);
-	close(peer->tx);
 }
 
 /* Sends a packet, from the BTH to the padding, as it is; a right ICRC is appended. */
@@ -160,8 +169,8 @@ static inline ssize_t urxe_fuzz_receive(struct urxe_fuzz *peer, void *packet, si
 	if (got < 16)
 		return got < 0 && errno != EAGAIN ? -1 : 0;
 	peer->received++;
-	/* RC requests: SEND and WRITE. READs and atomics are the caller's to answer. */
-	if (urxe_fuzz_get24(bytes + 5) == peer->qpn && bytes[0] <= 0x0B && bytes[8] & 0x80) {
+	/* RC requests: SEND, with Invalidate too, and WRITE. READs and atomics are the caller's to answer. */
+	if (urxe_fuzz_get24(bytes + 5) == peer->qpn && (bytes[0] <= 0x0B || bytes[0] == 0x16 || bytes[0] == 0x17) && bytes[8] & 0x80) {
 		urxe_fuzz_put24(ack + 5, peer->target_qpn);
 		memcpy(ack + 9, bytes + 9, 3);
 		/* ACK without credits. */

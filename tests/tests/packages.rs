@@ -47,8 +47,9 @@ fn links_lead_somewhere(folder: &Path) -> Result<()> {
         for link in text.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(link, _)| link) {
             let path = link.split('#').next().unwrap_or_default();
             // Sources and workflows are not in packages.
-            let is_ours = [".md", ".png", ".svg", ".yaml", ".yml"].iter().any(|end| path.ends_with(end));
-            let is_elsewhere = path.contains("://") || path.contains(".github/");
+            let is_ours = [".md", ".png", ".svg", ".yaml", ".yml", ".c", ".h"].iter().any(|end| path.ends_with(end));
+            let is_source = path.contains("conformance/") || path.contains("tests/");
+            let is_elsewhere = path.contains("://") || path.contains(".github/") || is_source && path.ends_with(".c");
             let at = document.with_file_name(path);
             let missing = is_ours && !is_elsewhere && !at.exists();
             ensure!(!missing, "{} links to {link}, which is not in the package", document.display());
