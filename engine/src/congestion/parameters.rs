@@ -1,7 +1,7 @@
-//! Parameters of DCQCN and of congestion notification, under the names that NVIDIA's drivers give them.
+//! Parameters of DCQCN and of congestion notification, under the names of MLNX_OFED (`ecn/roce_rp`, `ecn/roce_np`).
 //!
-//! Names, units, ranges and defaults: "DCQCN CC Parameters" of the DOCA documentation, and `ecn/roce_rp`, `ecn/roce_np` of
-//! MLNX_OFED. The equations are those of Zhu et al., "Congestion Control for Large-Scale RDMA Deployments", SIGCOMM 2015.
+//! Units: "DCQCN CC Parameters" of the DOCA documentation. Defaults: those of ConnectX firmware, as mlxconfig(1) lists them;
+//! `min_time_between_cnps` differs by card. `cnp_802p_prio` is missing: frames have no priority here. The equations are those of Zhu et al., "Congestion Control for Large-Scale RDMA Deployments", SIGCOMM 2015.
 
 /// One row of the table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

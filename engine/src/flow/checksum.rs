@@ -35,6 +35,21 @@ struct Place {
     is_udp: bool,
 }
 
+/// Whether the extension headers between the IPv6 header at `ip` and `end` have a fragment header with more to come (RFC 8200
+/// 4.5): the transport's checksum is then over bytes that are not here.
+fn is_first_of_fragments(frame: &[u8], ip: usize, end: usize) -> bool {
+    const FRAGMENT: u8 = 44;
+    let byte = |at: usize| frame.get(at).copied().unwrap_or_default();
+    let (mut next, mut at) = (byte(ip + 6), ip + 40);
+    while at < end {
+        if next == FRAGMENT {
+            return byte(at + 3) & 1 != 0;
+        }
+        (next, at) = (byte(at), at + 8 * (usize::from(byte(at + 1)) + 1));
+    }
+    false
+}
+
 impl Place {
     fn of_ipv4(headers: &Headers<'_>) -> Option<Self> {
         let start = headers.offset(Header::Ipv4, false)?;
@@ -59,6 +74,9 @@ impl Place {
             (frame.get(ip + 12..ip + 20)?, ip + word(ip + 2)?)
         } else {
             let ip = headers.offset(Header::Ipv6, false)?;
+            if is_first_of_fragments(frame, ip, start) {
+                return None;
+            }
             (frame.get(ip + 8..ip + 40)?, ip + 40 + word(ip + 4)?)
         };
         let length = frame.get(start..end)?.len();
@@ -170,5 +188,20 @@ mod tests {
         assert!(!is_right(&Headers::parse(&frame), true));
         fill(&mut frame, false);
         assert_eq!(frame, before);
+    }
+
+    #[test]
+    fn first_fragments_are_left_alone() {
+        let mut frame = packet(true, IPPROTO_UDP, &[1, 2, 3]);
+        let length = u16::from_be_bytes([frame[18], frame[19]]) + 8;
+        frame[18..20].copy_from_slice(&length.to_be_bytes());
+        frame[20] = 44;
+        for more in [1, 0] {
+            let mut frame = frame.clone();
+            frame.splice(54..54, [IPPROTO_UDP, 0, 0, more, 0, 0, 0, 1]);
+            let before = frame.clone();
+            fill(&mut frame, false);
+            assert_eq!((frame == before, is_right(&Headers::parse(&frame), true)), (more == 1, more == 0));
+        }
     }
 }

@@ -6,9 +6,9 @@ use urxe_wire::mad::{self, MAD_LEN, Mad};
 
 use super::types::{AgentId, Claim, RegisterError};
 
-/// One more than the largest version of a class (`MAX_MGMT_VERSION` of the kernel's mad_priv.h).
+/// Bound of the versions of a class, exclusive (`MAX_MGMT_VERSION` of the kernel's mad_priv.h).
 const VERSIONS: u8 = 0x83;
-/// One more than the largest class of QP1 (`MAX_MGMT_CLASS` of the kernel's mad_priv.h).
+/// Bound of the classes of QP1, exclusive (`MAX_MGMT_CLASS` of the kernel's mad_priv.h).
 const CLASSES: u8 = 80;
 
 /// Method of a class, for which there is at most one agent.

@@ -37,7 +37,7 @@ static CLOSE: AtomicUsize = AtomicUsize::new(0);
 #[derive(Clone)]
 struct Open {
     fd: RawFd,
-    /// What is under the number: programs close it behind libibumad's back (`closefrom(3)`, dup2(2)).
+    /// Identity of what is under the number: programs close it behind libibumad's back (`closefrom(3)`, dup2(2)).
     identity: Option<Identity>,
     generation: Generation,
     file: Arc<File>,
