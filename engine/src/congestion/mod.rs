@@ -2,13 +2,13 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | [`window`] | packets in flight by losses, as TCP's Reno: the default |
-//! | [`dcqcn`] | that, and a rate by congestion notifications |
-//! | [`swift`] | packets in flight by the round-trip time |
-//! | [`reaction_point`] | that rate: DCQCN's equations |
-//! | [`limiter`] | when the next packets may leave at a rate |
-//! | [`notification`] | marks of packets that arrive, and when a CNP answers them |
-//! | [`parameters`] | the table of parameters |
+//! | `window` | packets in flight by losses, as TCP's Reno: the default |
+//! | `dcqcn` | that, and a rate by congestion notifications |
+//! | `swift` | packets in flight by the round-trip time |
+//! | `reaction_point` | that rate: DCQCN's equations |
+//! | `limiter` | when the next packets may leave at a rate |
+//! | `notification` | marks of packets that arrive, and when a CNP answers them |
+//! | `parameters` | the table of parameters |
 
 mod dcqcn;
 mod limiter;
