@@ -1,6 +1,7 @@
 //! A queue of receive requests for frames: of a raw queue pair, or a work queue.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use urxe_engine::{Consumer as _, Cqe, Instant, Pd, PostError, QpState, RecvWr, WcOpcode, WcStatus, scatter};
@@ -50,14 +51,22 @@ struct Backlog {
     bytes: usize,
 }
 
+/// Bytes in the backlogs of this process: queues are many, and whoever sends frames decides how long they are.
+static BACKLOGS: AtomicUsize = AtomicUsize::new(0);
+
 impl Backlog {
     /// Most frames, and their bytes.
     const MOST: (usize, usize) = (4096, 8 << 20);
+    /// Most bytes in the backlogs of this process.
+    const MOST_OF_ALL: usize = 32 << 20;
 
     /// Adds a frame; false if there is no room.
     fn put(&mut self, frame: &[u8], info: FrameInfo) -> bool {
-        let has_room = self.frames.len() < Self::MOST.0 && self.bytes + frame.len() <= Self::MOST.1;
+        let has_room = self.frames.len() < Self::MOST.0
+            && self.bytes + frame.len() <= Self::MOST.1
+            && BACKLOGS.load(Ordering::Relaxed) + frame.len() <= Self::MOST_OF_ALL;
         if has_room {
+            BACKLOGS.fetch_add(frame.len(), Ordering::Relaxed);
             self.bytes += frame.len();
             self.frames.push_back((frame.into(), info));
         }
@@ -66,8 +75,15 @@ impl Backlog {
 
     fn take(&mut self) -> Option<(Box<[u8]>, FrameInfo)> {
         let taken = self.frames.pop_front()?;
+        BACKLOGS.fetch_sub(taken.0.len(), Ordering::Relaxed);
         self.bytes -= taken.0.len();
         Some(taken)
+    }
+}
+
+impl Drop for Backlog {
+    fn drop(&mut self) {
+        BACKLOGS.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
@@ -199,5 +215,27 @@ impl RecvQueue {
             flow_tag: info.map_or(0, |info| info.flow_tag),
         };
         work.notifications.complete(&self.cq, cqe);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// More queues than the process has memory for, each with frames that nobody takes.
+    #[test]
+    fn backlogs_share_what_the_process_gives() {
+        let info = FrameInfo { csum_ok: false, flow_tag: 0, at: clock::now() };
+        let frame = [0; 9000];
+        let mut backlogs: Vec<_> = (0..16).map(|_| Backlog::default()).collect();
+        for backlog in &mut backlogs {
+            while backlog.put(&frame, info) {}
+        }
+        let bytes = |backlogs: &[Backlog]| backlogs.iter().map(|backlog| backlog.bytes).sum::<usize>();
+        let full = bytes(&backlogs);
+        assert!((Backlog::MOST_OF_ALL - frame.len()..=Backlog::MOST_OF_ALL).contains(&full), "{full}");
+        assert!(backlogs[0].take().is_some() && backlogs[15].put(&frame, info));
+        drop(backlogs);
+        assert!(Backlog::default().put(&frame, info), "what was dropped is free again");
     }
 }
