@@ -26,12 +26,12 @@ SUDO       := $(shell [ "$$(id -u)" -eq 0 ] || echo sudo)
 DEMO_PACKAGES  := gcc libc6-dev libibverbs1 ibverbs-providers ibverbs-utils
 # A virtual machine with the kernel's rxe, and what talks to it.
 INTEROP_PACKAGES := ibverbs-utils perftest rdmacm-utils python3-pyverbs qemu-system-x86 busybox-static kmod iproute2 \
-                  util-linux xz-utils
+                  util-linux xz-utils gcc libc6-dev libibumad-dev infiniband-diags
 # Programs that the tests run; headers and libclang to compare the bindings with.
 TEST_PACKAGES  := $(DEMO_PACKAGES) perftest ucx-utils openmpi-bin python3-mpi4py iproute2 ethtool tshark python3 \
                   python3-venv util-linux libibverbs-dev librdmacm-dev linux-libc-dev libclang-dev pkg-config g++ nftables $(INTEROP_PACKAGES) \
-                  rdmacm-utils librdmacm1 qperf libfabric-bin dapl2-utils iperf iperf3 infiniband-diags libibumad-dev findutils binutils podman runc \
-                  clang libclang-rt-dev valgrind gdb strace
+                  rdmacm-utils librdmacm1 qperf libfabric-bin dapl2-utils iperf iperf3 infiniband-diags libibumad-dev libibmad-dev opensm iputils-ping findutils binutils podman runc \
+                  fio clang libclang-rt-dev valgrind gdb strace hwloc-nox
 PYVERBS_PACKAGES := $(DEMO_PACKAGES) python3 python3-pyverbs iproute2 util-linux
 DISTRIBUTION_PACKAGES := debootstrap git iproute2 python3 util-linux gcc libc6-dev libibverbs1 libibverbs-dev
 AARCH64_PACKAGES := gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static
@@ -40,15 +40,28 @@ UCX_PACKAGES   := $(DEMO_PACKAGES) ucx-utils python3 iproute2 util-linux
 # libfabric is built: Debian's is older than its tests.
 FABTESTS_PACKAGES := $(DEMO_PACKAGES) autoconf automake libtool make pkg-config libibverbs-dev librdmacm-dev python3 iproute2 \
                   util-linux
+# Programs that `make programs` takes from the distribution, and what builds the others.
+PROGRAMS_PACKAGES := $(DEMO_PACKAGES) fio qemu-system-x86 qemu-utils qemu-block-extra tgt libiscsi-bin mpich dapl2-utils slurm-wlm munge \
+                  make pkg-config binutils libibverbs-dev librdmacm-dev python3 python3-pip iproute2 util-linux
+# Storage over RDMA with the guest's kernel: what builds and serves it on both sides.
+KERNEL_STORAGE_PACKAGES := $(DEMO_PACKAGES) librdmacm-dev libibverbs-dev qemu-system-x86 busybox-static kmod iproute2 rdmacm-utils util-linux \
+                  xz-utils make python3 tgt libiscsi-bin qemu-utils qemu-block-extra open-iscsi cifs-utils nvme-cli \
+                  nfs-kernel-server
+# Debian 12 has these. Without them SMB Direct is skipped.
+SMB_DIRECT_PACKAGES := linux-source-6.1 samba
 OPENMPI_PACKAGES := $(UCX_PACKAGES) openmpi-bin python3-mpi4py
 # The crate ibverbs builds rdma-core to make its bindings.
 CRATES_PACKAGES := $(DEMO_PACKAGES) g++ make cmake pkg-config libclang-dev libibverbs-dev librdmacm-dev libnl-3-dev \
                    libnl-route-3-dev python3 iproute2 util-linux
+VPP_PACKAGES   := $(DEMO_PACKAGES) cmake ninja-build git libssl-dev libibverbs-dev python3 python3-ply iproute2 iputils-ping \
+                  ethtool iperf3 util-linux
 BENCH_PACKAGES := $(DEMO_PACKAGES) perftest iperf3 ucx-utils libfabric-bin
 
 STRESS_SECONDS := 60
 ROUNDS   ?= 1
+JOBS     ?= 6
 SPINNERS ?= 20
+HOSTS    ?= 64
 
 # What the tests find the build and scapy by.
 export URXE_BIN_DIR := $(BIN_DIR)
@@ -103,13 +116,18 @@ test: rust setup build ## every test
 	$(MAKE) device-plugin
 	scripts/fuzz $(FUZZ_SECONDS)
 
-# Built before the processors are taken. What fails is tried again by the seed that is printed: SEED=.
+# Built before the processors are taken. What fails is tried again by the seed that is printed: SEED=. Several test programs at a
+# time: one alone would mostly wait for its turn.
 .PHONY: test-under-load
-test-under-load: setup build ## every test beside SPINNERS (20) programs that want the processors, ROUNDS (1) times
+test-under-load: setup build ## every test, JOBS (6) programs of them at a time, beside SPINNERS (20) programs that want the processors, ROUNDS (1) times
 	$(CARGO) test --workspace --no-run
 	for round in $$(seq $(ROUNDS)); do echo "round $$round of $(ROUNDS)"; \
 	    scripts/under-load --spinners $(SPINNERS) $(if $(SEED),--seed $(SEED)) \
-	        $(CARGO) test --workspace --no-fail-fast || exit 1; done
+	        scripts/test-binaries --jobs $(JOBS) || exit 1; done
+
+.PHONY: test-subnet
+test-subnet: setup build ## opensm sweeps a subnet of HOSTS (64) hosts, each in a network namespace of its own
+	URXE_SUBNET_HOSTS=$(HOSTS) $(CARGO) test -p urxe-tests --test infiniband_opensm opensm_sweeps_many_hosts
 
 .PHONY: loom
 loom: ## what is done without locks (rings of shared memory, sleep and deadlines), in every interleaving and reordering
@@ -264,6 +282,32 @@ openmpi: build ## Open MPI programs over UCX over urxe0
 	@scripts/install-packages $(OPENMPI_PACKAGES)
 	conformance/machine $(BIN_DIR) conformance/openmpi/run --out $(TARGET_DIR)/conformance/openmpi.tsv
 
+# VALKEY_SOURCE: a source tree of valkey, in the place of Debian's.
+.PHONY: programs
+programs: build ## programs that people use (fio, QEMU, tgt, valkey, MPI, UCX, NIXL, Mooncake, NCCL), two to four hosts; NAMES="fio valkey"
+	@scripts/install-packages $(PROGRAMS_PACKAGES)
+	conformance/programs/run --bin $(BIN_DIR) --cache $(TARGET_DIR)/programs --out $(TARGET_DIR)/conformance/programs.tsv \
+	    --results docs/results/programs.md $(NAMES)
+
+# NAMES: as of `programs`. The modules' headers have to be those of the guest's kernel.
+.PHONY: kernel-storage
+kernel-storage: build ## NVMe, SMB Direct, iSER and NFS over RDMA with the Linux kernel as the other end; NAMES="nvmet ksmbd"
+	@scripts/install-packages $(KERNEL_STORAGE_PACKAGES)
+	conformance/kernel-rxe/fetch $(URXE_KERNEL_DIR)
+	@scripts/install-packages $(SMB_DIRECT_PACKAGES) linux-headers-$$(ls $(URXE_KERNEL_DIR)/root/lib/modules) || \
+	    echo "kernel-storage: without SMB Direct" >&2
+	conformance/kernel-storage/run --bin $(BIN_DIR) --kernel $(URXE_KERNEL_DIR) --folder $(TARGET_DIR)/kernel-storage \
+	    --out $(TARGET_DIR)/conformance/kernel-storage.tsv --results docs/results/kernel-storage.md $(NAMES)
+
+# Its namespaces need a sysfs of their own, so root.
+.PHONY: vpp
+vpp: build ## FD.io VPP over raw packet queue pairs; builds it first, 20 minutes; VPP_SOURCE=... takes sources that you have
+	@scripts/install-packages $(VPP_PACKAGES)
+	@mkdir -p $(TARGET_DIR)/conformance/vpp
+	source=$$(conformance/vpp/fetch $(TARGET_DIR)/conformance/vpp) && \
+	    built=$$(conformance/vpp/build "$$source" $(TARGET_DIR)/conformance/vpp) && \
+	    $(SUDO) conformance/vpp/run --vpp "$$built" --bin $(BIN_DIR) --out $(TARGET_DIR)/conformance/vpp.tsv
+
 .PHONY: crates
 crates: build ## tests and examples of the crates ibverbs and sideway
 	@scripts/install-packages $(CRATES_PACKAGES)
@@ -277,6 +321,12 @@ bench: build ## latency and bandwidth beside plain UDP and TCP; BENCH_ARGS='--ro
 	@scripts/install-packages $(BENCH_PACKAGES)
 	$(CARGO) build --release -p urxe-tests -p urxe-benches --bins
 	@$(BIN_DIR)/side-by-side --out $(TARGET_DIR)/bench $(BENCH_ARGS)
+
+.PHONY: bench-load
+bench-load: build ## programs while spinners want the processors, beside UCX through shared memory; LOAD_ARGS='--rounds 20'
+	@scripts/install-packages $(BENCH_PACKAGES) openmpi-bin python3-mpi4py
+	$(CARGO) build --release -p urxe-tests -p urxe-benches --bins
+	@$(BIN_DIR)/under-load $(LOAD_ARGS)
 
 # The flag has every crate compiled anew: a folder of its own keeps the other build.
 .PHONY: cost

@@ -2,6 +2,7 @@
 //! value that the memory model lets a load see: `make loom`.
 #![cfg(all(test, loom))]
 
+mod direct;
 mod rings;
 mod sleep_deadline;
 

@@ -28,6 +28,7 @@ pub const PICTURES: &[Picture] = &[
     Picture { name: "memory-over-processes", measure: memory_over_processes },
     Picture { name: "cost-over-stacks", measure: cost_over_stacks },
     Picture { name: "memory-over-stacks", measure: memory_over_stacks },
+    Picture { name: "rate-over-threads", measure: rate_over_threads },
     Picture { name: "goodput-over-loss", measure: over_loss },
 ];
 
@@ -136,6 +137,7 @@ fn exceeded(times: &[f64]) -> Vec<(f64, f64)> {
 }
 
 const QUEUE_PAIRS: [u32; 7] = [1, 4, 16, 64, 256, 1000, 10_000];
+const THREADS: [u32; 7] = [1, 2, 4, 8, 16, 32, 64];
 const PROCESSES: [u32; 6] = [2, 4, 8, 16, 32, 64];
 const STACKS: [u32; 5] = [10, 30, 100, 300, 1000];
 
@@ -180,6 +182,17 @@ fn memory_over_processes(host: &Host, rounds: u32) -> Result<Chart> {
     ];
     let (title, unit) = ("Memory of a process that has talked to its peers", "KiB");
     over_number(host, rounds, title, &whats, ("processes on one host", &PROCESSES), unit, Scale::Log)
+}
+
+fn rate_over_threads(host: &Host, rounds: u32) -> Result<Chart> {
+    let whats = [
+        ("threads", Measurement::OwnSharedMemory("threads", 0)),
+        ("processes", Measurement::OwnSharedMemory("processes", 0)),
+        ("threads, UDP", Measurement::Own("threads", 0)),
+        ("processes, UDP", Measurement::Own("processes", 0)),
+    ];
+    let (title, unit) = ("WRITEs of 8 bytes over threads with queue pairs of their own", "10^6 a second");
+    over_number(host, rounds, title, &whats, ("threads, or processes of one thread", &THREADS), unit, Scale::Linear)
 }
 
 fn cost_over_stacks(host: &Host, rounds: u32) -> Result<Chart> {

@@ -3,14 +3,17 @@
 //! [`programs`] runs one program and reads its figures, [`bare`] is UDP with nothing of urxe around it, [`own`] measures
 //! what no stock program does, [`suite`] says what is measured and which figures are compared, [`sample`] holds what was
 //! measured, [`report`] prints it; [`curves`] measures how figures depend on sizes, queue pairs and losses, and [`plot`]
-//! draws that. [`cost`] measures what being ready to be looked at costs when nobody looks.
+//! draws that. [`cost`] measures what being ready to be looked at costs when nobody looks. [`threads`] measures threads of one process beside
+//! processes, [`load`] programs on a machine that has no processor to spare.
 
 pub mod bare;
 pub mod cost;
 pub mod curves;
+pub mod load;
 pub mod own;
 pub mod plot;
 pub mod programs;
 pub mod report;
 pub mod sample;
 pub mod suite;
+pub mod threads;

@@ -1,7 +1,7 @@
 //! Programs that measure: how one is run on a host, and how its figures are read.
 
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use urxe_tests::{Finished, Host, Process, wait_for_listener};
@@ -18,6 +18,8 @@ pub enum Program {
         program: &'static str,
         /// Arguments.
         args: &'static str,
+        /// A variable that it sees.
+        variable: Option<(&'static str, &'static str)>,
     },
     /// Program of perftest, two processes over urxe.
     Perftest(Perftest),
@@ -174,7 +176,10 @@ impl Program {
     /// The command line, as a reader would type it.
     pub fn describe(&self) -> String {
         match self {
-            Self::Own { program, args } => format!("{program} {args}"),
+            Self::Own { program, args, variable } => {
+                let variable = variable.map_or(String::new(), |(name, value)| format!("{name}='{value}' "));
+                format!("{variable}{program} {args}")
+            }
             Self::Perftest(Perftest { program, args, variable: None, .. }) => format!("{program} {args}"),
             Self::Perftest(Perftest { program, args, variable: Some((name, value)), .. }) => {
                 format!("{name}='{value}' {program} {args}")
@@ -192,7 +197,9 @@ impl Program {
     /// Runs it to its end: its figures, in the order and unit in which [`crate::suite`] lists them.
     pub fn run(&self, host: &Host) -> Result<Vec<f64>> {
         match self {
-            Self::Own { program, args } => own(host, program, &args.split_whitespace().collect::<Vec<_>>()),
+            Self::Own { program, args, variable } => {
+                own_with(host, program, &args.split_whitespace().collect::<Vec<_>>(), variable.as_slice())
+            }
             Self::Perftest(perftest) => perftest.run(host),
             Self::PingPong { size, iters, variable } => {
                 let (size, iters) = (size.to_string(), iters.to_string());
@@ -268,7 +275,7 @@ impl Ping {
     /// µs in one direction, of each of 10 000 exchanges.
     pub fn times(self, host: &Host) -> Result<Vec<f64>> {
         let (program, env) = match self {
-            Self::BareUdp => return own(host, "bare-udp", &["exchanges"]),
+            Self::BareUdp => return own_with(host, "bare-udp", &["exchanges"], &[]),
             Self::Perftest(program) => (program, None),
             Self::SharedMemory(program) => (program, Some(SHARED_MEMORY)),
         };
@@ -284,10 +291,6 @@ impl Ping {
 }
 
 /// The figures of a program of our own.
-fn own(host: &Host, program: &str, args: &[&str]) -> Result<Vec<f64>> {
-    own_with(host, program, args, &[])
-}
-
 fn own_with(host: &Host, program: &str, args: &[&str], env: &[(&str, &str)]) -> Result<Vec<f64>> {
     let mut command = host.command(std::env::current_exe()?.with_file_name(program));
     command.args(args).envs(env.iter().copied());
@@ -400,6 +403,69 @@ impl Ends<'_> {
         let server = wait_for_listener(host, start(&self.server, "0")?, port)?;
         let client = start(&[&self.client[..], &["127.0.0.1"]].concat(), "1")?.finish(TIMEOUT);
         outcome(client, server)
+    }
+}
+
+/// Runs a program as server and as client; false if it does not end within the time.
+pub(crate) fn run_pair(
+    host: &Host,
+    program: &str,
+    args: &[&str],
+    env: &[(&str, &str)],
+    limit: Duration,
+) -> Result<bool> {
+    let port = host.next_port();
+    let port_arg = port.to_string();
+    let start = |args: &[&str]| {
+        let mut command = host.command(program);
+        command.args(args).envs(env.iter().copied());
+        host.start(command)
+    };
+    let args = [args, &["-p", &port_arg]].concat();
+    // The server of ucx_perftest learns from the client what to do.
+    let server = if program == "ucx_perftest" { start(&["-p", &port_arg])? } else { start(&args)? };
+    let server = wait_for_listener(host, server, port)?;
+    let begun = Instant::now();
+    let client = start(&[&args[..], &["127.0.0.1"]].concat())?.finish(limit);
+    if client.is_err() && begun.elapsed() >= limit {
+        return Ok(false);
+    }
+    outcome(client, server).map(|_| true)
+}
+
+/// Runs an operation of `conformance/openmpi/exchange.py` with so many ranks, over these transports of UCX; false if it does not
+/// end within the time.
+pub(crate) fn run_ranks(
+    host: &Host,
+    ranks: usize,
+    operation: &str,
+    tls: &str,
+    device: &str,
+    limit: Duration,
+) -> Result<bool> {
+    let (ranks, script) = (
+        ranks.to_string(),
+        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../conformance/openmpi/exchange.py"),
+    );
+    let mut command = host.command("mpirun");
+    command.args(["-n", &ranks, "--oversubscribe", "--allow-run-as-root"]);
+    let settings = [
+        ("pml", "ucx"),
+        ("osc", "ucx"),
+        ("pml_ucx_tls", "any"),
+        ("pml_ucx_devices", "any"),
+        ("btl", "self"),
+        ("coll", "^hcoll"),
+        ("hwloc_base_binding_policy", "none"),
+        ("plm", "isolated"),
+    ];
+    settings.iter().for_each(|(name, value)| _ = command.args(["--mca", name, value]));
+    command.args(["/usr/bin/python3"]).arg(script).args([operation, "65536"]);
+    command.envs([("UCX_TLS", tls), ("UCX_NET_DEVICES", device), ("UCX_WARN_UNUSED_ENV_VARS", "n")]);
+    let begun = Instant::now();
+    match host.start(command)?.finish(limit) {
+        Err(_) if begun.elapsed() >= limit => Ok(false),
+        finished => finished?.success().map(|_| true),
     }
 }
 

@@ -24,6 +24,10 @@ pub enum Unit {
     Gigabits,
     /// 10^6 messages a second.
     Megamessages,
+    /// Nanoseconds of a processor for a message.
+    Nanoseconds,
+    /// Number for each message.
+    Each,
 }
 
 /// A program to run in every round, and the figures it reports, in its order.
@@ -94,6 +98,8 @@ impl fmt::Display for Unit {
             Self::Microseconds => "µs",
             Self::Gigabits => "Gbit/s",
             Self::Megamessages => "M/s",
+            Self::Nanoseconds => "ns",
+            Self::Each => "a message",
         })
     }
 }
@@ -150,6 +156,28 @@ const LOST_NONE: Figure = gigabits("ib_write_bw 1 MiB, faults on, none lost");
 const LOST_FEW: Figure = gigabits("ib_write_bw 1 MiB, 0.1 % lost");
 const LOST_MANY: Figure = gigabits("ib_write_bw 1 MiB, 1 % lost");
 
+/// Rate and cost of the WRITEs of so many threads or processes with queue pairs of their own, and locks found taken.
+macro_rules! of_threads {
+    ($($figures:ident = $name:literal;)*) => {
+        $(const $figures: [Figure; 3] = [
+            megamessages($name),
+            Figure { name: concat!($name, ", cost"), unit: Unit::Nanoseconds },
+            Figure { name: concat!($name, ", locks found taken"), unit: Unit::Each },
+        ];)*
+    };
+}
+
+of_threads! {
+    THREAD = "WRITE 8 B, 1 thread";
+    TWO_THREADS = "WRITE 8 B, 2 threads";
+    EIGHT_THREADS = "WRITE 8 B, 8 threads";
+    TWO_PROCESSES = "WRITE 8 B, 2 processes";
+    SHM_THREAD = "WRITE 8 B, 1 thread, shared memory";
+    SHM_TWO_THREADS = "WRITE 8 B, 2 threads, shared memory";
+    SHM_EIGHT_THREADS = "WRITE 8 B, 8 threads, shared memory";
+    SHM_TWO_PROCESSES = "WRITE 8 B, 2 processes, shared memory";
+}
+
 const SHM_WRITE_LATENCY: Figure = micros("ib_write_lat 8 B, shared memory");
 const SHM_WRITE_LATENCY_P99: Figure = micros("ib_write_lat 8 B p99, shared memory");
 const SHM_PINGPONG: Figure = micros("ibv_rc_pingpong 8 B, shared memory");
@@ -165,19 +193,21 @@ const fn lossy(script: &'static str) -> Program {
 }
 
 const fn own(args: &'static str) -> Program {
-    Program::Own { program: "own-verbs", args }
+    Program::Own { program: "own-verbs", args, variable: None }
+}
+
+const fn own_through_memory(args: &'static str) -> Program {
+    Program::Own { program: "own-verbs", args, variable: Some(SHARED_MEMORY) }
+}
+
+const fn bare(args: &'static str) -> Program {
+    Program::Own { program: "bare-udp", args, variable: None }
 }
 
 /// A round, in this order; every other round runs backwards.
 pub const PROBES: &[Probe] = &[
-    Probe {
-        program: Program::Own { program: "bare-udp", args: "ping-pong" },
-        figures: &[UDP_LATENCY, UDP_LATENCY_P99],
-    },
-    Probe {
-        program: Program::Own { program: "bare-udp", args: "ping-pong-with-acks" },
-        figures: &[UDP_LATENCY_ACKS, UDP_LATENCY_ACKS_P99],
-    },
+    Probe { program: bare("ping-pong"), figures: &[UDP_LATENCY, UDP_LATENCY_P99] },
+    Probe { program: bare("ping-pong-with-acks"), figures: &[UDP_LATENCY_ACKS, UDP_LATENCY_ACKS_P99] },
     Probe {
         program: Program::Perftest(Perftest::latency("ib_write_lat", "-s 8 -n 10000")),
         figures: &[WRITE_LATENCY, WRITE_LATENCY_P99],
@@ -187,8 +217,8 @@ pub const PROBES: &[Probe] = &[
         figures: &[SEND_LATENCY, SEND_LATENCY_P99],
     },
     Probe { program: Program::PingPong { size: 8, iters: 10_000, variable: None }, figures: &[PINGPONG] },
-    Probe { program: Program::Own { program: "bare-udp", args: "stream" }, figures: &[UDP_STREAM] },
-    Probe { program: Program::Own { program: "bare-udp", args: "stream-gathered" }, figures: &[UDP_GATHERED] },
+    Probe { program: bare("stream"), figures: &[UDP_STREAM] },
+    Probe { program: bare("stream-gathered"), figures: &[UDP_GATHERED] },
     Probe {
         program: Program::Perftest(Perftest::bandwidth("ib_write_bw", "-s 1048576 -n 1000")),
         figures: &[WRITE_1M],
@@ -200,7 +230,7 @@ pub const PROBES: &[Probe] = &[
         program: Program::Perftest(Perftest::bandwidth("ib_write_bw", "-s 65536 -n 15000")),
         figures: &[WRITE_64K],
     },
-    Probe { program: Program::Own { program: "bare-udp", args: "small" }, figures: &[UDP_SMALL] },
+    Probe { program: bare("small"), figures: &[UDP_SMALL] },
     Probe { program: Program::Perftest(Perftest::rate("ib_write_bw", "-s 8 -l 64 -n 512000")), figures: &[WRITE_RATE] },
     Probe {
         program: through_memory(Perftest::latency("ib_write_lat", "-s 8 -n 10000")),
@@ -221,6 +251,14 @@ pub const PROBES: &[Probe] = &[
     Probe { program: own("one-sided sleeps"), figures: &[SLEEPING_TARGET, SLEEPING_TARGET_P99] },
     Probe { program: own("queue-pairs 1"), figures: &[ONE_QP] },
     Probe { program: own("queue-pairs 1000"), figures: &[MANY_QPS] },
+    Probe { program: own("threads 1"), figures: &THREAD },
+    Probe { program: own("threads 2"), figures: &TWO_THREADS },
+    Probe { program: own("processes 2"), figures: &TWO_PROCESSES },
+    Probe { program: own("threads 8"), figures: &EIGHT_THREADS },
+    Probe { program: own_through_memory("threads 1"), figures: &SHM_THREAD },
+    Probe { program: own_through_memory("threads 2"), figures: &SHM_TWO_THREADS },
+    Probe { program: own_through_memory("processes 2"), figures: &SHM_TWO_PROCESSES },
+    Probe { program: own_through_memory("threads 8"), figures: &SHM_EIGHT_THREADS },
     Probe { program: lossy("drop=0%,dir=tx,seed=1"), figures: &[LOST_NONE] },
     Probe { program: lossy("drop=0.1%,dir=tx,seed=1"), figures: &[LOST_FEW] },
     Probe { program: lossy("drop=1%,dir=tx,seed=1"), figures: &[LOST_MANY] },
@@ -252,6 +290,11 @@ pub const COMPARISONS: &[Comparison] = &[
     at_least(WRITE_1M, UCX_TCP, None, None),
     at_most(SLEEPING_TARGET, POLLING_TARGET, None, Some(2.0)),
     at_least(MANY_QPS, ONE_QP, None, Some(0.8)),
+    at_least(TWO_THREADS[0], TWO_PROCESSES[0], None, Some(0.95)),
+    at_least(EIGHT_THREADS[0], THREAD[0], None, Some(1.0)),
+    at_least(SHM_TWO_THREADS[0], SHM_TWO_PROCESSES[0], None, Some(0.95)),
+    at_least(SHM_EIGHT_THREADS[0], SHM_THREAD[0], None, Some(1.0)),
+    at_most(SHM_EIGHT_THREADS[1], SHM_THREAD[1], None, None),
     at_least(LOST_FEW, LOST_NONE, None, Some(0.8)),
     at_least(LOST_MANY, LOST_NONE, None, Some(0.5)),
 ];

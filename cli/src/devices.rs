@@ -19,7 +19,11 @@ pub(crate) fn interfaces(choices: &Choices) -> Result<Vec<Interface>> {
             bail!("--gid {address}: {has} (`ip address` lists them)");
         }
     }
-    Ok(all.into_iter().map(|interface| interface.restricted(choices.mtu, &choices.gids)).collect())
+    let shown = |interface: Interface| {
+        let interface = interface.restricted(choices.mtu, &choices.gids).with_link_layer(choices.link_layer);
+        interface.with_gid_layout(choices.gid_layout)
+    };
+    Ok(all.into_iter().map(shown).collect())
 }
 
 #[cfg(test)]

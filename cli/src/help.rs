@@ -13,7 +13,7 @@ use crate::out;
 
 /// Subcommands by what somebody wants to do.
 const TASKS: [(&str, &[&str]); 5] = [
-    ("Run programs", &["run", "cdi"]),
+    ("Run programs", &["run", "cdi", "ipoib"]),
     ("See what goes on, and what is wrong", &["doctor", "status", "top", "trace", "explain"]),
     ("Have things go wrong", &["faults", "inject", "replay"]),
     ("Install", &["install", "uninstall", "env"]),

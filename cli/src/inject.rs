@@ -12,7 +12,7 @@ use urxe_inject::campaign::{Aim, Campaign, script_of};
 use urxe_inject::handshake::{Handshake, mtu_of};
 use urxe_inject::peer::{Peer, Settings};
 use urxe_inject::play::Player;
-use urxe_inject::replay::{Recorded, Replay};
+use urxe_inject::replay::{self, Recorded, Replay};
 use urxe_inject::script;
 use urxe_wire::{Mtu, Transport};
 
@@ -40,15 +40,18 @@ struct Ends {
     /// rc, uc or ud
     #[arg(long, value_name = "SERVICE", default_value = "rc", value_parser = transport)]
     transport: Transport,
-    /// Payload of a packet: 256, 512, 1024, 2048 or 4096
-    #[arg(long, value_name = "BYTES", default_value = "1024", value_parser = mtu)]
-    mtu: Mtu,
+    /// Payload of a packet: 256, 512, 1024, 2048 or 4096 [default: the capture's, else 1024]
+    #[arg(long, value_name = "BYTES", value_parser = mtu)]
+    mtu: Option<Mtu>,
     /// Decides everything random
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     /// How long an answer may take, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 2000)]
     patience: u64,
+    /// How long to wait for a program that connects to this peer, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    wait: u64,
     /// Texts that mean something to the program, in the syntax of AFL and libFuzzer
     #[arg(long, value_name = "FILE")]
     dict: Option<PathBuf>,
@@ -178,9 +181,14 @@ impl Ends {
     }
 
     /// The peer, which prints its packets, a line each: time, direction, packet.
-    fn peer(&self, handshake: Handshake) -> Result<Peer<'static>> {
-        let settings =
-            Settings { address: self.address(handshake)?, transport: self.transport, mtu: self.mtu, seed: self.seed };
+    fn peer(&self, handshake: Handshake, captured: Option<Mtu>) -> Result<Peer<'static>> {
+        let settings = Settings {
+            address: self.address(handshake)?,
+            transport: self.transport,
+            mtu: self.mtu.or(captured).unwrap_or(Mtu::Mtu1024),
+            seed: self.seed,
+            wait: Duration::from_secs(self.wait),
+        };
         let (quiet, began) = (self.quiet, Instant::now());
         let tell = move |sent: bool, packet: &str| {
             if !quiet {
@@ -238,7 +246,7 @@ pub(crate) fn inject(args: &InjectArgs) -> Result<ExitCode> {
     if steps.is_none() && waits(handshake) {
         bail!("--generate notices the end of a program by connecting to it again: --cm or --pingpong");
     }
-    let mut peer = args.ends.peer(handshake)?;
+    let mut peer = args.ends.peer(handshake, None)?;
     if let Some(steps) = steps {
         peer.shake(handshake, 0, args.ends.patience())?;
         let played = Player::new(&mut peer).play(&steps);
@@ -301,14 +309,16 @@ pub(crate) fn replay(args: &ReplayArgs) -> Result<ExitCode> {
         let is_ours = pair.is_there(packet) == live_is_right;
         Some(Recorded { is_ours, header: packet.header?, payload: packet.payload.clone() })
     });
+    let recorded: Vec<_> = recorded.collect();
+    let captured = replay::mtu(&recorded);
     let replay = Replay {
-        packets: recorded.collect(),
+        packets: recorded,
         patience: args.ends.patience(),
         rounds: args.mutate,
         seed: args.ends.seed,
         dictionary: args.ends.dictionary()?,
     };
-    let mut peer = args.ends.peer(handshake)?;
+    let mut peer = args.ends.peer(handshake, captured)?;
     let report = replay.run(&mut peer, handshake)?;
     for difference in &report.differences {
         out::print(&format!("differs: {difference}\n"))?;

@@ -3,12 +3,15 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
-use urxe_options::{Choices, MAX_DEVICES, NAME, NETDEV};
+use urxe_options::{Choices, NAME, NETDEV};
 
 use crate::layout::{Layout, PROVIDER_ABIS, RDMA_CM, library_name};
 use crate::plan::Plan;
 use crate::sysfs::{Netdev, Slot};
 use crate::{device_node, devices, env, host, library, out, stub, sysfs, valgrind};
+
+/// Devices that programs can choose interfaces for later, by `URXE_NETDEV`. More are installed if more are named.
+const INSTALLED_DEVICES: usize = 4;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -28,7 +31,8 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let library = library::beside_this_command()?;
     let choices = Choices::new(|name| netdev.clone().filter(|_| name == NETDEV.variable))?;
     let interfaces = devices::interfaces(&choices)?;
-    let slots: Vec<Slot<'_>> = (0..MAX_DEVICES)
+    let devices = interfaces.len().max(INSTALLED_DEVICES);
+    let slots: Vec<Slot<'_>> = (0..devices)
         .map(|slot| Slot { name: format!("{NAME}{slot}"), netdev: interfaces.get(slot).map(Netdev::from) })
         .collect();
 
@@ -42,12 +46,12 @@ pub(crate) fn run(args: Args) -> Result<()> {
     if let Some(dir) = layout.dev_dir() {
         // A link is changed by whoever changes what it leads to: `chmod 660 /dev/infiniband/*` would be about /dev/null.
         let nodes = dir.parent().is_some_and(device_node::can_be_made);
-        for name in device_names() {
+        for name in device_names(devices) {
             let path = dir.join(name);
             if nodes { plan.null_device(path) } else { plan.link(path, "/dev/null") }
         }
         if let Some(path) = layout.tmpfiles() {
-            plan.text(path, tmpfiles(&dir, nodes));
+            plan.text(path, tmpfiles(&dir, nodes, devices));
         }
     }
     plan.apply(&layout.manifest())?;
@@ -86,12 +90,12 @@ fn add_library(plan: &mut Plan, dir: &Path, library: &Path) {
 }
 
 /// Names of the character devices.
-fn device_names() -> impl Iterator<Item = String> {
-    (0..MAX_DEVICES).map(|slot| format!("uverbs{slot}")).chain([RDMA_CM.to_owned()])
+fn device_names(devices: usize) -> impl Iterator<Item = String> {
+    (0..devices).map(|slot| format!("uverbs{slot}")).chain([RDMA_CM.to_owned()])
 }
 
 /// The character devices in the words of tmpfiles.d(5).
-fn tmpfiles(dev_dir: &Path, nodes: bool) -> String {
+fn tmpfiles(dev_dir: &Path, nodes: bool, devices: usize) -> String {
     let dir = dev_dir.display();
     let line = |name| {
         if nodes {
@@ -100,5 +104,5 @@ fn tmpfiles(dev_dir: &Path, nodes: bool) -> String {
             format!("L {dir}/{name} - - - - /dev/null\n")
         }
     };
-    format!("d {dir} 0755 root root -\n") + &device_names().map(line).collect::<String>()
+    format!("d {dir} 0755 root root -\n") + &device_names(devices).map(line).collect::<String>()
 }

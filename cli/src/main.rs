@@ -15,6 +15,7 @@ mod help;
 mod host;
 mod inject;
 mod install;
+mod ipoib;
 mod layout;
 mod libibverbs;
 mod library;
@@ -28,6 +29,7 @@ mod status;
 mod stub;
 mod sysfs;
 mod top;
+mod topology;
 mod trace;
 mod uninstall;
 mod valgrind;
@@ -70,6 +72,8 @@ enum Command {
     Inject(Box<inject::InjectArgs>),
     /// Play one side of a capture to a live program, and say where its answers differ
     Replay(Box<inject::ReplayArgs>),
+    /// Give hosts with ports of InfiniBand an interface for IP (IPoIB)
+    Ipoib(ipoib::Args),
     /// Draw a capture as a sequence of packets, with retries, refusals and explanations
     Trace(trace::Args),
     /// Print completions for a shell: source <(urxe completions bash)
@@ -100,6 +104,7 @@ fn main() -> ExitCode {
         Command::CdiCheck => cdi::check::run().map(done),
         Command::Explain(args) => explain::run(&args).map(done),
         Command::Faults(args) => faults::run(&args).map(done),
+        Command::Ipoib(args) => ipoib::run(&args).map(done),
         Command::Trace(args) => trace::run(&args).map(done),
         Command::Top(args) => top::run(&args),
         Command::Run(args) => return run::run(&args),

@@ -10,11 +10,14 @@ use std::path::{Path, PathBuf};
 
 use urxe_net::Interface;
 use urxe_options::Personality;
-use urxe_status::port::CAPABILITY_MASK;
-use urxe_wire::{Gid, Lid};
+use urxe_status::port::PortAttributes;
+use urxe_wire::mad::topology::leaf_lid;
+use urxe_wire::{Gid, GidLayout, Guid, Lid, LinkLayer};
 
 use crate::plan::Plan;
+use crate::topology::Topology;
 
+mod config_space;
 mod pci;
 
 /// `class/infiniband_verbs/abi_version`: `IB_USER_VERBS_ABI_VERSION` of rdma/ib_user_verbs.h.
@@ -41,22 +44,27 @@ const GID_TABLE_LEN: usize = 16;
 pub(crate) struct Netdev<'a> {
     /// `None` if only the network namespace that the tree is shown in knows.
     pub(crate) name: Option<&'a str>,
-    pub(crate) guid: [u8; 8],
+    pub(crate) guid: Guid,
     pub(crate) gids: &'a [Gid],
-    /// [`Lid::NONE`] unless `--lid` asks for one.
+    pub(crate) link_layer: LinkLayer,
+    pub(crate) gid_layout: GidLayout,
+    /// [`Lid::NONE`] unless the link layer or `--lid` asks for one.
     pub(crate) lid: Lid,
 }
 
 impl<'a> From<&'a Interface> for Netdev<'a> {
     fn from(interface: &'a Interface) -> Self {
-        Self { name: Some(interface.name()), guid: interface.guid(), gids: interface.gids(), lid: Lid::NONE }
+        let (guid, gids, link_layer) = (interface.guid(), interface.gids(), interface.link_layer());
+        let gid_layout = interface.gid_layout();
+        Self { name: Some(interface.name()), guid, gids, link_layer, gid_layout, lid: Lid::NONE }
     }
 }
 
 impl<'a> Netdev<'a> {
     /// The interface of another network namespace, for the device of this index.
     pub(crate) fn elsewhere(index: usize, name: Option<&'a str>) -> Self {
-        Self { name, guid: spare_guid(index), gids: &[], lid: Lid::NONE }
+        let (link_layer, gid_layout) = (LinkLayer::Ethernet, GidLayout::default());
+        Self { name, guid: spare_guid(index), gids: &[], link_layer, gid_layout, lid: Lid::NONE }
     }
 
     /// With the LID that the port says it has.
@@ -77,28 +85,37 @@ pub(crate) fn add_tree(plan: &mut Plan, root: &Path, slots: &[Slot<'_>]) {
     for (index, slot) in slots.iter().enumerate() {
         add_uverbs(plan, &root.join(format!("class/infiniband_verbs/uverbs{index}")), &slot.name);
         let device = root.join("class/infiniband").join(&slot.name);
-        add_device(plan, &device, index, slot);
+        add_device(plan, &device, index, slot, Personality::Virtual);
         add_net(plan, &device.join("device"), slot.netdev.as_ref());
     }
 }
 
 /// Adds the tree at `root` to `plan`, in the place of the kernel's own `/sys`: with its links, so that a program that
 /// follows them finds where a device hangs.
-pub(crate) fn add_kernel_tree(plan: &mut Plan, root: &Path, slots: &[Slot<'_>], personality: Personality) {
+pub(crate) fn add_kernel_tree(
+    plan: &mut Plan,
+    root: &Path,
+    slots: &[Slot<'_>],
+    personality: Personality,
+    topology: Option<&Topology>,
+) {
     add_classes(plan, root);
-    for (index, slot) in slots.iter().enumerate() {
-        let parent = match personality {
-            Personality::Virtual => PathBuf::from("devices/virtual"),
-            Personality::Pci => pci::add_function(plan, root, index, slot),
-        };
+    let parents = match personality {
+        Personality::Virtual => vec![PathBuf::from("devices/virtual"); slots.len()],
+        Personality::Pci => pci::add_functions(plan, root, slots, &pci::URXE, topology),
+        Personality::Mlx5 => pci::add_functions(plan, root, slots, &pci::CONNECTX_5, topology),
+    };
+    for (index, (slot, parent)) in slots.iter().zip(parents).enumerate() {
+        let is_pci = personality != Personality::Virtual;
+        // Its text ends in a name, as a kernel's.
+        let function = parent.file_name().map(|name| Path::new("../../..").join(name)).unwrap_or_default();
         let (device, uverbs) = (parent.join("infiniband").join(&slot.name), format!("uverbs{index}"));
-        add_device(plan, &root.join(&device), index, slot);
-        match personality {
-            Personality::Virtual => add_net(plan, &root.join(&device).join("device"), slot.netdev.as_ref()),
-            Personality::Pci => {
-                plan.link(root.join(&device).join("device"), "../..");
-                plan.link(root.join(&parent).join("infiniband_verbs").join(&uverbs).join("device"), "../..");
-            }
+        add_device(plan, &root.join(&device), index, slot, personality);
+        if is_pci {
+            plan.link(root.join(&device).join("device"), &function);
+            plan.link(root.join(&parent).join("infiniband_verbs").join(&uverbs).join("device"), &function);
+        } else {
+            add_net(plan, &root.join(&device).join("device"), slot.netdev.as_ref());
         }
         plan.link(root.join("class/infiniband").join(&slot.name), Path::new("../..").join(&device));
         let device = parent.join("infiniband_verbs").join(&uverbs);
@@ -107,8 +124,8 @@ pub(crate) fn add_kernel_tree(plan: &mut Plan, root: &Path, slots: &[Slot<'_>], 
         for umad in ["umad", "issm"].map(|kind| format!("{kind}{index}")) {
             let device = parent.join("infiniband_mad").join(&umad);
             add_umad(plan, &root.join(&device), &slot.name);
-            if personality == Personality::Pci {
-                plan.link(root.join(&device).join("device"), "../..");
+            if is_pci {
+                plan.link(root.join(&device).join("device"), &function);
             }
             plan.link(root.join("class/infiniband_mad").join(&umad), Path::new("../..").join(&device));
         }
@@ -126,8 +143,8 @@ fn add_classes(plan: &mut Plan, root: &Path) {
 
 /// The GUID of a device that has no interface now, but may be given one by `URXE_NETDEV`: librdmacm tells devices apart by
 /// their GUIDs. Locally administered (IEEE 802c), so nobody's card has it.
-fn spare_guid(index: usize) -> [u8; 8] {
-    [0x02, b'u', b'r', 0xFF, 0xFE, b'x', b'e', u8::try_from(index).unwrap_or(u8::MAX)]
+fn spare_guid(index: usize) -> Guid {
+    Guid::new([0x02, b'u', b'r', 0xFF, 0xFE, b'x', b'e', u8::try_from(index).unwrap_or(u8::MAX)])
 }
 
 fn add_uverbs(plan: &mut Plan, dir: &Path, name: &str) {
@@ -142,16 +159,20 @@ fn add_umad(plan: &mut Plan, dir: &Path, name: &str) {
     }
 }
 
-fn add_device(plan: &mut Plan, dir: &Path, index: usize, slot: &Slot<'_>) {
+fn add_device(plan: &mut Plan, dir: &Path, index: usize, slot: &Slot<'_>, personality: Personality) {
     let netdev = slot.netdev.as_ref();
-    let guid = colon_separated(&netdev.map_or_else(|| spare_guid(index), |netdev| netdev.guid));
+    let guid = netdev.map_or_else(|| spare_guid(index), |netdev| netdev.guid).to_string();
+    let hca_type = match personality {
+        Personality::Virtual | Personality::Pci => "urxe",
+        Personality::Mlx5 => "MT4119",
+    };
     for (name, value) in [
         ("node_type", "1: CA"),
         ("node_guid", &guid),
         ("sys_image_guid", &guid),
         ("node_desc", "urxe"),
         ("fw_ver", env!("CARGO_PKG_VERSION")),
-        ("hca_type", "urxe"),
+        ("hca_type", hca_type),
         ("hw_rev", "0x0"),
     ] {
         plan.text(dir.join(name), format!("{value}\n"));
@@ -171,43 +192,45 @@ fn add_net(plan: &mut Plan, device: &Path, netdev: Option<&Netdev<'_>>) {
 
 fn add_port(plan: &mut Plan, dir: &Path, netdev: Option<&Netdev<'_>>) {
     let (state, phys_state) = if netdev.is_some() { ("4: ACTIVE", "5: LinkUp") } else { ("1: DOWN", "3: Disabled") };
-    let lid = &format!("{}", netdev.map_or(Lid::NONE, |netdev| netdev.lid));
+    let link_layer = netdev.map_or(LinkLayer::Ethernet, |netdev| netdev.link_layer);
+    let attributes = PortAttributes::of(link_layer);
+    let lid = netdev.map_or(Lid::NONE, |netdev| netdev.lid);
+    // Until another is known, a port of InfiniBand is its own subnet manager. RoCE has none.
+    let sm_lid = if link_layer.is_infiniband() { leaf_lid(lid) } else { Lid::NONE };
     for (name, value) in [
         ("state", state),
         ("phys_state", phys_state),
-        ("link_layer", "Ethernet"),
-        ("rate", "10 Gb/sec (1X FDR10)"),
-        ("cap_mask", &format!("{CAPABILITY_MASK:#010x}")),
-        // RoCE has neither LIDs, unless they are asked for, nor a subnet manager.
-        ("lid", lid),
+        ("link_layer", link_layer.sysfs_name()),
+        ("rate", attributes.rate_text),
+        ("cap_mask", &format!("{:#010x}", attributes.capability_mask)),
+        ("lid", &lid.to_string()),
         ("lid_mask_count", "0"),
-        ("sm_lid", "0x0"),
+        ("sm_lid", &sm_lid.to_string()),
         ("sm_sl", "0"),
-        // The default partition, full membership.
-        ("pkeys/0", "0xffff"),
     ] {
         plan.text(dir.join(name), format!("{value}\n"));
+    }
+    for (index, pkey) in (0..).map_while(|index| Some((index, attributes.pkey(index)?))) {
+        plan.text(dir.join(format!("pkeys/{index}")), format!("{:#06x}\n", pkey.0));
     }
     for counter in urxe_status::sysfs::files() {
         plan.text(dir.join(counter.folder).join(counter.name), "0\n");
     }
     let gids = netdev.map_or(&[][..], |netdev| netdev.gids);
-    for index in 0..gids.len().max(GID_TABLE_LEN) {
-        let gid = gids.get(index);
+    let layout = netdev.map_or(GidLayout::default(), |netdev| netdev.gid_layout);
+    for index in 0..layout.rows(gids.len()).max(GID_TABLE_LEN) {
+        let gid = gids.get(layout.position(index));
         plan.text(dir.join(format!("gids/{index}")), format!("{}\n", gid.copied().unwrap_or_default()));
         // The kernel answers EINVAL for the type of an empty entry. A file cannot, and libibverbs takes a missing one
         // for an error that ends ibv_query_gid_table (libibverbs/cmd_device.c).
-        plan.text(dir.join(format!("gid_attrs/types/{index}")), "RoCE v2\n");
-        if let (Some(Netdev { name: Some(name), .. }), Some(_)) = (netdev, gid) {
+        let is_v1 = link_layer.is_infiniband() || layout.is_roce_v1(index);
+        let gid_type = if is_v1 { "IB/RoCE v1\n" } else { "RoCE v2\n" };
+        plan.text(dir.join(format!("gid_attrs/types/{index}")), gid_type);
+        // InfiniBand has no network interface behind a GID (`show_port_gid_attr_ndev` of the kernel's sysfs.c).
+        if let (Some(Netdev { name: Some(name), link_layer: LinkLayer::Ethernet, .. }), Some(_)) = (netdev, gid) {
             plan.text(dir.join(format!("gid_attrs/ndevs/{index}")), format!("{name}\n"));
         }
     }
-}
-
-/// Groups of two bytes in hexadecimal, as sysfs prints GUIDs.
-fn colon_separated(bytes: &[u8]) -> String {
-    let group = |pair: &[u8]| pair.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-    bytes.chunks(2).map(group).collect::<Vec<_>>().join(":")
 }
 
 #[cfg(test)]
@@ -230,8 +253,15 @@ mod tests {
     fn kernel_tree(personality: Personality) -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
         let mut plan = Plan::default();
-        let netdev = Netdev { name: Some("lo"), guid: [2; 8], gids: &[], lid: Lid(0x10a) };
-        add_kernel_tree(&mut plan, &dir.path().join("sysfs"), &[slot(Some(netdev))], personality);
+        let netdev = Netdev {
+            name: Some("lo"),
+            guid: Guid::new([2; 8]),
+            gids: &[],
+            link_layer: LinkLayer::Ethernet,
+            gid_layout: GidLayout::default(),
+            lid: Lid(0x10a),
+        };
+        add_kernel_tree(&mut plan, &dir.path().join("sysfs"), &[slot(Some(netdev))], personality, None);
         plan.write().unwrap();
         dir
     }
@@ -247,8 +277,10 @@ mod tests {
             Gid::new([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0x50, 0x54, 0, 0xff, 0xfe, 0x77, 0, 2]),
             Gid::new([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0x4d, 0, 2]),
         ];
-        let guid = [0x50, 0x54, 0, 0xff, 0xfe, 0x77, 0, 2];
-        let tree = tree(&[slot(Some(Netdev { name: Some("eth0"), guid, gids: &gids, lid: Lid::NONE }))]);
+        let guid = Guid::from_mac([0x52, 0x54, 0, 0x77, 0, 2]);
+        let link_layer = LinkLayer::Ethernet;
+        let (name, gid_layout) = (Some("eth0"), GidLayout::default());
+        let tree = tree(&[slot(Some(Netdev { name, guid, gids: &gids, link_layer, gid_layout, lid: Lid::NONE }))]);
         assert_eq!(read(&tree, "infiniband/urxe0/node_guid"), "5054:00ff:fe77:0002\n");
         assert_eq!(read(&tree, "infiniband/urxe0/ports/1/gids/0"), "fe80:0000:0000:0000:5054:00ff:fe77:0002\n");
         assert_eq!(read(&tree, "infiniband/urxe0/ports/1/gids/1"), "0000:0000:0000:0000:0000:ffff:0a4d:0002\n");
@@ -281,9 +313,44 @@ mod tests {
             assert_eq!(class.canonicalize().unwrap(), sys.join(path));
             assert_eq!(class.join("device").canonicalize().unwrap(), sys.join(device));
             assert!(class.join("device/net/lo").is_symlink());
+            assert_texts_end_in_names(&sys);
             assert_eq!(read(&tree, "infiniband_verbs/uverbs0/ibdev"), "urxe0\n");
             assert_eq!(read(&tree, "infiniband/urxe0/ports/1/lid"), "0x10a\n");
         }
+    }
+
+    /// VPP takes the last component of `device` for a PCI address.
+    fn assert_texts_end_in_names(dir: &Path) {
+        for entry in std::fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_symlink() {
+                let (text, target) = (path.read_link().unwrap(), path.canonicalize().unwrap());
+                assert_eq!(text.file_name(), target.file_name(), "{}", path.display());
+            } else if path.is_dir() {
+                assert_texts_end_in_names(&path);
+            }
+        }
+    }
+
+    #[test]
+    fn the_interface_leads_to_its_function() {
+        let tree = kernel_tree(Personality::Pci);
+        let netdev = Path::new("/sys/class/net/lo").canonicalize().unwrap();
+        let device = tree.path().join("sysfs").join(netdev.strip_prefix("/sys").unwrap()).join("device");
+        assert_eq!(device.canonicalize().unwrap().file_name(), Some("7572:00:00.0".as_ref()));
+    }
+
+    #[test]
+    fn a_card_by_names_and_ids_that_no_stock_provider_takes() {
+        let tree = kernel_tree(Personality::Mlx5);
+        let device = "infiniband/urxe0/device";
+        assert_eq!(read(&tree, &format!("{device}/vendor")), "0x15b3\n");
+        assert_eq!(read(&tree, &format!("{device}/device")), "0x1017\n");
+        assert_eq!(read(&tree, "infiniband/urxe0/hca_type"), "MT4119\n");
+        let function = tree.path().join("sysfs/class").join(device);
+        assert_eq!(function.join("driver").read_link().unwrap(), Path::new("../../../bus/pci/drivers/mlx5_core"));
+        // libibverbs asks providers by it.
+        assert!(!function.join("modalias").exists());
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Reports of the engine: comments for captures, and explanations.
 
+use std::sync::atomic::Ordering;
+
 use urxe_engine::event::Nak;
 use urxe_engine::{AsyncEvent, Cqe, DropReason, Event, Refusal, WcOpcode, WcStatus};
 use urxe_wire::opcode::Role;
@@ -100,7 +102,9 @@ impl Observer {
         if cqe.status != WcStatus::Success {
             self.take_notes();
             explain::completion(self, format, cqe);
-        } else if !matches!(cqe.opcode, WcOpcode::Recv | WcOpcode::RecvRdmaWithImm) {
+        } else if self.has_blame.load(Ordering::Relaxed)
+            && !matches!(cqe.opcode, WcOpcode::Recv | WcOpcode::RecvRdmaWithImm)
+        {
             lock(&self.peers).progressed(cqe.qpn);
         }
     }

@@ -262,6 +262,7 @@ impl Observer {
 
     /// A packet of `qpn` is lost, damaged or late. Returns whether it is the first.
     fn spoilt(&self, qpn: Qpn) -> bool {
+        self.has_blame.store(true, Ordering::Relaxed);
         lock(&self.peers).get_mut(qpn).is_some_and(|known| {
             known.spoilt += 1;
             known.spoilt == 1
@@ -396,19 +397,20 @@ impl Observer {
         held.into_iter().chain(step).chain(lock(&faults.announcements).iter().map(|(at, _)| *at)).min()
     }
 
-    /// A completion comes; perhaps it is to be an error, which costs its queue pair its state.
-    pub fn spoil(&self, cqe: &mut Cqe) {
-        let Some(faults) = &self.faults else { return };
+    /// A completion comes; perhaps it is to be an error, which costs its queue pair its state: then returns true.
+    pub fn spoil(&self, cqe: &mut Cqe) -> bool {
+        let Some(faults) = &self.faults else { return false };
         if cqe.status != WcStatus::Success {
-            return;
+            return false;
         }
         let direction = if (cqe.opcode as u32) < 128 { Direction::Sent } else { Direction::Received };
         let asked = faults.script().completion(faults.qp(cqe.qpn), direction);
-        if let Some(status) = asked.and_then(|refused| WcStatus::from_u32(refused.0)) {
-            cqe.status = status;
-            super::packet_context::with(|context| context.asked_for = Some(cqe.qpn));
-            self.break_qp(faults, cqe.qpn);
-        }
+        let Some(status) = asked.and_then(|refused| WcStatus::from_u32(refused.0)) else { return false };
+        cqe.status = status;
+        super::packet_context::with(|context| context.asked_for = Some(cqe.qpn));
+        // The event of the broken queue pair follows when its turn is over.
+        self.break_qp(faults, cqe.qpn);
+        true
     }
 
     /// Queue pairs that are to go to ERR.

@@ -195,6 +195,7 @@ pub(crate) fn dropped(reason: DropReason) -> String {
         DropReason::NoAnswer => "the process that has the XRC SRQ does not answer".to_owned(),
         DropReason::GhostAck => "it acknowledges nothing that is outstanding".to_owned(),
         DropReason::UnexpectedResponse => "no response is due with this PSN".to_owned(),
+        DropReason::InvalidSelectiveAck => "it acknowledges packets that were never sent".to_owned(),
     }
 }
 
@@ -231,6 +232,17 @@ pub(crate) fn event(event: &Event, refused: Option<&Refused>) -> Option<String> 
             "a congestion notification: the queue pair sends more slowly".to_owned()
         }
         Event::ReceivedCnp { handled: false } => "a congestion notification, which changes nothing here".to_owned(),
+        Event::OutOfOrder { kept: true, .. } => "packets before it are missing: it is kept until they come".to_owned(),
+        Event::OutOfOrder { kept: false, .. } => {
+            "packets before it are missing, and there is no room to keep it".to_owned()
+        }
+        Event::SelectiveRepeat { window } => format!("the peer has selective repeat, and keeps {window} packets"),
+        Event::LeftPath { path } => format!("path {path} loses more than the others, and is left for a while"),
+        Event::SentSelectiveAck => "answered by a selective acknowledgement".to_owned(),
+        Event::ReceivedSelectiveAck => "it says which packets have arrived".to_owned(),
+        Event::Lost { packets } => format!("{packets} packets are found lost"),
+        Event::SentAgain { psn } => format!("PSN {psn} alone is sent again"),
+        Event::SentInVain { packets } => format!("{packets} packets were sent again and had not been lost"),
         Event::Marked { .. } => "it met congestion on the way".to_owned(),
         Event::SentCnp => "answered by a congestion notification".to_owned(),
         // The fault before it says more.

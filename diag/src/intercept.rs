@@ -13,11 +13,16 @@ use urxe_runtime::interceptor::{DeviceEvent, HeldPacket, Interceptor, Verdict};
 use urxe_runtime::qp::Qp;
 use urxe_wire::Qpn;
 
-use super::{Observer, messages};
+use super::{Observer, messages, packet_context};
 
 impl Interceptor for Observer {
     fn touches_packets(&self) -> bool {
         self.capture.is_some() || self.faults.is_some()
+    }
+
+    // Explanations are of failures, which packets bring.
+    fn needs_packets(&self) -> bool {
+        self.touches_packets() || self.strict.is_some()
     }
 
     fn opened(&self) {
@@ -36,7 +41,7 @@ impl Interceptor for Observer {
         self.forgotten(qpn);
     }
 
-    fn received(&self, datagram: &Datagram<'_>, known: bool) {
+    fn received(&self, datagram: &Datagram<'_>, known: &dyn Fn() -> bool) {
         self.show_received(datagram, known);
     }
 
@@ -54,6 +59,15 @@ impl Interceptor for Observer {
 
     fn settle(&self) {
         self.end_packet();
+    }
+
+    fn suspend(&self) {
+        packet_context::suspend();
+    }
+
+    fn resume(&self) {
+        self.end_packet();
+        packet_context::resume();
     }
 
     fn send(&self, qpn: Qpn, batch: &mut TxBatch, port: &Port) {
@@ -81,9 +95,10 @@ impl Interceptor for Observer {
         super::unbound(error);
     }
 
-    fn completion(&self, cqe: &mut Cqe) {
-        self.spoil(cqe);
+    fn completion(&self, cqe: &mut Cqe) -> bool {
+        let is_broken = self.spoil(cqe);
         self.show_completion(cqe);
+        is_broken
     }
 
     fn overrun(&self, cqe: &Cqe, capacity: usize) {

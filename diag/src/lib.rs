@@ -35,7 +35,7 @@ mod strict;
 pub mod verbs;
 
 use std::any::Any;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use urxe_engine::{Denied, QpState, QpType, Region};
@@ -49,7 +49,7 @@ pub use messages::complain;
 use notes::NoteBox;
 use packets::Announced;
 pub use peers::Peer;
-use peers::Peers;
+use peers::{Peers, ToldAll};
 use strict::Strict;
 pub use strict::{RecvQueue, Sender};
 use urxe_runtime::device::Device;
@@ -76,6 +76,10 @@ pub struct Observer {
     faults: Option<FaultInjector>,
     strict: Option<Strict>,
     peers: Mutex<Peers>,
+    /// Queue pairs whose packets tell `peers` nothing new.
+    told_all: ToldAll,
+    /// A queue pair has had a note, or packets spoilt, since the device was opened.
+    has_blame: AtomicBool,
     /// Comments for packets that will be sent.
     announced: Mutex<Vec<Announced>>,
     notes: NoteBox,
@@ -105,6 +109,8 @@ impl Observer {
             faults,
             strict,
             peers: Mutex::default(),
+            told_all: ToldAll::default(),
+            has_blame: AtomicBool::new(false),
             announced: Mutex::default(),
             notes: NoteBox::default(),
             look_for_notes: AtomicU64::new(u64::MAX),
@@ -127,12 +133,17 @@ impl Observer {
             self.forget_sent(qpn);
             self.forget_recvs(RecvQueue::Own(qpn));
         }
-        lock(&self.peers).set(qpn, peer);
+        let mut peers = lock(&self.peers);
+        peers.set(qpn, peer);
+        self.told_all.remove(qpn);
     }
 
     /// A queue pair is no more.
     pub(crate) fn forgotten(&self, qpn: Qpn) {
-        lock(&self.peers).remove(qpn);
+        let mut peers = lock(&self.peers);
+        peers.remove(qpn);
+        self.told_all.remove(qpn);
+        drop(peers);
         self.unmade(qpn);
         self.forget_sent(qpn);
         self.forget_recvs(RecvQueue::Own(qpn));

@@ -13,7 +13,7 @@ use super::fmt::Refused;
 /// Packet that this thread handles, and reports about it.
 #[derive(Debug, Default)]
 pub(super) struct PacketContext {
-    /// A packet is being handled.
+    /// A packet is being handled that is captured, with comments.
     pub(super) receiving: bool,
     /// The packet, for the capture.
     pub(super) packet: Option<Received>,
@@ -33,8 +33,46 @@ pub(super) struct PacketContext {
     pub(super) failed: Option<(SendOp, u32, WcStatus)>,
 }
 
+impl PacketContext {
+    /// Begins a packet that no capture wants: what was reported of the one before is forgotten.
+    pub(super) fn begin(&mut self, arrived: Option<Arrived>) {
+        if !self.is_empty() {
+            *self = Self::default();
+        }
+        self.arrived = arrived;
+    }
+
+    /// Whether nothing but headers is in here.
+    fn is_empty(&self) -> bool {
+        let Self { receiving, packet, arrived: _, comments, refused, unbound, fault, asked_for, failed } = self;
+        !receiving
+            && packet.is_none()
+            && comments.is_empty()
+            && refused.is_none()
+            && unbound.is_none()
+            && fault.is_none()
+            && asked_for.is_none()
+            && failed.is_none()
+    }
+}
+
 thread_local! {
     static CONTEXT: RefCell<PacketContext> = RefCell::new(PacketContext::default());
+    /// Contexts put aside, the last one on top. As many as turns are nested: a few.
+    static SUSPENDED: RefCell<Vec<PacketContext>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Puts this thread's context aside, and begins an empty one.
+pub(super) fn suspend() {
+    let context = with(std::mem::take);
+    let _ = SUSPENDED.try_with(|suspended| suspended.borrow_mut().push(context));
+}
+
+/// Takes up the context that was put aside last.
+pub(super) fn resume() {
+    let before = SUSPENDED.try_with(|suspended| suspended.borrow_mut().pop());
+    let before = before.ok().flatten().unwrap_or_default();
+    with(|context| *context = before);
 }
 
 /// Lets `act` at this thread's context; not while the thread ends.

@@ -31,19 +31,17 @@ const MOST_ANNOUNCED: usize = 64;
 
 impl Observer {
     /// A packet has come. What is told from now on belongs to it, until another comes or [`settle`](Self::settle).
-    /// `known`: its queue pair is there.
-    pub(super) fn show_received(&self, datagram: &Datagram<'_>, known: bool) {
-        self.end_packet();
+    /// `known` looks whether its queue pair is there.
+    pub(super) fn show_received(&self, datagram: &Datagram<'_>, known: &dyn Fn() -> bool) {
         let arrived = Arrived::of(datagram);
         if self.capture.is_none() {
-            packet_context::with(|context| {
-                *context = PacketContext { arrived, receiving: true, ..PacketContext::default() }
-            });
+            packet_context::with(|context| context.begin(arrived));
             if let Some(arrived) = arrived {
                 self.hear(&arrived, known, || datagram.verify() != Check::Bad);
             }
             return;
         }
+        self.end_packet();
         let check = datagram.verify();
         let mut comments = Vec::new();
         if check == Check::Bad {
@@ -56,7 +54,7 @@ impl Observer {
                     if let Some(arrived) = arrived {
                         self.hear(&arrived, known, || true);
                     }
-                    if qpn != Qpn::GSI && qpn != Qpn::MULTICAST && !known {
+                    if qpn != Qpn::GSI && qpn != Qpn::MULTICAST && !known() {
                         comments.push(format!("dropped: there is no QP {qpn} (any more)"));
                     }
                 }
@@ -79,19 +77,34 @@ impl Observer {
 
     /// Notes what a packet tells about its queue pair, if the packet `is_intact`. That costs an ICRC, and is asked only of
     /// packets that tell anything new.
-    fn hear(&self, arrived: &Arrived, known: bool, is_intact: impl FnOnce() -> bool) {
+    fn hear(&self, arrived: &Arrived, known: &dyn Fn() -> bool, is_intact: impl FnOnce() -> bool) {
         let (qpn, request) = (arrived.dest, arrived.is_request.then_some(arrived.psn));
-        if known {
-            if lock(&self.peers).is_news(qpn, arrived.from.ip(), request) && is_intact() {
-                lock(&self.peers).heard(qpn, request);
-            }
-        } else if let Some(format) = self.explain
+        if self.told_all.contains(qpn, arrived.is_request) {
+            return;
+        }
+        if let Some(format) = self.explain
+            && (arrived.datagram.is_some() || arrived.is_request)
             && qpn != Qpn::GSI
             && qpn != Qpn::MULTICAST
-            && arrived.datagram.is_some()
-            && is_intact()
+            && !known()
         {
-            explain::drops::unknown_qp(self, format, arrived);
+            if is_intact() {
+                explain::drops::unknown_qp(self, format, arrived);
+            }
+            return;
+        }
+        let mut peers = lock(&self.peers);
+        if peers.is_news(qpn, arrived.from.ip(), request) {
+            // An ICRC takes longer than others should wait.
+            drop(peers);
+            if !is_intact() {
+                return;
+            }
+            peers = lock(&self.peers);
+            peers.heard(qpn, request);
+        }
+        if peers.get(qpn).is_some_and(|known| known.has_told_all(arrived.is_request)) {
+            self.told_all.insert(qpn, arrived.is_request);
         }
     }
 
@@ -107,6 +120,7 @@ impl Observer {
                 && known.peer.address == Some(note.address)
             {
                 known.note = Some(note);
+                self.has_blame.store(true, Ordering::Relaxed);
             }
         }
     }

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use urxe_engine::event::RetryReason;
@@ -143,9 +144,50 @@ impl QpRecord {
         count >= if is_far { 2 } else { SURE }
     }
 
+    /// Whether no later packet tells more about the queue pair, of requests or of the others.
+    pub(super) const fn has_told_all(&self, is_request: bool) -> bool {
+        self.heard && (self.began || !is_request)
+    }
+
     /// Whether the peer answers for PSNs that were never sent, and nothing was ever acknowledged: what it expects.
     pub(super) fn expected_elsewhere(&self) -> Option<Psn> {
         self.ghost.filter(|_| self.retried_at == Some(self.peer.sq_psn))
+    }
+}
+
+/// Queue pairs whose records have nothing more to learn from packets, for a look without lock and hash.
+#[derive(Debug)]
+pub(super) struct ToldAll {
+    /// By the lowest bits of the QPN; queue pairs with the same bits take each other's place. QPNs of requests, and of others.
+    rows: [[AtomicU32; 2]; 64],
+}
+
+impl Default for ToldAll {
+    fn default() -> Self {
+        Self { rows: std::array::from_fn(|_| Default::default()) }
+    }
+}
+
+impl ToldAll {
+    const fn row(&self, qpn: Qpn) -> &[AtomicU32; 2] {
+        &self.rows[qpn.get() as usize % 64]
+    }
+
+    /// Whether packets of this kind to the queue pair tell nothing new.
+    pub(super) fn contains(&self, qpn: Qpn, is_request: bool) -> bool {
+        self.row(qpn)[usize::from(is_request)].load(Ordering::Relaxed) == qpn.get()
+    }
+
+    /// Notes that they do not; with the records locked.
+    pub(super) fn insert(&self, qpn: Qpn, is_request: bool) {
+        self.row(qpn)[usize::from(is_request)].store(qpn.get(), Ordering::Relaxed);
+    }
+
+    /// The record of the queue pair has changed; with the records locked.
+    pub(super) fn remove(&self, qpn: Qpn) {
+        for kind in self.row(qpn) {
+            kind.store(0, Ordering::Relaxed);
+        }
     }
 }
 

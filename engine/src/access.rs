@@ -30,6 +30,15 @@ impl Access {
     /// A peer may FLUSH to persistence.
     pub const FLUSH_PERSISTENT: Self = Self(1 << 9);
 
+    /// All rights of peers.
+    pub const REMOTE: Self = Self(
+        Self::REMOTE_WRITE.0
+            | Self::REMOTE_READ.0
+            | Self::REMOTE_ATOMIC.0
+            | Self::FLUSH_GLOBAL.0
+            | Self::FLUSH_PERSISTENT.0,
+    );
+
     /// All rights that let somebody change the memory.
     pub const ANY_WRITE: Self = Self(Self::LOCAL_WRITE.0 | Self::REMOTE_WRITE.0 | Self::REMOTE_ATOMIC.0);
 

@@ -2,9 +2,10 @@
 
 use alloc::collections::VecDeque;
 
-use urxe_wire::{ImmDt, Qpn, RKey, grh};
+use urxe_wire::{ImmDt, Lid, Qpn, RKey, grh};
 
 use crate::moderation::Moderation;
+use crate::mr::Refusal;
 use crate::quirks::Quirks;
 use crate::time::Instant;
 
@@ -67,6 +68,7 @@ pub enum WcOpcode {
     FetchAdd = 4,
     BindMw = 5,
     LocalInv = 6,
+    Tso = 7,
     Flush = 8,
     AtomicWrite = 9,
     Recv = 128,
@@ -96,11 +98,24 @@ pub struct Cqe {
     pub src_qp: Qpn,
     /// The message asked for a solicited event.
     pub solicited: bool,
-    /// The network header that the receive buffer starts with: on UD.
+    /// The network header that the receive buffer starts with: on UD. None if the sender's packet had none.
     pub grh: Option<grh::Kind>,
-    /// The checksums in a raw frame are right (`IBV_WC_IP_CSUM_OK`).
+    /// The sender's LID: on UD, if ports have any.
+    pub slid: Lid,
+    /// Of a raw frame.
+    pub frame: FrameCompletion,
+    /// Why the buffers of a send request are refused, if it completes with a local protection error.
+    pub refusal: Option<Refusal>,
+}
+
+/// Contents of the completion of a received raw frame, besides those of any message; else all of it is 0.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct FrameCompletion {
+    /// The checksums in the frame are right (`IBV_WC_IP_CSUM_OK`).
     pub csum_ok: bool,
-    /// Tag of the flow rule that a raw frame belongs to; else 0.
+    /// Tag control information of the VLAN tag that was taken out of the frame.
+    pub cvlan: u16,
+    /// Tag of the flow rule that the frame belongs to.
     pub flow_tag: u32,
 }
 

@@ -34,6 +34,8 @@ pub enum DropReason {
     GhostAck,
     /// A READ or ATOMIC response out of turn.
     UnexpectedResponse,
+    /// A selective acknowledgement of what was never sent, or of a part of a READ.
+    InvalidSelectiveAck,
 }
 
 /// Why requests are sent again.
@@ -78,6 +80,44 @@ pub enum Event {
         psn: Psn,
         /// Why.
         reason: DropReason,
+    },
+    /// A request came behind a gap, from a peer with selective repeat.
+    OutOfOrder {
+        /// Opcode of the packet.
+        opcode: Opcode,
+        /// PSN of the packet.
+        psn: Psn,
+        /// Whether the packet is kept until the gap is filled; otherwise there is no room.
+        kept: bool,
+    },
+    /// The peer turned out to have selective repeat.
+    SelectiveRepeat {
+        /// Packets behind a gap that it keeps.
+        window: u16,
+    },
+    /// A path lost far more than the others, and is not used for a while, or until an ACK timeout.
+    LeftPath {
+        /// The path, from 0.
+        path: u8,
+    },
+    /// A selective acknowledgement was sent.
+    SentSelectiveAck,
+    /// A selective acknowledgement was received.
+    ReceivedSelectiveAck,
+    /// Packets were found lost while others behind them arrived.
+    Lost {
+        /// How many.
+        packets: u32,
+    },
+    /// A packet that was lost was sent again, alone.
+    SentAgain {
+        /// PSN of the packet.
+        psn: Psn,
+    },
+    /// Packets were sent again that had not been lost.
+    SentInVain {
+        /// How many.
+        packets: u32,
     },
     /// A duplicate request was answered again.
     Duplicate {

@@ -9,7 +9,7 @@ use crate::quirks::Quirks;
 use crate::srq::XrcDomain;
 use crate::time::{Clock, Instant};
 use crate::work::RecvWr;
-use urxe_wire::Qpn;
+use urxe_wire::{Lid, Qpn};
 
 /// The surroundings' types, under one name.
 pub trait Host {
@@ -32,12 +32,22 @@ pub trait Network {
     /// Where a packet came from.
     type Origin;
 
+    /// The way over another path to the same peer, from another UDP source port: `path` counts from 1. `route` itself is
+    /// path 0.
+    fn on_path(route: &Self::Route, path: u8) -> Self::Route;
+
     /// Whether packets of `origin` may claim to come from the peer behind `route` (the same addresses).
     fn is_from(route: &Self::Route, origin: &Self::Origin) -> bool;
 
     /// The bytes before the payload in the receive buffer of a UD QP, when the packet from `origin` has `len` bytes
-    /// from the BTH to the padding: the IPv6 header, or 20 unused bytes and the IPv4 header (IBA annex A17.4.5.3).
-    fn network_header(origin: &Self::Origin, len: usize) -> [u8; 40];
+    /// from the BTH to the padding: the IPv6 header, or 20 unused bytes and the IPv4 header (IBA annex A17.4.5.3); of a port
+    /// of InfiniBand the GRH.
+    fn network_header(&self, origin: &Self::Origin, len: usize) -> [u8; 40];
+
+    /// The LID that packets from `origin` come from, if ports have LIDs.
+    fn source_lid(&self, _origin: &Self::Origin) -> Lid {
+        Lid::NONE
+    }
 
     /// Room for one packet of `len` bytes, from the BTH to the padding; the ICRC is the network's to add.
     /// The engine writes every byte of it. `None` if there is no room now.

@@ -76,12 +76,14 @@
 //! | [`qp`] | the queue pair: [`qp::state`] and [`qp::attr`] have states and attributes; the rules of `modify` and the send and receive halves are private |
 //! | [`cq`], [`srq`], [`counter`] | completion queues, shared receive queues, completion counters |
 //! | [`Region`], [`KeyTable`], [`memory`], [`mw`], [`access`] | regions, keys, access to memory, memory windows, access rights |
-//! | [`work`] | work requests |
+//! | [`work`], [`direct`] | work requests; those that a host carries out without packets |
 //! | [`cm`] | communication management: how queue pairs get connected |
 //! | [`mad`] | management datagrams: agents, transactions, RMPP, performance counters |
+//! | [`subnet`] | an InfiniBand subnet on an Ethernet: subnet management, and the built-in manager and administration |
 //! | [`fault`], [`event`] | the table of what a responder does about each error; events for counters, traces and people |
 //! | [`flow`] | flow steering of Ethernet frames |
 //! | [`host`], [`time`] | the traits that a host implements |
+//! | [`selective`] | what is kept of packets that come out of order |
 //! | [`quirks`] | what a device may do and devices rarely do (feature `quirks`) |
 //!
 //! # Enums
@@ -105,6 +107,7 @@ pub mod cm;
 pub mod congestion;
 pub mod counter;
 pub mod cq;
+pub mod direct;
 pub mod endpoint;
 pub mod event;
 pub mod fault;
@@ -119,27 +122,31 @@ pub mod mw;
 pub mod qp;
 pub mod quirks;
 pub mod rng;
+pub mod selective;
 pub mod srq;
+pub mod subnet;
 pub mod time;
 pub mod work;
 
 pub use access::Access;
 pub use async_event::AsyncEvent;
 pub use counter::{AttachError, CountedOps};
-pub use cq::{CompletionQueue, Cqe, Pushed, WcOpcode, WcStatus};
+pub use cq::{CompletionQueue, Cqe, FrameCompletion, Pushed, WcOpcode, WcStatus};
+pub use direct::{DirectOutcome, DirectRequest};
 pub use endpoint::{Endpoint, QpSetup};
 pub use event::{DropReason, Event};
 pub use host::{Consumer, Host, Io, Network};
 pub use key::{Full, Key, KeyTable};
-pub use memory::{Ask, Denied, Fault, Memory, Touch};
+pub use memory::{Ask, Denied, Fault, Invalidation, Memory, Touch};
 pub use moderation::Moderation;
 pub use mr::{Accessor, Pd, Refusal, Region, RegionKind};
 pub use mw::{Bind, BindError, RegionTable, WindowType};
 pub use qp::sge::{copy_payload, scatter};
-pub use qp::{ModifyError, Progress, QpCap, QpConfig, QpType, QueuePair, attr, state::QpState};
+pub use qp::{AckTimer, ModifyError, Progress, QpCap, QpConfig, QpType, QueuePair, attr, state::QpState};
 pub use quirks::Quirks;
 #[cfg(feature = "quirks")]
 pub use quirks::{CqDelay, QpQuirks, QuirkSet, SrqOrder};
+pub use selective::{KeptMemory, SelectiveRepeat};
 pub use srq::{SharedReceiveQueue, XrcDomain};
 pub use time::{Clock, Instant};
 pub use work::{Data, PostError, Recipient, RecvWr, Remote, SendFlags, SendOp, SendWr, Sge, SgeList, UdRecipient};

@@ -5,6 +5,7 @@ use core::ops::Deref;
 use urxe_wire::Qpn;
 
 use crate::access::Access;
+use crate::direct::{DirectOutcome, DirectRequest};
 use crate::key::Key;
 use crate::mr::{Accessor, Pd, Refusal, Region, RegionKind};
 use crate::mw::{Bind, BindError};
@@ -75,6 +76,15 @@ pub struct Denied {
     pub refusal: Refusal,
 }
 
+/// Kind of the invalidation of a memory window.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Invalidation {
+    /// By a request of the application, which has the memory to itself when it completes.
+    Local,
+    /// By a SEND with Invalidate of a peer: where packets are executed, nobody is waited for who is stopped.
+    Remote,
+}
+
 /// The application's memory, as the engine may touch it: by host addresses that [`Region::check`] gave.
 ///
 /// The memory is shared with the application's threads and with peers, so there are only copies, never
@@ -131,7 +141,7 @@ pub trait Memory {
     ///
     /// # Errors
     /// `key` is none that may be invalidated through the queue pair `qpn` of `pd`.
-    fn invalidate(&self, pd: Pd, qpn: Qpn, key: Key) -> Result<(), Refusal>;
+    fn invalidate(&self, pd: Pd, qpn: Qpn, key: Key, how: Invalidation) -> Result<(), Refusal>;
 
     /// Whether `by` belongs to a protection domain of another process: then the whole access is that process' to check
     /// and carry out, by [`elsewhere`](Self::elsewhere), and none of the other methods is called.
@@ -145,6 +155,18 @@ pub trait Memory {
     /// As [`access`].
     fn elsewhere(&self, _ask: &Ask, _touch: &mut Touch<'_>) -> Result<u64, Refusal> {
         Err(Refusal::Vanished)
+    }
+
+    /// Whether the peer's memory may be within reach, so that [`carry_out`](Self::carry_out) is worth asking.
+    #[inline]
+    fn reaches_peer(&self) -> bool {
+        false
+    }
+
+    /// Carries out a request at the peer's memory, if the peer's responder would accept it as it is: key, bounds, rights, states
+    /// and PSN are checked here. Called while no other request is outstanding.
+    fn carry_out(&self, _request: &DirectRequest<'_>) -> DirectOutcome {
+        DirectOutcome::ByPackets
     }
 
     /// An access to `region` (`None`: there is none) was refused, for a person debugging to know. The event or

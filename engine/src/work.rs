@@ -251,6 +251,8 @@ pub struct UdRecipient<R> {
     pub qpn: Qpn,
     /// The Q_Key there; with the high bit set, that of the sending QP is meant.
     pub q_key: QKey,
+    /// The address handle has a LID and no GRH.
+    pub lid_routed: bool,
 }
 
 /// A receive work request; as it is, also the queue element.

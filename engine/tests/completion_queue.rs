@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use urxe_engine::cq::Due;
 use urxe_engine::quirks::{CqDelay, Quirks};
-use urxe_engine::{CompletionQueue, Cqe, Instant, Moderation, Pushed, WcOpcode, WcStatus};
-use urxe_wire::Qpn;
+use urxe_engine::{CompletionQueue, Cqe, FrameCompletion, Instant, Moderation, Pushed, WcOpcode, WcStatus};
+use urxe_wire::{Lid, Qpn};
 
 fn cqe(wr_id: u64) -> Cqe {
     Cqe {
@@ -20,8 +20,9 @@ fn cqe(wr_id: u64) -> Cqe {
         src_qp: Qpn::default(),
         solicited: false,
         grh: None,
-        csum_ok: false,
-        flow_tag: 0,
+        slid: Lid::NONE,
+        frame: FrameCompletion::default(),
+        refusal: None,
     }
 }
 

@@ -312,6 +312,47 @@ fn read_responses_are_limited_too() {
     assert!(waits > 4, "10 Mbit/s are a packet in a quarter of a millisecond");
 }
 
+/// Completions of received messages do not wait for READ responses at a limited rate.
+#[test]
+fn completions_do_not_wait_for_the_rate() {
+    let mut qp = slowed(1);
+    qp.recv(1, 64);
+    asks_to_read(&mut qp, 16);
+    qp.gets(O::SendOnly, RQ_PSN + 16, Ext::None, b"x");
+    assert!(qp.sent().len() < 16);
+    assert!(!qp.node.qp(qp.qpn).owes_answer(), "the rest leaves in milliseconds");
+    let sent = sends_for(&mut qp, Duration::from_millis(60));
+    assert_eq!(sent.last().map(String::as_str), Some("ACK 116"));
+}
+
+/// Bytes raise the rate of UC again, as they do that of RC.
+#[test]
+fn bytes_raise_the_rate_of_uc() {
+    let micros = |reset: u32| {
+        let mut by_bytes = settings(Algorithm::Window);
+        by_bytes.parameters.rpg_time_reset = 131_071;
+        by_bytes.parameters.rate_to_set_on_first_cnp = 10;
+        by_bytes.parameters.rpg_byte_reset = reset;
+        by_bytes.parameters.rpg_hai_rate = 500;
+        by_bytes.parameters.rpg_ai_rate = 500;
+        let mut qp = with(by_bytes, QpType::Uc);
+        qp.gets_from("10.0.0.2".parse().unwrap(), &cnp(&qp), &[]);
+        for n in 0..60 {
+            qp.post(n, SendOp::Send, 256);
+        }
+        let begin = qp.now;
+        let mut sent = qp.sent().len();
+        while sent < 60 {
+            let wait = qp.timeout().unwrap();
+            qp.elapse(wait);
+            sent += qp.sent().len();
+        }
+        qp.now.since(begin).as_micros()
+    };
+    let (never, often) = (micros(0), micros(1024));
+    assert!(2 * often < never, "{often} µs instead of {never} µs");
+}
+
 /// UC has no window: DCQCN slows it, whatever the algorithm.
 #[test]
 fn uc_is_slowed_by_cnps() {

@@ -28,7 +28,7 @@ fn deth_of(service: Service) -> Deth {
 fn gets_with(qp: &mut SingleQp, q_key: QKey, payload: &[u8]) {
     let mut bth = Bth::new(Opcode::new(Transport::Ud, Operation::SendOnly).unwrap(), qp.qpn, Psn::new(5));
     bth.pad_count = pad_count(payload.len());
-    let service = Service::Datagram(Deth { q_key, src_qp: PEER_QPN });
+    let service = Service::Datagram(Deth { q_key, src_qp: PEER_QPN, lid_routed: false });
     qp.gets_from(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 77)), &Header { bth, service, ext: Ext::None }, payload);
 }
 
@@ -42,7 +42,7 @@ fn each_request_is_one_packet_and_done_when_sent() {
     qp.post(2, SendOp::SendWithImmediate(ImmDt([1, 2, 3, 4])), 0);
     let sent = qp.sent();
     assert_eq!(sent.len(), 2);
-    assert_eq!(deth_of(sent[0].header.service), Deth { q_key: Q_KEY, src_qp: qp.qpn });
+    assert_eq!(deth_of(sent[0].header.service), Deth { q_key: Q_KEY, src_qp: qp.qpn, lid_routed: false });
     assert_eq!((sent[0].header.bth.psn.get(), sent[1].header.bth.psn.get()), (200, 201));
     assert!(sent.iter().all(|packet| !packet.header.bth.ack_req));
     assert_eq!(sent[1].header.ext, Ext::ImmDt(ImmDt([1, 2, 3, 4])));

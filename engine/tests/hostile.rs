@@ -7,7 +7,8 @@ use urxe_engine::{QpState, Remote, SendOp, WcOpcode};
 use urxe_sim::single_qp::{MTU, SingleQp};
 use urxe_wire::opcode::HeaderSet;
 use urxe_wire::{
-    Aeth, AtomicAckEth, AtomicEth, Ext, Feth, Ieth, ImmDt, Msn, Opcode, Operation, Psn, RKey, Reth, Syndrome, Transport,
+    Aeth, AtomicAckEth, AtomicEth, Bth, Ext, Feth, Header, Ieth, ImmDt, Msn, Opcode, Operation, Psn, RKey, Reth,
+    SelectiveAck, SelectiveOffer, Syndrome, Transport,
 };
 
 const REMOTE: Remote = Remote { addr: 0x1000, r_key: RKey(0x77) };
@@ -69,7 +70,9 @@ impl Peer {
             HeaderSet::Aeth => Ext::Aeth(self.aeth()),
             HeaderSet::AethAtomicAckEth => Ext::AethAtomicAckEth(self.aeth(), AtomicAckEth { original: 5 }),
             HeaderSet::FethReth => Ext::FethReth(Feth::parse(&[0; 4]).unwrap(), self.reth(qp, len)),
-            HeaderSet::CnpReserved => unreachable!("RC has no CNP"),
+            HeaderSet::CnpReserved | HeaderSet::SelectiveOffer | HeaderSet::SelectiveAck => {
+                unreachable!("not of RC")
+            }
         };
         let attr = qp.node.qp(qp.qpn).attr();
         let near = if info.role == urxe_wire::opcode::Role::Request {
@@ -84,6 +87,30 @@ impl Peer {
             _ => Psn::new(small(&mut self.rng, 1 << 24)),
         };
         qp.gets(operation, psn.get(), ext, &vec![0xEE; len]);
+    }
+}
+
+impl Peer {
+    /// An offer, or an acknowledgement of any packets.
+    fn acknowledge_selectively(&mut self, qp: &mut SingleQp) {
+        let rng = &mut self.rng;
+        let (opcode, ext, len) = match rng.below(4) {
+            0 => {
+                let offer = SelectiveOffer { answer: rng.below(2) == 0, window: one_of(rng, &[0, 1, 64, u16::MAX]) };
+                (Opcode::SELECTIVE_OFFER, Ext::SelectiveOffer(offer), 0)
+            }
+            _ => {
+                let ack = SelectiveAck { duplicates: one_of(rng, &[0, 1, 2, 1 << 31, u32::MAX]) };
+                (Opcode::SELECTIVE_ACK, Ext::SelectiveAck(ack), one_of(rng, &[0, 4, 4, 4, 8, 256, 260, 3]))
+            }
+        };
+        let near = qp.node.qp(qp.qpn).attr().sq_psn.sub(small(rng, 24));
+        let psn = if rng.below(8) == 0 { Psn::new(small(rng, 1 << 24)) } else { near };
+        let sparse = one_of(rng, &[0, 1, 0x80, 0xFF]);
+        let bitmap: Vec<u8> =
+            (0..len).map(|at| if at < 2 { u8::try_from(small(rng, 256)).unwrap() } else { sparse }).collect();
+        let header = Header::new(Bth::new(opcode, qp.qpn, psn), ext);
+        qp.gets_from("10.0.0.2".parse().unwrap(), &header, &bitmap);
     }
 }
 
@@ -106,10 +133,11 @@ impl Order {
     }
 }
 
-fn siege(seed: u64) {
+fn siege(seed: u64, selective_paths: u8) {
     let mut peer = Peer { rng: Rng::new(seed), operations: rc_operations() };
     let attr = QpAttr { retry_cnt: 7, rnr_retry: 7, ..SingleQp::attr() };
-    let mut qp = SingleQp::with(|given| *given = attr);
+    let mut qp = SingleQp::reset(|setup, _| setup.selective_paths = selective_paths);
+    qp.go_to(QpState::Rts, &attr);
     let mut order = Order { next: [0, 1 << 32] };
     let outside = qp.node.memory_mut().map(4096);
     let [mut sends, mut recvs] = [0, 1 << 32];
@@ -140,13 +168,16 @@ fn siege(seed: u64) {
                     qp.elapse(wait);
                 }
             }
+            3..=5 if selective_paths > 0 => peer.acknowledge_selectively(&mut qp),
             _ => peer.attack(&mut qp),
         }
         if peer.rng.below(3) == 0 {
             qp.node.nic().set_room(100_000);
             let sent = qp.sent().len();
-            // A READ of all 16 KiB is 64 packets; there are four resources and four replays; and a window of requests.
-            assert!(sent <= 8 * 64 + 128 + 1, "seed {seed}: {sent} packets at once");
+            // A READ of all 16 KiB is 64 packets; there are four resources and four replays, or 64 with selective repeat; and a
+            // window of requests.
+            let reads = if selective_paths > 0 { 4 + 64 } else { 8 };
+            assert!(sent <= reads * 64 + 128 + 4, "seed {seed}: {sent} packets at once");
         }
         order.check(&mut qp);
         if qp.state() == QpState::Err {
@@ -164,6 +195,7 @@ fn siege(seed: u64) {
 #[test]
 fn sieges() {
     for seed in 0..4_000 {
-        siege(seed);
+        siege(seed, 0);
+        siege(seed, 1);
     }
 }

@@ -4,6 +4,7 @@
 use std::hint::black_box;
 
 use libfuzzer_sys::fuzz_target;
+use urxe_engine::flow::segment::Template;
 use urxe_engine::flow::{Actions, Class, FlowTable, Headers, Rule, checksum, filter, spec};
 
 fuzz_target!(|input: (Vec<(Vec<u8>, u8, u16)>, Vec<u8>)| {
@@ -12,7 +13,10 @@ fuzz_target!(|input: (Vec<(Vec<u8>, u8, u16)>, Vec<u8>)| {
     for (index, (bytes, count, priority)) in rules.iter().enumerate() {
         let Ok((wanted, _)) = spec::parse(bytes, *count) else { continue };
         // The list says how long it is.
-        assert_eq!(spec::parse(&[&bytes[..], &[0xa5; 64]].concat(), *count).map(|parsed| parsed.0).as_ref(), Ok(&wanted));
+        assert_eq!(
+            spec::parse(&[&bytes[..], &[0xa5; 64]].concat(), *count).map(|parsed| parsed.0).as_ref(),
+            Ok(&wanted)
+        );
         let actions = Actions::default();
         let dont_trap = index % 3 == 0;
         table.insert(Rule { class: Class::Normal, priority: *priority, wanted, actions, dont_trap, target: index });
@@ -29,7 +33,13 @@ fuzz_target!(|input: (Vec<(Vec<u8>, u8, u16)>, Vec<u8>)| {
         assert!(passes || taken.is_empty(), "the filter keeps what a rule wants");
     }
     black_box(checksum::is_right(&headers, false));
-    checksum::fill(&mut frame, true);
+    if let Some(template) = Template::new(&frame) {
+        let mut segment = [&frame[..], &[7; 100]].concat();
+        template.finish(&mut segment, 1, 1000, true);
+        assert!(Template::new(&segment[..frame.len()]).is_some(), "the header of a segment is one");
+    }
+    checksum::complete(&mut frame);
+    checksum::fill(&mut frame);
     let again = Headers::parse(&frame);
     assert!(!checksum::is_right(&again, true) || checksum::is_right(&again, false), "what is filled in is right");
 });

@@ -10,16 +10,17 @@ use urxe_engine::{Key, QpState, Remote, SendOp, WcOpcode};
 use urxe_sim::single_qp::{MTU, SingleQp};
 use urxe_wire::opcode::{HeaderSet, Role};
 use urxe_wire::{
-    Aeth, AtomicAckEth, AtomicEth, Ext, Feth, FlushLevel, Ieth, ImmDt, Msn, Opcode, Operation, RKey, Reth, Syndrome,
-    Transport,
+    Aeth, AtomicAckEth, AtomicEth, Bth, Ext, Feth, FlushLevel, Header, Ieth, ImmDt, Msn, Opcode, Operation, Psn, RKey,
+    Reth, SelectiveAck, SelectiveOffer, Syndrome, Transport,
 };
 
 /// Receive requests are numbered from here on, send requests from 0.
 const RECVS: u64 = 1 << 32;
 /// A queue pair's queues, at most.
 const QUEUE: u64 = 40;
-/// Packets that one `transmit` may send: four READs of 16 KiB and four replays, and a window of requests.
-const MOST_SENT: usize = 8 * 64 + 128 + 1;
+/// Packets that one `transmit` may send: four READs of 16 KiB and 64 replays, a window of requests, and those of selective
+/// repeat.
+const MOST_SENT: usize = (4 + 64) * 64 + 128 + 4;
 
 const FLUSH: Feth = Feth { global_visibility: true, persistence: false, level: FlushLevel::Range };
 
@@ -47,7 +48,8 @@ impl Siege {
     /// A queue pair in RTS.
     #[must_use]
     pub fn new(target: Target) -> Self {
-        let mut qp = SingleQp::with(|attr| *attr = Self::attr());
+        let mut qp = SingleQp::reset(|setup, _| setup.selective_paths = 1);
+        qp.go_to(QpState::Rts, &Self::attr());
         let outside = qp.node.memory_mut().map(4096);
         Self { qp, target, outside, next: [0, RECVS], posted: [0, RECVS] }
     }
@@ -89,6 +91,7 @@ impl Siege {
                 // A transition that is not there is refused.
                 let _ = self.qp.modify(to, AttrMask::NONE, &Self::attr());
             }
+            6 => self.acknowledge_selectively(u)?,
             _ => self.attack(u)?,
         }
         if matches!(self.qp.state(), QpState::Err | QpState::Reset) {
@@ -140,6 +143,23 @@ impl Siege {
         Ok(())
     }
 
+    /// An offer of selective repeat, or an acknowledgement of any packets.
+    fn acknowledge_selectively(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
+        let (opcode, ext, len) = if u.ratio(1, 3)? {
+            let offer = SelectiveOffer { answer: u.arbitrary()?, window: u.arbitrary()? };
+            (Opcode::SELECTIVE_OFFER, Ext::SelectiveOffer(offer), 0)
+        } else {
+            let ack = SelectiveAck { duplicates: u.arbitrary()? };
+            (Opcode::SELECTIVE_ACK, Ext::SelectiveAck(ack), u.int_in_range(0..=260)?)
+        };
+        let near = self.qp.node.qp(self.qp.qpn).attr().sq_psn.sub(u.int_in_range(0..=64)?);
+        let psn = if u.ratio(1, 8)? { Psn::new(u.arbitrary()?) } else { near };
+        let header = Header::new(Bth::new(opcode, self.qp.qpn, psn), ext);
+        let bitmap = u.bytes(len)?.to_vec();
+        self.qp.gets_from(std::net::IpAddr::from([10, 0, 0, 2]), &header, &bitmap);
+        Ok(())
+    }
+
     /// A packet of the peer: legal in itself, and otherwise whatever the fuzzer wants.
     fn attack(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
         let role = if self.target == Target::Responder { Role::Request } else { Role::Response };
@@ -169,7 +189,7 @@ impl Siege {
 
     fn ext(&self, u: &mut Unstructured<'_>, operation: Operation, length: usize) -> Result<Ext> {
         Ok(match operation.info().headers {
-            HeaderSet::None | HeaderSet::CnpReserved => Ext::None,
+            HeaderSet::None | HeaderSet::CnpReserved | HeaderSet::SelectiveOffer | HeaderSet::SelectiveAck => Ext::None,
             HeaderSet::Reth => Ext::Reth(self.reth(u, length)?),
             HeaderSet::RethImmDt => Ext::RethImmDt(self.reth(u, length)?, ImmDt(u.arbitrary()?)),
             HeaderSet::ImmDt => Ext::ImmDt(ImmDt(u.arbitrary()?)),

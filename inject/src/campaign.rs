@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant as Moment};
 
 use urxe_faults::{Dictionary, Mutation};
-use urxe_wire::{Ext, Operation, Syndrome, Transport};
+use urxe_wire::{Ext, Operation, Psn, Syndrome, Transport};
 
 use crate::Error;
 use crate::handshake::Handshake;
@@ -52,8 +52,22 @@ pub struct Report {
     pub naks: u64,
     /// Messages that nobody answered while the other end lived on, or that need no answer.
     pub unanswered: u64,
-    /// Reason why the other end is thought to be no more, and messages of its last connection, oldest first.
-    pub found: Option<(String, Vec<Vec<u8>>)>,
+    /// Reason why the other end is thought to be no more, and what its last connection was sent, oldest first.
+    pub found: Option<(String, Vec<Sent>)>,
+}
+
+/// Message or packet of an execution.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Sent {
+    /// A message by SEND.
+    Message(Vec<u8>),
+    /// One packet, from the BTH to the padding.
+    Packet {
+        /// Bytes, with the changes.
+        bytes: Vec<u8>,
+        /// PSN of the connection's first request.
+        first_psn: Psn,
+    },
 }
 
 /// Fate of an execution.
@@ -107,8 +121,8 @@ impl Campaign {
                 log.clear();
             }
             let message = self.message(report.executions);
-            log.push(message.clone());
-            let fate = self.execute(peer, report.executions, &message)?;
+            let (fate, sent) = self.execute(peer, report.executions, message)?;
+            log.push(sent);
             report.executions += 1;
             left -= 1;
             match fate {
@@ -147,31 +161,49 @@ impl Campaign {
         }
     }
 
-    fn execute(&self, peer: &mut Peer<'_>, execution: u64, message: &[u8]) -> Result<Fate, Error> {
+    fn execute(&self, peer: &mut Peer<'_>, execution: u64, message: Vec<u8>) -> Result<(Fate, Sent), Error> {
+        let sent = match self.aim {
+            Aim::Payload => Sent::Message(message),
+            Aim::Headers => {
+                let bytes = self.packet(peer, execution, &message)?;
+                Sent::Packet { bytes, first_psn: peer.first_psn }
+            }
+        };
+        Ok((self.send(peer, &sent)?, sent))
+    }
+
+    /// A packet with changes of an execution, for the queue pair that it would be for without.
+    fn packet(&self, peer: &Peer<'_>, execution: u64, message: &[u8]) -> Result<Vec<u8>, Error> {
+        let mut packet = peer.build(Operation::SendOnly, Ext::None, peer.psn, message)?;
+        let (mut opcode, qpn): ([u8; 2], _) = ([packet[0], packet[1]], packet[4..8].to_vec());
+        self.mutation(execution).edit(&mut opcode);
+        self.mutation(execution ^ 1 << 63).edit(&mut packet[2..]);
+        packet[..2].copy_from_slice(&opcode);
+        packet[4..8].copy_from_slice(&qpn);
+        Ok(packet)
+    }
+
+    fn send(&self, peer: &mut Peer<'_>, sent: &Sent) -> Result<Fate, Error> {
         // Most is answered at once; a receiver that is not ready, and a lost packet, cost another try.
         const TRIES: u32 = 4;
-        let reliable = peer.settings.transport == Transport::Rc;
         let before = peer.psn;
-        for attempt in 0..TRIES {
+        let (tries, patience, without_answer) = match sent {
+            Sent::Message(_) => (TRIES, self.patience / TRIES, Fate::Gone),
+            Sent::Packet { .. } => (1, HEADERS_PATIENCE, Fate::Unanswered),
+        };
+        for _ in 0..tries {
             peer.psn = before;
-            match self.aim {
-                Aim::Payload => peer.send_message(message)?,
-                Aim::Headers => {
-                    let mut packet = peer.build(Operation::SendOnly, Ext::None, peer.psn, message)?;
-                    let (mut opcode, qpn): ([u8; 2], _) = ([packet[0], packet[1]], packet[4..8].to_vec());
-                    self.mutation(execution).edit(&mut opcode);
-                    self.mutation(execution ^ 1 << 63).edit(&mut packet[2..]);
-                    packet[..2].copy_from_slice(&opcode);
-                    packet[4..8].copy_from_slice(&qpn);
+            match sent {
+                Sent::Message(message) => peer.send_message(message)?,
+                Sent::Packet { bytes, .. } => {
                     peer.psn = peer.psn.next();
-                    peer.send(&packet, 0)?;
+                    peer.send(bytes, 0)?;
                 }
             }
             let last = peer.psn.sub(1);
-            if !reliable {
+            if peer.settings.transport != Transport::Rc {
                 return Ok(Fate::Unanswered);
             }
-            let patience = if self.aim == Aim::Headers { Duration::from_millis(5) } else { self.patience / TRIES };
             let until = Moment::now() + patience;
             while Moment::now() < until {
                 let Some(arrived) = peer.receive(until.min(Moment::now() + Duration::from_millis(10)))? else {
@@ -186,20 +218,49 @@ impl Campaign {
                     _ => {}
                 }
             }
-            if self.aim == Aim::Headers {
-                peer.psn = before;
-                return Ok(Fate::Unanswered);
-            }
-            if attempt + 1 == TRIES {
-                break;
-            }
         }
-        Ok(Fate::Gone)
+        if matches!(sent, Sent::Packet { .. }) {
+            peer.psn = before;
+        }
+        Ok(without_answer)
     }
 }
 
-/// A script that sends these messages again.
+/// How long an answer to a packet with changed headers may take: to most of them none comes.
+const HEADERS_PATIENCE: Duration = Duration::from_millis(5);
+
+/// A script that sends these again. Packets go to the queue pair of its connection, with PSNs as far from its first.
 #[must_use]
-pub fn script_of(messages: &[Vec<u8>]) -> String {
-    messages.iter().map(|message| format!("send hex:{}\nexpect ack\n", hex(message))).collect()
+pub fn script_of(sent: &[Sent]) -> String {
+    let line = |sent: &Sent| match sent {
+        Sent::Message(message) => format!("send hex:{}\nexpect ack\n", hex(message)),
+        Sent::Packet { bytes, first_psn } => {
+            let psn = bytes.get(8..12).and_then(|word| word.try_into().ok()).map_or(0, u32::from_be_bytes);
+            let ahead = psn.wrapping_sub(first_psn.get());
+            let part = |range| hex(bytes.get::<std::ops::Range<usize>>(range).unwrap_or_default());
+            let (before, after) = (part(0..4), part(12..bytes.len()));
+            format!("raw hex:{before} be32:$qp be32:$psn+{ahead} hex:{after}\nwait 5ms\n")
+        }
+    };
+    sent.iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::script;
+
+    #[test]
+    fn what_was_sent_is_a_script() {
+        let bytes = [&[0x04, 0x40, 0xff, 0xff, 0, 0, 0, 7, 0x80, 0, 0x20, 5][..], b"abc"].concat();
+        let text = script_of(&[Sent::Message(b"hi".to_vec()), Sent::Packet { bytes, first_psn: Psn::new(0x2000) }]);
+        assert_eq!(
+            text,
+            format!(
+                "send hex:6869\nexpect ack\nraw hex:0440ffff be32:$qp be32:$psn+{} hex:616263\nwait 5ms\n",
+                0x8000_0005_u32
+            )
+        );
+        assert_eq!(script::parse(&text).map(|steps| steps.len()), Ok(4));
+    }
 }

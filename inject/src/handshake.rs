@@ -1,6 +1,6 @@
 //! How both ends get to know each other.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant as Moment};
 
@@ -44,11 +44,33 @@ impl Peer<'_> {
             }
             Handshake::PingPongListen(port) => {
                 let listener = TcpListener::bind(("0.0.0.0", port)).map_err(Error::os(format!("TCP port {port}")))?;
-                let (tcp, _) = listener.accept().map_err(Error::os("accept"))?;
+                let tcp = self.tcp_accept(&listener)?;
                 self.ping_pong(tcp, false, patience)
             }
             Handshake::Cm(server) => self.cm_connect(server, patience),
             Handshake::CmListen(port) => self.cm_accept(port),
+        }
+    }
+
+    /// Waits for a client.
+    fn tcp_accept(&self, listener: &TcpListener) -> Result<TcpStream, Error> {
+        let failed = |what: &'static str| Error::os(what);
+        listener.set_nonblocking(true).map_err(failed("accept"))?;
+        let until = Moment::now() + self.settings.wait;
+        loop {
+            match listener.accept() {
+                Ok((tcp, _)) => {
+                    tcp.set_nonblocking(false).map_err(failed("accept"))?;
+                    return Ok(tcp);
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock && Moment::now() < until => {
+                    std::thread::sleep(STEP);
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    return Err(Error::Silent(self.settings.wait, "a client of the TCP handshake".to_owned()));
+                }
+                Err(error) => return Err(failed("accept")(error)),
+            }
         }
     }
 
@@ -90,6 +112,7 @@ impl Peer<'_> {
         if let Some(header) = private_data.first_chunk_mut() {
             IpHeader { src_port: 0x7000, addresses }.emit(header);
         }
+        self.cm_remote = Some(remote);
         let ends = self.ends(remote);
         let service_id = ServiceId::new(ServiceId::TCP, server.port()).0;
         let req = self.request(service_id, private_data, ends.local, ends.remote);
@@ -121,15 +144,20 @@ impl Peer<'_> {
         Err(Error::Silent(patience, format!("{server} by rdma_cm")))
     }
 
-    /// Waits for a request, however long.
+    /// Waits for a request.
     fn cm_accept(&mut self, port: u16) -> Result<(), Error> {
         self.cm_port = Some(port);
+        let until = Moment::now() + self.settings.wait;
         loop {
+            if Moment::now() >= until {
+                return Err(Error::Silent(self.settings.wait, format!("a client of rdma_cm, on port {port}")));
+            }
             self.receive(Moment::now() + STEP)?;
             while let Some((id, event)) = self.cm.poll_event() {
                 match event {
                     Event::Request(req) => {
                         let address = req.primary.local_gid.ip();
+                        self.cm_remote = Some(address);
                         self.psn = req.starting_psn;
                         self.connect(Target { address, qpn: req.qpn, psn: self.first_psn })?;
                         let rep = self.reply();
@@ -183,7 +211,11 @@ impl Peer<'_> {
         }
     }
 
+    /// Takes a datagram to QP1. Of a connection that is known, only its other end's counts.
     pub(crate) fn take_cm(&mut self, from: IpAddr, payload: &[u8]) -> Result<(), Error> {
+        if self.cm_remote.is_some_and(|remote| remote != from) {
+            return Ok(());
+        }
         let Ok(mad) = CmMad::parse(payload) else { return Ok(()) };
         let (now, ends, wanted, comm_id) = (self.now(), self.ends(from), self.cm_port, self.comm_id);
         self.cm.handle(now, ends, &mad, &mut |message| match message {
@@ -304,12 +336,20 @@ fn parse_line(line: &[u8]) -> Option<Target> {
 
 #[cfg(test)]
 mod tests {
+    use urxe_wire::cm::{CommId, Rej, RejReason, Rejected};
+
     use super::*;
 
     #[test]
     fn each_connection_has_a_name_and_a_ca_of_its_own() {
         let address = "127.99.8.1".parse().unwrap();
-        let settings = crate::peer::Settings { address, transport: Transport::Rc, mtu: Mtu::Mtu1024, seed: 1 };
+        let settings = crate::peer::Settings {
+            address,
+            transport: Transport::Rc,
+            mtu: Mtu::Mtu1024,
+            seed: 1,
+            wait: Duration::ZERO,
+        };
         let mut peer = Peer::new(settings, Box::new(|_, _| {})).unwrap();
         let gid = Gid::from(address);
         let names: std::collections::HashSet<_> = (0..400)
@@ -320,6 +360,43 @@ mod tests {
             })
             .collect();
         assert_eq!(names.len(), 400);
+    }
+
+    #[test]
+    fn who_waits_for_a_client_gives_up() {
+        let address = "127.99.8.2".parse().unwrap();
+        let wait = Duration::from_millis(10);
+        let settings = crate::peer::Settings { address, transport: Transport::Rc, mtu: Mtu::Mtu1024, seed: 1, wait };
+        let mut peer = Peer::new(settings, Box::new(|_, _| {})).unwrap();
+        for handshake in [Handshake::CmListen(7471), Handshake::PingPongListen(0)] {
+            assert!(matches!(peer.shake(handshake, 0, wait), Err(Error::Silent(..))), "{handshake:?}");
+        }
+    }
+
+    #[test]
+    fn datagrams_of_others_are_not_the_connections() {
+        let address = "127.99.8.3".parse().unwrap();
+        let wait = Duration::ZERO;
+        let settings = crate::peer::Settings { address, transport: Transport::Rc, mtu: Mtu::Mtu1024, seed: 1, wait };
+        let mut peer = Peer::new(settings, Box::new(|_, _| {})).unwrap();
+        let (server, other) = ("127.99.8.4".parse().unwrap(), "127.99.8.5".parse().unwrap());
+        let _ = peer.cm_connect(SocketAddr::new(server, 7471), Duration::ZERO);
+        let reject = CmMad {
+            transaction_id: 1,
+            attribute_modifier: 0,
+            message: Message::Rej(Rej {
+                ids: Ids { local: CommId(9), remote: peer.comm_id },
+                message: Rejected::Req,
+                info_len: 0,
+                reason: RejReason::CONSUMER_DEFINED,
+                info: [0; 72],
+                private_data: [0; 148],
+            }),
+        };
+        peer.take_cm(other, &reject.to_bytes()).unwrap();
+        assert!(peer.cm.poll_event().is_none());
+        peer.take_cm(server, &reject.to_bytes()).unwrap();
+        assert!(matches!(peer.cm.poll_event(), Some((_, Event::Rejected(_)))));
     }
 
     #[test]

@@ -4,11 +4,13 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ops::Deref;
 
-use urxe_engine::{Access, Bind, BindError, Fault, Key, Memory, Pd, Refusal, Region, RegionKind};
+use urxe_engine::{Access, Bind, BindError, Fault, Invalidation, Key, Memory, Pd, Refusal, Region, RegionKind};
 use urxe_wire::Qpn;
 
 /// Bytes of a page.
 const PAGE: usize = 4096;
+/// Pages that are kept, 128 MiB: the other end decides where it writes.
+const PAGES: usize = 1 << 15;
 
 /// Page and place in it.
 fn place_of(address: u64) -> (u64, usize) {
@@ -26,12 +28,23 @@ pub struct OpenMemory {
 
 impl OpenMemory {
     /// Writes bytes at an address.
-    pub fn put(&self, at: u64, bytes: &[u8]) {
+    ///
+    /// # Errors
+    /// A page more than there is room for; the bytes before it are written.
+    pub fn put(&self, at: u64, bytes: &[u8]) -> Result<(), Fault> {
         let mut pages = self.pages.borrow_mut();
-        for (address, byte) in (0..).map(|offset| at.wrapping_add(offset)).zip(bytes) {
-            let (page, place) = place_of(address);
-            pages.entry(page).or_insert_with(|| vec![0; PAGE].into())[place] = *byte;
+        let (mut at, mut left) = (at, bytes);
+        while !left.is_empty() {
+            let (number, place) = place_of(at);
+            if pages.len() >= PAGES && !pages.contains_key(&number) {
+                return Err(Fault);
+            }
+            let (now, later) = left.split_at(left.len().min(PAGE - place));
+            let page = pages.entry(number).or_insert_with(|| vec![0; PAGE].into());
+            page[place..place + now.len()].copy_from_slice(now);
+            (at, left) = (at.wrapping_add(now.len() as u64), later);
         }
+        Ok(())
     }
 
     /// Reads `len` bytes at an address.
@@ -50,12 +63,12 @@ impl OpenMemory {
         }
     }
 
-    fn word(&self, at: u64, new: impl FnOnce(u64) -> u64) -> u64 {
+    fn word(&self, at: u64, new: impl FnOnce(u64) -> u64) -> Result<u64, Fault> {
         let mut old = [0; 8];
         self.copy(at, &mut old);
         let old = u64::from_ne_bytes(old);
-        self.put(at, &new(old).to_ne_bytes());
-        old
+        self.put(at, &new(old).to_ne_bytes())?;
+        Ok(old)
     }
 }
 
@@ -83,16 +96,15 @@ impl Memory for OpenMemory {
     }
 
     fn write(&self, to: u64, from: &[u8]) -> Result<(), Fault> {
-        self.put(to, from);
-        Ok(())
+        self.put(to, from)
     }
 
     fn compare_swap(&self, at: u64, compare: u64, swap: u64) -> Result<u64, Fault> {
-        Ok(self.word(at, |old| if old == compare { swap } else { old }))
+        self.word(at, |old| if old == compare { swap } else { old })
     }
 
     fn fetch_add(&self, at: u64, add: u64) -> Result<u64, Fault> {
-        Ok(self.word(at, |old| old.wrapping_add(add)))
+        self.word(at, |old| old.wrapping_add(add))
     }
 
     fn flush(&self, _at: u64, _length: u64, _persistent: bool) -> Result<(), Fault> {
@@ -105,7 +117,7 @@ impl Memory for OpenMemory {
 
     fn undo_bind(&self, _qpn: Qpn, _bind: &Bind) {}
 
-    fn invalidate(&self, _pd: Pd, _qpn: Qpn, _key: Key) -> Result<(), Refusal> {
+    fn invalidate(&self, _pd: Pd, _qpn: Qpn, _key: Key, _how: Invalidation) -> Result<(), Refusal> {
         Ok(())
     }
 }
@@ -117,10 +129,19 @@ mod tests {
     #[test]
     fn every_address_holds_what_was_written() {
         let memory = OpenMemory::default();
-        memory.put(0x7FFF_FFFF_FFFE, b"abcd");
+        memory.put(0x7FFF_FFFF_FFFE, b"abcd").unwrap();
         assert_eq!(memory.get(0x7FFF_FFFF_FFFD, 6), b"\0abcd\0");
         assert_eq!(memory.fetch_add(64, 5), Ok(0));
         assert_eq!(memory.compare_swap(64, 5, 9), Ok(5));
         assert_eq!(memory.fetch_add(64, 0), Ok(9));
+    }
+
+    #[test]
+    fn writes_all_over_are_bounded() {
+        let memory = OpenMemory::default();
+        let written = (0..100_000_u64).filter(|page| memory.put(page * 4096, &[1]).is_ok()).count();
+        assert_eq!(written, PAGES);
+        memory.put(5, b"there is this page").unwrap();
+        assert_eq!(memory.put(PAGES as u64 * 4096 - 1, b"ab"), Err(Fault));
     }
 }

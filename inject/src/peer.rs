@@ -43,6 +43,8 @@ pub struct Settings {
     pub mtu: Mtu,
     /// Decides QPN, PSN and all that is random.
     pub seed: u64,
+    /// How long to wait for the other end where that connects.
+    pub wait: Duration,
 }
 
 /// The other end, as the handshake tells it.
@@ -132,6 +134,8 @@ pub struct Peer<'a> {
     pub(crate) comm_id: CommId,
     /// Port of requests that are accepted.
     pub(crate) cm_port: Option<u16>,
+    /// Other end of the connection that is made or is there, by rdma_cm.
+    pub(crate) cm_remote: Option<IpAddr>,
     gsi_psn: Psn,
     /// Packets of messages, of which a receiver that was not ready wants some again.
     window: VecDeque<(Psn, Vec<u8>)>,
@@ -165,6 +169,7 @@ impl<'a> Peer<'a> {
             cm: Cm::new(),
             comm_id: CommId(random()),
             cm_port: None,
+            cm_remote: None,
             gsi_psn: Psn::default(),
             window: VecDeque::new(),
             started: Moment::now(),
@@ -193,6 +198,7 @@ impl<'a> Peer<'a> {
         self.target = None;
         self.window.clear();
         self.cm = Cm::new();
+        self.cm_remote = None;
         self.comm_id = CommId(self.comm_id.0.wrapping_add(1));
     }
 
@@ -277,7 +283,7 @@ impl<'a> Peer<'a> {
         bth.pad_count = pad_count(payload.len());
         bth.ack_req = transport == Transport::Rc && opcode.info().role == urxe_wire::opcode::Role::Request;
         let service = match transport {
-            Transport::Ud => Service::Datagram(Deth { q_key: UD_QKEY, src_qp: self.qpn }),
+            Transport::Ud => Service::Datagram(Deth { q_key: UD_QKEY, src_qp: self.qpn, lid_routed: false }),
             _ => Service::Connected,
         };
         let header = Header { bth, service, ext };
@@ -399,7 +405,7 @@ impl<'a> Peer<'a> {
     /// Sends a management datagram.
     pub(crate) fn send_mad(&mut self, to: IpAddr, payload: &[u8]) -> Result<(), Error> {
         let opcode = Opcode::new(Transport::Ud, Operation::SendOnly).ok_or(Error::Invalid(String::new()))?;
-        let service = Service::Datagram(Deth { q_key: QKey::GSI, src_qp: Qpn::GSI });
+        let service = Service::Datagram(Deth { q_key: QKey::GSI, src_qp: Qpn::GSI, lid_routed: false });
         let header = Header { bth: Bth::new(opcode, Qpn::GSI, self.gsi_psn), service, ext: Ext::None };
         self.gsi_psn = self.gsi_psn.next();
         let mut bytes = vec![0; header.len()];

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant as Moment};
 
 use urxe_wire::opcode::HeaderSet;
 use urxe_wire::{Aeth, AtomicAckEth, AtomicEth, Credits, Ieth, ImmDt, Msn, Opcode};
-use urxe_wire::{Ext, Feth, FlushLevel, Operation, Psn, RKey, Reth, Syndrome};
+use urxe_wire::{Ext, Feth, FlushLevel, Operation, Psn, RKey, Reth, SelectiveAck, SelectiveOffer, Syndrome};
 
 use crate::Error;
 use crate::peer::{Arrived, Peer};
@@ -26,7 +26,9 @@ impl<'p, 'a> Player<'p, 'a> {
     /// A player of scripts over a connected peer.
     pub fn new(peer: &'p mut Peer<'a>) -> Self {
         let random = peer.settings.seed;
-        Self { peer, names: HashMap::new(), last: Vec::new(), acked: None, random }
+        let qp = peer.target.map_or(0, |target| target.qpn.get());
+        let names = [("qp", qp), ("psn", peer.first_psn.get())].map(|(name, number)| (name.to_owned(), number.into()));
+        Self { peer, names: names.into(), last: Vec::new(), acked: None, random }
     }
 
     /// Carries out all steps.
@@ -187,6 +189,11 @@ impl<'p, 'a> Player<'p, 'a> {
             HeaderSet::AethAtomicAckEth => Ext::AethAtomicAckEth(aeth, AtomicAckEth { original: or("original", 0)? }),
             HeaderSet::FethReth => Ext::FethReth(feth, reth),
             HeaderSet::CnpReserved => Ext::CnpReserved,
+            HeaderSet::SelectiveOffer => Ext::SelectiveOffer(SelectiveOffer {
+                answer: or("answer", 0)? != 0,
+                window: u16::try_from(or("window", 0)? & 0xFFFF).unwrap_or(0),
+            }),
+            HeaderSet::SelectiveAck => Ext::SelectiveAck(SelectiveAck { duplicates: low(or("duplicates", 0)?) }),
         };
         let psn = given("psn", next)?;
         let psn_used = Psn::new(low(psn.unwrap_or(next)));

@@ -7,11 +7,11 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant as Moment};
 
 use urxe_faults::{Dictionary, Mutation};
-use urxe_wire::opcode::Role;
-use urxe_wire::{Ext, Header, Operation, Psn, RKey, Reth, Syndrome};
+use urxe_wire::opcode::{Position, Role};
+use urxe_wire::{Ext, Header, Mtu, Operation, Psn, RKey, Reth, Syndrome};
 
 use crate::Error;
-use crate::handshake::Handshake;
+use crate::handshake::{Handshake, mtu_of};
 use crate::peer::{Arrived, Peer};
 
 /// A packet of the capture.
@@ -23,6 +23,15 @@ pub struct Recorded {
     pub header: Header,
     /// Payload.
     pub payload: Vec<u8>,
+}
+
+/// The payload of full packets of a capture: that of a First or Middle packet. None if all messages fit into a packet.
+#[must_use]
+pub fn mtu(packets: &[Recorded]) -> Option<Mtu> {
+    let is_full =
+        |packet: &&Recorded| matches!(packet.header.bth.opcode.info().position, Position::First | Position::Middle);
+    let full = packets.iter().filter(is_full).map(|packet| packet.payload.len()).max()?;
+    mtu_of(u32::try_from(full).ok()?)
 }
 
 /// Settings of a replay.
@@ -135,7 +144,8 @@ impl Replay {
                     if let Some((psn, va)) = asked {
                         let mtu = peer.settings.mtu.bytes() as u64;
                         let offset = u64::try_from(bth.psn.distance_from(*psn)).unwrap_or(0) * mtu;
-                        peer.memory().put(va.wrapping_add(offset), &packet.payload);
+                        // The bound is that of what the other end writes: a capture that reads more finds zeros.
+                        let _ = peer.memory().put(va.wrapping_add(offset), &packet.payload);
                     }
                 }
                 _ => {}

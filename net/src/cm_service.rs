@@ -29,10 +29,7 @@ pub(crate) struct RequestId {
 impl Mailbox {
     /// Finds the mailbox that a packet to QP1 of `local` is for, and the identity of a request; `None` if the packet names neither.
     pub(crate) fn of_gsi(packet: &[u8], local: Gid) -> Option<(Self, Option<RequestId>)> {
-        /// BTH and DETH.
-        const HEADERS: usize = 12 + 8;
-        let payload = packet.get(HEADERS..HEADERS + urxe_wire::mad::MAD_LEN)?;
-        let CmMad { message, transaction_id, .. } = CmMad::parse(payload).ok()?;
+        let CmMad { message, transaction_id, .. } = CmMad::parse(urxe_wire::mad::in_packet(packet)?).ok()?;
         let (service_id, comm_id) = match &message {
             Message::Req(req) => (req.service_id, req.local_id),
             Message::SidrReq(req) => (req.service_id, req.request_id),

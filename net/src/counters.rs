@@ -62,7 +62,8 @@ counters! {
         tx_bytes,
         /// Messages (GSO runs) they were handed over in.
         tx_runs,
-        /// Packets lost because the kernel had no buffer (EAGAIN after waiting, ENOBUFS, ENOMEM).
+        /// Packets lost because the kernel had no buffer (EAGAIN after waiting, ENOBUFS, ENOMEM), or a UC queue pair of this process
+        /// no room.
         tx_no_buffer,
         /// Packets refused by a local policy (EPERM, EACCES: firewall).
         tx_not_permitted,
@@ -74,6 +75,8 @@ counters! {
         tx_other,
         /// Runs that went through shared memory.
         tx_ring_runs,
+        /// Runs that one queue pair of this process handed to another. Their packets and bytes count as sent and as received.
+        inside_runs,
         /// Rings made to send through.
         rings_opened,
         /// Runs that came through shared memory.
@@ -88,8 +91,13 @@ counters! {
         rings_refused,
         /// Rings given up because of what was in them.
         drop_ring_bad,
+        /// Datagrams to a port of InfiniBand from an address that no LID leads to: another host has that LID, or the address is of
+        /// another network.
+        lid_conflicts,
         /// Runs that went out packet by packet because the kernel or the interface refused segmentation.
         tx_gso_refused,
+        /// Locks that a thread of this process found taken, those of its other devices among them.
+        contended_locks,
     }
 }
 

@@ -1,10 +1,11 @@
 //! A network interface as RoCE sees it: addresses, GID table, path MTU.
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use urxe_wire::{Gid, LOOPBACK_PORT, ROCE_PORT};
+use urxe_wire::{Gid, GidLayout, Guid, LOOPBACK_PORT, LidScheme, LinkLayer, ROCE_PORT};
 
 use crate::error::PortError;
+use crate::infiniband_gid::infiniband_gids;
 use crate::rxe_conflict::rxe_has_the_port;
 use crate::sys::ifaddrs::{needs_scope, read_entries, read_mtu};
 use crate::sys::{scope_id, socket_address, with_port};
@@ -26,6 +27,10 @@ pub struct Interface {
     /// The largest path MTU wanted.
     mtu_limit: u16,
     addresses: Vec<SocketAddr>,
+    /// Prefix lengths of the IPv4 addresses.
+    prefixes: Vec<(Ipv4Addr, u8)>,
+    link_layer: LinkLayer,
+    gid_layout: GidLayout,
     gids: Vec<Gid>,
     /// Addresses wanted in the GID table; empty for all.
     chosen: Vec<IpAddr>,
@@ -54,7 +59,8 @@ impl Interface {
     /// # Errors
     /// [`PortError::NoSuchInterface`]; the others when the system will not even tell.
     pub(crate) fn reread(&self) -> Result<Self, PortError> {
-        let mut now = Self::read(&self.name, Some(self.port))?.restricted(Some(self.mtu_limit), &self.chosen);
+        let now = Self::read(&self.name, Some(self.port))?.restricted(Some(self.mtu_limit), &self.chosen);
+        let mut now = now.with_link_layer(self.link_layer).with_gid_layout(self.gid_layout);
         now.gids = succeed(&self.gids, &now.gids);
         Ok(now)
     }
@@ -77,12 +83,12 @@ impl Interface {
         let port = port.unwrap_or_else(usual);
         let addresses = found.addresses.into_iter().map(|address| with_port(address, port)).collect();
         let new = Self::new(name.to_owned(), index, found.mac, mtu, addresses);
-        Ok(Self { flags, port, ..new })
+        Ok(Self { flags, port, prefixes: found.prefixes, ..new })
     }
 
     /// An interface that is down.
     fn new(name: String, index: u32, mac: [u8; 6], mtu: u32, addresses: Vec<SocketAddr>) -> Self {
-        let mut gids = vec![Gid::from(IpAddr::V6(link_local(mac)))];
+        let mut gids = vec![Guid::from_mac(mac).gid()];
         for address in &addresses {
             let gid = Gid::from(address.ip());
             if !gids.contains(&gid) {
@@ -90,7 +96,21 @@ impl Interface {
             }
         }
         let port = ROCE_PORT;
-        Self { name, index, flags: 0, mac, mtu, port, mtu_limit: u16::MAX, addresses, gids, chosen: Vec::new() }
+        Self {
+            name,
+            index,
+            flags: 0,
+            mac,
+            mtu,
+            port,
+            mtu_limit: u16::MAX,
+            addresses,
+            prefixes: Vec::new(),
+            link_layer: LinkLayer::Ethernet,
+            gid_layout: GidLayout::default(),
+            gids,
+            chosen: Vec::new(),
+        }
     }
 
     /// Whether it is up and has a carrier: as the kernel's rxe says whether its port is active.
@@ -118,6 +138,40 @@ impl Interface {
         self
     }
 
+    /// Gives the port a link layer: see [`gids`](Self::gids).
+    #[must_use]
+    pub fn with_link_layer(mut self, link_layer: LinkLayer) -> Self {
+        if link_layer.is_infiniband() && !self.link_layer.is_infiniband() {
+            self.gids = infiniband_gids(&self.gids);
+        }
+        self.link_layer = link_layer;
+        self
+    }
+
+    /// Orders the rows of the GID table. A port of InfiniBand has no choice.
+    #[must_use]
+    pub fn with_gid_layout(mut self, layout: GidLayout) -> Self {
+        self.gid_layout = layout;
+        self
+    }
+
+    /// Order and types of the rows of the GID table.
+    pub fn gid_layout(&self) -> GidLayout {
+        if self.link_layer.is_infiniband() { GidLayout::default() } else { self.gid_layout }
+    }
+
+    /// Link layer that the port says it has.
+    pub fn link_layer(&self) -> LinkLayer {
+        self.link_layer
+    }
+
+    /// The scheme of LIDs of the network that the first IPv4 address of the GID table is in.
+    pub fn lid_scheme(&self) -> Option<LidScheme> {
+        let (_, address) = self.first_ipv4()?;
+        let prefix = self.prefixes.iter().find(|(own, _)| *own == address);
+        Some(LidScheme::new(address, prefix.map_or(0, |(_, prefix_len)| *prefix_len)))
+    }
+
     /// Name of the interface.
     pub fn name(&self) -> &str {
         &self.name
@@ -133,9 +187,15 @@ impl Interface {
         self.mac
     }
 
-    /// The EUI-64 of the hardware address, network byte order: node GUID, and the lower half of the default GID.
-    pub fn guid(&self) -> [u8; 8] {
-        eui64(self.mac)
+    /// GUID of the node and of the port, and the lower half of the default GID: the EUI-64 of the hardware address; of
+    /// InfiniBand the one that embeds the first IPv4 address, if there is one.
+    pub fn guid(&self) -> Guid {
+        let default = || Guid::from_mac(self.mac);
+        if self.link_layer.is_infiniband() {
+            self.first_ipv4().map_or_else(default, |(_, address)| Guid::from(address))
+        } else {
+            default()
+        }
     }
 
     /// MTU of the interface in bytes.
@@ -154,20 +214,36 @@ impl Interface {
         &self.addresses
     }
 
-    /// The GID table by GID index: 0 is the default GID (link-local, from the hardware address, whether it is assigned
+    /// The GIDs in their order, which is the GID table unless [`gid_layout`](Self::gid_layout) is another: 0 is the default GID (link-local, from the hardware address, whether it is assigned
     /// or not), then the IPv4 addresses, then the IPv6 ones; no GID twice. A row that has become empty is zero.
+    ///
+    /// Of InfiniBand: the subnet prefix and the GUID that embeds the address, for each IPv4 address; without any, the
+    /// default GID.
     pub fn gids(&self) -> &[Gid] {
         &self.gids
     }
 
     /// The GID in a row of the table, unless that is empty.
     pub fn gid(&self, index: usize) -> Option<Gid> {
-        self.gids.get(index).copied().filter(|gid| *gid != Gid::UNSPECIFIED)
+        self.gids.get(self.gid_layout().position(index)).copied().filter(|gid| *gid != Gid::UNSPECIFIED)
     }
 
-    /// The index of a GID.
+    /// Rows of the GID table.
+    pub fn gid_rows(&self) -> usize {
+        self.gid_layout().rows(self.gids.len())
+    }
+
+    /// The index of a GID, of type RoCE v2.
     pub fn gid_index(&self, gid: &Gid) -> Option<usize> {
-        self.gids.iter().position(|row| row == gid && *gid != Gid::UNSPECIFIED)
+        let gid = self.shown_gid(gid);
+        let position = self.gids.iter().position(|row| *row == gid && gid != Gid::UNSPECIFIED)?;
+        Some(self.gid_layout().row(position))
+    }
+
+    /// Whether packets may come from this GID: a row of the table, or of InfiniBand an own address.
+    pub(crate) fn has_gid(&self, gid: &Gid) -> bool {
+        let is_own = || self.addresses.iter().any(|own| Gid::from(own.ip()) == *gid);
+        self.gid_index(gid).is_some() || self.link_layer.is_infiniband() && is_own()
     }
 
     /// The address, at the same UDP port, that a GID stands for: this interface's or a peer's.
@@ -175,7 +251,7 @@ impl Interface {
     /// The own default GID, when no such address is assigned (on `lo`, or with privacy addresses), stands for the first
     /// address, so that it works between the processes of this host. `None`: not an address to send to.
     pub fn resolve(&self, gid: &Gid) -> Option<SocketAddr> {
-        let v6 = gid.ipv6();
+        let v6 = self.network_gid(gid).ipv6();
         if let Some(v4) = v6.to_ipv4_mapped() {
             return (!v4.is_unspecified()).then(|| socket_address(IpAddr::V4(v4), self.port, 0));
         }
@@ -223,20 +299,6 @@ fn succeed(old: &[Gid], new: &[Gid]) -> Vec<Gid> {
     table
 }
 
-/// Modified EUI-64 (RFC 4291 appendix A): FF FE in the middle, universal/local bit inverted.
-fn eui64(mac: [u8; 6]) -> [u8; 8] {
-    let [a, b, c, d, e, f] = mac;
-    [a ^ 2, b, c, 0xFF, 0xFE, d, e, f]
-}
-
-fn link_local(mac: [u8; 6]) -> Ipv6Addr {
-    let mut octets = [0; 16];
-    let (prefix, id) = octets.split_at_mut(8);
-    prefix.copy_from_slice(&[0xFE, 0x80, 0, 0, 0, 0, 0, 0]);
-    id.copy_from_slice(&eui64(mac));
-    Ipv6Addr::from(octets)
-}
-
 fn path_mtu(mtu: u32) -> u16 {
     let room = mtu.saturating_sub(MAX_HEADERS);
     // An interface too narrow even for 256 gets 256, as in rxe_set_mtu.
@@ -250,6 +312,8 @@ pub(crate) fn find_local(addresses: &[Option<SocketAddr>], ip: IpAddr, scope: u3
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv6Addr;
+
     use super::*;
 
     fn eth(mac: [u8; 6], addresses: &[&str]) -> Interface {
@@ -271,7 +335,7 @@ mod tests {
         // RFC 4291 appendix A's inversion, on the address of the kernel's capture VM.
         let interface = eth([0x52, 0x54, 0, 0x12, 0x34, 0x56], &["10.0.0.1:4791"]);
         assert_eq!(interface.gids()[0].ipv6(), "fe80::5054:ff:fe12:3456".parse::<Ipv6Addr>().unwrap());
-        assert_eq!(interface.guid(), [0x50, 0x54, 0, 0xFF, 0xFE, 0x12, 0x34, 0x56]);
+        assert_eq!(interface.guid().to_string(), "5054:00ff:fe12:3456");
     }
 
     #[test]

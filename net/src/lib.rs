@@ -59,10 +59,13 @@
 pub mod cm_service;
 pub mod counters;
 pub mod datagram;
+pub mod direct;
 pub mod error;
 pub mod interface;
 pub mod ipc;
+pub mod issm;
 pub mod last_will;
+pub mod lid_table;
 pub mod link_monitor;
 pub mod mad_claim;
 mod mailbox;
@@ -76,6 +79,7 @@ pub mod rx;
 pub mod tx;
 
 mod election;
+mod infiniband_gid;
 mod lid;
 mod open;
 mod rxe_conflict;
@@ -89,6 +93,7 @@ pub use error::{PortError, RouteError};
 pub use interface::Interface;
 pub use ipc::{Channel, KeptFile, Listener, Notes};
 pub use last_will::LastWill;
+pub use lid_table::{LidTable, PortLids};
 pub use link_monitor::LinkEvent;
 pub use mad_claim::MadClaim;
 pub use multicast::Membership;
@@ -100,7 +105,9 @@ pub use shm::{PendingAck, is_own_address};
 pub use sys::cancellation;
 pub use sys::fd::descriptor_share;
 pub use sys::identity;
+pub use sys::random::make_predictable;
 pub use tx::batch::{CommittedPacket, TxBatch};
+pub use tx::inside::InsideRun;
 
 /// The shortest packet: a BTH and its ICRC.
 pub(crate) const MIN_PACKET: usize = urxe_wire::Bth::LEN + urxe_wire::ICRC_LEN;

@@ -9,7 +9,7 @@ use std::os::unix::net::UnixDatagram;
 use std::sync::Arc;
 
 use urxe_wire::Qpn;
-use urxe_wire::mad::{self, MAD_LEN, Mad};
+use urxe_wire::mad::{self, Mad, smp, subnet_vendor};
 
 use crate::cm_service::{Service, Services};
 use crate::mailbox::{MadName, Mailbox};
@@ -53,9 +53,7 @@ impl MadName {
 impl MadWay {
     /// Finds the way of a packet to QP1 of an interface.
     pub(crate) fn of(packet: &[u8], interface: u32) -> Self {
-        /// BTH and DETH.
-        const HEADERS: usize = 12 + 8;
-        let datagram = packet.get(HEADERS..).and_then(|payload| payload.first_chunk::<MAD_LEN>());
+        let datagram = mad::in_packet(packet);
         let Some((datagram, header)) = datagram.and_then(|datagram| Some((datagram, Mad::of(datagram)?))) else {
             return Self::Here;
         };
@@ -67,7 +65,17 @@ impl MadWay {
             let block = block_of(Qpn::new(u32::from_be_bytes([0, a, b, c])));
             return if block == 0 { Self::Here } else { Self::Response(Mailbox::Block(block)) };
         }
-        // Whoever gets it answers for the port.
+        // Everybody who has joined has a copy; and a question is the owner's.
+        if subnet_vendor::is_announcement(&header, datagram) {
+            return Self::Here;
+        }
+        // Whoever gets it answers for the port. `SMInfo` is its subnet manager's, if there is one.
+        if smp::is_class(header.class)
+            && matches!(header.method, Mad::METHOD_GET | Mad::METHOD_SET)
+            && header.attribute_id != smp::Attribute::SmInfo as u16
+        {
+            return Self::Here;
+        }
         if header.class == Mad::CLASS_PERF && matches!(header.method, Mad::METHOD_GET | Mad::METHOD_SET) {
             return Self::Here;
         }
@@ -105,6 +113,8 @@ impl MadClaim {
 
 #[cfg(test)]
 mod tests {
+    use urxe_wire::mad::MAD_LEN;
+
     use super::*;
 
     const VENDOR: u8 = 0x32;
@@ -162,6 +172,15 @@ mod tests {
         assert_eq!(of(VENDOR, 1, 7), MadWay::Request(names));
         assert_eq!(of(Mad::CLASS_PERF, 1, 7), MadWay::Here);
         assert_eq!(of(Mad::CLASS_CM, 3, 7), MadWay::Here);
+        assert_eq!(of(Mad::CLASS_SUBN_LID, 1, 7), MadWay::Here, "of the port");
+        assert!(matches!(of(Mad::CLASS_SUBN_LID, Mad::METHOD_TRAP, 7), MadWay::Request(_)), "of its subnet manager");
+        let mut announcement = packet(subnet_vendor::CLASS, Mad::METHOD_SEND, 7);
+        assert!(matches!(MadWay::of(&announcement, 3), MadWay::Request(_)), "another vendor");
+        announcement[57..60].copy_from_slice(&subnet_vendor::OUI);
+        assert_eq!(MadWay::of(&announcement, 3), MadWay::Here);
+        let mut manager = packet(Mad::CLASS_SUBN_LID, 1, 7);
+        manager[20 + 17] = 0x20;
+        assert!(matches!(MadWay::of(&manager, 3), MadWay::Request(_)), "SMInfo");
         let whole = packet(VENDOR, 1, 7);
         for len in 0..whole.len() - 4 {
             assert_eq!(MadWay::of(&whole[..len], 3), MadWay::Here, "{len} bytes");

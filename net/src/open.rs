@@ -33,6 +33,7 @@ impl Port {
         // Changes since the interface was read have been announced to nobody.
         receiver.follow(&port);
         receiver.appoint_successors(&port);
+        receiver.note_owned(&port);
         Ok((port, receiver))
     }
 }

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
@@ -10,10 +10,12 @@ use urxe_wire::{Gid, Qpn};
 
 use crate::cm_service::{Service, Services};
 use crate::counters::Counters;
+use crate::direct::{Export, Import, Imports, Seen, SharedQp};
 use crate::error::{PortError, RouteError};
 use crate::interface::Interface;
 use crate::ipc::{Channel, KeptFile, Listener, Notes};
 use crate::last_will::{LastWill, OwnLastWills};
+use crate::lid_table::LidTable;
 use crate::link_monitor::LinkEvent;
 use crate::mad_claim::MadClaim;
 use crate::mailbox::Mailbox;
@@ -35,9 +37,8 @@ pub struct Port {
     /// Index of the interface, which stays.
     index: u32,
     link_events: Mutex<Vec<LinkEvent>>,
+    /// The interface has changed, though it may be in nothing that is an event, or the addresses whose port this process owns.
     has_link_events: AtomicBool,
-    /// Raw frames are received: there may always be news.
-    has_raw: AtomicBool,
     /// A packet socket was found ready.
     has_raw_event: AtomicBool,
     fds: Arc<FdSet>,
@@ -47,13 +48,18 @@ pub struct Port {
     services: Arc<Services>,
     wills: OwnLastWills,
     counters: Counters,
+    lids: LidTable,
+    /// Addresses whose port this process owns.
+    owned: RwLock<Vec<IpAddr>>,
     receive_buffer: usize,
+    shares_memory: bool,
     /// Last ACKs that processes of this host left when they ended.
     left_acks: Mutex<Vec<PendingAck>>,
     has_left_acks: AtomicBool,
     /// [`Reported`], as a number.
     reported: AtomicU8,
     icrcs: AtomicBool,
+    imports: Arc<Imports>,
 }
 
 impl Port {
@@ -62,6 +68,7 @@ impl Port {
         Ok(Self {
             receive_buffer: granted_receive_buffer(fds, interface.addresses())?,
             registry: Registry::new(limit, shared),
+            shares_memory: shared,
             routes: Mutex::new(TxPool::new(limit, interface.index(), shared)),
             groups: Groups::default(),
             services: Arc::default(),
@@ -70,13 +77,15 @@ impl Port {
             interface: RwLock::new(Arc::new(interface)),
             link_events: Mutex::default(),
             has_link_events: AtomicBool::new(false),
-            has_raw: AtomicBool::new(false),
             has_raw_event: AtomicBool::new(false),
             counters: Counters::default(),
+            lids: LidTable::default(),
+            owned: RwLock::default(),
             left_acks: Mutex::default(),
             has_left_acks: AtomicBool::new(false),
             reported: AtomicU8::default(),
             icrcs: AtomicBool::new(false),
+            imports: Arc::default(),
             fds: Arc::clone(fds),
         })
     }
@@ -86,8 +95,8 @@ impl Port {
         Arc::clone(&self.interface.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Whether there is anything for [`take_link_events`](Self::take_link_events) or [`take_due_last_wills`](Self::take_due_last_wills),
-    /// or may be something for [`RawRx::receive`](crate::raw::RawRx::receive): asked with every receiving, nearly always for nothing.
+    /// Whether there is anything for [`take_link_events`](Self::take_link_events) or [`take_due_last_wills`](Self::take_due_last_wills):
+    /// asked with every receiving, nearly always for nothing.
     #[inline]
     pub fn has_news(&self) -> bool {
         self.has_link_events.load(Ordering::Relaxed) || self.wills.are_due()
@@ -95,16 +104,10 @@ impl Port {
 
     /// Takes the changes of the interface since the last call.
     pub fn take_link_events(&self) -> Vec<LinkEvent> {
-        if !self.has_link_events.swap(self.has_raw.load(Ordering::Relaxed), Ordering::Acquire) {
+        if !self.has_link_events.swap(false, Ordering::Acquire) {
             return Vec::new();
         }
         core::mem::take(&mut *self.link_events.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// Has [`has_news`](Self::has_news) be true from now on.
-    pub(crate) fn always_has_news(&self) {
-        self.has_raw.store(true, Ordering::Relaxed);
-        self.has_link_events.store(true, Ordering::Release);
     }
 
     /// A packet socket was found ready: for input, for output or with an error.
@@ -140,11 +143,17 @@ impl Port {
         self.has_left_acks.store(true, Ordering::Relaxed);
     }
 
+    /// LIDs of the port and of its peers.
+    pub const fn lids(&self) -> &LidTable {
+        &self.lids
+    }
+
     pub(crate) fn interface_is(&self, now: Interface) {
         let mut interface = self.interface.write().unwrap_or_else(PoisonError::into_inner);
         if **interface != now {
-            self.note(LinkEvent::between(&interface, &now));
+            let changes = LinkEvent::between(&interface, &now);
             *interface = Arc::new(now);
+            self.note(changes);
         }
     }
 
@@ -155,10 +164,8 @@ impl Port {
     }
 
     fn note(&self, changes: Vec<LinkEvent>) {
-        if !changes.is_empty() {
-            self.link_events.lock().unwrap_or_else(PoisonError::into_inner).extend(changes);
-            self.has_link_events.store(true, Ordering::Release);
-        }
+        self.link_events.lock().unwrap_or_else(PoisonError::into_inner).extend(changes);
+        self.has_link_events.store(true, Ordering::Release);
     }
 
     /// A descriptor that is readable (level-triggered) while [`Receiver::receive`](crate::Receiver::receive) has something to do. To be waited on
@@ -172,9 +179,39 @@ impl Port {
     /// # Errors
     /// When the GIDs do not fit this port or each other, or the system refuses the first socket of an address.
     pub fn route(&self, to: &Destination) -> Result<Arc<Route>, RouteError> {
-        let (local, remote) = self.resolve_pair(&to.local, &to.remote)?;
+        self.make_route(to, |_| false)
+    }
+
+    /// The way to `to` that `route` is, with up to `paths` source ports that [`Route::on_path`] chooses from. What loses nothing is one path.
+    #[must_use]
+    pub fn spread(&self, route: Arc<Route>, to: &Destination, paths: u8) -> Arc<Route> {
+        let Ok((local, remote)) = self.resolve_pair(&to.local, &to.remote) else { return route };
+        if paths < 2 || !route.may_lose() {
+            return route;
+        }
         let mut routes = self.routes.lock().unwrap_or_else(PoisonError::into_inner);
-        let route = routes.route(&self.fds, &self.counters, local, remote, to);
+        let mut make = |path| routes.route(&self.fds, &self.counters, [local, remote], to, false, path);
+        let others = (1..paths).filter_map(|path| make(path).ok()).map(Arc::new).collect();
+        make(0).map_or(route, |first| Arc::new(first.with_others(others)))
+    }
+
+    /// A way to `to` as [`route`](Self::route) finds it. Packets for a queue pair of this port stay in the process, if the port shares
+    /// memory and its packets need no ICRC: whoever sends them takes them out of the batch
+    /// ([`TxBatch::take_inside`](crate::TxBatch::take_inside)).
+    ///
+    /// # Errors
+    /// As [`route`](Self::route).
+    pub fn route_inside(&self, to: &Destination) -> Result<Arc<Route>, RouteError> {
+        let may_stay = self.shares_memory && !self.keeps_icrcs() && self.owns_qpn(to.dest_qpn);
+        self.make_route(to, |remote| may_stay && self.interface().addresses().contains(&remote))
+    }
+
+    /// A way to `to`, on which packets stay in the process if `stays` says so of the peer's address.
+    fn make_route(&self, to: &Destination, stays: impl Fn(SocketAddr) -> bool) -> Result<Arc<Route>, RouteError> {
+        let (local, remote) = self.resolve_pair(&to.local, &to.remote)?;
+        let inside = stays(remote);
+        let mut routes = self.routes.lock().unwrap_or_else(PoisonError::into_inner);
+        let route = routes.route(&self.fds, &self.counters, [local, remote], to, inside, 0);
         route.map(Arc::new).map_err(|e| RouteError::Os(PortError::os("open a UDP socket to send from", e)))
     }
 
@@ -199,7 +236,7 @@ impl Port {
     /// the interface, so it takes the IP version of the other.
     fn resolve_pair(&self, local: &Gid, remote: &Gid) -> Result<(SocketAddr, SocketAddr), RouteError> {
         let interface = self.interface();
-        if interface.gid_index(local).is_none() {
+        if !interface.has_gid(local) {
             return Err(RouteError::LocalGidUnknown);
         }
         let from = interface.resolve(local).ok_or(RouteError::LocalGidUnknown)?;
@@ -352,6 +389,20 @@ impl Port {
         self.icrcs.load(Ordering::Relaxed)
     }
 
+    /// Offers a table of queue pairs and regions to the processes that rings lead to from now on.
+    pub fn offer(&self, export: &Export) {
+        self.routes.lock().unwrap_or_else(PoisonError::into_inner).offer(export.offer());
+    }
+
+    /// The table of another device that shows a queue pair, and the queue pair.
+    pub fn find_shown(&self, qpn: Qpn, route: &Route) -> Option<(Arc<Import>, Seen<SharedQp>)> {
+        self.imports.find(qpn, route.peer_pid())
+    }
+
+    pub(crate) fn imports(&self) -> &Arc<Imports> {
+        &self.imports
+    }
+
     /// Closes a listener: no more rings come to its block.
     pub(crate) fn close_listener(&self, listener: RawFd) {
         self.registry.close_listener(listener);
@@ -386,6 +437,19 @@ impl Port {
         &self.fds
     }
 
+    /// Whether this process owns the port of an address: what comes there from strangers comes here first.
+    pub fn owns_address(&self, address: IpAddr) -> bool {
+        self.owned.read().unwrap_or_else(PoisonError::into_inner).contains(&address)
+    }
+
+    pub(crate) fn set_owned(&self, addresses: Vec<IpAddr>) {
+        let mut owned = self.owned.write().unwrap_or_else(PoisonError::into_inner);
+        if *owned != addresses {
+            *owned = addresses;
+            self.has_link_events.store(true, Ordering::Release);
+        }
+    }
+
     pub(crate) fn wills(&self) -> &OwnLastWills {
         &self.wills
     }
@@ -398,9 +462,9 @@ impl Port {
         }
     }
 
-    /// Whether a packet to `qpn` is delivered here. Packets of the GSI and of multicast are for whoever gets them.
+    /// Whether a packet to `qpn` is delivered here. Packets of QP0, QP1 and of multicast are for whoever gets them.
     pub(crate) fn accepts(&self, qpn: Qpn) -> bool {
-        self.owns_qpn(qpn) || qpn == Qpn::GSI || qpn == Qpn::MULTICAST
+        self.owns_qpn(qpn) || matches!(qpn, Qpn::SMI | Qpn::GSI | Qpn::MULTICAST)
     }
 }
 

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use urxe_wire::{Gid, Qpn, icrc};
 
 use crate::counters::{Counters, add};
+use crate::direct::Offer;
 use crate::qpn_registry::block_of;
 use crate::shm::{Link, PendingAck, Purpose, is_own_address};
 use crate::sys::RawAddr;
@@ -42,9 +43,24 @@ pub struct Route {
     flow: icrc::Flow,
     /// The way through shared memory, if there is one.
     link: Option<Arc<Link>>,
+    /// Packets stay in this process.
+    inside: bool,
+    /// Ways to the same destination from other source ports.
+    others: Box<[Arc<Self>]>,
 }
 
 impl Route {
+    /// The way over another path to the same destination, from another source port, if there are several: `path` counts from 1.
+    pub fn on_path(self: &Arc<Self>, path: u8) -> Arc<Self> {
+        let other = self.others.get(usize::from(path).wrapping_sub(1) % self.others.len().max(1));
+        Arc::clone(other.unwrap_or(self))
+    }
+
+    /// Adds ways from other source ports.
+    pub(crate) fn with_others(self, others: Vec<Arc<Self>>) -> Self {
+        Self { others: others.into_boxed_slice(), ..self }
+    }
+
     /// Own address and UDP source port.
     pub fn local(&self) -> SocketAddr {
         self.socket.local
@@ -58,7 +74,25 @@ impl Route {
     fn new(socket: Arc<TxSocket>, remote: SocketAddr, link: Option<Arc<Link>>) -> Self {
         let (name, name_len) = RawAddr::new(remote);
         let flow = icrc::Flow::new(socket.local, remote);
-        Self { socket, remote, name, name_len, flow, link }
+        Self { socket, remote, name, name_len, flow, link, inside: false, others: Box::default() }
+    }
+
+    /// A way on which packets stay in this process: whoever flushes them takes them to their queue pairs
+    /// ([`TxBatch::take_inside`](crate::TxBatch::take_inside)).
+    fn within(socket: Arc<TxSocket>, remote: SocketAddr) -> Self {
+        Self { inside: true, ..Self::new(socket, remote, None) }
+    }
+
+    /// Whether packets stay in this process.
+    #[inline]
+    pub const fn is_inside(&self) -> bool {
+        self.inside
+    }
+
+    /// Traffic class and hop limit of packets.
+    pub(crate) fn class_and_hops(&self) -> (u8, u8) {
+        let TxOptions { tclass, hop_limit, .. } = self.socket.key.options;
+        (tclass, if hop_limit == 0 { DEFAULT_HOP_LIMIT } else { hop_limit })
     }
 
     /// Whether packets go through shared memory now.
@@ -75,7 +109,7 @@ impl Route {
 
     /// Whether packets may be lost. Shared memory loses none until its receiver has left it full for too long.
     pub fn may_lose(&self) -> bool {
-        self.link().is_none_or(Link::has_lost)
+        !self.inside && self.link().is_none_or(Link::has_lost)
     }
 
     /// Leaves the last ACK of a queue pair where its peer's process finds it if this one ends before it has sent the ACK, by
@@ -83,8 +117,22 @@ impl Route {
     /// [`Route::take_back_ack`], and a later one takes its place.
     #[inline]
     pub fn leave_ack(&self, ack: PendingAck) -> bool {
+        if self.inside {
+            // Its peer ends with it.
+            return true;
+        }
         let link = self.link.as_ref().filter(|link| link.is_alive());
         link.inspect(|link| link.leave_ack(ack)).is_some()
+    }
+
+    /// Whether the process at the other end of the shared memory is gone, asked of the system. False where there is none.
+    pub fn is_peer_gone(&self) -> bool {
+        self.link.as_ref().is_some_and(|link| link.is_gone())
+    }
+
+    /// The process at the other end of the shared memory, if there is one and it can be seen from here.
+    pub(crate) fn peer_pid(&self) -> Option<u32> {
+        self.link.as_ref().and_then(|link| link.peer_pid())
     }
 
     /// Takes back the ACK that the queue pair `from` has left for its peer `to`. What others have left stays.
@@ -114,7 +162,10 @@ impl Route {
     /// Whether packets of both may share a GSO run.
     pub(crate) fn same_path(&self, other: &Self) -> bool {
         let link = |route: &Self| route.link.as_ref().map(Arc::as_ptr);
-        self.same_socket(other) && self.remote == other.remote && link(self) == link(other)
+        self.same_socket(other)
+            && self.remote == other.remote
+            && self.inside == other.inside
+            && link(self) == link(other)
     }
 
     pub(crate) fn same_socket(&self, other: &Self) -> bool {
@@ -142,6 +193,8 @@ struct Key {
     remote: SocketAddr,
     block: u16,
     options: TxOptions,
+    /// Path, where there are several.
+    path: u8,
 }
 
 /// A transmit socket: one source port.
@@ -170,7 +223,7 @@ enum SharedWay {
 
 impl TxSocket {
     /// The way through shared memory, which is made if need be.
-    fn link(&self, fds: &Arc<FdSet>, counters: &Counters) -> Option<Arc<Link>> {
+    fn link(&self, fds: &Arc<FdSet>, counters: &Counters, offer: Option<&Offer>) -> Option<Arc<Link>> {
         let mut way = self.link.lock().unwrap_or_else(PoisonError::into_inner);
         match &*way {
             SharedWay::None => return None,
@@ -182,7 +235,7 @@ impl TxSocket {
         }
         let Key { remote, block, options, .. } = self.key;
         let hops = if options.hop_limit == 0 { DEFAULT_HOP_LIMIT } else { options.hop_limit };
-        let open = |purpose| Link::open(fds, purpose, block, self.local, remote, options.tclass, hops).ok();
+        let open = |purpose| Link::open(fds, purpose, block, self.local, remote, options.tclass, hops, offer).ok();
         let Some(link) = self.purposes.iter().copied().find_map(open).map(Arc::new) else {
             *way = SharedWay::None;
             return None;
@@ -204,11 +257,13 @@ pub(crate) struct TxPool {
     interface: u32,
     /// Processes of this host may be sent to through shared memory.
     shared: bool,
+    /// The shared file that goes with rings.
+    offer: Option<Offer>,
 }
 
 impl TxPool {
     pub(crate) fn new(limit: usize, interface: u32, shared: bool) -> Self {
-        Self { sockets: Vec::new(), limit, interface, shared }
+        Self { sockets: Vec::new(), limit, interface, shared, offer: None }
     }
 
     /// A route from `local` to `remote` (both port 4791, the same IP version). It shares a socket with equal
@@ -218,18 +273,27 @@ impl TxPool {
         &mut self,
         fds: &Arc<FdSet>,
         counters: &Counters,
-        local: SocketAddr,
-        remote: SocketAddr,
+        [local, remote]: [SocketAddr; 2],
         to: &Destination,
+        inside: bool,
+        path: u8,
     ) -> io::Result<Route> {
-        let options = TxOptions { flow_label: to.flow_label & 0xF_FFFF, tclass: to.tclass, hop_limit: to.hop_limit };
+        let make = |socket: &Arc<TxSocket>| {
+            if inside {
+                return Route::within(Arc::clone(socket), remote);
+            }
+            Route::new(Arc::clone(socket), remote, socket.link(fds, counters, self.offer.as_ref()))
+        };
+        // The label's port is one.
+        let flow_label = if path == 0 { to.flow_label & 0xF_FFFF } else { 0 };
+        let options = TxOptions { flow_label, tclass: to.tclass, hop_limit: to.hop_limit };
         let block = block_of(to.dest_qpn);
         // To QP1 from one socket, whatever the destination: no host learns where that is from, and a process that has many
         // connections sends to many hosts.
         let is_gsi = block == 0 && !remote.ip().is_multicast();
-        let key = Key { local, remote: if is_gsi { local } else { remote }, block, options };
+        let key = Key { local, remote: if is_gsi { local } else { remote }, block, options, path };
         if let Some(socket) = self.sockets.iter().find(|s| s.key == key) {
-            return Ok(Route::new(Arc::clone(socket), remote, socket.link(fds, counters)));
+            return Ok(make(socket));
         }
         if self.sockets.len() >= self.limit {
             self.sockets.retain(|socket| Arc::strong_count(socket) > 1);
@@ -247,13 +311,17 @@ impl TxPool {
                     let link = Mutex::new(if may_share { SharedWay::Unknown } else { SharedWay::None });
                     let socket = Arc::new(TxSocket { fd, local: bound, key, gso, link, purposes });
                     self.sockets.push(Arc::clone(&socket));
-                    let link = socket.link(fds, counters);
-                    return Ok(Route::new(socket, remote, link));
+                    return Ok(make(&socket));
                 }
                 Err(error) => return self.share(key, remote).ok_or(error),
             }
         }
         self.share(key, remote).ok_or_else(|| io::Error::from_raw_os_error(libc::EMFILE))
+    }
+
+    /// Has a shared file go with rings.
+    pub(crate) fn offer(&mut self, offer: Offer) {
+        self.offer = Some(offer);
     }
 
     /// The most similar socket of the same address.
@@ -300,7 +368,8 @@ mod tests {
     #[test]
     fn one_source_port_for_each_destination_block() {
         let (fds, mut pool) = (FdSet::new().unwrap(), TxPool::new(8, 1, false));
-        let mut port = |qpn| pool.route(&fds, &Counters::default(), lo(), lo(), &to(qpn)).unwrap().local().port();
+        let mut port =
+            |qpn| pool.route(&fds, &Counters::default(), [lo(), lo()], &to(qpn), false, 0).unwrap().local().port();
         let first = port(0x0100);
         assert_eq!(port(0x01FF), first);
         assert_ne!(port(0x0200), first);
@@ -312,7 +381,7 @@ mod tests {
         let routes: Vec<_> = (1..=100)
             .map(|last| {
                 let remote = SocketAddr::from(([192, 0, 2, last], 4791));
-                pool.route(&fds, &Counters::default(), lo(), remote, &to(1)).unwrap()
+                pool.route(&fds, &Counters::default(), [lo(), remote], &to(1), false, 0).unwrap()
             })
             .collect();
         assert_eq!(pool.sockets.len(), 1);
@@ -323,11 +392,11 @@ mod tests {
     #[test]
     fn a_full_pool_drops_idle_sockets_and_then_shares() {
         let (fds, mut pool) = (FdSet::new().unwrap(), TxPool::new(2, 1, false));
-        let kept = pool.route(&fds, &Counters::default(), lo(), lo(), &to(0x0100)).unwrap();
-        drop(pool.route(&fds, &Counters::default(), lo(), lo(), &to(0x0200)).unwrap());
-        let third = pool.route(&fds, &Counters::default(), lo(), lo(), &to(0x0300)).unwrap();
+        let kept = pool.route(&fds, &Counters::default(), [lo(), lo()], &to(0x0100), false, 0).unwrap();
+        drop(pool.route(&fds, &Counters::default(), [lo(), lo()], &to(0x0200), false, 0).unwrap());
+        let third = pool.route(&fds, &Counters::default(), [lo(), lo()], &to(0x0300), false, 0).unwrap();
         assert!(!third.same_socket(&kept), "an idle socket should have made room");
-        let fourth = pool.route(&fds, &Counters::default(), lo(), lo(), &to(0x0400)).unwrap();
+        let fourth = pool.route(&fds, &Counters::default(), [lo(), lo()], &to(0x0400), false, 0).unwrap();
         assert!(fourth.same_socket(&kept) || fourth.same_socket(&third));
         assert_eq!(pool.sockets.len(), 2);
     }

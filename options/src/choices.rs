@@ -1,11 +1,16 @@
 //! The values of the options, understood.
 
 use std::net::IpAddr;
+use std::path::PathBuf;
+
+use urxe_wire::{GidLayout, LinkLayer};
+
+use urxe_engine::selective::MOST_PATHS;
 
 use crate::auto::{self, AUTO};
 use crate::{
-    Congestion, DEFAULT_NETDEV_VARIABLE, DEVICE_NAME, GID, LID, LOOPBACK, Loopback, MAX_DEVICES, MTU, Mistake, NAME,
-    NETDEV, Opt, PERSONALITY, Personality,
+    Congestion, DEFAULT_NETDEV_VARIABLE, DETERMINISTIC, DEVICE_NAME, GID, GID_LAYOUT, LID, LINK_LAYER, LOOPBACK,
+    Loopback, MAX_DEVICES, MTU, Mistake, NETDEV, Opt, PATHS, PERSONALITY, Personality, SELECTIVE_REPEAT, TOPOLOGY,
 };
 
 /// Interface of the first device when none is chosen: nothing leaves the machine unless asked.
@@ -32,14 +37,28 @@ pub struct Choices {
     pub mtu: Option<u16>,
     /// Addresses of the GID table from index 1 on; empty for all.
     pub gids: Vec<IpAddr>,
+    /// Link layer of the ports.
+    pub link_layer: LinkLayer,
+    /// Order and types of the rows of GID tables.
+    pub gid_layout: GidLayout,
     /// Ports have LIDs.
     pub lids: bool,
     /// Appearance of the devices in sysfs.
     pub personality: Personality,
+    /// Where the devices' PCI functions hang.
+    pub topology: Option<PathBuf>,
     /// The way to other processes of this host.
     pub loopback: Loopback,
+    /// One-sided requests go to the memory of processes of this host without packets.
+    pub direct: bool,
     /// Congestion control.
     pub congestion: Congestion,
+    /// Seed of devices for fuzz targets.
+    pub deterministic: Option<u64>,
+    /// Selective repeat.
+    pub selective_repeat: bool,
+    /// UDP source ports over which selective repeat spreads packets.
+    pub paths: u8,
 }
 
 impl Choices {
@@ -49,14 +68,24 @@ impl Choices {
         let default = || variable(DEFAULT_NETDEV_VARIABLE).filter(|value| !value.trim().is_empty());
         let netdevs = value(NETDEV).or_else(default).unwrap_or_else(|| DEFAULT_NETDEV.to_owned());
         let names = value(DEVICE_NAME).unwrap_or_default();
+        let link_layer = value(LINK_LAYER).map_or(Ok(LinkLayer::default()), |text| link_layer(&text))?;
+        let personality = value(PERSONALITY).map_or(Ok(Personality::default()), |text| personality(&text))?;
+        let selective_repeat = value(SELECTIVE_REPEAT).map_or(Ok(false), |text| yes_or_no(SELECTIVE_REPEAT, &text))?;
         Ok(Self {
-            devices: devices(&netdevs, &names)?,
+            devices: devices(&netdevs, &names, personality)?,
             mtu: value(MTU).map(|text| mtu(&text)).transpose()?,
             gids: value(GID).map_or(Ok(Vec::new()), |text| gids(&text))?,
-            lids: value(LID).map_or(Ok(false), |text| yes_or_no(LID, &text))?,
-            personality: value(PERSONALITY).map_or(Ok(Personality::default()), |text| personality(&text))?,
+            lids: value(LID).map_or(Ok(false), |text| yes_or_no(LID, &text))? || link_layer.is_infiniband(),
+            link_layer,
+            gid_layout: value(GID_LAYOUT).map_or(Ok(GidLayout::default()), |text| gid_layout(&text))?,
+            personality,
+            topology: value(TOPOLOGY).map(|file| topology(file, personality)).transpose()?,
             loopback: value(LOOPBACK).map_or(Ok(Loopback::default()), |text| loopback(&text))?,
+            direct: value(crate::DIRECT).map_or(Ok(false), |text| yes_or_no(crate::DIRECT, &text))?,
             congestion: Congestion::new(value)?,
+            deterministic: value(DETERMINISTIC).map(|text| seed(&text)).transpose()?,
+            selective_repeat,
+            paths: value(PATHS).map_or(Ok(1), |text| paths(text.trim(), selective_repeat))?,
         })
     }
 
@@ -68,21 +97,40 @@ impl Choices {
 
 impl Default for Choices {
     fn default() -> Self {
-        let device = Device { name: default_name(0), netdev: DEFAULT_NETDEV.to_owned() };
+        let device = Device { name: default_name(Personality::default(), 0), netdev: DEFAULT_NETDEV.to_owned() };
         Self {
             devices: vec![device],
             mtu: None,
             gids: Vec::new(),
+            link_layer: LinkLayer::default(),
+            gid_layout: GidLayout::default(),
             lids: false,
             personality: Personality::default(),
+            topology: None,
             loopback: Loopback::default(),
+            direct: false,
             congestion: Congestion::default(),
+            deterministic: None,
+            selective_repeat: false,
+            paths: 1,
         }
     }
 }
 
-fn default_name(index: usize) -> String {
-    format!("{NAME}{index}")
+fn paths(text: &str, selective_repeat: bool) -> Result<u8, Mistake> {
+    match text.parse() {
+        Ok(count @ 2..=MOST_PATHS) if !selective_repeat => Err(Mistake::new(
+            PATHS,
+            &count.to_string(),
+            "several paths reorder packets: they need --selective-repeat 1",
+        )),
+        Ok(count @ 1..=MOST_PATHS) => Ok(count),
+        _ => Err(Mistake::new(PATHS, text, format!("1 to {MOST_PATHS}"))),
+    }
+}
+
+fn default_name(personality: Personality, index: usize) -> String {
+    format!("{}{index}", personality.prefix())
 }
 
 fn mistake<T>(option: Opt, value: &str, what: impl Into<String>) -> Result<T, Mistake> {
@@ -93,7 +141,7 @@ fn words(list: &str) -> impl Iterator<Item = &str> {
     list.split(',').map(str::trim).filter(|word| !word.is_empty())
 }
 
-fn devices(netdevs: &str, names: &str) -> Result<Vec<Device>, Mistake> {
+fn devices(netdevs: &str, names: &str, personality: Personality) -> Result<Vec<Device>, Mistake> {
     let netdev_list: Vec<&str> = words(netdevs).collect();
     match netdev_list.len() {
         0 => return mistake(NETDEV, netdevs, "names no interface; leave it out, or list some, such as `lo,eth0`"),
@@ -108,7 +156,8 @@ fn devices(netdevs: &str, names: &str) -> Result<Vec<Device>, Mistake> {
     }
     let mut devices: Vec<Device> = Vec::new();
     for (index, netdev) in netdev_list.into_iter().enumerate() {
-        let name = name_list.get(index).map_or_else(|| default_name(index), |&name| name.to_owned());
+        let name = name_list.get(index);
+        let name = name.map_or_else(|| default_name(personality, index), |&name| name.to_owned());
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
         if name.len() > NAME_MAX || !name.bytes().all(plain) || name.starts_with('.') {
             return mistake(
@@ -151,10 +200,37 @@ fn yes_or_no(option: Opt, text: &str) -> Result<bool, Mistake> {
     }
 }
 
+fn seed(text: &str) -> Result<u64, Mistake> {
+    text.trim().parse().or_else(|_| mistake(DETERMINISTIC, text, "a number, such as 1"))
+}
+
+fn gid_layout(name: &str) -> Result<GidLayout, Mistake> {
+    match GidLayout::from_name(name.trim()) {
+        Some(layout) => Ok(layout),
+        None => mistake(GID_LAYOUT, name, "there are `rxe` and `mlx5`"),
+    }
+}
+
+fn link_layer(name: &str) -> Result<LinkLayer, Mistake> {
+    match LinkLayer::from_name(name.trim()) {
+        Some(link_layer) => Ok(link_layer),
+        None => mistake(LINK_LAYER, name, "there are `ethernet` and `infiniband`"),
+    }
+}
+
 fn personality(name: &str) -> Result<Personality, Mistake> {
     match Personality::from_name(name.trim()) {
         Some(personality) => Ok(personality),
-        None => mistake(PERSONALITY, name, "there are `virtual` and `pci`"),
+        None => mistake(PERSONALITY, name, "there are `virtual`, `pci` and `mlx5`"),
+    }
+}
+
+fn topology(file: String, personality: Personality) -> Result<PathBuf, Mistake> {
+    match personality {
+        Personality::Virtual => {
+            mistake(TOPOLOGY, &file, "devices hang from PCI with `--personality pci` or `mlx5` only")
+        }
+        Personality::Pci | Personality::Mlx5 => Ok(PathBuf::from(file)),
     }
 }
 
@@ -195,6 +271,9 @@ mod tests {
         assert_eq!(named(&set), [pair("mlx5_0", "lo"), pair("urxe1", "eth0")]);
         assert_eq!(choices(&set).unwrap().device("urxe1").unwrap().netdev, "eth0");
         assert_eq!(choices(&set).unwrap().device("urxe0"), None);
+        let card = ("URXE_PERSONALITY", "mlx5");
+        assert_eq!(named(&[card, ("URXE_NETDEV", "lo,eth0")]), [pair("mlx5_0", "lo"), pair("mlx5_1", "eth0")]);
+        assert_eq!(named(&[card, ("URXE_DEVICE_NAME", "urxe0")]), [pair("urxe0", "lo")]);
     }
 
     #[test]
@@ -208,21 +287,29 @@ mod tests {
         assert_eq!((chosen.mtu, chosen.gids, chosen.personality), (Some(1024), gids, Personality::Pci));
         assert!(!chosen.lids && choices(&[("URXE_LID", "1")]).unwrap().lids);
         assert!(!choices(&[("URXE_LID", "0")]).unwrap().lids);
+        let infiniband = choices(&[("URXE_LINK_LAYER", "infiniband"), ("URXE_LID", "0")]).unwrap();
+        assert!(infiniband.link_layer.is_infiniband() && infiniband.lids);
+        assert_eq!(choices(&[("URXE_LINK_LAYER", "ethernet")]).unwrap(), Choices::default());
     }
 
     #[test]
     fn mistakes_are_named() {
         for (name, value, said) in [
             ("URXE_NETDEV", ",", "names no interface"),
-            ("URXE_NETDEV", "a,b,c,d,e", "4 devices at most"),
+            ("URXE_GID_LAYOUT", "card", "`rxe` and `mlx5`"),
             ("URXE_DEVICE_NAME", "a,b", "2 names for 1 devices"),
             ("URXE_DEVICE_NAME", "a/b", "letters, digits"),
             ("URXE_DEVICE_NAME", "..", "letters, digits"),
             ("URXE_MTU", "1500", "256, 512"),
             ("URXE_GID", "10.0.0", "neither an IPv4"),
             ("URXE_LID", "yes", "1 for yes"),
-            ("URXE_PERSONALITY", "usb", "`virtual` and `pci`"),
+            ("URXE_LINK_LAYER", "IB", "`ethernet` and `infiniband`"),
+            ("URXE_PERSONALITY", "usb", "`virtual`, `pci` and `mlx5`"),
+            ("URXE_PATHS", "4", "--selective-repeat 1"),
+            ("URXE_PATHS", "0", "1 to 16"),
+            ("URXE_PATHS", "17", "1 to 16"),
             ("URXE_LOOPBACK", "tcp", "`udp` and `shm`"),
+            ("URXE_TOPOLOGY", "dgx.xml", "`--personality pci`"),
         ] {
             let text = choices(&[(name, value)]).unwrap_err().to_string();
             assert!(text.contains(said) && text.contains(name) && text.contains("--"), "{text}");

@@ -24,7 +24,7 @@ pub use observations::{Capture, Format, Observations, Strictness};
 pub use personality::Personality;
 
 /// Devices that there can be: as many interfaces may be listed.
-pub const MAX_DEVICES: usize = 4;
+pub const MAX_DEVICES: usize = 32;
 
 /// Names the folder that `urxe run` made, to the library that it preloads.
 pub const RUN_VARIABLE: &str = "URXE_RUN";
@@ -88,12 +88,28 @@ pub const GID: Opt = Opt {
     help: "Addresses of the GID table from index 1 on, in this order; the interfaces must have them [default: all]",
 };
 
+/// Link layer of the ports.
+pub const LINK_LAYER: Opt = Opt {
+    name: "link-layer",
+    variable: "URXE_LINK_LAYER",
+    value: "ethernet|infiniband",
+    help: "Link layer of the ports: `infiniband` gives LIDs, GIDs of a subnet prefix and a GUID, and a subnet manager [default: ethernet]",
+};
+
+/// Order and types of the rows of the GID table.
+pub const GID_LAYOUT: Opt = Opt {
+    name: "gid-layout",
+    variable: "URXE_GID_LAYOUT",
+    value: "NAME",
+    help: "Rows of the GID table: `rxe`, one an address; `mlx5`, two an address, RoCE v1 and v2: index 3 is the first IPv4 address [default: rxe]",
+};
+
 /// Local identifiers.
 pub const LID: Opt = Opt {
     name: "lid",
     variable: "URXE_LID",
     value: "1",
-    help: "Ports have LIDs, the last two bytes of their IPv4 address, for programs that know InfiniBand only",
+    help: "Ports of Ethernet have LIDs nevertheless, for programs that know InfiniBand only; those of InfiniBand always have",
 };
 
 /// Appearance of the devices in sysfs.
@@ -101,7 +117,15 @@ pub const PERSONALITY: Opt = Opt {
     name: "personality",
     variable: "URXE_PERSONALITY",
     value: "KIND",
-    help: "`virtual`, or `pci`: the device has a PCI function, for programs that look for one [default: virtual]",
+    help: "`virtual`, `pci`: the device has a PCI function, for programs that look for one, or `mlx5`: one with the names and ids of a ConnectX-5 [default: virtual]",
+};
+
+/// Places of the devices among PCI buses and NUMA nodes.
+pub const TOPOLOGY: Opt = Opt {
+    name: "topology",
+    variable: "URXE_TOPOLOGY",
+    value: "FILE",
+    help: "NUMA nodes, PCI switches and links of the devices, from a topology file of NCCL's format; with --personality pci or mlx5",
 };
 
 /// How packets get from one process to another of the same host.
@@ -110,6 +134,14 @@ pub const LOOPBACK: Opt = Opt {
     variable: "URXE_LOOPBACK",
     value: "udp|shm",
     help: "Between processes of this host: `shm`, shared memory where both ends allow it, or `udp` always [default: shm]",
+};
+
+/// One-sided requests without packets.
+pub const DIRECT: Opt = Opt {
+    name: "direct",
+    variable: "URXE_DIRECT",
+    value: "1|0",
+    help: "RDMA WRITEs, READs and atomics between processes of this host and user go straight to the peer's memory, where both ends choose so [default: 0]",
 };
 
 /// Explicit congestion notification.
@@ -125,7 +157,7 @@ pub const CC: Opt = Opt {
     name: "cc",
     variable: "URXE_CC",
     value: "window|dcqcn|swift",
-    help: "Congestion control of RC and XRC: packets in flight by losses, a rate by CNPs besides, or packets in flight by delay [default: window]",
+    help: "Congestion control of RC and XRC: packets in flight by losses, a rate by CNPs besides (where --ecn is on), or packets in flight by delay [default: window]",
 };
 
 /// Parameters of congestion control.
@@ -134,6 +166,22 @@ pub const CC_PARAMS: Opt = Opt {
     variable: "URXE_CC_PARAMS",
     value: "NAME=VALUE,…",
     help: "Parameters of congestion control under NVIDIA's names, such as rpg_ai_rate=40,cnp_dscp=46",
+};
+
+/// Selective repeat.
+pub const SELECTIVE_REPEAT: Opt = Opt {
+    name: "selective-repeat",
+    variable: "URXE_SELECTIVE_REPEAT",
+    value: "1|0",
+    help: "RC with another urxe that has it on: packets behind a lost one are kept, and only what is missing is sent again [default: 0]",
+};
+
+/// Paths of selective repeat.
+pub const PATHS: Opt = Opt {
+    name: "paths",
+    variable: "URXE_PATHS",
+    value: "N",
+    help: "With --selective-repeat 1, RC spreads its packets over so many UDP source ports, up to 16, and leaves one that loses far more than the others [default: 1]",
 };
 
 /// A file for every packet.
@@ -192,18 +240,32 @@ pub const QUIRKS: Opt = Opt {
     help: "Show what devices may do and rarely do, picked by a seed; `urxe explain quirks` lists it",
 };
 
+/// Devices for fuzz targets.
+pub const DETERMINISTIC: Opt = Opt {
+    name: "deterministic",
+    variable: "URXE_DETERMINISTIC",
+    value: "SEED",
+    help: "For fuzz targets only, never for services: no threads, virtual time, and keys and numbers that the seed decides; the program must poll",
+};
+
 /// Everything that can be chosen.
 pub const ALL: &[Opt] = &[
     NETDEV,
     DEVICE_NAME,
     MTU,
     GID,
+    LINK_LAYER,
+    GID_LAYOUT,
     LID,
     PERSONALITY,
+    TOPOLOGY,
     LOOPBACK,
+    DIRECT,
     ECN,
     CC,
     CC_PARAMS,
+    SELECTIVE_REPEAT,
+    PATHS,
     PCAP,
     PCAP_SNAPLEN,
     PCAP_ROTATE,
@@ -211,6 +273,7 @@ pub const ALL: &[Opt] = &[
     FAULTS,
     STRICT,
     QUIRKS,
+    DETERMINISTIC,
 ];
 
 #[cfg(test)]

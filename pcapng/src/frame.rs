@@ -3,6 +3,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use urxe_wire::checksum::{fold, sum};
 use urxe_wire::icrc;
 
 const ETHERTYPE_IPV4: u16 = 0x0800;
@@ -63,8 +64,8 @@ pub(crate) fn headers(out: &mut Vec<u8>, of: &Addresses, payload: &[u8]) -> usiz
             (header[8], header[9]) = (of.hop_limit, UDP);
             header[12..16].copy_from_slice(&from.octets());
             header[16..].copy_from_slice(&to.octets());
-            let sum = finish(sum16(0, &header));
-            header[10..12].copy_from_slice(&sum.to_be_bytes());
+            let checksum = !fold(sum(&header));
+            header[10..12].copy_from_slice(&checksum.to_be_bytes());
             out.extend_from_slice(&header);
         }
         (from, to) => {
@@ -84,8 +85,8 @@ pub(crate) fn headers(out: &mut Vec<u8>, of: &Addresses, payload: &[u8]) -> usiz
     udp[..2].copy_from_slice(&of.from.port().to_be_bytes());
     udp[2..4].copy_from_slice(&of.to.port().to_be_bytes());
     udp[4..6].copy_from_slice(&udp_len.to_be_bytes());
-    let sum = udp_checksum(from, to, &udp, payload);
-    udp[6..].copy_from_slice(&sum.to_be_bytes());
+    let checksum = udp_checksum(from, to, &udp, payload);
+    udp[6..].copy_from_slice(&checksum.to_be_bytes());
     out.extend_from_slice(&udp);
     out.len() - start
 }
@@ -106,34 +107,17 @@ fn mac(ip: IpAddr) -> [u8; 6] {
 
 /// RFC 768, RFC 8200 8.1.
 fn udp_checksum(from: IpAddr, to: IpAddr, udp: &[u8; UDP_LEN], payload: &[u8]) -> u16 {
-    let mut sum = u64::from(UDP) + (UDP_LEN + payload.len()) as u64;
+    let mut pseudo = u64::from(UDP) + (UDP_LEN + payload.len()) as u64;
     for ip in [from, to] {
-        sum = match ip {
-            IpAddr::V4(ip) => sum16(sum, &ip.octets()),
-            IpAddr::V6(ip) => sum16(sum, &ip.octets()),
+        pseudo += match ip {
+            IpAddr::V4(ip) => sum(&ip.octets()),
+            IpAddr::V6(ip) => sum(&ip.octets()),
         };
     }
-    match finish(sum16(sum16(sum, udp), payload)) {
+    match !fold(pseudo + sum(udp) + sum(payload)) {
         0 => u16::MAX,
         sum => sum,
     }
-}
-
-fn sum16(sum: u64, bytes: &[u8]) -> u64 {
-    let pairs = bytes.chunks(2).map(|pair| match *pair {
-        [a, b] => u16::from_be_bytes([a, b]),
-        [a, ..] => u16::from_be_bytes([a, 0]),
-        [] => 0,
-    });
-    sum + pairs.map(u64::from).sum::<u64>()
-}
-
-/// The one's complement of the one's complement sum (RFC 1071).
-fn finish(mut sum: u64) -> u16 {
-    while sum > 0xFFFF {
-        sum = (sum & 0xFFFF) + (sum >> 16);
-    }
-    !low16(usize::try_from(sum).unwrap_or(0))
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "header fields are 16 bits wide")]
@@ -155,11 +139,11 @@ mod tests {
             let len = headers(&mut out, &Addresses::new(from, to, 7), &payload);
             assert_eq!(len, if from.is_ipv4() { 42 } else { 62 });
             let udp: [u8; 8] = out[len - 8..].try_into().unwrap();
-            let sum = u64::from(u16::from_be_bytes([udp[6], udp[7]]));
+            let checksum = u16::from_be_bytes([udp[6], udp[7]]);
             let zeroed = [udp[0], udp[1], udp[2], udp[3], udp[4], udp[5], 0, 0];
-            assert_eq!(udp_checksum(from.ip(), to.ip(), &zeroed, &payload), u16::try_from(sum).unwrap());
+            assert_eq!(udp_checksum(from.ip(), to.ip(), &zeroed, &payload), checksum);
             if from.is_ipv4() {
-                assert_eq!(finish(sum16(0, &out[14..34])), 0);
+                assert_eq!(fold(sum(&out[14..34])), u16::MAX);
             }
         }
     }

@@ -2,15 +2,18 @@
 
 use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_char};
+use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU8, Ordering};
 
 use crate::buffer::PATH_MAX;
+use crate::next::{system_call, with_errno_kept};
 use crate::pointer::is_plausible;
-use crate::text::at;
+use crate::text::{Prefix, at};
 
 /// Paths of the machine that are hidden behind the folder, with all below them.
-const SHADOWED: [&[u8]; 10] = [
+const SHADOWED: [&[u8]; 11] = [
     b"/dev/infiniband",
+    b"/sys/bus/pci/drivers/urxe",
     b"/sys/class/infiniband",
     b"/sys/class/infiniband_cm",
     b"/sys/class/infiniband_mad",
@@ -23,23 +26,39 @@ const SHADOWED: [&[u8]; 10] = [
 ];
 
 /// Prefixes of the last hidden component, one for each of the above and below.
-const SHADOWED_COMPONENTS: [&[u8]; 4] = [b"infiniband", b"rdma_cm", b"pci7572:", b"7572:"];
+const SHADOWED_COMPONENTS: [&[u8]; 5] = [b"infiniband", b"rdma_cm", b"pci757", b"757", b"urxe"];
+
+/// Last components of paths that are hidden where the folder has something in their place.
+const REPLACED_COMPONENTS: [&[u8]; 2] = [DEVICE, b"mlx5_core"];
+/// Below the folder of an interface: the bus's device that it belongs to.
+const DEVICE: &[u8] = b"device";
+/// A driver that a machine may have.
+const DRIVER: &[u8] = b"/sys/bus/pci/drivers/mlx5_core";
+/// A folder of the folder, where devices have PCI functions: else nothing is replaced.
+const FUNCTIONS: &[u8] = b"/sys/bus/pci/drivers";
 
 /// Folders of the machine that hidden ones lie in. None of them is a symbolic link.
-const PARENTS: [&[u8]; 8] = [
+const PARENTS: [&[u8]; 10] = [
     b"/dev",
     b"/sys/bus/pci/devices",
+    b"/sys/bus/pci/drivers",
     b"/sys/class",
     b"/sys/class/misc",
     b"/sys/class/pci_bus",
     b"/sys/devices",
     b"/sys/devices/virtual",
     b"/sys/devices/virtual/misc",
+    b"/sys/kernel/iommu_groups",
 ];
 
-/// Shadowed prefixes of names: the PCI domain that no machine has.
-const SHADOWED_NAMES: [&[u8]; 3] =
-    [b"/sys/devices/pci7572:", b"/sys/bus/pci/devices/7572:", b"/sys/class/pci_bus/7572:"];
+/// Shadowed prefixes of names, each with the PCI domain behind it.
+const SHADOWED_DOMAINS: [&[u8]; 3] = [b"/sys/devices/pci", b"/sys/bus/pci/devices/", b"/sys/class/pci_bus/"];
+
+/// The start of the PCI domains that no machine has: 7572 to 757f.
+const DOMAINS: &[u8] = b"757";
+
+/// A shadowed prefix of names: numbers that no machine's IOMMU groups have.
+const SHADOWED_GROUPS: &[u8] = b"/sys/kernel/iommu_groups/7572";
 
 /// Where libibverbs looks for devices when netlink has none.
 pub(crate) const VERBS: &[u8] = b"/sys/class/infiniband_verbs";
@@ -135,8 +154,13 @@ pub(crate) unsafe fn is_of_interest(path: *const c_char) -> bool {
 
 /// Whether a path that ends with this component may be hidden.
 pub(crate) fn may_be_shadowed(component: &[u8]) -> bool {
-    matches!(component.first(), Some(b'i' | b'r' | b'p' | b'7'))
-        && SHADOWED_COMPONENTS.iter().any(|shadowed| component.starts_with(shadowed))
+    match component.first() {
+        Some(b'i' | b'r' | b'p' | b'7' | b'u') => {
+            SHADOWED_COMPONENTS.iter().any(|shadowed| component.starts_with(shadowed))
+        }
+        Some(b'd' | b'm') => REPLACED_COMPONENTS.contains(&component) && has_functions(),
+        _ => false,
+    }
 }
 
 /// Whether hidden folders lie in `path`, whose components are as the kernel would name them.
@@ -144,9 +168,75 @@ pub(crate) fn is_parent(path: &[u8]) -> bool {
     PARENTS.contains(&path)
 }
 
+/// Whether `path` is the folder of an interface whose `device` is the folder's.
+pub(crate) fn is_netdev(path: &[u8]) -> bool {
+    let mut device = Prefix::new();
+    device.push_all(path) && device.push_component(DEVICE) && is_replaced(device.as_bytes())
+}
+
 pub(crate) fn is_shadowed(path: &[u8]) -> bool {
     SHADOWED.iter().any(|shadowed| is_below(path, shadowed))
-        || SHADOWED_NAMES.iter().any(|shadowed| path.starts_with(shadowed))
+        || SHADOWED_DOMAINS.iter().any(|shadowed| path.strip_prefix(*shadowed).is_some_and(is_domain))
+        || path.starts_with(SHADOWED_GROUPS)
+        || is_replaced(path)
+}
+
+/// Whether `name` starts with a PCI domain that no machine has, `7572:` to `757f:`.
+fn is_domain(name: &[u8]) -> bool {
+    let digit = |byte: &u8| matches!(byte, b'2'..=b'9' | b'a'..=b'f');
+    name.strip_prefix(DOMAINS).is_some_and(|rest| matches!(rest, [last, b':', ..] if digit(last)))
+}
+
+/// Whether the folder has something in the place of `path`, or of what it is in.
+fn is_replaced(path: &[u8]) -> bool {
+    let Some(place) = replaceable(path) else { return false };
+    has_functions() && folder().is_some_and(|folder| exists(folder, place))
+}
+
+/// The beginning of `path` that the folder may have something in the place of.
+fn replaceable(path: &[u8]) -> Option<&[u8]> {
+    if is_below(path, DRIVER) {
+        return path.get(..DRIVER.len());
+    }
+    if !is_below(path, b"/sys/devices") {
+        return None;
+    }
+    // The last three components: `net`, the interface, `device`.
+    let (mut last, mut at) = ([&[][..]; 2], 0);
+    for component in path.split(|byte| *byte == b'/') {
+        at += component.len() + 1;
+        if component == DEVICE && last[0] == b"net" {
+            return path.get(..at - 1);
+        }
+        last = [last[1], component];
+    }
+    None
+}
+
+/// Whether devices have PCI functions.
+fn has_functions() -> bool {
+    static FOUND: AtomicU8 = AtomicU8::new(state::UNKNOWN);
+    match FOUND.load(Ordering::Relaxed) {
+        state::UNKNOWN => {}
+        found => return found == state::KNOWN,
+    }
+    let found = folder().is_some_and(|folder| exists(folder, FUNCTIONS));
+    FOUND.store(if found { state::KNOWN } else { state::NONE }, Ordering::Relaxed);
+    found
+}
+
+/// Whether the folder has a file at this path, which may be a link. Paths that are too long have none.
+fn exists(folder: &[u8], path: &[u8]) -> bool {
+    let mut place = Prefix::new();
+    let mut stat = MaybeUninit::<libc::stat>::uninit();
+    place.push_all(folder)
+        && place.push_all(path)
+        && with_errno_kept(|| {
+            let (dir, flags) = (libc::AT_FDCWD as usize, libc::AT_SYMLINK_NOFOLLOW as usize);
+            let arguments = [dir, place.as_ptr() as usize, stat.as_mut_ptr() as usize, flags];
+            // SAFETY: a C string, and room for the answer: the kernel's structure is libc's on 64-bit machines.
+            unsafe { system_call(libc::SYS_newfstatat, arguments) == 0 }
+        })
 }
 
 /// Whether `path` is `ancestor`, or in it.
@@ -201,7 +291,9 @@ mod tests {
 
     #[test]
     fn every_hidden_path_has_a_parent_and_a_component_that_tells_it() {
-        for path in super::SHADOWED.iter().chain(&super::SHADOWED_NAMES) {
+        let domains = super::SHADOWED_DOMAINS.map(|before| [before, b"757f:"].concat());
+        let others = domains.iter().map(Vec::as_slice).chain([super::SHADOWED_GROUPS]);
+        for path in super::SHADOWED.iter().copied().chain(others) {
             let slash = path.iter().rposition(|byte| *byte == b'/').unwrap();
             assert!(super::is_parent(&path[..slash]), "{}", path.escape_ascii());
             assert!(super::may_be_shadowed(&path[slash + 1..]), "{}", path.escape_ascii());
@@ -217,16 +309,47 @@ mod tests {
             "/sys/class/infiniband_verbs/uverbs0",
             "/sys/class/misc/rdma_cm/dev",
             "/sys/devices/pci7572:00/7572:00:00.0",
+            "/sys/bus/pci/devices/757f:0a:00.0/class",
             "/dev/infiniband/uverbs0",
         ] {
             assert!(is_shadowed(path.as_bytes()), "{path}");
         }
-        for path in
-            ["/sys/class", "/sys/class/infiniband_else", "/sys/class/net", "/sys/devices/pci0000:00", "/dev/null", ""]
-        {
+        for path in [
+            "/sys/class",
+            "/sys/class/infiniband_else",
+            "/sys/class/net",
+            "/sys/devices/pci0000:00",
+            "/dev/null",
+            "",
+            "/sys/devices/pci7571:00",
+            "/sys/bus/pci/devices/7572",
+            "/sys/class/pci_bus/75720:00",
+            "/sys/kernel/iommu_groups/757",
+        ] {
             assert!(!is_shadowed(path.as_bytes()), "{path}");
         }
         assert!(is_below(b"/a/b", b"/a") && is_below(b"/a", b"/a") && !is_below(b"/ab", b"/a"));
+    }
+
+    #[test]
+    fn the_device_of_an_interface_may_be_replaced_and_no_other() {
+        let replaceable =
+            |path: &'static str| super::replaceable(path.as_bytes()).map(|place| core::str::from_utf8(place).unwrap());
+        let device = Some("/sys/devices/virtual/net/v0/device");
+        assert_eq!(replaceable("/sys/devices/virtual/net/v0/device"), device);
+        assert_eq!(replaceable("/sys/devices/virtual/net/v0/device/net/v0"), device);
+        assert_eq!(replaceable("/sys/bus/pci/drivers/mlx5_core/unbind"), Some("/sys/bus/pci/drivers/mlx5_core"));
+        for path in [
+            "/sys/devices/virtual/net/v0/devices",
+            "/sys/devices/virtual/net/device",
+            "/sys/devices/virtual/net/v0/queues/device",
+            "/sys/class/net/v0/device",
+            "/sys/bus/pci/drivers/mlx4_core",
+        ] {
+            assert_eq!(replaceable(path), None, "{path}");
+        }
+        // Without a folder.
+        assert!(!is_shadowed(b"/sys/devices/virtual/net/v0/device") && !super::may_be_shadowed(b"device"));
     }
 
     #[test]

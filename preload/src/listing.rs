@@ -6,7 +6,7 @@
 use core::ffi::{CStr, c_long, c_ulong, c_void};
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
-use crate::folder::{folder, is_parent, is_shadowed};
+use crate::folder::{folder, is_netdev, is_parent, is_shadowed};
 use crate::next::{Next, with_errno_kept};
 use crate::resolve::prefix_of;
 use crate::text::Prefix;
@@ -69,7 +69,7 @@ pub(crate) unsafe fn opened(dir: Dir) -> Dir {
 unsafe fn remember(dir: Dir) -> Option<()> {
     // SAFETY: the caller's promise.
     let parent = prefix_of(unsafe { libc::dirfd(dir.cast()) })?;
-    if is_parent(parent.as_bytes()) {
+    if is_parent(parent.as_bytes()) || is_netdev(parent.as_bytes()) {
         join(dir, parent.as_bytes())
     } else if holds_folder(parent.as_bytes()) {
         add(dir, core::ptr::null_mut())

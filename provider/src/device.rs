@@ -1,11 +1,12 @@
 //! Which devices there are.
 
 use std::path::Path;
-use std::sync::Once;
+use std::sync::{Arc, LazyLock, Once};
 
 use urxe_engine::congestion::CongestionSettings;
+use urxe_engine::{AckTimer, KeptMemory, SelectiveRepeat};
 use urxe_net::{Interface, PortError};
-use urxe_options::{Choices, Device, Loopback};
+use urxe_options::{Choices, Device, Loopback, Personality};
 
 use urxe_runtime::fork_safe_mutex::ForkSafeMutex;
 
@@ -19,10 +20,12 @@ fn choices() -> Option<Choices> {
         .ok()
 }
 
-/// A variable, but for names of devices where they are called as an installation has them: `urxe run` makes the files
-/// that have other names.
+/// A variable, but for names, personality and topology of devices where they are as an installation has them: `urxe run`
+/// makes the files that are others.
 fn variable(name: &str) -> Option<String> {
-    if name == urxe_options::DEVICE_NAME.variable && !urxe_preload::is_active() {
+    let of_files = [urxe_options::DEVICE_NAME, urxe_options::PERSONALITY, urxe_options::TOPOLOGY];
+    let is_of_files = of_files.iter().any(|of| of.variable == name);
+    if is_of_files && !urxe_preload::is_active() {
         return None;
     }
     urxe_diag::settings::environment(name)
@@ -43,7 +46,10 @@ pub(crate) fn interface(netdev: &str) -> Result<Interface, PortError> {
     let interface = Interface::by_name(netdev)?;
     let choices = choices().unwrap_or_default();
     check_addresses(&choices, &interface)?;
-    Ok(interface.restricted(choices.mtu, &choices.gids))
+    Ok(interface
+        .restricted(choices.mtu, &choices.gids)
+        .with_link_layer(choices.link_layer)
+        .with_gid_layout(choices.gid_layout))
 }
 
 /// Refuses a chosen address that no device's interface has: GID indices would not be those that were meant.
@@ -56,19 +62,56 @@ fn check_addresses(choices: &Choices, interface: &Interface) -> Result<(), PortE
     missing.map_or(Ok(()), |address| Err(PortError::AddressMissing { address }))
 }
 
+/// Appearance of the devices.
+pub(crate) fn personality() -> Personality {
+    static PERSONALITY: LazyLock<Personality> =
+        LazyLock::new(|| choices().map(|choices| choices.personality).unwrap_or_default());
+    *PERSONALITY
+}
+
+/// Course of ACK timeouts: a card's, of devices that look like one.
+pub(crate) fn ack_timer() -> AckTimer {
+    match personality() {
+        Personality::Virtual | Personality::Pci => AckTimer::Specified,
+        Personality::Mlx5 => AckTimer::ConnectX,
+    }
+}
+
 /// Whether ports have LIDs.
 pub(crate) fn has_lids() -> bool {
     choices().is_some_and(|choices| choices.lids)
 }
 
+/// Whether ports are those of InfiniBand.
+pub(crate) fn is_infiniband() -> bool {
+    choices().is_some_and(|choices| choices.link_layer.is_infiniband())
+}
+
 /// Whether packets to other processes of this host go through shared memory where they can.
 pub(crate) fn shares_memory() -> bool {
-    choices().is_some_and(|choices| choices.loopback == Loopback::Shm)
+    choices().is_some_and(|choices| choices.loopback == Loopback::Shm && choices.deterministic.is_none())
+}
+
+/// Seed of devices for fuzz targets, which have no threads and virtual time.
+pub(crate) fn deterministic() -> Option<u64> {
+    choices()?.deterministic
+}
+
+/// Whether requests go straight to the memory of processes of this host where they can.
+pub(crate) fn is_direct() -> bool {
+    choices().is_some_and(|choices| choices.direct)
 }
 
 /// Congestion control of queue pairs on `interface`.
 pub(crate) fn congestion(interface: &Interface) -> CongestionSettings {
     choices().unwrap_or_default().congestion.settings(interface.is_loopback(), speed(interface.name()))
+}
+
+/// Selective repeat of queue pairs, if it is chosen. All of a process share the memory for packets behind gaps.
+pub(crate) fn selective_repeat() -> Option<SelectiveRepeat> {
+    static KEPT: LazyLock<Arc<KeptMemory>> = LazyLock::new(Arc::default);
+    let choices = choices().filter(|choices| choices.selective_repeat)?;
+    Some(SelectiveRepeat { memory: Arc::clone(&KEPT), paths: choices.paths })
 }
 
 /// The speed of an interface in Mbit/s; 0 if its driver does not say.

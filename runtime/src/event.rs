@@ -74,6 +74,22 @@ impl EventType {
         Self::WqFatal,
     ];
 
+    /// Whether events of this type are of the port or the device, and tell to look at it again.
+    #[must_use]
+    pub const fn is_of_port(self) -> bool {
+        matches!(
+            self,
+            Self::DeviceFatal
+                | Self::PortActive
+                | Self::PortError
+                | Self::LidChange
+                | Self::PkeyChange
+                | Self::SmChange
+                | Self::ClientReregister
+                | Self::GidChange
+        )
+    }
+
     /// Returns the type of this number.
     #[must_use]
     pub fn from_number(number: u32) -> Option<Self> {
@@ -96,7 +112,8 @@ impl From<urxe_engine::AsyncEvent> for EventType {
 }
 
 /// File from which an application reads events: a completion channel, or a context's asynchronous events. No function
-/// blocks, and no event is lost.
+/// blocks, and no event is lost, but for those of the port ([`EventType::is_of_port`]): one that says the same as an unread one
+/// may take its place.
 pub trait EventSink: Send + Sync + Debug {
     /// Adds a completion event of the completion queue with this handle.
     fn completion(&self, cq: u64);

@@ -9,8 +9,9 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock};
 
-use super::device::Device;
+use super::device::{self, Device};
 use super::{fork_safe_mutex, lock};
+use crate::memory::shared_pages;
 
 /// How many forks away from the process that loaded us: what was made at another generation is dead.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
@@ -111,9 +112,11 @@ extern "C" fn prepare() {
     let opening = put_off();
     let ports = lock(&PORTS);
     HELD.set(Some((ports, opening, fork_safe_mutex::keep_all())));
+    shared_pages::before_fork();
 }
 
 extern "C" fn parent() {
+    shared_pages::after_fork();
     HELD.set(None);
 }
 
@@ -121,6 +124,8 @@ extern "C" fn parent() {
 //# The child of a fork MUST have no part in its parent's device.
 extern "C" fn child() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
+    shared_pages::in_child();
+    device::free_places_in_child();
     if let Some(hooks) = HOOKS.get() {
         (hooks.in_child)();
     }

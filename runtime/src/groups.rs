@@ -73,7 +73,11 @@ impl Groups {
     /// The queue pairs that get what is sent to `group`.
     pub(super) fn attached(&self, group: IpAddr) -> Vec<Qpn> {
         let groups = lock(&self.0);
-        let found = groups.values().find(|candidate| candidate.membership.group().ip() == group);
-        found.map(|group| group.attached.clone()).unwrap_or_default()
+        // MGIDs of InfiniBand may share an IP group.
+        let found = groups.values().filter(|candidate| candidate.membership.group().ip() == group);
+        let mut attached: Vec<Qpn> = found.flat_map(|group| group.attached.iter().copied()).collect();
+        attached.sort_unstable();
+        attached.dedup();
+        attached
     }
 }

@@ -1,4 +1,4 @@
-//! QP1, the general services interface: datagrams of communication management, and those of other classes.
+//! QP1, the general services interface: datagrams of communication management, and those of other classes; and QP0.
 
 use std::net::IpAddr;
 
@@ -29,6 +29,9 @@ pub trait MadHandler: Send + Sync {
     /// Takes a datagram that has come.
     fn receive(&self, work: &mut TxContext, now: Instant, from: &Address, datagram: &[u8; MAD_LEN]);
 
+    /// The interface has changed, or who owns its addresses.
+    fn port_changed(&self, work: &mut TxContext, now: Instant);
+
     /// Called when the time of [`Device::set_mad_timer`](crate::device::Device::set_mad_timer) has come.
     fn handle_timeout(&self, now: Instant);
 }
@@ -42,10 +45,11 @@ pub(super) enum Unfit {
     Length,
 }
 
-/// The source queue pair and the bytes of a packet to QP1, if it may come in and is a management datagram.
+/// The source queue pair and the bytes of a packet to QP0 or QP1, if it may come in and is a management datagram.
 pub(super) fn datagram<'a>(packet: &Packet<'a>) -> Result<(Qpn, &'a [u8; MAD_LEN]), Unfit> {
+    let q_key = if packet.bth().dest_qp == Qpn::SMI { QKey(0) } else { QKey::GSI };
     match packet.header.service {
-        Service::Datagram(deth) if deth.q_key == QKey::GSI && packet.bth().p_key.matches(PKey::DEFAULT) => {
+        Service::Datagram(deth) if deth.q_key == q_key && packet.bth().p_key.matches(PKey::DEFAULT) => {
             let datagram = packet.payload.try_into().map_err(|_| Unfit::Length)?;
             Ok((deth.src_qp, datagram))
         }
@@ -57,12 +61,8 @@ pub(super) fn datagram<'a>(packet: &Packet<'a>) -> Result<(Qpn, &'a [u8; MAD_LEN
 //= spec/packets.md#pkt-013
 //# A packet of another transport, partition or peer than the queue pair's MUST be dropped without an answer.
 pub(super) fn message(packet: &Packet<'_>) -> Option<CmMad> {
-    match packet.header.service {
-        Service::Datagram(deth) if deth.q_key == QKey::GSI && packet.bth().p_key.matches(PKey::DEFAULT) => {
-            CmMad::parse(packet.payload).ok()
-        }
-        _ => None,
-    }
+    let (_, datagram) = datagram(packet).ok()?;
+    CmMad::parse(datagram).ok()
 }
 
 /// Sends a message from QP1 to QP1. What cannot be sent is lost.
@@ -71,11 +71,12 @@ pub fn send(work: &mut TxContext, port: &Port, psn: Psn, local: Gid, remote: Gid
     send_to(work, port, psn, &to, payload);
 }
 
-/// Sends a datagram from QP1. What cannot be sent is lost.
+/// Sends a datagram from QP1, or from QP0 to QP0. What cannot be sent is lost.
 pub fn send_to(work: &mut TxContext, port: &Port, psn: Psn, to: &Destination, payload: &[u8; MAD_LEN]) {
     let Some(opcode) = Opcode::new(Transport::Ud, Operation::SendOnly) else { return };
     let Ok(route) = port.route(to) else { return };
-    let service = Service::Datagram(Deth { q_key: QKey::GSI, src_qp: Qpn::GSI });
+    let (q_key, src_qp) = if to.dest_qpn == Qpn::SMI { (QKey(0), Qpn::SMI) } else { (QKey::GSI, Qpn::GSI) };
+    let service = Service::Datagram(Deth { q_key, src_qp, lid_routed: false });
     let header = Header { bth: Bth::new(opcode, to.dest_qpn, psn), service, ext: Ext::None };
     let sender: &mut Sender = &mut work.sender;
     sender.speak_for(Qpn::GSI);
@@ -114,7 +115,7 @@ mod tests {
                 ..Bth::new(Opcode::new(transport, Operation::SendOnly).unwrap(), Qpn::GSI, Psn::default())
             };
             let service = match transport {
-                Transport::Ud => Service::Datagram(Deth { q_key, src_qp: Qpn::GSI }),
+                Transport::Ud => Service::Datagram(Deth { q_key, src_qp: Qpn::GSI, lid_routed: false }),
                 _ => Service::Connected,
             };
             let header = Header { bth, service, ext: Ext::None };

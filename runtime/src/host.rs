@@ -2,21 +2,26 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use urxe_engine::congestion::Marks;
 use urxe_engine::{AsyncEvent, Consumer, Cqe, Event, Host, Instant, Network, Pd, RecvWr, XrcDomain};
-use urxe_net::{Headers, Port, Route, TxBatch};
+use urxe_net::{Headers, InsideRun, Port, Route, TxBatch};
 use urxe_status::Counters;
-use urxe_wire::{ICRC_LEN, Qpn, grh};
+use urxe_wire::{Gid, ICRC_LEN, Lid, LinkLayer, Qpn, grh};
 
 use super::clock::LazyInstant;
 use super::counter::CompletionCounter;
 use super::cq::{Added, Cq};
+use super::due::Due;
 use super::quirks;
 use super::srq::{AnySrq, XrcSrqs};
-use crate::counters::{Tally, Traffic};
+use crate::counters::{InsideTraffic, Tally, Traffic};
 use crate::interceptor::{self, Interceptor};
 use crate::memory::region_cache::RegionCache;
+
+/// Bytes that a turn makes at most for queue pairs of its process, before these have taken them.
+const INSIDE_MOST: usize = 128 << 10;
 
 /// The engine's [`Host`].
 #[derive(Debug)]
@@ -36,6 +41,27 @@ pub struct TxContext {
     pub(super) sender: Sender,
     pub(super) memory: RegionCache,
     pub(super) notifications: PendingNotifications,
+    pub(super) inside: Inside,
+}
+
+/// Queue pairs as a thread's context knows them.
+pub(super) trait Turn: std::fmt::Debug + Send + Sync {
+    /// Number.
+    fn qpn(&self) -> Qpn;
+
+    /// Does what is due.
+    fn turn(&self, work: &mut TxContext);
+}
+
+/// State of a context for packets that stay in the process.
+#[derive(Debug, Default)]
+pub(super) struct Inside {
+    /// Queue pairs whose turn is next: they have got packets, or may send more.
+    pub(super) due: Due<dyn Turn>,
+    /// Set while a call further up gives those their turns.
+    pub(super) is_delivering: bool,
+    /// Packets that stayed in the process. Written by who has the context.
+    pub(super) traffic: Arc<InsideTraffic>,
 }
 
 /// Packets on their way out.
@@ -49,12 +75,29 @@ pub struct Sender {
     sent: Traffic,
     /// Bytes of the packet last handed out.
     pending: usize,
+    /// A packet for a queue pair of this process found no room: what there is has to be taken first.
+    is_full: bool,
     interceptor: Option<Arc<dyn Interceptor>>,
+    link_layer: LinkLayer,
+    /// The interceptor, if it touches packets.
+    packet_interceptor: Option<Arc<dyn Interceptor>>,
 }
 
 impl Sender {
     pub(crate) fn new(port: Arc<Port>, interceptor: Option<Arc<dyn Interceptor>>) -> Self {
-        Self { port, batch: TxBatch::new(), qpn: Qpn::GSI, sent: Traffic::default(), pending: 0, interceptor }
+        let packet_interceptor = interceptor.clone().filter(|interceptor| interceptor.touches_packets());
+        let link_layer = port.interface().link_layer();
+        Self {
+            port,
+            link_layer,
+            batch: TxBatch::new(),
+            qpn: Qpn::GSI,
+            sent: Traffic::default(),
+            pending: 0,
+            is_full: false,
+            interceptor,
+            packet_interceptor,
+        }
     }
 
     /// Says for whom packets are sent from now on.
@@ -67,9 +110,30 @@ impl Sender {
         &mut self.sent
     }
 
+    /// Whether a packet for a queue pair of this process found no room since the last call.
+    pub(super) const fn take_full(&mut self) -> bool {
+        std::mem::replace(&mut self.is_full, false)
+    }
+
+    /// Packets for queue pairs of this process, to be taken.
+    #[inline]
+    pub(super) fn inside(&mut self) -> Option<impl Iterator<Item = InsideRun>> {
+        self.batch.has_inside().then(|| self.batch.take_inside())
+    }
+
+    /// Whether there is room for a packet.
+    #[inline]
+    fn has_room(&mut self, route: &Route) -> bool {
+        if route.is_inside() {
+            self.is_full = self.batch.inside_len() >= INSIDE_MOST;
+            return !self.is_full;
+        }
+        route.has_room()
+    }
+
     /// Sends what the interceptor held back and is due.
     pub(super) fn send_due(&mut self, now: Instant) {
-        if let Some(interceptor) = interceptor::active(&self.interceptor) {
+        if let Some(interceptor) = interceptor::active(&self.packet_interceptor) {
             interceptor.send_due(now, &mut self.batch, &self.port);
         }
         self.flush();
@@ -114,25 +178,45 @@ impl Network for Sender {
         route.remote().ip() == origin.peer && route.local().ip() == origin.local
     }
 
-    fn network_header(origin: &Origin, len: usize) -> [u8; grh::LEN] {
-        grh::network_header(origin.peer, origin.local, origin.fields, len)
+    fn on_path(route: &Arc<Route>, path: u8) -> Arc<Route> {
+        route.on_path(path)
+    }
+
+    fn network_header(&self, origin: &Origin, len: usize) -> [u8; grh::LEN] {
+        if !self.link_layer.is_infiniband() {
+            return grh::network_header(origin.peer, origin.local, origin.fields, len);
+        }
+        let interface = self.port.interface();
+        let [from, to] = [origin.peer, origin.local].map(|address| interface.shown_gid(&Gid::from(address)));
+        grh::infiniband(&from, &to, origin.fields, len)
+    }
+
+    fn source_lid(&self, origin: &Origin) -> Lid {
+        if !self.link_layer.is_infiniband() {
+            return Lid::NONE;
+        }
+        let lid = self.port.lids().lid_of(&self.port.interface(), origin.peer);
+        if lid == Lid::NONE {
+            self.port.counters().lid_conflicts.fetch_add(1, Ordering::Relaxed);
+        }
+        lid
     }
 
     #[inline]
     fn packet(&mut self, route: &Arc<Route>, len: usize) -> Option<&mut [u8]> {
         self.pending = len + ICRC_LEN;
-        route.has_room().then(|| self.batch.packet(&self.port, route, len))
+        self.has_room(route).then(|| self.batch.packet(&self.port, route, len))
     }
 
     fn notification(&mut self, route: &Arc<Route>, len: usize, dscp: u8) -> Option<&mut [u8]> {
         self.pending = len + ICRC_LEN;
-        route.has_room().then(|| self.batch.packet_of_class(&self.port, route, len, dscp << 2))
+        self.has_room(route).then(|| self.batch.packet_of_class(&self.port, route, len, dscp << 2))
     }
 
     #[inline]
     fn commit(&mut self) {
         self.sent.add(self.pending);
-        match interceptor::active(&self.interceptor) {
+        match interceptor::active(&self.packet_interceptor) {
             None => _ = self.batch.commit(),
             Some(interceptor) => interceptor.send(self.qpn, &mut self.batch, &self.port),
         }
@@ -140,7 +224,7 @@ impl Network for Sender {
 
     /// An interceptor may drop packets. What a peer's interceptor drops here, nobody foresees: the ACK timeout finds that.
     fn may_lose(&self, route: &Arc<Route>) -> bool {
-        interceptor::active(&self.interceptor).is_some_and(|it| it.touches_packets()) || route.may_lose()
+        interceptor::active(&self.packet_interceptor).is_some() || route.may_lose()
     }
 }
 
@@ -165,6 +249,8 @@ pub struct PendingNotifications {
     pub overruns: Vec<Arc<Cq>>,
     /// How many completions there were.
     pub(super) completions: u64,
+    /// The interceptor wants the queue pair at work to go to the error state.
+    is_broken: bool,
     /// Completion queues that are to be looked at later.
     pub(super) moderated: Vec<(Instant, Arc<Cq>)>,
     /// Completions of the XRC target at work, held back until its answers are out.
@@ -190,6 +276,7 @@ impl PendingNotifications {
             events: Vec::new(),
             overruns: Vec::new(),
             completions: 0,
+            is_broken: false,
             moderated: Vec::new(),
             held: Vec::new(),
             unacknowledged: Vec::new(),
@@ -289,12 +376,18 @@ impl PendingNotifications {
         }
     }
 
+    /// Takes the wish that the queue pair at work goes to the error state.
+    #[inline]
+    pub(super) const fn take_broken(&mut self) -> bool {
+        std::mem::replace(&mut self.is_broken, false)
+    }
+
     /// Counts a completion, and shows it to who looks.
     #[inline]
     fn note(&mut self, cqe: &mut Cqe) {
         self.completions += 1;
         if let Some(interceptor) = interceptor::active(&self.interceptor) {
-            interceptor.completion(cqe);
+            self.is_broken |= interceptor.completion(cqe);
         }
     }
 

@@ -84,8 +84,12 @@ pub enum DeviceEvent {
 /// an implementation takes no lock of the device and never blocks.
 pub trait Interceptor: Any + Send + Sync + Debug {
     /// Whether packets may be changed, dropped or written down: all have ICRCs then, also those that go through shared
-    /// memory, and a packet that was sent may not arrive.
+    /// memory, and a packet that was sent may not arrive. Does not change. Otherwise the interceptor is shown packets that
+    /// have arrived and decides nothing: `verdict`, `arrivals`, `send`, `settle` and `take_broken` are not called.
     fn touches_packets(&self) -> bool;
+
+    /// Whether it watches or bends requests that succeed: then none goes to a peer's memory without packets.
+    fn needs_packets(&self) -> bool;
 
     /// An application has opened the device, for the first time or once more.
     fn opened(&self);
@@ -98,8 +102,8 @@ pub trait Interceptor: Any + Send + Sync + Debug {
 
     /// A packet has arrived. An interceptor that does not [touch packets](Self::touches_packets) may be told of the first packet
     /// only of a run of a connected service. Until the next call, or [`settle`](Self::settle), what this thread reports belongs
-    /// to this packet or run. `known`: its destination queue pair exists.
-    fn received(&self, datagram: &Datagram<'_>, known: bool);
+    /// to this packet or run. `known` looks whether its destination queue pair exists.
+    fn received(&self, datagram: &Datagram<'_>, known: &dyn Fn() -> bool);
 
     /// Decides what becomes of the packet that was [`received`](Self::received) last.
     fn verdict(&self, datagram: &Datagram<'_>) -> Verdict;
@@ -112,6 +116,13 @@ pub trait Interceptor: Any + Send + Sync + Debug {
 
     /// Ends the context of the packet received last: later reports of this thread belong to no packet.
     fn settle(&self);
+
+    /// Puts the context of the packet received last aside until [`resume`](Self::resume): meanwhile, this thread handles packets
+    /// between queue pairs of the process.
+    fn suspend(&self);
+
+    /// Ends the context of the packets received since [`suspend`](Self::suspend), and takes up the one before.
+    fn resume(&self);
 
     /// Commits or drops the packet that is pending in `batch`, which queue pair `qpn` sends.
     fn send(&self, qpn: Qpn, batch: &mut TxBatch, port: &Port);
@@ -131,8 +142,9 @@ pub trait Interceptor: Any + Send + Sync + Debug {
     /// A memory window could not be bound.
     fn bind_failed(&self, error: BindError);
 
-    /// A completion is about to be added to its queue.
-    fn completion(&self, cqe: &mut Cqe);
+    /// A completion is about to be added to its queue. True: its queue pair goes to the error state in the same turn, before
+    /// anybody can ask for that state.
+    fn completion(&self, cqe: &mut Cqe) -> bool;
 
     /// A completion queue of this capacity has lost a completion.
     fn overrun(&self, cqe: &Cqe, capacity: usize);

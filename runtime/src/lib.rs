@@ -10,6 +10,7 @@
 //! | [`qp`], [`cq`], [`srq`], [`counter`] | objects that several threads may use |
 //! | [`progress`] | polling and the background thread; one policy with its [`progress::tuning`] |
 //! | [`memory`] | registered memory, and copies that survive faults |
+//! | `direct` | requests between processes of one host without packets |
 //! | [`host`] | the engine's [`urxe_engine::Host`], made of the above |
 //! | [`interceptor`] | the one hook for captures, explanations and faults |
 //! | [`event`], [`async_events`], [`port_events`] | events for the application |
@@ -41,6 +42,8 @@ mod counters;
 pub mod cq;
 pub mod port_events;
 
+mod direct;
+mod due;
 pub mod event;
 pub mod fork;
 
@@ -64,14 +67,38 @@ pub mod fork_safe_mutex;
 mod run_queue;
 pub mod sanitizer;
 pub mod srq;
+pub mod subnet;
 pub mod threads;
 mod timers;
 
 pub mod xrc;
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+
+/// Locks that a thread found taken, of all devices of the process.
+static CONTENDED: AtomicU64 = AtomicU64::new(0);
+
+/// Returns how often a thread has found a lock taken since the program began: of queue pairs, queues, or of receiving.
+pub(crate) fn contended_locks() -> u64 {
+    CONTENDED.load(Ordering::Relaxed)
+}
 
 /// Locks, whatever a panicking thread left behind: a panic has made the device fatal already.
+#[inline]
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    try_lock(mutex).unwrap_or_else(|| mutex.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// Locks as [`lock`] does, unless another thread has the lock. Counts if so.
+#[inline]
+pub(crate) fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    match mutex.try_lock() {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => {
+            CONTENDED.fetch_add(1, Ordering::Relaxed);
+            None
+        }
+    }
 }

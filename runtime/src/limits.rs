@@ -53,8 +53,17 @@ pub const COMP_VECTORS: i32 = 1;
 /// IEEE OUI of locally assigned addresses (the U/L bit set): nobody's. Programs give 0 and 0xFFFFFF meanings of their
 /// own (SPDK: "Soft-RoCE").
 pub const VENDOR_ID: u32 = 0x02_75_72;
+/// Objects of `ibv_create_counters`.
+pub const MAX_FLOW_COUNTERS: u32 = 1 << 16;
+/// Bytes of payload in a request of `IBV_WR_TSO`, as of Linux interfaces (`GSO_MAX_SIZE`).
+pub const MAX_TSO: u32 = 1 << 16;
+/// Bytes of its header: Ethernet with two tags, IPv6 with extensions, TCP with options.
+pub const MAX_TSO_HEADER: u32 = 256;
+
 /// "xe".
 pub const VENDOR_PART_ID: u32 = 0x7865;
+/// `vendor_id` and `vendor_part_id` of a ConnectX-5, which the personality `mlx5` has.
+pub const CONNECTX_5: (u32, u32) = (0x02c9, 4119);
 
 /// Bytes of a page, as this kernel maps memory: 4096 on x86-64; on aarch64 there are kernels with 16 and 64 KiB.
 pub fn page() -> u64 {

@@ -114,7 +114,7 @@ impl PortEvents {
         self.gone.load(Ordering::Acquire)
     }
 
-    fn raise(&self, event_type: EventType) {
+    pub(super) fn raise(&self, event_type: EventType) {
         let files: Vec<_> = lock(&self.files).iter().filter_map(Weak::upgrade).collect();
         for file in files {
             file.async_event(PORT, event_type);

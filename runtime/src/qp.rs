@@ -1,10 +1,12 @@
 //! A queue pair that several threads may use.
 
 mod handles;
+mod inside;
 mod last_ack;
 
+use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use urxe_engine::congestion::Marks;
 use urxe_engine::endpoint::TimerSlot;
@@ -22,8 +24,10 @@ use super::lock;
 use super::progress::delayed_ack::{AckMode, DelayedAck};
 use super::progress::tuning::TUNING;
 use crate::counters::{Tally, Traffic};
+use crate::direct::Sides;
 use crate::xrc::rx_queue;
 use crate::xrc::target::Target;
+use inside::Inbox;
 use last_ack::LastAck;
 
 /// How many rounds of READ responses are sent before others get a turn.
@@ -34,6 +38,8 @@ pub struct Qp {
     qpn: Qpn,
     inner: Mutex<Inner>,
     port: Arc<Device>,
+    /// Packets of queue pairs of this process.
+    inbox: Inbox,
     pub(super) timer: TimerSlot,
     /// Whether the queue pair is in the receive token's `dirty` list. Changed only by the holder of the receive token.
     dirty: AtomicBool,
@@ -54,6 +60,10 @@ struct Inner {
     /// Completions that the application sees when the ACK of their messages has left.
     unacknowledged: Vec<Unacknowledged>,
     last_ack: LastAck,
+    /// Sides of direct requests: shown to the peer, and of the peer; `None` on a device without them.
+    sides: Option<Box<Sides>>,
+    /// The queue pair of this process that got packets last.
+    neighbor: Weak<Qp>,
 }
 
 /// Has a queue pair answer the congestion marks of a run, of which `packets` are packets. The CNP leaves now: an ACK might
@@ -97,6 +107,8 @@ enum Act {
     Aside,
     /// Anything else: the ACK leaves first, since the next state may forget it.
     Other,
+    /// The state changes: as for anything else, and before that the peer's direct requests end.
+    Modify,
 }
 
 impl Inner {
@@ -113,6 +125,12 @@ impl Inner {
     }
 }
 
+impl fmt::Debug for Qp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Qp").field("qpn", &self.qpn).finish_non_exhaustive()
+    }
+}
+
 impl Qp {
     /// Makes a queue pair and lets packets reach it. `events` are those of its `ibv_qp`.
     pub fn new(port: &Arc<Device>, config: QpConfig<DeviceHost>, events: AsyncEvents) -> Arc<Self> {
@@ -120,6 +138,7 @@ impl Qp {
         if config.xrcd.is_some_and(|domain| port.xrc_srqs().client().is_shared(domain)) {
             rx_queue::start(port);
         }
+        let is_connected = matches!(config.qp_type, QpType::Rc | QpType::Uc);
         let sleeps = [&config.send_cq, &config.recv_cq].into_iter().flatten().any(|cq| cq.has_channel());
         let qp = Arc::new(Self {
             qpn: config.qpn,
@@ -129,9 +148,12 @@ impl Qp {
                 delayed_ack: DelayedAck::default(),
                 unacknowledged: Vec::new(),
                 last_ack: LastAck::default(),
+                sides: (port.gives_direct_access() && is_connected).then(Box::default),
+                neighbor: Weak::new(),
                 tally: Tally::default(),
             }),
             port: Arc::clone(port),
+            inbox: Inbox::default(),
             timer: TimerSlot::default(),
             dirty: AtomicBool::new(false),
             retired: AtomicBool::new(false),
@@ -159,7 +181,11 @@ impl Qp {
 
     /// Looks at the engine without driving it.
     pub fn inspect<T>(&self, look: impl FnOnce(&QueuePair<DeviceHost>) -> T) -> T {
-        look(&lock(&self.inner).engine)
+        let Inner { engine, sides, .. } = &mut *lock(&self.inner);
+        if let (Some(sides), Some(reach)) = (sides, self.port.direct()) {
+            sides.absorb(reach, engine);
+        }
+        look(engine)
     }
 
     /// Has a completion counter count operations from now on.
@@ -217,7 +243,7 @@ impl Qp {
         work: &mut TxContext,
         act: impl FnOnce(&mut QueuePair<DeviceHost>, &mut Io<'_, DeviceHost>) -> T,
     ) -> T {
-        self.drive(work, |engine, io| {
+        self.turn(work, Act::Modify, |engine, io| {
             // An ACK may be owed for a message that the application has polled already.
             engine.flush_delayed(io);
             engine.transmit(io);
@@ -254,7 +280,19 @@ impl Qp {
         clock: &LazyInstant,
         act: impl FnOnce(&mut QueuePair<DeviceHost>, &mut Io<'_, DeviceHost>) -> T,
     ) -> T {
-        let Inner { engine, delayed_ack, tally, unacknowledged, .. } = &mut *inner;
+        let has_packets = !self.inbox.is_empty();
+        if has_packets {
+            self.take_inbox(&mut inner, work, clock);
+        }
+        let Inner { engine, delayed_ack, tally, unacknowledged, sides, neighbor, .. } = &mut *inner;
+        if let (Some(sides), Some(reach)) = (&mut *sides, self.port.direct()) {
+            if kind == Act::Modify {
+                // Packets show the queue pair again: those that have come are taken by now, and others wait for the lock.
+                sides.hide(reach, engine);
+            }
+            sides.absorb(reach, engine);
+            work.memory.set_peer(sides.take_peer(reach, engine, kind == Act::Send));
+        }
         work.sender.speak_for(self.qpn);
         *work.sender.sent() = Traffic::default();
         work.notifications.queue_behind(unacknowledged);
@@ -269,11 +307,11 @@ impl Qp {
                     engine.transmit(&mut io);
                 }
             }
-            Act::Other if waits => {
+            Act::Other | Act::Modify if waits => {
                 delayed_ack.gave_up();
                 engine.transmit(&mut io);
             }
-            Act::Aside | Act::Other => {}
+            Act::Aside | Act::Other | Act::Modify => {}
         }
         let result = act(engine, &mut io);
         let mut progress = Progress::Idle;
@@ -288,8 +326,16 @@ impl Qp {
                 }
             }
         }
+        if io.consumer.take_broken() {
+            engine.fail(&mut io);
+        }
         // Before anybody else may send for this queue pair: packets must not overtake one another.
         work.sender.flush();
+        self.hand_over(&mut work.sender, &mut work.inside, neighbor);
+        if let (Some(sides), Some(reach)) = (sides, self.port.direct()) {
+            sides.give_peer(work.memory.take_peer());
+            sides.update(reach, engine);
+        }
         // What the engine keeps back it keeps back from a peer that is to see what happens then.
         if !engine.owes_answer() || engine.kept_until().is_some() {
             work.notifications.complete_unacknowledged(engine.config().recv_cq.as_ref());
@@ -303,6 +349,10 @@ impl Qp {
             delayed_ack.answered(clock);
         }
         let deadline = engine.poll_timeout(clock);
+        let is_full = work.sender.take_full();
+        if has_packets {
+            self.end_inbox();
+        }
         drop(turn);
         drop(inner);
         if let Some(at) = deadline {
@@ -310,19 +360,33 @@ impl Qp {
         }
         match progress {
             Progress::Idle => {}
+            Progress::Blocked if is_full => self.go_on_soon(work),
             Progress::Blocked => self.port.wait_for_room(self.qpn),
             Progress::More => self.port.finish_later(self.qpn),
         }
         self.port.deliver_notifications(work);
+        if !self.inbox.is_empty() {
+            self.go_on_soon(work);
+        }
+        if !work.inside.due.is_empty() {
+            self.port.deliver_inside(work);
+        }
         result
     }
 
     /// Gives the engine packets of one peer. What comes of them is sent by a later [`answer`](Self::answer) or
     /// [`drive`](Self::drive).
     pub(super) fn receive(&self, work: &mut TxContext, clock: &LazyInstant, run: &RxBatch<'_>) -> Taken {
+        self.receive_locked(&mut lock(&self.inner), work, clock, run)
+    }
+
+    fn receive_locked(&self, inner: &mut Inner, work: &mut TxContext, clock: &LazyInstant, run: &RxBatch<'_>) -> Taken {
         let (mut accepted, origin) = (false, Origin::from(run.headers()));
         let (mut marks, mut packets) = (Marks::of_class(run.headers().tclass), 0);
-        let Inner { engine, tally, unacknowledged, last_ack, .. } = &mut *lock(&self.inner);
+        let Inner { engine, tally, unacknowledged, last_ack, sides, .. } = inner;
+        if let (Some(sides), Some(reach)) = (&mut *sides, self.port.direct()) {
+            sides.absorb(reach, engine);
+        }
         work.notifications.queue_behind(unacknowledged);
         work.notifications.hold_received();
         let _turn = work.memory.turn();
@@ -346,6 +410,12 @@ impl Qp {
         }
         if marks.any() {
             answer_marks(engine, &mut io, tally, run, marks, packets);
+        }
+        if io.consumer.take_broken() {
+            engine.fail(&mut io);
+        }
+        if let (Some(sides), Some(reach)) = (sides, self.port.direct()) {
+            sides.update(reach, engine);
         }
         work.notifications.count(tally);
         // Nothing is owed, or the peer's process has the ACK, whatever becomes of this one.

@@ -25,6 +25,8 @@ pub struct Connection {
     pub window: u32,
     /// Congestion control of both.
     pub congestion: CongestionSettings,
+    /// Paths of selective repeat of each; 0 goes back.
+    pub selective_paths: [u8; 2],
     /// Capacity of each of the four CQs.
     pub cq_capacity: usize,
 }
@@ -52,6 +54,7 @@ impl Default for Connection {
             sq_sig_all: false,
             window: 128,
             congestion: CongestionSettings::NONE,
+            selective_paths: [0; 2],
             cq_capacity: 1024,
         }
     }
@@ -60,7 +63,8 @@ impl Default for Connection {
 impl Fabric {
     /// Makes a queue pair on each node, with CQs of their own, and connects them.
     pub fn connect(&mut self, a: NodeId, b: NodeId, connection: &Connection) -> (Qpn, Qpn) {
-        let setups = [a, b].map(|id| {
+        let [there, back] = connection.selective_paths;
+        let setups = [(a, there), (b, back)].map(|(id, selective_paths)| {
             let mut verbs = self.nodes[id.0].verbs();
             let (send_cq, recv_cq) = (verbs.create_cq(connection.cq_capacity), verbs.create_cq(connection.cq_capacity));
             QpSetup {
@@ -68,6 +72,7 @@ impl Fabric {
                 sq_sig_all: connection.sq_sig_all,
                 window: connection.window,
                 congestion: connection.congestion,
+                selective_paths,
                 ..QpSetup::new(QpType::Rc, DEFAULT_PD, send_cq, recv_cq)
             }
         });

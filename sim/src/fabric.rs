@@ -333,7 +333,8 @@ impl Fabric {
             return;
         };
         let packet = Packet::parse(&datagram.bytes).expect("the engine sends what can be parsed");
-        let flight = Flight { number, now: self.now, from, to, packet, bytes: &datagram.bytes };
+        let (now, source_port) = (self.now, datagram.from.port());
+        let flight = Flight { number, now, from, to, source_port, packet, bytes: &datagram.bytes };
         let (mut delay, mut copies, mut flips, mut forgeries) = (Duration::ZERO, Vec::new(), Vec::new(), Vec::new());
         for rule in &mut self.rules {
             match rule.on_packet(&flight) {

@@ -6,8 +6,8 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use urxe_engine::{
-    Access, Accessor, Ask, Bind, BindError, Fault, Key, Memory, Pd, Refusal, Region, RegionKind, RegionTable, Remote,
-    Touch, WindowType,
+    Access, Accessor, Ask, Bind, BindError, Fault, Invalidation, Key, Memory, Pd, Refusal, Region, RegionKind,
+    RegionTable, Remote, Touch, WindowType,
 };
 use urxe_wire::{Qpn, RKey};
 
@@ -268,7 +268,7 @@ impl Memory for AddressSpace {
         Err(Refusal::Silent)
     }
 
-    fn invalidate(&self, pd: Pd, qpn: Qpn, key: Key) -> Result<(), Refusal> {
+    fn invalidate(&self, pd: Pd, qpn: Qpn, key: Key, _how: Invalidation) -> Result<(), Refusal> {
         self.keys.borrow_mut().invalidate(pd, qpn, key).map(drop)
     }
 }

@@ -21,6 +21,8 @@ pub struct Flight<'a> {
     pub from: NodeId,
     /// Receiver.
     pub to: NodeId,
+    /// UDP source port.
+    pub source_port: u16,
     /// The packet, parsed.
     pub packet: Packet<'a>,
     /// From the BTH to the ICRC.

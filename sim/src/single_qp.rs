@@ -224,7 +224,7 @@ impl SingleQp {
     /// As [`urxe_engine::QueuePair::post_send`].
     pub fn post_to(&mut self, wr: SendWr, qpn: Qpn, q_key: QKey) -> Result<(), PostError> {
         let route = Route { to: PEER, source_port: SOURCE_PORT };
-        self.node.post_datagram(self.now, self.qpn, wr, UdRecipient { route, qpn, q_key })
+        self.node.post_datagram(self.now, self.qpn, wr, UdRecipient { route, qpn, q_key, lid_routed: false })
     }
 
     /// Posts a receive of the first `len` bytes of [`local`](Self::local).
@@ -270,7 +270,7 @@ impl SingleQp {
         bth.ack_req = self.qp_type().is_reliable() && opcode.info().role == urxe_wire::opcode::Role::Request;
         change(&mut bth);
         let service = match transport {
-            urxe_wire::Transport::Ud => Service::Datagram(Deth { q_key: Q_KEY, src_qp: PEER_QPN }),
+            urxe_wire::Transport::Ud => Service::Datagram(Deth { q_key: Q_KEY, src_qp: PEER_QPN, lid_routed: false }),
             _ => Service::Connected,
         };
         self.gets_from(PEER, &Header { bth, service, ext }, payload);

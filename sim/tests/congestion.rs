@@ -117,6 +117,7 @@ fn dcqcn_shares_a_link_without_loss() {
         show("dcqcn", &outcome);
         assert_eq!(outcome.lost, 0);
         assert!(outcome.marked > 0);
+        assert!(outcome.longest < 192, "{} in the queue", outcome.longest);
         assert!(outcome.fairness() >= 0.95, "fairness {}", outcome.fairness());
         assert!(outcome.utilisation() >= 0.9, "{} of the link", outcome.utilisation());
         assert_eq!(outcome.digest, share_a_link(settings(Algorithm::Dcqcn), Some((20, 100)), seed).digest);
@@ -138,6 +139,7 @@ fn window_and_swift_obey_marks() {
         let outcome = share_a_link(settings(algorithm), Some((20, 100)), 1);
         show(name, &outcome);
         assert_eq!(outcome.lost, 0, "{name}");
+        assert!(outcome.longest < 160, "{name}: {} in the queue", outcome.longest);
         assert!(outcome.utilisation() >= 0.9, "{name}: {} of the link", outcome.utilisation());
     }
 }
@@ -148,5 +150,6 @@ fn swift_keeps_the_queue_short_by_delay() {
     let outcome = share_a_link(settings(Algorithm::Swift), None, 1);
     show("swift without marks", &outcome);
     assert_eq!(outcome.lost, 0);
+    assert!(outcome.longest < 224, "{} in the queue", outcome.longest);
     assert!(outcome.utilisation() >= 0.9, "{} of the link", outcome.utilisation());
 }

@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use std::ptr::null;
 
 /// Entries of `/dev` that programs need. Device nodes of the machine, and a `/dev/infiniband` above all, stay outside.
-const DEV_ENTRIES: [&str; 12] =
-    ["fd", "full", "null", "ptmx", "pts", "random", "stderr", "stdin", "stdout", "tty", "urandom", "zero"];
+const DEV_ENTRIES: [&str; 13] =
+    ["fd", "full", "net", "null", "ptmx", "pts", "random", "stderr", "stdin", "stdout", "tty", "urandom", "zero"];
 
 /// Folders that `urxe install` writes to: every world has its own, with the machine's entries but for urxe's.
 const PRIVATE_DIRS: [&str; 3] = ["/etc/libibverbs.d", "/usr/lib/tmpfiles.d", "/var/lib"];

@@ -123,7 +123,21 @@ impl World {
     /// and fd77::2 (`b`). Puts urxe0 on it (`URXE_NETDEV`) for programs started from now on.
     pub fn link(&self, a: &Host, b: &Host, mtu: u32) -> Result<()> {
         cable(a, b, "veth0", mtu)?;
-        Self::address(a, b)
+        Self::address(&[a, b])
+    }
+
+    /// Connects hosts by a switch, each as by [`link`](Self::link): the first has 10.77.0.1. The host that is returned is the switch.
+    pub fn switch(&self, hosts: &[&Host]) -> Result<Host> {
+        let switch = self.add_host()?;
+        switch.run("ip", &["link", "add", "br0", "type", "bridge", "mcast_snooping", "0"])?.success()?;
+        switch.run("ip", &["link", "set", "br0", "addrgenmode", "none", "up"])?.success()?;
+        for (host, number) in hosts.iter().zip(1..) {
+            let port = format!("port{number}");
+            cable(host, &switch, &port, 1500)?;
+            switch.run("ip", &["link", "set", &port, "master", "br0", "addrgenmode", "none", "up"])?.success()?;
+        }
+        Self::address(hosts)?;
+        Ok(switch)
     }
 
     /// Makes a world with a third host on the way that lets one in a hundred RoCE packets be overtaken by some that come
@@ -136,13 +150,13 @@ impl World {
             between.run("ip", &["link", "set", end, "addrgenmode", "none", "up"])?;
         }
         let mut forwarder = between.spawn(artifacts::sandbox()?, &["forward", "left", "right", &seed.to_string()])?;
-        Self::address(a, b)?;
+        Self::address(&[a, b])?;
         ensure!(forwarder.is_running()?, "the forwarder ended: {}", forwarder.stderr_so_far());
         Ok(forwarder)
     }
 
-    fn address(a: &Host, b: &Host) -> Result<()> {
-        for (host, last) in [(a, 1), (b, 2)] {
+    fn address(hosts: &[&Host]) -> Result<()> {
+        for (host, last) in hosts.iter().zip(1..) {
             host.run("ip", &["link", "set", "veth0", "up"])?;
             host.run("ip", &["address", "add", &format!("10.77.0.{last}/24"), "dev", "veth0"])?;
             host.run("ip", &["address", "add", &format!("fd77::{last}/64"), "dev", "veth0", "nodad"])?;
@@ -150,7 +164,7 @@ impl World {
             *host.address.lock().unwrap_or_else(PoisonError::into_inner) = format!("10.77.0.{last}");
         }
         // The link-local addresses, which duplicate address detection holds back for a second or two.
-        for host in [a, b] {
+        for host in hosts {
             wait_until("veth0 has its addresses", || {
                 Ok(!host.run("ip", &["-6", "address", "show", "dev", "veth0", "tentative"])?.stdout.contains("inet6"))
             })?;
@@ -271,11 +285,6 @@ impl Host {
     /// Whether a program here listens on TCP `port`.
     pub fn is_listening(&self, port: u16) -> Result<bool> {
         crate::procfs::is_listening(self, port)
-    }
-
-    /// Whether a program here has a packet socket that receives.
-    pub fn is_capturing(&self) -> Result<bool> {
-        crate::procfs::is_capturing(self)
     }
 
     /// How many packets this host has sent on an interface.

@@ -1,5 +1,5 @@
 //! A short selection of `conformance/`, so that `make test` notices when a suite breaks. All of it: `make pyverbs`,
-//! `make perftest`, `make ucx`, `make openmpi`.
+//! `make perftest`, `make ucx`, `make openmpi`, `make programs`.
 
 use std::path::Path;
 use std::process::Command;
@@ -35,6 +35,10 @@ const UCX_CASES: [&str; 8] = [
 /// Two ranks, over each transport.
 const OPENMPI_CASES: [&str; 2] = ["rc_verbs/ping_pong/2/65536", "ud_verbs/allreduce/2/65536"];
 
+/// Programs of Debian that TEST_PACKAGES has: nothing is downloaded.
+const PROGRAM_CASES: [&str; 5] =
+    ["fio/send/65536", "fio/write/1048576", "fio/kill-server", "dapl/dtest-validated", "qemu/precopy"];
+
 /// Runs these cases of a suite; all must pass.
 fn passes(suite: &str, cases: &[&str]) -> Result<()> {
     let conformance = Path::new(env!("CARGO_MANIFEST_DIR")).join("../conformance");
@@ -68,6 +72,27 @@ fn what_is_installed_on_the_machine_is_not_seen() -> Result<()> {
     command.arg(artifacts::bin_dir()?).args(["sh", "-ec", LOOK]);
     let said = installed.host().start(command)?.finish(TIMEOUT)?.success()?;
     ensure!(said.stdout == "1\ninstalled  no: start programs with `urxe run -- PROGRAM`\n", "{said}");
+    Ok(())
+}
+
+#[test]
+fn programs_selection() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let output = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("../conformance/programs/run"))
+        .arg("--bin")
+        .arg(artifacts::bin_dir()?)
+        .arg("--cache")
+        .arg(dir.path().join("cache"))
+        .arg("--out")
+        .arg(dir.path().join("table.tsv"))
+        .args(PROGRAM_CASES)
+        .output()?;
+    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let all = format!("{} passed, 0 failed, 0 skipped", PROGRAM_CASES.len());
+    ensure!(
+        output.status.success() && stdout.lines().any(|line| line.starts_with(&all)),
+        "not {all:?}:\n{stdout}{stderr}"
+    );
     Ok(())
 }
 

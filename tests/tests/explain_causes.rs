@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, ensure};
 use urxe_ffi::verbs as v;
 use urxe_tests::verbs::datagram::{Ah, Mouth, Q_KEY, towards};
 use urxe_tests::verbs::memory::PAGE;
-use urxe_tests::verbs::{Context, Cq, Op, Options, Pair, SendWr, Status};
+use urxe_tests::verbs::{Context, Cq, End, Op, Options, Pair, SendWr, Status};
 use urxe_tests::{GID_IPV4, Stderr, World, in_world_with, wait_until};
 use urxe_wire::icrc::{self, Flow};
 use urxe_wire::packet::Service;
@@ -128,6 +128,25 @@ fn a_datagram_to_nobody() {
     });
 }
 
+/// A request to a number that no queue pair of the process has is told of, though it leaves the process by no socket.
+#[test]
+fn a_request_to_nobody() {
+    in_world_with(explaining("URXE_EXPLAIN", "1"), || {
+        let mut stderr = Stderr::catch()?;
+        let options = Options { timeout: 8, retry_cnt: 1, ..Options::default() };
+        let near = End::new(&Context::open()?, &options)?;
+        let nobody = near.qp.number() ^ 1;
+        near.connect(nobody, near.gid(&options)?, &options)?;
+        let local = near.region(64)?;
+        let wc = near.complete(&SendWr::new(Op::Send, &[local.sge(0, 64)]))?;
+        ensure!(wc.status == Status::RETRY_EXC_ERR, "{wc:?}");
+        let told = stderr.explanations()?;
+        let nobody = format!("there is no QP {nobody:#08x}");
+        ensure!(told.iter().filter(|line| line.contains(&nobody)).count() == 1, "{told:#?}");
+        Ok(())
+    });
+}
+
 /// A datagram with a wrong ICRC, which says nothing about anybody, before each one that is right.
 #[test]
 fn damaged_packets_are_not_told_of() {
@@ -139,7 +158,7 @@ fn damaged_packets_are_not_told_of() {
         let to = SocketAddr::from(([127, 0, 0, 1], ROCE_PORT));
         let opcode = Opcode::new(Transport::Ud, Operation::SendOnly).context("UD has it")?;
         let send = |qpn: u32, damage: u32| -> Result<()> {
-            let deth = Deth { q_key: QKey(Q_KEY), src_qp: Qpn::new(77) };
+            let deth = Deth { q_key: QKey(Q_KEY), src_qp: Qpn::new(77), lid_routed: false };
             let bth = Bth::new(opcode, Qpn::new(qpn), Psn::new(0));
             let header = Header { bth, service: Service::Datagram(deth), ext: Ext::None };
             let mut packet = vec![0; header.len()];

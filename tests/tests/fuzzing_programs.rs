@@ -188,3 +188,35 @@ fn scripts_wait_for_programs() -> Result<()> {
     ensure!(said.stdout.contains("> RC SEND Only") && said.stdout.contains("< RC Acknowledge"), "{said}");
     Ok(())
 }
+
+/// Client and server in one process, without threads and in virtual time: two runs have the same numbers and find the same, at the same
+/// execution.
+#[test]
+fn a_planted_overflow_is_found_in_virtual_time() -> Result<()> {
+    let launcher = Launcher::new()?;
+    let options = ["-fsanitize=fuzzer,address"];
+    let fuzzer = built_by("clang", launcher.world().dir(), "kv_pair", &["kv_pair.c", "kv.c"], &options)?;
+    let dictionary = file(&launcher, "kv.dict", include_bytes!("../../docs/guide/fuzzing/kv.dict"))?;
+    let (dictionary, artifacts) =
+        (format!("-dict={dictionary}"), format!("-artifact_prefix={}/", launcher.tmp().display()));
+    let words = [
+        "env",
+        "KV_VERBOSE=1",
+        &fuzzer,
+        &dictionary,
+        "-max_len=128",
+        "-seed=1",
+        "-runs=300000",
+        "-timeout=600",
+        &artifacts,
+    ];
+    let run = || {
+        let said = launcher.try_run(&["--deterministic", "7"], &words)?;
+        ensure!(said.stderr.contains(FOUND) && said.stderr.contains("kv_handle"), "nothing was found: {said}");
+        let line = |with: &str| said.stderr.lines().find(|line| line.contains(with)).map(str::to_owned);
+        Ok((line("numbers ").context("no numbers")?, line("Test unit written to").context("no finding")?))
+    };
+    let (first, second) = (run()?, run()?);
+    ensure!(first == second, "{first:?} and then {second:?}");
+    Ok(())
+}

@@ -35,9 +35,11 @@ const CASES: [&str; 17] = [
 ];
 
 /// Rows of the table that these make, and how many of them are differences with a reason.
-const ROWS: usize = 2 * (13 + 49 + 3 + 1 + 3) + BESIDE;
+const ROWS: usize = 2 * (13 + 49 + 3 + 1 + 3) + BESIDE + MANAGEMENT;
 /// Cases on one side: `urxe run` where the kernel has a device.
 const BESIDE: usize = 12;
+/// Management datagrams: stock programs on the kernel's port, and messages.
+const MANAGEMENT: usize = 6 + 8;
 const DIFFERENCES: usize = 5;
 
 /// Random programs of verbs, over urxe and in the guest; `make differential` runs a thousand.
@@ -81,7 +83,7 @@ fn the_kernels_rxe_is_understood_and_understands() -> Result<()> {
         .arg("--out")
         .arg(dir.path().join("table.tsv"))
         .args(["urxe>rxe", "rxe>urxe"].iter().flat_map(|sides| CASES.map(|case| format!("{sides}/{case}"))))
-        .arg("kernel-coexistence/*")
+        .args(["kernel-coexistence/*", "management/*"])
         .output()
         .context("running conformance/machine")?;
     let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));

@@ -1,7 +1,9 @@
 //! Real networks that lose one packet in a hundred, or let others overtake it: stock programs finish with the right data.
 
+use std::collections::BTreeSet;
+
 use anyhow::{Context as _, Result, ensure};
-use urxe_tests::{Host, Perftest, PingPong, World};
+use urxe_tests::{Capture, Host, Perftest, PingPong, World};
 
 /// Has a host's kernel drop one in a hundred of the RoCE packets that arrive.
 fn drop_one_percent(host: &Host) -> Result<()> {
@@ -106,6 +108,27 @@ fn packets_that_others_overtake() -> Result<()> {
     rping(world.host(), &other)?;
     let said = forwarder.stderr_so_far();
     ensure!(said.contains("16 overtaken"), "too few packets were overtaken, this shows nothing: {said}");
+    Ok(())
+}
+
+/// With `URXE_PATHS` packets leave from several source ports, and READ responses too.
+#[test]
+fn packets_take_several_paths() -> Result<()> {
+    const PATHS: usize = 4;
+    let (world, other) = World::linked()?;
+    for host in [world.host(), &other] {
+        host.set_env("URXE_SELECTIVE_REPEAT", "1");
+        host.set_env("URXE_PATHS", &PATHS.to_string());
+    }
+    // WRITEs leave the client, and responses to READs the server.
+    for (program, opcodes) in [("ib_write_bw", 6..=11), ("ib_read_bw", 13..=16)] {
+        let capture = Capture::start(&other, "veth0", &world.dir().join(format!("{program}.pcapng")))?;
+        Perftest::run(program, &["-s", "65536", "-n", "200"], world.host(), &other)?;
+        let packets = capture.finish(&["infiniband.bth.opcode", "udp.srcport"])?;
+        let is_data = |packet: &&Vec<String>| packet[0].parse().is_ok_and(|opcode: u8| opcodes.contains(&opcode));
+        let ports: BTreeSet<_> = packets.iter().filter(is_data).map(|packet| &packet[1]).collect();
+        ensure!(ports.len() == PATHS, "{program}: {ports:?} of {} packets", packets.len());
+    }
     Ok(())
 }
 

@@ -49,7 +49,7 @@ fn hello_rdma_compiles_and_runs() -> Result<()> {
 #[test]
 fn pyverbs_finds_the_device() -> Result<()> {
     let text = readme()?;
-    let [line] = lines(&text, "urxe run -- python3")[..] else { anyhow::bail!("not one line for pyverbs") };
+    let [line] = lines(&text, "urxe run -- /usr/bin/python3")[..] else { anyhow::bail!("not one line for pyverbs") };
     let world = World::bare()?;
     let output = run(&world, world.dir(), line)?;
     ensure!(output.contains("Node guid"), "{output}");

@@ -314,12 +314,56 @@ fn personality_pci() -> Result<()> {
         cd /sys/class/infiniband/urxe0/device/
         cat class vendor device numa_node max_link_width
         ls infiniband net
+        stat -c %s config; readlink driver iommu_group infiniband_verbs/uverbs0/device
+        test -L /sys/kernel/iommu_groups/757200/devices/7572:00:00.0 -a -e /sys/bus/pci/drivers/urxe/7572:00:00.0/vendor
+        realpath /sys/class/net/lo/device; readlink /sys/class/net/lo/device; cd /sys/class/net/lo; ls | grep -cx device
+        cat device/vendor; ls /sys/devices/virtual | grep -cx net
         cat /sys/bus/pci/devices/7572:00:00.0/uevent | grep SLOT
         test -e /sys/class/pci_bus/7572:00/../../7572:00:00.0/numa_node
         ibv_devices | grep -c urxe0";
     let said = launcher.try_run(&["--personality", "pci"], &["sh", "-ec", script])?.success()?;
     let wanted = "/sys/devices/pci7572:00/7572:00:00.0\n0x020000\n0x7572\n0x7865\n0\n16\n\
-                  infiniband:\nurxe0\n\nnet:\nlo\nPCI_SLOT_NAME=7572:00:00.0\n1\n";
+                  infiniband:\nurxe0\n\nnet:\nlo\n256\n../../../bus/pci/drivers/urxe\n\
+                  ../../../kernel/iommu_groups/757200\n../../../7572:00:00.0\n\
+                  /sys/devices/pci7572:00/7572:00:00.0\n../../../../devices/pci7572:00/7572:00:00.0\n1\n\
+                  0x7572\n1\nPCI_SLOT_NAME=7572:00:00.0\n1\n";
     ensure!(said.stdout == wanted, "{said}\nwanted\n{wanted}");
+    // Without it, an interface is the machine's.
+    let said = launcher
+        .try_run(&[], &["sh", "-c", "readlink /sys/class/net/lo/device; ls /sys/class/net/lo | grep -cx device"])?;
+    ensure!(said.stdout == "0\n", "{said}");
+    // In namespaces, the kernel itself finds it.
+    let script = "env LD_PRELOAD= realpath /sys/class/net/lo/device /sys/bus/pci/drivers/urxe/7572:00:00.0 /sys/class/net/lo/device/iommu_group";
+    let said = launcher.try_run(&["--isolate", "--personality", "pci"], &["sh", "-ec", script])?.success()?;
+    let function = "/sys/devices/pci7572:00/7572:00:00.0\n";
+    ensure!(said.stdout == format!("{function}{function}/sys/kernel/iommu_groups/757200\n"), "{said}");
+    Ok(())
+}
+
+/// A card's names and ids. The stock provider for that card leaves the device alone.
+#[test]
+fn personality_mlx5() -> Result<()> {
+    let launcher = Launcher::new()?;
+    let source = include_str!("../programs/direct_verbs.c");
+    let program = launcher.world().dir().join("direct_verbs");
+    let path = program.with_extension("c");
+    std::fs::write(&path, source)?;
+    let (path, program) = (path.display().to_string(), program.display().to_string());
+    launcher.host().run("gcc", &["-O2", "-Wall", "-Werror", "-o", &program, &path, "-libverbs", "-lmlx5"])?;
+    let said = launcher.try_run(&["--personality", "mlx5"], &[&program])?.success()?;
+    ensure!(said.stdout == "mlx5_0: 0x2c9 4119, direct verbs 0, EOPNOTSUPP\n", "{said}");
+    let script = "readlink /sys/class/net/lo/device/driver; cat /sys/class/infiniband/mlx5_0/device/vendor
+        realpath /sys/class/infiniband/mlx5_0/device/driver; ibv_devinfo | grep -c PORT_ACTIVE";
+    let said = launcher.try_run(&["--personality", "mlx5"], &["sh", "-ec", script])?.success()?;
+    let wanted = "../../../bus/pci/drivers/mlx5_core\n0x15b3\n/sys/bus/pci/drivers/mlx5_core\n1\n";
+    ensure!(said.stdout == wanted, "{said}");
+    let urxe = launcher.urxe().display().to_string();
+    let said = launcher.host().start(launcher.plain(&[&urxe, "doctor", "--personality", "mlx5"]))?.finish(TIMEOUT)?;
+    ensure!(
+        said.stdout.contains("warning  personality mlx5: devices have the names and ids of a ConnectX-5"),
+        "{said}"
+    );
+    let said = launcher.host().start(launcher.plain(&[&urxe, "doctor"]))?.finish(TIMEOUT)?;
+    ensure!(!said.stdout.contains("ConnectX") && said.stdout.contains("raw Ethernet: "), "{said}");
     Ok(())
 }

@@ -51,13 +51,14 @@ fn lives(mut command: std::process::Command) -> Result<Duration> {
     Ok(lived.saturating_sub(Duration::from_nanos(waited)))
 }
 
-/// Less than 50 ms. What it waits for may wait for a processor as well: the best of many attempts counts.
+/// Less than 50 ms. What it waits for may wait for a processor as well: it is tried until one attempt is.
 #[test]
 fn the_start_is_quick() -> Result<()> {
     const LIMIT: Duration = Duration::from_millis(50);
+    const PATIENCE: Duration = Duration::from_secs(120);
     let launcher = Launcher::new()?;
-    let mut best = Duration::MAX;
-    for _ in 0..200 {
+    let (mut best, begin) = (Duration::MAX, Instant::now());
+    while begin.elapsed() < PATIENCE {
         best = best.min(lives(launcher.command(&[], &["true"])?)?);
         if best < LIMIT {
             return Ok(());
@@ -361,7 +362,7 @@ fn options_variables_and_files_say_the_same() -> Result<()> {
         (["--mtu", "1500"], "256, 512"),
         (["--gid", "127.0.0.8"], "lo has no such address"),
         (["--config", "/no/such/file"], "No such file"),
-        (["--personality", "usb"], "`virtual` and `pci`"),
+        (["--personality", "usb"], "`virtual`, `pci` and `mlx5`"),
     ] {
         let refused = launcher.try_run(&options, &["true"])?;
         ensure!(refused.status.code() == Some(125) && refused.stderr.contains(said), "{refused}");

@@ -75,7 +75,7 @@ fn counters_of_programs_at_work() -> Result<()> {
         for way in 'cat $file' 'cd $port/counters; cat port_xmit_packets' 'cd $port; cat counters/../hw_counters/sent_pkts' \
                    'echo $(<$file)' 'cat //sys/class/infiniband/./urxe0/ports/1/counters/port_xmit_packets' \
                    'cat /sys/devices/virtual/infiniband/urxe0/ports/1/counters/port_xmit_packets' \
-                   'sed -n p $file' 'grep -rh . $file' 'cd $port; grep -rh . hw_counters | sort -n | tail -n 1' 'dd if=$file bs=1 2>/dev/null' \
+                   'sed -n p $file' 'grep -rh . $file' 'cd $port; grep -rh --include=sent_pkts . hw_counters' 'dd if=$file bs=1 2>/dev/null' \
                    'python3 -c \"print(open(\\\"$file\\\").read())\"'; do
             now=$(eval \"$way\"); more $last $now \"$way\"; last=$now; sleep 0.1
         done

@@ -98,12 +98,13 @@ fn two_hosts() -> Result<()> {
 fn who_does_not_answer_and_who_cannot() -> Result<()> {
     let launcher = Launcher::new()?;
     let program = program(&launcher)?;
-    let ask =
-        |gid: &str| Ok::<_, anyhow::Error>(launcher.try_run(&[], &[&program, "ask", gid, "100", "100", "2"])?.stdout);
+    let ask = |gid: &str, timeout_ms: &str| {
+        Ok::<_, anyhow::Error>(launcher.try_run(&[], &[&program, "ask", gid, "100", timeout_ms, "2"])?.stdout)
+    };
     // Nobody is there; only the header comes back.
-    ensure!(ask("::ffff:127.0.0.9")? == format!("status {} mad status 0 length 24 same\n", libc::ETIMEDOUT));
+    ensure!(ask("::ffff:127.0.0.9", "100")? == format!("status {} mad status 0 length 24 same\n", libc::ETIMEDOUT));
     // The port says that it has no agent for the class (`generate_unmatched_resp`).
-    ensure!(ask("::ffff:127.0.0.1")? == "status 0 mad status 12 length 256 same\n");
+    ensure!(ask("::ffff:127.0.0.1", "20000")? == "status 0 mad status 12 length 256 same\n");
     Ok(())
 }
 
@@ -143,7 +144,7 @@ fn what_needs_lids_is_refused_as_by_the_kernels_rxe() -> Result<()> {
         Ok(())
     };
     refused(&["perfquery"], "client_register for mgmt 1 failed")?;
-    refused(&["sminfo"], "failed")?;
+    refused(&["sminfo"], "client_register for mgmt 1 failed")?;
     refused(&["ibping", "-c", "1", "-G", "0x1"], "can't resolve destination port 0x1")?;
     let said = launcher.try_run(&[], &["ibping", "-c", "1", "1"])?;
     ensure!(said.stderr.contains("send failed; Invalid argument"), "{said}");

@@ -275,7 +275,7 @@ fn what_is_not_there_is_refused() {
         // SAFETY: live, and destroyed here.
         ensure!(unsafe { f::ibv_destroy_qp(qp) } == 0);
 
-        for (what, wc_flags) in [("VLAN", v::IBV_WC_EX_WITH_CVLAN), ("flow tag", v::IBV_WC_EX_WITH_FLOW_TAG)] {
+        for (what, wc_flags) in [("tag matching", v::IBV_WC_EX_WITH_TM_INFO), ("unknown", 1 << 30)] {
             // SAFETY: all-zero is a value of this plain C struct.
             let mut attr = unsafe { std::mem::zeroed::<v::ibv_cq_init_attr_ex>() };
             (attr.cqe, attr.wc_flags) = (16, u64::from(wc_flags));
@@ -394,6 +394,26 @@ fn an_empty_poll_leaves_the_queue_free() {
         ensure!(does_not_hang("polling it from another thread", move || other.join())?.unwrap_or(false));
         // SAFETY: live, and destroyed here; an `ibv_cq` is the prefix of what was polled.
         ensure!(unsafe { f::ibv_destroy_cq(cq.cast()) } == 0);
+        Ok(())
+    });
+}
+
+/// Options of enhanced connection establishment, and rates of queue pairs of RoCE: there are none, and EOPNOTSUPP is what librdmacm
+/// takes for that.
+#[test]
+fn what_needs_a_card_is_not_supported() {
+    in_world(|| {
+        let Pair { near, .. } = &Pair::new(&Options::default())?;
+        let qp = near.qp.raw();
+        let mut ece = v::ibv_ece { vendor_id: 1, options: 0, comp_mask: 0 };
+        // SAFETY: a live queue pair, and structures of this test.
+        unsafe {
+            ensure!(f::ibv_set_ece(qp, &raw mut ece) == libc::EOPNOTSUPP);
+            ensure!(f::ibv_query_ece(qp, &raw mut ece) == libc::EOPNOTSUPP);
+        }
+        let mut limit =
+            v::ibv_qp_rate_limit_attr { rate_limit: 1000, max_burst_sz: 0, typical_pkt_sz: 0, comp_mask: 0 };
+        ensure!(op!(&near.context, modify_qp_rate_limit(qp, &raw mut limit)) == libc::EOPNOTSUPP);
         Ok(())
     });
 }

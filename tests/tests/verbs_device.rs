@@ -77,7 +77,10 @@ fn both_queries_of_the_device_agree() {
         ensure!(fields(&attr) == fields(&extended.orig_attr), "ibv_query_device and ibv_query_device_ex differ");
         ensure!(extended.phys_port_cnt_ex == 1);
         ensure!(extended.device_cap_flags_ex & 0xffff_ffff == u64::from(attr.device_cap_flags));
-        ensure!(extended.comp_mask == 0 && extended.tso_caps.max_tso == 0 && extended.tm_caps.flags == 0);
+        ensure!(extended.comp_mask == 0 && extended.tm_caps.flags == 0);
+        // Frames are cut by raw packet queue pairs alone.
+        ensure!(extended.tso_caps.max_tso > 0);
+        ensure!(extended.tso_caps.supported_qpts == 1 << v::IBV_QPT_RAW_PACKET);
         ensure!(extended.odp_caps.general_caps == u64::from(v::IBV_ODP_SUPPORT | v::IBV_ODP_SUPPORT_IMPLICIT));
         Ok(())
     });

@@ -2,13 +2,13 @@
 
 use anyhow::{Context as _, Result, bail, ensure};
 use urxe_ffi::verbs as v;
-use urxe_tests::in_world;
 use urxe_tests::verbs::datagram::{Ah, towards};
 use urxe_tests::verbs::memory::{ALL_ACCESS, PAGE, pattern};
 use urxe_tests::verbs::qp::Init;
 use urxe_tests::verbs::{
     Channel, Context, Cq, Errno, Mr, Op, Options, Pages, Pair, Pd, Qp, RecvWr, SendWr, Srq, Status,
 };
+use urxe_tests::{in_world, in_world_over_udp};
 
 const LOCAL_WRITE: u32 = v::IBV_ACCESS_LOCAL_WRITE;
 const REMOTE_WRITE: u32 = v::IBV_ACCESS_REMOTE_WRITE;
@@ -223,7 +223,7 @@ fn until_some_are_refused(mut round: impl FnMut(u64) -> Result<Status>) -> Resul
 //# When deregistration returns, nobody MUST copy from or to the memory any more.
 #[test]
 fn deregistering_memory_that_is_being_read() {
-    in_world(|| {
+    in_world_over_udp(|| {
         let len = 1 << 20;
         until_some_are_refused(|patience| {
             let Pair { near, far } = &Pair::new(&Options::default())?;
@@ -246,7 +246,7 @@ fn deregistering_memory_that_is_being_read() {
 //# When deregistration returns, nobody MUST copy from or to the memory any more.
 #[test]
 fn deregistering_memory_that_is_being_written() {
-    in_world(|| {
+    in_world_over_udp(|| {
         let len = 1 << 20;
         until_some_are_refused(|patience| {
             let Pair { near, far } = &Pair::new(&Options::default())?;

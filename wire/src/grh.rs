@@ -1,12 +1,12 @@
 //! The network header in front of a datagram, as receive buffers of UD queue pairs hold it.
 //!
-//! On InfiniBand it is the GRH; on RoCE v2 the IPv6 header, or 20 unused bytes and the IPv4 header (IBA annex
+//! On InfiniBand it is the GRH, if there is one; on RoCE v2 the IPv6 header, or 20 unused bytes and the IPv4 header (IBA annex
 //! A17.4.5.3; the kernel's `union rdma_network_hdr`). libibverbs tells the two apart by the version and the IPv4
 //! header's checksum (`ibv_init_ah_from_wc`), so the checksum must be right.
 
 use core::net::IpAddr;
 
-use crate::ICRC_LEN;
+use crate::{Gid, ICRC_LEN};
 
 /// Bytes it takes in the buffer.
 pub const LEN: usize = 40;
@@ -15,6 +15,8 @@ const UDP_LEN: usize = 8;
 const IPV4_LEN: usize = 20;
 /// IPv4 and IPv6 "next protocol" of UDP.
 const UDP: u8 = 17;
+/// "Next header" of a GRH: an IBA transport (IBA 8.3.3).
+const IBA: u8 = 0x1B;
 
 /// Which header it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -23,13 +25,19 @@ pub enum Kind {
     Ipv4,
     /// An IPv6 header.
     Ipv6,
+    /// A GRH of InfiniBand.
+    Grh,
 }
 
 impl Kind {
-    /// Of what [`network_header`] made.
+    /// Of what [`network_header`] or [`infiniband`] made.
     #[must_use]
     pub const fn of(header: &[u8; LEN]) -> Self {
-        if header[0] >> 4 == 6 { Self::Ipv6 } else { Self::Ipv4 }
+        match (header[0] >> 4, header[6]) {
+            (6, IBA) => Self::Grh,
+            (6, _) => Self::Ipv6,
+            _ => Self::Ipv4,
+        }
     }
 }
 
@@ -77,6 +85,19 @@ pub fn network_header(from: IpAddr, to: IpAddr, fields: Fields, len: usize) -> [
     bytes
 }
 
+/// The GRH of a packet of `len` bytes from the BTH to the padding (IBA 8.3).
+#[must_use]
+pub fn infiniband(from: &Gid, to: &Gid, fields: Fields, len: usize) -> [u8; LEN] {
+    let mut bytes = [0; LEN];
+    bytes[0..4].copy_from_slice(&(6 << 28 | u32::from(fields.tclass) << 20).to_be_bytes());
+    bytes[4..6].copy_from_slice(&u16::try_from(len + ICRC_LEN).unwrap_or(u16::MAX).to_be_bytes());
+    bytes[6] = IBA;
+    bytes[7] = fields.hop_limit;
+    bytes[8..24].copy_from_slice(&from.octets());
+    bytes[24..40].copy_from_slice(&to.octets());
+    bytes
+}
+
 /// The Internet checksum (RFC 1071).
 fn checksum(header: &[u8]) -> u16 {
     let sum: u32 = header.chunks_exact(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1])).sum();
@@ -110,5 +131,14 @@ mod tests {
         assert_eq!(Kind::of(&header), Kind::Ipv6);
         assert_eq!(header[..8], [0x62, 0, 0, 0, 0, 36, 17, 64]);
         assert_eq!((header[23], header[39]), (1, 2));
+    }
+
+    #[test]
+    fn a_grh_counts_the_icrc() {
+        let gid = |last| Gid::new([last; 16]);
+        let header = infiniband(&gid(1), &gid(2), Fields { tclass: 0x20, hop_limit: 1 }, 24);
+        assert_eq!(Kind::of(&header), Kind::Grh);
+        assert_eq!(header[..8], [0x62, 0, 0, 0, 0, 28, 0x1B, 1]);
+        assert_eq!((header[8], header[23], header[24], header[39]), (1, 1, 2, 2));
     }
 }

@@ -44,6 +44,8 @@ number24! {
 impl Qpn {
     /// QP1, the general services interface.
     pub const GSI: Self = Self(1);
+    /// QP0, the subnet management interface.
+    pub const SMI: Self = Self(0);
     /// The destination QP of multicast packets.
     pub const MULTICAST: Self = Self(0x00FF_FFFF);
 }

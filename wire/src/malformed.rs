@@ -19,6 +19,8 @@ pub enum Malformed {
     Syndrome(u8),
     /// The FETH selectivity level is reserved.
     FlushLevel,
+    /// An offer of selective repeat is of an unknown version.
+    SelectiveVersion(u8),
 }
 
 impl fmt::Display for Malformed {
@@ -31,6 +33,7 @@ impl fmt::Display for Malformed {
             Self::PadCount => f.write_str("more padding than payload"),
             Self::Syndrome(byte) => write!(f, "reserved AETH syndrome {byte:#04x}"),
             Self::FlushLevel => f.write_str("reserved FLUSH selectivity level"),
+            Self::SelectiveVersion(version) => write!(f, "unknown version {version} of selective repeat"),
         }
     }
 }

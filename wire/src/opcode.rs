@@ -2,14 +2,15 @@
 //!
 //! An opcode byte is a transport (3 bits) and an operation (5 bits). [`Operation::info`] holds one row an
 //! operation, total by construction; [`Opcode`] can only be a pair that the InfiniBand specification defines
-//! for RC, UC, UD, XRC, or the RoCE congestion notification packet. RD is not spoken by any RoCE device.
+//! for RC, UC, UD, XRC, or the RoCE congestion notification packet, or one of urxe's own among those that it leaves to
+//! manufacturers. RD is not spoken by any RoCE device.
 //!
 //! Sources: IBA 9.2.1 table "OpCode field", annexes A14 (XRC), A17 (RoCE v2, CNP), A19 (FLUSH, ATOMIC WRITE);
 //! `include/rdma/ib_pack.h`.
 
 use core::fmt;
 
-use crate::Mtu;
+use crate::{Bitmap, Mtu};
 
 /// The transport service of an opcode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
@@ -24,11 +25,13 @@ pub enum Transport {
     Cnp,
     /// Extended reliable connection (IBA annex A14).
     Xrc,
+    /// Selective repeat between two urxe ([`crate::selective`]), beside RC; a manufacturer's opcodes (IBA 9.2.1).
+    Urxe,
 }
 
 impl Transport {
     /// All of them.
-    pub const ALL: [Self; 5] = [Self::Rc, Self::Uc, Self::Ud, Self::Cnp, Self::Xrc];
+    pub const ALL: [Self; 6] = [Self::Rc, Self::Uc, Self::Ud, Self::Cnp, Self::Xrc, Self::Urxe];
 
     /// The upper three bits of the opcode byte.
     const fn bits(self) -> u8 {
@@ -38,6 +41,7 @@ impl Transport {
             Self::Ud => 0x60,
             Self::Cnp => 0x80,
             Self::Xrc => 0xA0,
+            Self::Urxe => 0xC0,
         }
     }
 
@@ -48,6 +52,7 @@ impl Transport {
             Self::Ud => "UD",
             Self::Cnp => "CNP",
             Self::Xrc => "XRC",
+            Self::Urxe => "urxe",
         }
     }
 }
@@ -104,6 +109,8 @@ pub enum Operation {
     Flush,
     AtomicWrite,
     CongestionNotification,
+    SelectiveOffer,
+    SelectiveAcknowledge,
 }
 
 /// Which half of a queue pair a packet is for.
@@ -113,7 +120,7 @@ pub enum Role {
     Request,
     /// For the requester (its completer).
     Response,
-    /// For neither: congestion control.
+    /// For neither: congestion control, selective repeat.
     Notification,
 }
 
@@ -132,6 +139,8 @@ pub enum Kind {
     Flush,
     AtomicWrite,
     CongestionNotification,
+    SelectiveOffer,
+    SelectiveAcknowledge,
 }
 
 /// A packet's place in its message.
@@ -185,6 +194,10 @@ pub enum HeaderSet {
     FethReth,
     /// The 16 reserved bytes of a CNP.
     CnpReserved,
+    /// Offer of selective repeat.
+    SelectiveOffer,
+    /// Header of a selective acknowledgement.
+    SelectiveAck,
 }
 
 /// How many bytes of payload an operation's packet carries (IBA 9.7.4.1.6 and C9-92), before padding.
@@ -200,6 +213,8 @@ pub enum PayloadRule {
     ZeroToMtu,
     /// Eight: ATOMIC WRITE (IBA annex A19).
     Eight,
+    /// A bitmap of a selective acknowledgement.
+    Bitmap,
 }
 
 impl PayloadRule {
@@ -212,6 +227,7 @@ impl PayloadRule {
             Self::OneToMtu => len >= 1 && len <= mtu.bytes(),
             Self::ZeroToMtu => len <= mtu.bytes(),
             Self::Eight => len == 8,
+            Self::Bitmap => len <= Bitmap::MOST && len.is_multiple_of(4),
         }
     }
 }
@@ -245,10 +261,11 @@ const CONNECTED: TransportSet = TransportSet::of(&[Transport::Rc, Transport::Uc,
 const RELIABLE: TransportSet = TransportSet::of(&[Transport::Rc, Transport::Xrc]);
 const SEND_ONLY: TransportSet = TransportSet::of(&[Transport::Rc, Transport::Uc, Transport::Ud, Transport::Xrc]);
 const CNP: TransportSet = TransportSet::of(&[Transport::Cnp]);
+const URXE: TransportSet = TransportSet::of(&[Transport::Urxe]);
 
 impl Operation {
     /// All of them.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 28] = [
         Self::SendFirst,
         Self::SendMiddle,
         Self::SendLast,
@@ -275,6 +292,8 @@ impl Operation {
         Self::Flush,
         Self::AtomicWrite,
         Self::CongestionNotification,
+        Self::SelectiveOffer,
+        Self::SelectiveAcknowledge,
     ];
 
     /// The operation's row.
@@ -318,6 +337,8 @@ impl Operation {
             Self::Flush                  => row!("FLUSH",                           28, RELIABLE,  Request,  K::Flush,   At::Only,   H::FethReth,    P::None,      false, false),
             Self::AtomicWrite            => row!("ATOMIC WRITE",                    29, RELIABLE,  Request,  K::AtomicWrite, At::Only, H::Reth,      P::Eight,     false, false),
             Self::CongestionNotification => row!("CNP",                              1, CNP,       Notification, K::CongestionNotification, At::Only, H::CnpReserved, P::None, false, false),
+            Self::SelectiveOffer         => row!("Selective Repeat Offer",           0, URXE,      Notification, K::SelectiveOffer, At::Only, H::SelectiveOffer, P::None, false, false),
+            Self::SelectiveAcknowledge   => row!("Selective Acknowledge",            1, URXE,      Notification, K::SelectiveAcknowledge, At::Only, H::SelectiveAck, P::Bitmap, false, false),
         }
     }
 }
@@ -339,6 +360,12 @@ impl Opcode {
 
     /// The congestion notification packet.
     pub const CNP: Self = Self { transport: Transport::Cnp, operation: Operation::CongestionNotification };
+
+    /// Offer of selective repeat, or the answer to one.
+    pub const SELECTIVE_OFFER: Self = Self { transport: Transport::Urxe, operation: Operation::SelectiveOffer };
+
+    /// Acknowledgement of packets that came out of order.
+    pub const SELECTIVE_ACK: Self = Self { transport: Transport::Urxe, operation: Operation::SelectiveAcknowledge };
 
     /// From the opcode byte.
     #[must_use]

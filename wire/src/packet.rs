@@ -2,7 +2,10 @@
 
 pub use crate::malformed::Malformed;
 use crate::opcode::{HeaderSet, Role};
-use crate::{Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Feth, ICRC_LEN, Ieth, ImmDt, Opcode, Reth, Transport, XrcEth};
+use crate::{
+    Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Feth, ICRC_LEN, Ieth, ImmDt, Opcode, Reth, SelectiveAck, SelectiveOffer,
+    Transport, XrcEth,
+};
 
 /// The extended headers of a packet: one variant for each combination that exists.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -18,6 +21,8 @@ pub enum Ext {
     AethAtomicAckEth(Aeth, AtomicAckEth),
     FethReth(Feth, Reth),
     CnpReserved,
+    SelectiveOffer(SelectiveOffer),
+    SelectiveAck(SelectiveAck),
 }
 
 impl Ext {
@@ -33,6 +38,8 @@ impl Ext {
             Self::AethAtomicAckEth(..) => HeaderSet::AethAtomicAckEth,
             Self::FethReth(..) => HeaderSet::FethReth,
             Self::CnpReserved => HeaderSet::CnpReserved,
+            Self::SelectiveOffer(_) => HeaderSet::SelectiveOffer,
+            Self::SelectiveAck(_) => HeaderSet::SelectiveAck,
         }
     }
 }
@@ -55,6 +62,8 @@ impl HeaderSet {
             Self::AethAtomicAckEth => Aeth::LEN + AtomicAckEth::LEN,
             Self::FethReth => Feth::LEN + Reth::LEN,
             Self::CnpReserved => CNP_RESERVED_LEN,
+            Self::SelectiveOffer => SelectiveOffer::LEN,
+            Self::SelectiveAck => SelectiveAck::LEN,
         }
     }
 
@@ -68,7 +77,7 @@ impl HeaderSet {
 /// Headers between the BTH and the operation's own, by transport.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Service {
-    /// RC and UC, XRC responses, CNP: nothing.
+    /// RC and UC, XRC responses, CNP, selective repeat: nothing.
     Connected,
     /// UD: a DETH.
     Datagram(Deth),
@@ -91,7 +100,7 @@ impl ServiceKind {
         match (opcode.transport(), opcode.info().role) {
             (Transport::Ud, _) => Self::Datagram,
             (Transport::Xrc, Role::Request) => Self::Xrc,
-            (Transport::Rc | Transport::Uc | Transport::Cnp, _)
+            (Transport::Rc | Transport::Uc | Transport::Cnp | Transport::Urxe, _)
             | (Transport::Xrc, Role::Response | Role::Notification) => Self::Connected,
         }
     }
@@ -184,6 +193,8 @@ impl Header {
                 reth.emit(take(&mut rest));
             }
             Ext::CnpReserved => *take::<CNP_RESERVED_LEN>(&mut rest) = [0; CNP_RESERVED_LEN],
+            Ext::SelectiveOffer(offer) => offer.emit(take(&mut rest)),
+            Ext::SelectiveAck(ack) => ack.emit(take(&mut rest)),
         }
         room - rest.len()
     }
@@ -252,6 +263,8 @@ impl<'a> Packet<'a> {
                 read::<CNP_RESERVED_LEN>(&mut rest)?;
                 Ext::CnpReserved
             }
+            HeaderSet::SelectiveOffer => Ext::SelectiveOffer(SelectiveOffer::parse(read(&mut rest)?)?),
+            HeaderSet::SelectiveAck => Ext::SelectiveAck(SelectiveAck::parse(read(&mut rest)?)),
         };
         if rest.len() % 4 != 0 {
             //= spec/packets.md#pkt-006

@@ -6,14 +6,21 @@ use core::fmt;
 use crate::feth::FlushLevel;
 use crate::packet::Service;
 use crate::{
-    Aeth, AtomicAckEth, AtomicEth, Bth, Credits, Deth, Ext, Feth, Header, Ieth, ImmDt, NakCode, PKey, Packet, Reth,
-    RnrTimer, Syndrome, XrcEth,
+    Aeth, AtomicAckEth, AtomicEth, Bitmap, Bth, Credits, Deth, Ext, Feth, Header, Ieth, ImmDt, NakCode, PKey, Packet,
+    Reth, RnrTimer, SelectiveAck, SelectiveOffer, Syndrome, XrcEth,
 };
 
-/// The headers, then `Len`, the bytes of payload, and `PadCnt`, where they are not 0.
+/// The headers, then `Len`, the bytes of payload, and `PadCnt`, where they are not 0. Of a selective acknowledgement, the
+/// ranges of PSNs that arrived instead.
 impl fmt::Display for Packet<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.header.fmt(f)?;
+        if let (Ext::SelectiveAck(_), Some(bitmap)) = (self.ext(), Bitmap::new(self.payload)) {
+            return bitmap.ranges(self.bth().psn).try_for_each(|(first, last)| match first == last {
+                true => write!(f, " {first}"),
+                false => write!(f, " {first}-{last}"),
+            });
+        }
         if !self.payload.is_empty() {
             write!(f, " Len={}", self.payload.len())?;
         }
@@ -42,6 +49,8 @@ impl fmt::Display for Header {
             Ext::Aeth(aeth) => write!(f, " {aeth}"),
             Ext::AethAtomicAckEth(aeth, ack) => write!(f, " {aeth} {ack}"),
             Ext::FethReth(feth, reth) => write!(f, " {feth} {reth}"),
+            Ext::SelectiveOffer(offer) => write!(f, " {offer}"),
+            Ext::SelectiveAck(ack) => write!(f, " {ack}"),
         }
     }
 }
@@ -110,6 +119,18 @@ impl fmt::Display for Aeth {
 impl fmt::Display for AtomicAckEth {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "OrigRemDt={}", self.original)
+    }
+}
+
+impl fmt::Display for SelectiveOffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Window={}{}", self.window, if self.answer { " Answer" } else { "" })
+    }
+}
+
+impl fmt::Display for SelectiveAck {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Duplicates={}", self.duplicates)
     }
 }
 
@@ -231,7 +252,7 @@ mod tests {
 
     #[test]
     fn other_services() {
-        let deth = Deth { q_key: QKey(0x1122_3344), src_qp: Qpn::new(0x29) };
+        let deth = Deth { q_key: QKey(0x1122_3344), src_qp: Qpn::new(0x29), lid_routed: false };
         let datagram = Header {
             bth: bth(Transport::Ud, Operation::SendOnlyWithImmediate),
             service: Service::Datagram(deth),

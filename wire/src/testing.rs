@@ -11,7 +11,7 @@ use crate::opcode::{HeaderSet, PayloadRule, Role};
 use crate::packet::{Service, pad_count};
 use crate::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Ext, Feth, Header, ICRC_LEN, Ieth, ImmDt, Msn, Opcode, PKey, Psn, QKey,
-    Qpn, RKey, Reth, Syndrome, Transport, XrcEth,
+    Qpn, RKey, Reth, SelectiveAck, SelectiveOffer, Syndrome, Transport, XrcEth,
 };
 
 /// Every legal opcode.
@@ -62,13 +62,19 @@ fn ext(headers: HeaderSet) -> BoxedStrategy<Ext> {
                 .boxed()
         }
         HeaderSet::CnpReserved => Just(Ext::CnpReserved).boxed(),
+        HeaderSet::SelectiveOffer => (any::<bool>(), any::<u16>())
+            .prop_map(|(answer, window)| Ext::SelectiveOffer(SelectiveOffer { answer, window }))
+            .boxed(),
+        HeaderSet::SelectiveAck => {
+            any::<u32>().prop_map(|duplicates| Ext::SelectiveAck(SelectiveAck { duplicates })).boxed()
+        }
     }
 }
 
 fn service(opcode: Opcode) -> BoxedStrategy<Service> {
     match (opcode.transport(), opcode.info().role) {
-        (Transport::Ud, _) => (any::<u32>(), qpn())
-            .prop_map(|(q_key, src_qp)| Service::Datagram(Deth { q_key: QKey(q_key), src_qp }))
+        (Transport::Ud, _) => (any::<u32>(), qpn(), any::<bool>())
+            .prop_map(|(q_key, src_qp, lid_routed)| Service::Datagram(Deth { q_key: QKey(q_key), src_qp, lid_routed }))
             .boxed(),
         (Transport::Xrc, Role::Request) => qpn().prop_map(|xrc_srq| Service::Xrc(XrcEth { xrc_srq })).boxed(),
         _ => Just(Service::Connected).boxed(),
@@ -76,8 +82,11 @@ fn service(opcode: Opcode) -> BoxedStrategy<Service> {
 }
 
 fn payload(rule: PayloadRule) -> BoxedStrategy<Vec<u8>> {
+    if rule == PayloadRule::Bitmap {
+        return prop::collection::vec(any::<[u8; 4]>(), 0..=64).prop_map(|words| words.concat()).boxed();
+    }
     let lengths = match rule {
-        PayloadRule::None => 0..=0,
+        PayloadRule::None | PayloadRule::Bitmap => 0..=0,
         PayloadRule::Full => 256..=256,
         PayloadRule::OneToMtu => 1..=256,
         PayloadRule::ZeroToMtu => 0..=256,

@@ -69,6 +69,7 @@ fn numbers() {
         (Transport::Ud, 0x60, &on_ud),
         (Transport::Cnp, 0x80, &[(CongestionNotification, 0x01)]),
         (Transport::Xrc, 0xA0, &operations),
+        (Transport::Urxe, 0xC0, &[(SelectiveOffer, 0x00), (SelectiveAcknowledge, 0x01)]),
     ];
     let mut seen = BTreeSet::new();
     for (transport, base, operations) in transports {
@@ -84,6 +85,7 @@ fn numbers() {
         assert_eq!(Opcode::from_u8(byte).is_some(), seen.contains(&byte), "{byte:#04x}");
     }
     assert_eq!(Opcode::CNP.to_u8(), 0x81);
+    assert_eq!((Opcode::SELECTIVE_OFFER.to_u8(), Opcode::SELECTIVE_ACK.to_u8()), (0xC0, 0xC1));
 }
 
 #[test]
@@ -119,6 +121,7 @@ fn rows_agree_with_themselves() {
             (Kind::Send | Kind::Write | Kind::ReadResponse, Position::Last) => PayloadRule::OneToMtu,
             (Kind::Send | Kind::Write | Kind::ReadResponse, Position::Only) => PayloadRule::ZeroToMtu,
             (Kind::AtomicWrite, _) => PayloadRule::Eight,
+            (Kind::SelectiveAcknowledge, _) => PayloadRule::Bitmap,
             _ => PayloadRule::None,
         };
         assert_eq!(info.payload, payload, "{}", info.name);
@@ -138,7 +141,7 @@ fn rows_agree_with_themselves() {
         }
         let role = match info.kind {
             Kind::ReadResponse | Kind::Acknowledge | Kind::AtomicAcknowledge => Role::Response,
-            Kind::CongestionNotification => Role::Notification,
+            Kind::CongestionNotification | Kind::SelectiveOffer | Kind::SelectiveAcknowledge => Role::Notification,
             _ => Role::Request,
         };
         assert_eq!(info.role, role, "{}", info.name);
@@ -157,4 +160,5 @@ fn payload_rules() {
     assert_eq!(allowed(PayloadRule::OneToMtu), [false, true, true, true, true, false]);
     assert_eq!(allowed(PayloadRule::ZeroToMtu), [true, true, true, true, true, false]);
     assert_eq!(allowed(PayloadRule::Eight), [false, false, true, false, false, false]);
+    assert_eq!([0, 1, 4, 256, 260].map(|len| PayloadRule::Bitmap.allows(len, mtu)), [true, false, true, true, false]);
 }

@@ -213,7 +213,7 @@ fn tree(dir: &Path, name: &str) -> PathBuf {
 /// Adds what the preloaded library shows, as a folder of `urxe run` has it.
 fn add_tree(plan: &mut Plan, root: &Path, slots: &[Slot<'_>], choices: &Choices) {
     plan.text(root.join(RUN_USERS_LOCK), "");
-    sysfs::add_kernel_tree(plan, &root.join("sys"), slots, choices.personality);
+    sysfs::add_kernel_tree(plan, &root.join("sys"), slots, choices.personality, None);
     let dev = root.join(DEV_DIR.trim_start_matches('/'));
     for name in (0..slots.len()).map(|index| format!("uverbs{index}")).chain([RDMA_CM.to_owned()]) {
         // The container's own.

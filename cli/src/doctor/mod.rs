@@ -13,6 +13,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Result;
+use urxe_options::Personality;
 
 use crate::layout::Layout;
 use crate::options::{Options, Settings};
@@ -166,6 +167,26 @@ fn missing_folder() -> Option<Finding> {
     })
 }
 
+/// Returns a finding if the devices have a card's names.
+fn looks_like_a_card(personality: Personality) -> Option<Finding> {
+    (personality == Personality::Mlx5).then(|| {
+        Finding::warning(
+            "personality mlx5: devices have the names and ids of a ConnectX-5, and none of its direct verbs (mlx5dv)",
+            "leave --personality out unless the program insists on such a name",
+        )
+    })
+}
+
+/// Says whether raw packet queue pairs can be made, and who else gets their frames.
+fn raw_ethernet() -> Finding {
+    match urxe_net::raw::check_rights() {
+        Ok(()) => Finding::fine("raw Ethernet: allowed; the host's network stack gets a copy of every frame"),
+        Err(error) => Finding::fine(format!(
+            "raw Ethernet: not allowed here ({error}); programs that want it need CAP_NET_RAW: `unshare -Urn`, --cap-add=NET_RAW"
+        )),
+    }
+}
+
 fn check_devices(settings: &Settings) -> Vec<Finding> {
     match settings.choices().and_then(|choices| Ok((devices::interfaces(&choices)?, choices))) {
         Ok((interfaces, choices)) => choices
@@ -173,6 +194,8 @@ fn check_devices(settings: &Settings) -> Vec<Finding> {
             .iter()
             .zip(interfaces)
             .flat_map(|(device, at)| network::check(device, &at, &choices))
+            .chain(looks_like_a_card(choices.personality))
+            .chain([raw_ethernet()])
             .collect(),
         Err(error) => vec![Finding::error(&error)],
     }

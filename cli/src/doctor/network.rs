@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use urxe_net::{Interface, Port, PortError};
 use urxe_options::{Choices, Device};
+use urxe_wire::Lid;
 
 use super::Finding;
 
@@ -22,9 +23,23 @@ const BUFFER: usize = 200 * 1024;
 /// How long a datagram may take through the loopback.
 const PATIENCE: Duration = Duration::from_millis(500);
 
+/// A port that is to have a LID, and has none.
+fn lid(interface: &Interface, choices: &Choices) -> Option<Finding> {
+    (choices.lids && interface.lid() == Lid::NONE).then(|| {
+        let what = match interface.first_ipv4() {
+            Some((_, address)) => {
+                format!("{address} on {} stands for no LID: peers reach it by GID only", interface.name())
+            }
+            None => format!("{} has no IPv4 address, so its port has no LID", interface.name()),
+        };
+        Finding::warning(what, "use an address below x.y.191.0, or above x.y.192.0 in a network of 18 bits or more")
+    })
+}
+
 pub(super) fn check(device: &Device, interface: &Interface, choices: &Choices) -> Vec<Finding> {
     let name = interface.name();
     let mut findings = mtu(interface, choices);
+    findings.extend(lid(interface, choices));
     match Port::open(interface.clone()) {
         Ok((port, mut receiver)) => {
             if port.receive_buffer() < BUFFER {

@@ -31,6 +31,7 @@ use crate::device_node;
 use crate::layout::{DEV_DIR, RDMA_CM};
 use crate::plan::Plan;
 use crate::sysfs::{self, Netdev, Slot};
+use crate::topology::Topology;
 use crate::valgrind;
 
 /// Prefix of the folders' names.
@@ -51,10 +52,15 @@ pub(super) struct Folder {
 
 impl Folder {
     /// Makes the folder of a run in the first place that has room.
-    pub(super) fn create(choices: &Choices, interfaces: &[Interface], library: &Path) -> Result<Self> {
+    pub(super) fn create(
+        choices: &Choices,
+        interfaces: &[Interface],
+        topology: Option<&Topology>,
+        library: &Path,
+    ) -> Result<Self> {
         let mut errors = Vec::new();
         for place in places() {
-            match Self::create_in(&place, choices, interfaces, library) {
+            match Self::create_in(&place, choices, interfaces, topology, library) {
                 Ok(folder) => return Ok(folder),
                 Err(error) => errors.push(format!("{}: {error:#}", place.display())),
             }
@@ -62,7 +68,13 @@ impl Folder {
         bail!("no temporary folder ({}): make room there, or set TMPDIR", errors.join("; "))
     }
 
-    fn create_in(place: &Path, choices: &Choices, interfaces: &[Interface], library: &Path) -> Result<Self> {
+    fn create_in(
+        place: &Path,
+        choices: &Choices,
+        interfaces: &[Interface],
+        topology: Option<&Topology>,
+        library: &Path,
+    ) -> Result<Self> {
         let dir = tempfile::Builder::new().prefix(PREFIX).tempdir_in(place)?;
         // Whatever the umask of the program is to be: processes of other users may read, and never write.
         let _umask = Umask::set(0o022);
@@ -86,7 +98,7 @@ impl Folder {
                 Slot { name: device.name.clone(), netdev: Some(Netdev::from(interface).with_lid(lid)) }
             })
             .collect();
-        sysfs::add_kernel_tree(&mut plan, &shown.join("sys"), &slots, choices.personality);
+        sysfs::add_kernel_tree(&mut plan, &shown.join("sys"), &slots, choices.personality, topology);
         let dev = shown.join(DEV_DIR.trim_start_matches('/'));
         // Only root can make nodes, and only root could change `/dev/null` through a descriptor of a link to it.
         let nodes = device_node::can_be_made(&shown);

@@ -19,7 +19,13 @@ use anyhow::{Context, Result, ensure};
 use crate::layout::DEV_DIR;
 
 /// Prefixes of the names of RDMA's files.
-const OURS: [&str; 4] = ["infiniband", "rdma_cm", "pci7572:", "7572:"];
+const OURS: [&str; 2] = ["infiniband", "rdma_cm"];
+
+/// Prefix of the numbers of IOMMU groups.
+const GROUPS: &[u8] = b"7572";
+
+/// Start of the PCI domains that no machine has: 7572 to 757f.
+const DOMAINS: &[u8] = b"757";
 
 /// Folder of the new `/dev` that shows the machine's `/dev`.
 const MACHINE_DEV: &str = ".machine";
@@ -59,8 +65,20 @@ fn unshare() -> Result<()> {
     Ok(())
 }
 
-fn is_ours(name: &OsStr) -> bool {
-    OURS.iter().any(|ours| name.as_bytes().starts_with(ours.as_bytes()))
+/// Whether an entry of the folder `dir` is RDMA's: by its name, or as the `device` of an interface.
+fn is_ours(dir: &Path, name: &OsStr) -> bool {
+    let is_netdev = || dir.starts_with("/sys/devices") && dir.parent().is_some_and(|parent| parent.ends_with("net"));
+    let bytes = name.as_bytes();
+    OURS.iter().any(|ours| bytes.starts_with(ours.as_bytes()))
+        || is_domain(bytes.strip_prefix(b"pci").unwrap_or(bytes))
+        || (dir.ends_with("iommu_groups") && bytes.starts_with(GROUPS))
+        || (name == "device" && is_netdev())
+}
+
+/// Whether `name` starts with a PCI domain that no machine has.
+fn is_domain(name: &[u8]) -> bool {
+    let digit = |byte: &u8| matches!(byte, b'2'..=b'9' | b'a'..=b'f');
+    name.strip_prefix(DOMAINS).is_some_and(|rest| matches!(rest, [last, b':', ..] if digit(last)))
 }
 
 /// Names and kinds of a folder's entries.
@@ -76,21 +94,21 @@ fn entries(dir: &Path) -> Result<Vec<(PathBuf, FileType)>> {
 /// Shows what `from` holds in the machine's folder `at`.
 fn show(from: &Path, at: &Path) -> Result<()> {
     let ours = entries(from)?;
-    let is_missing = |name: &Path| is_ours(name.as_os_str()) || !at.join(name).exists();
-    let missing = ours.iter().any(|(name, kind)| (kind.is_dir() || is_ours(name.as_os_str())) && is_missing(name));
+    let is_missing = |name: &Path| is_ours(at, name.as_os_str()) || !at.join(name).exists();
+    let missing = ours.iter().any(|(name, kind)| (kind.is_dir() || is_ours(at, name.as_os_str())) && is_missing(name));
     if missing {
         rebuild(at)?;
         for (name, kind) in ours.iter().filter(|(name, _)| is_missing(name)) {
             let (source, target) = (from.join(name), at.join(name));
             if kind.is_symlink() {
                 // `class/net` leads to itself here.
-                if is_ours(name.as_os_str()) {
+                if is_ours(at, name.as_os_str()) {
                     copy_link(&source, &target)?;
                 }
                 continue;
             }
             ensure!(kind.is_dir(), "{} is not a folder", source.display());
-            if is_ours(name.as_os_str()) && target != Path::new(DEV_DIR) {
+            if is_ours(at, name.as_os_str()) && target != Path::new(DEV_DIR) {
                 copy(&source, &target)?;
                 continue;
             }
@@ -100,7 +118,7 @@ fn show(from: &Path, at: &Path) -> Result<()> {
             }
         }
     }
-    for (name, _) in ours.iter().filter(|(name, kind)| kind.is_dir() && !is_ours(name.as_os_str())) {
+    for (name, _) in ours.iter().filter(|(name, kind)| kind.is_dir() && !is_ours(at, name.as_os_str())) {
         show(&from.join(name), &at.join(name))?;
     }
     // Nobody creates anything in /sys. In /dev, root may.
@@ -132,7 +150,7 @@ fn rebuild(at: &Path) -> Result<()> {
     let old = File::open(at)?;
     let before = Path::new("/proc/self/fd").join(old.as_raw_fd().to_string());
     memory(at)?;
-    for (name, kind) in machine.iter().filter(|(name, _)| !is_ours(name.as_os_str())) {
+    for (name, kind) in machine.iter().filter(|(name, _)| !is_ours(at, name.as_os_str())) {
         let (source, target) = (before.join(name), at.join(name));
         if kind.is_symlink() {
             copy_link(&source, &target)?;
@@ -257,11 +275,15 @@ mod tests {
 
     #[test]
     fn names_of_rdma_are_told_from_others() {
-        for name in ["infiniband", "infiniband_verbs", "rdma_cm", "7572:00:00.0", "pci7572:00"] {
-            assert!(is_ours(OsStr::new(name)), "{name}");
+        for name in ["infiniband", "infiniband_verbs", "rdma_cm", "7572:00:00.0", "pci757f:00"] {
+            assert!(is_ours(Path::new("/sys/class"), OsStr::new(name)), "{name}");
         }
-        for name in ["net", "misc", "pci0000:00", "null", "0000:00:00.0"] {
-            assert!(!is_ours(OsStr::new(name)), "{name}");
+        for name in ["net", "misc", "pci0000:00", "null", "0000:00:00.0", "7571:00:00.0", "757200"] {
+            assert!(!is_ours(Path::new("/sys/class"), OsStr::new(name)), "{name}");
+        }
+        assert!(is_ours(Path::new("/sys/kernel/iommu_groups"), OsStr::new("757200")));
+        for (dir, expected) in [("/sys/devices/virtual/net/lo", true), ("/sys/devices/virtual/block/loop0", false)] {
+            assert_eq!(is_ours(Path::new(dir), OsStr::new("device")), expected, "{dir}");
         }
     }
 }

@@ -26,6 +26,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 
 use crate::options::Options;
+use crate::topology::Topology;
 use crate::{devices, library, misspelt, out, valgrind};
 use artifacts::Artifacts;
 use folder::Folder;
@@ -103,9 +104,11 @@ fn prepare(args: &Args) -> Result<Option<ExitCode>> {
     // Here it is one line; every process that opens the device would say it again.
     settings.observations()?;
     let interfaces = devices::interfaces(&choices)?;
+    let names: Vec<&str> = choices.devices.iter().map(|device| device.name.as_str()).collect();
+    let topology = choices.topology.as_deref().map(|file| Topology::read(file, &names)).transpose()?;
     let artifacts =
         args.artifacts.as_deref().map(|dir| Artifacts::create(dir, &settings, &args.command)).transpose()?;
-    let folder = Folder::create(&choices, &interfaces, &library)?;
+    let folder = Folder::create(&choices, &interfaces, topology.as_ref(), &library)?;
     let preload = preload_value(&folder.library(&library), std::env::var_os("LD_PRELOAD").as_deref());
     let path = janitor::start(folder)?;
     if args.isolate {

@@ -34,6 +34,14 @@ const ENTRIES: &[Entry] = &[
         "connection management: an id whose device was removed (RDMA_CM_EVENT_DEVICE_REMOVAL)",
         "destroy the id, and make another",
     ),
+    row(
+        9,
+        "EBADF",
+        "no such descriptor",
+        "ibv_reg_dmabuf_mr: the descriptor is closed or never was one (UCX asks with -1 whether the device knows dma-bufs); \
+         ibv_open_xrcd: the file is not open",
+        "pass the descriptor of an open dma-buf or file",
+    ),
     row(11, "EAGAIN", "not now", "a resource is in use or short for a moment", "try again; look at ulimit -a"),
     row(
         12,

@@ -35,12 +35,14 @@ verbs! {
     AllocParentDomain "ibv_alloc_parent_domain";
     AllocPd "ibv_alloc_pd";
     AllocTd "ibv_alloc_td";
+    AttachCountersPointFlow "ibv_attach_counters_point_flow";
     AttachMcast "ibv_attach_mcast";
     BindMw "ibv_bind_mw";
     CloseDevice "ibv_close_device";
     CloseXrcd "ibv_close_xrcd";
     CreateAh "ibv_create_ah";
     CreateCompCntr "ibv_create_comp_cntr";
+    CreateCounters "ibv_create_counters";
     CreateCq "ibv_create_cq";
     CreateCqEx "ibv_create_cq_ex";
     CreateFlow "ibv_create_flow";
@@ -57,6 +59,7 @@ verbs! {
     DeregMr "ibv_dereg_mr";
     DestroyAh "ibv_destroy_ah";
     DestroyCompCntr "ibv_destroy_comp_cntr";
+    DestroyCounters "ibv_destroy_counters";
     DestroyCq "ibv_destroy_cq";
     DestroyFlow "ibv_destroy_flow";
     DestroyQp "ibv_destroy_qp";
@@ -64,6 +67,7 @@ verbs! {
     DestroySrq "ibv_destroy_srq";
     DestroyWq "ibv_destroy_wq";
     DetachMcast "ibv_detach_mcast";
+    DmExportDmabufFd "ibv_dm_export_dmabuf_fd";
     FreeDm "ibv_free_dm";
     GetSrqNum "ibv_get_srq_num";
     ImportDevice "ibv_import_device";
@@ -76,6 +80,7 @@ verbs! {
     MemcpyToDm "ibv_memcpy_to_dm";
     ModifyCq "ibv_modify_cq";
     ModifyQp "ibv_modify_qp";
+    ModifyQpRateLimit "ibv_modify_qp_rate_limit";
     ModifySrq "ibv_modify_srq";
     ModifyWq "ibv_modify_wq";
     NextPoll "ibv_next_poll";
@@ -96,6 +101,7 @@ verbs! {
     QueryRtValues "ibv_query_rt_values";
     QuerySrq "ibv_query_srq";
     ReadCompCntr "ibv_read_comp_cntr";
+    ReadCounters "ibv_read_counters";
     ReadErrCompCntr "ibv_read_err_comp_cntr";
     RegDmMr "ibv_reg_dm_mr";
     RegDmabufMr "ibv_reg_dmabuf_mr";

@@ -170,8 +170,8 @@ fn unanswered(observer: &Observer, length: u32, known: &QpRecord) -> (String, St
     if known.heard {
         return (
             format!("{tries} retries{timeout} to {peer} without progress, though it has answered before"),
-            "has the peer's queue pair been destroyed or gone to ERR? Else packets are lost: look at the counters, or raise \
-             timeout and retry_cnt"
+            "has the peer's process ended, or its queue pair been destroyed or gone to ERR? Else packets are lost: look at the \
+             counters, or raise timeout and retry_cnt"
                 .to_owned(),
         );
     }

@@ -85,16 +85,20 @@ fn out_of_window(known: &mut QpRecord, psn: Psn) -> Option<(Once, String, &'stat
     })
 }
 
-/// Explains a datagram to a queue pair that there has not been lately.
+/// Explains a datagram or request to a queue pair that there has not been lately.
 pub(crate) fn unknown_qp(observer: &Observer, format: Format, arrived: &Arrived) {
-    let Some((src_qp, ..)) = arrived.datagram else { return };
     let dest = arrived.dest;
     if !lock(&observer.peers).is_unknown(dest) {
         return;
     }
     let why = format!("there is no QP {dest} at {}", arrived.to);
     let remedy = "tell the sender the qp_num of a queue pair that is there, and its GID";
-    let what = format!("a datagram of QP {src_qp} at {} is dropped", arrived.from.ip());
+    let from = arrived.from.ip();
+    let Some((src_qp, ..)) = arrived.datagram else {
+        // It does not say which queue pair has sent it.
+        return print(observer, format, dest, &format!("a request from {from} is dropped"), &why, remedy);
+    };
+    let what = format!("a datagram of QP {src_qp} at {from} is dropped");
     print(observer, format, dest, &what, &why, remedy);
     let note = Note { to: src_qp, from: dest, address: arrived.to, is_drop: true, why, remedy: remedy.to_owned() };
     observer.notes.send(arrived.from, &note);

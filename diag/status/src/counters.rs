@@ -78,6 +78,14 @@ urxe_net::counters! {
         mad_queue_full,
         /// Requests about performance counters that came while too many waited.
         mad_perf_dropped,
+        /// Packets of subnet management whose directed route leads nowhere.
+        smp_no_way,
+        /// Packets of subnet management with a wrong M_Key.
+        smp_bad_key,
+        /// Datagrams of a virtual subnet for which there is no room: hosts, groups, questions.
+        subnet_full,
+        /// Announcements of a LID or GUID that is not their sender's, or another host's as well.
+        subnet_lies,
         /// CNPs sent, under mlx5's names as the three below.
         np_cnp_sent,
         /// Packets that arrived with marks of congestion.
@@ -86,12 +94,38 @@ urxe_net::counters! {
         rp_cnp_handled,
         /// CNPs received that changed nothing.
         rp_cnp_ignored,
+        /// Queue pairs that agreed with their peer on selective repeat.
+        sack_connections,
+        /// Requests behind a gap that were kept.
+        sack_kept,
+        /// Selective acknowledgements sent.
+        sack_sent,
+        /// Selective acknowledgements received.
+        sack_received,
+        /// Selective acknowledgements that changed nothing: of what was never sent.
+        sack_invalid,
+        /// Packets that were found lost while others arrived.
+        sack_lost,
+        /// Packets sent again alone.
+        sack_retransmitted,
+        /// Packets of these that had not been lost.
+        sack_spurious,
+        /// Times that one of several paths was left because it lost far more than the others.
+        paths_left,
         /// Requests given up after the last retry.
         retry_exceeded_err,
         /// Requests given up after the last RNR NAK.
         retry_rnr_exceeded_err,
         /// Times the interface went down.
         link_downed,
+        /// Requests carried out at the memory of a peer on this host, without packets.
+        direct_requests,
+        /// Bytes of these requests.
+        direct_bytes,
+        /// Requests that peers on this host have carried out at this process's memory.
+        direct_served,
+        /// Bytes of these requests.
+        direct_served_bytes,
         /// Raw frames without a receive.
         raw_rx_no_receive,
         /// Raw frames that found no room in the receive ring.
@@ -137,6 +171,23 @@ impl Counters {
             Event::Retry { .. } => &self.completer_retry_err,
             Event::SendFailed { status: WcStatus::RetryExceededError, .. } => &self.retry_exceeded_err,
             Event::SendFailed { status: WcStatus::RnrRetryExceededError, .. } => &self.retry_rnr_exceeded_err,
+            Event::OutOfOrder { kept, .. } => {
+                self.sack_kept.fetch_add(kept.into(), Ordering::Relaxed);
+                &self.out_of_seq_request
+            }
+            Event::SelectiveRepeat { .. } => &self.sack_connections,
+            Event::LeftPath { .. } => &self.paths_left,
+            Event::SentSelectiveAck => &self.sack_sent,
+            Event::ReceivedSelectiveAck => &self.sack_received,
+            Event::SentAgain { .. } => &self.sack_retransmitted,
+            Event::Lost { packets } => {
+                self.sack_lost.fetch_add(packets.into(), Ordering::Relaxed);
+                return;
+            }
+            Event::SentInVain { packets } => {
+                self.sack_spurious.fetch_add(packets.into(), Ordering::Relaxed);
+                return;
+            }
             Event::SentCnp => &self.np_cnp_sent,
             Event::ReceivedCnp { handled: true } => &self.rp_cnp_handled,
             Event::ReceivedCnp { handled: false } => &self.rp_cnp_ignored,
@@ -168,6 +219,7 @@ impl Counters {
             DropReason::NoAnswer => &self.drop_no_answer,
             DropReason::GhostAck => &self.drop_ghost_ack,
             DropReason::UnexpectedResponse => &self.drop_unexpected_response,
+            DropReason::InvalidSelectiveAck => &self.sack_invalid,
         }
     }
 }

@@ -7,6 +7,9 @@
 
 use std::slice;
 
+use urxe_engine::mad::perf::Values;
+use urxe_wire::mad::perf::COUNTERS;
+
 use crate::counters::named;
 
 /// A file, and what it shows.
@@ -110,6 +113,33 @@ impl File {
     }
 }
 
+/// The files of `counters` in sysfs, in the order of [`Counter`](urxe_wire::mad::perf::Counter).
+const FILES: [&str; COUNTERS] = [
+    "symbol_error",
+    "link_error_recovery",
+    "link_downed",
+    "port_rcv_errors",
+    "port_rcv_remote_physical_errors",
+    "port_rcv_switch_relay_errors",
+    "port_xmit_discards",
+    "port_xmit_constraint_errors",
+    "port_rcv_constraint_errors",
+    "local_link_integrity_errors",
+    "excessive_buffer_overrun_errors",
+    "VL15_dropped",
+    "port_xmit_data",
+    "port_rcv_data",
+    "port_xmit_packets",
+    "port_rcv_packets",
+    "port_xmit_wait",
+];
+
+/// Values of the counters of performance management, from sums of a device's counters.
+#[must_use]
+pub fn performance(sums: &[(&'static str, u64)]) -> Values {
+    FILES.map(|name| files().find(|file| file.name == name).map_or(0, |file| file.value(sums.iter().copied())))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -159,6 +189,13 @@ mod tests {
         }
         for name in named() {
             assert!(files().any(|file| file.sum.contains(name)), "{name}");
+        }
+    }
+
+    #[test]
+    fn every_counter_of_performance_management_has_a_file() {
+        for name in FILES {
+            assert!(files().any(|file| file.name == name && file.folder == "counters"), "{name}");
         }
     }
 }

@@ -64,6 +64,7 @@ static void set_up(void)
 
 	NEED(devices && devices[0]);
 	NEED(context = ibv_open_device(devices[0]));
+	ibv_free_device_list(devices);
 	NEED(pd = ibv_alloc_pd(context));
 	NEED(in = ibv_reg_mr(pd, slot, sizeof(slot), IBV_ACCESS_LOCAL_WRITE));
 	NEED(out = ibv_reg_mr(pd, reply, sizeof(reply), 0));

@@ -35,6 +35,10 @@ impl Controller for Dcqcn {
         self.window.on_loss(snd_max);
     }
 
+    fn on_selective_loss(&mut self, lost: u32, snd_max: Psn) {
+        self.window.on_selective_loss(lost, snd_max);
+    }
+
     fn on_timeout(&mut self) {
         self.window.on_timeout();
     }

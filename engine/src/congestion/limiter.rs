@@ -3,13 +3,9 @@
 use core::time::Duration;
 
 use super::ReactionPoint;
+use super::pacer::{MOST_AHEAD, Pacer};
 use crate::time::Instant;
 
-/// Time by which packets may leave early, or a late timer be made up for: nobody wakes up for every packet.
-const BURST: Duration = Duration::from_nanos(BURST_NANOS);
-const BURST_NANOS: u64 = 100_000;
-/// Longest time from now on for which nothing may leave: more than two packets of 4096 bytes take at 1 Mbit/s.
-const MOST_AHEAD: Duration = Duration::from_millis(100);
 /// Bytes that a packet takes of a link besides its own: headers of Ethernet, IPv4 and UDP, ICRC, FCS.
 const OVERHEAD: u64 = 14 + 20 + 8 + 4 + 4;
 
@@ -29,13 +25,11 @@ impl Sent {
     }
 }
 
-/// A limit on the rate of one queue pair, by the generic cell rate algorithm: a clock that each packet advances by its
-/// time on the link.
+/// A limit on the rate of one queue pair.
 #[derive(Clone, Debug)]
 pub(crate) struct RateLimiter {
     pub(super) point: ReactionPoint,
-    /// When the link would have taken all that was sent.
-    done: Instant,
+    pacer: Pacer,
     /// Requests had the last turn, and not READ responses.
     turn: bool,
 }
@@ -43,7 +37,7 @@ pub(crate) struct RateLimiter {
 impl RateLimiter {
     /// A limit from now on.
     pub(super) const fn new(point: ReactionPoint, now: Instant) -> Self {
-        Self { point, done: now, turn: false }
+        Self { point, pacer: Pacer::new(now), turn: false }
     }
 
     /// Packets of up to `length` bytes that may leave now, or when to ask again.
@@ -51,12 +45,9 @@ impl RateLimiter {
     //# A rate that is limited MUST stay between rpg_min_rate and the speed of the interface, and hold back no ACK.
     pub(crate) fn allowance(&mut self, now: Instant, length: usize) -> Result<u32, Instant> {
         self.point.advance(now);
-        let ahead = self.done.since(now);
-        if ahead >= BURST {
-            return Err(now + (ahead - BURST / 2));
-        }
-        let packet = time_of(1, length as u64, self.point.rate()).max(1);
-        let packets = u64::try_from((BURST - ahead).as_nanos()).unwrap_or(u64::MAX) / packet;
+        let room = self.pacer.room(now, Pacer::BURST)?;
+        let packet = time_of(1, length as u64, self.point.rate()).as_nanos().max(1);
+        let packets = room.as_nanos() / packet;
         Ok(u32::try_from(packets).unwrap_or(u32::MAX).max(1))
     }
 
@@ -68,17 +59,15 @@ impl RateLimiter {
 
     /// Notes what was sent.
     pub(crate) fn sent(&mut self, now: Instant, Sent { packets, bytes }: Sent) {
-        let earliest = Instant::from_nanos(now.as_nanos().saturating_sub(BURST_NANOS));
-        let time = time_of(packets.into(), bytes, self.point.rate());
-        self.done = (self.done.max(earliest) + Duration::from_nanos(time)).min(now + MOST_AHEAD);
+        self.pacer.sent(now, Pacer::BURST, time_of(packets.into(), bytes, self.point.rate()));
+        self.pacer.wait_at_most(now, MOST_AHEAD);
         self.point.sent(now, bytes);
     }
 }
 
-/// Nanoseconds that so much takes at `rate` bits a second.
-fn time_of(packets: u64, bytes: u64, rate: u64) -> u64 {
-    let bits = u128::from((bytes + packets * OVERHEAD) * 8);
-    u64::try_from(bits * 1_000_000_000 / u128::from(rate.max(1))).unwrap_or(u64::MAX)
+/// Time that packets take at `rate` bits a second.
+fn time_of(packets: u64, bytes: u64, rate: u64) -> Duration {
+    Pacer::time_of(bytes + packets * OVERHEAD, rate)
 }
 
 #[cfg(test)]

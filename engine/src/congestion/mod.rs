@@ -6,13 +6,15 @@
 //! | `dcqcn` | that, and a rate by congestion notifications |
 //! | `swift` | packets in flight by the round-trip time |
 //! | `reaction_point` | that rate: DCQCN's equations |
-//! | `limiter` | when the next packets may leave at a rate |
+//! | `limiter` | when the next packets may leave at that rate |
+//! | `pacer` | the clock of a sender at a rate |
 //! | `notification` | marks of packets that arrive, and when a CNP answers them |
 //! | `parameters` | the table of parameters |
 
 mod dcqcn;
 mod limiter;
 mod notification;
+mod pacer;
 mod parameters;
 mod reaction_point;
 mod swift;
@@ -27,6 +29,7 @@ use dcqcn::Dcqcn;
 pub(crate) use limiter::{RateLimiter, Sent};
 pub(crate) use notification::NotificationPoint;
 pub use notification::{Marks, capable};
+pub use pacer::Pacer;
 pub use parameters::{Parameter, ParameterError, Parameters};
 pub(crate) use reaction_point::ReactionPoint;
 use swift::Swift;
@@ -111,6 +114,11 @@ pub(crate) trait Controller {
     /// A packet was lost; everything before `snd_max` was in flight at that time.
     fn on_loss(&mut self, snd_max: Psn);
 
+    /// So many packets were lost of those before `snd_max`, and the others will arrive: selective repeat knows which.
+    fn on_selective_loss(&mut self, _lost: u32, snd_max: Psn) {
+        self.on_loss(snd_max);
+    }
+
     /// No answer came for a whole ACK timeout: nothing is known of the network any more.
     fn on_timeout(&mut self);
 
@@ -181,6 +189,10 @@ impl CongestionControl {
 
     pub(crate) fn on_loss(&mut self, snd_max: Psn) {
         self.tell(|controller| controller.on_loss(snd_max));
+    }
+
+    pub(crate) fn on_selective_loss(&mut self, lost: u32, snd_max: Psn) {
+        self.tell(|controller| controller.on_selective_loss(lost, snd_max));
     }
 
     pub(crate) fn on_timeout(&mut self) {

@@ -34,6 +34,8 @@ pub(crate) struct CongestionWindow {
     between_losses: u32,
     /// Losses of packets before this one belong to a loss that has been counted.
     recovered_at: Option<Psn>,
+    /// Packets lost alone before this PSN leave so many outstanding at least.
+    least: Option<(Psn, u32)>,
 }
 
 impl CongestionWindow {
@@ -48,6 +50,7 @@ impl CongestionWindow {
             since_loss: 0,
             between_losses: 0,
             recovered_at: None,
+            least: None,
         }
     }
 
@@ -68,6 +71,7 @@ impl Controller for CongestionWindow {
     #[inline]
     fn on_acknowledged(&mut self, Acknowledged { count, snd_una, .. }: Acknowledged) {
         self.since_loss = self.since_loss.saturating_add(count);
+        self.least.take_if(|(end, _)| snd_una.distance_from(*end) >= 0);
         if let Some(end) = self.recovered_at {
             if snd_una.distance_from(end) < 0 {
                 return;
@@ -95,6 +99,16 @@ impl Controller for CongestionWindow {
             let part = if self.between_losses >= SELDOM { 8 } else { 2 };
             self.decrease(part, snd_max);
         }
+    }
+
+    /// A buffer that overflows loses what does not fit, so the window becomes smaller by that. Where packets are lost for
+    /// another reason, the window settles where it grows as fast. A round trip takes half of it at most.
+    //= spec/selective.md#sel-010
+    //# Packets that are lost while others arrive SHOULD make those in flight fewer by as many.
+    fn on_selective_loss(&mut self, lost: u32, snd_max: Psn) {
+        let (_, least) = *self.least.get_or_insert((snd_max, (self.packets / 2).max(LEAST)));
+        self.packets = self.packets.saturating_sub(lost).max(least.min(self.packets));
+        self.threshold = self.packets;
     }
 
     /// A queue that marks would soon overflow (RFC 3168, 6.1.2): the window reacts as to a loss in a full buffer.
@@ -164,6 +178,28 @@ mod tests {
             lose_after(&mut window, &mut psn, 20);
         }
         assert!(window.packets() < 16, "one in twenty leaves {} in flight", window.packets());
+    }
+
+    //= spec/selective.md#sel-010
+    //= type=test
+    //# Packets that are lost while others arrive SHOULD make those in flight fewer by as many.
+    #[test]
+    fn what_is_lost_alone_takes_as_much() {
+        let mut window = CongestionWindow::new(256);
+        window.on_acknowledged(acked(224, Psn::new(224)));
+        window.on_selective_loss(13, Psn::new(500));
+        assert_eq!(window.packets(), 243);
+        for psn in 225..468 {
+            window.on_acknowledged(acked(1, Psn::new(psn)));
+        }
+        assert_eq!(window.packets(), 251, "it grows meanwhile");
+        window.on_selective_loss(1000, Psn::new(500));
+        assert_eq!(window.packets(), 128, "half of it at most");
+        window.on_selective_loss(1000, Psn::new(600));
+        assert_eq!(window.packets(), 128, "in a round trip");
+        window.on_acknowledged(acked(1, Psn::new(600)));
+        window.on_selective_loss(1000, Psn::new(700));
+        assert_eq!(window.packets(), 64);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use urxe_wire::{Qpn, RKey};
 
 use crate::access::Access;
 use crate::key::Key;
-use crate::memory::{Fault, Memory};
+use crate::memory::{Fault, Invalidation, Memory};
 use crate::mr::{Pd, Refusal, Region, RegionKind};
 use crate::mw::{Bind, BindError, RegionTable};
 use crate::work::{Remote, Sge, SgeList};
@@ -120,7 +120,7 @@ impl Memory for HeapMemory {
         self.regions.borrow_mut().undo_bind(qpn, bind);
     }
 
-    fn invalidate(&self, pd: Pd, qpn: Qpn, key: Key) -> Result<(), Refusal> {
+    fn invalidate(&self, pd: Pd, qpn: Qpn, key: Key, _how: Invalidation) -> Result<(), Refusal> {
         self.regions.borrow_mut().invalidate(pd, qpn, key).map(drop)
     }
 }

@@ -24,6 +24,7 @@ mod setup;
 mod timer_queue;
 
 use alloc::collections::BTreeSet;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 use core::marker::PhantomData;
@@ -40,6 +41,7 @@ use crate::qp::state::QpState;
 use crate::qp::{ModifyError, QpConfig, QueuePair};
 use crate::quirks::Quirks;
 use crate::rng::Rng;
+use crate::selective::{KeptMemory, SelectiveRepeat};
 use crate::time::Instant;
 use crate::work::{PostError, RecvWr, SendWr, UdRecipient};
 pub use heap_memory::{Buffer, HeapMemory};
@@ -104,13 +106,15 @@ pub struct Endpoint<M: Memory, Q: Quirks = ()> {
     /// The queue pair whose turn it is to send first.
     turn: Qpn,
     timers: TimerQueue<Qpn>,
+    /// Memory for packets behind gaps.
+    kept: Arc<KeptMemory>,
     rng: Rng,
 }
 
 impl<M: Memory> Endpoint<M> {
     /// An endpoint at `address` whose queue pairs use `memory`; `seed` decides queue pair numbers.
     #[must_use]
-    pub const fn new(address: IpAddr, memory: M, seed: u64) -> Self {
+    pub fn new(address: IpAddr, memory: M, seed: u64) -> Self {
         Self::with_quirks(address, memory, seed)
     }
 
@@ -133,7 +137,7 @@ impl<M: Memory> Endpoint<M> {
 impl<M: Memory, Q: Quirks> Endpoint<M, Q> {
     /// An endpoint as [`new`](Endpoint::new), whose objects are created with [`Quirks`].
     #[must_use]
-    pub const fn with_quirks(address: IpAddr, memory: M, seed: u64) -> Self {
+    pub fn with_quirks(address: IpAddr, memory: M, seed: u64) -> Self {
         Self {
             memory,
             outbox: Outbox::new(address),
@@ -142,6 +146,7 @@ impl<M: Memory, Q: Quirks> Endpoint<M, Q> {
             busy: BTreeSet::new(),
             turn: Qpn::new(0),
             timers: TimerQueue::new(),
+            kept: Arc::default(),
             rng: Rng::new(seed),
         }
     }
@@ -184,8 +189,11 @@ impl<M: Memory, Q: Quirks> Endpoint<M, Q> {
                 break qpn;
             }
         };
-        let QpSetup { qp_type, pd, cap, sq_sig_all, send_cq, recv_cq, srq, xrcd, window, congestion, port_mtu } =
-            *setup;
+        let QpSetup {
+            qp_type, pd, cap, sq_sig_all, send_cq, recv_cq, srq, xrcd, window, congestion, ack_timer, ..
+        } = *setup;
+        let QpSetup { selective_paths: paths, port_mtu, .. } = *setup;
+        let selective = (paths > 0).then(|| SelectiveRepeat { memory: Arc::clone(&self.kept), paths });
         let (send_cq, recv_cq) = (Some(send_cq), Some(recv_cq));
         let counters = Vec::new();
         let config = QpConfig {
@@ -200,6 +208,8 @@ impl<M: Memory, Q: Quirks> Endpoint<M, Q> {
             xrcd,
             window,
             congestion,
+            ack_timer,
+            selective,
             port_mtu,
             quirks,
             counters,

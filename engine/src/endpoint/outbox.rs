@@ -117,7 +117,13 @@ impl Network for Outbox {
         route.to == origin.from
     }
 
-    fn network_header(origin: &Origin, len: usize) -> [u8; 40] {
+    fn on_path(route: &Route, path: u8) -> Route {
+        const STEP: u16 = 0x111;
+        let port = route.source_port.wrapping_add(STEP * u16::from(path));
+        Route { source_port: 0xC000 | port, ..*route }
+    }
+
+    fn network_header(&self, origin: &Origin, len: usize) -> [u8; 40] {
         grh::network_header(origin.from, origin.to, grh::Fields { tclass: 0, hop_limit: 64 }, len)
     }
 

@@ -8,7 +8,7 @@ use crate::congestion::CongestionSettings;
 use crate::mr::Pd;
 use crate::qp::attr::{AttrMask, QpAttr};
 use crate::qp::state::QpState;
-use crate::qp::{QpCap, QpType, transition};
+use crate::qp::{AckTimer, QpCap, QpType, transition};
 use crate::srq::XrcDomain;
 
 /// The properties of a new queue pair.
@@ -34,6 +34,10 @@ pub struct QpSetup {
     pub window: u32,
     /// Congestion control.
     pub congestion: CongestionSettings,
+    /// Course of ACK timeouts.
+    pub ack_timer: AckTimer,
+    /// Selective repeat, with peers that have it too; on so many paths. 0 goes back.
+    pub selective_paths: u8,
     /// Largest payload of a UD packet.
     pub port_mtu: Mtu,
 }
@@ -53,6 +57,8 @@ impl QpSetup {
             xrcd: None,
             window: 128,
             congestion: CongestionSettings::NONE,
+            ack_timer: AckTimer::Specified,
+            selective_paths: 0,
             port_mtu: Mtu::Mtu1024,
         }
     }

@@ -1,28 +1,11 @@
 //! Checksums of IPv4, TCP and UDP inside of frames (RFC 1071): looked at, and filled in.
 
+use urxe_wire::checksum::{fold, sum};
+
 use super::frame::{Header, Headers};
 
 const IPPROTO_TCP: u8 = 6;
 const IPPROTO_UDP: u8 = 17;
-
-/// The one's complement sum of big-endian words, not folded.
-fn sum(bytes: &[u8]) -> u64 {
-    let words = bytes.chunks(2).map(|word| match word {
-        [high, low] => u64::from(u16::from_be_bytes([*high, *low])),
-        [high] => u64::from(*high) << 8,
-        _ => 0,
-    });
-    words.sum()
-}
-
-/// Folds a sum to 16 bits.
-const fn fold(mut sum: u64) -> u16 {
-    while sum > 0xffff {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    let [.., high, low] = sum.to_be_bytes();
-    u16::from_be_bytes([high, low])
-}
 
 /// A checksum of a frame: its place, and the bytes that it is over.
 #[derive(Clone, Copy, Debug)]
@@ -51,29 +34,30 @@ fn is_first_of_fragments(frame: &[u8], ip: usize, end: usize) -> bool {
 }
 
 impl Place {
-    fn of_ipv4(headers: &Headers<'_>) -> Option<Self> {
-        let start = headers.offset(Header::Ipv4, false)?;
+    fn of_ipv4(headers: &Headers<'_>, is_inner: bool) -> Option<Self> {
+        let start = headers.offset(Header::Ipv4, is_inner)?;
         let header = headers.frame().get(start..)?;
         let length = usize::from(header.first()? & 0xf) * 4;
         Some(Self { at: start + 10, start, end: start + length, pseudo: 0, is_udp: false })
     }
 
     /// Of TCP or UDP. `None` for later fragments, first ones, and packets that are cut off.
-    fn of_transport(headers: &Headers<'_>) -> Option<Self> {
-        let (start, protocol, at) = match (headers.offset(Header::Tcp, false), headers.offset(Header::Udp, false)) {
+    fn of_transport(headers: &Headers<'_>, is_inner: bool) -> Option<Self> {
+        let offset = |header| headers.offset(header, is_inner);
+        let (start, protocol, at) = match (offset(Header::Tcp), offset(Header::Udp)) {
             (Some(start), _) => (start, IPPROTO_TCP, start + 16),
             (None, Some(start)) => (start, IPPROTO_UDP, start + 6),
             (None, None) => return None,
         };
         let frame = headers.frame();
         let word = |at: usize| Some(usize::from(u16::from_be_bytes(*frame.get(at..)?.first_chunk()?)));
-        let (addresses, end) = if let Some(ip) = headers.offset(Header::Ipv4, false) {
+        let (addresses, end) = if let Some(ip) = offset(Header::Ipv4) {
             if word(ip + 6)? & 0x2000 != 0 {
                 return None;
             }
             (frame.get(ip + 12..ip + 20)?, ip + word(ip + 2)?)
         } else {
-            let ip = headers.offset(Header::Ipv6, false)?;
+            let ip = offset(Header::Ipv6)?;
             if is_first_of_fragments(frame, ip, start) {
                 return None;
             }
@@ -87,6 +71,11 @@ impl Place {
     fn is_right(&self, frame: &[u8]) -> bool {
         let has_none = self.is_udp && frame.get(self.at..self.at + 2) == Some(&[0, 0]);
         has_none || frame.get(self.start..self.end).is_some_and(|bytes| fold(sum(bytes) + self.pseudo) == 0xffff)
+    }
+
+    /// Whether the field holds what the kernel leaves there for a card to go on from: the sum of the pseudo header.
+    fn is_partial(&self, frame: &[u8]) -> bool {
+        frame.get(self.at..self.at + 2) == Some(&fold(self.pseudo).to_be_bytes())
     }
 
     fn fill(&self, frame: &mut [u8]) {
@@ -110,18 +99,25 @@ impl Place {
 #[must_use]
 pub fn is_right(headers: &Headers<'_>, is_trusted: bool) -> bool {
     let frame = headers.frame();
-    let network = Place::of_ipv4(headers).is_none_or(|place| place.is_right(frame));
-    network && Place::of_transport(headers).is_some_and(|place| is_trusted || place.is_right(frame))
+    let network = Place::of_ipv4(headers, false).is_none_or(|place| place.is_right(frame));
+    network && Place::of_transport(headers, false).is_some_and(|place| is_trusted || place.is_right(frame))
 }
 
-/// Fills in the checksum of TCP or UDP, and with `network` that of IPv4.
-pub fn fill(frame: &mut [u8], network: bool) {
+/// Fills in the checksums of IPv4 and of TCP or UDP.
+pub fn fill(frame: &mut [u8]) {
     let headers = Headers::parse(frame);
-    let (ipv4, transport) = (Place::of_ipv4(&headers), Place::of_transport(&headers));
-    if let Some(place) = ipv4.filter(|_| network) {
+    let places = [Place::of_ipv4(&headers, false), Place::of_transport(&headers, false)];
+    for place in places.into_iter().flatten() {
         place.fill(frame);
     }
-    if let Some(place) = transport {
+}
+
+/// Completes the checksum of TCP or UDP that the kernel has left to a card. Of a tunnelled frame it is the inner one, if that is
+/// begun: the outer one is right then, or 0.
+pub fn complete(frame: &mut [u8]) {
+    let headers = Headers::parse(frame);
+    let inner = Place::of_transport(&headers, true).filter(|place| place.is_partial(frame));
+    if let Some(place) = inner.or_else(|| Place::of_transport(&headers, false)) {
         place.fill(frame);
     }
 }
@@ -155,29 +151,45 @@ mod tests {
     }
 
     #[test]
-    fn a_header_of_the_textbooks() {
-        let header = [0x45, 0, 0, 0x73, 0, 0, 0x40, 0, 0x40, 0x11, 0, 0, 0xc0, 0xa8, 0, 1, 0xc0, 0xa8, 0, 0xc7];
-        assert_eq!(!fold(sum(&header)), 0xb861);
-    }
-
-    #[test]
     fn what_is_filled_in_is_right_and_a_bit_makes_it_wrong() {
         for is_v6 in [false, true] {
             for protocol in [IPPROTO_TCP, IPPROTO_UDP] {
                 for payload in [&[][..], &[1], &[1, 2, 3, 4]] {
                     let mut frame = packet(is_v6, protocol, payload);
-                    fill(&mut frame, true);
+                    fill(&mut frame);
                     // Padding is none of the packet's.
                     frame.extend([7; 9]);
                     assert!(is_right(&Headers::parse(&frame), false));
                     let last = frame.len() - 10;
                     frame[last] ^= 1;
                     assert!(!is_right(&Headers::parse(&frame), false) && is_right(&Headers::parse(&frame), true));
-                    fill(&mut frame, false);
+                    complete(&mut frame);
                     assert!(is_right(&Headers::parse(&frame), false));
                 }
             }
         }
+    }
+
+    #[test]
+    fn of_a_tunnelled_frame_the_checksum_that_is_begun_is_completed() {
+        let mut inner = packet(false, IPPROTO_TCP, &[1, 2, 3]);
+        fill(&mut inner);
+        let whole = inner.clone();
+        // As the kernel leaves it: the sum of the pseudo header.
+        let pseudo = Place::of_transport(&Headers::parse(&inner), false).unwrap().pseudo;
+        inner[14 + 20 + 16..][..2].copy_from_slice(&fold(pseudo).to_be_bytes());
+        let tunnelled = |inner: &[u8]| {
+            let mut frame = packet(false, IPPROTO_UDP, &[&[8, 0, 0, 0, 0, 0, 1, 0][..], inner].concat());
+            frame[34 + 2..][..2].copy_from_slice(&4789_u16.to_be_bytes());
+            frame
+        };
+        let (mut begun, outer) = (tunnelled(&inner), tunnelled(&whole));
+        complete(&mut begun);
+        assert_eq!(begun, outer, "the inner one, and the outer one stays 0");
+        let mut frame = outer.clone();
+        complete(&mut frame);
+        assert_ne!(frame[34 + 6..][..2], [0, 0], "the outer one, as the inner one is not begun");
+        assert_eq!(frame[34 + 8..], outer[34 + 8..]);
     }
 
     #[test]
@@ -186,7 +198,7 @@ mod tests {
         frame.pop();
         let before = frame.clone();
         assert!(!is_right(&Headers::parse(&frame), true));
-        fill(&mut frame, false);
+        complete(&mut frame);
         assert_eq!(frame, before);
     }
 
@@ -200,7 +212,7 @@ mod tests {
             let mut frame = frame.clone();
             frame.splice(54..54, [IPPROTO_UDP, 0, 0, more, 0, 0, 0, 1]);
             let before = frame.clone();
-            fill(&mut frame, false);
+            complete(&mut frame);
             assert_eq!((frame == before, is_right(&Headers::parse(&frame), true)), (more == 1, more == 0));
         }
     }

@@ -8,11 +8,13 @@
 //! | [`filter`] | classic BPF programs that pass what some rule may match |
 //! | [`rss`] | the Toeplitz hash by which frames are spread over queues |
 //! | [`checksum`] | checksums of IPv4, TCP and UDP |
+//! | [`segment`] | TCP segments out of one header and a long payload |
 
 pub mod checksum;
 pub mod filter;
 pub mod frame;
 pub mod rss;
+pub mod segment;
 pub mod spec;
 pub mod table;
 #[cfg(test)]

@@ -8,7 +8,7 @@ use super::types::{AgentId, Claim, RegisterError};
 
 /// Bound of the versions of a class, exclusive (`MAX_MGMT_VERSION` of the kernel's mad_priv.h).
 const VERSIONS: u8 = 0x83;
-/// Bound of the classes of QP1, exclusive (`MAX_MGMT_CLASS` of the kernel's mad_priv.h).
+/// Bound of the classes, exclusive but for directed routes (`MAX_MGMT_CLASS` of the kernel's mad_priv.h).
 const CLASSES: u8 = 80;
 
 /// Method of a class, for which there is at most one agent.
@@ -43,7 +43,7 @@ impl Claim {
         if self.version >= VERSIONS {
             return Err(RegisterError::Version);
         }
-        if matches!(self.class, 0 | Mad::CLASS_SUBN_LID) || self.class >= CLASSES {
+        if self.class == 0 || (self.class >= CLASSES && !mad::smp::is_class(self.class)) {
             return Err(RegisterError::Class);
         }
         if mad::is_vendor_with_oui(self.class) && self.oui == [0; 3] {

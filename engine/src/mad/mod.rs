@@ -14,6 +14,7 @@
 
 mod agents;
 pub mod perf;
+mod reassembly;
 mod receive;
 mod rmpp;
 mod types;
@@ -22,15 +23,17 @@ use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use urxe_wire::Gid;
 use urxe_wire::mad::{MAD_LEN, Mad, Rmpp, data_offset, has_rmpp};
-use urxe_wire::{Gid, Qpn};
 
 use crate::time::Instant;
 use agents::Agents;
-use rmpp::{ACK_TIMEOUT, PAUSE, SegmentReceiver, SegmentSender};
+use reassembly::{GivenUp, Reassembly};
+use rmpp::{ACK_TIMEOUT, PAUSE, SegmentSender};
 pub use types::{Address, AgentId, Claim, Delivery, Outgoing, Refusal, RegisterError, SendError, Transmit};
 
-/// Bytes of messages that wait for responses or segments, of all agents together.
+/// Bytes of messages that wait for responses or ACKs, of all agents together. Agents alone make these grow; what peers send
+/// has room of its own.
 const MEMORY: usize = 64 << 20;
 
 /// Name of a message that was sent.
@@ -42,25 +45,6 @@ struct SendKey {
     is_response: bool,
     /// Responses with one id may go to several peers.
     remote: Gid,
-}
-
-/// Name of a message that comes in segments.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-struct ReceiveKey {
-    agent: AgentId,
-    remote: Gid,
-    qpn: Qpn,
-    transaction_id: u64,
-    class: u8,
-    version: u8,
-    method: u8,
-}
-
-/// Something that waits for a time.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum Timer {
-    Send(SendKey),
-    Receive(ReceiveKey),
 }
 
 /// A message that waits for its response, or for ACKs of its segments.
@@ -78,23 +62,14 @@ struct Sending<C> {
     pauses: bool,
 }
 
-/// A message of which segments have arrived.
-#[derive(Debug)]
-struct Receiving {
-    from: Address,
-    first: [u8; MAD_LEN],
-    segments: SegmentReceiver,
-    deadline: Instant,
-}
-
 /// Agents of a port, and what they wait for: see the [module documentation](self).
 #[derive(Debug)]
 pub struct MadPort<C> {
     agents: Agents,
     sending: BTreeMap<SendKey, Sending<C>>,
-    receiving: BTreeMap<ReceiveKey, Receiving>,
-    deadlines: BTreeSet<(Instant, Timer)>,
+    deadlines: BTreeSet<(Instant, SendKey)>,
     memory: usize,
+    reassembly: Reassembly,
     transmits: VecDeque<Transmit>,
     deliveries: VecDeque<(AgentId, Delivery<C>)>,
 }
@@ -104,9 +79,9 @@ impl<C> Default for MadPort<C> {
         Self {
             agents: Agents::default(),
             sending: BTreeMap::new(),
-            receiving: BTreeMap::new(),
             deadlines: BTreeSet::new(),
             memory: 0,
+            reassembly: Reassembly::default(),
             transmits: VecDeque::new(),
             deliveries: VecDeque::new(),
         }
@@ -134,6 +109,12 @@ impl<C> MadPort<C> {
         Self::default()
     }
 
+    /// Whether an agent takes a datagram with this header.
+    #[must_use]
+    pub fn takes(&self, header: &Mad, datagram: &[u8; MAD_LEN]) -> bool {
+        self.agents.addressee(header, datagram).is_some()
+    }
+
     /// Number of agents.
     #[must_use]
     pub fn agents(&self) -> usize {
@@ -143,7 +124,7 @@ impl<C> MadPort<C> {
     /// Bytes of messages that wait.
     #[must_use]
     pub const fn memory(&self) -> usize {
-        self.memory
+        self.memory + self.reassembly.memory()
     }
 
     /// Makes an agent. `does_rmpp`: messages of classes with RMPP are cut and put together here.
@@ -154,16 +135,19 @@ impl<C> MadPort<C> {
         self.agents.register(id, claim, does_rmpp)
     }
 
+    /// Whether there is this agent.
+    #[must_use]
+    pub fn has_agent(&self, id: AgentId) -> bool {
+        self.agents.has_rmpp(id).is_some()
+    }
+
     /// Ends an agent, and all that it waits for. Returns whether there was one.
     pub fn unregister(&mut self, id: AgentId) -> bool {
         let sending: Vec<_> = self.sending.keys().filter(|key| key.agent == id).copied().collect();
         for key in sending {
             self.take_sending(&key);
         }
-        let receiving: Vec<_> = self.receiving.keys().filter(|key| key.agent == id).copied().collect();
-        for key in receiving {
-            self.take_receiving(&key);
-        }
+        self.reassembly.unregister(id);
         self.deliveries.retain(|(agent, _)| *agent != id);
         self.agents.unregister(id)
     }
@@ -179,9 +163,8 @@ impl<C> MadPort<C> {
         if length < data_offset(header.class) {
             return Err(SendError::Length);
         }
-        if does_rmpp && !has_rmpp(header.class) {
-            return Err(SendError::Class);
-        }
+        // Classes without RMPP have plain datagrams, whoever sends them (`ib_umad_write` of the kernel's user_mad.c).
+        let does_rmpp = does_rmpp && has_rmpp(header.class);
         let is_response = header.is_response();
         let mut transaction_id = header.transaction_id;
         if !is_response {
@@ -192,7 +175,8 @@ impl<C> MadPort<C> {
         }
         let first = first_datagram(&outgoing.message);
         let rmpp = Rmpp::of(&first);
-        let is_cut = does_rmpp && rmpp.is_active() && rmpp.kind == Rmpp::DATA;
+        // The rest of the header is written here, whatever the program says (`alloc_send_rmpp_list` of the kernel's mad.c).
+        let is_cut = does_rmpp && rmpp.is_active();
         if !is_cut && length > MAD_LEN {
             return Err(SendError::Length);
         }
@@ -210,7 +194,7 @@ impl<C> MadPort<C> {
             return Err(SendError::Memory);
         }
         if !is_cut {
-            self.transmits.push_back(Transmit { to: outgoing.to, payload: first });
+            self.transmit(&outgoing.to, first);
             let Some(timeout) = outgoing.timeout else { return Ok(()) };
             self.put_sending(key, now + timeout, outgoing, None);
             return Ok(());
@@ -223,19 +207,14 @@ impl<C> MadPort<C> {
 
     /// Does what is due.
     pub fn handle_timeout(&mut self, now: Instant) {
-        while let Some(&(at, timer)) = self.deadlines.first() {
-            if at > now {
-                return;
-            }
-            match timer {
-                Timer::Send(key) => self.retry(now, &key),
-                Timer::Receive(key) => {
-                    let Some(receiving) = self.take_receiving(&key) else { continue };
-                    if !receiving.segments.is_complete {
-                        let payload = rmpp::control(&receiving.first, Rmpp::ABORT, Rmpp::TOO_LONG, 0, 0);
-                        self.transmits.push_back(Transmit { to: receiving.from, payload });
-                    }
-                }
+        while let Some(&(at, key)) = self.deadlines.first()
+            && at <= now
+        {
+            self.retry(now, &key);
+        }
+        while let Some(expired) = self.reassembly.expired(now) {
+            if let Some(GivenUp { from, first }) = expired {
+                self.transmit(&from, rmpp::control(&first, Rmpp::ABORT, Rmpp::TOO_LONG, 0, 0));
             }
         }
     }
@@ -253,12 +232,17 @@ impl<C> MadPort<C> {
     /// When [`handle_timeout`](Self::handle_timeout) wants to be called.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.deadlines.first().map(|(at, _)| *at)
+        let sending = self.deadlines.first().map(|(at, _)| *at);
+        sending.into_iter().chain(self.reassembly.poll_timeout()).min()
+    }
+
+    fn transmit(&mut self, to: &Address, payload: [u8; MAD_LEN]) {
+        self.transmits.push_back(Transmit { to: *to, payload });
     }
 
     fn put_sending(&mut self, key: SendKey, deadline: Instant, outgoing: Outgoing<C>, segments: Option<SegmentSender>) {
         self.memory += outgoing.message.len();
-        self.deadlines.insert((deadline, Timer::Send(key)));
+        self.deadlines.insert((deadline, key));
         let retries_left = outgoing.retries;
         let sending =
             Sending { outgoing, retries_left, segments, acked_by: None, patience_end: None, deadline, pauses: false };
@@ -268,23 +252,16 @@ impl<C> MadPort<C> {
     fn take_sending(&mut self, key: &SendKey) -> Option<Sending<C>> {
         let sending = self.sending.remove(key)?;
         self.memory -= sending.outgoing.message.len();
-        self.deadlines.remove(&(sending.deadline, Timer::Send(*key)));
+        self.deadlines.remove(&(sending.deadline, *key));
         Some(sending)
-    }
-
-    fn take_receiving(&mut self, key: &ReceiveKey) -> Option<Receiving> {
-        let receiving = self.receiving.remove(key)?;
-        self.memory -= receiving.segments.memory();
-        self.deadlines.remove(&(receiving.deadline, Timer::Receive(*key)));
-        Some(receiving)
     }
 
     /// Moves the deadline of a message.
     fn await_until(&mut self, key: &SendKey, at: Instant) {
         if let Some(sending) = self.sending.get_mut(key) {
-            self.deadlines.remove(&(sending.deadline, Timer::Send(*key)));
+            self.deadlines.remove(&(sending.deadline, *key));
             sending.deadline = at;
-            self.deadlines.insert((at, Timer::Send(*key)));
+            self.deadlines.insert((at, *key));
         }
     }
 
@@ -324,7 +301,7 @@ impl<C> MadPort<C> {
         }
         let (to, timeout) = (sending.outgoing.to, sending.outgoing.timeout.unwrap_or(Duration::ZERO));
         let payload = first_datagram(&sending.outgoing.message);
-        self.transmits.push_back(Transmit { to, payload });
+        self.transmit(&to, payload);
         self.await_until(key, now + timeout);
     }
 }

@@ -34,6 +34,21 @@ pub fn answer_without_counters(request: &[u8; MAD_LEN]) -> Option<[u8; MAD_LEN]>
     if needs_counters { None } else { Performance::default().answer(request, &[0; COUNTERS]) }
 }
 
+/// Answer for a port of a node with this many, through which nothing passes: its counters stay at zero.
+#[must_use]
+pub fn answer_of_idle_port(request: &[u8; MAD_LEN], ports: u8) -> Option<[u8; MAD_LEN]> {
+    let port = perf::port(request);
+    let is_there = port <= ports || port == ALL_PORTS;
+    // Every port is like the only one of a host.
+    let mut asked = *request;
+    if is_there {
+        perf::put_port(&mut asked, PORT);
+    }
+    let mut answer = Performance::default().answer(&asked, &[0; COUNTERS])?;
+    perf::put_port(&mut answer, port);
+    Some(answer)
+}
+
 impl Performance {
     /// Counters that show 0 at these values.
     #[must_use]

@@ -1,15 +1,23 @@
 //! Datagrams that arrive: to whom they go, and what RMPP makes of them.
 
+use alloc::vec::Vec;
+
 use urxe_wire::Gid;
 use urxe_wire::mad::{MAD_LEN, Mad, Rmpp, has_rmpp};
 
-use super::rmpp::{self, Acked, LINGER, LONGEST, SegmentReceiver, TOTAL_TIME, Taken};
-use super::types::{Address, AgentId, Delivery, Refusal, Transmit};
-use super::{MEMORY, MadPort, ReceiveKey, Receiving, SendKey, Timer, answer_to_unclaimed};
+use super::reassembly::{GivenUp, Reaction, ReceiveKey};
+use super::rmpp::{self, Acked};
+use super::types::{Address, AgentId, Delivery, Refusal};
+use super::{MadPort, SendKey, Sending, answer_to_unclaimed};
 use crate::time::Instant;
 
-/// Messages of which segments may have arrived; complete ones are remembered among them.
-const RECEIVING: usize = 1024;
+/// Sender of an ACK, STOP or ABORT, and the message that it is about.
+struct Control {
+    key: SendKey,
+    /// The sender is where the message goes to, or has acknowledged segments of it. Others may be another GID of the same
+    /// peer, and end nothing.
+    is_from_peer: bool,
+}
 
 impl<C> MadPort<C> {
     /// Takes a datagram.
@@ -20,7 +28,7 @@ impl<C> MadPort<C> {
         let header = Mad::of(datagram).ok_or(Refusal::Malformed)?;
         let Some(agent) = self.agents.addressee(&header, datagram) else {
             if let Some(payload) = answer_to_unclaimed(datagram) {
-                self.transmits.push_back(Transmit { to: *from, payload });
+                self.transmit(from, payload);
             }
             return Err(Refusal::NoAgent);
         };
@@ -42,19 +50,13 @@ impl<C> MadPort<C> {
         }
     }
 
-    fn give(&mut self, agent: AgentId, from: &Address, message: alloc::vec::Vec<u8>) {
+    fn give(&mut self, agent: AgentId, from: &Address, message: Vec<u8>) {
         self.deliveries.push_back((agent, Delivery::Received { from: *from, message }));
     }
 
     /// Gives a whole message to its agent. A response ends what waits for it. Its sender is not compared: a peer may answer
     /// from another of its GIDs, as a default GID stands for any address.
-    fn deliver(
-        &mut self,
-        agent: AgentId,
-        header: &Mad,
-        from: &Address,
-        message: alloc::vec::Vec<u8>,
-    ) -> Result<(), Refusal> {
+    fn deliver(&mut self, agent: AgentId, header: &Mad, from: &Address, message: Vec<u8>) -> Result<(), Refusal> {
         if header.is_response() {
             let request = SendKey {
                 agent,
@@ -69,13 +71,9 @@ impl<C> MadPort<C> {
         Ok(())
     }
 
-    fn reply(&mut self, to: &Address, payload: [u8; MAD_LEN]) {
-        self.transmits.push_back(Transmit { to: *to, payload });
-    }
-
     /// Says that a packet breaks the rules.
     fn abort(&mut self, to: &Address, about: &[u8; MAD_LEN], status: u8) -> Result<(), Refusal> {
-        self.reply(to, rmpp::control(about, Rmpp::ABORT, status, 0, 0));
+        self.transmit(to, rmpp::control(about, Rmpp::ABORT, status, 0, 0));
         Err(Refusal::Rmpp)
     }
 
@@ -98,55 +96,51 @@ impl<C> MadPort<C> {
             Rmpp::DATA if rmpp.segment == 0 || (rmpp.segment == 1) != rmpp.is_first() => {
                 self.abort(from, datagram, Rmpp::BAD_SEGMENT)
             }
-            Rmpp::DATA => self.take_segment(now, agent, header, from, datagram, rmpp),
+            Rmpp::DATA => self.take_segment(now, agent, header, from, datagram),
             Rmpp::ACK => self.take_ack(now, agent, header, from, datagram, rmpp),
-            Rmpp::STOP if rmpp.status == Rmpp::RESOURCES_EXHAUSTED => {
+            kind => {
                 self.give_up_sending(agent, header, from);
-                Ok(())
-            }
-            // The largest status of an ABORT is "unspecified".
-            Rmpp::ABORT if matches!(rmpp.status, Rmpp::TOO_LONG..=127) => {
-                self.give_up_sending(agent, header, from);
-                Ok(())
-            }
-            Rmpp::STOP | Rmpp::ABORT => {
-                self.give_up_sending(agent, header, from);
-                self.abort(from, datagram, Rmpp::BAD_STATUS)
-            }
-            _ => {
-                self.give_up_sending(agent, header, from);
-                self.abort(from, datagram, Rmpp::BAD_TYPE)
+                match (kind, rmpp.status) {
+                    // The largest status of an ABORT is "unspecified".
+                    (Rmpp::STOP, Rmpp::RESOURCES_EXHAUSTED) | (Rmpp::ABORT, Rmpp::TOO_LONG..=127) => Ok(()),
+                    (Rmpp::STOP | Rmpp::ABORT, _) => self.abort(from, datagram, Rmpp::BAD_STATUS),
+                    _ => self.abort(from, datagram, Rmpp::BAD_TYPE),
+                }
             }
         }
     }
 
     /// The message in segments that an ACK, STOP or ABORT is about: these have the response bit that it has not.
-    fn sending_of(&self, agent: AgentId, header: &Mad, from: &Address) -> Option<SendKey> {
-        let is_response = header.method & Mad::RESPONSE == 0;
-        let remote = if is_response { from.remote } else { Gid::UNSPECIFIED };
-        let key = SendKey { agent, transaction_id: header.transaction_id, class: header.class, is_response, remote };
-        let exact = self.sending.contains_key(&key).then_some(key);
-        // From another GID of the same peer, if there is one message that it can be about, and no other GID has acknowledged
-        // any of that.
-        let only = || {
-            let (first, last) =
-                (SendKey { remote: Gid::UNSPECIFIED, ..key }, SendKey { remote: Gid::new([0xFF; 16]), ..key });
-            let mut candidates = self.sending.range(first..=last);
-            let (key, sending) = candidates.next().filter(|_| candidates.next().is_none())?;
-            sending.acked_by.is_none_or(|gid| gid == from.remote).then_some(*key)
+    fn sending_of(&self, agent: AgentId, header: &Mad, from: &Address) -> Option<Control> {
+        let key = SendKey {
+            agent,
+            transaction_id: header.transaction_id,
+            class: header.class,
+            is_response: header.method & Mad::RESPONSE == 0,
+            remote: Gid::UNSPECIFIED,
         };
-        exact.or_else(only).filter(|key| self.sending.get(key).is_some_and(|sending| sending.segments.is_some()))
+        let candidates = || self.sending.range(key..=SendKey { remote: Gid::new([0xFF; 16]), ..key });
+        let that =
+            |is_peer: fn(&Sending<C>, Gid) -> bool| candidates().find(|(_, sending)| is_peer(sending, from.remote));
+        let of_peer = that(|sending, gid| sending.outgoing.to.remote == gid)
+            .or_else(|| that(|sending, gid| sending.acked_by == Some(gid)));
+        // From another GID of the same peer, if there is one message that it can be about, and no GID has acknowledged any of
+        // that.
+        let only = || {
+            let mut candidates = candidates();
+            candidates.next().filter(|(_, sending)| candidates.next().is_none() && sending.acked_by.is_none())
+        };
+        let is_from_peer = of_peer.is_some();
+        let (key, _) = of_peer.or_else(only).filter(|(_, sending)| sending.segments.is_some())?;
+        Some(Control { key: *key, is_from_peer })
     }
 
     /// The peer takes no more segments: as in the kernel, nobody is told (`abort_send` of its mad_rmpp.c).
     fn give_up_sending(&mut self, agent: AgentId, header: &Mad, from: &Address) {
-        if let Some(key) = self.sending_of(agent, header, from)
-            && !self
-                .sending
-                .get(&key)
-                .and_then(|sending| sending.segments.as_ref())
-                .is_some_and(|one| one.is_complete())
-        {
+        let control = self.sending_of(agent, header, from).filter(|control| control.is_from_peer);
+        let Some(Control { key, .. }) = control else { return };
+        let segments = self.sending.get(&key).and_then(|sending| sending.segments.as_ref());
+        if segments.is_some_and(|segments| !segments.is_complete()) {
             self.take_sending(&key);
         }
     }
@@ -160,7 +154,7 @@ impl<C> MadPort<C> {
         datagram: &[u8; MAD_LEN],
         ack: &Rmpp,
     ) -> Result<(), Refusal> {
-        let Some(key) = self.sending_of(agent, header, from) else {
+        let Some(Control { key, .. }) = self.sending_of(agent, header, from) else {
             // The requester turns the direction (IBA 13.6.6.3); the response needs no invitation here.
             return if ack.segment == 0 { Ok(()) } else { Err(Refusal::NoRequest) };
         };
@@ -196,7 +190,7 @@ impl<C> MadPort<C> {
                     self.await_until(&key, now + timeout);
                 }
                 // The turn is the responder's (IBA 13.6.6.3 "direction switch").
-                self.reply(from, rmpp::control(datagram, Rmpp::ACK, 0, 0, 1));
+                self.transmit(from, rmpp::control(datagram, Rmpp::ACK, 0, 0, 1));
                 Ok(())
             }
         }
@@ -209,71 +203,33 @@ impl<C> MadPort<C> {
         header: &Mad,
         from: &Address,
         datagram: &[u8; MAD_LEN],
-        rmpp: &Rmpp,
     ) -> Result<(), Refusal> {
         let key = ReceiveKey {
-            agent,
             remote: from.remote,
+            agent,
             qpn: from.qpn,
             transaction_id: header.transaction_id,
             class: header.class,
             version: header.class_version,
             method: header.method,
         };
-        if !self.receiving.contains_key(&key) {
-            if !rmpp.is_first() {
-                return Err(Refusal::Rmpp);
-            }
-            if !self.has_room() {
-                self.reply(from, rmpp::control(datagram, Rmpp::STOP, Rmpp::RESOURCES_EXHAUSTED, 0, 0));
-                return Err(Refusal::Rmpp);
-            }
-            let (deadline, segments) = (now + TOTAL_TIME, SegmentReceiver::new(header.class));
-            self.deadlines.insert((deadline, Timer::Receive(key)));
-            self.receiving.insert(key, Receiving { from: *from, first: *datagram, segments, deadline });
+        let mut given_up = Vec::new();
+        let reaction = self.reassembly.take(now, key, from, datagram, &mut given_up);
+        let stop = |about: &[u8; MAD_LEN]| rmpp::control(about, Rmpp::STOP, Rmpp::RESOURCES_EXHAUSTED, 0, 0);
+        for GivenUp { from, first } in given_up {
+            self.transmit(&from, stop(&first));
         }
-        let Some(receiving) = self.receiving.get_mut(&key) else { return Err(Refusal::Rmpp) };
-        let before = receiving.segments.memory();
-        let taken = receiving.segments.take(datagram, rmpp.segment);
-        self.memory = self.memory + receiving.segments.memory() - before;
-        let (segment, window) = (receiving.segments.segment, receiving.segments.window);
-        match taken {
-            Taken::Quietly if self.memory <= MEMORY => Ok(()),
-            Taken::Ack if self.memory <= MEMORY => {
-                self.reply(from, rmpp::control(datagram, Rmpp::ACK, 0, segment, window));
-                Ok(())
+        match reaction {
+            Reaction::Quiet => Ok(()),
+            Reaction::Ack { segment, window, message } => {
+                self.transmit(from, rmpp::control(datagram, Rmpp::ACK, 0, segment, window));
+                message.map_or(Ok(()), |message| self.deliver(agent, header, from, message))
             }
-            Taken::Complete(message) => {
-                self.reply(from, rmpp::control(datagram, Rmpp::ACK, 0, segment, window));
-                let old = receiving_deadline(&mut self.receiving, &key, now + LINGER);
-                self.deadlines.remove(&(old, Timer::Receive(key)));
-                self.deadlines.insert((now + LINGER, Timer::Receive(key)));
-                self.deliver(agent, header, from, message)
-            }
-            Taken::TooLong | Taken::Quietly | Taken::Ack => {
-                self.take_receiving(&key);
-                self.reply(from, rmpp::control(datagram, Rmpp::STOP, Rmpp::RESOURCES_EXHAUSTED, 0, 0));
+            Reaction::NoRoom => {
+                self.transmit(from, stop(datagram));
                 Err(Refusal::Rmpp)
             }
+            Reaction::NotBegun => Err(Refusal::Rmpp),
         }
     }
-
-    /// Makes room for another message in segments: complete ones, which are kept for copies of their segments only, go first.
-    fn has_room(&mut self) -> bool {
-        if self.receiving.len() >= RECEIVING {
-            let complete = self.receiving.iter().find(|(_, receiving)| receiving.segments.is_complete);
-            let Some(key) = complete.map(|(key, _)| *key) else { return false };
-            self.take_receiving(&key);
-        }
-        self.memory + LONGEST / 64 <= MEMORY
-    }
-}
-
-/// Sets a message's deadline, and returns the one it had.
-fn receiving_deadline(
-    receiving: &mut alloc::collections::BTreeMap<ReceiveKey, Receiving>,
-    key: &ReceiveKey,
-    at: Instant,
-) -> Instant {
-    receiving.get_mut(key).map_or(at, |receiving| core::mem::replace(&mut receiving.deadline, at))
 }

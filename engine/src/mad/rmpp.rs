@@ -14,10 +14,6 @@ const BURST: u32 = WINDOW;
 pub(super) const ACK_TIMEOUT: Duration = Duration::from_secs(2);
 /// Pause between two bursts of one window.
 pub(super) const PAUSE: Duration = Duration::from_millis(1);
-/// How long a receiver waits for a whole message, and how long it answers copies of a complete one's segments (kernel's
-/// `start_rmpp`, `complete_rmpp`).
-pub(super) const TOTAL_TIME: Duration = Duration::from_secs(40);
-pub(super) const LINGER: Duration = Duration::from_secs(10);
 /// Longest message that is put together.
 pub(super) const LONGEST: usize = 16 << 20;
 

@@ -110,7 +110,7 @@ impl Pair {
             self.ports.iter_mut().for_each(|port| port.handle_timeout(at));
         }
         for port in &self.ports {
-            assert_eq!((port.memory(), port.sending.len(), port.receiving.len()), (0, 0, 0));
+            assert_eq!((port.memory(), port.sending.len(), port.reassembly.len()), (0, 0, 0));
         }
     }
 }
@@ -155,6 +155,33 @@ fn who_is_not_answered_hears_it_after_the_last_attempt() {
     assert_eq!(port.memory(), 0);
 }
 
+/// Trap 144 of a port whose own agent does RMPP: where a class with RMPP has its header, this one has the M_Key.
+#[test]
+fn classes_without_rmpp_are_sent_as_they_are() {
+    let mut port = Port::new();
+    port.register(CLIENT, None, true).unwrap();
+    let mut message = vec![0xFF; MAD_LEN];
+    let header = Mad {
+        class: Mad::CLASS_SUBN_LID,
+        class_version: 1,
+        method: Mad::METHOD_TRAP,
+        status: 0,
+        class_specific: 0,
+        transaction_id: 7,
+        attribute_id: 2,
+        attribute_modifier: 0,
+    };
+    header.emit(message.first_chunk_mut().unwrap());
+    port.send(Instant::default(), CLIENT, Outgoing { message: message.clone(), ..request(10) }).unwrap();
+    for attempt in 1..=3 {
+        let sent: Vec<_> = core::iter::from_fn(|| port.poll_transmit()).collect();
+        let [sent] = &sent[..] else { panic!("{attempt}: {} datagrams", sent.len()) };
+        assert_eq!(sent.payload[24..], message[24..], "{attempt}");
+        port.handle_timeout(port.poll_timeout().unwrap());
+    }
+    assert!(matches!(port.poll_delivery(), Some((CLIENT, Delivery::TimedOut { .. }))));
+}
+
 #[test]
 fn a_method_of_a_class_has_one_agent() {
     let mut port = Port::new();
@@ -167,14 +194,19 @@ fn a_method_of_a_class_has_one_agent() {
     assert_eq!(register(6, claim(0), true), Ok(()), "it only asks");
     for (wrong, rmpp, error) in [
         (Claim { class: 0, ..claim(1) }, false, RegisterError::Class),
-        (Claim { class: Mad::CLASS_SUBN_LID, ..claim(1) }, false, RegisterError::Class),
-        (Claim { class: Mad::CLASS_SUBN_DIRECTED, ..claim(1) }, false, RegisterError::Class),
         (Claim { class: 80, ..claim(1) }, false, RegisterError::Class),
         (Claim { version: 0x83, ..claim(1) }, false, RegisterError::Version),
         (Claim { oui: [0; 3], ..claim(1) }, false, RegisterError::Vendor),
         (Claim { class: Mad::CLASS_PERF, ..claim(1) }, true, RegisterError::Rmpp),
     ] {
         assert_eq!(register(7, wrong, rmpp), Err(error), "{wrong:?}");
+    }
+    for class in [Mad::CLASS_SUBN_LID, Mad::CLASS_SUBN_DIRECTED] {
+        assert_eq!(
+            register(100 + u32::from(class), Claim { class, ..claim(1) }, false),
+            Ok(()),
+            "of QP0, where there is one"
+        );
     }
     assert!(port.unregister(AgentId(1)) && !port.unregister(AgentId(1)));
     assert_eq!(port.register(AgentId(8), Some(claim(0b0110)), true), Ok(()));
@@ -236,7 +268,7 @@ fn what_the_kernel_refuses_to_send() {
     assert_eq!(send(CLIENT, message(1, 1, 0, 0)[..39].to_vec()), Some(SendError::Length));
     let mut perf = message(1, 1, 0, 216);
     perf[1] = Mad::CLASS_PERF;
-    assert_eq!(send(CLIENT, perf), Some(SendError::Class));
+    assert_eq!(send(CLIENT, perf), None, "a class without RMPP has plain datagrams");
 }
 
 /// ACKs, STOPs and ABORTs that lie end the message and are answered; nothing is kept.
@@ -300,6 +332,32 @@ fn repeated_acks_do_not_keep_a_message() {
     assert!(matches!(port.poll_delivery(), Some((CLIENT, Delivery::TimedOut { .. }))));
 }
 
+/// ABORTs, STOPs and ACKs that lie end a request from the GID that it goes to only, and from the one that acknowledges.
+#[test]
+fn a_third_host_does_not_end_a_request() {
+    let (other, third) = (Gid::new([0xC; 16]), Gid::new([0xD; 16]));
+    let now = Instant::default();
+    let mut port = Port::new();
+    port.register(CLIENT, None, true).unwrap();
+    port.send(now, CLIENT, request(5000)).unwrap();
+    let first = port.poll_transmit().unwrap();
+    let abort = rmpp::control(&first.payload, Rmpp::ABORT, Rmpp::TOO_LONG, 0, 0);
+    let stop = rmpp::control(&first.payload, Rmpp::STOP, Rmpp::RESOURCES_EXHAUSTED, 0, 0);
+    let lie = rmpp::control(&first.payload, Rmpp::ACK, 0, 5, 4);
+    for datagram in [&abort, &stop, &lie] {
+        let _ = port.handle(now, &address(A, third), datagram);
+        assert_eq!(port.sending.len(), 1);
+    }
+    while port.poll_transmit().is_some() {}
+    let ack = rmpp::control(&first.payload, Rmpp::ACK, 0, 1, 17);
+    port.handle(now, &address(A, other), &ack).unwrap();
+    assert!(core::iter::from_fn(|| port.poll_transmit()).count() > 0, "another GID of the peer");
+    let _ = port.handle(now, &address(A, third), &abort);
+    assert_eq!(port.sending.len(), 1);
+    port.handle(now, &address(A, other), &abort).unwrap();
+    assert_eq!(port.sending.len(), 0);
+}
+
 /// ACKs and ABORTs about a response count from one GID of the peer only.
 #[test]
 fn a_third_host_does_not_end_anothers_message() {
@@ -322,9 +380,11 @@ fn a_third_host_does_not_end_anothers_message() {
     port.handle(now, &address(A, Gid::new([0xE; 16])), &abort).unwrap();
     assert_eq!(count(&port), 2, "of two, none is meant");
     port.handle(now, &address(A, other), &abort).unwrap();
-    assert_eq!(count(&port), 2, "of two, none is meant");
+    assert_eq!(count(&port), 1, "the one that it has acknowledged");
     port.handle(now, &address(A, B), &abort).unwrap();
-    assert_eq!(count(&port), 1);
+    assert_eq!(count(&port), 1, "the other's");
+    port.handle(now, &address(A, third), &abort).unwrap();
+    assert_eq!(count(&port), 0);
 }
 
 #[test]
@@ -349,13 +409,70 @@ fn first_segments_without_end_are_bounded() {
         refused += u32::from(port.handle(now, &address(B, A), &datagram) == Err(Refusal::Rmpp));
         while port.poll_transmit().is_some() {}
     }
-    assert_eq!((port.receiving.len(), refused), (1024, 5000 - 1024));
+    assert_eq!((port.reassembly.len(), refused), (128, 5000 - 128), "a peer's share");
     while let Some(at) = port.poll_timeout() {
         now = at;
         port.handle_timeout(now);
     }
-    assert_eq!((port.memory(), port.receiving.len()), (0, 0));
-    assert_eq!(now.since(Instant::default()), rmpp::TOTAL_TIME);
+    assert_eq!((port.memory(), port.reassembly.len()), (0, 0));
+    assert_eq!(now.since(Instant::default()), reassembly::TOTAL_TIME);
+}
+
+/// The first segment of message `id` of a peer, from a port that has a server.
+fn begin(port: &mut Port, peer: Gid, id: u64) -> Result<(), Refusal> {
+    let mut datagram = first_datagram(&message(1, id, Rmpp::ACTIVE | Rmpp::FIRST, 216));
+    datagram[31] = 1;
+    port.handle(Instant::default(), &address(B, peer), &datagram)
+}
+
+/// Eight peers that fill all room keep a ninth from nothing; one of their messages makes way, and its sender is told.
+#[test]
+fn peers_with_many_messages_make_way_for_one_with_few() {
+    let mut port = Port::new();
+    port.register(SERVER, Some(claim(u128::MAX)), true).unwrap();
+    for peer in 1..=8 {
+        for id in 0..128 {
+            begin(&mut port, Gid::new([peer; 16]), id).unwrap();
+        }
+    }
+    assert_eq!(port.reassembly.len(), 1024);
+    while port.poll_transmit().is_some() {}
+    begin(&mut port, A, 1).unwrap();
+    assert_eq!(port.reassembly.len(), 1024);
+    let stopped = port.poll_transmit().unwrap();
+    assert_eq!(Rmpp::of(&stopped.payload).kind, Rmpp::STOP);
+    assert!((1..=8).any(|peer| stopped.to.remote == Gid::new([peer; 16])));
+    let acked = port.poll_transmit().unwrap();
+    assert_eq!((Rmpp::of(&acked.payload).kind, acked.to.remote), (Rmpp::ACK, A));
+    assert_eq!(begin(&mut port, Gid::new([1; 16]), 1000), Err(Refusal::Rmpp), "who has most gets no more");
+}
+
+/// Segments of one peer take its share of the bytes; what other peers and the own agents send has room beside it.
+#[test]
+fn a_peer_has_a_share_of_the_bytes() {
+    let mut port = Port::new();
+    port.register(SERVER, Some(claim(u128::MAX)), true).unwrap();
+    let mut refused = 0;
+    for id in 0..3 {
+        for number in 1..35_000_u32 {
+            let flags = Rmpp::ACTIVE | if number == 1 { Rmpp::FIRST } else { 0 };
+            let mut datagram = first_datagram(&message(1, id, flags, 216));
+            datagram[28..32].copy_from_slice(&number.to_be_bytes());
+            if port.handle(Instant::default(), &address(B, A), &datagram).is_err() {
+                refused += 1;
+                break;
+            }
+            while port.poll_transmit().is_some() {}
+        }
+    }
+    assert_eq!(refused, 1, "of three messages of 7 MiB two have room");
+    assert!(port.memory() > 15_000_000 && port.memory() < 17 << 20, "{}", port.memory());
+    begin(&mut port, B, 1).unwrap();
+    port.register(CLIENT, None, true).unwrap();
+    for id in 0..3 {
+        let message = message(1, id, Rmpp::ACTIVE, 20 << 20);
+        port.send(Instant::default(), CLIENT, Outgoing { message, ..request(0) }).unwrap();
+    }
 }
 
 #[test]

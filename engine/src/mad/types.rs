@@ -120,9 +120,6 @@ pub enum SendError {
     /// Shorter than the headers of its class, or longer than a datagram without RMPP.
     #[error("the message is shorter than its headers, or longer than a datagram and not of RMPP")]
     Length,
-    /// The agent speaks RMPP, and the class does not.
-    #[error("the agent speaks RMPP and the message is of a class that does not")]
-    Class,
     /// A request with this transaction id waits for its response.
     #[error("a message with this transaction id waits for its response")]
     Duplicate,

@@ -2,7 +2,7 @@
 //! a packet.
 
 use urxe_wire::opcode::{OpcodeInfo, Role};
-use urxe_wire::{PKey, Packet, Transport};
+use urxe_wire::{Opcode, PKey, Packet, Transport};
 
 use super::send::{Failure, SendSide};
 use super::{Origin, QpType, QueuePair};
@@ -14,7 +14,8 @@ impl<H: Host> QueuePair<H> {
     /// accepted: it passed the checks, and was the next request, a response to one that is outstanding, or a datagram.
     /// Duplicates and refused requests are not, though they may be answered.
     pub fn handle_packet(&mut self, io: &mut Io<'_, H>, packet: &Packet<'_>, origin: &Origin<H>) -> bool {
-        let info = packet.bth().opcode.info();
+        let bth = packet.bth();
+        let info = bth.opcode.info();
         if let Err(reason) = self.admit(packet, info, origin) {
             self.drop_packet(io, packet, reason);
             return false;
@@ -26,10 +27,11 @@ impl<H: Host> QueuePair<H> {
                 QpType::Rc | QpType::XrcSend | QpType::XrcRecv => self.handle_request(io, packet, info),
             },
             Role::Response => self.handle_response(io, packet),
-            Role::Notification => {
+            Role::Notification if bth.opcode == Opcode::CNP => {
                 self.handle_notification(io, packet);
                 false
             }
+            Role::Notification => self.handle_selective(io, packet, info),
         }
     }
 
@@ -46,7 +48,12 @@ impl<H: Host> QueuePair<H> {
         let transport = bth.opcode.transport();
         // XRC is one way: the initiator takes only responses.
         let backwards = self.config.qp_type == QpType::XrcSend && info.role == Role::Request;
-        if backwards || (transport != self.config.qp_type.transport() && transport != Transport::Cnp) {
+        let is_beside = match transport {
+            Transport::Cnp => true,
+            Transport::Urxe => self.config.qp_type == QpType::Rc,
+            transport => transport == self.config.qp_type.transport(),
+        };
+        if backwards || !is_beside {
             return Err(DropReason::Transport);
         }
         if !bth.p_key.matches(PKey::DEFAULT) {
@@ -72,15 +79,22 @@ impl<H: Host> QueuePair<H> {
         let SendSide::Reliable(requester) = &mut self.send else { return false };
         match requester.handle_response(&self.config, &self.attr, io, packet) {
             Ok(()) => {
-                if let Some(status) = requester.failed_front() {
-                    self.fail_send(io, status);
-                }
-                self.check_drained(io);
+                self.settle_sends(io);
                 return true;
             }
             Err(Failure::Dropped(reason)) => self.drop_packet(io, packet, reason),
             Err(Failure::Front(status)) => self.fail_send(io, status),
         }
         false
+    }
+
+    /// Requests may have completed: fails the oldest if it is its turn, and tells if all have.
+    pub(super) fn settle_sends(&mut self, io: &mut Io<'_, H>) {
+        if let SendSide::Reliable(requester) = &self.send
+            && let Some(status) = requester.failed_front()
+        {
+            self.fail_send(io, status);
+        }
+        self.check_drained(io);
     }
 }

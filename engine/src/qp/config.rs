@@ -5,11 +5,12 @@ use alloc::vec::Vec;
 use urxe_wire::{Mtu, Qpn};
 
 use super::qp_type::QpType;
-use super::{Counter, Cq, Srq};
+use super::{AckTimer, Counter, Cq, Srq};
 use crate::congestion::CongestionSettings;
 use crate::counter::CountedOps;
 use crate::host::{Consumer, Host, Io};
 use crate::mr::{Accessor, Pd};
+use crate::selective::SelectiveRepeat;
 use crate::srq::XrcDomain;
 
 /// Sizes of a queue pair (`struct ibv_qp_cap`).
@@ -47,6 +48,10 @@ pub struct QpConfig<H: Host> {
     pub window: u32,
     /// Congestion control.
     pub congestion: CongestionSettings,
+    /// Course of ACK timeouts.
+    pub ack_timer: AckTimer,
+    /// Selective repeat; `None` goes back.
+    pub selective: Option<SelectiveRepeat>,
     /// The largest payload of a UD packet.
     pub port_mtu: Mtu,
     /// Choices where the specification leaves any.
@@ -60,6 +65,11 @@ impl<H: Host> QpConfig<H> {
     /// Whether it has a receive queue of its own.
     pub(super) const fn has_recv_queue(&self) -> bool {
         self.srq.is_none() && matches!(self.qp_type, QpType::Rc | QpType::Uc | QpType::Ud)
+    }
+
+    /// UDP source ports over which packets are spread.
+    pub fn paths(&self) -> u8 {
+        self.selective.as_ref().filter(|_| self.qp_type == QpType::Rc).map_or(1, |selective| selective.paths)
     }
 
     /// Whether one of the operations is counted.

@@ -8,6 +8,7 @@ mod modify;
 mod post;
 mod qp_type;
 mod recv;
+mod selective;
 mod send;
 pub(crate) mod sge;
 pub mod state;
@@ -18,7 +19,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use urxe_wire::{Opcode, Operation, Qpn};
+use urxe_wire::{Opcode, Operation, Psn, Qpn};
 
 use crate::congestion::NotificationPoint;
 use crate::counter::{AttachError, CountedOps};
@@ -30,6 +31,8 @@ use attr::QpAttr;
 pub use config::{Progress, QpCap, QpConfig};
 pub use qp_type::QpType;
 use recv::responder::Responder;
+use selective::Agreement;
+pub use send::AckTimer;
 use send::SendSide;
 use state::QpState;
 pub use transition::{ModifyError, Transition, check, transition};
@@ -52,6 +55,7 @@ pub struct QueuePair<H: Host> {
     send: SendSide<H>,
     responder: Responder,
     notification: NotificationPoint,
+    agreement: Agreement,
     /// `SQ_DRAINED` is owed.
     drain_pending: bool,
 }
@@ -70,6 +74,7 @@ impl<H: Host> QueuePair<H> {
             xrc_srq: None,
             responder: Responder::default(),
             notification: NotificationPoint::default(),
+            agreement: Agreement::default(),
             drain_pending: false,
         }
     }
@@ -89,14 +94,32 @@ impl<H: Host> QueuePair<H> {
         QpAttr { rq_psn: self.responder.expected_psn(), sq_psn: self.send.psn(), ..self.attr }
     }
 
+    /// The PSN that its responder expects.
+    pub const fn expected_psn(&self) -> Psn {
+        self.responder.expected_psn()
+    }
+
+    /// Takes note of requests that the peer has carried out itself ([`crate::direct`]), with as many PSNs and messages as they
+    /// would have had.
+    pub fn skip_requests(&mut self, psns: u32, messages: u32) {
+        self.responder.skip(psns, messages);
+    }
+
+    /// Whether the peer may carry out requests itself ([`crate::direct`]): the responder takes requests, and would raise no
+    /// event at the next one.
+    pub fn may_be_skipped(&self) -> bool {
+        let is_known = self.state != QpState::Rtr || self.responder.is_established();
+        self.state.receives() && is_known
+    }
+
     /// The queue pair at the other end, as far as it is connected.
     pub const fn dest_qpn(&self) -> Qpn {
         self.attr.dest_qpn
     }
 
-    /// The ACK timeout; `None` is none.
+    /// The ACK timeout, of several in a row the last; `None` is none.
     pub fn ack_timeout(&self) -> Option<Duration> {
-        self.attr.ack_timeout()
+        self.config.ack_timer.timeout(&self.attr, u8::MAX)
     }
 
     /// The way to its peer, once it has one.

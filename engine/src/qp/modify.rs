@@ -2,17 +2,18 @@
 
 use core::mem;
 
-use urxe_wire::Qpn;
+use urxe_wire::{Lid, Qpn};
 
 use super::attr::{AttrMask, QpAttr};
 use super::recv::responder::Responder;
+use super::selective::Agreement;
 use super::send::SendSide;
 use super::state::QpState;
 use super::transition::{ModifyError, check};
 use super::{QueuePair, Route, initial_attr};
 use crate::async_event::AsyncEvent;
 use crate::congestion::NotificationPoint;
-use crate::cq::{Cqe, WcOpcode, WcStatus};
+use crate::cq::{Cqe, FrameCompletion, WcOpcode, WcStatus};
 use crate::event::Event;
 use crate::host::{Consumer, Host, Io};
 
@@ -99,6 +100,8 @@ impl<H: Host> QueuePair<H> {
         self.set_state(io, QpState::Err);
         self.send.flush(&self.config, io);
         self.flush_recv(io);
+        self.responder.kept = None;
+        self.agreement.owes_ack = false;
         self.drain_pending = false;
         // It takes nothing from the SRQ any more (IBA 11.6.3.1 "Last WQE Reached").
         if self.config.srq.is_some() && !was_in_error {
@@ -122,8 +125,9 @@ impl<H: Host> QueuePair<H> {
                 src_qp: Qpn::default(),
                 solicited: false,
                 grh: None,
-                csum_ok: false,
-                flow_tag: 0,
+                slid: Lid::NONE,
+                frame: FrameCompletion::default(),
+                refusal: None,
             };
             self.complete_recv(io, cqe);
         }
@@ -144,6 +148,7 @@ impl<H: Host> QueuePair<H> {
         self.route = None;
         self.drain_pending = false;
         self.notification = NotificationPoint::default();
+        self.agreement = Agreement::default();
     }
 
     pub(super) fn set_state(&mut self, io: &mut Io<'_, H>, to: QpState) {

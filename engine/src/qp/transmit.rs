@@ -7,7 +7,7 @@ use super::send::SendSide;
 use super::state::QpState;
 use super::{Progress, QueuePair};
 use crate::fault::ResponderFault;
-use crate::host::{Host, Io};
+use crate::host::{Host, Io, Network as _};
 use crate::mr::Refusal;
 
 /// Packets of READ responses in one `transmit`: so that a long READ does not keep its thread from receiving.
@@ -22,6 +22,7 @@ impl<H: Host> QueuePair<H> {
             return self.transmit_unreliable(io);
         }
         let keeps_back = self.keeps_back(io);
+        let path = if keeps_back { 0 } else { self.answers_path() };
         let SendSide::Reliable(requester) = &mut self.send else { return Progress::Idle };
         let request_first = !keeps_back
             && self.responder.responses.is_lone_ack()
@@ -33,6 +34,8 @@ impl<H: Host> QueuePair<H> {
             return Progress::Blocked;
         }
         let posted = self.rq.len();
+        let other = (path > 0).then(|| H::Network::on_path(route, path));
+        let route = other.as_ref().unwrap_or(route);
         let answers = &mut self.responder.responses;
         let answered = match keeps_back {
             true => Ok(Progress::Idle),
@@ -64,9 +67,14 @@ impl<H: Host> QueuePair<H> {
                 return Progress::More;
             }
         };
+        if self.owes_selective() && !keeps_back && self.state != QpState::Err && !self.transmit_selective(io, path) {
+            return Progress::Blocked;
+        }
         if !self.state.sends() {
             return answered;
         }
+        let Some(route) = &self.route else { return Progress::Idle };
+        let SendSide::Reliable(requester) = &mut self.send else { return Progress::Idle };
         let may_start = self.state == QpState::Rts;
         // What went first was mostly all: another attempt would only find that out, at a greater price.
         let requested = if request_first && !requester.has_output() {
@@ -77,6 +85,7 @@ impl<H: Host> QueuePair<H> {
         if let Some(status) = requester.failed_front() {
             self.fail_send(io, status);
         }
+        self.consider_offer(io);
         if requested == Progress::Idle { answered } else { requested }
     }
 
@@ -91,12 +100,18 @@ impl<H: Host> QueuePair<H> {
     /// Whether all that a call of [`transmit`](Self::transmit) would send is an ACK, for which a short time does not
     /// matter: the next request could take it along.
     pub fn owes_only_ack(&self) -> bool {
-        self.responder.responses.is_lone_ack() && !(self.state.sends() && self.send.has_output())
+        self.responder.responses.is_lone_ack()
+            && !self.owes_selective()
+            && !(self.state.sends() && self.send.has_output())
     }
 
-    /// Whether it owes its peer an acknowledgement or response.
+    /// Whether it owes its peer an acknowledgement or response that can leave now: READ responses may wait for their time
+    /// at a limited rate.
     pub fn owes_answer(&self) -> bool {
-        !self.responder.responses.is_empty()
+        let responses = &self.responder.responses;
+        let is_paced = matches!(&self.send, SendSide::Reliable(requester) if requester.waits_for_rate());
+        let waits = responses.is_empty() || (is_paced && responses.has_responses());
+        !waits || self.owes_selective()
     }
 
     /// The PSN of the ACK that is owed, if nothing else is.
@@ -117,7 +132,7 @@ impl<H: Host> QueuePair<H> {
 
     /// Whether a call of [`transmit`](Self::transmit) could send something.
     pub fn has_output(&self) -> bool {
-        !self.responder.responses.is_empty() || (self.state.sends() && self.send.has_output())
+        !self.responder.responses.is_empty() || self.owes_selective() || (self.state.sends() && self.send.has_output())
     }
 
     fn transmit_unreliable(&mut self, io: &mut Io<'_, H>) -> Progress {

@@ -41,6 +41,21 @@ impl Credentials {
     }
 }
 
+/// Whether the process at the other end of a socket could do with this one by ptrace(2) what it likes, as far as that can be seen:
+/// both are of one PID namespace and one user, and this one has not said that it is not to be traced (`PR_SET_DUMPABLE`).
+pub(crate) fn may_trace_us(socket: RawFd) -> bool {
+    // SAFETY: a question.
+    let is_traceable = || unsafe { libc::prctl(libc::PR_GET_DUMPABLE, 0, 0, 0, 0) } == 1;
+    // The kernel shows the namespaces of another process to those alone who may trace it.
+    let namespace = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/pid")).ok();
+    let is_neighbor = |peer: u32| {
+        let own = namespace("self");
+        own.is_some() && own == namespace(&peer.to_string())
+    };
+    let peer = Credentials::of_raw(socket).ok();
+    peer.filter(|peer| peer.uid == own_uid()).and_then(|peer| peer.pid).is_some_and(is_neighbor) && is_traceable()
+}
+
 /// The effective user of this process.
 #[must_use]
 pub fn own_uid() -> u32 {

@@ -5,7 +5,7 @@
 
 use core::mem::MaybeUninit;
 use std::io::{self, IoSlice, IoSliceMut};
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use rustix::cmsg_space;
 use rustix::io::Errno;
@@ -78,11 +78,15 @@ fn is_of(fd: RawFd, user: u32) -> bool {
 
 /// Sends one message with a descriptor, without waiting.
 pub(crate) fn send_file(fd: RawFd, bytes: &[u8], file: RawFd) -> io::Result<()> {
-    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
+    send_files(fd, bytes, &[borrow(file)])
+}
+
+/// Sends one message with one descriptor or two, without waiting.
+pub(crate) fn send_files(fd: RawFd, bytes: &[u8], files: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(2))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    let files = [borrow(file)];
-    // There is room for one.
-    control.push(SendAncillaryMessage::ScmRights(&files));
+    // There is room for two.
+    control.push(SendAncillaryMessage::ScmRights(files));
     sendmsg(borrow(fd), &[IoSlice::new(bytes)], &mut control, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
     Ok(())
 }
@@ -90,7 +94,12 @@ pub(crate) fn send_file(fd: RawFd, bytes: &[u8], file: RawFd) -> io::Result<()> 
 /// Takes the next message into `buffer`, and the descriptor that came with it. `Ok(None)`: there is none now.
 /// `UnexpectedEof` when the other end is gone; `InvalidData` if the message is longer than `buffer`.
 pub(crate) fn receive(fd: RawFd, buffer: &mut [u8]) -> io::Result<Option<(usize, Option<OwnedFd>)>> {
-    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
+    Ok(receive_files(fd, buffer)?.map(|(length, [file, _])| (length, file)))
+}
+
+/// Takes the next message into `buffer` as [`receive`] does, and as many as two descriptors that came with it.
+pub(crate) fn receive_files(fd: RawFd, buffer: &mut [u8]) -> io::Result<Option<(usize, [Option<OwnedFd>; 2])>> {
+    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(2))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
     let received = match recvmsg(borrow(fd), &mut [IoSliceMut::new(buffer)], &mut control, flags) {
@@ -100,14 +109,14 @@ pub(crate) fn receive(fd: RawFd, buffer: &mut [u8]) -> io::Result<Option<(usize,
     };
     // The kernel closes descriptors that there is no room for, the iterator those that are not taken: what aligns the next header
     // would do for a second one (`scm_max_fds` of net/core/scm.c).
-    let file = control.drain().find_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(mut files) => files.next(),
+    let files = control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut files) => Some([files.next(), files.next()]),
         _ => None,
     });
     match received.bytes {
         0 => Err(io::ErrorKind::UnexpectedEof.into()),
         _ if received.flags.contains(ReturnFlags::TRUNC) => Err(io::ErrorKind::InvalidData.into()),
-        length => Ok(Some((length, file))),
+        length => Ok(Some((length, files.unwrap_or_default()))),
     }
 }
 
@@ -156,7 +165,7 @@ mod tests {
             links.filter(|target| target.to_string_lossy().contains(&name)).count()
         };
         for count in [1, 2, 3, 8] {
-            send_files(near.as_raw_fd(), &vec![file.as_raw_fd(); count]);
+            send_many(near.as_raw_fd(), &vec![file.as_raw_fd(); count]);
             let (length, came) = receive(far.as_raw_fd(), &mut [0; 8]).unwrap().unwrap();
             assert_eq!((length, came.is_some()), (1, true), "{count} sent");
             assert_eq!(open(), 2, "{count} sent");
@@ -166,7 +175,7 @@ mod tests {
     }
 
     /// One byte with several descriptors.
-    fn send_files(fd: RawFd, files: &[RawFd]) {
+    fn send_many(fd: RawFd, files: &[RawFd]) {
         let files: Vec<_> = files.iter().map(|file| borrow(*file)).collect();
         let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(8))];
         let mut control = SendAncillaryBuffer::new(&mut space);

@@ -26,7 +26,7 @@ use crate::port::Port;
 use crate::sys::{family, socklen};
 
 pub use frame::{Checksum, RawFrame};
-pub use rx::{Instruction, MacAddress, RawRx};
+pub use rx::{Instruction, MacAddress, RawRx, RawRxSocket};
 pub use tx::RawTx;
 
 impl Port {
@@ -38,16 +38,22 @@ impl Port {
         RawTx::open(self.fds(), self.index())
     }
 
-    /// Opens the receiving side for raw frames of the interface, which passes none until it has a [filter](RawRx::set_filter).
-    /// From now on [`has_news`](Port::has_news) is always true: who receives is to look into the ring.
+    /// Opens the receiving side for raw frames of the interface, which passes none until it has a
+    /// [filter](RawRxSocket::set_filter).
     ///
     /// # Errors
     /// As for [`open_raw_tx`](Self::open_raw_tx).
     pub fn open_raw_rx(&self) -> io::Result<RawRx> {
-        let rx = RawRx::open(self.fds(), self.index(), self.interface().mtu())?;
-        self.always_has_news();
-        Ok(rx)
+        RawRx::open(self.fds(), self.index(), self.interface().mtu())
     }
+}
+
+/// Finds out whether raw frames may be sent and received in this network namespace.
+///
+/// # Errors
+/// `PermissionDenied` without CAP_NET_RAW; what else the system refuses.
+pub fn check_rights() -> io::Result<()> {
+    packet_socket().map(drop)
 }
 
 /// A packet socket that is bound to no interface yet.

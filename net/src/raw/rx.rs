@@ -33,11 +33,18 @@ pub enum MacAddress {
     Any,
 }
 
-/// The receiving side for raw frames.
+/// The receiving side for raw frames: the ring, which one thread at a time looks into.
 #[derive(Debug)]
 pub struct RawRx {
     // Unmapped before the socket is closed.
     ring: Ring,
+    socket: Arc<RawRxSocket>,
+}
+
+/// The socket of a receive ring: its filter and its memberships. Changes wait for the kernel's lock of network configuration,
+/// and nobody who looks into the ring waits for them.
+#[derive(Debug)]
+pub struct RawRxSocket {
     fd: Fd,
     interface: u32,
 }
@@ -54,16 +61,52 @@ impl RawRx {
         clear_error(fd);
         let fd = fds.adopt(socket)?;
         fds.watch(fd.as_raw_fd(), EpollKey::Raw.pack())?;
-        Ok(Self { ring, fd, interface })
+        Ok(Self { ring, socket: Arc::new(RawRxSocket { fd, interface }) })
+    }
+
+    /// Returns the socket.
+    #[must_use]
+    pub const fn socket(&self) -> &Arc<RawRxSocket> {
+        &self.socket
     }
 
     /// Takes the socket's pending error, by which epoll reports it for ever: ENETDOWN when the interface has gone down.
     pub fn clear_error(&self) {
-        if let Ok(fd) = self.own() {
+        if let Ok(fd) = self.socket.own() {
             clear_error(fd);
         }
     }
 
+    /// Whether a frame is there. Asks the ring, not the system.
+    #[must_use]
+    pub fn has_frames(&self) -> bool {
+        self.ring.has_frames()
+    }
+
+    /// Hands frames to `each`, oldest first, up to `most`. Returns how many there were.
+    pub fn receive(&mut self, most: usize, each: impl FnMut(RawFrame<'_>)) -> usize {
+        self.ring.take(most, each)
+    }
+
+    /// Returns how many frames found no slot of the ring since the last call.
+    #[must_use]
+    pub fn take_lost(&mut self) -> u64 {
+        if !core::mem::take(&mut self.ring.has_lost) {
+            return 0;
+        }
+        let Ok(fd) = self.socket.own() else { return 0 };
+        let mut answer = [0_u32; 2];
+        let mut length = crate::sys::socklen::<[u32; 2]>();
+        // SAFETY: `struct tpacket_stats` is two numbers; room for them, and its length.
+        let asked = unsafe {
+            let option = libc::PACKET_STATISTICS;
+            libc::getsockopt(fd, libc::SOL_PACKET, option, answer.as_mut_ptr().cast(), &raw mut length)
+        };
+        if asked == 0 { answer[1].into() } else { 0 }
+    }
+}
+
+impl RawRxSocket {
     /// Returns the descriptor.
     ///
     /// # Errors
@@ -117,34 +160,6 @@ impl RawRx {
             mr_address: [a, b, c, d, e, f, 0, 0],
         };
         set_struct(self.own()?, libc::SOL_PACKET, change, &request)
-    }
-
-    /// Whether a frame is there. Asks the ring, not the system.
-    #[must_use]
-    pub fn has_frames(&self) -> bool {
-        self.ring.has_frames()
-    }
-
-    /// Hands frames to `each`, oldest first, up to `most`. Returns how many there were.
-    pub fn receive(&mut self, most: usize, each: impl FnMut(RawFrame<'_>)) -> usize {
-        self.ring.take(most, each)
-    }
-
-    /// Returns how many frames found no slot of the ring since the last call.
-    #[must_use]
-    pub fn take_lost(&mut self) -> u64 {
-        if !core::mem::take(&mut self.ring.has_lost) {
-            return 0;
-        }
-        let Ok(fd) = self.own() else { return 0 };
-        let mut answer = [0_u32; 2];
-        let mut length = crate::sys::socklen::<[u32; 2]>();
-        // SAFETY: `struct tpacket_stats` is two numbers; room for them, and its length.
-        let asked = unsafe {
-            let option = libc::PACKET_STATISTICS;
-            libc::getsockopt(fd, libc::SOL_PACKET, option, answer.as_mut_ptr().cast(), &raw mut length)
-        };
-        if asked == 0 { answer[1].into() } else { 0 }
     }
 }
 

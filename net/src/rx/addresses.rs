@@ -149,6 +149,15 @@ impl Receiver {
             role.neighbours().for_each(|fd| self.last_wills.forget(fd));
             *role = Role::Candidate;
         }
+        self.note_owned(port);
+    }
+
+    /// Says which addresses this process owns.
+    pub(crate) fn note_owned(&self, port: &Port) {
+        let leads = |(role, address): (&Role, &Option<SocketAddr>)| {
+            Some((*address)?.ip()).filter(|_| matches!(role, Role::Leader { .. }))
+        };
+        port.set_owned(self.roles.iter().zip(&self.addresses).filter_map(leads).collect());
     }
 
     /// Begins to send the last wills of processes that have ended, unless that is under way already.
@@ -193,6 +202,7 @@ impl Receiver {
                         report_headers(udp.as_raw_fd(), address, self.reported);
                     }
                     *place = role;
+                    self.note_owned(port);
                     self.appoint_successor(index, port);
                     self.last_wills.has_owner(Gid::from(address.ip()));
                     self.begin_last_wills(port);

@@ -2,18 +2,18 @@
 
 use std::time::Instant;
 
-use urxe_wire::Gid;
+use urxe_wire::{Gid, Qpn};
 
 use super::deadline::Task;
 use super::forward::{Forwarded, Forwarder, STALLED, Way, forward};
 use super::pending_requests::{Fate, PendingRequests, RequestKey};
 use super::{Call, Meta, Receiver, mad_router};
 use crate::counters::add_alone;
-use crate::datagram::Datagram;
+use crate::datagram::{Datagram, dest_qpn};
 use crate::mailbox::Mailbox;
 use crate::port::Port;
 
-/// Forwards, keeps or drops a packet to QP1 that is not for this process.
+/// Forwards, keeps or drops a packet to QP0 or QP1 that is not for this process.
 //= spec/connections.md#cm-016
 //# All copies of a request MUST be refused, or none.
 pub(super) fn route(
@@ -25,7 +25,9 @@ pub(super) fn route(
     packet: &[u8],
 ) -> Way {
     let counters = port.counters();
-    let Some((to, id)) = Mailbox::of_gsi(packet, Gid::from(meta.headers.local.ip())) else {
+    let is_management = dest_qpn(packet) == Some(Qpn::GSI);
+    let named = if is_management { Mailbox::of_gsi(packet, Gid::from(meta.headers.local.ip())) } else { None };
+    let Some((to, id)) = named else {
         return mad_router::route(forwarder, port, meta, index, packet);
     };
     let now = Instant::now();

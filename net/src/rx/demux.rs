@@ -40,7 +40,7 @@ impl Receiver {
         let mut index = meta.first;
         while let Some(packet) = payload.get(at..len.min(at + meta.segment)).filter(|packet| !packet.is_empty()) {
             let mut is_refused = false;
-            if stray != Stray::Drop && dest_qpn(packet) == Some(Qpn::GSI) {
+            if stray != Stray::Drop && matches!(dest_qpn(packet), Some(Qpn::GSI | Qpn::SMI)) {
                 match cm_router::route(&mut self.forwarder, &mut self.pending, call.port, meta, index, packet) {
                     Way::Here => {}
                     Way::Refused => is_refused = true,
@@ -56,7 +56,7 @@ impl Receiver {
                 Some(qpn) if call.port.accepts(qpn) => {
                     // Each message to QP1 may be for another process.
                     let (group, count) = match qpn {
-                        Qpn::GSI => (packet, 1),
+                        Qpn::GSI | Qpn::SMI => (packet, 1),
                         _ => leading(payload.get(at..).unwrap_or_default(), meta.segment, |next| next == qpn),
                     };
                     let first = Datagram { headers, expected_id: index, flow, payload: group, is_refused };

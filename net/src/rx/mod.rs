@@ -163,6 +163,11 @@ impl Receiver {
         Ok(receiver)
     }
 
+    /// Maps the shared files of other processes' devices from now on ([`Port::find_shown`]).
+    pub fn import(&mut self, port: &Port) {
+        self.inbox.import_into(port.imports());
+    }
+
     /// To be called after [`Port::epoll_fd`] was found readable: the next `receive` looks at all sockets.
     pub fn woken(&mut self) {
         self.misses = MISSES;
@@ -265,7 +270,7 @@ impl Receiver {
                 EpollKey::RingListener(listener) => self.accept_rings(listener, call.port),
                 EpollKey::RingRx(fd) => self.attend_ring(fd, call.port),
                 EpollKey::RingTx(fd) => call.port.look_at_link(fd),
-                // Whoever receives looks into the ring anyway (`Port::has_news`).
+                // Whoever receives looks into the ring.
                 EpollKey::Raw => call.port.note_raw_event(),
             }
         }

@@ -121,7 +121,8 @@ impl Receiver {
             hop_limit: received.hop_limit,
         };
         for (index, packet) in (0..).zip(payload.chunks(received.segment.max(1))) {
-            if dest_qpn(packet) != Some(Qpn::MULTICAST) {
+            // To QP1 go announcements of subnets.
+            if !matches!(dest_qpn(packet), Some(Qpn::MULTICAST | Qpn::GSI)) {
                 add_alone(&counters.drop_unknown_qpn, 1);
                 continue;
             }

@@ -11,12 +11,15 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use socket2::Socket;
 
 use super::segment::Segment;
+use crate::direct::Offer;
 use crate::ipc::header::{HEADER_LEN, Header};
 use crate::ipc::unix;
 use crate::sys::{scope_id, with_port};
 
 /// A header and the ring's key.
 const HANDSHAKE_LEN: usize = HEADER_LEN + 8;
+/// A handshake, and where the table is in the sender's shared file.
+const OFFER_LEN: usize = HANDSHAKE_LEN + 8;
 
 /// Purpose of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,22 +99,38 @@ impl Handshake {
     }
 }
 
-/// Hands a ring over, without waiting.
-pub(super) fn send(fd: RawFd, handshake: &Handshake, memory: &OwnedFd) -> io::Result<()> {
-    unix::send_file(fd, &handshake.emit(), memory.as_raw_fd())
+/// Hands a ring over, without waiting, and the sender's shared file if it offers one.
+pub(super) fn send(fd: RawFd, handshake: &Handshake, memory: &OwnedFd, offer: Option<&Offer>) -> io::Result<()> {
+    let Some((offer, file)) = offer.and_then(|offer| Some((offer, offer.file.file().ok()?))) else {
+        return unix::send_file(fd, &handshake.emit(), memory.as_raw_fd());
+    };
+    let mut bytes = [0; OFFER_LEN];
+    bytes[..HANDSHAKE_LEN].copy_from_slice(&handshake.emit());
+    bytes[HANDSHAKE_LEN..].copy_from_slice(&offer.at.to_le_bytes());
+    unix::send_files(fd, &bytes, &[memory.as_fd(), file])
 }
 
-/// Takes a handshake and its memory. `Ok(None)`: not there yet.
-pub(super) fn receive(fd: RawFd) -> io::Result<Option<(Handshake, Segment)>> {
-    let mut bytes = [0_u8; HANDSHAKE_LEN];
-    let Some((length, memory)) = unix::receive(fd, &mut bytes)? else { return Ok(None) };
+/// A shared file that came with a ring, and where the table is in there.
+#[derive(Debug)]
+pub(super) struct Offered {
+    pub(super) file: OwnedFd,
+    pub(super) table: u64,
+}
+
+/// Takes a handshake, its memory, and the sender's shared file. `Ok(None)`: not there yet.
+pub(super) fn receive(fd: RawFd) -> io::Result<Option<(Handshake, Segment, Option<Offered>)>> {
+    let mut bytes = [0_u8; OFFER_LEN];
+    let Some((length, [memory, file])) = unix::receive_files(fd, &mut bytes)? else { return Ok(None) };
     let bad = || io::Error::from(io::ErrorKind::InvalidData);
-    if length != HANDSHAKE_LEN {
+    let (handshake, table) = bytes.split_first_chunk::<HANDSHAKE_LEN>().ok_or_else(bad)?;
+    if length != HANDSHAKE_LEN && length != OFFER_LEN {
         return Err(bad());
     }
-    let handshake = Handshake::parse(&bytes, urxe_wire::ROCE_PORT).ok_or_else(bad)?;
+    let handshake = Handshake::parse(handshake, urxe_wire::ROCE_PORT).ok_or_else(bad)?;
     let memory = Segment::open(memory.ok_or_else(bad)?.as_fd())?;
-    Ok(Some((handshake, memory)))
+    let table = table.first_chunk().map(|table| u64::from_le_bytes(*table));
+    let offered = file.zip(table).filter(|_| length == OFFER_LEN).map(|(file, table)| Offered { file, table });
+    Ok(Some((handshake, memory, offered)))
 }
 
 #[cfg(test)]
@@ -173,8 +192,29 @@ mod tests {
         let (a, b) = pair();
         assert!(receive(b.as_raw_fd()).unwrap().is_none());
         let (_, memory) = Segment::create().unwrap();
-        send(a.as_raw_fd(), &handshake(), &memory).unwrap();
+        send(a.as_raw_fd(), &handshake(), &memory, None).unwrap();
         assert_eq!(receive(b.as_raw_fd()).unwrap().unwrap().0, handshake());
+    }
+
+    #[test]
+    fn a_shared_file_comes_with_a_ring() {
+        let (a, b) = pair();
+        let (_, memory) = Segment::create().unwrap();
+        let offer = Offer { file: std::sync::Arc::new(crate::direct::SharedFile::create().unwrap()), at: 65536 };
+        send(a.as_raw_fd(), &handshake(), &memory, Some(&offer)).unwrap();
+        let (came, _, offered) = receive(b.as_raw_fd()).unwrap().unwrap();
+        let offered = offered.unwrap();
+        assert_eq!((came, offered.table), (handshake(), 65536));
+        let fds = crate::sys::fd::FdSet::new().unwrap();
+        let connection = std::sync::Arc::new(fds.adopt(b).unwrap());
+        let import = |file: &OwnedFd, table| crate::direct::Import::new(file.as_fd(), table, &connection, &[]);
+        assert!(import(&offered.file, offered.table).is_ok_and(|import| import.look()));
+        // Neither another file nor a table that would end behind it.
+        assert!(import(&offered.file, u64::MAX - 127).is_err());
+        assert!(import(&memory, 65536).is_err());
+        let import = import(&offered.file, 65536).unwrap();
+        drop(a);
+        assert!(!import.look(), "its sender has gone");
     }
 
     //= spec/hosts.md#net-021
@@ -194,12 +234,12 @@ mod tests {
             ("a socket", OwnedFd::from(pair().0)),
         ] {
             let (a, b) = pair();
-            send(a.as_raw_fd(), &handshake(), &refused).unwrap();
+            send(a.as_raw_fd(), &handshake(), &refused, None).unwrap();
             assert!(receive(b.as_raw_fd()).is_err(), "{what}");
         }
         // As it should be, so that the others were refused for what they say.
         let (a, b) = pair();
-        send(a.as_raw_fd(), &handshake(), &memory(whole, all)).unwrap();
+        send(a.as_raw_fd(), &handshake(), &memory(whole, all), None).unwrap();
         assert!(receive(b.as_raw_fd()).unwrap().is_some());
     }
 

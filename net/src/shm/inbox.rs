@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::Arc;
 
 use rustix::net::{RecvFlags, recv};
@@ -11,6 +11,7 @@ use super::handshake::{self, Purpose};
 use super::pending_acks::{PendingAck, PendingAcks as _};
 use super::ring::{self, Consumer, Damaged, RingRecord};
 use super::segment::Segment;
+use crate::direct::{Import, Imports};
 use crate::sys::epoll_key::EpollKey;
 use crate::sys::fd::{Fd, FdSet};
 use crate::sys::{borrow, is_hung_up};
@@ -25,16 +26,28 @@ pub(crate) struct Inbox {
     purpose: Purpose,
     /// Where something was found last.
     at: usize,
+    /// Where shared files go that come with rings; `None`: nowhere.
+    imports: Option<Arc<Imports>>,
 }
 
 #[derive(Debug)]
 struct Incoming {
-    connection: Fd,
+    connection: Arc<Fd>,
     consumer: Consumer<Segment>,
     envelope: Envelope,
     /// A byte lies on the connection, for all that is known. Usually the doorbell is not armed then; but a sender that loses its
     /// processor between taking the doorbell and ringing may ring when its runs have been taken and the doorbell is armed anew.
     rang: bool,
+    /// The shared file of the sender, as long as the sender is there.
+    import: Option<Arc<Import>>,
+}
+
+impl Drop for Incoming {
+    fn drop(&mut self) {
+        if let Some(import) = &self.import {
+            import.end();
+        }
+    }
 }
 
 /// Addresses of the runs of a ring.
@@ -62,7 +75,12 @@ impl Inbox {
     /// An inbox of at most `limit` rings. Nothing is looked for in rings for [ACKs](Purpose::Acks) alone, whatever their senders
     /// put there.
     pub(crate) const fn new(limit: usize, purpose: Purpose) -> Self {
-        Self { rings: Vec::new(), guests: Vec::new(), limit, purpose, at: 0 }
+        Self { rings: Vec::new(), guests: Vec::new(), limit, purpose, at: 0, imports: None }
+    }
+
+    /// Maps the shared files that come with rings from now on.
+    pub(crate) fn import_into(&mut self, imports: &Arc<Imports>) {
+        self.imports = Some(Arc::clone(imports));
     }
 
     /// Accepts the connections that wait at a listener. Each is watched, and [`Inbox::attend`]ed when it is ready.
@@ -89,13 +107,17 @@ impl Inbox {
     fn greet(&mut self, block: u16, guest: Fd, find: &impl Fn(SocketAddr) -> Option<usize>, visits: &mut Visits) {
         match handshake::receive(guest.as_raw_fd()) {
             Ok(None) => self.guests.push((block, guest)),
-            Ok(Some((handshake, segment))) => {
+            Ok(Some((handshake, segment, offered))) => {
                 match find(handshake.to).filter(|_| handshake::is_own_address(handshake.from)) {
                     Some(index) => {
                         let (tclass, hop_limit) = (handshake.tclass, handshake.hop_limit);
                         let envelope = Envelope { block, index, peer: handshake.from, tclass, hop_limit };
                         let consumer = Consumer::new(segment, handshake.key);
-                        self.rings.push(Incoming { connection: guest, consumer, envelope, rang: false });
+                        let connection = Arc::new(guest);
+                        let import = self.imports.as_ref().zip(offered).and_then(|(imports, offered)| {
+                            imports.take(offered.file.as_fd(), offered.table, &connection).ok()
+                        });
+                        self.rings.push(Incoming { connection, consumer, envelope, rang: false, import });
                         visits.accepted += 1;
                     }
                     None => visits.refused += 1,
@@ -126,8 +148,8 @@ impl Inbox {
                 discard(fd);
             }
             if is_hung_up(fd) && (!holds_packets || ring.consumer.is_empty()) {
-                let Incoming { consumer, envelope, .. } = self.rings.swap_remove(at);
-                acks = consumer.storage().take(envelope.block);
+                let ring = self.rings.swap_remove(at);
+                acks = ring.consumer.storage().take(ring.envelope.block);
                 visits.closed += 1;
             }
         }
@@ -225,8 +247,8 @@ mod tests {
         let producer = Producer::new(segment, 7);
         producer.begin();
         let (from, to) = ("127.0.0.1:50000".parse().unwrap(), "127.0.0.1:4791".parse().unwrap());
-        handshake::send(sender.as_raw_fd(), &Handshake { from, to, tclass: 0, hop_limit: 64, key: 7 }, &memory)
-            .unwrap();
+        let handshake = Handshake { from, to, tclass: 0, hop_limit: 64, key: 7 };
+        handshake::send(sender.as_raw_fd(), &handshake, &memory, None).unwrap();
         let mut inbox = Inbox::new(8, purpose);
         assert_eq!(inbox.admit(&fds, (block, listener.as_raw_fd()), |_| Some(0)).unwrap().accepted, 1);
         (fds, inbox, producer, sender)

@@ -15,6 +15,8 @@ use super::handshake::{self, Handshake, Purpose};
 use super::pending_acks::{PendingAck, PendingAcks as _};
 use super::ring::{self, Producer, RingRecord};
 use super::segment::{AckWords, Segment};
+use crate::direct::Offer;
+use crate::ipc::credentials::{self, Credentials};
 use crate::sys::epoll_key::EpollKey;
 use crate::sys::fd::{Fd, FdSet};
 use crate::sys::random::random_u32;
@@ -38,6 +40,8 @@ const STALLED: Duration = Duration::from_secs(1);
 pub(crate) struct Link {
     purpose: Purpose,
     connection: Fd,
+    /// The process that takes what is put in, if it can be seen from here.
+    peer_pid: Option<u32>,
     /// In the memory of the writer's ring, which stays as long as this.
     acks: AckWords,
     /// The other end has gone.
@@ -57,8 +61,9 @@ struct Writer {
 }
 
 impl Link {
-    /// A ring for what `from` sends to `to`, where the owner of the block takes rings. An error says that it has to be
-    /// UDP.
+    /// A ring for what `from` sends to `to`, where the owner of the block takes rings; `offer` goes with it. An error says that it
+    /// has to be UDP.
+    #[expect(clippy::too_many_arguments, reason = "a ring's addresses, and what goes with it")]
     pub(crate) fn open(
         fds: &Arc<FdSet>,
         purpose: Purpose,
@@ -67,6 +72,7 @@ impl Link {
         to: SocketAddr,
         tclass: u8,
         hop_limit: u8,
+        offer: Option<&Offer>,
     ) -> io::Result<Self> {
         let connection = handshake::connect(block, purpose)?;
         let (segment, memory) = Segment::create()?;
@@ -76,7 +82,10 @@ impl Link {
         let producer = Producer::new(segment, key);
         // Asleep, for all that is known.
         producer.begin();
-        handshake::send(connection.as_raw_fd(), &Handshake { from, to, tclass, hop_limit, key }, &memory)?;
+        let handshake = Handshake { from, to, tclass, hop_limit, key };
+        let offer = offer.filter(|_| purpose == Purpose::Packets && credentials::may_trace_us(connection.as_raw_fd()));
+        let peer_pid = Credentials::of(&connection)?.pid;
+        handshake::send(connection.as_raw_fd(), &handshake, &memory, offer)?;
         let connection = fds.adopt(connection)?;
         let fd = connection.as_raw_fd();
         fds.watch(fd, EpollKey::RingTx(fd).pack())?;
@@ -84,6 +93,7 @@ impl Link {
         Ok(Self {
             purpose,
             connection,
+            peer_pid,
             acks,
             is_dead: AtomicBool::new(false),
             has_room: AtomicBool::new(true),
@@ -96,9 +106,19 @@ impl Link {
         self.connection.as_raw_fd()
     }
 
+    /// The process at the other end, if it can be seen from here.
+    pub(crate) const fn peer_pid(&self) -> Option<u32> {
+        self.peer_pid
+    }
+
     #[inline]
     pub(crate) fn is_alive(&self) -> bool {
         !self.is_dead.load(Ordering::Relaxed)
+    }
+
+    /// Whether the other end is gone, asked of the system.
+    pub(crate) fn is_gone(&self) -> bool {
+        !self.is_alive() || (self.connection.is_ours() && sys::is_hung_up(self.raw_fd()))
     }
 
     /// The connection has become readable, which is how it ends.

@@ -60,7 +60,7 @@ impl Segment {
     //= spec/hosts.md#net-021
     //# What another process writes into shared memory MUST do no more than packets can.
     pub(super) fn open(file: BorrowedFd<'_>) -> io::Result<Self> {
-        // Fails for what is not memory: no other file has seals.
+        // Fails for what is not memory: no other file has seals. No file of huge pages, which the machine may lack, has this size.
         let seals = fcntl_get_seals(file)?;
         if !seals.contains(SEALS) || usize::try_from(fstat(file)?.st_size) != Ok(TOTAL) {
             return Err(io::ErrorKind::InvalidData.into());

@@ -23,6 +23,8 @@ pub(crate) struct Entries {
     pub(crate) link: Option<(u32, u32)>,
     pub(crate) mac: [u8; 6],
     pub(crate) addresses: Vec<SocketAddr>,
+    /// Prefix lengths of the IPv4 addresses.
+    pub(crate) prefixes: Vec<(Ipv4Addr, u8)>,
 }
 
 /// Collects what getifaddrs(3) says about one interface.
@@ -61,6 +63,12 @@ pub(crate) fn read_entries(name: &str) -> io::Result<Entries> {
                 let v4 = unsafe { entry.ifa_addr.cast::<libc::sockaddr_in>().read_unaligned() };
                 let ip = Ipv4Addr::from(v4.sin_addr.s_addr.to_ne_bytes());
                 entries.addresses.push(socket_address(IpAddr::V4(ip), ROCE_PORT, 0));
+                if !entry.ifa_netmask.is_null() {
+                    // SAFETY: non-null, and of the address's family.
+                    let mask = unsafe { entry.ifa_netmask.cast::<libc::sockaddr_in>().read_unaligned() };
+                    let ones = mask.sin_addr.s_addr.count_ones();
+                    entries.prefixes.push((ip, u8::try_from(ones).unwrap_or(u8::MAX)));
+                }
             }
             libc::AF_INET6 => {
                 // SAFETY: the family says that this is a sockaddr_in6.

@@ -10,6 +10,7 @@ pub(crate) mod epoll_key;
 pub(crate) mod fd;
 pub mod identity;
 pub(crate) mod ifaddrs;
+pub(crate) mod process;
 pub(crate) mod random;
 pub(crate) mod udp;
 

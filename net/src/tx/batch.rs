@@ -7,12 +7,14 @@ use std::sync::Arc;
 use urxe_wire::{ICRC_LEN, icrc};
 
 use crate::counters::add;
+use crate::datagram::{dest_qpn, leading};
 use crate::port::Port;
 use crate::route::Route;
 use crate::shm;
 use crate::sys::wait_writable;
 
 use super::gso::{MAX_CALL, send};
+use super::inside::InsideRun;
 use super::segments::TxSegments;
 
 /// Bytes a batch holds: a full run, and room to begin another.
@@ -43,6 +45,10 @@ pub struct TxBatch {
     /// Length of the packet handed out and not yet committed, ICRC included; 0: there is none. It will be the next of the last
     /// run, which has been begun for it if need be.
     pending: usize,
+    /// Runs for queue pairs of this process, in order, that nobody has taken yet.
+    inside: Vec<InsideRun>,
+    /// Bytes of these.
+    inside_len: usize,
 }
 
 /// A packet as it will be on the wire.
@@ -62,6 +68,7 @@ impl TxSegments {
         len <= self.room
             && len <= self.segment
             && self.shared == route.is_shared()
+            && self.inside == route.is_inside()
             && (Arc::ptr_eq(&self.route, route) || self.route.same_path(route))
     }
 }
@@ -75,7 +82,14 @@ impl Default for TxBatch {
 impl TxBatch {
     /// An empty batch; allocates now and never again.
     pub fn new() -> Self {
-        Self { buffer: vec![0; CAPACITY].into_boxed_slice(), end: 0, runs: Vec::with_capacity(MAX_RUNS), pending: 0 }
+        Self {
+            buffer: vec![0; CAPACITY].into_boxed_slice(),
+            end: 0,
+            runs: Vec::with_capacity(MAX_RUNS),
+            pending: 0,
+            inside: Vec::new(),
+            inside_len: 0,
+        }
     }
 
     /// Room for one packet of `len` bytes (BTH to pad bytes, ICRC excluded) on `route`. The caller writes all of it:
@@ -124,7 +138,7 @@ impl TxBatch {
         if self.end + route.max_run() > self.buffer.len() || self.runs.len() == MAX_RUNS {
             self.flush(port);
         }
-        let shared = route.is_shared();
+        let (shared, inside) = (route.is_shared(), route.is_inside());
         self.runs.push(TxSegments {
             route: Arc::clone(route),
             start: self.end,
@@ -132,9 +146,10 @@ impl TxBatch {
             segment: len,
             packets: 0,
             // Without GSO each packet is a run of its own, and each then has identification 0.
-            room: if shared || route.has_gso() { route.max_run() } else { len },
+            room: if shared || inside || route.has_gso() { route.max_run() } else { len },
             shared,
-            has_icrc: !shared || port.keeps_icrcs(),
+            inside,
+            has_icrc: !(shared || inside) || port.keeps_icrcs(),
             tclass: None,
         });
     }
@@ -197,18 +212,34 @@ impl TxBatch {
     }
 
     fn send_all(&mut self, port: &Port) {
+        if self.runs.iter().all(|run| run.inside) && !port.fds().is_dead() {
+            // Nothing that other threads count is touched.
+            self.keep_inside();
+            self.runs.clear();
+            self.end = 0;
+            return;
+        }
         // Under the sockets' numbers there may be the application's files.
         let mut at = if port.fds().is_dead() { self.drop_all(port) } else { 0 };
+        if at == 0 {
+            self.keep_inside();
+        }
         let mut waits = 0;
         while let Some(first) = self.runs.get(at) {
             let rest = &self.runs[at..];
+            if first.inside {
+                at += 1;
+                continue;
+            }
             if first.shared {
                 let same = rest.iter().take_while(|run| run.shared && run.route.same_path(&first.route)).count();
                 share(port, &self.buffer, &rest[..same]);
                 at += same;
                 continue;
             }
-            let rest = rest.get(..rest.iter().position(|run| run.shared).unwrap_or(rest.len())).unwrap_or_default();
+            let rest = rest
+                .get(..rest.iter().position(|run| run.shared || run.inside).unwrap_or(rest.len()))
+                .unwrap_or_default();
             let same = rest.iter().take(MAX_CALL).take_while(|run| run.route.same_socket(&first.route)).count();
             match send(&self.buffer, &rest[..same]) {
                 Ok(sent) => {
@@ -236,11 +267,44 @@ impl TxBatch {
             }
         }
         let counters = port.counters();
-        add(&counters.tx_runs, self.runs.len());
-        add(&counters.tx_packets, self.runs.iter().map(|run| usize::from(run.packets)).sum());
-        add(&counters.tx_bytes, self.end);
+        let sent = || self.runs.iter().filter(|run| !run.inside);
+        add(&counters.tx_runs, sent().count());
+        add(&counters.tx_packets, sent().map(|run| usize::from(run.packets)).sum());
+        add(&counters.tx_bytes, sent().map(|run| run.len).sum());
         self.runs.clear();
         self.end = 0;
+    }
+
+    /// Keeps the runs for queue pairs of this process: each of packets for one of them.
+    fn keep_inside(&mut self) {
+        for run in self.runs.iter().filter(|run| run.inside) {
+            let segment = run.segment.min(run.len).max(1);
+            let mut rest = &self.buffer[run.start..run.start + run.len];
+            while let Some(qpn) = dest_qpn(rest) {
+                let (group, count) = leading(rest, segment, |next| next == qpn);
+                self.inside.push(InsideRun::new(&run.route, group, segment, count));
+                self.inside_len += group.len();
+                rest = &rest[group.len()..];
+            }
+        }
+    }
+
+    /// Whether there are runs for [`take_inside`](Self::take_inside).
+    #[inline]
+    pub fn has_inside(&self) -> bool {
+        !self.inside.is_empty()
+    }
+
+    /// Bytes of the packets for queue pairs of this process that nobody has taken, those not flushed yet among them.
+    #[inline]
+    pub const fn inside_len(&self) -> usize {
+        self.end + self.inside_len
+    }
+
+    /// Takes the packets for queue pairs of this process that were flushed since the last call, in order.
+    pub fn take_inside(&mut self) -> impl Iterator<Item = InsideRun> {
+        self.inside_len = 0;
+        self.inside.drain(..)
     }
 }
 
@@ -284,6 +348,7 @@ fn send_one_by_one(port: &Port, buffer: &mut [u8], run: &TxSegments) {
             packets: 1,
             room: 0,
             shared: false,
+            inside: false,
             has_icrc: true,
             tclass: None,
         };

@@ -17,6 +17,8 @@ pub(super) struct TxSegments {
     pub(super) room: usize,
     /// Whether they go through shared memory.
     pub(super) shared: bool,
+    /// Whether they stay in this process.
+    pub(super) inside: bool,
     /// Whether they have ICRCs.
     pub(super) has_icrc: bool,
     /// TOS or traffic class, if it is not the socket's.

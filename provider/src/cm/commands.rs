@@ -7,7 +7,7 @@ use urxe_wire::{Gid, Mtu};
 
 use super::address::source_towards;
 use super::channel::Channel;
-use super::event::{Address, ConnParam, Event, Kind, Param, UdParam};
+use super::event::{ConnParam, Event, Kind, Param, UdParam};
 use super::explained::out_of_turn;
 use super::id::{
     IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND, Id, PortSpace, State as Phase,
@@ -253,7 +253,7 @@ impl Manager {
         }
         let (channel, local, tos) = (Arc::clone(&id.channel), id.local_gid(), id.tos);
         let device = state.devices.get(index).ok_or(Errno(libc::ENODEV))?;
-        let address = Address { dgid: Gid::from(group.ip()), sgid_index: device.gid_index(&local), tclass: tos };
+        let address = device.address(&local, &Gid::from(group.ip()), tos);
         let new = state.ids.join(handle).ok_or(Errno(libc::ENOMEM))?;
         channel.push(Event {
             handle,

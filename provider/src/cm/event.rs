@@ -1,6 +1,6 @@
 //! Events as librdmacm gets them.
 
-use urxe_wire::Gid;
+use urxe_wire::{Gid, Lid};
 
 /// `enum rdma_cm_event_type` (`rdma/rdma_cma.h`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,12 +43,16 @@ pub(crate) struct UdParam {
     pub(crate) address: Address,
 }
 
-/// GID, GID index and traffic class of an address handle.
+/// Address handle to a peer or a group.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Address {
     pub(crate) dgid: Gid,
     pub(crate) sgid_index: u8,
     pub(crate) tclass: u8,
+    /// The peer's LID, or the group's: of InfiniBand.
+    pub(crate) dlid: Lid,
+    /// There is a GRH: on InfiniBand to groups, and to peers that no LID leads to.
+    pub(crate) is_global: bool,
 }
 
 /// The rest of an event.

@@ -210,7 +210,7 @@ impl State {
         let (Some(device), Some(id)) = (self.devices.get(index), self.ids.get(handle)) else {
             return Address::default();
         };
-        Address { dgid: id.remote_gid(), sgid_index: device.gid_index(&id.local_gid()), tclass: id.tos }
+        device.address(&id.local_gid(), &id.remote_gid(), id.tos)
     }
 }
 

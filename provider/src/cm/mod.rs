@@ -29,12 +29,14 @@ use urxe_engine::Instant;
 use urxe_engine::cm::{Cm, Ends, Transmit};
 use urxe_net::{Interface, LastWill};
 use urxe_wire::cm::{CmMad, CommId};
-use urxe_wire::{Gid, Psn, Qpn};
+use urxe_wire::{Gid, Lid, Psn, Qpn, mgid};
 
 use crate::device;
 use crate::kernel::Errno;
 use crate::verbs::context::SharedPort;
+use crate::verbs::lid;
 use channel::Channel;
+use event::Address;
 use id::Id;
 use ids::Ids;
 pub(crate) use list::Listed;
@@ -77,6 +79,25 @@ impl Device {
     fn gid_index(&self, gid: &Gid) -> u8 {
         let index = self.interface().gid_index(gid);
         index.and_then(|index| u8::try_from(index).ok()).unwrap_or_default()
+    }
+
+    /// The address handle from one GID of the network to another.
+    fn address(&self, local: &Gid, remote: &Gid, tclass: u8) -> Address {
+        let port = self.shared.port().net();
+        let (dlid, is_multicast) = (lid::of_peer(port, remote), remote.ip().is_multicast());
+        let interface = port.interface();
+        let address = Address {
+            dgid: interface.shown_gid(remote),
+            sgid_index: self.gid_index(local),
+            tclass,
+            dlid: Lid::NONE,
+            is_global: true,
+        };
+        if !interface.link_layer().is_infiniband() {
+            return address;
+        }
+        let dlid = if is_multicast { mgid::mlid(&address.dgid) } else { dlid };
+        Address { dlid, is_global: is_multicast || dlid == Lid::NONE, ..address }
     }
 
     /// A name for a connection that nobody on this host has: a QPN of ours, and eight bits that differ each time.
@@ -234,8 +255,8 @@ impl Manager {
         let mut devices = Vec::new();
         for urxe_options::Device { name, netdev } in device::all() {
             if let Ok(shared) = SharedPort::open(&name, &netdev) {
-                let guid =
-                    device::guid(&name).unwrap_or_else(|| u64::from_ne_bytes(shared.port().net().interface().guid()));
+                let guid = device::guid(&name)
+                    .unwrap_or_else(|| u64::from_ne_bytes(shared.port().net().interface().guid().octets()));
                 devices.push(Device { shared, guid, cm: Cm::new(), names: HashMap::new(), psn: Psn::default() });
             }
         }

@@ -2,13 +2,15 @@
 
 use std::net::SocketAddr;
 
-use urxe_wire::Gid;
+use urxe_status::port::PortAttributes;
+use urxe_wire::{Gid, Lid};
 
 use super::commands::{UDP_QKEY, mtu_of};
 use super::event::Address;
 use super::id::{Connection, IBV_QPT_UC, Id, State as Phase};
-use super::{EINVAL, Manager};
+use super::{Device, EINVAL, Manager};
 use crate::kernel::Errno;
+use crate::verbs::lid;
 
 /// Addresses, device and route of an id.
 pub(crate) struct Route {
@@ -16,8 +18,7 @@ pub(crate) struct Route {
     pub(crate) node_guid: u64,
     pub(crate) src: Option<SocketAddr>,
     pub(crate) dst: Option<SocketAddr>,
-    pub(crate) sgid: Gid,
-    pub(crate) dgid: Gid,
+    pub(crate) path: Path,
     /// `enum rdma_ucm_port_space`.
     pub(crate) space: u16,
     /// The route is known.
@@ -26,6 +27,40 @@ pub(crate) struct Route {
     pub(crate) mtu: u8,
     pub(crate) tclass: u8,
     pub(crate) packet_life_time: u8,
+}
+
+/// Ends of a path, and how packets go along it.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Path {
+    pub(crate) sgid: Gid,
+    pub(crate) dgid: Gid,
+    /// The two LIDs: of InfiniBand.
+    pub(crate) slid: Lid,
+    pub(crate) dlid: Lid,
+    pub(crate) hop_limit: u8,
+    /// `enum ibv_rate`.
+    pub(crate) rate: u8,
+}
+
+/// Hop limit of a path that has a GRH: the system's default (`net.ipv4.ip_default_ttl`).
+const HOP_LIMIT: u8 = 64;
+
+impl Path {
+    /// The path between two GIDs of the network.
+    fn new(device: &Device, local: &Gid, remote: &Gid) -> Self {
+        let port = device.shared.port().net();
+        let (interface, Address { dlid, is_global, .. }) = (port.interface(), device.address(local, remote, 0));
+        let link_layer = interface.link_layer();
+        Self {
+            sgid: interface.shown_gid(local),
+            dgid: interface.shown_gid(remote),
+            slid: if link_layer.is_infiniband() { lid::of(port).lid } else { Lid::NONE },
+            dlid,
+            // A path within a subnet has none (the kernel's `ib_init_ah_attr_from_path`).
+            hop_limit: if is_global { HOP_LIMIT } else { 0 },
+            rate: PortAttributes::of(link_layer).rate_code,
+        }
+    }
 }
 
 /// Attributes and mask for the `ibv_modify_qp(3)` to the next state.
@@ -56,15 +91,16 @@ impl Manager {
         let mut state = self.state();
         let id = state.id(handle)?;
         let (src, dst, index, tclass) = (id.src, id.dst, id.device, id.tos);
-        let (sgid, dgid, space) = (id.local_gid(), id.remote_gid(), id.space.number());
+        let (local, remote, space) = (id.local_gid(), id.remote_gid(), id.space.number());
         let has_path = matches!(id.state, Phase::RouteResolved | Phase::Connect | Phase::Disconnect);
         let device = index.and_then(|index| state.devices.get(index));
+        let unbound = Path { sgid: local, dgid: remote, ..Path::default() };
+        let path = device.map_or(unbound, |device| Path::new(device, &local, &remote));
         Ok(Route {
             node_guid: device.map_or(0, |device| device.guid),
             src,
             dst,
-            sgid,
-            dgid,
+            path,
             space,
             has_path,
             mtu: device.map_or(0, |device| mtu_of(device.interface().path_mtu()).code()),
@@ -98,16 +134,16 @@ impl Manager {
         if connection.param.responder_resources > 0 {
             access |= v::IBV_ACCESS_REMOTE_READ | v::IBV_ACCESS_REMOTE_ATOMIC;
         }
-        let address = Address { dgid: id.remote_gid(), sgid_index: 0, tclass: id.tos };
-        let local = Id::local_gid(id);
-        let sgid_index = state.devices.get(index).map_or(0, |device| device.gid_index(&local));
+        let (local, remote, tclass) = (Id::local_gid(id), Id::remote_gid(id), id.tos);
+        let device = state.devices.get(index).ok_or(Errno(libc::ENODEV))?;
+        let address = device.address(&local, &remote, tclass);
         Ok(QpAttr {
             mask,
             // Before there is a connection, nobody may do anything.
             access: if connection.path_mtu == 0 { 0 } else { access },
             qkey: if is_datagram { UDP_QKEY } else { 0 },
             connection,
-            address: Address { sgid_index, ..address },
+            address,
         })
     }
 }

@@ -60,7 +60,8 @@ pub(super) unsafe fn recipient(
         )
     })?;
     let qpn = Qpn::new(qpn);
-    Ok(UdRecipient { route: object.handle.route(context, qpn)?, qpn, q_key: QKey(q_key) })
+    let lid_routed = object.handle.is_lid_routed();
+    Ok(UdRecipient { route: object.handle.route(context, qpn)?, qpn, q_key: QKey(q_key), lid_routed })
 }
 
 /// Converts an `ibv_ah_attr`.

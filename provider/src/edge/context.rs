@@ -10,8 +10,9 @@ use urxe_ffi::verbs as v;
 use super::{guarded, int_verb};
 use crate::kernel::Errno;
 use crate::verbs::context::Context;
-use crate::verbs::{diagnostics, query};
+use crate::verbs::{diagnostics, lid, query};
 use urxe_runtime::sanitizer;
+use urxe_status::port::PortAttributes;
 
 /// Private data behind an `ibv_context`.
 #[repr(C)]
@@ -79,7 +80,7 @@ pub(super) unsafe extern "C" fn query_port(
         if port_num != 1 {
             return Err(diagnostics::wrong(Errno(libc::EINVAL), "port_num is not 1", "the device has port 1 only"));
         }
-        query::port(&context.interface(), attr);
+        query::port(&context.interface(), lid::of(context.port().net()), attr);
         let counters = context.port().counters();
         let read = |counter: &AtomicU64| u32::try_from(counter.load(Ordering::Relaxed)).unwrap_or(u32::MAX);
         (attr.bad_pkey_cntr, attr.qkey_viol_cntr) = (read(&counters.bad_pkey), read(&counters.bad_qkey));
@@ -101,7 +102,7 @@ pub(super) unsafe extern "C" fn query_port_speed(
             return Err(diagnostics::wrong(Errno(libc::EINVAL), "port_num is not 1", "the device has port 1 only"));
         }
         // SAFETY: the caller has room for a number.
-        unsafe { speed.write(query::PORT_SPEED) };
+        unsafe { speed.write(PortAttributes::of(context.interface().link_layer()).rate) };
         Ok(())
     })
 }

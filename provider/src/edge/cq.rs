@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use urxe_engine::{Cqe, Instant, Moderation, WcStatus};
+use urxe_engine::{Cqe, FrameCompletion, Instant, Moderation, WcStatus};
 use urxe_explain::Verb;
 use urxe_ffi::verbs as v;
 use urxe_wire::grh;
@@ -14,6 +14,7 @@ use urxe_wire::grh;
 use super::context::shared;
 use super::poll_session_lock::PollSessionLock;
 use super::users::Users;
+use super::vendor_error::vendor_error;
 use super::{count_verb, fast_verb, garbage, guarded, int_verb, mr, ptr_verb, reentrant, wait};
 use crate::kernel::Errno;
 use crate::verbs::diagnostics;
@@ -49,13 +50,14 @@ pub(super) struct Poll {
 pub(super) struct Current {
     pub(super) wc: v::ibv_wc,
     pub(super) at: Instant,
+    pub(super) frame: FrameCompletion,
 }
 
 impl Poll {
     pub(super) fn new(single_threaded: bool) -> Self {
         // SAFETY: all-zero is a value of this plain C struct.
         let wc = unsafe { std::mem::zeroed() };
-        let current = UnsafeCell::new(Current { wc, at: Instant::from_nanos(0) });
+        let current = UnsafeCell::new(Current { wc, at: Instant::from_nanos(0), frame: FrameCompletion::default() });
         Self { gate: (!single_threaded).then(PollSessionLock::default), current }
     }
 }
@@ -262,12 +264,14 @@ pub(super) unsafe extern "C" fn cq_event(cq: *mut v::ibv_cq) {
 /// Which network header a datagram had, in `sl`, which RoCE leaves free. IBA A17.4.5.1 wants it told, verbs.h has no field
 /// for it, and mlx5 puts it there: bit 3 for UDP, below it 1 for IPv6 or 2 for IPv4. UCX finds the destination by it
 /// (`uct_ud_iface_check_grh`), on any device.
-const fn packet_type(kind: grh::Kind) -> u8 {
-    0b1000
-        | match kind {
-            grh::Kind::Ipv6 => 1,
-            grh::Kind::Ipv4 => 2,
-        }
+///
+/// On InfiniBand it is the service level, which is 0.
+const fn service_level(kind: grh::Kind) -> u8 {
+    match kind {
+        grh::Kind::Ipv6 => 0b1001,
+        grh::Kind::Ipv4 => 0b1010,
+        grh::Kind::Grh => 0,
+    }
 }
 
 /// A completion as `ibv_poll_cq` gives it.
@@ -280,11 +284,11 @@ pub(super) fn work_completion(cqe: &Cqe) -> v::ibv_wc {
     wc.opcode = cqe.opcode as u32;
     if cqe.status == WcStatus::Success {
         wc.byte_len = cqe.byte_len;
-        wc.src_qp = cqe.src_qp.get();
-        wc.wc_flags = u32::from(cqe.csum_ok) << v::IBV_WC_IP_CSUM_OK_SHIFT;
+        (wc.src_qp, wc.slid) = (cqe.src_qp.get(), cqe.slid.0);
+        wc.wc_flags = u32::from(cqe.frame.csum_ok) << v::IBV_WC_IP_CSUM_OK_SHIFT;
         if let Some(kind) = cqe.grh {
             wc.wc_flags |= v::IBV_WC_GRH;
-            wc.sl = packet_type(kind);
+            wc.sl = service_level(kind);
         }
         if let Some(imm) = cqe.imm {
             wc.wc_flags |= v::IBV_WC_WITH_IMM;
@@ -295,6 +299,7 @@ pub(super) fn work_completion(cqe: &Cqe) -> v::ibv_wc {
             wc.__bindgen_anon_1.invalidated_rkey = r_key.0;
         }
     } else {
+        wc.vendor_err = vendor_error(cqe);
         if let Some(rng) = quirks::garbage() {
             garbage::fill(&mut wc, rng);
         }

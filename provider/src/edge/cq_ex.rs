@@ -21,6 +21,8 @@ const WC_FLAGS: u32 = v::IBV_WC_EX_WITH_BYTE_LEN
     | v::IBV_WC_EX_WITH_SLID
     | v::IBV_WC_EX_WITH_SL
     | v::IBV_WC_EX_WITH_DLID_PATH_BITS
+    | v::IBV_WC_EX_WITH_CVLAN
+    | v::IBV_WC_EX_WITH_FLOW_TAG
     | v::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP
     | v::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
 
@@ -80,6 +82,8 @@ fn fill_in(cq: &mut v::ibv_cq_ex, wc_flags: u64) {
         IBV_WC_EX_WITH_SLID read_slid read_slid;
         IBV_WC_EX_WITH_SL read_sl read_sl;
         IBV_WC_EX_WITH_DLID_PATH_BITS read_dlid_path_bits read_dlid_path_bits;
+        IBV_WC_EX_WITH_CVLAN read_cvlan read_cvlan;
+        IBV_WC_EX_WITH_FLOW_TAG read_flow_tag read_flow_tag;
         IBV_WC_EX_WITH_COMPLETION_TIMESTAMP read_completion_ts read_completion_ts;
         IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK read_completion_wallclock_ns read_completion_wallclock_ns;
     }
@@ -96,7 +100,7 @@ unsafe fn advance(cq: *mut v::ibv_cq_ex, object: &CqObject, is_nested: bool) -> 
         unsafe {
             (*cq).status = wc.status;
             (*cq).wr_id = wc.wr_id;
-            *object.poll.current.get() = Current { wc, at: cqe.at };
+            *object.poll.current.get() = Current { wc, at: cqe.at, frame: cqe.frame };
         }
     };
     if is_nested {
@@ -192,6 +196,8 @@ fields! {
     read_slid: u32 = |current| u32::from(current.wc.slid);
     read_sl: u8 = |current| current.wc.sl;
     read_dlid_path_bits: u8 = |current| current.wc.dlid_path_bits;
+    read_cvlan: u16 = |current| current.frame.cvlan;
+    read_flow_tag: u32 = |current| current.frame.flow_tag;
     // In ticks of `hca_core_clock`, which are nanoseconds.
     read_completion_ts: u64 = |current| current.at.as_nanos();
     read_completion_wallclock_ns: u64 = |current| clock::wall_clock(current.at);

@@ -1,6 +1,7 @@
 //! Device memory (`ibv_alloc_dm(3)`).
 
 use std::ffi::{c_int, c_uint, c_void};
+use std::os::fd::IntoRawFd;
 use std::sync::Arc;
 
 use urxe_explain::Verb;
@@ -9,10 +10,11 @@ use urxe_ffi::verbs as v;
 
 use super::context::shared;
 use super::mr;
-use super::{int_verb, ptr_verb};
+use super::{count_verb, int_verb, ptr_verb};
 use crate::kernel::Errno;
 use crate::verbs::dm::DeviceMemory;
 use crate::verbs::objects::Registration;
+use urxe_net::cancellation::CancelGuard;
 use urxe_runtime::limits;
 use urxe_runtime::memory::faultable_copy;
 
@@ -100,6 +102,16 @@ pub(super) unsafe extern "C" fn free_dm(dm: *mut v::ibv_dm) -> c_int {
         // SAFETY: made by `alloc_dm`, and nothing refers to it.
         drop(unsafe { Box::from_raw(dm.cast::<DmObject>()) });
         Ok(())
+    })
+}
+
+/// Exports the memory as a file that mmap(2) and `ibv_reg_dmabuf_mr` of any process of urxe take, as they take a dma-buf.
+pub(super) unsafe extern "C" fn dm_export_dmabuf_fd(dm: *mut v::ibv_dm) -> c_int {
+    let _guard = CancelGuard::new();
+    count_verb(Verb::DmExportDmabufFd, |_| {
+        // SAFETY: the caller's memory.
+        let file = unsafe { object(dm) }.memory.export()?;
+        usize::try_from(file.into_raw_fd()).map_err(|_| Errno(libc::EBADF))
     })
 }
 

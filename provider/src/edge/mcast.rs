@@ -17,9 +17,13 @@ use urxe_runtime::groups::AttachError;
 const EINVAL: Errno = Errno(libc::EINVAL);
 
 /// EINVAL for other services than UD and for what is no multicast address, as in the kernel's `ib_attach_mcast`.
-/// The LID means nothing on RoCE.
+/// The LID means nothing on RoCE. Raw packet queue pairs take the last six bytes of the GID for a MAC address, as mlx4 did.
 pub(super) unsafe extern "C" fn attach_mcast(qp: *mut v::ibv_qp, gid: *const v::ibv_gid, _lid: u16) -> c_int {
     int_verb(Verb::AttachMcast, || {
+        // SAFETY: the caller's queue pair and GID.
+        if let Some(result) = unsafe { raw::groups::attach(qp, gid) } {
+            return result;
+        }
         // SAFETY: the caller's queue pair and GID.
         let (context, qpn, gid) = unsafe { arguments(qp, gid) }?;
         let port = context.port();
@@ -34,6 +38,10 @@ pub(super) unsafe extern "C" fn attach_mcast(qp: *mut v::ibv_qp, gid: *const v::
 pub(super) unsafe extern "C" fn detach_mcast(qp: *mut v::ibv_qp, gid: *const v::ibv_gid, _lid: u16) -> c_int {
     int_verb(Verb::DetachMcast, || {
         // SAFETY: the caller's queue pair and GID.
+        if let Some(result) = unsafe { raw::groups::detach(qp, gid) } {
+            return result;
+        }
+        // SAFETY: the caller's queue pair and GID.
         let (context, qpn, gid) = unsafe { arguments(qp, gid) }?;
         if context.port().groups().detach(gid, qpn) { Ok(()) } else { Err(EINVAL) }
     })
@@ -43,11 +51,8 @@ pub(super) unsafe extern "C" fn detach_mcast(qp: *mut v::ibv_qp, gid: *const v::
 /// A queue pair of ours, and a GID.
 unsafe fn arguments<'a>(qp: *mut v::ibv_qp, gid: *const v::ibv_gid) -> Result<(&'a Context, Qpn, Gid), Errno> {
     // SAFETY: the caller's promise; every bit pattern is sixteen bytes.
-    let (context, is_raw, gid) = unsafe { (shared((*qp).context), raw::is_raw(qp), Gid::new((*gid).raw)) };
+    let (context, gid) = unsafe { (shared((*qp).context), Gid::new((*gid).raw)) };
     context.check_alive()?;
-    if is_raw {
-        return Err(EINVAL);
-    }
     // SAFETY: as above, and not raw.
     let object = unsafe { qp_object::object(qp) };
     if object.qp.inspect(|engine| engine.config().qp_type) != QpType::Ud {

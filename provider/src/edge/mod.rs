@@ -36,6 +36,7 @@ mod registrations;
 pub(crate) mod srq;
 mod stub;
 mod users;
+mod vendor_error;
 mod wait;
 mod work_requests;
 pub(crate) mod xrcd;

@@ -168,6 +168,8 @@ unsafe fn create(ibv_context: *mut v::ibv_context, attr: &mut v::ibv_qp_init_att
         xrcd: xrcd.map(|xrcd| xrcd.xrcd.id()),
         window: port.window(),
         congestion: context.congestion(),
+        ack_timer: crate::device::ack_timer(),
+        selective: context.selective_repeat(),
         port_mtu: query::active_mtu(&context.interface()),
         quirks: quirks::queue_pair(),
         counters: Vec::new(),
@@ -299,6 +301,28 @@ const fn unused_attributes(qp_type: QpType) -> AttrMask {
     }
 }
 
+/// Rates are kept of raw packet queue pairs only: those of RoCE go by congestion control.
+pub(super) unsafe extern "C" fn modify_qp_rate_limit(
+    qp: *mut v::ibv_qp,
+    attr: *mut v::ibv_qp_rate_limit_attr,
+) -> c_int {
+    int_verb(Verb::ModifyQpRateLimit, || {
+        // SAFETY: the caller's queue pair and attributes.
+        let (context, attr) = unsafe { (shared((*qp).context), &*attr) };
+        context.check_alive()?;
+        // SAFETY: the caller's queue pair.
+        if !unsafe { raw::is_raw(qp) } {
+            return Err(diagnostics::wrong(
+                Errno(libc::EOPNOTSUPP),
+                "only raw packet queue pairs have a limit on their rate (packet_pacing_caps.supported_qpts)",
+                "limit the interface (tc qdisc), or have DCQCN find the rate: urxe run --congestion dcqcn",
+            ));
+        }
+        // SAFETY: as above.
+        unsafe { raw::qp::modify_rate_limit(qp, attr) }
+    })
+}
+
 pub(super) unsafe extern "C" fn modify_qp(qp: *mut v::ibv_qp, attr: *mut v::ibv_qp_attr, attr_mask: c_int) -> c_int {
     int_verb(Verb::ModifyQp, || {
         // SAFETY: the caller's queue pair and attributes.
@@ -333,7 +357,10 @@ pub(super) unsafe extern "C" fn modify_qp(qp: *mut v::ibv_qp, attr: *mut v::ibv_
             } else {
                 object.qp.inspect(|engine| engine.attr().dest_qpn.get())
             };
-            Some(route(context, &connection_vector(context, object, &attr.ah_attr), dest_qpn)?)
+            // Whoever reaches the peer's memory needs no packets, nor what else the process shares.
+            let stays_inside = matches!(qp_type, QpType::Rc | QpType::Uc) && !context.port().gives_direct_access();
+            let paths = object.qp.inspect(|engine| engine.config().paths());
+            Some(route(context, &connection_vector(context, object, &attr.ah_attr), dest_qpn, stays_inside, paths)?)
         } else {
             None
         };

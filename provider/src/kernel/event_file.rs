@@ -8,7 +8,7 @@
 //!
 //! A kernel's event queue has no bound, a socket has: what does not fit waits in a backlog, and follows when there is
 //! room again, which the `cq_event` and `async_event` ops tell ([`EventFile::refill`]): libibverbs calls them after each
-//! read.
+//! read. Other hosts can cause events of the port without end: of each type one waits there, the last.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -68,6 +68,11 @@ impl Event {
             Self::Async { element, .. } => element,
         }
     }
+
+    fn is_of_port(self) -> bool {
+        let Self::Async { event_type, .. } = self else { return false };
+        EventType::from_number(event_type).is_some_and(EventType::is_of_port)
+    }
 }
 
 /// Size of `ib_uverbs_async_event_desc`, the larger record.
@@ -111,9 +116,14 @@ impl EventFile {
         receiver.try_clone_to_owned().map_err(|_| Errno::last())
     }
 
-    /// Adds an event. Never blocks, never loses one.
+    /// Adds an event. Never blocks, never loses one: an event of the port takes the place of the same in the backlog.
     pub fn push(&self, event: Event) {
         let mut backlog = self.backlog.lock().unwrap_or_else(PoisonError::into_inner);
+        if event.is_of_port()
+            && let Some(at) = backlog.iter().position(|other| *other == event)
+        {
+            backlog.remove(at);
+        }
         backlog.push_back(event);
         // The application may have closed it, and have a file of its own under the number: a system call for each event, which costs
         // less than the one that sends it. Completions go on then where messages go through shared memory.

@@ -1,7 +1,8 @@
 //! Hooks in libibverbs' PLT slots for `write`, `ioctl` and `close`, and the descriptors that they answer for.
 //!
 //! A hook answers for a descriptor that is [attached](attach) to a device; every other call goes on to where it went
-//! before, and finds errno as it was.
+//! before, and finds errno as it was. No call on a descriptor of ours is a cancellation point (`pthread_cancel(3)`): what is
+//! locked or allocated on the way is there after it.
 
 use std::ffi::{c_int, c_ulong, c_void};
 use std::os::fd::RawFd;
@@ -13,12 +14,13 @@ use super::Errno;
 use super::memory::OwnMemory;
 use super::plt::{Object, PltError};
 use super::uverbs::{self, Device};
+use urxe_net::cancellation::CancelGuard;
 use urxe_runtime::fork_safe_mutex::{ForkSafeMutex, without_fork};
 use urxe_runtime::sanitizer;
 
-type Write = unsafe extern "C" fn(fd: c_int, buf: *const c_void, count: usize) -> isize;
-type Ioctl = unsafe extern "C" fn(fd: c_int, request: c_ulong, ...) -> c_int;
-type Close = unsafe extern "C" fn(fd: c_int) -> c_int;
+type Write = unsafe extern "C-unwind" fn(fd: c_int, buf: *const c_void, count: usize) -> isize;
+type Ioctl = unsafe extern "C-unwind" fn(fd: c_int, request: c_ulong, ...) -> c_int;
+type Close = unsafe extern "C-unwind" fn(fd: c_int) -> c_int;
 
 /// Open uverbs files. A handful at most: one for each open context.
 static ATTACHED: ForkSafeMutex<Vec<Attached>> = ForkSafeMutex::new(Vec::new());
@@ -131,12 +133,12 @@ pub(super) fn answer<T>(failure: T, handler: impl FnOnce() -> Result<T, Errno>) 
     })
 }
 
-unsafe extern "C" fn write_hook(fd: c_int, buf: *const c_void, count: usize) -> isize {
+unsafe extern "C-unwind" fn write_hook(fd: c_int, buf: *const c_void, count: usize) -> isize {
+    let guard = CancelGuard::new();
     let Some(device) = aside(|| device_of(fd)) else {
-        // SAFETY: the address that was in the slot, or libc's: of this type.
-        let write = unsafe { std::mem::transmute::<usize, Write>(WRITE.load(Ordering::Acquire)) };
+        drop(guard);
         // SAFETY: the caller's own call.
-        return unsafe { write(fd, buf, count) };
+        return unsafe { call_write(&WRITE, fd, buf, count) };
     };
     answer(-1, || {
         if buf.is_null() {
@@ -151,8 +153,10 @@ unsafe extern "C" fn write_hook(fd: c_int, buf: *const c_void, count: usize) -> 
     })
 }
 
-unsafe extern "C" fn ioctl_hook(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
+unsafe extern "C-unwind" fn ioctl_hook(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
+    let guard = CancelGuard::new();
     let Some(device) = aside(|| device_of(fd)) else {
+        drop(guard);
         // SAFETY: the address that was in the slot, or libc's: of this type.
         let ioctl = unsafe { std::mem::transmute::<usize, Ioctl>(IOCTL.load(Ordering::Acquire)) };
         // SAFETY: the caller's own call.
@@ -165,15 +169,15 @@ unsafe extern "C" fn ioctl_hook(fd: c_int, request: c_ulong, argument: *mut c_vo
     })
 }
 
-unsafe extern "C" fn close_hook(fd: c_int) -> c_int {
+unsafe extern "C-unwind" fn close_hook(fd: c_int) -> c_int {
+    let guard = CancelGuard::new();
     aside(|| {
         // A panic in there has nobody to go to: the descriptor is closed all the same.
         let _ = catch_unwind(AssertUnwindSafe(|| tell_before_close(fd)));
     });
-    // SAFETY: the address that was in the slot, or libc's: of this type.
-    let close = unsafe { std::mem::transmute::<usize, Close>(CLOSE.load(Ordering::Acquire)) };
+    drop(guard);
     // SAFETY: the caller's own call.
-    unsafe { close(fd) }
+    unsafe { call_close(&CLOSE, fd) }
 }
 
 fn tell_before_close(fd: RawFd) {

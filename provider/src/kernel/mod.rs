@@ -12,6 +12,7 @@
 //!
 //! - [`plt`] finds and replaces the slots through which one loaded object calls libc: nobody else's calls change;
 //! - [`hook`] is what stands in the slots, and knows which descriptor is whose;
+//! - `library` is what hooks of librdmacm and libibumad share: the copies that are loaded, and their open files;
 //! - [`uverbs`] is the kernel's side of the uverbs ABI, on byte buffers;
 //! - [`event_file`] is what libibverbs reads events from;
 //! - `netlink` answers for `NETLINK_RDMA` below `urxe run`;
@@ -20,6 +21,7 @@
 pub mod errno;
 pub mod event_file;
 pub mod hook;
+mod library;
 pub mod memory;
 pub(crate) mod netlink;
 pub mod plt;

@@ -62,8 +62,12 @@ impl Packet {
 #[derive(Debug)]
 pub(crate) struct Inbox {
     queue: Mutex<Queue>,
-    /// An eventfd: readable while the queue is not empty, and always writable, as the kernel's file is.
-    ready: CheckedFd,
+    /// Other end of the program's socket. The program's end is readable while the queue is not empty, and writable, as the
+    /// kernel's file is. A socket, since calls on it never wait, whatever the program reads from it and whether it has
+    /// `O_NONBLOCK` set.
+    sender: CheckedFd,
+    /// The program's end as well, to take back what has made it readable.
+    receiver: CheckedFd,
 }
 
 #[derive(Debug, Default)]
@@ -75,22 +79,25 @@ struct Queue {
 impl Inbox {
     /// An empty queue, and the program's descriptor of it, opened with these flags.
     pub(crate) fn new(flags: libc::c_int) -> Result<(Self, OwnedFd), Errno> {
-        // SAFETY: no pointers.
-        let ready = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | (flags & libc::O_NONBLOCK)) };
-        if ready < 0 {
+        let mut pair = [-1; 2];
+        let kind = libc::SOCK_SEQPACKET
+            | libc::SOCK_CLOEXEC
+            | if flags & libc::O_NONBLOCK == 0 { 0 } else { libc::SOCK_NONBLOCK };
+        // SAFETY: room for two descriptors.
+        if unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, pair.as_mut_ptr()) } != 0 {
             return Err(Errno::last());
         }
-        // SAFETY: new, and ours.
-        let ready = unsafe { OwnedFd::from_raw_fd(ready) };
+        // SAFETY: two descriptors that are new, and ours.
+        let (receiver, sender) = unsafe { (OwnedFd::from_raw_fd(pair[0]), OwnedFd::from_raw_fd(pair[1])) };
         let command = if flags & libc::O_CLOEXEC == 0 { libc::F_DUPFD } else { libc::F_DUPFD_CLOEXEC };
         // SAFETY: a descriptor of ours.
-        let program = unsafe { libc::fcntl(ready.as_raw_fd(), command, 0) };
+        let program = unsafe { libc::fcntl(receiver.as_raw_fd(), command, 0) };
         if program < 0 {
             return Err(Errno::last());
         }
         // SAFETY: new, and ours until it is given away.
         let program = unsafe { OwnedFd::from_raw_fd(program) };
-        Ok((Self { queue: Mutex::default(), ready: ready.into() }, program))
+        Ok((Self { queue: Mutex::default(), sender: sender.into(), receiver: receiver.into() }, program))
     }
 
     /// Adds a message; false if there is no room.
@@ -134,18 +141,17 @@ impl Inbox {
 
     /// Makes the descriptor readable, or not readable. With the queue locked.
     fn tell(&self, is_ready: bool) {
-        if !self.ready.is_ours() {
+        if !self.sender.is_ours() || !self.receiver.is_ours() {
             return;
         }
         let _guard = CancelGuard::new();
-        let mut word = 1_u64.to_ne_bytes();
-        let mut polled = libc::pollfd { fd: self.ready.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one entry, eight bytes, and a descriptor of ours. Reading does not wait: somebody looks before.
+        let mut byte = [0_u8];
+        // SAFETY: one byte, and descriptors of ours.
         unsafe {
+            while libc::recv(self.receiver.as_raw_fd(), byte.as_mut_ptr().cast(), 1, libc::MSG_DONTWAIT) > 0 {}
             if is_ready {
-                libc::write(self.ready.as_raw_fd(), word.as_ptr().cast(), word.len());
-            } else if libc::poll(&raw mut polled, 1, 0) == 1 {
-                libc::read(self.ready.as_raw_fd(), word.as_mut_ptr().cast(), word.len());
+                let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+                libc::send(self.sender.as_raw_fd(), byte.as_ptr().cast(), 1, flags);
             }
         }
     }
@@ -178,6 +184,21 @@ mod tests {
         inbox.discard(2);
         assert!(!is_readable(&fd));
         assert_eq!(inbox.read(|_| Ok(())), Err(Errno(libc::EAGAIN)));
+    }
+
+    /// A program that reads the descriptor itself keeps nobody waiting; the next message makes it readable again.
+    #[test]
+    fn a_program_may_read_the_descriptor_itself() {
+        let (inbox, fd) = Inbox::new(0).unwrap();
+        for _ in 0..3 {
+            assert!(inbox.push(packet(1)));
+            let mut bytes = [0_u8; 8];
+            // SAFETY: room for eight bytes; one waits.
+            assert_eq!(unsafe { libc::read(fd.as_raw_fd(), bytes.as_mut_ptr().cast(), 8) }, 1);
+            assert!(!is_readable(&fd));
+            assert_eq!(inbox.read(|packet| Ok(packet.agent)), Ok(1));
+            assert_eq!(inbox.read(|_| Ok(())), Err(Errno(libc::EAGAIN)));
+        }
     }
 
     #[test]

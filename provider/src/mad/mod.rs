@@ -16,16 +16,17 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
 
 use urxe_engine::Instant;
-use urxe_engine::mad::{Address, AgentId, Claim, Delivery, MadPort, Outgoing, Refusal, SendError, perf as engine_perf};
+use urxe_engine::mad::{Address, AgentId, Claim, Delivery, MadPort, Outgoing, SendError, perf as engine_perf};
 use urxe_net::{Destination, MadClaim, Service};
 use urxe_wire::mad::{MAD_LEN, Mad};
 use urxe_wire::{Psn, Qpn};
 
 use crate::kernel::Errno;
-use inbox::{Content, Header, Inbox, Packet};
+use inbox::{Content, HEADER, Header, Inbox, Packet};
 use perf::PerfWorker;
 use urxe_runtime::device::{Device, TxContext};
 use urxe_runtime::gsi::{self, MadHandler};
+use urxe_runtime::subnet::{self, Fabric, count_refusal};
 use urxe_runtime::{clock, lock};
 
 const EINVAL: Errno = Errno(libc::EINVAL);
@@ -34,6 +35,9 @@ const ENOMEM: Errno = Errno(libc::ENOMEM);
 
 /// Version of communication management, whose requests the kernel's `ib_cm` takes.
 const CM_REQUESTS: (u8, u8, u128) = (Mad::CLASS_CM, Mad::CM_VERSION, 1 << Mad::METHOD_SEND);
+
+/// Header of messages that no program has sent.
+const NO_HEADER: Header = [0; HEADER];
 
 /// Agents of a device in this process.
 pub(crate) struct Mads {
@@ -48,22 +52,27 @@ struct State {
     agents: HashMap<AgentId, Agent>,
     psn: Psn,
     random: u64,
+    /// Of a port of InfiniBand.
+    fabric: Option<Fabric<Header>>,
 }
 
 /// Place of an agent in the file that it was registered by.
 struct Agent {
     inbox: Arc<Inbox>,
     id: u32,
-    /// Names by which other processes find the agent.
-    _names: Vec<Service>,
+    claim: Option<Claim>,
+    /// Names by which other processes find the agent, held for as long as it is there.
+    names: Vec<Service>,
 }
 
 impl Mads {
     /// Makes the agents of a device, and has it bring datagrams here.
     pub(crate) fn start(device: &Arc<Device>, random: u64) -> Arc<Self> {
         let perf = PerfWorker::new(device);
-        let state = Mutex::new(State { random, ..State::default() });
-        let mads = Arc::new(Self { device: Arc::downgrade(device), state, perf });
+        let mut state = State { random, ..State::default() };
+        state.fabric = Fabric::new(device, &mut state.port, NO_HEADER);
+        device.set_mad_timer(state.poll_timeout());
+        let mads = Arc::new(Self { device: Arc::downgrade(device), state: Mutex::new(state), perf });
         device.set_mads(Some(mads.clone()));
         mads
     }
@@ -88,27 +97,35 @@ impl Mads {
         {
             return Err(EINVAL);
         }
-        let mut state = lock(&self.state);
         let qpn = net.alloc_qpn().map_err(|_| ENOMEM)?;
-        let registered = state.register(qpn, claim, does_rmpp).and_then(|agent| {
-            let names = claim.map_or(Ok(Vec::new()), |claim| {
-                let Claim { class, version, methods, .. } = claim;
-                net.claim_mads(&MadClaim { class, version, oui: claim.vendor(), methods })
+        let agent = {
+            let mut state = lock(&self.state);
+            state.set_roles(claim);
+            let registered = state.register(qpn, claim, does_rmpp).inspect(|agent| {
+                state.agents.insert(*agent, Agent { inbox: Arc::clone(inbox), id, claim, names: Vec::new() });
             });
-            let names = names.map_err(|error| {
-                state.port.unregister(agent);
-                if error.kind() == std::io::ErrorKind::AddrInUse { EINVAL } else { ENOMEM }
-            })?;
-            state.agents.insert(agent, Agent { inbox: Arc::clone(inbox), id, _names: names });
-            Ok(agent)
+            state.set_roles(None);
+            registered.inspect_err(|_| net.free_qpn(qpn))?
+        };
+        // Up to 128 names: datagrams of other agents go on meanwhile.
+        let names = claim.map_or(Ok(Vec::new()), |claim| {
+            let Claim { class, version, methods, .. } = claim;
+            net.claim_mads(&MadClaim { class, version, oui: claim.vendor(), methods })
         });
-        if registered.is_err() {
-            net.free_qpn(qpn);
+        match names {
+            Ok(names) => {
+                if let Some(agent) = lock(&self.state).agents.get_mut(&agent) {
+                    agent.names = names;
+                }
+                // For the GRH of what arrives.
+                net.report_headers();
+                Ok(agent)
+            }
+            Err(error) => {
+                self.unregister(agent);
+                Err(if error.kind() == std::io::ErrorKind::AddrInUse { EINVAL } else { ENOMEM })
+            }
         }
-        drop(state);
-        // For the GRH of what arrives.
-        net.report_headers();
-        registered
     }
 
     /// Ends an agent.
@@ -116,6 +133,7 @@ impl Mads {
         let mut state = lock(&self.state);
         state.port.unregister(agent);
         let Some(gone) = state.agents.remove(&agent) else { return };
+        state.set_roles(None);
         drop(state);
         gone.inbox.discard(gone.id);
         if let Some(device) = self.device.upgrade() {
@@ -129,7 +147,7 @@ impl Mads {
         let mut state = lock(&self.state);
         state.port.send(clock::now(), agent, outgoing).map_err(|error| match error {
             SendError::Memory => ENOMEM,
-            SendError::NoAgent | SendError::Length | SendError::Class | SendError::Duplicate => EINVAL,
+            SendError::NoAgent | SendError::Length | SendError::Duplicate => EINVAL,
         })?;
         device.with_work(|work| state.pump(&device, work));
         drop(state);
@@ -149,16 +167,51 @@ impl State {
         Ok(agent)
     }
 
+    /// Tells the subnet which of its tasks agents have, `coming` included.
+    fn set_roles(&mut self, coming: Option<Claim>) {
+        let Some(fabric) = &mut self.fabric else { return };
+        let claims = || self.agents.values().filter_map(|agent| agent.claim).chain(coming);
+        fabric.set_takes_traps(claims().any(|claim| subnet::takes_traps(&claim)));
+        fabric.administrate(&mut self.port, claims().fold(0, |taken, claim| taken | subnet::administered(&claim)));
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        let subnet = self.fabric.as_ref().and_then(Fabric::poll_timeout);
+        self.port.poll_timeout().into_iter().chain(subnet).min()
+    }
+
     /// Sends what there is to send, and delivers what has come.
     fn pump(&mut self, device: &Device, work: &mut TxContext) {
+        loop {
+            self.send_and_deliver(device, work);
+            let Self { fabric: Some(fabric), port, psn, .. } = self else { break };
+            if !fabric.pump(device, work, psn, port) {
+                break;
+            }
+        }
+        device.set_mad_timer(self.poll_timeout());
+    }
+
+    fn send_and_deliver(&mut self, device: &Device, work: &mut TxContext) {
         while let Some(transmit) = self.port.poll_transmit() {
             let Address { local, remote, qpn, flow_label, traffic_class, hop_limit } = transmit.to;
+            if let (Some(lid), Some(fabric)) = (subnet::lid_of_node(&remote), &mut self.fabric) {
+                fabric.send(device, lid, qpn, &transmit.payload);
+                continue;
+            }
             let to = Destination { local, remote, dest_qpn: qpn, flow_label, tclass: traffic_class, hop_limit };
             let psn = self.psn;
             self.psn = psn.next();
             gsi::send_to(work, device.net(), psn, &to, &transmit.payload);
         }
         while let Some((agent, delivery)) = self.port.poll_delivery() {
+            if let Some(fabric) = self.fabric.as_mut().filter(|fabric| fabric.is_own(agent)) {
+                match delivery {
+                    Delivery::Received { from, message } => fabric.deliver(device, clock::now(), &from, message),
+                    Delivery::TimedOut { header, .. } => fabric.time_out(&header),
+                }
+                continue;
+            }
             let Some(Agent { inbox, id, .. }) = self.agents.get(&agent) else { continue };
             let content = match delivery {
                 Delivery::Received { from, message } => Content::Received { from, message },
@@ -168,7 +221,6 @@ impl State {
                 count(&device.counters().mad_queue_full);
             }
         }
-        device.set_mad_timer(self.port.poll_timeout());
     }
 }
 
@@ -179,6 +231,10 @@ fn count(counter: &std::sync::atomic::AtomicU64) {
 impl MadHandler for Mads {
     fn receive(&self, work: &mut TxContext, now: Instant, from: &Address, datagram: &[u8; MAD_LEN]) {
         let Some(device) = self.device.upgrade() else { return };
+        if subnet::lid_of_node(&from.remote).is_some() {
+            // GIDs by which the nodes of a subnet are known in here; none of them sends datagrams.
+            return count(&device.counters().mad_malformed);
+        }
         if Mad::of(datagram).is_some_and(|header| engine_perf::is_for_port(&header)) {
             if let Some(answer) = engine_perf::answer_without_counters(datagram) {
                 let mut state = lock(&self.state);
@@ -194,15 +250,25 @@ impl MadHandler for Mads {
             return;
         }
         let mut state = lock(&self.state);
-        if let Err(refusal) = state.port.handle(now, from, datagram) {
-            let counters = device.counters();
-            count(match refusal {
-                Refusal::Malformed => &counters.mad_malformed,
-                Refusal::NoAgent => &counters.mad_no_agent,
-                Refusal::NoRequest => &counters.mad_no_request,
-                Refusal::Rmpp => &counters.mad_rmpp_refused,
-            });
+        let State { port, fabric, .. } = &mut *state;
+        let left = match fabric {
+            Some(fabric) => fabric.receive(&device, now, from, datagram, |header| port.takes(header, datagram)),
+            None => Some(*datagram),
+        };
+        if let Some(datagram) = left
+            && let Err(refusal) = state.port.handle(now, from, &datagram)
+        {
+            count_refusal(&device, refusal);
         }
+        state.pump(&device, work);
+    }
+
+    fn port_changed(&self, work: &mut TxContext, now: Instant) {
+        let Some(device) = self.device.upgrade() else { return };
+        let mut state = lock(&self.state);
+        let State { port, fabric, .. } = &mut *state;
+        Fabric::follow(fabric, &device, now, port, NO_HEADER);
+        state.set_roles(None);
         state.pump(&device, work);
     }
 
@@ -210,6 +276,9 @@ impl MadHandler for Mads {
         let Some(device) = self.device.upgrade() else { return };
         let mut state = lock(&self.state);
         state.port.handle_timeout(now);
+        if let Some(fabric) = &mut state.fabric {
+            fabric.handle_timeout(&device, now);
+        }
         device.with_work(|work| state.pump(&device, work));
     }
 }

@@ -19,7 +19,6 @@ use urxe_runtime::threads::without_signals;
 use urxe_runtime::{gsi, lock};
 use urxe_wire::Psn;
 use urxe_wire::mad::MAD_LEN;
-use urxe_wire::mad::perf::COUNTERS;
 
 use super::zeros;
 use crate::status::sysfs;
@@ -32,27 +31,6 @@ const IDLE: Duration = Duration::from_secs(10);
 const FRESH: Duration = Duration::from_millis(100);
 /// Room for the thread: it reads reports.
 const STACK: usize = 256 * 1024;
-
-/// The files of `counters` in sysfs, in the order of [`Counter`](urxe_wire::mad::perf::Counter).
-const FILES: [&str; COUNTERS] = [
-    "symbol_error",
-    "link_error_recovery",
-    "link_downed",
-    "port_rcv_errors",
-    "port_rcv_remote_physical_errors",
-    "port_rcv_switch_relay_errors",
-    "port_xmit_discards",
-    "port_xmit_constraint_errors",
-    "port_rcv_constraint_errors",
-    "local_link_integrity_errors",
-    "excessive_buffer_overrun_errors",
-    "VL15_dropped",
-    "port_xmit_data",
-    "port_rcv_data",
-    "port_xmit_packets",
-    "port_rcv_packets",
-    "port_xmit_wait",
-];
 
 /// Requests that wait for their answer.
 pub(super) struct PerfWorker {
@@ -150,21 +128,5 @@ fn serve(device: &Weak<Device>, queue: &(Mutex<Queue>, Condvar)) {
 
 /// The counters of all processes that have the device, and of those that had it.
 fn values(device: &str) -> Values {
-    let sums = sysfs::sums(device).unwrap_or_default();
-    FILES.map(|name| {
-        let mut files = urxe_status::sysfs::files();
-        files.find(|file| file.name == name).map_or(0, |file| file.value(sums.iter().copied()))
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_counter_has_a_file() {
-        for name in FILES {
-            assert!(urxe_status::sysfs::files().any(|file| file.name == name && file.folder == "counters"), "{name}");
-        }
-    }
+    urxe_status::sysfs::performance(&sysfs::sums(device).unwrap_or_default())
 }

@@ -5,11 +5,15 @@ use std::fmt::Write;
 use urxe_engine::QpType;
 
 use crate::status::resources;
+use crate::verbs::lid;
 use crate::verbs::quota::Quotas;
 use urxe_diag::explain::quoted;
 use urxe_diag::fmt;
 use urxe_runtime::device::Device;
 use urxe_runtime::qp::Qp;
+
+/// Place of what is said of the subnet: before all that is long.
+const SUBNET: usize = 5;
 
 /// The device `name` of this process: one JSON object in a line.
 pub(super) fn report(name: &str, port: &Device, quotas: &Quotas) -> String {
@@ -21,7 +25,7 @@ pub(super) fn report(name: &str, port: &Device, quotas: &Quotas) -> String {
     qps.sort_by_key(|qp| qp.qpn().get());
     let qps: Vec<String> = qps.iter().map(|qp| queue_pair(qp)).collect();
     let counters: Vec<String> = port.all_counters().map(|(name, value)| format!("{}:{value}", quoted(name))).collect();
-    object(&[
+    let mut members = vec![
         ("pid", std::process::id().to_string()),
         ("program", quoted(&program())),
         ("version", quoted(env!("CARGO_PKG_VERSION"))),
@@ -33,12 +37,17 @@ pub(super) fn report(name: &str, port: &Device, quotas: &Quotas) -> String {
         ("mrs", object(&[("count", regions.to_string()), ("bytes", bytes.to_string())])),
         ("qps", format!("[{}]", qps.join(","))),
         ("resources", resources::report(name, port, quotas)),
-    ]) + "\n"
+    ];
+    if interface.link_layer().is_infiniband() {
+        members.insert(SUBNET, ("sm_lid", quoted(&lid::of(port.net()).sm_lid.to_string())));
+    }
+    object(&members) + "\n"
 }
 
 fn queue_pair(qp: &Qp) -> String {
     let (qp_type, state, attr, peer, window) = qp.inspect(|engine| {
-        let peer = engine.route().map(|route| (route.remote().ip().to_string(), route.is_shared()));
+        let peer =
+            engine.route().map(|route| (route.remote().ip().to_string(), route.is_shared() || route.is_inside()));
         (engine.config().qp_type, engine.state(), engine.attr(), peer, engine.window())
     });
     let peer = peer.map_or_else(

@@ -10,22 +10,58 @@ use std::time::Duration;
 
 use urxe_net::ipc::credentials::file_may_have;
 
+use urxe_status::port::PortAttributes;
+use urxe_wire::LinkLayer;
+
 use super::final_counters;
 use crate::device;
+use urxe_net::issm;
+
+/// Bit of the capability mask: a program of the host is a subnet manager.
+const IS_SM: u32 = 1 << 1;
 
 /// How long a process may take to answer: somebody waits in open(2).
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Callbacks by which the preloaded library serves live counters.
-pub(crate) static LIVE: urxe_preload::Live = urxe_preload::Live { is_name: urxe_status::sysfs::is_name, open };
+pub(crate) static LIVE: urxe_preload::Live =
+    urxe_preload::Live { is_name: |name| urxe_status::sysfs::is_name(name) || SUBNET.contains(&name), open };
+
+/// Files of an InfiniBand port that its subnet decides on.
+const SUBNET: [&[u8]; 2] = [b"sm_lid", b"cap_mask"];
 
 /// A file that holds what the counter at this path is now; `None` if there is no such counter.
 fn open(path: &[u8]) -> Option<RawFd> {
     let opened = std::panic::catch_unwind(|| {
-        let (device, file) = urxe_status::sysfs::at(std::str::from_utf8(path).ok()?)?;
+        let path = std::str::from_utf8(path).ok()?;
+        if let Some(text) = of_subnet(path) {
+            return memory_file(&text);
+        }
+        let (device, file) = urxe_status::sysfs::at(path)?;
         memory_file(&file.text(sums(device)?.iter().copied()))
     });
     opened.ok().flatten()
+}
+
+/// Content of a file that the port's subnet decides on: as the processes that have the device know it. `None` if it is another
+/// file, or no process has: then the file itself is right.
+fn of_subnet(path: &str) -> Option<String> {
+    let (port, file) = path.rsplit_once('/')?;
+    let device = port.strip_suffix("/ports/1")?.rsplit('/').next()?;
+    let netdev = device::netdev_of(device).filter(|_| device::is_infiniband())?;
+    match file {
+        "sm_lid" => {
+            let reports = reports(device, PATIENCE);
+            let known = reports.iter().find_map(|report| urxe_status::text(&report.text, "sm_lid"))?;
+            Some(format!("{known}\n"))
+        }
+        "cap_mask" => {
+            let mask = PortAttributes::of(LinkLayer::Infiniband).capability_mask;
+            let is_sm = if issm::is_open(&netdev) { IS_SM } else { 0 };
+            Some(format!("{:#010x}\n", mask | is_sm))
+        }
+        _ => None,
+    }
 }
 
 /// The device's counters in every process that has it, one after another.

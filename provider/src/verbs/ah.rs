@@ -13,17 +13,29 @@ use super::{diagnostics, lid};
 use crate::kernel::Errno;
 use urxe_runtime::lock;
 
-/// The way to a queue pair of the peer.
+/// The way to a queue pair of the peer, from up to `paths` source ports. On one that `stays_inside`, packets for a queue
+/// pair of this process stay there.
 ///
 /// # Errors
-/// EINVAL without a GRH (see [`lid`]), or if the GIDs are not of use; ENODATA for an empty row of the GID table, as the
+/// EINVAL without a GRH (see [`lid`]), or if the GIDs are not of use; EOPNOTSUPP for a row of RoCE v1; ENODATA for an empty row of the GID table, as the
 /// kernel's `rdma_get_gid_attr`; else what the system says.
-pub(crate) fn route(context: &Context, av: &AddressVector, dest_qpn: u32) -> Result<Arc<Route>, Errno> {
-    if let Some(observer) = context.observer().filter(|_| !av.is_global) {
+pub(crate) fn route(
+    context: &Context,
+    av: &AddressVector,
+    dest_qpn: u32,
+    stays_inside: bool,
+    paths: u8,
+) -> Result<Arc<Route>, Errno> {
+    // On InfiniBand that works everywhere.
+    let is_odd = !av.is_global && !context.interface().link_layer().is_infiniband();
+    if let Some(observer) = context.observer().filter(|_| is_odd) {
         observer.no_grh();
     }
-    let av = if av.is_global { *av } else { lid::with_grh(&context.interface(), av)? };
+    let av = if av.is_global { *av } else { lid::with_grh(context.port().net(), av)? };
     let local = context.gid_row(av.sgid_index).map_err(|errno| diagnostics::no_gid_row(errno, av.sgid_index))?;
+    if context.interface().gid_layout().is_roce_v1(av.sgid_index as usize) {
+        return Err(diagnostics::roce_v1(av.sgid_index));
+    }
     let to = Destination {
         local,
         remote: av.dgid,
@@ -32,7 +44,10 @@ pub(crate) fn route(context: &Context, av: &AddressVector, dest_qpn: u32) -> Res
         tclass: av.traffic_class,
         hop_limit: av.hop_limit,
     };
-    context.port().net().route(&to).map_err(|error| diagnostics::no_route(&error, (av.sgid_index, local), av.dgid))
+    let net = context.port().net();
+    let route = if stays_inside { net.route_inside(&to) } else { net.route(&to) };
+    let route = route.map(|route| net.spread(route, &to, paths));
+    route.map_err(|error| diagnostics::no_route(&error, (av.sgid_index, local), av.dgid))
 }
 
 /// An address handle. Which UDP source port a datagram gets depends on the process it is for, so there is a route for
@@ -40,6 +55,8 @@ pub(crate) fn route(context: &Context, av: &AddressVector, dest_qpn: u32) -> Res
 #[derive(Debug)]
 pub(crate) struct AddressHandle {
     to: AddressVector,
+    /// Receivers find no GRH.
+    is_lid_routed: bool,
     routes: Mutex<Routes<Arc<Route>>>,
 }
 
@@ -86,8 +103,14 @@ impl AddressHandle {
     /// EINVAL for what is no way.
     pub(crate) fn new(context: &Context, to: AddressVector) -> Result<Self, Errno> {
         // The label's source port is for whom the first datagram goes to.
-        route(context, &AddressVector { flow_label: 0, ..to }, Qpn::default().get())?;
-        Ok(Self { to, routes: Mutex::new(Routes::new()) })
+        route(context, &AddressVector { flow_label: 0, ..to }, Qpn::default().get(), false, 1)?;
+        let is_lid_routed = !to.is_global && context.interface().link_layer().is_infiniband();
+        Ok(Self { to, is_lid_routed, routes: Mutex::new(Routes::new()) })
+    }
+
+    /// Whether the address vector has a LID and no GRH, on InfiniBand.
+    pub(crate) const fn is_lid_routed(&self) -> bool {
+        self.is_lid_routed
     }
 
     /// The way to a queue pair.
@@ -100,7 +123,7 @@ impl AddressHandle {
         if let Some(route) = routes.get(block) {
             return Ok(route);
         }
-        let route = route(context, &self.to, qpn.get())?;
+        let route = route(context, &self.to, qpn.get(), false, 1)?;
         routes.add(block, Arc::clone(&route));
         Ok(route)
     }

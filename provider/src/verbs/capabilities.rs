@@ -4,7 +4,8 @@
 //! Bits that the headers of rdma-core 44 have no names for are named here.
 
 use urxe_ffi::verbs as v;
-use urxe_status::port::CAPABILITY_MASK;
+use urxe_status::port::PortAttributes;
+use urxe_wire::LinkLayer;
 
 /// `ibv_device_attr::device_cap_flags`.
 pub(crate) const DEVICE: u32 = v::IBV_DEVICE_RC_RNR_NAK_GEN
@@ -33,8 +34,8 @@ const ATOMIC_WRITE: u64 = 1 << 40;
 /// `ibv_device_attr_ex::device_cap_flags_ex`, besides [`DEVICE`].
 pub(crate) const DEVICE_EX: u64 = FLUSH_GLOBAL | FLUSH_PERSISTENT | ATOMIC_WRITE;
 
-/// `ibv_device_attr_ex::raw_packet_caps`: checksums of IPv4, TCP and UDP are filled in and looked at.
-pub(crate) const RAW_PACKET: u32 = v::IBV_RAW_PACKET_CAP_IP_CSUM;
+/// `ibv_device_attr_ex::raw_packet_caps`: checksums of IPv4, TCP and UDP are filled in and looked at, and VLAN tags taken out.
+pub(crate) const RAW_PACKET: u32 = v::IBV_RAW_PACKET_CAP_CVLAN_STRIPPING | v::IBV_RAW_PACKET_CAP_IP_CSUM;
 
 /// `ibv_device_attr_ex::odp_caps`. Memory is accessed where it is, when it is: every region could be on demand.
 pub(crate) const ODP: u32 = v::IBV_ODP_SUPPORT | v::IBV_ODP_SUPPORT_IMPLICIT;
@@ -52,7 +53,10 @@ const ODP_SUPPORT_ATOMIC_WRITE: u32 = 1 << 7;
 
 /// `ibv_port_attr::port_cap_flags`: what sysfs says, but for bit 26, which has another meaning here than in the specification
 /// (the kernel's `make_port_cap_flags`).
-pub(crate) const PORT: u32 = CAPABILITY_MASK & !IP_BASED_GIDS | IP_BASED_GIDS;
+pub(crate) const fn port(link_layer: LinkLayer) -> u32 {
+    let mask = PortAttributes::of(link_layer).capability_mask & !IP_BASED_GIDS;
+    if link_layer.is_infiniband() { mask } else { mask | IP_BASED_GIDS }
+}
 
 /// `IBV_PORT_IP_BASED_GIDS`, as of every RoCE device.
 const IP_BASED_GIDS: u32 = 1 << 26;

@@ -21,6 +21,7 @@ use crate::verbs::quota::Quotas;
 use crate::verbs::tracked::Tracked;
 use crate::verbs::xrcd::XrcDomains;
 use urxe_diag::{self, Observer};
+use urxe_engine::SelectiveRepeat;
 use urxe_engine::congestion::CongestionSettings;
 use urxe_runtime::device::{Device, OpenOptions};
 use urxe_runtime::event::EventSink;
@@ -28,7 +29,7 @@ use urxe_runtime::fork::{self, Generation};
 use urxe_runtime::interceptor::Interceptor;
 use urxe_runtime::limits;
 use urxe_runtime::memory::regions::Regions;
-use urxe_runtime::{lock, progress};
+use urxe_runtime::{clock, lock, progress};
 
 /// An open device: what `ibv_open_device` gives.
 pub(crate) struct Context {
@@ -54,6 +55,7 @@ pub(crate) struct SharedPort {
     mads: Arc<Mads>,
     /// Of every queue pair.
     congestion: CongestionSettings,
+    selective_repeat: Option<SelectiveRepeat>,
 }
 
 impl Drop for SharedPort {
@@ -117,7 +119,15 @@ impl SharedPort {
         }
         urxe_diag::settings::get().as_ref().map_err(|mistake| OpenError::Settings(mistake.clone()))?;
         let interface = crate::device::interface(netdev).map_err(OpenError::Port)?;
-        let (keys, status, agents) = (random_seed()?, random_seed()?, random_seed()?);
+        let deterministic = crate::device::deterministic();
+        if let Some(seed) = deterministic {
+            clock::make_virtual();
+            urxe_net::make_predictable(seed);
+        }
+        let (keys, status, agents) = match deterministic {
+            Some(seed) => (seed, seed, seed),
+            None => (random_seed()?, random_seed()?, random_seed()?),
+        };
         fork::set_hooks(fork::Hooks {
             at_exit: crate::status::hang_up,
             at_last,
@@ -128,6 +138,7 @@ impl SharedPort {
         };
         let options = OpenOptions {
             shares_memory: crate::device::shares_memory(),
+            is_direct: crate::device::is_direct(),
             key_seed: keys,
             has_quirks: urxe_diag::quirks::is_on(),
             final_counters: Some(|name, counters| final_counters::add(name, counters)),
@@ -141,20 +152,26 @@ impl SharedPort {
         }
         let quotas = Arc::new(Quotas::new(port.net().most_qpns()));
         let shared = Arc::new(Self {
-            status: crate::status::Server::start(name, &port, &quotas, status).ok(),
+            status: match deterministic {
+                Some(_) => None,
+                None => crate::status::Server::start(name, &port, &quotas, status).ok(),
+            },
             name: name.to_owned(),
             generation,
             xrc_domains: XrcDomains::shared(port.xrc_srqs().client()),
             quotas,
             mads: Mads::start(&port, agents),
             congestion,
+            selective_repeat: crate::device::selective_repeat(),
             port,
             thread: Mutex::default(),
         });
         // From here on, whatever fails takes along what has begun.
-        let thread = progress::start(Arc::clone(&shared.port));
-        let thread = thread.map_err(|e| OpenError::System(Errno(e.raw_os_error().unwrap_or(libc::EAGAIN))))?;
-        *lock(&shared.thread) = Some(thread);
+        if deterministic.is_none() {
+            let thread = progress::start(Arc::clone(&shared.port));
+            let thread = thread.map_err(|e| OpenError::System(Errno(e.raw_os_error().unwrap_or(libc::EAGAIN))))?;
+            *lock(&shared.thread) = Some(thread);
+        }
         open.push(Arc::downgrade(&shared));
         Ok(shared)
     }
@@ -243,6 +260,11 @@ impl Context {
         self.shared.congestion
     }
 
+    /// Selective repeat of queue pairs.
+    pub(crate) fn selective_repeat(&self) -> Option<SelectiveRepeat> {
+        self.shared.selective_repeat.clone()
+    }
+
     /// `verb` waits for `missing` calls of `acknowledge`, perhaps for ever.
     pub(crate) fn complain(&self, verb: &str, acknowledge: &str, missing: u32) {
         if let Some(observer) = self.observer() {
@@ -305,7 +327,15 @@ impl Context {
     }
 
     fn entry(&self, index: u32, gid: Gid) -> GidEntry {
-        GidEntry { gid, index, port: 1, gid_type: GidType::RoceV2, netdev_ifindex: self.interface().index() }
+        let interface = self.interface();
+        let is_infiniband = interface.link_layer().is_infiniband();
+        let gid_type = match is_infiniband {
+            true => GidType::Ib,
+            false if interface.gid_layout().is_roce_v1(index as usize) => GidType::RoceV1,
+            false => GidType::RoceV2,
+        };
+        let netdev_ifindex = if is_infiniband { 0 } else { interface.index() };
+        GidEntry { gid, index, port: 1, gid_type, netdev_ifindex }
     }
 }
 
@@ -335,7 +365,7 @@ impl uverbs::Device for Context {
     fn gid_table(&self) -> Vec<GidEntry> {
         let interface = self.interface();
         let row = |index| Some(self.entry(u32::try_from(index).ok()?, interface.gid(index)?));
-        (0..interface.gids().len()).filter_map(row).collect()
+        (0..interface.gid_rows()).filter_map(row).collect()
     }
 
     fn before_close(&self, fd: RawFd) {

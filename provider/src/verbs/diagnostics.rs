@@ -22,7 +22,7 @@ pub(crate) fn peer(engine: &QueuePair<DeviceHost>, address: Option<IpAddr>) -> P
         state: engine.state(),
         qpn: attr.dest_qpn,
         address,
-        timeout: attr.ack_timeout(),
+        timeout: engine.ack_timeout(),
         retry_cnt: attr.retry_cnt,
         rnr_retry: attr.rnr_retry,
         path_mtu: attr.path_mtu.bytes(),
@@ -270,7 +270,9 @@ pub(crate) fn no_lid(dlid: Lid) -> Errno {
     with_reason(Errno(libc::EINVAL), || {
         (
             format!("ah_attr.dlid {dlid} stands for no address"),
-            "ports with IPv4 addresses that end in 0.1 to 191.255 have LIDs; both ends need URXE_LID=1".to_owned(),
+            "ports with IPv4 addresses that end in 0.1 to 190.255 have LIDs; both ends need URXE_LINK_LAYER=infiniband or \
+             URXE_LID=1"
+                .to_owned(),
         )
     })
 }
@@ -281,6 +283,18 @@ pub(crate) fn no_gid_row(errno: Errno, index: u32) -> Errno {
         (
             format!("sgid_index {index} is an empty row of the GID table"),
             "take a row that is there: 1 is the interface's first IPv4 address (ibv_devinfo -v lists them)",
+        )
+    })
+}
+
+/// A row of the GID table whose packets would be of RoCE v1.
+pub(crate) fn roce_v1(index: u32) -> Errno {
+    with_reason(Errno(libc::EOPNOTSUPP), || {
+        (
+            format!(
+                "sgid_index {index} is a row of RoCE v1, and packets are of RoCE v2 (URXE_GID_LAYOUT=mlx5 shows both)"
+            ),
+            format!("take row {}, the same GID with RoCE v2", index + 1),
         )
     })
 }

@@ -1,9 +1,12 @@
-//! Device memory (`ibv_alloc_dm(3)`): the device being the process, plain memory of it.
+//! Device memory (`ibv_alloc_dm(3)`): the device being the process, plain memory of it, as a file that can be exported.
 
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::kernel::Errno;
+use urxe_net::identity::CheckedFd;
 use urxe_runtime::limits;
 use urxe_runtime::memory::mapping::Mapping;
 
@@ -35,6 +38,8 @@ pub(crate) struct DeviceMemory {
     length: u64,
     /// Regions keep it mapped, too.
     mapping: Arc<Mapping>,
+    /// The memory as a file, unless the system gave none.
+    file: Option<CheckedFd>,
     _share: Share,
 }
 
@@ -43,8 +48,26 @@ impl DeviceMemory {
     /// ENOMEM.
     pub(crate) fn new(length: usize) -> Result<Arc<Self>, Errno> {
         let share = Share::take(length as u64).ok_or(Errno(libc::ENOMEM))?;
-        let mapping = Arc::new(Mapping::anonymous(length).map_err(|_| Errno(libc::ENOMEM))?);
-        Ok(Arc::new(Self { length: length as u64, mapping, _share: share }))
+        let (mapping, file) = match as_file(length) {
+            Ok((mapping, file)) => (mapping, Some(file.into())),
+            // No descriptors are left, or system calls are filtered: it cannot be exported.
+            Err(_) => (Mapping::anonymous(length).map_err(|_| Errno(libc::ENOMEM))?, None),
+        };
+        Ok(Arc::new(Self { length: length as u64, mapping: Arc::new(mapping), file, _share: share }))
+    }
+
+    /// A descriptor of the memory, which stays as long as that is open.
+    ///
+    /// # Errors
+    /// EOPNOTSUPP if it is no file; EBADF if the program has closed that; EMFILE.
+    pub(crate) fn export(&self) -> Result<OwnedFd, Errno> {
+        let file = self.file.as_ref().ok_or(Errno(libc::EOPNOTSUPP))?;
+        if !file.is_ours() {
+            return Err(Errno(libc::EBADF));
+        }
+        // SAFETY: a descriptor of ours, open for as long as this lives.
+        let file = unsafe { BorrowedFd::borrow_raw(file.as_raw_fd()) };
+        file.try_clone_to_owned().map_err(|_| Errno::last())
     }
 
     /// The address of `[offset, offset + length)`.
@@ -64,5 +87,50 @@ impl DeviceMemory {
     /// Whether there are regions of it.
     pub(crate) fn is_registered(&self) -> bool {
         Arc::strong_count(&self.mapping) > 1
+    }
+}
+
+/// Memory of a file that nobody can make shorter.
+fn as_file(length: usize) -> io::Result<(Mapping, OwnedFd)> {
+    let bytes =
+        i64::try_from((length as u64).next_multiple_of(limits::page())).map_err(|_| io::ErrorKind::OutOfMemory)?;
+    // SAFETY: a C string.
+    let file = unsafe { libc::memfd_create(c"urxe-dm".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
+    if file < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: new, and ours.
+    let file = unsafe { OwnedFd::from_raw_fd(file) };
+    let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+    // SAFETY: a descriptor of ours.
+    let is_sealed = unsafe {
+        libc::ftruncate(file.as_raw_fd(), bytes) == 0 && libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) == 0
+    };
+    if !is_sealed {
+        return Err(io::Error::last_os_error());
+    }
+    Ok((Mapping::shared(file.as_raw_fd(), 0, length, true)?, file))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exported_memory_is_the_same_and_stays() {
+        let memory = DeviceMemory::new(100).unwrap();
+        let file = memory.export().unwrap();
+        let other = Mapping::shared(file.as_raw_fd(), 0, 100, true).unwrap();
+        let at = |address: u64| address as *mut u8;
+        // SAFETY: two mappings of a hundred bytes.
+        unsafe {
+            at(memory.part(99, 1).unwrap()).write(7);
+            assert_eq!(at(other.address() + 99).read(), 7);
+        }
+        drop(memory);
+        // SAFETY: as above; the file holds the memory.
+        assert_eq!(unsafe { at(other.address() + 99).read() }, 7);
+        // SAFETY: a descriptor of this test.
+        assert_ne!(unsafe { libc::ftruncate(file.as_raw_fd(), 0) }, 0, "nobody takes it away from under a region");
     }
 }

@@ -2,18 +2,26 @@
 
 use urxe_engine::flow::rss::ALL_FIELDS;
 use urxe_ffi::verbs as v;
-use urxe_net::Interface;
+use urxe_net::{Interface, PortLids};
+use urxe_options::Personality;
+use urxe_status::port::PortAttributes;
 use urxe_wire::Mtu;
 
+use super::capabilities;
 use super::context::Context;
-use super::{capabilities, lid};
+use crate::device;
 use urxe_runtime::limits;
+use urxe_runtime::raw::RateLimit;
 
 /// `ibv_query_device`.
 pub(crate) fn device(context: &Context) -> v::ibv_device_attr {
-    let guid = u64::from_ne_bytes(context.interface().guid());
+    let guid = u64::from_ne_bytes(context.interface().guid().octets());
     let quotas = context.quotas();
     let count = |number: u32| i32::try_from(number).unwrap_or(i32::MAX);
+    let (vendor_id, vendor_part_id) = match device::personality() {
+        Personality::Virtual | Personality::Pci => (limits::VENDOR_ID, limits::VENDOR_PART_ID),
+        Personality::Mlx5 => limits::CONNECTX_5,
+    };
     let mut fw_ver = [0; 64];
     for (to, from) in fw_ver.iter_mut().zip(env!("CARGO_PKG_VERSION").bytes()) {
         *to = std::ffi::c_char::from_ne_bytes([from]);
@@ -24,8 +32,8 @@ pub(crate) fn device(context: &Context) -> v::ibv_device_attr {
         sys_image_guid: guid,
         max_mr_size: u64::MAX,
         page_size_cap: 0xffff_f000,
-        vendor_id: limits::VENDOR_ID,
-        vendor_part_id: limits::VENDOR_PART_ID,
+        vendor_id,
+        vendor_part_id,
         hw_ver: 0,
         max_qp: count(quotas.qp.most()),
         max_qp_wr: count(limits::MAX_QP_WR),
@@ -58,7 +66,7 @@ pub(crate) fn device(context: &Context) -> v::ibv_device_attr {
         max_srq: count(quotas.srq.most()),
         max_srq_wr: count(limits::MAX_SRQ_WR),
         max_srq_sge: count(limits::MAX_SGE),
-        max_pkeys: 1,
+        max_pkeys: PortAttributes::of(context.interface().link_layer()).pkeys,
         local_ca_ack_delay: 15,
         phys_port_cnt: 1,
     }
@@ -90,6 +98,12 @@ pub(crate) fn extended(context: &Context, answer: &mut v::ibv_device_attr_ex) {
     answer.hca_core_clock = 1_000_000;
     answer.max_dm_size = limits::MAX_DM;
     answer.raw_packet_caps = capabilities::RAW_PACKET;
+    answer.packet_pacing_caps = v::ibv_packet_pacing_caps {
+        qp_rate_limit_min: RateLimit::LEAST,
+        qp_rate_limit_max: RateLimit::MOST,
+        supported_qpts: 1 << v::IBV_QPT_RAW_PACKET,
+    };
+    answer.tso_caps = v::ibv_tso_caps { max_tso: limits::MAX_TSO, supported_qpts: 1 << v::IBV_QPT_RAW_PACKET };
     answer.max_wq_type_rq = context.quotas().qp.most();
     answer.rss_caps = v::ibv_rss_caps {
         supported_qpts: 1 << v::IBV_QPT_RAW_PACKET,
@@ -105,14 +119,6 @@ pub(crate) fn extended(context: &Context, answer: &mut v::ibv_device_attr_ex) {
 const DISABLED: u8 = 3;
 const LINK_UP: u8 = 5;
 
-/// A lane, and what goes through it: 10 Gbit/s (FDR10), as on the kernel's rxe over a NIC of that speed. What is behind an
-/// interface varies.
-const WIDTH_1X: u8 = 1;
-const SPEED_FDR10: u8 = 8;
-
-/// Both together, in units of 100 Mbit/s.
-pub(crate) const PORT_SPEED: u64 = 100;
-
 /// The largest payload of a packet on the interface: the limit of UD messages.
 pub(crate) fn active_mtu(interface: &Interface) -> Mtu {
     let fits = |mtu: &Mtu| mtu.bytes() <= usize::from(interface.path_mtu());
@@ -120,18 +126,20 @@ pub(crate) fn active_mtu(interface: &Interface) -> Mtu {
 }
 
 /// `ibv_query_port`; the fields the library has cleared stay so.
-pub(crate) fn port(interface: &Interface, attr: &mut v::ibv_port_attr) {
+pub(crate) fn port(interface: &Interface, lids: PortLids, attr: &mut v::ibv_port_attr) {
+    let link_layer = interface.link_layer();
+    let attributes = PortAttributes::of(link_layer);
     attr.state = if interface.is_running() { v::IBV_PORT_ACTIVE } else { v::IBV_PORT_DOWN };
     attr.max_mtu = v::IBV_MTU_4096;
     attr.active_mtu = u32::from(active_mtu(interface).code());
     attr.gid_tbl_len = i32::try_from(limits::GID_TABLE).unwrap_or(i32::MAX);
-    attr.port_cap_flags = capabilities::PORT;
-    attr.lid = lid::of(interface).0;
+    attr.port_cap_flags = capabilities::port(link_layer);
+    (attr.lid, attr.lmc, attr.sm_lid, attr.sm_sl) = (lids.lid.0, lids.lmc, lids.sm_lid.0, lids.sm_sl);
     attr.max_msg_sz = limits::MAX_MSG;
-    attr.pkey_tbl_len = 1;
+    attr.pkey_tbl_len = attributes.pkeys;
     attr.max_vl_num = 1;
-    attr.active_width = WIDTH_1X;
-    attr.active_speed = SPEED_FDR10;
+    (attr.active_width, attr.active_speed) = (attributes.width, attributes.speed);
     attr.phys_state = if interface.is_running() { LINK_UP } else { DISABLED };
-    attr.link_layer = u8::try_from(v::IBV_LINK_LAYER_ETHERNET).unwrap_or_default();
+    let code = if link_layer.is_infiniband() { v::IBV_LINK_LAYER_INFINIBAND } else { v::IBV_LINK_LAYER_ETHERNET };
+    attr.link_layer = u8::try_from(code).unwrap_or_default();
 }

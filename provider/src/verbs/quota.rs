@@ -18,6 +18,7 @@ pub(crate) struct Quotas {
     pub(crate) pd: Quota,
     pub(crate) ah: Quota,
     pub(crate) comp_cntr: Quota,
+    pub(crate) counters: Quota,
     /// Open contexts, of which there may be any number.
     pub(crate) ctx: Arc<Objects>,
 }
@@ -52,6 +53,7 @@ impl Quotas {
             pd: Quota::new("max_pd of ibv_query_device", limits::MAX_PD),
             ah: Quota::new("max_ah of ibv_query_device", limits::MAX_AH),
             comp_cntr: Quota::new("max_counters of ibv_query_comp_cntr_caps", limits::MAX_COMP_CNTR),
+            counters: Quota::new("flow counters of a device", limits::MAX_FLOW_COUNTERS),
             ctx: Arc::default(),
         }
     }

@@ -8,13 +8,13 @@ use urxe_wire::Qpn;
 use super::rx::Token;
 use super::{Device, TxContext};
 use crate::clock::LazyInstant;
-use crate::lock;
 use crate::progress::delayed_ack::{self, AckMode};
+use crate::{lock, try_lock};
 
 impl Device {
     /// Sends the ACKs that have waited long enough, unless somebody receives, who does the same.
     pub(crate) fn send_overdue_acks(&self) {
-        if let Ok(mut token) = self.token.try_lock() {
+        if let Some(mut token) = try_lock(&self.token) {
             self.answer(&mut token, &LazyInstant::default(), AckMode::DelayTimed);
         }
     }
@@ -31,12 +31,14 @@ impl Device {
             return;
         }
         let acks = if self.exits.load(Ordering::Relaxed) { AckMode::Immediate } else { acks };
-        dirty.retain(|qp| {
-            let waits = qp.answer(work, clock, acks);
-            if !waits {
-                qp.clear_dirty();
-            }
-            waits
+        self.deliver_at_end(work, |work| {
+            dirty.retain(|qp| {
+                let waits = qp.answer(work, clock, acks);
+                if !waits {
+                    qp.clear_dirty();
+                }
+                waits
+            });
         });
         *waits_until = match (*waits_until, clock.taken()) {
             _ if dirty.is_empty() => None,
@@ -51,14 +53,21 @@ impl Device {
     #[cold]
     pub(super) fn go_on(&self, token: &mut Token) {
         let Some(work) = &mut token.work else { return };
-        if self.has_unfinished.swap(false, Ordering::Relaxed) {
-            for qpn in self.unfinished.take() {
-                if let Some(qp) = self.qp(qpn).filter(|qp| !self.xrc_rx.resume(qp)) {
-                    qp.drive(work, |_, _| ());
-                }
+        self.deliver_at_end(work, |work| {
+            if self.has_unfinished.swap(false, Ordering::Relaxed) {
+                self.give_turns(work, self.unfinished.take());
             }
-        }
-        self.retry_blocked(work);
+            self.retry_blocked(work);
+        });
+    }
+
+    /// Gives each of these queue pairs a turn.
+    fn give_turns(&self, work: &mut TxContext, queue_pairs: Vec<Qpn>) {
+        self.deliver_at_end(work, |work| {
+            for qp in queue_pairs.into_iter().filter_map(|qpn| self.qp(qpn)).filter(|qp| !self.xrc_rx.resume(qp)) {
+                qp.drive(work, |_, _| ());
+            }
+        });
     }
 
     /// The queue pair could not send all that it wanted to.
@@ -71,10 +80,7 @@ impl Device {
         if !self.backpressure.any() {
             return;
         }
-        let waiting = self.backpressure.take();
-        for qp in waiting.into_iter().filter_map(|qpn| self.qp(qpn)).filter(|qp| !self.xrc_rx.resume(qp)) {
-            qp.drive(work, |_, _| ());
-        }
+        self.give_turns(work, self.backpressure.take());
     }
 
     /// The queue pair has more to send.

@@ -22,7 +22,7 @@ impl Device {
         fresh: bool,
         room: &'a mut Vec<u8>,
     ) -> Option<Datagram<'a>> {
-        interceptor.received(&datagram, self.qp(datagram.dest_qpn()).is_some());
+        interceptor.received(&datagram, &|| self.qp(datagram.dest_qpn()).is_some());
         if !fresh {
             interceptor.is_late();
             return Some(datagram);
@@ -51,6 +51,9 @@ impl Device {
 
     /// Does what the interceptor wants done after a call into an engine.
     pub(super) fn attend(&self, interceptor: &Arc<dyn Interceptor>, work: &mut TxContext) {
+        if !interceptor.touches_packets() {
+            return;
+        }
         for qpn in interceptor.take_broken() {
             if let Some(qp) = self.qp(qpn) {
                 qp.drive(work, |engine, io| engine.fail(io));
@@ -93,7 +96,7 @@ impl Device {
 
 /// Whether the first packet of a run tells an interceptor that only looks what it needs: the run is of a connected service,
 /// and begins with a request or has none.
-pub(super) fn is_seen_by_its_first(run: &RxBatch<'_>) -> bool {
+pub(crate) fn is_seen_by_its_first(run: &RxBatch<'_>) -> bool {
     let is_request = |opcode: Opcode| opcode.info().role == Role::Request;
     let mut opcodes = run.datagrams().map(|datagram| Opcode::from_u8(*datagram.payload.first()?));
     let Some(Some(first)) = opcodes.next() else { return false };

@@ -2,14 +2,17 @@
 //!
 //! - `rx`: packets, by whoever holds the receive token;
 //! - `acks`: ACKs and responses, and what one turn did not finish;
+//! - `inside`: queue pairs that got packets of others of this process;
 //! - `timers`: timers of all kinds, and waking the background thread for them;
 //! - `notify`: the application, of what the engine left to be told.
 
 mod acks;
+mod inside;
 mod intercept;
 mod notify;
 mod rx;
 mod timers;
+mod tx_contexts;
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -17,6 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use urxe_engine::endpoint::QpnTable;
+use urxe_net::direct::Export;
 use urxe_net::identity::CheckedFd;
 use urxe_net::{Interface, Port, PortError};
 use urxe_status::Counters;
@@ -27,7 +31,7 @@ use super::cq::Cq;
 use super::groups::Groups;
 use super::gsi::{Gsi, MadHandler};
 pub use super::host::TxContext;
-use super::host::{PendingNotifications, Sender};
+use super::host::{Inside, PendingNotifications, Sender};
 use super::lock;
 use super::moderation::Moderated;
 use super::port_events::PortEvents;
@@ -38,16 +42,23 @@ use super::raw::Raw;
 use super::run_queue::RunQueue;
 use super::srq::XrcSrqs;
 use super::timers::Timers;
-use crate::event::EventSink;
+use crate::counters::InsideTraffic;
+use crate::direct::Reach;
+use crate::event::{EventSink, EventType};
 use crate::interceptor::{self, Interceptor};
 use crate::limits;
 use crate::memory::region_cache::RegionCache;
 use crate::memory::regions::Regions;
+use crate::memory::shared_pages;
+use crate::sanitizer;
 use crate::xrc::client::Client;
 use crate::xrc::listeners::Server;
 use crate::xrc::rx_queue::RxQueue;
+pub(crate) use intercept::is_seen_by_its_first;
 use rx::Token;
 pub(super) use rx::{Drained, FEW};
+use tx_contexts::Contexts;
+pub(super) use tx_contexts::in_child as free_places_in_child;
 
 /// Function that gets a device's name and its counters when the device is closed or the program ends.
 pub type FinalCounters = fn(&str, &mut dyn Iterator<Item = (&'static str, u64)>);
@@ -60,6 +71,9 @@ pub type MakeInterceptor<'a> = &'a mut dyn FnMut(&Interface, &Arc<Regions>) -> O
 pub struct OpenOptions<'a> {
     /// Packets to other processes of this host go through shared memory where they can.
     pub shares_memory: bool,
+    /// Requesters and targets of this host reach each other's memory without packets, where packets would go through shared
+    /// memory.
+    pub is_direct: bool,
     /// Seed that makes memory keys hard to guess.
     pub key_seed: u64,
     /// Queue pairs may keep ACKs back on purpose (`urxe_engine::quirks`).
@@ -78,6 +92,8 @@ pub struct Device {
     token: Mutex<Token>,
     qps: RwLock<QpnTable<Arc<Qp>>>,
     regions: Arc<Regions>,
+    /// Table in which peers of this host see queue pairs and regions.
+    export: Option<Arc<Export>>,
     groups: Groups,
     raw: Raw,
     timers: Timers,
@@ -87,10 +103,10 @@ pub struct Device {
     has_unfinished: AtomicBool,
     /// Queue pairs whose packets found no room.
     pub(super) backpressure: Backpressure,
-    /// Transmit context of the first thread to send; made by the first packet.
-    work: Mutex<Option<TxContext>>,
-    /// Transmit contexts for threads that send while `work` is in use.
-    spare: Mutex<Vec<TxContext>>,
+    /// Transmit contexts.
+    contexts: Contexts,
+    /// Traffic that each of them has handed from one queue pair of this process to another.
+    inside: Mutex<Vec<Arc<InsideTraffic>>>,
     counters: Arc<Counters>,
     /// Whether `counters` have been added to `final_counters`.
     is_settled: AtomicBool,
@@ -116,6 +132,8 @@ pub struct Device {
     mads: RwLock<Option<Arc<dyn MadHandler>>>,
     /// Next timer of `mads`.
     mad_timer: Deadline,
+    /// When raw frames may leave that keep a rate.
+    raw_timer: Deadline,
     /// Wakes the background thread (eventfd).
     kick: CheckedFd,
     /// Until when the background thread sleeps.
@@ -135,13 +153,23 @@ impl Device {
     /// # Errors
     /// The port cannot be had, or the system refuses a descriptor.
     pub fn open(name: &str, interface: Interface, options: OpenOptions<'_>) -> Result<Self, PortError> {
-        let OpenOptions { shares_memory, key_seed, has_quirks, final_counters, interceptor } = options;
+        let OpenOptions { shares_memory, is_direct, key_seed, has_quirks, final_counters, interceptor } = options;
         let open = if shares_memory { Port::open_sharing_memory } else { Port::open };
-        let (port, receiver) = open(interface)?;
+        let (port, mut receiver) = open(interface)?;
         let port = Arc::new(port);
         let xrc_srqs = Arc::new(XrcSrqs::new(Client::new(&port)));
-        let regions = Arc::new(Regions::new(limits::KEYS as usize, key_seed).with(xrc_srqs.client()));
+        let regions = Regions::new(limits::KEYS as usize, key_seed).with(xrc_srqs.client());
+        let regions = Arc::new(regions);
         let interceptor = interceptor.and_then(|make| make(&port.interface(), &regions));
+        // Whoever looks at packets or memory accesses, or keeps back what is owed, is to see them.
+        let is_observed = interceptor::active(&interceptor).is_some_and(|interceptor| interceptor.needs_packets());
+        let may_be_direct = is_direct && shares_memory && !is_observed && !has_quirks && !sanitizer::is_watched();
+        let export = may_be_direct.then(|| Export::new(&shared_pages::file()?)).and_then(Result::ok).map(Arc::new);
+        if let Some(export) = &export {
+            regions.show_by(export);
+            port.offer(export);
+            receiver.import(&port);
+        }
         if interceptor.as_ref().is_some_and(|interceptor| interceptor.touches_packets()) {
             port.keep_icrcs();
         }
@@ -154,6 +182,7 @@ impl Device {
             port,
             qps: RwLock::default(),
             regions,
+            export,
             groups: Groups::default(),
             raw: Raw::default(),
             timers: Timers::new(),
@@ -161,8 +190,8 @@ impl Device {
             unfinished: RunQueue::default(),
             has_unfinished: AtomicBool::new(false),
             backpressure: Backpressure::default(),
-            work: Mutex::default(),
-            spare: Mutex::default(),
+            contexts: Contexts::default(),
+            inside: Mutex::default(),
             is_settled: AtomicBool::new(false),
             counters,
             interceptor,
@@ -178,6 +207,7 @@ impl Device {
             gsi_timer: Deadline::never(),
             mads: RwLock::new(None),
             mad_timer: Deadline::never(),
+            raw_timer: Deadline::never(),
             kick: kick.into(),
             sleep_deadline: SleepDeadline::none(),
             policy,
@@ -193,7 +223,14 @@ impl Device {
         let interceptor = self.interceptor.clone();
         let notifications =
             PendingNotifications::new(Arc::clone(&self.counters), Arc::clone(&self.xrc_srqs), interceptor.clone());
-        TxContext { sender: Sender::new(Arc::clone(&self.port), interceptor), memory: self.memory(), notifications }
+        let inside = Inside::default();
+        lock(&self.inside).push(Arc::clone(&inside.traffic));
+        TxContext {
+            sender: Sender::new(Arc::clone(&self.port), interceptor),
+            memory: self.memory(),
+            notifications,
+            inside,
+        }
     }
 
     /// Returns the name of the device, such as `urxe0`.
@@ -220,6 +257,11 @@ impl Device {
     /// Whether the device was taken out, or its interface.
     pub fn is_gone(&self) -> bool {
         self.listeners.is_gone()
+    }
+
+    /// Tells every context of an event of the port.
+    pub fn raise_port_event(&self, event_type: EventType) {
+        self.listeners.raise(event_type);
     }
 
     /// Has events of the port told in this file.
@@ -250,7 +292,13 @@ impl Device {
 
     /// All counters, those of the sockets first.
     pub fn all_counters(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        self.port.counters().named().chain(self.counters.named())
+        let inside = lock(&self.inside).clone();
+        let port = self.port.counters().named().map(move |(name, value)| {
+            let parts = inside.iter().map(|traffic| traffic.part_of(name)).sum::<u64>();
+            let locks = if name == "contended_locks" { crate::contended_locks() } else { 0 };
+            (name, value + parts + locks)
+        });
+        port.chain(self.counters.named())
     }
 
     /// The device is about to go, and its counters with it: those who look at sysfs want to see them still.
@@ -260,6 +308,18 @@ impl Device {
         {
             report(&self.name, &mut self.all_counters());
         }
+    }
+
+    /// The parts that requests without packets need, if peers may make them.
+    #[inline]
+    pub(crate) fn direct(&self) -> Option<Reach<'_>> {
+        let export = self.export.as_deref()?;
+        Some(Reach { export, net: &self.port, counters: &self.counters })
+    }
+
+    /// Whether peers of this user and host may reach registered memory themselves.
+    pub fn gives_direct_access(&self) -> bool {
+        self.export.is_some()
     }
 
     /// Returns the hooks of captures, explanations and fault injection, if the environment asks for any.
@@ -281,22 +341,10 @@ impl Device {
         self.kick.as_raw_fd()
     }
 
-    /// Lends what sending needs. Where it is, mostly: it is large.
+    /// Lends what sending needs.
+    #[inline]
     pub fn with_work<T>(&self, then: impl FnOnce(&mut TxContext) -> T) -> T {
-        let mut own = self.work.try_lock().ok();
-        let mut spare = None;
-        let work = match &mut own {
-            Some(work) => work.get_or_insert_with(|| self.new_work()),
-            None => {
-                let another = lock(&self.spare).pop();
-                spare.insert(another.unwrap_or_else(|| self.new_work()))
-            }
-        };
-        let result = then(work);
-        if let Some(spare) = spare {
-            lock(&self.spare).push(spare);
-        }
-        result
+        self.contexts.lend(|| self.new_work(), then)
     }
 
     pub(super) fn add_qp(&self, qp: Arc<Qp>) {
@@ -307,11 +355,12 @@ impl Device {
     }
 
     pub(super) fn remove_qp(&self, qpn: Qpn) {
-        self.qps.write().unwrap_or_else(PoisonError::into_inner).remove(qpn);
-        self.port.free_qpn(qpn);
+        // Before its packets are for nobody, and before another has its number.
         if let Some(interceptor) = self.interceptor() {
             interceptor.destroyed(qpn);
         }
+        self.qps.write().unwrap_or_else(PoisonError::into_inner).remove(qpn);
+        self.port.free_qpn(qpn);
     }
 
     /// All of them.
@@ -371,6 +420,9 @@ impl Device {
     pub(super) fn close(&self) {
         // Who looks at the sockets for any other reason finds nothing from now on.
         lock(&self.token).work = None;
+        if let Some(export) = &self.export {
+            export.close();
+        }
         self.raw.close();
         self.port.close();
     }

@@ -1,5 +1,6 @@
 //! Receiving: who holds the token takes what is in the sockets, and gives it to those it is for.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -8,7 +9,7 @@ use urxe_engine::mad::Address;
 use urxe_engine::{Clock as _, Instant};
 use urxe_net::cancellation::CancelGuard;
 use urxe_net::{BadPacket, Datagram, Destination, Headers, LinkEvent, Receiver, RxBatch};
-use urxe_wire::mad::Mad;
+use urxe_wire::mad::{MAD_LEN, Mad, smp, subnet_vendor};
 use urxe_wire::packet::Service;
 use urxe_wire::{Packet, Psn, Qpn};
 
@@ -19,9 +20,10 @@ use crate::gsi::{self, Unfit};
 use crate::host::Origin;
 use crate::interceptor::Interceptor;
 use crate::progress::delayed_ack::AckMode;
+use crate::progress::polls_in_vain;
 use crate::qp::Qp;
 use crate::xrc::target::Target;
-use crate::{clock, lock};
+use crate::{clock, lock, try_lock};
 
 /// Datagrams (GRO runs) taken before answering: a run can be 15 packets of 4096 bytes, and a peer waits for the
 /// answer to keep its window moving.
@@ -81,11 +83,24 @@ impl Addressees<'_> {
     }
 }
 
+/// Another thread receives: lets it have the processor now and then.
+#[cold]
+fn leave_to_holder(clock: &LazyInstant) {
+    if polls_in_vain::is_to_yield() {
+        std::thread::yield_now();
+        // Whoever ran meanwhile may have taken long.
+        clock.renew();
+    }
+}
+
 impl Device {
     /// Receives and answers, unless somebody else is at it. Returns how many packets came.
     #[inline]
     pub(crate) fn progress(&self, acks: AckMode, clock: &LazyInstant) -> usize {
-        let Ok(mut token) = self.token.try_lock() else { return 0 };
+        let Some(mut token) = try_lock(&self.token) else {
+            leave_to_holder(clock);
+            return 0;
+        };
         // Asked with the token in hand: who ceases to watch sends what waits with the token in hand, afterwards.
         let acks = if self.policy.watchdog.is_on() { acks } else { AckMode::Immediate };
         self.drain(&mut token, acks, clock)
@@ -119,12 +134,12 @@ impl Device {
     /// Has the sockets readable when anything comes. False if that is not to be waited for: something is there, or somebody
     /// receives.
     pub(crate) fn prepare_to_wait(&self) -> bool {
-        self.token.try_lock().is_ok_and(|mut token| token.receiver.prepare_to_wait())
+        try_lock(&self.token).is_some_and(|mut token| token.receiver.prepare_to_wait())
     }
 
     /// The sockets were found readable: whoever receives next looks at all.
     pub(crate) fn woken(&self) {
-        if let Ok(mut token) = self.token.try_lock() {
+        if let Some(mut token) = try_lock(&self.token) {
             token.receiver.woken();
         }
     }
@@ -132,7 +147,7 @@ impl Device {
     /// Receives and answers what is there, unless somebody else is at it; for the background thread, while it keeps its
     /// eyes open.
     pub(crate) fn look_once(&self, now: Instant) -> Option<Drained> {
-        let mut token = self.token.try_lock().ok()?;
+        let mut token = try_lock(&self.token)?;
         Some(self.drain_once(&mut token, AckMode::Immediate, now))
     }
 
@@ -159,7 +174,7 @@ impl Device {
     /// Receives and answers until nothing is there. False if somebody else is at it, or there was too much.
     pub(super) fn catch_up(&self) -> bool {
         const TURNS: usize = 64;
-        let Ok(mut token) = self.token.try_lock() else { return false };
+        let Some(mut token) = try_lock(&self.token) else { return false };
         (0..TURNS).any(|_| {
             token.receiver.woken();
             self.drain(&mut token, AckMode::Immediate, &LazyInstant::default()) == 0 && token.receiver.is_done()
@@ -173,7 +188,7 @@ impl Device {
         self.exits.store(true, Ordering::Relaxed);
         for _ in 0..ATTEMPTS {
             // Not `lock`: a signal handler that exits may have interrupted who has it.
-            let Ok(mut token) = self.token.try_lock() else {
+            let Some(mut token) = try_lock(&self.token) else {
                 std::thread::sleep(Duration::from_micros(10));
                 continue;
             };
@@ -200,7 +215,10 @@ impl Device {
             Some(interceptor) => self.receive_intercepted(receiver, &mut to, interceptor),
         };
         if self.port.has_news() {
-            packets += self.hear_news(&mut to);
+            self.hear_news(&mut to);
+        }
+        if self.raw.is_open() {
+            packets += self.look_at_raw(&mut to);
         }
         if self.port.has_left_acks() {
             *left_acks_wait += 1;
@@ -230,7 +248,11 @@ impl Device {
         interceptor: &Arc<dyn Interceptor>,
     ) -> usize {
         let packets = receiver.receive(&self.port, BUDGET, &mut |run| self.take_intercepted(to, interceptor, run));
-        packets + self.take_arrivals(to, interceptor)
+        if interceptor.touches_packets() {
+            return packets + self.take_arrivals(to, interceptor);
+        }
+        interceptor.flush();
+        packets
     }
 
     /// Gives packets to their queue pairs, as the interceptor decides.
@@ -240,7 +262,7 @@ impl Device {
             && let Some(first) = run.datagrams().next()
             && super::intercept::is_seen_by_its_first(&run)
         {
-            interceptor.received(&first, self.qp(first.dest_qpn()).is_some());
+            interceptor.received(&first, &|| self.qp(first.dest_qpn()).is_some());
             return self.take(to, run);
         }
         for datagram in run.datagrams() {
@@ -267,9 +289,9 @@ impl Device {
         arrivals.len()
     }
 
-    /// Something has happened that is no RoCE packet. Returns how many raw frames came.
+    /// Something has happened that is no RoCE packet.
     #[cold]
-    fn hear_news(&self, to: &mut Addressees<'_>) -> usize {
+    fn hear_news(&self, to: &mut Addressees<'_>) {
         let _guard = CancelGuard::new();
         let work = &mut *to.work;
         for change in self.port.take_link_events() {
@@ -281,11 +303,21 @@ impl Device {
             }
             self.listeners.tell(change);
         }
+        if let Some(mads) = self.mads() {
+            mads.port_changed(work, to.clock.now());
+        }
         for will in self.port.take_due_last_wills() {
             gsi::send(work, &self.port, Psn::default(), will.local, will.remote, &will.message);
         }
-        let frames = self.receive_raw(work, to.clock);
         self.deliver_notifications(work);
+    }
+
+    /// Takes raw frames, and sends those that waited. Returns how many came.
+    #[cold]
+    fn look_at_raw(&self, to: &mut Addressees<'_>) -> usize {
+        let _guard = CancelGuard::new();
+        let frames = self.receive_raw(to.work, to.clock);
+        self.deliver_notifications(to.work);
         frames
     }
 
@@ -310,12 +342,24 @@ impl Device {
     fn take(&self, to: &mut Addressees<'_>, run: RxBatch<'_>) -> bool {
         let clock = to.clock;
         let qpn = run.dest_qpn();
-        if qpn == Qpn::MULTICAST || qpn == Qpn::GSI {
+        if matches!(qpn, Qpn::MULTICAST | Qpn::GSI | Qpn::SMI) {
             for datagram in run.datagrams() {
                 let Some(packet) = self.examine(&datagram) else { continue };
-                if qpn == Qpn::GSI {
-                    self.receive_gsi(to.work, clock.now(), &datagram, &packet);
-                    continue;
+                match qpn {
+                    // One to QP1 of a group is no connection's.
+                    Qpn::GSI if datagram.headers.local.ip().is_multicast() => {
+                        self.receive_mad(to.work, clock.now(), &datagram, &packet);
+                        continue;
+                    }
+                    Qpn::GSI => {
+                        self.receive_gsi(to.work, clock.now(), &datagram, &packet);
+                        continue;
+                    }
+                    Qpn::SMI => {
+                        self.receive_mad(to.work, clock.now(), &datagram, &packet);
+                        continue;
+                    }
+                    _ => {}
                 }
                 for qp in self.attached(&datagram) {
                     // Its ICRC is right.
@@ -399,10 +443,25 @@ impl Device {
         }
     }
 
-    /// Takes a packet to QP1 that is not of communication management.
+    /// Whether a datagram has come to the queue pair of its class: subnet management to QP0, which ports of Ethernet lack, and
+    /// to a group nothing but announcements of a subnet.
+    fn is_in_its_place(&self, local: IpAddr, qpn: Qpn, mad: &[u8; MAD_LEN]) -> bool {
+        let header = Mad::of(mad);
+        let is_management = header.is_some_and(|header| smp::is_class(header.class));
+        let is_announcement = header.is_some_and(|header| subnet_vendor::is_announcement(&header, mad));
+        let has_subnet = self.port.interface().link_layer().is_infiniband();
+        is_management == (qpn == Qpn::SMI)
+            && (has_subnet || !is_management)
+            && (!local.is_multicast() || (has_subnet && is_announcement))
+    }
+
+    /// Takes a packet to QP0 or QP1 that is not of communication management.
     fn receive_mad(&self, work: &mut TxContext, now: Instant, datagram: &Datagram<'_>, packet: &Packet<'_>) {
         let (qpn, mad) = match gsi::datagram(packet) {
             Ok((_, mad)) if Mad::of(mad).is_some_and(|header| header.class == Mad::CLASS_CM) => return,
+            Ok((_, mad)) if !self.is_in_its_place(datagram.headers.local.ip(), packet.bth().dest_qp, mad) => {
+                return bump(&self.counters.mad_malformed);
+            }
             Ok(fit) => fit,
             Err(Unfit::Length) => return bump(&self.counters.mad_malformed),
             Err(Unfit::Keys) => return,

@@ -26,6 +26,7 @@ impl Device {
     pub(crate) fn next_timer(&self) -> Option<Instant> {
         let gsi = self.gsi_timer.get();
         let mads = self.mad_timer.get();
+        let raw = self.raw_timer.get();
         let intercepted = self.intercept_due();
         let backpressure = self.backpressure.next_look();
         self.timers
@@ -34,6 +35,7 @@ impl Device {
             .chain(self.moderated.next())
             .chain(gsi)
             .chain(mads)
+            .chain(raw)
             .chain(intercepted)
             .chain(backpressure)
             .min()
@@ -45,6 +47,7 @@ impl Device {
             || self.moderated.is_over(now)
             || self.gsi_timer.is_over(now)
             || self.mad_timer.is_over(now)
+            || self.raw_timer.is_over(now)
             || self.backpressure.is_over(now)
             || self.intercept_due().is_some_and(|at| at <= now)
     }
@@ -60,6 +63,14 @@ impl Device {
     /// When the handler of management datagrams wants to be woken.
     pub fn set_mad_timer(&self, at: Option<Instant>) {
         self.mad_timer.set(at);
+        if let Some(at) = at {
+            self.wake_for(at);
+        }
+    }
+
+    /// When frames of raw packet queue pairs may leave.
+    pub(crate) fn set_raw_timer(&self, at: Option<Instant>) {
+        self.raw_timer.set(at);
         if let Some(at) = at {
             self.wake_for(at);
         }
@@ -83,6 +94,10 @@ impl Device {
         {
             let _guard = CancelGuard::new();
             mads.handle_timeout(now);
+        }
+        if self.raw_timer.is_over(now) {
+            let _guard = CancelGuard::new();
+            self.with_work(|work| self.send_paced(work, now));
         }
         if self.backpressure.is_over(now) {
             self.with_work(|work| self.retry_blocked(work));
@@ -109,6 +124,7 @@ impl Device {
     fn time_out(&self, silent: &[Arc<Qp>], now: Instant) {
         let is_all_read = self.catch_up();
         for qp in silent {
+            let is_all_read = is_all_read & self.catch_up_inside(qp);
             let waits = match silent_since(qp, now) {
                 Some(at) if is_all_read || now.since(at) >= UNREAD => {
                     self.with_work(|work| qp.handle_timeout(work));

@@ -244,6 +244,17 @@ pub unsafe fn store(to: u64, from: &[u8]) -> Result<(), Fault> {
     Ok(())
 }
 
+/// Copies application memory to application memory, which may be another process's that is mapped here; the last byte becomes
+/// visible last. For processes that no sanitizer watches.
+///
+/// # Safety
+/// `[to, to + length)` is memory that an application registered for writing.
+pub unsafe fn copy(to: u64, from: u64, length: u64) -> Result<(), Fault> {
+    let length = usize::try_from(length).map_err(|_| Fault)?;
+    // SAFETY: the caller answers for `to` being there for writing, the handler for both being there.
+    check(unsafe { urxe_guard_store(to, from as *const u8, length) })
+}
+
 /// Compare and swap on the eight aligned bytes at `at`.
 ///
 /// # Safety
@@ -287,12 +298,12 @@ mod tests {
 
     impl Page {
         fn new() -> Self {
-            // SAFETY: a fresh mapping of two pages, of which the second goes away again.
+            // SAFETY: a fresh mapping of two pages, of which the second stays out of reach. Were it unmapped, another test could get it.
             unsafe {
                 let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
                 let at = libc::mmap(ptr::null_mut(), 2 * SIZE, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
                 assert_ne!(at, libc::MAP_FAILED);
-                assert_eq!(libc::munmap(at.add(SIZE), SIZE), 0);
+                assert_eq!(libc::mprotect(at.add(SIZE), SIZE, libc::PROT_NONE), 0);
                 Self(at)
             }
         }
@@ -305,7 +316,7 @@ mod tests {
     impl Drop for Page {
         fn drop(&mut self) {
             // SAFETY: our mapping.
-            unsafe { libc::munmap(self.0, SIZE) };
+            unsafe { libc::munmap(self.0, 2 * SIZE) };
         }
     }
 

@@ -92,6 +92,128 @@ fn all_mappings<E>(
     Err(unmapped)
 }
 
+/// Part of a shared mapping of a known file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct SharedPart {
+    pub(super) start: u64,
+    pub(super) end: u64,
+    /// Offset of the first byte in the file.
+    pub(super) offset: u64,
+    /// `PROT_READ`, `PROT_WRITE`.
+    pub(super) protection: i32,
+}
+
+/// Bytes of the stack on both sides of the caller's frame that are in use while pages are frozen.
+const FRAMES: u64 = 256 << 10;
+
+/// Whether all of `[start, start + length)` is private memory of no file that may be read and written, and neither code nor the
+/// main thread's stack, nor where the caller is on its stack.
+pub(super) fn is_private(start: u64, length: u64) -> bool {
+    let Ok(file) = File::open("/proc/self/maps") else { return false };
+    let on_stack = 0_u8;
+    let own = (&raw const on_stack) as u64;
+    let is_in_use = start < own.saturating_add(FRAMES) && own.saturating_sub(FRAMES) < start.saturating_add(length);
+    !is_in_use && is_private_in(BufReader::new(file), start, length)
+}
+
+fn is_private_in(maps: impl BufRead, start: u64, length: u64) -> bool {
+    let is_fit = |mapping: &Mapping<'_>| {
+        (mapping.is_data && mapping.is_small && mapping.readable && mapping.writable && !mapping.is_stack)
+            .then_some(())
+            .ok_or(())
+    };
+    all_mappings(maps, start, length, (), is_fit).is_ok()
+}
+
+/// Whether all of `[start, start + length)` is a shared mapping of the file with this inode, from `offset` on.
+pub(super) fn is_shared(start: u64, length: u64, inode: u64, offset: u64) -> bool {
+    let mut covered = start;
+    visit_shared(start, length, inode, &mut |part| {
+        if part.start == covered && part.offset == offset + (part.start - start) {
+            covered = part.end;
+        }
+    });
+    covered == start + length
+}
+
+/// Shared mappings of `[from, to)` of the file with this inode, but for those that begin where `is_left_out` says.
+pub(super) fn parts_of_file(inode: u64, from: u64, to: u64, is_left_out: &dyn Fn(u64) -> bool) -> Vec<SharedPart> {
+    let mut parts = Vec::new();
+    visit_shared(0, u64::MAX, inode, &mut |part| {
+        if !is_left_out(part.start) {
+            parts.extend(part.of_file(from, to));
+        }
+    });
+    parts
+}
+
+/// Lets `visit` see the parts of `[start, start + length)` that are shared mappings of the file with this inode. Allocates nothing,
+/// and changes of the mappings by `visit` may be seen or not.
+pub(super) fn visit_shared(start: u64, length: u64, inode: u64, visit: &mut dyn FnMut(SharedPart)) {
+    let end = start.saturating_add(length);
+    let path = c"/proc/self/maps".as_ptr();
+    // By number: open(2) is a cancellation point.
+    // SAFETY: a C string.
+    let fd = unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path, libc::O_RDONLY | libc::O_CLOEXEC) };
+    if fd < 0 {
+        return;
+    }
+    // Longer than any line: a path has 4096 bytes at most, each of which may be shown as four.
+    let (mut buffer, mut filled) = ([0_u8; 32 << 10], 0);
+    while let Some(room) = buffer.get_mut(filled..).filter(|room| !room.is_empty()) {
+        // SAFETY: room for as many bytes.
+        let read = unsafe { libc::syscall(libc::SYS_read, fd, room.as_mut_ptr(), room.len()) };
+        let Some(read) = usize::try_from(read).ok().filter(|read| *read > 0) else { break };
+        filled += read;
+        let mut taken = 0;
+        while let Some(length) = buffer[taken..filled].iter().position(|byte| *byte == b'\n') {
+            let part = SharedPart::parse(&buffer[taken..taken + length], inode);
+            taken += length + 1;
+            if let Some(part) = part.and_then(|part| part.within(start, end)) {
+                visit(part);
+            }
+        }
+        buffer.copy_within(taken..filled, 0);
+        filled -= taken;
+    }
+    // SAFETY: the descriptor from above.
+    unsafe { libc::syscall(libc::SYS_close, fd) };
+}
+
+impl SharedPart {
+    /// From a line, if it is a shared mapping of the file with this inode.
+    fn parse(line: &[u8], inode: u64) -> Option<Self> {
+        let mut fields = line.splitn(6, |byte| *byte == b' ').map(|field| str::from_utf8(field).unwrap_or_default());
+        let (start, end) = fields.next()?.split_once('-')?;
+        let permissions = fields.next()?.as_bytes();
+        let offset = u64::from_str_radix(fields.next()?, 16).ok()?;
+        // Files in memory are on a device that has no other files but such.
+        let is_this =
+            fields.nth(1)?.parse() == Ok(inode) && fields.next()?.trim_start().starts_with("/memfd:urxe-direct");
+        let has = |nth, what| permissions.get(nth) == Some(&what);
+        let protection =
+            if has(0, b'r') { libc::PROT_READ } else { 0 } | if has(1, b'w') { libc::PROT_WRITE } else { 0 };
+        (is_this && has(3, b's')).then_some(Self {
+            start: u64::from_str_radix(start, 16).ok()?,
+            end: u64::from_str_radix(end, 16).ok()?,
+            offset,
+            protection,
+        })
+    }
+
+    /// As much of it as is in `[start, end)`.
+    fn within(self, start: u64, end: u64) -> Option<Self> {
+        let (from, to) = (self.start.max(start), self.end.min(end));
+        (from < to).then(|| Self { start: from, end: to, offset: self.offset + (from - self.start), ..self })
+    }
+
+    /// As much of it as is of `[from, to)` of the file.
+    fn of_file(self, from: u64, to: u64) -> Option<Self> {
+        let address = |offset: u64| self.start.saturating_add(offset.saturating_sub(self.offset));
+        self.within(address(from), address(to))
+    }
+}
+
 /// Path of anonymous memory of huge pages (`HUGETLB_ANON_FILE` of the kernel's include/linux/hugetlb.h): it is of no file that
 /// anybody can open, though it has an inode.
 const ANONYMOUS_HUGE_PAGES: &[u8] = b"/anon_hugepage (deleted)";
@@ -105,6 +227,10 @@ struct Mapping<'a> {
     writable: bool,
     /// Private, of no file, not executable.
     is_data: bool,
+    /// Not of huge pages that are reserved for it.
+    is_small: bool,
+    /// The main thread's stack.
+    is_stack: bool,
     /// Of a shared mapping: the file, if it has a name still.
     file: Option<&'a [u8]>,
 }
@@ -123,6 +249,8 @@ impl<'a> Mapping<'a> {
         Some(Self {
             file,
             is_data,
+            is_small: path != ANONYMOUS_HUGE_PAGES,
+            is_stack: path == b"[stack]",
             start: u64::from_str_radix(start, 16).ok()?,
             end: u64::from_str_radix(end, 16).ok()?,
             readable: permissions.first() == Some(&b'r'),
@@ -195,6 +323,45 @@ mod tests {
             [(0xfff, 2), (0x2fff, 2), (0x3000, 1), (0x4000, 1), (0x5000, 1), (0x6fff, 2), (0x7fff, 2), (u64::MAX, 2)]
         {
             assert!(!is_data(start, length), "{start:#x}");
+        }
+    }
+
+    #[test]
+    fn memory_of_nobody_else() {
+        const TEXT: &str = "\
+1000-3000 rw-p 00000000 00:00 0                          [heap]
+3000-4000 r--p 00000000 00:00 0
+4000-5000 rw-s 00000000 00:01 5                          /memfd:urxe-direct (deleted)
+5000-6000 rw-p 00000000 08:01 77                         /lib/a b
+6000-7000 rw-p 00000000 00:00 0                          [stack]
+200000-400000 rw-p 00000000 00:10 9                      /anon_hugepage (deleted)
+";
+        let is_private = |start, length| is_private_in(TEXT.as_bytes(), start, length);
+        assert!(is_private(0x1000, 0x2000) && is_private(0x2000, 0x1000));
+        for (start, length) in [(0x1000, 0x3000), (0x3000, 1), (0x4000, 1), (0x5000, 1), (0x6000, 1), (0x20_0000, 1)] {
+            assert!(!is_private(start, length), "{start:#x}");
+        }
+    }
+
+    #[test]
+    fn parts_of_the_shared_file() {
+        let part = |line: &str| SharedPart::parse(line.as_bytes(), 5);
+        let line = "4000-6000 r--s 00030000 00:01 5                          /memfd:urxe-direct (deleted)";
+        let whole = SharedPart { start: 0x4000, end: 0x6000, offset: 0x3_0000, protection: libc::PROT_READ };
+        assert_eq!(part(line), Some(whole));
+        assert_eq!(whole.within(0x5000, 0x9000), Some(SharedPart { start: 0x5000, offset: 0x3_1000, ..whole }));
+        assert_eq!(whole.within(0x6000, 0x9000), None);
+        assert_eq!(whole.of_file(0x2_0000, 0x4_0000), Some(whole));
+        assert_eq!(whole.of_file(0x3_1000, 0x4_0000), Some(SharedPart { start: 0x5000, offset: 0x3_1000, ..whole }));
+        assert_eq!(whole.of_file(0, 0x3_1000), Some(SharedPart { end: 0x5000, ..whole }));
+        assert_eq!((whole.of_file(0, 0x3_0000), whole.of_file(0x3_2000, 0x4_0000)), (None, None));
+        for line in [
+            "4000-6000 r--p 00030000 00:01 5                          /memfd:urxe-direct (deleted)",
+            "4000-6000 r--s 00030000 00:01 6                          /memfd:urxe-direct (deleted)",
+            "4000-6000 r--s 00030000 08:01 5                          /data/x",
+            "4000-6000 rw-p 00000000 00:00 0",
+        ] {
+            assert_eq!(part(line), None, "{line}");
         }
     }
 

@@ -4,6 +4,7 @@
 //! - [`mapping`] is memory of our own: device memory, dma-bufs;
 //! - `protected` does the same where the application has protected the memory since;
 //! - [`maps`] tells what is mapped, when memory is registered;
+//! - `shared_pages` are those that peers of this host reach themselves;
 //! - [`regions`] is the table of regions;
 //! - [`region_cache`] is the engine's access to all of this.
 
@@ -13,3 +14,4 @@ pub mod maps;
 mod protected;
 pub mod region_cache;
 pub mod regions;
+pub(crate) mod shared_pages;

@@ -187,15 +187,20 @@ pub(super) unsafe fn update(at: u64, change: impl FnOnce(u64) -> u64, known: &Kn
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use super::*;
 
     const SIZE: usize = 4096;
 
-    /// A page of zeros that nobody may touch.
+    /// A page of zeros that nobody may touch. It lies far below where the kernel puts mappings: once unmapped it stays so, and is
+    /// no other test's.
     fn page(kind: libc::c_int) -> u64 {
+        static NEXT: AtomicUsize = AtomicUsize::new(0x2000_0000);
+        let at = std::ptr::with_exposed_provenance_mut(NEXT.fetch_add(1 << 16, Ordering::Relaxed));
+        let flags = kind | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
         // SAFETY: a fresh mapping.
-        let at = unsafe { libc::mmap(std::ptr::null_mut(), SIZE, libc::PROT_NONE, kind | libc::MAP_ANONYMOUS, -1, 0) };
-        assert_ne!(at, libc::MAP_FAILED);
+        assert_eq!(unsafe { libc::mmap(at, SIZE, libc::PROT_NONE, flags, -1, 0) }, at);
         at as u64
     }
 

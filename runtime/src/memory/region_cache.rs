@@ -4,17 +4,21 @@
 //! after the other for the same region, so the one used last is kept at hand for the rest of a turn: as long as one queue
 //! pair is at work.
 
-use std::cell::{Ref, RefCell};
+use std::cell::{Cell, Ref, RefCell};
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-use urxe_engine::{Access, Accessor, Ask, Bind, BindError, Denied, Fault, Key, Memory, Pd, Refusal, Region, Touch};
+use urxe_engine::{
+    Access, Accessor, Ask, Bind, BindError, Denied, DirectOutcome, DirectRequest, Fault, Invalidation, Key, Memory, Pd,
+    Refusal, Region, Touch,
+};
 use urxe_wire::Qpn;
 
 use super::protected::KnownData;
 use super::regions::{Held, Regions};
 use super::{faultable_copy, mapping, protected};
+use crate::direct::Attachment;
 use crate::interceptor::{self, Interceptor};
 use crate::xrc::client::is_elsewhere;
 
@@ -23,6 +27,9 @@ use crate::xrc::client::is_elsewhere;
 pub struct RegionCache {
     regions: Arc<Regions>,
     cached: RefCell<Option<Held>>,
+    /// The peer of the queue pair at work, if its memory is within reach.
+    peer: RefCell<Option<Box<Attachment>>>,
+    has_peer: Cell<bool>,
     /// Protected memory that was found to be data, until the end of the turn.
     known_data: KnownData,
     interceptor: Option<Arc<dyn Interceptor>>,
@@ -44,7 +51,14 @@ impl Drop for Turn<'_> {
 impl RegionCache {
     /// Nothing is at hand.
     pub const fn new(regions: Arc<Regions>, interceptor: Option<Arc<dyn Interceptor>>) -> Self {
-        Self { regions, cached: RefCell::new(None), known_data: KnownData::new(), interceptor }
+        Self {
+            regions,
+            cached: RefCell::new(None),
+            peer: RefCell::new(None),
+            has_peer: Cell::new(false),
+            known_data: KnownData::new(),
+            interceptor,
+        }
     }
 
     /// Begins a turn.
@@ -53,18 +67,40 @@ impl RegionCache {
         Turn(self)
     }
 
+    /// Has the peer's memory within reach for a turn.
+    #[inline]
+    pub(crate) fn set_peer(&self, peer: Option<Box<Attachment>>) {
+        self.has_peer.set(peer.is_some());
+        self.peer.replace(peer);
+    }
+
+    /// The end of that.
+    #[inline]
+    pub(crate) fn take_peer(&self) -> Option<Box<Attachment>> {
+        self.has_peer.set(false);
+        self.peer.take()
+    }
+
     fn release(&self) {
         drop(self.cached.take());
         self.known_data.forget();
     }
 
-    /// Does `again` what has faulted, if the region at hand is one that a card would have pinned.
+    /// Does at `[host, host + length)` what has faulted, if the region at hand is one that a card would have pinned: `shared` where
+    /// peers reach its pages, and else `again`.
     //= spec/memory.md#mem-015
     //# Memory that was protected while registered MUST be accessed all the same, unless it was registered on demand.
     #[cold]
-    fn pinned<T>(&self, fault: Fault, again: impl FnOnce() -> Result<T, Fault>) -> Result<T, Fault> {
-        let is_pinned = self.cached.borrow().as_ref().is_some_and(|held| !held.access.contains(Access::ON_DEMAND));
-        if is_pinned { again() } else { Err(fault) }
+    fn pinned<T>(
+        &self,
+        fault: Fault,
+        (host, length): (u64, usize),
+        shared: impl FnOnce(u64) -> Result<T, Fault>,
+        again: impl FnOnce() -> Result<T, Fault>,
+    ) -> Result<T, Fault> {
+        let cached = self.cached.borrow();
+        let region = cached.as_ref().filter(|held| !held.access.contains(Access::ON_DEMAND)).ok_or(fault)?;
+        self.regions.reach_shared(region, host, length, shared).unwrap_or_else(again)
     }
 
     /// Has the region that has `key` at hand, or none if there is none.
@@ -91,7 +127,11 @@ impl Memory for RegionCache {
 
     #[inline]
     fn read(&self, from: u64, to: &mut [u8]) -> Result<(), Fault> {
-        faultable_copy::load(from, to).or_else(|fault| self.pinned(fault, || protected::load(from, to)))
+        faultable_copy::load(from, to).or_else(|fault| {
+            let (length, to) = (to.len(), RefCell::new(to));
+            let shared = |at| faultable_copy::load(at, *to.borrow_mut());
+            self.pinned(fault, (from, length), shared, || protected::load(from, *to.borrow_mut()))
+        })
     }
 
     #[inline]
@@ -99,8 +139,10 @@ impl Memory for RegionCache {
         // SAFETY: the engine passes addresses that `Region::check` gave, of a region held meanwhile that allows
         // writing.
         unsafe {
-            faultable_copy::store(to, from)
-                .or_else(|fault| self.pinned(fault, || protected::store(to, from, &self.known_data)))
+            faultable_copy::store(to, from).or_else(|fault| {
+                let shared = |at| faultable_copy::store(at, from);
+                self.pinned(fault, (to, from.len()), shared, || protected::store(to, from, &self.known_data))
+            })
         }
     }
 
@@ -108,16 +150,18 @@ impl Memory for RegionCache {
         // SAFETY: as above.
         unsafe {
             let change = |original| if original == compare { swap } else { original };
+            let shared = |at| faultable_copy::compare_swap(at, compare, swap);
             let again = || protected::update(at, change, &self.known_data);
-            faultable_copy::compare_swap(at, compare, swap).or_else(|fault| self.pinned(fault, again))
+            faultable_copy::compare_swap(at, compare, swap).or_else(|fault| self.pinned(fault, (at, 8), shared, again))
         }
     }
 
     fn fetch_add(&self, at: u64, add: u64) -> Result<u64, Fault> {
         // SAFETY: as above.
         unsafe {
+            let shared = |at| faultable_copy::fetch_add(at, add);
             let again = || protected::update(at, |original| original.wrapping_add(add), &self.known_data);
-            faultable_copy::fetch_add(at, add).or_else(|fault| self.pinned(fault, again))
+            faultable_copy::fetch_add(at, add).or_else(|fault| self.pinned(fault, (at, 8), shared, again))
         }
     }
 
@@ -145,9 +189,9 @@ impl Memory for RegionCache {
         self.regions.undo_bind(qpn, bind);
     }
 
-    fn invalidate(&self, pd: Pd, qpn: Qpn, key: Key) -> Result<(), Refusal> {
+    fn invalidate(&self, pd: Pd, qpn: Qpn, key: Key, how: Invalidation) -> Result<(), Refusal> {
         self.release();
-        self.regions.invalidate(pd, qpn, key)
+        self.regions.invalidate(pd, qpn, key, how)
     }
 
     #[inline]
@@ -163,6 +207,18 @@ impl Memory for RegionCache {
             let Ask { by, key, access, va, length } = *ask;
             self.refused(&Denied { by, key, access, va, length, refusal: *refusal }, None);
         })
+    }
+
+    #[inline]
+    fn reaches_peer(&self) -> bool {
+        self.has_peer.get()
+    }
+
+    fn carry_out(&self, request: &DirectRequest<'_>) -> DirectOutcome {
+        match &mut *self.peer.borrow_mut() {
+            Some(peer) => peer.carry_out(self, request),
+            None => DirectOutcome::ByPackets,
+        }
     }
 
     fn refused(&self, denied: &Denied, region: Option<&Region>) {

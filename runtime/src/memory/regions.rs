@@ -1,14 +1,20 @@
 //! The regions of one device in this process.
 
+use std::collections::HashMap;
+use std::convert::Infallible;
 use std::ops::Deref;
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use urxe_engine::Full;
 use urxe_engine::mw::TableError;
-use urxe_engine::{Bind, BindError, Key, Pd, Refusal, Region, RegionTable, WindowType};
+use urxe_engine::{
+    Access, Bind, BindError, Full, Invalidation, Key, Pd, Refusal, Region, RegionKind, RegionTable, WindowType,
+};
+use urxe_net::direct::Export;
 use urxe_wire::Qpn;
 
-use super::faultable_copy;
+use super::{faultable_copy, shared_pages};
+use crate::direct::region;
+use crate::lock;
 use crate::xrc::client::{Client, is_elsewhere};
 
 /// All regions and memory windows of a device. Read by every packet, changed by registration.
@@ -17,6 +23,66 @@ pub struct Regions {
     table: RwLock<RegionTable>,
     /// Regions of other processes, which XRC messages may be about.
     client: Option<Arc<Client>>,
+    /// Table in which peers of this host see them.
+    shown: OnceLock<Shown>,
+}
+
+/// Regions that peers of this host see.
+#[derive(Debug)]
+struct Shown {
+    export: Arc<Export>,
+    /// Offsets of their memory in the shared file.
+    places: Mutex<HashMap<Key, u64>>,
+}
+
+impl Shown {
+    /// Where the memory of a region is in the shared file from now on, if it can be there. A window is where the region `parent` is,
+    /// which stays as long as it.
+    fn place(&self, region: &Region, parent: Option<&Region>) -> Option<u64> {
+        let at = match region.kind {
+            RegionKind::Memory => {
+                let is_reachable = region.access.intersects(Access::REMOTE | Access::MW_BIND);
+                if region.access.contains(Access::ON_DEMAND) || !is_reachable {
+                    return None;
+                }
+                shared_pages::share(region.host, region.length)?
+            }
+            RegionKind::Window(_) => {
+                let (parent, places) = (parent?, lock(&self.places));
+                places.get(&parent.key)?.checked_add(region.host.checked_sub(parent.host)?)?
+            }
+            RegionKind::Null => return None,
+        };
+        lock(&self.places).insert(region.key, at);
+        Some(at)
+    }
+
+    /// Where the memory of a region is in the shared file, if it is there.
+    fn place_of(&self, region: &Region) -> Option<u64> {
+        lock(&self.places).get(&region.key).copied()
+    }
+
+    /// Waits until nobody is at what is hidden, and ends the sharing of the memory of a registration.
+    fn settle(&self, region: &Region, wait: Wait) {
+        match wait {
+            Wait::Long => self.export.wait(),
+            Wait::Brief => self.export.wait_briefly(),
+        }
+        let at = lock(&self.places).remove(&region.key);
+        // Of registrations: windows are within them.
+        if let Some(at) = at.filter(|_| region.kind == RegionKind::Memory) {
+            shared_pages::unshare(region.host, region.length, at);
+        }
+    }
+}
+
+/// Patience with peers that copy from or to what is hidden.
+#[derive(Clone, Copy)]
+enum Wait {
+    /// Of the application, which takes the memory back or closes a window.
+    Long,
+    /// Of packets that close a window.
+    Brief,
 }
 
 /// A region in use: it cannot be deregistered as long as this lives.
@@ -44,12 +110,32 @@ fn settle(mut region: Arc<Region>) {
 impl Regions {
     /// No regions, at most `most`; `seed` makes the keys hard to guess.
     pub fn new(most: usize, seed: u64) -> Self {
-        Self { table: RwLock::new(RegionTable::new(most, seed)), client: None }
+        Self { table: RwLock::new(RegionTable::new(most, seed)), client: None, shown: OnceLock::new() }
     }
 
     /// Also reaches memory of other processes.
     pub fn with(self, client: &Arc<Client>) -> Self {
         Self { client: Some(Arc::clone(client)), ..self }
+    }
+
+    /// Shows those to peers of this host that are made from now on.
+    pub(crate) fn show_by(&self, export: &Arc<Export>) {
+        let _ = self.shown.set(Shown { export: Arc::clone(export), places: Mutex::default() });
+    }
+
+    /// Takes `old`, which was hidden, out of use.
+    fn settle(&self, old: Arc<Region>, wait: Wait) {
+        if let Some(shown) = self.shown.get() {
+            shown.settle(&old, wait);
+        }
+        settle(old);
+    }
+
+    /// Hides a region that has just been taken out of the table, which is still locked: its key may be given again soon.
+    fn hide(&self, old: &Region) {
+        if let Some(shown) = self.shown.get() {
+            region::hide(&shown.export, old);
+        }
     }
 
     fn table(&self) -> RwLockReadGuard<'_, RegionTable> {
@@ -60,26 +146,76 @@ impl Regions {
         self.table.write().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Lets `act` at `[host, host + length)` of a region in use, where the application's mapping of it has faulted: in the file that
+    /// the memory is shared by. `None`: it is not.
+    #[cold]
+    pub(super) fn reach_shared<T>(
+        &self,
+        region: &Region,
+        host: u64,
+        length: usize,
+        act: impl FnOnce(u64) -> T,
+    ) -> Option<T> {
+        let at = self.shown.get()?.place_of(region)?.checked_add(host.checked_sub(region.host)?)?;
+        shared_pages::reach(host, length as u64, at, act)
+    }
+
     /// Adds the region that `make` makes for its key.
     pub fn insert(&self, make: impl FnOnce(Key) -> Region) -> Result<Key, Full> {
         faultable_copy::admit();
-        self.table_mut().insert(make)
+        let key = self.table_mut().insert(make)?;
+        self.show(key, None);
+        Ok(key)
+    }
+
+    /// Shows the region that has `key`, or the window that is bound to `parent`, if peers can reach its memory.
+    fn show(&self, key: Key, parent: Option<Key>) {
+        let Some(shown) = self.shown.get() else { return };
+        let (region, parent) = {
+            let table = self.table();
+            let Some(region) = table.get(key).cloned() else { return };
+            (region, parent.and_then(|parent| table.get(parent).cloned()))
+        };
+        let Some(at) = shown.place(&region, parent.as_deref()) else { return };
+        drop(parent);
+        // Whoever takes it out of the table meanwhile hides it then, or has done so already.
+        let table = self.table();
+        if table.get(key).is_some_and(|now| Arc::ptr_eq(now, &region)) {
+            region::show(&shown.export, &region, at);
+        }
     }
 
     /// Puts another region into the place of the one with its key. When this returns, nobody uses the old one any
     /// more.
     pub fn replace(&self, region: Region) -> Result<(), TableError> {
-        let old = self.table_mut().replace(region)?;
-        settle(old);
+        let key = region.key;
+        let old = self.change(|table| table.replace(region))?;
+        self.settle(old, Wait::Long);
+        self.show(key, None);
         Ok(())
     }
 
     /// Removes a region. When this returns, nobody copies from or to it any more: the memory is the application's own
     /// again.
     pub fn remove(&self, key: Key) -> Result<(), TableError> {
-        let old = self.table_mut().remove(key)?;
-        settle(old);
+        let old = self.change(|table| table.remove(key))?;
+        self.settle(old, Wait::Long);
         Ok(())
+    }
+
+    /// Changes the table, and hides what was taken out of use.
+    fn change<E>(&self, change: impl FnOnce(&mut RegionTable) -> Result<Arc<Region>, E>) -> Result<Arc<Region>, E> {
+        let mut table = self.table_mut();
+        change(&mut table).inspect(|old| self.hide(old))
+    }
+
+    /// Changes the table, and hides what was taken out of use, if anything was.
+    fn change_window<E>(
+        &self,
+        change: impl FnOnce(&mut RegionTable) -> Result<Option<Arc<Region>>, E>,
+    ) -> Result<Option<Arc<Region>>, E> {
+        let mut table = self.table_mut();
+        change(&mut table).inspect(|old| old.iter().for_each(|old| self.hide(old)))
     }
 
     /// How many there are, memory windows included.
@@ -107,30 +243,36 @@ impl Regions {
         self.table().get(key).map(|region| Held(Arc::clone(region)))
     }
 
-    /// Binds a memory window. When this returns, nobody copies from or to what it showed before.
+    /// Binds a memory window. When this returns, nobody copies from or to what it showed before, but for a peer that was stopped in
+    /// the middle of a copy.
     pub(super) fn bind(&self, pd: Pd, qpn: Qpn, bind: &Bind) -> Result<(), BindError> {
-        let old = self.table_mut().bind(pd, qpn, bind)?;
+        let old = self.change_window(|table| table.bind(pd, qpn, bind))?;
         if let Some(old) = old {
-            settle(old);
+            self.settle(old, Wait::Long);
         }
+        self.show(bind.new_key, Some(bind.region));
         Ok(())
     }
 
-    /// Takes back a bind, likewise.
+    /// Takes back a bind, likewise, but for peers that are not done at once: packets may be what ends its request.
     pub(super) fn undo_bind(&self, qpn: Qpn, bind: &Bind) {
-        let old = self.table_mut().undo_bind(qpn, bind);
-        if let Some(old) = old {
-            settle(old);
+        let old = self.change_window::<Infallible>(|table| Ok(table.undo_bind(qpn, bind)));
+        if let Ok(Some(old)) = old {
+            self.settle(old, Wait::Brief);
         }
     }
 
-    /// Unbinds the memory window with `key`, likewise.
-    pub(super) fn invalidate(&self, pd: Pd, qpn: Qpn, key: Key) -> Result<(), Refusal> {
+    /// Unbinds the memory window with `key`, likewise; a packet does not wait for peers that are not done at once.
+    pub(super) fn invalidate(&self, pd: Pd, qpn: Qpn, key: Key, how: Invalidation) -> Result<(), Refusal> {
         if is_elsewhere(pd) {
             return self.client.as_ref().ok_or(Refusal::Vanished)?.invalidate(pd, qpn, key);
         }
-        let old = self.table_mut().invalidate(pd, qpn, key)?;
-        settle(old);
+        let old = self.change(|table| table.invalidate(pd, qpn, key))?;
+        let wait = match how {
+            Invalidation::Local => Wait::Long,
+            Invalidation::Remote => Wait::Brief,
+        };
+        self.settle(old, wait);
         Ok(())
     }
 
@@ -141,9 +283,9 @@ impl Regions {
 
     /// Removes a memory window; `key` is any that it has had.
     pub fn remove_window(&self, key: Key) -> Result<(), TableError> {
-        let old = self.table_mut().remove_window(key)?;
+        let old = self.change_window(|table| table.remove_window(key))?;
         if let Some(old) = old {
-            settle(old);
+            self.settle(old, Wait::Long);
         }
         Ok(())
     }

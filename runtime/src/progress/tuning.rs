@@ -39,6 +39,9 @@ pub struct Tuning {
     /// Longest time for which a poll parks: the application may have other things to look at.
     pub park: Duration,
 
+    /// Polls of a thread that find the receive token taken, of which the last one yields.
+    pub polls_in_vain: u32,
+
     /// Polls of a spinning thread between two that read the clock.
     pub clock_skips: u32,
     /// A spinning thread polls again within this time,
@@ -81,6 +84,7 @@ impl Tuning {
         contended_yields: 2,
         parks: 16,
         park: Duration::from_micros(500),
+        polls_in_vain: 16,
         clock_skips: 7,
         spin_gap: Duration::from_micros(1),
         spins: 16,

@@ -53,7 +53,7 @@ impl Qp {
             // owes its peer that ACK.
             self.drive(work, |engine, io| engine.flush_delayed(io));
             let reset = urxe_engine::QpState::Reset;
-            self.drive(work, |engine, io| {
+            self.modify(work, |engine, io| {
                 let attr = urxe_engine::attr::QpAttr::default();
                 // To RESET there is always a way.
                 let _ = engine.modify(io, reset, urxe_engine::attr::AttrMask::STATE, &attr, None);

@@ -4,10 +4,10 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 use urxe_engine::Clock as _;
-use urxe_engine::flow::{Class, FlowTable, Headers, checksum};
+use urxe_engine::flow::{FlowTable, Headers, Rule, checksum};
 use urxe_net::raw::{Checksum, RawFrame};
 
-use super::Target;
+use super::Destination;
 use super::recv_queue::FrameInfo;
 use crate::clock::LazyInstant;
 use crate::counters::bump;
@@ -21,8 +21,12 @@ impl Device {
     /// Takes frames out of the receive ring, and sends what found no room. Returns how many frames were taken.
     pub(crate) fn receive_raw(&self, work: &mut TxContext, clock: &LazyInstant) -> usize {
         let is_ready = self.net().take_raw_event();
-        for qp in self.raw().take_blocked() {
-            qp.go_on(work);
+        if is_ready {
+            for qp in self.raw().take_blocked() {
+                qp.go_on(work);
+            }
+        } else if !self.raw().has_rules() {
+            return 0;
         }
         let mut rx = lock(&self.raw().rx);
         let Some(rx) = &mut *rx else { return 0 };
@@ -42,30 +46,33 @@ impl Device {
         taken
     }
 
-    fn dispatch(&self, work: &mut TxContext, clock: &LazyInstant, flows: &FlowTable<Target>, frame: RawFrame<'_>) {
+    fn dispatch(&self, work: &mut TxContext, clock: &LazyInstant, flows: &FlowTable<Destination>, frame: RawFrame<'_>) {
         let RawFrame { bytes, is_cut, is_sent, checksum: state } = frame;
         if is_cut {
             bump(&self.counters().raw_rx_too_long);
             return;
         }
         if state == Checksum::Partial {
-            checksum::fill(bytes, false);
+            checksum::complete(bytes);
         }
         let headers = Headers::parse(bytes);
         let is_trusted = state != Checksum::Unknown;
         let mut csum_ok = None;
-        let mut deliver = |rule: &urxe_engine::flow::Rule<Target>| {
+        let mut deliver = |rule: &Rule<Destination>| {
+            if let Some(counters) = &rule.target.counters {
+                counters.count(headers.frame());
+            }
             if rule.actions.drop {
                 return;
             }
             let csum_ok = *csum_ok.get_or_insert_with(|| checksum::is_right(&headers, is_trusted));
             let info = FrameInfo { csum_ok, flow_tag: rule.actions.tag.unwrap_or(0), at: clock.now() };
-            if !rule.target.queue(&headers).deliver(work, headers.frame(), info) {
+            if !rule.target.target.queue(&headers).deliver(work, headers.frame(), info) {
                 bump(&self.counters().raw_rx_no_receive);
             }
         };
         if is_sent {
-            flows.rules().filter(|rule| rule.class == Class::Sniffer).for_each(&mut deliver);
+            flows.classify_sent(&mut deliver);
         } else {
             flows.classify(&headers, &mut deliver);
         }

@@ -5,11 +5,16 @@
 //! token looks into the ring, asks the [rules](urxe_engine::flow), and copies each frame to where it belongs. The union of
 //! the rules is in the kernel as a filter.
 //!
-//! Locks, after the receive token: the ring, the table of rules, then a queue.
+//! Locks, after the receive token: the ring, the table of rules, then a queue. Whoever changes rules holds a lock of their own
+//! meanwhile, and that of the table for moments: the kernel may take long over a membership.
 
 mod dispatch;
+mod pacing;
 mod qp;
+mod rate;
 mod recv_queue;
+mod send_queue;
+mod stage;
 mod target;
 
 use std::io;
@@ -18,23 +23,34 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
 use urxe_engine::flow::{Class, FlowTable, Rule, RuleId, filter};
 use urxe_net::Port;
-use urxe_net::raw::{Instruction, MacAddress, RawRx, RawTx};
+use urxe_net::raw::{Instruction, MacAddress, RawRx, RawRxSocket, RawTx};
 
 use super::lock;
+use pacing::Paced;
 
-pub use qp::{RawQp, RawQpConfig, RawSend, Stage};
+pub use qp::{RawQp, RawQpConfig};
+pub use rate::RateLimit;
 pub use recv_queue::{RecvQueue, RecvState};
-pub use target::{Rss, Target};
+pub use stage::{RawSend, Stage, Tso};
+pub use target::{Destination, FlowCounters, Rss, Target};
 
 /// Raw frames of a device.
 #[derive(Debug, Default)]
 pub struct Raw {
     tx: Mutex<Option<Arc<RawTx>>>,
     rx: Mutex<Option<RawRx>>,
-    flows: RwLock<FlowTable<Target>>,
+    /// The socket of the ring, held while rules are changed.
+    socket: Mutex<Option<Arc<RawRxSocket>>>,
+    flows: RwLock<FlowTable<Destination>>,
+    /// There are rules, so frames may come.
+    has_rules: AtomicBool,
+    /// The sockets are open.
+    is_open: AtomicBool,
     /// Queue pairs whose frames found no room.
     blocked: Mutex<Blocked>,
     has_blocked: AtomicBool,
+    /// Queue pairs whose frames wait for their time.
+    paced: Mutex<Paced>,
 }
 
 /// A rule in force.
@@ -56,8 +72,11 @@ impl Raw {
         }
         let new = Arc::new(port.open_raw_tx()?);
         // The ring comes with it, as a queue pair that waits for room is seen to by whoever looks into the ring.
-        *lock(&self.rx) = Some(port.open_raw_rx()?);
+        let rx = port.open_raw_rx()?;
+        *lock(&self.socket) = Some(Arc::clone(rx.socket()));
+        *lock(&self.rx) = Some(rx);
         *tx = Some(Arc::clone(&new));
+        self.is_open.store(true, Ordering::Release);
         Ok(new)
     }
 
@@ -65,42 +84,77 @@ impl Raw {
     ///
     /// # Errors
     /// What the system refuses.
-    pub fn add_flow(&self, port: &Port, rule: Rule<Target>) -> io::Result<Flow> {
-        let rx = lock(&self.rx);
-        let rx = rx.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+    pub fn add_flow(&self, port: &Port, rule: Rule<Destination>) -> io::Result<Flow> {
+        let socket = lock(&self.socket);
+        let socket = socket.as_ref().ok_or(io::ErrorKind::NotConnected)?;
         let address = address(&rule, port.interface().mac());
         if let Some(address) = address {
-            rx.join(address)?;
+            socket.join(address)?;
         }
-        let mut flows = self.flows.write().unwrap_or_else(PoisonError::into_inner);
-        let id = flows.insert(rule);
-        if let Err(refused) = set_filter(rx, &flows) {
-            flows.remove(id);
+        let id = self.change(|flows| flows.insert(rule));
+        if let Err(refused) = self.set_filter(socket) {
+            self.change(|flows| flows.remove(id));
             if let Some(address) = address {
-                rx.leave(address);
+                socket.leave(address);
             }
             return Err(refused);
         }
         Ok(Flow { id, address })
     }
 
-    /// Takes a rule out of force. No frame comes by it when this returns.
+    /// Takes a rule out of force. It takes no frame any more when this returns; those that it has taken may still wait for a
+    /// receive.
     pub fn remove_flow(&self, flow: &Flow) {
-        let rx = lock(&self.rx);
-        let mut flows = self.flows.write().unwrap_or_else(PoisonError::into_inner);
-        flows.remove(flow.id);
-        if let Some(rx) = &*rx {
+        let socket = lock(&self.socket);
+        self.change(|flows| flows.remove(flow.id));
+        if let Some(socket) = &*socket {
             // One that passes too much does no harm: the rules are asked all the same.
-            let _ = set_filter(rx, &flows);
+            let _ = self.set_filter(socket);
             if let Some(address) = flow.address {
-                rx.leave(address);
+                socket.leave(address);
             }
         }
     }
 
+    fn change<R>(&self, change: impl FnOnce(&mut FlowTable<Destination>) -> R) -> R {
+        let mut flows = self.flows.write().unwrap_or_else(PoisonError::into_inner);
+        let result = change(&mut flows);
+        self.has_rules.store(!flows.is_empty(), Ordering::Release);
+        result
+    }
+
+    /// Whether there are rules: else no frame comes.
+    fn has_rules(&self) -> bool {
+        self.has_rules.load(Ordering::Acquire)
+    }
+
+    /// Whether there is anything to look at: all that devices without raw queue pairs pay.
+    #[inline]
+    pub(crate) fn is_open(&self) -> bool {
+        self.is_open.load(Ordering::Relaxed)
+    }
+
     /// Gives up the receiving socket, whose open file the ring's mapping would keep.
     pub(super) fn close(&self) {
+        *lock(&self.socket) = None;
         *lock(&self.rx) = None;
+    }
+
+    /// Has the kernel keep what no rule wants.
+    fn set_filter(&self, socket: &RawRxSocket) -> io::Result<()> {
+        let flows = self.flows.read().unwrap_or_else(PoisonError::into_inner);
+        let program = filter::program(flows.rules()).map(|program| {
+            let plain = |of: &filter::Instruction| (of.code, of.if_true, of.if_false, of.operand);
+            program.iter().map(plain).collect::<Vec<Instruction>>()
+        });
+        let sees_sent = flows.rules().any(|rule| rule.class == Class::Sniffer);
+        drop(flows);
+        socket.set_sees_sent(sees_sent)?;
+        match socket.set_filter(program.as_deref()) {
+            // The kernel's limit of memory for options (`net.core.optmem_max`).
+            Err(error) if error.raw_os_error() == Some(libc::ENOMEM) => socket.set_filter(None),
+            result => result,
+        }
     }
 
     /// Notes that a queue pair waits for room of the sending socket, which is watched from now on.
@@ -141,22 +195,8 @@ struct Blocked {
     watched: Option<Arc<RawTx>>,
 }
 
-/// Has the kernel keep what no rule wants.
-fn set_filter(rx: &RawRx, flows: &FlowTable<Target>) -> io::Result<()> {
-    let program = filter::program(flows.rules()).map(|program| {
-        let plain = |of: &filter::Instruction| (of.code, of.if_true, of.if_false, of.operand);
-        program.iter().map(plain).collect::<Vec<Instruction>>()
-    });
-    rx.set_sees_sent(flows.rules().any(|rule| rule.class == Class::Sniffer))?;
-    match rx.set_filter(program.as_deref()) {
-        // The kernel's limit of memory for options (`net.core.optmem_max`).
-        Err(error) if error.raw_os_error() == Some(libc::ENOMEM) => rx.set_filter(None),
-        result => result,
-    }
-}
-
 /// Returns what the interface must accept besides its own address for a rule.
-fn address(rule: &Rule<Target>, own: [u8; 6]) -> Option<MacAddress> {
+fn address(rule: &Rule<Destination>, own: [u8; 6]) -> Option<MacAddress> {
     const GROUP: [u8; 6] = [1, 0, 0, 0, 0, 0];
     match rule.class {
         Class::MulticastDefault => Some(MacAddress::AllMulticast),

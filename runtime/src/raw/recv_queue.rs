@@ -4,8 +4,10 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use urxe_engine::{Consumer as _, Cqe, Instant, Pd, PostError, QpState, RecvWr, WcOpcode, WcStatus, scatter};
-use urxe_wire::Qpn;
+use urxe_engine::{
+    Consumer as _, Cqe, FrameCompletion, Instant, Pd, PostError, QpState, RecvWr, WcOpcode, WcStatus, scatter,
+};
+use urxe_wire::{Lid, Qpn};
 
 use crate::cq::Cq;
 use crate::device::TxContext;
@@ -39,6 +41,8 @@ pub struct RecvQueue {
 struct Inner {
     state: RecvState,
     queue: VecDeque<RecvWr>,
+    /// `IBV_WQ_FLAGS_CVLAN_STRIPPING`.
+    strips_cvlan: bool,
     /// Frames that wait for a request; there is none then.
     backlog: Backlog,
 }
@@ -99,7 +103,8 @@ impl RecvQueue {
     /// Makes an empty queue in state RESET. `number` is that of its queue pair or work queue.
     #[must_use]
     pub fn new(number: Qpn, pd: Pd, cq: Arc<Cq>, max_wr: u32, max_sge: u32) -> Self {
-        let inner = Mutex::new(Inner { state: RecvState::Reset, queue: VecDeque::new(), backlog: Backlog::default() });
+        let (state, queue, backlog) = (RecvState::Reset, VecDeque::new(), Backlog::default());
+        let inner = Mutex::new(Inner { state, queue, strips_cvlan: false, backlog });
         Self { number, pd, cq, max_wr, max_sge, inner }
     }
 
@@ -116,6 +121,11 @@ impl RecvQueue {
     /// Returns the state.
     pub fn state(&self) -> RecvState {
         lock(&self.inner).state
+    }
+
+    /// Says whether the first VLAN tag of a frame goes to its completion, and not to memory.
+    pub fn set_strips_cvlan(&self, strips: bool) {
+        lock(&self.inner).strips_cvlan = strips;
     }
 
     /// Posts a request. In state [`RecvState::Error`] the request ends at once.
@@ -182,23 +192,34 @@ impl RecvQueue {
 
     /// Copies a frame to where a request says, and ends the request.
     fn receive(&self, work: &mut TxContext, inner: &mut Inner, request: &RecvWr, frame: &[u8], info: FrameInfo) {
-        let status = if request.buffers.length() < frame.len() as u64 {
+        let (macs, cvlan, rest) = if inner.strips_cvlan { without_tag(frame) } else { (&[][..], 0, frame) };
+        let length = macs.len() + rest.len();
+        let status = if request.buffers.length() < length as u64 {
             WcStatus::LocalLengthError
         } else {
             let _turn = work.memory.turn();
-            let copied = scatter(&work.memory, self.pd, &request.buffers, 0, frame);
+            let copy = |at, from| scatter(&work.memory, self.pd, &request.buffers, at, from);
+            let copied = copy(0, macs).and_then(|()| copy(macs.len(), rest));
             if copied.is_ok() { WcStatus::Success } else { WcStatus::LocalProtectionError }
         };
-        let length = u32::try_from(frame.len()).unwrap_or(u32::MAX);
-        self.complete(work, request.wr_id, status, length, Some(info));
+        let length = u32::try_from(length).unwrap_or(u32::MAX);
+        let frame = FrameCompletion { csum_ok: info.csum_ok, cvlan, flow_tag: info.flow_tag };
+        self.complete(work, request.wr_id, status, length, Some((info.at, frame)));
         if status != WcStatus::Success {
             inner.state = RecvState::Error;
             self.flush(work, inner);
         }
     }
 
-    fn complete(&self, work: &mut TxContext, wr_id: u64, status: WcStatus, byte_len: u32, info: Option<FrameInfo>) {
-        let at = info.map_or_else(clock::now, |info| info.at);
+    fn complete(
+        &self,
+        work: &mut TxContext,
+        wr_id: u64,
+        status: WcStatus,
+        byte_len: u32,
+        received: Option<(Instant, FrameCompletion)>,
+    ) {
+        let (at, frame) = received.unwrap_or_else(|| (clock::now(), FrameCompletion::default()));
         let cqe = Cqe {
             wr_id,
             status,
@@ -211,16 +232,40 @@ impl RecvQueue {
             src_qp: Qpn::new(0),
             solicited: false,
             grh: None,
-            csum_ok: info.is_some_and(|info| info.csum_ok),
-            flow_tag: info.map_or(0, |info| info.flow_tag),
+            slid: Lid::NONE,
+            frame,
+            refusal: None,
         };
         work.notifications.complete(&self.cq, cqe);
+    }
+}
+
+/// Takes the first VLAN tag out of a frame, if it is one of 802.1Q: the addresses, its TCI, and what follows it.
+fn without_tag(frame: &[u8]) -> (&[u8], u16, &[u8]) {
+    const MACS: usize = 12;
+    match frame.get(MACS..) {
+        Some([0x81, 0x00, high, low, rest @ ..]) if rest.len() >= 2 => {
+            (frame.get(..MACS).unwrap_or_default(), u16::from_be_bytes([*high, *low]), rest)
+        }
+        _ => (&[], 0, frame),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_first_tag_of_8021q_is_taken_out() {
+        let macs = [7; 12];
+        let frame = |rest: &[u8]| [&macs[..], rest].concat();
+        let tagged = frame(&[0x81, 0, 0x60, 5, 0x81, 0, 0, 6, 8, 0]);
+        assert_eq!(without_tag(&tagged), (&macs[..], 0x6005, &[0x81, 0, 0, 6, 8, 0][..]));
+        for rest in [&[8, 0, 1][..], &[0x88, 0xa8, 0, 5, 8, 0], &[0x81, 0, 0, 5, 8], &[]] {
+            let frame = frame(rest);
+            assert_eq!(without_tag(&frame), (&[][..], 0, &frame[..]));
+        }
+    }
 
     /// More queues than the process has memory for, each with frames that nobody takes.
     #[test]

@@ -1,6 +1,7 @@
 //! Receivers of frames.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use urxe_engine::flow::Headers;
 use urxe_engine::flow::rss::Toeplitz;
@@ -14,6 +15,39 @@ pub enum Target {
     Queue(Arc<RecvQueue>),
     /// Several queues, between which a hash decides.
     Rss(Arc<Rss>),
+}
+
+/// Destination of the frames of a rule.
+#[derive(Clone, Debug)]
+pub struct Destination {
+    /// Receiver.
+    pub target: Target,
+    /// `IBV_FLOW_SPEC_ACTION_COUNT`.
+    pub counters: Option<Arc<FlowCounters>>,
+}
+
+/// Frames of rules, counted.
+#[derive(Debug, Default)]
+pub struct FlowCounters {
+    packets: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl FlowCounters {
+    /// Returns how many frames there were.
+    pub fn packets(&self) -> u64 {
+        self.packets.load(Ordering::Relaxed)
+    }
+
+    /// Returns how many bytes they had.
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn count(&self, frame: &[u8]) {
+        self.packets.fetch_add(1, Ordering::Relaxed);
+        self.bytes.fetch_add(frame.len() as u64, Ordering::Relaxed);
+    }
 }
 
 /// Queues between which a hash decides.

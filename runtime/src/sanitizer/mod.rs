@@ -52,6 +52,11 @@ pub fn find() {
     }
 }
 
+/// Whether any of them watches this process.
+pub fn is_watched() -> bool {
+    runtimes().is_some()
+}
+
 #[inline]
 fn runtimes() -> Option<&'static Runtimes> {
     if IS_WATCHED.load(Ordering::Relaxed) { RUNTIMES.get() } else { None }

@@ -1,8 +1,8 @@
 //! Messages between processes that share an XRC domain. Both are on one host, so integers have the processor's byte
 //! order; they may be of different releases, so every field is checked.
 
-use urxe_engine::{Access, Ask, Cqe, Instant, Key, Refusal, Touch, WcOpcode, WcStatus};
-use urxe_wire::{ImmDt, Qpn, RKey};
+use urxe_engine::{Access, Ask, Cqe, FrameCompletion, Instant, Key, Refusal, Touch, WcOpcode, WcStatus};
+use urxe_wire::{ImmDt, Lid, Qpn, RKey};
 
 /// The longest payload: a packet's.
 pub(super) const MOST: usize = 4096;
@@ -288,8 +288,9 @@ fn completion(rest: &mut Rest<'_>, now: Instant) -> Option<Cqe> {
         src_qp,
         solicited,
         grh: None,
-        csum_ok: false,
-        flow_tag: 0,
+        slid: Lid::NONE,
+        frame: FrameCompletion::default(),
+        refusal: None,
     })
 }
 
@@ -361,8 +362,9 @@ mod tests {
             src_qp: SRQ,
             solicited: true,
             grh: None,
-            csum_ok: false,
-            flow_tag: 0,
+            slid: Lid::NONE,
+            frame: FrameCompletion::default(),
+            refusal: None,
         }
     }
 

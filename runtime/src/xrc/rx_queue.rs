@@ -222,6 +222,8 @@ mod tests {
             let device = Arc::new(device);
             let config = QpConfig {
                 congestion: urxe_engine::congestion::CongestionSettings::NONE,
+                ack_timer: urxe_engine::AckTimer::Specified,
+                selective: None,
                 qpn: device.net().alloc_qpn().unwrap(),
                 qp_type: QpType::XrcRecv,
                 pd: Pd(1),

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use urxe_engine::memory::access;
-use urxe_engine::{Accessor, Ask, Cqe, Memory, RecvWr, Refusal, Touch, XrcDomain, scatter};
+use urxe_engine::{Accessor, Ask, Cqe, Invalidation, Memory, RecvWr, Refusal, Touch, XrcDomain, scatter};
 use urxe_net::{Channel, descriptor_share};
 use urxe_wire::Qpn;
 
@@ -238,7 +238,7 @@ impl Connection {
                 None => Answer::NotThere,
             },
             Request::Invalidate { srq, qpn, key } => match self.srq(port, srq) {
-                Some(srq) => answer(port.memory().invalidate(srq.pd(), qpn, key).map(|()| 0)),
+                Some(srq) => answer(port.memory().invalidate(srq.pd(), qpn, key, Invalidation::Remote).map(|()| 0)),
                 None => Answer::NotThere,
             },
             Request::Complete { wqe, cqe } => {

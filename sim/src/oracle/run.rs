@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
 use urxe_engine::attr::{AttrMask, QpAttr};
+use urxe_engine::rng::Rng;
 use urxe_engine::{Access, Event, QpState, Recipient, RecvWr, SendFlags, SendOp, SendWr, SgeList, WcStatus};
 use urxe_engine::{Data, event::RetryReason};
 
@@ -14,7 +15,7 @@ use super::stream::Stream;
 use crate::NodeEvent;
 use crate::counts::Counts;
 use crate::fabric::{Fabric, Step};
-use crate::rule::{Corrupts, Delays, Drops, Duplicates, Flight, Verdict};
+use crate::rule::{Chance, Corrupts, Delays, Drops, Duplicates, Flight, Verdict};
 use crate::{NodeConfig, NodeId};
 
 /// Alarms.
@@ -37,6 +38,8 @@ pub struct Report {
     pub needed: u64,
     /// Times that a requester went back.
     pub retries: u64,
+    /// Packets that were sent again alone.
+    pub sent_again: u64,
     /// Directions in which requests failed.
     pub failed: usize,
     /// [`Fabric::digest`].
@@ -60,6 +63,7 @@ impl Scenario {
             counts: *fabric.counts(),
             needed: self.needed(),
             retries: retries.total(),
+            sent_again: retries.alone,
             failed: run.streams.iter().filter(|stream| !stream.is_complete()).count(),
             digest: fabric.digest(),
         })
@@ -79,6 +83,9 @@ struct Retries {
     implied: u64,
     rnr: u64,
     probes: u64,
+    /// Packets sent again alone, and selective acknowledgements.
+    alone: u64,
+    selective_acks: u64,
 }
 
 impl Retries {
@@ -90,15 +97,17 @@ impl Retries {
 fn retries(fabric: &Fabric) -> Retries {
     let mut retries = Retries::default();
     for (_, _, event) in fabric.journal() {
-        if let NodeEvent::Trace(_, Event::Retry { reason, .. }) = event {
-            *match reason {
-                RetryReason::AckTimeout => &mut retries.timeout,
-                RetryReason::SequenceNak => &mut retries.sequence,
-                RetryReason::ImpliedNak => &mut retries.implied,
-                RetryReason::Rnr => &mut retries.rnr,
-                RetryReason::TailLossProbe => &mut retries.probes,
-            } += 1;
-        }
+        let NodeEvent::Trace(_, event) = event else { continue };
+        *match event {
+            Event::Retry { reason: RetryReason::AckTimeout, .. } => &mut retries.timeout,
+            Event::Retry { reason: RetryReason::SequenceNak, .. } => &mut retries.sequence,
+            Event::Retry { reason: RetryReason::ImpliedNak, .. } => &mut retries.implied,
+            Event::Retry { reason: RetryReason::Rnr, .. } => &mut retries.rnr,
+            Event::Retry { reason: RetryReason::TailLossProbe, .. } => &mut retries.probes,
+            Event::SentAgain { .. } => &mut retries.alone,
+            Event::SentSelectiveAck => &mut retries.selective_acks,
+            _ => continue,
+        } += 1;
     }
     retries
 }
@@ -132,6 +141,15 @@ impl<'a> Run<'a> {
         fabric.add_rule(Duplicates::new(scenario.seed ^ 4, duplicate, Duration::from_micros(200)));
         fabric.add_rule(Delays::new(scenario.seed ^ 5, delay, Duration::from_micros(60)));
         fabric.add_rule(Corrupts::new(scenario.seed ^ 6, corrupt));
+        let is_spread =
+            scenario.connections.iter().flat_map(|connection| connection.selective_paths).any(|paths| paths > 1);
+        if is_spread && scenario.chances != [Chance::NEVER; 4] {
+            // Each source port has its own delay. A requester that has not heard yet that it may repeat selectively goes
+            // back for that.
+            let step = Rng::new(scenario.seed ^ 7).below(8_000);
+            let delay = move |flight: &Flight<'_>| step * u64::from(flight.source_port / 0x111 % 4);
+            fabric.add_rule(move |flight: &Flight<'_>| Verdict::Delay(Duration::from_nanos(delay(flight))));
+        }
 
         let mut streams = Vec::new();
         for (connection, [there, back]) in scenario.connections.iter().zip(&scenario.plans) {
@@ -313,6 +331,14 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
+    /// Packets of selective repeat.
+    fn selective_bound(&self, retries: &Retries, window: u64) -> u64 {
+        const OFFERS: u64 = 4 * 8;
+        // Each packet may be a request for the responses to a whole window.
+        let offers = if self.scenario.connections.iter().any(|c| c.selective_paths != [0; 2]) { OFFERS } else { 0 };
+        offers * self.scenario.connections.len() as u64 + retries.alone * (window + 2) + retries.selective_acks
+    }
+
     /// Sending again is explained by what the network did.
     fn check_effort(&self, fabric: &Fabric, retries: &Retries) -> Result<(), Complaint> {
         let counts = fabric.counts();
@@ -327,7 +353,8 @@ impl<'a> Run<'a> {
             + 64
             + retries.total() * (2 * window + 8)
             + 2 * counts.duplicated
-            + counts.marked;
+            + counts.marked
+            + self.selective_bound(retries, window);
         ensure!(counts.sent <= bound, "{} packets, expected at most {bound}: {retries:?}, {counts:?}", counts.sent);
         Ok(())
     }

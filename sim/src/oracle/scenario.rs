@@ -119,7 +119,9 @@ impl Scenario {
         let style =
             Style { ops: 4 + small(rng, 28), mtu, max_sge: 4, max_inline: 1024, verbs: ALL_VERBS, poison: None };
         let (bottleneck, congestion) = congestion(seed);
-        let connections = (0..count).map(|_| Connection { congestion, ..connection(rng, profile, mtu) }).collect();
+        let selective_paths = selective_paths(seed);
+        let connections =
+            (0..count).map(|_| Connection { congestion, selective_paths, ..connection(rng, profile, mtu) }).collect();
         let plans = (0..count)
             .map(|_| {
                 let there = Plan::random(rng, &Style { poison, ..style });
@@ -167,6 +169,11 @@ impl Scenario {
             bottleneck,
         }
     }
+}
+
+/// Selective repeat of both ends of a scenario: of none, of both, or of one of them; on one path or several.
+fn selective_paths(seed: u64) -> [u8; 2] {
+    [[0, 0], [1, 1], [1, 1], [1, 0], [0, 1], [1, 3], [4, 4], [8, 2]][small(&mut Rng::new(seed ^ 0x5E1), 8)]
 }
 
 /// Congestion of a scenario: of every other none, else marks by short queues that lose nothing, and any algorithm.

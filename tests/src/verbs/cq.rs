@@ -62,6 +62,10 @@ pub struct Wc {
     pub src_qp: u32,
     /// `IBV_WC_…` flags.
     pub flags: c_uint,
+    /// The sender's LID.
+    pub slid: u16,
+    /// Service level.
+    pub sl: u8,
 }
 
 /// A completion channel.
@@ -242,6 +246,8 @@ impl From<&v::ibv_wc> for Wc {
             qp_num: wc.qp_num,
             src_qp: wc.src_qp,
             flags: wc.wc_flags,
+            slid: wc.slid,
+            sl: wc.sl,
         }
     }
 }

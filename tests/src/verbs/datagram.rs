@@ -39,6 +39,14 @@ pub fn towards(gid: [u8; 16], sgid_index: u32) -> v::ibv_ah_attr {
     attr
 }
 
+/// The attributes that lead to a LID, without a GRH.
+pub fn to_lid(dlid: u16) -> v::ibv_ah_attr {
+    // SAFETY: a plain C struct of numbers.
+    let mut attr: v::ibv_ah_attr = unsafe { MaybeUninit::zeroed().assume_init() };
+    (attr.dlid, attr.port_num) = (dlid, 1);
+    attr
+}
+
 impl Ah {
     /// `ibv_create_ah(3)`.
     pub fn new(pd: &Arc<Pd>, mut attr: v::ibv_ah_attr) -> Result<Self, Errno> {
@@ -54,7 +62,7 @@ impl Ah {
         // SAFETY: a plain C struct of numbers.
         let mut raw_wc: v::ibv_wc = unsafe { MaybeUninit::zeroed().assume_init() };
         raw_wc.wc_flags = wc.flags;
-        raw_wc.src_qp = wc.src_qp;
+        (raw_wc.src_qp, raw_wc.slid, raw_wc.sl) = (wc.src_qp, wc.slid, wc.sl);
         let grh = mr.pages().read(0, GRH);
         // SAFETY: a live domain; a completion and 40 bytes, which are read during the call.
         let raw = unsafe { f::ibv_create_ah_from_wc(pd.raw(), &raw mut raw_wc, grh.as_ptr().cast_mut().cast(), 1) };

@@ -78,11 +78,13 @@ fn capabilities_of_the_device() {
         // Atomics of eight bytes, which `operation` shows (IBV_PCI_ATOMIC_OPERATION_8_BYTE_SIZE_SUP).
         let pci = attr.pci_atomic_caps;
         ensure!((pci.fetch_add, pci.swap, pci.compare_swap) == (1 << 1, 0, 1 << 1));
-        // What `raw_ethernet` shows.
-        ensure!(attr.raw_packet_caps == v::IBV_RAW_PACKET_CAP_IP_CSUM);
-        ensure!(attr.max_wq_type_rq > 0 && attr.tso_caps.max_tso == 0);
+        // What `raw_ethernet` shows: frames, checksums, segments, VLAN tags.
+        ensure!(attr.raw_packet_caps == v::IBV_RAW_PACKET_CAP_CVLAN_STRIPPING | v::IBV_RAW_PACKET_CAP_IP_CSUM);
+        ensure!(attr.max_wq_type_rq > 0 && attr.tso_caps.max_tso > 0);
+        ensure!(attr.tso_caps.supported_qpts == 1 << v::IBV_QPT_RAW_PACKET);
         ensure!(attr.rss_caps.supported_qpts == 1 << v::IBV_QPT_RAW_PACKET);
-        ensure!(attr.packet_pacing_caps.supported_qpts == 0);
+        let pacing = attr.packet_pacing_caps;
+        ensure!(pacing.supported_qpts == 1 << v::IBV_QPT_RAW_PACKET && pacing.qp_rate_limit_min == 1);
         if wrong.is_empty() { Ok(()) } else { bail!("{}", wrong.join("\n")) }
     });
 }

@@ -1,12 +1,26 @@
 //! Management datagrams: the common header, properties of classes, and the headers that some classes add.
 
+pub mod field;
+pub mod node;
 pub mod perf;
 pub mod rmpp;
+pub mod sa;
+pub mod smp;
+pub mod subnet_vendor;
+pub mod topology;
 
 pub use rmpp::Rmpp;
 
+use crate::{Bth, Deth};
+
 /// Bytes of a management datagram (IBA 13.4.2).
 pub const MAD_LEN: usize = 256;
+
+/// The management datagram in a packet to QP1, behind BTH and DETH.
+#[must_use]
+pub fn in_packet(packet: &[u8]) -> Option<&[u8; MAD_LEN]> {
+    packet.get(Bth::LEN + Deth::LEN..)?.first_chunk()
+}
 
 /// The common MAD header (IBA 13.4.3).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -56,6 +70,10 @@ impl Mad {
     pub const METHOD_GET: u8 = 1;
     /// `Set()` (IBA 13.4.5).
     pub const METHOD_SET: u8 = 2;
+    /// `Trap()` (IBA 13.4.5).
+    pub const METHOD_TRAP: u8 = 5;
+    /// `Report()` (IBA 13.4.5).
+    pub const METHOD_REPORT: u8 = 6;
     /// `TrapRepress()` (IBA 13.4.9): a response without the response bit.
     pub const METHOD_TRAP_REPRESS: u8 = 7;
     /// Bit of a method that makes it a response.

@@ -137,6 +137,11 @@ pub const fn port(datagram: &[u8; MAD_LEN]) -> u8 {
     datagram[DATA + 1]
 }
 
+/// Writes `PortSelect`.
+pub const fn put_port(datagram: &mut [u8; MAD_LEN], port: u8) {
+    datagram[DATA + 1] = port;
+}
+
 /// `CounterSelect`, and from bit 16 on `CounterSelect2`, which stand elsewhere in each attribute.
 #[must_use]
 pub fn selected(attribute: Attribute, datagram: &[u8; MAD_LEN]) -> u32 {

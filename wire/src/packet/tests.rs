@@ -61,7 +61,7 @@ fn an_acknowledge_is_taken_apart() {
 fn a_datagram_is_taken_apart() {
     let parsed = Packet::parse(&DATAGRAM).unwrap();
     let bth = Bth { ack_req: true, ..Bth::new(opcode(Transport::Ud, Operation::SendOnly), Qpn::GSI, Psn::new(5)) };
-    let service = Service::Datagram(Deth { q_key: QKey::GSI, src_qp: Qpn::GSI });
+    let service = Service::Datagram(Deth { q_key: QKey::GSI, src_qp: Qpn::GSI, lid_routed: false });
     assert_eq!(parsed, Packet { header: Header { bth, service, ext: Ext::None }, payload: &[1, 2, 3, 4, 5, 6, 7, 8] });
     assert_eq!(datagram(&parsed.header, parsed.payload), DATAGRAM);
 }
@@ -201,7 +201,7 @@ fn malformed_flush_level() {
 fn ack_req_is_legal_on_unreliable_transports() {
     for transport in [Transport::Uc, Transport::Ud] {
         let service = match transport {
-            Transport::Ud => Service::Datagram(Deth { q_key: QKey(1), src_qp: Qpn::new(1) }),
+            Transport::Ud => Service::Datagram(Deth { q_key: QKey(1), src_qp: Qpn::new(1), lid_routed: false }),
             _ => Service::Connected,
         };
         let bth = Bth { ack_req: true, ..Bth::new(opcode(transport, Operation::SendOnly), Qpn::new(2), Psn::new(3)) };
@@ -313,6 +313,6 @@ fn every_opcode_round_trips() {
             assert_eq!(Packet::parse(&datagram(&header, &payload)), Ok(Packet { header, payload: &payload }));
         }
     }
-    // RC 25, UC 12, UD 2, XRC 25, CNP.
-    assert_eq!(seen.len(), 25 + 12 + 2 + 25 + 1);
+    // RC 25, UC 12, UD 2, XRC 25, CNP, and two of selective repeat.
+    assert_eq!(seen.len(), 25 + 12 + 2 + 25 + 1 + 2);
 }

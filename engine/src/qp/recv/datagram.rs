@@ -3,7 +3,7 @@
 use urxe_wire::packet::Service;
 use urxe_wire::{Ext, Packet, grh};
 
-use crate::cq::{Cqe, WcOpcode, WcStatus};
+use crate::cq::{Cqe, FrameCompletion, WcOpcode, WcStatus};
 use crate::event::{DropReason, Event};
 use crate::fault::ResponderFault;
 use crate::host::{Consumer, Host, Io, Network};
@@ -59,13 +59,14 @@ impl<H: Host> QueuePair<H> {
             self.give_back(Some(wr));
             return Err(refuse(io, ResponderFault::RecvTooShort));
         }
-        let grh = H::Network::network_header(
-            origin,
-            packet.header.len() + packet.payload.len() + usize::from(packet.bth().pad_count),
-        );
+        let len = packet.header.len() + packet.payload.len() + usize::from(packet.bth().pad_count);
+        let grh = io.network.network_header(origin, len);
+        let kind = grh::Kind::of(&grh);
+        // Where there is no GRH, nothing is said of these bytes (IBA 11.4.1.2).
+        let has_none = kind == grh::Kind::Grh && deth.lid_routed;
         let pd = self.recv_pd(io);
-        let stored = scatter(io.memory, pd, &wr.buffers, 0, &grh)
-            .and_then(|()| scatter(io.memory, pd, &wr.buffers, GRH_LEN, packet.payload));
+        let stored = if has_none { Ok(()) } else { scatter(io.memory, pd, &wr.buffers, 0, &grh) };
+        let stored = stored.and_then(|()| scatter(io.memory, pd, &wr.buffers, GRH_LEN, packet.payload));
         if let Err(refusal) = stored {
             self.local_fault(io, ResponderFault::RecvProtection(refusal), Some(wr), psn);
             return Ok(());
@@ -81,9 +82,10 @@ impl<H: Host> QueuePair<H> {
             at: io.time_for(self.config.recv_cq.as_ref()),
             src_qp: deth.src_qp,
             solicited: packet.bth().solicited_event,
-            grh: Some(grh::Kind::of(&grh)),
-            csum_ok: false,
-            flow_tag: 0,
+            grh: (!has_none).then_some(kind),
+            slid: io.network.source_lid(origin),
+            frame: FrameCompletion::default(),
+            refusal: None,
         };
         self.complete_recv(io, cqe);
         Ok(())

@@ -11,7 +11,7 @@ use crate::cq::{Cqe, WcOpcode};
 use crate::fault::ResponderFault;
 use crate::host::{Host, Io};
 use crate::key::Key;
-use crate::memory::{self, Ask, Memory, Touch};
+use crate::memory::{self, Ask, Invalidation, Memory, Touch};
 use crate::mr::Refusal;
 use crate::qp::QueuePair;
 use crate::qp::sge::scatter;
@@ -52,7 +52,8 @@ impl<H: Host> QueuePair<H> {
             let imm = if let Ext::ImmDt(imm) = packet.ext() { Some(*imm) } else { None };
             let invalidated = if let Ext::Ieth(ieth) = packet.ext() { Some(ieth.r_key) } else { None };
             if let Some(r_key) = invalidated
-                && let Err(refusal) = io.memory.invalidate(self.remote_pd(io), self.config.qpn, Key(r_key.0))
+                && let Err(refusal) =
+                    io.memory.invalidate(self.remote_pd(io), self.config.qpn, Key(r_key.0), Invalidation::Remote)
             {
                 return Err((ResponderFault::refused(refusal, ResponderFault::Invalidate), Some(wr)));
             }

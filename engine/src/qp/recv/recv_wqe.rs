@@ -1,10 +1,10 @@
 //! Receive WQEs: whose they are, and their completions.
 
 use urxe_wire::packet::Service;
-use urxe_wire::{ImmDt, Packet, Psn, Qpn};
+use urxe_wire::{ImmDt, Lid, Packet, Psn, Qpn};
 
 use crate::counter::CountedOps;
-use crate::cq::{Cqe, WcOpcode, WcStatus};
+use crate::cq::{Cqe, FrameCompletion, WcOpcode, WcStatus};
 use crate::event::Event;
 use crate::fault::ResponderFault;
 use crate::host::{Consumer, Host, Io};
@@ -90,8 +90,9 @@ impl<H: Host> QueuePair<H> {
             src_qp: self.attr.dest_qpn,
             solicited,
             grh: None,
-            csum_ok: false,
-            flow_tag: 0,
+            slid: Lid::NONE,
+            frame: FrameCompletion::default(),
+            refusal: None,
         }
     }
 }

@@ -23,6 +23,7 @@ impl<H: Host> QueuePair<H> {
             Ext::Reth(reth) if opcode.info().kind == Kind::AtomicWrite => self.replay_placement(psn, reth),
             Ext::FethReth(_, reth) => self.replay_placement(psn, reth),
             _ => {
+                self.note_duplicate();
                 self.responder.acknowledge();
                 true
             }
@@ -47,7 +48,7 @@ impl<H: Host> QueuePair<H> {
             return true;
         }
         let response = Response::Atomic { psn, original, msn: self.responder.msn, replayed: true };
-        self.responder.responses.replay(response, self.attr.max_dest_rd_atomic)
+        self.responder.responses.replay(response, self.most_replays())
     }
 
     fn replay_placement(&mut self, psn: Psn, reth: &Reth) -> bool {
@@ -60,7 +61,7 @@ impl<H: Host> QueuePair<H> {
             return true;
         }
         let read = self.placement_response(psn, reth, true);
-        self.responder.responses.replay(Response::Read(read), self.attr.max_dest_rd_atomic)
+        self.responder.responses.replay(Response::Read(read), self.most_replays())
     }
 
     //= spec/responder.md#rsp-003
@@ -99,6 +100,6 @@ impl<H: Host> QueuePair<H> {
             Ok(()) => Response::Read(ReadResponse { first: psn, next: psn, last, reth, msn, pd, replayed: true }),
             Err(fault) => Response::Refusal { psn, nak: fault.consequence().nak, msn },
         };
-        self.responder.responses.replay(response, self.attr.max_dest_rd_atomic)
+        self.responder.responses.replay(response, self.most_replays())
     }
 }

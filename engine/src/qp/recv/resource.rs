@@ -23,7 +23,8 @@ impl<H: Host> QueuePair<H> {
         let last = first.add(self.attr.path_mtu.packets(reth.dma_len) - 1);
         self.responder.expected = last.next();
         self.responder.msn = self.responder.msn.next();
-        self.responder.remember(Replay::Read { first, last }, self.attr.max_dest_rd_atomic);
+        let most = self.most_replays();
+        self.responder.remember(Replay::Read { first, last }, most);
         let msn = self.responder.msn;
         let read = ReadResponse { first, next: first, last, reth, msn, pd, replayed: false };
         self.responder.responses.respond(Response::Read(read));
@@ -69,7 +70,8 @@ impl<H: Host> QueuePair<H> {
         let psn = self.responder.expected;
         self.responder.expected = psn.next();
         self.responder.msn = self.responder.msn.next();
-        self.responder.remember(Replay::Atomic { psn, original }, self.attr.max_dest_rd_atomic);
+        let most = self.most_replays();
+        self.responder.remember(Replay::Atomic { psn, original }, most);
         let msn = self.responder.msn;
         self.responder.responses.respond(Response::Atomic { psn, original, msn, replayed: false });
         Ok(Verdict::Accepted)
@@ -139,7 +141,8 @@ impl<H: Host> QueuePair<H> {
         let psn = self.responder.expected;
         self.responder.expected = psn.next();
         self.responder.msn = self.responder.msn.next();
-        self.responder.remember(Replay::Placement { psn }, self.attr.max_dest_rd_atomic);
+        let most = self.most_replays();
+        self.responder.remember(Replay::Placement { psn }, most);
         let read = self.placement_response(psn, reth, false);
         self.responder.responses.respond(Response::Read(read));
         Verdict::Accepted

@@ -14,6 +14,7 @@ use alloc::collections::VecDeque;
 use urxe_wire::opcode::{Kind, OpcodeInfo};
 use urxe_wire::{Ext, Msn, NakCode, Packet, Psn, Reth, Syndrome};
 
+use super::kept::{Kept, KeptPacket};
 use super::psn_nak::PsnNak;
 use super::recv_wqe::find_srq;
 use super::response_queue::ResponseQueue;
@@ -52,6 +53,8 @@ pub(in crate::qp) struct Responder {
     pub(in crate::qp) responses: ResponseQueue,
     /// The consumer knows that the connection works.
     established: bool,
+    /// Requests behind a gap.
+    pub(in crate::qp) kept: Option<Box<Kept>>,
     /// Bytes of a WRITE that come later.
     pub(super) reorder: Option<Box<WriteReorder>>,
 }
@@ -104,6 +107,18 @@ impl Responder {
         !core::mem::replace(&mut self.established, true)
     }
 
+    /// Whether the first request has come.
+    pub(in crate::qp) const fn is_established(&self) -> bool {
+        self.established
+    }
+
+    /// Takes requests for done that the peer has carried out itself.
+    pub(in crate::qp) fn skip(&mut self, psns: u32, messages: u32) {
+        self.expected = self.expected.add(psns);
+        self.msn = Msn::new(self.msn.get().wrapping_add(messages));
+        self.psn_nak = None;
+    }
+
     pub(in crate::qp) const fn expected_psn(&self) -> Psn {
         self.expected
     }
@@ -136,6 +151,12 @@ impl Responder {
     pub(in crate::qp) fn clear(&mut self) {
         self.responses.clear();
         self.reorder = None;
+        self.kept = None;
+    }
+
+    /// Takes the request that was kept and is expected now.
+    pub(in crate::qp) fn take_kept(&mut self) -> Option<KeptPacket> {
+        self.kept.as_mut()?.take(self.expected)
     }
 
     /// There are `posted` receive WQEs now: tell a peer that was told there are none (IBA 9.7.7.2.3, unsolicited
@@ -146,7 +167,7 @@ impl Responder {
         }
     }
 
-    pub(super) fn acknowledge(&mut self) {
+    pub(in crate::qp) fn acknowledge(&mut self) {
         self.responses.acknowledge(self.expected, self.msn);
     }
 
@@ -165,6 +186,9 @@ impl<H: Host> QueuePair<H> {
     pub(in crate::qp) fn handle_request(&mut self, io: &mut Io<'_, H>, packet: &Packet<'_>, info: &OpcodeInfo) -> bool {
         let psn = packet.bth().psn;
         let distance = psn.distance_from(self.responder.expected);
+        if distance > 0 && self.keeps_packets() {
+            return self.keep_request(io, packet);
+        }
         if distance > 0 {
             //= spec/responder.md#rsp-001
             //# A request behind a gap MUST be refused with a PSN sequence error NAK once, and once more when the
@@ -182,6 +206,21 @@ impl<H: Host> QueuePair<H> {
             self.handle_duplicate(io, packet);
             return false;
         }
+        let accepted = self.handle_expected(io, packet, info);
+        if self.responder.kept.is_some() {
+            self.execute_kept(io);
+        }
+        accepted
+    }
+
+    /// Takes the request that is expected.
+    pub(in crate::qp) fn handle_expected(
+        &mut self,
+        io: &mut Io<'_, H>,
+        packet: &Packet<'_>,
+        info: &OpcodeInfo,
+    ) -> bool {
+        let psn = packet.bth().psn;
         //= spec/responder.md#rsp-021
         //# The first request that arrives in RTR MUST raise the event COMM_EST.
         if self.state == QpState::Rtr && self.responder.establish() {

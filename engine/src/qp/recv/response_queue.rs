@@ -113,6 +113,11 @@ impl ResponseQueue {
         self.responses.is_empty() && self.acknowledgement.is_none()
     }
 
+    /// Whether more than an acknowledgement waits.
+    pub(in crate::qp) fn has_responses(&self) -> bool {
+        !self.responses.is_empty()
+    }
+
     /// Whether a refusal waits.
     pub(in crate::qp) fn has_refusal(&self) -> bool {
         self.acknowledgement.is_some_and(|waiting| waiting.refusal.is_some())

@@ -11,18 +11,20 @@ use crate::qp::{QpConfig, Route};
 use crate::work::SendOp;
 
 impl Reliable {
-    /// Sends a request that a response of its own answers: a READ, an atomic, an ATOMIC WRITE or a FLUSH. Its response
+    /// Sends the `nth` request, which a response of its own answers: a READ, an atomic, an ATOMIC WRITE or a FLUSH. Its response
     /// takes the PSNs up to `last`. Returns its length.
+    #[expect(clippy::too_many_arguments, reason = "a request's parts, and the surroundings")]
     pub(in crate::qp) fn send_answered<H: Host>(
         &mut self,
         config: &QpConfig<H>,
         attr: &QpAttr,
         route: &Route<H>,
         io: &mut Io<'_, H>,
+        nth: usize,
         psn: Psn,
         last: Psn,
     ) -> Result<usize, Unsent> {
-        let wqe = self.queue.get(self.seg_wqe).ok_or(Unsent::NoRoom)?;
+        let wqe = self.queue.get(nth).ok_or(Unsent::NoRoom)?;
         let mut bytes = [0; 8];
         let (operation, ext, payload): (_, _, &[u8]) = match wqe.wr.op {
             SendOp::Read(remote) => {

@@ -1,6 +1,6 @@
 //! The completer: what responses mean for the requests outstanding (IBA 9.7.5, 9.7.6, 9.7.7).
 
-use urxe_wire::opcode::{Kind, Position};
+use urxe_wire::opcode::{Kind, OpcodeInfo};
 use urxe_wire::{Aeth, Credits, Ext, NakCode, Packet, Psn, Syndrome};
 
 use super::reliable::Reliable;
@@ -48,18 +48,20 @@ impl Reliable {
         match (info.kind, packet.ext()) {
             (Kind::Acknowledge, Ext::Aeth(aeth)) => self.handle_acknowledge(config, attr, io, psn, aeth),
             (Kind::AtomicAcknowledge, Ext::AethAtomicAckEth(aeth, ack)) => {
-                self.reach_response(config, attr, io, psn)?;
-                self.check_response(psn, info.kind, info.position, Some(aeth))?;
-                self.take_response(config, attr, io, psn, Some(aeth), &ack.original.to_ne_bytes())
+                self.take_response(config, attr, io, psn, info, Some(aeth), &ack.original.to_ne_bytes())
             }
             (Kind::ReadResponse, ext) => {
                 let aeth = if let Ext::Aeth(aeth) = ext { Some(aeth) } else { None };
-                self.reach_response(config, attr, io, psn)?;
-                self.check_response(psn, info.kind, info.position, aeth)?;
-                self.take_response(config, attr, io, psn, aeth, packet.payload)
+                self.take_response(config, attr, io, psn, info, aeth, packet.payload)
             }
             _ => Err(Failure::Dropped(DropReason::UnexpectedResponse)),
         }
+    }
+
+    /// The PSN of the response that comes next, if any is outstanding.
+    pub(super) fn due(&self) -> Option<Psn> {
+        let chunk = self.reads.front()?;
+        Some(if chunk.first.distance_from(self.snd_una) < 0 { self.snd_una } else { chunk.first })
     }
 
     fn handle_acknowledge<H: Host>(
@@ -82,11 +84,10 @@ impl Reliable {
         }
         self.trace_nak(config, io, psn, aeth);
         // Responses still missing mean that they were lost, however much is acknowledged.
-        let missing = self
-            .reads
-            .front()
-            .map(|chunk| if chunk.first.distance_from(self.snd_una) < 0 { self.snd_una } else { chunk.first });
-        let implied_nak = missing.filter(|missing| missing.distance_from(before) < 0);
+        let implied_nak = self.due().filter(|missing| missing.distance_from(before) < 0);
+        if self.selective.is_on() && (self.selective.board().is_some() || implied_nak.is_some()) {
+            return self.handle_selective_acknowledge(config, attr, io, psn, before, aeth);
+        }
         self.acknowledged_before(config, attr, io, implied_nak.unwrap_or(before));
         //= spec/completer.md#cmp-003
         //# An acknowledgement behind an unanswered READ or atomic MUST be taken as news that the response was lost.
@@ -122,31 +123,55 @@ impl Reliable {
         }
     }
 
-    /// A response at `psn` acknowledges all before it (IBA 9.7.5.1.2). Goes on only if it is the next one due.
-    fn reach_response<H: Host>(
+    /// Takes a response with its payload. At `psn` it acknowledges all before it (IBA 9.7.5.1.2).
+    #[expect(clippy::too_many_arguments, reason = "a response's parts, and the surroundings")]
+    fn take_response<H: Host>(
         &mut self,
         config: &QpConfig<H>,
         attr: &QpAttr,
         io: &mut Io<'_, H>,
         psn: Psn,
+        info: &OpcodeInfo,
+        aeth: Option<&Aeth>,
+        payload: &[u8],
     ) -> Result<(), Failure> {
         //= spec/completer.md#cmp-007
         //# A duplicate of a response MUST change nothing.
         if psn.distance_from(self.snd_una) < 0 || psn.distance_from(self.snd_max()) >= 0 {
+            if self.selective.is_on() && psn.distance_from(self.snd_una) < 0 {
+                self.count_in_vain(config, io);
+            }
             return Err(Failure::Dropped(DropReason::GhostAck));
         }
         //= spec/completer.md#cmp-008
         //# A response to what was never asked for MUST be dropped.
-        let Some(chunk) = self.reads.front() else {
+        let Some(due) = self.due() else {
             return Err(Failure::Dropped(DropReason::UnexpectedResponse));
         };
-        let due = if chunk.first.distance_from(self.snd_una) < 0 { self.snd_una } else { chunk.first };
+        if self.selective.is_on() && (psn != due || self.selective.board().is_some()) {
+            return self.take_selective_response(config, attr, io, psn, info.kind, aeth, payload);
+        }
         if psn.distance_from(due) < 0 {
             // Within a SEND or WRITE: no response has this PSN.
             return Err(Failure::Dropped(DropReason::UnexpectedResponse));
         }
         self.acknowledged_before(config, attr, io, due);
-        if psn == due { Ok(()) } else { self.imply_nak(config, attr, io, due) }
+        if psn != due {
+            return self.imply_nak(config, attr, io, due);
+        }
+        self.check_kind(0, info.kind, aeth)?;
+        //= spec/completer.md#cmp-010
+        //# READ responses MUST be an Only, or a First, Middles and a Last, from the PSN of a READ request to the last PSN
+        //# that it asks for; any others MUST fail the request with IBV_WC_BAD_RESP_ERR.
+        if !self.reads.front().is_some_and(|chunk| self.can_be(info.position, psn, *chunk)) {
+            return Err(ResponseFault::Position.into());
+        }
+        self.store_response(config, attr, io, 0, psn, payload)?;
+        self.acknowledged_before(config, attr, io, psn.next());
+        if let Some(aeth) = aeth {
+            self.take_credits(aeth);
+        }
+        Ok(())
     }
 
     /// A response before this one is missing: ask again, once.
@@ -164,45 +189,32 @@ impl Reliable {
         Err(Failure::Dropped(DropReason::OutOfSequence))
     }
 
-    /// Whether the oldest request is answered by a response of this kind and position; `psn` is `snd_una`.
-    fn check_response(
-        &self,
-        psn: Psn,
-        kind: Kind,
-        position: Position,
-        aeth: Option<&Aeth>,
-    ) -> Result<(), ResponseFault> {
+    /// Whether the `nth` request is answered by a response of this kind.
+    pub(super) fn check_kind(&self, nth: usize, kind: Kind, aeth: Option<&Aeth>) -> Result<(), ResponseFault> {
         // A refusal has no data: an Acknowledge packet of its own carries it.
         if aeth.is_some_and(|aeth| !matches!(aeth.syndrome, Syndrome::Ack(_))) {
             return Err(ResponseFault::Refusal);
         }
-        let wqe = self.queue.front().ok_or(ResponseFault::Kind)?;
+        let wqe = self.queue.get(nth).ok_or(ResponseFault::Kind)?;
         match (&wqe.wr.op, kind) {
             // A FLUSH and an ATOMIC WRITE are answered by a READ response without data (IBA annex A19).
             (SendOp::Read(_) | SendOp::AtomicWrite(_) | SendOp::Flush { .. }, Kind::ReadResponse)
-            | (SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. }, Kind::AtomicAcknowledge) => {}
-            _ => return Err(ResponseFault::Kind),
-        }
-        //= spec/completer.md#cmp-010
-        //# READ responses MUST be an Only, or a First, Middles and a Last, from the PSN of a READ request to the last PSN
-        //# that it asks for; any others MUST fail the request with IBV_WC_BAD_RESP_ERR.
-        match self.reads.front() {
-            Some(chunk) if self.can_be(position, psn, *chunk) => Ok(()),
-            _ => Err(ResponseFault::Position),
+            | (SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. }, Kind::AtomicAcknowledge) => Ok(()),
+            _ => Err(ResponseFault::Kind),
         }
     }
 
-    /// Stores a response's payload; `psn` is `snd_una`.
-    fn take_response<H: Host>(
-        &mut self,
+    /// Stores the payload of the response at `psn` to the `nth` request.
+    pub(super) fn store_response<H: Host>(
+        &self,
         config: &QpConfig<H>,
         attr: &QpAttr,
-        io: &mut Io<'_, H>,
+        io: &Io<'_, H>,
+        nth: usize,
         psn: Psn,
-        aeth: Option<&Aeth>,
         payload: &[u8],
     ) -> Result<(), Failure> {
-        let wqe = self.queue.front().ok_or(ResponseFault::Kind)?;
+        let wqe = self.queue.get(nth).ok_or(ResponseFault::Kind)?;
         let span = wqe.sent.ok_or(ResponseFault::Kind)?;
         let mtu = attr.path_mtu.bytes();
         let offset = psn.advance_from(span.first) as usize * mtu;
@@ -226,14 +238,10 @@ impl Reliable {
             Data::Inline(_) if payload.is_empty() => {}
             Data::Inline(_) => return Err(ResponseFault::NoBuffer.into()),
         }
-        self.acknowledged_before(config, attr, io, psn.next());
-        if let Some(aeth) = aeth {
-            self.take_credits(aeth);
-        }
         Ok(())
     }
 
-    fn take_credits(&mut self, aeth: &Aeth) {
+    pub(super) fn take_credits(&mut self, aeth: &Aeth) {
         if let Syndrome::Ack(credits) = aeth.syndrome {
             self.credits(Credits::wqes(credits));
         }
@@ -250,7 +258,7 @@ impl Reliable {
 }
 
 /// How the request fails that a NAK names; `None` if it is to be sent again.
-const fn refusal(code: NakCode) -> Option<WcStatus> {
+pub(super) const fn refusal(code: NakCode) -> Option<WcStatus> {
     match code {
         NakCode::PsnSequenceError => None,
         NakCode::RemoteAccessError => Some(WcStatus::RemoteAccessError),

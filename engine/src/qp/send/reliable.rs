@@ -14,15 +14,18 @@ use alloc::collections::VecDeque;
 use urxe_wire::opcode::Position;
 use urxe_wire::{Mtu, Psn};
 
+use super::ack_timer::AckTimer;
 use super::credit::Credit;
 use super::packets::{Unsent, send_data};
+use super::selective::Selective;
 use super::send_queue::SendQueue;
 use super::tail_loss_probe::TailLossProbe;
 use super::wqe::{SendWqe, Span, execute_local};
-use crate::congestion::{CongestionControl, CongestionSettings, RateLimiter, Sent};
+use crate::congestion::{CongestionControl, CongestionSettings, Sent};
 use crate::cq::WcStatus;
 use crate::event::Event;
 use crate::host::{Consumer, Host, Io, Network as _};
+use crate::memory::Memory as _;
 use crate::qp::attr::QpAttr;
 use crate::qp::{Progress, QpConfig, Route};
 use crate::time::Instant;
@@ -53,11 +56,15 @@ pub(in crate::qp) struct Reliable {
     pub(super) probe: TailLossProbe,
     /// A packet was sent for which a timer is to start ([`start_timers`](Self::start_timers)).
     pub(super) untimed: bool,
+    pub(super) ack_timer: AckTimer,
+    /// ACK timeouts since the last answer.
+    pub(super) timeouts: u8,
     pub(super) retries_left: u8,
     pub(super) rnr_retries_left: u8,
     pub(super) credit: Credit,
     /// Going back to this PSN because of an implied NAK has been done; once is enough.
     pub(in crate::qp) implied_nak_at: Option<Psn>,
+    pub(in crate::qp) selective: Selective,
 }
 
 impl Reliable {
@@ -66,7 +73,7 @@ impl Reliable {
         self.congestion.packets()
     }
 
-    pub(in crate::qp) fn new(window: u32, settings: &CongestionSettings) -> Self {
+    pub(in crate::qp) fn new(window: u32, settings: &CongestionSettings, ack_timer: AckTimer) -> Self {
         Self {
             queue: SendQueue::default(),
             snd_una: Psn::default(),
@@ -83,10 +90,13 @@ impl Reliable {
             rnr_deadline: None,
             probe: TailLossProbe::default(),
             untimed: false,
+            ack_timer,
+            timeouts: 0,
             retries_left: 0,
             rnr_retries_left: 0,
             credit: Credit::default(),
             implied_nak_at: None,
+            selective: Selective::default(),
         }
     }
 
@@ -99,6 +109,7 @@ impl Reliable {
 
     pub(in crate::qp) fn attributes_changed(&mut self, attr: &QpAttr) {
         self.retries_left = attr.retry_cnt;
+        self.timeouts = 0;
         self.rnr_retries_left = attr.rnr_retry;
     }
 
@@ -118,8 +129,17 @@ impl Reliable {
     pub(in crate::qp) fn has_output(&self) -> bool {
         self.rnr_deadline.is_none()
             && self.paced_until.is_none()
-            && self.seg_wqe < self.queue.len()
+            && (self.seg_wqe < self.queue.len() || self.selective.has_output())
             && !self.awaits_probe()
+    }
+
+    /// Packets in flight; so many that no other may leave, if the peer would not keep it.
+    #[inline]
+    pub(in crate::qp) fn in_flight(&self) -> u32 {
+        match self.selective.in_flight() {
+            None => self.snd_nxt.advance_from(self.snd_una),
+            Some(packets) => packets,
+        }
     }
 
     /// Whether the packet that asks whether the peer is there has been sent, and not been answered.
@@ -129,7 +149,8 @@ impl Reliable {
 
     /// Whether what there is to send is one packet, or one READ request.
     pub(in crate::qp) fn has_short_output(&self, mtu: Mtu) -> bool {
-        let last = self.queue.back().filter(|_| self.has_output() && self.seg_wqe + 1 == self.queue.len());
+        let last = self.queue.back().filter(|_| self.seg_wqe + 1 == self.queue.len() && self.has_output());
+        let last = last.filter(|_| !self.selective.has_output());
         last.is_some_and(|wqe| wqe.length as usize <= mtu.bytes())
     }
 
@@ -140,7 +161,7 @@ impl Reliable {
         let answers = match self.rnr_deadline {
             Some(at) => Some(at),
             None if self.is_held_back() => None,
-            None => probe.into_iter().chain(self.ack_deadline).min(),
+            None => probe.into_iter().chain(self.ack_deadline).chain(self.selective_deadline()).min(),
         };
         answers.into_iter().chain(self.paced_until).min()
     }
@@ -173,6 +194,7 @@ impl Reliable {
             return Progress::Idle;
         }
         self.probe.may_lose(io.network.may_lose(route));
+        self.selective.refresh_paths(io.clock);
         // A probe is the oldest packet alone.
         let room = if self.probe.is_probing() { 1 } else { self.congestion.packets() };
         if self.is_limited() {
@@ -181,85 +203,35 @@ impl Reliable {
         self.burst(config, attr, route, io, may_start, room).1
     }
 
-    /// Sends what may be sent at a limited rate.
-    #[cold]
-    fn transmit_paced<H: Host>(
-        &mut self,
-        config: &QpConfig<H>,
-        attr: &QpAttr,
-        route: &Route<H>,
-        io: &mut Io<'_, H>,
-        may_start: bool,
-        room: u32,
-    ) -> Progress {
-        loop {
-            let Some(packets) = self.allowance(attr, io) else { return Progress::Idle };
-            let in_flight = self.snd_nxt.advance_from(self.snd_una);
-            let paced = room.min(in_flight.saturating_add(packets));
-            let (sent, progress) = self.burst(config, attr, route, io, may_start, paced);
-            self.charge(io, sent);
-            if sent.packets == 0 || progress != Progress::Idle {
-                return progress;
-            }
-        }
-    }
-
-    /// Whether the rate is limited.
-    #[inline]
-    pub(in crate::qp) fn is_limited(&mut self) -> bool {
-        self.congestion.limiter().is_some()
-    }
-
-    /// Packets that the limit on the rate allows now. If none, asks to be woken later.
-    pub(in crate::qp) fn allowance<H: Host>(&mut self, attr: &QpAttr, io: &Io<'_, H>) -> Option<u32> {
-        let Some(limiter) = self.congestion.limiter() else { return Some(u32::MAX) };
-        match limiter.allowance(io.now(), attr.path_mtu.bytes()) {
-            Ok(packets) => {
-                self.paced_until = None;
-                Some(packets)
-            }
-            Err(at) => {
-                self.paced_until = Some(at);
-                None
-            }
-        }
-    }
-
-    /// Whether requests are next, where READ responses want the same rate: they take turns.
-    pub(in crate::qp) fn takes_turn(&mut self) -> bool {
-        self.has_output() && self.congestion.limiter().is_some_and(RateLimiter::takes_turn)
-    }
-
-    /// Notes what was sent at a limited rate.
-    pub(in crate::qp) fn charge<H: Host>(&mut self, io: &Io<'_, H>, sent: Sent) {
-        if sent.packets > 0
-            && let Some(limiter) = self.congestion.limiter()
-        {
-            limiter.sent(io.now(), sent);
-        }
-    }
-
-    /// A CNP came.
-    pub(in crate::qp) fn handle_notification(&mut self, now: Instant) {
-        self.congestion.on_notification(now, self.snd_max);
-    }
-
     /// Sends while less than `room` packets are outstanding. Returns what was sent as well.
     #[inline(always)]
-    fn burst<H: Host>(
+    pub(super) fn burst<H: Host>(
         &mut self,
         config: &QpConfig<H>,
         attr: &QpAttr,
         route: &Route<H>,
         io: &mut Io<'_, H>,
         may_start: bool,
-        room: u32,
+        mut room: u32,
     ) -> (Sent, Progress) {
         let mut all = Sent::default();
+        if self.selective.has_output() {
+            let (again, progress) = self.resend(config, attr, route, io, room);
+            all = again;
+            // What was lost has made the window smaller.
+            room = room.min(self.congestion.packets());
+            if progress != Progress::Idle {
+                return (all, progress);
+            }
+        }
         loop {
-            let in_flight = self.snd_nxt.advance_from(self.snd_una);
-            if in_flight >= room {
+            let in_flight = self.in_flight();
+            let is_pilot = self.selective.wants_pilot();
+            if in_flight >= room && !is_pilot {
                 break;
+            }
+            if may_start && io.memory.reaches_peer() && !self.carry_out(config, attr, io) {
+                return (all, Progress::More);
             }
             let Some(wqe) = self.queue.get_mut(self.seg_wqe).filter(|wqe| wqe.failed.is_none()) else { break };
             let span = match wqe.sent {
@@ -272,18 +244,20 @@ impl Reliable {
                 Some(_) | None => break,
             };
             let psn = self.snd_nxt;
+            let path = self.selective.path_of(psn);
+            let other = (path > 0).then(|| H::Network::on_path(route, path));
+            let route = other.as_ref().unwrap_or(route);
+            let is_answered = wqe.wr.op.takes_responder_resource();
             let sent = match wqe.wr.op {
                 // It would wait for ever.
-                _ if wqe.wr.op.takes_responder_resource() && attr.max_rd_atomic == 0 => {
-                    Err(Unsent::Refused(WcStatus::LocalQpOperationError))
-                }
+                _ if is_answered && attr.max_rd_atomic == 0 => Err(Unsent::Refused(WcStatus::LocalQpOperationError)),
                 SendOp::Read(_)
                 | SendOp::CompareSwap { .. }
                 | SendOp::FetchAdd { .. }
                 | SendOp::AtomicWrite(_)
                 | SendOp::Flush { .. } => {
-                    let Some(last) = self.chunk(span, psn, in_flight, attr) else { break };
-                    self.send_answered(config, attr, route, io, psn, last).map(|length| (length, last))
+                    let Some(last) = self.chunk(span, psn, in_flight, attr, is_pilot) else { break };
+                    self.send_answered(config, attr, route, io, self.seg_wqe, psn, last).map(|length| (length, last))
                 }
                 SendOp::LocalInvalidate(_) | SendOp::BindWindow(_) => {
                     if let Err(status) = self.execute_local(config, io) {
@@ -319,6 +293,7 @@ impl Reliable {
             match sent {
                 Ok((length, last)) => {
                     all.add(length);
+                    self.selective.sent(last.advance_from(psn) + 1, is_answered, path);
                     self.advance(span, last);
                 }
                 Err(Unsent::NoRoom) => return (all, Progress::Blocked),
@@ -351,8 +326,8 @@ impl Reliable {
     }
 
     /// The last PSN that the response to the request to send at `psn` takes: a long READ is asked for in chunks.
-    /// `None` if it must wait.
-    fn chunk(&mut self, span: Span, psn: Psn, in_flight: u32, attr: &QpAttr) -> Option<Psn> {
+    /// One if the request `is_pilot`. `None` if it must wait.
+    fn chunk(&mut self, span: Span, psn: Psn, in_flight: u32, attr: &QpAttr, is_pilot: bool) -> Option<Psn> {
         if let Some(asked) = self.reads.iter().find(|chunk| chunk.contains(psn)) {
             //= spec/requester.md#req-016
             //# A READ that is asked for again MUST stay within the PSNs of the request that it repeats.
@@ -360,17 +335,20 @@ impl Reliable {
         }
         //= spec/requester.md#req-005
         //# READs and atomics outstanding MUST NOT be more than max_rd_atomic.
-        if self.reads.len() >= usize::from(attr.max_rd_atomic) {
+        if self.reads_outstanding() >= usize::from(attr.max_rd_atomic) {
             return None;
         }
         let remaining = span.last.advance_from(psn) + 1;
         let window = self.congestion.packets();
         // Several chunks at once keep the responder busy while the next is asked for; small ones would not pay.
         let wanted = (window / u32::from(attr.max_rd_atomic.clamp(1, 4))).max(1).min(remaining);
-        if window - in_flight < wanted {
-            return None;
+        let room = window.saturating_sub(in_flight);
+        if room >= wanted {
+            return Some(psn.add(wanted - 1));
         }
-        Some(psn.add(wanted - 1))
+        // Where packets are lost the window is small, and a quarter of a chunk too much of it to leave empty.
+        let is_worth_it = self.selective.board().is_some() && room >= wanted.div_ceil(4);
+        if is_worth_it { Some(psn.add(room - 1)) } else { is_pilot.then_some(psn) }
     }
 
     /// A request for responses from `psn` to `last` was sent.
@@ -384,11 +362,12 @@ impl Reliable {
     }
 
     /// Whether `chunk`, the oldest, can have a response of this position at `psn`. It may have been asked for again from
-    /// its middle on, and the old responses still be under way.
+    /// its middle on, and the old responses still be under way. With selective repeat any part of it may have been.
     pub(in crate::qp) fn can_be(&self, position: Position, psn: Psn, chunk: Span) -> bool {
         let begins = psn == chunk.first || self.resumed_at == Some(psn);
         let goes_on = psn != chunk.first;
-        (if position.starts() { begins } else { goes_on }) && position.ends() == (psn == chunk.last)
+        self.selective.is_on()
+            || (if position.starts() { begins } else { goes_on }) && position.ends() == (psn == chunk.last)
     }
 
     /// Carries out the local operation at `snd_nxt`, unless that was done before going back.

@@ -4,6 +4,7 @@ use core::time::Duration;
 
 use urxe_wire::Psn;
 
+use super::ack_timer::AckTimer;
 use super::reliable::Reliable;
 use super::wqe::{SendWqe, complete, succeed};
 use crate::congestion::Acknowledged;
@@ -13,7 +14,7 @@ use crate::host::{Consumer, Host, Io};
 use crate::memory::Memory;
 use crate::qp::QpConfig;
 use crate::qp::attr::QpAttr;
-use crate::time::Clock;
+use crate::time::{Clock, Instant};
 use crate::work::SendOp;
 
 impl Reliable {
@@ -25,8 +26,8 @@ impl Reliable {
         let now = clock.now();
         self.probe.left(now);
         if self.ack_deadline.is_none() && self.snd_una != self.snd_max {
-            self.ack_deadline = attr.ack_timeout().map(|timeout| now + timeout);
-            self.probe.start(now);
+            self.ack_deadline = self.ack_timer.timeout(attr, self.timeouts).map(|timeout| now + timeout);
+            self.start_probe(attr, now);
         }
     }
 
@@ -70,6 +71,7 @@ impl Reliable {
         }
         self.retries_left = attr.retry_cnt;
         self.rnr_retries_left = attr.rnr_retry;
+        self.timeouts = 0;
         self.implied_nak_at = None;
         self.rnr_deadline = None;
         self.restart_timer(attr, io.clock);
@@ -113,10 +115,24 @@ impl Reliable {
         }
         //= spec/requester.md#req-010
         //# When retry_cnt tries in a row brought nothing, the oldest request MUST fail with IBV_WC_RETRY_EXC_ERR.
-        let Some(left) = self.retries_left.checked_sub(1) else { return Err(WcStatus::RetryExceededError) };
+        let is_timeout = reason == RetryReason::AckTimeout;
+        if is_timeout {
+            self.timeouts = self.timeouts.saturating_add(1);
+            if self.ack_timer.gives_up(attr, self.timeouts) {
+                return Err(WcStatus::RetryExceededError);
+            }
+        }
+        let left = match self.retries_left.checked_sub(1) {
+            Some(left) => left,
+            None if is_timeout && self.ack_timer.ignores_no_retries(attr) => 0,
+            None => return Err(WcStatus::RetryExceededError),
+        };
         self.retries_left = left;
         match reason {
-            RetryReason::AckTimeout => self.congestion.on_timeout(),
+            RetryReason::AckTimeout => {
+                self.congestion.on_timeout();
+                self.selective.use_all_paths(io.clock);
+            }
             RetryReason::SequenceNak | RetryReason::ImpliedNak => {
                 self.probe.lost();
                 self.congestion.on_loss(self.snd_max);
@@ -156,7 +172,13 @@ impl Reliable {
         //= spec/requester.md#req-021
         //# An RNR NAK MUST give the tries of retry_cnt back: the responder is there, and got what it refuses.
         self.retries_left = attr.retry_cnt;
-        self.go_back(config, io, RetryReason::Rnr, left);
+        self.timeouts = 0;
+        if self.selective.is_on() {
+            io.consumer.trace(config.qpn, Event::Retry { reason: RetryReason::Rnr, psn: self.snd_una, left });
+            self.lose_refused();
+        } else {
+            self.go_back(config, io, RetryReason::Rnr, left);
+        }
         //= spec/requester.md#req-012
         //# After an RNR NAK the requester MUST wait as long as it says before it sends the request again.
         self.rnr_deadline = Some(io.now() + delay);
@@ -190,14 +212,22 @@ impl Reliable {
             }
             return Ok(());
         }
+        self.handle_selective_timeout(now);
         if self.ack_deadline.is_some_and(|deadline| deadline > now)
             && self.probe.deadline().is_some_and(|deadline| deadline <= now)
         {
             //= spec/requester.md#req-022
             //# When nothing has come back for several round trips, the oldest packet MAY be sent again before the ACK
             //# timeout; that MUST NOT count as a try.
-            self.go_back(config, io, RetryReason::TailLossProbe, None);
-            self.probe.probe(now);
+            if self.selective.is_on() {
+                self.probe_selectively(config, io, now);
+            } else {
+                self.go_back(config, io, RetryReason::TailLossProbe, None);
+                self.probe.probe(now);
+            }
+            if self.ack_timer != AckTimer::Specified {
+                self.start_probe(attr, now);
+            }
             return Ok(());
         }
         if self.ack_deadline.is_some_and(|deadline| deadline <= now) {
@@ -234,6 +264,7 @@ impl Reliable {
         self.rnr_deadline = None;
         self.paced_until = None;
         self.probe.gone_back();
+        self.selective.forget();
     }
 
     /// Closes the windows that were bound by requests which will not complete with success: a request behind one that
@@ -273,6 +304,8 @@ impl Reliable {
         io.consumer.trace(config.qpn, Event::Retry { reason, psn: self.snd_una, left });
         self.ask = true;
         self.probe.gone_back();
+        self.selective.forget();
+        self.selective.went_back |= reason != RetryReason::Rnr;
         self.rewind();
     }
 
@@ -282,7 +315,7 @@ impl Reliable {
     }
 
     /// Goes on with what was never sent, as if it had not gone back.
-    fn skip_to_snd_max(&mut self) {
+    pub(super) fn skip_to_snd_max(&mut self) {
         let snd_max = self.snd_max;
         let goes_on = |wqe: &SendWqe| match wqe.sent {
             Some(span) => wqe.failed.is_some() || (!wqe.done && span.last.distance_from(snd_max) >= 0),
@@ -292,13 +325,24 @@ impl Reliable {
         self.snd_nxt = snd_max;
     }
 
-    fn restart_timer(&mut self, attr: &QpAttr, clock: &impl Clock) {
+    pub(super) fn restart_timer(&mut self, attr: &QpAttr, clock: &impl Clock) {
         // Nothing is waited for when nothing is outstanding; silence counts only while an answer is waited for.
         self.ack_deadline = None;
         if self.snd_una != self.snd_max {
             let now = clock.now();
-            self.ack_deadline = attr.ack_timeout().map(|timeout| now + timeout);
-            self.probe.start(now);
+            self.ack_deadline = self.ack_timer.timeout(attr, self.timeouts).map(|timeout| now + timeout);
+            self.start_probe(attr, now);
+        }
+    }
+
+    /// Starts the timer of tail loss probes; where ACK timeouts are a card's, it has the times of the card.
+    fn start_probe(&mut self, attr: &QpAttr, now: Instant) {
+        match self.ack_timer {
+            AckTimer::Specified => self.probe.start(now),
+            AckTimer::ConnectX => {
+                let step = self.ack_timer.adaptive_step(attr, self.probe.unanswered());
+                self.probe.start_at(step.map(|step| now + step));
+            }
         }
     }
 }

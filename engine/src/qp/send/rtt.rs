@@ -72,16 +72,24 @@ impl RttEstimator {
     /// of them was measured.
     pub(super) fn acknowledged(&mut self, count: u32, snd_una: Psn, clock: &impl Clock) -> Option<u64> {
         self.rests = self.rests.saturating_sub(count);
-        if let Some((_, left_at)) = self.sample.filter(|(psn, _)| psn.distance_from(snd_una) < 0) {
-            self.sample = None;
-            if let Some(left_at) = left_at {
-                let time = clock.now().as_nanos().saturating_sub(left_at.as_nanos()).min(LONGEST);
-                self.known = Some(self.known.map_or(Rtt::first(time), |known| known.then(time)));
-                self.rests = REST;
-                return Some(time);
-            }
+        if self.sample.is_some_and(|(psn, _)| psn.distance_from(snd_una) < 0) { self.arrived(clock) } else { None }
+    }
+
+    /// Notes that the packet that is measured has arrived. Returns the round trip in nanoseconds, if it is known when it left.
+    pub(super) fn arrived(&mut self, clock: &impl Clock) -> Option<u64> {
+        let (_, left_at) = self.sample.take()?;
+        let time = clock.now().as_nanos().saturating_sub(left_at?.as_nanos()).min(LONGEST);
+        self.known = Some(self.known.map_or(Rtt::first(time), |known| known.then(time)));
+        self.rests = REST;
+        Some(time)
+    }
+
+    /// The packet that is measured.
+    pub(super) const fn measured(&self) -> Option<Psn> {
+        match self.sample {
+            Some((psn, _)) => Some(psn),
+            None => None,
         }
-        None
     }
 
     /// Forgets the packet that is measured: it is sent again, and an answer does not tell to which time of sending.

@@ -56,6 +56,12 @@ impl<W: Entry> SendQueue<W> {
         self.get(0)
     }
 
+    /// The oldest, to be changed.
+    #[inline]
+    pub(in crate::qp) fn front_mut(&mut self) -> Option<&mut W> {
+        self.get_mut(0)
+    }
+
     /// The youngest.
     pub(in crate::qp) fn back(&self) -> Option<&W> {
         self.get(self.len.wrapping_sub(1))

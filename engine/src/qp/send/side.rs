@@ -12,6 +12,7 @@ use crate::time::Instant;
 use crate::work::UdRecipient;
 
 /// The send queue of a queue pair, and the requester that empties it.
+#[expect(clippy::large_enum_variant, reason = "nearly all are reliable, and packets of these wait for no other line")]
 pub(in crate::qp) enum SendSide<H: Host> {
     Reliable(Reliable),
     Unreliable(Unreliable<H>),
@@ -20,7 +21,7 @@ pub(in crate::qp) enum SendSide<H: Host> {
 impl<H: Host> SendSide<H> {
     pub(in crate::qp) fn new(config: &QpConfig<H>) -> Self {
         if config.qp_type.is_reliable() {
-            Self::Reliable(Reliable::new(config.window, &config.congestion))
+            Self::Reliable(Reliable::new(config.window, &config.congestion, config.ack_timer))
         } else {
             Self::Unreliable(Unreliable::new(config.window))
         }

@@ -7,7 +7,7 @@
 
 use urxe_wire::Psn;
 
-use super::rtt::RttEstimator;
+use super::rtt::{Rtt, RttEstimator};
 use crate::time::{Clock, Instant};
 
 /// Round trips without an answer before a probe, where nothing is lost: one hardly deviates, until another program wants
@@ -17,10 +17,15 @@ const ROUND_TRIPS: u64 = 4;
 const LEAST: u64 = 2_000_000;
 /// The least time before a probe where packets are lost, in nanoseconds: silence mostly means that it happened again.
 const LEAST_LOSSY: u64 = 500_000;
+/// The least time where packets are lost and a probe sends one packet alone again, in nanoseconds: it costs little.
+const LEAST_SELECTIVE: u64 = 100_000;
 /// Packets acknowledged after a loss until the network counts as one that loses nothing.
 const CALM: u32 = 1 << 14;
 /// The time doubles with each probe that is not answered, so many times.
 const MOST_PROBES: u32 = 6;
+/// Where a probe sends one packet alone again, it doubles with every other one. A peer may be off its processor for longer than a
+/// few probes last, and after them nothing happens before the ACK timeout.
+const MOST_SELECTIVE: u32 = 18;
 
 /// The probe timer of one requester.
 #[derive(Debug, Default)]
@@ -36,6 +41,8 @@ pub(super) struct TailLossProbe {
     lossy: u32,
     /// The network loses nothing.
     lossless: bool,
+    /// Only what is missing is sent again.
+    selective: bool,
 }
 
 impl TailLossProbe {
@@ -70,16 +77,29 @@ impl TailLossProbe {
     //# Where the network loses nothing, a packet SHOULD NOT be sent again before the ACK timeout.
     pub(super) fn start(&mut self, now: Instant) {
         let is_lossless = self.lossless && self.lossy == 0;
+        let most = if self.selective { MOST_SELECTIVE } else { MOST_PROBES };
         self.at = match self.rtt.known() {
-            Some(rtt) if self.probes < MOST_PROBES && !is_lossless => {
+            Some(rtt) if self.probes < most && !is_lossless => {
                 let wait = match self.lossy {
                     0 => (ROUND_TRIPS * rtt.smoothed).max(LEAST),
+                    _ if self.selective => rtt.longest().max(LEAST_SELECTIVE),
                     _ => rtt.longest().max(LEAST_LOSSY),
                 };
-                Some(Instant::from_nanos(now.as_nanos().saturating_add(wait << self.probes)))
+                let doublings = if self.selective { self.probes / 2 } else { self.probes };
+                Some(Instant::from_nanos(now.as_nanos().saturating_add(wait << doublings)))
             }
             Some(_) | None => None,
         };
+    }
+
+    /// Sets the time of the next probe.
+    pub(super) const fn start_at(&mut self, at: Option<Instant>) {
+        self.at = at;
+    }
+
+    /// Probes since the last answer.
+    pub(super) const fn unanswered(&self) -> u32 {
+        self.probes
     }
 
     /// Begins a probe.
@@ -87,6 +107,44 @@ impl TailLossProbe {
         self.probing = true;
         self.probes += 1;
         self.start(now);
+    }
+
+    /// Notes that only what is missing is sent again from now on.
+    pub(super) const fn set_selective(&mut self) {
+        self.selective = true;
+    }
+
+    /// Notes that the oldest packet is sent again as a probe, and others may leave meanwhile.
+    pub(super) fn probe_silently(&mut self, now: Instant) {
+        self.probes += 1;
+        self.start(now);
+    }
+
+    /// The round trip, once one was measured.
+    pub(super) const fn round_trip(&self) -> Option<Rtt> {
+        self.rtt.known()
+    }
+
+    /// The packet whose round trip is being measured.
+    pub(super) const fn measured(&self) -> Option<Psn> {
+        self.rtt.measured()
+    }
+
+    /// Notes that this packet arrived at the peer, whatever is missing before it.
+    pub(super) fn arrived(&mut self, clock: &impl Clock) {
+        self.rtt.arrived(clock);
+    }
+
+    /// Notes that the `psns` from `psn` on are sent again.
+    pub(super) fn sent_again(&mut self, psn: Psn, psns: u32) {
+        if self.rtt.measured().is_some_and(|measured| measured.advance_from(psn) < psns) {
+            self.rtt.forget_sample();
+        }
+    }
+
+    /// Forgets the packet whose round trip is being measured.
+    pub(super) const fn forget_sample(&mut self) {
+        self.rtt.forget_sample();
     }
 
     /// Notes that a packet was lost.

@@ -12,8 +12,10 @@ use super::send_queue::{Entry, SendQueue};
 use super::wqe::{SendWqe, complete, execute_local, succeed};
 use crate::congestion::ReactionPoint;
 use crate::cq::WcStatus;
+use crate::direct::{DirectOutcome, DirectRequest};
 use crate::event::Event;
 use crate::host::{Consumer, Host, Io, Network};
+use crate::memory::Memory as _;
 use crate::qp::attr::QpAttr;
 use crate::qp::sge::copy_payload;
 use crate::qp::{Progress, QpConfig, QpType, Route, opcode};
@@ -24,6 +26,9 @@ use crate::work::UdRecipient;
 /// may overtake what came before. Datagrams do not mind, but a message of several packets would be lost. So the first
 /// such message, once in a queue pair's life, pauses behind its first packet.
 const INTRODUCTION: Duration = Duration::from_millis(4);
+
+/// Bytes of the longest message that is carried out at the peer's memory.
+const DIRECT_MOST: u32 = 64 << 20;
 
 /// A send WQE.
 pub(super) struct Wqe<H: Host> {
@@ -129,7 +134,14 @@ impl<H: Host> Unreliable<H> {
             //# A datagram longer than the port's MTU MUST NOT be sent.
             // C10-93.1.1: a UD message longer than the port's MTU emits nothing, and is no error either.
             let unsendable = config.qp_type == QpType::Ud && wqe.request.length as usize > attr.path_mtu.bytes();
-            if wqe.request.wr.op.is_local() {
+            if self.sent == 0
+                && io.memory.reaches_peer()
+                && self.reaction.is_none()
+                && config.qp_type == QpType::Uc
+                && carries_out(config, attr, io, &wqe.request, self.psn)
+            {
+                self.psn = self.psn.add(attr.path_mtu.packets(wqe.request.length));
+            } else if wqe.request.wr.op.is_local() {
                 execute_local(config, io, &wqe.request.wr.op)?;
             } else if unsendable {
                 let (wr_id, length) = (wqe.request.wr.wr_id, wqe.request.length);
@@ -142,6 +154,10 @@ impl<H: Host> Unreliable<H> {
                 }
                 match send_packet(config, attr, route, io, wqe, self.sent, self.psn) {
                     Ok(length) => {
+                        if let Some(point) = &mut self.reaction {
+                            point.sent(now, length as u64);
+                            self.pace.limit(Some(point.rate()));
+                        }
                         self.pace.sent(now, length);
                         self.began.get_or_insert(now);
                     }
@@ -203,6 +219,15 @@ impl<H: Host> Unreliable<H> {
     }
 }
 
+/// Has the host carry out a request, of which nothing is sent.
+#[cold]
+fn carries_out<H: Host>(config: &QpConfig<H>, attr: &QpAttr, io: &Io<'_, H>, wqe: &SendWqe, psn: Psn) -> bool {
+    let SendWqe { length, .. } = *wqe;
+    let (pd, dest_qpn, packets) = (config.pd, attr.dest_qpn, attr.path_mtu.packets(length));
+    let request = DirectRequest { pd, dest_qpn, op: &wqe.wr.op, data: &wqe.wr.data, length, psn, packets };
+    wqe.wr.op.is_one_sided() && length <= DIRECT_MOST && io.memory.carry_out(&request) == DirectOutcome::Done
+}
+
 /// Sends the packet behind the `sent` first ones of `wqe`; returns its length.
 fn send_packet<H: Host>(
     config: &QpConfig<H>,
@@ -221,7 +246,11 @@ fn send_packet<H: Host>(
     let (first, last) = (sent == 0, offset + payload_len >= length);
     let (operation, ext) = data_packet(&request.wr.op, request.length, first, last);
     let (route, dest_qpn, service) = match to {
-        Some(to) => (&to.route, to.qpn, Service::Datagram(Deth { q_key: q_key(to, attr), src_qp: config.qpn })),
+        Some(to) => (
+            &to.route,
+            to.qpn,
+            Service::Datagram(Deth { q_key: q_key(to, attr), src_qp: config.qpn, lid_routed: to.lid_routed }),
+        ),
         // A connected queue pair has had its route since RTR.
         None => (route.ok_or(Unsent::NoRoom)?, attr.dest_qpn, Service::Connected),
     };

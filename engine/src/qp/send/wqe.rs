@@ -1,15 +1,17 @@
 //! Send work queue elements.
 
-use urxe_wire::{Psn, Qpn};
+use urxe_wire::{Lid, Psn, Qpn};
 
 use super::send_queue::Entry;
+use crate::access::Access;
 use crate::counter::CountedOps;
-use crate::cq::{Cqe, WcOpcode, WcStatus};
+use crate::cq::{Cqe, FrameCompletion, WcOpcode, WcStatus};
 use crate::event::Event;
 use crate::host::{Consumer, Host, Io};
-use crate::memory::Memory;
+use crate::memory::{Invalidation, Memory};
+use crate::mr::{Accessor, Refusal};
 use crate::qp::QpConfig;
-use crate::work::{SendOp, SendWr};
+use crate::work::{Data, SendOp, SendWr};
 
 /// A send WQE.
 #[derive(Debug, Default)]
@@ -117,19 +119,33 @@ pub(in crate::qp) fn complete<H: Host>(config: &QpConfig<H>, io: &mut Io<'_, H>,
         src_qp: Qpn::default(),
         solicited: false,
         grh: None,
-        csum_ok: false,
-        flow_tag: 0,
+        slid: Lid::NONE,
+        frame: FrameCompletion::default(),
+        refusal: if status == WcStatus::LocalProtectionError { refusal(config, io, wqe) } else { None },
     };
     if let Some(cq) = &config.send_cq {
         io.consumer.complete(cq, cqe);
     }
 }
 
+/// Returns the first rule that a request's buffers break.
+#[cold]
+fn refusal<H: Host>(config: &QpConfig<H>, io: &Io<'_, H>, wqe: &SendWqe) -> Option<Refusal> {
+    let Data::Gather(list) = &wqe.wr.data else { return None };
+    let stores = matches!(wqe.wr.op, SendOp::Read(_) | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. });
+    let access = if stores { Access::LOCAL_WRITE } else { Access::NONE };
+    list.as_slice().iter().find_map(|sge| match io.memory.region(sge.key()) {
+        None => Some(Refusal::NoSuchKey),
+        Some(region) => region.check(Accessor::Local(config.pd), access, sge.addr, sge.length.into()).err(),
+    })
+}
+
 /// Carries out an operation that needs no packet.
 pub(in crate::qp) fn execute_local<H: Host>(config: &QpConfig<H>, io: &Io<'_, H>, op: &SendOp) -> Result<(), WcStatus> {
     match op {
         SendOp::LocalInvalidate(key) => {
-            io.memory.invalidate(config.pd, config.qpn, *key).map_err(|_| WcStatus::LocalQpOperationError)
+            let invalidated = io.memory.invalidate(config.pd, config.qpn, *key, Invalidation::Local);
+            invalidated.map_err(|_| WcStatus::LocalQpOperationError)
         }
         SendOp::BindWindow(bind) => io.memory.bind(config.pd, config.qpn, bind).map_err(|_| WcStatus::MwBindError),
         _ => Ok(()),

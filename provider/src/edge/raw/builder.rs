@@ -10,21 +10,26 @@ use urxe_ffi::driver::objects::verbs_qp;
 use urxe_ffi::verbs as v;
 
 use super::object::object;
+use super::post;
 use super::requests::{Batch, Request};
 use crate::edge::buffers::{buffers, copy};
 use crate::edge::context::shared;
 use crate::edge::{fast_verb, guarded};
 use crate::kernel::Errno;
-use urxe_runtime::raw::RawSend;
 use urxe_runtime::sanitizer;
 
 /// Operations of `enum ibv_qp_create_send_ops_flags` that raw packet queue pairs have.
-pub(super) const OPERATIONS: u64 = v::IBV_QP_EX_WITH_SEND as u64;
+pub(super) const OPERATIONS: u64 = (v::IBV_QP_EX_WITH_SEND | v::IBV_QP_EX_WITH_TSO) as u64;
 
-/// Fills in the builders.
-pub(super) fn install(verbs: &mut verbs_qp, layout: QpLayout) {
+/// Fills in the builders that `operations` asks for.
+pub(super) fn install(verbs: &mut verbs_qp, layout: QpLayout, operations: u64) {
     let qp = &mut verbs.qp_ex;
-    qp.wr_send = Some(wr_send);
+    if operations & u64::from(v::IBV_QP_EX_WITH_SEND) != 0 {
+        qp.wr_send = Some(wr_send);
+    }
+    if operations & u64::from(v::IBV_QP_EX_WITH_TSO) != 0 {
+        qp.wr_send_tso = Some(wr_send_tso);
+    }
     qp.wr_start = Some(wr_start);
     qp.wr_complete = Some(wr_complete);
     qp.wr_abort = Some(wr_abort);
@@ -75,16 +80,11 @@ unsafe extern "C" fn wr_complete(qp: *mut v::ibv_qp_ex) -> c_int {
         if is_nested {
             return Err(Errno(libc::ENOMEM));
         }
-        let requests = batch.requests.iter().map(|request| RawSend {
-            wr_id: request.wr_id,
-            data: &request.data,
-            is_signaled: request.wr_flags & v::IBV_SEND_SIGNALED != 0,
-            fills_checksums: request.wr_flags & v::IBV_SEND_IP_CSUM != 0,
-        });
+        let requests = batch.requests.iter().map(Request::as_send);
         let qp = object.own()?;
         qp.device().with_work(|work| {
             qp.post_send(work, |stage| {
-                stage.check(batch.requests.iter().map(|request| &request.data))?;
+                stage.check(requests.clone())?;
                 requests.into_iter().try_for_each(|request| stage.push(&request))
             })
         })?;
@@ -104,10 +104,26 @@ unsafe extern "C" fn wr_abort(qp: *mut v::ibv_qp_ex) {
 
 unsafe extern "C" fn wr_send(qp: *mut v::ibv_qp_ex) {
     // SAFETY: the caller's queue pair.
+    unsafe { begin(qp, None) };
+}
+
+unsafe extern "C" fn wr_send_tso(qp: *mut v::ibv_qp_ex, hdr: *mut c_void, hdr_sz: u16, mss: u16) {
+    // SAFETY: the caller's header has that many bytes.
+    let header = unsafe { post::header(hdr, hdr_sz) };
+    // SAFETY: the caller's queue pair.
+    unsafe { begin(qp, Some((header, mss))) };
+}
+
+/// Begins a request: `wr_id` and `wr_flags` are those of the queue pair now.
+///
+/// # Safety
+/// As for [`build`].
+unsafe fn begin(qp: *mut v::ibv_qp_ex, tso: Option<(Box<[u8]>, u16)>) {
+    // SAFETY: the caller's queue pair.
     let (wr_id, wr_flags) = unsafe { ((*qp).wr_id, (*qp).wr_flags) };
     let data = Data::Gather(SgeList::new(&[]));
     // SAFETY: as above.
-    unsafe { build(qp, |batch| batch.requests.push(Request { wr_id, wr_flags, data })) };
+    unsafe { build(qp, |batch| batch.requests.push(Request { wr_id, wr_flags, data, tso })) };
 }
 
 unsafe extern "C" fn wr_set_sge(qp: *mut v::ibv_qp_ex, lkey: u32, addr: u64, length: u32) {

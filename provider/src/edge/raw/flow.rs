@@ -1,21 +1,22 @@
 //! Flow steering (`ibv_create_flow(3)`).
 
 use std::ffi::c_int;
+use std::io;
 use std::sync::Arc;
 
 use urxe_engine::flow::{Class, Rule, SpecError, spec};
 use urxe_explain::Verb;
 use urxe_ffi::verbs as v;
 
-use super::is_raw;
 use super::object::object;
+use super::{counters, is_raw};
 use crate::edge::context::shared;
 use crate::edge::users::Use;
 use crate::edge::{int_verb, ptr_verb};
 use crate::kernel::Errno;
 use crate::verbs::diagnostics;
 use urxe_runtime::device::Device;
-use urxe_runtime::raw::Flow;
+use urxe_runtime::raw::{Destination, Flow};
 
 const EINVAL: Errno = Errno(libc::EINVAL);
 const EOPNOTSUPP: Errno = Errno(libc::EOPNOTSUPP);
@@ -41,8 +42,11 @@ pub(in crate::edge) unsafe extern "C" fn create_flow(
         context.check_alive()?;
         // SAFETY: as above.
         if !unsafe { is_raw(qp) } {
+            // As the kernel: steering knows UD and raw packet queue pairs. Here, messages of UD are steered by their number alone.
+            // SAFETY: as above.
+            let is_datagram = unsafe { (*qp).qp_type } == v::IBV_QPT_UD;
             return Err(diagnostics::wrong(
-                EOPNOTSUPP,
+                if is_datagram { EOPNOTSUPP } else { EINVAL },
                 "flows are of raw packet queue pairs here",
                 "make the queue pair with IBV_QPT_RAW_PACKET",
             ));
@@ -53,9 +57,12 @@ pub(in crate::edge) unsafe extern "C" fn create_flow(
         // SAFETY: the specifications follow, as many as the attributes say.
         let bytes = unsafe { specifications(attr, fields.num_of_specs) };
         let (wanted, actions) = spec::parse(&bytes, fields.num_of_specs).map_err(refused)?;
-        if actions.counters.is_some() {
-            return Err(refused(SpecError::Unsupported(v::IBV_FLOW_SPEC_ACTION_COUNT)));
+        let counters = actions.counters.map(|counters| counters as *mut v::ibv_counters);
+        if counters.is_some_and(<*mut _>::is_null) {
+            return Err(EINVAL);
         }
+        // SAFETY: the caller's counters.
+        let counters = counters.map(|counters| unsafe { counters::object(counters) });
         if class != Class::Normal && !wanted.is_any() {
             return Err(diagnostics::wrong(
                 EINVAL,
@@ -63,16 +70,23 @@ pub(in crate::edge) unsafe extern "C" fn create_flow(
                 "leave the specifications out, or make it IBV_FLOW_ATTR_NORMAL",
             ));
         }
-        let target = object.kind.target();
+        let counted = counters.map(|counters| Arc::clone(&counters.counted));
+        let target = Destination { target: object.kind.target(), counters: counted };
         let rule = Rule { class, priority: fields.priority, wanted, actions, dont_trap, target };
         let device = Arc::clone(context.port());
         let flow = device.raw().add_flow(device.net(), rule);
-        let flow = flow.map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::ENOMEM)))?;
+        let flow = flow.map_err(|error| system(&error))?;
         let ibv = v::ibv_flow { comp_mask: 0, context: ibv_context, handle: 0 };
-        // SAFETY: `destroy_qp` refuses as long as this lives.
-        let used = unsafe { Use::of(&[&object.users]) };
+        let users: Vec<_> = counters.iter().map(|counters| &counters.users).chain([&object.users]).collect();
+        // SAFETY: `destroy_qp` and `destroy_counters` refuse as long as this lives.
+        let used = unsafe { Use::of(&users) };
         Ok(Box::into_raw(Box::new(FlowObject { ibv, flow, device, used })).cast())
     })
+}
+
+/// Returns the errno of a system that refuses a rule.
+pub(super) fn system(error: &io::Error) -> Errno {
+    Errno(error.raw_os_error().unwrap_or(libc::ENOMEM))
 }
 
 /// Returns the class of a rule, and whether it lets others have its frames.

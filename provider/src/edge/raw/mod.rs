@@ -2,7 +2,9 @@
 //! `ibv_create_wq(3)`).
 
 mod builder;
+pub(super) mod counters;
 pub(super) mod flow;
+pub(super) mod groups;
 mod object;
 mod post;
 pub(super) mod qp;

@@ -1,7 +1,7 @@
 //! Raw packet queue pairs as libibverbs holds them.
 
 use std::cell::UnsafeCell;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use urxe_ffi::driver::objects::verbs_qp;
 use urxe_ffi::verbs as v;
@@ -12,7 +12,13 @@ use crate::kernel::Errno;
 use crate::verbs::diagnostics;
 use crate::verbs::objects::ProtectionDomain;
 use crate::verbs::quota::Counted;
-use urxe_runtime::raw::{RawQp, Rss, Target};
+use urxe_runtime::raw::{Flow, RawQp, Rss, Target};
+
+/// A group that a queue pair is attached to.
+pub(super) struct Group {
+    pub(super) address: [u8; 6],
+    pub(super) flow: Flow,
+}
 
 /// Queues behind a raw packet queue pair.
 pub(super) enum Kind {
@@ -57,6 +63,8 @@ pub(super) struct RawQpObject {
     pub(super) kind: Kind,
     pub(super) builder: Builder,
     pub(super) max_inline: u32,
+    /// Groups that it is attached to.
+    pub(super) groups: Mutex<Vec<Group>>,
     /// Flows to it.
     pub(super) users: Users,
     pub(super) domain: Arc<ProtectionDomain>,

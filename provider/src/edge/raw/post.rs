@@ -1,14 +1,18 @@
 //! Posting work requests to raw packet queue pairs.
 
+use std::ffi::c_void;
+
 use urxe_engine::{Data, PostError, RecvWr};
 use urxe_ffi::verbs as v;
 
 use super::object::{RawQpObject, object};
+use super::requests::Request;
 use crate::edge::buffers::{buffers, inline};
 use crate::edge::work_requests::each;
 use crate::kernel::Errno;
 use urxe_runtime::device::Device;
-use urxe_runtime::raw::{RawSend, RecvQueue};
+use urxe_runtime::limits;
+use urxe_runtime::raw::RecvQueue;
 
 /// Posts a list of send requests; of a signal handler inside another verb none, as its thread may hold any lock.
 ///
@@ -34,15 +38,8 @@ pub(in crate::edge) unsafe fn post_send(
         qp.post_send(work, |stage| {
             let post = |wr: &v::ibv_send_wr| {
                 // SAFETY: a request of the caller's list.
-                let data = unsafe { data(object, wr) }?;
-                let flag = |flag| wr.send_flags & flag != 0;
-                let request = RawSend {
-                    wr_id: wr.wr_id,
-                    data: &data,
-                    is_signaled: flag(v::IBV_SEND_SIGNALED),
-                    fills_checksums: flag(v::IBV_SEND_IP_CSUM),
-                };
-                stage.push(&request).map_err(Errno::from)
+                let request = unsafe { request(object, wr) }?;
+                stage.push(&request.as_send()).map_err(Errno::from)
             };
             // SAFETY: the caller's list and pointer.
             unsafe { each(first, |wr| wr.next, bad_wr, post) }
@@ -50,17 +47,38 @@ pub(in crate::edge) unsafe fn post_send(
     })
 }
 
-/// Returns the bytes of a send request, or where they are.
+/// Reads a send request.
 ///
 /// # Safety
-/// `wr` has a list of the length that it says.
-unsafe fn data(object: &RawQpObject, wr: &v::ibv_send_wr) -> Result<Data, Errno> {
-    if wr.opcode != v::IBV_WR_SEND {
-        return Err(Errno::from(PostError::Operation));
-    }
+/// `wr` has a list of the length that it says, and such a header.
+unsafe fn request(object: &RawQpObject, wr: &v::ibv_send_wr) -> Result<Request, Errno> {
+    let tso = match wr.opcode {
+        v::IBV_WR_SEND => None,
+        v::IBV_WR_TSO => {
+            // SAFETY: the member that the opcode names.
+            let tso = unsafe { wr.__bindgen_anon_2.tso };
+            // SAFETY: the caller's promise.
+            Some((unsafe { header(tso.hdr, tso.hdr_sz) }, tso.mss))
+        }
+        _ => return Err(Errno::from(PostError::Operation)),
+    };
     // SAFETY: the caller's promise.
     let list = unsafe { buffers(wr.sg_list, wr.num_sge) }?;
-    if wr.send_flags & v::IBV_SEND_INLINE != 0 { inline(&list, object.max_inline) } else { Ok(Data::Gather(list)) }
+    let is_inline = wr.send_flags & v::IBV_SEND_INLINE != 0;
+    let data = if is_inline { inline(&list, object.max_inline)? } else { Data::Gather(list) };
+    Ok(Request { wr_id: wr.wr_id, wr_flags: wr.send_flags, data, tso })
+}
+
+/// Copies the header of a request of `IBV_WR_TSO`; none if it is longer than any may be.
+///
+/// # Safety
+/// `header` has that many bytes, of memory that need not be registered.
+pub(super) unsafe fn header(header: *const c_void, length: u16) -> Box<[u8]> {
+    if header.is_null() || u32::from(length) > limits::MAX_TSO_HEADER {
+        return Box::default();
+    }
+    // SAFETY: the caller's promise.
+    unsafe { std::slice::from_raw_parts(header.cast::<u8>(), length.into()) }.into()
 }
 
 /// Posts a list of receive requests; of a signal handler inside another verb none.

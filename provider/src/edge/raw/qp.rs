@@ -3,7 +3,7 @@
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use urxe_engine::attr::AttrMask;
 use urxe_engine::{ModifyError, QpState};
@@ -19,14 +19,18 @@ use crate::edge::{cq, mr};
 use crate::kernel::Errno;
 use crate::verbs::diagnostics;
 use crate::verbs::objects::queue_sizes;
-use urxe_runtime::raw::{RawQp, RawQpConfig};
+use urxe_runtime::limits;
+use urxe_runtime::raw::{RateLimit, RawQp, RawQpConfig};
 use urxe_runtime::sanitizer;
 use urxe_wire::Qpn;
 
 const EINVAL: Errno = Errno(libc::EINVAL);
 
 /// Attributes of `ibv_create_qp_ex` that are known.
-const INIT_ATTRS: u32 = v::IBV_QP_INIT_ATTR_PD | v::IBV_QP_INIT_ATTR_CREATE_FLAGS | v::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+const INIT_ATTRS: u32 = v::IBV_QP_INIT_ATTR_PD
+    | v::IBV_QP_INIT_ATTR_CREATE_FLAGS
+    | v::IBV_QP_INIT_ATTR_MAX_TSO_HEADER
+    | v::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
 
 /// Makes a queue pair.
 ///
@@ -39,16 +43,24 @@ pub(super) unsafe fn create(
     // SAFETY: the caller's context.
     let context = unsafe { shared(ibv_context) };
     let given = |field| attr.comp_mask & field != 0;
-    if attr.comp_mask & !INIT_ATTRS != 0 || (given(v::IBV_QP_INIT_ATTR_CREATE_FLAGS) && attr.create_flags != 0) {
+    let flags = if given(v::IBV_QP_INIT_ATTR_CREATE_FLAGS) { attr.create_flags } else { 0 };
+    if attr.comp_mask & !INIT_ATTRS != 0 || flags & !v::IBV_QP_CREATE_CVLAN_STRIPPING != 0 {
         return Err(diagnostics::wrong(
             Errno(libc::EOPNOTSUPP),
             "comp_mask or create_flags ask for what raw packet queue pairs do not have",
-            "leave create_flags 0, and RSS and TSO out",
+            "set no create_flags but IBV_QP_CREATE_CVLAN_STRIPPING, and leave RSS out",
         ));
+    }
+    let max_tso_header = if given(v::IBV_QP_INIT_ATTR_MAX_TSO_HEADER) { u32::from(attr.max_tso_header) } else { 0 };
+    if max_tso_header > limits::MAX_TSO_HEADER {
+        return Err(diagnostics::at_most(EINVAL, "max_tso_header", max_tso_header, limits::MAX_TSO_HEADER));
     }
     let operations = given(v::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS).then_some(attr.send_ops_flags);
     if operations.is_some_and(|asked| asked & !builder::OPERATIONS != 0) {
         return Err(Errno(libc::EOPNOTSUPP));
+    }
+    if operations.is_some_and(|asked| asked & u64::from(v::IBV_QP_EX_WITH_TSO) != 0) && max_tso_header == 0 {
+        return Err(diagnostics::wrong(EINVAL, "IBV_QP_EX_WITH_TSO needs a header", "set max_tso_header"));
     }
     if !attr.srq.is_null() {
         return Err(diagnostics::wrong(
@@ -74,6 +86,8 @@ pub(super) unsafe fn create(
         sq_sig_all: attr.sq_sig_all != 0,
         send_cq: Arc::clone(&send_cq.cq),
         recv_cq: Arc::clone(&recv_cq.cq),
+        max_tso_header,
+        strips_cvlan: flags & v::IBV_QP_CREATE_CVLAN_STRIPPING != 0,
     };
     let qp = RawQp::new(device, config).map_err(|error| {
         device.net().free_qpn(qpn);
@@ -91,15 +105,16 @@ pub(super) unsafe fn create(
     ibv.state = v::IBV_QPS_RESET;
     ibv.qp_type = attr.qp_type;
     attr.cap = crate::edge::qp::public_cap(&cap);
-    if operations.is_some() {
+    if let Some(operations) = operations {
         // SAFETY: the caller's context.
-        builder::install(&mut verbs, unsafe { context::library(ibv_context) }.qp_layout());
+        builder::install(&mut verbs, unsafe { context::library(ibv_context) }.qp_layout(), operations);
     }
     let object = RawQpObject {
         verbs: UnsafeCell::new(verbs),
         kind: Kind::Own(qp),
         builder: Builder::default(),
         max_inline: cap.max_inline_data,
+        groups: Mutex::default(),
         users: Users::default(),
         domain,
         // SAFETY: their `destroy` refuses as long as this lives.
@@ -145,8 +160,9 @@ pub(in crate::edge) unsafe fn modify(qp: *mut v::ibv_qp, attr: &v::ibv_qp_attr, 
     // SAFETY: the caller's queue pair.
     let qp = unsafe { object(qp) }.own()?;
     let mask = AttrMask::from_bits(attr_mask.cast_unsigned());
-    if !AttrMask::BASIC.contains(mask) {
-        return Err(diagnostics::unknown_attributes(mask.without(AttrMask::BASIC)));
+    let known = AttrMask::BASIC.with(AttrMask::RATE_LIMIT);
+    if !known.contains(mask) {
+        return Err(diagnostics::unknown_attributes(mask.without(known)));
     }
     let current = qp.state();
     let state = |number| QpState::from_u32(number).ok_or_else(|| diagnostics::value(AttrMask::STATE));
@@ -159,14 +175,54 @@ pub(in crate::edge) unsafe fn modify(qp: *mut v::ibv_qp, attr: &v::ibv_qp_attr, 
     if !mask.contains(required) {
         return Err(refuse(ModifyError::Missing(required)));
     }
-    let unexpected = mask.without(required).without(AttrMask::STATE).without(AttrMask::CUR_STATE);
+    let mut unexpected = mask.without(required).without(AttrMask::STATE).without(AttrMask::CUR_STATE);
+    // `qp_state_table` of the kernel's core/verbs.c.
+    if matches!((current, to), (QpState::Rtr | QpState::Rts, QpState::Rts)) {
+        unexpected = unexpected.without(AttrMask::RATE_LIMIT);
+    }
     if unexpected != AttrMask::NONE {
         return Err(refuse(ModifyError::Unexpected(unexpected)));
     }
     if mask.contains(AttrMask::PORT) && attr.port_num != 1 {
         return Err(diagnostics::value(AttrMask::PORT));
     }
-    qp.device().with_work(|work| qp.set_state(work, to));
+    let limit = mask.contains(AttrMask::RATE_LIMIT).then(|| limit(attr.rate_limit, 0)).transpose()?;
+    qp.device().with_work(|work| {
+        if let Some(limit) = limit {
+            qp.set_rate_limit(work, limit);
+        }
+        qp.set_state(work, to);
+    });
+    Ok(())
+}
+
+/// The limit of so many kilobits a second, 0 being none.
+fn limit(kilobits: u32, burst: u32) -> Result<Option<RateLimit>, Errno> {
+    if kilobits > RateLimit::MOST {
+        return Err(diagnostics::value(AttrMask::RATE_LIMIT));
+    }
+    Ok((kilobits != 0).then_some(RateLimit { kilobits, burst }))
+}
+
+/// `ibv_modify_qp_rate_limit(3)`.
+///
+/// # Safety
+/// `qp` is a raw packet queue pair of ours.
+pub(in crate::edge) unsafe fn modify_rate_limit(
+    qp: *mut v::ibv_qp,
+    attr: &v::ibv_qp_rate_limit_attr,
+) -> Result<(), Errno> {
+    // SAFETY: the caller's queue pair.
+    let qp = unsafe { object(qp) }.own()?;
+    if attr.comp_mask != 0 {
+        return Err(diagnostics::value(AttrMask::RATE_LIMIT));
+    }
+    let state = qp.state();
+    if state != QpState::Rts {
+        return Err(diagnostics::modify_raw(state, state, ModifyError::Unexpected(AttrMask::RATE_LIMIT)));
+    }
+    let limit = limit(attr.rate_limit, attr.max_burst_sz)?;
+    qp.device().with_work(|work| qp.set_rate_limit(work, limit));
     Ok(())
 }
 
@@ -183,6 +239,7 @@ pub(in crate::edge) unsafe fn query(
     let qp = unsafe { object(qp) }.own()?;
     let (state, config) = (qp.state() as u32, qp.config());
     (attr.qp_state, attr.cur_qp_state, attr.port_num) = (state, state, 1);
+    attr.rate_limit = qp.rate_limit().map_or(0, |limit| limit.kilobits);
     attr.cap = crate::edge::qp::public_cap(&config.cap);
     init_attr.cap = attr.cap;
     init_attr.sq_sig_all = c_int::from(config.sq_sig_all);
@@ -196,11 +253,12 @@ pub(in crate::edge) unsafe fn query(
 pub(in crate::edge) unsafe fn destroy(qp: *mut v::ibv_qp) -> Result<(), Errno> {
     // SAFETY: the caller's queue pair.
     let object = unsafe { object(qp) };
-    if object.users.any() {
+    let is_attached = !object.groups.lock().unwrap_or_else(PoisonError::into_inner).is_empty();
+    if object.users.any() || is_attached {
         return Err(diagnostics::wrong(
             Errno(libc::EBUSY),
-            "a flow delivers to the queue pair",
-            "call ibv_destroy_flow first",
+            "a flow delivers to the queue pair, or it is attached to a group",
+            "call ibv_destroy_flow and ibv_detach_mcast first",
         ));
     }
     if let Kind::Own(own) = &object.kind {

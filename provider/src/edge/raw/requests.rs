@@ -3,6 +3,8 @@
 use std::cell::UnsafeCell;
 
 use urxe_engine::Data;
+use urxe_ffi::verbs as v;
+use urxe_runtime::raw::{RawSend, Tso};
 
 use crate::edge::poll_session_lock::PollSessionLock;
 use crate::kernel::Errno;
@@ -27,6 +29,21 @@ pub(super) struct Request {
     pub(super) wr_id: u64,
     pub(super) wr_flags: u32,
     pub(super) data: Data,
+    /// Header and segment size of `wr_send_tso`.
+    pub(super) tso: Option<(Box<[u8]>, u16)>,
+}
+
+impl Request {
+    /// Returns the request as it is posted.
+    pub(super) fn as_send(&self) -> RawSend<'_> {
+        RawSend {
+            wr_id: self.wr_id,
+            data: &self.data,
+            is_signaled: self.wr_flags & v::IBV_SEND_SIGNALED != 0,
+            fills_checksums: self.wr_flags & v::IBV_SEND_IP_CSUM != 0,
+            tso: self.tso.as_ref().map(|(header, mss)| Tso { header, mss: *mss }),
+        }
+    }
 }
 
 impl Batch {

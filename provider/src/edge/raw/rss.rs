@@ -2,7 +2,7 @@
 
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use urxe_engine::flow::rss::{ALL_FIELDS, KEY, Toeplitz};
 use urxe_explain::Verb;
@@ -143,6 +143,7 @@ pub(super) unsafe fn create_qp(
         kind: Kind::Rss(rss),
         builder: Builder::default(),
         max_inline: 0,
+        groups: Mutex::default(),
         users: Users::default(),
         domain,
         // SAFETY: `destroy_rwq_ind_table` refuses as long as this lives.

@@ -21,6 +21,9 @@ use urxe_runtime::sanitizer;
 const EINVAL: Errno = Errno(libc::EINVAL);
 const EOPNOTSUPP: Errno = Errno(libc::EOPNOTSUPP);
 
+/// Flags of work queues (`enum ibv_wq_flags`) that there are. A delayed drop would let one queue hold up the ring of all.
+const FLAGS: u32 = v::IBV_WQ_FLAGS_CVLAN_STRIPPING;
+
 /// An `ibv_wq` of ours.
 #[repr(C)]
 pub(super) struct WqObject {
@@ -57,13 +60,12 @@ pub(in crate::edge) unsafe extern "C" fn create_wq(
                 "set all three",
             ));
         }
-        if attr.comp_mask & !v::IBV_WQ_INIT_ATTR_FLAGS != 0
-            || (attr.comp_mask & v::IBV_WQ_INIT_ATTR_FLAGS != 0 && attr.create_flags != 0)
-        {
+        let flags = if attr.comp_mask & v::IBV_WQ_INIT_ATTR_FLAGS != 0 { attr.create_flags } else { 0 };
+        if attr.comp_mask & !v::IBV_WQ_INIT_ATTR_FLAGS != 0 || flags & !FLAGS != 0 {
             return Err(diagnostics::wrong(
                 EOPNOTSUPP,
                 "comp_mask or create_flags ask for what work queues do not have",
-                "leave create_flags 0",
+                "set no create_flags but IBV_WQ_FLAGS_CVLAN_STRIPPING",
             ));
         }
         let cap = v::ibv_qp_cap {
@@ -80,6 +82,7 @@ pub(in crate::edge) unsafe extern "C" fn create_wq(
         let number = context.port().net().alloc_qpn().map_err(|_| Errno(libc::ENOMEM))?;
         let queue = RecvQueue::new(number, domain.id(), Arc::clone(&cq.cq), cap.max_recv_wr, cap.max_recv_sge);
         let queue = Arc::new(queue);
+        queue.set_strips_cvlan(flags & v::IBV_WQ_FLAGS_CVLAN_STRIPPING != 0);
         // Requests may be posted before the queue is ready.
         context.port().with_work(|work| queue.set_state(work, RecvState::Armed));
         (attr.max_wr, attr.max_sge) = (cap.max_recv_wr, cap.max_recv_sge);
@@ -103,21 +106,27 @@ pub(in crate::edge) unsafe extern "C" fn modify_wq(wq: *mut v::ibv_wq, attr: *mu
         // SAFETY: the caller's queue and attributes.
         let (context, object, attr) = unsafe { (shared((*wq).context), object(wq), &*attr) };
         context.check_alive()?;
-        if attr.attr_mask & v::IBV_WQ_ATTR_FLAGS != 0 {
-            return Err(EOPNOTSUPP);
-        }
         let current = match object.queue.state() {
             RecvState::Reset | RecvState::Armed => v::IBV_WQS_RESET,
             RecvState::Ready => v::IBV_WQS_RDY,
             RecvState::Error => v::IBV_WQS_ERR,
         };
         let given = |field| attr.attr_mask & field != 0;
-        if attr.attr_mask & !(v::IBV_WQ_ATTR_STATE | v::IBV_WQ_ATTR_CURR_STATE) != 0
+        if attr.attr_mask & !(v::IBV_WQ_ATTR_STATE | v::IBV_WQ_ATTR_CURR_STATE | v::IBV_WQ_ATTR_FLAGS) != 0
             || (given(v::IBV_WQ_ATTR_CURR_STATE) && attr.curr_wq_state != current)
         {
             return Err(EINVAL);
         }
+        if given(v::IBV_WQ_ATTR_FLAGS) && attr.flags_mask & !FLAGS != 0 {
+            return Err(EOPNOTSUPP);
+        }
+        let set_flags = || {
+            if given(v::IBV_WQ_ATTR_FLAGS) && attr.flags_mask & v::IBV_WQ_FLAGS_CVLAN_STRIPPING != 0 {
+                object.queue.set_strips_cvlan(attr.flags & v::IBV_WQ_FLAGS_CVLAN_STRIPPING != 0);
+            }
+        };
         if !given(v::IBV_WQ_ATTR_STATE) {
+            set_flags();
             return Ok(());
         }
         // As the kernel's ib_uverbs_ex_modify_wq and the drivers behind it.
@@ -133,6 +142,7 @@ pub(in crate::edge) unsafe extern "C" fn modify_wq(wq: *mut v::ibv_wq, attr: *mu
                 ));
             }
         };
+        set_flags();
         context.port().with_work(|work| {
             object.queue.set_state(work, to);
             if to == RecvState::Reset {

@@ -57,6 +57,34 @@ fn a_slow_reader_loses_nothing() {
     assert!(!is_readable(&file));
 }
 
+/// Events of the port that nobody reads take no memory without end, and end with the last state.
+#[test]
+fn events_of_the_port_do_not_pile_up() {
+    let (events, mut file) = new();
+    let event = |event_type: EventType| Event::Async { element: 1, event_type: event_type as u32 };
+    let types = [EventType::ClientReregister, EventType::SmChange, EventType::PortActive, EventType::PortError];
+    for number in 0..usize::try_from(MANY).unwrap() {
+        events.push(event(types[number % types.len()]));
+    }
+    assert_eq!(events.backlog.lock().unwrap().len(), types.len());
+    // Others wait, all of them.
+    for _ in 0..MANY {
+        events.push(Event::Async { element: 0x1000, event_type: IBV_EVENT_QP_FATAL });
+    }
+    events.push(event(EventType::PortActive));
+    assert_eq!(events.backlog.lock().unwrap().len(), types.len() + usize::try_from(MANY).unwrap());
+    let mut read = Vec::new();
+    while is_readable(&file) {
+        let mut record = [0; ASYNC];
+        assert_eq!(file.read(&mut record).unwrap(), ASYNC);
+        read.push(Event::from_bytes(&record).unwrap());
+        events.refill();
+    }
+    let of_port: Vec<_> = read.iter().filter(|event| event.is_of_port()).rev().take(4).collect();
+    let last = [EventType::PortActive, EventType::PortError, EventType::SmChange, EventType::ClientReregister];
+    assert!(of_port.into_iter().copied().eq(last.map(event)), "each type once more, the last state last");
+}
+
 #[test]
 fn only_what_was_not_read_is_taken_back() {
     let (events, mut file) = new();

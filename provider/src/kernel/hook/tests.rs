@@ -198,3 +198,55 @@ fn other_descriptors_are_left_alone() {
     }
     assert_eq!(Errno::last(), Errno(libc::EBADF));
 }
+
+/// A device whose answers come to a cancellation point.
+struct Slow(Mutex<usize>);
+
+impl Device for Slow {
+    fn create_comp_channel(&self) -> Result<OwnedFd, Errno> {
+        let mut calls = self.0.lock().unwrap();
+        // SAFETY: no entries.
+        unsafe { libc::poll(std::ptr::null_mut(), 0, 0) };
+        *calls += 1;
+        Err(Errno(libc::EMFILE))
+    }
+
+    fn alloc_async_fd(&self) -> Result<OwnedFd, Errno> {
+        Err(Errno(libc::EMFILE))
+    }
+
+    fn gid(&self, _port: u32, _index: u32) -> Result<GidEntry, Errno> {
+        Err(Errno(libc::EINVAL))
+    }
+
+    fn gid_table(&self) -> Vec<GidEntry> {
+        Vec::new()
+    }
+
+    fn before_close(&self, _fd: RawFd) {}
+}
+
+/// A thread that is to be cancelled is, but not while a device answers: its locks would stay taken.
+#[test]
+fn answers_are_no_cancellation_points() {
+    let (file, _other) = std::io::pipe().unwrap();
+    let fd = file.as_raw_fd();
+    let device = Arc::new(Slow(Mutex::new(0)));
+    attach(fd, Arc::clone(&device) as Arc<dyn Device>);
+    let asking = std::thread::spawn(move || {
+        let mut command = [0_u8; 16];
+        command[..4].copy_from_slice(&urxe_ffi::uapi::IB_USER_VERBS_CMD_CREATE_COMP_CHANNEL.to_ne_bytes());
+        command[4..6].copy_from_slice(&4_u16.to_ne_bytes());
+        command[6..8].copy_from_slice(&1_u16.to_ne_bytes());
+        // SAFETY: this thread; a buffer of this length.
+        let written = unsafe {
+            libc::pthread_cancel(libc::pthread_self());
+            write_hook(fd, command.as_ptr().cast(), command.len())
+        };
+        urxe_net::cancellation::disable();
+        (written, Errno::last())
+    });
+    assert_eq!(asking.join().unwrap(), (-1, Errno(libc::EMFILE)));
+    assert_eq!(*device.0.lock().unwrap(), 1);
+    detach(fd);
+}

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use urxe_ffi::verbs as v;
+use urxe_net::LidTable;
 
 use super::kinds::Told;
 use super::nldev::{CharDev, Device, Devices, Port};
@@ -62,12 +63,15 @@ fn shown(index: u32, device: &urxe_options::Device) -> Device {
     if let Ok(interface) = device::interface(&device.netdev) {
         // SAFETY: all-zero is a value of this plain C struct.
         let mut attr = unsafe { std::mem::zeroed::<v::ibv_port_attr>() };
-        query::port(&interface, &mut attr);
+        let is_infiniband = interface.link_layer().is_infiniband();
+        let lids = is_infiniband.then(|| LidTable::default().port(&interface));
+        query::port(&interface, lids.unwrap_or_default(), &mut attr);
         port = Port {
             capabilities: attr.port_cap_flags.into(),
             state: u8::try_from(attr.state).unwrap_or_default(),
             phys_state: attr.phys_state,
-            netdev: (interface.index(), interface.name().to_owned()),
+            netdev: if is_infiniband { Default::default() } else { (interface.index(), interface.name().to_owned()) },
+            lids,
         };
     }
     Device {

@@ -4,6 +4,8 @@
 //! change, who does so for urxe by options of `urxe run`.
 
 use urxe_ffi::nldev as n;
+use urxe_net::PortLids;
+use urxe_wire::Guid;
 
 use super::kinds::{KINDS, Kind, MOST, Told};
 use super::message::{Answer, Attributes, MIN_TYPE, Malformed, Request, Writer};
@@ -28,6 +30,8 @@ pub(super) struct Port {
     pub(super) phys_state: u8,
     /// The interface it is on: index and name.
     pub(super) netdev: (u32, String),
+    /// LIDs, of a port of InfiniBand.
+    pub(super) lids: Option<PortLids>,
 }
 
 /// A character device below `/dev/infiniband`.
@@ -155,7 +159,8 @@ impl Call<'_> {
             writer.put_u64(n::RDMA_NLDEV_ATTR_NODE_GUID, device.guid);
             writer.put_u64(n::RDMA_NLDEV_ATTR_SYS_IMAGE_GUID, device.guid);
             writer.put_u8(n::RDMA_NLDEV_ATTR_DEV_NODE_TYPE, u8::try_from(n::RDMA_NODE_IB_CA).unwrap_or_default());
-            writer.put_text(n::RDMA_NLDEV_ATTR_DEV_PROTOCOL, "roce");
+            let protocol = if device.port.lids.is_some() { "ib" } else { "roce" };
+            writer.put_text(n::RDMA_NLDEV_ATTR_DEV_PROTOCOL, protocol);
             writer
         })
     }
@@ -166,10 +171,17 @@ impl Call<'_> {
         if !self.names_port()? && !self.lists {
             return Err(libc::EINVAL);
         }
-        let Port { capabilities, state, phys_state, netdev } = &device.port;
+        let Port { capabilities, state, phys_state, netdev, lids } = &device.port;
         let mut writer = handle(&device);
         writer.put_u32(n::RDMA_NLDEV_ATTR_PORT_INDEX, 1);
         writer.put_u64(n::RDMA_NLDEV_ATTR_CAP_FLAGS, *capabilities);
+        if let Some(lids) = lids {
+            // As `fill_port_info` of the kernel's nldev.c.
+            writer.put_u64(n::RDMA_NLDEV_ATTR_SUBNET_PREFIX, u64::from_be_bytes(Guid::DEFAULT_PREFIX));
+            writer.put_u32(n::RDMA_NLDEV_ATTR_LID, lids.lid.0.into());
+            writer.put_u32(n::RDMA_NLDEV_ATTR_SM_LID, lids.sm_lid.0.into());
+            writer.put_u8(n::RDMA_NLDEV_ATTR_LMC, lids.lmc);
+        }
         writer.put_u8(n::RDMA_NLDEV_ATTR_PORT_STATE, *state);
         writer.put_u8(n::RDMA_NLDEV_ATTR_PORT_PHYS_STATE, *phys_state);
         if netdev.0 != 0 {

@@ -3,6 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV6};
 
 use urxe_ffi::ucma;
+use urxe_wire::{Gid, Guid, mgid};
 
 use crate::cm::connect::Offer;
 use crate::cm::event::{Address, ConnParam, Event, Param};
@@ -154,8 +155,27 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Option<SocketAddr>, Errno> {
             let scope = u32::from_ne_bytes([*s0, *s1, *s2, *s3]);
             Ok(Some(SocketAddrV6::new(octets.into(), port, 0, scope).into()))
         }
+        family if family == i32::from(AF_IB) => ib_address(bytes).map(Some),
         _ => Err(Errno(libc::EAFNOSUPPORT)),
     }
+}
+
+/// The address behind a `sockaddr_ib`: of the GID, which is a port's that embeds an IPv4 address or a group's, with the port that
+/// the service id ends in. ENODEV where no port has the GID (`cma_acquire_dev_by_src_ip`, `cma_resolve_ib_dev` of the
+/// kernel's cma.c).
+fn ib_address(bytes: &[u8]) -> Result<SocketAddr, Errno> {
+    let not_ours = Errno(libc::ENODEV);
+    let gid = Gid::new(*bytes.get(8..).and_then(<[u8]>::first_chunk).ok_or(not_ours)?);
+    let [.., high, low] = *bytes.get(24..).and_then(<[u8]>::first_chunk::<8>).ok_or(not_ours)?;
+    let address = Guid::of_gid(&gid).map_or_else(|| mgid::ipv4_group(&gid), Guid::ipv4).ok_or(not_ours)?;
+    Ok(SocketAddr::new(address.into(), u16::from_be_bytes([high, low])))
+}
+
+/// The port that the service id of a `sockaddr_ib` ends in.
+pub(super) fn ib_port(address: &ucma::__kernel_sockaddr_storage) -> u16 {
+    // SAFETY: the structure's memory.
+    let bytes = unsafe { std::slice::from_raw_parts(std::ptr::from_ref(address).cast::<u8>(), size_of_val(address)) };
+    bytes.get(30..).and_then(<[u8]>::first_chunk).map_or(0, |port| u16::from_be_bytes(*port))
 }
 
 /// The start of a `sockaddr`, in room for a `sockaddr_in6`; and how long it is.
@@ -196,10 +216,8 @@ fn sockaddr_in6(address: Option<SocketAddr>) -> libc::sockaddr_in6 {
 const NO_INDEX: u32 = u32::MAX;
 /// Full members of the default partition.
 pub(super) const PKEY: u16 = 0xFFFF;
-/// IB_RATE_10_GBPS.
-pub(super) const RATE: u8 = 3;
-/// Hop limit of a path: the system's default (`net.ipv4.ip_default_ttl`).
-pub(super) const HOP_LIMIT: u8 = 64;
+/// Hop limit of a GRH: the system's default (`net.ipv4.ip_default_ttl`).
+const HOP_LIMIT: u8 = 64;
 
 pub(super) fn route(route: &Route) -> ucma::rdma_ucm_query_route_resp {
     let mut resp: ucma::rdma_ucm_query_route_resp = zeroed();
@@ -212,17 +230,18 @@ pub(super) fn route(route: &Route) -> ucma::rdma_ucm_query_route_resp {
     }
     resp.port_num = 1;
     let [path, _] = &mut resp.ib_route;
-    (path.sgid, path.dgid, path.pkey) = (route.sgid.octets(), route.dgid.octets(), PKEY.to_be());
+    (path.sgid, path.dgid, path.pkey) = (route.path.sgid.octets(), route.path.dgid.octets(), PKEY.to_be());
     if route.has_path {
         resp.num_paths = 1;
         path.reversible = 1;
         path.numb_path = 1;
         // "Exactly", for each.
         (path.mtu_selector, path.mtu) = (2, route.mtu.into());
-        (path.rate_selector, path.rate) = (2, RATE);
+        (path.rate_selector, path.rate) = (2, route.path.rate);
+        (path.slid, path.dlid) = (route.path.slid.0.to_be(), route.path.dlid.0.to_be());
         (path.packet_life_time_selector, path.packet_life_time) = (2, route.packet_life_time);
         path.traffic_class = route.tclass;
-        path.hop_limit = HOP_LIMIT;
+        path.hop_limit = route.path.hop_limit;
     }
     resp
 }
@@ -283,7 +302,8 @@ fn ah_attr(address: &Address) -> ucma::ib_uverbs_ah_attr {
     attr.grh.sgid_index = address.sgid_index;
     attr.grh.hop_limit = HOP_LIMIT;
     attr.grh.traffic_class = address.tclass;
-    attr.is_global = 1;
+    attr.is_global = address.is_global.into();
+    attr.dlid = address.dlid.0;
     attr.port_num = 1;
     attr
 }

@@ -8,76 +8,40 @@
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use urxe_net::cancellation;
 
 use super::{Channel, Command, close_channel, handle_write, open_channel, wait};
 use crate::kernel::Errno;
 use crate::kernel::hook::{answer, aside, call_close, call_write, divert};
+use crate::kernel::library::{HookedLibrary, OpenFile, OpenFiles};
 use crate::kernel::memory::OwnMemory;
-use crate::kernel::plt::{Exporter, Object, exporters, loads};
-use urxe_runtime::fork::Generation;
-use urxe_runtime::fork_safe_mutex::{ForkSafeMutex, without_fork};
 
 type Fstat = unsafe extern "C" fn(fd: c_int, stat: *mut libc::stat) -> c_int;
 
-/// Addresses in the copies whose calls are diverted. They stay loaded, and so do the hooks.
-static INSTALLED: ForkSafeMutex<Vec<usize>> = ForkSafeMutex::new(Vec::new());
-
-/// [`loads`] when copies were looked for last.
-static LOADS: AtomicU64 = AtomicU64::new(0);
+/// Every librdmacm of the process.
+static LIBRARY: HookedLibrary = HookedLibrary::new(c"rdma_create_event_channel", |object| {
+    // Without `write` it could not talk to a kernel either.
+    let _ = divert(object, c"write", &WRITE, libc::write as *const () as usize, write_hook as *const () as usize);
+    let _ = divert(object, c"fstat", &FSTAT, libc::fstat as *const () as usize, fstat_hook as *const () as usize);
+    let _ = divert(object, c"close", &CLOSE, libc::close as *const () as usize, close_hook as *const () as usize);
+});
 
 static WRITE: AtomicUsize = AtomicUsize::new(0);
 static FSTAT: AtomicUsize = AtomicUsize::new(0);
 static CLOSE: AtomicUsize = AtomicUsize::new(0);
 
-/// An event channel of librdmacm's.
-#[derive(Clone)]
-struct Open {
-    fd: RawFd,
-    generation: Generation,
-    channel: Arc<Channel>,
-}
+/// Event channels of librdmacm's.
+static OPEN: OpenFiles<Channel> = OpenFiles::new();
 
-static OPEN: ForkSafeMutex<Vec<Open>> = ForkSafeMutex::new(Vec::new());
-
-/// Diverts the calls of every librdmacm that is loaded, whatever its file is called: bundles bring copies. Again does no harm.
+/// Diverts the calls of every librdmacm that is loaded.
 pub(crate) fn install_if_loaded() {
-    let loads = without_fork(loads);
-    if LOADS.load(Ordering::Acquire) == loads {
-        return;
-    }
-    for copy in without_fork(|| exporters(&[c"rdma_create_event_channel"])) {
-        if !INSTALLED.with(|installed| installed.contains(&copy.function)) {
-            install(&copy);
-        }
-    }
-    LOADS.store(loads, Ordering::Release);
+    LIBRARY.install_if_loaded();
 }
 
-fn install(copy: &Exporter) {
-    // The reference is kept: our hooks are in there for good.
-    // SAFETY: the loader's name of the copy, with a slash, so that it reads no cache; nothing is loaded.
-    if unsafe { libc::dlopen(copy.path.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) }.is_null() {
-        return;
-    }
-    if let Ok(object) = without_fork(|| Object::containing(copy.function as *const c_void)) {
-        // Without `write` it could not talk to a kernel either.
-        let _ = divert(&object, c"write", &WRITE, libc::write as *const () as usize, write_hook as *const () as usize);
-        let _ = divert(&object, c"fstat", &FSTAT, libc::fstat as *const () as usize, fstat_hook as *const () as usize);
-        let _ = divert(&object, c"close", &CLOSE, libc::close as *const () as usize, close_hook as *const () as usize);
-        INSTALLED.with(|installed| installed.push(copy.function));
-    }
-}
-
-fn find(fd: RawFd) -> Option<Open> {
-    OPEN.with(|all| all.iter().find(|open| open.fd == fd).cloned())
-}
-
-fn take(all: &mut Vec<Open>, fd: RawFd) -> Option<Open> {
-    let at = all.iter().position(|open| open.fd == fd)?;
-    Some(all.swap_remove(at))
+fn find(fd: RawFd) -> Option<OpenFile<Channel>> {
+    OPEN.find(fd).ok().flatten()
 }
 
 /// Whether the descriptor is `/dev/null`, which is what librdmacm has opened.
@@ -103,13 +67,7 @@ fn open(fd: RawFd) -> Result<Arc<Channel>, Errno> {
             return Err(Errno::last());
         }
     }
-    let open = Open { fd, generation: Generation::now(), channel: Arc::clone(&channel) };
-    let replaced = OPEN.with(|all| {
-        let replaced = take(all, fd);
-        all.push(open);
-        replaced
-    });
-    drop(replaced);
+    drop(OPEN.insert(fd, None, Arc::clone(&channel)));
     Ok(channel)
 }
 
@@ -165,9 +123,7 @@ fn command(fd: RawFd, bytes: &[u8]) -> Outcome {
     let mut place = None;
     let result = answer(-1, || {
         let channel = match known {
-            Some(known) if known.generation == Generation::now() => known.channel,
-            // Inherited over a fork.
-            Some(_) => return Err(Errno(libc::EIO)),
+            Some(known) => known.file()?,
             None => open(fd)?,
         };
         // SAFETY: the command is librdmacm's.
@@ -198,16 +154,16 @@ unsafe extern "C" fn fstat_hook(fd: c_int, stat: *mut libc::stat) -> c_int {
 
 unsafe extern "C" fn close_hook(fd: c_int) -> c_int {
     let gone = aside(|| {
-        find(fd)?;
+        let gone = find(fd)?;
         wait::closing();
-        OPEN.with(|all| take(all, fd))
+        OPEN.take(&gone)
     });
     // At once, as a kernel does: ending the channel takes longer.
     // SAFETY: the caller's own call.
     let result = unsafe { call_close(&CLOSE, fd) };
-    if let Some(gone) = gone.filter(|gone| gone.generation == Generation::now()) {
+    if let Some(gone) = gone.and_then(OpenFile::own) {
         aside(|| {
-            let _ = std::panic::catch_unwind(|| close_channel(&gone.channel));
+            let _ = std::panic::catch_unwind(|| close_channel(&gone));
         });
     }
     result

@@ -9,6 +9,7 @@ pub mod hook;
 mod query;
 mod wait;
 
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -18,6 +19,7 @@ use super::Errno;
 use super::memory::UserMemory;
 pub use crate::cm::channel::Channel;
 use crate::cm::manager;
+use crate::device;
 
 const EINVAL: Errno = Errno(libc::EINVAL);
 
@@ -135,7 +137,12 @@ impl<'a> Command<'a> {
             ucma::RDMA_USER_CM_CMD_BIND => {
                 let cmd: ucma::rdma_ucm_bind = abi::decode(self.body);
                 if abi::is_any_ib(&cmd.addr) {
-                    return manager.bind_any_ib(cmd.id);
+                    let any = |port| SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
+                    // librdmacm, which only asks whether there is such a family, names no port.
+                    return match abi::ib_port(&cmd.addr) {
+                        port @ 1.. if device::is_infiniband() => manager.bind(cmd.id, any(port)),
+                        _ => manager.bind_any_ib(cmd.id),
+                    };
                 }
                 manager.bind(cmd.id, abi::storage_address(&cmd.addr)?.ok_or(Errno(libc::EAFNOSUPPORT))?)
             }
@@ -147,7 +154,8 @@ impl<'a> Command<'a> {
             ucma::RDMA_USER_CM_CMD_RESOLVE_ADDR => {
                 let cmd: ucma::rdma_ucm_resolve_addr = abi::decode(self.body);
                 let dst = abi::storage_address(&cmd.dst_addr)?.ok_or(EINVAL)?;
-                let src = if cmd.src_size == 0 { None } else { abi::storage_address(&cmd.src_addr)? };
+                let is_any = cmd.src_size == 0 || abi::is_any_ib(&cmd.src_addr);
+                let src = if is_any { None } else { abi::storage_address(&cmd.src_addr)? };
                 manager.resolve_addr(cmd.id, src, dst)
             }
             ucma::RDMA_USER_CM_CMD_RESOLVE_ROUTE => {

@@ -53,8 +53,8 @@ fn gids(route: &Route) -> ucma::rdma_ucm_query_addr_resp {
     let len = u16::try_from(SOCKADDR_IB).unwrap_or_default();
     let pkey = if route.node_guid == 0 { 0 } else { abi::PKEY };
     let end = |gid, address| (abi::storage(&sockaddr_ib(pkey, gid, route.space, address)), len);
-    (resp.src_addr, resp.src_size) = end(route.sgid, route.src);
-    (resp.dst_addr, resp.dst_size) = end(route.dgid, route.dst);
+    (resp.src_addr, resp.src_size) = end(route.path.sgid, route.src);
+    (resp.dst_addr, resp.dst_size) = end(route.path.dgid, route.dst);
     resp
 }
 
@@ -84,21 +84,23 @@ fn paths(route: &Route, room: usize) -> Vec<u8> {
     bytes.extend(PATH_FLAGS.to_ne_bytes());
     bytes.extend([0; 4]);
     let service_id = [0; 8];
-    let lids = [0; 4];
-    let label_and_hop_limit = u32::from(abi::HOP_LIMIT).to_be_bytes();
+    let path = &route.path;
+    let [dlid, slid] = [path.dlid, path.slid].map(|lid| lid.0.to_be_bytes());
+    let label_and_hop_limit = u32::from(path.hop_limit).to_be_bytes();
     // The upper bit says that the way back is the same; the rest would count paths.
     let reversible = 1 << 7;
     let class_and_sl = [0; 2];
-    let record: [&[u8]; 9] = [
+    let record: [&[u8]; 10] = [
         &service_id,
-        &route.dgid.octets(),
-        &route.sgid.octets(),
-        &lids,
+        &path.dgid.octets(),
+        &path.sgid.octets(),
+        &dlid,
+        &slid,
         &label_and_hop_limit,
         &[route.tclass, reversible],
         &abi::PKEY.to_be_bytes(),
         &class_and_sl,
-        &[EXACTLY | route.mtu, EXACTLY | abi::RATE, EXACTLY | route.packet_life_time],
+        &[EXACTLY | route.mtu, EXACTLY | path.rate, EXACTLY | route.packet_life_time],
     ];
     bytes.extend(record.concat());
     // Preference, and what is reserved.
@@ -110,6 +112,8 @@ fn paths(route: &Route, room: usize) -> Vec<u8> {
 mod tests {
     use super::*;
 
+    use crate::cm::query::Path;
+
     const SRC: &str = "10.77.0.1:7471";
     const DST: &str = "10.77.0.2:40000";
 
@@ -119,7 +123,8 @@ mod tests {
             (Some(address), Gid::from(address.ip()))
         };
         let ((src, sgid), (dst, dgid)) = (gid(SRC), gid(DST));
-        Route { node_guid: 5, src, dst, sgid, dgid, space: 0x0106, has_path, mtu: 3, tclass: 9, packet_life_time: 16 }
+        let path = Path { sgid, dgid, hop_limit: 64, rate: 3, ..Path::default() };
+        Route { node_guid: 5, src, dst, path, space: 0x0106, has_path, mtu: 3, tclass: 9, packet_life_time: 16 }
     }
 
     #[test]
@@ -136,9 +141,9 @@ mod tests {
         let route = route(true);
         let resp: ucma::rdma_ucm_query_addr_resp = abi::decode(&answer(2, &route, 288).unwrap());
         assert_eq!((resp.node_guid, resp.port_num, resp.src_size, resp.dst_size), (5, 1, 48, 48));
-        let bytes = sockaddr_ib(abi::PKEY, route.sgid, route.space, route.src);
+        let bytes = sockaddr_ib(abi::PKEY, route.path.sgid, route.space, route.src);
         assert_eq!(bytes[..8], [27, 0, 0xFF, 0xFF, 0, 0, 0, 0]);
-        assert_eq!(bytes[8..24], route.sgid.octets());
+        assert_eq!(bytes[8..24], route.path.sgid.octets());
         assert_eq!(bytes[24..32], [0, 0, 0, 0, 1, 6, 0x1D, 0x2F]);
         assert_eq!(bytes[32..], [0; 16]);
     }
@@ -151,7 +156,7 @@ mod tests {
         let bytes = answer(1, &route, 440).unwrap();
         assert_eq!((bytes.len(), &bytes[..12]), (8 + 72, &[1, 0, 0, 0, 0, 0, 0, 0, 0x2B, 0, 0, 0][..]));
         let record = &bytes[16..];
-        assert_eq!((&record[8..24], &record[24..40]), (&route.dgid.octets()[..], &route.sgid.octets()[..]));
+        assert_eq!((&record[8..24], &record[24..40]), (&route.path.dgid.octets()[..], &route.path.sgid.octets()[..]));
         assert_eq!(record[40..57], [0, 0, 0, 0, 0, 0, 0, 64, 9, 0x80, 0xFF, 0xFF, 0, 0, 0x83, 0x83, 0x90]);
         assert_eq!(record[57..], [0; 7]);
     }

@@ -178,9 +178,25 @@ fn addresses_of_both_versions_survive() {
         assert_eq!(abi::parse(&bytes), Ok(Some(address)));
     }
     assert_eq!(abi::parse(&abi::bytes_of(None).0), Ok(None));
-    // AF_IB
-    assert_eq!(abi::parse(&[27, 0, 0, 0]), Err(Errno(libc::EAFNOSUPPORT)));
+    assert_eq!(abi::parse(&[27, 0, 0, 0]), Err(Errno(libc::ENODEV)), "AF_IB without a GID");
     assert_eq!(abi::parse(&[2, 0, 0, 0, 1]), Err(Errno(libc::EINVAL)), "an address cut short");
+}
+
+/// `sockaddr_ib` of a GID and a service id.
+#[test]
+fn gids_of_infiniband_lead_to_addresses() {
+    let sockaddr = |gid: [u8; 16]| {
+        let mut bytes = [0; 48];
+        bytes[0] = 27;
+        bytes[8..24].copy_from_slice(&gid);
+        bytes[24..32].copy_from_slice(&[0, 0, 0, 0, 0x01, 0x3F, 0x1B, 0x58]);
+        abi::parse(&bytes)
+    };
+    let own = [0xFE, 0x80, 0, 0, 0, 0, 0, 0, 0x02, 0, 0x5E, 0xFE, 10, 77, 0, 1];
+    assert_eq!(sockaddr(own), Ok(Some("10.77.0.1:7000".parse().unwrap())));
+    let group = [0xFF, 0x12, 0x40, 0x1B, 0xFF, 0xFF, 0, 0, 0, 0, 0, 0, 0x0F, 7, 7, 7];
+    assert_eq!(sockaddr(group), Ok(Some("239.7.7.7:7000".parse().unwrap())));
+    assert_eq!(sockaddr([1; 16]), Err(Errno(libc::ENODEV)));
 }
 
 #[test]

@@ -1,7 +1,9 @@
 //! Structures of `rdma/ib_user_mad.h`, to and from what the rest works with.
 
 use urxe_engine::mad::{Address, Claim};
-use urxe_net::Interface;
+use urxe_net::Port;
+use urxe_wire::mad::Mad;
+use urxe_wire::mad::topology::Switch;
 use urxe_wire::{Gid, Lid, Qpn};
 
 use super::EINVAL;
@@ -10,6 +12,7 @@ use crate::kernel::memory::Fields;
 use crate::mad::inbox::{Content, HEADER, Header, Packet};
 use crate::verbs::address_vector::AddressVector;
 use crate::verbs::lid;
+use urxe_runtime::subnet::{lid_of_node, node_gid};
 
 /// Bytes of `struct ib_user_mad_hdr_old`, which lacks the P_Key index.
 pub(super) const OLD_HEADER: usize = 56;
@@ -111,8 +114,8 @@ impl Sent {
         })
     }
 
-    /// Where the message goes: EINVAL without a GRH, unless ports have LIDs (`rdma_check_ah_attr` of the kernel's verbs.c).
-    pub(super) fn address(&self, interface: &Interface) -> Result<Address, Errno> {
+    /// Where the message of a class goes: EINVAL without a GRH, unless ports have LIDs (`rdma_check_ah_attr` of the kernel's verbs.c).
+    pub(super) fn address(&self, port: &Port, class: u8) -> Result<Address, Errno> {
         let av = AddressVector {
             dgid: self.gid,
             sgid_index: self.gid_index.into(),
@@ -122,14 +125,30 @@ impl Sent {
             is_global: self.has_grh,
             dlid: self.lid,
         };
-        let av = if self.has_grh { av } else { lid::with_grh(interface, &av)? };
-        let local = interface.gid(av.sgid_index as usize).ok_or(EINVAL)?;
+        let interface = port.interface();
+        // Directed routes begin in this process, whose the switches are as well.
+        let is_directed = self.qpn == 0 && class == Mad::CLASS_SUBN_DIRECTED;
+        let is_node = is_directed || self.lid == Lid::PERMISSIVE || Switch::of(self.lid).is_some();
+        if is_node && !self.has_grh && interface.link_layer().is_infiniband() {
+            let (_, own) = interface.first_ipv4().ok_or(EINVAL)?;
+            return Ok(Address {
+                local: Gid::from(std::net::IpAddr::V4(own)),
+                remote: node_gid(self.lid),
+                qpn: Qpn::new(self.qpn),
+                flow_label: 0,
+                traffic_class: 0,
+                hop_limit: 0,
+            });
+        }
+        let av = if self.has_grh { av } else { lid::with_grh(port, &av)? };
+        let index = av.sgid_index as usize;
+        let local = interface.gid(index).filter(|_| !interface.gid_layout().is_roce_v1(index)).ok_or(EINVAL)?;
         if av.dgid == Gid::UNSPECIFIED {
             return Err(EINVAL);
         }
         Ok(Address {
-            local,
-            remote: av.dgid,
+            local: interface.network_gid(&local),
+            remote: interface.network_gid(&av.dgid),
             qpn: Qpn::new(self.qpn),
             flow_label: av.flow_label & 0x000F_FFFF,
             traffic_class: av.traffic_class,
@@ -139,7 +158,7 @@ impl Sent {
 }
 
 /// `struct ib_user_mad_hdr` in front of something to read: length of all that follows included.
-pub(super) fn header_of(packet: &Packet, header_len: usize, interface: &Interface) -> Header {
+pub(super) fn header_of(packet: &Packet, header_len: usize, port: &Port) -> Header {
     let (from, message) = match &packet.content {
         Content::Received { from, message } => (from, message),
         Content::TimedOut { context, .. } => {
@@ -149,14 +168,19 @@ pub(super) fn header_of(packet: &Packet, header_len: usize, interface: &Interfac
         }
     };
     let mut header = [0; HEADER];
+    let interface = port.interface();
     let length = u32::try_from(header_len + message.len()).unwrap_or(u32::MAX);
     let gid_index = interface.gid_index(&from.local).and_then(|index| u8::try_from(index).ok()).unwrap_or_default();
     put(&mut header, 0, &packet.agent.to_ne_bytes());
     put(&mut header, 16, &length.to_ne_bytes());
     put(&mut header, 20, &from.qpn.get().to_be_bytes());
-    put(&mut header, 28, &lid::of_peer(&from.remote).0.to_be_bytes());
+    if let Some(lid) = lid_of_node(&from.remote) {
+        put(&mut header, 28, &lid.0.to_be_bytes());
+        return header;
+    }
+    put(&mut header, 28, &lid::of_peer(port, &from.remote).0.to_be_bytes());
     put(&mut header, 32, &[1, gid_index, from.hop_limit, from.traffic_class]);
-    put(&mut header, 36, &from.remote.octets());
+    put(&mut header, 36, &interface.shown_gid(&from.remote).octets());
     put(&mut header, 52, &from.flow_label.to_be_bytes());
     header
 }

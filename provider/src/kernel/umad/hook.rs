@@ -1,13 +1,13 @@
 //! Hooks in libibumad's PLT slots for `ioctl`, `read`, `write` and `close`, and the files of `/dev/infiniband` that the
 //! preloaded library opens: `umadN` and `issmN`.
 //!
-//! A program gets an eventfd, which poll(2) knows what to do with. Only libibumad's own calls on it are answered: a program
-//! that calls read(2) itself reads the eventfd.
+//! A program gets a socket, which poll(2) knows what to do with. Only libibumad's own calls on it are answered: a program
+//! that calls read(2) itself reads a byte of the socket.
 
 use std::ffi::{c_int, c_ulong, c_void};
 use std::os::fd::{AsRawFd, IntoRawFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use urxe_net::cancellation::{self, CancelGuard};
 use urxe_net::identity::Identity;
@@ -15,35 +15,29 @@ use urxe_net::identity::Identity;
 use super::{File, issm};
 use crate::kernel::Errno;
 use crate::kernel::hook::{answer, aside, call_close, call_write, divert};
+use crate::kernel::library::{HookedLibrary, OpenFile, OpenFiles};
 use crate::kernel::memory::OwnMemory;
-use crate::kernel::plt::{Exporter, Object, exporters, loads};
-use urxe_runtime::fork::{self, Generation};
-use urxe_runtime::fork_safe_mutex::{ForkSafeMutex, without_fork};
+use urxe_runtime::fork;
 
-type Ioctl = unsafe extern "C" fn(fd: c_int, request: c_ulong, ...) -> c_int;
-type Read = unsafe extern "C" fn(fd: c_int, buf: *mut c_void, count: usize) -> isize;
+type Ioctl = unsafe extern "C-unwind" fn(fd: c_int, request: c_ulong, ...) -> c_int;
+type Read = unsafe extern "C-unwind" fn(fd: c_int, buf: *mut c_void, count: usize) -> isize;
 
-/// Addresses in the copies whose calls are diverted.
-static INSTALLED: ForkSafeMutex<Vec<usize>> = ForkSafeMutex::new(Vec::new());
-/// [`loads`] when copies were looked for last.
-static LOADS: AtomicU64 = AtomicU64::new(0);
+/// Every libibumad of the process.
+static LIBRARY: HookedLibrary = HookedLibrary::new(c"umad_open_port", |object| {
+    // Without any of them it could not talk to a kernel either.
+    let _ = divert(object, c"ioctl", &IOCTL, libc::ioctl as *const () as usize, ioctl_hook as *const () as usize);
+    let _ = divert(object, c"read", &READ, libc::read as *const () as usize, read_hook as *const () as usize);
+    let _ = divert(object, c"write", &WRITE, libc::write as *const () as usize, write_hook as *const () as usize);
+    let _ = divert(object, c"close", &CLOSE, libc::close as *const () as usize, close_hook as *const () as usize);
+});
 
 static IOCTL: AtomicUsize = AtomicUsize::new(0);
 static READ: AtomicUsize = AtomicUsize::new(0);
 static WRITE: AtomicUsize = AtomicUsize::new(0);
 static CLOSE: AtomicUsize = AtomicUsize::new(0);
 
-/// An open `umadN`.
-#[derive(Clone)]
-struct Open {
-    fd: RawFd,
-    /// Identity of what is under the number: programs close it behind libibumad's back (`closefrom(3)`, dup2(2)).
-    identity: Option<Identity>,
-    generation: Generation,
-    file: Arc<File>,
-}
-
-static OPEN: ForkSafeMutex<Vec<Open>> = ForkSafeMutex::new(Vec::new());
+/// Open `umadN`.
+static OPEN: OpenFiles<File> = OpenFiles::new();
 
 /// Callbacks by which the preloaded library opens the files.
 pub(crate) static NODES: urxe_preload::Nodes = urxe_preload::Nodes { is_name: |name| kind(name).is_some(), open };
@@ -66,17 +60,12 @@ fn open(name: &[u8], flags: c_int) -> c_int {
     let _guard = CancelGuard::new();
     let opened = std::panic::catch_unwind(|| {
         fork::notice();
-        install_if_loaded();
+        LIBRARY.install_if_loaded();
         match kind(name).ok_or(Errno(libc::ENOENT))? {
             Kind::Issm(index) => Ok(issm::open(index, flags)?.into_raw_fd()),
             Kind::Umad(index) => {
                 let (file, fd) = File::open(index, flags)?;
-                let open = Open::new(fd.as_raw_fd(), file);
-                let replaced = OPEN.with(|all| {
-                    let replaced = take(all, open.fd);
-                    all.push(open);
-                    replaced
-                });
+                let replaced = insert(fd.as_raw_fd(), file);
                 end(replaced);
                 Ok(fd.into_raw_fd())
             }
@@ -85,88 +74,26 @@ fn open(name: &[u8], flags: c_int) -> c_int {
     opened.unwrap_or(Err(Errno(libc::EIO))).unwrap_or_else(|Errno(errno)| -errno)
 }
 
-/// Diverts the calls of every libibumad that is loaded.
-fn install_if_loaded() {
-    let loads = without_fork(loads);
-    if LOADS.load(Ordering::Acquire) == loads {
-        return;
-    }
-    for copy in without_fork(|| exporters(&[c"umad_open_port"])) {
-        if !INSTALLED.with(|installed| installed.contains(&copy.function)) {
-            install(&copy);
-        }
-    }
-    LOADS.store(loads, Ordering::Release);
-}
-
-fn install(copy: &Exporter) {
-    // The reference is kept: our hooks are in there for good.
-    // SAFETY: the loader's name of the copy, with a slash, so that it reads no cache; nothing is loaded.
-    if unsafe { libc::dlopen(copy.path.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) }.is_null() {
-        return;
-    }
-    if let Ok(object) = without_fork(|| Object::containing(copy.function as *const c_void)) {
-        // Without any of them it could not talk to a kernel either.
-        let _ = divert(&object, c"ioctl", &IOCTL, libc::ioctl as *const () as usize, ioctl_hook as *const () as usize);
-        let _ = divert(&object, c"read", &READ, libc::read as *const () as usize, read_hook as *const () as usize);
-        let _ = divert(&object, c"write", &WRITE, libc::write as *const () as usize, write_hook as *const () as usize);
-        let _ = divert(&object, c"close", &CLOSE, libc::close as *const () as usize, close_hook as *const () as usize);
-        INSTALLED.with(|installed| installed.push(copy.function));
-    }
+fn insert(fd: RawFd, file: File) -> Option<OpenFile<File>> {
+    OPEN.insert(fd, Identity::of(fd).ok(), Arc::new(file))
 }
 
 /// The file that is open under a number. Forgets one that the program has closed some other way.
-fn find(fd: RawFd) -> Option<Open> {
-    let found = OPEN.with(|all| all.iter().find(|open| open.fd == fd).cloned())?;
-    if found.is_there() {
-        return Some(found);
-    }
-    end(forget(&found));
-    None
-}
-
-/// Takes out this file, unless another one has come under its number since.
-fn forget(gone: &Open) -> Option<Open> {
-    OPEN.with(|all| {
-        let at = all.iter().position(|open| Arc::ptr_eq(&open.file, &gone.file))?;
-        Some(all.swap_remove(at))
+fn find(fd: RawFd) -> Option<OpenFile<File>> {
+    OPEN.find(fd).unwrap_or_else(|gone| {
+        end(Some(gone));
+        None
     })
 }
 
-fn take(all: &mut Vec<Open>, fd: RawFd) -> Option<Open> {
-    let at = all.iter().position(|open| open.fd == fd)?;
-    Some(all.swap_remove(at))
-}
-
 /// Ends a file that is closed, unless it is the parent's.
-fn end(gone: Option<Open>) {
-    if let Some(gone) = gone.filter(|gone| gone.generation == Generation::now()) {
-        gone.file.close();
+fn end(gone: Option<OpenFile<File>>) {
+    if let Some(file) = gone.and_then(OpenFile::own) {
+        file.close();
     }
 }
 
-impl Open {
-    fn new(fd: RawFd, file: File) -> Self {
-        let identity = Identity::of(fd).ok();
-        Self { fd, identity, generation: Generation::now(), file: Arc::new(file) }
-    }
-
-    /// Whether the file still is under its number, as far as that can be told.
-    fn is_there(&self) -> bool {
-        let is_own = self.generation == Generation::now();
-        self.identity.is_none_or(|identity| {
-            // In a child the parent may be gone, and its mark with it.
-            if is_own { identity.is_under(self.fd) } else { identity.may_be_under(self.fd) }
-        })
-    }
-
-    /// The file; EIO in a child that inherited it.
-    fn file(self) -> Result<Arc<File>, Errno> {
-        if self.generation == Generation::now() { Ok(self.file) } else { Err(Errno(libc::EIO)) }
-    }
-}
-
-unsafe extern "C" fn ioctl_hook(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
+unsafe extern "C-unwind" fn ioctl_hook(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
     let guard = CancelGuard::new();
     let Some(open) = aside(|| find(fd)) else {
         drop(guard);
@@ -245,7 +172,7 @@ fn read(fd: RawFd, buf: *mut c_void, count: usize) -> Option<Result<isize, Errno
 
 unsafe extern "C-unwind" fn close_hook(fd: c_int) -> c_int {
     let guard = CancelGuard::new();
-    let Some(gone) = aside(|| forget(&find(fd)?)) else {
+    let Some(gone) = aside(|| OPEN.take(&find(fd)?)) else {
         drop(guard);
         // SAFETY: the caller's own call.
         return unsafe { call_close(&CLOSE, fd) };
@@ -267,7 +194,7 @@ mod tests {
         CLOSE.store(libc::close as *const () as usize, Ordering::Release);
         let (file, fd) = File::open(0, libc::O_CLOEXEC).unwrap();
         let fd = fd.into_raw_fd();
-        OPEN.with(|all| all.push(Open::new(fd, file)));
+        assert!(insert(fd, file).is_none());
         fd
     }
 
@@ -282,7 +209,7 @@ mod tests {
             libc::close(other);
         }
         assert!(find(fd).is_none());
-        assert!(!OPEN.with(|all| all.iter().any(|open| open.fd == fd)), "it is forgotten");
+        assert!(matches!(OPEN.find(fd), Ok(None)), "it is forgotten");
         // SAFETY: as above.
         assert_eq!(unsafe { close_hook(fd) }, 0);
     }

@@ -3,8 +3,8 @@
 //! The descriptor is a socket that holds an abstract name, which goes with its last copy.
 
 use std::os::fd::OwnedFd;
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixDatagram};
+
+use urxe_net::issm;
 
 use crate::device;
 use crate::kernel::Errno;
@@ -19,10 +19,8 @@ const INTERVAL: libc::c_int = 20;
 /// ENXIO if there is no such device; EAGAIN with `O_NONBLOCK`, EINTR when a signal comes while it waits.
 pub(super) fn open(index: usize, flags: libc::c_int) -> Result<OwnedFd, Errno> {
     let device = device::all().into_iter().nth(index).ok_or(Errno(libc::ENXIO))?;
-    let name =
-        SocketAddr::from_abstract_name(format!("urxe/1/issm/{}", device.netdev)).map_err(|_| Errno(libc::ENXIO))?;
     loop {
-        match UnixDatagram::bind_addr(&name) {
+        match issm::claim(&device.netdev) {
             Ok(socket) => return Ok(socket.into()),
             Err(error) if error.kind() != std::io::ErrorKind::AddrInUse => {
                 return Err(Errno(error.raw_os_error().unwrap_or(libc::EIO)));

@@ -4,7 +4,7 @@
 
 mod abi;
 pub mod hook;
-mod issm;
+pub(crate) mod issm;
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
@@ -22,6 +22,7 @@ use crate::verbs::context::{OpenError, SharedPort};
 pub use abi::{ENABLE_PKEY, REGISTER_AGENT, REGISTER_AGENT_2, UNREGISTER_AGENT};
 use abi::{OLD_HEADER, Registration, Sent};
 use urxe_runtime::lock;
+use urxe_runtime::subnet::lid_of_node;
 
 const EINVAL: Errno = Errno(libc::EINVAL);
 
@@ -129,10 +130,10 @@ impl File {
         let is_subnet = claim.map(|claim| matches!(claim.class, Mad::CLASS_SUBN_LID | Mad::CLASS_SUBN_DIRECTED));
         let does_rmpp = rmpp_version != 0 && flags & abi::USER_RMPP == 0;
         let claim = match (qpn, is_subnet) {
-            (0, Some(false)) => return Err(EINVAL),
+            (0, Some(false)) | (1, Some(true)) => return Err(EINVAL),
             // Ethernet ports have no QP0. With LIDs, programs of InfiniBand may ask: nobody answers.
             (0, _) if !device::has_lids() => return Err(Errno(libc::EPROTONOSUPPORT)),
-            (0, _) => None,
+            (0, _) if !device::is_infiniband() => None,
             _ => claim,
         };
         let id = u32::try_from(index).map_err(|_| EINVAL)?;
@@ -179,11 +180,13 @@ impl File {
         let sent = Sent::parse(&context).ok_or(EINVAL)?;
         let agent = usize::try_from(sent.agent).ok().and_then(|index| control.agents.get(index).copied().flatten());
         let (Some(agent), Some(shared)) = (agent, &control.shared) else { return Err(EINVAL) };
-        let to = sent.address(&shared.port().net().interface())?;
+        let to = sent.address(shared.port().net(), message.get(1).copied().unwrap_or_default())?;
         // GIDs of two IP versions do not reach each other (`rdma_create_user_ah`).
         let Address { local, remote, qpn, flow_label, traffic_class, hop_limit } = to;
         let way = Destination { local, remote, dest_qpn: qpn, flow_label, tclass: traffic_class, hop_limit };
-        shared.port().net().route(&way).map_err(|_| EINVAL)?;
+        if lid_of_node(&remote).is_none() {
+            shared.port().net().route(&way).map_err(|_| EINVAL)?;
+        }
         let timeout = (sent.timeout_ms != 0).then(|| Duration::from_millis(sent.timeout_ms.into()));
         let mads = Arc::clone(shared.mads());
         drop(control);
@@ -205,9 +208,9 @@ impl File {
             return Err(EINVAL);
         }
         let shared = shared.ok_or(Errno(libc::EAGAIN))?;
-        let interface = shared.port().net().interface();
+        let port = shared.port().net();
         self.inbox.read(|packet| {
-            let header = abi::header_of(packet, header_len, &interface);
+            let header = abi::header_of(packet, header_len, port);
             let body: &[u8] = match &packet.content {
                 Content::Received { message, .. } => message,
                 Content::TimedOut { header, .. } => header,

@@ -262,6 +262,7 @@ impl<'a> Call<'a> {
 /// `struct ib_uverbs_gid_entry`, cut to or padded with zeros to what the caller thinks is its size.
 fn entry_bytes(entry: &GidEntry, size: usize) -> Vec<u8> {
     let gid_type = match entry.gid_type {
+        GidType::Ib => uapi::IB_UVERBS_GID_TYPE_IB,
         GidType::RoceV1 => uapi::IB_UVERBS_GID_TYPE_ROCE_V1,
         GidType::RoceV2 => uapi::IB_UVERBS_GID_TYPE_ROCE_V2,
     };

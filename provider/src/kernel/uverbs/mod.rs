@@ -28,9 +28,11 @@ pub use write::handle_write;
 #[cfg(test)]
 mod tests;
 
-/// RoCE version of a GID: `IB_UVERBS_GID_TYPE_*`.
+/// Type of a GID: `IB_UVERBS_GID_TYPE_*`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GidType {
+    /// InfiniBand.
+    Ib,
     /// RoCE v1, by Ethertype.
     RoceV1,
     /// RoCE v2, over UDP.
@@ -46,7 +48,7 @@ pub struct GidEntry {
     pub index: u32,
     /// The port, from 1.
     pub port: u32,
-    /// RoCE version.
+    /// InfiniBand, or the RoCE version.
     pub gid_type: GidType,
     /// The network interface's index; 0 for none.
     pub netdev_ifindex: u32,

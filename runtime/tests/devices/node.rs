@@ -1,16 +1,16 @@
-//! Two devices in one process, without libibverbs: RC messages between them, over UDP and through shared memory.
+//! Devices of tests, in network namespaces of their own.
 
 use std::io;
 use std::net::IpAddr;
 use std::process::Command;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread::{self, JoinHandle};
 
 use urxe_engine::attr::{AttrMask, QpAttr};
 use urxe_engine::congestion::CongestionSettings;
 use urxe_engine::{
     Access, CompletionQueue, Cqe, Data, Key, Pd, QpCap, QpConfig, QpState, QpType, RecvWr, Region, RegionKind, Remote,
-    SendOp, SendWr, Sge, SgeList, WcStatus,
+    SendOp, SendWr, Sge, SgeList,
 };
 use urxe_net::{Destination, Interface};
 use urxe_runtime::async_events::AsyncEvents;
@@ -21,11 +21,20 @@ use urxe_runtime::qp::Qp;
 use urxe_runtime::{fork, progress};
 use urxe_wire::{Gid, Mtu, Psn, Qpn, RKey, RnrTimer};
 
-const PD: Pd = Pd(1);
-const LOOPBACK: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+pub(crate) const PD: Pd = Pd(1);
+pub(crate) const LOOPBACK: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+
+/// Taken by each test; alone by a test of what the process counts.
+pub(crate) static TESTS: RwLock<()> = RwLock::new(());
+
+/// Runs `f` as [`in_new_namespace`] does, while other tests may run.
+pub(crate) fn in_namespace(f: impl FnOnce() + Send) {
+    let _beside_others = TESTS.read().unwrap_or_else(PoisonError::into_inner);
+    in_new_namespace(f);
+}
 
 /// Runs `f` in a thread that is alone in a new network namespace with `lo` up.
-fn in_namespace(f: impl FnOnce() + Send) {
+pub(crate) fn in_new_namespace(f: impl FnOnce() + Send) {
     thread::scope(|scope| {
         let thread = scope.spawn(|| {
             // SAFETY: no pointer involved; only the calling thread changes its namespace.
@@ -43,7 +52,7 @@ fn in_namespace(f: impl FnOnce() + Send) {
 
 /// Event file that keeps asynchronous events.
 #[derive(Debug, Default)]
-struct Events(Mutex<Vec<(u64, EventType)>>);
+pub(crate) struct Events(pub(crate) Mutex<Vec<(u64, EventType)>>);
 
 impl EventSink for Events {
     fn completion(&self, _cq: u64) {}
@@ -64,36 +73,55 @@ impl EventSink for Events {
     fn end(&self) {}
 }
 
-/// A device with its background thread, and one RC queue pair with a buffer.
-struct Node {
-    port: Arc<Device>,
-    thread: Option<JoinHandle<()>>,
-    events: Arc<Events>,
-    cq: Arc<Cq>,
-    qp: Arc<Qp>,
-    key: Key,
-    buffer: Box<[u64]>,
+/// A device, perhaps with its background thread, and one RC queue pair with a buffer.
+pub(crate) struct Node {
+    pub(crate) port: Arc<Device>,
+    pub(crate) thread: Option<JoinHandle<()>>,
+    pub(crate) events: Arc<Events>,
+    pub(crate) cq: Arc<Cq>,
+    pub(crate) qp: Arc<Qp>,
+    pub(crate) key: Key,
+    pub(crate) buffer: Box<[u64]>,
 }
 
-const WORDS: usize = 8192;
+pub(crate) const WORDS: usize = 8192;
+
+/// Opens a device that nobody makes progress for but the test.
+pub(crate) fn open(options: OpenOptions<'_>) -> Arc<Device> {
+    let interface = Interface::by_name("lo").unwrap();
+    Arc::new(Device::open("test", interface, options).unwrap())
+}
 
 impl Node {
-    fn new(seed: u64, shares_memory: bool) -> Self {
-        let interface = Interface::by_name("lo").unwrap();
-        let options = OpenOptions { shares_memory, key_seed: seed, ..OpenOptions::default() };
-        let port = Arc::new(Device::open("test", interface, options).unwrap());
+    pub(crate) fn new(seed: u64, shares_memory: bool) -> Self {
+        let port = open(OpenOptions { shares_memory, key_seed: seed, ..OpenOptions::default() });
         fork::remember(&port);
         let thread = Some(progress::start(Arc::clone(&port)).unwrap());
+        let mut node = Self::on(&port);
+        node.thread = thread;
+        node
+    }
+
+    /// Another queue pair on a device that is open, with a CQ and a buffer of its own.
+    pub(crate) fn on(port: &Arc<Device>) -> Self {
+        Self::with_words(port, WORDS)
+    }
+
+    /// Another queue pair as [`on`](Self::on) makes it, with a buffer of so many words.
+    pub(crate) fn with_words(port: &Arc<Device>, words: usize) -> Self {
+        let port = Arc::clone(port);
         let events = Arc::<Events>::default();
         let cq = Arc::new(Cq::new(CompletionQueue::with_quirks(64, Default::default()), None, events.clone()));
-        let buffer = vec![0_u64; WORDS].into_boxed_slice();
+        let buffer = vec![0_u64; words].into_boxed_slice();
         let host = buffer.as_ptr() as u64;
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
-        let length = 8 * WORDS as u64;
+        let length = 8 * words as u64;
         let make = |key| Region { key, pd: PD, access, iova: 0, length, host, kind: RegionKind::Memory };
         let key = port.regions().insert(make).unwrap();
         let config = QpConfig {
             congestion: CongestionSettings::NONE,
+            ack_timer: urxe_engine::AckTimer::Specified,
+            selective: None,
             qpn: port.net().alloc_qpn().unwrap(),
             qp_type: QpType::Rc,
             pd: PD,
@@ -109,13 +137,17 @@ impl Node {
             counters: Vec::new(),
         };
         let qp = Qp::new(&port, config, AsyncEvents::new(events.clone(), 7));
-        Self { port, thread, events, cq, qp, key, buffer }
+        Self { port, thread: None, events, cq, qp, key, buffer }
     }
 
-    fn connect(&self, peer: Qpn) {
+    pub(crate) fn connect(&self, peer: Qpn) {
+        self.connect_with(peer, Mtu::Mtu1024);
+    }
+
+    pub(crate) fn connect_with(&self, peer: Qpn, path_mtu: Mtu) {
         let attr = QpAttr {
             access: Access::REMOTE_WRITE | Access::REMOTE_READ,
-            path_mtu: Mtu::Mtu1024,
+            path_mtu,
             dest_qpn: peer,
             rq_psn: Psn::new(0),
             sq_psn: Psn::new(0),
@@ -129,7 +161,7 @@ impl Node {
         };
         let gid = Gid::from(LOOPBACK);
         let to = Destination { local: gid, remote: gid, dest_qpn: peer, flow_label: 0, tclass: 0, hop_limit: 0 };
-        let route = self.port.net().route(&to).unwrap();
+        let route = self.port.net().route_inside(&to).unwrap();
         let init = [AttrMask::PKEY_INDEX, AttrMask::PORT, AttrMask::ACCESS_FLAGS];
         let rtr = [
             AttrMask::AV,
@@ -150,20 +182,28 @@ impl Node {
         }
     }
 
-    fn post_send(&self, op: SendOp, offset: u64, length: u32) {
-        let sge = Sge { addr: offset, length, l_key: self.key.0 };
+    pub(crate) fn sge(&self, offset: u64, length: u32) -> Sge {
+        Sge { addr: offset, length, l_key: self.key.0 }
+    }
+
+    pub(crate) fn post_send(&self, op: SendOp, offset: u64, length: u32) {
+        self.post_send_of(op, self.sge(offset, length));
+    }
+
+    /// Posts a request with memory of any node of the device.
+    pub(crate) fn post_send_of(&self, op: SendOp, sge: Sge) {
         let wr = SendWr { wr_id: 1, op, data: Data::Gather(SgeList::new(&[sge])), ..SendWr::default() };
         self.port.with_work(|work| self.qp.post_send(work, |engine, io| engine.post_send(io, wr, None))).unwrap();
     }
 
-    fn post_recv(&self, offset: u64, length: u32) {
-        let buffers = SgeList::new(&[Sge { addr: offset, length, l_key: self.key.0 }]);
+    pub(crate) fn post_recv(&self, offset: u64, length: u32) {
+        let buffers = SgeList::new(&[self.sge(offset, length)]);
         let wr = RecvWr { wr_id: 2, buffers };
         self.port.with_work(|work| self.qp.post_recv(work, |engine, io| engine.post_recv(io, wr))).unwrap();
     }
 
     /// Polls until there is a completion.
-    fn completion(&self) -> Cqe {
+    pub(crate) fn completion(&self) -> Cqe {
         let mut found = None;
         while found.is_none() {
             if self.cq.poll(1, |cqe| found = Some(*cqe)) == 0 {
@@ -173,16 +213,16 @@ impl Node {
         found.unwrap()
     }
 
-    fn count(&self, name: &str) -> u64 {
+    pub(crate) fn count(&self, name: &str) -> u64 {
         self.port.all_counters().find(|(counter, _)| *counter == name).unwrap().1
     }
 
-    fn remote(&self, offset: u64) -> Remote {
+    pub(crate) fn remote(&self, offset: u64) -> Remote {
         Remote { addr: offset, r_key: RKey(self.key.0) }
     }
 
     /// Copy of a word of the buffer, which a peer may be writing.
-    fn word(&self, index: usize) -> u64 {
+    pub(crate) fn word(&self, index: usize) -> u64 {
         // SAFETY: within the buffer; peers write it by other threads.
         unsafe { std::ptr::read_volatile(&raw const self.buffer[index]) }
     }
@@ -192,67 +232,10 @@ impl Drop for Node {
     fn drop(&mut self) {
         self.qp.close(7);
         self.port.regions().remove(self.key).unwrap();
-        self.port.request_stop();
-        self.thread.take().unwrap().join().unwrap();
-        fork::close(&self.port);
+        if let Some(thread) = self.thread.take() {
+            self.port.request_stop();
+            thread.join().unwrap();
+            fork::close(&self.port);
+        }
     }
-}
-
-/// SEND, WRITE and READ in turn between two devices.
-fn exchange(shares_memory: bool) {
-    let (mut a, b) = (Node::new(1, shares_memory), Node::new(2, shares_memory));
-    a.connect(b.qp.qpn());
-    b.connect(a.qp.qpn());
-    for (word, value) in a.buffer.iter_mut().zip(100..) {
-        *word = value;
-    }
-    let all = u32::try_from(8 * WORDS).unwrap();
-
-    b.post_recv(0, all);
-    a.post_send(SendOp::Send, 0, 4096);
-    let (sent, received) = (a.completion(), b.completion());
-    assert_eq!((sent.status, received.status, received.byte_len), (WcStatus::Success, WcStatus::Success, 4096));
-    assert_eq!((b.word(0), b.word(511), b.word(512)), (100, 611, 0));
-
-    a.post_send(SendOp::Write(b.remote(0)), 0, all);
-    assert_eq!(a.completion().status, WcStatus::Success);
-    assert_eq!(b.word(WORDS - 1), 100 + WORDS as u64 - 1);
-
-    b.post_send(SendOp::Read(a.remote(8)), 0, all - 8);
-    assert_eq!(b.completion().status, WcStatus::Success);
-    assert_eq!((b.word(0), b.word(WORDS - 2)), (101, 100 + WORDS as u64 - 1));
-    for node in [&a, &b] {
-        assert_eq!(node.count("tx_ring_runs") > 0, shares_memory, "the way the packets go");
-        assert_eq!(node.count("rx_ring_runs") > 0, shares_memory, "the way the packets come");
-    }
-    assert!(a.events.0.lock().unwrap().is_empty() && b.events.0.lock().unwrap().is_empty());
-
-    // Behind the end of the region.
-    a.post_send(SendOp::Write(b.remote(8)), 0, all);
-    assert_eq!(a.completion().status, WcStatus::RemoteAccessError);
-    assert_eq!(a.qp.inspect(|engine| engine.state()), QpState::Err);
-    while b.events.0.lock().unwrap().is_empty() {
-        b.port.polled(false);
-    }
-    assert_eq!(*b.events.0.lock().unwrap(), [(7, EventType::QpAccessError)]);
-}
-
-#[test]
-fn messages_go_over_udp() {
-    in_namespace(|| exchange(false));
-}
-
-#[test]
-fn messages_go_through_shared_memory() {
-    in_namespace(|| exchange(true));
-}
-
-#[test]
-fn a_closed_device_is_not_kept_alive() {
-    in_namespace(|| {
-        let node = Node::new(1, false);
-        let port: Weak<Device> = Arc::downgrade(&node.port);
-        drop(node);
-        assert!(port.upgrade().is_none());
-    });
 }

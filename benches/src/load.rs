@@ -1,0 +1,195 @@
+//! Wall time of programs while spinners want the processors, beside the same over UCX's shared memory.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use urxe_tests::Host;
+
+use crate::programs::{run_pair, run_ranks};
+
+/// A program and what it is held against.
+#[derive(Debug)]
+pub struct Task {
+    /// Name of the row.
+    pub name: &'static str,
+    urxe: Run,
+    beside: Run,
+}
+
+/// A run, to its end.
+#[derive(Debug)]
+enum Run {
+    /// Server and client of a program.
+    Pair { program: &'static str, args: &'static str, env: &'static [(&'static str, &'static str)] },
+    /// Ranks of an MPI program that sum up: over these transports of UCX.
+    AllReduce { ranks: usize, tls: &'static str, device: &'static str },
+}
+
+const SYSV: &[(&str, &str)] = &[("UCX_TLS", "sysv,self"), ("UCX_WARN_UNUSED_ENV_VARS", "n")];
+const URXE: &[(&str, &str)] = &[("URXE_LOOPBACK", "shm")];
+const UCX_OVER_URXE: &[(&str, &str)] = &[
+    ("URXE_LOOPBACK", "shm"),
+    ("UCX_TLS", "rc_verbs,self"),
+    ("UCX_NET_DEVICES", "urxe0:1"),
+    ("UCX_WARN_UNUSED_ENV_VARS", "n"),
+];
+
+const fn urxe(program: &'static str, args: &'static str) -> Run {
+    Run::Pair { program, args, env: URXE }
+}
+
+const fn ucx(args: &'static str) -> Run {
+    Run::Pair { program: "ucx_perftest", args, env: SYSV }
+}
+
+/// The programs. As many exchanges, or bytes, on either side.
+pub const TASKS: &[Task] = &[
+    Task {
+        name: "ib_write_lat",
+        urxe: urxe("ib_write_lat", "-d urxe0 -x 1 -F -s 8 -n 5000"),
+        beside: ucx("-t ucp_put_lat -s 8 -n 5000"),
+    },
+    Task {
+        name: "ib_send_lat",
+        urxe: urxe("ib_send_lat", "-d urxe0 -x 1 -F -s 8 -n 5000"),
+        beside: ucx("-t tag_lat -s 8 -n 5000"),
+    },
+    Task {
+        name: "ibv_rc_pingpong",
+        urxe: urxe("ibv_rc_pingpong", "-d urxe0 -g 1 -s 8 -n 5000"),
+        beside: ucx("-t tag_lat -s 8 -n 5000"),
+    },
+    Task {
+        name: "ib_write_bw 64 KiB",
+        urxe: urxe("ib_write_bw", "-d urxe0 -x 1 -F -s 65536 -n 2000"),
+        beside: ucx("-t ucp_put_bw -s 65536 -n 2000"),
+    },
+    Task {
+        name: "UCX over urxe, tag_lat",
+        urxe: Run::Pair { program: "ucx_perftest", args: "-t tag_lat -s 8 -n 5000", env: UCX_OVER_URXE },
+        beside: ucx("-t tag_lat -s 8 -n 5000"),
+    },
+    Task {
+        name: "Open MPI, allreduce of 4 ranks",
+        urxe: Run::AllReduce { ranks: 4, tls: "rc_v,self", device: "urxe0:1" },
+        beside: Run::AllReduce { ranks: 4, tls: "sysv,self", device: "all" },
+    },
+];
+
+impl Run {
+    /// Runs it; `None` if it does not end within the time.
+    fn time(&self, host: &Host, limit: Duration) -> Result<Option<Duration>> {
+        let start = Instant::now();
+        let ended = match self {
+            Self::Pair { program, args, env } => {
+                run_pair(host, program, &args.split_whitespace().collect::<Vec<_>>(), env, limit)?
+            }
+            Self::AllReduce { ranks, tls, device } => run_ranks(host, *ranks, "allreduce", tls, device, limit)?,
+        };
+        Ok(ended.then(|| start.elapsed()))
+    }
+}
+
+/// Times of a task with so many spinners a processor: over urxe, and beside it.
+#[derive(Debug, Default)]
+pub struct Times {
+    /// Over urxe; `None` for a run that did not end.
+    pub urxe: Vec<Option<Duration>>,
+    /// Runs that these are held against.
+    pub beside: Vec<Option<Duration>>,
+}
+
+impl Task {
+    /// Runs both sides once, in turns, the other first every other round.
+    ///
+    /// # Errors
+    /// A program fails: not ending is none.
+    pub fn round(&self, host: &Host, limit: Duration, round: u32, times: &mut Times) -> Result<()> {
+        let mut urxe = || self.urxe.time(host, limit).map(|time| times.urxe.push(time));
+        let mut beside = || self.beside.time(host, limit).map(|time| times.beside.push(time));
+        if round.is_multiple_of(2) {
+            urxe()?;
+            beside()
+        } else {
+            beside()?;
+            urxe()
+        }
+    }
+}
+
+impl Times {
+    /// Median of the ratios of rounds in which both ended.
+    pub fn ratio(&self) -> Option<f64> {
+        let both =
+            self.urxe.iter().zip(&self.beside).filter_map(|(urxe, beside)| Some((urxe.as_ref()?, beside.as_ref()?)));
+        let mut ratios: Vec<f64> = both.map(|(urxe, beside)| urxe.as_secs_f64() / beside.as_secs_f64()).collect();
+        ratios.sort_by(f64::total_cmp);
+        ratios.get(ratios.len().checked_sub(1)? / 2).copied()
+    }
+}
+
+/// Threads that compute, and now and then sleep, until this is dropped.
+#[derive(Debug)]
+pub struct Spinners {
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// Longest time that a spinner computes, and sleeps: so that the scheduler finds no pattern.
+const BURST: Duration = Duration::from_millis(200);
+const PAUSE: Duration = Duration::from_millis(5);
+
+impl Spinners {
+    /// Starts so many; the seed decides their times.
+    pub fn start(count: usize, seed: u64) -> Self {
+        let stop = Arc::<AtomicBool>::default();
+        let spin = |index: usize| {
+            let stop = Arc::clone(&stop);
+            let mut random = seed ^ (index as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+            // xorshift64: a fraction of 2^16.
+            let mut part_of = move |time: Duration| {
+                random ^= random << 13;
+                random ^= random >> 7;
+                random ^= random << 17;
+                time * u32::from((random >> 48) as u16) / (1 << 16)
+            };
+            thread::spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    let (start, burst) = (Instant::now(), part_of(BURST));
+                    while start.elapsed() < burst {
+                        std::hint::spin_loop();
+                    }
+                    thread::sleep(part_of(PAUSE));
+                }
+            })
+        };
+        let threads = (0..count).map(spin).collect();
+        Self { stop, threads }
+    }
+}
+
+impl Drop for Spinners {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            // A thread that panicked has told so.
+            let _ = thread.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounds_in_which_one_did_not_end_have_no_ratio() {
+        let seconds = |times: &[u64]| times.iter().map(|s| (*s > 0).then(|| Duration::from_secs(*s))).collect();
+        let times = Times { urxe: seconds(&[4, 0, 9, 2]), beside: seconds(&[2, 1, 3, 0]) };
+        assert_eq!(times.ratio(), Some(2.0));
+        assert_eq!(Times::default().ratio(), None);
+    }
+}

@@ -1,0 +1,281 @@
+//! `urxe ipoib`: IP over InfiniBand (RFC 4391, RFC 4392) between ports of `--link-layer infiniband`.
+//!
+//! A TUN device of the kernel has the IP packets; a UD queue pair of a port in this process has the datagrams. In between are
+//! ARP, whose table is [`neighbours`], and groups: [`groups`] follows what the kernel has joined.
+
+mod frame;
+mod groups;
+mod link;
+mod neighbours;
+mod tun;
+
+use std::io::ErrorKind;
+use std::net::Ipv4Addr;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use urxe_options::LINK_LAYER;
+use urxe_wire::{LinkLayer, Qpn, mgid};
+
+use crate::devices;
+use crate::options::Options;
+use frame::{Arp, ArpKind, HardwareAddress};
+use link::Link;
+use neighbours::{Neighbours, Step};
+use tun::Tun;
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    /// Make an interface for IP over InfiniBand, and keep it until SIGINT or SIGTERM (needs `CAP_NET_ADMIN`)
+    Up(Box<UpArgs>),
+}
+
+#[derive(clap::Args)]
+struct UpArgs {
+    /// Name of the interface, such as ib0
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// IPv4 address of the interface, such as 192.0.2.1/24, in a network of its own
+    #[arg(value_name = "ADDRESS/LENGTH", value_parser = address)]
+    address: (Ipv4Addr, u8),
+    #[command(flatten)]
+    options: Options,
+}
+
+fn address(text: &str) -> Result<(Ipv4Addr, u8), String> {
+    let parsed = || {
+        let (address, prefix_len) = text.split_once('/')?;
+        Some((address.parse().ok()?, prefix_len.parse().ok().filter(|prefix_len| (1..=32).contains(prefix_len))?))
+    };
+    parsed().ok_or_else(|| "an IPv4 address and the length of its prefix, such as 192.0.2.1/24".to_owned())
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let Command::Up(args) = &args.command;
+    let mut choices = args.options.settings()?.choices()?;
+    choices.link_layer = LinkLayer::Infiniband;
+    ensure!(choices.devices.len() == 1, "an interface has one port: give --netdev one name");
+    let interface = devices::interfaces(&choices)?.pop().context("no device")?;
+    let netdev = interface.name().to_owned();
+    let device = choices.devices.pop().context("no device")?;
+    let link = Link::open(&device.name, interface)
+        .with_context(|| format!("a port on {netdev} (--{} infiniband)", LINK_LAYER.name))?;
+    let (own, prefix_len) = args.address;
+    let mtu = link.mtu() - frame::HEADER_LEN;
+    let tun = Tun::new(&args.name, own, prefix_len, mtu).with_context(|| {
+        format!("cannot make the interface {} (it needs CAP_NET_ADMIN and /dev/net/tun)", args.name)
+    })?;
+    let ends = Arc::new(AtomicBool::new(false));
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&ends))?;
+    }
+    let hardware: Vec<String> = link.own().to_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+    println!("{}: {own}/{prefix_len} over {netdev}, MTU {mtu}, hardware address {}", args.name, hardware.join(":"));
+    let network = Network { own, prefix_len };
+    let mut ipoib =
+        Ipoib { name: args.name.clone(), network, link, tun, neighbours: Neighbours::default(), joined: Vec::new() };
+    ipoib.serve(&ends)
+}
+
+/// The IPv4 network of the interface.
+#[derive(Clone, Copy, Debug)]
+struct Network {
+    own: Ipv4Addr,
+    prefix_len: u8,
+}
+
+/// Recipient of an IPv4 packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Recipient {
+    Neighbour,
+    Group(Ipv4Addr),
+    /// Beyond a gateway, which a TUN device does not tell.
+    Elsewhere,
+}
+
+impl Network {
+    fn recipient(self, to: Ipv4Addr) -> Recipient {
+        let host_bits = u32::MAX.checked_shr(self.prefix_len.into()).unwrap_or(0);
+        let differs = to.to_bits() ^ self.own.to_bits();
+        match to.to_bits() & host_bits {
+            _ if to.is_broadcast() => Recipient::Group(Ipv4Addr::BROADCAST),
+            _ if to.is_multicast() => Recipient::Group(to),
+            _ if differs & !host_bits != 0 => Recipient::Elsewhere,
+            // The network's broadcast address, where there is one (RFC 3021).
+            host if host == host_bits && self.prefix_len < 31 => Recipient::Group(Ipv4Addr::BROADCAST),
+            _ => Recipient::Neighbour,
+        }
+    }
+}
+
+/// The interface and its ends.
+struct Ipoib {
+    name: String,
+    network: Network,
+    link: Link,
+    tun: Tun,
+    neighbours: Neighbours,
+    joined: Vec<Ipv4Addr>,
+}
+
+/// Time between two looks at groups and neighbours.
+const TICK: Duration = Duration::from_millis(500);
+
+/// Packets of the kernel that are sent in a row.
+const BURST: usize = 64;
+
+impl Ipoib {
+    fn serve(&mut self, ends: &AtomicBool) -> Result<()> {
+        self.link.join(mgid::of_ipv4(Ipv4Addr::BROADCAST))?;
+        // Neighbours that knew this address of another queue pair learn the new one.
+        self.ask(self.network.own);
+        let mut ticked: Option<Instant> = None;
+        let mut room = vec![0; self.link.mtu()];
+        while !ends.load(Ordering::Relaxed) {
+            let now = Instant::now();
+            if ticked.is_none_or(|at| now.duration_since(at) >= TICK) {
+                ticked = Some(now);
+                self.follow_groups();
+                let steps = self.neighbours.handle_timeout(now);
+                self.carry_out(steps);
+            }
+            let has_more = self.receive();
+            self.transmit(&mut room)?;
+            let mut fds =
+                [&self.tun.as_fd(), &self.link.as_fd()].map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN));
+            let wait = if has_more { Duration::ZERO } else { TICK };
+            match poll(&mut fds, Some(&Timespec::try_from(wait)?)) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Joins and leaves groups as the kernel has.
+    fn follow_groups(&mut self) {
+        let now = groups::joined(&self.name);
+        for group in self.joined.iter().filter(|group| !now.contains(group)) {
+            self.link.leave(mgid::of_ipv4(*group));
+        }
+        // One that cannot be joined is tried again.
+        let joins = |group: &Ipv4Addr| self.joined.contains(group) || self.link.join(mgid::of_ipv4(*group)).is_ok();
+        self.joined = now.into_iter().filter(joins).collect();
+    }
+
+    /// Sends what the kernel has to send.
+    fn transmit(&mut self, room: &mut [u8]) -> Result<()> {
+        for _ in 0..BURST {
+            let length = match self.tun.read(room) {
+                Ok(length) => length,
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => break,
+                Err(error) => return Err(error).with_context(|| format!("reading from {}", self.name)),
+            };
+            let packet = room.get(..length).unwrap_or_default();
+            // IPv6 is left out: its packets have another version.
+            let Some(to) = frame::ipv4_destination(packet) else { continue };
+            let datagram = frame::encapsulate(frame::IPV4, packet);
+            match self.network.recipient(to) {
+                Recipient::Group(group) => self.send_to_group(group, datagram),
+                Recipient::Neighbour => {
+                    let steps = self.neighbours.send(Instant::now(), to, datagram);
+                    self.carry_out(steps);
+                }
+                Recipient::Elsewhere => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes datagrams that have come. Returns whether there may be more.
+    fn receive(&mut self) -> bool {
+        let mut steps = Vec::new();
+        let Self { link, tun, neighbours, network, .. } = self;
+        let has_more = link.receive(|link, from, datagram| match frame::decapsulate(datagram) {
+            Some((frame::IPV4, packet)) if frame::ipv4_destination(packet).is_some() => {
+                // A full queue of the kernel's loses it.
+                let _ = tun.write(packet);
+            }
+            Some((frame::ARP, packet)) => {
+                let Some(arp) = Arp::parse(packet) else { return };
+                let (address, sender) = arp.sender;
+                // Nobody speaks for another queue pair, nor for an address that is not in the network.
+                let is_neighbour = sender.is_unspecified() || network.recipient(sender) == Recipient::Neighbour;
+                if !is_neighbour || !link.is_of(from, address) {
+                    return;
+                }
+                // Announcements and probes of this address are not answered (RFC 5227).
+                let is_for_us = arp.target.1 == network.own && sender != network.own && !sender.is_unspecified();
+                if sender != network.own && !sender.is_unspecified() {
+                    steps.extend(neighbours.learn(Instant::now(), sender, address, is_for_us));
+                }
+                if is_for_us && arp.kind == ArpKind::Request {
+                    let kind = ArpKind::Reply;
+                    let reply = Arp { kind, sender: (link.own(), network.own), target: (Some(address), sender) };
+                    link.send(address, frame::encapsulate(frame::ARP, &reply.to_bytes()), true);
+                }
+            }
+            _ => {}
+        });
+        self.carry_out(steps);
+        has_more
+    }
+
+    fn carry_out(&mut self, steps: Vec<Step>) {
+        for step in steps {
+            match step {
+                Step::Send(to, datagram) => self.link.send(to, datagram, false),
+                Step::Ask(of) => self.ask(of),
+            }
+        }
+    }
+
+    /// Asks everybody for the hardware address of a neighbour; for the own address, tells it.
+    fn ask(&mut self, of: Ipv4Addr) {
+        let sender = (self.link.own(), self.network.own);
+        let request = Arp { kind: ArpKind::Request, sender, target: (None, of) };
+        self.send_to_group(Ipv4Addr::BROADCAST, frame::encapsulate(frame::ARP, &request.to_bytes()));
+    }
+
+    fn send_to_group(&mut self, group: Ipv4Addr, datagram: Vec<u8>) {
+        self.link.send(HardwareAddress { qpn: Qpn::MULTICAST, gid: mgid::of_ipv4(group) }, datagram, true);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_interfaces() {
+        assert_eq!(address("192.0.2.1/24"), Ok((Ipv4Addr::new(192, 0, 2, 1), 24)));
+        for wrong in ["192.0.2.1", "192.0.2.1/33", "192.0.2.1/0", "fd00::1/64"] {
+            assert!(address(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn recipients() {
+        let network = Network { own: Ipv4Addr::new(192, 0, 2, 1), prefix_len: 24 };
+        let recipient = |to: [u8; 4]| network.recipient(to.into());
+        assert_eq!(recipient([192, 0, 2, 9]), Recipient::Neighbour);
+        assert_eq!(recipient([192, 0, 2, 255]), Recipient::Group(Ipv4Addr::BROADCAST));
+        assert_eq!(recipient([255; 4]), Recipient::Group(Ipv4Addr::BROADCAST));
+        assert_eq!(recipient([224, 0, 0, 1]), Recipient::Group(Ipv4Addr::new(224, 0, 0, 1)));
+        assert_eq!(recipient([192, 0, 3, 1]), Recipient::Elsewhere);
+        let pair = Network { prefix_len: 31, ..network };
+        assert_eq!(pair.recipient([192, 0, 2, 0].into()), Recipient::Neighbour);
+        let alone = Network { prefix_len: 32, ..network };
+        assert_eq!(alone.recipient([192, 0, 2, 2].into()), Recipient::Elsewhere);
+    }
+}

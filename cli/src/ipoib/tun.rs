@@ -1,0 +1,92 @@
+//! The network interface: a TUN device of the kernel (Documentation/networking/tuntap.rst), and its address.
+
+use std::ffi::c_int;
+use std::fs::{File, OpenOptions};
+use std::io::{Error, Read, Result, Write};
+use std::mem::zeroed;
+use std::net::{Ipv4Addr, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::fs::OpenOptionsExt;
+
+/// A TUN device. It goes with the last descriptor.
+#[derive(Debug)]
+pub(super) struct Tun {
+    file: File,
+}
+
+impl Tun {
+    /// Makes the device, up, with an address and an MTU.
+    pub(super) fn new(name: &str, address: Ipv4Addr, prefix_len: u8, mtu: usize) -> Result<Self> {
+        let file = OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open("/dev/net/tun")?;
+        let mut request = request(name)?;
+        request.ifr_ifru.ifru_flags = short(libc::IFF_TUN | libc::IFF_NO_PI)?;
+        call(&file, libc::TUNSETIFF as _, &mut request)?;
+        // Any socket will do.
+        let socket =
+            UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).or_else(|_| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)))?;
+        let mask = Ipv4Addr::from_bits(u32::MAX.checked_shl(32 - u32::from(prefix_len)).unwrap_or(0));
+        request.ifr_ifru.ifru_mtu = c_int::try_from(mtu).unwrap_or(c_int::MAX);
+        call(&socket, libc::SIOCSIFMTU as _, &mut request)?;
+        for (number, value) in [(libc::SIOCSIFADDR, address), (libc::SIOCSIFNETMASK, mask)] {
+            request.ifr_ifru.ifru_addr = sockaddr(value);
+            call(&socket, number as _, &mut request)?;
+        }
+        call(&socket, libc::SIOCGIFFLAGS as _, &mut request)?;
+        // SAFETY: SIOCGIFFLAGS has filled in this member.
+        let flags = unsafe { request.ifr_ifru.ifru_flags };
+        let up = short(libc::IFF_UP | libc::IFF_MULTICAST)?;
+        request.ifr_ifru.ifru_flags = flags | up;
+        call(&socket, libc::SIOCSIFFLAGS as _, &mut request)?;
+        Ok(Self { file })
+    }
+
+    /// Reads a packet that the kernel sends; `WouldBlock` if there is none.
+    pub(super) fn read(&self, room: &mut [u8]) -> Result<usize> {
+        (&self.file).read(room)
+    }
+
+    /// Has the kernel receive a packet.
+    pub(super) fn write(&self, packet: &[u8]) -> Result<()> {
+        (&self.file).write(packet).map(drop)
+    }
+}
+
+impl AsFd for Tun {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+/// Flags as an ifreq has them.
+fn short(flags: c_int) -> Result<libc::c_short> {
+    flags.try_into().map_err(|_| Error::from_raw_os_error(libc::EINVAL))
+}
+
+/// A request about the interface of this name.
+fn request(name: &str) -> Result<libc::ifreq> {
+    // SAFETY: integers and pointers that nobody reads: all-zero is a value.
+    let mut request: libc::ifreq = unsafe { zeroed() };
+    if name.is_empty() || name.len() >= request.ifr_name.len() {
+        return Err(Error::from_raw_os_error(libc::ENAMETOOLONG));
+    }
+    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *to = from.cast_signed() as libc::c_char;
+    }
+    Ok(request)
+}
+
+fn sockaddr(address: Ipv4Addr) -> libc::sockaddr {
+    let [a, b, c, d] = address.octets().map(|byte| byte.cast_signed() as libc::c_char);
+    // The port comes first, as in a `sockaddr_in`.
+    let sa_data = [0, 0, a, b, c, d, 0, 0, 0, 0, 0, 0, 0, 0];
+    libc::sockaddr { sa_family: libc::sa_family_t::try_from(libc::AF_INET).unwrap_or_default(), sa_data }
+}
+
+fn call(file: &impl AsRawFd, number: libc::c_ulong, request: &mut libc::ifreq) -> Result<()> {
+    // SAFETY: each of these requests reads or writes an ifreq.
+    if unsafe { libc::ioctl(file.as_raw_fd(), number as _, &raw mut *request) } < 0 {
+        Err(Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}

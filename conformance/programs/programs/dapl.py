@@ -1,0 +1,61 @@
+"""dapl's own programs over uDAPL's provider for rdma_cm."""
+
+import pathlib
+import re
+import subprocess
+
+from hosts import Network, check, wait_for
+from store import package_version
+
+TITLE = "uDAPL, dtest and dapltest"
+ORIGIN = "Debian"
+PROVIDER = "ofa-v2-urxe"
+DTEST_PORT = 45248
+
+
+def prepare(store):
+    package_version("dapl2-utils")
+
+
+def version(store):
+    return package_version("dapl2-utils")
+
+
+def start(net, server_words, client_words):
+    configuration = pathlib.Path(net.scratch.name) / "dat.conf"
+    configuration.write_text(f'{PROVIDER} u2.0 nonthreadsafe default libdaplofa.so.2 dapl.2.0 "eth0 0" ""\n')
+    env = {"DAT_OVERRIDE": configuration, "URXE_EXPLAIN": 1}
+    server = net.hosts[0].start(*server_words, env=env)
+    wait_for(lambda: "@urxe/1/service/" in pathlib.Path(f"/proc/{net.hosts[0].holder.pid}/net/unix").read_text()
+             or not server.running(), 60, "the server listens")
+    return server, net.hosts[1].start(*client_words, env=env)
+
+
+def dtest(*options, program="dtest", said="DAPL Test Complete. PASSED"):
+    def case(store):
+        with Network() as net:
+            server, client = start(net, [program, "-s", "-P", PROVIDER, *options],
+                                   [program, "-P", PROVIDER, "-h", net.hosts[0].address, *options])
+            for end in (client, server):
+                text = end.success(120)
+                check(said in text, end.last_lines())
+    return case
+
+
+def dapltest(*operations):
+    def case(store):
+        with Network() as net:
+            server, client = start(net, ["dapltest", "-T", "S", "-D", PROVIDER], [
+                "dapltest", "-T", "T", "-s", net.hosts[0].address, "-D", PROVIDER, "-i", 100, "-t", 2, "-w", 2, "-V", *operations])
+            text = client.success(120)
+            check(re.search(r"Total (RDMA|Recv|Send)|Finished|Successfully", text), client.last_lines(8))
+            check(not re.search("error|fail", text, re.I), client.last_lines(8))
+    return case
+
+
+CASES = {
+    "dtest": dtest(), "dtest-validated": dtest("-W", "-D", "-b", 65536), "dtest-polling": dtest("-p"),
+    "dtestcm": dtest("-c", 20, program="dtestcm", said="TOTAL:"),
+    "dapltest-send": dapltest("client", "SR", 4096, 1, "server", "SR", 4096, 1),
+    "dapltest-rdma": dapltest("client", "RR", 65536, 2, "server", "RW", 65536, 2, "client", "SR", 256, 1, "server", "SR", 256, 1),
+}

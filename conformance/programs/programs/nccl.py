@@ -1,0 +1,132 @@
+"""NCCL's InfiniBand transport as its wheel has it, without a GPU: what each channel of a communicator calls, on one rail and on two."""
+
+import pathlib
+import re
+import sys
+
+from hosts import Network, check, wait_for
+
+TITLE = "NCCL's net_ib, without a GPU"
+ORIGIN = "PyPI"
+VERSION = "2.32.3"
+PEER = pathlib.Path(__file__).resolve().parent.parent / "peers/nccl_peer.py"
+WHEEL = f"nvidia-nccl-cu12=={VERSION}"
+#: Two cards behind one switch, and the same of the second socket.
+TOPOLOGY = """<system version="1">
+  <cpu numaid="0"><pci busid="0000:07:00.0" class="0x060400">
+    <pci busid="0000:0c:00.0" class="0x020000"/><pci busid="0000:12:00.0" class="0x020000" link_width="8"/>
+  </pci></cpu>
+  <cpu numaid="1"><pci busid="0000:88:00.0" class="0x060400">
+    <pci busid="0000:8d:00.0" class="0x020000"/><pci busid="0000:94:00.0" class="0x020000"/>
+  </pci></cpu>
+</system>
+"""
+
+
+def prepare(store):
+    store.wheels(WHEEL)
+
+
+def version(store):
+    return VERSION
+
+
+class Pair:
+    """A receiver and a sender; `env` is for both."""
+
+    def __init__(self, store, net, count, merged=1, env=None, options=()):
+        library = pathlib.Path(store.wheels(WHEEL)) / "nvidia/nccl/lib/libnccl.so.2"
+        # Index 1 is the IPv4 address.
+        variables = {"NCCL_LIBRARY": library, "NCCL_IB_GID_INDEX": 1, "NCCL_DEBUG": "INFO", "NCCL_SOCKET_IFNAME": "eth0",
+                     "URXE_EXPLAIN": 1} | (env or {})
+        self.receiver, self.sender = (
+            host.start(sys.executable, PEER, role, net.folder, count, merged, env=variables, options=options)
+            for host, role in zip(net.hosts, ("receiver", "sender")))
+
+    def compared(self, limit=120):
+        self.sender.success(limit)
+        return self.receiver.success(limit)
+
+
+def transfers(rails, **env):
+    """Twelve rounds: every size, receives of one message and of four."""
+
+    def case(store):
+        with Network(rails=rails) as net:
+            text = Pair(store, net, 12, rails, env).compared()
+            check("compared 24" in text, text[-300:])
+            if rails > 1:
+                check(re.search(rf"^merged urxe0\+urxe1 \d+ {rails}$", text, re.M), text[-1000:])
+    return case
+
+
+def flush(store):
+    """A receive of any bytes is flushed by a READ of the receiver's own, as for a GPU, unless that is switched off."""
+    for off, flushed in ((0, 10), (1, 0)):
+        with Network() as net:
+            text = Pair(store, net, 12, env={"NCCL_GDR_FLUSH_DISABLE": off}).compared()
+            # Host memory and dma-bufs.
+            check(re.search(r"^device urxe0 \S+ \d+ 8 5$", text, re.M), text[:500])
+            check(f"compared 24 flushed {flushed}" in text, text[-300:])
+
+
+def properties(store):
+    """Devices are told apart by their paths, which are those of the topology file."""
+    with Network(rails=4) as net:
+        file = pathlib.Path(net.folder) / "topology.xml"
+        file.write_text(TOPOLOGY)
+        pair = Pair(store, net, 6, options=("--personality", "pci", "--topology", file))
+        text = pair.compared()
+        paths = re.findall(r"^device urxe(\d) (\S+)", text, re.M)
+        wanted = ["7572:06:01.0/7572:07:00.0/7572:0b:00.0/7572:0c:00.0", "7572:06:01.0/7572:07:00.0/7572:0b:01.0/7572:12:00.0",
+                  "7572:87:01.0/7572:88:00.0/7572:8c:00.0/7572:8d:00.0", "7572:87:01.0/7572:88:00.0/7572:8c:01.0/7572:94:00.0"]
+        found = {path.split("/", 4)[4] for _, path in paths}
+        check(len(paths) == 4 and found == set(wanted), f"{paths}")
+
+
+def counted(program):
+    return int(re.findall(r"^done (\d+)", program.text(), re.M)[-1])
+
+
+def kill_either(store):
+    """Either end is killed amid messages; the next pair finds nothing of it."""
+    with Network() as net:
+        for victim in ("receiver", "sender"):
+            pair = Pair(store, net, 0)
+            pair.receiver.says("^done 3", 60)
+            getattr(pair, victim).kill()
+            # NCCL waits for the other end's next message: its own watchdog would end it.
+            for program in (pair.sender, pair.receiver):
+                program.kill()
+            (pathlib.Path(net.folder) / "handle").unlink()
+        check("compared 24" in Pair(store, net, 12).compared(), "the next pair")
+
+
+def rail_down(store):
+    """One of two merged devices loses its link: without resiliency the sender is told."""
+    with Network(rails=2) as net:
+        pair = Pair(store, net, 0, 2, {"NCCL_IB_TIMEOUT": 14})
+        pair.sender.says("^done 3", 60)
+        net.hosts[0].ip("link", "set", "eth1", "down")
+        wait_for(lambda: not (pair.sender.running() and pair.receiver.running()), 120, "an end is told")
+        check("failed test" in pair.sender.text() + pair.receiver.text(), pair.sender.last_lines())
+
+
+def port_failover(store):
+    """With resiliency, the other device carries on."""
+    with Network(rails=2) as net:
+        env = {"NCCL_IB_TIMEOUT": 14, "NCCL_IB_RESILIENCY_PORT_FAILOVER": 1}
+        pair = Pair(store, net, 0, 2, env)
+        pair.sender.says("^done 3", 60)
+        net.hosts[0].ip("link", "set", "eth1", "down")
+        pair.sender.says(r"RETRY_EXC_ERR|NCCL (WARN|INFO).*[Ff]ailover", 120)
+        before = counted(pair.receiver)
+        wait_for(lambda: counted(pair.receiver) > before + 20 or not pair.receiver.running(), 120, "messages go on")
+        check(pair.receiver.running() and pair.sender.running(), f"{pair.receiver.last_lines()} {pair.sender.last_lines()}")
+
+
+CASES = {
+    "one-rail": transfers(1), "four-queue-pairs": transfers(1, NCCL_IB_QPS_PER_CONNECTION=4, NCCL_IB_SPLIT_DATA_ON_QPS=1),
+    "merged-devices": transfers(2), "flush": flush, "properties": properties, "kill-either": kill_either,
+    "rail-down": rail_down, "port-failover": port_failover,
+}

@@ -1,0 +1,177 @@
+"""QEMU's migration over RDMA, of a guest that writes to its memory all the time; the memories of both ends are compared."""
+
+import json
+import pathlib
+import re
+import socket
+import subprocess
+import time
+
+from hosts import Failed, Network, Skipped, check, wait_for
+from store import package_version
+
+TITLE = "QEMU, migration by rdma"
+ORIGIN = "Debian"
+PORT, MEMORY, COUNT = 4444, 128 << 20, 0x180000
+
+
+def prepare(store):
+    package_version("qemu-system-x86")
+    if not re.search("rdma", subprocess.run(["qemu-system-x86_64", "-help"], capture_output=True, text=True).stdout):
+        raise Skipped("this QEMU was built without RDMA")
+    guest = pathlib.Path(__file__).resolve().parent.parent / "guest.S"
+
+    def assemble(new):
+        subprocess.run(["as", "--32", "-o", new / "guest.o", guest], check=True)
+        subprocess.run(["ld", "-m", "elf_i386", "-Ttext", "0x100000", "-o", new / "guest", new / "guest.o"], check=True)
+
+    store.once("qemu-guest", assemble)
+
+
+def version(store):
+    return package_version("qemu-system-x86")
+
+
+class Machine:
+    """A QEMU, and its monitor."""
+
+    def __init__(self, store, net, host, name, incoming=False):
+        self.net, self.path = net, pathlib.Path(net.scratch.name) / name
+        words = ["qemu-system-x86_64", "-accel", "tcg", "-m", MEMORY >> 20, "-nodefaults", "-display", "none",
+                 "-kernel", store.folder / "qemu-guest/guest", "-qmp", f"unix:{self.path},server=on,wait=off"]
+        if incoming:
+            words += ["-S", "-incoming", "defer"]
+        self.program = host.start(*words, env={"URXE_EXPLAIN": 1})
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.settimeout(120)
+        wait_for(self.listens, 60, "the monitor's socket")
+        self.lines = self.socket.makefile("rw")
+        self.lines.readline()
+        self.ask("qmp_capabilities")
+
+    def listens(self):
+        """Connects with the monitor. QEMU binds its socket before it listens there."""
+        return self.socket.connect_ex(str(self.path)) == 0
+
+    def ask(self, command, **arguments):
+        self.lines.write(json.dumps({"execute": command, "arguments": arguments}) + "\n")
+        self.lines.flush()
+        while line := self.lines.readline():
+            answer = json.loads(line)
+            if "error" in answer:
+                raise Failed(f"{command}: {answer['error']['desc']}")
+            if "return" in answer:
+                return answer["return"]
+        raise Failed(f"{command}: no answer; {self.program.last_lines()}")
+
+    def status(self):
+        return self.ask("query-status")["status"]
+
+    def migration(self):
+        return self.ask("query-migrate").get("status")
+
+    def memory(self, start=0, size=MEMORY):
+        path = f"{self.path}.memory"
+        self.ask("pmemsave", val=start, size=size, filename=path)
+        return pathlib.Path(path).read_bytes()
+
+    def count(self):
+        return int.from_bytes(self.memory(COUNT, 4), "little")
+
+    def runs(self):
+        """Waits until the guest has written to all of its pages again."""
+        before = self.count()
+        wait_for(lambda: self.count() not in (before, before + 1), 60, "the guest writes")
+
+
+def capable(machines, *names):
+    for machine in machines:
+        machine.ask("migrate-set-capabilities", capabilities=[{"capability": name, "state": True} for name in names])
+
+
+def begin(source, target, address):
+    uri = f"rdma:{address}:{PORT}"
+    target.ask("migrate-incoming", uri=uri)
+    source.ask("migrate", uri=uri)
+
+
+def compare(source, target):
+    for machine in (source, target):
+        wait_for(lambda m=machine: m.migration() == "completed" or m.migration() is None, 120, "the migration ends")
+    # Both stand still.
+    ours, theirs = source.memory(), target.memory()
+    different = [at for at in range(0, MEMORY, 4096) if ours[at:at + 4096] != theirs[at:at + 4096]]
+    check(not different, f"{len(different)} pages differ, the first at {different[:1]}")
+
+
+def migrate(*names):
+    def case(store):
+        with Network() as net:
+            source = Machine(store, net, net.hosts[0], "source")
+            target = Machine(store, net, net.hosts[1], "target", incoming=True)
+            capable((source, target), *names)
+            source.runs()
+            begin(source, target, net.hosts[1].address)
+
+            def ended():
+                state = source.migration()
+                check(state != "failed", f"the migration failed; {source.program.last_lines()}; {target.program.last_lines()}")
+                return state == "completed"
+
+            # The guest writes faster than TCG and two processors migrate: it is stopped after some rounds of copying.
+            source.ask("migrate-set-parameters", **{"downtime-limit": 2000})
+            deadline = time.monotonic() + 20
+            wait_for(lambda: ended() or time.monotonic() > deadline or (source.ask("query-migrate").get("ram") or {}).get(
+                "dirty-sync-count", 0) > 2, 120, "rounds of copying")
+            if not ended():
+                source.ask("stop")
+            wait_for(ended, 120, "the migration ends")
+            wait_for(lambda: target.status() in ("paused", "inmigrate", "prelaunch", "running"), 60, "the target is there")
+            compare(source, target)
+            target.ask("cont")
+            target.runs()
+    return case
+
+
+def postcopy(store):
+    """The guest runs at the target before its memory is there."""
+    with Network() as net:
+        source = Machine(store, net, net.hosts[0], "source")
+        target = Machine(store, net, net.hosts[1], "target", incoming=True)
+        try:
+            capable((target, source), "postcopy-ram")
+        except Failed as failed:
+            raise Skipped(f"no userfaultfd here: {failed}") from None
+        source.runs()
+        count = source.count()
+        begin(source, target, net.hosts[1].address)
+        wait_for(lambda: source.migration() in ("active", "completed", "failed"), 60, "the migration begins")
+        source.ask("migrate-start-postcopy")
+        wait_for(lambda: source.migration() in ("completed", "failed"), 300, "the migration ends")
+        check(source.migration() == "completed", f"{source.program.last_lines()}; {target.program.last_lines()}")
+        if target.status() != "running":
+            target.ask("cont")
+        target.runs()
+        check(target.count() >= count, "the target has an older memory")
+
+
+def kill_target(store):
+    """The guest goes on at the source, and migrates to another target."""
+    with Network(3) as net:
+        source = Machine(store, net, net.hosts[0], "source")
+        target = Machine(store, net, net.hosts[1], "target", incoming=True)
+        source.runs()
+        begin(source, target, net.hosts[1].address)
+        wait_for(lambda: (source.ask("query-migrate").get("ram") or {}).get("transferred", 0) > 1 << 20, 60, "some memory is there")
+        target.program.kill()
+        wait_for(lambda: source.migration() == "failed", 120, "the source notices")
+        source.program.explained("RETRY_EXC_ERR", "answered before", "process ended")
+        source.runs()
+        other = Machine(store, net, net.hosts[2], "other", incoming=True)
+        begin(source, other, net.hosts[2].address)
+        source.ask("stop")
+        wait_for(lambda: source.migration() in ("completed", "failed"), 120, "the second migration ends")
+        compare(source, other)
+
+
+CASES = {"precopy": migrate(), "pin-all": migrate("rdma-pin-all"), "postcopy": postcopy, "kill-target": kill_target}

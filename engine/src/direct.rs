@@ -1,0 +1,58 @@
+//! Requests that a host carries out without packets: the peer's memory is within its reach.
+//!
+//! A requester asks its host for each one-sided request of which nothing is sent yet while nothing else is outstanding. What the
+//! host carries out is complete at once. Its PSNs count as sent and acknowledged; the responder learns of them by
+//! [`QueuePair::skip_requests`](crate::QueuePair::skip_requests). Everything that the responder would refuse goes by packets,
+//! so that errors are the responder's alone.
+
+use urxe_wire::{Psn, Qpn};
+
+use crate::cq::WcStatus;
+use crate::mr::Pd;
+use crate::work::{Data, SendOp};
+
+/// A WRITE, READ, atomic operation, ATOMIC WRITE or FLUSH that may be carried out.
+#[derive(Clone, Copy, Debug)]
+pub struct DirectRequest<'a> {
+    /// Protection domain of the local buffers.
+    pub pd: Pd,
+    /// Peer.
+    pub dest_qpn: Qpn,
+    /// Operation.
+    pub op: &'a SendOp,
+    /// Local buffers, or inline data.
+    pub data: &'a Data,
+    /// Bytes.
+    pub length: u32,
+    /// First PSN that its packets would have.
+    pub psn: Psn,
+    /// PSNs that its packets would have.
+    pub packets: u32,
+}
+
+/// Outcome of a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DirectOutcome {
+    /// Carried out.
+    Done,
+    /// Not carried out, or only in a part that does no harm: it goes by packets.
+    ByPackets,
+    /// Carried out at the peer; the local buffer for the answer has gone meanwhile.
+    Failed(WcStatus),
+}
+
+impl SendOp {
+    /// Whether the operation is one that a host may carry out at the peer's memory.
+    #[must_use]
+    pub const fn is_one_sided(&self) -> bool {
+        matches!(
+            self,
+            Self::Write(_)
+                | Self::Read(_)
+                | Self::CompareSwap { .. }
+                | Self::FetchAdd { .. }
+                | Self::AtomicWrite(_)
+                | Self::Flush { .. }
+        )
+    }
+}

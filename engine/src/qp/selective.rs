@@ -1,0 +1,253 @@
+//! Selective repeat: agreeing on it with the peer, and acknowledging what came out of order.
+
+use urxe_wire::opcode::{Kind, OpcodeInfo};
+use urxe_wire::{Bitmap, Bth, Ext, Header, Opcode, Packet, Psn, SelectiveAck, SelectiveOffer};
+
+use super::recv::kept::{Keeping, Kept, WINDOW};
+use super::send::{Failure, SendSide};
+use super::{QpType, QueuePair, Route};
+use crate::event::{DropReason, Event};
+use crate::host::{Consumer, Host, Io, Network};
+use crate::selective::SelectiveRepeat;
+
+/// Packets in flight from which on it is worth while to agree: fewer are soon sent again.
+const WORTH_WHILE: u32 = 16;
+/// Offers at most.
+const MOST_OFFERS: u8 = 8;
+/// Packets between the first offer and the second; four times as many before each further one.
+const FIRST_INTERVAL: u32 = 64;
+
+/// Selective repeat of a queue pair, as far as it is agreed.
+#[derive(Debug, Default)]
+pub(super) struct Agreement {
+    /// Offers sent.
+    offers: u8,
+    /// PSN of the requester at the last one.
+    offered_at: Psn,
+    /// An offer of the peer is to be answered.
+    owes_answer: bool,
+    /// The peer understands selective acknowledgements.
+    peer_listens: bool,
+    /// A selective acknowledgement is to be sent.
+    pub(super) owes_ack: bool,
+    /// Requests that arrived more than once.
+    duplicates: u32,
+    /// Path of the last answers.
+    answers_path: u8,
+}
+
+impl<H: Host> QueuePair<H> {
+    /// Selective repeat, if this queue pair may have it.
+    fn selective(&self) -> Option<&SelectiveRepeat> {
+        self.config.selective.as_ref().filter(|_| self.config.qp_type == QpType::Rc)
+    }
+
+    /// Whether an offer, an answer or a selective acknowledgement is to be sent.
+    #[inline]
+    pub(super) const fn owes_selective(&self) -> bool {
+        self.agreement.owes_ack || self.agreement.owes_answer
+    }
+
+    /// Takes an offer or a selective acknowledgement of the peer. Returns whether it changed anything.
+    //= spec/selective.md#sel-003
+    //# Where selective repeat is off, offers and selective acknowledgements MUST change nothing and not be answered.
+    pub(super) fn handle_selective(&mut self, io: &mut Io<'_, H>, packet: &Packet<'_>, info: &OpcodeInfo) -> bool {
+        if self.selective().is_none() {
+            self.drop_packet(io, packet, DropReason::Transport);
+            return false;
+        }
+        match (packet.ext(), &mut self.send) {
+            (Ext::SelectiveOffer(offer), SendSide::Reliable(requester)) => {
+                self.agreement.peer_listens = true;
+                //= spec/selective.md#sel-001
+                //# An offer MUST be answered by one that says it is the answer, which is not answered.
+                self.agreement.owes_answer |= !offer.answer;
+                if offer.answer && offer.window > 0 && !requester.selective.is_on() {
+                    requester.set_selective(&self.config, offer.window.min(WINDOW));
+                    io.consumer.trace(self.config.qpn, Event::SelectiveRepeat { window: offer.window });
+                }
+                true
+            }
+            (Ext::SelectiveAck(ack), SendSide::Reliable(requester)) => {
+                if !self.state.sends() {
+                    self.drop_packet(io, packet, DropReason::State(self.state));
+                    return false;
+                }
+                let bitmap = Some(packet.payload).filter(|_| packet.bth().pad_count == 0).and_then(Bitmap::new);
+                // Whoever was never offered to acknowledge so has nothing to say.
+                let bitmap = bitmap.filter(|_| self.agreement.offers > 0 || self.agreement.peer_listens);
+                let Some(bitmap) = bitmap else {
+                    self.drop_packet(io, packet, DropReason::InvalidSelectiveAck);
+                    return false;
+                };
+                if !requester.selective.is_on() {
+                    // Its answer to the offer was lost.
+                    requester.set_selective(&self.config, WINDOW);
+                    io.consumer.trace(self.config.qpn, Event::SelectiveRepeat { window: WINDOW });
+                }
+                let (missing, duplicates) = (packet.bth().psn, ack.duplicates);
+                let taken = requester.handle_selective_ack(&self.config, &self.attr, io, missing, bitmap, duplicates);
+                match taken {
+                    Ok(()) => {
+                        io.consumer.trace(self.config.qpn, Event::ReceivedSelectiveAck);
+                        self.settle_sends(io);
+                        return true;
+                    }
+                    Err(Failure::Dropped(reason)) => self.drop_packet(io, packet, reason),
+                    Err(Failure::Front(status)) => self.fail_send(io, status),
+                }
+                false
+            }
+            _ => {
+                debug_assert!(info.kind != Kind::SelectiveOffer, "only queue pairs on RC have selective repeat");
+                false
+            }
+        }
+    }
+
+    // --- responder -----------------------------------------------------------------------------------------
+
+    /// Whether packets behind a gap are kept, and acknowledged selectively.
+    pub(super) fn keeps_packets(&self) -> bool {
+        self.agreement.peer_listens && self.selective().is_some()
+    }
+
+    /// Duplicates that wait for their answer at most. Of a READ of whose responses several were lost, each gap is asked
+    /// for.
+    pub(super) fn most_replays(&self) -> u8 {
+        const SELECTIVE: u8 = 64;
+        let most = self.attr.max_dest_rd_atomic;
+        if self.keeps_packets() { most.max(SELECTIVE) } else { most }
+    }
+
+    /// Keeps a request that came behind a gap.
+    //= spec/selective.md#sel-004
+    //# A request behind a gap MUST be kept, carried out in its turn, and acknowledged by a selective acknowledgement.
+    pub(super) fn keep_request(&mut self, io: &mut Io<'_, H>, packet: &Packet<'_>) -> bool {
+        let Some(selective) = &self.config.selective else { return false };
+        let expected = self.responder.expected_psn();
+        let kept = self.responder.kept.get_or_insert_with(|| Kept::new(&selective.memory).into());
+        let keeping = kept.keep(expected, packet);
+        self.agreement.owes_ack = true;
+        let (opcode, psn) = (packet.bth().opcode, packet.bth().psn);
+        if keeping == Keeping::Duplicate {
+            self.note_duplicate();
+            io.consumer.trace(self.config.qpn, Event::Duplicate { opcode, psn });
+        } else {
+            let kept = keeping == Keeping::Kept;
+            io.consumer.trace(self.config.qpn, Event::OutOfOrder { opcode, psn, kept });
+        }
+        keeping == Keeping::Kept
+    }
+
+    /// Notes that a request arrived once more.
+    pub(super) const fn note_duplicate(&mut self) {
+        self.agreement.duplicates = self.agreement.duplicates.wrapping_add(1);
+        self.agreement.owes_ack = self.agreement.peer_listens;
+    }
+
+    /// Carries out what was kept and is expected now.
+    pub(super) fn execute_kept(&mut self, io: &mut Io<'_, H>) {
+        while let Some(kept) = self.responder.take_kept() {
+            let packet = kept.packet();
+            if !self.state.receives() || !self.handle_expected(io, &packet, packet.bth().opcode.info()) {
+                break;
+            }
+        }
+        // The requester learns at once how far it is.
+        self.responder.acknowledge();
+        self.agreement.owes_ack = self.responder.kept.as_ref().is_some_and(|kept| !kept.is_empty());
+        if !self.agreement.owes_ack {
+            self.responder.kept = None;
+        }
+    }
+
+    /// The path of the answers that leave now. It is another each time: nothing tells the responder which ones lose.
+    pub(super) fn answers_path(&mut self) -> u8 {
+        let paths = self.config.paths();
+        let has_answers = !self.responder.responses.is_empty() || self.owes_selective();
+        if paths < 2 || !has_answers || !self.keeps_packets() {
+            return 0;
+        }
+        self.agreement.answers_path = (self.agreement.answers_path + 1) % paths;
+        self.agreement.answers_path
+    }
+
+    // --- packets -------------------------------------------------------------------------------------------
+
+    /// Sends what is owed on `path`: an answer to an offer, a selective acknowledgement. False if there is no room.
+    #[cold]
+    pub(super) fn transmit_selective(&mut self, io: &mut Io<'_, H>, path: u8) -> bool {
+        let Some(route) = &self.route else { return true };
+        let other = (path > 0).then(|| H::Network::on_path(route, path));
+        let route = other.as_ref().unwrap_or(route);
+        if self.agreement.owes_answer {
+            if !offer(route, io, self.attr.dest_qpn, true) {
+                return false;
+            }
+            self.agreement.owes_answer = false;
+        }
+        if self.agreement.owes_ack {
+            let missing = self.responder.expected_psn();
+            let header = Header::new(
+                Bth::new(Opcode::SELECTIVE_ACK, self.attr.dest_qpn, missing),
+                Ext::SelectiveAck(SelectiveAck { duplicates: self.agreement.duplicates }),
+            );
+            let kept = self.responder.kept.as_ref();
+            let len = kept.map_or(0, |kept| kept.bitmap_len());
+            let Some(packet) = io.network.packet(route, header.len() + len) else { return false };
+            header.emit(packet);
+            if let Some(kept) = kept {
+                kept.emit(packet.get_mut(header.len()..).unwrap_or_default());
+            }
+            io.network.commit();
+            self.agreement.owes_ack = false;
+            io.consumer.trace(self.config.qpn, Event::SentSelectiveAck);
+        }
+        true
+    }
+
+    /// Offers selective repeat, if that is worth while: when many packets are in flight, or some were lost, and the last
+    /// offer is long ago.
+    //= spec/selective.md#sel-005
+    //# Offers MUST be few, and none be sent where nothing is lost or selective repeat is off.
+    #[inline]
+    pub(super) fn consider_offer(&mut self, io: &mut Io<'_, H>) {
+        if self.agreement.offers < MOST_OFFERS
+            && let SendSide::Reliable(requester) = &self.send
+            && !requester.selective.is_on()
+            && (requester.in_flight() >= WORTH_WHILE || requester.selective.went_back)
+        {
+            self.offer(io);
+        }
+    }
+
+    #[cold]
+    fn offer(&mut self, io: &mut Io<'_, H>) {
+        let psn = self.send.psn();
+        let Agreement { offers, offered_at, .. } = self.agreement;
+        let interval = FIRST_INTERVAL << (2 * u32::from(offers.saturating_sub(1)));
+        let SendSide::Reliable(requester) = &mut self.send else { return };
+        let went_back = core::mem::take(&mut requester.selective.went_back);
+        if self.selective().is_none() {
+            self.agreement.offers = MOST_OFFERS;
+            return;
+        }
+        let Some(route) = self.route.as_ref().filter(|route| io.network.may_lose(route)) else { return };
+        let is_time = offers == 0 || went_back || psn.advance_from(offered_at) >= interval;
+        if is_time && offer(route, io, self.attr.dest_qpn, false) {
+            self.agreement.offers += 1;
+            self.agreement.offered_at = psn;
+        }
+    }
+}
+
+/// Sends an offer. False if there is no room.
+fn offer<H: Host>(route: &Route<H>, io: &mut Io<'_, H>, dest_qpn: urxe_wire::Qpn, answer: bool) -> bool {
+    let bth = Bth::new(Opcode::SELECTIVE_OFFER, dest_qpn, Psn::new(0));
+    let header = Header::new(bth, Ext::SelectiveOffer(SelectiveOffer { answer, window: WINDOW }));
+    let Some(packet) = io.network.packet(route, header.len()) else { return false };
+    header.emit(packet);
+    io.network.commit();
+    true
+}

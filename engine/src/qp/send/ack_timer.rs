@@ -1,0 +1,146 @@
+//! How long a requester waits for an answer, and how often.
+
+use core::time::Duration;
+
+use crate::qp::attr::QpAttr;
+
+/// Course of ACK timeouts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum AckTimer {
+    /// 4.096 µs · 2^timeout (2 ms at least) for the request and each of `retry_cnt` tries (IBA 9.7.6.1.3).
+    #[default]
+    Specified,
+    /// As ConnectX-6 with the settings that it is shipped with (firmware 20.43, measured by the project
+    /// rdma-fault-characterization): the oldest packet is sent again after times of the firmware's own, all of which are one
+    /// try; then `retry_cnt` - 1 timeouts follow, each of 2 · 4.096 µs · 2^max(timeout, 16), and the last ends the request.
+    ConnectX,
+}
+
+/// Times between the adaptive retransmissions of a ConnectX, in microseconds.
+const STEPS: [u64; 10] = [20_700, 17_000, 33_700, 67_000, 100_700, 201_300, 536_900, 805_300, 2_147_800, 4_294_800];
+
+/// The least exponent that a ConnectX heeds.
+const FLOOR: u8 = 16;
+
+/// Timeouts that a ConnectX lets pass with a `retry_cnt` of 0: those of 4, as measured.
+const WITHOUT_RETRIES: u8 = 4;
+
+impl AckTimer {
+    /// The time until the ACK timeout; `timeouts` have passed since the last answer. `None` is for ever.
+    pub(in crate::qp) fn timeout(self, attr: &QpAttr, timeouts: u8) -> Option<Duration> {
+        let specified = attr.ack_timeout()?;
+        if self == Self::Specified {
+            return Some(specified);
+        }
+        let steps = adaptive(attr.timeout);
+        let regular = 2 * nominal(attr.timeout);
+        Some(match timeouts {
+            0 => STEPS.iter().take(steps).copied().map(Duration::from_micros).sum(),
+            1 => STEPS.get(steps).map_or(regular, |step| regular.min(Duration::from_micros(*step))),
+            _ => regular,
+        })
+    }
+
+    /// The time until the oldest packet is sent again, which counts as no try; `sent_again` times it was since the last answer.
+    /// `None` has it wait for the ACK timeout.
+    pub(super) fn adaptive_step(self, attr: &QpAttr, sent_again: u32) -> Option<Duration> {
+        let steps = match self {
+            Self::Specified => 0,
+            // The last one is the ACK timeout.
+            Self::ConnectX => adaptive(attr.timeout).saturating_sub(1),
+        };
+        let nth = usize::try_from(sent_again).ok().filter(|nth| *nth < steps)?;
+        STEPS.get(nth).copied().map(Duration::from_micros)
+    }
+
+    /// Whether the request fails with the timeout that is `timeouts` in a row, however many tries are left.
+    pub(super) fn gives_up(self, attr: &QpAttr, timeouts: u8) -> bool {
+        let most = if attr.retry_cnt == 0 { WITHOUT_RETRIES } else { attr.retry_cnt };
+        self == Self::ConnectX && timeouts >= most
+    }
+
+    /// Whether a timeout goes by where `retry_cnt` is 0.
+    pub(super) fn ignores_no_retries(self, attr: &QpAttr) -> bool {
+        self == Self::ConnectX && attr.retry_cnt == 0
+    }
+}
+
+/// 4.096 µs · 2^timeout, with the floor.
+fn nominal(timeout: u8) -> Duration {
+    Duration::from_nanos(4096 << timeout.clamp(FLOOR, 31))
+}
+
+/// Adaptive retransmissions: as long as their steps are no longer than the ACK timeout, within 0.3 ms.
+fn adaptive(timeout: u8) -> usize {
+    let longest = nominal(timeout) + Duration::from_micros(350);
+    STEPS.iter().take_while(|step| Duration::from_micros(**step) <= longest).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Milliseconds from the first packet to IBV_WC_RETRY_EXC_ERR.
+    fn until_error(timeout: u8, retry_cnt: u8) -> u128 {
+        let attr = QpAttr { timeout, retry_cnt, ..QpAttr::default() };
+        let mut waited = Duration::ZERO;
+        for timeouts in 0.. {
+            waited += AckTimer::ConnectX.timeout(&attr, timeouts).unwrap();
+            if AckTimer::ConnectX.gives_up(&attr, timeouts + 1) {
+                break;
+            }
+        }
+        waited.as_millis()
+    }
+
+    /// Medians of the cards, from `results/20260925/tables_AB.md` of rdma-fault-characterization.
+    #[test]
+    fn errors_come_when_a_cards_do() {
+        for (timeout, retry_cnt, measured) in [
+            (14, 7, 3661.8),
+            (16, 7, 3661.8),
+            (17, 7, 7151.7),
+            (18, 7, 14667.8),
+            (19, 7, 29700.8),
+            (20, 7, 59766.3),
+            (14, 0, 2050.7),
+            (14, 1, 440.6),
+            (14, 2, 977.6),
+            (14, 3, 1514.3),
+            (14, 4, 2051.4),
+            (14, 5, 2588.2),
+            (14, 6, 3124.8),
+            // T below the floor changes nothing.
+            (1, 7, 3661.8),
+            (10, 7, 3661.8),
+        ] {
+            let found = until_error(timeout, retry_cnt) as f64;
+            assert!((found - measured).abs() < 3.0, "T={timeout} R={retry_cnt}: {found} ms, measured {measured}");
+        }
+    }
+
+    #[test]
+    fn the_oldest_packet_is_sent_again_at_the_firmwares_times() {
+        let times = |timeout| {
+            let attr = QpAttr { timeout, ..QpAttr::default() };
+            let steps = (0..).map_while(|nth| AckTimer::ConnectX.adaptive_step(&attr, nth));
+            steps
+                .scan(Duration::ZERO, |at, step| {
+                    *at += step;
+                    Some(at.as_millis())
+                })
+                .collect::<std::vec::Vec<_>>()
+        };
+        assert_eq!(times(14), [20, 37, 71, 138, 239]);
+        assert_eq!(times(20), [20, 37, 71, 138, 239, 440, 977, 1782, 3930]);
+        let attr = QpAttr { timeout: 14, ..QpAttr::default() };
+        assert_eq!(AckTimer::Specified.adaptive_step(&attr, 0), None);
+    }
+
+    #[test]
+    fn no_timeout_is_none() {
+        for timer in [AckTimer::Specified, AckTimer::ConnectX] {
+            assert_eq!(timer.timeout(&QpAttr { timeout: 0, ..QpAttr::default() }, 0), None);
+        }
+    }
+}

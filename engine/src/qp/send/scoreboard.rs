@@ -1,0 +1,495 @@
+//! The scoreboard: knowledge of each packet in flight while some are missing or out of order.
+//!
+//! There is one only then: while packets arrive in order, three PSNs say all ([`super::reliable`]).
+//!
+//! Packets are numbered in the order in which they were sent, those that were sent again anew. One is *overtaken* when a
+//! packet of a higher number has arrived, and lost when it is so for longer than the [reordering window](super::reordering).
+//! READ responses and results of atomics are watched likewise. They leave in the order of their PSNs, and when they are asked for again, in
+//! the order of that: one is overtaken by those that are behind it in both. A responder that has carried out a request keeps
+//! no duplicate of it back: what is asked for again of that is overtaken by every response, or acknowledgement, to what was sent later.
+
+use alloc::collections::VecDeque;
+
+use urxe_wire::Psn;
+
+use super::paths::ByPath;
+use super::reordering::Reordering;
+use super::wqe::Span;
+use crate::time::Instant;
+
+/// Knowledge of a PSN.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Entry {
+    /// Number of the packet that was sent last for it; responses are numbered on from their request.
+    number: u32,
+    /// Whether the PSN is that of a response, or of the request before it.
+    pub(super) answered: Answered,
+    /// Whether the packet arrived, or the response.
+    pub(super) delivered: bool,
+    /// Of the first PSN of a READ: the request arrived.
+    requested: bool,
+    /// Whether the packet is to be sent again, or the response asked for again.
+    lost: bool,
+    /// All responses before it have left the responder, as its own shows, or an acknowledgement.
+    responded: bool,
+    /// Since when it is overtaken.
+    overtaken: Option<Instant>,
+    /// When it was sent again; `None`: it was not.
+    again: Option<Instant>,
+    /// The request was carried out, and this part of its answer is asked for again.
+    repeated: bool,
+    /// The peer has the request and carries it out when one before it has come: no response is under way.
+    waits: bool,
+    /// Path of the packet that was sent last for it.
+    path: u8,
+}
+
+/// Whether a response takes the PSN.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) enum Answered {
+    /// None: the PSN is that of a packet of a SEND or WRITE.
+    #[default]
+    No,
+    /// One does, and the PSN is that of the request as well.
+    First,
+    /// One behind the first does.
+    Behind,
+}
+
+impl Entry {
+    /// Whether its own packet, a request, is on its way.
+    fn awaits_request(&self) -> bool {
+        !self.delivered && !self.lost && !self.requested && self.answered != Answered::Behind
+    }
+
+    /// Whether a response is on its way.
+    fn awaits_response(&self) -> bool {
+        !self.delivered && !self.lost && self.answered != Answered::No
+    }
+
+    /// How many numbers are between this packet and one that overtook it: `newest` is behind the youngest request that
+    /// arrived, `answered` behind the youngest that was answered, and `responded` is that of the youngest response behind
+    /// this one.
+    fn overtaking(&self, newest: u32, answered: u32, responded: Option<u32>) -> i32 {
+        if self.repeated && self.awaits_response() {
+            return answered.wrapping_sub(self.number).cast_signed() - 1;
+        }
+        let requests = if self.awaits_request() { newest.wrapping_sub(self.number).cast_signed() - 1 } else { 0 };
+        match responded {
+            Some(number) if self.awaits_response() => requests.max(number.wrapping_sub(self.number).cast_signed()),
+            Some(_) | None => requests,
+        }
+    }
+
+    /// Whether what arrived is the packet that was sent first, and not one that was sent again. Notes how late that came.
+    fn is_original(&self, around: &Surroundings, reordering: &mut Reordering) -> bool {
+        let time_of = |since: Instant| u64::try_from(around.now.since(since).as_nanos()).unwrap_or(u64::MAX);
+        match (self.again, self.overtaken) {
+            // So soon the other one cannot have been answered.
+            (Some(at), _) => time_of(at) < around.round_trip / 2,
+            (None, None) => true,
+            (None, Some(since)) => {
+                reordering.came_late(time_of(since));
+                true
+            }
+        }
+    }
+}
+
+/// Knowledge of the packets in flight, oldest first.
+#[derive(Debug, Default)]
+pub(super) struct Scoreboard {
+    /// The oldest PSN that is not acknowledged.
+    snd_una: Psn,
+    /// PSNs from there on.
+    entries: VecDeque<Entry>,
+    /// The number of the packet that is sent next.
+    next: u32,
+    /// PSNs delivered, lost, sent again without news, and of responses that wait for a request before theirs.
+    delivered: u32,
+    lost: u32,
+    again: u32,
+    waiting: u32,
+    /// All requests before this PSN were carried out.
+    cumulative: Psn,
+    /// The number behind the youngest request that arrived, and that was answered.
+    newest: u32,
+    answered: u32,
+    /// Since when the first of those that are overtaken, and not lost yet, is.
+    overtaken: Option<Instant>,
+    /// There is news since [`find_lost`](Self::find_lost).
+    has_news: bool,
+    /// A READ or atomic that the peer may not have was sent again, and nothing new behind it.
+    wants_pilot: bool,
+    /// Requests that arrived or were lost on each path, since somebody asked.
+    arrived_by: ByPath,
+    lost_by: ByPath,
+}
+
+/// Time and round trip when there is news.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Surroundings {
+    pub(super) now: Instant,
+    /// The round trip, in nanoseconds.
+    pub(super) round_trip: u64,
+}
+
+impl Scoreboard {
+    /// A scoreboard when the first packet is missing: packets before `snd_max` were sent in order, and those from
+    /// `snd_nxt` on are to be sent again. `reads` are answered by responses.
+    pub(super) fn new(
+        snd_una: Psn,
+        snd_nxt: Psn,
+        snd_max: Psn,
+        reads: &VecDeque<Span>,
+        path: impl Fn(Psn) -> u8,
+    ) -> Self {
+        let mut board = Self { snd_una, cumulative: snd_una, ..Self::default() };
+        for behind in 0..snd_max.advance_from(snd_una) {
+            let psn = snd_una.add(behind);
+            let answered = match reads.iter().find(|chunk| chunk.contains(psn)) {
+                None => Answered::No,
+                Some(chunk) if chunk.first == psn => Answered::First,
+                Some(_) => Answered::Behind,
+            };
+            board.push(answered, path(psn));
+        }
+        let unsent = snd_nxt.advance_from(snd_una) as usize;
+        (unsent..board.entries.len()).for_each(|at| board.lose(at));
+        board
+    }
+
+    fn push(&mut self, answered: Answered, path: u8) {
+        self.entries.push_back(Entry { number: self.next, answered, path, ..Entry::default() });
+        self.next = self.next.wrapping_add(1);
+    }
+
+    /// Notes that a packet was sent on `path` whose PSNs are the next `psns`.
+    pub(super) fn sent(&mut self, psns: u32, is_answered: bool, path: u8) {
+        self.wants_pilot = false;
+        if !is_answered {
+            return self.push(Answered::No, path);
+        }
+        self.push(Answered::First, path);
+        (1..psns).for_each(|_| self.push(Answered::Behind, path));
+    }
+
+    /// PSNs on their way.
+    pub(super) fn in_flight(&self) -> u32 {
+        self.awaited() - self.waiting
+    }
+
+    /// PSNs on their way, or of responses that wait for a request before theirs.
+    pub(super) fn awaited(&self) -> u32 {
+        u32::try_from(self.entries.len()).unwrap_or(u32::MAX) - self.delivered - self.lost
+    }
+
+    /// PSNs that are not acknowledged.
+    pub(super) fn outstanding(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether another request should leave, though there are enough in flight (limited transmit, RFC 3042). What the peer
+    /// has behind a missing READ it does not answer before that: if the READ is lost once more, nothing else would tell.
+    pub(super) const fn wants_pilot(&self) -> bool {
+        self.wants_pilot
+    }
+
+    /// PSNs to be sent again.
+    pub(super) const fn lost(&self) -> u32 {
+        self.lost
+    }
+
+    /// Whether three PSNs say all again.
+    pub(super) const fn is_idle(&self) -> bool {
+        self.delivered == 0 && self.lost == 0 && self.again == 0
+    }
+
+    /// Returns the knowledge of a PSN that is not acknowledged.
+    pub(super) fn get(&self, psn: Psn) -> Option<&Entry> {
+        self.entries.get(psn.advance_from(self.snd_una) as usize)
+    }
+
+    /// Whether all PSNs of `span` are delivered or acknowledged.
+    pub(super) fn is_delivered(&self, span: &Span) -> bool {
+        let first = if span.first.distance_from(self.snd_una) < 0 { self.snd_una } else { span.first };
+        let count = span.last.next().distance_from(first).max(0).unsigned_abs() as usize;
+        let entries = self.entries.iter().skip(first.advance_from(self.snd_una) as usize);
+        entries.take(count).all(|entry| entry.delivered)
+    }
+
+    // --- news ----------------------------------------------------------------------------------------------
+
+    /// All requests before `psn` were carried out.
+    pub(super) fn carried_out(&mut self, psn: Psn, around: &Surroundings, reordering: &mut Reordering) {
+        for _ in 0..psn.distance_from(self.cumulative).max(0) {
+            self.request_arrived(self.cumulative, around, reordering);
+            if let Some(entry) = self.entries.get_mut(self.cumulative.advance_from(self.snd_una) as usize) {
+                self.waiting -= u32::from(core::mem::take(&mut entry.waits));
+            }
+            self.cumulative = self.cumulative.next();
+        }
+    }
+
+    /// An acknowledgement of `psn` left behind all responses asked for before it.
+    pub(super) fn responded(&mut self, psn: Psn) {
+        let at = psn.advance_from(self.snd_una) as usize;
+        if let Some(entry) = self.entries.get_mut(at).filter(|entry| entry.again.is_none()) {
+            entry.responded = true;
+            let number = entry.number;
+            self.answer_came(number);
+        }
+    }
+
+    /// The responder keeps the request at `psn`, which is behind a missing one. Returns whether that is news.
+    pub(super) fn request_kept(&mut self, psn: Psn, around: &Surroundings, reordering: &mut Reordering) -> bool {
+        let is_news = self.request_arrived(psn, around, reordering);
+        let at = psn.advance_from(self.snd_una) as usize;
+        let is_read = self.entries.get(at).is_some_and(|entry| entry.answered == Answered::First);
+        if is_news && is_read && !self.is_carried_out(psn) {
+            let behind =
+                self.entries.iter().skip(at + 1).take_while(|entry| entry.answered == Answered::Behind).count();
+            for entry in self.entries.iter_mut().skip(at).take(1 + behind) {
+                let waits = !entry.delivered && !entry.lost && !entry.waits;
+                entry.waits |= waits;
+                self.waiting += u32::from(waits);
+            }
+        }
+        is_news
+    }
+
+    /// The responder has the request at `psn`. Returns whether that is news.
+    pub(super) fn request_arrived(&mut self, psn: Psn, around: &Surroundings, reordering: &mut Reordering) -> bool {
+        let at = psn.advance_from(self.snd_una) as usize;
+        let Some(entry) = self.entries.get_mut(at) else { return false };
+        let is_first = entry.again.is_none() && entry.awaits_request();
+        if let Some(arrived) = self.arrived_by.get_mut(usize::from(entry.path)).filter(|_| is_first) {
+            *arrived += 1;
+        }
+        match entry.answered {
+            Answered::No if !entry.delivered => {
+                let is_original = entry.is_original(around, reordering);
+                let (number, again) = (entry.number, entry.again);
+                self.deliver(at);
+                if is_original == again.is_none() {
+                    self.request_came(number);
+                }
+                true
+            }
+            Answered::First if !entry.requested => {
+                entry.requested = true;
+                // What answers it may have been queued behind other responses, so no other is lost because one that was
+                // asked for again has come.
+                if entry.again.is_none() {
+                    let number = entry.number;
+                    self.request_came(number);
+                }
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// The response at `psn` is here. Returns whether that is news.
+    pub(super) fn response_arrived(&mut self, psn: Psn, around: &Surroundings, reordering: &mut Reordering) -> bool {
+        let at = psn.advance_from(self.snd_una) as usize;
+        let Some(entry) = self.entries.get_mut(at).filter(|entry| !entry.delivered) else { return false };
+        let is_original = entry.is_original(around, reordering);
+        entry.responded = is_original == entry.again.is_none();
+        let (number, responded) = (entry.number, entry.responded);
+        self.has_news = true;
+        if responded {
+            self.answer_came(number);
+        }
+        self.deliver(at);
+        true
+    }
+
+    /// Notes an answer to the packet of this number.
+    const fn answer_came(&mut self, number: u32) {
+        self.has_news = true;
+        if is_before(self.answered, number.wrapping_add(1)) {
+            self.answered = number.wrapping_add(1);
+        }
+    }
+
+    /// The request of this number arrived: those of lower numbers are overtaken.
+    const fn request_came(&mut self, number: u32) {
+        if is_before(self.newest, number.wrapping_add(1)) {
+            self.newest = number.wrapping_add(1);
+            self.has_news = true;
+        }
+    }
+
+    fn deliver(&mut self, at: usize) {
+        let Some(entry) = self.entries.get_mut(at) else { return };
+        self.lost -= u32::from(entry.lost);
+        self.again -= u32::from(entry.again.take().is_some());
+        self.waiting -= u32::from(core::mem::take(&mut entry.waits));
+        entry.lost = false;
+        entry.delivered = true;
+        self.delivered += 1;
+    }
+
+    /// Oldest PSNs that are acknowledged now: their requests were carried out, and their responses are here.
+    pub(super) fn acknowledged(&self) -> u32 {
+        let requests = self.cumulative.distance_from(self.snd_una).max(0).unsigned_abs() as usize;
+        u32::try_from(self.entries.iter().take(requests).take_while(|entry| entry.delivered).count()).unwrap_or(0)
+    }
+
+    /// Forgets the oldest `count` PSNs, which are acknowledged.
+    pub(super) fn forget(&mut self, count: u32) {
+        for _ in 0..count {
+            let Some(entry) = self.entries.pop_front() else { break };
+            self.delivered -= u32::from(entry.delivered);
+            self.lost -= u32::from(entry.lost);
+            self.again -= u32::from(entry.again.is_some());
+            self.waiting -= u32::from(entry.waits);
+        }
+        self.snd_una = self.snd_una.add(count);
+        if self.cumulative.distance_from(self.snd_una) < 0 {
+            self.cumulative = self.snd_una;
+        }
+    }
+
+    // --- losses --------------------------------------------------------------------------------------------
+
+    /// Whether there is news for [`find_lost`](Self::find_lost).
+    pub(super) const fn has_news(&self) -> bool {
+        self.has_news
+    }
+
+    /// Has [`find_lost`](Self::find_lost) look again, if it is time.
+    pub(super) fn handle_timeout(&mut self, now: Instant, window: u64) {
+        self.has_news |= self.deadline(window).is_some_and(|at| at <= now);
+    }
+
+    /// When [`find_lost`](Self::find_lost) is to look again.
+    pub(super) fn deadline(&self, window: u64) -> Option<Instant> {
+        let first = self.overtaken?;
+        Some(Instant::from_nanos(first.as_nanos().saturating_add(window)))
+    }
+
+    /// Finds packets that are overtaken for too long: these are lost. Returns how many packets.
+    pub(super) fn find_lost(&mut self, around: &Surroundings, reordering: &mut Reordering) -> u32 {
+        let mut packets = 0;
+        self.has_news = false;
+        let window = reordering.window(around.round_trip);
+        self.overtaken = None;
+        let mut responded = None;
+        for at in (0..self.entries.len()).rev() {
+            let Some(entry) = self.entries.get_mut(at) else { break };
+            if entry.responded && responded.is_none_or(|number| is_before(number, entry.number)) {
+                responded = Some(entry.number);
+            }
+            let overtaking = entry.overtaking(self.newest, self.answered, responded);
+            if overtaking <= 0 {
+                entry.overtaken = None;
+                continue;
+            }
+            let since = *entry.overtaken.get_or_insert(around.now);
+            if around.now.since(since).as_nanos() >= u128::from(window) || reordering.is_lost_at_once(overtaking) {
+                if let Some(lost) = self.lost_by.get_mut(usize::from(entry.path)).filter(|_| entry.awaits_request()) {
+                    *lost += 1;
+                }
+                // All responses to a request that is lost are asked for again, but one packet was lost.
+                packets += 1;
+                if entry.awaits_request() { self.lose_request(at) } else { self.lose(at) }
+            } else {
+                self.overtaken = Some(self.overtaken.map_or(since, |first| first.min(since)));
+            }
+        }
+        (0..packets).for_each(|_| reordering.lost());
+        packets
+    }
+
+    /// Requests that arrived and that were lost on each path since the last call.
+    pub(super) fn take_paths(&mut self) -> (ByPath, ByPath) {
+        (core::mem::take(&mut self.arrived_by), core::mem::take(&mut self.lost_by))
+    }
+
+    /// The path of the packet that was sent last for a PSN.
+    pub(super) fn path(&self, psn: Psn) -> u8 {
+        self.get(psn).map_or(0, |entry| entry.path)
+    }
+
+    /// Has the oldest PSN be sent again, whatever is known of it. Returns whether it was not to be already.
+    pub(super) fn lose_front(&mut self) -> bool {
+        self.undeliver(self.snd_una);
+        let is_news = self.entries.front().is_some_and(|entry| !entry.lost);
+        if let Some(front) = self.entries.front().filter(|front| front.awaits_request())
+            && let Some(lost) = self.lost_by.get_mut(usize::from(front.path))
+        {
+            *lost += 1;
+        }
+        self.lose_request(0);
+        is_news
+    }
+
+    /// Whether the request at `psn` is known to be carried out.
+    pub(super) fn is_carried_out(&self, psn: Psn) -> bool {
+        psn.distance_from(self.cumulative) < 0
+    }
+
+    /// Forgets that a request arrived: its responder says that it does not have it. What was carried out stays so: the
+    /// responder said this before.
+    pub(super) fn undeliver(&mut self, psn: Psn) {
+        if self.is_carried_out(psn) {
+            return;
+        }
+        let at = psn.advance_from(self.snd_una) as usize;
+        let Some(entry) = self.entries.get_mut(at) else { return };
+        entry.requested = false;
+        if entry.delivered && entry.answered == Answered::No {
+            entry.delivered = false;
+            self.delivered -= 1;
+        }
+    }
+
+    /// Has a request be sent again, with all responses of its that are not here.
+    pub(super) fn lose_request(&mut self, at: usize) {
+        self.lose(at);
+        let behind = (at + 1..self.entries.len())
+            .take_while(|&at| self.entries.get(at).is_some_and(|entry| entry.answered == Answered::Behind));
+        for at in behind.collect::<alloc::vec::Vec<_>>() {
+            self.lose(at);
+        }
+    }
+
+    fn lose(&mut self, at: usize) {
+        let Some(entry) = self.entries.get_mut(at).filter(|entry| !entry.lost && !entry.delivered) else { return };
+        entry.lost = true;
+        entry.overtaken = None;
+        self.lost += 1;
+        self.again -= u32::from(entry.again.take().is_some());
+        self.waiting -= u32::from(core::mem::take(&mut entry.waits));
+    }
+
+    /// The oldest PSNs to be sent again in one packet: one, or those of a READ that are next to one another.
+    pub(super) fn next_lost(&self) -> Option<(Psn, u32)> {
+        let at = self.entries.iter().position(|entry| entry.lost)?;
+        let run = self.entries.iter().skip(at + 1).take_while(|entry| entry.lost && entry.answered == Answered::Behind);
+        let is_answered = self.entries.get(at).is_some_and(|entry| entry.answered != Answered::No);
+        let psns = if is_answered { 1 + u32::try_from(run.count()).unwrap_or(0) } else { 1 };
+        Some((self.snd_una.add(u32::try_from(at).unwrap_or(0)), psns))
+    }
+
+    /// Notes that the `psns` from `psn` on were sent again in one packet, on `path`.
+    pub(super) fn sent_again(&mut self, psn: Psn, psns: u32, now: Instant, path: u8) {
+        let at = psn.advance_from(self.snd_una) as usize;
+        let is_answered = self.entries.get(at).is_some_and(|entry| entry.answered != Answered::No);
+        let repeated = is_answered && self.is_carried_out(psn);
+        self.wants_pilot |= is_answered && !repeated;
+        for entry in self.entries.iter_mut().skip(at).take(psns as usize).filter(|entry| entry.lost) {
+            *entry = Entry { lost: false, again: Some(now), number: self.next, repeated, path, ..*entry };
+            self.next = self.next.wrapping_add(1);
+            self.lost -= 1;
+            self.again += 1;
+        }
+    }
+}
+
+/// Whether a packet was sent before another one.
+const fn is_before(number: u32, other: u32) -> bool {
+    number.wrapping_sub(other).cast_signed() < 0
+}

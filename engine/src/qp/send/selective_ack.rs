@@ -1,0 +1,281 @@
+//! Acknowledgements and responses of selective repeat: the requester sends again what is missing, and nothing else.
+//!
+//! The responder acknowledges what it has behind a gap ([`urxe_wire::selective`]); the [scoreboard](super::scoreboard) knows
+//! from that, and from responses, what is lost. READ responses may come in any order; what is missing of them is asked for
+//! again, as a duplicate of a part of the READ (IBA 9.7.5.1.5).
+
+use alloc::boxed::Box;
+
+use urxe_wire::opcode::Kind;
+use urxe_wire::{Aeth, Bitmap, Psn, Syndrome};
+
+use super::completer::{Failure, refusal};
+use super::paths::Paths;
+use super::reliable::Reliable;
+use super::scoreboard::{Scoreboard, Surroundings};
+use super::selective::{Selective, UNKNOWN};
+use crate::event::{DropReason, Event, RetryReason};
+use crate::host::{Consumer, Host, Io};
+use crate::qp::QpConfig;
+use crate::qp::attr::QpAttr;
+use crate::time::Instant;
+
+impl Reliable {
+    /// The peer keeps so many packets behind a gap.
+    pub(in crate::qp) fn set_selective<H: Host>(&mut self, config: &QpConfig<H>, window: u16) {
+        let paths = config.paths();
+        (self.selective.window, self.selective.most) = (window, config.window);
+        self.probe.set_selective();
+        if paths > 1 {
+            self.selective.reordering.expect();
+            self.selective.paths = Some(Box::new(Paths::new(paths)));
+        }
+    }
+
+    pub(super) fn surroundings(&self, now: Instant) -> Surroundings {
+        Surroundings { now, round_trip: self.probe.round_trip().map_or(UNKNOWN, |rtt| rtt.smoothed) }
+    }
+
+    /// Returns the scoreboard, which begins now if there is none.
+    pub(super) fn begin_selective(&mut self) -> &mut Scoreboard {
+        if self.selective.board.is_none() {
+            let path = |psn| self.selective.path_of(psn);
+            let board = Scoreboard::new(self.snd_una, self.snd_nxt, self.snd_max, &self.reads, path);
+            self.selective.board = Some(Box::new(board));
+            // What a probe has asked for is known to be lost.
+            self.probe.gone_back();
+            self.skip_to_snd_max();
+            self.implied_nak_at = None;
+        }
+        self.selective.board.get_or_insert_default()
+    }
+
+    // --- news ----------------------------------------------------------------------------------------------
+
+    /// Takes a selective acknowledgement.
+    //= spec/selective.md#sel-008
+    //# A selective acknowledgement of what was never sent, or of a part of a READ, MUST change nothing and be counted.
+    pub(in crate::qp) fn handle_selective_ack<H: Host>(
+        &mut self,
+        config: &QpConfig<H>,
+        attr: &QpAttr,
+        io: &mut Io<'_, H>,
+        missing: Psn,
+        bitmap: Bitmap<'_>,
+        duplicates: u32,
+    ) -> Result<(), Failure> {
+        if missing.distance_from(self.snd_una) < 0 {
+            // A later one has overtaken it.
+            return Err(Failure::Dropped(DropReason::GhostAck));
+        }
+        let sent = self.snd_max.distance_from(missing);
+        let is_request = |behind: u32| {
+            let psn = missing.add(behind);
+            i32::try_from(behind).is_ok_and(|behind| behind < sent)
+                && self.reads.iter().find(|chunk| chunk.contains(psn)).is_none_or(|chunk| chunk.first == psn)
+        };
+        if sent < 0 || !bitmap.arrived().all(is_request) {
+            return Err(Failure::Dropped(DropReason::InvalidSelectiveAck));
+        }
+        let around = self.surroundings(io.now());
+        self.count_duplicates(config, io, duplicates, around.round_trip);
+        if bitmap.arrived().next().is_none() && self.selective.board.is_none() {
+            let due = self.due().filter(|due| due.distance_from(missing) < 0).unwrap_or(missing);
+            self.acknowledged_before(config, attr, io, due);
+            return Ok(());
+        }
+        self.begin_selective();
+        let Selective { board: Some(board), reordering, .. } = &mut self.selective else { return Ok(()) };
+        board.carried_out(missing, &around, reordering);
+        let mut is_news = false;
+        for behind in bitmap.arrived() {
+            is_news |= board.request_kept(missing.add(behind), &around, reordering);
+        }
+        // It said once that it had this one.
+        board.undeliver(missing);
+        if is_news {
+            self.restart_timer(attr, io.clock);
+        }
+        self.measure(io);
+        self.advance_selective(config, attr, io)
+    }
+
+    /// Measures the round trip of a packet that arrived while one before it is missing.
+    fn measure<H: Host>(&mut self, io: &Io<'_, H>) {
+        let entry = self.probe.measured().and_then(|psn| self.selective.board()?.get(psn));
+        if entry.is_some_and(|entry| entry.delivered) {
+            self.probe.arrived(io.clock);
+        }
+    }
+
+    /// Takes an acknowledgement, where some packets are missing.
+    pub(super) fn handle_selective_acknowledge<H: Host>(
+        &mut self,
+        config: &QpConfig<H>,
+        attr: &QpAttr,
+        io: &mut Io<'_, H>,
+        psn: Psn,
+        before: Psn,
+        aeth: &Aeth,
+    ) -> Result<(), Failure> {
+        let around = self.surroundings(io.now());
+        self.begin_selective();
+        let Selective { board: Some(board), reordering, refused, .. } = &mut self.selective else { return Ok(()) };
+        if matches!(aeth.syndrome, Syndrome::RnrNak(_)) && board.is_carried_out(psn) {
+            // The request has found its receive WQE since.
+            return Err(Failure::Dropped(DropReason::GhostAck));
+        }
+        board.carried_out(before, &around, reordering);
+        board.responded(before.sub(1));
+        match aeth.syndrome {
+            Syndrome::Ack(_) => {
+                self.advance_selective(config, attr, io)?;
+                self.take_credits(aeth);
+                Ok(())
+            }
+            // Nothing is outstanding that could be refused.
+            _ if board.get(psn).is_none() => Err(Failure::Dropped(DropReason::GhostAck)),
+            Syndrome::RnrNak(timer) => {
+                board.undeliver(psn);
+                board.lose_request(psn.advance_from(self.snd_una) as usize);
+                self.advance_selective(config, attr, io)?;
+                Ok(self.wait_for_receiver(config, attr, io, timer.duration())?)
+            }
+            Syndrome::Nak(code) => {
+                let Some(status) = refusal(code) else {
+                    self.advance_selective(config, attr, io)?;
+                    return Ok(self.retry(config, attr, io, RetryReason::SequenceNak)?);
+                };
+                if self.queue.front().and_then(|wqe| wqe.sent).is_some_and(|span| span.contains(psn)) {
+                    return Err(Failure::Front(status));
+                }
+                // Responses before it may still be under way.
+                *refused = Some((psn, status));
+                self.advance_selective(config, attr, io)
+            }
+        }
+    }
+
+    /// Takes a response, in whatever order it comes.
+    //= spec/selective.md#sel-009
+    //# READ responses and results of atomics MUST be taken in any order, and requests complete in theirs.
+    #[expect(clippy::too_many_arguments, reason = "a response's parts, and the surroundings")]
+    pub(super) fn take_selective_response<H: Host>(
+        &mut self,
+        config: &QpConfig<H>,
+        attr: &QpAttr,
+        io: &mut Io<'_, H>,
+        psn: Psn,
+        kind: Kind,
+        aeth: Option<&Aeth>,
+        payload: &[u8],
+    ) -> Result<(), Failure> {
+        let Some(chunk) = self.reads.iter().find(|chunk| chunk.contains(psn)).copied() else {
+            return Err(Failure::Dropped(DropReason::UnexpectedResponse));
+        };
+        let around = self.surroundings(io.now());
+        self.begin_selective();
+        let nth = self.queue.iter().position(|wqe| wqe.sent.is_some_and(|span| span.contains(psn)));
+        let is_here = self.selective.board().and_then(|board| board.get(psn)).is_none_or(|entry| entry.delivered);
+        let Some(nth) = nth.filter(|_| !is_here) else {
+            self.count_in_vain(config, io);
+            return Err(Failure::Dropped(DropReason::GhostAck));
+        };
+        // What is wrong with a request that is not the oldest is told in its turn.
+        let stored = self
+            .check_kind(nth, kind, aeth)
+            .map_err(Failure::from)
+            .and_then(|()| self.store_response(config, attr, io, nth, psn, payload));
+        let is_stored = match stored {
+            Err(Failure::Front(status)) if nth > 0 => {
+                if let Some(wqe) = self.queue.get_mut(nth) {
+                    wqe.failed.get_or_insert(status);
+                }
+                false
+            }
+            stored => stored.map(|()| true)?,
+        };
+        let Selective { board: Some(board), reordering, .. } = &mut self.selective else { return Ok(()) };
+        board.carried_out(psn, &around, reordering);
+        if is_stored {
+            board.carried_out(chunk.last.next(), &around, reordering);
+            board.response_arrived(psn, &around, reordering);
+        }
+        self.restart_timer(attr, io.clock);
+        self.measure(io);
+        self.advance_selective(config, attr, io)?;
+        if let Some(aeth) = aeth {
+            self.take_credits(aeth);
+        }
+        Ok(())
+    }
+
+    /// Moves `snd_una` over what is acknowledged and answered.
+    fn advance_selective<H: Host>(
+        &mut self,
+        config: &QpConfig<H>,
+        attr: &QpAttr,
+        io: &mut Io<'_, H>,
+    ) -> Result<(), Failure> {
+        let acknowledged = self.selective.board().map_or(0, Scoreboard::acknowledged);
+        let snd_una = self.snd_una.add(acknowledged);
+        if let Some(board) = &mut self.selective.board {
+            board.forget(acknowledged);
+        }
+        self.acknowledged_before(config, attr, io, snd_una);
+        if let Some((_, status)) = self.selective.refused.filter(|(psn, _)| psn.distance_from(snd_una) <= 0) {
+            return Err(Failure::Front(status));
+        }
+        let is_over = |board: &Scoreboard| board.outstanding() == 0 || (board.is_idle() && !board.has_news());
+        if self.selective.board().is_some_and(is_over) {
+            self.selective.board = None;
+        }
+        Ok(())
+    }
+
+    /// The peer has got `duplicates` requests more than once.
+    fn count_duplicates<H: Host>(
+        &mut self,
+        config: &QpConfig<H>,
+        io: &mut Io<'_, H>,
+        duplicates: u32,
+        round_trip: u64,
+    ) {
+        let Selective { again, reordering, duplicates: known, .. } = &mut self.selective;
+        let more = duplicates.wrapping_sub(*known).cast_signed();
+        if more <= 0 {
+            return;
+        }
+        *known = duplicates;
+        let packets = more.unsigned_abs().min(*again);
+        if packets > 0 {
+            *again -= packets;
+            reordering.in_vain(round_trip);
+            io.consumer.trace(config.qpn, Event::SentInVain { packets });
+        }
+    }
+
+    /// A response came once more.
+    pub(super) fn count_in_vain<H: Host>(&mut self, config: &QpConfig<H>, io: &mut Io<'_, H>) {
+        let round_trip = self.surroundings(io.now()).round_trip;
+        let Selective { again, reordering, .. } = &mut self.selective;
+        if let Some(less) = again.checked_sub(1) {
+            *again = less;
+            reordering.in_vain(round_trip);
+            io.consumer.trace(config.qpn, Event::SentInVain { packets: 1 });
+        }
+    }
+
+    /// READs and atomics outstanding. Those that are answered do not count, though one before them is not, as long as
+    /// the peer remembers them.
+    pub(super) fn reads_outstanding(&self) -> usize {
+        const REMEMBERED: usize = 48;
+        match self.selective.board() {
+            Some(board) if self.reads.len() < REMEMBERED => {
+                self.reads.iter().filter(|chunk| !board.is_delivered(chunk)).count()
+            }
+            Some(_) => usize::MAX,
+            None => self.reads.len(),
+        }
+    }
+}

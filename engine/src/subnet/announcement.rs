@@ -1,0 +1,150 @@
+//! Announcements: each host tells the others that it is there, and with which `PortInfo`.
+//!
+//! A vendor-class datagram to QP1, sent to a multicast group of the link. A host that has just come asks with `Get()`, and each
+//! other one answers with `GetResp()`. Nothing in it says more than the sender's address does: the LID and the GUID that it
+//! claims have to be those of the address.
+
+use urxe_wire::mad::field::{Field, data, data_mut};
+use urxe_wire::mad::node::{DESCRIPTION_LEN, port_info};
+use urxe_wire::mad::subnet_vendor::{CLASS, OUI};
+use urxe_wire::mad::{MAD_LEN, Mad};
+use urxe_wire::{Guid, Lid};
+
+/// Version of the class.
+const VERSION: u8 = 1;
+/// A host and its port.
+const ATTRIBUTE_HOST: u16 = 0x10;
+/// Multicast groups that a host's port has joined.
+const ATTRIBUTE_GROUPS: u16 = 0x11;
+
+const DATA: usize = 40;
+const GUID: Field = Field::bytes(0, 8);
+const KNOWN: Field = Field::bytes(8, 2);
+const COUNT: Field = Field::bytes(10, 1);
+const PORT_INFO: Field = Field::bytes(16, port_info::LEN);
+const DESCRIPTION: Field = Field::bytes(16 + port_info::LEN, DESCRIPTION_LEN);
+/// Groups begin here; each has this many bytes of an `MCMemberRecord`.
+const GROUPS: usize = DATA + 16;
+/// Bytes of an `MCMemberRecord`.
+pub(super) const GROUP_LEN: usize = 52;
+/// Groups of one datagram.
+pub(super) const GROUPS_A_DATAGRAM: usize = (MAD_LEN - GROUPS) / GROUP_LEN;
+
+/// Facts about a host.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Facts {
+    pub(super) guid: u64,
+    /// Without M_Key: nobody else's business.
+    pub(super) port_info: [u8; port_info::LEN],
+    pub(super) description: [u8; DESCRIPTION_LEN],
+}
+
+impl Facts {
+    pub(super) fn lid(&self) -> Lid {
+        Lid(port_info::LID.get_u16(&self.port_info))
+    }
+
+    pub(super) fn field(&self, field: Field) -> u64 {
+        field.get(&self.port_info)
+    }
+
+    pub(super) fn gid(&self) -> [u8; 16] {
+        Guid::new(self.guid.to_be_bytes()).gid().octets()
+    }
+
+    /// Whether a program of the host says that it is a subnet manager.
+    pub(super) fn is_sm(&self) -> bool {
+        self.field(port_info::CAPABILITY_MASK) & port_info::IS_SM != 0
+    }
+}
+
+/// An announcement that has come.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Announcement {
+    /// A host that has come wants to know who is there.
+    Question,
+    /// A host, and how many it knows, itself included.
+    Host(Facts, u16),
+    /// Groups that the sender's port has joined: some of them, each as an `MCMemberRecord`.
+    Groups([[u8; GROUP_LEN]; GROUPS_A_DATAGRAM], usize),
+}
+
+fn empty(method: u8, attribute_id: u16, transaction_id: u64) -> [u8; MAD_LEN] {
+    let mut datagram = [0; MAD_LEN];
+    let header = Mad {
+        class: CLASS,
+        class_version: VERSION,
+        method,
+        status: 0,
+        class_specific: 0,
+        transaction_id,
+        attribute_id,
+        attribute_modifier: 0,
+    };
+    if let Some(start) = datagram.first_chunk_mut() {
+        header.emit(start);
+    }
+    Field::bytes(37, 3).put_slice(&mut datagram, &OUI);
+    datagram
+}
+
+impl Announcement {
+    pub(super) fn question(transaction_id: u64) -> [u8; MAD_LEN] {
+        empty(Mad::METHOD_GET, ATTRIBUTE_HOST, transaction_id)
+    }
+
+    /// Facts about the own host: to everybody, or as the answer to a question of this transaction.
+    pub(super) fn host(facts: &Facts, known: usize, question: Option<u64>) -> [u8; MAD_LEN] {
+        let method = if question.is_some() { Mad::METHOD_GET | Mad::RESPONSE } else { Mad::METHOD_SEND };
+        let mut datagram = empty(method, ATTRIBUTE_HOST, question.unwrap_or_default());
+        let data = data_mut(&mut datagram, DATA);
+        GUID.put(data, facts.guid);
+        KNOWN.put(data, known as u64);
+        PORT_INFO.put_slice(data, &facts.port_info);
+        port_info::M_KEY.moved(16).put(data, 0);
+        DESCRIPTION.put_slice(data, &facts.description);
+        datagram
+    }
+
+    /// The first groups of these, at most [`GROUPS_A_DATAGRAM`].
+    pub(super) fn groups<'a>(groups: impl Iterator<Item = &'a [u8; GROUP_LEN]>, lid: Lid) -> [u8; MAD_LEN] {
+        let mut datagram = empty(Mad::METHOD_SEND, ATTRIBUTE_GROUPS, 0);
+        let mut count = 0;
+        for (group, at) in groups.take(GROUPS_A_DATAGRAM).zip(0..) {
+            Field::bytes(GROUPS + at * GROUP_LEN, GROUP_LEN).put_slice(&mut datagram, group);
+            count += 1;
+        }
+        let data = data_mut(&mut datagram, DATA);
+        COUNT.put(data, count);
+        port_info::LID.moved(16).put(data, lid.0.into());
+        datagram
+    }
+
+    /// Reads an announcement of which [`is_announcement`](urxe_wire::mad::subnet_vendor::is_announcement) is true.
+    pub(super) fn parse(datagram: &[u8; MAD_LEN]) -> Option<Self> {
+        let header = Mad::of(datagram)?;
+        let told = matches!(header.method, Mad::METHOD_SEND | 0x81);
+        let data = data(datagram, DATA);
+        match header.attribute_id {
+            _ if header.class_version != VERSION => None,
+            ATTRIBUTE_HOST if header.method == Mad::METHOD_GET => Some(Self::Question),
+            ATTRIBUTE_HOST if told => {
+                let facts = Facts {
+                    guid: GUID.get(data),
+                    port_info: PORT_INFO.slice(data).try_into().ok()?,
+                    description: DESCRIPTION.slice(data).try_into().ok()?,
+                };
+                Some(Self::Host(facts, KNOWN.get_u16(data)))
+            }
+            ATTRIBUTE_GROUPS if told => {
+                let mut groups = [[0; GROUP_LEN]; GROUPS_A_DATAGRAM];
+                let count = usize::try_from(COUNT.get(data)).ok().filter(|count| *count <= GROUPS_A_DATAGRAM)?;
+                for (group, at) in groups.iter_mut().zip(0..count) {
+                    *group = Field::bytes(GROUPS + at * GROUP_LEN, GROUP_LEN).slice(datagram).try_into().ok()?;
+                }
+                Some(Self::Groups(groups, count))
+            }
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! Presence of hosts: the own one is announced, and announcements of others are heard.
+
+use urxe_wire::mad::node::{notice, port_info};
+use urxe_wire::mad::topology::is_host;
+use urxe_wire::mad::{MAD_LEN, Mad};
+use urxe_wire::{Guid, Lid, Qpn};
+
+use super::announcement::{Announcement, Facts};
+use super::hosts::Change;
+use super::{Event, INTERVAL, INTERVAL_ALONE, Output, QUESTIONS, Refusal, SPACING, Subnet};
+use crate::mad::Address;
+use crate::time::Instant;
+
+impl Subnet {
+    /// Has the other processes of this host hear that clients are to register again: by an announcement with that bit.
+    pub(super) fn tell_reregister(&mut self) {
+        if self.is_owner {
+            let mut facts = self.own;
+            port_info::CLIENT_REREGISTER.put(&mut facts.port_info, 1);
+            self.put(Output::Announce(Announcement::host(&facts, self.hosts.len(), None)));
+        }
+    }
+
+    /// Takes an announcement that has come from the host with this LID.
+    ///
+    /// # Errors
+    /// Why it is dropped.
+    pub fn handle_announcement(
+        &mut self,
+        now: Instant,
+        from: &Address,
+        lid: Lid,
+        datagram: &[u8; MAD_LEN],
+    ) -> Result<(), Refusal> {
+        self.prune(now);
+        if !self.is_of_network(from) {
+            return Err(Refusal::Lie);
+        }
+        match Announcement::parse(datagram).ok_or(Refusal::Malformed)? {
+            Announcement::Question => {
+                if self.is_owner {
+                    let (count, since) = self.questions;
+                    self.questions = if now.since(since) >= INTERVAL { (1, now) } else { (count + 1, since) };
+                    if self.questions.0 > QUESTIONS {
+                        return Err(Refusal::Full);
+                    }
+                    let id = Mad::of(datagram).map_or(0, |header| header.transaction_id);
+                    let answer = Announcement::host(&self.own, self.known(now), Some(id));
+                    self.put(Output::Reply(*from, Qpn::GSI, answer));
+                }
+                Ok(())
+            }
+            Announcement::Host(facts, known) => self.hear_of_host(now, from, lid, facts, known),
+            Announcement::Groups(groups, count) => {
+                if lid == self.config.lid && self.is_owner {
+                    return Ok(());
+                }
+                let gid = self.hosts.get(lid).ok_or(Refusal::Lie)?.gid();
+                self.administration.hear(now, (lid, gid), self.config.lid, groups.iter().take(count))
+            }
+        }
+    }
+
+    fn hear_of_host(
+        &mut self,
+        now: Instant,
+        from: &Address,
+        lid: Lid,
+        mut facts: Facts,
+        known: u16,
+    ) -> Result<(), Refusal> {
+        let state = facts.field(port_info::STATE);
+        let is_sane = (port_info::DOWN..=port_info::ACTIVE).contains(&state)
+            && (1..=5).contains(&facts.field(port_info::MTU_CAP))
+            && facts.field(port_info::LMC) == 0;
+        // The LID and the GUID say the sender's address: a host speaks for itself.
+        let address = from.remote.ipv6().to_ipv4_mapped();
+        let is_its_own = facts.lid() == lid && Guid::new(facts.guid.to_be_bytes()).ipv4() == address;
+        if !is_its_own || !is_host(lid) || !is_sane || address.is_none() {
+            return Err(Refusal::Lie);
+        }
+        let reregister = facts.field(port_info::CLIENT_REREGISTER) != 0;
+        port_info::CLIENT_REREGISTER.put(&mut facts.port_info, 0);
+        if lid == self.config.lid {
+            if self.is_owner {
+                return Ok(());
+            }
+            self.own = facts;
+            self.tell_state(now, self.is_ready(now));
+            if reregister {
+                self.raise(now, Event::Reregister);
+            }
+        }
+        let change = self.hosts.take(now, facts).ok_or(Refusal::Full)?;
+        self.look_for_manager(now);
+        // A host that knows no more hosts than are known here has nothing to add.
+        if usize::from(known) <= self.hosts.len() {
+            self.ready_at = None;
+            self.ask_at = None;
+        }
+        match change {
+            Change::Appeared => self.tell(&facts, notice::IN_SERVICE),
+            Change::State => self.tell_link(lid),
+            Change::Nothing => {}
+        }
+        // It is to know this host without waiting for the next time.
+        if change == Change::Appeared && self.is_owner {
+            self.announce_at = self.announce_at.map(|at| at.min(now + INTERVAL));
+        }
+        Ok(())
+    }
+
+    /// Number of hosts that are known; as many as can be while it is not known how many there are.
+    fn known(&self, now: Instant) -> usize {
+        if self.is_ready(now) { self.hosts.len() } else { usize::from(u16::MAX) }
+    }
+
+    /// Announces the own port: with its groups if they have changed, or it is time for them.
+    pub(super) fn announce(&mut self, now: Instant) {
+        // Programs that manage the subnet are told to everybody who comes.
+        let is_alone = self.hosts.len() < 2 && !self.own.is_sm();
+        let interval = if is_alone { INTERVAL_ALONE } else { INTERVAL };
+        self.activity = self.activity.wrapping_add(1);
+        self.announced = Some(now);
+        self.put(Output::Announce(Announcement::host(&self.own, self.known(now), None)));
+        let is_due = self.groups_told.is_none_or(|at| now >= at + INTERVAL);
+        if core::mem::take(&mut self.groups_have_changed) || is_due {
+            self.groups_told = Some(now);
+            for groups in self.administration.announcements(self.config.lid) {
+                self.put(Output::Announce(groups));
+            }
+        }
+        // Announcements in between do not put off those of groups.
+        let next = self.groups_told.unwrap_or(now) + interval;
+        self.announce_at = Some(next.max(now + SPACING));
+    }
+
+    /// Announces the own port at once, or when the last announcement is long enough ago.
+    pub(super) fn announce_soon(&mut self, now: Instant) {
+        if self.is_owner {
+            let at = self.announced.map_or(now, |at| now.max(at + SPACING));
+            self.announce_at = Some(self.announce_at.map_or(at, |known| known.min(at)));
+        }
+    }
+}

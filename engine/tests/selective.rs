@@ -1,0 +1,398 @@
+//! Selective repeat: what is kept behind a gap, what is sent again, and what a hostile peer cannot change.
+
+use std::time::Duration;
+
+use urxe_engine::endpoint::Event as NodeEvent;
+use urxe_engine::{DropReason, Event, QpState, Remote, SendOp, WcStatus};
+use urxe_sim::single_qp::{MTU, PEER_QPN, RQ_PSN, SQ_PSN, SingleQp};
+use urxe_wire::{
+    Aeth, AtomicAckEth, Bitmap, Bth, Credits, Ext, Header, Msn, Opcode, Operation as O, Psn, RKey, Reth, RnrTimer,
+    SelectiveAck, SelectiveOffer, Syndrome,
+};
+
+const OK: WcStatus = WcStatus::Success;
+const REMOTE: Remote = Remote { addr: 0x1234_5678_9ABC, r_key: RKey(0x77) };
+const PEER: &str = "10.0.0.2";
+
+/// A queue pair that may have selective repeat, and begins with these PSNs.
+fn able(rq_psn: u32, sq_psn: u32) -> SingleQp {
+    let mut qp = SingleQp::reset(|setup, _| setup.selective_paths = 1);
+    let attr = urxe_engine::attr::QpAttr { rq_psn: Psn::new(rq_psn), sq_psn: Psn::new(sq_psn), ..SingleQp::attr() };
+    qp.go_to(QpState::Rts, &attr);
+    qp
+}
+
+/// One whose peer has it as well.
+fn agreed() -> SingleQp {
+    let mut qp = able(RQ_PSN, SQ_PSN);
+    gets_offer(&mut qp, true);
+    qp.log();
+    qp
+}
+
+fn gets_own(qp: &mut SingleQp, opcode: Opcode, psn: u32, ext: Ext, payload: &[u8]) {
+    let header = Header::new(Bth::new(opcode, qp.qpn, Psn::new(psn)), ext);
+    qp.gets_from(PEER.parse().unwrap(), &header, payload);
+}
+
+fn gets_offer(qp: &mut SingleQp, answer: bool) {
+    let offer = SelectiveOffer { answer, window: 64 };
+    gets_own(qp, Opcode::SELECTIVE_OFFER, 0, Ext::SelectiveOffer(offer), &[]);
+}
+
+/// A selective acknowledgement arrives: `missing`, and how far behind it those are that arrived.
+fn gets_sack(qp: &mut SingleQp, missing: u32, arrived: &[u32]) {
+    let mut bitmap = vec![0; Bitmap::len_for(arrived.iter().max().map_or(0, |&last| last as usize))];
+    arrived.iter().for_each(|&behind| Bitmap::set(&mut bitmap, behind as usize));
+    let ack = Ext::SelectiveAck(SelectiveAck { duplicates: 0 });
+    gets_own(qp, Opcode::SELECTIVE_ACK, missing, ack, &bitmap);
+}
+
+/// Selective acknowledgements among what is sent: the PSN that is missing, and ranges that arrived.
+fn sacks(qp: &mut SingleQp) -> Vec<(u32, Vec<(u32, u32)>)> {
+    let sent = qp.sent();
+    let own = sent.iter().filter(|sent| sent.header.bth.opcode == Opcode::SELECTIVE_ACK);
+    own.map(|sent| {
+        assert_eq!(sent.header.bth.dest_qp, PEER_QPN);
+        let missing = sent.header.bth.psn;
+        let ranges = Bitmap::new(&sent.payload).unwrap().ranges(missing);
+        (missing.get(), ranges.map(|(first, last)| (first.get(), last.get())).collect())
+    })
+    .collect()
+}
+
+//= spec/selective.md#sel-001
+//= type=test
+//# An offer MUST be answered by one that says it is the answer, which is not answered.
+#[test]
+fn offers_are_answered_once() {
+    let mut qp = able(RQ_PSN, SQ_PSN);
+    gets_offer(&mut qp, false);
+    let sent = qp.sent();
+    assert_eq!(sent.len(), 1);
+    assert!(matches!(sent[0].header.ext, Ext::SelectiveOffer(SelectiveOffer { answer: true, window: 1.. })));
+    gets_offer(&mut qp, true);
+    assert_eq!(qp.sent(), [""; 0]);
+}
+
+//= spec/selective.md#sel-003
+//= type=test
+//# Where selective repeat is off, offers and selective acknowledgements MUST change nothing and not be answered.
+#[test]
+fn without_it_nothing_is_answered() {
+    let mut qp = SingleQp::rts();
+    for wr_id in 0..20 {
+        qp.post(wr_id, SendOp::Write(REMOTE), 10);
+    }
+    let sent = qp.sent();
+    assert!(sent.iter().all(|sent| sent.header.bth.opcode.operation() == O::WriteOnly));
+    gets_offer(&mut qp, false);
+    gets_sack(&mut qp, SQ_PSN + 1, &[1, 2]);
+    assert_eq!(qp.drops(), [DropReason::Transport, DropReason::Transport]);
+    assert_eq!(qp.sent(), [""; 0]);
+    // A gap is told as ever.
+    qp.recv(1, 64);
+    qp.gets(O::SendOnly, RQ_PSN + 1, Ext::None, b"late");
+    assert_eq!(qp.sent(), ["NAK PsnSequenceError 100"]);
+}
+
+//= spec/selective.md#sel-005
+//= type=test
+//# Offers MUST be few, and none be sent where nothing is lost or selective repeat is off.
+#[test]
+fn offers_are_few() {
+    let offers = |qp: &mut SingleQp| {
+        let is_offer = |sent: &urxe_sim::single_qp::Sent| sent.header.bth.opcode == Opcode::SELECTIVE_OFFER;
+        qp.sent().into_iter().filter(is_offer).count()
+    };
+    // Sixteen packets at a time, of which none is lost, to a peer that does not know it.
+    let mut qp = able(RQ_PSN, SQ_PSN);
+    let (mut after, mut psn) = (Vec::new(), SQ_PSN);
+    for wr_id in 0..4000 {
+        qp.post(wr_id, SendOp::Write(REMOTE), 16 * 256);
+        psn += 16;
+        after.extend((0..offers(&mut qp)).map(|_| psn - SQ_PSN));
+        qp.gets_ack((psn - 1) & 0xFF_FFFF);
+    }
+    // 64 packets behind the first, then 256, 1024 and so on.
+    assert_eq!(after, [16, 80, 336, 1360, 5456, 21840]);
+    let mut few = able(RQ_PSN, SQ_PSN);
+    few.post(1, SendOp::Write(REMOTE), 15 * 256);
+    assert_eq!(offers(&mut few), 0, "so few are soon sent again");
+    few.gets_aeth(SQ_PSN + 3, Syndrome::Nak(urxe_wire::NakCode::PsnSequenceError));
+    assert_eq!(offers(&mut few), 1, "a loss");
+    let mut lossless = able(RQ_PSN, SQ_PSN);
+    lossless.node.nic().promise_no_loss();
+    lossless.post(1, SendOp::Write(REMOTE), 40 * 256);
+    assert_eq!(offers(&mut lossless), 0);
+}
+
+//= spec/selective.md#sel-004
+//= type=test
+//# A request behind a gap MUST be kept, carried out in its turn, and acknowledged by a selective acknowledgement.
+#[test]
+fn requests_behind_a_gap_are_carried_out_in_their_turn() {
+    let mut qp = agreed();
+    let reth = Reth { va: qp.remote.addr, r_key: RKey(qp.remote.key.0), dma_len: 3 * 256 };
+    let bytes = |qp: &SingleQp| qp.node.memory().peek(qp.remote.addr, 3 * 256).to_vec();
+    let before = bytes(&qp);
+    qp.gets(O::WriteLast, RQ_PSN + 2, Ext::None, &[3; MTU]);
+    qp.gets(O::SendOnly, RQ_PSN + 4, Ext::None, b"behind");
+    assert_eq!(sacks(&mut qp), [(RQ_PSN, vec![(RQ_PSN + 2, RQ_PSN + 2), (RQ_PSN + 4, RQ_PSN + 4)])]);
+    qp.gets(O::WriteMiddle, RQ_PSN + 1, Ext::None, &[2; MTU]);
+    assert_eq!(bytes(&qp), before, "the last byte comes last");
+    assert_eq!(sacks(&mut qp), [(RQ_PSN, vec![(RQ_PSN + 1, RQ_PSN + 2), (RQ_PSN + 4, RQ_PSN + 4)])]);
+    qp.recv(7, 64);
+    qp.gets(O::WriteFirst, RQ_PSN, Ext::Reth(reth), &[1; MTU]);
+    assert_eq!(bytes(&qp), [[1; MTU], [2; MTU], [3; MTU]].concat());
+    assert_eq!(qp.completed(), [], "the SEND is still behind a gap");
+    let sent = qp.sent();
+    assert_eq!(sent, ["ACK 102", "Selective Acknowledge 103"]);
+    qp.gets(O::SendOnly, RQ_PSN + 3, Ext::None, b"the gap");
+    assert_eq!(qp.completed(), [(7, OK)], "the next has no receive");
+    assert_eq!(qp.sent()[0], "RNR NAK 104");
+    qp.recv(8, 64);
+    qp.gets(O::SendOnly, RQ_PSN + 4, Ext::None, b"behind");
+    assert_eq!(qp.completed(), [(8, OK)]);
+}
+
+/// Duplicates of what is kept change nothing and are told.
+#[test]
+fn duplicates_of_what_is_kept_are_counted() {
+    let mut qp = agreed();
+    qp.recv(1, 64);
+    qp.recv(2, 64);
+    for _ in 0..3 {
+        qp.gets(O::SendOnly, RQ_PSN + 1, Ext::None, b"kept");
+    }
+    let sent = qp.sent();
+    assert!(matches!(sent[0].header.ext, Ext::SelectiveAck(SelectiveAck { duplicates: 2 })), "{:?}", sent[0]);
+    qp.gets(O::SendOnly, RQ_PSN, Ext::None, b"first");
+    assert_eq!(qp.completed(), [(1, OK), (2, OK)]);
+}
+
+/// News that later ones have overtaken take nothing back.
+#[test]
+fn late_news_change_nothing() {
+    let late: [fn(&mut SingleQp); 2] = [
+        |qp| gets_sack(qp, SQ_PSN + 5, &[1]),
+        |qp| {
+            qp.gets_aeth(SQ_PSN + 5, Syndrome::RnrNak(RnrTimer::new(1)));
+            assert_eq!(qp.drops(), [DropReason::GhostAck]);
+        },
+    ];
+    for late in late {
+        let mut qp = agreed();
+        qp.post(1, SendOp::Read(REMOTE), 4 * 256);
+        qp.post(2, SendOp::Write(REMOTE), 4 * 256);
+        assert_eq!(qp.sent().len(), 5);
+        // All requests were carried out; the responses are still under way.
+        qp.gets_ack(SQ_PSN + 7);
+        assert_eq!(qp.sent(), ["RDMA READ Request 200 ?"], "an acknowledgement has overtaken them");
+        late(&mut qp);
+        assert_eq!(qp.sent(), [""; 0]);
+        let aeth = || Ext::Aeth(Aeth { syndrome: Syndrome::Ack(Credits::INVALID), msn: Msn::default() });
+        qp.gets(O::ReadResponseFirst, SQ_PSN, aeth(), &[1; MTU]);
+        qp.gets(O::ReadResponseMiddle, SQ_PSN + 1, Ext::None, &[2; MTU]);
+        qp.gets(O::ReadResponseMiddle, SQ_PSN + 2, Ext::None, &[3; MTU]);
+        qp.gets(O::ReadResponseLast, SQ_PSN + 3, aeth(), &[4; MTU]);
+        assert_eq!(qp.completed(), [(1, OK), (2, OK)]);
+        assert_eq!(qp.timeout(), None, "nothing is outstanding");
+    }
+}
+
+/// PSNs wrap at 2^24, for responder and requester.
+#[test]
+fn gaps_at_the_end_of_all_psns() {
+    let mut qp = able(0xFF_FFFE, 0xFF_FFFD);
+    gets_offer(&mut qp, true);
+    qp.recv(1, 64);
+    qp.recv(2, 64);
+    qp.recv(3, 64);
+    qp.gets(O::SendOnly, 0, Ext::None, b"3");
+    assert_eq!(sacks(&mut qp), [(0xFF_FFFE, vec![(0, 0)])]);
+    qp.gets(O::SendOnly, 0xFF_FFFE, Ext::None, b"1");
+    qp.gets(O::SendOnly, 0xFF_FFFF, Ext::None, b"2");
+    assert_eq!(qp.completed(), [(1, OK), (2, OK), (3, OK)]);
+    qp.sent();
+    qp.post(9, SendOp::Write(REMOTE), 8 * 256);
+    assert_eq!(qp.sent().len(), 8);
+    gets_sack(&mut qp, 0xFF_FFFE, &[1, 3, 4, 5, 6]);
+    assert_eq!(qp.sent(), ["RDMA WRITE Middle 16777214 ?", "RDMA WRITE Middle 0 ?"]);
+    qp.gets_ack(4);
+    assert_eq!(qp.completed(), [(9, OK)]);
+}
+
+//= spec/selective.md#sel-007
+//= type=test
+//# Only what is missing MUST be sent again.
+#[test]
+fn only_what_is_missing_is_sent_again() {
+    let mut qp = agreed();
+    qp.post(1, SendOp::Write(REMOTE), 20 * 256);
+    assert_eq!(qp.sent().len(), 20);
+    gets_sack(&mut qp, SQ_PSN + 4, &[1, 2, 3, 5, 6, 7, 8, 9]);
+    assert_eq!(qp.sent(), ["RDMA WRITE Middle 204 ?", "RDMA WRITE Middle 208 ?"]);
+    // The news again, and older ones: all is said.
+    gets_sack(&mut qp, SQ_PSN + 4, &[1, 2, 3, 5, 6, 7, 8, 9]);
+    gets_sack(&mut qp, SQ_PSN + 4, &[1, 2]);
+    assert_eq!(qp.sent(), [""; 0]);
+    gets_sack(&mut qp, SQ_PSN + 8, &[1, 2, 3, 4, 5]);
+    assert_eq!(qp.sent(), [""; 0], "it is under way");
+    gets_sack(&mut qp, SQ_PSN + 14, &[]);
+    qp.gets_ack(SQ_PSN + 19);
+    assert_eq!(qp.completed(), [(1, OK)]);
+    let again = |event: &NodeEvent| matches!(event, NodeEvent::Trace(_, Event::SentAgain { .. }));
+    assert_eq!(qp.log().iter().filter(|event| again(event)).count(), 0, "looked at before");
+    assert_eq!(qp.timeout(), None);
+}
+
+/// A packet that is but late is not sent again, once packets were seen to be late.
+#[test]
+fn late_packets_are_waited_for() {
+    let mut qp = agreed();
+    qp.post(1, SendOp::Write(REMOTE), 4 * 256);
+    qp.sent();
+    qp.elapse(Duration::from_micros(400));
+    gets_sack(&mut qp, SQ_PSN, &[1, 2]);
+    assert_eq!(qp.sent(), [""; 0], "two may have overtaken it");
+    qp.elapse(Duration::from_micros(50));
+    qp.gets_ack(SQ_PSN + 3);
+    assert_eq!(qp.completed(), [(1, OK)]);
+    qp.post(2, SendOp::Write(REMOTE), 12 * 256);
+    qp.sent();
+    qp.elapse(Duration::from_micros(400));
+    gets_sack(&mut qp, SQ_PSN + 4, &[1, 2, 3, 4, 5, 6, 7, 8]);
+    assert_eq!(qp.sent(), [""; 0], "it was late before");
+    let wait = qp.timeout().expect("it looks again");
+    assert!(wait >= Duration::from_micros(50) && wait < Duration::from_millis(1), "{wait:?}");
+    qp.elapse(wait);
+    assert_eq!(qp.sent(), ["RDMA WRITE First 204 ?"]);
+}
+
+//= spec/selective.md#sel-008
+//= type=test
+//# A selective acknowledgement of what was never sent, or of a part of a READ, MUST change nothing and be counted.
+#[test]
+fn hostile_ranges_change_nothing() {
+    let mut qp = agreed();
+    qp.post(1, SendOp::Write(REMOTE), 4 * 256);
+    qp.post(2, SendOp::Read(REMOTE), 4 * 256);
+    assert_eq!(qp.sent().len(), 5);
+    let invalid = DropReason::InvalidSelectiveAck;
+    for (missing, arrived, reason) in [
+        // Beyond what was sent, by one and by far.
+        (SQ_PSN, vec![8], invalid),
+        (SQ_PSN, vec![1, 2, 2048], invalid),
+        (SQ_PSN + 9, vec![], invalid),
+        (SQ_PSN + 0x7F_FFFF, vec![1], invalid),
+        // Within a READ.
+        (SQ_PSN, vec![5], invalid),
+        (SQ_PSN + 3, vec![1, 2], invalid),
+        // Before everything.
+        (SQ_PSN - 1, vec![2], DropReason::GhostAck),
+        (SQ_PSN.wrapping_sub(0x80_0000) & 0xFF_FFFF, vec![1], DropReason::GhostAck),
+    ] {
+        gets_sack(&mut qp, missing, &arrived);
+        assert_eq!(qp.drops(), [reason], "{missing} {arrived:?}");
+        assert_eq!(qp.sent(), [""; 0], "{missing} {arrived:?}");
+    }
+    let ack = Ext::SelectiveAck(SelectiveAck { duplicates: u32::MAX });
+    gets_own(&mut qp, Opcode::SELECTIVE_ACK, SQ_PSN, ack, &[0xFF; 260]);
+    gets_own(&mut qp, Opcode::SELECTIVE_ACK, SQ_PSN, ack, &[0xFF; 7]);
+    assert_eq!(qp.drops(), [invalid, invalid]);
+    assert_eq!((qp.sent(), qp.state()), (vec![], QpState::Rts));
+    // It goes on as if nothing had been.
+    gets_sack(&mut qp, SQ_PSN + 1, &[1, 2, 3]);
+    assert_eq!(qp.sent(), ["RDMA WRITE Middle 201 ?"]);
+}
+
+//= spec/selective.md#sel-009
+//= type=test
+//# READ responses and results of atomics MUST be taken in any order, and requests complete in theirs.
+#[test]
+fn responses_come_in_any_order() {
+    let mut qp = agreed();
+    let aeth = || Aeth { syndrome: Syndrome::Ack(Credits::INVALID), msn: Msn::default() };
+    qp.post(1, SendOp::Read(REMOTE), 4 * 256);
+    qp.post(2, SendOp::FetchAdd { remote: Remote { addr: 0x1000, ..REMOTE }, add: 1 }, 8);
+    qp.post(3, SendOp::Write(REMOTE), 10);
+    assert_eq!(qp.sent().len(), 3);
+    qp.gets_ack(SQ_PSN + 5);
+    let result = Ext::AethAtomicAckEth(aeth(), AtomicAckEth { original: 41 });
+    qp.gets(O::AtomicAcknowledge, SQ_PSN + 4, result, &[]);
+    qp.gets(O::ReadResponseLast, SQ_PSN + 3, Ext::Aeth(aeth()), &[4; MTU]);
+    qp.gets(O::ReadResponseFirst, SQ_PSN, Ext::Aeth(aeth()), &[1; MTU]);
+    assert_eq!(qp.completed(), []);
+    // What is missing is asked for, alone.
+    let sent = qp.sent();
+    assert_eq!(sent.len(), 1);
+    let Ext::Reth(reth) = sent[0].header.ext else { panic!("{:?}", sent[0]) };
+    assert_eq!((sent[0].header.bth.psn.get(), reth.va, reth.dma_len), (SQ_PSN + 1, REMOTE.addr + 256, 2 * 256));
+    qp.gets(O::ReadResponseLast, SQ_PSN + 2, Ext::Aeth(aeth()), &[3; MTU]);
+    qp.gets(O::ReadResponseFirst, SQ_PSN + 1, Ext::Aeth(aeth()), &[2; MTU]);
+    assert_eq!(qp.completed(), [(1, OK), (2, OK), (3, OK)]);
+    let bytes = qp.node.memory().peek(qp.local.addr + 256, 3 * 256).to_vec();
+    assert_eq!(bytes, [[2; MTU], [3; MTU], [4; MTU]].concat());
+    assert_eq!(qp.timeout(), None);
+}
+
+/// A peer that is off its processor for a while is asked again and again, long before the ACK timeout.
+#[test]
+fn probes_last_until_the_ack_timeout() {
+    let mut qp = agreed();
+    // The round trip is known, and that packets are lost.
+    for (wr_id, psn) in [(1, SQ_PSN), (2, SQ_PSN + 10)] {
+        qp.post(wr_id, SendOp::Write(REMOTE), 10 * 256);
+        assert_eq!(qp.sent().len(), 10);
+        assert!(qp.timeout().is_some());
+        qp.elapse(Duration::from_micros(50));
+        if wr_id == 2 {
+            gets_sack(&mut qp, psn, &[1, 2, 3, 4, 5]);
+            assert_eq!(qp.sent(), ["RDMA WRITE First 210 ?"]);
+        }
+        qp.gets_ack(psn + 9);
+    }
+    qp.post(3, SendOp::Write(REMOTE), 10);
+    assert_eq!(qp.sent().len(), 1);
+    let (end, mut probes) = (qp.now + Duration::from_millis(60), 0);
+    while let Some(wait) = qp.timeout().filter(|wait| qp.now + *wait < end) {
+        qp.elapse(wait);
+        probes += qp.sent().len();
+    }
+    assert!((13..=18).contains(&probes), "{probes} probes in 60 ms; the ACK timeout is 67 ms");
+    qp.gets_ack(SQ_PSN + 20);
+    assert_eq!(qp.completed(), [(1, OK), (2, OK), (3, OK)]);
+}
+
+/// A receiver that is not ready has kept what is behind: that is not sent again.
+#[test]
+fn after_an_rnr_nak_the_refused_request_alone_is_sent_again() {
+    let mut qp = agreed();
+    for wr_id in 1..5 {
+        qp.post(wr_id, SendOp::Send, 10);
+    }
+    assert_eq!(qp.sent().len(), 4);
+    let timer = RnrTimer::new(1);
+    qp.gets_aeth(SQ_PSN + 1, Syndrome::RnrNak(timer));
+    assert_eq!(qp.completed(), [(1, OK)]);
+    assert_eq!(qp.sent(), [""; 0]);
+    qp.elapse(timer.duration());
+    assert_eq!(qp.sent(), ["SEND Only 201 ?"]);
+    qp.gets_ack(SQ_PSN + 3);
+    assert_eq!(qp.completed(), [(2, OK), (3, OK), (4, OK)]);
+}
+
+/// A refusal that overtakes responses fails its own request, when those before it are answered.
+#[test]
+fn a_refusal_waits_for_responses_before_it() {
+    let mut qp = agreed();
+    let aeth = Aeth { syndrome: Syndrome::Ack(Credits::INVALID), msn: Msn::default() };
+    qp.post(1, SendOp::Read(REMOTE), 10);
+    qp.post(2, SendOp::Write(REMOTE), 10);
+    qp.sent();
+    qp.gets_aeth(SQ_PSN + 1, Syndrome::Nak(urxe_wire::NakCode::RemoteAccessError));
+    assert_eq!((qp.completed(), qp.state()), (vec![], QpState::Rts));
+    qp.gets(O::ReadResponseOnly, SQ_PSN, Ext::Aeth(aeth), &[1; 10]);
+    assert_eq!(qp.completed(), [(1, OK), (2, WcStatus::RemoteAccessError)]);
+}

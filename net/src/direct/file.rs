@@ -1,0 +1,252 @@
+//! The file that has a process's shared pages.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::fs::{
+    FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate,
+    memfd_create,
+};
+
+use super::copies::Copies;
+use super::mapping::{FILE, TABLE};
+use crate::ipc::credentials::file_may_have;
+use crate::sys::identity::Identity;
+
+/// Alignment of its parts: pages of any machine, and what a huge page takes on most.
+const GRAIN: u64 = 64 << 10;
+/// Without these nobody could rely on the memory staying: a file that is cut short raises SIGBUS.
+const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
+/// The file's name, which only /proc shows.
+const NAME: &core::ffi::CStr = c"urxe-direct";
+
+/// A sparse, sealed file in memory, whose parts are given out.
+#[derive(Debug)]
+pub struct SharedFile {
+    file: OwnedFd,
+    identity: Identity,
+    parts: Mutex<Parts>,
+    /// Copies of peers that were not over when their memory was hidden.
+    pub(super) copies: Copies,
+}
+
+/// Parts of a file that are not in use: offsets and bytes.
+#[derive(Debug)]
+struct Parts {
+    free: Vec<(u64, u64)>,
+    /// Given back while a peer was stopped in the middle of a copy, which may be from or to any of them.
+    withheld: Vec<(u64, u64)>,
+    /// Tables of devices that were closed. They never become anything else, and keep their versions: what a requester has seen of
+    /// an earlier device is not what a later one shows.
+    tables: Vec<u64>,
+}
+
+/// Shared file that is handed over with a ring, and where the table is.
+#[derive(Clone, Debug)]
+pub(crate) struct Offer {
+    pub(crate) file: Arc<SharedFile>,
+    pub(crate) at: u64,
+}
+
+impl SharedFile {
+    /// Bytes of the file, of which only those take memory that were written to.
+    pub const SIZE: u64 = FILE;
+
+    /// A new file.
+    ///
+    /// # Errors
+    /// What the system refuses.
+    pub fn create() -> io::Result<Self> {
+        if !usize::try_from(Self::SIZE).is_ok_and(file_may_have) {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        let memfd = |flags| memfd_create(NAME, flags);
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let file = memfd(flags | MemfdFlags::NOEXEC_SEAL).or_else(|_| memfd(flags))?;
+        ftruncate(&file, Self::SIZE)?;
+        fcntl_add_seals(&file, SEALS)?;
+        let parts = Mutex::new(Parts { free: vec![(0, Self::SIZE)], withheld: Vec::new(), tables: Vec::new() });
+        Ok(Self { identity: Identity::of(file.as_raw_fd())?, file, parts, copies: Copies::default() })
+    }
+
+    /// The file, unless the application has closed it: then its number may be another's.
+    ///
+    /// # Errors
+    /// It was closed.
+    pub fn file(&self) -> io::Result<BorrowedFd<'_>> {
+        if self.identity.is_under(self.file.as_raw_fd()) {
+            Ok(self.file.as_fd())
+        } else {
+            Err(io::Error::from_raw_os_error(libc::EBADF))
+        }
+    }
+
+    /// Inode of the file, as /proc shows it.
+    #[must_use]
+    pub fn inode(&self) -> u64 {
+        self.file().and_then(|file| Ok(fstat(file)?.st_ino)).unwrap_or(0)
+    }
+
+    /// Takes a part of so many bytes, all zero. `None`: there is no such room.
+    pub fn take(&self, bytes: u64) -> Option<u64> {
+        let need = bytes.checked_next_multiple_of(GRAIN).filter(|need| *need > 0)?;
+        let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        if !parts.withheld.is_empty() && self.copies.are_over() {
+            for (at, bytes) in std::mem::take(&mut parts.withheld) {
+                // Once more: a peer may have written there since.
+                if self.empty(at, bytes) {
+                    parts.add(at, bytes);
+                }
+            }
+        }
+        let (at, length) = parts.free.iter_mut().find(|(_, length)| *length >= need)?;
+        let taken = *at;
+        (*at, *length) = (*at + need, *length - need);
+        Some(taken)
+    }
+
+    /// Whether `[0, end)` of the file may be written to: the limit may be another than when the file was made.
+    #[must_use]
+    pub fn may_be_written(&self, end: u64) -> bool {
+        usize::try_from(end).is_ok_and(file_may_have)
+    }
+
+    /// Gives a part back: its memory goes, and nobody may be at it but a peer that was stopped in the middle of a copy and whose
+    /// memory was hidden. As long as there is one, the part is not used again.
+    pub fn give_back(&self, at: u64, bytes: u64) {
+        let Some(bytes) = bytes.checked_next_multiple_of(GRAIN) else { return };
+        // Where it cannot be emptied it is not used again.
+        if !self.empty(at, bytes) {
+            return;
+        }
+        let is_over = self.copies.are_over();
+        let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        if is_over {
+            parts.add(at, bytes);
+        } else {
+            parts.withheld.push((at, bytes));
+        }
+    }
+
+    fn empty(&self, at: u64, bytes: u64) -> bool {
+        let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        self.file().is_ok_and(|file| fallocate(file, punch, at, bytes).is_ok())
+    }
+
+    /// Takes a table: new, or one in which all is hidden.
+    pub(super) fn take_table(&self) -> Option<u64> {
+        let known = self.parts.lock().unwrap_or_else(PoisonError::into_inner).tables.pop();
+        known.or_else(|| self.take(TABLE))
+    }
+
+    /// Gives back a table, in which all is hidden.
+    pub(super) fn give_table_back(&self, at: u64) {
+        self.parts.lock().unwrap_or_else(PoisonError::into_inner).tables.push(at);
+    }
+}
+
+impl Parts {
+    fn add(&mut self, at: u64, bytes: u64) {
+        let free = &mut self.free;
+        free.push((at, bytes));
+        free.sort_unstable();
+        free.dedup_by(|(at, bytes), (start, length)| {
+            let follows = *start + *length == *at;
+            *length += if follows { *bytes } else { 0 };
+            follows
+        });
+        free.retain(|(_, length)| *length > 0);
+    }
+}
+
+impl Drop for SharedFile {
+    fn drop(&mut self) {
+        if !self.identity.is_under(self.file.as_raw_fd()) {
+            // The number is somebody else's: to be left open.
+            let other = rustix::io::fcntl_dupfd_cloexec(&self.file, 0);
+            if let Ok(other) = other {
+                std::mem::forget(std::mem::replace(&mut self.file, other));
+            }
+        }
+    }
+}
+
+/// File system of files in memory that are not of huge pages (statfs(2)).
+const TMPFS: i64 = 0x0102_1994;
+
+/// Whether a file is in memory, and of pages that the machine has: an access to a huge page that it has not raises SIGBUS.
+fn is_of_small_pages(file: BorrowedFd<'_>) -> bool {
+    // The type of the word is another on each machine.
+    fstatfs(file).is_ok_and(|found| i128::from(found.f_type) == i128::from(TMPFS))
+}
+
+/// Checks a file that a peer has made: it is as [`SharedFile::create`] makes it.
+pub(super) fn check(file: BorrowedFd<'_>) -> io::Result<()> {
+    // Fails for what is not memory: no other file has seals.
+    let seals = fcntl_get_seals(file)?;
+    if !is_of_small_pages(file)
+        || !seals.contains(SEALS)
+        || u64::try_from(fstat(file)?.st_size) != Ok(SharedFile::SIZE)
+        || seals.contains(SealFlags::WRITE)
+    {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_do_not_overlap_and_come_back() {
+        let file = SharedFile::create().unwrap();
+        let parts: Vec<_> =
+            [1, 4096, 1 << 20, GRAIN].into_iter().map(|bytes| (file.take(bytes).unwrap(), bytes)).collect();
+        for (nth, (at, bytes)) in parts.iter().enumerate() {
+            assert!(at.is_multiple_of(GRAIN));
+            assert!(parts[..nth].iter().all(|(other, length)| other + length <= *at || at + bytes <= *other));
+        }
+        assert_eq!(file.take(SharedFile::SIZE), None);
+        assert_eq!(file.take(0), None);
+        for (at, bytes) in parts {
+            file.give_back(at, bytes);
+        }
+        assert!(file.take(SharedFile::SIZE).is_some(), "all of it is there again");
+    }
+
+    #[test]
+    fn a_file_that_may_be_cut_short_is_refused() {
+        let file = memfd_create(c"test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+        ftruncate(&file, SharedFile::SIZE).unwrap();
+        assert!(check(file.as_fd()).is_err());
+        fcntl_add_seals(&file, SEALS).unwrap();
+        assert!(check(file.as_fd()).is_ok());
+        assert!(check(SharedFile::create().unwrap().file().unwrap()).is_ok());
+    }
+
+    /// An access to a huge page that the machine does not have raises SIGBUS.
+    #[test]
+    fn a_file_of_huge_pages_is_refused() {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB;
+        let file = memfd_create(c"test", flags).unwrap();
+        ftruncate(&file, SharedFile::SIZE).unwrap();
+        fcntl_add_seals(&file, SEALS).unwrap();
+        assert!(check(file.as_fd()).is_err());
+    }
+
+    /// A table is never anything else, and what was shown in it before has other versions than what is shown later.
+    #[test]
+    fn tables_stay_tables() {
+        let file = SharedFile::create().unwrap();
+        let table = file.take_table().unwrap();
+        rustix::io::pwrite(&file.file, &[1], table).unwrap();
+        file.give_table_back(table);
+        assert_ne!(file.take(TABLE), Some(table));
+        assert_eq!(file.take_table(), Some(table));
+        let mut byte = [0];
+        rustix::io::pread(&file.file, &mut byte, table).unwrap();
+        assert_eq!(byte, [1], "its versions begin anew");
+    }
+}

@@ -1,0 +1,44 @@
+//! Name of a port's subnet manager: a program that has `issmN` open holds an abstract socket name of its interface.
+
+use std::io;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+
+use crate::ipc::NAME_PREFIX;
+use crate::sys::cancellation::CancelGuard;
+
+fn name(netdev: &str) -> io::Result<SocketAddr> {
+    SocketAddr::from_abstract_name(format!("{NAME_PREFIX}/issm/{netdev}"))
+}
+
+/// Whether a program of the host is the subnet manager of the port on this interface.
+#[must_use]
+pub fn is_open(netdev: &str) -> bool {
+    let _guard = CancelGuard::new();
+    let (Ok(name), Ok(socket)) = (name(netdev), UnixDatagram::unbound()) else { return false };
+    socket.connect_addr(&name).is_ok()
+}
+
+/// Makes this program the subnet manager of the port on this interface, for as long as it has the socket.
+///
+/// # Errors
+/// `AddrInUse` if another program is; what the system refuses.
+pub fn claim(netdev: &str) -> io::Result<UnixDatagram> {
+    UnixDatagram::bind_addr(&name(netdev)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_program_manages_a_port() {
+        let netdev = format!("test{}", std::process::id());
+        assert!(!is_open(&netdev));
+        let manager = claim(&netdev).unwrap();
+        assert!(is_open(&netdev));
+        assert_eq!(claim(&netdev).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        drop(manager);
+        assert!(!is_open(&netdev));
+    }
+}

@@ -1,0 +1,170 @@
+//! One-sided requests between processes of one user and host without packets: the requester copies from and to the target's
+//! memory itself ([`urxe_net::direct`]).
+//!
+//! - `target` and `region`: which queue pairs and regions a device shows to its peers;
+//! - `requester`: a request that is carried out at the peer's memory, checked as the peer's responder would.
+//!
+//! A request that the responder would refuse, or that cannot be seen to be granted, goes by packets. So does all that comes while a
+//! packet is outstanding.
+
+pub(crate) mod region;
+mod requester;
+mod target;
+
+use std::sync::Arc;
+
+use urxe_engine::{QpState, QpType, QueuePair};
+use urxe_net::direct::Export;
+use urxe_net::{Port, Route};
+use urxe_status::Counters;
+use urxe_wire::Qpn;
+
+use crate::host::DeviceHost;
+pub(crate) use requester::Attachment;
+use target::{Hidden, Shown};
+
+/// Posts between two looks for the peer, once the first ones were in vain.
+const RARELY: u32 = 64;
+
+/// The parts of a device that this takes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reach<'a> {
+    /// Table in which peers see queue pairs and regions.
+    pub(crate) export: &'a Export,
+    pub(crate) net: &'a Port,
+    pub(crate) counters: &'a Arc<Counters>,
+}
+
+/// Both sides of a queue pair, on a device that does this.
+#[derive(Debug, Default)]
+pub(crate) struct Sides {
+    shown: Option<Shown>,
+    hidden: Option<Box<Hidden>>,
+    peer: Option<Box<Attachment>>,
+    /// Looks for the peer.
+    looks: u32,
+}
+
+impl Sides {
+    /// Takes the peer for a turn, if its memory is within reach.
+    #[inline]
+    pub(crate) fn take_peer(
+        &mut self,
+        reach: Reach<'_>,
+        engine: &QueuePair<DeviceHost>,
+        posts: bool,
+    ) -> Option<Box<Attachment>> {
+        if self.peer.is_none() && posts {
+            let looks = self.looks;
+            self.looks = looks.wrapping_add(1);
+            if looks < RARELY || looks.is_multiple_of(RARELY) {
+                return find_peer(reach, engine).map(Box::new);
+            }
+        }
+        self.peer.take()
+    }
+
+    /// The end of the turn.
+    #[inline]
+    pub(crate) fn give_peer(&mut self, peer: Option<Box<Attachment>>) {
+        self.peer = peer.filter(|peer| peer.is_current());
+        if self.peer.is_some() {
+            self.looks = 0;
+        }
+    }
+
+    /// Tells the responder what the peer has carried out.
+    #[inline]
+    pub(crate) fn absorb(&mut self, reach: Reach<'_>, engine: &mut QueuePair<DeviceHost>) {
+        if let Some(shown) = &mut self.shown {
+            shown.absorb(reach.export, engine, reach.counters);
+        } else if let Some(hidden) = &mut self.hidden
+            && !hidden.absorb(reach.export, engine, reach.counters)
+        {
+            self.hidden = None;
+        }
+    }
+
+    /// Shows the queue pair to its peer, or hides it, as its state is now.
+    #[inline]
+    pub(crate) fn update(&mut self, reach: Reach<'_>, engine: &mut QueuePair<DeviceHost>) {
+        match &mut self.shown {
+            Some(shown) if engine.state().receives() => shown.tell(reach.export, engine),
+            // Nobody waits where packets are received.
+            Some(_) => self.end(reach, engine, false),
+            None if self.hidden.is_none() => self.shown = Shown::new(reach.export, engine),
+            None => {}
+        }
+        // The PSNs of another connection are others.
+        if self.hidden.is_some() && !engine.state().receives() {
+            self.hidden = None;
+        }
+    }
+
+    /// Hides the queue pair, and waits until its peer does nothing by itself any more, unless that is stopped in the middle of a copy.
+    pub(crate) fn hide(&mut self, reach: Reach<'_>, engine: &mut QueuePair<DeviceHost>) {
+        self.end(reach, engine, true);
+    }
+
+    fn end(&mut self, reach: Reach<'_>, engine: &mut QueuePair<DeviceHost>, waits: bool) {
+        match self.shown.take() {
+            Some(shown) => self.hidden = shown.hide(reach.export, engine, reach.counters, waits).map(Box::new),
+            None if waits => reach.export.wait(),
+            None => {}
+        }
+    }
+}
+
+/// Finds the peer of a queue pair.
+fn find_peer(reach: Reach<'_>, engine: &QueuePair<DeviceHost>) -> Option<Attachment> {
+    let route = engine.route().filter(|_| engine.state() == QpState::Rts)?;
+    let (dest, config) = (engine.dest_qpn(), engine.config());
+    let (import, seen) = reach.net.find_shown(dest, route)?;
+    let (_, peer_kind) = split(seen.value.limits);
+    let is_peer = seen.value.numbers == numbers(dest, config.qpn)
+        && seen.value.addresses == digest(route, true)
+        && Some(peer_kind) == kind(config.qp_type);
+    is_peer.then(|| Attachment::new(import, dest, seen, Arc::clone(reach.counters)))?
+}
+
+/// Number of a type of queue pair that may be a target.
+const fn kind(qp_type: QpType) -> Option<u32> {
+    match qp_type {
+        QpType::Rc => Some(1),
+        QpType::Uc => Some(2),
+        QpType::Ud | QpType::XrcSend | QpType::XrcRecv => None,
+    }
+}
+
+/// Digest of the addresses of both ends of a connection, by which each knows the other.
+fn digest(near: &Route, far_first: bool) -> u64 {
+    let (mut ends, bytes) = ([near.local().ip(), near.remote().ip()], |ip| match ip {
+        std::net::IpAddr::V4(ip) => ip.to_ipv6_mapped().to_bits(),
+        std::net::IpAddr::V6(ip) => ip.to_bits(),
+    });
+    if far_first {
+        ends.reverse();
+    }
+    // FNV-1a.
+    let hash = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3);
+    ends.into_iter().flat_map(|ip| bytes(ip).to_be_bytes()).fold(0xCBF2_9CE4_8422_2325, hash)
+}
+
+/// Two numbers of queue pairs in a word.
+fn numbers(shown: Qpn, peer: Qpn) -> u64 {
+    u64::from(shown.get()) | u64::from(peer.get()) << 24
+}
+
+/// A word of which the halves are these.
+const fn halves(low: u32, high: u32) -> u64 {
+    (low as u64) | (high as u64) << 32
+}
+
+/// The halves of a word.
+#[expect(clippy::cast_possible_truncation, reason = "the halves of a word")]
+const fn split(word: u64) -> (u32, u32) {
+    (word as u32, (word >> 32) as u32)
+}
+
+/// Bits of a PSN.
+const PSN: u64 = 0xFF_FFFF;

@@ -1,0 +1,127 @@
+//! Handler of management datagrams for a process whose programs have no agents: it answers for the port.
+
+use std::sync::{Arc, Mutex, Weak};
+
+use urxe_engine::Instant;
+use urxe_engine::mad::perf::{self, Performance};
+use urxe_engine::mad::{Address, Delivery, MadPort};
+use urxe_net::Destination;
+use urxe_wire::Psn;
+use urxe_wire::mad::{MAD_LEN, Mad};
+
+use super::{Fabric, count_refusal, lid_of_node};
+use crate::device::{Device, TxContext};
+use crate::gsi::{self, MadHandler};
+use crate::lock;
+
+/// The port's part in its subnet, and its performance counters: those of this process.
+///
+/// Whoever owns an address answers for the port of the host, so every process that opens a device of InfiniBand has this, or more.
+#[derive(Debug)]
+pub struct PortAgent {
+    device: Weak<Device>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    port: MadPort<()>,
+    fabric: Option<Fabric<()>>,
+    performance: Performance,
+    psn: Psn,
+}
+
+impl PortAgent {
+    /// Has the device bring management datagrams to a new handler.
+    pub fn start(device: &Arc<Device>) {
+        let mut state = State::default();
+        state.fabric = Fabric::new(device, &mut state.port, ());
+        device.set_mad_timer(state.poll_timeout());
+        device.set_mads(Some(Arc::new(Self { device: Arc::downgrade(device), state: Mutex::new(state) })));
+    }
+}
+
+impl State {
+    fn poll_timeout(&self) -> Option<Instant> {
+        self.port.poll_timeout().into_iter().chain(self.fabric.as_ref().and_then(Fabric::poll_timeout)).min()
+    }
+
+    /// Sends what there is to send, and gives the subnet what has come.
+    fn pump(&mut self, device: &Device, work: &mut TxContext, now: Instant) {
+        loop {
+            while let Some(transmit) = self.port.poll_transmit() {
+                self.send(device, work, &transmit.to, &transmit.payload);
+            }
+            let Self { fabric: Some(fabric), port, psn, .. } = self else { break };
+            while let Some((agent, delivery)) = port.poll_delivery() {
+                match delivery {
+                    _ if !fabric.is_own(agent) => {}
+                    Delivery::Received { from, message } => fabric.deliver(device, now, &from, message),
+                    Delivery::TimedOut { header, .. } => fabric.time_out(&header),
+                }
+            }
+            if !fabric.pump(device, work, psn, port) {
+                break;
+            }
+        }
+        device.set_mad_timer(self.poll_timeout());
+    }
+
+    fn send(&mut self, device: &Device, work: &mut TxContext, to: &Address, datagram: &[u8; MAD_LEN]) {
+        if let (Some(lid), Some(fabric)) = (lid_of_node(&to.remote), &mut self.fabric) {
+            return fabric.send(device, lid, to.qpn, datagram);
+        }
+        let Address { local, remote, qpn, flow_label, traffic_class, hop_limit } = *to;
+        let to = Destination { local, remote, dest_qpn: qpn, flow_label, tclass: traffic_class, hop_limit };
+        gsi::send_to(work, device.net(), self.psn, &to, datagram);
+        self.psn = self.psn.next();
+    }
+}
+
+impl MadHandler for PortAgent {
+    fn receive(&self, work: &mut TxContext, now: Instant, from: &Address, datagram: &[u8; MAD_LEN]) {
+        let Some(device) = self.device.upgrade() else { return };
+        let mut state = lock(&self.state);
+        if Mad::of(datagram).is_some_and(|header| perf::is_for_port(&header)) {
+            let counters: Vec<_> = device.all_counters().collect();
+            let values = urxe_status::sysfs::performance(&counters);
+            let answer =
+                perf::answer_without_counters(datagram).or_else(|| state.performance.answer(datagram, &values));
+            if let Some(answer) = answer {
+                state.send(&device, work, &Address { flow_label: 0, hop_limit: 0, ..*from }, &answer);
+            }
+            return;
+        }
+        let State { port, fabric, .. } = &mut *state;
+        let left = match fabric {
+            // Of no node that sends datagrams.
+            _ if lid_of_node(&from.remote).is_some() => None,
+            Some(fabric) => fabric.receive(&device, now, from, datagram, |_| false),
+            None => Some(*datagram),
+        };
+        if let Some(datagram) = left
+            && let Err(refusal) = port.handle(now, from, &datagram)
+        {
+            count_refusal(&device, refusal);
+        }
+        state.pump(&device, work, now);
+    }
+
+    fn port_changed(&self, work: &mut TxContext, now: Instant) {
+        let Some(device) = self.device.upgrade() else { return };
+        let mut state = lock(&self.state);
+        let State { port, fabric, .. } = &mut *state;
+        Fabric::follow(fabric, &device, now, port, ());
+        state.pump(&device, work, now);
+    }
+
+    fn handle_timeout(&self, now: Instant) {
+        let Some(device) = self.device.upgrade() else { return };
+        let mut state = lock(&self.state);
+        state.port.handle_timeout(now);
+        if let Some(fabric) = &mut state.fabric {
+            fabric.handle_timeout(&device, now);
+        }
+        device.with_work(|work| state.pump(&device, work, now));
+    }
+}

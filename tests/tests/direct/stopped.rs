@@ -1,0 +1,176 @@
+//! Requesters that are stopped in the middle of a copy: by a page of their own memory that comes late (userfaultfd(2)).
+
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use urxe_ffi::verbs as v;
+use urxe_tests::verbs::memory::{ALL_ACCESS, Mr, PAGE, Pages, pattern};
+use urxe_tests::verbs::window::{part, post_invalidate};
+use urxe_tests::verbs::{Change, Op, Options, Pair, SendWr, Status, Window};
+
+use super::memory::is_direct;
+use super::succeeds;
+
+// <linux/userfaultfd.h>
+const USER_MODE_ONLY: libc::c_int = 1;
+const API: u64 = 0xAA;
+const UFFDIO_API: u64 = 0xC018_AA3F;
+const UFFDIO_REGISTER: u64 = 0xC020_AA00;
+const UFFDIO_ZEROPAGE: u64 = 0xC020_AA04;
+const MODE_MISSING: u64 = 1;
+/// Bytes of `struct uffd_msg`.
+const MESSAGE: usize = 32;
+
+/// A page that is not there: whoever touches it waits.
+struct Missing {
+    faults: OwnedFd,
+    start: u64,
+}
+
+impl Missing {
+    fn new(pages: &Pages, offset: usize) -> Result<Self> {
+        // SAFETY: plain numbers.
+        let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | USER_MODE_ONLY) };
+        let fd = i32::try_from(fd).ok().filter(|fd| *fd >= 0);
+        let fd = fd.ok_or_else(std::io::Error::last_os_error).context("userfaultfd")?;
+        // SAFETY: new, and ours.
+        let missing = Self { faults: unsafe { OwnedFd::from_raw_fd(fd) }, start: pages.addr() + offset as u64 };
+        let page = std::ptr::with_exposed_provenance_mut(usize::try_from(missing.start)?);
+        // SAFETY: a page of the test's, whose bytes nobody needs.
+        ensure!(unsafe { libc::madvise(page, PAGE, libc::MADV_DONTNEED) } == 0);
+        missing.ask(UFFDIO_API, &mut [API, 0, 0]).context("API")?;
+        missing.ask(UFFDIO_REGISTER, &mut [missing.start, PAGE as u64, MODE_MISSING, 0]).context("REGISTER")?;
+        Ok(missing)
+    }
+
+    fn ask(&self, request: u64, argument: &mut [u64]) -> Result<()> {
+        // SAFETY: a request and its structure.
+        let answer = unsafe { libc::syscall(libc::SYS_ioctl, self.faults.as_raw_fd(), request, argument.as_mut_ptr()) };
+        ensure!(answer == 0, std::io::Error::last_os_error());
+        Ok(())
+    }
+
+    /// Waits until somebody waits for it.
+    fn is_touched(&self) -> Result<()> {
+        let mut message = [0_u64; MESSAGE / 8];
+        // SAFETY: room for a message.
+        let read = unsafe { libc::read(self.faults.as_raw_fd(), message.as_mut_ptr().cast(), MESSAGE) };
+        ensure!(usize::try_from(read) == Ok(MESSAGE), std::io::Error::last_os_error());
+        Ok(())
+    }
+
+    /// Lets it come, all zero.
+    fn come(&self) -> Result<()> {
+        self.ask(UFFDIO_ZEROPAGE, &mut [self.start, PAGE as u64, 0, 0])
+    }
+}
+
+/// Lets the page come whatever becomes of the test: its thread would wait for ever.
+impl Drop for Missing {
+    fn drop(&mut self) {
+        let _ = self.come();
+    }
+}
+
+/// Closes of a window.
+#[derive(Clone, Copy, Debug)]
+enum Close {
+    Invalidate,
+    Rebind,
+}
+
+/// When the request that closes a window has completed, nobody writes through it, though the peer was in the middle of a WRITE.
+fn closed_in_a_copy(how: Close) -> Result<()> {
+    let pair = Pair::new(&Options::default())?;
+    let memory = Mr::alloc(&pair.far.pd, 4 * PAGE, ALL_ACCESS | v::IBV_ACCESS_MW_BIND)?;
+    memory.pages().write(0, &pattern(1, 4 * PAGE));
+    ensure!(is_direct(&pair, &memory)?);
+    let kind = if let Close::Invalidate = how { v::IBV_MW_TYPE_2 } else { v::IBV_MW_TYPE_1 };
+    let window = Window::new(&pair.far.pd, kind)?;
+    let info = part(&memory, 0, 2 * PAGE, v::IBV_ACCESS_REMOTE_WRITE);
+    if kind == v::IBV_MW_TYPE_1 {
+        window.bind(&pair.far.qp, 1, info)?;
+    } else {
+        let rkey = window.rkey() & !0xff | (window.rkey() + 1) & 0xff;
+        window.post_bind(&pair.far.qp, 1, rkey, info)?;
+        window.set_rkey(rkey);
+    }
+    ensure!(pair.far.send_cq.next()?.status == Status::SUCCESS);
+    let at = window.at(&memory, 0);
+    // Nobody else may reach it: so it stays private memory.
+    let local = Mr::alloc(&pair.near.pd, 2 * PAGE, v::IBV_ACCESS_LOCAL_WRITE)?;
+    local.pages().write(0, &pattern(2, PAGE));
+    let missing = Missing::new(local.pages(), PAGE)?;
+    let (goes_on, is_closing) = (AtomicBool::new(false), AtomicBool::new(false));
+    std::thread::scope(|scope| -> Result<()> {
+        let missing = missing;
+        let writer = scope.spawn(|| pair.near.complete(&SendWr::new(Op::Write(at), &[local.sge(0, 2 * PAGE)])));
+        missing.is_touched()?;
+        let closer = scope.spawn(|| -> Result<Vec<u8>> {
+            is_closing.store(true, Ordering::SeqCst);
+            match how {
+                Close::Invalidate => post_invalidate(&pair.far.qp, 2, window.rkey())?,
+                Close::Rebind => {
+                    window.bind(&pair.far.qp, 2, part(&memory, 2 * PAGE, PAGE, v::IBV_ACCESS_REMOTE_READ))?;
+                }
+            }
+            let wc = pair.far.send_cq.next()?;
+            ensure!(wc.status == Status::SUCCESS, "{wc:?}");
+            ensure!(goes_on.load(Ordering::SeqCst), "it has completed, and the peer is in the middle of a copy");
+            Ok(memory.pages().read(0, 4 * PAGE))
+        });
+        while !is_closing.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+        // Long for a copy, short for the patience with a peer that is stopped: whoever does not wait has completed by now.
+        std::thread::sleep(Duration::from_millis(20));
+        goes_on.store(true, Ordering::SeqCst);
+        missing.come()?;
+        let left = closer.join().map_err(|_| anyhow::anyhow!("the closer panicked"))??;
+        let wc = writer.join().map_err(|_| anyhow::anyhow!("the writer panicked"))??;
+        ensure!(wc.status == Status::REM_ACCESS_ERR, "{wc:?}");
+        ensure!(memory.pages().read(0, 4 * PAGE) == left, "written to afterwards");
+        Ok(())
+    })
+}
+
+#[test]
+fn windows_closed_in_the_middle_of_a_copy() {
+    super::in_direct_world(|| {
+        for how in [Close::Invalidate, Close::Rebind] {
+            closed_in_a_copy(how).with_context(|| format!("{how:?}"))?;
+        }
+        Ok(())
+    });
+}
+
+/// An atomic of a requester that goes on when its peer has lost patience: the next request has the PSN that the responder expects.
+#[test]
+fn an_atomic_that_is_told_late() {
+    super::in_direct_world(|| {
+        let pair = Pair::new(&Options { retry_cnt: 1, ..Options::default() })?;
+        let memory = pair.far.region(PAGE)?;
+        ensure!(is_direct(&pair, &memory)?);
+        let local = Mr::alloc(&pair.near.pd, PAGE, v::IBV_ACCESS_LOCAL_WRITE)?;
+        let missing = Missing::new(local.pages(), 0)?;
+        let count = Op::FetchAdd { remote: memory.at(0), add: 1 };
+        std::thread::scope(|scope| -> Result<()> {
+            let missing = missing;
+            let requester = scope.spawn(|| succeeds(&pair.near, count, &[local.sge(0, 8)]));
+            missing.is_touched()?;
+            let rights = |attr: &mut v::ibv_qp_attr| attr.qp_access_flags = ALL_ACCESS;
+            pair.far.qp.modify(&Change::to(v::IBV_QPS_RTS).with(v::IBV_QP_ACCESS_FLAGS, rights))?;
+            missing.come()?;
+            requester.join().map_err(|_| anyhow::anyhow!("the requester panicked"))??;
+            Ok(())
+        })?;
+        for done in 1..4 {
+            succeeds(&pair.near, count, &[local.sge(0, 8)])?;
+            ensure!(local.pages().read_u64(0) == done);
+        }
+        ensure!(is_direct(&pair, &memory)?, "it is shown again");
+        Ok(())
+    });
+}

@@ -1,0 +1,162 @@
+//! Unmodified programs that know LIDs only, over `--link-layer infiniband`: processes of one host, and two hosts.
+
+use anyhow::{Context as _, Result, ensure};
+use urxe_tests::{Subnet, TIMEOUT, wait_until};
+
+/// The ping-pongs of libibverbs, without a GID index: between LIDs.
+#[test]
+fn ping_pongs_without_options() -> Result<()> {
+    for subnet in Subnet::each()? {
+        for program in
+            ["ibv_rc_pingpong", "ibv_uc_pingpong", "ibv_ud_pingpong", "ibv_srq_pingpong", "ibv_xsrq_pingpong"]
+        {
+            let said = subnet.exchange("-p", &[program, "-n", "100"])?.stdout;
+            // One of them has no 0x.
+            let has = |lid: &str| said.contains(&format!("LID 0x{lid}")) || said.contains(&format!("LID {lid}"));
+            ensure!(has("0001") && !has("0000"), "{program}: {said}");
+        }
+    }
+    Ok(())
+}
+
+/// As it stands in manuals: the server's port is the default one.
+#[test]
+fn rc_ping_pong_as_a_manual_shows_it() -> Result<()> {
+    let subnet = Subnet::linked()?;
+    let server = subnet.spawn(subnet.server(), &["ibv_rc_pingpong"])?;
+    wait_until("it listens", || Ok(subnet.server().run("ss", &["-ltn"])?.stdout.contains(":18515 ")))?;
+    let said = subnet.run(subnet.client(), &["ibv_rc_pingpong", "10.77.0.1"])?.stdout;
+    server.finish(TIMEOUT)?.success()?;
+    ensure!(said.contains("1000 iters in"), "{said}");
+    let lid = |name: &str| said.lines().find(|line| line.contains(name)).context("no such line").map(str::to_owned);
+    ensure!(lid("local address")?.contains("LID 0x0002") && lid("remote address")?.contains("LID 0x0001"), "{said}");
+    Ok(())
+}
+
+#[test]
+fn perftest_by_lid() -> Result<()> {
+    for subnet in Subnet::each()? {
+        for words in [
+            &["ib_send_bw", "-n", "200"][..],
+            &["ib_send_lat", "-n", "100", "-c", "UD"],
+            &["ib_send_lat", "-n", "100", "-c", "UC"],
+            &["ib_send_lat", "-n", "100", "-c", "XRC"],
+            &["ib_write_bw", "-n", "200", "-q", "4"],
+            &["ib_write_lat", "-n", "100"],
+            &["ib_read_bw", "-n", "200"],
+            &["ib_atomic_lat", "-n", "100"],
+        ] {
+            let said = subnet.exchange("-p", &[words, &["-F"]].concat())?.stdout;
+            ensure!(
+                said.contains("Link type       : IB") && said.contains("remote address: LID 0x01"),
+                "{words:?}: {said}"
+            );
+        }
+    }
+    Ok(())
+}
+
+/// A server that listens for connections of rdma_cm, and its client, to the success of both.
+fn connect(subnet: &Subnet, server: &[&str], client: &[&str]) -> Result<()> {
+    let host = subnet.server();
+    let mut serving = subnet.spawn(host, server)?;
+    wait_until("the server listens", || {
+        let listens = host.run("cat", &["/proc/net/unix"])?.stdout.contains("@urxe/1/service/");
+        Ok(listens || !serving.is_running()?)
+    })?;
+    let connected = subnet.try_run(subnet.client(), client)?;
+    let served = serving.finish(TIMEOUT)?;
+    ensure!(connected.status.success() && served.status.success(), "{connected}\n{served}");
+    Ok(())
+}
+
+#[test]
+fn rdma_cm_resolves_addresses() -> Result<()> {
+    for subnet in Subnet::each()? {
+        let address = subnet.address();
+        connect(&subnet, &["rping", "-s", "-C", "10", "-a", &address], &["rping", "-c", "-C", "10", "-a", &address])?;
+        connect(&subnet, &["ucmatose", "-b", &address], &["ucmatose", "-s", &address])?;
+        connect(&subnet, &["udaddy", "-b", &address], &["udaddy", "-s", &address])?;
+    }
+    Ok(())
+}
+
+/// Addresses of the family AF_IB: GIDs, in both port spaces.
+#[test]
+fn rdma_cm_connects_by_gid() -> Result<()> {
+    let subnet = Subnet::linked()?;
+    let gid = "fe80::200:5efe:a4d:1";
+    for space in ["tcp", "ib"] {
+        let common = ["ucmatose", "-f", "gid", "-P", space];
+        connect(&subnet, &[&common[..], &["-b", gid]].concat(), &[&common[..], &["-s", gid]].concat())?;
+    }
+    Ok(())
+}
+
+#[test]
+fn mckey_sends_to_a_group() -> Result<()> {
+    let subnet = Subnet::linked()?;
+    let args = ["mckey", "-m", "239.7.7.7", "-C", "10"];
+    let receiver = subnet.spawn(subnet.server(), &[&args[..], &["-b", "10.77.0.1"]].concat())?;
+    wait_until("the receiver has joined", || {
+        Ok(subnet.server().run("ip", &["maddress", "show", "dev", "veth0"])?.stdout.contains("239.7.7.7"))
+    })?;
+    subnet.run(subnet.client(), &[&args[..], &["-b", "10.77.0.2", "-s"]].concat())?;
+    receiver.finish(TIMEOUT)?.success()?;
+    Ok(())
+}
+
+/// The tests that qperf connects by telling LIDs, which are all without `-cm 1`. It takes a path MTU of 2048 for granted.
+#[test]
+fn qperf_without_rdma_cm() -> Result<()> {
+    let subnet = Subnet::linked_at(4200)?;
+    let server = subnet.server();
+    let _serving = subnet.spawn(server, &["qperf"])?;
+    wait_until("qperf listens", || Ok(server.run("ss", &["-ltn"])?.stdout.contains(":19765 ")))?;
+    for test in ["rc_lat", "rc_bw", "uc_lat", "ud_lat"] {
+        let said = subnet.run(subnet.client(), &["qperf", "-t", "1", "10.77.0.1", test])?.stdout;
+        ensure!(said.contains(" = "), "{test}: {said}");
+    }
+    Ok(())
+}
+
+/// UCX takes the port for one of InfiniBand: addresses with LIDs, no GID index.
+#[test]
+fn ucx_between_lids() -> Result<()> {
+    let subnet = Subnet::linked()?;
+    for tls in ["rc", "ud"] {
+        let (host, port) = (subnet.server(), subnet.server().next_port());
+        let transports = format!("UCX_TLS={tls}");
+        let port_text = port.to_string();
+        let words = [
+            "env",
+            &transports,
+            "UCX_NET_DEVICES=urxe0:1",
+            "ucx_perftest",
+            "-t",
+            "tag_lat",
+            "-n",
+            "200",
+            "-p",
+            &port_text,
+        ];
+        let server = urxe_tests::wait_for_listener(host, subnet.spawn(host, &words)?, port)?;
+        let client = subnet.try_run(subnet.client(), &[&words[..], &["10.77.0.1"]].concat())?;
+        let server = server.finish(TIMEOUT)?;
+        ensure!(client.status.success() && server.status.success(), "{tls}: {client}\n{server}");
+    }
+    Ok(())
+}
+
+/// Open MPI through UCX: four ranks pass a message round.
+#[test]
+fn open_mpi_over_ib_ports() -> Result<()> {
+    let subnet = Subnet::on_lo()?;
+    let program = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/rdmacm_loopback/ring.py");
+    let ucx = ["env", "UCX_TLS=rc,self", "UCX_NET_DEVICES=urxe0:1"];
+    let launch = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "4", "--mca", "pml", "ucx"];
+    let words = [&ucx[..], &launch, &["/usr/bin/python3", program]].concat();
+    let said = subnet.run(subnet.server(), &words)?;
+    ensure!(said.stdout.contains("4 ranks done"), "{said}");
+    Ok(())
+}

@@ -1,0 +1,177 @@
+//! `urxe ipoib up`: hosts ping each other over InfiniBand, beside other traffic, and tshark knows what it sees.
+
+use anyhow::{Context as _, Result, ensure};
+use urxe_tests::{Capture, Host, Process, Subnet, TIMEOUT, artifacts, wait_until};
+
+/// An interface of a host, up.
+fn up(host: &Host, address: &str) -> Result<Process> {
+    let urxe = artifacts::urxe()?;
+    let mut process = host.start({
+        let mut command = host.command(urxe);
+        command.args(["ipoib", "up", "ib0", address]);
+        command
+    })?;
+    wait_until("ib0 is up", || {
+        ensure!(process.is_running()?, "{}", process.stderr_so_far());
+        Ok(process.stdout_so_far().contains("hardware address"))
+    })?;
+    Ok(process)
+}
+
+/// Ends the interface; it is gone then.
+fn down(host: &Host, process: Process) -> Result<()> {
+    process.signal(libc::SIGTERM)?;
+    process.finish(TIMEOUT)?.success()?;
+    let links = host.run("ip", &["-o", "link"])?.stdout;
+    ensure!(!links.contains("ib0"), "{links}");
+    Ok(())
+}
+
+/// Pings with this many bytes, all of which come back.
+fn ping(from: &Host, to: &str, bytes: &str) -> Result<()> {
+    let said = from.run("ping", &["-c", "5", "-i", "0.2", "-W", "30", "-s", bytes, to])?.success()?;
+    ensure!(said.stdout.contains(" 0% packet loss"), "{said}");
+    Ok(())
+}
+
+#[test]
+fn two_hosts_ping_each_other() -> Result<()> {
+    let subnet = Subnet::linked()?;
+    let (a, b) = (subnet.server(), subnet.client());
+    let (first, second) = (up(a, "192.0.2.1/24")?, up(b, "192.0.2.2/24")?);
+    ensure!(first.stdout_so_far().contains("MTU 1020, hardware address 00:"), "{}", first.stdout_so_far());
+    // A datagram, and packets that the kernel cuts into several.
+    for bytes in ["56", "992", "8000"] {
+        ping(a, "192.0.2.2", bytes)?;
+    }
+    ping(b, "192.0.2.1", "56")?;
+
+    // Beside other traffic of the two ports.
+    subnet.exchange("-p", &["ib_send_bw", "-F", "-n", "200"])?;
+    subnet.exchange("-p", &["ibv_ud_pingpong", "-n", "100"])?;
+    ping(a, "192.0.2.2", "500")?;
+
+    // Of whom nobody has heard: no answer, as everywhere.
+    let said = a.start({
+        let mut command = a.command("ping");
+        command.args(["-c", "1", "-W", "2", "192.0.2.77"]);
+        command
+    })?;
+    ensure!(said.finish(TIMEOUT)?.stdout.contains("100% packet loss"));
+
+    // Another queue pair at the same address: who knew the old one learns.
+    down(b, second)?;
+    let second = up(b, "192.0.2.2/24")?;
+    ping(a, "192.0.2.2", "56")?;
+    down(a, first)?;
+    down(b, second)
+}
+
+/// The process of the interface owns the host's address: so it answers for the port, and for subnet administration.
+#[test]
+fn the_host_is_in_the_subnet() -> Result<()> {
+    let subnet = Subnet::linked()?;
+    let (a, b) = (subnet.server(), subnet.client());
+    let second = up(b, "192.0.2.2/24")?;
+    let say = |host: &Host, words: &[&str]| Ok::<_, anyhow::Error>(subnet.run(host, words)?.stdout);
+    for (words, wanted) in [
+        (&["ibhosts"][..], "0x02005efe0a4d0002"),
+        (&["smpquery", "nodeinfo", "2"], "0x02005efe0a4d0002"),
+        (&["smpquery", "-D", "portinfo", "0,1,2", "1"], "LinkState:.......................Active"),
+        (&["perfquery", "2", "1"], "PortXmitPkts"),
+        (&["saquery", "NR"], "0x02005efe0a4d0002"),
+    ] {
+        let said = say(a, words)?;
+        ensure!(said.contains(wanted), "{words:?}: {said}");
+    }
+    for (words, wanted) in [
+        (&["sminfo"][..], "SMINFO_MASTER"),
+        (&["ibstat"], "Base lid: 2\n"),
+        (&["saquery", "-p", "--src-to-dst", "2:2"], "dlid....................2"),
+    ] {
+        let said = say(b, words)?;
+        ensure!(said.contains(wanted), "{words:?}: {said}");
+    }
+    down(b, second)
+}
+
+/// TCP, and groups that programs join.
+#[test]
+fn streams_and_groups() -> Result<()> {
+    let subnet = Subnet::linked()?;
+    let (a, b) = (subnet.server(), subnet.client());
+    let (first, second) = (up(a, "192.0.2.1/24")?, up(b, "192.0.2.2/24")?);
+    let server = a.spawn(
+        "/usr/bin/python3",
+        &[
+            "-c",
+            "import socket
+listener = socket.create_server(('192.0.2.1', 7001))
+stream, _ = listener.accept()
+count = 0
+while chunk := stream.recv(65536):
+    count += len(chunk)
+stream.sendall(str(count).encode())",
+        ],
+    )?;
+    wait_until("it listens", || Ok(a.run("ss", &["-ltn"])?.stdout.contains(":7001 ")))?;
+    let said = b.run(
+        "/usr/bin/python3",
+        &[
+            "-c",
+            "import socket
+stream = socket.create_connection(('192.0.2.1', 7001))
+stream.sendall(bytes(1000000))
+stream.shutdown(socket.SHUT_WR)
+print(stream.recv(100).decode())",
+        ],
+    )?;
+    ensure!(said.stdout == "1000000\n", "{said}");
+    server.finish(TIMEOUT)?.success()?;
+
+    let member = a.spawn("/usr/bin/python3", &["-c", "import socket
+member = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+member.bind(('', 7002))
+member.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, socket.inet_aton('239.1.2.3') + socket.inet_aton('192.0.2.1'))
+print(member.recv(100).decode())"])?;
+    // The port joins what the kernel has joined.
+    wait_until("the port has joined the group", || {
+        Ok(a.run("ip", &["maddress", "show", "dev", "veth0"])?.stdout.contains("239.1.2.3"))
+    })?;
+    b.run(
+        "/usr/bin/python3",
+        &[
+            "-c",
+            "import socket
+speaker = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+speaker.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton('192.0.2.2'))
+speaker.sendto(b'everybody', ('239.1.2.3', 7002))",
+        ],
+    )?
+    .success()?;
+    let said = member.finish(TIMEOUT)?.success()?;
+    ensure!(said.stdout == "everybody\n", "{said}");
+    down(a, first)?;
+    down(b, second)
+}
+
+/// Wireshark's dissector takes the datagrams for IPoIB: ARP with hardware addresses of 20 bytes, and IP inside.
+#[test]
+fn tshark_sees_ipoib() -> Result<()> {
+    let subnet = Subnet::linked()?;
+    let (a, b) = (subnet.server(), subnet.client());
+    let capture = Capture::start(a, "veth0", &subnet.world().dir().join("ipoib.pcapng"))?;
+    let (first, second) = (up(a, "192.0.2.1/24")?, up(b, "192.0.2.2/24")?);
+    ping(a, "192.0.2.2", "56")?;
+    let fields = ["frame.protocols", "arp.hw.type", "arp.hw.size", "arp.dst.proto_ipv4", "icmp.type", "_ws.malformed"];
+    let packets = capture.finish(&fields)?;
+    let arp = packets.iter().find(|row| row[0].ends_with("infiniband:ethertype:arp")).context("no ARP")?;
+    ensure!(arp[1] == "32" && arp[2] == "20", "{arp:?}");
+    ensure!(packets.iter().any(|row| row[3] == "192.0.2.2"), "{packets:?}");
+    let pings: Vec<_> = packets.iter().filter(|row| row[0].contains("infiniband:ethertype:ip:icmp")).collect();
+    let count = |kind: &str| pings.iter().filter(|row| row[4] == kind).count();
+    ensure!(count("8") == 5 && count("0") == 5, "{packets:?}");
+    ensure!(packets.iter().all(|row| row[5].is_empty()), "{packets:?}");
+    down(a, first)?;
+    down(b, second)
+}

@@ -1,0 +1,114 @@
+//! Multicast GIDs of InfiniBand, and the IPv4 groups that their packets go to.
+
+use core::net::Ipv4Addr;
+
+use crate::{Gid, Lid};
+
+/// The start of MGIDs that IPoIB makes of IPv4 groups: link-local scope, its signature (RFC 4391, section 4). The P_Key
+/// follows.
+const IPOIB_IPV4: [u8; 4] = [0xFF, 0x12, 0x40, 0x1B];
+
+/// The default partition, full membership.
+const DEFAULT_PKEY: [u8; 2] = [0xFF, 0xFF];
+
+/// Bits of an IPv4 group that IPoIB puts at the end of an MGID.
+const GROUP_BITS: u32 = 0x0FFF_FFFF;
+
+/// First IPv4 group.
+const FIRST_GROUP: u32 = 0xE000_0000;
+
+/// Administratively scoped groups (RFC 2365), for MGIDs that stand for no IPv4 group.
+const ADMINISTRATIVE: u32 = 0xEF00_0000;
+
+/// First LID of multicast.
+const FIRST_MLID: u16 = 0xC000;
+
+/// Returns the MGID of an IPv4 group in the default partition, as IPoIB has it; 255.255.255.255 is the broadcast group.
+#[must_use]
+pub fn of_ipv4(group: Ipv4Addr) -> Gid {
+    let mut octets = [0; 16];
+    let (head, tail) = octets.split_at_mut(12);
+    head[..4].copy_from_slice(&IPOIB_IPV4);
+    head[4..6].copy_from_slice(&DEFAULT_PKEY);
+    // The broadcast address has all bits, the others lose the four that all groups share.
+    let group = if group.is_broadcast() { u32::MAX } else { group.to_bits() & GROUP_BITS };
+    tail.copy_from_slice(&group.to_be_bytes());
+    Gid::new(octets)
+}
+
+/// Returns the IPv4 group that packets to an MGID go to; `None` if `gid` is no MGID.
+///
+/// An IPoIB MGID, of whatever scope and partition, stands for its IPv4 group, and the broadcast group for 239.255.255.255. Of others
+/// a hash chooses one of the 2^24 groups of 239.0.0.0/8.
+#[must_use]
+pub fn ipv4_group(gid: &Gid) -> Option<Ipv4Addr> {
+    let octets = gid.octets();
+    let [first, _, c, d, _, _, zeros @ .., w, x, y, z] = octets;
+    if first != 0xFF {
+        return None;
+    }
+    let [_, _, signature @ ..] = IPOIB_IPV4;
+    let bits = if [c, d] == signature && zeros == [0; 6] {
+        FIRST_GROUP | u32::from_be_bytes([w, x, y, z]) & GROUP_BITS
+    } else {
+        ADMINISTRATIVE | hash(&octets) & 0x00FF_FFFF
+    };
+    Some(Ipv4Addr::from_bits(bits))
+}
+
+/// Returns the MLID of a group where no subnet administration has given one. Several groups may share one, as in a
+/// subnet with few MLIDs.
+#[must_use]
+pub fn mlid(gid: &Gid) -> Lid {
+    let [.., low, lowest] = hash(&gid.octets()).to_be_bytes();
+    // 0xFFFF is the permissive LID.
+    Lid(FIRST_MLID + u16::from_be_bytes([low, lowest]) % (Lid::PERMISSIVE.0 - FIRST_MLID))
+}
+
+/// FNV-1a.
+fn hash(bytes: &[u8]) -> u32 {
+    bytes.iter().fold(0x811C_9DC5, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
+}
+
+#[cfg(test)]
+mod tests {
+    use core::net::IpAddr;
+
+    use super::*;
+
+    fn gid(text: &str) -> Gid {
+        Gid::from(text.parse::<IpAddr>().unwrap())
+    }
+
+    #[test]
+    fn groups_of_ipoib() {
+        for (group, mgid) in [
+            ([224, 0, 0, 1], "ff12:401b:ffff::1"),
+            ([239, 7, 7, 7], "ff12:401b:ffff::f07:707"),
+            ([255, 255, 255, 255], "ff12:401b:ffff::ffff:ffff"),
+        ] {
+            assert_eq!(of_ipv4(Ipv4Addr::from(group)), gid(mgid));
+        }
+        assert_eq!(ipv4_group(&gid("ff12:401b:ffff::f07:707")), Some(Ipv4Addr::new(239, 7, 7, 7)));
+        assert_eq!(ipv4_group(&gid("ff15:401b:8001::1")), Some(Ipv4Addr::new(224, 0, 0, 1)));
+        assert_eq!(ipv4_group(&of_ipv4(Ipv4Addr::BROADCAST)), Some(Ipv4Addr::new(239, 255, 255, 255)));
+    }
+
+    #[test]
+    fn other_groups_are_spread() {
+        let groups = ["ff12:601b:ffff::1:ff00:1", "ff12:601b:ffff::1:ff00:2", "ff0e::1", "ff12:401b:ffff:1::1"];
+        let groups = groups.map(|group| ipv4_group(&gid(group)).unwrap());
+        assert!(groups.iter().all(|group| group.octets()[0] == 239));
+        assert!((1..groups.len()).all(|at| !groups[..at].contains(&groups[at])));
+        assert_eq!(ipv4_group(&gid("fe80::1")), None);
+        assert_eq!(ipv4_group(&gid("::ffff:239.7.7.7")), None);
+    }
+
+    #[test]
+    fn mlids_are_of_multicast() {
+        for group in 0..4096_u32 {
+            let mlid = mlid(&of_ipv4(Ipv4Addr::from_bits(FIRST_GROUP + group)));
+            assert!((0xC000..0xFFFF).contains(&mlid.0));
+        }
+    }
+}
