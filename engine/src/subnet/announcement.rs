@@ -17,6 +17,9 @@ const ATTRIBUTE_HOST: u16 = 0x10;
 /// Multicast groups that a host's port has joined.
 const ATTRIBUTE_GROUPS: u16 = 0x11;
 
+/// Method of answers.
+const GET_RESPONSE: u8 = Mad::METHOD_GET | Mad::RESPONSE;
+
 const DATA: usize = 40;
 const GUID: Field = Field::bytes(0, 8);
 const KNOWN: Field = Field::bytes(8, 2);
@@ -63,8 +66,8 @@ impl Facts {
 pub(super) enum Announcement {
     /// A host that has come wants to know who is there.
     Question,
-    /// A host, and how many it knows, itself included.
-    Host(Facts, u16),
+    /// A host; in an answer to a question with the number of hosts that it knows, itself and the asker included.
+    Host(Facts, Option<u16>),
     /// Groups that the sender's port has joined: some of them, each as an `MCMemberRecord`.
     Groups([[u8; GROUP_LEN]; GROUPS_A_DATAGRAM], usize),
 }
@@ -93,10 +96,18 @@ impl Announcement {
         empty(Mad::METHOD_GET, ATTRIBUTE_HOST, transaction_id)
     }
 
-    /// Facts about the own host: to everybody, or as the answer to a question of this transaction.
-    pub(super) fn host(facts: &Facts, known: usize, question: Option<u64>) -> [u8; MAD_LEN] {
-        let method = if question.is_some() { Mad::METHOD_GET | Mad::RESPONSE } else { Mad::METHOD_SEND };
-        let mut datagram = empty(method, ATTRIBUTE_HOST, question.unwrap_or_default());
+    /// Facts about the own host, to everybody.
+    pub(super) fn host(facts: &Facts) -> [u8; MAD_LEN] {
+        Self::about(facts, Mad::METHOD_SEND, 0, 0)
+    }
+
+    /// Facts about the own host, which knows this many, as the answer to a question of this transaction.
+    pub(super) fn answer(facts: &Facts, known: usize, transaction_id: u64) -> [u8; MAD_LEN] {
+        Self::about(facts, GET_RESPONSE, transaction_id, known)
+    }
+
+    fn about(facts: &Facts, method: u8, transaction_id: u64, known: usize) -> [u8; MAD_LEN] {
+        let mut datagram = empty(method, ATTRIBUTE_HOST, transaction_id);
         let data = data_mut(&mut datagram, DATA);
         GUID.put(data, facts.guid);
         KNOWN.put(data, known as u64);
@@ -123,7 +134,8 @@ impl Announcement {
     /// Reads an announcement of which [`is_announcement`](urxe_wire::mad::subnet_vendor::is_announcement) is true.
     pub(super) fn parse(datagram: &[u8; MAD_LEN]) -> Option<Self> {
         let header = Mad::of(datagram)?;
-        let told = matches!(header.method, Mad::METHOD_SEND | 0x81);
+        let is_answer = header.method == GET_RESPONSE;
+        let told = is_answer || header.method == Mad::METHOD_SEND;
         let data = data(datagram, DATA);
         match header.attribute_id {
             _ if header.class_version != VERSION => None,
@@ -134,7 +146,7 @@ impl Announcement {
                     port_info: PORT_INFO.slice(data).try_into().ok()?,
                     description: DESCRIPTION.slice(data).try_into().ok()?,
                 };
-                Some(Self::Host(facts, KNOWN.get_u16(data)))
+                Some(Self::Host(facts, is_answer.then(|| KNOWN.get_u16(data))))
             }
             ATTRIBUTE_GROUPS if told => {
                 let mut groups = [[0; GROUP_LEN]; GROUPS_A_DATAGRAM];

@@ -49,7 +49,6 @@ impl Subnet {
         if master.is_none() && self.own.field(port_info::STATE) != port_info::DOWN {
             port_info::STATE.put(&mut self.own.port_info, port_info::ACTIVE);
             self.m_key = 0;
-            self.is_managed = false;
         }
         if before != self.own.port_info {
             self.hosts.take(now, self.own);

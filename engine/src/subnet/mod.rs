@@ -65,7 +65,7 @@ const TRAP_TIMEOUT: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 enum Held {
     Sent(Lid, Qpn, [u8; MAD_LEN]),
-    Administration(Address, Lid, Vec<u8>),
+    Administration(Address, Vec<u8>),
 }
 
 /// The subnet, as a process knows it: see the [module documentation](self).
@@ -74,8 +74,6 @@ pub struct Subnet {
     config: PortConfig,
     own: Facts,
     m_key: u64,
-    /// A program has set `PortInfo` of the own port.
-    is_managed: bool,
     is_owner: bool,
     /// An agent of this process takes traps.
     takes_traps: bool,
@@ -123,7 +121,6 @@ impl Subnet {
             config,
             own,
             m_key: 0,
-            is_managed: false,
             is_owner: false,
             takes_traps: false,
             reregister: false,
@@ -171,8 +168,11 @@ impl Subnet {
     pub fn set_owner(&mut self, now: Instant, is_owner: bool) {
         if core::mem::replace(&mut self.is_owner, is_owner) != is_owner {
             self.announce_at = None;
+            // Whoever has the key has given it to another process, or will.
+            self.m_key = 0;
             self.administration.renew(now, self.config.lid);
             self.groups_have_changed = true;
+            self.look_for_manager(now);
             self.announce_soon(now);
         }
     }
@@ -290,13 +290,21 @@ impl Subnet {
         lid: Lid,
         mut message: Vec<u8>,
     ) -> Result<(), Refusal> {
+        let header = message.first_chunk().and_then(Mad::parse).ok_or(Refusal::Malformed)?;
+        if header.is_response() {
+            return Ok(());
+        }
+        // Each host has an administration of its own: for others there is nothing to ask, nor to fill.
+        if lid != self.config.lid {
+            return Err(Refusal::Lie);
+        }
         self.prune(now);
-        // Requests are datagrams; what a peer sends behind one takes no room.
+        // Requests are datagrams; what comes behind one takes no room.
         message.truncate(MAD_LEN);
         if !self.is_ready(now) {
-            return self.hold(Held::Administration(*from, lid, message));
+            return self.hold(Held::Administration(*from, message));
         }
-        self.administrate(now, from, lid, &message)
+        self.administrate(now, from, &message)
     }
 
     /// Does what is due.
@@ -323,7 +331,7 @@ impl Subnet {
                 // Whose way leads nowhere is silent, as on a network.
                 let _ = match held {
                     Held::Sent(to, qpn, datagram) => self.send_now(to, qpn, &datagram),
-                    Held::Administration(from, lid, message) => self.administrate(now, &from, lid, &message),
+                    Held::Administration(from, message) => self.administrate(now, &from, &message),
                 };
             }
         }

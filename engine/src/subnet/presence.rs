@@ -17,7 +17,7 @@ impl Subnet {
         if self.is_owner {
             let mut facts = self.own;
             port_info::CLIENT_REREGISTER.put(&mut facts.port_info, 1);
-            self.put(Output::Announce(Announcement::host(&facts, self.hosts.len(), None)));
+            self.put(Output::Announce(Announcement::host(&facts)));
         }
     }
 
@@ -45,7 +45,7 @@ impl Subnet {
                         return Err(Refusal::Full);
                     }
                     let id = Mad::of(datagram).map_or(0, |header| header.transaction_id);
-                    let answer = Announcement::host(&self.own, self.known(now), Some(id));
+                    let answer = Announcement::answer(&self.own, self.known_with(now, lid), id);
                     self.put(Output::Reply(*from, Qpn::GSI, answer));
                 }
                 Ok(())
@@ -67,7 +67,7 @@ impl Subnet {
         from: &Address,
         lid: Lid,
         mut facts: Facts,
-        known: u16,
+        known: Option<u16>,
     ) -> Result<(), Refusal> {
         let state = facts.field(port_info::STATE);
         let is_sane = (port_info::DOWN..=port_info::ACTIVE).contains(&state)
@@ -91,10 +91,13 @@ impl Subnet {
                 self.raise(now, Event::Reregister);
             }
         }
+        let is_news = self.hosts.get(lid) != Some(&facts);
         let change = self.hosts.take(now, facts).ok_or(Refusal::Full)?;
-        self.look_for_manager(now);
-        // A host that knows no more hosts than are known here has nothing to add.
-        if usize::from(known) <= self.hosts.len() {
+        if is_news {
+            self.look_for_manager(now);
+        }
+        // A host that was asked and knows no more hosts than are known here has nothing to add.
+        if known.is_some_and(|known| usize::from(known) <= self.hosts.len()) {
             self.ready_at = None;
             self.ask_at = None;
         }
@@ -110,9 +113,13 @@ impl Subnet {
         Ok(())
     }
 
-    /// Number of hosts that are known; as many as can be while it is not known how many there are.
-    fn known(&self, now: Instant) -> usize {
-        if self.is_ready(now) { self.hosts.len() } else { usize::from(u16::MAX) }
+    /// Number of hosts that are known, with the one that asks, which announces itself later; as many as can be while it is not
+    /// known how many there are.
+    fn known_with(&self, now: Instant, asker: Lid) -> usize {
+        if !self.is_ready(now) {
+            return usize::from(u16::MAX);
+        }
+        self.hosts.len() + usize::from(self.hosts.get(asker).is_none())
     }
 
     /// Announces the own port: with its groups if they have changed, or it is time for them.
@@ -122,7 +129,7 @@ impl Subnet {
         let interval = if is_alone { INTERVAL_ALONE } else { INTERVAL };
         self.activity = self.activity.wrapping_add(1);
         self.announced = Some(now);
-        self.put(Output::Announce(Announcement::host(&self.own, self.known(now), None)));
+        self.put(Output::Announce(Announcement::host(&self.own)));
         let is_due = self.groups_told.is_none_or(|at| now >= at + INTERVAL);
         if core::mem::take(&mut self.groups_have_changed) || is_due {
             self.groups_told = Some(now);

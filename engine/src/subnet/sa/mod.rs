@@ -54,7 +54,6 @@ struct Subscription {
 /// A request to subnet administration.
 struct Request<'a> {
     header: Mad,
-    from: Lid,
     mask: u64,
     wanted: &'a [u8],
 }
@@ -130,24 +129,11 @@ fn response(message: &[u8], header: &Mad, result: &Result<Vec<Vec<u8>>, Failure>
 }
 
 impl Subnet {
-    /// Answers a message to subnet administration.
-    pub(super) fn administrate(
-        &mut self,
-        now: Instant,
-        from: &Address,
-        lid: Lid,
-        message: &[u8],
-    ) -> Result<(), Refusal> {
+    /// Answers a request of a program of this host to subnet administration.
+    pub(super) fn administrate(&mut self, now: Instant, from: &Address, message: &[u8]) -> Result<(), Refusal> {
         let header = message.first_chunk().and_then(Mad::parse).ok_or(Refusal::Malformed)?;
-        if header.is_response() {
-            return Ok(());
-        }
-        // Each host has an administration of its own: for others there is nothing to ask, nor to fill.
-        if lid != self.config.lid {
-            return Err(Refusal::Lie);
-        }
         let wanted = message.get(sa::DATA..).ok_or(Refusal::Malformed)?;
-        let request = Request { header, from: lid, mask: sa::COMPONENT_MASK.get(message), wanted };
+        let request = Request { header, mask: sa::COMPONENT_MASK.get(message), wanted };
         let record = Record::new(header.attribute_id);
         let is_known =
             matches!(header.method, Mad::METHOD_GET | Mad::METHOD_SET | sa::METHOD_GET_TABLE | sa::METHOD_DELETE);

@@ -189,15 +189,16 @@ impl Subnet {
         hosts.chain(switches)
     }
 
-    /// Paths from the source that a query names to each end that it may mean.
+    /// Paths from the source that a query names to each end that it may mean: one each, so `NumbPath`, which bounds the paths
+    /// between two ends (IBA 15.2.5.16), excludes none.
     pub(super) fn paths(&self, request: &Request<'_>) -> Result<Vec<Vec<u8>>, Failure> {
-        let Request { mask, wanted, from, .. } = *request;
+        let Request { mask, wanted, .. } = *request;
         let ends = self.ends();
         let is_source = |end: &&End| {
             let by_gid = mask & 1 << 3 == 0 || path::SGID.slice(wanted) == end.gid;
             let by_lid = mask & 1 << 5 == 0 || path::SLID.get(wanted) == u64::from(end.lid.0);
-            // Who names no source means itself.
-            let is_asker = mask & path::HAS_SOURCE != 0 || end.lid == from;
+            // A program that names no source means its host.
+            let is_asker = mask & path::HAS_SOURCE != 0 || end.lid == self.config.lid;
             by_gid && by_lid && is_asker
         };
         let sources: Vec<&End> = ends.iter().filter(is_source).collect();
@@ -206,8 +207,6 @@ impl Subnet {
             let all = ends.iter().map(|end| self.path(source, end));
             paths.extend(all.filter(|found| Record::Path.matches(mask, wanted, found) && selects(mask, wanted, found)));
         }
-        let most = if mask & 1 << 12 == 0 { usize::MAX } else { usize::from(path::NUMBER.get_u16(wanted)) };
-        paths.truncate(most.max(1));
         Ok(paths)
     }
 

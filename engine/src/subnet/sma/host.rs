@@ -73,7 +73,7 @@ impl Subnet {
         if !is_own || !is_physical || !has_lanes || mtu > self.own.field(port_info::MTU_CAP) || !sm_lid.is_unicast() {
             return Err(INVALID);
         }
-        let before = self.own.port_info;
+        let before = (self.own.port_info, self.m_key);
         for field in port_info::WRITABLE {
             // Zero: no change.
             let is_kept = field == port_info::OPERATIONAL_VLS || field == port_info::DOWN_DEFAULT;
@@ -84,13 +84,12 @@ impl Subnet {
         self.m_key = want(port_info::M_KEY);
         port_info::M_KEY.put(&mut self.own.port_info, 0);
         port_info::STATE.put(&mut self.own.port_info, next);
-        self.is_managed = true;
         let mut answer = self.own_port_info(self.m_key);
         if want(port_info::CLIENT_REREGISTER) != 0 {
             port_info::CLIENT_REREGISTER.put(&mut answer, 1);
             self.reregister = true;
         }
-        self.own_has_changed |= before != self.own.port_info;
+        self.own_has_changed |= before != (self.own.port_info, self.m_key);
         Ok(answer)
     }
 }

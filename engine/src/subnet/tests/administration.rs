@@ -13,6 +13,9 @@ fn paths_nodes_and_ports() {
     assert_eq!((path::DLID.get(&found[0]), path::SLID.get(&found[0])), (FAR.0.into(), 1));
     assert_eq!((path::MTU.1.get(&found[0]), path::RATE.1.get(&found[0])), (5, 7));
     assert_eq!(net.administer(sa::METHOD_GET_TABLE, Record::Path as u16, 0b1000, &wanted).unwrap().len(), 6);
+    path::NUMBER.put(&mut wanted, 1);
+    let each = net.administer(sa::METHOD_GET_TABLE, Record::Path as u16, 1 << 12 | 0b1000, &wanted).unwrap();
+    assert_eq!(each.len(), 6, "one to each end");
     path::DGID.put_slice(&mut wanted, &[9; 16]);
     assert_eq!(net.administer(GET, Record::Path as u16, 0b1100, &wanted), Err(sa::STATUS_NO_RECORDS));
     assert_eq!(net.administer(sa::METHOD_GET_TABLE, Record::Node as u16, 0, &[]).unwrap().len(), 6);
@@ -114,7 +117,7 @@ fn tell(net: &mut Net, lid: Lid, records: &[[u8; 52]]) -> Vec<Result<(), Refusal
     let now = net.now;
     let facts = Subnet::new(now, config(lid), 0).own;
     let subnet = &mut net.hosts[0].1;
-    subnet.handle_announcement(now, &address(lid), lid, &Announcement::host(&facts, 1, None)).unwrap();
+    subnet.handle_announcement(now, &address(lid), lid, &Announcement::host(&facts)).unwrap();
     let datagrams = records.chunks(3).map(|records| Announcement::groups(records.iter(), lid));
     datagrams.map(|told| subnet.handle_announcement(now, &address(lid), lid, &told)).collect()
 }
@@ -320,7 +323,7 @@ fn tables_of_a_large_subnet() {
     let now = net.now;
     for lid in (2..0xBF00).step_by(48).map(Lid) {
         let facts = Subnet::new(now, config(lid), 0).own;
-        let told = Announcement::host(&facts, 1, None);
+        let told = Announcement::host(&facts);
         net.hosts[0].1.handle_announcement(now, &address(lid), lid, &told).unwrap();
     }
     let table = Record::LinearForwarding as u16;

@@ -345,6 +345,32 @@ fn a_locked_port_wants_its_key() {
     assert!(net.hosts[1].1.hosts.all().all(|facts| facts.field(port_info::M_KEY) == 0), "nobody else learns it");
 }
 
+/// Keys end with the manager, and with the process that they were set in: nobody is left who could unlock the port.
+#[test]
+fn keys_do_not_outlive_who_has_set_them() {
+    let set = |key: u64, with: u64, sm_lid: Lid, net: &mut Net| {
+        let mut info = net.hosts[1].1.own.port_info.to_vec();
+        port_info::STATE.put(&mut info, 0);
+        port_info::SM_LID.put(&mut info, sm_lid.0.into());
+        port_info::M_KEY.put(&mut info, key);
+        let mut datagram = packet(Mad::CLASS_SUBN_LID, SET, Attribute::PortInfo, 1, &info);
+        smp::M_KEY.put(&mut datagram, with);
+        net.hosts[1].1.handle_smp(net.now, &address(SOLO), &datagram, false)
+    };
+    let mut net = Net::new(&[SOLO, PEER]);
+    for _ in 0..2 {
+        assert_eq!(set(0xABCD, 0, LEAF, &mut net), Ok(None), "the built-in manager has no key");
+    }
+    net.hosts[0].1.set_sm(net.now, true);
+    net.carry();
+    assert_eq!(set(0xABCD, 0, SOLO, &mut net), Ok(None));
+    assert_eq!(set(1, 0, SOLO, &mut net), Err(Refusal::Key));
+    for is_owner in [false, true] {
+        net.hosts[1].1.set_owner(net.now, is_owner);
+    }
+    assert_eq!(set(1, 0, SOLO, &mut net), Ok(None), "another process was asked meanwhile");
+}
+
 #[test]
 fn a_program_becomes_the_manager_and_is_missed() {
     let mut net = Net::new(&[SOLO, PEER]);
@@ -393,7 +419,7 @@ fn the_master_hears_of_another_manager() {
         let mut other = Subnet::new(now, config(PEER), 9 << 32);
         other.set_owner(now, true);
         let tell = |other: &mut Subnet| {
-            let told = Announcement::host(&master, 2, None);
+            let told = Announcement::host(&master);
             other.handle_announcement(now, &address(SOLO), SOLO, &told).unwrap();
         };
         if knows {
@@ -474,7 +500,7 @@ fn what_is_asked_before_the_subnet_is_known_waits() {
     let refused = (0..1000).filter(|_| ask(&mut early) == Err(Refusal::Full)).count();
     assert_eq!(refused, 1001 - HELD);
     let peer = Subnet::new(now, config(PEER), 0);
-    let told = Announcement::host(&peer.own, 2, None);
+    let told = Announcement::answer(&peer.own, 2, 0);
     early.handle_announcement(now, &address(PEER), PEER, &told).unwrap();
     assert_eq!(early.poll_timeout(), Some(Instant::default()), "now");
     early.handle_timeout(now);

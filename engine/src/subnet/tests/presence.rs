@@ -10,9 +10,8 @@ fn liars_and_floods() {
     let facts =
         |lid: Lid| Facts { guid: guid(lid), port_info: sma::first_port_info(&config(lid), LEAF), description: [0; 64] };
     let now = net.now;
-    let mut tell = |lid: Lid, facts: &Facts| {
-        subnet.handle_announcement(now, &address(lid), lid, &Announcement::host(facts, 1, None))
-    };
+    let mut tell =
+        |lid: Lid, facts: &Facts| subnet.handle_announcement(now, &address(lid), lid, &Announcement::host(facts));
     assert_eq!(tell(Lid(7), &facts(Lid(8))), Err(Refusal::Lie), "another's LID");
     assert_eq!(tell(Lid(7), &Facts { guid: guid(PEER), ..facts(Lid(7)) }), Err(Refusal::Lie), "another's GUID");
     assert_eq!(tell(Lid(7), &Facts { guid: guid(Lid(9)), ..facts(Lid(7)) }), Err(Refusal::Lie), "nobody's GUID");
@@ -46,7 +45,7 @@ fn hosts_of_other_networks_are_not_heard() {
     subnet.configure(now, PortConfig { prefix_len: 24, ..config(SOLO) });
     let peer = |lid: Lid| Subnet::new(now, config(lid), 0).own;
     for (lid, heard) in [(PEER, Ok(())), (FAR, Err(Refusal::Lie))] {
-        for told in [Announcement::host(&peer(lid), 2, None), Announcement::question(5)] {
+        for told in [Announcement::host(&peer(lid)), Announcement::question(5)] {
             assert_eq!(subnet.handle_announcement(now, &address(lid), lid, &told), heard, "{lid}");
         }
         let datagram = packet(Mad::CLASS_SUBN_LID, GET, Attribute::NodeInfo, 0, &[]);
@@ -76,6 +75,37 @@ fn the_subnet_is_asked_twice() {
     }
 }
 
+/// A host that has just come is not among those that the first one to answer knows, and hosts that it does not know of answer later.
+#[test]
+fn one_answer_of_several_is_not_the_subnet() {
+    for is_asked in [true, false] {
+        let mut net = Net::new(&[SOLO, PEER]);
+        let now = net.now;
+        let mut late = Subnet::new(now, config(FAR), 9 << 32);
+        late.set_owner(now, true);
+        late.handle_timeout(now);
+        let mut said = core::iter::from_fn(|| late.poll_output()).filter_map(|output| match output {
+            Output::Announce(datagram) => Some(datagram),
+            _ => None,
+        });
+        if is_asked {
+            let question = said.next().unwrap();
+            for (_, subnet) in &mut net.hosts {
+                subnet.handle_announcement(now, &address(FAR), FAR, &question).unwrap();
+            }
+        } else {
+            net.hosts.iter_mut().for_each(|(_, subnet)| subnet.announce(now));
+        }
+        for (number, is_ready) in [(0, false), (1, is_asked)] {
+            let (lid, subnet) = &mut net.hosts[number];
+            while let Some(Output::Reply(_, _, told) | Output::Announce(told)) = subnet.poll_output() {
+                late.handle_announcement(now, &address(*lid), *lid, &told).unwrap();
+            }
+            assert_eq!(late.is_ready(now), is_ready, "{is_asked} {number}");
+        }
+    }
+}
+
 /// Time passes without wake-ups where nothing is pending: the owner says now and then that it is there, the others are silent.
 #[test]
 fn who_is_alone_is_quiet() {
@@ -100,12 +130,26 @@ fn who_is_alone_is_quiet() {
     let now = net.now;
     net.hosts[0].1.set_owner(now, true);
     let peer = Subnet::new(now, config(PEER), 0).own;
-    let told = Announcement::host(&peer, 1, None);
+    let told = Announcement::host(&peer);
     net.hosts[0].1.handle_announcement(now, &address(PEER), PEER, &told).unwrap();
     assert!(wakes(&mut net, INTERVAL * 3) >= 3, "with another host it announces itself each second");
     assert_eq!(net.hosts[0].1.hosts().count(), 2);
     wakes(&mut net, hosts::AGE);
     assert_eq!(net.hosts[0].1.hosts().count(), 1, "it is missed without anybody asking");
+}
+
+/// Messages of other hosts to subnet administration take no room of those that wait until the subnet is known.
+#[test]
+fn strangers_do_not_keep_programs_from_waiting() {
+    let now = Instant::from_nanos(1);
+    let mut early = Subnet::new(now, config(SOLO), 0);
+    let mut message = vec![0; MAD_LEN];
+    header(Mad::CLASS_SUBN_ADM, GET, Record::Node as u16, 0).emit(message.first_chunk_mut().unwrap());
+    for _ in 0..HELD {
+        let refused = early.handle_administration(now, &address(PEER), PEER, message.clone());
+        assert_eq!(refused, Err(Refusal::Lie));
+    }
+    assert_eq!(early.handle_administration(now, &address(SOLO), SOLO, message), Ok(()));
 }
 
 #[test]
@@ -226,7 +270,7 @@ fn floods_of_changes_are_few_events_and_announcements() {
         port_info::SM_LID.put(&mut told.port_info, PEER.0.into());
         let mask = told.field(port_info::CAPABILITY_MASK) | if is_sm { port_info::IS_SM } else { 0 };
         port_info::CAPABILITY_MASK.put(&mut told.port_info, mask);
-        subnet.handle_announcement(now, &address(PEER), PEER, &Announcement::host(&told, 2, None)).unwrap();
+        subnet.handle_announcement(now, &address(PEER), PEER, &Announcement::host(&told)).unwrap();
         if subnet.poll_timeout().is_some_and(|at| at <= now) {
             subnet.handle_timeout(now);
         }
