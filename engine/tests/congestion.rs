@@ -6,8 +6,11 @@ use urxe_engine::QpState;
 use urxe_engine::congestion::{Algorithm, CongestionSettings, Parameters};
 use urxe_engine::endpoint::Event as NodeEvent;
 use urxe_engine::{Event, QpType, Remote, SendOp};
-use urxe_sim::single_qp::{MTU, PEER_QPN, RQ_PSN, SingleQp};
-use urxe_wire::{Bth, Ext, Header, Opcode, Operation as O, PKey, Psn, RKey, Reth, RnrTimer, Syndrome, Transport};
+use urxe_sim::single_qp::{MTU, PEER_QPN, RQ_PSN, SQ_PSN, SingleQp};
+use urxe_wire::{
+    Bth, Ext, Header, Opcode, Operation as O, PKey, Psn, RKey, Reth, RnrTimer, SelectiveAck, SelectiveOffer, Syndrome,
+    Transport,
+};
 
 fn with(settings: CongestionSettings, qp_type: QpType) -> SingleQp {
     let mut qp = SingleQp::reset(|setup, _| {
@@ -351,6 +354,36 @@ fn bytes_raise_the_rate_of_uc() {
     };
     let (never, often) = (micros(0), micros(1024));
     assert!(2 * often < never, "{often} µs instead of {never} µs");
+}
+
+/// Whether packets are lost is looked at when they could be sent again, and not all the time until then.
+#[test]
+fn overtaken_packets_wait_for_the_rate() {
+    let mut fixed = settings(Algorithm::Dcqcn);
+    fixed.parameters.rate_to_set_on_first_cnp = 1;
+    let mut qp = SingleQp::reset(|setup, _| (setup.congestion, setup.selective_paths) = (fixed, 1));
+    qp.go_to(QpState::Rts, &SingleQp::attr());
+    let peer = "10.0.0.2".parse().unwrap();
+    let own = |opcode, psn: u32, ext| Header::new(Bth::new(opcode, qp.qpn, Psn::new(psn)), ext);
+    let answer = Ext::SelectiveOffer(SelectiveOffer { answer: true, window: 64 });
+    let offer = own(Opcode::SELECTIVE_OFFER, 0, answer);
+    let sack = own(Opcode::SELECTIVE_ACK, SQ_PSN, Ext::SelectiveAck(SelectiveAck { duplicates: 0 }));
+    qp.gets_from(peer, &offer, &[]);
+    let remote = Remote { addr: 0, r_key: RKey(0) };
+    qp.post(1, SendOp::Write(remote), 3 * 256);
+    assert_eq!(qp.sent().len(), 3);
+    qp.gets_from(peer, &sack, &[0xC0, 0, 0, 0]);
+    assert_eq!(qp.sent(), [""; 0], "two may have overtaken the first one");
+    qp.gets_from(peer, &cnp(&qp), &[]);
+    qp.post(2, SendOp::Write(remote), 16 * 256);
+    assert!(qp.sent().len() < 16);
+    let (mut wakes, end) = (0, qp.now + Duration::from_millis(10));
+    while let Some(wait) = qp.timeout().filter(|wait| qp.now + *wait < end) {
+        qp.elapse(wait);
+        qp.sent();
+        wakes += 1;
+        assert!(wakes < 100, "it wakes up for nothing");
+    }
 }
 
 /// UC has no window: DCQCN slows it, whatever the algorithm.

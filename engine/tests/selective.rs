@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use urxe_engine::endpoint::Event as NodeEvent;
-use urxe_engine::{DropReason, Event, QpState, Remote, SendOp, WcStatus};
+use urxe_engine::{Access, Bind, DropReason, Event, Key, QpState, Remote, SendOp, WcStatus, WindowType};
+use urxe_sim::memory::DEFAULT_PD;
 use urxe_sim::single_qp::{MTU, PEER_QPN, RQ_PSN, SQ_PSN, SingleQp};
 use urxe_wire::{
     Aeth, AtomicAckEth, Bitmap, Bth, Credits, Ext, Header, Msn, Opcode, Operation as O, Psn, RKey, Reth, RnrTimer,
@@ -16,7 +17,11 @@ const PEER: &str = "10.0.0.2";
 
 /// A queue pair that may have selective repeat, and begins with these PSNs.
 fn able(rq_psn: u32, sq_psn: u32) -> SingleQp {
-    let mut qp = SingleQp::reset(|setup, _| setup.selective_paths = 1);
+    able_on(1, rq_psn, sq_psn)
+}
+
+fn able_on(paths: u8, rq_psn: u32, sq_psn: u32) -> SingleQp {
+    let mut qp = SingleQp::reset(|setup, _| setup.selective_paths = paths);
     let attr = urxe_engine::attr::QpAttr { rq_psn: Psn::new(rq_psn), sq_psn: Psn::new(sq_psn), ..SingleQp::attr() };
     qp.go_to(QpState::Rts, &attr);
     qp
@@ -241,10 +246,49 @@ fn only_what_is_missing_is_sent_again() {
     assert_eq!(qp.sent(), [""; 0], "it is under way");
     gets_sack(&mut qp, SQ_PSN + 14, &[]);
     qp.gets_ack(SQ_PSN + 19);
-    assert_eq!(qp.completed(), [(1, OK)]);
-    let again = |event: &NodeEvent| matches!(event, NodeEvent::Trace(_, Event::SentAgain { .. }));
-    assert_eq!(qp.log().iter().filter(|event| again(event)).count(), 0, "looked at before");
+    let log = qp.log();
+    let count = |wanted: fn(&Event) -> bool| {
+        log.iter().filter(|event| matches!(event, NodeEvent::Trace(_, event) if wanted(event))).count()
+    };
+    assert_eq!(count(|event| matches!(event, Event::SentAgain { .. })), 2);
+    assert_eq!(count(|event| matches!(event, Event::Lost { packets: 2 })), 1);
+    let completed =
+        |event: &NodeEvent| matches!(event, NodeEvent::Completed(_, cqe) if (cqe.wr_id, cqe.status) == (1, OK));
+    assert!(log.iter().any(completed));
     assert_eq!(qp.timeout(), None);
+}
+
+/// A local operation has no packets: what is missing behind one is a WRITE's.
+#[test]
+fn what_is_missing_behind_a_local_operation_is_sent_again() {
+    let mut qp = agreed();
+    let memory = qp.node.memory_mut();
+    let region = memory.register_new(64, Access::LOCAL_WRITE | Access::MW_BIND);
+    let window = memory.alloc_window(DEFAULT_PD, WindowType::Two);
+    let (new_key, access) = (Key(window.0 ^ 1), Access::REMOTE_READ);
+    qp.post(1, SendOp::Write(REMOTE), 10);
+    qp.post(
+        2,
+        SendOp::BindWindow(Bind { window, new_key, region: region.key, access, addr: region.addr, length: 8 }),
+        0,
+    );
+    qp.post(3, SendOp::Write(REMOTE), 6 * 256);
+    assert_eq!(qp.sent().len(), 7);
+    gets_sack(&mut qp, SQ_PSN, &[2, 3, 4, 5, 6]);
+    assert_eq!(qp.sent(), ["RDMA WRITE Only 200 ?", "RDMA WRITE First 201 ?"]);
+    qp.gets_ack(SQ_PSN + 6);
+    assert_eq!(qp.completed(), [(1, OK), (2, OK), (3, OK)]);
+}
+
+/// An answer that is owed when the queue pair fails is owed no more.
+#[test]
+fn in_err_no_offer_is_answered() {
+    let mut qp = able(RQ_PSN, SQ_PSN);
+    gets_offer(&mut qp, false);
+    assert!(qp.node.qp(qp.qpn).owes_answer());
+    qp.node.fail(qp.now, qp.qpn);
+    assert_eq!(qp.sent(), [""; 0]);
+    assert!(!qp.node.qp(qp.qpn).owes_answer() && !qp.node.qp(qp.qpn).has_output());
 }
 
 /// A packet that is but late is not sent again, once packets were seen to be late.
@@ -289,6 +333,7 @@ fn hostile_ranges_change_nothing() {
         // Within a READ.
         (SQ_PSN, vec![5], invalid),
         (SQ_PSN + 3, vec![1, 2], invalid),
+        (SQ_PSN + 5, vec![], invalid),
         // Before everything.
         (SQ_PSN - 1, vec![2], DropReason::GhostAck),
         (SQ_PSN.wrapping_sub(0x80_0000) & 0xFF_FFFF, vec![1], DropReason::GhostAck),
@@ -381,6 +426,30 @@ fn after_an_rnr_nak_the_refused_request_alone_is_sent_again() {
     assert_eq!(qp.sent(), ["SEND Only 201 ?"]);
     qp.gets_ack(SQ_PSN + 3);
     assert_eq!(qp.completed(), [(2, OK), (3, OK), (4, OK)]);
+}
+
+/// A receiver that is not ready has got what it refuses: the path has lost nothing.
+#[test]
+fn what_a_receiver_refuses_is_no_loss_of_the_path() {
+    let mut qp = able_on(2, RQ_PSN, SQ_PSN);
+    gets_offer(&mut qp, true);
+    let timer = RnrTimer::new(1);
+    for psn in (SQ_PSN..SQ_PSN + 80).step_by(4) {
+        for wr_id in 0..4 {
+            qp.post(wr_id, SendOp::Send, 10);
+        }
+        assert_eq!(qp.sent().len(), 4);
+        // Packets of the second path alone.
+        if psn / 16 % 2 == 1 {
+            qp.gets_aeth(psn, Syndrome::RnrNak(timer));
+            gets_sack(&mut qp, psn, &[1, 2, 3]);
+            qp.elapse(timer.duration());
+            assert_eq!(qp.sent().len(), 1);
+        }
+        qp.gets_ack(psn + 3);
+    }
+    let left = |event: &NodeEvent| matches!(event, NodeEvent::Trace(_, Event::LeftPath { .. }));
+    assert!(!qp.log().iter().any(left));
 }
 
 /// A refusal that overtakes responses fails its own request, when those before it are answered.

@@ -122,7 +122,8 @@ fn local_operations_are_done_once_and_complete_in_order() {
         let mut fabric = Fabric::new();
         let (a, b) = (fabric.add_node(NodeConfig::default()), fabric.add_node(NodeConfig::default()));
         fabric.add_rule(Drops::new(seed, Chance::percent(10)));
-        let (qp, _) = fabric.connect(a, b, &Connection::default());
+        let selective_paths = [u8::try_from(seed % 2).unwrap(); 2];
+        let (qp, _) = fabric.connect(a, b, &Connection { selective_paths, ..Connection::default() });
         let access = Access::LOCAL_WRITE | Access::MW_BIND;
         let end = End { node: a, qp, buffer: fabric.node_mut(a).memory_mut().register_new(4096, access) };
         let write = SendOp::Write(Remote { addr: 0, r_key: RKey(0) });

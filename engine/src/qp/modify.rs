@@ -101,7 +101,7 @@ impl<H: Host> QueuePair<H> {
         self.send.flush(&self.config, io);
         self.flush_recv(io);
         self.responder.kept = None;
-        self.agreement.owes_ack = false;
+        self.agreement.owe_nothing();
         self.drain_pending = false;
         // It takes nothing from the SRQ any more (IBA 11.6.3.1 "Last WQE Reached").
         if self.config.srq.is_some() && !was_in_error {

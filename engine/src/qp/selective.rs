@@ -29,11 +29,18 @@ pub(super) struct Agreement {
     /// The peer understands selective acknowledgements.
     peer_listens: bool,
     /// A selective acknowledgement is to be sent.
-    pub(super) owes_ack: bool,
+    owes_ack: bool,
     /// Requests that arrived more than once.
     duplicates: u32,
     /// Path of the last answers.
     answers_path: u8,
+}
+
+impl Agreement {
+    /// Forgets packets that are to be sent.
+    pub(super) const fn owe_nothing(&mut self) {
+        (self.owes_answer, self.owes_ack) = (false, false);
+    }
 }
 
 impl<H: Host> QueuePair<H> {

@@ -67,7 +67,7 @@ impl<H: Host> QueuePair<H> {
                 return Progress::More;
             }
         };
-        if self.owes_selective() && !keeps_back && self.state != QpState::Err && !self.transmit_selective(io, path) {
+        if self.owes_selective() && !keeps_back && !self.transmit_selective(io, path) {
             return Progress::Blocked;
         }
         if !self.state.sends() {

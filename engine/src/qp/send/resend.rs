@@ -47,7 +47,7 @@ impl Reliable {
     /// The peer had no receive WQE for the oldest packet, and has kept those behind it.
     pub(super) fn lose_refused(&mut self) {
         if self.selective.board.is_none() {
-            self.begin_selective().lose_front();
+            self.begin_selective().lose_request(0);
         }
     }
 

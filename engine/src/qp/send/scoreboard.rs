@@ -364,9 +364,9 @@ impl Scoreboard {
         self.has_news |= self.deadline(window).is_some_and(|at| at <= now);
     }
 
-    /// When [`find_lost`](Self::find_lost) is to look again.
+    /// When [`find_lost`](Self::find_lost) is to look again, if it does not with the next packet that may leave.
     pub(super) fn deadline(&self, window: u64) -> Option<Instant> {
-        let first = self.overtaken?;
+        let first = self.overtaken.filter(|_| !self.has_news)?;
         Some(Instant::from_nanos(first.as_nanos().saturating_add(window)))
     }
 
@@ -413,17 +413,15 @@ impl Scoreboard {
         self.get(psn).map_or(0, |entry| entry.path)
     }
 
-    /// Has the oldest PSN be sent again, whatever is known of it. Returns whether it was not to be already.
-    pub(super) fn lose_front(&mut self) -> bool {
+    /// Has the oldest PSN be sent again, whatever is known of it.
+    pub(super) fn lose_front(&mut self) {
         self.undeliver(self.snd_una);
-        let is_news = self.entries.front().is_some_and(|entry| !entry.lost);
         if let Some(front) = self.entries.front().filter(|front| front.awaits_request())
             && let Some(lost) = self.lost_by.get_mut(usize::from(front.path))
         {
             *lost += 1;
         }
         self.lose_request(0);
-        is_news
     }
 
     /// Whether the request at `psn` is known to be carried out.
@@ -448,12 +446,8 @@ impl Scoreboard {
 
     /// Has a request be sent again, with all responses of its that are not here.
     pub(super) fn lose_request(&mut self, at: usize) {
-        self.lose(at);
-        let behind = (at + 1..self.entries.len())
-            .take_while(|&at| self.entries.get(at).is_some_and(|entry| entry.answered == Answered::Behind));
-        for at in behind.collect::<alloc::vec::Vec<_>>() {
-            self.lose(at);
-        }
+        let behind = self.entries.iter().skip(at + 1).take_while(|entry| entry.answered == Answered::Behind).count();
+        (at..=at + behind).for_each(|at| self.lose(at));
     }
 
     fn lose(&mut self, at: usize) {

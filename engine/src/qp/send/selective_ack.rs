@@ -69,12 +69,11 @@ impl Reliable {
             return Err(Failure::Dropped(DropReason::GhostAck));
         }
         let sent = self.snd_max.distance_from(missing);
-        let is_request = |behind: u32| {
-            let psn = missing.add(behind);
-            i32::try_from(behind).is_ok_and(|behind| behind < sent)
-                && self.reads.iter().find(|chunk| chunk.contains(psn)).is_none_or(|chunk| chunk.first == psn)
-        };
-        if sent < 0 || !bitmap.arrived().all(is_request) {
+        let is_request =
+            |psn: Psn| self.reads.iter().find(|chunk| chunk.contains(psn)).is_none_or(|chunk| chunk.first == psn);
+        let was_sent = |behind: u32| i32::try_from(behind).is_ok_and(|behind| behind < sent);
+        let is_valid = |behind: u32| was_sent(behind) && is_request(missing.add(behind));
+        if sent < 0 || !is_request(missing) || !bitmap.arrived().all(is_valid) {
             return Err(Failure::Dropped(DropReason::InvalidSelectiveAck));
         }
         let around = self.surroundings(io.now());

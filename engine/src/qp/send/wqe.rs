@@ -47,7 +47,8 @@ impl Entry for SendWqe {
     }
 }
 
-/// The PSNs of a WQE's packets; for a READ, of the responses.
+/// The PSNs of a WQE's packets; for a READ, of the responses. That of a local operation is empty: its last PSN is before its
+/// first.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::qp) struct Span {
     pub(in crate::qp) first: Psn,
@@ -56,7 +57,7 @@ pub(in crate::qp) struct Span {
 
 impl Span {
     pub(in crate::qp) fn contains(self, psn: Psn) -> bool {
-        psn.advance_from(self.first) <= self.last.advance_from(self.first)
+        psn.advance_from(self.first) < self.last.next().advance_from(self.first)
     }
 }
 
