@@ -36,6 +36,10 @@ pub use words::{SharedQp, SharedRegion, Taken};
 pub(crate) use file::Offer;
 pub(crate) use import::Imports;
 
+/// Version of what a table says: its layout ([`words`], [`mapping`]), the places of queue pairs and regions in it, the protocol of
+/// entering and leaving, and the meaning that `urxe-runtime` gives to the words. Whoever changes any of these changes the number.
+pub(crate) const VERSION: u64 = 1;
+
 /// Queue pairs that a table has room for: each has its place by the low bits of its number.
 const QPS: usize = 4096;
 /// Regions that a table has room for: each has its place by the index in its key.

@@ -286,6 +286,21 @@ mod tests {
 
     const REGION: SharedRegion = SharedRegion { name: 7, rights: 3, iova: 0x1000, length: 64, at: 4096 };
 
+    /// The other end may be of another build: another layout has another number.
+    #[test]
+    fn the_layout_is_that_of_the_version() {
+        use super::super::import::{qp_place, region_place};
+        use super::super::mapping::{FILE, TABLE};
+        use core::mem::offset_of;
+        assert_eq!(super::super::VERSION, 1, "these are of version 1");
+        let of_qp = [offset_of!(QpWords, version), offset_of!(QpWords, fields), offset_of!(QpWords, base)];
+        let of_peer = [offset_of!(QpWords, busy), offset_of!(QpWords, taken), size_of::<QpWords>()];
+        let of_region = [offset_of!(RegionWords, version), offset_of!(RegionWords, fields), size_of::<RegionWords>()];
+        assert_eq!((of_qp, of_peer, of_region), ([0, 8, 40], [64, 72, 128], [0, 8, 64]));
+        assert_eq!((BUSY, ENTRY, FILE, TABLE), (1 << 63, 1 << 32, 1 << 36, (4096 * 128 + 16384 * 64)));
+        assert_eq!((qp_place(urxe_wire::Qpn::new(0x12_3456)), region_place(0x12_3456)), (0x456, Some(0x1233)));
+    }
+
     #[test]
     fn what_is_shown_is_read_as_it_was() {
         let (qp, region) = (QpWords::new(), RegionWords::new());

@@ -3,6 +3,10 @@
 //! The owner of a block of QPNs listens at an abstract name made of the block, as its mailbox has one. A sender connects,
 //! checks whose socket answers, and sends one message with the ring's addresses and key and the memory's descriptor. There is no
 //! answer to wait for: an owner that refuses the ring closes the connection.
+//!
+//! A message may have an offer behind that: the version of a table ([`direct::VERSION`]), and of that version where the table is in
+//! the sender's shared file, whose descriptor comes too. The processes may be of different builds, so a receiver that knows another
+//! version takes the ring alone, and requests go by packets.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -11,15 +15,17 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use socket2::Socket;
 
 use super::segment::Segment;
-use crate::direct::Offer;
+use crate::direct::{self, Offer};
 use crate::ipc::header::{HEADER_LEN, Header};
 use crate::ipc::unix;
 use crate::sys::{scope_id, with_port};
 
 /// A header and the ring's key.
 const HANDSHAKE_LEN: usize = HEADER_LEN + 8;
-/// A handshake, and where the table is in the sender's shared file.
-const OFFER_LEN: usize = HANDSHAKE_LEN + 8;
+/// Version of an offered table, and where it is in the sender's shared file.
+const OFFER_LEN: usize = 16;
+/// Room for a handshake and an offer of any version.
+const MOST: usize = HANDSHAKE_LEN + 256;
 
 /// Purpose of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,10 +110,21 @@ pub(super) fn send(fd: RawFd, handshake: &Handshake, memory: &OwnedFd, offer: Op
     let Some((offer, file)) = offer.and_then(|offer| Some((offer, offer.file.file().ok()?))) else {
         return unix::send_file(fd, &handshake.emit(), memory.as_raw_fd());
     };
-    let mut bytes = [0; OFFER_LEN];
-    bytes[..HANDSHAKE_LEN].copy_from_slice(&handshake.emit());
-    bytes[HANDSHAKE_LEN..].copy_from_slice(&offer.at.to_le_bytes());
+    let bytes = [&handshake.emit()[..], &emit_offer(direct::VERSION, offer.at)].concat();
     unix::send_files(fd, &bytes, &[memory.as_fd(), file])
+}
+
+fn emit_offer(version: u64, table: u64) -> [u8; OFFER_LEN] {
+    let mut bytes = [0; OFFER_LEN];
+    bytes[..8].copy_from_slice(&version.to_le_bytes());
+    bytes[8..].copy_from_slice(&table.to_le_bytes());
+    bytes
+}
+
+/// Returns where the table is, if it is of the version that this build knows.
+fn parse_offer(bytes: &[u8]) -> Option<u64> {
+    let (version, table) = <&[u8; OFFER_LEN]>::try_from(bytes).ok()?.split_first_chunk()?;
+    (u64::from_le_bytes(*version) == direct::VERSION).then_some(u64::from_le_bytes(*table.first_chunk()?))
 }
 
 /// A shared file that came with a ring, and where the table is in there.
@@ -119,17 +136,14 @@ pub(super) struct Offered {
 
 /// Takes a handshake, its memory, and the sender's shared file. `Ok(None)`: not there yet.
 pub(super) fn receive(fd: RawFd) -> io::Result<Option<(Handshake, Segment, Option<Offered>)>> {
-    let mut bytes = [0_u8; OFFER_LEN];
+    let mut bytes = [0_u8; MOST];
     let Some((length, [memory, file])) = unix::receive_files(fd, &mut bytes)? else { return Ok(None) };
     let bad = || io::Error::from(io::ErrorKind::InvalidData);
-    let (handshake, table) = bytes.split_first_chunk::<HANDSHAKE_LEN>().ok_or_else(bad)?;
-    if length != HANDSHAKE_LEN && length != OFFER_LEN {
-        return Err(bad());
-    }
+    let (handshake, offer) =
+        bytes.get(..length).and_then(<[u8]>::split_first_chunk::<HANDSHAKE_LEN>).ok_or_else(bad)?;
     let handshake = Handshake::parse(handshake, urxe_wire::ROCE_PORT).ok_or_else(bad)?;
     let memory = Segment::open(memory.ok_or_else(bad)?.as_fd())?;
-    let table = table.first_chunk().map(|table| u64::from_le_bytes(*table));
-    let offered = file.zip(table).filter(|_| length == OFFER_LEN).map(|(file, table)| Offered { file, table });
+    let offered = file.zip(parse_offer(offer)).map(|(file, table)| Offered { file, table });
     Ok(Some((handshake, memory, offered)))
 }
 
@@ -200,14 +214,14 @@ mod tests {
     fn a_shared_file_comes_with_a_ring() {
         let (a, b) = pair();
         let (_, memory) = Segment::create().unwrap();
-        let offer = Offer { file: std::sync::Arc::new(crate::direct::SharedFile::create().unwrap()), at: 65536 };
+        let offer = Offer { file: std::sync::Arc::new(direct::SharedFile::create().unwrap()), at: 65536 };
         send(a.as_raw_fd(), &handshake(), &memory, Some(&offer)).unwrap();
         let (came, _, offered) = receive(b.as_raw_fd()).unwrap().unwrap();
         let offered = offered.unwrap();
         assert_eq!((came, offered.table), (handshake(), 65536));
         let fds = crate::sys::fd::FdSet::new().unwrap();
         let connection = std::sync::Arc::new(fds.adopt(b).unwrap());
-        let import = |file: &OwnedFd, table| crate::direct::Import::new(file.as_fd(), table, &connection, &[]);
+        let import = |file: &OwnedFd, table| direct::Import::new(file.as_fd(), table, &connection, &[]);
         assert!(import(&offered.file, offered.table).is_ok_and(|import| import.look()));
         // Neither another file nor a table that would end behind it.
         assert!(import(&offered.file, u64::MAX - 127).is_err());
@@ -215,6 +229,25 @@ mod tests {
         let import = import(&offered.file, 65536).unwrap();
         drop(a);
         assert!(!import.look(), "its sender has gone");
+    }
+
+    /// A process of another build may mean something else by the words of its table.
+    #[test]
+    fn a_table_of_another_version_is_left_alone() {
+        let (a, b) = pair();
+        let (_, memory) = Segment::create().unwrap();
+        let file = direct::SharedFile::create().unwrap();
+        let offer = |version| emit_offer(version, 65536).to_vec();
+        let longer = [offer(direct::VERSION), vec![0; 8]].concat();
+        // The last is the offer of builds that told no version.
+        let others = [offer(direct::VERSION + 1), offer(0), longer, vec![7; 256], 65536_u64.to_le_bytes().to_vec()];
+        for (other, is_taken) in others.map(|other| (other, false)).into_iter().chain([(offer(direct::VERSION), true)])
+        {
+            let bytes = [&handshake().emit()[..], &other].concat();
+            unix::send_files(a.as_raw_fd(), &bytes, &[memory.as_fd(), file.file().unwrap()]).unwrap();
+            let (came, _, offered) = receive(b.as_raw_fd()).unwrap().unwrap();
+            assert_eq!((came, offered.is_some()), (handshake(), is_taken), "{other:?}");
+        }
     }
 
     //= spec/hosts.md#net-021

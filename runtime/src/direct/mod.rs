@@ -11,13 +11,14 @@ pub(crate) mod region;
 mod requester;
 mod target;
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use urxe_engine::{QpState, QpType, QueuePair};
+use urxe_net::Port;
 use urxe_net::direct::Export;
-use urxe_net::{Port, Route};
 use urxe_status::Counters;
-use urxe_wire::Qpn;
+use urxe_wire::{Gid, Qpn};
 
 use crate::host::DeviceHost;
 pub(crate) use requester::Attachment;
@@ -122,7 +123,7 @@ fn find_peer(reach: Reach<'_>, engine: &QueuePair<DeviceHost>) -> Option<Attachm
     let (import, seen) = reach.net.find_shown(dest, route)?;
     let (_, peer_kind) = split(seen.value.limits);
     let is_peer = seen.value.numbers == numbers(dest, config.qpn)
-        && seen.value.addresses == digest(route, true)
+        && seen.value.addresses == digest(route.remote(), route.local())
         && Some(peer_kind) == kind(config.qp_type);
     is_peer.then(|| Attachment::new(import, dest, seen, Arc::clone(reach.counters)))?
 }
@@ -137,17 +138,10 @@ const fn kind(qp_type: QpType) -> Option<u32> {
 }
 
 /// Digest of the addresses of both ends of a connection, by which each knows the other.
-fn digest(near: &Route, far_first: bool) -> u64 {
-    let (mut ends, bytes) = ([near.local().ip(), near.remote().ip()], |ip| match ip {
-        std::net::IpAddr::V4(ip) => ip.to_ipv6_mapped().to_bits(),
-        std::net::IpAddr::V6(ip) => ip.to_bits(),
-    });
-    if far_first {
-        ends.reverse();
-    }
+fn digest(shown: SocketAddr, peer: SocketAddr) -> u64 {
     // FNV-1a.
     let hash = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3);
-    ends.into_iter().flat_map(|ip| bytes(ip).to_be_bytes()).fold(0xCBF2_9CE4_8422_2325, hash)
+    [shown, peer].into_iter().flat_map(|end| Gid::from(end.ip()).octets()).fold(0xCBF2_9CE4_8422_2325, hash)
 }
 
 /// Two numbers of queue pairs in a word.
@@ -168,3 +162,25 @@ const fn split(word: u64) -> (u32, u32) {
 
 /// Bits of a PSN.
 const PSN: u64 = 0xFF_FFFF;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use urxe_engine::{Access, RegionKind};
+
+    /// The peer may be of another build: whoever changes these changes the version of the table (`urxe_net::direct`).
+    #[test]
+    fn words_mean_what_the_version_says() {
+        assert_eq!(numbers(Qpn::new(0x12_3456), Qpn::new(0x78_9ABC)), 0x789A_BC12_3456);
+        assert_eq!(halves(1, 2), 0x2_0000_0001);
+        let types = [QpType::Rc, QpType::Uc, QpType::Ud, QpType::XrcSend, QpType::XrcRecv];
+        assert_eq!(types.map(kind), [Some(1), Some(2), None, None, None]);
+        let ends = ["10.0.0.1:1", "[fe80::2%3]:4"].map(|end| end.parse().unwrap());
+        assert_eq!(digest(ends[0], ends[1]), 0x0CF0_C49D_CE6A_F906);
+        let users = [0, 1 << 30, 1 << 31 | 0x12_3456].map(region::kind);
+        let bound = Some(Qpn::new(0x12_3456));
+        assert_eq!(users, [RegionKind::Memory, RegionKind::Window(None), RegionKind::Window(bound)]);
+        let rights = [Access::REMOTE_WRITE, Access::REMOTE_READ, Access::REMOTE_ATOMIC, Access::FLUSH_GLOBAL];
+        assert_eq!(rights.map(Access::bits), [1 << 1, 1 << 2, 1 << 3, 1 << 8]);
+    }
+}

@@ -29,7 +29,7 @@ impl Shown {
         let qp = SharedQp {
             numbers: numbers(config.qpn, engine.dest_qpn()),
             rights: halves(config.pd.0, attr.access.bits()),
-            addresses: digest(route, false),
+            addresses: digest(route.local(), route.remote()),
             limits: halves(attr.max_dest_rd_atomic.into(), kind(config.qp_type)?),
         };
         let base = u64::from(engine.expected_psn().get());
