@@ -10,12 +10,15 @@ use crate::world::{Host, wait_until};
 
 const END_MARK: &[u8] = b"end of capture";
 
-/// Sends one datagram out of an interface, which marks the end of a capture. Not to 4791: it is no RoCE packet.
-const SEND_MARK: &str = "import socket, sys\n\
+/// Sends datagrams out of an interface, which mark the end of a capture, until it is killed: a full buffer may have no room for the
+/// first. Not to 4791: they are no RoCE packets.
+const SEND_MARKS: &str = "import socket, sys, time\n\
     s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n\
     s.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)\n\
     s.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, sys.argv[1].encode())\n\
-    s.sendto(b'end of capture', ('255.255.255.255', 4790))";
+    while True:\n\
+    \x20 s.sendto(b'end of capture', ('255.255.255.255', 4790))\n\
+    \x20 time.sleep(0.1)";
 
 /// A capture of a host's RoCE v2 traffic on one interface, running.
 #[derive(Debug)]
@@ -63,11 +66,13 @@ impl<'a> Capture<'a> {
     pub fn finish(self, fields: &[&str]) -> Result<Fields> {
         let Self { host, netdev, process, file } = self;
         // tshark forgets what it has not read when it is told to end, and packets are written in order.
-        host.run("python3", &["-c", SEND_MARK, &netdev])?;
+        let mut marks = host.spawn("python3", &["-c", SEND_MARKS, &netdev])?;
         wait_until("tshark has written every packet", || {
+            ensure!(marks.is_running()?, "{}", marks.stderr_so_far());
             let written = std::fs::read(&file)?;
             Ok(written.windows(END_MARK.len()).any(|bytes| bytes == END_MARK))
         })?;
+        drop(marks);
         process.signal(libc::SIGINT)?;
         process.finish(TIMEOUT)?.success()?;
         dissect(host, &file, fields)

@@ -7,12 +7,10 @@ mod memory;
 #[path = "direct/stopped.rs"]
 mod stopped;
 
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use anyhow::{Context as _, Result, ensure};
-use serde_json::Value;
+use anyhow::{Result, ensure};
 use urxe_ffi::verbs as v;
 use urxe_tests::verbs::child::{Child, Parent};
 use urxe_tests::verbs::datagram::towards;
@@ -21,7 +19,7 @@ use urxe_tests::verbs::qp::Init;
 use urxe_tests::verbs::{
     Change, Context, End, Mr, Op, Options, PATIENCE, Pair, Pd, Qp, RecvWr, Remote, SendWr, Status, Wc,
 };
-use urxe_tests::{GID_IPV4, artifacts, in_world_with};
+use urxe_tests::{GID_IPV4, in_world_with, own_counter as counter};
 
 /// Runs `body` in a process inside a world where requests are direct.
 fn in_direct_world<F: FnOnce() -> Result<()>>(body: F) {
@@ -30,14 +28,6 @@ fn in_direct_world<F: FnOnce() -> Result<()>>(body: F) {
         Ok(())
     };
     in_world_with(direct, body);
-}
-
-/// Sum of a counter over this process's devices.
-fn counter(name: &str) -> Result<u64> {
-    let output = Command::new(artifacts::urxe()?).args(["status", "--json"]).output()?;
-    let report: Value = serde_json::from_slice(&output.stdout).context("urxe status --json")?;
-    let of_this = |device: &&Value| device["pid"].as_u64() == Some(u64::from(std::process::id()));
-    Ok(report.as_array().into_iter().flatten().filter(of_this).filter_map(|of| of["counters"][name].as_u64()).sum())
 }
 
 /// Tells the other process where this queue pair and its memory are.

@@ -1,18 +1,16 @@
 //! Memory, windows, queue pairs, domains and processes that end while requests need them: inside a process, and between two whose requests go straight to memory (`URXE_DIRECT=1`).
 
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use serde_json::Value;
 use urxe_ffi::functions as f;
 use urxe_ffi::verbs as v;
 use urxe_tests::verbs::child::{Child, Parent};
 use urxe_tests::verbs::memory::{ALL_ACCESS, PAGE, Pages};
 use urxe_tests::verbs::window::{part, post_invalidate};
 use urxe_tests::verbs::{Context, End, Mr, Op, Options, Pair, Remote, SendWr, Status, Window};
-use urxe_tests::{artifacts, in_world, in_world_with};
+use urxe_tests::{in_world, in_world_with, own_counter};
 
 /// Bytes of a WRITE, in many packets.
 const LEN: usize = 16 * PAGE;
@@ -50,9 +48,11 @@ impl Teardown {
     }
 }
 
-/// Half a second of silence is the end of a peer: 67 ms, eight times. What has come is read before.
-fn options() -> Options {
-    Options { timeout: 14, ..Options::default() }
+/// Options of queue pairs whose last request fails so. Where the peer goes, half a second of silence is its end: 67 ms, eight times,
+/// and what has come is read before.
+fn options(last: Status) -> Options {
+    let timeout = if last == Status::RETRY_EXC_ERR { 14 } else { Options::default().timeout };
+    Options { timeout, ..Options::default() }
 }
 
 /// Memory that a peer writes to, by a window of it or as a whole.
@@ -133,7 +133,7 @@ fn write_until_refused(end: &End, to: Remote, mut wrote: impl FnMut() -> Result<
 
 /// Takes away what another thread writes to.
 fn among_threads(how: Teardown) -> Result<()> {
-    let Pair { near, far } = &Pair::new(&options())?;
+    let Pair { near, far } = &Pair::new(&options(how.status()))?;
     let target = Target::new(far, how)?;
     let (at, is_gone, has_begun) = (target.at(), AtomicBool::new(false), AtomicBool::new(false));
     std::thread::scope(|scope| -> Result<()> {
@@ -176,17 +176,15 @@ fn of_another_thread() {
 fn of_the_requester_itself() {
     in_world(|| {
         for round in 0..ROUNDS {
-            let Pair { near, far } = &Pair::new(&options())?;
+            let Pair { near, far } = &Pair::new(&Options::default())?;
             let (local, remote) = (near.region(LEN)?, far.region(LEN)?);
             remote.pages().write(0, &[7; LEN]);
+            let (from, into) = (remote.at(0), local.sge(0, LEN));
             let (has_begun, refused) = (AtomicBool::new(false), AtomicBool::new(false));
             std::thread::scope(|scope| -> Result<()> {
                 let reader = scope.spawn(|| -> Result<Status> {
                     loop {
-                        near.qp.post_sends(&vec![
-                            SendWr::new(Op::Read(remote.at(0)), &[local.sge(0, LEN)]);
-                            OUTSTANDING
-                        ])?;
+                        near.qp.post_sends(&vec![SendWr::new(Op::Read(from), &[into]); OUTSTANDING])?;
                         let all = near.send_cq.take(OUTSTANDING)?;
                         has_begun.store(true, Ordering::SeqCst);
                         if let Some(wc) = all.into_iter().find(|wc| wc.status != Status::SUCCESS) {
@@ -220,7 +218,7 @@ fn of_the_whole_process() {
         for _ in 0..ROUNDS {
             Child::fork(|_| {
                 let context = Context::open()?;
-                let pairs = (0..2).map(|_| Pair::on(&context, &options())).collect::<Result<Vec<_>>>()?;
+                let pairs = (0..2).map(|_| Pair::on(&context, &Options::default())).collect::<Result<Vec<_>>>()?;
                 let (begun, has_failed) = (std::sync::Barrier::new(pairs.len() + 1), AtomicBool::new(false));
                 std::thread::scope(|scope| -> Result<()> {
                     for Pair { near, far } in &pairs {
@@ -254,20 +252,18 @@ fn of_the_whole_process() {
     });
 }
 
-/// Sum of a counter over this process's devices.
-fn counter(name: &str) -> Result<u64> {
-    let output = Command::new(artifacts::urxe()?).args(["status", "--json"]).output()?;
-    let report: Value = serde_json::from_slice(&output.stdout).context("urxe status --json")?;
-    let of_this = |device: &&Value| device["pid"].as_u64() == Some(u64::from(std::process::id()));
-    Ok(report.as_array().into_iter().flatten().filter(of_this).filter_map(|of| of["counters"][name].as_u64()).sum())
+/// How the first request fails that comes too late: without a teardown, the process ends.
+fn status(how: Option<Teardown>) -> Status {
+    how.map_or(Status::RETRY_EXC_ERR, Teardown::status)
 }
 
 /// Makes a target, and ends it as it is told: by one of [`ALL`], or the process by a number behind.
 fn target(parent: &mut Parent, how: Option<Teardown>) -> Result<()> {
-    let end = End::new(&Context::open()?, &options())?;
+    let options = options(status(how));
+    let end = End::new(&Context::open()?, &options)?;
     parent.send(&[u64::from(end.qp.number())])?;
     let [peer] = parent.receive()?;
-    end.connect(u32::try_from(peer)?, end.gid(&options())?, &options())?;
+    end.connect(u32::try_from(peer)?, end.gid(&options)?, &options)?;
     let target = Target::new(&end, how.unwrap_or(Deregister))?;
     let Remote { addr, rkey } = target.at();
     parent.send(&[addr, u64::from(rkey)])?;
@@ -283,13 +279,14 @@ fn target(parent: &mut Parent, how: Option<Teardown>) -> Result<()> {
 /// Takes away what another process writes to by itself.
 fn between_processes(how: Option<Teardown>) -> Result<()> {
     let mut child = Child::fork(|parent| target(parent, how))?;
-    let end = End::new(&Context::open()?, &options())?;
+    let options = options(status(how));
+    let end = End::new(&Context::open()?, &options)?;
     let [peer] = child.receive()?;
-    end.connect(u32::try_from(peer)?, end.gid(&options())?, &options())?;
+    end.connect(u32::try_from(peer)?, end.gid(&options)?, &options)?;
     child.send(&[u64::from(end.qp.number())])?;
     let [addr, rkey] = child.receive()?;
     let mut bursts = 0;
-    let status = write_until_refused(&end, Remote { addr, rkey: u32::try_from(rkey)? }, || {
+    let failed = write_until_refused(&end, Remote { addr, rkey: u32::try_from(rkey)? }, || {
         bursts += 1;
         // By then the peer's memory is known.
         if bursts == 100 {
@@ -297,9 +294,9 @@ fn between_processes(how: Option<Teardown>) -> Result<()> {
         }
         Ok(())
     })?;
-    ensure!(bursts >= 100, "{status:?} after {bursts} bursts");
-    ensure!(status == how.map_or(Status::RETRY_EXC_ERR, Teardown::status), "{status:?}");
-    ensure!(counter("direct_requests")? > 0, "nothing was direct");
+    ensure!(bursts >= 100, "{failed:?} after {bursts} bursts");
+    ensure!(failed == status(how), "{failed:?}");
+    ensure!(own_counter("direct_requests")? > 0, "nothing was direct");
     if how.is_some() {
         child.receive::<1>()?;
         child.send(&[0])?;

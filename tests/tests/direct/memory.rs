@@ -118,7 +118,7 @@ fn deregistration_under_traffic() {
                     }
                     Ok(())
                 });
-                while !has_begun.load(Ordering::SeqCst) {
+                while !has_begun.load(Ordering::SeqCst) && !writer.is_finished() {
                     std::thread::yield_now();
                 }
                 memory.dereg()?;
