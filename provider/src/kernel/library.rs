@@ -2,6 +2,7 @@
 
 use std::ffi::{CStr, c_void};
 use std::os::fd::RawFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -92,43 +93,62 @@ impl<T> OpenFile<T> {
     }
 
     /// The file, unless it is the parent's.
-    pub(super) fn own(self) -> Option<Arc<T>> {
+    fn own(self) -> Option<Arc<T>> {
         self.is_own().then_some(self.file)
     }
 }
 
 /// Open files of a library, by descriptor.
-pub(super) struct OpenFiles<T>(ForkSafeMutex<Vec<OpenFile<T>>>);
+pub(super) struct OpenFiles<T> {
+    all: ForkSafeMutex<Vec<OpenFile<T>>>,
+    /// Ends a file that is closed.
+    end: fn(Arc<T>),
+}
 
 impl<T> OpenFiles<T> {
-    pub(super) const fn new() -> Self {
-        Self(ForkSafeMutex::new(Vec::new()))
+    pub(super) const fn new(end: fn(Arc<T>)) -> Self {
+        Self { all: ForkSafeMutex::new(Vec::new()), end }
     }
 
-    /// Adds a file. Returns the one that had the number before.
-    pub(super) fn insert(&self, fd: RawFd, identity: Option<Identity>, file: Arc<T>) -> Option<OpenFile<T>> {
-        self.0.with(|all| {
+    /// Adds a file. The one that had the number before ends.
+    pub(super) fn insert(&self, fd: RawFd, file: Arc<T>) {
+        let open = OpenFile { fd, identity: Identity::of(fd).ok(), generation: Generation::now(), file };
+        let replaced = self.all.with(|all| {
             let at = all.iter().position(|open| open.fd == fd);
             let replaced = at.map(|at| all.swap_remove(at));
-            all.push(OpenFile { fd, identity, generation: Generation::now(), file });
+            all.push(open);
             replaced
-        })
+        });
+        if let Some(replaced) = replaced {
+            self.end(replaced);
+        }
     }
 
-    /// The file under a number. `Err`: the program has closed it some other way, and it is taken out.
-    pub(super) fn find(&self, fd: RawFd) -> Result<Option<OpenFile<T>>, OpenFile<T>> {
-        let Some(found) = self.0.with(|all| all.iter().find(|open| open.fd == fd).cloned()) else { return Ok(None) };
+    /// The file under a number. One that the program has closed some other way ends.
+    pub(super) fn find(&self, fd: RawFd) -> Option<OpenFile<T>> {
+        let found = self.all.with(|all| all.iter().find(|open| open.fd == fd).cloned())?;
         if found.is_there() {
-            return Ok(Some(found));
+            return Some(found);
         }
-        self.take(&found).map_or(Ok(None), Err)
+        if let Some(gone) = self.take(&found) {
+            self.end(gone);
+        }
+        None
     }
 
     /// Takes out this file, unless another one has come under its number since.
     pub(super) fn take(&self, gone: &OpenFile<T>) -> Option<OpenFile<T>> {
-        self.0.with(|all| {
+        self.all.with(|all| {
             let at = all.iter().position(|open| Arc::ptr_eq(&open.file, &gone.file))?;
             Some(all.swap_remove(at))
         })
+    }
+
+    /// Ends a file that was taken out, unless it is the parent's.
+    pub(super) fn end(&self, gone: OpenFile<T>) {
+        if let Some(file) = gone.own() {
+            // A panic in there has nobody to go to.
+            let _ = catch_unwind(AssertUnwindSafe(|| (self.end)(file)));
+        }
     }
 }

@@ -10,12 +10,12 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use urxe_net::cancellation;
+use urxe_net::cancellation::{self, CancelGuard};
 
 use super::{Channel, Command, close_channel, handle_write, open_channel, wait};
 use crate::kernel::Errno;
 use crate::kernel::hook::{answer, aside, call_close, call_write, divert};
-use crate::kernel::library::{HookedLibrary, OpenFile, OpenFiles};
+use crate::kernel::library::{HookedLibrary, OpenFiles};
 use crate::kernel::memory::OwnMemory;
 
 type Fstat = unsafe extern "C" fn(fd: c_int, stat: *mut libc::stat) -> c_int;
@@ -33,15 +33,11 @@ static FSTAT: AtomicUsize = AtomicUsize::new(0);
 static CLOSE: AtomicUsize = AtomicUsize::new(0);
 
 /// Event channels of librdmacm's.
-static OPEN: OpenFiles<Channel> = OpenFiles::new();
+static OPEN: OpenFiles<Channel> = OpenFiles::new(|channel| close_channel(&channel));
 
 /// Diverts the calls of every librdmacm that is loaded.
 pub(crate) fn install_if_loaded() {
     LIBRARY.install_if_loaded();
-}
-
-fn find(fd: RawFd) -> Option<OpenFile<Channel>> {
-    OPEN.find(fd).ok().flatten()
 }
 
 /// Whether the descriptor is `/dev/null`, which is what librdmacm has opened.
@@ -67,7 +63,7 @@ fn open(fd: RawFd) -> Result<Arc<Channel>, Errno> {
             return Err(Errno::last());
         }
     }
-    drop(OPEN.insert(fd, None, Arc::clone(&channel)));
+    OPEN.insert(fd, Arc::clone(&channel));
     Ok(channel)
 }
 
@@ -115,7 +111,7 @@ enum Outcome {
 }
 
 fn command(fd: RawFd, bytes: &[u8]) -> Outcome {
-    let known = aside(|| find(fd));
+    let known = aside(|| OPEN.find(fd));
     let ours = known.is_some() || (Command::parse(bytes).is_some() && aside(|| is_null_device(fd)));
     if !ours {
         return Outcome::NotOurs;
@@ -143,6 +139,7 @@ unsafe extern "C" fn fstat_hook(fd: c_int, stat: *mut libc::stat) -> c_int {
     let fstat = unsafe { std::mem::transmute::<usize, Fstat>(FSTAT.load(Ordering::Acquire)) };
     // SAFETY: the caller's own call.
     let result = unsafe { fstat(fd, stat) };
+    let _guard = CancelGuard::new();
     aside(|| {
         if result == 0 && is_null_device(fd) {
             // Without a channel it stays `/dev/null`, and the first command says why.
@@ -152,19 +149,69 @@ unsafe extern "C" fn fstat_hook(fd: c_int, stat: *mut libc::stat) -> c_int {
     result
 }
 
-unsafe extern "C" fn close_hook(fd: c_int) -> c_int {
+unsafe extern "C-unwind" fn close_hook(fd: c_int) -> c_int {
+    let guard = CancelGuard::new();
     let gone = aside(|| {
-        let gone = find(fd)?;
+        let gone = OPEN.find(fd)?;
         wait::closing();
         OPEN.take(&gone)
     });
+    let Some(gone) = gone else {
+        drop(guard);
+        // SAFETY: the caller's own call.
+        return unsafe { call_close(&CLOSE, fd) };
+    };
     // At once, as a kernel does: ending the channel takes longer.
     // SAFETY: the caller's own call.
     let result = unsafe { call_close(&CLOSE, fd) };
-    if let Some(gone) = gone.and_then(OpenFile::own) {
-        aside(|| {
-            let _ = std::panic::catch_unwind(|| close_channel(&gone));
-        });
-    }
+    aside(|| OPEN.end(gone));
     result
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::IntoRawFd;
+
+    use super::*;
+
+    /// Opens the file, as where librdmacm's calls are diverted.
+    fn opened() -> RawFd {
+        CLOSE.store(libc::close as *const () as usize, Ordering::Release);
+        FSTAT.store(libc::fstat as *const () as usize, Ordering::Release);
+        std::fs::File::open("/dev/null").unwrap().into_raw_fd()
+    }
+
+    #[test]
+    fn another_file_under_the_number_is_not_answered_for() {
+        let fd = opened();
+        open(fd).unwrap();
+        assert!(OPEN.find(fd).is_some());
+        // SAFETY: no pointers; the numbers are this test's.
+        unsafe {
+            let other = libc::eventfd(0, libc::EFD_CLOEXEC);
+            assert_eq!(libc::dup2(other, fd), fd);
+            libc::close(other);
+        }
+        assert!(OPEN.find(fd).is_none());
+        // SAFETY: as above.
+        assert_eq!(unsafe { close_hook(fd) }, 0);
+    }
+
+    /// A thread that is to be cancelled is, but not while a channel is made or ended.
+    #[test]
+    fn channels_are_made_and_ended_whole() {
+        let fd = opened();
+        let done = std::thread::spawn(move || {
+            let mut stat = std::mem::MaybeUninit::uninit();
+            // SAFETY: this thread; room for the answer.
+            let results = unsafe {
+                libc::pthread_cancel(libc::pthread_self());
+                (fstat_hook(fd, stat.as_mut_ptr()), OPEN.find(fd).is_some(), close_hook(fd))
+            };
+            cancellation::disable();
+            results
+        });
+        assert_eq!(done.join().unwrap(), (0, true, 0));
+        assert!(OPEN.find(fd).is_none());
+    }
 }

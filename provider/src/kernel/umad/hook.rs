@@ -10,12 +10,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use urxe_net::cancellation::{self, CancelGuard};
-use urxe_net::identity::Identity;
 
 use super::{File, issm};
 use crate::kernel::Errno;
 use crate::kernel::hook::{answer, aside, call_close, call_write, divert};
-use crate::kernel::library::{HookedLibrary, OpenFile, OpenFiles};
+use crate::kernel::library::{HookedLibrary, OpenFiles};
 use crate::kernel::memory::OwnMemory;
 use urxe_runtime::fork;
 
@@ -37,7 +36,7 @@ static WRITE: AtomicUsize = AtomicUsize::new(0);
 static CLOSE: AtomicUsize = AtomicUsize::new(0);
 
 /// Open `umadN`.
-static OPEN: OpenFiles<File> = OpenFiles::new();
+static OPEN: OpenFiles<File> = OpenFiles::new(|file| file.close());
 
 /// Callbacks by which the preloaded library opens the files.
 pub(crate) static NODES: urxe_preload::Nodes = urxe_preload::Nodes { is_name: |name| kind(name).is_some(), open };
@@ -65,8 +64,7 @@ fn open(name: &[u8], flags: c_int) -> c_int {
             Kind::Issm(index) => Ok(issm::open(index, flags)?.into_raw_fd()),
             Kind::Umad(index) => {
                 let (file, fd) = File::open(index, flags)?;
-                let replaced = insert(fd.as_raw_fd(), file);
-                end(replaced);
+                OPEN.insert(fd.as_raw_fd(), Arc::new(file));
                 Ok(fd.into_raw_fd())
             }
         }
@@ -74,28 +72,9 @@ fn open(name: &[u8], flags: c_int) -> c_int {
     opened.unwrap_or(Err(Errno(libc::EIO))).unwrap_or_else(|Errno(errno)| -errno)
 }
 
-fn insert(fd: RawFd, file: File) -> Option<OpenFile<File>> {
-    OPEN.insert(fd, Identity::of(fd).ok(), Arc::new(file))
-}
-
-/// The file that is open under a number. Forgets one that the program has closed some other way.
-fn find(fd: RawFd) -> Option<OpenFile<File>> {
-    OPEN.find(fd).unwrap_or_else(|gone| {
-        end(Some(gone));
-        None
-    })
-}
-
-/// Ends a file that is closed, unless it is the parent's.
-fn end(gone: Option<OpenFile<File>>) {
-    if let Some(file) = gone.and_then(OpenFile::own) {
-        file.close();
-    }
-}
-
 unsafe extern "C-unwind" fn ioctl_hook(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
     let guard = CancelGuard::new();
-    let Some(open) = aside(|| find(fd)) else {
+    let Some(open) = aside(|| OPEN.find(fd)) else {
         drop(guard);
         // SAFETY: the address that was in the slot, or libc's: of this type.
         let ioctl = unsafe { std::mem::transmute::<usize, Ioctl>(IOCTL.load(Ordering::Acquire)) };
@@ -112,7 +91,7 @@ unsafe extern "C-unwind" fn ioctl_hook(fd: c_int, request: c_ulong, argument: *m
 
 unsafe extern "C-unwind" fn write_hook(fd: c_int, buf: *const c_void, count: usize) -> isize {
     let guard = CancelGuard::new();
-    let Some(open) = aside(|| find(fd)) else {
+    let Some(open) = aside(|| OPEN.find(fd)) else {
         drop(guard);
         // SAFETY: the caller's own call.
         return unsafe { call_write(&WRITE, fd, buf, count) };
@@ -158,7 +137,7 @@ unsafe extern "C-unwind" fn read_hook(fd: c_int, buf: *mut c_void, count: usize)
 
 /// Reads from a file of ours; `None` if it is another's.
 fn read(fd: RawFd, buf: *mut c_void, count: usize) -> Option<Result<isize, Errno>> {
-    let open = aside(|| find(fd))?;
+    let open = aside(|| OPEN.find(fd))?;
     let read = || {
         if buf.is_null() {
             return Err(Errno(libc::EFAULT));
@@ -172,16 +151,14 @@ fn read(fd: RawFd, buf: *mut c_void, count: usize) -> Option<Result<isize, Errno
 
 unsafe extern "C-unwind" fn close_hook(fd: c_int) -> c_int {
     let guard = CancelGuard::new();
-    let Some(gone) = aside(|| OPEN.take(&find(fd)?)) else {
+    let Some(gone) = aside(|| OPEN.take(&OPEN.find(fd)?)) else {
         drop(guard);
         // SAFETY: the caller's own call.
         return unsafe { call_close(&CLOSE, fd) };
     };
     // SAFETY: the caller's own call.
     let result = unsafe { call_close(&CLOSE, fd) };
-    aside(|| {
-        let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| end(Some(gone))));
-    });
+    aside(|| OPEN.end(gone));
     result
 }
 
@@ -194,22 +171,21 @@ mod tests {
         CLOSE.store(libc::close as *const () as usize, Ordering::Release);
         let (file, fd) = File::open(0, libc::O_CLOEXEC).unwrap();
         let fd = fd.into_raw_fd();
-        assert!(insert(fd, file).is_none());
+        OPEN.insert(fd, Arc::new(file));
         fd
     }
 
     #[test]
     fn another_file_under_the_number_is_not_answered_for() {
         let fd = opened();
-        assert!(find(fd).is_some());
+        assert!(OPEN.find(fd).is_some());
         // SAFETY: no pointers; the numbers are this test's.
         unsafe {
             let other = libc::eventfd(0, libc::EFD_CLOEXEC);
             assert_eq!(libc::dup2(other, fd), fd);
             libc::close(other);
         }
-        assert!(find(fd).is_none());
-        assert!(matches!(OPEN.find(fd), Ok(None)), "it is forgotten");
+        assert!(OPEN.find(fd).is_none());
         // SAFETY: as above.
         assert_eq!(unsafe { close_hook(fd) }, 0);
     }
@@ -230,7 +206,7 @@ mod tests {
             results
         });
         assert_eq!(done.join().unwrap(), (-1, -1, 0));
-        assert!(find(fd).is_none());
+        assert!(OPEN.find(fd).is_none());
     }
 
     #[test]
