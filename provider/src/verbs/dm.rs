@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::kernel::Errno;
 use urxe_net::identity::CheckedFd;
+use urxe_net::ipc::credentials::file_may_have;
 use urxe_runtime::limits;
 use urxe_runtime::memory::mapping::Mapping;
 
@@ -50,7 +51,7 @@ impl DeviceMemory {
         let share = Share::take(length as u64).ok_or(Errno(libc::ENOMEM))?;
         let (mapping, file) = match as_file(length) {
             Ok((mapping, file)) => (mapping, Some(file.into())),
-            // No descriptors are left, or system calls are filtered: it cannot be exported.
+            // No descriptors are left, files may not be so long, or system calls are filtered: it cannot be exported.
             Err(_) => (Mapping::anonymous(length).map_err(|_| Errno(libc::ENOMEM))?, None),
         };
         Ok(Arc::new(Self { length: length as u64, mapping: Arc::new(mapping), file, _share: share }))
@@ -92,8 +93,11 @@ impl DeviceMemory {
 
 /// Memory of a file that nobody can make shorter.
 fn as_file(length: usize) -> io::Result<(Mapping, OwnedFd)> {
-    let bytes =
-        i64::try_from((length as u64).next_multiple_of(limits::page())).map_err(|_| io::ErrorKind::OutOfMemory)?;
+    let bytes = (length as u64).next_multiple_of(limits::page());
+    if !usize::try_from(bytes).is_ok_and(file_may_have) {
+        return Err(io::Error::from_raw_os_error(libc::EFBIG));
+    }
+    let bytes = i64::try_from(bytes).map_err(|_| io::ErrorKind::OutOfMemory)?;
     // SAFETY: a C string.
     let file = unsafe { libc::memfd_create(c"urxe-dm".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
     if file < 0 {
@@ -115,6 +119,27 @@ fn as_file(length: usize) -> io::Result<(Mapping, OwnedFd)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// In a child: a limit is the whole process's own. It shares the descriptors of this process, as other tests close theirs
+    /// meanwhile.
+    #[test]
+    fn a_limit_to_files_is_kept() {
+        // SAFETY: a fork but for the descriptors, which both have. The child makes system calls only, and ends by one.
+        let child = unsafe { libc::syscall(libc::SYS_clone, libc::CLONE_FILES | libc::SIGCHLD, 0, 0, 0, 0) };
+        let child = libc::pid_t::try_from(child).unwrap();
+        if child == 0 {
+            let limit = libc::rlimit { rlim_cur: 4096, rlim_max: 4096 };
+            // SAFETY: a limit.
+            unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit) };
+            let refused = as_file(4097).is_err();
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(if refused { 7 } else { 8 }) };
+        }
+        let mut status = 0;
+        // SAFETY: our child.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 7, "status {status:#x}");
+    }
 
     #[test]
     fn exported_memory_is_the_same_and_stays() {
