@@ -26,7 +26,7 @@ const GOAL_EXPLAINED: f64 = 0.9;
 /// Something a program measures.
 #[derive(Debug)]
 pub struct Probe {
-    /// As a row of the table names it.
+    /// Name in the table's row.
     pub name: &'static str,
     program: Program,
     better: Better,

@@ -53,7 +53,7 @@ impl Setting {
         self.load.parse::<f64>().is_ok_and(|load| load > 0.1)
     }
 
-    /// As it is kept.
+    /// Converts it to JSON, as it is kept.
     pub(crate) fn to_json(&self) -> Value {
         let Self { date, kernel, processor, processors, load } = self;
         json!({

@@ -108,7 +108,7 @@ impl Service {
     /// Removes the plugin's socket.
     ///
     /// # Errors
-    /// As of unlink(2); a socket that is gone already is none.
+    /// Errors of unlink(2); a socket that is gone already is none.
     pub fn remove_socket(&self) -> Result<()> {
         remove(&self.folder.join(SOCKET))
     }

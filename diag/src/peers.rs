@@ -88,7 +88,7 @@ pub(super) struct QpRecord {
 
 /// Requests with a PSN beside the expected one that come so often are no losses: the requester begins there.
 const SURE: u32 = 3;
-/// As many packets as a loss may leave out.
+/// Packets that a loss may leave out.
 const NEAR: u32 = 64;
 
 impl QpRecord {

@@ -48,7 +48,7 @@ impl Access {
         Self(bits)
     }
 
-    /// As the bits of `enum ibv_access_flags`.
+    /// Converts them to the bits of `enum ibv_access_flags`.
     #[must_use]
     pub const fn bits(self) -> u32 {
         self.0

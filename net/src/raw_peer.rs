@@ -46,7 +46,7 @@ impl RawPeer {
     /// Sends a datagram to UDP port 4791 of `to`: with DF and IPv4 identification 0, as the ICRC must foretell.
     ///
     /// # Errors
-    /// What the system says; a full socket buffer is waited for.
+    /// The error of the system call; a full socket buffer is waited for.
     pub fn send(&self, to: IpAddr, bytes: &[u8]) -> io::Result<()> {
         match self.tx.send_to(bytes, (to, ROCE_PORT)) {
             Ok(_) => Ok(()),
@@ -63,7 +63,7 @@ impl RawPeer {
     /// Receives a datagram: its length and its sender. `None` if nothing comes within `patience`.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system call.
     pub fn receive(&self, bytes: &mut [u8], patience: Duration) -> io::Result<Option<(usize, SocketAddr)>> {
         // Zero would be "for ever" (socket(7), SO_RCVTIMEO).
         self.rx.set_read_timeout(Some(patience.max(Duration::from_micros(1))))?;

@@ -43,7 +43,7 @@ pub enum Format {
     Text,
     /// One JSON object a line.
     Json,
-    /// As text, all at once, when the process ends with a status other than 0.
+    /// Text, all at once, when the process ends with a status other than 0.
     Held,
 }
 

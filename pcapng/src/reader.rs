@@ -369,7 +369,7 @@ mod tests {
         assert_eq!((times, capture.cut_short, capture.is_truncated), (vec![1500, 2500, 4500], 2, false));
     }
 
-    /// As with `dumpcap -i eth0 -i usbmon1`.
+    /// A capture like that of `dumpcap -i eth0 -i usbmon1`.
     #[test]
     fn packets_of_other_interfaces_are_left_out() {
         let mut writer = PcapNgWriter::new(Vec::new()).unwrap();

@@ -14,7 +14,7 @@ impl<T: ?Sized> Default for Due<T> {
 }
 
 impl<T: ?Sized> Due<T> {
-    /// As many as get turns before the rest is left to who receives. Each is compared with all.
+    /// Queue pairs that get turns before the rest is left to who receives. Each is compared with all.
     const MOST: usize = 64;
 
     /// Adds a queue pair, unless it is there.

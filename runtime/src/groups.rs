@@ -15,7 +15,7 @@ use crate::limits;
 pub enum AttachError {
     /// Not a multicast address, or one that this interface cannot reach.
     Group(RouteError),
-    /// As many groups, or queue pairs in one, as there may be.
+    /// The most groups that there may be, or queue pairs in one, are there.
     Full,
 }
 

@@ -31,13 +31,13 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// As a peer names it.
+    /// Returns it as a peer names it.
     #[must_use]
     pub const fn remote(&self) -> Remote {
         self.remote_at(0)
     }
 
-    /// As a peer names what is `offset` bytes into it.
+    /// Returns the place `offset` bytes into it as a peer names it.
     #[must_use]
     pub const fn remote_at(&self, offset: u64) -> Remote {
         Remote { addr: self.addr + offset, r_key: RKey(self.key.0) }

@@ -111,7 +111,7 @@ impl Things {
     /// Names in the document at `path`, below the root, that do not exist.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// Fails if the document cannot be read.
     pub fn missing(&self, path: &Path) -> Result<BTreeSet<Missing>> {
         let text = fs::read_to_string(self.root.join(path)).with_context(|| path.display().to_string())?;
         Ok(self.missing_in(path, &text))

@@ -265,7 +265,7 @@ fn installations() -> Result<()> {
     problem(&consult(&world, INSTALLED)?, "IBV_DRIVERS is /nowhere/liburxe", "urxe env")
 }
 
-/// As manuals of RDMA tell administrators to have it (`chown root:rdma; chmod 660`). Only root can ask as somebody else.
+/// Rights as manuals of RDMA tell administrators to have them (`chown root:rdma; chmod 660`). Only root can ask as somebody else.
 #[test]
 fn devices_that_this_user_may_not_open() -> Result<()> {
     // SAFETY: it asks only.

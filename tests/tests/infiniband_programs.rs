@@ -19,7 +19,7 @@ fn ping_pongs_without_options() -> Result<()> {
     Ok(())
 }
 
-/// As it stands in manuals: the server's port is the default one.
+/// A command of manuals: the server's port is the default one.
 #[test]
 fn rc_ping_pong_as_a_manual_shows_it() -> Result<()> {
     let subnet = Subnet::linked()?;

@@ -82,7 +82,7 @@ fn both_ends_hear_of_the_end() {
     });
 }
 
-/// As in the kernel, which may be left by a thread that is cancelled.
+/// A wait like the kernel's, which may be left by a thread that is cancelled.
 #[test]
 fn a_thread_that_waits_for_events_can_be_cancelled() {
     in_world(|| {

@@ -16,7 +16,7 @@ fn devices(launcher: &Launcher) -> Result<Vec<(String, String)>> {
     Ok(listed.stdout.lines().skip(2).filter_map(|line| row(line.trim())).collect())
 }
 
-/// As an ordinary user, and as one who cannot make user namespaces.
+/// Runs it as an ordinary user, and as one who cannot make user namespaces.
 fn everywhere(act: impl Fn(&Launcher) -> Result<()>) -> Result<()> {
     act(&Launcher::new()?)?;
     let without = Launcher::without_user_namespaces()?;
@@ -147,7 +147,7 @@ fn ucx_finds_the_device() -> Result<()> {
     Ok(())
 }
 
-/// As NCCL does: nothing is linked, and no symbol is global.
+/// A program that does as NCCL: nothing is linked, and no symbol is global.
 #[test]
 fn a_program_that_loads_libibverbs_by_itself() -> Result<()> {
     let said = Launcher::new()?.python(

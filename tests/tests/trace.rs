@@ -100,7 +100,7 @@ fn what_is_no_capture_is_refused() -> Result<()> {
     Ok(())
 }
 
-/// As in `urxe explain | head -1`.
+/// Readers that leave early, as in `urxe explain | head -1`.
 #[test]
 fn nobody_has_to_read_to_the_end() -> Result<()> {
     for args in [&["explain"][..], &["faults", "drop=1%"], &["doctor"]] {

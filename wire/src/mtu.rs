@@ -25,7 +25,7 @@ impl Mtu {
         256 << self as usize
     }
 
-    /// As verbs and management datagrams encode it: 1 for 256 up to 5 for 4096 (`enum ibv_mtu`).
+    /// Returns the code of verbs and management datagrams: 1 for 256 up to 5 for 4096 (`enum ibv_mtu`).
     #[must_use]
     pub const fn code(self) -> u8 {
         self as u8 + 1

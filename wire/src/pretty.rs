@@ -273,7 +273,7 @@ mod tests {
         assert_eq!(Header::new(cnp, Ext::CnpReserved).to_string(), "CNP QP=0x0000d2 PSN=0 BECN");
     }
 
-    /// As Wireshark lists them (`tshark -G values`).
+    /// Times as Wireshark lists them (`tshark -G values`).
     #[test]
     fn timers() {
         let timers = [0, 1, 9, 16, 31].map(|code| RnrTimer::new(code).to_string());

@@ -117,7 +117,7 @@ mod tests {
         assert_eq!(reason(&std::env::current_exe().unwrap()).unwrap(), None);
     }
 
-    /// As sudo is on some distributions. Only root can make such a file.
+    /// A program like sudo on some distributions. Only root can make such a file.
     #[test]
     fn a_program_with_other_rights_need_not_be_readable() {
         // SAFETY: it asks only.

@@ -53,7 +53,7 @@ mod tests {
         assert!(outside.path().join("file").exists(), "the folder itself is a link");
     }
 
-    /// As a folder is that an earlier version shared for writing. Only root can make another user's folder.
+    /// A folder like those that an earlier version shared for writing. Only root can make another user's folder.
     #[test]
     fn another_users_folder_does_not_stop_it() {
         // SAFETY: it asks only.

@@ -119,7 +119,7 @@ fn title_line(top: &Top) -> Line<'static> {
     Line::from(spans)
 }
 
-/// As many keys as there is room for.
+/// Draws as many keys as there is room for.
 fn keys_line(top: &Top, width: u16) -> Line<'static> {
     let keys: &[&str] = match (top.is_typing, top.is_helping, &top.detail) {
         (true, ..) => &["Enter keep", "Esc show all"],

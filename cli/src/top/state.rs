@@ -64,7 +64,7 @@ pub(super) struct Top {
     pub(super) detail: Option<Key>,
     /// Lines of the details, or of the help, that are above the screen.
     pub(super) scroll: usize,
-    /// As many as there may be, which is known when it is drawn.
+    /// The most lines to scroll by, known when it is drawn.
     scroll_end: Cell<usize>,
     /// True where counters that are 0 are shown.
     pub(super) all: bool,

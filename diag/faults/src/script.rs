@@ -63,7 +63,7 @@ pub enum Verdict {
     Mutate(MutationId),
     /// Delay the packet.
     Delay(Duration),
-    /// As many others of its direction overtake it.
+    /// So many others of its direction overtake it.
     Reorder(u32),
     /// A response becomes a refusal.
     Refuse(Syndrome),

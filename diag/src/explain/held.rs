@@ -15,7 +15,7 @@ use urxe_runtime::fork_safe_mutex::ForkSafeMutex;
 use super::faults;
 use crate::messages;
 
-/// As many as a person reads: the first ones tell the cause, later ones are consequences.
+/// Explanations that a person reads: the first ones tell the cause, later ones are consequences.
 const MOST: usize = 32;
 
 /// Texts of the process that holds them back; a forked child has a copy, and nothing to say about it.

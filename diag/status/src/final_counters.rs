@@ -118,7 +118,7 @@ fn wait_for(file: &File) -> io::Result<()> {
     Err(io::ErrorKind::WouldBlock.into())
 }
 
-/// As many values as there are counters: those of the file, or zeros if it has none of ours.
+/// Returns a value for each counter: those of the file, or zeros if it has none of ours.
 fn values(file: &File) -> io::Result<Vec<u64>> {
     let mut bytes = vec![0; (names().count() + 1) * 8];
     match file.read_exact_at(&mut bytes, 0) {

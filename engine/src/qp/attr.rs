@@ -81,7 +81,7 @@ impl AttrMask {
         Self(bits)
     }
 
-    /// As bits.
+    /// Converts it to bits.
     #[must_use]
     pub const fn bits(self) -> u32 {
         self.0

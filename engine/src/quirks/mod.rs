@@ -120,7 +120,7 @@ impl<Q: Quirks + ?Sized> Quirks for Box<Q> {
 /// Credits in acknowledgements.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum CreditPolicy {
-    /// As many as receive WQEs are posted.
+    /// Credits for all receive WQEs that are posted.
     #[default]
     All,
     /// Never more than this many.

@@ -68,9 +68,9 @@ pub struct verbs_dm {
 /// A completion queue: `ibv_cq` is a prefix of `ibv_cq_ex`.
 #[repr(C)]
 pub union verbs_cq {
-    /// As a plain one.
+    /// The plain form.
     pub cq: core::mem::ManuallyDrop<ibv_cq>,
-    /// As an extended one.
+    /// The extended form.
     pub cq_ex: core::mem::ManuallyDrop<ibv_cq_ex>,
 }
 

@@ -17,7 +17,7 @@ type AnyFn = unsafe extern "C" fn();
 /// One entry of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Op {
-    /// As in `driver.h`.
+    /// Name in `driver.h`.
     pub name: &'static str,
     /// The first layout that has it. None was ever taken away.
     pub since: Layout,

@@ -37,7 +37,7 @@ impl Export {
     /// A table in which nothing is shown.
     ///
     /// # Errors
-    /// What the system refuses.
+    /// The error of the system call.
     pub fn new(file: &Arc<SharedFile>) -> io::Result<Self> {
         let at = file.take_table().ok_or(io::ErrorKind::StorageFull)?;
         let table = Mapping::new(file.file()?, at, TABLE).inspect_err(|_| file.give_table_back(at))?;

@@ -56,7 +56,7 @@ impl SharedFile {
     /// A new file.
     ///
     /// # Errors
-    /// What the system refuses.
+    /// The error of the system call.
     pub fn create() -> io::Result<Self> {
         if !usize::try_from(Self::SIZE).is_ok_and(file_may_have) {
             return Err(io::ErrorKind::FileTooLarge.into());
@@ -73,7 +73,7 @@ impl SharedFile {
     /// The file, unless the application has closed it: then its number may be another's.
     ///
     /// # Errors
-    /// It was closed.
+    /// EBADF if it was closed.
     pub fn file(&self) -> io::Result<BorrowedFd<'_>> {
         if self.identity.is_under(self.file.as_raw_fd()) {
             Ok(self.file.as_fd())

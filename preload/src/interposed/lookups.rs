@@ -163,7 +163,7 @@ impl FileSystem for libc::statvfs {
     }
 }
 
-/// As in `<sys/statvfs.h>`.
+/// `ST_RDONLY` of `<sys/statvfs.h>`.
 const ST_RDONLY: c_ulong = libc::MS_RDONLY;
 
 /// Calls `then` with the mount point of the file system that a file of the folder is shown in, and says that it is read-only.

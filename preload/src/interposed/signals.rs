@@ -44,7 +44,7 @@ interpose! {
     }
 }
 
-/// As a handler of System V is called.
+/// Flags of a handler of System V.
 const SYSV: c_int = libc::SA_RESETHAND | libc::SA_NODEFER;
 
 /// signal(2) by way of sigaction(2); `None` for signals that are none of faults.

@@ -40,7 +40,7 @@ pub enum Event {
 }
 
 impl Event {
-    /// As libibverbs reads it.
+    /// Converts it to what libibverbs reads.
     fn to_bytes(self) -> Vec<u8> {
         match self {
             Self::Completion { cq } => cq.to_ne_bytes().to_vec(),

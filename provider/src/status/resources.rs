@@ -52,7 +52,7 @@ fn queue_pairs(port: &Device) -> Vec<Object> {
     qps.iter().map(|qp| queue_pair(qp)).collect()
 }
 
-/// As `fill_res_qp_entry` of the kernel's nldev.c chooses.
+/// Attributes of a queue pair, as `fill_res_qp_entry` of the kernel's nldev.c chooses them.
 fn queue_pair(qp: &Qp) -> Object {
     let (qp_type, state, attr, pd, srq) = qp.inspect(|engine| {
         let config = engine.config();

@@ -137,7 +137,7 @@ pub(crate) fn at_most(errno: Errno, what: &str, given: impl std::fmt::Display, m
     })
 }
 
-/// As many of a kind as there may be are there already.
+/// A kind of objects of which the most are there already.
 pub(crate) fn used_up(what: &str, most: u32) -> Errno {
     with_reason(Errno(libc::ENOMEM), || {
         (format!("{most} are there, which is {what}"), "destroy what is not used any more")

@@ -125,7 +125,7 @@ impl Registration {
     /// The region it would be, without its key.
     ///
     /// # Errors
-    /// As the kernel's: EINVAL for a length that wraps around, unknown rights, a remote right to change what may not be
+    /// The kernel's: EINVAL for a length that wraps around, unknown rights, a remote right to change what may not be
     /// changed locally (`ib_check_mr_access`), or persistence of what does not last; EFAULT for memory that is not there, or read-only where
     /// writing is asked for, unless its pages are to be looked for on demand only.
     pub(crate) fn region(&self, pd: Pd) -> Result<Region, Errno> {

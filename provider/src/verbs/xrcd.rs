@@ -72,7 +72,7 @@ impl XrcDomains {
     /// The domain of the file `fd`, or one of nobody else for -1.
     ///
     /// # Errors
-    /// As the kernel's (`ib_uverbs_open_xrcd`): EBADF; EAGAIN if there is none and `O_CREAT` is not given; EINVAL if
+    /// Errors of the kernel's `ib_uverbs_open_xrcd`: EBADF; EAGAIN if there is none and `O_CREAT` is not given; EINVAL if
     /// there is one and `O_EXCL` is.
     pub(crate) fn open(&self, fd: RawFd, oflags: i32) -> Result<Arc<Xrcd>, Errno> {
         if fd == -1 {

@@ -201,13 +201,13 @@ impl SharedPart {
         })
     }
 
-    /// As much of it as is in `[start, end)`.
+    /// Returns the part of it in `[start, end)`.
     fn within(self, start: u64, end: u64) -> Option<Self> {
         let (from, to) = (self.start.max(start), self.end.min(end));
         (from < to).then(|| Self { start: from, end: to, offset: self.offset + (from - self.start), ..self })
     }
 
-    /// As much of it as is of `[from, to)` of the file.
+    /// Returns the part of it that maps `[from, to)` of the file.
     fn of_file(self, from: u64, to: u64) -> Option<Self> {
         let address = |offset: u64| self.start.saturating_add(offset.saturating_sub(self.offset));
         self.within(address(from), address(to))

@@ -76,7 +76,7 @@ static STATE: ForkSafeMutex<Option<State>> = ForkSafeMutex::new(None);
 /// The shared file of this process, made by the first call.
 ///
 /// # Errors
-/// What the system refuses.
+/// The error of the system call.
 pub(crate) fn file() -> io::Result<Arc<SharedFile>> {
     let _guard = CancelGuard::new();
     STATE.with(|state| {

@@ -83,7 +83,7 @@ impl Raw {
     /// Puts a rule in force. Frames that it takes are its target's when this returns.
     ///
     /// # Errors
-    /// What the system refuses.
+    /// The error of the system call.
     pub fn add_flow(&self, port: &Port, rule: Rule<Destination>) -> io::Result<Flow> {
         let socket = lock(&self.socket);
         let socket = socket.as_ref().ok_or(io::ErrorKind::NotConnected)?;

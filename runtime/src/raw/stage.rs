@@ -44,7 +44,7 @@ impl RawQp {
     /// Posts send requests, which `stage` pushes: their frames leave before this returns, as far as there is room.
     ///
     /// # Errors
-    /// That of `stage`; the requests before are posted.
+    /// Errors of `stage`; the requests before are posted.
     pub fn post_send<E>(
         self: &Arc<Self>,
         work: &mut TxContext,
@@ -75,7 +75,7 @@ impl<'a> Stage<'a> {
     /// Checks requests before any of them is posted.
     ///
     /// # Errors
-    /// What [`push`](Self::push) would say of the first that it would refuse.
+    /// The error of [`push`](Self::push) for the first request that it would refuse.
     pub fn check<'b>(&self, requests: impl ExactSizeIterator<Item = RawSend<'b>>) -> Result<(), PostError> {
         if self.send.requests + requests.len() > self.qp.config().cap.max_send_wr as usize {
             return Err(PostError::QueueFull);

@@ -240,7 +240,7 @@ impl<'a> Act<'a> {
         }
     }
 
-    /// As long as `range` says, what has a length.
+    /// Parses a message; what has a length is as long as `range` says.
     fn parse(rest: &mut Rest<'a>, range: &Range) -> Option<Self> {
         let act = match rest.u8()? {
             0 => Self::Look,

@@ -35,7 +35,7 @@ impl Device {
     /// Lets messages reach an XRC SRQ, also those of other processes that have the domain's file.
     ///
     /// # Errors
-    /// What the system refuses that these need; nothing is changed then.
+    /// The error of a system call that these need; nothing is changed then.
     pub fn add_srq(self: &Arc<Self>, srq: &Arc<Srq>) -> io::Result<()> {
         if let Some(xrc) = srq.xrc() {
             self.xrc_srqs().add(srq);

@@ -12,7 +12,7 @@ pub struct Piece {
 }
 
 impl Piece {
-    /// As a range of the buffer.
+    /// Returns it as a range of the buffer.
     #[must_use]
     pub const fn range(&self) -> std::ops::Range<usize> {
         self.offset..self.offset + self.len
@@ -45,7 +45,7 @@ impl Space {
         self.bytes.extend(random_bytes(rng, len));
     }
 
-    /// As up to `most` pieces; none at all for no bytes, or an empty one.
+    /// Takes up to `most` pieces; none at all for no bytes, or an empty one.
     pub(super) fn scatter(&mut self, rng: &mut Rng, len: usize, most: usize) -> Vec<Piece> {
         let mut pieces = Vec::new();
         let mut rest = len;

@@ -142,7 +142,7 @@ impl Cq {
         self.handle.raw()
     }
 
-    /// As events name it.
+    /// Returns the address by which events name it.
     pub fn address(&self) -> usize {
         self.raw() as usize
     }

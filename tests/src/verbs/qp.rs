@@ -224,7 +224,7 @@ impl Qp {
         self.handle.raw()
     }
 
-    /// As events name it.
+    /// Returns the address by which events name it.
     pub fn address(&self) -> usize {
         self.raw() as usize
     }

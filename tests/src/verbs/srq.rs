@@ -64,7 +64,7 @@ impl Srq {
         self.handle.raw()
     }
 
-    /// As events name it.
+    /// Returns the address by which events name it.
     pub fn address(&self) -> usize {
         self.raw() as usize
     }

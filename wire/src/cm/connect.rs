@@ -49,9 +49,9 @@ pub struct Path {
     pub flow_label: u32,
     /// The rate's code, 6 bits.
     pub packet_rate: u8,
-    /// As in the GRH.
+    /// Traffic class of the GRH.
     pub traffic_class: u8,
-    /// As in the GRH.
+    /// Hop limit of the GRH.
     pub hop_limit: u8,
     /// Service level, 4 bits.
     pub sl: u8,

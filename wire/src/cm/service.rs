@@ -53,7 +53,7 @@ impl SidrStatus {
 /// Response to a SIDR_REQ.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SidrRep {
-    /// As in the request.
+    /// Id of the request.
     pub request_id: CommId,
     /// Outcome.
     pub status: SidrStatus,

@@ -33,13 +33,13 @@ pub struct Mad {
     pub method: u8,
     /// Outcome.
     pub status: u16,
-    /// As the class defines it.
+    /// Field that the class defines.
     pub class_specific: u16,
     /// Chosen by the sender of a request.
     pub transaction_id: u64,
     /// Which message.
     pub attribute_id: u16,
-    /// As the attribute defines it.
+    /// Modifier that the attribute defines.
     pub attribute_modifier: u32,
 }
 

@@ -10,7 +10,7 @@ pub enum AckTimer {
     /// 4.096 µs · 2^timeout (2 ms at least) for the request and each of `retry_cnt` tries (IBA 9.7.6.1.3).
     #[default]
     Specified,
-    /// As ConnectX-6 with the settings that it is shipped with (firmware 20.43, measured by the project
+    /// The course of ConnectX-6 with the settings that it is shipped with (firmware 20.43, measured by the project
     /// rdma-fault-characterization): the oldest packet is sent again after times of the firmware's own, all of which are one
     /// try; then `retry_cnt` - 1 timeouts follow, each of 2 · 4.096 µs · 2^max(timeout, 16), and the last ends the request.
     ConnectX,

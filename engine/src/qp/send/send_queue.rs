@@ -17,7 +17,7 @@ const FIRST: usize = 4;
 /// The WQEs of a queue pair, oldest first.
 #[derive(Debug)]
 pub(in crate::qp) struct SendQueue<W> {
-    /// As many as a power of two, or none. Those that are not in the queue hold nothing on the heap, but for the one
+    /// A power of two of WQEs, or none. Those that are not in the queue hold nothing on the heap, but for the one
     /// that is being written.
     ring: Vec<W>,
     /// Where the oldest is.

@@ -13,7 +13,7 @@ fn new() -> (EventFile, File) {
     (events, File::from(application))
 }
 
-/// As `ibv_get_cq_event` does.
+/// Reads an event as `ibv_get_cq_event` does.
 fn read_cq(file: &mut File) -> u64 {
     let mut record = [0; 8];
     assert_eq!(file.read(&mut record).unwrap(), record.len());

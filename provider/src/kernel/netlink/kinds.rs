@@ -43,7 +43,7 @@ enum Width {
 
 use Width::{U8, U32, U64};
 
-/// As `fill_entries` and `fill_res_*_entry` of the kernel's nldev.c, without what only administrators see (keys).
+/// Kinds as `fill_entries` and `fill_res_*_entry` of the kernel's nldev.c, without what only administrators see (keys).
 pub(super) const KINDS: [Kind; 7] = [
     Kind {
         name: "pd",

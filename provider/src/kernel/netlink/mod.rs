@@ -57,7 +57,7 @@ fn resume(socket: &NetlinkSocket) {
     let _ = catch_unwind(AssertUnwindSafe(|| deliver(socket)));
 }
 
-/// As much as there is room for.
+/// Delivers as much as there is room for.
 fn deliver(socket: &NetlinkSocket) {
     let done = WAITING.with(|waiting| {
         let at = waiting.iter().position(|(_, cookie, _)| *cookie == socket.cookie)?;

@@ -72,7 +72,7 @@ impl File {
     /// Does what ioctl(2) asks for.
     ///
     /// # Errors
-    /// Those of `ib_umad_ioctl` of the kernel's user_mad.c.
+    /// Errors of `ib_umad_ioctl` of the kernel's user_mad.c.
     pub fn ioctl(&self, memory: &dyn UserMemory, request: u32, argument: u64) -> Result<(), Errno> {
         let mut control = lock(&self.control);
         match request {
@@ -165,7 +165,7 @@ impl File {
     /// Sends the message that was written, with its header.
     ///
     /// # Errors
-    /// Those of `ib_umad_write` of the kernel's user_mad.c.
+    /// Errors of `ib_umad_write` of the kernel's user_mad.c.
     pub fn write(&self, bytes: &[u8]) -> Result<usize, Errno> {
         let control = lock(&self.control);
         let header_len = control.header_len();
