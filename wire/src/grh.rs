@@ -6,6 +6,7 @@
 
 use core::net::IpAddr;
 
+use crate::checksum::{fold, sum};
 use crate::{Gid, ICRC_LEN};
 
 /// Bytes it takes in the buffer.
@@ -55,8 +56,8 @@ pub struct Fields {
 #[must_use]
 pub fn network_header(from: IpAddr, to: IpAddr, fields: Fields, len: usize) -> [u8; LEN] {
     let udp_len = UDP_LEN + len + ICRC_LEN;
-    let mut bytes = [0; LEN];
     if let (IpAddr::V4(from), IpAddr::V4(to)) = (from, to) {
+        let mut bytes = [0; LEN];
         let header = &mut bytes[LEN - IPV4_LEN..];
         let total = u16::try_from(IPV4_LEN + udp_len).unwrap_or(u16::MAX);
         header[0] = 0x45;
@@ -68,43 +69,34 @@ pub fn network_header(from: IpAddr, to: IpAddr, fields: Fields, len: usize) -> [
         header[9] = UDP;
         header[12..16].copy_from_slice(&from.octets());
         header[16..20].copy_from_slice(&to.octets());
-        let sum = checksum(header);
-        header[10..12].copy_from_slice(&sum.to_be_bytes());
+        let checksum = !fold(sum(header));
+        header[10..12].copy_from_slice(&checksum.to_be_bytes());
+        bytes
     } else {
         let mapped = |ip: IpAddr| match ip {
             IpAddr::V4(ip) => ip.to_ipv6_mapped(),
             IpAddr::V6(ip) => ip,
         };
-        bytes[0..4].copy_from_slice(&(6 << 28 | u32::from(fields.tclass) << 20).to_be_bytes());
-        bytes[4..6].copy_from_slice(&u16::try_from(udp_len).unwrap_or(u16::MAX).to_be_bytes());
-        bytes[6] = UDP;
-        bytes[7] = fields.hop_limit;
-        bytes[8..24].copy_from_slice(&mapped(from).octets());
-        bytes[24..40].copy_from_slice(&mapped(to).octets());
+        ipv6([mapped(from).octets(), mapped(to).octets()], fields, UDP, udp_len)
     }
-    bytes
 }
 
 /// The GRH of a packet of `len` bytes from the BTH to the padding (IBA 8.3).
 #[must_use]
 pub fn infiniband(from: &Gid, to: &Gid, fields: Fields, len: usize) -> [u8; LEN] {
-    let mut bytes = [0; LEN];
-    bytes[0..4].copy_from_slice(&(6 << 28 | u32::from(fields.tclass) << 20).to_be_bytes());
-    bytes[4..6].copy_from_slice(&u16::try_from(len + ICRC_LEN).unwrap_or(u16::MAX).to_be_bytes());
-    bytes[6] = IBA;
-    bytes[7] = fields.hop_limit;
-    bytes[8..24].copy_from_slice(&from.octets());
-    bytes[24..40].copy_from_slice(&to.octets());
-    bytes
+    ipv6([from.octets(), to.octets()], fields, IBA, len + ICRC_LEN)
 }
 
-/// The Internet checksum (RFC 1071).
-fn checksum(header: &[u8]) -> u16 {
-    let sum: u32 = header.chunks_exact(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1])).sum();
-    // Ten words carry at most once more.
-    let folded = (sum & 0xFFFF) + (sum >> 16);
-    let [.., high, low] = (folded + (folded >> 16)).to_be_bytes();
-    !u16::from_be_bytes([high, low])
+/// An IPv6 header, whose layout the GRH shares (IBA 8.3).
+fn ipv6([from, to]: [[u8; 16]; 2], fields: Fields, next: u8, len: usize) -> [u8; LEN] {
+    let mut bytes = [0; LEN];
+    bytes[0..4].copy_from_slice(&(6 << 28 | u32::from(fields.tclass) << 20).to_be_bytes());
+    bytes[4..6].copy_from_slice(&u16::try_from(len).unwrap_or(u16::MAX).to_be_bytes());
+    bytes[6] = next;
+    bytes[7] = fields.hop_limit;
+    bytes[8..24].copy_from_slice(&from);
+    bytes[24..40].copy_from_slice(&to);
+    bytes
 }
 
 #[cfg(test)]
@@ -120,7 +112,7 @@ mod tests {
         assert_eq!(header[20..30], [0x45, 0x20, 0, 56, 0, 0, 0x40, 0, 64, 17]);
         assert_eq!(header[32..], [10, 0, 0, 1, 10, 0, 0, 2]);
         // A header with its checksum sums up to all ones.
-        assert_eq!(checksum(&header[20..]), 0);
+        assert_eq!(fold(sum(&header[20..])), u16::MAX);
     }
 
     #[test]

@@ -48,6 +48,7 @@ pub mod mad;
 mod malformed;
 pub mod mgid;
 pub mod mtu;
+mod numbered;
 pub mod opcode;
 pub mod packet;
 mod pretty;

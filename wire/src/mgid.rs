@@ -43,26 +43,35 @@ pub fn of_ipv4(group: Ipv4Addr) -> Gid {
 #[must_use]
 pub fn ipv4_group(gid: &Gid) -> Option<Ipv4Addr> {
     let octets = gid.octets();
-    let [first, _, c, d, _, _, zeros @ .., w, x, y, z] = octets;
-    if first != 0xFF {
+    if octets[0] != 0xFF {
         return None;
     }
-    let [_, _, signature @ ..] = IPOIB_IPV4;
-    let bits = if [c, d] == signature && zeros == [0; 6] {
-        FIRST_GROUP | u32::from_be_bytes([w, x, y, z]) & GROUP_BITS
-    } else {
-        ADMINISTRATIVE | hash(&octets) & 0x00FF_FFFF
+    let bits = match group_of_ipoib(&octets) {
+        Some(group) => FIRST_GROUP | group & GROUP_BITS,
+        None => ADMINISTRATIVE | hash(&octets) & 0x00FF_FFFF,
     };
     Some(Ipv4Addr::from_bits(bits))
 }
 
-/// Returns the MLID of a group where no subnet administration has given one. Several groups may share one, as in a
-/// subnet with few MLIDs.
+/// The last bits of an IPoIB MGID, which are those of an IPv4 group or of the broadcast address.
+fn group_of_ipoib(octets: &[u8; 16]) -> Option<u32> {
+    let [_, _, c, d, _, _, zeros @ .., w, x, y, z] = *octets;
+    let [_, _, signature @ ..] = IPOIB_IPV4;
+    ([c, d] == signature && zeros == [0; 6]).then(|| u32::from_be_bytes([w, x, y, z]))
+}
+
+/// Returns the MLID of a group: the first for IPoIB's broadcast group, a hash for others. Several groups may
+/// share one, as in a subnet with few MLIDs.
 #[must_use]
 pub fn mlid(gid: &Gid) -> Lid {
-    let [.., low, lowest] = hash(&gid.octets()).to_be_bytes();
-    // 0xFFFF is the permissive LID.
-    Lid(FIRST_MLID + u16::from_be_bytes([low, lowest]) % (Lid::PERMISSIVE.0 - FIRST_MLID))
+    /// The permissive LID is none, and the first is the broadcast group's.
+    const OTHERS: u16 = Lid::PERMISSIVE.0 - FIRST_MLID - 1;
+    let octets = gid.octets();
+    if group_of_ipoib(&octets) == Some(u32::MAX) {
+        return Lid(FIRST_MLID);
+    }
+    let [.., low, lowest] = hash(&octets).to_be_bytes();
+    Lid(FIRST_MLID + 1 + u16::from_be_bytes([low, lowest]) % OTHERS)
 }
 
 /// FNV-1a.
@@ -108,7 +117,8 @@ mod tests {
     fn mlids_are_of_multicast() {
         for group in 0..4096_u32 {
             let mlid = mlid(&of_ipv4(Ipv4Addr::from_bits(FIRST_GROUP + group)));
-            assert!((0xC000..0xFFFF).contains(&mlid.0));
+            assert!((0xC001..0xFFFF).contains(&mlid.0));
         }
+        assert_eq!(mlid(&of_ipv4(Ipv4Addr::BROADCAST)), Lid(0xC000));
     }
 }

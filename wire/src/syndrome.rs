@@ -2,6 +2,8 @@
 
 use core::time::Duration;
 
+use crate::numbered::numbered;
+
 /// Syndrome of an AETH (IBA 9.7.5.2, table "AETH syndrome").
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Syndrome {
@@ -21,7 +23,7 @@ impl Syndrome {
         match byte >> 5 {
             0b000 => Some(Self::Ack(Credits(low))),
             0b001 => Some(Self::RnrNak(RnrTimer(low))),
-            0b011 => match NakCode::from_u8(low) {
+            0b011 => match NakCode::new(low) {
                 Some(code) => Some(Self::Nak(code)),
                 None => None,
             },
@@ -40,32 +42,19 @@ impl Syndrome {
     }
 }
 
-/// Why a request was refused (IBA 9.7.5.2.8 and table "NAK codes").
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u8)]
-pub enum NakCode {
-    /// A request before this one is missing; the AETH's packet carries the PSN that was expected.
-    PsnSequenceError = 0,
-    /// The request was not legal here: opcode order, length, or an operation that the QP does not allow.
-    InvalidRequest = 1,
-    /// The R_Key does not give this access to this memory.
-    RemoteAccessError = 2,
-    /// The responder could not carry it out.
-    RemoteOperationalError = 3,
-    /// RD only: an end-to-end context fault.
-    InvalidRdRequest = 4,
-}
-
-impl NakCode {
-    const fn from_u8(code: u8) -> Option<Self> {
-        match code {
-            0 => Some(Self::PsnSequenceError),
-            1 => Some(Self::InvalidRequest),
-            2 => Some(Self::RemoteAccessError),
-            3 => Some(Self::RemoteOperationalError),
-            4 => Some(Self::InvalidRdRequest),
-            _ => None,
-        }
+numbered! {
+    /// Why a request was refused (IBA 9.7.5.2.8 and table "NAK codes").
+    pub enum NakCode: u8 {
+        /// A request before this one is missing; the AETH's packet carries the PSN that was expected.
+        PsnSequenceError = 0,
+        /// The request was not legal here: opcode order, length, or an operation that the QP does not allow.
+        InvalidRequest = 1,
+        /// The R_Key does not give this access to this memory.
+        RemoteAccessError = 2,
+        /// The responder could not carry it out.
+        RemoteOperationalError = 3,
+        /// RD only: an end-to-end context fault.
+        InvalidRdRequest = 4,
     }
 }
 

@@ -18,21 +18,6 @@ struct Place {
     is_udp: bool,
 }
 
-/// Whether the extension headers between the IPv6 header at `ip` and `end` have a fragment header with more to come (RFC 8200
-/// 4.5): the transport's checksum is then over bytes that are not here.
-fn is_first_of_fragments(frame: &[u8], ip: usize, end: usize) -> bool {
-    const FRAGMENT: u8 = 44;
-    let byte = |at: usize| frame.get(at).copied().unwrap_or_default();
-    let (mut next, mut at) = (byte(ip + 6), ip + 40);
-    while at < end {
-        if next == FRAGMENT {
-            return byte(at + 3) & 1 != 0;
-        }
-        (next, at) = (byte(at), at + 8 * (usize::from(byte(at + 1)) + 1));
-    }
-    false
-}
-
 impl Place {
     fn of_ipv4(headers: &Headers<'_>, is_inner: bool) -> Option<Self> {
         let start = headers.offset(Header::Ipv4, is_inner)?;
@@ -43,6 +28,9 @@ impl Place {
 
     /// Of TCP or UDP. `None` for later fragments, first ones, and packets that are cut off.
     fn of_transport(headers: &Headers<'_>, is_inner: bool) -> Option<Self> {
+        if headers.is_first_fragment(is_inner) {
+            return None;
+        }
         let offset = |header| headers.offset(header, is_inner);
         let (start, protocol, at) = match (offset(Header::Tcp), offset(Header::Udp)) {
             (Some(start), _) => (start, IPPROTO_TCP, start + 16),
@@ -52,15 +40,9 @@ impl Place {
         let frame = headers.frame();
         let word = |at: usize| Some(usize::from(u16::from_be_bytes(*frame.get(at..)?.first_chunk()?)));
         let (addresses, end) = if let Some(ip) = offset(Header::Ipv4) {
-            if word(ip + 6)? & 0x2000 != 0 {
-                return None;
-            }
             (frame.get(ip + 12..ip + 20)?, ip + word(ip + 2)?)
         } else {
             let ip = offset(Header::Ipv6)?;
-            if is_first_of_fragments(frame, ip, start) {
-                return None;
-            }
             (frame.get(ip + 8..ip + 40)?, ip + 40 + word(ip + 4)?)
         };
         let length = frame.get(start..end)?.len();

@@ -58,6 +58,8 @@ struct Offsets {
     payload: Option<usize>,
     /// Ethertype of that payload, where it is no Ethernet frame.
     payload_type: Option<u16>,
+    /// The packet is the first of several fragments.
+    is_first_fragment: bool,
 }
 
 impl<'a> Headers<'a> {
@@ -92,6 +94,13 @@ impl<'a> Headers<'a> {
     #[must_use]
     pub fn offset(&self, header: Header, is_inner: bool) -> Option<usize> {
         if is_inner { self.inner.as_ref()?.get(header) } else { self.outer.get(header) }
+    }
+
+    /// Whether the IP packet is the first of several fragments: the bytes behind its transport header are not all here.
+    #[must_use]
+    pub fn is_first_fragment(&self, is_inner: bool) -> bool {
+        let offsets = if is_inner { self.inner.as_ref() } else { Some(&self.outer) };
+        offsets.is_some_and(|offsets| offsets.is_first_fragment)
     }
 
     /// Whether the frame has the header.
@@ -153,8 +162,9 @@ impl Offsets {
             return;
         }
         self.set(frame, Header::Ipv4, at, length);
-        let is_later_fragment = word(header, 6).is_some_and(|fragment| fragment & 0x1fff != 0);
-        if !is_later_fragment {
+        let fragment = word(header, 6).unwrap_or_default();
+        if fragment & 0x1fff == 0 {
+            self.is_first_fragment = fragment & 0x2000 != 0;
             self.transport(frame, at + length, header[9]);
         }
     }
@@ -168,9 +178,11 @@ impl Offsets {
             if EXTENSIONS.contains(&next) {
                 offset += (usize::from(extension[1]) + 1) * 8;
             } else if next == FRAGMENT {
-                if word(extension, 2).is_some_and(|fragment| fragment & 0xfff8 != 0) {
+                let fragment = word(extension, 2).unwrap_or_default();
+                if fragment & 0xfff8 != 0 {
                     return;
                 }
+                self.is_first_fragment = fragment & 1 != 0;
                 offset += 8;
             } else {
                 break;

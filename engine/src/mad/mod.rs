@@ -1,4 +1,4 @@
-//! Management datagrams (MADs) of QP1, for agents: transactions with timeout and retries, and RMPP.
+//! Management datagrams (MADs), for agents: transactions with timeout and retries, and RMPP.
 //!
 //! A [`MadPort`] is what the kernel's `ib_mad` keeps for a port: agents send messages and take those that their class,
 //! version, vendor and method claim, and responses to their own. Sans-IO, as the rest of this crate:
@@ -9,8 +9,8 @@
 //! | input | [`MadPort::handle`], [`handle_timeout`](MadPort::handle_timeout) |
 //! | output | [`MadPort::poll_transmit`], [`poll_delivery`](MadPort::poll_delivery), [`poll_timeout`](MadPort::poll_timeout) |
 //!
-//! [`perf`] answers for a port's counters. Subnet management (QP0) and subnet administration have no part of their own: a
-//! RoCE port has neither.
+//! [`perf`] answers for a port's counters. A RoCE port has neither subnet management (QP0) nor subnet administration; those of
+//! a port of InfiniBand are in [`crate::subnet`].
 
 mod agents;
 pub mod perf;

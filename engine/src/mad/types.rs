@@ -97,8 +97,8 @@ pub enum RegisterError {
     /// Another agent takes one of the methods.
     #[error("another agent has one of the methods of this class, version and vendor")]
     InUse,
-    /// The class is reserved, unknown or carried by QP0.
-    #[error("no agent of QP1 can have this class")]
+    /// The class is reserved or unknown.
+    #[error("no agent can have this class")]
     Class,
     /// No version is so large.
     #[error("the version of the class is out of range")]

@@ -5,7 +5,7 @@ use core::time::Duration;
 
 use urxe_wire::Lid;
 use urxe_wire::mad::node::port_info;
-use urxe_wire::mad::topology::{Switch, host_at, place};
+use urxe_wire::mad::topology::{Switch, UPLINK, host_at, place};
 
 use super::announcement::Facts;
 use crate::time::Instant;
@@ -104,8 +104,8 @@ impl Hosts {
     }
 
     pub(super) fn has_leaf(&self, leaf: u8) -> bool {
-        let first = Lid(u16::from(leaf) * 240 + 1);
-        self.known.range(first..).next().and_then(|(lid, _)| place(*lid)).is_some_and(|(its, _)| its == leaf)
+        let next = host_at(leaf, 1).and_then(|first| self.known.range(first..).next());
+        next.and_then(|(lid, _)| place(*lid)).is_some_and(|(its, _)| its == leaf)
     }
 
     /// Whether the leaves need a spine.
@@ -132,14 +132,12 @@ impl Hosts {
         match switch {
             Switch::Leaf(leaf) => match host_at(leaf, port) {
                 Some(lid) => self.get(lid).map(|_| Neighbour::Host(lid)),
-                None if port == urxe_wire::mad::topology::UPLINK && self.has_spine() => {
-                    Some(Neighbour::Switch(Switch::Spine, leaf + 1))
-                }
+                None if port == UPLINK && self.has_spine() => Some(Neighbour::Switch(Switch::Spine, leaf + 1)),
                 None => None,
             },
             Switch::Spine => {
                 let leaf = port.checked_sub(1)?;
-                let uplink = Neighbour::Switch(Switch::Leaf(leaf), urxe_wire::mad::topology::UPLINK);
+                let uplink = Neighbour::Switch(Switch::Leaf(leaf), UPLINK);
                 (self.has_spine() && self.has_leaf(leaf)).then_some(uplink)
             }
         }
@@ -163,7 +161,7 @@ impl Hosts {
             }
         };
         match (switch, target) {
-            (Switch::Leaf(_), _) => self.has_spine().then_some(urxe_wire::mad::topology::UPLINK),
+            (Switch::Leaf(_), _) => self.has_spine().then_some(UPLINK),
             (Switch::Spine, Switch::Leaf(leaf)) => Some(leaf + 1),
             (Switch::Spine, Switch::Spine) => Some(0),
         }

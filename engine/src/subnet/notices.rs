@@ -52,7 +52,6 @@ impl Subnet {
         if let Some(start) = datagram.first_chunk_mut() {
             header.emit(start);
         }
-        smp::M_KEY.put(&mut datagram, 0);
         let mut details = [0; smp::DATA_LEN];
         let kind = if number == notice::LINK_CHANGED { notice::URGENT } else { notice::INFORMATION };
         for (field, value) in [

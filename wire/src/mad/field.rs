@@ -48,7 +48,7 @@ impl Field {
         let (bytes, shift) = self.place();
         let bytes = attribute.get(bytes).unwrap_or_default();
         let value = bytes.iter().fold(0_u128, |value, byte| value << 8 | u128::from(*byte)) >> shift;
-        u64::try_from(value & self.mask()).unwrap_or(u64::MAX)
+        u64::try_from(value & u128::from(self.largest())).unwrap_or(u64::MAX)
     }
 
     /// Reads a field of at most 16 bits, or the largest number for one that is longer and does not fit.
@@ -60,7 +60,7 @@ impl Field {
     /// Writes a field of at most 64 bits; upper bits that do not fit are left out. Nothing where the attribute is too short.
     pub fn put(&self, attribute: &mut [u8], value: u64) {
         let (bytes, shift) = self.place();
-        let (value, kept) = ((u128::from(value) & self.mask()) << shift, !(self.mask() << shift));
+        let (value, kept) = (u128::from(value & self.largest()) << shift, !(u128::from(self.largest()) << shift));
         let Some(bytes) = attribute.get_mut(bytes) else { return };
         for (index, byte) in bytes.iter_mut().rev().enumerate() {
             let ([part, ..], [mask, ..]) = ((value >> (8 * index)).to_le_bytes(), (kept >> (8 * index)).to_le_bytes());
@@ -68,8 +68,10 @@ impl Field {
         }
     }
 
-    const fn mask(&self) -> u128 {
-        if self.bits >= 64 { u64::MAX as u128 } else { (1 << self.bits) - 1 }
+    /// Largest value of a field of at most 64 bits.
+    #[must_use]
+    pub const fn largest(&self) -> u64 {
+        if self.bits >= 64 { u64::MAX } else { (1 << self.bits) - 1 }
     }
 
     /// Bytes of a field of whole bytes; none where the attribute is too short.

@@ -1,31 +1,21 @@
 //! Attributes of the performance management class (IBA 16.1.3): layouts of counters as a table.
 
 use super::MAD_LEN;
+use super::field::{self, data, data_mut};
+use crate::numbered::numbered;
 
 /// Start of an attribute in a datagram of the class (IBA 16.1.1).
 pub const DATA: usize = 64;
 
-/// Attributes of the class that are answered.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Attribute {
-    /// `ClassPortInfo` (IBA 13.4.8.1).
-    ClassPortInfo,
-    /// `PortCounters` (IBA 16.1.3.5).
-    PortCounters,
-    /// `PortCountersExtended` (IBA 16.1.4.11).
-    PortCountersExtended,
-}
-
-impl Attribute {
-    /// The attribute of this id.
-    #[must_use]
-    pub const fn new(id: u16) -> Option<Self> {
-        Some(match id {
-            0x01 => Self::ClassPortInfo,
-            0x12 => Self::PortCounters,
-            0x1D => Self::PortCountersExtended,
-            _ => return None,
-        })
+numbered! {
+    /// Attributes of the class that are answered, by their ids.
+    pub enum Attribute: u16 {
+        /// `ClassPortInfo` (IBA 13.4.8.1).
+        ClassPortInfo = 0x01,
+        /// `PortCounters` (IBA 16.1.3.5).
+        PortCounters = 0x12,
+        /// `PortCountersExtended` (IBA 16.1.4.11).
+        PortCountersExtended = 0x1D,
     }
 }
 
@@ -77,18 +67,13 @@ pub const COUNTERS: usize = Counter::XmitWait as usize + 1;
 pub struct Field {
     /// Which counter.
     pub counter: Counter,
-    /// First byte, from the start of the attribute.
-    at: usize,
-    /// Width in bits: 4 (the lower half of a byte if `shift` is 0), or whole bytes.
-    bits: u32,
-    /// Shift of a half byte.
-    shift: u32,
+    place: field::Field,
     /// Bit of `CounterSelect` that names the counter; from 16 on of `CounterSelect2`.
     select: u32,
 }
 
-const fn field(counter: Counter, at: usize, bits: u32, select: u32) -> Field {
-    Field { counter, at, bits, shift: 0, select }
+const fn field(counter: Counter, at: usize, bits: usize, select: u32) -> Field {
+    Field { counter, place: field::Field::bits(at, 0, bits), select }
 }
 
 /// `CounterSelect2` of `PortCounters` and `PortCountersExtended` from this bit on.
@@ -104,8 +89,8 @@ const PORT_COUNTERS: [Field; COUNTERS] = [
     field(Counter::XmitDiscards, 14, 16, 6),
     field(Counter::XmitConstraintErrors, 16, 8, 7),
     field(Counter::RcvConstraintErrors, 17, 8, 8),
-    Field { counter: Counter::LocalLinkIntegrityErrors, at: 19, bits: 4, shift: 4, select: 9 },
-    field(Counter::ExcessiveBufferOverrunErrors, 19, 4, 10),
+    field(Counter::LocalLinkIntegrityErrors, 19, 4, 9),
+    Field { counter: Counter::ExcessiveBufferOverrunErrors, place: field::Field::bits(19, 4, 4), select: 10 },
     field(Counter::Vl15Dropped, 22, 16, 11),
     field(Counter::XmitData, 24, 32, 12),
     field(Counter::RcvData, 28, 32, 13),
@@ -159,33 +144,15 @@ impl Field {
         selected & (1 << self.select) != 0
     }
 
-    fn bytes(&self) -> core::ops::Range<usize> {
-        let at = DATA + self.at;
-        at..at + self.bits.div_ceil(8) as usize
-    }
-
-    /// Largest value.
-    const fn largest(&self) -> u64 {
-        u64::MAX >> (64 - self.bits)
-    }
-
     /// Reads the counter.
     #[must_use]
     pub fn get(&self, datagram: &[u8; MAD_LEN]) -> u64 {
-        let bytes = datagram.get(self.bytes()).unwrap_or_default();
-        let value = bytes.iter().fold(0, |value, byte| value << 8 | u64::from(*byte));
-        value >> self.shift & self.largest()
+        self.place.get(data(datagram, DATA))
     }
 
     /// Writes the counter, or the largest value where it does not fit: counters stay there (IBA 16.1.3.5).
     pub fn put(&self, datagram: &mut [u8; MAD_LEN], value: u64) {
-        let value = value.min(self.largest()) << self.shift;
-        let kept = !(self.largest() << self.shift);
-        for (byte, index) in datagram.get_mut(self.bytes()).unwrap_or_default().iter_mut().rev().zip(0_u32..) {
-            let [low, ..] = (value >> (8 * index)).to_le_bytes();
-            let [mask, ..] = (kept >> (8 * index)).to_le_bytes();
-            *byte = *byte & mask | low;
-        }
+        self.place.put(data_mut(datagram, DATA), value.min(self.place.largest()));
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::field::Field;
 use super::node::{node_info, port_info, sm_info, switch_info};
+use crate::numbered::numbered;
 
 /// Start of the first record in a datagram.
 pub const DATA: usize = 56;
@@ -37,32 +38,32 @@ pub const NOTICE: u16 = 0x02;
 /// Attribute id of `InformInfo`, which is no record.
 pub const INFORM_INFO: u16 = 0x03;
 
-/// Attribute ids of records (IBA 15.2.5).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u16)]
-pub enum Record {
-    /// `NodeRecord`
-    Node = 0x11,
-    /// `PortInfoRecord`
-    PortInfo = 0x12,
-    /// `SwitchInfoRecord`
-    SwitchInfo = 0x14,
-    /// `LinearForwardingTableRecord`
-    LinearForwarding = 0x15,
-    /// `SMInfoRecord`
-    SmInfo = 0x18,
-    /// `LinkRecord`
-    Link = 0x20,
-    /// `GUIDInfoRecord`
-    GuidInfo = 0x30,
-    /// `ServiceRecord`
-    Service = 0x31,
-    /// `P_KeyTableRecord`
-    PKeyTable = 0x33,
-    /// `PathRecord`
-    Path = 0x35,
-    /// `MCMemberRecord`
-    Member = 0x38,
+numbered! {
+    /// Attribute ids of records (IBA 15.2.5).
+    pub enum Record: u16 {
+        /// `NodeRecord`
+        Node = 0x11,
+        /// `PortInfoRecord`
+        PortInfo = 0x12,
+        /// `SwitchInfoRecord`
+        SwitchInfo = 0x14,
+        /// `LinearForwardingTableRecord`
+        LinearForwarding = 0x15,
+        /// `SMInfoRecord`
+        SmInfo = 0x18,
+        /// `LinkRecord`
+        Link = 0x20,
+        /// `GUIDInfoRecord`
+        GuidInfo = 0x30,
+        /// `ServiceRecord`
+        Service = 0x31,
+        /// `P_KeyTableRecord`
+        PKeyTable = 0x33,
+        /// `PathRecord`
+        Path = 0x35,
+        /// `MCMemberRecord`
+        Member = 0x38,
+    }
 }
 
 /// Component that is reserved: any two records agree in it.
@@ -238,7 +239,7 @@ pub mod member {
         JOIN_STATE,
         PROXY_JOIN,
     ];
-    /// Bits of a mask: MGID, PortGID and JoinState, which a join and a leave need.
+    /// Bits of a mask: PortGID and JoinState, which a join and a leave need.
     pub const JOIN: u64 = 1 << 16 | 1 << 1;
     /// Bits of a mask that a join needs which makes the group: P_Key, Q_Key, SL, FlowLabel, TClass.
     pub const CREATE: u64 = 1 << 2 | 1 << 6 | 1 << 7 | 1 << 12 | 1 << 13;
@@ -298,26 +299,6 @@ pub mod class_port_info {
 }
 
 impl Record {
-    const ALL: [Self; 11] = [
-        Self::Node,
-        Self::PortInfo,
-        Self::SwitchInfo,
-        Self::LinearForwarding,
-        Self::SmInfo,
-        Self::Link,
-        Self::GuidInfo,
-        Self::Service,
-        Self::PKeyTable,
-        Self::Path,
-        Self::Member,
-    ];
-
-    /// The record of this attribute id.
-    #[must_use]
-    pub fn new(id: u16) -> Option<Self> {
-        Self::ALL.into_iter().find(|record| *record as u16 == id)
-    }
-
     /// Components, by the bit of a mask that names each.
     #[must_use]
     pub const fn components(self) -> &'static [Field] {
@@ -373,8 +354,9 @@ mod tests {
 
     #[test]
     fn components_lie_within_their_records() {
-        for record in Record::ALL {
-            assert_eq!(Record::new(record as u16), Some(record));
+        let records: std::vec::Vec<_> = (0..=u16::MAX).filter_map(Record::new).collect();
+        assert_eq!(records.len(), 11);
+        for record in records {
             assert!(record.components().len() <= 64);
             for field in record.components() {
                 assert!(field.end() <= record.len(), "{field:?} of {record:?}");

@@ -2,6 +2,7 @@
 
 use super::field::Field;
 use super::{MAD_LEN, Mad};
+use crate::numbered::numbered;
 
 /// Start of the attribute.
 pub const DATA: usize = 64;
@@ -26,56 +27,33 @@ pub const DR_DLID: Field = Field::bytes(34, 2);
 const INITIAL_PATH: usize = 128;
 const RETURN_PATH: usize = 192;
 
-/// Attributes of subnet management (IBA 14.2.5).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u16)]
-pub enum Attribute {
-    /// `Notice`
-    Notice = 0x02,
-    /// `NodeDescription`
-    NodeDescription = 0x10,
-    /// `NodeInfo`
-    NodeInfo = 0x11,
-    /// `SwitchInfo`
-    SwitchInfo = 0x12,
-    /// `GUIDInfo`
-    GuidInfo = 0x14,
-    /// `PortInfo`
-    PortInfo = 0x15,
-    /// `P_KeyTable`
-    PKeyTable = 0x16,
-    /// `SLtoVLMappingTable`
-    SlToVl = 0x17,
-    /// `VLArbitrationTable`
-    VlArbitration = 0x18,
-    /// `LinearForwardingTable`
-    LinearForwarding = 0x19,
-    /// `MulticastForwardingTable`
-    MulticastForwarding = 0x1B,
-    /// `SMInfo`
-    SmInfo = 0x20,
-}
-
-impl Attribute {
-    const ALL: [Self; 12] = [
-        Self::Notice,
-        Self::NodeDescription,
-        Self::NodeInfo,
-        Self::SwitchInfo,
-        Self::GuidInfo,
-        Self::PortInfo,
-        Self::PKeyTable,
-        Self::SlToVl,
-        Self::VlArbitration,
-        Self::LinearForwarding,
-        Self::MulticastForwarding,
-        Self::SmInfo,
-    ];
-
-    /// The attribute of this id.
-    #[must_use]
-    pub fn new(id: u16) -> Option<Self> {
-        Self::ALL.into_iter().find(|attribute| *attribute as u16 == id)
+numbered! {
+    /// Attributes of subnet management (IBA 14.2.5).
+    pub enum Attribute: u16 {
+        /// `Notice`
+        Notice = 0x02,
+        /// `NodeDescription`
+        NodeDescription = 0x10,
+        /// `NodeInfo`
+        NodeInfo = 0x11,
+        /// `SwitchInfo`
+        SwitchInfo = 0x12,
+        /// `GUIDInfo`
+        GuidInfo = 0x14,
+        /// `PortInfo`
+        PortInfo = 0x15,
+        /// `P_KeyTable`
+        PKeyTable = 0x16,
+        /// `SLtoVLMappingTable`
+        SlToVl = 0x17,
+        /// `VLArbitrationTable`
+        VlArbitration = 0x18,
+        /// `LinearForwardingTable`
+        LinearForwarding = 0x19,
+        /// `MulticastForwardingTable`
+        MulticastForwarding = 0x1B,
+        /// `SMInfo`
+        SmInfo = 0x20,
     }
 }
 

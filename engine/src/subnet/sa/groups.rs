@@ -11,7 +11,7 @@ use core::time::Duration;
 use urxe_wire::mad::MAD_LEN;
 use urxe_wire::mad::node::{notice, port_info};
 use urxe_wire::mad::sa::{self, Record, member};
-use urxe_wire::{Lid, PKey};
+use urxe_wire::{Gid, Lid, PKey, mgid};
 
 use super::super::announcement::{Announcement, GROUP_LEN, GROUPS_A_DATAGRAM};
 use super::super::hosts::AGE;
@@ -51,7 +51,7 @@ pub(super) struct Groups {
     aged_at: Option<Instant>,
 }
 
-fn mgid(record: &[u8]) -> [u8; 16] {
+fn mgid_of(record: &[u8]) -> [u8; 16] {
     member::MGID.slice(record).try_into().unwrap_or_default()
 }
 
@@ -87,7 +87,7 @@ impl Groups {
     }
 
     fn put(&mut self, lid: Lid, record: MemberRecord, heard: Instant) {
-        if self.members.insert((mgid(&record), lid), Membership { record, heard }).is_none() {
+        if self.members.insert((mgid_of(&record), lid), Membership { record, heard }).is_none() {
             *self.counts.entry(lid).or_default() += 1;
         }
     }
@@ -115,7 +115,7 @@ impl Groups {
         for record in groups {
             if !is_sound(record) {
                 result = Err(Refusal::Lie);
-            } else if self.get(mgid(record), lid).is_none() && !self.has_room(lid, own) {
+            } else if self.get(mgid_of(record), lid).is_none() && !self.has_room(lid, own) {
                 result = result.and(Err(Refusal::Full));
             } else {
                 let mut record = *record;
@@ -166,7 +166,7 @@ impl Groups {
         own_records.chunks(GROUPS_A_DATAGRAM).map(|some| Announcement::groups(some.iter().copied(), own)).collect()
     }
 
-    /// Records that match: one of each group where the query names no port, as everybody may know of groups.
+    /// Memberships that match: everybody may know who is in a group.
     pub(super) fn find(&self, request: &Request<'_>) -> Vec<Vec<u8>> {
         let (mask, wanted) = (request.mask, request.wanted);
         // Selectors say how to compare what this leaves out.
@@ -175,19 +175,6 @@ impl Groups {
         let matching = matching.filter(|record| Record::Member.matches(mask, wanted, &record[..]));
         matching.map(|record| record.to_vec()).collect()
     }
-}
-
-/// The LID of a group: that of IPoIB's broadcast group is the first.
-fn mlid(mgid: [u8; 16]) -> u64 {
-    const FIRST: u64 = 0xC000;
-    const COUNT: u64 = 0x3FFE;
-    if mgid.get(12..) == Some(&[0xFF; 4][..]) {
-        return FIRST;
-    }
-    let sum = mgid
-        .iter()
-        .fold(0xCBF2_9CE4_8422_2325_u64, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01B3));
-    FIRST + 1 + sum % (COUNT - 1)
 }
 
 impl Subnet {
@@ -240,7 +227,7 @@ impl Subnet {
         if lid != self.config.lid {
             return Err(sa::STATUS_INVALID);
         }
-        let mut group = mgid(wanted);
+        let mut group = mgid_of(wanted);
         if mask & member::HAS_MGID == 0 || group == [0; 16] {
             group = self.new_group(lid);
         }
@@ -290,7 +277,7 @@ impl Subnet {
             field.copy(wanted, &mut record);
         }
         for (field, value) in [
-            (member::MLID, mlid(group)),
+            (member::MLID, mgid::mlid(&Gid::new(group)).0.into()),
             (member::MTU.0, 2),
             (member::MTU.1, pick(1 << 5, member::MTU.1, port_info::NEIGHBOR_MTU.get(own))),
             (member::RATE.0, 2),
@@ -326,7 +313,7 @@ impl Subnet {
             return Err(sa::STATUS_INSUFFICIENT_COMPONENTS);
         }
         let lid = self.port_of(member::PORT_GID.slice(wanted)).ok_or(sa::STATUS_INVALID)?;
-        let group = mgid(wanted);
+        let group = mgid_of(wanted);
         let groups = &mut self.administration.groups;
         let mut record =
             groups.get(group, lid).copied().filter(|_| lid == self.config.lid).ok_or(sa::STATUS_INVALID)?;

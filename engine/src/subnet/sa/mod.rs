@@ -14,6 +14,7 @@ use urxe_wire::mad::sa::{self, Record, inform};
 use urxe_wire::mad::{MAD_LEN, Mad, Rmpp};
 use urxe_wire::{Lid, Qpn};
 
+use super::announcement::GROUP_LEN;
 use super::{Output, PortConfig, Refusal, Subnet};
 use crate::mad::Address;
 use crate::time::Instant;
@@ -68,7 +69,7 @@ impl Administration {
         now: Instant,
         host: (Lid, [u8; 16]),
         own: Lid,
-        groups: impl Iterator<Item = &'a [u8; 52]>,
+        groups: impl Iterator<Item = &'a [u8; GROUP_LEN]>,
     ) -> Result<(), Refusal> {
         self.groups.hear(now, host, own, groups)
     }

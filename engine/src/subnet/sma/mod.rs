@@ -127,26 +127,23 @@ fn link(info: &mut [u8], width: u8, speed: u8, mtu: u8) {
 
 /// A block of a table of P_Keys.
 pub(super) fn p_key_block(p_keys: &[PKey], block: u32) -> Option<Data> {
-    const LEN: usize = 32;
-    let mut keys = [0; DATA_LEN];
-    let first = usize::try_from(block).ok()?.checked_mul(LEN)?;
-    let there = p_keys.get(first..).filter(|rest| first == 0 || !rest.is_empty())?;
-    for (to, from) in keys.chunks_exact_mut(2).zip(there) {
-        to.copy_from_slice(&from.0.to_be_bytes());
-    }
-    Some(keys)
+    table_block(p_keys, block, |p_key| p_key.0.to_be_bytes())
 }
 
 /// A block of `GUIDInfo`.
 pub(super) fn guid_block(guids: &[u64], block: u32) -> Option<Data> {
-    const LEN: usize = 8;
-    let mut table = [0; DATA_LEN];
-    let first = usize::try_from(block).ok()?.checked_mul(LEN)?;
-    let there = guids.get(first..).filter(|rest| first == 0 || !rest.is_empty())?;
-    for (to, from) in table.chunks_exact_mut(8).zip(there) {
-        to.copy_from_slice(&from.to_be_bytes());
+    table_block(guids, block, |guid| guid.to_be_bytes())
+}
+
+/// As many entries as an attribute has room for; `None` for a block behind the first that has none.
+fn table_block<T, const N: usize>(table: &[T], block: u32, bytes: impl Fn(&T) -> [u8; N]) -> Option<Data> {
+    let mut data = [0; DATA_LEN];
+    let first = usize::try_from(block).ok()?.checked_mul(DATA_LEN / N)?;
+    let there = table.get(first..).filter(|rest| first == 0 || !rest.is_empty())?;
+    for (to, from) in data.chunks_exact_mut(N).zip(there) {
+        to.copy_from_slice(&bytes(from));
     }
-    Some(table)
+    Some(data)
 }
 
 /// Highest block of an arbitration table that there is: two halves of each priority.
