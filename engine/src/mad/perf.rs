@@ -106,3 +106,49 @@ impl Performance {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+
+    use super::*;
+
+    #[test]
+    fn performance_counters_start_again_where_they_are_set() {
+        const PORT_COUNTERS: u16 = 0x12;
+        let ask = |method, attribute_id, port, select: u16| {
+            let mut datagram = [0; MAD_LEN];
+            let header = Mad {
+                class: Mad::CLASS_PERF,
+                class_version: 1,
+                method,
+                status: 0,
+                class_specific: 0,
+                transaction_id: 1,
+                attribute_id,
+                attribute_modifier: 0,
+            };
+            header.emit(datagram.first_chunk_mut().unwrap());
+            datagram[65] = port;
+            datagram[66..68].copy_from_slice(&select.to_be_bytes());
+            datagram
+        };
+        let packets = |answer: [u8; MAD_LEN]| u32::from_be_bytes(answer[64 + 36..64 + 40].try_into().unwrap());
+        let status = |answer: [u8; MAD_LEN]| Mad::of(&answer).unwrap().status;
+        let (mut performance, mut values) = (Performance::default(), [0; COUNTERS]);
+        values[perf::Counter::RcvPackets as usize] = 12;
+        let mut answer = |datagram, values: &Values| performance.answer(&datagram, values).unwrap();
+        assert_eq!(packets(answer(ask(1, PORT_COUNTERS, 1, 0), &values)), 12);
+        assert_eq!(packets(answer(ask(2, PORT_COUNTERS, 1, 0x4000), &values)), 12, "not selected");
+        assert_eq!(packets(answer(ask(2, PORT_COUNTERS, 1, 0x8000), &values)), 0);
+        values[perf::Counter::RcvPackets as usize] = 15;
+        assert_eq!(packets(answer(ask(1, PORT_COUNTERS, 255, 0), &values)), 3);
+        let extended = answer(ask(1, 0x1D, 1, 0), &values);
+        assert_eq!(extended[64 + 32..64 + 40], 3_u64.to_be_bytes());
+        assert_eq!(packets(answer(ask(1, PORT_COUNTERS, 1, 0), &[0; 17])), 0, "a process has gone, with its counts");
+        assert_eq!(status(answer(ask(1, 0x99, 1, 0), &values)), Mad::STATUS_BAD_METHOD_ATTRIBUTE);
+        assert_eq!(status(answer(ask(1, PORT_COUNTERS, 2, 0), &values)), Mad::STATUS_INVALID_FIELD);
+        let info = answer(ask(1, 1, 0, 0), &values);
+        assert_eq!((info[3], info[64..68].to_vec()), (0x81, vec![1, 1, 0x15, 0]));
+    }
+}
