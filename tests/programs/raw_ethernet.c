@@ -1,8 +1,6 @@
 /* Raw packet queue pairs and flow steering on lo. Prints "ok". */
 #include "raw_ethernet.h"
 
-#include <time.h>
-
 static void states(void)
 {
     struct end end = end_in(IBV_QPS_RESET, NULL);
@@ -378,13 +376,6 @@ static void groups(void)
     settle(&end);
     CHECK(count(end.recv_cq) == 0);
     finish(&end);
-}
-
-static double now(void)
-{
-    struct timespec at;
-    clock_gettime(CLOCK_MONOTONIC, &at);
-    return at.tv_sec + at.tv_nsec / 1e9;
 }
 
 /* A limit on the rate is kept, and ends when it is taken away. */

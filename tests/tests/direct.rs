@@ -319,14 +319,14 @@ fn states_and_rights_of_queue_pairs() {
     });
 }
 
-/// A right that `ibv_modify_qp(3)` has taken away stays away, whatever other threads do with the queue pair meanwhile.
+/// A right that `ibv_modify_qp(3)` has taken away stays away, whatever comes for the queue pair meanwhile and shows it to its peer again.
 #[test]
 fn rights_taken_away_from_a_busy_queue_pair() {
     in_direct_world(|| {
-        let inbox = End::new(&Context::open()?, &Options::default())?.region(PAGE)?;
         for round in 0..40 {
             let pair = Pair::new(&Options::default())?;
             let (local, memory) = (pair.near.region(PAGE)?, pair.far.region(PAGE)?);
+            let inbox = pair.far.region(PAGE)?;
             let before = counter("direct_requests")?;
             for _ in 0..20 {
                 succeeds(&pair.near, Op::Write(memory.at(0)), &[local.sge(0, 8)])?;
@@ -334,24 +334,38 @@ fn rights_taken_away_from_a_busy_queue_pair() {
             ensure!(counter("direct_requests")? > before, "round {round}: not direct");
             memory.pages().write(0, &77_u64.to_ne_bytes());
             local.pages().write(0, &78_u64.to_ne_bytes());
-            let stop = AtomicBool::new(false);
+            let (has_begun, ends, has_ended) = (AtomicBool::new(false), AtomicBool::new(false), AtomicBool::new(false));
             std::thread::scope(|scope| -> Result<()> {
-                let posters: Vec<_> = (0..2)
-                    .map(|_| {
-                        scope.spawn(|| {
-                            while !stop.load(Ordering::Relaxed) {
-                                // The queue may be full: it was looked at all the same.
-                                let _ = pair.far.qp.post_recv(&RecvWr::new(1, &[inbox.sge(0, 8)]));
-                            }
-                        })
-                    })
-                    .collect();
+                let sender = scope.spawn(|| -> Result<()> {
+                    let burst = vec![SendWr::new(Op::Send, &[local.sge(0, 8)]); 8];
+                    while !ends.load(Ordering::Relaxed) {
+                        pair.near.qp.post_sends(&burst)?;
+                        let all = pair.near.send_cq.take(burst.len())?;
+                        ensure!(all.iter().all(|wc| wc.status == Status::SUCCESS), "{all:?}");
+                        has_begun.store(true, Ordering::Relaxed);
+                    }
+                    Ok(())
+                });
+                for _ in 0..2 {
+                    scope.spawn(|| {
+                        while !has_ended.load(Ordering::Relaxed) {
+                            // The queue may be full: it was looked at all the same.
+                            let _ = pair.far.qp.post_recv(&RecvWr::new(1, &[inbox.sge(0, 8)]));
+                            let _ = pair.far.recv_cq.poll(64);
+                        }
+                    });
+                }
+                while !has_begun.load(Ordering::Relaxed) && !sender.is_finished() {
+                    std::thread::yield_now();
+                }
                 let change = Change::to(v::IBV_QPS_RTS)
                     .with(v::IBV_QP_ACCESS_FLAGS, |attr| attr.qp_access_flags = v::IBV_ACCESS_REMOTE_READ);
                 let changed = pair.far.qp.modify(&change);
-                stop.store(true, Ordering::Relaxed);
-                posters.into_iter().for_each(|poster| drop(poster.join()));
-                Ok(changed?)
+                ends.store(true, Ordering::Relaxed);
+                let sent = sender.join().map_err(|_| anyhow::anyhow!("the sender panicked"));
+                has_ended.store(true, Ordering::Relaxed);
+                changed?;
+                sent?
             })?;
             let wc = pair.near.complete(&SendWr::new(Op::Write(memory.at(0)), &[local.sge(0, 8)]))?;
             ensure!(wc.status != Status::SUCCESS && memory.pages().read_u64(0) == 77, "round {round}: {wc:?}");

@@ -39,8 +39,10 @@ impl Cable<'_> {
         std::fs::create_dir_all(&folder)?;
         let variables = [format!("OSM_CACHE_DIR={}/", text(&folder)?), format!("OSM_TMP_DIR={}/", text(&folder)?)];
         let log = self.log(host);
-        // Each line of the log is written at once: what is waited for is in there.
-        let words = ["env", &variables[0], &variables[1], "opensm", "-D", "0x3", "-d2", "-f", text(&log)?];
+        // Each line of the log is written at once: what is waited for is in there. A host has two seconds for an answer, three times:
+        // the default, a tenth of that, is the error of a busy machine.
+        let words =
+            ["env", &variables[0], &variables[1], "opensm", "-D", "0x3", "-d2", "-t", "2000", "-f", text(&log)?];
         self.spawn(host, &[&words[..], options].concat())
     }
 

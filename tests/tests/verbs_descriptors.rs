@@ -90,12 +90,10 @@ fn close_all(destroys: bool) -> Result<()> {
     let context = Context::open()?;
     let pair = Pair::on(&context, &Options { events: true, ..Options::default() })?;
     works(&pair)?;
+    // SAFETY: an open context.
+    let raw = unsafe { &*context.raw() };
     // Those are libibverbs' to close, whatever they are: no number of theirs is used again.
-    let theirs = unsafe {
-        // SAFETY: an open context.
-        let raw = &*context.raw();
-        [raw.cmd_fd, raw.async_fd]
-    };
+    let theirs = [raw.cmd_fd, raw.async_fd];
     let channels = [&pair.near, &pair.far].map(|end| end.channel.as_ref().map(|channel| channel.fd()));
     let mut strangers = Vec::new();
     let numbers = open_numbers()?;

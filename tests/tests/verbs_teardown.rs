@@ -71,10 +71,7 @@ impl Target {
 
     fn bind(end: &End, memory: &Mr) -> Result<Window> {
         let window = Window::new(&end.pd, v::IBV_MW_TYPE_2)?;
-        let rkey = window.rkey() & !0xff | (window.rkey() + 1) & 0xff;
-        window.post_bind(&end.qp, 1, rkey, part(memory, 0, LEN, v::IBV_ACCESS_REMOTE_WRITE))?;
-        window.set_rkey(rkey);
-        ensure!(end.send_cq.next()?.status == Status::SUCCESS);
+        window.open(end, part(memory, 0, LEN, v::IBV_ACCESS_REMOTE_WRITE))?;
         Ok(window)
     }
 

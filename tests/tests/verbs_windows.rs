@@ -27,16 +27,9 @@ impl Scene {
         Ok(Self { pair, options, region, local })
     }
 
-    /// Binds by the verb of the window's kind; returns the key it shall have.
-    fn bind(&self, window: &Window, kind: v::ibv_mw_type, wr_id: u64) -> Result<u32> {
-        let (qp, info) = (&self.pair.near.qp, part(&self.region, 64, 64, READ));
-        if kind == v::IBV_MW_TYPE_1 {
-            window.bind(qp, wr_id, info)?;
-            return Ok(window.rkey());
-        }
-        let rkey = window.rkey() & !0xff | (window.rkey() + 1) & 0xff;
-        window.post_bind(qp, wr_id, rkey, info)?;
-        Ok(rkey)
+    /// Binds a window; returns the key it shall have.
+    fn bind(&self, window: &Window, wr_id: u64) -> Result<u32> {
+        window.bind_as_its_type(&self.pair.near.qp, wr_id, part(&self.region, 64, 64, READ))
     }
 
     /// The far end reads through a window.
@@ -67,7 +60,7 @@ fn a_bind_that_is_flushed_leaves_the_window_closed() {
             let window = Window::new(&near.pd, kind)?;
             // Nobody receives it.
             near.qp.post_send(&SendWr::new(Op::Send, &[scene.region.sge(0, 8)]).id(1))?;
-            let rkey = scene.bind(&window, kind, 2)?;
+            let rkey = scene.bind(&window, 2)?;
             let told: Vec<_> = near.send_cq.take(2)?.iter().map(|wc| (wc.wr_id, wc.status)).collect();
             ensure!(told == [(1, Status::RNR_RETRY_EXC_ERR), (2, Status::WR_FLUSH_ERR)], "{told:?}");
 
@@ -77,7 +70,7 @@ fn a_bind_that_is_flushed_leaves_the_window_closed() {
 
             // It can be bound as if nothing had been.
             scene.reconnect()?;
-            let rkey = scene.bind(&window, kind, 3)?;
+            let rkey = scene.bind(&window, 3)?;
             let bound = near.send_cq.next()?;
             ensure!((bound.wr_id, bound.status) == (3, Status::SUCCESS), "type {kind}: bound again: {bound:?}");
             ensure!(scene.read(rkey)? == Status::SUCCESS, "type {kind}");
@@ -97,7 +90,7 @@ fn a_bind_that_reset_forgets_leaves_the_window_closed() {
             // Without a peer that answers, the SEND stays outstanding.
             scene.pair.far.qp.modify(&Change::to(v::IBV_QPS_ERR))?;
             near.qp.post_send(&SendWr::new(Op::Send, &[scene.region.sge(0, 8)]).id(1))?;
-            let rkey = scene.bind(&window, kind, 2)?;
+            let rkey = scene.bind(&window, 2)?;
             scene.reconnect()?;
             let status = scene.read(rkey)?;
             ensure!(status == Status::REM_ACCESS_ERR, "type {kind}: {status:?}");
@@ -113,7 +106,7 @@ fn a_bind_that_has_completed_stays() {
         let scene = Scene::new()?;
         let near = &scene.pair.near;
         let window = Window::new(&near.pd, v::IBV_MW_TYPE_1)?;
-        let rkey = scene.bind(&window, v::IBV_MW_TYPE_1, 1)?;
+        let rkey = scene.bind(&window, 1)?;
         ensure!(near.send_cq.next()?.status == Status::SUCCESS);
         near.qp.post_send(&SendWr::new(Op::Send, &[scene.region.sge(0, 8)]))?;
         ensure!(near.send_cq.next()?.status == Status::RNR_RETRY_EXC_ERR);

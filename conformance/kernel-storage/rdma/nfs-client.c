@@ -18,7 +18,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { INLINE = 4096, RECEIVES = 16, SENDS = 16, READS = 16, RETRIES = 6, PART = 262144 };
+enum { INLINE = 4096, RECEIVES = 16, SENDS = 16, READS = 16, RETRIES = 6, PART = 262144, REQUEST = 1024 };
 enum { SENT = 1000 };
 /* RPC over RDMA (RFC 8166), RPC (RFC 5531). */
 enum { RDMA_VERSION = 1, RDMA_MSG = 0, RPC_CALL = 0, RPC_REPLY = 1, RPC_VERSION = 2, AUTH_SYS = 1 };
@@ -239,14 +239,20 @@ static void anonymous(struct xdr *xdr) {
         word(xdr, 0);
 }
 
-static void write_part(struct client *client, const char *name, uint64_t at, struct chunk chunk) {
-    uint8_t message[1024];
-    uint32_t ignored;
-    struct xdr xdr = {message, message + sizeof message};
+/* Begins the request for a part of a file, in `message`, which has REQUEST bytes. */
+static struct xdr begin_part(struct client *client, uint8_t *message, const char *name, uint32_t operation, uint64_t at) {
+    struct xdr xdr = {message, message + REQUEST};
     open_compound(&xdr, client, name, 1);
-    word(&xdr, OP_WRITE);
+    word(&xdr, operation);
     anonymous(&xdr);
     hyper(&xdr, at);
+    return xdr;
+}
+
+static void write_part(struct client *client, const char *name, uint64_t at, struct chunk chunk) {
+    uint8_t message[REQUEST];
+    uint32_t ignored;
+    struct xdr xdr = begin_part(client, message, name, OP_WRITE, at);
     word(&xdr, UNSTABLE);
     word(&xdr, chunk.length);
     uint32_t length = xdr.at - message;
@@ -258,13 +264,9 @@ static void write_part(struct client *client, const char *name, uint64_t at, str
 }
 
 static void read_part(struct client *client, const char *name, uint64_t at, struct chunk chunk) {
-    uint8_t message[1024];
+    uint8_t message[REQUEST];
     uint32_t written;
-    struct xdr xdr = {message, message + sizeof message};
-    open_compound(&xdr, client, name, 1);
-    word(&xdr, OP_READ);
-    anonymous(&xdr);
-    hyper(&xdr, at);
+    struct xdr xdr = begin_part(client, message, name, OP_READ, at);
     word(&xdr, chunk.length);
     struct xdr reply = exchange(client, message, xdr.at - message, &chunk, 0, &written);
     third_result(&reply, OP_READ);

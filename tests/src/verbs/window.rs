@@ -3,10 +3,13 @@
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 
+use anyhow::{Result, ensure};
 use urxe_ffi::verbs as v;
 
+use super::cq::Status;
 use super::handle::{Errno, Handle};
 use super::memory::{Mr, Pd};
+use super::pair::End;
 use super::qp::{PostError, Qp};
 use super::wr::Remote;
 
@@ -56,6 +59,29 @@ impl Window {
             let verb = (*self.pd.context().raw()).ops.bind_mw.expect("every provider has it");
             verb(qp.raw(), self.handle.raw(), &raw mut bind)
         })
+    }
+
+    /// Binds it in the way of its type. Returns the key that it has then: of type 2 the next one, which the window is not told.
+    pub fn bind_as_its_type(&self, qp: &Qp, wr_id: u64, info: v::ibv_mw_bind_info) -> Result<u32> {
+        // SAFETY: a field of a live window.
+        if unsafe { (*self.handle.raw()).type_ } == v::IBV_MW_TYPE_1 {
+            self.bind(qp, wr_id, info)?;
+            return Ok(self.rkey());
+        }
+        let rkey = self.rkey() & !0xff | (self.rkey() + 1) & 0xff;
+        self.post_bind(qp, wr_id, rkey, info)?;
+        Ok(rkey)
+    }
+
+    /// Binds it in the way of its type, and waits until it is bound.
+    pub fn open(&self, end: &End, info: v::ibv_mw_bind_info) -> Result<()> {
+        let rkey = self.bind_as_its_type(&end.qp, 1, info)?;
+        let wc = end.send_cq.next()?;
+        ensure!(wc.status == Status::SUCCESS, "{wc:?}");
+        if rkey != self.rkey() {
+            self.set_rkey(rkey);
+        }
+        Ok(())
     }
 
     /// `IBV_WR_BIND_MW`, of a window of type 2.

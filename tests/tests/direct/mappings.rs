@@ -121,8 +121,7 @@ fn protected_in_part_and_by_a_window() {
         let scene = Scene::new()?;
         let far = &scene.pair.far;
         let window = Window::new(&far.pd, v::IBV_MW_TYPE_1)?;
-        window.bind(&far.qp, 1, part(&scene.memory, PAGE, 3 * PAGE, v::IBV_ACCESS_REMOTE_WRITE))?;
-        ensure!(far.send_cq.next()?.status == Status::SUCCESS);
+        window.open(far, part(&scene.memory, PAGE, 3 * PAGE, v::IBV_ACCESS_REMOTE_WRITE))?;
         scene.pages.protect_from(2 * PAGE, libc::PROT_READ);
         far.qp.post_recv(&RecvWr::new(0, &[]))?;
         scene.local.pages().write(0, &pattern(4, LEN));

@@ -168,15 +168,7 @@ fn windows_closed_under_traffic() {
             let region = Mr::alloc(&pair.far.pd, 4 * PAGE, ALL_ACCESS | v::IBV_ACCESS_MW_BIND)?;
             let local = pair.near.region(4 * PAGE)?;
             let window = Window::new(&pair.far.pd, kind)?;
-            let info = part(&region, 0, 2 * PAGE, v::IBV_ACCESS_REMOTE_WRITE);
-            if kind == v::IBV_MW_TYPE_1 {
-                window.bind(&pair.far.qp, 1, info)?;
-            } else {
-                let rkey = window.rkey() & !0xff | (window.rkey() + 1) & 0xff;
-                window.post_bind(&pair.far.qp, 1, rkey, info)?;
-                window.set_rkey(rkey);
-            }
-            ensure!(pair.far.send_cq.next()?.status == Status::SUCCESS);
+            window.open(&pair.far, part(&region, 0, 2 * PAGE, v::IBV_ACCESS_REMOTE_WRITE))?;
             let at = window.at(&region, 0);
             let (is_closed, has_begun) = (AtomicBool::new(false), AtomicBool::new(false));
             let before = counter("direct_requests")?;
@@ -222,8 +214,7 @@ fn windows_of_regions_that_are_not_shared() {
         let second = Mr::of(&pair.far.pd, &pages, 4 * PAGE, 8 * PAGE, ALL_ACCESS | v::IBV_ACCESS_MW_BIND)?;
         let window = Window::new(&pair.far.pd, v::IBV_MW_TYPE_1)?;
         let rights = v::IBV_ACCESS_REMOTE_WRITE | v::IBV_ACCESS_REMOTE_READ;
-        window.bind(&pair.far.qp, 1, part(&second, 0, 4 * PAGE, rights))?;
-        ensure!(pair.far.send_cq.next()?.status == Status::SUCCESS);
+        window.open(&pair.far, part(&second, 0, 4 * PAGE, rights))?;
         let local = pair.near.region(PAGE)?;
         local.pages().write(0, &pattern(1, PAGE));
         let before = counter("direct_requests")?;

@@ -94,15 +94,7 @@ fn closed_in_a_copy(how: Close) -> Result<bool> {
     ensure!(is_direct(&pair, &memory)?);
     let kind = if let Close::Invalidate = how { v::IBV_MW_TYPE_2 } else { v::IBV_MW_TYPE_1 };
     let window = Window::new(&pair.far.pd, kind)?;
-    let info = part(&memory, 0, 2 * PAGE, v::IBV_ACCESS_REMOTE_WRITE);
-    if kind == v::IBV_MW_TYPE_1 {
-        window.bind(&pair.far.qp, 1, info)?;
-    } else {
-        let rkey = window.rkey() & !0xff | (window.rkey() + 1) & 0xff;
-        window.post_bind(&pair.far.qp, 1, rkey, info)?;
-        window.set_rkey(rkey);
-    }
-    ensure!(pair.far.send_cq.next()?.status == Status::SUCCESS);
+    window.open(&pair.far, part(&memory, 0, 2 * PAGE, v::IBV_ACCESS_REMOTE_WRITE))?;
     let at = window.at(&memory, 0);
     // Nobody else may reach it: so it stays private memory.
     let local = Mr::alloc(&pair.near.pd, 2 * PAGE, v::IBV_ACCESS_LOCAL_WRITE)?;

@@ -169,11 +169,7 @@ pub(super) fn bindable(device: &Device) -> Result<(Pair, Mr, Mr)> {
 }
 
 pub(super) fn bind_2(pair: &Pair, window: &Window, region: &Mr) -> Result<()> {
-    let rkey = window.rkey() & !0xff | (window.rkey() + 1) & 0xff;
-    window.post_bind(&pair.far.qp, 1, rkey, part(region, 0, 64, v::IBV_ACCESS_REMOTE_READ))?;
-    ensure!(pair.far.send_cq.next()?.status == Status::SUCCESS);
-    window.set_rkey(rkey);
-    Ok(())
+    window.open(&pair.far, part(region, 0, 64, v::IBV_ACCESS_REMOTE_READ))
 }
 
 /// Whether the near end can read through a window.
