@@ -58,7 +58,7 @@ impl Things {
             sources: String::new(),
             makefile: read(&root.join("Makefile"))?,
             rules: BTreeSet::new(),
-            commands: help.first().map(|text| listed(text)).unwrap_or_default(),
+            commands: help.first().map(|text| commands(text)).unwrap_or_default(),
             options: help.iter().flat_map(|text| options(text)).map(str::to_owned).collect(),
         };
         for entry in fs::read_dir(root)? {
@@ -278,8 +278,9 @@ fn is_word(word: &str) -> bool {
         && word.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_-".contains(&byte))
 }
 
-/// The commands that a help lists.
-fn listed(help: &str) -> BTreeSet<String> {
+/// Commands that a help lists.
+#[must_use]
+pub fn commands(help: &str) -> BTreeSet<String> {
     // Titles of tasks stand at the left margin.
     let lines = help.lines().take_while(|line| *line != "Options:").filter(|line| line.starts_with("  "));
     lines.filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect()

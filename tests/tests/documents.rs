@@ -1,4 +1,4 @@
-//! README, CONTRIBUTING and the like, `docs/` and `spec/` name only what exists, and all of what they list.
+//! Documents name only what exists, and all of what they list.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 use urxe_tests::artifacts;
-use urxe_tests::documents::Things;
+use urxe_tests::documents::{Things, commands};
 use urxe_tests::requirements::files;
 
 fn help(command: &[&str]) -> Result<String> {
@@ -22,15 +22,10 @@ fn root() -> PathBuf {
 /// Documents by their paths below `root`. The changelog is none: it names what is gone.
 fn documents(root: &Path) -> Result<Vec<PathBuf>> {
     let mut documents = Vec::new();
-    for entry in root.read_dir()? {
-        let name = entry?.file_name().to_string_lossy().into_owned();
-        documents.extend((name.ends_with(".md") && name != "CHANGELOG.md").then(|| PathBuf::from(name)));
+    for path in [files(root, "md")?, vec![root.join("fuzz/README.md")]].concat() {
+        documents.push(path.strip_prefix(root)?.to_owned());
     }
-    for folder in ["docs", "spec"] {
-        for path in files(&root.join(folder), "md")? {
-            documents.push(path.strip_prefix(root)?.to_owned());
-        }
-    }
+    documents.retain(|path| path != Path::new("CHANGELOG.md"));
     Ok(documents)
 }
 
@@ -113,8 +108,9 @@ fn the_architecture_lists_every_crate_and_its_dependencies() -> Result<()> {
 fn the_guide_lists_every_option() -> Result<()> {
     let text = std::fs::read_to_string(root().join("docs/guide/configuration.md"))?;
     let listed: Vec<&str> = first_column(&text).into_iter().filter(|name| name.starts_with("--")).collect();
+    let options: Vec<String> = urxe_options::ALL.iter().map(|option| format!("--{}", option.name)).collect();
+    ensure!(listed == options, "docs/guide/configuration.md lists {listed:?}, and there are {options:?}");
     for option in urxe_options::ALL {
-        ensure!(listed.contains(&format!("--{}", option.name).as_str()), "no row for --{}", option.name);
         ensure!(text.contains(option.variable), "{} is not named", option.variable);
     }
     Ok(())
@@ -136,24 +132,12 @@ fn the_guide_has_the_grammar_of_faults() -> Result<()> {
 fn documents_name_only_what_exists() -> Result<()> {
     let root = root();
     let mut all = vec![help(&[])?];
-    for command in [
-        "run",
-        "status",
-        "doctor",
-        "install",
-        "uninstall",
-        "env",
-        "explain",
-        "faults",
-        "inject",
-        "replay",
-        "trace",
-        "cdi",
-        "completions",
-        "man",
-    ] {
+    let commands = commands(&all[0]);
+    ensure!(commands.len() > 12, "only {commands:?} were found");
+    for command in &commands {
         all.push(help(&[command])?);
     }
+    all.push(help(&["ipoib", "up"])?);
     let things = Things::read(&root, &all)?;
     let documents = documents(&root)?;
     let mut missing = Vec::new();
@@ -165,7 +149,6 @@ fn documents_name_only_what_exists() -> Result<()> {
     Ok(())
 }
 
-/// `scripts/doc-comments` lists the doc comments that begin with a pronoun.
 /// Every line that the example of CONTRIBUTING adds is in the file that it names.
 #[test]
 fn the_example_of_a_change_is_in_the_sources() -> Result<()> {
@@ -185,6 +168,7 @@ fn the_example_of_a_change_is_in_the_sources() -> Result<()> {
     Ok(())
 }
 
+/// `scripts/doc-comments` lists the doc comments that begin with a pronoun.
 #[test]
 fn doc_comments_make_sense_alone() -> Result<()> {
     let output = Command::new(root().join("scripts/doc-comments")).output()?;
