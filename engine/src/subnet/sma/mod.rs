@@ -135,7 +135,7 @@ pub(super) fn guid_block(guids: &[u64], block: u32) -> Option<Data> {
     table_block(guids, block, |guid| guid.to_be_bytes())
 }
 
-/// As many entries as an attribute has room for; `None` for a block behind the first that has none.
+/// Entries of a block, as many as an attribute has room for; `None` for a block behind the first that has none.
 fn table_block<T, const N: usize>(table: &[T], block: u32, bytes: impl Fn(&T) -> [u8; N]) -> Option<Data> {
     let mut data = [0; DATA_LEN];
     let first = usize::try_from(block).ok()?.checked_mul(DATA_LEN / N)?;
