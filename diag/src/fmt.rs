@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Display};
 
-use urxe_engine::event::{Nak, RetryReason};
+use urxe_engine::event::{MigrationCause, Nak, RetryReason};
 use urxe_engine::fault::ResponderFault;
 use urxe_engine::{
     Access, Accessor, BindError, Denied, DropReason, Event, QpState, Refusal, Region, RegionKind, SendOp,
@@ -207,6 +207,16 @@ pub(crate) fn nak(nak: Nak) -> String {
     }
 }
 
+/// Why a queue pair goes on over its alternate path.
+const fn migration(cause: MigrationCause) -> &'static str {
+    match cause {
+        MigrationCause::Retries => "no answer came on the other after the last retry",
+        MigrationCause::Peer => "the peer takes it",
+        MigrationCause::Consumer => "the application asked for it",
+        MigrationCause::PathDown => "the interface of the other is down",
+    }
+}
+
 /// Why requests are sent again.
 pub(crate) const fn retry(reason: RetryReason) -> &'static str {
     match reason {
@@ -215,6 +225,7 @@ pub(crate) const fn retry(reason: RetryReason) -> &'static str {
         RetryReason::ImpliedNak => "a response to it was lost",
         RetryReason::Rnr => "the peer had no receive posted",
         RetryReason::TailLossProbe => "nothing came back for several round trips",
+        RetryReason::PathMigration => "packets take another path now",
     }
 }
 
@@ -243,6 +254,7 @@ pub(crate) fn event(event: &Event, refused: Option<&Refused>) -> Option<String> 
         Event::Lost { packets } => format!("{packets} packets are found lost"),
         Event::SentAgain { psn } => format!("PSN {psn} alone is sent again"),
         Event::SentInVain { packets } => format!("{packets} packets were sent again and had not been lost"),
+        Event::Migrated { cause } => format!("the alternate path is the primary one now: {}", migration(*cause)),
         Event::Marked { .. } => "it met congestion on the way".to_owned(),
         Event::SentCnp => "answered by a congestion notification".to_owned(),
         // The fault before it says more.

@@ -10,4 +10,6 @@ pub enum AsyncEvent {
     CommunicationEstablished,
     SqDrained,
     LastWqeReached,
+    PathMigrated,
+    PathMigrationError,
 }

@@ -51,6 +51,21 @@ pub enum RetryReason {
     Rnr,
     /// No answer came for several round trips: the oldest packet probes what the peer misses.
     TailLossProbe,
+    /// Packets take another path (IBA 17.2.8).
+    PathMigration,
+}
+
+/// Why a queue pair goes on over its alternate path.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MigrationCause {
+    /// Tries ran out.
+    Retries,
+    /// The peer did.
+    Peer,
+    /// The consumer asked for it.
+    Consumer,
+    /// The primary path is known to be down.
+    PathDown,
 }
 
 /// A NAK, sent or received.
@@ -188,6 +203,11 @@ pub enum Event {
         psn: Psn,
         /// How many tries are left; `None` if they are not counted.
         left: Option<u8>,
+    },
+    /// The alternate path is the primary one now (IBA 17.2.8).
+    Migrated {
+        /// Why.
+        cause: MigrationCause,
     },
     /// Packets arrived with marks of congestion.
     Marked {

@@ -73,7 +73,7 @@
 //! | | |
 //! |---|---|
 //! | [`endpoint`] | [`Endpoint`], and the parts of one for programs with threads: QPN table, timer queue |
-//! | [`qp`] | the queue pair: [`qp::state`] and [`qp::attr`] have states and attributes; the rules of `modify` and the send and receive halves are private |
+//! | [`qp`] | the queue pair: [`qp::state`] and [`qp::attr`] have states and attributes, [`qp::migration`] alternate paths; the rules of `modify` and the send and receive halves are private |
 //! | [`cq`], [`srq`], [`counter`] | completion queues, shared receive queues, completion counters |
 //! | [`Region`], [`KeyTable`], [`memory`], [`mw`], [`access`] | regions, keys, access to memory, memory windows, access rights |
 //! | [`work`], [`direct`] | work requests; those that a host carries out without packets |
@@ -141,6 +141,8 @@ pub use memory::{Ask, Denied, Fault, Invalidation, Memory, Touch};
 pub use moderation::Moderation;
 pub use mr::{Accessor, Pd, Refusal, Region, RegionKind};
 pub use mw::{Bind, BindError, RegionTable, WindowType};
+pub use qp::attr::MigrationState;
+pub use qp::migration::Paths;
 pub use qp::sge::{copy_payload, scatter};
 pub use qp::{AckTimer, ModifyError, Progress, QpCap, QpConfig, QpType, QueuePair, attr, state::QpState};
 pub use quirks::Quirks;

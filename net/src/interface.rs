@@ -6,15 +6,16 @@ use urxe_wire::{Gid, GidLayout, Guid, LOOPBACK_PORT, LidScheme, LinkLayer, ROCE_
 
 use crate::error::PortError;
 use crate::infiniband_gid::infiniband_gids;
+use crate::members::{self, Joined, Member};
 use crate::rxe_conflict::rxe_has_the_port;
-use crate::sys::ifaddrs::{needs_scope, read_entries, read_mtu};
+use crate::sys::ifaddrs::needs_scope;
 use crate::sys::{scope_id, socket_address, with_port};
 
 /// The longest headers a payload of path MTU size may travel with: IPv6 40, UDP 8, BTH 12, RETH 16, ICRC 4. The
 /// kernel's rxe subtracts this sum (RXE_MAX_HDR_LENGTH in rxe_param.h) whatever the IP version.
 const MAX_HEADERS: u32 = 40 + 8 + 12 + 16 + 4;
 
-/// A network interface as it was when it was read.
+/// A network interface as it was when it was read, or several that are joined to one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interface {
     name: String,
@@ -34,10 +35,12 @@ pub struct Interface {
     gids: Vec<Gid>,
     /// Addresses wanted in the GID table; empty for all.
     chosen: Vec<IpAddr>,
+    /// The interfaces that it is made of.
+    members: Vec<Member>,
 }
 
 impl Interface {
-    /// Reads the interface called `name` of this network namespace.
+    /// Reads the interface called `name` of this network namespace; `eth0+eth1` are two joined to one, with the name of the first.
     ///
     /// # Errors
     /// [`PortError::NoSuchInterface`], [`PortError::InterfaceDown`], [`PortError::NoAddress`]; the others when the
@@ -59,7 +62,8 @@ impl Interface {
     /// # Errors
     /// [`PortError::NoSuchInterface`]; the others when the system will not even tell.
     pub(crate) fn reread(&self) -> Result<Self, PortError> {
-        let now = Self::read(&self.name, Some(self.port))?.restricted(Some(self.mtu_limit), &self.chosen);
+        let now =
+            Self::read(&members::list(&self.members), Some(self.port))?.restricted(Some(self.mtu_limit), &self.chosen);
         let mut now = now.with_link_layer(self.link_layer).with_gid_layout(self.gid_layout);
         now.gids = succeed(&self.gids, &now.gids);
         Ok(now)
@@ -67,23 +71,24 @@ impl Interface {
 
     /// The interface when it has been removed.
     pub(crate) fn removed(&self) -> Self {
-        Self { flags: 0, addresses: Vec::new(), gids: vec![Gid::UNSPECIFIED; self.gids.len()], ..self.clone() }
+        let gids = vec![Gid::UNSPECIFIED; self.gids.len()];
+        Self { flags: 0, addresses: Vec::new(), members: Vec::new(), gids, ..self.clone() }
     }
 
     /// `port`: what has been decided on already.
-    fn read(name: &str, port: Option<u16>) -> Result<Self, PortError> {
-        let mut found = read_entries(name).map_err(|e| PortError::os("list the network interfaces", e))?;
+    fn read(list: &str, port: Option<u16>) -> Result<Self, PortError> {
+        let Joined { entries: mut found, mtu, members } = members::read(list, port.is_some())?;
+        let name = members::names(list).next().unwrap_or(list);
         let missing = || PortError::NoSuchInterface { name: name.to_owned() };
         let (index, flags) = found.link.ok_or_else(missing)?;
         // Stable: the kernel's order within each IP version is the order of its GID table.
         found.addresses.sort_by_key(SocketAddr::is_ipv6);
-        let mtu = read_mtu(name).map_err(|e| PortError::os("read the interface's MTU", e))?;
         let is_loopback = flags & libc::IFF_LOOPBACK.cast_unsigned() != 0;
         let usual = || if is_loopback && rxe_has_the_port() { LOOPBACK_PORT } else { ROCE_PORT };
         let port = port.unwrap_or_else(usual);
         let addresses = found.addresses.into_iter().map(|address| with_port(address, port)).collect();
         let new = Self::new(name.to_owned(), index, found.mac, mtu, addresses);
-        Ok(Self { flags, port, prefixes: found.prefixes, ..new })
+        Ok(Self { flags, port, prefixes: found.prefixes, members, ..new })
     }
 
     /// An interface that is down.
@@ -110,6 +115,7 @@ impl Interface {
             gid_layout: GidLayout::default(),
             gids,
             chosen: Vec::new(),
+            members: Vec::new(),
         }
     }
 
@@ -117,6 +123,16 @@ impl Interface {
     pub fn is_running(&self) -> bool {
         let running = (libc::IFF_UP | libc::IFF_RUNNING).cast_unsigned();
         self.flags & running == running
+    }
+
+    /// Addresses that packets can come from now: of interfaces that are running.
+    pub(crate) fn usable(&self) -> impl Iterator<Item = IpAddr> {
+        self.members.iter().flat_map(Member::usable).copied()
+    }
+
+    /// Whether packets can come from an own address now: an interface that is running has it.
+    pub fn is_usable(&self, address: IpAddr) -> bool {
+        self.usable().any(|usable| usable == address)
     }
 
     /// Whether it is the loopback interface.

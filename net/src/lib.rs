@@ -69,6 +69,7 @@ pub mod lid_table;
 pub mod link_monitor;
 pub mod mad_claim;
 mod mailbox;
+mod members;
 pub mod multicast;
 pub mod port;
 pub mod qpn_registry;

@@ -18,6 +18,8 @@ use crate::sys::fd::{Fd, FdSet};
 pub enum LinkEvent {
     /// The GID table.
     Gids,
+    /// Addresses that packets can come from: of several interfaces, one is down or up.
+    Paths,
     /// The interface is running again.
     Up,
     /// The interface is down, or has no carrier.
@@ -32,7 +34,8 @@ impl LinkEvent {
         let gids = (before.gids() != now.gids()).then_some(Self::Gids);
         let down = (before.is_running() && !now.is_running()).then_some(Self::Down);
         let up = (!before.is_running() && now.is_running()).then_some(Self::Up);
-        [up, gids, down].into_iter().flatten().collect()
+        let paths = (!before.usable().eq(now.usable())).then_some(Self::Paths);
+        [up, gids, paths, down].into_iter().flatten().collect()
     }
 }
 

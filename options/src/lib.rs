@@ -61,7 +61,7 @@ pub const NETDEV: Opt = Opt {
     name: "netdev",
     variable: "URXE_NETDEV",
     value: "LIST",
-    help: "Interfaces of the devices urxe0, urxe1, …, separated by commas; `auto` is that of the IPv4 default route [default: lo]",
+    help: "Interfaces of the devices urxe0, urxe1, …, separated by commas; `auto` is that of the IPv4 default route, `eth0+eth1` one device on two [default: lo]",
 };
 
 /// Names of the devices.

@@ -107,6 +107,8 @@ impl From<urxe_engine::AsyncEvent> for EventType {
             AsyncEvent::CommunicationEstablished => Self::CommunicationEstablished,
             AsyncEvent::SqDrained => Self::SqDrained,
             AsyncEvent::LastWqeReached => Self::LastWqeReached,
+            AsyncEvent::PathMigrated => Self::PathMigrated,
+            AsyncEvent::PathMigrationError => Self::PathMigrationError,
         }
     }
 }

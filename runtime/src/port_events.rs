@@ -68,6 +68,8 @@ impl PortEvents {
     pub fn tell(&self, change: LinkEvent) {
         match change {
             LinkEvent::Gids => self.raise(EventType::GidChange),
+            // A matter of queue pairs.
+            LinkEvent::Paths => {}
             LinkEvent::Up => self.raise(EventType::PortActive),
             LinkEvent::Down => self.raise(EventType::PortError),
             // As when the kernel's rxe loses its interface: the device is gone.

@@ -8,7 +8,7 @@ use urxe_engine::ModifyError;
 use urxe_engine::attr::{AttrMask, QpAttr};
 use urxe_engine::endpoint::{CounterId, CqId, Datagram, EndpointHost, Error, Outbox, QpSetup, Received, Route};
 use urxe_engine::{
-    AttachError, CountedOps, Cqe, Endpoint, Instant, PostError, QpState, QueuePair, QuirkSet, RecvWr, SendWr,
+    AttachError, CountedOps, Cqe, Endpoint, Instant, Paths, PostError, QpState, QueuePair, QuirkSet, RecvWr, SendWr,
     UdRecipient,
 };
 use urxe_wire::{Mtu, Qpn};
@@ -147,7 +147,7 @@ impl Node {
         self.endpoint.poll_cq(cq)
     }
 
-    /// `ibv_modify_qp(3)`. A `route` sets [`AttrMask::AV`].
+    /// `ibv_modify_qp(3)`. A route, or a primary path, sets [`AttrMask::AV`], an alternate path [`AttrMask::ALT_PATH`].
     ///
     /// # Errors
     /// As [`QueuePair::modify`].
@@ -158,14 +158,19 @@ impl Node {
         to: QpState,
         mask: AttrMask,
         attr: &QpAttr,
-        route: Option<Route>,
+        paths: impl Into<Paths<Route>>,
     ) -> Result<(), ModifyError> {
-        self.endpoint.modify(now, qpn, to, mask, attr, route).map_err(refusal)
+        self.endpoint.modify(now, qpn, to, mask, attr, paths).map_err(refusal)
     }
 
     /// Puts a queue pair into ERR as if its surroundings had failed.
     pub fn fail(&mut self, now: Instant, qpn: Qpn) {
         assert!(self.endpoint.fail(now, qpn), "there is no queue pair {qpn}");
+    }
+
+    /// The primary path of a queue pair is down. Returns whether it goes on over the alternate one.
+    pub fn path_failed(&mut self, now: Instant, qpn: Qpn) -> bool {
+        self.endpoint.path_failed(now, qpn)
     }
 
     /// `ibv_post_send(3)`; nothing is sent yet.

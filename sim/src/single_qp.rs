@@ -18,7 +18,7 @@ use urxe_engine::ModifyError;
 use urxe_engine::attr::{AttrMask, QpAttr};
 use urxe_engine::endpoint::{Datagram, Event as NodeEvent, QpSetup, Received, Route, to_rts};
 use urxe_engine::{
-    Access, AsyncEvent, Cqe, Data, DropReason, Event, Instant, PostError, QpState, QpType, Recipient, RecvWr,
+    Access, AsyncEvent, Cqe, Data, DropReason, Event, Instant, Paths, PostError, QpState, QpType, Recipient, RecvWr,
     SendFlags, SendOp, SendWr, Sge, SgeList, UdRecipient, WcStatus,
 };
 use urxe_wire::{
@@ -180,7 +180,7 @@ impl SingleQp {
     /// # Errors
     /// As [`urxe_engine::QueuePair::modify`].
     pub fn modify(&mut self, to: QpState, mask: AttrMask, attr: &QpAttr) -> Result<(), ModifyError> {
-        self.node.modify(self.now, self.qpn, to, mask, attr, None)
+        self.node.modify(self.now, self.qpn, to, mask, attr, Paths { primary: None, alternate: None })
     }
 
     /// The state.

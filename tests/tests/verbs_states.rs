@@ -23,10 +23,10 @@ const STATES: [(&str, v::ibv_qp_state); 7] = [
 type Row = (v::ibv_qp_attr_mask, v::ibv_qp_attr_mask);
 
 /// IBA 11.2.5.2 for RC; the kernel's `qp_state_table` (drivers/infiniband/core/verbs.c) has the same rows. SQE is for
-/// UC and UD only. Alternate paths and path migration are in the table too, but RoCE has neither
-/// (`_ib_modify_qp`: "Ban them in roce mode").
+/// UC and UD only.
 fn row(from: v::ibv_qp_state, to: v::ibv_qp_state) -> Option<Row> {
     use v::{IBV_QP_ACCESS_FLAGS as ACCESS, IBV_QP_AV as AV, IBV_QP_CUR_STATE as CUR_STATE};
+    use v::{IBV_QP_ALT_PATH as ALT_PATH, IBV_QP_PATH_MIG_STATE as MIG_STATE};
     use v::{IBV_QP_DEST_QPN as DEST_QPN, IBV_QP_EN_SQD_ASYNC_NOTIFY as SQD_NOTIFY, IBV_QP_PORT as PORT};
     use v::{IBV_QP_MAX_DEST_RD_ATOMIC as MAX_DEST_RD_ATOMIC, IBV_QP_MAX_QP_RD_ATOMIC as MAX_QP_RD_ATOMIC};
     use v::{IBV_QP_MIN_RNR_TIMER as MIN_RNR_TIMER, IBV_QP_PATH_MTU as PATH_MTU, IBV_QP_PKEY_INDEX as PKEY_INDEX};
@@ -39,17 +39,19 @@ fn row(from: v::ibv_qp_state, to: v::ibv_qp_state) -> Option<Row> {
         (v::IBV_QPS_INIT, v::IBV_QPS_INIT) => Some((0, PKEY_INDEX | PORT | ACCESS)),
         (v::IBV_QPS_INIT, v::IBV_QPS_RTR) => {
             let required = AV | PATH_MTU | DEST_QPN | RQ_PSN | MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER;
-            Some((required, ACCESS | PKEY_INDEX))
+            Some((required, ACCESS | PKEY_INDEX | ALT_PATH))
         }
         (v::IBV_QPS_RTR, v::IBV_QPS_RTS) => {
             let required = TIMEOUT | RETRY_CNT | RNR_RETRY | SQ_PSN | MAX_QP_RD_ATOMIC;
-            Some((required, CUR_STATE | ACCESS | MIN_RNR_TIMER))
+            Some((required, CUR_STATE | ACCESS | MIN_RNR_TIMER | ALT_PATH | MIG_STATE))
         }
-        (v::IBV_QPS_RTS | v::IBV_QPS_SQD, v::IBV_QPS_RTS) => Some((0, CUR_STATE | ACCESS | MIN_RNR_TIMER)),
+        (v::IBV_QPS_RTS | v::IBV_QPS_SQD, v::IBV_QPS_RTS) => {
+            Some((0, CUR_STATE | ACCESS | MIN_RNR_TIMER | ALT_PATH | MIG_STATE))
+        }
         (v::IBV_QPS_RTS, v::IBV_QPS_SQD) => Some((0, SQD_NOTIFY)),
         (v::IBV_QPS_SQD, v::IBV_QPS_SQD) => {
             let retries = TIMEOUT | RETRY_CNT | RNR_RETRY | MAX_QP_RD_ATOMIC | MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER;
-            Some((0, PORT | AV | ACCESS | PKEY_INDEX | retries))
+            Some((0, PORT | AV | ACCESS | PKEY_INDEX | ALT_PATH | MIG_STATE | retries))
         }
         _ => None,
     }
@@ -68,6 +70,9 @@ fn all(end: &End, from: v::ibv_qp_state, to: v::ibv_qp_state) -> Result<Change> 
     change.attr.rnr_retry = later.rnr_retry;
     change.attr.max_rd_atomic = later.max_rd_atomic;
     change.attr.port_num = 1;
+    change.attr.alt_ah_attr = change.attr.ah_attr;
+    change.attr.alt_port_num = 1;
+    change.attr.path_mig_state = v::IBV_MIG_MIGRATED;
     change.attr.qp_access_flags = ALL_ACCESS;
     change.attr.cap = end.qp.cap();
     Ok(change)
@@ -100,9 +105,8 @@ fn bits(mask: u32) -> impl Iterator<Item = u32> {
     (0..32).map(|bit| 1 << bit).filter(move |bit| mask & bit != 0)
 }
 
-/// Attributes that `ibv_modify_qp` knows, without those that RoCE does not have.
-const ATTRIBUTES: v::ibv_qp_attr_mask =
-    0x001f_ffff & !(v::IBV_QP_STATE | v::IBV_QP_ALT_PATH | v::IBV_QP_PATH_MIG_STATE);
+/// Attributes that `ibv_modify_qp` knows.
+const ATTRIBUTES: v::ibv_qp_attr_mask = 0x001f_ffff & !v::IBV_QP_STATE;
 
 /// One transition: without each required attribute, with each attribute too many, and right.
 fn transition(context: &std::sync::Arc<Context>, from: v::ibv_qp_state, to: v::ibv_qp_state) -> Result<()> {
@@ -259,20 +263,45 @@ fn attributes_that_the_device_does_not_know() {
     });
 }
 
-/// RoCE has no alternate paths (the kernel's `_ib_modify_qp`).
+/// ibv_modify_qp(3): an alternate path has a port and a P_Key index of its own, a state is one of three, and `ibv_query_qp` gives
+/// them back.
 #[test]
 fn alternate_path() {
     in_world(|| {
         let end = end_in(&Context::open()?, v::IBV_QPS_INIT)?.context("INIT")?;
         let options = Options::default();
-        let right = rtr(end.qp.number(), end.gid(&options)?, &options);
-        let alternate = right.with(v::IBV_QP_ALT_PATH, |attr| {
+        let right = rtr(end.qp.number(), end.gid(&options)?, &options).with(v::IBV_QP_ALT_PATH, |attr| {
             attr.alt_ah_attr = attr.ah_attr;
-            attr.alt_port_num = 1;
+            attr.alt_ah_attr.grh.flow_label = 0x1234;
+            (attr.alt_port_num, attr.alt_timeout) = (1, 17);
         });
-        let result = end.qp.modify(&alternate);
-        ensure!(result == Err(Errno(libc::EINVAL)), "{result:?}");
+        for (what, change) in [
+            ("port", right.with(0, |attr| attr.alt_port_num = 2)),
+            ("port of the address vector", right.with(0, |attr| attr.alt_ah_attr.port_num = 2)),
+            ("P_Key index", right.with(0, |attr| attr.alt_pkey_index = 1)),
+            ("timeout", right.with(0, |attr| attr.alt_timeout = 32)),
+            ("GID index", right.with(0, |attr| attr.alt_ah_attr.grh.sgid_index = 99)),
+        ] {
+            let result = end.qp.modify(&change);
+            ensure!(result.is_err() && end.qp.state()? == v::IBV_QPS_INIT, "{what}: {result:?}");
+        }
         end.qp.modify(&right)?;
+        end.qp.modify(&rts(&options))?;
+        let state =
+            |state| Change::to(v::IBV_QPS_RTS).with(v::IBV_QP_PATH_MIG_STATE, |attr| attr.path_mig_state = state);
+        for wrong in [v::IBV_MIG_ARMED, 3] {
+            let result = end.qp.modify(&state(wrong));
+            ensure!(result == Err(Errno(libc::EINVAL)), "state {wrong}: {result:?}");
+        }
+        end.qp.modify(&state(v::IBV_MIG_REARM))?;
+        let (attr, _) = end.qp.query()?;
+        ensure!(attr.path_mig_state == v::IBV_MIG_REARM && attr.alt_port_num == 1 && attr.alt_timeout == 17);
+        ensure!(attr.alt_ah_attr.grh.flow_label == 0x1234 && attr.ah_attr.grh.flow_label == 0);
+        let without = end_in(&end.context, v::IBV_QPS_RTS)?.context("RTS")?;
+        let result = without.qp.modify(&state(v::IBV_MIG_REARM));
+        ensure!(result == Err(Errno(libc::EINVAL)), "without an alternate path: {result:?}");
+        let (attr, _) = without.qp.query()?;
+        ensure!(attr.path_mig_state == v::IBV_MIG_MIGRATED && attr.alt_port_num == 0);
         Ok(())
     });
 }

@@ -9,7 +9,7 @@ pub struct Bth {
     pub opcode: Opcode,
     /// SE: the responder should raise a completion event.
     pub solicited_event: bool,
-    /// MigReq: the migration state. Receivers here ignore it; the kernel's rxe sends 0, cards 1.
+    /// MigReq: the migration state. Queue pairs without an alternate path ignore it; the kernel's rxe sends 0, cards 1.
     pub mig_req: bool,
     /// PadCnt: bytes added to make the payload a multiple of four; at most 3.
     pub pad_count: u8,

@@ -42,13 +42,19 @@ const ENTRIES: &[Entry] = &[
         "nothing; or move the queue pair to RTS now",
     ),
     row(5, "IBV_EVENT_SQ_DRAINED", "in SQD, nothing is outstanding any more", "a modify to SQD", "nothing"),
-    row(6, "IBV_EVENT_PATH_MIG", "the path has migrated", "automatic path migration; not on RoCE", "nothing"),
+    row(
+        6,
+        "IBV_EVENT_PATH_MIG",
+        "packets of the queue pair take its alternate path now",
+        "no answer after the last retry, the interface is down, the peer did it first, or a modify to IBV_MIG_MIGRATED",
+        "give an alternate path and IBV_MIG_REARM, to be armed again",
+    ),
     row(
         7,
         "IBV_EVENT_PATH_MIG_ERR",
-        "the path could not migrate",
-        "automatic path migration; not on RoCE",
-        "load an alternate path",
+        "the peer takes a path that this queue pair does not have",
+        "the ends were given alternate paths that do not belong together",
+        "give each end the addresses of the other's alternate path, in reverse",
     ),
     row(
         8,

@@ -212,8 +212,12 @@ pub(crate) fn async_event(observer: &Observer, format: Format, qpn: Qpn, event: 
         AsyncEvent::QpFatal => "IBV_EVENT_QP_FATAL",
         AsyncEvent::QpRequestError => "IBV_EVENT_QP_REQ_ERR",
         AsyncEvent::QpAccessError => "IBV_EVENT_QP_ACCESS_ERR",
+        AsyncEvent::PathMigrationError => "IBV_EVENT_PATH_MIG_ERR",
         // These are no errors.
-        AsyncEvent::CommunicationEstablished | AsyncEvent::SqDrained | AsyncEvent::LastWqeReached => return,
+        AsyncEvent::CommunicationEstablished
+        | AsyncEvent::SqDrained
+        | AsyncEvent::LastWqeReached
+        | AsyncEvent::PathMigrated => return,
     };
     let Some(entry) = urxe_explain::event::TABLE.by_name(name) else { return };
     let found = packet_context::with(|context| {

@@ -112,6 +112,8 @@ urxe_net::counters! {
         sack_spurious,
         /// Times that one of several paths was left because it lost far more than the others.
         paths_left,
+        /// Queue pairs that went on over their alternate path.
+        paths_migrated,
         /// Requests given up after the last retry.
         retry_exceeded_err,
         /// Requests given up after the last RNR NAK.
@@ -177,6 +179,7 @@ impl Counters {
             }
             Event::SelectiveRepeat { .. } => &self.sack_connections,
             Event::LeftPath { .. } => &self.paths_left,
+            Event::Migrated { .. } => &self.paths_migrated,
             Event::SentSelectiveAck => &self.sack_sent,
             Event::ReceivedSelectiveAck => &self.sack_received,
             Event::SentAgain { .. } => &self.sack_retransmitted,

@@ -37,6 +37,7 @@ use crate::host::Host;
 use crate::memory::Memory;
 use crate::mr::Pd;
 use crate::qp::attr::{AttrMask, QpAttr};
+use crate::qp::migration::Paths;
 use crate::qp::state::QpState;
 use crate::qp::{ModifyError, QpConfig, QueuePair};
 use crate::quirks::Quirks;
@@ -261,7 +262,8 @@ impl<M: Memory, Q: Quirks> Endpoint<M, Q> {
         Ok(())
     }
 
-    /// Changes state and attributes of a queue pair ([`QueuePair::modify`]). A `route` sets [`AttrMask::AV`].
+    /// Changes state and attributes of a queue pair ([`QueuePair::modify`]). A route, or a primary path, sets [`AttrMask::AV`], an
+    /// alternate path [`AttrMask::ALT_PATH`].
     ///
     /// # Errors
     /// [`ModifyError`]; nothing is changed then.
@@ -272,10 +274,12 @@ impl<M: Memory, Q: Quirks> Endpoint<M, Q> {
         to: QpState,
         mask: AttrMask,
         attr: &QpAttr,
-        route: Option<Route>,
+        paths: impl Into<Paths<Route>>,
     ) -> Result<(), Error<ModifyError>> {
-        let mask = if route.is_some() { mask.with(AttrMask::AV) } else { mask };
-        self.command(now, qpn, |qp, io| qp.modify(io, to, mask, attr, route))
+        let paths = paths.into();
+        let mask = if paths.primary.is_some() { mask.with(AttrMask::AV) } else { mask };
+        let mask = if paths.alternate.is_some() { mask.with(AttrMask::ALT_PATH) } else { mask };
+        self.command(now, qpn, |qp, io| qp.modify(io, to, mask, attr, paths))
     }
 
     /// Posts a send request; on UD, with a recipient ([`QueuePair::post_send`]).
@@ -313,6 +317,11 @@ impl<M: Memory, Q: Quirks> Endpoint<M, Q> {
     /// number.
     pub fn fail(&mut self, now: Instant, qpn: Qpn) -> bool {
         self.drive(now, qpn, QueuePair::fail).is_some()
+    }
+
+    /// Tells a queue pair that its primary path is down ([`QueuePair::path_failed`]). Whether it goes on over another.
+    pub fn path_failed(&mut self, now: Instant, qpn: Qpn) -> bool {
+        self.drive(now, qpn, QueuePair::path_failed).is_some_and(|goes_on| goes_on)
     }
 }
 

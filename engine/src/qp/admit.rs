@@ -17,8 +17,14 @@ impl<H: Host> QueuePair<H> {
         let bth = packet.bth();
         let info = bth.opcode.info();
         if let Err(reason) = self.admit(packet, info, origin) {
+            if reason == DropReason::Stranger {
+                self.note_stranger(io, bth.mig_req);
+            }
             self.drop_packet(io, packet, reason);
             return false;
+        }
+        if self.attr.has_alternate {
+            self.follow_peer(io, bth.mig_req, origin);
         }
         match info.role {
             Role::Request => match self.config.qp_type {
@@ -60,7 +66,9 @@ impl<H: Host> QueuePair<H> {
             return Err(DropReason::PKey);
         }
         match &self.route {
-            Some(route) if !H::Network::is_from(route, origin) => Err(DropReason::Stranger),
+            Some(route) if !H::Network::is_from(route, origin) && !self.admits_by_alternate(bth.mig_req, origin) => {
+                Err(DropReason::Stranger)
+            }
             Some(_) | None => Ok(()),
         }
     }

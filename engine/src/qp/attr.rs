@@ -137,6 +137,32 @@ impl fmt::Debug for AttrMask {
     }
 }
 
+/// Path migration state; the numbers are those of `enum ibv_mig_state`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(u32)]
+pub enum MigrationState {
+    /// Packets take the primary path, and there is no other to go to.
+    #[default]
+    Migrated = 0,
+    /// The peer is told that there is an alternate path again.
+    Rearm = 1,
+    /// Both ends have an alternate path.
+    Armed = 2,
+}
+
+impl MigrationState {
+    /// From libibverbs' number.
+    #[must_use]
+    pub const fn from_u32(number: u32) -> Option<Self> {
+        match number {
+            0 => Some(Self::Migrated),
+            1 => Some(Self::Rearm),
+            2 => Some(Self::Armed),
+            _ => None,
+        }
+    }
+}
+
 /// The attributes that the engine acts on (`struct ibv_qp_attr`; the rest is the provider's to keep).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QpAttr {
@@ -166,6 +192,12 @@ pub struct QpAttr {
     pub q_key: QKey,
     /// Raise `SQ_DRAINED` in SQD.
     pub sqd_notify: bool,
+    /// Exponent of the ACK timeout on the alternate path, as [`timeout`](Self::timeout).
+    pub alt_timeout: u8,
+    /// Path migration state.
+    pub path_mig_state: MigrationState,
+    /// An alternate path was given since RESET; the queue pair's to set.
+    pub has_alternate: bool,
 }
 
 impl Default for QpAttr {
@@ -184,12 +216,15 @@ impl Default for QpAttr {
             max_dest_rd_atomic: 0,
             q_key: QKey(0),
             sqd_notify: false,
+            alt_timeout: 0,
+            path_mig_state: MigrationState::Migrated,
+            has_alternate: false,
         }
     }
 }
 
 impl QpAttr {
-    /// The attributes with those of `given` that `mask` names put over them.
+    /// The attributes with those of `given` that `mask` names put over them, but for those of path migration.
     #[must_use]
     pub const fn overlaid(mut self, given: &Self, mask: AttrMask) -> Self {
         macro_rules! take {

@@ -31,7 +31,7 @@ impl<H: Host> QueuePair<H> {
         if !self.notification.may_notify(now) {
             return false;
         }
-        let bth = Bth { becn: true, ..Bth::new(Opcode::CNP, self.attr.dest_qpn, Psn::new(0)) };
+        let bth = Bth { becn: true, ..self.attr.bth(Opcode::CNP, Psn::new(0)) };
         let header = Header::new(bth, Ext::CnpReserved);
         let dscp = u8::try_from(parameters.cnp_dscp).unwrap_or_default();
         let Some(packet) = io.network.notification(route, header.len(), dscp) else { return false };

@@ -4,6 +4,7 @@ mod admit;
 pub mod attr;
 mod config;
 mod congestion;
+pub mod migration;
 mod modify;
 mod post;
 mod qp_type;
@@ -29,6 +30,7 @@ use crate::time::Instant;
 use crate::work::RecvWr;
 use attr::QpAttr;
 pub use config::{Progress, QpCap, QpConfig};
+use migration::Migration;
 pub use qp_type::QpType;
 use recv::responder::Responder;
 use selective::Agreement;
@@ -56,6 +58,7 @@ pub struct QueuePair<H: Host> {
     responder: Responder,
     notification: NotificationPoint,
     agreement: Agreement,
+    migration: Migration<Route<H>>,
     /// `SQ_DRAINED` is owed.
     drain_pending: bool,
 }
@@ -75,6 +78,7 @@ impl<H: Host> QueuePair<H> {
             responder: Responder::default(),
             notification: NotificationPoint::default(),
             agreement: Agreement::default(),
+            migration: Migration::default(),
             drain_pending: false,
         }
     }
@@ -106,10 +110,10 @@ impl<H: Host> QueuePair<H> {
     }
 
     /// Whether the peer may carry out requests itself ([`crate::direct`]): the responder takes requests, and would raise no
-    /// event at the next one.
+    /// event at the next one. Path migration needs packets.
     pub fn may_be_skipped(&self) -> bool {
         let is_known = self.state != QpState::Rtr || self.responder.is_established();
-        self.state.receives() && is_known
+        self.state.receives() && is_known && !self.attr.has_alternate
     }
 
     /// The queue pair at the other end, as far as it is connected.

@@ -5,6 +5,7 @@ use core::mem;
 use urxe_wire::{Lid, Qpn};
 
 use super::attr::{AttrMask, QpAttr};
+use super::migration::{Migration, Paths};
 use super::recv::responder::Responder;
 use super::selective::Agreement;
 use super::send::SendSide;
@@ -18,8 +19,9 @@ use crate::event::Event;
 use crate::host::{Consumer, Host, Io};
 
 impl<H: Host> QueuePair<H> {
-    /// Changes state and attributes (`ibv_modify_qp(3)`, IBA 11.2.5.2). `route` must be given with
-    /// [`AttrMask::AV`]. To change attributes only, `to` is the present state.
+    /// Changes state and attributes (`ibv_modify_qp(3)`, IBA 11.2.5.2). `paths`, or but a route to the peer, must have the
+    /// primary path with [`AttrMask::AV`] and the alternate one with [`AttrMask::ALT_PATH`]. To change attributes only, `to` is the
+    /// present state.
     ///
     /// # Errors
     /// Says what is wrong; nothing is changed then.
@@ -31,15 +33,16 @@ impl<H: Host> QueuePair<H> {
         to: QpState,
         mask: AttrMask,
         given: &QpAttr,
-        route: Option<Route<H>>,
+        paths: impl Into<Paths<Route<H>>>,
     ) -> Result<(), ModifyError> {
         let from = self.state;
+        let Paths { primary, alternate } = paths.into();
         check(self.config.qp_type, from, to, mask)?;
         for (bit, bad) in [
             (AttrMask::TIMEOUT, given.timeout > 31),
             (AttrMask::RETRY_CNT, given.retry_cnt > 7),
             (AttrMask::RNR_RETRY, given.rnr_retry > 7),
-            (AttrMask::AV, route.is_none()),
+            (AttrMask::AV, primary.is_none()),
         ] {
             if mask.contains(bit) && bad {
                 //= spec/states.md#qps-003
@@ -47,10 +50,12 @@ impl<H: Host> QueuePair<H> {
                 return Err(ModifyError::Value(bit));
             }
         }
+        self.check_migration(mask, given, alternate.is_some())?;
         self.attr = self.attr.overlaid(given, mask);
         if mask.contains(AttrMask::AV) {
-            self.route = route;
+            self.route = primary;
         }
+        self.modify_migration(io, mask, given, alternate);
         match to {
             QpState::Reset => self.reset(io),
             QpState::Err => {
@@ -83,8 +88,12 @@ impl<H: Host> QueuePair<H> {
         }
     }
 
-    /// The oldest send request failed: it completes with `status`, and everything behind it is flushed.
+    /// The oldest send request failed: it completes with `status`, and everything behind it is flushed; unless another path is left
+    /// to try.
     pub(super) fn fail_send(&mut self, io: &mut Io<'_, H>, status: WcStatus) {
+        if status == WcStatus::RetryExceededError && self.survives_retries(io) {
+            return;
+        }
         self.responder.clear();
         if let SendSide::Reliable(reliable) = &mut self.send {
             reliable.fail_front(&self.config, io, status);
@@ -149,6 +158,7 @@ impl<H: Host> QueuePair<H> {
         self.drain_pending = false;
         self.notification = NotificationPoint::default();
         self.agreement = Agreement::default();
+        self.migration = Migration::default();
     }
 
     pub(super) fn set_state(&mut self, io: &mut Io<'_, H>, to: QpState) {

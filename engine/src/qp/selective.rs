@@ -1,8 +1,9 @@
 //! Selective repeat: agreeing on it with the peer, and acknowledging what came out of order.
 
 use urxe_wire::opcode::{Kind, OpcodeInfo};
-use urxe_wire::{Bitmap, Bth, Ext, Header, Opcode, Packet, Psn, SelectiveAck, SelectiveOffer};
+use urxe_wire::{Bitmap, Ext, Header, Opcode, Packet, Psn, SelectiveAck, SelectiveOffer};
 
+use super::attr::QpAttr;
 use super::recv::kept::{Keeping, Kept, WINDOW};
 use super::send::{Failure, SendSide};
 use super::{QpType, QueuePair, Route};
@@ -189,7 +190,7 @@ impl<H: Host> QueuePair<H> {
         let other = (path > 0).then(|| H::Network::on_path(route, path));
         let route = other.as_ref().unwrap_or(route);
         if self.agreement.owes_answer {
-            if !offer(route, io, self.attr.dest_qpn, true) {
+            if !offer(route, io, &self.attr, true) {
                 return false;
             }
             self.agreement.owes_answer = false;
@@ -197,7 +198,7 @@ impl<H: Host> QueuePair<H> {
         if self.agreement.owes_ack {
             let missing = self.responder.expected_psn();
             let header = Header::new(
-                Bth::new(Opcode::SELECTIVE_ACK, self.attr.dest_qpn, missing),
+                self.attr.bth(Opcode::SELECTIVE_ACK, missing),
                 Ext::SelectiveAck(SelectiveAck { duplicates: self.agreement.duplicates }),
             );
             let kept = self.responder.kept.as_ref();
@@ -242,7 +243,7 @@ impl<H: Host> QueuePair<H> {
         }
         let Some(route) = self.route.as_ref().filter(|route| io.network.may_lose(route)) else { return };
         let is_time = offers == 0 || went_back || psn.advance_from(offered_at) >= interval;
-        if is_time && offer(route, io, self.attr.dest_qpn, false) {
+        if is_time && offer(route, io, &self.attr, false) {
             self.agreement.offers += 1;
             self.agreement.offered_at = psn;
         }
@@ -250,8 +251,8 @@ impl<H: Host> QueuePair<H> {
 }
 
 /// Sends an offer. False if there is no room.
-fn offer<H: Host>(route: &Route<H>, io: &mut Io<'_, H>, dest_qpn: urxe_wire::Qpn, answer: bool) -> bool {
-    let bth = Bth::new(Opcode::SELECTIVE_OFFER, dest_qpn, Psn::new(0));
+fn offer<H: Host>(route: &Route<H>, io: &mut Io<'_, H>, attr: &QpAttr, answer: bool) -> bool {
+    let bth = attr.bth(Opcode::SELECTIVE_OFFER, Psn::new(0));
     let header = Header::new(bth, Ext::SelectiveOffer(SelectiveOffer { answer, window: WINDOW }));
     let Some(packet) = io.network.packet(route, header.len()) else { return false };
     header.emit(packet);

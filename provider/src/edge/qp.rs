@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use urxe_engine::attr::AttrMask;
 use urxe_engine::congestion;
-use urxe_engine::{Pd, QpCap, QpConfig, QpState, QpType};
+use urxe_engine::{Io, Paths, Pd, QpCap, QpConfig, QpState, QpType, QueuePair};
 use urxe_explain::Verb;
 use urxe_ffi::driver::objects::verbs_qp;
 use urxe_ffi::verbs as v;
@@ -205,7 +205,7 @@ unsafe fn create(ibv_context: *mut v::ibv_context, attr: &mut v::ibv_qp_init_att
         verbs: UnsafeCell::new(verbs),
         qp,
         // SAFETY: all-zero is a value of this plain C struct.
-        ah_attr: Mutex::new(unsafe { std::mem::zeroed() }),
+        ah_attrs: Mutex::new(unsafe { std::mem::zeroed() }),
         sq_sig_all: attr.sq_sig_all != 0,
         builder: Builder::default(),
         max_inline: cap.max_inline_data,
@@ -268,7 +268,7 @@ pub(super) unsafe extern "C" fn open_qp(
             verbs: UnsafeCell::new(verbs),
             qp,
             // SAFETY: all-zero is a value of this plain C struct.
-            ah_attr: Mutex::new(unsafe { std::mem::zeroed() }),
+            ah_attrs: Mutex::new(unsafe { std::mem::zeroed() }),
             sq_sig_all: false,
             builder: Builder::default(),
             max_inline: 0,
@@ -351,22 +351,29 @@ pub(super) unsafe extern "C" fn modify_qp(qp: *mut v::ibv_qp, attr: *mut v::ibv_
             return Err(diagnostics::modify(qp_type, current, state(attr.cur_qp_state)?, error));
         }
         let to = if mask.contains(AttrMask::STATE) { state(attr.qp_state)? } else { current };
-        let way = if mask.contains(AttrMask::AV) {
-            let dest_qpn = if mask.contains(AttrMask::DEST_QPN) {
-                attr.dest_qp_num
-            } else {
-                object.qp.inspect(|engine| engine.attr().dest_qpn.get())
-            };
-            // Whoever reaches the peer's memory needs no packets, nor what else the process shares.
-            let stays_inside = matches!(qp_type, QpType::Rc | QpType::Uc) && !context.port().gives_direct_access();
-            let paths = object.qp.inspect(|engine| engine.config().paths());
-            Some(route(context, &connection_vector(context, object, &attr.ah_attr), dest_qpn, stays_inside, paths)?)
+        let dest_qpn = if mask.contains(AttrMask::DEST_QPN) {
+            attr.dest_qp_num
         } else {
-            None
+            object.qp.inspect(|engine| engine.attr().dest_qpn.get())
         };
+        let way = |bit, vector: &v::ibv_ah_attr, stays_inside| {
+            let spread = object.qp.inspect(|engine| engine.config().paths());
+            let vector = connection_vector(context, object, vector);
+            mask.contains(bit).then(|| route(context, &vector, dest_qpn, stays_inside, spread)).transpose()
+        };
+        // Whoever reaches the peer's memory needs no packets, nor what else the process shares.
+        let stays_inside = matches!(qp_type, QpType::Rc | QpType::Uc) && !context.port().gives_direct_access();
+        let primary = way(AttrMask::AV, &attr.ah_attr, stays_inside)?;
+        let alternate = way(AttrMask::ALT_PATH, &attr.alt_ah_attr, false)?;
         let port = object.qp.port();
-        let address = way.as_ref().map(|way| way.remote().ip());
-        port.with_work(|work| object.qp.modify(work, |engine, io| engine.modify(io, to, mask, &given, way)))
+        let address = primary.as_ref().map(|way| way.remote().ip());
+        let paths = Paths { primary, alternate };
+        let change = |engine: &mut QueuePair<_>, io: &mut Io<'_, _>| {
+            let has_swapped = engine.has_swapped_paths();
+            engine.modify(io, to, mask, &given, paths).map(|()| has_swapped)
+        };
+        let has_swapped = port
+            .with_work(|work| object.qp.modify(work, change))
             .map_err(|error| diagnostics::modify(qp_type, current, to, error))?;
         if let Some(observer) = context.observer() {
             let peer = object.qp.inspect(|engine| diagnostics::peer(engine, address));
@@ -375,8 +382,13 @@ pub(super) unsafe extern "C" fn modify_qp(qp: *mut v::ibv_qp, attr: *mut v::ibv_
         if to == QpState::Reset {
             object.qp.forget_completions();
         }
+        let [first, second] = &mut *lock(&object.ah_attrs);
+        let (primary, alternate) = if has_swapped { (second, first) } else { (first, second) };
         if mask.contains(AttrMask::AV) {
-            *lock(&object.ah_attr) = attr.ah_attr;
+            *primary = attr.ah_attr;
+        }
+        if mask.contains(AttrMask::ALT_PATH) {
+            *alternate = attr.alt_ah_attr;
         }
         Ok(())
     })
@@ -402,12 +414,14 @@ pub(super) unsafe extern "C" fn query_qp(
         } else {
             // SAFETY: as above, and not raw.
             let object = unsafe { object(qp) };
-            object.qp.inspect(|engine| {
+            let has_swapped = object.qp.inspect(|engine| {
                 answer_attr(&mut answer, engine.state(), &engine.attr());
                 answer.sq_draining = u8::from(engine.is_draining());
                 answer.cap = public_cap(&engine.config().cap);
+                engine.has_swapped_paths()
             });
-            answer.ah_attr = *lock(&object.ah_attr);
+            let [first, second] = *lock(&object.ah_attrs);
+            (answer.ah_attr, answer.alt_ah_attr) = if has_swapped { (second, first) } else { (first, second) };
             init.cap = answer.cap;
             init.sq_sig_all = c_int::from(object.sq_sig_all);
         }

@@ -18,8 +18,9 @@ pub(super) struct QpObject {
     /// libibverbs writes there (state, events counted) while others refer to the rest.
     pub(super) verbs: UnsafeCell<verbs_qp>,
     pub(super) qp: Arc<Qp>,
-    /// The address vector last given, for `ibv_query_qp`.
-    pub(super) ah_attr: Mutex<v::ibv_ah_attr>,
+    /// The address vectors last given, for `ibv_query_qp`: that of the primary path and that of the alternate one, unless they have
+    /// changed places ([`has_swapped_paths`](urxe_engine::QueuePair::has_swapped_paths)).
+    pub(super) ah_attrs: Mutex<[v::ibv_ah_attr; 2]>,
     pub(super) sq_sig_all: bool,
     pub(super) builder: Builder,
     pub(super) max_inline: u32,

@@ -14,9 +14,6 @@ use urxe_runtime::srq::AnySrq;
 /// An object: names and numbers. Addresses of IPv6 have 128 bits.
 type Object = Vec<(&'static str, u128)>;
 
-/// `IB_MIG_MIGRATED`: there is no other path.
-const MIGRATED: u128 = 0;
-
 /// The device's objects in this process, as a JSON object of lists.
 pub(super) fn report(name: &str, port: &Device, quotas: &Quotas) -> String {
     let wide =
@@ -68,7 +65,7 @@ fn queue_pair(qp: &Qp) -> Object {
     }
     members.push(("sq_psn", attr.sq_psn.get().into()));
     if qp_type != QpType::Ud {
-        members.push(("path_mig_state", MIGRATED));
+        members.push(("path_mig_state", attr.path_mig_state as u128));
     }
     members.extend([("type", ib_qp_type(qp_type)), ("state", state as u128), ("pdn", pd.0.into())]);
     members.extend(srq.map(|srqn| ("srqn", srqn.into())));

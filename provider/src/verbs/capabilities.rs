@@ -9,6 +9,7 @@ use urxe_wire::LinkLayer;
 
 /// `ibv_device_attr::device_cap_flags`.
 pub(crate) const DEVICE: u32 = v::IBV_DEVICE_RC_RNR_NAK_GEN
+    | v::IBV_DEVICE_AUTO_PATH_MIG
     | v::IBV_DEVICE_SYS_IMAGE_GUID
     | v::IBV_DEVICE_BAD_PKEY_CNTR
     | v::IBV_DEVICE_BAD_QKEY_CNTR

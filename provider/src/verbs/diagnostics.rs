@@ -74,7 +74,7 @@ fn modify_of(qp_type: impl FnOnce() -> String, from: QpState, to: QpState, error
 }
 
 /// Members of `struct ibv_qp_attr`, by flag.
-const FIELDS: [(AttrMask, &str); 18] = [
+const FIELDS: [(AttrMask, &str); 19] = [
     (AttrMask::STATE, "qp_state"),
     (AttrMask::CUR_STATE, "cur_qp_state"),
     (AttrMask::ACCESS_FLAGS, "qp_access_flags"),
@@ -93,6 +93,7 @@ const FIELDS: [(AttrMask, &str); 18] = [
     (AttrMask::MAX_DEST_RD_ATOMIC, "max_dest_rd_atomic"),
     (AttrMask::DEST_QPN, "dest_qp_num"),
     (AttrMask::ALT_PATH, "alt_ah_attr"),
+    (AttrMask::PATH_MIG_STATE, "path_mig_state"),
 ];
 
 fn fields(mask: AttrMask) -> String {
@@ -114,7 +115,9 @@ const fn range(mask: AttrMask) -> &'static str {
     } else if mask.contains(AttrMask::PKEY_INDEX) {
         "is 0, the only row of the P_Key table"
     } else if mask.contains(AttrMask::ALT_PATH) {
-        "is for path migration, which RoCE does not have"
+        "has port 1, the only one, row 0 of the P_Key table, and an alt_timeout of 31 at most"
+    } else if mask.contains(AttrMask::PATH_MIG_STATE) {
+        "is IBV_MIG_REARM where there is an alternate path, or IBV_MIG_MIGRATED"
     } else {
         "is at most what ibv_query_device announces"
     }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use urxe_engine::attr::{AttrMask, QpAttr};
-use urxe_engine::{Access, Key, Pd, PostError, QpCap, QpState, Region, RegionKind};
+use urxe_engine::{Access, Key, MigrationState, Pd, PostError, QpCap, QpState, Region, RegionKind};
 use urxe_ffi::verbs as v;
 use urxe_wire::{Mtu, Psn, QKey, Qpn, RnrTimer};
 
@@ -192,12 +192,14 @@ pub(crate) fn queue_sizes(cap: &v::ibv_qp_cap, has_recv_queue: bool) -> Result<Q
 pub(crate) fn engine_attr(attr: &v::ibv_qp_attr, mask: AttrMask) -> Result<QpAttr, Errno> {
     let given = |bit| mask.contains(bit);
     let mtu = u8::try_from(attr.path_mtu).ok().and_then(Mtu::from_code);
+    let alternate_ports = [attr.alt_port_num, attr.alt_ah_attr.port_num];
+    let path_mig_state = MigrationState::from_u32(attr.path_mig_state);
     for (bit, bad) in [
         (AttrMask::PATH_MTU, mtu.is_none()),
         (AttrMask::PORT, attr.port_num != 1),
         (AttrMask::AV, attr.ah_attr.port_num != 1),
-        // RoCE has none (the kernel's `_ib_modify_qp`).
-        (AttrMask::ALT_PATH, true),
+        (AttrMask::ALT_PATH, alternate_ports != [1, 1] || attr.alt_pkey_index != 0),
+        (AttrMask::PATH_MIG_STATE, path_mig_state.is_none()),
         (AttrMask::PKEY_INDEX, attr.pkey_index != 0),
         (AttrMask::MAX_QP_RD_ATOMIC, attr.max_rd_atomic > limits::MAX_RD_ATOM),
         (AttrMask::MAX_DEST_RD_ATOMIC, attr.max_dest_rd_atomic > limits::MAX_RD_ATOM),
@@ -221,6 +223,9 @@ pub(crate) fn engine_attr(attr: &v::ibv_qp_attr, mask: AttrMask) -> Result<QpAtt
         max_dest_rd_atomic: attr.max_dest_rd_atomic,
         q_key: QKey(attr.qkey),
         sqd_notify: attr.en_sqd_async_notify != 0,
+        alt_timeout: attr.alt_timeout,
+        path_mig_state: path_mig_state.unwrap_or_default(),
+        has_alternate: given(AttrMask::ALT_PATH),
     })
 }
 
@@ -242,6 +247,9 @@ pub(crate) fn answer_attr(answer: &mut v::ibv_qp_attr, state: QpState, attr: &Qp
     answer.max_dest_rd_atomic = attr.max_dest_rd_atomic;
     answer.en_sqd_async_notify = u8::from(attr.sqd_notify);
     answer.port_num = 1;
+    answer.path_mig_state = attr.path_mig_state as u32;
+    answer.alt_port_num = u8::from(attr.has_alternate);
+    answer.alt_timeout = attr.alt_timeout;
 }
 
 /// The errno of a refused post (`ibv_post_send(3)`, `ibv_post_recv(3)`).

@@ -10,6 +10,7 @@ mod acks;
 mod inside;
 mod intercept;
 mod notify;
+mod paths;
 mod rx;
 mod timers;
 mod tx_contexts;

@@ -298,6 +298,9 @@ impl Device {
             if change == LinkEvent::Down {
                 bump(&self.counters.link_downed);
             }
+            if change == LinkEvent::Paths {
+                self.leave_dead_paths(work);
+            }
             if change == LinkEvent::Gone {
                 self.leave(work);
             }

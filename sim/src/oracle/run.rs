@@ -83,6 +83,7 @@ struct Retries {
     implied: u64,
     rnr: u64,
     probes: u64,
+    migrations: u64,
     /// Packets sent again alone, and selective acknowledgements.
     alone: u64,
     selective_acks: u64,
@@ -90,7 +91,7 @@ struct Retries {
 
 impl Retries {
     const fn total(&self) -> u64 {
-        self.timeout + self.sequence + self.implied + self.rnr + self.probes
+        self.timeout + self.sequence + self.implied + self.rnr + self.probes + self.migrations
     }
 }
 
@@ -104,6 +105,7 @@ fn retries(fabric: &Fabric) -> Retries {
             Event::Retry { reason: RetryReason::ImpliedNak, .. } => &mut retries.implied,
             Event::Retry { reason: RetryReason::Rnr, .. } => &mut retries.rnr,
             Event::Retry { reason: RetryReason::TailLossProbe, .. } => &mut retries.probes,
+            Event::Retry { reason: RetryReason::PathMigration, .. } => &mut retries.migrations,
             Event::SentAgain { .. } => &mut retries.alone,
             Event::SentSelectiveAck => &mut retries.selective_acks,
             _ => continue,

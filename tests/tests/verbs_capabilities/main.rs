@@ -118,7 +118,17 @@ const DEVICE: &[Row] = &[
     Row(1, "BAD_PKEY_CNTR", ByDoing(counts_bad_pkeys)),
     Row(2, "BAD_QKEY_CNTR", ByDoing(counts_bad_qkeys)),
     Row(3, "RAW_MULTI", ByDoing(|device| Ok(end(device, v::IBV_QPT_RAW_PACKET).is_ok()))),
-    Row(4, "AUTO_PATH_MIG", ByDoing(|device| changes(device, v::IBV_QP_ALT_PATH, |attr| attr.alt_port_num = 1))),
+    Row(
+        4,
+        "AUTO_PATH_MIG",
+        ByDoing(|device| {
+            let path = towards(gid(device)?, GID_IPV4);
+            let mask = v::IBV_QP_ALT_PATH | v::IBV_QP_PATH_MIG_STATE;
+            changes(device, mask, |attr| {
+                (attr.alt_ah_attr, attr.alt_port_num, attr.path_mig_state) = (path, 1, v::IBV_MIG_REARM);
+            })
+        }),
+    ),
     Row(5, "CHANGE_PHY_PORT", Never("there is one port")),
     Row(
         6,

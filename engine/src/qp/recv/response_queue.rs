@@ -7,7 +7,7 @@
 use alloc::collections::VecDeque;
 
 use urxe_wire::packet::pad_count;
-use urxe_wire::{Aeth, AtomicAckEth, Bth, Credits, Ext, Header, Msn, NakCode, Operation, Psn, Reth, Syndrome};
+use urxe_wire::{Aeth, AtomicAckEth, Credits, Ext, Header, Msn, NakCode, Operation, Psn, Reth, Syndrome};
 
 use crate::access::Access;
 use crate::congestion::Sent;
@@ -327,7 +327,7 @@ fn send<H: Host>(
     psn: Psn,
     ext: Ext,
 ) -> bool {
-    let header = Header::new(Bth::new(opcode(config.qp_type, operation), attr.dest_qpn, psn), ext);
+    let header = Header::new(attr.bth(opcode(config.qp_type, operation), psn), ext);
     let Some(packet) = io.network.packet(route, header.len()) else { return false };
     header.emit(packet);
     io.network.commit();
@@ -358,7 +358,7 @@ fn send_read_response<H: Host>(
         (false, false) => (Operation::ReadResponseMiddle, Ext::None),
         (false, true) => (Operation::ReadResponseLast, aeth),
     };
-    let mut bth = Bth::new(opcode(config.qp_type, operation), attr.dest_qpn, read.next);
+    let mut bth = attr.bth(opcode(config.qp_type, operation), read.next);
     bth.pad_count = pad_count(len);
     let header = Header::new(bth, ext);
     let header_len = header.len();

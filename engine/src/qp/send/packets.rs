@@ -1,7 +1,7 @@
 //! The packets of each kind of request.
 
 use urxe_wire::packet::{Service, pad_count};
-use urxe_wire::{Bth, Ext, Header, Operation, Psn, XrcEth};
+use urxe_wire::{Ext, Header, Operation, Psn, XrcEth};
 
 use super::segment::data_packet;
 use super::wqe::{SendWqe, Span};
@@ -35,7 +35,7 @@ pub(in crate::qp) fn send_data<H: Host>(
     let payload_len = if last { length.saturating_sub(offset) } else { mtu };
     let (operation, ext) = data_packet(&wqe.wr.op, wqe.length, first, last);
 
-    let mut bth = Bth::new(opcode(config.qp_type, operation), attr.dest_qpn, psn);
+    let mut bth = attr.bth(opcode(config.qp_type, operation), psn);
     bth.pad_count = pad_count(payload_len);
     //= spec/requester.md#req-003
     //# Only the last packet of a message that consumes a receive WQE MAY ask for a solicited event.
@@ -90,7 +90,7 @@ pub(super) fn send_request<H: Host>(
     ext: Ext,
     payload: &[u8],
 ) -> Result<usize, Unsent> {
-    let mut bth = Bth::new(opcode(config.qp_type, operation), attr.dest_qpn, psn);
+    let mut bth = attr.bth(opcode(config.qp_type, operation), psn);
     bth.ack_req = true;
     let header = Header { bth, service: service(wr.to), ext };
     let packet_len = header.len() + payload.len();

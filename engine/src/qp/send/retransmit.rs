@@ -137,11 +137,22 @@ impl Reliable {
                 self.probe.lost();
                 self.congestion.on_loss(self.snd_max);
             }
-            RetryReason::Rnr | RetryReason::TailLossProbe => {}
+            RetryReason::Rnr | RetryReason::TailLossProbe | RetryReason::PathMigration => {}
         }
         self.go_back(config, io, reason, Some(left));
         self.restart_timer(attr, io.clock);
         Ok(())
+    }
+
+    /// Packets take another path now: everything unacknowledged is sent again there, with all tries.
+    pub(in crate::qp) fn path_changed<H: Host>(&mut self, config: &QpConfig<H>, attr: &QpAttr, io: &mut Io<'_, H>) {
+        self.attributes_changed(attr);
+        self.implied_nak_at = None;
+        self.selective.use_all_paths(io.clock);
+        if self.snd_una != self.snd_max && self.rnr_deadline.is_none() {
+            self.go_back(config, io, RetryReason::PathMigration, None);
+            self.restart_timer(attr, io.clock);
+        }
     }
 
     /// Waits for `delay`, then sends everything from `snd_una` on again.

@@ -258,6 +258,7 @@ fn send_packet<H: Host>(
     //# A request on UC or UD MUST complete when its last packet is sent, and no acknowledgement be asked for.
     // AckReq stays clear: there is nobody to acknowledge (IBA 9.8.2, 9.8.3).
     let mut bth = Bth::new(opcode(config.qp_type, operation), dest_qpn, psn);
+    bth.mig_req = attr.mig_req();
     bth.pad_count = pad_count(payload_len);
     bth.solicited_event = last && request.wr.flags.solicited && request.wr.op.consumes_recv();
     let header = Header { bth, service, ext };
