@@ -1,15 +1,15 @@
 //! Handler of management datagrams for a process whose programs have no agents: it answers for the port.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, Weak};
 
 use urxe_engine::Instant;
 use urxe_engine::mad::perf::{self, Performance};
 use urxe_engine::mad::{Address, Delivery, MadPort};
-use urxe_net::Destination;
 use urxe_wire::Psn;
 use urxe_wire::mad::{MAD_LEN, Mad};
 
-use super::{Fabric, count_refusal, lid_of_node};
+use super::{Fabric, count_refusal, destination, lid_of_node};
 use crate::device::{Device, TxContext};
 use crate::gsi::{self, MadHandler};
 use crate::lock;
@@ -71,9 +71,7 @@ impl State {
         if let (Some(lid), Some(fabric)) = (lid_of_node(&to.remote), &mut self.fabric) {
             return fabric.send(device, lid, to.qpn, datagram);
         }
-        let Address { local, remote, qpn, flow_label, traffic_class, hop_limit } = *to;
-        let to = Destination { local, remote, dest_qpn: qpn, flow_label, tclass: traffic_class, hop_limit };
-        gsi::send_to(work, device.net(), self.psn, &to, datagram);
+        gsi::send_to(work, device.net(), self.psn, &destination(to), datagram);
         self.psn = self.psn.next();
     }
 }
@@ -81,12 +79,17 @@ impl State {
 impl MadHandler for PortAgent {
     fn receive(&self, work: &mut TxContext, now: Instant, from: &Address, datagram: &[u8; MAD_LEN]) {
         let Some(device) = self.device.upgrade() else { return };
+        if lid_of_node(&from.remote).is_some() {
+            // GIDs by which the nodes of a subnet are known in here; none of them sends datagrams.
+            device.counters().mad_malformed.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
         let mut state = lock(&self.state);
         if Mad::of(datagram).is_some_and(|header| perf::is_for_port(&header)) {
-            let counters: Vec<_> = device.all_counters().collect();
-            let values = urxe_status::sysfs::performance(&counters);
-            let answer =
-                perf::answer_without_counters(datagram).or_else(|| state.performance.answer(datagram, &values));
+            let answer = perf::answer_without_counters(datagram).or_else(|| {
+                let counters: Vec<_> = device.all_counters().collect();
+                state.performance.answer(datagram, &urxe_status::sysfs::performance(&counters))
+            });
             if let Some(answer) = answer {
                 state.send(&device, work, &Address { flow_label: 0, hop_limit: 0, ..*from }, &answer);
             }
@@ -94,8 +97,6 @@ impl MadHandler for PortAgent {
         }
         let State { port, fabric, .. } = &mut *state;
         let left = match fabric {
-            // Of no node that sends datagrams.
-            _ if lid_of_node(&from.remote).is_some() => None,
             Some(fabric) => fabric.receive(&device, now, from, datagram, |_| false),
             None => Some(*datagram),
         };

@@ -235,9 +235,8 @@ impl<C: Clone> Fabric<C> {
         has_agent: impl FnOnce(&Mad) -> bool,
     ) -> Option<[u8; MAD_LEN]> {
         let Some(header) = Mad::of(datagram) else { return Some(*datagram) };
-        let lid = self.lid(device, &from.remote);
         let result = if is_announcement(&header, datagram) {
-            self.subnet.handle_announcement(now, from, lid, datagram).map(|()| None)
+            self.subnet.handle_announcement(now, from, self.lid(device, &from.remote), datagram).map(|()| None)
         } else if smp::is_class(header.class) {
             let is_request = matches!(header.method, Mad::METHOD_GET | Mad::METHOD_SET);
             let is_of_port = header.attribute_id == smp::Attribute::PortInfo as u16;
@@ -301,22 +300,20 @@ impl<C: Clone> Fabric<C> {
 
     fn put(&self, device: &Device, work: &mut TxContext, psn: &mut Psn, port: &mut MadPort<C>, output: Output) {
         let now = clock::now();
-        let mut send = |to: &Address, hop_limit, datagram: &[u8; MAD_LEN]| {
-            let Address { local, remote, qpn, flow_label, traffic_class, .. } = *to;
-            let to = Destination { local, remote, dest_qpn: qpn, flow_label, tclass: traffic_class, hop_limit };
-            gsi::send_to(work, device.net(), *psn, &to, datagram);
+        let mut send = |to: &Address, datagram: &[u8; MAD_LEN]| {
+            gsi::send_to(work, device.net(), *psn, &destination(to), datagram);
             *psn = psn.next();
         };
         match output {
             Output::Announce(datagram) => {
                 let own = self.address(device, self.interface.lid(), Qpn::GSI);
                 if let Some(own) = own.filter(|_| self.membership.is_some()) {
-                    send(&Address { remote: group(), ..own }, ONE_LINK, &datagram);
+                    send(&Address { remote: group(), hop_limit: ONE_LINK, ..own }, &datagram);
                 }
             }
             Output::Send(lid, qpn, datagram) => {
                 if let Some(to) = self.address(device, lid, qpn) {
-                    send(&to, to.hop_limit, &datagram);
+                    send(&to, &datagram);
                 }
             }
             Output::Reply(to, qpn, datagram) => {
@@ -324,7 +321,7 @@ impl<C: Clone> Fabric<C> {
                 // A question came to the group.
                 let own = self.interface.first_ipv4().map(|(_, own)| Gid::from(std::net::IpAddr::V4(own)));
                 let local = if to.local == group() { own.unwrap_or(to.local) } else { to.local };
-                send(&Address { qpn, local, ..to }, 0, &datagram);
+                send(&Address { qpn, local, hop_limit: 0, ..to }, &datagram);
             }
             Output::Local(lid, qpn, datagram) => {
                 let Some(own) = self.address(device, self.interface.lid(), qpn) else { return };
@@ -352,6 +349,12 @@ impl<C: Clone> Fabric<C> {
 
 fn has_subnet(interface: &Interface) -> bool {
     interface.link_layer().is_infiniband() && interface.lid() != Lid::NONE
+}
+
+/// Where packets of a datagram to this address go.
+fn destination(to: &Address) -> Destination {
+    let Address { local, remote, qpn, flow_label, traffic_class, hop_limit } = *to;
+    Destination { local, remote, dest_qpn: qpn, flow_label, tclass: traffic_class, hop_limit }
 }
 
 /// Counts a datagram to agents that was of no use.
