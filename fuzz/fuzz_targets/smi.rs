@@ -2,6 +2,7 @@
 //! A virtual subnet: any datagrams to QP0, to subnet administration and from the group of announcements, and any of its own
 //! programs, in any order and in virtual time. Nothing grows without bounds, and what is sent is whole.
 
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use libfuzzer_sys::arbitrary::{Result, Unstructured};
@@ -11,7 +12,7 @@ use urxe_engine::mad::Address;
 use urxe_engine::subnet::{Output, PortConfig, Subnet};
 use urxe_wire::mad::subnet_vendor::{CLASS, OUI};
 use urxe_wire::mad::{MAD_LEN, Mad};
-use urxe_wire::{Gid, Lid, PKey, Qpn};
+use urxe_wire::{Gid, Guid, Lid, PKey, Qpn};
 
 /// Hosts that are heard, at most.
 const HOSTS: usize = 1024;
@@ -69,7 +70,7 @@ fn drain(subnet: &mut Subnet) {
 fn run(u: &mut Unstructured<'_>) -> Result<()> {
     let config = PortConfig {
         lid: Lid(1),
-        guids: vec![0x0200_5EFE_0A4D_0001],
+        guids: vec![Guid::from(Ipv4Addr::new(10, 77, 0, 1))],
         prefix_len: *u.choose(&[16, 24])?,
         capability_mask: 0x0211_0848,
         width: 2,

@@ -79,6 +79,18 @@ impl From<Ipv4Addr> for Guid {
     }
 }
 
+impl From<u64> for Guid {
+    fn from(number: u64) -> Self {
+        Self(number.to_be_bytes())
+    }
+}
+
+impl From<Guid> for u64 {
+    fn from(guid: Guid) -> Self {
+        Self::from_be_bytes(guid.0)
+    }
+}
+
 /// Four groups of four digits, as `/sys/class/infiniband/DEVICE/node_guid` has them.
 impl fmt::Display for Guid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -98,7 +98,7 @@ pub fn answer_to_unclaimed(datagram: &[u8; MAD_LEN]) -> Option<[u8; MAD_LEN]> {
     header.method = Mad::METHOD_GET | Mad::RESPONSE;
     header.status = Mad::STATUS_BAD_METHOD_ATTRIBUTE;
     let mut answer = *datagram;
-    header.emit(answer.first_chunk_mut()?);
+    header.put(&mut answer);
     Some(answer)
 }
 

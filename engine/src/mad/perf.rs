@@ -82,7 +82,7 @@ impl Performance {
             }
         };
         header.method = Mad::METHOD_GET | Mad::RESPONSE;
-        header.emit(reply.first_chunk_mut()?);
+        header.put(&mut reply);
         Some(reply)
     }
 
@@ -118,16 +118,7 @@ mod tests {
         const PORT_COUNTERS: u16 = 0x12;
         let ask = |method, attribute_id, port, select: u16| {
             let mut datagram = [0; MAD_LEN];
-            let header = Mad {
-                class: Mad::CLASS_PERF,
-                class_version: 1,
-                method,
-                status: 0,
-                class_specific: 0,
-                transaction_id: 1,
-                attribute_id,
-                attribute_modifier: 0,
-            };
+            let header = Mad { transaction_id: 1, ..Mad::new(Mad::CLASS_PERF, 1, method, attribute_id) };
             header.emit(datagram.first_chunk_mut().unwrap());
             datagram[65] = port;
             datagram[66..68].copy_from_slice(&select.to_be_bytes());

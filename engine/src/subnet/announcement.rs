@@ -36,7 +36,7 @@ pub(super) const GROUPS_A_DATAGRAM: usize = (MAD_LEN - GROUPS) / GROUP_LEN;
 /// Facts about a host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Facts {
-    pub(super) guid: u64,
+    pub(super) guid: Guid,
     /// Without M_Key: nobody else's business.
     pub(super) port_info: [u8; port_info::LEN],
     pub(super) description: [u8; DESCRIPTION_LEN],
@@ -52,7 +52,7 @@ impl Facts {
     }
 
     pub(super) fn gid(&self) -> [u8; 16] {
-        Guid::new(self.guid.to_be_bytes()).gid().octets()
+        self.guid.gid().octets()
     }
 
     /// Whether a program of the host says that it is a subnet manager.
@@ -74,19 +74,7 @@ pub(super) enum Announcement {
 
 fn empty(method: u8, attribute_id: u16, transaction_id: u64) -> [u8; MAD_LEN] {
     let mut datagram = [0; MAD_LEN];
-    let header = Mad {
-        class: CLASS,
-        class_version: VERSION,
-        method,
-        status: 0,
-        class_specific: 0,
-        transaction_id,
-        attribute_id,
-        attribute_modifier: 0,
-    };
-    if let Some(start) = datagram.first_chunk_mut() {
-        header.emit(start);
-    }
+    Mad { transaction_id, ..Mad::new(CLASS, VERSION, method, attribute_id) }.put(&mut datagram);
     Field::bytes(37, 3).put_slice(&mut datagram, &OUI);
     datagram
 }
@@ -109,7 +97,7 @@ impl Announcement {
     fn about(facts: &Facts, method: u8, transaction_id: u64, known: usize) -> [u8; MAD_LEN] {
         let mut datagram = empty(method, ATTRIBUTE_HOST, transaction_id);
         let data = data_mut(&mut datagram, DATA);
-        GUID.put(data, facts.guid);
+        GUID.put(data, facts.guid.into());
         KNOWN.put(data, known as u64);
         PORT_INFO.put_slice(data, &facts.port_info);
         port_info::M_KEY.moved(16).put(data, 0);
@@ -142,7 +130,7 @@ impl Announcement {
             ATTRIBUTE_HOST if header.method == Mad::METHOD_GET => Some(Self::Question),
             ATTRIBUTE_HOST if told => {
                 let facts = Facts {
-                    guid: GUID.get(data),
+                    guid: GUID.get(data).into(),
                     port_info: PORT_INFO.slice(data).try_into().ok()?,
                     description: DESCRIPTION.slice(data).try_into().ok()?,
                 };

@@ -19,9 +19,8 @@ impl Subnet {
         }
     }
 
-    /// The subnet manager that is a program: its host's LID and port GUID.
-    pub(super) fn master(&self) -> Option<(Lid, u64)> {
-        let named = |facts: &Facts| (facts.lid(), facts.guid);
+    /// The subnet manager that is a program: its host's LID.
+    pub(super) fn master(&self) -> Option<Lid> {
         let set = self.hosts.get(Lid(port_info::SM_LID.get_u16(&self.own.port_info))).filter(|facts| facts.is_sm());
         let own = || {
             let masters = self
@@ -30,12 +29,12 @@ impl Subnet {
                 .filter(|facts| facts.is_sm() && facts.field(port_info::SM_LID) == u64::from(facts.lid().0));
             masters.min_by_key(|facts| facts.guid)
         };
-        set.or_else(own).map(named)
+        set.or_else(own).map(Facts::lid)
     }
 
     /// Follows the subnet's manager: where there is none, the built-in one has the port active.
     pub(super) fn look_for_manager(&mut self, now: Instant) {
-        let master = self.master().map(|(lid, _)| lid);
+        let master = self.master();
         let sm_lid = master.unwrap_or_else(|| leaf_lid(self.config.lid));
         if self.sm_lid != sm_lid {
             self.sm_lid = sm_lid;

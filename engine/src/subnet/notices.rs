@@ -14,7 +14,7 @@ impl Subnet {
     pub(super) fn tell(&mut self, facts: &Facts, trap: u64) {
         self.tell_link(facts.lid());
         if self.master().is_none() {
-            self.report(trap, facts.guid);
+            self.report(trap, &facts.gid());
         }
     }
 
@@ -39,19 +39,8 @@ impl Subnet {
     pub(super) fn trap(&mut self, number: u64, issuer: Lid, producer: u64, mask: u64) -> [u8; MAD_LEN] {
         self.activity = self.activity.wrapping_add(1);
         let mut datagram = [0; MAD_LEN];
-        let header = Mad {
-            class: Mad::CLASS_SUBN_LID,
-            class_version: 1,
-            method: Mad::METHOD_TRAP,
-            status: 0,
-            class_specific: 0,
-            transaction_id: u64::from(self.activity),
-            attribute_id: Attribute::Notice as u16,
-            attribute_modifier: 0,
-        };
-        if let Some(start) = datagram.first_chunk_mut() {
-            header.emit(start);
-        }
+        let header = Mad::new(Mad::CLASS_SUBN_LID, 1, Mad::METHOD_TRAP, Attribute::Notice as u16);
+        Mad { transaction_id: self.activity.into(), ..header }.put(&mut datagram);
         let mut details = [0; smp::DATA_LEN];
         let kind = if number == notice::LINK_CHANGED { notice::URGENT } else { notice::INFORMATION };
         for (field, value) in [

@@ -3,7 +3,7 @@
 use urxe_wire::mad::node::{notice, port_info};
 use urxe_wire::mad::topology::is_host;
 use urxe_wire::mad::{MAD_LEN, Mad};
-use urxe_wire::{Guid, Lid, Qpn};
+use urxe_wire::{Lid, Qpn};
 
 use super::announcement::{Announcement, Facts};
 use super::hosts::Change;
@@ -75,7 +75,7 @@ impl Subnet {
             && facts.field(port_info::LMC) == 0;
         // The LID and the GUID say the sender's address: a host speaks for itself.
         let address = from.remote.ipv6().to_ipv4_mapped();
-        let is_its_own = facts.lid() == lid && Guid::new(facts.guid.to_be_bytes()).ipv4() == address;
+        let is_its_own = facts.lid() == lid && facts.guid.ipv4() == address;
         if !is_its_own || !is_host(lid) || !is_sane || address.is_none() {
             return Err(Refusal::Lie);
         }

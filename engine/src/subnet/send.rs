@@ -74,7 +74,7 @@ impl Subnet {
             return Err(Refusal::NoWay);
         }
         // The manager's LID is the switch's until a program takes over: what goes there goes to the program then.
-        let master = self.master().map(|(lid, _)| lid);
+        let master = self.master();
         let is_managers = header.class == Mad::CLASS_SUBN_ADM
             || (header.class == Mad::CLASS_SUBN_LID && header.attribute_id == Attribute::SmInfo as u16);
         match (qpn, header.class) {

@@ -15,7 +15,7 @@ pub struct PortConfig {
     /// LID.
     pub lid: Lid,
     /// Rows of the table of GUIDs: the first that is not empty is the port's.
-    pub guids: Vec<u64>,
+    pub guids: Vec<Guid>,
     /// Bits of the prefix of the network that the address in the port's GUID is in. Hosts outside are not of the subnet.
     pub prefix_len: u8,
     /// `CapabilityMask`, without the bit of a subnet manager.
@@ -35,17 +35,14 @@ pub struct PortConfig {
 }
 
 impl PortConfig {
-    /// The default subnet prefix.
-    pub const GID_PREFIX: u64 = 0xFE80_0000_0000_0000;
-
-    pub(super) fn guid(&self) -> u64 {
+    pub(super) fn guid(&self) -> Guid {
         // A row of an address that is gone is empty.
-        self.guids.iter().copied().find(|guid| *guid != 0).unwrap_or_default()
+        self.guids.iter().copied().find(|guid| *guid != Guid::default()).unwrap_or_default()
     }
 
     /// Whether a peer's address is one of the port's network.
     pub(super) fn is_of_network(&self, peer: &Gid) -> bool {
-        let own = Guid::new(self.guid().to_be_bytes()).ipv4();
+        let own = self.guid().ipv4();
         let (Some(own), Some(peer)) = (own, peer.ipv6().to_ipv4_mapped()) else { return false };
         let beyond = u32::MAX.checked_shr(self.prefix_len.into()).unwrap_or(0);
         (own.to_bits() ^ peer.to_bits()) & !beyond == 0

@@ -3,7 +3,7 @@
 use urxe_engine::subnet::PortConfig;
 use urxe_net::Interface;
 use urxe_status::port::PortAttributes;
-use urxe_wire::{Gid, Mtu};
+use urxe_wire::{Gid, Guid, Mtu};
 
 use crate::device::Device;
 
@@ -22,7 +22,7 @@ fn description(device: &Device) -> [u8; 64] {
 /// Properties of the port, as its interface and options are now.
 pub(super) fn config(device: &Device, interface: &Interface) -> PortConfig {
     let attributes = PortAttributes::of(interface.link_layer());
-    let guid = |gid: &Gid| u64::from_be_bytes(gid.octets().last_chunk().copied().unwrap_or_default());
+    let guid = |gid: &Gid| Guid::new(gid.octets().last_chunk().copied().unwrap_or_default());
     PortConfig {
         lid: interface.lid(),
         guids: interface.gids().iter().map(guid).collect(),

@@ -194,14 +194,9 @@ impl CmMad {
     pub fn to_bytes(&self) -> [u8; MAD_LEN] {
         let mut bytes = [0; MAD_LEN];
         let header = Mad {
-            class: Mad::CLASS_CM,
-            class_version: Mad::CM_VERSION,
-            method: Mad::METHOD_SEND,
-            status: 0,
-            class_specific: 0,
             transaction_id: self.transaction_id,
-            attribute_id: self.message.attribute_id(),
             attribute_modifier: self.attribute_modifier,
+            ..Mad::new(Mad::CLASS_CM, Mad::CM_VERSION, Mad::METHOD_SEND, self.message.attribute_id())
         };
         if let Some((head, rest)) = bytes.split_first_chunk_mut::<{ Mad::LEN }>() {
             header.emit(head);

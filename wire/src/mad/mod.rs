@@ -89,6 +89,21 @@ impl Mad {
     /// The only version of the header.
     const BASE_VERSION: u8 = 1;
 
+    /// A header with these fields, and 0 in the others.
+    #[must_use]
+    pub const fn new(class: u8, class_version: u8, method: u8, attribute_id: u16) -> Self {
+        Self {
+            class,
+            class_version,
+            method,
+            status: 0,
+            class_specific: 0,
+            transaction_id: 0,
+            attribute_id,
+            attribute_modifier: 0,
+        }
+    }
+
     /// Reads the header at the start of a datagram.
     #[must_use]
     pub fn of(datagram: &[u8; MAD_LEN]) -> Option<Self> {
@@ -147,6 +162,13 @@ impl Mad {
             attribute_id: u16::from_be_bytes([a0, a1]),
             attribute_modifier: u32::from_be_bytes([m0, m1, m2, m3]),
         })
+    }
+
+    /// Writes the header at the start of a datagram.
+    pub fn put(&self, datagram: &mut [u8; MAD_LEN]) {
+        if let Some(start) = datagram.first_chunk_mut() {
+            self.emit(start);
+        }
     }
 
     /// Writes the header.

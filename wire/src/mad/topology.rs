@@ -3,7 +3,7 @@
 //! All hosts of a network hang on leaf switches, 240 LIDs on each. While the hosts that are there have one leaf, that is the only
 //! switch; else a spine connects the leaves. Positions follow from LIDs alone, so every host knows the same subnet.
 
-use crate::Lid;
+use crate::{Guid, Lid};
 
 /// Host ports of a leaf switch.
 pub const LEAF_PORTS: u8 = 240;
@@ -55,12 +55,12 @@ impl Switch {
 
     /// GUID, locally administered: nobody's card has it.
     #[must_use]
-    pub const fn guid(self) -> u64 {
+    pub const fn guid(self) -> Guid {
         let number = match self {
             Self::Leaf(leaf) => leaf,
             Self::Spine => 0xFF,
         };
-        u64::from_be_bytes([0x02, b'u', b'r', 0xFF, 0xFE, b's', b'w', number])
+        Guid::new([0x02, b'u', b'r', 0xFF, 0xFE, b's', b'w', number])
     }
 }
 

@@ -33,16 +33,7 @@ fn claim(methods: u128) -> Claim {
 
 /// A message of the vendor class with so many bytes of data.
 fn message(method: u8, transaction_id: u64, flags: u8, data: usize) -> Vec<u8> {
-    let header = Mad {
-        class: VENDOR,
-        class_version: 1,
-        method,
-        status: 0,
-        class_specific: 0,
-        transaction_id,
-        attribute_id: 0,
-        attribute_modifier: 0,
-    };
+    let header = Mad { transaction_id, ..Mad::new(VENDOR, 1, method, 0) };
     let mut message = vec![0; 40];
     header.emit(message.first_chunk_mut().unwrap());
     (message[24], message[25], message[26]) = (1, Rmpp::DATA, flags);
@@ -163,16 +154,7 @@ fn classes_without_rmpp_are_sent_as_they_are() {
     let mut port = Port::new();
     port.register(CLIENT, None, true).unwrap();
     let mut message = vec![0xFF; MAD_LEN];
-    let header = Mad {
-        class: Mad::CLASS_SUBN_LID,
-        class_version: 1,
-        method: Mad::METHOD_TRAP,
-        status: 0,
-        class_specific: 0,
-        transaction_id: 7,
-        attribute_id: 2,
-        attribute_modifier: 0,
-    };
+    let header = Mad { transaction_id: 7, ..Mad::new(Mad::CLASS_SUBN_LID, 1, Mad::METHOD_TRAP, 2) };
     header.emit(message.first_chunk_mut().unwrap());
     port.send(Instant::default(), CLIENT, Outgoing { message: message.clone(), ..request(10) }).unwrap();
     for attempt in 1..=3 {

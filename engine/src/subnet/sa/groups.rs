@@ -11,11 +11,11 @@ use core::time::Duration;
 use urxe_wire::mad::MAD_LEN;
 use urxe_wire::mad::node::{notice, port_info};
 use urxe_wire::mad::sa::{self, Record, member};
-use urxe_wire::{Gid, Lid, PKey, mgid};
+use urxe_wire::{Gid, Guid, Lid, PKey, mgid};
 
-use super::super::announcement::{Announcement, GROUP_LEN, GROUPS_A_DATAGRAM};
+use super::super::announcement::{Announcement, Facts, GROUP_LEN, GROUPS_A_DATAGRAM};
 use super::super::hosts::AGE;
-use super::super::{INTERVAL_ALONE, PortConfig, Refusal, Subnet};
+use super::super::{INTERVAL_ALONE, Refusal, Subnet};
 use super::records::{rate, rate_of_code};
 use super::{Failure, Request};
 use crate::time::Instant;
@@ -256,7 +256,7 @@ impl Subnet {
         member::JOIN_STATE.put(&mut record, joined | member::JOIN_STATE.get(wanted));
         self.administration.groups.put(lid, record, Instant::default());
         if is_new {
-            self.report_gid(notice::GROUP_MADE, &group);
+            self.report(notice::GROUP_MADE, &group);
         }
         self.groups_have_changed = true;
         self.announce_soon(now);
@@ -328,7 +328,7 @@ impl Subnet {
         } else {
             groups.remove(group, lid);
             if !self.has_members(group) {
-                self.report_gid(notice::GROUP_DELETED, &group);
+                self.report(notice::GROUP_DELETED, &group);
             }
         }
         self.groups_have_changed = true;
@@ -338,12 +338,10 @@ impl Subnet {
 
     /// The LID of the host that has a GID.
     fn port_of(&self, gid: &[u8]) -> Option<Lid> {
-        let (prefix, guid) = gid.split_at_checked(8)?;
-        let guid = u64::from_be_bytes(guid.try_into().ok()?);
-        let has_prefix = prefix == PortConfig::GID_PREFIX.to_be_bytes();
-        if has_prefix && self.config.guids.contains(&guid) {
+        let guid = Guid::of_gid(&Gid::new(gid.try_into().ok()?)).filter(|guid| *guid != Guid::default())?;
+        if self.config.guids.contains(&guid) {
             return Some(self.config.lid);
         }
-        self.hosts.all().find(|facts| has_prefix && facts.guid == guid).map(|facts| facts.lid())
+        self.hosts.all().find(|facts| facts.guid == guid).map(Facts::lid)
     }
 }

@@ -8,14 +8,14 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use urxe_wire::mad::field::Field;
+use urxe_wire::mad::field::{Field, data_mut};
 use urxe_wire::mad::node::notice;
 use urxe_wire::mad::sa::{self, Record, inform};
 use urxe_wire::mad::{MAD_LEN, Mad, Rmpp};
 use urxe_wire::{Lid, Qpn};
 
 use super::announcement::GROUP_LEN;
-use super::{Output, PortConfig, Refusal, Subnet};
+use super::{Output, Refusal, Subnet};
 use crate::mad::Address;
 use crate::time::Instant;
 use groups::Groups;
@@ -210,12 +210,6 @@ impl Subnet {
         Ok(vec![request.wanted.iter().copied().take(36).collect()])
     }
 
-    /// Reports a trap about a GID to those that have subscribed to it.
-    pub(super) fn report(&mut self, trap: u64, guid: u64) {
-        let gid = [PortConfig::GID_PREFIX.to_be_bytes(), guid.to_be_bytes()].concat();
-        self.report_gid(trap, &gid);
-    }
-
     /// Ends the subscriptions that a report is for which nobody has answered: the program is gone.
     pub fn report_timed_out(&mut self, transaction_id: u64) {
         // The upper half is the sender's agent.
@@ -224,7 +218,8 @@ impl Subnet {
         self.administration.subscriptions.retain(|subscription| !is_it(subscription));
     }
 
-    fn report_gid(&mut self, trap: u64, gid: &[u8]) {
+    /// Reports a trap about a GID to those that have subscribed to it.
+    pub(super) fn report(&mut self, trap: u64, gid: &[u8; 16]) {
         let mut to = Vec::new();
         for subscription in &mut self.administration.subscriptions {
             if subscription.trap == trap || subscription.trap == ALL_TRAPS {
@@ -234,21 +229,10 @@ impl Subnet {
             }
         }
         for (to, transaction_id) in to {
-            let mut message = vec![0; MAD_LEN];
-            let header = Mad {
-                class: Mad::CLASS_SUBN_ADM,
-                class_version: sa::VERSION,
-                method: Mad::METHOD_REPORT,
-                status: 0,
-                class_specific: 0,
-                transaction_id,
-                attribute_id: sa::NOTICE,
-                attribute_modifier: 0,
-            };
-            if let Some(start) = message.first_chunk_mut() {
-                header.emit(start);
-            }
-            let data = message.get_mut(sa::DATA..).unwrap_or_default();
+            let mut message = [0; MAD_LEN];
+            let header = Mad::new(Mad::CLASS_SUBN_ADM, sa::VERSION, Mad::METHOD_REPORT, sa::NOTICE);
+            Mad { transaction_id, ..header }.put(&mut message);
+            let data = data_mut(&mut message, sa::DATA);
             for (field, value) in [
                 (notice::IS_GENERIC, 1),
                 (notice::TYPE, notice::SUBNET_MANAGEMENT),
@@ -260,7 +244,7 @@ impl Subnet {
             }
             notice::GID.put_slice(data, gid);
             notice::ISSUER_GID.put_slice(data, gid);
-            self.put(Output::Message(to, message, Some(REPORT_TIMEOUT)));
+            self.put(Output::Message(to, message.to_vec(), Some(REPORT_TIMEOUT)));
         }
     }
 }

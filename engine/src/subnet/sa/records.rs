@@ -7,10 +7,10 @@ use urxe_wire::mad::field::Field;
 use urxe_wire::mad::node::{port_info, sm_info};
 use urxe_wire::mad::sa::{self, ATTRIBUTE, Record, TABLE, link, path};
 use urxe_wire::mad::topology::Switch;
-use urxe_wire::{Lid, PKey};
+use urxe_wire::{Guid, Lid, PKey};
 
 use super::super::hosts::Neighbour;
-use super::super::{PortConfig, Subnet, sma};
+use super::super::{Subnet, sma};
 use super::{Failure, RECORDS, Request};
 
 /// Rates of a path by width and speed (IBA 15.2.5.16 "Rate"): codes of 1x and 4x.
@@ -137,8 +137,8 @@ impl Subnet {
         let masters = own.map(|info| record(Record::SmInfo, self.sm_lid, ATTRIBUTE, &info));
         let programs = self.hosts.all().filter(|facts| facts.is_sm()).map(|facts| {
             let mut info = [0; sm_info::LEN];
-            sm_info::GUID.put(&mut info, facts.guid);
-            let is_master = self.master().is_some_and(|(lid, _)| lid == facts.lid());
+            sm_info::GUID.put(&mut info, facts.guid.into());
+            let is_master = self.master() == Some(facts.lid());
             sm_info::STATE.put(&mut info, if is_master { sm_info::MASTER } else { sm_info::MASTER - 1 });
             record(Record::SmInfo, facts.lid(), ATTRIBUTE, &info)
         });
@@ -172,7 +172,7 @@ impl Subnet {
 
     fn guid_infos(&self) -> impl Iterator<Item = Vec<u8>> {
         let one =
-            |lid, guids: &[u64]| sma::guid_block(guids, 0).map(|table| record(Record::GuidInfo, lid, TABLE, &table));
+            |lid, guids: &[Guid]| sma::guid_block(guids, 0).map(|table| record(Record::GuidInfo, lid, TABLE, &table));
         let others = self.hosts.all().filter(|facts| facts.lid() != self.config.lid);
         let others = others.filter_map(move |facts| one(facts.lid(), &[facts.guid]));
         let switches = self.hosts.switches().filter_map(move |switch| one(switch.lid(), &[switch.guid()]));
@@ -219,10 +219,7 @@ impl Subnet {
         });
         let switches = self.hosts.switches().map(|switch| {
             let info = self.switch_port(switch, 0);
-            let mut gid = [0; 16];
-            let (prefix, guid) = gid.split_at_mut(8);
-            prefix.copy_from_slice(&PortConfig::GID_PREFIX.to_be_bytes());
-            guid.copy_from_slice(&switch.guid().to_be_bytes());
+            let gid = switch.guid().gid().octets();
             End { lid: switch.lid(), gid, mtu: port_info::NEIGHBOR_MTU.get(&info), rate: rate(&info) }
         });
         hosts.chain(switches).collect()

@@ -8,7 +8,7 @@ use urxe_wire::mad::node::{node_info, port_info};
 use urxe_wire::mad::smp::{Attribute, DATA, DATA_LEN};
 use urxe_wire::mad::topology::{SWITCH_LIDS, Switch};
 use urxe_wire::mad::{MAD_LEN, Mad};
-use urxe_wire::{Lid, PKey};
+use urxe_wire::{Guid, Lid, PKey};
 
 use super::PortConfig;
 use super::announcement::Facts;
@@ -23,6 +23,8 @@ const VENDOR: u64 = 0x02_7572;
 /// LIDs of the linear forwarding table, and of the multicast one.
 const LINEAR_CAP: u64 = 0xC000;
 const MULTICAST_CAP: u64 = 1024;
+/// `GidPrefix` of every port.
+const GID_PREFIX: u64 = u64::from_be_bytes(Guid::DEFAULT_PREFIX);
 /// Entries of a block of each table.
 const BLOCK: u16 = 64;
 const MULTICAST_BLOCK: u32 = 32;
@@ -45,16 +47,16 @@ pub(super) fn switch_node_info(switch: Switch, port: u8) -> [u8; node_info::LEN]
     node(node_info::SWITCH, switch.ports(), switch.guid(), 1, port)
 }
 
-fn node(kind: u64, ports: u8, guid: u64, p_keys: usize, port: u8) -> [u8; node_info::LEN] {
+fn node(kind: u64, ports: u8, guid: Guid, p_keys: usize, port: u8) -> [u8; node_info::LEN] {
     let mut info = [0; node_info::LEN];
     for (field, value) in [
         (node_info::BASE_VERSION, 1),
         (node_info::CLASS_VERSION, 1),
         (node_info::NODE_TYPE, kind),
         (node_info::NUM_PORTS, ports.into()),
-        (node_info::SYSTEM_IMAGE_GUID, guid),
-        (node_info::NODE_GUID, guid),
-        (node_info::PORT_GUID, guid),
+        (node_info::SYSTEM_IMAGE_GUID, guid.into()),
+        (node_info::NODE_GUID, guid.into()),
+        (node_info::PORT_GUID, guid.into()),
         (node_info::PARTITION_CAP, p_keys as u64),
         (node_info::DEVICE_ID, 1),
         (node_info::LOCAL_PORT, port.into()),
@@ -88,7 +90,7 @@ pub(super) fn first_port_info(config: &PortConfig, sm_lid: Lid) -> [u8; port_inf
     let mut info = [0; port_info::LEN];
     link(&mut info, config.width, config.speed, config.mtu);
     for (field, value) in [
-        (port_info::GID_PREFIX, PortConfig::GID_PREFIX),
+        (port_info::GID_PREFIX, GID_PREFIX),
         (port_info::LID, config.lid.0.into()),
         (port_info::SM_LID, sm_lid.0.into()),
         (port_info::CAPABILITY_MASK, config.capability_mask.into()),
@@ -131,8 +133,8 @@ pub(super) fn p_key_block(p_keys: &[PKey], block: u32) -> Option<Data> {
 }
 
 /// A block of `GUIDInfo`.
-pub(super) fn guid_block(guids: &[u64], block: u32) -> Option<Data> {
-    table_block(guids, block, |guid| guid.to_be_bytes())
+pub(super) fn guid_block(guids: &[Guid], block: u32) -> Option<Data> {
+    table_block(guids, block, |guid| guid.octets())
 }
 
 /// Entries of a block, as many as an attribute has room for; `None` for a block behind the first that has none.
@@ -170,9 +172,7 @@ fn padded(attribute: &[u8]) -> Data {
 fn respond(datagram: &mut [u8; MAD_LEN], header: &Mad, result: Result<Data, Failure>) {
     let mut header = Mad { method: Mad::METHOD_GET | Mad::RESPONSE, ..*header };
     header.status = header.status & 0x8000 | result.err().unwrap_or(0);
-    if let Some(start) = datagram.first_chunk_mut() {
-        header.emit(start);
-    }
+    header.put(datagram);
     if let (Ok(result), Some(to)) = (result, datagram.get_mut(DATA..DATA + DATA_LEN)) {
         to.copy_from_slice(&result);
     }

@@ -8,11 +8,11 @@ use urxe_wire::mad::smp::{Attribute, DATA_LEN};
 use urxe_wire::mad::topology::Switch;
 use urxe_wire::mad::{MAD_LEN, Mad};
 
+use super::super::Subnet;
 use super::super::hosts::Neighbour;
-use super::super::{PortConfig, Subnet};
 use super::{
-    Data, Failure, INVALID, LINEAR_CAP, MULTICAST_BLOCK, MULTICAST_CAP, UNSUPPORTED, attribute_of, guid_block, lanes,
-    linear_block, link, p_key_block, padded, respond, switch_description, switch_node_info,
+    Data, Failure, GID_PREFIX, INVALID, LINEAR_CAP, MULTICAST_BLOCK, MULTICAST_CAP, UNSUPPORTED, attribute_of,
+    guid_block, lanes, linear_block, link, p_key_block, padded, respond, switch_description, switch_node_info,
 };
 
 /// Settings of a switch by programs, which last in this process.
@@ -92,7 +92,7 @@ impl Subnet {
     /// `SMInfo` of the built-in subnet manager: master where no program is.
     pub(in super::super) fn sm_info(&self, switch: Switch) -> [u8; sm_info::LEN] {
         let mut info = [0; sm_info::LEN];
-        sm_info::GUID.put(&mut info, switch.guid());
+        sm_info::GUID.put(&mut info, switch.guid().into());
         sm_info::ACTIVITY.put(&mut info, self.activity.into());
         if self.master().is_none() {
             sm_info::STATE.put(&mut info, sm_info::MASTER);
@@ -158,11 +158,11 @@ impl Subnet {
         port_info::STATE.put(&mut info, state);
         port_info::PHYSICAL_STATE.put(&mut info, physical);
         if port == 0 {
-            let sm_lid = self.master().map_or(switch.lid(), |(lid, _)| lid);
+            let sm_lid = self.master().unwrap_or(switch.lid());
             for (field, value) in [
                 (port_info::LID, switch.lid().0.into()),
                 (port_info::SM_LID, sm_lid.0.into()),
-                (port_info::GID_PREFIX, PortConfig::GID_PREFIX),
+                (port_info::GID_PREFIX, GID_PREFIX),
                 (port_info::CAPABILITY_MASK, u64::from(self.config.capability_mask) & !port_info::IS_SM),
                 (port_info::GUID_CAP, 1),
             ] {

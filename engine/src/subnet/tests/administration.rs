@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn paths_nodes_and_ports() {
     let mut net = Net::new(&[SOLO, PEER, FAR]);
-    let gid = |lid| [PortConfig::GID_PREFIX.to_be_bytes(), guid(lid).to_be_bytes()].concat();
+    let gid = |lid| gid_of(lid);
     let mut wanted = vec![0; 64];
     path::SGID.put_slice(&mut wanted, &gid(SOLO));
     path::DGID.put_slice(&mut wanted, &gid(FAR));
@@ -34,7 +34,7 @@ fn paths_nodes_and_ports() {
 #[test]
 fn groups_are_made_joined_told_and_left() {
     let mut net = Net::new(&[SOLO, PEER]);
-    let gid = [PortConfig::GID_PREFIX.to_be_bytes(), guid(SOLO).to_be_bytes()].concat();
+    let gid = gid_of(SOLO);
     let mut wanted = vec![0; 52];
     member::MGID
         .put_slice(&mut wanted, &[0xFF, 0x12, 0x40, 0x1B, 0xFF, 0xFF, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF]);
@@ -129,7 +129,7 @@ fn members(net: &mut Net, group: u8) -> Result<usize, u16> {
 /// A join of the own port with nothing but the MGID.
 fn join(net: &mut Net, group: u8) -> Result<Vec<u8>, u16> {
     let mut wanted = record(group);
-    let gid = [PortConfig::GID_PREFIX.to_be_bytes(), guid(SOLO).to_be_bytes()].concat();
+    let gid = gid_of(SOLO);
     member::PORT_GID.put_slice(&mut wanted, &gid);
     let joined = net.administer(SET, Record::Member as u16, member::JOIN | member::HAS_MGID, &wanted)?;
     Ok(joined[0][..52].to_vec())
@@ -153,7 +153,7 @@ fn groups_of_others_age_and_no_host_fills_the_table() {
     assert!(
         net.administer(SET, Record::Member as u16, member::JOIN | member::HAS_MGID, &{
             let mut other = record(1);
-            let gid = [PortConfig::GID_PREFIX.to_be_bytes(), guid(PEER).to_be_bytes()].concat();
+            let gid = gid_of(PEER);
             member::PORT_GID.put_slice(&mut other, &gid);
             other
         })
@@ -175,7 +175,7 @@ fn groups_of_other_partitions_keep_nobody_out() {
     let create = member::JOIN | member::HAS_MGID | member::CREATE;
     let own = |group| {
         let mut wanted = record(group);
-        let gid = [PortConfig::GID_PREFIX.to_be_bytes(), guid(SOLO).to_be_bytes()].concat();
+        let gid = gid_of(SOLO);
         member::PORT_GID.put_slice(&mut wanted, &gid);
         wanted
     };
@@ -203,7 +203,7 @@ fn groups_of_the_port_outlive_the_owner() {
     net.hosts.push((SOLO, Subnet::new(now, config(SOLO), 9 << 32)));
     let create = member::JOIN | member::HAS_MGID | member::CREATE;
     let mut wanted = record(7);
-    let gid = [PortConfig::GID_PREFIX.to_be_bytes(), guid(SOLO).to_be_bytes()].concat();
+    let gid = gid_of(SOLO);
     member::PORT_GID.put_slice(&mut wanted, &gid);
     net.administer(SET, Record::Member as u16, create, &wanted).unwrap();
     let known = |net: &mut Net, number: usize| {
@@ -291,7 +291,7 @@ fn subscriptions_are_counted() {
     };
     let reports = |net: &mut Net| {
         let subnet = &mut net.hosts[0].1;
-        subnet.report(notice::IN_SERVICE, 5);
+        subnet.report(notice::IN_SERVICE, &gid_of(Lid(5)));
         core::iter::from_fn(|| subnet.poll_output())
             .filter_map(|output| match output {
                 Output::Message(to, message, Some(_)) => {

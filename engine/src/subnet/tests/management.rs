@@ -27,7 +27,7 @@ fn directed_routes_lead_through_switches() {
         assert_eq!(port_info::LID.get(&net.get(path, Attribute::PortInfo, 0)), lid.0.into());
     }
     let spine = net.get(&[1, UPLINK], Attribute::NodeInfo, 0);
-    assert_eq!(node_info::NODE_GUID.get(&spine), Switch::Spine.guid());
+    assert_eq!(node_info::NODE_GUID.get(&spine), Switch::Spine.guid().into());
     assert_eq!(node_info::LOCAL_PORT.get(&spine), 1);
     let answer = net.directed(&[1, UPLINK, 2], GET, Attribute::NodeInfo, 0, &[]).unwrap();
     assert_eq!(answer[193..196], [1, 1, UPLINK], "the return path: where each hop was entered");
@@ -50,7 +50,7 @@ fn requests_by_lid() {
     let (_, info) = ask(&mut net, LEAF, Attribute::SwitchInfo).unwrap();
     assert_eq!(switch_info::LINEAR_CAP.get(&info), 0xC000);
     let (_, info) = ask(&mut net, LEAF, Attribute::SmInfo).unwrap();
-    assert_eq!((sm_info::STATE.get(&info), sm_info::GUID.get(&info)), (3, Switch::Leaf(0).guid()));
+    assert_eq!((sm_info::STATE.get(&info), sm_info::GUID.get(&info)), (3, Switch::Leaf(0).guid().into()));
     assert_eq!(ask(&mut net, PEER, Attribute::SmInfo).unwrap().0, Mad::STATUS_BAD_METHOD_ATTRIBUTE);
     assert!(ask(&mut net, Lid(0xBF01), Attribute::NodeInfo).is_none(), "a switch without hosts is not there");
     for nobody in [0, 0xC000] {

@@ -13,7 +13,7 @@ use urxe_wire::mad::sa::{self, Record, member, path};
 use urxe_wire::mad::smp::{self, DATA, Hop};
 use urxe_wire::mad::topology::UPLINK;
 use urxe_wire::mad::{Rmpp, subnet_vendor};
-use urxe_wire::{Gid, PKey};
+use urxe_wire::{Gid, Guid, PKey};
 
 use super::*;
 
@@ -27,10 +27,14 @@ fn guid(lid: Lid) -> u64 {
     0x0200_5EFE_0A4D_0000 | u64::from(lid.0)
 }
 
+fn gid_of(lid: Lid) -> [u8; 16] {
+    Guid::from(guid(lid)).gid().octets()
+}
+
 fn config(lid: Lid) -> PortConfig {
     PortConfig {
         lid,
-        guids: vec![guid(lid)],
+        guids: vec![guid(lid).into()],
         prefix_len: 16,
         capability_mask: 0x0211_0848,
         width: 2,

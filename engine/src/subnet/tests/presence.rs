@@ -7,15 +7,22 @@ use super::*;
 fn liars_and_floods() {
     let mut net = Net::new(&[SOLO, PEER]);
     let subnet = &mut net.hosts[0].1;
-    let facts =
-        |lid: Lid| Facts { guid: guid(lid), port_info: sma::first_port_info(&config(lid), LEAF), description: [0; 64] };
+    let facts = |lid: Lid| Facts {
+        guid: guid(lid).into(),
+        port_info: sma::first_port_info(&config(lid), LEAF),
+        description: [0; 64],
+    };
     let now = net.now;
     let mut tell =
         |lid: Lid, facts: &Facts| subnet.handle_announcement(now, &address(lid), lid, &Announcement::host(facts));
     assert_eq!(tell(Lid(7), &facts(Lid(8))), Err(Refusal::Lie), "another's LID");
-    assert_eq!(tell(Lid(7), &Facts { guid: guid(PEER), ..facts(Lid(7)) }), Err(Refusal::Lie), "another's GUID");
-    assert_eq!(tell(Lid(7), &Facts { guid: guid(Lid(9)), ..facts(Lid(7)) }), Err(Refusal::Lie), "nobody's GUID");
-    assert_eq!(tell(Lid(7), &Facts { guid: 7, ..facts(Lid(7)) }), Err(Refusal::Lie), "a GUID without an address");
+    assert_eq!(tell(Lid(7), &Facts { guid: guid(PEER).into(), ..facts(Lid(7)) }), Err(Refusal::Lie), "another's GUID");
+    assert_eq!(tell(Lid(7), &Facts { guid: guid(Lid(9)).into(), ..facts(Lid(7)) }), Err(Refusal::Lie), "nobody's GUID");
+    assert_eq!(
+        tell(Lid(7), &Facts { guid: 7.into(), ..facts(Lid(7)) }),
+        Err(Refusal::Lie),
+        "a GUID without an address"
+    );
     assert_eq!(tell(LEAF, &facts(LEAF)), Err(Refusal::Lie), "a switch's LID");
     let mut odd = facts(Lid(7));
     port_info::STATE.put(&mut odd.port_info, 9);
@@ -157,7 +164,7 @@ fn another_address_is_another_port() {
     let mut net = Net::new(&[SOLO, PEER]);
     let now = net.now;
     let member = |lid| {
-        let gid = [PortConfig::GID_PREFIX.to_be_bytes(), guid(lid).to_be_bytes()].concat();
+        let gid = gid_of(lid);
         let mut wanted = vec![0; 52];
         member::MGID.put_slice(&mut wanted, &[0xFF, 0x12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7]);
         member::PORT_GID.put_slice(&mut wanted, &gid);
@@ -300,7 +307,7 @@ fn groups_are_announced_in_intervals() {
     let mut net = Net::new(&[SOLO, PEER]);
     let mut wanted = vec![0; 52];
     member::MGID.put_slice(&mut wanted, &[0xFF, 0x12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7]);
-    member::PORT_GID.put_slice(&mut wanted, &[PortConfig::GID_PREFIX.to_be_bytes(), guid(SOLO).to_be_bytes()].concat());
+    member::PORT_GID.put_slice(&mut wanted, &gid_of(SOLO));
     member::JOIN_STATE.put(&mut wanted, 1);
     member::P_KEY.put(&mut wanted, 0xFFFF);
     let create = member::JOIN | member::HAS_MGID | member::CREATE;
