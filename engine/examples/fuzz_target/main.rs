@@ -59,7 +59,7 @@ fn carry(ends: &mut [End; 2], now: Instant, from: usize, message: &[u8], lost: u
 fn one_input(data: &[u8]) -> Result<u32> {
     let Some((lost, request)) = data.split_first() else { return Ok(0) };
     let request = &request[..request.len().min(SLOT as usize)];
-    // Every second packet at most: a request is sent eight times.
+    // Every third packet at most: a request is sent eight times.
     let lost = if *lost < 3 { 0 } else { *lost };
     let now = Instant::default();
     let mut ends = End::pair(now)?;

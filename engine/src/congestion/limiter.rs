@@ -3,9 +3,11 @@
 use core::time::Duration;
 
 use super::ReactionPoint;
-use super::pacer::{MOST_AHEAD, Pacer};
+use super::pacer::Pacer;
 use crate::time::Instant;
 
+/// Longest time from now on for which nothing may leave: more than two packets of 4096 bytes take at 1 Mbit/s.
+const MOST_AHEAD: Duration = Duration::from_millis(100);
 /// Bytes that a packet takes of a link besides its own: headers of Ethernet, IPv4 and UDP, ICRC, FCS.
 const OVERHEAD: u64 = 14 + 20 + 8 + 4 + 4;
 

@@ -4,9 +4,6 @@ use core::time::Duration;
 
 use crate::time::Instant;
 
-/// Longest time from now on for which nothing may leave: more than two packets of 4096 bytes take at 1 Mbit/s.
-pub(super) const MOST_AHEAD: Duration = Duration::from_millis(100);
-
 /// The clock of a sender, by the generic cell rate algorithm: each packet advances it by its time on the link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Pacer {
@@ -24,7 +21,7 @@ impl Pacer {
         Self { done: now }
     }
 
-    /// Time that packets may take which leave now, or when to ask again.
+    /// Time that packets may take which leave now, where the clock may be ahead of time by less than `burst`.
     ///
     /// # Errors
     /// The time from which on half a burst may leave, if none may now.
@@ -33,7 +30,7 @@ impl Pacer {
         if ahead >= burst { Err(now + (ahead - burst / 2)) } else { Ok(burst - ahead) }
     }
 
-    /// Notes packets that take so long on the link.
+    /// Notes packets that take so long on the link. Of the time for which it was idle, up to `burst` is made up for.
     pub fn sent(&mut self, now: Instant, burst: Duration, time: Duration) {
         let burst = u64::try_from(burst.as_nanos()).unwrap_or(u64::MAX);
         let earliest = Instant::from_nanos(now.as_nanos().saturating_sub(burst));

@@ -191,9 +191,20 @@ impl<M: Memory, Q: Quirks> Endpoint<M, Q> {
             }
         };
         let QpSetup {
-            qp_type, pd, cap, sq_sig_all, send_cq, recv_cq, srq, xrcd, window, congestion, ack_timer, ..
+            qp_type,
+            pd,
+            cap,
+            sq_sig_all,
+            send_cq,
+            recv_cq,
+            srq,
+            xrcd,
+            window,
+            congestion,
+            ack_timer,
+            selective_paths: paths,
+            port_mtu,
         } = *setup;
-        let QpSetup { selective_paths: paths, port_mtu, .. } = *setup;
         let selective = (paths > 0).then(|| SelectiveRepeat { memory: Arc::clone(&self.kept), paths });
         let (send_cq, recv_cq) = (Some(send_cq), Some(recv_cq));
         let counters = Vec::new();

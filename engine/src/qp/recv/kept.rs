@@ -118,10 +118,10 @@ impl Kept {
     fn advance(&mut self, expected: Psn) {
         let by = expected.advance_from(self.base) as usize;
         self.base = expected;
-        for kept in self.places.drain(..by.min(self.places.len())).flatten() {
-            self.packets -= 1;
-            self.bytes -= kept.size();
-            self.memory.give_back(kept.size());
+        for _ in 0..by.min(self.places.len()) {
+            if let Some(Some(kept)) = self.places.pop_front() {
+                self.release(kept.size());
+            }
         }
     }
 

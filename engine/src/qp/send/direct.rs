@@ -1,7 +1,9 @@
 //! One-sided requests that the host carries out without packets ([`crate::direct`]).
 
+use urxe_wire::Psn;
+
 use super::reliable::Reliable;
-use super::wqe::succeed;
+use super::wqe::{SendWqe, succeed};
 use crate::direct::{DirectOutcome, DirectRequest};
 use crate::host::{Host, Io};
 use crate::memory::Memory as _;
@@ -9,7 +11,20 @@ use crate::qp::QpConfig;
 use crate::qp::attr::QpAttr;
 
 /// Bytes that one call of `transmit` carries out at the peer's memory. Longer messages go by packets, which take turns.
-const DIRECT_BURST: u32 = 64 << 20;
+pub(super) const DIRECT_BURST: u32 = 64 << 20;
+
+/// Asks the host to carry out a request of which nothing is sent, whose first packet would have the PSN `psn`.
+pub(super) fn ask_host<H: Host>(
+    config: &QpConfig<H>,
+    attr: &QpAttr,
+    io: &Io<'_, H>,
+    wqe: &SendWqe,
+    psn: Psn,
+) -> DirectOutcome {
+    let length = wqe.length;
+    let (pd, dest_qpn, packets) = (config.pd, attr.dest_qpn, attr.path_mtu.packets(length));
+    io.memory.carry_out(&DirectRequest { pd, dest_qpn, op: &wqe.wr.op, data: &wqe.wr.data, length, psn, packets })
+}
 
 impl Reliable {
     /// Has the host carry out the requests that come next, as long as nothing is outstanding. False: that has taken its time,
@@ -33,14 +48,11 @@ impl Reliable {
             if length > left {
                 return false;
             }
-            let (psn, packets) = (self.snd_max, attr.path_mtu.packets(length));
-            let (pd, dest_qpn) = (config.pd, attr.dest_qpn);
-            let request = DirectRequest { pd, dest_qpn, op: &wqe.wr.op, data: &wqe.wr.data, length, psn, packets };
-            match io.memory.carry_out(&request) {
+            match ask_host(config, attr, io, wqe, self.snd_max) {
                 DirectOutcome::ByPackets => return true,
                 outcome => {
                     left -= length;
-                    self.snd_max = psn.add(packets);
+                    self.snd_max = self.snd_max.add(attr.path_mtu.packets(length));
                     (self.snd_una, self.snd_nxt) = (self.snd_max, self.snd_max);
                     if let DirectOutcome::Failed(status) = outcome {
                         wqe.failed = Some(status);

@@ -7,6 +7,7 @@
 
 use core::time::Duration;
 
+use crate::congestion::Pacer;
 use crate::time::Instant;
 
 /// Time of a receiver for a packet, whatever its length.
@@ -14,13 +15,12 @@ const PER_PACKET: Duration = Duration::from_nanos(600);
 /// Time of a receiver for 1024 bytes: ICRC and copy.
 const PER_KIB: Duration = Duration::from_nanos(300);
 
-/// A bound on the rate of packets (the generic cell rate algorithm: a clock that each packet advances by its cost,
-/// and that may run ahead of time by one burst).
+/// A bound on the rate of packets.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::qp) struct Pace {
-    /// When a receiver will be done with what was sent.
-    done: Instant,
-    /// How far ahead that may be.
+    /// The receiver's clock, which each packet advances by its cost.
+    pacer: Pacer,
+    /// How far ahead of time that may be.
     burst: Duration,
     /// Least time for a byte, in picoseconds: the network's.
     per_byte: u64,
@@ -29,13 +29,14 @@ pub(in crate::qp) struct Pace {
 impl Pace {
     /// Bursts of `packets` full packets of 4096 bytes.
     pub(in crate::qp) fn new(packets: u32) -> Self {
-        Self { done: Instant::default(), burst: cost(4096) * packets.max(1), per_byte: 0 }
+        Self { pacer: Pacer::default(), burst: cost(4096) * packets.max(1), per_byte: 0 }
     }
 
     /// Notes that a packet of `length` bytes was sent.
     pub(in crate::qp) fn sent(&mut self, now: Instant, length: usize) {
         let least = Duration::from_nanos((length as u64).saturating_mul(self.per_byte) / 1000);
-        self.done = self.done.max(now) + cost(length).max(least);
+        // Time in which nothing came makes no receiver faster.
+        self.pacer.sent(now, Duration::ZERO, cost(length).max(least));
     }
 
     /// Has packets leave at `rate` bits a second at most; `None`: as fast as a receiver takes them.
@@ -47,8 +48,7 @@ impl Pace {
     /// Until when to wait before the next packet, if not now: until half a burst may leave at once, so that one does
     /// not wake up for every packet.
     pub(in crate::qp) fn wait(&self, now: Instant) -> Option<Instant> {
-        let ahead = self.done.since(now);
-        (ahead >= self.burst).then(|| now + (ahead - self.burst / 2))
+        self.pacer.room(now, self.burst).err()
     }
 }
 

@@ -16,7 +16,7 @@ use crate::work::{Recipient, SendWr};
 //= spec/requester.md#req-002
 //# A message MUST be cut into packets of one path MTU, all full but the last.
 #[expect(clippy::too_many_arguments, reason = "a packet's parts, and the surroundings")]
-// Called in one place, for each packet: handing over what it needs would cost as much as it does.
+// Called for each packet of a message: handing over what it needs would cost as much as it does.
 #[inline(always)]
 pub(in crate::qp) fn send_data<H: Host>(
     config: &QpConfig<H>,

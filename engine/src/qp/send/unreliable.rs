@@ -6,13 +6,14 @@ use core::time::Duration;
 use urxe_wire::packet::Service;
 use urxe_wire::{Bth, Deth, Header, Psn, packet::pad_count};
 
+use super::direct::{DIRECT_BURST, ask_host};
 use super::pace::Pace;
 use super::segment::data_packet;
 use super::send_queue::{Entry, SendQueue};
 use super::wqe::{SendWqe, complete, execute_local, succeed};
 use crate::congestion::ReactionPoint;
 use crate::cq::WcStatus;
-use crate::direct::{DirectOutcome, DirectRequest};
+use crate::direct::DirectOutcome;
 use crate::event::Event;
 use crate::host::{Consumer, Host, Io, Network};
 use crate::memory::Memory as _;
@@ -26,9 +27,6 @@ use crate::work::UdRecipient;
 /// may overtake what came before. Datagrams do not mind, but a message of several packets would be lost. So the first
 /// such message, once in a queue pair's life, pauses behind its first packet.
 const INTRODUCTION: Duration = Duration::from_millis(4);
-
-/// Bytes of the longest message that is carried out at the peer's memory.
-const DIRECT_MOST: u32 = 64 << 20;
 
 /// A send WQE.
 pub(super) struct Wqe<H: Host> {
@@ -222,10 +220,9 @@ impl<H: Host> Unreliable<H> {
 /// Has the host carry out a request, of which nothing is sent.
 #[cold]
 fn carries_out<H: Host>(config: &QpConfig<H>, attr: &QpAttr, io: &Io<'_, H>, wqe: &SendWqe, psn: Psn) -> bool {
-    let SendWqe { length, .. } = *wqe;
-    let (pd, dest_qpn, packets) = (config.pd, attr.dest_qpn, attr.path_mtu.packets(length));
-    let request = DirectRequest { pd, dest_qpn, op: &wqe.wr.op, data: &wqe.wr.data, length, psn, packets };
-    wqe.wr.op.is_one_sided() && length <= DIRECT_MOST && io.memory.carry_out(&request) == DirectOutcome::Done
+    wqe.wr.op.is_one_sided()
+        && wqe.length <= DIRECT_BURST
+        && ask_host(config, attr, io, wqe, psn) == DirectOutcome::Done
 }
 
 /// Sends the packet behind the `sent` first ones of `wqe`; returns its length.

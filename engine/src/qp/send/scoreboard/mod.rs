@@ -4,9 +4,15 @@
 //!
 //! Packets are numbered in the order in which they were sent, those that were sent again anew. One is *overtaken* when a
 //! packet of a higher number has arrived, and lost when it is so for longer than the [reordering window](super::reordering).
-//! READ responses and results of atomics are watched likewise. They leave in the order of their PSNs, and when they are asked for again, in
-//! the order of that: one is overtaken by those that are behind it in both. A responder that has carried out a request keeps
-//! no duplicate of it back: what is asked for again of that is overtaken by every response, or acknowledgement, to what was sent later.
+//! READ responses and results of atomics are watched likewise. They leave in the order of their PSNs, and when they are asked
+//! for again, in the order of that: one is overtaken by those that are behind it in both. A responder that has carried out a
+//! request keeps no duplicate of it back: what is asked for again of that is overtaken by every response, or acknowledgement,
+//! to what was sent later.
+//!
+//! Here is what arrives; `entry` has the knowledge of one PSN, and `losses` finds what is lost.
+
+mod entry;
+mod losses;
 
 use alloc::collections::VecDeque;
 
@@ -16,85 +22,8 @@ use super::paths::ByPath;
 use super::reordering::Reordering;
 use super::wqe::Span;
 use crate::time::Instant;
-
-/// Knowledge of a PSN.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Entry {
-    /// Number of the packet that was sent last for it; responses are numbered on from their request.
-    number: u32,
-    /// Whether the PSN is that of a response, or of the request before it.
-    pub(super) answered: Answered,
-    /// Whether the packet arrived, or the response.
-    pub(super) delivered: bool,
-    /// Of the first PSN of a READ: the request arrived.
-    requested: bool,
-    /// Whether the packet is to be sent again, or the response asked for again.
-    lost: bool,
-    /// All responses before it have left the responder, as its own shows, or an acknowledgement.
-    responded: bool,
-    /// Since when it is overtaken.
-    overtaken: Option<Instant>,
-    /// When it was sent again; `None`: it was not.
-    again: Option<Instant>,
-    /// The request was carried out, and this part of its answer is asked for again.
-    repeated: bool,
-    /// The peer has the request and carries it out when one before it has come: no response is under way.
-    waits: bool,
-    /// Path of the packet that was sent last for it.
-    path: u8,
-}
-
-/// Whether a response takes the PSN.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) enum Answered {
-    /// None: the PSN is that of a packet of a SEND or WRITE.
-    #[default]
-    No,
-    /// One does, and the PSN is that of the request as well.
-    First,
-    /// One behind the first does.
-    Behind,
-}
-
-impl Entry {
-    /// Whether its own packet, a request, is on its way.
-    fn awaits_request(&self) -> bool {
-        !self.delivered && !self.lost && !self.requested && self.answered != Answered::Behind
-    }
-
-    /// Whether a response is on its way.
-    fn awaits_response(&self) -> bool {
-        !self.delivered && !self.lost && self.answered != Answered::No
-    }
-
-    /// How many numbers are between this packet and one that overtook it: `newest` is behind the youngest request that
-    /// arrived, `answered` behind the youngest that was answered, and `responded` is that of the youngest response behind
-    /// this one.
-    fn overtaking(&self, newest: u32, answered: u32, responded: Option<u32>) -> i32 {
-        if self.repeated && self.awaits_response() {
-            return answered.wrapping_sub(self.number).cast_signed() - 1;
-        }
-        let requests = if self.awaits_request() { newest.wrapping_sub(self.number).cast_signed() - 1 } else { 0 };
-        match responded {
-            Some(number) if self.awaits_response() => requests.max(number.wrapping_sub(self.number).cast_signed()),
-            Some(_) | None => requests,
-        }
-    }
-
-    /// Whether what arrived is the packet that was sent first, and not one that was sent again. Notes how late that came.
-    fn is_original(&self, around: &Surroundings, reordering: &mut Reordering) -> bool {
-        let time_of = |since: Instant| u64::try_from(around.now.since(since).as_nanos()).unwrap_or(u64::MAX);
-        match (self.again, self.overtaken) {
-            // So soon the other one cannot have been answered.
-            (Some(at), _) => time_of(at) < around.round_trip / 2,
-            (None, None) => true,
-            (None, Some(since)) => {
-                reordering.came_late(time_of(since));
-                true
-            }
-        }
-    }
-}
+use entry::Entry;
+pub(super) use entry::{Answered, Surroundings};
 
 /// Knowledge of the packets in flight, oldest first.
 #[derive(Debug, Default)]
@@ -124,14 +53,6 @@ pub(super) struct Scoreboard {
     /// Requests that arrived or were lost on each path, since somebody asked.
     arrived_by: ByPath,
     lost_by: ByPath,
-}
-
-/// Time and round trip when there is news.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Surroundings {
-    pub(super) now: Instant,
-    /// The round trip, in nanoseconds.
-    pub(super) round_trip: u64,
 }
 
 impl Scoreboard {
@@ -352,78 +273,6 @@ impl Scoreboard {
         }
     }
 
-    // --- losses --------------------------------------------------------------------------------------------
-
-    /// Whether there is news for [`find_lost`](Self::find_lost).
-    pub(super) const fn has_news(&self) -> bool {
-        self.has_news
-    }
-
-    /// Has [`find_lost`](Self::find_lost) look again, if it is time.
-    pub(super) fn handle_timeout(&mut self, now: Instant, window: u64) {
-        self.has_news |= self.deadline(window).is_some_and(|at| at <= now);
-    }
-
-    /// When [`find_lost`](Self::find_lost) is to look again, if it does not with the next packet that may leave.
-    pub(super) fn deadline(&self, window: u64) -> Option<Instant> {
-        let first = self.overtaken.filter(|_| !self.has_news)?;
-        Some(Instant::from_nanos(first.as_nanos().saturating_add(window)))
-    }
-
-    /// Finds packets that are overtaken for too long: these are lost. Returns how many packets.
-    pub(super) fn find_lost(&mut self, around: &Surroundings, reordering: &mut Reordering) -> u32 {
-        let mut packets = 0;
-        self.has_news = false;
-        let window = reordering.window(around.round_trip);
-        self.overtaken = None;
-        let mut responded = None;
-        for at in (0..self.entries.len()).rev() {
-            let Some(entry) = self.entries.get_mut(at) else { break };
-            if entry.responded && responded.is_none_or(|number| is_before(number, entry.number)) {
-                responded = Some(entry.number);
-            }
-            let overtaking = entry.overtaking(self.newest, self.answered, responded);
-            if overtaking <= 0 {
-                entry.overtaken = None;
-                continue;
-            }
-            let since = *entry.overtaken.get_or_insert(around.now);
-            if around.now.since(since).as_nanos() >= u128::from(window) || reordering.is_lost_at_once(overtaking) {
-                if let Some(lost) = self.lost_by.get_mut(usize::from(entry.path)).filter(|_| entry.awaits_request()) {
-                    *lost += 1;
-                }
-                // All responses to a request that is lost are asked for again, but one packet was lost.
-                packets += 1;
-                if entry.awaits_request() { self.lose_request(at) } else { self.lose(at) }
-            } else {
-                self.overtaken = Some(self.overtaken.map_or(since, |first| first.min(since)));
-            }
-        }
-        (0..packets).for_each(|_| reordering.lost());
-        packets
-    }
-
-    /// Requests that arrived and that were lost on each path since the last call.
-    pub(super) fn take_paths(&mut self) -> (ByPath, ByPath) {
-        (core::mem::take(&mut self.arrived_by), core::mem::take(&mut self.lost_by))
-    }
-
-    /// The path of the packet that was sent last for a PSN.
-    pub(super) fn path(&self, psn: Psn) -> u8 {
-        self.get(psn).map_or(0, |entry| entry.path)
-    }
-
-    /// Has the oldest PSN be sent again, whatever is known of it.
-    pub(super) fn lose_front(&mut self) {
-        self.undeliver(self.snd_una);
-        if let Some(front) = self.entries.front().filter(|front| front.awaits_request())
-            && let Some(lost) = self.lost_by.get_mut(usize::from(front.path))
-        {
-            *lost += 1;
-        }
-        self.lose_request(0);
-    }
-
     /// Whether the request at `psn` is known to be carried out.
     pub(super) fn is_carried_out(&self, psn: Psn) -> bool {
         psn.distance_from(self.cumulative) < 0
@@ -444,42 +293,9 @@ impl Scoreboard {
         }
     }
 
-    /// Has a request be sent again, with all responses of its that are not here.
-    pub(super) fn lose_request(&mut self, at: usize) {
-        let behind = self.entries.iter().skip(at + 1).take_while(|entry| entry.answered == Answered::Behind).count();
-        (at..=at + behind).for_each(|at| self.lose(at));
-    }
-
-    fn lose(&mut self, at: usize) {
-        let Some(entry) = self.entries.get_mut(at).filter(|entry| !entry.lost && !entry.delivered) else { return };
-        entry.lost = true;
-        entry.overtaken = None;
-        self.lost += 1;
-        self.again -= u32::from(entry.again.take().is_some());
-        self.waiting -= u32::from(core::mem::take(&mut entry.waits));
-    }
-
-    /// The oldest PSNs to be sent again in one packet: one, or those of a READ that are next to one another.
-    pub(super) fn next_lost(&self) -> Option<(Psn, u32)> {
-        let at = self.entries.iter().position(|entry| entry.lost)?;
-        let run = self.entries.iter().skip(at + 1).take_while(|entry| entry.lost && entry.answered == Answered::Behind);
-        let is_answered = self.entries.get(at).is_some_and(|entry| entry.answered != Answered::No);
-        let psns = if is_answered { 1 + u32::try_from(run.count()).unwrap_or(0) } else { 1 };
-        Some((self.snd_una.add(u32::try_from(at).unwrap_or(0)), psns))
-    }
-
-    /// Notes that the `psns` from `psn` on were sent again in one packet, on `path`.
-    pub(super) fn sent_again(&mut self, psn: Psn, psns: u32, now: Instant, path: u8) {
-        let at = psn.advance_from(self.snd_una) as usize;
-        let is_answered = self.entries.get(at).is_some_and(|entry| entry.answered != Answered::No);
-        let repeated = is_answered && self.is_carried_out(psn);
-        self.wants_pilot |= is_answered && !repeated;
-        for entry in self.entries.iter_mut().skip(at).take(psns as usize).filter(|entry| entry.lost) {
-            *entry = Entry { lost: false, again: Some(now), number: self.next, repeated, path, ..*entry };
-            self.next = self.next.wrapping_add(1);
-            self.lost -= 1;
-            self.again += 1;
-        }
+    /// The path of the packet that was sent last for a PSN.
+    pub(super) fn path(&self, psn: Psn) -> u8 {
+        self.get(psn).map_or(0, |entry| entry.path)
     }
 }
 

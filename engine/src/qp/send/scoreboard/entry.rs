@@ -1,0 +1,91 @@
+//! One PSN of the scoreboard: what is known of its packet, and of its response.
+
+use crate::qp::send::reordering::Reordering;
+use crate::time::Instant;
+
+/// Time and round trip when there is news.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::qp::send) struct Surroundings {
+    pub(in crate::qp::send) now: Instant,
+    /// The round trip, in nanoseconds.
+    pub(in crate::qp::send) round_trip: u64,
+}
+
+/// Knowledge of a PSN.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::qp::send) struct Entry {
+    /// Number of the packet that was sent last for it; responses are numbered on from their request.
+    pub(super) number: u32,
+    /// Whether the PSN is that of a response, or of the request before it.
+    pub(in crate::qp::send) answered: Answered,
+    /// Whether the packet arrived, or the response.
+    pub(in crate::qp::send) delivered: bool,
+    /// Of the first PSN of a READ: the request arrived.
+    pub(super) requested: bool,
+    /// Whether the packet is to be sent again, or the response asked for again.
+    pub(super) lost: bool,
+    /// All responses before it have left the responder, as its own shows, or an acknowledgement.
+    pub(super) responded: bool,
+    /// Since when it is overtaken.
+    pub(super) overtaken: Option<Instant>,
+    /// When it was sent again; `None`: it was not.
+    pub(super) again: Option<Instant>,
+    /// The request was carried out, and this part of its answer is asked for again.
+    pub(super) repeated: bool,
+    /// The peer has the request and carries it out when one before it has come: no response is under way.
+    pub(super) waits: bool,
+    /// Path of the packet that was sent last for it.
+    pub(super) path: u8,
+}
+
+/// Whether a response takes the PSN.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(in crate::qp::send) enum Answered {
+    /// None: the PSN is that of a packet of a SEND or WRITE.
+    #[default]
+    No,
+    /// One does, and the PSN is that of the request as well.
+    First,
+    /// One behind the first does.
+    Behind,
+}
+
+impl Entry {
+    /// Whether its own packet, a request, is on its way.
+    pub(super) fn awaits_request(&self) -> bool {
+        !self.delivered && !self.lost && !self.requested && self.answered != Answered::Behind
+    }
+
+    /// Whether a response is on its way.
+    pub(super) fn awaits_response(&self) -> bool {
+        !self.delivered && !self.lost && self.answered != Answered::No
+    }
+
+    /// How many numbers are between this packet and one that overtook it: `newest` is behind the youngest request that
+    /// arrived, `answered` behind the youngest that was answered, and `responded` is that of the youngest response behind
+    /// this one.
+    pub(super) fn overtaking(&self, newest: u32, answered: u32, responded: Option<u32>) -> i32 {
+        if self.repeated && self.awaits_response() {
+            return answered.wrapping_sub(self.number).cast_signed() - 1;
+        }
+        let requests = if self.awaits_request() { newest.wrapping_sub(self.number).cast_signed() - 1 } else { 0 };
+        match responded {
+            Some(number) if self.awaits_response() => requests.max(number.wrapping_sub(self.number).cast_signed()),
+            Some(_) | None => requests,
+        }
+    }
+
+    /// Whether what arrived is the packet that was sent first, and not one that was sent again. Notes how late that came.
+    pub(super) fn is_original(&self, around: &Surroundings, reordering: &mut Reordering) -> bool {
+        let time_of = |since: Instant| u64::try_from(around.now.since(since).as_nanos()).unwrap_or(u64::MAX);
+        match (self.again, self.overtaken) {
+            // So soon the other one cannot have been answered.
+            (Some(at), _) => time_of(at) < around.round_trip / 2,
+            (None, None) => true,
+            (None, Some(since)) => {
+                reordering.came_late(time_of(since));
+                true
+            }
+        }
+    }
+}

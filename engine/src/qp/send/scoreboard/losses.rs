@@ -1,0 +1,114 @@
+//! Which packets are lost, and which of them are sent again next.
+
+use urxe_wire::Psn;
+
+use super::entry::{Answered, Entry, Surroundings};
+use super::{Scoreboard, is_before};
+use crate::qp::send::paths::ByPath;
+use crate::qp::send::reordering::Reordering;
+use crate::time::Instant;
+
+impl Scoreboard {
+    /// Whether there is news for [`find_lost`](Self::find_lost).
+    pub(in crate::qp::send) const fn has_news(&self) -> bool {
+        self.has_news
+    }
+
+    /// Has [`find_lost`](Self::find_lost) look again, if it is time.
+    pub(in crate::qp::send) fn handle_timeout(&mut self, now: Instant, window: u64) {
+        self.has_news |= self.deadline(window).is_some_and(|at| at <= now);
+    }
+
+    /// When [`find_lost`](Self::find_lost) is to look again, if it does not with the next packet that may leave.
+    pub(in crate::qp::send) fn deadline(&self, window: u64) -> Option<Instant> {
+        let first = self.overtaken.filter(|_| !self.has_news)?;
+        Some(Instant::from_nanos(first.as_nanos().saturating_add(window)))
+    }
+
+    /// Finds packets that are overtaken for too long: these are lost. Returns how many packets.
+    pub(in crate::qp::send) fn find_lost(&mut self, around: &Surroundings, reordering: &mut Reordering) -> u32 {
+        let mut packets = 0;
+        self.has_news = false;
+        let window = reordering.window(around.round_trip);
+        self.overtaken = None;
+        let mut responded = None;
+        for at in (0..self.entries.len()).rev() {
+            let Some(entry) = self.entries.get_mut(at) else { break };
+            if entry.responded && responded.is_none_or(|number| is_before(number, entry.number)) {
+                responded = Some(entry.number);
+            }
+            let overtaking = entry.overtaking(self.newest, self.answered, responded);
+            if overtaking <= 0 {
+                entry.overtaken = None;
+                continue;
+            }
+            let since = *entry.overtaken.get_or_insert(around.now);
+            if around.now.since(since).as_nanos() >= u128::from(window) || reordering.is_lost_at_once(overtaking) {
+                if let Some(lost) = self.lost_by.get_mut(usize::from(entry.path)).filter(|_| entry.awaits_request()) {
+                    *lost += 1;
+                }
+                // All responses to a request that is lost are asked for again, but one packet was lost.
+                packets += 1;
+                if entry.awaits_request() { self.lose_request(at) } else { self.lose(at) }
+            } else {
+                self.overtaken = Some(self.overtaken.map_or(since, |first| first.min(since)));
+            }
+        }
+        (0..packets).for_each(|_| reordering.lost());
+        packets
+    }
+
+    /// Requests that arrived and that were lost on each path since the last call.
+    pub(in crate::qp::send) fn take_paths(&mut self) -> (ByPath, ByPath) {
+        (core::mem::take(&mut self.arrived_by), core::mem::take(&mut self.lost_by))
+    }
+
+    /// Has the oldest PSN be sent again, whatever is known of it.
+    pub(in crate::qp::send) fn lose_front(&mut self) {
+        self.undeliver(self.snd_una);
+        if let Some(front) = self.entries.front().filter(|front| front.awaits_request())
+            && let Some(lost) = self.lost_by.get_mut(usize::from(front.path))
+        {
+            *lost += 1;
+        }
+        self.lose_request(0);
+    }
+
+    /// Has a request be sent again, with all responses of its that are not here.
+    pub(in crate::qp::send) fn lose_request(&mut self, at: usize) {
+        let behind = self.entries.iter().skip(at + 1).take_while(|entry| entry.answered == Answered::Behind).count();
+        (at..=at + behind).for_each(|at| self.lose(at));
+    }
+
+    pub(super) fn lose(&mut self, at: usize) {
+        let Some(entry) = self.entries.get_mut(at).filter(|entry| !entry.lost && !entry.delivered) else { return };
+        entry.lost = true;
+        entry.overtaken = None;
+        self.lost += 1;
+        self.again -= u32::from(entry.again.take().is_some());
+        self.waiting -= u32::from(core::mem::take(&mut entry.waits));
+    }
+
+    /// The oldest PSNs to be sent again in one packet: one, or those of a READ that are next to one another.
+    pub(in crate::qp::send) fn next_lost(&self) -> Option<(Psn, u32)> {
+        let at = self.entries.iter().position(|entry| entry.lost)?;
+        let run = self.entries.iter().skip(at + 1).take_while(|entry| entry.lost && entry.answered == Answered::Behind);
+        let is_answered = self.entries.get(at).is_some_and(|entry| entry.answered != Answered::No);
+        let psns = if is_answered { 1 + u32::try_from(run.count()).unwrap_or(0) } else { 1 };
+        Some((self.snd_una.add(u32::try_from(at).unwrap_or(0)), psns))
+    }
+
+    /// Notes that the `psns` from `psn` on were sent again in one packet, on `path`.
+    pub(in crate::qp::send) fn sent_again(&mut self, psn: Psn, psns: u32, now: Instant, path: u8) {
+        let at = psn.advance_from(self.snd_una) as usize;
+        let is_answered = self.entries.get(at).is_some_and(|entry| entry.answered != Answered::No);
+        let repeated = is_answered && self.is_carried_out(psn);
+        self.wants_pilot |= is_answered && !repeated;
+        for entry in self.entries.iter_mut().skip(at).take(psns as usize).filter(|entry| entry.lost) {
+            *entry = Entry { lost: false, again: Some(now), number: self.next, repeated, path, ..*entry };
+            self.next = self.next.wrapping_add(1);
+            self.lost -= 1;
+            self.again += 1;
+        }
+    }
+}
