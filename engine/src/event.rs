@@ -110,7 +110,7 @@ pub enum Event {
         /// Packets behind a gap that it keeps.
         window: u16,
     },
-    /// A path lost far more than the others, and is not used for a while, or until an ACK timeout.
+    /// A path lost far more than the others, and is not used for a while, or until nothing arrives on those.
     LeftPath {
         /// The path, from 0.
         path: u8,

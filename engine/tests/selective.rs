@@ -1,5 +1,6 @@
 //! Selective repeat: what is kept behind a gap, what is sent again, and what a hostile peer cannot change.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use urxe_engine::endpoint::Event as NodeEvent;
@@ -450,6 +451,25 @@ fn what_a_receiver_refuses_is_no_loss_of_the_path() {
     }
     let left = |event: &NodeEvent| matches!(event, NodeEvent::Trace(_, Event::LeftPath { .. }));
     assert!(!qp.log().iter().any(left));
+}
+
+/// Answers take one path until the requester has heard that it may take them in any order: it would go back for late ones.
+#[test]
+fn answers_take_several_paths_when_the_requester_has_heard_of_it() {
+    let mut qp = able_on(2, RQ_PSN, SQ_PSN);
+    let reth = Reth { va: qp.remote.addr, r_key: RKey(qp.remote.key.0), dma_len: 0 };
+    let answer = |qp: &mut SingleQp, psns: std::ops::Range<u32>| {
+        let mut ports = BTreeSet::new();
+        for psn in psns {
+            qp.gets(O::WriteOnly, psn, Ext::Reth(reth), &[]);
+            qp.node.transmit(qp.now);
+            ports.extend(qp.node.nic().take_sent().iter().map(|datagram| datagram.from.port()));
+        }
+        ports.len()
+    };
+    gets_offer(&mut qp, false);
+    assert_eq!(answer(&mut qp, RQ_PSN..RQ_PSN + 1000), 1);
+    assert_eq!(answer(&mut qp, RQ_PSN + 1000..RQ_PSN + 1100), 2);
 }
 
 /// A refusal that overtakes responses fails its own request, when those before it are answered.

@@ -37,8 +37,9 @@ impl Outcome {
     }
 }
 
-/// Sends a message every 2 ms until `end` on two paths. The second one loses for 100 ms, the first all from `broken` on.
-fn stream(broken: Duration, end: Duration) -> Outcome {
+/// Sends a message every 2 ms until `end` on two paths, with `retry_cnt` tries. The second one loses for 100 ms, the first all
+/// from `broken` on.
+fn stream(retry_cnt: u8, broken: Duration, end: Duration) -> Outcome {
     let mut fabric = Fabric::new();
     let config = NodeConfig { service_delay: Duration::from_micros(5), ..NodeConfig::default() };
     let (a, b) = (fabric.add_node(config), fabric.add_node(config));
@@ -58,7 +59,7 @@ fn stream(broken: Duration, end: Duration) -> Outcome {
         }
     });
     let mut connection = Connection { selective_paths: [2; 2], window: 256, ..Connection::default() };
-    connection.attr.timeout = 14;
+    (connection.attr.timeout, connection.attr.retry_cnt) = (14, retry_cnt);
     let (qp, _) = fabric.connect(a, b, &connection);
     let local = fabric.node_mut(a).memory_mut().register_new(LENGTH as usize, Access::LOCAL_WRITE);
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
@@ -100,7 +101,7 @@ fn stream(broken: Duration, end: Duration) -> Outcome {
 #[test]
 fn a_path_that_was_left_is_used_again_though_the_other_loses_nothing() {
     let (broken, end) = (Duration::from_millis(2000), Duration::from_millis(2500));
-    let outcome = stream(broken, end);
+    let outcome = stream(7, broken, end);
     let (left, calm) = (Duration::from_millis(150), Duration::from_millis(1200));
     assert!(outcome.left.first().is_some_and(|time| *time < at(LOSSY)), "{:?}", outcome.left);
     assert_eq!(outcome.packets(1, left, Duration::from_millis(900)), 0, "it rests");
@@ -115,8 +116,11 @@ fn a_path_that_was_left_is_used_again_though_the_other_loses_nothing() {
 #[test]
 fn a_path_that_rests_is_used_when_the_other_breaks() {
     let (broken, end) = (Duration::from_millis(200), Duration::from_millis(600));
-    let outcome = stream(broken, end);
-    assert_eq!(outcome.packets(1, Duration::from_millis(150), broken), 0, "it rests");
-    let second = outcome.packets(1, broken, Duration::from_millis(900));
-    assert!(second >= 64 * LENGTH as usize / 1024, "{second} packets before the rest is over");
+    // Without tries the first ACK timeout is the last.
+    for retry_cnt in [7, 0] {
+        let outcome = stream(retry_cnt, broken, end);
+        assert_eq!(outcome.packets(1, Duration::from_millis(150), broken), 0, "it rests");
+        let second = outcome.packets(1, broken, Duration::from_millis(900));
+        assert!(second >= 64 * LENGTH as usize / 1024, "{second} packets before the rest is over");
+    }
 }

@@ -37,7 +37,7 @@ impl<H: Host> QueuePair<H> {
                 self.handle_notification(io, packet);
                 false
             }
-            Role::Notification => self.handle_selective(io, packet, info),
+            Role::Notification => self.handle_selective(io, packet),
         }
     }
 
@@ -85,24 +85,30 @@ impl<H: Host> QueuePair<H> {
         }
         // A packet of another transport than the queue pair's was dropped before: UC and UD have no responses.
         let SendSide::Reliable(requester) = &mut self.send else { return false };
-        match requester.handle_response(&self.config, &self.attr, io, packet) {
+        let handled = requester.handle_response(&self.config, &self.attr, io, packet);
+        self.settle_sends(io, packet, handled)
+    }
+
+    /// Requests may have completed, by a packet that the requester has handled: fails the oldest if it is its turn, and tells
+    /// if all have. Returns whether the packet was accepted.
+    pub(super) fn settle_sends(
+        &mut self,
+        io: &mut Io<'_, H>,
+        packet: &Packet<'_>,
+        handled: Result<(), Failure>,
+    ) -> bool {
+        match handled {
             Ok(()) => {
-                self.settle_sends(io);
-                return true;
+                if let SendSide::Reliable(requester) = &self.send
+                    && let Some(status) = requester.failed_front()
+                {
+                    self.fail_send(io, status);
+                }
+                self.check_drained(io);
             }
             Err(Failure::Dropped(reason)) => self.drop_packet(io, packet, reason),
             Err(Failure::Front(status)) => self.fail_send(io, status),
         }
-        false
-    }
-
-    /// Requests may have completed: fails the oldest if it is its turn, and tells if all have.
-    pub(super) fn settle_sends(&mut self, io: &mut Io<'_, H>) {
-        if let SendSide::Reliable(requester) = &self.send
-            && let Some(status) = requester.failed_front()
-        {
-            self.fail_send(io, status);
-        }
-        self.check_drained(io);
+        handled.is_ok()
     }
 }

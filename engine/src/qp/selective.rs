@@ -1,11 +1,10 @@
 //! Selective repeat: agreeing on it with the peer, and acknowledging what came out of order.
 
-use urxe_wire::opcode::{Kind, OpcodeInfo};
 use urxe_wire::{Bitmap, Ext, Header, Opcode, Packet, Psn, SelectiveAck, SelectiveOffer};
 
 use super::attr::QpAttr;
 use super::recv::kept::{Keeping, Kept, WINDOW};
-use super::send::{Failure, SendSide};
+use super::send::SendSide;
 use super::{QpType, QueuePair, Route};
 use crate::event::{DropReason, Event};
 use crate::host::{Consumer, Host, Io, Network};
@@ -33,14 +32,35 @@ pub(super) struct Agreement {
     owes_ack: bool,
     /// Requests that arrived more than once.
     duplicates: u32,
+    /// Knowledge of the peer's requester that answers may come in any order.
+    announced: Announced,
     /// Path of the last answers.
     answers_path: u8,
+}
+
+/// Knowledge of the peer's requester that packets are kept, and that answers may come in any order.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Announced {
+    /// Nothing was told yet.
+    #[default]
+    No,
+    /// The first news left while this PSN was expected.
+    At(Psn),
+    /// The news has arrived: more requests came since than may be in flight.
+    Heard,
 }
 
 impl Agreement {
     /// Forgets packets that are to be sent.
     pub(super) const fn owe_nothing(&mut self) {
         (self.owes_answer, self.owes_ack) = (false, false);
+    }
+
+    /// Notes that the peer's requester was told that packets are kept, while `expected` was.
+    fn announced_at(&mut self, expected: Psn) {
+        if self.announced == Announced::No {
+            self.announced = Announced::At(expected);
+        }
     }
 }
 
@@ -59,57 +79,61 @@ impl<H: Host> QueuePair<H> {
     /// Takes an offer or a selective acknowledgement of the peer. Returns whether it changed anything.
     //= spec/selective.md#sel-003
     //# Where selective repeat is off, offers and selective acknowledgements MUST change nothing and not be answered.
-    pub(super) fn handle_selective(&mut self, io: &mut Io<'_, H>, packet: &Packet<'_>, info: &OpcodeInfo) -> bool {
-        if self.selective().is_none() {
-            self.drop_packet(io, packet, DropReason::Transport);
-            return false;
-        }
-        match (packet.ext(), &mut self.send) {
-            (Ext::SelectiveOffer(offer), SendSide::Reliable(requester)) => {
-                self.agreement.peer_listens = true;
-                //= spec/selective.md#sel-001
-                //# An offer MUST be answered by one that says it is the answer, which is not answered.
-                self.agreement.owes_answer |= !offer.answer;
-                if offer.answer && offer.window > 0 && !requester.selective.is_on() {
-                    requester.set_selective(&self.config, offer.window.min(WINDOW));
-                    io.consumer.trace(self.config.qpn, Event::SelectiveRepeat { window: offer.window });
-                }
+    pub(super) fn handle_selective(&mut self, io: &mut Io<'_, H>, packet: &Packet<'_>) -> bool {
+        match packet.ext() {
+            _ if self.selective().is_none() => {
+                self.drop_packet(io, packet, DropReason::Transport);
+                false
+            }
+            Ext::SelectiveOffer(offer) => {
+                self.handle_offer(io, *offer);
                 true
             }
-            (Ext::SelectiveAck(ack), SendSide::Reliable(requester)) => {
-                if !self.state.sends() {
-                    self.drop_packet(io, packet, DropReason::State(self.state));
-                    return false;
-                }
-                let bitmap = Some(packet.payload).filter(|_| packet.bth().pad_count == 0).and_then(Bitmap::new);
-                // Whoever was never offered to acknowledge so has nothing to say.
-                let bitmap = bitmap.filter(|_| self.agreement.offers > 0 || self.agreement.peer_listens);
-                let Some(bitmap) = bitmap else {
-                    self.drop_packet(io, packet, DropReason::InvalidSelectiveAck);
-                    return false;
-                };
-                if !requester.selective.is_on() {
-                    // Its answer to the offer was lost.
-                    requester.set_selective(&self.config, WINDOW);
-                    io.consumer.trace(self.config.qpn, Event::SelectiveRepeat { window: WINDOW });
-                }
-                let (missing, duplicates) = (packet.bth().psn, ack.duplicates);
-                let taken = requester.handle_selective_ack(&self.config, &self.attr, io, missing, bitmap, duplicates);
-                match taken {
-                    Ok(()) => {
-                        io.consumer.trace(self.config.qpn, Event::ReceivedSelectiveAck);
-                        self.settle_sends(io);
-                        return true;
-                    }
-                    Err(Failure::Dropped(reason)) => self.drop_packet(io, packet, reason),
-                    Err(Failure::Front(status)) => self.fail_send(io, status),
-                }
-                false
-            }
-            _ => {
-                debug_assert!(info.kind != Kind::SelectiveOffer, "only queue pairs on RC have selective repeat");
-                false
-            }
+            Ext::SelectiveAck(ack) => self.handle_selective_ack(io, packet, ack.duplicates),
+            _ => false,
+        }
+    }
+
+    fn handle_offer(&mut self, io: &mut Io<'_, H>, offer: SelectiveOffer) {
+        self.agreement.peer_listens = true;
+        //= spec/selective.md#sel-001
+        //# An offer MUST be answered by one that says it is the answer, which is not answered.
+        self.agreement.owes_answer |= !offer.answer;
+        if offer.answer && offer.window > 0 {
+            self.begin_selective(io, offer.window);
+        }
+    }
+
+    fn handle_selective_ack(&mut self, io: &mut Io<'_, H>, packet: &Packet<'_>, duplicates: u32) -> bool {
+        if !self.state.sends() {
+            self.drop_packet(io, packet, DropReason::State(self.state));
+            return false;
+        }
+        let bitmap = Some(packet.payload).filter(|_| packet.bth().pad_count == 0).and_then(Bitmap::new);
+        // Whoever was never offered to acknowledge so has nothing to say.
+        let bitmap = bitmap.filter(|_| self.agreement.offers > 0 || self.agreement.peer_listens);
+        let Some(bitmap) = bitmap else {
+            self.drop_packet(io, packet, DropReason::InvalidSelectiveAck);
+            return false;
+        };
+        // If it comes first, its answer to the offer was lost.
+        self.begin_selective(io, WINDOW);
+        let SendSide::Reliable(requester) = &mut self.send else { return false };
+        let missing = packet.bth().psn;
+        let handled = requester.handle_selective_ack(&self.config, &self.attr, io, missing, bitmap, duplicates);
+        if handled.is_ok() {
+            io.consumer.trace(self.config.qpn, Event::ReceivedSelectiveAck);
+        }
+        self.settle_sends(io, packet, handled)
+    }
+
+    /// The peer keeps `window` packets behind a gap: its requester, if it has not heard of that yet, repeats selectively.
+    fn begin_selective(&mut self, io: &mut Io<'_, H>, window: u16) {
+        if let SendSide::Reliable(requester) = &mut self.send
+            && !requester.selective.is_on()
+        {
+            requester.set_selective(&self.config, window.min(WINDOW));
+            io.consumer.trace(self.config.qpn, Event::SelectiveRepeat { window });
         }
     }
 
@@ -170,11 +194,20 @@ impl<H: Host> QueuePair<H> {
         }
     }
 
-    /// The path of the answers that leave now. It is another each time: nothing tells the responder which ones lose.
+    /// The path of the answers that leave now. It is another each time: nothing tells the responder which ones lose. Until the
+    /// requester has heard that it may take them in any order it is the first: it would go back for those that are late.
     pub(super) fn answers_path(&mut self) -> u8 {
         let paths = self.config.paths();
         let has_answers = !self.responder.responses.is_empty() || self.owes_selective();
-        if paths < 2 || !has_answers || !self.keeps_packets() {
+        if paths < 2 || !has_answers {
+            return 0;
+        }
+        if let Announced::At(psn) = self.agreement.announced
+            && self.responder.expected_psn().advance_from(psn) >= WINDOW.into()
+        {
+            self.agreement.announced = Announced::Heard;
+        }
+        if self.agreement.announced != Announced::Heard {
             return 0;
         }
         self.agreement.answers_path = (self.agreement.answers_path + 1) % paths;
@@ -194,6 +227,7 @@ impl<H: Host> QueuePair<H> {
                 return false;
             }
             self.agreement.owes_answer = false;
+            self.agreement.announced_at(self.responder.expected_psn());
         }
         if self.agreement.owes_ack {
             let missing = self.responder.expected_psn();
@@ -210,6 +244,7 @@ impl<H: Host> QueuePair<H> {
             }
             io.network.commit();
             self.agreement.owes_ack = false;
+            self.agreement.announced_at(self.responder.expected_psn());
             io.consumer.trace(self.config.qpn, Event::SentSelectiveAck);
         }
         true

@@ -1,7 +1,7 @@
 //! Paths: UDP source ports over which a requester spreads its packets, since networks choose a way by them (ECMP).
 //!
-//! A path is left when it loses far more than the others, and tried again after a rest, longer each time. When an ACK timeout
-//! says that nothing arrives, all are tried again at once.
+//! A path is left when it loses far more than the others, and tried again after a rest, longer each time. When probes or an ACK
+//! timeout say that nothing arrives, all are tried again at once.
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -47,8 +47,8 @@ pub(super) struct Paths {
     active: Vec<u8>,
     /// Packets sent again.
     again: usize,
-    /// ACK timeouts: each has the packets change paths.
-    timeouts: usize,
+    /// Times that nothing arrived: each has the packets change paths.
+    silences: usize,
     /// When the first rest or calm time is over.
     next: Option<Instant>,
 }
@@ -58,12 +58,12 @@ impl Paths {
     pub(super) fn new(count: u8) -> Self {
         let count = count.clamp(1, MOST_PATHS);
         let paths = alloc::vec![Path::default(); count.into()];
-        Self { paths, active: (0..count).collect(), again: 0, timeouts: 0, next: None }
+        Self { paths, active: (0..count).collect(), again: 0, silences: 0, next: None }
     }
 
     /// The path of a packet that is sent for the first time.
     pub(super) fn of(&self, psn: Psn) -> u8 {
-        let stripe = ((psn.get() / STRIPE) as usize).wrapping_add(self.timeouts);
+        let stripe = ((psn.get() / STRIPE) as usize).wrapping_add(self.silences);
         self.active.get(stripe % self.active.len().max(1)).copied().unwrap_or(0)
     }
 
@@ -92,9 +92,9 @@ impl Paths {
         let worst =
             *self.active.iter().max_by_key(|at| self.paths.get(usize::from(**at)).map_or(0, Path::per_million))?;
         let others = self.active.iter().filter(|at| **at != worst).filter_map(|at| self.paths.get(usize::from(*at)));
-        let others: Vec<_> = others.map(Path::per_million).collect();
+        let (sum, count) = others.fold((0, 0_u64), |(sum, count), path| (sum + path.per_million(), count + 1));
+        let usual = sum.checked_div(count)?;
         let path = self.paths.get_mut(usize::from(worst))?;
-        let usual = others.iter().sum::<u64>().checked_div(others.len() as u64)?;
         if path.lost < ENOUGH || path.per_million() <= FACTOR * usual.max(1000) {
             return None;
         }
@@ -124,9 +124,9 @@ impl Paths {
         self.choose();
     }
 
-    /// Uses all paths: nothing has arrived on those in use until the ACK timeout. Packets take other ones than before.
+    /// Uses all paths: nothing has arrived on those in use for long. Packets take other ones than before.
     pub(super) fn use_all(&mut self, now: Instant) {
-        self.timeouts = self.timeouts.wrapping_add(1);
+        self.silences = self.silences.wrapping_add(1);
         for path in self.paths.iter_mut().filter(|path| path.rests) {
             (path.rests, path.until) = (false, Some(now + path.rest));
         }

@@ -13,6 +13,10 @@ use crate::qp::attr::QpAttr;
 use crate::qp::{Progress, QpConfig, Route};
 use crate::time::Instant;
 
+/// Probes without an answer after which the paths that rest are used again: those in use may be broken, and the ACK timeout be
+/// the last.
+const SILENT: u32 = 6;
+
 impl Reliable {
     /// When packets that are overtaken are lost.
     pub(super) fn selective_deadline(&self) -> Option<Instant> {
@@ -42,6 +46,9 @@ impl Reliable {
             .trace(config.qpn, Event::Retry { reason: RetryReason::TailLossProbe, psn: self.snd_una, left: None });
         self.begin_selective().lose_front();
         self.probe.probe_silently(now);
+        if self.probe.unanswered() == SILENT {
+            self.selective.use_all_paths(io.clock);
+        }
     }
 
     /// The peer had no receive WQE for the oldest packet, and has kept those behind it.

@@ -68,7 +68,7 @@ impl Selective {
         }
     }
 
-    /// Uses all paths: the ACK timeout is over.
+    /// Uses all paths: nothing was heard for long, or the ACK timeout is over.
     pub(super) fn use_all_paths(&mut self, clock: &impl Clock) {
         if let Some(paths) = &mut self.paths {
             paths.use_all(clock.now());
