@@ -3,7 +3,7 @@
 //! `urxe-sandbox machine` makes a private machine (mounts and network), `urxe-sandbox host` a further network on it.
 //! Both print `ready`, wait for the end of their standard input, and take everything with them.
 
-use std::ffi::{CString, OsStr};
+use std::ffi::{CStr, CString, OsStr};
 use std::fs;
 use std::io::{Error, Read, Result};
 use std::os::unix::ffi::OsStrExt;
@@ -18,6 +18,9 @@ const DEV_ENTRIES: [&str; 13] =
 /// Folders that `urxe install` writes to: every world has its own, with the machine's entries but for urxe's.
 const PRIVATE_DIRS: [&str; 3] = ["/etc/libibverbs.d", "/usr/lib/tmpfiles.d", "/var/lib"];
 
+/// Files with fixed names that perftest opens, and leaves behind.
+const LEFT_BEHIND: [&str; 2] = ["/tmp/xrc_domain_server", "/tmp/xrc_domain_client"];
+
 /// A private machine: new mount and network namespaces (and a user namespace, unless we are root).
 pub fn machine() -> Result<()> {
     // SAFETY: `geteuid` has no preconditions.
@@ -30,7 +33,23 @@ pub fn machine() -> Result<()> {
     for dir in PRIVATE_DIRS.iter().map(PathBuf::from).chain(provider_dirs()?).filter(|dir| dir.is_dir()) {
         private_copy(&dir, not_ours)?;
     }
+    for path in LEFT_BEHIND.map(Path::new) {
+        replace_if_not_ours(path)?;
+    }
     show_own_network()
+}
+
+/// Has a file of another user, which may be one that cannot be opened, be an empty one of this user.
+fn replace_if_not_ours(path: &Path) -> Result<()> {
+    // SAFETY: `geteuid` has no preconditions.
+    let own = unsafe { libc::geteuid() };
+    if fs::symlink_metadata(path).is_ok_and(|file| file.is_file() && file.uid() != own) {
+        let empty = Path::new("/dev/empty");
+        fs::write(empty, "")?;
+        mount(empty, path, c"none", libc::MS_BIND)?;
+        fs::remove_file(empty)?;
+    }
+    Ok(())
 }
 
 /// Folders that a libibverbs of this machine may load providers from.
@@ -99,7 +118,9 @@ fn private_copy(dir: &Path, keep: impl Fn(&OsStr) -> bool) -> Result<()> {
     // The old folder stays reachable through this descriptor.
     let old = fs::File::open(dir)?;
     let old = Path::new("/proc/self/fd").join(std::os::fd::AsRawFd::as_raw_fd(&old).to_string());
-    mount(Path::new("tmpfs"), dir, c"tmpfs", 0)?;
+    // Not for everybody to write to, as it is by default: open(2) with O_CREAT would refuse other users' files there, such as the
+    // device nodes of root (`may_create_in_sticky` of fs/namei.c).
+    mount_with(Path::new("tmpfs"), dir, c"tmpfs", 0, Some(c"mode=755"))?;
     for entry in entries.iter().filter(|entry| keep(&entry.file_name())) {
         let (source, target) = (old.join(entry.file_name()), dir.join(entry.file_name()));
         let kind = entry.file_type()?;
@@ -134,10 +155,15 @@ fn mount_flags(path: &Path, flags: libc::c_ulong) -> Result<()> {
     mount(Path::new("none"), path, c"none", flags)
 }
 
-fn mount(source: &Path, target: &Path, kind: &std::ffi::CStr, flags: libc::c_ulong) -> Result<()> {
+fn mount(source: &Path, target: &Path, kind: &CStr, flags: libc::c_ulong) -> Result<()> {
+    mount_with(source, target, kind, flags, None)
+}
+
+fn mount_with(source: &Path, target: &Path, kind: &CStr, flags: libc::c_ulong, data: Option<&CStr>) -> Result<()> {
     let (from, to) = (CString::new(source.as_os_str().as_bytes())?, CString::new(target.as_os_str().as_bytes())?);
-    // SAFETY: the three strings are NUL-terminated and live through the call; no data is passed.
-    check(unsafe { libc::mount(from.as_ptr(), to.as_ptr(), kind.as_ptr(), flags, null()) })
+    let data = data.map_or(null(), |data| data.as_ptr().cast());
+    // SAFETY: the strings are NUL-terminated and live through the call.
+    check(unsafe { libc::mount(from.as_ptr(), to.as_ptr(), kind.as_ptr(), flags, data) })
         .map_err(|error| {
             Error::new(error.kind(), format!("mount {} on {}: {error}", source.display(), target.display()))
         })
