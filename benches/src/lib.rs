@@ -9,6 +9,7 @@
 pub mod bare;
 pub mod cost;
 pub mod curves;
+mod ends;
 pub mod load;
 pub mod own;
 pub mod plot;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use urxe_tests::Host;
 
-use crate::programs::{run_pair, run_ranks};
+use crate::ends::{run_pair, run_ranks};
 
 /// A program and what it is held against.
 #[derive(Debug)]
