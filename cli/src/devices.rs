@@ -4,12 +4,14 @@ use anyhow::{Result, bail};
 use urxe_net::Interface;
 use urxe_options::Choices;
 
-/// Interfaces of the devices, in their order, as the devices show them.
+/// Interfaces of the devices, in their order, as the devices show them. They may be down or have no address.
 pub(crate) fn interfaces(choices: &Choices) -> Result<Vec<Interface>> {
     let interface = |netdev: &str| Interface::by_name(netdev);
     let all: Vec<Interface> =
         choices.devices.iter().map(|device| interface(&device.netdev)).collect::<Result<_, _>>()?;
-    for address in &choices.gids {
+    // Addresses may come with the link.
+    let are_complete = all.iter().all(|interface| interface.check_usable().is_ok());
+    for address in choices.gids.iter().filter(|_| are_complete) {
         if !all.iter().any(|interface| interface.addresses().iter().any(|own| own.ip() == *address)) {
             let names: Vec<&str> = all.iter().map(Interface::name).collect();
             let has = match names[..] {

@@ -62,7 +62,8 @@ pub(crate) fn run(args: Args) -> Result<()> {
         None => format!("{urxe} env"),
     };
     out::print(&format!("installed; to use it in this shell: eval \"$({env})\"\n"))?;
-    for line in host::obstacles() {
+    let unusable = interfaces.iter().filter_map(|interface| Some(interface.check_usable().err()?.to_string()));
+    for line in host::obstacles().into_iter().chain(unusable) {
         out::complain(&format_args!("warning: {line}"));
     }
     Ok(())

@@ -2,14 +2,15 @@
 //!
 //! libibverbs finds devices here (`SYSFS_PATH`), before it loads any provider; so the tree holds every slot that
 //! `URXE_NETDEV` could ask for, and the provider claims those that it does. Once loaded, the provider answers queries
-//! itself: the rest is for programs that read the files by path. Counters say 0 here: under `urxe run` the library answers
-//! for them, elsewhere `urxe status --sysfs` writes them. Left out of the kernel's tree is what belongs to its device
+//! itself: the rest is for programs that read the files by path. Counters say 0 here, and the state of ports and their GID tables
+//! are as the interfaces were: under `urxe run` the library answers for them, elsewhere `urxe status --sysfs` writes counters. Left out of the kernel's tree is what belongs to its device
 //! model (`power`, `uevent`, `subsystem`).
 
 use std::path::{Path, PathBuf};
 
 use urxe_net::Interface;
 use urxe_options::Personality;
+use urxe_status::link;
 use urxe_status::port::PortAttributes;
 use urxe_wire::mad::topology::leaf_lid;
 use urxe_wire::{Gid, GidLayout, Guid, Lid, LinkLayer};
@@ -46,6 +47,7 @@ pub(crate) struct Netdev<'a> {
     pub(crate) name: Option<&'a str>,
     pub(crate) guid: Guid,
     pub(crate) gids: &'a [Gid],
+    pub(crate) is_running: bool,
     pub(crate) link_layer: LinkLayer,
     pub(crate) gid_layout: GidLayout,
     /// [`Lid::NONE`] unless the link layer or `--lid` asks for one.
@@ -55,8 +57,8 @@ pub(crate) struct Netdev<'a> {
 impl<'a> From<&'a Interface> for Netdev<'a> {
     fn from(interface: &'a Interface) -> Self {
         let (guid, gids, link_layer) = (interface.guid(), interface.gids(), interface.link_layer());
-        let gid_layout = interface.gid_layout();
-        Self { name: Some(interface.name()), guid, gids, link_layer, gid_layout, lid: Lid::NONE }
+        let (gid_layout, is_running) = (interface.gid_layout(), interface.is_running());
+        Self { name: Some(interface.name()), guid, gids, is_running, link_layer, gid_layout, lid: Lid::NONE }
     }
 }
 
@@ -64,7 +66,7 @@ impl<'a> Netdev<'a> {
     /// The interface of another network namespace, for the device of this index.
     pub(crate) fn elsewhere(index: usize, name: Option<&'a str>) -> Self {
         let (link_layer, gid_layout) = (LinkLayer::Ethernet, GidLayout::default());
-        Self { name, guid: spare_guid(index), gids: &[], link_layer, gid_layout, lid: Lid::NONE }
+        Self { name, guid: spare_guid(index), gids: &[], is_running: true, link_layer, gid_layout, lid: Lid::NONE }
     }
 
     /// With the LID that the port says it has.
@@ -191,15 +193,13 @@ fn add_net(plan: &mut Plan, device: &Path, netdev: Option<&Netdev<'_>>) {
 }
 
 fn add_port(plan: &mut Plan, dir: &Path, netdev: Option<&Netdev<'_>>) {
-    let (state, phys_state) = if netdev.is_some() { ("4: ACTIVE", "5: LinkUp") } else { ("1: DOWN", "3: Disabled") };
+    let is_running = netdev.is_some_and(|netdev| netdev.is_running);
     let link_layer = netdev.map_or(LinkLayer::Ethernet, |netdev| netdev.link_layer);
     let attributes = PortAttributes::of(link_layer);
     let lid = netdev.map_or(Lid::NONE, |netdev| netdev.lid);
     // Until another is known, a port of InfiniBand is its own subnet manager. RoCE has none.
     let sm_lid = if link_layer.is_infiniband() { leaf_lid(lid) } else { Lid::NONE };
     for (name, value) in [
-        ("state", state),
-        ("phys_state", phys_state),
         ("link_layer", link_layer.sysfs_name()),
         ("rate", attributes.rate_text),
         ("cap_mask", &format!("{:#010x}", attributes.capability_mask)),
@@ -210,8 +210,10 @@ fn add_port(plan: &mut Plan, dir: &Path, netdev: Option<&Netdev<'_>>) {
     ] {
         plan.text(dir.join(name), format!("{value}\n"));
     }
-    for (index, pkey) in (0..).map_while(|index| Some((index, attributes.pkey(index)?))) {
-        plan.text(dir.join(format!("pkeys/{index}")), format!("{:#06x}\n", pkey.0));
+    plan.text(dir.join("state"), link::state(is_running));
+    plan.text(dir.join("phys_state"), link::phys_state(is_running));
+    for (index, pkey) in (0..).map_while(|index| Some((index, link::pkey(link_layer, index)?))) {
+        plan.text(dir.join(format!("pkeys/{index}")), pkey);
     }
     for counter in urxe_status::sysfs::files() {
         plan.text(dir.join(counter.folder).join(counter.name), "0\n");
@@ -219,17 +221,11 @@ fn add_port(plan: &mut Plan, dir: &Path, netdev: Option<&Netdev<'_>>) {
     let gids = netdev.map_or(&[][..], |netdev| netdev.gids);
     let layout = netdev.map_or(GidLayout::default(), |netdev| netdev.gid_layout);
     for index in 0..layout.rows(gids.len()).max(GID_TABLE_LEN) {
-        let gid = gids.get(layout.position(index));
-        plan.text(dir.join(format!("gids/{index}")), format!("{}\n", gid.copied().unwrap_or_default()));
-        // The kernel answers EINVAL for the type of an empty entry. A file cannot, and libibverbs takes a missing one
-        // for an error that ends ibv_query_gid_table (libibverbs/cmd_device.c).
-        let is_v1 = link_layer.is_infiniband() || layout.is_roce_v1(index);
-        let gid_type = if is_v1 { "IB/RoCE v1\n" } else { "RoCE v2\n" };
-        plan.text(dir.join(format!("gid_attrs/types/{index}")), gid_type);
-        // InfiniBand has no network interface behind a GID (`show_port_gid_attr_ndev` of the kernel's sysfs.c).
-        if let (Some(Netdev { name: Some(name), link_layer: LinkLayer::Ethernet, .. }), Some(_)) = (netdev, gid) {
-            plan.text(dir.join(format!("gid_attrs/ndevs/{index}")), format!("{name}\n"));
-        }
+        let gid = gids.get(layout.position(index)).copied();
+        let ndev = link::gid_ndev(link_layer, netdev.and_then(|netdev| netdev.name), gid);
+        plan.text(dir.join(format!("gids/{index}")), link::gid(gid));
+        plan.text(dir.join(format!("gid_attrs/types/{index}")), link::gid_type(link_layer, layout, index));
+        plan.text(dir.join(format!("gid_attrs/ndevs/{index}")), ndev);
     }
 }
 
@@ -257,6 +253,7 @@ mod tests {
             name: Some("lo"),
             guid: Guid::new([2; 8]),
             gids: &[],
+            is_running: true,
             link_layer: LinkLayer::Ethernet,
             gid_layout: GidLayout::default(),
             lid: Lid(0x10a),
@@ -280,13 +277,15 @@ mod tests {
         let guid = Guid::from_mac([0x52, 0x54, 0, 0x77, 0, 2]);
         let link_layer = LinkLayer::Ethernet;
         let (name, gid_layout) = (Some("eth0"), GidLayout::default());
-        let tree = tree(&[slot(Some(Netdev { name, guid, gids: &gids, link_layer, gid_layout, lid: Lid::NONE }))]);
+        let netdev = Netdev { name, guid, gids: &gids, is_running: true, link_layer, gid_layout, lid: Lid::NONE };
+        let tree = tree(&[slot(Some(netdev))]);
         assert_eq!(read(&tree, "infiniband/urxe0/node_guid"), "5054:00ff:fe77:0002\n");
         assert_eq!(read(&tree, "infiniband/urxe0/ports/1/gids/0"), "fe80:0000:0000:0000:5054:00ff:fe77:0002\n");
         assert_eq!(read(&tree, "infiniband/urxe0/ports/1/gids/1"), "0000:0000:0000:0000:0000:ffff:0a4d:0002\n");
         assert_eq!(read(&tree, "infiniband/urxe0/ports/1/gids/2"), "0000:0000:0000:0000:0000:0000:0000:0000\n");
         assert_eq!(read(&tree, "infiniband/urxe0/ports/1/gid_attrs/types/1"), "RoCE v2\n");
         assert_eq!(read(&tree, "infiniband/urxe0/ports/1/gid_attrs/ndevs/1"), "eth0\n");
+        assert_eq!(read(&tree, "infiniband/urxe0/ports/1/gid_attrs/ndevs/2"), "");
         assert_eq!(read(&tree, "infiniband/urxe0/ports/1/state"), "4: ACTIVE\n");
         assert_eq!(read(&tree, "infiniband/urxe0/ports/1/lid"), "0x0\n");
         assert_eq!(read(&tree, "infiniband_verbs/abi_version"), "6\n");

@@ -41,19 +41,27 @@ pub struct Interface {
 
 impl Interface {
     /// Reads the interface called `name` of this network namespace; `eth0+eth1` are two joined to one, with the name of the first.
+    /// It may be down or have no address: the port on it is then down or has no GID but the default one, until that changes.
     ///
     /// # Errors
-    /// [`PortError::NoSuchInterface`], [`PortError::InterfaceDown`], [`PortError::NoAddress`]; the others when the
-    /// system will not even tell.
+    /// [`PortError::NoSuchInterface`]; the others when the system will not even tell.
     pub fn by_name(name: &str) -> Result<Self, PortError> {
-        let found = Self::read(name, None)?;
-        if found.flags & libc::IFF_UP.cast_unsigned() == 0 {
-            return Err(PortError::InterfaceDown { name: name.to_owned() });
+        Self::read(name, None)
+    }
+
+    /// Checks that packets can come and go.
+    ///
+    /// # Errors
+    /// [`PortError::InterfaceDown`], [`PortError::NoAddress`].
+    pub fn check_usable(&self) -> Result<(), PortError> {
+        let name = || self.name.clone();
+        if !self.is_up() {
+            return Err(PortError::InterfaceDown { name: name() });
         }
-        if found.addresses.is_empty() {
-            return Err(PortError::NoAddress { name: name.to_owned() });
+        if self.addresses.is_empty() {
+            return Err(PortError::NoAddress { name: name() });
         }
-        Ok(found)
+        Ok(())
     }
 
     /// Reads the interface again. What stays keeps its place in the GID table; what comes takes the first that is
@@ -117,6 +125,11 @@ impl Interface {
             chosen: Vec::new(),
             members: Vec::new(),
         }
+    }
+
+    /// Whether it is administratively up (`ip link set … up`).
+    pub fn is_up(&self) -> bool {
+        self.flags & libc::IFF_UP.cast_unsigned() != 0
     }
 
     /// Whether it is up and has a carrier: as the kernel's rxe says whether its port is active.

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
@@ -37,6 +37,8 @@ pub struct Port {
     /// Index of the interface, which stays.
     index: u32,
     link_events: Mutex<Vec<LinkEvent>>,
+    /// The interface is administratively up.
+    is_up: AtomicBool,
     /// The interface has changed, though it may be in nothing that is an event, or the addresses whose port this process owns.
     has_link_events: AtomicBool,
     /// A packet socket was found ready.
@@ -74,6 +76,7 @@ impl Port {
             services: Arc::default(),
             wills: OwnLastWills::default(),
             index: interface.index(),
+            is_up: AtomicBool::new(interface.is_up()),
             interface: RwLock::new(Arc::new(interface)),
             link_events: Mutex::default(),
             has_link_events: AtomicBool::new(false),
@@ -148,7 +151,15 @@ impl Port {
         &self.lids
     }
 
+    /// Whether packets may leave. Where the interface is down, the kernel would have another one send those to addresses that it
+    /// has a route to, as no port does.
+    #[inline]
+    pub(crate) fn may_send(&self) -> bool {
+        self.is_up.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn interface_is(&self, now: Interface) {
+        self.is_up.store(now.is_up(), Ordering::Relaxed);
         let mut interface = self.interface.write().unwrap_or_else(PoisonError::into_inner);
         if **interface != now {
             let changes = LinkEvent::between(&interface, &now);
@@ -158,6 +169,7 @@ impl Port {
     }
 
     pub(crate) fn interface_is_gone(&self) {
+        self.is_up.store(false, Ordering::Relaxed);
         let gone = Arc::new(self.interface().removed());
         *self.interface.write().unwrap_or_else(PoisonError::into_inner) = gone;
         self.note(vec![LinkEvent::Gone]);
@@ -470,8 +482,8 @@ impl Port {
 
 /// Measures the receive buffer that the system grants, with a socket at an ephemeral port.
 fn granted_receive_buffer(fds: &Arc<FdSet>, addresses: &[SocketAddr]) -> Result<usize, PortError> {
-    let granted = |address: &SocketAddr| -> io::Result<usize> {
-        Ok(receive_buffer(&bind_owner(fds, crate::sys::with_port(*address, 0))?))
-    };
-    addresses.first().map_or(Ok(0), granted).map_err(|e| PortError::os("open a UDP socket", e))
+    // The first address may come later.
+    let address = addresses.first().copied().unwrap_or_else(|| SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)));
+    let socket = bind_owner(fds, crate::sys::with_port(address, 0));
+    socket.map(|socket| receive_buffer(&socket)).map_err(|e| PortError::os("open a UDP socket", e))
 }

@@ -52,12 +52,15 @@ pub(crate) fn interface(netdev: &str) -> Result<Interface, PortError> {
         .with_gid_layout(choices.gid_layout))
 }
 
-/// Refuses a chosen address that no device's interface has: GID indices would not be those that were meant.
+/// Refuses a chosen address that no device's interface has: GID indices would not be those that were meant. Where an interface is
+/// down, its addresses may be yet to come.
 fn check_addresses(choices: &Choices, interface: &Interface) -> Result<(), PortError> {
-    let has = |interface: &Interface, address| interface.addresses().iter().any(|own| own.ip() == address);
+    let may_have = |interface: &Interface, address| {
+        interface.addresses().iter().any(|own| own.ip() == address) || interface.check_usable().is_err()
+    };
     let missing = choices.gids.iter().copied().find(|&address| {
-        let another = |device: &Device| Interface::by_name(&device.netdev).is_ok_and(|other| has(&other, address));
-        !has(interface, address) && !choices.devices.iter().any(another)
+        let another = |device: &Device| Interface::by_name(&device.netdev).is_ok_and(|other| may_have(&other, address));
+        !may_have(interface, address) && !choices.devices.iter().any(another)
     });
     missing.map_or(Ok(()), |address| Err(PortError::AddressMissing { address }))
 }

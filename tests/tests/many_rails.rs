@@ -97,6 +97,48 @@ fn packets_take_row_3_and_row_2_is_refused() -> Result<()> {
     Ok(())
 }
 
+/// Devices are there whatever their links are, and files say how these are when they are read.
+#[test]
+fn a_link_that_is_down_before_the_program_starts() -> Result<()> {
+    let world = World::new()?;
+    let _other = rails(&world)?;
+    world.host().run("ip", &["link", "set", "eth5", "down"])?;
+    world.host().run("ip", &["address", "flush", "dev", "eth6"])?;
+    let files = "cat mlx5_4/ports/1/state mlx5_5/ports/1/*state mlx5_6/ports/1/*state
+        grep -l . mlx5_6/ports/1/gid_attrs/ndevs/3 || echo none
+        cat mlx5_6/ports/1/gids/3";
+    let script = format!(
+        "cd /sys/class/infiniband; {files}; ibv_devinfo -d mlx5_5; ibstat mlx5_5; rdma link show mlx5_5/1
+        ip link set eth5 up; ip address add 10.90.6.9/24 dev eth6
+        until grep -q ACTIVE mlx5_5/ports/1/state; do sleep 0.05; done; echo up; {files}; ibstat mlx5_5"
+    );
+    let finished = world.host().start(command(world.host(), &["sh", "-ec", &script])?)?.finish(TIMEOUT)?.success()?;
+    let warned: Vec<&str> = finished.stderr.lines().filter(|line| line.starts_with("urxe: warning")).collect();
+    ensure!(
+        warned.len() == 2 && warned[0].contains("'eth5' is down") && warned[1].contains("'eth6' has no IP"),
+        "{finished}"
+    );
+    let (before, after) = finished.stdout.split_once("\nup\n").with_context(|| finished.to_string())?;
+    let row = "0000:0000:0000:0000:0000";
+    let states = "4: ACTIVE\n3: Disabled\n1: DOWN\n5: LinkUp\n4: ACTIVE\n";
+    ensure!(before.starts_with(&format!("{states}none\n{row}:0000:0000:0000\n")), "{finished}");
+    for line in [
+        "PORT_DOWN (1)",
+        "State: Down\n",
+        "Physical state: Disabled\n",
+        "state DOWN physical_state DISABLED netdev eth5",
+    ] {
+        ensure!(before.contains(line), "no {line:?}: {finished}");
+    }
+    let states = "4: ACTIVE\n5: LinkUp\n4: ACTIVE\n5: LinkUp\n4: ACTIVE\n";
+    ensure!(
+        after.starts_with(&format!("{states}mlx5_6/ports/1/gid_attrs/ndevs/3\n{row}:ffff:0a5a:0609\n")),
+        "{finished}"
+    );
+    ensure!(after.contains("State: Active\n") && after.contains("Physical state: LinkUp\n"), "{finished}");
+    Ok(())
+}
+
 #[test]
 fn one_link_of_sixteen_goes_down_and_up() -> Result<()> {
     let world = World::new()?;

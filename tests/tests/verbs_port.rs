@@ -5,7 +5,8 @@ use std::process::Command;
 use anyhow::{Context as _, Result, ensure};
 use urxe_ffi::verbs as v;
 use urxe_tests::verbs::memory::pattern;
-use urxe_tests::verbs::{Context, Errno, Op, Options, PATIENCE, Pair, SendWr, Status};
+use urxe_tests::verbs::pair::works;
+use urxe_tests::verbs::{Change, Context, Errno, Op, Options, PATIENCE, Pair, RecvWr, SendWr, Status};
 use urxe_tests::{World, in_world_with};
 
 /// urxe0 sits on veth0, 10.77.0.1 and fd77::1.
@@ -94,6 +95,104 @@ fn a_link_that_goes_down_takes_the_port_with_it() {
         ensure!(context.query_port(1)?.state == v::IBV_PORT_ACTIVE);
         ensure!(row_of(&context, 1)?.is_some());
         Ok(())
+    });
+}
+
+/// A device is there whatever its link is, as a card is, and its port comes up with the link.
+#[test]
+fn a_device_is_opened_while_its_link_is_down() {
+    in_world_with(linked, || {
+        ip("link set veth0 down")?;
+        let context = Context::open()?;
+        let port = context.query_port(1)?;
+        ensure!((port.state, port.phys_state) == (v::IBV_PORT_DOWN, 3), "{} {}", port.state, port.phys_state);
+        let row = row_of(&context, 1)?.context("the address stays")?;
+        // The kernel cannot ask for the peer's MAC address.
+        let refused = Pair::on(&context, &Options { gid: row, ..Options::default() }).err().context("it connects")?;
+        ensure!(refused.downcast_ref() == Some(&Errno(libc::ENETUNREACH)), "{refused:#}");
+
+        ip("link set veth0 up")?;
+        while next_event(&context)? != v::IBV_EVENT_PORT_ACTIVE {}
+        ensure!(context.query_port(1)?.state == v::IBV_PORT_ACTIVE);
+        works(&Pair::on(&context, &Options { gid: row, ..Options::default() })?)
+    });
+}
+
+#[test]
+fn a_device_is_opened_before_its_interface_has_an_address() {
+    in_world_with(linked, || {
+        ip("address flush dev veth0")?;
+        ip("link set veth0 down")?;
+        let context = Context::open()?;
+        ensure!(context.query_gid_table(64)?.len() == 1 && context.query_port(1)?.state == v::IBV_PORT_DOWN);
+        ip("link set veth0 addrgenmode none")?;
+        ip("link set veth0 up")?;
+        ensure!(next_event(&context)? == v::IBV_EVENT_PORT_ACTIVE);
+        ensure!(row_of(&context, 1)?.is_none() && context.query_port(1)?.state == v::IBV_PORT_ACTIVE);
+        ip("address add 10.77.0.1/24 dev veth0")?;
+        ensure!(next_event(&context)? == v::IBV_EVENT_GID_CHANGE);
+        let gid = row_of(&context, 1)?.context("no row of its own")?;
+        works(&Pair::on(&context, &Options { gid, ..Options::default() })?)
+    });
+}
+
+/// A queue pair whose link goes down fails by its retries, and goes on after RESET.
+#[test]
+fn a_queue_pair_fails_while_the_link_is_down() {
+    in_world_with(linked, || {
+        let context = Context::open()?;
+        let options = Options { timeout: 10, ..Options::default() };
+        let pair = Pair::on(&context, &options)?;
+        works(&pair)?;
+        ip("link set veth0 down")?;
+        while next_event(&context)? != v::IBV_EVENT_PORT_ERR {}
+        let wc = pair.near.complete(&SendWr::new(Op::Send, &[]))?;
+        ensure!(wc.status == Status::RETRY_EXC_ERR, "{wc:?}");
+        ip("link set veth0 up")?;
+        while next_event(&context)? != v::IBV_EVENT_PORT_ACTIVE {}
+        for end in [&pair.near, &pair.far] {
+            end.qp.modify(&Change::to(v::IBV_QPS_RESET))?;
+        }
+        pair.connect(&Options::default())?;
+        works(&pair)
+    });
+}
+
+#[test]
+fn a_queue_pair_goes_on_if_its_link_was_down_shortly() {
+    in_world_with(linked, || {
+        let context = Context::open()?;
+        let pair = Pair::on(&context, &Options { timeout: 19, ..Options::default() })?;
+        ip("link set veth0 down")?;
+        while next_event(&context)? != v::IBV_EVENT_PORT_ERR {}
+        pair.far.qp.post_recv(&RecvWr::new(0, &[]))?;
+        pair.near.qp.post_send(&SendWr::new(Op::Send, &[]))?;
+        ip("link set veth0 up")?;
+        let wc = pair.near.send_cq.next()?;
+        ensure!(wc.status == Status::SUCCESS, "{wc:?}");
+        ensure!(pair.far.recv_cq.next()?.status == Status::SUCCESS);
+        works(&pair)
+    });
+}
+
+/// The old device is gone, and stays so. The name is a new one's.
+#[test]
+fn an_interface_that_comes_again_is_a_new_device() {
+    in_world_with(linked, || {
+        let context = Context::open()?;
+        let pair = Pair::on(&context, &Options::default())?;
+        ip("link del veth0")?;
+        while next_event(&context)? != v::IBV_EVENT_DEVICE_FATAL {}
+        ensure!(Context::open().err() == Some(Errno(libc::ENODEV)));
+        ip("link add veth0 type veth peer name veth1")?;
+        ip("link set veth1 up")?;
+        ip("link set veth0 up")?;
+        ip("address add 10.77.0.1/24 dev veth0")?;
+        let again = Context::open()?;
+        works(&Pair::on(&again, &Options::default())?)?;
+        ensure!(context.query_port(1).err() == Some(Errno(libc::EIO)));
+        drop(pair);
+        works(&Pair::on(&again, &Options::default())?)
     });
 }
 

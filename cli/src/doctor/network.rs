@@ -38,6 +38,9 @@ fn lid(interface: &Interface, choices: &Choices) -> Option<Finding> {
 
 pub(super) fn check(device: &Device, interface: &Interface, choices: &Choices) -> Vec<Finding> {
     let name = interface.name();
+    if let Err(error) = interface.check_usable() {
+        return vec![Finding::error(&error.into())];
+    }
     let mut findings = mtu(interface, choices);
     findings.extend(lid(interface, choices));
     match Port::open(interface.clone()) {

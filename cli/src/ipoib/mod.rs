@@ -66,6 +66,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     choices.link_layer = LinkLayer::Infiniband;
     ensure!(choices.devices.len() == 1, "an interface has one port: give --netdev one name");
     let interface = devices::interfaces(&choices)?.pop().context("no device")?;
+    interface.check_usable()?;
     let netdev = interface.name().to_owned();
     let device = choices.devices.pop().context("no device")?;
     let link = Link::open(&device.name, interface)

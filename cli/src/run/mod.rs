@@ -104,6 +104,9 @@ fn prepare(args: &Args) -> Result<Option<ExitCode>> {
     // Here it is one line; every process that opens the device would say it again.
     settings.observations()?;
     let interfaces = devices::interfaces(&choices)?;
+    for obstacle in interfaces.iter().filter_map(|interface| interface.check_usable().err()) {
+        out::complain(&format_args!("warning: {obstacle}"));
+    }
     let names: Vec<&str> = choices.devices.iter().map(|device| device.name.as_str()).collect();
     let topology = choices.topology.as_deref().map(|file| Topology::read(file, &names)).transpose()?;
     let artifacts =

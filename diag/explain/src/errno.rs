@@ -129,8 +129,8 @@ const ENTRIES: &[Entry] = &[
         101,
         "ENETUNREACH",
         "no way there",
-        "rdma_resolve_addr: no route leads to the address",
-        "check the address and `ip route get ADDRESS`",
+        "rdma_resolve_addr: no route leads to the address; to RTR, ibv_create_ah: the device's interface is down",
+        "check the address and `ip route get ADDRESS`; `ip link set IF up`, and wait for IBV_EVENT_PORT_ACTIVE",
     ),
     row(
         107,

@@ -7,13 +7,14 @@
 //!
 //! This crate is the asking side ([`ask_all`]), which both the command `urxe` and the library under `urxe run` have; what
 //! a device counts ([`Counters`]), what closed devices had counted ([`FinalCounters`]), [`resources`]: which objects it has,
-//! [`sysfs`]: which files below `/sys/class/infiniband` show which counters, and [`port`]. The answering side is
-//! `provider/src/status`.
+//! [`sysfs`]: which files below `/sys/class/infiniband` show which counters, [`link`]: which follow the interface, and
+//! [`port`]. The answering side is `provider/src/status`.
 #![forbid(unsafe_code)]
 
 mod ask;
 mod counters;
 mod final_counters;
+pub mod link;
 pub mod port;
 pub mod resources;
 pub mod sysfs;

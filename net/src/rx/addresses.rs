@@ -41,6 +41,7 @@ impl Receiver {
             Ok(now) => now,
             Err(PortError::NoSuchInterface { .. }) => {
                 self.watch = None;
+                (0..self.addresses.len()).for_each(|index| self.leave_address(index, port));
                 return port.interface_is_gone();
             }
             // Asked again at the next change.
@@ -48,10 +49,7 @@ impl Receiver {
         };
         for index in 0..self.addresses.len() {
             if self.address(index).is_some_and(|address| !now.addresses().contains(&address)) {
-                self.vacate(index, port);
-                self.addresses[index] = None;
-                add_alone(&port.counters().flows_closed, self.flows.close_local(index));
-                self.inbox.close_local(index);
+                self.leave_address(index, port);
             }
         }
         for address in now.addresses() {
@@ -69,6 +67,14 @@ impl Receiver {
         // An IPv6 address can be used some time after it came, which is a change as well.
         self.retry_elections(port);
         port.interface_is(now);
+    }
+
+    /// Gives up an address that the interface no longer has.
+    fn leave_address(&mut self, index: usize, port: &Port) {
+        self.vacate(index, port);
+        self.addresses[index] = None;
+        add_alone(&port.counters().flows_closed, self.flows.close_local(index));
+        self.inbox.close_local(index);
     }
 
     /// Stands for election again where there is no port owner to hear from.

@@ -62,6 +62,7 @@ pub(crate) fn receive_socket(local: SocketAddr) -> io::Result<Socket> {
     if local.is_ipv6() {
         let _ = set_option(fd, libc::SOL_UDP, libc::UDP_NO_CHECK6_RX, 1);
     }
+    allow_absent(&socket, local, true);
     socket.bind(&SockAddr::from(local))?;
     Ok(socket)
 }
@@ -126,13 +127,23 @@ pub(crate) fn send_multicast_through(fd: RawFd, group: SocketAddr, interface: u3
 
 /// A transmit socket at `local`'s address, and the source port it got.
 pub(crate) fn bind_tx(fds: &Arc<FdSet>, local: SocketAddr, options: TxOptions) -> io::Result<(Fd, SocketAddr)> {
-    let (socket, bound) = raw_tx(local, options)?;
+    let socket = new_socket(local)?;
+    allow_absent(&socket, local, true);
+    let bound = set_up_tx(&socket, local, options)?;
+    // Nothing is to leave from an address that is another host's by now.
+    allow_absent(&socket, local, false);
     Ok((fds.adopt(socket)?, bound))
 }
 
 /// A transmit socket that belongs to no port.
 pub(crate) fn raw_tx(local: SocketAddr, options: TxOptions) -> io::Result<(Socket, SocketAddr)> {
     let socket = new_socket(local)?;
+    let bound = set_up_tx(&socket, local, options)?;
+    Ok((socket, bound))
+}
+
+/// Makes a transmit socket of it, and returns the source port.
+fn set_up_tx(socket: &Socket, local: SocketAddr, options: TxOptions) -> io::Result<SocketAddr> {
     let fd = socket.as_raw_fd();
     discard_input(fd)?;
     let hops = if options.hop_limit == 0 { DEFAULT_HOP_LIMIT } else { options.hop_limit };
@@ -145,8 +156,15 @@ pub(crate) fn raw_tx(local: SocketAddr, options: TxOptions) -> io::Result<(Socke
         set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_TCLASS, options.tclass.into())?;
         set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS, hops.into())?;
     }
-    let bound = bind_source_port(&socket, local, options.flow_label)?;
-    Ok((socket, bound))
+    bind_source_port(socket, local, options.flow_label)
+}
+
+/// Lets a socket be bound to an IPv4 address of an interface that is down: the address is not local meanwhile. Where the system does not
+/// know the option, binding fails until the interface is up.
+fn allow_absent(socket: &Socket, local: SocketAddr, allows: bool) {
+    if local.is_ipv4() {
+        let _ = set_option(socket.as_raw_fd(), libc::IPPROTO_IP, libc::IP_FREEBIND, allows.into());
+    }
 }
 
 /// Takes the port that a flow label asks for if nobody has it, or any.

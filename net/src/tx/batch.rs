@@ -1,6 +1,7 @@
 //! Collects packets into GSO runs and sends them.
 
 use core::mem;
+use core::sync::atomic::AtomicU64;
 use std::io;
 use std::sync::Arc;
 
@@ -206,13 +207,14 @@ impl TxBatch {
 
     /// Counts all as lost. Returns how many runs there are.
     #[cold]
-    fn drop_all(&self, port: &Port) -> usize {
-        add(&port.counters().tx_other, self.runs.iter().map(|run| usize::from(run.packets)).sum());
+    fn drop_all(&self, counter: &AtomicU64) -> usize {
+        add(counter, self.runs.iter().map(|run| usize::from(run.packets)).sum());
         self.runs.len()
     }
 
     fn send_all(&mut self, port: &Port) {
-        if self.runs.iter().all(|run| run.inside) && !port.fds().is_dead() {
+        let (is_dead, may_send) = (port.fds().is_dead(), port.may_send());
+        if !is_dead && may_send && self.runs.iter().all(|run| run.inside) {
             // Nothing that other threads count is touched.
             self.keep_inside();
             self.runs.clear();
@@ -220,7 +222,11 @@ impl TxBatch {
             return;
         }
         // Under the sockets' numbers there may be the application's files.
-        let mut at = if port.fds().is_dead() { self.drop_all(port) } else { 0 };
+        let mut at = match (is_dead, may_send) {
+            (true, _) => self.drop_all(&port.counters().tx_other),
+            (false, false) => self.drop_all(&port.counters().tx_unreachable),
+            (false, true) => 0,
+        };
         if at == 0 {
             self.keep_inside();
         }

@@ -2,6 +2,7 @@
 
 mod descriptors;
 mod end;
+mod links;
 mod loopback;
 mod namespace;
 mod other_users;

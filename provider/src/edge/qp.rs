@@ -20,7 +20,7 @@ use super::users::{Use, Users};
 use super::{ah, builder, context, cq, int_verb, mr, ptr_verb, raw, srq, wait, xrcd};
 use crate::kernel::Errno;
 use crate::verbs::address_vector::AddressVector;
-use crate::verbs::ah::route;
+use crate::verbs::ah::{check_link, route};
 use crate::verbs::context::Context;
 use crate::verbs::objects::{answer_attr, engine_attr, queue_sizes};
 use crate::verbs::{diagnostics, query};
@@ -363,6 +363,9 @@ pub(super) unsafe extern "C" fn modify_qp(qp: *mut v::ibv_qp, attr: *mut v::ibv_
         };
         // Whoever reaches the peer's memory needs no packets, nor what else the process shares.
         let stays_inside = matches!(qp_type, QpType::Rc | QpType::Uc) && !context.port().gives_direct_access();
+        if mask.contains(AttrMask::AV) {
+            check_link(context)?;
+        }
         let primary = way(AttrMask::AV, &attr.ah_attr, stays_inside)?;
         let alternate = way(AttrMask::ALT_PATH, &attr.alt_ah_attr, false)?;
         let port = object.qp.port();

@@ -1,20 +1,25 @@
-//! Counters below `/sys/class/infiniband`, where `urxe run` shows it: what is in such a file is found out when it is
-//! opened. The sum over all processes of this network namespace that have the device, and over those that are no more
+//! Files below `/sys/class/infiniband`, where `urxe run` shows it: what is in such a file is found out when it is
+//! opened.
+//!
+//! State and tables of ports are those of the device if this process has it open, else those of the interface. A counter is the sum over all processes of this network namespace that have the device, and over those that are no more
 //! ([`final_counters`]); of other users' processes only if this is root.
 
 use std::ffi::CString;
 use std::fs::File;
 use std::io::{Seek, Write};
 use std::os::fd::{FromRawFd, IntoRawFd, RawFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use urxe_net::ipc::credentials::file_may_have;
 
+use urxe_status::link;
 use urxe_status::port::PortAttributes;
 use urxe_wire::LinkLayer;
 
 use super::final_counters;
 use crate::device;
+use crate::verbs::context::SharedPort;
 use urxe_net::issm;
 
 /// Bit of the capability mask: a program of the host is a subnet manager.
@@ -24,23 +29,43 @@ const IS_SM: u32 = 1 << 1;
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Callbacks by which the preloaded library serves live counters.
-pub(crate) static LIVE: urxe_preload::Live =
-    urxe_preload::Live { is_name: |name| urxe_status::sysfs::is_name(name) || SUBNET.contains(&name), open };
+pub(crate) static LIVE: urxe_preload::Live = urxe_preload::Live {
+    is_name: |name| urxe_status::sysfs::is_name(name) || link::is_name(name) || SUBNET.contains(&name),
+    open,
+};
 
 /// Files of an InfiniBand port that its subnet decides on.
 const SUBNET: [&[u8]; 2] = [b"sm_lid", b"cap_mask"];
 
-/// A file that holds what the counter at this path is now; `None` if there is no such counter.
+/// A file that holds what the one at this path says now; `None` if that does not change.
 fn open(path: &[u8]) -> Option<RawFd> {
     let opened = std::panic::catch_unwind(|| {
         let path = std::str::from_utf8(path).ok()?;
         if let Some(text) = of_subnet(path) {
             return memory_file(&text);
         }
+        if let Some(text) = of_link(path) {
+            return memory_file(&text);
+        }
         let (device, file) = urxe_status::sysfs::at(path)?;
         memory_file(&file.text(sums(device)?.iter().copied()))
     });
     opened.ok().flatten()
+}
+
+/// Content of a file that follows the port's interface.
+fn of_link(path: &str) -> Option<String> {
+    let (device, file) = link::at(path)?;
+    let netdev = device::netdev_of(device)?;
+    let opened = SharedPort::interface_of(device);
+    let interface = opened.or_else(|| device::interface(&netdev).ok().map(Arc::new));
+    match (interface, file) {
+        (Some(interface), file) => link::text(&interface, file),
+        // The interface was removed.
+        (None, "state") => Some(link::state(false).to_owned()),
+        (None, "phys_state") => Some(link::phys_state(false).to_owned()),
+        (None, file) => file.starts_with("gids/").then(|| link::gid(None)),
+    }
 }
 
 /// Content of a file that the port's subnet decides on: as the processes that have the device know it. `None` if it is another

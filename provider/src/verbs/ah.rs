@@ -13,6 +13,19 @@ use super::{diagnostics, lid};
 use crate::kernel::Errno;
 use urxe_runtime::lock;
 
+/// Refuses address vectors on an interface that is down, as the kernel does, which has nowhere to ask for the peer's MAC address. InfiniBand asks
+/// nobody.
+///
+/// # Errors
+/// ENETUNREACH.
+pub(crate) fn check_link(context: &Context) -> Result<(), Errno> {
+    let interface = context.interface();
+    if interface.is_up() || interface.link_layer().is_infiniband() {
+        return Ok(());
+    }
+    Err(diagnostics::link_is_down(interface.name()))
+}
+
 /// The way to a queue pair of the peer, from up to `paths` source ports. On one that `stays_inside`, packets for a queue
 /// pair of this process stay there.
 ///
@@ -100,9 +113,10 @@ impl AddressHandle {
     /// Finds out whether there is a way, as the man page wants it; to which queue pair is said by each request.
     ///
     /// # Errors
-    /// EINVAL for what is no way.
+    /// EINVAL for what is no way; ENETUNREACH where the interface is down.
     pub(crate) fn new(context: &Context, to: AddressVector) -> Result<Self, Errno> {
         // The label's source port is for whom the first datagram goes to.
+        check_link(context)?;
         route(context, &AddressVector { flow_label: 0, ..to }, Qpn::default().get(), false, 1)?;
         let is_lid_routed = !to.is_global && context.interface().link_layer().is_infiniband();
         Ok(Self { to, is_lid_routed, routes: Mutex::new(Routes::new()) })

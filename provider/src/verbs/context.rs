@@ -113,7 +113,8 @@ impl SharedPort {
         let mut open = lock(&OPEN);
         let generation = Generation::now();
         open.retain(|port| port.strong_count() > 0);
-        let mine = |port: &Arc<Self>| port.name == name && port.generation == generation;
+        // One whose interface was removed is no more. The name may be another device's by now.
+        let mine = |port: &Arc<Self>| port.name == name && port.generation == generation && !port.port.is_gone();
         if let Some(port) = open.iter().filter_map(std::sync::Weak::upgrade).find(mine) {
             return Ok(port);
         }
@@ -174,6 +175,15 @@ impl SharedPort {
         }
         open.push(Arc::downgrade(&shared));
         Ok(shared)
+    }
+
+    /// The interface of the device `name`, if this process has it open. `None` as well while somebody opens a device: the caller may
+    /// be the one.
+    pub(crate) fn interface_of(name: &str) -> Option<Arc<Interface>> {
+        let open = OPEN.try_lock().ok()?;
+        let mine = |port: &Arc<Self>| port.name == name && port.generation == Generation::now() && !port.port.is_gone();
+        let port = open.iter().filter_map(std::sync::Weak::upgrade).find(mine)?;
+        Some(port.port.net().interface())
     }
 
     /// The device's name.

@@ -302,6 +302,16 @@ pub(crate) fn roce_v1(index: u32) -> Errno {
     })
 }
 
+/// An address vector on an interface that is down.
+pub(crate) fn link_is_down(netdev: &str) -> Errno {
+    with_reason(Errno(libc::ENETUNREACH), || {
+        (
+            format!("network interface '{netdev}' is down, and the port with it"),
+            format!("bring it up (ip link set {netdev} up), and wait for IBV_EVENT_PORT_ACTIVE"),
+        )
+    })
+}
+
 /// GIDs between which there is no way.
 pub(crate) fn no_route(error: &urxe_net::RouteError, (index, local): (u32, Gid), remote: Gid) -> Errno {
     let named = |gid: Gid| format!("{} ({})", gid.ip(), if gid.ip().is_ipv4() { "IPv4" } else { "IPv6" });
