@@ -40,6 +40,11 @@ impl Context {
         DeviceList::new()?.open()
     }
 
+    /// Opens the device of this name.
+    pub fn open_named(name: &CStr) -> Result<Arc<Self>, Errno> {
+        DeviceList::new()?.open_named(name)
+    }
+
     /// `ibv_import_device(3)` of a duplicate of this one's file.
     pub fn import(&self) -> Result<Arc<Self>, Errno> {
         // SAFETY: a field of a live context; the duplicate is the new context's.
@@ -258,10 +263,15 @@ impl DeviceList {
 
     /// Opens `urxe0`.
     pub fn open(&self) -> Result<Arc<Context>, Errno> {
+        self.open_named(DEVICE)
+    }
+
+    /// Opens the device of this name.
+    pub fn open_named(&self, name: &CStr) -> Result<Arc<Context>, Errno> {
         for &device in self.as_slice() {
             // SAFETY: a device of the list, which lives meanwhile; libibverbs keeps a reference for the context.
             unsafe {
-                if CStr::from_ptr(f::ibv_get_device_name(device)) == DEVICE {
+                if CStr::from_ptr(f::ibv_get_device_name(device)) == name {
                     let handle = Handle::new(f::ibv_open_device(device), f::ibv_close_device)?;
                     return Ok(Arc::new(Context { handle }));
                 }
