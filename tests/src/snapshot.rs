@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -23,9 +24,21 @@ impl Snapshot {
         let mut files = BTreeMap::new();
         let mut pending = vec![root.to_path_buf()];
         while let Some(dir) = pending.pop() {
-            for entry in fs::read_dir(&dir).with_context(|| format!("reading {}", dir.display()))? {
+            let entries = match fs::read_dir(&dir) {
+                // What this user cannot look into, nobody in a world of his can write to. Others' files come and go.
+                Err(error)
+                    if dir != root && matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::NotFound) =>
+                {
+                    continue;
+                }
+                entries => entries.with_context(|| format!("reading {}", dir.display()))?,
+            };
+            for entry in entries {
                 let path = entry?.path();
-                files.insert(path.clone(), describe(&path, &mut pending)?);
+                match describe(&path, &mut pending) {
+                    Err(error) if error.kind() == ErrorKind::NotFound => {}
+                    what => _ = files.insert(path, what?),
+                }
             }
         }
         Ok(Self(files))
@@ -50,7 +63,7 @@ impl Snapshot {
     }
 }
 
-fn describe(path: &Path, folders: &mut Vec<PathBuf>) -> Result<String> {
+fn describe(path: &Path, folders: &mut Vec<PathBuf>) -> io::Result<String> {
     let metadata = path.symlink_metadata()?;
     let what = if metadata.is_symlink() {
         fs::read_link(path)?.display().to_string()
