@@ -60,7 +60,7 @@ impl Observer {
                 }
             }
         }
-        let packet = self.capture.is_some().then(|| Received {
+        let packet = Some(Received {
             from: datagram.headers.peer,
             to: datagram.headers.local,
             tclass: datagram.headers.tclass,

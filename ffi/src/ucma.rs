@@ -2,6 +2,7 @@
 //! The kernel's rdma_cm ABI.
 #![expect(non_camel_case_types, missing_docs, reason = "generated: C's names")]
 #![expect(clippy::use_self, clippy::missing_safety_doc, clippy::undocumented_unsafe_blocks, reason = "generated")]
+// `unsafe` is bindgen's, in the methods of flexible arrays: their callers know the length.
 use libc::sockaddr_in6;
 
 pub type __u8 = ::core::ffi::c_uchar;

@@ -54,13 +54,12 @@ impl Peer<'_> {
 
     /// Waits for a client.
     fn tcp_accept(&self, listener: &TcpListener) -> Result<TcpStream, Error> {
-        let failed = |what: &'static str| Error::os(what);
-        listener.set_nonblocking(true).map_err(failed("accept"))?;
+        listener.set_nonblocking(true).map_err(Error::os("accept"))?;
         let until = Moment::now() + self.settings.wait;
         loop {
             match listener.accept() {
                 Ok((tcp, _)) => {
-                    tcp.set_nonblocking(false).map_err(failed("accept"))?;
+                    tcp.set_nonblocking(false).map_err(Error::os("accept"))?;
                     return Ok(tcp);
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock && Moment::now() < until => {
@@ -69,7 +68,7 @@ impl Peer<'_> {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     return Err(Error::Silent(self.settings.wait, "a client of the TCP handshake".to_owned()));
                 }
-                Err(error) => return Err(failed("accept")(error)),
+                Err(error) => return Err(Error::os("accept")(error)),
             }
         }
     }

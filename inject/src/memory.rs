@@ -57,9 +57,15 @@ impl OpenMemory {
 
     fn copy(&self, at: u64, to: &mut [u8]) {
         let pages = self.pages.borrow();
-        for (address, place) in (0..).map(|offset| at.wrapping_add(offset)).zip(to) {
-            let (page, at) = place_of(address);
-            *place = pages.get(&page).map_or(0, |page| page[at]);
+        let (mut at, mut left) = (at, to);
+        while !left.is_empty() {
+            let (number, place) = place_of(at);
+            let (now, later) = left.split_at_mut(left.len().min(PAGE - place));
+            match pages.get(&number) {
+                Some(page) => now.copy_from_slice(&page[place..place + now.len()]),
+                None => now.fill(0),
+            }
+            (at, left) = (at.wrapping_add(now.len() as u64), later);
         }
     }
 

@@ -84,6 +84,7 @@ pub(crate) const ALL: &[Generated] = &[
             "//! The kernel's uverbs ABI: write commands, ioctls, events.",
             "#![expect(non_camel_case_types, missing_docs, reason = \"generated: C's names\")]",
             "#![expect(clippy::use_self, clippy::missing_safety_doc, clippy::undocumented_unsafe_blocks, reason = \"generated\")]",
+            "// `unsafe` is bindgen's, in the methods of flexible arrays: their callers know the length.",
         ],
     },
     Generated {
@@ -97,6 +98,7 @@ pub(crate) const ALL: &[Generated] = &[
             "//! The kernel's rdma_cm ABI.",
             "#![expect(non_camel_case_types, missing_docs, reason = \"generated: C's names\")]",
             "#![expect(clippy::use_self, clippy::missing_safety_doc, clippy::undocumented_unsafe_blocks, reason = \"generated\")]",
+            "// `unsafe` is bindgen's, in the methods of flexible arrays: their callers know the length.",
             "use libc::sockaddr_in6;",
         ],
     },
