@@ -44,6 +44,12 @@ impl Mtu {
         }
     }
 
+    /// The largest that is no longer than `bytes`; the smallest if none is.
+    #[must_use]
+    pub fn within(bytes: usize) -> Self {
+        Self::ALL.into_iter().rev().find(|mtu| mtu.bytes() <= bytes).unwrap_or(Self::Mtu256)
+    }
+
     /// How many packets a message of `len` bytes takes: at least one.
     #[must_use]
     pub const fn packets(self, len: u32) -> u32 {
@@ -62,6 +68,13 @@ mod tests {
             assert_eq!(Mtu::from_code(code), Some(*mtu));
         }
         assert_eq!((Mtu::from_code(0), Mtu::from_code(6)), (None, None));
+    }
+
+    #[test]
+    fn the_largest_within_a_limit() {
+        for (bytes, mtu) in [(0, Mtu::Mtu256), (511, Mtu::Mtu256), (512, Mtu::Mtu512), (9000, Mtu::Mtu4096)] {
+            assert_eq!(Mtu::within(bytes), mtu);
+        }
     }
 
     #[test]

@@ -104,7 +104,7 @@ pub(super) struct Link {
 impl Link {
     /// Opens the port on an interface, and a queue pair.
     pub(super) fn open(name: &str, interface: Interface) -> Result<Self> {
-        let (mtu, gid) = (path_mtu(&interface), interface.gid(0).context("the port has no GID")?);
+        let (mtu, gid) = (Mtu::within(interface.path_mtu().into()), interface.gid(0).context("the port has no GID")?);
         let options = OpenOptions { shares_memory: true, key_seed: seed()?, ..OpenOptions::default() };
         let device = Arc::new(Device::open(name, interface, options)?);
         fork::remember(&device);
@@ -289,12 +289,6 @@ impl Drop for Link {
         let _ = self.thread.take().map(JoinHandle::join);
         fork::close(&self.device);
     }
-}
-
-/// The largest payload of a packet on the interface.
-fn path_mtu(interface: &Interface) -> Mtu {
-    let fits = |mtu: &Mtu| mtu.bytes() <= usize::from(interface.path_mtu());
-    Mtu::ALL.into_iter().rev().find(fits).unwrap_or(Mtu::Mtu256)
 }
 
 /// Eight bytes that a peer cannot guess.

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
-use urxe_wire::{Gid, Mtu};
+use urxe_wire::Gid;
 
 use super::address::source_towards;
 use super::channel::Channel;
@@ -342,10 +342,6 @@ impl State {
         };
         id.channel.push(event);
     }
-}
-
-pub(super) fn mtu_of(bytes: u16) -> Mtu {
-    Mtu::ALL.into_iter().rev().find(|mtu| mtu.bytes() <= usize::from(bytes)).unwrap_or(Mtu::Mtu256)
 }
 
 pub(super) fn low(random: u64) -> u32 {

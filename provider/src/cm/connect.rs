@@ -5,9 +5,9 @@ use urxe_engine::cm::{Ends, MAX_RETRIES, RESPONSE_TIMEOUT};
 use urxe_wire::cm::{
     Ids, IpHeader, IpPair, Path, RejReason, Rep, Req, ServiceId, SidrReq, SidrStatus, TransportService,
 };
-use urxe_wire::{Lid, PKey, Psn, QKey, Qpn};
+use urxe_wire::{Lid, Mtu, PKey, Psn, QKey, Qpn};
 
-use super::commands::{UDP_QKEY, low, mtu_of};
+use super::commands::{UDP_QKEY, low};
 use super::event::ConnParam;
 use super::explained::out_of_turn;
 use super::id::{IBV_QPT_UC, IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND, State as Phase};
@@ -42,7 +42,7 @@ impl Manager {
         let (local, remote) = (id.on_device(id.src).ok_or(EINVAL)?, id.on_device(id.dst).ok_or(EINVAL)?);
         let header = IpHeader { src_port: src.port(), addresses: IpPair::new(local, remote).ok_or(EINVAL)? };
         let device = state.devices.get_mut(index).ok_or(Errno(libc::ENODEV))?;
-        let mtu = mtu_of(device.interface().path_mtu());
+        let mtu = Mtu::within(device.interface().path_mtu().into());
         let (request, sidr_request) = if is_datagram {
             (None, Some(behind_header(&header, &offer.private_data).ok_or(EINVAL)?))
         } else {

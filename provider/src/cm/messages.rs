@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use urxe_engine::Instant;
 use urxe_engine::cm::{Ends, Event as CmEvent, Verdict};
-use urxe_wire::Gid;
 use urxe_wire::cm::{CmMad, CommId, IpHeader, Message, Rep, Req, ServiceId, SidrRep, SidrStatus, TransportService};
+use urxe_wire::{Gid, Mtu};
 
-use super::commands::{low, mtu_of};
+use super::commands::low;
 use super::event::{Address, ConnParam, Event, Kind, Param, UdParam};
 use super::id::{IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_RECV, Id, State as Phase};
 use super::ids::Ids;
@@ -105,7 +105,7 @@ impl State {
         let child = self.new_child(index, comm, listener, &header, req.service_id, qp_type);
         let our_psn = low(self.random()) & 0x00FF_FFFF;
         let (mtu, options) = self.devices.get(index).map_or((1, 0), |device| {
-            let mtu = mtu_of(device.interface().path_mtu()).min(req.path_mtu);
+            let mtu = Mtu::within(device.interface().path_mtu().into()).min(req.path_mtu);
             (mtu.code(), device.cm.attribute_modifier(comm))
         });
         // Each end's resources are the other's depth.

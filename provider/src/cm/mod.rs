@@ -84,20 +84,17 @@ impl Device {
     /// The address handle from one GID of the network to another.
     fn address(&self, local: &Gid, remote: &Gid, tclass: u8) -> Address {
         let port = self.shared.port().net();
-        let (dlid, is_multicast) = (lid::of_peer(port, remote), remote.ip().is_multicast());
         let interface = port.interface();
-        let address = Address {
-            dgid: interface.shown_gid(remote),
-            sgid_index: self.gid_index(local),
-            tclass,
-            dlid: Lid::NONE,
-            is_global: true,
+        let dgid = interface.shown_gid(remote);
+        let (dlid, is_global) = if !interface.link_layer().is_infiniband() {
+            (Lid::NONE, true)
+        } else if remote.ip().is_multicast() {
+            (mgid::mlid(&dgid), true)
+        } else {
+            let dlid = lid::of_peer(port, remote);
+            (dlid, dlid == Lid::NONE)
         };
-        if !interface.link_layer().is_infiniband() {
-            return address;
-        }
-        let dlid = if is_multicast { mgid::mlid(&address.dgid) } else { dlid };
-        Address { dlid, is_global: is_multicast || dlid == Lid::NONE, ..address }
+        Address { dgid, sgid_index: self.gid_index(local), tclass, dlid, is_global }
     }
 
     /// A name for a connection that nobody on this host has: a QPN of ours, and eight bits that differ each time.

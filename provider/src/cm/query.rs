@@ -3,13 +3,14 @@
 use std::net::SocketAddr;
 
 use urxe_status::port::PortAttributes;
-use urxe_wire::{Gid, Lid};
+use urxe_wire::{Gid, Lid, Mtu};
 
-use super::commands::{UDP_QKEY, mtu_of};
+use super::commands::UDP_QKEY;
 use super::event::Address;
 use super::id::{Connection, IBV_QPT_UC, Id, State as Phase};
 use super::{Device, EINVAL, Manager};
 use crate::kernel::Errno;
+use crate::verbs::address_vector::HOP_LIMIT;
 use crate::verbs::lid;
 
 /// Addresses, device and route of an id.
@@ -41,9 +42,6 @@ pub(crate) struct Path {
     /// `enum ibv_rate`.
     pub(crate) rate: u8,
 }
-
-/// Hop limit of a path that has a GRH: the system's default (`net.ipv4.ip_default_ttl`).
-const HOP_LIMIT: u8 = 64;
 
 impl Path {
     /// The path between two GIDs of the network.
@@ -103,7 +101,7 @@ impl Manager {
             path,
             space,
             has_path,
-            mtu: device.map_or(0, |device| mtu_of(device.interface().path_mtu()).code()),
+            mtu: device.map_or(0, |device| Mtu::within(device.interface().path_mtu().into()).code()),
             tclass,
             packet_life_time: 16,
         })

@@ -1,19 +1,14 @@
 //! Status report of a device, as JSON.
 
-use std::fmt::Write;
-
 use urxe_engine::QpType;
 
-use crate::status::resources;
+use crate::status::resources::{self, object};
 use crate::verbs::lid;
 use crate::verbs::quota::Quotas;
 use urxe_diag::explain::quoted;
 use urxe_diag::fmt;
 use urxe_runtime::device::Device;
 use urxe_runtime::qp::Qp;
-
-/// Place of what is said of the subnet: before all that is long.
-const SUBNET: usize = 5;
 
 /// The device `name` of this process: one JSON object in a line.
 pub(super) fn report(name: &str, port: &Device, quotas: &Quotas) -> String {
@@ -25,12 +20,16 @@ pub(super) fn report(name: &str, port: &Device, quotas: &Quotas) -> String {
     qps.sort_by_key(|qp| qp.qpn().get());
     let qps: Vec<String> = qps.iter().map(|qp| queue_pair(qp)).collect();
     let counters: Vec<String> = port.all_counters().map(|(name, value)| format!("{}:{value}", quoted(name))).collect();
-    let mut members = vec![
+    let is_infiniband = interface.link_layer().is_infiniband();
+    let sm_lid = is_infiniband.then(|| ("sm_lid", quoted(&lid::of(port.net()).sm_lid.to_string())));
+    let first = [
         ("pid", std::process::id().to_string()),
         ("program", quoted(&program())),
         ("version", quoted(env!("CARGO_PKG_VERSION"))),
         ("device", quoted(name)),
         ("netdev", quoted(interface.name())),
+    ];
+    let others = [
         ("addresses", format!("[{}]", addresses.join(","))),
         // Before all else that may have counters: who wants only these looks no further (`urxe_status::counters`).
         ("counters", format!("{{{}}}", counters.join(","))),
@@ -38,10 +37,8 @@ pub(super) fn report(name: &str, port: &Device, quotas: &Quotas) -> String {
         ("qps", format!("[{}]", qps.join(","))),
         ("resources", resources::report(name, port, quotas)),
     ];
-    if interface.link_layer().is_infiniband() {
-        members.insert(SUBNET, ("sm_lid", quoted(&lid::of(port.net()).sm_lid.to_string())));
-    }
-    object(&members) + "\n"
+    // What is short comes first.
+    object(&first.into_iter().chain(sm_lid).chain(others).collect::<Vec<_>>()) + "\n"
 }
 
 fn queue_pair(qp: &Qp) -> String {
@@ -87,14 +84,4 @@ fn program() -> String {
     let first = words.split(|&byte| byte == 0).next().unwrap_or_default();
     let file = first.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
     String::from_utf8_lossy(file).into_owned()
-}
-
-fn object(members: &[(&str, String)]) -> String {
-    let mut out = String::from("{");
-    for (name, value) in members {
-        // Writing to a string cannot fail.
-        let _ = write!(out, "{}{}:{value}", if out.len() > 1 { "," } else { "" }, quoted(name));
-    }
-    out.push('}');
-    out
 }

@@ -1,5 +1,6 @@
 //! The objects of a device, as `urxe_status::resources` names them.
 
+use std::fmt::Display;
 use std::net::{IpAddr, SocketAddr};
 
 use urxe_engine::QpType;
@@ -32,13 +33,18 @@ pub(super) fn report(name: &str, port: &Device, quotas: &Quotas) -> String {
                 "cm_id" => cm_ids(name),
                 _ => Vec::new(),
             };
-            format!("{}:[{}]", quoted(kind.name), objects.iter().map(object).collect::<Vec<_>>().join(","))
+            format!(
+                "{}:[{}]",
+                quoted(kind.name),
+                objects.iter().map(|members| object(members)).collect::<Vec<_>>().join(",")
+            )
         })
         .collect();
     format!("{{{}}}", lists.join(","))
 }
 
-fn object(members: &Object) -> String {
+/// A JSON object; the values are JSON.
+pub(super) fn object(members: &[(&str, impl Display)]) -> String {
     let members: Vec<String> = members.iter().map(|(name, value)| format!("{}:{value}", quoted(name))).collect();
     format!("{{{}}}", members.join(","))
 }

@@ -30,8 +30,8 @@ pub(crate) fn check_link(context: &Context) -> Result<(), Errno> {
 /// pair of this process stay there.
 ///
 /// # Errors
-/// EINVAL without a GRH (see [`lid`]), or if the GIDs are not of use; EOPNOTSUPP for a row of RoCE v1; ENODATA for an empty row of the GID table, as the
-/// kernel's `rdma_get_gid_attr`; else what the system says.
+/// EINVAL without a GRH (see [`lid`]), or if the GIDs are not of use; EOPNOTSUPP for a row of RoCE v1; ENODATA for an empty
+/// row of the GID table, as the kernel's `rdma_get_gid_attr`; else the error of the system call.
 pub(crate) fn route(
     context: &Context,
     av: &AddressVector,

@@ -10,13 +10,10 @@ use std::net::IpAddr;
 use urxe_net::{Port, PortLids};
 use urxe_wire::{Gid, Lid};
 
-use super::address_vector::AddressVector;
+use super::address_vector::{AddressVector, HOP_LIMIT};
 use super::diagnostics;
 use crate::device;
 use crate::kernel::Errno;
-
-/// TTL of a packet whose sender names none, as the kernel's default (`net.ipv4.ip_default_ttl`).
-const HOP_LIMIT: u8 = 64;
 
 /// The LIDs of the port; all zero if ports have none.
 pub(crate) fn of(port: &Port) -> PortLids {

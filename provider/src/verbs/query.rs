@@ -121,8 +121,7 @@ const LINK_UP: u8 = 5;
 
 /// The largest payload of a packet on the interface: the limit of UD messages.
 pub(crate) fn active_mtu(interface: &Interface) -> Mtu {
-    let fits = |mtu: &Mtu| mtu.bytes() <= usize::from(interface.path_mtu());
-    Mtu::ALL.into_iter().rev().find(fits).unwrap_or(Mtu::Mtu256)
+    Mtu::within(interface.path_mtu().into())
 }
 
 /// `ibv_query_port`; the fields the library has cleared stay so.

@@ -9,6 +9,7 @@ use crate::cm::connect::Offer;
 use crate::cm::event::{Address, ConnParam, Event, Param};
 use crate::cm::query::{QpAttr, Route};
 use crate::kernel::Errno;
+use crate::verbs::address_vector::HOP_LIMIT;
 
 /// `AF_IB` of Linux.
 pub(super) const AF_IB: u16 = 27;
@@ -216,8 +217,6 @@ fn sockaddr_in6(address: Option<SocketAddr>) -> libc::sockaddr_in6 {
 const NO_INDEX: u32 = u32::MAX;
 /// Full members of the default partition.
 pub(super) const PKEY: u16 = 0xFFFF;
-/// Hop limit of a GRH: the system's default (`net.ipv4.ip_default_ttl`).
-const HOP_LIMIT: u8 = 64;
 
 pub(super) fn route(route: &Route) -> ucma::rdma_ucm_query_route_resp {
     let mut resp: ucma::rdma_ucm_query_route_resp = zeroed();
