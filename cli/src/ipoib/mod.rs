@@ -21,8 +21,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use urxe_options::LINK_LAYER;
 use urxe_wire::{LinkLayer, Qpn, mgid};
 
-use crate::devices;
 use crate::options::Options;
+use crate::{devices, out};
 use frame::{Arp, ArpKind, HardwareAddress};
 use link::Link;
 use neighbours::{Neighbours, Step};
@@ -81,7 +81,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         signal_hook::flag::register(signal, Arc::clone(&ends))?;
     }
     let hardware: Vec<String> = link.own().to_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
-    println!("{}: {own}/{prefix_len} over {netdev}, MTU {mtu}, hardware address {}", args.name, hardware.join(":"));
+    let hardware = hardware.join(":");
+    out::print(&format!("{}: {own}/{prefix_len} over {netdev}, MTU {mtu}, hardware address {hardware}\n", args.name))?;
     let network = Network { own, prefix_len };
     let mut ipoib =
         Ipoib { name: args.name.clone(), network, link, tun, neighbours: Neighbours::default(), joined: Vec::new() };

@@ -35,11 +35,11 @@ enum Neighbour {
         tries: u32,
         waiting: VecDeque<Vec<u8>>,
     },
-    /// `asked`: whether there was a request since it grew old.
     Known {
         address: HardwareAddress,
         since: Instant,
-        asked: Option<Instant>,
+        /// The first and the last request since it grew old.
+        asked: Option<(Instant, Instant)>,
     },
 }
 
@@ -64,8 +64,8 @@ impl Neighbours {
             Some(Neighbour::Known { address, since, asked }) => {
                 let mut steps = vec![Step::Send(*address, packet)];
                 let is_old = now.duration_since(*since) >= REACHABLE;
-                if is_old && asked.is_none_or(|at| now.duration_since(at) >= RETRY) {
-                    *asked = Some(now);
+                if is_old && asked.is_none_or(|(_, last)| now.duration_since(last) >= RETRY) {
+                    *asked = Some((asked.map_or(now, |(first, _)| first), now));
                     steps.push(Step::Ask(to));
                 }
                 steps
@@ -117,9 +117,7 @@ impl Neighbours {
             }
             Neighbour::Asked { .. } => false,
             // Requests since then had no answer.
-            Neighbour::Known { since, asked, .. } => {
-                asked.is_none() || now.duration_since(*since) < REACHABLE + RETRY * TRIES
-            }
+            Neighbour::Known { asked, .. } => asked.is_none_or(|(first, _)| now.duration_since(first) < RETRY * TRIES),
         });
         steps
     }
@@ -181,6 +179,19 @@ mod tests {
         let much_later = later + REACHABLE;
         neighbours.send(much_later, PEER, vec![3]);
         neighbours.handle_timeout(much_later + RETRY * 3);
+        assert!(neighbours.0.is_empty());
+    }
+
+    #[test]
+    fn a_neighbour_that_was_idle_has_time_to_answer() {
+        let (mut neighbours, now) = (Neighbours::default(), Instant::now());
+        neighbours.learn(now, PEER, hardware(7), true);
+        let later = now + REACHABLE * 10;
+        assert_eq!(neighbours.send(later, PEER, vec![0]), [Step::Send(hardware(7), vec![0]), Step::Ask(PEER)]);
+        assert_eq!(neighbours.handle_timeout(later + RETRY), []);
+        let again = later + RETRY;
+        assert_eq!(neighbours.send(again, PEER, vec![1]), [Step::Send(hardware(7), vec![1]), Step::Ask(PEER)]);
+        neighbours.handle_timeout(later + RETRY * TRIES);
         assert!(neighbours.0.is_empty());
     }
 
