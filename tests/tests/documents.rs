@@ -149,6 +149,28 @@ fn documents_name_only_what_exists() -> Result<()> {
     Ok(())
 }
 
+/// Advice of the library names options that `urxe run` has.
+#[test]
+fn advice_names_only_options_that_exist() -> Result<()> {
+    const RUN: &str = "urxe run --";
+    let (root, mut count) = (root(), 0);
+    for folder in ["provider/src", "diag", "runtime/src", "net/src"] {
+        for path in files(&root.join(folder), "rs")? {
+            let text = std::fs::read_to_string(&path)?;
+            for (at, _) in text.match_indices(RUN) {
+                let rest = text.get(at + RUN.len()..).unwrap_or_default();
+                let name = rest.split(|c: char| !c.is_ascii_lowercase() && c != '-').next().unwrap_or_default();
+                // `urxe run -- PROGRAM`
+                let is_option = name.is_empty() || urxe_options::ALL.iter().any(|option| option.name == name);
+                ensure!(is_option, "{}: urxe run has no --{name}", path.display());
+                count += usize::from(!name.is_empty());
+            }
+        }
+    }
+    ensure!(count > 0, "no advice was found");
+    Ok(())
+}
+
 /// Every line that the example of CONTRIBUTING adds is in the file that it names.
 #[test]
 fn the_example_of_a_change_is_in_the_sources() -> Result<()> {

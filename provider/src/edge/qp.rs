@@ -315,7 +315,7 @@ pub(super) unsafe extern "C" fn modify_qp_rate_limit(
             return Err(diagnostics::wrong(
                 Errno(libc::EOPNOTSUPP),
                 "only raw packet queue pairs have a limit on their rate (packet_pacing_caps.supported_qpts)",
-                "limit the interface (tc qdisc), or have DCQCN find the rate: urxe run --congestion dcqcn",
+                "limit the interface (tc qdisc), or have DCQCN find the rate: urxe run --cc dcqcn",
             ));
         }
         // SAFETY: as above.
