@@ -1,24 +1,21 @@
-//! Posting send requests by `ibv_wr_*`: `wr_start`, one builder a request and one setter for its data, `wr_complete`
-//! (`ibv_wr_post(3)`).
-//!
-//! What is wrong with a request is not said until `wr_complete`, which then posts none of them.
+//! Posting send requests by `ibv_wr_*` (`ibv_wr_post(3)`): a builder for each operation, and setters of recipients. The rest is
+//! in [`batch`](super::batch).
 
 use std::ffi::{c_int, c_void};
 
 use urxe_engine::{Data, Key, QpType, Recipient, Remote, SendFlags, SendOp, SendWr, SgeList};
-use urxe_explain::Verb;
 use urxe_ffi::driver::QpLayout;
 use urxe_ffi::driver::objects::verbs_qp;
 use urxe_ffi::verbs as v;
 use urxe_wire::{Feth, FlushLevel, ImmDt, Qpn, RKey};
 
-use super::batch::Batch;
-use super::buffers::{buffers, copy};
+use super::batch::{self, Batch, Builder, Building, SendRequest};
+use super::buffers::copy;
 use super::context::shared;
+use super::qp_object::QpObject;
 use super::work_requests::{bind, send_batch};
-use super::{ah, fast_verb, guarded, qp_object, reentrant};
+use super::{ah, reentrant};
 use crate::kernel::Errno;
-use urxe_runtime::sanitizer;
 
 /// `IBV_QP_EX_WITH_FLUSH`, which the headers of rdma-core 44 do not have yet.
 const WITH_FLUSH: u32 = 1 << 11;
@@ -65,13 +62,8 @@ pub(super) fn install(verbs: &mut verbs_qp, layout: QpLayout, qp_type: QpType, o
         IBV_QP_EX_WITH_LOCAL_INV wr_local_inv;
         IBV_QP_EX_WITH_BIND_MW wr_bind_mw;
     }
-    qp.wr_start = Some(wr_start);
+    batch::install::<QpObject>(qp);
     qp.wr_complete = Some(wr_complete);
-    qp.wr_abort = Some(wr_abort);
-    qp.wr_set_sge = Some(wr_set_sge);
-    qp.wr_set_sge_list = Some(wr_set_sge_list);
-    qp.wr_set_inline_data = Some(wr_set_inline_data);
-    qp.wr_set_inline_data_list = Some(wr_set_inline_data_list);
     if qp_type == QpType::Ud {
         qp.wr_set_ud_addr = Some(wr_set_ud_addr);
     }
@@ -89,16 +81,26 @@ pub(super) fn install(verbs: &mut verbs_qp, layout: QpLayout, qp_type: QpType, o
     verbs.mark_ex(layout);
 }
 
+// SAFETY: `verbs` comes first.
+unsafe impl Building for QpObject {
+    type Request = SendRequest;
+
+    fn builder(&self) -> &Builder<SendRequest> {
+        &self.builder
+    }
+
+    fn max_inline(&self) -> u32 {
+        self.max_inline
+    }
+}
+
 /// Lets `act` at the requests being built.
 ///
 /// # Safety
-/// `qp` is ours and was made by `ibv_create_qp_ex`; `wr_start` was called.
-unsafe fn build(qp: *mut v::ibv_qp_ex, act: impl FnOnce(&mut Batch)) {
-    let _ = guarded(|| {
-        // SAFETY: between `wr_start` and `wr_complete` the gate keeps other threads out.
-        act(unsafe { &mut *qp_object::object(qp.cast()).builder.batch.get() });
-        Ok(())
-    });
+/// As for [`batch::build`].
+unsafe fn build(qp: *mut v::ibv_qp_ex, act: impl FnOnce(&mut Batch<SendRequest>)) {
+    // SAFETY: the caller's promise.
+    unsafe { batch::build::<QpObject>(qp, act) };
 }
 
 /// Begins a request: `wr_id` and `wr_flags` are those of the queue pair now.
@@ -119,47 +121,12 @@ unsafe fn begin(qp: *mut v::ibv_qp_ex, op: SendOp) {
     unsafe { build(qp, |batch| batch.requests.push((SendWr { wr_id, op, data, flags, to: Recipient::Peer }, None))) };
 }
 
-unsafe extern "C" fn wr_start(qp: *mut v::ibv_qp_ex) {
-    let _ = guarded(|| {
-        // SAFETY: the caller's queue pair.
-        let object = unsafe { qp_object::object(qp.cast()) };
-        object.builder.gate.enter();
-        // SAFETY: through the gate.
-        let batch = unsafe { &mut *object.builder.batch.get() };
-        batch.requests.clear();
-        batch.error = None;
-        batch.max_inline = object.max_inline;
-        Ok(())
-    });
-}
-
 unsafe extern "C" fn wr_complete(qp: *mut v::ibv_qp_ex) -> c_int {
+    let post = |object: &QpObject, requests: &mut Vec<SendRequest>, is_nested| {
+        if is_nested { reentrant::wr_complete(&object.qp, requests) } else { send_batch(&object.qp, requests) }
+    };
     // SAFETY: the caller's queue pair, between `wr_start` and this.
-    let object = unsafe { qp_object::object(qp.cast()) };
-    sanitizer::posting();
-    let result = fast_verb(Verb::WrComplete, |is_nested| {
-        // SAFETY: the caller's queue pair.
-        unsafe { shared((*qp).qp_base.context) }.check_alive()?;
-        // SAFETY: through the gate.
-        let batch = unsafe { &mut *object.builder.batch.get() };
-        if let Some(errno) = batch.error {
-            return Err(errno);
-        }
-        if is_nested {
-            return reentrant::wr_complete(&object.qp, &mut batch.requests);
-        }
-        send_batch(&object.qp, &mut batch.requests)
-    });
-    object.builder.gate.leave();
-    result
-}
-
-unsafe extern "C" fn wr_abort(qp: *mut v::ibv_qp_ex) {
-    let _ = guarded(|| {
-        // SAFETY: the caller's queue pair, between `wr_start` and this.
-        unsafe { qp_object::object(qp.cast()) }.builder.gate.leave();
-        Ok(())
-    });
+    unsafe { batch::complete(qp, post) }
 }
 
 // --- builders ----------------------------------------------------------------------------------------------
@@ -259,44 +226,12 @@ unsafe extern "C" fn wr_bind_mw(
 
 // --- setters -----------------------------------------------------------------------------------------------
 
-unsafe extern "C" fn wr_set_sge(qp: *mut v::ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
-    let sge = urxe_engine::Sge { addr, length, l_key: lkey };
-    // SAFETY: the caller's queue pair.
-    unsafe { build(qp, |batch| batch.set_data(Ok(Data::Gather(SgeList::new(&[sge]))))) };
-}
-
-unsafe extern "C" fn wr_set_sge_list(qp: *mut v::ibv_qp_ex, num_sge: usize, sg_list: *const v::ibv_sge) {
-    let count = c_int::try_from(num_sge).unwrap_or(c_int::MAX);
-    // SAFETY: the caller's list has that many elements.
-    let list = unsafe { buffers(sg_list, count) };
-    // SAFETY: the caller's queue pair.
-    unsafe { build(qp, |batch| batch.set_data(list.map(Data::Gather))) };
-}
-
-unsafe extern "C" fn wr_set_inline_data(qp: *mut v::ibv_qp_ex, addr: *mut c_void, length: usize) {
-    // SAFETY: the caller's queue pair.
-    unsafe { build(qp, |batch| batch.set_inline(&[(addr as u64, length)])) };
-}
-
-unsafe extern "C" fn wr_set_inline_data_list(qp: *mut v::ibv_qp_ex, num_buf: usize, buf_list: *const v::ibv_data_buf) {
-    let parts: Vec<_> = (0..num_buf)
-        .map(|index| {
-            // SAFETY: the caller's list has that many elements.
-            let part = unsafe { buf_list.add(index).read() };
-            (part.addr as u64, part.length)
-        })
-        .collect();
-    // SAFETY: the caller's queue pair.
-    unsafe { build(qp, |batch| batch.set_inline(&parts)) };
-}
-
 unsafe extern "C" fn wr_set_ud_addr(qp: *mut v::ibv_qp_ex, ah: *mut v::ibv_ah, remote_qpn: u32, remote_qkey: u32) {
     // SAFETY: the caller's queue pair and address handle.
     let recipient = unsafe { ah::recipient(shared((*qp).qp_base.context), ah, remote_qpn, remote_qkey) };
-    let set = |batch: &mut Batch| match (recipient, batch.requests.last_mut()) {
-        (Ok(recipient), Some((_, to))) => *to = Some(recipient),
-        (Ok(_), None) => batch.fail(Errno(libc::EINVAL)),
-        (Err(errno), _) => batch.fail(errno),
+    let set = |batch: &mut Batch<SendRequest>| match recipient {
+        Ok(recipient) => batch.set(|(_, to)| *to = Some(recipient)),
+        Err(errno) => batch.fail(errno),
     };
     // SAFETY: as above.
     unsafe { build(qp, set) };
@@ -304,5 +239,5 @@ unsafe extern "C" fn wr_set_ud_addr(qp: *mut v::ibv_qp_ex, ah: *mut v::ibv_ah, r
 
 unsafe extern "C" fn wr_set_xrc_srqn(qp: *mut v::ibv_qp_ex, remote_srqn: u32) {
     // SAFETY: the caller's queue pair.
-    unsafe { build(qp, |batch| batch.set(|request| request.to = Recipient::XrcSrq(Qpn::new(remote_srqn)))) };
+    unsafe { build(qp, |batch| batch.set(|(request, _)| request.to = Recipient::XrcSrq(Qpn::new(remote_srqn)))) };
 }

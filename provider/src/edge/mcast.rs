@@ -21,8 +21,10 @@ const EINVAL: Errno = Errno(libc::EINVAL);
 pub(super) unsafe extern "C" fn attach_mcast(qp: *mut v::ibv_qp, gid: *const v::ibv_gid, _lid: u16) -> c_int {
     int_verb(Verb::AttachMcast, || {
         // SAFETY: the caller's queue pair and GID.
-        if let Some(result) = unsafe { raw::groups::attach(qp, gid) } {
-            return result;
+        unsafe {
+            if raw::is_raw(qp) {
+                return raw::groups::attach(qp, gid);
+            }
         }
         // SAFETY: the caller's queue pair and GID.
         let (context, qpn, gid) = unsafe { arguments(qp, gid) }?;
@@ -38,8 +40,10 @@ pub(super) unsafe extern "C" fn attach_mcast(qp: *mut v::ibv_qp, gid: *const v::
 pub(super) unsafe extern "C" fn detach_mcast(qp: *mut v::ibv_qp, gid: *const v::ibv_gid, _lid: u16) -> c_int {
     int_verb(Verb::DetachMcast, || {
         // SAFETY: the caller's queue pair and GID.
-        if let Some(result) = unsafe { raw::groups::detach(qp, gid) } {
-            return result;
+        unsafe {
+            if raw::is_raw(qp) {
+                return raw::groups::detach(qp, gid);
+            }
         }
         // SAFETY: the caller's queue pair and GID.
         let (context, qpn, gid) = unsafe { arguments(qp, gid) }?;
@@ -48,12 +52,12 @@ pub(super) unsafe extern "C" fn detach_mcast(qp: *mut v::ibv_qp, gid: *const v::
 }
 
 /// # Safety
-/// A queue pair of ours, and a GID.
+/// A queue pair of ours that is not raw, and a GID.
 unsafe fn arguments<'a>(qp: *mut v::ibv_qp, gid: *const v::ibv_gid) -> Result<(&'a Context, Qpn, Gid), Errno> {
     // SAFETY: the caller's promise; every bit pattern is sixteen bytes.
     let (context, gid) = unsafe { (shared((*qp).context), Gid::new((*gid).raw)) };
     context.check_alive()?;
-    // SAFETY: as above, and not raw.
+    // SAFETY: as above.
     let object = unsafe { qp_object::object(qp) };
     if object.qp.inspect(|engine| engine.config().qp_type) != QpType::Ud {
         return Err(EINVAL);

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use urxe_ffi::driver::objects::verbs_qp;
 use urxe_ffi::verbs as v;
 
-use super::batch::Builder;
+use super::batch::{Builder, SendRequest};
 use super::users::Use;
 use crate::verbs::objects::ProtectionDomain;
 use crate::verbs::quota::Counted;
@@ -22,7 +22,7 @@ pub(super) struct QpObject {
     /// changed places ([`has_swapped_paths`](urxe_engine::QueuePair::has_swapped_paths)).
     pub(super) ah_attrs: Mutex<[v::ibv_ah_attr; 2]>,
     pub(super) sq_sig_all: bool,
-    pub(super) builder: Builder,
+    pub(super) builder: Builder<SendRequest>,
     pub(super) max_inline: u32,
     /// Keep what it uses from being destroyed.
     pub(super) domain: Option<Arc<ProtectionDomain>>,

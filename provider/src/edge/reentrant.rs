@@ -24,11 +24,10 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering, compiler_fence};
 
-use urxe_engine::{SendWr, UdRecipient};
 use urxe_ffi::verbs as v;
-use urxe_net::Route;
 use urxe_net::cancellation::CancelGuard;
 
+use super::batch::SendRequest;
 use super::panics::caught;
 use super::qp_object::QpObject;
 use crate::kernel::Errno;
@@ -258,10 +257,7 @@ pub(super) unsafe fn post_srq_recv(
 }
 
 /// Puts `ibv_wr_complete` aside, with the requests of the batch.
-pub(super) fn wr_complete(
-    qp: &Arc<Qp>,
-    requests: &mut Vec<(SendWr, Option<UdRecipient<Arc<Route>>>)>,
-) -> Result<(), Errno> {
+pub(super) fn wr_complete(qp: &Arc<Qp>, requests: &mut Vec<SendRequest>) -> Result<(), Errno> {
     let node = Node::map(0)?;
     // SAFETY: just mapped.
     unsafe { Node::put_aside(node, 0, Call::SendBatch { qp: Arc::clone(qp), requests: mem::take(requests) }) };

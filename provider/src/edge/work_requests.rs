@@ -10,6 +10,7 @@ use urxe_net::Route;
 use urxe_wire::{ImmDt, Qpn, RKey};
 
 use super::ah;
+use super::batch::SendRequest;
 use super::buffers::{buffers, inline};
 use crate::kernel::Errno;
 use crate::verbs::context::Context;
@@ -206,7 +207,7 @@ pub(super) unsafe fn recv_shared(
 }
 
 /// Posts all of the requests or none.
-pub(super) fn send_batch(qp: &Qp, requests: &mut Vec<(SendWr, Option<UdRecipient<Arc<Route>>>)>) -> Result<(), Errno> {
+pub(super) fn send_batch(qp: &Qp, requests: &mut Vec<SendRequest>) -> Result<(), Errno> {
     let port = qp.port();
     let strict = urxe_diag::of(port).filter(|observer| observer.is_strict());
     let post = |engine: &mut Engine, io: &mut Io<'_, _>| {

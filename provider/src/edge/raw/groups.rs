@@ -1,12 +1,11 @@
 //! Multicast groups of raw packet queue pairs (`ibv_attach_mcast(3)`): rules by destination.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::PoisonError;
 
 use urxe_engine::flow::{Class, Rule, spec};
 use urxe_ffi::verbs as v;
 
 use super::flow::system;
-use super::is_raw;
 use super::object::{Group, object};
 use crate::edge::context::shared;
 use crate::kernel::Errno;
@@ -15,58 +14,44 @@ use urxe_runtime::raw::Destination;
 
 const EINVAL: Errno = Errno(libc::EINVAL);
 
-/// Attaches a queue pair; again does nothing. `None` if it is not for frames.
+/// Attaches a queue pair; again does nothing.
 ///
 /// # Safety
-/// `qp` is ours and lives; `gid` is a GID.
-pub(in crate::edge) unsafe fn attach(qp: *mut v::ibv_qp, gid: *const v::ibv_gid) -> Option<Result<(), Errno>> {
+/// `qp` is ours, [raw](super::is_raw) and lives; `gid` is a GID.
+pub(in crate::edge) unsafe fn attach(qp: *mut v::ibv_qp, gid: *const v::ibv_gid) -> Result<(), Errno> {
     // SAFETY: the caller's promise.
-    if !unsafe { is_raw(qp) } {
-        return None;
-    }
-    // SAFETY: as above.
     let (context, object, address) = unsafe { (shared((*qp).context), object(qp), address(gid)) };
-    let act = || {
-        context.check_alive()?;
-        let address = address?;
-        let mut groups = object.groups.lock().unwrap_or_else(PoisonError::into_inner);
-        if groups.iter().any(|group| group.address == address) {
-            return Ok(());
-        }
-        if groups.len() >= limits::MAX_MCAST_GRP as usize {
-            return Err(Errno(libc::ENOMEM));
-        }
-        let (wanted, actions) = spec::parse(&specification(address), 1).map_err(|_| EINVAL)?;
-        let target = Destination { target: object.kind.target(), counters: None };
-        let rule = Rule { class: Class::Normal, priority: 0, wanted, actions, dont_trap: false, target };
-        let device = Arc::clone(context.port());
-        let flow = device.raw().add_flow(device.net(), rule).map_err(|error| system(&error))?;
-        groups.push(Group { address, flow });
-        Ok(())
-    };
-    Some(act())
+    context.check_alive()?;
+    let address = address?;
+    let mut groups = object.groups.lock().unwrap_or_else(PoisonError::into_inner);
+    if groups.iter().any(|group| group.address == address) {
+        return Ok(());
+    }
+    if groups.len() >= limits::MAX_MCAST_GRP as usize {
+        return Err(Errno(libc::ENOMEM));
+    }
+    let (wanted, actions) = spec::parse(&specification(address), 1).map_err(|_| EINVAL)?;
+    let target = Destination { target: object.kind.target(), counters: None };
+    let rule = Rule { class: Class::Normal, priority: 0, wanted, actions, dont_trap: false, target };
+    let device = context.port();
+    let flow = device.raw().add_flow(device.net(), rule).map_err(|error| system(&error))?;
+    groups.push(Group { address, flow });
+    Ok(())
 }
 
-/// Detaches a queue pair. `None` if it is not for frames.
+/// Detaches a queue pair.
 ///
 /// # Safety
 /// As for [`attach`].
-pub(in crate::edge) unsafe fn detach(qp: *mut v::ibv_qp, gid: *const v::ibv_gid) -> Option<Result<(), Errno>> {
+pub(in crate::edge) unsafe fn detach(qp: *mut v::ibv_qp, gid: *const v::ibv_gid) -> Result<(), Errno> {
     // SAFETY: the caller's promise.
-    if !unsafe { is_raw(qp) } {
-        return None;
-    }
-    // SAFETY: as above.
     let (context, object, address) = unsafe { (shared((*qp).context), object(qp), address(gid)) };
-    let act = || {
-        context.check_alive()?;
-        let address = address?;
-        let mut groups = object.groups.lock().unwrap_or_else(PoisonError::into_inner);
-        let at = groups.iter().position(|group| group.address == address).ok_or(EINVAL)?;
-        context.port().raw().remove_flow(&groups.swap_remove(at).flow);
-        Ok(())
-    };
-    Some(act())
+    context.check_alive()?;
+    let address = address?;
+    let mut groups = object.groups.lock().unwrap_or_else(PoisonError::into_inner);
+    let at = groups.iter().position(|group| group.address == address).ok_or(EINVAL)?;
+    context.port().raw().remove_flow(&groups.swap_remove(at).flow);
+    Ok(())
 }
 
 /// Returns the MAC address at the end of a GID.

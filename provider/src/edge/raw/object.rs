@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 use urxe_ffi::driver::objects::verbs_qp;
 use urxe_ffi::verbs as v;
 
-use super::requests::Builder;
+use super::requests::Request;
+use crate::edge::batch::{Builder, Building};
 use crate::edge::users::{Use, Users};
 use crate::kernel::Errno;
 use crate::verbs::diagnostics;
@@ -55,13 +56,26 @@ impl RawQpObject {
     }
 }
 
+// SAFETY: `verbs` comes first.
+unsafe impl Building for RawQpObject {
+    type Request = Request;
+
+    fn builder(&self) -> &Builder<Request> {
+        &self.builder
+    }
+
+    fn max_inline(&self) -> u32 {
+        self.max_inline
+    }
+}
+
 /// An `ibv_qp` of ours, for frames.
 #[repr(C)]
 pub(super) struct RawQpObject {
     /// libibverbs writes there (state, events counted) while others refer to the rest.
     pub(super) verbs: UnsafeCell<verbs_qp>,
     pub(super) kind: Kind,
-    pub(super) builder: Builder,
+    pub(super) builder: Builder<Request>,
     pub(super) max_inline: u32,
     /// Groups that it is attached to.
     pub(super) groups: Mutex<Vec<Group>>,

@@ -1,13 +1,11 @@
 //! Posting work requests to raw packet queue pairs.
 
-use std::ffi::c_void;
-
 use urxe_engine::{Data, PostError, RecvWr};
 use urxe_ffi::verbs as v;
 
 use super::object::{RawQpObject, object};
 use super::requests::Request;
-use crate::edge::buffers::{buffers, inline};
+use crate::edge::buffers::{buffers, copy, inline};
 use crate::edge::work_requests::each;
 use crate::kernel::Errno;
 use urxe_runtime::device::Device;
@@ -50,15 +48,14 @@ pub(in crate::edge) unsafe fn post_send(
 /// Reads a send request.
 ///
 /// # Safety
-/// `wr` has a list of the length that it says, and such a header.
+/// `wr` has a list of the length that it says.
 unsafe fn request(object: &RawQpObject, wr: &v::ibv_send_wr) -> Result<Request, Errno> {
     let tso = match wr.opcode {
         v::IBV_WR_SEND => None,
         v::IBV_WR_TSO => {
             // SAFETY: the member that the opcode names.
             let tso = unsafe { wr.__bindgen_anon_2.tso };
-            // SAFETY: the caller's promise.
-            Some((unsafe { header(tso.hdr, tso.hdr_sz) }, tso.mss))
+            Some((header(tso.hdr as u64, tso.hdr_sz)?, tso.mss))
         }
         _ => return Err(Errno::from(PostError::Operation)),
     };
@@ -69,16 +66,15 @@ unsafe fn request(object: &RawQpObject, wr: &v::ibv_send_wr) -> Result<Request, 
     Ok(Request { wr_id: wr.wr_id, wr_flags: wr.send_flags, data, tso })
 }
 
-/// Copies the header of a request of `IBV_WR_TSO`; none if it is longer than any may be.
+/// Copies the header of a request of `IBV_WR_TSO`, whose memory need not be registered.
 ///
-/// # Safety
-/// `header` has that many bytes, of memory that need not be registered.
-pub(super) unsafe fn header(header: *const c_void, length: u16) -> Box<[u8]> {
-    if header.is_null() || u32::from(length) > limits::MAX_TSO_HEADER {
-        return Box::default();
+/// # Errors
+/// EINVAL for one that is longer than any may be; EFAULT.
+pub(super) fn header(address: u64, length: u16) -> Result<Box<[u8]>, Errno> {
+    if u32::from(length) > limits::MAX_TSO_HEADER {
+        return Err(Errno::from(PostError::Operation));
     }
-    // SAFETY: the caller's promise.
-    unsafe { std::slice::from_raw_parts(header.cast::<u8>(), length.into()) }.into()
+    copy(std::iter::once((address, length.into())))
 }
 
 /// Posts a list of receive requests; of a signal handler inside another verb none.
@@ -126,4 +122,17 @@ pub(super) unsafe fn post_to(
         device.tell(work);
         posted
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_are_copied_if_they_are_there() {
+        let bytes = [7_u8; 54];
+        assert_eq!(header(bytes.as_ptr() as u64, 54).as_deref(), Ok(&bytes[..]));
+        assert_eq!(header(bytes.as_ptr() as u64, u16::MAX), Err(Errno(libc::EINVAL)));
+        assert_eq!(header(8, 54), Err(Errno(libc::EFAULT)));
+    }
 }

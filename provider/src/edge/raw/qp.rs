@@ -12,7 +12,7 @@ use urxe_ffi::verbs as v;
 
 use super::builder;
 use super::object::{Kind, RawQpObject, object};
-use super::requests::Builder;
+use crate::edge::batch::Builder;
 use crate::edge::context::{self, shared};
 use crate::edge::users::{Use, Users};
 use crate::edge::{cq, mr};

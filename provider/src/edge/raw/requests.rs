@@ -1,36 +1,21 @@
-//! Requests of `ibv_wr_*` between `wr_start` and `wr_complete`.
-
-use std::cell::UnsafeCell;
+//! Requests to send frames, by `ibv_post_send(3)` and `ibv_wr_*`.
 
 use urxe_engine::Data;
 use urxe_ffi::verbs as v;
 use urxe_runtime::raw::{RawSend, Tso};
 
-use crate::edge::poll_session_lock::PollSessionLock;
-use crate::kernel::Errno;
+use crate::edge::batch;
 
-/// Requests being built, of one queue pair.
-#[derive(Debug, Default)]
-pub(super) struct Builder {
-    /// Held from `wr_start` to `wr_complete` or `wr_abort`.
-    pub(super) gate: PollSessionLock,
-    pub(super) batch: UnsafeCell<Batch>,
-}
+/// Header and segment size of a request for segmentation.
+pub(super) type Segmentation = (Box<[u8]>, u16);
 
-#[derive(Debug, Default)]
-pub(super) struct Batch {
-    pub(super) requests: Vec<Request>,
-    /// The first thing that was wrong.
-    pub(super) error: Option<Errno>,
-}
-
+/// A request to send a frame, or with `tso` several.
 #[derive(Debug)]
 pub(super) struct Request {
     pub(super) wr_id: u64,
     pub(super) wr_flags: u32,
     pub(super) data: Data,
-    /// Header and segment size of `wr_send_tso`.
-    pub(super) tso: Option<(Box<[u8]>, u16)>,
+    pub(super) tso: Option<Segmentation>,
 }
 
 impl Request {
@@ -46,16 +31,12 @@ impl Request {
     }
 }
 
-impl Batch {
-    pub(super) fn set_data(&mut self, data: Result<Data, Errno>) {
-        match (data, self.requests.last_mut()) {
-            (Ok(data), Some(request)) => request.data = data,
-            (Ok(_), None) => self.fail(Errno(libc::EINVAL)),
-            (Err(errno), _) => self.fail(errno),
-        }
+impl batch::Request for Request {
+    fn set_data(&mut self, data: Data) {
+        self.data = data;
     }
 
-    pub(super) fn fail(&mut self, errno: Errno) {
-        self.error.get_or_insert(errno);
+    fn takes_inline(&self) -> bool {
+        true
     }
 }

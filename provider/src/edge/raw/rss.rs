@@ -10,8 +10,8 @@ use urxe_ffi::driver::objects::verbs_qp;
 use urxe_ffi::verbs as v;
 
 use super::object::{Kind, RawQpObject};
-use super::requests::Builder;
 use super::{qp, wq};
+use crate::edge::batch::Builder;
 use crate::edge::context::shared;
 use crate::edge::users::{Use, Users};
 use crate::edge::{int_verb, mr, ptr_verb};

@@ -4,16 +4,15 @@ use std::ptr;
 use std::sync::Arc;
 
 use urxe_diag::explain;
-use urxe_engine::{SendWr, UdRecipient};
 use urxe_explain::Verb;
 use urxe_ffi::verbs as v;
-use urxe_net::Route;
 use urxe_runtime::cq::Cq;
 use urxe_runtime::device::Device;
 use urxe_runtime::qp::Qp;
 use urxe_runtime::srq::Srq;
 
 use super::copies;
+use crate::edge::batch::SendRequest;
 use crate::edge::{context, work_requests};
 use crate::kernel::Errno;
 
@@ -26,7 +25,7 @@ pub(super) enum Call {
     /// `ibv_post_send`.
     Send { context: *mut v::ibv_context, qp: Arc<Qp>, max_inline: u32, list: SendList },
     /// `ibv_wr_complete`.
-    SendBatch { qp: Arc<Qp>, requests: Vec<(SendWr, Option<UdRecipient<Arc<Route>>>)> },
+    SendBatch { qp: Arc<Qp>, requests: Vec<SendRequest> },
     /// `ibv_post_recv`.
     Recv { qp: Arc<Qp>, first: *mut v::ibv_recv_wr },
     /// `ibv_post_srq_recv`; `number` is the address by which strict mode knows the queue.
