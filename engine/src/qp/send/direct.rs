@@ -14,6 +14,7 @@ use crate::qp::attr::QpAttr;
 pub(super) const DIRECT_BURST: u32 = 64 << 20;
 
 /// Asks the host to carry out a request of which nothing is sent, whose first packet would have the PSN `psn`.
+#[cold]
 pub(super) fn ask_host<H: Host>(
     config: &QpConfig<H>,
     attr: &QpAttr,

@@ -124,6 +124,7 @@ impl<H: Host> Unreliable<H> {
         if self.reaction.is_some() {
             self.follow_rate(io.now());
         }
+        let mut left = DIRECT_BURST;
         while let Some(wqe) = self.queue.front() {
             if self.sent == 0 && !may_start {
                 break;
@@ -132,13 +133,19 @@ impl<H: Host> Unreliable<H> {
             //# A datagram longer than the port's MTU MUST NOT be sent.
             // C10-93.1.1: a UD message longer than the port's MTU emits nothing, and is no error either.
             let unsendable = config.qp_type == QpType::Ud && wqe.request.length as usize > attr.path_mtu.bytes();
-            if self.sent == 0
+            let length = wqe.request.length;
+            let may_reach = self.sent == 0
                 && io.memory.reaches_peer()
                 && self.reaction.is_none()
                 && config.qp_type == QpType::Uc
-                && carries_out(config, attr, io, &wqe.request, self.psn)
-            {
-                self.psn = self.psn.add(attr.path_mtu.packets(wqe.request.length));
+                && wqe.request.wr.op.is_one_sided()
+                && length <= DIRECT_BURST;
+            if may_reach && length > left {
+                return Ok(Progress::More);
+            }
+            if may_reach && ask_host(config, attr, io, &wqe.request, self.psn) == DirectOutcome::Done {
+                left -= length;
+                self.psn = self.psn.add(attr.path_mtu.packets(length));
             } else if wqe.request.wr.op.is_local() {
                 execute_local(config, io, &wqe.request.wr.op)?;
             } else if unsendable {
@@ -215,14 +222,6 @@ impl<H: Host> Unreliable<H> {
         }
         self.waits_until = None;
     }
-}
-
-/// Has the host carry out a request, of which nothing is sent.
-#[cold]
-fn carries_out<H: Host>(config: &QpConfig<H>, attr: &QpAttr, io: &Io<'_, H>, wqe: &SendWqe, psn: Psn) -> bool {
-    wqe.wr.op.is_one_sided()
-        && wqe.length <= DIRECT_BURST
-        && ask_host(config, attr, io, wqe, psn) == DirectOutcome::Done
 }
 
 /// Sends the packet behind the `sent` first ones of `wqe`; returns its length.

@@ -1,0 +1,202 @@
+//! Requests that a host carries out without packets.
+
+use std::cell::{Cell, RefCell};
+use std::net::{IpAddr, Ipv4Addr};
+use std::ops::Deref;
+
+use urxe_engine::congestion::CongestionSettings;
+use urxe_engine::endpoint::{CqId, EndpointHost, HeapMemory, Outbox, Route, connected_attr, to_rts};
+use urxe_engine::{
+    AckTimer, Bind, BindError, Data, DirectOutcome, DirectRequest, Endpoint, Fault, Instant, Invalidation, Io, Key,
+    Memory, Pd, Progress, QpCap, QpConfig, QpSetup, QpState, QpType, QueuePair, Refusal, Region, Remote, SendOp,
+    SendWr, Sge, SgeList, WcStatus,
+};
+use urxe_wire::{Mtu, Qpn, RKey};
+
+const REMOTE: Remote = Remote { addr: 0x1000, r_key: RKey(0x77) };
+const NOW: Instant = Instant::from_nanos(1);
+
+/// Memory whose host reaches the peer's.
+struct Reaching {
+    memory: HeapMemory,
+    outcome: Cell<DirectOutcome>,
+    /// First PSN and packets of each request that it was asked for.
+    asked: RefCell<Vec<(u32, u32)>>,
+}
+
+impl Memory for Reaching {
+    fn reaches_peer(&self) -> bool {
+        true
+    }
+
+    fn carry_out(&self, request: &DirectRequest<'_>) -> DirectOutcome {
+        self.asked.borrow_mut().push((request.psn.get(), request.packets));
+        self.outcome.get()
+    }
+
+    fn region(&self, key: Key) -> Option<impl Deref<Target = Region>> {
+        self.memory.region(key)
+    }
+
+    fn read(&self, from: u64, to: &mut [u8]) -> Result<(), Fault> {
+        self.memory.read(from, to)
+    }
+
+    fn write(&self, to: u64, from: &[u8]) -> Result<(), Fault> {
+        self.memory.write(to, from)
+    }
+
+    fn compare_swap(&self, at: u64, compare: u64, swap: u64) -> Result<u64, Fault> {
+        self.memory.compare_swap(at, compare, swap)
+    }
+
+    fn fetch_add(&self, at: u64, add: u64) -> Result<u64, Fault> {
+        self.memory.fetch_add(at, add)
+    }
+
+    fn flush(&self, at: u64, length: u64, persistent: bool) -> Result<(), Fault> {
+        self.memory.flush(at, length, persistent)
+    }
+
+    fn bind(&self, pd: Pd, qpn: Qpn, bind: &Bind) -> Result<(), BindError> {
+        self.memory.bind(pd, qpn, bind)
+    }
+
+    fn undo_bind(&self, qpn: Qpn, bind: &Bind) {
+        self.memory.undo_bind(qpn, bind);
+    }
+
+    fn invalidate(&self, pd: Pd, qpn: Qpn, key: Key, how: Invalidation) -> Result<(), Refusal> {
+        self.memory.invalidate(pd, qpn, key, how)
+    }
+}
+
+impl Reaching {
+    fn new(outcome: DirectOutcome) -> Self {
+        Self { memory: HeapMemory::new(1), outcome: Cell::new(outcome), asked: RefCell::default() }
+    }
+}
+
+fn request(wr_id: u64, op: SendOp, length: u32) -> SendWr {
+    let elements = [Sge { addr: 0x1000, length, l_key: 5 }];
+    let list = SgeList::new(if length == 0 { &[] } else { &elements });
+    SendWr { wr_id, op, data: Data::Gather(list), ..SendWr::default() }
+}
+
+/// One end, whose host does so with each request.
+struct End {
+    endpoint: Endpoint<Reaching>,
+    cq: CqId,
+    qpn: Qpn,
+}
+
+impl End {
+    fn new(qp_type: QpType, outcome: DirectOutcome) -> Self {
+        let [own, peer] = [1, 2].map(|host| IpAddr::V4(Ipv4Addr::new(192, 0, 2, host)));
+        let mut endpoint = Endpoint::new(own, Reaching::new(outcome), 1);
+        let cq = endpoint.create_cq(16);
+        let qpn = endpoint.create_qp(&QpSetup { sq_sig_all: true, ..QpSetup::new(qp_type, Pd(1), cq, cq) });
+        let route = Route { to: peer, source_port: 0xC000 };
+        endpoint.connect(NOW, qpn, &connected_attr(Qpn::new(2)), Some(route)).unwrap();
+        Self { endpoint, cq, qpn }
+    }
+
+    fn post(&mut self, wr_id: u64, op: SendOp, length: u32) {
+        self.endpoint.post_send(NOW, self.qpn, request(wr_id, op, length), None).unwrap();
+    }
+
+    /// Packets that leave.
+    fn packets(&mut self) -> usize {
+        std::iter::from_fn(|| self.endpoint.poll_transmit(NOW)).count()
+    }
+
+    fn completed(&mut self) -> Vec<(u64, WcStatus)> {
+        std::iter::from_fn(|| self.endpoint.poll_cq(self.cq)).map(|cqe| (cqe.wr_id, cqe.status)).collect()
+    }
+
+    fn asked(&self) -> Vec<(u32, u32)> {
+        self.endpoint.memory().asked.take()
+    }
+
+    fn next_psn(&self) -> u32 {
+        self.endpoint.qp(self.qpn).unwrap().attr().sq_psn.get()
+    }
+}
+
+#[test]
+fn what_the_host_carries_out_takes_psns_and_no_packets() {
+    for qp_type in [QpType::Rc, QpType::Uc] {
+        let mut end = End::new(qp_type, DirectOutcome::Done);
+        for (wr_id, length) in [(1, 10), (2, 3000), (3, 0)] {
+            end.post(wr_id, SendOp::Write(REMOTE), length);
+        }
+        assert_eq!(end.packets(), 0);
+        assert_eq!(end.completed(), [1, 2, 3].map(|wr_id| (wr_id, WcStatus::Success)));
+        assert_eq!(end.asked(), [(0, 1), (1, 3), (4, 1)]);
+        assert_eq!(end.next_psn(), 5);
+        assert_eq!(end.endpoint.next_timeout(), None);
+    }
+}
+
+#[test]
+fn others_go_by_packets_and_those_behind_them_wait() {
+    let mut end = End::new(QpType::Rc, DirectOutcome::Done);
+    end.post(1, SendOp::Send, 0);
+    end.post(2, SendOp::Write(REMOTE), 0);
+    assert_eq!((end.packets(), end.asked()), (2, vec![]), "a SEND is outstanding");
+    let mut refused = End::new(QpType::Rc, DirectOutcome::ByPackets);
+    refused.post(1, SendOp::Write(REMOTE), 0);
+    assert_eq!((refused.packets(), refused.asked()), (1, vec![(0, 1)]));
+    assert_eq!(refused.completed(), []);
+}
+
+#[test]
+fn an_answer_without_a_buffer_fails_its_request() {
+    let mut end = End::new(QpType::Rc, DirectOutcome::Failed(WcStatus::LocalProtectionError));
+    end.post(1, SendOp::FetchAdd { remote: REMOTE, add: 1 }, 8);
+    assert_eq!(end.packets(), 0);
+    assert_eq!(end.completed(), [(1, WcStatus::LocalProtectionError)]);
+    assert_eq!(end.endpoint.qp(end.qpn).unwrap().state(), QpState::Err);
+}
+
+/// Many bytes are not carried out at once: the queue pair is asked again, and others have a turn before.
+#[test]
+fn long_requests_take_turns_with_others() {
+    for qp_type in [QpType::Rc, QpType::Uc] {
+        let mut end = End::new(qp_type, DirectOutcome::Done);
+        let memory = Reaching::new(DirectOutcome::Done);
+        let (address, cq) = (end.endpoint.address(), Some(end.cq));
+        let cap = QpCap { max_send_wr: 8, max_recv_wr: 8, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
+        let mut qp = QueuePair::<EndpointHost<Reaching, ()>>::new(QpConfig {
+            qpn: Qpn::new(7),
+            qp_type,
+            pd: Pd(1),
+            cap,
+            sq_sig_all: true,
+            send_cq: cq,
+            recv_cq: cq,
+            srq: None,
+            xrcd: None,
+            window: 16,
+            congestion: CongestionSettings::NONE,
+            ack_timer: AckTimer::Specified,
+            selective: None,
+            port_mtu: Mtu::Mtu1024,
+            quirks: (),
+            counters: Vec::new(),
+        });
+        let mut network = Outbox::new(address);
+        let mut io = Io { clock: &NOW, memory: &memory, network: &mut network, consumer: end.endpoint.queues_mut() };
+        for (to, mask) in to_rts(qp_type) {
+            let route = Route { to: address, source_port: 0xC000 };
+            qp.modify(&mut io, to, mask, &connected_attr(Qpn::new(2)), Some(route)).unwrap();
+        }
+        for wr_id in 1..=3 {
+            qp.post_send(&mut io, request(wr_id, SendOp::Write(REMOTE), 40 << 20), None).unwrap();
+        }
+        for (asked, progress) in [(1, Progress::More), (2, Progress::More), (3, Progress::Idle)] {
+            assert_eq!(qp.transmit(&mut io), progress, "{qp_type:?}");
+            assert_eq!(memory.asked.borrow().len(), asked);
+        }
+    }
+}
