@@ -243,8 +243,9 @@ impl Interface {
         &self.addresses
     }
 
-    /// The GIDs in their order, which is the GID table unless [`gid_layout`](Self::gid_layout) is another: 0 is the default GID (link-local, from the hardware address, whether it is assigned
-    /// or not), then the IPv4 addresses, then the IPv6 ones; no GID twice. A row that has become empty is zero.
+    /// The GIDs in their order, which is the GID table unless [`gid_layout`](Self::gid_layout) is another: 0 is the default GID
+    /// (link-local, from the hardware address, whether it is assigned or not), then the IPv4 addresses, then the IPv6 ones; no GID
+    /// twice. A row that has become empty is zero.
     ///
     /// Of InfiniBand: the subnet prefix and the GUID that embeds the address, for each IPv4 address; without any, the
     /// default GID.

@@ -202,7 +202,7 @@ impl Qp {
         self.turn(work, Act::Send, post)
     }
 
-    /// Posts receive requests, likewise.
+    /// Posts receive requests, by calls of the engine in `post`, and sends what comes of it.
     pub fn post_recv<T>(
         &self,
         work: &mut TxContext,
@@ -211,12 +211,12 @@ impl Qp {
         self.turn(work, Act::Aside, post)
     }
 
-    /// Does what is due, likewise.
+    /// Runs the timers that are due, and sends what comes of it.
     pub(super) fn handle_timeout(&self, work: &mut TxContext) {
         self.turn(work, Act::Aside, |engine, io| engine.handle_timeout(io));
     }
 
-    /// Does what is due, likewise, unless the ACK timeout is over: then nothing is done, and true returned. The question and
+    /// Runs the timers that are due unless the ACK timeout is over: then nothing is done, and true returned. The question and
     /// the deed have one time: a thread that loses its processor between two looks at the clock would find it over only then.
     pub(super) fn handle_timeout_before_ack_timeout(&self, work: &mut TxContext) -> bool {
         self.turn(work, Act::Aside, |engine, io| {

@@ -132,7 +132,7 @@ impl Export {
         self.file.copies.wait();
     }
 
-    /// Waits as long as a copy takes that nothing stops. For who must not be held up by others.
+    /// Waits as long as a copy takes that nothing stops. For threads that nobody may hold up.
     pub fn wait_briefly(&self) {
         self.file.copies.wait_briefly();
     }

@@ -4,20 +4,16 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rustix::fs::{
-    FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate,
-    memfd_create,
-};
+use rustix::fs::{FallocateFlags, fallocate, fstat};
 
 use super::copies::Copies;
 use super::mapping::{FILE, TABLE};
 use crate::ipc::credentials::file_may_have;
+use crate::ipc::sealed_file;
 use crate::sys::identity::Identity;
 
 /// Alignment of its parts: pages of any machine, and what a huge page takes on most.
 const GRAIN: u64 = 64 << 10;
-/// Without these nobody could rely on the memory staying: a file that is cut short raises SIGBUS.
-const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 /// The file's name, which only /proc shows.
 const NAME: &core::ffi::CStr = c"urxe-direct";
 
@@ -58,14 +54,7 @@ impl SharedFile {
     /// # Errors
     /// The error of the system call.
     pub fn create() -> io::Result<Self> {
-        if !usize::try_from(Self::SIZE).is_ok_and(file_may_have) {
-            return Err(io::ErrorKind::FileTooLarge.into());
-        }
-        let memfd = |flags| memfd_create(NAME, flags);
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let file = memfd(flags | MemfdFlags::NOEXEC_SEAL).or_else(|_| memfd(flags))?;
-        ftruncate(&file, Self::SIZE)?;
-        fcntl_add_seals(&file, SEALS)?;
+        let file = sealed_file::create(NAME, Self::SIZE)?;
         let parts = Mutex::new(Parts { free: vec![(0, Self::SIZE)], withheld: Vec::new(), tables: Vec::new() });
         Ok(Self { identity: Identity::of(file.as_raw_fd())?, file, parts, copies: Copies::default() })
     }
@@ -172,29 +161,6 @@ impl Drop for SharedFile {
     }
 }
 
-/// File system of files in memory that are not of huge pages (statfs(2)).
-const TMPFS: i64 = 0x0102_1994;
-
-/// Whether a file is in memory, and of pages that the machine has: an access to a huge page that it has not raises SIGBUS.
-fn is_of_small_pages(file: BorrowedFd<'_>) -> bool {
-    // The type of the word is another on each machine.
-    fstatfs(file).is_ok_and(|found| i128::from(found.f_type) == i128::from(TMPFS))
-}
-
-/// Checks a file that a peer has made: it is as [`SharedFile::create`] makes it.
-pub(super) fn check(file: BorrowedFd<'_>) -> io::Result<()> {
-    // Fails for what is not memory: no other file has seals.
-    let seals = fcntl_get_seals(file)?;
-    if !is_of_small_pages(file)
-        || !seals.contains(SEALS)
-        || u64::try_from(fstat(file)?.st_size) != Ok(SharedFile::SIZE)
-        || seals.contains(SealFlags::WRITE)
-    {
-        return Err(io::ErrorKind::InvalidData.into());
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -214,26 +180,6 @@ mod tests {
             file.give_back(at, bytes);
         }
         assert!(file.take(SharedFile::SIZE).is_some(), "all of it is there again");
-    }
-
-    #[test]
-    fn a_file_that_may_be_cut_short_is_refused() {
-        let file = memfd_create(c"test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
-        ftruncate(&file, SharedFile::SIZE).unwrap();
-        assert!(check(file.as_fd()).is_err());
-        fcntl_add_seals(&file, SEALS).unwrap();
-        assert!(check(file.as_fd()).is_ok());
-        assert!(check(SharedFile::create().unwrap().file().unwrap()).is_ok());
-    }
-
-    /// An access to a huge page that the machine does not have raises SIGBUS.
-    #[test]
-    fn a_file_of_huge_pages_is_refused() {
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB;
-        let file = memfd_create(c"test", flags).unwrap();
-        ftruncate(&file, SharedFile::SIZE).unwrap();
-        fcntl_add_seals(&file, SEALS).unwrap();
-        assert!(check(file.as_fd()).is_err());
     }
 
     /// A table is never anything else, and what was shown in it before has other versions than what is shown later.

@@ -7,11 +7,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use urxe_wire::Qpn;
 
-use super::file::{self, SharedFile};
+use super::file::SharedFile;
 use super::mapping::{Mapping, TABLE};
 use super::words::{SharedQp, SharedRegion, Taken};
 use super::{QPS, REGIONS};
 use crate::ipc::credentials::Credentials;
+use crate::ipc::sealed_file;
 use crate::sys::fd::Fd;
 use crate::sys::identity::Identity;
 use crate::sys::is_hung_up;
@@ -55,7 +56,7 @@ impl Import {
         connection: &Arc<Fd>,
         others: &[Arc<Self>],
     ) -> io::Result<Self> {
-        file::check(file)?;
+        sealed_file::check(file, SharedFile::SIZE)?;
         if !table.is_multiple_of(128) || table.checked_add(TABLE).is_none_or(|end| end > SharedFile::SIZE) {
             return Err(io::ErrorKind::InvalidData.into());
         }

@@ -99,7 +99,7 @@ impl Channel {
     /// Sends one message with an open file, likewise.
     ///
     /// # Errors
-    /// As [`send`](Self::send).
+    /// Those of [`send`](Self::send).
     pub fn send_file(&self, bytes: &[u8], file: &KeptFile) -> io::Result<()> {
         unix::send_file(self.as_raw_fd(), bytes, file.as_raw_fd())
     }
@@ -116,7 +116,7 @@ impl Channel {
     /// Takes the next message into `buffer`, when it comes before `until`. `Ok(None)`: it did not.
     ///
     /// # Errors
-    /// As [`receive`](Self::receive).
+    /// Those of [`receive`](Self::receive).
     pub fn receive_until(&self, buffer: &mut [u8], until: Instant) -> io::Result<Option<usize>> {
         loop {
             if let Some((length, _)) = self.receive(buffer)? {

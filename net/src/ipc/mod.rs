@@ -6,12 +6,14 @@
 //! | `channel` | [`Listener`] and [`Channel`]: messages and open files, for what packets cannot do |
 //! | `notes` | [`Notes`]: why a request was refused, for the process that made it |
 //! | `credentials` | user and process at the other end of a unix socket |
+//! | `sealed_file` | files in memory that processes map |
 //! | `header` | the header of a forwarded datagram |
 
 pub mod channel;
 pub mod credentials;
 pub(crate) mod header;
 pub mod notes;
+pub(crate) mod sealed_file;
 pub(crate) mod unix;
 
 pub use channel::{Channel, KeptFile, Listener};

@@ -8,9 +8,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
-
-use crate::ipc::credentials::file_may_have;
+use crate::ipc::sealed_file;
 
 use super::pending_acks::{self, PendingAcks};
 use super::ring::{HEADER, SIZE, Storage};
@@ -27,9 +25,6 @@ const _: () = assert!(ACKS + pending_acks::COUNT * 8 <= RECORDS);
 /// Bytes of it all.
 const TOTAL: usize = RECORDS + SIZE;
 
-/// Without these nobody could rely on the memory staying: a file that is cut short raises SIGBUS.
-const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
-
 /// Shared memory of one ring, mapped.
 #[derive(Debug)]
 pub(super) struct Segment(NonNull<u8>);
@@ -43,28 +38,13 @@ unsafe impl Sync for Segment {}
 impl Segment {
     /// New memory, all zero, and its descriptor for the peer.
     pub(super) fn create() -> io::Result<(Self, OwnedFd)> {
-        if !file_may_have(TOTAL) {
-            return Err(io::ErrorKind::FileTooLarge.into());
-        }
-        // Only /proc shows the name.
-        let memfd = |flags| memfd_create(c"urxe-ring", flags);
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        // Linux before 6.3 knows no NOEXEC_SEAL; later ones may insist on it (`vm.memfd_noexec`).
-        let file = memfd(flags | MemfdFlags::NOEXEC_SEAL).or_else(|_| memfd(flags))?;
-        ftruncate(&file, TOTAL as u64)?;
-        fcntl_add_seals(&file, SEALS)?;
+        let file = sealed_file::create(c"urxe-ring", TOTAL as u64)?;
         Ok((Self::map(file.as_fd())?, file))
     }
 
     /// Memory that a peer has made, if it is as [`Segment::create`] makes it.
-    //= spec/hosts.md#net-021
-    //# What another process writes into shared memory MUST do no more than packets can.
     pub(super) fn open(file: BorrowedFd<'_>) -> io::Result<Self> {
-        // Fails for what is not memory: no other file has seals. No file of huge pages, which the machine may lack, has this size.
-        let seals = fcntl_get_seals(file)?;
-        if !seals.contains(SEALS) || usize::try_from(fstat(file)?.st_size) != Ok(TOTAL) {
-            return Err(io::ErrorKind::InvalidData.into());
-        }
+        sealed_file::check(file, TOTAL as u64)?;
         Self::map(file)
     }
 

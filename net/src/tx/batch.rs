@@ -81,7 +81,7 @@ impl Default for TxBatch {
 }
 
 impl TxBatch {
-    /// An empty batch; allocates now and never again.
+    /// An empty batch. Allocates now; later only for packets that stay in the process.
     pub fn new() -> Self {
         Self {
             buffer: vec![0; CAPACITY].into_boxed_slice(),

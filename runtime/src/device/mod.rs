@@ -159,8 +159,7 @@ impl Device {
         let (port, mut receiver) = open(interface)?;
         let port = Arc::new(port);
         let xrc_srqs = Arc::new(XrcSrqs::new(Client::new(&port)));
-        let regions = Regions::new(limits::KEYS as usize, key_seed).with(xrc_srqs.client());
-        let regions = Arc::new(regions);
+        let regions = Arc::new(Regions::new(limits::KEYS as usize, key_seed).with(xrc_srqs.client()));
         let interceptor = interceptor.and_then(|make| make(&port.interface(), &regions));
         // Whoever looks at packets or memory accesses, or keeps back what is owed, is to see them.
         let is_observed = interceptor::active(&interceptor).is_some_and(|interceptor| interceptor.needs_packets());

@@ -134,16 +134,19 @@ mod tests {
     /// Taken by each test that has many threads.
     static ALONE: Mutex<()> = Mutex::new(());
 
-    /// Lends a context to each of `count` new threads, which live until all have had one, and counts those made.
+    /// Lends a context to each of `count` new threads, which live until all have had one, and counts those made. When it returns the
+    /// threads have ended, and given back their places: the end of a scope waits for their closures alone.
     fn threads(contexts: &Contexts<()>, count: usize, made: &AtomicUsize) {
         let all_there = Barrier::new(count);
         thread::scope(|scope| {
-            for _ in 0..count {
+            let start = |_| {
                 scope.spawn(|| {
                     contexts.lend(|| _ = made.fetch_add(1, Ordering::Relaxed), |()| ());
                     all_there.wait();
-                });
-            }
+                })
+            };
+            let threads: Vec<_> = (0..count).map(start).collect();
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
         });
     }
 

@@ -182,6 +182,9 @@ impl Regions {
         let table = self.table();
         if table.get(key).is_some_and(|now| Arc::ptr_eq(now, &region)) {
             region::show(&shown.export, &region, at);
+        } else if region.kind != RegionKind::Memory {
+            // A window that another thread has closed since: whatever has its key later is somewhere else.
+            lock(&shown.places).remove(&key);
         }
     }
 
@@ -254,7 +257,7 @@ impl Regions {
         Ok(())
     }
 
-    /// Takes back a bind, likewise, but for peers that are not done at once: packets may be what ends its request.
+    /// Takes back a bind. Peers that are not done at once copy on: packets may be what ends its request.
     pub(super) fn undo_bind(&self, qpn: Qpn, bind: &Bind) {
         let old = self.change_window::<Infallible>(|table| Ok(table.undo_bind(qpn, bind)));
         if let Ok(Some(old)) = old {
@@ -262,7 +265,8 @@ impl Regions {
         }
     }
 
-    /// Unbinds the memory window with `key`, likewise; a packet does not wait for peers that are not done at once.
+    /// Unbinds the memory window with `key`. When this returns, nobody copies from or to what it showed, but for a peer that was
+    /// stopped in the middle of a copy; a packet waits for no peer that is not done at once.
     pub(super) fn invalidate(&self, pd: Pd, qpn: Qpn, key: Key, how: Invalidation) -> Result<(), Refusal> {
         if is_elsewhere(pd) {
             return self.client.as_ref().ok_or(Refusal::Vanished)?.invalidate(pd, qpn, key);

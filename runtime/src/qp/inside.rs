@@ -2,8 +2,8 @@
 //!
 //! They pass no socket and no ring, and nobody needs the receive token for them. The sender's turn puts them into the inbox of
 //! their queue pair while it has the sender's lock, so they keep their order; when that lock is free, the same thread gives the
-//! receiver its turns, and those whom the receiver answers theirs. Each turn of a queue pair begins with the first run of its inbox, whoever's
-//! turn it is: so no packet waits for a certain thread, and none overtakes another.
+//! receiver its turns, and those whom the receiver answers theirs. Each turn of a queue pair begins with the first run of its inbox,
+//! whichever thread gives it: so no packet waits for a certain thread, and none overtakes another.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
