@@ -99,7 +99,7 @@ impl Channel {
     /// Sends one message with an open file, likewise.
     ///
     /// # Errors
-    /// Those of [`send`](Self::send).
+    /// Errors of [`send`](Self::send).
     pub fn send_file(&self, bytes: &[u8], file: &KeptFile) -> io::Result<()> {
         unix::send_file(self.as_raw_fd(), bytes, file.as_raw_fd())
     }
