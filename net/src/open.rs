@@ -21,7 +21,7 @@ impl Port {
     /// theirs likewise, and with all others by UDP.
     ///
     /// # Errors
-    /// Those of [`Port::open`].
+    /// Errors of [`Port::open`].
     pub fn open_sharing_memory(interface: Interface) -> Result<(Self, Receiver), PortError> {
         Self::open_with(interface, true)
     }

@@ -212,7 +212,7 @@ impl Port {
     /// ([`TxBatch::take_inside`](crate::TxBatch::take_inside)).
     ///
     /// # Errors
-    /// Those of [`route`](Self::route).
+    /// Errors of [`route`](Self::route).
     pub fn route_inside(&self, to: &Destination) -> Result<Arc<Route>, RouteError> {
         let may_stay = self.shares_memory && !self.keeps_icrcs() && self.owns_qpn(to.dest_qpn);
         self.make_route(to, |remote| may_stay && self.interface().addresses().contains(&remote))

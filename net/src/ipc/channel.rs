@@ -116,7 +116,7 @@ impl Channel {
     /// Takes the next message into `buffer`, when it comes before `until`. `Ok(None)`: it did not.
     ///
     /// # Errors
-    /// Those of [`receive`](Self::receive).
+    /// Errors of [`receive`](Self::receive).
     pub fn receive_until(&self, buffer: &mut [u8], until: Instant) -> io::Result<Option<usize>> {
         loop {
             if let Some((length, _)) = self.receive(buffer)? {

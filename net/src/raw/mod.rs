@@ -42,7 +42,7 @@ impl Port {
     /// [filter](RawRxSocket::set_filter).
     ///
     /// # Errors
-    /// Those of [`open_raw_tx`](Self::open_raw_tx).
+    /// Errors of [`open_raw_tx`](Self::open_raw_tx).
     pub fn open_raw_rx(&self) -> io::Result<RawRx> {
         RawRx::open(self.fds(), self.index(), self.interface().mtu())
     }
