@@ -5,10 +5,13 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 use crate::ipc::NAME_PREFIX;
+use crate::members;
 use crate::sys::cancellation::CancelGuard;
 
 fn name(netdev: &str) -> io::Result<SocketAddr> {
-    SocketAddr::from_abstract_name(format!("{NAME_PREFIX}/issm/{netdev}"))
+    // A device on several interfaces has the name of the first.
+    let first = members::names(netdev).next().unwrap_or(netdev);
+    SocketAddr::from_abstract_name(format!("{NAME_PREFIX}/issm/{first}"))
 }
 
 /// Whether a program of the host is the subnet manager of the port on this interface.
@@ -38,6 +41,7 @@ mod tests {
         let manager = claim(&netdev).unwrap();
         assert!(is_open(&netdev));
         assert_eq!(claim(&netdev).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        assert!(is_open(&format!("{netdev}+eth1")), "the device is on several interfaces");
         drop(manager);
         assert!(!is_open(&netdev));
     }
