@@ -241,6 +241,7 @@ mod tests {
         "sack_retransmitted",
         "sack_spurious",
         "paths_left",
+        "paths_migrated",
         "retry_exceeded_err",
         "retry_rnr_exceeded_err",
         "link_downed",
