@@ -15,6 +15,11 @@ pub enum PortError {
         /// The name asked for.
         name: String,
     },
+    /// An interface cannot be one of several that a device is on: it is there twice, or it is the loopback interface.
+    NotJoinable {
+        /// Name of the interface.
+        name: String,
+    },
     /// The interface is administratively down.
     InterfaceDown {
         /// Name of the interface.
@@ -72,6 +77,12 @@ impl fmt::Display for PortError {
         match self {
             Self::NoSuchInterface { name } => {
                 write!(f, "there is no network interface '{name}': `ip link` lists them, URXE_NETDEV chooses one")
+            }
+            Self::NotJoinable { name } if name == "lo" => {
+                write!(f, "'lo' cannot be joined to other interfaces: give it a device of its own, URXE_NETDEV=lo,eth0")
+            }
+            Self::NotJoinable { name } => {
+                write!(f, "network interface '{name}' is joined to itself: name it once in URXE_NETDEV")
             }
             Self::InterfaceDown { name } => {
                 write!(f, "network interface '{name}' is down: run `ip link set {name} up`")
@@ -160,6 +171,8 @@ mod tests {
         let name = || "lo".to_owned();
         let all = [
             PortError::NoSuchInterface { name: name() },
+            PortError::NotJoinable { name: name() },
+            PortError::NotJoinable { name: "eth0".to_owned() },
             PortError::InterfaceDown { name: name() },
             PortError::NoAddress { name: name() },
             PortError::AddressMissing { address: [192, 0, 2, 1].into() },

@@ -44,9 +44,11 @@ impl Interface {
     /// It may be down or have no address: the port on it is then down or has no GID but the default one, until that changes.
     ///
     /// # Errors
-    /// [`PortError::NoSuchInterface`]; the others when the system will not even tell.
+    /// [`PortError::NoSuchInterface`], [`PortError::NotJoinable`]; the others when the system will not even tell.
     pub fn by_name(name: &str) -> Result<Self, PortError> {
-        Self::read(name, None)
+        let names = members::names(name);
+        members::check(&names)?;
+        Self::read(&names, None)
     }
 
     /// Checks that packets can come and go.
@@ -70,8 +72,8 @@ impl Interface {
     /// # Errors
     /// [`PortError::NoSuchInterface`]; the others when the system will not even tell.
     pub(crate) fn reread(&self) -> Result<Self, PortError> {
-        let now =
-            Self::read(&members::list(&self.members), Some(self.port))?.restricted(Some(self.mtu_limit), &self.chosen);
+        let names: Vec<_> = self.members.iter().map(Member::name).collect();
+        let now = Self::read(&names, Some(self.port))?.restricted(Some(self.mtu_limit), &self.chosen);
         let mut now = now.with_link_layer(self.link_layer).with_gid_layout(self.gid_layout);
         now.gids = succeed(&self.gids, &now.gids);
         Ok(now)
@@ -84,9 +86,9 @@ impl Interface {
     }
 
     /// `port`: what has been decided on already.
-    fn read(list: &str, port: Option<u16>) -> Result<Self, PortError> {
-        let Joined { entries: mut found, mtu, members } = members::read(list, port.is_some())?;
-        let name = members::names(list).next().unwrap_or(list);
+    fn read(names: &[&str], port: Option<u16>) -> Result<Self, PortError> {
+        let Joined { entries: mut found, mtu, members } = members::read(names, port.is_some())?;
+        let name = *names.first().unwrap_or(&"");
         let missing = || PortError::NoSuchInterface { name: name.to_owned() };
         let (index, flags) = found.link.ok_or_else(missing)?;
         // Stable: the kernel's order within each IP version is the order of its GID table.
@@ -146,6 +148,16 @@ impl Interface {
     /// Whether packets can come from an own address now: an interface that is running has it.
     pub fn is_usable(&self, address: IpAddr) -> bool {
         self.usable().any(|usable| usable == address)
+    }
+
+    /// Whether all interfaces that it is made of are administratively up.
+    pub(crate) fn has_all_up(&self) -> bool {
+        self.members.iter().all(Member::is_up)
+    }
+
+    /// Whether an interface that is administratively up has this address.
+    pub(crate) fn is_up_at(&self, address: IpAddr) -> bool {
+        self.members.iter().any(|member| member.is_up() && member.addresses().contains(&address))
     }
 
     /// Whether it is the loopback interface.
@@ -298,6 +310,20 @@ impl Interface {
         Some(socket_address(IpAddr::V6(v6), self.port, scope))
     }
 
+    /// The address that a peer's GID stands for when packets come from `from`, an own address. A link-local one is on the link of
+    /// that: the device may be on several.
+    pub(crate) fn resolve_peer(&self, gid: &Gid, from: SocketAddr) -> Option<SocketAddr> {
+        let mut to = self.resolve(gid)?;
+        if let SocketAddr::V6(peer) = &mut to
+            && needs_scope(*peer.ip())
+            && scope_id(from) != 0
+            && !self.addresses.contains(&SocketAddr::V6(*peer))
+        {
+            peer.set_scope_id(scope_id(from));
+        }
+        Some(to)
+    }
+
     /// Whether this is the default GID, and not an address of the interface.
     pub(crate) fn is_placeholder(&self, gid: &Gid) -> bool {
         self.gids.first() == Some(gid) && !self.addresses.iter().any(|a| Gid::from(a.ip()) == *gid)
@@ -426,6 +452,23 @@ mod tests {
         assert_eq!(resolve("10.0.0.2").as_deref(), Some("10.0.0.2:4791"));
         assert_eq!(resolve("::"), None);
         assert_eq!(resolve("0.0.0.0"), None);
+    }
+
+    #[test]
+    fn link_local_peers_are_on_the_link_of_the_own_address() {
+        // The addresses of two interfaces, 7 and 9.
+        let interface = eth([0; 6], &["10.0.0.1:4791", "[fe80::7%7]:4791", "[fe80::9%9]:4791", "[2001:db8::1]:4791"]);
+        let resolve = |text: &str, from: usize| {
+            let gid = Gid::from(text.parse::<IpAddr>().unwrap());
+            interface.resolve_peer(&gid, interface.addresses()[from]).map(|a| a.to_string())
+        };
+        assert_eq!(resolve("fe80::2", 1).as_deref(), Some("[fe80::2%7]:4791"));
+        assert_eq!(resolve("fe80::2", 2).as_deref(), Some("[fe80::2%9]:4791"));
+        assert_eq!(resolve("ff02::1", 2).as_deref(), Some("[ff02::1%9]:4791"));
+        assert_eq!(resolve("2001:db8::2", 2).as_deref(), Some("[2001:db8::2]:4791"));
+        assert_eq!(resolve("fe80::2", 3).as_deref(), Some("[fe80::2%7]:4791"), "no link is said");
+        assert_eq!(resolve("fe80::7", 2).as_deref(), Some("[fe80::7%7]:4791"), "an own address");
+        assert_eq!(resolve("10.0.0.2", 0).as_deref(), Some("10.0.0.2:4791"));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::sys::cancellation::CancelGuard;
 
 fn name(netdev: &str) -> io::Result<SocketAddr> {
     // A device on several interfaces has the name of the first.
-    let first = members::names(netdev).next().unwrap_or(netdev);
+    let first = members::names(netdev).first().copied().unwrap_or(netdev);
     SocketAddr::from_abstract_name(format!("{NAME_PREFIX}/issm/{first}"))
 }
 

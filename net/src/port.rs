@@ -37,7 +37,7 @@ pub struct Port {
     /// Index of the interface, which stays.
     index: u32,
     link_events: Mutex<Vec<LinkEvent>>,
-    /// The interface is administratively up.
+    /// All interfaces of the device are administratively up, or nobody knows.
     is_up: AtomicBool,
     /// The interface has changed, though it may be in nothing that is an event, or the addresses whose port this process owns.
     has_link_events: AtomicBool,
@@ -76,7 +76,7 @@ impl Port {
             services: Arc::default(),
             wills: OwnLastWills::default(),
             index: interface.index(),
-            is_up: AtomicBool::new(interface.is_up()),
+            is_up: AtomicBool::new(interface.has_all_up()),
             interface: RwLock::new(Arc::new(interface)),
             link_events: Mutex::default(),
             has_link_events: AtomicBool::new(false),
@@ -151,21 +151,28 @@ impl Port {
         &self.lids
     }
 
-    /// Whether packets may leave. Where the interface is down, the kernel would have another one send those to addresses that it
-    /// has a route to, as no port does.
+    /// Whether packets may leave from every address. Where an interface is down, the kernel would have another one send those to
+    /// addresses that it has a route to, as no port does.
     #[inline]
     pub(crate) fn may_send(&self) -> bool {
         self.is_up.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn interface_is(&self, now: Interface) {
-        self.is_up.store(now.is_up(), Ordering::Relaxed);
+    /// Notes the interface as it was read. Where its changes are not `watched`, one that is down may come up unnoticed: packets
+    /// leave all the same.
+    pub(crate) fn interface_is(&self, now: Interface, watched: bool) {
+        self.is_up.store(!watched || now.has_all_up(), Ordering::Relaxed);
         let mut interface = self.interface.write().unwrap_or_else(PoisonError::into_inner);
         if **interface != now {
             let changes = LinkEvent::between(&interface, &now);
             *interface = Arc::new(now);
             self.note(changes);
         }
+    }
+
+    /// The interface has changed and could not be read: packets leave until it is known that they may not.
+    pub(crate) fn interface_is_unknown(&self) {
+        self.is_up.store(true, Ordering::Relaxed);
     }
 
     pub(crate) fn interface_is_gone(&self) {
@@ -252,7 +259,7 @@ impl Port {
             return Err(RouteError::LocalGidUnknown);
         }
         let from = interface.resolve(local).ok_or(RouteError::LocalGidUnknown)?;
-        let to = interface.resolve(remote).ok_or(RouteError::RemoteGidUnusable)?;
+        let to = interface.resolve_peer(remote, from).ok_or(RouteError::RemoteGidUnusable)?;
         if from.is_ipv4() == to.is_ipv4() {
             return Ok((from, to));
         }

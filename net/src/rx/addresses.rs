@@ -44,8 +44,11 @@ impl Receiver {
                 (0..self.addresses.len()).for_each(|index| self.leave_address(index, port));
                 return port.interface_is_gone();
             }
-            // Asked again at the next change.
-            Err(_) => return,
+            // No descriptor or memory to spare now. The change that was told may be that the link is up.
+            Err(_) => {
+                self.deadlines.set(Task::RereadInterface, TROUBLE);
+                return port.interface_is_unknown();
+            }
         };
         for index in 0..self.addresses.len() {
             if self.address(index).is_some_and(|address| !now.addresses().contains(&address)) {
@@ -66,7 +69,7 @@ impl Receiver {
         }
         // An IPv6 address can be used some time after it came, which is a change as well.
         self.retry_elections(port);
-        port.interface_is(now);
+        port.interface_is(now, self.watch.is_some());
     }
 
     /// Gives up an address that the interface no longer has.

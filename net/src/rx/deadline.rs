@@ -20,10 +20,13 @@ pub(crate) enum Task {
     DropBacklog,
     /// Closing flow sockets through which nothing comes any more.
     CloseIdleFlows,
+    /// Another attempt at reading the interface, which the system refused.
+    RereadInterface,
 }
 
 impl Task {
-    const ALL: [Self; 4] = [Self::RetryElection, Self::SendLastWills, Self::DropBacklog, Self::CloseIdleFlows];
+    const ALL: [Self; 5] =
+        [Self::RetryElection, Self::SendLastWills, Self::DropBacklog, Self::CloseIdleFlows, Self::RereadInterface];
 }
 
 /// The deadlines of a receiver, at most one for each [`Task`]. The descriptor is readable when one has passed.

@@ -288,6 +288,9 @@ impl Receiver {
                 Task::SendLastWills => self.send_last_wills(port),
                 Task::DropBacklog => self.drop_backlog(port),
                 Task::CloseIdleFlows => self.close_idle_flows(port),
+                // Without a watch, the interface is gone, or its changes are not followed.
+                Task::RereadInterface if self.watch.is_none() => {}
+                Task::RereadInterface => self.follow(port),
             }
         }
     }

@@ -208,13 +208,26 @@ impl TxBatch {
     /// Counts all as lost. Returns how many runs there are.
     #[cold]
     fn drop_all(&self, counter: &AtomicU64) -> usize {
-        add(counter, self.runs.iter().map(|run| usize::from(run.packets)).sum());
+        add(counter, packets(&self.runs));
         self.runs.len()
     }
 
+    /// Drops the runs from addresses of interfaces that are down, and counts them as lost.
+    #[cold]
+    fn drop_unreachable(&mut self, port: &Port) {
+        let interface = port.interface();
+        let may_leave = |run: &TxSegments| interface.is_up_at(run.route.local().ip());
+        let dropped: Vec<_> = self.runs.extract_if(.., |run| !may_leave(run)).collect();
+        add(&port.counters().tx_unreachable, packets(&dropped));
+        count_sent(port, &dropped);
+    }
+
     fn send_all(&mut self, port: &Port) {
-        let (is_dead, may_send) = (port.fds().is_dead(), port.may_send());
-        if !is_dead && may_send && self.runs.iter().all(|run| run.inside) {
+        let is_dead = port.fds().is_dead();
+        if !is_dead && !port.may_send() {
+            self.drop_unreachable(port);
+        }
+        if !is_dead && self.runs.iter().all(|run| run.inside) {
             // Nothing that other threads count is touched.
             self.keep_inside();
             self.runs.clear();
@@ -222,11 +235,7 @@ impl TxBatch {
             return;
         }
         // Under the sockets' numbers there may be the application's files.
-        let mut at = match (is_dead, may_send) {
-            (true, _) => self.drop_all(&port.counters().tx_other),
-            (false, false) => self.drop_all(&port.counters().tx_unreachable),
-            (false, true) => 0,
-        };
+        let mut at = if is_dead { self.drop_all(&port.counters().tx_other) } else { 0 };
         if at == 0 {
             self.keep_inside();
         }
@@ -272,11 +281,7 @@ impl TxBatch {
                 },
             }
         }
-        let counters = port.counters();
-        let sent = || self.runs.iter().filter(|run| !run.inside);
-        add(&counters.tx_runs, sent().count());
-        add(&counters.tx_packets, sent().map(|run| usize::from(run.packets)).sum());
-        add(&counters.tx_bytes, sent().map(|run| run.len).sum());
+        count_sent(port, &self.runs);
         self.runs.clear();
         self.end = 0;
     }
@@ -314,12 +319,25 @@ impl TxBatch {
     }
 }
 
+fn packets(runs: &[TxSegments]) -> usize {
+    runs.iter().map(|run| usize::from(run.packets)).sum()
+}
+
+/// Counts what was to leave the process, lost or not.
+fn count_sent(port: &Port, runs: &[TxSegments]) {
+    let counters = port.counters();
+    let sent = || runs.iter().filter(|run| !run.inside);
+    add(&counters.tx_runs, sent().count());
+    add(&counters.tx_packets, sent().map(|run| usize::from(run.packets)).sum());
+    add(&counters.tx_bytes, sent().map(|run| run.len).sum());
+}
+
 /// Puts runs, all of one path, into shared memory.
 fn share(port: &Port, buffer: &[u8], runs: &[TxSegments]) {
     let counters = port.counters();
     let Some(link) = runs.first().and_then(|run| run.route.link()) else {
         // The receiver has gone since they were made, and they may have no ICRC.
-        return add(&counters.tx_unreachable, runs.iter().map(|run| usize::from(run.packets)).sum());
+        return add(&counters.tx_unreachable, packets(runs));
     };
     let lost = link.send(runs.iter().map(|run| {
         let said = shm::RingRecord { len: run.len, segment: run.segment.min(run.len), has_icrc: run.has_icrc };

@@ -75,7 +75,7 @@ impl End {
         Self::of(Port::open_sharing_memory(Interface::by_name(interface).unwrap()).unwrap())
     }
 
-    fn of((port, rx): (Port, Receiver)) -> Self {
+    pub(crate) fn of((port, rx): (Port, Receiver)) -> Self {
         let qpn = port.alloc_qpn().unwrap();
         Self { port, rx, tx: TxBatch::new(), qpn }
     }
