@@ -1,15 +1,19 @@
 //! Automatic path migration, packet by packet.
 
+use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use urxe_engine::attr::{AttrMask, QpAttr};
 use urxe_engine::endpoint::{Event as NodeEvent, Route};
+use urxe_engine::rng::Rng;
 use urxe_engine::{
     Access, AsyncEvent, DropReason, Event, MigrationState, ModifyError, Paths, QpState, QpType, SendOp, WcStatus,
 };
 use urxe_sim::single_qp::{RQ_PSN, SQ_PSN, SingleQp};
-use urxe_wire::{Aeth, Bth, Credits, Ext, Header, Msn, Opcode, Operation as O, Packet, Psn, Syndrome, Transport};
+use urxe_wire::{
+    Aeth, Bth, Credits, Ext, Header, Msn, Opcode, Operation as O, Packet, Psn, SelectiveOffer, Syndrome, Transport,
+};
 
 const PRIMARY: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
 const ALTERNATE: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 1, 0, 2));
@@ -84,7 +88,7 @@ fn sent(qp: &mut SingleQp) -> Vec<(IpAddr, bool, u32)> {
 
 //= spec/states.md#qps-012
 //= type=test
-//# MigReq MUST be 1 in MIGRATED and 0 in REARM and ARMED; without an alternate path it MUST be 0.
+//# MigReq MUST be 1 in MIGRATED, and 0 in ARMED and, but for QPS-018, in REARM; without an alternate path it MUST be 0.
 #[test]
 fn mig_req_says_the_state() {
     let mut qp = SingleQp::rts();
@@ -131,7 +135,7 @@ fn mig_req_is_in_every_packet() {
 
 //= spec/states.md#qps-013
 //= type=test
-//# REARM without an alternate path, and ARMED unless it is armed, MUST be refused with EINVAL.
+//# REARM without an alternate path, and ARMED unless it is armed for the same path, MUST be refused with EINVAL.
 #[test]
 fn states_that_cannot_be_set() {
     let refused = Err(ModifyError::Value(AttrMask::PATH_MIG_STATE));
@@ -149,6 +153,8 @@ fn states_that_cannot_be_set() {
     qp.gets_ack(SQ_PSN - 1);
     set(&mut qp, MigrationState::Armed).unwrap();
     assert_eq!(qp.async_events(), []);
+    let given = attr(MigrationState::Armed);
+    assert_eq!(qp.node.modify(qp.now, qp.qpn, QpState::Rts, GIVEN, &given, to(ELSEWHERE)), refused);
     // RESET forgets the alternate path.
     qp.modify(QpState::Reset, AttrMask::STATE, &SingleQp::attr()).unwrap();
     qp.go_to(QpState::Rts, &SingleQp::attr());
@@ -212,8 +218,8 @@ fn without_an_armed_path_tries_end_the_request() {
 
 //= spec/states.md#qps-014
 //= type=test
-//# In REARM a packet without MigReq MUST arm the queue pair; when it is armed, one with MigReq on the alternate path MUST
-//# migrate it.
+//# In REARM a packet without MigReq on the primary path MUST arm the queue pair; when it is armed, one with MigReq on the
+//# alternate path MUST migrate it.
 #[test]
 fn the_peer_is_followed() {
     let mut qp = SingleQp::rts();
@@ -347,4 +353,236 @@ fn access_of_others_is_as_it_was() {
     assert!(qp.node.qp(qp.qpn).attr().access.contains(Access::REMOTE_READ));
     assert!(!qp.node.qp(qp.qpn).may_be_skipped(), "migration needs packets");
     assert!(SingleQp::rts().node.qp(qp.qpn).may_be_skipped());
+}
+
+//= spec/states.md#qps-018
+//= type=test
+//# A queue pair that has migrated on its own MUST send MigReq in REARM too, and take late packets of the path it left, until
+//# the peer is heard on the new path.
+#[test]
+fn a_peer_that_has_heard_nothing_is_told_after_rearm() {
+    let mut qp = armed();
+    (0..4).for_each(|nth| qp.recv(nth, 64));
+    assert!(qp.node.path_failed(qp.now, qp.qpn));
+    set(&mut qp, MigrationState::Rearm).unwrap();
+    qp.post(1, SendOp::Send, 1);
+    assert_eq!(sent(&mut qp), [(ALTERNATE, true, SQ_PSN)]);
+    // The peer has not heard, and is still on the path that was left: that does not arm.
+    gets(&mut qp, PRIMARY, RQ_PSN, false);
+    assert_eq!(state(&qp), MigrationState::Rearm);
+    assert_eq!(sent(&mut qp), [(ALTERNATE, true, RQ_PSN)]);
+    // It has followed.
+    gets_ack(&mut qp, ALTERNATE, SQ_PSN);
+    assert_eq!(state(&qp), MigrationState::Rearm);
+    gets(&mut qp, PRIMARY, RQ_PSN + 1, false);
+    assert_eq!(qp.drops(), [DropReason::Stranger]);
+    qp.post(2, SendOp::Send, 1);
+    assert_eq!(sent(&mut qp), [(ALTERNATE, false, SQ_PSN + 1)]);
+    gets(&mut qp, ALTERNATE, RQ_PSN + 1, false);
+    assert_eq!(state(&qp), MigrationState::Armed);
+    // One that has followed its peer has nothing to tell.
+    let mut qp = armed();
+    qp.recv(1, 64);
+    gets(&mut qp, ALTERNATE, RQ_PSN, true);
+    set(&mut qp, MigrationState::Rearm).unwrap();
+    assert_eq!(sent(&mut qp), [(ALTERNATE, false, RQ_PSN)]);
+}
+
+/// Two queue pairs with two paths that both work, and packets on their way to each.
+struct Ends {
+    ends: [SingleQp; 2],
+    /// By the end that gets them, then by path.
+    flights: [[VecDeque<Vec<u8>>; 2]; 2],
+    posted: [u64; 2],
+    done: [u64; 2],
+}
+
+impl Ends {
+    fn new() -> Self {
+        let ends = [(); 2].map(|()| SingleQp::with(|attr| attr.rq_psn = Psn::new(SQ_PSN)));
+        let mut ends = Self { ends, flights: Default::default(), posted: [0; 2], done: [0; 2] };
+        ends.ends.iter_mut().for_each(|qp| rearm(qp, ALTERNATE));
+        ends
+    }
+
+    fn post(&mut self, end: usize) {
+        self.posted[end] += 1;
+        self.ends[1 - end].recv(0, 64);
+        self.ends[end].post(self.posted[end], SendOp::Send, 1);
+    }
+
+    fn transmit(&mut self) {
+        for end in 0..2 {
+            let qp = &mut self.ends[end];
+            qp.node.transmit(qp.now);
+            for datagram in qp.node.nic().take_sent() {
+                let path = usize::from(datagram.to.ip() == ALTERNATE);
+                self.flights[1 - end][path].push_back(datagram.bytes);
+            }
+        }
+    }
+
+    /// The first packet of a path to an end arrives there. Returns whether there was one.
+    fn deliver(&mut self, end: usize, path: usize) -> bool {
+        self.transmit();
+        let Some(bytes) = self.flights[end][path].pop_front() else { return false };
+        let packet = Packet::parse(&bytes).unwrap();
+        let mut header = packet.header;
+        header.bth.dest_qp = self.ends[end].qpn;
+        self.ends[end].gets_from([PRIMARY, ALTERNATE][path], &header, packet.payload);
+        true
+    }
+
+    /// Everything posted completes.
+    fn finish(&mut self, what: &str) {
+        for _ in 0..100 {
+            while (0..4).any(|nth| self.deliver(nth / 2, nth % 2)) {}
+            for end in 0..2 {
+                for cqe in self.ends[end].cqes() {
+                    assert_eq!(cqe.status, WcStatus::Success, "{what}, end {end}");
+                    self.done[end] += u64::from(cqe.wr_id != 0);
+                }
+            }
+            if self.done == self.posted {
+                return;
+            }
+            self.ends.iter_mut().for_each(|qp| qp.elapse(ACK_TIMEOUT / 4));
+        }
+        panic!("{what}: {:?} of {:?}", self.done, self.posted);
+    }
+
+    fn states(&self) -> [MigrationState; 2] {
+        [0, 1].map(|end| state(&self.ends[end]))
+    }
+}
+
+/// Ends migrate and are re-armed in any order, before or after they have heard of each other: nothing fails, and both come to the
+/// same path and are armed again.
+#[test]
+fn any_order_of_migration_and_rearm_is_survived() {
+    for seed in 0..400 {
+        let mut rng = Rng::new(seed);
+        let mut both = Ends::new();
+        for round in 0..4 {
+            let what = format!("seed {seed}, round {round}");
+            (0..4).for_each(|nth| {
+                both.post(nth % 2);
+                both.finish(&what);
+            });
+            assert_eq!(both.states(), [MigrationState::Armed; 2], "{what}");
+            let mut may_migrate = [true; 2];
+            for _ in 0..rng.below(16) {
+                let end = usize::from(rng.next_u8() & 1);
+                let qp = &mut both.ends[end];
+                match rng.below(4) {
+                    0 if may_migrate[end] && state(qp) == MigrationState::Armed => {
+                        may_migrate[end] = false;
+                        assert!(qp.node.path_failed(qp.now, qp.qpn));
+                    }
+                    0 | 1 if state(qp) == MigrationState::Migrated => set(qp, MigrationState::Rearm).unwrap(),
+                    2 => both.post(end),
+                    _ => {
+                        both.deliver(end, usize::from(rng.next_u8() & 1));
+                    }
+                }
+            }
+            both.post(usize::from(rng.next_u8() & 1));
+            both.finish(&what);
+            (0..2).for_each(|end| both.post(end));
+            both.finish(&what);
+            let paths = [0, 1].map(|end| both.ends[end].node.qp(both.ends[end].qpn).route().unwrap().to);
+            assert_eq!(paths[0], paths[1], "{what}");
+            for qp in &mut both.ends {
+                if state(qp) == MigrationState::Migrated {
+                    set(qp, MigrationState::Rearm).unwrap();
+                }
+            }
+        }
+    }
+}
+
+//= spec/states.md#qps-019
+//= type=test
+//# An alternate path given in ARMED MUST put the queue pair in REARM: the peer was armed for another.
+#[test]
+fn another_path_is_armed_anew() {
+    let mut qp = armed();
+    gets(&mut qp, ELSEWHERE, RQ_PSN, true);
+    assert_eq!(qp.async_events(), [AsyncEvent::PathMigrationError]);
+    let given = attr(MigrationState::Migrated);
+    qp.node.modify(qp.now, qp.qpn, QpState::Rts, AttrMask::ALT_PATH, &given, to(ELSEWHERE)).unwrap();
+    assert_eq!(state(&qp), MigrationState::Rearm);
+    assert!(!qp.node.path_failed(qp.now, qp.qpn), "the peer has not agreed");
+    qp.gets_ack(SQ_PSN - 1);
+    assert_eq!(state(&qp), MigrationState::Armed);
+    gets(&mut qp, ALTERNATE, RQ_PSN, true);
+    assert_eq!(qp.async_events(), [AsyncEvent::PathMigrationError]);
+    assert!(qp.node.path_failed(qp.now, qp.qpn));
+    assert_eq!(qp.node.qp(qp.qpn).route().unwrap().to, ELSEWHERE);
+    // MIGRATED with another path does not go there either.
+    let mut qp = armed();
+    qp.node.modify(qp.now, qp.qpn, QpState::Rts, GIVEN, &given, to(ELSEWHERE)).unwrap();
+    assert_eq!(state(&qp), MigrationState::Migrated);
+    assert_eq!(qp.node.qp(qp.qpn).route().unwrap().to, PRIMARY);
+    assert_eq!(qp.async_events(), []);
+}
+
+//= spec/states.md#qps-020
+//= type=test
+//# In MIGRATED a packet of the alternate path MUST be dropped, unless it is a late one: without MigReq, and of the path that was left.
+#[test]
+fn migrated_takes_the_primary_path() {
+    let mut qp = SingleQp::rts();
+    (0..4).for_each(|nth| qp.recv(nth, 64));
+    let given = attr(MigrationState::Migrated);
+    qp.node.modify(qp.now, qp.qpn, QpState::Rts, AttrMask::ALT_PATH, &given, to(ALTERNATE)).unwrap();
+    for mig_req in [false, true] {
+        gets(&mut qp, ALTERNATE, RQ_PSN, mig_req);
+        assert_eq!(qp.drops(), [DropReason::Stranger], "a path that was never armed");
+    }
+    let mut qp = armed();
+    (0..4).for_each(|nth| qp.recv(nth, 64));
+    gets(&mut qp, ALTERNATE, RQ_PSN, true);
+    assert_eq!(state(&qp), MigrationState::Migrated);
+    gets(&mut qp, PRIMARY, RQ_PSN + 1, false);
+    assert_eq!(qp.drops(), []);
+    gets(&mut qp, PRIMARY, RQ_PSN + 2, true);
+    assert_eq!(qp.drops(), [DropReason::Stranger], "no packet of before the migration");
+}
+
+//= spec/states.md#qps-021
+//= type=test
+//# CNPs, selective repeat offers and acknowledgements, and responses to what is not outstanding MUST NOT arm or migrate a
+//# queue pair, nor raise PATH_MIG_ERR.
+#[test]
+fn packets_that_say_nothing_of_paths() {
+    let chatter = |qp: &mut SingleQp, from, mig_req| {
+        let offer = SelectiveOffer { answer: false, window: 64 };
+        let own = [(Opcode::CNP, Ext::CnpReserved), (Opcode::SELECTIVE_OFFER, Ext::SelectiveOffer(offer))];
+        for (opcode, ext) in own {
+            let bth = Bth { mig_req, becn: opcode == Opcode::CNP, ..Bth::new(opcode, qp.qpn, Psn::new(0)) };
+            qp.gets_from(from, &Header::new(bth, ext), &[]);
+        }
+        // Before the last one done, and never sent.
+        for psn in [SQ_PSN - 2, SQ_PSN] {
+            let opcode = Opcode::new(Transport::Rc, O::Acknowledge).unwrap();
+            let aeth = Aeth { syndrome: Syndrome::Ack(Credits::INVALID), msn: Msn::default() };
+            let bth = Bth { mig_req, ..Bth::new(opcode, qp.qpn, Psn::new(psn)) };
+            qp.gets_from(from, &Header::new(bth, Ext::Aeth(aeth)), &[]);
+        }
+    };
+    let mut qp = SingleQp::rts();
+    rearm(&mut qp, ALTERNATE);
+    chatter(&mut qp, PRIMARY, false);
+    assert_eq!(state(&qp), MigrationState::Rearm);
+    let mut qp = armed();
+    chatter(&mut qp, ALTERNATE, true);
+    chatter(&mut qp, ELSEWHERE, true);
+    assert_eq!(state(&qp), MigrationState::Armed);
+    assert_eq!(qp.async_events(), []);
+    // What is outstanding counts.
+    qp.post(1, SendOp::Send, 1);
+    sent(&mut qp);
+    gets_ack(&mut qp, ALTERNATE, SQ_PSN);
+    assert_eq!(state(&qp), MigrationState::Migrated);
 }

@@ -198,6 +198,8 @@ pub struct QpAttr {
     pub path_mig_state: MigrationState,
     /// An alternate path was given since RESET; the queue pair's to set.
     pub has_alternate: bool,
+    /// The queue pair has migrated, and the peer may not know; the queue pair's to set.
+    pub is_untold: bool,
 }
 
 impl Default for QpAttr {
@@ -219,6 +221,7 @@ impl Default for QpAttr {
             alt_timeout: 0,
             path_mig_state: MigrationState::Migrated,
             has_alternate: false,
+            is_untold: false,
         }
     }
 }

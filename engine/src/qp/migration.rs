@@ -3,14 +3,17 @@
 //! | state | MigReq of packets | what ends it |
 //! |---|---|---|
 //! | MIGRATED | 1 | the consumer sets REARM, with an alternate path |
-//! | REARM | 0 | a packet of the peer without MigReq: ARMED |
+//! | REARM | 0, or 1 while the peer may not know of the last migration | a packet of the peer without MigReq on the primary path: ARMED |
 //! | ARMED | 0 | tries run out, the path is known to be down, the consumer sets MIGRATED, or a packet with MigReq comes on the alternate path: MIGRATED |
 //!
 //! The paths change places then: the alternate one is the primary, and the one left is the next alternate, which REARM
-//! takes up again unless another is given. A queue pair that never had an alternate path sends MigReq 0, as the kernel's rxe does.
+//! takes up again unless another is given. A peer that is ARMED takes the other path only with MigReq, so that a queue pair which
+//! has migrated on its own goes on to send 1 in REARM until a packet of the peer comes on the new path. A queue pair that never
+//! had an alternate path sends MigReq 0, as the kernel's rxe does.
 
 use core::mem;
 
+use urxe_wire::opcode::Role;
 use urxe_wire::{Bth, Opcode, Psn};
 
 use super::attr::{AttrMask, MigrationState, QpAttr};
@@ -41,23 +44,28 @@ pub(super) struct Migration<R> {
     alternate: Option<R>,
     /// Whether the paths have changed places an odd number of times.
     has_swapped: bool,
+    /// The alternate path was the primary one until the last migration: the peer was on it.
+    is_alternate_left: bool,
     /// The consumer knows that the peer asks for a path that it cannot have.
     has_refused: bool,
 }
 
 impl<R> Default for Migration<R> {
     fn default() -> Self {
-        Self { alternate: None, has_swapped: false, has_refused: false }
+        Self { alternate: None, has_swapped: false, is_alternate_left: false, has_refused: false }
     }
 }
 
 impl QpAttr {
     /// MigReq of packets that leave.
     //= spec/states.md#qps-012
-    //# MigReq MUST be 1 in MIGRATED and 0 in REARM and ARMED; without an alternate path it MUST be 0.
+    //# MigReq MUST be 1 in MIGRATED, and 0 in ARMED and, but for QPS-018, in REARM; without an alternate path it MUST be 0.
+    //= spec/states.md#qps-018
+    //# A queue pair that has migrated on its own MUST send MigReq in REARM too, and take late packets of the path it left, until
+    //# the peer is heard on the new path.
     #[inline]
     pub(super) fn mig_req(&self) -> bool {
-        self.has_alternate && self.path_mig_state == MigrationState::Migrated
+        self.has_alternate && (self.path_mig_state == MigrationState::Migrated || self.is_untold)
     }
 
     /// The base header of a packet to the peer.
@@ -90,7 +98,7 @@ impl<H: Host> QueuePair<H> {
 
     /// Checks an alternate path and a state that a modify gives.
     //= spec/states.md#qps-013
-    //# REARM without an alternate path, and ARMED unless it is armed, MUST be refused with EINVAL.
+    //# REARM without an alternate path, and ARMED unless it is armed for the same path, MUST be refused with EINVAL.
     pub(super) fn check_migration(&self, mask: AttrMask, given: &QpAttr, has_route: bool) -> Result<(), ModifyError> {
         let gives_path = mask.contains(AttrMask::ALT_PATH);
         if gives_path && (!has_route || given.alt_timeout > 31) {
@@ -99,7 +107,7 @@ impl<H: Host> QueuePair<H> {
         let may = match given.path_mig_state {
             MigrationState::Migrated => true,
             MigrationState::Rearm => gives_path || self.migration.alternate.is_some(),
-            MigrationState::Armed => self.attr.path_mig_state == MigrationState::Armed,
+            MigrationState::Armed => self.attr.path_mig_state == MigrationState::Armed && !gives_path,
         };
         if may || !mask.contains(AttrMask::PATH_MIG_STATE) {
             Ok(())
@@ -120,6 +128,12 @@ impl<H: Host> QueuePair<H> {
             self.migration.alternate = alternate;
             self.attr.alt_timeout = given.alt_timeout;
             self.attr.has_alternate = true;
+            self.migration.is_alternate_left = false;
+            //= spec/states.md#qps-019
+            //# An alternate path given in ARMED MUST put the queue pair in REARM: the peer was armed for another.
+            if self.attr.path_mig_state == MigrationState::Armed {
+                self.rearm();
+            }
         }
         if !mask.contains(AttrMask::PATH_MIG_STATE) {
             return;
@@ -129,20 +143,44 @@ impl<H: Host> QueuePair<H> {
                 self.migrate(io, MigrationCause::Consumer);
             }
             MigrationState::Migrated => self.attr.path_mig_state = MigrationState::Migrated,
-            MigrationState::Rearm => {
-                self.attr.path_mig_state = MigrationState::Rearm;
-                self.migration.has_refused = false;
-            }
+            MigrationState::Rearm => self.rearm(),
             MigrationState::Armed => {}
         }
     }
 
+    const fn rearm(&mut self) {
+        self.attr.path_mig_state = MigrationState::Rearm;
+        self.migration.has_refused = false;
+    }
+
     /// Whether a packet that did not take the primary path may have taken the alternate one: the peer has migrated, or has sent
-    /// it before this end did.
+    /// it before it heard that this end did.
+    //= spec/states.md#qps-020
+    //# In MIGRATED a packet of the alternate path MUST be dropped, unless it is a late one: without MigReq, and of the path that was left.
     pub(super) fn admits_by_alternate(&self, mig_req: bool, origin: &Origin<H>) -> bool {
-        self.attr.has_alternate
-            && (mig_req || self.attr.path_mig_state == MigrationState::Migrated)
-            && self.is_from_alternate(origin)
+        let is_untold = self.attr.is_untold;
+        let may = match self.attr.path_mig_state {
+            MigrationState::Migrated => !mig_req && (is_untold || self.migration.is_alternate_left),
+            MigrationState::Rearm => mig_req || is_untold,
+            MigrationState::Armed => mig_req,
+        };
+        self.attr.has_alternate && may && self.is_from_alternate(origin)
+    }
+
+    /// Whether a packet is from the peer by more than its header: CNPs and offers may be late or anybody's, as may a response that
+    /// is none to a request outstanding or to the last one done.
+    //= spec/states.md#qps-021
+    //# CNPs, selective repeat offers and acknowledgements, and responses to what is not outstanding MUST NOT arm or migrate a
+    //# queue pair, nor raise PATH_MIG_ERR.
+    pub(super) fn speaks_of_paths(&self, role: Role, psn: Psn) -> bool {
+        match (role, &self.send) {
+            (Role::Request, _) => true,
+            (Role::Response, SendSide::Reliable(requester)) => {
+                let is_due = psn.distance_from(requester.snd_una) >= -1 && psn.distance_from(requester.snd_max()) < 0;
+                self.state.sends() && is_due
+            }
+            (Role::Response, SendSide::Unreliable(_)) | (Role::Notification, _) => false,
+        }
     }
 
     fn is_from_alternate(&self, origin: &Origin<H>) -> bool {
@@ -151,19 +189,20 @@ impl<H: Host> QueuePair<H> {
 
     /// Follows what an admitted packet of the peer says about its paths.
     //= spec/states.md#qps-014
-    //# In REARM a packet without MigReq MUST arm the queue pair; when it is armed, one with MigReq on the alternate path MUST
-    //# migrate it.
+    //# In REARM a packet without MigReq on the primary path MUST arm the queue pair; when it is armed, one with MigReq on the
+    //# alternate path MUST migrate it.
     #[cold]
     pub(super) fn follow_peer(&mut self, io: &mut Io<'_, H>, mig_req: bool, origin: &Origin<H>) {
-        let is_primary = || self.route.as_ref().is_some_and(|route| H::Network::is_from(route, origin));
+        let is_primary = self.route.as_ref().is_some_and(|route| H::Network::is_from(route, origin));
+        self.attr.is_untold &= !is_primary;
         let follows = match self.attr.path_mig_state {
             MigrationState::Migrated => false,
-            MigrationState::Rearm if !mig_req => {
+            MigrationState::Rearm if is_primary && !mig_req => {
                 self.attr.path_mig_state = MigrationState::Armed;
                 false
             }
             // The peer was armed, and has been told so; only its packets that would have told this end were lost.
-            MigrationState::Rearm => !is_primary(),
+            MigrationState::Rearm => !is_primary && mig_req,
             // Both paths may have the same addresses.
             MigrationState::Armed => mig_req && self.is_from_alternate(origin),
         };
@@ -200,7 +239,9 @@ impl<H: Host> QueuePair<H> {
         mem::swap(primary, alternate);
         mem::swap(&mut self.attr.timeout, &mut self.attr.alt_timeout);
         self.migration.has_swapped = !self.migration.has_swapped;
+        self.migration.is_alternate_left = true;
         self.attr.path_mig_state = MigrationState::Migrated;
+        self.attr.is_untold = cause != MigrationCause::Peer;
         io.consumer.trace(self.config.qpn, Event::Migrated { cause });
         //= spec/states.md#qps-017
         //# A queue pair that migrates MUST raise PATH_MIG.

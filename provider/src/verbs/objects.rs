@@ -226,6 +226,7 @@ pub(crate) fn engine_attr(attr: &v::ibv_qp_attr, mask: AttrMask) -> Result<QpAtt
         alt_timeout: attr.alt_timeout,
         path_mig_state: path_mig_state.unwrap_or_default(),
         has_alternate: given(AttrMask::ALT_PATH),
+        is_untold: false,
     })
 }
 
