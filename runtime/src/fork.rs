@@ -84,6 +84,11 @@ pub fn put_off() -> MutexGuard<'static, ()> {
     lock(&OPENING)
 }
 
+/// Puts off forks as [`put_off`] does, but never waits. `None` while somebody opens a device or forks.
+pub fn try_put_off() -> Option<MutexGuard<'static, ()>> {
+    OPENING.try_lock().ok()
+}
+
 /// Locks that the forking thread holds over a fork. The list of ports is released first.
 type Held = (MutexGuard<'static, Vec<Arc<Device>>>, MutexGuard<'static, ()>, fork_safe_mutex::Kept);
 

@@ -80,7 +80,16 @@ fn signals_and_statuses_are_the_program_s() -> Result<()> {
     let script = format!("trap 'exit 9' TERM INT; echo >'{}'; while :; do sleep 0.05; done", mark.display());
     for signal in [libc::SIGTERM, libc::SIGINT] {
         let _ = fs::remove_file(&mark);
-        let running = launcher.host().start(launcher.command(&["--artifacts", &at], &["sh", "-c", &script])?)?;
+        let mut command = launcher.command(&["--artifacts", &at], &["sh", "-c", &script])?;
+        // A shell ignores SIGINT in programs that it starts in the background, and a shell so started cannot trap it.
+        // SAFETY: signal(2) is async-signal-safe.
+        unsafe {
+            command.pre_exec(move || {
+                libc::signal(signal, libc::SIG_DFL);
+                Ok(())
+            })
+        };
+        let running = launcher.host().start(command)?;
         wait_until("the program runs", || Ok(mark.exists()))?;
         running.signal(signal)?;
         let said = running.finish(TIMEOUT)?;

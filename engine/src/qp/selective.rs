@@ -99,6 +99,10 @@ impl<H: Host> QueuePair<H> {
         //= spec/selective.md#sel-001
         //# An offer MUST be answered by one that says it is the answer, which is not answered.
         self.agreement.owes_answer |= !offer.answer;
+        if !offer.answer {
+            // A requester offers until it has heard: an earlier answer was lost.
+            self.agreement.announced = Announced::No;
+        }
         if offer.answer && offer.window > 0 {
             self.begin_selective(io, offer.window);
         }

@@ -11,6 +11,7 @@ use std::os::fd::{FromRawFd, IntoRawFd, RawFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use urxe_net::PortError;
 use urxe_net::ipc::credentials::file_may_have;
 
 use urxe_status::link;
@@ -57,11 +58,18 @@ fn open(path: &[u8]) -> Option<RawFd> {
 fn of_link(path: &str) -> Option<String> {
     let (device, file) = link::at(path)?;
     let netdev = device::netdev_of(device)?;
-    let opened = SharedPort::interface_of(device);
-    let interface = opened.or_else(|| device::interface(&netdev).ok().map(Arc::new));
+    let interface = match SharedPort::interface_of(device) {
+        Some(interface) => Some(interface),
+        None => match device::interface(&netdev) {
+            Ok(interface) => Some(Arc::new(interface)),
+            // It was removed.
+            Err(PortError::NoSuchInterface { .. }) => None,
+            // Nothing is known of the link (no descriptor is left, say): the file as it was written is the better answer.
+            Err(_) => return None,
+        },
+    };
     match (interface, file) {
         (Some(interface), file) => link::text(&interface, file),
-        // The interface was removed.
         (None, "state") => Some(link::state(false).to_owned()),
         (None, "phys_state") => Some(link::phys_state(false).to_owned()),
         (None, file) => file.starts_with("gids/").then(|| link::gid(None)),

@@ -180,9 +180,15 @@ impl SharedPort {
     /// The interface of the device `name`, if this process has it open. `None` as well while somebody opens a device: the caller may
     /// be the one.
     pub(crate) fn interface_of(name: &str) -> Option<Arc<Interface>> {
-        let open = OPEN.try_lock().ok()?;
         let mine = |port: &Arc<Self>| port.name == name && port.generation == Generation::now() && !port.port.is_gone();
-        let port = open.iter().filter_map(std::sync::Weak::upgrade).find(mine)?;
+        // Dropped last: where it is the last of its kind it closes the device, which takes time, and forks.
+        let port;
+        // A child of fork(2) would find the list locked for ever.
+        let _no_fork = fork::try_put_off()?;
+        {
+            let open = OPEN.try_lock().ok()?;
+            port = open.iter().filter_map(std::sync::Weak::upgrade).find(mine)?;
+        }
         Some(port.port.net().interface())
     }
 

@@ -14,8 +14,8 @@ use crate::qp::{Progress, QpConfig, Route};
 use crate::time::Instant;
 
 /// Probes without an answer after which the paths that rest are used again: those in use may be broken, and the ACK timeout be
-/// the last.
-const SILENT: u32 = 6;
+/// the last. Some 60 round trips, for a peer may be off its processor for a while.
+const SILENT: u32 = 10;
 
 impl Reliable {
     /// When packets that are overtaken are lost.

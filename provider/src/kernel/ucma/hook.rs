@@ -174,6 +174,9 @@ mod tests {
 
     use super::*;
 
+    /// Held by each test that closes a file: its number is then the next file's, which may be another test's.
+    static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
     /// Opens the file, as where librdmacm's calls are diverted.
     fn opened() -> RawFd {
         CLOSE.store(libc::close as *const () as usize, Ordering::Release);
@@ -183,6 +186,7 @@ mod tests {
 
     #[test]
     fn another_file_under_the_number_is_not_answered_for() {
+        let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let fd = opened();
         open(fd).unwrap();
         assert!(OPEN.find(fd).is_some());
@@ -200,6 +204,7 @@ mod tests {
     /// A thread that is to be cancelled is, but not while a channel is made or ended.
     #[test]
     fn channels_are_made_and_ended_whole() {
+        let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let fd = opened();
         let done = std::thread::spawn(move || {
             let mut stat = std::mem::MaybeUninit::uninit();

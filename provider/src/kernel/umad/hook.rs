@@ -166,6 +166,9 @@ unsafe extern "C-unwind" fn close_hook(fd: c_int) -> c_int {
 mod tests {
     use super::*;
 
+    /// Held by each test that closes a file: its number is then the next file's, which may be another test's.
+    static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
     /// Opens a file of the first device, as where libibumad's calls are diverted.
     fn opened() -> RawFd {
         CLOSE.store(libc::close as *const () as usize, Ordering::Release);
@@ -177,6 +180,7 @@ mod tests {
 
     #[test]
     fn another_file_under_the_number_is_not_answered_for() {
+        let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let fd = opened();
         assert!(OPEN.find(fd).is_some());
         // SAFETY: no pointers; the numbers are this test's.
@@ -193,6 +197,7 @@ mod tests {
     /// A thread that is to be cancelled is, but not within a call on a file of ours.
     #[test]
     fn calls_are_no_cancellation_points() {
+        let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let fd = opened();
         let done = std::thread::spawn(move || {
             // SAFETY: this thread; buffers of this length.
