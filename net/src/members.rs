@@ -18,7 +18,7 @@ const RUNNING: u32 = (libc::IFF_UP | libc::IFF_RUNNING).cast_unsigned();
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Member {
     name: String,
-    /// It is administratively up.
+    /// Administrative state, `IFF_UP`.
     is_up: bool,
     is_running: bool,
     addresses: Vec<IpAddr>,
