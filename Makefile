@@ -284,7 +284,7 @@ openmpi: build ## Open MPI programs over UCX over urxe0
 
 # VALKEY_SOURCE: a source tree of valkey, in the place of Debian's.
 .PHONY: programs
-programs: build ## programs that people use (fio, QEMU, tgt, valkey, MPI, UCX, NIXL, Mooncake, NCCL), two to four hosts; NAMES="fio valkey"
+programs: build ## programs that people use (fio, QEMU, tgt, valkey, MPI, UCX, NIXL, Mooncake, NCCL, uDAPL, Slurm), two to four hosts; NAMES="fio valkey"
 	@scripts/install-packages $(PROGRAMS_PACKAGES)
 	conformance/programs/run --bin $(BIN_DIR) --cache $(TARGET_DIR)/programs --out $(TARGET_DIR)/conformance/programs.tsv \
 	    --results docs/results/programs.md $(NAMES)

@@ -194,8 +194,8 @@ impl Manager {
         Ok(())
     }
 
-    /// Asks the subnet's administration for a service, which there is none of on RoCE (`rdma_resolve_ib_service` of the
-    /// kernel's cma.c).
+    /// Refuses to ask the subnet's administration for a service (`rdma_resolve_ib_service` of the kernel's cma.c): RoCE has no
+    /// such administration, and that of an InfiniBand port is not asked.
     ///
     /// # Errors
     /// EINVAL for an id that is not bound to a device; EOPNOTSUPP.

@@ -94,9 +94,8 @@ fn events_that_are_written_come_back() {
     assert_eq!(destroy_id(&channel, id), Ok(1));
 }
 
-/// RoCE has no subnet administration that knows services.
 #[test]
-fn services_are_resolved_on_infiniband_only() {
+fn only_a_bound_id_asks_for_services() {
     let (channel, _fd) = open_channel();
     let id = create_id(&channel, 0x0106).unwrap();
     let bytes = [super::RESOLVE_IB_SERVICE.to_ne_bytes(), [4, 0, 0, 0], id.to_ne_bytes()].concat();
