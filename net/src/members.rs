@@ -60,7 +60,12 @@ pub(crate) fn read(names: &[&str], is_open: bool) -> Result<Joined, PortError> {
     let mut joined: Option<Joined> = None;
     for &name in names {
         let found = read_entries(name).map_err(|e| PortError::os("list the network interfaces", e))?;
-        let Some((_, flags)) = found.link else {
+        let mtu = match read_mtu(name) {
+            // Removed since it was listed.
+            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => None,
+            mtu => Some(mtu.map_err(|e| PortError::os("read the interface's MTU", e))?),
+        };
+        let (Some((_, flags)), Some(mtu)) = (found.link, mtu) else {
             match &mut joined {
                 Some(joined) if is_open => {
                     joined.members.push(Member::new(name, 0, Vec::new()));
@@ -69,7 +74,6 @@ pub(crate) fn read(names: &[&str], is_open: bool) -> Result<Joined, PortError> {
                 Some(_) | None => return Err(PortError::NoSuchInterface { name: name.to_owned() }),
             }
         };
-        let mtu = read_mtu(name).map_err(|e| PortError::os("read the interface's MTU", e))?;
         let addresses = found.addresses.iter().map(|address| address.ip()).collect();
         let member = Member::new(name, flags, addresses);
         match &mut joined {

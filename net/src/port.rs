@@ -67,17 +67,18 @@ pub struct Port {
 impl Port {
     /// The port without its receive side.
     pub(crate) fn new(fds: &Arc<FdSet>, interface: Interface, limit: usize, shared: bool) -> Result<Self, PortError> {
+        let interface = Arc::new(interface);
         Ok(Self {
             receive_buffer: granted_receive_buffer(fds, interface.addresses())?,
             registry: Registry::new(limit, shared),
             shares_memory: shared,
-            routes: Mutex::new(TxPool::new(limit, interface.index(), shared)),
+            routes: Mutex::new(TxPool::new(limit, &interface, shared)),
             groups: Groups::default(),
             services: Arc::default(),
             wills: OwnLastWills::default(),
             index: interface.index(),
             is_up: AtomicBool::new(interface.has_all_up()),
-            interface: RwLock::new(Arc::new(interface)),
+            interface: RwLock::new(interface),
             link_events: Mutex::default(),
             has_link_events: AtomicBool::new(false),
             has_raw_event: AtomicBool::new(false),
@@ -155,29 +156,37 @@ impl Port {
     /// addresses that it has a route to, as no port does.
     #[inline]
     pub(crate) fn may_send(&self) -> bool {
-        self.is_up.load(Ordering::Relaxed)
+        // Those that are down are known by then: see `follow_links`.
+        self.is_up.load(Ordering::Acquire)
+    }
+
+    /// Has packets leave from the addresses of `now` that are up, or from all if `may_send`.
+    fn follow_links(&self, now: &Arc<Interface>, may_send: bool) {
+        self.routes.lock().unwrap_or_else(PoisonError::into_inner).follow(now);
+        self.is_up.store(may_send, Ordering::Release);
     }
 
     /// Notes the interface as it was read. Where its changes are not `watched`, one that is down may come up unnoticed: packets
     /// leave all the same.
     pub(crate) fn interface_is(&self, now: Interface, watched: bool) {
-        self.is_up.store(!watched || now.has_all_up(), Ordering::Relaxed);
+        let now = Arc::new(now);
+        self.follow_links(&now, !watched || now.has_all_up());
         let mut interface = self.interface.write().unwrap_or_else(PoisonError::into_inner);
-        if **interface != now {
+        if *interface != now {
             let changes = LinkEvent::between(&interface, &now);
-            *interface = Arc::new(now);
+            *interface = now;
             self.note(changes);
         }
     }
 
     /// The interface has changed and could not be read: packets leave until it is known that they may not.
     pub(crate) fn interface_is_unknown(&self) {
-        self.is_up.store(true, Ordering::Relaxed);
+        self.is_up.store(true, Ordering::Release);
     }
 
     pub(crate) fn interface_is_gone(&self) {
-        self.is_up.store(false, Ordering::Relaxed);
         let gone = Arc::new(self.interface().removed());
+        self.follow_links(&gone, false);
         *self.interface.write().unwrap_or_else(PoisonError::into_inner) = gone;
         self.note(vec![LinkEvent::Gone]);
     }
@@ -493,4 +502,44 @@ fn granted_receive_buffer(fds: &Arc<FdSet>, addresses: &[SocketAddr]) -> Result<
     let address = addresses.first().copied().unwrap_or_else(|| SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)));
     let socket = bind_owner(fds, crate::sys::with_port(address, 0));
     socket.map(|socket| receive_buffer(&socket)).map_err(|e| PortError::os("open a UDP socket", e))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::thread;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::tx::batch::TxBatch;
+
+    /// Packets that are sent while the change of an interface waits for a thread that looks at it: they do not leave, and do not wait.
+    #[test]
+    fn packets_stay_before_the_interface_is_replaced() {
+        let fds = FdSet::new().unwrap();
+        let port = Port::new(&fds, Interface::by_name("lo").unwrap(), 8, false).unwrap();
+        let own = Gid::from(IpAddr::from([127, 0, 0, 1]));
+        let dest_qpn = Qpn::new(0x111);
+        let to = Destination { local: own, remote: own, dest_qpn, flow_label: 0, tclass: 0, hop_limit: 0 };
+        let route = port.route(&to).unwrap();
+        let mut batch = TxBatch::new();
+        let looked_at = port.interface.read().unwrap();
+        thread::scope(|scope| {
+            let port = &port;
+            let (told, result) = mpsc::channel();
+            scope.spawn(|| port.interface_is_gone());
+            scope.spawn(move || {
+                while port.may_send() {
+                    thread::yield_now();
+                }
+                batch.packet(port, &route, 64).fill(0);
+                batch.commit();
+                batch.flush(port);
+                told.send(port.counters().tx_unreachable.load(Ordering::Relaxed)).unwrap();
+            });
+            let dropped = result.recv_timeout(Duration::from_secs(60));
+            drop(looked_at);
+            assert_eq!(dropped, Ok(1));
+        });
+    }
 }

@@ -10,6 +10,7 @@ use urxe_wire::{Gid, Qpn, icrc};
 
 use crate::counters::{Counters, add};
 use crate::direct::Offer;
+use crate::interface::Interface;
 use crate::qpn_registry::block_of;
 use crate::shm::{Link, PendingAck, Purpose, is_own_address};
 use crate::sys::RawAddr;
@@ -159,6 +160,11 @@ impl Route {
         self.socket.fd.as_raw_fd()
     }
 
+    /// Whether no interface that is administratively up has the own address, as far as is known.
+    pub(crate) fn is_down(&self) -> bool {
+        self.socket.is_down.load(Ordering::Relaxed)
+    }
+
     /// Whether packets of both may share a GSO run.
     pub(crate) fn same_path(&self, other: &Self) -> bool {
         let link = |route: &Self| route.link.as_ref().map(Arc::as_ptr);
@@ -205,6 +211,8 @@ struct TxSocket {
     key: Key,
     /// Whether the kernel takes GSO runs on it.
     gso: AtomicBool,
+    /// Answer of [`Route::is_down`].
+    is_down: AtomicBool,
     link: Mutex<SharedWay>,
     /// The rings that there may be, the best first.
     purposes: &'static [Purpose],
@@ -253,8 +261,8 @@ impl TxSocket {
 pub(crate) struct TxPool {
     sockets: Vec<Arc<TxSocket>>,
     limit: usize,
-    /// Index of the interface, through which multicast leaves.
-    interface: u32,
+    /// Interface as it was read last. Multicast leaves through it.
+    interface: Arc<Interface>,
     /// Processes of this host may be sent to through shared memory.
     shared: bool,
     /// The shared file that goes with rings.
@@ -262,8 +270,16 @@ pub(crate) struct TxPool {
 }
 
 impl TxPool {
-    pub(crate) fn new(limit: usize, interface: u32, shared: bool) -> Self {
-        Self { sockets: Vec::new(), limit, interface, shared, offer: None }
+    pub(crate) fn new(limit: usize, interface: &Arc<Interface>, shared: bool) -> Self {
+        Self { sockets: Vec::new(), limit, interface: Arc::clone(interface), shared, offer: None }
+    }
+
+    /// Learns which addresses are up now.
+    pub(crate) fn follow(&mut self, interface: &Arc<Interface>) {
+        self.interface = Arc::clone(interface);
+        for socket in &self.sockets {
+            socket.is_down.store(!interface.is_up_at(socket.local.ip()), Ordering::Relaxed);
+        }
     }
 
     /// A route from `local` to `remote` (both port 4791, the same IP version). It shares a socket with equal
@@ -302,14 +318,15 @@ impl TxPool {
             match bind_tx(fds, local, options) {
                 Ok((fd, bound)) => {
                     if remote.ip().is_multicast() {
-                        send_multicast_through(fd.as_raw_fd(), remote, self.interface, to.hop_limit)?;
+                        send_multicast_through(fd.as_raw_fd(), remote, self.interface.index(), to.hop_limit)?;
                     }
                     let gso = AtomicBool::new(has_gso(&fd));
+                    let is_down = AtomicBool::new(!self.interface.is_up_at(bound.ip()));
                     let may_share = key.block != 0 && is_own_address(remote);
                     let purposes: &[_] =
                         if self.shared { &[Purpose::Packets, Purpose::Acks] } else { &[Purpose::Acks] };
                     let link = Mutex::new(if may_share { SharedWay::Unknown } else { SharedWay::None });
-                    let socket = Arc::new(TxSocket { fd, local: bound, key, gso, link, purposes });
+                    let socket = Arc::new(TxSocket { fd, local: bound, key, gso, is_down, link, purposes });
                     self.sockets.push(Arc::clone(&socket));
                     return Ok(make(&socket));
                 }
@@ -365,9 +382,13 @@ mod tests {
         "127.0.0.1:4791".parse().unwrap()
     }
 
+    fn pool(limit: usize, shared: bool) -> TxPool {
+        TxPool::new(limit, &Arc::new(Interface::by_name("lo").unwrap()), shared)
+    }
+
     #[test]
     fn one_source_port_for_each_destination_block() {
-        let (fds, mut pool) = (FdSet::new().unwrap(), TxPool::new(8, 1, false));
+        let (fds, mut pool) = (FdSet::new().unwrap(), pool(8, false));
         let mut port =
             |qpn| pool.route(&fds, &Counters::default(), [lo(), lo()], &to(qpn), false, 0).unwrap().local().port();
         let first = port(0x0100);
@@ -377,7 +398,7 @@ mod tests {
 
     #[test]
     fn one_source_port_for_management_datagrams_to_all_hosts() {
-        let (fds, mut pool) = (FdSet::new().unwrap(), TxPool::new(8, 1, true));
+        let (fds, mut pool) = (FdSet::new().unwrap(), pool(8, true));
         let routes: Vec<_> = (1..=100)
             .map(|last| {
                 let remote = SocketAddr::from(([192, 0, 2, last], 4791));
@@ -391,7 +412,7 @@ mod tests {
 
     #[test]
     fn a_full_pool_drops_idle_sockets_and_then_shares() {
-        let (fds, mut pool) = (FdSet::new().unwrap(), TxPool::new(2, 1, false));
+        let (fds, mut pool) = (FdSet::new().unwrap(), pool(2, false));
         let kept = pool.route(&fds, &Counters::default(), [lo(), lo()], &to(0x0100), false, 0).unwrap();
         drop(pool.route(&fds, &Counters::default(), [lo(), lo()], &to(0x0200), false, 0).unwrap());
         let third = pool.route(&fds, &Counters::default(), [lo(), lo()], &to(0x0300), false, 0).unwrap();

@@ -174,6 +174,7 @@ mod tests {
     use super::super::words::SharedQp;
     use super::*;
     use crate::counters::Counters;
+    use crate::interface::Interface;
     use crate::route::{Destination, TxPool};
     use crate::sys::fd::FdSet;
 
@@ -200,7 +201,9 @@ mod tests {
             };
             let here = "127.0.0.1:4791".parse().unwrap();
             let fds = FdSet::new().unwrap();
-            let route = TxPool::new(1, 1, false).route(&fds, &Counters::default(), [here, here], &to, true, 0).unwrap();
+            let lo = Arc::new(Interface::by_name("lo").unwrap());
+            let mut pool = TxPool::new(1, &lo, false);
+            let route = pool.route(&fds, &Counters::default(), [here, here], &to, true, 0).unwrap();
             let scene = Self { part: export.file.take(PART).unwrap(), export, route: Arc::new(route) };
             assert!(scene.shows_again());
             for key in [0x100, 0x200] {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use urxe_wire::Gid;
 
 use super::Receiver;
-use super::deadline::Task;
+use super::deadline::{Backoff, Task};
 use crate::counters::add_alone;
 use crate::election::Role;
 use crate::error::PortError;
@@ -37,7 +37,13 @@ impl Receiver {
         if let Some(watch) = &self.watch {
             watch.clear();
         }
-        let now = match port.interface().reread() {
+        let before = port.interface();
+        // Once more at once: some refusals are over by then.
+        let reread = before.reread().or_else(|error| match error {
+            PortError::NoSuchInterface { .. } => Err(error),
+            _ => before.reread(),
+        });
+        let now = match reread {
             Ok(now) => now,
             Err(PortError::NoSuchInterface { .. }) => {
                 self.watch = None;
@@ -46,10 +52,13 @@ impl Receiver {
             }
             // No descriptor or memory to spare now. The change that was told may be that the link is up.
             Err(_) => {
-                self.deadlines.set(Task::RereadInterface, TROUBLE);
+                if !self.deadlines.has(Task::RereadInterface) {
+                    self.deadlines.set(Task::RereadInterface, self.reread.after_failure());
+                }
                 return port.interface_is_unknown();
             }
         };
+        self.reread = Backoff::new();
         for index in 0..self.addresses.len() {
             if self.address(index).is_some_and(|address| !now.addresses().contains(&address)) {
                 self.leave_address(index, port);

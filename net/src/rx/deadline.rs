@@ -29,6 +29,27 @@ impl Task {
         [Self::RetryElection, Self::SendLastWills, Self::DropBacklog, Self::CloseIdleFlows, Self::RereadInterface];
 }
 
+/// Intervals between attempts that fail: each is twice as long as the one before, up to a minute.
+#[derive(Debug)]
+pub(crate) struct Backoff {
+    next: Duration,
+}
+
+impl Backoff {
+    const FIRST: Duration = Duration::from_millis(500);
+    const LONGEST: Duration = Duration::from_secs(60);
+
+    pub(crate) const fn new() -> Self {
+        Self { next: Self::FIRST }
+    }
+
+    /// Returns the interval after another failure.
+    pub(crate) fn after_failure(&mut self) -> Duration {
+        let longer = (self.next * 2).min(Self::LONGEST);
+        core::mem::replace(&mut self.next, longer)
+    }
+}
+
 /// The deadlines of a receiver, at most one for each [`Task`]. The descriptor is readable when one has passed.
 #[derive(Debug)]
 pub(crate) struct Deadlines {
@@ -52,6 +73,11 @@ impl Deadlines {
             *place = Some(now + after);
             self.arm(now);
         }
+    }
+
+    /// Whether a task has a deadline that has not been [taken](Self::take_due).
+    pub(crate) fn has(&self, task: Task) -> bool {
+        self.at[task as usize].is_some()
     }
 
     /// Returns the tasks whose deadline has passed, which have none then.
@@ -79,6 +105,13 @@ mod tests {
     use super::*;
 
     #[test]
+    fn attempts_that_fail_become_rare() {
+        let mut backoff = Backoff::new();
+        let seconds: Vec<_> = (0..9).map(|_| backoff.after_failure().as_secs_f32()).collect();
+        assert_eq!(seconds, [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]);
+    }
+
+    #[test]
     fn tasks_are_due_one_by_one_and_the_earlier_deadline_counts() {
         let fds = FdSet::new().unwrap();
         let mut deadlines = Deadlines::open(&fds).unwrap();
@@ -93,6 +126,7 @@ mod tests {
         }
         assert_eq!(EpollKey::unpack(keys[0]), Some(EpollKey::Timer));
         assert_eq!(deadlines.take_due().collect::<Vec<_>>(), [Task::SendLastWills]);
+        assert_eq!([Task::SendLastWills, Task::CloseIdleFlows].map(|task| deadlines.has(task)), [false, true]);
         assert_eq!(fds.ready(&mut keys), 0, "the other deadline is an hour away");
     }
 }

@@ -39,7 +39,7 @@ use crate::sys::epoll_key::EpollKey;
 use crate::sys::fd::{FdSet, descriptor_share};
 use crate::sys::udp::{Reported, report_headers};
 use addresses::{TROUBLE, watch_role};
-use deadline::{Deadlines, Task};
+use deadline::{Backoff, Deadlines, Task};
 use flow::{FlowTable, PeerCache};
 use forward::Forwarder;
 use pending_requests::PendingRequests;
@@ -73,6 +73,8 @@ pub struct Receiver {
     roles: Vec<Role>,
     /// Tells of changes, where the system lets it.
     watch: Option<RtnetlinkSocket>,
+    /// Time until the interface, which could not be read, is read again.
+    reread: Backoff,
     flows: FlowTable,
     peers: PeerCache,
     forwarder: Forwarder,
@@ -133,6 +135,7 @@ impl Receiver {
             addresses: addresses.iter().copied().map(Some).collect(),
             roles: Vec::with_capacity(addresses.len()),
             watch: RtnetlinkSocket::open(fds).ok(),
+            reread: Backoff::new(),
             flows: FlowTable::new(descriptor_share()),
             peers: PeerCache::new(),
             forwarder: Forwarder::new(),

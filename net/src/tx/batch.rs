@@ -215,9 +215,7 @@ impl TxBatch {
     /// Drops the runs from addresses of interfaces that are down, and counts them as lost.
     #[cold]
     fn drop_unreachable(&mut self, port: &Port) {
-        let interface = port.interface();
-        let may_leave = |run: &TxSegments| interface.is_up_at(run.route.local().ip());
-        let dropped: Vec<_> = self.runs.extract_if(.., |run| !may_leave(run)).collect();
+        let dropped: Vec<_> = self.runs.extract_if(.., |run| run.route.is_down()).collect();
         add(&port.counters().tx_unreachable, packets(&dropped));
         count_sent(port, &dropped);
     }
