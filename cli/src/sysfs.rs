@@ -47,6 +47,8 @@ pub(crate) struct Netdev<'a> {
     pub(crate) name: Option<&'a str>,
     pub(crate) guid: Guid,
     pub(crate) gids: &'a [Gid],
+    /// Names of the interfaces of the GIDs.
+    pub(crate) gid_netdevs: Vec<&'a str>,
     pub(crate) is_running: bool,
     pub(crate) link_layer: LinkLayer,
     pub(crate) gid_layout: GidLayout,
@@ -58,7 +60,9 @@ impl<'a> From<&'a Interface> for Netdev<'a> {
     fn from(interface: &'a Interface) -> Self {
         let (guid, gids, link_layer) = (interface.guid(), interface.gids(), interface.link_layer());
         let (gid_layout, is_running) = (interface.gid_layout(), interface.is_running());
-        Self { name: Some(interface.name()), guid, gids, is_running, link_layer, gid_layout, lid: Lid::NONE }
+        let gid_netdevs = gids.iter().map(|gid| interface.netdev_of(gid).1).collect();
+        let name = Some(interface.name());
+        Self { name, guid, gids, gid_netdevs, is_running, link_layer, gid_layout, lid: Lid::NONE }
     }
 }
 
@@ -66,7 +70,8 @@ impl<'a> Netdev<'a> {
     /// The interface of another network namespace, for the device of this index.
     pub(crate) fn elsewhere(index: usize, name: Option<&'a str>) -> Self {
         let (link_layer, gid_layout) = (LinkLayer::Ethernet, GidLayout::default());
-        Self { name, guid: spare_guid(index), gids: &[], is_running: true, link_layer, gid_layout, lid: Lid::NONE }
+        let (guid, gid_netdevs) = (spare_guid(index), Vec::new());
+        Self { name, guid, gids: &[], gid_netdevs, is_running: true, link_layer, gid_layout, lid: Lid::NONE }
     }
 
     /// With the LID that the port says it has.
@@ -219,10 +224,12 @@ fn add_port(plan: &mut Plan, dir: &Path, netdev: Option<&Netdev<'_>>) {
         plan.text(dir.join(counter.folder).join(counter.name), "0\n");
     }
     let gids = netdev.map_or(&[][..], |netdev| netdev.gids);
+    let gid_netdevs = netdev.map_or(&[][..], |netdev| &netdev.gid_netdevs);
     let layout = netdev.map_or(GidLayout::default(), |netdev| netdev.gid_layout);
     for index in 0..layout.rows(gids.len()).max(GID_TABLE_LEN) {
-        let gid = gids.get(layout.position(index)).copied();
-        let ndev = link::gid_ndev(link_layer, netdev.and_then(|netdev| netdev.name), gid);
+        let position = layout.position(index);
+        let gid = gids.get(position).copied();
+        let ndev = link::gid_ndev(link_layer, gid_netdevs.get(position).copied(), gid);
         plan.text(dir.join(format!("gids/{index}")), link::gid(gid));
         plan.text(dir.join(format!("gid_attrs/types/{index}")), link::gid_type(link_layer, layout, index));
         plan.text(dir.join(format!("gid_attrs/ndevs/{index}")), ndev);
@@ -253,6 +260,7 @@ mod tests {
             name: Some("lo"),
             guid: Guid::new([2; 8]),
             gids: &[],
+            gid_netdevs: Vec::new(),
             is_running: true,
             link_layer: LinkLayer::Ethernet,
             gid_layout: GidLayout::default(),
@@ -277,14 +285,19 @@ mod tests {
         let guid = Guid::from_mac([0x52, 0x54, 0, 0x77, 0, 2]);
         let link_layer = LinkLayer::Ethernet;
         let (name, gid_layout) = (Some("eth0"), GidLayout::default());
-        let netdev = Netdev { name, guid, gids: &gids, is_running: true, link_layer, gid_layout, lid: Lid::NONE };
+        // The device is on two interfaces.
+        let gid_netdevs = vec!["eth0", "eth1"];
+        let is_running = true;
+        let netdev =
+            Netdev { name, guid, gids: &gids, gid_netdevs, is_running, link_layer, gid_layout, lid: Lid::NONE };
         let tree = tree(&[slot(Some(netdev))]);
         assert_eq!(read(&tree, "infiniband/urxe0/node_guid"), "5054:00ff:fe77:0002\n");
         assert_eq!(read(&tree, "infiniband/urxe0/ports/1/gids/0"), "fe80:0000:0000:0000:5054:00ff:fe77:0002\n");
         assert_eq!(read(&tree, "infiniband/urxe0/ports/1/gids/1"), "0000:0000:0000:0000:0000:ffff:0a4d:0002\n");
         assert_eq!(read(&tree, "infiniband/urxe0/ports/1/gids/2"), "0000:0000:0000:0000:0000:0000:0000:0000\n");
         assert_eq!(read(&tree, "infiniband/urxe0/ports/1/gid_attrs/types/1"), "RoCE v2\n");
-        assert_eq!(read(&tree, "infiniband/urxe0/ports/1/gid_attrs/ndevs/1"), "eth0\n");
+        assert_eq!(read(&tree, "infiniband/urxe0/ports/1/gid_attrs/ndevs/0"), "eth0\n");
+        assert_eq!(read(&tree, "infiniband/urxe0/ports/1/gid_attrs/ndevs/1"), "eth1\n");
         assert_eq!(read(&tree, "infiniband/urxe0/ports/1/gid_attrs/ndevs/2"), "");
         assert_eq!(read(&tree, "infiniband/urxe0/ports/1/state"), "4: ACTIVE\n");
         assert_eq!(read(&tree, "infiniband/urxe0/ports/1/lid"), "0x0\n");

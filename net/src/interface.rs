@@ -140,6 +140,18 @@ impl Interface {
         self.flags & running == running
     }
 
+    /// Index and name of the interface that has the address of a GID. The first of several has the default GID, and those of InfiniBand.
+    pub fn netdev_of(&self, gid: &Gid) -> (u32, &str) {
+        let address = gid.ipv6().to_canonical();
+        let member = self.members.iter().find(|member| member.addresses().contains(&address));
+        member.map_or((self.index, self.name.as_str()), |member| (member.index(), member.name()))
+    }
+
+    /// Names of the interfaces that it is made of.
+    pub fn netdevs(&self) -> impl Iterator<Item = &str> {
+        self.members.iter().map(Member::name)
+    }
+
     /// Addresses that packets can come from now: of interfaces that are running.
     pub(crate) fn usable(&self) -> impl Iterator<Item = IpAddr> {
         self.members.iter().flat_map(Member::usable).copied()

@@ -18,6 +18,7 @@ const RUNNING: u32 = (libc::IFF_UP | libc::IFF_RUNNING).cast_unsigned();
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Member {
     name: String,
+    index: u32,
     /// Administrative state, `IFF_UP`.
     is_up: bool,
     is_running: bool,
@@ -65,17 +66,17 @@ pub(crate) fn read(names: &[&str], is_open: bool) -> Result<Joined, PortError> {
             Err(error) if error.raw_os_error() == Some(libc::ENODEV) => None,
             mtu => Some(mtu.map_err(|e| PortError::os("read the interface's MTU", e))?),
         };
-        let (Some((_, flags)), Some(mtu)) = (found.link, mtu) else {
+        let (Some(link), Some(mtu)) = (found.link, mtu) else {
             match &mut joined {
                 Some(joined) if is_open => {
-                    joined.members.push(Member::new(name, 0, Vec::new()));
+                    joined.members.push(Member::new(name, (0, 0), Vec::new()));
                     continue;
                 }
                 Some(_) | None => return Err(PortError::NoSuchInterface { name: name.to_owned() }),
             }
         };
         let addresses = found.addresses.iter().map(|address| address.ip()).collect();
-        let member = Member::new(name, flags, addresses);
+        let member = Member::new(name, link, addresses);
         match &mut joined {
             None => joined = Some(Joined { entries: found, mtu, members: vec![member] }),
             Some(joined) => joined.add(found, mtu, member),
@@ -99,13 +100,17 @@ impl Joined {
 }
 
 impl Member {
-    fn new(name: &str, flags: u32, addresses: Vec<IpAddr>) -> Self {
+    fn new(name: &str, (index, flags): (u32, u32), addresses: Vec<IpAddr>) -> Self {
         let is_up = flags & libc::IFF_UP.cast_unsigned() != 0;
-        Self { name: name.to_owned(), is_up, is_running: flags & RUNNING == RUNNING, addresses }
+        Self { name: name.to_owned(), index, is_up, is_running: flags & RUNNING == RUNNING, addresses }
     }
 
     pub(crate) fn name(&self) -> &str {
         &self.name
+    }
+
+    pub(crate) fn index(&self) -> u32 {
+        self.index
     }
 
     /// Whether it is administratively up.
@@ -135,7 +140,7 @@ mod tests {
     }
 
     fn member(name: &str, flags: u32, address: &str) -> Member {
-        Member::new(name, flags, vec![address.parse().unwrap()])
+        Member::new(name, (1, flags), vec![address.parse().unwrap()])
     }
 
     #[test]

@@ -107,7 +107,13 @@ pub(crate) fn is_direct() -> bool {
 
 /// Congestion control of queue pairs on `interface`.
 pub(crate) fn congestion(interface: &Interface) -> CongestionSettings {
-    choices().unwrap_or_default().congestion.settings(interface.is_loopback(), speed(interface.name()))
+    let line_rate = slowest(interface.netdevs().map(speed));
+    choices().unwrap_or_default().congestion.settings(interface.is_loopback(), line_rate)
+}
+
+/// The least of these speeds that is known, which a connection on any of the interfaces may count on; 0 if none is.
+fn slowest(speeds: impl Iterator<Item = u32>) -> u32 {
+    speeds.filter(|speed| *speed > 0).min().unwrap_or(0)
 }
 
 /// Selective repeat of queue pairs, if it is chosen. All of a process share the memory for packets behind gaps.
@@ -141,4 +147,15 @@ pub(crate) fn remember_guid(name: &str, dir: &Path) {
 /// The GUID, in network byte order.
 pub(crate) fn guid(name: &str) -> Option<u64> {
     GUIDS.with(|guids| guids.iter().find(|(known, _)| known == name).map(|(_, guid)| *guid))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn several_interfaces_are_as_fast_as_the_slowest() {
+        assert_eq!(slowest([100_000, 0, 25_000].into_iter()), 25_000);
+        assert_eq!([slowest([0].into_iter()), slowest([].into_iter())], [0, 0]);
+    }
 }

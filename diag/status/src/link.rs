@@ -81,7 +81,10 @@ pub fn text(interface: &Interface, file: &str) -> Option<String> {
     match table {
         "gids" => Some(gid(own())),
         "gid_attrs/types" => Some(gid_type(link_layer, interface.gid_layout(), index.into()).to_owned()),
-        "gid_attrs/ndevs" => Some(gid_ndev(link_layer, Some(interface.name()), own())),
+        "gid_attrs/ndevs" => {
+            let gid = own();
+            Some(gid_ndev(link_layer, gid.as_ref().map(|gid| interface.netdev_of(gid).1), gid))
+        }
         "pkeys" => pkey(link_layer, index),
         _ => None,
     }

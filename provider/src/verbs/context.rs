@@ -350,7 +350,7 @@ impl Context {
             false if interface.gid_layout().is_roce_v1(index as usize) => GidType::RoceV1,
             false => GidType::RoceV2,
         };
-        let netdev_ifindex = if is_infiniband { 0 } else { interface.index() };
+        let netdev_ifindex = if is_infiniband { 0 } else { interface.netdev_of(&gid).0 };
         GidEntry { gid, index, port: 1, gid_type, netdev_ifindex }
     }
 }
