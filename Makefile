@@ -106,8 +106,11 @@ $(VENV)/.$(SCAPY): | packages
 .PHONY: test
 test: rust setup build ## every test
 	$(CARGO) test --workspace --no-fail-fast
-	@# Of two users: only root can be both.
-	[ "$$(id -u)" -ne 0 ] || $(CARGO) test -p urxe-tests --test status_processes --test run_folder --test last_ack -- --ignored
+	@# Of several users: only root can be all of them.
+	@if [ "$$(id -u)" -eq 0 ]; then \
+	    $(CARGO) test -p urxe-tests --test status_processes --test run_folder --test last_ack --test other_users -- --ignored && \
+	    $(CARGO) test -p urxe-net --test ports -- --ignored --skip processes::child; \
+	else echo "not run: tests of several users, which need root." >&2; fi
 	@if [ "$$(ulimit -Hn)" = unlimited ] || [ "$$(ulimit -Hn)" -ge 80000 ]; then \
 	    $(CARGO) test -p urxe-tests --test verbs_descriptors -- --ignored; \
 	else echo "not run: descriptors_above_65535. The hard limit is $$(ulimit -Hn) descriptors; it needs 80000." >&2; fi

@@ -73,6 +73,10 @@ mod timers;
 
 pub mod xrc;
 
+#[cfg(test)]
+#[path = "../../net/tests/ports/user_namespace.rs"]
+mod user_namespace;
+
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 

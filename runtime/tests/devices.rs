@@ -7,6 +7,8 @@ mod inside;
 mod interceptor;
 #[path = "devices/node.rs"]
 mod node;
+#[path = "../../net/tests/ports/user_namespace.rs"]
+mod user_namespace;
 
 use std::sync::{Arc, Weak};
 

@@ -1,4 +1,4 @@
-//! Ports against each other and against the kernel, in network namespaces of the tests' own (this needs root).
+//! Ports against each other and against the kernel, in network namespaces of the tests' own, which need root or user namespaces.
 
 mod descriptors;
 mod end;
@@ -10,5 +10,6 @@ mod processes;
 mod requests;
 mod rings;
 mod trouble;
+mod user_namespace;
 mod veth;
 mod wills;

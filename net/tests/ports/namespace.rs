@@ -27,7 +27,7 @@ pub(crate) fn as_user<T: Send>(user: libc::uid_t, f: impl FnOnce() -> T + Send) 
             // By number: the C library's function would change the user of all threads.
             // SAFETY: no pointer involved; only the calling thread changes its user.
             let rc = unsafe { libc::syscall(libc::SYS_setresuid, user, user, user) };
-            assert_eq!(rc, 0, "user {user}: {} (these tests need root)", io::Error::last_os_error());
+            assert_eq!(rc, 0, "user {user}: {} (this test needs root)", io::Error::last_os_error());
             f()
         });
         match thread.join() {
@@ -41,7 +41,7 @@ pub(crate) fn as_user<T: Send>(user: libc::uid_t, f: impl FnOnce() -> T + Send) 
 pub(crate) fn enter_new() {
     // SAFETY: no pointer involved; only the calling thread changes its namespace.
     let rc = unsafe { libc::unshare(libc::CLONE_NEWNET) };
-    assert_eq!(rc, 0, "a network namespace: {} (these tests need root)", io::Error::last_os_error());
+    assert_eq!(rc, 0, "a network namespace: {} (these tests need root or user namespaces)", io::Error::last_os_error());
 }
 
 /// `ip` of iproute2, in the calling thread's namespace.

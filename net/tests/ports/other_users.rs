@@ -58,6 +58,7 @@ fn emit(will: &LastWill) -> Vec<u8> {
 //= type=test
 //# The owner of the port MUST hear, keep and entrust with wills only connections of its own user.
 #[test]
+#[ignore = "needs root: in a user namespace of one user there are no others"]
 fn connections_of_another_user_end_and_take_no_place() {
     // More than the owner keeps.
     const MANY: usize = 300;
@@ -83,6 +84,7 @@ fn connections_of_another_user_end_and_take_no_place() {
 //= type=test
 //# The owner of the port MUST hear, keep and entrust with wills only connections of its own user.
 #[test]
+#[ignore = "needs root: in a user namespace of one user there are no others"]
 fn another_user_has_nothing_sent() {
     alone(|| {
         let mut owner = End::on("lo");
@@ -116,6 +118,7 @@ fn another_user_has_nothing_sent() {
 //= type=test
 //# The owner of the port MUST hear, keep and entrust with wills only connections of its own user.
 #[test]
+#[ignore = "needs root: in a user namespace of one user there are no others"]
 fn another_user_is_not_entrusted_with_wills_though_it_comes_first() {
     alone(|| {
         let mut owner = End::on("lo");
@@ -147,6 +150,7 @@ fn another_user_is_not_entrusted_with_wills_though_it_comes_first() {
 //= type=test
 //# When the owner of the port ends, however it ends, another process MUST take over and the others go on.
 #[test]
+#[ignore = "needs root: in a user namespace of one user there are no others"]
 fn another_users_process_takes_over_when_the_owner_ends() {
     alone(|| {
         let mut owner = End::on("lo");
@@ -170,6 +174,7 @@ fn another_users_process_takes_over_when_the_owner_ends() {
 //= type=test
 //# A flow socket MUST be opened only for a sender whose packet a queue pair has accepted, and closed when it is idle.
 #[test]
+#[ignore = "needs root: in a user namespace of one user there are no others"]
 fn a_burst_of_a_stranger_takes_no_descriptors() {
     alone(|| {
         let (mut owner, mut other) = (End::on("lo"), End::on("lo"));
@@ -221,6 +226,7 @@ fn arrived(socket: &Socket) -> bool {
 /// sender the kernel prefers the one that was bound last, whoever's it is; and who may not bind may not share the port.
 /// Should this fail on a newer kernel, they say too much.
 #[test]
+#[ignore = "needs root: in a user namespace of one user there are no others"]
 fn another_user_can_take_an_established_flow_and_a_network_namespace_prevents_it() {
     alone(|| {
         let (mut owner, mut victim) = (End::on("lo"), End::on("lo"));
@@ -267,6 +273,7 @@ fn next(owner: &mut End, to: &mut End) -> Arrival {
 
 /// Why flow sockets cannot simply keep another user out: the rule that would do so knows users, not connections.
 #[test]
+#[ignore = "needs root: in a user namespace of one user there are no others"]
 fn without_reuse_address_the_port_would_be_one_users() {
     alone(|| {
         let bind = |reuse_address| {

@@ -39,7 +39,12 @@ pub(crate) fn in_new_namespace(f: impl FnOnce() + Send) {
         let thread = scope.spawn(|| {
             // SAFETY: no pointer involved; only the calling thread changes its namespace.
             let rc = unsafe { libc::unshare(libc::CLONE_NEWNET) };
-            assert_eq!(rc, 0, "a network namespace: {} (these tests need root)", io::Error::last_os_error());
+            assert_eq!(
+                rc,
+                0,
+                "a network namespace: {} (these tests need root or user namespaces)",
+                io::Error::last_os_error()
+            );
             let up = Command::new("ip").args(["link", "set", "lo", "up"]).status().expect("iproute2 is installed");
             assert!(up.success());
             f();
