@@ -24,10 +24,16 @@ use urxe_tests::{GID_IPV4, in_world_with, own_counter as counter};
 /// Runs `body` in a process inside a world where requests are direct.
 fn in_direct_world<F: FnOnce() -> Result<()>>(body: F) {
     let direct = |world: &urxe_tests::World| {
-        world.host().set_env("URXE_DIRECT", "1");
+        make_direct(world);
         Ok(())
     };
     in_world_with(direct, body);
+}
+
+/// Has requests of the world be direct; over UDP none is.
+fn make_direct(world: &urxe_tests::World) {
+    world.host().set_env("URXE_DIRECT", "1");
+    world.host().set_env("URXE_LOOPBACK", "shm");
 }
 
 /// Tells the other process where this queue pair and its memory are.
@@ -457,25 +463,39 @@ fn the_last_bytes_come_last() {
     });
 }
 
-/// A device that is observed goes by packets, whoever of the two it is.
-#[test]
-fn observed_devices() {
-    in_world_with(
-        |world| {
-            world.host().set_env("URXE_DIRECT", "1");
-            world.host().set_env("URXE_STRICT", "1");
-            Ok(())
-        },
-        || {
-            let pair = Pair::new(&Options::default())?;
-            let (local, memory) = (pair.near.region(PAGE)?, pair.far.region(PAGE)?);
-            for _ in 0..100 {
-                succeeds(&pair.near, Op::Write(memory.at(0)), &[local.sge(0, 8)])?;
-            }
-            ensure!(counter("direct_requests")? == 0);
-            Ok(())
-        },
-    );
+/// Requests between devices that something observes go by packets, though both have the option.
+fn observed() -> Result<()> {
+    let pair = Pair::new(&Options::default())?;
+    let (local, memory) = (pair.near.region(PAGE)?, pair.far.region(PAGE)?);
+    for _ in 0..100 {
+        succeeds(&pair.near, Op::Write(memory.at(0)), &[local.sge(0, 8)])?;
+    }
+    ensure!(counter("direct_requests")? == 0);
+    Ok(())
+}
+
+macro_rules! observers {
+    ($($test:ident: $variable:literal = $value:literal;)*) => { $(
+        #[test]
+        fn $test() {
+            let prepare = |world: &urxe_tests::World| {
+                make_direct(world);
+                world.host().set_env($variable, $value);
+                Ok(())
+            };
+            in_world_with(prepare, || {
+                observed()?;
+                Ok(())
+            });
+        }
+    )* };
+}
+
+observers! {
+    observed_by_strict_mode: "URXE_STRICT" = "1";
+    observed_by_captures: "URXE_PCAP" = "/dev/shm/direct.pcapng";
+    observed_by_faults: "URXE_FAULTS" = "dup=1%";
+    observed_by_quirks: "URXE_QUIRKS" = "7";
 }
 
 /// Without the option nothing is direct.

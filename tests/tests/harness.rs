@@ -109,3 +109,34 @@ fn a_load_ends_with_its_command() -> Result<()> {
     }
     Ok(())
 }
+
+/// `run` of `scripts/test-binaries`, with a shell in the place of a test program. Prints the status and the shell's output.
+const HANGS: &str = "import sys
+from importlib import machinery, util
+loader = machinery.SourceFileLoader('test_binaries', sys.argv[1])
+module = util.module_from_spec(util.spec_from_loader(loader.name, loader))
+sys.dont_write_bytecode = True
+loader.exec_module(module)
+script, said = 'sleep 100000 & echo $!; echo running; wait', ''
+# On a busy machine the shell says nothing within a second.
+for limit in (1, 10, 100):
+    if 'running' not in said: name, status, said, _ = module.run('name', '/bin/sh', '/', ['-c', script], limit)
+print(status)
+print(said)";
+
+/// `scripts/test-binaries` ends a program that hangs, and what that has started.
+#[test]
+fn a_test_program_that_hangs_is_ended() -> Result<()> {
+    let script = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/test-binaries");
+    let ended = std::process::Command::new("python3").args(["-c", HANGS]).arg(script).output()?;
+    let said = String::from_utf8(ended.stdout)?;
+    let lines: Vec<&str> = said.lines().collect();
+    let [status, child, "running", ..] = lines[..] else {
+        anyhow::bail!("{said}{}", String::from_utf8_lossy(&ended.stderr))
+    };
+    ensure!(status.starts_with("no end within "), "{status}");
+    wait_until("what it has started has ended", || {
+        let command = std::fs::read_to_string(format!("/proc/{child}/cmdline")).unwrap_or_default();
+        Ok(!command.contains("sleep"))
+    })
+}
