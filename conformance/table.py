@@ -31,8 +31,10 @@ class Table:
     def write(self, *cells):
         print(*cells, sep="\t", file=self.file, flush=True)
 
-    def add(self, name, result, reason=""):
-        reason = " ".join(reason.split())[:REASON_LENGTH]
+    def add(self, name, result, reason="", explained=""):
+        """`explained`: what a program said of the cause, which is there behind the longest reason."""
+        texts = (" ".join(text.split())[:REASON_LENGTH] for text in (reason, explained))
+        reason = " ".join(text for text in texts if text)
         if result == "skip":
             entry = next((glob for glob in self.expected if fnmatch.fnmatchcase(name, glob)), None)
             if entry is None:

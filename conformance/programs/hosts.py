@@ -20,7 +20,11 @@ POLL = 0.02
 
 
 class Failed(Exception):
-    """A case failed; the message says why."""
+    """A case failed; the message says why, and `explained` what urxe has told its programs."""
+
+    def __init__(self, reason, explained=""):
+        super().__init__(reason)
+        self.explained = explained
 
 
 class Skipped(Exception):
@@ -65,7 +69,7 @@ class Running:
         return pathlib.Path(self.output.name).read_text(errors="replace")
 
     def last_lines(self, count=4):
-        lines = [line.strip() for line in self.text().splitlines() if line.strip()]
+        lines = [line.strip() for line in self.text().splitlines() if re.search(r"\w", line)]
         return f"{self.name}: " + " / ".join(lines[-count:])
 
     def running(self):
@@ -87,6 +91,11 @@ class Running:
         except Failed as failed:
             raise Failed(f"{failed}; {self.last_lines()}") from None
 
+    def explanation(self):
+        """What urxe has explained last."""
+        told = re.findall(r"^urxe: .*(?:\n .*)*", self.text(), re.M)
+        return f"{self.name}: {told[-1]}" if told else ""
+
     def explained(self, code, *words):
         """Checks that urxe has explained this code, in these words."""
         told = self.says(rf"urxe: .*{code}.*(\n .*)*", 10)[0]
@@ -103,8 +112,8 @@ class Running:
     def success(self, limit):
         """Its output, after status 0."""
         status = self.end(limit)
-        told = re.findall(r"^urxe: .*", self.text(), re.M)[-1:]
-        check(status == 0, f"status {status} of {self.last_lines()} {' '.join(told)}")
+        if status != 0:
+            raise Failed(f"status {status} of {self.last_lines()}", self.explanation())
         return self.text()
 
     def kill(self, number=signal.SIGKILL):
@@ -267,7 +276,14 @@ class Network:
     def __enter__(self):
         return self
 
-    def __exit__(self, *_):
+    def explanations(self):
+        """What urxe has explained last to each program, those that have failed before the others."""
+        programs = sorted(self.programs, key=lambda program: program.process.poll() in (None, 0))
+        return " / ".join(filter(None, (program.explanation() for program in programs)))
+
+    def __exit__(self, _kind=None, error=None, _trace=None):
+        if isinstance(error, Failed):
+            error.explained = self.explanations()
         subprocess.run(["umount", "/etc/hosts"], check=False)
         for program in self.programs:
             program.kill()

@@ -54,6 +54,19 @@ class Store:
 
         return self.once("-".join(requirement.replace("==", "-") for requirement in requirements), make)
 
+    def compiled(self, source, *words):
+        """The program that a source file becomes with these words for the compiler."""
+
+        def make(new):
+            compiler = "c++" if source.suffix == ".cc" else "cc"
+            done = subprocess.run([compiler, "-O1", "-o", new / source.stem, source, *words], stdin=subprocess.DEVNULL,
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            if done.returncode != 0:
+                raise Skipped(f"does not build: {' / '.join(done.stdout.splitlines()[:3])}")
+
+        sum_ = hashlib.sha256(source.read_bytes()).hexdigest()[:12]
+        return self.once(f"{source.stem}-{sum_}", make) / source.stem
+
     def source(self, name, variable, path, sha256):
         """A source tree: a copy of the one that `variable` names, else the tarball of Debian's archive."""
         given = os.environ.get(variable)

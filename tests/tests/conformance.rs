@@ -96,6 +96,39 @@ fn programs_selection() -> Result<()> {
     Ok(())
 }
 
+/// Rows of failed cases have what the program said last, and what urxe explained, however long both are.
+#[test]
+fn failing_rows_keep_their_explanations() -> Result<()> {
+    const SCRIPT: &str = "
+import pathlib, sys
+conformance, out = map(pathlib.Path, sys.argv[1:])
+sys.path[:0] = [str(conformance), str(conformance / 'programs')]
+from hosts import Failed, Network, Running
+from table import Table
+net = object.__new__(Network)
+waiting = Running(['sh', '-c', 'echo urxe: the link is down; sleep 600'], None, '/')
+failed = Running(['sh', '-c', 'echo urxe: the peer ended; echo \"  while it sent\"; seq -s x 1000; echo =====; exit 1'], None, '/')
+net.programs = [waiting, failed]
+waiting.says('urxe', 60)
+try:
+    failed.success(60)
+except Failed as error:
+    assert error.explained == 'sh: urxe: the peer ended\\n  while it sent', error.explained
+    table = Table(out, conformance / 'programs/expected-skips.toml')
+    table.add('case', 'fail', str(error), net.explanations())
+waiting.kill()
+";
+    let dir = tempfile::tempdir()?;
+    let (conformance, table) =
+        (Path::new(env!("CARGO_MANIFEST_DIR")).join("../conformance"), dir.path().join("table.tsv"));
+    let output = Command::new("/usr/bin/python3").args(["-c", SCRIPT]).arg(&conformance).arg(&table).output()?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let rows = std::fs::read_to_string(table)?;
+    let explained = " sh: urxe: the peer ended while it sent / sh: urxe: the link is down\n";
+    ensure!(rows.contains("status 1 of sh: ") && rows.ends_with(explained), "{rows}");
+    Ok(())
+}
+
 #[test]
 fn perftest_selection() -> Result<()> {
     passes("perftest", &PERFTEST_CASES)
