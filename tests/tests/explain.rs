@@ -1,9 +1,11 @@
 //! Explanations (`URXE_EXPLAIN`): each mistake is explained once, by its cause and its remedy, and not at all without it.
 
+use std::fs::File;
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use urxe_ffi::verbs as v;
+use urxe_ffi::{functions as f, verbs as v};
 use urxe_tests::verbs::datagram::{Ah, Mouth, Q_KEY, towards};
 use urxe_tests::verbs::memory::{ALL_ACCESS, PAGE};
 use urxe_tests::verbs::pair::{connect_to, rtr, rts};
@@ -71,6 +73,16 @@ fn to_rts(context: &Arc<Context>, options: &Options) -> Result<()> {
 fn create_qp(context: &Arc<Context>, init: &Init) -> Result<()> {
     let (pd, cq) = (Pd::new(context)?, Cq::new(context, 8, None)?);
     refused(Qp::new(&pd, &cq, &cq, init))
+}
+
+/// A region of a file as a dma-buf is refused.
+fn reg_dmabuf(context: &Arc<Context>, file: &File, iova: u64, access: u32) -> Result<()> {
+    let pd = Pd::new(context)?;
+    let access = i32::try_from(access)?;
+    // SAFETY: a live domain and descriptor.
+    let mr = unsafe { f::ibv_reg_dmabuf_mr(pd.raw(), 0, PAGE, iova, file.as_raw_fd(), access) };
+    ensure!(mr.is_null(), "it was not refused");
+    Ok(())
 }
 
 fn pair(context: &Arc<Context>) -> Result<Pair> {
@@ -224,6 +236,19 @@ const CASES: &[Case] = &[
     }),
     case("remote write without local write", "without IBV_ACCESS_LOCAL_WRITE", "add IBV_ACCESS_LOCAL_WRITE", |c| {
         refused(Mr::alloc(&Pd::new(c)?, PAGE, v::IBV_ACCESS_REMOTE_WRITE))
+    }),
+    case("a dma-buf that nobody may map", "mmap(2) does not take the descriptor", "that the processor reaches", |c| {
+        reg_dmabuf(c, &File::open("/")?, 0, 0)
+    }),
+    case(
+        "a dma-buf at another byte of a page",
+        "are different bytes of a page",
+        "with the low bits of the offset",
+        |c| reg_dmabuf(c, &Pages::of_file(PAGE).1, 8, ALL_ACCESS),
+    ),
+    case("a dma-buf for reading only", "is open for reading only", "take the rights to write out", |c| {
+        let (_pages, file) = Pages::of_file(PAGE);
+        reg_dmabuf(c, &File::open(format!("/proc/self/fd/{}", file.as_raw_fd()))?, 0, ALL_ACCESS)
     }),
     // --- posting
     case("sending in INIT", "the queue pair is in INIT", "move it to RTS", |c| {

@@ -10,6 +10,7 @@ use urxe_ffi::verbs as v;
 
 use super::{mr, ptr_verb};
 use crate::kernel::Errno;
+use crate::verbs::diagnostics;
 use crate::verbs::objects::Registration;
 use urxe_runtime::limits;
 use urxe_runtime::memory::mapping::Mapping;
@@ -26,9 +27,16 @@ pub(super) unsafe extern "C" fn reg_dmabuf_mr(
 ) -> *mut v::ibv_mr {
     ptr_verb(Verb::RegDmabufMr, || {
         let page = limits::page();
-        // The offsets within a page agree, as the kernel demands of dma-bufs.
-        if length == 0 || !(offset ^ iova).is_multiple_of(page) {
-            return Err(EINVAL);
+        if length == 0 {
+            return Err(diagnostics::wrong(EINVAL, "length is 0", "register at least one byte"));
+        }
+        // As the kernel demands of dma-bufs.
+        if !(offset ^ iova).is_multiple_of(page) {
+            return Err(diagnostics::wrong(
+                EINVAL,
+                "offset and iova are different bytes of a page",
+                "choose an iova with the low bits of the offset",
+            ));
         }
         let access = access.cast_unsigned();
         let within = offset % page;
@@ -36,8 +44,16 @@ pub(super) unsafe extern "C" fn reg_dmabuf_mr(
         let whole = usize::try_from(within).ok().and_then(|within| within.checked_add(length)).ok_or(EINVAL)?;
         let write = Access::from_bits(access).intersects(Access::ANY_WRITE);
         let mapping = Mapping::shared(fd, start, whole, write).map_err(|error| match error.raw_os_error() {
-            // What is not a dma-buf, or one that cannot be mapped.
-            Some(libc::ENODEV) => EINVAL,
+            Some(libc::ENODEV) => diagnostics::wrong(
+                EINVAL,
+                "mmap(2) does not take the descriptor: it is no dma-buf, or one that its exporter lets nobody map",
+                "pass memory that the processor reaches, such as the application's: urxe has no device that would read that of another",
+            ),
+            Some(libc::EACCES) => diagnostics::wrong(
+                Errno(libc::EACCES),
+                "the descriptor is open for reading only, and access has a right to write",
+                "open or export it for writing (O_RDWR, DRM_RDWR), or take the rights to write out",
+            ),
             errno => Errno(errno.unwrap_or(libc::EINVAL)),
         })?;
         let asked = Registration { address: mapping.address() + within, length: length as u64, iova, access };
