@@ -13,7 +13,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::json;
 use urxe_tests::{World, artifacts};
 
-use crate::programs::{Perftest, Program, SHARED_MEMORY};
+use crate::programs::{Perftest, Program, SHARED_MEMORY, Variables};
 use crate::report::{Setting, markdown};
 use crate::sample::Sample;
 
@@ -40,15 +40,16 @@ enum Better {
     More,
 }
 
-const UDP: (&str, &str) = ("URXE_LOOPBACK", "udp");
+const UDP: Variables = &[("URXE_LOOPBACK", "udp")];
+const MEMORY: Variables = &[SHARED_MEMORY];
 
-const fn probe(name: &'static str, perftest: Perftest, way: (&'static str, &'static str), better: Better) -> Probe {
-    Probe { name, program: Program::Perftest(perftest.with(way.0, way.1).apart()), better, goal: GOAL }
+const fn probe(name: &'static str, perftest: Perftest, way: Variables, better: Better) -> Probe {
+    Probe { name, program: Program::Perftest(perftest.with(way).apart()), better, goal: GOAL }
 }
 
 /// A probe with the explanations that are on where nobody says otherwise under `urxe run`.
 const fn explained(name: &'static str, perftest: Perftest, better: Better) -> Probe {
-    let perftest = perftest.with("URXE_EXPLAIN", "failure").apart();
+    let perftest = perftest.with(&[("URXE_EXPLAIN", "failure")]).apart();
     Probe { name, program: Program::Perftest(perftest), better, goal: GOAL_EXPLAINED }
 }
 
@@ -69,9 +70,9 @@ pub const PROBES: &[Probe] = &[
     probe("ib_write_bw 1 MiB, UDP", large(), UDP, Better::More),
     probe("ib_write_bw 8 B, messages, UDP", small(), UDP, Better::More),
     probe("ib_write_lat 8 B, UDP", ping(), UDP, Better::Less),
-    probe("ib_write_bw 1 MiB, shared memory", large(), SHARED_MEMORY, Better::More),
-    probe("ib_write_bw 8 B, messages, shared memory", small(), SHARED_MEMORY, Better::More),
-    probe("ib_write_lat 8 B, shared memory", ping(), SHARED_MEMORY, Better::Less),
+    probe("ib_write_bw 1 MiB, shared memory", large(), MEMORY, Better::More),
+    probe("ib_write_bw 8 B, messages, shared memory", small(), MEMORY, Better::More),
+    probe("ib_write_lat 8 B, shared memory", ping(), MEMORY, Better::Less),
     explained("ib_write_bw 8 B, messages, explanations on", small(), Better::More),
     explained("ib_write_lat 8 B, explanations on", ping(), Better::Less),
 ];

@@ -121,11 +121,12 @@ impl Task {
 }
 
 impl Times {
-    /// Median of the ratios of rounds in which both ended.
+    /// Median of the ratios of rounds in which the other ended: infinite for a run over urxe that did not.
     pub fn ratio(&self) -> Option<f64> {
-        let both =
-            self.urxe.iter().zip(&self.beside).filter_map(|(urxe, beside)| Some((urxe.as_ref()?, beside.as_ref()?)));
-        let mut ratios: Vec<f64> = both.map(|(urxe, beside)| urxe.as_secs_f64() / beside.as_secs_f64()).collect();
+        let seconds = |time: &Option<Duration>| time.map(|time| time.as_secs_f64());
+        let rounds = self.urxe.iter().zip(&self.beside);
+        let ratio = |(urxe, beside)| Some(seconds(urxe).unwrap_or(f64::INFINITY) / seconds(beside)?);
+        let mut ratios: Vec<f64> = rounds.filter_map(ratio).collect();
         ratios.sort_by(f64::total_cmp);
         ratios.get(ratios.len().checked_sub(1)? / 2).copied()
     }
@@ -186,10 +187,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rounds_in_which_one_did_not_end_have_no_ratio() {
+    fn a_run_that_did_not_end_is_infinitely_slow() {
         let seconds = |times: &[u64]| times.iter().map(|s| (*s > 0).then(|| Duration::from_secs(*s))).collect();
-        let times = Times { urxe: seconds(&[4, 0, 9, 2]), beside: seconds(&[2, 1, 3, 0]) };
-        assert_eq!(times.ratio(), Some(2.0));
+        let of = |urxe: &[u64], beside: &[u64]| Times { urxe: seconds(urxe), beside: seconds(beside) }.ratio();
+        assert_eq!(of(&[4, 0, 9, 2], &[2, 1, 3, 0]), Some(3.0));
+        assert_eq!(of(&[4, 0, 0], &[2, 1, 1]), Some(f64::INFINITY));
+        assert_eq!(of(&[1], &[0]), None);
         assert_eq!(Times::default().ratio(), None);
     }
 }

@@ -32,7 +32,7 @@ pub enum Program {
     },
     /// `iperf3`: a TCP stream, two processes.
     Iperf3,
-    /// `ucx_perftest` over TCP, two processes.
+    /// `ucx_perftest`, two processes.
     Ucx(Ucx),
     /// `fi_pingpong` of libfabric over TCP, two processes.
     FiPingPong {
@@ -43,13 +43,25 @@ pub enum Program {
     },
 }
 
-/// A test of `ucx_perftest`.
+/// A test of `ucx_perftest` over a transport of UCX.
+#[derive(Debug, Clone, Copy)]
+pub struct Ucx {
+    /// Value of `UCX_TLS`.
+    tls: &'static str,
+    /// Arguments of the client, from which the server learns them.
+    args: &'static str,
+    report: UcxReport,
+}
+
+/// Column read from the last line of `ucx_perftest`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ucx {
-    /// `tag_lat` with messages of 8 bytes: the median, in µs.
+enum UcxReport {
+    /// Median, in µs.
     Latency,
-    /// `tag_bw` with messages of 1 MiB: the average, in Gbit/s.
+    /// Average over the run, in Gbit/s.
     Bandwidth,
+    /// Average rate over the run, in 10^6 a second.
+    Rate,
 }
 
 /// A program of perftest.
@@ -58,11 +70,14 @@ pub struct Perftest {
     program: &'static str,
     args: &'static str,
     report: Report,
-    /// A variable that both ends see.
-    variable: Option<(&'static str, &'static str)>,
+    /// Variables that both ends see.
+    variables: Variables,
     /// Each end keeps to a processor of its own.
     apart: bool,
 }
+
+/// Variables of the environment, and their values.
+pub type Variables = &'static [(&'static str, &'static str)];
 
 /// Column read from a line of perftest's table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,22 +99,22 @@ pub const SHARED_MEMORY: (&str, &str) = ("URXE_LOOPBACK", "shm");
 impl Perftest {
     /// A latency test: its median and 99th percentile, in µs.
     pub const fn latency(program: &'static str, args: &'static str) -> Self {
-        Self { program, args, report: Report::Latency, variable: None, apart: false }
+        Self { program, args, report: Report::Latency, variables: &[], apart: false }
     }
 
     /// A bandwidth test: its average, in Gbit/s.
     pub const fn bandwidth(program: &'static str, args: &'static str) -> Self {
-        Self { program, args, report: Report::Bandwidth, variable: None, apart: false }
+        Self { program, args, report: Report::Bandwidth, variables: &[], apart: false }
     }
 
     /// A bandwidth test: its message rate, in 10^6 a second.
     pub const fn rate(program: &'static str, args: &'static str) -> Self {
-        Self { program, args, report: Report::Rate, variable: None, apart: false }
+        Self { program, args, report: Report::Rate, variables: &[], apart: false }
     }
 
-    /// Adds a variable that changes urxe's behaviour.
-    pub const fn with(self, name: &'static str, value: &'static str) -> Self {
-        Self { variable: Some((name, value)), ..self }
+    /// Gives both ends variables that change urxe's behaviour.
+    pub const fn with(self, variables: Variables) -> Self {
+        Self { variables, ..self }
     }
 
     /// Pins each end to a processor of its own, so that the scheduler makes no difference.
@@ -112,7 +127,7 @@ impl Perftest {
         if self.report != Report::Latency {
             args.push("--report_gbits");
         }
-        let client = pair_on(host, self.program, &args, self.variable.as_slice(), self.apart)?;
+        let client = pair_on(host, self.program, &args, self.variables, self.apart)?;
         self.report.read(&client.stdout).with_context(|| format!("reading {client}"))
     }
 }
@@ -174,20 +189,15 @@ impl Program {
     /// The command line, as a reader would type it.
     pub fn describe(&self) -> String {
         match self {
-            Self::Own { program, args, variable } => {
-                let variable = variable.map_or(String::new(), |(name, value)| format!("{name}='{value}' "));
-                format!("{variable}{program} {args}")
-            }
-            Self::Perftest(Perftest { program, args, variable: None, .. }) => format!("{program} {args}"),
-            Self::Perftest(Perftest { program, args, variable: Some((name, value)), .. }) => {
-                format!("{name}='{value}' {program} {args}")
+            Self::Own { program, args, variable } => format!("{}{program} {args}", assignments(variable.as_slice())),
+            Self::Perftest(Perftest { program, args, variables, .. }) => {
+                format!("{}{program} {args}", assignments(variables))
             }
             Self::PingPong { size, iters, variable } => {
-                let variable = variable.map_or(String::new(), |(name, value)| format!("{name}='{value}' "));
-                format!("{variable}ibv_rc_pingpong -s {size} -n {iters}")
+                format!("{}ibv_rc_pingpong -s {size} -n {iters}", assignments(variable.as_slice()))
             }
             Self::Iperf3 => "iperf3 -t 1".to_owned(),
-            Self::Ucx(test) => format!("UCX_TLS=tcp,self ucx_perftest {}", test.args().join(" ")),
+            Self::Ucx(Ucx { tls, args, .. }) => format!("UCX_TLS={tls} ucx_perftest {args}"),
             Self::FiPingPong { size, iters } => format!("fi_pingpong -p tcp -e rdm -S {size} -I {iters}"),
         }
     }
@@ -315,34 +325,48 @@ fn iperf3(host: &Host, options: &[&str]) -> Result<Vec<f64>> {
     Ok(vec![rate / 1e9])
 }
 
+/// Variables as a shell takes them before a command.
+fn assignments(variables: &[(&str, &str)]) -> String {
+    variables.iter().map(|(name, value)| format!("{name}='{value}' ")).collect()
+}
+
 impl Ucx {
-    const fn args(self) -> [&'static str; 6] {
-        match self {
-            Self::Latency => ["-t", "tag_lat", "-s", "8", "-n", "10000"],
-            Self::Bandwidth => ["-t", "tag_bw", "-s", "1048576", "-n", "1000"],
-        }
+    /// A latency test: its median, in µs.
+    pub const fn latency(tls: &'static str, args: &'static str) -> Self {
+        Self { tls, args, report: UcxReport::Latency }
+    }
+
+    /// A bandwidth test: its average, in Gbit/s.
+    pub const fn bandwidth(tls: &'static str, args: &'static str) -> Self {
+        Self { tls, args, report: UcxReport::Bandwidth }
+    }
+
+    /// A bandwidth test: its message rate, in 10^6 a second.
+    pub const fn rate(tls: &'static str, args: &'static str) -> Self {
+        Self { tls, args, report: UcxReport::Rate }
     }
 
     fn run(self, host: &Host) -> Result<Vec<f64>> {
-        let tcp = [("UCX_TLS", "tcp,self"), ("UCX_NET_DEVICES", "lo"), ("UCX_WARN_UNUSED_ENV_VARS", "n")];
-        // The server learns from the client what to do. -f -v: the last line alone, separated by commas.
+        let env = [("UCX_TLS", self.tls), ("UCX_NET_DEVICES", "lo"), ("UCX_WARN_UNUSED_ENV_VARS", "n")];
+        // -f -v: the last line alone, separated by commas.
         let port = host.next_port().to_string();
-        let ends = Ends {
-            server: vec!["-p", &port],
-            client: [&["-p", &port, "-f", "-v"], &self.args()[..]].concat(),
-            apart: false,
-        };
-        let client = ends.run(host, "ucx_perftest", port.parse()?, &tcp)?;
-        self.read(&client.stdout).with_context(|| format!("reading {client}"))
+        let client = ["-p", &port, "-f", "-v"].into_iter().chain(self.args.split_whitespace()).collect();
+        let ends = Ends { server: vec!["-p", &port], client, apart: false };
+        let client = ends.run(host, "ucx_perftest", port.parse()?, &env)?;
+        self.report.read(&client.stdout).with_context(|| format!("reading {client}"))
     }
+}
 
-    /// `iterations,50.0_percentile_lat,avg_lat,overall_lat,avg_bw,overall_bw,…`: µs, and 2^20 bytes a second.
+impl UcxReport {
+    /// `iterations,50.0_percentile_lat,avg_lat,overall_lat,avg_bw,overall_bw,avg_rate,overall_rate`: µs, 2^20 bytes and messages a
+    /// second.
     fn read(self, stdout: &str) -> Result<Vec<f64>> {
         let numbers = |line: &str| line.split(',').map(|word| word.trim().parse().ok()).collect::<Option<Vec<f64>>>();
-        let line = stdout.lines().filter_map(numbers).rfind(|columns| columns.len() >= 6);
+        let line = stdout.lines().filter_map(numbers).rfind(|columns| columns.len() >= 8);
         match (self, line.context("no line of results")?.as_slice()) {
             (Self::Latency, &[_, median, ..]) => Ok(vec![median]),
             (Self::Bandwidth, &[_, _, _, _, _, overall, ..]) => Ok(vec![overall * f64::from(1 << 20) * 8.0 / 1e9]),
+            (Self::Rate, &[_, _, _, _, _, _, _, overall, ..]) => Ok(vec![overall / 1e6]),
             (_, columns) => bail!("unexpected columns: {columns:?}"),
         }
     }
@@ -396,9 +420,10 @@ mod tests {
     #[test]
     fn ucx_and_libfabric_are_read() -> Result<()> {
         let ucx = "iterations,50.0_percentile_lat,avg_lat\n 5000,3.591,66.846,716.839,0.11,1000.0,14960,1395\n";
-        assert_eq!(Ucx::Latency.read(ucx)?, [3.591]);
-        assert_eq!(Ucx::Bandwidth.read(ucx)?, [8.388_608]);
-        assert!(Ucx::Latency.read("nothing\n").is_err());
+        assert_eq!(UcxReport::Latency.read(ucx)?, [3.591]);
+        assert_eq!(UcxReport::Bandwidth.read(ucx)?, [8.388_608]);
+        assert_eq!(UcxReport::Rate.read(ucx)?, [0.001_395]);
+        assert!(UcxReport::Latency.read("nothing\n").is_err());
         let fi = "bytes   #sent   #ack     total       time     MB/sec    usec/xfer   Mxfers/sec\n\
                   8       2k      =2k      31k         0.62s      0.05     154.51       0.01\n";
         assert_eq!(read_fi_pingpong(fi)?, [154.51]);

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 use crate::sample::{Measured, Sample};
-use crate::suite::{COMPARISONS, Comparison, Figure, Goal, PROBES};
+use crate::suite::{BOUNDS, COMPARISONS, Comparison, Figure, Goal, PROBES};
 
 /// Where and when something was measured.
 #[derive(Debug)]
@@ -64,10 +64,17 @@ impl Setting {
 
 /// Every figure: median and range. Markdown, aligned.
 pub fn figures_table(measured: &Measured) -> String {
-    let mut rows = vec![vec!["measured".to_owned(), "unit".into(), "median".into(), "min..max".into()]];
+    let mut rows = vec![["measured", "unit", "median", "min..max", "target"].map(str::to_owned).to_vec()];
     for figure in PROBES.iter().flat_map(|probe| probe.figures) {
         let sample = measured.sample(*figure);
-        rows.push(vec![figure.name.into(), figure.unit.to_string(), median(&sample), range(&sample)]);
+        let bound = BOUNDS.iter().find(|(of, _)| of == figure).map(|(_, goal)| *goal);
+        rows.push(vec![
+            figure.name.into(),
+            figure.unit.to_string(),
+            median(&sample),
+            range(&sample),
+            verdict(bound, &sample),
+        ]);
     }
     markdown(&rows)
 }
@@ -79,18 +86,13 @@ pub fn ratios_table(measured: &Measured) -> String {
     for comparison in COMPARISONS {
         let Comparison { of, to, goals } = comparison;
         let ratio = measured.ratio(comparison);
-        let verdict = |goal: Option<Goal>| match (goal, ratio.median()) {
-            (Some(goal), Some(ratio)) => format!("{goal} {}", if goal.is_met(ratio) { "met" } else { "missed" }),
-            (Some(goal), None) => goal.to_string(),
-            (None, _) => String::new(),
-        };
         rows.push(vec![
             of.name.into(),
             to.name.into(),
             median(&ratio),
             range(&ratio),
-            verdict(goals.start),
-            verdict(goals.target),
+            verdict(goals.start, &ratio),
+            verdict(goals.target, &ratio),
         ]);
     }
     markdown(&rows)
@@ -127,6 +129,15 @@ pub fn keep(measured: &Measured, setting: &Setting, dir: &Path) -> Result<std::p
     let path = dir.join(format!("side-by-side-{}.json", setting.date));
     fs::write(&path, format!("{all:#}\n")).with_context(|| format!("writing {}", path.display()))?;
     Ok(path)
+}
+
+/// A goal, and whether the median reaches it.
+fn verdict(goal: Option<Goal>, sample: &Sample) -> String {
+    match (goal, sample.median()) {
+        (Some(goal), Some(median)) => format!("{goal} {}", if goal.is_met(median) { "met" } else { "missed" }),
+        (Some(goal), None) => goal.to_string(),
+        (None, _) => String::new(),
+    }
 }
 
 fn median(sample: &Sample) -> String {

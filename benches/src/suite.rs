@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use crate::programs::{Perftest, Program, SHARED_MEMORY, Ucx};
+use crate::programs::{Perftest, Program, SHARED_MEMORY, Ucx, Variables};
 
 /// Something a program measures.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -86,8 +86,8 @@ impl Goal {
 impl fmt::Display for Goal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::AtMost(bound) => write!(f, "≤ {bound:.1}"),
-            Self::AtLeast(bound) => write!(f, "≥ {bound:.1}"),
+            Self::AtMost(bound) => write!(f, "≤ {bound:?}"),
+            Self::AtLeast(bound) => write!(f, "≥ {bound:?}"),
         }
     }
 }
@@ -155,6 +155,11 @@ const MANY_QPS: Figure = gigabits("WRITE 64 KiB, 1000 QPs");
 const LOST_NONE: Figure = gigabits("ib_write_bw 1 MiB, faults on, none lost");
 const LOST_FEW: Figure = gigabits("ib_write_bw 1 MiB, 0.1 % lost");
 const LOST_MANY: Figure = gigabits("ib_write_bw 1 MiB, 1 % lost");
+const REPEATED_NONE: Figure = gigabits("ib_write_bw 1 MiB, selective repeat, none lost");
+const REPEATED_FEW: Figure = gigabits("ib_write_bw 1 MiB, selective repeat, 0.1 % lost");
+const REPEATED_MANY: Figure = gigabits("ib_write_bw 1 MiB, selective repeat, 1 % lost");
+const REPEATED_MORE: Figure = gigabits("ib_write_bw 1 MiB, selective repeat, 3 % lost");
+const REPEATED_TENTH: Figure = gigabits("ib_write_bw 1 MiB, selective repeat, 10 % lost");
 
 /// Rate and cost of the WRITEs of so many threads or processes with queue pairs of their own, and locks found taken.
 macro_rules! of_threads {
@@ -183,14 +188,38 @@ const SHM_WRITE_LATENCY_P99: Figure = micros("ib_write_lat 8 B p99, shared memor
 const SHM_PINGPONG: Figure = micros("ibv_rc_pingpong 8 B, shared memory");
 const SHM_WRITE_1M: Figure = gigabits("ib_write_bw 1 MiB, shared memory");
 
+const DIRECT_WRITE_LATENCY: Figure = micros("ib_write_lat 8 B, direct");
+const DIRECT_WRITE_LATENCY_P99: Figure = micros("ib_write_lat 8 B p99, direct");
+const DIRECT_SEND_LATENCY: Figure = micros("ib_send_lat 8 B, direct");
+const DIRECT_SEND_LATENCY_P99: Figure = micros("ib_send_lat 8 B p99, direct");
+const DIRECT_WRITE_1M: Figure = gigabits("ib_write_bw 1 MiB, direct");
+const DIRECT_READ_1M: Figure = gigabits("ib_read_bw 1 MiB, direct");
+const DIRECT_WRITE_RATE: Figure = megamessages("ib_write_bw 8 B, direct");
+const UCX_PUT_LATENCY: Figure = micros("UCX through memory, ucp_put_lat 8 B");
+const UCX_TAG_LATENCY: Figure = micros("UCX through memory, tag_lat 8 B");
+const UCX_PUT_1M: Figure = gigabits("UCX through memory, ucp_put_bw 1 MiB");
+const UCX_PUT_RATE: Figure = megamessages("UCX through memory, ucp_put_bw 8 B");
+
 const fn through_memory(perftest: Perftest) -> Program {
-    Program::Perftest(perftest.with(SHARED_MEMORY.0, SHARED_MEMORY.1))
+    Program::Perftest(perftest.with(&[SHARED_MEMORY]))
 }
 
-/// Program with losses where packets leave, in both directions.
-const fn lossy(script: &'static str) -> Program {
-    Program::Perftest(Perftest::bandwidth("ib_write_bw", "-s 1048576 -n 300").with("URXE_FAULTS", script))
+/// Program whose one-sided operations access the peer's memory, without packets.
+const fn direct(perftest: Perftest) -> Program {
+    Program::Perftest(perftest.with(&[SHARED_MEMORY, ("URXE_DIRECT", "1")]))
 }
+
+/// Transports of UCX within a host.
+const UCX_MEMORY: &str = "sysv,cma,self";
+
+const UCX_TCP_TLS: &str = "tcp,self";
+
+/// Program with losses where packets leave, in both directions.
+const fn lossy(variables: Variables) -> Program {
+    Program::Perftest(Perftest::bandwidth("ib_write_bw", "-s 1048576 -n 300").with(variables))
+}
+
+const SELECTIVE_REPEAT: (&str, &str) = ("URXE_SELECTIVE_REPEAT", "1");
 
 const fn own(args: &'static str) -> Program {
     Program::Own { program: "own-verbs", args, variable: None }
@@ -244,8 +273,29 @@ pub const PROBES: &[Probe] = &[
         program: through_memory(Perftest::bandwidth("ib_write_bw", "-s 1048576 -n 1000")),
         figures: &[SHM_WRITE_1M],
     },
-    Probe { program: Program::Ucx(Ucx::Latency), figures: &[UCX_TCP_LATENCY] },
-    Probe { program: Program::Ucx(Ucx::Bandwidth), figures: &[UCX_TCP] },
+    Probe {
+        program: direct(Perftest::latency("ib_write_lat", "-s 8 -n 100000")),
+        figures: &[DIRECT_WRITE_LATENCY, DIRECT_WRITE_LATENCY_P99],
+    },
+    Probe {
+        program: Program::Ucx(Ucx::latency(UCX_MEMORY, "-t ucp_put_lat -s 8 -n 100000")),
+        figures: &[UCX_PUT_LATENCY],
+    },
+    Probe {
+        program: direct(Perftest::latency("ib_send_lat", "-s 8 -n 100000")),
+        figures: &[DIRECT_SEND_LATENCY, DIRECT_SEND_LATENCY_P99],
+    },
+    Probe { program: Program::Ucx(Ucx::latency(UCX_MEMORY, "-t tag_lat -s 8 -n 100000")), figures: &[UCX_TAG_LATENCY] },
+    Probe { program: direct(Perftest::bandwidth("ib_write_bw", "-s 1048576 -n 3000")), figures: &[DIRECT_WRITE_1M] },
+    Probe {
+        program: Program::Ucx(Ucx::bandwidth(UCX_MEMORY, "-t ucp_put_bw -s 1048576 -n 3000")),
+        figures: &[UCX_PUT_1M],
+    },
+    Probe { program: direct(Perftest::bandwidth("ib_read_bw", "-s 1048576 -n 3000")), figures: &[DIRECT_READ_1M] },
+    Probe { program: direct(Perftest::rate("ib_write_bw", "-s 8 -l 64 -n 2048000")), figures: &[DIRECT_WRITE_RATE] },
+    Probe { program: Program::Ucx(Ucx::rate(UCX_MEMORY, "-t ucp_put_bw -s 8 -n 2000000")), figures: &[UCX_PUT_RATE] },
+    Probe { program: Program::Ucx(Ucx::latency(UCX_TCP_TLS, "-t tag_lat -s 8 -n 10000")), figures: &[UCX_TCP_LATENCY] },
+    Probe { program: Program::Ucx(Ucx::bandwidth(UCX_TCP_TLS, "-t tag_bw -s 1048576 -n 1000")), figures: &[UCX_TCP] },
     Probe { program: Program::FiPingPong { size: 8, iters: 2000 }, figures: &[FI_TCP] },
     Probe { program: own("one-sided polls"), figures: &[POLLING_TARGET, POLLING_TARGET_P99] },
     Probe { program: own("one-sided sleeps"), figures: &[SLEEPING_TARGET, SLEEPING_TARGET_P99] },
@@ -259,18 +309,26 @@ pub const PROBES: &[Probe] = &[
     Probe { program: own_through_memory("threads 2"), figures: &SHM_TWO_THREADS },
     Probe { program: own_through_memory("processes 2"), figures: &SHM_TWO_PROCESSES },
     Probe { program: own_through_memory("threads 8"), figures: &SHM_EIGHT_THREADS },
-    Probe { program: lossy("drop=0%,dir=tx,seed=1"), figures: &[LOST_NONE] },
-    Probe { program: lossy("drop=0.1%,dir=tx,seed=1"), figures: &[LOST_FEW] },
-    Probe { program: lossy("drop=1%,dir=tx,seed=1"), figures: &[LOST_MANY] },
+    Probe { program: lossy(&[("URXE_FAULTS", "drop=0%,dir=tx,seed=1")]), figures: &[LOST_NONE] },
+    Probe { program: lossy(&[("URXE_FAULTS", "drop=0.1%,dir=tx,seed=1")]), figures: &[LOST_FEW] },
+    Probe { program: lossy(&[("URXE_FAULTS", "drop=1%,dir=tx,seed=1")]), figures: &[LOST_MANY] },
+    Probe { program: lossy(&[("URXE_FAULTS", "drop=0%,dir=tx,seed=1"), SELECTIVE_REPEAT]), figures: &[REPEATED_NONE] },
+    Probe { program: lossy(&[("URXE_FAULTS", "drop=0.1%,dir=tx,seed=1"), SELECTIVE_REPEAT]), figures: &[REPEATED_FEW] },
+    Probe { program: lossy(&[("URXE_FAULTS", "drop=1%,dir=tx,seed=1"), SELECTIVE_REPEAT]), figures: &[REPEATED_MANY] },
+    Probe { program: lossy(&[("URXE_FAULTS", "drop=3%,dir=tx,seed=1"), SELECTIVE_REPEAT]), figures: &[REPEATED_MORE] },
+    Probe {
+        program: lossy(&[("URXE_FAULTS", "drop=10%,dir=tx,seed=1"), SELECTIVE_REPEAT]),
+        figures: &[REPEATED_TENTH],
+    },
 ];
 
 /// The questions.
 pub const COMPARISONS: &[Comparison] = &[
     at_most(WRITE_LATENCY, UDP_LATENCY, Some(2.0), Some(1.3)),
-    at_most(WRITE_LATENCY, UDP_LATENCY_ACKS, None, None),
+    at_most(WRITE_LATENCY, UDP_LATENCY_ACKS, None, Some(1.4)),
     at_most(WRITE_LATENCY_P99, WRITE_LATENCY, None, Some(2.0)),
     at_most(SEND_LATENCY, UDP_LATENCY, Some(2.0), Some(1.4)),
-    at_most(SEND_LATENCY, UDP_LATENCY_ACKS, None, None),
+    at_most(SEND_LATENCY, UDP_LATENCY_ACKS, None, Some(1.4)),
     at_most(SEND_LATENCY_P99, SEND_LATENCY, None, Some(2.0)),
     at_most(PINGPONG, UDP_LATENCY, Some(2.0), None),
     at_least(WRITE_1M, TCP, Some(0.5), Some(1.0)),
@@ -280,11 +338,16 @@ pub const COMPARISONS: &[Comparison] = &[
     at_least(SEND_1M, WRITE_1M, None, Some(0.9)),
     at_least(READ_1M, TCP, Some(0.5), None),
     at_least(READ_1M, WRITE_1M, None, Some(0.9)),
-    at_least(WRITE_64K, WRITE_1M, None, Some(0.8)),
-    at_least(WRITE_RATE, UDP_SMALL, None, Some(0.7)),
+    at_least(WRITE_64K, WRITE_1M, Some(0.8), Some(0.85)),
+    at_least(WRITE_RATE, UDP_SMALL, Some(0.45), Some(0.7)),
     at_most(SHM_WRITE_LATENCY, UDP_LATENCY, None, None),
     at_most(SHM_PINGPONG, UDP_LATENCY, Some(2.0), None),
     at_least(SHM_WRITE_1M, TCP, None, Some(2.0)),
+    at_most(DIRECT_WRITE_LATENCY, UCX_PUT_LATENCY, None, Some(2.0)),
+    at_most(DIRECT_SEND_LATENCY, UCX_TAG_LATENCY, None, Some(2.0)),
+    at_least(DIRECT_WRITE_1M, UCX_PUT_1M, None, Some(0.9)),
+    at_least(DIRECT_READ_1M, UCX_PUT_1M, None, Some(0.9)),
+    at_least(DIRECT_WRITE_RATE, UCX_PUT_RATE, None, None),
     at_most(WRITE_LATENCY, UCX_TCP_LATENCY, None, None),
     at_most(SEND_LATENCY, FI_TCP, None, None),
     at_least(WRITE_1M, UCX_TCP, None, None),
@@ -297,7 +360,15 @@ pub const COMPARISONS: &[Comparison] = &[
     at_most(SHM_EIGHT_THREADS[1], SHM_THREAD[1], None, None),
     at_least(LOST_FEW, LOST_NONE, None, Some(0.8)),
     at_least(LOST_MANY, LOST_NONE, None, Some(0.5)),
+    at_least(REPEATED_FEW, REPEATED_NONE, None, Some(0.97)),
+    at_least(REPEATED_MANY, REPEATED_NONE, None, Some(0.9)),
+    at_least(REPEATED_MORE, REPEATED_NONE, None, Some(0.75)),
+    at_least(REPEATED_TENTH, REPEATED_NONE, None, Some(0.4)),
 ];
+
+/// Goals of figures by themselves, on the machine of docs/performance.md.
+pub const BOUNDS: &[(Figure, Goal)] =
+    &[(DIRECT_WRITE_LATENCY, Goal::AtMost(0.25)), (DIRECT_WRITE_RATE, Goal::AtLeast(20.0))];
 
 const fn at_most(of: Figure, to: Figure, start: Option<f64>, target: Option<f64>) -> Comparison {
     Comparison { of, to, goals: Goals { start: times(start), target: times(target) } }
@@ -340,11 +411,15 @@ mod tests {
             }
             assert_eq!(of.unit, to.unit, "{} against {}", of.name, to.name);
         }
+        for (figure, _) in BOUNDS {
+            assert!(PROBES.iter().any(|probe| probe.figures.contains(figure)), "nothing measures {figure:?}");
+        }
     }
 
     #[test]
     fn goals_include_their_bound() {
         assert!(Goal::AtMost(2.0).is_met(2.0) && !Goal::AtMost(2.0).is_met(2.1));
         assert!(Goal::AtLeast(0.5).is_met(0.5) && !Goal::AtLeast(0.5).is_met(0.4));
+        assert_eq!((Goal::AtLeast(0.95).to_string(), Goal::AtMost(2.0).to_string()), ("≥ 0.95".into(), "≤ 2.0".into()));
     }
 }

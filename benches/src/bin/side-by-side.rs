@@ -21,7 +21,7 @@ struct Args {
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
     /// No further round begins after this time
-    #[arg(long, value_name = "SECONDS", default_value_t = 200)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 500)]
     limit: u64,
     /// Where the raw numbers go
     #[arg(long, value_name = "DIR", default_value = "target/bench")]
