@@ -1,7 +1,7 @@
 //! Requests that a host carries out without packets: the peer's memory is within its reach.
 //!
-//! A requester asks its host for each one-sided request of which nothing is sent yet while nothing else is outstanding. What the
-//! host carries out is complete at once. Its PSNs count as sent and acknowledged; the responder learns of them by
+//! A requester asks its host for each one-sided request of which nothing is sent yet while nothing else is outstanding; a stream
+//! of them that has begun by packets stops now and then until that is so. What the host carries out is complete at once. Its PSNs count as sent and acknowledged; the responder learns of them by
 //! [`QueuePair::skip_requests`](crate::QueuePair::skip_requests). Everything that the responder would refuse goes by packets,
 //! so that errors are the responder's alone.
 

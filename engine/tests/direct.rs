@@ -1,19 +1,26 @@
 //! Requests that a host carries out without packets.
 
 use std::cell::{Cell, RefCell};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::Deref;
 
 use urxe_engine::congestion::CongestionSettings;
-use urxe_engine::endpoint::{CqId, EndpointHost, HeapMemory, Outbox, Route, connected_attr, to_rts};
+use urxe_engine::endpoint::{
+    CqId, Datagram, EndpointHost, HeapMemory, Outbox, Received, Route, connected_attr, to_rts,
+};
 use urxe_engine::{
     AckTimer, Bind, BindError, Data, DirectOutcome, DirectRequest, Endpoint, Fault, Instant, Invalidation, Io, Key,
     Memory, Pd, Progress, QpCap, QpConfig, QpSetup, QpState, QpType, QueuePair, Refusal, Region, Remote, SendOp,
     SendWr, Sge, SgeList, WcStatus,
 };
-use urxe_wire::{Mtu, Qpn, RKey};
+use urxe_wire::packet::Service;
+use urxe_wire::{
+    Aeth, Bth, Credits, Ext, Header, Msn, Mtu, Opcode, Operation, Psn, Qpn, RKey, ROCE_PORT, Syndrome, Transport,
+};
 
 const REMOTE: Remote = Remote { addr: 0x1000, r_key: RKey(0x77) };
+const OWN: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
+const PEER: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 2));
 const NOW: Instant = Instant::from_nanos(1);
 
 /// Memory whose host reaches the peer's.
@@ -92,11 +99,10 @@ struct End {
 
 impl End {
     fn new(qp_type: QpType, outcome: DirectOutcome) -> Self {
-        let [own, peer] = [1, 2].map(|host| IpAddr::V4(Ipv4Addr::new(192, 0, 2, host)));
-        let mut endpoint = Endpoint::new(own, Reaching::new(outcome), 1);
+        let mut endpoint = Endpoint::new(OWN, Reaching::new(outcome), 1);
         let cq = endpoint.create_cq(16);
         let qpn = endpoint.create_qp(&QpSetup { sq_sig_all: true, ..QpSetup::new(qp_type, Pd(1), cq, cq) });
-        let route = Route { to: peer, source_port: 0xC000 };
+        let route = Route { to: PEER, source_port: 0xC000 };
         endpoint.connect(NOW, qpn, &connected_attr(Qpn::new(2)), Some(route)).unwrap();
         Self { endpoint, cq, qpn }
     }
@@ -116,6 +122,18 @@ impl End {
 
     fn asked(&self) -> Vec<(u32, u32)> {
         self.endpoint.memory().asked.take()
+    }
+
+    /// An ACK of all up to this PSN arrives.
+    fn acknowledge(&mut self, psn: u32) {
+        let opcode = Opcode::new(Transport::Rc, Operation::Acknowledge).unwrap();
+        let ext = Ext::Aeth(Aeth { syndrome: Syndrome::Ack(Credits::INVALID), msn: Msn::default() });
+        let header = Header { bth: Bth::new(opcode, self.qpn, Psn::new(psn)), service: Service::Connected, ext };
+        let mut bytes = vec![0; header.len()];
+        header.emit(&mut bytes);
+        let [from, to] = [PEER, OWN].map(|address| SocketAddr::new(address, ROCE_PORT));
+        let received = self.endpoint.handle_datagram(NOW, &Datagram::with_icrc(from, to, bytes));
+        assert!(matches!(received, Received::Delivered(_)), "{received:?}");
     }
 
     fn next_psn(&self) -> u32 {
@@ -148,6 +166,39 @@ fn others_go_by_packets_and_those_behind_them_wait() {
     refused.post(1, SendOp::Write(REMOTE), 0);
     assert_eq!((refused.packets(), refused.asked()), (1, vec![(0, 1)]));
     assert_eq!(refused.completed(), []);
+}
+
+/// A stream of WRITEs that began behind a SEND goes by packets, until one waits for their acknowledgement.
+#[test]
+fn a_stream_that_began_by_packets_comes_to_the_host() {
+    let mut end = End::new(QpType::Rc, DirectOutcome::Done);
+    end.post(0, SendOp::Send, 0);
+    for wr_id in 1..=12 {
+        end.post(wr_id, SendOp::Write(REMOTE), 0);
+    }
+    assert_eq!((end.packets(), end.asked()), (9, vec![]), "the SEND, and eight WRITEs");
+    end.acknowledge(8);
+    assert_eq!((end.packets(), end.asked().len()), (0, 4));
+    assert_eq!(end.completed().len(), 13);
+}
+
+/// Where the host does not carry out what was waited for, the next wait comes later.
+#[test]
+fn waiting_for_a_host_that_refuses_is_tried_less_often() {
+    let mut end = End::new(QpType::Rc, DirectOutcome::ByPackets);
+    let mut streaks = Vec::new();
+    let mut sent = 0;
+    for wr_id in 0..60 {
+        end.post(wr_id, SendOp::Write(REMOTE), 0);
+    }
+    while sent < 60 {
+        let streak = end.packets();
+        assert!(streak > 0, "{sent}");
+        streaks.push(streak);
+        sent += streak;
+        end.acknowledge(u32::try_from(sent).unwrap() - 1);
+    }
+    assert_eq!(streaks, [8, 16, 32, 4]);
 }
 
 #[test]

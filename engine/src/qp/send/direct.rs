@@ -13,6 +13,52 @@ use crate::qp::attr::QpAttr;
 /// Bytes that one call of `transmit` carries out at the peer's memory. Longer messages go by packets, which take turns.
 pub(super) const DIRECT_BURST: u32 = 64 << 20;
 
+/// Decision of a requester whose packets are outstanding to begin no more of them, so that its host can carry requests out.
+///
+/// A stream of one-sided requests that has begun by packets, before the peer's memory was within reach, would go on so: something
+/// is always outstanding. Waiting costs a round trip, so it is tried after so many requests of such a stream, and after twice as
+/// many where the host did not carry out what was waited for.
+#[derive(Debug)]
+pub(super) struct Drain {
+    /// One-sided requests in a row that have begun by packets.
+    streak: u32,
+    /// Those after which the next one waits.
+    patience: u32,
+}
+
+impl Drain {
+    const PATIENCE: u32 = 8;
+    const MOST: u32 = 4096;
+
+    /// Takes note of a request that begins by packets.
+    #[inline]
+    pub(super) fn begun(&mut self, is_one_sided: bool) {
+        self.streak = if is_one_sided { self.streak.saturating_add(1) } else { 0 };
+    }
+
+    /// Whether the next one-sided request waits until nothing is outstanding.
+    #[inline]
+    const fn waits(&self) -> bool {
+        self.streak >= self.patience
+    }
+
+    /// Takes note of the host's answer for a request before which nothing is outstanding.
+    fn answered(&mut self, is_carried_out: bool) {
+        if is_carried_out {
+            *self = Self::default();
+        } else if self.waits() {
+            self.patience = (self.patience * 2).min(Self::MOST);
+            self.streak = 0;
+        }
+    }
+}
+
+impl Default for Drain {
+    fn default() -> Self {
+        Self { streak: 0, patience: Self::PATIENCE }
+    }
+}
+
 /// Asks the host to carry out a request of which nothing is sent, whose first packet would have the PSN `psn`.
 #[cold]
 pub(super) fn ask_host<H: Host>(
@@ -49,7 +95,9 @@ impl Reliable {
             if length > left {
                 return false;
             }
-            match ask_host(config, attr, io, wqe, self.snd_max) {
+            let outcome = ask_host(config, attr, io, wqe, self.snd_max);
+            self.drain.answered(outcome != DirectOutcome::ByPackets);
+            match outcome {
                 DirectOutcome::ByPackets => return true,
                 outcome => {
                     left -= length;
@@ -65,5 +113,19 @@ impl Reliable {
             self.queue.pop();
         }
         true
+    }
+
+    /// Whether the request that would begin next waits until nothing is outstanding, so that the host can carry it out.
+    #[cold]
+    pub(super) fn awaits_host(&mut self, attr: &QpAttr) -> bool {
+        let Some(wqe) = self.queue.get_mut(self.seg_wqe).filter(|wqe| wqe.sent.is_none()) else { return false };
+        let is_one_sided = wqe.wr.op.is_one_sided()
+            && wqe.length <= DIRECT_BURST
+            && (attr.max_rd_atomic > 0 || !wqe.wr.op.takes_responder_resource());
+        let waits = is_one_sided && self.snd_una != self.snd_max && self.drain.waits();
+        if !waits {
+            self.drain.begun(is_one_sided);
+        }
+        waits
     }
 }

@@ -16,6 +16,7 @@ use urxe_wire::{Mtu, Psn};
 
 use super::ack_timer::AckTimer;
 use super::credit::Credit;
+use super::direct::Drain;
 use super::packets::{Unsent, send_data};
 use super::selective::Selective;
 use super::send_queue::SendQueue;
@@ -65,6 +66,7 @@ pub(in crate::qp) struct Reliable {
     /// Going back to this PSN because of an implied NAK has been done; once is enough.
     pub(in crate::qp) implied_nak_at: Option<Psn>,
     pub(in crate::qp) selective: Selective,
+    pub(super) drain: Drain,
 }
 
 impl Reliable {
@@ -97,6 +99,7 @@ impl Reliable {
             credit: Credit::default(),
             implied_nak_at: None,
             selective: Selective::default(),
+            drain: Drain::default(),
         }
     }
 
@@ -230,8 +233,13 @@ impl Reliable {
             if in_flight >= room && !is_pilot {
                 break;
             }
-            if may_start && io.memory.reaches_peer() && !self.carry_out(config, attr, io) {
-                return (all, Progress::More);
+            if may_start && io.memory.reaches_peer() {
+                if !self.carry_out(config, attr, io) {
+                    return (all, Progress::More);
+                }
+                if self.awaits_host(attr) {
+                    break;
+                }
             }
             let Some(wqe) = self.queue.get_mut(self.seg_wqe).filter(|wqe| wqe.failed.is_none()) else { break };
             let span = match wqe.sent {
