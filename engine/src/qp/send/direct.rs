@@ -22,7 +22,7 @@ pub(super) const DIRECT_BURST: u32 = 64 << 20;
 pub(super) struct Drain {
     /// One-sided requests in a row that have begun by packets.
     streak: u32,
-    /// Those after which the next one waits.
+    /// Length of such a row after which the next request waits.
     patience: u32,
 }
 
