@@ -95,6 +95,65 @@ static void post(struct queue *queue, unsigned slot)
     CHECK(ibv_post_wq_recv(queue->wq, &wr, &bad) == 0);
 }
 
+/* Sends frames that are at the start of the memory, a slot each, and waits until they have left. */
+static void send_slots(struct ibv_qp *tx, struct ibv_cq *cq, const uint32_t *lengths, unsigned count)
+{
+    for (unsigned i = 0; i < count; i++) {
+        struct ibv_sge part = {(uintptr_t)(memory + i * SLOT), lengths[i], mr->lkey};
+        struct ibv_send_wr *bad, wr = {.sg_list = &part, .num_sge = 1, .opcode = IBV_WR_SEND};
+        wr.send_flags = i + 1 == count ? IBV_SEND_SIGNALED : 0;
+        CHECK(ibv_post_send(tx, &wr, &bad) == 0);
+    }
+    struct ibv_wc wc;
+    while (ibv_poll_cq(cq, 1, &wc) == 0)
+        ;
+    CHECK(wc.status == IBV_WC_SUCCESS);
+}
+
+/* Takes what has come to the queues. */
+static void take(struct queue *queues, unsigned count, void (*each)(const uint8_t *frame, unsigned queue))
+{
+    for (unsigned i = 0; i < count; i++) {
+        struct ibv_wc wc[256];
+        int found = ibv_poll_cq(queues[i].cq, 256, wc);
+        CHECK(found >= 0);
+        for (int n = 0; n < found; n++) {
+            CHECK(wc[n].status == IBV_WC_SUCCESS);
+            each(queues[i].memory + queues[i].head % DEPTH * SLOT, i);
+            post(&queues[i], queues[i].head++);
+        }
+    }
+}
+
+static unsigned copies[2], others;
+
+static void count_copies(const uint8_t *frame, unsigned queue)
+{
+    (void)queue;
+    if (frame[0] & 1)
+        copies[frame[12] == 0x86]++;
+    else
+        others++;
+}
+
+/* Two of the rules match a frame of IPv6 to a group, and one of them takes it. */
+static void multicast(struct ibv_qp *tx, struct ibv_cq *cq, struct queue *queues, unsigned count)
+{
+    static const uint8_t groups[2][6] = {{1, 0, 0x5e, 1, 2, 3}, {0x33, 0x33, 0, 0, 0, 1}};
+    uint32_t lengths[4];
+    for (int i = 0; i < 4; i++)
+        lengths[i] = packet(memory + i * SLOT, i % 2, 0, ROUNDS);
+    for (int i = 0; i < 2; i++)
+        memcpy(memory + i * SLOT, groups[i], 6);
+    send_slots(tx, cq, lengths, 4);
+    /* When those behind them have come, all copies have: each queue is asked once more. */
+    for (int is_last = 0; !is_last;) {
+        is_last = others == 2;
+        take(queues, count, count_copies);
+    }
+    CHECK(copies[0] == 1 && copies[1] == 1);
+}
+
 int main(int argc, char **argv)
 {
     unsigned count = argc > 1 ? (unsigned)atoi(argv[1]) : 1, size = 1, log = 0;
@@ -216,6 +275,7 @@ int main(int argc, char **argv)
     for (unsigned i = 0; i < count; i++)
         used += queues[i].head > 0;
     CHECK(used == count);
+    multicast(tx, tx_cq, queues, count);
 
     /* Rules are made anew when the interface is registered. */
     CHECK(ibv_destroy_flow(flows[2]) == 0);

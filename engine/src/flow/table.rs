@@ -23,13 +23,13 @@ pub enum Class {
 pub struct Rule<T> {
     /// Class, asked first.
     pub class: Class,
-    /// Priority within the class; 0 is asked first.
+    /// Priority within the class; 0 is asked first, and of one priority those that do not trap.
     pub priority: u16,
     /// Condition; of [`Class::Normal`] only.
     pub wanted: Match,
     /// Actions besides the delivery.
     pub actions: Actions,
-    /// `IBV_FLOW_ATTR_FLAGS_DONT_TRAP`: later rules get the frame as well.
+    /// `IBV_FLOW_ATTR_FLAGS_DONT_TRAP`: rules of later places get the frame as well.
     pub dont_trap: bool,
     /// For whom the frames are.
     pub target: T,
@@ -39,7 +39,8 @@ pub struct Rule<T> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RuleId(u64);
 
-/// Rules in the order in which they are asked: by class, priority and age.
+/// Rules in the order in which they are asked: by place (class, priority, and those that do not trap before the others), then
+/// by age.
 #[derive(Clone, Debug)]
 pub struct FlowTable<T> {
     rules: Vec<(RuleId, Rule<T>)>,
@@ -53,8 +54,9 @@ impl<T> Default for FlowTable<T> {
 }
 
 impl<T> Rule<T> {
-    const fn place(&self) -> (Class, u16) {
-        (self.class, self.priority)
+    /// Place in the order of rules. Of those in one place, a frame belongs to one, and to others that want the same.
+    const fn place(&self) -> (Class, u16, bool) {
+        (self.class, self.priority, !self.dont_trap)
     }
 
     fn is_met(&self, headers: &Headers<'_>) -> bool {
@@ -67,7 +69,7 @@ impl<T> Rule<T> {
 }
 
 impl<T> FlowTable<T> {
-    /// Adds a rule behind those of its class and priority.
+    /// Adds a rule behind those of its place.
     pub fn insert(&mut self, rule: Rule<T>) -> RuleId {
         let id = RuleId(self.next);
         self.next += 1;
@@ -93,22 +95,25 @@ impl<T> FlowTable<T> {
         self.rules.is_empty()
     }
 
-    /// Hands `each` the rules that a received frame belongs to: the first that meets it and those equal to it, those before
-    /// that do not trap, and the sniffers.
+    /// Hands `each` the rules that a received frame belongs to: of each place the first that meets it and those equal to it, until
+    /// one of them traps; and the sniffers.
     pub fn classify<'a>(&'a self, headers: &Headers<'_>, mut each: impl FnMut(&'a Rule<T>)) {
-        let mut trapped: Option<&Rule<T>> = None;
+        let mut last: Option<&Rule<T>> = None;
         for rule in self.rules() {
-            let takes = match trapped {
-                _ if rule.class == Class::Sniffer => true,
-                // As in the flow tables of mlx5, where equal rules are one with several destinations.
-                Some(first) => first.place() == rule.place() && first.wanted == rule.wanted && !rule.dont_trap,
-                None => rule.is_met(headers),
+            if rule.class == Class::Sniffer {
+                each(rule);
+                continue;
+            }
+            let takes = match last {
+                // In mlx5 (fs.c), a place is a flow table, of which one entry takes a frame; equal rules are one entry with
+                // several destinations.
+                Some(last) if last.place() == rule.place() => last.wanted == rule.wanted,
+                Some(last) if !last.dont_trap => false,
+                _ => rule.is_met(headers),
             };
             if takes {
                 each(rule);
-                if trapped.is_none() && !rule.dont_trap && rule.class != Class::Sniffer {
-                    trapped = Some(rule);
-                }
+                last = Some(rule);
             }
         }
     }

@@ -251,6 +251,38 @@ fn the_first_rule_by_priority_and_age_takes_a_frame() {
 }
 
 #[test]
+fn rules_that_do_not_trap_come_first_and_one_of_them_takes_a_frame() {
+    const GROUP: [u8; 6] = [1, 0, 0, 0, 0, 0];
+    let to_group = |kind| matches(&[eth(GROUP, GROUP, kind, 0)]);
+    let shared = |priority, wanted, target| Rule { dont_trap: true, ..rule(Class::Normal, priority, wanted, target) };
+    let mut ipv6 = ipv6_tcp();
+    ipv6[..6].copy_from_slice(&[0x33, 0x33, 0, 0, 0, 1]);
+    let mut ipv4 = udp(&[], 7, &[]);
+    ipv4[0] |= 1;
+    // The rules of VPP's rdma driver for multicast: of IPv6, and of anything.
+    let mut table = FlowTable::default();
+    table.insert(shared(0, to_group(0x86dd), 1));
+    table.insert(shared(0, to_group(0), 2));
+    assert_eq!(classified(&table, &ipv6), [1], "one copy, though both match");
+    assert_eq!(classified(&table, &ipv4), [2]);
+    table.insert(shared(0, to_group(0x86dd), 3));
+    assert_eq!(classified(&table, &ipv6), [1, 3], "equal rules share");
+    table.insert(shared(1, to_group(0), 4));
+    assert_eq!(classified(&table, &ipv6), [1, 3, 4], "the next priority has it as well");
+    assert_eq!(classified(&table, &ipv4), [2, 4]);
+    table.insert(rule(Class::Normal, 1, to_group(0), 5));
+    table.insert(rule(Class::Normal, 2, to_group(0), 6));
+    assert_eq!(classified(&table, &ipv6), [1, 3, 4, 5], "and the first that traps is the last");
+    // A rule that does not trap comes before an older one of its priority that does.
+    let mut table = FlowTable::default();
+    table.insert(rule(Class::Normal, 0, to_group(0), 1));
+    table.insert(shared(0, to_group(0), 2));
+    assert_eq!(classified(&table, &ipv4), [2, 1]);
+    let order: Vec<_> = table.rules().map(|rule| rule.target).collect();
+    assert_eq!(order, [2, 1]);
+}
+
+#[test]
 fn the_filter_is_of_all_rules() {
     let frame = udp(&[], 7, &[]);
     let mut rules = vec![rule(Class::Normal, 0, matches(&[ports(0x40, 7)]), 0)];
