@@ -1,11 +1,37 @@
 /* Raw packet queue pairs when things go wrong: "down", the interface goes down and up; "blocked", the interface is slower than
- * the program (the caller has limited it); "closed", the program closes descriptors that are not its own. Prints "ok". */
+ * the program (the caller has limited it); "closed", the program closes descriptors that are not its own; "none", no receives
+ * are posted; "overrun", more frames come than the ring holds. The second argument is the command urxe. Prints "ok". */
 #include "raw_ethernet.h"
 
 #include <net/if.h>
+#include <netpacket/packet.h>
+#include <signal.h>
 #include <sys/ioctl.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
+
+static const char *urxe;
+
+/* A counter of this process, as `urxe status` shows it. */
+static unsigned long counter(const char *name)
+{
+    char command[4096], begin[256], line[1024];
+    CHECK(snprintf(command, sizeof command, "%s status --metrics", urxe) < (int)sizeof command);
+    int length = snprintf(begin, sizeof begin, "urxe_%s_total{device=\"urxe0\",pid=\"%d\",", name, getpid());
+    FILE *output = popen(command, "re");
+    CHECK(output);
+    unsigned long value = 0;
+    int found = 0;
+    while (fgets(line, sizeof line, output))
+        if (strncmp(line, begin, (size_t)length) == 0) {
+            value = strtoul(strrchr(line, ' '), NULL, 10);
+            found++;
+        }
+    CHECK(pclose(output) == 0 && found == 1);
+    return value;
+}
 
 static void set_link(int up)
 {
@@ -30,6 +56,7 @@ static void down(void)
         set_link(0);
         send_frame(&end, here, 61);
         CHECK(count(end.recv_cq) == 0);
+        CHECK(counter("raw_tx_lost") == round + 1u);
         set_link(1);
     }
     send_frame(&end, here, 62);
@@ -137,14 +164,105 @@ static void closed(void)
         }
 }
 
-int main(int argc, char **argv)
+/* Frames for which no receive is posted are lost, and counted. */
+static void none(void)
+{
+    /* As few as `settle` has room for. */
+    enum { FRAMES = 10 };
+    struct end end = end_in(IBV_QPS_RTS, NULL);
+    struct rule rule = rule_to(here);
+    struct ibv_flow *made = flow(&end, &rule);
+    for (int i = 0; i < FRAMES; i++)
+        send_frame(&end, here, 60);
+    settle(&end);
+    CHECK(counter("raw_rx_no_receive") == FRAMES && counter("raw_rx_lost") == 0 && counter("raw_tx_lost") == 0);
+    CHECK(ibv_destroy_flow(made) == 0);
+    finish(&end);
+}
+
+/* More than the ring has slots on lo, whose frames may be long. */
+enum { FLOOD = 500 };
+
+/* Receives while another process sends: it stops until all frames have come, and gets those that the ring has held. The others
+ * are counted, though no frame comes behind them. */
+static void overrun(void)
 {
     open_device();
-    CHECK(argc == 2);
+    struct end end = end_in(IBV_QPS_RTS, NULL);
+    struct rule rule = rule_to(here);
+    struct ibv_flow *made = flow(&end, &rule);
+    for (uint64_t i = 0; i < 16; i++)
+        post_recv(&end, i, SLOT * (1 + i), SLOT);
+    CHECK(kill(getpid(), SIGSTOP) == 0);
+    unsigned long received = 0, lost = 0;
+    double begun = now();
+    while (received + lost < FLOOD) {
+        struct ibv_wc wc[16];
+        int found = ibv_poll_cq(end.recv_cq, 16, wc);
+        CHECK(found >= 0 && now() - begun < 120);
+        for (int n = 0; n < found; n++, received++) {
+            CHECK(wc[n].status == IBV_WC_SUCCESS && wc[n].byte_len == 60);
+            post_recv(&end, wc[n].wr_id, SLOT * (1 + wc[n].wr_id), SLOT);
+        }
+        if (found == 0)
+            lost = counter("raw_rx_lost") + counter("raw_rx_no_receive");
+    }
+    CHECK(received > 0 && received + lost == FLOOD && counter("raw_rx_lost") > 0);
+    CHECK(ibv_destroy_flow(made) == 0);
+    finish(&end);
+    close_device();
+}
+
+/* Sends frames, each when the one before has come. */
+static void flood(void)
+{
+    int fd = socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC, htons(0x88b5));
+    struct sockaddr_ll lo = {.sll_family = AF_PACKET, .sll_protocol = htons(0x88b5), .sll_ifindex = (int)if_nametoindex("lo")};
+    CHECK(fd >= 0 && lo.sll_ifindex && bind(fd, (struct sockaddr *)&lo, sizeof lo) == 0);
+    static uint8_t sent[60], received[60];
+    memory = sent;
+    frame(here, sizeof sent);
+    for (int i = 0; i < FLOOD; i++) {
+        CHECK(send(fd, sent, sizeof sent, 0) == sizeof sent);
+        CHECK(recv(fd, received, sizeof received, 0) == sizeof received);
+    }
+    CHECK(close(fd) == 0);
+}
+
+/* Runs the receiver in a process of its own. */
+static void overrun_by_another(void)
+{
+    pid_t receiver = fork();
+    CHECK(receiver >= 0);
+    if (receiver == 0) {
+        /* A stopped process would stay when this one fails. */
+        CHECK(prctl(PR_SET_PDEATHSIG, SIGKILL) == 0);
+        overrun();
+        exit(0);
+    }
+    int status;
+    CHECK(waitpid(receiver, &status, WUNTRACED) == receiver && WIFSTOPPED(status));
+    flood();
+    CHECK(kill(receiver, SIGCONT) == 0 && waitpid(receiver, &status, 0) == receiver);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+int main(int argc, char **argv)
+{
+    CHECK(argc == 3);
+    urxe = argv[2];
+    if (strcmp(argv[1], "overrun") == 0) {
+        overrun_by_another();
+        puts("ok");
+        return 0;
+    }
+    open_device();
     if (strcmp(argv[1], "down") == 0)
         down();
     else if (strcmp(argv[1], "blocked") == 0)
         blocked();
+    else if (strcmp(argv[1], "none") == 0)
+        none();
     else
         closed();
     close_device();

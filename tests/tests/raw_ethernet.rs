@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Result, ensure};
-use urxe_tests::{Host, Perftest, TIMEOUT, World, wait_until};
+use anyhow::{Context as _, Result, ensure};
+use urxe_tests::artifacts::urxe;
+use urxe_tests::{Host, Perftest, Process, TIMEOUT, World, wait_until};
 
 const NEAR: &str = "02:00:00:00:00:01";
 const FAR: &str = "02:00:00:00:00:02";
@@ -37,17 +38,19 @@ fn offloads() -> Result<()> {
     Ok(())
 }
 
-/// The interface goes down and up, is slower than the program, or the program closes descriptors.
+/// The interface goes down and up, is slower than the program, or the program closes descriptors, posts no receives or is slower than
+/// the interface. What is lost is counted.
 #[test]
 fn trouble() -> Result<()> {
-    for trouble in ["down", "blocked", "closed"] {
+    let urxe = urxe()?.to_str().context("a path that is no text")?.to_owned();
+    for trouble in ["down", "blocked", "closed", "none", "overrun"] {
         let world = World::new()?;
         if trouble == "blocked" {
             let limit =
                 ["qdisc", "add", "dev", "lo", "root", "tbf", "rate", "50mbit", "burst", "64kb", "limit", "64mb"];
             world.host().run("tc", &limit)?;
         }
-        let finished = world.host().run(program("raw_trouble", &world)?, &[trouble])?;
+        let finished = world.host().run(program("raw_trouble", &world)?, &[trouble, &urxe])?;
         ensure!(finished.stdout == "ok\n" && finished.stderr.is_empty(), "{trouble}: {finished}");
     }
     Ok(())

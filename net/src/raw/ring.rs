@@ -35,7 +35,9 @@ pub(super) struct Ring {
     slot: usize,
     slots: usize,
     next: usize,
-    /// Frames have found no slot.
+    /// Frames taken since the ring was last seen empty.
+    run: usize,
+    /// Frames have found no slot, or may have.
     pub(super) has_lost: bool,
 }
 
@@ -68,7 +70,7 @@ impl Ring {
         // SAFETY: our mapping. A forked child has no device, and would keep the ring.
         unsafe { libc::madvise(memory, length, libc::MADV_DONTFORK) };
         let memory = NonNull::new(memory.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Self { memory, length, slot, slots, next: 0, has_lost: false })
+        Ok(Self { memory, length, slot, slots, next: 0, run: 0, has_lost: false })
     }
 
     /// Returns the status word of a slot, which the kernel writes too.
@@ -84,10 +86,11 @@ impl Ring {
 
     /// Hands frames to `each`, oldest first, up to `most`. Returns how many there were.
     pub(super) fn take(&mut self, most: usize, mut each: impl FnMut(RawFrame<'_>)) -> usize {
-        for taken in 0..most {
+        let mut taken = 0;
+        while taken < most {
             let status = self.status(self.next).load(Ordering::Acquire);
             if status & libc::TP_STATUS_USER == 0 {
-                return taken;
+                break;
             }
             self.has_lost |= status & libc::TP_STATUS_LOSING != 0;
             // SAFETY: the kernel does not touch a slot that it has given to us, and nobody else has the ring.
@@ -98,8 +101,16 @@ impl Ring {
             }
             self.status(self.next).store(libc::TP_STATUS_KERNEL, Ordering::Release);
             self.next = (self.next + 1) % self.slots;
+            taken += 1;
         }
-        most
+        self.run += taken;
+        if !self.has_frames() {
+            // The kernel tells of losses in the frame that comes after them, for which one may wait for ever. But it loses frames
+            // only while every slot is taken, and then as many frames follow one another.
+            self.has_lost |= self.run >= self.slots;
+            self.run = 0;
+        }
+        taken
     }
 }
 

@@ -88,7 +88,8 @@ impl RawRx {
         self.ring.take(most, each)
     }
 
-    /// Returns how many frames found no slot of the ring since the last call.
+    /// Returns how many frames found no slot of the ring since the last call, as far as what is in the ring tells of losses: all,
+    /// once it is empty.
     #[must_use]
     pub fn take_lost(&mut self) -> u64 {
         if !core::mem::take(&mut self.ring.has_lost) {
