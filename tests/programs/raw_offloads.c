@@ -151,6 +151,29 @@ static void stripping_queues(void)
     finish(&sender);
 }
 
+/* As many indirection tables as the device says, and no more. */
+static void tables(void)
+{
+    struct ibv_device_attr_ex attr;
+    CHECK(ibv_query_device_ex(context, NULL, &attr) == 0);
+    uint32_t most = attr.rss_caps.max_rwq_indirection_tables;
+    struct ibv_cq *cq = ibv_create_cq(context, 1, NULL, NULL, 0);
+    struct ibv_wq_init_attr init = {.wq_type = IBV_WQT_RQ, .max_wr = 1, .max_sge = 1, .pd = pd, .cq = cq};
+    struct ibv_wq *wq = cq ? ibv_create_wq(context, &init) : NULL;
+    struct ibv_rwq_ind_table_init_attr one = {.ind_tbl = &wq};
+    struct ibv_rwq_ind_table **made = calloc(most, sizeof *made);
+    CHECK(wq && made && most > 0);
+    for (uint32_t i = 0; i < most; i++)
+        CHECK((made[i] = ibv_create_rwq_ind_table(context, &one)));
+    errno = 0;
+    CHECK(!ibv_create_rwq_ind_table(context, &one) && errno == ENOMEM);
+    CHECK(ibv_destroy_rwq_ind_table(made[0]) == 0 && (made[0] = ibv_create_rwq_ind_table(context, &one)));
+    for (uint32_t i = 0; i < most; i++)
+        CHECK(ibv_destroy_rwq_ind_table(made[i]) == 0);
+    free(made);
+    CHECK(ibv_destroy_wq(wq) == 0 && ibv_destroy_cq(cq) == 0);
+}
+
 /* A header of Ethernet, IPv4 and TCP with options; FIN, PSH, CWR and ACK. */
 static void tcp_header(uint8_t *to)
 {
@@ -277,6 +300,7 @@ int main(void)
     open_device();
     stripping();
     stripping_queues();
+    tables();
     segmentation();
     counters();
     close_device();

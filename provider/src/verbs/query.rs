@@ -107,7 +107,7 @@ pub(crate) fn extended(context: &Context, answer: &mut v::ibv_device_attr_ex) {
     answer.max_wq_type_rq = context.quotas().qp.most();
     answer.rss_caps = v::ibv_rss_caps {
         supported_qpts: 1 << v::IBV_QPT_RAW_PACKET,
-        max_rwq_indirection_tables: limits::MAX_RWQ_IND_TABLES,
+        max_rwq_indirection_tables: context.quotas().ind_table.most(),
         max_rwq_indirection_table_size: limits::MAX_RWQ_IND_TABLE,
         rx_hash_fields_mask: ALL_FIELDS,
         rx_hash_function: v::IBV_RX_HASH_FUNC_TOEPLITZ.to_le_bytes()[0],

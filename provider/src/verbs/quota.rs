@@ -19,6 +19,7 @@ pub(crate) struct Quotas {
     pub(crate) ah: Quota,
     pub(crate) comp_cntr: Quota,
     pub(crate) counters: Quota,
+    pub(crate) ind_table: Quota,
     /// Open contexts, of which there may be any number.
     pub(crate) ctx: Arc<Objects>,
 }
@@ -54,6 +55,7 @@ impl Quotas {
             ah: Quota::new("max_ah of ibv_query_device", limits::MAX_AH),
             comp_cntr: Quota::new("max_counters of ibv_query_comp_cntr_caps", limits::MAX_COMP_CNTR),
             counters: Quota::new("flow counters of a device", limits::MAX_FLOW_COUNTERS),
+            ind_table: Quota::new("max_rwq_indirection_tables of ibv_query_device_ex", limits::MAX_RWQ_IND_TABLES),
             ctx: Arc::default(),
         }
     }

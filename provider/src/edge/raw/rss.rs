@@ -17,6 +17,7 @@ use crate::edge::users::{Use, Users};
 use crate::edge::{int_verb, mr, ptr_verb};
 use crate::kernel::Errno;
 use crate::verbs::diagnostics;
+use crate::verbs::quota::Counted;
 use urxe_runtime::limits;
 use urxe_runtime::raw::{RecvQueue, Rss};
 use urxe_runtime::sanitizer;
@@ -32,6 +33,7 @@ struct TableObject {
     /// Queue pairs with the table.
     users: Users,
     used: Use,
+    _counted: Counted,
 }
 
 pub(in crate::edge) unsafe extern "C" fn create_rwq_ind_table(
@@ -49,6 +51,7 @@ pub(in crate::edge) unsafe extern "C" fn create_rwq_ind_table(
         if attr.comp_mask != 0 || attr.ind_tbl.is_null() {
             return Err(EINVAL);
         }
+        let counted = context.quotas().ind_table.take()?;
         // SAFETY: a table of that size, of queues that are ours.
         let objects = (0..size as usize).map(|at| unsafe { wq::object(attr.ind_tbl.add(at).read()) });
         let objects: Vec<_> = objects.collect();
@@ -63,7 +66,8 @@ pub(in crate::edge) unsafe extern "C" fn create_rwq_ind_table(
             ind_tbl_num: ind_tbl_num.unwrap_or_default(),
             comp_mask: 0,
         };
-        Ok(Box::into_raw(Box::new(TableObject { ibv, queues, users: Users::default(), used })).cast())
+        let object = TableObject { ibv, queues, users: Users::default(), used, _counted: counted };
+        Ok(Box::into_raw(Box::new(object)).cast())
     })
 }
 
