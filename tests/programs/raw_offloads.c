@@ -251,6 +251,12 @@ static void segmentation(void)
         CHECK(count(end.send_cq) == 0);
     }
     CHECK(ibv_destroy_flow(made) == 0);
+    /* As many segments as there can be. */
+    struct ibv_sge most = part(0, 1 << 16);
+    wr.sg_list = &most;
+    wr.num_sge = wr.tso.mss = 1;
+    CHECK(attr.tso_caps.max_tso == 1 << 16 && ibv_post_send(end.qp, &wr, &bad) == 0);
+    CHECK(next(end.send_cq).status == IBV_WC_SUCCESS);
     finish(&end);
     /* A queue pair that has not asked for it. */
     end = end_in(IBV_QPS_RTS, NULL);

@@ -145,7 +145,8 @@ impl<'a> Stage<'a> {
         let whole = usize::try_from(request.data.length()).unwrap_or(usize::MAX);
         let _turn = work.memory.turn();
         let mut offset = 0;
-        for number in 0_u16.. {
+        // `MAX_TSO` bytes are no more segments than that.
+        for number in 0..=u16::MAX {
             let (start, length) = (send.bytes.len(), mss.min(whole - offset));
             send.bytes.extend_from_slice(header);
             send.bytes.resize(start + header.len() + length, 0);
