@@ -108,6 +108,33 @@ fn run_between(world: &World, other: &Host, program: &str, args: &[&str]) -> Res
     Perftest { server, client }.finish()
 }
 
+/// Two processes receive on one interface, each what its rule asks for; the end of one changes nothing for the other. A third sees
+/// what another process of its host sends.
+#[test]
+fn processes_on_one_interface() -> Result<()> {
+    let (world, other) = cabled()?;
+    let program = program("raw_processes", &world)?;
+    let short = world.host().spawn(&program, &["receive", "1", "100"])?;
+    let long = world.host().spawn(&program, &["receive", "2", "200"])?;
+    let sniffer = other.spawn(&program, &["sniff", "2", "200"])?;
+    for process in [&short, &long, &sniffer] {
+        wait_until("a receiver has its rule", || {
+            ensure!(process.stderr_so_far().is_empty(), "a receiver failed: {}", process.stderr_so_far());
+            Ok(process.stdout_so_far() == "ready\n")
+        })?;
+    }
+    let finish = |process: Process| -> Result<()> {
+        let said = process.finish(TIMEOUT)?.success()?;
+        ensure!(said.stdout == "ready\nok\n" && said.stderr.is_empty(), "{said}");
+        Ok(())
+    };
+    other.run(&program, &["send", "0", "100"])?;
+    finish(short)?;
+    other.run(&program, &["send", "100", "200"])?;
+    finish(long)?;
+    finish(sniffer)
+}
+
 /// Packets of IPv4 and UDP. Both ends are told the client's addresses first.
 const UDP: [&str; 8] = ["-j", "10.77.0.1", "-J", "10.77.0.2", "-k", "4001", "-K", "4002"];
 const UDP_OVER_IPV6: [&str; 9] = ["--raw_ipv6", "-j", "fd77::1", "-J", "fd77::2", "-k", "4001", "-K", "4002"];
@@ -169,6 +196,13 @@ fn perftest_multicast() -> Result<()> {
     let said = server.finish(TIMEOUT)?;
     ensure!(said.stdout.lines().any(|line| line.trim_start().starts_with("512 ") && line.contains(" 5000 ")), "{said}");
     Ok(())
+}
+
+/// Both ends on `lo` of one host.
+#[test]
+fn perftest_processes_on_lo() -> Result<()> {
+    let world = World::new()?;
+    run_between(&world, world.host(), "raw_ethernet_lat", &["-n", "500", "-s", "64"])
 }
 
 #[test]
