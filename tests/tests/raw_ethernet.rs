@@ -56,6 +56,41 @@ fn trouble() -> Result<()> {
     Ok(())
 }
 
+/// Without CAP_NET_RAW: EPERM, and what to do about it.
+#[test]
+fn without_the_capability() -> Result<()> {
+    let world = World::new()?;
+    let mut command = world.host().command("setpriv");
+    command.args(["--bounding-set=-net_raw", "--inh-caps=-net_raw"]).arg(program("raw_ethernet", &world)?);
+    command.env("URXE_EXPLAIN", "1");
+    let said = world.host().start(command)?.finish(TIMEOUT)?.failure()?;
+    // EPERM.
+    ensure!(said.stdout.is_empty() && said.stderr.contains("ibv_create_qp(pd, &init)) (errno 1)"), "{said}");
+    for word in ["CAP_NET_RAW", "unshare -Urn", "setcap cap_net_raw+ep", "--cap-add=NET_RAW"] {
+        ensure!(said.stderr.contains(word), "{word}: {said}");
+    }
+    Ok(())
+}
+
+/// A user without rights runs a program that has the capability: it finds an urxe that is installed.
+#[test]
+#[ignore = "needs root: in a user namespace of one user there are no others"]
+fn a_program_with_the_capability() -> Result<()> {
+    // SAFETY: no preconditions.
+    ensure!(unsafe { libc::geteuid() } == 0, "this test needs root: only root can be another user");
+    let world = World::new()?;
+    let program = program("raw_ethernet", &world)?;
+    std::fs::set_permissions(world.dir(), std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
+    let path = program.to_str().context("a path that is no text")?;
+    let user = ["--reuid=65533", "--regid=65533", "--clear-groups", path];
+    let said = world.host().try_run("setpriv", &user)?.failure()?;
+    ensure!(said.stderr.contains("ibv_create_qp(pd, &init)) (errno 1)"), "{said}");
+    world.host().run("setcap", &["cap_net_raw+ep", path])?;
+    let said = world.host().run("setpriv", &user)?;
+    ensure!(said.stdout == "ok\n" && said.stderr.is_empty(), "{said}");
+    Ok(())
+}
+
 /// The order of calls of VPP's rdma driver: every flow stays on its queue, and no frame is lost; also when the device is closed with
 /// everything in use.
 #[test]

@@ -182,7 +182,8 @@ fn raw_ethernet() -> Finding {
     match urxe_net::raw::check_rights() {
         Ok(()) => Finding::fine("raw Ethernet: allowed; the host's network stack gets a copy of every frame"),
         Err(error) => Finding::fine(format!(
-            "raw Ethernet: not allowed here ({error}); programs that want it need CAP_NET_RAW: `unshare -Urn`, --cap-add=NET_RAW"
+            "raw Ethernet: not allowed here ({error}); programs that want it need CAP_NET_RAW: `unshare -Urn`, --cap-add=NET_RAW, \
+             or `setcap cap_net_raw+ep PROGRAM` where urxe is installed"
         )),
     }
 }

@@ -135,7 +135,8 @@ pub(super) fn refused(error: &io::Error) -> Errno {
     diagnostics::wrong(
         errno,
         "raw packet queue pairs need CAP_NET_RAW in the network namespace of the interface",
-        "run as root, in `unshare -Urn`, or with the container's --cap-add=NET_RAW",
+        "run as root, in `unshare -Urn`, with the container's --cap-add=NET_RAW, or, where urxe is installed, after \
+         `setcap cap_net_raw+ep PROGRAM`",
     )
 }
 
