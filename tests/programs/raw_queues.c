@@ -154,6 +154,63 @@ static void multicast(struct ibv_qp *tx, struct ibv_cq *cq, struct queue *queues
     CHECK(copies[0] == 1 && copies[1] == 1);
 }
 
+/* Vectors of Microsoft's "Verifying the RSS Hash Calculation" over TCP and IPv4: source, destination, ports, and hash. */
+static const struct { uint8_t addresses[8]; uint16_t from, to; uint32_t hash; } vectors[5] = {
+    {{66, 9, 149, 187, 161, 142, 100, 80}, 2794, 1766, 0x51ccc178},
+    {{199, 92, 111, 2, 65, 69, 140, 83}, 14230, 4739, 0xc626b0ea},
+    {{24, 19, 198, 95, 12, 22, 207, 184}, 12898, 38024, 0x5c2b394a},
+    {{38, 27, 205, 30, 209, 142, 163, 6}, 48228, 2217, 0xafc7327f},
+    {{153, 39, 163, 191, 202, 188, 127, 2}, 44251, 1303, 0x10e828a2},
+};
+static unsigned checked;
+
+static void check_vector(const uint8_t *frame, unsigned queue)
+{
+    for (unsigned i = 0; i < 5; i++)
+        if (memcmp(frame + 26, vectors[i].addresses, 8) == 0) {
+            CHECK(queue == vectors[i].hash % 4);
+            checked++;
+        }
+}
+
+/* A table of four queues, and packets whose hash is known. */
+static void known_hashes(struct ibv_qp *tx, struct ibv_cq *cq, struct queue *queues)
+{
+    static uint8_t key[40] = {
+        0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0, 0xd0, 0xca, 0x2b, 0xcb,
+        0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c, 0x6a, 0x42, 0xb7, 0x3b, 0xbe, 0xac, 0x01, 0xfa,
+    };
+    static const uint8_t all[6] = {0xff, 0xff, 0xff, 0xff, 0xff, 0xff};
+    struct ibv_wq *table[4] = {queues[0].wq, queues[1].wq, queues[2].wq, queues[3].wq};
+    struct ibv_rwq_ind_table_init_attr ind = {.log_ind_tbl_size = 2, .ind_tbl = table};
+    struct ibv_rwq_ind_table *rwq = ibv_create_rwq_ind_table(context, &ind);
+    CHECK(rwq);
+    struct ibv_qp_init_attr_ex ex = {
+        .qp_type = IBV_QPT_RAW_PACKET,
+        .comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_IND_TABLE | IBV_QP_INIT_ATTR_RX_HASH,
+        .pd = pd,
+        .rwq_ind_tbl = rwq,
+        .rx_hash_conf = {.rx_hash_function = IBV_RX_HASH_FUNC_TOEPLITZ, .rx_hash_key_len = sizeof key, .rx_hash_key = key},
+    };
+    ex.rx_hash_conf.rx_hash_fields_mask =
+        IBV_RX_HASH_SRC_IPV4 | IBV_RX_HASH_DST_IPV4 | IBV_RX_HASH_SRC_PORT_TCP | IBV_RX_HASH_DST_PORT_TCP;
+    struct ibv_qp *rx = ibv_create_qp_ex(context, &ex);
+    CHECK(rx);
+    struct ibv_flow *made = flow(rx, mac, all, 0, 0);
+    uint32_t lengths[5];
+    for (unsigned i = 0; i < 5; i++) {
+        uint8_t *at = memory + i * SLOT;
+        lengths[i] = packet(at, 0, vectors[i].from, 0);
+        memcpy(at + 26, vectors[i].addresses, 8);
+        at[36] = (uint8_t)(vectors[i].to >> 8);
+        at[37] = (uint8_t)vectors[i].to;
+    }
+    send_slots(tx, cq, lengths, 5);
+    while (checked < 5)
+        take(queues, 4, check_vector);
+    CHECK(ibv_destroy_flow(made) == 0 && ibv_destroy_qp(rx) == 0 && ibv_destroy_rwq_ind_table(rwq) == 0);
+}
+
 int main(int argc, char **argv)
 {
     unsigned count = argc > 1 ? (unsigned)atoi(argv[1]) : 1, size = 1, log = 0;
@@ -282,6 +339,8 @@ int main(int argc, char **argv)
     flows[2] = flow(rx[0], mac, all, 0, 0);
     for (int i = 0; i < 4; i++)
         CHECK(ibv_destroy_flow(flows[i]) == 0);
+    if (count == 4)
+        known_hashes(tx, tx_cq, queues);
     /* In the wrong order first. */
     CHECK(ibv_destroy_wq(queues[0].wq) == EBUSY && ibv_destroy_rwq_ind_table(rwq) == EBUSY);
     struct ibv_wq_attr failed = {.attr_mask = IBV_WQ_ATTR_STATE, .wq_state = IBV_WQS_ERR};

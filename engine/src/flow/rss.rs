@@ -89,6 +89,34 @@ mod tests {
         ([153, 39, 163, 191], [202, 188, 127, 2], 44251, 1303, 0x5d18_09c5, 0x10e8_28a2),
     ];
 
+    type Ipv6 = (u128, u128, u16, u16, u32, u32);
+    const VECTORS_OF_IPV6: [Ipv6; 3] = [
+        (
+            0x3ffe_2501_0200_1fff_0000_0000_0000_0007,
+            0x3ffe_2501_0200_0003_0000_0000_0000_0001,
+            2794,
+            1766,
+            0x2cc1_8cd5,
+            0x4020_7d3d,
+        ),
+        (
+            0x3ffe_0501_0008_0000_0260_97ff_fe40_efab,
+            0xff02_0000_0000_0000_0000_0000_0000_0001,
+            14230,
+            4739,
+            0x0f0c_461c,
+            0xdde5_1bbf,
+        ),
+        (
+            0x3ffe_1900_4545_0003_0200_f8ff_fe21_67cf,
+            0xfe80_0000_0000_0000_0200_f8ff_fe21_67cf,
+            44251,
+            38024,
+            0x4b61_e985,
+            0x02d1_feef,
+        ),
+    ];
+
     fn tcp(src: [u8; 4], dst: [u8; 4], src_port: u16, dst_port: u16) -> Vec<u8> {
         let mut frame = Vec::from([0; 12]);
         frame.extend([8, 0, 0x45, 0, 0, 40, 0, 0, 0, 0, 64, 6, 0, 0]);
@@ -111,15 +139,15 @@ mod tests {
     }
 
     #[test]
-    fn a_vector_of_microsoft_over_ipv6() {
-        let mut frame = Vec::from([0; 12]);
-        frame.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 20, 6, 64]);
-        let (src, dst) =
-            (0x3ffe_2501_0200_1fff_0000_0000_0000_0007_u128, 0x3ffe_2501_0200_0003_0000_0000_0000_0001_u128);
-        frame.extend([src.to_be_bytes(), dst.to_be_bytes()].concat());
-        frame.extend([2794_u16.to_be_bytes(), 1766_u16.to_be_bytes()].concat());
-        frame.extend([0; 16]);
-        let hash = |fields| Toeplitz { key: MICROSOFT, fields }.hash(&Headers::parse(&frame));
-        assert_eq!((hash(0xc), hash(0x3c)), (0x2cc1_8cd5, 0x4020_7d3d));
+    fn vectors_of_microsoft_over_ipv6() {
+        for (src, dst, src_port, dst_port, addresses, both) in VECTORS_OF_IPV6 {
+            let mut frame = Vec::from([0; 12]);
+            frame.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 20, 6, 64]);
+            frame.extend([src.to_be_bytes(), dst.to_be_bytes()].concat());
+            frame.extend([src_port.to_be_bytes(), dst_port.to_be_bytes()].concat());
+            frame.extend([0; 16]);
+            let hash = |fields| Toeplitz { key: MICROSOFT, fields }.hash(&Headers::parse(&frame));
+            assert_eq!((hash(0xc), hash(0x3c)), (addresses, both));
+        }
     }
 }
