@@ -109,7 +109,7 @@ fn capabilities_of_the_port() {
     });
 }
 
-const NO_RAW: &str = "there are no raw packets";
+const ONLY_RAW: &str = "only raw packets have checksums";
 const NO_VERB: &str = "libibverbs has no verb for it";
 
 /// `enum ibv_device_cap_flags`, and what `ib_user_verbs.h` has above.
@@ -172,7 +172,7 @@ const DEVICE: &[Row] = &[
             reads(&pair, &window, &region, &local)
         }),
     ),
-    Row(18, "UD_IP_CSUM", Never(NO_RAW)),
+    Row(18, "UD_IP_CSUM", Never(ONLY_RAW)),
     Row(20, "XRC", ByDoing(|device| Ok(Xrcd::open(device, -1, libc::O_CREAT).is_ok()))),
     Row(
         21,
@@ -206,7 +206,7 @@ const DEVICE: &[Row] = &[
             reads(&pair, &window, &region, &local)
         }),
     ),
-    Row(25, "RC_IP_CSUM", Never(NO_RAW)),
+    Row(25, "RC_IP_CSUM", Never(ONLY_RAW)),
     // `raw_ethernet` shows it.
     Row(
         26,
@@ -229,7 +229,7 @@ const DEVICE: &[Row] = &[
             Ok(flow == Some(0))
         }),
     ),
-    Row(34, "RAW_SCATTER_FCS", Never(NO_RAW)),
+    Row(34, "RAW_SCATTER_FCS", Never("Linux hands on no FCS")),
     Row(
         36,
         "PCI_WRITE_END_PADDING",

@@ -48,7 +48,7 @@ pub(super) unsafe fn create(
         return Err(diagnostics::wrong(
             Errno(libc::EOPNOTSUPP),
             "comp_mask or create_flags ask for what raw packet queue pairs do not have",
-            "set no create_flags but IBV_QP_CREATE_CVLAN_STRIPPING, and leave RSS out",
+            "set no create_flags but IBV_QP_CREATE_CVLAN_STRIPPING; RSS needs IBV_QP_INIT_ATTR_IND_TABLE",
         ));
     }
     let max_tso_header = if given(v::IBV_QP_INIT_ATTR_MAX_TSO_HEADER) { u32::from(attr.max_tso_header) } else { 0 };
