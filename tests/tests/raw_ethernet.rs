@@ -261,6 +261,14 @@ fn perftest_rate_of_rules() -> Result<()> {
     Ok(())
 }
 
+/// Bursts, at a rate that the queue pair keeps. Each send has a completion of its own, for which the client waits, and there are fewer
+/// than the server's queue has room for: it leaves out answers otherwise.
+#[test]
+fn perftest_bursts() -> Result<()> {
+    let rate = ["--rate_limit_type=PP", "--rate_units=M", "--rate_limit=10000", "--burst_size=16", "--cq-mod=1"];
+    run_pair("raw_ethernet_burst_lat", &[&["-n", "100", "-s", "64"][..], &rate].concat())
+}
+
 /// Frames on the cable, as tshark reads them.
 #[test]
 fn frames_on_the_cable() -> Result<()> {
