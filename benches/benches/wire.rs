@@ -37,7 +37,7 @@ fn packet(len: usize) -> Vec<u8> {
 }
 
 /// Packet with the ICRC of a sender that uses this identification.
-fn sealed(flow: &Flow, ip_id: u16, len: usize) -> Vec<u8> {
+fn with_icrc(flow: &Flow, ip_id: u16, len: usize) -> Vec<u8> {
     let mut bytes = packet(len);
     let icrc = icrc::compute(flow, ip_id, &bytes);
     bytes.extend_from_slice(&icrc.to_le_bytes());
@@ -58,7 +58,7 @@ fn bench_icrc(c: &mut Criterion) {
         // Packets of our own: the identification is the expected one. And of others: it has to be found.
         let flow = ipv4();
         for (name, ip_id) in [("verify/exact", 0), ("verify/recovered", 0xBD2E)] {
-            let datagram = sealed(&flow, ip_id, len);
+            let datagram = with_icrc(&flow, ip_id, len);
             assert_ne!(icrc::verify(&flow, 0, &datagram), Check::Bad);
             group.bench_function(BenchmarkId::new(name, len), |b| {
                 b.iter(|| icrc::verify(black_box(&flow), black_box(0), black_box(&datagram)));
@@ -74,7 +74,7 @@ fn bench_icrc(c: &mut Criterion) {
 
 fn bench_packet(c: &mut Criterion) {
     let mut group = c.benchmark_group("packet");
-    let datagram = sealed(&ipv4(), 0, 64);
+    let datagram = with_icrc(&ipv4(), 0, 64);
     group.bench_function("parse", |b| b.iter(|| Packet::parse(black_box(&datagram))));
     let header = Packet::parse(&datagram).expect("made above").header;
     let mut bytes = [0; 64];

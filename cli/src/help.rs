@@ -8,8 +8,8 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Command};
 use clap_complete::Shell;
 
-use crate::misspelt::nearest;
 use crate::out;
+use crate::suggest::nearest;
 
 /// Subcommands by what somebody wants to do.
 const TASKS: [(&str, &[&str]); 5] = [

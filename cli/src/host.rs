@@ -1,4 +1,4 @@
-//! Checks of the machine for a provider in *plain* mode (no preload); they only warn.
+//! Checks of the machine for an installed provider, which nothing preloads; they only warn.
 
 use std::path::Path;
 

@@ -20,13 +20,13 @@ mod layout;
 mod libibverbs;
 mod library;
 mod manifest;
-mod misspelt;
 mod options;
 mod out;
 mod plan;
 mod run;
 mod status;
 mod stub;
+mod suggest;
 mod sysfs;
 mod top;
 mod topology;
@@ -84,8 +84,8 @@ enum Command {
     CdiCheck,
     #[command(name = doctor::probe::SUBCOMMAND, hide = true)]
     Probe,
-    #[command(name = run::janitor::SUBCOMMAND, hide = true)]
-    Janitor(run::janitor::Args),
+    #[command(name = run::reaper::SUBCOMMAND, hide = true)]
+    Reaper(run::reaper::Args),
 }
 
 fn main() -> ExitCode {
@@ -113,8 +113,8 @@ fn main() -> ExitCode {
         Command::Status(args) => status::run(&args).map(done),
         Command::Doctor(args) => doctor::run(&args),
         Command::Probe => doctor::probe::run().map(done),
-        Command::Janitor(args) => {
-            run::janitor::run(&args);
+        Command::Reaper(args) => {
+            run::reaper::run(&args);
             return ExitCode::SUCCESS;
         }
     };
@@ -167,7 +167,7 @@ mod tests {
                 assert_eq!(rows, 1, "{}: {help}", command.get_name());
             }
             assert!(help.lines().all(|line| line.len() <= 100), "{help}");
-            assert!(!help.contains("cdi-check") && !help.contains("janitor") && !help.contains("probe"), "{help}");
+            assert!(!help.contains("cdi-check") && !help.contains("reaper") && !help.contains("probe"), "{help}");
         }
     }
 }

@@ -152,13 +152,13 @@ fn earliest(all: &[Held]) -> u64 {
 }
 
 /// `packet` with its ICRC, as sent alone.
-fn sealed(route: &Route, packet: &[u8]) -> Vec<u8> {
+fn with_icrc(route: &Route, packet: &[u8]) -> Vec<u8> {
     let flow = icrc::Flow::new(route.local(), route.remote());
     [packet, &icrc::compute(&flow, 0, packet).to_le_bytes()].concat()
 }
 
 /// `packet` with an ICRC, as if it had arrived in place of `datagram`.
-fn resealed(datagram: &Datagram<'_>, mut packet: Vec<u8>) -> Vec<u8> {
+fn with_new_icrc(datagram: &Datagram<'_>, mut packet: Vec<u8>) -> Vec<u8> {
     let icrc = datagram.flow.map_or(0, |flow| icrc::compute(flow, datagram.expected_id, &packet));
     packet.extend(icrc.to_le_bytes());
     packet
@@ -219,7 +219,7 @@ impl Observer {
             }
             Verdict::Drop => {
                 self.spoilt_sent(qpn, &route);
-                self.lost(&route, &sealed(&route, packet));
+                self.lost(&route, &with_icrc(&route, packet));
                 batch.forget();
             }
             Verdict::Mutate(id) => {
@@ -320,11 +320,11 @@ impl Observer {
     }
 
     /// Decides about a received packet.
-    pub fn fate(&self, datagram: &Datagram<'_>) -> Decision {
+    pub fn action(&self, datagram: &Datagram<'_>) -> Decision {
         let Some(faults) = &self.faults else { return Decision::Accept };
         let (qpn, payload) = (datagram.dest_qpn(), datagram.payload);
         let verdict = faults.verdict(Direction::Received, qpn, datagram.headers.peer, payload, payload.len());
-        let (fate, what) = match verdict {
+        let (action, what) = match verdict {
             Verdict::Pass => (Decision::Accept, None),
             Verdict::BreakQp => {
                 self.break_qp(faults, qpn);
@@ -358,11 +358,11 @@ impl Observer {
                 if let Some(payload) = payload_mut(&mut packet) {
                     faults.script().mutate(id, payload);
                 }
-                (Decision::Replace(resealed(datagram, packet)), Some("payload changed"))
+                (Decision::Replace(with_new_icrc(datagram, packet)), Some("payload changed"))
             }
             Verdict::Refuse(syndrome) => match refusal(payload, syndrome) {
                 Some(packet) => {
-                    let packet = resealed(datagram, packet);
+                    let packet = with_new_icrc(datagram, packet);
                     super::packet_context::with(|context| context.asked_for = Some(qpn));
                     (Decision::Replace(packet), Some("taken for a refusal"))
                 }
@@ -375,7 +375,7 @@ impl Observer {
         for held in faults.overtaken(false) {
             faults.hold(AT_ONCE, None, held);
         }
-        fate
+        action
     }
 
     /// Packets that had been held back and arrive now.

@@ -46,7 +46,7 @@ impl Interceptor for Observer {
     }
 
     fn verdict(&self, datagram: &Datagram<'_>) -> Verdict {
-        self.fate(datagram)
+        self.action(datagram)
     }
 
     fn is_late(&self) {

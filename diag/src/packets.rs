@@ -153,13 +153,13 @@ impl Observer {
     }
 
     /// A packet is about to be sent.
-    pub(super) fn sent(&self, sealed: &CommittedPacket<'_>) {
+    pub(super) fn sent(&self, committed: &CommittedPacket<'_>) {
         let Some(capture) = &self.capture else { return };
         self.end_packet();
         let mut comments = Vec::new();
         let mut announced = lock(&self.announced);
         if !announced.is_empty()
-            && let Ok(packet) = Packet::parse(sealed.bytes)
+            && let Ok(packet) = Packet::parse(committed.bytes)
         {
             let bth = packet.bth();
             announced.retain(|note| {
@@ -171,7 +171,13 @@ impl Observer {
             });
         }
         drop(announced);
-        capture.sent(sealed.route.local(), sealed.route.remote(), sealed.identification, sealed.bytes, &comments);
+        capture.sent(
+            committed.route.local(),
+            committed.route.remote(),
+            committed.identification,
+            committed.bytes,
+            &comments,
+        );
     }
 
     /// A packet was about to be sent to where `route` leads, and was lost.

@@ -144,8 +144,8 @@ pub trait Memory {
     fn invalidate(&self, pd: Pd, qpn: Qpn, key: Key, how: Invalidation) -> Result<(), Refusal>;
 
     /// Whether `by` belongs to a protection domain of another process: then the whole access is that process' to check
-    /// and carry out, by [`elsewhere`](Self::elsewhere), and none of the other methods is called.
-    fn is_elsewhere(&self, _by: Accessor) -> bool {
+    /// and carry out, by [`access_remote`](Self::access_remote), and none of the other methods is called.
+    fn is_remote(&self, _by: Accessor) -> bool {
         false
     }
 
@@ -153,7 +153,7 @@ pub trait Memory {
     ///
     /// # Errors
     /// As [`access`].
-    fn elsewhere(&self, _ask: &Ask, _touch: &mut Touch<'_>) -> Result<u64, Refusal> {
+    fn access_remote(&self, _ask: &Ask, _touch: &mut Touch<'_>) -> Result<u64, Refusal> {
         Err(Refusal::Vanished)
     }
 
@@ -183,8 +183,8 @@ pub trait Memory {
 #[inline(always)]
 pub fn access<M: Memory>(memory: &M, ask: &Ask, touch: Touch<'_>) -> Result<u64, Refusal> {
     // Here and for what is denied `ask` and `touch` are put together only then: they need not be in memory otherwise.
-    if memory.is_elsewhere(ask.by) {
-        return elsewhere(memory, *ask, touch);
+    if memory.is_remote(ask.by) {
+        return access_remote(memory, *ask, touch);
     }
     let Some(region) = memory.region(ask.key) else { return Err(denied(memory, *ask, Refusal::NoSuchKey, None)) };
     let (va, length) = match touch {
@@ -199,8 +199,8 @@ pub fn access<M: Memory>(memory: &M, ask: &Ask, touch: Touch<'_>) -> Result<u64,
 }
 
 #[cold]
-fn elsewhere<M: Memory>(memory: &M, ask: Ask, mut touch: Touch<'_>) -> Result<u64, Refusal> {
-    memory.elsewhere(&ask, &mut touch)
+fn access_remote<M: Memory>(memory: &M, ask: Ask, mut touch: Touch<'_>) -> Result<u64, Refusal> {
+    memory.access_remote(&ask, &mut touch)
 }
 
 #[cold]

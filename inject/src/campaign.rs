@@ -70,8 +70,8 @@ pub enum Sent {
     },
 }
 
-/// Fate of an execution.
-enum Fate {
+/// Outcome of an execution.
+enum Outcome {
     Acked,
     Refused,
     Unanswered,
@@ -121,15 +121,15 @@ impl Campaign {
                 log.clear();
             }
             let message = self.message(report.executions);
-            let (fate, sent) = self.execute(peer, report.executions, message)?;
+            let (outcome, sent) = self.execute(peer, report.executions, message)?;
             log.push(sent);
             report.executions += 1;
             left -= 1;
-            match fate {
-                Fate::Acked => report.acks += 1,
-                Fate::Refused => (report.naks, left) = (report.naks + 1, 0),
-                Fate::Unanswered => report.unanswered += 1,
-                Fate::Gone => left = 0,
+            match outcome {
+                Outcome::Acked => report.acks += 1,
+                Outcome::Refused => (report.naks, left) = (report.naks + 1, 0),
+                Outcome::Unanswered => report.unanswered += 1,
+                Outcome::Gone => left = 0,
             }
             if left == 0 {
                 peer.disconnect()?;
@@ -161,7 +161,7 @@ impl Campaign {
         }
     }
 
-    fn execute(&self, peer: &mut Peer<'_>, execution: u64, message: Vec<u8>) -> Result<(Fate, Sent), Error> {
+    fn execute(&self, peer: &mut Peer<'_>, execution: u64, message: Vec<u8>) -> Result<(Outcome, Sent), Error> {
         let sent = match self.aim {
             Aim::Payload => Sent::Message(message),
             Aim::Headers => {
@@ -183,13 +183,13 @@ impl Campaign {
         Ok(packet)
     }
 
-    fn send(&self, peer: &mut Peer<'_>, sent: &Sent) -> Result<Fate, Error> {
+    fn send(&self, peer: &mut Peer<'_>, sent: &Sent) -> Result<Outcome, Error> {
         // Most is answered at once; a receiver that is not ready, and a lost packet, cost another try.
         const TRIES: u32 = 4;
         let before = peer.psn;
         let (tries, patience, without_answer) = match sent {
-            Sent::Message(_) => (TRIES, self.patience / TRIES, Fate::Gone),
-            Sent::Packet { .. } => (1, HEADERS_PATIENCE, Fate::Unanswered),
+            Sent::Message(_) => (TRIES, self.patience / TRIES, Outcome::Gone),
+            Sent::Packet { .. } => (1, HEADERS_PATIENCE, Outcome::Unanswered),
         };
         for _ in 0..tries {
             peer.psn = before;
@@ -202,19 +202,19 @@ impl Campaign {
             }
             let last = peer.psn.sub(1);
             if peer.settings.transport != Transport::Rc {
-                return Ok(Fate::Unanswered);
+                return Ok(Outcome::Unanswered);
             }
             let until = Moment::now() + patience;
             while Moment::now() < until {
                 let Some(arrived) = peer.receive(until.min(Moment::now() + Duration::from_millis(10)))? else {
                     if peer.is_disconnected(Moment::now())? {
-                        return Ok(Fate::Gone);
+                        return Ok(Outcome::Gone);
                     }
                     continue;
                 };
                 match arrived.acknowledgement() {
-                    Some((psn, Syndrome::Ack(_))) if psn.distance_from(last) >= 0 => return Ok(Fate::Acked),
-                    Some((_, Syndrome::Nak(_))) => return Ok(Fate::Refused),
+                    Some((psn, Syndrome::Ack(_))) if psn.distance_from(last) >= 0 => return Ok(Outcome::Acked),
+                    Some((_, Syndrome::Nak(_))) => return Ok(Outcome::Refused),
                     _ => {}
                 }
             }

@@ -1,6 +1,6 @@
 //! A shared lock on a file of the folder, held for as long as this process runs this program.
 //!
-//! The janitor of `urxe run` removes the folder when nobody holds the lock any more. The lock belongs to an open file
+//! The reaper of `urxe run` removes the folder when nobody holds the lock any more. The lock belongs to an open file
 //! description (`F_OFD_SETLK`, fcntl_locking(2)), and the only reference to that description is a mapping of the file
 //! that nobody can read or write. So there is no descriptor that the program could see, count or close; a forked child
 //! inherits the mapping and with it the lock; execve(2) drops it, and the next program takes the lock anew. A program that
@@ -14,7 +14,7 @@ use crate::text::Path;
 /// One page, of whatever size.
 const LENGTH: usize = 1;
 
-/// Takes the lock on the folder's file `name`. Where that fails the janitor still finds this process by its environment.
+/// Takes the lock on the folder's file `name`. Where that fails the reaper still finds this process by its environment.
 pub fn hold_folder(name: &str) {
     // SAFETY: the calling thread's errno.
     let errno = unsafe { *libc::__errno_location() };

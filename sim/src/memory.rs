@@ -259,11 +259,11 @@ impl Memory for AddressSpace {
         self.keys.borrow_mut().undo_bind(qpn, bind);
     }
 
-    fn is_elsewhere(&self, _by: Accessor) -> bool {
+    fn is_remote(&self, _by: Accessor) -> bool {
         self.silent.get() > 0
     }
 
-    fn elsewhere(&self, _ask: &Ask, _touch: &mut Touch<'_>) -> Result<u64, Refusal> {
+    fn access_remote(&self, _ask: &Ask, _touch: &mut Touch<'_>) -> Result<u64, Refusal> {
         self.silent.set(self.silent.get().saturating_sub(1));
         Err(Refusal::Silent)
     }

@@ -193,7 +193,7 @@ os.rename(mark + '.out', mark + '.done')";
     launcher.python(script)?;
     let file = |name: &str| launcher.tmp().join(name);
     wait_until("the daemon runs", || Ok(file("mark.ready").exists()))?;
-    // A second run's janitor removes folders that nobody uses: it is no other's, and its own goes.
+    // A second run's reaper removes folders that nobody uses: it is no other's, and its own goes.
     launcher.run(&["true"])?;
     let folders = || -> Result<usize> {
         Ok(traces(&launcher)?
@@ -213,7 +213,7 @@ os.rename(mark + '.out', mark + '.done')";
 }
 
 /// Janitors of `launcher`'s folders: process numbers.
-fn janitors(launcher: &Launcher) -> Result<Vec<i32>> {
+fn reapers(launcher: &Launcher) -> Result<Vec<i32>> {
     let folders = [launcher.tmp().display().to_string(), "/dev/shm".to_owned()];
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc")? {
@@ -222,7 +222,7 @@ fn janitors(launcher: &Launcher) -> Result<Vec<i32>> {
         let words: Vec<_> = words.split(|&byte| byte == 0).map(String::from_utf8_lossy).collect();
         let same_world = fs::read_link(format!("/proc/{pid}/ns/mnt")).ok() == launcher_namespace(launcher);
         let ours = words.get(2).is_some_and(|folder| folders.iter().any(|base| Path::new(&**folder).starts_with(base)));
-        if words.get(1).is_some_and(|word| word == "janitor") && ours && same_world {
+        if words.get(1).is_some_and(|word| word == "reaper") && ours && same_world {
             found.push(pid);
         }
     }
@@ -233,18 +233,18 @@ fn launcher_namespace(launcher: &Launcher) -> Option<std::path::PathBuf> {
     fs::read_link(launcher.host().root().parent()?.join("ns/mnt")).ok()
 }
 
-/// A janitor that is killed leaves its folder to the next one.
+/// A reaper that is killed leaves its folder to the next one.
 #[test]
-fn a_killed_janitor() -> Result<()> {
+fn a_killed_reaper() -> Result<()> {
     let launcher = Launcher::new()?;
     let program = launcher.host().start(launcher.command(&[], &["sleep", "1000"])?)?;
     let mut found = Vec::new();
-    wait_until("the janitor watches", || {
-        found = janitors(&launcher)?;
+    wait_until("the reaper watches", || {
+        found = reapers(&launcher)?;
         Ok(!found.is_empty())
     })?;
     for pid in found {
-        // SAFETY: no pointers. The process is a janitor of this test's own world.
+        // SAFETY: no pointers. The process is a reaper of this test's own world.
         unsafe { libc::kill(pid, libc::SIGKILL) };
     }
     program.signal(libc::SIGKILL)?;

@@ -4,9 +4,9 @@
 //! [`probe`]: a process that opens a device as any program would. There are two ways for a program to find devices, and a
 //! [`Way`] works or not by itself: what is wrong with an installation does not stop `urxe run`.
 
+mod install;
 mod library;
 mod network;
-mod plain;
 pub(crate) mod probe;
 
 use std::path::Path;
@@ -17,7 +17,7 @@ use urxe_options::Personality;
 
 use crate::layout::Layout;
 use crate::options::{Options, Settings};
-use crate::{devices, misspelt, out};
+use crate::{devices, out, suggest};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -90,7 +90,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let mut both = Said::default();
     both.say(library::check())?;
     both.say(missing_folder().into_iter().collect())?;
-    let misspelt = misspelt::in_environment().into_iter();
+    let misspelt = suggest::in_environment().into_iter();
     both.say(misspelt.map(|what| Finding::warning(what, "set it again by that name")).collect())?;
     let (mut by_run, mut installed) = (None, None);
     match args.options.settings() {
@@ -102,9 +102,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
                 way.say(vec![probe::by_run(&settings)])?;
                 by_run = Some(way);
             }
-            if args.way == Some(Way::Installed) || (args.way.is_none() && plain::is_wanted(&Layout::Machine)) {
+            if args.way == Some(Way::Installed) || (args.way.is_none() && install::is_wanted(&Layout::Machine)) {
                 let mut way = both.clone();
-                way.say(plain::check())?;
+                way.say(install::check())?;
                 way.say(vec![probe::installed(&settings)])?;
                 installed = Some(way);
             }

@@ -21,7 +21,7 @@ const SMALLEST: u32 = 256;
 const BUFFER: usize = 200 * 1024;
 
 /// How long a datagram may take through the loopback.
-const PATIENCE: Duration = Duration::from_millis(500);
+const TIMEOUT: Duration = Duration::from_millis(500);
 
 /// A port that is to have a LID, and has none.
 fn lid(interface: &Interface, choices: &Choices) -> Option<Finding> {
@@ -127,7 +127,7 @@ fn firewall(port: &Port, receiver: &mut urxe_net::Receiver, address: SocketAddr)
             )
         });
     }
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while Instant::now() < deadline {
         receiver.receive(port, 1, &mut |_| false);
         if arrived(port) > before {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! /dev/shm/urxe-XXXXXX      mode 0711: other users can neither list it nor write to it
-//! ├── lock                  mode 0600, locked by the janitor
+//! ├── lock                  mode 0600, locked by the reaper
 //! └── 0123456789abcdef      URXE_RUN: the name is random, and known only to processes that `urxe run` has started
 //!     ├── users.lock        locked by each of these processes
 //!     ├── counted           the final counters of devices; only the user of `urxe run` writes there

@@ -2,16 +2,16 @@
 //!
 //! The library is preloaded, and a folder holds what it shows in the place of `/sys/class/infiniband` and
 //! `/dev/infiniband` ([`folder`]). Then this process *becomes* the program: its exit status, signals, terminal and
-//! process id are nobody else's business ([`artifacts`] is the exception, when asked for). Somebody has to remove the folder afterwards: the [`janitor`], a process of its
+//! process id are nobody else's business ([`artifacts`] is the exception, when asked for). Somebody has to remove the folder afterwards: the [`reaper`], a process of its
 //! own that sleeps until then.
 
 mod artifacts;
-mod blind;
 mod child;
 mod exec;
 mod folder;
 mod isolate;
-pub(crate) mod janitor;
+mod preload_check;
+pub(crate) mod reaper;
 mod remove;
 mod users;
 mod users_lock;
@@ -27,7 +27,7 @@ use anyhow::{Context, Result};
 
 use crate::options::Options;
 use crate::topology::Topology;
-use crate::{devices, library, misspelt, out, valgrind};
+use crate::{devices, library, out, suggest, valgrind};
 use artifacts::Artifacts;
 use folder::Folder;
 
@@ -92,12 +92,12 @@ fn leave_outer_run(args: &Args) -> Result<()> {
 /// Prepares this process to become the program. With `--artifacts` a child is to, and its parent gets to know how to end.
 fn prepare(args: &Args) -> Result<Option<ExitCode>> {
     let library = library::beside_this_command()?;
-    for mistake in misspelt::in_environment() {
+    for mistake in suggest::in_environment() {
         out::complain(&format_args!("warning: {mistake}"));
     }
-    let blind = args.command.first().and_then(|name| blind::is_blind(name));
-    if let Some(blind) = blind.filter(|blind| !(args.isolate && blind.sees_files())) {
-        out::complain(&format_args!("warning: {blind}"));
+    let unpreloaded = args.command.first().and_then(|name| preload_check::without_preload(name));
+    if let Some(unpreloaded) = unpreloaded.filter(|unpreloaded| !(args.isolate && unpreloaded.sees_files())) {
+        out::complain(&format_args!("warning: {unpreloaded}"));
     }
     let settings = args.options.settings()?;
     let choices = settings.choices()?;
@@ -113,7 +113,7 @@ fn prepare(args: &Args) -> Result<Option<ExitCode>> {
         args.artifacts.as_deref().map(|dir| Artifacts::create(dir, &settings, &args.command)).transpose()?;
     let folder = Folder::create(&choices, &interfaces, topology.as_ref(), &library)?;
     let preload = preload_value(&folder.library(&library), std::env::var_os("LD_PRELOAD").as_deref());
-    let path = janitor::start(folder)?;
+    let path = reaper::start(folder)?;
     if args.isolate {
         isolate::enter(&path)?;
     }

@@ -37,7 +37,7 @@ pub(crate) const HARMLESS: [&str; 16] = [
 ];
 
 /// How long a process may take to answer.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -123,7 +123,7 @@ pub(crate) fn at_end(run_folder: &Path) -> String {
 
 /// Asks every device of this network.
 pub(crate) fn look() -> Result<Found> {
-    let answers = urxe_status::ask_all(PATIENCE).context("listing the sockets of this network namespace")?;
+    let answers = urxe_status::ask_all(TIMEOUT).context("listing the sockets of this network namespace")?;
     let (mut devices, mut silent) = (Vec::new(), answers.silent);
     for report in &answers.reports {
         match serde_json::from_str::<Value>(&report.text) {

@@ -8,7 +8,7 @@ use super::words::QpWords;
 use crate::sys::process::Process;
 
 /// So long a peer that is stopped in the middle of a copy is waited for.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 /// So long it is waited for where packets are executed: as long as a copy takes that nothing stops.
 const BRIEFLY: Duration = Duration::from_micros(100);
 /// Looks for the end of a copy before the processor is given to others.
@@ -75,7 +75,7 @@ impl Copies {
         if !all.iter().any(is_this) {
             // The connection is there still, and tells if the number is another process's by now.
             let process = peer.pid().and_then(Process::of);
-            all.push(Copy { table: Arc::clone(table), place, copy, peer, process, until: Instant::now() + PATIENCE });
+            all.push(Copy { table: Arc::clone(table), place, copy, peer, process, until: Instant::now() + TIMEOUT });
         }
     }
 
@@ -88,7 +88,7 @@ impl Copies {
 
     /// Waits until all have ended, but for those of peers that seem to be stopped.
     pub(super) fn wait(&self) {
-        self.wait_until(Instant::now() + PATIENCE);
+        self.wait_until(Instant::now() + TIMEOUT);
     }
 
     /// Waits as long as a copy takes.

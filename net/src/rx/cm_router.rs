@@ -6,7 +6,7 @@ use urxe_wire::{Gid, Qpn};
 
 use super::deadline::Task;
 use super::forward::{Forwarded, Forwarder, STALLED, Way, forward};
-use super::pending_requests::{Fate, PendingRequests, RequestKey};
+use super::pending_requests::{Decision, PendingRequests, RequestKey};
 use super::{Call, Meta, Receiver, mad_router};
 use crate::counters::add_alone;
 use crate::datagram::{Datagram, dest_qpn};
@@ -32,14 +32,14 @@ pub(super) fn route(
     };
     let now = Instant::now();
     let request = id.map(|id| RequestKey::new(meta, to, id));
-    let fate = request.map_or(Fate::New, |key| pending.fate(&key, now));
-    match fate {
-        Fate::New | Fate::Delivered => {}
-        Fate::Waiting => {
+    let decision = request.map_or(Decision::New, |key| pending.decision(&key, now));
+    match decision {
+        Decision::New | Decision::Delivered => {}
+        Decision::Waiting => {
             add_alone(&counters.early_requests, 1);
             return Way::Elsewhere { waits: false };
         }
-        Fate::Refused => return Way::Refused,
+        Decision::Refused => return Way::Refused,
     }
     if port.owns_mailbox(to) {
         return Way::Here;
@@ -48,17 +48,17 @@ pub(super) fn route(
     if matches!(outcome, Forwarded::Sent | Forwarded::Waits)
         && let Some(key) = request
     {
-        pending.decide(key, Fate::Delivered, now);
+        pending.decide(key, Decision::Delivered, now);
     }
     let counter = match (outcome, request) {
         (Forwarded::Sent | Forwarded::Waits, _) => &counters.forwarded_out,
         // The process that has the first copy answers, or its successor.
-        (Forwarded::Unknown, Some(_)) if fate == Fate::Delivered => &counters.early_requests,
+        (Forwarded::Unknown, Some(_)) if decision == Decision::Delivered => &counters.early_requests,
         (Forwarded::Unknown, Some(key)) if pending.keep(port.fds(), key, *meta, index, packet) => {
             &counters.early_requests
         }
         (Forwarded::Unknown, Some(key)) => {
-            pending.decide(key, Fate::Refused, now);
+            pending.decide(key, Decision::Refused, now);
             return Way::Refused;
         }
         // Its sender hears from here that nobody knows the connection.
@@ -80,16 +80,16 @@ impl Receiver {
         let refused = pending.look(Instant::now(), |request| {
             let to = request.key.to();
             let outcome = forward(forwarder, call.port, &request.meta, request.index, false, to, &request.packet);
-            let (counter, fate) = match outcome {
+            let (counter, decision) = match outcome {
                 Forwarded::Unknown => return None,
-                Forwarded::Sent | Forwarded::Waits => (&counters.forwarded_out, Fate::Delivered),
+                Forwarded::Sent | Forwarded::Waits => (&counters.forwarded_out, Decision::Delivered),
                 // The sender will try again, and what it sends then is as new.
-                Forwarded::Full => (&counters.drop_forward_full, Fate::New),
-                Forwarded::Refused => (&counters.drop_forward_refused, Fate::New),
+                Forwarded::Full => (&counters.drop_forward_full, Decision::New),
+                Forwarded::Refused => (&counters.drop_forward_refused, Decision::New),
             };
             add_alone(counter, 1);
             waits |= outcome == Forwarded::Waits;
-            Some(fate)
+            Some(decision)
         });
         if waits {
             self.deadlines.set(Task::DropBacklog, STALLED);

@@ -28,7 +28,7 @@ impl Receiver {
     /// Delivers, forwards or drops each packet of the datagram in the buffer. Returns whether any was ours.
     //= spec/packets.md#pkt-014
     //# Datagrams that are no RoCE v2 packets MUST do no harm.
-    pub(super) fn sort(&mut self, meta: &Meta, len: usize, stray: Stray, call: &mut Call<'_>) -> bool {
+    pub(super) fn demux(&mut self, meta: &Meta, len: usize, stray: Stray, call: &mut Call<'_>) -> bool {
         let Some(payload) = self.buffer.get(..len) else { return false };
         let headers = &meta.headers;
         // Where there are no ICRCs, nobody asks for it.

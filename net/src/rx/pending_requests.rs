@@ -53,7 +53,7 @@ pub(crate) struct RequestKey {
 
 /// State of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum Decision {
     /// No copy has come before, or long ago.
     New,
     /// The request waits for a listener.
@@ -82,7 +82,7 @@ pub(crate) struct PendingRequests {
     services: Vec<Mailbox>,
     /// Made when it is first needed.
     timer: Option<Fd>,
-    decisions: HashMap<RequestKey, Fate>,
+    decisions: HashMap<RequestKey, Decision>,
     /// When they were made, the oldest first.
     ages: VecDeque<(Instant, RequestKey)>,
 }
@@ -99,19 +99,19 @@ impl RequestKey {
 
 impl PendingRequests {
     /// State that earlier copies have left.
-    pub(crate) fn fate(&mut self, key: &RequestKey, now: Instant) -> Fate {
+    pub(crate) fn decision(&mut self, key: &RequestKey, now: Instant) -> Decision {
         if self.requests.iter().any(|request| request.key == *key) {
-            return Fate::Waiting;
+            return Decision::Waiting;
         }
         self.forget(now);
-        self.decisions.get(key).copied().unwrap_or(Fate::New)
+        self.decisions.get(key).copied().unwrap_or(Decision::New)
     }
 
     /// Remembers what has become of a request, for later copies. The first decision holds. One that is as
-    /// [new](Fate::New) is not remembered.
-    pub(crate) fn decide(&mut self, key: RequestKey, fate: Fate, now: Instant) {
+    /// [new](Decision::New) is not remembered.
+    pub(crate) fn decide(&mut self, key: RequestKey, decision: Decision, now: Instant) {
         self.forget(now);
-        if fate == Fate::New || self.decisions.contains_key(&key) {
+        if decision == Decision::New || self.decisions.contains_key(&key) {
             return;
         }
         if self.ages.len() >= DECISIONS
@@ -119,7 +119,7 @@ impl PendingRequests {
         {
             self.decisions.remove(&oldest);
         }
-        self.decisions.insert(key, fate);
+        self.decisions.insert(key, decision);
         self.ages.push_back((now, key));
     }
 
@@ -154,22 +154,22 @@ impl PendingRequests {
     pub(crate) fn look(
         &mut self,
         now: Instant,
-        mut find: impl FnMut(&PendingRequest) -> Option<Fate>,
+        mut find: impl FnMut(&PendingRequest) -> Option<Decision>,
     ) -> Vec<PendingRequest> {
         let (mut refused, mut absent) = (Vec::new(), Vec::new());
         self.services.clear();
         for mut request in std::mem::take(&mut self.requests) {
             let to = request.key.to;
             if !absent.contains(&to) {
-                if let Some(fate) = find(&request) {
-                    self.decide(request.key, fate, now);
+                if let Some(decision) = find(&request) {
+                    self.decide(request.key, decision, now);
                     continue;
                 }
                 absent.push(to);
             }
             request.looks = request.looks.saturating_sub(1);
             if request.looks == 0 {
-                self.decide(request.key, Fate::Refused, now);
+                self.decide(request.key, Decision::Refused, now);
                 refused.push(request);
                 continue;
             }
@@ -226,8 +226,8 @@ mod tests {
         pending.keep(fds, key(to, id), meta(), 0, b"request")
     }
 
-    fn delivered(is_there: bool) -> Option<Fate> {
-        is_there.then_some(Fate::Delivered)
+    fn delivered(is_there: bool) -> Option<Decision> {
+        is_there.then_some(Decision::Delivered)
     }
 
     fn ids(requests: &[PendingRequest]) -> Vec<u32> {
@@ -272,21 +272,21 @@ mod tests {
     #[test]
     fn copies_of_a_request_share_its_fate() {
         let (fds, mut pending, now) = (FdSet::new().unwrap(), PendingRequests::default(), Instant::now());
-        assert_eq!(pending.fate(&key(TO, 1), now), Fate::New);
+        assert_eq!(pending.decision(&key(TO, 1), now), Decision::New);
         assert!(keep(&mut pending, &fds, TO, 1));
         assert!(keep(&mut pending, &fds, OTHER, 2));
-        assert_eq!(pending.fate(&key(TO, 1), now), Fate::Waiting);
-        assert_eq!(pending.fate(&key(TO, 2), now), Fate::New, "another request");
+        assert_eq!(pending.decision(&key(TO, 1), now), Decision::Waiting);
+        assert_eq!(pending.decision(&key(TO, 2), now), Decision::New, "another request");
         for _ in 0..LOOKS {
             pending.look(now, |request| delivered(request.key.to() == OTHER));
         }
-        assert_eq!(pending.fate(&key(TO, 1), now), Fate::Refused);
-        assert_eq!(pending.fate(&key(OTHER, 2), now), Fate::Delivered);
+        assert_eq!(pending.decision(&key(TO, 1), now), Decision::Refused);
+        assert_eq!(pending.decision(&key(OTHER, 2), now), Decision::Delivered);
         // The first decision holds.
-        pending.decide(key(TO, 1), Fate::Delivered, now);
-        assert_eq!(pending.fate(&key(TO, 1), now), Fate::Refused);
+        pending.decide(key(TO, 1), Decision::Delivered, now);
+        assert_eq!(pending.decision(&key(TO, 1), now), Decision::Refused);
         // The name may mean another request, in the end.
-        assert_eq!(pending.fate(&key(TO, 1), now + MEMORY), Fate::New);
+        assert_eq!(pending.decision(&key(TO, 1), now + MEMORY), Decision::New);
         assert_eq!((pending.decisions.len(), pending.ages.len()), (0, 0));
     }
 
@@ -295,8 +295,8 @@ mod tests {
     fn a_request_that_was_dropped_is_new_when_it_comes_again() {
         let (fds, mut pending, now) = (FdSet::new().unwrap(), PendingRequests::default(), Instant::now());
         assert!(keep(&mut pending, &fds, TO, 1));
-        assert!(pending.look(now, |_| Some(Fate::New)).is_empty());
-        assert_eq!(pending.fate(&key(TO, 1), now), Fate::New);
+        assert!(pending.look(now, |_| Some(Decision::New)).is_empty());
+        assert_eq!(pending.decision(&key(TO, 1), now), Decision::New);
         // By then nobody listens: its sender is to hear that, as of any other.
         assert!(keep(&mut pending, &fds, TO, 1));
         for _ in 1..LOOKS {
@@ -310,11 +310,11 @@ mod tests {
         let (mut pending, now) = (PendingRequests::default(), Instant::now());
         let most = u32::try_from(DECISIONS).unwrap();
         for id in 0..=most {
-            pending.decide(key(TO, id), Fate::Refused, now);
+            pending.decide(key(TO, id), Decision::Refused, now);
         }
         assert_eq!((pending.decisions.len(), pending.ages.len()), (DECISIONS, DECISIONS));
-        assert_eq!(pending.fate(&key(TO, 0), now), Fate::New);
-        assert_eq!(pending.fate(&key(TO, most), now), Fate::Refused);
+        assert_eq!(pending.decision(&key(TO, 0), now), Decision::New);
+        assert_eq!(pending.decision(&key(TO, most), now), Decision::Refused);
     }
 
     /// The cost of a look is bounded by services, and those are few.

@@ -50,7 +50,7 @@ impl Receiver {
             }
             let headers = Headers { local, peer, tclass, hop_limit };
             let meta = Meta { index, headers, segment: run.segment, first: 0, icrc_elided };
-            self.sort(&meta, run.len, Stray::Drop, call);
+            self.demux(&meta, run.len, Stray::Drop, call);
         }
         self.backlog = if self.inbox.is_empty() { 0 } else { self.backlog.saturating_add(1) };
         // Another one's turn.

@@ -64,7 +64,7 @@ impl Receiver {
             first: 0,
             icrc_elided: false,
         };
-        let ours = self.sort(&meta, received.len, Stray::Forward { learn: slot.is_none() }, call);
+        let ours = self.demux(&meta, received.len, Stray::Forward { learn: slot.is_none() }, call);
         if let Some(slot) = slot
             && self.flows.note(slot, ours)
         {
@@ -98,7 +98,7 @@ impl Receiver {
             icrc_elided: false,
         };
         call.accepted = false;
-        self.sort(&meta, len, Stray::Drop, call);
+        self.demux(&meta, len, Stray::Drop, call);
         if call.accepted && header.learn {
             self.learn(index, local, header.peer, call.port);
         }

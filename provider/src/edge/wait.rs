@@ -1,7 +1,7 @@
 //! `ibv_destroy_*` waits until the application has acknowledged every event it was given.
 
 /// Seconds after which somebody may want to know why nothing happens.
-const PATIENCE: libc::time_t = 1;
+const TIMEOUT: libc::time_t = 1;
 
 /// Waits until `completed` reaches `delivered`. Now and then, if it takes long, `complain` is told how many are missing.
 ///
@@ -21,7 +21,7 @@ pub(super) unsafe fn acknowledged(
         while completed.read_volatile() != delivered {
             let mut until = std::mem::zeroed::<libc::timespec>();
             libc::clock_gettime(libc::CLOCK_REALTIME, &raw mut until);
-            until.tv_sec += PATIENCE;
+            until.tv_sec += TIMEOUT;
             if libc::pthread_cond_timedwait(cond, mutex, &raw const until) == libc::ETIMEDOUT {
                 let missing = delivered.wrapping_sub(completed.read_volatile());
                 if missing > 0 {

@@ -30,7 +30,7 @@ use urxe_runtime::sanitizer;
 use urxe_runtime::threads::without_signals;
 
 /// How long somebody who asks may take to read the answer.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Room for the thread: it writes some text.
 const STACK: usize = 128 * 1024;
@@ -161,7 +161,7 @@ fn serve(listener: &CheckedFd, report: impl Fn() -> String) {
     while somebody_asks(listener) {
         match accept(listener) {
             Ok((stream, _)) => answer(stream, &report),
-            Err(error) if is_passing(&error) => thread::sleep(PATIENCE),
+            Err(error) if is_passing(&error) => thread::sleep(TIMEOUT),
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
             Err(_) => return,
         }
@@ -192,7 +192,7 @@ fn somebody_asks(listener: &CheckedFd) -> bool {
 }
 
 fn answer(mut stream: UnixStream, report: impl Fn() -> String) {
-    if may_ask(&stream) && stream.set_write_timeout(Some(PATIENCE)).is_ok() {
+    if may_ask(&stream) && stream.set_write_timeout(Some(TIMEOUT)).is_ok() {
         // Who has asked and gone has no use for an answer.
         let _ = stream.write_all(report().as_bytes());
     }

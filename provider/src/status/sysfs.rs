@@ -27,7 +27,7 @@ use urxe_net::issm;
 const IS_SM: u32 = 1 << 1;
 
 /// How long a process may take to answer: somebody waits in open(2).
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Callbacks by which the preloaded library serves live counters.
 pub(crate) static LIVE: urxe_preload::Live = urxe_preload::Live {
@@ -84,7 +84,7 @@ fn of_subnet(path: &str) -> Option<String> {
     let netdev = device::netdev_of(device).filter(|_| device::is_infiniband())?;
     match file {
         "sm_lid" => {
-            let reports = reports(device, PATIENCE);
+            let reports = reports(device, TIMEOUT);
             let known = reports.iter().find_map(|report| urxe_status::text(&report.text, "sm_lid"))?;
             Some(format!("{known}\n"))
         }
@@ -100,7 +100,7 @@ fn of_subnet(path: &str) -> Option<String> {
 /// The device's counters in every process that has it, one after another.
 pub(crate) fn sums(device: &str) -> Option<Vec<(&'static str, u64)>> {
     device::netdev_of(device)?;
-    let reports = reports(device, PATIENCE);
+    let reports = reports(device, TIMEOUT);
     let present = reports.iter().flat_map(|report| urxe_status::counters(&report.text));
     let known = |(name, value)| urxe_status::names().find(|known| *known == name).map(|name| (name, value));
     Some(present.filter_map(known).chain(final_counters::read(device)).collect())

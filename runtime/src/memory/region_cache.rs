@@ -195,12 +195,12 @@ impl Memory for RegionCache {
     }
 
     #[inline]
-    fn is_elsewhere(&self, by: Accessor) -> bool {
+    fn is_remote(&self, by: Accessor) -> bool {
         let (Accessor::Local(pd) | Accessor::Remote(pd, _)) = by;
         is_elsewhere(pd)
     }
 
-    fn elsewhere(&self, ask: &Ask, touch: &mut Touch<'_>) -> Result<u64, Refusal> {
+    fn access_remote(&self, ask: &Ask, touch: &mut Touch<'_>) -> Result<u64, Refusal> {
         self.release();
         let result = self.regions.client().ok_or(Refusal::Vanished)?.touch(ask, touch);
         result.inspect_err(|refusal| {

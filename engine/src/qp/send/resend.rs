@@ -71,12 +71,12 @@ impl Reliable {
         room: u32,
     ) -> (Sent, Progress) {
         let now = io.now();
-        let around = self.surroundings(now);
+        let timing = self.timing(now);
         let Selective { board: Some(board), reordering, paths, .. } = &mut self.selective else {
             return (Sent::default(), Progress::Idle);
         };
         if board.has_news() {
-            let lost = board.find_lost(&around, reordering);
+            let lost = board.find_lost(&timing, reordering);
             if let Some(paths) = paths {
                 let (arrived, lost) = board.take_paths();
                 if let Some(path) = paths.note(now, &arrived, &lost) {

@@ -12,7 +12,7 @@ use urxe_wire::{Aeth, Bitmap, Psn, Syndrome};
 use super::completer::{Failure, refusal};
 use super::paths::Paths;
 use super::reliable::Reliable;
-use super::scoreboard::{Scoreboard, Surroundings};
+use super::scoreboard::{Scoreboard, Timing};
 use super::selective::{Selective, UNKNOWN};
 use crate::event::{DropReason, Event, RetryReason};
 use crate::host::{Consumer, Host, Io};
@@ -32,8 +32,8 @@ impl Reliable {
         }
     }
 
-    pub(super) fn surroundings(&self, now: Instant) -> Surroundings {
-        Surroundings { now, round_trip: self.probe.round_trip().map_or(UNKNOWN, |rtt| rtt.smoothed) }
+    pub(super) fn timing(&self, now: Instant) -> Timing {
+        Timing { now, round_trip: self.probe.round_trip().map_or(UNKNOWN, |rtt| rtt.smoothed) }
     }
 
     /// Returns the scoreboard, which begins now if there is none.
@@ -76,8 +76,8 @@ impl Reliable {
         if sent < 0 || !is_request(missing) || !bitmap.arrived().all(is_valid) {
             return Err(Failure::Dropped(DropReason::InvalidSelectiveAck));
         }
-        let around = self.surroundings(io.now());
-        self.count_duplicates(config, io, duplicates, around.round_trip);
+        let timing = self.timing(io.now());
+        self.count_duplicates(config, io, duplicates, timing.round_trip);
         if bitmap.arrived().next().is_none() && self.selective.board.is_none() {
             let due = self.due().filter(|due| due.distance_from(missing) < 0).unwrap_or(missing);
             self.acknowledged_before(config, attr, io, due);
@@ -85,10 +85,10 @@ impl Reliable {
         }
         self.begin_selective();
         let Selective { board: Some(board), reordering, .. } = &mut self.selective else { return Ok(()) };
-        board.carried_out(missing, &around, reordering);
+        board.carried_out(missing, &timing, reordering);
         let mut is_news = false;
         for behind in bitmap.arrived() {
-            is_news |= board.request_kept(missing.add(behind), &around, reordering);
+            is_news |= board.request_kept(missing.add(behind), &timing, reordering);
         }
         // It said once that it had this one.
         board.undeliver(missing);
@@ -117,14 +117,14 @@ impl Reliable {
         before: Psn,
         aeth: &Aeth,
     ) -> Result<(), Failure> {
-        let around = self.surroundings(io.now());
+        let timing = self.timing(io.now());
         self.begin_selective();
         let Selective { board: Some(board), reordering, refused, .. } = &mut self.selective else { return Ok(()) };
         if matches!(aeth.syndrome, Syndrome::RnrNak(_)) && board.is_carried_out(psn) {
             // The request has found its receive WQE since.
             return Err(Failure::Dropped(DropReason::GhostAck));
         }
-        board.carried_out(before, &around, reordering);
+        board.carried_out(before, &timing, reordering);
         board.responded(before.sub(1));
         match aeth.syndrome {
             Syndrome::Ack(_) => {
@@ -172,7 +172,7 @@ impl Reliable {
         let Some(chunk) = self.reads.iter().find(|chunk| chunk.contains(psn)).copied() else {
             return Err(Failure::Dropped(DropReason::UnexpectedResponse));
         };
-        let around = self.surroundings(io.now());
+        let timing = self.timing(io.now());
         self.begin_selective();
         let nth = self.queue.iter().position(|wqe| wqe.sent.is_some_and(|span| span.contains(psn)));
         let is_here = self.selective.board().and_then(|board| board.get(psn)).is_none_or(|entry| entry.delivered);
@@ -195,10 +195,10 @@ impl Reliable {
             stored => stored.map(|()| true)?,
         };
         let Selective { board: Some(board), reordering, .. } = &mut self.selective else { return Ok(()) };
-        board.carried_out(psn, &around, reordering);
+        board.carried_out(psn, &timing, reordering);
         if is_stored {
-            board.carried_out(chunk.last.next(), &around, reordering);
-            board.response_arrived(psn, &around, reordering);
+            board.carried_out(chunk.last.next(), &timing, reordering);
+            board.response_arrived(psn, &timing, reordering);
         }
         self.restart_timer(attr, io.clock);
         self.measure(io);
@@ -256,7 +256,7 @@ impl Reliable {
 
     /// A response came once more.
     pub(super) fn count_in_vain<H: Host>(&mut self, config: &QpConfig<H>, io: &mut Io<'_, H>) {
-        let round_trip = self.surroundings(io.now()).round_trip;
+        let round_trip = self.timing(io.now()).round_trip;
         let Selective { again, reordering, .. } = &mut self.selective;
         if let Some(less) = again.checked_sub(1) {
             *again = less;

@@ -18,7 +18,7 @@ use crate::status::sysfs;
 use crate::verbs::query;
 
 /// How long a process may take to answer: somebody waits in send(2).
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 
 pub(super) struct Host;
 
@@ -28,7 +28,7 @@ impl Devices for Host {
     }
 
     fn reports(&self, device: &Device) -> Vec<Told> {
-        let reports = sysfs::reports(&device.name, PATIENCE);
+        let reports = sysfs::reports(&device.name, TIMEOUT);
         reports.into_iter().filter_map(|report| Some(Told { pid: report.pid()?, report: report.text })).collect()
     }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::{STATE, State, frozen, maps};
 
 /// So long a parent waits for its child, which may be stopped.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A pipe whose writing end closes when the child has its copies, or is no more.
 static DONE: [AtomicI32; 2] = [AtomicI32::new(-1), AtomicI32::new(-1)];
@@ -37,7 +37,7 @@ pub(crate) fn after_fork() {
     close(writes);
     let fd = reads.load(Ordering::Relaxed);
     if fd >= 0 {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         // A signal does not end the wait.
         while is_interrupted(fd, until.saturating_duration_since(Instant::now())) {}
     }

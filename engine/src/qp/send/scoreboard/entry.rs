@@ -5,7 +5,7 @@ use crate::time::Instant;
 
 /// Time and round trip when there is news.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::qp::send) struct Surroundings {
+pub(in crate::qp::send) struct Timing {
     pub(in crate::qp::send) now: Instant,
     /// The round trip, in nanoseconds.
     pub(in crate::qp::send) round_trip: u64,
@@ -76,11 +76,11 @@ impl Entry {
     }
 
     /// Whether what arrived is the packet that was sent first, and not one that was sent again. Notes how late that came.
-    pub(super) fn is_original(&self, around: &Surroundings, reordering: &mut Reordering) -> bool {
-        let time_of = |since: Instant| u64::try_from(around.now.since(since).as_nanos()).unwrap_or(u64::MAX);
+    pub(super) fn is_original(&self, timing: &Timing, reordering: &mut Reordering) -> bool {
+        let time_of = |since: Instant| u64::try_from(timing.now.since(since).as_nanos()).unwrap_or(u64::MAX);
         match (self.again, self.overtaken) {
             // So soon the other one cannot have been answered.
-            (Some(at), _) => time_of(at) < around.round_trip / 2,
+            (Some(at), _) => time_of(at) < timing.round_trip / 2,
             (None, None) => true,
             (None, Some(since)) => {
                 reordering.came_late(time_of(since));

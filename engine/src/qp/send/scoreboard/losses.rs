@@ -2,7 +2,7 @@
 
 use urxe_wire::Psn;
 
-use super::entry::{Answered, Entry, Surroundings};
+use super::entry::{Answered, Entry, Timing};
 use super::{Scoreboard, is_before};
 use crate::qp::send::paths::ByPath;
 use crate::qp::send::reordering::Reordering;
@@ -26,10 +26,10 @@ impl Scoreboard {
     }
 
     /// Finds packets that are overtaken for too long: these are lost. Returns how many packets.
-    pub(in crate::qp::send) fn find_lost(&mut self, around: &Surroundings, reordering: &mut Reordering) -> u32 {
+    pub(in crate::qp::send) fn find_lost(&mut self, timing: &Timing, reordering: &mut Reordering) -> u32 {
         let mut packets = 0;
         self.has_news = false;
-        let window = reordering.window(around.round_trip);
+        let window = reordering.window(timing.round_trip);
         self.overtaken = None;
         let mut responded = None;
         for at in (0..self.entries.len()).rev() {
@@ -42,8 +42,8 @@ impl Scoreboard {
                 entry.overtaken = None;
                 continue;
             }
-            let since = *entry.overtaken.get_or_insert(around.now);
-            if around.now.since(since).as_nanos() >= u128::from(window) || reordering.is_lost_at_once(overtaking) {
+            let since = *entry.overtaken.get_or_insert(timing.now);
+            if timing.now.since(since).as_nanos() >= u128::from(window) || reordering.is_lost_at_once(overtaking) {
                 if let Some(lost) = self.lost_by.get_mut(usize::from(entry.path)).filter(|_| entry.awaits_request()) {
                     *lost += 1;
                 }

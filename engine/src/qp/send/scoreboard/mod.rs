@@ -23,7 +23,7 @@ use super::reordering::Reordering;
 use super::wqe::Span;
 use crate::time::Instant;
 use entry::Entry;
-pub(super) use entry::{Answered, Surroundings};
+pub(super) use entry::{Answered, Timing};
 
 /// Knowledge of the packets in flight, oldest first.
 #[derive(Debug, Default)]
@@ -142,9 +142,9 @@ impl Scoreboard {
     // --- news ----------------------------------------------------------------------------------------------
 
     /// All requests before `psn` were carried out.
-    pub(super) fn carried_out(&mut self, psn: Psn, around: &Surroundings, reordering: &mut Reordering) {
+    pub(super) fn carried_out(&mut self, psn: Psn, timing: &Timing, reordering: &mut Reordering) {
         for _ in 0..psn.distance_from(self.cumulative).max(0) {
-            self.request_arrived(self.cumulative, around, reordering);
+            self.request_arrived(self.cumulative, timing, reordering);
             if let Some(entry) = self.entries.get_mut(self.cumulative.advance_from(self.snd_una) as usize) {
                 self.waiting -= u32::from(core::mem::take(&mut entry.waits));
             }
@@ -163,8 +163,8 @@ impl Scoreboard {
     }
 
     /// The responder keeps the request at `psn`, which is behind a missing one. Returns whether that is news.
-    pub(super) fn request_kept(&mut self, psn: Psn, around: &Surroundings, reordering: &mut Reordering) -> bool {
-        let is_news = self.request_arrived(psn, around, reordering);
+    pub(super) fn request_kept(&mut self, psn: Psn, timing: &Timing, reordering: &mut Reordering) -> bool {
+        let is_news = self.request_arrived(psn, timing, reordering);
         let at = psn.advance_from(self.snd_una) as usize;
         let is_read = self.entries.get(at).is_some_and(|entry| entry.answered == Answered::First);
         if is_news && is_read && !self.is_carried_out(psn) {
@@ -180,7 +180,7 @@ impl Scoreboard {
     }
 
     /// The responder has the request at `psn`. Returns whether that is news.
-    pub(super) fn request_arrived(&mut self, psn: Psn, around: &Surroundings, reordering: &mut Reordering) -> bool {
+    pub(super) fn request_arrived(&mut self, psn: Psn, timing: &Timing, reordering: &mut Reordering) -> bool {
         let at = psn.advance_from(self.snd_una) as usize;
         let Some(entry) = self.entries.get_mut(at) else { return false };
         let is_first = entry.again.is_none() && entry.awaits_request();
@@ -189,7 +189,7 @@ impl Scoreboard {
         }
         match entry.answered {
             Answered::No if !entry.delivered => {
-                let is_original = entry.is_original(around, reordering);
+                let is_original = entry.is_original(timing, reordering);
                 let (number, again) = (entry.number, entry.again);
                 self.deliver(at);
                 if is_original == again.is_none() {
@@ -212,10 +212,10 @@ impl Scoreboard {
     }
 
     /// The response at `psn` is here. Returns whether that is news.
-    pub(super) fn response_arrived(&mut self, psn: Psn, around: &Surroundings, reordering: &mut Reordering) -> bool {
+    pub(super) fn response_arrived(&mut self, psn: Psn, timing: &Timing, reordering: &mut Reordering) -> bool {
         let at = psn.advance_from(self.snd_una) as usize;
         let Some(entry) = self.entries.get_mut(at).filter(|entry| !entry.delivered) else { return false };
-        let is_original = entry.is_original(around, reordering);
+        let is_original = entry.is_original(timing, reordering);
         entry.responded = is_original == entry.again.is_none();
         let (number, responded) = (entry.number, entry.responded);
         self.has_news = true;

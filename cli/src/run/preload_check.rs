@@ -22,19 +22,19 @@ enum Reason {
 
 /// A program that does not notice, and why.
 #[derive(Debug)]
-pub(super) struct Blind {
+pub(super) struct Unpreloaded {
     program: PathBuf,
     reason: Reason,
 }
 
-impl Blind {
+impl Unpreloaded {
     /// Whether it sees the files that mounts show.
     pub(super) fn sees_files(&self) -> bool {
         self.reason == Reason::Static
     }
 }
 
-impl fmt::Display for Blind {
+impl fmt::Display for Unpreloaded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let why = match self.reason {
             Reason::Static => "is statically linked",
@@ -45,10 +45,10 @@ impl fmt::Display for Blind {
 }
 
 /// Whether `name`, looked for as a shell would, is such a program. What cannot be read is not.
-pub(super) fn is_blind(name: &OsStr) -> Option<Blind> {
+pub(super) fn without_preload(name: &OsStr) -> Option<Unpreloaded> {
     let program = find(name)?;
     let reason = reason(&program).ok().flatten()?;
-    Some(Blind { program, reason })
+    Some(Unpreloaded { program, reason })
 }
 
 fn find(name: &OsStr) -> Option<PathBuf> {
@@ -105,15 +105,15 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let pipe = folder.path().join("pipe");
         let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
-        assert!(made.success() && is_blind(pipe.as_os_str()).is_none());
-        assert!(is_blind(folder.path().as_os_str()).is_none());
+        assert!(made.success() && without_preload(pipe.as_os_str()).is_none());
+        assert!(without_preload(folder.path().as_os_str()).is_none());
     }
 
     #[test]
     fn programs_with_a_dynamic_linker_are_not() {
-        assert!(is_blind(OsStr::new("true")).is_none());
-        assert!(is_blind(OsStr::new("no-such-program")).is_none());
-        assert!(is_blind(OsStr::new("/etc/passwd")).is_none());
+        assert!(without_preload(OsStr::new("true")).is_none());
+        assert!(without_preload(OsStr::new("no-such-program")).is_none());
+        assert!(without_preload(OsStr::new("/etc/passwd")).is_none());
         assert_eq!(reason(&std::env::current_exe().unwrap()).unwrap(), None);
     }
 
@@ -158,7 +158,7 @@ mod tests {
         };
         assert_eq!(with(libc::PT_LOAD), Some(Reason::Static));
         assert_eq!(with(libc::PT_INTERP), None);
-        let said = is_blind(file.path().as_os_str());
+        let said = without_preload(file.path().as_os_str());
         assert!(said.is_none(), "{said:?}");
     }
 }

@@ -1,8 +1,8 @@
 //! Removing the folder when nobody uses it any more.
 //!
-//! The janitor is not the program's parent nor its child, and in a session of its own: the program does not notice it,
+//! The reaper is not the program's parent nor its child, and in a session of its own: the program does not notice it,
 //! and what ends the program does not end it. It waits for the program, then for those of its descendants that live on
-//! (they have the folder in their environment), removes the folder, and looks for folders whose janitor was killed.
+//! (they have the folder in their environment), removes the folder, and looks for folders whose reaper was killed.
 
 use std::ffi::{CString, OsStr, c_int};
 use std::fs::{self, OpenOptions};
@@ -22,7 +22,7 @@ use super::users::{self, Users};
 use super::users_lock::UsersLock;
 
 /// How the hidden subcommand is called.
-pub(crate) const SUBCOMMAND: &str = "janitor";
+pub(crate) const SUBCOMMAND: &str = "reaper";
 
 /// How long to wait before looking again, where the kernel cannot tell when a process ends, and after one has.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -38,9 +38,9 @@ pub(crate) struct Args {
     folder: PathBuf,
 }
 
-/// Starts a janitor for `folder` and this process, which may become another program. Returns the path of what is shown.
+/// Starts a reaper for `folder` and this process, which may become another program. Returns the path of what is shown.
 ///
-/// Everybody may read a process' command line: the janitor's names the outer folder.
+/// Everybody may read a process' command line: the reaper's names the outer folder.
 pub(super) fn start(folder: Folder) -> Result<PathBuf> {
     let command = this_command()?;
     let path = CString::new(folder.path().as_os_str().as_bytes())?;
@@ -48,7 +48,7 @@ pub(super) fn start(folder: Folder) -> Result<PathBuf> {
     let null = null(libc::O_RDWR).context("opening /dev/null")?;
     let subcommand = CString::new(SUBCOMMAND)?;
     let words = [c"urxe".as_ptr(), subcommand.as_ptr(), path.as_ptr(), std::ptr::null()];
-    // Below another `urxe run` the preloaded library would give the janitor that one's variables.
+    // Below another `urxe run` the preloaded library would give the reaper that one's variables.
     let none = CString::new(format!("{}=", urxe_options::RUN_VARIABLE))?;
     let environment = [none.as_ptr(), std::ptr::null()];
     let shown = folder.shown().to_path_buf();
@@ -84,7 +84,7 @@ pub(super) fn start(folder: Folder) -> Result<PathBuf> {
     Ok(shown)
 }
 
-/// The janitor's work.
+/// The reaper's work.
 pub(crate) fn run(args: &Args) {
     // Where the kernel has no descriptors of processes, it is /dev/null.
     let has_handle = !fs::metadata("/proc/self/fd/0").is_ok_and(|file| file.file_type().is_char_device());
