@@ -23,7 +23,7 @@ pub const GOAL: f64 = 0.98;
 /// Least ratio with explanations for a program that fails.
 const GOAL_EXPLAINED: f64 = 0.9;
 
-/// Something a program measures.
+/// Measurement of a program, with its goals.
 #[derive(Debug)]
 pub struct Probe {
     /// Name in the table's row.

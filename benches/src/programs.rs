@@ -7,7 +7,7 @@ use urxe_tests::{Host, wait_for_listener};
 
 use crate::ends::{Ends, TIMEOUT, pair, pair_on, run};
 
-/// Something that measures, over `lo` of a host.
+/// Program that measures, over `lo` of a host.
 #[derive(Debug)]
 pub enum Program {
     /// Program of this repository, which prints its figures.

@@ -6,7 +6,7 @@ use crate::suite::{Comparison, Figure};
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Sample(Vec<f64>);
 
-/// Everything measured so far.
+/// Measurements so far.
 #[derive(Debug, Default)]
 pub struct Measured(Vec<(Figure, Sample)>);
 

@@ -6,7 +6,7 @@ use std::fmt;
 
 use crate::programs::{Perftest, Program, SHARED_MEMORY, Ucx, Variables};
 
-/// Something a program measures.
+/// Figure that a program measures.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Figure {
     /// Name of the row in the table.

@@ -32,7 +32,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     })
 }
 
-/// Everything that can be asked for.
+/// List of all that can be asked for.
 fn list() -> String {
     let row =
         |table: &Table, entry: &Entry| format!("  {:>4}  {:<30} {}\n", number(table, entry), entry.name, entry.meaning);

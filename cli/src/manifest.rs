@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::device_node::is_null_device;
 
-/// Something that an installation created.
+/// File, folder or node that an installation created.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Entry {
     Dir(PathBuf),

@@ -24,7 +24,7 @@ enum Content {
     NullDevice,
 }
 
-/// Everything an installation is to create, except the folders, which follow from the paths.
+/// Content that an installation is to create, except the folders, which follow from the paths.
 #[derive(Default)]
 pub(crate) struct Plan {
     items: Vec<(PathBuf, Content)>,

@@ -189,7 +189,7 @@ impl Observer {
         }
     }
 
-    /// Something else is to be said about the packet that has come.
+    /// Adds a remark to the packet that has come.
     pub fn remark(&self, what: &str) {
         if self.capture.is_some() {
             packet_context::with(|context| context.comments.push(what.to_owned()));

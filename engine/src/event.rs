@@ -18,7 +18,7 @@ pub enum DropReason {
     PKey,
     /// The Q_Key is not the QP's (IBA 9.6.1.3.1).
     QKey,
-    /// There is no receive WQE, and no way to say so (UC, UD).
+    /// No receive WQE was posted, and there is no way to say so (UC, UD).
     NoReceive,
     /// The message cannot be carried out, and there is no way to say so (UC, UD); a fault event says why.
     Refused,
@@ -73,7 +73,7 @@ pub enum MigrationCause {
 pub enum Nak {
     /// Receiver not ready.
     Rnr(RnrTimer),
-    /// Any other.
+    /// NAK of another kind.
     Code(NakCode),
 }
 
@@ -82,9 +82,9 @@ pub enum Nak {
 pub enum Event {
     /// The state changed.
     State {
-        /// Before.
+        /// State before.
         from: QpState,
-        /// After.
+        /// State after.
         to: QpState,
     },
     /// A packet was thrown away.
@@ -93,7 +93,7 @@ pub enum Event {
         opcode: Opcode,
         /// PSN of the packet.
         psn: Psn,
-        /// Why.
+        /// Reason why the packet was dropped.
         reason: DropReason,
     },
     /// A request came behind a gap, from a peer with selective repeat.
@@ -121,7 +121,7 @@ pub enum Event {
     ReceivedSelectiveAck,
     /// Packets were found lost while others behind them arrived.
     Lost {
-        /// How many.
+        /// Number of packets found lost.
         packets: u32,
     },
     /// A packet that was lost was sent again, alone.
@@ -131,7 +131,7 @@ pub enum Event {
     },
     /// Packets were sent again that had not been lost.
     SentInVain {
-        /// How many.
+        /// Number of packets sent again.
         packets: u32,
     },
     /// A duplicate request was answered again.
@@ -151,7 +151,7 @@ pub enum Event {
     },
     /// The responder refused a request.
     SentNak {
-        /// How.
+        /// The NAK that was sent.
         nak: Nak,
         /// The PSN it names.
         psn: Psn,
@@ -190,14 +190,14 @@ pub enum Event {
     },
     /// The peer refused a request.
     ReceivedNak {
-        /// How.
+        /// The NAK that was received.
         nak: Nak,
         /// The PSN it names.
         psn: Psn,
     },
     /// The requester goes back.
     Retry {
-        /// Why.
+        /// Reason for going back.
         reason: RetryReason,
         /// To where.
         psn: Psn,
@@ -206,12 +206,12 @@ pub enum Event {
     },
     /// The alternate path is the primary one now (IBA 17.2.8).
     Migrated {
-        /// Why.
+        /// Cause of the migration.
         cause: MigrationCause,
     },
     /// Packets arrived with marks of congestion.
     Marked {
-        /// How many.
+        /// Number of marked packets.
         packets: u32,
     },
     /// A CNP was sent.

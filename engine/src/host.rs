@@ -114,7 +114,7 @@ pub trait Consumer {
     fn trace(&mut self, _qpn: Qpn, _event: Event) {}
 }
 
-/// Everything a call may need from outside.
+/// Clock, host and queues that a call may need from outside.
 #[derive(Debug)]
 pub struct Io<'a, H: Host> {
     /// Tells the time of this call.

@@ -72,7 +72,7 @@ pub struct Denied {
     pub va: u64,
     /// With how many bytes.
     pub length: u64,
-    /// Why not.
+    /// Reason of the refusal.
     pub refusal: Refusal,
 }
 

@@ -236,7 +236,7 @@ pub struct SendWr {
     pub op: SendOp,
     /// With which local bytes.
     pub data: Data,
-    /// How.
+    /// Flags such as signaled, inline and fence.
     pub flags: SendFlags,
     /// For whom.
     pub to: Recipient,

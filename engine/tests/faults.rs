@@ -11,7 +11,7 @@ use urxe_wire::{AtomicEth, Ext, Feth, Ieth, ImmDt, Operation as O, RKey, Reth};
 enum News {
     /// The receive of the message completes so.
     Recv(WcStatus),
-    /// There is no such receive.
+    /// No receive completes: an asynchronous event tells.
     Async(AsyncEvent),
 }
 

@@ -433,7 +433,7 @@ impl Ends {
         true
     }
 
-    /// Everything posted completes.
+    /// Lets all that is posted complete.
     fn finish(&mut self, what: &str) {
         for _ in 0..100 {
             while (0..4).any(|nth| self.deliver(nth / 2, nth % 2)) {}

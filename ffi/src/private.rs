@@ -36,7 +36,7 @@ type QpToQpEx = unsafe extern "C" fn(qp: *mut ibv_qp) -> *mut ibv_qp_ex;
 pub enum LookupError {
     /// No library of this name is loaded.
     NotLoaded,
-    /// None of the registration functions in [`Pabi::ALL`] is exported.
+    /// Exports no registration function of [`Pabi::ALL`].
     UnknownPabi,
     /// A function that every version has is missing.
     Missing(&'static CStr),

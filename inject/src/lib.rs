@@ -35,7 +35,7 @@ pub enum Error {
     /// The other end does not answer.
     #[error("no answer within {0:?}: {1}")]
     Silent(Duration, String),
-    /// Something makes no sense.
+    /// Argument that makes no sense.
     #[error("{0}")]
     Invalid(String),
 }

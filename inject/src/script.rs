@@ -54,7 +54,7 @@ pub enum Part {
 /// Packets that are waited for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Expected {
-    /// None.
+    /// No answer.
     Nothing,
     /// An ACK.
     Ack,

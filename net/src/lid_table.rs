@@ -36,7 +36,7 @@ impl PortLids {
 #[derive(Debug, Default)]
 pub struct LidTable {
     assigned: RwLock<Assigned>,
-    /// Something was told.
+    /// Set once a LID was told.
     is_used: AtomicBool,
 }
 

@@ -24,7 +24,7 @@ pub enum LinkEvent {
     Up,
     /// The interface is down, or has no carrier.
     Down,
-    /// There is no such interface any more.
+    /// The interface exists no more.
     Gone,
 }
 

@@ -221,11 +221,11 @@ struct TxSocket {
 /// The way to a destination through shared memory.
 #[derive(Debug)]
 enum SharedWay {
-    /// There is none: another host, another user, or nobody there who would.
+    /// No way through shared memory: another host, another user, or nobody there who would.
     None,
-    /// There may be one.
+    /// Link that may exist: it is looked for with the next packet.
     Unknown,
-    /// There is one while somebody has a route.
+    /// Link that exists while somebody has a route.
     Known(Weak<Link>),
 }
 

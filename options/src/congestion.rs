@@ -10,9 +10,9 @@ pub enum Ecn {
     /// On every interface but the loopback interface, which marks nothing.
     #[default]
     Auto,
-    /// Everywhere.
+    /// On, whatever the interface.
     On,
-    /// Nowhere.
+    /// Off, whatever the interface.
     Off,
 }
 

@@ -248,7 +248,7 @@ pub const DETERMINISTIC: Opt = Opt {
     help: "For fuzz targets only, never for services: no threads, virtual time, and keys and numbers that the seed decides; the program must poll",
 };
 
-/// Everything that can be chosen.
+/// List of all options.
 pub const ALL: &[Opt] = &[
     NETDEV,
     DEVICE_NAME,

@@ -110,7 +110,7 @@ unsafe fn variables(all: *const *const c_char) -> impl Iterator<Item = *const c_
     })
 }
 
-/// Our library among those of `LD_PRELOAD`'s value, by its file name.
+/// Finds urxe's library among those of `LD_PRELOAD`'s value, by its file name.
 fn library(value: &[u8]) -> Option<&[u8]> {
     let name = |path: &[u8]| path.rsplit(|byte| *byte == b'/').next() == Some(b"liburxe.so");
     value.split(|byte| matches!(byte, b':' | b' ')).find(|path| name(path))

@@ -158,7 +158,7 @@ unsafe fn answer(fd: c_int, cookie: u64, pieces: &[libc::iovec], to: *const c_vo
     length.cast_signed()
 }
 
-/// Something has been read: tells who sent it, and goes on with the answer.
+/// Tells who sent what has been read, and goes on with the answer.
 ///
 /// # Safety
 /// `from` is null, or the address of as many bytes as `from_len` says, which the system has put there. Where `from` is

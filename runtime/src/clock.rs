@@ -27,7 +27,7 @@ pub(crate) fn advance_to(at: Instant) {
     VIRTUAL.fetch_max(at.as_nanos(), Ordering::AcqRel);
 }
 
-/// Now.
+/// Returns the present time.
 pub fn now() -> Instant {
     if is_virtual() {
         return Instant::from_nanos(VIRTUAL.fetch_add(LOOK, Ordering::AcqRel));

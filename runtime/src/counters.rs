@@ -69,7 +69,7 @@ impl InsideTraffic {
 }
 
 impl Tally {
-    /// Something happened.
+    /// Counts an event.
     pub(crate) fn count(&mut self, event: Event) {
         self.trouble().count(event);
     }

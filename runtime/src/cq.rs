@@ -13,7 +13,7 @@ use crate::event::{EventSink, EventType};
 #[derive(Debug)]
 pub struct Cq {
     queue: Mutex<CompletionQueue<quirks::Cq>>,
-    /// There is something to poll, or a completion was lost: a program that spins asks this, and not the queue. Only
+    /// Set while there is something to poll, or a completion was lost: a program that spins asks this, and not the queue. Only
     /// changed with the queue locked.
     stirs: AtomicBool,
     /// Set when times of completions are wanted.
@@ -34,7 +34,7 @@ pub struct Cq {
 /// Follow-up that [`Cq::push`] leaves to its caller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Added {
-    /// Nothing.
+    /// No follow-up.
     Done,
     /// To look at the queue at this time, by `Cq::handle_timeout`.
     LookAt(Instant),

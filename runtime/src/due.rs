@@ -20,7 +20,7 @@ impl<T: ?Sized> Due<T> {
     /// Adds a queue pair, unless it is there.
     ///
     /// # Errors
-    /// There is no room for it.
+    /// No room is left for it.
     pub(super) fn add(&mut self, qp: Arc<T>) -> Result<(), Arc<T>> {
         if self.0.iter().any(|other| std::ptr::addr_eq(Arc::as_ptr(other), Arc::as_ptr(&qp))) {
             return Ok(());

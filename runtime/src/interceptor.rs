@@ -71,7 +71,7 @@ impl HeldPacket {
     }
 }
 
-/// Something that an interceptor lets happen to the device as a whole.
+/// Event or removal that an interceptor lets happen to the device as a whole.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DeviceEvent {
     /// An asynchronous event of the port or the device.

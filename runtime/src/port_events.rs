@@ -26,7 +26,7 @@ pub struct PortEvents {
 /// Receivers of every open device.
 static ALL: Mutex<Vec<Weak<PortEvents>>> = Mutex::new(Vec::new());
 
-/// Something of ours has panicked: what it was at may be half done, so nothing goes on.
+/// Fails all devices after a panic of the library: what it was at may be half done, so nothing goes on.
 pub fn devices_failed() {
     let all: Vec<_> = lock(&ALL).iter().filter_map(Weak::upgrade).collect();
     for listeners in all {

@@ -105,7 +105,7 @@ enum Act {
     Send,
     /// A receive request is posted, or a timer is due: the ACK waits on.
     Aside,
-    /// Anything else: the ACK leaves first, since the next state may forget it.
+    /// Work of another kind: the ACK leaves first, since the next state may forget it.
     Other,
     /// The state changes: as for anything else, and before that the peer's direct requests end.
     Modify,

@@ -97,7 +97,7 @@ pub struct XrcSrqs {
 }
 
 impl XrcSrqs {
-    /// None yet.
+    /// Table without an SRQ.
     pub(super) fn new(client: Client) -> Self {
         Self { here: RwLock::default(), client: Arc::new(client) }
     }

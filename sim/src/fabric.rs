@@ -137,7 +137,7 @@ impl Fabric {
         self.digest.finish()
     }
 
-    /// Everything that nodes saw, oldest first.
+    /// Events that nodes saw, oldest first.
     #[must_use]
     pub fn journal(&self) -> &[(Instant, NodeId, NodeEvent)] {
         &self.journal

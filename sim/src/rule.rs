@@ -93,7 +93,7 @@ impl<F: FnMut(&Flight<'_>) -> Verdict> Rule for F {
 pub struct Chance(u32);
 
 impl Chance {
-    /// Never.
+    /// Chance of 0.
     pub const NEVER: Self = Self(0);
 
     /// In hundredths.

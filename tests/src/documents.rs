@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 
 use crate::requirements::files;
 
-/// Something named that is not there.
+/// Name of something that is not there.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Missing {
     file: PathBuf,

@@ -198,7 +198,7 @@ impl Output {
         String::from_utf8_lossy(&self.bytes.lock().unwrap_or_else(PoisonError::into_inner)).into_owned()
     }
 
-    /// Everything, once the pipe is closed. A program's own children may hold it open, so this waits only briefly.
+    /// Returns all output, once the pipe is closed. A program's own children may hold it open, so this waits only briefly.
     fn finish(&mut self) -> String {
         if let Some(reader) = self.reader.take() {
             let deadline = Instant::now() + Duration::from_secs(2);

@@ -299,7 +299,7 @@ impl Channel {
     }
 }
 
-/// Nothing in here needs to be dropped: it is unwound from the waiting.
+/// Waits for an event that does not come. No value in here needs to be dropped: it is unwound from the waiting.
 unsafe extern "C-unwind" fn wait_for_ever(channel: *mut c_void) -> *mut c_void {
     type GetCmEvent = unsafe extern "C-unwind" fn(*mut c_void, *mut *mut RawEvent) -> c_int;
     let mut event = ptr::null_mut();

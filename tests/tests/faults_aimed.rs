@@ -85,7 +85,7 @@ fn the_nth_receive_fails() {
     });
 }
 
-/// Nothing arrives for a while, by the script's clock: it takes as long as that, and is right in the end.
+/// Waits while no packet arrives, by the script's clock: it takes as long as that, and is right in the end.
 #[test]
 fn a_network_that_comes_back() {
     const AWAY: Duration = Duration::from_millis(700);

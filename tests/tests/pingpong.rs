@@ -35,7 +35,7 @@ fn selection(server: &Host, client: &Host, gid: u32, mtus: &[u32]) -> Result<()>
     Ok(())
 }
 
-/// Everything times everything.
+/// Runs every size with every other choice.
 fn matrix(server: &Host, client: &Host, gid: u32, mtus: &[u32]) -> Result<()> {
     for &mtu in mtus {
         for size in SIZES {

@@ -121,7 +121,7 @@ fn standard_input_and_output() -> Result<()> {
     Ok(())
 }
 
-/// Everything in the folders that temporary files go to.
+/// Names in the folders that temporary files go to.
 fn traces(launcher: &Launcher) -> Result<BTreeSet<String>> {
     let mut names = BTreeSet::new();
     for dir in [launcher.tmp(), launcher.host().root().join("dev/shm")] {

@@ -33,7 +33,7 @@ fn end(processes: impl IntoIterator<Item = Process>) -> Result<()> {
     Ok(())
 }
 
-/// Nothing leaves by UDP, nothing is lost, and nothing has to be sent again.
+/// Packets of which none leaves by UDP, is lost, or has to be sent again.
 #[test]
 fn a_ping_pong_goes_through_memory() -> Result<()> {
     for (gid, events) in [(GID_IPV4, false), (GID_IPV6, false), (GID_IPV4, true)] {

@@ -59,7 +59,7 @@ fn check(row: &Row) -> Result<()> {
     Ok(())
 }
 
-/// Nothing is reported: the tool would have changed the exit status.
+/// Checks that no report was made: the tool would have changed the exit status.
 fn clean(said: &Finished) -> Result<()> {
     ensure!(said.status.success() && said.stdout.contains("played"), "{said}");
     Ok(())

@@ -446,7 +446,7 @@ fn exit_without_closing() {
     });
 }
 
-/// Nothing hangs when a queue pair that has failed goes away.
+/// Destroying a queue pair that has failed does not hang.
 #[test]
 fn a_failed_queue_pair_can_be_destroyed() {
     in_world(|| {

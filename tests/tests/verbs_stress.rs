@@ -293,7 +293,7 @@ impl Stress {
         Ok(())
     }
 
-    /// Everything that was posted completes, and nothing else has happened.
+    /// Waits until all that was posted has completed, and checks that nothing else has happened.
     fn settle(&self) -> Result<()> {
         let deadline = Instant::now() + SETTLE;
         for slot in 0..PAIRS {

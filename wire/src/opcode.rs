@@ -203,7 +203,7 @@ pub enum HeaderSet {
 /// How many bytes of payload an operation's packet carries (IBA 9.7.4.1.6 and C9-92), before padding.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PayloadRule {
-    /// None.
+    /// No payload.
     None,
     /// Exactly the path MTU: First and Middle.
     Full,

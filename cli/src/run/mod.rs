@@ -153,7 +153,7 @@ fn is_ci(value: Option<&OsStr>) -> bool {
     value.is_some_and(|value| !["", "0", "false"].iter().any(|no| value.eq_ignore_ascii_case(no)))
 }
 
-/// Our library in front of those that are there; an earlier one of ours goes.
+/// Value of `LD_PRELOAD` with `library` in front of those that are there; an earlier one of urxe goes.
 fn preload_value(library: &Path, before: Option<&OsStr>) -> OsString {
     let mut value = library.as_os_str().to_owned();
     let separator = |byte: &u8| matches!(byte, b':' | b' ');

@@ -9,7 +9,7 @@ use std::path::Path;
 pub(super) enum Users {
     /// By their numbers; at least one.
     These(Vec<u32>),
-    /// None that can be seen, but a process is just becoming another program (execve(2)), and it cannot be seen with which
+    /// No user that can be seen, but a process is just becoming another program (execve(2)), and it cannot be seen with which
     /// environment.
     Unclear,
     Nobody,

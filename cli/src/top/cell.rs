@@ -13,7 +13,7 @@ pub(super) enum Cell {
     Number(u64),
     /// Per second.
     Rate(f64),
-    /// Nothing to tell (yet).
+    /// Empty cell: no value, or none yet.
     Nothing,
 }
 

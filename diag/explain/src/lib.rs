@@ -57,7 +57,7 @@ pub struct Table {
     pub entries: &'static [Entry],
 }
 
-/// Every kind.
+/// Tables of every kind of code.
 pub const TABLES: [Table; 6] = [wc::TABLE, nak::TABLE, event::TABLE, cm::EVENTS, cm::REJECTIONS, errno::TABLE];
 
 impl Table {

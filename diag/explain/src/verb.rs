@@ -12,7 +12,7 @@ macro_rules! verbs {
         }
 
         impl Verb {
-            /// All verbs.
+            /// List of all verbs.
             pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
 
             /// The function's name, such as `ibv_modify_qp`.

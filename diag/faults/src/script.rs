@@ -51,7 +51,7 @@ pub struct Sight {
 /// Decision about a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// Nothing.
+    /// Let the packet pass.
     Pass,
     /// Lose the packet.
     Drop,
@@ -82,12 +82,12 @@ pub struct MutationId {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Refused(pub u32);
 
-/// Something that happens to the device, and when after it was opened, or after the step that it belongs to began.
+/// Occurrence at the device, and its time since the device was opened, or since the step that it belongs to began.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Announcement {
     /// Event or removal.
     pub what: Occurrence,
-    /// When.
+    /// Time since the device was opened, or since the step began.
     pub after: Duration,
 }
 

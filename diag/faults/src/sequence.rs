@@ -9,7 +9,7 @@ pub(crate) enum Until {
     Packets(u64),
     /// After so long.
     Time(Duration),
-    /// Never.
+    /// Step that lasts to the end.
     End,
 }
 

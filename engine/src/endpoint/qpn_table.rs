@@ -14,7 +14,7 @@ const SMALLEST: usize = 16;
 /// be secret.
 #[derive(Clone, Debug)]
 pub struct QpnTable<T> {
-    /// None, or as many as a power of two.
+    /// Places of the hash table: none, or as many as a power of two.
     places: Vec<Option<(Qpn, T)>>,
     len: usize,
 }

@@ -66,7 +66,7 @@ struct Share {
 /// Reaction to a segment.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Reaction {
-    /// Nothing to say.
+    /// No answer.
     Quiet,
     /// An ACK of this segment, with this window; with the whole message if this was the last segment of it.
     Ack { segment: u32, window: u32, message: Option<Vec<u8>> },

@@ -158,7 +158,7 @@ impl SegmentSender {
 /// Reaction of a receiver to a segment.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Taken {
-    /// Nothing to say.
+    /// No answer.
     Quietly,
     /// An ACK.
     Ack,

@@ -51,7 +51,7 @@ pub struct Address {
 /// A message to send.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Outgoing<C> {
-    /// Where to.
+    /// Address of the receiver.
     pub to: Address,
     /// Headers and data. More than a datagram's bytes are sent in segments.
     pub message: Vec<u8>,
@@ -66,18 +66,18 @@ pub struct Outgoing<C> {
 /// A datagram to send.
 #[derive(Clone, Debug)]
 pub struct Transmit {
-    /// Where to.
+    /// Address of the receiver.
     pub to: Address,
     /// The payload.
     pub payload: [u8; MAD_LEN],
 }
 
-/// Something for an agent.
+/// Message or outcome for an agent.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Delivery<C> {
     /// A message has arrived.
     Received {
-        /// Where from.
+        /// Address of the sender.
         from: Address,
         /// The first datagram, and the data of those after it.
         message: Vec<u8>,
@@ -114,7 +114,7 @@ pub enum RegisterError {
 /// Why a message cannot be sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SendError {
-    /// There is no such agent.
+    /// No agent has this number.
     #[error("there is no such agent")]
     NoAgent,
     /// Shorter than the headers of its class, or longer than a datagram without RMPP.

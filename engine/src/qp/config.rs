@@ -96,7 +96,7 @@ impl<H: Host> QpConfig<H> {
 /// Whether `transmit` could send everything.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Progress {
-    /// There is nothing to send now.
+    /// No packet is to be sent now.
     Idle,
     /// More is to be sent than one call may: call again soon.
     More,

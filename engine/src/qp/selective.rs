@@ -41,7 +41,7 @@ pub(super) struct Agreement {
 /// Knowledge of the peer's requester that packets are kept, and that answers may come in any order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum Announced {
-    /// Nothing was told yet.
+    /// No news has left yet.
     #[default]
     No,
     /// The first news left while this PSN was expected.

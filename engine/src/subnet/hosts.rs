@@ -29,7 +29,7 @@ pub(super) enum Change {
     Appeared,
     /// The state of its port is another.
     State,
-    /// Nothing that anybody has to be told.
+    /// No change that others have to be told of.
     Nothing,
 }
 

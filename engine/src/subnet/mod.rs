@@ -383,7 +383,7 @@ impl Subnet {
         }
     }
 
-    /// Something about the own port is another.
+    /// Notes and announces a change of the own port.
     fn own_changes(&mut self, now: Instant) {
         self.hosts.take(now, self.own);
         self.look_for_manager(now);

@@ -49,7 +49,7 @@ impl PortConfig {
     }
 }
 
-/// Something to be done.
+/// Action for the caller to carry out.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Output {
     /// Send this to every host of the link, from QP1 to QP1.
@@ -66,7 +66,7 @@ pub enum Output {
     Request(Lid, [u8; MAD_LEN], Duration),
 }
 
-/// Something that has happened to the own port.
+/// Event of the own port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
     /// The LID of its subnet manager is another.
@@ -88,7 +88,7 @@ pub enum Refusal {
     NoWay,
     /// The M_Key is wrong.
     Key,
-    /// Something is full.
+    /// No room: a table is full.
     Full,
     /// A datagram about another than its sender, or from outside of the port's network.
     Lie,

@@ -38,7 +38,7 @@ macro_rules! ops {
         }
 
         impl ContextOps {
-            /// Nothing implemented.
+            /// Table without any function.
             pub const NONE: Self = Self { $($name: None),* };
 
             fn erased(&self) -> [Option<AnyFn>; OPS.len()] {

@@ -30,7 +30,7 @@ enum Origin {
     KernelHeaders,
 }
 
-/// Everything that is generated.
+/// List of the files that are generated.
 pub(crate) const ALL: &[Generated] = &[
     Generated {
         file: "verbs.rs",

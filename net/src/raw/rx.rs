@@ -27,9 +27,9 @@ const EVERYTHING: Instruction = (0x06, 0, 0, u32::MAX);
 pub enum MacAddress {
     /// One address, of a host or of a group.
     One([u8; 6]),
-    /// All groups.
+    /// Every group address.
     AllMulticast,
-    /// All.
+    /// Every address.
     Any,
 }
 

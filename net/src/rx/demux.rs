@@ -117,7 +117,7 @@ impl Receiver {
         packets > 0
     }
 
-    /// There is room in a mailbox for which datagrams wait.
+    /// Puts datagrams that wait into a mailbox that has room.
     pub(super) fn send_backlog(&mut self, fd: RawFd, port: &Port) {
         self.forwarder.send_backlog(&self.fds, fd);
         add_alone(&port.counters().drop_forward_full, self.forwarder.take_lost());

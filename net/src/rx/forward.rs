@@ -160,7 +160,7 @@ impl Forwarder {
         Forwarded::Waits
     }
 
-    /// There is room in the mailbox with this connection: puts what waits into it.
+    /// Puts what waits into the mailbox with this connection, which has room.
     pub(crate) fn send_backlog(&mut self, fds: &FdSet, fd: RawFd) {
         let Some(at) = self.connected.iter().position(|connection| connection.fd.as_raw_fd() == fd) else { return };
         let Some(connection) = self.connected.get_mut(at) else { return };

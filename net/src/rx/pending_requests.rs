@@ -290,7 +290,7 @@ mod tests {
         assert_eq!((pending.decisions.len(), pending.ages.len()), (0, 0));
     }
 
-    /// There was no room in the listener's mailbox, or no descriptor for a way there.
+    /// A listener's mailbox without room, or no descriptor for a way there.
     #[test]
     fn a_request_that_was_dropped_is_new_when_it_comes_again() {
         let (fds, mut pending, now) = (FdSet::new().unwrap(), PendingRequests::default(), Instant::now());

@@ -46,9 +46,9 @@ pub(crate) struct Link {
     acks: AckWords,
     /// The other end has gone.
     is_dead: AtomicBool,
-    /// There was room behind the run put in last, so there is.
+    /// Set if there was room behind the run put in last, so there is.
     has_room: AtomicBool,
-    /// Something did not fit.
+    /// Set if a run did not fit.
     has_lost: AtomicBool,
     writer: Mutex<Writer>,
 }

@@ -23,7 +23,7 @@ pub struct PendingAck {
     pub from: Qpn,
     /// Peer that sent, a queue pair of this process.
     pub to: Qpn,
-    /// Everything up to here.
+    /// PSN up to which all is acknowledged.
     pub psn: Psn,
 }
 

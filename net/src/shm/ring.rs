@@ -174,7 +174,7 @@ pub(super) struct Consumer<S> {
     head: u64,
 }
 
-/// Something is in the ring that no sender would have put there.
+/// Error: the ring has content that no sender would have put there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Damaged;
 

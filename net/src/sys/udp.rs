@@ -71,7 +71,7 @@ pub(crate) fn receive_socket(local: SocketAddr) -> io::Result<Socket> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub(crate) enum Reported {
-    /// None.
+    /// No header field.
     #[default]
     Nothing,
     /// The traffic class: for congestion marks.

@@ -25,7 +25,7 @@ fn put(file: &impl AsRawFd, under: RawFd) {
     assert_eq!(unsafe { libc::dup2(file.as_raw_fd(), under) }, under);
 }
 
-/// Nothing is taken from the sockets of an application, and nothing sent through them.
+/// Sockets of an application: no packet is taken from them, and none sent through them.
 #[test]
 fn sockets_under_closed_numbers_are_left_alone() {
     alone(|| {

@@ -31,7 +31,7 @@ fn expect(heir: &mut End, others: &mut [&mut End], names: &[u32]) {
     }
 }
 
-/// Nothing is due in a while.
+/// Expects that no will is due in a while.
 fn expect_nothing(heir: &mut End, others: &mut [&mut End]) {
     let until = Instant::now() + A_WHILE;
     while Instant::now() < until {

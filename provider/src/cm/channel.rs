@@ -37,7 +37,7 @@ impl Channel {
         Ok((Self { queue: Mutex::default(), reader: reader.into(), writer: writer.into() }, application))
     }
 
-    /// Our copy of the application's end: a byte can be seen there while there are events.
+    /// The library's copy of the application's end: a byte can be seen there while there are events.
     pub(crate) fn reader(&self) -> RawFd {
         self.reader.as_raw_fd()
     }

@@ -51,7 +51,7 @@ pub(crate) struct Address {
     pub(crate) tclass: u8,
     /// The peer's LID, or the group's: of InfiniBand.
     pub(crate) dlid: Lid,
-    /// There is a GRH: on InfiniBand to groups, and to peers that no LID leads to.
+    /// Set if there is a GRH: on InfiniBand to groups, and to peers that no LID leads to.
     pub(crate) is_global: bool,
 }
 

@@ -51,7 +51,7 @@ impl State {
         cm.handle(now, ends, mad, &mut decide);
     }
 
-    /// Something has happened to a connection.
+    /// Handles an event of a connection.
     pub(super) fn handle_event(&mut self, index: usize, comm: CommId, event: CmEvent) {
         if event == CmEvent::Gone {
             self.forget_name(index, comm);

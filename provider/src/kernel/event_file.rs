@@ -78,7 +78,7 @@ impl Event {
 /// Size of `ib_uverbs_async_event_desc`, the larger record.
 const ASYNC: usize = size_of::<uapi::ib_uverbs_async_event_desc>();
 
-/// Our side of such a file.
+/// The library's side of an event file.
 #[derive(Debug)]
 pub struct EventFile {
     /// Events after those in the socket. Locked while the socket changes, except by the application's reads.
@@ -140,7 +140,7 @@ impl EventFile {
         }
     }
 
-    /// There will be no other event: who has read all reads the end of the file, and who waits is woken.
+    /// Ends the file, as there will be no other event: who has read all reads the end of the file, and who waits is woken.
     pub fn end(&self) {
         let _backlog = self.backlog.lock().unwrap_or_else(PoisonError::into_inner);
         if !self.sender.is_ours() {

@@ -22,7 +22,7 @@ pub(crate) type Header = [u8; HEADER];
 const MESSAGES: usize = 4096;
 const BYTES: usize = 64 << 20;
 
-/// Something to read.
+/// Message or outcome that an agent is to read.
 #[derive(Debug)]
 pub(crate) struct Packet {
     /// Number of the agent in its file.

@@ -18,7 +18,7 @@ pub(crate) struct AddressVector {
     pub(crate) traffic_class: u8,
     /// TTL or hop limit.
     pub(crate) hop_limit: u8,
-    /// There is a GRH: RoCE needs one.
+    /// Set if there is a GRH: RoCE needs one.
     pub(crate) is_global: bool,
     /// The peer's LID, which counts where there is no GRH and ports have LIDs.
     pub(crate) dlid: Lid,

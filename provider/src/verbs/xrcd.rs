@@ -30,7 +30,7 @@ pub(crate) struct Xrcd {
 #[derive(Debug, Default)]
 pub(crate) struct XrcDomains {
     domains: Mutex<Vec<Weak<Xrcd>>>,
-    /// Other processes.
+    /// Client that asks other processes.
     client: Option<Arc<Client>>,
 }
 

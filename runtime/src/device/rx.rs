@@ -63,7 +63,7 @@ pub(crate) struct Drained {
     pub(crate) one_sided: bool,
     /// ACKs wait.
     pub(crate) acks_wait: bool,
-    /// There may be more, of which no socket tells: it is left to somebody who polls, but has to be looked after.
+    /// Set if there may be more, of which no socket tells: it is left to somebody who polls, but has to be looked after.
     pub(crate) is_left: bool,
 }
 
@@ -289,7 +289,7 @@ impl Device {
         arrivals.len()
     }
 
-    /// Something has happened that is no RoCE packet.
+    /// Handles news other than RoCE packets.
     #[cold]
     fn hear_news(&self, to: &mut Addressees<'_>) {
         let _guard = CancelGuard::new();

@@ -49,7 +49,7 @@ impl Drop for Turn<'_> {
 }
 
 impl RegionCache {
-    /// Nothing is at hand.
+    /// Cache with no region at hand.
     pub const fn new(regions: Arc<Regions>, interceptor: Option<Arc<dyn Interceptor>>) -> Self {
         Self {
             regions,

@@ -27,7 +27,7 @@ pub(crate) enum AckMode {
     Delay,
     /// ACKs may wait, except those whose waiting time was not measured.
     DelayTimed,
-    /// All leave.
+    /// ACKs leave at once.
     Immediate,
 }
 
@@ -53,7 +53,7 @@ pub(crate) struct DelayedAck {
 }
 
 impl DelayedAck {
-    /// Nothing but an ACK is to be sent: whether it waits on.
+    /// Whether an ACK waits on that alone is to be sent.
     ///
     /// To look at the clock takes its time. Who has been prompt for long is measured only where somebody has looked anyway,
     /// which those who poll do now and then.

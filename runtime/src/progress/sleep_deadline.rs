@@ -22,7 +22,7 @@ const AWAKE: u64 = 0;
 pub(crate) struct Deadline(AtomicU64);
 
 impl Deadline {
-    /// There is none.
+    /// Deadline that never comes.
     pub(crate) fn never() -> Self {
         Self(AtomicU64::new(NEVER))
     }

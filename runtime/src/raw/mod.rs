@@ -42,7 +42,7 @@ pub struct Raw {
     /// The socket of the ring, held while rules are changed.
     socket: Mutex<Option<Arc<RawRxSocket>>>,
     flows: RwLock<FlowTable<Destination>>,
-    /// There are rules, so frames may come.
+    /// Set if there are rules, so that frames may come.
     has_rules: AtomicBool,
     /// The sockets are open.
     is_open: AtomicBool,

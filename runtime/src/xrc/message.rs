@@ -70,9 +70,9 @@ pub(super) enum Answer<'a> {
     Data(&'a [u8]),
     /// A WQE with room for so many bytes.
     Taken { wqe: Wqe, room: u32 },
-    /// There is no WQE.
+    /// No WQE is left.
     Empty,
-    /// There is no such SRQ, or no such WQE.
+    /// The SRQ or the WQE does not exist.
     NotThere,
     /// The access is refused.
     Refused(Refusal),

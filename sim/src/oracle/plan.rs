@@ -75,7 +75,7 @@ pub enum Poison {
     RecvLKey,
     /// An atomic at an odd address.
     Misaligned,
-    /// There never is a receive WQE.
+    /// No receive WQE is ever posted.
     NoRecv,
 }
 
@@ -138,7 +138,7 @@ pub struct PlannedRecv {
     pub op: usize,
 }
 
-/// Everything that one end posts, and what the other end needs to receive it.
+/// Requests that one end posts, and what the other end needs to receive them.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Send requests in order.

@@ -17,7 +17,7 @@ use crate::rule::Chance;
 /// Difficulty of a scenario.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Profile {
-    /// None: no packet is lost, every buffer is large.
+    /// No difficulty: no packet is lost, every buffer is large.
     Clean,
     /// A few packets are lost.
     Loss,
@@ -76,7 +76,7 @@ impl Profile {
 /// A simulation to be run.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// Everything random in it comes from here.
+    /// Seed of all that is random in it.
     pub seed: u64,
     /// The difficulty.
     pub profile: Profile,

@@ -7,7 +7,7 @@ use urxe_engine::rng::Rng;
 pub struct Piece {
     /// Where they begin.
     pub offset: usize,
-    /// How many.
+    /// Number of bytes.
     pub len: usize,
 }
 

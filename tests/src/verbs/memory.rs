@@ -15,7 +15,7 @@ use super::wr::Remote;
 /// Bytes of a page.
 pub const PAGE: usize = 4096;
 
-/// Everything may be done with it.
+/// Rights to do whatever may be done with a region.
 pub const ALL_ACCESS: u32 =
     v::IBV_ACCESS_LOCAL_WRITE | v::IBV_ACCESS_REMOTE_WRITE | v::IBV_ACCESS_REMOTE_READ | v::IBV_ACCESS_REMOTE_ATOMIC;
 

@@ -36,7 +36,7 @@ pub struct Scene {
 /// Consequence at the far end.
 #[derive(Clone, Copy, Debug)]
 pub enum Far {
-    /// Nothing: it stays in RTS, and its receive stays posted.
+    /// No effect: it stays in RTS, and its receive stays posted.
     Nothing,
     /// Asynchronous event; the queue pair is in ERR, and its receive was flushed.
     Event(v::ibv_event_type),

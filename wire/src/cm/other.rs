@@ -90,7 +90,7 @@ pub struct Rej {
     pub message: Rejected,
     /// Bytes of `info` that mean something.
     pub info_len: u8,
-    /// Why.
+    /// Reason of the rejection.
     pub reason: RejReason,
     /// Additional reject information.
     pub info: [u8; 72],
@@ -181,7 +181,7 @@ pub struct Apr {
 }
 
 impl Apr {
-    /// There are no alternate paths here.
+    /// Status of a responder without alternate paths.
     pub const NOT_SUPPORTED: u8 = 2;
 
     pub(super) fn parse(b: &[u8; MESSAGE_LEN]) -> Self {

@@ -196,7 +196,7 @@ fn malformed_flush_level() {
     assert_eq!(Packet::parse(&datagram), Err(Malformed::FlushLevel));
 }
 
-/// Nothing is acknowledged there, but that is no reason to drop the packet.
+/// AckReq where there are no acknowledgements is no reason to drop the packet.
 #[test]
 fn ack_req_is_legal_on_unreliable_transports() {
     for transport in [Transport::Uc, Transport::Ud] {

@@ -159,7 +159,7 @@ impl Responder {
         self.kept.as_mut()?.take(self.expected)
     }
 
-    /// There are `posted` receive WQEs now: tell a peer that was told there are none (IBA 9.7.7.2.3, unsolicited
+    /// Notes that there are `posted` receive WQEs now: a peer that was told there are none is told so (IBA 9.7.7.2.3, unsolicited
     /// acknowledge).
     pub(in crate::qp) fn receive_posted(&mut self, posted: usize) {
         if posted > 0 && self.responses.take_advertised_none() {

@@ -6,9 +6,9 @@
 /// The requester's side.
 #[derive(Debug, Default)]
 pub(in crate::qp) struct Credit {
-    /// Such messages begun.
+    /// Messages begun that consume a receive WQE.
     begun: u32,
-    /// Such messages acknowledged.
+    /// Messages acknowledged that consume a receive WQE.
     acknowledged: u32,
     /// `begun` may grow up to here; `None` is without limit.
     limit: Option<u32>,

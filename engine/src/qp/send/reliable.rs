@@ -46,7 +46,7 @@ pub(in crate::qp) struct Reliable {
     /// From where on the oldest of these was asked for last, if not from its first PSN.
     pub(in crate::qp) resumed_at: Option<Psn>,
     pub(super) congestion: CongestionControl,
-    /// Nothing leaves before: the rate is limited.
+    /// Time before which no packet leaves: the rate is limited.
     pub(super) paced_until: Option<Instant>,
     /// Packets since the last one with AckReq.
     pub(super) unasked: u32,

@@ -40,7 +40,7 @@ impl Reliable {
         }
     }
 
-    /// Nothing was heard for several round trips: the oldest packet alone is sent again.
+    /// Sends the oldest packet alone again, as nothing was heard for several round trips.
     pub(super) fn probe_selectively<H: Host>(&mut self, config: &QpConfig<H>, io: &mut Io<'_, H>, now: Instant) {
         io.consumer
             .trace(config.qpn, Event::Retry { reason: RetryReason::TailLossProbe, psn: self.snd_una, left: None });

@@ -31,7 +31,7 @@ impl Reliable {
         }
     }
 
-    /// Everything before `snd_una` is acknowledged: WQEs complete, the window opens, the timer starts anew.
+    /// Takes all before `snd_una` for acknowledged: WQEs complete, the window opens, the timer starts anew.
     /// The caller has seen that `snd_una` is not before the present one nor behind `snd_max`.
     //= spec/completer.md#cmp-002
     //# An acknowledgement MUST complete every request up to its PSN.

@@ -153,7 +153,7 @@ const MULTI: u16 = 2;
 const CAPPED: u16 = 0x100;
 
 impl<'a> Answer<'a> {
-    /// Nothing yet. `port` is that of the socket that asks.
+    /// Empty answer. `port` is that of the socket that asks.
     pub(super) const fn new(request: Request<'a>, port: u32) -> Self {
         Self { request, port, datagrams: Vec::new() }
     }

@@ -12,7 +12,7 @@ pub(super) struct Wanted {
     mask: AtomicU64,
 }
 
-/// Nothing at all.
+/// The default action.
 pub(super) fn empty_action() -> libc::sigaction {
     // SAFETY: all-zero is a value of this plain C struct: the default, with no flags and no signals.
     unsafe { MaybeUninit::zeroed().assume_init() }

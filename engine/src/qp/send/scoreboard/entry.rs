@@ -41,7 +41,7 @@ pub(in crate::qp::send) struct Entry {
 /// Whether a response takes the PSN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(in crate::qp::send) enum Answered {
-    /// None: the PSN is that of a packet of a SEND or WRITE.
+    /// No response: the PSN is that of a packet of a SEND or WRITE.
     #[default]
     No,
     /// One does, and the PSN is that of the request as well.

@@ -46,7 +46,7 @@ pub(super) struct Scoreboard {
     answered: u32,
     /// Since when the first of those that are overtaken, and not lost yet, is.
     overtaken: Option<Instant>,
-    /// There is news since [`find_lost`](Self::find_lost).
+    /// Set by news since [`find_lost`](Self::find_lost).
     has_news: bool,
     /// A READ or atomic that the peer may not have was sent again, and nothing new behind it.
     wants_pilot: bool,
