@@ -190,7 +190,7 @@ fn the_example_of_a_change_is_in_the_sources() -> Result<()> {
     Ok(())
 }
 
-/// `scripts/doc-comments` lists the doc comments that begin with a pronoun.
+/// Doc comments that mean nothing on hover are listed by `scripts/doc-comments`.
 #[test]
 fn doc_comments_make_sense_alone() -> Result<()> {
     let output = Command::new(root().join("scripts/doc-comments")).output()?;
