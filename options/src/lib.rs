@@ -6,6 +6,15 @@
 //!
 //! [`Choices`] and [`Observations`] are their values, understood and checked: by the command before it starts a program,
 //! and by the library when it is loaded.
+//!
+//! ```
+//! use urxe_options::{Choices, NETDEV};
+//!
+//! let choices = Choices::new(|name| (name == NETDEV.variable).then(|| "lo,eth0".to_owned())).unwrap();
+//! assert_eq!(choices.devices[1].netdev, "eth0");
+//! let mistake = Choices::new(|name| (name == "URXE_MTU").then(|| "1000".to_owned())).unwrap_err();
+//! assert!(mistake.to_string().contains("1024"));
+//! ```
 #![forbid(unsafe_code)]
 
 mod auto;

@@ -5,6 +5,18 @@
 //! | [`Writer`] | blocks of a file, in a buffer that the caller writes where it wants |
 //! | [`Addresses`] | the Ethernet, IP and UDP headers that a UDP socket does not see |
 //! | `read`, `packets` (feature `read`) | RoCE v2 packets of a pcapng file or of a pcap file, as tcpdump writes them; super-packets split |
+//!
+//! ```
+//! use urxe_pcapng::{Addresses, Direction, Writer};
+//!
+//! let mut writer = Writer::new("example", 0);
+//! writer.interface("urxe0", "a device");
+//! let addresses = Addresses::new("10.0.0.1:49152".parse().unwrap(), "10.0.0.2:4791".parse().unwrap(), 0);
+//! let packet = [0; 16];
+//! let before = writer.bytes().len();
+//! writer.packet(0, Direction::Received, 1_000, &addresses, &packet, &[]);
+//! assert!(writer.bytes().len() > before + packet.len());
+//! ```
 #![forbid(unsafe_code)]
 
 mod frame;

@@ -22,17 +22,30 @@
 //! | [`threads`] | what threads of the library ask for, and keep from |
 //! | [`sanitizer`] | what sanitizers and valgrind are told |
 //!
+//! ```no_run
+//! use urxe_net::Interface;
+//! use urxe_runtime::device::{Device, OpenOptions};
+//!
+//! let interface = Interface::by_name("lo").expect("an interface");
+//! let device = Device::open("urxe0", interface, OpenOptions::default()).expect("RoCE's port");
+//! println!("{:?}", device.net().interface().gids());
+//! ```
+//!
 //! # Locks
 //!
-//! In the order in which they may be taken: receive token ([`device::Device`]) → the ring of [`raw`] frames → flow rules → a queue pair's engine → the table of
-//! regions, a shared queue, a completion queue → an event file. No lock is held while calling the application's or
-//! libibverbs' code; only the receive token and an engine's lock are held across system calls. While an engine works for an
-//! XRC SRQ of another process, the lock of the line to that process is taken in its place, and held until it answers; who
-//! answers there takes nothing above the table of regions ([`crate::xrc`]). A region at hand ([`region_cache`](crate::memory::region_cache))
-//! counts as a lock below the queue pair's engine: whoever deregisters it waits for the end of the turn, so nothing above is
-//! taken, and no other process waited for, while one is at hand. What sending needs ([`device::Device::with_work`]) has no
-//! place in this order, as nobody waits for it: who finds it taken uses another. A
-//! [`fork_safe_mutex`] is below all of these: its holder takes nothing. Who forks takes what [`fork`] keeps, and then keeps everybody else from the tables.
+//! Locks are taken in this order: receive token ([`device::Device`]) → the ring of [`raw`] frames → flow rules → a queue pair's
+//! engine → the table of regions, a shared queue, a completion queue → an event file.
+//!
+//! - No lock is held while the application's or libibverbs' code is called. The receive token and an engine's lock alone are held
+//!   across system calls.
+//! - An engine that works for an XRC SRQ of another process takes the lock of the connection to that process in the place of the
+//!   SRQ's, and holds it until the process answers. The thread that answers takes no lock above the table of regions ([`xrc`]).
+//! - A region at hand ([`region_cache`](crate::memory::region_cache)) counts as a lock below the queue pair's engine:
+//!   deregistration waits for the end of the turn. While one is at hand, no lock above is taken, and no other process is waited for.
+//! - What sending needs ([`device::Device::with_work`]) has no place in the order, as no thread waits for it: one that finds it taken
+//!   uses another.
+//! - A [`fork_safe_mutex`] is below all of these: its holder takes no other lock. A thread that forks takes the locks that [`fork`]
+//!   keeps, and then keeps all other threads from the tables.
 
 pub mod async_events;
 mod backpressure;

@@ -5,6 +5,15 @@
 //! The provider takes from here what it says about a failure besides what it knows of the case; `urxe explain` looks
 //! codes up. One file a kind of code: [`wc`] completion statuses, [`nak`] AETH syndromes, [`event`] asynchronous events,
 //! [`cm`] events and rejections of rdma_cm, [`errno`] what calls return; [`Verb`] names the verbs.
+//!
+//! ```
+//! use urxe_explain::{TABLES, wc};
+//!
+//! let entry = wc::TABLE.by_number(12).unwrap();
+//! assert_eq!(entry.name, "IBV_WC_RETRY_EXC_ERR");
+//! // A name may belong to any kind of code.
+//! assert!(TABLES.iter().any(|table| table.by_name("einval").is_some()));
+//! ```
 
 #[cfg(test)]
 extern crate std;
