@@ -62,23 +62,26 @@ def kill_target(store):
         check("compared 2" in pair.client(2).success(120), "the new target")
 
 
-def rail_down(store):
-    """One of two rails goes down under load, and comes up again: transfers go on."""
-    with Network(rails=2) as net:
-        pair = Pair(store, net, 2)
-        client = pair.client(0)
-        client.says("^done 2", 60)
-        net.hosts[1].ip("link", "set", "eth1", "down")
+def rail_down(rails):
+    """One of the rails goes down under load, and comes up again: transfers go on."""
 
-        def count():
-            return int(re.findall(r"^done (\d+)", client.text(), re.M)[-1])
+    def case(store):
+        with Network(rails=rails) as net:
+            client = Pair(store, net, rails).client(0)
+            client.says("^done 2", 60)
+            net.hosts[1].ip("link", "set", "eth1", "down")
 
-        for change in ("up", None):
-            before = count()
-            wait_for(lambda b=before: count() > b + 2 or not client.running(), 180, "transfers go on")
-            check(client.running(), f"the client has ended: {client.last_lines()}")
-            if change:
-                net.hosts[1].ip("link", "set", "eth1", change)
+            def count():
+                return int(re.findall(r"^done (\d+)", client.text(), re.M)[-1])
+
+            for change in ("up", None):
+                before = count()
+                wait_for(lambda b=before: count() > b + 2 or not client.running(), 180, "transfers go on")
+                check(client.running(), f"the client has ended: {client.last_lines()}")
+                if change:
+                    net.hosts[1].ip("link", "set", "eth1", change)
+    return case
 
 
-CASES = {"one-rail": transfers(1), "four-rails": transfers(4), "kill-target": kill_target, "rail-down": rail_down}
+CASES = {"one-rail": transfers(1), "four-rails": transfers(4), "kill-target": kill_target, "rail-down": rail_down(2),
+         "one-of-eight-down": rail_down(8)}
