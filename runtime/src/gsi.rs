@@ -36,11 +36,15 @@ pub trait MadHandler: Send + Sync {
     fn handle_timeout(&self, now: Instant);
 }
 
-/// Why a packet to QP1 is no management datagram.
+/// Why a packet to QP0 or QP1 is no management datagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Unfit {
-    /// Another transport, partition or Q_Key.
-    Keys,
+    /// Another transport.
+    Transport,
+    /// Another partition.
+    PKey,
+    /// Another Q_Key.
+    QKey,
     /// Not 256 bytes.
     Length,
 }
@@ -48,13 +52,15 @@ pub(super) enum Unfit {
 /// The source queue pair and the bytes of a packet to QP0 or QP1, if it may come in and is a management datagram.
 pub(super) fn datagram<'a>(packet: &Packet<'a>) -> Result<(Qpn, &'a [u8; MAD_LEN]), Unfit> {
     let q_key = if packet.bth().dest_qp == Qpn::SMI { QKey(0) } else { QKey::GSI };
-    match packet.header.service {
-        Service::Datagram(deth) if deth.q_key == q_key && packet.bth().p_key.matches(PKey::DEFAULT) => {
-            let datagram = packet.payload.try_into().map_err(|_| Unfit::Length)?;
-            Ok((deth.src_qp, datagram))
-        }
-        _ => Err(Unfit::Keys),
+    let Service::Datagram(deth) = packet.header.service else { return Err(Unfit::Transport) };
+    if !packet.bth().p_key.matches(PKey::DEFAULT) {
+        return Err(Unfit::PKey);
     }
+    if deth.q_key != q_key {
+        return Err(Unfit::QKey);
+    }
+    let datagram = packet.payload.try_into().map_err(|_| Unfit::Length)?;
+    Ok((deth.src_qp, datagram))
 }
 
 /// The message in a packet to QP1, if it may come in (IBA 9.6.1.1.3, 9.6.1.2: P_Key and Q_Key) and is one.

@@ -8,10 +8,13 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use urxe_tests::verbs::{Context, Mr, Op, Options, Pair, RecvWr, SendWr, Status};
-use urxe_tests::{Perftest, PingPong, TIMEOUT, World, in_world, wait_until};
+use urxe_tests::{Perftest, PingPong, TIMEOUT, World, in_world, in_world_with, own_counter, wait_until};
 use urxe_wire::icrc::{self, Flow};
-use urxe_wire::packet::pad_count;
-use urxe_wire::{Bth, Ext, Header, Opcode, Operation, PKey, Psn, Qpn, RKey, ROCE_PORT, Reth, Transport};
+use urxe_wire::mad::field::Field;
+use urxe_wire::mad::node::port_info;
+use urxe_wire::mad::{MAD_LEN, Mad, smp, subnet_vendor};
+use urxe_wire::packet::{Service, pad_count};
+use urxe_wire::{Bth, Deth, Ext, Header, Opcode, Operation, PKey, Psn, QKey, Qpn, RKey, ROCE_PORT, Reth, Transport};
 
 /// The PSN that both ends of a [`Pair`] begin with.
 const FIRST_PSN: u32 = 0x00ff_fffd;
@@ -26,13 +29,22 @@ impl Stranger {
     }
 
     /// Sends a packet with a right ICRC to the queue pair on 127.0.0.1 that it names.
-    fn send(&self, mut bth: Bth, ext: Ext, payload: &[u8]) -> Result<()> {
-        bth.pad_count = pad_count(payload.len());
-        let header = Header::new(bth, ext);
+    fn send(&self, bth: Bth, ext: Ext, payload: &[u8]) -> Result<()> {
+        self.send_packet(Header::new(bth, ext), payload)
+    }
+
+    /// Sends a datagram from QP1 to QP0 or QP1.
+    fn send_mad(&self, bth: Bth, q_key: QKey, payload: &[u8]) -> Result<()> {
+        let service = Service::Datagram(Deth { q_key, src_qp: Qpn::GSI, lid_routed: false });
+        self.send_packet(Header { bth, service, ext: Ext::None }, payload)
+    }
+
+    fn send_packet(&self, mut header: Header, payload: &[u8]) -> Result<()> {
+        header.bth.pad_count = pad_count(payload.len());
         let mut packet = vec![0; header.len()];
         header.emit(&mut packet);
         packet.extend_from_slice(payload);
-        packet.resize(packet.len() + usize::from(bth.pad_count), 0);
+        packet.resize(packet.len() + usize::from(header.bth.pad_count), 0);
         let to = SocketAddr::from(([127, 0, 0, 1], ROCE_PORT));
         let icrc = icrc::compute(&Flow::new(self.0.local_addr()?, to), 0, &packet);
         packet.extend_from_slice(&icrc.to_le_bytes());
@@ -126,6 +138,93 @@ fn a_flood_to_nobody_disturbs_nobody() {
         })?;
         ensure!(sent.load(Ordering::Relaxed) > 5000, "this was no flood");
         Ok(())
+    });
+}
+
+/// A management datagram with this header, and these bytes of data from `at` on.
+fn mad(header: Mad, at: usize, data: &[u8]) -> [u8; MAD_LEN] {
+    let mut datagram = [0; MAD_LEN];
+    header.put(&mut datagram);
+    datagram[at..at + data.len()].copy_from_slice(data);
+    datagram
+}
+
+/// Announcement of the host 127.0.0.2: LID 2, a subnet manager of its own.
+fn announcement() -> [u8; MAD_LEN] {
+    const OWN: usize = 40;
+    const INFO: usize = OWN + 16;
+    let mut datagram = mad(Mad::new(subnet_vendor::CLASS, 1, Mad::METHOD_SEND, 0x10), 37, &subnet_vendor::OUI);
+    Field::bytes(OWN, 8).put(&mut datagram, 0x0200_5efe_7f00_0002);
+    for (field, value) in [
+        (port_info::LID, 2),
+        (port_info::SM_LID, 2),
+        (port_info::CAPABILITY_MASK, port_info::IS_SM),
+        (port_info::STATE, port_info::ACTIVE),
+        (port_info::MTU_CAP, 5),
+    ] {
+        field.moved(INFO).put(&mut datagram, value);
+    }
+    datagram
+}
+
+/// `Set(PortInfo)` that locks the port of LID 1, for the subnet manager of LID 2.
+fn lock() -> [u8; MAD_LEN] {
+    let header = Mad::new(Mad::CLASS_SUBN_LID, 1, Mad::METHOD_SET, smp::Attribute::PortInfo as u16);
+    let mut datagram = mad(Mad { attribute_modifier: 1, ..header }, 0, &[]);
+    for (field, value) in [(port_info::LID, 1), (port_info::SM_LID, 2), (port_info::M_KEY, 0x1234)] {
+        field.moved(smp::DATA).put(&mut datagram, value);
+    }
+    datagram
+}
+
+/// Each datagram to QP0 and QP1 of a port of InfiniBand that is refused is counted, by its reason.
+#[test]
+fn refused_management_datagrams_are_counted() {
+    let infiniband = |world: &World| {
+        world.host().set_env("URXE_LINK_LAYER", "infiniband");
+        Ok(())
+    };
+    in_world_with(infiniband, || {
+        let _context = Context::open()?;
+        let stranger = Stranger::at("127.0.0.2")?;
+        let counted = |counter: &str, send: &dyn Fn() -> Result<()>| {
+            let before = own_counter(counter)?;
+            send()?;
+            wait_until(counter, || Ok(own_counter(counter)? > before))
+        };
+        let bth = |qpn| Ok::<_, anyhow::Error>(Bth::new(opcode(Transport::Ud, Operation::SendOnly)?, qpn, Psn::new(0)));
+        let (gsi, smi) = (bth(Qpn::GSI)?, bth(Qpn::SMI)?);
+        let get = |class| Mad::new(class, 1, Mad::METHOD_GET, 0x11);
+        let (vendor, by_lid) = (mad(get(0x32), 0, &[]), mad(get(Mad::CLASS_SUBN_LID), 0, &[]));
+        // What is no management datagram, or not of this partition.
+        counted("mad_malformed", &|| stranger.send_mad(gsi, QKey::GSI, &vendor[1..]))?;
+        counted("mad_malformed", &|| stranger.send_mad(gsi, QKey::GSI, &mad(get(0x32), 0, &[9])))?;
+        counted("bad_pkey", &|| stranger.send_mad(Bth { p_key: PKey(0x8001), ..gsi }, QKey::GSI, &vendor))?;
+        counted("bad_qkey", &|| stranger.send_mad(gsi, QKey(0x1111_1111), &vendor))?;
+        counted("bad_qkey", &|| stranger.send_mad(smi, QKey::GSI, &by_lid))?;
+        let rc = opcode(Transport::Rc, Operation::SendOnly)?;
+        counted("drop_transport", &|| stranger.send(Bth { opcode: rc, ..gsi }, Ext::None, &vendor))?;
+        // Classes that nobody has, or that belong to the other queue pair; and a response to nothing.
+        counted("mad_no_agent", &|| stranger.send_mad(gsi, QKey::GSI, &vendor))?;
+        counted("mad_no_agent", &|| stranger.send_mad(gsi, QKey::GSI, &mad(get(0x32), 3, &[0x81])))?;
+        counted("mad_malformed", &|| stranger.send_mad(gsi, QKey::GSI, &by_lid))?;
+        counted("mad_malformed", &|| stranger.send_mad(smi, QKey(0), &vendor))?;
+        let unknown = Mad::new(Mad::CLASS_CM, Mad::CM_VERSION, Mad::METHOD_SEND, 0x7F);
+        counted("mad_malformed", &|| stranger.send_mad(gsi, QKey::GSI, &mad(unknown, 0, &[])))?;
+        // A route of 64 hops, another host's administration, an announcement for somebody else.
+        let far = mad(get(Mad::CLASS_SUBN_DIRECTED), 6, &[1, 64]);
+        counted("smp_no_way", &|| stranger.send_mad(smi, QKey(0), &far))?;
+        let ask = mad(Mad::new(Mad::CLASS_SUBN_ADM, 2, Mad::METHOD_GET, 0x11), 0, &[]);
+        counted("subnet_lies", &|| stranger.send_mad(gsi, QKey::GSI, &ask))?;
+        let other = Stranger::at("127.0.0.3")?;
+        counted("subnet_lies", &|| other.send_mad(gsi, QKey::GSI, &announcement()))?;
+        // A port that its subnet manager has locked, which lasts while that one announces itself.
+        let before = own_counter("smp_bad_key")?;
+        wait_until("smp_bad_key", || {
+            stranger.send_mad(gsi, QKey::GSI, &announcement())?;
+            stranger.send_mad(smi, QKey(0), &lock())?;
+            Ok(own_counter("smp_bad_key")? > before)
+        })
     });
 }
 

@@ -66,7 +66,7 @@ urxe_net::counters! {
         drop_ghost_ack,
         /// Responses out of turn.
         drop_unexpected_response,
-        /// Packets to QP1 that are no management datagrams: of another length or base version.
+        /// Packets to QP0 or QP1 that are no management datagrams, or of a class or method that is not for there.
         mad_malformed,
         /// Management datagrams that no agent of this host takes.
         mad_no_agent,
@@ -78,7 +78,7 @@ urxe_net::counters! {
         mad_queue_full,
         /// Requests about performance counters that came while too many waited.
         mad_perf_dropped,
-        /// Packets of subnet management whose directed route leads nowhere.
+        /// Packets of subnet management whose directed route or LID leads nowhere.
         smp_no_way,
         /// Packets of subnet management with a wrong M_Key.
         smp_bad_key,

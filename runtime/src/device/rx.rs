@@ -447,13 +447,15 @@ impl Device {
     }
 
     /// Whether a datagram has come to the queue pair of its class: subnet management to QP0, which ports of Ethernet lack, and
-    /// to a group nothing but announcements of a subnet.
+    /// to a group nothing but announcements of a subnet. Messages of communication management have been taken before.
     fn is_in_its_place(&self, local: IpAddr, qpn: Qpn, mad: &[u8; MAD_LEN]) -> bool {
         let header = Mad::of(mad);
         let is_management = header.is_some_and(|header| smp::is_class(header.class));
         let is_announcement = header.is_some_and(|header| subnet_vendor::is_announcement(&header, mad));
         let has_subnet = self.port.interface().link_layer().is_infiniband();
+        let is_cm = header.is_some_and(|header| header.class == Mad::CLASS_CM);
         is_management == (qpn == Qpn::SMI)
+            && !is_cm
             && (has_subnet || !is_management)
             && (!local.is_multicast() || (has_subnet && is_announcement))
     }
@@ -461,13 +463,14 @@ impl Device {
     /// Takes a packet to QP0 or QP1 that is not of communication management.
     fn receive_mad(&self, work: &mut TxContext, now: Instant, datagram: &Datagram<'_>, packet: &Packet<'_>) {
         let (qpn, mad) = match gsi::datagram(packet) {
-            Ok((_, mad)) if Mad::of(mad).is_some_and(|header| header.class == Mad::CLASS_CM) => return,
             Ok((_, mad)) if !self.is_in_its_place(datagram.headers.local.ip(), packet.bth().dest_qp, mad) => {
                 return bump(&self.counters.mad_malformed);
             }
             Ok(fit) => fit,
+            Err(Unfit::Transport) => return bump(&self.counters.drop_transport),
+            Err(Unfit::PKey) => return bump(&self.counters.bad_pkey),
+            Err(Unfit::QKey) => return bump(&self.counters.bad_qkey),
             Err(Unfit::Length) => return bump(&self.counters.mad_malformed),
-            Err(Unfit::Keys) => return,
         };
         let _guard = CancelGuard::new();
         let Headers { local, peer, tclass, hop_limit } = *datagram.headers;
