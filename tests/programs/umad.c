@@ -4,12 +4,17 @@
 //     umad ask GID BYTES TIMEOUT_MS RETRIES     sends so many bytes of data, and prints what comes
 //     umad register CLASS VERSION METHOD        registers for one method, and prints the result
 //     umad hold CLASS VERSION METHOD            the same, and stays
+//     umad register2 CLASS OUI FLAGS            registers by umad_register2, and prints the result
+//     umad many FILES                           registers as many agents as each file takes, until SIGUSR1, and closes all
 #include <arpa/inet.h>
+#include <dirent.h>
 #include <errno.h>
 #include <infiniband/umad.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 enum { CLASS = 0x32, HEADERS = 40, ROOM = 1 << 21 };
@@ -80,6 +85,56 @@ static int reg(int port, char **args, int holds) {
     return 0;
 }
 
+static int reg2(int port, char **args) {
+    struct umad_reg_attr attr = {.mgmt_class = strtol(args[0], NULL, 0), .mgmt_class_version = 1,
+        .oui = strtol(args[1], NULL, 0), .flags = atoi(args[2]), .method_mask = {2}};
+    uint32_t agent;
+    int error = umad_register2(port, &attr, &agent);
+    printf("%s\n", error ? strerror(error) : "registered");
+    return 0;
+}
+
+static int descriptors(void) {
+    int count = 0;
+    DIR *folder = opendir("/proc/self/fd");
+    while (folder && readdir(folder)) count++;
+    if (folder) closedir(folder);
+    return count;
+}
+
+static void wake(int signal) {
+    (void)signal;
+}
+
+static int many(char *name, int files) {
+    struct rlimit limit;
+    getrlimit(RLIMIT_NOFILE, &limit);
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &limit);
+    sigset_t usual, blocked;
+    signal(SIGUSR1, wake);
+    sigemptyset(&blocked), sigaddset(&blocked, SIGUSR1);
+    sigprocmask(SIG_BLOCK, &blocked, &usual);
+    uint8_t others[3] = {0, 0x14, 6};
+    int ports[files], agents = 0, before = descriptors();
+    for (int file = 0; file < files; file++) {
+        if ((ports[file] = umad_open_port(name, 1)) < 0) return fail("open");
+        for (;;) {
+            // Each has a method of its own.
+            uint8_t methods[16] = {0};
+            int method = 1 + agents % 127;
+            methods[method / 8] = 1 << method % 8;
+            if (umad_register_oui(ports[file], 0x30 + agents / 127 % 32, 0, others, (long *)methods) < 0) break;
+            agents++;
+        }
+    }
+    printf("%d agents, then %s\n", agents, strerror(errno));
+    sigsuspend(&usual);
+    for (int file = 0; file < files; file++) umad_close_port(ports[file]);
+    printf("%d descriptors more\n", descriptors() - before);
+    return 0;
+}
+
 int main(int argc, char **argv) {
     setvbuf(stdout, NULL, _IOLBF, 0);
     char names[UMAD_MAX_DEVICES][UMAD_CA_NAME_LEN];
@@ -89,6 +144,8 @@ int main(int argc, char **argv) {
     if (port < 0 || !umad) return fail("open");
     int result = !strcmp(argv[1], "serve") ? serve(port, umad, atoi(argv[2]))
                : !strcmp(argv[1], "ask")   ? ask(port, umad, argv + 2)
+               : !strcmp(argv[1], "many")  ? many(names[0], atoi(argv[2]))
+               : !strcmp(argv[1], "register2") ? reg2(port, argv + 2)
                                            : reg(port, argv + 2, !strcmp(argv[1], "hold"));
     umad_close_port(port);
     return result;

@@ -134,6 +134,44 @@ fn a_method_of_a_class_is_one_agents() -> Result<()> {
     Ok(())
 }
 
+/// The other way to register: vendors and flags of their own fields.
+#[test]
+fn agents_of_the_second_kind() -> Result<()> {
+    let launcher = Launcher::new()?;
+    let program = program(&launcher)?;
+    for (class, oui, flags, wanted) in [
+        ("0x32", "0x001405", "0", "registered"),
+        ("0x32", "0x001405", "1", "registered"),
+        ("0x09", "0", "0", "registered"),
+        // No flag has this bit, no OUI four bytes, and a class of vendors needs one.
+        ("0x32", "0x001405", "2", "Invalid argument"),
+        ("0x32", "0x1001405", "0", "Invalid argument"),
+        ("0x32", "0", "0", "Invalid argument"),
+    ] {
+        let said = launcher.run(&[&program, "register2", class, oui, flags])?.stdout;
+        ensure!(said == format!("{wanted}\n"), "{class} {oui} {flags}: {said}");
+    }
+    Ok(())
+}
+
+/// A thousand agents of a process: a file takes 32, others' messages pass, and nothing is left of them.
+#[test]
+fn agents_by_the_thousand() -> Result<()> {
+    let launcher = Launcher::new()?;
+    let program = program(&launcher)?;
+    let many = start(&launcher, &[], &[&program, "many", "32"])?;
+    wait_for_output(&many, "1024 agents, then Cannot allocate memory\n")?;
+    let server = start(&launcher, &[], &[&program, "serve", "1"])?;
+    wait_for_output(&server, "serving\n")?;
+    let said = launcher.run(&[&program, "ask", "::ffff:127.0.0.1", "100", "20000", "7"])?.stdout;
+    ensure!(said == "status 0 mad status 0 length 256 same\n", "{said}");
+    server.finish(TIMEOUT)?.success()?;
+    many.signal(libc::SIGUSR1)?;
+    let said = many.finish(TIMEOUT)?.success()?.stdout;
+    ensure!(said.ends_with("\n0 descriptors more\n"), "{said}");
+    Ok(())
+}
+
 /// Diagnostics of InfiniBand that a kernel's RoCE port refuses, and how.
 #[test]
 fn what_needs_lids_is_refused_as_by_the_kernels_rxe() -> Result<()> {
