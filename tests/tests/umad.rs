@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
+use serde_json::Value;
 use urxe_tests::{Host, Launcher, Process, TIMEOUT, wait_until};
 
 /// Compiles the program of these tests, for everybody to run.
@@ -196,6 +197,16 @@ fn value(output: &str, name: &str) -> Result<u64> {
     Ok(line.trim_start_matches('.').parse()?)
 }
 
+/// Packets that the programs of the user have received, by `urxe status`.
+fn packets_received(launcher: &Launcher) -> Result<u64> {
+    let urxe = launcher.urxe();
+    let said =
+        launcher.host().start(launcher.plain(&[text(&urxe)?, "status", "--json"]))?.finish(TIMEOUT)?.success()?;
+    let devices: Value = serde_json::from_str(&said.stdout)?;
+    let devices = devices.as_array().into_iter().flatten();
+    Ok(devices.filter_map(|device| device["counters"]["rx_packets"].as_u64()).sum())
+}
+
 #[test]
 fn ibping_and_perfquery_by_lid() -> Result<()> {
     let launcher = Launcher::new()?;
@@ -207,6 +218,11 @@ fn ibping_and_perfquery_by_lid() -> Result<()> {
     })?;
     let said = launcher.try_run(&lid, &["ibping", "-c", "1000", "-f", "1"])?;
     ensure!(said.stdout.contains("1000 packets transmitted, 1000 received, 0% packet loss"), "{said}");
+    // The server has got these; `urxe status` says as many as the port's answer, which has the few of the program that asks besides.
+    let before = packets_received(&launcher)?;
+    let shown = value(&launcher.try_run(&lid, &["perfquery", "-x", "1", "1"])?.success()?.stdout, "PortRcvPkts")?;
+    let after = packets_received(&launcher)?;
+    ensure!(before >= 1000 && (before..after + 50).contains(&shown), "{before} <= {shown} <= {after}");
     server.signal(libc::SIGKILL)?;
     server.finish(TIMEOUT)?;
 
