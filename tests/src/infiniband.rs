@@ -9,6 +9,87 @@ use crate::pingpong::wait_for_listener;
 use crate::process::{Finished, Process, TIMEOUT};
 use crate::world::{Host, World};
 
+/// Commands of infiniband-diags about a host, and what each says of it. `{lid}` and `{guid}` are the host's, `{port}` is that of its
+/// switch, which has the LID 48896. The table of programs in `docs/internals/infiniband.md` names them.
+pub const DIAGNOSTICS: &[(&str, &[&str])] = &[
+    ("ibstat", &["State: Active", "Physical state: LinkUp", "SM lid: 48896\n", "Link layer: InfiniBand"]),
+    ("ibstatus", &["4: ACTIVE", "5: LinkUp", "0xbf00", "InfiniBand"]),
+    ("ibping -c 3 {lid}", &["(Lid {lid}): time", "3 packets transmitted, 3 received, 0% packet loss"]),
+    ("ibping -c 3 -G {guid}", &["(Lid {lid}): time", "3 packets transmitted, 3 received, 0% packet loss"]),
+    ("ibsysstat {lid}", &["sysstat ping succeeded"]),
+    ("ibaddr {lid}", &["LID start 0x{lid} end 0x{lid}"]),
+    ("ibnetdiscover", &["Switch\t241", "H-{digits}", "lid {lid} lmc 0"]),
+    ("iblinkinfo -l", &["{guid}", "Active/  LinkUp"]),
+    ("iblinkinfo -S 0x027572fffe737700", &["urxe virtual switch, leaf 0", "Active/  LinkUp)==>       {lid}    1["]),
+    ("iblinkinfo -S {guid}", &["{guid}", "Active/  LinkUp"]),
+    ("ibhosts", &["{guid} ports 1"]),
+    ("ibswitches", &["ports 241 \"urxe virtual switch, leaf 0\"", "lid 48896 lmc 0"]),
+    ("ibnodes", &["{guid} ports 1", "ports 241 \"urxe virtual switch, leaf 0\""]),
+    ("sminfo", &["sm lid 48896 sm guid 0x27572fffe737700", "state 3 SMINFO_MASTER"]),
+    ("smpquery nodeinfo {lid}", &["Channel Adapter", "{guid}"]),
+    ("smpquery -D nodeinfo 0,1,{port}", &["Channel Adapter", "{guid}"]),
+    ("smpquery -D nodeinfo 0,1", &["Switch", "NumPorts:........................241"]),
+    ("smpquery -c nodeinfo 48896 0,{port}", &["Channel Adapter", "{guid}"]),
+    ("smpquery nodedesc {lid}", &["Node Description:"]),
+    ("smpquery -D nodedesc 0,1", &["urxe virtual switch, leaf 0"]),
+    (
+        "smpquery portinfo {lid} 1",
+        &[
+            "LinkState:.......................Active",
+            "SMLid:...........................48896",
+            "LinkWidthActive:.................4X",
+            "LinkSpeedActive:.................10.0 Gbps",
+        ],
+    ),
+    ("smpquery -D portinfo 0,1,{port} 1", &["LinkState:.......................Active"]),
+    (
+        "smpquery portinfo 48896 {port}",
+        &["LinkState:.......................Active", "LinkWidthActive:.................4X"],
+    ),
+    ("smpquery switchinfo 48896", &["LinearFdbCap:....................49152"]),
+    ("smpquery -D switchinfo 0,1", &["LinearFdbCap:....................49152"]),
+    ("smpquery pkeys {lid}", &["0: 0xffff", "32 pkeys capacity"]),
+    ("smpquery -D pkeys 0,1,{port}", &["0: 0xffff"]),
+    ("smpquery guidinfo {lid}", &["{guid}"]),
+    ("smpquery -D guidinfo 0,1,{port}", &["{guid}"]),
+    ("smpquery sl2vl {lid}", &["SL2VL table: Lid {lid}", "| 0| 0| 0|"]),
+    ("smpquery -D sl2vl 0,1,{port}", &["SL2VL table", "| 0| 0| 0|"]),
+    ("smpquery vlarb {lid}", &["VLArbitration tables"]),
+    ("smpquery -D vlarb 0,1,{port}", &["VLArbitration tables"]),
+    ("ibroute 48896", &["0x000{lid} 00{port}", "0xbf00 000"]),
+    ("ibroute -M 48896", &["Multicast mlids"]),
+    ("ibtracert 48896 {lid}", &["[{port}] -> ca port {{guid}}"]),
+    ("perfquery {lid} 1", &["PortXmitPkts:"]),
+    ("perfquery -x {lid} 1", &["PortXmitPkts:"]),
+    ("perfquery -R {lid} 1", &[]),
+    ("perfquery 48896 {port}", &["PortXmitPkts:....................0\n"]),
+    ("ibqueryerrors", &["0 bad nodes found"]),
+    ("saquery NR", &["urxe virtual switch, leaf 0", "{guid}"]),
+    ("saquery PIR", &["LinkState:.......................Active", "LinkWidthActive:.................4X"]),
+    ("saquery PR", &["dlid....................{lid}"]),
+    ("saquery LR", &["LinkRecord dump"]),
+    ("saquery LFTR", &["LFT Record dump"]),
+    ("saquery SWIR", &["SwitchInfoRecord"]),
+    ("saquery GIR", &["{guid}"]),
+    ("saquery PKTR", &["0xffff"]),
+    ("saquery SMIR", &["SMState...............3"]),
+    ("saquery CPI", &["Capability mask..........0x0200"]),
+    ("saquery MCMR", &[]),
+    ("saquery SR", &[]),
+    ("saquery -g", &[]),
+    ("saquery -m", &[]),
+    ("saquery -p --src-to-dst {own}:{lid}", &["dlid....................{lid}", "slid....................{own}"]),
+];
+
+/// Commands of infiniband-diags that the subnet refuses, and what they say.
+pub const REFUSED_DIAGNOSTICS: &[(&str, &str)] = &[
+    ("saquery IIR", "0x000c"),
+    ("saquery MFTR", "0x000c"),
+    ("saquery SL2VL", "0x000c"),
+    ("saquery VLAR", "0x000c"),
+    ("ibccquery CongestionInfo {lid}", "CongestionInfo"),
+];
+
 /// A subnet of one host or two.
 #[derive(Debug)]
 pub struct Subnet {

@@ -85,17 +85,26 @@ impl Launcher {
 
     /// A command of the user's.
     pub fn plain(&self, words: &[&str]) -> Command {
+        self.plain_on(self.host(), words)
+    }
+
+    fn plain_on(&self, host: &Host, words: &[&str]) -> Command {
         let mut words = self.user.iter().map(String::as_str).chain(words.iter().copied());
-        let mut command = self.host().command(words.next().unwrap_or("true"));
+        let mut command = host.command(words.next().unwrap_or("true"));
         command.args(words);
         command
     }
 
     /// `urxe run OPTIONS -- WORDS`, by the user.
     pub fn command(&self, options: &[&str], words: &[&str]) -> Result<Command> {
+        self.command_on(self.host(), options, words)
+    }
+
+    /// `urxe run OPTIONS -- WORDS` on a host of the world, by the user.
+    pub fn command_on(&self, host: &Host, options: &[&str], words: &[&str]) -> Result<Command> {
         let urxe = self.urxe();
         let urxe = utf8(&urxe)?;
-        Ok(self.plain(&[&[urxe, "run"], options, &["--"], words].concat()))
+        Ok(self.plain_on(host, &[&[urxe, "run"], options, &["--"], words].concat()))
     }
 
     /// Runs `urxe run -- WORDS` to its end.
