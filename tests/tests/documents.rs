@@ -6,9 +6,9 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
-use urxe_tests::artifacts;
 use urxe_tests::documents::{Things, commands};
 use urxe_tests::requirements::files;
+use urxe_tests::{DIAGNOSTICS, REFUSED_DIAGNOSTICS, artifacts};
 
 fn help(command: &[&str]) -> Result<String> {
     let said = Command::new(artifacts::urxe()?).args(command).arg("--help").output()?;
@@ -63,6 +63,46 @@ fn the_reference_lists_every_counter() -> Result<()> {
     listed.sort_unstable();
     counters.sort_unstable();
     ensure!(listed == counters, "docs/reference/counters.md lists {listed:?}, and there are {counters:?}");
+    Ok(())
+}
+
+/// Commands that the first column of a table's row names, each as its words: those without a program are of the program before
+/// them. LID and GUID stand for a host's.
+fn commands_of(row: &str) -> Vec<Vec<&str>> {
+    let mut commands: Vec<Vec<&str>> = Vec::new();
+    for item in row.split('|').nth(1).unwrap_or_default().split(',').map(str::trim) {
+        let mut words: Vec<&str> =
+            item.split([' ', '`']).filter(|word| !matches!(*word, "" | "LID" | "GUID")).collect();
+        let program = commands.last().and_then(|last| last.first().copied());
+        if let Some(program) = program.filter(|_| !item.starts_with('`') || item.starts_with("`-")) {
+            words.insert(0, program);
+        }
+        commands.push(words);
+    }
+    commands
+}
+
+/// Every program of the page has a test, and the page has every program that is tested.
+#[test]
+fn the_page_of_infiniband_lists_the_programs_of_its_tests() -> Result<()> {
+    let text = std::fs::read_to_string(root().join("docs/internals/infiniband.md"))?;
+    let (_, programs) = text.split_once("### Programs\n").context("no programs")?;
+    let listed: Vec<Vec<&str>> =
+        programs.lines().filter(|line| line.starts_with("| `")).flat_map(commands_of).collect();
+    let diagnostics = DIAGNOSTICS.iter().map(|(command, _)| *command);
+    let refused = REFUSED_DIAGNOSTICS.iter().map(|(command, _)| *command);
+    let tested: Vec<Vec<&str>> = diagnostics.chain(refused).map(|command| command.split(' ').collect()).collect();
+    let is_of = |listed: &[&str], tested: &[&str]| {
+        listed.first() == tested.first() && listed.iter().all(|word| tested.contains(word))
+    };
+    let others = include_str!("infiniband_opensm.rs");
+    for command in &listed {
+        let is_other = command.first().is_some_and(|program| others.contains(&format!("\"{program}\"")));
+        ensure!(is_other || tested.iter().any(|tested| is_of(command, tested)), "no test of {command:?}");
+    }
+    for command in &tested {
+        ensure!(listed.iter().any(|listed| is_of(listed, command)), "the page has no {command:?}");
+    }
     Ok(())
 }
 

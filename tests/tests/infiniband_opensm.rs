@@ -175,6 +175,23 @@ fn opensm_reports_to_programs() -> Result<()> {
     })
 }
 
+/// opensm that configures the subnet once: the built-in manager goes on, and ports stay active.
+#[test]
+fn opensm_once() -> Result<()> {
+    with_cable(|cable| {
+        let server = cable.spawn(1, &["ibping", "-S"])?;
+        cable.wait_for_manager(0, BUILT_IN)?;
+        cable.opensm(0, &["-o"])?.finish(TIMEOUT)?.success()?;
+        cable.wait_for(0, "SUBNET UP")?;
+        cable.check_log(0)?;
+        for host in [0, 1] {
+            cable.wait_for_manager(host, BUILT_IN)?;
+        }
+        wait_until("an active port", || Ok(cable.say(0, &["smpquery", "portinfo", "2", "1"])?.contains("Active")))?;
+        kill(server)
+    })
+}
+
 /// opensm sweeps a subnet of many hosts, each of which comes while it runs: as many as `URXE_SUBNET_HOSTS` says.
 #[test]
 fn opensm_sweeps_many_hosts() -> Result<()> {

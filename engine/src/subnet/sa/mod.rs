@@ -252,8 +252,8 @@ impl Subnet {
 fn class_port_info() -> Vec<u8> {
     use sa::class_port_info::{BASE_VERSION, CAPABILITY_MASK, CLASS_VERSION, LEN, RESPONSE_TIME};
     let mut info = vec![0; LEN];
-    /// Multicast groups join by UD, and services are kept (IBA 15.2.3.1: bits 9 and 1).
-    const CAPABILITIES: u64 = 1 << 9 | 1 << 1;
+    /// Multicast groups are joined by UD (IBA 15.2.3.1: bit 9).
+    const CAPABILITIES: u64 = 1 << 9;
     for (field, value) in
         [(BASE_VERSION, 1), (CLASS_VERSION, sa::VERSION.into()), (CAPABILITY_MASK, CAPABILITIES), (RESPONSE_TIME, 18)]
     {

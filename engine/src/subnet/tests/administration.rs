@@ -28,7 +28,9 @@ fn paths_nodes_and_ports() {
     assert_eq!(ports.len(), 3 + 2 * (usize::from(UPLINK) + 1) + usize::from(Switch::Spine.ports()) + 1);
     assert_eq!(net.administer(sa::METHOD_GET_TABLE, Record::Link as u16, 0, &[]).unwrap().len(), 3 * 2 + 4);
     assert_eq!(net.administer(GET, 0x99, 0, &[]), Err(Mad::STATUS_BAD_METHOD_ATTRIBUTE));
-    assert_eq!(net.administer(GET, sa::CLASS_PORT_INFO, 0, &[]).unwrap()[0][..2], [1, 2]);
+    // Groups of UD, and neither traps nor notices of this class.
+    assert_eq!(net.administer(GET, sa::CLASS_PORT_INFO, 0, &[]).unwrap()[0][..4], [1, 2, 0x02, 0x00]);
+    assert_eq!(net.administer(GET, sa::NOTICE, 0, &[]), Err(Mad::STATUS_BAD_METHOD_ATTRIBUTE));
 }
 
 #[test]
