@@ -2,12 +2,15 @@
 //
 //     sa_multicast recv MGID         makes the group; prints "joined MLID Q_KEY", then the message
 //     sa_multicast send MGID TEXT    joins once somebody else has; prints the same
+//
+// Waits until the subnet manager has the LID in the variable SM_LID, if there is one.
 #include <arpa/inet.h>
 #include <endian.h>
 #include <infiniband/umad.h>
 #include <infiniband/verbs.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -51,7 +54,6 @@ int main(int argc, char **argv) {
     if (argc < 3 || inet_pton(AF_INET6, argv[2], &mgid) != 1) return puts("sa_multicast recv|send MGID [TEXT]"), 1;
     umad_port_t about;
     if (umad_init() < 0 || umad_get_port(NULL, 0, &about) < 0) return fail("port");
-    sm_lid = about.sm_lid;
     umad_port = umad_open_port(about.ca_name, about.portnum);
     agent = umad_register(umad_port, SA, SA_VERSION, 0, NULL);
     if (umad_port < 0 || agent < 0) return fail("agent");
@@ -61,6 +63,12 @@ int main(int argc, char **argv) {
     struct ibv_device **devices = ibv_get_device_list(NULL);
     struct ibv_context *context = devices && devices[0] ? ibv_open_device(devices[0]) : NULL;
     if (!context || ibv_query_gid(context, 1, 0, &own)) return fail("device");
+    struct ibv_port_attr port;
+    const char *wanted = getenv("SM_LID");
+    do {
+        if (ibv_query_port(context, 1, &port)) return fail("port");
+    } while (wanted && port.sm_lid != atoi(wanted) && !usleep(10000));
+    sm_lid = port.sm_lid;
     int status;
     // Whoever sends waits until it has heard of the group.
     while ((status = ask(SET, sends ? JOIN : CREATE)) == 0x600 && sends) usleep(50000);

@@ -18,6 +18,8 @@ struct Cable<'a> {
     hosts: [&'a Host; 2],
     /// Subscribes to reports.
     program: String,
+    /// Joins groups.
+    joins: String,
 }
 
 impl Cable<'_> {
@@ -73,7 +75,8 @@ fn with_cable(test: impl FnOnce(&Cable<'_>) -> Result<()>) -> Result<()> {
     let (world, other) = (launcher.world(), launcher.world().add_host()?);
     world.link(world.host(), &other, 1500)?;
     let program = compile_mad_program(world, "sa_reports", include_str!("../programs/sa_reports.c"))?;
-    test(&Cable { urxe: launcher.urxe(), dir: world.dir().to_owned(), hosts: [world.host(), &other], program })
+    let joins = compile_mad_program(world, "sa_multicast", include_str!("../programs/sa_multicast.c"))?;
+    test(&Cable { urxe: launcher.urxe(), dir: world.dir().to_owned(), hosts: [world.host(), &other], program, joins })
 }
 
 fn kill(process: Process) -> Result<()> {
@@ -175,6 +178,37 @@ fn opensm_reports_to_programs() -> Result<()> {
     })
 }
 
+/// opensm makes a group as one host's program asks for, and lets the other host's join: messages go by the Q_Key and the MLID that it
+/// tells both.
+#[test]
+fn groups_are_joined_at_opensm() -> Result<()> {
+    with_cable(|cable| {
+        let opensm = cable.opensm(0, &[])?;
+        cable.wait_for(0, "SUBNET UP")?;
+        // opensm lets no port join that it does not know.
+        let server = cable.spawn(1, &["ibping", "-S"])?;
+        cable.wait_for(0, "Discovered new port with GUID:0x02005efe0a4d0002")?;
+        let group = "ff15:ba5e::7";
+        let words = ["env", "SM_LID=1", &cable.joins];
+        let mut receiver = cable.spawn(1, &[&words[..], &["recv", group]].concat())?;
+        wait_until("the receiver has joined", || {
+            ensure!(receiver.is_running()?, "{}", receiver.stdout_so_far());
+            Ok(receiver.stdout_so_far().contains("joined"))
+        })?;
+        let groups = cable.say(0, &["saquery", "-g"])?;
+        ensure!(groups.contains(&format!("MGID....................{group}\n")), "{groups}");
+        let sender = cable.say(0, &[&words[..], &["send", group, "by opensm"]].concat())?;
+        let received = receiver.finish(TIMEOUT)?.success()?.stdout;
+        let joined = sender.lines().next().context("no line")?;
+        // MLIDs of opensm are counted up; the built-in administration's follow from the group.
+        ensure!(joined.starts_with("joined 0xc00") && joined.ends_with(" 0x1234"), "{sender}");
+        ensure!(received == format!("{joined}\nmessage by opensm\n"), "{received}");
+        cable.check_log(0)?;
+        kill(opensm)?;
+        kill(server)
+    })
+}
+
 /// opensm that configures the subnet once: the built-in manager goes on, and ports stay active.
 #[test]
 fn opensm_once() -> Result<()> {
@@ -206,6 +240,7 @@ fn opensm_sweeps_many_hosts() -> Result<()> {
         dir: world.dir().to_owned(),
         hosts: [hosts[0], hosts[count - 1]],
         program: String::new(),
+        joins: String::new(),
     };
     let opensm = cable.opensm(0, &[])?;
     cable.wait_for(0, "SUBNET UP")?;
