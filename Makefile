@@ -160,7 +160,7 @@ cargo-install: setup build ## cargo install --path cli --features embedded, and 
 	$(CARGO) test -p urxe-tests --test cargo_install -- --ignored
 
 .PHONY: sanitize
-sanitize: setup ## tests that call libibverbs, against a provider with AddressSanitizer: verbs_* and cycles
+sanitize: setup ## tests that call libibverbs, against a provider with AddressSanitizer: verbs_*, direct, last_ack, …
 	scripts/sanitize
 
 .PHONY: soak
