@@ -195,6 +195,20 @@ fn the_wheel_puts_urxe_into_a_virtual_environment() -> Result<()> {
     Ok(())
 }
 
+/// One line is enough where there is pipx.
+#[test]
+fn pipx_runs_the_wheel() -> Result<()> {
+    let world = World::bare()?;
+    let wheel = make("wheel", world.dir())?;
+    let mut command = world.host().command("pipx");
+    command.args(["run", "--spec"]).arg(&wheel).args(["urxe", "run", "--", "ibv_devices"]);
+    // Nothing is downloaded, and nothing stays in the user's folders.
+    command.env("PIP_NO_INDEX", "1").env("HOME", world.dir()).env("PIPX_HOME", world.dir().join("pipx"));
+    let devices = world.host().start(command)?.finish(urxe_tests::TIMEOUT)?.success()?;
+    ensure!(devices.stdout.contains("urxe0"), "{devices}");
+    Ok(())
+}
+
 /// Components of a release, from `cargo metadata`.
 #[test]
 fn the_bill_of_materials_has_what_is_linked() -> Result<()> {
