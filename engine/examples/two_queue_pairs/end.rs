@@ -55,8 +55,8 @@ impl End {
     }
 }
 
-/// Exchanges packets until neither end waits for any; those that `delivers` refuses are lost.
-pub(crate) fn exchange(ends: &mut [End; 2], mut now: Instant, mut delivers: impl FnMut(&Datagram) -> bool) {
+/// Exchanges packets until neither end waits for any, and returns the time then; packets that `delivers` refuses are lost.
+pub(crate) fn exchange(ends: &mut [End; 2], mut now: Instant, mut delivers: impl FnMut(&Datagram) -> bool) -> Instant {
     loop {
         let mut silent = true;
         for (from, to) in [(0, 1), (1, 0)] {
@@ -69,7 +69,7 @@ pub(crate) fn exchange(ends: &mut [End; 2], mut now: Instant, mut delivers: impl
         }
         if silent {
             // Nothing is on its way: time goes on to the next timeout, if anything is still waited for.
-            let Some(at) = ends.iter().filter_map(|end| end.endpoint.next_timeout()).min() else { break };
+            let Some(at) = ends.iter().filter_map(|end| end.endpoint.next_timeout()).min() else { return now };
             now = at;
             ends.iter_mut().for_each(|end| end.endpoint.handle_timeout(now));
         }
