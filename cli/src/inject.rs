@@ -55,9 +55,20 @@ struct Ends {
     /// Texts that mean something to the program, in the syntax of AFL and libFuzzer
     #[arg(long, value_name = "FILE")]
     dict: Option<PathBuf>,
+    /// Private data of the connection by rdma_cm, as a payload of scripts: 'u8:1 hex:0a0b zero*38'
+    #[arg(long, value_name = "PAYLOAD", conflicts_with_all = ["pingpong", "pingpong_listen"], value_parser = private_data)]
+    private_data: Option<PrivateData>,
     /// Print no packets
     #[arg(long, short)]
     quiet: bool,
+}
+
+/// Bytes that the program finds in the request or the reply of rdma_cm.
+#[derive(Clone, Debug)]
+struct PrivateData(Vec<u8>);
+
+fn private_data(text: &str) -> Result<PrivateData, script::Invalid> {
+    script::bytes(text).map(PrivateData)
 }
 
 #[derive(clap::Args)]
@@ -188,6 +199,7 @@ impl Ends {
             mtu: self.mtu.or(captured).unwrap_or(Mtu::Mtu1024),
             seed: self.seed,
             wait: Duration::from_secs(self.wait),
+            private_data: self.private_data.clone().map(|data| data.0).unwrap_or_default(),
         };
         let (quiet, began) = (self.quiet, Instant::now());
         let tell = move |sent: bool, packet: &str| {

@@ -105,11 +105,12 @@ impl Peer<'_> {
 
     fn cm_connect(&mut self, server: SocketAddr, patience: Duration) -> Result<(), Error> {
         let (local, remote) = (self.settings.address, server.ip());
-        let mut private_data = [0; 92];
         let addresses = IpPair::new(local, remote)
             .ok_or_else(|| Error::Invalid(format!("{local} and {remote} are of two IP versions")))?;
-        if let Some(header) = private_data.first_chunk_mut() {
+        let mut private_data = [0; 92];
+        if let Some((header, program)) = private_data.split_first_chunk_mut() {
             IpHeader { src_port: 0x7000, addresses }.emit(header);
+            fill(program, &self.settings.private_data)?;
         }
         self.cm_remote = Some(remote);
         let ends = self.ends(remote);
@@ -159,7 +160,7 @@ impl Peer<'_> {
                         self.cm_remote = Some(address);
                         self.psn = req.starting_psn;
                         self.connect(Target { address, qpn: req.qpn, psn: self.first_psn })?;
-                        let rep = self.reply();
+                        let rep = self.reply()?;
                         let now = self.now();
                         self.cm.accept(now, id, &rep, 0).map_err(|error| Error::Invalid(error.to_string()))?;
                         self.do_cm_timers()?;
@@ -286,8 +287,10 @@ impl Peer<'_> {
         0x7572_7865 << 32 | u64::from(self.comm_id.0)
     }
 
-    fn reply(&self) -> Rep {
-        Rep {
+    fn reply(&self) -> Result<Rep, Error> {
+        let mut private_data = [0; 196];
+        fill(&mut private_data, &self.settings.private_data)?;
+        Ok(Rep {
             ids: Ids::default(),
             q_key: QKey(0),
             qpn: self.qpn,
@@ -302,8 +305,8 @@ impl Peer<'_> {
             rnr_retry_count: 7,
             srq: false,
             ca_guid: self.ca_guid(),
-            private_data: [0; 196],
-        }
+            private_data,
+        })
     }
 }
 
@@ -318,6 +321,14 @@ pub const fn mtu_of(bytes: u32) -> Option<Mtu> {
         4096 => Some(Mtu::Mtu4096),
         _ => None,
     }
+}
+
+/// Puts private data of the program into the room that a message has for it.
+fn fill(room: &mut [u8], data: &[u8]) -> Result<(), Error> {
+    let most = room.len();
+    let too_long = || Error::Invalid(format!("{} bytes of private data, of which {most} have room here", data.len()));
+    room.get_mut(..data.len()).ok_or_else(too_long)?.copy_from_slice(data);
+    Ok(())
 }
 
 fn parse_line(line: &[u8]) -> Option<Target> {
@@ -339,17 +350,34 @@ mod tests {
 
     use super::*;
 
+    fn peer(address: IpAddr, wait: Duration, private_data: &[u8]) -> Peer<'static> {
+        let (transport, mtu) = (Transport::Rc, Mtu::Mtu1024);
+        let settings =
+            crate::peer::Settings { address, transport, mtu, seed: 1, wait, private_data: private_data.to_vec() };
+        Peer::new(settings, Box::new(|_, _| {})).unwrap()
+    }
+
+    #[test]
+    fn private_data_has_room_or_is_refused() {
+        let server = SocketAddr::new("127.99.8.7".parse().unwrap(), 7471);
+        let data: Vec<u8> = (1..=56).collect();
+        let mut peer = peer("127.99.8.6".parse().unwrap(), Duration::ZERO, &data);
+        assert!(matches!(peer.cm_connect(server, Duration::ZERO), Err(Error::Silent(..))));
+        // A reply has more room: it has no header of IP addresses.
+        assert_eq!(peer.reply().unwrap().private_data[..57], [&data[..], &[0]].concat());
+        peer.settings.private_data.push(0);
+        assert!(peer.reply().is_ok());
+        peer.renew(1);
+        let refused = peer.cm_connect(server, Duration::ZERO);
+        assert!(matches!(refused, Err(Error::Invalid(why)) if why.contains("57 bytes of private data, of which 56")));
+        peer.settings.private_data.resize(197, 0);
+        assert!(peer.reply().is_err());
+    }
+
     #[test]
     fn each_connection_has_a_name_and_a_ca_of_its_own() {
         let address = "127.99.8.1".parse().unwrap();
-        let settings = crate::peer::Settings {
-            address,
-            transport: Transport::Rc,
-            mtu: Mtu::Mtu1024,
-            seed: 1,
-            wait: Duration::ZERO,
-        };
-        let mut peer = Peer::new(settings, Box::new(|_, _| {})).unwrap();
+        let mut peer = peer(address, Duration::ZERO, &[]);
         let gid = Gid::from(address);
         let names: std::collections::HashSet<_> = (0..400)
             .map(|count| {
@@ -365,8 +393,7 @@ mod tests {
     fn who_waits_for_a_client_gives_up() {
         let address = "127.99.8.2".parse().unwrap();
         let wait = Duration::from_millis(10);
-        let settings = crate::peer::Settings { address, transport: Transport::Rc, mtu: Mtu::Mtu1024, seed: 1, wait };
-        let mut peer = Peer::new(settings, Box::new(|_, _| {})).unwrap();
+        let mut peer = peer(address, wait, &[]);
         for handshake in [Handshake::CmListen(7471), Handshake::PingPongListen(0)] {
             assert!(matches!(peer.shake(handshake, 0, wait), Err(Error::Silent(..))), "{handshake:?}");
         }
@@ -376,8 +403,7 @@ mod tests {
     fn datagrams_of_others_are_not_the_connections() {
         let address = "127.99.8.3".parse().unwrap();
         let wait = Duration::ZERO;
-        let settings = crate::peer::Settings { address, transport: Transport::Rc, mtu: Mtu::Mtu1024, seed: 1, wait };
-        let mut peer = Peer::new(settings, Box::new(|_, _| {})).unwrap();
+        let mut peer = peer(address, wait, &[]);
         let (server, other) = ("127.99.8.4".parse().unwrap(), "127.99.8.5".parse().unwrap());
         let _ = peer.cm_connect(SocketAddr::new(server, 7471), Duration::ZERO);
         let reject = CmMad {

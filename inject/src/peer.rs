@@ -45,6 +45,8 @@ pub struct Settings {
     pub seed: u64,
     /// How long to wait for the other end where that connects.
     pub wait: Duration,
+    /// Private data of the program, in requests of rdma_cm (56 bytes at most) and replies (196).
+    pub private_data: Vec<u8>,
 }
 
 /// The other end, as the handshake tells it.

@@ -201,6 +201,24 @@ pub fn parse(text: &str) -> Result<Vec<Numbered>, Invalid> {
     }
 }
 
+/// Reads a payload that is the same each time: without random bytes and names.
+///
+/// # Errors
+/// [`Invalid`], with line and column.
+pub fn bytes(text: &str) -> Result<Vec<u8>, Invalid> {
+    const EXPECTED: &str = "bytes that are known: no random*N, no $NAME";
+    let words = words(1, text)?;
+    let mut bytes = Vec::new();
+    for (word, part) in words.iter().zip(payload(1, &words)?) {
+        match part {
+            Part::Bytes(part) => bytes.extend(part),
+            Part::Number(Value::Number(number), width, is_big) => bytes.extend(number_bytes(number, width, is_big)),
+            _ => return Err(Invalid { line: 1, column: word.at + 1, expected: EXPECTED.to_owned() }),
+        }
+    }
+    Ok(bytes)
+}
+
 /// A word of a line.
 #[derive(Clone, Copy)]
 struct Word<'a> {
@@ -407,6 +425,15 @@ mod tests {
             })
             .collect();
         assert_eq!(bytes, b"a b\0\"\x0a\xff\0\0\x01\x02\x01\0\0\0xyxy");
+    }
+
+    #[test]
+    fn bytes_of_a_payload() {
+        assert_eq!(super::bytes("u8:1 \"a b\" zero*2 be16:258 hex:0aFF").unwrap(), b"\x01a b\0\0\x01\x02\x0a\xff");
+        assert_eq!(super::bytes("").unwrap(), b"");
+        for (text, column) in [("zero random*2", 6), ("be64:$va", 1), ("\"a\" x", 5)] {
+            assert_eq!(super::bytes(text).unwrap_err().column, column, "{text}");
+        }
     }
 
     #[test]
