@@ -29,9 +29,9 @@ INTEROP_PACKAGES := ibverbs-utils perftest rdmacm-utils python3-pyverbs qemu-sys
                   util-linux xz-utils gcc libc6-dev libibumad-dev infiniband-diags
 # Programs that the tests run; headers and libclang to compare the bindings with.
 TEST_PACKAGES  := $(DEMO_PACKAGES) perftest ucx-utils openmpi-bin python3-mpi4py iproute2 ethtool tshark python3 \
-                  python3-venv util-linux libibverbs-dev librdmacm-dev linux-libc-dev libclang-dev pkg-config g++ nftables $(INTEROP_PACKAGES) \
+                  python3-venv pipx util-linux libibverbs-dev librdmacm-dev linux-libc-dev libclang-dev pkg-config g++ nftables $(INTEROP_PACKAGES) \
                   rdmacm-utils librdmacm1 qperf libfabric-bin dapl2-utils iperf iperf3 infiniband-diags libibumad-dev libibmad-dev opensm iputils-ping findutils binutils podman runc \
-                  fio clang libclang-rt-dev valgrind gdb strace hwloc-nox
+                  fio clang libclang-rt-dev afl++ valgrind gdb strace hwloc-nox
 PYVERBS_PACKAGES := $(DEMO_PACKAGES) python3 python3-pyverbs iproute2 util-linux
 DISTRIBUTION_PACKAGES := debootstrap git iproute2 python3 util-linux gcc libc6-dev libibverbs1 libibverbs-dev
 AARCH64_PACKAGES := gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static

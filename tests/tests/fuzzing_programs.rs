@@ -1,9 +1,10 @@
 //! Each way of docs/guide/fuzzing.md finds the mistake that is planted in docs/guide/fuzzing/kv.c, with a seed, within a number of
-//! executions.
+//! executions. `--nocapture` prints how many it took, and how long.
 
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use urxe_tests::{Finished, Launcher, Process, TIMEOUT, wait_until};
@@ -38,6 +39,31 @@ fn server(launcher: &Launcher, options: &[&str]) -> Result<Process> {
     Ok(server)
 }
 
+/// Prints what a way needed, as a row of docs/results/fuzzing.md.
+fn told(way: &str, began: Instant, executions: u64) {
+    let seconds = began.elapsed().as_secs_f64();
+    println!("| {way} | {executions} | {seconds:.1} | {:.0} |", executions as f64 / seconds);
+}
+
+/// Reads the number behind a text.
+fn number_behind(text: &str, before: &str) -> Result<u64> {
+    let rest = text.split_once(before).with_context(|| format!("no {before:?} in {text}"))?.1.trim_start();
+    let digits = rest.split(|c: char| !c.is_ascii_digit()).next().unwrap_or_default();
+    digits.parse().with_context(|| format!("no number behind {before:?} in {text}"))
+}
+
+/// Executions of libFuzzer (`-print_final_stats=1`).
+fn units(said: &Finished) -> Result<u64> {
+    number_behind(&said.stderr, "stat::number_of_executed_units:")
+}
+
+/// Two well-formed messages of the server's protocol: a PUT and a GET.
+fn messages() -> [(&'static str, Vec<u8>); 2] {
+    let mut put = b"P\x05\0\x14alpha".to_vec();
+    put.resize(128, b'v');
+    [("put", put), ("get", b"G\x05\0\0alpha".to_vec())]
+}
+
 /// The server has ended because of the planted mistake.
 fn found(server: Process) -> Result<()> {
     let said = server.finish(TIMEOUT)?;
@@ -50,8 +76,12 @@ fn a_planted_overflow_is_found_by_mutated_packets() -> Result<()> {
     let launcher = Launcher::new()?;
     let server = server(&launcher, &["--faults", "mutate=payload,dir=rx,opcode=SEND,seed=1"])?;
     let client = built(launcher.world().dir(), "kv_client", &["kv_client.c"], &[])?;
+    let began = Instant::now();
     let client = launcher.try_run(&[], &[&client, "127.0.0.1", "7471", "20000"])?;
     ensure!(!client.status.success(), "20000 requests were answered");
+    // It may be that nothing tells the client, which a signal ends then.
+    let answered = number_behind(&client.stderr, "no answer to request").unwrap_or_default();
+    told("`mutate=payload`, seed 1", began, answered);
     found(server)
 }
 
@@ -65,9 +95,49 @@ fn a_planted_overflow_is_found_by_the_harness() -> Result<()> {
     let dictionary = file(&launcher, "kv.dict", include_bytes!("../../docs/guide/fuzzing/kv.dict"))?;
     let (dictionary, artifacts) =
         (format!("-dict={dictionary}"), format!("-artifact_prefix={}/", launcher.tmp().display()));
-    let words = [&fuzzer, dictionary.as_str(), "-max_len=128", "-seed=1", "-runs=300000", "-timeout=600", &artifacts];
-    let said = launcher.try_run(&[], &words)?;
+    let limits = ["-max_len=128", "-seed=1", "-runs=300000", "-timeout=600", "-print_final_stats=1"];
+    let began = Instant::now();
+    let said = launcher.try_run(&[], &[&[fuzzer.as_str(), &dictionary], &limits[..], &[&artifacts]].concat())?;
     ensure!(said.stderr.contains(FOUND) && said.stderr.contains("kv_handle"), "nothing was found: {said}");
+    told("libFuzzer, `urxe_fuzz.h`, seed 1", began, units(&said)?);
+    Ok(())
+}
+
+/// The harness in AFL++'s persistent mode: its fork server starts the program, which takes input after input.
+#[test]
+fn a_planted_overflow_is_found_by_afl() -> Result<()> {
+    const DEVICE: [&str; 2] = ["--deterministic", "7"];
+    let launcher = Launcher::new()?;
+    let options = ["-fsanitize=fuzzer", "-fsanitize=address"];
+    let fuzzer = built_by("afl-clang-fast", launcher.world().dir(), "kv_pair", &["kv_pair.c", "kv.c"], &options)?;
+    let dictionary = file(&launcher, "kv.dict", include_bytes!("../../docs/guide/fuzzing/kv.dict"))?;
+    let seeds = launcher.tmp().join("seeds");
+    fs::create_dir(&seeds)?;
+    for (name, message) in messages() {
+        fs::write(seeds.join(name), message)?;
+    }
+    let out = launcher.tmp().join("out");
+    let (seeds, folder) = (seeds.to_str(), out.to_str());
+    let (seeds, folder) = seeds.zip(folder).context("a path that is not UTF-8")?;
+    let variables = ["AFL_BENCH_UNTIL_CRASH", "AFL_I_DONT_CARE_ABOUT_MISSING_CRASHES", "AFL_NO_AFFINITY", "AFL_NO_UI"];
+    let variables =
+        [&variables[..], &["AFL_SKIP_CPUFREQ"]].concat().iter().map(|name| format!("{name}=1")).collect::<Vec<_>>();
+    // An execution may take a minute beside other programs; 300 000 of them are enough.
+    let limits = ["-t", "60000", "-E", "300000", "-s", "1", "-D"];
+    let mut words = vec!["env"];
+    words.extend(variables.iter().map(String::as_str));
+    words.push("afl-fuzz");
+    words.extend(limits);
+    words.extend(["-x", &dictionary, "-i", seeds, "-o", folder, "--", &fuzzer]);
+    let began = Instant::now();
+    let said = launcher.try_run(&DEVICE, &words)?;
+    let stats = fs::read_to_string(out.join("default/fuzzer_stats")).with_context(|| said.to_string())?;
+    told("AFL++, `kv_pair.c`, seed 1", began, number_behind(&stats, "execs_done        :")?);
+    let names = fs::read_dir(out.join("default/crashes"))?.collect::<Result<Vec<_>, _>>()?;
+    let crash = names.iter().find(|entry| entry.file_name().to_string_lossy().starts_with("id:"));
+    let crash = crash.with_context(|| format!("nothing was found: {said}"))?.path();
+    let said = launcher.try_run(&DEVICE, &[&fuzzer, crash.to_str().context("a path that is not UTF-8")?])?;
+    ensure!(said.stderr.contains(FOUND) && said.stderr.contains("kv_handle"), "another finding: {said}");
     Ok(())
 }
 
@@ -89,18 +159,19 @@ fn file(launcher: &Launcher, name: &str, contents: &[u8]) -> Result<String> {
 fn a_planted_overflow_is_found_by_the_generator() -> Result<()> {
     let launcher = Launcher::new()?;
     let server = server(&launcher, &[])?;
-    let mut put = b"P\x05\0\x14alpha".to_vec();
-    put.resize(128, b'v');
-    let put = file(&launcher, "put", &put)?;
-    let get = file(&launcher, "get", b"G\x05\0\0alpha")?;
+    let [put, get] = messages().map(|(name, message)| file(&launcher, name, &message));
+    let (put, get) = (put?, get?);
     let saved = launcher.tmp().join("found");
     let saved = saved.to_str().context("a path that is not UTF-8")?;
     let corpus = ["--corpus", &put, "--corpus", &get, "--save", saved, "--quiet"];
+    let began = Instant::now();
     let said = urxe(
         &launcher,
         &[&["inject", "--cm", "127.0.0.1:7471", "--generate", "20000", "--seed", "5"], &corpus[..]].concat(),
     )?;
     ensure!(said.status.code() == Some(1) && said.stdout.contains("found: no other connection"), "{said}");
+    let executions = said.stdout.split_once(" executions, ").context("no executions")?.0;
+    told("`urxe inject --generate`, seed 5", began, executions.parse()?);
     found(server)?;
     // What was saved finds it again.
     let server = self::server(&launcher, &[])?;
@@ -123,8 +194,10 @@ fn a_planted_overflow_is_found_by_a_replay() -> Result<()> {
     ensure!(said.stdout.contains("6 packets sent, rounds: 1, differences from the capture: 1\n"), "{said}");
     let dictionary = file(&launcher, "kv.dict", include_bytes!("../../docs/guide/fuzzing/kv.dict"))?;
     let mutate = ["--mutate", "3000", "--seed", "3", "--dict", &dictionary, "--quiet"];
+    let began = Instant::now();
     let said = urxe(&launcher, &[&["replay", capture, "--cm", "127.0.0.1:7471"], &mutate[..]].concat())?;
     ensure!(said.status.code() == Some(1) && said.stdout.contains("found: no other connection"), "{said}");
+    told("`urxe replay --mutate`, seed 3", began, number_behind(&said.stdout, "rounds:")?);
     found(server)
 }
 
@@ -138,7 +211,7 @@ fn scripts_speak_to_ping_pongs_and_to_rping() -> Result<()> {
         let inject = || urxe(&launcher, &[&["inject"], options, &["--script", &script]].concat());
         let mut said = inject()?;
         wait_until("the program to listen", || {
-            let early = said.stderr.contains("Connection refused") || said.stderr.contains("rejects");
+            let early = ["Connection refused", "rejects", "by rdma_cm"].iter().any(|why| said.stderr.contains(why));
             if early {
                 said = inject()?;
             }
@@ -169,6 +242,12 @@ fn scripts_speak_to_ping_pongs_and_to_rping() -> Result<()> {
     let rping = "send be64:0x5000 be32:0x1234 be32:64\nexpect ack\nexpect READ_REQUEST\n";
     let rping = play(&["--cm", "127.0.0.1:7174"], rping, &["rping", "-s", "-C", "1"], 0)?;
     ensure!(rping.stdout.contains("VA=0x0000000000005000 R_Key=0x00001234 DMALen=64"), "{rping}");
+    // A socket over RDMA rejects requests without its own data, version 1 with 16 credits (`rs_accept` of rdma-core's rsocket.c).
+    let data = ["--cm", "127.0.0.1:7471", "--private-data", "u8:1 u8:0 be16:16 zero*36"];
+    play(&data, "wait 10ms\n", &["rstream", "-S", "64", "-C", "1"], 0)?;
+    let wrong = ["--cm", "127.0.0.1:7471", "--private-data", "u8:1 random*3"];
+    let mistake = play(&wrong, "wait 10ms\n", &["true"], 2)?;
+    ensure!(mistake.stderr.contains("line 1, column 6: expected bytes that are known"), "{mistake}");
     Ok(())
 }
 
@@ -189,8 +268,7 @@ fn scripts_wait_for_programs() -> Result<()> {
     Ok(())
 }
 
-/// Client and server in one process, without threads and in virtual time: two runs have the same numbers and find the same, at the same
-/// execution.
+/// Client and server in one process, without threads and in virtual time: two runs have the same numbers and find the same input.
 #[test]
 fn a_planted_overflow_is_found_in_virtual_time() -> Result<()> {
     let launcher = Launcher::new()?;
@@ -208,15 +286,43 @@ fn a_planted_overflow_is_found_in_virtual_time() -> Result<()> {
         "-seed=1",
         "-runs=300000",
         "-timeout=600",
+        "-print_final_stats=1",
         &artifacts,
     ];
     let run = || {
+        let began = Instant::now();
         let said = launcher.try_run(&["--deterministic", "7"], &words)?;
         ensure!(said.stderr.contains(FOUND) && said.stderr.contains("kv_handle"), "nothing was found: {said}");
+        told("libFuzzer, `kv_pair.c`, seed 1", began, units(&said)?);
         let line = |with: &str| said.stderr.lines().find(|line| line.contains(with)).map(str::to_owned);
         Ok((line("numbers ").context("no numbers")?, line("Test unit written to").context("no finding")?))
     };
     let (first, second) = (run()?, run()?);
     ensure!(first == second, "{first:?} and then {second:?}");
+    Ok(())
+}
+
+/// Coverage of the server, whose program ends by itself after its client.
+#[test]
+fn coverage_is_the_program_s() -> Result<()> {
+    let launcher = Launcher::new()?;
+    // Counters are written beside the program, by the user.
+    let folder = launcher.tmp();
+    let server = built(&folder, "kv_server", &["kv_server.c", "kv.c"], &["--coverage"])?;
+    let client = built(&folder, "kv_client", &["kv_client.c"], &[])?;
+    let serving = launcher.host().start(launcher.command(&[], &[&server, "7471", "1"])?)?;
+    wait_until("kv_server to listen", || Ok(serving.stdout_so_far().contains("listening")))?;
+    launcher.run(&[&client, "127.0.0.1", "7471", "8"])?;
+    serving.finish(TIMEOUT)?.success()?;
+    let gcov = Command::new("gcov").args(["--stdout", "kv_server-kv.gcda"]).current_dir(&folder).output()?;
+    let lines = String::from_utf8(gcov.stdout)?;
+    let times = |code: &str| {
+        let line = lines.lines().find(|line| line.contains(code)).with_context(|| format!("no {code:?} in {lines}"))?;
+        Ok::<_, anyhow::Error>(line.split_once(':').context("no count")?.0.trim().to_owned())
+    };
+    // Of eight requests each fourth is a GET, and the first of them is of a key that is not there.
+    ensure!(times("memcpy((*at)->value, value, value_len);")? == "6", "{lines}");
+    ensure!(times("memcpy(reply + 4")? == "1", "{lines}");
+    ensure!(times("free(*at);")? == "#####", "{lines}");
     Ok(())
 }

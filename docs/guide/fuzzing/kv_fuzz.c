@@ -77,7 +77,7 @@ static void set_up(void)
 	NEED(!urxe_fuzz_open(&peer, "127.0.0.2", "127.0.0.1"));
 	struct ibv_qp_attr attr = {
 		.qp_state = IBV_QPS_INIT, .port_num = 1, .path_mtu = IBV_MTU_1024, .dest_qp_num = peer.qpn, .rq_psn = peer.psn,
-		.max_dest_rd_atomic = 1, .min_rnr_timer = 1, .timeout = 14, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 1,
+		.max_dest_rd_atomic = 1, .min_rnr_timer = 1, .timeout = 18, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 1,
 		.ah_attr = { .is_global = 1, .port_num = 1,
 			     .grh = { .sgid_index = (uint8_t)gid_index(context, "127.0.0.1"), .hop_limit = 64 } },
 	};

@@ -1,4 +1,4 @@
-/* The server of kv.h over rdma_cm, one connection after the other: kv_server [PORT] */
+/* The server of kv.h over rdma_cm, one connection after the other: kv_server [PORT [CONNECTIONS]] */
 #include "kv.h"
 
 #include <poll.h>
@@ -69,6 +69,8 @@ int main(int argc, char **argv)
 		.sq_sig_all = 1,
 	};
 	struct rdma_cm_id *listener, *id;
+	/* 0: until it is killed. */
+	int connections = argc > 2 ? atoi(argv[2]) : 0;
 	struct kv *kv = kv_new();
 
 	if (rdma_getaddrinfo(NULL, port, &hints, &address) || rdma_create_ep(&listener, address, NULL, &qp) ||
@@ -78,8 +80,11 @@ int main(int argc, char **argv)
 	}
 	printf("listening on port %s\n", port);
 	fflush(stdout);
-	while (!rdma_get_request(listener, &id))
+	while (!rdma_get_request(listener, &id)) {
 		serve(kv, id);
+		if (connections && !--connections)
+			break;
+	}
 	kv_free(kv);
 	return 0;
 }
