@@ -40,6 +40,14 @@ pub(crate) fn print(text: &str) {
     }
 }
 
+/// Prints text where a signal handler may be the caller: by async-signal-safe functions alone.
+pub(crate) fn print_from_handler(text: &str) {
+    let _guard = CancelGuard::new();
+    if let Some(standard_error) = STANDARD_ERROR.get() {
+        (standard_error.write)(text.as_bytes());
+    }
+}
+
 /// Says something to the person in front of the program: one line.
 pub fn complain(what: &dyn Display) {
     print(&format!("urxe: {what}\n"));

@@ -24,6 +24,7 @@
 #![cfg_attr(not(test), no_std)]
 
 mod buffer;
+mod ends;
 mod environment;
 mod folder;
 mod interposed;
@@ -45,6 +46,7 @@ mod text;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
+pub use ends::before_failures;
 pub use folder::{folder, is_active};
 pub use interposed::find_all as find_next_functions;
 pub use interposed::next_sigaction as sigaction;

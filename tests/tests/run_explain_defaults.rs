@@ -1,5 +1,7 @@
 //! When `urxe run` explains unasked: at a terminal, and in jobs of continuous integration.
 
+use std::os::unix::process::ExitStatusExt;
+
 use anyhow::{Result, ensure};
 use urxe_tests::{Finished, Launcher, TIMEOUT};
 
@@ -67,6 +69,64 @@ fn elsewhere_explanations_wait_for_a_failure() -> Result<()> {
     ensure!(said.status.code() == Some(4) && said.stderr.matches(CAUSE).count() == 1, "{said}");
     let said = opens(&launcher, &["--explain", "0"], &python(3))?;
     ensure!(said.stderr == "after\n", "{said}");
+    Ok(())
+}
+
+/// Ways to fail of `ends.c` that exit(3) does not see, and whether they end by a signal.
+const FAILURES: [(&str, bool); 10] = [
+    ("abort", true),
+    ("assert", true),
+    ("_exit", false),
+    ("_Exit", false),
+    ("quick_exit", false),
+    ("fault", true),
+    ("raise", true),
+    ("sent", true),
+    ("handler leaves", false),
+    ("handler raises", true),
+];
+/// Ways to end well after something like that.
+const SUCCESSES: [&str; 8] = [
+    "",
+    "_exit well",
+    "_exit of a byte",
+    "abort survived",
+    "assert survived",
+    "fault survived",
+    "raise ignored",
+    "child fails",
+];
+
+#[test]
+fn every_failure_has_its_explanation() -> Result<()> {
+    let launcher = Launcher::new()?;
+    let source = launcher.world().dir().join("ends.c");
+    std::fs::write(&source, include_str!("../programs/ends.c"))?;
+    let (source, program) = (source.display().to_string(), source.with_extension("").display().to_string());
+    launcher.host().run("gcc", &["-O1", "-Wall", "-Werror", "-o", &program, &source, "-libverbs"])?;
+    let run = |way: &str| -> Result<Finished> {
+        let mut command = launcher.command(&[], &[&program, way])?;
+        command.env("URXE_FAULTS", "fail=reg_mr:ENOMEM,nth=2");
+        launcher.host().start(command)?.finish(TIMEOUT)
+    };
+    let explanation =
+        "urxe: URXE_FAULTS asks for it (ibv_reg_mr failed with ENOMEM)\n      see how the program takes it\n";
+    for (way, is_signal) in FAILURES {
+        let said = run(way)?;
+        ensure!(!said.status.success() && said.status.signal().is_some() == is_signal, "{way}: {said}");
+        ensure!(said.stderr.starts_with(&format!("after\n{explanation}")), "{way}: {said}");
+        ensure!(said.stderr.matches("urxe: ").count() == 1, "{way}: {said}");
+    }
+    for way in SUCCESSES {
+        let said = run(way)?.success()?;
+        ensure!(!said.stderr.contains("urxe: "), "{way}: {said}");
+    }
+    // pytest has this handler.
+    let crashes = OPENS.replace("sys.exit", "import faulthandler, os\nfaulthandler.enable()\nos.abort() or");
+    let mut command = launcher.command(&[], &["/usr/bin/python3", "-c", &crashes, "4"])?;
+    command.envs([FAILS]);
+    let said = launcher.host().start(command)?.finish(TIMEOUT)?;
+    ensure!(said.status.signal() == Some(libc::SIGABRT) && said.stderr.matches(CAUSE).count() == 1, "{said}");
     Ok(())
 }
 

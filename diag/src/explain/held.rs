@@ -1,16 +1,20 @@
-//! Explanations that are printed only if the process fails: it calls exit(3), or returns from `main`, with a status other
-//! than 0.
+//! Explanations that are printed only if the process fails.
 //!
-//! Only on_exit(3) of glibc tells a library of the status. A process that a signal ends, or that calls `_exit`, takes what is
-//! held back with it.
+//! Of exit(3), or a return from `main`, with a status other than 0 on_exit(3) of glibc tells a library. Other ends call
+//! [`tell_held`]: abort(3), failed assertions and `_exit` below `urxe run`, whose preloaded functions are in front of libc's, and
+//! faults that the application does not handle. These may come from a signal handler, which has interrupted anything, and `_exit`
+//! from a child that shares its parent's memory (vfork(2)). So the texts are a list that is read without a lock, grows at its end
+//! only and is never freed.
 
 use std::ffi::{c_int, c_void};
+use std::fmt::{self, Write};
+use std::iter::successors;
 use std::panic::catch_unwind;
-use std::sync::Once;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Once, OnceLock};
 
 use urxe_options::Format;
-use urxe_runtime::fork_safe_mutex::ForkSafeMutex;
+use urxe_runtime::fork_safe_mutex::without_fork;
 
 use super::faults;
 use crate::messages;
@@ -18,17 +22,22 @@ use crate::messages;
 /// Explanations that a person reads: the first ones tell the cause, later ones are consequences.
 const MOST: usize = 32;
 
-/// Texts of the process that holds them back; a forked child has a copy, and nothing to say about it.
-#[derive(Default)]
+/// An explanation that is held back.
 struct Held {
+    /// Process that holds it; a forked child has a copy, and nothing to say about it.
     process: u32,
-    texts: Vec<String>,
-    left_out: usize,
+    text: String,
+    /// Later explanations of the process, which are not kept.
+    left_out: AtomicUsize,
+    next: Place,
 }
 
-static HELD: ForkSafeMutex<Held> = ForkSafeMutex::new(Held { process: 0, texts: Vec::new(), left_out: 0 });
-/// A thread is at it: a signal handler that exits may have interrupted that thread.
-static IS_IN_USE: AtomicBool = AtomicBool::new(false);
+/// The end of the list, or the next element.
+type Place = OnceLock<Box<Held>>;
+
+static FIRST: Place = Place::new();
+/// Process that has printed its texts.
+static PRINTED: AtomicU32 = AtomicU32::new(0);
 
 unsafe extern "C" {
     fn on_exit(function: extern "C" fn(c_int, *mut c_void), argument: *mut c_void) -> c_int;
@@ -46,34 +55,73 @@ pub(super) fn register() {
 /// Keeps an explanation until the process ends.
 pub(super) fn hold(text: String) {
     register();
-    let this = std::process::id();
-    IS_IN_USE.store(true, Ordering::Release);
-    HELD.with(|held| {
-        if held.process != this {
-            *held = Held { process: this, ..Held::default() };
-        }
-        if held.texts.len() < MOST {
-            held.texts.push(text);
-        } else {
-            held.left_out += 1;
+    let process = std::process::id();
+    let mut new = Box::new(Held { process, text, left_out: AtomicUsize::new(0), next: Place::new() });
+    // A child never finds the end of the list being written.
+    without_fork(|| {
+        let (mut place, mut own) = (&FIRST, 0);
+        loop {
+            let Some(held) = place.get() else {
+                match place.set(new) {
+                    Ok(()) => return,
+                    // Another thread was quicker.
+                    Err(back) => new = back,
+                }
+                continue;
+            };
+            own += usize::from(held.process == process);
+            if own == MOST {
+                held.left_out.fetch_add(1, Ordering::Relaxed);
+                return;
+            }
+            place = &held.next;
         }
     });
-    IS_IN_USE.store(false, Ordering::Release);
+}
+
+/// Writes the texts of this process, once.
+fn tell(to: &mut impl Write) -> fmt::Result {
+    let process = std::process::id();
+    let own = || {
+        let all = successors(FIRST.get(), |held| held.next.get());
+        all.map(|held| &**held).filter(move |held| held.process == process)
+    };
+    if own().next().is_none() || PRINTED.swap(process, Ordering::Relaxed) == process {
+        return Ok(());
+    }
+    for held in own() {
+        to.write_str(&held.text)?;
+        let left_out = held.left_out.load(Ordering::Relaxed);
+        if left_out > 0 {
+            writeln!(to, "urxe: {left_out} more explanations; URXE_EXPLAIN=1 prints all, as they happen")?;
+        }
+    }
+    Ok(())
+}
+
+/// Prints what is held back, as the process is about to fail. A signal handler may be the caller.
+pub fn tell_held() {
+    struct Direct;
+    impl Write for Direct {
+        fn write_str(&mut self, text: &str) -> fmt::Result {
+            messages::print_from_handler(text);
+            Ok(())
+        }
+    }
+    // Printing does not fail.
+    let _ = tell(&mut Direct);
 }
 
 /// Prints the texts, if the process fails.
 extern "C" fn print(status: c_int, _argument: *mut c_void) {
     // The bits that exit(3) passes on to a parent.
-    if status & 0xff == 0 || IS_IN_USE.load(Ordering::Acquire) {
+    if status & 0xff == 0 {
         return;
     }
     let _ = catch_unwind(|| {
-        let this = std::process::id();
-        let held = HELD.with(|held| if held.process == this { std::mem::take(held) } else { Held::default() });
-        let mut text = held.texts.concat();
-        if held.left_out > 0 {
-            text += &format!("urxe: {} more explanations; URXE_EXPLAIN=1 prints all, as they happen\n", held.left_out);
-        }
+        let mut text = String::new();
+        // Writing to a string cannot fail.
+        let _ = tell(&mut text);
         text += &faults::summary(Format::Held);
         messages::print(&text);
     });

@@ -20,6 +20,7 @@ use urxe_wire::Qpn;
 pub use cm::{CmEvent, cm_event, cm_failed};
 pub(super) use completions::{async_event, completion, overrun};
 pub use faults::tell_hits;
+pub use held::tell_held;
 pub use line::quoted;
 pub use verbs::{Quiet, failed, is_answer, is_wanted, with_reason};
 

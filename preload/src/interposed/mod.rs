@@ -80,6 +80,7 @@ macro_rules! interpose {
 }
 
 mod changes;
+mod ends;
 mod globs;
 mod lookups;
 mod opens;
@@ -99,6 +100,7 @@ pub fn find_all() {
     crate::standard_error::remember();
     crate::resolve::remember_working_directory();
     changes::find_all();
+    ends::find_all();
     globs::find_all();
     lookups::find_all();
     opens::find_all();

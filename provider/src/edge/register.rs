@@ -18,6 +18,7 @@ use super::registrations::{REGISTRATIONS, Registration};
 use super::{guarded, import, open, stub};
 use crate::kernel::plt::{Exporter, exporters, file_name, loads};
 use crate::{device, kernel};
+use urxe_diag::explain::tell_held;
 use urxe_diag::messages::{self, StandardError, complain};
 use urxe_runtime::fork_safe_mutex::{ForkSafeMutex, without_fork};
 
@@ -67,6 +68,7 @@ extern "C" fn construct() {
         urxe_preload::find_next_functions();
         faultable_copy::call_sigaction_by(urxe_preload::sigaction);
         urxe_preload::fault_signals_are(faultable_copy::set_wanted);
+        urxe_preload::before_failures(tell_held);
         urxe_preload::hold_folder(urxe_options::RUN_USERS_LOCK);
         urxe_preload::when_devices_are_looked_for(look_for_devices);
         urxe_preload::counters_are(&crate::status::sysfs::LIVE);
@@ -75,6 +77,7 @@ extern "C" fn construct() {
     } else {
         urxe_preload::remember_standard_error();
     }
+    faultable_copy::before_default_actions(tell_held);
     messages::write_by(StandardError {
         expect_text: urxe_preload::expect_text_on_standard_error,
         write: urxe_preload::write_to_standard_error,

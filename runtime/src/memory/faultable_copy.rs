@@ -16,7 +16,7 @@ use urxe_engine::Fault;
 
 use crate::sanitizer;
 
-pub use handler::{Sigaction, admit, call_sigaction_by, set_wanted};
+pub use handler::{Sigaction, admit, before_default_actions, call_sigaction_by, set_wanted};
 
 // Every routine takes addresses and returns 0, or 1 after a fault. They stand between `urxe_guard_begin` and
 // `urxe_guard_end`; `urxe_guard_fault` is where the handler makes them go on.

@@ -49,7 +49,7 @@ fn install() {
         if unsafe { sigaction(signal, ptr::null(), &raw mut old) } == 0 {
             wanted.set(&old);
         }
-        // SAFETY: the handler is async-signal-safe: it reads constants and atomics and calls sigaction.
+        // SAFETY: the handler is async-signal-safe: it reads constants and atomics, and calls sigaction and what is so, too.
         unsafe { sigaction(signal, &ours(&old), ptr::null_mut()) };
     }
     OWNER.store(std::process::id(), Ordering::Release);
@@ -80,6 +80,13 @@ static SIGACTION: OnceLock<Sigaction> = OnceLock::new();
 /// Has sigaction(2) called by another function: where libc's name leads to [`set_wanted`].
 pub fn call_sigaction_by(function: Sigaction) {
     let _ = SIGACTION.set(function);
+}
+
+static BEFORE_DEFAULT: OnceLock<fn()> = OnceLock::new();
+
+/// Has `act` called when a fault is about to end the process, as the application handles none. `act` is async-signal-safe.
+pub fn before_default_actions(act: fn()) {
+    let _ = BEFORE_DEFAULT.set(act);
 }
 
 /// # Safety
@@ -169,6 +176,9 @@ unsafe fn pass_on(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c
     match wanted.take() {
         libc::SIG_IGN if is_sent => {}
         handler @ (libc::SIG_DFL | libc::SIG_IGN) => {
+            if let Some(act) = BEFORE_DEFAULT.get() {
+                act();
+            }
             let mut default = empty_action();
             default.sa_sigaction = handler;
             // The instruction runs again, and ends the process with the right signal and core dump; what kill(2) sent comes
