@@ -29,7 +29,7 @@ pub use choices::{Choices, Device};
 pub use congestion::{Congestion, Ecn};
 pub use loopback::Loopback;
 pub use mistake::Mistake;
-pub use observations::{Capture, Format, Observations, Strictness};
+pub use observations::{Capture, Format, Observations, Strictness, is_ci};
 pub use personality::Personality;
 
 /// Devices that there can be: as many interfaces may be listed.
@@ -222,7 +222,7 @@ pub const EXPLAIN: Opt = Opt {
     name: "explain",
     variable: "URXE_EXPLAIN",
     value: "0|1|json|failure",
-    help: "Explain on standard error what goes wrong; 0 for not, `failure`: when a process ends with a status other than 0 [default under `urxe run`: 1 at a terminal, in CI and with --artifacts, else failure]",
+    help: "Explain on standard error what goes wrong; 0 for not, `failure`: when a process ends with a status other than 0 [default: 1 in CI; under `urxe run` also at a terminal and with --artifacts, else failure]",
 };
 
 /// Fault script.

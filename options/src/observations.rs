@@ -57,18 +57,27 @@ pub struct Strictness {
 }
 
 impl Observations {
-    /// From the variables, each by its name; `None` and empty is "not set". A script of faults may be in a file, which is
-    /// read.
+    /// Parses the variables, each by its name; `None` and empty is "not set". A script of faults may be in a file, which is
+    /// read. In a [job of continuous integration](is_ci) explanations are on, unless they are switched off.
     pub fn new(variable: impl Fn(&str) -> Option<String>) -> Result<Self, Mistake> {
         let value = |option: Opt| variable(option.variable).filter(|value| !value.trim().is_empty());
         Ok(Self {
             capture: capture(value(PCAP), value(PCAP_SNAPLEN), value(PCAP_ROTATE))?,
-            explain: value(EXPLAIN).map_or(Ok(None), |text| explain(&text))?,
+            explain: match value(EXPLAIN) {
+                Some(text) => explain(&text)?,
+                None => is_ci(&variable).then_some(Format::Text),
+            },
             faults: value(FAULTS).map(|text| faults(&text)).transpose()?,
             strict: value(STRICT).map_or(Ok(None), |text| strict(&text))?,
             quirks: value(QUIRKS).map(|text| quirks(&text)).transpose()?,
         })
     }
+}
+
+/// Whether the variable `CI` says that this is a job of continuous integration, as GitHub, GitLab and others set it: who reads its
+/// log wants to know why it failed.
+pub fn is_ci(variable: impl Fn(&str) -> Option<String>) -> bool {
+    variable("CI").is_some_and(|value| !["", "0", "false"].iter().any(|no| value.eq_ignore_ascii_case(no)))
 }
 
 fn expected<T>(option: Opt, value: &str, what: impl std::fmt::Display) -> Result<T, Mistake> {
@@ -211,6 +220,20 @@ mod tests {
             let none = with(nothing).unwrap();
             assert!(none.capture.is_none() && none.explain.is_none() && none.strict.is_none());
             assert!(none.faults.is_none() && none.quirks.is_none());
+        }
+    }
+
+    #[test]
+    fn jobs_of_continuous_integration_are_explained() {
+        let explains = |set: &[(&str, &str)]| with(set).unwrap().explain;
+        for yes in ["true", "1", "True", "woodpecker"] {
+            assert_eq!(explains(&[("CI", yes)]), Some(Format::Text), "{yes}");
+            assert_eq!(explains(&[("CI", yes), ("URXE_EXPLAIN", "")]), Some(Format::Text), "{yes}");
+            assert_eq!(explains(&[("CI", yes), ("URXE_EXPLAIN", "0")]), None, "{yes}");
+            assert_eq!(explains(&[("CI", yes), ("URXE_EXPLAIN", "failure")]), Some(Format::Held), "{yes}");
+        }
+        for no in ["", "0", "false", "False"] {
+            assert_eq!(explains(&[("CI", no)]), None, "{no}");
         }
     }
 

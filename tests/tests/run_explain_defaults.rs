@@ -1,9 +1,9 @@
-//! When `urxe run` explains unasked: at a terminal, and in jobs of continuous integration.
+//! When failures are explained unasked: in jobs of continuous integration, and below `urxe run` at a terminal.
 
 use std::os::unix::process::ExitStatusExt;
 
 use anyhow::{Result, ensure};
-use urxe_tests::{Finished, Launcher, TIMEOUT};
+use urxe_tests::{Finished, Launcher, TIMEOUT, World};
 
 /// A program whose first verb fails.
 const FAILS: (&str, &str) = ("URXE_FAULTS", "fail=open_device:EPERM");
@@ -32,6 +32,24 @@ fn failures_are_explained_in_ci() -> Result<()> {
     command.env("CI", "true");
     let said = launcher.host().start(command)?.finish(TIMEOUT)?.success()?;
     ensure!(said.stderr.is_empty(), "{said}");
+    Ok(())
+}
+
+/// Programs of an installed urxe, and those of containers, have the variable alone.
+#[test]
+fn installed_programs_are_explained_in_ci() -> Result<()> {
+    let world = World::new()?;
+    let said = |variables: &[(&str, &str)]| -> Result<String> {
+        let mut command = world.host().command("ibv_devinfo");
+        command.envs([FAILS]).envs(variables.iter().copied());
+        Ok(world.host().start(command)?.finish(TIMEOUT)?.failure()?.stderr)
+    };
+    let in_ci = said(&[("CI", "true")])?;
+    ensure!(in_ci.contains(&format!("urxe: {CAUSE}\n")) && in_ci.matches("urxe: ").count() == 1, "{in_ci}");
+    for variables in [&[][..], &[("CI", "false")], &[("CI", "true"), ("URXE_EXPLAIN", "0")]] {
+        let said = said(variables)?;
+        ensure!(!said.contains("urxe: "), "{variables:?}: {said}");
+    }
     Ok(())
 }
 

@@ -131,7 +131,8 @@ fn prepare(args: &Args) -> Result<Option<ExitCode>> {
     // Who sits in front of it wants to know, and so does who reads the log of a CI job; other logs have the cause of a failure.
     let explain = urxe_options::EXPLAIN.variable;
     let said = std::env::var_os(explain).is_some() || variables.iter().any(|(name, _)| *name == explain);
-    let is_read = || std::io::stderr().is_terminal() || is_ci(std::env::var_os("CI").as_deref());
+    let variable = |name: &str| Some(std::env::var_os(name)?.to_string_lossy().into_owned());
+    let is_read = || std::io::stderr().is_terminal() || urxe_options::is_ci(variable);
     if !said {
         let how = if artifacts.is_some() || is_read() { "1" } else { "failure" };
         variables.push((OsStr::new(explain), OsStr::new(how)));
@@ -146,11 +147,6 @@ fn prepare(args: &Args) -> Result<Option<ExitCode>> {
         }
     }
     artifacts.map_or(Ok(None), |artifacts| artifacts.fork(&path))
-}
-
-/// Whether the value of `CI` says that this is a job of continuous integration, as GitHub, GitLab and others set it.
-fn is_ci(value: Option<&OsStr>) -> bool {
-    value.is_some_and(|value| !["", "0", "false"].iter().any(|no| value.eq_ignore_ascii_case(no)))
 }
 
 /// Value of `LD_PRELOAD` with `library` in front of those that are there; an earlier one of urxe goes.
@@ -174,12 +170,6 @@ fn this_command() -> Result<std::ffi::CString> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn ci_jobs_are_known_by_their_variable() {
-        assert!(["true", "1", "True"].iter().all(|yes| is_ci(Some(OsStr::new(yes)))));
-        assert!(!["", "0", "false"].iter().any(|no| is_ci(Some(OsStr::new(no)))) && !is_ci(None));
-    }
 
     #[test]
     fn other_preloaded_libraries_stay() {
