@@ -51,6 +51,7 @@ pub mod reason {
 }
 
 const RDMA_PS_TCP: c_int = 0x0106;
+const RDMA_PS_UDP: c_int = 0x0111;
 /// How long resolving may take, in milliseconds.
 const RESOLVE: c_int = 2000;
 
@@ -202,9 +203,13 @@ impl Channel {
 
     /// `rdma_create_id(3)`, in the port space TCP.
     pub fn id(&self) -> Result<Id, Errno> {
+        self.id_in(RDMA_PS_TCP)
+    }
+
+    fn id_in(&self, port_space: c_int) -> Result<Id, Errno> {
         let mut id = ptr::null_mut();
         // SAFETY: room for the id.
-        check(unsafe { (library().rdma_create_id)(self.0, &raw mut id, ptr::null_mut(), RDMA_PS_TCP) })?;
+        check(unsafe { (library().rdma_create_id)(self.0, &raw mut id, ptr::null_mut(), port_space) })?;
         Ok(Id(id))
     }
 
@@ -263,9 +268,25 @@ impl Channel {
         Ok(id)
     }
 
+    /// An id that listens for datagrams at an address.
+    pub fn listen_for_datagrams(&self, address: SocketAddrV4) -> Result<Id, Errno> {
+        let id = self.id_in(RDMA_PS_UDP)?;
+        id.bind(address)?;
+        id.listen(1)?;
+        Ok(id)
+    }
+
     /// An id that has asked for a connection: its answer is the next event.
     pub fn connect(&self, to: SocketAddrV4, private_data: &[u8]) -> Result<Id> {
-        let id = self.id()?;
+        self.ask(self.id()?, to, private_data)
+    }
+
+    /// An id that has asked where datagrams for an address go: the answer is the next event.
+    pub fn look_up(&self, to: SocketAddrV4) -> Result<Id> {
+        self.ask(self.id_in(RDMA_PS_UDP)?, to, &[])
+    }
+
+    fn ask(&self, id: Id, to: SocketAddrV4, private_data: &[u8]) -> Result<Id> {
         let to_raw = sockaddr(to);
         // SAFETY: a live id, and an address that is copied.
         check(unsafe { (library().rdma_resolve_addr)(id.0, ptr::null(), &raw const to_raw, RESOLVE) })?;
@@ -273,9 +294,7 @@ impl Channel {
         // SAFETY: a live id.
         check(unsafe { (library().rdma_resolve_route)(id.0, RESOLVE) })?;
         self.expect(kind::ROUTE_RESOLVED)?;
-        let mut param = param(private_data)?;
-        // SAFETY: a live id, and parameters that are copied.
-        check(unsafe { (library().rdma_connect)(id.0, &raw mut param) })?;
+        id.connect(private_data)?;
         Ok(id)
     }
 
@@ -386,6 +405,13 @@ impl Id {
     pub fn listen(&self, backlog: c_int) -> Result<(), Errno> {
         // SAFETY: a live id.
         check(unsafe { (library().rdma_listen)(self.0, backlog) })
+    }
+
+    /// `rdma_connect(3)`, of an id that is bound to a device.
+    pub fn connect(&self, private_data: &[u8]) -> Result<()> {
+        let mut param = param(private_data)?;
+        // SAFETY: a live id, and parameters that are copied.
+        Ok(check(unsafe { (library().rdma_connect)(self.0, &raw mut param) })?)
     }
 
     /// `rdma_accept(3)`.

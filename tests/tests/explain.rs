@@ -220,6 +220,12 @@ const CASES: &[Case] = &[
         let gid = c.query_gid(1, 1)?;
         refused(Ah::new(&Pd::new(c)?, v::ibv_ah_attr { is_global: 0, ..towards(gid, GID_IPV4) }))
     }),
+    case(
+        "an address handle from IPv6 to IPv4",
+        "sgid_index 2 is ::1 (IPv6), dgid is 127.0.0.1 (IPv4)",
+        "of the same kind",
+        |c| refused(Ah::new(&Pd::new(c)?, towards(c.query_gid(1, 1)?, 2))),
+    ),
     // --- ibv_reg_mr
     case("an MR of nothing", "length is 0", "at least one byte", |c| {
         refused(Mr::of_address(&Pd::new(c)?, Pages::new(PAGE).addr(), 0, 0))
