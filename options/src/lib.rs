@@ -44,6 +44,9 @@ pub const RUN_USERS_LOCK: &str = "users.lock";
 /// In that folder: what devices that are no more have counted.
 pub const RUN_FINAL_COUNTERS: &str = "counted";
 
+/// A file in that folder, which `urxe run --artifacts` makes: it gets each explanation.
+pub const RUN_EXPLANATIONS: &str = "explanations";
+
 /// The value of `URXE_NETDEV` where that is not set. Containers have it ([`NETDEV`] stays for those who start them).
 pub const DEFAULT_NETDEV_VARIABLE: &str = "URXE_DEFAULT_NETDEV";
 

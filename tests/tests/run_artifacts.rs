@@ -50,6 +50,43 @@ fn a_failure_leaves_captures_trace_counters_and_options() -> Result<()> {
     Ok(())
 }
 
+/// Standard error of a program may be lost, or somebody's who does not show it.
+#[test]
+fn explanations_are_kept() -> Result<()> {
+    let launcher = Launcher::new()?;
+    let dir = dir(&launcher);
+    let at = dir.display().to_string();
+    let explanation =
+        "urxe: URXE_FAULTS asks for it (ibv_open_device failed with EPERM)\n      see how the program takes it\n";
+    let run = |options: &[&str], script: &str| {
+        let faults = ["--artifacts", &at, "--faults", "fail=open_device:EPERM"];
+        launcher.try_run(&[&faults, options].concat(), &["sh", "-c", script])
+    };
+    let lost = "ibv_devinfo 2>/dev/null; ibv_devinfo 2>/dev/null; exit 7";
+    for (options, explained) in [(&[][..], 2), (&["--explain", "failure"], 2), (&["--explain", "0"], 0)] {
+        let said = run(options, lost)?;
+        ensure!(said.status.code() == Some(7) && !said.stderr.contains("asks for it"), "{options:?}: {said}");
+        let kept = fs::read_to_string(dir.join("explanations.txt")).unwrap_or_default();
+        ensure!(kept == explanation.repeat(explained), "{options:?}: {kept}");
+        fs::remove_dir_all(&dir)?;
+    }
+    // Colours are the terminal's.
+    let line = format!(
+        "'{}' run --artifacts '{at}' --faults fail=open_device:EPERM -- ibv_devinfo",
+        launcher.urxe().display()
+    );
+    let mut command = launcher.plain(&["script", "-qec", &line, "/dev/null"]);
+    command.env("TERM", "xterm");
+    let said = launcher.host().start(command)?.finish(TIMEOUT)?;
+    ensure!(said.stdout.contains("\x1b[1;31m"), "{said}");
+    let kept = fs::read_to_string(dir.join("explanations.txt"))?;
+    ensure!(kept == explanation, "{kept}");
+    fs::remove_dir_all(&dir)?;
+    run(&[], "ibv_devinfo; exit 0")?.success()?;
+    ensure!(!dir.exists(), "success leaves {:?}", files(&dir));
+    Ok(())
+}
+
 #[test]
 fn success_leaves_nothing() -> Result<()> {
     let launcher = Launcher::new()?;

@@ -7,6 +7,7 @@
 use std::ffi::OsString;
 use std::fs;
 use std::io::ErrorKind;
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, ExitStatus};
@@ -61,6 +62,12 @@ impl Artifacts {
     /// Starts a child, which is to become the program and gets `None`, and waits for it. Leaves what there is to be seen if it
     /// fails; returns how this process is to end.
     pub(super) fn fork(self, run_folder: &Path) -> Result<Option<ExitCode>> {
+        let explanations = run_folder.join(urxe_options::RUN_EXPLANATIONS);
+        let made = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&explanations);
+        if let Err(error) = made {
+            self.remove();
+            return Err(error).with_context(|| explanations.display().to_string());
+        }
         let child = match child::fork() {
             Ok(Some(child)) => child,
             Ok(None) => {
@@ -98,6 +105,10 @@ impl Artifacts {
         };
         write("options.toml", &format!("# urxe {}: {ended}\n{}", env!("CARGO_PKG_VERSION"), self.options))?;
         write("status.txt", &status::at_end(run_folder))?;
+        let explanations = fs::read_to_string(run_folder.join(urxe_options::RUN_EXPLANATIONS));
+        if let Some(text) = explanations.ok().filter(|text| !text.is_empty()) {
+            write("explanations.txt", &text)?;
+        }
         let mut captures: Vec<PathBuf> = Vec::new();
         for entry in fs::read_dir(self.captures.path()).into_iter().flatten().flatten() {
             let kept = dir.join(entry.file_name());

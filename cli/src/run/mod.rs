@@ -48,7 +48,7 @@ pub(crate) struct Args {
     #[arg(long)]
     isolate: bool,
 
-    /// If the program fails, leave captures, their trace, counters and options in DIR; this process stays as its parent
+    /// If the program fails, leave captures, their trace, explanations, counters and options in DIR; this process stays as its parent
     #[arg(long, value_name = "DIR")]
     artifacts: Option<PathBuf>,
 

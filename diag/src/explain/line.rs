@@ -47,6 +47,14 @@ impl Line<'_> {
         }
     }
 
+    /// Renders the explanation for a file.
+    pub(super) fn recorded(&self, format: Format) -> String {
+        match format {
+            Format::Json => self.rendered(format),
+            Format::Text | Format::Held => self.text(false),
+        }
+    }
+
     fn text(&self, is_coloured: bool) -> String {
         let Self { kind, what, why, remedy, .. } = self;
         let (red, green, plain) = if is_coloured { ("\x1b[1;31m", "\x1b[32m", "\x1b[0m") } else { ("", "", "") };

@@ -2,7 +2,8 @@
 //! asked, and on the next line the remedy.
 //!
 //! `verbs` explains failed calls, `cm` those of rdma_cm and its events, `completions` errors that show later, `drops` what
-//! shows nowhere, `faults` counts what was asked for, `line` prints; `held` keeps texts for the end of the process.
+//! shows nowhere, `faults` counts what was asked for, `line` prints; `held` keeps texts for the end of the process, `record`
+//! in a file.
 
 mod cm;
 mod completions;
@@ -11,6 +12,7 @@ mod faults;
 mod held;
 mod line;
 mod print;
+mod record;
 mod verbs;
 
 use line::Line;
@@ -22,6 +24,7 @@ pub(super) use completions::{async_event, completion, overrun};
 pub use faults::tell_hits;
 pub use held::tell_held;
 pub use line::quoted;
+pub use record::record_in;
 pub use verbs::{Quiet, failed, is_answer, is_wanted, with_reason};
 
 /// Notes that this process has opened a device with faults: the program's end tells of each rule how often it struck.

@@ -18,7 +18,7 @@ use super::registrations::{REGISTRATIONS, Registration};
 use super::{guarded, import, open, stub};
 use crate::kernel::plt::{Exporter, exporters, file_name, loads};
 use crate::{device, kernel};
-use urxe_diag::explain::tell_held;
+use urxe_diag::explain::{record_in, tell_held};
 use urxe_diag::messages::{self, StandardError, complain};
 use urxe_runtime::fork_safe_mutex::{ForkSafeMutex, without_fork};
 
@@ -70,6 +70,9 @@ extern "C" fn construct() {
         urxe_preload::fault_signals_are(faultable_copy::set_wanted);
         urxe_preload::before_failures(tell_held);
         urxe_preload::hold_folder(urxe_options::RUN_USERS_LOCK);
+        if let Some(folder) = urxe_preload::folder() {
+            record_in(Path::new(OsStr::from_bytes(folder)).join(urxe_options::RUN_EXPLANATIONS));
+        }
         urxe_preload::when_devices_are_looked_for(look_for_devices);
         urxe_preload::counters_are(&crate::status::sysfs::LIVE);
         urxe_preload::netlink_is(&kernel::netlink::NETLINK);
