@@ -39,6 +39,9 @@ pub trait Network {
     /// Whether packets of `origin` may claim to come from the peer behind `route` (the same addresses).
     fn is_from(route: &Self::Route, origin: &Self::Origin) -> bool;
 
+    /// Whether packets of `origin` have an address in common with those of `route`: they come from the peer, or to where it sends.
+    fn shares_end(&self, route: &Self::Route, origin: &Self::Origin) -> bool;
+
     /// The bytes before the payload in the receive buffer of a UD QP, when the packet from `origin` has `len` bytes
     /// from the BTH to the padding: the IPv6 header, or 20 unused bytes and the IPv4 header (IBA annex A17.4.5.3); of a port
     /// of InfiniBand the GRH.

@@ -1,18 +1,19 @@
 //! Automatic path migration, packet by packet.
 
 use std::collections::VecDeque;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use urxe_engine::attr::{AttrMask, QpAttr};
-use urxe_engine::endpoint::{Event as NodeEvent, Route};
+use urxe_engine::endpoint::{Datagram, Event as NodeEvent, Route};
 use urxe_engine::rng::Rng;
 use urxe_engine::{
     Access, AsyncEvent, DropReason, Event, MigrationState, ModifyError, Paths, QpState, QpType, SendOp, WcStatus,
 };
-use urxe_sim::single_qp::{RQ_PSN, SQ_PSN, SingleQp};
+use urxe_sim::single_qp::{MTU, RQ_PSN, SQ_PSN, SingleQp};
 use urxe_wire::{
-    Aeth, Bth, Credits, Ext, Header, Msn, Opcode, Operation as O, Packet, Psn, SelectiveOffer, Syndrome, Transport,
+    Aeth, Bth, Credits, Ext, Header, Msn, Opcode, Operation as O, Packet, Psn, RKey, ROCE_PORT, Reth, SelectiveAck,
+    SelectiveOffer, Syndrome, Transport,
 };
 
 const PRIMARY: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
@@ -64,9 +65,13 @@ fn gets(qp: &mut SingleQp, from: IpAddr, psn: u32, mig_req: bool) {
 }
 
 fn gets_ack(qp: &mut SingleQp, from: IpAddr, psn: u32) {
+    gets_ack_with(qp, from, psn, true);
+}
+
+fn gets_ack_with(qp: &mut SingleQp, from: IpAddr, psn: u32, mig_req: bool) {
     let opcode = Opcode::new(Transport::Rc, O::Acknowledge).unwrap();
     let aeth = Aeth { syndrome: Syndrome::Ack(Credits::INVALID), msn: Msn::default() };
-    let bth = Bth { mig_req: true, ..Bth::new(opcode, qp.qpn, Psn::new(psn)) };
+    let bth = Bth { mig_req, ..Bth::new(opcode, qp.qpn, Psn::new(psn)) };
     qp.gets_from(from, &Header::new(bth, Ext::Aeth(aeth)), &[]);
 }
 
@@ -119,11 +124,11 @@ fn mig_req_is_in_every_packet() {
     let mut qp = SingleQp::rts();
     rearm(&mut qp, ALTERNATE);
     set(&mut qp, MigrationState::Migrated).unwrap();
-    let reth = urxe_wire::Reth { va: qp.remote.addr, r_key: urxe_wire::RKey(qp.remote.key.0), dma_len: 600 };
+    let reth = Reth { va: qp.remote.addr, r_key: RKey(qp.remote.key.0), dma_len: 600 };
     qp.gets(O::ReadRequest, RQ_PSN, Ext::Reth(reth), &[]);
     let expected: Vec<_> = (RQ_PSN..RQ_PSN + 3).map(|psn| (PRIMARY, true, psn)).collect();
     assert_eq!(sent(&mut qp), expected);
-    let remote = urxe_engine::Remote { addr: 0x1000, r_key: urxe_wire::RKey(7) };
+    let remote = urxe_engine::Remote { addr: 0x1000, r_key: RKey(7) };
     qp.post(1, SendOp::Read(remote), 600);
     assert_eq!(sent(&mut qp), [(PRIMARY, true, SQ_PSN)]);
     let mut uc = SingleQp::of(QpType::Uc);
@@ -273,7 +278,8 @@ fn a_peer_that_was_armed_first_is_followed() {
 
 //= spec/states.md#qps-015
 //= type=test
-//# A packet with MigReq that takes neither path of an armed queue pair MUST be dropped and raise PATH_MIG_ERR, once.
+//# A packet with MigReq that takes neither path of an armed queue pair MUST be dropped, and raise PATH_MIG_ERR, once, if one of
+//# its addresses is that of an end of a path.
 #[test]
 fn a_path_that_is_none_of_its_own() {
     let mut qp = armed();
@@ -290,6 +296,17 @@ fn a_path_that_is_none_of_its_own() {
     qp.gets_ack(SQ_PSN - 1);
     gets(&mut qp, ELSEWHERE, RQ_PSN, true);
     assert_eq!(qp.async_events(), [AsyncEvent::PathMigrationError]);
+    // Neither from the peer, nor to where it sends.
+    let mut qp = armed();
+    let opcode = Opcode::new(Transport::Rc, O::SendOnly).unwrap();
+    let header = Header::new(Bth { mig_req: true, ..Bth::new(opcode, qp.qpn, Psn::new(RQ_PSN)) }, Ext::None);
+    let mut bytes = vec![0; header.len()];
+    header.emit(&mut bytes);
+    let [from, to] = [ELSEWHERE, IpAddr::from([10, 2, 0, 1])].map(|address| SocketAddr::new(address, ROCE_PORT));
+    qp.node.receive(qp.now, &Datagram::with_icrc(from, to, bytes));
+    let log = qp.log();
+    assert!(log.iter().any(|event| matches!(event, NodeEvent::Trace(_, Event::Dropped { .. }))), "{log:?}");
+    assert!(!log.iter().any(|event| matches!(event, NodeEvent::Async(..))), "{log:?}");
     // Without an alternate path it is a stranger like any.
     let mut qp = SingleQp::rts();
     gets(&mut qp, ALTERNATE, RQ_PSN, true);
@@ -357,8 +374,8 @@ fn access_of_others_is_as_it_was() {
 
 //= spec/states.md#qps-018
 //= type=test
-//# A queue pair that has migrated on its own MUST send MigReq in REARM too, and take late packets of the path it left, until
-//# the peer is heard on the new path.
+//# A queue pair that has migrated on its own, or takes a packet without MigReq of the path it left, MUST send MigReq in
+//# REARM too, until the peer is heard on the new path; paths of the same addresses are not told apart.
 #[test]
 fn a_peer_that_has_heard_nothing_is_told_after_rearm() {
     let mut qp = armed();
@@ -374,8 +391,6 @@ fn a_peer_that_has_heard_nothing_is_told_after_rearm() {
     // It has followed.
     gets_ack(&mut qp, ALTERNATE, SQ_PSN);
     assert_eq!(state(&qp), MigrationState::Rearm);
-    gets(&mut qp, PRIMARY, RQ_PSN + 1, false);
-    assert_eq!(qp.drops(), [DropReason::Stranger]);
     qp.post(2, SendOp::Send, 1);
     assert_eq!(sent(&mut qp), [(ALTERNATE, false, SQ_PSN + 1)]);
     gets(&mut qp, ALTERNATE, RQ_PSN + 1, false);
@@ -386,6 +401,52 @@ fn a_peer_that_has_heard_nothing_is_told_after_rearm() {
     gets(&mut qp, ALTERNATE, RQ_PSN, true);
     set(&mut qp, MigrationState::Rearm).unwrap();
     assert_eq!(sent(&mut qp), [(ALTERNATE, false, RQ_PSN)]);
+}
+
+/// An end that has migrated back takes a late acknowledgement for word that its peer is there, too. The peer is heard nevertheless,
+/// and told.
+#[test]
+fn a_late_packet_of_the_path_returned_to() {
+    let mut qp = armed();
+    (0..4).for_each(|nth| qp.recv(nth, 64));
+    qp.post(1, SendOp::Send, 1);
+    sent(&mut qp);
+    assert!(qp.node.path_failed(qp.now, qp.qpn));
+    set(&mut qp, MigrationState::Rearm).unwrap();
+    gets_ack_with(&mut qp, ALTERNATE, SQ_PSN, false);
+    assert_eq!(state(&qp), MigrationState::Armed);
+    sent(&mut qp);
+    assert!(qp.node.path_failed(qp.now, qp.qpn));
+    gets_ack_with(&mut qp, PRIMARY, SQ_PSN, false);
+    set(&mut qp, MigrationState::Rearm).unwrap();
+    qp.post(2, SendOp::Send, 1);
+    assert_eq!(sent(&mut qp), [(PRIMARY, false, SQ_PSN + 1)]);
+    qp.log();
+    gets(&mut qp, ALTERNATE, RQ_PSN, false);
+    assert_eq!(qp.drops(), []);
+    assert_eq!(sent(&mut qp), [(PRIMARY, true, RQ_PSN)]);
+    // One that a late packet has armed takes those of the path it left, too.
+    gets_ack_with(&mut qp, PRIMARY, SQ_PSN + 1, false);
+    assert_eq!(state(&qp), MigrationState::Armed);
+    gets(&mut qp, ALTERNATE, RQ_PSN + 1, false);
+    assert_eq!(sent(&mut qp), [(PRIMARY, false, RQ_PSN + 1)]);
+    assert_eq!(state(&qp), MigrationState::Armed);
+}
+
+/// The usual answer to PATH_MIG: another alternate path. The peer, which has not heard of the migration, is heard and told.
+#[test]
+fn the_path_that_was_left_is_known_behind_another_alternate_one() {
+    let mut qp = armed();
+    (0..4).for_each(|nth| qp.recv(nth, 64));
+    assert!(qp.node.path_failed(qp.now, qp.qpn));
+    rearm(&mut qp, ELSEWHERE);
+    gets(&mut qp, PRIMARY, RQ_PSN, false);
+    assert_eq!(state(&qp), MigrationState::Rearm);
+    assert_eq!(sent(&mut qp), [(ALTERNATE, true, RQ_PSN)]);
+    gets(&mut qp, PRIMARY, RQ_PSN + 1, true);
+    assert_eq!(state(&qp), MigrationState::Rearm, "another path than that which the peer asks for");
+    gets(&mut qp, ALTERNATE, RQ_PSN + 2, false);
+    assert_eq!(state(&qp), MigrationState::Armed);
 }
 
 /// Two queue pairs with two paths that both work, and packets on their way to each.
@@ -470,13 +531,13 @@ fn any_order_of_migration_and_rearm_is_survived() {
                 both.finish(&what);
             });
             assert_eq!(both.states(), [MigrationState::Armed; 2], "{what}");
-            let mut may_migrate = [true; 2];
+            let mut may_migrate = [2_u8; 2];
             for _ in 0..rng.below(16) {
                 let end = usize::from(rng.next_u8() & 1);
                 let qp = &mut both.ends[end];
                 match rng.below(4) {
-                    0 if may_migrate[end] && state(qp) == MigrationState::Armed => {
-                        may_migrate[end] = false;
+                    0 if may_migrate[end] > 0 && state(qp) == MigrationState::Armed => {
+                        may_migrate[end] -= 1;
                         assert!(qp.node.path_failed(qp.now, qp.qpn));
                     }
                     0 | 1 if state(qp) == MigrationState::Migrated => set(qp, MigrationState::Rearm).unwrap(),
@@ -529,7 +590,8 @@ fn another_path_is_armed_anew() {
 
 //= spec/states.md#qps-020
 //= type=test
-//# In MIGRATED a packet of the alternate path MUST be dropped, unless it is a late one: without MigReq, and of the path that was left.
+//# Packets of the path that was left last MUST be taken, when armed those without MigReq; other packets of the alternate path
+//# MUST be dropped in MIGRATED, and everywhere those without MigReq.
 #[test]
 fn migrated_takes_the_primary_path() {
     let mut qp = SingleQp::rts();
@@ -546,14 +608,22 @@ fn migrated_takes_the_primary_path() {
     assert_eq!(state(&qp), MigrationState::Migrated);
     gets(&mut qp, PRIMARY, RQ_PSN + 1, false);
     assert_eq!(qp.drops(), []);
+    // Both ends may be MIGRATED, each on a path of its own: no packet of before the migration.
     gets(&mut qp, PRIMARY, RQ_PSN + 2, true);
-    assert_eq!(qp.drops(), [DropReason::Stranger], "no packet of before the migration");
+    assert_eq!((qp.drops(), state(&qp)), (vec![], MigrationState::Migrated));
+    // A path that is given later was never the primary one; that which was left still was.
+    qp.node.modify(qp.now, qp.qpn, QpState::Rts, AttrMask::ALT_PATH, &given, to(ELSEWHERE)).unwrap();
+    qp.log();
+    gets(&mut qp, ELSEWHERE, RQ_PSN + 3, false);
+    assert_eq!(qp.drops(), [DropReason::Stranger]);
+    gets(&mut qp, PRIMARY, RQ_PSN + 3, false);
+    assert_eq!(qp.drops(), []);
 }
 
 //= spec/states.md#qps-021
 //= type=test
-//# CNPs, selective repeat offers and acknowledgements, and responses to what is not outstanding MUST NOT arm or migrate a
-//# queue pair, nor raise PATH_MIG_ERR.
+//# CNPs, selective repeat offers, requests far from the one expected, and answers to what is not outstanding MUST NOT arm or
+//# migrate a queue pair, nor raise PATH_MIG_ERR.
 #[test]
 fn packets_that_say_nothing_of_paths() {
     let chatter = |qp: &mut SingleQp, from, mig_req| {
@@ -570,6 +640,10 @@ fn packets_that_say_nothing_of_paths() {
             let bth = Bth { mig_req, ..Bth::new(opcode, qp.qpn, Psn::new(psn)) };
             qp.gets_from(from, &Header::new(bth, Ext::Aeth(aeth)), &[]);
         }
+        // Guesses.
+        for psn in [Psn::new(RQ_PSN).add(100_000), Psn::new(RQ_PSN).sub(100_000)] {
+            gets(qp, from, psn.get(), mig_req);
+        }
     };
     let mut qp = SingleQp::rts();
     rearm(&mut qp, ALTERNATE);
@@ -585,4 +659,49 @@ fn packets_that_say_nothing_of_paths() {
     sent(&mut qp);
     gets_ack(&mut qp, ALTERNATE, SQ_PSN);
     assert_eq!(state(&qp), MigrationState::Migrated);
+}
+
+/// The peer repeats a READ from where its answer broke off, far from the request that comes next.
+#[test]
+fn the_rest_of_a_long_read_is_a_request_of_the_peer() {
+    const LENGTH: u32 = 2 << 20;
+    let mut qp = armed();
+    let region = qp.node.memory_mut().register_new(LENGTH as usize, Access::LOCAL_WRITE | Access::REMOTE_READ);
+    let read = |qp: &mut SingleQp, from, packets: u32, mig_req| {
+        let opcode = Opcode::new(Transport::Rc, O::ReadRequest).unwrap();
+        let at = packets * u32::try_from(MTU).unwrap();
+        let reth = Reth { va: region.addr + u64::from(at), r_key: RKey(region.key.0), dma_len: LENGTH - at };
+        let bth = Bth { mig_req, ack_req: true, ..Bth::new(opcode, qp.qpn, Psn::new(RQ_PSN + packets)) };
+        qp.gets_from(from, &Header::new(bth, Ext::Reth(reth)), &[]);
+    };
+    read(&mut qp, PRIMARY, 0, false);
+    while !sent(&mut qp).is_empty() {}
+    read(&mut qp, ALTERNATE, 100, true);
+    assert_eq!(state(&qp), MigrationState::Migrated);
+    assert_eq!(sent(&mut qp).first(), Some(&(ALTERNATE, true, RQ_PSN + 100)));
+}
+
+/// A responder that has migrated may owe a selective acknowledgement only: it takes its peer along.
+#[test]
+fn selective_acknowledgements_speak_of_paths() {
+    let told = |psn| {
+        let mut qp = SingleQp::reset(|setup, _| setup.selective_paths = 1);
+        qp.go_to(QpState::Rts, &SingleQp::attr());
+        rearm(&mut qp, ALTERNATE);
+        qp.gets_ack(SQ_PSN - 1);
+        let offer = Ext::SelectiveOffer(SelectiveOffer { answer: false, window: 64 });
+        qp.gets_from(PRIMARY, &Header::new(Bth::new(Opcode::SELECTIVE_OFFER, qp.qpn, Psn::new(0)), offer), &[]);
+        qp.post(1, SendOp::Send, 600);
+        sent(&mut qp);
+        let bth = Bth { mig_req: true, ..Bth::new(Opcode::SELECTIVE_ACK, qp.qpn, Psn::new(psn)) };
+        let header = Header::new(bth, Ext::SelectiveAck(SelectiveAck { duplicates: 0 }));
+        qp.gets_from(ALTERNATE, &header, &[]);
+        state(&qp)
+    };
+    for psn in [SQ_PSN, SQ_PSN + 3] {
+        assert_eq!(told(psn), MigrationState::Migrated, "{psn}");
+    }
+    for psn in [SQ_PSN - 1, SQ_PSN + 4] {
+        assert_eq!(told(psn), MigrationState::Armed, "{psn}");
+    }
 }

@@ -178,6 +178,10 @@ impl Network for Sender {
         route.remote().ip() == origin.peer && route.local().ip() == origin.local
     }
 
+    fn shares_end(&self, route: &Arc<Route>, origin: &Origin) -> bool {
+        route.remote().ip() == origin.peer || route.local().ip() == origin.local
+    }
+
     fn on_path(route: &Arc<Route>, path: u8) -> Arc<Route> {
         route.on_path(path)
     }

@@ -117,6 +117,10 @@ impl Network for Outbox {
         route.to == origin.from
     }
 
+    fn shares_end(&self, route: &Route, origin: &Origin) -> bool {
+        route.to == origin.from || self.address == origin.to
+    }
+
     fn on_path(route: &Route, path: u8) -> Route {
         const STEP: u16 = 0x111;
         let port = route.source_port.wrapping_add(STEP * u16::from(path));

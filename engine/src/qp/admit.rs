@@ -17,13 +17,13 @@ impl<H: Host> QueuePair<H> {
         let bth = packet.bth();
         let info = bth.opcode.info();
         if let Err(reason) = self.admit(packet, info, origin) {
-            if reason == DropReason::Stranger && self.speaks_of_paths(info.role, bth.psn) {
-                self.note_stranger(io, bth.mig_req);
+            if reason == DropReason::Stranger && self.speaks_of_paths(bth) {
+                self.note_stranger(io, bth.mig_req, origin);
             }
             self.drop_packet(io, packet, reason);
             return false;
         }
-        if self.attr.has_alternate && self.speaks_of_paths(info.role, bth.psn) {
+        if self.attr.has_alternate && self.speaks_of_paths(bth) {
             self.follow_peer(io, bth.mig_req, origin);
         }
         match info.role {

@@ -18,7 +18,7 @@ use urxe_wire::{Bth, Opcode, Psn};
 
 use super::attr::{AttrMask, MigrationState, QpAttr};
 use super::send::SendSide;
-use super::{ModifyError, Origin, QueuePair, Route};
+use super::{ModifyError, Origin, QpType, QueuePair, Route};
 use crate::async_event::AsyncEvent;
 use crate::event::{Event, MigrationCause};
 use crate::host::{Consumer, Host, Io, Network};
@@ -46,13 +46,15 @@ pub(super) struct Migration<R> {
     has_swapped: bool,
     /// The alternate path was the primary one until the last migration: the peer was on it.
     is_alternate_left: bool,
+    /// The path that the last migration left, once another alternate path has been given.
+    left: Option<R>,
     /// The consumer knows that the peer asks for a path that it cannot have.
     has_refused: bool,
 }
 
 impl<R> Default for Migration<R> {
     fn default() -> Self {
-        Self { alternate: None, has_swapped: false, is_alternate_left: false, has_refused: false }
+        Self { alternate: None, has_swapped: false, is_alternate_left: false, left: None, has_refused: false }
     }
 }
 
@@ -61,8 +63,8 @@ impl QpAttr {
     //= spec/states.md#qps-012
     //# MigReq MUST be 1 in MIGRATED, and 0 in ARMED and, but for QPS-018, in REARM; without an alternate path it MUST be 0.
     //= spec/states.md#qps-018
-    //# A queue pair that has migrated on its own MUST send MigReq in REARM too, and take late packets of the path it left, until
-    //# the peer is heard on the new path.
+    //# A queue pair that has migrated on its own, or takes a packet without MigReq of the path it left, MUST send MigReq in
+    //# REARM too, until the peer is heard on the new path; paths of the same addresses are not told apart.
     #[inline]
     pub(super) fn mig_req(&self) -> bool {
         self.has_alternate && (self.path_mig_state == MigrationState::Migrated || self.is_untold)
@@ -125,10 +127,12 @@ impl<H: Host> QueuePair<H> {
         alternate: Option<Route<H>>,
     ) {
         if mask.contains(AttrMask::ALT_PATH) {
-            self.migration.alternate = alternate;
+            let replaced = mem::replace(&mut self.migration.alternate, alternate);
+            if mem::take(&mut self.migration.is_alternate_left) {
+                self.migration.left = replaced;
+            }
             self.attr.alt_timeout = given.alt_timeout;
             self.attr.has_alternate = true;
-            self.migration.is_alternate_left = false;
             //= spec/states.md#qps-019
             //# An alternate path given in ARMED MUST put the queue pair in REARM: the peer was armed for another.
             if self.attr.path_mig_state == MigrationState::Armed {
@@ -153,31 +157,38 @@ impl<H: Host> QueuePair<H> {
         self.migration.has_refused = false;
     }
 
-    /// Whether a packet that did not take the primary path may have taken the alternate one: the peer has migrated, or has sent
-    /// it before it heard that this end did.
+    /// Whether a packet that did not take the primary path may have taken the alternate one, since the peer has migrated; or
+    /// the one left last, since it was sent before the peer heard that this end has migrated.
     //= spec/states.md#qps-020
-    //# In MIGRATED a packet of the alternate path MUST be dropped, unless it is a late one: without MigReq, and of the path that was left.
+    //# Packets of the path that was left last MUST be taken, when armed those without MigReq; other packets of the alternate path
+    //# MUST be dropped in MIGRATED, and everywhere those without MigReq.
     pub(super) fn admits_by_alternate(&self, mig_req: bool, origin: &Origin<H>) -> bool {
-        let is_untold = self.attr.is_untold;
         let may = match self.attr.path_mig_state {
-            MigrationState::Migrated => !mig_req && (is_untold || self.migration.is_alternate_left),
-            MigrationState::Rearm => mig_req || is_untold,
-            MigrationState::Armed => mig_req,
+            MigrationState::Migrated => self.is_from_left(origin),
+            MigrationState::Rearm => mig_req && self.is_from_alternate(origin) || self.is_from_left(origin),
+            MigrationState::Armed if mig_req => self.is_from_alternate(origin),
+            MigrationState::Armed => self.is_from_left(origin),
         };
-        self.attr.has_alternate && may && self.is_from_alternate(origin)
+        self.attr.has_alternate && may
     }
 
-    /// Whether a packet is from the peer by more than its header: CNPs and offers may be late or anybody's, as may a response that
-    /// is none to a request outstanding or to the last one done.
+    /// Whether a packet is from the peer by more than its header. CNPs and offers may be late or anybody's, as may a request far
+    /// from the one expected, and a response that is none to a request outstanding or to the last one done. UC takes up any PSN.
     //= spec/states.md#qps-021
-    //# CNPs, selective repeat offers and acknowledgements, and responses to what is not outstanding MUST NOT arm or migrate a
-    //# queue pair, nor raise PATH_MIG_ERR.
-    pub(super) fn speaks_of_paths(&self, role: Role, psn: Psn) -> bool {
-        match (role, &self.send) {
-            (Role::Request, _) => true,
+    //# CNPs, selective repeat offers, requests far from the one expected, and answers to what is not outstanding MUST NOT arm or
+    //# migrate a queue pair, nor raise PATH_MIG_ERR.
+    pub(super) fn speaks_of_paths(&self, bth: &Bth) -> bool {
+        let psn = bth.psn;
+        match (bth.opcode.info().role, &self.send) {
+            (Role::Request, _) => self.config.qp_type == QpType::Uc || self.responder.is_near(psn),
             (Role::Response, SendSide::Reliable(requester)) => {
                 let is_due = psn.distance_from(requester.snd_una) >= -1 && psn.distance_from(requester.snd_max()) < 0;
                 self.state.sends() && is_due
+            }
+            (Role::Notification, SendSide::Reliable(requester)) if bth.opcode == Opcode::SELECTIVE_ACK => {
+                // It has the first PSN that is missing.
+                let is_due = psn.distance_from(requester.snd_una) >= 0 && psn.distance_from(requester.snd_max()) <= 0;
+                self.state.sends() && self.takes_selective_acks() && is_due
             }
             (Role::Response, SendSide::Unreliable(_)) | (Role::Notification, _) => false,
         }
@@ -185,6 +196,13 @@ impl<H: Host> QueuePair<H> {
 
     fn is_from_alternate(&self, origin: &Origin<H>) -> bool {
         self.migration.alternate.as_ref().is_some_and(|route| H::Network::is_from(route, origin))
+    }
+
+    /// Whether a packet comes by the path that the last migration left.
+    fn is_from_left(&self, origin: &Origin<H>) -> bool {
+        let Migration { alternate, is_alternate_left, left, .. } = &self.migration;
+        let left = if *is_alternate_left { alternate } else { left };
+        left.as_ref().is_some_and(|route| H::Network::is_from(route, origin))
     }
 
     /// Follows what an admitted packet of the peer says about its paths.
@@ -201,8 +219,15 @@ impl<H: Host> QueuePair<H> {
                 self.attr.path_mig_state = MigrationState::Armed;
                 false
             }
+            MigrationState::Rearm if is_primary => false,
             // The peer was armed, and has been told so; only its packets that would have told this end were lost.
-            MigrationState::Rearm => !is_primary && mig_req,
+            MigrationState::Rearm if mig_req => self.is_from_alternate(origin),
+            MigrationState::Rearm => {
+                // The peer is on the path that was left: it has not heard, or the packet is late and the next one comes on the
+                // primary path.
+                self.attr.is_untold = true;
+                false
+            }
             // Both paths may have the same addresses.
             MigrationState::Armed => mig_req && self.is_from_alternate(origin),
         };
@@ -213,10 +238,14 @@ impl<H: Host> QueuePair<H> {
 
     /// A packet came from elsewhere than a path leads to: a peer that has migrated to a path of its own?
     //= spec/states.md#qps-015
-    //# A packet with MigReq that takes neither path of an armed queue pair MUST be dropped and raise PATH_MIG_ERR, once.
-    pub(super) fn note_stranger(&mut self, io: &mut Io<'_, H>, mig_req: bool) {
-        let is_armed = self.attr.path_mig_state == MigrationState::Armed;
-        if is_armed && mig_req && !mem::replace(&mut self.migration.has_refused, true) {
+    //# A packet with MigReq that takes neither path of an armed queue pair MUST be dropped, and raise PATH_MIG_ERR, once, if one of
+    //# its addresses is that of an end of a path.
+    pub(super) fn note_stranger(&mut self, io: &mut Io<'_, H>, mig_req: bool, origin: &Origin<H>) {
+        let mut paths = self.route.iter().chain(&self.migration.alternate);
+        let is_refused = self.attr.path_mig_state == MigrationState::Armed
+            && mig_req
+            && paths.any(|route| io.network.shares_end(route, origin));
+        if is_refused && !mem::replace(&mut self.migration.has_refused, true) {
             io.consumer.async_event(self.config.qpn, AsyncEvent::PathMigrationError);
         }
     }
@@ -240,6 +269,7 @@ impl<H: Host> QueuePair<H> {
         mem::swap(&mut self.attr.timeout, &mut self.attr.alt_timeout);
         self.migration.has_swapped = !self.migration.has_swapped;
         self.migration.is_alternate_left = true;
+        self.migration.left = None;
         self.attr.path_mig_state = MigrationState::Migrated;
         self.attr.is_untold = cause != MigrationCause::Peer;
         io.consumer.trace(self.config.qpn, Event::Migrated { cause });

@@ -108,14 +108,18 @@ impl<H: Host> QueuePair<H> {
         }
     }
 
+    /// Whether selective acknowledgements are the peer's to send: one that was never offered to acknowledge so has nothing to say.
+    pub(super) fn takes_selective_acks(&self) -> bool {
+        self.selective().is_some() && (self.agreement.offers > 0 || self.agreement.peer_listens)
+    }
+
     fn handle_selective_ack(&mut self, io: &mut Io<'_, H>, packet: &Packet<'_>, duplicates: u32) -> bool {
         if !self.state.sends() {
             self.drop_packet(io, packet, DropReason::State(self.state));
             return false;
         }
         let bitmap = Some(packet.payload).filter(|_| packet.bth().pad_count == 0).and_then(Bitmap::new);
-        // Whoever was never offered to acknowledge so has nothing to say.
-        let bitmap = bitmap.filter(|_| self.agreement.offers > 0 || self.agreement.peer_listens);
+        let bitmap = bitmap.filter(|_| self.takes_selective_acks());
         let Some(bitmap) = bitmap else {
             self.drop_packet(io, packet, DropReason::InvalidSelectiveAck);
             return false;

@@ -123,6 +123,18 @@ impl Responder {
         self.expected
     }
 
+    /// Whether a request of this PSN is likely the peer's: near the one expected, or within a READ whose answer may be asked for
+    /// again.
+    pub(in crate::qp) fn is_near(&self, psn: Psn) -> bool {
+        /// More packets than peers have in flight.
+        const NEAR: u32 = 1 << 12;
+        let is_of_read = |replay: &Replay| match *replay {
+            Replay::Read { first, last } => psn.distance_from(first) >= 0 && psn.distance_from(last) <= 0,
+            Replay::Atomic { .. } | Replay::Placement { .. } => false,
+        };
+        psn.distance_from(self.expected).unsigned_abs() <= NEAR || self.replays.iter().any(is_of_read)
+    }
+
     /// The receive WQE of a message that will not be finished.
     pub(in crate::qp) fn take_inbound_recv(&mut self) -> Option<RecvWr> {
         match self.inbound.take()? {
