@@ -9,7 +9,7 @@ use urxe_engine::endpoint::{Event as NodeEvent, Route};
 use urxe_engine::rng::Rng;
 use urxe_engine::time::Instant;
 use urxe_engine::{
-    Access, AsyncEvent, Data, MigrationState, Paths, QpState, Recipient, RecvWr, SendFlags, SendOp, SendWr, Sge,
+    Access, AsyncEvent, Data, Event, MigrationState, Paths, QpState, Recipient, RecvWr, SendFlags, SendOp, SendWr, Sge,
     SgeList, WcStatus,
 };
 use urxe_sim::memory::Buffer;
@@ -17,7 +17,7 @@ use urxe_sim::rule::{Chance, Drops, Flight, Verdict};
 use urxe_sim::{Connection, Fabric, NodeConfig, NodeId};
 use urxe_wire::Qpn;
 
-/// Packets of the alternate path come from this UDP source port on.
+/// Packets of the alternate path come from this UDP source port on, with several paths of selective repeat from some behind it.
 const ALTERNATE: u16 = 0x8000;
 const LENGTH: u32 = 10_000;
 const MESSAGES: u64 = 40;
@@ -44,6 +44,8 @@ struct Ends {
 
 impl Ends {
     fn new(seed: u64) -> Self {
+        /// Paths of selective repeat of each end.
+        const SELECTIVE: [[u8; 2]; 4] = [[0, 0], [1, 1], [1, 0], [4, 4]];
         let mut fabric = Fabric::new();
         let nodes = [(); 2].map(|()| fabric.add_node(NodeConfig::default()));
         let dead = Rc::<Cell<u8>>::default();
@@ -53,7 +55,8 @@ impl Ends {
             if broken.get() >> path & 1 == 1 { Verdict::Drop } else { Verdict::Pass }
         });
         fabric.add_rule(Drops::new(seed, Chance::per_mille(5)));
-        let mut connection = Connection::default();
+        let selective_paths = SELECTIVE[usize::try_from(seed % 4).unwrap()];
+        let mut connection = Connection { selective_paths, ..Connection::default() };
         // 4.2 ms and 3 tries: a path that is alive loses no packet that often.
         (connection.attr.timeout, connection.attr.retry_cnt) = (10, 5);
         let (a, b) = fabric.connect(nodes[0], nodes[1], &connection);
@@ -151,6 +154,14 @@ impl Ends {
         })
     }
 
+    /// How many ends repeat selectively.
+    fn repeats_selectively(&self) -> usize {
+        let agreed = |(_, _, event): &&(Instant, NodeId, NodeEvent)| {
+            matches!(event, NodeEvent::Trace(_, Event::SelectiveRepeat { .. }))
+        };
+        self.fabric.journal().iter().filter(agreed).count()
+    }
+
     fn check_data(&self) {
         for end in 0..2 {
             let peek = |id: NodeId, addr| self.fabric.node(id).memory().peek(addr, LENGTH as usize);
@@ -165,7 +176,8 @@ impl Ends {
 
 #[test]
 fn a_connection_outlives_its_paths_by_turns() {
-    for seed in 0..50 {
+    let mut agreed = [0; 4];
+    for seed in 0..100 {
         let mut rng = Rng::new(seed);
         let mut ends = Ends::new(seed);
         ends.rearm();
@@ -187,7 +199,9 @@ fn a_connection_outlives_its_paths_by_turns() {
         assert_eq!(ends.done, [total; 2]);
         let sends = (0..total).filter(|nth| nth % 3 == 1).count() as u64;
         assert_eq!(ends.received, [sends; 2], "each SEND once");
+        agreed[usize::try_from(seed % 4).unwrap()] += ends.repeats_selectively();
     }
+    assert!(agreed[0] == 0 && agreed[1] > 0 && agreed[2] == 0 && agreed[3] > 0, "{agreed:?}");
 }
 
 /// An end that is told that its path is down does not wait for its tries, and the other end follows.

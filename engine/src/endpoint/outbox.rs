@@ -123,8 +123,10 @@ impl Network for Outbox {
 
     fn on_path(route: &Route, path: u8) -> Route {
         const STEP: u16 = 0x111;
+        /// Bits of a source port that are the same on all paths.
+        const RANGE: u16 = 0xC000;
         let port = route.source_port.wrapping_add(STEP * u16::from(path));
-        Route { source_port: 0xC000 | port, ..*route }
+        Route { source_port: route.source_port & RANGE | port & !RANGE, ..*route }
     }
 
     fn network_header(&self, origin: &Origin, len: usize) -> [u8; 40] {
