@@ -88,16 +88,23 @@ fn same_seed_same_bytes() {
 fn profiles_bite() {
     let total = |profile| {
         let reports = (2_000_000..2_000_020).map(|seed| check(&Scenario::new(seed, profile)));
-        reports.fold((0, 0, 0), |(impaired, retries, failed), report| {
-            (impaired + report.counts.impaired(), retries + report.retries, failed + report.failed)
+        reports.fold((0, 0, 0, [0; 2]), |(impaired, retries, failed, [agreed, kept]), report| {
+            let selective = [agreed + report.agreed, kept + report.kept];
+            (impaired + report.counts.impaired(), retries + report.retries, failed + report.failed, selective)
         })
     };
     for profile in Profile::ALL {
-        let (impaired, retries, failed) = total(profile);
+        let (impaired, retries, failed, [agreed, kept]) = total(profile);
         println!("{profile:?}: {impaired} packets impaired, {retries} retries, {failed} directions failed");
+        println!("{profile:?}: {agreed} requesters repeat selectively, {kept} packets kept behind a gap");
         let lossless = matches!(profile, Profile::Clean | Profile::NotReady | Profile::Deregister | Profile::Poisoned);
         assert_eq!(impaired == 0, lossless, "{profile:?}");
         assert_eq!(retries == 0, profile == Profile::Clean, "{profile:?}");
         assert_eq!(failed == 0, profile.must_succeed(), "{profile:?}");
+        let has_gaps = matches!(
+            profile,
+            Profile::Loss | Profile::HeavyLoss | Profile::Reorder | Profile::Corrupt | Profile::Mixed
+        );
+        assert!(!has_gaps || (agreed > 0 && kept > 0), "{profile:?}");
     }
 }

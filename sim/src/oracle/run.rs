@@ -40,6 +40,10 @@ pub struct Report {
     pub retries: u64,
     /// Packets that were sent again alone.
     pub sent_again: u64,
+    /// Requesters that agreed with their peer on selective repeat.
+    pub agreed: u64,
+    /// Packets that responders kept behind a gap.
+    pub kept: u64,
     /// Directions in which requests failed.
     pub failed: usize,
     /// [`Fabric::digest`].
@@ -64,6 +68,8 @@ impl Scenario {
             needed: self.needed(),
             retries: retries.total(),
             sent_again: retries.alone,
+            agreed: retries.agreed,
+            kept: retries.kept,
             failed: run.streams.iter().filter(|stream| !stream.is_complete()).count(),
             digest: fabric.digest(),
         })
@@ -87,6 +93,8 @@ struct Retries {
     /// Packets sent again alone, and selective acknowledgements.
     alone: u64,
     selective_acks: u64,
+    agreed: u64,
+    kept: u64,
 }
 
 impl Retries {
@@ -108,6 +116,8 @@ fn retries(fabric: &Fabric) -> Retries {
             Event::Retry { reason: RetryReason::PathMigration, .. } => &mut retries.migrations,
             Event::SentAgain { .. } => &mut retries.alone,
             Event::SentSelectiveAck => &mut retries.selective_acks,
+            Event::SelectiveRepeat { .. } => &mut retries.agreed,
+            Event::OutOfOrder { kept: true, .. } => &mut retries.kept,
             _ => continue,
         } += 1;
     }
