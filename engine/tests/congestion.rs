@@ -119,6 +119,21 @@ fn cnps_slow_the_requester_or_are_ignored() {
     assert_eq!(told(&mut off), ignored);
 }
 
+/// BECN in another packet of the peer slows its requester as a CNP does, and is not answered; a stranger's changes nothing.
+#[test]
+fn becn_in_another_packet_is_obeyed() {
+    let mut qp = with(settings(Algorithm::Window), QpType::Rc);
+    qp.recv(1, 64);
+    let before = qp.node.qp(qp.qpn).window();
+    let mut header = send_only(&qp, RQ_PSN);
+    header.bth.becn = true;
+    qp.gets_from("10.0.0.3".parse().unwrap(), &header, b"x");
+    assert_eq!(qp.node.qp(qp.qpn).window(), before);
+    qp.gets_changed(O::SendOnly, RQ_PSN, Ext::None, b"x", |bth| bth.becn = true);
+    assert!(qp.node.qp(qp.qpn).window() < before);
+    assert_eq!(qp.sent(), ["ACK 100"]);
+}
+
 /// Bytes that a requester gets out in so many microseconds, to a peer that acknowledges at once.
 fn throughput(qp: &mut SingleQp, micros: u64) -> u64 {
     let end = qp.now + Duration::from_micros(micros);
