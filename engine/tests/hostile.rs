@@ -1,15 +1,27 @@
 //! A peer that sends anything: the queue pair does not panic, touches no memory that it may not, completes each
 //! work request at most once and in order, and does not answer more than it was asked.
 
+use std::net::{IpAddr, Ipv4Addr};
+
 use urxe_engine::attr::{AttrMask, QpAttr};
+use urxe_engine::congestion::{Algorithm, CongestionSettings};
+use urxe_engine::endpoint::Route;
 use urxe_engine::rng::Rng;
-use urxe_engine::{QpState, Remote, SendOp, WcOpcode};
+use urxe_engine::{MigrationState, Paths, QpState, Remote, SendOp, WcOpcode};
 use urxe_sim::single_qp::{MTU, SingleQp};
 use urxe_wire::opcode::HeaderSet;
+use urxe_wire::packet::pad_count;
 use urxe_wire::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Ext, Feth, Header, Ieth, ImmDt, Msn, Opcode, Operation, Psn, RKey, Reth,
     SelectiveAck, SelectiveOffer, Syndrome, Transport,
 };
+
+/// The peer's addresses on the paths of a connection, and another's.
+const ADDRESSES: [IpAddr; 3] = [
+    IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)),
+    IpAddr::V4(Ipv4Addr::new(10, 1, 0, 2)),
+    IpAddr::V4(Ipv4Addr::new(10, 2, 0, 2)),
+];
 
 const REMOTE: Remote = Remote { addr: 0x1000, r_key: RKey(0x77) };
 
@@ -86,7 +98,44 @@ impl Peer {
             6 => near.add(small(&mut self.rng, 8)),
             _ => Psn::new(small(&mut self.rng, 1 << 24)),
         };
-        qp.gets(operation, psn.get(), ext, &vec![0xEE; len]);
+        if self.rng.below(2) == 0 {
+            qp.gets(operation, psn.get(), ext, &vec![0xEE; len]);
+            return;
+        }
+        // By any path, with any of the bits that speak of paths and of congestion.
+        let bth = Bth::new(Opcode::new(Transport::Rc, operation).unwrap(), qp.qpn, psn);
+        let [ack_req, mig_req, fecn, becn] = [(); 4].map(|()| self.rng.below(2) == 0);
+        let bth = Bth { pad_count: pad_count(len), ack_req, mig_req, fecn, becn, ..bth };
+        let header = Header::new(bth, ext);
+        if self.rng.below(4) == 0 {
+            qp.gets_marked(&header, &vec![0xEE; len]);
+        } else {
+            qp.gets_from(one_of(&mut self.rng, &ADDRESSES), &header, &vec![0xEE; len]);
+        }
+    }
+
+    /// A congestion notification, or the consumer moves the connection.
+    fn notify_or_migrate(&mut self, qp: &mut SingleQp) {
+        let rng = &mut self.rng;
+        match rng.below(4) {
+            0 => {
+                qp.node.path_failed(qp.now, qp.qpn);
+            }
+            1 => {
+                let states = [MigrationState::Rearm, MigrationState::Migrated, MigrationState::Armed];
+                let attr = QpAttr { path_mig_state: one_of(rng, &states), alt_timeout: 14, ..SingleQp::attr() };
+                let mask = AttrMask::PATH_MIG_STATE;
+                let gives_path = rng.below(2) == 0;
+                let mask = if gives_path { mask.with(AttrMask::ALT_PATH) } else { mask };
+                let alternate = gives_path.then(|| Route { to: one_of(rng, &ADDRESSES), source_port: 0xC002 });
+                let _ = qp.node.modify(qp.now, qp.qpn, qp.state(), mask, &attr, Paths { primary: None, alternate });
+            }
+            _ => {
+                let bth = Bth { becn: rng.below(8) > 0, ..Bth::new(Opcode::CNP, qp.qpn, Psn::new(0)) };
+                let payload = vec![0xEE; one_of(rng, &[0, 0, 0, 4, 20])];
+                qp.gets_from(one_of(rng, &ADDRESSES), &Header::new(bth, Ext::CnpReserved), &payload);
+            }
+        }
     }
 }
 
@@ -133,10 +182,10 @@ impl Order {
     }
 }
 
-fn siege(seed: u64, selective_paths: u8) {
+fn siege(seed: u64, selective_paths: u8, congestion: CongestionSettings) {
     let mut peer = Peer { rng: Rng::new(seed), operations: rc_operations() };
     let attr = QpAttr { retry_cnt: 7, rnr_retry: 7, ..SingleQp::attr() };
-    let mut qp = SingleQp::reset(|setup, _| setup.selective_paths = selective_paths);
+    let mut qp = SingleQp::reset(|setup, _| (setup.selective_paths, setup.congestion) = (selective_paths, congestion));
     qp.go_to(QpState::Rts, &attr);
     let mut order = Order { next: [0, 1 << 32] };
     let outside = qp.node.memory_mut().map(4096);
@@ -169,11 +218,13 @@ fn siege(seed: u64, selective_paths: u8) {
                 }
             }
             3..=5 if selective_paths > 0 => peer.acknowledge_selectively(&mut qp),
+            6 if congestion.ecn => peer.notify_or_migrate(&mut qp),
             _ => peer.attack(&mut qp),
         }
         if peer.rng.below(3) == 0 {
             qp.node.nic().set_room(100_000);
-            let sent = qp.sent().len();
+            qp.node.transmit(qp.now);
+            let sent = qp.node.nic().take_sent().len();
             // A READ of all 16 KiB is 64 packets; there are four resources and four replays, or 64 with selective repeat; and a
             // window of requests.
             let reads = if selective_paths > 0 { 4 + 64 } else { 8 };
@@ -195,7 +246,10 @@ fn siege(seed: u64, selective_paths: u8) {
 #[test]
 fn sieges() {
     for seed in 0..4_000 {
-        siege(seed, 0);
-        siege(seed, 1 + u8::try_from(seed % 3).unwrap());
+        siege(seed, 0, CongestionSettings::NONE);
+        let paths = 1 + u8::try_from(seed % 3).unwrap();
+        siege(seed, paths, CongestionSettings::NONE);
+        let (_, algorithm) = Algorithm::ALL[usize::try_from(seed % 3).unwrap()];
+        siege(seed, paths, CongestionSettings { ecn: true, algorithm, line_rate: 1000, ..CongestionSettings::NONE });
     }
 }

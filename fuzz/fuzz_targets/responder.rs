@@ -6,5 +6,6 @@ use libfuzzer_sys::fuzz_target;
 use urxe_fuzz::{Siege, Target};
 
 fuzz_target!(|bytes: &[u8]| {
-    let _ = Siege::new(Target::Responder).run(&mut Unstructured::new(bytes));
+    let mut u = Unstructured::new(bytes);
+    let _ = Siege::new(Target::Responder, &mut u).and_then(|mut siege| siege.run(&mut u));
 });

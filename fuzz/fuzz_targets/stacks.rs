@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use libfuzzer_sys::arbitrary::{Result, Unstructured};
 use libfuzzer_sys::fuzz_target;
+use urxe_engine::congestion::{Algorithm, CongestionSettings};
 use urxe_engine::{Access, Data, Instant, Recipient, RecvWr, Remote, SendFlags, SendOp, SendWr, Sge, SgeList};
 use urxe_sim::{Connection, Fabric, Flight, NodeConfig, Verdict};
 
@@ -35,6 +36,10 @@ fn run(bytes: &[u8]) -> Result<()> {
     let mut connection = Connection::default();
     // Somebody who has no receives may be waited for without end otherwise.
     connection.attr.rnr_retry = 6;
+    connection.selective_paths = [u.int_in_range(0..=4)?, u.int_in_range(0..=4)?];
+    let (_, algorithm) = *u.choose(&Algorithm::ALL)?;
+    connection.congestion =
+        CongestionSettings { ecn: u.arbitrary()?, algorithm, line_rate: 1000, ..CongestionSettings::NONE };
     let (a, b) = fabric.connect(nodes[0], nodes[1], &connection);
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
     let buffers = nodes.map(|node| fabric.node_mut(node).memory_mut().register_new(SIZE, access));

@@ -2,16 +2,20 @@
 
 pub mod memory;
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use libfuzzer_sys::arbitrary::{Result, Unstructured};
 use urxe_engine::attr::{AttrMask, QpAttr};
-use urxe_engine::{Key, QpState, Remote, SendOp, WcOpcode};
-use urxe_sim::single_qp::{MTU, SingleQp};
+use urxe_engine::congestion::{Algorithm, CongestionSettings};
+use urxe_engine::endpoint::Route;
+use urxe_engine::{Key, MigrationState, Paths, QpState, Remote, SendOp, WcOpcode};
+use urxe_sim::single_qp::{MTU, PEER_QPN, SingleQp};
 use urxe_wire::opcode::{HeaderSet, Role};
+use urxe_wire::packet::pad_count;
 use urxe_wire::{
-    Aeth, AtomicAckEth, AtomicEth, Bth, Ext, Feth, FlushLevel, Header, Ieth, ImmDt, Msn, Opcode, Operation, Psn, RKey,
-    Reth, SelectiveAck, SelectiveOffer, Syndrome, Transport,
+    Aeth, AtomicAckEth, AtomicEth, Bth, Ext, Feth, FlushLevel, Header, Ieth, ImmDt, Msn, Opcode, Operation, Packet, Psn,
+    RKey, Reth, SelectiveAck, SelectiveOffer, Syndrome, Transport,
 };
 
 /// Receive requests are numbered from here on, send requests from 0.
@@ -21,6 +25,13 @@ const QUEUE: u64 = 40;
 /// Packets that one `transmit` may send: four READs of 16 KiB and 64 replays, a window of requests, and those of selective
 /// repeat.
 const MOST_SENT: usize = (4 + 64) * 64 + 128 + 4;
+
+/// The peer's addresses on the paths of a connection, and another's.
+const ADDRESSES: [IpAddr; 3] = [
+    IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2)),
+    IpAddr::V4(std::net::Ipv4Addr::new(10, 1, 0, 2)),
+    IpAddr::V4(std::net::Ipv4Addr::new(10, 2, 0, 2)),
+];
 
 const FLUSH: Feth = Feth { global_visibility: true, persistence: false, level: FlushLevel::Range };
 
@@ -45,17 +56,42 @@ pub struct Siege {
 }
 
 impl Siege {
-    /// A queue pair in RTS.
-    #[must_use]
-    pub fn new(target: Target) -> Self {
-        let mut qp = SingleQp::reset(|setup, _| setup.selective_paths = 1);
+    /// A queue pair in RTS, with the paths, the congestion control and the alternate path that the bytes say.
+    ///
+    /// # Errors
+    /// The bytes are at their end.
+    pub fn new(target: Target, u: &mut Unstructured<'_>) -> Result<Self> {
+        let selective_paths = u.int_in_range(0..=3)?;
+        let (_, algorithm) = *u.choose(&Algorithm::ALL)?;
+        let congestion = CongestionSettings { ecn: u.arbitrary()?, algorithm, line_rate: 1000, ..CongestionSettings::NONE };
+        let mut qp = SingleQp::reset(|setup, _| {
+            setup.selective_paths = selective_paths;
+            setup.congestion = congestion;
+        });
         qp.go_to(QpState::Rts, &Self::attr());
         let outside = qp.node.memory_mut().map(4096);
-        Self { qp, target, outside, next: [0, RECVS], posted: [0, RECVS] }
+        Ok(Self { qp, target, outside, next: [0, RECVS], posted: [0, RECVS] })
     }
 
     fn attr() -> QpAttr {
         QpAttr { retry_cnt: 7, rnr_retry: 7, ..SingleQp::attr() }
+    }
+
+    /// Sends all that may be sent.
+    fn transmit(&mut self) {
+        self.qp.node.transmit(self.qp.now);
+        assert!(self.take_sent() <= MOST_SENT);
+    }
+
+    /// Takes packets that were sent, which go to the peer and are whole. Returns how many.
+    fn take_sent(&mut self) -> usize {
+        let sent = self.qp.node.nic().take_sent();
+        for datagram in &sent {
+            assert!(datagram.has_right_icrc() && ADDRESSES.contains(&datagram.to.ip()));
+            let packet = Packet::parse(&datagram.bytes).expect("it sends packets");
+            assert_eq!(packet.bth().dest_qp, PEER_QPN);
+        }
+        sent.len()
     }
 
     /// Does what the bytes say until there are none left.
@@ -74,7 +110,7 @@ impl Siege {
     }
 
     fn step(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
-        match u.int_in_range(0..=15)? {
+        match u.int_in_range(0..=17)? {
             0..=1 => self.post_send(u)?,
             2 => self.post_recv(u)?,
             3 => {
@@ -83,7 +119,7 @@ impl Siege {
             }
             4 => {
                 self.qp.node.nic().set_room(u.int_in_range(0..=100)?);
-                assert!(self.qp.sent().len() <= MOST_SENT);
+                self.transmit();
                 self.qp.node.nic().set_room(usize::MAX);
             }
             5 if u.ratio(1, 4)? => {
@@ -92,6 +128,8 @@ impl Siege {
                 let _ = self.qp.modify(to, AttrMask::NONE, &Self::attr());
             }
             6 => self.acknowledge_selectively(u)?,
+            7 => self.notify(u)?,
+            8 => self.change_paths(u)?,
             _ => self.attack(u)?,
         }
         if matches!(self.qp.state(), QpState::Err | QpState::Reset) {
@@ -143,6 +181,52 @@ impl Siege {
         Ok(())
     }
 
+    /// A congestion notification.
+    fn notify(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
+        let bth = Bth { becn: u.ratio(7, 8)?, ..Bth::new(Opcode::CNP, self.qp.qpn, Psn::new(0)) };
+        let payload = if u.ratio(1, 8)? { u.int_in_range(0..=20)? } else { 0 };
+        self.arrives(u, bth, Ext::CnpReserved, &vec![0xEE; payload])
+    }
+
+    /// The consumer gives an alternate path or a state of migration, or the path in use is known to be down.
+    fn change_paths(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
+        if u.ratio(1, 3)? {
+            self.qp.node.path_failed(self.qp.now, self.qp.qpn);
+            return Ok(());
+        }
+        let path_mig_state = *u.choose(&[MigrationState::Rearm, MigrationState::Migrated, MigrationState::Armed])?;
+        let (mask, alternate) = if u.arbitrary()? {
+            // One that differs in its port only, too.
+            let route = Route { to: *u.choose(&ADDRESSES)?, source_port: 0xC002 };
+            (AttrMask::PATH_MIG_STATE.with(AttrMask::ALT_PATH), Some(route))
+        } else {
+            (AttrMask::PATH_MIG_STATE, None)
+        };
+        let attr = QpAttr { path_mig_state, alt_timeout: 14, ..Self::attr() };
+        // A state that it cannot have is refused.
+        let paths = Paths { primary: None, alternate };
+        let _ = self.qp.node.modify(self.qp.now, self.qp.qpn, self.qp.state(), mask, &attr, paths);
+        Ok(())
+    }
+
+    /// A packet arrives, by any path, with any of the bits that speak of paths and of congestion.
+    fn arrives(&mut self, u: &mut Unstructured<'_>, bth: Bth, ext: Ext, payload: &[u8]) -> Result<()> {
+        let plain = Header::new(bth, ext);
+        if u.ratio(1, 2)? {
+            self.qp.gets_from(ADDRESSES[0], &plain, payload);
+        } else {
+            let header = Header::new(Bth { mig_req: u.arbitrary()?, fecn: u.arbitrary()?, ..bth }, ext);
+            if u.ratio(1, 4)? {
+                self.qp.gets_marked(&header, payload);
+            } else {
+                self.qp.gets_from(*u.choose(&ADDRESSES)?, &header, payload);
+            }
+        }
+        // Nothing leaves at once but a notification.
+        assert!(self.take_sent() <= 1);
+        Ok(())
+    }
+
     /// An offer of selective repeat, or an acknowledgement of any packets.
     fn acknowledge_selectively(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
         let (opcode, ext, len) = if u.ratio(1, 3)? {
@@ -154,10 +238,8 @@ impl Siege {
         };
         let near = self.qp.node.qp(self.qp.qpn).attr().sq_psn.sub(u.int_in_range(0..=64)?);
         let psn = if u.ratio(1, 8)? { Psn::new(u.arbitrary()?) } else { near };
-        let header = Header::new(Bth::new(opcode, self.qp.qpn, psn), ext);
         let bitmap = u.bytes(len)?.to_vec();
-        self.qp.gets_from(std::net::IpAddr::from([10, 0, 0, 2]), &header, &bitmap);
-        Ok(())
+        self.arrives(u, Bth::new(opcode, self.qp.qpn, psn), ext, &bitmap)
     }
 
     /// A packet of the peer: legal in itself, and otherwise whatever the fuzzer wants.
@@ -183,8 +265,10 @@ impl Siege {
             6 => near.add(u.int_in_range(0..=8)?),
             _ => near.add(u.int_in_range(0..=0xFF_FFFF)?),
         };
-        self.qp.gets(operation, psn.get(), ext, &vec![0xEE; length]);
-        Ok(())
+        let Some(opcode) = Opcode::new(Transport::Rc, operation) else { return Ok(()) };
+        let (pad_count, ack_req) = (pad_count(length), role == Role::Request);
+        let bth = Bth { pad_count, ack_req, becn: u.ratio(1, 8)?, ..Bth::new(opcode, self.qp.qpn, psn) };
+        self.arrives(u, bth, ext, &vec![0xEE; length])
     }
 
     fn ext(&self, u: &mut Unstructured<'_>, operation: Operation, length: usize) -> Result<Ext> {
