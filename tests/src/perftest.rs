@@ -4,7 +4,7 @@ use anyhow::{Result, bail};
 
 use crate::pingpong::wait_for_listener;
 use crate::process::{Finished, Process, TIMEOUT};
-use crate::world::Host;
+use crate::world::{Host, wait_until};
 
 /// A server and its client, running.
 #[derive(Debug)]
@@ -28,6 +28,16 @@ impl Perftest {
     /// Runs both ends to their successful end.
     pub fn run(program: &str, args: &[&str], server: &Host, client: &Host) -> Result<()> {
         Self::start(program, args, server, client)?.finish()
+    }
+
+    /// Ends both when `look` has seen enough of them: with `--run_infinitely` they go on till then.
+    pub fn watch(self, what: &str, look: impl FnMut() -> Result<bool>) -> Result<()> {
+        let seen = wait_until(what, look);
+        for process in [self.client, self.server] {
+            process.signal(libc::SIGKILL)?;
+            let _ = process.finish(TIMEOUT);
+        }
+        seen
     }
 
     /// Waits for both ends, which must succeed.

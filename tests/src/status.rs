@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 
 use crate::artifacts;
-use crate::world::wait_until;
+use crate::world::{Host, wait_until};
 
 /// Sum of a counter over this process's devices, of which there is one at least.
 pub fn own_counter(name: &str) -> Result<u64> {
@@ -21,4 +21,12 @@ pub fn own_counter(name: &str) -> Result<u64> {
         Ok(sum.is_some())
     })?;
     sum.context("no counter")
+}
+
+/// Sum of a counter over the processes of a host.
+pub fn host_counter(host: &Host, name: &str) -> Result<u64> {
+    let said = host.run(artifacts::urxe()?, &["status", "--json"])?.stdout;
+    let devices: Value = serde_json::from_str(&said).with_context(|| said.clone())?;
+    let counters = devices.as_array().into_iter().flatten().map(|device| &device["counters"]);
+    Ok(counters.filter_map(|counters| counters[name].as_u64()).sum())
 }

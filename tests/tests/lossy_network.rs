@@ -1,16 +1,18 @@
-//! Real networks that lose one packet in a hundred, or let others overtake it: stock programs finish with the right data.
+//! Real networks that lose packets, or let others overtake them: stock programs finish with the right data.
 
 use std::collections::BTreeSet;
 
 use anyhow::{Context as _, Result, ensure};
-use urxe_tests::{Capture, Host, Perftest, PingPong, World};
+use urxe_tests::{Capture, Host, Perftest, PingPong, World, host_counter};
 
-/// Has a host's kernel drop one in a hundred of the RoCE packets that arrive.
-fn drop_one_percent(host: &Host) -> Result<()> {
+/// Has a host's kernel drop so many in a thousand of the RoCE packets that arrive.
+fn lose(host: &Host, per_mille: u32) -> Result<()> {
+    let rule = format!("udp dport 4791 numgen random mod 1000 lt {per_mille} counter drop");
     for command in [
         &["add", "table", "inet", "lossy"][..],
         &["add", "chain", "inet", "lossy", "input", "{ type filter hook input priority 0; }"],
-        &["add", "rule", "inet", "lossy", "input", "udp dport 4791 numgen random mod 100 lt 1 counter drop"],
+        &["flush", "chain", "inet", "lossy", "input"],
+        &["add", "rule", "inet", "lossy", "input", &rule],
     ] {
         host.run("nft", command)?;
     }
@@ -28,8 +30,8 @@ fn dropped(host: &Host) -> Result<u64> {
 fn world() -> Result<(World, Host)> {
     let (world, other) = World::linked()?;
     // The kernel drops whole GRO runs: one loss of several packets.
-    drop_one_percent(world.host())?;
-    drop_one_percent(&other)?;
+    lose(world.host(), 10)?;
+    lose(&other, 10)?;
     Ok((world, other))
 }
 
@@ -45,18 +47,23 @@ const PINGPONGS: [(u64, u32); 4] = [(64, 1000), (1024, 1000), (65_536, 100), (1 
 #[test]
 fn pingpong_with_data_compared() -> Result<()> {
     let (world, other) = world()?;
+    pingpong(&world, &other)?;
+    ensure_packets_were_dropped(&world, &other)
+}
+
+fn pingpong(world: &World, other: &Host) -> Result<()> {
     for (size, iters) in PINGPONGS {
         let pingpong = PingPong { size, iters, validate: true, ..PingPong::default() };
         // One run in fifty loses its last ACK.
         for attempt in 0.. {
             ensure!(attempt < 4, "{size} bytes: no run in four came to its end");
-            let pair = pingpong.start(world.host(), &other)?;
+            let pair = pingpong.start(world.host(), other)?;
             if pair.finish_despite_loss().with_context(|| format!("{size} bytes"))? {
                 break;
             }
         }
     }
-    ensure_packets_were_dropped(&world, &other)
+    Ok(())
 }
 
 #[test]
@@ -77,16 +84,16 @@ fn perftest(here: &Host, there: &Host) -> Result<()> {
 #[test]
 fn rping_compares_what_it_reads() -> Result<()> {
     let (world, other) = world()?;
-    rping(world.host(), &other)?;
+    rping(world.host(), &other, "1000")?;
     ensure_packets_were_dropped(&world, &other)
 }
 
-fn rping(here: &Host, there: &Host) -> Result<()> {
+fn rping(here: &Host, there: &Host, size: &str) -> Result<()> {
     let address = here.address();
-    let server = here.spawn("rping", &["-s", "-a", &address, "-V", "-C", "300", "-S", "1000"])?;
+    let server = here.spawn("rping", &["-s", "-a", &address, "-V", "-C", "300", "-S", size])?;
     // rping's client does not try again when nobody listens yet.
     urxe_tests::wait_until("rping listens", || Ok(here.run("cat", &["/proc/net/unix"])?.stdout.contains("urxe")))?;
-    let client = there.spawn("rping", &["-c", "-a", &address, "-V", "-C", "300", "-S", "1000"])?;
+    let client = there.spawn("rping", &["-c", "-a", &address, "-V", "-C", "300", "-S", size])?;
     let client = client.finish(urxe_tests::TIMEOUT)?;
     let server = server.finish(urxe_tests::TIMEOUT)?;
     ensure!(client.status.success(), "{client}\n{server}");
@@ -105,7 +112,78 @@ fn packets_that_others_overtake() -> Result<()> {
             .with_context(|| format!("{size} bytes"))?;
     }
     perftest(world.host(), &other)?;
-    rping(world.host(), &other)?;
+    rping(world.host(), &other, "1000")?;
+    let said = forwarder.stderr_so_far();
+    ensure!(said.contains("16 overtaken"), "too few packets were overtaken, this shows nothing: {said}");
+    Ok(())
+}
+
+/// Has programs on these hosts started from now on repeat selectively, over so many paths.
+fn repeat_selectively(hosts: [&Host; 2], paths: usize) {
+    for host in hosts {
+        host.set_env("URXE_SELECTIVE_REPEAT", "1");
+        host.set_env("URXE_PATHS", &paths.to_string());
+    }
+}
+
+/// Bytes of a message of rping that is many packets: they are compared after a READ and a WRITE.
+const MANY_PACKETS: &str = "65000";
+
+/// Streams WRITEs from `there` to `here` until the counters of selective repeat at both, the first and the second of these, have begun
+/// to count.
+fn ensure_counted(here: &Host, there: &Host, wanted: [&[&str]; 2]) -> Result<()> {
+    let args = ["-s", "65536", "--run_infinitely"];
+    let mut last = vec![];
+    let count = |host: &Host, names: &[&str]| -> Result<Vec<u64>> {
+        names.iter().map(|name| host_counter(host, name)).collect()
+    };
+    Perftest::start("ib_write_bw", &args, here, there)?
+        .watch("packets are kept and repeated", || {
+            last = [count(here, wanted[0])?, count(there, wanted[1])?].concat();
+            Ok(last.iter().all(|value| *value > 0))
+        })
+        .with_context(|| format!("{wanted:?} are {last:?}"))?;
+    for host in [here, there] {
+        let invalid = host_counter(host, "sack_invalid")?;
+        ensure!(invalid == 0, "{invalid} selective acknowledgements of nothing");
+    }
+    Ok(())
+}
+
+/// SENDs, WRITEs and READs bring the right data where packets are lost in both directions, and only what is missing is repeated.
+#[test]
+fn what_is_lost_is_repeated_selectively() -> Result<()> {
+    for paths in [1, 4] {
+        let (world, other) = world()?;
+        repeat_selectively([world.host(), &other], paths);
+        pingpong(&world, &other)?;
+        perftest(world.host(), &other)?;
+        rping(world.host(), &other, MANY_PACKETS)?;
+        let [receiver, sender] = [
+            &["sack_kept", "sack_sent"][..],
+            &["sack_connections", "sack_received", "sack_lost", "sack_retransmitted"],
+        ];
+        ensure_counted(world.host(), &other, [receiver, sender]).with_context(|| format!("{paths} paths"))?;
+        ensure_packets_were_dropped(&world, &other)?;
+    }
+    Ok(())
+}
+
+/// Packets that others overtake are kept, not taken for lost ones, and arrive as the right data.
+#[test]
+fn packets_that_others_overtake_are_kept() -> Result<()> {
+    let world = World::new()?;
+    let (other, between) = (world.add_host()?, world.add_host()?);
+    let forwarder = world.link_through(world.host(), &between, &other, 1500, 42)?;
+    repeat_selectively([world.host(), &other], 1);
+    for (size, iters) in PINGPONGS {
+        PingPong { size, iters, validate: true, ..PingPong::default() }
+            .run(world.host(), &other)
+            .with_context(|| format!("{size} bytes"))?;
+    }
+    perftest(world.host(), &other)?;
+    rping(world.host(), &other, MANY_PACKETS)?;
+    ensure_counted(world.host(), &other, [&["sack_kept", "sack_sent"], &["sack_connections", "sack_received"]])?;
     let said = forwarder.stderr_so_far();
     ensure!(said.contains("16 overtaken"), "too few packets were overtaken, this shows nothing: {said}");
     Ok(())
@@ -116,10 +194,7 @@ fn packets_that_others_overtake() -> Result<()> {
 fn packets_take_several_paths() -> Result<()> {
     const PATHS: usize = 4;
     let (world, other) = World::linked()?;
-    for host in [world.host(), &other] {
-        host.set_env("URXE_SELECTIVE_REPEAT", "1");
-        host.set_env("URXE_PATHS", &PATHS.to_string());
-    }
+    repeat_selectively([world.host(), &other], PATHS);
     // WRITEs leave the client, and responses to READs the server.
     for (program, opcodes) in [("ib_write_bw", 6..=11), ("ib_read_bw", 13..=16)] {
         let capture = Capture::start(&other, "veth0", &world.dir().join(format!("{program}.pcapng")))?;
@@ -132,34 +207,51 @@ fn packets_take_several_paths() -> Result<()> {
     Ok(())
 }
 
-/// Prints the goodput for `make lossy-network`.
+/// Prints the goodput for `make lossy-network`, with and without selective repeat.
 #[test]
 fn goodput() -> Result<()> {
     const PROGRAMS: [&str; 3] = ["ib_write_bw", "ib_send_bw", "ib_read_bw"];
-    let measure = |here: &Host, there: &Host| -> Result<Vec<f64>> {
-        let args = ["-s", "65536", "-n", "2000", "--report_gbits"];
-        PROGRAMS
-            .iter()
-            .map(|program| average(&Perftest::start(program, &args, here, there)?.output()?.stdout))
-            .collect()
+    /// Packets lost in a thousand, and messages of a run.
+    const LOSSES: [(u32, &str); 5] = [(0, "2000"), (1, "2000"), (10, "2000"), (30, "1000"), (100, "500")];
+    let measure = |here: &Host, there: &Host, messages: &str| -> Result<Vec<f64>> {
+        let args = ["-s", "65536", "-n", messages, "--report_gbits"];
+        let run = |program: &&str| average(&Perftest::start(program, &args, here, there)?.output()?.stdout);
+        PROGRAMS.iter().map(run).collect()
     };
-    let (world, other) = World::linked()?;
-    let lossless = measure(world.host(), &other)?;
-    drop_one_percent(world.host())?;
-    drop_one_percent(&other)?;
-    let lossy = measure(world.host(), &other)?;
-    ensure_packets_were_dropped(&world, &other)?;
+    println!("64 KiB messages over veth, MTU 1500, Gbit/s; losses in both directions.\n");
+    println!("| program | no losses | 0.1 % | 1 % | 3 % | 10 % | 1 % overtaken, by a forwarder |");
+    println!("|---|---|---|---|---|---|---|");
+    for selective in [false, true] {
+        let (world, other) = World::linked()?;
+        // The kernel drops whole GRO runs: one loss of several packets.
+        for host in [world.host(), &other] {
+            host.run("ethtool", &["-K", "veth0", "gro", "off"])?;
+        }
+        if selective {
+            repeat_selectively([world.host(), &other], 1);
+        }
+        let mut columns = Vec::new();
+        for (per_mille, messages) in LOSSES {
+            lose(world.host(), per_mille)?;
+            lose(&other, per_mille)?;
+            columns.push(measure(world.host(), &other, messages).with_context(|| format!("{per_mille} in 1000"))?);
+            ensure!(per_mille == 0 || dropped(world.host())? > 0, "no packet was lost: this shows nothing");
+        }
 
-    let world = World::new()?;
-    let (other, between) = (world.add_host()?, world.add_host()?);
-    let forwarder = world.link_through(world.host(), &between, &other, 1500, 42)?;
-    let reordered = measure(world.host(), &other)?;
-    ensure!(forwarder.stderr_so_far().contains("16 overtaken"), "{}", forwarder.stderr_so_far());
+        let world = World::new()?;
+        let (other, between) = (world.add_host()?, world.add_host()?);
+        let forwarder = world.link_through(world.host(), &between, &other, 1500, 42)?;
+        if selective {
+            repeat_selectively([world.host(), &other], 1);
+        }
+        columns.push(measure(world.host(), &other, "2000")?);
+        ensure!(forwarder.stderr_so_far().contains("16 overtaken"), "{}", forwarder.stderr_so_far());
 
-    println!("| 64 KiB over veth, MTU 1500, Gbit/s | no losses | 1 % lost both ways | 1 % overtaken, by a forwarder |");
-    println!("|---|---|---|---|");
-    for (at, program) in PROGRAMS.iter().enumerate() {
-        println!("| {program} | {:.2} | {:.2} | {:.2} |", lossless[at], lossy[at], reordered[at]);
+        for (at, program) in PROGRAMS.iter().enumerate() {
+            let how = if selective { ", selective repeat" } else { "" };
+            let values: Vec<_> = columns.iter().map(|column| format!("{:.2}", column[at])).collect();
+            println!("| {program}{how} | {} |", values.join(" | "));
+        }
     }
     Ok(())
 }
