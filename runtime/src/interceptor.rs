@@ -102,7 +102,8 @@ pub trait Interceptor: Any + Send + Sync + Debug {
 
     /// A packet has arrived. An interceptor that does not [touch packets](Self::touches_packets) may be told of the first packet
     /// only of a run of a connected service. Until the next call, or [`settle`](Self::settle), what this thread reports belongs
-    /// to this packet or run. `known` looks whether its destination queue pair exists.
+    /// to this packet or run. A packet for an XRC SRQ of another process is told of twice: by the thread that receives it, and by
+    /// the one that handles it. `known` looks whether its destination queue pair exists.
     fn received(&self, datagram: &Datagram<'_>, known: &dyn Fn() -> bool);
 
     /// Decides what becomes of the packet that was [`received`](Self::received) last.
@@ -117,8 +118,8 @@ pub trait Interceptor: Any + Send + Sync + Debug {
     /// Ends the context of the packet received last: later reports of this thread belong to no packet.
     fn settle(&self);
 
-    /// Puts the context of the packet received last aside until [`resume`](Self::resume): meanwhile, this thread handles packets
-    /// between queue pairs of the process.
+    /// Puts the context of the packet received last aside until [`resume`](Self::resume): meanwhile, this thread handles other
+    /// packets, such as those between queue pairs of the process.
     fn suspend(&self);
 
     /// Ends the context of the packets received since [`suspend`](Self::suspend), and takes up the one before.

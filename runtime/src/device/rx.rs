@@ -414,11 +414,10 @@ impl Device {
         accepted
     }
 
-    /// Whether the XRC SRQ that a packet names may be another process's. An [`Interceptor`] is to see in order what happens: its
-    /// device waits for other processes where it receives.
+    /// Whether the XRC SRQ that a packet names may be another process's.
     fn is_for_other(&self, packet: &Packet<'_>) -> bool {
         let Service::Xrc(xrceth) = packet.header.service else { return false };
-        !self.port.owns_qpn(xrceth.xrc_srq) && self.interceptor().is_none()
+        !self.port.owns_qpn(xrceth.xrc_srq)
     }
 
     /// Returns the packet, if it is one.

@@ -31,7 +31,8 @@
 //! (RNR NAK), and packets that need something else of it count as lost: their requester repeats them. When a process
 //! ends, its connections do, and the WQEs that it had taken go back to where they were.
 //!
-//! Devices with an [interceptor](crate::interceptor) ask where they receive: what it sees happens in the order of packets.
+//! Devices whose [interceptor](crate::interceptor) touches packets ask where they receive: what it sees happens in the order of
+//! packets.
 
 pub mod client;
 pub(crate) mod listeners;

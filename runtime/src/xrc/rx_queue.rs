@@ -4,13 +4,12 @@
 //! only puts the packet here: a stopped owner delays the queue pairs whose messages are for other processes, and no others.
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
-use urxe_net::Headers;
+use urxe_net::{Datagram, Headers};
 use urxe_wire::Packet;
 
 use super::target::Target;
@@ -56,15 +55,16 @@ impl std::fmt::Debug for Job {
 
 enum Work {
     /// Takes a packet: its bytes, or `None` for a damaged one.
-    Take { origin: Origin, peer: SocketAddr, bytes: Option<Box<[u8]>> },
+    Take { headers: Headers, bytes: Option<Box<[u8]>> },
     /// Sends what is left to be sent.
     Resume,
 }
 
 /// Starts the thread of a device, unless it runs. If the system refuses, or the device has an
-/// [interceptor](crate::interceptor), queue pairs ask where they receive.
+/// [interceptor](crate::interceptor) that touches packets and so is to see what happens in their order, queue pairs ask where they
+/// receive.
 pub(crate) fn start(device: &Arc<Device>) {
-    if device.interceptor().is_some() {
+    if device.interceptor().is_some_and(|interceptor| interceptor.touches_packets()) {
         return;
     }
     let rx = device.xrc_rx();
@@ -110,18 +110,17 @@ impl RxQueue {
     /// has accepted an earlier packet of its sender.
     pub(crate) fn put(&self, qp: &Arc<Qp>, headers: &Headers, bytes: Option<&[u8]>) -> Option<bool> {
         let target = qp.xrc_target()?;
-        let (origin, peer) = (Origin::from(headers), headers.peer);
         let mut queue = lock(&self.shared.queue);
         if !queue.is_served {
             return None;
         }
         if queue.jobs.len() < ROOM {
-            self.add(&mut queue, qp, target, Work::Take { origin, peer, bytes: bytes.map(Box::from) });
+            self.add(&mut queue, qp, target, Work::Take { headers: *headers, bytes: bytes.map(Box::from) });
         } else {
             bump(&qp.port().counters().drop_no_answer);
         }
         drop(queue);
-        Some(*lock(&target.accepted) == Some(peer))
+        Some(*lock(&target.accepted) == Some(headers.peer))
     }
 
     /// Has a queue pair send what is left to be sent behind its packets that wait here. False if none does, and the caller is to
@@ -148,12 +147,22 @@ impl Shared {
     fn serve(&self, device: &Device) {
         while let Some(Job { qp, work }) = self.next() {
             let Some(target) = qp.xrc_target() else { continue };
+            let interceptor = device.interceptor();
+            // What this thread reports belongs to the job: a packet, or none.
+            if let Some(interceptor) = interceptor {
+                interceptor.suspend();
+            }
             device.with_work(|context| match work {
-                Work::Take { origin, peer, bytes } => {
-                    let parsed = bytes.as_deref().and_then(|bytes| Some((Packet::parse(bytes).ok()?, bytes.len())));
-                    let packet = parsed.as_ref().map(|(packet, length)| (packet, *length));
-                    if qp.receive_xrc(context, &origin, packet) {
-                        *lock(&target.accepted) = Some(peer);
+                Work::Take { headers, bytes } => {
+                    let parsed = bytes.as_deref().and_then(|bytes| Some((Packet::parse(bytes).ok()?, bytes)));
+                    if let (Some(interceptor), Some((_, payload))) = (interceptor, &parsed) {
+                        let whole =
+                            Datagram { headers: &headers, expected_id: 0, flow: None, payload, is_refused: false };
+                        interceptor.received(&whole, &|| true);
+                    }
+                    let packet = parsed.as_ref().map(|(packet, bytes)| (packet, bytes.len()));
+                    if qp.receive_xrc(context, &Origin::from(&headers), packet) {
+                        *lock(&target.accepted) = Some(headers.peer);
                     }
                 }
                 Work::Resume => {
@@ -162,6 +171,9 @@ impl Shared {
                     qp.drive(context, |_, _| ());
                 }
             });
+            if let Some(interceptor) = interceptor {
+                interceptor.resume();
+            }
             target.jobs.fetch_sub(1, Ordering::Release);
         }
     }
@@ -183,6 +195,7 @@ impl Shared {
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
     use std::process::Command;
 
     use urxe_engine::{Pd, QpCap, QpConfig, QpType};

@@ -2,14 +2,14 @@
 
 use std::fs;
 use std::os::fd::{FromRawFd, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use urxe_ffi::verbs as v;
 use urxe_tests::verbs::child::Child;
 use urxe_tests::verbs::memory::pattern;
 use urxe_tests::verbs::{Op, Options, Pair, RecvWr, SendWr, Status};
-use urxe_tests::{in_world, wait_until};
+use urxe_tests::{Stderr, World, in_world, in_world_over_udp, in_world_with, wait_until};
 
 use crate::FILE;
 use crate::owner::{DESTROY, END, Owner, received};
@@ -83,41 +83,93 @@ fn an_owner_that_is_stopped() {
     });
 }
 
-/// While its process waits for a stopped owner, other queue pairs of the process go on.
+/// Most turns of messages beside a stopped owner: somebody else may have the processors for a whole turn.
+const TURNS: u32 = 10;
+
+/// While its process waits for a stopped owner, other queue pairs of the process go on, and not much slower than without one.
+/// What they send goes through sockets: inside the process it needs no receive token.
+fn a_stopped_owner_delays_no_other_queue_pair(most: u32) -> Result<()> {
+    let part = Part::of(FILE)?;
+    let beside = Pair::on(&part.context, &Options::default())?;
+    let (local, remote) = (beside.near.region(8)?, beside.far.region(8)?);
+    let exchange = || -> Result<()> {
+        beside.far.qp.post_recv(&RecvWr::new(0, &[remote.sge(0, 8)]))?;
+        let wc = beside.near.complete(&SendWr::new(Op::Send, &[local.sge(0, 8)]))?;
+        ensure!(wc.status == Status::SUCCESS && beside.far.recv_cq.next()?.status == Status::SUCCESS, "{wc:?}");
+        Ok(())
+    };
+    // Messages beside a stopped owner, and in the same time without one.
+    let mut turns: Vec<(u32, u32)> = Vec::new();
+    for _ in 0..most {
+        let owner = Owner::of(FILE)?;
+        let impatient = part.pair(&Options { rnr_retry: 1, ..Options::default() })?;
+        owner.child.stop()?;
+        let (mut with, mut without) = (0, 0);
+        let began = Instant::now();
+        impatient.initiator.post_send(&owner.send(&part, 0, 8))?;
+        let failed = loop {
+            if let Some(wc) = part.cq.poll(1)?.pop() {
+                break wc;
+            }
+            exchange()?;
+            with += 1;
+        };
+        let took = began.elapsed();
+        ensure!(failed.status == Status::RNR_RETRY_EXC_ERR, "{failed:?}");
+        owner.child.signal(libc::SIGCONT)?;
+        owner.end()?;
+        let began = Instant::now();
+        while began.elapsed() < took {
+            ensure!(part.cq.poll(1)?.is_empty());
+            exchange()?;
+            without += 1;
+        }
+        turns.push((with, without));
+        if 2 * with >= without {
+            return Ok(());
+        }
+    }
+    anyhow::bail!("messages beside a stopped owner, and without one: {turns:?}")
+}
+
 #[test]
 fn an_owner_that_is_stopped_delays_no_other_queue_pair() {
-    /// Far more messages than may come between the answers of a queue pair that is not answered.
-    const MANY: u32 = 100;
-    in_world(|| {
+    in_world_over_udp(|| a_stopped_owner_delays_no_other_queue_pair(TURNS));
+}
+
+/// Devices that explain failures: so `urxe run` starts programs, unless it is told otherwise.
+#[test]
+fn an_owner_that_is_stopped_delays_no_other_queue_pair_under_urxe_run() {
+    let as_urxe_run_does = |world: &World| {
+        world.host().set_env("URXE_LOOPBACK", "udp");
+        world.host().set_env("URXE_EXPLAIN", "failure");
+        Ok(())
+    };
+    in_world_with(as_urxe_run_does, || a_stopped_owner_delays_no_other_queue_pair(TURNS));
+}
+
+/// A refusal is explained to the requester, though a thread of its own handles the packet.
+#[test]
+fn an_owner_that_is_gone_is_explained() {
+    let explaining = |world: &World| {
+        world.host().set_env("URXE_EXPLAIN", "1");
+        Ok(())
+    };
+    in_world_with(explaining, || {
+        let mut stderr = Stderr::catch()?;
         let part = Part::of(FILE)?;
-        let beside = Pair::on(&part.context, &Options::default())?;
-        let (local, remote) = (beside.near.region(8)?, beside.far.region(8)?);
-        // Each time a while passes, more or less; somebody else may have had the processors for all of it.
-        let mut most = 0;
-        for _ in 0..10 {
-            let owner = Owner::of(FILE)?;
-            let impatient = part.pair(&Options { rnr_retry: 1, ..Options::default() })?;
-            owner.child.stop()?;
-            impatient.initiator.post_send(&owner.send(&part, 0, 8))?;
-            let mut messages = 0;
-            let failed = loop {
-                if let Some(wc) = part.cq.poll(1)?.pop() {
-                    break wc;
-                }
-                beside.far.qp.post_recv(&RecvWr::new(0, &[remote.sge(0, 8)]))?;
-                let wc = beside.near.complete(&SendWr::new(Op::Send, &[local.sge(0, 8)]))?;
-                ensure!(wc.status == Status::SUCCESS && beside.far.recv_cq.next()?.status == Status::SUCCESS, "{wc:?}");
-                messages += 1;
-            };
-            ensure!(failed.status == Status::RNR_RETRY_EXC_ERR, "{failed:?}");
-            owner.child.signal(libc::SIGCONT)?;
-            owner.end()?;
-            most = most.max(messages);
-            if most >= MANY {
-                return Ok(());
-            }
-        }
-        anyhow::bail!("only {most} messages while the owner was waited for")
+        let mut owner = Owner::of(FILE)?;
+        owner.post(0, 8, 1)?;
+        let ends = part.pair(&Options::default())?;
+        ends.succeed(&part, &owner.send(&part, 0, 8))?;
+        let late = owner.send(&part, 0, 8);
+        owner.end()?;
+        ensure!(stderr.explanations()?.is_empty());
+        ensure!(ends.complete(&part, &late)? == Status::REM_INV_REQ_ERR);
+        let lines = stderr.explanations()?;
+        let cause = "at the peer: the XRC domain has no SRQ of that number";
+        ensure!(lines.iter().any(|line| line.contains(cause)), "{lines:#?}");
+        Ok(())
     });
 }
 
