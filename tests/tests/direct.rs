@@ -10,7 +10,7 @@ mod stopped;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use urxe_ffi::verbs as v;
 use urxe_tests::verbs::child::{Child, Parent};
 use urxe_tests::verbs::datagram::towards;
@@ -19,21 +19,15 @@ use urxe_tests::verbs::qp::Init;
 use urxe_tests::verbs::{
     Change, Context, End, Mr, Op, Options, PATIENCE, Pair, Pd, Qp, RecvWr, Remote, SendWr, Status, Wc,
 };
-use urxe_tests::{GID_IPV4, in_world_with, own_counter as counter};
+use urxe_tests::{GID_IPV4, World, in_world_with, own_counter as counter};
 
 /// Runs `body` in a process inside a world where requests are direct.
 fn in_direct_world<F: FnOnce() -> Result<()>>(body: F) {
-    let direct = |world: &urxe_tests::World| {
-        make_direct(world);
+    let direct = |world: &World| {
+        world.host().go_direct();
         Ok(())
     };
     in_world_with(direct, body);
-}
-
-/// Has requests of the world be direct; over UDP none is.
-fn make_direct(world: &urxe_tests::World) {
-    world.host().set_env("URXE_DIRECT", "1");
-    world.host().set_env("URXE_LOOPBACK", "shm");
 }
 
 /// Tells the other process where this queue pair and its memory are.
@@ -86,16 +80,20 @@ struct Scene {
 
 impl Scene {
     fn new() -> Result<Self> {
+        let scene = Self::introduced(Child::fork(target)?)?;
+        scene.warm_up()?;
+        Ok(scene)
+    }
+
+    /// Connects to a target.
+    fn introduced(mut child: Child) -> Result<Self> {
         let options = Options::default();
-        let mut child = Child::fork(target)?;
         let near = End::new(&Context::open()?, &options)?;
         let local = near.region(LEN)?;
         let remote = connect(&near, child.receive()?, &options)?;
         child.send(&introduction(&near, local.at(0)))?;
         child.receive::<1>()?;
-        let scene = Self { child, near, local, remote };
-        scene.warm_up()?;
-        Ok(scene)
+        Ok(Self { child, near, local, remote })
     }
 
     fn at(&self, offset: usize) -> Remote {
@@ -463,39 +461,83 @@ fn the_last_bytes_come_last() {
     });
 }
 
-/// Requests between devices that something observes go by packets, though both have the option.
-fn observed() -> Result<()> {
-    let pair = Pair::new(&Options::default())?;
-    let (local, memory) = (pair.near.region(PAGE)?, pair.far.region(PAGE)?);
-    for _ in 0..100 {
-        succeeds(&pair.near, Op::Write(memory.at(0)), &[local.sge(0, 8)])?;
+/// Runs a process that has `variable`, and one without it, as target and requester: all that goes between them goes by packets.
+fn goes_by_packets(variable: &str, is_target_observed: bool) -> Result<()> {
+    // SAFETY: nobody else reads the environment of a process that has just been forked.
+    let forget = || unsafe { std::env::remove_var(variable) };
+    let child = Child::fork(|parent| {
+        if !is_target_observed {
+            forget();
+        }
+        target(parent)
+    })?;
+    if is_target_observed {
+        forget();
     }
-    ensure!(counter("direct_requests")? == 0);
+    let mut scene = Scene::introduced(child)?;
+    scene.local.pages().write(0, &pattern(2, 100));
+    for _ in 0..100 {
+        scene.complete(Op::Write(scene.at(8)), 0, 100)?;
+        scene.complete(Op::Read(scene.at(8)), 200, 100)?;
+    }
+    scene.expects(2, 8, 100)?;
+    ensure!(counter("direct_requests")? == 0, "{} are direct", counter("direct_requests")?);
+    scene.finish()
+}
+
+/// Both roles of a device that is observed.
+fn both_go_by_packets(variable: &str) -> Result<()> {
+    for is_target_observed in [false, true] {
+        // In a process of its own: another may not read the environment again.
+        let role = Child::fork(|_| goes_by_packets(variable, is_target_observed))?;
+        role.finish().with_context(|| format!("{variable} of the target: {is_target_observed}"))?;
+    }
     Ok(())
 }
 
-macro_rules! observers {
-    ($($test:ident: $variable:literal = $value:literal;)*) => { $(
-        #[test]
-        fn $test() {
-            let prepare = |world: &urxe_tests::World| {
-                make_direct(world);
-                world.host().set_env($variable, $value);
-                Ok(())
-            };
-            in_world_with(prepare, || {
-                observed()?;
-                Ok(())
-            });
-        }
-    )* };
+/// A world as for direct requests, with another variable.
+fn observing<'a>(variable: &'a str, value: &'a str) -> impl FnOnce(&World) -> Result<()> + 'a {
+    move |world| {
+        world.host().go_direct();
+        world.host().set_env(variable, value);
+        Ok(())
+    }
 }
 
-observers! {
-    observed_by_strict_mode: "URXE_STRICT" = "1";
-    observed_by_captures: "URXE_PCAP" = "/dev/shm/direct.pcapng";
-    observed_by_faults: "URXE_FAULTS" = "dup=1%";
-    observed_by_quirks: "URXE_QUIRKS" = "7";
+#[test]
+fn strict_devices() {
+    in_world_with(observing("URXE_STRICT", "1"), || both_go_by_packets("URXE_STRICT"));
+}
+
+#[test]
+fn devices_that_are_strict_about_the_order_of_writes() {
+    in_world_with(observing("URXE_STRICT", "write-order"), || both_go_by_packets("URXE_STRICT"));
+}
+
+#[test]
+fn captured_devices() {
+    let capturing = |world: &World| {
+        let file = world.dir().join("it-%p.pcapng");
+        observing("URXE_PCAP", file.to_str().context("a name in UTF-8")?)(world)
+    };
+    in_world_with(capturing, || both_go_by_packets("URXE_PCAP"));
+}
+
+#[test]
+fn devices_with_faults() {
+    // None that strikes here.
+    in_world_with(observing("URXE_FAULTS", "drop,opcode=SEND"), || both_go_by_packets("URXE_FAULTS"));
+}
+
+#[test]
+fn devices_with_quirks() {
+    in_world_with(observing("URXE_QUIRKS", "7"), || both_go_by_packets("URXE_QUIRKS"));
+}
+
+/// Explanations are of failures: they need no packets of requests that succeed.
+#[test]
+fn explained_devices() {
+    in_world_with(observing("URXE_EXPLAIN", "failure"), || Scene::new()?.finish());
 }
 
 /// Without the option nothing is direct.

@@ -304,9 +304,7 @@ fn between_processes(how: Option<Teardown>) -> Result<()> {
 #[test]
 fn of_another_process() {
     let direct = |world: &urxe_tests::World| {
-        world.host().set_env("URXE_DIRECT", "1");
-        // Nothing is direct over UDP, by which the whole suite may be run.
-        world.host().set_env("URXE_LOOPBACK", "shm");
+        world.host().go_direct();
         Ok(())
     };
     in_world_with(direct, || {
