@@ -1,6 +1,8 @@
 //! Devices in one process, without libibverbs: RC messages between two of them, over UDP and through shared memory, and between
-//! queue pairs of one.
+//! queue pairs of one; requests that go straight to memory.
 
+#[path = "devices/direct.rs"]
+mod direct;
 #[path = "devices/inside.rs"]
 mod inside;
 #[path = "devices/interceptor.rs"]

@@ -91,6 +91,11 @@ pub(crate) struct Node {
 
 pub(crate) const WORDS: usize = 8192;
 
+/// Rights of peers, at regions and queue pairs.
+fn rights() -> Access {
+    Access::REMOTE_WRITE | Access::REMOTE_READ | Access::FLUSH_GLOBAL
+}
+
 /// Opens a device that nobody makes progress for but the test.
 pub(crate) fn open(options: OpenOptions<'_>) -> Arc<Device> {
     let interface = Interface::by_name("lo").unwrap();
@@ -99,10 +104,15 @@ pub(crate) fn open(options: OpenOptions<'_>) -> Arc<Device> {
 
 impl Node {
     pub(crate) fn new(seed: u64, shares_memory: bool) -> Self {
-        let port = open(OpenOptions { shares_memory, key_seed: seed, ..OpenOptions::default() });
+        Self::opened(OpenOptions { shares_memory, key_seed: seed, ..OpenOptions::default() }, WORDS)
+    }
+
+    /// A device with its background thread, and a queue pair with a buffer of so many words.
+    pub(crate) fn opened(options: OpenOptions<'_>, words: usize) -> Self {
+        let port = open(options);
         fork::remember(&port);
         let thread = Some(progress::start(Arc::clone(&port)).unwrap());
-        let mut node = Self::on(&port);
+        let mut node = Self::with_words(&port, words);
         node.thread = thread;
         node
     }
@@ -119,7 +129,7 @@ impl Node {
         let cq = Arc::new(Cq::new(CompletionQueue::with_quirks(64, Default::default()), None, events.clone()));
         let buffer = vec![0_u64; words].into_boxed_slice();
         let host = buffer.as_ptr() as u64;
-        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+        let access = Access::LOCAL_WRITE | rights();
         let length = 8 * words as u64;
         let make = |key| Region { key, pd: PD, access, iova: 0, length, host, kind: RegionKind::Memory };
         let key = port.regions().insert(make).unwrap();
@@ -151,7 +161,7 @@ impl Node {
 
     pub(crate) fn connect_with(&self, peer: Qpn, path_mtu: Mtu) {
         let attr = QpAttr {
-            access: Access::REMOTE_WRITE | Access::REMOTE_READ,
+            access: rights(),
             path_mtu,
             dest_qpn: peer,
             rq_psn: Psn::new(0),
@@ -197,7 +207,12 @@ impl Node {
 
     /// Posts a request with memory of any node of the device.
     pub(crate) fn post_send_of(&self, op: SendOp, sge: Sge) {
-        let wr = SendWr { wr_id: 1, op, data: Data::Gather(SgeList::new(&[sge])), ..SendWr::default() };
+        self.post(op, &[sge]);
+    }
+
+    /// Posts a request with these buffers.
+    pub(crate) fn post(&self, op: SendOp, buffers: &[Sge]) {
+        let wr = SendWr { wr_id: 1, op, data: Data::Gather(SgeList::new(buffers)), ..SendWr::default() };
         self.port.with_work(|work| self.qp.post_send(work, |engine, io| engine.post_send(io, wr, None))).unwrap();
     }
 
