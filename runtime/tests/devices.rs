@@ -9,6 +9,8 @@ mod inside;
 mod interceptor;
 #[path = "devices/node.rs"]
 mod node;
+#[path = "devices/scheduling.rs"]
+mod scheduling;
 #[path = "../../net/tests/ports/user_namespace.rs"]
 mod user_namespace;
 

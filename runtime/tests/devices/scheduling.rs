@@ -1,0 +1,107 @@
+//! Scheduling of the application's threads: a device is a guest, and leaves it as it is.
+
+use std::mem;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use urxe_engine::{SendOp, WcStatus};
+
+use crate::node::{Node, in_namespace};
+
+/// Scheduling of a thread, as far as the kernel tells it.
+#[derive(Debug, PartialEq)]
+struct Scheduling {
+    /// Processors that it may run on.
+    cpus: Vec<usize>,
+    /// `struct sched_attr` (sched_getattr(2)): policy, flags, nice value, priority and times.
+    attr: [u64; 7],
+    timer_slack: i32,
+}
+
+impl Scheduling {
+    /// Scheduling of the calling thread.
+    fn own() -> Self {
+        // SAFETY: all-zero is a value of this plain set.
+        let mut set: libc::cpu_set_t = unsafe { mem::zeroed() };
+        // SAFETY: a set of the size it says.
+        assert_eq!(unsafe { libc::sched_getaffinity(0, size_of_val(&set), &raw mut set) }, 0);
+        let mut attr = [0_u64; 7];
+        // SAFETY: room of the size it says.
+        let told = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, attr.as_mut_ptr(), size_of_val(&attr), 0) };
+        assert_eq!(told, 0, "{}", std::io::Error::last_os_error());
+        let all = 0..usize::try_from(libc::CPU_SETSIZE).unwrap();
+        Self {
+            // SAFETY: numbers that the set has room for.
+            cpus: all.filter(|cpu| unsafe { libc::CPU_ISSET(*cpu, &set) }).collect(),
+            attr,
+            // SAFETY: plain numbers.
+            timer_slack: unsafe { libc::prctl(libc::PR_GET_TIMERSLACK) },
+        }
+    }
+}
+
+/// Lets the calling thread run on these processors only.
+fn run_on(cpus: &[usize]) {
+    // SAFETY: all-zero is a value of this plain set.
+    let mut set: libc::cpu_set_t = unsafe { mem::zeroed() };
+    for cpu in cpus {
+        // SAFETY: a number that the kernel has told.
+        unsafe { libc::CPU_SET(*cpu, &mut set) };
+    }
+    // SAFETY: a set of the size it says.
+    assert_eq!(unsafe { libc::sched_setaffinity(0, size_of_val(&set), &raw const set) }, 0);
+}
+
+/// Polls, in vain and not, beside threads that want the processor: they spin, yield and park.
+fn poll(a: &Node, b: &Node) {
+    for _ in 0..100 {
+        a.port.polled(false);
+    }
+    for _ in 0..10 {
+        a.post_send(SendOp::Write(b.remote(0)), 0, 8);
+        assert_eq!(a.completion().status, WcStatus::Success);
+    }
+    a.port.polled(true);
+    a.port.stopped_polling();
+}
+
+/// Ends the threads that spin, whatever becomes of the test.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn polls_leave_the_scheduling_of_their_thread_alone() {
+    in_namespace(|| {
+        let given = Scheduling::own();
+        let (a, b) = (Node::new(1, true), Node::new(2, true));
+        a.connect(b.qp.qpn());
+        b.connect(a.qp.qpn());
+        let one = [*given.cpus.last().unwrap()];
+        let stop = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let _stop = Stop(&stop);
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    run_on(&one);
+                    while !stop.load(Ordering::Relaxed) {
+                        std::hint::spin_loop();
+                    }
+                });
+            }
+            poll(&a, &b);
+            assert_eq!(Scheduling::own(), given);
+            // Beside the threads that spin, and on any processor again.
+            for cpus in [&one[..], &given.cpus] {
+                run_on(cpus);
+                poll(&a, &b);
+                let Scheduling { attr, timer_slack, .. } = given;
+                assert_eq!(Scheduling::own(), Scheduling { cpus: cpus.to_vec(), attr, timer_slack });
+            }
+        });
+    });
+}
