@@ -4,17 +4,13 @@
 //! not fit is not sent yet, and so is not lost. The queue pair tries again with every look at the sockets, which is when
 //! its peer's answers come; and some time later if nobody looks.
 
-use std::time::Duration;
-
 use urxe_engine::Instant;
 use urxe_wire::Qpn;
 
 use super::clock;
 use super::progress::sleep_deadline::Deadline;
+use super::progress::tuning::TUNING;
 use super::run_queue::RunQueue;
-
-/// Between two attempts if nobody looks.
-const LATER: Duration = Duration::from_micros(100);
 
 /// Queue pairs blocked by a full ring, and when to retry them.
 #[derive(Debug)]
@@ -48,7 +44,7 @@ impl Backpressure {
 
     /// A queue pair could not send all that it wanted to. Returns when to look again.
     pub(super) fn add(&self, qpn: Qpn) -> Instant {
-        let at = clock::now() + LATER;
+        let at = clock::now() + TUNING.full_ring_retry;
         self.queue_pairs.add(qpn);
         self.look_at.set(Some(at));
         at

@@ -3,7 +3,6 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use urxe_engine::mad::Address;
 use urxe_engine::{Clock as _, Instant};
@@ -21,6 +20,7 @@ use crate::host::Origin;
 use crate::interceptor::Interceptor;
 use crate::progress::delayed_ack::AckMode;
 use crate::progress::polls_in_vain;
+use crate::progress::tuning::TUNING;
 use crate::qp::Qp;
 use crate::xrc::target::Target;
 use crate::{clock, lock, try_lock};
@@ -189,7 +189,7 @@ impl Device {
         for _ in 0..ATTEMPTS {
             // Not `lock`: a signal handler that exits may have interrupted who has it.
             let Some(mut token) = try_lock(&self.token) else {
-                std::thread::sleep(Duration::from_micros(10));
+                std::thread::sleep(TUNING.exit_retry);
                 continue;
             };
             if self.has_quirks {

@@ -3,18 +3,13 @@
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use urxe_engine::Instant;
 use urxe_net::cancellation::CancelGuard;
 
 use super::Device;
+use crate::progress::tuning::TUNING;
 use crate::qp::Qp;
-
-/// A queue pair that waits until everything is read asks again after this time,
-const AGAIN: Duration = Duration::from_millis(4);
-/// and waits no longer than this, whoever sends more than can be read.
-const UNREAD: Duration = Duration::from_secs(1);
 
 impl Device {
     pub(crate) fn set_timer(&self, qp: &Qp, at: Instant) {
@@ -126,7 +121,7 @@ impl Device {
         for qp in silent {
             let is_all_read = is_all_read & self.catch_up_inside(qp);
             let waits = match silent_since(qp, now) {
-                Some(at) if is_all_read || now.since(at) >= UNREAD => {
+                Some(at) if is_all_read || now.since(at) >= TUNING.unread_most => {
                     self.with_work(|work| qp.handle_timeout(work));
                     false
                 }
@@ -134,7 +129,7 @@ impl Device {
                 None => self.with_work(|work| qp.handle_timeout_before_ack_timeout(work)),
             };
             if waits {
-                self.set_timer(qp, now + AGAIN);
+                self.set_timer(qp, now + TUNING.unread_retry);
             }
         }
     }

@@ -1,11 +1,11 @@
-//! Durations and counts of the progress policy, in one place.
+//! Durations and counts by which a device waits, in one place.
 //!
 //! Times of microseconds are those of an ordinary machine: `time_scale::scaled` makes them longer on slow
 //! ones.
 
 use std::time::Duration;
 
-/// Durations and counts by which the `ProgressPolicy` decides.
+/// Durations and counts by which the `ProgressPolicy` decides, and the device tries again or gives up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tuning {
     /// Longest delay of an ACK that waits for the next request to go with.
@@ -66,6 +66,18 @@ pub struct Tuning {
     /// Scheduler slice that the progress thread asks for: short, so that it runs at once when it wakes, beside a
     /// spinning program too.
     pub scheduler_slice: Duration,
+
+    /// Time between two attempts to send into a ring that was full, if nobody looks at the sockets.
+    pub full_ring_retry: Duration,
+    /// Time between two looks whether all that has come is read, while an ACK timeout waits for that.
+    pub unread_retry: Duration,
+    /// Longest time for which an ACK timeout waits for that, whoever sends more than can be read.
+    pub unread_most: Duration,
+    /// Time between two attempts of a process that exits to receive, while another thread does.
+    pub exit_retry: Duration,
+    /// Longest wait for an answer about an XRC SRQ of another process: within what a requester waits for an ACK in all, usually half
+    /// a second, since meanwhile no message for any other process is received here. A process that runs answers in microseconds.
+    pub xrc_answer: Duration,
 }
 
 impl Tuning {
@@ -95,6 +107,11 @@ impl Tuning {
         short_sleep: Duration::from_micros(40),
         short_sleeps: 4,
         scheduler_slice: Duration::from_micros(100),
+        full_ring_retry: Duration::from_micros(100),
+        unread_retry: Duration::from_millis(4),
+        unread_most: Duration::from_secs(1),
+        exit_retry: Duration::from_micros(10),
+        xrc_answer: Duration::from_millis(250),
     };
 }
 

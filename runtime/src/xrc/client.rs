@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use urxe_engine::{Accessor, Ask, Cqe, Key, Pd, RecvWr, Refusal, Sge, SgeList, Touch, XrcDomain};
 use urxe_net::cancellation::CancelGuard;
@@ -14,10 +14,7 @@ use urxe_wire::Qpn;
 
 use super::message::{self, Act, Answer, Inode, Range, Request, Wqe};
 use crate::lock;
-
-/// How long an owner is waited for: within what a requester waits for an ACK in all, usually half a second, since
-/// meanwhile no message for any other process is received here. One that runs answers in microseconds.
-const PATIENCE: Duration = Duration::from_millis(250);
+use crate::progress::tuning::TUNING;
 
 /// The bit that numbers of protection domains of other processes have, and ours never.
 const ELSEWHERE: u32 = 1 << 31;
@@ -302,7 +299,7 @@ impl Owner {
             }
         }
         self.send(request)?;
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TUNING.xrc_answer;
         match self.channel.receive_until(&mut state.buffer, until) {
             Ok(Some(length)) => Ok(length),
             Ok(None) => {
