@@ -238,20 +238,111 @@ fn doc_comments_make_sense_alone() -> Result<()> {
     Ok(())
 }
 
-/// Each numbered step of `docs/internals/data-path.md` names a function and the file it is in.
+/// A numbered step of `docs/internals/data-path.md`: a function, or one that only forwards to another of its name, and their files.
+struct Step<'a> {
+    line: &'a str,
+    function: &'a str,
+    /// Crate of its first file.
+    home: &'a str,
+    /// Code of the function in its files.
+    code: String,
+}
+
+impl<'a> Step<'a> {
+    /// Parses ``N. `FUNCTION` (FILE, FILE): …``.
+    fn parse(line: &'a str, number: usize) -> Result<Self> {
+        let rest = line.strip_prefix(&format!("{number}. `")).with_context(|| format!("no step {number}: {line}"))?;
+        let (function, rest) = rest.split_once("` (").with_context(|| line.to_owned())?;
+        let (files, _) = rest.split_once("): ").with_context(|| line.to_owned())?;
+        let (home, _) = files.split_once('/').with_context(|| line.to_owned())?;
+        let mut code = String::new();
+        for file in files.split(", ") {
+            let source = std::fs::read_to_string(root().join(file)).with_context(|| line.to_owned())?;
+            let bodies = bodies_of(function, &source);
+            ensure!(!bodies.is_empty(), "{line}: {file} has no such function");
+            code += &bodies.concat();
+        }
+        Ok(Self { line, function, home, code })
+    }
+
+    fn calls(&self, function: &str) -> bool {
+        self.code.match_indices(&format!("{function}(")).any(|(at, _)| {
+            let before = self.code[..at].chars().next_back();
+            before.is_none_or(|before| !before.is_alphanumeric() && before != '_')
+        })
+    }
+}
+
+/// The bodies of all functions of this name in a source file, without comments.
+fn bodies_of(function: &str, source: &str) -> Vec<String> {
+    let code: String =
+        source.lines().map(|line| line.split("//").next().unwrap_or_default().to_owned() + "\n").collect();
+    let heads = [format!("fn {function}("), format!("fn {function}<")];
+    let starts = heads.iter().flat_map(|head| code.match_indices(head.as_str()).map(|(at, head)| at + head.len() - 1));
+    starts.filter_map(|at| body_at(&code[at..])).map(str::to_owned).collect()
+}
+
+/// The body behind the name of a function, from its brace to the one that ends it. `None`: it has no body.
+fn body_at(signature: &str) -> Option<&str> {
+    let (mut nested, mut braces, mut begin) = (0, 0, None);
+    for (at, letter) in signature.char_indices() {
+        match letter {
+            '(' | '[' => nested += 1,
+            ')' | ']' => nested -= 1,
+            ';' if nested == 0 && begin.is_none() => return None,
+            '{' => {
+                begin.get_or_insert(at);
+                braces += 1;
+            }
+            '}' => {
+                braces -= 1;
+                if braces == 0 {
+                    return signature.get(begin?..=at);
+                }
+            }
+            _ => {}
+        }
+    }
+    None
+}
+
+/// The number before these words, if the text has them.
+fn number_of(words: &str, text: &str) -> Option<usize> {
+    text.split_once(words)?.0.rsplit(char::is_whitespace).next()?.parse().ok()
+}
+
+/// The lists of `docs/internals/data-path.md` are ways: each step is a function of its file that a step above it calls, so none between
+/// them was forgotten, and there are as many functions and borders of crates as the text says.
 #[test]
-fn the_data_path_names_functions_of_its_files() -> Result<()> {
+fn the_data_path_is_that_of_the_sources() -> Result<()> {
     let text = std::fs::read_to_string(root().join("docs/internals/data-path.md"))?;
     let is_numbered = |line: &&str| line.split_once(". ").is_some_and(|(number, _)| number.parse::<u32>().is_ok());
-    let steps: Vec<&str> = text.lines().filter(is_numbered).collect();
-    ensure!(steps.len() > 20, "only {} steps", steps.len());
-    for step in steps {
-        let mut parts = step.splitn(5, ['`', '(', ')']);
-        let (_, function, _, file) = (parts.next(), parts.next(), parts.next(), parts.next());
-        let (Some(function), Some(file)) = (function, file) else { anyhow::bail!("{step}: no function and file") };
-        let source = std::fs::read_to_string(root().join(file)).with_context(|| step.to_owned())?;
-        let defined = [format!("fn {function}("), format!("fn {function}<")];
-        ensure!(defined.iter().any(|name| source.contains(name)), "{step}: {file} has no such function");
+    let (mut before, mut counted) = (Vec::new(), 0);
+    for section in text.split("\n## ").skip(1) {
+        let lines = section.lines().filter(is_numbered);
+        let steps = lines.zip(1..).map(|(line, number)| Step::parse(line, number)).collect::<Result<Vec<_>>>()?;
+        if steps.is_empty() {
+            continue;
+        }
+        if !section.contains("is as above up to") {
+            before.clear();
+        }
+        for (at, step) in steps.iter().enumerate() {
+            let mut above = before.iter().chain(&steps[..at]);
+            let is_first = at == 0 && before.is_empty();
+            ensure!(is_first || above.any(|step_above| step_above.calls(step.function)), "no step calls {}", step.line);
+        }
+        if let Some(functions) = number_of(" functions", section) {
+            ensure!(functions == steps.len(), "{} functions, not {functions}", steps.len());
+            counted += 1;
+        }
+        if let Some(said) = number_of(" borders", section) {
+            let borders = steps.windows(2).filter(|pair| pair[0].home != pair[1].home).count();
+            ensure!(borders == said, "{borders} borders, not {said}");
+            counted += 1;
+        }
+        before.extend(steps);
     }
+    ensure!(counted == 3, "{counted} numbers of the text were compared");
     Ok(())
 }
