@@ -231,9 +231,10 @@ impl Regions {
         self.table().regions().cloned().collect()
     }
 
-    /// How many regions there are, and their bytes together.
+    /// How many regions there are, and their bytes together; as many as can be told, if one is of all memory.
     pub fn totals(&self) -> (u64, u64) {
-        self.table().regions().fold((0, 0), |(count, bytes), region| (count + 1, bytes + region.length))
+        let add = |(count, bytes): (u64, u64), region: &Region| (count + 1, bytes.saturating_add(region.length));
+        self.table().regions().fold((0, 0), add)
     }
 
     /// Adds a memory window.
@@ -292,5 +293,21 @@ impl Regions {
             self.settle(old, Wait::Long);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_region_of_all_memory_and_another_are_counted() {
+        let regions = Regions::new(8, 1);
+        for length in [u64::MAX, 4096] {
+            let access = Access::ON_DEMAND;
+            let make = |key| Region { key, pd: Pd(1), access, iova: 0, length, host: 0, kind: RegionKind::Memory };
+            regions.insert(make).unwrap();
+        }
+        assert_eq!(regions.totals(), (2, u64::MAX));
     }
 }
