@@ -62,6 +62,107 @@ fn kinds_of_memory() {
     });
 }
 
+/// Bytes go there and back by packets.
+fn goes_by_packets(pair: &Pair, at: Remote) -> Result<()> {
+    let local = pair.near.region(PAGE)?;
+    let before = counter("direct_requests")?;
+    for round in 1..50 {
+        let bytes = pattern(round, 90);
+        local.pages().write(0, &bytes);
+        succeeds(&pair.near, Op::Write(at), &[local.sge(0, 90)])?;
+        local.pages().write(0, &[0; 90]);
+        succeeds(&pair.near, Op::Read(at), &[local.sge(0, 90)])?;
+        ensure!(local.pages().read(0, 90) == bytes);
+    }
+    ensure!(counter("direct_requests")? == before, "{} are direct", counter("direct_requests")? - before);
+    Ok(())
+}
+
+/// A region of all memory (`IBV_ACCESS_ON_DEMAND` from 0 on) goes by packets, also to pages that another registration shares.
+#[test]
+fn the_region_of_all_memory() {
+    in_direct_world(|| {
+        let pair = Pair::new(&Options::default())?;
+        let memory = pair.far.region(PAGE)?;
+        ensure!(is_direct(&pair, &memory)?);
+        let all = Mr::of_address(&pair.far.pd, 0, usize::MAX, ALL_ACCESS | v::IBV_ACCESS_ON_DEMAND)?;
+        let alone = Pages::new(PAGE);
+        for pages in [memory.pages(), &alone] {
+            goes_by_packets(&pair, Remote { addr: pages.addr(), rkey: all.rkey() })?;
+            ensure!(pages.read(0, 90) == pattern(49, 90));
+        }
+        all.dereg()?;
+        ensure!(is_direct(&pair, &memory)?);
+        Ok(())
+    });
+}
+
+const HUGE_PAGE: usize = 2 << 20;
+
+/// Pages that the kernel makes huge by itself are shared as small ones are.
+#[test]
+fn transparent_huge_pages() {
+    in_direct_world(|| {
+        let pair = Pair::new(&Options::default())?;
+        let pages = Pages::new(3 * HUGE_PAGE);
+        let start = usize::try_from(pages.addr().next_multiple_of(HUGE_PAGE as u64) - pages.addr())?;
+        let huge = std::ptr::with_exposed_provenance_mut(usize::try_from(pages.addr())? + start);
+        // A kernel that has none refuses; then these are small pages.
+        // SAFETY: within the mapping, and its bytes stay.
+        unsafe { libc::madvise(huge, 2 * HUGE_PAGE, libc::MADV_HUGEPAGE) };
+        let bytes = pattern(1, 3 * HUGE_PAGE);
+        pages.write(0, &bytes);
+        // Its end is in the middle of a huge page.
+        let memory = Mr::of(&pair.far.pd, &pages, start, HUGE_PAGE + 3 * PAGE, ALL_ACCESS)?;
+        ensure!(is_direct(&pair, &memory)?);
+        ensure!(pages.read(0, 3 * HUGE_PAGE) == bytes, "sharing has changed them");
+        let local = pair.near.region(2 * PAGE)?;
+        local.pages().write(0, &pattern(2, 2 * PAGE));
+        let at = HUGE_PAGE + PAGE;
+        succeeds(&pair.near, Op::Write(memory.at(at)), &[local.sge(0, 2 * PAGE)])?;
+        let bytes = [&bytes[..start + at], &pattern(2, 2 * PAGE), &bytes[start + at + 2 * PAGE..]].concat();
+        ensure!(pages.read(0, 3 * HUGE_PAGE) == bytes);
+        memory.dereg()?;
+        ensure!(pages.read(0, 3 * HUGE_PAGE) == bytes, "they are private again, and others");
+        Ok(())
+    });
+}
+
+/// Huge pages that are reserved for a program (`MAP_HUGETLB`) go by packets.
+#[test]
+fn reserved_huge_pages() {
+    in_direct_world(|| {
+        let map = |more| {
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_HUGETLB | libc::MAP_HUGE_2MB | more;
+            let protection = libc::PROT_READ | libc::PROT_WRITE;
+            // SAFETY: somewhere new.
+            let address = unsafe { libc::mmap(std::ptr::null_mut(), HUGE_PAGE, protection, flags, -1, 0) };
+            (address != libc::MAP_FAILED).then_some(address)
+        };
+        let pair = Pair::new(&Options::default())?;
+        ensure!(is_direct(&pair, &pair.far.region(PAGE)?)?);
+        // On a machine that has reserved none, the mapping is there and its pages are not.
+        let reserved = map(0);
+        let Some(address) = reserved.or_else(|| map(libc::MAP_NORESERVE)) else {
+            eprintln!("no huge pages of 2 MiB: {}", std::io::Error::last_os_error());
+            return Ok(());
+        };
+        let memory = Mr::of_address(&pair.far.pd, address as u64, HUGE_PAGE, ALL_ACCESS)?;
+        if reserved.is_some() {
+            goes_by_packets(&pair, memory.at(HUGE_PAGE - 90))?;
+        } else {
+            let (before, local) = (counter("direct_requests")?, pair.near.region(PAGE)?);
+            let wc = pair.near.complete(&SendWr::new(Op::Read(memory.at(0)), &[local.sge(0, 8)]))?;
+            ensure!(wc.status == Status::REM_OP_ERR, "{wc:?}");
+            ensure!(counter("direct_requests")? == before);
+        }
+        memory.dereg()?;
+        // SAFETY: the mapping of above, which nobody uses any more.
+        ensure!(unsafe { libc::munmap(address, HUGE_PAGE) } == 0);
+        Ok(())
+    });
+}
+
 /// Two registrations of one range, and of a part of it, are each other's memory; the last to go gives the pages back.
 #[test]
 fn overlapping_registrations() {

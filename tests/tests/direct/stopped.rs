@@ -1,4 +1,5 @@
-//! Requesters that are stopped in the middle of a copy: by a page of their own memory that comes late (userfaultfd(2)).
+//! Requesters that are stopped in the middle of a copy, by a page of their own memory that comes late (userfaultfd(2)), or never, since they
+//! are killed there.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,13 +7,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use urxe_ffi::verbs as v;
+use urxe_tests::verbs::child::{Child, Parent};
 use urxe_tests::verbs::memory::{ALL_ACCESS, Mr, PAGE, Pages, pattern};
 use urxe_tests::verbs::window::{part, post_invalidate};
-use urxe_tests::verbs::{Change, Op, Options, Pair, SendWr, Status, Window};
+use urxe_tests::verbs::{Change, Context as Device, End, Op, Options, Pair, SendWr, Status, Window};
 use urxe_tests::wait_until;
 
 use super::memory::is_direct;
-use super::succeeds;
+use super::{connect, counter, introduction, succeeds};
 
 // <linux/userfaultfd.h>
 const USER_MODE_ONLY: libc::c_int = 1;
@@ -173,6 +175,69 @@ fn an_atomic_that_is_told_late() {
             ensure!(local.pages().read_u64(0) == done);
         }
         ensure!(is_direct(&pair, &memory)?, "it is shown again");
+        Ok(())
+    });
+}
+
+/// A requester in the middle of a WRITE to the parent's memory: the second page of what it writes does not come.
+fn stopped_writer(parent: &mut Parent) -> Result<()> {
+    let options = Options::default();
+    let end = End::new(&Device::open()?, &options)?;
+    let local = Mr::alloc(&end.pd, 2 * PAGE, v::IBV_ACCESS_LOCAL_WRITE)?;
+    local.pages().write(0, &pattern(2, PAGE));
+    parent.send(&introduction(&end, local.at(0)))?;
+    let remote = connect(&end, parent.receive()?, &options)?;
+    wait_until("a request is direct", || {
+        succeeds(&end, Op::Write(remote), &[local.sge(0, 8)])?;
+        Ok(counter("direct_requests")? > 0)
+    })?;
+    let missing = Missing::new(local.pages(), PAGE)?;
+    std::thread::scope(|scope| {
+        let missing = missing;
+        scope.spawn(|| end.qp.post_send(&SendWr::new(Op::Write(remote), &[local.sge(0, 2 * PAGE)])));
+        missing.is_touched()?;
+        parent.send(&[0])?;
+        // Until it is killed.
+        parent.receive::<1>().map(drop)
+    })
+}
+
+/// Memory whose peer was killed in the middle of a WRITE to it is the application's own when its registration ends, and may be
+/// registered again. False if that took so long that a living peer would not have been waited for any more: others had the processors.
+fn killed_in_a_copy() -> Result<bool> {
+    let mut child = Child::fork(stopped_writer)?;
+    let options = Options::default();
+    let end = End::new(&Device::open()?, &options)?;
+    let pages = Pages::new(4 * PAGE);
+    let memory = Mr::of(&end.pd, &pages, 0, 4 * PAGE, ALL_ACCESS)?;
+    pages.write(0, &pattern(1, 4 * PAGE));
+    connect(&end, child.receive()?, &options)?;
+    child.send(&introduction(&end, memory.at(0)))?;
+    child.receive::<1>()?;
+    child.signal(libc::SIGKILL)?;
+    let began = Instant::now();
+    memory.dereg()?;
+    if began.elapsed() >= PATIENCE_WITH_PEERS {
+        return Ok(false);
+    }
+    let left = pages.read(0, 4 * PAGE);
+    ensure!(left[PAGE..] == pattern(1, 4 * PAGE)[PAGE..], "bytes that the peer did not have");
+    // The place that the pages had in the shared file is free for others.
+    let pair = Pair::on(&end.context, &options)?;
+    let others = pair.far.region(4 * PAGE)?;
+    ensure!(is_direct(&pair, &others)?);
+    let memory = Mr::of(&pair.far.pd, &pages, 0, 4 * PAGE, ALL_ACCESS)?;
+    ensure!(is_direct(&pair, &memory)?);
+    ensure!(pages.read(0, 4 * PAGE) == left && others.pages().read(0, 4 * PAGE) == vec![0; 4 * PAGE]);
+    Ok(true)
+}
+
+#[test]
+fn requesters_killed_in_the_middle_of_a_copy() {
+    super::in_direct_world(|| {
+        for round in 0..5 {
+            wait_until("a registration ends in time", killed_in_a_copy).with_context(|| format!("round {round}"))?;
+        }
         Ok(())
     });
 }
