@@ -429,10 +429,10 @@ mod tests {
 
     #[test]
     fn bytes_of_a_payload() {
-        assert_eq!(super::bytes("u8:1 \"a b\" zero*2 be16:258 hex:0aFF").unwrap(), b"\x01a b\0\0\x01\x02\x0a\xff");
-        assert_eq!(super::bytes("").unwrap(), b"");
+        assert_eq!(bytes("u8:1 \"a b\" zero*2 be16:258 hex:0aFF").unwrap(), b"\x01a b\0\0\x01\x02\x0a\xff");
+        assert_eq!(bytes("").unwrap(), b"");
         for (text, column) in [("zero random*2", 6), ("be64:$va", 1), ("\"a\" x", 5)] {
-            assert_eq!(super::bytes(text).unwrap_err().column, column, "{text}");
+            assert_eq!(bytes(text).unwrap_err().column, column, "{text}");
         }
     }
 
