@@ -209,6 +209,46 @@ fn groups_are_joined_at_opensm() -> Result<()> {
     })
 }
 
+/// Interfaces of IPoIB join the broadcast group that opensm has made, with its Q_Key and its MTU, as soon as it manages the
+/// subnet, and ping each other; when it is gone, they join that of the built-in administration again.
+#[test]
+fn ipoib_follows_opensm() -> Result<()> {
+    const BUILT_IN: &str = "MTU 1020, Q_Key 0x0b1b, MLID 0xc000, ";
+    const OF_OPENSM: &str = "MTU 508, Q_Key 0x1234, MLID 0xc000, ";
+    with_cable(|cable| {
+        let partitions = cable.dir.join("partitions.conf");
+        std::fs::write(&partitions, "Default=0x7fff, ipoib, mtu=2, Q_Key=0x1234: ALL=full;\n")?;
+        let up = |host: usize, address: &str| cable.hosts[host].spawn(&cable.urxe, &["ipoib", "up", "ib0", address]);
+        let mut interfaces = [up(0, "192.0.2.1/24")?, up(1, "192.0.2.2/24")?];
+        let mut wait_for = |count: usize, wanted: &str| {
+            for interface in &mut interfaces {
+                wait_until(&format!("{count}: {wanted}"), || {
+                    ensure!(interface.is_running()?, "{}", interface.stderr_so_far());
+                    Ok(interface.stdout_so_far().matches(wanted).count() == count)
+                })?;
+            }
+            // Requests for the neighbour's address may have been lost on the way.
+            wait_until("the neighbour answers", || {
+                let ping = cable.hosts[0].try_run("ping", &["-c", "1", "-W", "1", "192.0.2.2"])?;
+                Ok(ping.status.success())
+            })
+        };
+        wait_for(1, BUILT_IN)?;
+        let opensm = cable.opensm(0, &["-P", text(&partitions)?])?;
+        cable.wait_for(0, "SUBNET UP")?;
+        wait_for(1, OF_OPENSM)?;
+        let groups = cable.say(1, &["saquery", "-g"])?;
+        for group in ["ff12:401b:ffff::ffff:ffff", "ff12:401b:ffff::1"] {
+            ensure!(groups.contains(&format!("MGID....................{group}\n")), "{groups}");
+        }
+        let link = cable.hosts[1].run("ip", &["-o", "link", "show", "ib0"])?.stdout;
+        ensure!(link.contains("mtu 508 "), "{link}");
+        kill(opensm)?;
+        wait_for(2, BUILT_IN)?;
+        interfaces.into_iter().try_for_each(kill)
+    })
+}
+
 /// opensm that configures the subnet once: the built-in manager goes on, and ports stay active.
 #[test]
 fn opensm_once() -> Result<()> {

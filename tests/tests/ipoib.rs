@@ -49,7 +49,8 @@ fn two_hosts_ping_each_other() -> Result<()> {
     let subnet = Subnet::linked()?;
     let (a, b) = (subnet.server(), subnet.client());
     let (first, second) = (up(a, "192.0.2.1/24")?, up(b, "192.0.2.2/24")?);
-    ensure!(first.stdout_so_far().contains("MTU 1020, hardware address 00:"), "{}", first.stdout_so_far());
+    let said = first.stdout_so_far();
+    ensure!(said.contains("MTU 1020, Q_Key 0x0b1b, MLID 0xc000, hardware address 00:"), "{said}");
     finds(a, "192.0.2.2")?;
     // A datagram, and packets that the kernel cuts into several.
     for bytes in ["56", "992", "8000"] {
@@ -105,6 +106,42 @@ fn the_host_is_in_the_subnet() -> Result<()> {
         ensure!(said.contains(wanted), "{words:?}: {said}");
     }
     down(b, second)
+}
+
+/// GIDs of the ports that are members of a group, by the records of `saquery MCMR`.
+fn members(host: &Host, subnet: &Subnet, group: &str) -> Result<Vec<String>> {
+    let said = subnet.run(host, &["saquery", "MCMR"])?.stdout;
+    let value = |line: &str| line.trim_start_matches(|letter| letter != '.').trim_start_matches('.').to_owned();
+    let lines: Vec<&str> = said.lines().map(str::trim).collect();
+    let records = lines.windows(2).filter(|pair| pair[0].starts_with("MGID.") && value(pair[0]) == group);
+    let mut ports: Vec<String> = records.map(|pair| value(pair[1])).collect();
+    ports.sort();
+    Ok(ports)
+}
+
+/// Ports are members of the broadcast group and of those that the kernel has joined, as subnet administration tells them, for
+/// as long as the interface is there.
+#[test]
+fn subnet_administration_knows_the_groups() -> Result<()> {
+    const BROADCAST: &str = "ff12:401b:ffff::ffff:ffff";
+    const ALL_HOSTS: &str = "ff12:401b:ffff::1";
+    let subnet = Subnet::linked()?;
+    let (a, b) = (subnet.server(), subnet.client());
+    let (first, second) = (up(a, "192.0.2.1/24")?, up(b, "192.0.2.2/24")?);
+    let both = ["fe80::200:5efe:a4d:1", "fe80::200:5efe:a4d:2"];
+    let wait_for = |host: &Host, group: &str, wanted: &[&str]| {
+        wait_until(&format!("{wanted:?} in {group}"), || Ok(members(host, &subnet, group)? == wanted))
+    };
+    for host in [a, b] {
+        for group in [BROADCAST, ALL_HOSTS] {
+            wait_for(host, group, &both)?;
+        }
+    }
+    down(b, second)?;
+    for group in [BROADCAST, ALL_HOSTS] {
+        wait_for(a, group, &both[..1])?;
+    }
+    down(a, first)
 }
 
 /// TCP, and groups that programs join.

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use anyhow::{Context, Result};
@@ -20,11 +20,13 @@ use urxe_runtime::cq::Cq;
 use urxe_runtime::device::{Device, OpenOptions};
 use urxe_runtime::event::{EventSink, EventType};
 use urxe_runtime::qp::Qp;
-use urxe_runtime::subnet::PortAgent;
+use urxe_runtime::subnet::{AdministrationClient, Answer, PortAgent};
 use urxe_runtime::{fork, progress};
+use urxe_wire::mad::MAD_LEN;
 use urxe_wire::{Gid, Lid, Mtu, QKey, Qpn, grh};
 
 use super::frame::HardwareAddress;
+use super::memberships;
 
 const PD: Pd = Pd(1);
 
@@ -36,9 +38,6 @@ const DEPTH: u32 = 256;
 
 /// Peers and groups with a route; more begin anew.
 const MOST_ROUTES: usize = 2048;
-
-/// Q_Key of the broadcast group where a subnet manager gives no other (opensm's default).
-const Q_KEY: QKey = QKey(0x0B1B);
 
 /// Completions that are taken at once, and how many times in a turn: then something else gets its turn.
 const BATCH: usize = 64;
@@ -64,17 +63,40 @@ impl Sender {
     }
 }
 
-/// Descriptor that is readable when there are completions.
+/// Descriptor that is readable when there are completions, answers of subnet administration, or another administration.
 #[derive(Debug)]
-struct Wake(OwnedFd);
+struct Wake {
+    fd: OwnedFd,
+    answers: Mutex<Vec<Answer>>,
+    is_renewed: AtomicBool,
+}
+
+impl Wake {
+    fn wake(&self) {
+        // Full is as good: it is readable.
+        let _ = rustix::io::write(&self.fd, &1_u64.to_ne_bytes());
+    }
+}
+
+impl AdministrationClient for Wake {
+    fn answered(&self, answer: Answer) {
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner).push(answer);
+        self.wake();
+    }
+}
 
 impl EventSink for Wake {
     fn completion(&self, _cq: u64) {
-        // Full is as good: it is readable.
-        let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
+        self.wake();
     }
 
-    fn async_event(&self, _element: u64, _event_type: EventType) {}
+    fn async_event(&self, _element: u64, event_type: EventType) {
+        use EventType::{ClientReregister, LidChange, PortActive, SmChange};
+        if matches!(event_type, ClientReregister | SmChange | LidChange | PortActive) {
+            self.is_renewed.store(true, Ordering::Release);
+            self.wake();
+        }
+    }
 
     fn discard(&self, _element: u64) -> usize {
         0
@@ -97,6 +119,9 @@ pub(super) struct Link {
     memory: Box<[AtomicU8]>,
     slot: usize,
     mtu: Mtu,
+    agent: Arc<PortAgent>,
+    /// Q_Key of the broadcast group: there is none before the port has joined.
+    q_key: Option<QKey>,
     routes: HashMap<(Gid, Qpn), Arc<Route>>,
     own: HardwareAddress,
 }
@@ -108,11 +133,13 @@ impl Link {
         let options = OpenOptions { shares_memory: true, key_seed: seed()?, ..OpenOptions::default() };
         let device = Arc::new(Device::open(name, interface, options)?);
         fork::remember(&device);
+        let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let wake = Arc::new(Wake { fd, answers: Mutex::default(), is_renewed: AtomicBool::new(false) });
         // The owner of the address answers for the port of the host.
-        PortAgent::start(&device);
+        let agent = PortAgent::start(&device, wake.clone());
         let thread = Some(progress::start(Arc::clone(&device))?);
-        let wake = Arc::new(Wake(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?));
         let sink: Arc<dyn EventSink> = wake.clone();
+        device.tell_changes(&sink);
         let queue = CompletionQueue::with_quirks(2 * DEPTH as usize, Default::default());
         let cq = Arc::new(Cq::new(queue, Some(Arc::clone(&sink)), Arc::clone(&sink)));
         // Without a handle nobody is told.
@@ -150,23 +177,51 @@ impl Link {
         };
         let own = HardwareAddress { qpn: config.qpn, gid };
         let qp = Qp::new(&device, config, AsyncEvents::new(sink, HANDLE));
-        let new = Self { device, thread, wake, cq, qp, key, memory, slot, mtu, routes: HashMap::new(), own };
+        let routes = HashMap::new();
+        let new = Self { device, thread, wake, cq, qp, key, memory, slot, mtu, agent, q_key: None, routes, own };
         new.start()?;
         Ok(new)
     }
 
     fn start(&self) -> Result<()> {
-        let attr = QpAttr { q_key: Q_KEY, ..QpAttr::default() };
         let init = [AttrMask::PKEY_INDEX, AttrMask::PORT, AttrMask::QKEY];
         for (to, given) in [(QpState::Init, &init[..]), (QpState::Rtr, &[]), (QpState::Rts, &[AttrMask::SQ_PSN])] {
-            let mask = given.iter().fold(AttrMask::STATE, |mask, bit| mask.with(*bit));
-            let modified = self
-                .device
-                .with_work(|work| self.qp.modify(work, |engine, io| engine.modify(io, to, mask, &attr, None)));
-            modified.map_err(|error| anyhow::anyhow!("a queue pair to {to:?}: {error:?}"))?;
+            self.modify(to, given, memberships::Q_KEY)?;
         }
         (0..DEPTH).for_each(|slot| self.post_recv(slot));
         Ok(())
+    }
+
+    fn modify(&self, to: QpState, given: &[AttrMask], q_key: QKey) -> Result<()> {
+        let attr = QpAttr { q_key, ..QpAttr::default() };
+        let mask = given.iter().fold(AttrMask::STATE, |mask, bit| mask.with(*bit));
+        let modified = self
+            .device
+            .with_work(|work| self.qp.modify(work, |engine, io| engine.modify(io, to, mask, &attr, None)));
+        modified.map_err(|error| anyhow::anyhow!("a queue pair to {to:?}: {error:?}"))
+    }
+
+    /// Sets the Q_Key that datagrams have from now on.
+    pub(super) fn set_q_key(&mut self, q_key: QKey) -> Result<()> {
+        if self.q_key.replace(q_key) != Some(q_key) {
+            self.modify(QpState::Rts, &[AttrMask::QKEY], q_key)?;
+        }
+        Ok(())
+    }
+
+    /// Sends a request to subnet administration.
+    pub(super) fn ask(&self, query: u32, request: &[u8; MAD_LEN]) {
+        self.agent.ask(query, request);
+    }
+
+    /// Answers of subnet administration.
+    pub(super) fn take_answers(&self) -> Vec<Answer> {
+        std::mem::take(&mut *self.wake.answers.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Whether another subnet manager has come, or the one that is there wants to be told all memberships anew.
+    pub(super) fn is_renewed(&self) -> bool {
+        self.wake.is_renewed.swap(false, Ordering::Acquire)
     }
 
     fn post_recv(&self, slot: u32) {
@@ -188,9 +243,9 @@ impl Link {
 
     /// Sends a datagram to a queue pair or a group. What cannot be sent is lost. `shows_gid`: the recipient is to see the own GID.
     pub(super) fn send(&mut self, to: HardwareAddress, datagram: Vec<u8>, shows_gid: bool) {
-        let Some(route) = self.route(to) else { return };
+        let (Some(q_key), Some(route)) = (self.q_key, self.route(to)) else { return };
         let is_group = to.qpn == Qpn::MULTICAST;
-        let recipient = UdRecipient { route, qpn: to.qpn, q_key: Q_KEY, lid_routed: !(is_group || shows_gid) };
+        let recipient = UdRecipient { route, qpn: to.qpn, q_key, lid_routed: !(is_group || shows_gid) };
         let wr = SendWr { data: Data::Inline(datagram.into()), ..SendWr::default() };
         // A full queue loses it, as a full transmit ring does.
         let _ = self
@@ -229,7 +284,7 @@ impl Link {
     /// may be more; if not, the descriptor becomes readable when there are.
     pub(super) fn receive(&mut self, mut each: impl FnMut(&mut Self, Sender, &[u8])) -> bool {
         let mut count = [0; 8];
-        let _ = rustix::io::read(&self.wake.0, &mut count);
+        let _ = rustix::io::read(&self.wake.fd, &mut count);
         self.cq.event_read();
         self.cq.arm(false);
         let mut completions = Vec::with_capacity(BATCH);
@@ -263,21 +318,21 @@ impl Link {
         bytes.iter().map(|byte| byte.load(Ordering::Relaxed)).collect()
     }
 
-    /// Joins a group.
-    pub(super) fn join(&self, mgid: Gid) -> Result<()> {
+    /// Receives what is sent to a group.
+    pub(super) fn attach(&self, mgid: Gid) -> Result<()> {
         let joined = self.device.groups().attach(self.device.net(), mgid, self.own.qpn);
-        joined.map_err(|error| anyhow::anyhow!("cannot join {mgid}: {error:?}"))
+        joined.map_err(|error| anyhow::anyhow!("cannot receive from {mgid}: {error:?}"))
     }
 
-    /// Leaves a group.
-    pub(super) fn leave(&self, mgid: Gid) {
+    /// Receives no more what is sent to a group.
+    pub(super) fn detach(&self, mgid: Gid) {
         self.device.groups().detach(mgid, self.own.qpn);
     }
 }
 
 impl AsFd for Link {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.wake.0.as_fd()
+        self.wake.fd.as_fd()
     }
 }
 

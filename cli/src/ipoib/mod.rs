@@ -1,17 +1,19 @@
 //! `urxe ipoib`: IP over InfiniBand (RFC 4391, RFC 4392) between ports of `--link-layer infiniband`.
 //!
 //! A TUN device of the kernel has the IP packets; a UD queue pair of a port in this process has the datagrams. In between are
-//! ARP, whose table is [`neighbours`], and groups: [`groups`] follows what the kernel has joined.
+//! ARP, whose table is [`neighbours`], and groups: [`groups`] follows what the kernel has joined, and [`memberships`] joins them by
+//! subnet administration.
 
 mod frame;
 mod groups;
 mod link;
+mod memberships;
 mod neighbours;
 mod tun;
 
 use std::io::ErrorKind;
 use std::net::Ipv4Addr;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -19,12 +21,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use urxe_options::LINK_LAYER;
-use urxe_wire::{LinkLayer, Qpn, mgid};
+use urxe_wire::{Gid, LinkLayer, Qpn, mgid};
 
 use crate::options::Options;
 use crate::{devices, out};
 use frame::{Arp, ArpKind, HardwareAddress};
 use link::Link;
+use memberships::{Change, Group, Memberships};
 use neighbours::{Neighbours, Step};
 use tun::Tun;
 
@@ -80,13 +83,19 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     for signal in [libc::SIGINT, libc::SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&ends))?;
     }
-    let hardware: Vec<String> = link.own().to_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
-    let hardware = hardware.join(":");
-    out::print(&format!("{}: {own}/{prefix_len} over {netdev}, MTU {mtu}, hardware address {hardware}\n", args.name))?;
-    let network = Network { own, prefix_len };
-    let mut ipoib =
-        Ipoib { name: args.name.clone(), network, link, tun, neighbours: Neighbours::default(), joined: Vec::new() };
-    ipoib.serve(&ends)
+    let mut ipoib = Ipoib {
+        name: args.name.clone(),
+        netdev,
+        network: Network { own, prefix_len },
+        memberships: Memberships::new(Instant::now(), link.own().gid),
+        link,
+        tun,
+        neighbours: Neighbours::default(),
+        told: None,
+        refusal: None,
+    };
+    ipoib.serve(&ends)?;
+    ipoib.leave()
 }
 
 /// The IPv4 network of the interface.
@@ -123,11 +132,16 @@ impl Network {
 /// The interface and its ends.
 struct Ipoib {
     name: String,
+    netdev: String,
     network: Network,
     link: Link,
     tun: Tun,
     neighbours: Neighbours,
-    joined: Vec<Ipv4Addr>,
+    memberships: Memberships,
+    /// The broadcast group as the interface has it.
+    told: Option<Group>,
+    /// The last refusal of the broadcast group that was told.
+    refusal: Option<u16>,
 }
 
 /// Time between two looks at groups and neighbours.
@@ -136,43 +150,114 @@ const TICK: Duration = Duration::from_millis(500);
 /// Packets of the kernel that are sent in a row.
 const BURST: usize = 64;
 
+/// How long subnet administration has for its answers when the interface ends.
+const FAREWELL: Duration = Duration::from_secs(1);
+
 impl Ipoib {
     fn serve(&mut self, ends: &AtomicBool) -> Result<()> {
-        self.link.join(mgid::of_ipv4(Ipv4Addr::BROADCAST))?;
-        // Neighbours that knew this address of another queue pair learn the new one.
-        self.ask(self.network.own);
         let mut ticked: Option<Instant> = None;
         let mut room = vec![0; self.link.mtu()];
         while !ends.load(Ordering::Relaxed) {
             let now = Instant::now();
             if ticked.is_none_or(|at| now.duration_since(at) >= TICK) {
                 ticked = Some(now);
-                self.follow_groups();
+                self.follow_groups(now);
                 let steps = self.neighbours.handle_timeout(now);
                 self.carry_out(steps);
             }
             let has_more = self.receive();
+            self.administrate(now)?;
             self.transmit(&mut room)?;
-            let mut fds =
-                [&self.tun.as_fd(), &self.link.as_fd()].map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN));
-            let wait = if has_more { Duration::ZERO } else { TICK };
-            match poll(&mut fds, Some(&Timespec::try_from(wait)?)) {
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
-            }
+            self.wait(&[self.tun.as_fd(), self.link.as_fd()], if has_more { Duration::ZERO } else { TICK })?;
         }
         Ok(())
     }
 
-    /// Joins and leaves groups as the kernel has.
-    fn follow_groups(&mut self) {
-        let now = groups::joined(&self.name);
-        for group in self.joined.iter().filter(|group| !now.contains(group)) {
-            self.link.leave(mgid::of_ipv4(*group));
+    /// Waits until one of these is readable.
+    fn wait(&self, fds: &[BorrowedFd<'_>], time: Duration) -> Result<()> {
+        let mut fds: Vec<_> = fds.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
+        match poll(&mut fds, Some(&Timespec::try_from(time)?)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(error).with_context(|| format!("waiting for {}", self.name)),
         }
-        // One that cannot be joined is tried again.
-        let joins = |group: &Ipv4Addr| self.joined.contains(group) || self.link.join(mgid::of_ipv4(*group)).is_ok();
-        self.joined = now.into_iter().filter(joins).collect();
+    }
+
+    /// Leaves all groups.
+    fn leave(&mut self) -> Result<()> {
+        let end = Instant::now() + FAREWELL;
+        self.memberships.leave();
+        loop {
+            self.administrate(Instant::now())?;
+            let left = end.saturating_duration_since(Instant::now());
+            if self.memberships.is_settled() || left.is_zero() {
+                return Ok(());
+            }
+            self.wait(&[self.link.as_fd()], left)?;
+            self.receive();
+        }
+    }
+
+    /// Joins and leaves groups as the kernel has.
+    fn follow_groups(&mut self, now: Instant) {
+        let wanted: Vec<Gid> = groups::joined(&self.name).into_iter().map(mgid::of_ipv4).collect();
+        for mgid in self.memberships.follow(now, &wanted) {
+            self.link.detach(mgid);
+        }
+    }
+
+    /// Asks subnet administration for what is wanted, and takes its answers.
+    fn administrate(&mut self, now: Instant) -> Result<()> {
+        if self.link.is_renewed() {
+            self.memberships.renew(now);
+        }
+        for answer in self.link.take_answers() {
+            match self.memberships.answered(now, answer.query, answer.message.as_deref()) {
+                Some(Change::Joined(mgid, group)) => self.joined(now, mgid, group)?,
+                Some(Change::Refused(mgid, status)) => self.refused(mgid, status),
+                None => {}
+            }
+        }
+        while let Some((query, request)) = self.memberships.poll_request(now) {
+            self.link.ask(query, &request);
+        }
+        Ok(())
+    }
+
+    fn joined(&mut self, now: Instant, mgid: Gid, group: Group) -> Result<()> {
+        if self.link.attach(mgid).is_err() {
+            // Of groups of the network beneath there are only so many.
+            self.memberships.fail(now, mgid);
+            return Ok(());
+        }
+        if mgid != memberships::broadcast() || self.told == Some(group) {
+            return Ok(());
+        }
+        self.refusal = None;
+        self.link.set_q_key(group.q_key)?;
+        let mtu = group.mtu.bytes().min(self.link.mtu()) - frame::HEADER_LEN;
+        self.tun.set_mtu(mtu).with_context(|| format!("setting the MTU of {} to {mtu}", self.name))?;
+        if self.told.replace(group).is_none_or(|told| (told.q_key, told.mtu) != (group.q_key, group.mtu)) {
+            let hardware: Vec<String> = self.link.own().to_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+            let Self { name, netdev, network: Network { own, prefix_len }, .. } = self;
+            let (q_key, mlid, hardware) = (group.q_key.0, group.mlid.0, hardware.join(":"));
+            out::print(&format!(
+                "{name}: {own}/{prefix_len} over {netdev}, MTU {mtu}, Q_Key {q_key:#06x}, MLID {mlid:#x}, hardware address {hardware}\n"
+            ))?;
+        }
+        // Neighbours that knew this address of another queue pair learn the new one.
+        self.ask(self.network.own);
+        Ok(())
+    }
+
+    /// Tells that there is no way to the neighbours: once for each status in a row.
+    fn refused(&mut self, mgid: Gid, status: Option<u16>) {
+        let Some(status) = status.filter(|_| mgid == memberships::broadcast()) else { return };
+        if self.refusal.replace(status) != Some(status) {
+            let name = &self.name;
+            out::complain(&format!(
+                "{name}: subnet administration refuses the broadcast group, status {status:#06x}; it is asked again"
+            ));
+        }
     }
 
     /// Sends what the kernel has to send.

@@ -12,6 +12,8 @@ use std::os::unix::fs::OpenOptionsExt;
 #[derive(Debug)]
 pub(super) struct Tun {
     file: File,
+    name: String,
+    socket: UdpSocket,
 }
 
 impl Tun {
@@ -25,19 +27,27 @@ impl Tun {
         let socket =
             UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).or_else(|_| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)))?;
         let mask = Ipv4Addr::from_bits(u32::MAX.checked_shl(32 - u32::from(prefix_len)).unwrap_or(0));
-        request.ifr_ifru.ifru_mtu = c_int::try_from(mtu).unwrap_or(c_int::MAX);
-        call(&socket, libc::SIOCSIFMTU as _, &mut request)?;
+        let new = Self { file, name: name.to_owned(), socket };
+        new.set_mtu(mtu)?;
+        let socket = &new.socket;
         for (number, value) in [(libc::SIOCSIFADDR, address), (libc::SIOCSIFNETMASK, mask)] {
             request.ifr_ifru.ifru_addr = sockaddr(value);
-            call(&socket, number as _, &mut request)?;
+            call(socket, number as _, &mut request)?;
         }
-        call(&socket, libc::SIOCGIFFLAGS as _, &mut request)?;
+        call(socket, libc::SIOCGIFFLAGS as _, &mut request)?;
         // SAFETY: SIOCGIFFLAGS has filled in this member.
         let flags = unsafe { request.ifr_ifru.ifru_flags };
         let up = short(libc::IFF_UP | libc::IFF_MULTICAST)?;
         request.ifr_ifru.ifru_flags = flags | up;
-        call(&socket, libc::SIOCSIFFLAGS as _, &mut request)?;
-        Ok(Self { file })
+        call(socket, libc::SIOCSIFFLAGS as _, &mut request)?;
+        Ok(new)
+    }
+
+    /// Sets the MTU.
+    pub(super) fn set_mtu(&self, mtu: usize) -> Result<()> {
+        let mut request = request(&self.name)?;
+        request.ifr_ifru.ifru_mtu = c_int::try_from(mtu).unwrap_or(c_int::MAX);
+        call(&self.socket, libc::SIOCSIFMTU as _, &mut request)
     }
 
     /// Reads a packet that the kernel sends; `WouldBlock` if there is none.

@@ -169,9 +169,7 @@ impl<C> MadPort<C> {
         let mut transaction_id = header.transaction_id;
         if !is_response {
             transaction_id = u64::from(agent.0) << 32 | transaction_id & 0xFFFF_FFFF;
-            if let Some(bytes) = outgoing.message.get_mut(8..16) {
-                bytes.copy_from_slice(&transaction_id.to_be_bytes());
-            }
+            Mad::put_transaction_id(&mut outgoing.message, transaction_id);
         }
         let first = first_datagram(&outgoing.message);
         let rmpp = Rmpp::of(&first);

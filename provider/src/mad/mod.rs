@@ -267,7 +267,8 @@ impl MadHandler for Mads {
         let Some(device) = self.device.upgrade() else { return };
         let mut state = lock(&self.state);
         let State { port, fabric, .. } = &mut *state;
-        Fabric::follow(fabric, &device, now, port, NO_HEADER);
+        // Nothing of this process asks subnet administration.
+        let _ = Fabric::follow(fabric, &device, now, port, NO_HEADER);
         state.set_roles(None);
         state.pump(&device, work);
     }

@@ -1,7 +1,7 @@
 //! Handler of management datagrams for a process whose programs have no agents: it answers for the port.
 
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use urxe_engine::Instant;
 use urxe_engine::mad::perf::{self, Performance};
@@ -9,10 +9,10 @@ use urxe_engine::mad::{Address, Delivery, MadPort};
 use urxe_wire::Psn;
 use urxe_wire::mad::{MAD_LEN, Mad};
 
-use super::{Fabric, count_refusal, destination, lid_of_node};
+use super::{AdministrationClient, Answer, Fabric, count_refusal, destination, lid_of_node};
 use crate::device::{Device, TxContext};
 use crate::gsi::{self, MadHandler};
-use crate::lock;
+use crate::{clock, lock};
 
 /// The port's part in its subnet, and its performance counters: those of this process.
 ///
@@ -21,6 +21,7 @@ use crate::lock;
 pub struct PortAgent {
     device: Weak<Device>,
     state: Mutex<State>,
+    client: Arc<dyn AdministrationClient>,
 }
 
 #[derive(Debug, Default)]
@@ -29,15 +30,43 @@ struct State {
     fabric: Option<Fabric<()>>,
     performance: Performance,
     psn: Psn,
+    /// Answers that a subnet which is gone has left.
+    left: Vec<Answer>,
 }
 
 impl PortAgent {
-    /// Has the device bring management datagrams to a new handler.
-    pub fn start(device: &Arc<Device>) {
+    /// Has the device bring management datagrams to a new handler. The client hears answers to what it
+    /// [asks](Self::ask).
+    pub fn start(device: &Arc<Device>, client: Arc<dyn AdministrationClient>) -> Arc<Self> {
         let mut state = State::default();
         state.fabric = Fabric::new(device, &mut state.port, ());
         device.set_mad_timer(state.poll_timeout());
-        device.set_mads(Some(Arc::new(Self { device: Arc::downgrade(device), state: Mutex::new(state) })));
+        let new = Arc::new(Self { device: Arc::downgrade(device), state: Mutex::new(state), client });
+        device.set_mads(Some(new.clone()));
+        new
+    }
+
+    /// Sends a request to subnet administration; the client is told the answer, with this number.
+    pub fn ask(&self, query: u32, request: &[u8; MAD_LEN]) {
+        let Some(device) = self.device.upgrade() else {
+            return self.client.answered(Answer { query, message: None });
+        };
+        let mut state = lock(&self.state);
+        let (now, State { port, fabric, left, .. }) = (clock::now(), &mut *state);
+        match fabric {
+            Some(fabric) => fabric.ask(&device, now, port, query, request),
+            None => left.push(Answer { query, message: None }),
+        }
+        device.with_work(|work| state.pump(&device, work, now));
+        self.tell(state);
+    }
+
+    /// Gives the client its answers, with the lock released.
+    fn tell(&self, mut state: MutexGuard<'_, State>) {
+        let mut answers = std::mem::take(&mut state.left);
+        answers.extend(state.fabric.iter_mut().flat_map(Fabric::take_answers));
+        drop(state);
+        answers.into_iter().for_each(|answer| self.client.answered(answer));
     }
 }
 
@@ -106,14 +135,16 @@ impl MadHandler for PortAgent {
             count_refusal(&device, refusal);
         }
         state.pump(&device, work, now);
+        self.tell(state);
     }
 
     fn port_changed(&self, work: &mut TxContext, now: Instant) {
         let Some(device) = self.device.upgrade() else { return };
         let mut state = lock(&self.state);
-        let State { port, fabric, .. } = &mut *state;
-        Fabric::follow(fabric, &device, now, port, ());
+        let State { port, fabric, left, .. } = &mut *state;
+        left.extend(Fabric::follow(fabric, &device, now, port, ()));
         state.pump(&device, work, now);
+        self.tell(state);
     }
 
     fn handle_timeout(&self, now: Instant) {
@@ -124,5 +155,6 @@ impl MadHandler for PortAgent {
             fabric.handle_timeout(&device, now);
         }
         device.with_work(|work| state.pump(&device, work, now));
+        self.tell(state);
     }
 }

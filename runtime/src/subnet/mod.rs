@@ -9,10 +9,12 @@
 mod agent;
 mod config;
 mod nodes;
+mod queries;
 mod sm_watch;
 
 pub use agent::PortAgent;
 pub use nodes::{lid_of_node, node_gid};
+pub use queries::{AdministrationClient, Answer};
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -23,6 +25,7 @@ use urxe_engine::mad::{Address, AgentId, Claim, MadPort, Outgoing, Refusal};
 use urxe_engine::subnet::{self, Event, Output, Subnet};
 use urxe_net::{Destination, Interface, Membership, PortLids, issm};
 use urxe_wire::mad::subnet_vendor::is_announcement;
+use urxe_wire::mad::topology::Switch;
 use urxe_wire::mad::{MAD_LEN, Mad, sa, smp};
 use urxe_wire::{Gid, Lid, Psn, Qpn};
 
@@ -30,6 +33,7 @@ use crate::device::{Device, TxContext};
 use crate::event::EventType;
 use crate::{clock, gsi};
 use config::config;
+use queries::Queries;
 use sm_watch::SmWatch;
 
 /// Multicast group of announcements: of administrative scope (RFC 2365), and they do not leave the link.
@@ -39,6 +43,8 @@ const ONE_LINK: u8 = 1;
 const AGAIN: Duration = Duration::from_secs(1);
 /// How often a request of the port's own is sent again.
 const RETRIES: u32 = 3;
+/// How long subnet administration has for an answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The subnet, and the agent by which it sends messages of its own. `C` is what agents of the process give along with
 /// messages ([`Outgoing::context`]).
@@ -54,6 +60,7 @@ pub struct Fabric<C> {
     look_at: Option<Instant>,
     sm_watch: SmWatch,
     membership: Option<Arc<Membership>>,
+    queries: Queries,
     context: C,
 }
 
@@ -100,6 +107,7 @@ impl<C: Clone> Fabric<C> {
             look_at: Some(now),
             sm_watch: SmWatch::default(),
             membership,
+            queries: Queries::default(),
             context,
         };
         new.administrate(port, 0);
@@ -107,8 +115,14 @@ impl<C: Clone> Fabric<C> {
     }
 
     /// Follows the interface, and who owns its address. The subnet begins when the port has got a LID, and ends when it has none
-    /// any more.
-    pub fn follow(fabric: &mut Option<Self>, device: &Device, now: Instant, port: &mut MadPort<C>, context: C) {
+    /// any more: returns what was asked of it then.
+    pub fn follow(
+        fabric: &mut Option<Self>,
+        device: &Device,
+        now: Instant,
+        port: &mut MadPort<C>,
+        context: C,
+    ) -> Vec<Answer> {
         let has_subnet = has_subnet(&device.net().interface());
         match fabric {
             Some(known) if has_subnet => known.look(device, now),
@@ -119,15 +133,18 @@ impl<C: Clone> Fabric<C> {
                 }
             }
             Some(_) => {
-                if let Some(gone) = fabric.take() {
+                if let Some(mut gone) = fabric.take() {
                     port.unregister(gone.agent);
                     device.net().free_qpn(Qpn::new(gone.agent.0));
                     device.net().lids().assign(None);
                     device.raise_port_event(EventType::LidChange);
+                    gone.queries.give_up();
+                    return gone.take_answers();
                 }
             }
             None => {}
         }
+        Vec::new()
     }
 
     /// Leaves methods of subnet administration to programs of this process. A program that answers questions does all of it.
@@ -137,6 +154,7 @@ impl<C: Clone> Fabric<C> {
             return;
         }
         port.unregister(self.agent);
+        self.queries.give_up();
         let claim = Claim { class: Mad::CLASS_SUBN_ADM, version: sa::VERSION, oui: [0; 3], methods };
         self.methods = methods;
         if port.register(self.agent, Some(claim), true).is_err() {
@@ -253,8 +271,38 @@ impl<C: Clone> Fabric<C> {
         })
     }
 
+    /// Asks subnet administration for a client of this process. The answer, or that there is none, is among
+    /// [`take_answers`](Self::take_answers), with this number.
+    pub fn ask(
+        &mut self,
+        device: &Device,
+        now: Instant,
+        port: &mut MadPort<C>,
+        query: u32,
+        request: &[u8; MAD_LEN],
+    ) {
+        let lid = self.subnet.sm_lid();
+        let own = self.address(device, self.interface.lid(), Qpn::GSI);
+        let to = match Switch::of(lid) {
+            Some(_) => own.map(|own| Address { remote: node_gid(lid), ..own }),
+            None => self.address(device, lid, Qpn::GSI),
+        };
+        let mut message = request.to_vec();
+        Mad::put_transaction_id(&mut message, Queries::transaction_id(query));
+        let (timeout, context) = (Some(ANSWER_TIMEOUT), self.context.clone());
+        let outgoing = to.map(|to| Outgoing { to, message, timeout, retries: RETRIES, context });
+        let is_sent = outgoing.is_some_and(|outgoing| port.send(now, self.agent, outgoing).is_ok());
+        self.queries.asked(query, is_sent);
+    }
+
+    /// Answers of subnet administration to clients of this process.
+    pub fn take_answers(&mut self) -> Vec<Answer> {
+        self.queries.take_answers()
+    }
+
     /// Takes a message for the subnet's own agent.
     pub fn deliver(&mut self, device: &Device, now: Instant, from: &Address, message: Vec<u8>) {
+        let Some(message) = self.queries.answered(message) else { return };
         let lid = self.lid(device, &from.remote);
         // Of other hosts nothing is taken.
         if lid == self.interface.lid() {
@@ -267,8 +315,11 @@ impl<C: Clone> Fabric<C> {
 
     /// Takes note that nobody has answered a message of the subnet's own agent.
     pub fn time_out(&mut self, header: &[u8; Mad::LEN]) {
-        if let Some(header) = Mad::parse(header).filter(|header| header.method == Mad::METHOD_REPORT) {
+        let Some(header) = Mad::parse(header) else { return };
+        if header.method == Mad::METHOD_REPORT {
             self.subnet.report_timed_out(header.transaction_id);
+        } else {
+            self.queries.timed_out(&header);
         }
     }
 

@@ -164,6 +164,13 @@ impl Mad {
         })
     }
 
+    /// Replaces the transaction id in the header at the start of a message.
+    pub fn put_transaction_id(message: &mut [u8], transaction_id: u64) {
+        if let Some(bytes) = message.get_mut(8..16) {
+            bytes.copy_from_slice(&transaction_id.to_be_bytes());
+        }
+    }
+
     /// Writes the header at the start of a datagram.
     pub fn put(&self, datagram: &mut [u8; MAD_LEN]) {
         if let Some(start) = datagram.first_chunk_mut() {

@@ -2,6 +2,7 @@
 
 use super::field::Field;
 use super::node::{node_info, port_info, sm_info, switch_info};
+use super::{MAD_LEN, Mad};
 use crate::numbered::numbered;
 
 /// Start of the first record in a datagram.
@@ -348,9 +349,46 @@ impl Record {
     }
 }
 
+/// Builds a request about a record, with the components of `wanted` that `mask` names.
+#[must_use]
+pub fn request(method: u8, record: Record, mask: u64, wanted: &[u8]) -> [u8; MAD_LEN] {
+    let mut datagram = [0; MAD_LEN];
+    Mad::new(Mad::CLASS_SUBN_ADM, VERSION, method, record as u16).put(&mut datagram);
+    COMPONENT_MASK.put(&mut datagram, mask);
+    for (to, from) in datagram.iter_mut().skip(DATA).zip(wanted) {
+        *to = *from;
+    }
+    datagram
+}
+
+/// Reads the response to a `Get()`, a `Set()` or a `Delete()`: the record.
+///
+/// # Errors
+/// The status of a request that is refused. A message without a header is as good as one that is invalid.
+pub fn response(message: &[u8]) -> Result<&[u8], u16> {
+    let header = message.first_chunk().and_then(Mad::parse).ok_or(STATUS_INVALID)?;
+    if header.status == 0 { message.get(DATA..).ok_or(STATUS_INVALID) } else { Err(header.status) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn requests_and_responses() {
+        let mut wanted = [0; 52];
+        member::MLID.put(&mut wanted, 0xC007);
+        let mut datagram = request(Mad::METHOD_SET, Record::Member, member::JOIN, &wanted);
+        assert_eq!((&datagram[1..4], datagram[17]), (&[3, 2, 2][..], 0x38));
+        assert_eq!(COMPONENT_MASK.get(&datagram), member::JOIN);
+        assert_eq!(response(&datagram).map(|record| member::MLID.get(record)), Ok(0xC007));
+        datagram[4] = 3;
+        assert_eq!(response(&datagram), Err(STATUS_NO_RECORDS));
+        assert_eq!(response(&datagram[..DATA - 1]), Err(STATUS_NO_RECORDS));
+        datagram[4] = 0;
+        assert_eq!(response(&datagram[..DATA - 1]), Err(STATUS_INVALID));
+        assert_eq!(response(&[]), Err(STATUS_INVALID));
+    }
 
     #[test]
     fn components_lie_within_their_records() {
@@ -361,7 +399,7 @@ mod tests {
             for field in record.components() {
                 assert!(field.end() <= record.len(), "{field:?} of {record:?}");
             }
-            assert!(record.distance() >= record.len() && record.distance() + DATA <= super::super::MAD_LEN);
+            assert!(record.distance() >= record.len() && record.distance() + DATA <= MAD_LEN);
         }
     }
 
