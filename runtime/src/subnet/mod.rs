@@ -64,9 +64,13 @@ pub struct Fabric<C> {
     context: C,
 }
 
-/// Methods that subnet administration answers.
-const ADMINISTRATION: u128 =
-    1 << Mad::METHOD_GET | 1 << Mad::METHOD_SET | 1 << sa::METHOD_GET_TABLE | 1 << sa::METHOD_DELETE;
+/// Methods that subnet administration answers: all requests of its class (IBA 15.2.2), to say of some that it does not support them.
+const ADMINISTRATION: u128 = 1 << Mad::METHOD_GET
+    | 1 << Mad::METHOD_SET
+    | 1 << sa::METHOD_GET_TABLE
+    | 1 << sa::METHOD_GET_TRACE_TABLE
+    | 1 << sa::METHOD_GET_MULTI
+    | 1 << sa::METHOD_DELETE;
 
 /// Methods that an agent takes of requests to subnet administration.
 #[must_use]

@@ -18,6 +18,10 @@ pub const COMPONENT_MASK: Field = Field::bytes(48, 8);
 
 /// `GetTable()` (IBA 15.2.2).
 pub const METHOD_GET_TABLE: u8 = 0x12;
+/// `GetTraceTable()` (IBA 15.2.2).
+pub const METHOD_GET_TRACE_TABLE: u8 = 0x13;
+/// `GetMulti()` (IBA 15.2.2).
+pub const METHOD_GET_MULTI: u8 = 0x14;
 /// `Delete()` (IBA 15.2.2).
 pub const METHOD_DELETE: u8 = 0x15;
 
@@ -29,6 +33,8 @@ pub const STATUS_INVALID: u16 = 0x0200;
 pub const STATUS_NO_RECORDS: u16 = 0x0300;
 /// Status: more than one record matches a `Get()`.
 pub const STATUS_TOO_MANY_RECORDS: u16 = 0x0400;
+/// Status: a GID is of no port.
+pub const STATUS_INVALID_GID: u16 = 0x0500;
 /// Status: components are missing.
 pub const STATUS_INSUFFICIENT_COMPONENTS: u16 = 0x0600;
 
@@ -38,6 +44,8 @@ pub const CLASS_PORT_INFO: u16 = 0x01;
 pub const NOTICE: u16 = 0x02;
 /// Attribute id of `InformInfo`, which is no record.
 pub const INFORM_INFO: u16 = 0x03;
+/// Attribute id of `MultiPathRecord`, which is in requests only: answers have [`Record::Path`].
+pub const MULTI_PATH: u16 = 0x3A;
 
 numbered! {
     /// Attribute ids of records (IBA 15.2.5).
@@ -182,8 +190,33 @@ pub mod path {
     ];
     /// Bit of a mask: the source, by GID or by LID.
     pub const HAS_SOURCE: u64 = 1 << 3 | 1 << 5;
+    /// Bits of a mask: both ends, by GID.
+    pub const ENDS: u64 = 0b11 << 2;
     /// Selectors with their values, and the bits of a mask that both have.
     pub const SELECTED: [(u64, (Field, Field)); 3] = [(0b11 << 16, MTU), (0b11 << 18, RATE), (0b11 << 20, LIFE_TIME)];
+}
+
+/// `MultiPathRecord` (IBA 15.2.5.20): paths between each of some sources and each of some destinations.
+pub mod multi_path {
+    use super::{Field, path};
+
+    /// `SGIDCount`
+    pub const SOURCES: Field = Field::bytes(15, 1);
+    /// `DGIDCount`
+    pub const DESTINATIONS: Field = Field::bytes(16, 1);
+    /// Start of the GIDs: those of sources, then those of destinations.
+    pub const GIDS: usize = 24;
+    /// Bits of a mask that every request has: both counts.
+    pub const NEEDED: u64 = 1 << 19 | 1 << 20;
+    /// Components that a path has as well: the first bit of a mask, the number of bits, the first bit of a mask for paths, and
+    /// fields here and there.
+    pub const OF_PATH: [(u32, u32, u32, Field, Field); 5] = [
+        (7, 1, 13, Field::bytes(6, 2), path::P_KEY),
+        (9, 1, 15, Field::bits(8, 12, 4), path::SL),
+        (10, 2, 16, Field::bytes(10, 1), Field::bytes(54, 1)),
+        (12, 2, 18, Field::bytes(11, 1), Field::bytes(55, 1)),
+        (14, 2, 20, Field::bytes(12, 1), Field::bytes(56, 1)),
+    ];
 }
 
 /// `MCMemberRecord` (IBA 15.2.5.17).
@@ -265,8 +298,8 @@ pub mod service {
     pub(super) const FIELDS: [Field; 7] = [ID, GID, P_KEY, RESERVED, LEASE, Field::bytes(32, 16), NAME];
     /// Fields that tell records apart.
     pub const IDENTITY: [Field; 3] = [ID, GID, P_KEY];
-    /// Bits of a mask: service id, GID and P_Key, which a registration needs.
-    pub const NEEDED: u64 = 0b111;
+    /// Bits of a mask: service id and GID, which a registration needs.
+    pub const NEEDED: u64 = 0b011;
 }
 
 /// `InformInfo` (IBA 13.4.8.3).

@@ -98,7 +98,8 @@ impl Administration {
 
 /// The response to a request: one record, or a table of them in segments.
 fn response(message: &[u8], header: &Mad, result: &Result<Vec<Vec<u8>>, Failure>, distance: usize) -> Vec<u8> {
-    let is_table = header.method == sa::METHOD_GET_TABLE;
+    let is_table =
+        matches!(header.method, sa::METHOD_GET_TABLE | sa::METHOD_GET_MULTI | sa::METHOD_GET_TRACE_TABLE);
     let records = result.as_ref().map_or(&[][..], Vec::as_slice);
     let len = sa::DATA + records.len() * distance;
     let mut response = vec![0; if is_table { len } else { len.max(MAD_LEN) }];
@@ -136,8 +137,10 @@ impl Subnet {
         let wanted = message.get(sa::DATA..).ok_or(Refusal::Malformed)?;
         let request = Request { header, mask: sa::COMPONENT_MASK.get(message), wanted };
         let record = Record::new(header.attribute_id);
-        let is_known =
-            matches!(header.method, Mad::METHOD_GET | Mad::METHOD_SET | sa::METHOD_GET_TABLE | sa::METHOD_DELETE);
+        let is_known = matches!(
+            header.method,
+            Mad::METHOD_GET | Mad::METHOD_SET | sa::METHOD_GET_TABLE | sa::METHOD_GET_MULTI | sa::METHOD_DELETE
+        );
         if !is_known {
             let response = response(message, &header, &Err(Mad::STATUS_BAD_METHOD), 0);
             self.put(Output::Message(*from, response, None));
@@ -153,6 +156,10 @@ impl Subnet {
             (None, Mad::METHOD_SET) if header.attribute_id == sa::INFORM_INFO => {
                 distance = 40;
                 self.subscribe(from, &request)
+            }
+            (None, sa::METHOD_GET_MULTI) if header.attribute_id == sa::MULTI_PATH => {
+                distance = Record::Path.distance();
+                self.multi_paths(&request)
             }
             (Some(Record::Member), Mad::METHOD_SET) => self.join(now, &request),
             (Some(Record::Member), sa::METHOD_DELETE) => self.leave(now, &request),

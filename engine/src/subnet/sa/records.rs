@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use urxe_wire::mad::field::Field;
 use urxe_wire::mad::node::{port_info, sm_info};
-use urxe_wire::mad::sa::{self, ATTRIBUTE, Record, TABLE, link, path};
+use urxe_wire::mad::sa::{self, ATTRIBUTE, Record, TABLE, link, multi_path, path};
 use urxe_wire::mad::topology::Switch;
 use urxe_wire::{Guid, Lid, PKey};
 
@@ -206,6 +206,36 @@ impl Subnet {
         for source in sources {
             let all = ends.iter().map(|end| self.path(source, end));
             paths.extend(all.filter(|found| Record::Path.matches(mask, wanted, found) && selects(mask, wanted, found)));
+        }
+        Ok(paths)
+    }
+
+    /// Paths from each source of a request to each of its destinations.
+    pub(super) fn multi_paths(&self, request: &Request<'_>) -> Result<Vec<Vec<u8>>, Failure> {
+        let Request { header, mask, wanted } = *request;
+        let count = |field: Field| usize::try_from(field.get(wanted)).unwrap_or_default();
+        let (sources, destinations) = (count(multi_path::SOURCES), count(multi_path::DESTINATIONS));
+        if mask & multi_path::NEEDED != multi_path::NEEDED || sources == 0 || destinations == 0 {
+            return Err(sa::STATUS_INSUFFICIENT_COMPONENTS);
+        }
+        let (gids, _) = wanted.get(multi_path::GIDS..).unwrap_or_default().as_chunks::<16>();
+        let gids = gids.get(..sources + destinations).ok_or(sa::STATUS_INVALID)?;
+        let ends = self.ends();
+        if !gids.iter().all(|gid| ends.iter().any(|end| end.gid == *gid)) {
+            return Err(sa::STATUS_INVALID_GID);
+        }
+        let mut pattern = vec![0; Record::Path.len()];
+        let mut of_path = path::ENDS;
+        for (from, bits, to, here, there) in multi_path::OF_PATH {
+            there.put(&mut pattern, here.get(wanted));
+            of_path |= (mask >> from & ((1 << bits) - 1)) << to;
+        }
+        let (sources, destinations) = gids.split_at(sources);
+        let mut paths = Vec::new();
+        for (source, destination) in sources.iter().flat_map(|one| destinations.iter().map(move |other| (one, other))) {
+            path::SGID.put_slice(&mut pattern, source);
+            path::DGID.put_slice(&mut pattern, destination);
+            paths.extend(self.paths(&Request { header, mask: of_path, wanted: &pattern })?);
         }
         Ok(paths)
     }

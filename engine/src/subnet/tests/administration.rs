@@ -34,6 +34,48 @@ fn paths_nodes_and_ports() {
 }
 
 #[test]
+fn paths_between_several_ends() {
+    let mut net = Net::new(&[SOLO, PEER, FAR]);
+    let multi = sa::METHOD_GET_MULTI;
+    let wanted = |sources: &[Lid], destinations: &[Lid]| {
+        let mut wanted = vec![0; sa::multi_path::GIDS];
+        sa::multi_path::SOURCES.put(&mut wanted, sources.len() as u64);
+        sa::multi_path::DESTINATIONS.put(&mut wanted, destinations.len() as u64);
+        for lid in sources.iter().chain(destinations) {
+            wanted.extend(gid_of(*lid));
+        }
+        wanted
+    };
+    let needed = sa::multi_path::NEEDED;
+    let found = net.administer(multi, sa::MULTI_PATH, needed, &wanted(&[SOLO, PEER], &[FAR, SOLO])).unwrap();
+    let ends: Vec<_> = found.iter().map(|found| (path::SLID.get(found), path::DLID.get(found))).collect();
+    assert_eq!(ends, [(1, FAR.0.into()), (1, 1), (2, FAR.0.into()), (2, 1)]);
+    // MTU: exactly 1024, and less than 4096 is no path; exactly 4096 is.
+    for (mtu, count) in [(0x83, 0), (0x45, 0), (0x85, 1)] {
+        let mut asked = wanted(&[SOLO], &[PEER]);
+        asked[10] = mtu;
+        let found = net.administer(multi, sa::MULTI_PATH, needed | 0b11 << 10, &asked).unwrap();
+        assert_eq!(found.len(), count, "{mtu:#x}");
+    }
+    for (mask, asked, refused) in [
+        (1 << 19, wanted(&[SOLO], &[PEER]), sa::STATUS_INSUFFICIENT_COMPONENTS),
+        (needed, wanted(&[SOLO], &[]), sa::STATUS_INSUFFICIENT_COMPONENTS),
+        (needed, wanted(&[SOLO], &[Lid(9)]), sa::STATUS_INVALID_GID),
+    ] {
+        assert_eq!(net.administer(multi, sa::MULTI_PATH, mask, &asked), Err(refused));
+    }
+    let mut lies = wanted(&[SOLO], &[PEER]);
+    for count in [12, 0xFF] {
+        sa::multi_path::DESTINATIONS.put(&mut lies, count);
+        assert_eq!(net.administer(multi, sa::MULTI_PATH, needed, &lies), Err(sa::STATUS_INVALID));
+    }
+    assert_eq!(net.administer(GET, sa::MULTI_PATH, needed, &lies), Err(Mad::STATUS_BAD_METHOD_ATTRIBUTE));
+    assert_eq!(net.administer(multi, Record::Path as u16, 0, &[]), Err(Mad::STATUS_BAD_METHOD_ATTRIBUTE));
+    // Not supported, and said so.
+    assert_eq!(net.administer(sa::METHOD_GET_TRACE_TABLE, 0x39, 0, &[]), Err(Mad::STATUS_BAD_METHOD));
+}
+
+#[test]
 fn groups_are_made_joined_told_and_left() {
     let mut net = Net::new(&[SOLO, PEER]);
     let gid = gid_of(SOLO);

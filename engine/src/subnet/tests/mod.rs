@@ -205,7 +205,7 @@ impl Net {
         if header.status != 0 {
             return Err(header.status);
         }
-        if method != sa::METHOD_GET_TABLE {
+        if !matches!(method, sa::METHOD_GET_TABLE | sa::METHOD_GET_MULTI) {
             return Ok(vec![answer[sa::DATA..].to_vec()]);
         }
         assert_eq!(answer[24..27], [1, Rmpp::DATA, 0xF9]);
