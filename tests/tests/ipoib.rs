@@ -5,10 +5,15 @@ use urxe_tests::{Capture, Host, Process, Subnet, TIMEOUT, artifacts, wait_until}
 
 /// An interface of a host, up.
 fn up(host: &Host, address: &str) -> Result<Process> {
+    up_with(host, &[address])
+}
+
+/// An interface with several addresses.
+fn up_with(host: &Host, addresses: &[&str]) -> Result<Process> {
     let urxe = artifacts::urxe()?;
     let mut process = host.start({
         let mut command = host.command(urxe);
-        command.args(["ipoib", "up", "ib0", address]);
+        command.args(["ipoib", "up", "ib0"]).args(addresses);
         command
     })?;
     wait_until("ib0 is up", || {
@@ -78,6 +83,66 @@ fn two_hosts_ping_each_other() -> Result<()> {
     ping(a, "192.0.2.2", "56")?;
     down(a, first)?;
     down(b, second)
+}
+
+/// IPv6: neighbours are discovered by addresses of the link and by others, and groups of IPv6 are joined.
+#[test]
+fn two_hosts_ping_each_other_by_ipv6() -> Result<()> {
+    // IPv6 needs an MTU of 1280.
+    let subnet = Subnet::linked_at(4200)?;
+    let (a, b) = (subnet.server(), subnet.client());
+    let first = up_with(a, &["192.0.2.1/24", "2001:db8::1/64"])?;
+    let second = up_with(b, &["192.0.2.2/24", "2001:db8::2/64"])?;
+    for (from, to) in [(a, "2001:db8::2"), (b, "2001:db8::1"), (a, "fe80::200:5efe:a4d:2%ib0")] {
+        finds(from, to)?;
+        for bytes in ["56", "4000", "9000"] {
+            ping(from, to, bytes)?;
+        }
+    }
+    ping(a, "192.0.2.2", "56")?;
+    let both = ["fe80::200:5efe:a4d:1", "fe80::200:5efe:a4d:2"];
+    // All nodes, and those that are solicited for an address.
+    for (group, wanted) in [
+        ("ff12:601b:ffff::1", &both[..]),
+        ("ff12:601b:ffff::1:ff00:1", &both[..1]),
+        ("ff12:601b:ffff::1:ff4d:2", &both[1..]),
+    ] {
+        wait_until(&format!("{wanted:?} in {group}"), || Ok(members(a, &subnet, group)? == wanted))?;
+    }
+    // A group that a program joins: an answer comes from there.
+    let script = "import socket, struct
+member = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+member.bind(('', 7003))
+index = socket.if_nametoindex('ib0')
+member.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_JOIN_GROUP, socket.inet_pton(socket.AF_INET6, 'ff02::7:7') + struct.pack('@I', index))
+print(member.recv(100).decode())";
+    let member = b.spawn("/usr/bin/python3", &["-c", script])?;
+    wait_until("the port has joined the group", || Ok(members(a, &subnet, "ff12:601b:ffff::7:7")? == both[1..]))?;
+    let script = "import socket
+speaker = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+speaker.sendto(b'everybody', ('ff02::7:7', 7003, 0, socket.if_nametoindex('ib0')))";
+    a.run("/usr/bin/python3", &["-c", script])?.success()?;
+    let said = member.finish(TIMEOUT)?.success()?;
+    ensure!(said.stdout == "everybody\n", "{said}");
+    // Another queue pair at the same addresses: who knew the old one learns.
+    down(b, second)?;
+    let second = up_with(b, &["192.0.2.2/24", "2001:db8::2/64"])?;
+    finds(a, "2001:db8::2")?;
+    ping(a, "2001:db8::2", "56")?;
+    down(a, first)?;
+    down(b, second)
+}
+
+/// Over an interface of 1500 bytes there is no IPv6: who asks for it is told.
+#[test]
+fn ipv6_needs_a_larger_mtu() -> Result<()> {
+    let subnet = Subnet::linked()?;
+    let host = subnet.server();
+    let mut command = host.command(artifacts::urxe()?);
+    command.args(["ipoib", "up", "ib0", "192.0.2.1/24", "2001:db8::1/64"]);
+    let said = host.start(command)?.finish(TIMEOUT)?;
+    ensure!(!said.status.success() && said.stderr.contains("IPv6 needs an MTU of 1280: this port has 1020"), "{said}");
+    Ok(())
 }
 
 /// The process of the interface owns the host's address: so it answers for the port, and for subnet administration.

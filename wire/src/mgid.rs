@@ -1,12 +1,15 @@
 //! Multicast GIDs of InfiniBand, and the IPv4 groups that their packets go to.
 
-use core::net::Ipv4Addr;
+use core::net::{Ipv4Addr, Ipv6Addr};
 
 use crate::{Gid, Lid};
 
 /// The start of MGIDs that IPoIB makes of IPv4 groups: link-local scope, its signature (RFC 4391, section 4). The P_Key
 /// follows.
 const IPOIB_IPV4: [u8; 4] = [0xFF, 0x12, 0x40, 0x1B];
+
+/// The start of MGIDs that IPoIB makes of IPv6 groups.
+const IPOIB_IPV6: [u8; 4] = [0xFF, 0x12, 0x60, 0x1B];
 
 /// The default partition, full membership.
 const DEFAULT_PKEY: [u8; 2] = [0xFF, 0xFF];
@@ -33,6 +36,15 @@ pub fn of_ipv4(group: Ipv4Addr) -> Gid {
     // The broadcast address has all bits, the others lose the four that all groups share.
     let group = if group.is_broadcast() { u32::MAX } else { group.to_bits() & GROUP_BITS };
     tail.copy_from_slice(&group.to_be_bytes());
+    Gid::new(octets)
+}
+
+/// Returns the MGID of an IPv6 group in the default partition, as IPoIB has it: it ends in the last 80 bits of the group.
+#[must_use]
+pub fn of_ipv6(group: Ipv6Addr) -> Gid {
+    let mut octets = group.octets();
+    octets[..4].copy_from_slice(&IPOIB_IPV6);
+    octets[4..6].copy_from_slice(&DEFAULT_PKEY);
     Gid::new(octets)
 }
 
@@ -101,6 +113,17 @@ mod tests {
         assert_eq!(ipv4_group(&gid("ff12:401b:ffff::f07:707")), Some(Ipv4Addr::new(239, 7, 7, 7)));
         assert_eq!(ipv4_group(&gid("ff15:401b:8001::1")), Some(Ipv4Addr::new(224, 0, 0, 1)));
         assert_eq!(ipv4_group(&of_ipv4(Ipv4Addr::BROADCAST)), Some(Ipv4Addr::new(239, 255, 255, 255)));
+    }
+
+    #[test]
+    fn groups_of_ipoib_by_ipv6() {
+        for (group, mgid) in [
+            ("ff02::1", "ff12:601b:ffff::1"),
+            ("ff02::1:ff12:3456", "ff12:601b:ffff::1:ff12:3456"),
+            ("ff3e:30:2001:db8:1:2:3:4", "ff12:601b:ffff:db8:1:2:3:4"),
+        ] {
+            assert_eq!(of_ipv6(group.parse().unwrap()), gid(mgid));
+        }
     }
 
     #[test]

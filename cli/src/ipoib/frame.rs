@@ -1,6 +1,6 @@
 //! Layouts of IPoIB: the encapsulation header, hardware addresses, ARP (RFC 4391, sections 6 and 9).
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use urxe_wire::{Gid, Qpn};
 
@@ -10,6 +10,7 @@ pub(super) const HEADER_LEN: usize = 4;
 /// Ethernet types of payloads.
 pub(super) const IPV4: u16 = 0x0800;
 pub(super) const ARP: u16 = 0x0806;
+pub(super) const IPV6: u16 = 0x86DD;
 
 /// Puts the encapsulation header in front of a packet.
 pub(super) fn encapsulate(ether_type: u16, packet: &[u8]) -> Vec<u8> {
@@ -46,7 +47,7 @@ impl HardwareAddress {
         bytes
     }
 
-    fn parse(bytes: &[u8; Self::LEN]) -> Self {
+    pub(super) fn parse(bytes: &[u8; Self::LEN]) -> Self {
         let [_, a, b, c, gid @ ..] = *bytes;
         Self { qpn: Qpn::new(u32::from_be_bytes([0, a, b, c])), gid: Gid::new(gid) }
     }
@@ -125,6 +126,14 @@ pub(super) fn ipv4_destination(packet: &[u8]) -> Option<Ipv4Addr> {
     is_whole.then(|| Ipv4Addr::new(header[16], header[17], header[18], header[19]))
 }
 
+/// Destination of an IPv6 packet that is as long as it says.
+pub(super) fn ipv6_destination(packet: &[u8]) -> Option<Ipv6Addr> {
+    let header = packet.first_chunk::<40>()?;
+    let payload = usize::from(u16::from_be_bytes([header[4], header[5]]));
+    let is_whole = header[0] >> 4 == 6 && 40 + payload <= packet.len();
+    is_whole.then(|| header.last_chunk().map(|octets: &[u8; 16]| Ipv6Addr::from(*octets))).flatten()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -176,6 +185,12 @@ mod tests {
         assert_eq!(ipv4_destination(&packet[..23]), None);
         packet[0] = 0x60;
         assert_eq!(ipv4_destination(&packet), None);
+        let mut packet = [0; 48];
+        (packet[0], packet[5], packet[24], packet[39]) = (0x60, 8, 0xFE, 7);
+        assert_eq!(ipv6_destination(&packet), Some(Ipv6Addr::new(0xFE00, 0, 0, 0, 0, 0, 0, 7)));
+        assert_eq!((ipv6_destination(&packet[..47]), ipv6_destination(&packet[..39])), (None, None));
+        packet[0] = 0x45;
+        assert_eq!(ipv6_destination(&packet), None);
         assert_eq!(decapsulate(&encapsulate(IPV4, &[1, 2])), Some((IPV4, &[1, 2][..])));
         assert_eq!(decapsulate(&[8, 0, 0]), None);
     }

@@ -195,9 +195,8 @@ impl Link {
     fn modify(&self, to: QpState, given: &[AttrMask], q_key: QKey) -> Result<()> {
         let attr = QpAttr { q_key, ..QpAttr::default() };
         let mask = given.iter().fold(AttrMask::STATE, |mask, bit| mask.with(*bit));
-        let modified = self
-            .device
-            .with_work(|work| self.qp.modify(work, |engine, io| engine.modify(io, to, mask, &attr, None)));
+        let modified =
+            self.device.with_work(|work| self.qp.modify(work, |engine, io| engine.modify(io, to, mask, &attr, None)));
         modified.map_err(|error| anyhow::anyhow!("a queue pair to {to:?}: {error:?}"))
     }
 

@@ -314,7 +314,7 @@ mod tests {
         assert_eq!(memberships.answered(now, query, Some(&none)), None);
         let (query, request) = memberships.poll_request(now).unwrap();
         assert_eq!(mask_and_group(&request).1, MAKE);
-        assert_eq!(member::Q_KEY.get(&request[sa::DATA..]), Q_KEY.0.into());
+        assert_eq!(member::Q_KEY.get(&request[sa::DATA..]), u64::from(Q_KEY.0));
         let change = memberships.answered(now, query, Some(&none));
         assert_eq!(change, Some(Change::Refused(broadcast(), Some(sa::STATUS_INSUFFICIENT_COMPONENTS))));
     }

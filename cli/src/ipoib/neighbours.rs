@@ -1,7 +1,7 @@
-//! Hardware addresses of neighbours, by their IPv4 addresses: asked for, kept for a while, asked for again.
+//! Hardware addresses of neighbours, by their IP addresses: asked for, kept for a while, asked for again.
 
 use std::collections::{HashMap, VecDeque};
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use super::frame::HardwareAddress;
@@ -25,7 +25,7 @@ pub(super) enum Step {
     /// Send a packet to a neighbour.
     Send(HardwareAddress, Vec<u8>),
     /// Ask everybody who has the address.
-    Ask(Ipv4Addr),
+    Ask(IpAddr),
 }
 
 #[derive(Debug)]
@@ -55,11 +55,11 @@ impl Neighbour {
 
 /// The neighbours of an interface.
 #[derive(Debug, Default)]
-pub(super) struct Neighbours(HashMap<Ipv4Addr, Neighbour>);
+pub(super) struct Neighbours(HashMap<IpAddr, Neighbour>);
 
 impl Neighbours {
     /// Sends a packet to a neighbour, once its address is known.
-    pub(super) fn send(&mut self, now: Instant, to: Ipv4Addr, packet: Vec<u8>) -> Vec<Step> {
+    pub(super) fn send(&mut self, now: Instant, to: IpAddr, packet: Vec<u8>) -> Vec<Step> {
         match self.0.get_mut(&to) {
             Some(Neighbour::Known { address, since, asked }) => {
                 let mut steps = vec![Step::Send(*address, packet)];
@@ -87,7 +87,7 @@ impl Neighbours {
 
     /// Learns an address that a neighbour has told. A neighbour nobody asked for is remembered if `is_for_us`: it is about to
     /// be answered.
-    pub(super) fn learn(&mut self, now: Instant, of: Ipv4Addr, address: HardwareAddress, is_for_us: bool) -> Vec<Step> {
+    pub(super) fn learn(&mut self, now: Instant, of: IpAddr, address: HardwareAddress, is_for_us: bool) -> Vec<Step> {
         let known = Neighbour::Known { address, since: now, asked: None };
         match self.0.get_mut(&of) {
             Some(neighbour) => match std::mem::replace(neighbour, known) {
@@ -133,11 +133,13 @@ impl Neighbours {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use urxe_wire::{Gid, Qpn};
 
     use super::*;
 
-    const PEER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
+    const PEER: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 2));
 
     fn hardware(qpn: u32) -> HardwareAddress {
         HardwareAddress { qpn: Qpn::new(qpn), gid: Gid::new([1; 16]) }
@@ -199,12 +201,12 @@ mod tests {
     fn strangers_do_not_fill_the_table() {
         let (mut neighbours, now) = (Neighbours::default(), Instant::now());
         for number in 0..5000 {
-            let stranger = Ipv4Addr::from_bits(0x0A00_0000 + number);
+            let stranger = Ipv4Addr::from_bits(0x0A00_0000 + number).into();
             neighbours.learn(now, stranger, hardware(number), false);
             assert!(neighbours.0.is_empty());
         }
         for number in 0..5000 {
-            neighbours.learn(now, Ipv4Addr::from_bits(0x0A00_0000 + number), hardware(number), true);
+            neighbours.learn(now, Ipv4Addr::from_bits(0x0A00_0000 + number).into(), hardware(number), true);
         }
         assert_eq!(neighbours.0.len(), MOST);
     }

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::fs::{File, OpenOptions};
 use std::io::{Error, Read, Result, Write};
 use std::mem::zeroed;
-use std::net::{Ipv4Addr, UdpSocket};
+use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
@@ -34,6 +34,8 @@ impl Tun {
             request.ifr_ifru.ifru_addr = sockaddr(value);
             call(socket, number as _, &mut request)?;
         }
+        // Its address of the link is [`add_ipv6`](Self::add_ipv6)'s. Where this cannot be set, there is one of the kernel's as well.
+        let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{name}/addr_gen_mode"), "1");
         call(socket, libc::SIOCGIFFLAGS as _, &mut request)?;
         // SAFETY: SIOCGIFFLAGS has filled in this member.
         let flags = unsafe { request.ifr_ifru.ifru_flags };
@@ -48,6 +50,21 @@ impl Tun {
         let mut request = request(&self.name)?;
         request.ifr_ifru.ifru_mtu = c_int::try_from(mtu).unwrap_or(c_int::MAX);
         call(&self.socket, libc::SIOCSIFMTU as _, &mut request)
+    }
+
+    /// Gives the device an IPv6 address: it has an MTU of 1280 at least, or none.
+    pub(super) fn add_ipv6(&self, address: Ipv6Addr, prefix_len: u8) -> Result<()> {
+        let socket =
+            UdpSocket::bind((Ipv6Addr::LOCALHOST, 0)).or_else(|_| UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)))?;
+        let mut index = request(&self.name)?;
+        call(&socket, libc::SIOCGIFINDEX as _, &mut index)?;
+        // SAFETY: SIOCGIFINDEX has filled in this member.
+        let ifr6_ifindex = unsafe { index.ifr_ifru.ifru_ifindex };
+        let ifr6_addr = libc::in6_addr { s6_addr: address.octets() };
+        let request = libc::in6_ifreq { ifr6_addr, ifr6_prefixlen: prefix_len.into(), ifr6_ifindex };
+        // SAFETY: for a socket of IPv6, this request reads an in6_ifreq.
+        let done = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFADDR as _, &raw const request) };
+        if done < 0 { Err(Error::last_os_error()) } else { Ok(()) }
     }
 
     /// Reads a packet that the kernel sends; `WouldBlock` if there is none.

@@ -277,14 +277,7 @@ impl<C: Clone> Fabric<C> {
 
     /// Asks subnet administration for a client of this process. The answer, or that there is none, is among
     /// [`take_answers`](Self::take_answers), with this number.
-    pub fn ask(
-        &mut self,
-        device: &Device,
-        now: Instant,
-        port: &mut MadPort<C>,
-        query: u32,
-        request: &[u8; MAD_LEN],
-    ) {
+    pub fn ask(&mut self, device: &Device, now: Instant, port: &mut MadPort<C>, query: u32, request: &[u8; MAD_LEN]) {
         let lid = self.subnet.sm_lid();
         let own = self.address(device, self.interface.lid(), Qpn::GSI);
         let to = match Switch::of(lid) {

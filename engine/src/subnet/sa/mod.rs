@@ -98,8 +98,7 @@ impl Administration {
 
 /// The response to a request: one record, or a table of them in segments.
 fn response(message: &[u8], header: &Mad, result: &Result<Vec<Vec<u8>>, Failure>, distance: usize) -> Vec<u8> {
-    let is_table =
-        matches!(header.method, sa::METHOD_GET_TABLE | sa::METHOD_GET_MULTI | sa::METHOD_GET_TRACE_TABLE);
+    let is_table = matches!(header.method, sa::METHOD_GET_TABLE | sa::METHOD_GET_MULTI | sa::METHOD_GET_TRACE_TABLE);
     let records = result.as_ref().map_or(&[][..], Vec::as_slice);
     let len = sa::DATA + records.len() * distance;
     let mut response = vec![0; if is_table { len } else { len.max(MAD_LEN) }];
