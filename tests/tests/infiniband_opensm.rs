@@ -209,6 +209,33 @@ fn groups_are_joined_at_opensm() -> Result<()> {
     })
 }
 
+/// rdma_cm joins its groups at opensm.
+#[test]
+fn rdma_cm_joins_at_opensm() -> Result<()> {
+    with_cable(|cable| {
+        let opensm = cable.opensm(0, &[])?;
+        cable.wait_for(0, "SUBNET UP")?;
+        // opensm lets no port join that it does not know.
+        let server = cable.spawn(1, &["ibping", "-S"])?;
+        cable.wait_for(0, "Discovered new port with GUID:0x02005efe0a4d0002")?;
+        cable.wait_for_manager(1, FIRST)?;
+        let mckey = ["mckey", "-m", "239.7.7.7", "-C", "10"];
+        let mut receiver = cable.spawn(1, &[&mckey[..], &["-b", "10.77.0.2"]].concat())?;
+        wait_until("opensm knows the group", || {
+            ensure!(receiver.is_running()?, "{}", receiver.stdout_so_far());
+            Ok(cable.say(0, &["saquery", "-g"])?.contains("MGID....................ff12:4001:ffff::f07:707\n"))
+        })?;
+        wait_until("the receiver listens", || {
+            Ok(cable.hosts[1].run("ip", &["maddress", "show", "dev", "veth0"])?.stdout.contains("239.7.7.7"))
+        })?;
+        cable.spawn(0, &[&mckey[..], &["-b", "10.77.0.1", "-s"]].concat())?.finish(TIMEOUT)?.success()?;
+        receiver.finish(TIMEOUT)?.success()?;
+        cable.check_log(0)?;
+        kill(opensm)?;
+        kill(server)
+    })
+}
+
 /// Interfaces of IPoIB join the broadcast group that opensm has made, with its Q_Key and its MTU, as soon as it manages the
 /// subnet, and ping each other; when it is gone, they join that of the built-in administration again.
 #[test]

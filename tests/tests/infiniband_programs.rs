@@ -93,16 +93,24 @@ fn rdma_cm_connects_by_gid() -> Result<()> {
     Ok(())
 }
 
+/// The port of the receiver is a member of the group that rdma_cm makes of the address, as subnet administration tells it.
 #[test]
 fn mckey_sends_to_a_group() -> Result<()> {
     let subnet = Subnet::linked()?;
-    let args = ["mckey", "-m", "239.7.7.7", "-C", "10"];
-    let receiver = subnet.spawn(subnet.server(), &[&args[..], &["-b", "10.77.0.1"]].concat())?;
-    wait_until("the receiver has joined", || {
-        Ok(subnet.server().run("ip", &["maddress", "show", "dev", "veth0"])?.stdout.contains("239.7.7.7"))
-    })?;
-    subnet.run(subnet.client(), &[&args[..], &["-b", "10.77.0.2", "-s"]].concat())?;
-    receiver.finish(TIMEOUT)?.success()?;
+    // `-p 0x0002` is RDMA_PS_IPOIB: groups of IPoIB.
+    for (space, signature) in [(&[][..], "4001"), (&["-p", "0x0002"], "401b")] {
+        let args = [&["mckey", "-m", "239.7.7.7", "-C", "10"], space].concat();
+        let receiver = subnet.spawn(subnet.server(), &[&args[..], &["-b", "10.77.0.1"]].concat())?;
+        wait_until("the receiver has joined", || {
+            Ok(subnet.server().run("ip", &["maddress", "show", "dev", "veth0"])?.stdout.contains("239.7.7.7"))
+        })?;
+        let record = format!("MGID....................ff12:{signature}:ffff::f07:707");
+        for host in [subnet.server(), subnet.client()] {
+            wait_until(&record, || Ok(subnet.run(host, &["saquery", "MCMR"])?.stdout.contains(&record)))?;
+        }
+        subnet.run(subnet.client(), &[&args[..], &["-b", "10.77.0.2", "-s"]].concat())?;
+        receiver.finish(TIMEOUT)?.success()?;
+    }
     Ok(())
 }
 

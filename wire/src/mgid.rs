@@ -1,6 +1,6 @@
 //! Multicast GIDs of InfiniBand, and the IPv4 groups that their packets go to.
 
-use core::net::{Ipv4Addr, Ipv6Addr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::{Gid, Lid};
 
@@ -10,6 +10,10 @@ const IPOIB_IPV4: [u8; 4] = [0xFF, 0x12, 0x40, 0x1B];
 
 /// The start of MGIDs that IPoIB makes of IPv6 groups.
 const IPOIB_IPV6: [u8; 4] = [0xFF, 0x12, 0x60, 0x1B];
+
+/// Place of the signature's last byte, and the value there in MGIDs of rdma_cm (`cma_set_mgid` of the kernel's cma.c).
+const SIGNATURE_END: usize = 3;
+const RDMA_CM: u8 = 0x01;
 
 /// The default partition, full membership.
 const DEFAULT_PKEY: [u8; 2] = [0xFF, 0xFF];
@@ -48,9 +52,27 @@ pub fn of_ipv6(group: Ipv6Addr) -> Gid {
     Gid::new(octets)
 }
 
+/// Returns the MGID of a group in the default partition, as IPoIB has it.
+#[must_use]
+pub fn of_ip(group: IpAddr) -> Gid {
+    match group {
+        IpAddr::V4(group) => of_ipv4(group),
+        IpAddr::V6(group) => of_ipv6(group),
+    }
+}
+
+/// Returns the MGID of a group in the default partition, as rdma_cm has it for its own datagrams: their Q_Key is another than that of
+/// IPoIB's groups.
+#[must_use]
+pub fn of_rdma_cm(group: IpAddr) -> Gid {
+    let mut octets = of_ip(group).octets();
+    octets[SIGNATURE_END] = RDMA_CM;
+    Gid::new(octets)
+}
+
 /// Returns the IPv4 group that packets to an MGID go to; `None` if `gid` is no MGID.
 ///
-/// An IPoIB MGID, of whatever scope and partition, stands for its IPv4 group, and the broadcast group for 239.255.255.255. Of others
+/// An MGID of IPoIB or of rdma_cm, of whatever scope and partition, stands for its IPv4 group, and the broadcast group for 239.255.255.255. Of others
 /// a hash chooses one of the 2^24 groups of 239.0.0.0/8.
 #[must_use]
 pub fn ipv4_group(gid: &Gid) -> Option<Ipv4Addr> {
@@ -65,11 +87,12 @@ pub fn ipv4_group(gid: &Gid) -> Option<Ipv4Addr> {
     Some(Ipv4Addr::from_bits(bits))
 }
 
-/// The last bits of an IPoIB MGID, which are those of an IPv4 group or of the broadcast address.
+/// The last bits of an MGID of IPoIB or rdma_cm, which are those of an IPv4 group or of the broadcast address.
 fn group_of_ipoib(octets: &[u8; 16]) -> Option<u32> {
     let [_, _, c, d, _, _, zeros @ .., w, x, y, z] = *octets;
     let [_, _, signature @ ..] = IPOIB_IPV4;
-    ([c, d] == signature && zeros == [0; 6]).then(|| u32::from_be_bytes([w, x, y, z]))
+    let is_signed = c == signature[0] && (d == signature[1] || d == RDMA_CM);
+    (is_signed && zeros == [0; 6]).then(|| u32::from_be_bytes([w, x, y, z]))
 }
 
 /// Returns the MLID of a group: the first for IPoIB's broadcast group, a hash for others. Several groups may
@@ -93,8 +116,6 @@ fn hash(bytes: &[u8]) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use core::net::IpAddr;
-
     use super::*;
 
     fn gid(text: &str) -> Gid {
@@ -112,6 +133,10 @@ mod tests {
         }
         assert_eq!(ipv4_group(&gid("ff12:401b:ffff::f07:707")), Some(Ipv4Addr::new(239, 7, 7, 7)));
         assert_eq!(ipv4_group(&gid("ff15:401b:8001::1")), Some(Ipv4Addr::new(224, 0, 0, 1)));
+        let of_rdma_cm = of_rdma_cm(IpAddr::from([239, 7, 7, 7]));
+        assert_eq!(of_rdma_cm, gid("ff12:4001:ffff::f07:707"));
+        assert_eq!(ipv4_group(&of_rdma_cm), Some(Ipv4Addr::new(239, 7, 7, 7)));
+        assert_eq!(super::of_rdma_cm("ff02::7".parse().unwrap()), gid("ff12:6001:ffff::7"));
         assert_eq!(ipv4_group(&of_ipv4(Ipv4Addr::BROADCAST)), Some(Ipv4Addr::new(239, 255, 255, 255)));
     }
 

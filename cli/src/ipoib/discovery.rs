@@ -113,8 +113,8 @@ impl Discovery {
         // Who looks whether anybody has the address tells none.
         let is_probe = from.is_unspecified() && kind == Kind::Solicitation;
         let is_answer_to_group = kind == Kind::Advertisement(true) && to.is_multicast();
-        let is_allowed = !is_answer_to_group && !(is_probe && address.is_some());
-        is_allowed.then_some(Self { kind, from, to, target, address })
+        let is_refused = is_answer_to_group || is_probe && address.is_some();
+        (!is_refused).then_some(Self { kind, from, to, target, address })
     }
 }
 

@@ -153,14 +153,6 @@ impl Network {
     }
 }
 
-/// MGID of a group.
-fn mgid_of(group: IpAddr) -> Gid {
-    match group {
-        IpAddr::V4(group) => mgid::of_ipv4(group),
-        IpAddr::V6(group) => mgid::of_ipv6(group),
-    }
-}
-
 /// The interface and its ends.
 struct Ipoib {
     name: String,
@@ -241,7 +233,7 @@ impl Ipoib {
     /// Joins and leaves groups as the kernel has, and those that are asked for the own addresses: a TUN device is in none of those.
     fn follow_groups(&mut self, now: Instant) {
         let solicited = self.addresses.iter().map(|address| solicited_node(address).into());
-        let mut wanted: Vec<Gid> = groups::joined(&self.name).into_iter().chain(solicited).map(mgid_of).collect();
+        let mut wanted: Vec<Gid> = groups::joined(&self.name).into_iter().chain(solicited).map(mgid::of_ip).collect();
         wanted.sort_unstable();
         wanted.dedup();
         for mgid in self.memberships.follow(now, &wanted) {
@@ -397,7 +389,7 @@ impl Ipoib {
     }
 
     fn send_to_group(&mut self, group: IpAddr, datagram: Vec<u8>) {
-        self.link.send(HardwareAddress { qpn: Qpn::MULTICAST, gid: mgid_of(group) }, datagram, true);
+        self.link.send(HardwareAddress { qpn: Qpn::MULTICAST, gid: mgid::of_ip(group) }, datagram, true);
     }
 }
 
@@ -454,7 +446,7 @@ fn discover(
         return;
     }
     let own = link.own();
-    let all_nodes = HardwareAddress { qpn: Qpn::MULTICAST, gid: mgid_of(ALL_NODES.into()) };
+    let all_nodes = HardwareAddress { qpn: Qpn::MULTICAST, gid: mgid::of_ip(ALL_NODES.into()) };
     // Without an address, the answer goes to where the question came from.
     let asker = address.or_else(|| from.gid.map(|gid| HardwareAddress { qpn: from.qpn, gid }));
     let (via, to) = if is_probe { (Some(all_nodes), ALL_NODES) } else { (asker, sender) };

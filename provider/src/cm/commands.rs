@@ -3,12 +3,11 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
-use urxe_wire::Gid;
-
 use super::address::source_towards;
 use super::channel::Channel;
-use super::event::{ConnParam, Event, Kind, Param, UdParam};
+use super::event::{ConnParam, Event, Kind, Param};
 use super::explained::out_of_turn;
+use super::groups::Request;
 use super::id::{
     IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND, Id, PortSpace, State as Phase,
 };
@@ -51,9 +50,13 @@ impl Manager {
             .map(|event| event.handle)
             .collect();
         let reported = id.events_reported;
+        let (device, local) = (id.device, id.local_gid());
+        let groups = id.groups.iter().filter_map(|group| group.mgid);
+        let left: Vec<_> = groups.filter_map(|mgid| state.ask_to_leave(device?, local, mgid)).collect();
         // Its names close sockets, nothing more.
         drop(id);
         drop(state);
+        left.iter().for_each(Request::send);
         for child in children {
             let _ = self.destroy_id(child);
         }
@@ -241,39 +244,6 @@ impl Manager {
             _ => return Err(Errno(libc::ENOSYS)),
         }
         Ok(())
-    }
-
-    /// Joins a group, which on RoCE is a matter of names only: who receives, attaches its queue pair.
-    pub(crate) fn join(&self, handle: u32, uid: u64, group: SocketAddr) -> Result<u32, Errno> {
-        let mut state = self.state();
-        let id = state.id(handle)?;
-        let index = id.device.ok_or(EINVAL)?;
-        if !matches!(id.state, Phase::AddrBound | Phase::AddrResolved) || !id.is_datagram() {
-            return Err(EINVAL);
-        }
-        let (channel, local, tos) = (Arc::clone(&id.channel), id.local_gid(), id.tos);
-        let device = state.devices.get(index).ok_or(Errno(libc::ENODEV))?;
-        let address = device.address(&local, &Gid::from(group.ip()), tos);
-        let new = state.ids.join(handle).ok_or(Errno(libc::ENOMEM))?;
-        channel.push(Event {
-            handle,
-            counted_by: new,
-            uid,
-            kind: Kind::MulticastJoin,
-            status: 0,
-            param: Param::Ud(UdParam { qp_num: 0x00FF_FFFF, qkey: UDP_QKEY, address }),
-            private_data: Vec::new(),
-            ece: (0, 0),
-        });
-        Ok(new)
-    }
-
-    /// Leaves a group; answers how many of its events the application has got.
-    pub(crate) fn leave(&self, group: u32) -> Result<u32, Errno> {
-        let mut state = self.state();
-        let (left, id) = state.ids.leave(group).ok_or(Errno(libc::ENOENT))?;
-        id.channel.extract(|event| event.counted_by == group);
-        Ok(left.events_reported)
     }
 
     /// The next event of the channel: EAGAIN if there is none.

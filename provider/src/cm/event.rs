@@ -16,6 +16,7 @@ pub(crate) enum Kind {
     Disconnected = 10,
     DeviceRemoval = 11,
     MulticastJoin = 12,
+    MulticastError = 13,
     TimewaitExit = 15,
     /// The application's own ([`rdma_write_cm_event`](super::Manager::write_event)).
     User = 18,

@@ -95,13 +95,17 @@ pub(crate) struct Id {
     pub(crate) comm: Option<CommId>,
     pub(crate) connection: Connection,
     pub(crate) events_reported: u32,
-    /// Groups joined: handle, application's name, events reported.
+    /// Groups joined, or asked for.
     pub(crate) groups: Vec<Group>,
 }
 
 pub(crate) struct Group {
     pub(crate) handle: u32,
+    /// The application's name for it.
+    pub(crate) uid: u64,
     pub(crate) events_reported: u32,
+    /// The MGID, once subnet administration has let the port join.
+    pub(crate) mgid: Option<Gid>,
 }
 
 impl Id {

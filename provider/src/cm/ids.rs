@@ -5,6 +5,8 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use urxe_wire::Gid;
+
 use super::id::{Group, Id};
 
 /// The largest handle, and so how many there can be. Small numbers, as the kernel's are: librdmacm indexes a table of as
@@ -85,12 +87,26 @@ impl Ids {
         takers.iter().filter_map(|handle| Some((*handle, self.get(*handle)?)))
     }
 
-    /// The id, which is there, joins a group. Returns the group's handle.
-    pub(super) fn join(&mut self, handle: u32) -> Option<u32> {
+    /// The id, which is there, joins a group, with the application's name for it. Returns the group's handle.
+    pub(super) fn join(&mut self, handle: u32, uid: u64) -> Option<u32> {
         let group = self.new_handle()?;
-        self.get_mut(handle)?.groups.push(Group { handle: group, events_reported: 0 });
+        self.get_mut(handle)?.groups.push(Group { handle: group, uid, events_reported: 0, mgid: None });
         self.groups.insert(group, handle);
         Some(group)
+    }
+
+    /// The id that has joined a group, with its handle.
+    pub(super) fn member(&self, group: u32) -> Option<(u32, &Id)> {
+        let handle = *self.groups.get(&group)?;
+        Some((handle, self.get(handle)?))
+    }
+
+    /// Notes the MGID of a group that an id is a member of.
+    pub(super) fn set_mgid(&mut self, group: u32, mgid: Gid) {
+        let id = self.groups.get(&group).and_then(|handle| self.all.get_mut(handle));
+        if let Some(joined) = id.and_then(|id| id.groups.iter_mut().find(|joined| joined.handle == group)) {
+            joined.mgid = Some(mgid);
+        }
     }
 
     /// Leaves a group; with the id that had joined it.
@@ -152,10 +168,13 @@ mod tests {
     fn groups_have_handles_of_their_own_and_go_with_their_id() {
         let (mut ids, id) = ids();
         let one = ids.insert(id(None)).unwrap();
-        let groups = [ids.join(one).unwrap(), ids.join(one).unwrap()];
+        let groups = [ids.join(one, 7).unwrap(), ids.join(one, 8).unwrap()];
         assert!(!groups.contains(&one) && groups[0] != groups[1]);
+        ids.set_mgid(groups[1], Gid::new([0xFF; 16]));
+        let known = ids.member(groups[1]).map(|(handle, id)| (handle, id.groups[1].uid, id.groups[1].mgid));
+        assert_eq!(known, Some((one, 8, Some(Gid::new([0xFF; 16])))));
         assert_eq!(ids.leave(groups[0]).map(|(group, _)| group.handle), Some(groups[0]));
-        assert!(ids.leave(groups[0]).is_none());
+        assert!(ids.leave(groups[0]).is_none() && ids.member(groups[0]).is_none());
         ids.given = LAST_HANDLE;
         assert_eq!(ids.insert(id(None)), Some(groups[0]), "the only one that nobody has");
         assert!(!ids.has_room() && ids.insert(id(None)).is_none());

@@ -14,6 +14,7 @@ pub(crate) mod commands;
 pub(crate) mod connect;
 pub(crate) mod event;
 mod explained;
+mod groups;
 pub(crate) mod id;
 mod ids;
 mod list;
@@ -37,12 +38,14 @@ use crate::verbs::context::SharedPort;
 use crate::verbs::lid;
 use channel::Channel;
 use event::Address;
+use groups::Query;
 use id::Id;
 use ids::Ids;
 pub(crate) use list::Listed;
 use urxe_runtime::device::TxContext;
 use urxe_runtime::fork::Generation;
 use urxe_runtime::gsi::{self, Gsi};
+use urxe_runtime::subnet::{AdministrationClient, Answer};
 use urxe_runtime::{clock, lock};
 
 const EINVAL: Errno = Errno(libc::EINVAL);
@@ -60,6 +63,9 @@ struct State {
     /// Open channels: without any, no device is needed.
     channels: usize,
     random: u64,
+    /// Requests to subnet administration that wait for their answer, by device and number, and the last number.
+    queries: HashMap<(usize, u32), Query>,
+    last_query: u32,
 }
 
 /// A device, and the connections on it.
@@ -218,6 +224,7 @@ impl Manager {
         for device in &unused {
             device.shared.port().set_gsi(None);
             device.shared.port().set_gsi_timer(None);
+            device.shared.mads().set_client(None);
         }
         drop(unused);
     }
@@ -266,7 +273,9 @@ impl Manager {
             let mut state = self.state();
             if state.devices.is_empty() {
                 for (index, device) in devices.iter().enumerate() {
-                    device.shared.port().set_gsi(Some(Arc::new(PortGsi { manager: self, index })));
+                    let gsi = Arc::new(PortGsi { manager: self, index });
+                    device.shared.mads().set_client(Some(gsi.clone()));
+                    device.shared.port().set_gsi(Some(gsi));
                 }
                 std::mem::swap(&mut state.devices, &mut devices);
             }
@@ -286,7 +295,8 @@ extern "C" fn at_exit() {
     });
 }
 
-/// Handler of a port's CM messages.
+/// Handler of a port's CM messages, and of what subnet administration answers.
+#[derive(Debug)]
 struct PortGsi {
     manager: *const Manager,
     index: usize,
@@ -323,6 +333,12 @@ impl Gsi for PortGsi {
         let mut state = self.manager().state();
         state.remove_device(self.index);
         state.pump(self.index, work);
+    }
+}
+
+impl AdministrationClient for PortGsi {
+    fn answered(&self, answer: Answer) {
+        self.manager().handle_answer(self.index, &answer);
     }
 }
 

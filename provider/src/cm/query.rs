@@ -7,7 +7,8 @@ use urxe_wire::{Gid, Lid, Mtu};
 
 use super::commands::UDP_QKEY;
 use super::event::Address;
-use super::id::{Connection, IBV_QPT_UC, Id, State as Phase};
+use super::groups::IPOIB_QKEY;
+use super::id::{Connection, IBV_QPT_UC, Id, PortSpace, State as Phase};
 use super::{Device, EINVAL, Manager};
 use crate::kernel::Errno;
 use crate::verbs::address_vector::HOP_LIMIT;
@@ -132,14 +133,18 @@ impl Manager {
         if connection.param.responder_resources > 0 {
             access |= v::IBV_ACCESS_REMOTE_READ | v::IBV_ACCESS_REMOTE_ATOMIC;
         }
-        let (local, remote, tclass) = (Id::local_gid(id), Id::remote_gid(id), id.tos);
+        let (local, remote, tclass, space) = (Id::local_gid(id), Id::remote_gid(id), id.tos, id.space);
         let device = state.devices.get(index).ok_or(Errno(libc::ENODEV))?;
         let address = device.address(&local, &remote, tclass);
         Ok(QpAttr {
             mask,
             // Before there is a connection, nobody may do anything.
             access: if connection.path_mtu == 0 { 0 } else { access },
-            qkey: if is_datagram { UDP_QKEY } else { 0 },
+            qkey: match space {
+                _ if !is_datagram => 0,
+                PortSpace::Ipoib if device.interface().link_layer().is_infiniband() => IPOIB_QKEY,
+                _ => UDP_QKEY,
+            },
             connection,
             address,
         })

@@ -13,7 +13,7 @@ mod perf;
 mod zeros;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use urxe_engine::Instant;
 use urxe_engine::mad::{Address, AgentId, Claim, Delivery, MadPort, Outgoing, SendError, perf as engine_perf};
@@ -26,7 +26,7 @@ use inbox::{Content, HEADER, Header, Inbox, Packet};
 use perf::PerfWorker;
 use urxe_runtime::device::{Device, TxContext};
 use urxe_runtime::gsi::{self, MadHandler};
-use urxe_runtime::subnet::{self, Fabric, count_refusal};
+use urxe_runtime::subnet::{self, AdministrationClient, Answer, Fabric, count_refusal};
 use urxe_runtime::{clock, lock};
 
 const EINVAL: Errno = Errno(libc::EINVAL);
@@ -44,6 +44,8 @@ pub(crate) struct Mads {
     device: Weak<Device>,
     state: Mutex<State>,
     perf: PerfWorker,
+    /// Client within the process of what [`ask`](Self::ask) asks: rdma_cm.
+    client: Mutex<Option<Arc<dyn AdministrationClient>>>,
 }
 
 #[derive(Default)]
@@ -54,6 +56,8 @@ struct State {
     random: u64,
     /// Of a port of InfiniBand.
     fabric: Option<Fabric<Header>>,
+    /// Answers that a subnet which is gone has left.
+    left: Vec<Answer>,
 }
 
 /// Place of an agent in the file that it was registered by.
@@ -72,7 +76,8 @@ impl Mads {
         let mut state = State { random, ..State::default() };
         state.fabric = Fabric::new(device, &mut state.port, NO_HEADER);
         device.set_mad_timer(state.poll_timeout());
-        let mads = Arc::new(Self { device: Arc::downgrade(device), state: Mutex::new(state), perf });
+        let (state, client) = (Mutex::new(state), Mutex::default());
+        let mads = Arc::new(Self { device: Arc::downgrade(device), state, perf, client });
         device.set_mads(Some(mads.clone()));
         mads
     }
@@ -154,6 +159,39 @@ impl Mads {
         // What goes to another process of this address goes through its owner: if that is this process, now.
         device.look();
         Ok(())
+    }
+
+    /// Sets who hears the answers to what is [asked](Self::ask).
+    pub(crate) fn set_client(&self, client: Option<Arc<dyn AdministrationClient>>) {
+        *lock(&self.client) = client;
+    }
+
+    /// Sends a request to subnet administration; the client is told the answer, with this number.
+    pub(crate) fn ask(&self, query: u32, request: &[u8; MAD_LEN]) {
+        let mut state = lock(&self.state);
+        let State { port, fabric, left, .. } = &mut *state;
+        match (self.device(), fabric) {
+            (Ok(device), Some(fabric)) => {
+                fabric.ask(&device, clock::now(), port, query, request);
+                device.with_work(|work| state.pump(&device, work));
+            }
+            _ => left.push(Answer { query, message: None }),
+        }
+        self.tell(state);
+    }
+
+    /// Gives the client its answers, with the lock released.
+    fn tell(&self, mut state: MutexGuard<'_, State>) {
+        let mut answers = std::mem::take(&mut state.left);
+        answers.extend(state.fabric.iter_mut().flat_map(Fabric::take_answers));
+        drop(state);
+        if answers.is_empty() {
+            return;
+        }
+        let client = lock(&self.client).clone();
+        if let Some(client) = client {
+            answers.into_iter().for_each(|answer| client.answered(answer));
+        }
     }
 }
 
@@ -261,16 +299,17 @@ impl MadHandler for Mads {
             count_refusal(&device, refusal);
         }
         state.pump(&device, work);
+        self.tell(state);
     }
 
     fn port_changed(&self, work: &mut TxContext, now: Instant) {
         let Some(device) = self.device.upgrade() else { return };
         let mut state = lock(&self.state);
-        let State { port, fabric, .. } = &mut *state;
-        // Nothing of this process asks subnet administration.
-        let _ = Fabric::follow(fabric, &device, now, port, NO_HEADER);
+        let State { port, fabric, left, .. } = &mut *state;
+        left.extend(Fabric::follow(fabric, &device, now, port, NO_HEADER));
         state.set_roles(None);
         state.pump(&device, work);
+        self.tell(state);
     }
 
     fn handle_timeout(&self, now: Instant) {
@@ -281,5 +320,6 @@ impl MadHandler for Mads {
             fabric.handle_timeout(&device, now);
         }
         device.with_work(|work| state.pump(&device, work));
+        self.tell(state);
     }
 }

@@ -72,7 +72,7 @@ impl<'a> Command<'a> {
         Some(Self { number: header.cmd, body, room: header.out.into() })
     }
 
-    /// Whether a message to a peer may come of it.
+    /// Whether a message to a peer, or to subnet administration, may come of it.
     pub(crate) const fn may_send(&self) -> bool {
         matches!(
             self.number,
@@ -81,6 +81,9 @@ impl<'a> Command<'a> {
                 | ucma::RDMA_USER_CM_CMD_REJECT
                 | ucma::RDMA_USER_CM_CMD_DISCONNECT
                 | ucma::RDMA_USER_CM_CMD_DESTROY_ID
+                | ucma::RDMA_USER_CM_CMD_JOIN_IP_MCAST
+                | ucma::RDMA_USER_CM_CMD_JOIN_MCAST
+                | ucma::RDMA_USER_CM_CMD_LEAVE_MCAST
         )
     }
 
