@@ -293,6 +293,22 @@ fn opensm_once() -> Result<()> {
     })
 }
 
+/// opensm's own test of subnet administrations, of the built-in one: inventory, services, events.
+#[test]
+fn osmtest() -> Result<()> {
+    with_cable(|cable| {
+        let server = cable.spawn(1, &["ibping", "-S"])?;
+        cable.wait_for_manager(0, BUILT_IN)?;
+        let [inventory, log] = ["inventory.dat", "osmtest.log"].map(|name| cable.dir.join(name));
+        for flow in ["c", "s", "e"] {
+            let words = ["osmtest", "-f", flow, "-i", text(&inventory)?, "-l", text(&log)?, "-t", "2000"];
+            // Leases of services end while it looks for them, on a busy machine.
+            wait_until(flow, || Ok(cable.say(0, &words)?.contains("\" PASS")))?;
+        }
+        kill(server)
+    })
+}
+
 /// opensm sweeps a subnet of many hosts, each of which comes while it runs: as many as `URXE_SUBNET_HOSTS` says.
 #[test]
 fn opensm_sweeps_many_hosts() -> Result<()> {

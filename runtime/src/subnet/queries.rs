@@ -61,7 +61,7 @@ impl Queries {
         None
     }
 
-    /// Nobody has answered the request with this header.
+    /// Notes that nobody has answered the request with this header.
     pub(super) fn timed_out(&mut self, header: &Mad) {
         if let Some(query) = self.of(header) {
             self.waiting.remove(&query);

@@ -9,6 +9,7 @@ use core::cmp::Reverse;
 use core::time::Duration;
 
 use urxe_wire::mad::MAD_LEN;
+use urxe_wire::mad::field::Field;
 use urxe_wire::mad::node::{notice, port_info};
 use urxe_wire::mad::sa::{self, Record, member};
 use urxe_wire::{Gid, Guid, Lid, PKey, mgid};
@@ -16,7 +17,7 @@ use urxe_wire::{Gid, Guid, Lid, PKey, mgid};
 use super::super::announcement::{Announcement, Facts, GROUP_LEN, GROUPS_A_DATAGRAM};
 use super::super::hosts::AGE;
 use super::super::{INTERVAL_ALONE, Refusal, Subnet};
-use super::records::{rate, rate_of_code};
+use super::records::{RATES_BY_CODE, rate, rate_of_code};
 use super::{Failure, Request};
 use crate::time::Instant;
 
@@ -32,7 +33,62 @@ const FULL: u64 = 1;
 /// Bit of a Q_Key that only privileged programs may use (IBA 10.2.5).
 const CONTROLLED: u64 = 1 << 31;
 
+/// Code of the rate of a group whose maker names none: 10 Gb/s.
+const DEFAULT_RATE: u64 = 3;
+/// A property that a request compares: bits of a mask for selector and value, and both fields.
+type Selected = (u64, (Field, Field));
+const MTU: Selected = (0b11 << 4, member::MTU);
+const RATE: Selected = (0b11 << 8, member::RATE);
+const LIFE_TIME: Selected = (0b11 << 10, member::LIFE_TIME);
+
 type MemberRecord = [u8; GROUP_LEN];
+
+/// Whether a value is greater than, less than, or exactly another, as a selector says; the largest there is goes with all. An unknown
+/// value is none of these.
+fn is_selected(selector: u64, value: Option<u32>, wanted: Option<u32>) -> bool {
+    let compares = |how: fn(&u32, &u32) -> bool| value.zip(wanted).is_some_and(|(value, wanted)| how(&value, &wanted));
+    match selector {
+        0 => compares(PartialOrd::gt),
+        1 => compares(PartialOrd::lt),
+        2 => compares(PartialEq::eq),
+        _ => true,
+    }
+}
+
+/// An MTU, or a life time, by its code.
+fn as_code(code: u64) -> Option<u32> {
+    u32::try_from(code).ok()
+}
+
+/// Whether a group has the MTU, rate and life time that a request compares (IBA 15.2.5.17.2).
+fn selects(mask: u64, wanted: &[u8], group: &[u8]) -> bool {
+    let is_one = |(bits, (selector, field)): &Selected, of: fn(u64) -> Option<u32>| {
+        let (selector, value, wanted) = (selector.get(wanted), field.get(group), field.get(wanted));
+        mask & bits != *bits || is_selected(selector, of(value), of(wanted))
+    };
+    is_one(&MTU, as_code) && is_one(&RATE, rate_of_code) && is_one(&LIFE_TIME, as_code)
+}
+
+/// The property of a group that is made: the largest candidate that the request allows. A request without selector means exactly its
+/// value.
+fn choose(
+    mask: u64,
+    wanted: &[u8],
+    (bits, (selector, field)): &Selected,
+    default: u64,
+    candidates: impl Iterator<Item = u64>,
+    of: fn(u64) -> Option<u32>,
+) -> Option<u64> {
+    let value_bit = bits & (bits << 1);
+    match mask & bits {
+        both if both == *bits => {
+            let (selector, wanted) = (selector.get(wanted), field.get(wanted));
+            candidates.filter(|code| is_selected(selector, of(*code), of(wanted))).max_by_key(|code| of(*code))
+        }
+        value if value == value_bit => Some(field.get(wanted)),
+        _ => Some(default),
+    }
+}
 
 /// A membership, and when its host has told of it last.
 #[derive(Debug)]
@@ -57,7 +113,7 @@ fn mgid_of(record: &[u8]) -> [u8; 16] {
 
 /// Whether a record says what a group can be.
 fn is_sound(record: &MemberRecord) -> bool {
-    let get = |field: urxe_wire::mad::field::Field| field.get(record);
+    let get = |field: Field| field.get(record);
     record.first() == Some(&0xFF)
         && (0xC000..0xFFFF).contains(&get(member::MLID))
         && (1..=5).contains(&get(member::MTU.1))
@@ -244,7 +300,7 @@ impl Subnet {
             // A member has to want what the group is.
             Some(model) => {
                 let fixed = mask & (1 << 2 | 1 << 3 | 1 << 6 | 1 << 7 | 1 << 12 | 1 << 13);
-                if !Record::Member.matches(fixed, wanted, model) {
+                if !Record::Member.matches(fixed, wanted, model) || !selects(mask, wanted, model) {
                     return Err(sa::STATUS_INVALID);
                 }
                 *model
@@ -268,9 +324,13 @@ impl Subnet {
             return Err(sa::STATUS_INSUFFICIENT_COMPONENTS);
         }
         let own = &self.own.port_info;
-        let pick = |bit: u64, field: urxe_wire::mad::field::Field, default: u64| {
-            if mask & bit == 0 { default } else { field.get(wanted) }
-        };
+        let pick = |bit: u64, field: Field, default: u64| if mask & bit == 0 { default } else { field.get(wanted) };
+        // The largest that the port has and the request allows.
+        let mtus = 1..=port_info::MTU_CAP.get(own);
+        let mtu = choose(mask, wanted, &MTU, port_info::NEIGHBOR_MTU.get(own), mtus, as_code);
+        let rates = RATES_BY_CODE.iter().map(|(code, _)| *code);
+        let rates = rates.filter(|code| rate_of_code(*code) <= rate_of_code(rate(own)));
+        let group_rate = choose(mask, wanted, &RATE, DEFAULT_RATE, rates, rate_of_code);
         let mut record = [0; GROUP_LEN];
         member::MGID.put_slice(&mut record, &group);
         for field in [member::Q_KEY, member::TRAFFIC_CLASS, member::P_KEY, member::SL, member::FLOW_LABEL] {
@@ -279,9 +339,9 @@ impl Subnet {
         for (field, value) in [
             (member::MLID, mgid::mlid(&Gid::new(group)).0.into()),
             (member::MTU.0, 2),
-            (member::MTU.1, pick(1 << 5, member::MTU.1, port_info::NEIGHBOR_MTU.get(own))),
+            (member::MTU.1, mtu.ok_or(sa::STATUS_INVALID)?),
             (member::RATE.0, 2),
-            (member::RATE.1, pick(1 << 9, member::RATE.1, 3)),
+            (member::RATE.1, group_rate.ok_or(sa::STATUS_INVALID)?),
             (member::LIFE_TIME.0, 2),
             (member::LIFE_TIME.1, pick(1 << 11, member::LIFE_TIME.1, 18)),
             (member::HOP_LIMIT, pick(1 << 14, member::HOP_LIMIT, 0)),

@@ -21,7 +21,7 @@ const LIFE_TIME: u64 = 18;
 const EXACTLY: u64 = 2;
 
 /// Rates by their codes, in units of 100 Mb/s (IBA 15.2.5.16 "Rate", and its later extensions).
-const RATES_BY_CODE: [(u64, u32); 17] = [
+pub(super) const RATES_BY_CODE: [(u64, u32); 17] = [
     (2, 25),
     (3, 100),
     (4, 300),

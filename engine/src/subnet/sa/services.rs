@@ -18,6 +18,13 @@ const FOR_EVER: u64 = 0xFFFF_FFFF;
 #[derive(Debug, Default)]
 pub(super) struct Services(Vec<(Vec<u8>, Option<Instant>)>);
 
+/// A record as programs get it: nobody learns of a key.
+fn without_key(record: &[u8]) -> Vec<u8> {
+    let mut record = record.to_vec();
+    service::KEY.put_slice(&mut record, &[0; 16]);
+    record
+}
+
 impl Services {
     fn position(&self, wanted: &[u8]) -> Option<usize> {
         let same = |(record, _): &(Vec<u8>, _)| service::IDENTITY.iter().all(|field| field.is_same(record, wanted));
@@ -44,17 +51,19 @@ impl Services {
             None if self.0.len() >= SERVICES => return Err(sa::STATUS_NO_RESOURCES),
             None => self.0.push((record.clone(), end)),
         }
-        Ok(vec![record])
+        Ok(vec![without_key(&record)])
     }
 
     pub(super) fn remove(&mut self, request: &Request<'_>) -> Result<Vec<Vec<u8>>, Failure> {
         let at = self.position(request.wanted).ok_or(sa::STATUS_NO_RECORDS)?;
-        Ok(vec![self.0.swap_remove(at).0])
+        Ok(vec![without_key(&self.0.swap_remove(at).0)])
     }
 
     pub(super) fn find(&self, request: &Request<'_>) -> Vec<Vec<u8>> {
         let all = self.0.iter().map(|(record, _)| record);
-        all.filter(|record| Record::Service.matches(request.mask, request.wanted, record)).cloned().collect()
+        all.filter(|record| Record::Service.matches(request.mask, request.wanted, record))
+            .map(|record| without_key(record))
+            .collect()
     }
 
     pub(super) fn expire(&mut self, now: Instant) {

@@ -111,14 +111,72 @@ fn groups_are_made_joined_told_and_left() {
     assert_eq!(refused.count(), 1000 - 256);
 }
 
+/// Rate and MTU that a maker or a member asks for: greater or less than, or exactly, a value (IBA 15.2.5.17.2).
+#[test]
+fn groups_have_the_rate_and_the_mtu_that_are_asked_for() {
+    let mut net = Net::new(&[SOLO]);
+    let create = member::JOIN | member::HAS_MGID | member::CREATE;
+    let (rate, mtu) = ((0b11 << 8, member::RATE), (0b11 << 4, member::MTU));
+    let asked = |group, (_, (selector, field)): (u64, (Field, Field)), how, value| {
+        let mut wanted = record(group);
+        let gid = gid_of(SOLO);
+        member::PORT_GID.put_slice(&mut wanted, &gid);
+        selector.put(&mut wanted, how);
+        field.put(&mut wanted, value);
+        wanted
+    };
+    // Codes: 2 is 2.5 Gb/s, 3 is 10, 7 is 40, the port's; 5 is 5 Gb/s.
+    for (group, property, how, value, made) in [
+        (1, rate, 0, 3, Some(7)),
+        (2, rate, 1, 3, Some(5)),
+        (3, rate, 2, 6, Some(6)),
+        (4, rate, 3, 0, Some(7)),
+        (5, rate, 1, 2, None),
+        (6, rate, 0, 7, None),
+        (7, rate, 2, 16, None),
+        (12, rate, 0, 63, None),
+        (8, mtu, 0, 2, Some(5)),
+        (9, mtu, 1, 3, Some(2)),
+        (10, mtu, 1, 1, None),
+        (11, mtu, 0, 5, None),
+    ] {
+        let (bits, (_, field)) = property;
+        let wanted = asked(group, property, how, value);
+        let found = net.administer(SET, Record::Member as u16, create | bits, &wanted).map(|made| field.get(&made[0]));
+        assert_eq!(found, made.ok_or(sa::STATUS_INVALID), "{group}");
+    }
+    // Of a group that is there, too: it has a rate of 10 Gb/s and an MTU of 2048.
+    tell(&mut net, PEER, &[record(20)]);
+    for (property, how, value, joins) in [
+        (rate, 0, 2, true),
+        (rate, 1, 3, false),
+        (rate, 2, 3, true),
+        (mtu, 1, 5, true),
+        (mtu, 0, 4, false),
+        (mtu, 2, 3, false),
+        (mtu, 3, 1, true),
+    ] {
+        let mask = member::JOIN | member::HAS_MGID | property.0;
+        let joined = net.administer(SET, Record::Member as u16, mask, &asked(20, property, how, value));
+        assert_eq!(joined.is_ok(), joins, "{how} {value}");
+    }
+}
+
 #[test]
 fn services_and_reports() {
     let mut net = Net::new(&[SOLO, PEER]);
     let mut wanted = vec![0; 176];
     sa::service::ID.put(&mut wanted, 7);
     sa::service::LEASE.put(&mut wanted, 2);
+    sa::service::KEY.put_slice(&mut wanted, &[9; 16]);
     let service = Record::Service as u16;
-    assert!(net.administer(SET, service, 0b10111, &wanted).is_ok());
+    assert_eq!(net.administer(SET, service, 1, &wanted), Err(sa::STATUS_INSUFFICIENT_COMPONENTS));
+    let registered = net.administer(SET, service, 0b10011, &wanted).unwrap();
+    assert_eq!(sa::service::KEY.slice(&registered[0][..176]), [0; 16], "keys are told to nobody");
+    assert_eq!(net.administer(GET, service, 1 << 5, &wanted).map(|found| found.len()), Ok(1), "but compared");
+    let mut other = wanted.clone();
+    sa::service::KEY.put_slice(&mut other, &[8; 16]);
+    assert_eq!(net.administer(GET, service, 1 << 5, &other), Err(sa::STATUS_NO_RECORDS));
     assert_eq!(net.administer(GET, service, 1, &wanted).unwrap()[0][..8], wanted[..8]);
     net.pass(Duration::from_secs(3));
     assert_eq!(net.administer(GET, service, 1, &wanted), Err(sa::STATUS_NO_RECORDS), "its lease is over");
