@@ -209,7 +209,9 @@ else
 pyverbs: build ## rdma-core's own tests, from its source package (PYVERBS_TESTS=.../tests takes a copy you have); RDMA_CORE=56 or 65
 	@scripts/install-packages $(PYVERBS_PACKAGES)
 	tests=$$(conformance/pyverbs/fetch-tests $(TARGET_DIR)/conformance/rdma-core) && \
-	    conformance/machine $(BIN_DIR) conformance/own-sysfs conformance/pyverbs/run --tests "$$tests" --out $(TARGET_DIR)/conformance/pyverbs.tsv
+	    conformance/machine $(BIN_DIR) conformance/own-sysfs conformance/pyverbs/run --tests "$$tests" --out $(TARGET_DIR)/conformance/pyverbs.tsv && \
+	    conformance/machine $(BIN_DIR) conformance/own-sysfs conformance/pyverbs/run --tests "$$tests" --link-layer infiniband \
+	        --out $(TARGET_DIR)/conformance/pyverbs-infiniband.tsv
 endif
 
 .PHONY: interop
