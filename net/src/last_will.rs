@@ -3,8 +3,8 @@
 //! A kernel tells the peers of a process that was killed that its connections are over. Here the process itself would
 //! have to, so it leaves what it would say with a neighbour, which is there anyhow: the owner of its address, or, if it
 //! is the owner, its first follower. The two are connected over a socket (owner.rs); when that hangs up, the
-//! neighbour says it. A process that is alone on its host has nobody to leave anything with; its peers find out as they
-//! would about a host without power.
+//! neighbour says it. A process that is alone on its host leaves its wills with a [keeper](crate::last_will_keeper), if there is one;
+//! otherwise its peers find out as they would about a host without power.
 //!
 //! Neighbours of other users have no part in this (owner.rs): a will names connections, and who knows their names can end
 //! them; and whoever may leave wills has the neighbour send them.
@@ -15,13 +15,15 @@
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io::ErrorKind;
-use std::os::fd::RawFd;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use urxe_wire::Gid;
 use urxe_wire::mad::MAD_LEN;
 
+use crate::last_will_keeper;
+use crate::sys::fd::{Fd, FdSet};
 use crate::sys::{recv_parts, send_parts};
 
 /// A name, two GIDs and a message.
@@ -85,13 +87,42 @@ struct Own {
     wills: BTreeMap<u32, LastWill>,
     /// By address: the connection to the neighbour. Receivers say when one goes, before they close it.
     successors: HashMap<Gid, RawFd>,
+    keeper: Keeper,
+}
+
+/// Process that keeps the wills of addresses without a successor.
+#[derive(Debug, Default)]
+enum Keeper {
+    #[default]
+    Absent,
+    /// Its name. Most processes have no wills, and so never connect.
+    Named(String),
+    Connected(Fd),
+}
+
+impl Keeper {
+    /// The connection, if it has been made and is still what it was.
+    fn connection(&self) -> Option<RawFd> {
+        match self {
+            Self::Connected(fd) if fd.is_ours() => Some(fd.as_raw_fd()),
+            Self::Connected(_) | Self::Absent | Self::Named(_) => None,
+        }
+    }
 }
 
 impl Own {
     fn tell(&self, local: &Gid, bytes: &[u8]) {
-        if let Some(successor) = self.successors.get(local) {
+        if let Some(to) = self.successors.get(local).copied().or_else(|| self.keeper.connection()) {
             // If it is full or gone, it is.
-            let _ = send_parts(*successor, [bytes]);
+            let _ = send_parts(to, [bytes]);
+        }
+    }
+
+    /// Connects to the keeper, if that was not tried.
+    fn meet_keeper(&mut self, fds: &Arc<FdSet>) {
+        if let Keeper::Named(name) = &self.keeper {
+            let connected = last_will_keeper::connect(name).and_then(|socket| fds.adopt(socket));
+            self.keeper = connected.map_or(Keeper::Absent, Keeper::Connected);
         }
     }
 }
@@ -117,7 +148,12 @@ impl OwnLastWills {
         if before == successor {
             return;
         }
+        let keeper = own.keeper.connection().filter(|_| before.is_none());
         for will in own.wills.values().filter(|will| will.local == local) {
+            if let Some(keeper) = keeper {
+                // The keeper gives up what somebody else has now.
+                let _ = send_parts(keeper, [&will.name.to_le_bytes()]);
+            }
             own.tell(&local, &will.emit());
         }
     }
@@ -198,6 +234,11 @@ impl LastWillStore {
         }
     }
 
+    /// Whether wills are due that were not sent yet.
+    pub(crate) fn are_due(&self) -> bool {
+        !self.due.is_empty()
+    }
+
     /// Whether to begin executing: wills are due, and it has not begun yet.
     pub(crate) fn begin(&self) -> bool {
         !self.due.is_empty() && !self.goes_on
@@ -224,9 +265,15 @@ impl LastWillStore {
 }
 
 impl OwnLastWills {
-    /// Leaves a last will with the successor of its address. It takes the place of one of the same name.
-    pub(crate) fn set(&self, will: LastWill) {
+    /// Names the keeper of the wills of addresses that have no successor.
+    pub(crate) fn name_keeper(&self, name: &str) {
+        self.own().keeper = Keeper::Named(name.to_owned());
+    }
+
+    /// Leaves a last will with the successor of its address, or with the keeper. It takes the place of one of the same name.
+    pub(crate) fn set(&self, fds: &Arc<FdSet>, will: LastWill) {
         let mut own = self.own();
+        own.meet_keeper(fds);
         own.tell(&will.local, &will.emit());
         own.wills.insert(will.name, will);
     }

@@ -307,7 +307,12 @@ impl Port {
 
     /// Has a message sent when this process ends without a word. A last will of the same name is replaced.
     pub fn set_last_will(&self, will: LastWill) {
-        self.wills.set(will);
+        self.wills.set(&self.fds, will);
+    }
+
+    /// Names the [keeper](crate::LastWillKeeper) of wills that no other process of this host and user takes.
+    pub fn name_last_will_keeper(&self, name: &str) {
+        self.wills.name_keeper(name);
     }
 
     /// Takes a last will back.

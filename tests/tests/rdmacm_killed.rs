@@ -198,6 +198,19 @@ fn a_requester_is_killed() {
 //# The peer of a process that was killed MUST be told what it would be told if the process had let go of its connections.
 #[test]
 fn a_peer_on_another_host() -> Result<()> {
+    killed_on_another_host(true)
+}
+
+/// Nobody is left on the victim's host but what `urxe run` has started to remove its folder.
+//= spec/connections.md#cm-010
+//= type=test
+//# The peer of a process that was killed MUST be told what it would be told if the process had let go of its connections.
+#[test]
+fn the_last_process_of_a_host() -> Result<()> {
+    killed_on_another_host(false)
+}
+
+fn killed_on_another_host(has_neighbour: bool) -> Result<()> {
     let (world, other) = World::linked()?;
     let listens = |port: u16| -> Result<()> {
         // RDMA_PS_TCP
@@ -205,8 +218,10 @@ fn a_peer_on_another_host() -> Result<()> {
         wait_until("a server listens", || Ok(world.host().run("cat", &["/proc/net/unix"])?.stdout.contains(&name)))
     };
     let server = |port: &str| world.host().spawn("rping", &["-s", "-a", "10.77.0.1", "-p", port]);
-    let _neighbour = server("7200")?;
-    listens(7200)?;
+    let _neighbour = if has_neighbour { Some(server("7200")?) } else { None };
+    if has_neighbour {
+        listens(7200)?;
+    }
     let victim = server("7201")?;
     listens(7201)?;
     let client = other.spawn("rping", &["-c", "-a", "10.77.0.1", "-p", "7201"])?;

@@ -3,17 +3,21 @@
 //! The reaper is not the program's parent nor its child, and in a session of its own: the program does not notice it,
 //! and what ends the program does not end it. It waits for the program, then for those of its descendants that live on
 //! (they have the folder in their environment), removes the folder, and looks for folders whose reaper was killed.
+//!
+//! As it outlives them all, it keeps their [last wills](urxe_net::LastWillKeeper): it ends the connections of a process that was killed
+//! and was the last of its host.
 
 use std::ffi::{CString, OsStr, c_int};
 use std::fs::{self, OpenOptions};
 use std::io::Error;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use urxe_net::{LastWillKeeper, last_will_keeper};
 
 use super::folder::{Folder, LOCK, PREFIX, shown_in, try_lock};
 use super::remove::remove_all;
@@ -32,9 +36,12 @@ const MOMENT: Duration = Duration::from_millis(5);
 /// So many of them, and it is a process that has given its environment away (`PR_SET_MM`) and stays like that.
 const MOMENTS: usize = 400;
 
+/// Descriptor that a reaper listens at as keeper of last wills; `/dev/null` if it is none.
+const WILLS: c_int = 3;
+
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The folder; its lock is standard output, a descriptor of the program's process standard input
+    /// The folder; its lock is standard output, a descriptor of the program's process standard input; descriptor 3 listens for wills
     folder: PathBuf,
 }
 
@@ -46,6 +53,9 @@ pub(super) fn start(folder: Folder) -> Result<PathBuf> {
     let path = CString::new(folder.path().as_os_str().as_bytes())?;
     let me = pidfd(std::process::id()).or_else(|_| null(libc::O_RDONLY)).context("opening /dev/null")?;
     let null = null(libc::O_RDWR).context("opening /dev/null")?;
+    // The program is to find it there. Without a name nobody has left anything.
+    let name = folder.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let wills = last_will_keeper::listen(&name).ok();
     let subcommand = CString::new(SUBCOMMAND)?;
     let words = [c"urxe".as_ptr(), subcommand.as_ptr(), path.as_ptr(), std::ptr::null()];
     // Below another `urxe run` the preloaded library would give the reaper that one's variables.
@@ -65,7 +75,10 @@ pub(super) fn start(folder: Folder) -> Result<PathBuf> {
                 libc::dup2(me.as_raw_fd(), 0);
                 libc::dup2(lock.as_raw_fd(), 1);
                 libc::dup2(null.as_raw_fd(), 2);
-                close_from(3);
+                libc::dup2(wills.as_ref().map_or(2, AsRawFd::as_raw_fd), WILLS);
+                // If it was there already.
+                libc::fcntl(WILLS, libc::F_SETFD, 0);
+                close_from(WILLS + 1);
                 libc::chdir(c"/".as_ptr());
                 libc::execve(command.as_ptr(), words.as_ptr(), environment.as_ptr());
             }
@@ -88,14 +101,31 @@ pub(super) fn start(folder: Folder) -> Result<PathBuf> {
 pub(crate) fn run(args: &Args) {
     // Where the kernel has no descriptors of processes, it is /dev/null.
     let has_handle = !fs::metadata("/proc/self/fd/0").is_ok_and(|file| file.file_type().is_char_device());
-    wait_for(if has_handle { &[0] } else { &[] });
-    if let Some(shown) = shown_in(&args.folder) {
-        wait_for_users(&shown);
-    }
+    keep_wills(|| {
+        wait_for(if has_handle { &[0] } else { &[] });
+        if let Some(shown) = shown_in(&args.folder) {
+            wait_for_users(&shown);
+        }
+    });
     remove_all(&args.folder);
     if let Some(base) = args.folder.parent() {
         remove_orphans(base);
     }
+}
+
+/// Keeps the last wills of processes while `wait` sleeps, and sends those that are left then.
+fn keep_wills(wait: impl FnOnce()) {
+    let is_socket = fs::metadata(format!("/proc/self/fd/{WILLS}")).is_ok_and(|file| file.file_type().is_socket());
+    // SAFETY: `start` has put it there for this.
+    let listener = is_socket.then(|| unsafe { OwnedFd::from_raw_fd(WILLS) });
+    let (Some(listener), Ok((until, ends))) = (listener, std::io::pipe()) else { return wait() };
+    std::thread::scope(|scope| {
+        let keep = move || LastWillKeeper::new(listener).run(until.as_fd());
+        // Where there is no room for a thread, nobody's wills are kept.
+        let _keeper = std::thread::Builder::new().spawn_scoped(scope, keep);
+        wait();
+        drop(ends);
+    });
 }
 
 /// Sleeps until nobody uses the folder.

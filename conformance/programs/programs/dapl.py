@@ -21,10 +21,15 @@ def version(store):
     return package_version("dapl2-utils")
 
 
-def start(net, server_words, client_words):
+def prepare_provider(net):
+    """Variables by which both ends find the provider for rdma_cm."""
     configuration = pathlib.Path(net.scratch.name) / "dat.conf"
     configuration.write_text(f'{PROVIDER} u2.0 nonthreadsafe default libdaplofa.so.2 dapl.2.0 "eth0 0" ""\n')
-    env = {"DAT_OVERRIDE": configuration, "URXE_EXPLAIN": 1}
+    return {"DAT_OVERRIDE": configuration, "URXE_EXPLAIN": 1}
+
+
+def start(net, server_words, client_words):
+    env = prepare_provider(net)
     server = net.hosts[0].start(*server_words, env=env)
     wait_for(lambda: "@urxe/1/service/" in pathlib.Path(f"/proc/{net.hosts[0].holder.pid}/net/unix").read_text()
              or not server.running(), 60, "the server listens")
@@ -42,15 +47,31 @@ def dtest(*options, program="dtest", said="DAPL Test Complete. PASSED"):
     return case
 
 
+def ends(net, rounds, threads, *operations):
+    """Words of dapltest's server and client."""
+    return (["dapltest", "-T", "S", "-D", PROVIDER], [
+        "dapltest", "-T", "T", "-s", net.hosts[0].address, "-D", PROVIDER, "-i", rounds, "-t", threads, "-w", threads, "-V", *operations])
+
+
 def dapltest(*operations):
     def case(store):
         with Network() as net:
-            server, client = start(net, ["dapltest", "-T", "S", "-D", PROVIDER], [
-                "dapltest", "-T", "T", "-s", net.hosts[0].address, "-D", PROVIDER, "-i", 100, "-t", 2, "-w", 2, "-V", *operations])
+            server, client = start(net, *ends(net, 100, 2, *operations))
             text = client.success(120)
             check(re.search(r"Total (RDMA|Recv|Send)|Finished|Successfully", text), client.last_lines(8))
             check(not re.search("error|fail", text, re.I), client.last_lines(8))
     return case
+
+
+def kill_server(store):
+    """The client's transfers fail, and it ends; a new server serves a new client. With one thread: others would wait for the first."""
+    with Network() as net:
+        server, client = start(net, *ends(net, 10 ** 6, 1, "client", "RW", 65536, 4, "client", "SR", 256, 1, "server", "SR", 256, 1))
+        net.hosts[1].busy()
+        server.kill()
+        client.end(120)
+        check(re.search("error|fail", client.text(), re.I), f"the client has noticed nothing; {client.last_lines(8)}")
+        dapltest("client", "SR", 4096, 1, "server", "SR", 4096, 1)(store)
 
 
 CASES = {
@@ -58,4 +79,5 @@ CASES = {
     "dtestcm": dtest("-c", 20, program="dtestcm", said="TOTAL:"),
     "dapltest-send": dapltest("client", "SR", 4096, 1, "server", "SR", 4096, 1),
     "dapltest-rdma": dapltest("client", "RR", 65536, 2, "server", "RW", 65536, 2, "client", "SR", 256, 1, "server", "SR", 256, 1),
+    "kill-server": kill_server,
 }

@@ -1,10 +1,13 @@
 //! Last wills that processes leave with their neighbours.
 
+use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use urxe_net::LastWill;
+use urxe_net::{LastWill, LastWillKeeper, RawPeer, last_will_keeper};
+use urxe_wire::icrc::{self, Check, Flow};
 use urxe_wire::mad::MAD_LEN;
+use urxe_wire::{Gid, Packet, Qpn};
 
 use crate::end::{End, PATIENCE};
 use crate::namespace::alone;
@@ -122,5 +125,61 @@ fn a_process_with_many_wills_does_not_take_the_receiver_from_the_others() {
         due.sort_unstable();
         assert_eq!(due, (0..=MANY).collect::<Vec<_>>());
         expect_nothing(&mut owner, &mut []);
+    });
+}
+
+//= spec/connections.md#cm-010
+//= type=test
+//# The peer of a process that was killed MUST be told what it would be told if the process had let go of its connections.
+#[test]
+fn the_keeper_has_the_wills_of_a_process_without_neighbours() {
+    const NAME: &str = "keeper";
+    alone(|| {
+        let peer = RawPeer::bind("127.0.0.2".parse().unwrap()).unwrap();
+        let (until, ends) = std::io::pipe().unwrap();
+        let mut keeper = LastWillKeeper::new(last_will_keeper::listen(NAME).unwrap());
+        let keeper = std::thread::spawn(move || keeper.run(until.as_fd()));
+        let end = || {
+            let end = End::on("lo");
+            end.port.name_last_will_keeper(NAME);
+            end
+        };
+        let leave = |end: &End, name: u8| {
+            let message = [name; MAD_LEN];
+            let remote = Gid::from(peer.local().ip());
+            end.port.set_last_will(LastWill { message, remote, ..will(end, name.into()) });
+        };
+        let expect_from_keeper = |name: u8| {
+            let mut bytes = [0; 512];
+            let (length, from) = peer.receive(&mut bytes, PATIENCE).unwrap().expect("a will");
+            assert_eq!(icrc::verify(&Flow::new(from, peer.local()), 0, &bytes[..length]), Check::Exact);
+            let packet = Packet::parse(&bytes[..length]).unwrap();
+            assert_eq!((packet.bth().dest_qp, packet.payload), (Qpn::GSI, &[name; MAD_LEN][..]));
+        };
+        let first = end();
+        leave(&first, 1);
+        leave(&first, 2);
+        first.port.clear_last_will(1);
+        drop(first);
+        expect_from_keeper(2);
+        // A neighbour comes, goes, and another one comes, which has the wills in the end.
+        let mut owner = end();
+        leave(&owner, 3);
+        let is_known = |other: &mut End, owner: &mut End| expect_nothing(other, &mut [owner]);
+        let mut neighbour = end();
+        is_known(&mut neighbour, &mut owner);
+        drop(neighbour);
+        expect_nothing(&mut owner, &mut []);
+        let mut neighbour = end();
+        is_known(&mut neighbour, &mut owner);
+        drop(owner);
+        expect(&mut neighbour, &mut [], &[3]);
+        assert!(peer.receive(&mut [0; 512], A_WHILE).unwrap().is_none(), "the keeper has sent what the neighbour had");
+        // The last one again, as the keeper is to end.
+        leave(&neighbour, 4);
+        drop(ends);
+        drop(neighbour);
+        expect_from_keeper(4);
+        keeper.join().unwrap();
     });
 }

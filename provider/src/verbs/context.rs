@@ -1,9 +1,12 @@
 //! An open device.
 
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::io::Read;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
 use std::panic::catch_unwind;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
@@ -148,6 +151,9 @@ impl SharedPort {
         let congestion = crate::device::congestion(&interface);
         let port = Arc::new(Device::open(name, interface, options).map_err(OpenError::Port)?);
         fork::remember(&port);
+        if let Some(name) = keeper_of_last_wills() {
+            port.net().name_last_will_keeper(&name);
+        }
         if congestion.ecn {
             port.net().report_marks();
         }
@@ -209,6 +215,12 @@ impl SharedPort {
 }
 
 /// Eight bytes that a peer cannot guess.
+/// Name of the keeper of last wills that `urxe run` has started: that of the folder around the one shown.
+fn keeper_of_last_wills() -> Option<String> {
+    let outer = Path::new(OsStr::from_bytes(urxe_preload::folder()?)).parent()?;
+    outer.file_name().map(|name| name.to_string_lossy().into_owned())
+}
+
 fn random_seed() -> Result<u64, OpenError> {
     let mut seed = [0; 8];
     let mut file = std::fs::File::open("/dev/urandom").map_err(|_| OpenError::System(Errno::last()))?;
