@@ -95,7 +95,7 @@ struct Own {
 enum Keeper {
     #[default]
     Absent,
-    /// Its name. Most processes have no wills, and so never connect.
+    /// Name of the keeper, not connected yet: most processes have no wills, and so never connect.
     Named(String),
     Connected(Fd),
 }

@@ -6,7 +6,7 @@ use urxe_tests::in_world;
 use urxe_tests::rdmacm::{Channel, Event, Id, kind, loopback, reason};
 use urxe_tests::verbs::PATIENCE;
 use urxe_tests::verbs::child::{Child, Parent};
-use urxe_tests::{TIMEOUT, World, artifacts, wait_until};
+use urxe_tests::{Host, Process, TIMEOUT, World, artifacts, wait_until};
 
 /// How far a connection has come when one end is killed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -198,33 +198,44 @@ fn a_requester_is_killed() {
 //# The peer of a process that was killed MUST be told what it would be told if the process had let go of its connections.
 #[test]
 fn a_peer_on_another_host() -> Result<()> {
-    killed_on_another_host(true)
+    let (world, other) = World::linked()?;
+    let server = |port: &str| world.host().spawn("rping", &["-s", "-a", "10.77.0.1", "-p", port]);
+    let _neighbour = server("7200")?;
+    listens(world.host(), 7200)?;
+    let victim = server("7201")?;
+    listens(world.host(), 7201)?;
+    let client = other.spawn("rping", &["-c", "-a", "10.77.0.1", "-p", "7201"])?;
+    is_told(&victim, &other, client)
 }
 
-/// Nobody is left on the victim's host but what `urxe run` has started to remove its folder.
+/// Death of the last process of a host: only the process that removes the folder of `urxe run` is left there.
 //= spec/connections.md#cm-010
 //= type=test
 //# The peer of a process that was killed MUST be told what it would be told if the process had let go of its connections.
 #[test]
 fn the_last_process_of_a_host() -> Result<()> {
-    killed_on_another_host(false)
+    let world = World::bare()?;
+    let other = world.add_host()?;
+    world.link(world.host(), &other, 1500)?;
+    let start = |host: &Host, words: &[&str]| {
+        let mut command = host.command(artifacts::urxe()?);
+        command.args(["run", "--", "rping", "-a", "10.77.0.1", "-p", "7201"]).args(words);
+        host.start(command)
+    };
+    let victim = start(world.host(), &["-s"])?;
+    listens(world.host(), 7201)?;
+    let client = start(&other, &["-c"])?;
+    is_told(&victim, &other, client)
 }
 
-fn killed_on_another_host(has_neighbour: bool) -> Result<()> {
-    let (world, other) = World::linked()?;
-    let listens = |port: u16| -> Result<()> {
-        // RDMA_PS_TCP
-        let name = format!("@urxe/1/service/{:016x}/", 0x0106 << 16 | u32::from(port));
-        wait_until("a server listens", || Ok(world.host().run("cat", &["/proc/net/unix"])?.stdout.contains(&name)))
-    };
-    let server = |port: &str| world.host().spawn("rping", &["-s", "-a", "10.77.0.1", "-p", port]);
-    let _neighbour = if has_neighbour { Some(server("7200")?) } else { None };
-    if has_neighbour {
-        listens(7200)?;
-    }
-    let victim = server("7201")?;
-    listens(7201)?;
-    let client = other.spawn("rping", &["-c", "-a", "10.77.0.1", "-p", "7201"])?;
+/// Waits until a process listens at this port of RDMA_PS_TCP.
+fn listens(host: &Host, port: u16) -> Result<()> {
+    let name = format!("@urxe/1/service/{:016x}/", 0x0106 << 16 | u32::from(port));
+    wait_until("a server listens", || Ok(host.run("cat", &["/proc/net/unix"])?.stdout.contains(&name)))
+}
+
+/// Kills a server when it is connected, and expects that its client is told.
+fn is_told(victim: &Process, other: &Host, client: Process) -> Result<()> {
     let urxe = artifacts::urxe()?;
     let urxe = urxe.to_str().context("a path")?;
     let connected = || -> Result<bool> {
