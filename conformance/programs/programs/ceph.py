@@ -47,7 +47,7 @@ osd_pool_default_pg_num = 8
 osd_pool_default_pg_autoscale_mode = off
 osd_crush_chooseleaf_type = 0
 osd_memory_target = 939524096
-bluestore_block_size = 1073741824
+bluestore_block_size = 8589934592
 bluestore_block_create = true
 mgr_initial_modules =
 """
@@ -149,7 +149,7 @@ def killed_osd(store):
     with Network(4) as net:
         cluster = Cluster(net)
         data = cluster.put("before")
-        writer = cluster.start("bench", 20, "write", "-b", 1 << 20, "-t", 4, "--no-cleanup")
+        writer = cluster.start("bench", 20, "write", "-b", 65536, "-t", 4, "--no-cleanup")
         net.hosts[3].busy()
         cluster.osd.kill()
         cluster.ceph("osd", "down", "0")
