@@ -54,6 +54,11 @@ fn gets_sack(qp: &mut SingleQp, missing: u32, arrived: &[u32]) {
     gets_own(qp, Opcode::SELECTIVE_ACK, missing, ack, &bitmap);
 }
 
+/// A selective acknowledgement arrives: nothing before `missing` is, and so many requests came more than once.
+fn gets_duplicates(qp: &mut SingleQp, missing: u32, duplicates: u32) {
+    gets_own(qp, Opcode::SELECTIVE_ACK, missing, Ext::SelectiveAck(SelectiveAck { duplicates }), &[]);
+}
+
 /// Selective acknowledgements among what is sent: the PSN that is missing, and ranges that arrived.
 fn sacks(qp: &mut SingleQp) -> Vec<(u32, Vec<(u32, u32)>)> {
     let sent = qp.sent();
@@ -315,6 +320,37 @@ fn late_packets_are_waited_for() {
     assert_eq!(qp.sent(), ["RDMA WRITE First 204 ?"]);
 }
 
+/// A packet seems to be late as long as the program had no processor to take the news. A loss does not cost that time later.
+#[test]
+fn lateness_counts_no_more_than_a_round_trip() {
+    let mut qp = agreed();
+    for (wr_id, psn) in [(0, SQ_PSN), (1, SQ_PSN + 4)] {
+        qp.post(wr_id, SendOp::Write(REMOTE), 4 * 256);
+        qp.sent();
+        qp.elapse(Duration::from_micros(40));
+        if wr_id == 1 {
+            gets_sack(&mut qp, psn, &[1, 2]);
+            assert_eq!(qp.sent(), [""; 0], "two may have overtaken it");
+            // Nothing runs meanwhile.
+            qp.now = qp.now + Duration::from_millis(10);
+        }
+        qp.gets_ack(psn + 3);
+        assert_eq!(qp.completed(), [(wr_id, OK)]);
+    }
+    for wr_id in 2..4 {
+        qp.post(wr_id, SendOp::Write(REMOTE), 12 * 256);
+        let first = qp.sent()[0].header.bth.psn.get();
+        qp.elapse(Duration::from_micros(40));
+        gets_sack(&mut qp, first, &[1, 2, 3, 4, 5, 6, 7, 8]);
+        assert_eq!(qp.sent(), [""; 0], "it may be late");
+        let wait = qp.timeout().expect("it looks again");
+        assert!(wait < Duration::from_millis(3), "{wait:?}");
+        qp.elapse(wait);
+        assert_eq!(qp.sent().len(), 1);
+        qp.gets_ack(first + 11);
+    }
+}
+
 //= spec/selective.md#sel-008
 //= type=test
 //# A selective acknowledgement of what was never sent, or of a part of a READ, MUST change nothing and be counted.
@@ -409,6 +445,49 @@ fn probes_last_until_the_ack_timeout() {
     assert!((13..=18).contains(&probes), "{probes} probes in 60 ms; the ACK timeout is 67 ms");
     qp.gets_ack(SQ_PSN + 20);
     assert_eq!(qp.completed(), [(1, OK), (2, OK), (3, OK)]);
+}
+
+/// A probe in vain says that the peer was slow, and nothing of the order of packets: what three overtake is lost as before.
+#[test]
+fn a_probe_in_vain_is_no_reordering() {
+    let mut qp = agreed();
+    // The round trip is known, and that packets are lost.
+    for (wr_id, psn) in [(1, SQ_PSN), (2, SQ_PSN + 10)] {
+        qp.post(wr_id, SendOp::Write(REMOTE), 10 * 256);
+        assert_eq!(qp.sent().len(), 10);
+        qp.elapse(Duration::from_micros(50));
+        if wr_id == 2 {
+            gets_sack(&mut qp, psn, &[1, 2, 3, 4, 5]);
+            assert_eq!(qp.sent(), ["RDMA WRITE First 210 ?"]);
+        }
+        qp.gets_ack(psn + 9);
+    }
+    // Duplicates in all, and those of this turn.
+    for (duplicates, probes, psn) in [(2, 2, SQ_PSN + 20), (3, 1, SQ_PSN + 30)] {
+        qp.post(3, SendOp::Write(REMOTE), 10 * 256);
+        assert_eq!(qp.sent().len(), 10);
+        for _ in 0..probes {
+            let wait = qp.timeout().expect("it probes");
+            qp.elapse(wait);
+            assert_eq!(qp.sent().len(), 1);
+        }
+        qp.log();
+        qp.gets_ack(psn + 9);
+        gets_duplicates(&mut qp, psn + 10, duplicates);
+        let in_vain = NodeEvent::Trace(qp.qpn, Event::SentInVain { packets: probes });
+        assert!(qp.log().contains(&in_vain), "{probes} probes in vain");
+    }
+    qp.post(4, SendOp::Write(REMOTE), 10 * 256);
+    assert_eq!(qp.sent().len(), 10);
+    gets_sack(&mut qp, SQ_PSN + 40, &[1, 2, 3]);
+    assert_eq!(qp.sent(), ["RDMA WRITE First 240 ?"]);
+    // Another packet in vain is.
+    qp.gets_ack(SQ_PSN + 49);
+    gets_duplicates(&mut qp, SQ_PSN + 50, 4);
+    qp.post(5, SendOp::Write(REMOTE), 10 * 256);
+    assert_eq!(qp.sent().len(), 10);
+    gets_sack(&mut qp, SQ_PSN + 50, &[1, 2, 3]);
+    assert_eq!(qp.sent(), [""; 0], "it may be late");
 }
 
 /// A receiver that is not ready has kept what is behind: that is not sent again.

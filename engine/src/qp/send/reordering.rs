@@ -9,8 +9,11 @@ const OVERTAKING: i32 = 3;
 const LEAST: u64 = 10_000;
 /// The longest window, in nanoseconds.
 const MOST: u64 = 100_000_000;
+/// Round trips of the longest window where packets take several paths. On one path it is one: a packet seems to be late for as long as
+/// a program had no processor to take the news, and each loss would then cost that time.
+const MOST_ROUND_TRIPS: u64 = 8;
 /// Losses without a packet sent in vain until the window shrinks.
-const CALM: u32 = 256;
+const CALM: u32 = 16;
 
 /// The reordering window of a requester.
 #[derive(Clone, Copy, Debug, Default)]
@@ -35,7 +38,12 @@ impl Reordering {
     pub(super) fn window(&self, round_trip: u64) -> u64 {
         // How far paths differ is not known before; by a round trip at most, as a rule.
         let least = if self.several { round_trip } else { round_trip / 4 };
-        self.learnt.max(least).clamp(LEAST, MOST)
+        self.learnt.clamp(least, self.most(round_trip)).clamp(LEAST, MOST)
+    }
+
+    /// The longest window where a round trip takes `round_trip`.
+    const fn most(&self, round_trip: u64) -> u64 {
+        if self.several { MOST_ROUND_TRIPS * round_trip } else { round_trip }
     }
 
     /// Whether a packet that so many sent later have overtaken is lost at once.
@@ -54,7 +62,7 @@ impl Reordering {
         self.calm = 0;
         if core::mem::replace(&mut self.seen, true) {
             let more = self.window(round_trip) + round_trip / 4;
-            self.learnt = more.min(8 * round_trip.max(LEAST)).max(self.learnt).min(MOST);
+            self.learnt = more.min(self.most(round_trip)).max(self.learnt).min(MOST);
         }
     }
 
@@ -91,10 +99,21 @@ mod tests {
         reordering.in_vain(400_000);
         assert_eq!(reordering.window(400_000), 350_000);
         (0..100).for_each(|_| reordering.in_vain(400_000));
-        assert_eq!(reordering.window(400_000), 3_200_000, "no longer than several round trips");
+        assert_eq!(reordering.window(400_000), 400_000, "no longer than a round trip");
         (0..100 * CALM).for_each(|_| reordering.lost());
         assert_eq!(reordering.window(400_000), 100_000, "forgets");
+    }
+
+    /// A program that is off its processor takes all news late.
+    #[test]
+    fn one_packet_that_seemed_very_late_makes_no_loss_dear() {
+        let mut reordering = Reordering::default();
+        reordering.came_late(10_000_000);
+        assert_eq!(reordering.window(400_000), 400_000);
+        assert_eq!(reordering.window(0), LEAST);
+        reordering.expect();
+        assert_eq!(reordering.window(400_000), 3_200_000, "paths may differ by several round trips");
         reordering.came_late(u64::MAX / 2);
-        assert_eq!(reordering.window(0), MOST);
+        assert_eq!(reordering.window(u64::MAX / 16), MOST);
     }
 }

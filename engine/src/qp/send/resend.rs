@@ -45,6 +45,8 @@ impl Reliable {
         io.consumer
             .trace(config.qpn, Event::Retry { reason: RetryReason::TailLossProbe, psn: self.snd_una, left: None });
         self.begin_selective().lose_front();
+        self.selective.probes = self.selective.probes.saturating_add(1);
+        self.selective.probed_at = self.snd_max;
         self.probe.probe_silently(now);
         if self.probe.unanswered() == SILENT {
             self.selective.use_all_paths(io.clock);

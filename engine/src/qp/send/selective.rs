@@ -28,6 +28,9 @@ pub(in crate::qp) struct Selective {
     /// Duplicates that the peer has told of, and packets sent again since.
     pub(super) duplicates: u32,
     pub(super) again: u32,
+    /// Probes among these, and the PSN before which all was sent at the last one.
+    pub(super) probes: u32,
+    pub(super) probed_at: Psn,
     /// The request at this PSN was refused so, as soon as those before it are answered.
     pub(super) refused: Option<(Psn, WcStatus)>,
     /// Packets were lost while the peer was not known to keep any.

@@ -77,7 +77,7 @@ impl Reliable {
             return Err(Failure::Dropped(DropReason::InvalidSelectiveAck));
         }
         let timing = self.timing(io.now());
-        self.count_duplicates(config, io, duplicates, timing.round_trip);
+        self.count_duplicates(config, io, missing, duplicates, timing.round_trip);
         if bitmap.arrived().next().is_none() && self.selective.board.is_none() {
             let due = self.due().filter(|due| due.distance_from(missing) < 0).unwrap_or(missing);
             self.acknowledged_before(config, attr, io, due);
@@ -232,37 +232,47 @@ impl Reliable {
         Ok(())
     }
 
-    /// The peer has got `duplicates` requests more than once.
+    /// The peer has got `duplicates` requests more than once, and lacks the one at `missing`.
     fn count_duplicates<H: Host>(
         &mut self,
         config: &QpConfig<H>,
         io: &mut Io<'_, H>,
+        missing: Psn,
         duplicates: u32,
         round_trip: u64,
     ) {
-        let Selective { again, reordering, duplicates: known, .. } = &mut self.selective;
-        let more = duplicates.wrapping_sub(*known).cast_signed();
-        if more <= 0 {
+        let more = duplicates.wrapping_sub(self.selective.duplicates).cast_signed();
+        if more > 0 {
+            self.selective.duplicates = duplicates;
+            self.sent_in_vain(config, io, more.unsigned_abs(), round_trip);
+        }
+        if missing.distance_from(self.selective.probed_at) > 0 {
+            // It has got what was sent behind the probes, and so these as well.
+            self.selective.probes = 0;
+        }
+    }
+
+    /// The peer has got so many packets once more.
+    fn sent_in_vain<H: Host>(&mut self, config: &QpConfig<H>, io: &mut Io<'_, H>, packets: u32, round_trip: u64) {
+        let Selective { again, probes, reordering, .. } = &mut self.selective;
+        let packets = packets.min(*again);
+        if packets == 0 {
             return;
         }
-        *known = duplicates;
-        let packets = more.unsigned_abs().min(*again);
-        if packets > 0 {
-            *again -= packets;
+        *again -= packets;
+        // A probe in vain says that the peer was slow, and nothing of the order in which packets arrive (RFC 8985, 7.4).
+        let of_probes = packets.min(*probes);
+        *probes -= of_probes;
+        if packets > of_probes {
             reordering.in_vain(round_trip);
-            io.consumer.trace(config.qpn, Event::SentInVain { packets });
         }
+        io.consumer.trace(config.qpn, Event::SentInVain { packets });
     }
 
     /// A response came once more.
     pub(super) fn count_in_vain<H: Host>(&mut self, config: &QpConfig<H>, io: &mut Io<'_, H>) {
         let round_trip = self.timing(io.now()).round_trip;
-        let Selective { again, reordering, .. } = &mut self.selective;
-        if let Some(less) = again.checked_sub(1) {
-            *again = less;
-            reordering.in_vain(round_trip);
-            io.consumer.trace(config.qpn, Event::SentInVain { packets: 1 });
-        }
+        self.sent_in_vain(config, io, 1, round_trip);
     }
 
     /// READs and atomics outstanding. Those that are answered do not count, though one before them is not, as long as
