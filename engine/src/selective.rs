@@ -30,6 +30,7 @@ impl SelectiveRepeat {
 #[derive(Debug)]
 pub struct KeptMemory {
     free: AtomicUsize,
+    all: usize,
 }
 
 impl Default for KeptMemory {
@@ -45,7 +46,12 @@ impl KeptMemory {
     /// Memory of that many bytes.
     #[must_use]
     pub const fn of(bytes: usize) -> Self {
-        Self { free: AtomicUsize::new(bytes) }
+        Self { free: AtomicUsize::new(bytes), all: bytes }
+    }
+
+    /// Whether half of it is free at least.
+    pub(crate) fn is_plenty(&self) -> bool {
+        self.free() >= self.all / 2
     }
 
     /// Bytes that are free.

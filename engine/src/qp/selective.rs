@@ -190,7 +190,9 @@ impl<H: Host> QueuePair<H> {
     pub(super) fn execute_kept(&mut self, io: &mut Io<'_, H>) {
         while let Some(kept) = self.responder.take_kept() {
             let packet = kept.packet();
-            if !self.state.receives() || !self.handle_expected(io, &packet, packet.bth().opcode.info()) {
+            let goes_on = self.state.receives() && self.handle_expected(io, &packet, packet.bth().opcode.info());
+            self.responder.recycle_kept(kept);
+            if !goes_on {
                 break;
             }
         }
@@ -198,7 +200,7 @@ impl<H: Host> QueuePair<H> {
         self.responder.acknowledge();
         self.agreement.owes_ack = self.responder.kept.as_ref().is_some_and(|kept| !kept.is_empty());
         if !self.agreement.owes_ack {
-            self.responder.kept = None;
+            self.responder.rest_kept();
         }
     }
 

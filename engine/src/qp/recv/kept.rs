@@ -2,10 +2,13 @@
 //!
 //! They are kept whole and carried out in order, so that nothing that a consumer can see depends on the order in which
 //! they came.
+//!
+//! Memory stays for the next gap: an allocator that gives it back to the system has the system clear it again, which takes longer
+//! than to receive the packets.
 
-use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 
 use urxe_wire::{Bitmap, Header, Packet, Psn};
 
@@ -21,12 +24,16 @@ const MOST_BYTES: usize = 4 << 20;
 const PLACE: usize = size_of::<Option<KeptPacket>>();
 /// Bytes that an allocation takes besides those asked for.
 const OVERHEAD: usize = 16;
+/// Packets in order after which memory is given back.
+const CALM: u32 = 1 << 14;
+/// Bytes that wait for the next gap at most.
+const MOST_SPARE: usize = MOST_BYTES / 2;
 
 /// A request that is kept.
 #[derive(Debug)]
 pub(in crate::qp) struct KeptPacket {
     header: Header,
-    payload: Box<[u8]>,
+    payload: Vec<u8>,
 }
 
 impl KeptPacket {
@@ -34,10 +41,11 @@ impl KeptPacket {
     pub(in crate::qp) fn packet(&self) -> Packet<'_> {
         Packet { header: self.header, payload: &self.payload }
     }
+}
 
-    fn size(&self) -> usize {
-        OVERHEAD + self.payload.len()
-    }
+/// Bytes that a buffer takes.
+const fn size(buffer: &Vec<u8>) -> usize {
+    OVERHEAD + buffer.capacity()
 }
 
 /// Fate of a packet behind a gap.
@@ -57,17 +65,30 @@ pub(in crate::qp) struct Kept {
     /// Places of the PSNs from `base` on.
     places: VecDeque<Option<KeptPacket>>,
     packets: usize,
-    /// Bytes taken from `memory`, for packets and places.
+    /// Buffers of packets that were carried out.
+    spare: Vec<Vec<u8>>,
+    /// Bytes taken from `memory`, for packets, spare buffers and places.
     bytes: usize,
+    /// PSN at which memory is given back, while there is no gap.
+    rests_until: Option<Psn>,
 }
 
 impl Kept {
     pub(in crate::qp) fn new(memory: &Arc<KeptMemory>) -> Self {
-        Self { memory: Arc::clone(memory), base: Psn::default(), places: VecDeque::new(), packets: 0, bytes: 0 }
+        Self {
+            memory: Arc::clone(memory),
+            base: Psn::default(),
+            places: VecDeque::new(),
+            packets: 0,
+            spare: Vec::new(),
+            bytes: 0,
+            rests_until: None,
+        }
     }
 
     /// Keeps a packet that came while `expected` was missing.
     pub(in crate::qp) fn keep(&mut self, expected: Psn, packet: &Packet<'_>) -> Keeping {
+        self.rests_until = None;
         self.advance(expected);
         let behind = packet.bth().psn.advance_from(expected) as usize;
         if behind > usize::from(WINDOW) {
@@ -76,25 +97,50 @@ impl Kept {
         if self.places.get(behind).is_some_and(Option::is_some) {
             return Keeping::Duplicate;
         }
-        let size = OVERHEAD + packet.payload.len();
         let wanted = behind + 1;
         // Places double, so that they are seldom moved.
         let capacity = match self.places.capacity() {
             enough if enough >= wanted => enough,
             few => wanted.max(2 * few).min(usize::from(WINDOW) + 1),
         };
-        if !self.take_memory(size + (capacity - self.places.capacity()) * PLACE) {
-            return Keeping::NoRoom;
-        }
+        let more_places = (capacity - self.places.capacity()) * PLACE;
+        let Some(mut payload) = self.buffer(packet.payload.len(), more_places) else { return Keeping::NoRoom };
+        payload.extend_from_slice(packet.payload);
         if self.places.len() < wanted {
             self.places.reserve_exact(capacity - self.places.len());
             self.places.resize_with(wanted, || None);
         }
         if let Some(place) = self.places.get_mut(behind) {
-            *place = Some(KeptPacket { header: packet.header, payload: packet.payload.into() });
+            *place = Some(KeptPacket { header: packet.header, payload });
             self.packets += 1;
         }
         Keeping::Kept
+    }
+
+    /// Returns an empty buffer for `len` bytes, and takes `more` bytes of memory besides, if there is so much.
+    fn buffer(&mut self, len: usize, more: usize) -> Option<Vec<u8>> {
+        let mut buffer = self.spare.pop().unwrap_or_default();
+        if buffer.capacity() < len || len == 0 {
+            self.reuse(buffer, len == 0);
+            buffer = Vec::new();
+        }
+        let is_new = buffer.capacity() == 0;
+        if !self.take_memory(more + if is_new { OVERHEAD + len } else { 0 }) {
+            self.reuse(buffer, !is_new);
+            return None;
+        }
+        buffer.clear();
+        buffer.reserve_exact(len);
+        Some(buffer)
+    }
+
+    /// Takes back a buffer: it `is_spare` from now on, or its memory is given back.
+    fn reuse(&mut self, buffer: Vec<u8>, is_spare: bool) {
+        match buffer.capacity() {
+            0 => {}
+            _ if is_spare => self.spare.push(buffer),
+            _ => self.give_back(size(&buffer)),
+        }
     }
 
     /// Takes memory, if the bounds of the queue pair and of the process leave so much.
@@ -106,12 +152,38 @@ impl Kept {
         takes
     }
 
-    /// Takes the packet that is expected now, if it is here.
+    /// Takes the packet that is expected now, if it is here. [`recycle`](Self::recycle) takes it back.
     pub(in crate::qp) fn take(&mut self, expected: Psn) -> Option<KeptPacket> {
         self.advance(expected);
         let kept = self.places.front_mut()?.take()?;
-        self.release(kept.size());
+        self.packets -= 1;
         Some(kept)
+    }
+
+    /// Takes back a packet that was carried out.
+    pub(in crate::qp) fn recycle(&mut self, kept: KeptPacket) {
+        if kept.payload.capacity() == 0 {
+            self.give_back(OVERHEAD);
+        }
+        self.reuse(kept.payload, true);
+    }
+
+    /// Keeps memory for the next gap, now that there is none before `expected`. False if others may need it more.
+    pub(in crate::qp) fn rest(&mut self, expected: Psn) -> bool {
+        self.advance(expected);
+        self.places.clear();
+        while self.bytes > MOST_SPARE
+            && let Some(buffer) = self.spare.pop()
+        {
+            self.give_back(size(&buffer));
+        }
+        self.rests_until = Some(expected.add(CALM));
+        self.memory.is_plenty()
+    }
+
+    /// Until which PSN memory is kept for the next gap, while there is none.
+    pub(in crate::qp) const fn rests_until(&self) -> Option<Psn> {
+        self.rests_until
     }
 
     /// Forgets the packets before `expected`.
@@ -120,15 +192,15 @@ impl Kept {
         self.base = expected;
         for _ in 0..by.min(self.places.len()) {
             if let Some(Some(kept)) = self.places.pop_front() {
-                self.release(kept.size());
+                self.packets -= 1;
+                self.recycle(kept);
             }
         }
     }
 
-    fn release(&mut self, size: usize) {
-        self.packets -= 1;
-        self.bytes -= size;
-        self.memory.give_back(size);
+    fn give_back(&mut self, bytes: usize) {
+        self.bytes -= bytes;
+        self.memory.give_back(bytes);
     }
 
     /// Whether nothing is kept.
@@ -225,6 +297,57 @@ mod tests {
         assert_eq!(keep(&mut other, 0, 2, 4096), Keeping::NoRoom);
         drop(one);
         assert_eq!(keep(&mut other, 0, 2, 4096), Keeping::Kept);
+    }
+
+    /// Keeps 20 packets of 1000 bytes behind a gap, and carries them out. Returns what is free meanwhile.
+    fn fill(kept: &mut Kept, memory: &KeptMemory, gap: u32) -> usize {
+        for psn in gap + 1..=gap + 20 {
+            assert_eq!(keep(kept, gap, psn, 1000), Keeping::Kept);
+        }
+        let free = memory.free();
+        for psn in gap + 1..=gap + 20 {
+            let packet = kept.take(Psn::new(psn)).unwrap();
+            assert_eq!(packet.packet().payload, [u8::try_from(psn & 0xFF).unwrap(); 1000]);
+            kept.recycle(packet);
+        }
+        assert!(kept.is_empty());
+        free
+    }
+
+    #[test]
+    fn memory_stays_for_the_next_gap() {
+        let memory = Arc::new(KeptMemory::default());
+        let mut kept = Kept::new(&memory);
+        let free = fill(&mut kept, &memory, 0);
+        assert!(kept.rest(Psn::new(21)) && memory.free() == free);
+        assert_eq!(kept.rests_until(), Some(Psn::new(21 + CALM)));
+        assert_eq!(shown(&kept, 21), []);
+        assert_eq!(fill(&mut kept, &memory, 30), free, "the same buffers");
+        assert_eq!(kept.rests_until(), None);
+        // Longer packets and empty ones need others.
+        assert_eq!((keep(&mut kept, 60, 61, 1001), keep(&mut kept, 60, 62, 0)), (Keeping::Kept, Keeping::Kept));
+        assert_eq!(memory.free(), free - 1 - OVERHEAD);
+        for psn in 61..63 {
+            let packet = kept.take(Psn::new(psn)).unwrap();
+            kept.recycle(packet);
+        }
+        assert_eq!(memory.free(), free - 1);
+        drop(kept);
+        assert_eq!(memory.free(), KeptMemory::MOST);
+    }
+
+    #[test]
+    fn memory_that_others_may_need_does_not_stay() {
+        let memory = Arc::new(KeptMemory::of(40_000));
+        let mut kept = Kept::new(&memory);
+        fill(&mut kept, &memory, 0);
+        assert!(!kept.rest(Psn::new(21)), "more than half of it is taken");
+        drop(kept);
+        let memory = Arc::new(KeptMemory::default());
+        let mut kept = Kept::new(&memory);
+        (1..900).for_each(|psn| assert_eq!(keep(&mut kept, 0, psn, 4096), Keeping::Kept));
+        assert!(kept.rest(Psn::new(1000)) && KeptMemory::MOST - memory.free() <= MOST_SPARE);
+        assert!(KeptMemory::MOST - memory.free() > MOST_SPARE / 2);
     }
 
     /// A short packet far behind the gap takes places for all between.

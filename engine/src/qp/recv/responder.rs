@@ -171,6 +171,18 @@ impl Responder {
         self.kept.as_mut()?.take(self.expected)
     }
 
+    /// Takes back a request that was kept and has been carried out.
+    pub(in crate::qp) fn recycle_kept(&mut self, packet: KeptPacket) {
+        if let Some(kept) = &mut self.kept {
+            kept.recycle(packet);
+        }
+    }
+
+    /// Notes that nothing is kept any more.
+    pub(in crate::qp) fn rest_kept(&mut self) {
+        self.kept.take_if(|kept| !kept.rest(self.expected));
+    }
+
     /// Notes that there are `posted` receive WQEs now: a peer that was told there are none is told so (IBA 9.7.7.2.3, unsolicited
     /// acknowledge).
     pub(in crate::qp) fn receive_posted(&mut self, posted: usize) {
@@ -219,8 +231,12 @@ impl<H: Host> QueuePair<H> {
             return false;
         }
         let accepted = self.handle_expected(io, packet, info);
-        if self.responder.kept.is_some() {
-            self.execute_kept(io);
+        if let Some(kept) = &self.responder.kept {
+            match kept.rests_until() {
+                None => self.execute_kept(io),
+                Some(end) if self.responder.expected.distance_from(end) >= 0 => self.responder.kept = None,
+                Some(_) => {}
+            }
         }
         accepted
     }
