@@ -55,6 +55,15 @@ pub struct Violation {
     pub write: bool,
 }
 
+/// A store of the engine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Store {
+    /// First host address.
+    pub addr: u64,
+    /// Bytes.
+    pub length: usize,
+}
+
 /// A process's memory: the application pokes and peeks, the engine goes through [`Memory`].
 #[derive(Debug)]
 pub struct AddressSpace {
@@ -71,6 +80,8 @@ pub struct AddressSpace {
 struct Inner {
     mappings: BTreeMap<u64, Mapping>,
     violations: Vec<Violation>,
+    /// Stores since they were taken; `None`: nobody wants them.
+    stores: Option<Vec<Store>>,
 }
 
 #[derive(Debug)]
@@ -190,6 +201,17 @@ impl AddressSpace {
         inner.find(addr, bytes.len(), true).expect("the application writes what it mapped").copy_from_slice(bytes);
     }
 
+    /// Keeps the engine's stores from now on, for [`take_stores`](Self::take_stores).
+    pub fn record_stores(&mut self) {
+        self.inner.get_mut().stores = Some(Vec::new());
+    }
+
+    /// Stores of packets and responses since the last call, oldest first; those of atomics are not among them.
+    #[must_use]
+    pub fn take_stores(&self) -> Vec<Store> {
+        self.inner.borrow_mut().stores.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
     /// Accesses outside of registered regions, oldest first. There must be none.
     #[must_use]
     pub fn violations(&self) -> Vec<Violation> {
@@ -235,7 +257,11 @@ impl Memory for AddressSpace {
     }
 
     fn write(&self, to: u64, from: &[u8]) -> Result<(), Fault> {
-        self.engine_access(to, from.len(), true, |bytes| bytes.copy_from_slice(from))
+        self.engine_access(to, from.len(), true, |bytes| bytes.copy_from_slice(from))?;
+        if let Some(stores) = &mut self.inner.borrow_mut().stores {
+            stores.push(Store { addr: to, length: from.len() });
+        }
+        Ok(())
     }
 
     fn compare_swap(&self, at: u64, compare: u64, swap: u64) -> Result<u64, Fault> {

@@ -8,6 +8,7 @@
 //! - a success was told only when the peer had what was sent;
 //! - atomics were carried out once each: words went through the values predicted;
 //! - nothing outside of the buffers named was read or written;
+//! - the bytes of WRITEs were stored once and in order, the last one last, but for nodes with the quirk `write-order`;
 //! - a QP that failed did so with a status that fits, and then flushed everything behind, in order;
 //! - nothing completed after that;
 //! - it took no more packets than the losses explain.
@@ -19,6 +20,7 @@ mod run;
 mod scenario;
 mod space;
 mod stream;
+mod write_order;
 
 pub use complaint::Complaint;
 pub use plan::{ALL_VERBS, Plan, Planned, PlannedRecv, Poison, Style, Verb};

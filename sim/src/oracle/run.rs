@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
 use urxe_engine::attr::{AttrMask, QpAttr};
+use urxe_engine::quirks::Quirk;
 use urxe_engine::rng::Rng;
 use urxe_engine::{Access, Event, QpState, Recipient, RecvWr, SendFlags, SendOp, SendWr, SgeList, WcStatus};
 use urxe_engine::{Data, event::RetryReason};
@@ -141,6 +142,9 @@ impl<'a> Run<'a> {
         });
         let counters = nodes
             .map(|id| fabric.node_mut(id).memory_mut().register_new(8, Access::LOCAL_WRITE | Access::REMOTE_ATOMIC));
+        if !scenario.node.quirks.is_some_and(|quirks| quirks.shows(Quirk::WriteOrder)) {
+            nodes.iter().for_each(|id| fabric.node_mut(*id).memory_mut().record_stores());
+        }
         if let Some(bottleneck) = scenario.bottleneck {
             nodes.iter().for_each(|id| fabric.set_bottleneck(*id, bottleneck, scenario.seed));
         }
@@ -217,7 +221,8 @@ impl<'a> Run<'a> {
                         fabric.alarm(fabric.now() + RECV_INTERVAL, RECEIVES);
                     }
                 }
-                Step::Served(_) => {
+                Step::Served(node) => {
+                    self.check_stores(fabric, node)?;
                     self.poll(fabric)?;
                     for stream in &mut self.streams {
                         stream.post_sends(fabric)?;
@@ -231,6 +236,15 @@ impl<'a> Run<'a> {
             stream.check_drains(fabric)?;
         }
         self.poll(fabric)
+    }
+
+    /// Checks what a node has stored since the last time.
+    fn check_stores(&mut self, fabric: &Fabric, node: NodeId) -> Result<(), Complaint> {
+        let stores = fabric.node(node).memory().take_stores();
+        for (at, stream) in self.streams.iter_mut().enumerate().filter(|(_, stream)| stream.to == node) {
+            stream.check_stores(&stores).map_err(|Complaint(why)| Complaint(format!("stream {at}: {why}")))?;
+        }
+        Ok(())
     }
 
     /// Receives first: a sender's success means that the receiver's completion is there.

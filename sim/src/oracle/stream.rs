@@ -13,7 +13,9 @@ use super::area::{Area, Image};
 use super::complaint::{Complaint, ensure};
 use super::plan::{Plan, Planned, Poison, Verb};
 use super::space::Piece;
+use super::write_order::WriteOrder;
 use crate::NodeEvent;
+use crate::memory::Store;
 use crate::{Fabric, NodeId};
 
 /// A key that no region has: index 0 is never given out.
@@ -45,6 +47,7 @@ pub(super) struct Stream {
     recv_end: usize,
     /// How often the send queue was drained.
     drains: usize,
+    write_order: WriteOrder,
 }
 
 impl Stream {
@@ -86,6 +89,7 @@ impl Stream {
             counted: BTreeSet::new(),
             recv_end,
             drains: 0,
+            write_order: WriteOrder::default(),
         }
     }
 
@@ -207,6 +211,18 @@ impl Stream {
             (Verb::Count, _) => SendOp::FetchAdd { remote: self.counter, add: 1 },
         };
         SendWr { wr_id: self.posted as u64, op: op_kind, data, flags: op.flags, to: Recipient::Peer }
+    }
+
+    /// Checks stores of the receiving node: which bytes of WRITEs they are.
+    pub(super) fn check_stores(&mut self, stores: &[Store]) -> Result<(), Complaint> {
+        let area = self.remote.buffer;
+        for store in stores {
+            let offset = store.addr.checked_sub(area.addr).filter(|offset| *offset < area.length);
+            if let Some(offset) = offset.and_then(|offset| usize::try_from(offset).ok()) {
+                self.write_order.store(&self.plan.ops, offset, store.length)?;
+            }
+        }
+        Ok(())
     }
 
     // --- completions ---------------------------------------------------------------------------------------
