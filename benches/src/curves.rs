@@ -1,8 +1,10 @@
 //! How figures depend on something: bandwidth on the size of messages, cost and memory on the number of queue pairs,
-//! processes and simulated stacks, goodput on what the network loses, and how often a latency is exceeded.
+//! processes and simulated stacks, goodput on what the network loses, and how often a latency is exceeded. And how senders that
+//! share a link, simulated, fill its queue over time.
 
 use anyhow::{Context, Result};
 use serde_json::json;
+use urxe_sim::incast::{Algorithm, INTERVAL, Incast, SENDERS, Sample};
 use urxe_tests::Host;
 
 use crate::bare::median;
@@ -30,6 +32,19 @@ pub const PICTURES: &[Picture] = &[
     Picture { name: "memory-over-stacks", measure: memory_over_stacks },
     Picture { name: "rate-over-threads", measure: rate_over_threads },
     Picture { name: "goodput-over-loss", measure: over_loss },
+    Picture { name: "queue-over-time", measure: queue_over_time },
+    Picture {
+        name: "rate-over-time-window",
+        measure: |_, _| Ok(rate_over_time("Three senders with a window", Algorithm::Window)),
+    },
+    Picture {
+        name: "rate-over-time-dcqcn",
+        measure: |_, _| Ok(rate_over_time("Three senders with DCQCN", Algorithm::Dcqcn)),
+    },
+    Picture {
+        name: "rate-over-time-swift",
+        measure: |_, _| Ok(rate_over_time("Three senders with Swift", Algorithm::Swift)),
+    },
 ];
 
 impl Picture {
@@ -249,9 +264,64 @@ fn over_loss(host: &Host, rounds: u32) -> Result<Chart> {
     })
 }
 
+fn over_time(title: &'static str, unit: &'static str, curves: Vec<Curve>) -> Chart {
+    Chart {
+        title,
+        x: Axis { label: "ms of virtual time", scale: Scale::Linear, marks: Vec::new() },
+        y: Axis { label: unit, scale: Scale::Linear, marks: Vec::new() },
+        curves,
+    }
+}
+
+/// Points of samples in groups of so many, at the end of each group.
+fn sampled(samples: &[Sample], of: usize, value: impl Fn(&[Sample]) -> f64) -> Vec<(f64, f64)> {
+    let end = |group: usize| INTERVAL.as_secs_f64() * 1e3 * (group * of) as f64;
+    (1..).zip(samples.chunks_exact(of)).map(|(group, samples)| (end(group), value(samples))).collect()
+}
+
+fn queue_over_time(_host: &Host, _rounds: u32) -> Result<Chart> {
+    let unmarked = |algorithm| Incast { is_marking: false, ..Incast::new(algorithm) };
+    let whats = [
+        ("window, no marks", unmarked(Algorithm::Window)),
+        ("window", Incast::new(Algorithm::Window)),
+        ("dcqcn", Incast::new(Algorithm::Dcqcn)),
+        ("swift", Incast::new(Algorithm::Swift)),
+        ("swift, no marks", unmarked(Algorithm::Swift)),
+    ];
+    let longest = |samples: &[Sample]| samples.iter().map(|sample| sample.queue).max().unwrap_or(0) as f64;
+    let curve = |(name, incast): &(&str, Incast)| Curve {
+        name: (*name).to_owned(),
+        points: sampled(&incast.run().samples, 8, longest),
+    };
+    let curves = whats.iter().map(curve).collect();
+    Ok(over_time("Queue of 256 packets in front of a link that three senders share", "packets", curves))
+}
+
+fn rate_over_time(title: &'static str, algorithm: Algorithm) -> Chart {
+    /// Samples of a point: 4 ms.
+    const GROUP: usize = 16;
+    let samples = Incast::new(algorithm).run().samples;
+    let seconds = INTERVAL.as_secs_f64() * GROUP as f64;
+    let rate = |at: usize| {
+        move |group: &[Sample]| {
+            let bytes: u64 = group.iter().map(|sample| sample.sent[at]).sum();
+            bytes as f64 * 8.0 / seconds / 1e6
+        }
+    };
+    let curve = |at| Curve { name: format!("sender {}", at + 1), points: sampled(&samples, GROUP, rate(at)) };
+    over_time(title, "Mbit/s, from BTH to ICRC", (0..SENDERS).map(curve).collect())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn samples_are_drawn_at_the_end_of_their_group() {
+        let samples: Vec<Sample> = (0..9).map(|queue| Sample { queue, sent: [0; SENDERS] }).collect();
+        let points = sampled(&samples, 4, |group| group[3].queue as f64);
+        assert_eq!(points, [(1.0, 3.0), (2.0, 7.0)]);
+    }
 
     #[test]
     fn sweeps_draw_medians() -> Result<()> {

@@ -57,6 +57,11 @@ impl SwitchQueue {
         self.longest
     }
 
+    /// Packets in it at `now`.
+    pub(crate) fn len(&self, now: Instant) -> usize {
+        self.leaving.iter().filter(|at| **at > now).count()
+    }
+
     /// Takes a packet, and marks it if need be. Returns when it leaves; `None`: it is lost.
     pub(crate) fn take(&mut self, now: Instant, datagram: &mut Datagram, counts: &mut Counts) -> Option<Instant> {
         while self.leaving.front().is_some_and(|at| *at <= now) {

@@ -103,6 +103,12 @@ impl Fabric {
         self.queues.get(&to).map_or(0, SwitchQueue::longest)
     }
 
+    /// Packets in a node's queue now.
+    #[must_use]
+    pub fn queue_length(&self, to: NodeId) -> usize {
+        self.queues.get(&to).map_or(0, |queue| queue.len(self.now))
+    }
+
     /// Removes all rules.
     pub fn clear_rules(&mut self) {
         self.rules.clear();

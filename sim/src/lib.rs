@@ -39,13 +39,14 @@
 //! ```
 //!
 //! [`oracle`] generates traffic from a seed, predicts what memory and completions must be, and compares.
-//! [`scale`] is hundreds of stacks at once. [`single_qp`] is one queue pair whose peer is the test itself: packets in, packets out.
+//! [`incast`] is three senders and one link. [`scale`] is hundreds of stacks at once. [`single_qp`] is one queue pair whose peer is the test itself: packets in, packets out.
 
 mod bottleneck;
 pub mod capture;
 mod connection;
 mod counts;
 mod fabric;
+pub mod incast;
 pub mod memory;
 mod node;
 pub mod oracle;
