@@ -172,7 +172,11 @@ soak: setup build ## SOAK_SEEDS (a million) simulated schedules, 200 deaths at r
 
 .PHONY: lossy-network
 lossy-network: setup build ## goodput over networks that lose or reorder packets
-	$(CARGO) test -p urxe-tests --test lossy_network -- --nocapture goodput
+	URXE_GOODPUT=10 $(CARGO) test -p urxe-tests --test lossy_network -- --nocapture goodput
+
+.PHONY: shared-link
+shared-link: setup build ## three senders on a link of 1 Gbit/s, with DCQCN and without
+	$(CARGO) test -p urxe-tests --test congestion -- --ignored --nocapture three_senders
 
 .PHONY: fuzz
 fuzz: setup ## every fuzz target for FUZZ_SECONDS (30), each in a network namespace of its own

@@ -254,7 +254,7 @@ impl Measurement {
             Self::Perftest(program) => perftest(program, 512 << 20, &[]),
             Self::SharedMemory(program) => perftest(program, 512 << 20, &[SHARED_MEMORY]),
             Self::Lossy(program, percent) => {
-                perftest(program, 256 << 20, &[("URXE_FAULTS", &format!("drop={percent}%,dir=tx,seed=1"))])
+                perftest(program, 1 << 30, &[("URXE_FAULTS", &format!("drop={percent}%,dir=tx,seed=1"))])
             }
             Self::Tcp => iperf3(host, &["-l", &size.min(1 << 20).to_string()]),
             Self::Own(what, _) => own_with(host, "own-verbs", &[what, &size.to_string()], &[]),

@@ -216,7 +216,7 @@ const UCX_TCP_TLS: &str = "tcp,self";
 
 /// Program with losses where packets leave, in both directions.
 const fn lossy(variables: Variables) -> Program {
-    Program::Perftest(Perftest::bandwidth("ib_write_bw", "-s 1048576 -n 300").with(variables))
+    Program::Perftest(Perftest::bandwidth("ib_write_bw", "-s 1048576 -n 2000").with(variables))
 }
 
 const SELECTIVE_REPEAT: (&str, &str) = ("URXE_SELECTIVE_REPEAT", "1");

@@ -1,6 +1,6 @@
 //! perftest: both ends of one of its programs, which find each other by a TCP connection.
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 
 use crate::pingpong::wait_for_listener;
 use crate::process::{Finished, Process, TIMEOUT};
@@ -43,6 +43,15 @@ impl Perftest {
     /// Waits for both ends, which must succeed.
     pub fn finish(self) -> Result<()> {
         self.output().map(drop)
+    }
+
+    /// Runs a pair of a program for bandwidth, with `--report_gbits`, and returns the average in Gbit/s.
+    pub fn gigabits(self) -> Result<f64> {
+        let stdout = self.output()?.stdout;
+        // `#bytes #iterations BW-peak BW-average MsgRate`
+        let mut lines = stdout.lines().skip_while(|line| !line.trim_start().starts_with("#bytes"));
+        let average = lines.nth(1).and_then(|line| line.split_whitespace().nth(3)?.parse().ok());
+        average.with_context(|| format!("no figures in {stdout}"))
     }
 
     /// Runs the pair and returns the client's output.
