@@ -26,8 +26,8 @@ class Case:
 class Ports:
     """A port of its own for every case, so that none meets what another left behind."""
 
-    def __init__(self):
-        self.ports = itertools.count(20000)
+    def __init__(self, first=20000):
+        self.ports = itertools.count(first)
 
     def take(self):
         return next(self.ports)
