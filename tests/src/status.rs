@@ -23,10 +23,15 @@ pub fn own_counter(name: &str) -> Result<u64> {
     sum.context("no counter")
 }
 
-/// Sum of a counter over the processes of a host.
-pub fn host_counter(host: &Host, name: &str) -> Result<u64> {
+/// Sums of counters over the processes of a host, in one report. A process that has ended, or is slow to answer, counts nothing.
+pub fn host_counters(host: &Host, names: &[&str]) -> Result<Vec<u64>> {
     let said = host.run(artifacts::urxe()?, &["status", "--json"])?.stdout;
     let devices: Value = serde_json::from_str(&said).with_context(|| said.clone())?;
-    let counters = devices.as_array().into_iter().flatten().map(|device| &device["counters"]);
-    Ok(counters.filter_map(|counters| counters[name].as_u64()).sum())
+    let counters = || devices.as_array().into_iter().flatten().map(|device| &device["counters"]);
+    Ok(names.iter().map(|name| counters().filter_map(|counters| counters[*name].as_u64()).sum()).collect())
+}
+
+/// Sum of a counter over the processes of a host, as for [`host_counters`].
+pub fn host_counter(host: &Host, name: &str) -> Result<u64> {
+    Ok(host_counters(host, &[name])?.into_iter().sum())
 }

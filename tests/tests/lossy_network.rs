@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Context as _, Result, ensure};
-use urxe_tests::{Capture, Host, Perftest, PingPong, World, host_counter};
+use urxe_tests::{Capture, Host, Perftest, PingPong, World, host_counters};
 
 /// Has a host's kernel drop so many in a thousand of the RoCE packets that arrive.
 fn lose(host: &Host, per_mille: u32) -> Result<()> {
@@ -129,25 +129,21 @@ fn repeat_selectively(hosts: [&Host; 2], paths: usize) {
 /// Bytes of a message of rping that is many packets: they are compared after a READ and a WRITE.
 const MANY_PACKETS: &str = "65000";
 
-/// Streams WRITEs from `there` to `here` until the counters of selective repeat at both, the first and the second of these, have begun
-/// to count.
+/// Streams WRITEs from `there` to `here` until counters of selective repeat have begun to count, `wanted[0]` at `here` and `wanted[1]`
+/// at `there`; no acknowledgement may be invalid then.
 fn ensure_counted(here: &Host, there: &Host, wanted: [&[&str]; 2]) -> Result<()> {
     let args = ["-s", "65536", "--run_infinitely"];
     let mut last = vec![];
-    let count = |host: &Host, names: &[&str]| -> Result<Vec<u64>> {
-        names.iter().map(|name| host_counter(host, name)).collect()
-    };
     Perftest::start("ib_write_bw", &args, here, there)?
         .watch("packets are kept and repeated", || {
-            last = [count(here, wanted[0])?, count(there, wanted[1])?].concat();
-            Ok(last.iter().all(|value| *value > 0))
+            let [near, far] = [[wanted[0], &["sack_invalid"]].concat(), [wanted[1], &["sack_invalid"]].concat()];
+            last = [host_counters(here, &near)?, host_counters(there, &far)?].concat();
+            let (invalid, counts): (Vec<_>, Vec<_>) =
+                near.iter().chain(&far).zip(&last).partition(|(name, _)| **name == "sack_invalid");
+            ensure!(invalid.iter().all(|(_, value)| **value == 0), "acknowledgements of nothing: {last:?}");
+            Ok(counts.iter().all(|(_, value)| **value > 0))
         })
-        .with_context(|| format!("{wanted:?} are {last:?}"))?;
-    for host in [here, there] {
-        let invalid = host_counter(host, "sack_invalid")?;
-        ensure!(invalid == 0, "{invalid} selective acknowledgements of nothing");
-    }
-    Ok(())
+        .with_context(|| format!("{wanted:?} are {last:?}"))
 }
 
 /// SENDs, WRITEs and READs bring the right data where packets are lost in both directions, and only what is missing is repeated.

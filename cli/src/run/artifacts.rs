@@ -106,8 +106,10 @@ impl Artifacts {
         write("options.toml", &format!("# urxe {}: {ended}\n{}", env!("CARGO_PKG_VERSION"), self.options))?;
         write("status.txt", &status::at_end(run_folder))?;
         let explanations = fs::read_to_string(run_folder.join(urxe_options::RUN_EXPLANATIONS));
-        if let Some(text) = explanations.ok().filter(|text| !text.is_empty()) {
-            write("explanations.txt", &text)?;
+        match explanations.ok().filter(|text| !text.is_empty()) {
+            Some(text) => write("explanations.txt", &text)?,
+            // Those of an earlier failure, which this one is not.
+            None => drop(fs::remove_file(dir.join("explanations.txt"))),
         }
         let mut captures: Vec<PathBuf> = Vec::new();
         for entry in fs::read_dir(self.captures.path()).into_iter().flatten().flatten() {

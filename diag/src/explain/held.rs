@@ -10,7 +10,7 @@ use std::ffi::{c_int, c_void};
 use std::fmt::{self, Write};
 use std::iter::successors;
 use std::panic::catch_unwind;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Once, OnceLock};
 
 use urxe_options::Format;
@@ -27,6 +27,8 @@ struct Held {
     /// Process that holds it; a forked child has a copy, and nothing to say about it.
     process: u32,
     text: String,
+    /// The text has been printed, or is about to be: several threads may fail together, and a signal that was raised may end nothing.
+    is_told: AtomicBool,
     /// Later explanations of the process, which are not kept.
     left_out: AtomicUsize,
     next: Place,
@@ -36,8 +38,6 @@ struct Held {
 type Place = OnceLock<Box<Held>>;
 
 static FIRST: Place = Place::new();
-/// Process that has printed its texts.
-static PRINTED: AtomicU32 = AtomicU32::new(0);
 
 unsafe extern "C" {
     fn on_exit(function: extern "C" fn(c_int, *mut c_void), argument: *mut c_void) -> c_int;
@@ -56,7 +56,13 @@ pub(super) fn register() {
 pub(super) fn hold(text: String) {
     register();
     let process = std::process::id();
-    let mut new = Box::new(Held { process, text, left_out: AtomicUsize::new(0), next: Place::new() });
+    let mut new = Box::new(Held {
+        process,
+        text,
+        is_told: AtomicBool::new(false),
+        left_out: AtomicUsize::new(0),
+        next: Place::new(),
+    });
     // A child never finds the end of the list being written.
     without_fork(|| {
         let (mut place, mut own) = (&FIRST, 0);
@@ -79,17 +85,14 @@ pub(super) fn hold(text: String) {
     });
 }
 
-/// Writes the texts of this process, once.
+/// Writes the texts of this process, each once.
 fn tell(to: &mut impl Write) -> fmt::Result {
     let process = std::process::id();
-    let own = || {
-        let all = successors(FIRST.get(), |held| held.next.get());
-        all.map(|held| &**held).filter(move |held| held.process == process)
-    };
-    if own().next().is_none() || PRINTED.swap(process, Ordering::Relaxed) == process {
-        return Ok(());
-    }
-    for held in own() {
+    let all = successors(FIRST.get(), |held| held.next.get());
+    for held in all.filter(|held| held.process == process) {
+        if held.is_told.swap(true, Ordering::Relaxed) {
+            continue;
+        }
         to.write_str(&held.text)?;
         let left_out = held.left_out.load(Ordering::Relaxed);
         if left_out > 0 {
