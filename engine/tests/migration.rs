@@ -622,8 +622,8 @@ fn migrated_takes_the_primary_path() {
 
 //= spec/states.md#qps-021
 //= type=test
-//# CNPs, selective repeat offers, requests far from the one expected, and answers to what is not outstanding MUST NOT arm or
-//# migrate a queue pair, nor raise PATH_MIG_ERR.
+//# CNPs, selective repeat offers, requests of RC and XRC far from the one expected, and answers to what is not outstanding MUST
+//# NOT arm or migrate a queue pair, nor raise PATH_MIG_ERR.
 #[test]
 fn packets_that_say_nothing_of_paths() {
     let chatter = |qp: &mut SingleQp, from, mig_req| {

@@ -39,7 +39,7 @@ fn server(launcher: &Launcher, options: &[&str]) -> Result<Process> {
     Ok(server)
 }
 
-/// Prints what a way needed, as a row of docs/results/fuzzing.md; not every way counts its executions.
+/// Prints what a way needed; not every way counts its executions.
 fn told(way: &str, began: Instant, executions: Option<u64>) {
     let seconds = began.elapsed().as_secs_f64();
     match executions {

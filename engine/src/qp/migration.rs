@@ -175,8 +175,8 @@ impl<H: Host> QueuePair<H> {
     /// Whether a packet is from the peer by more than its header. CNPs and offers may be late or anybody's, as may a request far
     /// from the one expected, and a response that is none to a request outstanding or to the last one done. UC takes up any PSN.
     //= spec/states.md#qps-021
-    //# CNPs, selective repeat offers, requests far from the one expected, and answers to what is not outstanding MUST NOT arm or
-    //# migrate a queue pair, nor raise PATH_MIG_ERR.
+    //# CNPs, selective repeat offers, requests of RC and XRC far from the one expected, and answers to what is not outstanding MUST
+    //# NOT arm or migrate a queue pair, nor raise PATH_MIG_ERR.
     pub(super) fn speaks_of_paths(&self, bth: &Bth) -> bool {
         let psn = bth.psn;
         match (bth.opcode.info().role, &self.send) {
