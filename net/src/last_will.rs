@@ -14,15 +14,17 @@
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use socket2::{Domain, SockAddr, Socket, Type};
 use urxe_wire::Gid;
 use urxe_wire::mad::MAD_LEN;
 
-use crate::last_will_keeper;
+use crate::ipc::credentials::abstract_address;
+use crate::ipc::{NAME_PREFIX, unix};
 use crate::sys::fd::{Fd, FdSet};
 use crate::sys::{recv_parts, send_parts};
 
@@ -100,6 +102,18 @@ enum Keeper {
     Connected(Fd),
 }
 
+/// Connects to a keeper of the same user, without waiting.
+fn connect_keeper(name: &str) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::UNIX, Type::SEQPACKET.nonblocking(), None)?;
+    socket.connect(&keeper_address(name)?)?;
+    if unix::is_same_user(socket.as_raw_fd()) { Ok(socket) } else { Err(ErrorKind::PermissionDenied.into()) }
+}
+
+/// Address of a keeper's listener.
+pub(crate) fn keeper_address(name: &str) -> io::Result<SockAddr> {
+    abstract_address(&format!("{NAME_PREFIX}/wills/{name}"))
+}
+
 impl Keeper {
     /// The connection, if it has been made and is still what it was.
     fn connection(&self) -> Option<RawFd> {
@@ -121,7 +135,7 @@ impl Own {
     /// Connects to the keeper, if that was not tried.
     fn meet_keeper(&mut self, fds: &Arc<FdSet>) {
         if let Keeper::Named(name) = &self.keeper {
-            let connected = last_will_keeper::connect(name).and_then(|socket| fds.adopt(socket));
+            let connected = connect_keeper(name).and_then(|socket| fds.adopt(socket));
             self.keeper = connected.map_or(Keeper::Absent, Keeper::Connected);
         }
     }
@@ -297,10 +311,6 @@ impl OwnLastWills {
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::AsRawFd;
-
-    use socket2::{Domain, Socket, Type};
-
     use super::*;
 
     #[test]

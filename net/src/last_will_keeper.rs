@@ -15,16 +15,14 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use socket2::{Domain, SockAddr, Socket, Type};
+use socket2::{Domain, Socket, Type};
 use urxe_wire::icrc::{self, Flow};
 use urxe_wire::mad::MAD_LEN;
 use urxe_wire::packet::Service;
 use urxe_wire::{Bth, Deth, Ext, Header, Opcode, Operation, Psn, QKey, Qpn, ROCE_PORT, Transport};
 
-use crate::ipc::NAME_PREFIX;
-use crate::ipc::credentials::abstract_address;
 use crate::ipc::unix;
-use crate::last_will::{LastWill, LastWillStore};
+use crate::last_will::{LastWill, LastWillStore, keeper_address};
 use crate::sys::borrow;
 use crate::sys::fd::descriptor_share;
 use crate::sys::ifaddrs::needs_scope;
@@ -53,20 +51,9 @@ pub struct LastWillKeeper {
 /// `AddrInUse` if somebody listens there already; what else the system refuses.
 pub fn listen(name: &str) -> io::Result<OwnedFd> {
     let socket = Socket::new(Domain::UNIX, Type::SEQPACKET.nonblocking(), None)?;
-    socket.bind(&address(name)?)?;
+    socket.bind(&keeper_address(name)?)?;
     socket.listen(BACKLOG)?;
     Ok(socket.into())
-}
-
-/// Connects to a keeper of the same user, without waiting.
-pub(crate) fn connect(name: &str) -> io::Result<Socket> {
-    let socket = Socket::new(Domain::UNIX, Type::SEQPACKET.nonblocking(), None)?;
-    socket.connect(&address(name)?)?;
-    if unix::is_same_user(socket.as_raw_fd()) { Ok(socket) } else { Err(io::ErrorKind::PermissionDenied.into()) }
-}
-
-fn address(name: &str) -> io::Result<SockAddr> {
-    abstract_address(&format!("{NAME_PREFIX}/wills/{name}"))
 }
 
 impl LastWillKeeper {
