@@ -35,7 +35,7 @@ TEST_PACKAGES  := $(DEMO_PACKAGES) perftest ucx-utils openmpi-bin python3-mpi4py
 PYVERBS_PACKAGES := $(DEMO_PACKAGES) python3 python3-pyverbs iproute2 util-linux
 DISTRIBUTION_PACKAGES := debootstrap git iproute2 python3 util-linux gcc libc6-dev libibverbs1 libibverbs-dev
 AARCH64_PACKAGES := gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static
-PACKAGING_PACKAGES := binutils
+PACKAGING_PACKAGES := gcc libc6-dev binutils
 UCX_PACKAGES   := $(DEMO_PACKAGES) ucx-utils python3 iproute2 util-linux
 # libfabric is built: Debian's is older than its tests.
 FABTESTS_PACKAGES := $(DEMO_PACKAGES) autoconf automake libtool make pkg-config libibverbs-dev librdmacm-dev python3 iproute2 \
@@ -453,19 +453,22 @@ install: build ## for every program of this machine
 uninstall: build ## removes it again
 	$(SUDO) $(BIN_DIR)/urxe uninstall
 
-.PHONY: deb
-deb: $(if $(GLIBC),older-glibc,build) ## a Debian package, in target/packages; GLIBC=2.28 for older distributions
+# Before a build: it needs a linker.
+.PHONY: packaging-packages
+packaging-packages:
 	@scripts/install-packages $(PACKAGING_PACKAGES)
+
+.PHONY: deb
+deb: packaging-packages $(if $(GLIBC),older-glibc,build) ## a Debian package, in target/packages; GLIBC=2.28 for older distributions
 	packaging/deb $(if $(GLIBC),$(TARGET_DIR)/$(HOST)/release,$(BIN_DIR)) $(PACKAGES)
 
 .PHONY: tarball
-tarball: $(if $(GLIBC),older-glibc,build) ## urxe and liburxe.so for any folder of any distribution, in target/packages; GLIBC=2.28 for older ones
-	@scripts/install-packages $(PACKAGING_PACKAGES)
+tarball: packaging-packages $(if $(GLIBC),older-glibc,build) ## urxe and liburxe.so for any folder of any distribution, in target/packages; GLIBC=2.28 for older ones
 	packaging/tarball $(if $(GLIBC),$(TARGET_DIR)/$(HOST)/release,$(BIN_DIR)) $(PACKAGES)
 
 .PHONY: wheel
-wheel: $(if $(GLIBC),older-glibc,build) ## a Python wheel with urxe and liburxe.so, in target/packages; GLIBC=2.28 for manylinux_2_28
-	@scripts/install-packages $(PACKAGING_PACKAGES) python3
+wheel: packaging-packages $(if $(GLIBC),older-glibc,build) ## a Python wheel with urxe and liburxe.so, in target/packages; GLIBC=2.28 for manylinux_2_28
+	@scripts/install-packages python3
 	packaging/wheel $(if $(GLIBC),$(TARGET_DIR)/$(HOST)/release,$(BIN_DIR)) $(PACKAGES)
 
 .PHONY: oci

@@ -21,8 +21,20 @@ fn browser() -> Option<PathBuf> {
     BROWSERS.iter().find_map(|name| folders.iter().map(|folder| folder.join(name)).find(|file| file.is_file()))
 }
 
-/// Opens the page in a browser, and returns what the script saw; `None` without a browser.
+/// Time as fast as nothing is left to do, in Chromium.
+const VIRTUAL_TIME: &str = "--virtual-time-budget=60000";
+
+/// Opens the page in a browser, and returns what `page_tests.js` saw; `None` without a browser.
 fn seen(page: &str, is_dark: bool, width: u32) -> Option<Value> {
+    let scheme = if is_dark { 0 } else { 1 };
+    let scheme = format!("--blink-settings=preferredColorScheme={scheme}");
+    let seen = opened(page, SCRIPT, &[VIRTUAL_TIME, &format!("--window-size={width},900"), &scheme])?;
+    assert_eq!(seen["errors"], serde_json::json!([]), "{seen:#}");
+    Some(seen)
+}
+
+/// Opens the page in a browser, and returns what the script wrote to the element `seen`; `None` without a browser.
+fn opened(page: &str, script: &str, options: &[&str]) -> Option<Value> {
     let Some(browser) = browser() else {
         eprintln!("not run: there is no Chromium here ({})", BROWSERS.join(", "));
         return None;
@@ -30,15 +42,11 @@ fn seen(page: &str, is_dark: bool, width: u32) -> Option<Value> {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("page.html");
     let (before, after) = page.rsplit_once("</body>").unwrap();
-    std::fs::write(&file, format!("{before}<script>{SCRIPT}</script></body>{after}")).unwrap();
-    let scheme = if is_dark { 0 } else { 1 };
+    std::fs::write(&file, format!("{before}<script>{script}</script></body>{after}")).unwrap();
     let output = Command::new(browser)
         // Its own sandbox wants rights that containers seldom have.
         .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--dump-dom"])
-        // Time goes by as fast as nothing is left to do.
-        .arg("--virtual-time-budget=60000")
-        .arg(format!("--window-size={width},900"))
-        .arg(format!("--blink-settings=preferredColorScheme={scheme}"))
+        .args(options)
         .arg(format!("--user-data-dir={}", folder.path().join("profile").display()))
         .arg(format!("file://{}", file.display()))
         .env("HOME", folder.path())
@@ -47,9 +55,7 @@ fn seen(page: &str, is_dark: bool, width: u32) -> Option<Value> {
     let dom = String::from_utf8_lossy(&output.stdout);
     let said = String::from_utf8_lossy(&output.stderr);
     let (_, seen) = dom.rsplit_once("id=\"seen\">").unwrap_or_else(|| panic!("the script did not end: {said}"));
-    let seen: Value = serde_json::from_str(seen.split_once("</script>").unwrap().0).unwrap();
-    assert_eq!(seen["errors"], serde_json::json!([]), "{seen:#}");
-    Some(seen)
+    Some(serde_json::from_str(seen.split_once("</script>").unwrap().0).unwrap())
 }
 
 /// 100 000 packets of one exchange, of which some are lost and sent again, and three packets of another one.
@@ -108,6 +114,21 @@ fn readers_find_their_way_in_100_000_packets() {
     assert!(text("/filtered").contains("QP 0x33") && !text("/filtered").contains("0x11"), "{seen:#}");
     assert_eq!((text("/opened/count"), text("/opened/hash")), ("3 packets", "#2"));
     assert!(text("/opened/lanes").contains("QP 0x33"), "{seen:#}");
+}
+
+/// Prints the time: it depends on the machine.
+#[test]
+fn a_page_of_100_000_packets_opens() {
+    /// Milliseconds since the browser began to open the page, when its rows are there and nothing is left to load.
+    const LOADED: &str = r#"addEventListener('load', () => {
+        const rows = document.querySelectorAll('#stage .row').length;
+        const seen = `{"ms": ${performance.now()}, "rows": ${rows}}`;
+        document.body.insertAdjacentHTML('beforeend', `<script type="application/json" id="seen">${seen}<\/script>`);
+    });"#;
+    let page = page();
+    let Some(seen) = opened(&page, LOADED, &["--window-size=1400,900"]) else { return };
+    assert!(seen["rows"].as_u64().unwrap() > 2, "{seen:#}");
+    println!("{:.0} ms until the page of 100 000 packets is there, {} bytes", seen["ms"].as_f64().unwrap(), page.len());
 }
 
 #[test]
