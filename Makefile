@@ -18,6 +18,7 @@ TOOLS      := $(TARGET_DIR)/tools
 MSRV       := $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 HOST       := $(shell uname -m)-unknown-linux-gnu
 FUZZ_SECONDS ?= 30
+FUZZ_ROUNDS  ?= 200
 SOAK_SEEDS   ?= 1000000
 DIFFERENTIAL_SEEDS ?= 1000
 SUDO       := $(shell [ "$$(id -u)" -eq 0 ] || echo sudo)
@@ -233,6 +234,13 @@ differential: build ## DIFFERENTIAL_SEEDS (1000) random programs of verbs, over 
 	conformance/machine $(BIN_DIR) conformance/kernel-rxe/boot conformance/differential/run --rxe \
 	    --program $(TARGET_DIR)/conformance/differential --seeds $(DIFFERENTIAL_SEEDS) \
 	    --out $(TARGET_DIR)/conformance/differential.tsv
+
+.PHONY: fuzz-rxe
+fuzz-rxe: build ## packets by seed (SEED) at the Linux kernel's rxe, FUZZ_ROUNDS (200) connections of each kind; the guest's log
+	@scripts/install-packages $(DEMO_PACKAGES) $(INTEROP_PACKAGES)
+	conformance/kernel-rxe/fetch $(URXE_KERNEL_DIR)
+	conformance/machine $(BIN_DIR) conformance/kernel-rxe/boot conformance/kernel-rxe/fuzz --rounds $(FUZZ_ROUNDS) \
+	    $(if $(SEED),--seed $(SEED)) --out $(TARGET_DIR)/conformance/fuzz-rxe
 
 .PHONY: kernel-coexistence
 kernel-coexistence: build ## urxe run where the kernel has an RDMA device of its own
