@@ -4,7 +4,7 @@
 use std::hint::black_box;
 
 use libfuzzer_sys::fuzz_target;
-use urxe_engine::flow::segment::Template;
+use urxe_engine::flow::segment::{Protocol, Template, cut};
 use urxe_engine::flow::{Actions, Class, FlowTable, Headers, Rule, checksum, filter, spec};
 
 fuzz_target!(|input: (Vec<(Vec<u8>, u8, u16)>, Vec<u8>)| {
@@ -37,6 +37,12 @@ fuzz_target!(|input: (Vec<(Vec<u8>, u8, u16)>, Vec<u8>)| {
         let mut segment = [&frame[..], &[7; 100]].concat();
         template.finish(&mut segment, 1, 1000, true);
         assert!(Template::new(&segment[..frame.len()]).is_some(), "the header of a segment is one");
+    }
+    for protocol in [Protocol::Tcp, Protocol::Udp] {
+        let mut whole = [&frame[..], &[7; 100]].concat();
+        let (before, mut longest) = (whole.len(), 0);
+        cut(&mut whole, protocol, 30, |segment| longest = longest.max(segment.len()));
+        assert!(longest <= before, "a segment is no longer than its frame");
     }
     checksum::complete(&mut frame);
     checksum::fill(&mut frame);

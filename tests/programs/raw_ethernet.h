@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #define CHECK(condition)                                                                         \
     do {                                                                                         \
@@ -184,6 +185,28 @@ HELPER double now(void)
     struct timespec at;
     clock_gettime(CLOCK_MONOTONIC, &at);
     return at.tv_sec + at.tv_nsec / 1e9;
+}
+
+/* The command urxe, for programs that read counters. */
+static __attribute__((unused)) const char *urxe;
+
+/* A counter of a device of this process, as `urxe status` shows it. */
+HELPER unsigned long counter(const char *device, const char *name)
+{
+    char command[4096], begin[256], line[1024];
+    CHECK(snprintf(command, sizeof command, "%s status --metrics", urxe) < (int)sizeof command);
+    int length = snprintf(begin, sizeof begin, "urxe_%s_total{device=\"%s\",pid=\"%d\",", name, device, getpid());
+    FILE *output = popen(command, "re");
+    CHECK(output);
+    unsigned long value = 0;
+    int found = 0;
+    while (fgets(line, sizeof line, output))
+        if (strncmp(line, begin, (size_t)length) == 0) {
+            value = strtoul(strrchr(line, ' '), NULL, 10);
+            found++;
+        }
+    CHECK(pclose(output) == 0 && found == 1);
+    return value;
 }
 
 HELPER int count(struct ibv_cq *cq)

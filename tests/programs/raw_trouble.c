@@ -12,27 +12,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static const char *urxe;
-
-/* A counter of this process, as `urxe status` shows it. */
-static unsigned long counter(const char *name)
-{
-    char command[4096], begin[256], line[1024];
-    CHECK(snprintf(command, sizeof command, "%s status --metrics", urxe) < (int)sizeof command);
-    int length = snprintf(begin, sizeof begin, "urxe_%s_total{device=\"urxe0\",pid=\"%d\",", name, getpid());
-    FILE *output = popen(command, "re");
-    CHECK(output);
-    unsigned long value = 0;
-    int found = 0;
-    while (fgets(line, sizeof line, output))
-        if (strncmp(line, begin, (size_t)length) == 0) {
-            value = strtoul(strrchr(line, ' '), NULL, 10);
-            found++;
-        }
-    CHECK(pclose(output) == 0 && found == 1);
-    return value;
-}
-
 static void set_link(int up)
 {
     int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
@@ -56,7 +35,7 @@ static void down(void)
         set_link(0);
         send_frame(&end, here, 61);
         CHECK(count(end.recv_cq) == 0);
-        CHECK(counter("raw_tx_lost") == round + 1u);
+        CHECK(counter("urxe0", "raw_tx_lost") == round + 1u);
         set_link(1);
     }
     send_frame(&end, here, 62);
@@ -175,7 +154,7 @@ static void none(void)
     for (int i = 0; i < FRAMES; i++)
         send_frame(&end, here, 60);
     settle(&end);
-    CHECK(counter("raw_rx_no_receive") == FRAMES && counter("raw_rx_lost") == 0 && counter("raw_tx_lost") == 0);
+    CHECK(counter("urxe0", "raw_rx_no_receive") == FRAMES && counter("urxe0", "raw_rx_lost") == 0 && counter("urxe0", "raw_tx_lost") == 0);
     CHECK(ibv_destroy_flow(made) == 0);
     finish(&end);
 }
@@ -205,9 +184,9 @@ static void overrun(void)
             post_recv(&end, wc[n].wr_id, SLOT * (1 + wc[n].wr_id), SLOT);
         }
         if (found == 0)
-            lost = counter("raw_rx_lost") + counter("raw_rx_no_receive");
+            lost = counter("urxe0", "raw_rx_lost") + counter("urxe0", "raw_rx_no_receive");
     }
-    CHECK(received > 0 && received + lost == FLOOD && counter("raw_rx_lost") > 0);
+    CHECK(received > 0 && received + lost == FLOOD && counter("urxe0", "raw_rx_lost") > 0);
     CHECK(ibv_destroy_flow(made) == 0);
     finish(&end);
     close_device();

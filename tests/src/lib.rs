@@ -50,6 +50,7 @@ mod perftest;
 mod pingpong;
 mod process;
 mod procfs;
+pub mod raw_ethernet;
 pub mod rdmacm;
 pub mod requirements;
 pub mod sandbox;

@@ -5,10 +5,8 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 use urxe_tests::artifacts::urxe;
+use urxe_tests::raw_ethernet::{FAR, NEAR, cabled, receivers};
 use urxe_tests::{Host, Perftest, Process, TIMEOUT, World, wait_until};
-
-const NEAR: &str = "02:00:00:00:00:01";
-const FAR: &str = "02:00:00:00:00:02";
 
 /// Compiles a program of `tests/programs`.
 fn program(name: &str, world: &World) -> Result<PathBuf> {
@@ -104,25 +102,6 @@ fn queues_in_the_order_of_vpp() -> Result<()> {
     Ok(())
 }
 
-/// Two hosts on a cable, whose MAC addresses are known.
-fn cabled() -> Result<(World, Host)> {
-    let (world, other) = World::linked()?;
-    for (host, mac) in [(world.host(), NEAR), (&other, FAR)] {
-        host.run("ip", &["link", "set", "veth0", "address", mac])?;
-        // Frames of neighbour discovery are none of these programs'.
-        host.run("ip", &["link", "set", "veth0", "arp", "off"])?;
-    }
-    Ok((world, other))
-}
-
-/// Returns how many packet sockets of a host pass frames: those of urxe do while rules are in force.
-fn receivers(host: &Host) -> Result<usize> {
-    const NONE: &str = "bpf filter (1):  0x06 0 0 0,";
-    let sockets = host.run("ss", &["-0", "-b", "-n"])?.stdout;
-    let filters = sockets.lines().map(str::trim).filter(|line| line.starts_with("bpf filter"));
-    Ok(filters.filter(|filter| *filter != NONE).count())
-}
-
 /// Runs both ends of a program. Frames that come before the server has its rules are nobody's; later ones wait in its ring. The
 /// client is started then.
 fn run_pair(program: &str, args: &[&str]) -> Result<()> {
@@ -153,10 +132,7 @@ fn processes_on_one_interface() -> Result<()> {
     let long = world.host().spawn(&program, &["receive", "2", "200"])?;
     let sniffer = other.spawn(&program, &["sniff", "2", "200"])?;
     for process in [&short, &long, &sniffer] {
-        wait_until("a receiver has its rule", || {
-            ensure!(process.stderr_so_far().is_empty(), "a receiver failed: {}", process.stderr_so_far());
-            Ok(process.stdout_so_far() == "ready\n")
-        })?;
+        is_ready(process)?;
     }
     let finish = |process: Process| -> Result<()> {
         let said = process.finish(TIMEOUT)?.success()?;
@@ -168,6 +144,130 @@ fn processes_on_one_interface() -> Result<()> {
     other.run(&program, &["send", "100", "200"])?;
     finish(long)?;
     finish(sniffer)
+}
+
+/// A TCP stream and datagrams that the sender leaves to its card to cut, as the interfaces come: frames are those of the cable, over
+/// IPv4 and IPv6, and with a VLAN tag where the kernel has these.
+#[test]
+fn segments_that_a_card_would_cut() -> Result<()> {
+    let (world, other) = World::linked()?;
+    let program = program("raw_segments", &world)?;
+    let mut addresses = vec!["10.77.0.1", "fd77::1"];
+    let tagged = ["link", "add", "link", "veth0", "name", "tagged", "type", "vlan", "id", "5"];
+    if world.host().try_run("ip", &tagged)?.status.success() {
+        other.run("ip", &tagged)?;
+        for (host, address) in [(world.host(), "10.77.5.1/24"), (&other, "10.77.5.2/24")] {
+            host.run("ip", &["link", "set", "tagged", "up"])?;
+            host.run("ip", &["address", "add", address, "dev", "tagged"])?;
+        }
+        addresses.push("10.77.5.1");
+    }
+    for address in addresses {
+        let receiver = world.host().spawn(&program, &["receive", address])?;
+        is_ready(&receiver)?;
+        other.run(&program, &["send", address])?;
+        let said = receiver.finish(TIMEOUT)?.success()?;
+        ensure!(said.stdout == "ready\nok\n" && said.stderr.is_empty(), "{address}: {said}");
+    }
+    Ok(())
+}
+
+/// A host whose interfaces `left` and `right` lead to two others. No host sends frames of its own.
+fn bridged() -> Result<(World, Host, Host)> {
+    let world = World::new()?;
+    let (left, right) = (world.add_host()?, world.add_host()?);
+    for (host, name) in [(&left, "left"), (&right, "right")] {
+        let pid = host.pid().to_string();
+        world.host().run("ip", &["link", "add", name, "type", "veth", "peer", "name", "veth0", "netns", &pid])?;
+        for (host, name) in [(world.host(), name), (host, "veth0")] {
+            host.run("ip", &["link", "set", name, "addrgenmode", "none", "arp", "off", "up"])?;
+        }
+        host.set_env("URXE_NETDEV", "veth0");
+    }
+    world.host().set_env("URXE_NETDEV", "left,right");
+    Ok((world, left, right))
+}
+
+/// Frames that a bridge says it has forwarded, has not received and has not sent.
+fn forwarded(bridge: &Process) -> Result<[u64; 3]> {
+    ensure!(bridge.stderr_so_far().is_empty(), "the bridge failed: {}", bridge.stderr_so_far());
+    let said = bridge.stdout_so_far();
+    let line = said.rsplit_once('\n').and_then(|(whole, _)| whole.lines().last()).unwrap_or_default();
+    let numbers = line.split(' ').map_while(|word| word.parse().ok());
+    Ok(numbers.collect::<Vec<u64>>().try_into().unwrap_or_default())
+}
+
+fn is_ready(process: &Process) -> Result<()> {
+    wait_until("a program is ready", || {
+        ensure!(process.stderr_so_far().is_empty(), "it failed: {}", process.stderr_so_far());
+        Ok(process.stdout_so_far() == "ready\n")
+    })
+}
+
+fn end_bridge(bridge: Process) -> Result<()> {
+    bridge.signal(libc::SIGTERM)?;
+    let said = bridge.finish(TIMEOUT)?.success()?;
+    ensure!(said.stdout.ends_with("\nok\n") && said.stderr.is_empty(), "{said}");
+    Ok(())
+}
+
+/// Frames from one host to another by a program with queues on both of its interfaces: each flow stays on its queue, and all frames
+/// come, in order, when no more are on their way than the queues hold.
+#[test]
+fn forwarding_between_hosts() -> Result<()> {
+    const FRAMES: u64 = 16384;
+    const WINDOW: u64 = 256;
+    let (frames, window) = (FRAMES.to_string(), WINDOW.to_string());
+    let urxe = urxe()?.to_str().context("a path that is no text")?.to_owned();
+    let (world, left, right) = bridged()?;
+    let program = program("raw_forward", &world)?;
+    for queues in ["1", "2", "4", "8"] {
+        let bridge = world.host().spawn(&program, &["forward", queues, &urxe])?;
+        is_ready(&bridge)?;
+        let receiver = right.spawn(&program, &["receive", &frames, &window])?;
+        is_ready(&receiver)?;
+        let sent = left.run(&program, &["send", &frames, &window, &urxe])?;
+        ensure!(sent.stdout == format!("{FRAMES}\nok\n"), "{sent}");
+        let received = receiver.finish(TIMEOUT)?.success()?;
+        ensure!(received.stdout == "ready\nok\n" && received.stderr.is_empty(), "{received}");
+        wait_until("the bridge has counted", || Ok(forwarded(&bridge)? == [FRAMES + FRAMES / WINDOW, 0, 0]))?;
+        end_bridge(bridge)?;
+    }
+    Ok(())
+}
+
+/// More frames than the rings hold, while the program that forwards stands still: those that were not forwarded are counted, all.
+#[test]
+fn forwarding_more_than_rings_hold() -> Result<()> {
+    const FRAMES: u64 = 12000;
+    let urxe = urxe()?.to_str().context("a path that is no text")?.to_owned();
+    let (world, left, right) = bridged()?;
+    let program = program("raw_forward", &world)?;
+    let received = || -> Result<u64> {
+        let interfaces = right.run("cat", &["/proc/net/dev"])?.stdout;
+        let veth = interfaces.lines().find_map(|line| line.trim_start().strip_prefix("veth0:"));
+        Ok(veth.and_then(|line| line.split_whitespace().nth(1)).context("no veth0")?.parse()?)
+    };
+    let bridge = world.host().spawn(&program, &["forward", "2", &urxe])?;
+    is_ready(&bridge)?;
+    let before = received()?;
+    bridge.signal(libc::SIGSTOP)?;
+    wait_until("the bridge stands still", || {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", bridge.pid()))?;
+        Ok(stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" T ")))
+    })?;
+    let said = left.run(&program, &["send", &FRAMES.to_string(), "0", &urxe])?;
+    let sent: u64 = said.stdout.strip_suffix("\nok\n").context("no number")?.parse()?;
+    bridge.signal(libc::SIGCONT)?;
+    wait_until("all frames are accounted for", || {
+        let [passed, unreceived, _] = forwarded(&bridge)?;
+        Ok(passed + unreceived == sent)
+    })
+    .with_context(|| format!("{sent} sent: {}", bridge.stdout_so_far()))?;
+    let [passed, unreceived, unsent] = forwarded(&bridge)?;
+    ensure!(passed > 0 && unreceived > 0, "{passed} forwarded, {unreceived} lost");
+    wait_until("the frames are on the cable", || Ok(received()? - before == passed - unsent))?;
+    end_bridge(bridge)
 }
 
 /// Packets of IPv4 and UDP. Both ends are told the client's addresses first.

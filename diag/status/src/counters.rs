@@ -130,9 +130,9 @@ urxe_net::counters! {
         direct_served_bytes,
         /// Raw frames without a receive.
         raw_rx_no_receive,
-        /// Raw frames that found no room in the receive ring.
+        /// Raw frames that found no room in the receive ring, or behind it.
         raw_rx_lost,
-        /// Raw frames longer than the interface's MTU allows.
+        /// Raw frames longer than 64 KiB, and those of several segments that are neither TCP nor UDP over IP, or inside of a tunnel.
         raw_rx_too_long,
         /// Raw frames that the interface has not sent.
         raw_tx_lost,

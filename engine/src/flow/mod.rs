@@ -8,7 +8,7 @@
 //! | [`filter`] | classic BPF programs that pass what some rule may match |
 //! | [`rss`] | the Toeplitz hash by which frames are spread over queues |
 //! | [`checksum`] | checksums of IPv4, TCP and UDP |
-//! | [`segment`] | TCP segments out of one header and a long payload |
+//! | [`segment`] | segments of TCP and UDP out of one header and a long payload |
 
 pub mod checksum;
 pub mod filter;

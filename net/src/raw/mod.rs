@@ -10,6 +10,9 @@
 //! `TPACKET_V2` shows each frame as soon as it is there; `TPACKET_V3` shows blocks, whose timer has a millisecond. Frames
 //! are sent by sendmmsg(2), which copies them: a transmit ring lends its pages to the packet, and gets them back when the
 //! packet is orphaned, which over veth is before its receiver has read them.
+//!
+//! Slots hold frames as long as the interface's MTU allows. Longer ones, which the kernel has not cut or has put together, wait whole
+//! in the socket's own queue (`PACKET_COPY_THRESH`), and `PACKET_VNET_HDR` says what segments they are.
 
 mod frame;
 mod ring;
@@ -25,7 +28,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use crate::port::Port;
 use crate::sys::{family, socklen};
 
-pub use frame::{Checksum, RawFrame};
+pub use frame::{Checksum, Missing, RawFrame, Segments};
 pub use rx::{Instruction, MacAddress, RawRx, RawRxSocket};
 pub use tx::RawTx;
 
@@ -74,9 +77,13 @@ fn bind(fd: RawFd, interface: u32, protocol: u16) -> io::Result<()> {
     if bound == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Options that ask for a buffer: within the system's limit, and beyond it.
+const SEND_BUFFER: [libc::c_int; 2] = [libc::SO_SNDBUF, libc::SO_SNDBUFFORCE];
+const RECEIVE_BUFFER: [libc::c_int; 2] = [libc::SO_RCVBUF, libc::SO_RCVBUFFORCE];
+
 /// Asks for room for this many bytes in a buffer of the socket, beyond the system's limit where that is allowed.
-fn ask_for_buffer(fd: &impl AsRawFd, bytes: libc::c_int) {
-    for option in [libc::SO_SNDBUF, libc::SO_SNDBUFFORCE] {
+fn ask_for_buffer(fd: &impl AsRawFd, options: [libc::c_int; 2], bytes: libc::c_int) {
+    for option in options {
         // Either may be refused: what there is serves.
         let _ = crate::sys::set_option(fd.as_raw_fd(), libc::SOL_SOCKET, option, bytes);
     }

@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use std::io;
 use std::os::fd::RawFd;
 
-use super::frame::{Checksum, RawFrame};
+use super::frame::{Checksum, Missing, RawFrame, Segments};
 use crate::sys::{set_option, set_struct};
 
 /// Bytes of the ring, at least.
@@ -15,17 +15,26 @@ const RING: usize = 8 << 20;
 const LEAST_SLOTS: usize = 64;
 /// Bytes that the kernel allocates together, at least.
 const BLOCK: usize = 1 << 16;
-/// Room in front of a frame, for the VLAN tag that the kernel has taken out.
-const RESERVE: libc::c_int = 16;
+/// Room in front of a frame: with that for the header of `PACKET_VNET_HDR`, packets of IP begin at a multiple of 16.
+const RESERVE: libc::c_int = 22;
+/// `struct virtio_net_hdr`, in front of a frame. A VLAN tag that the kernel has taken out is put over its end.
+const VNET_HEADER: usize = 10;
 /// Header of a slot and address of the frame, and their padding.
-const SLOT_HEADER: usize = 96 + RESERVE.cast_unsigned() as usize;
-/// Ethernet header and two VLAN tags.
+const SLOT_HEADER: usize = 80 + VNET_HEADER + RESERVE.cast_unsigned() as usize;
+/// Longest frame that there is, with its header.
+const LONGEST: usize = (1 << 16) + 64;
+/// Ethernet header and two VLAN header.
 const FRAME_HEADER: usize = 14 + 8;
 const MACS: usize = 12;
 const TAG: usize = 4;
 
 const VLAN_TAG: u16 = 0x8100;
 const ADDRESS_AT: usize = size_of::<libc::tpacket2_hdr>();
+
+/// Kinds of segments (`gso_type` of `struct virtio_net_hdr`), and a bit that is none.
+const GSO_TCP: [u8; 2] = [1, 4];
+const GSO_UDP: u8 = 5;
+const GSO_ECN: u8 = 0x80;
 
 /// Slots that the kernel fills in order, and gets back in order.
 #[derive(Debug)]
@@ -39,6 +48,8 @@ pub(super) struct Ring {
     run: usize,
     /// Frames have found no slot, or may have.
     pub(super) has_lost: bool,
+    /// The last frame that a slot was too short for, behind its header.
+    long: Vec<u8>,
 }
 
 // SAFETY: the mapping belongs to nobody else, and the kernel does not care who reads it.
@@ -70,7 +81,7 @@ impl Ring {
         // SAFETY: our mapping. A forked child has no device, and would keep the ring.
         unsafe { libc::madvise(memory, length, libc::MADV_DONTFORK) };
         let memory = NonNull::new(memory.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Self { memory, length, slot, slots, next: 0, run: 0, has_lost: false })
+        Ok(Self { memory, length, slot, slots, next: 0, run: 0, has_lost: false, long: Vec::new() })
     }
 
     /// Returns the status word of a slot, which the kernel writes too.
@@ -84,8 +95,14 @@ impl Ring {
         self.status(self.next).load(Ordering::Relaxed) & libc::TP_STATUS_USER != 0
     }
 
-    /// Hands frames to `each`, oldest first, up to `most`. Returns how many there were.
-    pub(super) fn take(&mut self, most: usize, mut each: impl FnMut(RawFrame<'_>)) -> usize {
+    /// Hands frames to `each`, oldest first, up to `most`. Those that a slot was too short for come by `take_long`, one a call.
+    /// Returns how many there were.
+    pub(super) fn take(
+        &mut self,
+        most: usize,
+        mut take_long: impl FnMut(&mut [u8]) -> Option<usize>,
+        mut each: impl FnMut(RawFrame<'_>),
+    ) -> usize {
         let mut taken = 0;
         while taken < most {
             let status = self.status(self.next).load(Ordering::Acquire);
@@ -94,10 +111,28 @@ impl Ring {
             }
             self.has_lost |= status & libc::TP_STATUS_LOSING != 0;
             // SAFETY: the kernel does not touch a slot that it has given to us, and nobody else has the ring.
-            let bytes =
+            let slot =
                 unsafe { core::slice::from_raw_parts_mut(self.memory.add(self.next * self.slot).as_ptr(), self.slot) };
-            if let Some(frame) = frame(bytes, status) {
-                each(frame);
+            if let Some(header) = SlotHeader::of(slot, status) {
+                if status & libc::TP_STATUS_COPY != 0 {
+                    self.long.resize(VNET_HEADER + LONGEST, 0);
+                    let length = take_long(&mut self.long);
+                    let missing = match length {
+                        Some(length) if length > self.long.len() => Some(Missing::TooLong),
+                        Some(_) => None,
+                        None => Some(Missing::NoRoom),
+                    };
+                    let end = length.unwrap_or_default().min(self.long.len());
+                    if let Some(frame) = header.frame(&mut self.long, VNET_HEADER, end.max(VNET_HEADER), missing) {
+                        each(frame);
+                    }
+                } else {
+                    let (start, captured) = (header.start, header.captured);
+                    let missing = (captured < header.length).then_some(Missing::NoRoom);
+                    if let Some(frame) = header.frame(slot, start, start + captured, missing) {
+                        each(frame);
+                    }
+                }
             }
             self.status(self.next).store(libc::TP_STATUS_KERNEL, Ordering::Release);
             self.next = (self.next + 1) % self.slots;
@@ -121,37 +156,92 @@ impl Drop for Ring {
     }
 }
 
-/// Returns the frame in a slot, with its VLAN tag put back.
-fn frame(slot: &mut [u8], status: u32) -> Option<RawFrame<'_>> {
-    let long = |at: usize| Some(u32::from_ne_bytes(*slot.get(at..)?.first_chunk()?));
-    let short = |at: usize| Some(u16::from_ne_bytes(*slot.get(at..)?.first_chunk()?));
-    let (length, captured) =
-        (long(offset_of!(libc::tpacket2_hdr, tp_len))?, long(offset_of!(libc::tpacket2_hdr, tp_snaplen))?);
-    let mut start = usize::from(short(offset_of!(libc::tpacket2_hdr, tp_mac))?);
-    let end = start.checked_add(captured as usize)?;
-    let kind = *slot.get(ADDRESS_AT + offset_of!(libc::sockaddr_ll, sll_pkttype))?;
-    if status & libc::TP_STATUS_VLAN_VALID != 0 && captured as usize >= MACS {
-        let tci = short(offset_of!(libc::tpacket2_hdr, tp_vlan_tci))?;
-        let tpid = short(offset_of!(libc::tpacket2_hdr, tp_vlan_tpid))?;
-        let tpid = if status & libc::TP_STATUS_VLAN_TPID_VALID != 0 { tpid } else { VLAN_TAG };
-        let moved = start.checked_sub(TAG)?;
-        slot.get(start..start + MACS)?;
-        slot.copy_within(start..start + MACS, moved);
-        slot.get_mut(moved + MACS..moved + MACS + 2)?.copy_from_slice(&tpid.to_be_bytes());
-        slot.get_mut(moved + MACS + 2..moved + MACS + 4)?.copy_from_slice(&tci.to_be_bytes());
-        start = moved;
+/// The beginning of a slot, read.
+#[derive(Clone, Copy, Debug)]
+struct SlotHeader {
+    start: usize,
+    captured: usize,
+    length: usize,
+    is_sent: bool,
+    /// Kind and number of the VLAN tag that the kernel has taken out.
+    vlan: Option<(u16, u16)>,
+    checksum: Checksum,
+}
+
+impl SlotHeader {
+    fn of(slot: &[u8], status: u32) -> Option<Self> {
+        let long = |at: usize| Some(u32::from_ne_bytes(*slot.get(at..)?.first_chunk()?));
+        let short = |at: usize| Some(u16::from_ne_bytes(*slot.get(at..)?.first_chunk()?));
+        let vlan = if status & libc::TP_STATUS_VLAN_VALID != 0 {
+            let tpid = short(offset_of!(libc::tpacket2_hdr, tp_vlan_tpid))?;
+            let tpid = if status & libc::TP_STATUS_VLAN_TPID_VALID != 0 { tpid } else { VLAN_TAG };
+            Some((tpid, short(offset_of!(libc::tpacket2_hdr, tp_vlan_tci))?))
+        } else {
+            None
+        };
+        let checksum = if status & libc::TP_STATUS_CSUMNOTREADY != 0 {
+            Checksum::Partial
+        } else if status & libc::TP_STATUS_CSUM_VALID != 0 {
+            Checksum::Valid
+        } else {
+            Checksum::Unknown
+        };
+        Some(Self {
+            start: short(offset_of!(libc::tpacket2_hdr, tp_mac))?.into(),
+            captured: long(offset_of!(libc::tpacket2_hdr, tp_snaplen))? as usize,
+            length: long(offset_of!(libc::tpacket2_hdr, tp_len))? as usize,
+            is_sent: *slot.get(ADDRESS_AT + offset_of!(libc::sockaddr_ll, sll_pkttype))? == libc::PACKET_OUTGOING,
+            vlan,
+            checksum,
+        })
     }
-    let checksum = if status & libc::TP_STATUS_CSUMNOTREADY != 0 {
-        Checksum::Partial
-    } else if status & libc::TP_STATUS_CSUM_VALID != 0 {
-        Checksum::Valid
-    } else {
-        Checksum::Unknown
-    };
-    Some(RawFrame {
-        bytes: slot.get_mut(start..end)?,
-        is_cut: captured < length,
-        is_sent: kind == libc::PACKET_OUTGOING,
-        checksum,
-    })
+
+    /// Returns the frame that lies between `start` and `end`, with its VLAN tag put back. Its header is in front of it.
+    fn frame<'a>(
+        &self,
+        bytes: &'a mut [u8],
+        mut start: usize,
+        end: usize,
+        missing: Option<Missing>,
+    ) -> Option<RawFrame<'a>> {
+        let segments = segments(bytes.get(start.checked_sub(VNET_HEADER)?..)?.first_chunk()?);
+        bytes.get(start..end)?;
+        if let Some((tpid, tci)) = self.vlan
+            && end - start >= MACS
+        {
+            let moved = start - TAG;
+            bytes.copy_within(start..start + MACS, moved);
+            bytes.get_mut(moved + MACS..moved + MACS + 2)?.copy_from_slice(&tpid.to_be_bytes());
+            bytes.get_mut(moved + MACS + 2..moved + MACS + 4)?.copy_from_slice(&tci.to_be_bytes());
+            start = moved;
+        }
+        let bytes = bytes.get_mut(start..end)?;
+        Some(RawFrame { bytes, missing, segments, is_sent: self.is_sent, checksum: self.checksum })
+    }
+}
+
+/// Returns what a `struct virtio_net_hdr`, of this host's byte order, says of segments.
+fn segments(header: &[u8; VNET_HEADER]) -> Option<Segments> {
+    let [_, kind, _, _, low, high, ..] = *header;
+    let (kind, size) = (kind & !GSO_ECN, u16::from_ne_bytes([low, high]));
+    let is_tcp = GSO_TCP.contains(&kind);
+    (size > 0 && (is_tcp || kind == GSO_UDP)).then_some(Segments { size, is_tcp })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_tell_of_segments() {
+        let header = |kind: u8, size: u16| {
+            let [low, high] = size.to_ne_bytes();
+            segments(&[1, kind, 54, 0, low, high, 34, 0, 16, 0])
+        };
+        for (kind, is_tcp) in [(1, true), (4, true), (0x81, true), (5, false)] {
+            assert_eq!(header(kind, 1448), Some(Segments { size: 1448, is_tcp }));
+            assert_eq!(header(kind, 0), None);
+        }
+        assert_eq!((header(0, 1448), header(3, 1448)), (None, None));
+    }
 }

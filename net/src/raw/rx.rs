@@ -6,13 +6,15 @@ use std::sync::Arc;
 
 use super::frame::RawFrame;
 use super::ring::Ring;
-use super::{bind, packet_socket};
+use super::{RECEIVE_BUFFER, ask_for_buffer, bind, packet_socket};
 use crate::sys::epoll_key::EpollKey;
 use crate::sys::fd::{Fd, FdSet};
 use crate::sys::{set_option, set_struct};
 
 const ETH_P_ALL: u16 = 3;
 const ETH_ALEN: u16 = 6;
+/// Bytes of frames longer than a slot that may wait.
+const BUFFER: libc::c_int = 8 << 20;
 
 /// Instruction of a classic BPF program (`struct sock_filter`): operation, jumps if true and if false, operand.
 pub type Instruction = (u16, u8, u8, u32);
@@ -54,6 +56,10 @@ impl RawRx {
         let socket = packet_socket()?;
         let fd = socket.as_raw_fd();
         attach(fd, &[NOTHING])?;
+        // Any number but 0 has frames that a slot is too short for wait whole.
+        set_option(fd, libc::SOL_PACKET, libc::PACKET_COPY_THRESH, 1)?;
+        set_option(fd, libc::SOL_PACKET, libc::PACKET_VNET_HDR, 1)?;
+        ask_for_buffer(&socket, RECEIVE_BUFFER, BUFFER);
         let ring = Ring::new(fd, mtu)?;
         set_option(fd, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, 1)?;
         bind(fd, interface, ETH_P_ALL)?;
@@ -85,7 +91,8 @@ impl RawRx {
 
     /// Hands frames to `each`, oldest first, up to `most`. Returns how many there were.
     pub fn receive(&mut self, most: usize, each: impl FnMut(RawFrame<'_>)) -> usize {
-        self.ring.take(most, each)
+        let Self { ring, socket } = self;
+        ring.take(most, |buffer| socket.take_long(buffer), each)
     }
 
     /// Returns how many frames found no slot of the ring since the last call, as far as what is in the ring tells of losses: all,
@@ -114,6 +121,23 @@ impl RawRxSocket {
     /// EBADF if the application has closed it: the number may be its own by now.
     fn own(&self) -> io::Result<RawFd> {
         if self.fd.is_ours() { Ok(self.fd.as_raw_fd()) } else { Err(io::Error::from_raw_os_error(libc::EBADF)) }
+    }
+
+    /// Reads the oldest of the frames that a slot was too short for. Returns its length, which may be more than there is room for,
+    /// or `None` if the application has closed the socket.
+    fn take_long(&self, buffer: &mut [u8]) -> Option<usize> {
+        /// Errors of the interface, each of which is reported once and before any frame.
+        const MOST_ERRORS: usize = 8;
+        let fd = self.own().ok()?;
+        (0..MOST_ERRORS).find_map(|_| {
+            // By number: the C library's function is a cancellation point.
+            // SAFETY: room for as many bytes as are asked for.
+            let read = unsafe {
+                let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
+                libc::syscall(libc::SYS_recvfrom, fd, buffer.as_mut_ptr(), buffer.len(), flags, 0_usize, 0_usize)
+            };
+            usize::try_from(read).ok()
+        })
     }
 
     /// Has the kernel pass the frames that a program wants; all with `None`.

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
-use super::{ask_for_buffer, bind, packet_socket};
+use super::{SEND_BUFFER, ask_for_buffer, bind, packet_socket};
 use crate::sys::epoll_key::EpollKey;
 use crate::sys::fd::{Fd, FdSet};
 
@@ -25,7 +25,7 @@ impl RawTx {
     pub(super) fn open(fds: &Arc<FdSet>, interface: u32) -> io::Result<Self> {
         let socket = packet_socket()?;
         bind(socket.as_raw_fd(), interface, 0)?;
-        ask_for_buffer(&socket, BUFFER);
+        ask_for_buffer(&socket, SEND_BUFFER, BUFFER);
         Ok(Self { fd: fds.adopt(socket)?, fds: Arc::clone(fds) })
     }
 

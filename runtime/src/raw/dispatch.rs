@@ -4,8 +4,9 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 use urxe_engine::Clock as _;
+use urxe_engine::flow::segment::{self, Protocol};
 use urxe_engine::flow::{FlowTable, Headers, Rule, checksum};
-use urxe_net::raw::{Checksum, RawFrame};
+use urxe_net::raw::{Checksum, Missing, RawFrame};
 
 use super::Destination;
 use super::recv_queue::FrameInfo;
@@ -47,16 +48,41 @@ impl Device {
     }
 
     fn dispatch(&self, work: &mut TxContext, clock: &LazyInstant, flows: &FlowTable<Destination>, frame: RawFrame<'_>) {
-        let RawFrame { bytes, is_cut, is_sent, checksum: state } = frame;
-        if is_cut {
-            bump(&self.counters().raw_rx_too_long);
-            return;
+        let RawFrame { bytes, missing, segments, is_sent, checksum: state } = frame;
+        let counters = self.counters();
+        match (missing, segments) {
+            (Some(Missing::TooLong), _) => bump(&counters.raw_rx_too_long),
+            (Some(Missing::NoRoom), _) => bump(&counters.raw_rx_lost),
+            // As on a cable: the kernel cuts what leaves by one, and has put together what came by one. Sums are filled in.
+            (None, Some(segments)) => {
+                let protocol = if segments.is_tcp { Protocol::Tcp } else { Protocol::Udp };
+                let is_cut = segment::cut(bytes, protocol, segments.size, |segment| {
+                    self.classify(work, clock, flows, segment, is_sent, true);
+                });
+                if !is_cut {
+                    bump(&counters.raw_rx_too_long);
+                }
+            }
+            (None, None) => {
+                if state == Checksum::Partial {
+                    checksum::complete(bytes);
+                }
+                self.classify(work, clock, flows, bytes, is_sent, state != Checksum::Unknown);
+            }
         }
-        if state == Checksum::Partial {
-            checksum::complete(bytes);
-        }
-        let headers = Headers::parse(bytes);
-        let is_trusted = state != Checksum::Unknown;
+    }
+
+    /// Gives a frame to the queues that rules name. `is_trusted`: its transport checksum is right.
+    fn classify(
+        &self,
+        work: &mut TxContext,
+        clock: &LazyInstant,
+        flows: &FlowTable<Destination>,
+        frame: &[u8],
+        is_sent: bool,
+        is_trusted: bool,
+    ) {
+        let headers = Headers::parse(frame);
         let mut csum_ok = None;
         let mut deliver = |rule: &Rule<Destination>| {
             if let Some(counters) = &rule.target.counters {

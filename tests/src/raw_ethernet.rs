@@ -1,0 +1,29 @@
+//! Cables for programs that send and receive raw frames.
+
+use anyhow::Result;
+
+use crate::world::{Host, World};
+
+/// MAC address of the first host.
+pub const NEAR: &str = "02:00:00:00:00:01";
+/// MAC address of the other host.
+pub const FAR: &str = "02:00:00:00:00:02";
+
+/// Two hosts on a cable, whose MAC addresses are known.
+pub fn cabled() -> Result<(World, Host)> {
+    let (world, other) = World::linked()?;
+    for (host, mac) in [(world.host(), NEAR), (&other, FAR)] {
+        host.run("ip", &["link", "set", "veth0", "address", mac])?;
+        // Frames of neighbour discovery are none of these programs'.
+        host.run("ip", &["link", "set", "veth0", "arp", "off"])?;
+    }
+    Ok((world, other))
+}
+
+/// Returns how many packet sockets of a host pass frames: those of urxe do while rules are in force.
+pub fn receivers(host: &Host) -> Result<usize> {
+    const NONE: &str = "bpf filter (1):  0x06 0 0 0,";
+    let sockets = host.run("ss", &["-0", "-b", "-n"])?.stdout;
+    let filters = sockets.lines().map(str::trim).filter(|line| line.starts_with("bpf filter"));
+    Ok(filters.filter(|filter| *filter != NONE).count())
+}
