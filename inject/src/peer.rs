@@ -389,7 +389,10 @@ impl<'a> Peer<'a> {
             self.net.send(datagram.to.ip(), &datagram.bytes).map_err(Error::os("answering"))?;
         }
         while let Some(cqe) = self.endpoint.poll_cq(self.cq) {
-            self.post_receive(cqe.wr_id);
+            // In ERR each receive that is posted completes at once, without end.
+            if cqe.status == urxe_engine::WcStatus::Success {
+                self.post_receive(cqe.wr_id);
+            }
         }
         if let Some((psn, Syndrome::RnrNak(timer))) = arrived.acknowledgement() {
             std::thread::sleep(timer.duration().min(until.saturating_duration_since(Moment::now())));
