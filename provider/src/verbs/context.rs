@@ -214,13 +214,13 @@ impl SharedPort {
     }
 }
 
-/// Eight bytes that a peer cannot guess.
 /// Name of the keeper of last wills that `urxe run` has started: that of the folder around the one shown.
 fn keeper_of_last_wills() -> Option<String> {
     let outer = Path::new(OsStr::from_bytes(urxe_preload::folder()?)).parent()?;
     outer.file_name().map(|name| name.to_string_lossy().into_owned())
 }
 
+/// Eight bytes that a peer cannot guess.
 fn random_seed() -> Result<u64, OpenError> {
     let mut seed = [0; 8];
     let mut file = std::fs::File::open("/dev/urandom").map_err(|_| OpenError::System(Errno::last()))?;
