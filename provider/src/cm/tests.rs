@@ -25,14 +25,6 @@ fn is_readable(fd: &impl AsRawFd) -> bool {
     unsafe { libc::poll(&raw mut polled, 1, 0) == 1 }
 }
 
-/// Whether a reader of the application's end would find something there.
-fn look(channel: &Channel) -> Result<(), Errno> {
-    let mut byte = 0_u8;
-    // SAFETY: room for one byte.
-    let got = unsafe { libc::recv(channel.reader(), (&raw mut byte).cast(), 1, libc::MSG_PEEK) };
-    if got == 1 { Ok(()) } else { Err(Errno::last()) }
-}
-
 #[test]
 fn a_channel_is_readable_while_it_holds_events() {
     let (channel, application) = Channel::new().unwrap();
@@ -46,6 +38,16 @@ fn a_channel_is_readable_while_it_holds_events() {
     assert!(!is_readable(&application) && channel.pop().is_none());
 }
 
+/// Whether a thread would find something where it waits.
+fn look(channel: &Channel) -> Result<(), Errno> {
+    let mut byte = 0_u8;
+    let (socket, looks_only) = channel.waiting();
+    let flags = libc::MSG_PEEK | if looks_only { libc::MSG_DONTWAIT } else { 0 };
+    // SAFETY: room for one byte.
+    let got = unsafe { libc::recv(socket, (&raw mut byte).cast(), 1, flags) };
+    if got == 1 { Ok(()) } else { Err(Errno::last()) }
+}
+
 #[test]
 fn a_channel_waits_as_its_file_is_set() {
     let (channel, application) = Channel::new().unwrap();
@@ -56,6 +58,19 @@ fn a_channel_waits_as_its_file_is_set() {
     assert_eq!(look(&channel), Ok(()));
     drop(application);
     assert_eq!(look(&channel), Ok(()), "events outlive the descriptor they came through");
+}
+
+/// The kernel's file is no socket either: nfs-ganesha calls shutdown(2) for it.
+#[test]
+fn a_channel_cannot_be_shut_down() {
+    let (channel, application) = Channel::new().unwrap();
+    // SAFETY: no pointers involved.
+    assert_eq!(unsafe { libc::shutdown(application.as_raw_fd(), libc::SHUT_RDWR) }, -1);
+    assert_eq!(Errno::last(), Errno(libc::ENOTSOCK));
+    assert!(!is_readable(&application));
+    channel.push(event(1, Kind::Established));
+    assert!(is_readable(&application));
+    assert_eq!(channel.pop().unwrap().handle, 1);
 }
 
 #[test]

@@ -33,8 +33,8 @@ static CLOSER: AtomicI32 = AtomicI32::new(0);
 /// Where a thread waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Place {
-    /// At this end of a channel.
-    Channel(RawFd),
+    /// At this socket of a channel, or only for a look.
+    Channel(RawFd, bool),
     /// For a moment, and in vain.
     Nowhere,
 }
@@ -46,7 +46,8 @@ pub(super) fn is_for_an_event(bytes: &[u8]) -> bool {
 
 /// Keeps the channel while this thread waits there, until [`release`].
 pub(super) fn hold(channel: Arc<Channel>) -> Place {
-    let place = Place::Channel(channel.reader());
+    let (socket, looks_only) = channel.waiting();
+    let place = Place::Channel(socket, looks_only);
     HELD.set(Some(channel));
     place
 }
@@ -62,10 +63,11 @@ pub(super) fn release() {
 /// The thread may be cancelled here: the caller's frame, and its callers' up to C, have nothing to drop.
 pub(super) unsafe fn wait(place: Place) -> bool {
     match place {
-        Place::Channel(fd) => {
+        Place::Channel(fd, looks_only) => {
             let mut byte = 0_u8;
+            let flags = libc::MSG_PEEK | if looks_only { libc::MSG_DONTWAIT } else { 0 };
             // SAFETY: room for one byte.
-            unsafe { cancellable_recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK) == 1 }
+            unsafe { cancellable_recv(fd, (&raw mut byte).cast(), 1, flags) == 1 }
         }
         Place::Nowhere => {
             // SAFETY: a time; what is left of it is not asked for.
