@@ -83,9 +83,10 @@ const ASYNC: usize = size_of::<uapi::ib_uverbs_async_event_desc>();
 pub struct EventFile {
     /// Events after those in the socket. Locked while the socket changes, except by the application's reads.
     backlog: Mutex<VecDeque<Event>>,
-    sender: CheckedFd,
-    /// The application's end as well, to look at what it has not read.
+    /// The application's end as well, to look at what it has not read. Closed before the other: an epoll instance that the application
+    /// has added its end to must not see it hang up, for a kernel's file is just gone when it is closed.
     receiver: CheckedFd,
+    sender: CheckedFd,
 }
 
 impl EventFile {

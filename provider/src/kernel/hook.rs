@@ -4,6 +4,7 @@
 //! before, and finds errno as it was. No call on a descriptor of ours is a cancellation point (`pthread_cancel(3)`): what is
 //! locked or allocated on the way is there after it.
 
+use std::any::Any;
 use std::ffi::{c_int, c_ulong, c_void};
 use std::os::fd::RawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -171,25 +172,34 @@ unsafe extern "C-unwind" fn ioctl_hook(fd: c_int, request: c_ulong, argument: *m
 
 unsafe extern "C-unwind" fn close_hook(fd: c_int) -> c_int {
     let guard = CancelGuard::new();
-    aside(|| {
+    let gone = aside(|| {
         // A panic in there has nobody to go to: the descriptor is closed all the same.
-        let _ = catch_unwind(AssertUnwindSafe(|| tell_before_close(fd)));
+        catch_unwind(AssertUnwindSafe(|| tell_before_close(fd))).unwrap_or_default()
     });
-    drop(guard);
+    if gone.is_empty() {
+        drop((gone, guard));
+        // SAFETY: the caller's own call.
+        return unsafe { call_close(&CLOSE, fd) };
+    }
     // SAFETY: the caller's own call.
-    unsafe { call_close(&CLOSE, fd) }
+    let result = unsafe { call_close(&CLOSE, fd) };
+    aside(|| drop(gone));
+    result
 }
 
-fn tell_before_close(fd: RawFd) {
+/// Returns what goes after the descriptor.
+fn tell_before_close(fd: RawFd) -> Vec<Arc<dyn Any + Send + Sync>> {
     // A copy, because the devices are asked away from the table: they may open or close contexts.
     let all = ATTACHED.with(|attached| attached.clone());
+    let mut gone = Vec::new();
     for (file, device) in all {
         if file == fd {
             detach(fd);
         } else {
-            device.before_close(fd);
+            gone.extend(device.before_close(fd));
         }
     }
+    gone
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! An open device.
 
+use std::any::Any;
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::io::Read;
@@ -396,11 +397,12 @@ impl uverbs::Device for Context {
         (0..interface.gid_rows()).filter_map(row).collect()
     }
 
-    fn before_close(&self, fd: RawFd) {
+    fn before_close(&self, fd: RawFd) -> Option<Arc<dyn Any + Send + Sync>> {
         // In a child of fork(2) a lock might be held for ever.
         if self.generation != Generation::now() {
-            return;
+            return None;
         }
-        lock(&self.channels).remove(&fd);
+        let file: Arc<dyn Any + Send + Sync> = lock(&self.channels).remove(&fd)?;
+        Some(file)
     }
 }

@@ -1,5 +1,6 @@
 //! Through the libibverbs of this machine: its own verbs, on a device that only answers commands.
 
+use std::any::Any;
 use std::ffi::CStr;
 use std::io::Read as _;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
@@ -50,8 +51,9 @@ impl Device for Pipes {
         self.gid(1, 0).into_iter().collect()
     }
 
-    fn before_close(&self, fd: RawFd) {
+    fn before_close(&self, fd: RawFd) -> Option<Arc<dyn Any + Send + Sync>> {
         self.writers.lock().unwrap().retain(|&(reader, _)| reader != fd);
+        None
     }
 }
 
@@ -223,7 +225,9 @@ impl Device for Slow {
         Vec::new()
     }
 
-    fn before_close(&self, _fd: RawFd) {}
+    fn before_close(&self, _fd: RawFd) -> Option<Arc<dyn Any + Send + Sync>> {
+        None
+    }
 }
 
 /// A thread that is to be cancelled is, but not while a device answers: its locks would stay taken.

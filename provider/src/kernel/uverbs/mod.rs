@@ -13,7 +13,9 @@
 //! a write command that it does not have (libibverbs' `cmd_fallback.c`; the kernel's `uverbs_main.c`,
 //! `uverbs_ioctl.c`, `uverbs_uapi.c`).
 
+use std::any::Any;
 use std::os::fd::{OwnedFd, RawFd};
+use std::sync::Arc;
 
 use urxe_wire::Gid;
 
@@ -70,6 +72,6 @@ pub trait Device: Send + Sync {
     fn gid_table(&self) -> Vec<GidEntry>;
 
     /// libibverbs is about to close `fd`, which may be any descriptor of the process: if it is a completion channel's,
-    /// the channel is gone.
-    fn before_close(&self, fd: RawFd);
+    /// the channel is gone, and what is returned goes when `fd` is closed.
+    fn before_close(&self, fd: RawFd) -> Option<Arc<dyn Any + Send + Sync>>;
 }

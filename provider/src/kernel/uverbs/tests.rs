@@ -1,3 +1,4 @@
+use std::any::Any;
 use std::cell::RefCell;
 use std::os::fd::{AsRawFd as _, FromRawFd as _};
 
@@ -84,7 +85,9 @@ impl Device for TwoGids {
         vec![entry(0), entry(2)]
     }
 
-    fn before_close(&self, _fd: RawFd) {}
+    fn before_close(&self, _fd: RawFd) -> Option<Arc<dyn Any + Send + Sync>> {
+        None
+    }
 }
 
 /// Takes a descriptor that a handler gave away, so that the test does not leak it.
