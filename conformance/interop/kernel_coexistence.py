@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import pathlib
 import time
 
 from sides import RXE, Program
@@ -20,6 +21,11 @@ RPING = """
         sleep 0.2
     done
     wait $server"""
+
+# A dma-buf of an exporter's, of which this kind of machine has none.
+DMABUF = f"""
+    modprobe vgem; until ls /dev/dri/card* >/dev/null 2>&1; do sleep 0.2; done
+    cc -o /tmp/dmabuf {pathlib.Path(__file__).resolve().parent}/dmabuf.c -libverbs; /tmp/dmabuf urxe0 1"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +49,7 @@ CASES = (
     Case("pingpong", PINGPONG, ("100 iters in",)),
     Case("pingpong-as-nobody", PINGPONG, ("100 iters in",), run=f"{NOBODY} urxe run --"),
     Case("rping", RPING, ("ping data: rdma-ping-9",)),
+    Case("dma-buf", DMABUF, ("written, read, refused: Permission denied", "ibv_reg_dmabuf_mr failed with EACCES"), run="urxe run --explain 1 --"),
     # Another end of the cable would send to the kernel: better to be told.
     Case("on-the-cable", "ibv_rc_pingpong -d urxe0 -g 1 || true", ("10.77.0.2:4791", "rxe"), run="urxe run --netdev eth0 --"),
     Case("doctor-on-the-cable", "! urxe doctor --netdev eth0",

@@ -39,11 +39,10 @@ pub(super) unsafe extern "C" fn reg_dmabuf_mr(
             ));
         }
         let access = access.cast_unsigned();
-        let within = offset % page;
-        let start = i64::try_from(offset - within).map_err(|_| EINVAL)?;
-        let whole = usize::try_from(within).ok().and_then(|within| within.checked_add(length)).ok_or(EINVAL)?;
+        // From its beginning on: exporters with drm_gem_shmem_fault of Linux 6.1, such as vgem, map that whatever the offset is.
+        let whole = usize::try_from(offset).ok().and_then(|offset| offset.checked_add(length)).ok_or(EINVAL)?;
         let write = Access::from_bits(access).intersects(Access::ANY_WRITE);
-        let mapping = Mapping::shared(fd, start, whole, write).map_err(|error| match error.raw_os_error() {
+        let mapping = Mapping::shared(fd, 0, whole, write).map_err(|error| match error.raw_os_error() {
             Some(libc::ENODEV) => diagnostics::wrong(
                 EINVAL,
                 "mmap(2) does not take the descriptor: it is no dma-buf, or one that its exporter lets nobody map",
@@ -56,7 +55,7 @@ pub(super) unsafe extern "C" fn reg_dmabuf_mr(
             ),
             errno => Errno(errno.unwrap_or(libc::EINVAL)),
         })?;
-        let asked = Registration { address: mapping.address() + within, length: length as u64, iova, access };
+        let asked = Registration { address: mapping.address() + offset, length: length as u64, iova, access };
         let addr = std::ptr::with_exposed_provenance_mut(usize::try_from(offset).map_err(|_| EINVAL)?);
         // SAFETY: the caller's domain.
         unsafe { mr::register(pd, &asked, addr, IBV_MR_TYPE_DMABUF_MR, Some(Arc::new(mapping))) }
