@@ -46,6 +46,7 @@ fn bugs_elsewhere_are_not_here() -> Result<()> {
     for (name, arguments, says) in [
         ("next-poll", &["urxe0"][..], "1 completion\n"),
         ("wr-lists", &["urxe0", "1"][..], "list: 30 bytes, inline: 5 bytes\n"),
+        ("bind-done-twice", &["urxe0", "1"][..], "send: success, bind: success\n"),
         ("local-inv-of-unbound-window", &["urxe0", "1"][..], "completes: local QP operation error\n"),
     ] {
         let (source, program) = (conformance().join(format!("differential/bugs/{name}.c")), dir.path().join(name));
