@@ -41,15 +41,17 @@ UCX_PACKAGES   := $(DEMO_PACKAGES) ucx-utils python3 iproute2 util-linux
 # libfabric is built: Debian's is older than its tests.
 FABTESTS_PACKAGES := $(DEMO_PACKAGES) autoconf automake libtool make pkg-config libibverbs-dev librdmacm-dev python3 iproute2 \
                   util-linux
+# What builds nfs-ganesha and ntirpc.
+NFS_BUILD_PACKAGES := cmake pkg-config flex bison liburcu-dev libcap-dev uuid-dev libacl1-dev libblkid-dev libattr1-dev libnsl-dev
 # Programs that `make programs` takes from the distribution, and what builds the others.
 PROGRAMS_PACKAGES := $(DEMO_PACKAGES) fio qemu-system-x86 qemu-utils qemu-block-extra tgt libiscsi-bin mpich dapl2-utils slurm-wlm munge \
-                  make pkg-config binutils g++ flex bison tcpdump libibverbs-dev librdmacm-dev python3 python3-pip iproute2 util-linux
+                  make binutils g++ $(NFS_BUILD_PACKAGES) tcpdump libibverbs-dev librdmacm-dev python3 python3-pip iproute2 util-linux
 # Not every distribution has these; the cases of one that is missing fail, and say so.
 PROGRAMS_LIBRARIES := libgloo-dev librpma-dev ceph-mon ceph-mgr ceph-osd ceph-common
 # Storage over RDMA with the guest's kernel: what builds and serves it on both sides.
 KERNEL_STORAGE_PACKAGES := $(DEMO_PACKAGES) librdmacm-dev libibverbs-dev qemu-system-x86 busybox-static kmod iproute2 rdmacm-utils util-linux \
                   xz-utils make python3 tgt libiscsi-bin qemu-utils qemu-block-extra open-iscsi cifs-utils nvme-cli \
-                  nfs-kernel-server
+                  nfs-kernel-server $(NFS_BUILD_PACKAGES)
 # Debian 12 has these. Without them SMB Direct is skipped.
 SMB_DIRECT_PACKAGES := linux-source-6.1 samba
 OPENMPI_PACKAGES := $(UCX_PACKAGES) openmpi-bin python3-mpi4py
@@ -319,7 +321,7 @@ kernel-storage: build ## NVMe, SMB Direct, iSER and NFS over RDMA with the Linux
 	@scripts/install-packages $(SMB_DIRECT_PACKAGES) linux-headers-$$(ls $(URXE_KERNEL_DIR)/root/lib/modules) || \
 	    echo "kernel-storage: without SMB Direct" >&2
 	conformance/kernel-storage/run --bin $(BIN_DIR) --kernel $(URXE_KERNEL_DIR) --folder $(TARGET_DIR)/kernel-storage \
-	    --out $(TARGET_DIR)/conformance/kernel-storage.tsv --results docs/results/kernel-storage.md $(NAMES)
+	    --cache $(TARGET_DIR)/programs --out $(TARGET_DIR)/conformance/kernel-storage.tsv --results docs/results/kernel-storage.md $(NAMES)
 
 # Its namespaces need a sysfs of their own, so root.
 .PHONY: vpp

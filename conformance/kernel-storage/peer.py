@@ -11,6 +11,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent / "programs")]
 
 from hosts import Failed, Running, Skipped, check, wait_for  # noqa: E402
+from store import Store  # noqa: E402
 
 HOST, GUEST = "10.77.0.1", "10.77.0.2"
 #: Seconds for a program that moves data: the guest's processor is emulated, and the machine may be busy.
@@ -22,9 +23,9 @@ MIB = 1 << 20
 class Peer:
     """The two sides, for the cases of one group."""
 
-    def __init__(self, folder):
-        """`folder`: of the programs and modules that were built."""
-        self.folder = folder
+    def __init__(self, folder, cache=None):
+        """`folder`: of the programs and modules that were built; `cache`: of what was downloaded."""
+        self.folder, self.store = folder, Store(cache or folder / "cache")
         self.scratch = tempfile.TemporaryDirectory(prefix="kernel-storage-")
         self.started = []
         # rxe stays in the guest; the device of this side is on the cable.

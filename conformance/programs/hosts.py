@@ -219,7 +219,8 @@ class Host:
 
 
 class Network:
-    """`count` hosts, each with `rails` interfaces. Rail N is the network 10.(80+N).0.0/24 on a bridge of its own."""
+    """`count` hosts, each with `rails` interfaces. Rail N is the network 10.(80+N).0.0/24 on a bridge of its own. The switch routes
+    between rails, and each host sends from the interface that has the source address, as hosts with a card for each rail do."""
 
     def __init__(self, count=2, rails=1, folder=None):
         self.scratch = tempfile.TemporaryDirectory()
@@ -238,6 +239,7 @@ class Network:
             self.switch.ip("address", "add", f"10.{80 + rail}.0.254/24", "dev", f"rail{rail}")
             self.switch.ip("link", "set", f"rail{rail}", "up")
             self.switch.addresses.append(f"10.{80 + rail}.0.254")
+        subprocess.run([*self.switch.inside, "sh", "-c", "echo 1 >/proc/sys/net/ipv4/ip_forward"], check=True)
         for number in range(count):
             host = Host(self, f"node{number}")
             self.hosts.append(host)
@@ -249,6 +251,11 @@ class Network:
                 host.ip("link", "set", link, "up")
                 host.links.append(link)
                 host.addresses.append(address)
+                if rails > 1:
+                    table, gateway = str(100 + rail), f"10.{80 + rail}.0.254"
+                    host.ip("route", "add", f"10.{80 + rail}.0.0/24", "dev", link, "table", table)
+                    host.ip("route", "add", "default", "via", gateway, "dev", link, "table", table)
+                    host.ip("rule", "add", "from", address, "table", table)
         self.name_hosts()
         # GID tables change until duplicate address detection is over.
         for host in self.hosts:

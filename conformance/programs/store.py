@@ -64,7 +64,8 @@ class Store:
             if done.returncode != 0:
                 raise Skipped(f"does not build: {' / '.join(done.stdout.splitlines()[:3])}")
 
-        sum_ = hashlib.sha256(source.read_bytes()).hexdigest()[:12]
+        sources = [source, *(word for word in words if isinstance(word, pathlib.Path))]
+        sum_ = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:12]
         return self.once(f"{source.stem}-{sum_}", make) / source.stem
 
     def source(self, name, variable, path, sha256):

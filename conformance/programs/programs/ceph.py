@@ -10,6 +10,7 @@ from store import package_version
 
 TITLE = "Ceph, ms_type async+rdma"
 ORIGIN = "Debian"
+COMPARED = "objects, by the client"
 POOL, OBJECT = "objects", 8 << 20
 #: Row 1 of the GID table is RoCE v2 over IPv4.
 CONFIGURATION = """\

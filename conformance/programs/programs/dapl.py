@@ -9,6 +9,7 @@ from store import package_version
 
 TITLE = "uDAPL, dtest and dapltest"
 ORIGIN = "Debian"
+COMPARED = "by dapltest and dtest -W"
 PROVIDER = "ofa-v2-urxe"
 DTEST_PORT = 45248
 

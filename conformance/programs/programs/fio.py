@@ -7,6 +7,7 @@ from store import package_version
 
 TITLE = "fio"
 ORIGIN = "Debian"
+COMPARED = "what is sent, by fio's checksums; what is written or read, not"
 PORT = 4711
 MESSAGES = 64
 VERIFY = "--verify=crc32c"

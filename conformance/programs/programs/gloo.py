@@ -8,6 +8,7 @@ from store import package_version
 
 TITLE = "gloo, transport ibverbs"
 ORIGIN = "Debian"
+COMPARED = "results of each operation, on each rank"
 PEER = pathlib.Path(__file__).resolve().parent.parent / "peers/gloo_peer.cc"
 
 

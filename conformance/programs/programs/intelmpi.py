@@ -6,6 +6,7 @@ import mpi
 
 TITLE = "Intel MPI, verbs;ofi_rxm"
 ORIGIN = "PyPI"
+COMPARED = "each operation, on each rank"
 VERSION = "2021.19.0"
 
 

@@ -7,6 +7,7 @@ from store import package_version
 
 TITLE = "librpma"
 ORIGIN = "Debian"
+COMPARED = "writes, reads and sends, by both ends"
 PEER = pathlib.Path(__file__).resolve().parent.parent / "peers/rpma_peer.c"
 PORT = 7204
 

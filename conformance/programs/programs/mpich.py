@@ -5,6 +5,7 @@ from store import package_version
 
 TITLE = "MPICH, ch4:ucx"
 ORIGIN = "Debian, mpi4py from PyPI"
+COMPARED = "each operation, on each rank"
 
 
 def prepare(store):

@@ -6,6 +6,7 @@ import mpi
 
 TITLE = "MPICH, ch4:ucx and ch4:ofi"
 ORIGIN = "PyPI"
+COMPARED = "each operation, on each rank"
 VERSION = "5.0.2"
 
 

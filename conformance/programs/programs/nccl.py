@@ -3,13 +3,16 @@
 import pathlib
 import re
 import sys
+import xml.etree.ElementTree
 
 from hosts import Network, check, wait_for
 
 TITLE = "NCCL's net_ib, without a GPU"
 ORIGIN = "PyPI"
+COMPARED = "each message, by the receiver"
 VERSION = "2.32.3"
 PEER = pathlib.Path(__file__).resolve().parent.parent / "peers/nccl_peer.py"
+TOPOLOGY_PEER = PEER.with_name("nccl_topology.py")
 WHEEL = f"nvidia-nccl-cu12=={VERSION}"
 #: Two cards behind one switch, and the same of the second socket.
 TOPOLOGY = """<system version="1">
@@ -84,6 +87,63 @@ def properties(store):
         check(len(paths) == 4 and found == set(wanted), f"{paths}")
 
 
+#: A machine for training: two sockets of two switches, behind each two GPUs and two cards.
+GPU = 'class="0x030200" vendor="0x10de" device="0x20b2"'
+CARD = 'class="0x020000"'
+LINK = 'link_speed="16.0 GT/s PCIe" link_width='
+
+
+def training_machine():
+    lines, gpus = ['<system version="1">'], []
+    for numa, switches in enumerate(((0x07, 0x45), (0x88, 0xb7))):
+        lines.append(f'<cpu numaid="{numa}" affinity="{("0000ffff", "ffff0000")[numa]}" arch="x86_64">')
+        for switch in switches:
+            lines.append(f'<pci busid="0000:{switch:02x}:00.0" class="0x060400" {LINK}"16">')
+            for behind, kind, width in ((5, CARD, 16), (8, GPU, 16), (11, GPU, 16), (13, CARD, 8)):
+                lines.append(f'<pci busid="0000:{switch + behind:02x}:00.0" {kind} {LINK}"{width}"/>')
+                if kind is GPU:
+                    gpus.append(f"7572:{switch + behind:02x}:00.0")
+            lines.append("</pci>")
+        lines.append("</cpu>")
+    return "\n".join([*lines, "</system>"]), gpus
+
+
+def places(text):
+    """Where each PCI function of a topology is: node, functions above it, class and link."""
+    found = {}
+
+    def walk(element, numa, above):
+        for child in element:
+            if child.tag == "cpu":
+                walk(child, child.get("numaid"), ())
+            elif child.tag == "pci":
+                name = re.sub("^0000:", "7572:", child.get("busid"))
+                # NCCL compares the first digits of a class, and the number in front of a speed.
+                speed = float(child.get("link_speed").split()[0])
+                found[name] = numa, above, child.get("class")[:6], speed, int(child.get("link_width"))
+                walk(child, numa, (*above, name))
+
+    walk(xml.etree.ElementTree.fromstring(text), None, ())
+    return found
+
+
+def topology(store):
+    """NCCL's own dump of eight cards and eight GPUs' functions has each where the file has it."""
+    with Network(1, rails=8) as net:
+        text, gpus = training_machine()
+        file, dump = pathlib.Path(net.folder) / "topology.xml", pathlib.Path(net.folder) / "dump.xml"
+        file.write_text(text)
+        library = pathlib.Path(store.wheels(WHEEL)) / "nvidia/nccl/lib/libnccl.so.2"
+        names = [f"mlx5_{card}" for card in range(8)]
+        net.hosts[0].run(sys.executable, TOPOLOGY_PEER, dump, *gpus, *names, env={"NCCL_LIBRARY": library}, options=(
+            "--device-name", ",".join(names), "--personality", "pci", "--topology", file))
+        wanted, found = places(text), places(dump.read_text())
+        check(len(wanted) == 20 and found == wanted,
+              f"NCCL has {dict(found.items() - wanted.items())}, the file {dict(wanted.items() - found.items())}")
+        cards = re.findall(r'<net name="(mlx5_\d)"', dump.read_text())
+        check(sorted(cards) == names, f"cards {cards}")
+
+
 def counted(program):
     return int(re.findall(r"^done (\d+)", program.text(), re.M)[-1])
 
@@ -112,21 +172,26 @@ def rail_down(store):
         check("failed test" in pair.sender.text() + pair.receiver.text(), pair.sender.last_lines())
 
 
-def port_failover(store):
-    """With resiliency, the other device carries on."""
-    with Network(rails=2) as net:
-        env = {"NCCL_IB_TIMEOUT": 14, "NCCL_IB_RESILIENCY_PORT_FAILOVER": 1}
-        pair = Pair(store, net, 0, 2, env)
-        pair.sender.says("^done 3", 60)
-        net.hosts[0].ip("link", "set", "eth1", "down")
-        pair.sender.says(r"RETRY_EXC_ERR|NCCL (WARN|INFO).*[Ff]ailover", 120)
-        before = counted(pair.receiver)
-        wait_for(lambda: counted(pair.receiver) > before + 20 or not pair.receiver.running(), 120, "messages go on")
-        check(pair.receiver.running() and pair.sender.running(), f"{pair.receiver.last_lines()} {pair.sender.last_lines()}")
+def port_failover(rails, merged):
+    """With resiliency, the other devices carry on."""
+
+    def case(store):
+        with Network(rails=rails) as net:
+            carry_on(net, Pair(store, net, 0, merged, {"NCCL_IB_TIMEOUT": 14, "NCCL_IB_RESILIENCY_PORT_FAILOVER": 1}))
+    return case
+
+
+def carry_on(net, pair):
+    pair.sender.says("^done 3", 60)
+    net.hosts[0].ip("link", "set", "eth1", "down")
+    pair.sender.says(r"RETRY_EXC_ERR|NCCL (WARN|INFO).*[Ff]ailover", 120)
+    before = counted(pair.receiver)
+    wait_for(lambda: counted(pair.receiver) > before + 20 or not pair.receiver.running(), 120, "messages go on")
+    check(pair.receiver.running() and pair.sender.running(), f"{pair.receiver.last_lines()} {pair.sender.last_lines()}")
 
 
 CASES = {
     "one-rail": transfers(1), "four-queue-pairs": transfers(1, NCCL_IB_QPS_PER_CONNECTION=4, NCCL_IB_SPLIT_DATA_ON_QPS=1),
-    "merged-devices": transfers(2), "flush": flush, "properties": properties, "kill-either": kill_either,
-    "rail-down": rail_down, "port-failover": port_failover,
+    "merged-devices": transfers(2), "flush": flush, "properties": properties, "topology": topology, "kill-either": kill_either,
+    "rail-down": rail_down, "port-failover": port_failover(2, 2), "one-of-eight-down": port_failover(8, 4),
 }

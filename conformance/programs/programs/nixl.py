@@ -7,6 +7,7 @@ from hosts import Network, check
 
 TITLE = "NIXL, backend UCX"
 ORIGIN = "PyPI"
+COMPARED = "what was written, read back"
 VERSION = "1.5.1"
 PEER = pathlib.Path(__file__).resolve().parent.parent / "peers/nixl_peer.py"
 WHEELS = (f"nixl-cu12=={VERSION}", "numpy==2.4.6")

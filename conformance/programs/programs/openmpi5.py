@@ -6,6 +6,7 @@ import mpi
 
 TITLE = "Open MPI, pml ucx and mtl ofi"
 ORIGIN = "PyPI"
+COMPARED = "each operation, on each rank"
 VERSION = "5.0.11"
 UCX = ["--mca", "pml", "ucx", "--mca", "pml_ucx_tls", "any", "--mca", "pml_ucx_devices", "any", "--mca", "btl", "self",
        "--mca", "osc", "ucx"]

@@ -14,6 +14,7 @@ from store import package_version
 
 TITLE = "QEMU, migration by rdma"
 ORIGIN = "Debian"
+COMPARED = "the guest's memory"
 PORT, MEMORY, COUNT = 4444, 128 << 20, 0x180000
 #: The pages that guest.S writes.
 PAGES = range(0x1000000, 0x5000000, 4096)

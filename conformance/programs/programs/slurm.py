@@ -12,6 +12,7 @@ from store import package_version
 
 TITLE = "Slurm, srun of MPICH"
 ORIGIN = "Debian"
+COMPARED = "allreduce, on each rank"
 NODES, RANKS = 4, 2
 
 

@@ -10,6 +10,7 @@ from store import package_version
 
 TITLE = "tcpdump, libpcap's rdmasniff"
 ORIGIN = "Debian, libpcap from its source"
+COMPARED = "packets of both directions are seen"
 #: Of ibv_rc_pingpong.
 PORT = 18515
 VERSION = "1.10.3"

@@ -11,6 +11,7 @@ from store import package_version
 
 TITLE = "tgt, libiscsi and QEMU by iSER"
 ORIGIN = "Debian"
+COMPARED = "images, by cmp, and patterns"
 PORT, NAME, SIZE = 3260, "iqn.2026.test:iser", 64 << 20
 #: Initiators: what libiscsi's programs are told to be, and what QEMU is.
 INITIATOR, QEMU = "iqn.2026.test:initiator", "iqn.2008-11.org.linux-kvm"

@@ -10,6 +10,7 @@ from hosts import Network, check, wait_for
 
 TITLE = "UCX"
 ORIGIN = "PyPI"
+COMPARED = "none: ucx_perftest measures; MPICH and NIXL compare what UCX moves"
 VERSION = "1.20.1"
 WHEEL = f"libucx-cu12=={VERSION}"
 MPICH = "mpich==5.0.2"

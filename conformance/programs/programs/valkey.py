@@ -11,6 +11,7 @@ from hosts import Network, Skipped, check, wait_for
 
 TITLE = "valkey, rdma"
 ORIGIN = "Debian's source, or VALKEY_SOURCE"
+COMPARED = "values, and by its own tests; its benchmark, not"
 PORT = 6379
 VERSION = "9.1.2"
 SHA256 = "8e8557da7426a51b4e0fb514a65ef6241dc7c85cb408243af389070abf379cec"
