@@ -7,7 +7,7 @@ use anyhow::{Result, anyhow, ensure};
 use urxe_tests::in_world;
 use urxe_tests::verbs::{Channel, Context, Errno};
 
-/// As of a kernel's file that is closed, an epoll instance that has a channel's descriptor sees nothing of its end. nfs-ganesha counts on it.
+/// Destroys channels whose descriptors are in an epoll instance: it sees nothing of their end, as of a kernel's files. nfs-ganesha counts on it.
 #[test]
 fn epoll_sees_nothing_of_a_channel_that_is_destroyed() {
     in_world(|| {

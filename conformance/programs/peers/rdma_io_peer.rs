@@ -14,7 +14,7 @@ use rdma_io::send_recv_transport::SendRecvConfig;
 use rdma_io::transport::TransportBuilder;
 
 const LENGTHS: [usize; 5] = [1, 1000, 65_536, 1 << 20, (1 << 20) + 7];
-/// What fits into one message of the rings. They are for datagrams: a reader of long streams never takes the completions of the
+/// Lengths that fit into one message of the rings. They are for datagrams: a reader of long streams never takes the completions of the
 /// credits that it sends.
 const DATAGRAMS: [usize; 4] = [1, 100, 1000, 1500];
 
