@@ -28,8 +28,8 @@ def main():
         while True:
             if message := engine.recv_msg(timeout_ms=1000):
                 # Of the data that came before it: connex sends it behind what it has written.
-                print("signal", message[-1].decode() if isinstance(message, tuple) else message.decode(),
-                      hashlib.sha1(memory[:SIZE]).hexdigest(), flush=True)
+                print("signal", message[-1].decode(), hashlib.sha1(memory[:SIZE]).hexdigest(), flush=True)
+                engine.send_msg(message[0], b"taken")
     url, there, count = sys.argv[3], int(sys.argv[4]), int(sys.argv[5])
     done = 0
     while not count or done < count:
@@ -37,14 +37,18 @@ def main():
         ctypes.memmove(start, data, SIZE)
         try:
             engine.put_signal(url, start, there, SIZE, f"step-{done}".encode()).wait()
+            # Until the target has looked at it.
+            while not engine.recv_msg(timeout_ms=100):
+                if (event := engine.wait_event(timeout_ms=0)) and event["type"] == "failed":
+                    raise ConnectionError(event)
             results = [engine.transfer_sync_write(url, start, there + SIZE, SIZE),
                        engine.transfer_sync_read(url, start + SIZE, there + SIZE, SIZE)]
         except ConnectionError as error:
             results = [str(error)]
         if any(results):
-            while (event := engine.wait_event(timeout_ms=20_000)) and event["type"] != "failed":
-                pass
-            print("event", event, flush=True)
+            if "failed" not in str(results):
+                results.append(engine.wait_event(timeout_ms=20_000))
+            print("event", results, flush=True)
             sys.exit(f"failed {results}")
         if memory[SIZE:2 * SIZE] != data:
             sys.exit("what was read back differs")
