@@ -26,12 +26,16 @@
 
 mod chance;
 mod mutate;
+mod rule;
 mod script;
 mod sequence;
+mod sight;
 pub mod spec;
 
 pub use mutate::{Dictionary, Mutation, NotADictionary};
-pub use script::{Announcement, Direction, MutationId, Occurrence, Qp, Refused, Script, Sight, Tally, Unread, Verdict};
+pub use rule::{Announcement, Occurrence, Refused, Tally};
+pub use script::{MutationId, Script, Unread, Verdict};
+pub use sight::{Direction, Qp, Sight};
 pub use spec::Invalid;
 
 #[cfg(doctest)]

@@ -2,51 +2,18 @@
 
 use std::fmt;
 use std::io;
-use std::net::IpAddr;
-use std::ops::RangeInclusive;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use urxe_explain::Verb;
 use urxe_wire::opcode::Role;
-use urxe_wire::{Bth, Deth, ICRC_LEN, NakCode, Opcode, Qpn, RnrTimer, Syndrome, Transport, XrcEth};
+use urxe_wire::{NakCode, Opcode, RnrTimer, Syndrome};
 
-use crate::chance::{Chance, throw};
+use crate::chance::throw;
 use crate::mutate::{Dictionary, Mutation, NotADictionary};
+use crate::rule::{Action, Announcement, Refused, Rule, Tally};
 use crate::sequence::Sequence;
-
-/// Which way a packet goes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[expect(missing_docs, reason = "says itself")]
-pub enum Direction {
-    Received,
-    Sent,
-}
-
-/// A queue pair of this side.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Qp {
-    /// Number, which is random.
-    pub qpn: Qpn,
-    /// The how manieth it is that was made on the device, counted from 1; `None` if nobody knows.
-    pub made: Option<u32>,
-}
-
-/// A packet, as far as rules aim at it.
-#[derive(Clone, Copy, Debug)]
-pub struct Sight {
-    /// Which way it goes.
-    pub direction: Direction,
-    /// Operation and transport.
-    pub opcode: Opcode,
-    /// The queue pair on this side.
-    pub qp: Qp,
-    /// The other side.
-    pub peer: IpAddr,
-    /// Bytes, BTH to ICRC.
-    pub len: usize,
-}
+use crate::sight::{Direction, Qp, Sight};
 
 /// Decision about a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -78,126 +45,6 @@ pub struct MutationId {
     number: u64,
 }
 
-/// Why a verb fails, or with what a work request completes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Refused(pub u32);
-
-/// Occurrence at the device, and its time since the device was opened, or since the step that it belongs to began.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Announcement {
-    /// Event or removal.
-    pub what: Occurrence,
-    /// Time since the device was opened, or since the step began.
-    pub after: Duration,
-}
-
-/// Occurrence at a device.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Occurrence {
-    /// An asynchronous event: `enum ibv_event_type`.
-    Event(u32),
-    /// Removal of the device.
-    Removal,
-}
-
-/// Action of a rule.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Action {
-    Drop(Chance),
-    /// Lose this many packets in a row.
-    Burst(Chance, u64),
-    Duplicate(Chance),
-    Corrupt(Chance),
-    /// Change the payload, with the help of a dictionary.
-    Mutate(Chance, Option<DictionaryFile>),
-    Delay(RangeInclusive<u64>),
-    Reorder(Chance, u32),
-    Refuse(Syndrome),
-    BreakQp,
-    /// A verb, and the errno with which it fails.
-    Verb(Verb, u32),
-    /// `enum ibv_wc_status`.
-    Completion(u32),
-    Announce(Announcement),
-}
-
-/// A dictionary, which [`Script::load_dictionaries`] reads.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct DictionaryFile {
-    pub(crate) path: String,
-    pub(crate) tokens: Arc<Dictionary>,
-}
-
-/// A queue pair, by its number or by when it was made.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum WhichQp {
-    Number(u32),
-    Made(u32),
-}
-
-impl WhichQp {
-    fn is(self, qp: Qp) -> bool {
-        match self {
-            Self::Number(number) => number == qp.qpn.get(),
-            Self::Made(nth) => qp.made == Some(nth),
-        }
-    }
-}
-
-/// Aim of a rule.
-#[derive(Clone, Default, PartialEq, Eq, Debug)]
-pub(crate) struct Aim {
-    pub(crate) qp: Option<WhichQp>,
-    /// In lower case, without underscores; the start of a name is enough.
-    pub(crate) opcode: Option<String>,
-    pub(crate) peer: Option<IpAddr>,
-    pub(crate) direction: Option<Direction>,
-    /// Which matches, counted from 1.
-    pub(crate) nth: Option<(u64, u64)>,
-}
-
-/// One action with its aim, and how often that was hit.
-#[derive(Clone, Debug)]
-pub(crate) struct Rule {
-    pub(crate) action: Action,
-    pub(crate) aim: Aim,
-    /// In which step it holds; `None` is always.
-    pub(crate) step: Option<usize>,
-    pub(crate) seen: u64,
-    /// Packets that a burst still takes.
-    pub(crate) left: u64,
-    pub(crate) tally: Arc<Tally>,
-}
-
-/// A rule as it was written, and how often it struck. Copies of a script share it.
-#[derive(Debug, Default)]
-pub struct Tally {
-    rule: String,
-    hits: AtomicU64,
-}
-
-impl Tally {
-    pub(crate) fn new(rule: &str) -> Self {
-        Self { rule: rule.to_owned(), hits: AtomicU64::new(0) }
-    }
-
-    /// Text of the rule.
-    #[must_use]
-    pub fn rule(&self) -> &str {
-        &self.rule
-    }
-
-    /// Packets, calls and completions that it struck.
-    #[must_use]
-    pub fn hits(&self) -> u64 {
-        self.hits.load(Ordering::Relaxed)
-    }
-
-    fn hit(&self) {
-        self.hits.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
 /// A dictionary that cannot be had.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Unread {
@@ -221,48 +68,6 @@ pub struct Script {
     pub(crate) seed: u64,
     pub(crate) rules: Vec<Rule>,
     pub(crate) steps: Sequence,
-}
-
-impl Aim {
-    fn takes(&self, sight: &Sight) -> bool {
-        self.qp.is_none_or(|which| which.is(sight.qp))
-            && self.peer.is_none_or(|peer| peer == sight.peer.to_canonical())
-            && self.direction.is_none_or(|direction| direction == sight.direction)
-            && self.opcode.as_ref().is_none_or(|name| opcode_name(sight.opcode).starts_with(name.as_str()))
-    }
-}
-
-impl Aim {
-    /// Whether the packet has a payload that is the program's: those of rdma_cm only if that is asked for.
-    fn may_mutate(&self, sight: &Sight) -> bool {
-        let is_cm = sight.qp.qpn == Qpn::GSI && self.qp != Some(WhichQp::Number(Qpn::GSI.get()));
-        !is_cm && sight.len > headers_len(sight.opcode) + ICRC_LEN
-    }
-}
-
-/// Bytes before the payload.
-fn headers_len(opcode: Opcode) -> usize {
-    let service = match (opcode.transport(), opcode.info().role) {
-        (Transport::Ud, _) => Deth::LEN,
-        (Transport::Xrc, Role::Request) => XrcEth::LEN,
-        _ => 0,
-    };
-    Bth::LEN + service + opcode.info().headers.len()
-}
-
-/// `sendfirst` of RC SEND First.
-fn opcode_name(opcode: Opcode) -> String {
-    format!("{:?}", opcode.operation()).to_ascii_lowercase()
-}
-
-impl Rule {
-    /// Notes a match; whether it is one that counts, and its number from 0.
-    fn matched(&mut self) -> Option<u64> {
-        let count = self.seen;
-        self.seen += 1;
-        let wanted = self.aim.nth.is_none_or(|(first, last)| (first..=last).contains(&(count + 1)));
-        wanted.then_some(count)
-    }
 }
 
 impl Script {
@@ -423,22 +228,6 @@ impl Script {
     #[must_use]
     pub fn is_about_verbs(&self) -> bool {
         self.rules.iter().any(|rule| matches!(rule.action, Action::Verb(..)))
-    }
-}
-
-impl Rule {
-    fn refuses(&self, code: u32) -> Refused {
-        self.tally.hit();
-        Refused(code)
-    }
-
-    /// Whether it holds in this step.
-    fn holds(&self, step: Option<usize>) -> bool {
-        self.step.is_none() || self.step == step
-    }
-
-    const fn is_about_packets(&self) -> bool {
-        !matches!(self.action, Action::Verb(..) | Action::Completion(_) | Action::Announce(_))
     }
 }
 

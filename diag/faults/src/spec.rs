@@ -12,7 +12,8 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::script::{Action, Aim, Announcement, Rule, Script, Tally};
+use crate::rule::{Action, Aim, Announcement, Rule, Tally};
+use crate::script::Script;
 use crate::sequence::Until;
 use item::Item;
 use value::nanos;

@@ -7,7 +7,9 @@ use urxe_explain::Verb;
 
 use super::Invalid;
 use super::value::{chance, errno_number, nanos, number, which_qp};
-use crate::script::{Action, Aim, Announcement, DictionaryFile, Direction, Occurrence, syndrome};
+use crate::rule::{Action, Aim, Announcement, DictionaryFile, Occurrence};
+use crate::script::syndrome;
+use crate::sight::Direction;
 
 /// Describes the argument of the action of this name.
 macro_rules! probability {

@@ -6,7 +6,8 @@ use urxe_wire::{NakCode, Opcode, Operation, Qpn, Syndrome, Transport};
 use super::value::chance;
 use super::*;
 use crate::chance::Chance;
-use crate::script::{Direction, Occurrence};
+use crate::rule::Occurrence;
+use crate::sight::Direction;
 use crate::{Qp, Refused, Sight, Verdict};
 
 const QP: Qp = Qp { qpn: Qpn::new(17), made: Some(2) };

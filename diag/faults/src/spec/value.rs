@@ -1,7 +1,7 @@
 //! Values of items: chances, times, numbers and names.
 
 use crate::chance::Chance;
-use crate::script::WhichQp;
+use crate::rule::WhichQp;
 
 /// `1%`, `0.05%`, `1/1000`, `0.001`, or nothing for always.
 pub(super) fn chance(value: Option<&str>) -> Option<Chance> {

@@ -1,41 +1,34 @@
 //! Faults on demand (`URXE_FAULTS`): packets that are lost, doubled, damaged, late or refused, completions and
 //! asynchronous events that nobody deserved. What happens when is the script's to say ([`urxe_faults`]); here it is done.
 
+mod delay_queue;
+mod rewrite;
+
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
-use std::time::Duration;
 
 use urxe_engine::{Cqe, Instant, WcStatus};
 use urxe_faults::{Announcement, Direction, Qp, Script, Sight, Verdict};
 use urxe_net::{Datagram, Port, Route, TxBatch};
-use urxe_wire::{Aeth, Bth, Ext, Header, ICRC_LEN, Msn, Opcode, Operation, Packet, Qpn, Syndrome, icrc};
+use urxe_wire::{Bth, ICRC_LEN, Qpn};
 
 use super::Observer;
+use delay_queue::{DelayQueue, Delayed};
+use rewrite::{payload_mut, refusal, with_icrc, with_new_icrc};
 use urxe_runtime::interceptor::{HeldPacket, Verdict as Decision};
 use urxe_runtime::{clock, lock};
-
-/// A packet to be overtaken by others is not held back for longer than this when there are none.
-const NO_OTHERS: Duration = Duration::from_millis(10);
-
-/// In the very burst that is being received.
-const AT_ONCE: Instant = Instant::from_nanos(0);
 
 /// Cause and remedy of what a script has done.
 const ASKED: &str = "URXE_FAULTS asks for it";
 const SEE: &str = "see how the program takes it";
 
-/// Time in nanoseconds that never comes.
-const NEVER: u64 = u64::MAX;
-
 /// Does what the script says.
 #[derive(Debug)]
 pub(super) struct FaultInjector {
     script: Mutex<Script>,
-    held: Mutex<Vec<Held>>,
-    /// When the first of those held is due, in nanoseconds.
-    due: AtomicU64,
+    delayed: DelayQueue,
     broken: Mutex<Vec<Qpn>>,
     made: Mutex<Made>,
     /// When the device was opened, with which the script's clock starts.
@@ -53,27 +46,11 @@ struct Made {
     by_number: HashMap<Qpn, u32>,
 }
 
-/// A packet that is held back.
-#[derive(Debug)]
-struct Held {
-    due: Instant,
-    /// So many others go first.
-    behind: Option<u32>,
-    packet: HeldData,
-}
-
-#[derive(Debug)]
-enum HeldData {
-    Sent(Arc<Route>, Vec<u8>),
-    Received(HeldPacket),
-}
-
 impl FaultInjector {
     pub(super) fn new(script: Script) -> Self {
         Self {
             script: Mutex::new(script),
-            held: Mutex::default(),
-            due: AtomicU64::new(NEVER),
+            delayed: DelayQueue::new(),
             broken: Mutex::default(),
             made: Mutex::default(),
             opened: OnceLock::new(),
@@ -112,74 +89,6 @@ impl FaultInjector {
         let begun = self.script().take_announcements();
         lock(&self.announcements).extend(begun.into_iter().map(|it| (*opened + it.after, it)));
     }
-
-    fn hold(&self, due: Instant, behind: Option<u32>, packet: HeldData) {
-        let mut held = lock(&self.held);
-        held.push(Held { due, behind, packet });
-        self.due.store(earliest(&held), Ordering::SeqCst);
-    }
-
-    /// Packets that wait to be overtaken and now have been, or that are due.
-    fn take(&self, ready: impl Fn(&Held) -> bool) -> Vec<HeldData> {
-        let mut all = lock(&self.held);
-        let (mut taken, kept): (Vec<Held>, Vec<Held>) =
-            std::mem::take(&mut *all).into_iter().partition(|held| ready(held));
-        *all = kept;
-        self.due.store(earliest(&all), Ordering::SeqCst);
-        taken.sort_by_key(|held| held.due);
-        taken.into_iter().map(|held| held.packet).collect()
-    }
-
-    /// A packet has gone by; those that have been overtaken often enough follow.
-    fn overtaken(&self, sent: bool) -> Vec<HeldData> {
-        for held in lock(&self.held).iter_mut().filter(|held| held.is_sent() == sent) {
-            if let Some(behind) = &mut held.behind {
-                *behind = behind.saturating_sub(1);
-            }
-        }
-        self.take(|held| held.behind == Some(0) && held.is_sent() == sent)
-    }
-}
-
-impl Held {
-    const fn is_sent(&self) -> bool {
-        matches!(self.packet, HeldData::Sent(..))
-    }
-}
-
-fn earliest(all: &[Held]) -> u64 {
-    all.iter().map(|held| held.due.as_nanos()).min().unwrap_or(NEVER)
-}
-
-/// `packet` with its ICRC, as sent alone.
-fn with_icrc(route: &Route, packet: &[u8]) -> Vec<u8> {
-    let flow = icrc::Flow::new(route.local(), route.remote());
-    [packet, &icrc::compute(&flow, 0, packet).to_le_bytes()].concat()
-}
-
-/// `packet` with an ICRC, as if it had arrived in place of `datagram`.
-fn with_new_icrc(datagram: &Datagram<'_>, mut packet: Vec<u8>) -> Vec<u8> {
-    let icrc = datagram.flow.map_or(0, |flow| icrc::compute(flow, datagram.expected_id, &packet));
-    packet.extend(icrc.to_le_bytes());
-    packet
-}
-
-/// The payload of a packet without ICRC; `None` if that is no packet.
-fn payload_mut(packet: &mut [u8]) -> Option<&mut [u8]> {
-    let whole = [&*packet, &[0; ICRC_LEN]].concat();
-    let parsed = Packet::parse(&whole).ok()?;
-    let (start, len) = (parsed.header.len(), parsed.payload.len());
-    packet.get_mut(start..start + len)
-}
-
-/// The refusal that stands in for a response.
-fn refusal(response: &[u8], syndrome: Syndrome) -> Option<Vec<u8>> {
-    let bth = Bth::parse(response.first_chunk()?).ok()?;
-    let opcode = Opcode::new(bth.opcode.transport(), Operation::Acknowledge)?;
-    let header = Header::new(Bth::new(opcode, bth.dest_qp, bth.psn), Ext::Aeth(Aeth { syndrome, msn: Msn::default() }));
-    let mut bytes = vec![0; header.len()];
-    header.emit(&mut bytes);
-    Some(bytes)
 }
 
 impl Observer {
@@ -238,12 +147,12 @@ impl Observer {
                 self.spoilt_sent(qpn, &route);
                 let copy = packet.to_vec();
                 batch.forget();
-                faults.hold(clock::now() + by, None, HeldData::Sent(route, copy));
+                faults.delayed.hold_for(by, Delayed::Sent(route, copy));
             }
             Verdict::Reorder(behind) => {
                 let copy = packet.to_vec();
                 batch.forget();
-                faults.hold(clock::now() + NO_OTHERS, Some(behind), HeldData::Sent(route, copy));
+                faults.delayed.hold_behind(behind, Delayed::Sent(route, copy));
                 return;
             }
             Verdict::Refuse(syndrome) => match refusal(packet, syndrome) {
@@ -255,7 +164,7 @@ impl Observer {
                 None => self.commit(batch, None),
             },
         }
-        for held in faults.overtaken(true) {
+        for held in faults.delayed.take_overtaken(true) {
             self.resend(batch, port, held);
         }
     }
@@ -305,8 +214,8 @@ impl Observer {
         self.commit(batch, None);
     }
 
-    fn resend(&self, batch: &mut TxBatch, port: &Port, held: HeldData) {
-        if let HeldData::Sent(route, packet) = held {
+    fn resend(&self, batch: &mut TxBatch, port: &Port, held: Delayed) {
+        if let Delayed::Sent(route, packet) = held {
             self.follow(batch, port, &route, &packet);
         }
     }
@@ -314,7 +223,7 @@ impl Observer {
     /// Sends what was held back and is due.
     pub(super) fn resend_due(&self, now: Instant, batch: &mut TxBatch, port: &Port) {
         let Some(faults) = &self.faults else { return };
-        for held in faults.take(|held| held.is_sent() && held.due <= now) {
+        for held in faults.delayed.take_due(now, true) {
             self.resend(batch, port, held);
         }
     }
@@ -339,17 +248,16 @@ impl Observer {
                 (Decision::Corrupt, Some("damaged, so its ICRC is wrong: dropped"))
             }
             Verdict::Duplicate => {
-                faults.hold(AT_ONCE, None, HeldData::Received(HeldPacket::of(datagram)));
+                faults.delayed.hold_briefly(Delayed::Received(HeldPacket::of(datagram)));
                 (Decision::Accept, Some("comes twice"))
             }
             Verdict::Delay(by) => {
                 self.spoilt(qpn);
-                faults.hold(clock::now() + by, None, HeldData::Received(HeldPacket::of(datagram)));
+                faults.delayed.hold_for(by, Delayed::Received(HeldPacket::of(datagram)));
                 (Decision::Drop, Some("delayed"))
             }
             Verdict::Reorder(behind) => {
-                let due = clock::now() + NO_OTHERS;
-                faults.hold(due, Some(behind), HeldData::Received(HeldPacket::of(datagram)));
+                faults.delayed.hold_behind(behind, Delayed::Received(HeldPacket::of(datagram)));
                 self.remark("URXE_FAULTS: held back until others have overtaken it");
                 return Decision::Drop;
             }
@@ -372,27 +280,23 @@ impl Observer {
         if let Some(what) = what {
             self.remark(&format!("URXE_FAULTS: {what}"));
         }
-        for held in faults.overtaken(false) {
-            faults.hold(AT_ONCE, None, held);
+        for held in faults.delayed.take_overtaken(false) {
+            faults.delayed.hold_briefly(held);
         }
         action
     }
 
     /// Packets that had been held back and arrive now.
     pub(super) fn due_arrivals(&self, now: Instant) -> Vec<HeldPacket> {
-        let Some(faults) = self.faults.as_ref().filter(|faults| faults.due.load(Ordering::SeqCst) <= now.as_nanos())
-        else {
-            return Vec::new();
-        };
-        let arrived = faults.take(|held| !held.is_sent() && held.due <= now);
-        arrived.into_iter().filter_map(|held| if let HeldData::Received(it) = held { Some(it) } else { None }).collect()
+        let Some(faults) = &self.faults else { return Vec::new() };
+        let arrived = faults.delayed.take_due(now, false);
+        arrived.into_iter().filter_map(|held| if let Delayed::Received(it) = held { Some(it) } else { None }).collect()
     }
 
     /// Returns when the next held packet, step or event of the script is due.
     pub(super) fn next_fault(&self) -> Option<Instant> {
         let faults = self.faults.as_ref()?;
-        let held = faults.due.load(Ordering::SeqCst);
-        let held = (held != NEVER).then(|| Instant::from_nanos(held));
+        let held = faults.delayed.deadline();
         let step = faults.opened.get().and_then(|opened| Some(*opened + lock(&faults.script).next_step()?));
         held.into_iter().chain(step).chain(lock(&faults.announcements).iter().map(|(at, _)| *at)).min()
     }

@@ -1,0 +1,37 @@
+//! Packets as rules see them.
+
+use std::net::IpAddr;
+
+use urxe_wire::{Opcode, Qpn};
+
+/// Which way a packet goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[expect(missing_docs, reason = "says itself")]
+pub enum Direction {
+    Received,
+    Sent,
+}
+
+/// A queue pair of this side.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Qp {
+    /// Number, which is random.
+    pub qpn: Qpn,
+    /// The how manieth it is that was made on the device, counted from 1; `None` if nobody knows.
+    pub made: Option<u32>,
+}
+
+/// A packet, as far as rules aim at it.
+#[derive(Clone, Copy, Debug)]
+pub struct Sight {
+    /// Which way it goes.
+    pub direction: Direction,
+    /// Operation and transport.
+    pub opcode: Opcode,
+    /// The queue pair on this side.
+    pub qp: Qp,
+    /// The other side.
+    pub peer: IpAddr,
+    /// Bytes, BTH to ICRC.
+    pub len: usize,
+}
