@@ -63,6 +63,7 @@ VPP_PACKAGES   := $(DEMO_PACKAGES) cmake ninja-build git libssl-dev libibverbs-d
 BENCH_PACKAGES := $(DEMO_PACKAGES) perftest iperf3 ucx-utils libfabric-bin
 
 STRESS_SECONDS := 60
+TEST_JOBS ?= 3
 ROUNDS   ?= 1
 JOBS     ?= 6
 SPINNERS ?= 20
@@ -108,9 +109,11 @@ $(VENV)/.$(SCAPY): | packages
 	@# Without scapy its own tests fail and say so; the others can still run.
 	$(VENV)/bin/pip install --quiet --disable-pip-version-check $(SCAPY) && touch '$@' || echo 'no scapy' >&2
 
+# Several test programs at a time: most of them wait more than they compute.
 .PHONY: test
-test: rust setup build ## every test
-	$(CARGO) test --workspace --no-fail-fast
+test: rust setup build ## every test, TEST_JOBS (3) programs of them at a time
+	scripts/test-binaries --jobs $(TEST_JOBS)
+	$(CARGO) test --workspace --doc
 	@# Of several users: only root can be all of them.
 	@if [ "$$(id -u)" -eq 0 ]; then \
 	    $(CARGO) test -p urxe-tests --test status_processes --test run_folder --test last_ack --test other_users --test raw_ethernet -- --ignored && \
