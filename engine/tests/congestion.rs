@@ -8,8 +8,8 @@ use urxe_engine::endpoint::Event as NodeEvent;
 use urxe_engine::{Event, QpType, Remote, SendOp};
 use urxe_sim::single_qp::{MTU, PEER_QPN, RQ_PSN, SQ_PSN, SingleQp};
 use urxe_wire::{
-    Bth, Ext, Header, Opcode, Operation as O, PKey, Psn, RKey, Reth, RnrTimer, SelectiveAck, SelectiveOffer, Syndrome,
-    Transport,
+    Bth, Ext, Header, Mtu, Opcode, Operation as O, PKey, Psn, RKey, Reth, RnrTimer, SelectiveAck, SelectiveOffer,
+    Syndrome, Transport,
 };
 
 fn with(settings: CongestionSettings, qp_type: QpType) -> SingleQp {
@@ -262,7 +262,7 @@ fn a_long_message_at_a_low_rate_is_not_sent_twice() {
 #[test]
 fn no_try_is_counted_while_a_retransmission_waits() {
     let mut attr = SingleQp::attr();
-    attr.timeout = 6;
+    (attr.timeout, attr.path_mtu) = (6, Mtu::Mtu1024);
     let mut fixed = settings(Algorithm::Dcqcn);
     fixed.parameters.rate_to_set_on_first_cnp = 1;
     fixed.parameters.rpg_time_reset = 131_071;
@@ -270,9 +270,9 @@ fn no_try_is_counted_while_a_retransmission_waits() {
     let mut qp = SingleQp::reset(|setup, _| setup.congestion = fixed);
     qp.go_to(QpState::Rts, &attr);
     qp.gets_from("10.0.0.2".parse().unwrap(), &cnp(&qp), &[]);
-    // A packet takes 2.6 ms of the link, an ACK timeout 0.26 ms.
-    qp.post(1, write(), 256);
-    let sent = sends_for(&mut qp, Duration::from_millis(9));
+    // A packet takes 8.7 ms of the link, the first ACK timeout 2 ms, those that follow 8 ms.
+    qp.post(1, write(), 1024);
+    let sent = sends_for(&mut qp, Duration::from_millis(30));
     assert_eq!(sent.len(), 4, "{sent:?}");
     assert_eq!(qp.completed(), []);
 }

@@ -21,6 +21,8 @@ const ALTERNATE: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 1, 0, 2));
 const ELSEWHERE: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 2, 0, 2));
 /// 4.096 µs · 2^14, and 2^15 on the alternate path.
 const ACK_TIMEOUT: Duration = Duration::from_nanos(67_108_864);
+/// Timeouts behind the first.
+const LATER_TIMEOUT: Duration = Duration::from_nanos(4 * 67_108_864);
 const ALT_TIMEOUT: u8 = 15;
 
 const GIVEN: AttrMask = AttrMask::ALT_PATH.with(AttrMask::PATH_MIG_STATE);
@@ -177,11 +179,11 @@ fn tries_that_run_out_migrate() {
     let mut qp = armed();
     qp.post(1, SendOp::Send, 300);
     assert_eq!(sent(&mut qp), [(PRIMARY, false, SQ_PSN), (PRIMARY, false, SQ_PSN + 1)]);
-    for _ in 0..3 {
-        qp.elapse(ACK_TIMEOUT);
+    for timeout in [ACK_TIMEOUT, LATER_TIMEOUT, LATER_TIMEOUT] {
+        qp.elapse(timeout);
         assert!(sent(&mut qp).iter().all(|packet| packet.0 == PRIMARY));
     }
-    qp.elapse(ACK_TIMEOUT);
+    qp.elapse(LATER_TIMEOUT);
     let log = qp.log();
     assert!(log.contains(&NodeEvent::Async(qp.qpn, AsyncEvent::PathMigrated)), "{log:?}");
     assert!(log.iter().any(|event| matches!(event, NodeEvent::Trace(_, Event::Migrated { .. }))));
@@ -190,8 +192,8 @@ fn tries_that_run_out_migrate() {
     let found = qp.node.qp(qp.qpn).attr();
     assert_eq!((found.timeout, found.alt_timeout), (ALT_TIMEOUT, 14));
     // All tries again, each as long as this path has.
-    for _ in 0..3 {
-        qp.elapse(ACK_TIMEOUT * 2);
+    for timeout in [ACK_TIMEOUT * 2, LATER_TIMEOUT, LATER_TIMEOUT] {
+        qp.elapse(timeout);
         assert!(sent(&mut qp).contains(&(ALTERNATE, true, SQ_PSN)));
     }
     gets_ack(&mut qp, ALTERNATE, SQ_PSN + 1);
@@ -213,7 +215,7 @@ fn without_an_armed_path_tries_end_the_request() {
         qp.post(1, SendOp::Send, 300);
         for _ in 0..4 {
             sent(&mut qp);
-            qp.elapse(ACK_TIMEOUT * 2);
+            qp.elapse(LATER_TIMEOUT);
         }
         assert_eq!(qp.completed(), [(1, WcStatus::RetryExceededError)]);
         assert_eq!(qp.state(), QpState::Err);

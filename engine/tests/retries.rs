@@ -9,6 +9,8 @@ use urxe_wire::{Credits, NakCode, RKey, RnrTimer, Syndrome};
 const REMOTE: Remote = Remote { addr: 0x1234_5678_9ABC, r_key: RKey(0x77) };
 /// 4.096 µs · 2^14.
 const ACK_TIMEOUT: Duration = Duration::from_nanos(67_108_864);
+/// Timeouts behind the first.
+const LATER_TIMEOUT: Duration = Duration::from_nanos(4 * 67_108_864);
 const OK: WcStatus = WcStatus::Success;
 const FLUSHED: WcStatus = WcStatus::WrFlushError;
 
@@ -83,15 +85,17 @@ fn tries_after_timeouts_are_counted() {
         let mut qp = SingleQp::with(|attr| attr.retry_cnt = retry_cnt);
         qp.post(1, SendOp::Write(REMOTE), 10);
         qp.sent();
+        let mut timeout = ACK_TIMEOUT;
         for _ in 0..retry_cnt {
-            assert_eq!(qp.timeout(), Some(ACK_TIMEOUT));
-            qp.elapse(ACK_TIMEOUT - Duration::from_nanos(1));
+            assert_eq!(qp.timeout(), Some(timeout));
+            qp.elapse(timeout - Duration::from_nanos(1));
             assert_eq!(qp.sent(), [""; 0]);
             qp.elapse(Duration::from_nanos(1));
             assert_eq!(qp.sent(), ["RDMA WRITE Only 200 ?"]);
+            timeout = LATER_TIMEOUT;
         }
         assert_eq!(qp.completed(), []);
-        qp.elapse(ACK_TIMEOUT);
+        qp.elapse(timeout);
         assert_eq!(qp.completed(), [(1, WcStatus::RetryExceededError)], "retry_cnt {retry_cnt}");
         assert_eq!((qp.state(), qp.timeout()), (QpState::Err, None));
     }
@@ -104,7 +108,7 @@ fn progress_gives_all_tries_back() {
     qp.sent();
     for psn in 200..212 {
         for _ in 0..3 {
-            qp.elapse(ACK_TIMEOUT);
+            qp.elapse(LATER_TIMEOUT);
             // After timeouts the window is small; what it lets through is not the matter here.
             qp.sent();
         }

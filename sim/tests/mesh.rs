@@ -91,7 +91,7 @@ fn the_death_of_a_queue_pair_is_noticed_in_time() {
     let mut fabric = Fabric::new();
     let (a, b) = (fabric.add_node(NodeConfig::default()), fabric.add_node(NodeConfig::default()));
     let mut connection = Connection::default();
-    // 67 ms, and three tries more.
+    // 67 ms, and three tries more, each for four times as long.
     (connection.attr.timeout, connection.attr.retry_cnt) = (14, 3);
     let (qp_a, qp_b) = fabric.connect(a, b, &connection);
     fabric.node_mut(b).destroy_qp(qp_b);
@@ -106,7 +106,7 @@ fn the_death_of_a_queue_pair_is_noticed_in_time() {
             .unwrap();
     }
     fabric.run();
-    assert_eq!(fabric.now().as_nanos(), 4 * 67_108_864);
+    assert_eq!(fabric.now().as_nanos(), (1 + 3 * 4) * 67_108_864);
     let cq = fabric.node(a).send_cq(qp_a);
     let statuses: Vec<_> = std::iter::from_fn(|| fabric.node_mut(a).poll(cq)).map(|cqe| cqe.status).collect();
     assert_eq!(statuses, [WcStatus::RetryExceededError, WcStatus::WrFlushError, WcStatus::WrFlushError]);

@@ -121,8 +121,13 @@ impl<H: Host> QueuePair<H> {
         self.attr.dest_qpn
     }
 
-    /// The ACK timeout, of several in a row the last; `None` is none.
+    /// The ACK timeout, of several in a row the shortest; `None` is none.
     pub fn ack_timeout(&self) -> Option<Duration> {
+        [0, u8::MAX].into_iter().filter_map(|timeouts| self.config.ack_timer.timeout(&self.attr, timeouts)).min()
+    }
+
+    /// The ACK timeout, of several in a row the last; `None` is none.
+    pub fn last_ack_timeout(&self) -> Option<Duration> {
         self.config.ack_timer.timeout(&self.attr, u8::MAX)
     }
 

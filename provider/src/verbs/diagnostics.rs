@@ -22,7 +22,7 @@ pub(crate) fn peer(engine: &QueuePair<DeviceHost>, address: Option<IpAddr>) -> P
         state: engine.state(),
         qpn: attr.dest_qpn,
         address,
-        timeout: engine.ack_timeout(),
+        timeout: engine.last_ack_timeout(),
         retry_cnt: attr.retry_cnt,
         rnr_retry: attr.rnr_retry,
         path_mtu: attr.path_mtu.bytes(),

@@ -138,7 +138,7 @@ impl Scenario {
             | Profile::Blackhole
             | Profile::Poisoned => [never; 4],
             Profile::Loss | Profile::Draining | Profile::PoisonedLoss => [few, never, never, never],
-            Profile::HeavyLoss => [Chance::percent(30), never, never, never],
+            Profile::HeavyLoss => [Chance::percent(40), never, never, never],
             Profile::Reorder => [never, never, few, never],
             Profile::Duplicate => [never, few, never, never],
             Profile::Corrupt => [never, never, never, few],

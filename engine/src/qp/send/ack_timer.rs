@@ -7,7 +7,9 @@ use crate::qp::attr::QpAttr;
 /// Course of ACK timeouts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum AckTimer {
-    /// 4.096 µs · 2^timeout (2 ms at least) for the request and each of `retry_cnt` tries (IBA 9.7.6.1.3).
+    /// 4.096 µs · 2^timeout (2 ms at least) until the first try. Those that follow without an answer have up to four times as
+    /// long, which IBA 9.7.6.1.3 allows, but more than twice as long only below [`PATIENCE`]: a peer that has no processor
+    /// for a while, or loses its port's owner, is not given up, and a lost packet is sent again as soon as ever.
     #[default]
     Specified,
     /// The course of ConnectX-6 with the settings that it is shipped with (firmware 20.43, measured by the project
@@ -15,6 +17,9 @@ pub enum AckTimer {
     /// try; then `retry_cnt` - 1 timeouts follow, each of 2 · 4.096 µs · 2^max(timeout, 16), and the last ends the request.
     ConnectX,
 }
+
+/// What four times the ACK timeout may come to: a card of ConnectX-6 waits no less than twice as long.
+const PATIENCE: Duration = Duration::from_nanos(4096 << 16);
 
 /// Times between the adaptive retransmissions of a ConnectX, in microseconds.
 const STEPS: [u64; 10] = [20_700, 17_000, 33_700, 67_000, 100_700, 201_300, 536_900, 805_300, 2_147_800, 4_294_800];
@@ -29,8 +34,11 @@ impl AckTimer {
     /// The time until the ACK timeout; `timeouts` have passed since the last answer. `None` is for ever.
     pub(in crate::qp) fn timeout(self, attr: &QpAttr, timeouts: u8) -> Option<Duration> {
         let specified = attr.ack_timeout()?;
+        //= spec/requester.md#req-024
+        //# Timeouts that follow without an answer MUST be no shorter than the first, and no longer than four times that.
         if self == Self::Specified {
-            return Some(specified);
+            let later = (2 * specified).max(PATIENCE.min(4 * specified));
+            return Some(if timeouts == 0 { specified } else { later });
         }
         let steps = adaptive(attr.timeout);
         let regular = 2 * nominal(attr.timeout);
@@ -116,6 +124,25 @@ mod tests {
         ] {
             let found = until_error(timeout, retry_cnt) as f64;
             assert!((found - measured).abs() < 3.0, "T={timeout} R={retry_cnt}: {found} ms, measured {measured}");
+        }
+    }
+
+    //= spec/requester.md#req-024
+    //= type=test
+    //# Timeouts that follow without an answer MUST be no shorter than the first, and no longer than four times that.
+    #[test]
+    fn timeouts_in_a_row_are_longer_than_the_first() {
+        for (timeout, first, later) in [
+            (1, 2000, 8000),
+            (10, 4194, 16_777),
+            (14, 67_108, 268_435),
+            (15, 134_217, 268_435),
+            (16, 268_435, 536_870),
+            (18, 1_073_741, 2_147_483),
+        ] {
+            let attr = QpAttr { timeout, ..QpAttr::default() };
+            let micros = |timeouts| AckTimer::Specified.timeout(&attr, timeouts).unwrap().as_micros();
+            assert_eq!([0, 1, 7].map(micros), [first, later, later], "timeout {timeout}");
         }
     }
 
