@@ -18,7 +18,7 @@ pub enum AckTimer {
     ConnectX,
 }
 
-/// What four times the ACK timeout may come to: a card of ConnectX-6 waits no less than twice as long.
+/// Bound of four times the ACK timeout: a ConnectX-6 waits twice as long at least.
 const PATIENCE: Duration = Duration::from_nanos(4096 << 16);
 
 /// Times between the adaptive retransmissions of a ConnectX, in microseconds.
