@@ -31,6 +31,9 @@ use crate::sys::udp::{TxOptions, raw_tx};
 /// Connections that may wait to be accepted.
 const BACKLOG: libc::c_int = 1024;
 
+/// Time without accepting after a connection could not be accepted, for want of descriptors mostly: it stays readable.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
 /// How long what is left to be done takes at most.
 const LONGEST_END: Duration = Duration::from_secs(2);
 
@@ -43,6 +46,8 @@ pub struct LastWillKeeper {
     wills: LastWillStore,
     /// When more wills are to be sent.
     next: Option<Instant>,
+    /// When connections are accepted again.
+    accept_at: Option<Instant>,
 }
 
 /// Listens at the name of a keeper, which another process may become with this descriptor.
@@ -60,7 +65,7 @@ impl LastWillKeeper {
     /// A keeper that accepts at this [listener](listen).
     #[must_use]
     pub fn new(listener: OwnedFd) -> Self {
-        Self { listener, clients: Vec::new(), wills: LastWillStore::default(), next: None }
+        Self { listener, clients: Vec::new(), wills: LastWillStore::default(), next: None, accept_at: None }
     }
 
     /// Keeps wills and sends those of processes that end, until the other end of `until` is closed. Then all that is left to be sent is.
@@ -81,24 +86,33 @@ impl LastWillKeeper {
 
     /// Sleeps until there is something to do, for `most` at most. Returns whether the other end of `until` is closed.
     fn wait(&self, until: Option<BorrowedFd<'_>>, most: Option<Duration>) -> bool {
-        let has_room = self.clients.len() < descriptor_share();
-        let listener = has_room.then(|| self.listener.as_raw_fd());
+        let listener = self.accepts().then(|| self.listener.as_raw_fd());
         let until = until.map(|until| until.as_raw_fd());
         let watched: Vec<BorrowedFd<'_>> =
             until.into_iter().chain(listener).chain(self.clients.iter().map(AsRawFd::as_raw_fd)).map(borrow).collect();
         let mut polled: Vec<PollFd<'_>> = watched.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
-        let next = self.next.map(|next| next.saturating_duration_since(Instant::now()));
-        let left = next.into_iter().chain(most).min().and_then(|left| Timespec::try_from(left).ok());
+        let times = self.next.into_iter().chain(self.accept_at);
+        let times = times.map(|at| at.saturating_duration_since(Instant::now()));
+        let left = times.chain(most).min().and_then(|left| Timespec::try_from(left).ok());
         // Interrupted, or too little memory: asked again.
         let _ = poll(&mut polled, left.as_ref());
         until.is_some() && polled.first().is_some_and(|first| !first.revents().is_empty())
     }
 
+    /// Whether connections are accepted, and there is room for one more.
+    fn accepts(&self) -> bool {
+        self.accept_at.is_none() && self.clients.len() < descriptor_share()
+    }
+
     /// Accepts, hears everybody, and sends some of what is due.
     fn turn(&mut self) {
-        while self.clients.len() < descriptor_share() {
-            let Ok(Some(client)) = unix::accept(self.listener.as_raw_fd()) else { break };
-            self.clients.push(client);
+        self.accept_at = self.accept_at.filter(|at| *at > Instant::now());
+        while self.accepts() {
+            match unix::accept(self.listener.as_raw_fd()) {
+                Ok(Some(client)) => self.clients.push(client),
+                Ok(None) => break,
+                Err(_) => self.accept_at = Some(Instant::now() + ACCEPT_PAUSE),
+            }
         }
         let Self { clients, wills, .. } = self;
         clients.retain(|client| wills.hear(client.as_raw_fd()));
@@ -135,4 +149,25 @@ fn packet(message: &[u8; MAD_LEN]) -> Option<Vec<u8>> {
     header.emit(&mut bytes);
     bytes.extend_from_slice(message);
     Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A connection that cannot be accepted stays readable: the listener is not looked at for a while, then again.
+    #[test]
+    fn a_listener_that_cannot_accept_is_left_alone_for_a_while() {
+        // Nobody listens at it, so accept(2) fails each time, as without descriptors.
+        let socket = Socket::new(Domain::UNIX, Type::SEQPACKET.nonblocking(), None).unwrap();
+        let mut keeper = LastWillKeeper::new(socket.into());
+        assert!(keeper.accepts());
+        for _ in 0..3 {
+            keeper.turn();
+            assert!(!keeper.accepts() && keeper.accept_at.is_some());
+            // Sleeps until it is to be looked at again: nothing else wakes it up.
+            keeper.wait(None, None);
+            assert!(keeper.accept_at.is_some_and(|at| at <= Instant::now()));
+        }
+    }
 }
