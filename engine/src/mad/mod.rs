@@ -47,10 +47,20 @@ struct SendKey {
     remote: Gid,
 }
 
+impl SendKey {
+    /// Name of an agent's request, by the header of the request or of its response.
+    const fn of_request(agent: AgentId, header: &Mad) -> Self {
+        let Mad { transaction_id, class, .. } = *header;
+        Self { agent, transaction_id, class, is_response: false, remote: Gid::UNSPECIFIED }
+    }
+}
+
 /// A message that waits for its response, or for ACKs of its segments.
 #[derive(Debug)]
 struct Sending<C> {
     outgoing: Outgoing<C>,
+    /// The only GID whose response counts; `None` for any.
+    responder: Option<Gid>,
     retries_left: u32,
     segments: Option<SegmentSender>,
     /// GID that ACKs of the segments come from.
@@ -66,6 +76,7 @@ struct Sending<C> {
 #[derive(Debug)]
 pub struct MadPort<C> {
     agents: Agents,
+    compares_responders: bool,
     sending: BTreeMap<SendKey, Sending<C>>,
     deadlines: BTreeSet<(Instant, SendKey)>,
     memory: usize,
@@ -78,6 +89,7 @@ impl<C> Default for MadPort<C> {
     fn default() -> Self {
         Self {
             agents: Agents::default(),
+            compares_responders: false,
             sending: BTreeMap::new(),
             deadlines: BTreeSet::new(),
             memory: 0,
@@ -119,6 +131,22 @@ impl<C> MadPort<C> {
     #[must_use]
     pub fn agents(&self) -> usize {
         self.agents.len()
+    }
+
+    /// Sets whether a response counts only if it comes from where its request went. Without, a peer may respond from another of its
+    /// GIDs, as a default GID stands for any address. Requests that wait already are not affected.
+    pub const fn compare_responders(&mut self, compares: bool) {
+        self.compares_responders = compares;
+    }
+
+    /// Names the GID that the request in this datagram really went to, where its address stands for another node: its
+    /// response is to come from there.
+    pub fn expect_response(&mut self, datagram: &[u8; MAD_LEN], responder: Gid) {
+        let Some(header) = Mad::of(datagram).filter(|header| !header.is_response()) else { return };
+        let agent = AgentId::of(header.transaction_id);
+        if let Some(sending) = self.sending.get_mut(&SendKey::of_request(agent, &header)) {
+            sending.responder = sending.responder.map(|_| responder);
+        }
     }
 
     /// Bytes of messages that wait.
@@ -242,8 +270,9 @@ impl<C> MadPort<C> {
         self.memory += outgoing.message.len();
         self.deadlines.insert((deadline, key));
         let retries_left = outgoing.retries;
-        let sending =
-            Sending { outgoing, retries_left, segments, acked_by: None, patience_end: None, deadline, pauses: false };
+        let responder = self.compares_responders.then_some(outgoing.to.remote);
+        let (acked_by, patience_end, pauses) = (None, None, false);
+        let sending = Sending { outgoing, responder, retries_left, segments, acked_by, patience_end, deadline, pauses };
         self.sending.insert(key, sending);
     }
 

@@ -54,18 +54,15 @@ impl<C> MadPort<C> {
         self.deliveries.push_back((agent, Delivery::Received { from: *from, message }));
     }
 
-    /// Gives a whole message to its agent. A response ends what waits for it. Its sender is not compared: a peer may answer
-    /// from another of its GIDs, as a default GID stands for any address.
+    /// Gives a whole message to its agent. A response ends what waits for it.
     fn deliver(&mut self, agent: AgentId, header: &Mad, from: &Address, message: Vec<u8>) -> Result<(), Refusal> {
         if header.is_response() {
-            let request = SendKey {
-                agent,
-                transaction_id: header.transaction_id,
-                class: header.class,
-                is_response: false,
-                remote: Gid::UNSPECIFIED,
-            };
-            self.take_sending(&request).ok_or(Refusal::NoRequest)?;
+            let request = SendKey::of_request(agent, header);
+            let sending = self.sending.get(&request).ok_or(Refusal::NoRequest)?;
+            if sending.responder.is_some_and(|responder| responder != from.remote) {
+                return Err(Refusal::NoRequest);
+            }
+            self.take_sending(&request);
         }
         self.give(agent, from, message);
         Ok(())

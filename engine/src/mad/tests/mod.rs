@@ -130,6 +130,27 @@ fn a_response_reaches_the_agent_whose_transaction_id_it_has() {
     pair.rest();
 }
 
+/// Where responders are compared, another host's response to the same transaction is none, nor is one of before the request really
+/// went there.
+#[test]
+fn only_whoever_was_asked_responds() {
+    const STAND_IN: Gid = Gid::new([0xC; 16]);
+    let mut port = Port::new();
+    port.compare_responders(true);
+    port.register(CLIENT, None, false).unwrap();
+    port.send(Instant::default(), CLIENT, Outgoing { to: address(A, STAND_IN), ..request(10) }).unwrap();
+    let asked = port.poll_transmit().unwrap().payload;
+    let response = first_datagram(&answer(&asked, 20).message);
+    let respond = |port: &mut Port, from| port.handle(Instant::default(), &address(A, from), &response);
+    assert_eq!(respond(&mut port, B), Err(Refusal::NoRequest));
+    port.expect_response(&asked, B);
+    assert_eq!(respond(&mut port, STAND_IN), Err(Refusal::NoRequest));
+    assert!(port.poll_delivery().is_none());
+    assert_eq!(respond(&mut port, B), Ok(()));
+    assert!(matches!(port.poll_delivery(), Some((CLIENT, Delivery::Received { .. }))));
+    assert_eq!(respond(&mut port, B), Err(Refusal::NoRequest), "once");
+}
+
 #[test]
 fn who_is_not_answered_hears_it_after_the_last_attempt() {
     let mut port = Port::new();
